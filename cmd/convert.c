@@ -5,6 +5,7 @@
  * files go, and then the signal does what it would have done, so that a shell sees a program that
  * was interrupted.
  */
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -94,12 +95,60 @@ static enum dpt_status take_options(const struct dpt_cli *cli, struct dpt_source
     return DPT_OK;
 }
 
+/* "80/20" or "80/10/10". */
+static enum dpt_status take_split(const struct dpt_cli *cli, struct dpt_source_split *split,
+                                  struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const char *text = dpt_cli_value(cli, "--split");
+    long long share[DPT_SOURCE_PARTS] = {0}, seed;
+    int end = 0;
+
+    DPT_TRY(dpt_cli_int(cli, "--seed", 0, LLONG_MAX, 0, &seed, err));
+    split->seed = (uint64_t)seed;
+    split->stratify = dpt_cli_has(cli, "--stratify");
+    if (text == NULL && (split->stratify || dpt_cli_has(cli, "--seed")))
+        return dpt_fail(err, DPT_USAGE, "%s belongs to --split",
+                        split->stratify ? "--stratify" : "--seed");
+    if (text == NULL)
+        return DPT_OK;
+    split->n = 2;
+    if (sscanf(text, "%6lld/%6lld%n", &share[0], &share[1], &end) == 2 && text[end] == '/')
+        split->n = 3, sscanf(text, "%6lld/%6lld/%6lld%n", &share[0], &share[1], &share[2], &end);
+    for (size_t p = 0; p < split->n; p++)
+        split->share[p] = share[p];
+    if (end == 0 || text[end] != '\0' || share[0] < 1 || share[1] < 1 ||
+        (split->n == 3 && share[2] < 1))
+        DPT_TRY(dpt_fail(err, DPT_USAGE,
+                         "--split %s: 80/20 makes training and test data, 80/10/10 validation "
+                         "data, too",
+                         text));
+out:
+    return status;
+}
+
+static void print_done(const struct dpt_conversion *done, bool dry)
+{
+    char digits[32];
+
+    if (done->told.length > 0)
+        fputs(done->told.text, stdout);
+    for (size_t p = 0; p < done->parts && !dry; p++)
+        print_result(&done->result[p]);
+    for (size_t p = 0; p < done->parts && dry; p++)
+        printf("%s%s%s%s sample%s", p > 0 ? ", " : "", done->part[p] != NULL ? done->part[p] : "",
+               done->part[p] != NULL ? ": " : "", dpt_group_digits(digits, done->samples[p]),
+               done->samples[p] == 1 ? "" : "s");
+    if (dry)
+        printf("; a dry run: nothing was written\n");
+}
+
 static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_str joined[DPT_SOURCE_OPTIONS] = {{0}};
     struct sigaction before[STOP_SIGNALS];
-    struct dpt_shard_result result = {0};
+    struct dpt_conversion done = {0};
     struct dpt_source_spec spec = {.convert = true, .log = &cli->log, .stop = &stop_signal};
     struct dpt_shard_output output = {.log = &cli->log, .stop = &stop_signal};
     long long shards;
@@ -115,19 +164,21 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
     if (spec.n_inputs == 0)
         DPT_TRY(dpt_fail(err, DPT_USAGE, "no input: dptrain convert %s %s --output PREFIX",
                          spec.format->name, spec.format->inputs));
-    if (output.prefix == NULL)
+    spec.dry_run = dpt_cli_has(cli, "--dry-run");
+    if (output.prefix == NULL && !spec.dry_run)
         DPT_TRY(dpt_fail(err, DPT_USAGE,
                          "where to? --output data/train makes data/train-00000-of-00001.h5"));
     DPT_TRY(dpt_cli_int(cli, "--shards", 1, 99999, 1, &shards, err));
     output.shards = shards;
+    DPT_TRY(take_split(cli, &spec.split, err));
     DPT_TRY(take_options(cli, &spec, joined, err));
     catch_signals(before);
-    status = dpt_source_convert(&spec, &output, &result, err);
+    status = dpt_source_convert(&spec, &output, &done, err);
     release_signals(before);
     if (status == DPT_OK)
-        print_result(&result);
+        print_done(&done, spec.dry_run);
 out:
-    dpt_shard_result_release(&result);
+    dpt_conversion_release(&done);
     for (int i = 0; i < DPT_SOURCE_OPTIONS; i++)
         dpt_str_release(&joined[i]);
     return status;
@@ -151,6 +202,11 @@ static const struct dpt_cli_option options[] = {
     {"--output", "PREFIX", "shards become PREFIX-00000-of-0000N.h5; folders are made"},
     {"--shards", "N", "number of files (1); their sizes differ by one sample at most"},
     {"--force", NULL, "remove shards of another number under the same PREFIX"},
+    {"--split", "A/B[/C]",
+     "divide at random, 80/20 or 80/10/10: PREFIX-train, -valid, -test get so many parts"},
+    {"--stratify", NULL, "divide each class by itself, so that all parts have it"},
+    {"--seed", "N", "another division for another number (0)"},
+    {"--dry-run", NULL, "read and tell all, write nothing"},
 #define X(id, name, value, help) {name, value, help},
     DPT_SOURCE_OPTION_LIST(X)
 #undef X

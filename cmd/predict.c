@@ -22,6 +22,7 @@ struct found {
     bool shaped;
     struct dpt_shape shape;
     int64_t step;
+    size_t columns;          /* bytes of the text that says how its table was read; 0: none */
     char name[NAME_MAX + 1]; /* of the file */
 };
 
@@ -34,6 +35,7 @@ struct predict {
     struct dpt_shape shape; /* --shape */
     const char *weights;    /* where they are */
     struct found found;
+    char *columns; /* rank 0: the checkpoint's text, found.columns bytes */
     struct dpt_source *source;
     const struct dpt_source_info *info;
     struct dpt_trainer trainer;
@@ -86,6 +88,9 @@ static enum dpt_status take_options(struct predict *p, struct dpt_error *err)
                                        &s->format, err));
     s->option[DPT_SOURCE_LABEL] = dpt_cli_value(cli, "--label");
     s->option[DPT_SOURCE_HEADER] = dpt_cli_value(cli, "--header");
+    s->option[DPT_SOURCE_DELIMITER] = dpt_cli_value(cli, "--delimiter");
+    s->option[DPT_SOURCE_DECIMAL] = dpt_cli_value(cli, "--decimal");
+    s->option[DPT_SOURCE_ID] = dpt_cli_value(cli, "--id");
     s->option[DPT_SOURCE_LAYOUT] = dpt_cli_value(cli, "--layout");
     s->option[DPT_SOURCE_LABELS] = dpt_cli_value(cli, "--labels");
     s->option[DPT_SOURCE_INVERT] = dpt_cli_has(cli, "--invert") ? "" : NULL;
@@ -113,12 +118,35 @@ static enum dpt_status look(struct predict *p, struct dpt_error *err)
         p->found.shaped = dpt_checkpoint_input(&checkpoint, &p->found.shape);
         DPT_TRY(dpt_checkpoint_read(&checkpoint, &state, DPT_LOAD_PROGRESS, NULL, err));
         p->found.step = state.progress.step;
+        DPT_TRY(dpt_checkpoint_text(&checkpoint, "/columns", &p->columns, err));
+        p->found.columns = p->columns != NULL ? strlen(p->columns) : 0;
     }
     if (realpath(file, real) == NULL) /* `latest` is a link to the one that is meant */
         snprintf(real, sizeof real, "%s", file);
     snprintf(p->found.name, sizeof p->found.name, "%.255s", basename(real));
 out:
     dpt_checkpoint_close(&checkpoint);
+    return status;
+}
+
+/* What the checkpoint says of the columns of tables, on every rank. Collective. */
+static enum dpt_status find_columns(struct predict *p, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_group *world = &p->comm->world;
+    char *text = dpt_region_alloc(&p->region, p->found.columns + 1);
+
+    if (p->found.columns == 0)
+        return DPT_OK;
+    if (text == NULL)
+        status = dpt_fail_memory(err, "the columns", (double)p->found.columns);
+    DPT_TRY(dpt_group_agree(world, status, err));
+    if (world->rank == 0)
+        memcpy(text, p->columns, p->found.columns);
+    DPT_TRY(dpt_group_broadcast(world, 0, text, p->found.columns, err));
+    status = dpt_source_model_columns(&p->spec.model, text, p->found.name, &p->region, err);
+    DPT_TRY(dpt_group_agree(world, status, err));
+out:
     return status;
 }
 
@@ -134,6 +162,7 @@ static enum dpt_status find_model(struct predict *p, struct dpt_error *err)
     DPT_TRY(dpt_group_broadcast(world, 0, &p->found, sizeof p->found, err));
     status = dpt_source_model_find(model, &p->job.data, p->spec.classes, &p->region, err);
     DPT_TRY(dpt_group_agree(world, status, err));
+    DPT_TRY(find_columns(p, err));
     if (p->found.shaped) {
         model->known = true;
         model->shape = p->found.shape;
@@ -422,6 +451,7 @@ out:
     dpt_source_close(p.source);
     dpt_region_release(&p.region);
     free(p.names);
+    free(p.columns);
     return status;
 }
 
@@ -432,6 +462,9 @@ static const struct dpt_cli_option options[] = {
     {"--format", "h5|idx|csv|npy|pictures", "what the inputs are (what they look like)"},
     {"--labels", "PATH", "idx, npy: the labels of an input; repeatable, one for each"},
     {"--label", "COLUMN,...", "csv: the label column, or none (the last, where there is one more)"},
+    {"--id", "COLUMN", "csv: names of the rows (as in the training data)"},
+    {"--delimiter", "C|tab", "csv: what stands between columns (as in the training data)"},
+    {"--decimal", "C", "csv: the decimal mark of numbers (as in the training data)"},
     {"--header", "auto|yes|no", "csv: does the first line hold the names of the columns"},
     {"--layout", "nchw|nhwc", "npy: order of the four dimensions (default: nchw)"},
     {"--shape", "C,H,W", "pictures: the size to make them (what the model takes)"},

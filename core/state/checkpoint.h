@@ -9,6 +9,8 @@
  *   /job                                   what of the job decides the result, as YAML text
  *   /plans                                 where there is a choice of kernels: which, as text
  *                                          (program.h)
+ *   /columns                               where its training data came of a table: how that was
+ *                                          read, as text (data/tables/columns.h)
  *   attributes of /                        format, format_version, step, updates, samples, epoch,
  * epoch_step, seed, parameters, input_shape ("1x28x28" or "784"), best_metric, best_step, version,
  * backend, library; norm_chunks where gradients are clipped by a norm of rows (dpt_graph_chunks);
@@ -61,8 +63,9 @@ struct dpt_state {
     bool scaled; /* its gradients are half floats */
     struct dpt_loss_scale scale;
     const char *job_text;
-    const char *plans; /* NULL or empty: none */
-    bool clips_rows;   /* its gradients are clipped by a norm of rows */
+    const char *plans;   /* NULL or empty: none */
+    const char *columns; /* likewise */
+    bool clips_rows;     /* its gradients are clipped by a norm of rows */
     const char *version, *backend, *library;
     const struct dpt_lock *lock; /* looked at before a file gets its final name; NULL: none */
 };
@@ -132,9 +135,9 @@ enum dpt_status dpt_checkpoint_read(const struct dpt_checkpoint *checkpoint,
                                     struct dpt_state *state, unsigned parts, char **job_text,
                                     struct dpt_error *err);
 
-/* The text of its /plans, malloc'ed; NULL: it has none. Errors: BAD_DATA, RANK. */
-enum dpt_status dpt_checkpoint_plans(const struct dpt_checkpoint *checkpoint, char **text,
-                                     struct dpt_error *err);
+/* The text of its /plans or /columns, malloc'ed; NULL: it has none. Errors: BAD_DATA, RANK. */
+enum dpt_status dpt_checkpoint_text(const struct dpt_checkpoint *checkpoint, const char *name,
+                                    char **text, struct dpt_error *err);
 
 /* Whether it was made by a run whose gradients are clipped by a norm of rows. */
 bool dpt_checkpoint_clips_rows(const struct dpt_checkpoint *checkpoint);

@@ -14,11 +14,7 @@
 #include "core/state/checkpoint.h"
 #include "data/shards/h5.h"
 
-enum {
-    PIECE = 1 << 20,
-    TEXT_MOST = 16 << 20, /* of a job or a list of kernels: more than any has, so that no compressed
-                             one takes the memory */
-};
+enum { PIECE = 1 << 20 };
 
 /* More steps than a run may have (train.steps), and no sum of two counters overflows. */
 static const int64_t COUNT_MOST = (int64_t)1 << 60;
@@ -215,46 +211,6 @@ out:
     return status;
 }
 
-/* One text of fixed length, which the file is long enough to hold. name: "/job". */
-static enum dpt_status read_whole(hid_t file, const char *path, const char *name, char **text,
-                                  struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    hid_t set = H5I_INVALID_HID, type = H5I_INVALID_HID;
-    struct dpt_h5_info info;
-    bool good;
-
-    *text = NULL;
-    DPT_TRY(dpt_h5_info(file, path, name + 1, &info, err));
-    set = H5Dopen2(file, name, H5P_DEFAULT);
-    type = H5Dget_type(set);
-    good = H5Tget_class(type) == H5T_STRING && H5Tis_variable_str(type) == 0 &&
-           info.bytes == info.size;
-    if (good && info.bytes > TEXT_MOST)
-        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
-                         "%s: its %s says it holds %lld bytes, no job has more than "
-                         "%d",
-                         path, name, (long long)info.bytes, TEXT_MOST));
-    if (good) {
-        *text = calloc((size_t)info.bytes + 1, 1);
-        if (*text == NULL)
-            DPT_TRY(dpt_fail_memory(err, "a checkpoint's text", (double)info.bytes));
-        good = H5Dread(set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, *text) >= 0;
-    }
-    if (!good)
-        DPT_TRY(dpt_h5_fail(err, DPT_BAD_DATA, "%s: its %s cannot be read", path, name));
-out:
-    if (status != DPT_OK) {
-        free(*text);
-        *text = NULL;
-    }
-    if (type >= 0)
-        H5Tclose(type);
-    if (set >= 0)
-        H5Dclose(set);
-    return status;
-}
-
 static enum dpt_status read_arenas(struct dpt_state *s, hid_t file, const char *path,
                                    unsigned parts, struct dpt_error *err)
 {
@@ -306,7 +262,7 @@ static enum dpt_status read_parts(hid_t file, const char *path, struct dpt_state
     if ((parts & DPT_LOAD_PROGRESS) != 0 && state->scaled)
         DPT_TRY(read_scale(file, path, &state->scale, err));
     if (job_text != NULL)
-        DPT_TRY(read_whole(file, path, "/job", job_text, err));
+        DPT_TRY(dpt_h5_text(file, path, "/job", job_text, err));
 out:
     return status;
 }
@@ -360,15 +316,15 @@ out:
     return status;
 }
 
-enum dpt_status dpt_checkpoint_plans(const struct dpt_checkpoint *c, char **text,
-                                     struct dpt_error *err)
+enum dpt_status dpt_checkpoint_text(const struct dpt_checkpoint *c, const char *name, char **text,
+                                    struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
     *text = NULL;
     dpt_h5_enter();
-    if (H5Lexists(c->file, "/plans", H5P_DEFAULT) > 0)
-        status = read_whole(c->file, c->path, "/plans", text, err);
+    if (H5Lexists(c->file, name, H5P_DEFAULT) > 0)
+        status = dpt_h5_text(c->file, c->path, name, text, err);
     dpt_h5_leave();
     return status;
 }

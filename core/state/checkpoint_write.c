@@ -75,7 +75,7 @@ static void add_text(struct dpt_image *image, const char *name, const char *text
 static enum dpt_status list_items(struct dpt_image *image, const struct dpt_state *s,
                                   struct dpt_error *err)
 {
-    const size_t n = (size_t)s->graph->n_tensors * (size_t)(1 + s->slots) + 2;
+    const size_t n = (size_t)s->graph->n_tensors * (size_t)(1 + s->slots) + 3;
 
     image->items = dpt_alloc_array(n, sizeof *image->items);
     if (image->items == NULL)
@@ -91,6 +91,8 @@ static enum dpt_status list_items(struct dpt_image *image, const struct dpt_stat
     add_text(image, "/job", s->job_text);
     if (s->plans != NULL && s->plans[0] != '\0')
         add_text(image, "/plans", s->plans);
+    if (s->columns != NULL && s->columns[0] != '\0')
+        add_text(image, "/columns", s->columns);
     return DPT_OK;
 }
 

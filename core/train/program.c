@@ -14,6 +14,7 @@ enum dpt_status dpt_trainer_build_model(struct dpt_trainer *t, struct dpt_error 
     enum dpt_status status = DPT_OK;
     const struct dpt_dataset *named = NULL;
     const struct dpt_split *first = NULL;
+    const char *columns, *from;
     char have[40], want[40];
 
     for (const struct dpt_split *split = t->data.split; split < t->data.split + DPT_SPLITS;
@@ -29,6 +30,8 @@ enum dpt_status dpt_trainer_build_model(struct dpt_trainer *t, struct dpt_error 
                              split->name, dpt_shape_text(&split->set->shape, have), first->name,
                              dpt_shape_text(&first->set->shape, want)));
         DPT_TRY(dpt_dataset_check_classes(split->set, &named, err));
+        columns = dpt_dataset_columns(first->set, &from);
+        DPT_TRY(dpt_dataset_check_columns(split->set, columns, from, err));
         DPT_TRY(dpt_dataset_check_targets(split->set, dpt_graph_outputs(&t->model.graph), err));
     }
     if (t->data.given != NULL)

@@ -72,8 +72,10 @@ static enum dpt_status take(struct dpt_trainer *t, struct dpt_state *state, cons
                          path));
     DPT_TRY(dpt_checkpoint_read(
         &file, state, DPT_LOAD_PARAMS | DPT_LOAD_SLOTS | (any ? DPT_LOAD_ANY : 0), NULL, err));
+    if (!any_job)
+        DPT_TRY(dpt_trainer_check_columns(t, &file, err));
     free(found->plans);
-    DPT_TRY(dpt_checkpoint_plans(&file, &found->plans, err));
+    DPT_TRY(dpt_checkpoint_text(&file, "/plans", &found->plans, err));
     snprintf(found->path, sizeof found->path, "%s", path);
     dpt_log_info(t->log, "resuming at step %lld from %s", (long long)state->progress.step, path);
     dpt_checkpoint_numerics(&file, made_by, sizeof made_by);

@@ -336,6 +336,10 @@ struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text);
  * whether rank 0 has them. Errors: that status; RANK. */
 enum dpt_status dpt_trainer_share_params(struct dpt_trainer *t, enum dpt_status status,
                                          struct dpt_error *err);
+/* Compares the columns of the opened sets with those that a checkpoint's model learned from, where
+ * both say them. Errors: BAD_DATA (names the first that differs), RANK. */
+enum dpt_status dpt_trainer_check_columns(const struct dpt_trainer *t,
+                                          const struct dpt_checkpoint *file, struct dpt_error *err);
 /* Collective. Loads the parameters of a checkpoint on rank 0 and broadcasts them. path: a file, or
  * a run folder for its latest. any: accept weights that are not finite. */
 enum dpt_status dpt_trainer_load_params(struct dpt_trainer *t, const char *path, bool any,

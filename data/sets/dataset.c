@@ -2,11 +2,13 @@
 
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 
 #include "core/base/memory.h"
 #include "data/sets/parts.h"
+#include "data/tables/columns.h"
 
 static bool is_synthetic(const struct dpt_texts *paths)
 {
@@ -43,6 +45,25 @@ out:
     return status;
 }
 
+/* All were read alike from tables, where they were made of such; one of them keeps how. */
+static enum dpt_status compare_columns(struct dpt_dataset_parts *parts, struct dpt_shard *shard,
+                                       struct dpt_error *err)
+{
+    const struct dpt_shard *table = parts->table;
+    enum dpt_status status = DPT_OK;
+
+    if (shard->columns == NULL)
+        return DPT_OK;
+    if (table == NULL) {
+        parts->table = shard;
+        return DPT_OK;
+    }
+    status = dpt_columns_check(shard->columns, shard->path, table->columns, table->path, err);
+    free(shard->columns);
+    shard->columns = NULL;
+    return status;
+}
+
 /* Opens all shards and describes the set by the first. */
 static enum dpt_status describe_shards(struct dpt_dataset *set, const struct dpt_dataset_spec *spec,
                                        char *const *paths, struct dpt_error *err)
@@ -63,6 +84,7 @@ static enum dpt_status describe_shards(struct dpt_dataset *set, const struct dpt
         set->samples += shard->samples;
         DPT_TRY(dpt_shard_check_alike(shard, &parts->shards[0], err));
         DPT_TRY(compare_names(parts, shard, err));
+        DPT_TRY(compare_columns(parts, shard, err));
     }
     if (set->samples == 0)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: %s%s no sample", parts->key, paths[0],
@@ -380,6 +402,25 @@ enum dpt_status dpt_dataset_check_classes(const struct dpt_dataset *set,
         *named = set;
 out:
     return status;
+}
+
+const char *dpt_dataset_columns(const struct dpt_dataset *set, const char **from)
+{
+    const struct dpt_shard *table = set->parts->table;
+
+    if (from != NULL)
+        *from = table != NULL ? table->path : NULL;
+    return table != NULL ? table->columns : NULL;
+}
+
+enum dpt_status dpt_dataset_check_columns(const struct dpt_dataset *set, const char *columns,
+                                          const char *from, struct dpt_error *err)
+{
+    const struct dpt_shard *table = set->parts->table;
+
+    return table == NULL || columns == NULL
+               ? DPT_OK
+               : dpt_columns_check(table->columns, table->path, columns, from, err);
 }
 
 void dpt_dataset_normal(const struct dpt_dataset *set, const float **scale, const float **shift)

@@ -129,6 +129,15 @@ enum dpt_status dpt_dataset_check_targets(const struct dpt_dataset *set, int32_t
 enum dpt_status dpt_dataset_check_classes(const struct dpt_dataset *set,
                                           const struct dpt_dataset **named, struct dpt_error *err);
 
+/* How the table that the samples are from was read, as text (data/tables/columns.h); borrowed;
+ * NULL: they are from none, or nobody kept it. *from: the shard that says it; may be NULL. */
+const char *dpt_dataset_columns(const struct dpt_dataset *set, const char **from);
+/* Sets of one job, and the one that a model learned from, must have the same columns as inputs.
+ * columns: of the other, from the file `from`; NULL: unknown, then all is well. Errors: BAD_DATA
+ * (names both files and the first column that differs), RANK. */
+enum dpt_status dpt_dataset_check_columns(const struct dpt_dataset *set, const char *columns,
+                                          const char *from, struct dpt_error *err);
+
 /* The normalisation of the stored numbers: x * scale + shift, [c] each. Borrowed. */
 void dpt_dataset_normal(const struct dpt_dataset *set, const float **scale, const float **shift);
 

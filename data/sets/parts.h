@@ -12,7 +12,8 @@ struct dpt_dataset_parts {
     const char *key;          /* "data.train": what messages call the set; static */
     struct dpt_shard *shards; /* none in a synthetic set */
     size_t n_shards;
-    struct dpt_shard *named; /* the one that names the most classes; NULL: none does */
+    struct dpt_shard *named;       /* the one that names the most classes; NULL: none does */
+    const struct dpt_shard *table; /* the first that was made of a table's columns; NULL: none */
     bool synthetic;
     bool verify;                                /* checksums, where there are any */
     struct dpt_shared images, targets, weighed; /* bytes NULL: not opened; weighed: the samples'

@@ -68,4 +68,11 @@ enum dpt_status dpt_h5_info(hid_t file, const char *path, const char *name,
  */
 const char *const *dpt_h5_texts(hid_t object, const char *name, size_t *n);
 
+/*
+ * One text of fixed length, the whole of a data set ("/job") that the file is long enough to hold,
+ * malloc'ed. Under dpt_h5_enter. Errors: BAD_DATA (it is something else, or damaged), RANK.
+ */
+enum dpt_status dpt_h5_text(hid_t file, const char *path, const char *name, char **text,
+                            struct dpt_error *err);
+
 #endif

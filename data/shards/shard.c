@@ -7,7 +7,9 @@
 #include <unistd.h>
 
 #include "core/base/file.h"
+#include "core/base/hash.h"
 #include "core/base/str.h"
+#include "data/tables/columns.h"
 
 /* What a file holds, for the one who looks for other names: "/data, /meta". taken: [n] names that
  * are left out, NULL behind the last. */
@@ -199,12 +201,105 @@ static enum dpt_status read_class_names(struct dpt_class_names *names, hid_t fil
                : dpt_fail_memory(err, "the names of classes", (double)names->n);
 }
 
+/* Whether a file has texts of one length under this name, in so many dimensions. Others' files may
+ * have anything there, which is not ours to complain of. */
+static bool has_texts(hid_t file, const char *name, int n_dims, int64_t samples)
+{
+    const hid_t set =
+        H5Lexists(file, name, H5P_DEFAULT) > 0 ? H5Oopen(file, name, H5P_DEFAULT) : H5I_INVALID_HID;
+    const bool data = set >= 0 && H5Iget_type(set) == H5I_DATASET;
+    const hid_t type = data ? H5Dget_type(set) : H5I_INVALID_HID;
+    const hid_t space = data ? H5Dget_space(set) : H5I_INVALID_HID;
+    const bool is = type >= 0 && space >= 0 && H5Tget_class(type) == H5T_STRING &&
+                    H5Tis_variable_str(type) == 0 && H5Sget_simple_extent_ndims(space) == n_dims &&
+                    H5Sget_simple_extent_npoints(space) == samples;
+
+    if (space >= 0)
+        H5Sclose(space);
+    if (type >= 0)
+        H5Tclose(type);
+    if (set >= 0)
+        H5Oclose(set);
+    return is;
+}
+
+/* What a table's shard holds beside samples: how its columns were read, and its rows' names. */
+static enum dpt_status read_table(hid_t file, struct dpt_shard *shard, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_h5_info info;
+
+    shard->has_ids = has_texts(file, "id", 1, shard->samples);
+    if (!has_texts(file, "columns", 0, 1))
+        return DPT_OK;
+    DPT_TRY(dpt_h5_info(file, shard->path, "columns", &info, err));
+    DPT_TRY(dpt_h5_text(file, shard->path, "/columns", &shard->columns, err));
+    if (info.has_crc && dpt_crc32(0, shard->columns, (size_t)info.bytes) != info.crc)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                         "%s: /columns does not match its checksum: the file is damaged",
+                         shard->path));
+    if (!dpt_columns_is(shard->columns)) {
+        free(shard->columns);
+        shard->columns = NULL;
+    }
+out:
+    return status;
+}
+
+enum dpt_status dpt_shard_read_ids(const struct dpt_shard *shard, char **texts, size_t *stride,
+                                   struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_field field = {
+        .name = "id", .fd = -1, .data = H5I_INVALID_HID, .type = H5I_INVALID_HID};
+    hid_t file = H5I_INVALID_HID;
+
+    *texts = NULL;
+    dpt_h5_enter();
+    DPT_TRY(dpt_h5_open(shard->path, &file, err));
+    DPT_TRY(dpt_field_describe(&field, file, shard->path, err));
+    if (field.info.type != DPT_H5_OTHER || field.info.n_dims != 1 ||
+        field.info.dims[0] != shard->samples)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: was changed while it was read", shard->path));
+    *stride = field.row_bytes + 1;
+    *texts = calloc((size_t)shard->samples, *stride);
+    if (*texts == NULL)
+        DPT_TRY(dpt_fail_memory(err, "the samples' names", (double)shard->samples));
+    field.info.contiguous = false; /* a few bytes a sample: by HDF5, without a file of its own */
+    DPT_TRY(dpt_field_open(&field, file, err));
+    DPT_TRY(dpt_field_read(&field, 0, shard->samples, *texts, err));
+    DPT_TRY(dpt_field_check_crc(
+        &field, dpt_crc32(0, *texts, (size_t)shard->samples * field.row_bytes), err));
+    for (size_t i = (size_t)shard->samples; i-- > 0;) { /* makes room for the NUL of each */
+        memmove(*texts + i * *stride, *texts + i * field.row_bytes, field.row_bytes);
+        (*texts)[i * *stride + field.row_bytes] = '\0';
+    }
+out:
+    dpt_field_close(&field);
+    if (file >= 0)
+        H5Fclose(file);
+    dpt_h5_leave();
+    if (status != DPT_OK) {
+        free(*texts);
+        *texts = NULL;
+    }
+    return status;
+}
+
 static void note_unused(hid_t file, struct dpt_shard *shard)
 {
-    const char *const taken[] = {shard->images.name, shard->labels.name, shard->weights.name};
+    const char *taken[DPT_SHARD_FIELDS + 2] = {0};
+    size_t n = 0;
     struct dpt_str text = {0};
 
-    list_contents(file, taken, sizeof taken / sizeof *taken, &text);
+    for (size_t i = 0; i < DPT_SHARD_FIELDS; i++)
+        if (dpt_shard_field(shard, i)->name != NULL)
+            taken[n++] = dpt_shard_field(shard, i)->name;
+    if (shard->columns != NULL)
+        taken[n++] = "columns";
+    if (shard->has_ids)
+        taken[n++] = "id";
+    list_contents(file, taken, n, &text);
     if (text.text != NULL)
         snprintf(shard->unused, sizeof shard->unused, "%s", text.text);
     dpt_str_release(&text);
@@ -245,6 +340,7 @@ enum dpt_status dpt_shard_open(struct dpt_shard *shard, const char *path, bool c
         DPT_TRY(read_target(shard, classes, err));
         DPT_TRY(read_class_names(&shard->names, file, shard->labels.name, err));
     }
+    DPT_TRY(read_table(file, shard, err));
     if (need_labels) {
         DPT_TRY(read_weights(file, shard, err));
         note_unused(file, shard);
@@ -263,7 +359,8 @@ void dpt_shard_close(struct dpt_shard *shard)
     dpt_shard_detach(shard);
     dpt_class_names_release(&shard->names);
     free(shard->path);
-    shard->path = NULL;
+    free(shard->columns);
+    shard->path = shard->columns = NULL;
 }
 
 enum dpt_status dpt_shard_attach(struct dpt_shard *shard, struct dpt_error *err)

@@ -51,7 +51,9 @@ struct dpt_shard {
     int32_t target_width; /* VECTOR */
     struct dpt_field images, labels, weights;
     struct dpt_class_names names; /* of the labels' classes */
-    char unused[96];              /* what else the file holds: "/ids, /meta"; empty: nothing */
+    char *columns;   /* how the table that it was made of was read (tables/columns.h); NULL: none */
+    bool has_ids;    /* the samples have names: /id */
+    char unused[96]; /* what else the file holds: "/ids, /meta"; empty: nothing */
     bool attached;
     int fd;
     hid_t h5;
@@ -80,6 +82,11 @@ void dpt_shard_close(struct dpt_shard *shard);
 
 /* Errors: BAD_DATA (it is not the file that was opened, or was changed since), IO. */
 enum dpt_status dpt_shard_attach(struct dpt_shard *shard, struct dpt_error *err);
+
+/* Reads the samples' names of one that has_ids: [samples] texts of *stride bytes with at least one
+ * NUL at their end, malloc'ed. Errors: BAD_DATA (damaged), RANK. */
+enum dpt_status dpt_shard_read_ids(const struct dpt_shard *shard, char **texts, size_t *stride,
+                                   struct dpt_error *err);
 void dpt_shard_detach(struct dpt_shard *shard);
 
 /*

@@ -21,6 +21,10 @@ enum {
     CLASSES_TOLD = 20,
 };
 
+/* The data sets of a shard, in the order in which HDF5 is told of them: another order is another
+ * file. */
+enum { IMAGES, LABELS, COLUMNS, ID, SETS };
+
 struct dpt_shard_writer {
     struct dpt_shard_output output;
     struct dpt_shard_format format;
@@ -35,11 +39,9 @@ struct dpt_shard_writer {
     int fd;
     int64_t size, in_shard; /* its samples, and those of them that are there */
     struct dpt_h5_metadata metadata;
-    struct dpt_skeleton_set sets[2]; /* IMAGES, LABELS */
-    uint32_t crc_images, crc_labels;
+    struct dpt_skeleton_set sets[SETS];
+    uint32_t crc[SETS];
 };
-
-enum { IMAGES, LABELS };
 
 static void final_name(const struct dpt_shard_writer *w, int64_t shard, char name[NAME_BYTES])
 {
@@ -78,7 +80,7 @@ static void list_sets(struct dpt_shard_writer *w)
         .name = "images",
         .n_dims = format->n_dims + 1,
         .dims = {(hsize_t)w->size},
-        .crc = &w->crc_images,
+        .crc = &w->crc[IMAGES],
         .layout = format->nhwc ? "NHWC" : NULL,
     };
 
@@ -94,9 +96,21 @@ static void list_sets(struct dpt_shard_writer *w)
                                          : H5T_NATIVE_INT32,
         .n_dims = format->targets > 0 ? 2 : 1,
         .dims = {(hsize_t)w->size, (hsize_t)format->targets},
-        .crc = &w->crc_labels,
+        .crc = &w->crc[LABELS],
         .classes = format->class_names,
         .n_classes = (size_t)format->classes,
+    };
+    w->sets[COLUMNS] = (struct dpt_skeleton_set){
+        .name = format->columns != NULL ? "columns" : NULL,
+        .text_bytes = format->columns != NULL ? strlen(format->columns) : 0,
+        .crc = &w->crc[COLUMNS],
+    };
+    w->sets[ID] = (struct dpt_skeleton_set){
+        .name = format->id_bytes > 0 ? "id" : NULL,
+        .text_bytes = format->id_bytes,
+        .n_dims = 1,
+        .dims = {(hsize_t)w->size},
+        .crc = &w->crc[ID],
     };
     dpt_h5_leave();
 }
@@ -109,7 +123,7 @@ static enum dpt_status begin_shard(struct dpt_shard_writer *w, struct dpt_error 
 
     w->size = shard_size(w, w->begun);
     w->in_shard = 0;
-    w->crc_images = w->crc_labels = 0;
+    memset(w->crc, 0, sizeof w->crc);
     final_name(w, w->begun, name);
     dpt_str_printf(&path, "%s/%s", w->folder, name);
     if (path.failed)
@@ -128,18 +142,32 @@ out:
     return status;
 }
 
+/* Writes bytes of a data set, behind `at` of them, and continues its checksum. */
+static enum dpt_status put(struct dpt_shard_writer *w, size_t set, const void *bytes, size_t n,
+                           int64_t at, struct dpt_error *err)
+{
+    if (dpt_pwrite_all(w->fd, bytes, n, w->sets[set].first + at) != 0)
+        return cannot_write(w, w->begun - 1, err);
+    w->crc[set] = dpt_crc32(w->crc[set], bytes, n);
+    return DPT_OK;
+}
+
 static enum dpt_status end_shard(struct dpt_shard_writer *w, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const int64_t images = w->sets[IMAGES].first, labels = w->sets[LABELS].first;
     const int64_t total = w->metadata.total;
     const int fd = w->fd;
+    int64_t first[SETS];
 
+    if (w->format.columns != NULL)
+        DPT_TRY(put(w, COLUMNS, w->format.columns, strlen(w->format.columns), 0, err));
+    for (size_t i = 0; i < SETS; i++)
+        first[i] = w->sets[i].first;
     DPT_TRY(dpt_h5_metadata_make(&w->metadata, err)); /* with the checksums of what was written */
-    if (images != w->sets[IMAGES].first || labels != w->sets[LABELS].first ||
-        total != w->metadata.total)
-        DPT_TRY(
-            dpt_fail(err, DPT_INTERNAL, "%s: HDF5 laid the same file out in two ways", w->folder));
+    for (size_t i = 0; i < SETS; i++)
+        if (first[i] != w->sets[i].first || total != w->metadata.total)
+            DPT_TRY(dpt_fail(err, DPT_INTERNAL, "%s: HDF5 laid the same file out in two ways",
+                             w->folder));
     if (dpt_h5_metadata_copy(&w->metadata, fd) != 0 || fsync(fd) != 0)
         DPT_TRY(cannot_write(w, w->begun - 1, err));
     w->fd = -1;
@@ -168,42 +196,47 @@ static enum dpt_status narrow(struct dpt_shard_writer *w, int32_t *labels, int64
     return DPT_OK;
 }
 
-static enum dpt_status add_some(struct dpt_shard_writer *w, const void *images, const void *labels,
-                                int64_t n, struct dpt_error *err)
+static enum dpt_status add_some(struct dpt_shard_writer *w, const void *const rows[SETS],
+                                const size_t bytes[SETS], int64_t n, struct dpt_error *err)
 {
-    const size_t image_n = (size_t)n * w->image_bytes, label_n = (size_t)n * w->label_bytes;
+    enum dpt_status status = DPT_OK;
 
-    if (dpt_pwrite_all(w->fd, images, image_n,
-                       w->sets[IMAGES].first + w->in_shard * (int64_t)w->image_bytes) != 0 ||
-        dpt_pwrite_all(w->fd, labels, label_n,
-                       w->sets[LABELS].first + w->in_shard * (int64_t)w->label_bytes) != 0)
-        return cannot_write(w, w->begun - 1, err);
-    w->crc_images = dpt_crc32(w->crc_images, images, image_n);
-    w->crc_labels = dpt_crc32(w->crc_labels, labels, label_n);
+    for (size_t i = 0; i < SETS; i++)
+        if (bytes[i] > 0)
+            DPT_TRY(put(w, i, rows[i], (size_t)n * bytes[i], w->in_shard * (int64_t)bytes[i], err));
     w->in_shard += n;
     w->done += n;
-    return DPT_OK;
+out:
+    return status;
 }
 
 enum dpt_status dpt_shard_writer_add(struct dpt_shard_writer *w, const void *images,
-                                     int32_t *labels, const float *targets, int64_t n,
-                                     struct dpt_error *err)
+                                     int32_t *labels, const float *targets, const char *ids,
+                                     int64_t n, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const char *values = w->format.targets > 0 ? (const void *)targets : labels;
+    const void *rows[SETS] = {
+        [IMAGES] = images,
+        [LABELS] = w->format.targets > 0 ? (const void *)targets : labels,
+        [ID] = ids,
+    };
+    const size_t bytes[SETS] = {
+        [IMAGES] = w->image_bytes, [LABELS] = w->label_bytes, [ID] = w->format.id_bytes};
 
     if (n > w->format.samples - w->done)
         DPT_TRY(dpt_fail(err, DPT_INTERNAL, "%s: more samples than were announced", w->folder));
     if (w->format.targets == 0)
         DPT_TRY(narrow(w, labels, n, err));
-    for (int64_t i = 0, some; i < n; i += some) {
+    for (int64_t left = n, some; left > 0; left -= some) {
         if (w->output.stop != NULL && *w->output.stop != 0)
             DPT_TRY(dpt_fail(err, DPT_STOPPED, "stopped; nothing was written"));
         if (w->fd < 0)
             DPT_TRY(begin_shard(w, err));
-        some = n - i < w->size - w->in_shard ? n - i : w->size - w->in_shard;
-        DPT_TRY(add_some(w, (const char *)images + (size_t)i * w->image_bytes,
-                         values + (size_t)i * w->label_bytes, some, err));
+        some = left < w->size - w->in_shard ? left : w->size - w->in_shard;
+        DPT_TRY(add_some(w, rows, bytes, some, err));
+        for (size_t i = 0; i < SETS; i++)
+            if (bytes[i] > 0)
+                rows[i] = (const char *)rows[i] + (size_t)some * bytes[i];
         if (w->in_shard == w->size)
             DPT_TRY(end_shard(w, err));
         dpt_log_live_count(w->output.log, &w->shown, "converting", w->done, w->format.samples);
@@ -311,7 +344,8 @@ static enum dpt_status check_format(struct dpt_shard_writer *w, struct dpt_error
     w->label_bytes = format->targets > 0      ? 4 * (size_t)format->targets
                      : format->classes <= 256 ? 1
                                               : 4;
-    if (__builtin_mul_overflow(format->samples, bytes + (int64_t)w->label_bytes, &all))
+    if (__builtin_mul_overflow(format->samples,
+                               bytes + (int64_t)(w->label_bytes + format->id_bytes), &all))
         return dpt_fail(
             err, DPT_BAD_DATA, "%s: %s samples of %lld bytes are more than a file can hold",
             w->output.from, dpt_group_digits(samples, format->samples), (long long)bytes);
@@ -330,7 +364,7 @@ enum dpt_status dpt_shard_writer_open(struct dpt_shard_writer **writer,
     w->output = *output;
     w->format = *format;
     w->dir = w->fd = -1;
-    w->metadata = (struct dpt_h5_metadata){.memory = -1, .sets = w->sets, .n_sets = 2};
+    w->metadata = (struct dpt_h5_metadata){.memory = -1, .sets = w->sets, .n_sets = SETS};
     DPT_TRY(check_prefix(w, err));
     DPT_TRY(check_format(w, err));
     DPT_TRY(dpt_make_folders(w->folder, err));
@@ -351,6 +385,7 @@ static enum dpt_status tell_result(const struct dpt_shard_writer *w,
 {
     result->format = w->format;
     result->format.class_names = NULL;
+    result->format.columns = NULL;
     result->shards = w->output.shards;
     result->bytes = w->bytes;
     dpt_str_printf(&result->first, "%s-%05d-of-%05lld.h5", w->output.prefix, 0,

@@ -2,8 +2,9 @@
  * shard_writer: a set of new shards.
  *
  * Contiguous uncompressed uint8 (or float32) /images [N, C, H, W] or [N, D], /labels [N] or [N, K],
- * a checksum of each data set, under a temporary name until all is written and synced. The same
- * samples give the same bytes.
+ * of a table also how its columns were read, /columns, and the samples' names, /id [N]; a checksum
+ * of each data set; under a temporary name until all is written and synced. The same samples give
+ * the same bytes.
  */
 #ifndef DPT_DATA_SHARD_WRITER_H
 #define DPT_DATA_SHARD_WRITER_H
@@ -31,6 +32,8 @@ struct dpt_shard_format {
     int64_t classes; /* with targets == 0: labels are below this */
     const char *const *
         class_names; /* `classes` names for the attribute `classes` of /labels, or NULL; borrowed */
+    const char *columns; /* the text of /columns (data/tables/columns.h), or NULL; borrowed */
+    size_t id_bytes;     /* /id [N]: texts of so many bytes, filled up with NUL; 0: none */
 };
 
 /* Longest attribute that every HDF5 version reads is 64 KiB: classes x longest name stays below
@@ -39,7 +42,7 @@ enum { DPT_CLASS_NAME_BYTES = 60000 };
 
 /* What was written; zero-initialise, release. Filled by dpt_shard_writer_commit. */
 struct dpt_shard_result {
-    struct dpt_shard_format format; /* without class_names */
+    struct dpt_shard_format format; /* without class_names and columns */
     int64_t shards;
     double bytes;           /* of all shards */
     struct dpt_str first;   /* path of the first shard */
@@ -70,11 +73,11 @@ enum dpt_status dpt_shard_writer_open(struct dpt_shard_writer **writer,
                                       const struct dpt_shard_output *output,
                                       const struct dpt_shard_format *format, struct dpt_error *err);
 /* images: n stored samples; labels: n numbers (targets == 0), which are overwritten, or targets:
- * n x K. Errors: BAD_DATA (a label is none of the classes), IO (disk full: names the file),
- * STOPPED. */
+ * n x K; ids: n x id_bytes. Errors: BAD_DATA (a label is none of the classes), IO (disk full: names
+ * the file), STOPPED. */
 enum dpt_status dpt_shard_writer_add(struct dpt_shard_writer *writer, const void *images,
-                                     int32_t *labels, const float *targets, int64_t n,
-                                     struct dpt_error *err);
+                                     int32_t *labels, const float *targets, const char *ids,
+                                     int64_t n, struct dpt_error *err);
 /* result: out. */
 enum dpt_status dpt_shard_writer_commit(struct dpt_shard_writer *writer,
                                         struct dpt_shard_result *result, struct dpt_error *err);

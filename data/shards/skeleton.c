@@ -191,11 +191,14 @@ static enum dpt_status check_limit(const struct dpt_h5_metadata *s, const char *
     dpt_h5_enter();
     for (size_t i = 0; i < s->n_sets; i++) {
         const struct dpt_skeleton_set *set = &s->sets[i];
-        double all = set->text_bytes > 0 ? (double)set->text_bytes : (double)H5Tget_size(set->type);
+        double all;
 
+        if (set->name == NULL)
+            continue;
+        all = set->text_bytes > 0 ? (double)set->text_bytes : (double)H5Tget_size(set->type);
         for (int d = 0; d < set->n_dims; d++)
             all *= (double)set->dims[d];
-        bytes += set->name != NULL ? all : 0;
+        bytes += all;
     }
     dpt_h5_leave();
     if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||

@@ -3,39 +3,111 @@
 
 #include "data/sources/source_type.h"
 
-enum { BATCH_BYTES = 1 << 20, LABEL_MOST = INT32_MAX - 1 };
+enum { BATCH_BYTES = 1 << 20 };
 
-/* One more than the largest label. All are read: they are there, and they are good. */
-static enum dpt_status count_classes(struct dpt_source *s, int64_t batch, struct dpt_error *err)
+/* A conversion under way. */
+struct converter {
+    struct dpt_source *source;
+    int64_t batch;   /* samples that are read at once */
+    int32_t *class;  /* [samples], where each class is divided by itself */
+    uint8_t *part;   /* [samples] which part each goes into; NULL: there is one */
+    size_t parts;    /* 1 to DPT_SOURCE_PARTS */
+    size_t id_bytes; /* of the longest name that an id gives a row */
+    int64_t samples[DPT_SOURCE_PARTS];
+    struct dpt_str prefix[DPT_SOURCE_PARTS];
+    struct dpt_shard_writer *writer[DPT_SOURCE_PARTS]; /* NULL: a dry run */
+    /* The samples of a batch that go into one part: [batch] each. */
+    struct dpt_source_rows some;
+    char *ids;
+};
+
+/* --- what the samples are --------------------------------------------------------------------- */
+
+/* All labels, into c->class where that is wanted: they are there, and they are good. Counts the
+ * classes where nobody did: one more than the largest label. */
+static enum dpt_status read_labels(struct converter *c, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const int64_t samples = s->info.samples;
+    struct dpt_source *s = c->source;
+    const bool count = s->info.classes == 0;
     struct dpt_source_rows rows;
 
-    for (int64_t at = 0, n; at < samples; at += n) {
-        n = samples - at < batch ? samples - at : batch;
-        rows = (struct dpt_source_rows){.row = at, .n = n, .classes = s->classes};
-        DPT_TRY(s->format->read(s, &rows, err));
-        for (int64_t i = 0; i < n; i++)
-            if (s->classes[i] >= s->info.classes)
-                s->info.classes = (int64_t)s->classes[i] + 1;
-    }
+    for (size_t k = 0; k < s->n_parts; k++)
+        for (int64_t at = 0, n; at < s->parts[k].samples; at += n) {
+            n = s->parts[k].samples - at < c->batch ? s->parts[k].samples - at : c->batch;
+            rows = (struct dpt_source_rows){.part = k, .row = at, .n = n, .classes = s->classes};
+            DPT_TRY(s->format->read(s, &rows, err));
+            for (int64_t i = 0; count && i < n; i++)
+                if (s->classes[i] >= s->info.classes)
+                    s->info.classes = (int64_t)s->classes[i] + 1;
+            if (c->class != NULL)
+                memcpy(c->class + s->parts[k].first + at, s->classes, (size_t)n * sizeof *c->class);
+        }
 out:
     return status;
 }
 
-static struct dpt_shard_format form_of(const struct dpt_source *s)
+static enum dpt_status divide(struct converter *c, struct dpt_error *err)
 {
+    enum dpt_status status = DPT_OK;
+    struct dpt_source *s = c->source;
+    const struct dpt_source_split *split = &s->spec->split;
+    const size_t all = (size_t)s->info.samples;
+
+    c->parts = split->n > 0 ? split->n : 1;
+    if (split->stratify && s->info.truth != DPT_TRUTH_CLASS)
+        DPT_TRY(dpt_fail(err, DPT_USAGE,
+                         "--stratify: divides classes, and the labels of %s are targets",
+                         s->paths[0]));
+    if (split->stratify)
+        DPT_TRY(DPT_ALLOCATE(c->class, all, "the classes", err));
+    if (c->class != NULL || (s->info.truth == DPT_TRUTH_CLASS && s->info.classes == 0))
+        DPT_TRY(read_labels(c, err));
+    c->samples[0] = s->info.samples;
+    if (split->n == 0)
+        return DPT_OK;
+    DPT_TRY(DPT_ALLOCATE(c->part, all, "the parts", err));
+    for (size_t i = 0; c->class != NULL && i < all; i++) /* what nobody looked at until now */
+        if (c->class[i] < 0 || c->class[i] >= s->info.classes)
+            DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: label %d of sample %zu is not below %lld",
+                             s->paths[0], c->class[i], i, (long long)s -> info.classes));
+    DPT_TRY(
+        dpt_source_split_assign(split, s->info.samples, c->class, s->info.classes, c->part, err));
+    c->samples[0] = 0;
+    for (size_t i = 0; i < all; i++)
+        c->samples[c->part[i]]++;
+out:
+    return status;
+}
+
+/* Bytes of the longest name that an id gives a row; 0: they have none. */
+static size_t longest_id(const struct dpt_source *s)
+{
+    size_t longest = 1;
+
+    for (int64_t i = 0; s->info.id != NULL && i < s->info.samples; i++) {
+        const size_t n = strlen(dpt_source_name(s, i));
+
+        longest = n > longest ? n : longest;
+    }
+    return s->info.id != NULL ? longest : 0;
+}
+
+static struct dpt_shard_format form_of(const struct converter *c, size_t part)
+{
+    const struct dpt_source *s = c->source;
     const struct dpt_shape *shape = &s->layout.shape;
     const int last = s->layout.nhwc ? 0 : 1;
     struct dpt_shard_format format = {
-        .samples = s->info.samples,
+        .samples = c->samples[part],
         .n_dims = shape->flat ? 1 : 3,
         .u8 = s->layout.u8,
         .nhwc = s->layout.nhwc,
         .targets = s->info.truth == DPT_TRUTH_VECTOR ? s->info.width : 0,
         .classes = s->info.classes,
         .class_names = s->info.class_names,
+        .columns = s->info.columns,
+        .id_bytes = c->id_bytes,
     };
 
     format.dims[last] = shape->h;
@@ -44,44 +116,161 @@ static struct dpt_shard_format form_of(const struct dpt_source *s)
     return format;
 }
 
-static enum dpt_status copy(struct dpt_source *s, int64_t batch, struct dpt_shard_writer *writer,
-                            struct dpt_error *err)
+/* --- writing ---------------------------------------------------------------------------------- */
+
+static enum dpt_status open_writers(struct converter *c, const struct dpt_shard_output *output,
+                                    struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const int64_t samples = s->info.samples;
+    const struct dpt_source_split *split = &c->source->spec->split;
+    const size_t length = output->prefix != NULL ? strlen(output->prefix) : 0;
 
-    for (int64_t at = 0, n; at < samples; at += n) {
-        n = samples - at < batch ? samples - at : batch;
-        DPT_TRY(dpt_source_fetch(s, at, n, err));
-        for (int64_t i = 0; s->format->render != NULL && i < n; i++)
-            DPT_TRY(s->format->render(s, at + i, s->stored + (size_t)i * s->layout.stride, err));
-        DPT_TRY(dpt_shard_writer_add(writer, s->stored, s->classes, s->targets, n, err));
+    for (size_t p = 0; p < c->parts && !c->source->spec->dry_run; p++) {
+        const struct dpt_shard_format format = form_of(c, p);
+        struct dpt_shard_output out = *output;
+
+        if (split->n > 0) {
+            dpt_str_printf(&c->prefix[p], "%s%s%s", output->prefix,
+                           length > 0 && output->prefix[length - 1] != '/' ? "-" : "",
+                           dpt_source_split_name(split, p));
+            if (c->prefix[p].failed)
+                DPT_TRY(dpt_fail_memory(err, "a path", (double)length));
+            out.prefix = c->prefix[p].text;
+        }
+        DPT_TRY(dpt_shard_writer_open(&c->writer[p], &out, &format, err));
     }
 out:
     return status;
 }
 
-enum dpt_status dpt_source_convert(const struct dpt_source_spec *spec,
-                                   const struct dpt_shard_output *output,
-                                   struct dpt_shard_result *result, struct dpt_error *err)
+static enum dpt_status make_room(struct converter *c, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_source *s = NULL;
-    struct dpt_shard_writer *writer = NULL;
-    struct dpt_shard_format format;
-    int64_t batch;
+    const struct dpt_source *s = c->source;
+    const size_t n = (size_t)c->batch;
 
-    DPT_TRY(dpt_source_open(&s, spec, 0, 1, err));
-    batch = s->layout.stride < BATCH_BYTES ? (int64_t)(BATCH_BYTES / s->layout.stride) : 1;
-    DPT_TRY(dpt_source_room(s, batch, err));
-    if (s->info.truth == DPT_TRUTH_CLASS && s->info.classes == 0)
-        DPT_TRY(count_classes(s, batch, err));
-    format = form_of(s);
-    DPT_TRY(dpt_shard_writer_open(&writer, output, &format, err));
-    DPT_TRY(copy(s, batch, writer, err));
-    DPT_TRY(dpt_shard_writer_commit(writer, result, err));
+    if (c->id_bytes > 0)
+        DPT_TRY(DPT_ALLOCATE(c->ids, n * c->id_bytes, "names", err));
+    if (c->part == NULL)
+        return DPT_OK;
+    DPT_TRY(DPT_ALLOCATE(c->some.stored, n * s->layout.stride, "some samples", err));
+    DPT_TRY(DPT_ALLOCATE(c->some.classes, n, "some samples", err));
+    DPT_TRY(DPT_ALLOCATE(c->some.targets, n * (size_t)s->info.width, "some samples", err));
 out:
-    dpt_shard_writer_close(writer);
-    dpt_source_close(s);
     return status;
+}
+
+/* The name of a row, filled up with NUL. */
+static void put_id(struct converter *c, size_t at, const char *name)
+{
+    char *to = c->ids + at * c->id_bytes;
+
+    memset(to, 0, c->id_bytes);
+    memcpy(to, name, strnlen(name, c->id_bytes));
+}
+
+/* Takes those of the n samples fetched from `first` on that go into a part. */
+static void gather(struct converter *c, int64_t first, int64_t n, size_t part)
+{
+    const struct dpt_source *s = c->source;
+    const size_t stride = s->layout.stride, width = (size_t)s->info.width;
+    struct dpt_source_rows *to = &c->some;
+    size_t at = 0;
+
+    for (size_t i = 0; i < (size_t)n; i++) {
+        if (c->part != NULL && c->part[(size_t)first + i] != part)
+            continue;
+        if (c->id_bytes > 0)
+            put_id(c, at, dpt_source_name(s, first + (int64_t)i));
+        if (c->part != NULL) {
+            memcpy(to->stored + at * stride, s->stored + i * stride, stride);
+            if (s->classes != NULL)
+                to->classes[at] = s->classes[i];
+            if (s->targets != NULL)
+                memcpy(to->targets + at * width, s->targets + i * width, width * sizeof(float));
+        }
+        at++;
+    }
+    to->n = (int64_t)at;
+}
+
+static enum dpt_status copy(struct converter *c, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_source *s = c->source;
+    const int64_t samples = s->info.samples;
+    const bool whole = c->part == NULL;
+
+    DPT_TRY(make_room(c, err));
+    for (int64_t at = 0, n; at < samples; at += n) {
+        n = samples - at < c->batch ? samples - at : c->batch;
+        DPT_TRY(dpt_source_fetch(s, at, n, err));
+        for (int64_t i = 0; s->format->render != NULL && i < n; i++)
+            DPT_TRY(s->format->render(s, at + i, s->stored + (size_t)i * s->layout.stride, err));
+        for (size_t p = 0; p < c->parts && c->writer[p] != NULL; p++) {
+            gather(c, at, n, p);
+            DPT_TRY(dpt_shard_writer_add(c->writer[p], whole ? s->stored : c->some.stored,
+                                         whole ? s->classes : c->some.classes,
+                                         whole ? s->targets : c->some.targets, c->ids, c->some.n,
+                                         err));
+        }
+    }
+out:
+    return status;
+}
+
+/* --- all of it -------------------------------------------------------------------------------- */
+
+static void close_converter(struct converter *c)
+{
+    for (size_t p = 0; p < DPT_SOURCE_PARTS; p++) {
+        dpt_shard_writer_close(c->writer[p]);
+        dpt_str_release(&c->prefix[p]);
+    }
+    dpt_source_close(c->source);
+    dpt_free(c->class);
+    dpt_free(c->part);
+    dpt_free(c->some.stored);
+    dpt_free(c->some.classes);
+    dpt_free(c->some.targets);
+    dpt_free(c->ids);
+}
+
+enum dpt_status dpt_source_convert(const struct dpt_source_spec *spec,
+                                   const struct dpt_shard_output *output,
+                                   struct dpt_conversion *done, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct converter c = {0};
+    struct dpt_source *s;
+
+    DPT_TRY(dpt_source_open(&c.source, spec, 0, 1, err));
+    s = c.source;
+    c.batch = s->layout.stride < BATCH_BYTES ? (int64_t)(BATCH_BYTES / s->layout.stride) : 1;
+    DPT_TRY(dpt_source_room(s, c.batch, err));
+    DPT_TRY(divide(&c, err));
+    if (s->format->fit != NULL)
+        DPT_TRY(s->format->fit(s, c.part, err));
+    c.id_bytes = longest_id(s);
+    DPT_TRY(open_writers(&c, output, err));
+    DPT_TRY(copy(&c, err));
+    done->parts = c.parts;
+    for (size_t p = 0; p < c.parts; p++) {
+        done->part[p] = spec->split.n > 0 ? dpt_source_split_name(&spec->split, p) : NULL;
+        done->samples[p] = c.samples[p];
+        if (c.writer[p] != NULL)
+            DPT_TRY(dpt_shard_writer_commit(c.writer[p], &done->result[p], err));
+    }
+    if (s->info.told != NULL)
+        dpt_str_printf(&done->told, "%s", s->info.told);
+out:
+    close_converter(&c);
+    return status;
+}
+
+void dpt_conversion_release(struct dpt_conversion *done)
+{
+    for (size_t p = 0; p < DPT_SOURCE_PARTS; p++)
+        dpt_shard_result_release(&done->result[p]);
+    dpt_str_release(&done->told);
 }

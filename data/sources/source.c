@@ -224,7 +224,7 @@ static enum dpt_status open_source(struct dpt_source *s, struct dpt_error *err)
     }
     if (s->info.samples == 0)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: holds no sample", s->paths[0]));
-    s->info.named = s->format->sample_name != NULL;
+    s->info.named = s->format->sample_name != NULL && s->format->sample_name(s, 0) != NULL;
     s->layout.stride =
         (size_t)dpt_shape_size(&s->layout.shape) * (s->layout.u8 ? 1 : sizeof(float));
     if (s->spec->convert)
@@ -364,7 +364,7 @@ const char *dpt_source_where(const struct dpt_source *s, int64_t sample, char *b
 {
     const size_t part = part_of(s, sample);
 
-    if (s->format->sample_name != NULL)
+    if (s->info.named && s->info.id == NULL)
         snprintf(buf, 512, "%.500s", s->format->sample_name(s, sample));
     else
         snprintf(buf, 512, "%.400s, sample %lld", s->paths[part],

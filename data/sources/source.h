@@ -28,6 +28,17 @@
       "csv: labels are targets of a regression, also whole numbers")                               \
     X(SHAPE, "--shape", "C,H,W", "csv: the features are an image of this shape")                   \
     X(U8, "--u8", NULL, "csv: store uint8; all features are whole numbers from 0 to 255")          \
+    X(DELIMITER, "--delimiter", "C|tab", "csv: what stands between columns (default: a comma)")    \
+    X(DECIMAL, "--decimal", "C", "csv: the decimal mark of numbers (default: a point)")            \
+    X(MISSING, "--missing", "TEXT,...",                                                            \
+      "csv: cells that hold no value, as NA,?, beside empty ones; --impute fills them")            \
+    X(IMPUTE, "--impute", "median|mean|refuse",                                                    \
+      "csv: what a missing number becomes (median, where --missing is given; else refuse)")        \
+    X(DROP, "--drop", "COLUMN,...", "csv: columns to leave out")                                   \
+    X(COLUMNS, "--columns", "COLUMN,...", "csv: the only columns to take as features")             \
+    X(ID, "--id", "COLUMN", "csv: names of the rows, which predict gives back")                    \
+    X(CATEGORIES, "--categories", "COLUMN,...",                                                    \
+      "csv: columns of words; each word becomes a feature of its own, 0 or 1")                     \
     X(LAYOUT, "--layout", "nchw|nhwc", "npy: order of the four dimensions (default: nchw)")        \
     X(SIZE, "--size", "HxW", "pictures: stretch all to this size; else they must have one")        \
     X(GREY, "--grey", NULL, "pictures: one channel, also of those in colour")                      \
@@ -72,8 +83,11 @@ struct dpt_source_format {
     /* May be NULL: one sample's stored bytes, where `read` leaves them out; any thread. */
     enum dpt_status (*render)(const struct dpt_source *source, int64_t sample, uint8_t *stored,
                               struct dpt_error *err);
-    /* May be NULL: what a sample is called. */
+    /* May be NULL: what a sample is called; itself NULL where this source's have no names. */
     const char *(*sample_name)(const struct dpt_source *source, int64_t sample);
+    /* May be NULL: takes from the samples of part 0, or where `part` is NULL from all, what reading
+     * needs of them, and says what was done (info.columns, info.told). To become shards only. */
+    enum dpt_status (*fit)(struct dpt_source *source, const uint8_t *part, struct dpt_error *err);
 };
 
 /* h5, idx, cifar10, csv, npy, pictures; ends with NULL. */
@@ -94,6 +108,19 @@ struct dpt_source_model {
     const char *const *classes; /* names of the classes, or NULL */
     size_t n_classes;
     const char *classes_of; /* the file that has them */
+    bool targets;           /* what they are labelled with is no class */
+    const char *columns;    /* how their table was read (data/tables/columns.h), or NULL */
+    const char *columns_of; /* the file that says it */
+};
+
+/* How samples that become shards are divided at random: n shares, for training, maybe validation,
+ * and test. */
+enum { DPT_SOURCE_PARTS = 3 };
+struct dpt_source_split {
+    size_t n; /* 2 or 3; 0: not at all */
+    int64_t share[DPT_SOURCE_PARTS];
+    bool stratify; /* each class by itself */
+    uint64_t seed;
 };
 
 struct dpt_source_spec {
@@ -107,6 +134,8 @@ struct dpt_source_spec {
     /* To become shards: labels must be there, and say with the options what the samples are.
      * What follows is predict's. */
     bool convert;
+    struct dpt_source_split split;
+    bool dry_run;              /* all is read and told, nothing is written */
     const char *const *labels; /* files of labels of idx and npy inputs: none, or one each */
     size_t n_labels;
     const struct dpt_shape *shape; /* what pictures are made to, where the model's is not known, or
@@ -123,6 +152,12 @@ enum dpt_status dpt_source_model_find(struct dpt_source_model *model,
                                       const struct dpt_data_conf *conf, bool classes,
                                       struct dpt_region *region, struct dpt_error *err);
 
+/* Takes what a checkpoint of the model says of the columns, which counts more than what the data
+ * say, and names of classes where the data have none. Errors: BAD_DATA, RANK. */
+enum dpt_status dpt_source_model_columns(struct dpt_source_model *model, const char *columns,
+                                         const char *from, struct dpt_region *region,
+                                         struct dpt_error *err);
+
 /* Reads this from one shard. Errors: BAD_DATA, RANK. */
 enum dpt_status dpt_source_model_of(struct dpt_source_model *model, const char *path, bool classes,
                                     struct dpt_region *region, struct dpt_error *err);
@@ -134,10 +169,13 @@ struct dpt_source_info {
     struct dpt_shape shape; /* of one, as the model gets it */
     enum dpt_truth truth;   /* what comes with the samples */
     int32_t width;          /* VECTOR: numbers a sample */
-    bool named;             /* each sample has a name: its file's */
+    bool named;             /* each sample has a name: its file's, or */
+    const char *id;         /* what the column `id` of its row says; NULL: its file's */
     /* Of one that becomes shards, with CLASS: labels are below `classes`; 0: nobody counted. */
     int64_t classes;
     const char *const *class_names; /* [classes], or NULL */
+    const char *columns;            /* the text that shards keep of their columns, or NULL */
+    const char *told;               /* what was done to each column, a line each, or NULL */
 };
 
 /*
@@ -164,11 +202,22 @@ const float *dpt_source_target(const struct dpt_source *source, int64_t sample);
 const struct dpt_source_info *dpt_source_info(const struct dpt_source *source);
 /* The name of a sample of a named source; borrowed. */
 const char *dpt_source_name(const struct dpt_source *source, int64_t sample);
-/* Makes shards of files: opens a source (spec->convert), and copies it. Errors: USAGE, BAD_DATA
- * (names file and place), IO, RANK, STOPPED. */
+
+/* What a conversion made: one set of shards, or one a part. Zero-initialise, release. */
+struct dpt_conversion {
+    size_t parts;
+    const char *part[DPT_SOURCE_PARTS];               /* "train"; NULL: there is one */
+    int64_t samples[DPT_SOURCE_PARTS];                /* of each */
+    struct dpt_shard_result result[DPT_SOURCE_PARTS]; /* empty of a dry run */
+    struct dpt_str told;                              /* what became of each column, a line each */
+};
+void dpt_conversion_release(struct dpt_conversion *done);
+
+/* Makes shards of files: opens a source (spec->convert), divides and copies it. Errors: USAGE,
+ * BAD_DATA (names file and place), IO, RANK, STOPPED. */
 enum dpt_status dpt_source_convert(const struct dpt_source_spec *spec,
                                    const struct dpt_shard_output *output,
-                                   struct dpt_shard_result *result, struct dpt_error *err);
+                                   struct dpt_conversion *done, struct dpt_error *err);
 
 /* "digits.csv, sample 12" of any sample, for messages; returns buf (at least 512 bytes). */
 const char *dpt_source_where(const struct dpt_source *source, int64_t sample, char *buf);

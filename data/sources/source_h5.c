@@ -1,14 +1,18 @@
 /* HDF5 shards as samples to predict: as those of a job, but labels may be missing. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/base/memory.h"
 #include "data/shards/shard.h"
 #include "data/sources/source_type.h"
+#include "data/tables/columns.h"
 
 struct state {
     struct dpt_shard *shards; /* [n_parts] */
     size_t opened;
     size_t attached; /* the one that is, n_parts: none */
+    char **ids;      /* [n_parts] the samples' names, [samples] of `stride` bytes; NULL: none */
+    size_t *stride;  /* [n_parts] */
 };
 
 static bool is(const uint8_t *head, size_t n)
@@ -65,6 +69,36 @@ out:
     return status;
 }
 
+/* Reads the samples' names, where all shards have some. */
+static enum dpt_status read_ids(struct dpt_source *s, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct state *state = s->state;
+
+    for (size_t i = 0; i < s->n_parts; i++)
+        if (!state->shards[i].has_ids || state->shards[i].samples == 0)
+            return DPT_OK;
+    DPT_TRY(DPT_ALLOCATE(state->ids, s->n_parts, "names", err));
+    DPT_TRY(DPT_ALLOCATE(state->stride, s->n_parts, "names", err));
+    for (size_t i = 0; i < s->n_parts; i++)
+        DPT_TRY(dpt_shard_read_ids(&state->shards[i], &state->ids[i], &state->stride[i], err));
+    s->info.id = "id";
+out:
+    return status;
+}
+
+static const char *sample_name(const struct dpt_source *s, int64_t sample)
+{
+    const struct state *state = s->state;
+    size_t part = 0;
+
+    if (state->ids == NULL)
+        return NULL;
+    while (part + 1 < s->n_parts && sample >= s->parts[part + 1].first)
+        part++;
+    return state->ids[part] + (size_t)(sample - s->parts[part].first) * state->stride[part];
+}
+
 static enum dpt_status open_source(struct dpt_source *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -82,8 +116,12 @@ static enum dpt_status open_source(struct dpt_source *s, struct dpt_error *err)
         s->parts[i].samples = shard->samples;
         DPT_TRY(dpt_shard_check_alike(shard, first, err));
         DPT_TRY(check_names(s, shard, err));
+        if (shard->columns != NULL && s->spec->model.columns != NULL)
+            DPT_TRY(dpt_columns_check(shard->columns, shard->path, s->spec->model.columns,
+                                      s->spec->model.columns_of, err));
     }
     DPT_TRY(verify(s, err));
+    DPT_TRY(read_ids(s, err));
     s->layout.shape = first->shape;
     s->layout.u8 = dpt_shard_u8(first);
     s->layout.nhwc = first->nhwc;
@@ -98,8 +136,13 @@ static void close_source(void *arg)
 {
     struct state *state = arg;
 
-    for (size_t i = 0; i < state->opened; i++)
+    for (size_t i = 0; i < state->opened; i++) {
         dpt_shard_close(&state->shards[i]);
+        if (state->ids != NULL)
+            free(state->ids[i]);
+    }
+    dpt_free(state->ids);
+    dpt_free(state->stride);
     dpt_free(state->shards);
 }
 
@@ -164,4 +207,5 @@ const struct dpt_source_format dpt_source_h5 = {
     .open = open_source,
     .close = close_source,
     .read = read_rows,
+    .sample_name = sample_name,
 };

@@ -4,6 +4,7 @@
 
 #include "data/sets/parts.h"
 #include "data/sources/source.h"
+#include "data/tables/columns.h"
 
 /* The shard's names, for longer than it is open. */
 static enum dpt_status keep_names(const struct dpt_shard *shard, struct dpt_source_model *model,
@@ -35,9 +36,44 @@ enum dpt_status dpt_source_model_of(struct dpt_source_model *model, const char *
     model->known = true;
     model->u8 = shard.images.info.type == DPT_H5_U8;
     model->shape = shard.shape;
-    status = keep_names(&shard, model, region, err);
-    dpt_shard_close(&shard);
+    model->targets = shard.labels.name != NULL && !dpt_shard_whole(&shard);
+    if (shard.columns != NULL) {
+        model->columns = dpt_region_strdup(region, shard.columns);
+        model->columns_of = dpt_region_strdup(region, shard.path);
+    }
+    DPT_TRY(keep_names(&shard, model, region, err));
 out:
+    dpt_shard_close(&shard);
+    return status;
+}
+
+enum dpt_status dpt_source_model_columns(struct dpt_source_model *model, const char *columns,
+                                         const char *from, struct dpt_region *region,
+                                         struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_columns parsed = {0};
+
+    DPT_TRY(dpt_columns_parse(&parsed, columns, from, err));
+    model->columns = dpt_region_strdup(region, columns);
+    model->columns_of = dpt_region_strdup(region, from);
+    for (size_t i = 0; i < parsed.n && model->n_classes == 0; i++) {
+        const struct dpt_column *label = &parsed.at[i];
+        const char **names;
+
+        if (label->role != DPT_COLUMN_LABEL || label->values.n == 0)
+            continue;
+        names = dpt_region_alloc(region, label->values.n * sizeof *names);
+        for (size_t k = 0; names != NULL && k < label->values.n; k++)
+            names[k] = dpt_region_strdup(region, label->texts[k]);
+        model->classes = names;
+        model->n_classes = label->values.n;
+        model->classes_of = model->columns_of;
+    }
+    if (region->failed)
+        DPT_TRY(dpt_fail_memory(err, "the columns", (double)strlen(columns)));
+out:
+    dpt_columns_release(&parsed);
     return status;
 }
 
@@ -85,6 +121,10 @@ enum dpt_status dpt_source_model_find(struct dpt_source_model *model,
         DPT_TRY(look(&found, conf, sets[i], classes, region, err));
         if (!model->known)
             *model = found;
+        if (model->columns == NULL) {
+            model->columns = found.columns;
+            model->columns_of = found.columns_of;
+        }
         model->classes = found.classes;
         model->n_classes = found.n_classes;
         model->classes_of = found.classes_of;

@@ -44,6 +44,14 @@ struct dpt_source_rows {
 /* Room for a window of n samples. Errors: RANK. */
 enum dpt_status dpt_source_room(struct dpt_source *source, int64_t n, struct dpt_error *err);
 
+/* Divides samples at random. class: [samples], of which there are so many; NULL: they are not
+ * stratified. part: out, [samples], each below split->n. Errors: USAGE (a part gets none), RANK. */
+enum dpt_status dpt_source_split_assign(const struct dpt_source_split *split, int64_t samples,
+                                        const int32_t *class, int64_t classes, uint8_t *part,
+                                        struct dpt_error *err);
+/* What the parts are called: "train". */
+const char *dpt_source_split_name(const struct dpt_source_split *split, size_t part);
+
 /* A class as it is compared with what a model says: what is no class of any model stays none. */
 static inline int32_t dpt_source_class_of(int64_t value)
 {

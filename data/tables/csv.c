@@ -15,10 +15,20 @@ enum { END = -1 };
 enum dpt_status dpt_csv_open(struct dpt_csv *csv, const char *path,
                              const volatile sig_atomic_t *stop, struct dpt_error *err)
 {
-    *csv = (struct dpt_csv){.next_line = 1};
+    *csv = (struct dpt_csv){.next_line = 1, .delimiter = ','};
     csv->buffer = malloc(DPT_CSV_BUFFER);
     return csv->buffer != NULL ? dpt_input_open(&csv->in, path, stop, err)
                                : dpt_fail_memory(err, path, DPT_CSV_BUFFER);
+}
+
+enum dpt_status dpt_csv_open_text(struct dpt_csv *csv, const char *text, const char *name,
+                                  struct dpt_error *err)
+{
+    *csv = (struct dpt_csv){.next_line = 1, .delimiter = ',', .ended = true};
+    csv->in.path = name;
+    csv->filled = strlen(text);
+    csv->buffer = strdup(text);
+    return csv->buffer != NULL ? DPT_OK : dpt_fail_memory(err, name, (double)csv->filled);
 }
 
 void dpt_csv_close(struct dpt_csv *csv)
@@ -28,6 +38,12 @@ void dpt_csv_close(struct dpt_csv *csv)
     free(csv->cells);
     free(csv->text);
     *csv = (struct dpt_csv){0};
+}
+
+/* Whether a byte around a cell does not belong to it. */
+static bool is_blank(const struct dpt_csv *csv, int byte)
+{
+    return (byte == ' ' || byte == '\t') && byte != csv->delimiter;
 }
 
 /* The next byte without taking it, or END. */
@@ -110,11 +126,11 @@ static enum dpt_status quoted_cell(struct dpt_csv *csv, struct dpt_csv_cell *cel
         }
         DPT_TRY(put(csv, (char)byte, err));
     }
-    while (byte == ' ' || byte == '\t') {
+    while (is_blank(csv, byte)) {
         csv->used++;
         DPT_TRY(peek(csv, &byte, err));
     }
-    if (byte != ',' && byte != '\n' && byte != '\r' && byte != END)
+    if (byte != csv->delimiter && byte != '\n' && byte != '\r' && byte != END)
         DPT_TRY(
             dpt_fail(err, DPT_BAD_DATA,
                      "%s:%lld: text behind a closing quote; a quote within quotes is written \"\"",
@@ -130,13 +146,12 @@ static enum dpt_status plain_cell(struct dpt_csv *csv, size_t start, struct dpt_
 
     for (;;) {
         DPT_TRY(peek(csv, &byte, err));
-        if (byte == ',' || byte == '\n' || byte == '\r' || byte == END)
+        if (byte == csv->delimiter || byte == '\n' || byte == '\r' || byte == END)
             break;
         DPT_TRY(put(csv, (char)byte, err));
         csv->used++;
     }
-    while (csv->text_length > start &&
-           (csv->text[csv->text_length - 1] == ' ' || csv->text[csv->text_length - 1] == '\t'))
+    while (csv->text_length > start && is_blank(csv, csv->text[csv->text_length - 1]))
         csv->text_length--;
 out:
     return status;
@@ -154,7 +169,7 @@ static enum dpt_status read_cell(struct dpt_csv *csv, bool *last, struct dpt_err
     cell = &csv->cells[csv->n_cells];
     *cell = (struct dpt_csv_cell){.line = csv->next_line};
     DPT_TRY(peek(csv, &byte, err));
-    while (byte == ' ' || byte == '\t') {
+    while (is_blank(csv, byte)) {
         csv->used++;
         DPT_TRY(peek(csv, &byte, err));
     }
@@ -164,8 +179,8 @@ static enum dpt_status read_cell(struct dpt_csv *csv, bool *last, struct dpt_err
     DPT_TRY(put(csv, '\0', err));
     csv->n_cells++;
     DPT_TRY(peek(csv, &byte, err));
-    *last = byte != ',';
-    if (byte == ',')
+    *last = byte != csv->delimiter;
+    if (byte == csv->delimiter)
         csv->used++;
     else if (byte != END)
         DPT_TRY(take_line_end(csv, byte, err));
@@ -277,4 +292,22 @@ enum dpt_csv_kind dpt_csv_number(const char *text, double *value)
         if (strcasecmp(text + (*text == '+' || *text == '-'), not_finite[i]) == 0)
             return DPT_CSV_NOT_FINITE;
     return DPT_CSV_TEXT;
+}
+
+enum dpt_csv_kind dpt_csv_number_in(const char *text, char decimal, double *value)
+{
+    enum { LONGEST = 512 };
+    char point[LONGEST];
+    enum dpt_csv_kind kind;
+
+    if (decimal == '.')
+        return dpt_csv_number(text, value);
+    if (strlen(text) >= LONGEST || strchr(text, '.') != NULL) {
+        kind = dpt_csv_number(text, value); /* what else it may be */
+        *value = 0;
+        return kind == DPT_CSV_NUMBER || kind == DPT_CSV_NOT_FINITE ? DPT_CSV_TEXT : kind;
+    }
+    for (size_t i = 0; i == 0 || text[i - 1] != '\0'; i++)
+        point[i] = text[i] == decimal ? '.' : text[i];
+    return dpt_csv_number(point, value);
 }

@@ -28,7 +28,8 @@ struct dpt_csv {
     /* The record that dpt_csv_next gave; valid until the next one. */
     struct dpt_csv_cell *cells;
     size_t n_cells;
-    int64_t line; /* where the record begins */
+    int64_t line;   /* where the record begins */
+    char delimiter; /* between cells; a comma, unless set before the first record */
 
     /* Private. */
     struct dpt_input in;
@@ -43,6 +44,9 @@ struct dpt_csv {
 /* Errors: as dpt_input_open, RANK. */
 enum dpt_status dpt_csv_open(struct dpt_csv *csv, const char *path,
                              const volatile sig_atomic_t *stop, struct dpt_error *err);
+/* Reads a text instead, which is copied; name: for messages. Errors: RANK. */
+enum dpt_status dpt_csv_open_text(struct dpt_csv *csv, const char *text, const char *name,
+                                  struct dpt_error *err);
 void dpt_csv_close(struct dpt_csv *csv);
 
 /*
@@ -64,5 +68,7 @@ enum dpt_csv_kind { DPT_CSV_NUMBER, DPT_CSV_NOT_FINITE, DPT_CSV_MISSING, DPT_CSV
  * None, ?. *value is 0 but for NUMBER.
  */
 enum dpt_csv_kind dpt_csv_number(const char *text, double *value);
+/* Likewise, with `decimal` in the place of the point; then a point is none. */
+enum dpt_csv_kind dpt_csv_number_in(const char *text, char decimal, double *value);
 
 #endif

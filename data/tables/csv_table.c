@@ -17,157 +17,65 @@ const char *dpt_csv_where(const struct dpt_csv_table *t, size_t column, char buf
     return buf;
 }
 
-/* A whole number that is all of item[0 … n-1]. */
-static bool whole_number(const char *item, size_t n, long *value)
-{
-    char text[16], *end;
-
-    if (n == 0 || n >= sizeof text)
-        return false;
-    memcpy(text, item, n);
-    text[n] = '\0';
-    *value = strtol(text, &end, 10);
-    return *end == '\0' && text[0] != ' ' && text[0] != '+';
-}
-
-static enum dpt_status unknown_column(const struct dpt_csv_table *t, const char *item, size_t n,
-                                      struct dpt_error *err)
-{
-    char name[128], shown[DPT_CSV_SHOWN];
-    struct dpt_str list = {0};
-    const char *near;
-
-    snprintf(name, sizeof name, "%.*s", (int)n, item);
-    if (t->names == NULL)
-        return dpt_fail(
-            err, DPT_USAGE,
-            "--label %s: is no column: there are %zu, 1 to %zu or, from the last, -1 to -%zu", name,
-            t->columns, t->columns, t->columns);
-    for (size_t i = 0; i < t->columns && list.length < 400; i++)
-        dpt_str_printf(&list, "%s%s", i > 0 ? ", " : "", dpt_csv_shown(t->names[i], shown));
-    near = dpt_nearest(name, (const char *const *)t->names, t->columns);
-    dpt_fail(err, DPT_USAGE, "--label %s: no such column%s%s%s; %s has: %.400s%s", name,
-             near != NULL ? ", did you mean '" : "", near != NULL ? near : "",
-             near != NULL ? "'" : "", t->spec.inputs[0], list.text != NULL ? list.text : "",
-             list.length > 400 ? "…" : "");
-    dpt_str_release(&list);
-    return err->status;
-}
-
-static enum dpt_status resolve_item(const struct dpt_csv_table *t, const char *item, size_t n,
-                                    size_t *column, struct dpt_error *err)
-{
-    size_t found = 0;
-    long number;
-
-    for (size_t i = 0; t->names != NULL && i < t->columns; i++) {
-        if (strlen(t->names[i]) != n || memcmp(t->names[i], item, n) != 0)
-            continue;
-        *column = i;
-        found++;
-    }
-    if (found == 1)
-        return DPT_OK;
-    if (found > 1)
-        return dpt_fail(err, DPT_USAGE,
-                        "--label %.*s: %zu columns have this name; give the number of one", (int)n,
-                        item, found);
-    if (!whole_number(item, n, &number) || number == 0 || number > (long)t->columns ||
-        number < -(long)t->columns)
-        return unknown_column(t, item, n, err);
-    *column = number > 0 ? (size_t)number - 1 : t->columns - (size_t)-number;
-    return DPT_OK;
-}
-
 static bool unlabelled(const struct dpt_csv_table *t)
 {
-    const char *item = t->spec.label;
+    const char *item = t->spec.asked[DPT_COLUMN_LABEL];
 
     return item != NULL && item[0] == '\0';
 }
 
-/* Fills labels and is_label from --label; without one the last column. */
-static enum dpt_status resolve_labels(struct dpt_csv_table *t, struct dpt_error *err)
-{
-    const char *item = t->spec.label;
-    size_t column = 0;
-
-    t->n_labels = 0;
-    memset(t->is_label, 0, t->columns * sizeof *t->is_label);
-    if (unlabelled(t))
-        return DPT_OK;
-    for (item = item != NULL ? item : "-1";; item++) {
-        const size_t n = strcspn(item, ",");
-        const enum dpt_status status = resolve_item(t, item, n, &column, err);
-
-        if (status != DPT_OK)
-            return status;
-        if (t->is_label[column])
-            return dpt_fail(err, DPT_USAGE, "--label %.*s: column %zu is named twice", (int)n, item,
-                            column + 1);
-        t->is_label[column] = true;
-        t->labels[t->n_labels++] = column;
-        item += n;
-        if (*item == '\0')
-            break;
-    }
-    if (t->n_labels == t->columns)
-        return dpt_fail(err, DPT_USAGE,
-                        "--label: all %zu columns are labels; none is left as a feature",
-                        t->columns);
-    return DPT_OK;
-}
-
-/* Whether --label can only be understood with names. */
-static bool labels_need_names(const char *item)
-{
-    long number;
-
-    for (; item != NULL; item++) {
-        const size_t n = strcspn(item, ",");
-
-        if (!whole_number(item, n, &number))
-            return true;
-        item += n;
-        if (*item == '\0')
-            break;
-    }
-    return false;
-}
-
-static bool is_number(const struct dpt_csv_cell *cell)
+static bool is_number(const struct dpt_csv_table *t, const struct dpt_csv_cell *cell)
 {
     double value;
-    const enum dpt_csv_kind kind = dpt_csv_number(cell->text, &value);
+    const enum dpt_csv_kind kind = dpt_csv_table_number(t, cell->text, &value);
 
     return kind == DPT_CSV_NUMBER || kind == DPT_CSV_NOT_FINITE;
+}
+
+/* Whether the cells hold all inputs that are known by name; or, `any`, one that is no number. */
+static bool holds_known(const struct dpt_csv_table *t, const struct dpt_csv *csv, bool any)
+{
+    const struct dpt_columns *known = t->spec.known;
+
+    for (size_t k = 0; known != NULL && k < known->n; k++) {
+        bool found = false;
+
+        if (!dpt_column_is_input(&known->at[k]))
+            continue;
+        for (size_t i = 0; i < csv->n_cells && !found; i++)
+            found = strcmp(csv->cells[i].text, known->at[k].name) == 0 &&
+                    (!any || !is_number(t, &csv->cells[i]));
+        if (found == any)
+            return any;
+    }
+    return known != NULL && !any;
 }
 
 /*
  * A header has no number among the features. Where it has nothing but numbers there (0, 1, 2, …,
  * label, as some programs number columns), the label tells: text above numbers. A mixture is data,
- * whose error then names the place.
+ * whose error then names the place. Names that are known tell at once.
  */
 static enum dpt_status looks_like_header(const struct dpt_csv_table *t, struct dpt_csv *csv,
                                          bool *header, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    size_t numbers = 0;
+    size_t numbers = 0, features = 0;
     bool text_label = true, more;
 
     for (size_t i = 0; i < t->columns; i++) {
-        if (!t->is_label[i])
-            numbers += is_number(&csv->cells[i]);
-        else
-            text_label = text_label && !is_number(&csv->cells[i]);
+        if (t->role[i] == DPT_COLUMN_LABEL)
+            text_label = text_label && !is_number(t, &csv->cells[i]);
+        else if (t->role[i] == DPT_COLUMN_NUMBER)
+            features++, numbers += is_number(t, &csv->cells[i]);
     }
-    *header = numbers == 0;
-    if (numbers < t->columns - t->n_labels || !text_label || t->n_labels == 0)
+    *header = numbers == 0 || holds_known(t, csv, true) || holds_known(t, csv, false);
+    if (*header || numbers < features || !text_label || t->n_labels == 0)
         goto out;
     DPT_TRY(dpt_csv_next(csv, &more, err));
     *header = more && csv->n_cells == t->columns;
     for (size_t i = 0; *header && i < t->n_labels; i++)
-        *header = is_number(&csv->cells[t->labels[i]]);
+        *header = is_number(t, &csv->cells[t->labels[i]]);
 out:
     return status;
 }
@@ -175,20 +83,23 @@ out:
 static enum dpt_status check_columns(const struct dpt_csv_table *t, const struct dpt_csv *csv,
                                      struct dpt_error *err)
 {
-    const char *other = NULL;
+    static const struct {
+        char mark;
+        const char *name, *option;
+    } others[] = {{';', "semicolons", "';'"},
+                  {'\t', "tabs", "tab"},
+                  {'|', "bars", "'|'"},
+                  {',', "commas", ","}};
 
     if (csv->n_cells > 1)
         return DPT_OK;
-    if (strchr(csv->cells[0].text, ';') != NULL)
-        other = "semicolons";
-    else if (strchr(csv->cells[0].text, '\t') != NULL)
-        other = "tabs";
-    if (other == NULL && unlabelled(t))
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+        if (strchr(csv->cells[0].text, others[i].mark) != NULL && !csv->cells[0].quoted)
+            return dpt_fail(err, DPT_BAD_DATA,
+                            "%s:%lld: columns seem to be separated by %s: --delimiter %s",
+                            csv->in.path, (long long)csv->line, others[i].name, others[i].option);
+    if (unlabelled(t) || t->spec.known != NULL)
         return DPT_OK;
-    if (other != NULL)
-        return dpt_fail(err, DPT_BAD_DATA,
-                        "%s:%lld: columns seem to be separated by %s; commas are needed",
-                        csv->in.path, (long long)csv->line, other);
     return dpt_fail(err, DPT_BAD_DATA,
                     "%s:%lld: has one column; a feature and a label are needed at least",
                     csv->in.path, (long long)csv->line);
@@ -212,21 +123,37 @@ static enum dpt_status look(struct dpt_csv_table *t, struct dpt_csv *csv, struct
     DPT_TRY(check_columns(t, csv, err));
     t->columns = csv->n_cells;
     t->labels = dpt_region_alloc(&t->region, t->columns * sizeof *t->labels);
-    t->is_label = dpt_region_alloc(&t->region, t->columns * sizeof *t->is_label);
+    t->features = dpt_region_alloc(&t->region, t->columns * sizeof *t->features);
+    t->role = dpt_region_alloc(&t->region, t->columns * sizeof *t->role);
+    t->assigned = dpt_region_alloc(&t->region, t->columns * sizeof *t->assigned);
     names = dpt_region_alloc(&t->region, t->columns * sizeof *names);
     for (size_t i = 0; names != NULL && i < t->columns; i++)
         names[i] = dpt_region_strdup(&t->region, csv->cells[i].text);
     if (t->region.failed)
         DPT_TRY(dpt_fail_memory(err, csv->in.path, (double)t->columns * sizeof *names));
-    if (automatic && !unlabelled(t) && labels_need_names(t->spec.label)) {
+    if (automatic && dpt_csv_roles_need_names(&t->spec)) {
         header = true;
     } else if (automatic) {
-        DPT_TRY(resolve_labels(t, err));
+        for (size_t i = 0; i < t->columns; i++)
+            t->role[i] = DPT_COLUMN_NUMBER;
+        if (t->spec.known == NULL)
+            DPT_TRY(dpt_csv_roles(t, err));
         DPT_TRY(looks_like_header(t, csv, &header, err));
     }
     t->names = header ? names : NULL;
-    DPT_TRY(resolve_labels(t, err));
+    DPT_TRY(dpt_csv_roles(t, err));
 out:
+    return status;
+}
+
+/* Opens the file that is next. */
+static enum dpt_status open_file(struct dpt_csv_table *t, struct dpt_error *err)
+{
+    const enum dpt_status status =
+        dpt_csv_open(&t->csv, t->spec.inputs[t->file], t->spec.stop, err);
+
+    if (t->spec.delimiter != 0)
+        t->csv.delimiter = t->spec.delimiter;
     return status;
 }
 
@@ -236,7 +163,7 @@ enum dpt_status dpt_csv_table_open(struct dpt_csv_table *t, const struct dpt_csv
     enum dpt_status status = DPT_OK;
 
     *t = (struct dpt_csv_table){.spec = *spec};
-    DPT_TRY(dpt_csv_open(&t->csv, spec->inputs[0], spec->stop, err));
+    DPT_TRY(open_file(t, err));
     DPT_TRY(look(t, &t->csv, err));
 out:
     dpt_csv_close(&t->csv);
@@ -254,7 +181,7 @@ void dpt_csv_table_close(struct dpt_csv_table *t)
 static bool only_words(const struct dpt_csv_table *t, const struct dpt_csv *csv)
 {
     for (size_t i = 0; i < csv->n_cells && i < t->columns; i++)
-        if (!t->is_label[i] && is_number(&csv->cells[i]))
+        if (t->role[i] == DPT_COLUMN_NUMBER && is_number(t, &csv->cells[i]))
             return false;
     return true;
 }
@@ -300,7 +227,7 @@ enum dpt_status dpt_csv_table_next(struct dpt_csv_table *t, bool *more, struct d
     *more = false;
     while (skip && t->file < t->spec.n_inputs) {
         if (t->csv.buffer == NULL) {
-            DPT_TRY(dpt_csv_open(&t->csv, t->spec.inputs[t->file], t->spec.stop, err));
+            DPT_TRY(open_file(t, err));
             first = true;
         }
         DPT_TRY(dpt_csv_next(&t->csv, more, err));

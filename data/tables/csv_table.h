@@ -1,6 +1,6 @@
 /*
- * csv_table: CSV files of one table: which columns they have, which of them are labels, and a walk
- * over their rows.
+ * csv_table: CSV files of one table: which columns they have, what each of them is, and a walk over
+ * their rows.
  *
  * The first file says how many columns there are and, with a header, their names; all others must
  * agree. Owned by one source.
@@ -9,31 +9,44 @@
 #define DPT_DATA_CSV_TABLE_H
 
 #include "core/base/memory.h"
+#include "data/tables/columns.h"
 #include "data/tables/csv.h"
 
 /* What is to be read, and what was said of it; borrowed. */
 struct dpt_csv_spec {
     const char *const *inputs;
     size_t n_inputs;
-    const char *label; /* --label: columns by name or number; NULL: the last; "": none has labels */
+    /*
+     * The columns of each role, by name or number, joined by commas; NULL: none. NUMBER: --columns,
+     * without which all that have no role are numbers. LABEL: NULL: the last, or what `known` says;
+     * "": none has labels.
+     */
+    const char *asked[DPT_COLUMN_ROLE_COUNT];
     const char *header;                /* --header: auto, yes, no; NULL: auto */
+    char delimiter, decimal;           /* 0: a comma, a point */
+    const struct dpt_columns *known;   /* the columns are to be these, found by name; or NULL */
     const volatile sig_atomic_t *stop; /* as in struct dpt_input */
 };
 
 /* Zero-initialise: {0}. */
 struct dpt_csv_table {
     struct dpt_csv_spec spec;
-    size_t columns, n_labels;
-    size_t *labels;     /* the label columns, in the order they were asked for */
-    bool *is_label;     /* [columns] */
-    char **names;       /* [columns], or NULL: no header */
-    struct dpt_csv csv; /* the row, where there is one; open while it has a buffer */
-    size_t file;        /* of the inputs, that csv reads */
+    size_t columns;
+    enum dpt_column_role *role; /* [columns] */
+    size_t *labels, n_labels;   /* the label columns, in the order they were asked for */
+    /* The columns that are inputs, in the order of the file, or of `known` */
+    size_t *features, n_features;
+    size_t id;           /* `columns`: none */
+    char **names;        /* [columns], or NULL: no header */
+    const char *unknown; /* columns that are none of `known`: "'a', 'b'"; NULL: there are none */
+    bool *assigned;      /* [columns] that have a role already */
+    struct dpt_csv csv;  /* the row, where there is one; open while it has a buffer */
+    size_t file;         /* of the inputs, that csv reads */
     struct dpt_region region;
 };
 
-/* Reads the beginning of the first file and resolves --header and --label. Errors: USAGE, BAD_DATA,
- * IO, RANK. */
+/* Reads the beginning of the first file and resolves the roles of the columns. Errors: USAGE,
+ * BAD_DATA (a column of `known` is missing), IO, RANK. */
 enum dpt_status dpt_csv_table_open(struct dpt_csv_table *table, const struct dpt_csv_spec *spec,
                                    struct dpt_error *err);
 void dpt_csv_table_close(struct dpt_csv_table *table);
@@ -44,9 +57,24 @@ enum dpt_status dpt_csv_table_next(struct dpt_csv_table *table, bool *more, stru
 /* The next row is the first again. */
 void dpt_csv_table_rewind(struct dpt_csv_table *table);
 
+/* What a cell holds, as dpt_csv_number, with the table's decimal mark. */
+static inline enum dpt_csv_kind dpt_csv_table_number(const struct dpt_csv_table *table,
+                                                     const char *text, double *value)
+{
+    return dpt_csv_number_in(text, table->spec.decimal != 0 ? table->spec.decimal : '.', value);
+}
+
 /* "iris.csv:5: column 3 (petal_length)" of a cell of the row, for messages; returns buf. */
 enum { DPT_CSV_WHERE = 1024 };
 const char *dpt_csv_where(const struct dpt_csv_table *table, size_t column,
                           char buf[DPT_CSV_WHERE]);
+
+/*
+ * Gives each column its role (csv_roles.c). Called once the names are known, or that there are
+ * none. Errors: USAGE, BAD_DATA, RANK.
+ */
+enum dpt_status dpt_csv_roles(struct dpt_csv_table *table, struct dpt_error *err);
+/* Whether some column is asked for by a name. */
+bool dpt_csv_roles_need_names(const struct dpt_csv_spec *spec);
 
 #endif

@@ -2,7 +2,8 @@
  * Fuzzer for the converters: any bytes become shards that a job can read, or are refused with a
  * reason.
  *
- * The input is a format, two bytes of options and the files, with the text FUZZ between them.
+ * The input is a format (with the number of shards, the decimal mark and whether to divide), two
+ * bytes of options and the files, with the text FUZZ between them.
  */
 #include <stdint.h>
 
@@ -20,6 +21,12 @@ static const char *const headers[] = {NULL, "auto", "yes", "no"};
 static const char *const shapes[] = {NULL, "1,1,2", "3,1,1", "2,2"};
 static const char *const layouts[] = {NULL, "nhwc"};
 static const char *const switches[] = {NULL, ""};
+static const char *const delimiters[] = {NULL, ";"};
+static const char *const missing[] = {NULL, "NA,?,-"};
+static const char *const categories[] = {NULL, "2"};
+static const char *const ids[] = {NULL, "1"};
+static const char *const drops[] = {NULL, "-2"};
+static const char *const decimals[] = {NULL, ","};
 
 /* Options from bits, those that the format has. */
 static void choose(const struct dpt_source_format *format, unsigned bits, const char **option)
@@ -32,7 +39,10 @@ static void choose(const struct dpt_source_format *format, unsigned bits, const 
         {DPT_SOURCE_LABEL, labels, 8},     {DPT_SOURCE_HEADER, headers, 4},
         {DPT_SOURCE_SHAPE, shapes, 4},     {DPT_SOURCE_LAYOUT, layouts, 2},
         {DPT_SOURCE_CLASSES, switches, 2}, {DPT_SOURCE_REGRESSION, switches, 2},
-        {DPT_SOURCE_U8, switches, 2},
+        {DPT_SOURCE_U8, switches, 2},      {DPT_SOURCE_DELIMITER, delimiters, 2},
+        {DPT_SOURCE_MISSING, missing, 2},  {DPT_SOURCE_CATEGORIES, categories, 2},
+        {DPT_SOURCE_ID, ids, 2},           {DPT_SOURCE_DROP, drops, 2},
+        {DPT_SOURCE_DECIMAL, decimals, 2},
     };
 
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -95,7 +105,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     char folder[128], prefix[PATH], paths[MOST_FILES][PATH];
     const char *const inputs[MOST_FILES] = {paths[0], paths[1], paths[2]};
     struct dpt_log log = {.silent = true};
-    struct dpt_shard_result result = {0};
+    struct dpt_conversion done = {0};
     const struct dpt_source_format *format;
     struct dpt_error err = {0};
     enum dpt_status status;
@@ -109,14 +119,23 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         .convert = true, .format = format, .inputs = inputs, .log = &log};
     const struct dpt_shard_output output = {
         .prefix = prefix, .from = paths[0], .shards = 1 + data[0] / 4 % 3, .log = &log};
-    choose(format, (unsigned)data[1] | (unsigned)data[2] << 8, spec.option);
+    const unsigned more = data[0] / 12;
+
+    choose(format, (unsigned)data[1] | (unsigned)data[2] << 8 | (more & 1) << 16, spec.option);
+    if (more & 2)
+        spec.split = (struct dpt_source_split){.n = 2, .share = {2, 1}, .stratify = more & 4};
     spec.n_inputs = put_files(data + HEAD, size - HEAD, folder, paths);
-    status = dpt_source_convert(&spec, &output, &result, &err);
-    if (status == DPT_OK)
-        demand_readable(&result, prefix);
-    else
+    status = dpt_source_convert(&spec, &output, &done, &err);
+    for (size_t p = 0; status == DPT_OK && p < done.parts; p++) {
+        char part[PATH];
+
+        snprintf(part, sizeof part, "%.120s%s%s", prefix, done.part[p] != NULL ? "-" : "",
+                 done.part[p] != NULL ? done.part[p] : "");
+        demand_readable(&done.result[p], part);
+    }
+    if (status != DPT_OK)
         demand_reason(status, &err);
-    dpt_shard_result_release(&result);
+    dpt_conversion_release(&done);
     make_remove_folder(folder);
     return 0;
 }

@@ -55,7 +55,7 @@ def test_random_csv_as_python_reads_it(tmp_path):
         if rng.random() < 0.3:
             data = gzip.compress(data)
         n = rng.randrange(1, rows + 1)
-        good("csv", text(tmp_path, data), "--output", tmp_path / f"o{seed}", "--shards", n)
+        good("csv", text(tmp_path, data), "--output", tmp_path / f"o{seed}", "--shards", n, warns=True)
         images, labels = load(f"{tmp_path}/o{seed}", n)
         assert np.array_equal(images, want[:, :-1].astype(np.float32)), seed
         assert np.array_equal(labels, want[:, -1]), seed
@@ -116,7 +116,7 @@ def test_csv_images(tmp_path):
     for shape in "3,4", "2,3,4,1", "0,3,8", "a,b,c", "2,3,4x":
         bad(USAGE, "--shape", tmp_path, "csv", path, "--shape", shape, "--label", 1)
     for value in "256", "-1", "0.5":
-        bad(BAD_DATA, ["t.csv:2: column 2", value], tmp_path, "csv", text(tmp_path, f"0,1\n{value},1\n".replace("0,1", "0,7,1", 1).replace(f"{value},1", f"3,{value},1")), "--u8")
+        bad(BAD_DATA, ["t.csv:2: column 2", value], tmp_path, "csv", text(tmp_path, f"0,7,0\n3,{value},1\n"), "--u8")
 
 
 def test_csv_classes_that_are_numbers(tmp_path):

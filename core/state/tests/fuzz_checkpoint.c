@@ -156,7 +156,7 @@ static void try_plans(const char *path, bool usual)
     enum dpt_status status = dpt_checkpoint_open(&file, path, &err);
 
     if (status == DPT_OK)
-        status = dpt_checkpoint_plans(&file, &text, &err);
+        status = dpt_checkpoint_text(&file, "/plans", &text, &err);
     DEMAND(!usual || (status == DPT_OK && strcmp(text, plan_text) == 0), "%s", err.text);
     if (status != DPT_OK) {
         demand_reason(status, &err);

@@ -29,6 +29,12 @@ def packed(data):
 CIFAR_ROW = bytes([3]) + bytes(3072)
 IRIS = b"sepal,petal,kind\n5.1,1.4,setosa\n6.2,4.5,virginica\n5.9,3.0,setosa\n"
 
+# Options behind those of old: as many values of each, the first is "not given" (fuzz_convert.c).
+OLD = 8 * 4 * 4 * 2 * 2 * 2 * 2
+SEMICOLON, MISSING, CATEGORIES, ID, DROP = (OLD << i for i in range(5))
+DECIMAL, SPLIT, STRATIFY = 12, 24, 48
+MESSY = b"\xef\xbb\xbfnr;colour;size;note;kind\r\na;red;1,5;\"x\r\ny\";good\r\nb;blue;NA;;bad\r\nc;;3;?;good\r\n"
+
 SEEDS = {
     "idx": (IDX, 0, idx(3, 4, 5), idx(3)),
     "idx-gz": (IDX, 0, packed(idx(3, 4, 5)), packed(idx(3))),
@@ -45,6 +51,9 @@ SEEDS = {
     "csv-two": (CSV, 0, IRIS, IRIS),
     "csv-regression": (CSV, 1 + 8 * 4 * 4 * 2 * 2, b"1.5,2\n-3e-2,4\n"),
     "csv-holes": (CSV, 0, b"1,,0\n2,nan,1\n3,NA,1\n"),
+    "csv-messy": (CSV + DECIMAL + SPLIT + STRATIFY, SEMICOLON + MISSING + CATEGORIES + ID + DROP, MESSY),
+    "csv-columns": (CSV, MISSING + CATEGORIES, IRIS),
+    "csv-split": (CSV + SPLIT, ID, IRIS),
     "npy": (NPY, 0, npy(np.arange(24, dtype="u1").reshape(2, 3, 2, 2)), npy(np.array([1, 0]))),
     "npy-float": (NPY, 0, npy(np.linspace(-1, 1, 6, dtype=">f4").reshape(3, 2)), npy(np.eye(3, dtype="f8"))),
     "npy-fortran": (NPY, 0, npy(np.asfortranarray(np.arange(12, dtype="f8").reshape(3, 4))), npy(np.array([1, 0, 2], "i2"))),

@@ -1,0 +1,128 @@
+"""Models of tables: columns are found by their names, and the model knows how they are read."""
+import os
+import subprocess
+import sys
+
+import h5py
+import numpy as np
+import pytest
+
+sys.path.insert(0, os.path.abspath("scripts/lib"))
+import dpt  # noqa: E402
+
+COLOURS = ["blue", "green", "red"]
+
+
+def rows(n, seed):
+    draw = np.random.default_rng(seed)
+    return [{"nr": f"row-{i}", "size": f"{draw.normal():.4f}", "colour": COLOURS[draw.integers(3)], "weight": f"{draw.normal():.4f}",
+             "kind": "ab"[draw.integers(2)]} for i in range(n)]
+
+
+def write(path, table, columns, comma=","):
+    lines = [columns, *([row[c] for c in columns] for row in table)]
+    path.write_text("".join(comma.join(line) + "\n" for line in lines), encoding="utf-8")
+    return str(path)
+
+
+class Trained:
+    def __init__(self, folder):
+        self.folder = folder
+        self.data = rows(60, 0)
+        path = write(folder / "train.csv", self.data, ["nr", "size", "colour", "weight", "kind"])
+        dpt.run("convert", "csv", path, "--output", folder / "train", "--id", "nr", "--categories", "colour", "--missing", "NA")
+        self.shard = folder / "train-00000-of-00001.h5"
+        self.job = dpt.write_job(folder / "job.yaml", f"""
+name: table
+data: {{train: {self.shard}}}
+model: {{type: mlp, hidden: [8], outputs: 2}}
+batch: {{global: 20}}
+train: {{steps: 20}}
+output: {folder / "run"}
+""")
+        assert dpt.run(self.job, "--quiet").code == 0
+
+    def predict(self, path, *words, code=0, ranks=0):
+        out = self.folder / "out.h5"
+        result = dpt.run("predict", self.job, "--checkpoint", self.folder / "run", "--input", path, "--out", out, *words, ranks=ranks)
+        assert result.code == code, result
+        if code:
+            return None, result
+        with h5py.File(out) as f:
+            return {k: v[()] for k, v in f.items()}, result
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    return Trained(tmp_path_factory.mktemp("table"))
+
+
+def test_a_checkpoint_keeps_the_columns(trained):
+    with h5py.File(trained.shard) as shard, h5py.File(trained.folder / "run" / "checkpoints" / "latest") as checkpoint:
+        assert checkpoint["columns"][()] == shard["columns"][()]
+        assert b"3,colour,category,,green" in shard["columns"][()] and b"5,kind,label,,b" in shard["columns"][()]
+
+
+def test_columns_are_found_by_name(trained, tmp_path):
+    new = rows(30, 1)
+    straight, _ = trained.predict(write(tmp_path / "a.csv", new, ["nr", "size", "colour", "weight", "kind"]))
+    assert [n.decode() for n in straight["names"]] == [f"row-{i}" for i in range(30)] and len(straight["targets"]) == 30
+    for columns in (["kind", "weight", "colour", "size", "nr"], ["weight", "size", "colour"]):
+        for ranks in (0, 2) if len(columns) == 5 else (0,):
+            got, result = trained.predict(write(tmp_path / "b.csv", new, columns), ranks=ranks)
+            assert (got["logits"] == straight["logits"]).all() and ("names" in got) == ("nr" in columns) == ("targets" in got)
+    for row in new:
+        row["extra"] = "1"
+    got, result = trained.predict(write(tmp_path / "c.csv", new, ["extra", "weight", "size", "colour"], ";"), "--delimiter", ";")
+    assert (got["logits"] == straight["logits"]).all()
+    assert result.err.count("columns that were not in the training data are left out: 'extra'") == 1
+
+
+def test_what_training_did_not_see(trained, tmp_path):
+    new = rows(12, 2)
+    new[3]["colour"], new[5]["size"], new[7]["colour"] = "mauve", "NA", ""
+    got, result = trained.predict(write(tmp_path / "a.csv", new, ["size", "colour", "weight"]))
+    assert "a.csv:5: column 2 (colour): 'mauve' is a category that the training data did not have: it counts as none of 'colour'" in result.err
+    median = np.median([float(row["size"]) for row in trained.data])
+    assert f"1 missing in 'size': {median:.6g}, as in training" in result.err
+    new[5]["size"] = repr(float(median))
+    again, _ = trained.predict(write(tmp_path / "b.csv", new, ["size", "colour", "weight"]))
+    assert (again["logits"] == got["logits"]).all() and (got["logits"][3] != got["logits"][7]).any()
+    _, result = trained.predict(write(tmp_path / "c.csv", new, ["colour", "kind"]), code=65)
+    assert "c.csv: has no column 'size', 'weight', which the model was trained on; it has: colour, kind" in result.err
+
+
+def test_without_names_columns_are_as_in_training(trained, tmp_path):
+    new = rows(12, 3)
+    named, _ = trained.predict(write(tmp_path / "a.csv", new, ["size", "colour", "weight"]))
+    for columns in (["size", "colour", "weight"], ["size", "colour", "weight", "kind"], ["nr", "size", "colour", "weight", "kind"]):
+        path = tmp_path / "b.csv"
+        path.write_text("".join(",".join(row[c] for c in columns) + "\n" for row in new))
+        got, _ = trained.predict(path)
+        assert (got["logits"] == named["logits"]).all(), columns
+    path.write_text("1,2\n")
+    _, result = trained.predict(path, code=65)
+    assert "has 2 columns without names; the model takes 3" in result.err
+
+
+def test_the_model_alone_knows_its_columns_and_classes(trained, tmp_path):
+    """Without its data: the checkpoint says how a table is read, and what the classes are called."""
+    new = rows(5, 4)
+    path = write(tmp_path / "a.csv", new, ["weight", "size", "colour"])
+    with_data = dpt.run("predict", trained.job, "--checkpoint", trained.folder / "run", "--input", path)
+    away = dpt.run("predict", trained.job, "--checkpoint", trained.folder / "run", "--input", path, "--set", "data.train=gone.h5")
+    assert with_data.code == away.code == 0 and with_data.out == away.out and "probability" in away.out
+
+
+def test_sets_of_a_job_must_be_read_alike(trained, tmp_path):
+    path = write(tmp_path / "t.csv", rows(30, 5), ["weight", "size", "colour", "nr", "kind"])
+    words = ["--id", "nr", "--categories", "colour", "--output"]
+    dpt.run("convert", "csv", path, *words, tmp_path / "other")
+    dpt.run("convert", "csv", path, "--output", tmp_path / "same", "--like", trained.shard)
+    test = ["--set", f"data.test={tmp_path}/other-00000-of-00001.h5"]
+    for words in ([trained.job, "--output", tmp_path / "r"], ["eval", trained.job, "--checkpoint", trained.folder / "run"]):
+        result = dpt.run(*words, *test)
+        assert result.code == 65 and "input 1 is column 'weight'" in result.err and "it is 'size'" in result.err, result
+        assert "`--like`" in result.err
+    result = dpt.run("eval", trained.job, "--checkpoint", trained.folder / "run", "--set", f"data.test={tmp_path}/same-00000-of-00001.h5")
+    assert result.code == 0 and "on 30 samples" in result.out

@@ -1,0 +1,305 @@
+/* What the columns of a CSV file become: numbers, categories, names of rows. */
+#include <stdio.h>
+#include <string.h>
+
+#include "data/sources/csv_state.h"
+
+/* --- what was said ---------------------------------------------------------------------------- */
+
+/* One character, or a word for it. *mark: untouched where nothing was said. */
+static enum dpt_status take_mark(const struct dpt_source *s, enum dpt_source_option option,
+                                 const char *name, char *mark, struct dpt_error *err)
+{
+    const char *text = s->spec->option[option];
+
+    if (text == NULL)
+        return DPT_OK;
+    if (strcmp(text, "tab") == 0)
+        text = "\t";
+    if (strlen(text) != 1 || strchr("\"\n\r", *text) != NULL)
+        return dpt_fail(err, DPT_USAGE, "%s '%s': one character is needed, or the word tab", name,
+                        text);
+    *mark = *text;
+    return DPT_OK;
+}
+
+static enum dpt_status take_missing(struct dpt_source *s, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_csv_state *state = s->state;
+    const char *impute = s->spec->option[DPT_SOURCE_IMPUTE];
+    const char *item = s->spec->option[DPT_SOURCE_MISSING];
+
+    if (impute != NULL && strcmp(impute, "median") != 0 && strcmp(impute, "mean") != 0 &&
+        strcmp(impute, "refuse") != 0)
+        DPT_TRY(dpt_fail(err, DPT_USAGE, "--impute %s: must be median, mean or refuse", impute));
+    state->impute = impute != NULL ? strcmp(impute, "refuse") != 0 : item != NULL;
+    state->mean = impute != NULL && strcmp(impute, "mean") == 0;
+    for (; item != NULL; item++) {
+        const size_t n = strcspn(item, ",");
+
+        if (n > 0)
+            DPT_TRY(dpt_columns_add_missing(&state->columns, item, n, err));
+        item += n;
+        if (*item == '\0')
+            break;
+    }
+out:
+    return status;
+}
+
+enum dpt_status dpt_csv_columns_begin(struct dpt_source *s, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_csv_state *state = s->state;
+    struct dpt_columns *columns = &state->columns;
+    const struct dpt_source_model *from = s->spec->convert ? &s->like : &s->spec->model;
+
+    if (from->columns != NULL) {
+        DPT_TRY(dpt_columns_parse(columns, from->columns, from->columns_of, err));
+        state->known = true;
+    }
+    DPT_TRY(take_mark(s, DPT_SOURCE_DELIMITER, "--delimiter", &columns->delimiter, err));
+    DPT_TRY(take_mark(s, DPT_SOURCE_DECIMAL, "--decimal", &columns->decimal, err));
+    if (columns->delimiter == ',')
+        columns->delimiter = 0;
+    if (columns->decimal == '.')
+        columns->decimal = 0;
+    if ((columns->delimiter == 0 ? ',' : columns->delimiter) ==
+        (columns->decimal == 0 ? '.' : columns->decimal))
+        DPT_TRY(dpt_fail(err, DPT_USAGE,
+                         "the decimal mark and what stands between columns are one character; "
+                         "--delimiter ';' or tab says the other"));
+    DPT_TRY(take_missing(s, err));
+out:
+    return status;
+}
+
+/* --- the columns of the table ----------------------------------------------------------------- */
+
+/* Those of a file that nobody knows yet. */
+static enum dpt_status describe(struct dpt_csv_state *state, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_csv_table *t = &state->table;
+    struct dpt_column *column;
+    char number[32];
+
+    for (size_t i = 0; i < t->columns; i++) {
+        snprintf(number, sizeof number, "%zu", i + 1);
+        DPT_TRY(dpt_columns_add(&state->columns, t->names != NULL ? t->names[i] : number,
+                                t->role[i], &column, err));
+    }
+out:
+    return status;
+}
+
+enum dpt_status dpt_csv_columns_list(struct dpt_source *s, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_csv_state *state = s->state;
+    struct dpt_csv_table *t = &state->table;
+    struct dpt_columns *columns = &state->columns;
+    static const enum dpt_source_option said[] = {
+        DPT_SOURCE_DELIMITER, DPT_SOURCE_DECIMAL, DPT_SOURCE_MISSING, DPT_SOURCE_IMPUTE,
+        DPT_SOURCE_DROP,      DPT_SOURCE_COLUMNS, DPT_SOURCE_ID,      DPT_SOURCE_CATEGORIES};
+    size_t n = 0;
+
+    if (!state->known)
+        DPT_TRY(describe(state, err));
+    state->kept = t->names != NULL || state->known;
+    for (size_t i = 0; i < sizeof said / sizeof said[0]; i++)
+        state->kept = state->kept || s->spec->option[said[i]] != NULL;
+    state->inputs = dpt_region_alloc(&t->region, t->n_features * sizeof *state->inputs);
+    state->met = dpt_region_alloc(&t->region, t->n_features * sizeof *state->met);
+    state->counts = dpt_region_alloc(&t->region, t->columns * sizeof *state->counts);
+    if (t->region.failed)
+        DPT_TRY(dpt_fail_memory(err, "the columns", (double)t->columns));
+    /* Both are in one order: that of the file, or that of the known columns. */
+    for (size_t i = 0; i < columns->n && n < t->n_features; i++)
+        if (dpt_column_is_input(&columns->at[i]))
+            state->inputs[n++] = &columns->at[i];
+    for (size_t i = 0; i < t->columns; i++)
+        state->counts[i] = t->names != NULL && t->role[i] == DPT_COLUMN_NUMBER &&
+                           (t->names[i][0] == '\0' || strncmp(t->names[i], "Unnamed:", 8) == 0);
+    if (t->id < t->columns) {
+        s->info.id = dpt_region_strdup(&s->region, t->names != NULL ? t->names[t->id] : "id");
+        if (s->info.id == NULL)
+            DPT_TRY(dpt_fail_memory(err, "the columns", 1));
+    }
+out:
+    return status;
+}
+
+/* --- a first reading -------------------------------------------------------------------------- */
+
+static enum dpt_status keep_id(struct dpt_csv_state *state, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const size_t row = (size_t)state->row;
+    const char *text;
+
+    DPT_GROW(state->ids, &state->ids_room, row + 1, "the names of the rows", err);
+    text = dpt_region_strdup(&state->table.region, dpt_csv_cell_at(state, state->table.id)->text);
+    if (text == NULL)
+        DPT_TRY(dpt_fail_memory(err, "the names of the rows", (double)row));
+    state->ids[row] = text;
+out:
+    return status;
+}
+
+/* A category: one of those that are known, or a new one. */
+static enum dpt_status scan_category(struct dpt_csv_state *state, size_t k, struct dpt_error *err)
+{
+    const size_t at = state->table.features[k];
+    struct dpt_column *column = state->inputs[k];
+    struct dpt_csv_met *met = &state->met[k];
+    struct dpt_name name = dpt_column_value(dpt_csv_cell_at(state, at)->text);
+
+    if (dpt_names_find(&column->values, &name) != NULL)
+        return DPT_OK;
+    if (!state->known) {
+        name.text = dpt_region_strdup(&state->columns.region, name.text);
+        return dpt_names_add(&column->values, name, err);
+    }
+    if (met->unknown++ == 0)
+        met->first_unknown = dpt_csv_place(state, at);
+    return met->first_unknown != NULL ? DPT_OK : dpt_fail_memory(err, "a message", DPT_CSV_WHERE);
+}
+
+enum dpt_status dpt_csv_columns_scan(struct dpt_source *s, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_csv_state *state = s->state;
+    const struct dpt_csv_table *t = &state->table;
+    double value;
+
+    if (t->id < t->columns)
+        DPT_TRY(keep_id(state, err));
+    for (size_t k = 0; k < t->n_features; k++) {
+        const struct dpt_column *column = state->inputs[k];
+        const struct dpt_csv_cell *cell = dpt_csv_cell_at(state, t->features[k]);
+        const bool category = column->role == DPT_COLUMN_CATEGORY;
+
+        if ((category || column->filled || state->impute) && dpt_csv_is_missing(state, cell)) {
+            state->met[k].missing++;
+            if (category && !state->known && !state->impute)
+                DPT_TRY(dpt_csv_no_number(state, t->features[k], DPT_CSV_MISSING, err));
+        } else if (category) {
+            DPT_TRY(scan_category(state, k, err));
+        }
+    }
+    for (size_t i = 0; s->spec->convert && i < t->columns; i++)
+        state->counts[i] =
+            state->counts[i] &&
+            dpt_csv_number(dpt_csv_cell_at(state, i)->text, &value) == DPT_CSV_NUMBER &&
+            value == (double)state->row;
+out:
+    return status;
+}
+
+/* What is done with cells that training did not see. */
+static void tell_met(const struct dpt_source *s)
+{
+    const struct dpt_csv_state *state = s->state;
+    struct dpt_log *log = s->spec->log;
+    char shown[DPT_CSV_SHOWN], digits[32];
+
+    if (log == NULL)
+        return;
+    if (state->table.unknown != NULL)
+        dpt_log_info(log, "%s: columns that were not in the training data are left out: %s",
+                     s->paths[0], state->table.unknown);
+    for (size_t k = 0; k < state->table.n_features; k++) {
+        const struct dpt_column *column = state->inputs[k];
+        const struct dpt_csv_met *met = &state->met[k];
+
+        dpt_csv_shown(column->name, shown);
+        if (met->unknown > 0)
+            dpt_log_warn(log,
+                         "%s is a category that the training data did not have: it counts as none "
+                         "of '%s' (%s such cell%s)",
+                         met->first_unknown, shown, dpt_group_digits(digits, met->unknown),
+                         met->unknown > 1 ? "s" : "");
+        if (met->missing > 0 && column->role == DPT_COLUMN_CATEGORY)
+            dpt_log_info(log, "%s: %s missing in '%s': none of its categories", s->paths[0],
+                         dpt_group_digits(digits, met->missing), shown);
+        else if (met->missing > 0)
+            dpt_log_info(log, "%s: %s missing in '%s': %.6g, as in training", s->paths[0],
+                         dpt_group_digits(digits, met->missing), shown, column->fill);
+    }
+}
+
+static void warn_index(const struct dpt_source *s)
+{
+    const struct dpt_csv_state *state = s->state;
+    char shown[DPT_CSV_SHOWN];
+
+    for (size_t i = 0; s->spec->log != NULL && i < state->table.columns; i++)
+        if (state->counts[i])
+            dpt_log_warn(s->spec->log,
+                         "%s: column %zu ('%s') counts the rows from 0, as the index that pandas "
+                         "writes: no feature; --drop %zu leaves it out",
+                         s->paths[0], i + 1, dpt_csv_shown(state->table.names[i], shown), i + 1);
+}
+
+enum dpt_status dpt_csv_columns_end(struct dpt_source *s, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_csv_state *state = s->state;
+    char shown[DPT_CSV_SHOWN];
+
+    if (state->known) {
+        tell_met(s);
+        return DPT_OK;
+    }
+    warn_index(s);
+    for (size_t k = 0; k < state->table.n_features; k++) {
+        struct dpt_column *column = state->inputs[k];
+
+        if (column->role != DPT_COLUMN_CATEGORY)
+            continue;
+        if (column->values.n == 0)
+            DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: column '%s' holds no value; --drop it",
+                             s->paths[0], dpt_csv_shown(column->name, shown)));
+        DPT_TRY(dpt_names_number(&column->values, &state->columns.region, &column->texts, err));
+    }
+out:
+    return status;
+}
+
+/* --- rows ------------------------------------------------------------------------------------- */
+
+enum dpt_status dpt_csv_features(const struct dpt_csv_state *state, float *values,
+                                 struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    for (size_t k = 0; k < state->table.n_features; k++) {
+        const struct dpt_column *column = state->inputs[k];
+        const size_t at = state->table.features[k];
+        const struct dpt_csv_cell *cell = dpt_csv_cell_at(state, at);
+        double value = 0;
+
+        if (column->role == DPT_COLUMN_CATEGORY) {
+            const struct dpt_name name = dpt_column_value(cell->text), *found = NULL;
+
+            if (!dpt_csv_is_missing(state, cell))
+                found = dpt_names_find(&column->values, &name);
+            memset(values, 0, column->values.n * sizeof *values);
+            if (found != NULL)
+                values[found->class] = 1;
+            values += column->values.n;
+            continue;
+        }
+        if (column->filled && dpt_csv_is_missing(state, cell))
+            value = column->fill;
+        else if (state->columns.n_missing > 0 && dpt_csv_is_missing(state, cell))
+            DPT_TRY(dpt_csv_no_number(state, at, DPT_CSV_MISSING, err));
+        else
+            DPT_TRY(dpt_csv_number_at(state, at, &value, err));
+        *values++ = (float)value;
+    }
+out:
+    return status;
+}

@@ -1,0 +1,238 @@
+/* What missing numbers of a CSV file become, and what was done to each of its columns, in words. */
+#include <string.h>
+
+#include "core/base/sort.h"
+#include "data/sources/csv_state.h"
+
+/* --- what missing numbers become -------------------------------------------------------------- */
+
+/* Some columns' numbers. */
+struct gather {
+    const uint8_t *part;
+    size_t first, last; /* features */
+    double **values;    /* [last - first] */
+    size_t *n;
+};
+
+static enum dpt_status gather_row(struct dpt_source *s, void *arg, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_csv_state *state = s->state;
+    const struct gather *g = arg;
+
+    if (g->part != NULL && g->part[state->row] != 0)
+        return DPT_OK;
+    for (size_t k = g->first; k < g->last; k++) {
+        const size_t at = state->table.features[k];
+        double *to = g->values[k - g->first];
+
+        if (to != NULL && !dpt_csv_is_missing(state, dpt_csv_cell_at(state, at)))
+            DPT_TRY(dpt_csv_number_at(state, at, &to[g->n[k - g->first]++], err));
+    }
+out:
+    return status;
+}
+
+static double middle_of(const struct dpt_csv_state *state, double *values, size_t n)
+{
+    double sum = 0;
+
+    for (size_t i = 0; i < n; i++)
+        sum += values[i];
+    if (state->mean)
+        return sum / (double)n;
+    dpt_sort(values, n);
+    return (values[(n - 1) / 2] + values[n / 2]) / 2;
+}
+
+/* Finds the fill of some columns, with one walk over the rows. */
+static enum dpt_status fill_some(struct dpt_source *s, struct gather *g, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_csv_state *state = s->state;
+    char shown[DPT_CSV_SHOWN];
+    const size_t width = g->last - g->first;
+
+    g->values = NULL;
+    g->n = NULL;
+    DPT_TRY(DPT_ALLOCATE(g->values, width, "the columns", err));
+    DPT_TRY(DPT_ALLOCATE(g->n, width, "the columns", err));
+    for (size_t i = 0; i < width; i++)
+        if (state->inputs[g->first + i]->role == DPT_COLUMN_NUMBER)
+            DPT_TRY(DPT_ALLOCATE(g->values[i], s->info.samples, "a column's numbers", err));
+    DPT_TRY(dpt_csv_walk(s, "finding what is missing", gather_row, g, err));
+    for (size_t i = 0; i < width; i++) {
+        struct dpt_column *column = state->inputs[g->first + i];
+
+        if (g->values[i] == NULL)
+            continue;
+        if (g->n[i] == 0)
+            DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                             "%s: column '%s' holds no number%s to fill its gaps with; --drop it",
+                             s->paths[0], dpt_csv_shown(column->name, shown),
+                             g->part != NULL ? " in the training part" : ""));
+        column->fill = middle_of(state, g->values[i], g->n[i]);
+        column->filled = true;
+    }
+out:
+    for (size_t i = 0; g->values != NULL && i < width; i++)
+        dpt_free(g->values[i]);
+    dpt_free(g->values);
+    dpt_free(g->n);
+    return status;
+}
+
+/* As many columns at a time as some memory holds. */
+static enum dpt_status fill_all(struct dpt_source *s, const uint8_t *part, struct dpt_error *err)
+{
+    enum { BYTES = 256 << 20 };
+    enum dpt_status status = DPT_OK;
+    const struct dpt_csv_state *state = s->state;
+    const size_t all = state->table.n_features;
+    const size_t fit = (size_t)(BYTES / (s->info.samples * (int64_t)sizeof(double)));
+    struct gather g = {.part = part};
+
+    for (; g.first < all; g.first = g.last) {
+        g.last = g.first + (fit > 0 ? fit : 1);
+        g.last = g.last < all ? g.last : all;
+        DPT_TRY(fill_some(s, &g, err));
+    }
+out:
+    return status;
+}
+
+/* --- what was done ---------------------------------------------------------------------------- */
+
+/* What a column became, behind its name. */
+static void tell_column(const struct dpt_source *s, const struct dpt_column *column,
+                        const struct dpt_csv_met *met, struct dpt_str *told)
+{
+    const struct dpt_csv_state *state = s->state;
+    char digits[32], shown[DPT_CSV_SHOWN];
+    enum { MOST = 8 };
+
+    switch (column->role) {
+    case DPT_COLUMN_NUMBER:
+        dpt_str_printf(told, "number");
+        if (met->missing > 0)
+            dpt_str_printf(told, "; %s missing, filled with %.6g%s",
+                           dpt_group_digits(digits, met->missing), column->fill,
+                           state->known  ? ", as in training"
+                           : state->mean ? ", the mean"
+                                         : ", the median");
+        return;
+    case DPT_COLUMN_CATEGORY:
+        dpt_str_printf(told, "%zu categor%s:", column->values.n,
+                       column->values.n == 1 ? "y" : "ies");
+        for (size_t k = 0; k < column->values.n && k < MOST; k++)
+            dpt_str_printf(told, "%s %s", k > 0 ? "," : "", dpt_csv_shown(column->texts[k], shown));
+        if (column->values.n > MOST)
+            dpt_str_printf(told, ", …");
+        if (met->missing > 0)
+            dpt_str_printf(told, "; %s missing, none of them",
+                           dpt_group_digits(digits, met->missing));
+        return;
+    case DPT_COLUMN_LABEL:
+        if (s->info.truth == DPT_TRUTH_CLASS)
+            dpt_str_printf(told, "label, %s class%s", dpt_group_digits(digits, s->info.classes),
+                           s->info.classes == 1 ? "" : "es");
+        else
+            dpt_str_printf(told, "label, a target");
+        return;
+    case DPT_COLUMN_ID:
+        dpt_str_printf(told, "names of the rows");
+        return;
+    default:
+        dpt_str_printf(told, "left out");
+    }
+}
+
+/* The input that a column of the file is; n_features: none. */
+static size_t input_of(const struct dpt_csv_state *state, size_t column)
+{
+    size_t k = 0;
+
+    while (k < state->table.n_features && state->table.features[k] != column)
+        k++;
+    return k;
+}
+
+/* A line a column; of wide tables, such as pictures, one for neighbours that are mere numbers. */
+static void tell(const struct dpt_source *s, struct dpt_str *told)
+{
+    enum { WIDE = 40 };
+    const struct dpt_csv_state *state = s->state;
+    const struct dpt_csv_table *t = &state->table;
+    char shown[DPT_CSV_SHOWN];
+    size_t plain = 0; /* such neighbours before this one */
+
+    for (size_t i = 0; i <= t->columns; i++) {
+        const size_t k = i < t->columns ? input_of(state, i) : t->n_features;
+        const bool is_plain = t->columns > WIDE && k < t->n_features &&
+                              t->role[i] == DPT_COLUMN_NUMBER && state->met[k].missing == 0;
+        struct dpt_column here = {0};
+
+        if (is_plain) {
+            plain++;
+            continue;
+        }
+        if (plain > 0)
+            dpt_str_printf(told, "columns %zu to %zu: numbers\n", i - plain + 1, i);
+        plain = 0;
+        if (i == t->columns)
+            break;
+        dpt_str_printf(told, "column %zu", i + 1);
+        if (t->names != NULL)
+            dpt_str_printf(told, " (%s)", dpt_csv_shown(t->names[i], shown));
+        dpt_str_printf(told, ": ");
+        here.role = t->role[i];
+        tell_column(s, k < t->n_features ? state->inputs[k] : &here,
+                    k < t->n_features ? &state->met[k] : NULL, told);
+        dpt_str_printf(told, "\n");
+    }
+}
+
+/* The names of the classes, which the label column of the shards has as its values. */
+static enum dpt_status name_classes(struct dpt_source *s, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_csv_state *state = s->state;
+    struct dpt_column *label = state->columns.at;
+
+    while (label < state->columns.at + state->columns.n && label->role != DPT_COLUMN_LABEL)
+        label++;
+    if (state->known || s->info.class_names == NULL ||
+        label == state->columns.at + state->columns.n)
+        return DPT_OK;
+    for (int64_t i = 0; i < s->info.classes; i++) {
+        struct dpt_name name = dpt_column_value(s->info.class_names[i]);
+
+        name.class = (int32_t)i;
+        DPT_TRY(dpt_names_add(&label->values, name, err));
+    }
+    label->texts = (const char **)s->info.class_names;
+out:
+    return status;
+}
+
+enum dpt_status dpt_csv_fit(struct dpt_source *s, const uint8_t *part, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_csv_state *state = s->state;
+    struct dpt_str text = {0};
+
+    if (state->impute && !state->known)
+        DPT_TRY(fill_all(s, part, err));
+    if (!state->kept)
+        return DPT_OK;
+    DPT_TRY(name_classes(s, err));
+    dpt_columns_write(&state->columns, &text);
+    tell(s, &state->told);
+    s->info.columns = dpt_region_strdup(&s->region, text.text != NULL ? text.text : "");
+    s->info.told = state->told.text;
+    if (text.failed || state->told.failed || s->info.columns == NULL)
+        DPT_TRY(dpt_fail_memory(err, "the columns", (double)text.length));
+out:
+    dpt_str_release(&text);
+    return status;
+}

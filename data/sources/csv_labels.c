@@ -1,0 +1,244 @@
+/* What the labels of a CSV file are: classes, names of classes, targets. */
+#include <string.h>
+
+#include "data/sources/csv_state.h"
+
+enum dpt_status dpt_csv_labels_take(struct dpt_csv_labels *labels,
+                                    const struct dpt_source_model *model, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    for (size_t i = 0; i < model->n_classes; i++) {
+        struct dpt_name name = dpt_column_value(model->classes[i]);
+
+        name.class = (int32_t)i;
+        DPT_TRY(dpt_names_add(&labels->names, name, err));
+    }
+    labels->given = model->n_classes > 0;
+out:
+    return status;
+}
+
+/* --- a first reading -------------------------------------------------------------------------- */
+
+static enum dpt_status find_name(struct dpt_csv_state *state, size_t column, struct dpt_error *err)
+{
+    struct dpt_csv_labels *labels = &state->labels;
+    const struct dpt_csv_cell *cell = dpt_csv_cell_at(state, column);
+    struct dpt_name name = dpt_column_value(cell->text);
+
+    if (dpt_names_find(&labels->names, &name) != NULL)
+        return DPT_OK;
+    if (labels->given)
+        return dpt_csv_refuse(state, column, err, "no class of %s", labels->shard);
+    if (cell->length > labels->longest)
+        labels->longest = cell->length;
+    if ((labels->names.n + 1) * labels->longest > DPT_CLASS_NAME_BYTES)
+        return dpt_csv_refuse(state, column, err,
+                              "label no. %zu that differs from all before: too many for names of "
+                              "classes; is this the column of the labels?%s",
+                              labels->names.n + 1,
+                              labels->whole && labels->first_word == NULL
+                                  ? " --regression takes numbers as targets"
+                                  : "");
+    name.text = dpt_region_strndup(&state->table.region, cell->text, cell->length);
+    return dpt_names_add(&labels->names, name, err);
+}
+
+static enum dpt_status remember(struct dpt_csv_state *state, size_t column, char **first,
+                                struct dpt_error *err)
+{
+    if (*first != NULL)
+        return DPT_OK;
+    *first = dpt_csv_place(state, column);
+    return *first != NULL ? DPT_OK : dpt_fail_memory(err, "a message", DPT_CSV_WHERE);
+}
+
+/* Notes that a number of a class occurs; of numbers that are none it may be anything. */
+static enum dpt_status note_class(struct dpt_csv_labels *labels, double value,
+                                  struct dpt_error *err)
+{
+    enum { MOST = 1 << 22 };
+    enum dpt_status status = DPT_OK;
+    size_t class;
+
+    if (value < 0 || value >= MOST)
+        return DPT_OK;
+    class = (size_t)value;
+    DPT_GROW(labels->seen, &labels->seen_room, class + 1, "the classes", err);
+    if (class >= labels->n_seen) {
+        memset(labels->seen + labels->n_seen, 0,
+               (class + 1 - labels->n_seen) * sizeof *labels->seen);
+        labels->n_seen = class + 1;
+    }
+    labels->distinct += !labels->seen[class];
+    labels->seen[class] = true;
+out:
+    return status;
+}
+
+static void take_number(struct dpt_csv_labels *labels, double value)
+{
+    labels->whole = labels->whole && value == floor(value);
+    if (labels->first_number == NULL || value < labels->smallest)
+        labels->smallest = value;
+    if (labels->first_number == NULL || value > labels->largest)
+        labels->largest = value;
+}
+
+static enum dpt_status scan_label(struct dpt_csv_state *state, size_t column, struct dpt_error *err)
+{
+    struct dpt_csv_labels *labels = &state->labels;
+    const struct dpt_csv_cell *cell = dpt_csv_cell_at(state, column);
+    enum dpt_status status = DPT_OK;
+    double value;
+    const enum dpt_csv_kind kind = dpt_csv_table_number(&state->table, cell->text, &value);
+
+    if (labels->named && cell->length > 0) {
+        DPT_TRY(find_name(state, column, err));
+    } else if (kind == DPT_CSV_NUMBER) {
+        take_number(labels, value);
+        if (labels->whole && !labels->regression)
+            DPT_TRY(note_class(labels, value, err));
+        DPT_TRY(remember(state, column, &labels->first_number, err));
+    } else if (kind == DPT_CSV_TEXT && !labels->regression) {
+        DPT_TRY(remember(state, column, &labels->first_word, err));
+        DPT_TRY(find_name(state, column, err));
+    } else {
+        DPT_TRY(dpt_csv_no_number(state, column, kind, err));
+    }
+    if (labels->first_number != NULL && labels->first_word != NULL)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                         "%s is a number, but %s is none; --classes takes all as names of classes",
+                         labels->first_number, labels->first_word));
+out:
+    return status;
+}
+
+enum dpt_status dpt_csv_labels_scan(struct dpt_csv_state *state, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    for (size_t i = 0; i < state->table.n_labels; i++)
+        DPT_TRY(scan_label(state, state->table.labels[i], err));
+out:
+    return status;
+}
+
+/* --- what they are ---------------------------------------------------------------------------- */
+
+static enum dpt_status scan_again(struct dpt_source *s, void *arg, struct dpt_error *err)
+{
+    (void)arg;
+    return dpt_csv_labels_scan(s->state, err);
+}
+
+/* Numbers of classes that no row has, where nobody said what the classes are. */
+static void warn_empty(const struct dpt_source *s)
+{
+    enum { MOST = 5 };
+    const struct dpt_csv_labels *labels = &((const struct dpt_csv_state *)s->state)->labels;
+    const size_t empty = labels->n_seen - labels->distinct;
+    struct dpt_str list = {0};
+    size_t told = 0;
+
+    for (size_t i = 0; i < labels->n_seen && told < MOST; i++)
+        if (!labels->seen[i])
+            dpt_str_printf(&list, "%s%zu", told++ > 0 ? ", " : "", i);
+    if (empty > 0 && !list.failed)
+        dpt_log_warn(s->spec->log,
+                     "%s: no row has the class%s %s%s: the model gets %lld outputs all the same; "
+                     "--classes numbers those that occur",
+                     s->paths[0], empty > 1 ? "es" : "", list.text, empty > MOST ? ", …" : "",
+                     (long long)s->info.classes);
+    dpt_str_release(&list);
+}
+
+/* What is no label of classes as a rule; of some rows anything may be one. */
+static void warn_of_classes(const struct dpt_source *s)
+{
+    enum { FEW = 20 };
+    const struct dpt_csv_state *state = s->state;
+    const struct dpt_csv_labels *labels = &state->labels;
+    const size_t column = state->table.labels[0];
+    const bool numbers = labels->first_word == NULL && labels->first_number != NULL;
+    const int64_t rows = s->parts[0].samples;
+    const size_t classes = labels->names.n > 0 ? labels->names.n : labels->distinct;
+    char shown[DPT_CSV_SHOWN], some[32], all[32];
+
+    if (s->spec->log == NULL || s->info.truth != DPT_TRUTH_CLASS || labels->given || rows < FEW)
+        return;
+    if ((int64_t)classes > rows / 2)
+        dpt_log_warn(
+            s->spec->log,
+            "%s: the label, column %zu%s%s%s, has %s classes in %s rows: %s--label names another",
+            s->paths[0], column + 1, state->table.names != NULL ? " (" : "",
+            state->table.names != NULL ? dpt_csv_shown(state->table.names[column], shown) : "",
+            state->table.names != NULL ? ")" : "", dpt_group_digits(some, (long long)classes),
+            dpt_group_digits(all, rows),
+            numbers ? "--regression takes its numbers as targets, " : "");
+    else if (labels->names.n == 0)
+        warn_empty(s);
+}
+
+enum dpt_status dpt_csv_labels_decide(struct dpt_source *s, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_csv_state *state = s->state;
+    struct dpt_csv_labels *labels = &state->labels;
+    const bool numbers = !labels->named && labels->first_word == NULL;
+    const char **names;
+
+    if (s->parts[0].samples == 0)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: has no row of data", s->paths[0]));
+    s->info.truth = DPT_TRUTH_CLASS;
+    if (!labels->regression && numbers && labels->whole && labels->smallest < 0) {
+        /* -1 and 1, as some programs number two classes: no numbers of classes, but names. */
+        labels->named = true;
+        DPT_TRY(dpt_csv_walk(s, NULL, scan_again, NULL, err));
+    }
+    if (labels->regression || (numbers && !labels->whole)) {
+        s->info.truth = DPT_TRUTH_VECTOR;
+    } else if (labels->given) {
+        s->info.classes = (int64_t)s->like.n_classes;
+        s->info.class_names = s->like.classes;
+    } else if (labels->names.n > 0) {
+        DPT_TRY(dpt_names_number(&labels->names, &s->region, &names, err));
+        labels->named = true;
+        s->info.classes = (int64_t)labels->names.n;
+        s->info.class_names = names;
+    } else if (labels->largest > DPT_CSV_LABEL_MOST) {
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                         "%s: the largest label is %.0f: too large for the number of a class; "
+                         "--classes takes labels as names, --regression as targets",
+                         s->paths[0], labels->largest));
+    } else {
+        s->info.classes = (int64_t)labels->largest + 1;
+    }
+    warn_of_classes(s);
+out:
+    return status;
+}
+
+enum dpt_status dpt_csv_class_at(const struct dpt_source *s, size_t column, int32_t *class,
+                                 struct dpt_error *err)
+{
+    const struct dpt_csv_state *state = s->state;
+    const struct dpt_csv_labels *labels = &state->labels;
+    const struct dpt_name name = dpt_column_value(dpt_csv_cell_at(state, column)->text);
+    const struct dpt_name *known = dpt_names_find(&labels->names, &name);
+
+    if (known != NULL)
+        *class = known->class;
+    else if (!labels->named && name.is_number && name.value >= 0 && name.value <= labels->largest &&
+             name.value == floor(name.value))
+        *class = (int32_t)name.value;
+    else if (s->spec->convert)
+        return dpt_fail(err, DPT_BAD_DATA, "%s: changed while it was read", s->paths[0]);
+    else
+        return dpt_csv_refuse(state, column, err,
+                              labels->given ? "none of the classes in the job's training data"
+                                            : "no number of a class, and the job's training data, "
+                                              "which could name the classes, do not");
+    return DPT_OK;
+}

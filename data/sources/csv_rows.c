@@ -1,0 +1,105 @@
+/* Cells of a CSV source's row, what is wrong with them, and walks over all rows. */
+#include <stdio.h>
+#include <string.h>
+
+#include "data/sources/csv_state.h"
+
+enum dpt_status dpt_csv_refuse(const struct dpt_csv_state *state, size_t column,
+                               struct dpt_error *err, const char *format, ...)
+{
+    char where[DPT_CSV_WHERE], shown[DPT_CSV_SHOWN], what[1024];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(what, sizeof what, format, args);
+    va_end(args);
+    return dpt_fail(err, DPT_BAD_DATA, "%s: '%s' is %s",
+                    dpt_csv_where(&state->table, column, where),
+                    dpt_csv_shown(dpt_csv_cell_at(state, column)->text, shown), what);
+}
+
+char *dpt_csv_place(struct dpt_csv_state *state, size_t column)
+{
+    char where[DPT_CSV_WHERE], shown[DPT_CSV_SHOWN];
+
+    return dpt_region_printf(&state->table.region, "%s: '%s'",
+                             dpt_csv_where(&state->table, column, where),
+                             dpt_csv_shown(dpt_csv_cell_at(state, column)->text, shown));
+}
+
+/* What would make a column of words one of numbers, or none. */
+static const char *cure(const struct dpt_csv_state *state, size_t column)
+{
+    const char *text = dpt_csv_cell_at(state, column)->text;
+    double value;
+
+    if (state->row == 0 && state->table.names == NULL)
+        return "; are these the names of the columns (--header yes)?";
+    if (state->table.spec.decimal == 0 && dpt_csv_number_in(text, ',', &value) == DPT_CSV_NUMBER)
+        return "; --decimal , reads it as one";
+    if (!state->known && state->table.role[column] == DPT_COLUMN_NUMBER)
+        return "; --categories takes a column of words, --drop leaves it out";
+    return "";
+}
+
+enum dpt_status dpt_csv_no_number(const struct dpt_csv_state *state, size_t column,
+                                  enum dpt_csv_kind kind, struct dpt_error *err)
+{
+    const char *text = dpt_csv_cell_at(state, column)->text;
+    const enum dpt_column_role role = state->table.role[column];
+    const bool fillable = role != DPT_COLUMN_LABEL && !state->impute && !state->known;
+    const char *fills = !fillable ? ""
+                        : role == DPT_COLUMN_CATEGORY
+                            ? "; with --impute median it counts as none of the categories"
+                            : "; --impute median fills such cells";
+    char where[DPT_CSV_WHERE];
+
+    if (text[0] == '\0')
+        return dpt_fail(err, DPT_BAD_DATA, "%s: is empty: a value is missing%s",
+                        dpt_csv_where(&state->table, column, where), fills);
+    if (dpt_columns_is_missing(&state->columns, text))
+        return dpt_csv_refuse(state, column, err, "a missing value%s", fills);
+    if (kind == DPT_CSV_TEXT)
+        return dpt_csv_refuse(state, column, err, "not a number%s", cure(state, column));
+    return dpt_csv_refuse(
+        state, column, err, "%s%s%s%s", kind == DPT_CSV_MISSING ? "a missing value" : "not finite",
+        fillable ? "; --missing " : "", fillable ? text : "", fillable ? " fills such cells" : "");
+}
+
+enum dpt_status dpt_csv_number_at(const struct dpt_csv_state *state, size_t column, double *value,
+                                  struct dpt_error *err)
+{
+    const enum dpt_csv_kind kind =
+        dpt_csv_table_number(&state->table, dpt_csv_cell_at(state, column)->text, value);
+
+    if (kind != DPT_CSV_NUMBER)
+        return dpt_csv_no_number(state, column, kind, err);
+    return isfinite((float)*value)
+               ? DPT_OK
+               : dpt_csv_refuse(state, column, err, "too large for a 32-bit float");
+}
+
+enum dpt_status dpt_csv_walk(struct dpt_source *s, const char *what, dpt_csv_visit *visit,
+                             void *arg, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_csv_state *state = s->state;
+    struct dpt_log *log = s->spec->convert ? s->spec->log : NULL;
+    double shown = 0;
+    bool more;
+
+    dpt_csv_table_rewind(&state->table);
+    for (state->row = 0;; state->row++) {
+        DPT_TRY(dpt_csv_table_next(&state->table, &more, err));
+        if (!more)
+            break;
+        DPT_TRY(visit(s, arg, err));
+        if (what != NULL && state->row % 1024 == 1023)
+            dpt_log_live_count(log, &shown, what, state->row + 1, 0);
+    }
+    s->parts[0].samples = state->row;
+out:
+    dpt_csv_table_rewind(&state->table);
+    state->row = 0;
+    return status;
+}

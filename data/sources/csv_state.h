@@ -1,0 +1,118 @@
+/*
+ * csv_state: a CSV source: its table, what its columns become, and what its labels are. Private to
+ * source_csv.c, csv_rows.c, csv_labels.c, csv_columns.c and csv_fit.c.
+ */
+#ifndef DPT_DATA_CSV_STATE_H
+#define DPT_DATA_CSV_STATE_H
+
+#include <math.h>
+
+#include "core/base/str.h"
+#include "data/sources/source_type.h"
+#include "data/tables/csv_table.h"
+
+enum { DPT_CSV_LABEL_MOST = INT32_MAX - 1 };
+
+/* What the labels of a file that becomes shards are, as a first reading finds out. */
+struct dpt_csv_labels {
+    struct dpt_names names;          /* the model's classes, or those that were found */
+    const char *shard;               /* --like; NULL: not given */
+    size_t longest;                  /* name, in bytes */
+    bool given;                      /* the names are the model's, or those of --like */
+    bool named;                      /* labels are names, also where they are numbers */
+    bool regression;                 /* labels are targets */
+    bool whole;                      /* all are whole numbers */
+    double smallest, largest;        /* label that is a number */
+    char *first_number, *first_word; /* where the first of each kind is, and what; NULL: none */
+    bool *seen;                      /* [n_seen] which numbers of classes occur */
+    size_t n_seen, seen_room, distinct;
+};
+
+/* What was met in a column that is an input. */
+struct dpt_csv_met {
+    int64_t missing, unknown;  /* cells without a value; with a category that nobody knows */
+    const char *first_unknown; /* where the first of these is, and what */
+};
+
+struct dpt_csv_state {
+    struct dpt_csv_table table;
+    int64_t row;                /* that the table gives next */
+    struct dpt_columns columns; /* of this file; `known`: of the model, or the shard of --like */
+    bool known;
+    bool kept;                  /* shards are told of the columns */
+    bool impute, mean;          /* missing numbers become the median, or the mean */
+    struct dpt_column **inputs; /* [table.n_features], in `columns` */
+    struct dpt_csv_met *met;    /* likewise */
+    float *floats;              /* a row's features, where they are stored as bytes */
+    struct dpt_str label;       /* --label, where it was guessed */
+    const char **ids;           /* [rows], where there is such a column */
+    size_t ids_room;
+    bool *counts; /* [table.columns] whose cells count the rows from 0, as pandas' index */
+    struct dpt_csv_labels labels;
+    struct dpt_str told;
+};
+
+/* --- csv_rows.c ------------------------------------------------------------------------------- */
+
+static inline const struct dpt_csv_cell *dpt_csv_cell_at(const struct dpt_csv_state *state,
+                                                         size_t column)
+{
+    return &state->table.csv.cells[column];
+}
+
+/* Whether a cell of an input holds no value. */
+static inline bool dpt_csv_is_missing(const struct dpt_csv_state *state,
+                                      const struct dpt_csv_cell *cell)
+{
+    return cell->length == 0 || dpt_columns_is_missing(&state->columns, cell->text);
+}
+
+/* Fails: the place of a cell of the row, its text, and the rest of the sentence. */
+enum dpt_status dpt_csv_refuse(const struct dpt_csv_state *state, size_t column,
+                               struct dpt_error *err, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+/* Fails for a cell that had to be a number and is none. */
+enum dpt_status dpt_csv_no_number(const struct dpt_csv_state *state, size_t column,
+                                  enum dpt_csv_kind kind, struct dpt_error *err);
+/* A number of the row that a float can hold. Errors: BAD_DATA. */
+enum dpt_status dpt_csv_number_at(const struct dpt_csv_state *state, size_t column, double *value,
+                                  struct dpt_error *err);
+/* "t.csv:3: column 2 (b): 'x'" of a cell, in the table's region; NULL: memory ran out. */
+char *dpt_csv_place(struct dpt_csv_state *state, size_t column);
+/* Walks over all rows, and leaves the table in front of the first again. what: for the live line;
+ * NULL: none. Errors: visit's, those of reading. */
+typedef enum dpt_status dpt_csv_visit(struct dpt_source *source, void *arg, struct dpt_error *err);
+enum dpt_status dpt_csv_walk(struct dpt_source *source, const char *what, dpt_csv_visit *visit,
+                             void *arg, struct dpt_error *err);
+
+/* --- csv_labels.c ----------------------------------------------------------------------------- */
+
+/* Takes the names that the model, or the shard of --like, gives its classes. Errors: RANK. */
+enum dpt_status dpt_csv_labels_take(struct dpt_csv_labels *labels,
+                                    const struct dpt_source_model *model, struct dpt_error *err);
+/* Looks at the labels of one row. Errors: BAD_DATA, RANK. */
+enum dpt_status dpt_csv_labels_scan(struct dpt_csv_state *state, struct dpt_error *err);
+/* Says what the labels are, once all were seen. Errors: BAD_DATA, RANK. */
+enum dpt_status dpt_csv_labels_decide(struct dpt_source *source, struct dpt_error *err);
+/* The class that a cell of the row names, else its number. Errors: BAD_DATA. */
+enum dpt_status dpt_csv_class_at(const struct dpt_source *source, size_t column, int32_t *class,
+                                 struct dpt_error *err);
+
+/* --- csv_columns.c, csv_fit.c ----------------------------------------------------------------- */
+
+/* Reads --delimiter, --decimal, --missing and --impute, and the columns that are known. Errors:
+ * USAGE, BAD_DATA, RANK. */
+enum dpt_status dpt_csv_columns_begin(struct dpt_source *source, struct dpt_error *err);
+/* Describes the columns of the opened table, and finds those that are inputs. Errors: RANK. */
+enum dpt_status dpt_csv_columns_list(struct dpt_source *source, struct dpt_error *err);
+/* Looks at the cells of one row: its name, categories, missing values. Errors: BAD_DATA, RANK. */
+enum dpt_status dpt_csv_columns_scan(struct dpt_source *source, struct dpt_error *err);
+/* Numbers the categories, and tells what was met. Errors: BAD_DATA, RANK. */
+enum dpt_status dpt_csv_columns_end(struct dpt_source *source, struct dpt_error *err);
+/* Writes a row's features into `values`, as many as all columns give. Errors: BAD_DATA. */
+enum dpt_status dpt_csv_features(const struct dpt_csv_state *state, float *values,
+                                 struct dpt_error *err);
+/* dpt_source_format.fit. */
+enum dpt_status dpt_csv_fit(struct dpt_source *source, const uint8_t *part, struct dpt_error *err);
+
+#endif

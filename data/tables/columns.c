@@ -1,0 +1,291 @@
+#include "data/tables/columns.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "data/tables/csv.h"
+
+static const char heading[] = "column,name,role,fill,value\n";
+static const char *const roles[] = {DPT_COLUMN_ROLES(DPT_LIST_WORD)};
+static const char what[] = "the columns";
+enum { NUMBER, NAME, ROLE, FILL, VALUE, CELLS };
+
+enum dpt_status dpt_columns_add(struct dpt_columns *c, const char *name, enum dpt_column_role role,
+                                struct dpt_column **column, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    DPT_GROW(c->at, &c->room, c->n + 1, what, err);
+    *column = &c->at[c->n];
+    **column = (struct dpt_column){.name = dpt_region_strdup(&c->region, name), .role = role};
+    if ((*column)->name == NULL)
+        DPT_TRY(dpt_fail_memory(err, what, (double)strlen(name)));
+    c->n++;
+out:
+    return status;
+}
+
+enum dpt_status dpt_columns_add_missing(struct dpt_columns *c, const char *text, size_t n,
+                                        struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    DPT_GROW(c->missing, &c->missing_room, c->n_missing + 1, what, err);
+    c->missing[c->n_missing] = dpt_region_strndup(&c->region, text, n);
+    if (c->missing[c->n_missing] == NULL)
+        DPT_TRY(dpt_fail_memory(err, what, (double)n));
+    c->n_missing++;
+out:
+    return status;
+}
+
+struct dpt_name dpt_column_value(const char *text)
+{
+    struct dpt_name name = {.text = text};
+
+    name.is_number = dpt_csv_number(text, &name.value) == DPT_CSV_NUMBER;
+    return name;
+}
+
+/* --- reading ---------------------------------------------------------------------------------- */
+
+/* A row of column 0. False: it says nothing that is known. */
+static bool take_file(struct dpt_columns *c, const struct dpt_csv_cell *cells,
+                      enum dpt_status *status, struct dpt_error *err)
+{
+    const char *key = cells[NAME].text, *value = cells[VALUE].text;
+
+    if (strcmp(key, "missing") == 0)
+        *status = dpt_columns_add_missing(c, value, strlen(value), err);
+    else if (strcmp(key, "delimiter") == 0 && strlen(value) == 1)
+        c->delimiter = *value;
+    else if (strcmp(key, "decimal") == 0 && strlen(value) == 1)
+        c->decimal = *value;
+    else
+        return false;
+    return true;
+}
+
+/* A value of the last column. False: it has it already. */
+static bool take_value(struct dpt_columns *c, const char *text, enum dpt_status *status,
+                       struct dpt_error *err)
+{
+    struct dpt_names *values = &c->at[c->n - 1].values;
+    struct dpt_name value = dpt_column_value(dpt_region_strdup(&c->region, text));
+    const size_t before = values->n;
+
+    value.class = (int32_t)before;
+    *status = dpt_names_add(values, value, err);
+    return *status != DPT_OK || values->n > before;
+}
+
+/* A row of another column than 0: a new one's, or one more value of the last. False: it is not as
+ * it must be. */
+static bool take_column(struct dpt_columns *c, const struct dpt_csv_cell *cells, bool again,
+                        enum dpt_status *status, struct dpt_error *err)
+{
+    const size_t role = dpt_find(cells[ROLE].text, roles, DPT_COLUMN_ROLE_COUNT);
+    const bool has_value = cells[VALUE].length > 0 || cells[VALUE].quoted;
+    struct dpt_column *column;
+
+    if (role == DPT_COLUMN_ROLE_COUNT ||
+        (has_value && role != DPT_COLUMN_CATEGORY && role != DPT_COLUMN_LABEL))
+        return false;
+    if (again)
+        return has_value && c->n > 0 && c->at[c->n - 1].role == role &&
+               take_value(c, cells[VALUE].text, status, err);
+    *status = dpt_columns_add(c, cells[NAME].text, (enum dpt_column_role)role, &column, err);
+    if (*status != DPT_OK)
+        return true;
+    column->filled = role == DPT_COLUMN_NUMBER && cells[FILL].length > 0;
+    if (column->filled && dpt_csv_number(cells[FILL].text, &column->fill) != DPT_CSV_NUMBER)
+        return false;
+    return !has_value || take_value(c, cells[VALUE].text, status, err);
+}
+
+/* Lists the values of each column by their numbers. */
+static enum dpt_status list_values(struct dpt_columns *c, struct dpt_error *err)
+{
+    for (struct dpt_column *column = c->at; column < c->at + c->n; column++) {
+        if (column->values.n == 0)
+            continue;
+        column->texts = dpt_region_alloc(&c->region, column->values.n * sizeof *column->texts);
+        if (column->texts == NULL)
+            return dpt_fail_memory(err, what, (double)column->values.n);
+        for (size_t k = 0; k < column->values.n; k++)
+            column->texts[column->values.at[k].class] = column->values.at[k].text;
+    }
+    return DPT_OK;
+}
+
+bool dpt_columns_is(const char *text)
+{
+    return strncmp(text, heading, strlen(heading)) == 0;
+}
+
+enum dpt_status dpt_columns_parse(struct dpt_columns *c, const char *text, const char *from,
+                                  struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_csv csv = {0};
+    bool more = false, good = dpt_columns_is(text);
+    double number, last = 0;
+
+    *c = (struct dpt_columns){0};
+    DPT_TRY(dpt_csv_open_text(&csv, text, from, err));
+    DPT_TRY(dpt_csv_next(&csv, &more, err)); /* the heading */
+    while (good && more) {
+        DPT_TRY(dpt_csv_next(&csv, &more, err));
+        if (!more)
+            break;
+        good = csv.n_cells == CELLS &&
+               dpt_csv_number(csv.cells[NUMBER].text, &number) == DPT_CSV_NUMBER && number >= last;
+        if (good)
+            good = number == 0 ? take_file(c, csv.cells, &status, err)
+                               : take_column(c, csv.cells, number == last, &status, err);
+        last = number;
+        DPT_TRY(status);
+    }
+    if (!good)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: line %lld of its /columns is not as it must be",
+                         from, (long long)csv.line));
+    DPT_TRY(list_values(c, err));
+out:
+    dpt_csv_close(&csv);
+    if (status != DPT_OK)
+        dpt_columns_release(c);
+    return status;
+}
+
+/* --- writing ---------------------------------------------------------------------------------- */
+
+/* A cell, in quotes where it would be read as another without. */
+static void put_cell(struct dpt_str *out, const char *text)
+{
+    const size_t n = strlen(text);
+
+    if (n > 0 && strpbrk(text, ",\"\n\r") == NULL && strchr(" \t", text[0]) == NULL &&
+        strchr(" \t", text[n - 1]) == NULL) {
+        dpt_str_add(out, text, n);
+        return;
+    }
+    dpt_str_add(out, "\"", 1);
+    for (const char *p = text; *p != '\0'; p++)
+        dpt_str_printf(out, *p == '"' ? "\"\"" : "%c", *p);
+    dpt_str_add(out, "\"", 1);
+}
+
+static void put_row(struct dpt_str *out, size_t number, const char *name, const char *role,
+                    const double *fill, const char *value)
+{
+    dpt_str_printf(out, "%zu,", number);
+    put_cell(out, name);
+    dpt_str_printf(out, ",%s,", role);
+    if (fill != NULL)
+        dpt_str_number(out, *fill);
+    dpt_str_add(out, ",", 1);
+    if (value != NULL)
+        put_cell(out, value);
+    dpt_str_add(out, "\n", 1);
+}
+
+void dpt_columns_write(const struct dpt_columns *c, struct dpt_str *out)
+{
+    const char *const marks[] = {"delimiter", "decimal"};
+    const char values[] = {c->delimiter, c->decimal};
+
+    dpt_str_add(out, heading, strlen(heading));
+    for (size_t i = 0; i < 2; i++)
+        if (values[i] != 0)
+            put_row(out, 0, marks[i], "file", NULL, (const char[]){values[i], '\0'});
+    for (size_t i = 0; i < c->n_missing; i++)
+        put_row(out, 0, "missing", "file", NULL, c->missing[i]);
+    for (size_t i = 0; i < c->n; i++) {
+        const struct dpt_column *column = &c->at[i];
+        const char *role = roles[column->role];
+        const double *fill = column->filled ? &column->fill : NULL;
+
+        if (column->values.n == 0)
+            put_row(out, i + 1, column->name, role, fill, NULL);
+        for (size_t k = 0; k < column->values.n; k++)
+            put_row(out, i + 1, column->name, role, fill, column->texts[k]);
+    }
+}
+
+void dpt_columns_release(struct dpt_columns *c)
+{
+    for (size_t i = 0; i < c->n; i++)
+        dpt_names_release(&c->at[i].values);
+    free(c->at);
+    free((void *)c->missing);
+    dpt_region_release(&c->region);
+    *c = (struct dpt_columns){0};
+}
+
+/* --- questions -------------------------------------------------------------------------------- */
+
+bool dpt_columns_is_missing(const struct dpt_columns *c, const char *text)
+{
+    return dpt_find(text, c->missing, c->n_missing) < c->n_missing;
+}
+
+size_t dpt_columns_width(const struct dpt_columns *c)
+{
+    size_t width = 0;
+
+    for (size_t i = 0; i < c->n; i++)
+        width += dpt_column_width(&c->at[i]);
+    return width;
+}
+
+/* The next input at or behind the i-th column; NULL: none. */
+static const struct dpt_column *next_input(const struct dpt_columns *c, size_t *i)
+{
+    while (*i < c->n && !dpt_column_is_input(&c->at[*i]))
+        ++*i;
+    return *i < c->n ? &c->at[(*i)++] : NULL;
+}
+
+static bool alike(const struct dpt_column *a, const struct dpt_column *b)
+{
+    if (strcmp(a->name, b->name) != 0 || a->role != b->role || a->values.n != b->values.n)
+        return false;
+    for (size_t k = 0; k < a->values.n; k++)
+        if (strcmp(a->texts[k], b->texts[k]) != 0)
+            return false;
+    return true;
+}
+
+enum dpt_status dpt_columns_check(const char *text, const char *path, const char *other_text,
+                                  const char *other, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_columns mine = {0}, theirs = {0};
+    const struct dpt_column *a, *b;
+    char name[DPT_CSV_SHOWN], other_name[DPT_CSV_SHOWN];
+    size_t i = 0, k = 0, n = 0;
+
+    if (strcmp(text, other_text) == 0)
+        return DPT_OK;
+    DPT_TRY(dpt_columns_parse(&mine, text, path, err));
+    DPT_TRY(dpt_columns_parse(&theirs, other_text, other, err));
+    do {
+        a = next_input(&mine, &i);
+        b = next_input(&theirs, &k);
+        n++;
+    } while (a != NULL && b != NULL && alike(a, b));
+    if (a != NULL || b != NULL)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                         "%s: input %zu is column '%s', in %s it is '%s'%s: both must be read "
+                         "alike: `dptrain convert csv` with `--like` and a shard of the training "
+                         "data does so",
+                         path, n, a != NULL ? dpt_csv_shown(a->name, name) : "", other,
+                         b != NULL ? dpt_csv_shown(b->name, other_name) : "",
+                         a != NULL && b != NULL && strcmp(a->name, b->name) == 0
+                             ? " with other categories"
+                             : ""));
+out:
+    dpt_columns_release(&mine);
+    dpt_columns_release(&theirs);
+    return status;
+}

@@ -1,0 +1,96 @@
+/*
+ * columns: what became of the columns of a table, so that another table can be read alike.
+ *
+ * Shards that were made of CSV files with a header keep it as the text of their data set /columns,
+ * and checkpoints of models that learned from them likewise. The text is CSV itself:
+ *
+ *     column,name,role,fill,value
+ *     0,delimiter,file,,;
+ *     0,missing,file,,NA
+ *     1,alcohol,number,13.05,
+ *     2,colour,category,,red
+ *     2,colour,category,,white
+ *     3,note,dropped,,
+ *     4,bottle,id,,
+ *     5,quality,label,,bad
+ *     5,quality,label,,good
+ *
+ * Column 0 says how the file was written, where it is not as most are: `delimiter`, `decimal`, and
+ * each spelling of a missing value. All others are the file's, in its order, each in as many rows
+ * as it has values: the categories of a column that became as many numbers, 0 or 1, or the names of
+ * the classes, in the order of their numbers. `fill`: the number that stands for a missing one. The
+ * inputs of a model are the columns `number` and `category`, in this order.
+ */
+#ifndef DPT_DATA_COLUMNS_H
+#define DPT_DATA_COLUMNS_H
+
+#include "core/base/memory.h"
+#include "core/base/str.h"
+#include "data/tables/names.h"
+
+#define DPT_COLUMN_ROLES(X)                                                                        \
+    X(DPT_COLUMN_NUMBER, "number")                                                                 \
+    X(DPT_COLUMN_CATEGORY, "category")                                                             \
+    X(DPT_COLUMN_LABEL, "label") X(DPT_COLUMN_ID, "id") X(DPT_COLUMN_DROPPED, "dropped")
+enum dpt_column_role { DPT_COLUMN_ROLES(DPT_LIST_NAME) DPT_COLUMN_ROLE_COUNT };
+
+struct dpt_column {
+    const char *name;
+    enum dpt_column_role role;
+    bool filled; /* NUMBER: a missing value becomes `fill` */
+    double fill;
+    /* CATEGORY, LABEL: each with the number that it has as `class`; a label may have none. */
+    struct dpt_names values;
+    const char **texts; /* [values.n] by their numbers; all text lives in the region */
+};
+
+/* Zero-initialise: {0}; release. */
+struct dpt_columns {
+    struct dpt_column *at;
+    size_t n, room;
+    char delimiter, decimal; /* 0: a comma, a point */
+    const char **missing;    /* [n_missing] cells that hold no value, beside empty ones */
+    size_t n_missing, missing_room;
+    struct dpt_region region;
+};
+
+/* Adds one; name is copied, and valid is what it gives until the next one is added. Errors: RANK.
+ */
+enum dpt_status dpt_columns_add(struct dpt_columns *columns, const char *name,
+                                enum dpt_column_role role, struct dpt_column **column,
+                                struct dpt_error *err);
+enum dpt_status dpt_columns_add_missing(struct dpt_columns *columns, const char *text, size_t n,
+                                        struct dpt_error *err);
+/* Reads the text. from: the file that has it, for messages. Errors: BAD_DATA, RANK. */
+enum dpt_status dpt_columns_parse(struct dpt_columns *columns, const char *text, const char *from,
+                                  struct dpt_error *err);
+/* Whether a text is such a one, as far as its first line tells. */
+bool dpt_columns_is(const char *text);
+/* Adds the text; check out->failed. */
+void dpt_columns_write(const struct dpt_columns *columns, struct dpt_str *out);
+void dpt_columns_release(struct dpt_columns *columns);
+
+/* Whether a cell that is not empty is a spelling of no value. */
+bool dpt_columns_is_missing(const struct dpt_columns *columns, const char *text);
+static inline bool dpt_column_is_input(const struct dpt_column *column)
+{
+    return column->role == DPT_COLUMN_NUMBER || column->role == DPT_COLUMN_CATEGORY;
+}
+/* Numbers that a model gets of a column, and of all of them. */
+static inline size_t dpt_column_width(const struct dpt_column *column)
+{
+    return column->role == DPT_COLUMN_NUMBER     ? 1
+           : column->role == DPT_COLUMN_CATEGORY ? column->values.n
+                                                 : 0;
+}
+size_t dpt_columns_width(const struct dpt_columns *columns);
+
+/* A cell's text as a name of a class or category: it may be a number. */
+struct dpt_name dpt_column_value(const char *text);
+
+/* Fails where the inputs in the text of one file are not those of the other, in the same order.
+ * Errors: BAD_DATA (names both files and the first column that differs), RANK. */
+enum dpt_status dpt_columns_check(const char *text, const char *path, const char *other_text,
+                                  const char *other, struct dpt_error *err);
+
+#endif

@@ -1,0 +1,346 @@
+/* What each column of a table is: as was asked for, or as another table's of the same names. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/str.h"
+#include "data/tables/csv_table.h"
+
+static const char *const option_names[DPT_COLUMN_ROLE_COUNT] = {
+    [DPT_COLUMN_NUMBER] = "--columns", [DPT_COLUMN_CATEGORY] = "--categories",
+    [DPT_COLUMN_LABEL] = "--label",    [DPT_COLUMN_ID] = "--id",
+    [DPT_COLUMN_DROPPED] = "--drop",
+};
+
+/* --- columns by name or number ---------------------------------------------------------------- */
+
+/* A whole number that is all of item[0 … n-1]. */
+static bool whole_number(const char *item, size_t n, long *value)
+{
+    char text[16], *end;
+
+    if (n == 0 || n >= sizeof text)
+        return false;
+    memcpy(text, item, n);
+    text[n] = '\0';
+    *value = strtol(text, &end, 10);
+    return *end == '\0' && text[0] != ' ' && text[0] != '+';
+}
+
+/* Adds the names of the columns, up to some 400 bytes. */
+static void list_names(const struct dpt_csv_table *t, struct dpt_str *list)
+{
+    char shown[DPT_CSV_SHOWN];
+
+    for (size_t i = 0; i < t->columns; i++) {
+        if (list->length > 400) {
+            dpt_str_printf(list, ", …");
+            return;
+        }
+        dpt_str_printf(list, "%s%s", i > 0 ? ", " : "", dpt_csv_shown(t->names[i], shown));
+    }
+}
+
+static enum dpt_status unknown_column(const struct dpt_csv_table *t, const char *option,
+                                      const char *item, size_t n, struct dpt_error *err)
+{
+    char name[128];
+    struct dpt_str list = {0};
+    const char *near;
+
+    snprintf(name, sizeof name, "%.*s", (int)n, item);
+    if (t->names == NULL)
+        return dpt_fail(err, DPT_USAGE,
+                        "%s %s: is no column: there are %zu, 1 to %zu or, from the last, -1 to "
+                        "-%zu",
+                        option, name, t->columns, t->columns, t->columns);
+    list_names(t, &list);
+    near = dpt_nearest(name, (const char *const *)t->names, t->columns);
+    dpt_fail(err, DPT_USAGE, "%s %s: no such column%s%s%s; %s has: %s", option, name,
+             near != NULL ? ", did you mean '" : "", near != NULL ? near : "",
+             near != NULL ? "'" : "", t->spec.inputs[0], list.text != NULL ? list.text : "");
+    dpt_str_release(&list);
+    return err->status;
+}
+
+static enum dpt_status resolve_item(const struct dpt_csv_table *t, const char *option,
+                                    const char *item, size_t n, size_t *column,
+                                    struct dpt_error *err)
+{
+    size_t found = 0;
+    long number;
+
+    for (size_t i = 0; t->names != NULL && i < t->columns; i++) {
+        if (strlen(t->names[i]) != n || memcmp(t->names[i], item, n) != 0)
+            continue;
+        *column = i;
+        found++;
+    }
+    if (found == 1)
+        return DPT_OK;
+    if (found > 1)
+        return dpt_fail(err, DPT_USAGE,
+                        "%s %.*s: %zu columns have this name; give the number of one", option,
+                        (int)n, item, found);
+    if (!whole_number(item, n, &number) || number == 0 || number > (long)t->columns ||
+        number < -(long)t->columns)
+        return unknown_column(t, option, item, n, err);
+    *column = number > 0 ? (size_t)number - 1 : t->columns - (size_t)-number;
+    return DPT_OK;
+}
+
+bool dpt_csv_roles_need_names(const struct dpt_csv_spec *spec)
+{
+    long number;
+
+    for (size_t role = 0; role < DPT_COLUMN_ROLE_COUNT; role++)
+        for (const char *item = spec->asked[role]; item != NULL && *item != '\0'; item++) {
+            const size_t n = strcspn(item, ",");
+
+            if (!whole_number(item, n, &number))
+                return true;
+            item += n;
+            if (*item == '\0')
+                break;
+        }
+    return false;
+}
+
+/* --- as was asked for ------------------------------------------------------------------------- */
+
+/* Gives the columns that were asked for in one role theirs. */
+static enum dpt_status assign(struct dpt_csv_table *t, enum dpt_column_role role,
+                              struct dpt_error *err)
+{
+    const char *item = t->spec.asked[role], *option = option_names[role];
+    size_t column = 0;
+
+    for (; item != NULL; item++) {
+        const size_t n = strcspn(item, ",");
+        const enum dpt_status status = resolve_item(t, option, item, n, &column, err);
+
+        if (status != DPT_OK)
+            return status;
+        if (t->assigned[column] && t->role[column] == role)
+            return dpt_fail(err, DPT_USAGE, "%s %.*s: column %zu is named twice", option, (int)n,
+                            item, column + 1);
+        if (t->assigned[column])
+            return dpt_fail(err, DPT_USAGE, "%s %.*s: column %zu is named by %s, too", option,
+                            (int)n, item, column + 1, option_names[t->role[column]]);
+        if (role == DPT_COLUMN_ID && t->id < t->columns)
+            return dpt_fail(err, DPT_USAGE, "--id %s: one column is needed", t->spec.asked[role]);
+        t->assigned[column] = true;
+        t->role[column] = role;
+        if (role == DPT_COLUMN_LABEL)
+            t->labels[t->n_labels++] = column;
+        if (role == DPT_COLUMN_ID)
+            t->id = column;
+        item += n;
+        if (*item == '\0')
+            break;
+    }
+    return DPT_OK;
+}
+
+/* All roles that were asked for, and the label's where nobody asked. */
+static enum dpt_status as_asked(struct dpt_csv_table *t, struct dpt_error *err)
+{
+    const char *const *asked = t->spec.asked;
+    size_t last = t->columns;
+
+    for (size_t role = 0; role < DPT_COLUMN_ROLE_COUNT; role++) {
+        /* --label first: of a column that two name, the other is the one to be told. */
+        static const enum dpt_column_role order[DPT_COLUMN_ROLE_COUNT] = {
+            DPT_COLUMN_LABEL, DPT_COLUMN_ID, DPT_COLUMN_DROPPED, DPT_COLUMN_CATEGORY,
+            DPT_COLUMN_NUMBER};
+        const char *text = asked[order[role]];
+        enum dpt_status status;
+
+        if (text == NULL || (order[role] == DPT_COLUMN_LABEL && text[0] == '\0'))
+            continue;
+        status = assign(t, order[role], err);
+        if (status != DPT_OK)
+            return status;
+    }
+    while (asked[DPT_COLUMN_LABEL] == NULL && last > 0 && t->assigned[last - 1])
+        last--;
+    if (asked[DPT_COLUMN_LABEL] == NULL) {
+        if (last == 0)
+            return dpt_fail(err, DPT_USAGE, "all %zu columns have a role; --label names the label",
+                            t->columns);
+        t->labels[t->n_labels++] = last - 1;
+        t->assigned[last - 1] = true;
+        t->role[last - 1] = DPT_COLUMN_LABEL;
+    }
+    for (size_t i = 0; i < t->columns; i++) {
+        if (!t->assigned[i] && asked[DPT_COLUMN_NUMBER] != NULL)
+            t->role[i] = DPT_COLUMN_DROPPED;
+        if (t->role[i] == DPT_COLUMN_NUMBER || t->role[i] == DPT_COLUMN_CATEGORY)
+            t->features[t->n_features++] = i;
+    }
+    if (t->n_features == 0)
+        return t->n_labels == t->columns
+                   ? dpt_fail(err, DPT_USAGE,
+                              "--label: all %zu columns are labels; none is left as a feature",
+                              t->columns)
+                   : dpt_fail(err, DPT_USAGE, "of %zu columns none is left as a feature",
+                              t->columns);
+    return DPT_OK;
+}
+
+/* --- as another table ------------------------------------------------------------------------- */
+
+/* The column of a known one: by its name, and of those of one name by their order. */
+static size_t find_known(const struct dpt_csv_table *t, size_t k)
+{
+    const struct dpt_columns *known = t->spec.known;
+    const char *name = known->at[k].name;
+    size_t before = 0;
+
+    for (size_t i = 0; i < k; i++)
+        before += strcmp(known->at[i].name, name) == 0;
+    for (size_t i = 0; i < t->columns; i++)
+        if (strcmp(t->names[i], name) == 0 && before-- == 0)
+            return i;
+    return t->columns;
+}
+
+static void add_quoted(struct dpt_str *list, const char *name)
+{
+    char shown[DPT_CSV_SHOWN];
+
+    if (list->length < 300)
+        dpt_str_printf(list, "%s'%s'", list->length > 0 ? ", " : "", dpt_csv_shown(name, shown));
+    else if (strcmp(list->text + list->length - 3, "…") != 0)
+        dpt_str_printf(list, ", …");
+}
+
+/* A known column's place. */
+static void take_known(struct dpt_csv_table *t, enum dpt_column_role role, size_t column)
+{
+    t->assigned[column] = true;
+    t->role[column] = role;
+    if (role == DPT_COLUMN_NUMBER || role == DPT_COLUMN_CATEGORY)
+        t->features[t->n_features++] = column;
+    if (role == DPT_COLUMN_LABEL)
+        t->labels[t->n_labels++] = column;
+    if (role == DPT_COLUMN_ID)
+        t->id = column;
+}
+
+static enum dpt_status no_such_columns(const struct dpt_csv_table *t, const char *missing,
+                                       struct dpt_error *err)
+{
+    struct dpt_str has = {0};
+
+    list_names(t, &has);
+    dpt_fail(err, DPT_BAD_DATA, "%s: has no column %s, which the model was trained on; it has: %s",
+             t->spec.inputs[0], missing, has.text != NULL ? has.text : "");
+    dpt_str_release(&has);
+    return err->status;
+}
+
+static enum dpt_status by_name(struct dpt_csv_table *t, struct dpt_error *err)
+{
+    const struct dpt_columns *known = t->spec.known;
+    enum dpt_status status = DPT_OK;
+    struct dpt_str missing = {0}, unknown = {0};
+    size_t labels = 0;
+
+    for (size_t k = 0; k < known->n; k++) {
+        const enum dpt_column_role role = known->at[k].role;
+        const size_t column = find_known(t, k);
+
+        labels += role == DPT_COLUMN_LABEL;
+        /* What was asked for here comes before what was so then. */
+        if ((role == DPT_COLUMN_LABEL || role == DPT_COLUMN_ID) && t->spec.asked[role] != NULL)
+            continue;
+        if (column < t->columns && !t->assigned[column])
+            take_known(t, role, column);
+        else if (dpt_column_is_input(&known->at[k]))
+            add_quoted(&missing, known->at[k].name);
+    }
+    if (missing.length > 0)
+        DPT_TRY(no_such_columns(t, missing.text, err));
+    if (t->spec.asked[DPT_COLUMN_LABEL] == NULL && t->n_labels < labels) { /* all or none */
+        for (size_t i = 0; i < t->n_labels; i++)
+            t->role[t->labels[i]] = DPT_COLUMN_DROPPED;
+        t->n_labels = 0;
+    }
+    for (size_t i = 0; i < t->columns; i++) {
+        if (t->assigned[i])
+            continue;
+        t->role[i] = DPT_COLUMN_DROPPED;
+        add_quoted(&unknown, t->names[i]);
+    }
+    if (unknown.length > 0)
+        t->unknown = dpt_region_strdup(&t->region, unknown.text);
+    if (missing.failed || unknown.failed || t->region.failed)
+        DPT_TRY(dpt_fail_memory(err, "names of columns", 0));
+out:
+    dpt_str_release(&missing);
+    dpt_str_release(&unknown);
+    return status;
+}
+
+/* Without a header: as many columns as the other table has, as its inputs, or those and labels. */
+static enum dpt_status by_place(struct dpt_csv_table *t, struct dpt_error *err)
+{
+    const struct dpt_columns *known = t->spec.known;
+    const bool labels_asked = t->spec.asked[DPT_COLUMN_LABEL] != NULL;
+    size_t inputs = 0, labels = 0, free = 0, at = 0;
+
+    for (size_t k = 0; k < known->n; k++) {
+        inputs += dpt_column_is_input(&known->at[k]);
+        labels += known->at[k].role == DPT_COLUMN_LABEL;
+    }
+    for (size_t i = 0; i < t->columns; i++)
+        free += !t->assigned[i];
+    if (free == t->columns && t->columns == known->n && !labels_asked) {
+        for (size_t k = 0; k < known->n; k++)
+            take_known(t, known->at[k].role, k);
+        return DPT_OK;
+    }
+    if (free != inputs && (labels_asked || free != inputs + labels))
+        return dpt_fail(err, DPT_BAD_DATA,
+                        "%s: has %zu columns without names; the model takes %zu, or %zu with what "
+                        "else was in its training data",
+                        t->spec.inputs[0], t->columns, inputs, known->n);
+    for (size_t k = 0; k < known->n; k++) {
+        if (!dpt_column_is_input(&known->at[k]))
+            continue;
+        while (t->assigned[at])
+            at++;
+        take_known(t, known->at[k].role, at);
+    }
+    for (; free > inputs && at < t->columns; at++)
+        if (!t->assigned[at])
+            take_known(t, DPT_COLUMN_LABEL, at);
+    return DPT_OK;
+}
+
+static enum dpt_status as_known(struct dpt_csv_table *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const char *const *asked = t->spec.asked;
+
+    if (asked[DPT_COLUMN_LABEL] != NULL && asked[DPT_COLUMN_LABEL][0] != '\0')
+        DPT_TRY(assign(t, DPT_COLUMN_LABEL, err));
+    if (asked[DPT_COLUMN_ID] != NULL)
+        DPT_TRY(assign(t, DPT_COLUMN_ID, err));
+    DPT_TRY((t->names != NULL ? by_name : by_place)(t, err));
+out:
+    return status;
+}
+
+enum dpt_status dpt_csv_roles(struct dpt_csv_table *t, struct dpt_error *err)
+{
+    t->n_labels = t->n_features = 0;
+    t->id = t->columns;
+    t->unknown = NULL;
+    for (size_t i = 0; i < t->columns; i++) {
+        t->role[i] = DPT_COLUMN_NUMBER;
+        t->assigned[i] = false;
+    }
+    return (t->spec.known != NULL ? as_known : as_asked)(t, err);
+}

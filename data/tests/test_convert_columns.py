@@ -1,0 +1,221 @@
+"""`dptrain convert csv` of files as people have them: what becomes of each column, what is kept of it, and how rows are divided."""
+import sys
+
+sys.path.insert(0, "data/tests")
+from convert_tools import *  # noqa: E402,F403
+
+# As Excel saves it in a country of decimal commas: a mark, semicolons, CRLF, line breaks within cells.
+MESSY = ("\ufeffNr;Größe;Farbe;Notiz;Ziel\r\n"
+         'a-1;1,5;rot;"zwei\r\nZeilen; und ""mehr""";gut\r\n'
+         "a-2;NA;grün;;schlecht\r\n"
+         "007;-2,25;rot;x;gut\r\n"
+         "a-4;4;;?;gut\r\n"
+         "a-5;3;blau;y;schlecht\r\n").encode()
+MESSY_OPTIONS = ["--delimiter", ";", "--decimal", ",", "--missing", "NA,?", "--drop", "Notiz", "--id", "Nr", "--categories", "Farbe"]
+KEPT = """column,name,role,fill,value
+0,delimiter,file,,;
+0,decimal,file,,","
+0,missing,file,,NA
+0,missing,file,,?
+1,Nr,id,,
+2,Größe,number,2.25,
+3,Farbe,category,,blau
+3,Farbe,category,,grün
+3,Farbe,category,,rot
+4,Notiz,dropped,,
+5,Ziel,label,,gut
+5,Ziel,label,,schlecht
+"""
+
+
+def text(folder, content, name="t.csv"):
+    (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    return folder / name
+
+
+def table(prefix, part=""):
+    """All of a table's one shard; checks the checksums on the way."""
+    found = {}
+    with h5py.File(f"{prefix}{part}-00000-of-00001.h5") as f:
+        for name, data in f.items():
+            raw = open(f.filename, "rb").read()[data.id.get_offset():data.id.get_offset() + data.id.get_storage_size()]
+            assert int(data.attrs["crc32"]) == zlib.crc32(raw), name
+            found[name] = data[()]
+        found["classes"] = [c.decode() for c in f["labels"].attrs.get("classes", [])]
+    if "columns" in found:
+        found["columns"] = found["columns"].decode()
+    if "id" in found:
+        found["id"] = [i.decode() for i in found["id"]]
+    return found
+
+
+def warned(*args):
+    result = convert(*args)
+    assert result.returncode == 0, result.stderr
+    return result.stderr
+
+
+def test_a_file_as_a_spreadsheet_saves_it(tmp_path):
+    out = good("csv", text(tmp_path, MESSY), "--output", tmp_path / "o", *MESSY_OPTIONS)
+    got = table(tmp_path / "o")
+    # The numbers of Größe are 1.5, -2.25, 4 and 3: their median is 2.25. Behind it blau, grün, rot.
+    assert got["images"].tolist() == [[1.5, 0, 0, 1], [2.25, 0, 1, 0], [-2.25, 0, 0, 1], [4, 0, 0, 0], [3, 1, 0, 0]]
+    assert got["labels"].tolist() == [0, 1, 0, 0, 1] and got["classes"] == ["gut", "schlecht"]
+    assert got["id"] == ["a-1", "a-2", "007", "a-4", "a-5"]
+    assert got["columns"] == KEPT
+    assert out.splitlines()[:5] == [
+        "column 1 (Nr): names of the rows",
+        "column 2 (Größe): number; 1 missing, filled with 2.25, the median",
+        "column 3 (Farbe): 3 categories: blau, grün, rot; 1 missing, none of them",
+        "column 4 (Notiz): left out",
+        "column 5 (Ziel): label, 2 classes",
+    ]
+
+
+def test_dry_run_tells_all_and_writes_nothing(tmp_path):
+    path = text(tmp_path, MESSY)
+    wet = good("csv", path, "--output", tmp_path / "o", *MESSY_OPTIONS).splitlines()
+    (tmp_path / "empty").mkdir()
+    dry = good("csv", path, "--dry-run", "--output", tmp_path / "empty" / "o", *MESSY_OPTIONS).splitlines()
+    assert dry[:5] == wet[:5] and dry[5:] == ["5 samples; a dry run: nothing was written"]
+    assert os.listdir(tmp_path / "empty") == []
+    split = good("csv", path, "--dry-run", "--split", "60/40", *MESSY_OPTIONS).splitlines()
+    assert split[-1] == "train: 3 samples, test: 2 samples; a dry run: nothing was written"
+    bad(BAD_DATA, ["t.csv:4: column 2 (Größe)", "'NA' is a missing value; --missing NA fills such cells"], tmp_path, "csv", path,
+        "--dry-run", "--delimiter", ";", "--decimal", ",", "--drop", "Notiz,Nr,Farbe")
+    bad(BAD_DATA, ["t.csv:6: column 3 (Farbe): is empty", "none of the categories"], tmp_path, "csv", path,
+        "--dry-run", "--delimiter", ";", "--decimal", ",", "--drop", "Notiz,Nr", "--categories", "Farbe")
+
+
+def test_tables_without_names_or_options_keep_their_bytes(tmp_path):
+    good("csv", text(tmp_path, "1,2,0\n3,4,1\n"), "--output", tmp_path / "o")
+    assert set(table(tmp_path / "o")) == {"images", "labels", "classes"}
+    good("csv", text(tmp_path, "a,b,c\n1,2,0\n3,4,1\n"), "--output", tmp_path / "o")
+    assert table(tmp_path / "o")["columns"] == "column,name,role,fill,value\n1,a,number,,\n2,b,number,,\n3,c,label,,\n"
+
+
+def test_columns_are_chosen(tmp_path):
+    path = text(tmp_path, "a\tb\tc\td\n1\t2\t3\t0\n4\t5\t6\t1\n")
+    tab = ["csv", path, "--output", tmp_path / "o", "--delimiter", "tab"]
+    for options, want in ((["--columns", "c,a"], [[1, 3], [4, 6]]), (["--drop", "1"], [[2, 3], [5, 6]]), (["--drop", "b,-2"], [[1], [4]]),
+                          (["--id", "d", "--label", "a"], [[2, 3], [5, 6]]), (["--drop", "d"], [[1, 2], [4, 5]])):
+        good(*tab, *options)
+        assert table(tmp_path / "o")["images"].tolist() == want, options
+    # The last column that has no other role is the label.
+    assert table(tmp_path / "o")["labels"].tolist() == [3, 6]
+    for options, said in ((["--drop", "e"], ["--drop e: no such column", "a, b, c, d"]), (["--drop", "d", "--label", "d"], "--label, too"),
+                          (["--id", "a,b"], "one column"), (["--drop", "a,b,c"], "none is left"), (["--drop", "a,a"], "twice"),
+                          (["--decimal", "tab"], "one character"), (["--delimiter", "ab"], "one character"), (["--impute", "mode"], "median, mean"),
+                          (["--columns", "A"], "did you mean")):
+        bad(USAGE, said, tmp_path, *tab[:2], "--delimiter", "tab", *options)
+    bad(BAD_DATA, ["tabs", "--delimiter tab"], tmp_path, *tab[:2])
+    bad(BAD_DATA, ["semicolons", "--delimiter ';'"], tmp_path, "csv", text(tmp_path, "a;b\n1;2\n"))
+    bad(BAD_DATA, ["'1,5' is not a number", "--decimal , reads it"], tmp_path, "csv", text(tmp_path, "a;b\n1,5;2\n"), "--delimiter", ";")
+    bad(BAD_DATA, ["'1.000' is not a number"], tmp_path, "csv", text(tmp_path, "a;b\n1.000;2\n"), "--delimiter", ";", "--decimal", ",")
+    bad(BAD_DATA, ["'red' is not a number", "--categories"], tmp_path, "csv", text(tmp_path, "a,b\n1,2\nred,0\n"))
+
+
+def test_missing_numbers(tmp_path):
+    """The median and the mean of what is there, as NumPy has them, for many columns with gaps in random places."""
+    rng = np.random.default_rng(4)
+    values = rng.normal(size=(41, 7)) * 10.0 ** rng.integers(-3, 4, 7)
+    gaps = rng.random((41, 7)) < 0.3
+    rows = [",".join(("NA", "", "-")[int(rng.integers(3))] if g else repr(float(v)) for v, g in zip(*r)) + f",{i % 2}" for i, r in enumerate(zip(values, gaps))]
+    path = text(tmp_path, "".join(r + "\n" for r in rows))
+    for how, of in (([], np.nanmedian), (["--impute", "median"], np.nanmedian), (["--impute", "mean"], np.nanmean)):
+        good("csv", path, "--output", tmp_path / "o", "--header", "no", "--missing", "NA,-", *how)
+        holes = np.where(gaps, np.nan, values)
+        want = np.where(gaps, of(holes, axis=0), values)
+        assert np.allclose(table(tmp_path / "o")["images"], want, rtol=1e-6)
+        kept = [float(line.split(",")[3]) for line in table(tmp_path / "o")["columns"].splitlines() if ",number," in line]
+        assert np.allclose(kept, of(holes, axis=0), rtol=1e-12)
+    bad(BAD_DATA, "missing", tmp_path, "csv", path, "--header", "no", "--missing", "NA,-", "--impute", "refuse")
+    bad(BAD_DATA, ["column 'b' holds no number"], tmp_path, "csv", text(tmp_path, "a,b,c\n1,NA,0\n2,NA,1\n"), "--missing", "NA")
+    bad(BAD_DATA, ["t.csv:2: column 3 (c)", "missing"], tmp_path, "csv", text(tmp_path, "a,b,c\n1,2,NA\n"), "--missing", "NA")
+    # -999 is a number unless it is said to be none.
+    good("csv", text(tmp_path, "a,b\n1,0\n-999,1\n4,1\n"), "--output", tmp_path / "o", "--missing", "-999")
+    assert table(tmp_path / "o")["images"].ravel().tolist() == [1, 2.5, 4]
+
+
+def test_a_set_beside_its_training_set(tmp_path):
+    """--like: columns by their names, in whatever order, with the training set's medians and categories."""
+    good("csv", text(tmp_path, MESSY), "--output", tmp_path / "o", *MESSY_OPTIONS)
+    like = ["--like", f"{tmp_path}/o-00000-of-00001.h5"]
+    other = text(tmp_path, "Farbe;neu;Ziel;Größe\nlila;1;gut;NA\ngrün;1;schlecht;7,5\n", "other.csv")
+    said = warned("csv", other, "--output", tmp_path / "p", *like)
+    got = table(tmp_path / "p")
+    assert got["images"].tolist() == [[2.25, 0, 0, 0], [7.5, 0, 1, 0]] and got["labels"].tolist() == [0, 1]
+    assert got["classes"] == ["gut", "schlecht"] and got["columns"] == KEPT
+    assert "other.csv:2: column 1 (Farbe): 'lila' is a category that the training data did not have" in said
+    assert "left out: 'neu'" in said
+    bad(BAD_DATA, ["other.csv: has no column 'Größe'", "it has: Farbe, Ziel"], tmp_path, "csv", text(tmp_path, "Farbe;Ziel\nrot;gut\n", "other.csv"), *like)
+    bad(BAD_DATA, ["lacks the label", "--label"], tmp_path, "csv", text(tmp_path, "Farbe;Größe\nrot;1\n", "other.csv"), *like)
+    bad(USAGE, "leave --drop", tmp_path, "csv", other, "--drop", "neu", *like)
+
+
+def test_split(tmp_path):
+    """Every row goes into one part, in the order of the file; the seed decides which, and nothing else does."""
+    rows = [f"{i},{i % 10 == 0:d}" for i in range(200)]
+    path = text(tmp_path, "x,y\n" + "\n".join(rows) + "\n")
+    for words, want in ((["80/20"], {"-train": 160, "-test": 40}), (["80/10/10", "--seed", "5"], {"-train": 160, "-valid": 20, "-test": 20}),
+                        (["2/1", "--stratify"], {"-train": 133, "-test": 67})):
+        good("csv", path, "--output", tmp_path / "o", "--split", *words)
+        parts = {p: table(tmp_path / "o", p) for p in want}
+        assert {p: len(t["labels"]) for p, t in parts.items()} == want
+        numbers = [t["images"].ravel() for t in parts.values()]
+        assert all((np.diff(n) > 0).all() for n in numbers) and sorted(np.concatenate(numbers)) == list(range(200))
+        for t in parts.values():
+            assert (t["labels"] == (t["images"].ravel() % 10 == 0)).all()
+        if "--stratify" in words:
+            assert [int(t["labels"].sum()) for t in parts.values()] == [13, 7]
+    first = table(tmp_path / "o", "-test")["images"].ravel().tolist()
+    good("csv", path, "--output", tmp_path / "o", "--split", "2/1", "--stratify", "--seed", "1")
+    assert table(tmp_path / "o", "-test")["images"].ravel().tolist() != first
+    images, labels, a, b = idx_pair(tmp_path, 50)
+    good("idx", a, b, "--output", tmp_path / "i", "--split", "70/30", "--stratify", "--shards", 3)
+    back = [load(f"{tmp_path}/i-{p}", 3) for p in ("train", "test")]
+    both = np.concatenate([x[0][:, 0] for x in back]), np.concatenate([x[1] for x in back])
+    assert sorted(x.tobytes() + bytes([y]) for x, y in zip(*both)) == sorted(x.tobytes() + bytes([y]) for x, y in zip(images, labels))
+    for words, said in ((["80"], "80/20"), (["80/0"], "80/20"), (["1/2/3/4"], "80/20"), (["999/1"], "none is left for the part test")):
+        bad(USAGE, said, tmp_path, "csv", path, "--split", *words)
+    bad(USAGE, "belongs to --split", tmp_path, "csv", path, "--stratify")
+    bad(USAGE, "targets", tmp_path, "csv", path, "--split", "80/20", "--stratify", "--regression")
+
+
+def test_split_fills_with_what_the_training_part_has(tmp_path):
+    path = text(tmp_path, "x,y\n" + "".join(f"{'NA' if i % 7 == 0 else i * i},{i % 2}\n" for i in range(60)))
+    good("csv", path, "--output", tmp_path / "o", "--split", "50/50", "--missing", "NA", "--impute", "mean")
+    parts = [table(tmp_path / "o", p) for p in ("-train", "-test")]
+    fill = float(parts[0]["columns"].splitlines()[2].split(",")[3])
+    there = [v for v in parts[0]["images"].ravel() if v != np.float32(fill)]
+    assert np.isclose(fill, np.mean(there), rtol=1e-6) and parts[0]["columns"] == parts[1]["columns"]
+    assert np.float32(fill) in parts[1]["images"]
+
+
+def test_labels(tmp_path):
+    cases = [("-1,1,1,-1", [], [0, 1, 1, 0], ["-1", "1"]), ("1,2,3,1", [], [1, 2, 3, 1], []), ("-1,1,1,-1", ["--regression"], [[-1], [1], [1], [-1]], []),
+             ("-1,0.5,1,0", [], [[-1], [0.5], [1], [0]], []), ("+1,-1,+1,-1", [], [1, 0, 1, 0], ["-1", "+1"])]
+    for labels, options, want, classes in cases:
+        path = text(tmp_path, "".join(f"{i},{y}\n" for i, y in enumerate(labels.split(","))))
+        good("csv", path, "--output", tmp_path / "o", *options)
+        got = table(tmp_path / "o")
+        assert got["labels"].tolist() == want and got["classes"] == classes
+    out = good("csv", text(tmp_path, "x,a,b\n1,0,1\n2,1,1\n"), "--output", tmp_path / "o", "--label", "a,b")
+    assert table(tmp_path / "o")["labels"].tolist() == [[0, 1], [1, 1]] and "2 targets" in out
+
+
+def test_warnings_say_what_to_do(tmp_path):
+    rows = "".join(f"{i},{i / 7},{i * i}\n" for i in range(30))
+    said = warned("csv", text(tmp_path, f",x,price\n{rows}"), "--output", tmp_path / "o")
+    assert "column 1 ('') counts the rows from 0, as the index that pandas writes: no feature; --drop 1 leaves it out" in said
+    assert "column 3 (price), has 30 classes in 30 rows: --regression takes its numbers as targets" in said
+    assert warned("csv", tmp_path / "t.csv", "--output", tmp_path / "o", "--drop", "1", "--regression") == ""
+    assert "'Unnamed: 0'" in warned("csv", text(tmp_path, f"Unnamed: 0,x,price\n{rows}"), "--output", tmp_path / "o")
+    said = warned("csv", text(tmp_path, "x,y\n" + "1,0\n2,5\n3,2\n" * 10), "--output", tmp_path / "o")
+    assert "no row has the classes 1, 3, 4: the model gets 6 outputs all the same; --classes numbers those that occur" in said
+
+
+def test_wide_tables_are_told_in_few_lines(tmp_path):
+    names = ",".join(f"p{i}" for i in range(50))
+    out = good("csv", text(tmp_path, f"y,{names}\n" + "0," + ",".join("1" * 50) + "\n1," + ",".join("2" * 50) + "\n"), "--output", tmp_path / "o", "--label", "y")
+    assert out.splitlines()[:2] == ["column 1 (y): label, 2 classes", "columns 2 to 51: numbers"] and len(out.splitlines()) == 3
