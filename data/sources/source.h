@@ -32,12 +32,13 @@
     X(DECIMAL, "--decimal", "C", "csv: the decimal mark of numbers (default: a point)")            \
     X(MISSING, "--missing", "TEXT,...",                                                            \
       "csv: cells that hold no value, as NA,?, beside empty ones; --impute fills them")            \
-    X(IMPUTE, "--impute", "median|mean|refuse",                                                    \
-      "csv: what a missing number becomes (median, where --missing is given; else refuse)")        \
-    X(DROP, "--drop", "COLUMN,...", "csv: columns to leave out")                                   \
-    X(COLUMNS, "--columns", "COLUMN,...", "csv: the only columns to take as features")             \
+    X(IMPUTE, "--impute", "HOW",                                                                   \
+      "csv: what a missing number becomes: median, mean or refuse (median where --missing is "     \
+      "given)")                                                                                    \
+    X(DROP, "--drop", "COL,...", "csv: columns to leave out")                                      \
+    X(COLUMNS, "--columns", "COL,...", "csv: the only columns to take as features")                \
     X(ID, "--id", "COLUMN", "csv: names of the rows, which predict gives back")                    \
-    X(CATEGORIES, "--categories", "COLUMN,...",                                                    \
+    X(CATEGORIES, "--categories", "COL,...",                                                       \
       "csv: columns of words; each word becomes a feature of its own, 0 or 1")                     \
     X(LAYOUT, "--layout", "nchw|nhwc", "npy: order of the four dimensions (default: nchw)")        \
     X(SIZE, "--size", "HxW", "pictures: stretch all to this size; else they must have one")        \

@@ -345,7 +345,8 @@ const struct dpt_source_format dpt_source_csv = {
     .details =
         "Features become float32 [N,D], or [N,C,H,W] with --shape, or uint8 with --u8. "
         "Labels that are whole numbers "
-        "from 0 on are classes; words become classes in sorted order, their names an "
+        "are classes, those below 0 by their names; words become classes in sorted order, their "
+        "names an "
         "attribute of /labels; other "
         "numbers, several label columns and --regression make targets [N,K]. With a header or one "
         "of the options for columns the shards keep in /columns what each column became, and so "

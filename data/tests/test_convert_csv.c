@@ -15,6 +15,7 @@
 
 #include "core/base/rng.h"
 #include "core/base/str.h"
+#include "data/tables/columns.h"
 #include "data/tables/csv.h"
 
 /* Reads bytes as if they were a file's: one in memory. */
@@ -54,14 +55,15 @@ static size_t random_text(struct random *r, char text[CELL_MOST])
     return n;
 }
 
-static void write_cell(struct random *r, struct dpt_str *out, const char *text)
+static void write_cell(struct random *r, struct dpt_str *out, const char *text, char delimiter)
 {
     const size_t n = strlen(text);
-    const bool must =
-        strpbrk(text, "\",\n") != NULL || (n > 0 && (text[0] == ' ' || text[n - 1] == ' '));
+    const bool must = strpbrk(text, (const char[]){'"', '\n', delimiter, '\0'}) != NULL ||
+                      (n > 0 && (text[0] == ' ' || text[n - 1] == ' '));
 
     if (!must && below(r, 3) > 0) {
-        dpt_str_printf(out, "%s%s%s", below(r, 2) ? " " : "", text, below(r, 2) ? "\t" : "");
+        dpt_str_printf(out, "%s%s%s", below(r, 2) ? " " : "", text,
+                       below(r, 2) ? delimiter == '\t' ? " " : "\t" : "");
         return;
     }
     dpt_str_add(out, "\"", 1);
@@ -79,7 +81,7 @@ static void cells_come_back(void **state)
         struct random r = {.seed = seed};
         const size_t rows = 1 + below(&r, 40), columns = 2 + below(&r, CELLS_MOST - 1);
         const char *const ends[] = {"\n", "\r\n", "\r"};
-        const char *end = ends[below(&r, 3)];
+        const char *end = ends[below(&r, 3)], delimiter = ",,;\t|"[below(&r, 5)];
         char(*want)[CELL_MOST] = calloc(rows * columns, sizeof *want);
         int64_t *lines = calloc(rows, sizeof *lines), line = 1;
         struct dpt_str out = {0};
@@ -99,14 +101,15 @@ static void cells_come_back(void **state)
                 random_text(&r, text);
                 for (const char *p = text; *p != '\0'; p++)
                     line += *p == '\n';
-                write_cell(&r, &out, text);
+                write_cell(&r, &out, text, delimiter);
                 dpt_str_printf(&out, "%s",
-                               k + 1 < columns                ? ","
+                               k + 1 < columns                ? (const char[]){delimiter, '\0'}
                                : i + 1 < rows || below(&r, 2) ? end
                                                               : "");
             }
         }
         open_bytes(&csv, out.text, out.length);
+        csv.delimiter = delimiter;
         for (size_t i = 0; i < rows; i++) {
             if (dpt_csv_next(&csv, &more, &err) != DPT_OK || !more)
                 fail_msg("seed %llu, row %zu of %zu: %s", (unsigned long long)seed, i, rows,
@@ -248,6 +251,94 @@ static void kinds_of_cells(void **state)
     }
 }
 
+/* Another decimal mark takes the point's place, and a point is none then. */
+static void decimal_marks(void **state)
+{
+    static const struct {
+        const char *text;
+        enum dpt_csv_kind kind;
+        double value;
+    } cases[] = {
+        {"1,5", DPT_CSV_NUMBER, 1.5},   {"-,25e1", DPT_CSV_NUMBER, -2.5},
+        {"7", DPT_CSV_NUMBER, 7},       {"1.5", DPT_CSV_TEXT, 0},
+        {"1.000,5", DPT_CSV_TEXT, 0},   {"NA", DPT_CSV_MISSING, 0},
+        {"inf", DPT_CSV_NOT_FINITE, 0}, {"1,2,3", DPT_CSV_TEXT, 0},
+        {"", DPT_CSV_MISSING, 0},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        double value;
+
+        if (dpt_csv_number_in(cases[i].text, ',', &value) != cases[i].kind ||
+            value != cases[i].value)
+            fail_msg("'%s' is %g", cases[i].text, value);
+    }
+}
+
+/* --- what is kept of columns ------------------------------------------------------------------ */
+
+static void add_values(struct random *r, struct dpt_columns *columns, struct dpt_column *column)
+{
+    struct dpt_error err = {0};
+    char text[CELL_MOST];
+
+    for (size_t n = below(r, 4); n > 0; n--) {
+        random_text(r, text);
+        struct dpt_name value = dpt_column_value(dpt_region_strdup(&columns->region, text));
+
+        assert_int_equal(dpt_names_add(&column->values, value, &err), DPT_OK);
+    }
+    assert_int_equal(dpt_names_number(&column->values, &columns->region, &column->texts, &err),
+                     DPT_OK);
+}
+
+/* Whatever columns and categories are called: the text reads back as what was written, and any
+ * damage to it is refused or is another text, but never a crash. */
+static void columns_come_back(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 300; seed++) {
+        struct random r = {.seed = seed};
+        struct dpt_columns columns = {.delimiter = below(&r, 2) ? ';' : 0}, again = {0};
+        struct dpt_str text = {0}, twice = {0};
+        struct dpt_error err = {0};
+        char name[CELL_MOST];
+
+        for (size_t n = 1 + below(&r, 6); n > 0; n--) {
+            struct dpt_column *column;
+
+            random_text(&r, name);
+            assert_int_equal(
+                dpt_columns_add(&columns, name, below(&r, DPT_COLUMN_ROLE_COUNT), &column, &err),
+                DPT_OK);
+            column->filled = column->role == DPT_COLUMN_NUMBER && below(&r, 2);
+            column->fill = column->filled ? below(&r, 1000) / 7.0 : 0;
+            if (column->role == DPT_COLUMN_CATEGORY || column->role == DPT_COLUMN_LABEL)
+                add_values(&r, &columns, column);
+        }
+        random_text(&r, name);
+        assert_int_equal(dpt_columns_add_missing(&columns, name, strlen(name), &err), DPT_OK);
+        dpt_columns_write(&columns, &text);
+        if (dpt_columns_parse(&again, text.text, "t.h5", &err) != DPT_OK)
+            fail_msg("seed %llu: %s\n%s", (unsigned long long)seed, err.text, text.text);
+        dpt_columns_write(&again, &twice);
+        assert_string_equal(twice.text, text.text);
+        assert_int_equal(again.n, columns.n);
+        assert_int_equal(dpt_columns_check(text.text, "a", twice.text, "b", &err), DPT_OK);
+        for (size_t i = 0; i < columns.n; i++)
+            assert_string_equal(again.at[i].name, columns.at[i].name);
+        dpt_columns_release(&again);
+        text.text[below(&r, (uint32_t)text.length)] = "x,\"\n9"[below(&r, 5)];
+        if (dpt_columns_parse(&again, text.text, "t.h5", &err) != DPT_OK)
+            assert_non_null(strstr(err.text, "t.h5"));
+        dpt_columns_release(&again);
+        dpt_columns_release(&columns);
+        dpt_str_release(&text);
+        dpt_str_release(&twice);
+    }
+}
+
 /* What goes into a message stays on its line, in its bounds, and whole characters. */
 static void shown_text_is_tame(void **state)
 {
@@ -269,9 +360,14 @@ static void shown_text_is_tame(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(cells_come_back),          cmocka_unit_test(any_bytes_are_survived),
-        cmocka_unit_test(records_cross_the_buffer), cmocka_unit_test(numbers_are_the_nearest),
-        cmocka_unit_test(kinds_of_cells),           cmocka_unit_test(shown_text_is_tame),
+        cmocka_unit_test(cells_come_back),
+        cmocka_unit_test(any_bytes_are_survived),
+        cmocka_unit_test(records_cross_the_buffer),
+        cmocka_unit_test(numbers_are_the_nearest),
+        cmocka_unit_test(kinds_of_cells),
+        cmocka_unit_test(shown_text_is_tame),
+        cmocka_unit_test(decimal_marks),
+        cmocka_unit_test(columns_come_back),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
