@@ -164,9 +164,9 @@ static void set_environment(const struct dpt_cli *cli, long long ranks)
         setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 0);
         setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
     }
-    /* hwloc looks for X displays at every start, which takes seconds where no name server answers.
-     */
-    setenv("HWLOC_COMPONENTS", "-gl,-opencl", 0);
+    /* hwloc looks for X displays at every start, which takes seconds where no name server answers,
+     * and reads all PCI devices in every process, which takes milliseconds in virtual machines. */
+    setenv("HWLOC_COMPONENTS", "-gl,-opencl,-pci,-linuxio", 0);
     /* Containers often forbid the system call behind it, and Open MPI says so thousands of times.
      */
     setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);

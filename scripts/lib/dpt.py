@@ -19,6 +19,7 @@ MPI_ENVIRONMENT = {
     "OMPI_MCA_mpi_yield_when_idle": "1",
     "OMPI_MCA_hwloc_base_binding_policy": "none",
     "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
+    "HWLOC_COMPONENTS": "-gl,-opencl,-pci,-linuxio",
 }
 
 

@@ -76,9 +76,7 @@ class Slurm:
         (folder / "bin/dptrain").chmod(0o755)
         path = f"{folder}/bin:{os.environ['PATH']}:/usr/sbin:/sbin"
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SBATCH", "SRUN", "PMI"))}
-        # The last one: where there is no /etc/hosts, Open MPI's look at X displays takes seconds (lib/mpi-env.sh).
-        self.env = {**clean, **dpt.MPI_ENVIRONMENT, "PATH": path, "SLURM_CONF": str(folder / "slurm.conf"),
-                    "HWLOC_COMPONENTS": "-gl,-opencl"}
+        self.env = {**clean, **dpt.MPI_ENVIRONMENT, "PATH": path, "SLURM_CONF": str(folder / "slurm.conf")}
 
     def start(self):
         words = [str(TOP / "scripts/lib/slurm-here.sh"), str(self.folder), *self.options]
