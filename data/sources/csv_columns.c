@@ -110,6 +110,7 @@ enum dpt_status dpt_csv_columns_list(struct dpt_source *s, struct dpt_error *err
     state->kept = t->names != NULL || state->known;
     for (size_t i = 0; i < sizeof said / sizeof said[0]; i++)
         state->kept = state->kept || s->spec->option[said[i]] != NULL;
+    /* An array of pointers. NOLINTNEXTLINE(bugprone-sizeof-expression) */
     state->inputs = dpt_region_alloc(&t->region, t->n_features * sizeof *state->inputs);
     state->met = dpt_region_alloc(&t->region, t->n_features * sizeof *state->met);
     state->counts = dpt_region_alloc(&t->region, t->columns * sizeof *state->counts);

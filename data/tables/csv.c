@@ -308,6 +308,6 @@ enum dpt_csv_kind dpt_csv_number_in(const char *text, char decimal, double *valu
         return kind == DPT_CSV_NUMBER || kind == DPT_CSV_NOT_FINITE ? DPT_CSV_TEXT : kind;
     }
     for (size_t i = 0; i == 0 || text[i - 1] != '\0'; i++)
-        point[i] = text[i] == decimal ? '.' : text[i];
+        point[i] = (char)(text[i] == decimal ? '.' : text[i]);
     return dpt_csv_number(point, value);
 }
