@@ -168,7 +168,7 @@ static void warn_of_classes(const struct dpt_source *s)
 
     if (s->spec->log == NULL || s->info.truth != DPT_TRUTH_CLASS || labels->given || rows < FEW)
         return;
-    if ((int64_t)classes > rows / 2)
+    if ((int64_t)classes > rows / 2 || (numbers && classes > FEW && (int64_t)classes > rows / 10))
         dpt_log_warn(
             s->spec->log,
             "%s: the label, column %zu%s%s%s, has %s classes in %s rows: %s--label names another",

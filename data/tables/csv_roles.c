@@ -253,8 +253,11 @@ static enum dpt_status by_name(struct dpt_csv_table *t, struct dpt_error *err)
 
         labels += role == DPT_COLUMN_LABEL;
         /* What was asked for here comes before what was so then. */
-        if ((role == DPT_COLUMN_LABEL || role == DPT_COLUMN_ID) && t->spec.asked[role] != NULL)
+        if ((role == DPT_COLUMN_LABEL || role == DPT_COLUMN_ID) && t->spec.asked[role] != NULL) {
+            if (column < t->columns && !t->assigned[column])
+                take_known(t, DPT_COLUMN_DROPPED, column);
             continue;
+        }
         if (column < t->columns && !t->assigned[column])
             take_known(t, role, column);
         else if (dpt_column_is_input(&known->at[k]))

@@ -210,6 +210,8 @@ def test_warnings_say_what_to_do(tmp_path):
     assert "column 1 ('') counts the rows from 0, as the index that pandas writes: no feature; --drop 1 leaves it out" in said
     assert "column 3 (price), has 30 classes in 30 rows: --regression takes its numbers as targets" in said
     assert warned("csv", tmp_path / "t.csv", "--output", tmp_path / "o", "--drop", "1", "--regression") == ""
+    ages = "".join(f"{i % 7},{18 + i * i % 61}\n" for i in range(200))
+    assert "has 31 classes in 200 rows: --regression" in warned("csv", text(tmp_path, f"x,age\n{ages}"), "--output", tmp_path / "o")
     assert "'Unnamed: 0'" in warned("csv", text(tmp_path, f"Unnamed: 0,x,price\n{rows}"), "--output", tmp_path / "o")
     said = warned("csv", text(tmp_path, "x,y\n" + "1,0\n2,5\n3,2\n" * 10), "--output", tmp_path / "o")
     assert "no row has the classes 1, 3, 4: the model gets 6 outputs all the same; --classes numbers those that occur" in said

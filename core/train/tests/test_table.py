@@ -71,6 +71,8 @@ def test_columns_are_found_by_name(trained, tmp_path):
         for ranks in (0, 2) if len(columns) == 5 else (0,):
             got, result = trained.predict(write(tmp_path / "b.csv", new, columns), ranks=ranks)
             assert (got["logits"] == straight["logits"]).all() and ("names" in got) == ("nr" in columns) == ("targets" in got)
+    got, result = trained.predict(tmp_path / "a.csv", "--label", "none", "--id", "kind")
+    assert "targets" not in got and "left out" not in result.err and got["names"][0].decode() == new[0]["kind"]
     for row in new:
         row["extra"] = "1"
     got, result = trained.predict(write(tmp_path / "c.csv", new, ["extra", "weight", "size", "colour"], ";"), "--delimiter", ";")
