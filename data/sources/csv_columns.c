@@ -113,16 +113,21 @@ enum dpt_status dpt_csv_columns_list(struct dpt_source *s, struct dpt_error *err
     /* An array of pointers. NOLINTNEXTLINE(bugprone-sizeof-expression) */
     state->inputs = dpt_region_alloc(&t->region, t->n_features * sizeof *state->inputs);
     state->met = dpt_region_alloc(&t->region, t->n_features * sizeof *state->met);
-    state->counts = dpt_region_alloc(&t->region, t->columns * sizeof *state->counts);
+    state->index = dpt_region_alloc(&t->region, t->columns * sizeof *state->index);
     if (t->region.failed)
         DPT_TRY(dpt_fail_memory(err, "the columns", (double)t->columns));
     /* Both are in one order: that of the file, or that of the known columns. */
     for (size_t i = 0; i < columns->n && n < t->n_features; i++)
         if (dpt_column_is_input(&columns->at[i]))
             state->inputs[n++] = &columns->at[i];
-    for (size_t i = 0; i < t->columns; i++)
-        state->counts[i] = t->names != NULL && t->role[i] == DPT_COLUMN_NUMBER &&
-                           (t->names[i][0] == '\0' || strncmp(t->names[i], "Unnamed:", 8) == 0);
+    state->watched = state->impute;
+    for (size_t k = 0; k < n; k++)
+        state->watched = state->watched || state->inputs[k]->filled ||
+                         state->inputs[k]->role == DPT_COLUMN_CATEGORY;
+    for (size_t i = 0; s->spec->convert && t->names != NULL && i < t->columns; i++)
+        if (t->role[i] == DPT_COLUMN_NUMBER &&
+            (t->names[i][0] == '\0' || strncmp(t->names[i], "Unnamed:", 8) == 0))
+            state->index[state->n_index++] = i;
     if (t->id < t->columns) {
         s->info.id = dpt_region_strdup(&s->region, t->names != NULL ? t->names[t->id] : "id");
         if (s->info.id == NULL)
@@ -177,7 +182,7 @@ enum dpt_status dpt_csv_columns_scan(struct dpt_source *s, struct dpt_error *err
 
     if (t->id < t->columns)
         DPT_TRY(keep_id(state, err));
-    for (size_t k = 0; k < t->n_features; k++) {
+    for (size_t k = 0; state->watched && k < t->n_features; k++) {
         const struct dpt_column *column = state->inputs[k];
         const struct dpt_csv_cell *cell = dpt_csv_cell_at(state, t->features[k]);
         const bool category = column->role == DPT_COLUMN_CATEGORY;
@@ -190,11 +195,12 @@ enum dpt_status dpt_csv_columns_scan(struct dpt_source *s, struct dpt_error *err
             DPT_TRY(scan_category(state, k, err));
         }
     }
-    for (size_t i = 0; s->spec->convert && i < t->columns; i++)
-        state->counts[i] =
-            state->counts[i] &&
-            dpt_csv_number(dpt_csv_cell_at(state, i)->text, &value) == DPT_CSV_NUMBER &&
-            value == (double)state->row;
+    for (size_t i = 0; i < state->n_index; i++) {
+        const char *text = dpt_csv_cell_at(state, state->index[i])->text;
+
+        if (dpt_csv_number(text, &value) != DPT_CSV_NUMBER || value != (double)state->row)
+            state->index[i--] = state->index[--state->n_index];
+    }
 out:
     return status;
 }
@@ -236,12 +242,14 @@ static void warn_index(const struct dpt_source *s)
     const struct dpt_csv_state *state = s->state;
     char shown[DPT_CSV_SHOWN];
 
-    for (size_t i = 0; s->spec->log != NULL && i < state->table.columns; i++)
-        if (state->counts[i])
-            dpt_log_warn(s->spec->log,
-                         "%s: column %zu ('%s') counts the rows from 0, as the index that pandas "
-                         "writes: no feature; --drop %zu leaves it out",
-                         s->paths[0], i + 1, dpt_csv_shown(state->table.names[i], shown), i + 1);
+    for (size_t i = 0; s->spec->log != NULL && i < state->n_index; i++) {
+        const size_t at = state->index[i];
+
+        dpt_log_warn(s->spec->log,
+                     "%s: column %zu ('%s') counts the rows from 0, as the index that pandas "
+                     "writes: no feature; --drop %zu leaves it out",
+                     s->paths[0], at + 1, dpt_csv_shown(state->table.names[at], shown), at + 1);
+    }
 }
 
 enum dpt_status dpt_csv_columns_end(struct dpt_source *s, struct dpt_error *err)

@@ -40,6 +40,7 @@ struct dpt_csv_state {
     struct dpt_columns columns; /* of this file; `known`: of the model, or the shard of --like */
     bool known;
     bool kept;                  /* shards are told of the columns */
+    bool watched;               /* some input has categories, or may miss values */
     bool impute, mean;          /* missing numbers become the median, or the mean */
     struct dpt_column **inputs; /* [table.n_features], in `columns` */
     struct dpt_csv_met *met;    /* likewise */
@@ -47,7 +48,8 @@ struct dpt_csv_state {
     struct dpt_str label;       /* --label, where it was guessed */
     const char **ids;           /* [rows], where there is such a column */
     size_t ids_room;
-    bool *counts; /* [table.columns] whose cells count the rows from 0, as pandas' index */
+    /* Columns whose cells count the rows from 0, as pandas' index does. */
+    size_t *index, n_index;
     struct dpt_csv_labels labels;
     struct dpt_str told;
 };

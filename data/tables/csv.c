@@ -142,11 +142,12 @@ out:
 static enum dpt_status plain_cell(struct dpt_csv *csv, size_t start, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    const char delimiter = csv->delimiter;
     int byte;
 
     for (;;) {
         DPT_TRY(peek(csv, &byte, err));
-        if (byte == csv->delimiter || byte == '\n' || byte == '\r' || byte == END)
+        if (byte == delimiter || byte == '\n' || byte == '\r' || byte == END)
             break;
         DPT_TRY(put(csv, (char)byte, err));
         csv->used++;

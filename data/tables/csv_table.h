@@ -61,7 +61,8 @@ void dpt_csv_table_rewind(struct dpt_csv_table *table);
 static inline enum dpt_csv_kind dpt_csv_table_number(const struct dpt_csv_table *table,
                                                      const char *text, double *value)
 {
-    return dpt_csv_number_in(text, table->spec.decimal != 0 ? table->spec.decimal : '.', value);
+    return table->spec.decimal == 0 ? dpt_csv_number(text, value)
+                                    : dpt_csv_number_in(text, table->spec.decimal, value);
 }
 
 /* "iris.csv:5: column 3 (petal_length)" of a cell of the row, for messages; returns buf. */
