@@ -28,23 +28,26 @@ static enum dpt_status take_missing(struct dpt_source *s, struct dpt_error *err)
     enum dpt_status status = DPT_OK;
     struct dpt_csv_state *state = s->state;
     const char *impute = s->spec->option[DPT_SOURCE_IMPUTE];
-    const char *item = s->spec->option[DPT_SOURCE_MISSING];
+    const char *list = s->spec->option[DPT_SOURCE_MISSING];
+    struct dpt_csv csv = {0};
+    bool more = list != NULL;
 
     if (impute != NULL && strcmp(impute, "median") != 0 && strcmp(impute, "mean") != 0 &&
         strcmp(impute, "refuse") != 0)
         DPT_TRY(dpt_fail(err, DPT_USAGE, "--impute %s: must be median, mean or refuse", impute));
-    state->impute = impute != NULL ? strcmp(impute, "refuse") != 0 : item != NULL;
+    state->impute = impute != NULL ? strcmp(impute, "refuse") != 0 : list != NULL;
     state->mean = impute != NULL && strcmp(impute, "mean") == 0;
-    for (; item != NULL; item++) {
-        const size_t n = strcspn(item, ",");
-
-        if (n > 0)
-            DPT_TRY(dpt_columns_add_missing(&state->columns, item, n, err));
-        item += n;
-        if (*item == '\0')
-            break;
+    if (list != NULL)
+        DPT_TRY(dpt_csv_open_text(&csv, list, "--missing", err));
+    while (more) {
+        DPT_TRY(dpt_csv_next(&csv, &more, err));
+        for (size_t i = 0; more && i < csv.n_cells; i++)
+            if (csv.cells[i].length > 0)
+                DPT_TRY(dpt_columns_add_missing(&state->columns, csv.cells[i].text,
+                                                csv.cells[i].length, err));
     }
 out:
+    dpt_csv_close(&csv);
     return status;
 }
 
@@ -198,7 +201,7 @@ enum dpt_status dpt_csv_columns_scan(struct dpt_source *s, struct dpt_error *err
     for (size_t i = 0; i < state->n_index; i++) {
         const char *text = dpt_csv_cell_at(state, state->index[i])->text;
 
-        if (dpt_csv_number(text, &value) != DPT_CSV_NUMBER || value != (double)state->row)
+        if (dpt_csv_number(text, &value) != DPT_CSV_NUMBER || value < 0 || value != floor(value))
             state->index[i--] = state->index[--state->n_index];
     }
 out:
@@ -237,6 +240,23 @@ static void tell_met(const struct dpt_source *s)
     }
 }
 
+/* Words that differ from row to row are no categories. */
+static void warn_of_categories(const struct dpt_source *s, const struct dpt_column *column)
+{
+    enum { FEW = 20 };
+    char shown[DPT_CSV_SHOWN], values[32], rows[32];
+
+    if (s->spec->log == NULL || s->parts[0].samples < FEW ||
+        (int64_t)column->values.n <= s->parts[0].samples / 2)
+        return;
+    dpt_log_warn(s->spec->log,
+                 "%s: column '%s' has %s categories in %s rows, and each is a feature; --drop "
+                 "leaves it out, --id keeps it as the names of the rows",
+                 s->paths[0], dpt_csv_shown(column->name, shown),
+                 dpt_group_digits(values, (long long)column->values.n),
+                 dpt_group_digits(rows, s->parts[0].samples));
+}
+
 static void warn_index(const struct dpt_source *s)
 {
     const struct dpt_csv_state *state = s->state;
@@ -246,9 +266,10 @@ static void warn_index(const struct dpt_source *s)
         const size_t at = state->index[i];
 
         dpt_log_warn(s->spec->log,
-                     "%s: column %zu ('%s') counts the rows from 0, as the index that pandas "
-                     "writes: no feature; --drop %zu leaves it out",
-                     s->paths[0], at + 1, dpt_csv_shown(state->table.names[at], shown), at + 1);
+                     "%s: column %zu ('%s') numbers the rows, as the index that pandas writes: no "
+                     "feature; --drop %zu leaves it out, --id %zu keeps it as their names",
+                     s->paths[0], at + 1, dpt_csv_shown(state->table.names[at], shown), at + 1,
+                     at + 1);
     }
 }
 
@@ -271,6 +292,7 @@ enum dpt_status dpt_csv_columns_end(struct dpt_source *s, struct dpt_error *err)
         if (column->values.n == 0)
             DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: column '%s' holds no value; --drop it",
                              s->paths[0], dpt_csv_shown(column->name, shown)));
+        warn_of_categories(s, column);
         DPT_TRY(dpt_names_number(&column->values, &state->columns.region, &column->texts, err));
     }
 out:

@@ -108,6 +108,7 @@ static void tell_column(const struct dpt_source *s, const struct dpt_column *col
                         const struct dpt_csv_met *met, struct dpt_str *told)
 {
     const struct dpt_csv_state *state = s->state;
+    const struct dpt_csv_labels *labels = &state->labels;
     char digits[32], shown[DPT_CSV_SHOWN];
     enum { MOST = 8 };
 
@@ -136,6 +137,11 @@ static void tell_column(const struct dpt_source *s, const struct dpt_column *col
         if (s->info.truth == DPT_TRUTH_CLASS)
             dpt_str_printf(told, "label, %s class%s", dpt_group_digits(digits, s->info.classes),
                            s->info.classes == 1 ? "" : "es");
+        else if (state->table.n_labels > 1)
+            dpt_str_printf(told, "one of %zu %s", state->table.n_labels,
+                           labels->whole && labels->smallest >= 0 && labels->largest <= 1
+                               ? "labels, 0 or 1"
+                               : "targets");
         else
             dpt_str_printf(told, "label, a target");
         return;
@@ -166,6 +172,8 @@ static void tell(const struct dpt_source *s, struct dpt_str *told)
     char shown[DPT_CSV_SHOWN];
     size_t plain = 0; /* such neighbours before this one */
 
+    if (t->hint[0] != '\0')
+        dpt_str_printf(told, "warning: %s\n", t->hint + strlen("; "));
     for (size_t i = 0; i <= t->columns; i++) {
         const size_t k = i < t->columns ? input_of(state, i) : t->n_features;
         const bool is_plain = t->columns > WIDE && k < t->n_features &&

@@ -33,12 +33,14 @@ static const char *cure(const struct dpt_csv_state *state, size_t column)
     const char *text = dpt_csv_cell_at(state, column)->text;
     double value;
 
+    if (state->table.hint[0] != '\0')
+        return state->table.hint;
     if (state->row == 0 && state->table.names == NULL)
         return "; are these the names of the columns (--header yes)?";
     if (state->table.spec.decimal == 0 && dpt_csv_number_in(text, ',', &value) == DPT_CSV_NUMBER)
         return "; --decimal , reads it as one";
     if (!state->known && state->table.role[column] == DPT_COLUMN_NUMBER)
-        return "; --categories takes a column of words, --drop leaves it out";
+        return "; --categories takes a column of words, --id names of rows, --drop leaves it out";
     return "";
 }
 

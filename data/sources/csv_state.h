@@ -48,7 +48,7 @@ struct dpt_csv_state {
     struct dpt_str label;       /* --label, where it was guessed */
     const char **ids;           /* [rows], where there is such a column */
     size_t ids_room;
-    /* Columns whose cells count the rows from 0, as pandas' index does. */
+    /* Columns without a name whose cells are whole numbers, as pandas' index. */
     size_t *index, n_index;
     struct dpt_csv_labels labels;
     struct dpt_str told;

@@ -350,7 +350,8 @@ const struct dpt_source_format dpt_source_csv = {
         "attribute of /labels; other "
         "numbers, several label columns and --regression make targets [N,K]. With a header or one "
         "of the options for columns the shards keep in /columns what each column became, and so "
-        "do checkpoints: predict finds columns by their names. A test set goes with "
+        "do checkpoints: predict finds columns by their names. In a list of columns, a name that "
+        "holds a comma stands in quotes: '\"price, EUR\",size'. A test set goes with "
         "--like TRAINSHARD, so that its columns and classes are the same.",
     .options = 1u << DPT_SOURCE_LIKE | 1u << DPT_SOURCE_LABEL | 1u << DPT_SOURCE_HEADER |
                1u << DPT_SOURCE_CLASSES | 1u << DPT_SOURCE_REGRESSION | 1u << DPT_SOURCE_SHAPE |

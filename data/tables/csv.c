@@ -103,6 +103,7 @@ static enum dpt_status quoted_cell(struct dpt_csv *csv, struct dpt_csv_cell *cel
                                    struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    const char *other = NULL;
     int byte;
 
     csv->used++;
@@ -127,14 +128,18 @@ static enum dpt_status quoted_cell(struct dpt_csv *csv, struct dpt_csv_cell *cel
         DPT_TRY(put(csv, (char)byte, err));
     }
     while (is_blank(csv, byte)) {
+        other = byte == '\t' ? "tab" : other;
         csv->used++;
         DPT_TRY(peek(csv, &byte, err));
     }
-    if (byte != csv->delimiter && byte != '\n' && byte != '\r' && byte != END)
-        DPT_TRY(
-            dpt_fail(err, DPT_BAD_DATA,
-                     "%s:%lld: text behind a closing quote; a quote within quotes is written \"\"",
-                     csv->in.path, (long long)csv->next_line));
+    other = byte == ';' ? "';'" : byte == '|' ? "'|'" : byte == ',' ? "," : other;
+    if (byte == csv->delimiter || byte == '\n' || byte == '\r' || byte == END)
+        return DPT_OK;
+    DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s:%lld: text behind a closing quote; %s%s", csv->in.path,
+                     (long long)csv->next_line,
+                     other != NULL ? "if that stands between columns, say --delimiter "
+                                   : "a quote within quotes is written \"\"",
+                     other != NULL ? other : ""));
 out:
     return status;
 }

@@ -42,49 +42,55 @@ static void list_names(const struct dpt_csv_table *t, struct dpt_str *list)
 }
 
 static enum dpt_status unknown_column(const struct dpt_csv_table *t, const char *option,
-                                      const char *item, size_t n, struct dpt_error *err)
+                                      const char *item, struct dpt_error *err)
 {
-    char name[128];
     struct dpt_str list = {0};
+    char shown[DPT_CSV_SHOWN];
     const char *near;
 
-    snprintf(name, sizeof name, "%.*s", (int)n, item);
+    dpt_csv_shown(item, shown);
     if (t->names == NULL)
         return dpt_fail(err, DPT_USAGE,
                         "%s %s: is no column: there are %zu, 1 to %zu or, from the last, -1 to "
-                        "-%zu",
-                        option, name, t->columns, t->columns, t->columns);
+                        "-%zu%s",
+                        option, shown, t->columns, t->columns, t->columns, t->hint);
     list_names(t, &list);
-    near = dpt_nearest(name, (const char *const *)t->names, t->columns);
-    dpt_fail(err, DPT_USAGE, "%s %s: no such column%s%s%s; %s has: %s", option, name,
+    near = dpt_nearest(item, (const char *const *)t->names, t->columns);
+    dpt_fail(err, DPT_USAGE, "%s %s: no such column%s%s%s; %s has: %s%s", option, shown,
              near != NULL ? ", did you mean '" : "", near != NULL ? near : "",
-             near != NULL ? "'" : "", t->spec.inputs[0], list.text != NULL ? list.text : "");
+             near != NULL ? "'" : "", t->spec.inputs[0], list.text != NULL ? list.text : "",
+             t->hint);
     dpt_str_release(&list);
     return err->status;
 }
 
-static enum dpt_status resolve_item(const struct dpt_csv_table *t, const char *option,
-                                    const char *item, size_t n, size_t *column,
-                                    struct dpt_error *err)
+/* How many columns have a name; *column: the last of them. */
+static size_t count_named(const struct dpt_csv_table *t, const char *name, size_t *column)
 {
     size_t found = 0;
+
+    for (size_t i = 0; t->names != NULL && i < t->columns; i++)
+        if (strcmp(t->names[i], name) == 0) {
+            *column = i;
+            found++;
+        }
+    return found;
+}
+
+static enum dpt_status resolve_item(const struct dpt_csv_table *t, const char *option,
+                                    const char *item, size_t *column, struct dpt_error *err)
+{
+    const size_t found = count_named(t, item, column);
     long number;
 
-    for (size_t i = 0; t->names != NULL && i < t->columns; i++) {
-        if (strlen(t->names[i]) != n || memcmp(t->names[i], item, n) != 0)
-            continue;
-        *column = i;
-        found++;
-    }
     if (found == 1)
         return DPT_OK;
     if (found > 1)
-        return dpt_fail(err, DPT_USAGE,
-                        "%s %.*s: %zu columns have this name; give the number of one", option,
-                        (int)n, item, found);
-    if (!whole_number(item, n, &number) || number == 0 || number > (long)t->columns ||
+        return dpt_fail(err, DPT_USAGE, "%s %s: %zu columns have this name; give the number of one",
+                        option, item, found);
+    if (!whole_number(item, strlen(item), &number) || number == 0 || number > (long)t->columns ||
         number < -(long)t->columns)
-        return unknown_column(t, option, item, n, err);
+        return unknown_column(t, option, item, err);
     *column = number > 0 ? (size_t)number - 1 : t->columns - (size_t)-number;
     return DPT_OK;
 }
@@ -108,38 +114,59 @@ bool dpt_csv_roles_need_names(const struct dpt_csv_spec *spec)
 
 /* --- as was asked for ------------------------------------------------------------------------- */
 
-/* Gives the columns that were asked for in one role theirs. */
+/* Gives a column, which `item` names, its role. */
+static enum dpt_status assign_item(struct dpt_csv_table *t, enum dpt_column_role role,
+                                   const char *item, struct dpt_error *err)
+{
+    const char *const option = option_names[role];
+    size_t column = 0;
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(resolve_item(t, option, item, &column, err));
+    if (t->assigned[column] && t->role[column] == role)
+        DPT_TRY(
+            dpt_fail(err, DPT_USAGE, "%s %s: column %zu is named twice", option, item, column + 1));
+    if (t->assigned[column])
+        DPT_TRY(dpt_fail(err, DPT_USAGE, "%s %s: column %zu is named by %s, too", option, item,
+                         column + 1, option_names[t->role[column]]));
+    if (role == DPT_COLUMN_ID && t->id < t->columns)
+        DPT_TRY(dpt_fail(err, DPT_USAGE, "--id %s: one column is needed", t->spec.asked[role]));
+    t->assigned[column] = true;
+    t->role[column] = role;
+    if (role == DPT_COLUMN_LABEL)
+        t->labels[t->n_labels++] = column;
+    if (role == DPT_COLUMN_ID)
+        t->id = column;
+out:
+    return status;
+}
+
+/* Gives the columns that were asked for in one role theirs: the one that the whole text names, or
+ * those of a list, in which a name that holds a comma stands in quotes. */
 static enum dpt_status assign(struct dpt_csv_table *t, enum dpt_column_role role,
                               struct dpt_error *err)
 {
-    const char *item = t->spec.asked[role], *option = option_names[role];
-    size_t column = 0;
+    enum dpt_status status = DPT_OK;
+    const char *const text = t->spec.asked[role];
+    struct dpt_csv list = {0};
+    size_t column;
+    bool more;
 
-    for (; item != NULL; item++) {
-        const size_t n = strcspn(item, ",");
-        const enum dpt_status status = resolve_item(t, option, item, n, &column, err);
-
-        if (status != DPT_OK)
-            return status;
-        if (t->assigned[column] && t->role[column] == role)
-            return dpt_fail(err, DPT_USAGE, "%s %.*s: column %zu is named twice", option, (int)n,
-                            item, column + 1);
-        if (t->assigned[column])
-            return dpt_fail(err, DPT_USAGE, "%s %.*s: column %zu is named by %s, too", option,
-                            (int)n, item, column + 1, option_names[t->role[column]]);
-        if (role == DPT_COLUMN_ID && t->id < t->columns)
-            return dpt_fail(err, DPT_USAGE, "--id %s: one column is needed", t->spec.asked[role]);
-        t->assigned[column] = true;
-        t->role[column] = role;
-        if (role == DPT_COLUMN_LABEL)
-            t->labels[t->n_labels++] = column;
-        if (role == DPT_COLUMN_ID)
-            t->id = column;
-        item += n;
-        if (*item == '\0')
-            break;
+    if (text[0] == '\0' || count_named(t, text, &column) > 0) {
+        DPT_TRY(assign_item(t, role, text, err));
+        goto out;
     }
-    return DPT_OK;
+    DPT_TRY(dpt_csv_open_text(&list, text, option_names[role], err));
+    for (;;) {
+        DPT_TRY(dpt_csv_next(&list, &more, err));
+        if (!more)
+            break;
+        for (size_t i = 0; i < list.n_cells; i++)
+            DPT_TRY(assign_item(t, role, list.cells[i].text, err));
+    }
+out:
+    dpt_csv_close(&list);
+    return status;
 }
 
 /* All roles that were asked for, and the label's where nobody asked. */
@@ -234,8 +261,9 @@ static enum dpt_status no_such_columns(const struct dpt_csv_table *t, const char
     struct dpt_str has = {0};
 
     list_names(t, &has);
-    dpt_fail(err, DPT_BAD_DATA, "%s: has no column %s, which the model was trained on; it has: %s",
-             t->spec.inputs[0], missing, has.text != NULL ? has.text : "");
+    dpt_fail(err, DPT_BAD_DATA,
+             "%s: has no column %s, which the model was trained on; it has: %s%s",
+             t->spec.inputs[0], missing, has.text != NULL ? has.text : "", t->hint);
     dpt_str_release(&has);
     return err->status;
 }

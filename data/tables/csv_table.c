@@ -80,8 +80,10 @@ out:
     return status;
 }
 
-static enum dpt_status check_columns(const struct dpt_csv_table *t, const struct dpt_csv *csv,
-                                     struct dpt_error *err)
+/* Says in t->hint what seems to stand between columns instead, by the first record: what its
+ * unquoted cells hold more often than there are delimiters. */
+static enum dpt_status find_hint(struct dpt_csv_table *t, const struct dpt_csv *csv,
+                                 struct dpt_error *err)
 {
     static const struct {
         char mark;
@@ -90,19 +92,48 @@ static enum dpt_status check_columns(const struct dpt_csv_table *t, const struct
                   {'\t', "tabs", "tab"},
                   {'|', "bars", "'|'"},
                   {',', "commas", ","}};
+    const char decimal = t->spec.decimal == 0 ? '.' : t->spec.decimal;
+    size_t most = csv->n_cells - 1;
 
+    t->hint = "";
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        const char mark = others[i].mark;
+        size_t n = 0;
+
+        for (size_t k = 0; mark != decimal && k < csv->n_cells; k++)
+            for (const char *at = csv->cells[k].text; !csv->cells[k].quoted && *at != '\0'; at++)
+                n += *at == mark;
+        if (n <= most)
+            continue;
+        most = n;
+        t->hint = dpt_region_printf(&t->region,
+                                    "; columns seem to be separated by %s: "
+                                    "--delimiter %s",
+                                    others[i].name, others[i].option);
+        if (t->hint == NULL)
+            return dpt_fail_memory(err, csv->in.path, (double)n);
+    }
+    return DPT_OK;
+}
+
+static enum dpt_status check_columns(struct dpt_csv_table *t, const struct dpt_csv *csv,
+                                     struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(find_hint(t, csv, err));
     if (csv->n_cells > 1)
         return DPT_OK;
-    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
-        if (strchr(csv->cells[0].text, others[i].mark) != NULL && !csv->cells[0].quoted)
-            return dpt_fail(err, DPT_BAD_DATA,
-                            "%s:%lld: columns seem to be separated by %s: --delimiter %s",
-                            csv->in.path, (long long)csv->line, others[i].name, others[i].option);
+    if (t->hint[0] != '\0')
+        return dpt_fail(err, DPT_BAD_DATA, "%s:%lld: %s", csv->in.path, (long long)csv->line,
+                        t->hint + strlen("; "));
     if (unlabelled(t) || t->spec.known != NULL)
         return DPT_OK;
-    return dpt_fail(err, DPT_BAD_DATA,
-                    "%s:%lld: has one column; a feature and a label are needed at least",
-                    csv->in.path, (long long)csv->line);
+    DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                     "%s:%lld: has one column; a feature and a label are needed at least",
+                     csv->in.path, (long long)csv->line));
+out:
+    return status;
 }
 
 /* Looks at the first record of the first file. */
@@ -213,9 +244,9 @@ static enum dpt_status check_row(const struct dpt_csv_table *t, const struct dpt
                             (long long)csv->line, t->spec.inputs[0]);
     }
     if (csv->n_cells != t->columns)
-        return dpt_fail(err, DPT_BAD_DATA, "%s:%lld: has %zu columns, the first line of %s has %zu",
-                        csv->in.path, (long long)csv->line, csv->n_cells, t->spec.inputs[0],
-                        t->columns);
+        return dpt_fail(err, DPT_BAD_DATA,
+                        "%s:%lld: has %zu columns, the first line of %s has %zu%s", csv->in.path,
+                        (long long)csv->line, csv->n_cells, t->spec.inputs[0], t->columns, t->hint);
     return DPT_OK;
 }
 

@@ -17,9 +17,10 @@ struct dpt_csv_spec {
     const char *const *inputs;
     size_t n_inputs;
     /*
-     * The columns of each role, by name or number, joined by commas; NULL: none. NUMBER: --columns,
-     * without which all that have no role are numbers. LABEL: NULL: the last, or what `known` says;
-     * "": none has labels.
+     * The columns of each role, by name or number, as a line of CSV: commas between them, quotes
+     * around a name that holds one; or one by its whole name, without quotes. NULL: none. NUMBER:
+     * --columns, without which all that have no role are numbers. LABEL: NULL: the last, or what
+     * `known` says; "": none has labels.
      */
     const char *asked[DPT_COLUMN_ROLE_COUNT];
     const char *header;                /* --header: auto, yes, no; NULL: auto */
@@ -39,9 +40,11 @@ struct dpt_csv_table {
     size_t id;           /* `columns`: none */
     char **names;        /* [columns], or NULL: no header */
     const char *unknown; /* columns that are none of `known`: "'a', 'b'"; NULL: there are none */
-    bool *assigned;      /* [columns] that have a role already */
-    struct dpt_csv csv;  /* the row, where there is one; open while it has a buffer */
-    size_t file;         /* of the inputs, that csv reads */
+    /* "; columns seem to be separated by semicolons: --delimiter ';'", behind messages; or "". */
+    const char *hint;
+    bool *assigned;     /* [columns] that have a role already */
+    struct dpt_csv csv; /* the row, where there is one; open while it has a buffer */
+    size_t file;        /* of the inputs, that csv reads */
     struct dpt_region region;
 };
 

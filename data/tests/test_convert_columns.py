@@ -108,8 +108,25 @@ def test_columns_are_chosen(tmp_path):
                           (["--decimal", "tab"], "one character"), (["--delimiter", "ab"], "one character"), (["--impute", "mode"], "median, mean"),
                           (["--columns", "A"], "did you mean")):
         bad(USAGE, said, tmp_path, *tab[:2], "--delimiter", "tab", *options)
+    path = text(tmp_path, 'a,"b, c",d,"e, ""f""","g\nh"\n1,2,3,4,0\n5,6,7,8,1\n', "names.csv")
+    for options, want in ((["--drop", "b, c"], [[1, 3, 4], [5, 7, 8]]), (["--drop", '"b, c",a'], [[3, 4], [7, 8]]),
+                          (["--columns", '"e, ""f""", a'], [[1, 4], [5, 8]]), (["--drop", "a", "--drop", "2"], [[3, 4], [7, 8]])):
+        good("csv", path, "--output", tmp_path / "o", "--label", "g\nh", *options)
+        assert table(tmp_path / "o")["images"].tolist() == want, options
+    good("csv", path, "--output", tmp_path / "o", "--label", "b, c")
+    assert table(tmp_path / "o")["labels"].tolist() == [2, 6]
+    bad(USAGE, ["--drop b: no such column", "has: a, b, c, d"], tmp_path, "csv", path, "--drop", "b,c")
+    bad(BAD_DATA, "--drop:1: the quote that begins here is not closed", tmp_path, "csv", path, "--drop", '"b, c')
     bad(BAD_DATA, ["tabs", "--delimiter tab"], tmp_path, *tab[:2])
     bad(BAD_DATA, ["semicolons", "--delimiter ';'"], tmp_path, "csv", text(tmp_path, "a;b\n1;2\n"))
+    for mark, option in ((";", "';'"), ("\t", "tab"), ("|", "'|'")):  # also where names or numbers hold commas
+        path = text(tmp_path, "Größe;Preis, EUR;x\n1,5;2;0\n".replace(";", mark))
+        bad(USAGE, ["--label x: no such column", f"--delimiter {option}"], tmp_path, "csv", path, "--label", "x")
+        said = good("csv", path, "--dry-run").splitlines()[0]
+        assert said.startswith("warning: columns seem to be separated by") and f"--delimiter {option}" in said
+        bad(BAD_DATA, ["is not a number", f"--delimiter {option}"], tmp_path, "csv", text(tmp_path, f"a{mark}b,c{mark}d\n1{mark}2,3{mark}4\n"))
+        bad(BAD_DATA, ["behind a closing quote", f"--delimiter {option}"], tmp_path, "csv", text(tmp_path, f'"a"{mark}"b"\n1{mark}2\n'))
+    bad(BAD_DATA, ["commas", "--delimiter ,"], tmp_path, "csv", text(tmp_path, "a,b\n1,2\n"), "--delimiter", ";")
     bad(BAD_DATA, ["'1,5' is not a number", "--decimal , reads it"], tmp_path, "csv", text(tmp_path, "a;b\n1,5;2\n"), "--delimiter", ";")
     bad(BAD_DATA, ["'1.000' is not a number"], tmp_path, "csv", text(tmp_path, "a;b\n1.000;2\n"), "--delimiter", ";", "--decimal", ",")
     bad(BAD_DATA, ["'red' is not a number", "--categories"], tmp_path, "csv", text(tmp_path, "a,b\n1,2\nred,0\n"))
@@ -202,17 +219,24 @@ def test_labels(tmp_path):
         assert got["labels"].tolist() == want and got["classes"] == classes
     out = good("csv", text(tmp_path, "x,a,b\n1,0,1\n2,1,1\n"), "--output", tmp_path / "o", "--label", "a,b")
     assert table(tmp_path / "o")["labels"].tolist() == [[0, 1], [1, 1]] and "2 targets" in out
+    assert "column 2 (a): one of 2 labels, 0 or 1\n" in out
+    out = good("csv", text(tmp_path, "x,a,b\n1,0,1\n2,1,3\n"), "--output", tmp_path / "o", "--label", "a,b")
+    assert "column 2 (a): one of 2 targets\n" in out
 
 
 def test_warnings_say_what_to_do(tmp_path):
     rows = "".join(f"{i},{i / 7},{i * i}\n" for i in range(30))
     said = warned("csv", text(tmp_path, f",x,price\n{rows}"), "--output", tmp_path / "o")
-    assert "column 1 ('') counts the rows from 0, as the index that pandas writes: no feature; --drop 1 leaves it out" in said
+    assert "column 1 ('') numbers the rows, as the index that pandas writes: no feature; --drop 1 leaves it out, --id 1" in said
     assert "column 3 (price), has 30 classes in 30 rows: --regression takes its numbers as targets" in said
     assert warned("csv", tmp_path / "t.csv", "--output", tmp_path / "o", "--drop", "1", "--regression") == ""
     ages = "".join(f"{i % 7},{18 + i * i % 61}\n" for i in range(200))
     assert "has 31 classes in 200 rows: --regression" in warned("csv", text(tmp_path, f"x,age\n{ages}"), "--output", tmp_path / "o")
     assert "'Unnamed: 0'" in warned("csv", text(tmp_path, f"Unnamed: 0,x,price\n{rows}"), "--output", tmp_path / "o")
+    rows = "".join(f"{i * 7 % 30},{i / 7},row{i},{i % 2}\n" for i in range(30))  # as after train_test_split
+    said = warned("csv", text(tmp_path, f",x,name,y\n{rows}"), "--output", tmp_path / "o", "--categories", "name")
+    assert "column 1 ('') numbers the rows" in said
+    assert "column 'name' has 30 categories in 30 rows, and each is a feature; --drop leaves it out, --id keeps it" in said
     said = warned("csv", text(tmp_path, "x,y\n" + "1,0\n2,5\n3,2\n" * 10), "--output", tmp_path / "o")
     assert "no row has the classes 1, 3, 4: the model gets 6 outputs all the same; --classes numbers those that occur" in said
 
