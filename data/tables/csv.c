@@ -79,6 +79,7 @@ static inline enum dpt_status put(struct dpt_csv *csv, char byte, struct dpt_err
         DPT_GROW(csv->text, &csv->text_capacity, csv->text_length + 1, csv->in.path, err);
     }
     csv->text[csv->text_length++] = byte;
+    csv->beyond_ascii |= (byte & 0x80) != 0;
 out:
     return status;
 }
@@ -211,6 +212,23 @@ out:
     return status;
 }
 
+/* Names of columns and classes are kept as text, which all readers of it take for UTF-8. */
+static enum dpt_status check_text(const struct dpt_csv *csv, struct dpt_error *err)
+{
+    char shown[DPT_CSV_SHOWN];
+    size_t n;
+
+    for (size_t i = 0; i < csv->n_cells; i++)
+        for (size_t at = 0; at < csv->cells[i].length; at += n)
+            if (dpt_utf8_decode(csv->cells[i].text + at, csv->cells[i].length - at, &n) < 0)
+                return dpt_fail(err, DPT_BAD_DATA,
+                                "%s:%lld: '%s' is not UTF-8; of western European text "
+                                "`iconv -f CP1252 -t UTF-8` makes it",
+                                csv->in.path, (long long)csv->cells[i].line,
+                                dpt_csv_shown(csv->cells[i].text, shown));
+    return DPT_OK;
+}
+
 enum dpt_status dpt_csv_next(struct dpt_csv *csv, bool *more, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -227,6 +245,7 @@ enum dpt_status dpt_csv_next(struct dpt_csv *csv, bool *more, struct dpt_error *
             goto out;
         csv->line = csv->next_line;
         csv->n_cells = csv->text_length = 0;
+        csv->beyond_ascii = false;
         do
             DPT_TRY(read_cell(csv, &last, err));
         while (!last);
@@ -236,6 +255,8 @@ enum dpt_status dpt_csv_next(struct dpt_csv *csv, bool *more, struct dpt_error *
         csv->cells[i].text = csv->text + at;
         at += csv->cells[i].length + 1;
     }
+    if (csv->beyond_ascii)
+        DPT_TRY(check_text(csv, err));
     *more = true;
 out:
     return status;

@@ -35,7 +35,7 @@ struct dpt_csv {
     struct dpt_input in;
     char *buffer; /* DPT_CSV_BUFFER bytes of the file */
     size_t used, filled;
-    bool ended;
+    bool ended, beyond_ascii;
     int64_t next_line;
     char *text; /* the cells' text */
     size_t text_length, text_capacity, cells_capacity;
@@ -51,8 +51,8 @@ void dpt_csv_close(struct dpt_csv *csv);
 
 /*
  * Reads the next record; *more is false behind the last. Errors: BAD_DATA (a quote that is not
- * closed, text behind a closing quote, a NUL byte, a record above DPT_CSV_RECORD_MOST; names file
- * and line), IO, STOPPED, RANK.
+ * closed, text behind a closing quote, a NUL byte, no UTF-8, a record above DPT_CSV_RECORD_MOST;
+ * names file and line), IO, STOPPED, RANK.
  */
 enum dpt_status dpt_csv_next(struct dpt_csv *csv, bool *more, struct dpt_error *err);
 

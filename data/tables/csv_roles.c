@@ -31,19 +31,24 @@ static bool whole_number(const char *item, size_t n, long *value)
 static void list_names(const struct dpt_csv_table *t, struct dpt_str *list)
 {
     char shown[DPT_CSV_SHOWN];
+    const char *mark;
 
     for (size_t i = 0; i < t->columns; i++) {
         if (list->length > 400) {
             dpt_str_printf(list, ", …");
             return;
         }
-        dpt_str_printf(list, "%s%s", i > 0 ? ", " : "", dpt_csv_shown(t->names[i], shown));
+        /* As a list of columns has to name it. */
+        mark = t->names[i][0] == '\0' || strpbrk(t->names[i], ",\"\n") != NULL ? "\"" : "";
+        dpt_str_printf(list, "%s%s%s%s", i > 0 ? ", " : "", mark, dpt_csv_shown(t->names[i], shown),
+                       mark);
     }
 }
 
-static enum dpt_status unknown_column(const struct dpt_csv_table *t, const char *option,
+static enum dpt_status unknown_column(const struct dpt_csv_table *t, enum dpt_column_role role,
                                       const char *item, struct dpt_error *err)
 {
+    const char *const option = option_names[role];
     struct dpt_str list = {0};
     char shown[DPT_CSV_SHOWN];
     const char *near;
@@ -56,6 +61,8 @@ static enum dpt_status unknown_column(const struct dpt_csv_table *t, const char 
                         option, shown, t->columns, t->columns, t->columns, t->hint);
     list_names(t, &list);
     near = dpt_nearest(item, (const char *const *)t->names, t->columns);
+    if (near == NULL) /* of a name that holds a comma, item is a part */
+        near = dpt_nearest(t->spec.asked[role], (const char *const *)t->names, t->columns);
     dpt_fail(err, DPT_USAGE, "%s %s: no such column%s%s%s; %s has: %s%s", option, shown,
              near != NULL ? ", did you mean '" : "", near != NULL ? near : "",
              near != NULL ? "'" : "", t->spec.inputs[0], list.text != NULL ? list.text : "",
@@ -77,7 +84,7 @@ static size_t count_named(const struct dpt_csv_table *t, const char *name, size_
     return found;
 }
 
-static enum dpt_status resolve_item(const struct dpt_csv_table *t, const char *option,
+static enum dpt_status resolve_item(const struct dpt_csv_table *t, enum dpt_column_role role,
                                     const char *item, size_t *column, struct dpt_error *err)
 {
     const size_t found = count_named(t, item, column);
@@ -87,10 +94,10 @@ static enum dpt_status resolve_item(const struct dpt_csv_table *t, const char *o
         return DPT_OK;
     if (found > 1)
         return dpt_fail(err, DPT_USAGE, "%s %s: %zu columns have this name; give the number of one",
-                        option, item, found);
+                        option_names[role], item, found);
     if (!whole_number(item, strlen(item), &number) || number == 0 || number > (long)t->columns ||
         number < -(long)t->columns)
-        return unknown_column(t, option, item, err);
+        return unknown_column(t, role, item, err);
     *column = number > 0 ? (size_t)number - 1 : t->columns - (size_t)-number;
     return DPT_OK;
 }
@@ -122,7 +129,7 @@ static enum dpt_status assign_item(struct dpt_csv_table *t, enum dpt_column_role
     size_t column = 0;
     enum dpt_status status = DPT_OK;
 
-    DPT_TRY(resolve_item(t, option, item, &column, err));
+    DPT_TRY(resolve_item(t, role, item, &column, err));
     if (t->assigned[column] && t->role[column] == role)
         DPT_TRY(
             dpt_fail(err, DPT_USAGE, "%s %s: column %zu is named twice", option, item, column + 1));

@@ -115,9 +115,13 @@ def test_columns_are_chosen(tmp_path):
         assert table(tmp_path / "o")["images"].tolist() == want, options
     good("csv", path, "--output", tmp_path / "o", "--label", "b, c")
     assert table(tmp_path / "o")["labels"].tolist() == [2, 6]
-    bad(USAGE, ["--drop b: no such column", "has: a, b, c, d"], tmp_path, "csv", path, "--drop", "b,c")
+    bad(USAGE, ["--drop b: no such column", 'has: a, "b, c", d, "e, '], tmp_path, "csv", path, "--drop", "b,c")
     bad(BAD_DATA, "--drop:1: the quote that begins here is not closed", tmp_path, "csv", path, "--drop", '"b, c')
-    bad(BAD_DATA, ["tabs", "--delimiter tab"], tmp_path, *tab[:2])
+    bad(USAGE, ["--drop b: no such column, did you mean 'b, c'"], tmp_path, "csv", path, "--drop", "b, k")
+    for content in (b"a,gr\xf6\xdfe\n1,0\n2,1\n", b"a,b\n1,k\xf6ln\n2,x\n"):
+        bad(BAD_DATA, ["is not UTF-8", "iconv -f CP1252 -t UTF-8"], tmp_path, "csv", text(tmp_path, content, "latin.csv"))
+    path = text(tmp_path, "a\tb\tc\td\n1\t2\t3\t0\n")
+    bad(BAD_DATA, ["tabs", "--delimiter tab"], tmp_path, "csv", path)
     bad(BAD_DATA, ["semicolons", "--delimiter ';'"], tmp_path, "csv", text(tmp_path, "a;b\n1;2\n"))
     for mark, option in ((";", "';'"), ("\t", "tab"), ("|", "'|'")):  # also where names or numbers hold commas
         path = text(tmp_path, "Größe;Preis, EUR;x\n1,5;2;0\n".replace(";", mark))

@@ -46,11 +46,16 @@ enum { CELL_MOST = 40, CELLS_MOST = 8 };
  */
 static size_t random_text(struct random *r, char text[CELL_MOST])
 {
-    static const char letters[] = "abc 019.-\",\n\xc3\xa4;'";
+    static const char letters[] = "abc 019.-\",\n\xc3\xc3;'";
     const size_t n = below(r, CELL_MOST - 1);
 
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
         text[i] = letters[below(r, sizeof letters - 1)];
+        if (text[i] == '\xc3' && i + 1 < n)
+            text[++i] = '\xa4';
+        else if (text[i] == '\xc3')
+            text[i] = 'u';
+    }
     text[n] = '\0';
     return n;
 }
