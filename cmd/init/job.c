@@ -13,6 +13,7 @@ enum {
     WIDE = 8192,        /* a longer vector is averaged over the image before dense layers */
     FEW_CHANNELS = 16,  /* a mean each */
     FEW_FEATURES = 512, /* likewise */
+    MANY_ROWS = 20000,  /* of a table */
     STEPS = 2500,       /* that a first run is to have, about */
 };
 
@@ -105,13 +106,20 @@ static struct choice choose(const struct dpt_init_job *init)
 
 /* --- data ------------------------------------------------------------------------------------- */
 
-static void write_numbers(struct dpt_str *out, const char *key, const double *values, size_t n)
+/* Writes numbers whose errors are a millionth of `std` at most, also where they are far from 0. */
+static void write_numbers(struct dpt_str *out, const char *key, const double *values,
+                          const double *std, size_t n)
 {
     struct dpt_str list = {0};
     const size_t before = out->length;
 
-    for (size_t i = 0; i < n; i++)
-        dpt_str_printf(&list, "%s%.4g%s", i == 0 ? "[" : " ", values[i], i + 1 < n ? "," : "]");
+    for (size_t i = 0; i < n; i++) {
+        const double ratio = fabs(values[i]) / fmax(std[i], 1e-12);
+        const int digits = 7 + (int)ceil(log10(fmin(fmax(ratio, 1), 1e8)));
+
+        dpt_str_printf(&list, "%s%.*g%s", i == 0 ? "[" : " ", digits, values[i],
+                       i + 1 < n ? "," : "]");
+    }
     dpt_str_printf(out, "    %s:", key);
     dpt_str_wrap(out, list.text != NULL ? list.text : "", 6, out->length - before, WIDTH);
     out->failed = out->failed || list.failed;
@@ -135,8 +143,8 @@ static void write_normalize(const struct dpt_shard_statistics *s, struct dpt_str
                    s->u8 ? ", after bytes were divided by 255" : "",
                    dpt_group_digits(digits, s->scanned));
     dpt_str_printf(out, "  normalize:\n");
-    write_numbers(out, "mean", each ? s->mean : &mean, each ? channels : 1);
-    write_numbers(out, "std", each ? s->std : &std, each ? channels : 1);
+    write_numbers(out, "mean", each ? s->mean : &mean, each ? s->std : &std, each ? channels : 1);
+    write_numbers(out, "std", each ? s->std : &std, each ? s->std : &std, each ? channels : 1);
 }
 
 static void write_data(const struct dpt_init_job *init, const struct choice *c, struct dpt_str *out)
@@ -213,8 +221,9 @@ static void write_model(const struct dpt_init_job *init, const struct choice *c,
         return;
     }
     line(out, "or linear; sequential takes a list of layers", "  type: mlp");
+    /* Of small tables one wide layer and a strong decay overfit less than several narrow ones. */
     line(out, "outputs of the layers before the last",
-         c->samples < 2000 ? "  hidden: [64, 64]" : "  hidden: [256, 128]");
+         c->samples < MANY_ROWS ? "  hidden: [256]" : "  hidden: [256, 128]");
     choices(init, out, "model.activation", "  activation: relu");
     line(out, "0.2 or so if valid is worse than train", "  dropout: 0");
     line(out, c->classes ? "a number a class" : "a number a target", "  outputs: %lld",
@@ -239,9 +248,13 @@ static void write_training(const struct dpt_init_job *init, const struct choice 
     line(out, "samples a step, over all ranks; or per_rank", "  global: %lld", (long long)c->batch);
     line(out, "samples a pass; auto: chosen", "  micro: auto");
     line(out, NULL, "\noptimizer:");
-    choices(init, out, "optimizer.type", "  type: adam");
-    line(out, "the rate; try three times more and less", "  lr: 1.0e-3");
-    line(out, "shrinks the weights; adamw likes 0.01", "  weight_decay: 0");
+    choices(init, out, "optimizer.type", c->image ? "  type: adam" : "  type: adamw");
+    line(out, "the rate; try three times more and less", "  lr: %s",
+         c->image ? "1.0e-3" : "3.0e-3");
+    line(out,
+         c->image ? "shrinks the weights; adamw likes 0.01"
+                  : "shrinks the weights: more overfits less",
+         "  weight_decay: %s", c->image ? "0" : "0.5");
     line(out, NULL, "\nschedule:");
     choices(init, out, "schedule.type", "  type: cosine");
     line(out, "steps in which the rate rises", "  warmup: %lld", (long long)c->warmup);
