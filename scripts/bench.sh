@@ -11,6 +11,7 @@
 #   start       --help; exec to the first step
 #   accuracy    MNIST from exec to exit, and the accuracy reached: three epochs of a CNN, four of a residual net to PyTorch's three
 #   reduction   what comm.reduction: reproducible costs beside allreduce at 1, 2 and 4 ranks
+#   tables      the job that dptrain init writes, on five tables, beside scikit-learn's MLP: accuracy and R2 over --rounds splits
 #   plan        dptrain plan beside the fact over all configs: a step's time, the most memory
 #
 # Options:
@@ -56,11 +57,14 @@ make -s -j"$(nproc)"
 case " ${pass[*]-} " in *" reduction "* | *" scaling "* | *" start "*)
     case " ${pass[*]-} " in *" speed "* | *" memory "* | *" accuracy "*) ;; *) peers=0 ;; esac ;;
 esac
-if [ $peers = 1 ] && ! "$venv/bin/python" -c 'import torch, jax, optax' 2>/dev/null; then
+modules='torch jax optax' packages='torch numpy jax optax'
+if [ "${pass[*]-}" = tables ]; then modules='sklearn pandas h5py' packages='scikit-learn pandas h5py'; fi
+if [ $peers = 1 ] && ! "$venv/bin/python" -c "import ${modules// /, }" 2>/dev/null; then
     ./scripts/setup.sh --bench
-    echo "installing PyTorch and JAX into $venv" >&2
+    echo "installing $packages into $venv" >&2
     python3 -m venv "$venv"
-    "$venv/bin/pip" install --quiet torch numpy jax optax
+    # shellcheck disable=SC2086 # several words
+    "$venv/bin/pip" install --quiet $packages
 fi
 if [ $peers = 1 ]; then pass+=(--python "$venv/bin/python"); fi
 exec python3 scripts/bench/compare.py "${pass[@]}"

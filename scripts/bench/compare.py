@@ -283,7 +283,14 @@ def plan(args):
                 summary([a / b for a, b in times], "{:.2f}"), f"{bytes_:.1f}", f"{most:.1f}", f"{bytes_ / most:.2f}")
 
 
-TABLES = {table.__name__: table for table in (speed, scaling, memory, start, accuracy, reduction, plan)}
+def tables(args):
+    """the job that `dptrain init` writes, no key touched, and scikit-learn's MLP behind a StandardScaler: means and standard errors"""
+    script = TOP / "scripts/bench/sklearn_tables.py"
+    if subprocess.run([args.python, script, DPTRAIN, args.work / "tables", "--rounds", str(args.rounds)]).returncode != 0:
+        raise Failed("scripts/bench/sklearn_tables.py failed; it needs scikit-learn, pandas and h5py")
+
+
+TABLES = {table.__name__: table for table in (speed, scaling, memory, start, accuracy, reduction, tables, plan)}
 
 
 def main():
