@@ -174,29 +174,31 @@ static void fill_memory(struct dpt_plan *p)
         gradients = p->spec.ranks > 1 ? arena : 0;
         shared = 0;
     }
-    memcpy(p->memory,
-           (const struct dpt_plan_memory[DPT_PLAN_MEMORY]){
-               {"program", "base", DPT_PLAN_RANK,
-                own_memory("VmHWM") - libraries + started + (p->spec.ranks > 1 ? several : 0) +
-                    (gpu ? gpu_started : 0)},
-               {"weights", "weights", DPT_PLAN_RANK, arena},
-               {"weights in other layouts", "copies",
-                program.shares_copies && p->spec.node_ranks > 1 ? DPT_PLAN_NODE : DPT_PLAN_RANK,
-                (double)program.copies},
-               {"gradients", "gradients", DPT_PLAN_RANK, gradients},
-               {"optimizer", "optimizer", DPT_PLAN_RANK, t->arenas.slots * learned},
-               {"activations", "activations", DPT_PLAN_RANK, (double)program.values},
-               {"workspace", "workspace", DPT_PLAN_RANK, (double)program.scratch},
-               {"input buffers", "input", DPT_PLAN_RANK, input_bytes(t)},
-               {"samples read ahead", "read_ahead", DPT_PLAN_RANK, read_ahead(p)},
-               {"norms, losses", "books", DPT_PLAN_RANK, bookkeeping(t) + statistics_bytes(p)},
-               {"checkpoint being saved", "saver", DPT_PLAN_FIRST,
-                saves ? (double)p->checkpoint + saving : 0},
-               {"libraries, shared", "libraries", DPT_PLAN_NODE, libraries},
-               {"gradients, shared", "gradients_shared", DPT_PLAN_NODE, shared},
-               {"samples", "samples", DPT_PLAN_NODE, node_data(p)},
-           },
-           sizeof p->memory);
+    memcpy(
+        p->memory,
+        (const struct dpt_plan_memory[DPT_PLAN_MEMORY]){
+            {"program", "base", DPT_PLAN_RANK,
+             own_memory("VmHWM") - libraries + started + (p->spec.ranks > 1 ? several : 0) +
+                 (gpu ? gpu_started : 0)},
+            {"weights", "weights", DPT_PLAN_RANK, arena},
+            {"weights in other layouts", "copies",
+             program.shares_copies && p->spec.node_ranks > 1 ? DPT_PLAN_NODE : DPT_PLAN_RANK,
+             (double)program.copies},
+            {"gradients", "gradients", DPT_PLAN_RANK, gradients},
+            {"optimizer", "optimizer", dpt_trainer_shares_slots(t) ? DPT_PLAN_NODE : DPT_PLAN_RANK,
+             t->arenas.slots * learned},
+            {"activations", "activations", DPT_PLAN_RANK, (double)program.values},
+            {"workspace", "workspace", DPT_PLAN_RANK, (double)program.scratch},
+            {"input buffers", "input", DPT_PLAN_RANK, input_bytes(t)},
+            {"samples read ahead", "read_ahead", DPT_PLAN_RANK, read_ahead(p)},
+            {"norms, losses", "books", DPT_PLAN_RANK, bookkeeping(t) + statistics_bytes(p)},
+            {"checkpoint being saved", "saver", DPT_PLAN_FIRST,
+             saves ? (double)p->checkpoint + saving : 0},
+            {"libraries, shared", "libraries", DPT_PLAN_NODE, libraries},
+            {"gradients, shared", "gradients_shared", DPT_PLAN_NODE, shared},
+            {"samples", "samples", DPT_PLAN_NODE, node_data(p)},
+        },
+        sizeof p->memory);
     sum_memory(p);
 }
 

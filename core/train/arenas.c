@@ -1,10 +1,49 @@
 /* The arenas that all ranks hold alike, and whether they do. */
 #include <stdio.h>
+#include <string.h>
 
 #include "core/base/hash.h"
 #include "core/base/memory.h"
+#include "core/train/engine.h"
 #include "core/train/parts.h"
 #include "models/model.h"
+
+/* Bytes of the optimizer's state from which on the ranks of a node have it together: less than that
+ * is in each core's caches. */
+enum { WORTH_SHARING = 16 << 20 };
+
+bool dpt_trainer_shares_slots(const struct dpt_trainer *t)
+{
+    const double bytes = (double)dpt_optimizer_slots(&t->job->optimizer) *
+                         (double)t->model.graph.floats * sizeof(float);
+
+    return t->data.train.present && !t->engine->on_device && t->comm->node.size > 1 &&
+           dpt_optimizer_rule(&t->job->optimizer).kind != DPT_RULE_NONE && bytes >= WORTH_SHARING;
+}
+
+static void free_slots(struct dpt_trainer *t)
+{
+    if (t->arenas.shared.bytes == NULL)
+        for (int k = 0; k < DPT_MAX_SLOTS; k++)
+            dpt_free(t->arenas.slot[k]);
+    memset(t->arenas.slot, 0, sizeof t->arenas.slot);
+}
+
+enum dpt_status dpt_trainer_join_slots(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const size_t floats = (size_t)t->model.graph.floats;
+
+    if (!dpt_trainer_shares_slots(t))
+        return DPT_OK;
+    free_slots(t);
+    DPT_TRY(dpt_shared_open(&t->arenas.shared, &t->comm->node,
+                            (size_t)t->arenas.slots * floats * sizeof(float), err));
+    for (int k = 0; k < t->arenas.slots; k++)
+        t->arenas.slot[k] = (float *)t->arenas.shared.bytes + (size_t)k * floats;
+out:
+    return status;
+}
 
 enum dpt_status dpt_trainer_open_arenas(struct dpt_trainer *t, struct dpt_error *err)
 {
@@ -28,8 +67,8 @@ void dpt_trainer_close_arenas(struct dpt_trainer *t)
 {
     dpt_free(t->arenas.hashes);
     dpt_free(t->arenas.params);
-    for (int k = 0; k < DPT_MAX_SLOTS; k++)
-        dpt_free(t->arenas.slot[k]);
+    free_slots(t);
+    dpt_shared_close(&t->arenas.shared);
 }
 
 /* Hashes weights, state and slots, each array at an offset of its own. */

@@ -24,40 +24,44 @@ const struct dpt_variant *const dpt_optimizer_variants[] = {DPT_OPTIMIZERS(ROW) 
 #include "core/backend/optimizers.inc"
 #undef RULE
 
-/* The loop of a rule: float, one pass over memory. */
-#define PASS(X, NAME, name, slots)                                                                 \
-    DPT_VECTOR static void pass_##name(const struct dpt_scalars f, float scale, size_t n,          \
-                                       float *restrict params, const float *restrict gradient,     \
-                                       float *restrict first, float *restrict second)              \
+/* The loop of a rule: float, one pass over memory. writes: how many of its slots it changes, or 0.
+ */
+#define LOOP(way, name, slots, writes)                                                             \
+    DPT_VECTOR static void way##_##name(const struct dpt_scalars f, float scale, size_t n,         \
+                                        float *restrict params, const float *restrict gradient,    \
+                                        float *restrict first, float *restrict second)             \
     {                                                                                              \
         for (size_t i = 0; i < n; i++) {                                                           \
             struct dpt_element x = {params[i], (slots) > 0 ? first[i] : 0,                         \
                                     (slots) > 1 ? second[i] : 0};                                  \
                                                                                                    \
             rule_##name(&x, gradient[i] * scale, &f);                                              \
-            if ((slots) > 0)                                                                       \
+            if ((writes) > 0)                                                                      \
                 first[i] = x.m;                                                                    \
-            if ((slots) > 1)                                                                       \
+            if ((writes) > 1)                                                                      \
                 second[i] = x.v;                                                                   \
             params[i] = x.p;                                                                       \
         }                                                                                          \
     }
-DPT_RULES(PASS, )
-#undef PASS
+#define LOOPS(X, NAME, name, slots) LOOP(pass, name, slots, slots) LOOP(read, name, slots, 0)
+DPT_RULES(LOOPS, )
+#undef LOOPS
+#undef LOOP
 
 _Static_assert((int)DPT_RULE_MOST_SLOTS <= (int)DPT_MAX_SLOTS, "slots of a rule");
 
-static void run_rule(enum dpt_rule_kind kind, const struct dpt_optimizer_part *part)
+static void run_rule(enum dpt_rule_kind kind, bool reads_slots,
+                     const struct dpt_optimizer_part *part)
 {
-#define PASS(X, NAME, name, slots) [DPT_RULE_##NAME] = pass_##name,
-    static void (*const passes[DPT_RULE_COUNT])(
+#define LOOPS(X, NAME, name, slots) [DPT_RULE_##NAME] = {pass_##name, read_##name},
+    static void (*const loops[DPT_RULE_COUNT][2])(
         const struct dpt_scalars f, float scale, size_t n, float *restrict params,
         const float *restrict gradient, float *restrict first,
-        float *restrict second) = {DPT_RULES(PASS, )};
-#undef PASS
+        float *restrict second) = {DPT_RULES(LOOPS, )};
+#undef LOOPS
 
-    passes[kind](*part->f, part->scale, part->n, part->params, part->gradient, part->slot[0],
-                 part->slot[1]);
+    loops[kind][reads_slots](*part->f, part->scale, part->n, part->params, part->gradient,
+                             part->slot[0], part->slot[1]);
 }
 
 /*
@@ -142,6 +146,7 @@ struct pass {
     struct dpt_scalars decays, spares; /* of tensors that decay, and of the others */
     struct dpt_scalars own;            /* of the tensor under way, where a group matches it */
     float scale;
+    bool reads_slots;
     float *params, *const *slot;
     const float *gradient;
 };
@@ -159,6 +164,7 @@ static struct pass make_pass(const struct dpt_variant_value *optimizer,
                         .step = update->step,
                         .decays = dpt_rule_scalars(&rule, &group, update->lr, update->step),
                         .scale = update->scale,
+                        .reads_slots = update->reads_slots,
                         .params = params,
                         .slot = slot,
                         .gradient = gradient};
@@ -263,7 +269,7 @@ void dpt_optimizer_apply(const struct dpt_variant_value *optimizer, const struct
                 part_of(&pass, scalars_of(&pass, t), first, last - first);
 
             if (pass.rule.kind != DPT_RULE_NONE) {
-                run_rule(pass.rule.kind, &part);
+                run_rule(pass.rule.kind, pass.reads_slots, &part);
             } else {
                 const struct dpt_optimizer_norms norms =
                     add_up(t, squares + DPT_OPTIMIZER_SQUARES * chunks);

@@ -22,6 +22,8 @@ struct dpt_update {
     int64_t step; /* 1 for the first update: bias correction */
     /* The gradient is multiplied by this first: 1 / samples, times the clipping factor. */
     float scale;
+    /* The slots are read only, since another rank writes these; of optimizers with a rule. */
+    bool reads_slots;
 };
 
 /* The options with which every optimizer's begin. */

@@ -119,9 +119,11 @@ static enum dpt_status check_precision(const struct dpt_trainer *t, struct dpt_e
 static enum dpt_status check_room(const struct dpt_trainer *t, struct dpt_error *err)
 {
     const struct dpt_graph *graph = &t->model.graph;
-    const int slots = dpt_optimizer_slots(&t->job->optimizer);
-    const double floats = 2 * (double)graph->arena + slots * (double)graph->floats;
-    const double need = floats * sizeof(float) * t->comm->node.size;
+    const int ranks = t->comm->node.size;
+    const double slots =
+        dpt_optimizer_slots(&t->job->optimizer) * (double)graph->floats * sizeof(float);
+    const double need = 2 * (double)graph->arena * sizeof(float) * ranks +
+                        (dpt_trainer_shares_slots(t) ? slots : slots * ranks);
     const double available = dpt_memory_available();
 
     if (!t->data.train.present || t->backend->devices != NULL || available < 0 || need <= available)
@@ -129,7 +131,7 @@ static enum dpt_status check_room(const struct dpt_trainer *t, struct dpt_error 
     dpt_fail(err, DPT_RANK,
              "not enough memory for weights, gradient and optimizer: %.2f GB for %d rank%s here, "
              "%.2f GB are free",
-             need / 1e9, t->comm->node.size, t->comm->node.size == 1 ? "" : "s", available / 1e9);
+             need / 1e9, ranks, ranks == 1 ? "" : "s", available / 1e9);
     err->memory = true;
     return err->status;
 }
@@ -159,14 +161,14 @@ static enum dpt_status build_model(struct dpt_trainer *t, struct dpt_error *err)
 
     DPT_TRY(check_precision(t, err));
     DPT_TRY(dpt_trainer_build_model(t, err));
-    if (!t->planned)
-        DPT_TRY(check_room(t, err));
     norm = dpt_trainer_lockstep_norm(t);
     DPT_TRY(check_lockstep(t, norm, err));
     t->team.lockstep = norm != NULL;
     t->team.together =
         norm == NULL && t->backend->teams != NULL && t->backend->teams(&t->model.graph);
     t->engine = dpt_engine_choose(t);
+    if (!t->planned)
+        DPT_TRY(check_room(t, err));
 out:
     return status;
 }
@@ -270,6 +272,7 @@ static enum dpt_status open_all(struct dpt_trainer *t, struct dpt_error *err)
         if (status == DPT_OK && !opened) {
             if (t->backend->share != NULL)
                 DPT_TRY(share_derived(t, err));
+            DPT_TRY(dpt_group_agree(&t->comm->world, dpt_trainer_join_slots(t, err), err));
             DPT_TRY(t->engine->open(t, err));
             opened = true;
         }

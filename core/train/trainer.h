@@ -124,6 +124,8 @@ struct dpt_arenas {
     float *params;
     float *slot[DPT_MAX_SLOTS];
     int slots;
+    /* The memory of the slots where the ranks of a node have them together; else empty. */
+    struct dpt_shared shared;
     uint64_t *hashes; /* [ranks], for the replica check */
 };
 
@@ -323,6 +325,10 @@ enum dpt_status dpt_trainer_train(struct dpt_trainer *t, int thread,
                                   const struct dpt_step_view *view, int32_t micro_batch, int32_t n,
                                   struct dpt_batch *batch, float *gradient, bool add,
                                   struct dpt_metric_sums *metric_sums, struct dpt_error *err);
+/* Whether the optimizer's slots are so large that the ranks of a node have them together, each of
+ * which writes a part (engines/host.c). Once the engine is chosen. */
+bool dpt_trainer_shares_slots(const struct dpt_trainer *t);
+
 /* Turns a profile (core/trace/profile.h) on, or off (NULL), between two steps. p is borrowed. */
 void dpt_trainer_observe(struct dpt_trainer *t, struct dpt_profile *p);
 

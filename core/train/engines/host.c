@@ -29,6 +29,7 @@ struct step_work {
     struct dpt_trainer *t;
     struct dpt_step_view view;
     struct dpt_update update;
+    size_t begin, end;                                          /* the floats that are updated */
     void (*part)(struct step_work *w, int thread, int threads); /* what the pool's threads do */
 };
 
@@ -197,15 +198,50 @@ static void measure_range(struct step_work *w, int thread, int threads)
                           t->engine_state->norms);
 }
 
-/* Does one of `threads` parts of the update. */
+/* Does one of `threads` parts of the update of w's floats. */
 static void update_range(struct step_work *w, int thread, int threads)
 {
     struct dpt_trainer *t = w->t;
     size_t begin, end;
 
-    dpt_thread_part((size_t)t->model.graph.floats, thread, threads, &begin, &end);
-    dpt_optimizer_apply(&t->job->optimizer, &t->model.graph, &w->update, begin, end,
-                        t->arenas.params, t->reduction.sum, t->arenas.slot, t->engine_state->norms);
+    dpt_thread_part(w->end - w->begin, thread, threads, &begin, &end);
+    dpt_optimizer_apply(&t->job->optimizer, &t->model.graph, &w->update, w->begin + begin,
+                        w->begin + end, t->arenas.params, t->reduction.sum, t->arenas.slot,
+                        t->engine_state->norms);
+}
+
+static void update_floats(struct step_work *w, size_t begin, size_t end)
+{
+    w->begin = begin;
+    w->end = end;
+    run_parts(w, update_range);
+}
+
+/*
+ * Updates all parameters. Where the ranks of a node have their slots together, each updates the
+ * parameters of the others' parts first and only reads those slots, and writes its own part of them
+ * once nobody reads it any more. So every rank's parameters come from its own ones, and a fault of
+ * one's memory shows (dpt_trainer_check_replicas).
+ */
+static enum dpt_status update_all(struct step_work *w, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_trainer *t = w->t;
+    const struct dpt_group *node = &t->comm->node;
+    const size_t floats = (size_t)t->model.graph.floats;
+    size_t begin = 0, end = floats;
+
+    if (t->arenas.shared.bytes != NULL) {
+        dpt_thread_part(floats, node->rank, node->size, &begin, &end);
+        w->update.reads_slots = true;
+        update_floats(w, 0, begin);
+        update_floats(w, end, floats);
+        w->update.reads_slots = false;
+        DPT_TRY(dpt_group_barrier(node, err));
+    }
+    update_floats(w, begin, end);
+out:
+    return status;
 }
 
 /* Half floats' gradients are scaled: tells the backend the present scale. */
@@ -225,12 +261,15 @@ static void refresh_part(void *arg, int thread)
     worker->status = t->backend->refresh(t->model.program, thread, t->arenas.params, &worker->err);
 }
 
-/* No other rank that has a part in it may be computing. */
+/* No other rank that has a part in it may be computing. Behind it all ranks of a node have written
+ * what they share. */
 static enum dpt_status refresh_all(struct dpt_trainer *t, struct dpt_error *err)
 {
     const enum dpt_status status = dpt_trainer_run(t, refresh_part, t, err);
 
-    return t->model.shared ? dpt_group_agree(&t->comm->node, status, err) : status;
+    return t->model.shared || t->arenas.shared.bytes != NULL
+               ? dpt_group_agree(&t->comm->node, status, err)
+               : status;
 }
 
 static enum dpt_status refresh(struct dpt_trainer *t, struct dpt_error *err)
@@ -261,7 +300,7 @@ static enum dpt_status update(struct step_work *w, double norm, struct dpt_step_
 {
     struct dpt_trainer *t = w->t;
     const double clip = t->job->train.clip_norm;
-    enum dpt_status status;
+    enum dpt_status status = DPT_OK;
     double scale = 1.0 / result->weight;
 
     result->norm = norm * scale;
@@ -272,12 +311,13 @@ static enum dpt_status update(struct step_work *w, double norm, struct dpt_step_
         .lr = result->lr, .step = t->progress.updates + 1, .scale = (float)scale};
     if (dpt_optimizer_chunks(&t->job->optimizer, &t->model.graph) > 0)
         run_parts(w, measure_range);
-    run_parts(w, update_range);
+    DPT_TRY(update_all(w, err));
     dpt_graph_update_state(&t->model.graph, result->samples, t->reduction.sum, t->arenas.params);
     t->progress.updates++;
     dpt_profile_switch(t->profile, DPT_SPAN_OPTIMIZER, DPT_SPAN_LAYOUTS);
     status = refresh_all(t, err); /* all have computed, since their gradients are in the sum */
     dpt_profile_switch(t->profile, DPT_SPAN_LAYOUTS, DPT_SPAN_OTHER);
+out:
     return status;
 }
 

@@ -37,7 +37,8 @@ def test_a_large_model_on_two_ranks_of_a_node(tmp_path):
     memory = json.loads(plan.out)["memory"]
     parts, of = memory["parts"], memory["of"]
     weights = parts["weights"]
-    assert of["copies"] == of["gradients_shared"] == "node", memory
+    assert of["copies"] == of["gradients_shared"] == of["optimizer"] == "node", memory
+    assert parts["optimizer"] == 2 * weights
     assert parts["gradients"] == 0 and 2 * weights < parts["gradients_shared"] < 2.01 * weights, "two gradients and nothing beside them"
 
     run = Paused(path, tmp_path / "run", 2, step=3)
@@ -47,3 +48,19 @@ def test_a_large_model_on_two_ranks_of_a_node(tmp_path):
         run.kill()
     # Less where other programs have the same libraries in memory.
     assert 0.85 * memory["node"] < found < 1.02 * memory["node"], (found, memory)
+
+
+def test_slots_of_a_node_are_those_of_each_rank(tmp_path):
+    """Ranks that have the optimizer's slots together write what one rank alone does, and find weights that differ."""
+    def train(name, ranks, *words, **environment):
+        words = ["--set", "comm.reduction=reproducible", "--set", "checkpoint.every=5 steps", "--set", "train.clip_norm=0.1", *words]
+        return dpt.run(path, "--output", tmp_path / str(name), *words, ranks=ranks, env=environment)
+
+    path = dpt.write_job(tmp_path / "job.yaml", JOB.replace("512, 1024", "256, 1024") + "optimizer: {type: adamw, lr: 1.0e-3}\n")
+    ends = []
+    for ranks in (1, 3):
+        assert train(ranks, ranks).code == 0
+        ends.append((tmp_path / str(ranks) / "checkpoints/latest").read_bytes())
+    assert ends[0] == ends[1]
+    result = train("flipped", 2, "--set", "train.check_replicas=1 step", DPTRAIN_FAULT="flip-weight:rank=1:step=3:word=100")
+    assert result.code == 1 and "step 3: the replicas differ" in result.err, result
