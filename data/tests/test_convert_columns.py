@@ -1,7 +1,11 @@
 """`dptrain convert csv` of files as people have them: what becomes of each column, what is kept of it, and how rows are divided."""
+import json
+import re
 import sys
+from pathlib import Path
 
-sys.path.insert(0, "data/tests")
+sys.path[:0] = ["data/tests", "scripts/lib"]
+import dpt  # noqa: E402
 from convert_tools import *  # noqa: E402,F403
 
 # As Excel saves it in a country of decimal commas: a mark, semicolons, CRLF, line breaks within cells.
@@ -70,6 +74,19 @@ def test_a_file_as_a_spreadsheet_saves_it(tmp_path):
         "column 4 (Notiz): left out",
         "column 5 (Ziel): label, 2 classes",
     ]
+
+
+def test_a_file_that_pandas_wrote(tmp_path):
+    """The same numbers as pandas and scikit-learn get (make_golden_table.py), standardised by what `init` finds."""
+    golden = json.loads(Path("data/tests/golden_table.json").read_text(encoding="utf-8"))
+    for how in ("median", "mean"):
+        good("csv", "data/tests/golden_table.csv", "--output", tmp_path / "o", "--delimiter", ";", "--decimal", ",", "--missing", "NA", "--impute", how,
+             "--id", "1", "--drop", "note", "--categories", "città", "--label", "Preis, EUR", "--regression")
+        got = table(tmp_path / "o")
+        job = dpt.run("init", tmp_path / "o-00000-of-00001.h5", "--output", "-").out
+        mean, std = ([float(v) for v in re.search(rf" {key}: \[([^]]*)\]", job)[1].split(",")] for key in ("mean", "std"))
+        assert abs((got["images"] - np.array(mean)) / std - golden[how]).max() < 1e-6
+        assert np.allclose(got["labels"].ravel(), golden["target"], rtol=1e-7) and got["id"] == golden["names"]
 
 
 def test_dry_run_tells_all_and_writes_nothing(tmp_path):
