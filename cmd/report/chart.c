@@ -177,6 +177,12 @@ static void draw_line(const struct frame *f, const struct dpt_line *line)
 
     if (line->points.n == 0)
         return;
+    dpt_str_printf(f->out, "<g");
+    if (f->chart->several)
+        dpt_str_printf(f->out, " data-r=\"%d\"", line->colour);
+    if (line->part != NULL)
+        dpt_html_element(f->out, " data-p=\"", line->part, "\"");
+    dpt_str_printf(f->out, ">");
     if (classes[line->kind] != NULL) {
         dpt_str_printf(f->out, "<polyline class=\"%s%s k%d\"", classes[line->kind], late(line),
                        colour);
@@ -190,7 +196,7 @@ static void draw_line(const struct frame *f, const struct dpt_line *line)
     }
     if (dots)
         draw_points(f, line, colour);
-    dpt_str_printf(f->out, "\n");
+    dpt_str_printf(f->out, "</g>\n");
 }
 
 static void draw_bad(const struct frame *f)
@@ -214,30 +220,42 @@ static bool wants_legend(const struct dpt_chart *chart)
     size_t named = 0;
 
     for (size_t i = 0; i < chart->n; i++)
-        named += chart->lines[i].kind != DPT_LINE_RAW;
+        named +=
+            chart->lines[i].kind != DPT_LINE_RAW && (chart->lines[i].run != NULL || !chart->told);
     return named > 1 || chart->n_bad > 0 || strcmp(last->name, chart->title) != 0;
 }
 
-/* Writes a piece of a line and its name; colour -1: none. */
-static void write_entry(const struct frame *f, const struct dpt_line *line, int colour,
+/* Writes a piece of a line and its name; colour -1: none; of_run: it is the entry of a run. */
+static void write_entry(struct dpt_str *out, const struct dpt_line *line, int colour, bool of_run,
                         const char *name)
 {
     char class[16] = "any";
 
     if (colour >= 0)
         snprintf(class, sizeof class, "k%d", colour % DPT_CHART_COLOURS);
-    dpt_str_printf(f->out,
-                   "<li><svg class=\"%s\" viewBox=\"0 0 26 12\" width=\"26\" height=\"12\" "
+    if (of_run)
+        dpt_str_printf(out, "<li data-r=\"%d\">", colour);
+    else
+        dpt_html_element(out, "<li data-p=\"", line->part != NULL ? line->part : "", "\">");
+    dpt_str_printf(out,
+                   "<svg class=\"%s\" viewBox=\"0 0 26 12\" width=\"26\" height=\"12\" "
                    "aria-hidden=\"true\">",
                    class);
     if (line->kind == DPT_LINE_MARK)
-        dpt_str_printf(f->out, "<path class=\"mark\" d=\"M13 .5l5.5 5.5-5.5 5.5-5.5-5.5z\"/>");
+        dpt_str_printf(out, "<path class=\"mark\" d=\"M13 .5l5.5 5.5-5.5 5.5-5.5-5.5z\"/>");
     else if (line->kind == DPT_LINE_CLOUD)
-        dpt_str_printf(f->out, "<circle class=\"dot\" cx=\"13\" cy=\"6\" r=\"3\"/>");
+        dpt_str_printf(out, "<circle class=\"dot\" cx=\"13\" cy=\"6\" r=\"3\"/>");
     else
-        dpt_str_printf(f->out, "<path class=\"line%s%s\" d=\"M1 6h24\"/>",
+        dpt_str_printf(out, "<path class=\"line%s%s\" d=\"M1 6h24\"/>",
                        line->kind == DPT_LINE_DASHED ? " dash" : "", late(line));
-    dpt_html_element(f->out, "</svg>", name, "</li>\n");
+    dpt_html_element(out, "</svg>", name, "</li>\n");
+}
+
+void dpt_chart_write_run(struct dpt_str *out, size_t run, const char *name)
+{
+    const struct dpt_line whole = {.kind = DPT_LINE_SOLID, .colour = (int)run};
+
+    write_entry(out, &whole, (int)run, true, name);
 }
 
 /* Whether an earlier line that is in the legend has this run (or, where `part`, this part). */
@@ -262,28 +280,25 @@ static bool told(const struct dpt_chart *chart, size_t line, bool part)
 static void write_legend(const struct frame *f)
 {
     const struct dpt_chart *chart = f->chart;
-    const struct dpt_line whole = {.kind = DPT_LINE_SOLID};
 
     if (!wants_legend(chart))
         return;
     dpt_str_printf(f->out, "<ul class=\"legend\">\n");
     for (size_t i = 0; i < chart->n; i++) {
         const struct dpt_line *line = &chart->lines[i];
-        struct dpt_line piece = whole;
 
-        piece.colour = line->colour;
-        if (line->kind == DPT_LINE_RAW)
+        if (line->kind == DPT_LINE_RAW || (chart->several && chart->told))
             continue;
-        if (line->part == NULL)
-            write_entry(f, line, line->colour, line->name);
+        if (line->run == NULL)
+            write_entry(f->out, line, line->colour, chart->several, line->name);
         else if (!told(chart, i, false))
-            write_entry(f, &piece, line->colour, line->run);
+            dpt_chart_write_run(f->out, (size_t)line->colour, line->run);
     }
     for (size_t i = 0; i < chart->n; i++) {
         const struct dpt_line *line = &chart->lines[i];
 
-        if (line->kind != DPT_LINE_RAW && line->part != NULL && !told(chart, i, true))
-            write_entry(f, line, -1, line->part);
+        if (line->kind != DPT_LINE_RAW && line->run != NULL && !told(chart, i, true))
+            write_entry(f->out, line, -1, false, line->part);
     }
     if (chart->n_bad > 0)
         dpt_str_printf(f->out,

@@ -57,10 +57,11 @@ enum dpt_line_kind {
 
 struct dpt_line {
     const char *name; /* anything */
-    /* Of one of several runs: the run's name, and what of it the line is ("valid"). Else NULL. */
-    const char *run, *part;
+    const char *part; /* what it is of its run ("valid") */
+    /* Of one of several runs that have several lines: the run's name. Else NULL. */
+    const char *run;
     enum dpt_line_kind kind;
-    int colour; /* any number from 0 */
+    int colour; /* any number from 0; of several runs the run's */
     struct dpt_series points;
 };
 
@@ -74,13 +75,18 @@ struct dpt_chart {
     bool percent;  /* y are fractions */
     bool zero;     /* the y axis begins at 0 */
     bool diagonal; /* x and y have the same scale, and a line where they are equal */
+    bool several;  /* lines are those of several runs */
+    bool told;     /* the page has one legend of the runs for all charts */
     double cut;    /* fraction of the lowest values of solid lines that may fall off the chart */
     const double *bad; /* x at which y was not a number */
     size_t n_bad;
 };
 
-/* Adds a <figure>; nothing where no line has a point. Check out->failed. */
+/* Adds a <figure>; nothing where no line has a point. The entries of its legend switch lines on
+ * and off, those of runs in all charts. Check out->failed. */
 void dpt_chart_write(const struct dpt_chart *chart, struct dpt_str *out);
+/* Adds a run's entry of a legend. */
+void dpt_chart_write_run(struct dpt_str *out, size_t run, const char *name);
 
 /* Positions for ticks in [low, high], low < high, and their labels. */
 struct dpt_ticks {

@@ -5,9 +5,10 @@
 #include "cmd/report/report.h"
 
 enum {
-    POINTS = 320,  /* of a drawn line */
-    RAW_RUNS = 2,  /* up to which raw values are drawn behind the smooth ones */
-    RUN_LINES = 5, /* that a run can have in a chart: raw, smooth, three of evaluations */
+    POINTS = 320,    /* of a drawn line */
+    FEW_POINTS = 80, /* of many runs */
+    RAW_RUNS = 2,    /* up to which raw values are drawn behind the smooth ones */
+    RUN_LINES = 5,   /* that a run can have in a chart: raw, smooth, three of evaluations */
 };
 
 /* A curve that a train event has a value for: a member of it, and of an evaluation. */
@@ -65,6 +66,12 @@ static const char *name_line(const struct drawing *d, const char *run, const cha
     return dpt_region_printf(&d->r->region, "%s: %s", run, split);
 }
 
+/* What the training steps give in a chart. */
+static const char *train_part(const struct drawing *d)
+{
+    return d->curve->eval != 0 ? "train" : d->curve->title;
+}
+
 static void add_line(struct drawing *d, size_t run, const char *split, enum dpt_line_kind kind,
                      int colour, const struct dpt_series *points)
 {
@@ -79,11 +86,16 @@ static void add_line(struct drawing *d, size_t run, const char *split, enum dpt_
         d->lines[d->n++] = (struct dpt_line){
             .name = name,
             .run = grouped ? d->r->labels[run] : NULL,
-            .part = grouped ? split : NULL,
+            .part = split,
             .kind = kind,
             .colour = colour,
             .points = *points,
         };
+}
+
+static size_t points_of(const struct dpt_page *r)
+{
+    return dpt_page_many(r) ? FEW_POINTS : POINTS;
 }
 
 static bool above_zero(const struct dpt_series *s)
@@ -113,15 +125,14 @@ static bool add_train(struct drawing *d, size_t index)
             d->bad[d->n_bad++] = (double)e->step;
         dpt_series_add(&all, (double)h->train[i].step, y);
     }
-    if (!dpt_series_thin(&all, POINTS, &mean, &extremes, region) ||
+    if (!dpt_series_thin(&all, points_of(d->r), &mean, &extremes, region) ||
         !dpt_series_smooth(&mean, d->curve->may_log && above_zero(&mean), &smooth, region))
         return false;
     if (!d->curve->smooth || !dpt_series_noisy(&mean, &smooth))
         smooth = mean;
     else if (d->r->runs.n <= RAW_RUNS)
-        add_line(d, index, "", DPT_LINE_RAW, colour, &extremes);
-    add_line(d, index, d->curve->eval != 0 ? "train" : d->curve->title, DPT_LINE_SOLID, colour,
-             &smooth);
+        add_line(d, index, train_part(d), DPT_LINE_RAW, colour, &extremes);
+    add_line(d, index, train_part(d), DPT_LINE_SOLID, colour, &smooth);
     return true;
 }
 
@@ -140,7 +151,7 @@ static bool add_evals(struct drawing *d, size_t index, enum dpt_history_split sp
     for (size_t i = 0; i < h->n_evals; i++)
         if (h->evals[i].split == split)
             dpt_series_add(&s, (double)h->evals[i].step, member(&h->evals[i], d->curve->eval));
-    if (!dpt_series_thin(&s, POINTS, &thin, &extremes, &d->r->region))
+    if (!dpt_series_thin(&s, points_of(d->r), &thin, &extremes, &d->r->region))
         return false;
     add_line(d, index, dpt_history_splits[split],
              split == DPT_HISTORY_TEST && thin.n <= 3 ? DPT_LINE_MARK : DPT_LINE_DASHED, colour,
@@ -201,6 +212,8 @@ static void draw(struct dpt_page *r, const struct curve *curve)
             .log = curve->may_log && dpt_chart_wants_log(d->lines, d->n),
             .percent = curve->percent,
             .zero = curve->zero,
+            .several = r->runs.n > 1,
+            .told = dpt_page_many(r),
             .cut = curve->cut,
             .bad = d->bad,
             .n_bad = d->n_bad,
@@ -220,10 +233,19 @@ void dpt_page_curves(struct dpt_page *r)
         events += r->runs.at[i].history.n_train + r->runs.at[i].history.n_evals;
     if (events == 0)
         dpt_str_printf(&r->out, "<p class=\"missing\">No step is logged yet.</p>\n");
-    dpt_str_printf(&r->out, "<div class=\"charts\">\n");
-    for (size_t i = 0; i < sizeof curves / sizeof curves[0]; i++)
-        draw(r, &curves[i]);
-    dpt_str_printf(&r->out, "</div></section>\n");
+    if (events > 0 && dpt_page_many(r)) {
+        dpt_str_printf(&r->out, "<ul class=\"legend runs\">\n");
+        for (size_t i = 0; i < r->runs.n; i++)
+            dpt_chart_write_run(&r->out, i, r->labels[i]);
+        dpt_str_printf(&r->out, "</ul>\n");
+    }
+    if (events > 0) {
+        dpt_str_printf(&r->out, "<div class=\"charts\">\n");
+        for (size_t i = 0; i < sizeof curves / sizeof curves[0]; i++)
+            draw(r, &curves[i]);
+        dpt_str_printf(&r->out, "</div>");
+    }
+    dpt_str_printf(&r->out, "</section>\n");
 }
 
 /* Whether any event has the work of its ranks. */
@@ -293,8 +315,15 @@ static void write_waiting(struct dpt_page *r, size_t index)
 
 void dpt_page_ranks(struct dpt_page *r)
 {
-    bool any = false;
+    bool several = false, any = false;
 
+    for (size_t i = 0; i < r->runs.n; i++) {
+        const struct dpt_history_start *s = dpt_history_start(&r->runs.at[i].history);
+
+        several = several || s == NULL || s->ranks != 1;
+    }
+    if (!several) /* nothing was shared out */
+        return;
     dpt_str_printf(&r->out, "<section id=\"ranks\"><h2>Ranks</h2>\n<p>");
     for (size_t i = 0; i < r->runs.n; i++) {
         const struct dpt_history_start *s = dpt_history_start(&r->runs.at[i].history);
@@ -302,21 +331,21 @@ void dpt_page_ranks(struct dpt_page *r)
         if (tells_ranks(&r->runs.at[i].history)) {
             write_waiting(r, i);
             any = true;
-            continue;
+        } else if (!dpt_page_many(r)) {
+            dpt_page_prefix(r, i);
+            dpt_str_printf(&r->out, "<span class=\"%s\">%s</span><br>\n",
+                           s != NULL && s->ranks == 1 ? "dim" : "missing",
+                           s != NULL && s->ranks == 1
+                               ? "One rank, so nothing was shared out."
+                               : "What each rank did is not in the metrics; it is where log.every "
+                                 "counts steps or epochs.");
         }
-        dpt_page_prefix(r, i);
-        dpt_str_printf(&r->out, "<span class=\"%s\">%s</span><br>\n",
-                       s != NULL && s->ranks == 1 ? "dim" : "missing",
-                       s != NULL && s->ranks == 1
-                           ? "One rank, so nothing was shared out."
-                           : "What each rank did is not in the metrics; it is where log.every "
-                             "counts steps or epochs.");
     }
     dpt_str_printf(&r->out, "</p>\n");
     if (any) {
         dpt_str_printf(&r->out, "<div class=\"charts\">\n");
         draw(r, &imbalance);
-        for (size_t i = 0; i < r->runs.n; i++)
+        for (size_t i = 0; i < r->runs.n && !dpt_page_many(r); i++)
             write_bars(r, i);
         dpt_str_printf(&r->out, "</div>");
     }

@@ -221,9 +221,117 @@ static int write_differences(struct dpt_page *r)
     return n;
 }
 
+/* --- a row for each of many runs -------------------------------------------------------------- */
+
+static bool is_known(const struct dpt_page *r, const struct quantity *q)
+{
+    char text[DPT_HTML_NUMBER];
+
+    for (size_t i = 0; i < r->runs.n; i++)
+        if (strcmp(text_of(r, q, i, text), "–") != 0)
+            return true;
+    return false;
+}
+
+static bool is_same(const struct dpt_page *r, const struct quantity *q)
+{
+    char text[DPT_HTML_NUMBER], first[DPT_HTML_NUMBER];
+
+    for (size_t i = 1; i < r->runs.n; i++)
+        if (strcmp(text_of(r, q, i, text), text_of(r, q, 0, first)) != 0)
+            return false;
+    return true;
+}
+
+static bool is_column(const struct dpt_page *r, const struct quantity *q, bool differing)
+{
+    return is_known(r, q) && !(differing && is_same(r, q));
+}
+
+static void write_run_row(struct dpt_page *r, size_t run, const struct quantity *list, size_t n,
+                          bool differing)
+{
+    char text[DPT_HTML_NUMBER];
+
+    dpt_str_printf(&r->out, "<tr><th scope=\"row\">");
+    dpt_page_label(r, run);
+    dpt_str_printf(&r->out, "</th>");
+    if (!differing) {
+        dpt_str_printf(&r->out, "<td class=\"num\">");
+        write_state(r, run);
+        dpt_str_printf(&r->out, "</td>");
+    }
+    for (size_t k = 0; k < r->runs.jobs.n_keys && !differing; k++) {
+        const struct dpt_job_key *key = &r->runs.jobs.keys[k];
+
+        if (key->differs)
+            dpt_html_element(&r->out, "<td class=\"key\">",
+                             key->value[run] != NULL ? key->value[run] : "–", "</td>");
+    }
+    for (size_t i = 0; i < n; i++) {
+        const bool best = !differing && find_best(r, &list[i]) == run;
+
+        if (is_column(r, &list[i], differing))
+            dpt_html_element(&r->out,
+                             best ? "<td class=\"num best\"><strong>" : "<td class=\"num\">",
+                             text_of(r, &list[i], run, text), best ? "</strong></td>" : "</td>");
+    }
+    dpt_str_printf(&r->out, "</tr>\n");
+}
+
+/* Of what came out with the keys in which jobs differ; or, `differing`, of what is not the same for
+ * all runs. */
+static void write_run_rows(struct dpt_page *r, const struct quantity *list, size_t n,
+                           bool differing)
+{
+    dpt_str_printf(&r->out,
+                   "<div class=\"scroll tall\" tabindex=\"0\" role=\"region\" aria-label=\"the "
+                   "runs\"><table class=\"compare many\">\n<thead><tr><th "
+                   "scope=\"col\">run</th>%s",
+                   differing ? "" : "<th scope=\"col\">state</th>");
+    for (size_t k = 0; k < r->runs.jobs.n_keys && !differing; k++) {
+        if (!r->runs.jobs.keys[k].differs)
+            continue;
+        dpt_str_printf(&r->out, "<th scope=\"col\"><code>");
+        write_path(r, r->runs.jobs.keys[k].path);
+        dpt_str_printf(&r->out, "</code></th>");
+    }
+    for (size_t i = 0; i < n; i++)
+        if (is_column(r, &list[i], differing))
+            dpt_str_printf(&r->out, "<th scope=\"col\">%s</th>", list[i].name);
+    dpt_str_printf(&r->out, "</tr></thead>\n<tbody>");
+    for (size_t run = 0; run < r->runs.n; run++)
+        write_run_row(r, run, list, n, differing);
+    dpt_str_printf(&r->out, "</tbody></table></div>\n");
+}
+
+/* What is the same for all of many runs, once. */
+static void write_same(struct dpt_page *r, const struct quantity *list, size_t n)
+{
+    char text[DPT_HTML_NUMBER];
+
+    dpt_str_printf(&r->out, "<div class=\"scroll\"><table class=\"compare\"><tbody>\n");
+    for (size_t i = 0; i < n; i++)
+        if (is_known(r, &list[i]) && is_same(r, &list[i])) {
+            dpt_str_printf(&r->out, "<tr><th scope=\"row\">%s</th>", list[i].name);
+            dpt_html_element(&r->out, "<td class=\"wrap\">", text_of(r, &list[i], 0, text),
+                             "</td></tr>\n");
+        }
+    dpt_str_printf(&r->out, "</tbody></table></div>\n");
+}
+
+/* --- the head --------------------------------------------------------------------------------- */
+
 static void write_comparison(struct dpt_page *r)
 {
-    dpt_str_printf(&r->out, "<section id=\"comparison\"><h2>Comparison</h2>\n<div class=\"scroll\" "
+    dpt_str_printf(&r->out, "<section id=\"comparison\"><h2>Comparison</h2>\n");
+    if (dpt_page_many(r)) {
+        write_run_rows(r, quantities, QUANTITIES, false);
+        dpt_str_printf(&r->out, "<p class=\"dim note\">Keys are those in which the jobs differ. "
+                                "Bold: the best of a column.</p></section>\n");
+        return;
+    }
+    dpt_str_printf(&r->out, "<div class=\"scroll\" "
                             "tabindex=\"0\" role=\"region\" aria-label=\"comparison of the runs\">"
                             "<table class=\"compare\">\n");
     page_heads(r);
@@ -274,16 +382,20 @@ static void write_remarks(struct dpt_page *r)
 
 void dpt_page_environment(struct dpt_page *r)
 {
-    dpt_str_printf(&r->out,
-                   "<section id=\"environment\"><h2>Environment</h2>\n<div class=\"scroll\" "
-                   "tabindex=\"0\" role=\"region\" aria-label=\"environment\"><table "
-                   "class=\"compare\">\n");
-    if (r->runs.n > 1)
-        page_heads(r);
-    dpt_str_printf(&r->out, "<tbody>\n");
-    for (size_t i = 0; i < FACTS; i++)
-        write_quantity(r, &facts[i]);
-    dpt_str_printf(&r->out, "</tbody></table></div>\n");
+    dpt_str_printf(&r->out, "<section id=\"environment\"><h2>Environment</h2>\n");
+    if (dpt_page_many(r)) {
+        write_same(r, facts, FACTS);
+        write_run_rows(r, facts, FACTS, true);
+    } else {
+        dpt_str_printf(&r->out, "<div class=\"scroll\" tabindex=\"0\" role=\"region\" "
+                                "aria-label=\"environment\"><table class=\"compare\">\n");
+        if (r->runs.n > 1)
+            page_heads(r);
+        dpt_str_printf(&r->out, "<tbody>\n");
+        for (size_t i = 0; i < FACTS; i++)
+            write_quantity(r, &facts[i]);
+        dpt_str_printf(&r->out, "</tbody></table></div>\n");
+    }
     write_remarks(r);
     dpt_str_printf(&r->out, "</section>\n");
 }
@@ -312,7 +424,7 @@ void dpt_page_headline(struct dpt_page *r)
         dpt_html_element(&r->out, " <span class=\"dim path\">", r->runs.at[0].history.folder,
                          "</span>");
     }
-    for (size_t i = 0; i < r->runs.n && r->runs.n > 1; i++) {
+    for (size_t i = 0; i < r->runs.n && r->runs.n > 1 && !dpt_page_many(r); i++) {
         dpt_str_printf(&r->out, "<span class=\"run\">");
         dpt_page_label(r, i);
         dpt_str_printf(&r->out, "</span> ");

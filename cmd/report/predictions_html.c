@@ -13,7 +13,8 @@ enum {
     PAIRS = 20,  /* of classes that are confused most */
     FEW_PAIRS = 8,
     WORST_CLASSES = 12,
-    SHORT = 3, /* letters of a name for which a column need not be wider */
+    FEW_PICTURES = 10, /* of each of many runs */
+    SHORT = 3,         /* letters of a name for which a column need not be wider */
 };
 
 struct pair {
@@ -270,7 +271,7 @@ static void write_wrongs(struct dpt_page *r, const struct dpt_page_predictions *
         return;
     }
     dpt_str_printf(&r->out, "<div class=\"sheet\">\n");
-    for (int i = 0; i < v->n_wrong; i++)
+    for (int i = 0; i < v->n_wrong && i < (dpt_page_many(r) ? FEW_PICTURES : DPT_PAGE_WORST); i++)
         if (v->wrong[i].pixels != NULL)
             write_picture(r, v, &v->wrong[i]);
     dpt_str_printf(&r->out, "</div>\n");
@@ -356,16 +357,38 @@ static void write_predictions(struct dpt_page *r, size_t index)
     write_wrongs(r, v);
 }
 
+/* In a word, what the predictions of one of many runs are worth. */
+static void write_summary(struct dpt_page *r, size_t index)
+{
+    const struct dpt_page_predictions *v = &r->predictions[index];
+    char share[DPT_HTML_NUMBER];
+
+    dpt_str_printf(&r->out, "<details><summary>");
+    dpt_page_label(r, index);
+    if (v->why != NULL)
+        dpt_html_element(&r->out, ": <span class=\"missing\">", "none", "</span>");
+    else if (v->classes)
+        dpt_html_element(&r->out, ": ",
+                         dpt_html_percent(share, (double)v->correct / (double)v->samples), "");
+    dpt_str_printf(&r->out, "</summary>\n");
+}
+
 void dpt_page_write_predictions(struct dpt_page *r)
 {
+    if (r->no_predictions)
+        return;
     dpt_str_printf(&r->out, "<section id=\"predictions\"><h2>Predictions</h2>\n");
     for (size_t i = 0; i < r->runs.n; i++) {
-        if (r->runs.n > 1) {
+        if (dpt_page_many(r)) {
+            write_summary(r, i);
+        } else if (r->runs.n > 1) {
             dpt_str_printf(&r->out, "<h3 class=\"run\">");
             dpt_page_label(r, i);
             dpt_str_printf(&r->out, "</h3>\n");
         }
         write_predictions(r, i);
+        if (dpt_page_many(r))
+            dpt_str_printf(&r->out, "</details>\n");
     }
     dpt_str_printf(&r->out, "</section>\n");
 }

@@ -80,7 +80,7 @@ static enum dpt_status predict_all(struct dpt_cli *cli, struct dpt_page *r, stru
     struct dpt_page_means means = {.comm = comm, .log = &cli->log, .sets = sets};
     struct dpt_error why = {0};
 
-    if (dpt_cli_has(cli, "--no-predictions"))
+    if (r->no_predictions)
         dpt_fail(&why, DPT_USAGE, "left out (--no-predictions)");
     else if (dpt_comm_open(comm, &why) == DPT_OK)
         cli->log.silent = comm->world.rank != 0;
@@ -158,7 +158,7 @@ static enum dpt_status write_page(struct dpt_cli *cli, struct dpt_page *r, const
         DPT_TRY(dpt_fail_memory(err, "the page", (double)r->out.length));
     DPT_TRY(dpt_file_write(path, r->out.text, r->out.length, err));
     for (size_t i = 0; i < r->runs.n; i++)
-        if (r->predictions[i].why != NULL && !dpt_cli_has(cli, "--no-predictions"))
+        if (r->predictions[i].why != NULL && !r->no_predictions)
             dpt_log_warn(&cli->log, "%s: no predictions: %s", r->runs.at[i].history.folder,
                          r->predictions[i].why);
     dpt_log_info(&cli->log, "wrote %s, %.0f KB", path, (double)r->out.length / 1e3);
@@ -176,10 +176,11 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 
     if (cli->n_positional == 0 || cli->n_positional > DPT_PAGE_RUNS)
         return dpt_cli_wrong(
-            cli, cli->n_positional == 0 ? "which run folder?" : "sixteen runs at most;", err);
+            cli, cli->n_positional == 0 ? "which run folder?" : "100 runs at most;", err);
     if (path == NULL)
         return dpt_cli_wrong(cli, "where to? -o report.html;", err);
     DPT_TRY(check_output(path, err));
+    r.no_predictions = dpt_cli_has(cli, "--no-predictions");
     DPT_TRY(open_page(&r, cli, err));
     DPT_TRY(predict_all(cli, &r, &comm, err));
     if (!cli->log.silent) /* of several ranks one does it */
@@ -207,10 +208,10 @@ const struct dpt_command dpt_cmd_report = {
     .details =
         "Writes one HTML file that needs nothing beside it: loss, accuracy, learning rate and "
         "throughput, how evenly the ranks worked, the confusion of the classes and the most wrong "
-        "test images, the job and where it ran. Of several runs the curves lie over each other, "
-        "and "
-        "a table shows what differs in their jobs beside what came out. A run may still be under "
-        "way.\n\n"
+        "test images, the job and where it ran. Of several runs, up to 100, the curves lie over "
+        "each "
+        "other, and a table shows what differs in their jobs beside what came out; a click on a "
+        "name below a chart takes its curves away. A run may still be under way.\n\n"
         "The predictions are made anew, with the run's latest checkpoint on data.test, or "
         "data.valid where there is none. Paths in the job are looked for from this folder, then "
         "from those that the run's folder lies in; --set data.test=PATH names others. What is not "

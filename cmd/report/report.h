@@ -15,7 +15,8 @@
 #include "core/train/trainer.h"
 
 enum {
-    DPT_PAGE_RUNS = 16,     /* at most */
+    DPT_PAGE_RUNS = 100,    /* at most */
+    DPT_PAGE_FEW = 8,       /* runs up to which each has a column, and a legend in each chart */
     DPT_PAGE_WORST = 40,    /* samples that are shown */
     DPT_PAGE_CLASSES = 512, /* up to which a confusion matrix is counted */
     DPT_PAGE_SIDE = 48,     /* pixels of a shown picture, at most */
@@ -56,11 +57,18 @@ struct dpt_page_predictions {
 
 struct dpt_page {
     struct dpt_runs runs;
+    bool no_predictions;                      /* nobody wants them */
     const char **labels;                      /* [runs]: tells each from the others */
     struct dpt_page_predictions *predictions; /* [runs] */
     struct dpt_region region;
     struct dpt_str out;
 };
+
+/* Whether tables have a row for each run, not a column, and details are folded. */
+static inline bool dpt_page_many(const struct dpt_page *r)
+{
+    return r->runs.n > DPT_PAGE_FEW;
+}
 
 /* The checkpoint and data that a run's predictions are made with. */
 struct dpt_page_means {

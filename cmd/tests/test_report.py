@@ -267,6 +267,8 @@ def test_several_runs(project, tmp_path):
     assert set(page.lines("rate")) == {"a", "b", "c"}
     assert [e.words for e in page.root.one("figure", id="rate").all("li")] == ["a", "b", "c"]
     assert [e.words for e in page.root.one("figure", id="loss").all("li")] == ["a", "b", "c", "train", "valid", "test"]
+    assert [e.attributes.get("data-r") or e.attributes["data-p"] for e in page.root.one("figure", id="loss").all("li")] == [
+        "0", "1", "2", "train", "valid", "test"]
     best = [e.words for e in page.section("comparison").all("strong")]
     losses = [float(x) for x in results["test loss"]]
     assert f"{min(losses):.4g}" in best
@@ -335,7 +337,52 @@ def test_what_is_missing_is_said_in_its_place(project, tmp_path):
     assert "checkpoint" in why("--set", f"data.test={project[0]}/test-*.h5")
     shutil.rmtree(run / "checkpoints")
     assert "no checkpoint" in why("--set", f"data.test={project[0]}/test-*.h5")
-    assert "left out" in report(tmp_path / "r.html", run, "--no-predictions").section("predictions").words
+    page = report(tmp_path / "r.html", run, "--no-predictions")
+    assert not page.root.all("section", id="predictions"), "nobody wants them"
+
+
+def test_no_card_is_empty(project, tmp_path):
+    """One rank shares nothing out, and without an event there is nothing to draw."""
+    page = report(tmp_path / "r.html", project[0] / "runs/b", "--no-predictions")
+    assert [s.attributes["id"] for s in page.root.all("section")] == ["curves", "job", "environment"]
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.jsonl").write_text("")
+    page = report(tmp_path / "r.html", tmp_path / "run", "--no-predictions")
+    assert "No step is logged yet" in page.section("curves").words and not page.root.all("div", klass="charts")
+
+
+def many_runs(folder, n):
+    """Runs that differ in their learning rate, whose losses end at 0.001 n, and the last of which is best."""
+    for i in range(n):
+        run = folder / f"r{i}"
+        run.mkdir(parents=True)
+        text = json.dumps({"event": "run", "name": "many", "ranks": 1, "steps": 200, "host": "here", "threads": 1 + i % 2}) + "\n"
+        text += "".join(EVENT.format(step, round(0.001 * (n - i) + 2 / step, 6)) for step in range(1, 201))
+        text += json.dumps({"event": "eval", "step": 200, "split": "valid", "loss": 1, "accuracy": round(0.5 + i / 1000, 4), "samples": 9}) + "\n"
+        (run / "metrics.jsonl").write_text(text)
+        (run / "job.yaml").write_text(f"optimizer: {{type: adam, lr: {i + 1}e-4}}\n")
+    return [folder / f"r{i}" for i in range(n)]
+
+
+@pytest.mark.parametrize("n", [16, 100])
+def test_many_runs(tmp_path, n):
+    """A row each, in one table whose heads are the keys that differ; one legend of them for all charts; the page stays small."""
+    page = report(tmp_path / "r.html", *many_runs(tmp_path / "runs", n), "--no-predictions")
+    head, *rows = page.section("comparison").rows()
+    assert len(rows) == n and head[:3] == ["run", "state", "optimizer.lr"] and "best valid accuracy" in head and "ranks" in head
+    at = head.index("best valid accuracy")
+    assert [row[0] for row in rows] == [f"r{i}" for i in range(n)] and rows[3][2] == "4e-4"
+    assert rows[-1][at] == f"{50 + (n - 1) / 10:.2f} %" and rows[-1][at] in [s.words for s in page.section("comparison").all("strong")]
+    curves = page.section("curves")
+    legend = curves.one("ul", klass="runs")
+    assert [(li.attributes["data-r"], li.words) for li in legend.all("li")] == [(str(i), f"r{i}") for i in range(n)]
+    assert [li.words for li in page.root.one("figure", id="loss").all("li")] == ["train", "valid"]
+    assert not page.root.one("figure", id="rate").all("li")
+    groups = page.root.one("figure", id="loss").all("g", **{"data-p": "train"})
+    assert [g.attributes["data-r"] for g in groups] == [str(i) for i in range(n)] and all(g.all("polyline") for g in groups)
+    same, differs = page.section("environment").all("table")
+    assert ["host of rank 0", "here"] in same.rows() and differs.rows()[0] == ["run", "threads a rank"] and differs.rows()[2] == ["r1", "2"]
+    assert len(page.bytes) < 60e3 + 12e3 * n
 
 
 def test_numbers_that_are_none(tmp_path):
@@ -444,7 +491,7 @@ def test_the_output(project, tmp_path):
 
 
 @pytest.mark.parametrize("words, says", [
-    ([], "which run folder?"), (["a"], "where to?"), (["a"] * 17 + ["-o", "x.html"], "sixteen"),
+    ([], "which run folder?"), (["a"], "where to?"), (["a"] * 101 + ["-o", "x.html"], "100 runs at most"),
     (["nowhere", "-o", "x.html"], "no such run folder"), (["configs", "-o", "x.html"], "holds no run"),
     (["a", "--otuput", "x"], "did you mean --output?"),
 ])
