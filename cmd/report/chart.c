@@ -235,8 +235,10 @@ static void write_entry(struct dpt_str *out, const struct dpt_line *line, int co
         snprintf(class, sizeof class, "k%d", colour % DPT_CHART_COLOURS);
     if (of_run)
         dpt_str_printf(out, "<li data-r=\"%d\">", colour);
+    else if (line->part != NULL)
+        dpt_html_element(out, "<li data-p=\"", line->part, "\">");
     else
-        dpt_html_element(out, "<li data-p=\"", line->part != NULL ? line->part : "", "\">");
+        dpt_str_printf(out, "<li>");
     dpt_str_printf(out,
                    "<svg class=\"%s\" viewBox=\"0 0 26 12\" width=\"26\" height=\"12\" "
                    "aria-hidden=\"true\">",

@@ -11,6 +11,7 @@
 #include "core/state/checkpoint.h"
 #include "core/train/predict.h"
 #include "data/sources/source.h"
+#include "data/tables/columns.h"
 #include "models/model.h"
 
 static void keep_wrong(struct dpt_page_predictions *v, const struct dpt_page_wrong *wrong)
@@ -53,20 +54,55 @@ static void take_classes(struct dpt_page_predictions *v, const struct dpt_predic
     }
 }
 
+static void keep_off(struct dpt_page_predictions *v, const struct dpt_page_off *off)
+{
+    int at = v->n_off;
+
+    if (at == DPT_PAGE_OFF && off->loss <= v->off[at - 1].loss)
+        return;
+    if (at == DPT_PAGE_OFF)
+        at--;
+    else
+        v->n_off++;
+    for (; at > 0 && v->off[at - 1].loss < off->loss; at--)
+        v->off[at] = v->off[at - 1];
+    v->off[at] = *off;
+}
+
 static void take_numbers(struct dpt_page_predictions *v, const struct dpt_predicted *p)
 {
     const int64_t stride = 1 + (v->all - 1) / DPT_PAGE_CLOUD;
 
     for (int32_t i = 0; i < p->count; i++) {
-        const double truth = (double)p->targets[(size_t)i * (size_t)p->outputs];
-        const double predicted = (double)p->values[(size_t)i * (size_t)p->outputs];
+        const float *truth = p->targets + (size_t)i * (size_t)p->outputs;
+        const float *predicted = p->values + (size_t)i * (size_t)p->outputs;
+        struct dpt_page_off off = {.sample = p->sample[i]};
+        double farthest = -1;
 
-        if ((p->first + i) % stride == 0)
-            dpt_series_add(&v->cloud, truth, predicted);
         v->samples++;
-        v->sum += truth;
-        v->sum_of_squares += truth * truth;
-        v->residue += (predicted - truth) * (predicted - truth);
+        for (int32_t k = 0; k < p->outputs; k++) {
+            struct dpt_page_target *to = &v->target[k];
+            const double t = (double)truth[k], error = (double)predicted[k] - t;
+            const double from = t - to->mean;
+
+            to->mean += from / (double)v->samples;
+            to->spread += from * (t - to->mean);
+            to->squares += error * error;
+            to->absolute += fabs(error);
+            if (fabs(error) > farthest) {
+                farthest = fabs(error);
+                off.output = k;
+                off.truth = truth[k];
+                off.predicted = predicted[k];
+            }
+        }
+        off.loss = p->loss != NULL ? p->loss[i] : (float)farthest;
+        keep_off(v, &off);
+        if ((p->first + i) % stride != 0)
+            continue;
+        dpt_series_add(&v->cloud, (double)truth[0], (double)predicted[0]);
+        dpt_series_add(&v->residuals, (double)predicted[0],
+                       (double)predicted[0] - (double)truth[0]);
     }
 }
 
@@ -106,9 +142,34 @@ static enum dpt_status open_predictions(struct dpt_page *r, struct dpt_page_pred
         if (v->confusion == NULL)
             return dpt_fail_memory(err, "the confusion matrix", 0);
     }
-    if (!v->classes && !dpt_series_open(&v->cloud, DPT_PAGE_CLOUD + 1, &r->region))
+    if (v->classes)
+        return DPT_OK;
+    v->target = dpt_region_alloc(&r->region, n * sizeof *v->target);
+    if (v->target == NULL || !dpt_series_open(&v->cloud, DPT_PAGE_CLOUD + 1, &r->region) ||
+        !dpt_series_open(&v->residuals, DPT_PAGE_CLOUD + 1, &r->region))
         return dpt_fail_memory(err, "the predictions", 0);
     return DPT_OK;
+}
+
+/* The names of the columns that the outputs predict. */
+static enum dpt_status name_targets(struct dpt_page *r, struct dpt_page_predictions *v,
+                                    const struct dpt_source_model *model, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_columns columns = {0};
+    int32_t k = 0;
+
+    if (v->classes || model->columns == NULL)
+        return DPT_OK;
+    DPT_TRY(dpt_columns_parse(&columns, model->columns, model->columns_of, err));
+    for (size_t i = 0; i < columns.n && k < v->outputs; i++)
+        if (columns.at[i].role == DPT_COLUMN_LABEL)
+            v->target[k++].name = dpt_region_strdup(&r->region, columns.at[i].name);
+    if (r->region.failed)
+        DPT_TRY(dpt_fail_memory(err, "the names of the targets", (double)k));
+out:
+    dpt_columns_release(&columns);
+    return status;
 }
 
 /* Finds the name and step of the checkpoint that a link points to. */
@@ -162,20 +223,23 @@ static enum dpt_status predict(struct dpt_page *r, size_t run, const struct dpt_
 
     if (realpath(r->runs.at[run].history.folder, folder) == NULL)
         return dpt_fail_errno(err, DPT_IO, "%s", r->runs.at[run].history.folder);
+    DPT_TRY(open_data(&t, job, means, folder, err));
+    DPT_TRY(dpt_page_take_model(r, run, &t.model.graph, err));
     if (job->data.test.n == 0 && job->data.valid.n == 0)
-        return dpt_fail(err, DPT_BAD_JOB, "the job names neither data.test nor data.valid");
+        DPT_TRY(dpt_fail(err, DPT_BAD_JOB, "the job names neither data.test nor data.valid"));
     dpt_checkpoint_resolve(folder, path);
     if (access(path, R_OK) != 0)
-        return dpt_fail(err, DPT_BAD_DATA, "the run has no checkpoint");
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "the run has no checkpoint"));
     name_checkpoint(v, path);
-    DPT_TRY(open_data(&t, job, means, folder, err));
     split = t.data.test.present ? &t.data.test : &t.data.valid;
     DPT_TRY(dpt_trainer_load_params(&t, path, false, err));
     DPT_TRY(open_predictions(r, v, &t, split, err));
     DPT_TRY(
         dpt_trainer_predict(&t, split, means->comm->world.rank == 0 ? take : NULL, v, NULL, err));
-    if (means->comm->world.rank == 0 && v->classes)
-        status = dpt_source_model_find(&model, &job->data, true, &r->region, err);
+    if (means->comm->world.rank == 0)
+        status = dpt_source_model_find(&model, &job->data, v->classes, &r->region, err);
+    if (means->comm->world.rank == 0 && status == DPT_OK)
+        status = name_targets(r, v, &model, err);
     v->names = model.classes;
     v->n_names = model.n_classes;
     if (means->comm->world.rank == 0 && status == DPT_OK)

@@ -277,36 +277,6 @@ static void write_wrongs(struct dpt_page *r, const struct dpt_page_predictions *
     dpt_str_printf(&r->out, "</div>\n");
 }
 
-static void write_numbers(struct dpt_page *r, size_t index)
-{
-    const struct dpt_page_predictions *v = &r->predictions[index];
-    const double n = (double)v->samples, spread = v->sum_of_squares - v->sum * v->sum / n;
-    struct dpt_line line = {
-        .name = "sample", .kind = DPT_LINE_CLOUD, .colour = (int)index, .points = v->cloud};
-    char id[32], error[DPT_HTML_NUMBER], r2[DPT_HTML_NUMBER], digits[DPT_HTML_NUMBER];
-    const struct dpt_chart chart = {
-        .id = id,
-        .title = "Predicted against true",
-        .x_label = "true",
-        .y_label = v->outputs > 1 ? "first output; on the line they are equal"
-                                  : "on the line they are equal",
-        .lines = &line,
-        .n = 1,
-        .diagonal = true,
-    };
-
-    snprintf(id, sizeof id, "cloud%zu", index);
-    dpt_str_printf(&r->out,
-                   "<p>Root of the mean squared error %s, R² %s, on %s samples%s.</p>\n<div "
-                   "class=\"charts\">",
-                   dpt_html_number(error, sqrt(v->residue / n), 4),
-                   dpt_html_number(r2, spread > 0 ? 1 - v->residue / spread : NAN, 5),
-                   dpt_html_count(digits, n),
-                   v->cloud.n < (size_t)v->samples ? ", of which some are shown" : "");
-    dpt_chart_write(&chart, &r->out);
-    dpt_str_printf(&r->out, "</div>\n");
-}
-
 /* Says so where the metrics have another accuracy for the same weights and samples. */
 static void compare_accuracy(struct dpt_page *r, size_t index)
 {
@@ -349,7 +319,7 @@ static void write_predictions(struct dpt_page *r, size_t index)
                        v->split);
     dpt_html_element(&r->out, "by the weights of <code>", v->checkpoint, "</code>.</p>\n");
     if (!v->classes) {
-        write_numbers(r, index);
+        dpt_page_numbers(r, index);
         return;
     }
     compare_accuracy(r, index);

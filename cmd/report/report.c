@@ -64,7 +64,8 @@ static enum dpt_status open_page(struct dpt_page *r, const struct dpt_cli *cli,
     DPT_TRY(dpt_runs_open(&r->runs, cli->positional, cli->n_positional, err));
     r->labels = dpt_region_alloc(&r->region, r->runs.n * sizeof *r->labels);
     r->predictions = dpt_region_alloc(&r->region, r->runs.n * sizeof *r->predictions);
-    if (r->labels == NULL || r->predictions == NULL)
+    r->models = dpt_region_alloc(&r->region, r->runs.n * sizeof *r->models);
+    if (r->region.failed)
         DPT_TRY(dpt_fail_memory(err, "the report", 0));
     name_runs(r);
 out:
@@ -140,6 +141,7 @@ static void write_sections(struct dpt_page *r)
     dpt_page_curves(r);
     dpt_page_ranks(r);
     dpt_page_write_predictions(r);
+    dpt_page_models(r);
     write_jobs(r);
     dpt_page_environment(r);
     dpt_str_printf(&r->out,
@@ -208,10 +210,10 @@ const struct dpt_command dpt_cmd_report = {
     .details =
         "Writes one HTML file that needs nothing beside it: loss, accuracy, learning rate and "
         "throughput, how evenly the ranks worked, the confusion of the classes and the most wrong "
-        "test images, the job and where it ran. Of several runs, up to 100, the curves lie over "
-        "each "
-        "other, and a table shows what differs in their jobs beside what came out; a click on a "
-        "name below a chart takes its curves away. A run may still be under way.\n\n"
+        "test images, or how far off numbers are and where most, the model's layers, the job and "
+        "where it ran. Of several runs, up to 100, the curves lie over each other, and a table "
+        "shows what differs in their jobs beside what came out; a click on a name below a chart "
+        "takes its curves away. A run may still be under way.\n\n"
         "The predictions are made anew, with the run's latest checkpoint on data.test, or "
         "data.valid where there is none. Paths in the job are looked for from this folder, then "
         "from those that the run's folder lies in; --set data.test=PATH names others. What is not "

@@ -21,6 +21,7 @@ enum {
     DPT_PAGE_CLASSES = 512, /* up to which a confusion matrix is counted */
     DPT_PAGE_SIDE = 48,     /* pixels of a shown picture, at most */
     DPT_PAGE_CLOUD = 600,   /* points of predicted against true */
+    DPT_PAGE_OFF = 20,      /* samples far off that are shown */
 };
 
 /* A sample that the model gets wrong. */
@@ -30,6 +31,21 @@ struct dpt_page_wrong {
     int32_t label, chosen; /* the true class, the model's */
     float p_label, p_chosen, loss;
     uint8_t *pixels; /* [height][width][channels]; NULL: samples are no pictures */
+};
+
+/* A sample whose prediction is far off: its output that is farthest off. */
+struct dpt_page_off {
+    int64_t sample; /* in its data set */
+    int32_t output;
+    float truth, predicted, loss;
+};
+
+/* Sums over the samples of one output, in the units of the data. */
+struct dpt_page_target {
+    const char *name; /* its column's, or NULL */
+    double mean;      /* of the truth, so far */
+    double spread;    /* sum of squared distances of the truth from its mean (Welford 1962) */
+    double squares, absolute; /* sums of squared and of absolute errors */
 };
 
 /* The predictions of a run's checkpoint for its test data, or for data.valid where there is
@@ -50,9 +66,12 @@ struct dpt_page_predictions {
     int n_wrong;
     int64_t all_wrong;
     int width, height, channels; /* of the pixels; 0: none */
-    struct dpt_series cloud;     /* x true, y predicted; of the first output */
-    double sum, sum_of_squares,
-        residue; /* sum and sum of squares of the first output's truth, and of its squared errors */
+    /* Of numbers: */
+    struct dpt_page_target *target;        /* [outputs] */
+    struct dpt_series cloud;               /* x true, y predicted; of the first output */
+    struct dpt_series residuals;           /* x predicted, y predicted - true; likewise */
+    struct dpt_page_off off[DPT_PAGE_OFF]; /* the largest losses first */
+    int n_off;
 };
 
 struct dpt_page {
@@ -60,6 +79,7 @@ struct dpt_page {
     bool no_predictions;                      /* nobody wants them */
     const char **labels;                      /* [runs]: tells each from the others */
     struct dpt_page_predictions *predictions; /* [runs] */
+    const char **models;                      /* [runs] its layers as a table; NULL: unknown */
     struct dpt_region region;
     struct dpt_str out;
 };
@@ -82,6 +102,9 @@ struct dpt_page_means {
  * (memory). */
 enum dpt_status dpt_page_predict(struct dpt_page *r, size_t run, const struct dpt_page_means *means,
                                  struct dpt_error *err);
+/* Keeps the layers of a run's model, as a table. Errors: RANK (memory). */
+enum dpt_status dpt_page_take_model(struct dpt_page *r, size_t run, const struct dpt_graph *graph,
+                                    struct dpt_error *err);
 /* Says why a run has no predictions. Errors: RANK (memory). */
 enum dpt_status dpt_page_leave_out(struct dpt_page *r, size_t run, const char *why,
                                    struct dpt_error *err);
@@ -97,6 +120,9 @@ void dpt_page_headline(struct dpt_page *r);
 void dpt_page_curves(struct dpt_page *r);
 void dpt_page_ranks(struct dpt_page *r);
 void dpt_page_write_predictions(struct dpt_page *r);
+/* Of one run that predicts numbers (numbers_html.c). */
+void dpt_page_numbers(struct dpt_page *r, size_t run);
+void dpt_page_models(struct dpt_page *r);
 void dpt_page_environment(struct dpt_page *r);
 
 /* A swatch and the label of a run, for headings and tables; of several runs, "label: ". */

@@ -33,6 +33,10 @@ addEventListener('load', function () {
     if (!inside && e.scrollWidth > e.clientWidth + 1 && e.clientWidth > 0 && getComputedStyle(e).display != 'inline')
       over.push('narrow ' + e.tagName + '.' + e.className + ' ' + e.textContent.slice(0, 40));
   });
+  document.querySelectorAll('.scroll').forEach(function (d) {
+    var said = d.previousElementSibling;
+    if (d.scrollWidth > d.clientWidth + 1 && !(said && said.className == 'aside' && !said.hidden)) over.push('silent ' + d.getAttribute('aria-label'));
+  });
   document.querySelectorAll('svg.plot text').forEach(function (e) {
     var own = e.getBoundingClientRect(), all = e.closest('svg').getBoundingClientRect();
     if (own.left < all.left - 1 || own.right > all.right + 1) over.push('label ' + e.textContent);

@@ -1,0 +1,106 @@
+"""`dptrain report`: the table of the model's layers, and of models of numbers how far off they are, in the units of the data."""
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+sys.path[:0] = ["scripts/lib", "cmd/tests"]
+import dpt  # noqa: E402
+from page import Page  # noqa: E402
+
+NET = """
+data: {train: synthetic, test: synthetic, synthetic: {samples: 64, shape: [1, 8, 8], classes: 4}}
+model:
+  type: sequential
+  layers:
+    - conv: {channels: 6, kernel: 3, padding: same, name: stem}
+    - relu
+    - conv: {channels: 6, padding: same}
+    - add: stem
+    - global_avgpool
+    - dense: 4
+batch: {global: 32}
+train: {steps: 2}
+"""
+
+
+def page_of(folder, *words):
+    result = dpt.run("report", *words, "-o", folder / "r.html", "--quiet")
+    assert result.code == 0, result
+    return Page(Path(folder / "r.html"))
+
+
+def number(text):
+    return float(text.replace(" ", "").replace("\u00a0", ""))
+
+
+def test_the_layers_of_a_model(tmp_path):
+    dpt.train(dpt.write_job(tmp_path / "net.yaml", NET), tmp_path / "net")
+    section = page_of(tmp_path, tmp_path / "net").section("model")
+    assert section.one("table").rows() == [
+        ["layer", "kind", "reads", "output", "parameters"],
+        ["input", "input", "", "1x8x8", ""],
+        ["stem", "conv", "input", "6x8x8", "60"],
+        ["relu1", "relu", "stem", "6x8x8", ""],
+        ["conv1", "conv", "relu1", "6x8x8", "330"],
+        ["add1", "add", "conv1, stem", "6x8x8", ""],
+        ["global_avgpool1", "global_avgpool", "add1", "6", ""],
+        ["dense1", "dense", "global_avgpool1", "4", "28"],
+        ["all", "", "", "", "418"]]
+    plain = "data: {train: synthetic, synthetic: {samples: 64, shape: [5], classes: 2}}\nmodel: {type: mlp, hidden: [3], outputs: 2}\ntrain: {steps: 1}\n"
+    for name in "ab":
+        dpt.train(dpt.write_job(tmp_path / "plain.yaml", plain), tmp_path / name)
+    page = page_of(tmp_path, tmp_path / "a", tmp_path / "net", tmp_path / "b")
+    assert "names neither data.test nor data.valid" in page.section("predictions").words, "but its layers are known"
+    assert [s.words for s in page.section("model").all("summary")] == ["a b layers", "net layers"]
+    assert page.section("model").all("table")[0].rows()[1:] == [
+        ["input", "input", "5", ""], ["dense1", "dense", "3", "18"], ["relu1", "relu", "3", ""], ["dense2", "dense", "2", "8"], ["all", "", "", "26"]]
+
+
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory):
+    """A model of two columns of a table, far from 0 and from each other; its predictions as `predict` has them."""
+    folder = tmp_path_factory.mktemp("numbers")
+    draw = np.random.default_rng(2)
+    x = draw.normal(size=(300, 2))
+    y = np.stack([40000 + 9000 * x[:, 0] + 900 * draw.normal(size=300), 3 * x[:, 1]], 1)
+    (folder / "t.csv").write_text('a,b,"price, EUR",<days>\n' + "".join(",".join(f"{v:.6g}" for v in row) + "\n" for row in np.hstack([x, y])))
+    assert dpt.run("convert", "csv", folder / "t.csv", "--label", '"price, EUR",<days>', "--split", "70/30", "--output", f"{folder}/").code == 0
+    job = dpt.write_job(folder / "job.yaml", f"data: {{train: {folder}/train-*.h5, test: {folder}/test-*.h5}}\nmodel: {{type: linear, outputs: 2}}\n"
+                        "loss: mse\nbatch: {global: 42}\noptimizer: {type: adam, lr: 30}\ntrain: {epochs: 40}\n")
+    dpt.train(job, folder / "run")
+    shard = folder / "test-00000-of-00001.h5"
+    assert dpt.run("predict", job, "--checkpoint", folder / "run", "--input", shard, "--out", folder / "p.h5").code == 0
+    with h5py.File(folder / "p.h5") as f:
+        return folder, f["targets"][()].astype(float), f["predictions"][()].astype(float)
+
+
+def test_how_far_off_numbers_are(numbers, tmp_path):
+    folder, truth, predicted = numbers
+    section = page_of(tmp_path, folder / "run").section("predictions")
+    head, *rows = section.one("table", klass="errors").rows()
+    assert head[:4] == ["target", "mean absolute error", "root of the mean squared error", "R²"]
+    assert [row[0] for row in rows] == ["price, EUR", "<days>"]
+    for k, row in enumerate(rows):
+        error = predicted[:, k] - truth[:, k]
+        want = [abs(error).mean(), (error**2).mean()**0.5, 1 - (error**2).sum() / ((truth[:, k] - truth[:, k].mean())**2).sum(), truth[:, k].mean(),
+                truth[:, k].std()]
+        assert [number(c) for c in row[1:]] == pytest.approx(want, rel=1e-3), row
+    for chart in ("cloud0", "errors0"):
+        assert len(section.one("figure", id=chart).all("circle", klass="cloud")) == len(truth)
+    assert "price, EUR" in section.one("figure", id="errors0").one("figcaption").words
+
+
+def test_the_samples_that_are_farthest_off(numbers, tmp_path):
+    folder, truth, predicted = numbers
+    off = page_of(tmp_path, folder / "run").section("predictions").one("table", klass="off").rows()[1:]
+    assert len(off) == 20
+    order = np.argsort(-((predicted - truth)**2).mean(1))[:20]
+    assert [int(row[0]) for row in off] == order.tolist()
+    for row, i in zip(off, order):
+        k = int(abs(predicted[i] - truth[i]).argmax())
+        assert row[1] == ["price, EUR", "<days>"][k]
+        assert number(row[2]) == pytest.approx(truth[i, k], rel=1e-3, abs=1) and number(row[3]) == pytest.approx(predicted[i, k], rel=1e-3, abs=1)
+        assert number(row[4]) == pytest.approx(predicted[i, k] - truth[i, k], rel=1e-3, abs=1)
