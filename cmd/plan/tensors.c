@@ -81,8 +81,7 @@ void dpt_plan_print_tensors(const struct dpt_plan *p, struct dpt_str *out)
 
     if (patterns_of(p, FROZEN)->texts.n == 0 && n_groups(p) == 0)
         return;
-    dpt_str_printf(out, "%-39s %14s %14s\n", "what the job says of tensors", "tensors",
-                   "parameters");
+    dpt_str_printf(out, "%-39s %14s %14s\n", "frozen, or in a group", "tensors", "parameters");
     if (patterns_of(p, FROZEN)->texts.n > 0)
         dpt_str_printf(out, "train.freeze:\n");
     print_patterns(p, FROZEN, out);
