@@ -157,14 +157,14 @@ void dpt_trainer_warn_idle(const struct dpt_trainer *t, struct dpt_log *log)
     dpt_free(idle);
 }
 
-const struct dpt_graph_node *dpt_trainer_lockstep_norm(const struct dpt_trainer *t)
+bool dpt_trainer_lockstep(const struct dpt_trainer *t)
 {
     const struct dpt_graph *graph = &t->model.graph;
 
     for (int32_t i = 0; i < graph->n_nodes && t->data.train.present; i++)
         if (graph->nodes[i].whole_step && t->job->batch.global > dpt_trainer_choose_micro(t))
-            return &graph->nodes[i];
-    return NULL;
+            return true;
+    return false;
 }
 
 int dpt_trainer_choose_slots(const struct dpt_trainer *t, int32_t micro)

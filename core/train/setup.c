@@ -136,36 +136,16 @@ static enum dpt_status check_room(const struct dpt_trainer *t, struct dpt_error 
     return err->status;
 }
 
-/* Micro-batches that wait for each other at a norm need a backend that leaves off there. */
-static enum dpt_status check_lockstep(const struct dpt_trainer *t,
-                                      const struct dpt_graph_node *norm, struct dpt_error *err)
-{
-    const long long global = (long long)t->job->batch.global;
-    char place[512];
-
-    if (norm == NULL || t->backend->forward != NULL)
-        return DPT_OK;
-    return dpt_fail(err, DPT_BAD_JOB,
-                    "%smodel (%s): `statistics: batch` over micro-batches of %lld of %lld samples "
-                    "is not there on %s: batch.micro: %lld makes them one, on one rank; or take "
-                    "device.kind: cpu, or `statistics: micro`",
-                    place_of(t, norm, place), norm->name, (long long)dpt_trainer_choose_micro(t),
-                    global, t->backend->name, global);
-}
-
 /* The model, and the engine that can take its steps. */
 static enum dpt_status build_model(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct dpt_graph_node *norm;
 
     DPT_TRY(check_precision(t, err));
     DPT_TRY(dpt_trainer_build_model(t, err));
-    norm = dpt_trainer_lockstep_norm(t);
-    DPT_TRY(check_lockstep(t, norm, err));
-    t->team.lockstep = norm != NULL;
+    t->team.lockstep = dpt_trainer_lockstep(t);
     t->team.together =
-        norm == NULL && t->backend->teams != NULL && t->backend->teams(&t->model.graph);
+        !t->team.lockstep && t->backend->teams != NULL && t->backend->teams(&t->model.graph);
     t->engine = dpt_engine_choose(t);
     if (!t->planned)
         DPT_TRY(check_room(t, err));
@@ -181,6 +161,8 @@ static void set_threads(struct dpt_trainer *t, int most)
 
     if (device && (t->engine->on_device || !t->data.train.present))
         useful = DEVICE_THREADS;
+    else if (device && t->team.lockstep) /* each has programs of its own on the device */
+        useful = 1;
     else if (!device && t->data.train.present)
         useful = dpt_trainer_useful_threads(t);
     t->team.threads = most < useful ? most : useful;

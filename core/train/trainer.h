@@ -204,9 +204,9 @@ enum dpt_status dpt_trainer_open(struct dpt_trainer *t, const struct dpt_job *jo
 enum dpt_status dpt_trainer_plan(struct dpt_trainer *t, const struct dpt_job *job,
                                  const struct dpt_comm *comm, int threads, unsigned parts,
                                  struct dpt_error *err);
-/* The first norm of the model that takes the statistics of steps of more than one micro-batch;
- * NULL: there is none. Follows from the job and the model alone. */
-const struct dpt_graph_node *dpt_trainer_lockstep_norm(const struct dpt_trainer *t);
+/* Whether a norm of the model takes the statistics of steps of more than one micro-batch. Follows
+ * from the job and the model alone. */
+bool dpt_trainer_lockstep(const struct dpt_trainer *t);
 /* How many micro-batches of that size the busiest thread of any rank has in a step. */
 int dpt_trainer_choose_slots(const struct dpt_trainer *t, int32_t micro);
 /* How many threads of a rank a step of the trainer's model can keep busy, at least 1. */

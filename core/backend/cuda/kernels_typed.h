@@ -194,7 +194,8 @@ struct dpt_cuda_scales_args {
  * first two rows, and samples x mean and samples x unbiased variance to `means` and `variances`.
  * batchnorm_weights writes the means of dy and of dy x', where x' = (x - mean) scale, to the last
  * two rows, and their sums to dbias and dweight, divided by state's loss_scale (NULL: there is
- * none).
+ * none). sums: [2][pitch], NULL where nobody reads them: the first one writes the means and the
+ * sums of the squares of what is off them there, the second one those of dy and of dy x'.
  *
  * batchnorm_back writes dx to y, which may be dy; 3 passes. _relu: with a ReLU after the norm. Rows
  * past the control's count do not count, and have no dx. weight, bias, mean, variance: floats, with
@@ -206,7 +207,7 @@ struct dpt_cuda_batchnorm_args {
     void *y;
     float *statistics, *means, *variances, *dweight, *dbias;
     const float *weight, *bias, *mean, *variance;
-    double *partial;
+    double *partial, *sums;
     uint32_t *counter;
     const struct dpt_cuda_control *control;
     const struct dpt_cuda_state *state;

@@ -62,6 +62,9 @@ struct dpt_cuda_program {
 
     struct dpt_cuda_lists *lists; /* private to program*.c */
     pthread_mutex_t lock;         /* held by threads that use the backend's table */
+    /* Those of the other micro-batches that workers have under way (program_passes.c). */
+    struct dpt_cuda_program **others;
+    int n_others;
 };
 
 /* The GPUs of this machine, and whole steps on one, beside the backend's own table. */
@@ -88,6 +91,11 @@ enum dpt_status dpt_cuda_program_measure(const struct dpt_program_spec *spec,
  * said. Errors, as of all functions that enqueue: RANK, INTERNAL. */
 enum dpt_status dpt_cuda_run_list(struct dpt_cuda_program *p, enum dpt_cuda_stage stage,
                                   bool training, struct dpt_error *err);
+/* Enqueues those launches of training of a list that belong to nodes first ... last-1, but of norms
+ * of the whole step without their sums, and the sums of node `norm`. */
+enum dpt_status dpt_cuda_enqueue_range(struct dpt_cuda_program *p, enum dpt_cuda_stage stage,
+                                       int32_t first, int32_t last, int32_t norm,
+                                       struct dpt_error *err);
 /* Enqueues forward of training. add: the micro-batch's contribution to the state is added to the
  * content of `gradient`, else written there. */
 enum dpt_status dpt_cuda_enqueue_forward(struct dpt_cuda_program *p, bool add,
@@ -150,6 +158,9 @@ void dpt_cuda_program_plans(const void *program, struct dpt_str *text);
 
 /* In the cache's file a sign precedes a plan's tag: whether bias and ReLU are fused in it. */
 enum { DPT_CUDA_NONE = -1, DPT_CUDA_ALIGN = 256, DPT_CUDA_FUSED_TAG = DPT_CUDA_TAG + 2 };
+
+/* Rows of floats in dpt_cuda_batchnorm_args.statistics. */
+enum { DPT_CUDA_STATISTICS = 4 };
 
 /* --- memory layout: program_layout.c ---------------------------------------------------------- */
 
@@ -312,6 +323,7 @@ struct dpt_cuda_entry {
         struct dpt_cuda_update_args update;
     } args;
     size_t add; /* offset in args of the int32_t that makes the kernel add; 0: none */
+    bool sums;  /* of a norm of the whole step: sums over the micro-batch for `args.sums` */
     struct dpt_cuda_math *math;
     /* For DPT_CUDA_FILL (with zeros) and DPT_CUDA_COPY. */
     void *to;
@@ -375,7 +387,9 @@ struct dpt_cuda_lists {
     int32_t *labels;
     int64_t *sample;
     uint64_t *positions;
-    int32_t first; /* the batch's row at which the last sub-batch sent begins */
+    float *norm_rows;  /* [2][pitch] of the widest norm of the whole step, as `norm_sums` */
+    double *norm_sums; /* of a micro-batch */
+    int32_t first;     /* the batch's row at which the last sub-batch sent begins */
 };
 
 /* The kernel for the program's type of tensor, from the one for floats. */

@@ -2,9 +2,6 @@
  * each is a vector of channels followed by zeros. */
 #include "core/backend/cuda/program.h"
 
-/* Rows of the micro-batch's statistics (dpt_cuda_batchnorm_args); only training needs them. */
-enum { STATISTICS = 4 };
-
 static struct dpt_cuda_cut cut_of(const struct dpt_cuda_node_layout *f, int64_t micro, int lanes)
 {
     return dpt_cuda_bias_back_cut(micro * f->h * f->w, f->pitch, lanes);
@@ -44,7 +41,7 @@ static struct dpt_cuda_layout layout(const struct dpt_graph *graph,
 static int64_t statistics_bytes(const struct dpt_cuda_node_layout *f, int64_t micro)
 {
     (void)micro;
-    return STATISTICS * f->pitch * (int64_t)sizeof(float);
+    return f->pitch * (int64_t)(DPT_CUDA_STATISTICS * sizeof(float) + 2 * sizeof(double));
 }
 
 static float *in_arena(const struct dpt_cuda_program *p, float *arena, int32_t tensor)
@@ -81,6 +78,9 @@ static struct dpt_cuda_batchnorm_args training_args(const struct dpt_cuda_progra
     struct dpt_cuda_batchnorm_args args = args_of(p, i);
 
     args.statistics = (void *)(p->lists->values + dpt_cuda_node_layout_of(p, i)->saved);
+    if (node->whole_step)
+        args.sums =
+            (void *)(args.statistics + DPT_CUDA_STATISTICS * dpt_cuda_node_layout_of(p, i)->pitch);
     args.means = in_arena(p, p->gradient, node->mean);
     args.variances = in_arena(p, p->gradient, node->variance);
     args.dweight = in_arena(p, p->gradient, node->weight);
@@ -99,6 +99,9 @@ static enum dpt_status add(struct dpt_cuda_program *p, int32_t i, enum dpt_cuda_
     struct dpt_cuda_entry entry = dpt_cuda_kernel_entry(p, i, pass, kernel, args);
 
     entry.when = when;
+    entry.sums = args->sums != NULL && (kernel == DPT_CUDA_K_batchnorm_statistics_f32 ||
+                                        kernel == DPT_CUDA_K_batchnorm_weights_f32 ||
+                                        kernel == DPT_CUDA_K_batchnorm_relu_weights_f32);
     entry.add = offsetof(struct dpt_cuda_batchnorm_args, add);
     return dpt_cuda_add_entry(p, stage, &entry, err);
 }

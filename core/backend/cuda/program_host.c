@@ -1,159 +1,13 @@
 /*
  * The backend's table: parameters, gradients and samples are in host memory, and each call waits
  * for its micro-batch. Whole steps on the device are in steps.c.
- *
- * Data are sent from pinned memory, which must not change before they have arrived: a call
- * therefore enqueues all of its sub-batches, each from its own part, before it waits.
  */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "core/backend/backend.h"
-#include "core/backend/cuda/program.h"
-
-/* --- pinned memory ---------------------------------------------------------------------------- */
-
-/* Allocates pinned memory at the first call, since whole steps on the device do not need it. */
-static enum dpt_status stage(struct dpt_cuda_program *p, struct dpt_error *err)
-{
-    struct dpt_cuda_lists *l = p->lists;
-    const struct dpt_graph *graph = p->spec.graph;
-    const int64_t micro = p->spec.micro, in = dpt_shape_size(&graph->nodes[0].out),
-                  out = l->memory_layout.outputs,
-                  sub_batches = (p->spec.micro + p->micro - 1) / p->micro;
-    const struct dpt_cuda_piece pieces[] = {
-        {"the steps' numbers", sub_batches * (int64_t)sizeof *l->control, (void **)&l->control,
-         true},
-        {"the metric sums", sub_batches * (int64_t)sizeof *l->metric_sums, (void **)&l->metric_sums,
-         true},
-        {"the samples", micro * in * 4, (void **)&l->input, true},
-        {"the labels", micro * 4, (void **)&l->labels, true},
-        {"the targets", micro * out * 4, (void **)&l->targets, true},
-        {"the samples' weights", micro * 4, (void **)&l->weights, true},
-        {"the samples' numbers", micro * 8, (void **)&l->sample, true},
-        {"the parameters", graph->arena * 4, (void **)&l->arena, true},
-        {"the outputs", p->micro * out * 4, (void **)&l->answers, true},
-        {"the search for what is no number", graph->n_nodes * (int64_t)8, (void **)&l->positions,
-         true},
-    };
-
-    return l->positions != NULL ? DPT_OK : dpt_cuda_hold(&p->ctx, DPT_CUDA_ROWS(pieces), err);
-}
-
-/* Waits until no other thread uses the program, and makes the context the calling thread's. */
-static enum dpt_status take_turn(struct dpt_cuda_program *p, struct dpt_error *err)
-{
-    enum dpt_status status;
-
-    pthread_mutex_lock(&p->lock);
-    status = dpt_cuda_context_enter(&p->ctx, err);
-    return status == DPT_OK ? stage(p, err) : status;
-}
-
-static enum dpt_status wait(struct dpt_cuda_program *p, struct dpt_error *err)
-{
-    const struct dpt_cuda_library *lib = &p->ctx.lib;
-
-    return dpt_cuda_check(lib, lib->cuStreamSynchronize(p->ctx.compute), "cuStreamSynchronize",
-                          err);
-}
-
-/* Lets the next thread in. After a failure it waits first, so that no copy from or to the host's
- * memory is left. */
-static void give_turn(struct dpt_cuda_program *p, enum dpt_status status)
-{
-    struct dpt_error ignored;
-
-    if (status != DPT_OK)
-        wait(p, &ignored);
-    pthread_mutex_unlock(&p->lock);
-}
-
-static void mark(struct dpt_cuda_program *p, int what)
-{
-    if (p->lists->spans != NULL)
-        dpt_spans_mark(p->lists->spans, what);
-}
-
-/* --- samples in, metric sums out -------------------------------------------------------------- */
-
-/* Copies a sub-batch to pinned memory and enqueues the copy from there to the device. Rows past the
- * last sample are set to zero. */
-static enum dpt_status send_sub_batch(struct dpt_cuda_program *p, const struct dpt_batch *batch,
-                                      int32_t sub_batch, struct dpt_error *err)
-{
-    const struct dpt_cuda_library *lib = &p->ctx.lib;
-    const struct dpt_shape *shape = &p->spec.graph->nodes[0].out;
-    struct dpt_cuda_lists *l = p->lists;
-    const size_t in = (size_t)dpt_shape_size(shape) * 4, out = (size_t)l->memory_layout.outputs * 4;
-    const size_t first = (size_t)sub_batch * (size_t)p->micro, left = (size_t)batch->count - first;
-    const size_t rows = left < (size_t)p->micro ? left : (size_t)p->micro;
-    const struct {
-        const void *from;
-        void *pinned, *to;
-        size_t bytes; /* bytes of a row */
-        bool clear;
-    } fields[] = {
-        {batch->input, l->input, p->input, in, true},
-        {batch->sample, l->sample, p->sample, sizeof *l->sample, false},
-        {batch->labels, l->labels, p->labels, sizeof *l->labels, false},
-        {batch->targets, l->targets, p->targets, out, true},
-        {batch->weights, l->weights, p->weights, sizeof *l->weights, true},
-    };
-    enum dpt_status status = DPT_OK;
-
-    l->first = (int32_t)first;
-    l->control[sub_batch] =
-        (struct dpt_cuda_control){.seed = batch->seed, .step = batch->step, .count = (int32_t)rows};
-    DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(dpt_cuda_ptr(p->control), &l->control[sub_batch],
-                                        sizeof *p->control, p->ctx.compute));
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
-        const size_t bytes = rows * fields[i].bytes, skip = first * fields[i].bytes;
-        const size_t rest = ((size_t)p->micro - rows) * fields[i].bytes;
-        const CUdeviceptr to = dpt_cuda_ptr(fields[i].to);
-        char *pinned = (char *)fields[i].pinned + skip;
-
-        if (fields[i].from == NULL)
-            continue;
-        memcpy(pinned, (const char *)fields[i].from + skip, bytes);
-        DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(to, pinned, bytes, p->ctx.compute));
-        if (fields[i].clear && rest > 0)
-            DPT_CUDA_TRY(lib, cuMemsetD8Async(to + bytes, 0, rest, p->ctx.compute));
-    }
-    dpt_cuda_program_targets(p, batch->targets != NULL, batch->weights != NULL);
-    DPT_CUDA_TRY(lib, cuMemsetD8Async(dpt_cuda_ptr(p->metric_sums), 0, sizeof *p->metric_sums,
-                                      p->ctx.compute));
-    if (l->spans != NULL)
-        DPT_TRY(wait(p, err));
-    mark(p, DPT_SPAN_DATA);
-    DPT_TRY(dpt_cuda_run_list(p, DPT_CUDA_FROM_STAGED, true, err));
-out:
-    return status;
-}
-
-static enum dpt_status fetch_metric_sums(struct dpt_cuda_program *p, int32_t sub_batch,
-                                         struct dpt_error *err)
-{
-    const struct dpt_cuda_library *lib = &p->ctx.lib;
-    enum dpt_status status = DPT_OK;
-
-    DPT_CUDA_TRY(lib,
-                 cuMemcpyDtoHAsync(&p->lists->metric_sums[sub_batch], dpt_cuda_ptr(p->metric_sums),
-                                   sizeof *p->metric_sums, p->ctx.compute));
-    /* Steps on the device are started without being waited for (steps.h). */
-    DPT_CUDA_TRY(lib, cuMemsetD8Async(dpt_cuda_ptr(p->metric_sums), 0, sizeof *p->metric_sums,
-                                      p->ctx.compute));
-out:
-    return status;
-}
-
-static void add_metric_sums(struct dpt_metric_sums *to, const struct dpt_cuda_metric_sums *from)
-{
-    const struct dpt_metric_sums more = {from->loss, from->correct, from->samples, from->weight};
-
-    dpt_metric_sums_add(to, &more);
-}
+#include "core/backend/cuda/program_passes.h"
 
 /* --- sums of sub-batches, along the tree of core/comm/tree.h ---------------------------------- */
 
@@ -238,23 +92,23 @@ static enum dpt_status train_alone(struct dpt_cuda_program *p, const struct dpt_
     float *sum = p->gradient;
 
     for (int32_t sub_batch = 0; sub_batch < sub_batches; sub_batch++) {
-        DPT_TRY(send_sub_batch(p, batch, sub_batch, err));
+        DPT_TRY(dpt_cuda_send_sub_batch(p, batch, sub_batch, err));
         DPT_TRY(dpt_cuda_enqueue_forward(p, false, err));
         DPT_TRY(dpt_cuda_run_list(p, DPT_CUDA_LOSS_LIST, true, err));
         DPT_TRY(dpt_cuda_enqueue_backward(p, false, NULL, NULL, err));
         DPT_TRY(dpt_cuda_enqueue_gradient(p, 0, p->spec.graph->n_nodes, false, err));
-        DPT_TRY(fetch_metric_sums(p, sub_batch, err));
+        DPT_TRY(dpt_cuda_fetch_metric_sums(p, sub_batch, err));
         DPT_TRY(tree_sum_push(p, &s, sub_batch + 1 == sub_batches, &sum, err));
     }
     if (bytes > 0)
         DPT_CUDA_TRY(lib,
                      cuMemcpyDtoHAsync(p->lists->arena, dpt_cuda_ptr(sum), bytes, p->ctx.compute));
-    DPT_TRY(wait(p, err));
+    DPT_TRY(dpt_cuda_wait(p, err));
     hand_over(p, gradient, add);
     for (int32_t sub_batch = 0; sub_batch < sub_batches; sub_batch++)
-        add_metric_sums(&metric_sums[sub_batch], &p->lists->metric_sums[sub_batch]);
+        dpt_cuda_add_metric_sums(&metric_sums[sub_batch], &p->lists->metric_sums[sub_batch]);
 out:
-    mark(p, DPT_SPAN_OTHER);
+    dpt_cuda_mark(p, DPT_SPAN_OTHER);
     return status;
 }
 
@@ -267,10 +121,10 @@ static enum dpt_status train(void *opened, int worker, const struct dpt_batch *b
 
     (void)params; /* the device has them since the last refresh */
     if (p->spec.team == NULL || worker == 0) {
-        status = take_turn(p, err);
+        status = dpt_cuda_take_turn(p, err);
         if (status == DPT_OK)
             status = train_alone(p, batch, gradient, add, metric_sums, err);
-        give_turn(p, status);
+        dpt_cuda_give_turn(p, status);
     }
     if (p->spec.team != NULL)
         dpt_pool_barrier(p->spec.team);
@@ -287,24 +141,24 @@ static enum dpt_status infer_alone(struct dpt_cuda_program *p, const struct dpt_
     const size_t bytes = (size_t)(rows * out) * sizeof *outputs;
     enum dpt_status status = DPT_OK;
 
-    DPT_TRY(send_sub_batch(p, batch, sub_batch, err));
+    DPT_TRY(dpt_cuda_send_sub_batch(p, batch, sub_batch, err));
     DPT_TRY(dpt_cuda_run_list(p, DPT_CUDA_FORWARD_LIST, false, err));
     if (metric_sums != NULL) {
         DPT_TRY(dpt_cuda_run_list(p, DPT_CUDA_LOSS_LIST, false, err));
-        DPT_TRY(fetch_metric_sums(p, sub_batch, err));
+        DPT_TRY(dpt_cuda_fetch_metric_sums(p, sub_batch, err));
     }
     if (outputs != NULL) {
         DPT_TRY(dpt_cuda_run_list(p, DPT_CUDA_ANSWERS, false, err));
         DPT_CUDA_TRY(lib, cuMemcpyDtoHAsync(p->lists->answers, dpt_cuda_ptr(p->lists->rows), bytes,
                                             p->ctx.compute));
     }
-    DPT_TRY(wait(p, err));
+    DPT_TRY(dpt_cuda_wait(p, err));
     if (outputs != NULL)
         memcpy(outputs + first * out, p->lists->answers, bytes);
     if (metric_sums != NULL)
-        add_metric_sums(metric_sums, &p->lists->metric_sums[sub_batch]);
+        dpt_cuda_add_metric_sums(metric_sums, &p->lists->metric_sums[sub_batch]);
 out:
-    mark(p, DPT_SPAN_OTHER);
+    dpt_cuda_mark(p, DPT_SPAN_OTHER);
     return status;
 }
 
@@ -313,13 +167,13 @@ static enum dpt_status infer(void *opened, int worker, const struct dpt_batch *b
                              struct dpt_metric_sums *metric_sums, struct dpt_error *err)
 {
     struct dpt_cuda_program *p = opened;
-    enum dpt_status status = take_turn(p, err);
+    enum dpt_status status = dpt_cuda_take_turn(p, err);
 
     (void)worker, (void)params;
     for (int32_t sub_batch = 0; status == DPT_OK && sub_batch * p->micro < batch->count;
          sub_batch++)
         status = infer_alone(p, batch, sub_batch, outputs, metric_sums, err);
-    give_turn(p, status);
+    dpt_cuda_give_turn(p, status);
     return status;
 }
 
@@ -337,7 +191,7 @@ static enum dpt_status upload(struct dpt_cuda_program *p, const float *params,
                                             p->ctx.compute));
     }
     DPT_TRY(dpt_cuda_run_list(p, DPT_CUDA_LAYOUTS, true, err));
-    DPT_TRY(wait(p, err));
+    DPT_TRY(dpt_cuda_wait(p, err));
 out:
     return status;
 }
@@ -349,10 +203,12 @@ static enum dpt_status refresh(void *opened, int worker, const float *params, st
 
     if (worker != 0)
         return DPT_OK;
-    status = take_turn(p, err);
+    status = dpt_cuda_take_turn(p, err);
     if (status == DPT_OK)
         status = upload(p, params, err);
-    give_turn(p, status);
+    dpt_cuda_give_turn(p, status);
+    for (int i = 0; i < p->n_others && status == DPT_OK; i++)
+        status = refresh(p->others[i], 0, params, err);
     return status;
 }
 
@@ -383,7 +239,7 @@ static enum dpt_status search(struct dpt_cuda_program *p, int32_t count, struct 
     }
     DPT_CUDA_TRY(lib,
                  cuMemcpyDtoHAsync(l->positions, dpt_cuda_ptr(l->found), bytes, p->ctx.compute));
-    DPT_TRY(wait(p, err));
+    DPT_TRY(dpt_cuda_wait(p, err));
 out:
     return status;
 }
@@ -426,7 +282,7 @@ static enum dpt_status find_nonfinite(void *opened, int worker, const struct dpt
     status = infer(opened, worker, batch, params, NULL, NULL, err);
     if (status != DPT_OK)
         return status;
-    status = take_turn(p, err);
+    status = dpt_cuda_take_turn(p, err);
     if (status == DPT_OK)
         status = search(p, batch->count - p->lists->first, err);
     for (int32_t i = 0; status == DPT_OK && *node < 0 && i < p->spec.graph->n_nodes; i++) {
@@ -438,7 +294,7 @@ static enum dpt_status find_nonfinite(void *opened, int worker, const struct dpt
         *position = p->lists->first +
                     (int32_t)((int64_t)p->lists->positions[i] / ((int64_t)f->h * f->w * f->pitch));
     }
-    give_turn(p, status);
+    dpt_cuda_give_turn(p, status);
     return status;
 }
 
@@ -446,19 +302,22 @@ static void profile(void *opened, int worker, struct dpt_spans *spans)
 {
     struct dpt_cuda_program *p = opened;
 
-    if (worker == 0)
-        p->lists->spans = spans;
+    if (worker != 0)
+        return;
+    p->lists->spans = spans;
+    for (int i = 0; i < p->n_others; i++)
+        p->others[i]->lists->spans = spans;
 }
 
 static enum dpt_status launches(void *opened, struct dpt_launch_cost *costs, int most, int *n,
                                 struct dpt_error *err)
 {
     struct dpt_cuda_program *p = opened;
-    enum dpt_status status = take_turn(p, err);
+    enum dpt_status status = dpt_cuda_take_turn(p, err);
 
     if (status == DPT_OK)
         status = dpt_cuda_program_costs(p, costs, most, n, err);
-    give_turn(p, status);
+    dpt_cuda_give_turn(p, status);
     return status;
 }
 
@@ -479,17 +338,24 @@ static int32_t runs_in(const void *opened, int32_t node, bool backward)
 static enum dpt_status scale(void *opened, float loss_scale, struct dpt_error *err)
 {
     struct dpt_cuda_program *p = opened;
-    enum dpt_status status = take_turn(p, err);
+    enum dpt_status status = dpt_cuda_take_turn(p, err);
 
     if (status == DPT_OK)
         status = dpt_cuda_set_loss_scale(p, loss_scale, err);
-    give_turn(p, status);
+    dpt_cuda_give_turn(p, status);
+    for (int i = 0; i < p->n_others && status == DPT_OK; i++)
+        status = scale(p->others[i], loss_scale, err);
     return status;
 }
 
 static int64_t bytes(const void *opened)
 {
-    return ((const struct dpt_cuda_program *)opened)->ctx.bytes;
+    const struct dpt_cuda_program *p = opened;
+    int64_t sum = p->ctx.bytes;
+
+    for (int i = 0; i < p->n_others; i++)
+        sum += p->others[i]->ctx.bytes;
+    return sum;
 }
 
 /* A GPU computes one micro-batch at a time, so its threads always share it. */
@@ -530,12 +396,15 @@ const struct dpt_backend dpt_backend_cuda = {
     .describe = describe,
     .uses = describe,
     .teams = teams,
-    .open = dpt_cuda_program_open,
-    .close = dpt_cuda_program_close,
+    .open = dpt_cuda_programs_open,
+    .close = dpt_cuda_programs_close,
     .bytes = bytes,
-    .measure = dpt_cuda_program_measure,
+    .measure = dpt_cuda_programs_measure,
     .refresh = refresh,
     .train = train,
+    .forward = dpt_cuda_pass_forward,
+    .loss = dpt_cuda_pass_loss,
+    .backward = dpt_cuda_pass_backward,
     .infer = infer,
     .find_nonfinite = find_nonfinite,
     .profile = profile,

@@ -194,6 +194,18 @@ static struct dpt_launch_cost *row_of(const struct dpt_cuda_program *p,
     return &costs[(*n)++];
 }
 
+/* How often a launch was made, also by the programs of other micro-batches, which make the same
+ * ones. */
+static int64_t calls_of(const struct dpt_cuda_program *p, int i)
+{
+    int64_t calls = p->lists->records[i].calls;
+
+    for (int k = 0; k < p->n_others; k++)
+        if (i < p->others[k]->lists->n_records)
+            calls += p->others[k]->lists->records[i].calls;
+    return calls;
+}
+
 enum dpt_status dpt_cuda_program_costs(struct dpt_cuda_program *p, struct dpt_launch_cost *costs,
                                        int most, int *n, struct dpt_error *err)
 {
@@ -206,14 +218,15 @@ enum dpt_status dpt_cuda_program_costs(struct dpt_cuda_program *p, struct dpt_la
     for (int i = 0; i < l->n_records; i++) {
         const struct dpt_cuda_record *r = &l->records[i];
         struct dpt_launch_cost *row = row_of(p, &r->entry, costs, most, n);
+        const int64_t calls = calls_of(p, i);
 
         if (row == NULL)
             continue;
-        row->calls += r->calls;
-        row->seconds += (double)r->calls * r->ms * 1e-3;
-        row->bytes += r->calls * bytes_of(&r->entry);
+        row->calls += calls;
+        row->seconds += (double)calls * r->ms * 1e-3;
+        row->bytes += calls * bytes_of(&r->entry);
         if (r->entry.what == DPT_CUDA_MATH)
-            row->flops += (double)r->calls * r->entry.math->flops;
+            row->flops += (double)calls * r->entry.math->flops;
     }
     for (int i = 0; i < *n; i++) { /* averages of one call */
         costs[i].bytes /= costs[i].calls;

@@ -119,6 +119,24 @@ enum dpt_status dpt_cuda_run_list(struct dpt_cuda_program *p, enum dpt_cuda_stag
     return run_list(p, stage, training, false, err);
 }
 
+enum dpt_status dpt_cuda_enqueue_range(struct dpt_cuda_program *p, enum dpt_cuda_stage stage,
+                                       int32_t first, int32_t last, int32_t norm,
+                                       struct dpt_error *err)
+{
+    struct dpt_cuda_list *list = &p->lists->list[stage];
+    enum dpt_status status = DPT_OK;
+
+    for (int k = 0; k < list->n; k++) {
+        struct dpt_cuda_entry *e = &list->entry[k];
+        const bool wanted = e->sums ? e->node == norm : e->node >= first && e->node < last;
+
+        if (wanted && runs(e, true, false))
+            DPT_TRY(run_entry(p, e, false, err));
+    }
+out:
+    return status;
+}
+
 enum dpt_status dpt_cuda_enqueue_forward(struct dpt_cuda_program *p, bool add,
                                          struct dpt_error *err)
 {

@@ -6,7 +6,7 @@
 #define DPT_BACKEND_TESTS_WHOLE_STEP_H
 
 #include "core/backend/norm_sums.h"
-#include "core/backend/tests/net.h"
+#include "core/backend/tests/scene.h"
 
 enum { WHOLE_STEP_MOST = 5 };
 
@@ -104,6 +104,52 @@ static inline void whole_step_run(const struct whole_step *s, const struct dpt_b
     for (int32_t k = 0; k < s->n; k++)
         dpt_free(own[k]);
     dpt_free(all);
+}
+
+/* A graph with branches and a norm of the whole step at least, and steps of up to five
+ * micro-batches. */
+static inline void whole_step_init(struct scene *s, struct whole_step *step, uint64_t seed)
+{
+    struct draw d = {seed};
+    int32_t at;
+
+    *s = (struct scene){0};
+    snprintf(s->text, sizeof s->text, "seed %d", (int)seed);
+    at = net_input(&s->graph, draw_int(&d, 1, 20), draw_int(&d, 1, 7), draw_int(&d, 2, 7));
+    if (draw_int(&d, 0, 1))
+        at = net_simple(&s->graph, at, DPT_OP_BATCHNORM, 0.1F);
+    at = net_branches(&s->graph, at, 8, &d);
+    at = net_simple(&s->graph, at, DPT_OP_BATCHNORM, 0.1F);
+    if (draw_int(&d, 0, 1))
+        at = net_simple(&s->graph, at, DPT_OP_RELU, 0);
+    at = net_simple(&s->graph, at, draw_int(&d, 0, 1) ? DPT_OP_FLATTEN : DPT_OP_GLOBAL_AVGPOOL, 0);
+    if (draw_int(&d, 0, 1))
+        at = net_simple(&s->graph, at, DPT_OP_BATCHNORM, 0.1F);
+    at = net_dense(&s->graph, at, draw_int(&d, 1, 12), true);
+    while (whole_step_norms(&s->graph, false, &d) == 0)
+        ;
+    s->outputs = (size_t)dpt_shape_size(&s->graph.nodes[at].out);
+    whole_step_fill(step, &s->graph, draw_int(&d, 1, WHOLE_STEP_MOST), draw_int(&d, 2, 6), false,
+                    &d);
+    s->spec = (struct dpt_program_spec){.graph = &s->graph,
+                                        .loss = {DPT_LOSS_CROSS_ENTROPY, 0.1F},
+                                        .micro = step->micro,
+                                        .threads = 2,
+                                        .slots = step->n,
+                                        .training = true};
+    s->params = net_params(&s->graph, &d);
+    s->batch.batch.count = step->samples; /* for what is compared */
+}
+
+static inline void whole_step_of(const struct scene *s, const struct whole_step *step,
+                                 const struct dpt_backend *backend, int worker, float *gradient,
+                                 struct dpt_metric_sums *metric_sums)
+{
+    void *program = open_program(backend, s);
+
+    *metric_sums = (struct dpt_metric_sums){0};
+    whole_step_run(step, backend, program, worker, &s->graph, s->params, gradient, metric_sums);
+    backend->close(program);
 }
 
 #endif

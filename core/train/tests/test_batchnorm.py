@@ -15,6 +15,7 @@ sys.path.insert(0, "scripts/lib")
 sys.path.insert(0, "core/train/tests")
 import dpt  # noqa: E402
 import formats  # noqa: E402
+import test_device  # noqa: E402
 import whole_batch  # noqa: E402
 
 JOB = """
@@ -208,11 +209,14 @@ def whole(tmp_path_factory):
 
 
 @pytest.mark.parametrize("ranks, words", [(1, ["device.kind=ref"]), (3, ["device.kind=cpu"]),
-                                          (2, ["comm.reduction=allreduce", "device.threads=2"])])
+                                          (2, ["comm.reduction=allreduce", "device.threads=2"]),
+                                          pytest.param(1, ["device.kind=cuda", "comm.reduction=allreduce"], marks=test_device.pytestmark),
+                                          pytest.param(2, ["device.kind=cuda"], marks=test_device.pytestmark)])
 def test_whole_batches_are_pytorchs(whole, tmp_path, ranks, words):
     """Weights, running statistics and losses of BatchNorm over all samples of a batch; the last micro-batches and batch are short."""
     sets = [word for setting in words for word in ("--set", setting)]
-    dpt.train("job.yaml", tmp_path / "run", "--quiet", "--init-from", "start.npz", *sets, ranks=ranks, cwd=whole)
+    dpt.train("job.yaml", tmp_path / "run", "--quiet", "--init-from", "start.npz", *sets, ranks=ranks, cwd=whole,
+              env=test_device.Machine(tmp_path).environment if "device.kind=cuda" in words else None)
     with open("core/train/tests/golden_batchnorm.json", encoding="utf-8") as file:
         golden = json.load(file)
     found, _ = read(tmp_path / "run")
@@ -275,14 +279,6 @@ def test_values_that_are_no_numbers_are_traced_to_their_rank(tmp_path):
     result = dpt.run(job, "--output", tmp_path / "run", ranks=2, cwd=tmp_path)
     assert result.code == 0 and "step 2: not a number: rank 0" in result.err, result
     assert read(tmp_path / "run")[1]["updates"] == 1
-
-
-def test_whole_batches_need_a_backend_that_has_them(tmp_path):
-    job = make(tmp_path, layers="flatten, {batchnorm: {statistics: batch}}, {dense: 2}", micro="4")
-    result = dpt.run("plan", job, "--set", "device.kind=cuda", cwd=tmp_path)
-    assert result.code == 78 and "job.yaml:3:45: model (batchnorm1): `statistics: batch` over micro-batches of 4 of 21 samples is not " \
-        "there on cuda: batch.micro: 21 makes them one" in result.err, result
-    assert dpt.run("plan", job, "--set", "device.kind=cuda", "--set", "batch.micro=21", cwd=tmp_path).code == 0
 
 
 def test_a_batch_needs_two_samples(tmp_path):

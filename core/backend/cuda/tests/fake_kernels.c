@@ -79,6 +79,7 @@ static const struct {
     POINTER(batchnorm, mean),
     POINTER(batchnorm, variance),
     POINTER(batchnorm, partial),
+    POINTER(batchnorm, sums),
     POINTER(batchnorm, counter),
     POINTER(batchnorm, control),
     POINTER(batchnorm, state),

@@ -7,6 +7,7 @@
 
 #include "core/backend/cuda/program.h"
 #include "core/backend/tests/folding.h"
+#include "core/backend/tests/whole_step.h"
 
 enum { GRAPHS = 200 };
 
@@ -80,6 +81,32 @@ static void agrees_in_each_precision(void **state)
             compare(&s, 1);
             scene_release(&s);
         }
+    }
+}
+
+/* Steps of up to five micro-batches, whose norms take the statistics of all of them. */
+static void passes_agree_with_ref(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 24; seed++) {
+        struct dpt_metric_sums wanted, got;
+        struct whole_step step;
+        struct scene s;
+
+        whole_step_init(&s, &step, seed);
+        s.spec.threads = 1 + (int)(seed % 6 == 1);
+        if (seed % 3 == 0)
+            net_freeze(&s.graph, seed);
+        float *g_ref = new_arena(&s), *g = new_arena(&s);
+
+        whole_step_of(&s, &step, &dpt_backend_ref, 0, g_ref, &wanted);
+        whole_step_of(&s, &step, &dpt_backend_cuda, s.spec.threads - 1, g, &got);
+        assert_same_sums(&s, &got, &wanted);
+        assert_device_gradients(&s, g, g_ref, precision_of(&s)->gradients);
+        dpt_free(g_ref);
+        dpt_free(g);
+        whole_step_release(&step);
+        scene_release(&s);
     }
 }
 
@@ -204,6 +231,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(agrees_with_ref),
         cmocka_unit_test(agrees_in_each_precision),
+        cmocka_unit_test(passes_agree_with_ref),
         cmocka_unit_test(nothing_is_overwritten_that_is_read),
         cmocka_unit_test(chains_take_two_buffers),
         cmocka_unit_test(folds_norms_into_weights),

@@ -1,0 +1,343 @@
+/*
+ * Passes over ranges of nodes (struct dpt_pass), for batch norms with the statistics of the whole
+ * step.
+ *
+ * Each micro-batch under way has a program of its own, with the first one's plans: so its samples,
+ * activations and gradients stay on the device from pass to pass. The lists are those of a whole
+ * pass; of a range the entries of its nodes run. A norm of the whole step sums over its micro-batch
+ * at the end of one range, and normalises at the beginning of the next one, by statistics that the
+ * host writes in between, from the sums of all micro-batches.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/backend/cuda/program_passes.h"
+#include "core/base/str.h"
+
+/* --- a program for each micro-batch ----------------------------------------------------------- */
+
+static bool is_norm(const struct dpt_cuda_program *p, int32_t i)
+{
+    return i > 0 && i < p->spec.graph->n_nodes && p->spec.graph->nodes[i].whole_step;
+}
+
+/* A team computes one micro-batch at a time, and for it the norms take their own. */
+static int count_of(const struct dpt_program_spec *spec)
+{
+    const int slots = spec->slots > 1 ? spec->slots : 1;
+
+    for (int32_t i = 0; spec->training && spec->team == NULL && i < spec->graph->n_nodes; i++)
+        if (spec->graph->nodes[i].whole_step)
+            return spec->threads * slots;
+    return slots > 1 ? spec->threads * slots : 1;
+}
+
+/* Opens the others, with the plans of the first one. */
+static enum dpt_status open_others(struct dpt_cuda_program *p, const struct dpt_program_spec *spec,
+                                   struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_program_spec alone = *spec;
+    struct dpt_str plans = {0};
+    const int n = count_of(spec);
+
+    if (n == 1)
+        return DPT_OK;
+    dpt_cuda_program_plans(p, &plans);
+    p->others = calloc((size_t)n - 1, sizeof *p->others);
+    if (p->others == NULL || plans.failed)
+        DPT_TRY(dpt_fail_memory(err, "the model", (double)n * sizeof *p->others));
+    alone.threads = alone.slots = 1;
+    alone.plans = plans.text;
+    while (p->n_others < n - 1) {
+        void *other;
+
+        status = dpt_cuda_program_open(&alone, &other, err);
+        if (status != DPT_OK) {
+            dpt_error_prefix(err,
+                             "`statistics: batch` has %d micro-batches under way at once on this "
+                             "rank, on more ranks each has fewer; number %d: ",
+                             n, p->n_others + 2);
+            goto out;
+        }
+        p->others[p->n_others++] = other;
+    }
+out:
+    dpt_str_release(&plans);
+    return status;
+}
+
+void dpt_cuda_programs_close(void *program)
+{
+    struct dpt_cuda_program *p = program;
+
+    for (int i = 0; p != NULL && i < p->n_others; i++)
+        dpt_cuda_program_close(p->others[i]);
+    if (p != NULL)
+        free(p->others);
+    dpt_cuda_program_close(p);
+}
+
+enum dpt_status dpt_cuda_programs_open(const struct dpt_program_spec *spec, void **program,
+                                       struct dpt_error *err)
+{
+    enum dpt_status status = dpt_cuda_program_open(spec, program, err);
+
+    if (status == DPT_OK)
+        status = open_others(*program, spec, err);
+    if (status != DPT_OK) {
+        dpt_cuda_programs_close(*program);
+        *program = NULL;
+    }
+    return status;
+}
+
+enum dpt_status dpt_cuda_programs_measure(const struct dpt_program_spec *spec,
+                                          struct dpt_program_bytes *bytes, struct dpt_error *err)
+{
+    const int n = count_of(spec);
+    enum dpt_status status = dpt_cuda_program_measure(spec, bytes, err);
+
+    if (status == DPT_OK) {
+        bytes->values *= n;
+        bytes->scratch *= n;
+        bytes->copies *= n;
+    }
+    return status;
+}
+
+static struct dpt_cuda_program *program_of(struct dpt_cuda_program *p, int worker, int slot)
+{
+    const int number = worker * (p->spec.slots > 1 ? p->spec.slots : 1) + slot;
+
+    return number == 0 ? p : p->others[number - 1];
+}
+
+/* --- what a norm sums, and what it normalises by ---------------------------------------------- */
+
+static float *statistics_of(const struct dpt_cuda_program *p, int32_t norm)
+{
+    return (float *)(void *)(p->lists->values + dpt_cuda_node_layout_of(p, norm)->saved);
+}
+
+/* How many numbers of a channel the statistics are of. */
+static double numbers_of(const struct dpt_graph_node *node, const struct dpt_pass *pass)
+{
+    return (double)pass->samples * node->in.h * node->in.w;
+}
+
+/* Writes the rows of `statistics` that the kernels read forward, or those that they read
+ * backward. */
+static enum dpt_status send_statistics(struct dpt_cuda_program *p, int32_t norm, bool backward,
+                                       const struct dpt_pass *pass, struct dpt_error *err)
+{
+    const struct dpt_cuda_library *lib = &p->ctx.lib;
+    const struct dpt_graph_node *node = &p->spec.graph->nodes[norm];
+    const size_t channels = (size_t)node->in.c,
+                 pitch = (size_t)dpt_cuda_node_layout_of(p, norm)->pitch;
+    const double n = numbers_of(node, pass), eps = (double)node->attribute[DPT_BATCHNORM_EPS];
+    float *rows = p->lists->norm_rows;
+    enum dpt_status status = DPT_OK;
+
+    memset(rows, 0, 2 * pitch * sizeof *rows);
+    for (size_t c = 0; c < channels; c++) {
+        const double first = pass->all[c], second = pass->all[channels + c] / n;
+
+        rows[c] = (float)(backward ? first / n : first);
+        rows[pitch + c] = (float)(backward ? second : 1 / sqrt(second + eps));
+    }
+    DPT_CUDA_TRY(
+        lib, cuMemcpyHtoDAsync(dpt_cuda_ptr(statistics_of(p, norm) + (backward ? 2 * pitch : 0)),
+                               rows, 2 * pitch * sizeof *rows, p->ctx.compute));
+out:
+    return status;
+}
+
+static enum dpt_status fetch_sums(struct dpt_cuda_program *p, int32_t norm, struct dpt_error *err)
+{
+    const size_t pitch = (size_t)dpt_cuda_node_layout_of(p, norm)->pitch;
+    enum dpt_status status = DPT_OK;
+
+    DPT_CUDA_TRY(&p->ctx.lib, cuMemcpyDtoHAsync(p->lists->norm_sums,
+                                                dpt_cuda_ptr(statistics_of(p, norm) +
+                                                             DPT_CUDA_STATISTICS * pitch),
+                                                2 * pitch * sizeof(double), p->ctx.compute));
+out:
+    return status;
+}
+
+/* What does not pass anything back has no sums. */
+static void give_sums(const struct dpt_cuda_program *p, int32_t norm, bool summed, double *own)
+{
+    const size_t channels = (size_t)p->spec.graph->nodes[norm].in.c,
+                 pitch = (size_t)dpt_cuda_node_layout_of(p, norm)->pitch;
+
+    memset(own, 0, 2 * channels * sizeof *own);
+    for (size_t row = 0; summed && row < 2; row++)
+        memcpy(own + row * channels, p->lists->norm_sums + row * pitch, channels * sizeof *own);
+}
+
+/* --- gradients and state ---------------------------------------------------------------------- */
+
+/* Whether the device computes what is summed for a tensor of a node; else that is zero. */
+static bool is_computed(const struct dpt_cuda_program *p, int32_t node, int32_t tensor)
+{
+    return dpt_cuda_node_layout_of(p, node)->live && !dpt_cuda_tensor_of(p, tensor)->frozen;
+}
+
+static enum dpt_status fetch(struct dpt_cuda_program *p, int32_t node, const int32_t tensors[2],
+                             struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    for (int k = 0; k < 2; k++) {
+        const struct dpt_tensor *t = tensors[k] < 0 ? NULL : dpt_cuda_tensor_of(p, tensors[k]);
+
+        if (t != NULL && is_computed(p, node, tensors[k]))
+            DPT_CUDA_TRY(&p->ctx.lib,
+                         cuMemcpyDtoHAsync(p->lists->arena + t->offset,
+                                           dpt_cuda_ptr(p->gradient + t->offset),
+                                           (size_t)t->count * sizeof(float), p->ctx.compute));
+    }
+out:
+    return status;
+}
+
+/* Writes what was fetched to the caller's arena, or adds it. */
+static void give(const struct dpt_cuda_program *p, int32_t node, const int32_t tensors[2],
+                 const struct dpt_pass *pass)
+{
+    for (int k = 0; k < 2; k++) {
+        const struct dpt_tensor *t = tensors[k] < 0 ? NULL : dpt_cuda_tensor_of(p, tensors[k]);
+        const bool computed = t != NULL && is_computed(p, node, tensors[k]);
+
+        for (int64_t i = t != NULL ? t->offset : 0; t != NULL && i < t->offset + t->count; i++)
+            pass->gradient[i] =
+                (pass->add ? pass->gradient[i] : 0) + (computed ? p->lists->arena[i] : 0);
+    }
+}
+
+/* What the micro-batch gives for the running statistics of a norm of the whole step. */
+static void give_state(const struct dpt_cuda_program *p, int32_t norm, const struct dpt_pass *pass)
+{
+    const struct dpt_graph_node *node = &p->spec.graph->nodes[norm];
+    const double n = numbers_of(node, pass), samples = (double)pass->batch->count;
+    float *means = p->lists->arena + dpt_cuda_tensor_of(p, node->mean)->offset;
+    float *variances = p->lists->arena + dpt_cuda_tensor_of(p, node->variance)->offset;
+
+    for (int32_t c = 0; c < node->in.c; c++) {
+        means[c] = (float)(samples * pass->all[c]);
+        variances[c] = (float)(samples * pass->all[node->in.c + c] / (n > 1 ? n - 1 : 1));
+    }
+}
+
+/* --- passes ----------------------------------------------------------------------------------- */
+
+static enum dpt_status forward_alone(struct dpt_cuda_program *p, const struct dpt_pass *pass,
+                                     struct dpt_error *err)
+{
+    const struct dpt_graph_node *nodes = p->spec.graph->nodes;
+    const int32_t end = pass->last;
+    const bool sums = is_norm(p, end) && dpt_cuda_node_layout_of(p, end)->live;
+    enum dpt_status status = DPT_OK;
+
+    if (pass->first == 0)
+        DPT_TRY(dpt_cuda_send_sub_batch(p, pass->batch, 0, err));
+    if (is_norm(p, pass->first) && dpt_cuda_node_layout_of(p, pass->first)->live)
+        DPT_TRY(send_statistics(p, pass->first, false, pass, err));
+    DPT_TRY(dpt_cuda_enqueue_range(p, DPT_CUDA_FORWARD_LIST, pass->first, end, end, err));
+    if (sums)
+        DPT_TRY(fetch_sums(p, end, err));
+    for (int32_t i = pass->first; i < end; i++)
+        if (!is_norm(p, i))
+            DPT_TRY(fetch(p, i, (const int32_t[]){nodes[i].mean, nodes[i].variance}, err));
+    DPT_TRY(dpt_cuda_wait(p, err));
+    for (int32_t i = pass->first; i < end; i++) {
+        if (is_norm(p, i))
+            give_state(p, i, pass);
+        give(p, i, (const int32_t[]){nodes[i].mean, nodes[i].variance}, pass);
+    }
+    if (is_norm(p, end))
+        give_sums(p, end, sums, pass->own);
+out:
+    return status;
+}
+
+static enum dpt_status backward_alone(struct dpt_cuda_program *p, const struct dpt_pass *pass,
+                                      struct dpt_error *err)
+{
+    const struct dpt_graph_node *nodes = p->spec.graph->nodes;
+    const int32_t end = pass->first - 1;
+    const int32_t begin =
+        pass->last > pass->first && is_norm(p, pass->last - 1) ? pass->last - 1 : DPT_CUDA_NONE;
+    const bool sums = is_norm(p, end) && dpt_cuda_node_layout_of(p, end)->wants_dy;
+    const int32_t last = begin != DPT_CUDA_NONE ? begin : pass->last; /* of those with gradients */
+    const int32_t first = is_norm(p, end) ? end : pass->first;
+    enum dpt_status status = DPT_OK;
+
+    if (begin != DPT_CUDA_NONE && dpt_cuda_node_layout_of(p, begin)->wants_dy)
+        DPT_TRY(send_statistics(p, begin, true, pass, err));
+    DPT_TRY(dpt_cuda_enqueue_range(p, DPT_CUDA_BACKWARD_LIST, pass->first, pass->last, end, err));
+    DPT_TRY(dpt_cuda_enqueue_gradient(p, pass->first, pass->last, false, err));
+    if (sums)
+        DPT_TRY(fetch_sums(p, end, err));
+    for (int32_t i = first; i < last; i++)
+        DPT_TRY(fetch(p, i, (const int32_t[]){nodes[i].weight, nodes[i].bias}, err));
+    DPT_TRY(dpt_cuda_wait(p, err));
+    for (int32_t i = first; i < last; i++)
+        give(p, i, (const int32_t[]){nodes[i].weight, nodes[i].bias}, pass);
+    if (is_norm(p, end))
+        give_sums(p, end, sums, pass->own);
+out:
+    return status;
+}
+
+static enum dpt_status loss_alone(struct dpt_cuda_program *p, struct dpt_metric_sums *metric_sums,
+                                  struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(dpt_cuda_run_list(p, DPT_CUDA_LOSS_LIST, true, err));
+    DPT_TRY(dpt_cuda_fetch_metric_sums(p, 0, err));
+    DPT_TRY(dpt_cuda_wait(p, err));
+    dpt_cuda_add_metric_sums(metric_sums, &p->lists->metric_sums[0]);
+out:
+    return status;
+}
+
+enum dpt_status dpt_cuda_pass_forward(void *program, int worker, const struct dpt_pass *pass,
+                                      struct dpt_error *err)
+{
+    struct dpt_cuda_program *p = program_of(program, worker, pass->slot);
+    enum dpt_status status = dpt_cuda_take_turn(p, err);
+
+    if (status == DPT_OK)
+        status = forward_alone(p, pass, err);
+    dpt_cuda_give_turn(p, status);
+    return status;
+}
+
+enum dpt_status dpt_cuda_pass_loss(void *program, int worker, const struct dpt_pass *pass,
+                                   struct dpt_metric_sums *metric_sums, struct dpt_error *err)
+{
+    struct dpt_cuda_program *p = program_of(program, worker, pass->slot);
+    enum dpt_status status = dpt_cuda_take_turn(p, err);
+
+    if (status == DPT_OK)
+        status = loss_alone(p, metric_sums, err);
+    dpt_cuda_give_turn(p, status);
+    return status;
+}
+
+enum dpt_status dpt_cuda_pass_backward(void *program, int worker, const struct dpt_pass *pass,
+                                       struct dpt_error *err)
+{
+    struct dpt_cuda_program *p = program_of(program, worker, pass->slot);
+    enum dpt_status status = dpt_cuda_take_turn(p, err);
+
+    if (status == DPT_OK)
+        status = backward_alone(p, pass, err);
+    dpt_cuda_give_turn(p, status);
+    return status;
+}

@@ -1,0 +1,45 @@
+/*
+ * program_passes: programs over the host's arenas: one for each micro-batch under way, their passes
+ * over ranges of nodes (struct dpt_pass), and what these share with the backend's table. For
+ * program*.c only.
+ */
+#ifndef DPT_BACKEND_CUDA_PROGRAM_PASSES_H
+#define DPT_BACKEND_CUDA_PROGRAM_PASSES_H
+
+#include "core/backend/cuda/program.h"
+
+/* --- program_batches.c ------------------------------------------------------------------------ */
+
+/* Waits until no other thread uses the program, and makes the context the calling thread's. Errors,
+ * as of the others: RANK. */
+enum dpt_status dpt_cuda_take_turn(struct dpt_cuda_program *p, struct dpt_error *err);
+/* Lets the next thread in; with a failure it waits for the device first. */
+void dpt_cuda_give_turn(struct dpt_cuda_program *p, enum dpt_status status);
+/* Waits for everything enqueued. */
+enum dpt_status dpt_cuda_wait(struct dpt_cuda_program *p, struct dpt_error *err);
+/* Marks the span that ends now, while a profile is recorded. */
+void dpt_cuda_mark(struct dpt_cuda_program *p, int what);
+/* Copies a sub-batch to pinned memory, and enqueues the copy from there to the device. */
+enum dpt_status dpt_cuda_send_sub_batch(struct dpt_cuda_program *p, const struct dpt_batch *batch,
+                                        int32_t sub_batch, struct dpt_error *err);
+/* Enqueues the copy of the metric sums to pinned memory, and clears them. */
+enum dpt_status dpt_cuda_fetch_metric_sums(struct dpt_cuda_program *p, int32_t sub_batch,
+                                           struct dpt_error *err);
+void dpt_cuda_add_metric_sums(struct dpt_metric_sums *to, const struct dpt_cuda_metric_sums *from);
+
+/* --- program_passes.c ------------------------------------------------------------------------- */
+
+/* Implement dpt_backend's open, close, measure, forward, loss and backward. */
+enum dpt_status dpt_cuda_programs_open(const struct dpt_program_spec *spec, void **program,
+                                       struct dpt_error *err);
+void dpt_cuda_programs_close(void *program);
+enum dpt_status dpt_cuda_programs_measure(const struct dpt_program_spec *spec,
+                                          struct dpt_program_bytes *bytes, struct dpt_error *err);
+enum dpt_status dpt_cuda_pass_forward(void *program, int worker, const struct dpt_pass *pass,
+                                      struct dpt_error *err);
+enum dpt_status dpt_cuda_pass_loss(void *program, int worker, const struct dpt_pass *pass,
+                                   struct dpt_metric_sums *metric_sums, struct dpt_error *err);
+enum dpt_status dpt_cuda_pass_backward(void *program, int worker, const struct dpt_pass *pass,
+                                       struct dpt_error *err);
+
+#endif
