@@ -87,6 +87,18 @@ static void search_gradients(void *arg, int thread)
     }
 }
 
+/* By which statistics of batch norms what was found was computed, where that is not those of the
+ * step. */
+static const char *by_statistics(const struct dpt_trainer *t, const struct finding *f)
+{
+    const struct dpt_graph *graph = &t->model.graph;
+
+    for (int32_t i = 0; f->kind == IN_OUTPUT && i <= f->location; i++)
+        if (graph->nodes[i].op == DPT_OP_BATCHNORM && !graph->nodes[i].by_running)
+            return " by the running statistics";
+    return f->kind == IN_GRADIENT && t->team.lockstep ? " by a micro-batch's own statistics" : "";
+}
+
 static enum dpt_status tell(const struct dpt_trainer *t, const struct finding *f, int rank,
                             struct dpt_error *err)
 {
@@ -99,15 +111,20 @@ static enum dpt_status tell(const struct dpt_trainer *t, const struct finding *f
 
     if (f->kind == IN_OUTPUT)
         return dpt_fail(err, DPT_FAILED,
-                        "step %lld: not a number: rank %d (%s), output of layer %s, %s; %s", step,
-                        rank, f->host, t->model.graph.nodes[f->location].name,
+                        "step %lld: not a number: rank %d (%s), output of layer %s%s, %s; %s", step,
+                        rank, f->host, t->model.graph.nodes[f->location].name, by_statistics(t, f),
                         dpt_dataset_where(t->data.train.set, f->sample, where), what);
     if (f->kind == IN_GRADIENT)
-        return dpt_fail(err, DPT_FAILED, "step %lld: not a number: rank %d (%s), %s %s; %s", step,
+        return dpt_fail(err, DPT_FAILED, "step %lld: not a number: rank %d (%s), %s %s%s; %s", step,
                         rank, f->host,
                         t->model.graph.tensors[f->location].state ? "what a micro-batch gives for"
                                                                   : "gradient of",
-                        t->model.graph.tensors[f->location].name, what);
+                        t->model.graph.tensors[f->location].name, by_statistics(t, f), what);
+    if (t->team.lockstep)
+        return dpt_fail(err, DPT_FAILED,
+                        "step %lld: not a number: no micro-batch by itself gives one, so the "
+                        "statistics of the whole batch or the sums over the ranks overflow; %s",
+                        step, what);
     return dpt_fail(
         err, DPT_FAILED,
         "step %lld: not a number: the sum of the ranks' losses or gradients overflows; %s", step,

@@ -281,6 +281,18 @@ def test_values_that_are_no_numbers_are_traced_to_their_rank(tmp_path):
     assert read(tmp_path / "run")[1]["updates"] == 1
 
 
+def test_statistics_of_a_batch_that_are_no_numbers(tmp_path):
+    """Each micro-batch has a variance of 0, and together theirs overflows: none of them is to blame."""
+    job = make(tmp_path, layers="{batchnorm: {statistics: batch}}, flatten, {dense: 2}", micro="4", train="epochs: 1, on_nan: skip")
+    with h5py.File(tmp_path / "t.h5", "r+") as file:
+        file["images"][21:] = -3e19
+        file["images"][25:29] = 3e19
+    result = dpt.run(job, "--output", tmp_path / "run", ranks=2, cwd=tmp_path)
+    assert result.code == 0, result
+    assert "step 2: not a number: no micro-batch by itself gives one, so the statistics of the whole batch" in result.err, result
+    assert read(tmp_path / "run")[1]["updates"] == 1
+
+
 def test_a_batch_needs_two_samples(tmp_path):
     """Its micro-batches do not."""
     job = make(tmp_path, layers="flatten, {batchnorm: {statistics: batch}}, {dense: 2}", micro="1")
