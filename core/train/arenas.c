@@ -1,6 +1,5 @@
 /* The arenas that all ranks hold alike, and whether they do. */
 #include <stdio.h>
-#include <string.h>
 
 #include "core/base/hash.h"
 #include "core/base/memory.h"
@@ -21,14 +20,6 @@ bool dpt_trainer_shares_slots(const struct dpt_trainer *t)
            dpt_optimizer_rule(&t->job->optimizer).kind != DPT_RULE_NONE && bytes >= WORTH_SHARING;
 }
 
-static void free_slots(struct dpt_trainer *t)
-{
-    if (t->arenas.shared.bytes == NULL)
-        for (int k = 0; k < DPT_MAX_SLOTS; k++)
-            dpt_free(t->arenas.slot[k]);
-    memset(t->arenas.slot, 0, sizeof t->arenas.slot);
-}
-
 enum dpt_status dpt_trainer_join_slots(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -36,7 +27,6 @@ enum dpt_status dpt_trainer_join_slots(struct dpt_trainer *t, struct dpt_error *
 
     if (!dpt_trainer_shares_slots(t))
         return DPT_OK;
-    free_slots(t);
     DPT_TRY(dpt_shared_open(&t->arenas.shared, &t->comm->node,
                             (size_t)t->arenas.slots * floats * sizeof(float), err));
     for (int k = 0; k < t->arenas.slots; k++)
@@ -56,7 +46,7 @@ enum dpt_status dpt_trainer_open_arenas(struct dpt_trainer *t, struct dpt_error 
     if (!t->data.train.present)
         return DPT_OK;
     t->arenas.slots = dpt_optimizer_slots(&t->job->optimizer);
-    for (int k = 0; k < t->arenas.slots; k++)
+    for (int k = 0; k < t->arenas.slots && (t->planned || !dpt_trainer_shares_slots(t)); k++)
         DPT_TRY(DPT_ALLOCATE(t->arenas.slot[k], (size_t)graph->floats, "the optimizer", err));
     DPT_TRY(DPT_ALLOCATE(t->arenas.hashes, (size_t)t->comm->world.size, "the list of ranks", err));
 out:
@@ -67,7 +57,8 @@ void dpt_trainer_close_arenas(struct dpt_trainer *t)
 {
     dpt_free(t->arenas.hashes);
     dpt_free(t->arenas.params);
-    free_slots(t);
+    for (int k = 0; k < DPT_MAX_SLOTS && t->arenas.shared.bytes == NULL; k++)
+        dpt_free(t->arenas.slot[k]);
     dpt_shared_close(&t->arenas.shared);
 }
 

@@ -19,11 +19,12 @@ void dpt_trainer_close_data(struct dpt_trainer *t);
 enum dpt_status dpt_trainer_open_loaders(struct dpt_trainer *t, struct dpt_error *err);
 void dpt_trainer_close_loaders(struct dpt_trainer *t);
 
-/* arenas.c. Parameters, initialised on rank 0, and where it trains the slots. Errors: RANK. */
+/* arenas.c. Parameters, initialised on rank 0, and where it trains the slots, but for those of
+ * dpt_trainer_join_slots. Errors: RANK. */
 enum dpt_status dpt_trainer_open_arenas(struct dpt_trainer *t, struct dpt_error *err);
 void dpt_trainer_close_arenas(struct dpt_trainer *t);
-/* Collective over the node, before anything is in the slots. Puts them into the node's memory where
- * its ranks have them together (dpt_trainer_shares_slots). Errors: RANK. */
+/* Collective over the node. Slots that its ranks have together (dpt_trainer_shares_slots). Errors:
+ * RANK. */
 enum dpt_status dpt_trainer_join_slots(struct dpt_trainer *t, struct dpt_error *err);
 
 /* team.c. A buffer of `most` samples for each thread, and the pool, which stays until the trainer
