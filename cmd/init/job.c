@@ -13,7 +13,7 @@ enum {
     WIDE = 8192,        /* a longer vector is averaged over the image before dense layers */
     FEW_CHANNELS = 16,  /* a mean each */
     FEW_FEATURES = 512, /* likewise */
-    MANY_ROWS = 20000,  /* of a table */
+    FEW_ROWS = 400,     /* of a table */
     STEPS = 2500,       /* that a first run is to have, about */
 };
 
@@ -221,9 +221,9 @@ static void write_model(const struct dpt_init_job *init, const struct choice *c,
         return;
     }
     line(out, "or linear; sequential takes a list of layers", "  type: mlp");
-    /* Of small tables one wide layer and a strong decay overfit less than several narrow ones. */
+    /* With few rows one wide layer overfits less than two; with more, two learn more. */
     line(out, "outputs of the layers before the last",
-         c->samples < MANY_ROWS ? "  hidden: [256]" : "  hidden: [256, 128]");
+         c->samples < FEW_ROWS ? "  hidden: [256]" : "  hidden: [256, 128]");
     choices(init, out, "model.activation", "  activation: relu");
     line(out, "0.2 or so if valid is worse than train", "  dropout: 0");
     line(out, c->classes ? "a number a class" : "a number a target", "  outputs: %lld",

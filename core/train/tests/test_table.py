@@ -1,4 +1,5 @@
 """Models of tables: columns are found by their names, and the model knows how they are read."""
+import csv
 import os
 import subprocess
 import sys
@@ -128,3 +129,35 @@ def test_sets_of_a_job_must_be_read_alike(trained, tmp_path):
         assert "`--like`" in result.err
     result = dpt.run("eval", trained.job, "--checkpoint", trained.folder / "run", "--set", f"data.test={tmp_path}/same-00000-of-00001.h5")
     assert result.code == 0 and "on 30 samples" in result.out
+
+
+def orders(path, n, seed):
+    """A file as a spreadsheet saves it: what is sent goes by its weight, its size, and where to."""
+    draw = np.random.default_rng(seed)
+    weight, size, town, gap = draw.normal(3, 1, n), draw.gamma(4, 20, n), draw.choice(["Köln", "Łódź", "São Paulo"], n), draw.random((n, 2)) < 0.04
+    score = np.sin(2 * weight) + (size - 80) / 40 * np.where(town == "Köln", 1, -1) + draw.normal(0, 0.3, n)
+    kind = np.select([score < -0.8, score < 0.8], ["small\nparcel", 'letter; "large"'], "pallet")
+
+    def cell(value, missing):
+        return "NA" if missing else f"{value:.3f}".replace(".", ",")
+    with open(path, "w", encoding="utf-8-sig", newline="") as file:
+        writer = csv.writer(file, delimiter=";")  # CRLF
+        writer.writerow(["Nr", "Gewicht, kg", "Größe", "Ort", "Art"])
+        writer.writerows([f"A-{i}", cell(weight[i], gap[i, 0]), cell(size[i], gap[i, 1]), town[i], kind[i]] for i in range(n))
+    return kind
+
+
+def test_from_a_file_to_predictions_in_four_commands(tmp_path):
+    """No key of init's job is touched. scikit-learn's MLPClassifier has 0.80 to 0.81 of the new rows right, with all 1000 to learn from, not 720."""
+    orders(tmp_path / "orders.csv", 1000, 1)
+    truth = orders(tmp_path / "new.csv", 400, 2)
+    for words in (["convert", "csv", "orders.csv", "--delimiter", ";", "--decimal", ",", "--missing", "NA", "--categories", "Ort", "--id", "Nr",
+                   "--split", "80/20", "--stratify", "--output", "orders/"],
+                  ["init", "orders", "--output", "orders.yaml"], ["orders.yaml", "--quiet"],
+                  ["predict", "orders.yaml", "--checkpoint", "runs/orders", "--input", "new.csv", "--out", "new.h5"]):
+        result = dpt.run(*words, cwd=tmp_path)
+        assert result.code == 0, result
+    with h5py.File(tmp_path / "new.h5") as f:
+        names = [name.decode() for name in f["labels"].attrs["classes"]]
+        right = np.mean([names[label] == kind for label, kind in zip(f["labels"][()], truth)])
+    assert right > 0.75 and f"accuracy {right:.4f}," in result.out, (right, result)
