@@ -172,6 +172,35 @@ out:
     return status;
 }
 
+/* Gives the samples that the page lists the names that an id gave their rows. That there are none
+ * is no failure. */
+static enum dpt_status name_samples(struct dpt_page *r, struct dpt_page_predictions *v,
+                                    const struct dpt_splits *data, const struct dpt_split *split,
+                                    const struct dpt_job *job, struct dpt_error *err)
+{
+    const struct dpt_texts *paths = split->set == data->test.set    ? &job->data.test
+                                    : split->set == data->train.set ? &job->data.train
+                                                                    : &job->data.valid;
+    struct dpt_data_conf conf = job->data;
+    const struct dpt_source_spec spec = {
+        .inputs = paths->at, .n_inputs = paths->n, .classes = v->classes, .conf = &conf};
+    struct dpt_source *source = NULL;
+    struct dpt_error why = {0};
+
+    conf.verify = false; /* as was done when they were read */
+    if (dpt_source_open(&source, &spec, 0, 1, &why) == DPT_OK &&
+        dpt_source_info(source)->id != NULL) {
+        for (int i = 0; i < v->n_wrong; i++)
+            v->wrong[i].name =
+                dpt_region_strdup(&r->region, dpt_source_name(source, v->wrong[i].sample));
+        for (int i = 0; i < v->n_off; i++)
+            v->off[i].name =
+                dpt_region_strdup(&r->region, dpt_source_name(source, v->off[i].sample));
+    }
+    dpt_source_close(source);
+    return r->region.failed ? dpt_fail_memory(err, "the names of samples", 0) : DPT_OK;
+}
+
 /* Finds the name and step of the checkpoint that a link points to. */
 static void name_checkpoint(struct dpt_page_predictions *v, const char *path)
 {
@@ -240,6 +269,8 @@ static enum dpt_status predict(struct dpt_page *r, size_t run, const struct dpt_
         status = dpt_source_model_find(&model, &job->data, v->classes, &r->region, err);
     if (means->comm->world.rank == 0 && status == DPT_OK)
         status = name_targets(r, v, &model, err);
+    if (means->comm->world.rank == 0 && status == DPT_OK)
+        status = name_samples(r, v, &t.data, split, job, err);
     v->names = model.classes;
     v->n_names = model.n_classes;
     if (means->comm->world.rank == 0 && status == DPT_OK)

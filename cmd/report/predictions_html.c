@@ -238,13 +238,21 @@ static void write_picture(struct dpt_page *r, const struct dpt_page_predictions 
                    100 * (double)w->p_chosen, (long long)w->sample);
 }
 
+void dpt_page_sample(struct dpt_page *r, int64_t sample, const char *name)
+{
+    if (name != NULL)
+        dpt_html_element(&r->out, "<tr><td>", name, "</td>");
+    else
+        dpt_str_printf(&r->out, "<tr><td>%lld</td>", (long long)sample);
+}
+
 static void write_list(struct dpt_page *r, const struct dpt_page_predictions *v)
 {
     open_table(
         r, "",
         (const char *const[]){"sample", "true", "taken for", "probability", "of the truth", NULL});
     for (int i = 0; i < v->n_wrong; i++) {
-        dpt_str_printf(&r->out, "<tr><td>%lld</td>", (long long)v->wrong[i].sample);
+        dpt_page_sample(r, v->wrong[i].sample, v->wrong[i].name);
         write_class(r, v, "<td>", v->wrong[i].label, "</td>");
         write_class(r, v, "<td>", v->wrong[i].chosen, "</td>");
         dpt_str_printf(&r->out, "<td>%.3g</td><td>%.2g</td></tr>\n", (double)v->wrong[i].p_chosen,

@@ -30,7 +30,8 @@ struct dpt_page_wrong {
     int64_t sample;        /* in its data set */
     int32_t label, chosen; /* the true class, the model's */
     float p_label, p_chosen, loss;
-    uint8_t *pixels; /* [height][width][channels]; NULL: samples are no pictures */
+    uint8_t *pixels;  /* [height][width][channels]; NULL: samples are no pictures */
+    const char *name; /* of its row, or NULL */
 };
 
 /* A sample whose prediction is far off: its output that is farthest off. */
@@ -38,6 +39,7 @@ struct dpt_page_off {
     int64_t sample; /* in its data set */
     int32_t output;
     float truth, predicted, loss;
+    const char *name; /* of its row, or NULL */
 };
 
 /* Sums over the samples of one output, in the units of the data. */
@@ -122,6 +124,8 @@ void dpt_page_ranks(struct dpt_page *r);
 void dpt_page_write_predictions(struct dpt_page *r);
 /* Of one run that predicts numbers (numbers_html.c). */
 void dpt_page_numbers(struct dpt_page *r, size_t run);
+/* Begins a row of a sample, with its name, or its number where that is NULL. */
+void dpt_page_sample(struct dpt_page *r, int64_t sample, const char *name);
 void dpt_page_models(struct dpt_page *r);
 void dpt_page_environment(struct dpt_page *r);
 

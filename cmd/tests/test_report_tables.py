@@ -93,6 +93,25 @@ def test_how_far_off_numbers_are(numbers, tmp_path):
     assert "price, EUR" in section.one("figure", id="errors0").one("figcaption").words
 
 
+def test_rows_go_by_their_names(tmp_path):
+    """Of wrong classes and of numbers, where the table had an id."""
+    draw = np.random.default_rng(3)
+    rows = "".join(f"row <{i}>,{x:.3f},{draw.integers(2)}\n" for i, x in enumerate(draw.normal(size=60)))
+    (tmp_path / "t.csv").write_text(f"nr,x,y\n{rows}")
+    for loss, words, table in (("cross_entropy", [], "pairs"), ("mse", ["--regression"], "off")):
+        folder = tmp_path / loss
+        assert dpt.run("convert", "csv", tmp_path / "t.csv", "--id", "nr", *words, "--split", "1/1", "--output", f"{folder}/").code == 0
+        job = dpt.write_job(tmp_path / "job.yaml", f"data: {{train: {folder}/train-*.h5, test: {folder}/test-*.h5}}\nloss: {loss}\n"
+                            f"model: {{type: linear, outputs: {1 if words else 2}}}\nbatch: {{global: 30}}\ntrain: {{steps: 3}}\n")
+        dpt.train(job, folder / "run")
+        with h5py.File(folder / "test-00000-of-00001.h5") as f:
+            ids, labels = [i.decode() for i in f["id"][()]], np.squeeze(f["labels"][()])
+        listed = page_of(tmp_path, folder / "run").section("predictions").all("table", klass=table)[-1].rows()[1:]
+        assert len(listed) > 5
+        for row in listed:
+            assert number(row[1]) == labels[ids.index(row[0])], row
+
+
 def test_the_samples_that_are_farthest_off(numbers, tmp_path):
     folder, truth, predicted = numbers
     off = page_of(tmp_path, folder / "run").section("predictions").one("table", klass="off").rows()[1:]
