@@ -8,7 +8,7 @@
 struct finding {
     enum { NOTHING, IN_OUTPUT, IN_GRADIENT } kind;
     int32_t location; /* node, or tensor */
-    int64_t sample;
+    int64_t sample;   /* the first one of the micro-batch of a gradient */
     char host[DPT_HOST_TEXT];
 };
 
@@ -41,17 +41,24 @@ out:
     return status;
 }
 
-/* The last tensor with a value that is not finite: backward came through it first; -1: none. */
+static bool is_finite(const struct dpt_tensor *tensor, const float *gradient)
+{
+    for (int64_t k = 0; k < tensor->count; k++)
+        if (!isfinite(gradient[tensor->offset + k]))
+            return false;
+    return true;
+}
+
+/* The tensor whose values were the first that are not finite; -1: there is none. Statistics come
+ * before gradients, in the order of the layers; backward came through the last gradient first. */
 static int32_t bad_tensor(const struct dpt_graph *graph, const float *gradient)
 {
-    for (int32_t i = graph->n_tensors - 1; i >= 0; i--) {
-        const struct dpt_tensor *tensor = &graph->tensors[i];
+    int32_t bad = -1;
 
-        for (int64_t k = 0; k < tensor->count; k++)
-            if (!isfinite(gradient[tensor->offset + k]))
-                return i;
-    }
-    return -1;
+    for (int32_t i = graph->n_tensors - 1; i >= 0; i--)
+        if (!is_finite(&graph->tensors[i], gradient) && (bad < 0 || graph->tensors[i].state))
+            bad = i;
+    return bad;
 }
 
 /* All outputs are finite: computes backward once more, micro-batch by micro-batch, on the first
@@ -78,6 +85,7 @@ static void search_gradients(void *arg, int thread)
         if (tensor >= 0) {
             s->found.kind = IN_GRADIENT;
             s->found.location = tensor;
+            s->found.sample = batch.sample[0];
         }
         /* all threads read what the first one found before the next pass changes it */
         if (t->team.together)
@@ -87,16 +95,15 @@ static void search_gradients(void *arg, int thread)
     }
 }
 
-/* By which statistics of batch norms what was found was computed, where that is not those of the
- * step. */
+/* By which statistics norms went in the search, where that is not those of the step. */
 static const char *by_statistics(const struct dpt_trainer *t, const struct finding *f)
 {
     const struct dpt_graph *graph = &t->model.graph;
 
     for (int32_t i = 0; f->kind == IN_OUTPUT && i <= f->location; i++)
         if (graph->nodes[i].op == DPT_OP_BATCHNORM && !graph->nodes[i].by_running)
-            return " by the running statistics";
-    return f->kind == IN_GRADIENT && t->team.lockstep ? " by a micro-batch's own statistics" : "";
+            return " (norms by their running statistics)";
+    return f->kind == IN_GRADIENT && t->team.lockstep ? " (norms by its own statistics)" : "";
 }
 
 static enum dpt_status tell(const struct dpt_trainer *t, const struct finding *f, int rank,
@@ -107,19 +114,21 @@ static enum dpt_status tell(const struct dpt_trainer *t, const struct finding *f
         t->job->train.on_nan == DPT_ON_NAN_SKIP
             ? "the step is skipped"
             : "its update was withheld; a lower learning rate or train.clip_norm may help";
-    char where[256];
+    const char *by = by_statistics(t, f);
+    char where[256] = "";
 
+    if (f->kind != NOTHING)
+        dpt_dataset_where(t->data.train.set, f->sample, where);
     if (f->kind == IN_OUTPUT)
         return dpt_fail(err, DPT_FAILED,
-                        "step %lld: not a number: rank %d (%s), output of layer %s%s, %s; %s", step,
-                        rank, f->host, t->model.graph.nodes[f->location].name, by_statistics(t, f),
-                        dpt_dataset_where(t->data.train.set, f->sample, where), what);
+                        "step %lld: not a number: rank %d (%s), output of layer %s, %s%s; %s", step,
+                        rank, f->host, t->model.graph.nodes[f->location].name, where, by, what);
     if (f->kind == IN_GRADIENT)
-        return dpt_fail(err, DPT_FAILED, "step %lld: not a number: rank %d (%s), %s %s%s; %s", step,
-                        rank, f->host,
-                        t->model.graph.tensors[f->location].state ? "what a micro-batch gives for"
-                                                                  : "gradient of",
-                        t->model.graph.tensors[f->location].name, by_statistics(t, f), what);
+        return dpt_fail(
+            err, DPT_FAILED,
+            "step %lld: not a number: rank %d (%s), %s%s, micro-batch that begins with %s%s; %s",
+            step, rank, f->host, t->model.graph.tensors[f->location].state ? "" : "gradient of ",
+            t->model.graph.tensors[f->location].name, where, by, what);
     if (t->team.lockstep)
         return dpt_fail(err, DPT_FAILED,
                         "step %lld: not a number: no micro-batch by itself gives one, so the "
