@@ -115,3 +115,35 @@ MISTAKES = [
 def test_what_fits_nothing_is_refused(tmp_path, kind, groups, freeze, message):
     result = dpt.run(make(tmp_path, kind, groups, freeze), "--quiet", cwd=tmp_path)
     assert result.code == 78 and message in result.err, result
+
+
+HEAD = """
+data: {{train: t.h5, shuffle: none}}
+model: {{type: resnet, depth: 20, outputs: {outputs}}}
+batch: {{global: 7, micro: 3}}
+train: {{steps: 2}}
+comm: {{reduction: reproducible}}
+"""
+ON_BODY = "init: {from: body, partial: true}\noptimizer: {type: sgd, lr: 0.1, momentum: 0.9, groups: [{match: 'layer3*', lr_scale: 0.1}]}\n"
+
+
+def test_a_new_head_on_an_old_body(tmp_path):
+    """From a run with 10 outputs to 3: what is frozen keeps its bytes, what is not moves, by its own rate; on any ranks and devices."""
+    dice = np.random.default_rng(2)
+    with h5py.File(tmp_path / "t.h5", "w") as file:
+        file["images"], file["labels"] = dice.normal(0, 1, (14, 3, 8, 8)).astype("f4"), (np.arange(14) % 3).astype("i4")
+    dpt.train(dpt.write_job(tmp_path / "old.yaml", HEAD.format(outputs=10)), tmp_path / "body", "--quiet", cwd=tmp_path)
+    job = dpt.write_job(tmp_path / "job.yaml", HEAD.format(outputs=3) + ON_BODY)
+    runs = [("one", 1, "cpu"), ("three", 3, "cpu")] + ([] if test_device.pytestmark.args[0] else [("cuda", 1, "cuda")])
+    for name, ranks, device in runs:
+        result = dpt.train(job, tmp_path / name, "--set", "train.freeze=[conv1, bn1, 'layer[12]*', layer3.0.bn1]", "--set",
+                           f"device.kind={device}", ranks=ranks, cwd=tmp_path,
+                           env=test_device.Machine(tmp_path).environment if device == "cuda" else None)
+        assert "warning: 2 of the model's 107 tensors begin at random, not as in body:\n  fc.weight" in result.err, result.err
+    old, one, cuda = read(tmp_path / "body"), read(tmp_path / "one"), read(tmp_path / runs[-1][0])
+    assert dpt.newest(tmp_path / "one") == dpt.newest(tmp_path / "three")
+    for key in (key for key in old if key.startswith(("params", "state")) and "/fc/" not in key):
+        frozen = any(part in key for part in ("/conv1/", "/bn1/", "layer1", "layer2", "layer3.0.bn1"))
+        assert np.array_equal(one[key], old[key]) == np.array_equal(cuda[key], old[key]) == frozen, key
+        np.testing.assert_allclose(cuda[key], one[key], rtol=1e-4, atol=1e-5, err_msg=key)
+    assert one["params/fc/weight"].shape == (3, 64)
