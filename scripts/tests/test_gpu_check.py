@@ -22,6 +22,9 @@ SANITIZED = b"__asan_init" in PROGRAM.read_bytes() if PROGRAM.exists() else Fals
 TOOLS = """awk bash cat cmp cp cut date dirname du env find grep gzip head kill ldconfig ls mkdir mktemp mv nproc paste readlink realpath rm sed sh
 sleep sort tail tar tee timeout touch tr uname wc xargs""".split()
 
+# Steps that are test programs, which run beside this one anyway; kernels-arena and errors stand for them.
+BESIDE = "kernels kernels-joins kernels-update kernels-fp16 matmul steps program graphs algorithms convolutions".split()
+
 has_gpu = any(Path("/dev", name).exists() for name in ("nvidia0", "dxg"))
 needs_fake = pytest.mark.skipif(not (FAKE / "libcuda.so.1").exists() or SANITIZED or shutil.which("patchelf") is None,
                                 reason="the libraries that stand in for a GPU are not built, or as the sanitizers want them")
@@ -128,10 +131,10 @@ def test_without_a_gpu(tmp_path):
 @needs_fake
 @pytest.mark.parametrize("part", "abc")
 def test_rehearsal(archive, tmp_path, part):
-    """Each part ends by itself, with a row for each step; nothing is missing on a machine that has only a shell and Python. Three
-    programs that take long run beside this one anyway: here with DPT_HEAVY=1."""
+    """Each part ends by itself, with a row for each step; nothing is missing on a machine that has only a shell and Python. The other
+    steps with DPT_HEAVY=1."""
     out = tmp_path / "out"
-    chosen = steps(part) if HEAVY else [name for name in steps(part) if name not in ("steps", "program", "graphs")]
+    chosen = [name for name in steps(part) if HEAVY or name not in BESIDE]
     code, printed, rows, text = check(archive, part, out, "--only", "|".join(chosen))
     assert code == 0, printed + text
     assert list(rows) == chosen
