@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -142,14 +143,20 @@ static enum dpt_status run_relay(struct relay *relay, pid_t child, int *state,
 
 /* --- mpirun ----------------------------------------------------------------------------------- */
 
+static volatile pid_t mpirun;
+static volatile sig_atomic_t asked;
+static volatile int signal_file = -1; /* the first byte is the signal that came */
+
 /* What Open MPI needs on this machine; other MPIs do not look at these names. What the user has set
  * stays. */
 static void set_environment(const struct dpt_cli *cli, long long ranks)
 {
     cpu_set_t cores;
-    char columns[16];
+    char columns[16], file[64];
 
-    setenv("DPTRAIN_LAUNCHED", "1", 1);
+    /* Where the ranks read which signal came (dpt_stop_name). */
+    snprintf(file, sizeof file, "/proc/%d/fd/%d", (int)getppid(), signal_file);
+    setenv("DPTRAIN_LAUNCHED", signal_file >= 0 ? file : "1", 1);
     setenv("DPTRAIN_TTY", cli->log.terminal ? "1" : "0", 0);
     snprintf(columns, sizeof columns, "%d", cli->log.columns);
     setenv("COLUMNS", columns, 1);
@@ -172,16 +179,17 @@ static void set_environment(const struct dpt_cli *cli, long long ranks)
     setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
 }
 
-static volatile pid_t mpirun;
-static volatile sig_atomic_t asked;
-
 /*
  * mpirun itself answers INT and TERM by killing the ranks within two seconds, but passes USR1 on to
  * them, and that is a request to save and stop. Asked twice it shall end at once.
  */
 static void pass_on(int number)
 {
-    (void)number;
+    const int before = errno;
+    const char byte = (char)number;
+
+    if (asked == 0 && pwrite(signal_file, &byte, 1, 0) < 0)
+        errno = before; /* then the ranks call it SIGUSR1 */
     kill(mpirun, asked++ == 0 ? SIGUSR1 : SIGTERM);
 }
 
@@ -245,6 +253,7 @@ static enum dpt_status launch(const struct dpt_cli *cli, long long ranks, int *c
     while (cli->argv[n] != NULL)
         n++;
     DPT_TRY(open_relay(&relay, err));
+    signal_file = memfd_create("dptrain", MFD_CLOEXEC);
     catch_signals(&before);
     child = mpirun = fork();
     if (child == 0) {

@@ -80,11 +80,11 @@ def test_ranks_under_mpirun_is_refused(tmp_path):
     assert result.code == 2 and "leave one of the two out" in result.err, result
 
 
-def test_one_rank_warns_and_runs(tmp_path):
-    result = dpt.train(SMOKE, tmp_path / "out")
-    assert result.err.count("warning: one rank only") == 1
-    result = dpt.train(SMOKE, tmp_path / "two", ranks=2)
-    assert "warning" not in result.err
+def test_what_to_do_about_the_number_of_ranks(tmp_path):
+    for ranks, advice in (1, "; --ranks N or mpirun -np N starts more"), (2 * len(os.sched_getaffinity(0)), "; ranks that share a core slow"):
+        result = dpt.train(SMOKE, tmp_path / "out", "--overwrite", ranks=ranks)
+        assert advice in next(line for line in result.err.splitlines() if line.startswith("  ranks")), result
+        assert "warning" not in result.err
 
 
 def test_quiet_leaves_the_result(tmp_path):

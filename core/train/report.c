@@ -96,7 +96,18 @@ static void log_lines(const struct dpt_run *run)
                      unit, every->n == 1 ? "" : "s", has_accuracy(run) ? ", accuracy and" : " and");
 }
 
-static void log_header(const struct dpt_run *run, const int32_t *threads)
+/* What a person would do about the number of ranks, behind it. cores: that a rank may use. */
+static void advise_ranks(const struct dpt_trainer *t, double cores, struct dpt_str *out)
+{
+    const bool gpu = t->backend->devices != NULL;
+
+    if (t->comm->world.size == 1 && !gpu)
+        dpt_str_printf(out, "; --ranks N or mpirun -np N starts more");
+    else if (cores < 1 - 1e-6 && !gpu)
+        dpt_str_printf(out, "; ranks that share a core slow each other down");
+}
+
+static void log_header(const struct dpt_run *run, const int32_t *threads, double cores)
 {
     const struct dpt_trainer *t = &run->trainer;
     const struct dpt_sampler *s = &t->data.train.sampler;
@@ -111,6 +122,7 @@ static void log_header(const struct dpt_run *run, const int32_t *threads)
         snprintf(each, sizeof each, " (%lld a rank)", (long long)t->job->batch.per_rank);
     dpt_log_info(t->log, "dptrain %s: %s", DPT_VERSION, t->job->name);
     list_hosts(t->comm, threads, &text);
+    advise_ranks(t, cores, &text);
     dpt_log_info(t->log, "  ranks    %s", text.text);
     if (t->backend->devices != NULL)
         dpt_gpus_log(t);
@@ -133,10 +145,11 @@ static void log_header(const struct dpt_run *run, const int32_t *threads)
     log_lines(run);
     dpt_log_info(t->log, "  output   %s", t->job->output);
     dpt_trainer_warn_idle(t, t->log);
-    if (t->comm->world.size == 1 && (t->backend->devices == NULL || t->gpus[0].info.count > 1))
+    if (t->comm->world.size == 1 && t->backend->devices != NULL && t->gpus[0].info.count > 1)
         dpt_log_warn(t->log,
-                     "one rank only, so nothing is shared out; `mpirun -np N dptrain ...` or "
-                     "`--ranks N` starts N");
+                     "one rank only, so one GPU of %d works; `mpirun -np N dptrain ...` or "
+                     "`--ranks N` starts N",
+                     t->gpus[0].info.count);
     dpt_str_release(&text);
 }
 
@@ -198,12 +211,14 @@ enum dpt_status dpt_report_start(struct dpt_run *run, struct dpt_error *err)
     const struct dpt_comm *comm = run->trainer.comm;
     const int32_t mine = run->trainer.team.threads;
     int32_t *threads = NULL; /* of every rank */
+    double cores;
 
     status = DPT_ALLOCATE(threads, (size_t)comm->world.size, "the list of ranks", err);
     DPT_TRY(dpt_group_agree(&comm->world, status, err));
     DPT_TRY(dpt_group_allgather(&comm->world, &mine, threads, sizeof mine, err));
+    DPT_TRY(dpt_core_share(&comm->node, &cores, err));
     if (comm->world.rank == 0) {
-        log_header(run, threads);
+        log_header(run, threads, cores);
         status = start_event(run, err);
     }
     DPT_TRY(dpt_group_agree(&comm->world, status, err));
@@ -244,6 +259,14 @@ static void write_ranks(struct dpt_run *run)
     dpt_metrics_int(&run->metrics, "slowest_rank", high);
 }
 
+/* A rate with three digits that count: the others change from line to line. */
+static const char *show_rate(double rate, char digits[DIGITS])
+{
+    const double unit = pow(10, fmax(0, floor(log10(fmax(rate, 1))) - 2));
+
+    return dpt_group_digits(digits, (long long)(round(rate / unit) * unit));
+}
+
 /*
  * "epoch 1/4  step 50/1784  mean loss 2.17  accuracy 0.2134  1 967/s  1:53 left", with what can be
  * spared left out, the least first, where it would not fit: then in all further lines, so that they
@@ -269,8 +292,7 @@ static void write_step(struct dpt_run *run, char *text, size_t size)
                     (long long)epoch_of(t), run->cuts < NO_EPOCHS ? of_epochs : "",
                     (long long)p->step, run->cuts < NO_STEPS ? of_steps : "",
                     dpt_metric_sums_loss(&run->window.metric_sums), accuracy,
-                    dpt_group_digits(digits, (long long)rate),
-                    run->cuts < NO_UNIT ? " samples/s" : "/s",
+                    show_rate(rate, digits), run->cuts < NO_UNIT ? " samples/s" : "/s",
                     run->cuts < NO_CLOCK ? end : "") > COLUMNS &&
            run->cuts < NO_CLOCK)
         run->cuts++;
@@ -317,6 +339,7 @@ enum dpt_status dpt_report_step(struct dpt_run *run, bool line, struct dpt_error
     dpt_metrics_real(m, "samples_per_s", means.rate);
     dpt_metrics_int(m, "samples", p->samples);
     write_ranks(run);
+    run->last_loss = means.loss;
     memset(&run->window, 0, sizeof run->window);
     DPT_TRY(end_line(run, err));
     DPT_TRY(dpt_board_step(&run->board, p->step, &means, err));
@@ -334,10 +357,15 @@ static enum dpt_status report_set(struct dpt_run *run, const char *split,
     const struct dpt_trainer *t = &run->trainer;
     const long long step = (long long)t->progress.step;
     const double loss = dpt_metric_sums_loss(sums);
+    const bool shown =
+        step == t->steps || step % t->steps_per_epoch != 0 || epoch_of(t) % run->epochs_shown == 0;
     char accuracy[DIGITS];
 
-    dpt_log_info(t->log, "epoch %lld  step %lld  %s loss %.4g%s%s", (long long)epoch_of(t), step,
-                 split != NULL ? split : "train", loss, accuracy_text(run, sums, accuracy), more);
+    if (split == NULL)
+        run->last_loss = loss;
+    (shown ? dpt_log_info : dpt_log_detail)(
+        t->log, "epoch %lld  step %lld  %s loss %.4g%s%s", (long long)epoch_of(t), step,
+        split != NULL ? split : "train", loss, accuracy_text(run, sums, accuracy), more);
     begin_means(run, split != NULL ? "eval" : "epoch", split, sums);
     dpt_metrics_int(&run->metrics, "samples", sums->samples);
     if (sums->weight != (double)sums->samples)
@@ -453,11 +481,24 @@ static void summarize(const struct dpt_run *run, double seconds, struct dpt_str 
                    resumed, skipped, seconds);
     if (run->training > 0)
         dpt_str_printf(out, ", %s samples/s while training",
-                       dpt_group_digits(rate, (long long)((double)run->counted / run->training)));
+                       show_rate((double)run->counted / run->training, rate));
     dpt_str_printf(out, "\n");
     summarize_split(run, "valid", &run->valid, out);
     summarize_split(run, "test", &run->test, out);
     dpt_str_printf(out, "results in %s\n", t->job->output);
+}
+
+/* A run whose loss ended far above its first step's learned nothing, though all of it is finite. */
+static void warn_diverged(const struct dpt_run *run)
+{
+    static const double FAR = 1.5;
+    const struct dpt_trainer *t = &run->trainer;
+
+    if (run->resumed < 0 && run->last_loss > FAR * run->first_loss)
+        dpt_log_warn(t->log,
+                     "the training loss rose from %.4g at the first step to %.4g: a smaller "
+                     "optimizer.lr than %g, schedule.warmup or train.clip_norm may help",
+                     run->first_loss, run->last_loss, dpt_optimizer_lr(&t->job->optimizer));
 }
 
 enum dpt_status dpt_report_end(struct dpt_run *run, const char *reason, struct dpt_str *summary,
@@ -475,7 +516,9 @@ enum dpt_status dpt_report_end(struct dpt_run *run, const char *reason, struct d
     dpt_metrics_real(m, "training_s", run->training);
     if (t->data.train.loader != NULL)
         dpt_metrics_real(m, "waited_s", dpt_trainer_waited(t));
-    if (strcmp(reason, "done") == 0)
+    if (strcmp(reason, "done") == 0) {
+        warn_diverged(run);
         summarize(run, seconds, summary);
+    }
     return end_line(run, err);
 }

@@ -489,6 +489,8 @@ enum dpt_status dpt_run_job(const struct dpt_job *job, const struct dpt_conf *co
                           .saved_step = -1,
                           .tested_step = -1,
                           .checked_step = -1,
+                          .first_loss = NAN,
+                          .last_loss = NAN,
                           .learned_step = -1,
                           .deadline = INFINITY};
     struct dpt_trainer *t = &run.trainer;

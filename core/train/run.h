@@ -42,6 +42,9 @@ struct dpt_run {
     double first_step;          /* seconds from exec to the end of the first step */
     struct dpt_every log_every; /* the job's; never DPT_AUTO */
     int64_t epochs_every;       /* every so many epochs one is reported; 0: none */
+    int64_t epochs_shown;       /* likewise shown; the others are in metrics.jsonl alone */
+    double first_loss;          /* of this process's first step, before any update; NaN: none yet */
+    double last_loss;           /* mean of the last line, or epoch; NaN: none yet */
     struct dpt_run_sums window; /* since the last line */
     struct dpt_run_sums epoch;  /* since the epoch began, or the process */
     int cuts;                   /* parts left out of the last line to fit the terminal */

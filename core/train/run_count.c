@@ -1,4 +1,6 @@
 /* What the steps of a run gave, and when they are asked for it where a device takes them. */
+#include <math.h>
+
 #include "core/base/clock.h"
 #include "core/train/engine.h"
 #include "core/train/run.h"
@@ -21,6 +23,8 @@ static void add(struct dpt_metric_sums *metric_sums, const struct dpt_step_resul
 void dpt_run_count(struct dpt_run *run, const struct dpt_step_result *result)
 {
     run->norm = result->norm;
+    if (isnan(run->first_loss) && result->weight > 0)
+        run->first_loss = result->loss / result->weight;
     add(&run->window.metric_sums, result);
     add(&run->epoch.metric_sums, result);
     run->counted += result->samples;

@@ -87,8 +87,10 @@ static enum dpt_status lacks_end(const struct dpt_run *run, bool *lacks, struct 
     return status;
 }
 
-/* *finished: there is nothing left to do. Collective. */
-static enum dpt_status find_end(const struct dpt_run *run, bool *finished, struct dpt_error *err)
+/* *finished: there is nothing left to do. from: the checkpoint that was asked for, or NULL: the
+ * folder's own. Collective. */
+static enum dpt_status find_end(const struct dpt_run *run, const char *from, bool *finished,
+                                struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_trainer *t = &run->trainer;
@@ -101,7 +103,12 @@ static enum dpt_status find_end(const struct dpt_run *run, bool *finished, struc
     DPT_TRY(dpt_group_agree(world, status, err));
     DPT_TRY(dpt_group_broadcast(world, 0, &lacks, sizeof lacks, err));
     *finished = *finished && !lacks;
-    if (*finished)
+    if (*finished && from != NULL)
+        dpt_log_info(t->log,
+                     "%s has made all %lld steps of this job, so nothing is left to do and nothing "
+                     "was written to %s: give it more train.epochs or train.steps to go on",
+                     from, (long long)t->steps, t->job->output);
+    else if (*finished)
         dpt_log_info(t->log,
                      "%s is finished, step %lld of %lld: give it more train.epochs or "
                      "train.steps to go on, choose another --output, or begin anew in its place "
@@ -130,11 +137,11 @@ static enum dpt_status write_job(struct dpt_run *run, struct dpt_error *err)
 /*
  * How often the log tells of steps and of epochs. `auto` gives a short run ten lines at least. Each
  * epoch is told of, but where there are many that are shorter than the steps between two lines:
- * then as often as there are lines.
+ * then as often as there are lines; a person is told so from fewer epochs on than metrics.jsonl.
  */
 static void choose_lines(struct dpt_run *run)
 {
-    enum { STEPS = 50, LINES = 10, EPOCHS = 100 };
+    enum { STEPS = 50, LINES = 10, EPOCHS = 100, SHOWN = 20 };
     const struct dpt_trainer *t = &run->trainer;
     const double few = fmax(1, fmin(STEPS, floor((double)t->steps / LINES)));
     const double epoch = (double)t->steps_per_epoch;
@@ -146,7 +153,10 @@ static void choose_lines(struct dpt_run *run)
     steps = run->log_every.unit == DPT_STEPS    ? run->log_every.n
             : run->log_every.unit == DPT_EPOCHS ? run->log_every.n * epoch
                                                 : few;
-    run->epochs_every = t->steps <= EPOCHS * t->steps_per_epoch ? 1 : (int64_t)ceil(steps / epoch);
+    run->epochs_shown = (int64_t)ceil(steps / epoch);
+    run->epochs_every = t->steps <= EPOCHS * t->steps_per_epoch ? 1 : run->epochs_shown;
+    if (t->steps <= SHOWN * t->steps_per_epoch)
+        run->epochs_shown = 1;
     if (run->log_every.unit == DPT_NEVER)
         run->epochs_every = 0;
 }
@@ -192,7 +202,7 @@ enum dpt_status dpt_run_prepare(struct dpt_run *run, const struct dpt_resume *re
     DPT_TRY(dpt_group_agree(world, write_job(run, err), err));
     DPT_TRY(dpt_resume_run(t, resume, run->job_text.text, &resumed, err));
     run->resumed = run->saved_step = resumed == DPT_RESUMED ? t->progress.step : -1;
-    DPT_TRY(find_end(run, finished, err));
+    DPT_TRY(find_end(run, resume->path, finished, err));
     *finished = *finished || resumed == DPT_RESUMED_ENDED;
     if (*finished)
         return DPT_OK;

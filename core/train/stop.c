@@ -15,8 +15,12 @@
 static const struct {
     int number;
     const char *name;
-} signals[] = {
-    {SIGINT, "SIGINT"}, {SIGTERM, "SIGTERM"}, {SIGUSR1, "SIGUSR1"}, {SIGUSR2, "SIGUSR2"}};
+    bool caught;
+} signals[] = {{SIGINT, "SIGINT", true},
+               {SIGTERM, "SIGTERM", true},
+               {SIGUSR1, "SIGUSR1", true},
+               {SIGUSR2, "SIGUSR2", true},
+               {SIGHUP, "SIGHUP", false}};
 
 /*
  * SLURM asks once and is heard twice: it sends TERM to the ranks and to srun or mpirun, which pass
@@ -51,7 +55,8 @@ void dpt_stop_catch(void)
 
     sigemptyset(&action.sa_mask);
     for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++)
-        if (sigaction(signals[i].number, NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+        if (signals[i].caught && sigaction(signals[i].number, NULL, &before) == 0 &&
+            before.sa_handler != SIG_IGN)
             sigaction(signals[i].number, &action, NULL);
 }
 
@@ -60,8 +65,25 @@ int dpt_stop_signal(void)
     return caught;
 }
 
+/* Ranks that `--ranks` started get USR1 for every signal, since mpirun passes that one on; the file
+ * that this variable names has the one that came. */
+static int launcher_signal(void)
+{
+    const char *path = getenv("DPTRAIN_LAUNCHED");
+    FILE *file = path != NULL && path[0] == '/' ? fopen(path, "rb") : NULL;
+    int number = EOF;
+
+    if (file != NULL) {
+        number = fgetc(file);
+        fclose(file);
+    }
+    return number == EOF ? SIGUSR1 : number;
+}
+
 const char *dpt_stop_name(int number)
 {
+    if (number == SIGUSR1)
+        number = launcher_signal();
     for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++)
         if (signals[i].number == number)
             return signals[i].name;

@@ -15,7 +15,7 @@
 void dpt_stop_catch(void);
 /* The signal that came, or 0. */
 int dpt_stop_signal(void);
-/* "SIGUSR1" */
+/* "SIGUSR1"; of ranks that `--ranks` started the signal that came to their launcher. */
 const char *dpt_stop_name(int signal);
 
 /*

@@ -85,6 +85,8 @@ def test_killed_between_the_last_save_and_the_end(tmp_path):
     result = dpt.run(path, "--output", folder, *TEST, ranks=2)
     assert result.code == 0 and "is finished, step 30 of 30" in result.err, result
     assert reasons(folder) == ["done"]
+    result = dpt.run(path, "--output", tmp_path / "new", "--resume", folder, *TEST)
+    assert f"{folder} has made all 30 steps of this job" in result.err and not (tmp_path / "new").exists(), result
 
 
 def test_summary_of_a_resumed_run(tmp_path):

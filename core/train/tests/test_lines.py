@@ -115,3 +115,16 @@ def test_lines_fit_a_terminal(tmp_path):
     assert len(lines) > 10 and max(map(len, lines)) < 80, max(lines, key=len)
     shapes = [re.sub(r"[\d.:e+-]+", "#", line) for line in lines if LINE.match(line)]
     assert len(set(shapes[1:])) <= 3, set(shapes)
+
+
+def test_many_short_epochs_and_a_loss_that_rose(tmp_path):
+    """Of a hundred epochs some are shown, and all are in metrics.jsonl; who ends far above the first step's loss is told so."""
+    path = dpt.write_job(tmp_path / "job.yaml", LINREG)
+    result = dpt.train(path, tmp_path / "many", "--set", "train.epochs=100", "--set", "log.every=10 steps")
+    shown = re.findall(r"^epoch (\d+)  step \d+  train loss", result.err, re.M)
+    assert [int(epoch) for epoch in shown] == list(range(10, 101, 10)) and len(dpt.events(tmp_path / "many", "epoch")) == 100
+    rates = [int(text.replace(" ", "")) for text in re.findall(r"  ([\d ]+) samples/s  ", result.err)]
+    assert len(rates) == 10 and all(rate % 10 ** (len(str(rate)) - 3) == 0 for rate in rates), rates
+    assert "the training loss rose" not in result.err
+    result = dpt.train(path, tmp_path / "far", "--set", "train.epochs=8", "--set", "optimizer.lr=3")
+    assert re.search(r"warning: the training loss rose from \S+ at the first step to \S+: a smaller optimizer.lr than 3,", result.err), result

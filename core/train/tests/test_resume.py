@@ -90,7 +90,7 @@ def test_ranks_option_turns_ctrl_c_into_a_stop(tmp_path):
         os.killpg(process.pid, number)  # as a terminal does it: to the whole foreground group
         out, err = process.communicate(timeout=60)
         assert process.returncode == 75, err.decode()
-        assert b"(SIGUSR1), all is saved" in err
+        assert f"({number.name}), all is saved".encode() in err
 
 
 def test_running_longer_is_accepted_and_told(tmp_path):
