@@ -68,8 +68,10 @@ enum dpt_status dpt_csv_columns_begin(struct dpt_source *s, struct dpt_error *er
         columns->delimiter = 0;
     if (columns->decimal == '.')
         columns->decimal = 0;
+    /* Both a comma: numbers in quotes, as of programs that quote all cells. */
     if ((columns->delimiter == 0 ? ',' : columns->delimiter) ==
-        (columns->decimal == 0 ? '.' : columns->decimal))
+            (columns->decimal == 0 ? '.' : columns->decimal) &&
+        columns->decimal != ',')
         DPT_TRY(dpt_fail(err, DPT_USAGE,
                          "the decimal mark and what stands between columns are one character; "
                          "--delimiter ';' or tab says the other"));

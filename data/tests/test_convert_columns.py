@@ -89,6 +89,14 @@ def test_a_file_that_pandas_wrote(tmp_path):
         assert np.allclose(got["labels"].ravel(), golden["target"], rtol=1e-7) and got["id"] == golden["names"]
 
 
+def test_decimal_commas_in_quotes(tmp_path):
+    path = text(tmp_path, '"a","b","c"\n"1,5","-2",0\n"0,25","7,125",1\n')
+    good("csv", path, "--output", tmp_path / "o", "--decimal", ",")
+    assert table(tmp_path / "o")["images"].tolist() == [[1.5, -2], [0.25, 7.125]]
+    bad(BAD_DATA, "t.csv:2: has 3 columns, the first line of", tmp_path, "csv", text(tmp_path, "a,b\n1,5,0\n"), "--decimal", ",")
+    bad(BAD_DATA, "--delimiter ';'", tmp_path, "csv", text(tmp_path, "a;b\n1,5;0\n"), "--decimal", ",")
+
+
 def test_dry_run_tells_all_and_writes_nothing(tmp_path):
     path = text(tmp_path, MESSY)
     wet = good("csv", path, "--output", tmp_path / "o", *MESSY_OPTIONS).splitlines()
