@@ -98,6 +98,14 @@ void dpt_page_prefix(struct dpt_page *r, size_t run)
     dpt_str_printf(&r->out, ": ");
 }
 
+void dpt_page_sample(struct dpt_page *r, int64_t sample, const char *name)
+{
+    if (name != NULL)
+        dpt_html_element(&r->out, "<tr><td>", name, "</td>");
+    else
+        dpt_str_printf(&r->out, "<tr><td>%lld</td>", (long long)sample);
+}
+
 /* A head of a table with a column for each run. */
 static void page_heads(struct dpt_page *r)
 {

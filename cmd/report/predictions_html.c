@@ -238,14 +238,6 @@ static void write_picture(struct dpt_page *r, const struct dpt_page_predictions 
                    100 * (double)w->p_chosen, (long long)w->sample);
 }
 
-void dpt_page_sample(struct dpt_page *r, int64_t sample, const char *name)
-{
-    if (name != NULL)
-        dpt_html_element(&r->out, "<tr><td>", name, "</td>");
-    else
-        dpt_str_printf(&r->out, "<tr><td>%lld</td>", (long long)sample);
-}
-
 static void write_list(struct dpt_page *r, const struct dpt_page_predictions *v)
 {
     open_table(

@@ -124,14 +124,14 @@ void dpt_page_ranks(struct dpt_page *r);
 void dpt_page_write_predictions(struct dpt_page *r);
 /* Of one run that predicts numbers (numbers_html.c). */
 void dpt_page_numbers(struct dpt_page *r, size_t run);
-/* Begins a row of a sample, with its name, or its number where that is NULL. */
-void dpt_page_sample(struct dpt_page *r, int64_t sample, const char *name);
 void dpt_page_models(struct dpt_page *r);
 void dpt_page_environment(struct dpt_page *r);
 
 /* A swatch and the label of a run, for headings and tables; of several runs, "label: ". */
 void dpt_page_label(struct dpt_page *r, size_t run);
 void dpt_page_prefix(struct dpt_page *r, size_t run);
+/* Begins a row of a sample, with its name, or its number where that is NULL. */
+void dpt_page_sample(struct dpt_page *r, int64_t sample, const char *name);
 
 /* The page's style sheet and script. */
 extern const char dpt_page_style[], dpt_page_script[];
