@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,6 +23,7 @@
 #include "cmd/output.h"
 #include "core/base/str.h"
 #include "core/train/audit.h"
+#include "data/sets/paths.h"
 
 enum {
     STUCK_SECONDS = 30, /* of a processor's time on one piece, which takes milliseconds */
@@ -230,9 +232,33 @@ out:
     return status;
 }
 
+/* The files that a word stands for: a folder that is no run's for the shards in it. */
+static enum dpt_status add_files(const char *word, char ***paths, size_t *n, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const size_t before = *n;
+    char latest[PATH_MAX], shards[PATH_MAX];
+    struct stat info;
+
+    dpt_checkpoint_resolve(word, latest);
+    if (strcmp(latest, word) == 0 || lstat(latest, &info) == 0)
+        return dpt_paths_add(paths, n, (char *const[]){(char *)word}, 1, err);
+    snprintf(shards, sizeof shards, "%s/*.h5", word);
+    DPT_TRY(dpt_paths_match("dptrain inspect", shards, paths, n, err));
+    if (*n == before)
+        status = dpt_fail(err, DPT_BAD_DATA,
+                          "%s has neither the checkpoints of a run (checkpoints/latest) nor shards "
+                          "(*.h5)",
+                          word);
+out:
+    return status;
+}
+
 static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    char **paths = NULL;
+    size_t n = 0;
     struct inspection inspection = {.other = dpt_cli_value(cli, "--diff"),
                                     .job = dpt_cli_has(cli, "--job"),
                                     .verbose = cli->log.level == DPT_LOG_VERBOSE};
@@ -245,11 +271,13 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
         return dpt_fail(err, DPT_USAGE,
                         "dptrain inspect: --diff compares one file with one other%s",
                         inspection.job ? ", jobs included: leave --job out" : "");
-    for (size_t i = 0; i < cli->n_positional; i++) {
+    for (size_t i = 0; i < cli->n_positional; i++)
+        DPT_TRY(add_files(cli->positional[i], &paths, &n, err));
+    for (size_t i = 0; i < n; i++) {
         struct dpt_error this = {0};
         enum dpt_status found;
 
-        inspection.path = cli->positional[i];
+        inspection.path = paths[i];
         if (i > 0)
             putchar('\n');
         found = in_child(&inspection, &this);
@@ -260,6 +288,8 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
         *err = this;
         status = status != DPT_OK ? status : found;
     }
+out:
+    dpt_paths_release(paths);
     return status;
 }
 
@@ -278,7 +308,8 @@ const struct dpt_command dpt_cmd_inspect = {
         "Lists the data sets of each file with their shapes, types and the range of their values: "
         "of a checkpoint also how far the run was and what made it, of a shard the samples of each "
         "class. All checksums are verified, and exit code 65 says that a file is damaged or cannot "
-        "be read. A run folder stands for its latest checkpoint.\n\n"
+        "be read. A run folder stands for its latest checkpoint, another folder for "
+        "the shards in it.\n\n"
         "With --diff the attributes, the jobs and every value are compared by their bits: the "
         "first difference, and for each data set how many values differ and by how much at most, "
         "absolutely and relative to the larger of the two.\n\n"

@@ -6,6 +6,7 @@ import struct
 import subprocess
 import sys
 import zlib
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -162,6 +163,13 @@ def test_a_shard(shard):
     assert "checksums: 2 of 2 data sets match\n" in out
 
 
+def test_a_folder_of_shards(shard, tmp_path):
+    for name in ("b.h5", "a.h5"):
+        (tmp_path / name).write_bytes(Path(shard).read_bytes())
+    told = inspect(tmp_path).out
+    assert told == "\n".join(inspect(tmp_path / name).out for name in ("a.h5", "b.h5"))
+
+
 def test_shards_of_other_programs(tmp_path):
     dice = np.random.default_rng(0)
     for n, (kind, options) in enumerate([
@@ -241,7 +249,7 @@ def test_missing_and_other_files(tmp_path, checkpoint):
     assert "text is not an HDF5 file" in inspect(tmp_path / "text", code=65).err
     assert "empty is empty" in inspect(tmp_path / "empty", code=65).err
     assert "pipe: is a pipe, not a regular file" in inspect(tmp_path / "pipe", code=65).err
-    assert "checkpoints/latest: No such file" in inspect(tmp_path, code=65).err
+    assert "has neither the checkpoints of a run (checkpoints/latest) nor shards (*.h5)" in inspect(tmp_path, code=65).err
     result = dpt.run("inspect", tmp_path / "text", checkpoint, tmp_path / "nothing.h5")
     assert result.code == 65 and len(result.err.splitlines()) == 2 and "checkpoint, " in result.out, result
     with h5py.File(tmp_path / "n.h5", "w") as file:

@@ -139,6 +139,16 @@ def test_set_overrides_and_is_checked(tmp_path):
     assert result.code == 78 and "--set batch.mirco=8" in result.err and "'micro'" in result.err, result
 
 
+def test_set_type_leaves_the_old_one_behind(tmp_path):
+    """With the keys that only the old one has; what is set behind it, or is no type's, is refused."""
+    path = dpt.write_job(tmp_path / "job.yaml", GOOD)
+    dpt.train(path, tmp_path / "out", "--set", "model.hidden=[8]", "--set", "model.type=linear")
+    assert "hidden" not in (tmp_path / "out/job.yaml").read_text()
+    for more, why in (("model.hidden=[8]", "model.hidden: unknown key; it belongs to type mlp"), ("model.hiden=[8]", "model.hiden: unknown key")):
+        result = dpt.run("train", path, "--set", "model.type=linear", "--set", more, "--output", tmp_path / "x")
+        assert result.code == 78 and why in result.err, result
+
+
 PER_RANK = GOOD.replace("{global: 32, micro: 8}", "{per_rank: 16}") + \
     "schedule: {type: constant, scale_lr: {rule: linear, base_batch: 16}}\noptimizer: {type: sgd, lr: 0.01}\n"
 

@@ -127,6 +127,23 @@ static bool settle_rival(struct dpt_conf *conf, struct dpt_conf_node *map, const
     return dpt_conf_put(conf, map, mine->order > other->order ? row->rival : row->name, none);
 }
 
+/* Whether an entry is left from another type, behind which `--set x.type=` came later. */
+static bool is_left(const struct dpt_conf_node *map, size_t i, const struct dpt_option *variants)
+{
+    const size_t type = variants != NULL ? dpt_find("type", map->keys, map->n) : map->n;
+    char owners[DPT_VALUE_TEXT] = "";
+
+    join_owners(variants, map->keys[i], owners, sizeof owners);
+    return owners[0] != '\0' && type < map->n && map->items[i]->order < map->items[type]->order;
+}
+
+static void remove_entry(struct dpt_conf_node *map, size_t i)
+{
+    map->n--;
+    memmove(&map->keys[i], &map->keys[i + 1], (map->n - i) * sizeof *map->keys);
+    memmove(&map->items[i], &map->items[i + 1], (map->n - i) * sizeof(void *));
+}
+
 /* variants: NULL, or the row of whose variants this is one, so that its `type` is not in the table.
  */
 static bool read_map(struct dpt_conf *conf, struct dpt_conf_node *map, const char *path,
@@ -144,8 +161,13 @@ static bool read_map(struct dpt_conf *conf, struct dpt_conf_node *map, const cha
         return !conf->region.failed;
     }
     for (size_t i = 0; i < map->n; i++)
-        if (find_row(table, map->keys[i]) == NULL && !(typed && strcmp(map->keys[i], "type") == 0))
-            unknown_key(conf, map, i, path, table, variants);
+        if (find_row(table, map->keys[i]) == NULL &&
+            !(typed && strcmp(map->keys[i], "type") == 0)) {
+            if (is_left(map, i, variants))
+                remove_entry(map, i--);
+            else
+                unknown_key(conf, map, i, path, table, variants);
+        }
     for (const struct dpt_option *row = table; row->name != NULL; row++)
         if (!settle_rival(conf, map, path, row))
             return false;

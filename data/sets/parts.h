@@ -6,6 +6,7 @@
 #define DPT_DATA_PARTS_H
 
 #include "data/sets/dataset.h"
+#include "data/sets/paths.h"
 #include "data/shards/shard.h"
 
 struct dpt_dataset_parts {
@@ -23,20 +24,6 @@ struct dpt_dataset_parts {
     bool check_finite;       /* floats that nobody has looked at yet */
     float *weights, *biases; /* synthetic regression, else NULL */
 };
-
-/* Files that patterns name, in the order of the patterns, those of one sorted. *paths: out, a
-   NULL-terminated array, the caller frees it and each text in it. Errors: BAD_JOB (nothing matches,
-   a file twice; `key` in front), RANK. */
-enum dpt_status dpt_paths_find(const struct dpt_texts *patterns, const char *key, char ***paths,
-                               struct dpt_error *err);
-/* Adds the files that match a pattern, maybe none, to such an array, of *n. Errors: BAD_JOB (a
- * folder cannot be searched), RANK. */
-enum dpt_status dpt_paths_match(const char *key, const char *pattern, char ***paths, size_t *n,
-                                struct dpt_error *err);
-/* Adds copies of `count` texts to such an array, of *n. Errors: RANK. */
-enum dpt_status dpt_paths_add(char ***paths, size_t *n, char *const *more, size_t count,
-                              struct dpt_error *err);
-void dpt_paths_release(char **paths);
 
 /* The samples [*begin, *end) that this rank of the node reads or makes for all of them. */
 static inline void dpt_dataset_share(const struct dpt_dataset *set, const struct dpt_group *node,

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "core/base/memory.h"
-#include "data/sets/parts.h"
+#include "data/sets/paths.h"
 
 /* Orders files by what they are, then by where they stand in the list. */
 struct identity {
@@ -56,9 +56,14 @@ static enum dpt_status no_match(const char *key, const char *pattern, struct dpt
 {
     char folder[1024];
     const bool told = pattern[0] != '/' && getcwd(folder, sizeof folder) != NULL;
+    const char *star = strstr(pattern, "-*");
 
-    return dpt_fail(err, DPT_BAD_JOB, "%s: no file matches '%s'%s%s%s", key, pattern,
-                    told ? " (in the folder " : "", told ? folder : "", told ? ")" : "");
+    return dpt_fail(err, DPT_BAD_JOB,
+                    "%s: no file matches '%s'%s%s%s; `dptrain convert FORMAT IN... --output %.*s` "
+                    "makes such files (FORMAT: idx of MNIST's, csv, images, ...)",
+                    key, pattern, told ? " (in the folder " : "", told ? folder : "",
+                    told ? ")" : "", star != NULL ? (int)(star - pattern) : 6,
+                    star != NULL ? pattern : "PREFIX");
 }
 
 enum dpt_status dpt_paths_add(char ***paths, size_t *n, char *const *more, size_t count,
