@@ -14,19 +14,16 @@ static const struct {
 };
 
 static enum dpt_status print_result(const struct dpt_trainer *t, const struct dpt_split *split,
-                                    const struct dpt_metric_sums *metric_sums)
+                                    const struct dpt_metric_sums *metric_sums,
+                                    struct dpt_error *err)
 {
-    char digits[32];
+    struct dpt_str text = {0};
 
-    printf("%s ", split->name);
-    if (t->model.loss.kind == DPT_LOSS_CROSS_ENTROPY)
-        printf("accuracy %.4f, ", dpt_metric_sums_accuracy(metric_sums));
-    printf("loss %.6g on %s samples", dpt_metric_sums_loss(metric_sums),
-           dpt_group_digits(digits, metric_sums->samples));
-    if (metric_sums->weight != (double)metric_sums->samples)
-        printf(" (weights sum to %.6g)", metric_sums->weight);
-    printf("\n");
-    return DPT_OK;
+    dpt_trainer_tell(t, split->name, metric_sums, &t->scores, 6, &text);
+    if (!text.failed)
+        fputs(text.text, stdout);
+    dpt_str_release(&text);
+    return text.failed ? dpt_fail_memory(err, "the results", 0) : DPT_OK;
 }
 
 static enum dpt_status evaluate(struct dpt_cli *cli, const struct dpt_job *job,
@@ -55,7 +52,7 @@ static enum dpt_status evaluate(struct dpt_cli *cli, const struct dpt_job *job,
     DPT_TRY(dpt_job_command_load_weights(cli, &t, err));
     DPT_TRY(dpt_trainer_evaluate(&t, by_index[i], &metric_sums, err));
     if (comm->world.rank == 0)
-        status = print_result(&t, by_index[i], &metric_sums);
+        status = print_result(&t, by_index[i], &metric_sums, err);
 out:
     if (t.comm != NULL)
         dpt_trainer_close(&t);

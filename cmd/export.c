@@ -74,6 +74,8 @@ static void print_result(const struct exported *e, const struct dpt_weights_form
                g->nodes[g->n_nodes - 1].out.c);
     if (e->arena != NULL)
         printf(", %d of %d batch norms folded", e->norms, e->norms + count_norms(g));
+    if (e->view.targets->used && format->open != NULL)
+        printf(", outputs are of scaled targets (y * std + mean)");
     if (stat(path, &info) == 0)
         printf(", %.*f %s", 1, (double)info.st_size / (info.st_size < 100000 ? 1e3 : 1e6),
                info.st_size < 100000 ? "kB" : "MB");
@@ -105,7 +107,8 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
                                      .params = m.params,
                                      .producer = "dptrain " DPT_VERSION,
                                      .step = m.progress.step,
-                                     .normalize = &m.job.data.normalize};
+                                     .normalize = &m.job.data.normalize,
+                                     .targets = &m.targets};
     DPT_TRY(fold(cli, format, &e, err));
     DPT_TRY(format->write(&e.view, out, err));
     print_result(&e, format, out);

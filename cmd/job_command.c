@@ -45,6 +45,11 @@ enum dpt_status dpt_job_command_load_weights(const struct dpt_cli *cli, struct d
 
     if (checkpoint != NULL && init_file(cli) != checkpoint)
         return dpt_trainer_load_params(t, checkpoint, dpt_cli_has(cli, "--allow-nan"), err);
+    if (t->job->data.targets.scaled == DPT_TARGETS_MEASURED && !t->targets.used)
+        return dpt_fail(err, DPT_BAD_JOB,
+                        "data.targets.normalize: auto measures training targets, and these weights "
+                        "do not say what theirs were: give {mean: ..., std: ...}, or --checkpoint "
+                        "with the run's own");
     DPT_TRY(dpt_init_weights(t, &result, err));
     if (t->comm->world.rank == 0)
         dpt_init_log(t, &result, false);

@@ -168,6 +168,8 @@ static void write_data(const struct dpt_init_job *init, const struct choice *c, 
         else
             line(out, "if there is one", "  # test: data/test-*.h5");
         write_normalize(s, out);
+        if (!c->classes)
+            line(out, "trained so; told in their own units", "  targets: {normalize: auto}");
     }
     if (c->image) {
         line(out, NULL,
@@ -235,14 +237,7 @@ static void write_model(const struct dpt_init_job *init, const struct choice *c,
 static void write_training(const struct dpt_init_job *init, const struct choice *c,
                            struct dpt_str *out)
 {
-    const struct dpt_shard_statistics *s = init->statistics;
-
     dpt_str_printf(out, "\n");
-    if (!c->classes)
-        dpt_str_printf(out,
-                       "# The targets are about %.4g on average, and vary by %.4g. Where that is\n"
-                       "# far from 1, training is quicker with targets divided by it.\n",
-                       s->target_mean, s->target_std);
     choices(init, out, "loss", c->classes ? "loss: cross_entropy" : "loss: mse");
     line(out, NULL, "\nbatch:");
     line(out, "samples a step, over all ranks; or per_rank", "  global: %lld", (long long)c->batch);

@@ -3,8 +3,9 @@
  *
  * A ModelProto of operator set 17, which all runtimes since 2022 know: input "input" [batch, c, h,
  * w] (or [batch, n]), normalised float32 as training sees it, output "logits" [batch, outputs], any
- * batch. What normalised means is in the model's metadata. What a layer becomes stands in its
- * operation's row; what does nothing when a model is used is left out. Field numbers are those of
+ * batch. What normalised means is in the model's metadata. Where targets were scaled in
+ * training, the graph ends with what takes its outputs back to their units. What a layer becomes
+ * stands in its operation's row; what does nothing when a model is used is left out. Field numbers are those of
  * onnx.proto3 (ONNX 1.12).
  */
 #include <stdio.h>
@@ -251,6 +252,31 @@ static bool does_nothing(const struct dpt_graph_node *node)
     return strcmp(dpt_operation_of(node)->onnx[0].type, "Identity") == 0;
 }
 
+/* Adds the end of a model whose targets were scaled: what the last layer gives, in their units. */
+static void put_targets(struct writer *w, const char *in)
+{
+    const struct dpt_target_scale *scale = w->view->targets;
+    const int64_t n = scale->outputs;
+    const struct {
+        const char *type, *with, *out;
+        const float *numbers;
+    } steps[] = {{"Mul", "targets/std", "targets/out", scale->std},
+                 {"Add", "targets/mean", output_name, scale->mean}};
+
+    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
+        put_constant(w, steps[i].with, TYPE_FLOAT, &n, 1, steps[i].numbers,
+                     (size_t)n * sizeof(float));
+        dpt_str_clear(&w->op);
+        dpt_proto_text(&w->op, 1, in);
+        dpt_proto_text(&w->op, 1, steps[i].with);
+        dpt_proto_text(&w->op, 2, steps[i].out);
+        dpt_proto_text(&w->op, 3, steps[i].out);
+        dpt_proto_text(&w->op, 4, steps[i].type);
+        dpt_proto_message(&w->nodes, 1, &w->op);
+        in = steps[i].out;
+    }
+}
+
 static enum dpt_status put_nodes(struct writer *w, struct dpt_error *err)
 {
     const struct dpt_graph *g = w->view->graph;
@@ -270,12 +296,14 @@ static enum dpt_status put_nodes(struct writer *w, struct dpt_error *err)
             memcpy(w->value[k], in, VALUE);
             continue;
         }
-        if (k == last)
+        if (k == last && !w->view->targets->used)
             snprintf(w->value[k], VALUE, "%s", output_name);
         else /* with a slash, so that it is no name of a tensor, of the input or the output */
             snprintf(w->value[k], VALUE, "%s/out", node->name);
         put_node(w, node, in, w->value[k]);
     }
+    if (w->view->targets->used)
+        put_targets(w, w->value[last]);
     return DPT_OK;
 }
 

@@ -215,6 +215,18 @@ static void add_reals(struct dpt_json *j, const char *key, const struct dpt_real
     dpt_str_release(&text);
 }
 
+static void add_floats(struct dpt_json *j, const char *key, const float *numbers, int32_t n)
+{
+    struct dpt_str text = {0};
+
+    for (int32_t i = 0; i < n; i++)
+        dpt_str_printf(&text, "%s%.9g", i == 0 ? "[" : ", ", (double)numbers[i]);
+    dpt_str_printf(&text, "]");
+    j->text.failed = j->text.failed || text.failed;
+    dpt_json_text(j, key, text.text);
+    dpt_str_release(&text);
+}
+
 /* "format": "pt" is what readers of PyTorch's files ask for: names and layouts are PyTorch's. All
  * values are texts. */
 static void add_metadata(const struct dpt_model_view *view, struct dpt_json *j)
@@ -231,6 +243,10 @@ static void add_metadata(const struct dpt_model_view *view, struct dpt_json *j)
     dpt_json_text(j, "input_shape", dpt_dims_text(input->flat ? 1 : 3, sizes, text));
     add_reals(j, "normalize_mean", &view->normalize->mean);
     add_reals(j, "normalize_std", &view->normalize->std);
+    if (view->targets->used) {
+        add_floats(j, "target_mean", view->targets->mean, view->targets->outputs);
+        add_floats(j, "target_std", view->targets->std, view->targets->outputs);
+    }
     dpt_json_end(j);
 }
 

@@ -16,6 +16,7 @@
 #include "core/backend/graph.h"
 #include "core/base/memory.h"
 #include "data/sets/dataset.h"
+#include "data/sets/targets.h"
 
 enum {
     DPT_WEIGHT_DIMS = 8,
@@ -56,10 +57,11 @@ struct dpt_weights {
 /* A model with its weights, for writing. All pointers are borrowed. */
 struct dpt_model_view {
     const struct dpt_graph *graph;
-    const float *params;                   /* arena */
-    const char *producer;                  /* "dptrain 0.1.0" */
-    int64_t step;                          /* of training, that it is from */
-    const struct dpt_normalize *normalize; /* what was done to its inputs */
+    const float *params;                    /* arena */
+    const char *producer;                   /* "dptrain 0.1.0" */
+    int64_t step;                           /* of training, that it is from */
+    const struct dpt_normalize *normalize;  /* what was done to its inputs */
+    const struct dpt_target_scale *targets; /* and to its targets */
 };
 
 struct dpt_weights_format {

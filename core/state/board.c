@@ -410,17 +410,18 @@ enum dpt_status dpt_board_step(struct dpt_board *b, int64_t step,
 }
 
 enum dpt_status dpt_board_evaluation(struct dpt_board *b, int64_t step, const char *split,
-                                     double loss, double accuracy, struct dpt_error *err)
+                                     const struct dpt_board_scalar *scalars, size_t n,
+                                     struct dpt_error *err)
 {
     char tag[64];
 
     if (!b->open)
         return DPT_OK;
     begin_event(b, step);
-    snprintf(tag, sizeof tag, "%s/loss", split);
-    add_scalar(b, tag, loss);
-    snprintf(tag, sizeof tag, "%s/accuracy", split);
-    add_scalar(b, tag, accuracy);
+    for (size_t i = 0; i < n; i++) {
+        snprintf(tag, sizeof tag, "%s/%s", split, scalars[i].name);
+        add_scalar(b, tag, scalars[i].value);
+    }
     end_step(b);
     return dpt_board_flush(b, true, err);
 }

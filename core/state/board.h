@@ -60,9 +60,14 @@ struct dpt_board_step {
 /* Errors of these: as dpt_lock_check; IO, RANK. */
 enum dpt_status dpt_board_step(struct dpt_board *b, int64_t step,
                                const struct dpt_board_step *means, struct dpt_error *err);
-/* accuracy: NAN where there is none. */
+/* Scalars of a split: "valid/loss"; those that are NAN are left out. */
+struct dpt_board_scalar {
+    const char *name;
+    double value;
+};
 enum dpt_status dpt_board_evaluation(struct dpt_board *b, int64_t step, const char *split,
-                                     double loss, double accuracy, struct dpt_error *err);
+                                     const struct dpt_board_scalar *scalars, size_t n,
+                                     struct dpt_error *err);
 /* Of an open board. Histograms of the weights and of the last step's mean gradient. gradient: a sum
  * over samples that weigh so much. */
 void dpt_board_weights(struct dpt_board *b, int64_t step, const struct dpt_graph *graph,

@@ -6,6 +6,9 @@
  *                                          with state have, so that an older dptrain, which knows
  *                                          format 1, refuses them
  *   /optimizer/<slot>/<layer>/weight|bias  float32, likewise
+ *   /targets/mean, /targets/std            float32 [outputs]: where targets were scaled in
+ *                                          training; the model's outputs times std plus mean are
+ *                                          in the targets' units; format 3, which no other has
  *   /job                                   what of the job decides the result, as YAML text
  *   /plans                                 where there is a choice of kernels: which, as text
  *                                          (program.h)
@@ -30,14 +33,9 @@
 #include "core/backend/graph.h"
 #include "core/backend/loss_scale.h"
 #include "core/state/lock.h"
+#include "data/sets/targets.h"
 
-enum { DPT_CHECKPOINT_FORMAT = 2, DPT_CHECKPOINT_TRAILER = 44 };
-
-/* The format_version that a model's checkpoints have; all up to DPT_CHECKPOINT_FORMAT are read. */
-static inline int dpt_checkpoint_format(const struct dpt_graph *graph)
-{
-    return graph->arena > graph->floats ? 2 : 1;
-}
+enum { DPT_CHECKPOINT_FORMAT = 3, DPT_CHECKPOINT_TRAILER = 44 };
 
 /* How far the run is. With the parameters and the optimizer's slots this is all that the next step
  * depends on. */
@@ -58,6 +56,7 @@ struct dpt_state {
     int slots;
     float *slot[DPT_MAX_SLOTS]; /* arenas */
     const char *const *slot_names;
+    struct dpt_target_scale *targets; /* read with the parameters; NULL: not wanted */
     struct dpt_progress progress;
     int64_t seed;
     bool scaled; /* its gradients are half floats */
@@ -69,6 +68,14 @@ struct dpt_state {
     const char *version, *backend, *library;
     const struct dpt_lock *lock; /* looked at before a file gets its final name; NULL: none */
 };
+
+/* The format_version of its checkpoints; all up to DPT_CHECKPOINT_FORMAT are read. */
+static inline int dpt_checkpoint_format(const struct dpt_state *state)
+{
+    if (state->targets != NULL && state->targets->used)
+        return 3;
+    return state->graph->arena > state->graph->floats ? 2 : 1;
+}
 
 /* "FOLDER/checkpoints/step-00001200.h5" into buf; returns buf. */
 const char *dpt_checkpoint_path(const char *folder, int64_t step, char *buf, size_t size);

@@ -40,8 +40,9 @@ struct dpt_item {
     size_t start; /* in its arena, in floats */
     size_t size;  /* bytes */
     uint32_t crc;
-    int n_dims;       /* 0: text, */
-    const char *text; /* this one; borrowed while the image is open */
+    int n_dims; /* 0: text */
+    /* What is no tensor's, such as text; borrowed while the image is open; NULL: a tensor's. */
+    const void *bytes;
     int64_t dims[4];
     uint64_t offset; /* in the file, once the metadata is made */
 };

@@ -41,7 +41,7 @@ static enum dpt_status make(const struct dpt_state *s, struct dpt_h5_metadata *m
         {.name = if_any("library", s->library), .text = s->library},
         {.name = if_any("input_shape", shape), .text = shape},
         {.name = s->clips_rows ? "norm_chunks" : NULL, .text = "rows"},
-        {.name = "format_version", .number = dpt_checkpoint_format(s->graph)},
+        {.name = "format_version", .number = dpt_checkpoint_format(s)},
         {.name = "step", .number = p->step},
         {.name = "updates", .number = p->updates},
         {.name = "samples", .number = p->samples},

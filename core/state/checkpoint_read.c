@@ -236,6 +236,31 @@ out:
     return status;
 }
 
+/* The scale of the targets that the model was trained with; it may have none. */
+static enum dpt_status read_targets(hid_t file, const char *path, struct dpt_target_scale *scale,
+                                    struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_tensor row = {.n_dims = 1, .dims = {scale->outputs}, .count = scale->outputs};
+    const struct {
+        const char *name;
+        float *to;
+    } rows[] = {{"mean", scale->mean}, {"std", scale->std}};
+
+    scale->used = H5Lexists(file, "/targets", H5P_DEFAULT) > 0;
+    for (size_t i = 0; scale->used && i < sizeof rows / sizeof rows[0]; i++) {
+        snprintf(row.name, sizeof row.name, "%s", rows[i].name);
+        DPT_TRY(read_tensor(file, path, "/targets", &row, rows[i].to, false, err));
+    }
+    for (int32_t k = 0; scale->used && k < scale->outputs; k++)
+        if (!(scale->std[k] > 0))
+            DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                             "%s: number %d of /targets/std is %g: no target was divided by that",
+                             path, k, (double)scale->std[k]));
+out:
+    return status;
+}
+
 /* What dpt_checkpoint_read does, under HDF5's lock. */
 static enum dpt_status read_parts(hid_t file, const char *path, struct dpt_state *state,
                                   unsigned parts, char **job_text, struct dpt_error *err)
@@ -250,6 +275,8 @@ static enum dpt_status read_parts(hid_t file, const char *path, struct dpt_state
                          "%s: has format %lld, this dptrain reads formats 1 to %d", path,
                          (long long)version, DPT_CHECKPOINT_FORMAT));
     DPT_TRY(read_arenas(state, file, path, parts, err));
+    if ((parts & DPT_LOAD_PARAMS) != 0 && state->targets != NULL && state->targets->outputs > 0)
+        DPT_TRY(read_targets(file, path, state->targets, err));
     DPT_TRY(read_number(file, path, "parameters", H5T_NATIVE_INT64, &parameters, err));
     if ((parts & DPT_LOAD_PARAMS) != 0 && parameters != state->graph->parameters)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA,

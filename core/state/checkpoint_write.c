@@ -68,14 +68,23 @@ static void add_text(struct dpt_image *image, const char *name, const char *text
 {
     struct dpt_item *item = &image->items[image->n++];
 
-    *item = (struct dpt_item){.size = strlen(text), .text = text};
+    *item = (struct dpt_item){.size = strlen(text), .bytes = text};
     snprintf(item->name, sizeof item->name, "%s", name);
+}
+
+static void add_targets(struct dpt_image *image, const char *name, const float *numbers, int64_t n)
+{
+    struct dpt_item *item = &image->items[image->n++];
+
+    *item = (struct dpt_item){
+        .size = (size_t)n * sizeof *numbers, .bytes = numbers, .n_dims = 1, .dims = {n}};
+    snprintf(item->name, sizeof item->name, "/targets/%s", name);
 }
 
 static enum dpt_status list_items(struct dpt_image *image, const struct dpt_state *s,
                                   struct dpt_error *err)
 {
-    const size_t n = (size_t)s->graph->n_tensors * (size_t)(1 + s->slots) + 3;
+    const size_t n = (size_t)s->graph->n_tensors * (size_t)(1 + s->slots) + 5;
 
     image->items = dpt_alloc_array(n, sizeof *image->items);
     if (image->items == NULL)
@@ -87,6 +96,10 @@ static enum dpt_status list_items(struct dpt_image *image, const struct dpt_stat
 
         snprintf(folder, sizeof folder, "/optimizer/%s", s->slot_names[k]);
         add_tensors(image, s->graph, false, folder, k);
+    }
+    if (s->targets != NULL && s->targets->used) {
+        add_targets(image, "mean", s->targets->mean, s->targets->outputs);
+        add_targets(image, "std", s->targets->std, s->targets->outputs);
     }
     add_text(image, "/job", s->job_text);
     if (s->plans != NULL && s->plans[0] != '\0')
@@ -212,8 +225,8 @@ void dpt_image_close(struct dpt_image *image)
 
 static const void *source(const struct dpt_state *state, const struct dpt_item *item)
 {
-    if (item->n_dims == 0)
-        return item->text;
+    if (item->bytes != NULL)
+        return item->bytes;
     return (item->arena < 0 ? state->params : state->slot[item->arena]) + item->start;
 }
 

@@ -59,6 +59,9 @@ enum dpt_status dpt_checkpoint_model_open(struct dpt_checkpoint_model *m, const 
     DPT_TRY(find_shape(m, &file, shape, &input, err));
     DPT_TRY(dpt_model_build(&m->job.model, &input, &m->graph, err));
     DPT_TRY(DPT_ALLOCATE(m->params, (size_t)m->graph.arena, "the parameters", err));
+    if (dpt_job_loss(&m->job).kind == DPT_LOSS_MSE)
+        DPT_TRY(dpt_target_scale_init(&m->targets, dpt_graph_outputs(&m->graph), err));
+    state.targets = &m->targets;
     state.graph = &m->graph;
     state.params = m->params;
     DPT_TRY(
@@ -75,6 +78,7 @@ out:
 void dpt_checkpoint_model_close(struct dpt_checkpoint_model *m)
 {
     dpt_free(m->params);
+    dpt_target_scale_release(&m->targets);
     dpt_graph_release(&m->graph);
     dpt_conf_release(&m->conf);
     *m = (struct dpt_checkpoint_model){0};

@@ -20,6 +20,7 @@ struct dpt_checkpoint_model {
     struct dpt_job job; /* what of it decides the result; its strings live in conf */
     struct dpt_graph graph;
     float *params; /* arena */
+    struct dpt_target_scale targets;
     struct dpt_progress progress;
 };
 

@@ -1,11 +1,14 @@
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "core/base/memory.h"
 #include "core/trace/profile.h"
 #include "core/train/parts.h"
+#include "models/model.h"
 
-/* What is kept of a micro-batch, each a double, so that the ranks can add them up. */
+/* What is kept of a micro-batch, each a double, so that the ranks can add them up; with loss mse
+ * then each output's sums of absolute and of squared errors. */
 enum { LOSS, CORRECT, SAMPLES, WEIGHT, SUMS };
 
 struct eval_work {
@@ -13,7 +16,20 @@ struct eval_work {
     struct dpt_split *split;
     struct dpt_step_view view;
     int64_t micros; /* micro-batches of a whole step */
+    size_t sums;    /* of a micro-batch */
+    int32_t outputs;
 };
+
+/* Whether a model's outputs are numbers to be compared with targets one by one. */
+static bool is_regression(const struct dpt_trainer *t)
+{
+    return t->model.loss.kind == DPT_LOSS_MSE;
+}
+
+static size_t count_sums(const struct dpt_trainer *t)
+{
+    return SUMS + (is_regression(t) ? 2 * (size_t)dpt_graph_outputs(&t->model.graph) : 0);
+}
 
 static int64_t micro_batches(const struct dpt_split *split)
 {
@@ -24,18 +40,53 @@ static int64_t micro_batches(const struct dpt_split *split)
 
 enum dpt_status dpt_trainer_open_evaluation(struct dpt_trainer *t, struct dpt_error *err)
 {
+    enum dpt_status status = DPT_OK;
     int64_t most = 1;
+    int32_t micro = 0;
 
     for (size_t i = 0; i < DPT_SPLITS; i++)
-        if (t->data.split[i].present && micro_batches(&t->data.split[i]) > most)
-            most = micro_batches(&t->data.split[i]);
-    return DPT_ALLOCATE(t->sums, (size_t)most * SUMS, "an evaluation", err);
+        if (t->data.split[i].present) {
+            const int64_t n = micro_batches(&t->data.split[i]);
+
+            most = n > most ? n : most;
+            micro = t->data.split[i].sampler.micro;
+        }
+    DPT_TRY(DPT_ALLOCATE(t->sums, (size_t)most * count_sums(t), "an evaluation", err));
+    if (is_regression(t) && micro > 0)
+        DPT_TRY(DPT_ALLOCATE(t->outputs,
+                             (size_t)t->team.threads * (size_t)micro *
+                                 (size_t)dpt_graph_outputs(&t->model.graph),
+                             "an evaluation", err));
+out:
+    return status;
 }
 
 void dpt_trainer_close_evaluation(struct dpt_trainer *t)
 {
     dpt_free(t->sums);
+    dpt_free(t->outputs);
     t->sums = NULL;
+    t->outputs = NULL;
+}
+
+/* Adds a micro-batch's errors in the targets' units, which those of the data set have. */
+static void add_errors(const struct eval_work *w, const struct dpt_batch *batch,
+                       const float *outputs, double *absolute)
+{
+    const struct dpt_dataset *set = w->split->set;
+    double *squared = absolute + w->outputs;
+
+    for (int32_t i = 0; i < batch->count; i++, outputs += w->outputs) {
+        const float *target = set->targets + batch->sample[i] * w->outputs;
+        const double weight = batch->weights != NULL ? batch->weights[i] : 1;
+
+        for (int32_t k = 0; weight != 0 && k < w->outputs; k++) {
+            const double y = dpt_target_scale_undo(&w->t->targets, k, outputs[k]);
+
+            absolute[k] += weight * fabs(y - target[k]);
+            squared[k] += weight * (y - target[k]) * (y - target[k]);
+        }
+    }
 }
 
 static void evaluate_part(void *arg, int thread)
@@ -46,6 +97,10 @@ static void evaluate_part(void *arg, int thread)
     const int32_t n = w->view.last - w->view.first;
     const int32_t end = w->view.first + n * (thread + 1) / t->team.threads;
     struct dpt_batch batch = {0};
+    float *outputs =
+        t->outputs == NULL
+            ? NULL
+            : t->outputs + (size_t)thread * (size_t)w->split->sampler.micro * (size_t)w->outputs;
 
     for (int32_t i = w->view.first + n * thread / t->team.threads; i < end; i++) {
         struct dpt_metric_sums metric_sums = {0};
@@ -56,14 +111,16 @@ static void evaluate_part(void *arg, int thread)
         dpt_profile_mark(t->profile, thread, DPT_SPAN_DATA);
         if (worker->status == DPT_OK)
             worker->status = t->backend->infer(t->model.program, thread, &batch, t->arenas.params,
-                                               NULL, &metric_sums, &worker->err);
+                                               outputs, &metric_sums, &worker->err);
         if (worker->status != DPT_OK)
             return;
-        sums = t->sums + (w->view.step * w->micros + i) * SUMS;
+        sums = t->sums + (size_t)(w->view.step * w->micros + i) * w->sums;
         sums[LOSS] = metric_sums.loss;
         sums[CORRECT] = metric_sums.correct;
         sums[SAMPLES] = (double)metric_sums.samples;
         sums[WEIGHT] = metric_sums.weight;
+        if (outputs != NULL)
+            add_errors(w, &batch, outputs, sums + SUMS);
     }
 }
 
@@ -75,7 +132,7 @@ static enum dpt_status evaluate_rank(struct eval_work *w, struct dpt_error *err)
 
     DPT_TRY(dpt_fault_strike_evaluation(&w->t->fault, w->t->comm->world.rank, w->t->progress.step,
                                         err));
-    memset(w->t->sums, 0, (size_t)micro_batches(w->split) * SUMS * sizeof *w->t->sums);
+    memset(w->t->sums, 0, (size_t)micro_batches(w->split) * w->sums * sizeof *w->t->sums);
     DPT_TRY(dpt_loader_seek(w->split->loader, 0, 0, err));
     for (int64_t step = 0; step < steps; step++) {
         DPT_TRY(dpt_loader_next(w->split->loader, &w->view, err));
@@ -85,12 +142,31 @@ out:
     return status;
 }
 
+/* Rank 0: the scores, from the sums of all micro-batches, which are added to those of the first. */
+static enum dpt_status score(const struct eval_work *w, double weight, struct dpt_error *err)
+{
+    double *errors = w->t->sums + SUMS;
+
+    if (!is_regression(w->t))
+        return DPT_OK;
+    for (int64_t i = 1; i < micro_batches(w->split); i++)
+        for (size_t k = 0; k < w->sums - SUMS; k++)
+            errors[k] += errors[(size_t)i * w->sums + k];
+    return dpt_scores_regression(&w->t->scores, w->split->set, &w->split->sampler, errors,
+                                 errors + w->outputs, weight, err);
+}
+
 enum dpt_status dpt_evaluate_split(struct dpt_trainer *t, struct dpt_split *split,
                                    struct dpt_metric_sums *total, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK, mine;
     struct eval_work w = {
-        .t = t, .split = split, .micros = split->sampler.global / split->sampler.micro};
+        .t = t,
+        .split = split,
+        .micros = split->sampler.global / split->sampler.micro,
+        .sums = count_sums(t),
+        .outputs = dpt_graph_outputs(&t->model.graph),
+    };
     const int64_t n = micro_batches(split);
     char word[32];
 
@@ -102,10 +178,10 @@ enum dpt_status dpt_evaluate_split(struct dpt_trainer *t, struct dpt_split *spli
     DPT_TRY(dpt_group_agree(&t->comm->world, mine, err));
     /* Each number is on one rank and zero on the others, so the ranks' sum is exact; then all add
      * in the same order. */
-    DPT_TRY(dpt_group_sum_doubles(&t->comm->world, t->sums, t->sums, (size_t)n * SUMS, err));
+    DPT_TRY(dpt_group_sum_doubles(&t->comm->world, t->sums, t->sums, (size_t)n * w.sums, err));
     *total = (struct dpt_metric_sums){0};
     for (int64_t i = 0; i < n; i++) {
-        const double *sums = t->sums + i * SUMS;
+        const double *sums = t->sums + (size_t)i * w.sums;
         const struct dpt_metric_sums one = {sums[LOSS], sums[CORRECT], (int64_t)sums[SAMPLES],
                                             sums[WEIGHT]};
 
@@ -114,6 +190,29 @@ enum dpt_status dpt_evaluate_split(struct dpt_trainer *t, struct dpt_split *spli
     if (total->samples != split->sampler.samples)
         DPT_TRY(dpt_fail(err, DPT_INTERNAL, "%s: %lld of %lld samples were evaluated", split->name,
                          (long long)total->samples, (long long)split->sampler.samples));
+    dpt_scores_clear(&t->scores);
+    DPT_TRY(dpt_group_agree(
+        &t->comm->world, t->comm->world.rank == 0 ? score(&w, total->weight, err) : DPT_OK, err));
 out:
     return status;
+}
+
+void dpt_trainer_tell(const struct dpt_trainer *t, const char *split,
+                      const struct dpt_metric_sums *sums, const struct dpt_scores *scores,
+                      int digits, struct dpt_str *out)
+{
+    char samples[32], scored[DPT_SCORES_TEXT];
+
+    dpt_str_printf(out, "%s ", split);
+    if (t->model.loss.kind == DPT_LOSS_CROSS_ENTROPY)
+        dpt_str_printf(out, "accuracy %.4f, ", dpt_metric_sums_accuracy(sums));
+    dpt_str_printf(out, "loss %.*g%s%s on %s samples", digits, dpt_metric_sums_loss(sums),
+                   t->targets.used ? " of scaled targets" : "",
+                   dpt_scores_text(scores, ", ", ", ", scored),
+                   dpt_group_digits(samples, sums->samples));
+    if (t->targets.used)
+        dpt_str_printf(out, ", MAE and RMSE in their units");
+    if (sums->weight != (double)sums->samples)
+        dpt_str_printf(out, " (weights sum to %.6g)", sums->weight);
+    dpt_str_printf(out, "\n");
 }

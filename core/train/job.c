@@ -78,6 +78,11 @@ static bool finish(struct dpt_job *job, struct dpt_conf *conf)
     if (job->init.from == NULL && (job->init.map.n > 0 || job->init.by_order || job->init.partial))
         dpt_conf_mistake(conf, dpt_conf_get(root, "init"), "init",
                          "map, by_order and partial are for a file of weights: `from` names it");
+    if (job->data.targets.scaled != DPT_TARGETS_AS_THEY_ARE &&
+        dpt_job_loss(job).kind != DPT_LOSS_MSE)
+        dpt_conf_mistake(conf, dpt_conf_get(dpt_conf_get(root, "data"), "targets"),
+                         "data.targets.normalize",
+                         "is for numbers to predict, with `loss: mse`; classes are not scaled");
     return finish_batch(job, conf, dpt_conf_get(root, "batch"));
 }
 

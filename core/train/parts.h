@@ -12,6 +12,9 @@
 /* splits.c. Opens the job's data sets of `parts` (DPT_PART_...), or describes them where t is
  * planned. Collective unless it is. Errors: as dpt_dataset_open; BAD_JOB (data.valid). */
 enum dpt_status dpt_trainer_open_data(struct dpt_trainer *t, unsigned parts, struct dpt_error *err);
+/* What the job's targets are scaled by, of which the data sets are told; the model must be built.
+ * Errors: BAD_JOB, BAD_DATA, RANK. */
+enum dpt_status dpt_trainer_open_targets(struct dpt_trainer *t, struct dpt_error *err);
 /* Collective. */
 void dpt_trainer_close_data(struct dpt_trainer *t);
 /* A loader for every split, whose samplers are set. Errors: BAD_DATA (no sample of one counts), IO,

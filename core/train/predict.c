@@ -25,6 +25,7 @@ struct work {
     float *values, *known;   /* this rank's part of the window; known: class numbers, or targets */
     float *all, *all_known;  /* the window, on rank 0; this rank's own where there is one rank */
     float *probabilities, *loss;
+    float *target; /* one row of targets as they are trained */
     int32_t *labels, *classes;
     int64_t *sample;
 };
@@ -63,6 +64,16 @@ out:
     return status;
 }
 
+/* In the units of their files; the micro-batch has them as they are trained. */
+static void copy_targets(const struct dpt_dataset *set, const struct dpt_batch *batch, float *to)
+{
+    const size_t width = (size_t)set->target_width;
+
+    for (int32_t i = 0; i < batch->count; i++)
+        memcpy(to + (size_t)i * width, set->targets + (size_t)batch->sample[i] * width,
+               width * sizeof *to);
+}
+
 static void predict_part(void *arg, int thread)
 {
     struct work *w = arg;
@@ -86,7 +97,9 @@ static void predict_part(void *arg, int thread)
                                                values, NULL, &worker->err);
         if (worker->status != DPT_OK)
             return;
-        if (w->width > 0)
+        if (w->split != NULL && w->truth == DPT_TRUTH_VECTOR)
+            copy_targets(w->split->set, &batch, w->known + row * (size_t)w->width);
+        else if (w->width > 0)
             memcpy(w->known + row * (size_t)w->width,
                    batch.labels != NULL ? (const void *)batch.labels : batch.targets,
                    (size_t)batch.count * (size_t)w->width * sizeof *w->known);
@@ -173,6 +186,26 @@ static void soften_part(void *arg, int thread)
             soften(w->all + i * w->outputs, w->outputs, w->probabilities + i * w->outputs);
 }
 
+/* Rank 0: a row of targets as the loss takes it. */
+static const float *as_trained(const struct work *w, const float *targets)
+{
+    if (!w->t->targets.used)
+        return targets;
+    dpt_target_scale_apply(&w->t->targets, targets, w->target);
+    return w->target;
+}
+
+/* Rank 0: what the model gave, in the targets' units. */
+static void undo_scale(struct work *w)
+{
+    for (int64_t i = 0; w->t->targets.used && i < w->view.total; i++)
+        for (int32_t k = 0; k < w->outputs; k++) {
+            float *y = w->all + i * w->outputs + k;
+
+            *y = (float)dpt_target_scale_undo(&w->t->targets, k, *y);
+        }
+}
+
 /* Rank 0: the samples' losses, and what they sum up to, where the truth is known. */
 static void sum_up(struct work *w, struct dpt_metric_sums *total)
 {
@@ -183,7 +216,7 @@ static void sum_up(struct work *w, struct dpt_metric_sums *total)
         const struct dpt_batch one = {
             .count = 1,
             .labels = w->truth == DPT_TRUTH_CLASS ? w->classes + i : NULL,
-            .targets = w->truth == DPT_TRUTH_VECTOR ? w->all_known + row : NULL,
+            .targets = w->truth == DPT_TRUTH_VECTOR ? as_trained(w, w->all_known + row) : NULL,
         };
         struct dpt_metric_sums own = {0};
 
@@ -215,6 +248,7 @@ static enum dpt_status hand_over(struct work *w, dpt_predict_sink *sink, void *a
     if (classes)
         dpt_pool_run(w->t->team.pool, soften_part, w);
     sum_up(w, total);
+    undo_scale(w);
     if (sink == NULL)
         return DPT_OK;
     dpt_sampler_samples(w->sampler, 0, w->before, w->view.total, w->sample);
@@ -253,6 +287,7 @@ static enum dpt_status make_room(struct work *w, struct dpt_error *err)
     }
     DPT_TRY(DPT_ALLOCATE(w->probabilities, most * outputs, what, err));
     DPT_TRY(DPT_ALLOCATE(w->loss, most, what, err));
+    DPT_TRY(DPT_ALLOCATE(w->target, outputs, what, err));
     DPT_TRY(DPT_ALLOCATE(w->labels, most, what, err));
     DPT_TRY(DPT_ALLOCATE(w->classes, most, what, err));
     DPT_TRY(DPT_ALLOCATE(w->sample, most, what, err));
@@ -271,6 +306,7 @@ static void release(struct work *w)
     dpt_free(w->known);
     dpt_free(w->probabilities);
     dpt_free(w->loss);
+    dpt_free(w->target);
     dpt_free(w->labels);
     dpt_free(w->classes);
     dpt_free(w->sample);

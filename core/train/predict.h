@@ -15,17 +15,18 @@
 
 /* Consecutive samples. All pointers are borrowed for the call. */
 struct dpt_predicted {
-    int64_t first;              /* samples before these */
-    int32_t count;              /* of these */
-    int32_t outputs;            /* of the model */
-    const int64_t *sample;      /* [count] their numbers in the data set */
-    const float *values;        /* [count][outputs]: logits, or what an mse model predicts */
+    int64_t first;         /* samples before these */
+    int32_t count;         /* of these */
+    int32_t outputs;       /* of the model */
+    const int64_t *sample; /* [count] their numbers in the data set */
+    /* [count][outputs]: logits, or what an mse model predicts, in the targets' units. */
+    const float *values;
     const float *probabilities; /* likewise, the softmax of the logits; NULL for mse */
     const int32_t *labels;      /* [count] the first of the largest logits; NULL for mse */
     /* The true classes or targets, if they are known: at most one of the two. */
     const int32_t *classes; /* [count] */
     const float *targets;   /* [count][outputs] */
-    const float *loss;      /* [count] where the truth is known, else NULL */
+    const float *loss;      /* [count] where the truth is known, else NULL; of targets as trained */
 };
 
 /* Called on rank 0 with one group of consecutive samples after another. Its failure ends the

@@ -347,11 +347,27 @@ out:
     return status;
 }
 
+/* TensorBoard's scalars of a set of samples. */
+static enum dpt_status show_set(struct dpt_run *run, const char *split,
+                                const struct dpt_metric_sums *sums, const struct dpt_scores *scores,
+                                struct dpt_error *err)
+{
+    enum { MOST = 16 };
+    struct dpt_board_scalar scalars[MOST] = {{"loss", dpt_metric_sums_loss(sums)},
+                                             {"accuracy", accuracy_of(run, sums)}};
+    size_t n = 2;
+
+    for (const struct dpt_score *row = dpt_scores; row->name != NULL && n < MOST; row++)
+        scalars[n++] = (struct dpt_board_scalar){row->name, dpt_score_value(scores, row)};
+    return dpt_board_evaluation(&run->board, run->trainer.progress.step, split, scalars, n, err);
+}
+
 /* The means of a whole set of samples: a line, an event, and the board. split: of an evaluation;
  * NULL: these are an epoch's. more: behind the line. */
 static enum dpt_status report_set(struct dpt_run *run, const char *split,
-                                  const struct dpt_metric_sums *sums, double seconds,
-                                  const char *more, struct dpt_error *err)
+                                  const struct dpt_metric_sums *sums,
+                                  const struct dpt_scores *scores, double seconds, const char *more,
+                                  struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_trainer *t = &run->trainer;
@@ -359,21 +375,24 @@ static enum dpt_status report_set(struct dpt_run *run, const char *split,
     const double loss = dpt_metric_sums_loss(sums);
     const bool shown =
         step == t->steps || step % t->steps_per_epoch != 0 || epoch_of(t) % run->epochs_shown == 0;
-    char accuracy[DIGITS];
+    char accuracy[DIGITS], scored[DPT_SCORES_TEXT];
 
     if (split == NULL)
         run->last_loss = loss;
     (shown ? dpt_log_info : dpt_log_detail)(
-        t->log, "epoch %lld  step %lld  %s loss %.4g%s%s", (long long)epoch_of(t), step,
-        split != NULL ? split : "train", loss, accuracy_text(run, sums, accuracy), more);
+        t->log, "epoch %lld  step %lld  %s loss %.4g%s%s%s", (long long)epoch_of(t), step,
+        split != NULL ? split : "train", loss, accuracy_text(run, sums, accuracy),
+        dpt_scores_text(scores, "  ", "  ", scored), more);
     begin_means(run, split != NULL ? "eval" : "epoch", split, sums);
+    for (const struct dpt_score *row = dpt_scores; row->name != NULL; row++)
+        if (!isnan(dpt_score_value(scores, row)))
+            dpt_metrics_real(&run->metrics, row->name, dpt_score_value(scores, row));
     dpt_metrics_int(&run->metrics, "samples", sums->samples);
     if (sums->weight != (double)sums->samples)
         dpt_metrics_real(&run->metrics, "weight", sums->weight);
     dpt_metrics_real(&run->metrics, "seconds", seconds);
     DPT_TRY(end_line(run, err));
-    DPT_TRY(dpt_board_evaluation(&run->board, step, split != NULL ? split : "epoch", loss,
-                                 accuracy_of(run, sums), err));
+    DPT_TRY(show_set(run, split != NULL ? split : "epoch", sums, scores, err));
 out:
     return status;
 }
@@ -383,19 +402,21 @@ enum dpt_status dpt_report_epoch(struct dpt_run *run, struct dpt_error *err)
 {
     const struct dpt_sampler *s = &run->trainer.data.train.sampler;
     const struct dpt_metric_sums *sums = &run->epoch.metric_sums;
+    struct dpt_scores none;
     char digits[DIGITS], part[DIGITS + 16] = "";
     const int64_t last = run->trainer.steps_per_epoch - 1;
 
     if (sums->samples < last * s->global + dpt_sampler_count(s, last))
         snprintf(part, sizeof part, "  (%s samples)", dpt_group_digits(digits, sums->samples));
-    return report_set(run, NULL, sums, run->epoch.seconds, part, err);
+    dpt_scores_clear(&none);
+    return report_set(run, NULL, sums, &none, run->epoch.seconds, part, err);
 }
 
 enum dpt_status dpt_report_evaluation(struct dpt_run *run, const char *split,
                                       const struct dpt_metric_sums *metric_sums, double seconds,
                                       struct dpt_error *err)
 {
-    return report_set(run, split, metric_sums, seconds, "", err);
+    return report_set(run, split, metric_sums, &run->trainer.scores, seconds, "", err);
 }
 
 enum dpt_status dpt_report_saved(struct dpt_run *run, const struct dpt_saved *saved,
@@ -428,7 +449,11 @@ static void compare_weights(const struct dpt_trainer *t, struct dpt_str *out)
     for (int64_t i = 0; i < weight->count + bias->count; i++) {
         const bool is_bias = i >= weight->count;
         const int64_t k = is_bias ? i - weight->count : i, inputs = weight->dims[1];
-        const float learned = t->arenas.params[(is_bias ? bias : weight)->offset + k];
+        const int64_t output = is_bias ? k : k / inputs;
+        const float given = t->arenas.params[(is_bias ? bias : weight)->offset + k];
+        const float std = t->targets.used ? t->targets.std[output] : 1;
+        const float learned =
+            given * std + (is_bias && t->targets.used ? t->targets.mean[output] : 0);
         const float truth = is_bias ? b[k] : w[k];
         char name[64];
 
@@ -444,23 +469,6 @@ static void compare_weights(const struct dpt_trainer *t, struct dpt_str *out)
             dpt_str_printf(out, "…\n");
     }
     dpt_str_printf(out, "largest difference %.2g\n", worst);
-}
-
-static void summarize_split(const struct dpt_run *run, const char *name,
-                            const struct dpt_metric_sums *metric_sums, struct dpt_str *out)
-{
-    char digits[DIGITS];
-
-    if (metric_sums->samples == 0)
-        return;
-    dpt_str_printf(out, "%s ", name);
-    if (has_accuracy(run))
-        dpt_str_printf(out, "accuracy %.4f, ", dpt_metric_sums_accuracy(metric_sums));
-    dpt_str_printf(out, "loss %.4g on %s samples", dpt_metric_sums_loss(metric_sums),
-                   dpt_group_digits(digits, metric_sums->samples));
-    if (metric_sums->weight != (double)metric_sums->samples)
-        dpt_str_printf(out, " (weights sum to %.6g)", metric_sums->weight);
-    dpt_str_printf(out, "\n");
 }
 
 static void summarize(const struct dpt_run *run, double seconds, struct dpt_str *out)
@@ -483,8 +491,10 @@ static void summarize(const struct dpt_run *run, double seconds, struct dpt_str 
         dpt_str_printf(out, ", %s samples/s while training",
                        show_rate((double)run->counted / run->training, rate));
     dpt_str_printf(out, "\n");
-    summarize_split(run, "valid", &run->valid, out);
-    summarize_split(run, "test", &run->test, out);
+    if (run->valid.samples > 0)
+        dpt_trainer_tell(t, "valid", &run->valid, &run->valid_scores, 4, out);
+    if (run->test.samples > 0)
+        dpt_trainer_tell(t, "test", &run->test, &run->test_scores, 4, out);
     dpt_str_printf(out, "results in %s\n", t->job->output);
 }
 

@@ -355,6 +355,7 @@ enum dpt_status dpt_resume_run(struct dpt_trainer *t, const struct dpt_resume *r
     DPT_TRY(dpt_group_broadcast(world, 0, &t->progress, sizeof t->progress, err));
     DPT_TRY(dpt_group_broadcast(world, 0, &t->scale, sizeof t->scale, err));
     fit_epoch(t);
+    DPT_TRY(dpt_trainer_share_targets(t, err));
     DPT_TRY(
         dpt_group_broadcast(world, 0, t->arenas.params, (size_t)graph->arena * sizeof(float), err));
     for (int k = 0; k < t->arenas.slots; k++)

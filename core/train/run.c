@@ -163,6 +163,8 @@ static enum dpt_status evaluate(struct dpt_run *run, struct dpt_split *split, st
     enum dpt_status status = DPT_OK;
     struct dpt_metric_sums *metric_sums =
         split == &run->trainer.data.valid ? &run->valid : &run->test;
+    struct dpt_scores *scores =
+        split == &run->trainer.data.valid ? &run->valid_scores : &run->test_scores;
     double start;
 
     DPT_TRY(dpt_run_settle(run, err));
@@ -170,6 +172,7 @@ static enum dpt_status evaluate(struct dpt_run *run, struct dpt_split *split, st
     dpt_profile_begin(run->trainer.profile, run->trainer.progress.step);
     DPT_TRY(dpt_trainer_evaluate(&run->trainer, split, metric_sums, err));
     dpt_profile_end(run->trainer.profile, DPT_SPAN_EVALUATE);
+    *scores = run->trainer.scores;
     if (split == &run->trainer.data.test)
         run->tested_step = run->trainer.progress.step;
     else

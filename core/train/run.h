@@ -64,6 +64,7 @@ struct dpt_run {
     int64_t checked_step; /* at which the replicas were compared last, -1: never */
     int64_t tested_step;  /* at which data.test was evaluated last, -1: never */
     struct dpt_metric_sums test, valid;
+    struct dpt_scores test_scores, valid_scores;
     double live_at;
 };
 

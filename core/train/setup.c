@@ -149,6 +149,7 @@ static enum dpt_status build_model(struct dpt_trainer *t, struct dpt_error *err)
     t->engine = dpt_engine_choose(t);
     if (!t->planned)
         DPT_TRY(check_room(t, err));
+    DPT_TRY(dpt_trainer_open_targets(t, err));
 out:
     return status;
 }
@@ -329,6 +330,7 @@ enum dpt_status dpt_trainer_open(struct dpt_trainer *t, const struct dpt_job *jo
     DPT_TRY(dpt_numerics_check(comm, t->backend, t->gpu, job, log, err));
     DPT_TRY(dpt_trainer_open_data(t, parts, err));
     DPT_TRY(dpt_group_agree(&comm->world, build_model(t, err), err));
+    DPT_TRY(dpt_trainer_share_targets(t, err));
     DPT_TRY(count_threads(t, err));
     DPT_TRY(open_all(t, err));
     DPT_TRY(dpt_group_broadcast(&comm->world, 0, t->arenas.params,

@@ -2,6 +2,7 @@
 #include <stdio.h>
 
 #include "core/train/parts.h"
+#include "models/model.h"
 
 static void add_split(struct dpt_split *split, const char *name, const struct dpt_dataset *set)
 {
@@ -99,8 +100,29 @@ out:
     return status;
 }
 
+enum dpt_status dpt_trainer_open_targets(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_target_conf *conf = &t->job->data.targets;
+    const struct dpt_split *train = &t->data.train;
+
+    if (t->model.loss.kind != DPT_LOSS_MSE)
+        return DPT_OK;
+    DPT_TRY(dpt_target_scale_init(&t->targets, dpt_graph_outputs(&t->model.graph), err));
+    for (size_t i = 0; i < DPT_SPLITS; i++)
+        t->data.sets[i].scale = &t->targets;
+    if (conf->scaled == DPT_TARGETS_GIVEN)
+        DPT_TRY(dpt_target_scale_give(&t->targets, &conf->given, err));
+    /* Without training samples the scale comes with the weights. */
+    if (conf->scaled == DPT_TARGETS_MEASURED && train->present && !t->planned)
+        DPT_TRY(dpt_target_scale_measure(&t->targets, train->set, &train->sampler, err));
+out:
+    return status;
+}
+
 void dpt_trainer_close_data(struct dpt_trainer *t)
 {
+    dpt_target_scale_release(&t->targets);
     for (size_t i = 0; t->comm != NULL && i < DPT_SPLITS; i++)
         dpt_dataset_close(&t->data.sets[i]);
 }

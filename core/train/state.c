@@ -12,6 +12,7 @@ struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text)
         .params = t->arenas.params,
         .slots = t->arenas.slots,
         .slot_names = dpt_optimizer_slot_names(&t->job->optimizer),
+        .targets = &t->targets,
         .progress = t->progress,
         .seed = t->job->seed,
         .job_text = job_text,
@@ -30,6 +31,22 @@ struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text)
     return state;
 }
 
+enum dpt_status dpt_trainer_share_targets(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_group *world = &t->comm->world;
+    struct dpt_target_scale *scale = &t->targets;
+    const size_t bytes = (size_t)scale->outputs * sizeof(float);
+
+    if (scale->outputs == 0)
+        return DPT_OK;
+    DPT_TRY(dpt_group_broadcast(world, 0, &scale->used, sizeof scale->used, err));
+    DPT_TRY(dpt_group_broadcast(world, 0, scale->mean, bytes, err));
+    DPT_TRY(dpt_group_broadcast(world, 0, scale->std, bytes, err));
+out:
+    return status;
+}
+
 enum dpt_status dpt_trainer_share_params(struct dpt_trainer *t, enum dpt_status status,
                                          struct dpt_error *err)
 {
@@ -38,6 +55,7 @@ enum dpt_status dpt_trainer_share_params(struct dpt_trainer *t, enum dpt_status 
     DPT_TRY(dpt_group_agree(world, status, err));
     DPT_TRY(dpt_group_broadcast(world, 0, t->arenas.params,
                                 (size_t)t->model.graph.arena * sizeof(float), err));
+    DPT_TRY(dpt_trainer_share_targets(t, err));
     DPT_TRY(dpt_group_agree(world, dpt_trainer_refresh(t, err), err));
 out:
     return status;
@@ -62,7 +80,8 @@ out:
 static enum dpt_status load_params(struct dpt_trainer *t, const char *path, bool any,
                                    struct dpt_error *err)
 {
-    struct dpt_state state = {.graph = &t->model.graph, .params = t->arenas.params};
+    struct dpt_state state = {
+        .graph = &t->model.graph, .params = t->arenas.params, .targets = &t->targets};
     enum dpt_status status = DPT_OK;
     struct dpt_checkpoint file = {0};
 

@@ -24,8 +24,10 @@
 #include "core/train/fault.h"
 #include "core/train/job.h"
 #include "core/train/optimizer.h"
+#include "core/train/scores.h"
 #include "data/sets/loader.h"
 #include "data/sets/sampler.h"
+#include "data/sets/targets.h"
 
 /* The flags that the ranks reduce with each step: how many ranks have set each. */
 enum dpt_flag {
@@ -158,6 +160,7 @@ struct dpt_trainer {
     bool planned;              /* opened by dpt_trainer_plan: cannot take steps */
     struct dpt_splits data;
     struct dpt_trainer_model model;
+    struct dpt_target_scale targets; /* of the model's outputs; with loss mse. Owner: splits.c */
     struct dpt_team team;
     struct dpt_arenas arenas;
     const struct dpt_engine *engine; /* takes the steps */
@@ -168,6 +171,8 @@ struct dpt_trainer {
     /* Metric sums of an evaluation, by micro-batch; they are added in their order, whichever rank
      * computed them. Owner: evaluate.c. */
     double *sums;
+    float *outputs;           /* [threads][micro][outputs] of one; NULL: nobody looks at them */
+    struct dpt_scores scores; /* of the last one; rank 0's */
     struct dpt_requests requests;
     struct dpt_progress progress;
     struct dpt_loss_scale scale;    /* for gradients in half floats; else 1 */
@@ -285,13 +290,17 @@ void dpt_trainer_rest(struct dpt_trainer *t);
 /* Seconds that steps have waited for samples, so far. */
 double dpt_trainer_waited(const struct dpt_trainer *t);
 
-/* Collective. Evaluates each sample of the split once. *total: out, sums over all ranks. Errors: as
- * dpt_trainer_step. */
+/* Collective. Evaluates each sample of the split once. *total: out, sums over all ranks; sets
+ * t->scores. Errors: as dpt_trainer_step. */
 enum dpt_status dpt_trainer_evaluate(struct dpt_trainer *t, struct dpt_split *split,
                                      struct dpt_metric_sums *total, struct dpt_error *err);
 /* The same for an engine whose ranks have the whole model. */
 enum dpt_status dpt_evaluate_split(struct dpt_trainer *t, struct dpt_split *split,
                                    struct dpt_metric_sums *total, struct dpt_error *err);
+/* Adds what an evaluation of a split found, for a person: a line whose loss has so many digits. */
+void dpt_trainer_tell(const struct dpt_trainer *t, const char *split,
+                      const struct dpt_metric_sums *sums, const struct dpt_scores *scores,
+                      int digits, struct dpt_str *out);
 
 /* Collective, after dpt_trainer_fetch. Compares the weights and slots of all ranks. Errors: FAILED,
  * naming the ranks that differ. */
@@ -338,8 +347,10 @@ void dpt_trainer_barrier(const struct dpt_trainer *t, int thread);
 /* The trainer's present state, for a checkpoint. job_text: from dpt_job_signature. */
 struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text);
 
-/* Collective. Broadcasts rank 0's parameters, and refreshes what is derived from them. status:
- * whether rank 0 has them. Errors: that status; RANK. */
+/* Collective. Gives all ranks rank 0's scale of the targets. Errors: MPI. */
+enum dpt_status dpt_trainer_share_targets(struct dpt_trainer *t, struct dpt_error *err);
+/* Collective. Broadcasts rank 0's parameters and scale of the targets, and refreshes what is
+ * derived from them. status: whether rank 0 has them. Errors: that status; RANK. */
 enum dpt_status dpt_trainer_share_params(struct dpt_trainer *t, enum dpt_status status,
                                          struct dpt_error *err);
 /* Compares the columns of the opened sets with those that a checkpoint's model learned from, where

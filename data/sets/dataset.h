@@ -34,6 +34,17 @@ struct dpt_synthetic {
     double noise;          /* mse: standard deviation */
 };
 
+#define DPT_TARGET_SCALES(X) X(DPT_TARGETS_AS_THEY_ARE, "none") X(DPT_TARGETS_MEASURED, "auto")
+enum dpt_targets_scaled {
+    DPT_TARGET_SCALES(DPT_LIST_NAME) DPT_TARGETS_GIVEN /* by mean and std */
+};
+
+/* `data.targets`: what is done to the numbers that a model learns to predict (targets.h). */
+struct dpt_target_conf {
+    int scaled; /* enum dpt_targets_scaled */
+    struct dpt_normalize given;
+};
+
 /* What is done to training images, at random (augment.h). */
 struct dpt_augment {
     int64_t crop_padding; /* pixels on each side; 0: no crop */
@@ -45,6 +56,7 @@ struct dpt_data_conf {
     struct dpt_texts train, valid,
         test; /* globs and paths, or the one word "synthetic"; valid may be one fraction */
     struct dpt_normalize normalize;
+    struct dpt_target_conf targets;
     struct dpt_augment augment;
     int shuffle; /* enum dpt_shuffle */
     int cache;   /* enum dpt_cache */
@@ -63,6 +75,8 @@ static inline bool dpt_same_shape(const struct dpt_shape *a, const struct dpt_sh
 
 enum dpt_target_kind { DPT_TARGET_CLASS, DPT_TARGET_VECTOR };
 
+struct dpt_target_scale;
+
 struct dpt_dataset {
     int64_t samples;
     struct dpt_shape shape; /* of one sample, canonical [c][h][w]; flat for [N, D] */
@@ -73,7 +87,9 @@ struct dpt_dataset {
     int32_t target_width;  /* VECTOR: numbers a sample; CLASS: largest label + 1 */
     const int32_t *labels; /* CLASS: [samples] */
     const float *targets;  /* VECTOR: [samples][target_width] */
-    const float *weights;  /* [samples], finite and >= 0: how much each counts; NULL: 1 each */
+    /* Of the targets in micro-batches (targets.h), which is the trainer's; NULL: as they are. */
+    const struct dpt_target_scale *scale;
+    const float *weights; /* [samples], finite and >= 0: how much each counts; NULL: 1 each */
     const uint8_t
         *memory; /* all stored samples one after another, or NULL: to be read from the shards */
     struct dpt_dataset_parts *parts; /* shards, shared memory, normalisation; private to data/ */

@@ -9,6 +9,7 @@
 #include "core/base/pool.h"
 #include "data/sets/augment.h"
 #include "data/sets/parts.h"
+#include "data/sets/targets.h"
 
 enum { LEAST_AHEAD = 3, MOST_AHEAD = 16 };
 
@@ -360,6 +361,9 @@ static void fill_targets(const struct dpt_dataset *set, int32_t first, int32_t l
             buffer->weights[i] = set->weights[sample];
         if (set->target == DPT_TARGET_CLASS)
             buffer->labels[i] = set->labels[sample];
+        else if (set->scale != NULL && set->scale->used)
+            dpt_target_scale_apply(set->scale, set->targets + sample * width,
+                                   buffer->targets + (size_t)i * width);
         else if (width == 1)
             buffer->targets[i] = set->targets[sample];
         else

@@ -18,6 +18,61 @@ static const struct dpt_option normalize_options[] = {
     {0},
 };
 
+static const struct dpt_option given_options[] = {
+    {.name = "mean",
+     .type = DPT_OPT_REALS,
+     AT(dpt_normalize, mean),
+     .help = "is subtracted from a target: one number, or one an output"},
+    {.name = "std",
+     .type = DPT_OPT_REALS,
+     AT(dpt_normalize, std),
+     .min = 1e-30,
+     .max = 1e30,
+     .help = "divides the rest: one number, or one an output"},
+    {0},
+};
+
+/* A word, or the numbers. */
+static const struct dpt_option target_forms[] = {
+    {.name = "scaled",
+     .type = DPT_OPT_CHOICE,
+     AT(dpt_target_conf, scaled),
+     .choices = DPT_CHOICES(DPT_TARGET_SCALES),
+     .help = "whether targets are scaled as the training set's are spread"},
+    {.name = "given",
+     .type = DPT_OPT_SECTION,
+     AT(dpt_target_conf, given),
+     .rows = given_options,
+     .help = "the numbers to scale them by"},
+    {0},
+};
+static const struct dpt_alternatives target_alternatives = {.either = target_forms};
+
+static bool read_targets(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
+                         void *targets)
+{
+    struct dpt_target_conf *t = targets;
+    const struct dpt_option *form = &target_forms[node->kind == DPT_NODE_MAP];
+
+    if (node->kind == DPT_NODE_MAP)
+        t->scaled = DPT_TARGETS_GIVEN;
+    return dpt_option_read(conf, node, path, form, (char *)targets + form->offset);
+}
+
+static const struct dpt_option target_options[] = {
+    {.name = "normalize",
+     .type = DPT_OPT_CUSTOM,
+     .offset = 0,
+     .fallback = "none",
+     .added = true,
+     .read = read_targets,
+     .value_text = "none, auto, or {mean: ..., std: ...}",
+     .alternatives = &target_alternatives,
+     .help = "train (target - mean) / std; auto: of the training targets, an output each; results "
+             "stay in the targets' units"},
+    {0},
+};
+
 static const struct dpt_option augment_options[] = {
     {.name = "crop_padding",
      .type = DPT_OPT_INT,
@@ -98,6 +153,13 @@ const struct dpt_option dpt_data_options[] = {
      .fallback = "{}",
      .rows = normalize_options,
      .help = "what is done to every number of a sample"},
+    {.name = "targets",
+     .effect = DPT_EFFECT_RESULT,
+     .type = DPT_OPT_SECTION,
+     AT(dpt_data_conf, targets),
+     .fallback = "{}",
+     .rows = target_options,
+     .help = "what is done to the numbers to predict, with loss mse"},
     {.name = "augment",
      .effect = DPT_EFFECT_RESULT,
      .type = DPT_OPT_SECTION,

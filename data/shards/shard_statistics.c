@@ -25,7 +25,7 @@ struct sums {
 struct scan {
     struct dpt_shard_statistics *statistics;
     const struct dpt_shard *shard; /* that is read */
-    struct sums *channels, targets;
+    struct sums *channels;
     size_t classes_room;
     bool whole; /* labels */
 };
@@ -78,7 +78,6 @@ static void take_targets(struct scan *scan, const float *targets, int64_t rows)
             const double x = targets[r * width + k];
 
             sum += x;
-            add(&scan->targets, x);
             if (x < 0)
                 scan->statistics->probabilities = false;
         }
@@ -203,7 +202,6 @@ static void finish(struct scan *scan)
         if (s->std[c] < 1e-9)
             s->std[c] = 1;
     }
-    amount(&scan->targets, &s->target_mean, &s->target_std);
 }
 
 enum dpt_status dpt_shard_statistics_collect(struct dpt_shard_statistics *statistics,

@@ -20,11 +20,10 @@ struct dpt_shard_statistics {
     int64_t *counts;    /* [classes] samples of each */
     int64_t width;      /* without classes: the number of targets a sample */
     bool probabilities; /* the targets are never negative and sum to 1 */
-    double target_mean, target_std;
     /* Of the values as training sees them, bytes divided by 255: [shape.c]; std is 1 where all
      * values are the same. */
     double *mean, *std;
-    int64_t scanned; /* samples from which mean, std and targets were computed */
+    int64_t scanned; /* samples from which mean and std were computed */
 };
 
 /*

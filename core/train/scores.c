@@ -1,0 +1,94 @@
+#include "core/train/scores.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/base/memory.h"
+
+#define AT(member) .offset = offsetof(struct dpt_scores, member)
+
+const struct dpt_score dpt_scores[] = {
+    {"mae", "MAE", "%.5g", AT(mae)},
+    {"rmse", "RMSE", "%.5g", AT(rmse)},
+    {"r2", "R2", "%.4f", AT(r2)},
+    {0},
+};
+
+void dpt_scores_clear(struct dpt_scores *scores)
+{
+    for (const struct dpt_score *row = dpt_scores; row->name != NULL; row++)
+        *(double *)(void *)((char *)scores + row->offset) = NAN;
+}
+
+const char *dpt_scores_text(const struct dpt_scores *scores, const char *front, const char *between,
+                            char buf[DPT_SCORES_TEXT])
+{
+    size_t n = 0;
+
+    buf[0] = '\0';
+    for (const struct dpt_score *row = dpt_scores; row->name != NULL; row++) {
+        const double value = dpt_score_value(scores, row);
+        char digits[32];
+
+        if (isnan(value))
+            continue;
+        snprintf(digits, sizeof digits, row->format, value);
+        snprintf(buf + n, DPT_SCORES_TEXT - n, "%s%s %s", n == 0 ? front : between, row->label,
+                 digits);
+        n += strlen(buf + n);
+    }
+    return buf;
+}
+
+/* How far an output's targets lie from their mean: the weighted sum of squares. */
+static void measure_spread(const struct dpt_dataset *set, const struct dpt_sampler *sampler,
+                           double weight, double *mean, double *spread)
+{
+    const int32_t width = set->target_width;
+
+    for (int pass = 0; pass < 2; pass++) {
+        for (struct dpt_sample_run run = {0}; dpt_sample_run_next(&run, sampler);)
+            for (int64_t i = 0; i < run.n; i++) {
+                const float *row = set->targets + run.at[i] * width;
+                const double w = set->weights != NULL ? set->weights[run.at[i]] : 1;
+
+                for (int32_t k = 0; w != 0 && k < width; k++)
+                    if (pass == 0)
+                        mean[k] += w * row[k];
+                    else
+                        spread[k] += w * (row[k] - mean[k]) * (row[k] - mean[k]);
+            }
+        for (int32_t k = 0; pass == 0 && k < width; k++)
+            mean[k] /= weight;
+    }
+}
+
+enum dpt_status dpt_scores_regression(struct dpt_scores *scores, const struct dpt_dataset *set,
+                                      const struct dpt_sampler *sampler, const double *absolute,
+                                      const double *squared, double weight, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const int32_t width = set->target_width;
+    double *mean = NULL, *spread = NULL;
+
+    dpt_scores_clear(scores);
+    if (!(weight > 0))
+        return DPT_OK;
+    DPT_TRY(DPT_ALLOCATE(mean, (size_t)width, "an evaluation", err));
+    DPT_TRY(DPT_ALLOCATE(spread, (size_t)width, "an evaluation", err));
+    measure_spread(set, sampler, weight, mean, spread);
+    scores->mae = scores->rmse = scores->r2 = 0;
+    for (int32_t k = 0; k < width; k++) {
+        scores->mae += absolute[k] / weight / width;
+        scores->rmse += sqrt(squared[k] / weight) / width;
+        /* Of targets that are all the same: 1 where they are met, else 0. */
+        scores->r2 += (spread[k] > 0 ? 1 - squared[k] / spread[k] : squared[k] > 0 ? 0 : 1) / width;
+    }
+    if (sampler->samples < 2)
+        scores->r2 = NAN;
+out:
+    dpt_free(mean);
+    dpt_free(spread);
+    return status;
+}
