@@ -242,6 +242,18 @@ void dpt_str_number(struct dpt_str *s, double value)
     dpt_str_add(s, text, strlen(text));
 }
 
+void dpt_str_float(struct dpt_str *s, float value)
+{
+    char text[40];
+
+    for (int digits = 6; digits <= 9; digits++) { /* 9 always do */
+        snprintf(text, sizeof text, "%.*g", digits, (double)value);
+        if (!isfinite(value) || strtof(text, NULL) == value)
+            break;
+    }
+    dpt_str_add(s, text, strlen(text));
+}
+
 void dpt_str_base64(struct dpt_str *out, const void *bytes, size_t n)
 {
     enum { PAD = 64 };

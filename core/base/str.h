@@ -42,6 +42,9 @@ void dpt_str_json(struct dpt_str *s, const char *text);
 /* Adds the shortest decimal that reads back as the same double; JSON null for NaN and
  * infinities. */
 void dpt_str_number(struct dpt_str *s, double value);
+/* The same of a float: the shortest that reads back as the same one, "nan" or "inf" where it is no
+ * number. */
+void dpt_str_float(struct dpt_str *s, float value);
 /* Adds bytes in base 64 (RFC 4648), padded. */
 void dpt_str_base64(struct dpt_str *s, const void *bytes, size_t n);
 void dpt_str_clear(struct dpt_str *s);

@@ -17,9 +17,6 @@
 #include "data/tables/npy.h"
 
 enum {
-    MAGIC = 8,               /* "\x93NUMPY", two bytes of version */
-    ALIGN = 64,              /* of the numbers within the array file, as numpy writes it */
-    HEADER = 512,            /* more than a header of four dimensions has */
     FIRST_DATE = 1 << 5 | 1, /* the first of January 1980, in the words of MS-DOS */
 };
 
@@ -173,31 +170,11 @@ out:
     return status;
 }
 
-/* What stands in front of an array's numbers; gives its length. */
-static size_t npy_header(const struct dpt_weight_entry *e, char header[HEADER])
-{
-    size_t n = MAGIC + 2;
-
-    n += (size_t)snprintf(header + n, HEADER - n,
-                          "{'descr': '%s', 'fortran_order': False, 'shape': (",
-                          e->whole ? "<i8" : "<f4");
-    for (int d = 0; d < e->n_dims; d++)
-        n += (size_t)snprintf(header + n, HEADER - n, "%s%lld", d > 0 ? ", " : "",
-                              (long long)e->dims[d]);
-    n += (size_t)snprintf(header + n, HEADER - n, "%s), }", e->n_dims == 1 ? "," : "");
-    while ((n + 1) % ALIGN != 0)
-        header[n++] = ' ';
-    header[n++] = '\n';
-    memcpy(header, "\x93NUMPY\x01\x00", MAGIC);
-    header[MAGIC] = (char)((n - MAGIC - 2) & 0xFF);
-    header[MAGIC + 1] = (char)((n - MAGIC - 2) >> 8);
-    return n;
-}
-
-static bool add_array(zip_t *zip, const struct dpt_weight_entry *e, char header[HEADER])
+static bool add_array(zip_t *zip, const struct dpt_weight_entry *e, char header[DPT_NPY_HEADER])
 {
     const zip_buffer_fragment_t parts[] = {
-        {(zip_uint8_t *)header, npy_header(e, header)},
+        {(zip_uint8_t *)header,
+         dpt_npy_header(e->whole ? "<i8" : "<f4", e->dims, e->n_dims, header)},
         {(zip_uint8_t *)e->bytes, e->size},
     };
     zip_source_t *source = zip_source_buffer_fragment(zip, parts, 2, 0);
@@ -227,7 +204,7 @@ static enum dpt_status fail_zip(zip_error_t *reason, const char *path, struct dp
     return dpt_fail(err, DPT_IO, "%s: cannot write: %s", path, zip_error_strerror(reason));
 }
 
-/* headers: HEADER bytes for each entry, which libzip reads when it closes the archive. */
+/* headers: DPT_NPY_HEADER bytes for each entry, which libzip reads when it closes the archive. */
 static enum dpt_status write_archive(const struct dpt_weight_entry *entries, size_t n,
                                      const char *temporary, const char *path, char *headers,
                                      struct dpt_error *err)
@@ -239,7 +216,7 @@ static enum dpt_status write_archive(const struct dpt_weight_entry *entries, siz
     if (!good)
         return dpt_fail(err, DPT_IO, "%s: cannot write (libzip's error %d)", path, code);
     for (size_t k = 0; good && k < n; k++)
-        good = add_array(zip, &entries[k], headers + k * HEADER);
+        good = add_array(zip, &entries[k], headers + k * DPT_NPY_HEADER);
     if (good && zip_close(zip) == 0)
         return DPT_OK;
     fail_zip(zip_get_error(zip), path, err);
@@ -257,9 +234,9 @@ static enum dpt_status write_npz(const struct dpt_model_view *view, const char *
     size_t n;
 
     DPT_TRY(dpt_weights_entries(view, &region, &entries, &n, err));
-    headers = dpt_region_alloc(&region, n * HEADER);
+    headers = dpt_region_alloc(&region, n * DPT_NPY_HEADER);
     if (headers == NULL)
-        DPT_TRY(dpt_fail_memory(err, path, (double)n * HEADER));
+        DPT_TRY(dpt_fail_memory(err, path, (double)n * DPT_NPY_HEADER));
     DPT_TRY(dpt_file_temporary(path, &temporary, err));
     status = write_archive(entries, n, temporary, path, headers, err);
     if (status == DPT_OK)

@@ -159,33 +159,17 @@ out:
 
 /* --- writing ---------------------------------------------------------------------------------- */
 
-/* A cell, in quotes where it would be read as another without. */
-static void put_cell(struct dpt_str *out, const char *text)
-{
-    const size_t n = strlen(text);
-
-    if (n > 0 && strpbrk(text, ",\"\n\r") == NULL && strchr(" \t", text[0]) == NULL &&
-        strchr(" \t", text[n - 1]) == NULL) {
-        dpt_str_add(out, text, n);
-        return;
-    }
-    dpt_str_add(out, "\"", 1);
-    for (const char *p = text; *p != '\0'; p++)
-        dpt_str_printf(out, *p == '"' ? "\"\"" : "%c", *p);
-    dpt_str_add(out, "\"", 1);
-}
-
 static void put_row(struct dpt_str *out, size_t number, const char *name, const char *role,
                     const double *fill, const char *value)
 {
     dpt_str_printf(out, "%zu,", number);
-    put_cell(out, name);
+    dpt_csv_put(out, name);
     dpt_str_printf(out, ",%s,", role);
     if (fill != NULL)
         dpt_str_number(out, *fill);
     dpt_str_add(out, ",", 1);
     if (value != NULL)
-        put_cell(out, value);
+        dpt_csv_put(out, value);
     dpt_str_add(out, "\n", 1);
 }
 

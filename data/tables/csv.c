@@ -338,3 +338,18 @@ enum dpt_csv_kind dpt_csv_number_in(const char *text, char decimal, double *valu
         point[i] = (char)(text[i] == decimal ? '.' : text[i]);
     return dpt_csv_number(point, value);
 }
+
+void dpt_csv_put(struct dpt_str *out, const char *text)
+{
+    const size_t n = strlen(text);
+
+    if (n > 0 && strpbrk(text, ",\"\n\r") == NULL && strchr(" \t", text[0]) == NULL &&
+        strchr(" \t", text[n - 1]) == NULL) {
+        dpt_str_add(out, text, n);
+        return;
+    }
+    dpt_str_add(out, "\"", 1);
+    for (const char *p = text; *p != '\0'; p++)
+        dpt_str_printf(out, *p == '"' ? "\"\"" : "%c", *p);
+    dpt_str_add(out, "\"", 1);
+}

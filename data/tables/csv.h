@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/base/str.h"
 #include "data/tables/input.h"
 
 enum { DPT_CSV_RECORD_MOST = 64 << 20, DPT_CSV_BUFFER = 64 * 1024 };
@@ -70,5 +71,8 @@ enum dpt_csv_kind { DPT_CSV_NUMBER, DPT_CSV_NOT_FINITE, DPT_CSV_MISSING, DPT_CSV
 enum dpt_csv_kind dpt_csv_number(const char *text, double *value);
 /* Likewise, with `decimal` in the place of the point; then a point is none. */
 enum dpt_csv_kind dpt_csv_number_in(const char *text, char decimal, double *value);
+
+/* Adds a cell, in quotes where it would be read as another without. */
+void dpt_csv_put(struct dpt_str *out, const char *text);
 
 #endif

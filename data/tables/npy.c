@@ -2,6 +2,7 @@
 
 #include <ctype.h>
 #include <endian.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -214,4 +215,28 @@ enum dpt_status dpt_npy_read(const char *path,
 out:
     free(text);
     return status;
+}
+
+size_t dpt_npy_header(const char *descr, const int64_t *dims, int n_dims,
+                      char header[DPT_NPY_HEADER])
+{
+    enum {
+        MAGIC = 8, /* "\x93NUMPY", two bytes of version */
+        ALIGN = 64 /* of the numbers within the file, as numpy writes it */
+    };
+    size_t n = MAGIC + 2;
+
+    n += (size_t)snprintf(header + n, DPT_NPY_HEADER - n,
+                          "{'descr': '%s', 'fortran_order': False, 'shape': (", descr);
+    for (int d = 0; d < n_dims; d++)
+        n += (size_t)snprintf(header + n, DPT_NPY_HEADER - n, "%s%lld", d > 0 ? ", " : "",
+                              (long long)dims[d]);
+    n += (size_t)snprintf(header + n, DPT_NPY_HEADER - n, "%s), }", n_dims == 1 ? "," : "");
+    while ((n + 1) % ALIGN != 0)
+        header[n++] = ' ';
+    header[n++] = '\n';
+    memcpy(header, "\x93NUMPY\x01\x00", MAGIC);
+    header[MAGIC] = (char)((n - MAGIC - 2) & 0xFF);
+    header[MAGIC + 1] = (char)((n - MAGIC - 2) >> 8);
+    return n;
 }

@@ -14,7 +14,7 @@
 
 #include "core/base/error.h"
 
-enum { DPT_NPY_DIMS = 8 };
+enum { DPT_NPY_DIMS = 8, DPT_NPY_HEADER = 512 /* more than one of four dimensions has */ };
 
 struct dpt_npy {
     char descr[16]; /* "<f4", as the file has it */
@@ -43,5 +43,10 @@ enum dpt_status dpt_npy_read(const char *path,
  */
 enum dpt_status dpt_npy_parse(const char *path, const char *text, size_t n, struct dpt_npy *npy,
                               struct dpt_error *err);
+
+/* Writes what stands in front of the numbers of an array of at most four dimensions, as version 1.0
+ * has it; gives its length, at most DPT_NPY_HEADER. */
+size_t dpt_npy_header(const char *descr, const int64_t *dims, int n_dims,
+                      char header[DPT_NPY_HEADER]);
 
 #endif

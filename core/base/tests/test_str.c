@@ -164,6 +164,37 @@ static void numbers_are_short(void **state)
     dpt_str_release(&s);
 }
 
+/* Bit patterns of all kinds come back exactly, in no more digits than they need. */
+static void floats_round_trip(void **state)
+{
+    static const struct {
+        float value;
+        const char *want;
+    } cases[] = {{0.1F, "0.1"},          {1, "1"},     {0.99999994F, "0.99999994"},
+                 {1e-45F, "1.4013e-45"}, {NAN, "nan"}, {-INFINITY, "-inf"},
+                 {16777215, "16777215"}};
+    struct dpt_str s = {0};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        dpt_str_clear(&s);
+        dpt_str_float(&s, cases[i].value);
+        assert_string_equal(s.text, cases[i].want);
+    }
+    for (uint64_t i = 0; i < 20000; i++) {
+        const uint32_t bits = (uint32_t)dpt_random64(2, DPT_RANDOM_SYNTHETIC, 0, i);
+        float value;
+
+        memcpy(&value, &bits, sizeof value);
+        if (!isfinite(value))
+            continue;
+        dpt_str_clear(&s);
+        dpt_str_float(&s, value);
+        assert_true(strtof(s.text, NULL) == value);
+    }
+    dpt_str_release(&s);
+}
+
 static void suggests_what_was_meant(void **state)
 {
     static const char *const names[] = {"global", "micro", "lr", "momentum", "type", "epochs"};
@@ -301,6 +332,7 @@ int main(void)
         cmocka_unit_test(printable),
         cmocka_unit_test(numbers_round_trip),
         cmocka_unit_test(numbers_are_short),
+        cmocka_unit_test(floats_round_trip),
         cmocka_unit_test(suggests_what_was_meant),
         cmocka_unit_test(groups_digits),
         cmocka_unit_test(lists_ranks),
