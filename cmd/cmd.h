@@ -41,6 +41,7 @@ struct dpt_cli {
     size_t n_positional;
     struct dpt_cli_given *given;
     size_t n_given;
+    bool reads_input;   /* ranks that it starts get its standard input */
     struct dpt_log log; /* level set from --quiet and --verbose; silent on every rank but 0 */
 };
 

@@ -212,7 +212,7 @@ static void catch_signals(sigset_t *before)
 
 /* mpirun -np N this-binary arguments…; --ranks among them is not heeded again
  * (DPTRAIN_LAUNCHED). Out of the terminal's foreground group, so that Ctrl-C comes to us alone,
- * and without its input. */
+ * and without its input, unless the command reads that. */
 static void become_mpirun(const struct dpt_cli *cli, size_t n, char *self, char *number,
                           const struct relay *relay)
 {
@@ -223,7 +223,7 @@ static void become_mpirun(const struct dpt_cli *cli, size_t n, char *self, char 
     memcpy(words + 4, cli->argv + 1, n * sizeof *words); /* and the NULL behind them */
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (null >= 0)
+    if (null >= 0 && !cli->reads_input)
         dup2(null, STDIN_FILENO);
     enter_relay(relay);
     execvp(words[0], words);

@@ -6,16 +6,18 @@
 #include <sys/stat.h>
 
 #include "cmd/job_command.h"
+#include "cmd/output.h"
+#include "cmd/standard_input.h"
 #include "core/base/clock.h"
 #include "core/state/checkpoint.h"
 #include "core/train/checkpoint_model.h"
 #include "core/train/predict.h"
 #include "core/train/stop.h"
 #include "data/sources/predictions.h"
+#include "data/tables/columns.h"
 #include "models/model.h"
 
-/* So many samples are printed one by one. */
-enum { FEW = 10, MICRO_IMAGES = 16, MICRO_ROWS = 64 };
+enum { MICRO_IMAGES = 16, MICRO_ROWS = 64 };
 
 /* What is known of the checkpoint, by rank 0; told to all. */
 struct found {
@@ -39,10 +41,14 @@ struct predict {
     struct dpt_source *source;
     const struct dpt_source_info *info;
     struct dpt_trainer trainer;
-    struct dpt_predictions *file; /* rank 0; NULL: none is asked for */
+    struct dpt_predictions *file; /* rank 0 */
+    bool printed;                 /* on standard output, not into a file */
+    bool left;                    /* nobody reads that any more */
     double shown;                 /* when the live line was drawn */
     const char **names;           /* of one run */
     size_t names_room;
+    struct dpt_columns table; /* rank 0: what the model was trained on, where that was a table */
+    const char **value_names; /* [outputs], or NULL */
 };
 
 /* All values of a repeatable option. */
@@ -80,6 +86,9 @@ static enum dpt_status take_options(struct predict *p, struct dpt_error *err)
     struct dpt_cli *cli = p->cli;
     struct dpt_source_spec *s = &p->spec;
 
+    p->printed = dpt_cli_value(cli, "--out") == NULL;
+    if (!p->printed)
+        DPT_TRY(dpt_predictions_check(dpt_cli_value(cli, "--out"), err));
     s->conf = &p->job.data;
     s->log = &cli->log;
     s->classes = dpt_job_loss(&p->job).kind == DPT_LOSS_CROSS_ENTROPY;
@@ -199,11 +208,6 @@ static enum dpt_status open_source(struct predict *p, struct dpt_error *err)
                           "files",
                           (long long)p->info->samples, (long long)first);
     DPT_TRY(dpt_group_agree(world, status, err));
-    if (p->info->samples > FEW && dpt_cli_value(p->cli, "--out") == NULL)
-        DPT_TRY(dpt_fail(err, DPT_USAGE,
-                         "dptrain predict: %lld samples are too many to print: --out FILE.h5 says "
-                         "where to put what the model says",
-                         (long long)p->info->samples));
 out:
     return status;
 }
@@ -223,18 +227,29 @@ out:
     return status;
 }
 
-/* Names of classes, where there are as many as outputs and an attribute holds them. */
-static const char *const *class_names(const struct predict *p)
+/* What the columns of a model of numbers are called, as the table that it was trained on called its
+ * labels. */
+static enum dpt_status name_values(struct predict *p, int32_t outputs, struct dpt_error *err)
 {
+    enum dpt_status status = DPT_OK;
     const struct dpt_source_model *model = &p->spec.model;
-    size_t longest = 1;
+    int32_t n = 0;
 
-    if (model->n_classes == 0 ||
-        model->n_classes > (size_t)dpt_graph_outputs(&p->trainer.model.graph))
-        return NULL;
-    for (size_t i = 0; i < model->n_classes; i++)
-        longest = strlen(model->classes[i]) > longest ? strlen(model->classes[i]) : longest;
-    return longest * model->n_classes <= DPT_CLASS_NAME_BYTES ? model->classes : NULL;
+    if (p->spec.classes || model->columns == NULL)
+        return DPT_OK;
+    DPT_TRY(dpt_columns_parse(&p->table, model->columns, model->columns_of, err));
+    p->value_names = dpt_region_alloc(&p->region, (size_t)outputs * sizeof *p->value_names);
+    if (p->value_names == NULL)
+        DPT_TRY(dpt_fail_memory(err, "names of values", (double)outputs));
+    for (size_t i = 0; i < p->table.n; i++) {
+        if (p->table.at[i].role == DPT_COLUMN_LABEL && n < outputs)
+            p->value_names[n] = p->table.at[i].name;
+        n += p->table.at[i].role == DPT_COLUMN_LABEL;
+    }
+    if (n != outputs)
+        p->value_names = NULL;
+out:
+    return status;
 }
 
 static bool same_file(const char *a, const char *b)
@@ -257,12 +272,21 @@ static enum dpt_status open_out(struct predict *p, struct dpt_error *err)
         .step = p->found.step,
         .job = p->job.name,
         .version = DPT_VERSION,
-        .class_names = class_names(p),
+        .class_names = p->spec.model.classes,
+        .n_classes = p->spec.model.n_classes,
+        .id = p->info->id != NULL ? p->info->id
+              : p->info->named    ? "file"
+                                  : NULL,
     };
+    enum dpt_status status = DPT_OK;
     struct stat info;
 
+    DPT_TRY(name_values(p, format.outputs, err));
+    format.value_names = p->value_names;
+    if (format.n_classes == 0 || format.n_classes > (size_t)format.outputs)
+        format.class_names = NULL;
     if (out == NULL)
-        return DPT_OK;
+        goto open;
     if (stat(out, &info) == 0 && S_ISDIR(info.st_mode))
         return dpt_fail(err, DPT_USAGE, "--out %s: is a folder; a file's name is needed", out);
     if (same_file(out, p->weights))
@@ -270,13 +294,15 @@ static enum dpt_status open_out(struct predict *p, struct dpt_error *err)
     for (size_t i = 0; i < p->spec.n_inputs; i++)
         if (same_file(out, p->spec.inputs[i]))
             return dpt_fail(err, DPT_USAGE, "--out %s: is one of the inputs", out);
-    format.n_classes = format.class_names != NULL ? p->spec.model.n_classes : 0;
     for (int64_t i = 0; p->info->named && i < p->info->samples; i++) {
         const size_t n = strlen(dpt_source_name(p->source, i));
 
         format.name_bytes = n > format.name_bytes ? n : format.name_bytes;
     }
-    return dpt_predictions_open(&p->file, out, &format, err);
+open:
+    status = dpt_predictions_open(&p->file, out, &format, err);
+out:
+    return status;
 }
 
 static enum dpt_status name_rows(struct predict *p, const struct dpt_predicted *d,
@@ -292,68 +318,11 @@ static enum dpt_status name_rows(struct predict *p, const struct dpt_predicted *
     return DPT_OK;
 }
 
-/* "0.9983": what is not quite 1 does not look like it. */
-static const char *probability_text(float x, char buf[16])
-{
-    snprintf(buf, 16, "%.4f", (double)x);
-    if (x < 1 && strcmp(buf, "1.0000") == 0)
-        snprintf(buf, 16, ">0.9999");
-    return buf;
-}
-
-/* Names of classes and files are anybody's. */
-static void print_name(const char *name, const char *after)
-{
-    enum { SHOWN = 500 };
-    char shown[6 * SHOWN + 8];
-
-    dpt_show_text(shown, name, SHOWN);
-    printf("%s%s", shown, after);
-}
-
-static void print_class(const struct predict *p, int32_t class)
-{
-    const char *const *names = class_names(p);
-
-    if (names != NULL && (size_t) class < p->spec.model.n_classes)
-        print_name(names[class], "");
-    else
-        printf("%d", class);
-}
-
-/* "three.png: 3, probability 0.9931". i: which of them. */
-static void print_sample(const struct predict *p, const struct dpt_predicted *d, int32_t i)
-{
-    const float *values = d->values + (size_t)i * (size_t)d->outputs;
-    char buf[16];
-
-    if (p->info->named)
-        print_name(dpt_source_name(p->source, d->first + i), ": ");
-    else
-        printf("sample %lld: ", (long long)d->first + i);
-    if (d->labels != NULL) {
-        print_class(p, d->labels[i]);
-        printf(", probability %s",
-               probability_text(
-                   d->probabilities[(size_t)i * (size_t)d->outputs + (size_t)d->labels[i]], buf));
-    }
-    for (int32_t k = 0; d->labels == NULL && k < d->outputs; k++)
-        printf("%s%.6g", k > 0 ? " " : "", (double)values[k]);
-    if (d->classes != NULL && d->classes[i] != d->labels[i]) {
-        printf(", wrong: it is ");
-        print_class(p, d->classes[i]);
-    }
-    for (int32_t k = 0; d->labels == NULL && d->targets != NULL && k < d->outputs; k++)
-        printf("%s%.6g", k > 0 ? " " : ", true: ",
-               (double)d->targets[(size_t)i * (size_t)d->outputs + (size_t)k]);
-    printf("\n");
-}
-
 static void show(struct predict *p, int64_t done)
 {
     char some[32], all[32], line[96];
 
-    if (dpt_now() - p->shown < 0.1)
+    if (p->printed || dpt_now() - p->shown < 0.1) /* rows would stand behind it */
         return;
     p->shown = dpt_now();
     snprintf(line, sizeof line, "predicting: %s of %s", dpt_group_digits(some, done),
@@ -378,16 +347,17 @@ static enum dpt_status take(void *arg, const struct dpt_predicted *d, struct dpt
     if (dpt_stop_signal() != 0) /* so that nothing is left under a temporary name */
         DPT_TRY(dpt_fail(err, DPT_STOPPED, "stopped by %s; nothing was written",
                          dpt_stop_name(dpt_stop_signal())));
-    for (int32_t i = 0; p->info->samples <= FEW && i < d->count; i++)
-        print_sample(p, d, i);
     show(p, d->first + d->count);
-    if (p->file == NULL)
-        return DPT_OK;
     if (p->info->named) {
         DPT_TRY(name_rows(p, d, err));
         rows.names = p->names;
     }
     DPT_TRY(dpt_predictions_add(p->file, &rows, err));
+    if (p->printed && (fflush(stdout) != 0 || ferror(stdout))) {
+        DPT_TRY(dpt_output_flush(err));
+        p->left = true; /* as `| head` does: the rest need not be computed */
+        DPT_TRY(dpt_fail(err, DPT_STOPPED, "nobody reads standard output"));
+    }
 out:
     return status;
 }
@@ -395,19 +365,18 @@ out:
 static void print_summary(const struct predict *p, const struct dpt_metric_sums *metric_sums)
 {
     const double n = (double)metric_sums->samples;
-    char digits[32];
+    struct dpt_log *log = &p->cli->log;
+    char digits[32], accuracy[40] = "";
 
-    if (p->info->truth != DPT_TRUTH_NONE) {
-        if (p->spec.classes)
-            printf("accuracy %.4f, ", metric_sums->correct / n);
-        printf("loss %.6g on %s sample%s\n", metric_sums->loss / n,
-               dpt_group_digits(digits, metric_sums->samples),
-               metric_sums->samples == 1 ? "" : "s");
-    }
-    if (p->file != NULL)
-        printf("%s: %s sample%s, %s\n", dpt_cli_value(p->cli, "--out"),
-               dpt_group_digits(digits, p->info->samples), p->info->samples == 1 ? "" : "s",
-               p->spec.classes ? "logits, probabilities and labels" : "predictions");
+    dpt_group_digits(digits, p->info->samples);
+    if (p->spec.classes)
+        snprintf(accuracy, sizeof accuracy, "accuracy %.4f, ", metric_sums->correct / n);
+    if (p->info->truth != DPT_TRUTH_NONE)
+        dpt_log_info(log, "%sloss %.6g on %s sample%s", accuracy, metric_sums->loss / n, digits,
+                     p->info->samples == 1 ? "" : "s");
+    if (!p->printed)
+        dpt_log_info(log, "%s: %s sample%s", dpt_cli_value(p->cli, "--out"), digits,
+                     p->info->samples == 1 ? "" : "s");
 }
 
 /* Collective. */
@@ -420,7 +389,13 @@ static enum dpt_status predict_all(struct predict *p, struct dpt_error *err)
     DPT_TRY(dpt_group_agree(world, world->rank == 0 ? open_out(p, err) : DPT_OK, err));
     status = dpt_trainer_predict_source(&p->trainer, p->source, take, p, &metric_sums, err);
     dpt_log_live(&p->cli->log, NULL);
+    if (status == DPT_STOPPED) {
+        DPT_TRY(dpt_group_broadcast(world, 0, &p->left, sizeof p->left, err));
+        status = p->left ? DPT_OK : DPT_STOPPED;
+    }
     DPT_TRY(status);
+    if (p->left)
+        return DPT_OK;
     if (p->file != NULL)
         status = dpt_predictions_commit(p->file, err);
     DPT_TRY(dpt_group_agree(world, status, err));
@@ -440,6 +415,8 @@ static enum dpt_status predict(struct dpt_cli *cli, const struct dpt_job *job,
     (void)conf;
     DPT_TRY(dpt_job_command_weights(cli, job, &p.weights, err));
     DPT_TRY(dpt_group_agree(&comm->world, take_options(&p, err), err));
+    if (cli->reads_input)
+        DPT_TRY(dpt_standard_input_share(&comm->world, err));
     DPT_TRY(find_model(&p, err));
     DPT_TRY(open_source(&p, err));
     DPT_TRY(open_trainer(&p, err));
@@ -450,6 +427,7 @@ out:
         dpt_trainer_close(&p.trainer);
     dpt_source_close(p.source);
     dpt_region_release(&p.region);
+    dpt_columns_release(&p.table);
     free(p.names);
     free(p.columns);
     return status;
@@ -457,8 +435,8 @@ out:
 
 static const struct dpt_cli_option options[] = {
     DPT_WEIGHTS_CLI_OPTIONS,
-    {"--input", "PATH", "a file, a folder of pictures, a glob; repeatable"},
-    {"--out", "OUT.h5", "where to put the outputs; may be left out for up to 10 samples"},
+    {"--input", "PATH", "a file, a folder of pictures, a glob, - for standard input; repeatable"},
+    {"--out", "OUT", "a .csv, .npy or .h5 file, in place of a table on standard output"},
     {"--format", "h5|idx|csv|npy|pictures", "what the inputs are (what they look like)"},
     {"--labels", "PATH", "idx, npy: the labels of an input; repeatable, one for each"},
     {"--label", "COLUMN,...", "csv: the label column, or none (the last, where there is one more)"},
@@ -486,6 +464,11 @@ static void take_words(struct dpt_cli *cli)
     for (size_t i = 1; i < cli->n_positional; i++)
         cli->given[cli->n_given++] = (struct dpt_cli_given){input, cli->positional[i]};
     cli->n_positional = cli->n_positional > 0 ? 1 : 0;
+    for (size_t i = 0; i < cli->n_given; i++)
+        if (cli->given[i].option == input && strcmp(cli->given[i].value, "-") == 0) {
+            cli->given[i].value = DPT_STANDARD_INPUT;
+            cli->reads_input = true;
+        }
 }
 
 static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
@@ -510,14 +493,16 @@ static void list_formats(void)
 
 const struct dpt_command dpt_cmd_predict = {
     .name = "predict",
-    .usage = "JOB.yaml --checkpoint C --input PATH... [--out OUT.h5] [options]",
+    .usage = "JOB.yaml --checkpoint C --input PATH... [--out OUT] [options]",
     .summary = "what a checkpoint says to new samples, or to pictures",
     .details =
-        "Shares the samples out over all ranks; memory is a window of them, whatever their number. "
-        "OUT.h5 gets, in the order of the inputs, /logits, /probabilities [N,K] and /labels [N] "
-        "(with loss mse /predictions), with known labels /targets and /loss, and for pictures "
-        "/names. The file has the same bytes for any number of ranks. Up to 10 samples are also "
-        "printed. Known labels give accuracy and loss.\n\n"
+        "Prints a table (CSV) with a line a sample: its name where it has one (--id, a picture's "
+        "file), else its number from 0; with known labels the true one; the class and its "
+        "probability, or the values. --out OUT writes that as OUT.csv; as OUT.npy the "
+        "probabilities, or values, [N,K]; as OUT.h5 /logits, /probabilities [N,K] and /labels [N] "
+        "(with loss mse /predictions), with known labels /targets and /loss, and names as /names. "
+        "Accuracy and loss by known labels go to standard error. Ranks share the samples, memory "
+        "is a window of them, and any number of ranks gives the same bytes.\n\n"
         "Samples are normalised as the job says. Pictures (PNG, JPEG) are stretched to the size "
         "that the model takes and made grey or colour as it wants; a folder is searched with its "
         "sub-folders, and where these are called as the classes they are the labels.\n\n"
@@ -525,6 +510,7 @@ const struct dpt_command dpt_cmd_predict = {
         "nothing has to be trained first.\n\n"
         "  dptrain predict job.yaml --checkpoint runs/mine --input three.png --invert\n"
         "  dptrain predict job.yaml --checkpoint weights.safetensors --input x.npy\n"
+        "  grep -v '^#' new.csv | dptrain predict job.yaml --checkpoint runs/mine - > said.csv\n"
         "  mpirun -np 2 dptrain predict job.yaml --checkpoint runs/mine \\\n"
         "      --input 'data/mine/test-*.h5' --out predicted.h5",
     .options = options,

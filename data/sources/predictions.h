@@ -1,12 +1,19 @@
 /*
- * predictions: a model's predictions for many samples, as an HDF5 file.
+ * predictions: a model's predictions for many samples, as a table, an array or an HDF5 file.
  *
+ * .csv: a line a sample, below the names of the columns: what it is called (a name of its table's,
+ * its file, else its number from 0), what was right where that is known, then its class and the
+ * probability of it, or the values. Numbers are the shortest that read back as the same float32.
+ *
+ * .npy: float32 [N, K], the probabilities, or the values.
+ *
+ * .h5:
  *   /logits, /probabilities  float32 [N, K]   (cross_entropy)
  *   /labels                  int32 [N]        the class of the largest logit
  *   /predictions             float32 [N, K]   (mse, in the place of the three)
  *   /targets                 int32 [N] or float32 [N, K]: what was right, where it is known
  *   /loss                    float32 [N], likewise
- *   /names                   text [N]: files, where each sample is one
+ *   /names                   text [N]: the samples' names, where they have some
  *   attributes of /          checkpoint, step, job, version; of /labels: classes, their names
  *
  * The same samples give the same bytes: no time, host or rank count is in it. It needs memory for
@@ -25,8 +32,10 @@ struct dpt_predictions_format {
     size_t name_bytes; /* of the longest name; 0: none */
     const char *checkpoint, *job, *version;
     int64_t step;
-    const char *const *class_names; /* or NULL */
+    const char *const *class_names; /* [n_classes], or NULL */
     size_t n_classes;
+    const char *id;                 /* what the names are: "file"; NULL: there are none */
+    const char *const *value_names; /* [outputs] of what is no class; or NULL */
 };
 
 /* Adds the next samples; a pointer is NULL where the format says that there is no such data set. */
@@ -40,7 +49,11 @@ struct dpt_predictions_rows {
 
 struct dpt_predictions;
 
-/* All strings are borrowed until close. Errors: IO (names the file), RANK. */
+/* Whether there is a format for files of this name. Errors: USAGE (lists the endings). */
+enum dpt_status dpt_predictions_check(const char *path, struct dpt_error *err);
+
+/* path: NULL: a table on standard output; whether all of it arrived is for its owner to ask. All
+ * strings are borrowed until close. Errors: USAGE, IO (names the file), RANK. */
 enum dpt_status dpt_predictions_open(struct dpt_predictions **predictions, const char *path,
                                      const struct dpt_predictions_format *format,
                                      struct dpt_error *err);

@@ -46,15 +46,15 @@ class Result:
         return f"exit {self.code}\n--- stdout\n{self.out}\n--- stderr\n{self.err}"
 
 
-def run(*words, ranks=0, cwd=None, timeout=300, env=None):
-    """Runs `dptrain words`, under `mpirun -np ranks` where ranks > 0."""
+def run(*words, ranks=0, cwd=None, timeout=300, env=None, given=None):
+    """Runs `dptrain words`, under `mpirun -np ranks` where ranks > 0. given: text for its standard input."""
     command = [BINARY, *map(str, words)]
     if ranks:
         command = ["mpirun", "-np", str(ranks), *command]
     environment = {**os.environ, **MPI_ENVIRONMENT, **(env or {})}
-    return Result(subprocess.run(command, cwd=cwd, env=environment, timeout=timeout,
-                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                 stderr=subprocess.PIPE))
+    stdin = {"stdin": subprocess.DEVNULL} if given is None else {"input": given.encode()}
+    return Result(subprocess.run(command, cwd=cwd, env=environment, timeout=timeout, **stdin,
+                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE))
 
 
 def write_job(path, text):

@@ -209,7 +209,7 @@ def test_tutorial(sandbox, tmp_path):
     assert len(right) >= 3 and min(right) > 0.9, said
     answers = said["dptrain predict shapes.yaml --checkpoint runs/shapes shapes/test/circle/0001.png shapes/test/square/0001.png"]
     assert re.search(r"circle/0001\.png.*circle", answers) and re.search(r"square/0001\.png.*square", answers), answers
-    for name in ("flowers.html", "shapes.html", "flowers-predicted.h5", "sixteen.h5", "flowers.onnx", "shapes.safetensors",
+    for name in ("flowers.html", "shapes.html", "flowers-predicted.csv", "sixteen.h5", "flowers.onnx", "shapes.safetensors",
                  "back.safetensors"):
         assert (tmp_path / name).stat().st_size > 0
 

@@ -132,10 +132,59 @@ def test_any_number_of_samples_on_any_ranks(trained, tmp_path, n):
         check(trained, out, images, labels)
         files.append(out.read_bytes())
         want = (trained.logits(images).argmax(1) == labels).mean()
-        assert f"accuracy {want:.4f}, loss " in result.out and f"{n} sample" in result.out
+        assert f"accuracy {want:.4f}, loss " in result.err and f"{n} sample" in result.err and result.out == ""
     assert len(set(files)) == 1
     assert len(shards) == len([f for f in os.listdir(tmp_path) if f.startswith("s-")])
     assert not [f for f in os.listdir(tmp_path) if "tmp" in f]
+
+
+def table_of(text):
+    return list(csv.DictReader(text.splitlines()))
+
+
+class close(str):
+    """Text of a number that is near one."""
+
+    def __new__(cls, value):
+        made = super().__new__(cls, value)
+        made.value = value
+        return made
+
+    def __eq__(self, other):
+        return abs(float(other) - self.value) < 1e-5
+
+    __hash__ = str.__hash__
+
+
+@pytest.mark.parametrize("ranks", [0, 3])
+def test_tables_and_arrays(trained, tmp_path, ranks):
+    """What the three kinds of files say, and standard output, is the same; standard input is an input like any other."""
+    images, labels = samples(300, seed=4)
+    source = write_csv(tmp_path / "s.csv", images, [NAMES[k] for k in labels], [f"p{i}" for i in range(30)] + ["what"])
+    for kind in "csv", "npy", "h5":
+        trained.predict(source, out=tmp_path / f"o.{kind}", ranks=ranks)
+    want = check(trained, tmp_path / "o.h5", images, labels)
+    best = want["probabilities"].max(1)
+    assert (np.load(tmp_path / "o.npy") == want["probabilities"]).all()
+    printed = trained.predict(source, ranks=ranks)
+    assert printed.out == (tmp_path / "o.csv").read_text() and printed.err.startswith("accuracy ")
+    rows = table_of(printed.out)
+    assert list(rows[0]) == ["sample", "true", "class", "probability"] and [row["sample"] for row in rows] == [str(i) for i in range(300)]
+    assert [row["true"] for row in rows] == [NAMES[k] for k in labels] and [row["class"] for row in rows] == [NAMES[k] for k in want["labels"]]
+    assert (np.array([row["probability"] for row in rows], np.float32) == best).all()
+    with open(source, encoding="utf-8") as f:
+        piped = trained.predict("-", ranks=ranks, given=f.read())
+    assert piped.out == printed.out and piped.err == printed.err
+
+
+def test_nobody_has_to_read_all(trained, tmp_path):
+    """As `| head`: no error, and it ends long before all samples are done."""
+    shard = sparse_shard(tmp_path / "s.h5", 10_000_000)
+    run = subprocess.Popen([dpt.BINARY, "predict", trained.job, "--checkpoint", trained.run, shard], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert run.stdout.readline() == b"sample,class,probability\n" and run.stdout.readline().startswith(b"0,")
+    run.stdout.close()
+    said = run.stderr.read()
+    assert run.wait(60) == 0 and said == b"", said
 
 
 def test_threads_change_nothing(trained, tmp_path):
@@ -149,7 +198,7 @@ def test_threads_change_nothing(trained, tmp_path):
 def test_as_eval(trained, tmp_path):
     images, labels = samples(300, seed=5)
     shard = write_shard(tmp_path / "s.h5", images, labels)
-    said = trained.predict("--input", shard, out=tmp_path / "o.h5").out.splitlines()[0]
+    said = trained.predict("--input", shard, out=tmp_path / "o.h5").err.splitlines()[0]
     evaluated = dpt.run("eval", trained.job, "--checkpoint", trained.run, "--set", f"data.test={shard}")
     assert evaluated.out.strip() == "test " + said
 
@@ -201,13 +250,13 @@ def test_every_kind_of_input_gives_the_same(trained, tmp_path):
     }
     for name, (words_, truth) in inputs.items():
         for ranks in (0, 2) if name in ("idx.gz", "csv-labels", "shards") else (0,):
-            out = tmp_path / f"{name}-{ranks}.out"
+            out = tmp_path / f"{name}-{ranks}.h5"
             trained.predict("--input", words_[0], *words_[1:], out=out, ranks=ranks)
             check(trained, out, images, truth)
-    result = trained.predict("--input", folder, out=tmp_path / "p.out", ranks=3)
-    assert "accuracy" in result.out
+    result = trained.predict("--input", folder, out=tmp_path / "p.hdf5", ranks=3)
+    assert "accuracy" in result.err
     order = sorted(range(n), key=lambda i: f"{words[i]}/{i:03}.png")
-    got = check(trained, tmp_path / "p.out", images[order], labels[order])
+    got = check(trained, tmp_path / "p.hdf5", images[order], labels[order])
     assert [x.decode() for x in got["names"]] == [f"{words[i]}/{i:03}.png" for i in order]
 
 
@@ -232,7 +281,7 @@ output: {tmp_path}/run
     with open(tmp_path / "few.csv", "w", newline="", encoding="utf-8") as f:
         csv.writer(f).writerows([["a", "b", "c"], *x[:2].tolist()])
     done = dpt.run("predict", job, "--checkpoint", tmp_path / "run", "--input", tmp_path / "x.csv", "--out", tmp_path / "o.h5", ranks=2)
-    assert done.code == 0 and done.out.startswith("loss "), done
+    assert done.code == 0 and done.err.startswith("loss "), done
     got, _ = read(tmp_path / "o.h5")
     assert set(got) == {"predictions", "targets", "loss"}
     with h5py.File(tmp_path / "run" / "checkpoints" / "latest") as f:
@@ -241,9 +290,14 @@ output: {tmp_path}/run
     assert np.abs(got["predictions"] - want).max() < 1e-5 and (got["targets"] == y).all()
     assert np.allclose(got["loss"], ((want - y) ** 2).mean(1), rtol=1e-4, atol=1e-6)
     done = dpt.run("predict", job, "--checkpoint", tmp_path / "run", "--input", tmp_path / "few.csv")
-    lines = done.out.splitlines()
-    assert done.code == 0 and len(lines) == 2, done
-    assert np.allclose([float(v) for v in lines[1].split(": ")[1].split()], want[1], atol=1e-4)
+    header, *lines = csv.reader(done.out.splitlines())
+    assert done.code == 0 and header == ["sample", "value_1", "value_2"] and [line[0] for line in lines] == ["0", "1"], done
+    assert np.allclose(np.array(lines, float)[:, 1:], want[:2], atol=1e-4)
+    done = dpt.run("predict", job, "--checkpoint", tmp_path / "run", "--input", tmp_path / "x.csv")
+    header, *lines = csv.reader(done.out.splitlines())
+    assert header == ["sample", "true_1", "true_2", "value_1", "value_2"] and len(lines) == 90
+    table = np.array(lines, np.float32)
+    assert (table[:, 1:3] == y).all() and (table[:, 3:] == got["predictions"]).all()
 
 
 def test_one_picture(trained, tmp_path):
@@ -256,13 +310,14 @@ def test_one_picture(trained, tmp_path):
     chance = softmax(trained.logits(images))[0, best]
     for ranks in 0, 3:
         result = trained.predict("--input", tmp_path / "small.png", ranks=ranks)
-        assert result.out == f"{tmp_path}/small.png: {NAMES[best]}, probability {chance:.4f}\n" and result.err == ""
+        assert table_of(result.out) == [{"file": f"{tmp_path}/small.png", "class": NAMES[best], "probability": close(chance)}]
+        assert result.err == ""
     result = trained.predict(tmp_path / "large.jpg", tmp_path / "small.png")
-    assert len(result.out.splitlines()) == 2 and f"small.png: {NAMES[best]}, probability {chance:.4f}" in result.out
+    assert [row["file"][len(str(tmp_path)) + 1:] for row in table_of(result.out)] == ["large.jpg", "small.png"]
     assert "large.jpg is 50 wide and 60 high, in colour: made 5 wide and 6 high, in grey, as the model takes it" in result.err
     other = trained.predict("--input", tmp_path / "small.png", "--invert", out=tmp_path / "o.h5")
     check(trained, tmp_path / "o.h5", 255 - images)
-    assert "o.h5: 1 sample, " in other.out
+    assert "o.h5: 1 sample" in other.err
 
 
 def test_training_data_need_not_be_there(trained, tmp_path):
@@ -272,7 +327,7 @@ def test_training_data_need_not_be_there(trained, tmp_path):
     gone = ["--set", "data.train=gone-*.h5"]
     trained.predict(*gone, "--input", write_shard(tmp_path / "s.h5", images), out=tmp_path / "o.h5")
     check(trained, tmp_path / "o.h5", images)
-    assert trained.predict(*gone, "--input", tmp_path / "p.png").out.count("probability") == 1
+    assert trained.predict(*gone, "--input", tmp_path / "p.png").out.splitlines()[0] == "file,class,probability"
 
 
 @pytest.mark.skipif(not os.environ.get("DPT_HEAVY"), reason="takes long; DPT_HEAVY=1 runs it")
@@ -328,13 +383,14 @@ def test_mistakes_are_told(trained, tmp_path):
     letters = write_csv(tmp_path / "letters.csv", images, ["cow"] * 20)
     high = write_shard(tmp_path / "high.h5", images, np.full(20, 9))
     big = write_shard(tmp_path / "big.h5", np.zeros((3, 1, 8, 8), np.uint8))
-    out = tmp_path / "out.h5"
+    out, folder = tmp_path / "out.h5", tmp_path / "folder.h5"
     out.write_text("old")
+    folder.mkdir()
     other = tmp_path / "other.yaml"
     other.write_text(open(trained.job, encoding="utf-8").read().replace("[16, 12]", "[16, 13]"), encoding="utf-8")
     cases = [
         (2, "which samples?", []),
-        (2, "20 samples are too many to print", ["--input", good]),
+        (2, "pred.txt: the name's ending says what is written: .csv, .npy or .h5 (.hdf5)", ["--input", good, "--out", tmp_path / "pred.txt"]),
         (65, "there is no '/nowhere.png'", ["--input", "/nowhere.png"]),
         (65, f"{tmp_path}/empty: holds no pictures", ["--input", tmp_path / "empty"]),
         (65, "bad.png: is a damaged PNG file", ["--input", png, tmp_path / "bad.png"]),
@@ -352,7 +408,7 @@ def test_mistakes_are_told(trained, tmp_path):
         (65, "high.h5, sample 0: its label is 9, the model has 4 outputs (0 to 3)", ["--input", high]),
         (65, "big.h5: samples are 1x8x8, the model takes 1x6x5", ["--input", big]),
         (2, "is one of the inputs", ["--input", good, "--out", good]),
-        (2, "is a folder", ["--input", good, "--out", tmp_path]),
+        (2, "is a folder", ["--input", good, "--out", folder]),
         (2, "is the checkpoint", ["--input", good, "--out", os.path.join(trained.run, "checkpoints", "step-00000030.h5"),
                                   "--checkpoint", os.path.join(trained.run, "checkpoints", "latest")]),
         (74, "nowhere/o.h5: cannot create", ["--input", good, "--out", tmp_path / "nowhere" / "o.h5"]),
@@ -360,7 +416,7 @@ def test_mistakes_are_told(trained, tmp_path):
         (65, "good.h5: is no checkpoint of dptrain", ["--input", good, "--checkpoint", good]),
     ]
     for i, (code, said, words) in enumerate(cases):
-        if "too many" not in said and "--out" not in words:
+        if "--out" not in words:
             words = [*words, "--out", out]
         result = trained.predict(*words, ranks=2 if i in (4, 16) else 0, code=code)
         assert said in result.err and result.out == "", (words, result)

@@ -1,7 +1,7 @@
 """Models of tables: columns are found by their names, and the model knows how they are read."""
 import csv
+import io
 import os
-import subprocess
 import sys
 
 import h5py
@@ -22,7 +22,8 @@ def rows(n, seed):
 
 def write(path, table, columns, comma=","):
     lines = [columns, *([row[c] for c in columns] for row in table)]
-    path.write_text("".join(comma.join(line) + "\n" for line in lines), encoding="utf-8")
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        csv.writer(file, delimiter=comma, lineterminator="\n").writerows(lines)
     return str(path)
 
 
@@ -81,6 +82,22 @@ def test_columns_are_found_by_name(trained, tmp_path):
     assert result.err.count("columns that were not in the training data are left out: 'extra'") == 1
 
 
+def test_a_pipe_gives_back_the_ids(trained, tmp_path):
+    """From standard input to standard output, on ranks that cannot read it themselves."""
+    new = rows(40, 6)
+    path = write(tmp_path / "a.csv", new, ["kind", "weight", "nr", "size", "colour"])
+    new[3]["nr"] = 'a "b",\nc'
+    text = open(write(tmp_path / "b.csv", new, ["kind", "weight", "nr", "size", "colour"]), encoding="utf-8", newline="").read()
+    known, _ = trained.predict(path)
+    for ranks in 0, 3:
+        said = dpt.run("predict", trained.job, "--checkpoint", trained.folder / "run", "-", ranks=ranks, given=text)
+        assert said.code == 0 and "accuracy " in said.err, said
+        table = list(csv.DictReader(io.StringIO(said.out, newline="")))
+        assert list(table[0]) == ["nr", "true", "class", "probability"]
+        assert [row["nr"] for row in table] == [row["nr"] for row in new] and [row["true"] for row in table] == [row["kind"] for row in new]
+        assert [row["class"] for row in table] == ["ab"[k] for k in known["labels"]]
+
+
 def test_what_training_did_not_see(trained, tmp_path):
     new = rows(12, 2)
     new[3]["colour"], new[5]["size"], new[7]["colour"] = "mauve", "NA", ""
@@ -114,7 +131,7 @@ def test_the_model_alone_knows_its_columns_and_classes(trained, tmp_path):
     path = write(tmp_path / "a.csv", new, ["weight", "size", "colour"])
     with_data = dpt.run("predict", trained.job, "--checkpoint", trained.folder / "run", "--input", path)
     away = dpt.run("predict", trained.job, "--checkpoint", trained.folder / "run", "--input", path, "--set", "data.train=gone.h5")
-    assert with_data.code == away.code == 0 and with_data.out == away.out and "probability" in away.out
+    assert with_data.code == away.code == 0 and with_data.out == away.out and away.out.startswith("sample,class,probability\n")
 
 
 def test_sets_of_a_job_must_be_read_alike(trained, tmp_path):
@@ -154,10 +171,11 @@ def test_from_a_file_to_predictions_in_four_commands(tmp_path):
     for words in (["convert", "csv", "orders.csv", "--delimiter", ";", "--decimal", ",", "--missing", "NA", "--categories", "Ort", "--id", "Nr",
                    "--split", "80/20", "--stratify", "--output", "orders/"],
                   ["init", "orders", "--output", "orders.yaml"], ["orders.yaml", "--quiet"],
-                  ["predict", "orders.yaml", "--checkpoint", "runs/orders", "--input", "new.csv", "--out", "new.h5"]):
+                  ["predict", "orders.yaml", "--checkpoint", "runs/orders", "--input", "new.csv", "--out", "said.csv"]):
         result = dpt.run(*words, cwd=tmp_path)
         assert result.code == 0, result
-    with h5py.File(tmp_path / "new.h5") as f:
-        names = [name.decode() for name in f["labels"].attrs["classes"]]
-        right = np.mean([names[label] == kind for label, kind in zip(f["labels"][()], truth)])
-    assert right > 0.75 and f"accuracy {right:.4f}," in result.out, (right, result)
+    with open(tmp_path / "said.csv", encoding="utf-8", newline="") as file:
+        table = list(csv.DictReader(file))
+    assert [row["Nr"] for row in table] == [f"A-{i}" for i in range(400)] and [row["true"] for row in table] == truth.tolist()
+    right = np.mean([row["class"] == kind for row, kind in zip(table, truth)])
+    assert right > 0.75 and f"accuracy {right:.4f}," in result.err, (right, result)

@@ -227,7 +227,7 @@ def test_predict_takes_no_notice(tmp_path):
         write(tmp_path / "in.h5", *samples(33, 2)[:2], weights)
         said = dpt.run("predict", job, "--checkpoint", tmp_path / "run", "--input", tmp_path / "in.h5", "--out", tmp_path / "out.h5")
         assert said.code == 0, said
-        outs.append(said.out.splitlines()[0])
+        outs.append(said.err.splitlines()[0])
     assert outs[0] == outs[1]
 
 
