@@ -3,9 +3,9 @@
  *
  * A ModelProto of operator set 17, which all runtimes since 2022 know: input "input" [batch, c, h,
  * w] (or [batch, n]), normalised float32 as training sees it, output "logits" [batch, outputs], any
- * batch. What normalised means is in the model's metadata. Where targets were scaled in
- * training, the graph ends with what takes its outputs back to their units. What a layer becomes
- * stands in its operation's row; what does nothing when a model is used is left out. Field numbers are those of
+ * batch. What normalised means is in the model's metadata. Where targets were scaled in training,
+ * the graph ends with what takes its outputs back to their units. What a layer becomes stands in its
+ * operation's row; what does nothing when a model is used is left out. Field numbers are those of
  * onnx.proto3 (ONNX 1.12).
  */
 #include <stdio.h>
