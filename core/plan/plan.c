@@ -206,8 +206,10 @@ static void fill_memory(struct dpt_plan *p)
 
 static enum dpt_status measure_program(struct dpt_plan *p, int32_t micro, struct dpt_error *err)
 {
-    const struct dpt_program_spec spec = dpt_trainer_program_spec(&p->t, micro);
+    struct dpt_program_spec spec;
 
+    p->t.team.slots = dpt_trainer_choose_slots(&p->t, micro);
+    spec = dpt_trainer_program_spec(&p->t, micro);
     return p->t.backend->measure(&spec, &p->program, err);
 }
 

@@ -8,6 +8,7 @@
 
 #include "core/backend/operation.h"
 #include "core/train/choose.h"
+#include "core/train/engine.h"
 
 enum { WORD = sizeof(float), NODE = 8, ROOMS = 3 };
 
@@ -147,10 +148,13 @@ void dpt_plan_gpu_memory(struct dpt_plan *p)
     const double learned = (double)t->model.graph.floats * WORD;
     const double copies = fmax(0, (double)p->program.copies - 2 * arena);
     const double stored = (double)set->samples * (double)set->stride;
-    double sum = context + 2 * arena + copies + t->arenas.slots * learned +
-                 (double)p->program.values + (double)p->program.scratch;
+    /* Else the host updates, and sends one micro-batch after the other. */
+    const bool steps = t->engine->on_device;
+    const double slots = steps ? t->arenas.slots * learned : 0;
+    const double sum = context + 2 * arena + copies + slots + (double)p->program.values +
+                       (double)p->program.scratch;
 
-    p->stored = dpt_dataset_in_memory(set, &t->job->data, p->available) &&
+    p->stored = steps && dpt_dataset_in_memory(set, &t->job->data, p->available) &&
                 sum + stored + margin * p->gpu.memory <= p->gpu.memory;
     memcpy(p->device,
            (const struct dpt_plan_memory[DPT_PLAN_DEVICE]){
@@ -158,10 +162,11 @@ void dpt_plan_gpu_memory(struct dpt_plan *p)
                {"weights", "weights", DPT_PLAN_RANK, arena},
                {"weights in other layouts", "copies", DPT_PLAN_RANK, copies},
                {"gradients", "gradients", DPT_PLAN_RANK, arena},
-               {"optimizer", "optimizer", DPT_PLAN_RANK, t->arenas.slots * learned},
+               {"optimizer", "optimizer", DPT_PLAN_RANK, slots},
                {"activations", "activations", DPT_PLAN_RANK, (double)p->program.values},
                {"workspace", "workspace", DPT_PLAN_RANK, (double)p->program.scratch},
-               {"steps ahead", "input", DPT_PLAN_RANK, p->stored ? 0 : ROOMS * step_samples(p)},
+               {"steps ahead", "input", DPT_PLAN_RANK,
+                steps && !p->stored ? ROOMS * step_samples(p) : 0},
                {"samples", "samples", DPT_PLAN_RANK, p->stored ? stored : 0},
            },
            sizeof p->device);

@@ -53,6 +53,15 @@ out:
     return status;
 }
 
+void dpt_cuda_context_beside(struct dpt_cuda_context *ctx, const struct dpt_cuda_context *first)
+{
+    *ctx = *first;
+    ctx->held = NULL;
+    ctx->n_held = ctx->held_room = 0;
+    ctx->bytes = 0;
+    ctx->beside = true;
+}
+
 static void release_held(struct dpt_cuda_context *ctx)
 {
     while (ctx->n_held > 0) {
@@ -69,6 +78,21 @@ static void release_held(struct dpt_cuda_context *ctx)
     ctx->held = NULL;
 }
 
+static void close_handles(struct dpt_cuda_context *ctx)
+{
+    struct dpt_cuda_library *lib = &ctx->lib;
+
+    if (ctx->matmuls != NULL)
+        lib->cublasLtDestroy(ctx->matmuls);
+    if (ctx->plans.handle != NULL)
+        lib->cudnnDestroy(ctx->plans.handle);
+    if (ctx->copy != NULL)
+        lib->cuStreamDestroy(ctx->copy);
+    if (ctx->compute != NULL)
+        lib->cuStreamDestroy(ctx->compute);
+    dpt_cuda_module_release(lib, &ctx->module);
+}
+
 /* Errors are ignored: what fails here has failed before and was reported then. */
 void dpt_cuda_context_close(struct dpt_cuda_context *ctx)
 {
@@ -80,19 +104,14 @@ void dpt_cuda_context_close(struct dpt_cuda_context *ctx)
         lib->cuCtxSetCurrent(ctx->context);
         lib->cuCtxSynchronize();
         release_held(ctx);
-        if (ctx->matmuls != NULL)
-            lib->cublasLtDestroy(ctx->matmuls);
-        if (ctx->plans.handle != NULL)
-            lib->cudnnDestroy(ctx->plans.handle);
-        if (ctx->copy != NULL)
-            lib->cuStreamDestroy(ctx->copy);
-        if (ctx->compute != NULL)
-            lib->cuStreamDestroy(ctx->compute);
-        dpt_cuda_module_release(lib, &ctx->module);
+        if (!ctx->beside)
+            close_handles(ctx);
         lib->cuCtxSetCurrent(others);
-        lib->cuDevicePrimaryCtxRelease(ctx->device);
+        if (!ctx->beside)
+            lib->cuDevicePrimaryCtxRelease(ctx->device);
     }
-    dpt_cuda_library_close(lib);
+    if (!ctx->beside)
+        dpt_cuda_library_close(lib);
     *ctx = (struct dpt_cuda_context){0};
 }
 

@@ -52,12 +52,16 @@ struct dpt_cuda_context {
     struct dpt_cuda_held *held; /* memory and events; freed by close */
     size_t n_held, held_room;
     int64_t bytes; /* of device memory that is held */
+    bool beside;   /* all but what is held belongs to another one */
 };
 
 /* Opens visible device number `number`. Errors: BAD_JOB (libraries, device), RANK. On failure
  * everything is released. */
 enum dpt_status dpt_cuda_context_open(struct dpt_cuda_context *ctx, int number,
                                       struct dpt_error *err);
+/* What is held through *ctx is its own, and the rest that of `first`, which must be closed after
+ * it. */
+void dpt_cuda_context_beside(struct dpt_cuda_context *ctx, const struct dpt_cuda_context *first);
 /* Waits for the device and frees all that is held. A zeroed context is left alone. */
 void dpt_cuda_context_close(struct dpt_cuda_context *ctx);
 /* Makes the context the calling thread's current one. */

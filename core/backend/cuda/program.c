@@ -78,14 +78,15 @@ static enum dpt_status fail_memory(const struct dpt_cuda_program *p, int64_t wor
 
 /* --- memory ----------------------------------------------------------------------------------- */
 
-static enum dpt_status hold_regions(struct dpt_cuda_program *p, struct dpt_error *err)
+struct region {
+    const char *what;
+    void **at;
+};
+
+static void regions_of(struct dpt_cuda_program *p, struct region regions[DPT_CUDA_WORKSPACE])
 {
     struct dpt_cuda_lists *l = p->lists;
-    const struct dpt_cuda_memory_layout *m = &l->memory_layout;
-    const struct {
-        const char *what;
-        void **at;
-    } rows[DPT_CUDA_WORKSPACE] = {
+    const struct region rows[DPT_CUDA_WORKSPACE] = {
         [DPT_CUDA_CONTROL] = {"the step's numbers", (void **)&p->control},
         [DPT_CUDA_STATE] = {"the step's state", (void **)&p->state},
         [DPT_CUDA_METRIC_SUMS] = {"the metric sums", (void **)&p->metric_sums},
@@ -108,13 +109,32 @@ static enum dpt_status hold_regions(struct dpt_cuda_program *p, struct dpt_error
         [DPT_CUDA_LOSSES] = {"losses", (void **)&l->losses},
         [DPT_CUDA_FOUND] = {"numbers of samples", (void **)&l->found},
     };
+
+    memcpy(regions, rows, sizeof rows);
+}
+
+/* The region from which on a program uses the first one's. */
+static enum dpt_cuda_region own_regions(const struct dpt_cuda_program *p)
+{
+    return p->first == p ? DPT_CUDA_WORKSPACE : DPT_CUDA_PARAMS;
+}
+
+static enum dpt_status hold_regions(struct dpt_cuda_program *p, struct dpt_error *err)
+{
+    struct dpt_cuda_lists *l = p->lists;
+    const struct dpt_cuda_memory_layout *m = &l->memory_layout;
+    struct region rows[DPT_CUDA_WORKSPACE], firsts[DPT_CUDA_WORKSPACE];
     enum dpt_status status = DPT_OK;
 
-    for (int i = 0; i < DPT_CUDA_WORKSPACE; i++) {
+    regions_of(p, rows);
+    regions_of(p->first, firsts);
+    for (int i = 0; i < (int)own_regions(p); i++) {
         const struct dpt_cuda_piece piece = {rows[i].what, m->bytes[i], rows[i].at, false};
 
         DPT_TRY(dpt_cuda_hold(&p->ctx, &piece, 1, err));
     }
+    for (int i = (int)own_regions(p); i < DPT_CUDA_WORKSPACE; i++)
+        *rows[i].at = *firsts[i].at;
     l->drows = l->rows + m->bytes[DPT_CUDA_OUTPUTS] / 2 / (int64_t)sizeof(float);
 out:
     return status;
@@ -131,8 +151,11 @@ static enum dpt_status hold_workspace(struct dpt_cuda_program *p, struct dpt_err
         if (m->needs > l->workspace_bytes)
             l->workspace_bytes = m->needs;
     }
+    if (l->workspace_bytes <= p->first->lists->workspace_bytes)
+        l->workspace = p->first->lists->workspace;
     piece.bytes = l->workspace_bytes;
-    DPT_TRY(dpt_cuda_hold(&p->ctx, &piece, 1, err));
+    if (p->first == p || l->workspace == NULL)
+        DPT_TRY(dpt_cuda_hold(&p->ctx, &piece, 1, err));
     for (struct dpt_cuda_math *m = l->maths; m != NULL; m = m->next)
         DPT_TRY(dpt_cuda_bind(m, l->workspace, err));
 out:
@@ -152,7 +175,7 @@ static enum dpt_status hold_all(struct dpt_cuda_program *p, struct dpt_error *er
     p->lists->workspace_limit = (int64_t)total / WORKSPACE_PART;
     if (p->lists->workspace_limit < LEAST_WORKSPACE)
         p->lists->workspace_limit = LEAST_WORKSPACE;
-    if (dpt_cuda_regions_sum(m, 0, DPT_CUDA_WORKSPACE) > (int64_t)available)
+    if (dpt_cuda_regions_sum(m, 0, own_regions(p)) > (int64_t)available)
         return fail_memory(p, guess, available, total, err);
     status = hold_regions(p, err);
     if (status == DPT_BAD_JOB)
@@ -207,8 +230,9 @@ out:
     return status;
 }
 
-/* plain: no batch norm is folded. */
-static enum dpt_status open_program(const struct dpt_program_spec *spec, bool plain, void **program,
+/* plain: no batch norm is folded. first: NULL, or whose memory it shares. */
+static enum dpt_status open_program(const struct dpt_program_spec *spec, bool plain,
+                                    struct dpt_cuda_program *first, void **program,
                                     struct dpt_error *err)
 {
     struct dpt_program_spec folding = *spec;
@@ -219,6 +243,7 @@ static enum dpt_status open_program(const struct dpt_program_spec *spec, bool pl
     if (p == NULL)
         return dpt_fail_memory(err, "the model", sizeof *p);
     pthread_mutex_init(&p->lock, NULL);
+    p->first = first != NULL ? first : p;
     p->spec = *spec;
     p->micro = dpt_cuda_rows(spec);
     p->lists = calloc(1, sizeof *p->lists);
@@ -231,7 +256,10 @@ static enum dpt_status open_program(const struct dpt_program_spec *spec, bool pl
     p->unfolded = spec->graph;
     p->spec.graph = &p->folded;
     DPT_TRY(dpt_cuda_memory_layout_make(&p->spec, p->micro, &p->lists->memory_layout, err));
-    DPT_TRY(dpt_cuda_context_open(&p->ctx, spec->device, err));
+    if (first != NULL)
+        dpt_cuda_context_beside(&p->ctx, &first->ctx);
+    else
+        DPT_TRY(dpt_cuda_context_open(&p->ctx, spec->device, err));
     DPT_TRY(check_precision(p, err));
     DPT_TRY(dpt_cuda_event(&p->ctx, CU_EVENT_DEFAULT, &p->lists->begin, err));
     DPT_TRY(dpt_cuda_event(&p->ctx, CU_EVENT_DEFAULT, &p->lists->end, err));
@@ -250,13 +278,20 @@ out:
 enum dpt_status dpt_cuda_program_open(const struct dpt_program_spec *spec, void **program,
                                       struct dpt_error *err)
 {
-    return open_program(spec, false, program, err);
+    return open_program(spec, false, NULL, program, err);
+}
+
+enum dpt_status dpt_cuda_program_open_beside(struct dpt_cuda_program *first,
+                                             const struct dpt_program_spec *spec, void **program,
+                                             struct dpt_error *err)
+{
+    return open_program(spec, false, first, program, err);
 }
 
 enum dpt_status dpt_cuda_program_open_plain(const struct dpt_program_spec *spec, void **program,
                                             struct dpt_error *err)
 {
-    return open_program(spec, true, program, err);
+    return open_program(spec, true, NULL, program, err);
 }
 
 void dpt_cuda_program_close(void *program)

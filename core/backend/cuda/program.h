@@ -62,6 +62,9 @@ struct dpt_cuda_program {
 
     struct dpt_cuda_lists *lists; /* private to program*.c */
     pthread_mutex_t lock;         /* held by threads that use the backend's table */
+    /* The program whose parameters, gradient, workspace and pinned memory this one uses, in its
+     * turn (lock); itself: it has its own. */
+    struct dpt_cuda_program *first;
     /* Those of the other micro-batches that workers have under way (program_passes.c). */
     struct dpt_cuda_program **others;
     int n_others;
@@ -78,6 +81,11 @@ extern const struct dpt_backend_steps dpt_cuda_steps;
  */
 enum dpt_status dpt_cuda_program_open(const struct dpt_program_spec *spec, void **program,
                                       struct dpt_error *err);
+/* The same with the device and the parameters of another program, which is open as long, for the
+ * same spec: the two take turns. */
+enum dpt_status dpt_cuda_program_open_beside(struct dpt_cuda_program *first,
+                                             const struct dpt_program_spec *spec, void **program,
+                                             struct dpt_error *err);
 /* The same, with each batch norm computed by itself. */
 enum dpt_status dpt_cuda_program_open_plain(const struct dpt_program_spec *spec, void **program,
                                             struct dpt_error *err);

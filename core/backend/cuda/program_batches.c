@@ -11,6 +11,8 @@
 
 /* --- pinned memory ---------------------------------------------------------------------------- */
 
+enum { PINNED = 12 };
+
 /* The pitch of the widest norm of the whole step; 0: there is none. */
 static int64_t widest_norm(const struct dpt_cuda_program *p)
 {
@@ -22,8 +24,8 @@ static int64_t widest_norm(const struct dpt_cuda_program *p)
     return widest;
 }
 
-/* Allocates pinned memory at the first call, since whole steps on the device do not need it. */
-static enum dpt_status stage(struct dpt_cuda_program *p, struct dpt_error *err)
+/* The pieces of pinned memory. */
+static void pinned_of(struct dpt_cuda_program *p, struct dpt_cuda_piece pieces[PINNED])
 {
     struct dpt_cuda_lists *l = p->lists;
     const struct dpt_graph *graph = p->spec.graph;
@@ -31,7 +33,7 @@ static enum dpt_status stage(struct dpt_cuda_program *p, struct dpt_error *err)
                   out = l->memory_layout.outputs,
                   sub_batches = (p->spec.micro + p->micro - 1) / p->micro;
     const int64_t widest = widest_norm(p);
-    const struct dpt_cuda_piece pieces[] = {
+    const struct dpt_cuda_piece rows[PINNED] = {
         {"the steps' numbers", sub_batches * (int64_t)sizeof *l->control, (void **)&l->control,
          true},
         {"the metric sums", sub_batches * (int64_t)sizeof *l->metric_sums, (void **)&l->metric_sums,
@@ -51,7 +53,26 @@ static enum dpt_status stage(struct dpt_cuda_program *p, struct dpt_error *err)
          true},
     };
 
-    return l->positions != NULL ? DPT_OK : dpt_cuda_hold(&p->ctx, DPT_CUDA_ROWS(pieces), err);
+    memcpy(pieces, rows, sizeof rows);
+}
+
+/* Allocates pinned memory at the first call, since whole steps on the device do not need it. */
+static enum dpt_status stage(struct dpt_cuda_program *p, struct dpt_error *err)
+{
+    struct dpt_cuda_piece pieces[PINNED], firsts[PINNED];
+    enum dpt_status status = DPT_OK;
+
+    if (p->lists->positions != NULL)
+        return DPT_OK;
+    pinned_of(p, pieces);
+    if (p->first == p)
+        return dpt_cuda_hold(&p->ctx, DPT_CUDA_ROWS(pieces), err);
+    DPT_TRY(stage(p->first, err));
+    pinned_of(p->first, firsts);
+    for (int i = 0; i < PINNED; i++)
+        *pieces[i].at = *firsts[i].at;
+out:
+    return status;
 }
 
 /* Waits until no other thread uses the program, and makes the context the calling thread's. */
@@ -59,7 +80,7 @@ enum dpt_status dpt_cuda_take_turn(struct dpt_cuda_program *p, struct dpt_error 
 {
     enum dpt_status status;
 
-    pthread_mutex_lock(&p->lock);
+    pthread_mutex_lock(&p->first->lock);
     status = dpt_cuda_context_enter(&p->ctx, err);
     return status == DPT_OK ? stage(p, err) : status;
 }
@@ -80,7 +101,7 @@ void dpt_cuda_give_turn(struct dpt_cuda_program *p, enum dpt_status status)
 
     if (status != DPT_OK)
         dpt_cuda_wait(p, &ignored);
-    pthread_mutex_unlock(&p->lock);
+    pthread_mutex_unlock(&p->first->lock);
 }
 
 void dpt_cuda_mark(struct dpt_cuda_program *p, int what)

@@ -207,8 +207,6 @@ static enum dpt_status refresh(void *opened, int worker, const float *params, st
     if (status == DPT_OK)
         status = upload(p, params, err);
     dpt_cuda_give_turn(p, status);
-    for (int i = 0; i < p->n_others && status == DPT_OK; i++)
-        status = refresh(p->others[i], 0, params, err);
     return status;
 }
 

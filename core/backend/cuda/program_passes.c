@@ -2,8 +2,9 @@
  * Passes over ranges of nodes (struct dpt_pass), for batch norms with the statistics of the whole
  * step.
  *
- * Each micro-batch under way has a program of its own, with the first one's plans: so its samples,
- * activations and gradients stay on the device from pass to pass. The lists are those of a whole
+ * Each micro-batch under way has a program of its own: so its samples, activations and their
+ * gradients stay on the device from pass to pass. Plans and parameters, and what only lasts for a
+ * pass, are the first one's. The lists are those of a whole
  * pass; of a range the entries of its nodes run. A norm of the whole step sums over its micro-batch
  * at the end of one range, and normalises at the beginning of the next one, by statistics that the
  * host writes in between, from the sums of all micro-batches.
@@ -33,6 +34,22 @@ static int count_of(const struct dpt_program_spec *spec)
     return slots > 1 ? spec->threads * slots : 1;
 }
 
+/* What of the spec fitted the first one did not fit this one. */
+static enum dpt_status fail_memory(const struct dpt_cuda_program *p, int n, struct dpt_error *err)
+{
+    size_t available = 0, total = 0;
+    char text[2][32];
+
+    p->ctx.lib.cuMemGetInfo(&available, &total);
+    return dpt_fail(err, DPT_BAD_JOB,
+                    "the GPU's memory is too small for `statistics: batch`: all %d micro-batches "
+                    "that this rank has of a step are there at once, and after %d of them %s of "
+                    "its %s are free; take more GPUs, a smaller batch.global, or `statistics: "
+                    "micro`",
+                    n, p->n_others + 1, dpt_show_bytes((double)available, text[0]),
+                    dpt_show_bytes((double)total, text[1]));
+}
+
 /* Opens the others, with the plans of the first one. */
 static enum dpt_status open_others(struct dpt_cuda_program *p, const struct dpt_program_spec *spec,
                                    struct dpt_error *err)
@@ -53,14 +70,10 @@ static enum dpt_status open_others(struct dpt_cuda_program *p, const struct dpt_
     while (p->n_others < n - 1) {
         void *other;
 
-        status = dpt_cuda_program_open(&alone, &other, err);
-        if (status != DPT_OK) {
-            dpt_error_prefix(err,
-                             "`statistics: batch` has %d micro-batches under way at once on this "
-                             "rank, on more ranks each has fewer; number %d: ",
-                             n, p->n_others + 2);
-            goto out;
-        }
+        status = dpt_cuda_program_open_beside(p, &alone, &other, err);
+        if (status == DPT_BAD_JOB)
+            status = fail_memory(p, n, err);
+        DPT_TRY(status);
         p->others[p->n_others++] = other;
     }
 out:
@@ -101,8 +114,6 @@ enum dpt_status dpt_cuda_programs_measure(const struct dpt_program_spec *spec,
 
     if (status == DPT_OK) {
         bytes->values *= n;
-        bytes->scratch *= n;
-        bytes->copies *= n;
     }
     return status;
 }

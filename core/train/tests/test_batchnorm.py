@@ -266,6 +266,33 @@ def test_whole_batches_on_any_ranks_of_a_device(tmp_path):
     assert dpt.newest(tmp_path / "parts") == dpt.newest(tmp_path / "one")
 
 
+@test_device.pytestmark
+def test_micro_batches_of_a_device_share_its_parameters(tmp_path):
+    """The plan counts the values of all that are under way; those that find no memory are told."""
+    job = make(tmp_path, layers="{conv: {channels: 40, padding: 1}}, {batchnorm: {statistics: batch}}, flatten, {dense: 800}, {dense: 2}",
+               micro="3", train="steps: 1")
+    environment = test_device.Machine(tmp_path).environment
+    words = ("--set", "device.kind=cuda", "--set", "batch.global=42")
+
+    def run(memory):
+        return dpt.run(job, "--output", tmp_path / f"{memory}", *words, cwd=tmp_path, env=environment | {"FAKEGPU_MEMORY": str(memory)})
+
+    rows = [json.loads(dpt.run("plan", job, "--json", "--no-time", *words, "--ranks", ranks, cwd=tmp_path, env=environment).out)
+            ["device"]["parts"] for ranks in (1, 14)]
+    assert rows[0] == rows[1] | {"activations": 14 * rows[1]["activations"]}
+    # By halves to where one fits, which is less than is said of it, since its workspace is a guess, and all do not.
+    none, all_of_them = 4096, int(1e6 * float(re.search(r"micro-batches of 3: ([\d.]+) MB are needed", run(4096).err)[1]))
+    told = "the GPU's memory is too small for `statistics: batch`: all 14 micro-batches"
+    assert run(all_of_them).code == 0
+    while all_of_them - none > 200000:
+        middle = (none + all_of_them) // 2
+        result = run(middle)
+        if told in result.err:
+            break
+        none, all_of_them = (middle, all_of_them) if result.code else (none, middle)
+    assert result.code == 78 and told in result.err, result
+
+
 @pytest.mark.parametrize("fault, code, says", [
     ("fail:rank=1:step=2:exchange=3", 70, "step 2: an error, as DPTRAIN_FAULT asks"),
     ("kill:rank=1:step=2:exchange=2", 137, "Its last word: exchanging the statistics of batchnorm"),
