@@ -99,15 +99,18 @@ enum dpt_status dpt_screen_show(const struct dpt_str *lines, int rows, struct dp
     enum dpt_status status = DPT_OK;
     struct dpt_str frame = {0};
     const char *line = lines->text, *end;
+    int below = 0;
 
     dpt_str_printf(&frame, "\033[H");
     for (int row = 0; line != NULL && row < rows && (end = strchr(line, '\n')) != NULL;
          row++, line = end + 1) {
-        dpt_str_printf(&frame, "%s", row == 0 ? "" : "\r\n");
+        /* Cleared before it is written: behind a full line the cursor stands on its last column. */
+        dpt_str_printf(&frame, "%s\033[K", row == 0 ? "" : "\r\n");
         dpt_str_add(&frame, line, (size_t)(end - line));
-        dpt_str_printf(&frame, "\033[K");
+        below = row + 1;
     }
-    dpt_str_printf(&frame, "\033[J");
+    if (below < rows)
+        dpt_str_printf(&frame, "%s\033[J", below > 0 ? "\r\n" : "");
     if (frame.failed)
         status = dpt_fail_memory(err, "the screen", (double)lines->length);
     else if (!dpt_output_write(STDOUT_FILENO, frame.text, frame.length))

@@ -40,6 +40,7 @@ class Terminal:
     def clear(self):
         self.cells = [[" "] * self.columns for _ in range(self.rows)]
         self.x = self.y = 0
+        self.full = False
 
     def text(self):
         return "\n".join("".join(row).rstrip() for row in self.cells)
@@ -78,9 +79,12 @@ class Terminal:
                 self.y += 1
                 assert self.y < self.rows, "it scrolls"
             else:
-                assert self.x < self.columns, "a line is too long"
+                assert not self.full, "a line is too long"
                 self.cells[self.y][self.x] = piece
-                self.x += 1
+                self.full = self.x == self.columns - 1  # where the cursor stays, since lines do not wrap
+                self.x += not self.full
+                continue
+            self.full = self.full and piece[0] == "\033" and piece[-1] not in "H"
 
     def read(self, seconds):
         """Whether anything came; None: the end."""
@@ -314,6 +318,7 @@ def test_follows_the_size(folder):
         terminal.resize(columns, rows)
         text = terminal.until("my-ru")
         assert len(text.splitlines()) <= rows and ("loss" in text or rows < 8)
+        assert rows < 24 or re.search(f"^.{{{columns - 2}}}60$", text, re.M), "the axis ends in the last column"
     terminal.until("saved step")
     terminal.type("q")
     assert terminal.end() == 0
@@ -338,3 +343,29 @@ def test_several_runs_live(folder, tmp_path):
     assert re.search(r"run +lost +60  60% +1\.667 0\.7300 +50", text) and "state" in text.splitlines()[0]
     terminal.type("q")
     assert terminal.end() == 0
+
+
+def test_labels_beside_each_other_differ(tmp_path):
+    begin(tmp_path / "run")
+    write(tmp_path / "run", *({**step(n), "loss": 0.123 + n * 1e-6, "accuracy": 0.9} for n in range(1, 61)))
+    labels = re.findall(r"^ +(\S+) │", snapshot(tmp_path / "run").split("accuracy ")[-2].split("loss ")[-1], re.M)
+    assert len(labels) == 3 and len(set(labels)) == 3, labels
+
+
+def test_the_live_line_follows_the_width(tmp_path):
+    """Of a run, whose line would spill over where the terminal was made narrower."""
+    job = dpt.write_small_job(tmp_path / "job.yaml", train="{epochs: 100000}", checkpoint="{every: never}", log="{every: never}")
+    terminal = Terminal(job, "--output", tmp_path / "out", columns=80, rows=24)
+
+    def next_lines(n):
+        seen = len(terminal.raw)
+        while len(lines := re.findall(r"\r([^\r\033\n]+)\033\[K", terminal.raw[seen:])) < n:
+            assert terminal.read(30), terminal.raw
+        return lines
+
+    assert max(map(len, next_lines(2))) > 50
+    terminal.resize(40, 24)
+    next_lines(1)
+    assert max(map(len, next_lines(3))) < 40
+    terminal.type("\x03")
+    terminal.end()

@@ -197,7 +197,8 @@ static void draw_marks(struct plot *plot, const struct point *points, size_t n, 
     }
 }
 
-/* Writes the value in the middle of a row that has a label; "" for the others. */
+/* Writes the value in the middle of a row that has a label; "" for the others. With three digits,
+ * or so many, up to what the column holds, as tell labels beside each other apart. */
 static void label(const struct plot *plot, int row, char text[2 * LABEL])
 {
     const bool labelled =
@@ -205,10 +206,14 @@ static void label(const struct plot *plot, int row, char text[2 * LABEL])
     const double low = height(plot, plot->y_least), high = height(plot, plot->y_most);
     const double part = plot->rows > 1 ? (double)row / (plot->rows - 1) : 0;
     const double value = high + (low - high) * part;
+    const double apart = (plot->y_most - plot->y_least) / 4,
+                 largest = fmax(fabs(plot->y_most), fabs(plot->y_least));
+    const int digits =
+        apart > 0 ? (int)fmin(fmax(3, ceil(log10(largest / apart)) + 1), LABEL - 2) : 3;
 
     text[0] = '\0';
     if (labelled && high >= low)
-        snprintf(text, 2 * (size_t)LABEL, "%.3g", plot->logarithmic ? exp(value) : value);
+        snprintf(text, 2 * (size_t)LABEL, "%.*g", digits, plot->logarithmic ? exp(value) : value);
 }
 
 static void add_cell(const struct plot *plot, unsigned char dots, struct dpt_str *out)

@@ -71,9 +71,10 @@ void dpt_log_init(struct dpt_log *log, enum dpt_log_level level, bool silent)
     log->terminal = fd >= 0 && isatty(fd) && !(term != NULL && strcmp(term, "dumb") == 0);
     if (forced != NULL && forced[0] != '\0')
         log->terminal = strcmp(forced, "0") != 0;
+    if (log->terminal && fd < 0) /* what --ranks relays has no other way to tell its width */
+        fd = open("/dev/tty", O_RDONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
     log->columns = terminal_columns(fd);
-    if (fd >= 0)
-        close(fd);
+    log->tty = fd + 1;
 }
 
 enum dpt_status dpt_log_file(struct dpt_log *log, const char *path, struct dpt_error *err)
@@ -88,6 +89,9 @@ enum dpt_status dpt_log_file(struct dpt_log *log, const char *path, struct dpt_e
 void dpt_log_close(struct dpt_log *log)
 {
     dpt_log_live(log, NULL);
+    if (log->tty > 0)
+        close(log->tty - 1);
+    log->tty = 0;
     if (log->file != NULL)
         fclose(log->file);
     log->file = NULL;
@@ -196,6 +200,7 @@ void dpt_log_error(struct dpt_log *log, const struct dpt_error *err)
 void dpt_log_live(struct dpt_log *log, const char *text)
 {
     struct dpt_str clean = {0};
+    struct winsize size = {0};
 
     if (log->silent || !log->terminal)
         return;
@@ -203,6 +208,9 @@ void dpt_log_live(struct dpt_log *log, const char *text)
         clear_live(log);
         return;
     }
+    /* It may have been made narrower: a line that spills over is not erased any more. */
+    if (log->tty > 0 && ioctl(log->tty - 1, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
+        log->columns = size.ws_col;
     dpt_str_printable(&clean, text, strcspn(text, "\n"), false);
     text = clean.text != NULL ? clean.text : "";
     fprintf(stderr, "\r%.*s\033[K", (int)dpt_utf8_bytes(text, log->columns - 1), text);

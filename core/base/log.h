@@ -26,6 +26,7 @@ struct dpt_log {
     bool silent;   /* prints nothing at all, writes no file */
     bool terminal; /* stderr reaches a terminal, maybe through mpirun: one live line may be drawn */
     int columns;   /* width of that terminal */
+    int tty;       /* its descriptor + 1; 0: none, and the width stays */
     bool live;     /* a live line is on the screen now */
     FILE *file;
 };
