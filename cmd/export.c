@@ -8,6 +8,7 @@
 #include "core/base/str.h"
 #include "core/interchange/weights.h"
 #include "core/train/checkpoint_model.h"
+#include "data/sources/source.h"
 
 /* "1,28,28" or "784". */
 static enum dpt_status read_shape(const char *text, struct dpt_shape *shape, struct dpt_error *err)
@@ -30,20 +31,64 @@ struct exported {
     struct dpt_graph folded; /* owned; {0}: the checkpoint's own is taken */
     float *arena;
     int32_t norms; /* that were folded */
+    struct dpt_source_model source;
+    struct dpt_region region; /* owns names in it */
 };
 
-static enum dpt_status fold(struct dpt_cli *cli, const struct dpt_weights_format *format,
-                            struct exported *e, struct dpt_error *err)
+/* What only a graph can have, not a list of tensors. */
+static enum dpt_status check_options(const struct dpt_cli *cli,
+                                     const struct dpt_weights_format *format, struct dpt_error *err)
+{
+    static const char *const of_graphs[] = {"--fold-batchnorm", "--bytes", "--normalized",
+                                            "--softmax"};
+
+    for (size_t i = 0; i < sizeof of_graphs / sizeof of_graphs[0]; i++)
+        if (format->open != NULL && dpt_cli_has(cli, of_graphs[i]))
+            return dpt_fail(err, DPT_USAGE,
+                            "dptrain export: %s: who reads %s has the model's layers already; "
+                            "it is for --to onnx",
+                            of_graphs[i], format->name);
+    if (dpt_cli_has(cli, "--bytes") && dpt_cli_has(cli, "--normalized"))
+        return dpt_fail(err, DPT_USAGE,
+                        "dptrain export: --bytes and --normalized: what is normalised is no byte "
+                        "any more; leave one of them out");
+    return DPT_OK;
+}
+
+/* What its samples and classes are, as the checkpoint and the job's data, where these are there,
+ * tell. */
+static enum dpt_status find_source(struct dpt_cli *cli, const struct dpt_checkpoint_model *m,
+                                   struct exported *e, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_source_model *source = &e->source;
+    const bool classes = dpt_job_loss(&m->job).kind == DPT_LOSS_CROSS_ENTROPY;
+
+    if (dpt_cli_has(cli, "--softmax") && !classes)
+        DPT_TRY(dpt_fail(err, DPT_USAGE,
+                         "dptrain export: --softmax: the model's outputs are numbers, not classes; "
+                         "leave it out"));
+    DPT_TRY(dpt_source_model_find(source, &m->job.data, classes, &e->region, err));
+    if (m->columns != NULL)
+        DPT_TRY(dpt_source_model_columns(source, m->columns, m->path, &e->region, err));
+    e->view.columns = source->columns;
+    if (source->n_classes <= (size_t)m->graph.nodes[m->graph.n_nodes - 1].out.c) {
+        e->view.classes = source->classes;
+        e->view.n_classes = source->n_classes;
+    }
+    e->view.bytes = dpt_cli_has(cli, "--bytes") || (source->known && source->u8);
+    e->view.normalized = dpt_cli_has(cli, "--normalized");
+    e->view.probabilities = dpt_cli_has(cli, "--softmax");
+out:
+    return status;
+}
+
+static enum dpt_status fold(struct dpt_cli *cli, struct exported *e, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
     if (!dpt_cli_has(cli, "--fold-batchnorm"))
         return DPT_OK;
-    if (format->open != NULL)
-        return dpt_fail(err, DPT_USAGE,
-                        "dptrain export: --fold-batchnorm: who reads %s has the model's layers "
-                        "already, batch norms too; it is for --to onnx",
-                        format->name);
     DPT_TRY(dpt_fold_graph(e->view.graph, e->view.params, &e->folded, &e->arena, &e->norms, err));
     e->view.graph = &e->folded;
     e->view.params = e->arena;
@@ -70,8 +115,11 @@ static void print_result(const struct exported *e, const struct dpt_weights_form
     printf("%s: %s, %s parameters in %d tensors, step %lld", path, format->name,
            dpt_group_digits(digits, g->parameters), g->n_tensors, (long long)e->view.step);
     if (format->open == NULL)
-        printf(", input [batch, %s], output [batch, %d]", dpt_shape_text(&g->nodes[0].out, shape),
-               g->nodes[g->n_nodes - 1].out.c);
+        printf(", input [batch, %s]%s, %s [batch, %d]", dpt_shape_text(&g->nodes[0].out, shape),
+               e->view.normalized ? ", normalised"
+               : e->view.bytes    ? " of bytes"
+                                  : "",
+               e->view.probabilities ? "probabilities" : "output", g->nodes[g->n_nodes - 1].out.c);
     if (e->arena != NULL)
         printf(", %d of %d batch norms folded", e->norms, e->norms + count_norms(g));
     if (e->view.targets->used && format->open != NULL)
@@ -99,6 +147,7 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
                              err);
     out = cli->positional[1];
     DPT_TRY(dpt_weights_target(dpt_cli_value(cli, "--to"), out, &format, err));
+    DPT_TRY(check_options(cli, format, err));
     if (shape_text != NULL)
         DPT_TRY(read_shape(shape_text, &shape, err));
     DPT_TRY(dpt_checkpoint_model_open(&m, cli->positional[0], shape_text != NULL ? &shape : NULL,
@@ -109,10 +158,17 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
                                      .step = m.progress.step,
                                      .normalize = &m.job.data.normalize,
                                      .targets = &m.targets};
-    DPT_TRY(fold(cli, format, &e, err));
+    DPT_TRY(find_source(cli, &m, &e, err));
+    DPT_TRY(fold(cli, &e, err));
     DPT_TRY(format->write(&e.view, out, err));
     print_result(&e, format, out);
+    if (format->open == NULL && !e.source.known && e.source.columns == NULL && !e.view.bytes &&
+        !e.view.normalized && !m.graph.nodes[0].out.flat)
+        dpt_log_info(&cli->log,
+                     "the job's data are not there to say what the inputs are: if they were bytes, "
+                     "--bytes lets the graph take them as they are");
 out:
+    dpt_region_release(&e.region);
     dpt_graph_release(&e.folded);
     dpt_free(e.arena);
     dpt_checkpoint_model_close(&m);
@@ -135,6 +191,9 @@ static const struct dpt_cli_option options[] = {
     {"--to", "safetensors|npz|onnx", "the format; else that of OUT's ending"},
     {"--allow-nan", NULL, "take a checkpoint whose weights are not all finite"},
     {"--fold-batchnorm", NULL, "onnx: batch norms become part of the weights before them"},
+    {"--bytes", NULL, "onnx: inputs are bytes, 0 to 255 (what the job's data say, if there)"},
+    {"--normalized", NULL, "onnx: inputs come normalised; the graph does not do it"},
+    {"--softmax", NULL, "onnx: outputs are probabilities, not logits"},
     {"--input-shape", "C,H,W", "of a sample, where an old checkpoint does not say it"},
     {0},
 };
@@ -150,8 +209,11 @@ const struct dpt_command dpt_cmd_export = {
         "Those of resnet, vgg and mobilenet_v2 are torchvision's: load_state_dict takes them, "
         "counts "
         "of steps and all. "
-        "What a model's inputs were normalised with is in the file's metadata, but for npz. The "
-        "same checkpoint gives the same bytes. `dptrain train --init-from` reads safetensors and "
+        "An ONNX graph takes samples as files hold them, and normalises them itself; names of "
+        "classes, and of a table's columns, are in its metadata. What a model's inputs were "
+        "normalised with is in the metadata of all files but npz. The same checkpoint gives the "
+        "same bytes where the same data are at hand. `dptrain train --init-from` reads safetensors "
+        "and "
         "npz.\n\n"
         "  dptrain export runs/mnist-cnn --to onnx mnist.onnx\n"
         "  dptrain export runs/mnist-cnn/checkpoints/best mnist.safetensors",

@@ -2,11 +2,11 @@
  * ONNX: the model as a graph with its weights, for onnxruntime and others; written, not read.
  *
  * A ModelProto of operator set 17, which all runtimes since 2022 know: input "input" [batch, c, h,
- * w] (or [batch, n]), normalised float32 as training sees it, output "logits" [batch, outputs], any
- * batch. What normalised means is in the model's metadata. Where targets were scaled in training,
- * the graph ends with what takes its outputs back to their units. What a layer becomes stands in its
- * operation's row; what does nothing when a model is used is left out. Field numbers are those of
- * onnx.proto3 (ONNX 1.12).
+ * w] (or [batch, n]), float32, samples as files hold them, which the graph normalises itself unless
+ * it is told that they come so; output "logits" [batch, outputs], or the softmax of these,
+ * "probabilities"; any batch. Where targets were scaled in training, the graph ends with what takes
+ * its outputs back to their units. What a layer becomes stands in its operation's row; what does
+ * nothing when a model is used is left out. Field numbers are those of onnx.proto3 (ONNX 1.12).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@
 #include "core/backend/operation.h"
 #include "core/base/file.h"
 #include "core/base/proto.h"
-#include "core/interchange/weights.h"
+#include "core/interchange/onnx_metadata.h"
 
 enum {
     IR_VERSION = 8,
@@ -32,7 +32,8 @@ enum { ATTRIBUTE_FLOAT = 1, ATTRIBUTE_INT = 2, ATTRIBUTE_STRING = 3, ATTRIBUTE_I
 /* No reader of Protocol Buffers takes more. */
 static const uint64_t MOST = INT32_MAX;
 
-static const char input_name[] = "input", output_name[] = "logits";
+static const char input_name[] = "input", logits_name[] = "logits",
+                  probabilities_name[] = "probabilities";
 
 /* The graph as it grows. */
 struct writer {
@@ -246,6 +247,67 @@ static void put_node(struct writer *w, const struct dpt_graph_node *node, const 
     }
 }
 
+/* A node of two inputs, or of one, without a row of its own. */
+static void put_step(struct writer *w, const char *type, const char *in, const char *other,
+                     const char *out)
+{
+    dpt_proto_text(&w->op, 1, in);
+    if (other != NULL)
+        dpt_proto_text(&w->op, 1, other);
+    dpt_proto_text(&w->op, 2, out);
+    dpt_proto_text(&w->op, 3, out);
+    dpt_proto_text(&w->op, 4, type);
+    dpt_proto_message(&w->nodes, 1, &w->op);
+}
+
+/* x becomes x - numbers or x / numbers, of which there is one for all channels or one for each, or
+ * none: then nothing is done. value: what x is called; `out` afterwards. */
+static void put_with_reals(struct writer *w, const char *type, const struct dpt_reals *reals,
+                           const char *name, const char *out, char value[VALUE])
+{
+    const int64_t dims[] = {(int64_t)reals->n, 1, 1};
+    const bool planes = !w->view->graph->nodes[0].out.flat;
+    float *numbers = malloc((reals->n + 1) * sizeof *numbers);
+
+    w->constants.failed = w->constants.failed || numbers == NULL;
+    for (size_t i = 0; numbers != NULL && i < reals->n; i++)
+        numbers[i] = (float)reals->at[i];
+    if (numbers != NULL && reals->n > 0) {
+        put_constant(w, name, TYPE_FLOAT, dims,
+                     reals->n == 1 ? 0
+                     : planes      ? 3
+                                   : 1,
+                     numbers, reals->n * sizeof *numbers);
+        put_step(w, type, value, name, out);
+        snprintf(value, VALUE, "%s", out);
+    }
+    free(numbers);
+}
+
+/* What is done to samples before the first layer sees them. */
+static void put_normalize(struct writer *w, char value[VALUE])
+{
+    const struct dpt_normalize *normalize = w->view->normalize;
+
+    if (w->view->normalized)
+        return;
+    if (w->view->bytes) {
+        put_step(w, "Div", value, add_constant(w, "input/255", 255), "input/unit");
+        snprintf(value, VALUE, "input/unit");
+    }
+    put_with_reals(w, "Sub", &normalize->mean, "input/mean", "input/centered", value);
+    put_with_reals(w, "Div", &normalize->std, "input/std", "input/scaled", value);
+}
+
+static void put_softmax(struct writer *w)
+{
+    struct dpt_str axis = {0};
+
+    dpt_proto_int(&axis, 3, 1);
+    add_attribute(w, "axis", ATTRIBUTE_INT, &axis);
+    put_step(w, "Softmax", logits_name, NULL, probabilities_name);
+}
+
 /* Whether a node gives its input unchanged, and so is left out. */
 static bool does_nothing(const struct dpt_graph_node *node)
 {
@@ -261,18 +323,12 @@ static void put_targets(struct writer *w, const char *in)
         const char *type, *with, *out;
         const float *numbers;
     } steps[] = {{"Mul", "targets/std", "targets/out", scale->std},
-                 {"Add", "targets/mean", output_name, scale->mean}};
+                 {"Add", "targets/mean", logits_name, scale->mean}};
 
     for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
         put_constant(w, steps[i].with, TYPE_FLOAT, &n, 1, steps[i].numbers,
                      (size_t)n * sizeof(float));
-        dpt_str_clear(&w->op);
-        dpt_proto_text(&w->op, 1, in);
-        dpt_proto_text(&w->op, 1, steps[i].with);
-        dpt_proto_text(&w->op, 2, steps[i].out);
-        dpt_proto_text(&w->op, 3, steps[i].out);
-        dpt_proto_text(&w->op, 4, steps[i].type);
-        dpt_proto_message(&w->nodes, 1, &w->op);
+        put_step(w, steps[i].type, in, steps[i].with, steps[i].out);
         in = steps[i].out;
     }
 }
@@ -288,6 +344,7 @@ static enum dpt_status put_nodes(struct writer *w, struct dpt_error *err)
     while (last > 0 && does_nothing(&g->nodes[last]))
         last = g->nodes[last].inputs[0];
     snprintf(w->value[0], VALUE, "%s", input_name);
+    put_normalize(w, w->value[0]);
     for (int32_t k = 1; k < g->n_nodes; k++) {
         const struct dpt_graph_node *node = &g->nodes[k];
         const char *in = w->value[node->inputs[0]];
@@ -297,13 +354,15 @@ static enum dpt_status put_nodes(struct writer *w, struct dpt_error *err)
             continue;
         }
         if (k == last && !w->view->targets->used)
-            snprintf(w->value[k], VALUE, "%s", output_name);
+            snprintf(w->value[k], VALUE, "%s", logits_name);
         else /* with a slash, so that it is no name of a tensor, of the input or the output */
             snprintf(w->value[k], VALUE, "%s/out", node->name);
         put_node(w, node, in, w->value[k]);
     }
     if (w->view->targets->used)
         put_targets(w, w->value[last]);
+    if (w->view->probabilities)
+        put_softmax(w);
     return DPT_OK;
 }
 
@@ -334,16 +393,6 @@ static void put_value(struct dpt_str *graph, int field, const char *name, const 
     dpt_str_release(&value);
 }
 
-static void put_property(struct dpt_str *model, const char *key, const char *text)
-{
-    struct dpt_str entry = {0};
-
-    dpt_proto_text(&entry, 1, key);
-    dpt_proto_text(&entry, 2, text != NULL ? text : "");
-    dpt_proto_message(model, 14, &entry);
-    dpt_str_release(&entry);
-}
-
 /* Writes all of the graph but the tensors of the arena. */
 static void put_rest(const struct writer *w, struct dpt_str *graph)
 {
@@ -355,34 +404,9 @@ static void put_rest(const struct writer *w, struct dpt_str *graph)
     graph->failed = graph->failed || w->nodes.failed;
     dpt_proto_text(graph, 2, "dptrain");
     put_value(graph, 11, input_name, dims, in->flat ? 1 : 3);
-    put_value(graph, 12, output_name, &outputs, 1);
+    put_value(graph, 12, w->view->probabilities ? probabilities_name : logits_name, &outputs, 1);
     dpt_str_add(graph, w->constants.text, w->constants.length);
     graph->failed = graph->failed || w->constants.failed;
-}
-
-/* Writes what stands in front of the graph. */
-static void put_model(const struct dpt_model_view *view, struct dpt_str *model)
-{
-    struct dpt_str text = {0};
-    char step[32];
-
-    dpt_proto_int(model, 1, IR_VERSION);
-    dpt_proto_text(model, 2, "dptrain");
-    dpt_proto_text(model, 3, view->producer);
-    dpt_proto_int(&text, 2, OPERATORS); /* OperatorSetIdProto, of the default domain */
-    dpt_proto_message(model, 8, &text);
-    snprintf(step, sizeof step, "%lld", (long long)view->step);
-    put_property(model, "step", step);
-    dpt_reals_json(&view->normalize->mean, &text);
-    put_property(model, "normalize_mean", text.text);
-    dpt_str_clear(&text);
-    dpt_reals_json(&view->normalize->std, &text);
-    put_property(model, "normalize_std", text.text);
-    put_property(model, "input",
-                 "(x - normalize_mean) / normalize_std for each channel; x: bytes divided by 255, "
-                 "or numbers as they are; an empty list: nothing is subtracted or divided");
-    model->failed = model->failed || text.failed;
-    dpt_str_release(&text);
 }
 
 /* The shape that a tensor of a node has there: one that is for channels stands beside planes, and a
@@ -439,7 +463,7 @@ static enum dpt_status write_pieces(const struct writer *w, struct dpt_file_piec
 {
     const struct dpt_graph *g = w->view->graph;
     enum dpt_status status = DPT_OK;
-    struct dpt_str front = {0}, rest = {0};
+    struct dpt_str front = {0}, rest = {0}, operators = {0};
     uint64_t bytes;
 
     put_rest(w, &rest);
@@ -449,7 +473,12 @@ static enum dpt_status write_pieces(const struct writer *w, struct dpt_file_piec
         bytes += heads[k].length + (uint64_t)g->tensors[k].count * sizeof(float);
         rest.failed = rest.failed || heads[k].failed;
     }
-    put_model(w->view, &front);
+    dpt_proto_int(&front, 1, IR_VERSION);
+    dpt_proto_text(&front, 2, "dptrain");
+    dpt_proto_text(&front, 3, w->view->producer);
+    dpt_proto_int(&operators, 2, OPERATORS); /* OperatorSetIdProto, of the default domain */
+    dpt_proto_message(&front, 8, &operators);
+    DPT_TRY(dpt_onnx_metadata(w->view, &front, err));
     dpt_proto_head(&front, 7, bytes);
     if (front.failed || rest.failed)
         DPT_TRY(dpt_fail_memory(err, path, (double)rest.length));
@@ -470,6 +499,7 @@ static enum dpt_status write_pieces(const struct writer *w, struct dpt_file_piec
 out:
     dpt_str_release(&front);
     dpt_str_release(&rest);
+    dpt_str_release(&operators);
     return status;
 }
 
@@ -501,8 +531,8 @@ out:
 const struct dpt_weights_format dpt_weights_onnx = {
     .name = "onnx",
     .suffix = ".onnx",
-    .summary =
-        "the whole model, for onnxruntime, OpenVINO or TensorRT; `input` is normalised as in "
-        "training, `logits` is what the last layer gives",
+    .summary = "the whole model, for onnxruntime, OpenVINO or TensorRT; `input` takes raw samples, "
+               "`logits` "
+               "is what the last layer gives",
     .write = write_onnx,
 };

@@ -62,6 +62,13 @@ struct dpt_model_view {
     int64_t step;                           /* of training, that it is from */
     const struct dpt_normalize *normalize;  /* what was done to its inputs */
     const struct dpt_target_scale *targets; /* and to its targets */
+    const char *const *classes;             /* names of the outputs, or NULL */
+    size_t n_classes;
+    const char *columns; /* how its table was read (data/tables/columns.h), or NULL */
+    /* Of graphs (ONNX): */
+    bool bytes;         /* inputs are bytes, 0 to 255 */
+    bool normalized;    /* inputs come normalised */
+    bool probabilities; /* outputs are the softmax of the logits */
 };
 
 struct dpt_weights_format {

@@ -55,6 +55,7 @@ enum dpt_status dpt_checkpoint_model_open(struct dpt_checkpoint_model *m, const 
     DPT_TRY(dpt_checkpoint_verify(m->path, err));
     DPT_TRY(dpt_checkpoint_open(&file, m->path, err));
     DPT_TRY(dpt_checkpoint_read(&file, &state, DPT_LOAD_PROGRESS, &text, err));
+    DPT_TRY(dpt_checkpoint_text(&file, "/columns", &m->columns, err));
     DPT_TRY(read_job(m, text, err));
     DPT_TRY(find_shape(m, &file, shape, &input, err));
     DPT_TRY(dpt_model_build(&m->job.model, &input, &m->graph, err));
@@ -77,6 +78,7 @@ out:
 
 void dpt_checkpoint_model_close(struct dpt_checkpoint_model *m)
 {
+    free(m->columns);
     dpt_free(m->params);
     dpt_target_scale_release(&m->targets);
     dpt_graph_release(&m->graph);

@@ -22,6 +22,7 @@ struct dpt_checkpoint_model {
     float *params; /* arena */
     struct dpt_target_scale targets;
     struct dpt_progress progress;
+    char *columns; /* how its table was read (data/tables/columns.h); NULL: it was none */
 };
 
 /*

@@ -135,7 +135,7 @@ class Onnx:
         values["input"] = np.asarray(x, float)
         for kind, inputs, output, attributes in self.nodes:
             values[output] = OPERATORS[kind](*(values[i] if i else None for i in inputs), **attributes)
-        return values["logits"]
+        return values[self.outputs[0][0]]
 
 
 def windows(x, kernel_shape, strides, pads, dilations=(1, 1), fill=0.0):
@@ -213,6 +213,11 @@ def batchnorm(x, weight, bias, mean, variance, *, epsilon, momentum):
     return (x - mean) / np.sqrt(variance + epsilon) * weight + bias
 
 
+def softmax(x, *, axis):
+    e = np.exp(x - x.max(axis, keepdims=True))
+    return e / e.sum(axis, keepdims=True)
+
+
 OPERATORS = {
     "BatchNormalization": batchnorm,
     "Conv": conv,
@@ -239,5 +244,7 @@ OPERATORS = {
     "Add": np.add,
     "Mul": np.multiply,
     "Div": np.divide,
+    "Sub": np.subtract,
+    "Softmax": softmax,
     "Concat": lambda a, b, axis: np.concatenate((a, b), axis=axis),
 }

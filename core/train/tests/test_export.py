@@ -121,14 +121,21 @@ def test_onnx_computes_the_same(trained, tmp_path):
     assert model.properties["step"] == "6" and json.loads(model.properties["normalize_std"]) == STD[: len(STD) if x.ndim > 2 else 1]
     names = [output for _, _, output, _ in model.nodes]
     assert len(set(names)) == len(names) and not set(names) & ({"input"} | set(model.tensors)) and names[-1] == "logits"
-    logits = model.run(x)
+    with h5py.File(run.parent / "data.h5") as file:
+        raw = file["images"][()]
+    logits = model.run(raw)
+    normalized = formats.Onnx(export(run, tmp_path / "n.onnx", "--normalized"))
+    np.testing.assert_allclose(normalized.run(x), logits, rtol=1e-5, atol=1e-6)
+    chances = formats.Onnx(export(run, tmp_path / "s.onnx", "--softmax"))
+    assert chances.outputs == [("probabilities", ["batch", 3])]
+    np.testing.assert_allclose(chances.run(raw), formats.softmax(logits, axis=1), rtol=1e-5, atol=1e-6)
     loss = np.mean(np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(labels)), labels])
     result = dpt.run("eval", job, "--checkpoint", run)
     said = re.match(r"test accuracy ([\d.]+), loss ([\d.e+-]+) on 61 samples", result.out)
     assert said, result
     assert float(said[1]) == pytest.approx(np.mean(logits.argmax(axis=1) == labels), abs=1e-4)
     assert float(said[2]) == pytest.approx(loss, rel=1e-5)
-    folds(run, tmp_path / "f.onnx", model, x, logits)
+    folds(run, tmp_path / "f.onnx", model, raw, logits)
 
 
 def folds(run, path, model, x, logits):
@@ -180,6 +187,26 @@ def test_the_same_bytes_again_and_anywhere(trained, tmp_path):
     assert int.from_bytes(open(tmp_path / "one.safetensors", "rb").read(8), "little") % 8 == 0
 
 
+def test_a_table_goes_in_as_it_is(tmp_path):
+    """Names of classes and columns are in the file, also where the data are gone; the graph takes a row's numbers."""
+    dice = np.random.default_rng(4)
+    table = np.column_stack([dice.normal(50, 20, 60), dice.normal(-3, 0.1, 60)]).round(4)
+    colours, kinds = dice.choice(["red", "blue"], 60), np.where(table[:, 0] > 50, 'a "b"', "ä")
+    (tmp_path / "t.csv").write_text("size,colour,weight,kind\n" + "".join(
+        f'{a},{colour},{b},"{kind}"\n'.replace('a "b"', 'a ""b""') for (a, b), colour, kind in zip(table, colours, kinds)))
+    for words in (["convert", "csv", "t.csv", "--output", "t", "--categories", "colour"],
+                  ["init", "t-00000-of-00001.h5", "--output", "t.yaml"], ["t.yaml", "--quiet", "--output", "run"],
+                  ["predict", "t.yaml", "--checkpoint", "run", "t.csv", "--out", "said.npy"]):
+        assert dpt.run(*words, cwd=tmp_path).code == 0
+    os.remove(tmp_path / "t-00000-of-00001.h5")
+    model = formats.Onnx(export(tmp_path / "run", tmp_path / "m.onnx", "--softmax"))
+    assert json.loads(model.properties["classes"]) == ['a "b"', "ä"]
+    assert json.loads(model.properties["features"]) == ["size", "colour=blue", "colour=red", "weight"]
+    assert model.properties["columns"].startswith("column,name,role,fill,value")
+    raw = np.column_stack([table[:, 0], colours == "blue", colours == "red", table[:, 1]])
+    np.testing.assert_allclose(model.run(raw), np.load(tmp_path / "said.npy"), atol=1e-5)
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("small")
@@ -225,7 +252,9 @@ def test_an_older_checkpoint_needs_to_be_told_the_shape(run, tmp_path):
     (["RUN", "OUT", "--to", "pt"], 2, "--to pt: is none of safetensors, npz or onnx"),
     (["RUN", "OUT.npz", "--input-shape", "1,28"], 2, "C,H,W is wanted"),
     (["RUN", "OUT.npz", "--input-shape", "0"], 2, "C,H,W is wanted"),
-    (["RUN", "OUT.npz", "--fold-batchnorm"], 2, "batch norms too; it is for --to onnx"),
+    (["RUN", "OUT.npz", "--fold-batchnorm"], 2, "layers already; it is for --to onnx"),
+    (["RUN", "OUT.npz", "--softmax"], 2, "layers already; it is for --to onnx"),
+    (["RUN", "OUT", "--to", "onnx", "--bytes", "--normalized"], 2, "what is normalised is no byte any more; leave one of them out"),
     (["nowhere", "OUT.npz"], 65, "nowhere: No such file"),
     (["README.md", "OUT.npz"], 65, "README.md: is no checkpoint of dptrain"),
     (["RUN", "/no/such/OUT.safetensors"], 74, "/no/such/OUT.safetensors: cannot create: No such file"),

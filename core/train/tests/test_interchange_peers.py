@@ -65,7 +65,7 @@ def train(folder, layers, flat):
     np.save(folder / "x.npy", x.astype("f4"))
     np.save(folder / "logits.npy", predict(job, folder / "run", folder))
     for end in ("onnx", "safetensors", "npz"):
-        test_export.export(folder / "run", folder / f"m.{end}")
+        test_export.export(folder / "run", folder / f"m.{end}", *(["--normalized"] if end == "onnx" else []))
     return job
 
 
