@@ -102,6 +102,7 @@ static enum dpt_status take_options(struct predict *p, struct dpt_error *err)
     s->option[DPT_SOURCE_ID] = dpt_cli_value(cli, "--id");
     s->option[DPT_SOURCE_LAYOUT] = dpt_cli_value(cli, "--layout");
     s->option[DPT_SOURCE_LABELS] = dpt_cli_value(cli, "--labels");
+    s->option[DPT_SOURCE_FIT] = dpt_cli_value(cli, "--fit");
     s->option[DPT_SOURCE_INVERT] = dpt_cli_has(cli, "--invert") ? "" : NULL;
     DPT_TRY(take_list(p, "--input", &s->inputs, &s->n_inputs, err));
     DPT_TRY(take_list(p, "--labels", &s->labels, &s->n_labels, err));
@@ -446,6 +447,7 @@ static const struct dpt_cli_option options[] = {
     {"--header", "auto|yes|no", "csv: does the first line hold the names of the columns"},
     {"--layout", "nchw|nhwc", "npy: order of the four dimensions (default: nchw)"},
     {"--shape", "C,H,W", "pictures: the size to make them (what the model takes)"},
+    {"--fit", "stretch|crop|pad", "pictures: of another shape (as they were made for training)"},
     {"--invert", NULL,
      "pictures: dark becomes light, for ink on paper where training had light on "
      "dark"},
@@ -503,8 +505,9 @@ const struct dpt_command dpt_cmd_predict = {
         "(with loss mse /predictions), with known labels /targets and /loss, and names as /names. "
         "Accuracy and loss by known labels go to standard error. Ranks share the samples, memory "
         "is a window of them, and any number of ranks gives the same bytes.\n\n"
-        "Samples are normalised as the job says. Pictures (PNG, JPEG) are stretched to the size "
-        "that the model takes and made grey or colour as it wants; a folder is searched with its "
+        "Samples are normalised as the job says. Pictures (PNG, JPEG) are stretched, or by --fit "
+        "cropped or padded, to the size that the model takes and made grey or colour as it wants; "
+        "a folder is searched with its "
         "sub-folders, and where these are called as the classes they are the labels.\n\n"
         "C may also be weights in safetensors or npz, from PyTorch or NumPy, for the job's model: "
         "nothing has to be trained first.\n\n"

@@ -119,15 +119,53 @@ static struct taps *make_taps(struct scaler *s, int32_t from, int32_t to)
     return taps;
 }
 
-static void scale_channel(const struct scaler *s, const struct dpt_picture *p,
-                          const struct dpt_picture_format *format, int32_t channel, uint8_t *out)
+/* A part of a picture. */
+struct box {
+    int32_t x, y, w, h;
+};
+
+/* side * to / from, rounded, and something of it always left. */
+static int32_t scaled(int32_t side, int32_t to, int32_t from)
 {
-    const size_t step = (size_t)p->channels, w = (size_t)format->width;
+    const int64_t length = ((int64_t)side * to + from / 2) / from;
 
-    for (int32_t y = 0; y < p->height; y++) {
-        const uint8_t *line = p->pixels + (size_t)y * (size_t)p->width * step;
+    return length > 0 ? (int32_t)length : 1;
+}
 
-        for (int32_t x = 0; x < format->width; x++) {
+/* Which part of a picture is taken, and which part of what is wanted it fills. */
+static void find_boxes(const struct dpt_picture *p, const struct dpt_picture_format *format,
+                       struct box *from, struct box *to)
+{
+    const bool wider = (int64_t)p->width * format->height > (int64_t)format->width * p->height;
+
+    *from = (struct box){.w = p->width, .h = p->height};
+    *to = (struct box){.w = format->width, .h = format->height};
+    if (format->fit == DPT_PICTURE_CROP && wider)
+        from->w = scaled(format->width, p->height, format->height);
+    else if (format->fit == DPT_PICTURE_CROP)
+        from->h = scaled(format->height, p->width, format->width);
+    if (format->fit == DPT_PICTURE_PAD && wider)
+        to->h = scaled(p->height, format->width, p->width);
+    else if (format->fit == DPT_PICTURE_PAD)
+        to->w = scaled(p->width, format->height, p->height);
+    from->x = (p->width - from->w) / 2;
+    from->y = (p->height - from->h) / 2;
+    to->x = (format->width - to->w) / 2;
+    to->y = (format->height - to->h) / 2;
+}
+
+/* out: where its part begins. */
+static void scale_channel(const struct scaler *s, const struct dpt_picture *p,
+                          const struct dpt_picture_format *format, const struct box *from,
+                          const struct box *to, int32_t channel, uint8_t *out)
+{
+    const size_t step = (size_t)p->channels, w = (size_t)to->w;
+
+    for (int32_t y = 0; y < from->h; y++) {
+        const uint8_t *line =
+            p->pixels + ((size_t)(from->y + y) * (size_t)p->width + (size_t)from->x) * step;
+
+        for (int32_t x = 0; x < to->w; x++) {
             const struct taps *t = &s->across[x];
             float sum = 0;
 
@@ -137,25 +175,30 @@ static void scale_channel(const struct scaler *s, const struct dpt_picture *p,
             s->lines[(size_t)y * w + (size_t)x] = sum;
         }
     }
-    for (int32_t y = 0; y < format->height; y++)
+    for (int32_t y = 0; y < to->h; y++)
         for (size_t x = 0; x < w; x++) {
             const struct taps *t = &s->down[y];
             float sum = 0;
 
             for (int32_t k = 0; k < t->n; k++)
                 sum += t->share[k] * s->lines[(size_t)(t->first + k) * w + x];
-            out[(size_t)y * w + x] = byte_of(sum, format->invert);
+            out[(size_t)y * (size_t)format->width + x] = byte_of(sum, format->invert);
         }
 }
 
 static void copy_channel(const struct dpt_picture *p, const struct dpt_picture_format *format,
-                         int32_t channel, uint8_t *out)
+                         const struct box *from, int32_t channel, uint8_t *out)
 {
-    const size_t n = (size_t)p->width * (size_t)p->height, step = (size_t)p->channels;
+    const size_t step = (size_t)p->channels;
 
-    for (size_t i = 0; i < n; i++)
-        out[i] =
-            byte_of(value_of(p, p->pixels + i * step, channel, format->channels), format->invert);
+    for (int32_t y = 0; y < from->h; y++) {
+        const uint8_t *line =
+            p->pixels + ((size_t)(from->y + y) * (size_t)p->width + (size_t)from->x) * step;
+
+        for (size_t x = 0; x < (size_t)from->w; x++)
+            out[(size_t)y * (size_t)format->width + x] =
+                byte_of(value_of(p, line + x * step, channel, format->channels), format->invert);
+    }
 }
 
 enum dpt_status dpt_picture_shape(const struct dpt_picture *p,
@@ -163,22 +206,29 @@ enum dpt_status dpt_picture_shape(const struct dpt_picture *p,
                                   struct dpt_error *err)
 {
     const size_t plane = (size_t)format->height * (size_t)format->width;
-    const size_t floats = (size_t)p->height * (size_t)format->width;
-    const bool same = p->width == format->width && p->height == format->height;
     struct scaler s = {0};
-    bool good = true;
+    struct box from, to;
+    bool good = true, same;
+    size_t floats;
 
+    find_boxes(p, format, &from, &to);
+    same = from.w == to.w && from.h == to.h;
+    floats = (size_t)from.h * (size_t)to.w;
     if (!same) {
-        s.across = make_taps(&s, p->width, format->width);
-        s.down = make_taps(&s, p->height, format->height);
+        s.across = make_taps(&s, from.w, to.w);
+        s.down = make_taps(&s, from.h, to.h);
         s.lines = dpt_region_alloc(&s.region, floats * sizeof *s.lines);
         good = s.across != NULL && s.down != NULL && s.lines != NULL;
     }
+    if (to.w < format->width || to.h < format->height)
+        memset(out, 0, plane * (size_t)format->channels);
     for (int32_t c = 0; good && c < format->channels; c++) {
+        uint8_t *begin = out + (size_t)c * plane + (size_t)to.y * (size_t)format->width + to.x;
+
         if (same)
-            copy_channel(p, format, c, out + (size_t)c * plane);
+            copy_channel(p, format, &from, c, begin);
         else
-            scale_channel(&s, p, format, c, out + (size_t)c * plane);
+            scale_channel(&s, p, format, &from, &to, c, begin);
     }
     dpt_region_release(&s.region);
     return good ? DPT_OK

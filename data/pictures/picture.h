@@ -41,16 +41,23 @@ void dpt_picture_release(struct dpt_picture *picture);
 void dpt_picture_write(struct dpt_str *out, const uint8_t *pixels, int width, int height,
                        int channels);
 
+/* What becomes of a picture whose sides have another ratio than those that are wanted: it is
+ * stretched, or cut to that about its middle, or gets black on both sides. */
+#define DPT_PICTURE_FITS(X)                                                                        \
+    X(DPT_PICTURE_STRETCH, "stretch") X(DPT_PICTURE_CROP, "crop") X(DPT_PICTURE_PAD, "pad")
+enum dpt_picture_fit { DPT_PICTURE_FITS(DPT_LIST_NAME) DPT_PICTURE_FIT_COUNT };
+
 /* The format that pictures are converted to. */
 struct dpt_picture_format {
     int32_t channels; /* 1 or 3 */
     int32_t height, width;
     bool invert; /* 255 - x */
+    enum dpt_picture_fit fit;
 };
 
 /*
  * out: [channels][height][width]. Grey from colour: 0.299 red + 0.587 green + 0.114 blue (ITU-R
- * BT.601); colour from grey: three times the same. Another size: stretched, each pixel an average
+ * BT.601); colour from grey: three times the same. Another size: each pixel an average
  * under a triangle that is as wide as two of the coarser pixels; so bilinear where it grows,
  * without aliases where it shrinks. Errors: RANK.
  */

@@ -9,11 +9,13 @@
 #ifndef DPT_DATA_PICTURE_LIST_H
 #define DPT_DATA_PICTURE_LIST_H
 
+#include <signal.h>
 #include <stdint.h>
 
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/base/memory.h"
+#include "core/base/str.h"
 #include "data/tables/names.h"
 
 struct dpt_picture_entry {
@@ -40,6 +42,14 @@ enum dpt_status dpt_picture_list_folder(struct dpt_picture_list *list, const cha
 /* Adds one file by its own name. Errors: RANK. */
 enum dpt_status dpt_picture_list_add(struct dpt_picture_list *list, const char *path,
                                      struct dpt_error *err);
+/*
+ * Decodes all of them, and adds a line to `bad` about each that cannot be read; *n: how many these
+ * are. leave_out: they leave the list, which keeps its order and its classes. stop: NULL, or not 0
+ * to give up. Check bad->failed. Errors: RANK, STOPPED.
+ */
+enum dpt_status dpt_picture_list_check(struct dpt_picture_list *list, bool leave_out,
+                                       struct dpt_log *log, const volatile sig_atomic_t *stop,
+                                       struct dpt_str *bad, size_t *n, struct dpt_error *err);
 /* Logs one line where the folder has files that are no pictures. */
 void dpt_picture_list_log(const struct dpt_picture_list *list, struct dpt_log *log);
 void dpt_picture_list_release(struct dpt_picture_list *list);

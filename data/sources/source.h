@@ -41,8 +41,12 @@
     X(CATEGORIES, "--categories", "COL,...",                                                       \
       "csv: columns of words; each word becomes a feature of its own, 0 or 1")                     \
     X(LAYOUT, "--layout", "nchw|nhwc", "npy: order of the four dimensions (default: nchw)")        \
-    X(SIZE, "--size", "HxW", "pictures: stretch all to this size; else they must have one")        \
+    X(SIZE, "--size", "HxW", "pictures: make all of this size; else they must have one")           \
     X(GREY, "--grey", NULL, "pictures: one channel, also of those in colour")                      \
+    X(FIT, "--fit", "HOW",                                                                         \
+      "pictures: of another shape than --size: stretch (default), crop, or pad with black")        \
+    X(SKIP_BAD, "--skip-bad", NULL,                                                                \
+      "pictures: leave out those that cannot be read, and list them at the end")                   \
     X(LIKE, "--like", "SHARD",                                                                     \
       "csv, pictures: classes and form as in this shard, for a test set beside its training set")  \
     X(SHUFFLE, "--shuffle", "SEED",                                                                \

@@ -17,7 +17,27 @@ struct state {
     struct dpt_picture_list list;
     int32_t *classes;                 /* [list.classes.n]: the class of each sub-folder */
     struct dpt_picture_format layout; /* height, channels 0: not known yet */
+    struct dpt_str told;              /* which pictures were left out */
 };
+
+static enum dpt_status take_fit(struct dpt_source *s, struct dpt_error *err)
+{
+    static const char *const names[] = {DPT_PICTURE_FITS(DPT_LIST_WORD)};
+    struct dpt_picture_format *layout = &((struct state *)s->state)->layout;
+    const char *text = s->spec->option[DPT_SOURCE_FIT];
+    size_t fit;
+
+    if (text == NULL)
+        return DPT_OK;
+    fit = dpt_find(text, names, DPT_PICTURE_FIT_COUNT);
+    if (fit == DPT_PICTURE_FIT_COUNT)
+        return dpt_fail(err, DPT_USAGE, "--fit %s: stretch, crop or pad", text);
+    if (layout->height == 0)
+        return dpt_fail(err, DPT_USAGE,
+                        "--fit %s: to which size? --size HxW, or --like SHARD, says it", text);
+    layout->fit = (enum dpt_picture_fit)fit;
+    return DPT_OK;
+}
 
 /* --- to become shards ------------------------------------------------------------------------- */
 
@@ -83,7 +103,8 @@ static enum dpt_status take_like(struct dpt_source *s, struct dpt_error *err)
                          dpt_shape_text(shape, text), s->like.u8 ? "uint8" : "float32"));
     if (s->like.n_classes == 0)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "--like: %s does not name its classes", path));
-    *layout = (struct dpt_picture_format){shape->c, shape->h, shape->w, false};
+    *layout =
+        (struct dpt_picture_format){.channels = shape->c, .height = shape->h, .width = shape->w};
 out:
     return status;
 }
@@ -148,6 +169,64 @@ out:
     return status;
 }
 
+/* One picture cannot be read, as err says: are there others? All are told at once. */
+static enum dpt_status tell_bad(const struct dpt_source *s, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_picture_list *list = &((struct state *)s->state)->list;
+    struct dpt_str bad = {0};
+    struct dpt_error found = *err;
+    size_t n;
+
+    DPT_TRY(dpt_picture_list_check(list, false, s->spec->log, s->spec->stop, &bad, &n, err));
+    for (char *line = bad.failed || n < 2 ? NULL : bad.text, *end; line != NULL && *line != '\0';
+         line = end + 1) {
+        end = strchr(line, '\n');
+        *end = '\0';
+        dpt_fail(&found, DPT_BAD_DATA, "%s", line);
+        dpt_log_error(s->spec->log, &found);
+    }
+    if (n > 1)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                         "%zu of %zu pictures cannot be read; --skip-bad leaves them out", n,
+                         list->n));
+    *err = found;
+    status = DPT_BAD_DATA;
+out:
+    dpt_str_release(&bad);
+    return status;
+}
+
+/* --skip-bad. */
+static enum dpt_status skip_bad(struct dpt_source *s, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct state *state = s->state;
+    struct dpt_picture_list *list = &state->list;
+    const size_t all = list->n;
+    bool *any = NULL;
+    size_t n;
+
+    if (s->spec->option[DPT_SOURCE_SKIP_BAD] == NULL)
+        return DPT_OK;
+    DPT_TRY(dpt_picture_list_check(list, true, s->spec->log, s->spec->stop, &state->told, &n, err));
+    DPT_TRY(DPT_ALLOCATE(any, list->classes.n + 1, "the classes", err));
+    for (size_t i = 0; i < list->n; i++)
+        any[list->entries[i].class + 1] = true;
+    for (size_t k = 0; k < list->classes.n; k++)
+        if (!any[k + 1])
+            DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s/%s: none of its pictures can be read",
+                             s->paths[0], list->class_names[k]));
+    if (n > 0)
+        dpt_str_printf(&state->told, "%zu of %zu pictures left out\n", n, all);
+    if (state->told.failed)
+        DPT_TRY(dpt_fail_memory(err, "the list of bad pictures", (double)n));
+    s->info.told = state->told.text;
+out:
+    dpt_free(any);
+    return status;
+}
+
 /* Finds the size and colour that were not given: one size for all, colour where any has it. */
 static enum dpt_status find_form(struct dpt_source *s, struct dpt_error *err)
 {
@@ -163,7 +242,8 @@ static enum dpt_status find_form(struct dpt_source *s, struct dpt_error *err)
 
         if (s->spec->stop != NULL && *s->spec->stop != 0)
             DPT_TRY(dpt_fail(err, DPT_STOPPED, "stopped; nothing was written"));
-        DPT_TRY(dpt_picture_read(&one, path, true, err));
+        status = dpt_picture_read(&one, path, true, err);
+        DPT_TRY(status == DPT_BAD_DATA ? tell_bad(s, err) : status);
         if (colour && one.channels > layout->channels)
             layout->channels = one.channels;
         if (size && i == 0) {
@@ -196,7 +276,9 @@ static enum dpt_status open_to_convert(struct dpt_source *s, struct dpt_error *e
     DPT_TRY(take_size(s, err));
     state->layout.channels = s->spec->option[DPT_SOURCE_GREY] != NULL ? 1 : 0;
     DPT_TRY(take_like(s, err));
+    DPT_TRY(take_fit(s, err));
     DPT_TRY(dpt_picture_list_folder(&state->list, s->paths[0], err));
+    DPT_TRY(skip_bad(s, err));
     DPT_TRY(shuffle(s, err));
     DPT_TRY(number_classes(s, err));
     DPT_TRY(check_list(s, err));
@@ -307,7 +389,9 @@ static enum dpt_status open_to_predict(struct dpt_source *s, struct dpt_error *e
                          "3,H,W says of what size they are to be",
                          dpt_shape_text(shape, text)));
     state->layout = (struct dpt_picture_format){shape->c, shape->h, shape->w,
-                                                s->spec->option[DPT_SOURCE_INVERT] != NULL};
+                                                s->spec->option[DPT_SOURCE_INVERT] != NULL,
+                                                DPT_PICTURE_STRETCH};
+    DPT_TRY(take_fit(s, err));
     for (size_t i = 0; i < s->n_paths; i++) {
         if (stat(s->paths[i], &info) == 0 && S_ISDIR(info.st_mode))
             DPT_TRY(dpt_picture_list_folder(&state->list, s->paths[i], err));
@@ -339,6 +423,7 @@ static void close_source(void *arg)
     struct state *state = arg;
 
     dpt_picture_list_release(&state->list);
+    dpt_str_release(&state->told);
     dpt_free(state->classes);
 }
 
@@ -360,7 +445,8 @@ static enum dpt_status render(const struct dpt_source *s, int64_t sample, uint8_
     const struct state *state = s->state;
     struct dpt_picture picture = {0};
 
-    DPT_TRY(dpt_picture_read(&picture, state->list.entries[sample].path, false, err));
+    status = dpt_picture_read(&picture, state->list.entries[sample].path, false, err);
+    DPT_TRY(status == DPT_BAD_DATA && s->spec->convert ? tell_bad(s, err) : status);
     DPT_TRY(dpt_picture_shape(&picture, &state->layout, stored, err));
 out:
     dpt_picture_release(&picture);
@@ -381,10 +467,12 @@ const struct dpt_source_format dpt_source_pictures = {
         "FOLDER/CLASS/... with pictures at any depth become uint8 [N,C,H,W], grey where all "
         "are grey, in the order of their names. The sub-folders' names, sorted (numbers by "
         "their value), are the classes, an attribute of /labels. Transparent is white; JPEGs "
-        "are turned upright as their EXIF says; --size stretches. A test set goes with "
+        "are turned upright as their EXIF says; --size stretches, unless --fit says otherwise. All "
+        "pictures that cannot be read are told, or left out by --skip-bad. A test set goes with "
         "--like TRAINSHARD, so that its classes have the same numbers.",
     .options = 1u << DPT_SOURCE_SIZE | 1u << DPT_SOURCE_GREY | 1u << DPT_SOURCE_LIKE |
-               1u << DPT_SOURCE_SHUFFLE | 1u << DPT_SOURCE_INVERT,
+               1u << DPT_SOURCE_SHUFFLE | 1u << DPT_SOURCE_INVERT | 1u << DPT_SOURCE_FIT |
+               1u << DPT_SOURCE_SKIP_BAD,
     .is = dpt_picture_is,
     .state = sizeof(struct state),
     .open = open_source,

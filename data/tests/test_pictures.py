@@ -109,6 +109,43 @@ def test_scaling_is_as_pillow_does_it(tmp_path, size):
     assert got.shape == want.shape and np.abs(got.astype(int) - want).max() <= 1
 
 
+@pytest.mark.parametrize("size", [(28, 28), (40, 60), (60, 20), (1, 30)])
+def test_other_shapes_are_cut_or_get_black(tmp_path, size):
+    image = Image.fromarray(picture(60, 45))
+    h, w = size
+    if 45 * h > w * 60:
+        box, inner = (max(1, round(w * 60 / h)), 60), (w, max(1, round(60 * w / 45)))
+    else:
+        box, inner = (45, max(1, round(h * 45 / w))), (max(1, round(45 * h / 60)), h)
+    left, top = (45 - box[0]) // 2, (60 - box[1]) // 2
+    got, _ = one(tmp_path / "crop", "p.png", image, "--size", f"{h}x{w}", "--fit", "crop")
+    want = image.crop((left, top, left + box[0], top + box[1])).resize((w, h), Image.BILINEAR)
+    assert np.abs(got.astype(int) - np.asarray(want).transpose(2, 0, 1)).max() <= 1
+    got, _ = one(tmp_path / "pad", "p.png", image, "--size", f"{h}x{w}", "--fit", "pad")
+    want = Image.new("RGB", (w, h))
+    want.paste(image.resize(inner, Image.BILINEAR), ((w - inner[0]) // 2, (h - inner[1]) // 2))
+    assert np.abs(got.astype(int) - np.asarray(want).transpose(2, 0, 1)).max() <= 1
+
+
+@pytest.mark.parametrize("size", [[], ["--size", "4x4"]])
+def test_all_bad_pictures_are_told_or_left_out(tmp_path, size):
+    files = {f"{'ab'[i % 2]}/{i}.png": encoded(GOOD, "PNG") for i in range(9)}
+    files["a/2.png"], files["b/5.png"], files["b/7.png"] = files["a/2.png"][:-20], b"", b"GIF89a"
+    folder = folder_of(tmp_path / "in", files)
+    said = convert("pictures", folder, "--output", tmp_path / "out" / "x", *size)
+    assert said.returncode == BAD_DATA and not os.path.exists(tmp_path / "out" / "x-00000-of-00001.h5")
+    lines = said.stderr.splitlines()
+    assert len(lines) == 4 and "a/2.png: is a damaged PNG file" in lines[0] and "b/5.png" in lines[1] and "b/7.png" in lines[2], said
+    assert lines[3] == "3 of 9 pictures cannot be read; --skip-bad leaves them out"
+    said = convert("pictures", folder, "--output", tmp_path / "out" / "x", "--skip-bad", *size)
+    assert said.returncode == 0 and said.stdout.splitlines()[:4] == [*lines[:3], "3 of 9 pictures left out"], said
+    assert load(tmp_path / "out" / "x")[1].tolist() == [0] * 4 + [1] * 2
+    for i in range(1, 9, 2):
+        (folder / "b" / f"{i}.png").write_bytes(b"x")
+    said = convert("pictures", folder, "--output", tmp_path / "out" / "x", "--skip-bad", *size)
+    assert said.returncode == BAD_DATA and "in/b: none of its pictures can be read" in said.stderr
+
+
 def test_grey_is_as_pillow_makes_it(tmp_path):
     got, read = one(tmp_path, "p.png", Image.fromarray(picture(20, 30)), "--grey")
     assert (got[0] == np.asarray(read.convert("L"))).all()
@@ -177,6 +214,8 @@ GOOD = Image.new("L", (4, 4), 7)
     (BAD_DATA, "b/1.png: is no PNG or JPEG file", {"a/1.png": GOOD, "b/1.png": b"GIF89a...."}, ["--size", "4x4"]),
     (USAGE, "--size 4: must be height and width", {"a/1.png": GOOD}, ["--size", "4"]),
     (USAGE, "--size 0x4: must be height and width", {"a/1.png": GOOD}, ["--size", "0x4"]),
+    (USAGE, "--fit fill: stretch, crop or pad", {"a/1.png": GOOD}, ["--fit", "fill"]),
+    (USAGE, "--fit crop: to which size? --size HxW, or --like SHARD, says it", {"a/1.png": GOOD}, ["--fit", "crop"]),
     (USAGE, "--shuffle x: must be a whole number", {"a/1.png": GOOD}, ["--shuffle", "x"]),
     (USAGE, "--label is no option of the format pictures", {"a/1.png": GOOD}, ["--label", "1"]),
     (BAD_DATA, "there.h5", {"a/1.png": GOOD}, ["--like", "there.h5"]),
