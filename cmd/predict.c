@@ -13,6 +13,7 @@
 #include "core/train/checkpoint_model.h"
 #include "core/train/predict.h"
 #include "core/train/stop.h"
+#include "data/pictures/picture.h"
 #include "data/sources/predictions.h"
 #include "data/tables/columns.h"
 #include "models/model.h"
@@ -505,7 +506,8 @@ const struct dpt_command dpt_cmd_predict = {
         "(with loss mse /predictions), with known labels /targets and /loss, and names as /names. "
         "Accuracy and loss by known labels go to standard error. Ranks share the samples, memory "
         "is a window of them, and any number of ranks gives the same bytes.\n\n"
-        "Samples are normalised as the job says. Pictures (PNG, JPEG) are stretched, or by --fit "
+        "Samples are normalised as the job says. Pictures (" DPT_PICTURE_FORMATS
+        ") are stretched, or by --fit "
         "cropped or padded, to the size that the model takes and made grey or colour as it wants; "
         "a folder is searched with its "
         "sub-folders, and where these are called as the classes they are the labels.\n\n"

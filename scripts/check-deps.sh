@@ -5,6 +5,7 @@
 set -u
 # shellcheck disable=SC2153  # the knobs are in capitals, the rows below are not
 : "${CC:?} ${MPICC:?} ${PKG_CONFIG:?} ${ONEDNN:?}"
+: "${TIFF:=auto} ${BMP:=auto} ${TIFF_ROOT:=}"
 : "${CUDA:=0} ${CUDA_ARCHS:=} ${CUDA_HOME:=} ${CUDNN_ROOT:=}"
 out=$1
 scratch=$(mktemp -d) || exit 1
@@ -20,6 +21,8 @@ zlib=("zlib" "zlib.h" "zlibVersion() == 0" zlib "ZLIB_ROOT=/path")
 libzip=("libzip 1.4 or later" "zip.h" "zip_source_buffer_fragment_create(0, 0, 0, 0) == 0" libzip "LIBZIP_ROOT=/path")
 png=("libpng 1.6 or later" "png.h" "png_access_version_number() == 0" libpng "PNG_ROOT=/path")
 jpeg=("libjpeg (libjpeg-turbo)" "jpeglib.h" "jpeg_std_error(NULL) == NULL" libjpeg "JPEG_ROOT=/path")
+tiff=("libtiff 4 or later" "tiffio.h" "TIFFGetVersion() == 0" libtiff "TIFF_ROOT=/path, or TIFF=0")
+bmp=("stb_image" "stb/stb_image.h" "stbi_load_from_memory == 0" stb "BMP=0")
 onednn=("oneDNN 2.6 or later" "dnnl.h" "dnnl_version() == 0" onednn "ONEDNN_ROOT=/path, or ONEDNN=0")
 
 package_of() {
@@ -109,6 +112,31 @@ need ZLIB "$ZLIB_ROOT" zlib "-lz" "${zlib[@]}"
 need LIBZIP "$LIBZIP_ROOT" libzip "-lzip" "${libzip[@]}"
 need PNG "$PNG_ROOT" libpng "-lpng" "${png[@]}"
 need JPEG "$JPEG_ROOT" libjpeg "-ljpeg" "${jpeg[@]}"
+
+# choose VARIABLE WANTED ROOT PKG 'LIBS' ROW...: a library that may be there, 1, or is not wanted, 0.
+choose() {
+    local with=0
+    case $2 in
+    auto | 1)
+        if search "$3" "$4" "$5" "$7" "$8"; then
+            with=1
+            emit "$1"
+        elif [ "$2" = 1 ]; then
+            miss "${@:6}"
+        fi
+        ;;
+    0) ;;
+    *)
+        echo "$1=$2: auto, 0 or 1" >&2
+        exit 1
+        ;;
+    esac
+    echo "WITH_$1 := $with" >>"$scratch/deps.mk"
+}
+
+choose TIFF "$TIFF" "$TIFF_ROOT" libtiff-4 "-ltiff" "${tiff[@]}"
+# A header alone: what it declares is compiled in.
+choose BMP "$BMP" "" no-package "" "${bmp[@]}"
 
 # oneDNN's threads are kept out of the way through its OpenMP, which is GCC's where the distribution built it.
 with_onednn=0

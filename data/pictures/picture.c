@@ -8,13 +8,22 @@
 #include "core/base/memory.h"
 #include "data/pictures/picture_decode.h"
 
-static const struct dpt_picture_decoder *const decoders[] = {&dpt_picture_png, &dpt_picture_jpeg};
+static const struct dpt_picture_decoder *const decoders[] = {
+    &dpt_picture_png,
+    &dpt_picture_jpeg,
+#ifdef DPT_WITH_TIFF
+    &dpt_picture_tiff,
+#endif
+#ifdef DPT_WITH_BMP
+    &dpt_picture_bmp,
+#endif
+};
 enum { DECODERS = sizeof decoders / sizeof decoders[0] };
 
 static const struct dpt_picture_decoder *find(const uint8_t *bytes, size_t n)
 {
     for (size_t i = 0; i < DECODERS; i++)
-        if (n >= decoders[i]->length && memcmp(bytes, decoders[i]->magic, decoders[i]->length) == 0)
+        if (decoders[i]->is(bytes, n))
             return decoders[i];
     return NULL;
 }
@@ -36,7 +45,7 @@ enum dpt_status dpt_picture_read(struct dpt_picture *p, const char *path, bool h
     DPT_TRY(dpt_file_read(path, DPT_PICTURE_BYTES, DPT_BAD_DATA, &bytes, &n, err));
     decoder = find((const uint8_t *)bytes, n);
     if (decoder == NULL)
-        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: is no PNG or JPEG file%s", path,
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: is no " DPT_PICTURE_FORMATS " file%s", path,
                          n == 0 ? ": it is empty" : ""));
     DPT_TRY(decoder->decode(p, path, (const uint8_t *)bytes, n, header_only, err));
 out:

@@ -1,11 +1,12 @@
 /*
- * picture: PNG and JPEG files as bytes.
+ * picture: PNG, JPEG, TIFF and BMP files as bytes.
  *
- * Decoded by libpng and libjpeg: 8 bits a channel, grey or RGB. 16 bits are cut to 8, palettes and
- * fewer bits widened, transparent pixels are blended with white, embedded colour profiles and gamma
- * are ignored, and a JPEG is rotated as its EXIF orientation says. The files are untrusted input:
- * what the libraries report is an error with the file's name, and a size is used only once the
- * memory for it is allocated.
+ * Decoded by libpng, libjpeg, and where the build has them libtiff and stb_image: 8 bits a channel,
+ * grey or RGB. 16 bits are cut to 8, palettes and fewer bits widened, transparent pixels blended
+ * with white, embedded colour profiles and gamma ignored. JPEG and TIFF are rotated as their
+ * orientation says; of several pictures in a TIFF the first one counts. The files are untrusted
+ * input: what the libraries report is an error with the file's name, and a size is used only once
+ * the memory for it is allocated.
  */
 #ifndef DPT_DATA_PICTURE_H
 #define DPT_DATA_PICTURE_H
@@ -16,6 +17,24 @@
 
 #include "core/base/error.h"
 #include "core/base/str.h"
+
+/* Those of this build, and the ends of their files' names. */
+#ifdef DPT_WITH_TIFF
+#define DPT_PICTURE_TIFF      ", TIFF"
+#define DPT_PICTURE_TIFF_ENDS ", .tif, .tiff"
+#else
+#define DPT_PICTURE_TIFF
+#define DPT_PICTURE_TIFF_ENDS
+#endif
+#ifdef DPT_WITH_BMP
+#define DPT_PICTURE_BMP      ", BMP"
+#define DPT_PICTURE_BMP_ENDS ", .bmp"
+#else
+#define DPT_PICTURE_BMP
+#define DPT_PICTURE_BMP_ENDS
+#endif
+#define DPT_PICTURE_FORMATS "PNG, JPEG" DPT_PICTURE_TIFF DPT_PICTURE_BMP
+#define DPT_PICTURE_ENDS    ".png, .jpg, .jpeg" DPT_PICTURE_TIFF_ENDS DPT_PICTURE_BMP_ENDS
 
 /* Pixels of a side, and bytes of a decoded picture, at most. */
 enum { DPT_PICTURE_SIDE = 1 << 15, DPT_PICTURE_BYTES = 1 << 29 };

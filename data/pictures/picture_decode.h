@@ -10,15 +10,22 @@
 #include "data/pictures/picture.h"
 
 struct dpt_picture_decoder {
-    const char *magic; /* a file's first bytes */
-    size_t length;
+    bool (*is)(const uint8_t *bytes, size_t n); /* by a file's first bytes */
     /* Errors: BAD_DATA, RANK; what was allocated then is the caller's to release. */
-    /* look: only how large it is. */
+    /* header_only: only how large it is. */
     enum dpt_status (*decode)(struct dpt_picture *picture, const char *path, const uint8_t *bytes,
                               size_t n, bool header_only, struct dpt_error *err);
 };
 
-extern const struct dpt_picture_decoder dpt_picture_png, dpt_picture_jpeg;
+extern const struct dpt_picture_decoder dpt_picture_png, dpt_picture_jpeg, dpt_picture_tiff,
+    dpt_picture_bmp;
+
+/* Turns and mirrors as an orientation of EXIF and TIFF, 1 to 8, says; where there are no pixels,
+ * the size alone. Errors: RANK. */
+enum dpt_status dpt_picture_orient(struct dpt_picture *p, const char *path, int orientation,
+                                   struct dpt_error *err);
+/* Pixels of `colours` channels and an opacity, shown on white. */
+void dpt_picture_flatten(const uint8_t *from, size_t n, size_t colours, uint8_t *out);
 
 /* Checks a size and, unless it is only looked at, makes room for its pixels. Errors: BAD_DATA,
  * RANK. */

@@ -87,39 +87,6 @@ static int orientation_of(const struct reading *r)
     return 1;
 }
 
-/* Turns and mirrors as an orientation says. 5 to 8 swap the sides. */
-static enum dpt_status orient(struct dpt_picture *p, const char *path, int orientation,
-                              struct dpt_error *err)
-{
-    const bool swap = orientation > 4;
-    const bool flip_x =
-        orientation == 2 || orientation == 3 || orientation == 6 || orientation == 7;
-    const bool flip_y =
-        orientation == 3 || orientation == 4 || orientation == 7 || orientation == 8;
-    const int32_t w = swap ? p->height : p->width, h = swap ? p->width : p->height;
-    const size_t c = (size_t)p->channels;
-    uint8_t *out;
-
-    if (orientation == 1)
-        return DPT_OK;
-    out = malloc((size_t)w * (size_t)h * c);
-    if (out == NULL)
-        return dpt_fail_memory(err, path, (double)w * h);
-    for (int32_t y = 0; y < h; y++)
-        for (int32_t x = 0; x < w; x++) {
-            const int32_t u = flip_x ? w - 1 - x : x, v = flip_y ? h - 1 - y : y;
-            const size_t from = swap ? (size_t)u * (size_t)p->width + (size_t)v
-                                     : (size_t)v * (size_t)p->width + (size_t)u;
-
-            memcpy(out + ((size_t)y * (size_t)w + (size_t)x) * c, p->pixels + from * c, c);
-        }
-    free(p->pixels);
-    p->pixels = out;
-    p->width = w;
-    p->height = h;
-    return DPT_OK;
-}
-
 /* Reads up to the size; false where libjpeg jumped out. */
 static bool head_of(struct reading *r, const uint8_t *bytes, size_t n)
 {
@@ -177,18 +144,17 @@ static enum dpt_status decode(struct dpt_picture *p, const char *path, const uin
     DPT_TRY(dpt_picture_room(p, path, r.jpeg.image_width, r.jpeg.image_height,
                              r.jpeg.out_color_space == JCS_GRAYSCALE ? 1 : 3, header_only, err));
     orientation = orientation_of(&r); /* finishing forgets the markers */
-    if (header_only && orientation > 4) {
-        p->width = (int32_t)r.jpeg.image_height;
-        p->height = (int32_t)r.jpeg.image_width;
-    }
-    if (header_only)
-        goto out;
-    if (!rows_of(&r, p))
+    if (!header_only && !rows_of(&r, p))
         DPT_TRY(damaged(&r, path, err));
-    DPT_TRY(orient(p, path, orientation, err));
+    DPT_TRY(dpt_picture_orient(p, path, orientation, err));
 out:
     jpeg_destroy_decompress(&r.jpeg);
     return status;
 }
 
-const struct dpt_picture_decoder dpt_picture_jpeg = {"\xff\xd8\xff", 3, decode};
+static bool is(const uint8_t *bytes, size_t n)
+{
+    return n >= 3 && memcmp(bytes, "\xff\xd8\xff", 3) == 0;
+}
+
+const struct dpt_picture_decoder dpt_picture_jpeg = {is, decode};

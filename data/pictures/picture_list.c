@@ -9,6 +9,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "data/pictures/picture.h"
+
 static enum dpt_status no_memory(const struct dpt_picture_list *list, struct dpt_error *err)
 {
     return dpt_fail_memory(err, "the list of pictures",
@@ -38,11 +40,13 @@ enum dpt_status dpt_picture_list_add(struct dpt_picture_list *list, const char *
 
 static bool is_picture_name(const char *name)
 {
-    static const char *const ends[] = {".png", ".jpg", ".jpeg"};
-    const size_t n = strlen(name);
+    static const char ends[] = DPT_PICTURE_ENDS ", ";
+    const char *dot = strrchr(name, '.');
 
-    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)
-        if (n > strlen(ends[i]) && strcasecmp(name + n - strlen(ends[i]), ends[i]) == 0)
+    /* ".jp" is the beginning of one, and no one's end. */
+    for (const char *end = ends; dot != NULL && dot > name && *end != '\0';
+         end += strcspn(end, ",") + 2)
+        if (strlen(dot) == strcspn(end, ",") && strncasecmp(dot, end, strlen(dot)) == 0)
             return true;
     return false;
 }
@@ -154,7 +158,7 @@ enum dpt_status dpt_picture_list_folder(struct dpt_picture_list *list, const cha
     DPT_TRY(walk_folder(list, folder, err));
     if (list->n == first)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
-                         "%s: holds no pictures (.png, .jpg, .jpeg), nor do its sub-folders%s%s",
+                         "%s: holds no pictures (" DPT_PICTURE_ENDS "), nor do its sub-folders%s%s",
                          folder, list->other != NULL ? "; there is " : "",
                          list->other != NULL ? list->other : ""));
     qsort(list->entries + first, list->n - first, sizeof *list->entries, by_name);

@@ -2,7 +2,7 @@
  * picture_list: the pictures in a folder, and the classes that its sub-folders stand for.
  *
  * A folder with a sub-folder a class, each with its pictures, at any depth below: what most tools
- * for images take. Files are pictures by the end of their names (.png, .jpg, .jpeg, any case);
+ * for images take. Files are pictures by the end of their names (DPT_PICTURE_ENDS, any case);
  * names that begin with a dot are passed over. Pictures stand in the order of their names, byte by
  * byte, classes in the same but numbers before words and by their value, so that 10 comes behind 9.
  */

@@ -47,18 +47,6 @@ static void give(png_structp png, png_bytep out, size_t n)
     r->at += n;
 }
 
-/* Pixels of `colours` channels and an opacity, shown on white. */
-static void flatten(const uint8_t *from, size_t n, size_t colours, uint8_t *out)
-{
-    for (size_t i = 0; i < n; i++) {
-        const unsigned alpha = from[i * (colours + 1) + colours];
-
-        for (size_t c = 0; c < colours; c++)
-            out[i * colours + c] =
-                (uint8_t)((from[i * (colours + 1) + c] * alpha + 255 * (255 - alpha) + 127) / 255);
-    }
-}
-
 /* Reads up to where the size is known, and says what is to become of the pixels. False where libpng
  * jumped out of it. */
 static bool head_of(struct reading *r, uint32_t size[2], int *channels)
@@ -122,7 +110,7 @@ static enum dpt_status decode(struct dpt_picture *p, const char *path, const uin
     if (!rows_of(&r))
         DPT_TRY(damaged(&r, path, err));
     if (r.with_alpha != NULL)
-        flatten(r.with_alpha, pixels, (size_t)p->channels, p->pixels);
+        dpt_picture_flatten(r.with_alpha, pixels, (size_t)p->channels, p->pixels);
 out:
     png_destroy_read_struct(&r.png, &r.info, NULL);
     free(r.rows);
@@ -130,7 +118,12 @@ out:
     return status;
 }
 
-const struct dpt_picture_decoder dpt_picture_png = {"\x89PNG\r\n\x1a\n", 8, decode};
+static bool is(const uint8_t *bytes, size_t n)
+{
+    return n >= 8 && memcmp(bytes, "\x89PNG\r\n\x1a\n", 8) == 0;
+}
+
+const struct dpt_picture_decoder dpt_picture_png = {is, decode};
 
 /* --- writing ---------------------------------------------------------------------------------- */
 

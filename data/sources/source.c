@@ -9,6 +9,7 @@
 #include "core/base/file.h"
 #include "core/base/memory.h"
 #include "core/base/str.h"
+#include "data/pictures/picture.h"
 #include "data/sets/parts.h"
 #include "data/sources/source_type.h"
 
@@ -135,7 +136,8 @@ static enum dpt_status format_of(const char *path, const struct dpt_source_forma
             return DPT_OK;
     }
     return dpt_fail(err, DPT_BAD_DATA,
-                    "%s: is no HDF5, IDX, npy, PNG or JPEG file and no text: nothing that can be "
+                    "%s: is no HDF5, IDX, npy, " DPT_PICTURE_FORMATS
+                    " file and no text: nothing that can be "
                     "predicted",
                     path);
 }

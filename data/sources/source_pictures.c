@@ -128,7 +128,7 @@ static enum dpt_status check_list(const struct dpt_source *s, struct dpt_error *
                             list->entries[i].path);
     if (list->empty != NULL)
         return dpt_fail(err, DPT_BAD_DATA,
-                        "%s: holds no picture (.png, .jpg, .jpeg), so there is nothing to learn "
+                        "%s: holds no picture (" DPT_PICTURE_ENDS "), so there is nothing to learn "
                         "this class from; remove the sub-folder or fill it",
                         list->empty);
     if (list->classes.n == 1 && s->spec->log != NULL && s->info.classes < 2)
@@ -460,14 +460,15 @@ static const char *name(const struct dpt_source *s, int64_t sample)
 
 const struct dpt_source_format dpt_source_pictures = {
     .name = "pictures",
-    .help = "PNG and JPEG files, or folders of them",
+    .help = DPT_PICTURE_FORMATS " files, or folders of them",
     .inputs = "FOLDER",
-    .summary = "a folder of PNG and JPEG files, with a sub-folder a class",
+    .summary = "a folder of files (" DPT_PICTURE_FORMATS "), with a sub-folder a class",
     .details =
         "FOLDER/CLASS/... with pictures at any depth become uint8 [N,C,H,W], grey where all "
         "are grey, in the order of their names. The sub-folders' names, sorted (numbers by "
-        "their value), are the classes, an attribute of /labels. Transparent is white; JPEGs "
-        "are turned upright as their EXIF says; --size stretches, unless --fit says otherwise. All "
+        "their value), are the classes, an attribute of /labels. Transparent is white; JPEG and "
+        "TIFF "
+        "are turned upright as they say; --size stretches, unless --fit says otherwise. All "
         "pictures that cannot be read are told, or left out by --skip-bad. A test set goes with "
         "--like TRAINSHARD, so that its classes have the same numbers.",
     .options = 1u << DPT_SOURCE_SIZE | 1u << DPT_SOURCE_GREY | 1u << DPT_SOURCE_LIKE |

@@ -1,4 +1,4 @@
-"""Pictures into shards: what Pillow sees in a PNG or JPEG file is what the shard holds; bad files and folders are told."""
+"""Pictures into shards: what Pillow sees in a PNG, JPEG, TIFF or BMP file is what the shard holds; bad files and folders are told."""
 
 import io
 import os
@@ -88,6 +88,38 @@ def test_jpeg(tmp_path, mode, progressive):
     want = np.asarray(read)
     want = want[None] if mode == "L" else want.transpose(2, 0, 1)
     assert got.shape == want.shape and np.abs(got.astype(int) - want).max() <= 1
+
+
+@pytest.mark.parametrize("mode, name, save", [
+    ("L", "p.bmp", {}), ("RGB", "p.BMP", {}), ("P", "p.bmp", {}), ("1", "p.bmp", {}),
+    ("L", "p.tif", {}), ("RGB", "p.tiff", {"compression": "tiff_lzw"}), ("P", "p.tif", {}), ("1", "p.tif", {"compression": "group4"}),
+    ("I;16", "p.tif", {}), ("RGBA", "p.tif", {}), ("RGB", "p.tif", {"compression": "tiff_adobe_deflate"})])
+def test_bmp_and_tiff(tmp_path, mode, name, save):
+    rgb = Image.fromarray(picture(13, 17))
+    if mode == "I;16":
+        image = Image.fromarray(rng.integers(0, 65536, (13, 17)).astype(np.uint16))
+    elif mode == "RGBA":
+        image = rgb.convert("RGBA")
+        image.putalpha(Image.fromarray(picture(13, 17, 1, seed=1)))
+    else:
+        image = rgb.convert(mode)
+    got, read = one(tmp_path, name, image, **save)
+    if mode == "I;16":
+        want = np.round(np.asarray(read).astype(float) / 257)[None]
+    elif mode in ("L", "1"):
+        want = np.asarray(read.convert("L"))[None]
+    else:
+        want = np.asarray(on_white(read)).transpose(2, 0, 1)
+    assert got.shape == want.shape and np.abs(got.astype(int) - want).max() <= (2 if mode in ("RGBA", "I;16") else 0)
+
+
+@pytest.mark.parametrize("orientation", [1, 3, 5, 6, 8])
+def test_tiff_is_turned_upright(tmp_path, orientation):
+    image = Image.fromarray(picture(24, 40))
+    got, _ = one(tmp_path, "p.tif", image, tiffinfo={274: orientation})
+    image.getexif()[0x0112] = orientation
+    want = np.asarray(ImageOps.exif_transpose(image)).transpose(2, 0, 1)
+    assert got.shape == want.shape and (got == want).all()
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -210,8 +242,8 @@ GOOD = Image.new("L", (4, 4), 7)
     (BAD_DATA, "loose.png: lies beside the sub-folders", {"a/1.png": GOOD, "loose.png": GOOD}, []),
     (BAD_DATA, "empty: holds no picture", {"a/1.png": GOOD, "b/1.png": GOOD, "empty/x.txt": b""}, []),
     (BAD_DATA, "--size 4x4 makes all of one size", {"a/1.png": GOOD, "b/1.png": Image.new("L", (5, 4))}, []),
-    (BAD_DATA, "b/1.png: is no PNG or JPEG file: it is empty", {"a/1.png": GOOD, "b/1.png": b""}, []),
-    (BAD_DATA, "b/1.png: is no PNG or JPEG file", {"a/1.png": GOOD, "b/1.png": b"GIF89a...."}, ["--size", "4x4"]),
+    (BAD_DATA, "b/1.png: is no PNG, JPEG, TIFF, BMP file: it is empty", {"a/1.png": GOOD, "b/1.png": b""}, []),
+    (BAD_DATA, "b/1.png: is no PNG, JPEG, TIFF, BMP file", {"a/1.png": GOOD, "b/1.png": b"GIF89a...."}, ["--size", "4x4"]),
     (USAGE, "--size 4: must be height and width", {"a/1.png": GOOD}, ["--size", "4"]),
     (USAGE, "--size 0x4: must be height and width", {"a/1.png": GOOD}, ["--size", "0x4"]),
     (USAGE, "--fit fill: stretch, crop or pad", {"a/1.png": GOOD}, ["--fit", "fill"]),
@@ -240,7 +272,7 @@ def test_pictures_for_print_are_refused(tmp_path):
         folder_of(tmp_path / "in", {"a/1.jpg": cmyk, "b/1.png": GOOD}))
 
 
-@pytest.mark.parametrize("form", ["PNG", "JPEG"])
+@pytest.mark.parametrize("form", ["PNG", "JPEG", "TIFF", "BMP"])
 def test_cut_off_pictures_are_told(tmp_path, form):
     whole = encoded(Image.fromarray(picture(40, 40)), form)
     folder = folder_of(tmp_path / "in", {"a/0.png": Image.new("RGB", (40, 40)), "b/1.png": whole})
@@ -257,7 +289,7 @@ def test_a_size_that_no_memory_holds_is_not_believed(tmp_path):
     bad(BAD_DATA, "b/1.png: ", tmp_path, "pictures", folder_of(tmp_path / "in", {"a/1.png": GOOD, "b/1.png": bytes(whole)}))
 
 
-@pytest.mark.parametrize("form", ["PNG", "JPEG"])
+@pytest.mark.parametrize("form", ["PNG", "JPEG", "TIFF", "BMP"])
 def test_damage_never_crashes(tmp_path, form):
     """Any change of some bytes: a shard, or one line that names the file."""
     draw = random.Random(form)

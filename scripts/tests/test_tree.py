@@ -25,6 +25,8 @@ LIBRARIES = {
     r"jansson\.h": r"core/state/history\.c|core/interchange/safetensors\.c|core/base/tests/",
     r"png\.h": r"data/pictures/picture_png\.c",
     r"jpeglib\.h|jerror\.h": r"data/pictures/picture_jpeg\.c",
+    r"tiffio\.h": r"data/pictures/picture_tiff\.c",
+    r"stb/.*": r"data/pictures/picture_bmp\.c",
     r"zip\.h": r"core/interchange/",
     r"cmocka\.h": r".*/tests/",
 }

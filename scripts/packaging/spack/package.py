@@ -31,6 +31,7 @@ class Dptrain(MakefilePackage):
     depends_on("libzip@1.4:")
     depends_on("libpng@1.6:")
     depends_on("jpeg")
+    depends_on("libtiff@4:")
     depends_on("onednn@2.6:", when="+onednn")
 
     # The knob of the Makefile that says where a library lies, and the library.
@@ -42,6 +43,7 @@ class Dptrain(MakefilePackage):
         "LIBZIP_ROOT": "libzip",
         "PNG_ROOT": "libpng",
         "JPEG_ROOT": "jpeg",
+        "TIFF_ROOT": "libtiff",
     }
 
     def knobs(self):

@@ -1,0 +1,53 @@
+/* What becomes of pixels that a format stores otherwise: on their side, or with an opacity. */
+#include <string.h>
+
+#include "data/pictures/picture_decode.h"
+
+/* 5 to 8 swap the sides. */
+enum dpt_status dpt_picture_orient(struct dpt_picture *p, const char *path, int orientation,
+                                   struct dpt_error *err)
+{
+    const bool swap = orientation > 4;
+    const bool flip_x =
+        orientation == 2 || orientation == 3 || orientation == 6 || orientation == 7;
+    const bool flip_y =
+        orientation == 3 || orientation == 4 || orientation == 7 || orientation == 8;
+    const int32_t w = swap ? p->height : p->width, h = swap ? p->width : p->height;
+    const size_t c = (size_t)p->channels;
+    uint8_t *out;
+
+    if (orientation < 2 || orientation > 8)
+        return DPT_OK;
+    if (p->pixels == NULL) { /* only how large it is */
+        p->width = w;
+        p->height = h;
+        return DPT_OK;
+    }
+    out = malloc((size_t)w * (size_t)h * c);
+    if (out == NULL)
+        return dpt_fail_memory(err, path, (double)w * h);
+    for (int32_t y = 0; y < h; y++)
+        for (int32_t x = 0; x < w; x++) {
+            const int32_t u = flip_x ? w - 1 - x : x, v = flip_y ? h - 1 - y : y;
+            const size_t from = swap ? (size_t)u * (size_t)p->width + (size_t)v
+                                     : (size_t)v * (size_t)p->width + (size_t)u;
+
+            memcpy(out + ((size_t)y * (size_t)w + (size_t)x) * c, p->pixels + from * c, c);
+        }
+    free(p->pixels);
+    p->pixels = out;
+    p->width = w;
+    p->height = h;
+    return DPT_OK;
+}
+
+void dpt_picture_flatten(const uint8_t *from, size_t n, size_t colours, uint8_t *out)
+{
+    for (size_t i = 0; i < n; i++) {
+        const unsigned alpha = from[i * (colours + 1) + colours];
+
+        for (size_t c = 0; c < colours; c++)
+            out[i * colours + c] =
+                (uint8_t)((from[i * (colours + 1) + c] * alpha + 255 * (255 - alpha) + 127) / 255);
+    }
+}
