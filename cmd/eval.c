@@ -1,8 +1,12 @@
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "cmd/job_command.h"
+#include "cmd/output.h"
+#include "core/base/json.h"
 #include "core/train/trainer.h"
+#include "models/model.h"
 
 static const struct {
     const char *name;
@@ -13,17 +17,85 @@ static const struct {
     {"train", DPT_PART_TRAIN},
 };
 
+static void print_classes(const struct dpt_trainer *t, struct dpt_str *out)
+{
+    const int32_t n = dpt_graph_outputs(&t->model.graph);
+
+    dpt_str_printf(out, "  %5s %10s %9s %9s %9s\n", "class", "samples", "precision", "recall",
+                   "F1");
+    for (int32_t k = 0; k < n; k++) {
+        const struct dpt_class_score c = dpt_scores_class(t->confusion, n, k);
+
+        dpt_str_printf(out, "  %5d %10.6g %9.4f %9.4f %9.4f\n", k, c.weight, c.precision, c.recall,
+                       c.f1);
+    }
+}
+
+static void write_classes(const struct dpt_trainer *t, struct dpt_json *j)
+{
+    const int32_t n = dpt_graph_outputs(&t->model.graph);
+
+    dpt_json_array(j, "classes");
+    for (int32_t k = 0; k < n; k++) {
+        const struct dpt_class_score c = dpt_scores_class(t->confusion, n, k);
+
+        dpt_json_object(j, NULL);
+        dpt_json_int(j, "class", k);
+        dpt_json_real(j, "samples", c.weight);
+        dpt_json_real(j, "chosen", c.chosen);
+        dpt_json_real(j, "precision", c.precision);
+        dpt_json_real(j, "recall", c.recall);
+        dpt_json_real(j, "f1", c.f1);
+        dpt_json_end(j);
+    }
+    dpt_json_end(j);
+    dpt_json_array(j, "confusion");
+    for (int32_t k = 0; k < n; k++) {
+        dpt_json_array(j, NULL);
+        for (int32_t i = 0; i < n; i++)
+            dpt_json_real(j, NULL, t->confusion[(size_t)k * (size_t)n + (size_t)i]);
+        dpt_json_end(j);
+    }
+    dpt_json_end(j);
+}
+
+/* One object. Samples are counted by their weights, where they have any. */
+static enum dpt_status write_result(const struct dpt_trainer *t, const struct dpt_split *split,
+                                    const struct dpt_metric_sums *sums, struct dpt_error *err)
+{
+    struct dpt_json j = {.file = stdout};
+
+    dpt_json_object(&j, NULL);
+    dpt_json_text(&j, "split", split->name);
+    dpt_json_int(&j, "samples", sums->samples);
+    dpt_json_real(&j, "weight", sums->weight);
+    dpt_json_real(&j, "loss", dpt_metric_sums_loss(sums));
+    if (t->model.loss.kind == DPT_LOSS_CROSS_ENTROPY)
+        dpt_json_real(&j, "accuracy", dpt_metric_sums_accuracy(sums));
+    for (const struct dpt_score *row = dpt_scores; row->name != NULL; row++)
+        if (!isnan(dpt_score_value(&t->scores, row)))
+            dpt_json_real(&j, row->name, dpt_score_value(&t->scores, row));
+    if (t->confusion != NULL) {
+        dpt_json_bool(&j, "uneven", t->scores.uneven);
+        write_classes(t, &j);
+    }
+    dpt_json_end(&j);
+    return dpt_json_finish(&j, "the results", err);
+}
+
 static enum dpt_status print_result(const struct dpt_trainer *t, const struct dpt_split *split,
-                                    const struct dpt_metric_sums *metric_sums,
+                                    const struct dpt_metric_sums *sums, bool classes,
                                     struct dpt_error *err)
 {
     struct dpt_str text = {0};
+    char scores[DPT_SCORES_TEXT];
 
-    dpt_trainer_tell(t, split->name, metric_sums, &t->scores, 6, &text);
-    if (!text.failed)
-        fputs(text.text, stdout);
-    dpt_str_release(&text);
-    return text.failed ? dpt_fail_memory(err, "the results", 0) : DPT_OK;
+    dpt_trainer_tell(t, split->name, sums, &t->scores, 6, &text);
+    if (classes && t->confusion != NULL) {
+        dpt_str_printf(&text, "%s\n", dpt_scores_text(&t->scores, true, "  ", "\n  ", scores));
+        print_classes(t, &text);
+    }
+    return dpt_output_text(&text, "the results", err);
 }
 
 static enum dpt_status evaluate(struct dpt_cli *cli, const struct dpt_job *job,
@@ -50,9 +122,12 @@ static enum dpt_status evaluate(struct dpt_cli *cli, const struct dpt_job *job,
         DPT_TRY(dpt_fail(err, DPT_BAD_JOB, "data.%s: the job names none to evaluate on",
                          splits[i].name));
     DPT_TRY(dpt_job_command_load_weights(cli, &t, err));
+    t.all_scores = dpt_cli_has(cli, "--classes") || dpt_cli_has(cli, "--json");
     DPT_TRY(dpt_trainer_evaluate(&t, by_index[i], &metric_sums, err));
     if (comm->world.rank == 0)
-        status = print_result(&t, by_index[i], &metric_sums, err);
+        status = dpt_cli_has(cli, "--json") ? write_result(&t, by_index[i], &metric_sums, err)
+                                            : print_result(&t, by_index[i], &metric_sums,
+                                                           dpt_cli_has(cli, "--classes"), err);
 out:
     if (t.comm != NULL)
         dpt_trainer_close(&t);
@@ -67,6 +142,8 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 static const struct dpt_cli_option options[] = {
     DPT_WEIGHTS_CLI_OPTIONS,
     {"--split", "NAME", "test (the default), valid or train"},
+    {"--classes", NULL, "precision, recall and F1 of each class, and more that is said of classes"},
+    {"--json", NULL, "one JSON object, with all of that and the confusion of the classes"},
     DPT_JOB_CLI_OPTIONS,
     {0},
 };
@@ -78,7 +155,11 @@ const struct dpt_command dpt_cmd_eval = {
     .details =
         "Evaluates each sample once, shared out over all ranks, and prints one line. C may also be "
         "weights in safetensors or npz, from PyTorch or NumPy, for the job's model; left out, the "
-        "job's init.from is taken.\n\n"
+        "job's init.from is taken. Where the most frequent class has over three times as many "
+        "samples as "
+        "the rarest one, it says so, and how many of that are found. --classes tells balanced "
+        "accuracy, precision, recall, F1, ROC AUC and top-5 accuracy: of class 1 where there are "
+        "two, else means over the classes.\n\n"
         "  mpirun -np 2 dptrain eval configs/mnist-cnn.yaml --checkpoint runs/mnist-cnn\n"
         "  dptrain eval job.yaml --checkpoint weights.safetensors --map-by-order",
     .options = options,

@@ -11,6 +11,9 @@
  * then each output's sums of absolute and of squared errors. */
 enum { LOSS, CORRECT, SAMPLES, WEIGHT, SUMS };
 
+/* So many probabilities are kept for the scores of an evaluation, else none. */
+enum { MOST_SAID = 1 << 26 };
+
 struct eval_work {
     struct dpt_trainer *t;
     struct dpt_split *split;
@@ -18,12 +21,26 @@ struct eval_work {
     int64_t micros; /* micro-batches of a whole step */
     size_t sums;    /* of a micro-batch */
     int32_t outputs;
+    struct dpt_said said; /* width 0: nothing is kept of each sample */
 };
 
 /* Whether a model's outputs are numbers to be compared with targets one by one. */
 static bool is_regression(const struct dpt_trainer *t)
 {
     return t->model.loss.kind == DPT_LOSS_MSE;
+}
+
+/* What is kept of each sample for the scores of classes. */
+static int32_t said_width(const struct dpt_trainer *t, const struct dpt_split *split)
+{
+    const int32_t outputs = dpt_graph_outputs(&t->model.graph);
+    const int64_t all =
+        t->all_scores && split->sampler.samples <= MOST_SAID / outputs ? outputs : 0;
+
+    if (is_regression(t) || split->set->target != DPT_TARGET_CLASS || outputs < 2 ||
+        outputs > DPT_SCORES_CLASSES)
+        return 0;
+    return DPT_SAID_PROBABILITY + (outputs == 2 ? 1 : (int32_t)all);
 }
 
 static size_t count_sums(const struct dpt_trainer *t)
@@ -52,9 +69,10 @@ enum dpt_status dpt_trainer_open_evaluation(struct dpt_trainer *t, struct dpt_er
             micro = t->data.split[i].sampler.micro;
         }
     DPT_TRY(DPT_ALLOCATE(t->sums, (size_t)most * count_sums(t), "an evaluation", err));
-    if (is_regression(t) && micro > 0)
+    /* The outputs of a micro-batch, and of one sample the probabilities. */
+    if (micro > 0)
         DPT_TRY(DPT_ALLOCATE(t->outputs,
-                             (size_t)t->team.threads * (size_t)micro *
+                             (size_t)t->team.threads * ((size_t)micro + 1) *
                                  (size_t)dpt_graph_outputs(&t->model.graph),
                              "an evaluation", err));
 out:
@@ -65,8 +83,10 @@ void dpt_trainer_close_evaluation(struct dpt_trainer *t)
 {
     dpt_free(t->sums);
     dpt_free(t->outputs);
+    dpt_free(t->confusion);
     t->sums = NULL;
     t->outputs = NULL;
+    t->confusion = NULL;
 }
 
 /* Adds a micro-batch's errors in the targets' units, which those of the data set have. */
@@ -89,6 +109,17 @@ static void add_errors(const struct eval_work *w, const struct dpt_batch *batch,
     }
 }
 
+/* Keeps what a micro-batch's classes are said to be, where its samples stand in the evaluation. */
+static void keep_said(const struct eval_work *w, const struct dpt_batch *batch, int32_t micro_batch,
+                      const float *outputs, float *probabilities)
+{
+    const struct dpt_sampler *s = &w->split->sampler;
+    const int64_t first = w->view.step * s->global + (int64_t)micro_batch * s->micro;
+
+    for (int32_t i = 0; i < batch->count; i++, outputs += w->outputs)
+        dpt_said_put(&w->said, first + i, batch->labels[i], outputs, probabilities);
+}
+
 static void evaluate_part(void *arg, int thread)
 {
     struct eval_work *w = arg;
@@ -97,10 +128,11 @@ static void evaluate_part(void *arg, int thread)
     const int32_t n = w->view.last - w->view.first;
     const int32_t end = w->view.first + n * (thread + 1) / t->team.threads;
     struct dpt_batch batch = {0};
-    float *outputs =
-        t->outputs == NULL
-            ? NULL
-            : t->outputs + (size_t)thread * (size_t)w->split->sampler.micro * (size_t)w->outputs;
+    const size_t micro = (size_t)w->split->sampler.micro, width = (size_t)w->outputs;
+    float *outputs = NULL;
+
+    if (is_regression(t) || w->said.width > 0)
+        outputs = t->outputs + (size_t)thread * (micro + 1) * width;
 
     for (int32_t i = w->view.first + n * thread / t->team.threads; i < end; i++) {
         struct dpt_metric_sums metric_sums = {0};
@@ -119,7 +151,9 @@ static void evaluate_part(void *arg, int thread)
         sums[CORRECT] = metric_sums.correct;
         sums[SAMPLES] = (double)metric_sums.samples;
         sums[WEIGHT] = metric_sums.weight;
-        if (outputs != NULL)
+        if (w->said.width > 0)
+            keep_said(w, &batch, i, outputs, outputs + micro * width);
+        else if (outputs != NULL)
             add_errors(w, &batch, outputs, sums + SUMS);
     }
 }
@@ -133,6 +167,10 @@ static enum dpt_status evaluate_rank(struct eval_work *w, struct dpt_error *err)
     DPT_TRY(dpt_fault_strike_evaluation(&w->t->fault, w->t->comm->world.rank, w->t->progress.step,
                                         err));
     memset(w->t->sums, 0, (size_t)micro_batches(w->split) * w->sums * sizeof *w->t->sums);
+    if (w->said.width > 0)
+        DPT_TRY(DPT_ALLOCATE(w->said.rows,
+                             (size_t)w->split->sampler.samples * (size_t)w->said.width,
+                             "an evaluation", err));
     DPT_TRY(dpt_loader_seek(w->split->loader, 0, 0, err));
     for (int64_t step = 0; step < steps; step++) {
         DPT_TRY(dpt_loader_next(w->split->loader, &w->view, err));
@@ -146,7 +184,15 @@ out:
 static enum dpt_status score(const struct eval_work *w, double weight, struct dpt_error *err)
 {
     double *errors = w->t->sums + SUMS;
+    const size_t cells = (size_t)w->outputs * (size_t)w->outputs;
 
+    if (w->said.width > 0) {
+        dpt_free(w->t->confusion);
+        if (DPT_ALLOCATE(w->t->confusion, cells, "an evaluation", err) != DPT_OK)
+            return err->status;
+        return dpt_scores_classes(&w->t->scores, w->split->set, &w->split->sampler, &w->said,
+                                  w->t->confusion, err);
+    }
     if (!is_regression(w->t))
         return DPT_OK;
     for (int64_t i = 1; i < micro_batches(w->split); i++)
@@ -166,6 +212,7 @@ enum dpt_status dpt_evaluate_split(struct dpt_trainer *t, struct dpt_split *spli
         .micros = split->sampler.global / split->sampler.micro,
         .sums = count_sums(t),
         .outputs = dpt_graph_outputs(&t->model.graph),
+        .said = {.outputs = dpt_graph_outputs(&t->model.graph), .width = said_width(t, split)},
     };
     const int64_t n = micro_batches(split);
     char word[32];
@@ -179,6 +226,9 @@ enum dpt_status dpt_evaluate_split(struct dpt_trainer *t, struct dpt_split *spli
     /* Each number is on one rank and zero on the others, so the ranks' sum is exact; then all add
      * in the same order. */
     DPT_TRY(dpt_group_sum_doubles(&t->comm->world, t->sums, t->sums, (size_t)n * w.sums, err));
+    if (w.said.width > 0)
+        DPT_TRY(dpt_group_sum_floats(&t->comm->world, w.said.rows, w.said.rows,
+                                     (size_t)split->sampler.samples * (size_t)w.said.width, err));
     *total = (struct dpt_metric_sums){0};
     for (int64_t i = 0; i < n; i++) {
         const double *sums = t->sums + (size_t)i * w.sums;
@@ -194,6 +244,7 @@ enum dpt_status dpt_evaluate_split(struct dpt_trainer *t, struct dpt_split *spli
     DPT_TRY(dpt_group_agree(
         &t->comm->world, t->comm->world.rank == 0 ? score(&w, total->weight, err) : DPT_OK, err));
 out:
+    dpt_free(w.said.rows);
     return status;
 }
 
@@ -208,11 +259,18 @@ void dpt_trainer_tell(const struct dpt_trainer *t, const char *split,
         dpt_str_printf(out, "accuracy %.4f, ", dpt_metric_sums_accuracy(sums));
     dpt_str_printf(out, "loss %.*g%s%s on %s samples", digits, dpt_metric_sums_loss(sums),
                    t->targets.used ? " of scaled targets" : "",
-                   dpt_scores_text(scores, ", ", ", ", scored),
+                   dpt_scores_text(scores, false, ", ", ", ", scored),
                    dpt_group_digits(samples, sums->samples));
     if (t->targets.used)
         dpt_str_printf(out, ", MAE and RMSE in their units");
     if (sums->weight != (double)sums->samples)
         dpt_str_printf(out, " (weights sum to %.6g)", sums->weight);
     dpt_str_printf(out, "\n");
+    if (scores->uneven)
+        dpt_str_printf(out,
+                       "  classes are uneven: %.1f %% of these are of class %d, of which %.1f %% "
+                       "are found;\n  always saying class %d has accuracy %.4f; balanced accuracy "
+                       "is %.4f\n",
+                       100 * scores->rare_share, scores->rare, 100 * scores->rare_recall,
+                       scores->common, scores->common_share, scores->balanced_accuracy);
 }

@@ -159,22 +159,6 @@ static enum dpt_status collect(struct work *w, const float *mine, float *all, in
     return dpt_group_gatherv(world, 0, mine, all, &w->scaled, err);
 }
 
-/* The softmax of a row, and the first of its largest values. */
-static int32_t soften(const float *logits, int32_t n, float *out)
-{
-    int32_t best = 0;
-    double sum = 0;
-
-    for (int32_t k = 1; k < n; k++)
-        if (logits[k] > logits[best])
-            best = k;
-    for (int32_t k = 0; k < n; k++)
-        sum += exp((double)logits[k] - (double)logits[best]);
-    for (int32_t k = 0; k < n; k++)
-        out[k] = (float)(exp((double)logits[k] - (double)logits[best]) / sum);
-    return best;
-}
-
 static void soften_part(void *arg, int thread)
 {
     struct work *w = arg;
@@ -183,7 +167,7 @@ static void soften_part(void *arg, int thread)
 
     for (int64_t i = total * thread / w->t->team.threads; i < end; i++)
         w->labels[i] =
-            soften(w->all + i * w->outputs, w->outputs, w->probabilities + i * w->outputs);
+            dpt_softmax(w->all + i * w->outputs, w->outputs, w->probabilities + i * w->outputs);
 }
 
 /* Rank 0: a row of targets as the loss takes it. */

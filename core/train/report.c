@@ -375,14 +375,16 @@ static enum dpt_status report_set(struct dpt_run *run, const char *split,
     const double loss = dpt_metric_sums_loss(sums);
     const bool shown =
         step == t->steps || step % t->steps_per_epoch != 0 || epoch_of(t) % run->epochs_shown == 0;
-    char accuracy[DIGITS], scored[DPT_SCORES_TEXT];
+    char accuracy[DIGITS], scored[DPT_SCORES_TEXT], balanced[DIGITS + 32] = "";
 
     if (split == NULL)
         run->last_loss = loss;
+    if (scores->uneven)
+        snprintf(balanced, sizeof balanced, "  balanced accuracy %.4f", scores->balanced_accuracy);
     (shown ? dpt_log_info : dpt_log_detail)(
-        t->log, "epoch %lld  step %lld  %s loss %.4g%s%s%s", (long long)epoch_of(t), step,
+        t->log, "epoch %lld  step %lld  %s loss %.4g%s%s%s%s", (long long)epoch_of(t), step,
         split != NULL ? split : "train", loss, accuracy_text(run, sums, accuracy),
-        dpt_scores_text(scores, "  ", "  ", scored), more);
+        dpt_scores_text(scores, false, "  ", "  ", scored), balanced, more);
     begin_means(run, split != NULL ? "eval" : "epoch", split, sums);
     for (const struct dpt_score *row = dpt_scores; row->name != NULL; row++)
         if (!isnan(dpt_score_value(scores, row)))

@@ -9,9 +9,15 @@
 #define AT(member) .offset = offsetof(struct dpt_scores, member)
 
 const struct dpt_score dpt_scores[] = {
-    {"mae", "MAE", "%.5g", AT(mae)},
-    {"rmse", "RMSE", "%.5g", AT(rmse)},
-    {"r2", "R2", "%.4f", AT(r2)},
+    {"mae", "MAE", "%.5g", false, AT(mae)},
+    {"rmse", "RMSE", "%.5g", false, AT(rmse)},
+    {"r2", "R2", "%.4f", false, AT(r2)},
+    {"balanced_accuracy", "balanced accuracy", "%.4f", true, AT(balanced_accuracy)},
+    {"precision", "precision", "%.4f", true, AT(precision)},
+    {"recall", "recall", "%.4f", true, AT(recall)},
+    {"f1", "F1", "%.4f", true, AT(f1)},
+    {"roc_auc", "ROC AUC", "%.4f", true, AT(roc_auc)},
+    {"top5_accuracy", "top-5 accuracy", "%.4f", true, AT(top5)},
     {0},
 };
 
@@ -19,10 +25,11 @@ void dpt_scores_clear(struct dpt_scores *scores)
 {
     for (const struct dpt_score *row = dpt_scores; row->name != NULL; row++)
         *(double *)(void *)((char *)scores + row->offset) = NAN;
+    scores->uneven = false;
 }
 
-const char *dpt_scores_text(const struct dpt_scores *scores, const char *front, const char *between,
-                            char buf[DPT_SCORES_TEXT])
+const char *dpt_scores_text(const struct dpt_scores *scores, bool classes, const char *front,
+                            const char *between, char buf[DPT_SCORES_TEXT])
 {
     size_t n = 0;
 
@@ -31,7 +38,7 @@ const char *dpt_scores_text(const struct dpt_scores *scores, const char *front, 
         const double value = dpt_score_value(scores, row);
         char digits[32];
 
-        if (isnan(value))
+        if (isnan(value) || row->classes != classes)
             continue;
         snprintf(digits, sizeof digits, row->format, value);
         snprintf(buf + n, DPT_SCORES_TEXT - n, "%s%s %s", n == 0 ? front : between, row->label,

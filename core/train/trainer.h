@@ -171,8 +171,10 @@ struct dpt_trainer {
     /* Metric sums of an evaluation, by micro-batch; they are added in their order, whichever rank
      * computed them. Owner: evaluate.c. */
     double *sums;
-    float *outputs;           /* [threads][micro][outputs] of one; NULL: nobody looks at them */
+    float *outputs; /* of one, and room for probabilities: [threads][micro + 1][outputs] */
     struct dpt_scores scores; /* of the last one; rank 0's */
+    double *confusion;        /* likewise, [outputs][outputs] true by chosen class; NULL: none */
+    bool all_scores;          /* also those that take long: the ROC AUC of more than two classes */
     struct dpt_requests requests;
     struct dpt_progress progress;
     struct dpt_loss_scale scale;    /* for gradients in half floats; else 1 */
