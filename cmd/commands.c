@@ -11,7 +11,7 @@
 // clang-format off
 #define COMMANDS(X)                                                                                \
     X(train) X(eval) X(predict) X(bench) X(plan) X(report) X(export) X(convert) X(inspect)         \
-    X(watch) X(compare) X(doctor) X(schema) X(completion) X(man) X(init)
+    X(watch) X(compare) X(doctor) X(layers) X(schema) X(completion) X(man) X(init)
 // clang-format on
 
 #define X(name) extern const struct dpt_command dpt_cmd_##name;

@@ -219,7 +219,7 @@ static const struct dpt_option options[] = {
      .value_text = "list of layers",
      .alternatives = &layer_forms,
      .help = "one after another: `relu`, `dense: 10`, `conv: {channels: 32}`; `add: NAME` and the "
-             "like join; dptrain man has all of them"},
+             "like join; `dptrain layers` lists all"},
     {0},
 };
 

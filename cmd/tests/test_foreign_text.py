@@ -98,6 +98,7 @@ COMMANDS = {
         (f / f"{PATH}.yaml").write_text(f"name: x\n{json.dumps(EVIL)}: 1\nlr\033: 2\n"),
         run("schema", "--check", f / f"{PATH}.yaml", code=78)),
     "completion": lambda f, j, s, o: (run("completion", "bash"), run("completion", EVIL, code=2)),
+    "layers": lambda f, j, s, o: (run("layers"), run("layers", EVIL, code=2)),
     "man": lambda f, j, s, o: run("man"),
     "init": lambda f, j, s, o: run("init", s, "--output", "-"),
 }

@@ -68,6 +68,25 @@ def test_layers_exit_codes_and_formats(page):
         assert words in text, words
 
 
+def test_layers_has_what_the_page_has(page):
+    """`dptrain layers`: each kind once in its group, with its keys; by name all that is known of them."""
+    page, listed = page.read_text(), dpt.run("layers")
+    assert listed.code == 0 and listed.err == "" and all(len(line) <= 80 for line in listed.out.splitlines()), listed
+    kinds = re.findall(r"^(?:\\-|type:) \\fB(\w+)\\fR:$", page, re.M)
+    assert len(kinds) > 40 and sorted(re.findall(r"^  (\w+)  ", listed.out, re.M)) == sorted(kinds)
+    assert re.findall(r"^([a-z.]+): ", listed.out, re.M) == ["model", "model.layers", "loss", "optimizer", "schedule"]
+    conv = " ".join(re.search(r"^  conv  (.*?)^  \S", listed.out, re.M | re.S)[1].split())
+    keys = re.findall(r"^\\fBconv\.(\w+)\\fR$", page, re.M)
+    assert "channels" in keys and all(f"{key}: " in conv or f"{key} (must be given)" in conv for key in keys), conv
+    some = dpt.run("layers", "maxpool", "linear", "optimizer").out
+    assert re.findall(r"^  (\w+)  ", some, re.M) == ["linear", "maxpool", "sgd", "adam", "adamw", "lion", "rmsprop",
+                                                     "linear"]
+    assert "maxpool.stride" in some and "step of the window; auto: its size" in some and "default 1e-8" in some
+    for word, says in (("batchnrom", "did you mean 'batchnorm'?"), ("12345678", "`dptrain layers` lists all")):
+        wrong = dpt.run("layers", word)
+        assert wrong.code == 2 and says in wrong.err and len(wrong.err.splitlines()) == 1, wrong
+
+
 def test_make_install(tmp_path):
     """Where distributions expect them, below DESTDIR; uninstall leaves no file."""
     build, root = tmp_path / "build", tmp_path / "root"  # not the suite's: its knobs may be others

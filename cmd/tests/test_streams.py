@@ -25,6 +25,7 @@ WORDS = {
     "watch": ["R", "--once"],
     "compare": ["R", "R"],
     "doctor": ["--output", "O"],
+    "layers": [],
     "schema": [],
     "completion": ["bash"],
     "man": [],

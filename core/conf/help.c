@@ -31,6 +31,35 @@ static void write_item(const char *name, const char *help, size_t indent, struct
     dpt_str_wrap(out, help, HELP_COLUMN, HELP_COLUMN, WIDTH);
 }
 
+/* The dotted name behind `prefix`, "" for none. */
+static void write_visit(const struct dpt_option_visit *at, const char *prefix, struct dpt_str *out)
+{
+    const struct dpt_option *row = at->row;
+    const size_t indent = STEP * (1 + (size_t)at->depth);
+    struct dpt_str described = {0};
+    char name[NAME];
+
+    if (row == NULL) {
+        snprintf(name, sizeof name, "type: %s", at->variant);
+        write_item(name, at->summary == NULL ? "" : at->summary, indent, out);
+        return;
+    }
+    snprintf(name, sizeof name, "%s%s%s", prefix, prefix[0] == '\0' ? "" : ".", at->path);
+    write_item(name, row->help == NULL ? "" : row->help, indent, out);
+    if (row->type == DPT_OPT_SECTION)
+        return;
+    dpt_option_describe(row, &described);
+    dpt_str_printf(out, "%*s", HELP_COLUMN, "");
+    dpt_str_wrap(out, described.text != NULL ? described.text : "", HELP_COLUMN, HELP_COLUMN,
+                 WIDTH);
+    dpt_str_release(&described);
+}
+
+void dpt_option_help(const struct dpt_option_visit *at, struct dpt_str *out)
+{
+    write_visit(at, "", out);
+}
+
 /* A help text on its way. */
 struct help {
     struct dpt_str *out;
@@ -40,29 +69,12 @@ struct help {
 static void visit(void *arg, const struct dpt_option_visit *at)
 {
     const struct help *h = arg;
-    const struct dpt_option *row = at->row;
-    const size_t indent = STEP * (1 + (size_t)at->depth);
-    struct dpt_str described = {0};
-    char name[NAME];
 
     if (at->listed) /* the row that reads the list says what is in it */
         return;
-    if (row == NULL) {
-        snprintf(name, sizeof name, "type: %s", at->variant);
-        write_item(name, at->summary == NULL ? "" : at->summary, indent, h->out);
-        return;
-    }
-    snprintf(name, sizeof name, "%s%s%s", h->prefix, h->prefix[0] == '\0' ? "" : ".", at->path);
-    if (row->type == DPT_OPT_SECTION || row->type == DPT_OPT_VARIANT)
+    if (at->row != NULL && (at->row->type == DPT_OPT_SECTION || at->row->type == DPT_OPT_VARIANT))
         dpt_str_printf(h->out, "\n");
-    write_item(name, row->help == NULL ? "" : row->help, indent, h->out);
-    if (row->type == DPT_OPT_SECTION)
-        return;
-    dpt_option_describe(row, &described);
-    dpt_str_printf(h->out, "%*s", HELP_COLUMN, "");
-    dpt_str_wrap(h->out, described.text != NULL ? described.text : "", HELP_COLUMN, HELP_COLUMN,
-                 WIDTH);
-    dpt_str_release(&described);
+    write_visit(at, h->prefix, h->out);
 }
 
 void dpt_options_help(const struct dpt_option *table, const char *prefix, struct dpt_str *out)

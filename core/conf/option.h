@@ -230,6 +230,9 @@ struct dpt_option_visit {
 void dpt_options_walk(const struct dpt_option *table,
                       void (*visit)(void *arg, const struct dpt_option_visit *at), void *arg);
 
+/* Writes what dpt_options_help says of one row, or of a variant where `row` is NULL. */
+void dpt_option_help(const struct dpt_option_visit *at, struct dpt_str *out);
+
 /* "whole number in 1 … 64 or auto; default 32"; adds it to out. */
 void dpt_option_describe(const struct dpt_option *row, struct dpt_str *out);
 

@@ -1,0 +1,164 @@
+/* `dptrain layers`: what a job can name: layers, models, losses, optimizers, schedules. */
+#include <stdio.h>
+#include <string.h>
+
+#include "cmd/cmd.h"
+#include "core/base/str.h"
+#include "core/train/job.h"
+
+enum { COLUMN = 20, MOST = 256 };
+
+/* A listing on its way. A group is a key that takes one of several kinds ("optimizer"). */
+struct listing {
+    const char *const *wanted; /* names of kinds or groups; none: all of them, short */
+    size_t n;
+    bool *found;       /* for each of them */
+    const char *group; /* NULL: no group */
+    bool told, whole;  /* its title stands there; all of it is wanted */
+    int depth;         /* of its kinds */
+    bool shown;        /* the kind in which the walk is */
+    bool any;          /* was printed so far */
+    struct dpt_str title, keys;
+    const char *names[MOST];
+    size_t n_names;
+};
+
+/* Whether a name was asked for; "layers" stands for "model.layers". */
+static bool is_wanted(struct listing *l, const char *name)
+{
+    const char *dot = strrchr(name, '.');
+    bool wanted = false;
+
+    for (size_t i = 0; i < l->n; i++)
+        if (strcmp(l->wanted[i], name) == 0 || (dot != NULL && strcmp(l->wanted[i], dot + 1) == 0))
+            wanted = l->found[i] = true;
+    return wanted;
+}
+
+static void print_keys(struct listing *l)
+{
+    if (l->keys.length > 0) {
+        printf("%*s", COLUMN, "");
+        dpt_cli_print(COLUMN, COLUMN, l->keys.text);
+    }
+    dpt_str_clear(&l->keys);
+}
+
+static void begin_group(struct listing *l, const struct dpt_option_visit *at)
+{
+    const char *dot = strrchr(at->path, '.');
+
+    print_keys(l);
+    dpt_str_clear(&l->title);
+    dpt_str_printf(&l->title, "%s: %s", at->path, at->row->help);
+    l->group = dot != NULL ? dot + 1 : at->row->name;
+    l->whole = is_wanted(l, at->path);
+    l->told = l->shown = false;
+    l->depth = at->depth + 1;
+    if (l->n_names < MOST)
+        l->names[l->n_names++] = l->group;
+}
+
+static void begin_kind(struct listing *l, const struct dpt_option_visit *at)
+{
+    const bool named = is_wanted(l, at->variant);
+
+    print_keys(l);
+    if (l->n_names < MOST)
+        l->names[l->n_names++] = at->variant;
+    l->shown = l->n == 0 || l->whole || named;
+    if (!l->shown)
+        return;
+    if (!l->told) {
+        printf("%s", l->any ? "\n" : "");
+        dpt_cli_print(0, 0, l->title.text != NULL ? l->title.text : "");
+        l->told = l->any = true;
+    }
+    dpt_cli_print(COLUMN, printf("  %s  ", at->variant), at->summary);
+}
+
+/* A key of the kind: by its name and default, or all that is known of it. */
+static void take_key(struct listing *l, const struct dpt_option_visit *at)
+{
+    const struct dpt_option *row = at->row;
+    struct dpt_option_visit below = *at;
+    struct dpt_str text = {0};
+
+    if (l->n > 0) {
+        below.depth = at->depth - l->depth;
+        dpt_option_help(&below, &text);
+        fputs(text.text != NULL ? text.text : "", stdout);
+        dpt_str_release(&text);
+    } else if (at->depth == l->depth + 1) {
+        dpt_str_printf(&l->keys, "%s%s", l->keys.length > 0 ? ", " : "", row->name);
+        if (row->fallback == NULL)
+            dpt_str_printf(&l->keys, " (must be given)");
+        else if (row->type != DPT_OPT_SECTION)
+            dpt_str_printf(&l->keys, ": %s", row->fallback);
+    }
+}
+
+static void visit(void *arg, const struct dpt_option_visit *at)
+{
+    struct listing *l = arg;
+    const struct dpt_option *row = at->row;
+    const bool list = row != NULL && row->type == DPT_OPT_CUSTOM && row->alternatives != NULL &&
+                      row->alternatives->kind != NULL && !at->listed;
+
+    if (row == NULL && l->group != NULL && at->depth == l->depth) {
+        begin_kind(l, at);
+        return;
+    }
+    if (row != NULL && l->shown && at->depth > l->depth)
+        take_key(l, at);
+    if (row != NULL && (row->type == DPT_OPT_VARIANT || list)) {
+        begin_group(l, at);
+    } else if (row != NULL && at->depth == 0) {
+        print_keys(l);
+        l->group = NULL;
+        l->shown = false;
+    }
+}
+
+static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    bool found[MOST] = {false};
+    struct listing l = {
+        .wanted = (const char *const *)cli->positional, .n = cli->n_positional, .found = found};
+
+    if (l.n > MOST)
+        return dpt_fail(err, DPT_USAGE, "dptrain layers: %d names at most", MOST);
+    dpt_options_walk(dpt_job_options, visit, &l);
+    print_keys(&l);
+    for (size_t i = 0; i < l.n && status == DPT_OK; i++) {
+        const char *near = found[i] ? NULL : dpt_nearest(l.wanted[i], l.names, l.n_names);
+
+        if (!found[i])
+            status =
+                dpt_fail(err, DPT_USAGE, "dptrain layers: there is no '%s'; %s%s%s", l.wanted[i],
+                         near != NULL ? "did you mean '" : "`dptrain layers` lists all",
+                         near != NULL ? near : "", near != NULL ? "'?" : "");
+    }
+    dpt_str_release(&l.title);
+    dpt_str_release(&l.keys);
+    return status;
+}
+
+static const struct dpt_cli_option options[] = {{0}};
+
+const struct dpt_command dpt_cmd_layers = {
+    .name = "layers",
+    .usage = "[NAME...]",
+    .summary = "every layer, model, loss, optimizer and schedule, with its keys",
+    .details =
+        "Lists what a job can name, with what it is, its keys and their defaults. With NAME, of a "
+        "layer or another one of them, or of a key that takes them (optimizer, schedule, loss, "
+        "model, layers): each key's meaning and bounds.\n\n"
+        "  dptrain layers\n"
+        "  dptrain layers conv batchnorm\n"
+        "  dptrain layers optimizer",
+    .options = options,
+    .one_rank = true,
+    .run = run,
+};
