@@ -8,7 +8,8 @@
 enum {
     COMMENT = 38, /* column of comments behind lines */
     WIDTH = 80,
-    IMAGE_SIDE = 4, /* smaller images are no matter for convolutions */
+    IMAGE_SIDE = 4,    /* smaller images are no matter for convolutions */
+    SHIFTED_SIDE = 24, /* smaller ones are not shifted */
     MOST_BLOCKS = 5,
     WIDE = 8192,        /* a longer vector is averaged over the image before dense layers */
     FEW_CHANNELS = 16,  /* a mean each */
@@ -20,7 +21,8 @@ enum {
 /* What is chosen by the data. */
 struct choice {
     bool image, classes;
-    int64_t samples, outputs, batch, epochs, warmup;
+    int64_t samples, outputs, batch, epochs;
+    int64_t side; /* the shorter one of an image */
     double valid; /* fraction held out; 0: none */
     int blocks;
 };
@@ -96,11 +98,11 @@ static struct choice choose(const struct dpt_init_job *init)
     if (init->valid.length == 0 && c.samples >= 50 && s != NULL)
         c.valid = c.samples >= 20000 ? 0.05 : 0.1;
     trained = (int64_t)((double)c.samples * (1 - c.valid));
+    c.side = side;
     c.batch = 16;
     while (c.batch < 128 && c.batch * 100 < trained)
         c.batch *= 2;
     c.epochs = s == NULL ? 5 : clamp(STEPS * c.batch / (trained + 1) + 1, 3, 100);
-    c.warmup = clamp(c.epochs * trained / c.batch / 20, 1, 200);
     return c;
 }
 
@@ -172,9 +174,13 @@ static void write_data(const struct dpt_init_job *init, const struct choice *c, 
             line(out, "trained so; told in their own units", "  targets: {normalize: auto}");
     }
     if (c->image) {
+        /* Where numbers are to be predicted a shift may change them; small images lose by it. */
         line(out, NULL,
-             "  # More images than there are: random shifts, and mirrored left to right.");
-        line(out, NULL, "  # augment: {crop_padding: 2, flip: true}");
+             "  # More images than there are: random shifts by so many pixels; `flip: true`");
+        line(out, NULL, "  # mirrors, where left and right do not matter.");
+        line(out, NULL, "  %saugment: {crop_padding: %lld, flip: false}",
+             s != NULL && c->classes && c->side >= SHIFTED_SIDE ? "" : "# ",
+             (long long)clamp(c->side / 12, 1, 4));
     }
     choices(init, out, "data.shuffle", "  shuffle: full");
     choices(init, out, "data.cache", "  cache: auto");
@@ -190,12 +196,14 @@ static void write_cnn(const struct dpt_init_job *init, const struct choice *c, s
     int64_t channels = c->blocks >= 4 ? 16 : 32;
 
     line(out, "or linear | mlp | cnn: short forms", "  type: sequential");
-    line(out, "`dptrain man` lists the kinds", "  layers:");
+    line(out, "`dptrain layers` lists the kinds", "  layers:");
     for (int i = 0; i < c->blocks; i++) {
         if (i > 0)
             channels = clamp(2 * channels, 0, 256);
         line(out, i == 0 ? "3x3, the size stays" : NULL,
-             "    - conv: {channels: %lld, kernel: 3, padding: same}", (long long)channels);
+             "    - conv: {channels: %lld, kernel: 3, padding: same, bias: false}",
+             (long long)channels);
+        line(out, i == 0 ? "learns faster; has a bias itself" : NULL, "    - batchnorm");
         if (i == 0)
             choices(init, out, "model.activation", "    - relu");
         else
@@ -252,7 +260,7 @@ static void write_training(const struct dpt_init_job *init, const struct choice 
          "  weight_decay: %s", c->image ? "0" : "0.5");
     line(out, NULL, "\nschedule:");
     choices(init, out, "schedule.type", "  type: cosine");
-    line(out, "steps in which the rate rises", "  warmup: %lld", (long long)c->warmup);
+    line(out, "share in which the rate rises; or steps", "  warmup: 0.05");
     line(out, NULL, "\ntrain:");
     line(out, "passes over the data; or steps: N", "  epochs: %lld", (long long)c->epochs);
     line(out, "1.0: no step is longer; null: never", "  clip_norm: null");

@@ -69,6 +69,8 @@ def test_mnist(tmp_path, validator):
     assert job["name"] == "mnist" and job["loss"] == "cross_entropy"
     assert job["data"]["train"] == "mnist/train-*.h5" and job["data"]["test"] == "mnist/test-*.h5"
     assert job["data"]["valid"] == 0.1 and job["model"]["layers"][-1] == {"dense": 10}
+    assert job["schedule"]["warmup"] == 0.05  # of the run, also of a shortened one
+    assert job["data"]["augment"] == {"crop_padding": 2, "flip": False} and "batchnorm" in job["model"]["layers"]
     pixels = numpy.frombuffer(idx("train-images-idx3-ubyte.gz", 6000)[16:], numpy.uint8) / 255
     assert job["data"]["normalize"]["mean"][0] == pytest.approx(pixels.mean(), rel=1e-3)
     assert job["data"]["normalize"]["std"][0] == pytest.approx(pixels.std(), rel=1e-3)
@@ -110,6 +112,9 @@ def test_targets(tmp_path, validator):
     shard(tmp_path / "b" / "train.h5", rows, soft / soft.sum(1, keepdims=True))
     job = init(tmp_path, validator, "b", "--output", "soft.yaml", name="soft.yaml")
     assert job["loss"] == "cross_entropy" and job["model"]["outputs"] == 4 and job["name"] == "soft"
+    pictures = rng.integers(0, 256, (60, 1, 28, 28), numpy.uint8)
+    shard(tmp_path / "c" / "train.h5", pictures, rng.normal(size=(60, 2)).astype("float32"))
+    assert "augment" not in init(tmp_path, validator, "c", "--force")["data"]  # a shift may change what is asked for
 
 
 @pytest.mark.parametrize("shape", [(1, 4, 5), (3, 2, 9), (3, 8, 8), (3, 33, 47), (1, 300, 260), (4, 64, 64),
@@ -125,6 +130,7 @@ def test_images_of_many_shapes(tmp_path, validator, shape):
         images, layout = images.transpose(0, 2, 3, 1), {"layout": "NHWC"}
     shard(tmp_path / "my data" / "train.h5", images, rng.integers(0, 5, n).astype("uint8"), **layout)
     job = init(tmp_path, validator, "my data")
+    assert ("augment" in job["data"]) == (min(images.shape[1:3] if layout else shape[1:]) >= 24)
     first = (images[..., 0] if layout else images[:, 0]) / 255
     if shape[0] <= 16:
         assert len(job["data"]["normalize"]["mean"]) == shape[0]

@@ -7,7 +7,7 @@ enum scale_rule { SCALE_RULES(DPT_LIST_NAME) SCALE_RULE_COUNT };
 
 /* The options of every schedule begin with these. */
 struct common {
-    int64_t warmup;
+    double warmup; /* steps; below 1: a share of the run */
     struct {
         int rule; /* enum scale_rule */
         int64_t base_batch;
@@ -81,8 +81,9 @@ static const struct dpt_option scale_table[] = {
 };
 
 #define COMMON_ROWS                                                                                \
-    {.name = "warmup", .type = DPT_OPT_INT, .offset = offsetof(struct common, warmup),             \
-     .fallback = "0", .min = 0, .max = 1e12, .help = "steps in which lr rises linearly"},          \
+    {.name = "warmup", .type = DPT_OPT_REAL, .offset = offsetof(struct common, warmup),            \
+     .fallback = "0", .min = 0, .max = 1e12,                                                       \
+     .help = "steps in which lr rises linearly; below 1: their share of the run"},                 \
     {.name = "scale_lr", .type = DPT_OPT_SECTION, .offset = offsetof(struct common, scale),        \
      .fallback = "{}", .rows = scale_table, .help = "scaling of lr with the global batch"}
 
@@ -144,10 +145,12 @@ double dpt_schedule_rate(const struct dpt_variant_value *schedule, double lr,
 {
     const struct schedule_type *type = schedule->variant->impl;
     const struct common *common = schedule->options;
-    const double steps = fmax(1, (double)(point->steps - common->warmup));
+    const double all = (double)point->steps, step = (double)point->step;
+    const double warmup = ceil(common->warmup < 1 ? common->warmup * all : common->warmup);
+    const double steps = fmax(1, all - warmup);
 
-    if (point->step < common->warmup)
-        return lr * (double)(point->step + 1) / (double)common->warmup;
-    return lr * type->factor(schedule->options, fmin((double)(point->step - common->warmup), steps),
-                             steps, point->steps_per_epoch);
+    if (step < warmup)
+        return lr * (step + 1) / warmup;
+    return lr * type->factor(schedule->options, fmin(step - warmup, steps), steps,
+                             point->steps_per_epoch);
 }

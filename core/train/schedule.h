@@ -3,7 +3,8 @@
  *
  * A pure function of the step number, so resuming needs no state. Warm-up (all types): step s <
  * warmup runs at (s + 1) / warmup of the rate that the schedule starts with; the schedule's own
- * clock starts after the warm-up. scale_lr (Goyal et al. 2017, "linear"; Krizhevsky 2014, "sqrt"):
+ * clock starts after the warm-up. A warm-up below 1 is a share of the run's steps; both are rounded
+ * up. scale_lr (Goyal et al. 2017, "linear"; Krizhevsky 2014, "sqrt"):
  * the base rate times global / base_batch, or its root.
  */
 #ifndef DPT_TRAIN_SCHEDULE_H

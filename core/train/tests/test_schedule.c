@@ -77,6 +77,25 @@ static void warmup_comes_before_the_schedule(void **state)
         }
 }
 
+/* A share of the run is as many steps, rounded up, whatever the run's length. */
+static void warmup_may_be_a_share_of_the_run(void **state)
+{
+    (void)state;
+    for (int steps = 1; steps < 60; steps++) {
+        struct dpt_variant_value share, counted;
+        struct dpt_conf conf_share, conf_counted;
+        char text[64];
+
+        snprintf(text, sizeof text, "{type: cosine, warmup: %d}", (steps + 3) / 4);
+        open_schedule(&conf_counted, text, &counted);
+        open_schedule(&conf_share, "{type: cosine, warmup: 0.25}", &share);
+        for (int s = 0; s < steps; s++)
+            assert_true(rate_at(&share, 0.4, s, steps) == rate_at(&counted, 0.4, s, steps));
+        dpt_conf_release(&conf_share);
+        dpt_conf_release(&conf_counted);
+    }
+}
+
 /* Also where the warm-up is longer than the run, a run is one step, or a resumed run asks behind
  * its end. */
 static void rates_stay_between_zero_and_lr(void **state)
@@ -164,6 +183,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rates_are_pytorchs),
         cmocka_unit_test(warmup_comes_before_the_schedule),
+        cmocka_unit_test(warmup_may_be_a_share_of_the_run),
         cmocka_unit_test(rates_stay_between_zero_and_lr),
         cmocka_unit_test(scaling_follows_the_batch),
         cmocka_unit_test(mistakes_are_told),
