@@ -104,6 +104,7 @@ esac
 exec {shlex.quote(dpt.BINARY)} "$@"
 """)
     program.chmod(0o755)
+    make_flowers(folder)
     here = Sandbox(folder)
     for part in ("train", "test"):  # the small part of the data for both
         here.run("build/dptrain convert idx data/mnist/t10k-images-idx3-ubyte.gz data/mnist/t10k-labels-idx1-ubyte.gz "
