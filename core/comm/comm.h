@@ -82,6 +82,10 @@ void dpt_comm_limit(const struct dpt_comm *comm, double seconds);
  * one line when no new note (dpt_comm_note) has come for so many seconds. dpt_comm_close stops it.
  * Errors: RANK. */
 enum dpt_status dpt_comm_guard(struct dpt_comm *comm, double seconds, struct dpt_error *err);
+/* What the watchdog calls, in its own thread, with the line that it ends the job with: of the ranks
+ * of a node one does. tell: NULL: nothing. arg: borrowed until then. */
+void dpt_comm_on_end(const struct dpt_comm *comm, void (*tell)(void *arg, const char *line),
+                     void *arg);
 /* Notes what this rank does now and in which step (from 1; 0: before the first), for the watchdog's
  * line. Takes some nanoseconds. */
 void dpt_comm_note(const struct dpt_comm *comm, int64_t step, const char *what);

@@ -98,9 +98,14 @@ static void print_line(const char *text)
 /* Prints the line, if no rank of this node has printed one, and ends the job. */
 static _Noreturn void end_job(struct dpt_watch *w, int code, const char *line)
 {
-    if (w->page == NULL || !atomic_exchange(&w->page->explained, true))
+    void (*const tell)(void *arg, const char *line) = atomic_load(&w->tell);
+    const bool first = w->page == NULL || !atomic_exchange(&w->page->explained, true);
+
+    if (first)
         print_line(line);
-    else
+    if (first && tell != NULL)
+        tell(w->tell_arg, line);
+    if (!first)
         dpt_sleep(YIELD); /* the rank that printed ends the job, and its exit code should count */
     /* MPI_Abort talks to a launcher, which may hang itself. */
     signal(SIGALRM, SIG_DFL);
@@ -475,6 +480,13 @@ enum dpt_status dpt_comm_guard(struct dpt_comm *comm, double seconds, struct dpt
     return DPT_OK;
 }
 
+void dpt_comm_on_end(const struct dpt_comm *comm, void (*tell)(void *arg, const char *line),
+                     void *arg)
+{
+    if (comm->watch != NULL)
+        dpt_watch_on_end(comm->watch, tell, arg);
+}
+
 void dpt_comm_note(const struct dpt_comm *comm, int64_t step, const char *what)
 {
     if (comm->watch != NULL)
@@ -493,6 +505,13 @@ void dpt_watch_note(struct dpt_watch *w, int64_t step, const char *what)
     memcpy(watched->notes[next & 1], what, n);
     watched->notes[next & 1][n] = '\0';
     atomic_store_explicit(&watched->note, next, memory_order_release);
+}
+
+void dpt_watch_on_end(struct dpt_watch *w, void (*tell)(void *arg, const char *line), void *arg)
+{
+    atomic_store(&w->tell, NULL);
+    w->tell_arg = arg;
+    atomic_store(&w->tell, tell);
 }
 
 void dpt_watch_give_up(struct dpt_watch *w, int code, const char *text)

@@ -65,6 +65,10 @@ void dpt_watch_closing(struct dpt_watch *watch);
 /* After the last collective. NULL is fine. */
 void dpt_watch_close(struct dpt_watch *watch);
 
+/* As dpt_comm_on_end. */
+void dpt_watch_on_end(struct dpt_watch *watch, void (*tell)(void *arg, const char *line),
+                      void *arg);
+
 /* Notes what this rank does, for dpt_comm_note; step < 0: the step is unchanged. */
 void dpt_watch_note(struct dpt_watch *watch, int64_t step, const char *what);
 

@@ -41,6 +41,8 @@ struct dpt_watch {
     pthread_cond_t wake;
     bool stop;
     _Atomic bool closing; /* MPI_Abort may not be called any more */
+    void (*_Atomic tell)(void *arg, const char *line); /* NULL: nobody is told */
+    void *tell_arg;
     int rank;
     double limit, looked;
     double patience, lasted; /* how long a note may be the last one (0: for ever), and has been */

@@ -482,6 +482,31 @@ static enum dpt_status close_run(struct dpt_run *run, struct dpt_log *log, enum 
     return status;
 }
 
+/* By the watchdog's thread, which then ends the job: the run's files get the cause. Not by what
+ * rank 0 has open, since that rank may be the one that is gone. */
+static void tell_end(void *arg, const char *line)
+{
+    const struct dpt_run *run = arg;
+    const struct dpt_trainer *t = &run->trainer;
+    struct dpt_metrics metrics = {0};
+    struct dpt_log log = {.level = DPT_LOG_QUIET};
+    struct dpt_error err;
+    char path[PATH_MAX];
+
+    snprintf(path, sizeof path, "%s/metrics.jsonl", t->job->output);
+    if (!dpt_file_exists(path) || dpt_metrics_open(&metrics, path, NULL, &err) != DPT_OK)
+        return; /* a node that does not see the folder */
+    dpt_metrics_begin(&metrics, "end");
+    dpt_metrics_int(&metrics, "step", t->progress.step);
+    dpt_metrics_text(&metrics, "reason", line);
+    dpt_metrics_end(&metrics, &err);
+    dpt_metrics_close(&metrics);
+    snprintf(path, sizeof path, "%s/log.txt", t->job->output);
+    if (dpt_log_file(&log, path, &err) == DPT_OK)
+        dpt_log_info(&log, "%s", line);
+    dpt_log_close(&log);
+}
+
 enum dpt_status dpt_run_job(const struct dpt_job *job, const struct dpt_conf *conf,
                             const struct dpt_comm *comm, struct dpt_log *log,
                             const struct dpt_resume *resume, struct dpt_str *summary,
@@ -506,12 +531,15 @@ enum dpt_status dpt_run_job(const struct dpt_job *job, const struct dpt_conf *co
     DPT_TRY(dpt_trainer_open(t, job, comm, log, DPT_PART_TRAIN | DPT_PART_VALID | DPT_PART_TEST,
                              NULL, err));
     DPT_TRY(dpt_run_prepare(&run, resume, &finished, err));
+    if (!finished)
+        dpt_comm_on_end(comm, tell_end, &run);
     run.saved_at = run.live_at = dpt_now();
     while (!finished && t->progress.step < t->steps)
         DPT_TRY(step(&run, err));
     if (!finished)
         DPT_TRY(finish(&run, err));
 out:
+    dpt_comm_on_end(comm, NULL, NULL);
     /* No advice on what would fit: all that a plan counts was allocated when the trainer was
      * opened, and planning takes memory, without which oneDNN crashes. */
     if (t->comm != NULL)

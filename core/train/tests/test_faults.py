@@ -81,6 +81,13 @@ def goes_on(job, folder, ranks, whole):
     assert dpt.newest(folder) == whole(ranks)
 
 
+def says_why(folder, line):
+    """The run's files end with the cause, and so does who watches it."""
+    end = dpt.events(folder, "end")[-1]
+    assert end["reason"] == line and (folder / "log.txt").read_text().splitlines()[-1].endswith(f" {line}"), end
+    assert "failed" in dpt.run("watch", folder).out.splitlines()[0]
+
+
 def with_fault(job, folder, fault, ranks, *words, launcher="mpirun"):
     began = time.monotonic()
     env = {"DPTRAIN_FAULT": fault}
@@ -115,8 +122,9 @@ def test_one_rank_at_a_step(tmp_path, job, whole, fault, launcher, code, what, w
     folder = tmp_path / "out"
     rank, step = dice.randrange(ranks), dice.randrange(8, 56)
     result = with_fault(job, folder, f"{fault}:rank={rank}:step={step}", ranks, launcher=launcher)
-    the_line(result, rf"\brank {rank} \({HOST}\)", rf"\bstep {step}\b", what, why)
+    line = the_line(result, rf"\brank {rank} \({HOST}\)", rf"\bstep {step}\b", what, why)
     assert result.code == code, result
+    says_why(folder, line)
     goes_on(job, folder, ranks, whole)
 
 
