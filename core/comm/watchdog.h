@@ -40,7 +40,7 @@ struct dpt_watch {
     pthread_mutex_t lock; /* over all but what is atomic */
     pthread_cond_t wake;
     bool stop;
-    _Atomic bool closing; /* MPI_Abort may not be called any more */
+    _Atomic bool closing;                              /* MPI_Abort may not be called any more */
     void (*_Atomic tell)(void *arg, const char *line); /* NULL: nobody is told */
     void *tell_arg;
     int rank;

@@ -155,6 +155,15 @@ def make_flowers(folder):
         (folder / name).write_text("".join(",".join(row[:columns]) + "\n" for row in [head, *rows]))
 
 
+def make_houses(folder):
+    """Prices that are linear in area, rooms and town, but for 5 000 of noise."""
+    draw = random.Random(4)
+    rows = [(draw.randint(40, 200), draw.randint(1, 6), draw.choice(["Ashford", "Bywater"])) for _ in range(400)]
+    priced = [f"{a},{r},{t},{1500 * a + 8000 * r + 60000 * (t == 'Bywater') + draw.gauss(0, 5000):.0f}" for a, r, t in rows]
+    (folder / "houses.csv").write_text("\n".join(["area,rooms,town,price", *priced]) + "\n")
+    (folder / "new-houses.csv").write_text("area,rooms,town\n100,3,Ashford\n100,3,Bywater\n")
+
+
 def make_shapes(folder):
     """Circles and squares of random sizes and places, dark on light, as grey PNG files."""
     draw = random.Random(2)
@@ -191,6 +200,7 @@ def make_photos(folder, page):
 def test_tutorial(sandbox, tmp_path):
     """All of it, in its order, in an empty folder with a person's own files."""
     make_flowers(tmp_path)
+    make_houses(tmp_path)
     make_shapes(tmp_path)
     page = (TOP / "cmd/TUTORIAL.md").read_text()
     make_photos(tmp_path, page)
@@ -208,6 +218,8 @@ def test_tutorial(sandbox, tmp_path):
         in said["dptrain train photos.yaml"]
     right = [float(x) for text in said.values() for x in re.findall(r"test accuracy ([\d.]+)", text)]
     assert len(right) >= 3 and min(right) > 0.9, said
+    prices = [float(line.split(",")[-1]) for line in said["dptrain predict houses.yaml --checkpoint runs/houses new-houses.csv"].splitlines()[-2:]]
+    assert prices == pytest.approx([174000, 234000], rel=0.1), prices
     answers = said["dptrain predict shapes.yaml --checkpoint runs/shapes shapes/test/circle/0001.png shapes/test/square/0001.png"]
     assert re.search(r"circle/0001\.png.*circle", answers) and re.search(r"square/0001\.png.*square", answers), answers
     for name in ("flowers.html", "shapes.html", "flowers-predicted.csv", "sixteen.h5", "flowers.onnx", "shapes.safetensors",
