@@ -94,7 +94,7 @@ static enum dpt_status add(struct dpt_predictions *p, const struct dpt_predictio
         if (rows->names != NULL)
             dpt_csv_put(out, rows->names[i]);
         else
-            dpt_str_printf(out, "%lld", (long long)(p->done + i));
+            dpt_str_printf(out, "%lld", (long long)p->done + (long long)i);
         if (f->truth == DPT_TRUTH_CLASS)
             put_class(out, f, rows->classes[i]);
         if (f->truth == DPT_TRUTH_VECTOR)

@@ -92,7 +92,7 @@ static enum dpt_status find_hint(struct dpt_csv_table *t, const struct dpt_csv *
                   {'\t', "tabs", "tab"},
                   {'|', "bars", "'|'"},
                   {',', "commas", ","}};
-    const char decimal = t->spec.decimal == 0 ? '.' : t->spec.decimal;
+    const char decimal = (char)(t->spec.decimal == 0 ? '.' : t->spec.decimal);
     size_t most = csv->n_cells - 1;
 
     t->hint = "";

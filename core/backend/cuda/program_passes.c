@@ -62,9 +62,9 @@ static enum dpt_status open_others(struct dpt_cuda_program *p, const struct dpt_
     if (n == 1)
         return DPT_OK;
     dpt_cuda_program_plans(p, &plans);
-    p->others = calloc((size_t)n - 1, sizeof *p->others);
+    p->others = calloc((size_t)n - 1, sizeof(void *));
     if (p->others == NULL || plans.failed)
-        DPT_TRY(dpt_fail_memory(err, "the model", (double)n * sizeof *p->others));
+        DPT_TRY(dpt_fail_memory(err, "the model", (double)n * sizeof(void *)));
     alone.threads = alone.slots = 1;
     alone.plans = plans.text;
     while (p->n_others < n - 1) {
