@@ -515,7 +515,7 @@ const struct dpt_command dpt_cmd_predict = {
         "nothing has to be trained first.\n\n"
         "  dptrain predict job.yaml --checkpoint runs/mine --input three.png --invert\n"
         "  dptrain predict job.yaml --checkpoint weights.safetensors --input x.npy\n"
-        "  grep -v '^#' new.csv | dptrain predict job.yaml --checkpoint runs/mine - > said.csv\n"
+        "  head new.csv | dptrain predict job.yaml --checkpoint runs/mine - > said.csv\n"
         "  mpirun -np 2 dptrain predict job.yaml --checkpoint runs/mine \\\n"
         "      --input 'data/mine/test-*.h5' --out predicted.h5",
     .options = options,

@@ -117,7 +117,7 @@ def test_sixteen_samples_on_eight_ranks(mnist, tmp_path):
     for ranks in (1, 8):
         result = dpt.run("predict", tmp_path / "run" / "job.yaml", "--checkpoint", tmp_path / "run", "--input", tmp_path / "sixteen.h5", "--out",
                          tmp_path / f"{ranks}.h5", ranks=ranks)
-        assert result.code == 0 and "on 16 samples" in result.out, result
+        assert result.code == 0 and "on 16 samples" in result.err, result
     assert (tmp_path / "1.h5").read_bytes() == (tmp_path / "8.h5").read_bytes()
     with h5py.File(tmp_path / "8.h5") as file:
         assert file["probabilities"].shape == (16, 10)

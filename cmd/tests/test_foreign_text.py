@@ -79,7 +79,7 @@ COMMANDS = {
     "train": lambda f, j, s, o: run(j, "--output", o, "--set", "train.epochs=2", "--resume", "auto"),
     "eval": lambda f, j, s, o: run("eval", j, "--checkpoint", o),
     "predict": lambda f, j, s, o: run("predict", j, "--checkpoint", o, "--input", str(s).replace("[", "[[]"), "--out",
-                                      f / f"{PATH}.h5"),
+                                      f / f"said{PATH}.h5"),
     "bench": lambda f, j, s, o: run("bench", j, "--set", "batch.global=8"),
     "plan": lambda f, j, s, o: (run("plan", j), run("plan", j, "--json")),
     "report": lambda f, j, s, o: (run("report", o, "-o", f / "page.html"), clean((f / "page.html").read_bytes(), lines=False)),

@@ -353,23 +353,25 @@ static void fill_targets(const struct dpt_dataset *set, int32_t first, int32_t l
                          struct dpt_batch_buffer *buffer)
 {
     const size_t width = (size_t)set->target_width;
+    const int64_t *sample = buffer->sample;
+    float *targets = buffer->targets;
 
-    for (int32_t i = first; i < last; i++) {
-        const size_t sample = (size_t)buffer->sample[i];
-
-        if (set->weights != NULL)
-            buffer->weights[i] = set->weights[sample];
-        if (set->target == DPT_TARGET_CLASS)
-            buffer->labels[i] = set->labels[sample];
-        else if (set->scale != NULL && set->scale->used)
-            dpt_target_scale_apply(set->scale, set->targets + sample * width,
-                                   buffer->targets + (size_t)i * width);
-        else if (width == 1)
-            buffer->targets[i] = set->targets[sample];
-        else
-            memcpy(buffer->targets + (size_t)i * width, set->targets + sample * width,
+    for (int32_t i = first; set->weights != NULL && i < last; i++)
+        buffer->weights[i] = set->weights[sample[i]];
+    if (set->target == DPT_TARGET_CLASS)
+        for (int32_t i = first; i < last; i++)
+            buffer->labels[i] = set->labels[sample[i]];
+    else if (set->scale != NULL && set->scale->used)
+        for (int32_t i = first; i < last; i++)
+            dpt_target_scale_apply(set->scale, set->targets + (size_t)sample[i] * width,
+                                   targets + (size_t)i * width);
+    else if (width == 1)
+        for (int32_t i = first; i < last; i++)
+            targets[i] = set->targets[sample[i]];
+    else
+        for (int32_t i = first; i < last; i++)
+            memcpy(targets + (size_t)i * width, set->targets + (size_t)sample[i] * width,
                    width * sizeof(float));
-    }
 }
 
 static enum dpt_status check_sample(const struct dpt_dataset *set, int64_t sample,
