@@ -7,7 +7,7 @@ import pytest
 
 TOP = Path(__file__).resolve().parents[2]
 SCRIPT = TOP / "scripts/fuzz.sh"
-SECONDS = "60" if os.environ.get("DPT_HEAVY") == "1" else "2"
+SECONDS = "60" if os.environ.get("DPT_HEAVY") == "1" else "1"
 
 
 def fuzz(*words, timeout=60):

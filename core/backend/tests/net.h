@@ -20,7 +20,7 @@
 #include "core/base/memory.h"
 #include "core/base/rng.h"
 
-/* Of many random cases every how many-eth is tried: all of them, but every fifth under the
+/* Of many random cases every how many-eth is tried: all of them, but every seventh under the
  * sanitizers, which look for other mistakes than wrong numbers and make a case several times as
  * long; all there, too, with DPT_HEAVY=1. */
 static inline int net_every(void)
@@ -28,7 +28,7 @@ static inline int net_every(void)
 #if defined(__SANITIZE_ADDRESS__)
     const char *heavy = getenv("DPT_HEAVY");
 
-    return heavy != NULL && *heavy == '1' ? 1 : 5;
+    return heavy != NULL && *heavy == '1' ? 1 : 7;
 #else
     return 1;
 #endif

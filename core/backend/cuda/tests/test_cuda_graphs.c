@@ -88,7 +88,7 @@ static void agrees_in_each_precision(void **state)
 static void passes_agree_with_ref(void **state)
 {
     (void)state;
-    for (uint64_t seed = 0; seed < 24; seed++) {
+    for (uint64_t seed = 0; seed < 24; seed += (uint64_t)net_every()) {
         struct dpt_metric_sums wanted, got;
         struct whole_step step;
         struct scene s;

@@ -73,7 +73,7 @@ static void as_on_the_host(const struct scene_plan *plan, double by)
 static void optimizers(void **state)
 {
     (void)state;
-    for (uint64_t seed = 0; seed < 10; seed++) {
+    for (uint64_t seed = 0; seed < 10; seed += (uint64_t)net_every()) {
         const struct scene_plan plan = random_plan(seed);
 
         as_on_the_host(&plan, 2e-5);
@@ -166,7 +166,7 @@ static void sums_over_ranks(void **state)
 static void weights(void **state)
 {
     (void)state;
-    for (uint64_t seed = 0; seed < 12; seed++) {
+    for (uint64_t seed = 0; seed < 12; seed += (uint64_t)net_every()) {
         struct scene_plan plan = random_plan(seed + 400);
 
         plan.weighted = true;
@@ -334,7 +334,7 @@ static void large_arrays(void **state)
 static void not_a_number(void **state)
 {
     (void)state;
-    for (uint64_t seed = 0; seed < 8; seed++) {
+    for (uint64_t seed = 0; seed < 8; seed += (uint64_t)net_every()) {
         struct scene_plan plan = random_plan(seed + 400);
 
         plan.net = 0; /* a max-pool may lose one */
@@ -552,7 +552,7 @@ static void asking_changes_nothing(void **state)
     (void)state;
     if (real_device())
         skip(); /* its clock cannot be told what things take */
-    for (uint64_t seed = 0; seed < 10; seed++) {
+    for (uint64_t seed = 0; seed < 10; seed += (uint64_t)net_every()) {
         struct scene_plan plan = random_plan(700 + seed);
         struct scene_result plain, asked;
         struct scene s;
