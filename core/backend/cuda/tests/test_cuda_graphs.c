@@ -3,9 +3,12 @@
  * gradients are those of ref, gradients lie where nobody else needs the memory, and a chain takes
  * no more of it than two buffers.
  */
-#include "core/backend/cuda/tests/program_scene.h"
+#include "core/backend/tests/left_out.h"
+
+#if defined(DPT_WITH_CUDA) && DPT_WITH_CUDA
 
 #include "core/backend/cuda/program.h"
+#include "core/backend/cuda/tests/program_scene.h"
 #include "core/backend/tests/folding.h"
 #include "core/backend/tests/whole_step.h"
 
@@ -242,3 +245,12 @@ int main(int argc, char **argv)
         return left_out("neither a GPU nor one that is faked");
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
+
+#else
+
+int main(void)
+{
+    return left_out("built without CUDA");
+}
+
+#endif

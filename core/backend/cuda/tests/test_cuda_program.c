@@ -3,9 +3,12 @@
  * losses, gradients, accumulation, sub-batches, teams, and what it says about a number that is
  * none.
  */
-#include "core/backend/cuda/tests/program_scene.h"
+#include "core/backend/tests/left_out.h"
+
+#if defined(DPT_WITH_CUDA) && DPT_WITH_CUDA
 
 #include "core/backend/cuda/program.h"
+#include "core/backend/cuda/tests/program_scene.h"
 #include "core/base/pool.h"
 #include "core/comm/tree.h"
 
@@ -539,3 +542,12 @@ int main(int argc, char **argv)
         return left_out("neither a GPU nor one that is faked");
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
+
+#else
+
+int main(void)
+{
+    return left_out("built without CUDA");
+}
+
+#endif
