@@ -132,7 +132,7 @@ for python in python3 /usr/bin/python3; do
     "$python" -c 'import pytest, h5py, numpy' 2>/dev/null && DPT_PYTHON=$python
 done
 # More at once than there are cores, since many of them wait for time-outs, daemons and each other.
-[ -z "$jobs" ] || all_jobs | xargs -P $((cores + 3)) -L 1 ./scripts/lib/run-test.sh
+[ -z "$jobs" ] || all_jobs | xargs -P $((cores + 4)) -L 1 ./scripts/lib/run-test.sh
 
 [ -n "$jobs" ] || echo "no test matches '$pattern'"
 awk '{ printf "%7.1f s, %6.1f s of a core  %s\n", $1, $2 + $3, FILENAME; all += $1; cpu += $2 + $3 }
