@@ -31,18 +31,27 @@ static const struct dpt_cli_option *find_option(const struct dpt_command *comman
     return NULL;
 }
 
+enum dpt_status dpt_cli_unknown(const char *command, const char *name, const char *is,
+                                const char *const *names, size_t n, const char *otherwise,
+                                struct dpt_error *err)
+{
+    const char *near = dpt_nearest(name, names, n);
+
+    return dpt_fail(err, DPT_USAGE, "%s: '%s' is %s%s%s%s", command, name, is,
+                    near != NULL ? "; did you mean '" : otherwise, near != NULL ? near : "",
+                    near != NULL ? "'?" : "");
+}
+
 static enum dpt_status unknown_command(const struct dpt_cli *cli, const char *name,
                                        struct dpt_error *err)
 {
-    const char *names[MAX_NAMES], *near;
+    const char *names[MAX_NAMES];
     size_t n = 0;
 
     for (; n < MAX_NAMES && cli->commands[n] != NULL; n++)
         names[n] = cli->commands[n]->name;
-    near = dpt_nearest(name, names, n);
-    return dpt_fail(err, DPT_USAGE, "dptrain: '%s' is neither a command nor a job file; %s%s%s",
-                    name, near != NULL ? "did you mean '" : "`dptrain --help` lists the commands",
-                    near != NULL ? near : "", near != NULL ? "'?" : "");
+    return dpt_cli_unknown("dptrain", name, "neither a command nor a job file", names, n,
+                           "; `dptrain --help` lists the commands", err);
 }
 
 static enum dpt_status unknown_option(const struct dpt_command *command, const char *name,

@@ -91,6 +91,12 @@ enum dpt_status dpt_cli_int(const struct dpt_cli *cli, const char *name, long lo
                             long long max, long long fallback, long long *value,
                             struct dpt_error *err);
 
+/* USAGE: "dptrain layers: 'dens' is not known; did you mean 'dense'?", of n names; `otherwise`
+ * stands in place of the question where none of them is near. */
+enum dpt_status dpt_cli_unknown(const char *command, const char *name, const char *is,
+                                const char *const *names, size_t n, const char *otherwise,
+                                struct dpt_error *err);
+
 /* USAGE: "dptrain NAME: WHAT usage: dptrain NAME …". */
 enum dpt_status dpt_cli_wrong(const struct dpt_cli *cli, const char *what, struct dpt_error *err);
 

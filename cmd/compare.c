@@ -16,7 +16,7 @@
 /* --- for a person ----------------------------------------------------------------------------- */
 
 /* A cell's text, and the columns of one. */
-enum { CELL = 256, NAME_MOST = 34, CELL_LEAST = 8, CELL_MOST = 30, GAP = 2 };
+enum { CELL = 256, NAME_MOST = 34, CELL_LEAST = 8, CELL_FAIR = 20, CELL_MOST = 60, GAP = 2 };
 
 /* A row of results: what a run has there, as text; "" nothing. */
 struct result {
@@ -66,7 +66,7 @@ static const struct result results[] = {
     {"test accuracy", true, NULL, "%.4f", DPT_OF_EVAL(TEST, REAL, accuracy)},
     {"samples/s", true, NULL, NULL, DPT_OF_RUN(dpt_history_rate)},
     {"seconds", true, NULL, "%.1f", DPT_OF_RUN(dpt_history_seconds)},
-    {"parameters", false, NULL, "%.0f", DPT_OF_START(COUNT, parameters)},
+    {"parameters", false, NULL, NULL, DPT_OF_START(COUNT, parameters)},
     {"ranks", true, NULL, "%.0f", DPT_OF_START(COUNT, ranks)},
     {"nodes", false, NULL, "%.0f", DPT_OF_START(COUNT, hosts)},
     {"threads", false, NULL, "%.0f", DPT_OF_START(COUNT, threads)},
@@ -105,6 +105,7 @@ struct table {
     size_t rows, jobs; /* rows, and how many of them are about the jobs: the first */
     size_t shared;     /* bytes that the folders' names have in common, not shown */
     int width;         /* of the names */
+    int most;          /* of a cell */
     int columns;
     bool ascii;
 };
@@ -211,7 +212,19 @@ static int cell_width(const struct table *t, size_t run)
 
         width = own > width ? own : width;
     }
-    return width < CELL_LEAST ? CELL_LEAST : width < CELL_MOST ? width : CELL_MOST;
+    return width < CELL_LEAST ? CELL_LEAST : width < t->most ? width : t->most;
+}
+
+/* How wide a cell may be, where as many runs stand beside each other as fit in a fair width. */
+static int most_columns(const struct table *t)
+{
+    const int room = t->columns - t->width;
+    int beside = room / (CELL_FAIR + GAP), most;
+
+    if (beside > (int)t->c->n)
+        beside = (int)t->c->n;
+    most = room / (beside > 0 ? beside : 1) - GAP;
+    return most < CELL_LEAST ? CELL_LEAST : most < CELL_MOST ? most : CELL_MOST;
 }
 
 /* Some runs beside each other. */
@@ -266,6 +279,7 @@ static void print_table(const struct dpt_runs *c, int columns, bool ascii, struc
     t.cells = dpt_alloc_array(most * c->n, sizeof *t.cells);
     if (t.names != NULL && t.cells != NULL) {
         fill(&t);
+        t.most = most_columns(&t);
         print_blocks(&t, out);
     } else {
         out->failed = true;
@@ -381,7 +395,8 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 
     if (cli->n_positional == 0)
         return dpt_cli_wrong(cli, "which run folders?", err);
-    DPT_TRY(dpt_runs_open(&runs, cli->positional, cli->n_positional, err));
+    DPT_TRY(
+        dpt_runs_open(&runs, cli->positional, cli->n_positional, dpt_cli_has(cli, "--json"), err));
     for (size_t i = 0; i < runs.n; i++)
         if (runs.at[i].no_job != NULL)
             dpt_log_warn(&cli->log, "%s", runs.at[i].no_job);
@@ -412,6 +427,8 @@ const struct dpt_command dpt_cmd_compare = {
     .details =
         "Prints a table with a column for each run folder: the keys of job.yaml in which they "
         "differ, then how each went: steps, losses, accuracies, speed, time, ranks and versions. "
+        "Models of different kinds have a row for all that is not at its default, and lists of "
+        "layers one for each layer; --json has all keys. "
         "Runs that still run, were stopped or resumed are compared by what they have told so "
         "far.\n\n"
         "  dptrain compare runs/lr-*\n"

@@ -17,17 +17,48 @@ static const struct {
     {"train", DPT_PART_TRAIN},
 };
 
+/* Whether there are several labels at once, each of which counts as a class here. */
+static bool has_labels(const struct dpt_trainer *t)
+{
+    return t->model.loss.kind == DPT_LOSS_BINARY_CROSS_ENTROPY;
+}
+
+/* What a class is called, or its number where it has no name. */
+static const char *class_text(const struct dpt_called *called, int32_t class, char number[16])
+{
+    snprintf(number, 16, "%d", class);
+    return (size_t) class < called->n ? called->at[class] : number;
+}
+
+/* A table with a row for each class. Names are on the left, as words are. */
 static void print_classes(const struct dpt_trainer *t, struct dpt_str *out)
 {
+    enum { WIDEST = 32 };
     const int32_t n = dpt_graph_outputs(&t->model.graph);
+    size_t widest = 5;
+    char number[16];
 
-    dpt_str_printf(out, "  %5s %10s %9s %9s %9s\n", "class", "samples", "precision", "recall",
-                   "F1");
     for (int32_t k = 0; k < n; k++) {
-        const struct dpt_class_score c = dpt_scores_class(t->confusion, n, k);
+        const char *name = class_text(&t->called, k, number);
+        const size_t width = dpt_utf8_width(name, strlen(name));
 
-        dpt_str_printf(out, "  %5d %10.6g %9.4f %9.4f %9.4f\n", k, c.weight, c.precision, c.recall,
-                       c.f1);
+        widest = width > widest && width <= WIDEST ? width : widest;
+    }
+    dpt_str_printf(out, "  %-*s %10s %9s %9s %9s %9s\n", (int)widest,
+                   has_labels(t) ? "label" : "class", "samples", "precision", "recall", "F1",
+                   "ROC AUC");
+    for (int32_t k = 0; k < n; k++) {
+        const struct dpt_class_score *c = &t->classes[k];
+        const char *name = class_text(&t->called, k, number);
+        const size_t width = dpt_utf8_width(name, strlen(name));
+
+        dpt_str_printf(out, "  %s%*s %10.6g %9.4f %9.4f %9.4f", name,
+                       width < widest ? (int)(widest - width) : 0, "", c->weight, c->precision,
+                       c->recall, c->f1);
+        if (isnan(c->roc_auc))
+            dpt_str_printf(out, " %9s\n", "-");
+        else
+            dpt_str_printf(out, " %9.4f\n", c->roc_auc);
     }
 }
 
@@ -35,20 +66,26 @@ static void write_classes(const struct dpt_trainer *t, struct dpt_json *j)
 {
     const int32_t n = dpt_graph_outputs(&t->model.graph);
 
-    dpt_json_array(j, "classes");
+    dpt_json_array(j, has_labels(t) ? "labels" : "classes");
     for (int32_t k = 0; k < n; k++) {
-        const struct dpt_class_score c = dpt_scores_class(t->confusion, n, k);
+        const struct dpt_class_score *c = &t->classes[k];
 
         dpt_json_object(j, NULL);
-        dpt_json_int(j, "class", k);
-        dpt_json_real(j, "samples", c.weight);
-        dpt_json_real(j, "chosen", c.chosen);
-        dpt_json_real(j, "precision", c.precision);
-        dpt_json_real(j, "recall", c.recall);
-        dpt_json_real(j, "f1", c.f1);
+        dpt_json_int(j, has_labels(t) ? "label" : "class", k);
+        if ((size_t)k < t->called.n)
+            dpt_json_text(j, "name", t->called.at[k]);
+        dpt_json_real(j, "samples", c->weight);
+        dpt_json_real(j, "chosen", c->chosen);
+        dpt_json_real(j, "precision", c->precision);
+        dpt_json_real(j, "recall", c->recall);
+        dpt_json_real(j, "f1", c->f1);
+        if (!isnan(c->roc_auc))
+            dpt_json_real(j, "roc_auc", c->roc_auc);
         dpt_json_end(j);
     }
     dpt_json_end(j);
+    if (t->confusion == NULL)
+        return;
     dpt_json_array(j, "confusion");
     for (int32_t k = 0; k < n; k++) {
         dpt_json_array(j, NULL);
@@ -70,13 +107,14 @@ static enum dpt_status write_result(const struct dpt_trainer *t, const struct dp
     dpt_json_int(&j, "samples", sums->samples);
     dpt_json_real(&j, "weight", sums->weight);
     dpt_json_real(&j, "loss", dpt_metric_sums_loss(sums));
-    if (t->model.loss.kind == DPT_LOSS_CROSS_ENTROPY)
+    if (dpt_loss_judges(t->model.loss.kind))
         dpt_json_real(&j, "accuracy", dpt_metric_sums_accuracy(sums));
     for (const struct dpt_score *row = dpt_scores; row->name != NULL; row++)
         if (!isnan(dpt_score_value(&t->scores, row)))
             dpt_json_real(&j, row->name, dpt_score_value(&t->scores, row));
-    if (t->confusion != NULL) {
-        dpt_json_bool(&j, "uneven", t->scores.uneven);
+    if (t->classes != NULL) {
+        if (!has_labels(t))
+            dpt_json_bool(&j, "uneven", t->scores.uneven);
         write_classes(t, &j);
     }
     dpt_json_end(&j);
@@ -88,14 +126,40 @@ static enum dpt_status print_result(const struct dpt_trainer *t, const struct dp
                                     struct dpt_error *err)
 {
     struct dpt_str text = {0};
-    char scores[DPT_SCORES_TEXT];
+    char scores[DPT_SCORES_TEXT], number[16];
 
     dpt_trainer_tell(t, split->name, sums, &t->scores, 6, &text);
-    if (classes && t->confusion != NULL) {
+    if (classes && t->classes != NULL) {
+        const int32_t n = dpt_graph_outputs(&t->model.graph);
+
         dpt_str_printf(&text, "%s\n", dpt_scores_text(&t->scores, true, "  ", "\n  ", scores));
+        if (n == 2 && !has_labels(t))
+            dpt_str_printf(&text, "  (precision, recall, F1 and ROC AUC of class %s)\n",
+                           class_text(&t->called, 1, number));
+        if (!has_labels(t) &&
+            dpt_said_width(n, split->sampler.samples, true) == DPT_SAID_PROBABILITY)
+            dpt_str_printf(&text, "  no ROC AUC: too many samples times classes to keep their "
+                                  "probabilities\n");
         print_classes(t, &text);
     }
     return dpt_output_text(&text, "the results", err);
+}
+
+/* What the job's other data, or the checkpoint, call the classes or labels. */
+static enum dpt_status find_names(const struct dpt_job *job, const char *weights,
+                                  struct dpt_trainer *t, struct dpt_region *region,
+                                  struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_source_model model = {0};
+
+    if (t->classes == NULL)
+        return DPT_OK;
+    DPT_TRY(dpt_job_command_source_model(job, weights, !has_labels(t), &model, region, err));
+    t->called = has_labels(t) ? (struct dpt_called){model.labels, model.n_labels}
+                              : (struct dpt_called){model.classes, model.n_classes};
+out:
+    return status;
 }
 
 static enum dpt_status evaluate(struct dpt_cli *cli, const struct dpt_job *job,
@@ -107,6 +171,7 @@ static enum dpt_status evaluate(struct dpt_cli *cli, const struct dpt_job *job,
     struct dpt_trainer t = {0};
     struct dpt_split *const by_index[] = {&t.data.test, &t.data.valid, &t.data.train};
     struct dpt_metric_sums metric_sums = {0};
+    struct dpt_region region = {0};
     const char *weights;
     size_t i = 0;
 
@@ -124,13 +189,16 @@ static enum dpt_status evaluate(struct dpt_cli *cli, const struct dpt_job *job,
     DPT_TRY(dpt_job_command_load_weights(cli, &t, err));
     t.all_scores = dpt_cli_has(cli, "--classes") || dpt_cli_has(cli, "--json");
     DPT_TRY(dpt_trainer_evaluate(&t, by_index[i], &metric_sums, err));
-    if (comm->world.rank == 0)
+    if (comm->world.rank == 0 && t.called.n == 0)
+        status = find_names(job, weights, &t, &region, err);
+    if (comm->world.rank == 0 && status == DPT_OK)
         status = dpt_cli_has(cli, "--json") ? write_result(&t, by_index[i], &metric_sums, err)
                                             : print_result(&t, by_index[i], &metric_sums,
                                                            dpt_cli_has(cli, "--classes"), err);
 out:
     if (t.comm != NULL)
         dpt_trainer_close(&t);
+    dpt_region_release(&region);
     return status;
 }
 
@@ -142,8 +210,8 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 static const struct dpt_cli_option options[] = {
     DPT_WEIGHTS_CLI_OPTIONS,
     {"--split", "NAME", "test (the default), valid or train"},
-    {"--classes", NULL, "precision, recall and F1 of each class, and more that is said of classes"},
-    {"--json", NULL, "one JSON object, with all of that and the confusion of the classes"},
+    {"--classes", NULL, "precision, recall, F1 and ROC AUC of each class or label, and of all"},
+    {"--json", NULL, "one JSON object, with all of that and the confusion of up to 1024 classes"},
     DPT_JOB_CLI_OPTIONS,
     {0},
 };
@@ -159,7 +227,10 @@ const struct dpt_command dpt_cmd_eval = {
         "samples as "
         "the rarest one, it says so, and how many of that are found. --classes tells balanced "
         "accuracy, precision, recall, F1, ROC AUC and top-5 accuracy: of class 1 where there are "
-        "two, else means over the classes.\n\n"
+        "two, else means over the classes; and then those of each class. Of several labels at once "
+        "the accuracy is the share of the samples of which all are right, and these are means over "
+        "the labels. A sample that is labelled "
+        "with a probability of each class is of the likeliest one.\n\n"
         "  mpirun -np 2 dptrain eval configs/mnist-cnn.yaml --checkpoint runs/mnist-cnn\n"
         "  dptrain eval job.yaml --checkpoint weights.safetensors --map-by-order",
     .options = options,

@@ -64,7 +64,7 @@ static enum dpt_status find_source(struct dpt_cli *cli, const struct dpt_checkpo
     struct dpt_source_model *source = &e->source;
     const bool classes = dpt_job_loss(&m->job).kind == DPT_LOSS_CROSS_ENTROPY;
 
-    if (dpt_cli_has(cli, "--softmax") && !classes)
+    if (dpt_cli_has(cli, "--softmax") && !dpt_loss_judges(dpt_job_loss(&m->job).kind))
         DPT_TRY(dpt_fail(err, DPT_USAGE,
                          "dptrain export: --softmax: the model's outputs are numbers, not classes; "
                          "leave it out"));
@@ -79,6 +79,7 @@ static enum dpt_status find_source(struct dpt_cli *cli, const struct dpt_checkpo
     e->view.bytes = dpt_cli_has(cli, "--bytes") || (source->known && source->u8);
     e->view.normalized = dpt_cli_has(cli, "--normalized");
     e->view.probabilities = dpt_cli_has(cli, "--softmax");
+    e->view.labels = dpt_job_loss(&m->job).kind == DPT_LOSS_BINARY_CROSS_ENTROPY;
 out:
     return status;
 }
@@ -193,7 +194,7 @@ static const struct dpt_cli_option options[] = {
     {"--fold-batchnorm", NULL, "onnx: batch norms become part of the weights before them"},
     {"--bytes", NULL, "onnx: inputs are bytes, 0 to 255 (what the job's data say, if there)"},
     {"--normalized", NULL, "onnx: inputs come normalised; the graph does not do it"},
-    {"--softmax", NULL, "onnx: outputs are probabilities, not logits"},
+    {"--softmax", NULL, "onnx: outputs are probabilities (of several labels sigmoids), not logits"},
     {"--input-shape", "C,H,W", "of a sample, where an old checkpoint does not say it"},
     {0},
 };

@@ -1,6 +1,7 @@
 #include "cmd/job_command.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/base/hash.h"
@@ -58,6 +59,27 @@ out:
     return status;
 }
 
+enum dpt_status dpt_job_command_source_model(const struct dpt_job *job, const char *weights,
+                                             bool classes, struct dpt_source_model *model,
+                                             struct dpt_region *region, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_checkpoint checkpoint = {0};
+    char path[PATH_MAX], *columns = NULL;
+
+    DPT_TRY(dpt_source_model_find(model, &job->data, classes, region, err));
+    if (dpt_weights_foreign(weights, &dpt_weights_checkpoint))
+        return DPT_OK;
+    DPT_TRY(dpt_checkpoint_open(&checkpoint, dpt_checkpoint_resolve(weights, path), err));
+    DPT_TRY(dpt_checkpoint_text(&checkpoint, "/columns", &columns, err));
+    if (columns != NULL)
+        DPT_TRY(dpt_source_model_columns(model, columns, weights, region, err));
+out:
+    dpt_checkpoint_close(&checkpoint);
+    free(columns);
+    return status;
+}
+
 /* Collects --set and the options that are short for it, as KEY=VALUE. Errors: RANK. */
 static enum dpt_status collect_sets(const struct dpt_cli *cli, struct dpt_region *region,
                                     const char *const **sets, size_t *n, struct dpt_error *err)
@@ -103,6 +125,30 @@ static enum dpt_status collect_sets(const struct dpt_cli *cli, struct dpt_region
     *sets = all;
 out:
     dpt_str_release(&text);
+    return status;
+}
+
+enum dpt_status dpt_job_command_outputs(const struct dpt_cli *cli, struct dpt_job *job,
+                                        struct dpt_conf *conf, const struct dpt_comm *comm,
+                                        struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const char *checkpoint = dpt_cli_value(cli, "--checkpoint");
+    int64_t outputs = 0;
+
+    if (!dpt_job_leaves_outputs(job))
+        return DPT_OK;
+    if (checkpoint != NULL && init_file(cli) == checkpoint)
+        checkpoint = NULL; /* another program's, which does not say it */
+    if (comm == NULL || comm->world.rank == 0)
+        status = dpt_job_find_outputs(job, checkpoint, &outputs, err);
+    if (comm != NULL) {
+        DPT_TRY(dpt_group_agree(&comm->world, status, err));
+        DPT_TRY(dpt_group_broadcast(&comm->world, 0, &outputs, sizeof outputs, err));
+    }
+    if (status == DPT_OK)
+        status = dpt_job_set_outputs(job, conf, outputs, err);
+out:
     return status;
 }
 
@@ -167,6 +213,7 @@ dpt_job_command(struct dpt_cli *cli,
     DPT_TRY(dpt_comm_open(&comm, err));
     cli->log.silent = comm.world.rank != 0;
     DPT_TRY(same_job(&conf, &comm, err));
+    DPT_TRY(dpt_job_command_outputs(cli, &job, &conf, &comm, err));
     DPT_TRY(dpt_job_for_ranks(&job, comm.world.size, err));
     DPT_TRY(work(cli, &job, &conf, &comm, err));
 out:

@@ -9,6 +9,7 @@
 #include "core/comm/comm.h"
 #include "core/train/job.h"
 #include "core/train/trainer.h"
+#include "data/sources/source.h"
 
 /* Rows that these commands share, for their option tables. */
 #define DPT_JOB_CLI_OPTIONS                                                                        \
@@ -45,6 +46,12 @@ dpt_job_command(struct dpt_cli *cli,
  * USAGE, BAD_JOB. */
 enum dpt_status dpt_job_command_load(struct dpt_cli *cli, struct dpt_job *job,
                                      struct dpt_conf *conf, struct dpt_error *err);
+/* The width of the model's last layer, where the job leaves it to the data: as the checkpoint of
+ * the command line has it, or data.train wants it. Collective; comm NULL: one process, without MPI.
+ * Errors: those of opening these. */
+enum dpt_status dpt_job_command_outputs(const struct dpt_cli *cli, struct dpt_job *job,
+                                        struct dpt_conf *conf, const struct dpt_comm *comm,
+                                        struct dpt_error *err);
 /* Adds the job file's name to a mistake that was found only when the job was set up. */
 void dpt_job_command_name(const char *path, struct dpt_error *err);
 
@@ -59,6 +66,12 @@ enum dpt_status dpt_job_command_weights(const struct dpt_cli *cli, const struct 
  * programs. Errors: as dpt_trainer_load_params and dpt_init_weights. */
 enum dpt_status dpt_job_command_load_weights(const struct dpt_cli *cli, struct dpt_trainer *t,
                                              struct dpt_error *err);
+
+/* What the job's data tell of the samples, and a checkpoint, whose columns count more; weights: its
+ * path, or a file of other programs, which says nothing. Errors: BAD_DATA, IO, RANK. */
+enum dpt_status dpt_job_command_source_model(const struct dpt_job *job, const char *weights,
+                                             bool classes, struct dpt_source_model *model,
+                                             struct dpt_region *region, struct dpt_error *err);
 
 /* Where the command line has --ranks: starts them and ends this process with their exit code. In
  * one of them, and without the option, returns. kind: of device, which `auto` depends on. Errors:

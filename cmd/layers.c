@@ -1,12 +1,14 @@
-/* `dptrain layers`: what a job can name: layers, models, losses, optimizers, schedules. */
+/* `dptrain layers`: what a job can name, layers, models, losses, optimizers and schedules, and the
+ * metrics by which its model is judged. */
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "cmd/cmd.h"
-#include "core/base/str.h"
+#include "cmd/words.h"
 #include "core/train/job.h"
+#include "core/train/scores.h"
 
-enum { COLUMN = 20, MOST = 256 };
+enum { COLUMN = 22, MOST = 256 };
 
 /* A listing on its way. A group is a key that takes one of several kinds ("optimizer"). */
 struct listing {
@@ -46,12 +48,10 @@ static void print_keys(struct listing *l)
 
 static void begin_group(struct listing *l, const struct dpt_option_visit *at)
 {
-    const char *dot = strrchr(at->path, '.');
-
     print_keys(l);
     dpt_str_clear(&l->title);
     dpt_str_printf(&l->title, "%s: %s", at->path, at->row->help);
-    l->group = dot != NULL ? dot + 1 : at->row->name;
+    l->group = at->row->name;
     l->whole = is_wanted(l, at->path);
     l->told = l->shown = false;
     l->depth = at->depth + 1;
@@ -120,6 +120,56 @@ static void visit(void *arg, const struct dpt_option_visit *at)
     }
 }
 
+/* What evaluations tell, under the names that metrics.jsonl and `eval --json` give it. */
+static void visit_metrics(struct listing *l)
+{
+    static const struct dpt_option row = {
+        .name = "metrics",
+        .help = "what evaluations tell of classes, of several labels, or of "
+                "numbers to predict"};
+    const struct dpt_option_visit group = {.path = row.name, .row = &row};
+    struct dpt_option_visit metric = {.variant = "loss", .summary = "the job's loss, a mean"};
+    struct dpt_str text = {0};
+
+    begin_group(l, &group);
+    begin_kind(l, &metric);
+    metric = (struct dpt_option_visit){.variant = "accuracy",
+                                       .summary = "classes: share whose class is the likeliest; "
+                                                  "labels: share of which all are right"};
+    begin_kind(l, &metric);
+    for (const struct dpt_score *score = dpt_scores; score->name != NULL; score++) {
+        dpt_str_clear(&text);
+        dpt_str_printf(&text, "%s: %s",
+                       score->classes                                                 ? "classes"
+                       : score->offset == offsetof(struct dpt_scores, label_accuracy) ? "labels"
+                                                                                      : "numbers",
+                       score->summary);
+        metric = (struct dpt_option_visit){.variant = score->name, .summary = text.text};
+        begin_kind(l, &metric);
+    }
+    dpt_str_release(&text);
+}
+
+static void list(struct listing *l)
+{
+    dpt_options_walk(dpt_job_options, visit, l);
+    print_keys(l);
+    visit_metrics(l);
+}
+
+void dpt_word_kinds(struct dpt_str *words)
+{
+    const char *const nothing = "";
+    bool found;
+    struct listing l = {.wanted = &nothing, .n = 1, .found = &found};
+
+    list(&l);
+    for (size_t i = 0; i < l.n_names; i++)
+        dpt_str_printf(words, "%s ", l.names[i]);
+    dpt_str_release(&l.title);
+    dpt_str_release(&l.keys);
+}
+
 static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -129,17 +179,11 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 
     if (l.n > MOST)
         return dpt_fail(err, DPT_USAGE, "dptrain layers: %d names at most", MOST);
-    dpt_options_walk(dpt_job_options, visit, &l);
-    print_keys(&l);
-    for (size_t i = 0; i < l.n && status == DPT_OK; i++) {
-        const char *near = found[i] ? NULL : dpt_nearest(l.wanted[i], l.names, l.n_names);
-
+    list(&l);
+    for (size_t i = 0; i < l.n && status == DPT_OK; i++)
         if (!found[i])
-            status =
-                dpt_fail(err, DPT_USAGE, "dptrain layers: there is no '%s'; %s%s%s", l.wanted[i],
-                         near != NULL ? "did you mean '" : "`dptrain layers` lists all",
-                         near != NULL ? near : "", near != NULL ? "'?" : "");
-    }
+            status = dpt_cli_unknown("dptrain layers", l.wanted[i], "not known", l.names, l.n_names,
+                                     "; `dptrain layers` lists all", err);
     dpt_str_release(&l.title);
     dpt_str_release(&l.keys);
     return status;
@@ -149,12 +193,13 @@ static const struct dpt_cli_option options[] = {{0}};
 
 const struct dpt_command dpt_cmd_layers = {
     .name = "layers",
-    .usage = "[NAME...]",
-    .summary = "every layer, model, loss, optimizer and schedule, with its keys",
+    .usage = "[KIND...]",
+    .summary = "every layer, loss, optimizer, schedule and metric, with its keys",
     .details =
-        "Lists what a job can name, with what it is, its keys and their defaults. With NAME, of a "
-        "layer or another one of them, or of a key that takes them (optimizer, schedule, loss, "
-        "model, layers): each key's meaning and bounds.\n\n"
+        "Lists what a job can name, with what it is, its keys and their defaults, and the metrics "
+        "that its evaluations tell. With KIND, the name of a layer or another one of them, or of "
+        "all of a sort (layers, model, loss, optimizer, schedule, metrics): each key's meaning and "
+        "bounds.\n\n"
         "  dptrain layers\n"
         "  dptrain layers conv batchnorm\n"
         "  dptrain layers optimizer",

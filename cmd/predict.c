@@ -15,7 +15,6 @@
 #include "core/train/stop.h"
 #include "data/pictures/picture.h"
 #include "data/sources/predictions.h"
-#include "data/tables/columns.h"
 #include "models/model.h"
 
 enum { MICRO_IMAGES = 16, MICRO_ROWS = 64 };
@@ -48,8 +47,6 @@ struct predict {
     double shown;                 /* when the live line was drawn */
     const char **names;           /* of one run */
     size_t names_room;
-    struct dpt_columns table; /* rank 0: what the model was trained on, where that was a table */
-    const char **value_names; /* [outputs], or NULL */
 };
 
 /* All values of a repeatable option. */
@@ -100,11 +97,13 @@ static enum dpt_status take_options(struct predict *p, struct dpt_error *err)
     s->option[DPT_SOURCE_HEADER] = dpt_cli_value(cli, "--header");
     s->option[DPT_SOURCE_DELIMITER] = dpt_cli_value(cli, "--delimiter");
     s->option[DPT_SOURCE_DECIMAL] = dpt_cli_value(cli, "--decimal");
+    s->option[DPT_SOURCE_THOUSANDS] = dpt_cli_value(cli, "--thousands");
     s->option[DPT_SOURCE_ID] = dpt_cli_value(cli, "--id");
     s->option[DPT_SOURCE_LAYOUT] = dpt_cli_value(cli, "--layout");
     s->option[DPT_SOURCE_LABELS] = dpt_cli_value(cli, "--labels");
     s->option[DPT_SOURCE_FIT] = dpt_cli_value(cli, "--fit");
     s->option[DPT_SOURCE_INVERT] = dpt_cli_has(cli, "--invert") ? "" : NULL;
+    s->option[DPT_SOURCE_SKIP_BAD] = dpt_cli_has(cli, "--skip-bad") ? "" : NULL;
     DPT_TRY(take_list(p, "--input", &s->inputs, &s->n_inputs, err));
     DPT_TRY(take_list(p, "--labels", &s->labels, &s->n_labels, err));
     DPT_TRY(take_shape(p, err));
@@ -229,31 +228,6 @@ out:
     return status;
 }
 
-/* What the columns of a model of numbers are called, as the table that it was trained on called its
- * labels. */
-static enum dpt_status name_values(struct predict *p, int32_t outputs, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    const struct dpt_source_model *model = &p->spec.model;
-    int32_t n = 0;
-
-    if (p->spec.classes || model->columns == NULL)
-        return DPT_OK;
-    DPT_TRY(dpt_columns_parse(&p->table, model->columns, model->columns_of, err));
-    p->value_names = dpt_region_alloc(&p->region, (size_t)outputs * sizeof *p->value_names);
-    if (p->value_names == NULL)
-        DPT_TRY(dpt_fail_memory(err, "names of values", (double)outputs));
-    for (size_t i = 0; i < p->table.n; i++) {
-        if (p->table.at[i].role == DPT_COLUMN_LABEL && n < outputs)
-            p->value_names[n] = p->table.at[i].name;
-        n += p->table.at[i].role == DPT_COLUMN_LABEL;
-    }
-    if (n != outputs)
-        p->value_names = NULL;
-out:
-    return status;
-}
-
 static bool same_file(const char *a, const char *b)
 {
     struct stat x, y;
@@ -269,6 +243,7 @@ static enum dpt_status open_out(struct predict *p, struct dpt_error *err)
         .samples = p->info->samples,
         .outputs = dpt_graph_outputs(&p->trainer.model.graph),
         .classes = p->spec.classes,
+        .labels = dpt_job_loss(&p->job).kind == DPT_LOSS_BINARY_CROSS_ENTROPY,
         .truth = p->info->truth,
         .checkpoint = p->found.name,
         .step = p->found.step,
@@ -280,11 +255,11 @@ static enum dpt_status open_out(struct predict *p, struct dpt_error *err)
               : p->info->named    ? "file"
                                   : NULL,
     };
-    enum dpt_status status = DPT_OK;
     struct stat info;
 
-    DPT_TRY(name_values(p, format.outputs, err));
-    format.value_names = p->value_names;
+    /* As the table that it was trained on called its labels. */
+    if (!p->spec.classes && p->spec.model.n_labels == (size_t)format.outputs)
+        format.value_names = p->spec.model.labels;
     if (format.n_classes == 0 || format.n_classes > (size_t)format.outputs)
         format.class_names = NULL;
     if (out == NULL)
@@ -302,9 +277,7 @@ static enum dpt_status open_out(struct predict *p, struct dpt_error *err)
         format.name_bytes = n > format.name_bytes ? n : format.name_bytes;
     }
 open:
-    status = dpt_predictions_open(&p->file, out, &format, err);
-out:
-    return status;
+    return dpt_predictions_open(&p->file, out, &format, err);
 }
 
 static enum dpt_status name_rows(struct predict *p, const struct dpt_predicted *d,
@@ -364,6 +337,17 @@ out:
     return status;
 }
 
+/* Which samples were left out. */
+static void print_told(const struct predict *p)
+{
+    const char *line = p->info->told;
+
+    for (size_t n; line != NULL && *line != '\0'; line += n + (line[n] != '\0')) {
+        n = strcspn(line, "\n");
+        dpt_log_warn(&p->cli->log, "%.*s", (int)n, line);
+    }
+}
+
 static void print_summary(const struct predict *p, const struct dpt_metric_sums *metric_sums)
 {
     const double n = (double)metric_sums->samples;
@@ -371,11 +355,12 @@ static void print_summary(const struct predict *p, const struct dpt_metric_sums 
     char digits[32], accuracy[40] = "";
 
     dpt_group_digits(digits, p->info->samples);
-    if (p->spec.classes)
+    if (dpt_loss_judges(dpt_job_loss(&p->job).kind))
         snprintf(accuracy, sizeof accuracy, "accuracy %.4f, ", metric_sums->correct / n);
     if (p->info->truth != DPT_TRUTH_NONE)
         dpt_log_info(log, "%sloss %.6g on %s sample%s", accuracy, metric_sums->loss / n, digits,
                      p->info->samples == 1 ? "" : "s");
+    print_told(p);
     if (!p->printed)
         dpt_log_info(log, "%s: %s sample%s", dpt_cli_value(p->cli, "--out"), digits,
                      p->info->samples == 1 ? "" : "s");
@@ -394,6 +379,8 @@ static enum dpt_status predict_all(struct predict *p, struct dpt_error *err)
     if (status == DPT_STOPPED) {
         DPT_TRY(dpt_group_broadcast(world, 0, &p->left, sizeof p->left, err));
         status = p->left ? DPT_OK : DPT_STOPPED;
+    } else if (status == DPT_BAD_DATA && world->rank == 0) {
+        status = dpt_source_tell_bad(p->source, err);
     }
     DPT_TRY(status);
     if (p->left)
@@ -429,7 +416,6 @@ out:
         dpt_trainer_close(&p.trainer);
     dpt_source_close(p.source);
     dpt_region_release(&p.region);
-    dpt_columns_release(&p.table);
     free(p.names);
     free(p.columns);
     return status;
@@ -445,10 +431,12 @@ static const struct dpt_cli_option options[] = {
     {"--id", "COLUMN", "csv: names of the rows (as in the training data)"},
     {"--delimiter", "C|tab", "csv: what stands between columns (as in the training data)"},
     {"--decimal", "C", "csv: the decimal mark of numbers (as in the training data)"},
+    {"--thousands", "C", "csv: what stands between groups of digits (as in the training data)"},
     {"--header", "auto|yes|no", "csv: does the first line hold the names of the columns"},
     {"--layout", "nchw|nhwc", "npy: order of the four dimensions (default: nchw)"},
     {"--shape", "C,H,W", "pictures: the size to make them (what the model takes)"},
     {"--fit", "stretch|crop|pad", "pictures: of another shape (as they were made for training)"},
+    {"--skip-bad", NULL, "pictures: leave out those that cannot be read, and list them at the end"},
     {"--invert", NULL,
      "pictures: dark becomes light, for ink on paper where training had light on "
      "dark"},
@@ -501,14 +489,16 @@ const struct dpt_command dpt_cmd_predict = {
     .details =
         "Prints a table (CSV) with a line a sample: its name where it has one (--id, a picture's "
         "file), else its number from 0; with known labels the true one; the class and its "
-        "probability, or the values. --out OUT writes that as OUT.csv; as OUT.npy the "
+        "probability, or the values, or with several labels at once the probability of each. --out "
+        "OUT writes that as OUT.csv; as OUT.npy the "
         "probabilities, or values, [N,K]; as OUT.h5 /logits, /probabilities [N,K] and /labels [N] "
         "(with loss mse /predictions), with known labels /targets and /loss, and names as /names. "
         "Accuracy and loss by known labels go to standard error. Ranks share the samples, memory "
         "is a window of them, and any number of ranks gives the same bytes.\n\n"
         "Samples are normalised as the job says. Pictures (" DPT_PICTURE_FORMATS
-        ") are stretched, or by --fit "
-        "cropped or padded, to the size that the model takes and made grey or colour as it wants; "
+        ") are stretched, cropped or padded, as they were for training or as --fit says, to the "
+        "size that the model takes and made grey or colour as it wants; all that cannot be read "
+        "are told, or left out by --skip-bad; "
         "a folder is searched with its "
         "sub-folders, and where these are called as the classes they are the labels.\n\n"
         "C may also be weights in safetensors or npz, from PyTorch or NumPy, for the job's model: "

@@ -18,7 +18,7 @@ static bool read_job(struct dpt_runs *runs, struct dpt_run_folder *run)
 }
 
 enum dpt_status dpt_runs_open(struct dpt_runs *runs, const char *const *folders, size_t n,
-                              struct dpt_error *err)
+                              bool whole, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_conf_node **jobs;
@@ -36,6 +36,8 @@ enum dpt_status dpt_runs_open(struct dpt_runs *runs, const char *const *folders,
             DPT_TRY(dpt_fail_memory(err, "the runs", 0));
         jobs[i] = run->no_job == NULL ? run->job.root : NULL;
     }
+    if (!whole && !dpt_runs_fold_models(runs))
+        DPT_TRY(dpt_fail_memory(err, "the models of the jobs", 0));
     if (!dpt_job_keys_open(&runs->jobs, jobs, n))
         status = dpt_fail_memory(err, "the keys of the jobs", 0);
 out:

@@ -23,9 +23,13 @@ struct dpt_runs {
     struct dpt_region texts;
 };
 
-/* Reads the folders, to be closed in any case. Errors: USAGE (no run), IO, RANK. */
+/* Reads the folders, to be closed in any case. whole: the jobs as they stand, also of models that
+ * are not alike; else see dpt_runs_fold_models. Errors: USAGE (no run), IO, RANK. */
 enum dpt_status dpt_runs_open(struct dpt_runs *runs, const char *const *folders, size_t n,
-                              struct dpt_error *err);
+                              bool whole, struct dpt_error *err);
+/* Where the models do not have the same keys, `model.type` becomes "mlp, hidden [64, 32]" and each
+ * layer of a list one text, `model.layers[0]`: "conv 32, kernel 3". False where memory ran out. */
+bool dpt_runs_fold_models(struct dpt_runs *runs);
 void dpt_runs_close(struct dpt_runs *runs);
 
 /* A record of a history. */

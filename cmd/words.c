@@ -57,6 +57,8 @@ static void take(const char *text, size_t n, enum dpt_word_kind *kind, struct dp
             dpt_str_printf(words, "%.*s ", (int)part, name);
         else if (part == strlen("FORMAT") && strncmp(name, "FORMAT", part) == 0)
             add_formats(words);
+        else if (part == strlen("KIND") && strncmp(name, "KIND", part) == 0)
+            dpt_word_kinds(words);
         else if (*kind == DPT_WORD_ANY)
             *kind = find(name, part);
     }

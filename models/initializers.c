@@ -123,6 +123,8 @@ enum dpt_status dpt_model_init(const struct dpt_graph *graph, uint64_t seed, flo
     for (int32_t k = 0; k < graph->n_tensors; k++) {
         const struct dpt_tensor *t = &graph->tensors[k];
 
+        if (t->count == 0) /* it is in another part of the model */
+            continue;
         if (t->init.type != NULL && !t->init.type->fill(t, seed, (uint64_t)k, params + t->offset))
             return dpt_fail_memory(err, t->name, (double)t->count * sizeof(double));
         for (int64_t i = 0; t->init.type == NULL && i < t->count; i++)

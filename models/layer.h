@@ -39,6 +39,17 @@ struct dpt_builder {
     int numbers[DPT_OP_COUNT + 1]; /* numbers given to layers without a name, by type */
 };
 
+/* The width of the last layer: one that is left out is as wide as the data want it
+ * (dpt_model_outputs). */
+#define DPT_OUTPUTS_ROW(struct_)                                                                   \
+    {                                                                                              \
+        .name = "outputs", .type = DPT_OPT_INT, .offset = offsetof(struct_, outputs),              \
+        .fallback = "auto", .word = "auto", .min = 1, .max = DPT_MAX_CHANNELS,                     \
+        .help =                                                                                    \
+            "length of the output vector; auto, of a model's last layer: as many as data.train "   \
+            "has classes, or targets a sample"                                                     \
+    }
+
 /* Height and width, from one number or two. */
 struct dpt_pair {
     int32_t at[2];

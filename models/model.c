@@ -107,6 +107,26 @@ out:
     return status;
 }
 
+int64_t *dpt_model_outputs(const struct dpt_variant_value *model, struct dpt_conf_node **node)
+{
+    const struct dpt_model_type *type = model->variant->impl;
+    const struct dpt_sequential_options *listed = model->options;
+    const struct dpt_option *row = model->variant->options;
+    const struct dpt_layer *last;
+
+    if (!type->listed) {
+        while (strcmp(row->name, "outputs") != 0)
+            row++;
+        *node = dpt_conf_get(model->at, row->name);
+        return (int64_t *)(void *)((char *)model->options + row->offset);
+    }
+    last = &listed->layers.at[listed->layers.n - 1];
+    if (last->type != &dpt_layer_dense)
+        return NULL;
+    *node = dpt_conf_get(last->at->items[0], "outputs");
+    return &((struct dpt_dense_options *)last->options)->outputs;
+}
+
 int32_t dpt_graph_outputs(const struct dpt_graph *graph)
 {
     return (int32_t)dpt_shape_size(&graph->nodes[graph->n_nodes - 1].out);

@@ -58,6 +58,12 @@ enum dpt_status dpt_model_build(const struct dpt_variant_value *model,
                                 const struct dpt_shape *input, struct dpt_graph *graph,
                                 struct dpt_error *err);
 
+/*
+ * Where a model's options keep the width of its last layer, 0 while that is left to the data; NULL
+ * where no option says it. *node: out, the job's entry of it.
+ */
+int64_t *dpt_model_outputs(const struct dpt_variant_value *model, struct dpt_conf_node **node);
+
 /* Initialises a zeroed parameter arena: each tensor by its `init`, a pure function of (seed, tensor
  * number, element). Errors: RANK. */
 enum dpt_status dpt_model_init(const struct dpt_graph *graph, uint64_t seed, float *params,

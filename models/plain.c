@@ -114,8 +114,7 @@ static bool vgg_expand(const void *options, const struct dpt_shape *input,
 
 // clang-format off
 #define LAST_ROWS                                                                                  \
-    {.name = "outputs", .type = DPT_OPT_INT, .offset = offsetof(struct plain_options, outputs),    \
-     .min = 1, .max = DPT_MAX_CHANNELS, .help = "length of the output vector"},                    \
+    DPT_OUTPUTS_ROW(struct plain_options),                                                         \
     DPT_INITIALIZER_ROW(struct plain_options, init, "he"),                                         \
     {0}
 

@@ -32,9 +32,22 @@ static void check_name(struct dpt_conf *conf, const struct dpt_conf_node *at, co
         dpt_conf_mistake(conf, at, path, "'input' is the name of what the model reads");
 }
 
-/* The names in a list of the model's layers, all of which `all` has, and in the lists in it. */
-static bool check_names(struct dpt_conf *conf, const char *path, const struct dpt_layer_list *all,
-                        const struct dpt_layer_list *list)
+/* Only the model's last layer has its width from the data. */
+static void check_outputs(struct dpt_conf *conf, const char *path, const struct dpt_layer *layer)
+{
+    const struct dpt_conf_node *outputs = dpt_conf_get(layer->at->items[0], "outputs");
+
+    if (layer->type == &dpt_layer_dense && outputs->text != NULL &&
+        strcmp(outputs->text, "auto") == 0)
+        dpt_conf_mistake(conf, outputs, dpt_option_path(conf, path, "outputs", 0),
+                         "must be given: a whole number; only the last layer of a model leaves it "
+                         "to the data");
+}
+
+/* The names in a list of the model's layers, all of which `all` has, and in the lists in it; and
+ * what only the last layer may leave out. */
+static bool check_list(struct dpt_conf *conf, const char *path, const struct dpt_layer_list *all,
+                       const struct dpt_layer_list *list)
 {
     for (size_t i = 0; i < list->n; i++) {
         const struct dpt_layer *layer = &list->at[i];
@@ -45,8 +58,10 @@ static bool check_names(struct dpt_conf *conf, const char *path, const struct dp
         if (layer->name != NULL && dpt_layers_find(all, layer->name) != layer)
             dpt_conf_mistake(conf, dpt_conf_get(layer->at->items[0], "name"), at,
                              "an earlier layer has the name '%s' too", layer->name);
+        if (list != all || i + 1 < list->n)
+            check_outputs(conf, at, layer);
         for (size_t k = 0; (inner = dpt_layer_inner(layer, k, &option)) != NULL; k++)
-            if (!check_names(conf, dpt_option_path(conf, at, option, 0), all, inner))
+            if (!check_list(conf, dpt_option_path(conf, at, option, 0), all, inner))
                 return false;
     }
     return !conf->region.failed;
@@ -198,7 +213,7 @@ const struct dpt_layer_type dpt_layer_residual = {
 static bool read_model(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
                        void *dest)
 {
-    return read_layers(conf, node, path, dest) && check_names(conf, path, dest, dest);
+    return read_layers(conf, node, path, dest) && check_list(conf, path, dest, dest);
 }
 
 static bool sequential_expand(const void *options, const struct dpt_shape *input,

@@ -79,8 +79,7 @@ static bool cnn_expand(const void *options, const struct dpt_shape *input,
 
 // clang-format off
 #define LAST_ROWS(init_default)                                                                    \
-    {.name = "outputs", .type = DPT_OPT_INT, .offset = offsetof(struct tail, outputs),             \
-     .min = 1, .max = DPT_MAX_CHANNELS, .help = "length of the output vector"},                    \
+    DPT_OUTPUTS_ROW(struct tail),                                                                  \
     DPT_INITIALIZER_ROW(struct tail, init, init_default),                                          \
     {0}
 

@@ -17,6 +17,7 @@ static const struct part {
       {DPT_SPAN_LAYOUTS, "weight layouts", false},
       {DPT_SPAN_OTHER, "other", false},
       {DPT_SPAN_WAIT_LOADER, "waiting for samples", true},
+      {DPT_SPAN_WAIT_STAGE, "waiting for another stage", true},
       {DPT_SPAN_WAIT_THREADS, "waiting for threads", true},
       /* Made of the reduction's time: no thread marks it. */
       {DPT_SPAN_STEP, "waiting for ranks", true},
@@ -90,6 +91,7 @@ static void add_parts(struct dpt_bench *b, const struct part *parts, size_t n,
                                     .cost = dpt_cost_of_part(b->t, parts[i].what)};
 
         if ((parts[i].what == DPT_SPAN_STEP && b->t->comm->world.size == 1) ||
+            (parts[i].what == DPT_SPAN_WAIT_STAGE && b->t->mesh.stages == 0) ||
             (parts[i].what == DPT_SPAN_WAIT_THREADS &&
              b->t->team.all_threads == b->t->comm->world.size))
             continue;

@@ -18,14 +18,12 @@ enum { SHELLS = sizeof shells / sizeof shells[0] };
 
 static enum dpt_status unknown_shell(const char *name, struct dpt_error *err)
 {
-    const char *names[SHELLS], *near;
+    const char *names[SHELLS];
 
     for (size_t i = 0; i < SHELLS; i++)
         names[i] = shells[i].name;
-    near = dpt_nearest(name, names, SHELLS);
-    return dpt_fail(err, DPT_USAGE, "dptrain completion: '%s' is none of bash, zsh, fish%s%s%s",
-                    name, near != NULL ? "; did you mean '" : "", near != NULL ? near : "",
-                    near != NULL ? "'?" : "");
+    return dpt_cli_unknown("dptrain completion", name, "none of bash, zsh, fish", names, SHELLS, "",
+                           err);
 }
 
 static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)

@@ -116,7 +116,7 @@ static enum dpt_status add_argument(struct init *init, const char *path, struct 
         if (n == 0)
             DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
                              "%s: no *.h5 in this folder; `dptrain convert` makes them of CSV, "
-                             "NumPy, MNIST and CIFAR-10 files",
+                             "pictures, NumPy, MNIST and CIFAR-10 files",
                              path));
     } else {
         DPT_TRY(add_matches(init, path, &n, err));
@@ -250,8 +250,8 @@ static void advise(const char *const *paths, size_t n, struct dpt_error *err)
         if (strncmp(err->text, paths[i], strlen(paths[i])) == 0 &&
             (!read || memcmp(bytes, signature, sizeof bytes) != 0)) {
             dpt_fail(err, DPT_BAD_DATA,
-                     "%s: no HDF5 file; `dptrain convert` makes shards of CSV, NumPy, MNIST and "
-                     "CIFAR-10 files",
+                     "%s: no HDF5 file; `dptrain convert` makes shards of CSV, pictures, NumPy, "
+                     "MNIST and CIFAR-10 files",
                      paths[i]);
             return;
         }
@@ -361,6 +361,7 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
     struct dpt_str name = {0}, text = {0};
     struct dpt_init_job job = {0};
     struct dpt_word_keys keys = {0};
+    char samples[32], most[32];
 
     output = output == NULL ? "job.yaml" : output;
     if (!force && strcmp(output, "-") != 0 && dpt_file_exists(output))
@@ -384,6 +385,12 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
     if (name.failed || text.failed)
         DPT_TRY(dpt_fail_memory(err, "the job file", (double)text.length));
     DPT_TRY(write_file(output, &text, force, err));
+    if (statistics_of.classes > statistics_of.samples)
+        dpt_log_warn(&cli->log,
+                     "the labels of %s samples go up to %s, so the model has as many outputs: "
+                     "`dptrain convert csv --regression` makes numbers to predict of them",
+                     dpt_group_digits(samples, statistics_of.samples),
+                     dpt_group_digits(most, statistics_of.classes - 1));
     if (job.path != NULL)
         printf("wrote %s; train with: dptrain %s --ranks auto\n", output, output);
 out:
@@ -410,7 +417,8 @@ const struct dpt_command dpt_cmd_init = {
         "classes or targets, mean and standard deviation. Writes a job file that trains on them "
         "at once, whose comments say what each line does and what else could stand there: a small "
         "convolutional network for images, dense layers for rows; classes with cross-entropy, "
-        "other targets with the mean squared error. Files with `test` in their names are for "
+        "several labels that are 0 or 1 with the binary one, other targets with the mean squared "
+        "error. Files with `test` in their names are for "
         "testing, those with `valid` for validation; without the latter a part of the training "
         "data is held out. Without DATA the job is one for made-up images. `dptrain convert` makes "
         "shards of other files.\n\n"

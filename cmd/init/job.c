@@ -20,8 +20,8 @@ enum {
 
 /* What is chosen by the data. */
 struct choice {
-    bool image, classes;
-    int64_t samples, outputs, batch, epochs;
+    bool image, classes, labels; /* labels: several at once, each 0 or 1 */
+    int64_t samples, batch, epochs;
     int64_t side; /* the shorter one of an image */
     double valid; /* fraction held out; 0: none */
     int blocks;
@@ -83,14 +83,14 @@ static int64_t clamp(int64_t value, int64_t low, int64_t high)
 static struct choice choose(const struct dpt_init_job *init)
 {
     const struct dpt_shard_statistics *s = init->statistics;
-    struct choice c = {.samples = 4096, .outputs = 10, .image = true, .classes = true};
+    struct choice c = {.samples = 4096, .image = true, .classes = true};
     int64_t side = 28, trained;
 
     if (s != NULL) {
         side = s->shape.h < s->shape.w ? s->shape.h : s->shape.w;
         c.samples = s->samples;
         c.classes = s->classes > 0 || s->probabilities;
-        c.outputs = s->classes > 0 ? s->classes : s->width;
+        c.labels = s->binary && !s->probabilities;
         c.image = !s->shape.flat && side >= IMAGE_SIDE;
     }
     for (c.blocks = 1; c.blocks < MOST_BLOCKS && side >> (c.blocks + 1) >= IMAGE_SIDE;)
@@ -170,7 +170,7 @@ static void write_data(const struct dpt_init_job *init, const struct choice *c, 
         else
             line(out, "if there is one", "  # test: data/test-*.h5");
         write_normalize(s, out);
-        if (!c->classes)
+        if (!c->classes && !c->labels)
             line(out, "trained so; told in their own units", "  targets: {normalize: auto}");
     }
     if (c->image) {
@@ -179,7 +179,7 @@ static void write_data(const struct dpt_init_job *init, const struct choice *c, 
              "  # More images than there are: random shifts by so many pixels; `flip: true`");
         line(out, NULL, "  # mirrors, where left and right do not matter.");
         line(out, NULL, "  %saugment: {crop_padding: %lld, flip: false}",
-             s != NULL && c->classes && c->side >= SHIFTED_SIDE ? "" : "# ",
+             s != NULL && (c->classes || c->labels) && c->side >= SHIFTED_SIDE ? "" : "# ",
              (long long)clamp(c->side / 12, 1, 4));
     }
     choices(init, out, "data.shuffle", "  shuffle: full");
@@ -187,6 +187,11 @@ static void write_data(const struct dpt_init_job *init, const struct choice *c, 
 }
 
 /* --- the model -------------------------------------------------------------------------------- */
+
+static const char *a_number_for(const struct choice *c)
+{
+    return c->classes ? "a number a class" : c->labels ? "a number a label" : "a number a target";
+}
 
 static void write_cnn(const struct dpt_init_job *init, const struct choice *c, struct dpt_str *out)
 {
@@ -201,9 +206,10 @@ static void write_cnn(const struct dpt_init_job *init, const struct choice *c, s
         if (i > 0)
             channels = clamp(2 * channels, 0, 256);
         line(out, i == 0 ? "3x3, the size stays" : NULL,
-             "    - conv: {channels: %lld, kernel: 3, padding: same, bias: false}",
-             (long long)channels);
-        line(out, i == 0 ? "learns faster; has a bias itself" : NULL, "    - batchnorm");
+             "    - conv: {channels: %lld, kernel: 3, padding: same}", (long long)channels);
+        /* In so few layers it costs two thirds of the time, and makes nothing better. */
+        if (i == 0)
+            line(out, NULL, "    # A much deeper model wants a `- batchnorm` behind each conv.");
         if (i == 0)
             choices(init, out, "model.activation", "    - relu");
         else
@@ -218,8 +224,7 @@ static void write_cnn(const struct dpt_init_job *init, const struct choice *c, s
         line(out, NULL, "    - dense: 128");
         line(out, NULL, "    - relu");
     }
-    line(out, c->classes ? "a number a class" : "a number a target", "    - dense: %lld",
-         (long long)c->outputs);
+    line(out, a_number_for(c), "    - dense");
 }
 
 static void write_model(const struct dpt_init_job *init, const struct choice *c,
@@ -236,8 +241,6 @@ static void write_model(const struct dpt_init_job *init, const struct choice *c,
          c->samples < FEW_ROWS ? "  hidden: [256]" : "  hidden: [256, 128]");
     choices(init, out, "model.activation", "  activation: relu");
     line(out, "0.2 or so if valid is worse than train", "  dropout: 0");
-    line(out, c->classes ? "a number a class" : "a number a target", "  outputs: %lld",
-         (long long)c->outputs);
 }
 
 /* --- the rest --------------------------------------------------------------------------------- */
@@ -246,7 +249,10 @@ static void write_training(const struct dpt_init_job *init, const struct choice 
                            struct dpt_str *out)
 {
     dpt_str_printf(out, "\n");
-    choices(init, out, "loss", c->classes ? "loss: cross_entropy" : "loss: mse");
+    choices(init, out, "loss",
+            c->classes  ? "loss: cross_entropy"
+            : c->labels ? "loss: binary_cross_entropy"
+                        : "loss: mse");
     line(out, NULL, "\nbatch:");
     line(out, "samples a step, over all ranks; or per_rank", "  global: %lld", (long long)c->batch);
     line(out, "samples a pass; auto: chosen", "  micro: auto");
@@ -287,13 +293,16 @@ static void write_found(const struct dpt_init_job *init, struct dpt_str *out)
             out, "# Made-up images of ten kinds: it trains at once, and shows what a job is.\n");
         return;
     }
-    dpt_str_printf(out, "# %s samples of %s %s, ", dpt_group_digits(samples, s->samples),
-                   dpt_shape_text(&s->shape, shape), s->u8 ? "bytes" : "numbers");
+    dpt_str_printf(out, "# %s samples of %s %s%s, ", dpt_group_digits(samples, s->samples),
+                   dpt_shape_text(&s->shape, shape), s->u8 ? "byte" : "number",
+                   dpt_shape_size(&s->shape) == 1 ? "" : "s");
     if (s->classes == 0) {
-        dpt_str_printf(out, "%lld %s each\n", (long long)s->width,
+        dpt_str_printf(out, "%lld %s each%s\n", (long long)s->width,
                        s->probabilities ? "class probabilities"
+                       : s->binary      ? "labels"
                        : s->width == 1  ? "target"
-                                        : "targets");
+                                        : "targets",
+                       s->binary && !s->probabilities ? ", 0 or 1" : "");
         return;
     }
     least = greatest = s->counts[0];

@@ -38,10 +38,11 @@ static void layers(const struct dpt_plan *p, struct dpt_json *j)
 static void deal(const struct dpt_plan *p, int64_t step, const char *key, struct dpt_json *j)
 {
     dpt_json_array(j, key);
-    for (int r = 0; r < p->spec.ranks; r++) {
+    for (int r = 0; r < dpt_trainer_replicas(&p->t)->world.size; r++) {
         int32_t first, last;
 
-        dpt_sampler_partition(&p->t.data.train.sampler, step, r, p->spec.ranks, &first, &last);
+        dpt_sampler_partition(&p->t.data.train.sampler, step, r,
+                              dpt_trainer_replicas(&p->t)->world.size, &first, &last);
         dpt_json_array(j, NULL);
         dpt_json_int(j, NULL, first);
         dpt_json_int(j, NULL, last);
@@ -65,6 +66,8 @@ static void steps(const struct dpt_plan *p, struct dpt_json *j)
     dpt_json_int(j, "per_epoch", t->steps_per_epoch);
     dpt_json_int(j, "last_samples", dpt_sampler_count(s, t->steps_per_epoch - 1));
     dpt_json_int(j, "total", t->steps);
+    /* 0: a rank has one run of micro-batches; else its first one, and how many behind that. */
+    dpt_json_int(j, "in_turn", s->deal);
     deal(p, 0, "deal", j);
     deal(p, t->steps_per_epoch - 1, "last_deal", j);
     dpt_json_end(j);
@@ -111,6 +114,27 @@ static void memory(const struct dpt_plan *p, struct dpt_json *j)
     dpt_json_real(j, "reduced_bytes", p->reduced);
     dpt_json_int(j, "exchanges", p->exchanges);
     dpt_json_real(j, "exchange_bytes", p->exchanged);
+}
+
+static void pipeline(const struct dpt_plan *p, struct dpt_json *j)
+{
+    const struct dpt_mesh *m = &p->t.mesh;
+
+    dpt_json_object(j, "pipeline");
+    dpt_json_int(j, "replicas", m->replicas.world.size);
+    dpt_json_real(j, "bubble", p->bubble);
+    dpt_json_array(j, "stages");
+    for (int k = 0; k < m->stages; k++) {
+        dpt_json_object(j, NULL);
+        dpt_json_text(j, "first_layer", p->stages[k].first);
+        dpt_json_real(j, "flop_share", p->stages[k].flop);
+        dpt_json_real(j, "rank_bytes", p->stages[k].bytes);
+        dpt_json_int(j, "under_way", p->stages[k].slots);
+        dpt_json_real(j, "sent_bytes", p->stages[k].sent);
+        dpt_json_end(j);
+    }
+    dpt_json_end(j);
+    dpt_json_end(j);
 }
 
 static void device(const struct dpt_plan *p, struct dpt_json *j)
@@ -200,6 +224,8 @@ void dpt_plan_json(const struct dpt_plan *p, struct dpt_json *j)
     steps(p, j);
     rates(p, j);
     memory(p, j);
+    if (p->stages != NULL)
+        pipeline(p, j);
     if (p->gpu.name[0] != '\0')
         device(p, j);
     if (p->step.total > 0)

@@ -107,6 +107,7 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 
     DPT_TRY(read_spec(cli, &spec, err));
     DPT_TRY(dpt_job_command_load(cli, &job, &conf, err));
+    DPT_TRY(dpt_job_command_outputs(cli, &job, &conf, NULL, err));
     DPT_TRY(dpt_job_for_ranks(&job, spec.ranks, err));
     dpt_job_signature(&job, &conf, &signature);
     if (signature.failed)

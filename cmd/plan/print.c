@@ -153,11 +153,11 @@ static void print_layers(const struct dpt_plan *p, struct dpt_str *out)
                    with_unit(backward, "", back));
 }
 
-/* "rank 0: 0-3" or, of one micro-batch, "rank 0: 0". */
+/* "rank 0: 0-3" or, of one micro-batch, "rank 0: 0"; "rank 0: 4 in turn" where they are dealt. */
 static void print_deal(const struct dpt_plan *p, int64_t step, const char *name,
                        struct dpt_str *out)
 {
-    const int ranks = p->spec.ranks;
+    const int ranks = dpt_trainer_replicas(&p->t)->world.size;
     const int shown = ranks <= SHOWN_RANKS ? ranks : SHOWN_RANKS - 2;
 
     dpt_str_printf(out, "  %-9s", name);
@@ -173,6 +173,8 @@ static void print_deal(const struct dpt_plan *p, int64_t step, const char *name,
             dpt_str_printf(out, "  %d: none", r);
         else if (last - first == 1)
             dpt_str_printf(out, "  %d: %d", r, first);
+        else if (p->t.data.train.sampler.deal > 0)
+            dpt_str_printf(out, "  %d: %d in turn", r, last - first);
         else
             dpt_str_printf(out, "  %d: %d-%d", r, first, last - 1);
     }
@@ -195,7 +197,7 @@ static void print_steps(const struct dpt_plan *p, struct dpt_str *out)
     dpt_str_printf(out, "%s steps in all, %.4g epochs; micro-batches of %d:\n",
                    dpt_group_digits(a, t->steps), (double)t->steps / (double)t->steps_per_epoch,
                    s->micro);
-    print_deal(p, 0, "by rank", out);
+    print_deal(p, 0, p->stages != NULL ? "replicas" : "by rank", out);
     if (dpt_sampler_micro_batches(s, end) != dpt_sampler_micro_batches(s, 0))
         print_deal(p, end, "last step", out);
     dpt_str_printf(out, "\n");
@@ -249,6 +251,8 @@ static void print_memory(const struct dpt_plan *p, struct dpt_str *out)
             dpt_str_printf(out, "  %-26s %10s%s%s\n", m->name, bytes_text(m->bytes, a),
                            m->scope == DPT_PLAN_RANK ? "" : "  ", scopes[m->scope]);
     }
+    if (p->stages != NULL)
+        dpt_str_printf(out, "of stage %d, which needs most: ", p->t.mesh.stage + 1);
     dpt_str_printf(out, "rank 0 %s", bytes_text(p->first_rank, a));
     if (p->spec.ranks > 1)
         dpt_str_printf(out, ", the others %s, a node %s", bytes_text(p->other_rank, a),
@@ -268,6 +272,34 @@ static void print_memory(const struct dpt_plan *p, struct dpt_str *out)
                        "statistics  of whole batches: %d exchanges a step, the largest %s;\n"
                        "            all micro-batches of a rank are in memory at once\n",
                        (int)p->exchanges, bytes_text(p->exchanged, a));
+}
+
+static void print_stages(const struct dpt_plan *p, struct dpt_str *out)
+{
+    const struct dpt_mesh *m = &p->t.mesh;
+    const int replicas = m->replicas.world.size;
+    char bytes[DIGITS], sent[2 * DIGITS];
+
+    dpt_str_printf(out, "\n%d stages x %d replica%s, %s; a stage waits %.0f %% of a step\n",
+                   m->stages, replicas, replicas == 1 ? "" : "s",
+                   DPT_CHOICES(DPT_PIPELINES)[p->t.job->parallel.pipeline.schedule],
+                   100 * p->bubble);
+    dpt_str_printf(out, "%-24s %9s %8s %10s %9s %13s\n", "stage, from layer", "ranks", "FLOP",
+                   "a rank", "under way", "to the next");
+    for (int k = 0; k < m->stages; k++) {
+        const struct dpt_plan_stage *stage = &p->stages[k];
+        char ranks[DIGITS];
+
+        sent[0] = '\0';
+        if (stage->sent > 0)
+            snprintf(sent, sizeof sent, " %13s", bytes_text(stage->sent, bytes));
+        snprintf(ranks, sizeof ranks, replicas == 1 ? "%d" : "%d-%d", k * replicas,
+                 (k + 1) * replicas - 1);
+        dpt_str_printf(out, "%2d %-21.21s %9s %6.1f %% %10s %9d%s\n", k + 1, stage->first, ranks,
+                       100 * stage->flop, bytes_text(stage->bytes, bytes), stage->slots, sent);
+    }
+    dpt_str_printf(out, "a step sends so much to the next stage, and as much back where there are\n"
+                        "weights to learn; seconds are not predicted with a pipeline\n");
 }
 
 static void print_scale_cell(const struct dpt_plan_step *step, int64_t global, double per_rank,
@@ -341,6 +373,8 @@ void dpt_plan_print(const struct dpt_plan *p, struct dpt_str *out)
     if (p->gpu.name[0] != '\0')
         print_device(p, out);
     print_memory(p, out);
+    if (p->stages != NULL)
+        print_stages(p, out);
     if (p->step.total > 0)
         print_time(p, out);
 }

@@ -12,6 +12,22 @@ static double best_loss(const struct dpt_history *h)
     return e != NULL && isnan(e->accuracy) ? e->loss : NAN;
 }
 
+/* Beside the accuracy where classes are uneven, since that one hides the rare ones. */
+static double balanced_of(const struct dpt_history_eval *e)
+{
+    return e != NULL && !isnan(e->rare_recall) ? e->balanced_accuracy : NAN;
+}
+
+static double test_balanced(const struct dpt_history *h)
+{
+    return balanced_of(dpt_history_last(h, DPT_HISTORY_TEST));
+}
+
+static double valid_balanced(const struct dpt_history *h)
+{
+    return balanced_of(dpt_history_best(h, DPT_HISTORY_VALID));
+}
+
 static const char *four_digits(char *buf, double value)
 {
     return dpt_html_number(buf, value, 4);
@@ -26,8 +42,10 @@ static const struct quantity {
     bool tile; /* one of the few figures of a single run's head */
 } quantities[] = {
     {"test accuracy", DPT_OF_EVAL(TEST, REAL, accuracy), dpt_html_percent, 1, true},
+    {"test balanced accuracy", DPT_OF_RUN(test_balanced), dpt_html_percent, 1, true},
     {"test loss", DPT_OF_EVAL(TEST, REAL, loss), four_digits, -1, true},
     {"best valid accuracy", DPT_OF_EVAL(BEST, REAL, accuracy), dpt_html_percent, 1, true},
+    {"valid balanced accuracy", DPT_OF_RUN(valid_balanced), dpt_html_percent, 1, true},
     {"best valid loss", DPT_OF_RUN(best_loss), four_digits, -1, true},
     {"best at step", DPT_OF_EVAL(BEST, COUNT, step), dpt_html_count, 0, false},
     {"last training loss", DPT_OF_TRAIN(loss), four_digits, 0, true},
@@ -98,12 +116,12 @@ void dpt_page_prefix(struct dpt_page *r, size_t run)
     dpt_str_printf(&r->out, ": ");
 }
 
-void dpt_page_sample(struct dpt_page *r, int64_t sample, const char *name)
+void dpt_page_row(struct dpt_page *r, const struct dpt_page_sample *sample)
 {
-    if (name != NULL)
-        dpt_html_element(&r->out, "<tr><td>", name, "</td>");
+    if (sample->name != NULL)
+        dpt_html_element(&r->out, "<tr><td>", sample->name, "</td>");
     else
-        dpt_str_printf(&r->out, "<tr><td>%lld</td>", (long long)sample);
+        dpt_str_printf(&r->out, "<tr><td>%lld</td>", (long long)sample->number);
 }
 
 /* A head of a table with a column for each run. */
@@ -415,6 +433,31 @@ static const char *name_of(const struct dpt_page *r, size_t run)
     return start != NULL && start->name[0] != '\0' ? start->name : r->labels[run];
 }
 
+/* Says where accuracy hides that a class is hardly found. */
+static void write_uneven(struct dpt_page *r)
+{
+    size_t uneven = 0;
+
+    for (size_t i = 0; i < r->runs.n; i++) {
+        const struct dpt_page_predictions *v = &r->predictions[i];
+        const struct dpt_history *h = &r->runs.at[i].history;
+
+        uneven += (v->why == NULL && v->classes && v->scores.uneven) || !isnan(test_balanced(h)) ||
+                  !isnan(valid_balanced(h));
+    }
+    if (uneven == 0)
+        return;
+    if (r->runs.n == 1 && r->predictions[0].why == NULL) {
+        dpt_page_uneven(r, 0);
+        return;
+    }
+    dpt_str_printf(&r->out, "<p class=\"warn open\"><b>Classes are uneven");
+    if (r->runs.n > 1)
+        dpt_str_printf(&r->out, " in %zu of %zu runs", uneven, r->runs.n);
+    dpt_str_printf(&r->out, ":</b> accuracy can hide that a rare one is hardly found; balanced "
+                            "accuracy, the mean of the classes' recalls, shows it.</p>\n");
+}
+
 void dpt_page_headline(struct dpt_page *r)
 {
     const char *name = name_of(r, 0);
@@ -438,6 +481,7 @@ void dpt_page_headline(struct dpt_page *r)
         dpt_str_printf(&r->out, "</span> ");
     }
     dpt_str_printf(&r->out, "</p>\n</header>\n");
+    write_uneven(r);
     if (r->runs.n == 1)
         write_tiles(r);
     else

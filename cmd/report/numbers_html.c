@@ -112,7 +112,7 @@ static void write_off(struct dpt_page *r, const struct dpt_page_predictions *v)
     for (int i = 0; i < v->n_off; i++) {
         const struct dpt_page_off *off = &v->off[i];
 
-        dpt_page_sample(r, off->sample, off->name);
+        dpt_page_row(r, &off->sample);
         if (v->outputs > 1)
             write_name(r, v, off->output, "<td>", "</td>");
         dpt_str_printf(&r->out, "<td>%s</td>", show(text, (double)off->truth));

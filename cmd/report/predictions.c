@@ -7,66 +7,59 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cmd/job_command.h"
 #include "cmd/report/report.h"
+#include "core/base/memory.h"
 #include "core/state/checkpoint.h"
 #include "core/train/predict.h"
 #include "data/sources/source.h"
 #include "data/tables/columns.h"
 #include "models/model.h"
 
-static void keep_wrong(struct dpt_page_predictions *v, const struct dpt_page_wrong *wrong)
+/* Puts an entry into a list of at most so many, the largest losses first. Entries begin with their
+ * sample. */
+static void keep(void *list, size_t size, int most, int *n, const void *entry)
 {
-    int at = v->n_wrong;
+    const float loss = ((const struct dpt_page_sample *)entry)->loss;
+    char *at = (char *)list + (size_t)*n * size;
 
-    v->all_wrong++;
-    if (at == DPT_PAGE_WORST && wrong->loss <= v->wrong[at - 1].loss)
+    for (; at > (char *)list; at -= size) {
+        if (!(((const struct dpt_page_sample *)(const void *)(at - size))->loss < loss))
+            break;
+        if (at < (char *)list + (size_t)most * size)
+            memcpy(at, at - size, size);
+    }
+    if (at == (char *)list + (size_t)most * size)
         return;
-    if (at == DPT_PAGE_WORST)
-        at--;
-    else
-        v->n_wrong++;
-    for (; at > 0 && v->wrong[at - 1].loss < wrong->loss; at--)
-        v->wrong[at] = v->wrong[at - 1];
-    v->wrong[at] = *wrong;
+    memcpy(at, entry, size);
+    *n += *n < most;
 }
 
 static void take_classes(struct dpt_page_predictions *v, const struct dpt_predicted *p)
 {
     for (int32_t i = 0; i < p->count; i++) {
-        const float *row = p->probabilities + (size_t)i * (size_t)p->outputs;
-        const int32_t label = p->classes[i], chosen = p->labels[i];
+        const size_t at = (size_t)i * (size_t)p->outputs;
+        const float *row = p->probabilities + at;
+        const int32_t chosen = p->labels[i];
+        const int32_t label =
+            p->classes != NULL ? p->classes[i] : dpt_argmax(p->targets + at, p->outputs);
         const struct dpt_page_wrong wrong = {
+            .sample = {.number = p->sample[i], .loss = p->loss[i]},
             .position = p->first + i,
-            .sample = p->sample[i],
             .label = label,
             .chosen = chosen,
             .p_label = row[label],
             .p_chosen = row[chosen],
-            .loss = p->loss[i],
         };
 
         v->samples++;
         v->correct += label == chosen;
-        if (v->confusion != NULL)
-            v->confusion[(size_t)label * (size_t)p->outputs + (size_t)chosen]++;
-        if (label != chosen)
-            keep_wrong(v, &wrong);
+        dpt_said_put(&v->said, p->first + i, label, p->values + at, v->probabilities);
+        if (label == chosen)
+            continue;
+        v->all_wrong++;
+        keep(v->wrong, sizeof wrong, DPT_PAGE_WORST, &v->n_wrong, &wrong);
     }
-}
-
-static void keep_off(struct dpt_page_predictions *v, const struct dpt_page_off *off)
-{
-    int at = v->n_off;
-
-    if (at == DPT_PAGE_OFF && off->loss <= v->off[at - 1].loss)
-        return;
-    if (at == DPT_PAGE_OFF)
-        at--;
-    else
-        v->n_off++;
-    for (; at > 0 && v->off[at - 1].loss < off->loss; at--)
-        v->off[at] = v->off[at - 1];
-    v->off[at] = *off;
 }
 
 static void take_numbers(struct dpt_page_predictions *v, const struct dpt_predicted *p)
@@ -76,7 +69,7 @@ static void take_numbers(struct dpt_page_predictions *v, const struct dpt_predic
     for (int32_t i = 0; i < p->count; i++) {
         const float *truth = p->targets + (size_t)i * (size_t)p->outputs;
         const float *predicted = p->values + (size_t)i * (size_t)p->outputs;
-        struct dpt_page_off off = {.sample = p->sample[i]};
+        struct dpt_page_off off = {.sample.number = p->sample[i]};
         double farthest = -1;
 
         v->samples++;
@@ -96,8 +89,8 @@ static void take_numbers(struct dpt_page_predictions *v, const struct dpt_predic
                 off.predicted = predicted[k];
             }
         }
-        off.loss = p->loss != NULL ? p->loss[i] : (float)farthest;
-        keep_off(v, &off);
+        off.sample.loss = p->loss != NULL ? p->loss[i] : (float)farthest;
+        keep(v->off, sizeof off, DPT_PAGE_OFF, &v->n_off, &off);
         if ((p->first + i) % stride != 0)
             continue;
         dpt_series_add(&v->cloud, (double)truth[0], (double)predicted[0]);
@@ -117,12 +110,11 @@ static enum dpt_status take(void *arg, const struct dpt_predicted *p, struct dpt
 {
     struct dpt_page_predictions *v = arg;
 
-    if (p->probabilities != NULL && p->classes != NULL && p->loss != NULL)
+    (void)err;
+    if (v->classes)
         take_classes(v, p);
-    else if (p->targets != NULL && p->probabilities == NULL)
-        take_numbers(v, p);
     else
-        return dpt_fail(err, DPT_BAD_DATA, "the data's targets are no classes");
+        take_numbers(v, p);
     return DPT_OK;
 }
 
@@ -137,13 +129,20 @@ static enum dpt_status open_predictions(struct dpt_page *r, struct dpt_page_pred
     v->all = split->sampler.samples;
     v->classes = t->model.loss.kind == DPT_LOSS_CROSS_ENTROPY;
     v->outputs = (int32_t)n;
-    if (v->classes && v->outputs <= DPT_PAGE_CLASSES) {
-        v->confusion = dpt_region_alloc(&r->region, n * n * sizeof *v->confusion);
-        if (v->confusion == NULL)
-            return dpt_fail_memory(err, "the confusion matrix", 0);
+    if (v->classes) {
+        v->said.outputs = v->outputs;
+        v->said.width = dpt_said_width(v->outputs, v->all, true);
+        v->probabilities = dpt_region_alloc(&r->region, n * sizeof *v->probabilities);
+        v->class = dpt_region_alloc(&r->region, n * sizeof *v->class);
+        if (v->outputs <= DPT_PAGE_CLASSES)
+            v->confusion = dpt_region_alloc(&r->region, n * n * sizeof *v->confusion);
+        if (r->region.failed)
+            return dpt_fail_memory(err, "the classes", (double)n);
+        if (t->comm->world.rank != 0)
+            return DPT_OK;
+        return DPT_ALLOCATE(v->said.rows, (size_t)v->all * (size_t)v->said.width, "the predictions",
+                            err);
     }
-    if (v->classes)
-        return DPT_OK;
     v->target = dpt_region_alloc(&r->region, n * sizeof *v->target);
     if (v->target == NULL || !dpt_series_open(&v->cloud, DPT_PAGE_CLOUD + 1, &r->region) ||
         !dpt_series_open(&v->residuals, DPT_PAGE_CLOUD + 1, &r->region))
@@ -190,12 +189,12 @@ static enum dpt_status name_samples(struct dpt_page *r, struct dpt_page_predicti
     conf.verify = false; /* as was done when they were read */
     if (dpt_source_open(&source, &spec, 0, 1, &why) == DPT_OK &&
         dpt_source_info(source)->id != NULL) {
-        for (int i = 0; i < v->n_wrong; i++)
-            v->wrong[i].name =
-                dpt_region_strdup(&r->region, dpt_source_name(source, v->wrong[i].sample));
-        for (int i = 0; i < v->n_off; i++)
-            v->off[i].name =
-                dpt_region_strdup(&r->region, dpt_source_name(source, v->off[i].sample));
+        for (int i = 0; i < v->n_wrong + v->n_off; i++) {
+            struct dpt_page_sample *sample =
+                i < v->n_wrong ? &v->wrong[i].sample : &v->off[i - v->n_wrong].sample;
+
+            sample->name = dpt_region_strdup(&r->region, dpt_source_name(source, sample->number));
+        }
     }
     dpt_source_close(source);
     return r->region.failed ? dpt_fail_memory(err, "the names of samples", 0) : DPT_OK;
@@ -240,13 +239,37 @@ static enum dpt_status open_data(struct dpt_trainer *t, const struct dpt_job *jo
     return status;
 }
 
+/* Rank 0: the scores of what was predicted, and what classes, targets and samples are called. */
+static enum dpt_status judge(struct dpt_page *r, struct dpt_page_predictions *v,
+                             struct dpt_trainer *t, const struct dpt_split *split,
+                             const char *checkpoint, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_source_model model = {0};
+
+    if (v->classes)
+        DPT_TRY(dpt_scores_classes(&v->scores, split->set, &split->sampler, &v->said, v->class,
+                                   v->confusion, err));
+    for (int32_t k = 0; v->classes && k < v->outputs; k++) {
+        v->weight += v->class[k].weight;
+        v->accuracy += v->class[k].right;
+    }
+    v->accuracy /= v->weight > 0 ? v->weight : 1;
+    DPT_TRY(dpt_job_command_source_model(t->job, checkpoint, v->classes, &model, &r->region, err));
+    v->called = (struct dpt_called){model.classes, model.n_classes};
+    DPT_TRY(name_targets(r, v, &model, err));
+    DPT_TRY(name_samples(r, v, &t->data, split, t->job, err));
+    DPT_TRY(dpt_page_pictures(r, v, t, split, err));
+out:
+    return status;
+}
+
 static enum dpt_status predict(struct dpt_page *r, size_t run, const struct dpt_job *job,
                                const struct dpt_page_means *means, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_page_predictions *v = &r->predictions[run];
     struct dpt_trainer t = {0};
-    struct dpt_source_model model = {0};
     struct dpt_split *split;
     char folder[PATH_MAX], path[PATH_MAX];
 
@@ -254,6 +277,10 @@ static enum dpt_status predict(struct dpt_page *r, size_t run, const struct dpt_
         return dpt_fail_errno(err, DPT_IO, "%s", r->runs.at[run].history.folder);
     DPT_TRY(open_data(&t, job, means, folder, err));
     DPT_TRY(dpt_page_take_model(r, run, &t.model.graph, err));
+    if (t.model.loss.kind == DPT_LOSS_BINARY_CROSS_ENTROPY)
+        DPT_TRY(dpt_fail(err, DPT_BAD_JOB,
+                         "the model has several labels at once: dptrain eval --classes tells what "
+                         "it knows of each"));
     if (job->data.test.n == 0 && job->data.valid.n == 0)
         DPT_TRY(dpt_fail(err, DPT_BAD_JOB, "the job names neither data.test nor data.valid"));
     dpt_checkpoint_resolve(folder, path);
@@ -262,21 +289,16 @@ static enum dpt_status predict(struct dpt_page *r, size_t run, const struct dpt_
     name_checkpoint(v, path);
     split = t.data.test.present ? &t.data.test : &t.data.valid;
     DPT_TRY(dpt_trainer_load_params(&t, path, false, err));
-    DPT_TRY(open_predictions(r, v, &t, split, err));
+    status = open_predictions(r, v, &t, split, err);
+    DPT_TRY(dpt_group_agree(&means->comm->world, status, err));
     DPT_TRY(
         dpt_trainer_predict(&t, split, means->comm->world.rank == 0 ? take : NULL, v, NULL, err));
     if (means->comm->world.rank == 0)
-        status = dpt_source_model_find(&model, &job->data, v->classes, &r->region, err);
-    if (means->comm->world.rank == 0 && status == DPT_OK)
-        status = name_targets(r, v, &model, err);
-    if (means->comm->world.rank == 0 && status == DPT_OK)
-        status = name_samples(r, v, &t.data, split, job, err);
-    v->names = model.classes;
-    v->n_names = model.n_classes;
-    if (means->comm->world.rank == 0 && status == DPT_OK)
-        status = dpt_page_pictures(r, v, &t, split, err);
+        status = judge(r, v, &t, split, path, err);
     DPT_TRY(dpt_group_agree(&means->comm->world, status, err));
 out:
+    dpt_free(v->said.rows);
+    v->said.rows = NULL;
     if (t.comm != NULL)
         dpt_trainer_close(&t);
     return status;

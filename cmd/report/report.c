@@ -61,7 +61,7 @@ static enum dpt_status open_page(struct dpt_page *r, const struct dpt_cli *cli,
 {
     enum dpt_status status = DPT_OK;
 
-    DPT_TRY(dpt_runs_open(&r->runs, cli->positional, cli->n_positional, err));
+    DPT_TRY(dpt_runs_open(&r->runs, cli->positional, cli->n_positional, false, err));
     r->labels = dpt_region_alloc(&r->region, r->runs.n * sizeof *r->labels);
     r->predictions = dpt_region_alloc(&r->region, r->runs.n * sizeof *r->predictions);
     r->models = dpt_region_alloc(&r->region, r->runs.n * sizeof *r->models);
@@ -209,9 +209,11 @@ const struct dpt_command dpt_cmd_report = {
     .summary = "one or several runs as a page to look at and to pass on",
     .details =
         "Writes one HTML file that needs nothing beside it: loss, accuracy, learning rate and "
-        "throughput, how evenly the ranks worked, the confusion of the classes and the most wrong "
-        "test images, or how far off numbers are and where most, the model's layers, the job and "
-        "where it ran. Of several runs, up to 100, the curves lie over each other, and a table "
+        "throughput, how evenly the ranks worked, the confusion of the classes with precision, "
+        "recall, F1 and ROC AUC of each and the most wrong test samples, or how far off numbers "
+        "are and where most, the model's layers, the job and where it ran. Where classes are "
+        "uneven, it says how many of the rarest one are found. Of several runs, up to 100, the "
+        "curves lie over each other, and a table "
         "shows what differs in their jobs beside what came out; a click on a name below a chart "
         "takes its curves away. A run may still be under way.\n\n"
         "The predictions are made anew, with the run's latest checkpoint on data.test, or "

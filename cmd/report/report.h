@@ -24,22 +24,27 @@ enum {
     DPT_PAGE_OFF = 20,      /* samples far off that are shown */
 };
 
+/* A sample in a list of those with the largest losses. */
+struct dpt_page_sample {
+    int64_t number;   /* in its data set */
+    const char *name; /* of its row, or NULL */
+    float loss;
+};
+
 /* A sample that the model gets wrong. */
 struct dpt_page_wrong {
-    int64_t position;      /* in the split */
-    int64_t sample;        /* in its data set */
-    int32_t label, chosen; /* the true class, the model's */
-    float p_label, p_chosen, loss;
-    uint8_t *pixels;  /* [height][width][channels]; NULL: samples are no pictures */
-    const char *name; /* of its row, or NULL */
+    struct dpt_page_sample sample; /* first, as lists of samples have it */
+    int64_t position;              /* in the split */
+    int32_t label, chosen;         /* the true class, the model's */
+    float p_label, p_chosen;
+    uint8_t *pixels; /* [height][width][channels]; NULL: samples are no pictures */
 };
 
 /* A sample whose prediction is far off: its output that is farthest off. */
 struct dpt_page_off {
-    int64_t sample; /* in its data set */
+    struct dpt_page_sample sample; /* likewise */
     int32_t output;
-    float truth, predicted, loss;
-    const char *name; /* of its row, or NULL */
+    float truth, predicted;
 };
 
 /* Sums over the samples of one output, in the units of the data. */
@@ -59,11 +64,17 @@ struct dpt_page_predictions {
     int64_t step; /* of the checkpoint, -1: unknown */
     bool classes; /* else numbers, by mse */
     int32_t outputs;
-    const char *const *names; /* of classes, as the data have them; NULL: they are numbers */
-    size_t n_names;
     int64_t all; /* samples of the split */
     int64_t samples, correct;
-    int64_t *confusion; /* [outputs][outputs], true by chosen; NULL: too many classes */
+    double weight, accuracy; /* of classes: of all samples; by weight */
+    /* Of classes: */
+    struct dpt_called called; /* as the data have them */
+    struct dpt_said said;     /* of each sample; while these are predicted */
+    float *probabilities;     /* [outputs], of one; likewise */
+    struct dpt_scores scores;
+    struct dpt_class_score *class; /* [outputs] */
+    /* [outputs][outputs] by weight, true by chosen; NULL: too many classes */
+    double *confusion;
     struct dpt_page_wrong wrong[DPT_PAGE_WORST]; /* the largest losses first */
     int n_wrong;
     int64_t all_wrong;
@@ -122,16 +133,28 @@ void dpt_page_headline(struct dpt_page *r);
 void dpt_page_curves(struct dpt_page *r);
 void dpt_page_ranks(struct dpt_page *r);
 void dpt_page_write_predictions(struct dpt_page *r);
-/* Of one run that predicts numbers (numbers_html.c). */
+/* Of one run that predicts numbers (numbers_html.c), or classes: how good it is at each of these
+ * (classes_html.c). */
 void dpt_page_numbers(struct dpt_page *r, size_t run);
+void dpt_page_classes(struct dpt_page *r, const struct dpt_page_predictions *v);
 void dpt_page_models(struct dpt_page *r);
 void dpt_page_environment(struct dpt_page *r);
 
 /* A swatch and the label of a run, for headings and tables; of several runs, "label: ". */
 void dpt_page_label(struct dpt_page *r, size_t run);
 void dpt_page_prefix(struct dpt_page *r, size_t run);
-/* Begins a row of a sample, with its name, or its number where that is NULL. */
-void dpt_page_sample(struct dpt_page *r, int64_t sample, const char *name);
+/* Where the classes of a run's samples are uneven, how many of the rarest one it finds. */
+void dpt_page_uneven(struct dpt_page *r, size_t run);
+/* Begins a row of a sample, with its name, or its number where it has none. */
+void dpt_page_row(struct dpt_page *r, const struct dpt_page_sample *sample);
+/* A class by its name, or where it has none by its number, between two pieces of markup. */
+void dpt_page_class(struct dpt_page *r, const struct dpt_page_predictions *v, const char *before,
+                    int32_t class, const char *after);
+/* A table of this style with these heads, which end with NULL; the caller writes its rows, and
+ * closes it. */
+void dpt_page_open_table(struct dpt_page *r, const char *style, const char *caption,
+                         const char *const *heads);
+void dpt_page_close_table(struct dpt_page *r);
 
 /* The page's style sheet and script. */
 extern const char dpt_page_style[], dpt_page_script[];

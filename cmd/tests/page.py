@@ -1,10 +1,15 @@
 """Reads the pages that `dptrain report` writes, strictly: a tag left open or closed twice is an error."""
 import base64
 import re
+import sys
 import zlib
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
+
+sys.path.insert(0, "scripts/lib")
+import dpt  # noqa: E402
 
 VOID = {"meta", "img", "br", "wbr", "link", "input", "hr"}
 
@@ -97,6 +102,12 @@ class Page(HTMLParser):
             y = y0 + (bottom - at[:, 1]) / (bottom - top) * (y1 - y0)
             found[line.attributes["data-name"]] = (x, 10 ** y if "data-log" in svg else y)
         return found
+
+
+def report(out, *words, code=0, quiet=True, **options):
+    result = dpt.run("report", *words, "-o", out, *(["--quiet"] if quiet else []), **options)
+    assert result.code == code, result
+    return Page(Path(out)) if code == 0 else result
 
 
 def pixels(image):

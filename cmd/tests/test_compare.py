@@ -134,6 +134,37 @@ def test_keys_that_only_one_has(runs, tmp_path):
     assert found["optimizer.beta1"] == ["0.9", "-"] and found["train.epochs"] == ["2", "1"]
 
 
+def test_models_of_different_kinds(tmp_path):
+    """A row for the model and one for each layer, as short as a person would say it; the JSON has every key."""
+    layers = ("[{conv: {channels: 4, padding: same, bias: false}}, batchnorm, relu, {residual: [relu, {conv: {channels: 4, "
+              "kernel: [3, 1], padding: [1, 0]}}]}, flatten, {dense: {outputs: 10, init: {normal: 0.02}}}]")
+    for name, model in (("mlp", "{type: mlp, hidden: [8, 6], outputs: 10}"), ("list", f"{{type: sequential, layers: {layers}}}"),
+                        ("other", f"{{type: sequential, layers: {layers.replace('batchnorm', 'groupnorm: 2')}}}"),
+                        ("lenet", "{type: lenet, outputs: 10}"),
+                        ("wide", f"{{type: sequential, layers: {layers.replace('channels: 4', 'channels: 6')}}}")):
+        dpt.train(dpt.write_small_job(tmp_path / f"{name}.yaml", name="same", train="{steps: 1}", model=model), tmp_path / name)
+    text = table(tmp_path / "mlp", tmp_path / "list", COLUMNS="80")
+    assert max(map(len, text.splitlines())) <= 80
+    found = rows(text)
+    assert {name: cells for name, cells in found.items() if "." in name} == {
+        "model.type": ["mlp, hidden [8, 6]", "sequential"],
+        "model.layers[0]": ["-", "conv 4, padding same, bias fa…"],
+        "model.layers[1]": ["-", "batchnorm"], "model.layers[2]": ["-", "relu"],
+        "model.layers[3]": ["-", "residual [relu, conv 4, kerne…"],
+        "model.layers[4]": ["-", "flatten"], "model.layers[5]": ["-", "dense 10, init {normal 0.02}"]}
+    assert table(tmp_path / "mlp", tmp_path / "wide", COLUMNS="62").count("train loss") == 1  # beside each other
+    found = rows(table(tmp_path / "list", tmp_path / "mlp", COLUMNS="180"))
+    assert found["model.layers[3]"] == ["residual [relu, conv 4, kernel [3, 1], padding [1, 0]]", "-"]
+    found = rows(table(tmp_path / "list", tmp_path / "other"))
+    assert {name: cells for name, cells in found.items() if "." in name} == {"model.layers[1]": ["batchnorm", "groupnorm 2"]}
+    found = rows(table(tmp_path / "mlp", tmp_path / "lenet"))
+    assert {name: cells for name, cells in found.items() if "." in name} == {"model.type": ["mlp, hidden [8, 6]", "lenet"]}
+    found = rows(table(tmp_path / "list", tmp_path / "wide"))
+    assert found["model.layers[0].conv.channels"] == ["4", "6"] and "model.layers[0]" not in found
+    whole = read(tmp_path / "mlp", tmp_path / "list")
+    assert whole["runs"][0]["job"]["model.hidden"] == "[8, 6]" and "model.layers[1].batchnorm.eps" in whole["differs"]
+
+
 @pytest.mark.parametrize("columns", [40, 60, 80])
 def test_fits_the_width(runs, columns):
     """Runs that do not fit beside each other come in several tables."""

@@ -144,6 +144,7 @@ CASES = [
     ("dptrain convert ", {"idx", "cifar10", "csv", "npy"}, {"train"}),
     ("dptrain convert csv x --header ", {"auto", "yes", "no"}, set()),
     ("dptrain completion ", {"bash", "zsh", "fish"}, {"job.yaml"}),
+    ("dptrain layers co", {"conv", "conv1d", "cosine", "concat", "constant"}, {"dense", "job.yaml"}),
 ]
 
 # The same for --set: keys end with `=`.

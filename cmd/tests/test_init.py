@@ -68,9 +68,9 @@ def test_mnist(tmp_path, validator):
     job = init(tmp_path, validator, "mnist")
     assert job["name"] == "mnist" and job["loss"] == "cross_entropy"
     assert job["data"]["train"] == "mnist/train-*.h5" and job["data"]["test"] == "mnist/test-*.h5"
-    assert job["data"]["valid"] == 0.1 and job["model"]["layers"][-1] == {"dense": 10}
+    assert job["data"]["valid"] == 0.1 and job["model"]["layers"][-1] == "dense"
     assert job["schedule"]["warmup"] == 0.05  # of the run, also of a shortened one
-    assert job["data"]["augment"] == {"crop_padding": 2, "flip": False} and "batchnorm" in job["model"]["layers"]
+    assert job["data"]["augment"] == {"crop_padding": 2, "flip": False} and "batchnorm" not in job["model"]["layers"]
     pixels = numpy.frombuffer(idx("train-images-idx3-ubyte.gz", 6000)[16:], numpy.uint8) / 255
     assert job["data"]["normalize"]["mean"][0] == pytest.approx(pixels.mean(), rel=1e-3)
     assert job["data"]["normalize"]["std"][0] == pytest.approx(pixels.std(), rel=1e-3)
@@ -90,7 +90,7 @@ def test_rows_with_classes(tmp_path, validator):
     rows[:, 2] = 4
     shard(tmp_path / "flowers.h5", rows.astype("float32"), labels)
     job = init(tmp_path, validator, "flowers.h5")
-    assert job["model"]["type"] == "mlp" and job["model"]["outputs"] == 3
+    assert job["model"]["type"] == "mlp" and "outputs" not in job["model"]  # the data say them
     rows, stated = rows.astype("float32").astype(float), job["data"]["normalize"]
     std = numpy.array([*rows.std(0)[:2], 1, rows.std(0)[3]])
     assert (abs(stated["mean"] - rows.mean(0)) < 1e-6 * std).all() and stated["std"] == pytest.approx(list(std), rel=1e-6)
@@ -99,19 +99,22 @@ def test_rows_with_classes(tmp_path, validator):
 
 
 def test_targets(tmp_path, validator):
-    """Numbers to predict: the mean squared error; rows of probabilities: classes."""
+    """Numbers to predict: the mean squared error; rows of probabilities: classes; of 0 and 1: several labels at once."""
     rng = numpy.random.default_rng(2)
     rows = rng.normal(size=(500, 3)).astype("float32")
     shard(tmp_path / "a" / "train.h5", rows, (rows @ [[1, 0], [2, -1], [0, 3]]).astype("float32"))
     job = init(tmp_path, validator, "a")
-    assert job["loss"] == "mse" and job["model"]["outputs"] == 2
+    assert job["loss"] == "mse" and "outputs" not in job["model"]
     assert dpt.run("job.yaml", "--set", "train.epochs=15", cwd=tmp_path).code == 0
     losses = [e["loss"] for e in dpt.events(tmp_path / job["output"], "eval")]
     assert losses[-1] < 0.1 * losses[0], losses
     soft = rng.random((500, 4)).astype("float32")
     shard(tmp_path / "b" / "train.h5", rows, soft / soft.sum(1, keepdims=True))
     job = init(tmp_path, validator, "b", "--output", "soft.yaml", name="soft.yaml")
-    assert job["loss"] == "cross_entropy" and job["model"]["outputs"] == 4 and job["name"] == "soft"
+    assert job["loss"] == "cross_entropy" and job["name"] == "soft"
+    shard(tmp_path / "d" / "train.h5", rows, (soft > 0.5).astype("float32"))
+    job = init(tmp_path, validator, "d", "--output", "labels.yaml", name="labels.yaml")
+    assert job["loss"] == "binary_cross_entropy" and "targets" not in job["data"] and "4 labels each, 0 or 1" in (tmp_path / "labels.yaml").read_text()
     pictures = rng.integers(0, 256, (60, 1, 28, 28), numpy.uint8)
     shard(tmp_path / "c" / "train.h5", pictures, rng.normal(size=(60, 2)).astype("float32"))
     assert "augment" not in init(tmp_path, validator, "c", "--force")["data"]  # a shift may change what is asked for
@@ -138,6 +141,14 @@ def test_images_of_many_shapes(tmp_path, validator, shape):
         assert job["data"]["normalize"]["std"][0] == pytest.approx(first.std(), rel=2e-6)
     done = dpt.run("job.yaml", "--set", "train.epochs=null", "--set", "train.steps=1", cwd=tmp_path)
     assert done.code == 0, done
+
+
+def test_prices_that_were_taken_for_classes(tmp_path):
+    """The job is written, with a word on what it would be."""
+    shard(tmp_path / "homes.h5", numpy.zeros((60, 1), "float32"), numpy.arange(60, dtype="int32") * 1000)
+    result = dpt.run("init", "homes.h5", cwd=tmp_path)
+    assert result.code == 0 and (tmp_path / "job.yaml").read_text().count("60 samples of 1 number, 59001 classes") == 1
+    assert "warning: the labels of 60 samples go up to 59 000" in result.err and "--regression" in result.err, result
 
 
 def test_without_data(tmp_path, validator):

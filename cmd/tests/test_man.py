@@ -73,14 +73,20 @@ def test_layers_has_what_the_page_has(page):
     page, listed = page.read_text(), dpt.run("layers")
     assert listed.code == 0 and listed.err == "" and all(len(line) <= 80 for line in listed.out.splitlines()), listed
     kinds = re.findall(r"^(?:\\-|type:) \\fB(\w+)\\fR:$", page, re.M)
-    assert len(kinds) > 40 and sorted(re.findall(r"^  (\w+)  ", listed.out, re.M)) == sorted(kinds)
-    assert re.findall(r"^([a-z.]+): ", listed.out, re.M) == ["model", "model.layers", "loss", "optimizer", "schedule"]
+    jobs, metrics = listed.out.split("\nmetrics: ")
+    assert len(kinds) > 40 and sorted(re.findall(r"^  (\w+)  ", jobs, re.M)) == sorted(kinds)
+    assert re.findall(r"^([a-z.]+): ", jobs, re.M) == ["model", "model.layers", "loss", "optimizer", "schedule"]
+    assert re.findall(r"^  (\w+)  ", metrics, re.M) == [
+        "loss", "accuracy", "mae", "rmse", "r2", "label_accuracy", "balanced_accuracy", "precision", "recall", "f1", "roc_auc",
+        "top5_accuracy"]
+    assert "  r2                  numbers: coefficient of determination" in metrics and "(null)" not in metrics
     conv = " ".join(re.search(r"^  conv  (.*?)^  \S", listed.out, re.M | re.S)[1].split())
     keys = re.findall(r"^\\fBconv\.(\w+)\\fR$", page, re.M)
     assert "channels" in keys and all(f"{key}: " in conv or f"{key} (must be given)" in conv for key in keys), conv
     some = dpt.run("layers", "maxpool", "linear", "optimizer").out
     assert re.findall(r"^  (\w+)  ", some, re.M) == ["linear", "maxpool", "sgd", "adam", "adamw", "lion", "rmsprop",
                                                      "linear"]
+    assert re.findall(r"^  (\w+)  ", dpt.run("layers", "metrics", "relu").out, re.M)[:3] == ["relu", "loss", "accuracy"]
     assert "maxpool.stride" in some and "step of the window; auto: its size" in some and "default 1e-8" in some
     for word, says in (("batchnrom", "did you mean 'batchnorm'?"), ("12345678", "`dptrain layers` lists all")):
         wrong = dpt.run("layers", word)

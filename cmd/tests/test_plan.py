@@ -162,7 +162,18 @@ def test_memory_follows_from_the_model(tmp_path):
     assert 2 * parts["weights"] < shared < 2.1 * parts["weights"] + 8192, "the sum, and of each gradient what the other adds up"
     assert parts["weights"] < two["memory"]["parts"]["gradients"] < parts["weights"] + 1024 * two["threads"] or two["threads"] > 1
     assert two["reduced_bytes"] == parts["weights"] + 64 and one["reduced_bytes"] == 0
-    for found in (one, two):
+    text = CNN + "comm: {reduction: reproducible}\nparallel: {shard: optimizer}\n"
+    shards = planned(tmp_path, text, "--ranks", 4, "--ranks-per-node", 2)
+    assert shards["memory"]["parts"]["optimizer"] == parts["optimizer"] / 4
+    text = CNN + "comm: {reduction: reproducible}\nparallel: {pipeline: 2}\n"
+    stages = planned(tmp_path, text, "--ranks", 4, "--ranks-per-node", 2)
+    cut = stages["pipeline"]
+    assert [stage["first_layer"] for stage in cut["stages"]] == ["input", "conv2"] and cut["replicas"] == 2
+    assert stages["memory"]["parts"]["weights"] == 4 * (32 * 27 + 32), "of the first stage, whose values need most"
+    micro, batches = stages["batch"]["micro"], stages["batch"]["global"] // stages["batch"]["micro"]
+    assert cut["bubble"] == pytest.approx(1 / (batches / 2 + 1)) and [stage["under_way"] for stage in cut["stages"]] == [2, 1]
+    assert [stage["sent_bytes"] for stage in cut["stages"]] == [batches / 2 * micro * 32 * 16 * 16 * 4, 0]
+    for found in (one, two, shards, stages):
         memory, n = found["memory"], found["ranks_per_node"]
         of = {scope: sum(v for k, v in memory["parts"].items() if memory["of"][k] == scope)
               for scope in ("rank", "rank 0", "node")}

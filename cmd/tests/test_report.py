@@ -5,8 +5,6 @@ import os
 import re
 import shutil
 import sys
-import time
-from pathlib import Path
 
 import h5py
 import numpy as np
@@ -14,10 +12,7 @@ import pytest
 
 sys.path[:0] = ["scripts/lib", "cmd/tests"]
 import dpt  # noqa: E402
-from page import Page, contrast, pixels, themes  # noqa: E402
-
-SANITIZED = b"__asan_init" in Path(dpt.BINARY).read_bytes()
-EVENT = '{{"event": "train", "step": {0}, "epoch": 1, "loss": {1}, "lr": 0.01, "samples_per_s": 1e4, "samples": {0}}}\n'
+from page import Page, contrast, pixels, report, themes  # noqa: E402
 
 # Labels by chance, so that most are told wrong; a picture's first two pixels say its number.
 DATA_JOB = """
@@ -58,12 +53,6 @@ def train(folder, output, *words, ranks=0):
     result = dpt.run("job.yaml", "--output", output, "--quiet", *words, ranks=ranks, cwd=folder)
     assert result.code == 0, result
     return folder / output
-
-
-def report(out, *words, code=0, quiet=True, **options):
-    result = dpt.run("report", *words, "-o", out, *(["--quiet"] if quiet else []), **options)
-    assert result.code == code, result
-    return Page(Path(out)) if code == 0 else result
 
 
 @pytest.fixture(scope="module")
@@ -191,8 +180,8 @@ def test_many_classes_go_by_their_names(tmp_path):
     with h5py.File(tmp_path / "p/train.h5", "a") as file:
         file["labels"].attrs["classes"] = [f"kind {k}" for k in range(30)]
     page = report(tmp_path / "r.html", train(tmp_path / "p", "runs/a", "--set", "train.epochs=1"))
-    pairs, hardest = page.section("predictions").all("table", klass="pairs")
-    assert all(row[0].startswith("kind ") for row in pairs.rows()[1:] + hardest.rows()[1:]), "from the training data"
+    tables = page.section("predictions").all("table", klass="pairs")
+    assert all(row[0].startswith("kind ") for table in tables[:3] for row in table.rows()[1:]), "from the training data"
 
 
 def test_most_wrong_pictures(project, page):
@@ -351,58 +340,6 @@ def test_no_card_is_empty(project, tmp_path):
     assert "No step is logged yet" in page.section("curves").words and not page.root.all("div", klass="charts")
 
 
-def many_runs(folder, n):
-    """Runs that differ in their learning rate, whose losses end at 0.001 n, and the last of which is best."""
-    for i in range(n):
-        run = folder / f"r{i}"
-        run.mkdir(parents=True)
-        text = json.dumps({"event": "run", "name": "many", "ranks": 1, "steps": 60, "host": "here", "threads": 1 + i % 2}) + "\n"
-        text += "".join(EVENT.format(step, round(0.001 * (n - i) + 2 / step, 6)) for step in range(1, 61))
-        text += json.dumps({"event": "eval", "step": 60, "split": "valid", "loss": 1, "accuracy": round(0.5 + i / 1000, 4), "samples": 9}) + "\n"
-        (run / "metrics.jsonl").write_text(text)
-        (run / "job.yaml").write_text(f"optimizer: {{type: adam, lr: {i + 1}e-4}}\n")
-    return [folder / f"r{i}" for i in range(n)]
-
-
-@pytest.mark.parametrize("n", [16, 100])
-def test_many_runs(tmp_path, n):
-    """A row each, in one table whose heads are the keys that differ; one legend of them for all charts; the page stays small."""
-    page = report(tmp_path / "r.html", *many_runs(tmp_path / "runs", n), "--no-predictions")
-    head, *rows = page.section("comparison").rows()
-    assert len(rows) == n and head[:3] == ["run", "state", "optimizer.lr"] and "best valid accuracy" in head and "ranks" in head
-    at = head.index("best valid accuracy")
-    assert [row[0] for row in rows] == [f"r{i}" for i in range(n)] and rows[3][2] == "4e-4"
-    assert rows[-1][at] == f"{50 + (n - 1) / 10:.2f} %" and rows[-1][at] in [s.words for s in page.section("comparison").all("strong")]
-    curves = page.section("curves")
-    legend = curves.one("ul", klass="runs")
-    assert [(li.attributes["data-r"], li.words) for li in legend.all("li")] == [(str(i), f"r{i}") for i in range(n)]
-    assert [li.words for li in page.root.one("figure", id="loss").all("li")] == ["train", "valid"]
-    assert not page.root.one("figure", id="rate").all("li")
-    groups = page.root.one("figure", id="loss").all("g", **{"data-p": "train"})
-    assert [g.attributes["data-r"] for g in groups] == [str(i) for i in range(n)] and all(g.all("polyline") for g in groups)
-    same, differs = page.section("environment").all("table")
-    assert ["host of rank 0", "here"] in same.rows() and differs.rows()[0] == ["run", "threads a rank"] and differs.rows()[2] == ["r1", "2"]
-    assert len(page.bytes) < 60e3 + 12e3 * n
-
-
-def test_numbers_that_are_none(tmp_path):
-    run = tmp_path / "run"
-    run.mkdir()
-    values = ["1.5", "null", "1e308", "-1e308", "NaN", "0", "-3", "1e-300", "\"x\"", "[1]", "1e999", "0.25"]
-    text = '{"event": "run", "name": "x", "ranks": 4, "steps": 99, "lr": null}\n'
-    text += "".join(EVENT.format(i + 1, values[i % len(values)]) for i in range(60))
-    text += '{"event": "train", "step": 61, "loss": 0.1, "rank_seconds": [1, 2], "rank_seconds_mean": 0, "rank_seconds_most": null}\n'
-    text += '{"event": "eval", "step": 61, "split": "valid", "loss": null, "accuracy": null}\n'
-    (run / "metrics.jsonl").write_text(text)
-    page = report(tmp_path / "r.html", run)
-    figure = page.root.one("figure", id="loss")
-    assert re.search(r"not a number \(\d+\)", figure.words), figure.words
-    assert figure.all("path", klass="bad")
-    for element in figure.all():
-        for value in element.attributes.values():
-            assert not re.search(r"\b(nan|inf)\b", value or "", re.I), value
-
-
 def test_any_bytes(project, tmp_path):
     """Metrics and job with numbers and bytes changed by chance: always a whole page, and no number in it that is none."""
     random = np.random.default_rng(5)
@@ -430,34 +367,12 @@ def test_any_bytes(project, tmp_path):
                     assert key.startswith("data-n") or key.startswith("aria") or not re.search(r"(nan|inf)\b", value or ""), value
 
 
-@pytest.mark.parametrize("events", [1, 2, 5, 40, 100000 if SANITIZED else 1000000])
-def test_any_number_of_events(tmp_path, events):
-    """A spike of one step in a million is drawn; the page does not grow with the run."""
-    run = tmp_path / "run"
-    run.mkdir()
-    with open(run / "metrics.jsonl", "w", encoding="utf-8") as file:
-        file.write('{"event": "run", "name": "long", "ranks": 1, "steps": 1000000}\n')
-        file.write("".join(EVENT.format(i + 1, 50 if i == events // 2 else round(2 / (1 + i / events * 99) * (1 + i % 7 / 9), 5))
-                           for i in range(events)))
-    began = time.monotonic()
-    page = report(tmp_path / "r.html", run)
-    assert time.monotonic() - began < 60 and len(page.bytes) < 120e3
-    x, y = page.lines("loss")["train"]
-    assert x[-1] == pytest.approx(events, rel=2e-3) and len(x) <= 320
-    if events > 1000:
-        svg = page.root.one("figure", id="loss")
-        raw = np.array([p.split(",") for p in svg.one("polyline", klass="raw").attributes["points"].split()], float)
-        assert raw[:, 1].min() < 12, "above the chart's upper edge"
-        assert 0.02 * math.sqrt(1.7) < y[-1] < 0.02 * 1.7
-
-
 def test_many_classes(tmp_path):
     make_project(tmp_path / "p", classes=40)
     page = report(tmp_path / "r.html", train(tmp_path / "p", "runs/a", "--set", "train.epochs=1"))
     section = page.section("predictions")
     assert not section.all("table", klass="matrix")
-    pairs, hardest = section.all("table", klass="pairs")
-    assert len(pairs.rows()) == 21 and len(hardest.rows()) == 13
+    assert [len(table.rows()) for table in section.all("table", klass="pairs")[:3]] == [21, 13, 41]
 
 
 def test_regression(tmp_path):

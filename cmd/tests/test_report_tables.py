@@ -1,4 +1,5 @@
 """`dptrain report`: the table of the model's layers, and of models of numbers how far off they are, in the units of the data."""
+import json
 import sys
 from pathlib import Path
 
@@ -57,6 +58,46 @@ def test_the_layers_of_a_model(tmp_path):
     assert [s.words for s in page.section("model").all("summary")] == ["a b layers", "net layers"]
     assert page.section("model").all("table")[0].rows()[1:] == [
         ["input", "input", "5", ""], ["dense1", "dense", "3", "18"], ["relu1", "relu", "3", ""], ["dense2", "dense", "2", "8"], ["all", "", "", "26"]]
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_each_class(tmp_path, soft):
+    """As `eval` has it, by the samples' weights; and where one is rare, how many of it are found."""
+    draw = np.random.default_rng(4)
+    for name, n in (("train", 300), ("test", 200)):
+        labels = (draw.random(n) < 0.1).astype(int)
+        with h5py.File(tmp_path / f"{name}.h5", "w") as f:
+            f["images"] = (draw.normal(size=(n, 3)) + 1.5 * labels[:, None]).astype("f4")
+            f["labels"] = np.array([[0.8, 0.2], [0.3, 0.7]], "f4")[labels] if soft else labels
+            f["labels"].attrs["classes"] = ["well", "<ill>"]
+            f["weights"] = draw.choice([0, 0.5, 1, 2], size=n).astype("f4")
+    job = dpt.write_job(tmp_path / "job.yaml", f"data: {{train: {tmp_path}/train.h5, test: {tmp_path}/test.h5}}\n"
+                        "model: {type: linear, outputs: 2}\nbatch: {global: 30}\noptimizer: {type: adam, lr: 0.05}\ntrain: {epochs: 5}\n")
+    dpt.train(job, tmp_path / "a")
+    dpt.train(job, tmp_path / "b", "--set", "seed=2")
+    page = page_of(tmp_path, tmp_path / "a")
+    want = json.loads(dpt.run("eval", job, "--checkpoint", tmp_path / "a", "--json").out)
+    section = page.section("predictions")
+    head, *rows = section.one("table", klass="each").rows()
+    assert head == ["class", "samples", "precision", "recall", "F1", "ROC AUC"]
+    for row, c in zip(rows, want["classes"], strict=True):
+        assert row[0] == c["name"] and number(row[1]) == c["samples"]
+        assert row[2:] == [f"{c[k]:.4f}" for k in ("precision", "recall", "f1", "roc_auc")]
+    assert f"{100 * want['accuracy']:.2f} % by their weights" in section.words and "other samples" not in section.words
+    assert f"balanced accuracy {want['balanced_accuracy']:.4f}, precision {want['precision']:.4f}" in section.words
+    rare = want["classes"][1]
+    assert page.root.one("p", klass="warn").words.startswith(
+        f"Classes are uneven: {100 * rare['samples'] / want['weight']:.1f} % of the test samples are of class '<ill>', of which "
+        f"{100 * rare['recall']:.1f} % are found; always saying class 'well' has accuracy")
+    assert page.tiles()["test balanced accuracy"].startswith(f"{100 * want['balanced_accuracy']:.2f}")
+    page = page_of(tmp_path, tmp_path / "a", tmp_path / "b")
+    assert "Classes are uneven in 2 of 2 runs" in page.root.all("p", klass="warn")[0].words
+    assert len(page.section("predictions").all("p", klass="warn")) == 2
+    for run in range(9):
+        (tmp_path / f"link{run}").symlink_to(tmp_path / "a")
+    page = page_of(tmp_path, *(tmp_path / f"link{run}" for run in range(9)))
+    assert f"{100 * want['accuracy']:.2f} %, balanced {100 * want['balanced_accuracy']:.2f} %" in page.section("predictions").all("summary")[8].words
+    assert "Classes are uneven: accuracy can hide" in page_of(tmp_path, tmp_path / "a", "--no-predictions").root.one("p", klass="warn").words
 
 
 @pytest.fixture(scope="module")

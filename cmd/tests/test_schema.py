@@ -18,8 +18,9 @@ jsonschema = pytest.importorskip("jsonschema")
 # How a scalar is spelt it does not see either: 32.0 for 32, "32" in quotes for auto, True for true.
 UNSAYABLE = re.compile("give either|is more than batch\\.|needs momentum|is no name|"
                        "an earlier layer has the name|'input' is the name|`from` names it|"
-                       "a join of|does not go with comm.reduction|"
-                       "match: no pattern|gives its tensors nothing|classes are not scaled")
+                       "a join of|does not go with |needs comm.reduction|runs on device.kind|stages says|"
+                       "match: no pattern|gives its tensors nothing|classes are not scaled|"
+                       "only the last layer of a model")
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +82,11 @@ RIGHT = [
     "data: {train: [a.h5, b*.h5], valid: 0.1, test: c.h5, normalize: {mean: 0.5, std: [1, 2, 3]}}\n"
     "model: {type: cnn, outputs: 3, kernel: [3, 5], padding: same, hidden: 10, channels: []}\n",
     "data: {train: synthetic}\nmodel: {type: resnet, depth: 20, outputs: 10}\n",
+    "data: {train: synthetic}\nmodel: mlp\n",  # as wide at its end as the data want it
     LAYERS % "flatten, dense: 10",
+    LAYERS % "dense",
+    LAYERS % "dense: ",
+    LAYERS % "dense: {outputs: auto, bias: false}",
     LAYERS % "conv: {channels: 3, kernel: 3, stride: [1, 2], padding: [0, 1]}, maxpool: [2, 2], "
              "{avgpool: {size: 2, stride: auto}}, relu: , gelu: {}, dropout, dropout: 0.3, dropout: , flatten, "
              "dense: {outputs: 10, bias: false, name: head}",
@@ -104,7 +109,6 @@ WRONG = [
     "data: {valid: synthetic}\nmodel: {type: mlp, outputs: 10}\n",
     "data: synthetic\nmodel: {type: mlp, outputs: 10}\n",
     "data: {train: {a: b}}\nmodel: {type: mlp, outputs: 10}\n",
-    "data: {train: synthetic}\nmodel: mlp\n",
     "data: {train: synthetic}\nmodel: [mlp]\n",
     "data: {train: synthetic}\nmodel: {outputs: 10}\n",
     "data: {train: synthetic}\nmodel: {type: mpl, outputs: 10}\n",
@@ -137,8 +141,6 @@ WRONG = [
     SMALL + "log: {hashes: 1}\n",
     SMALL + "loss: {type: mse, label_smoothing: 0.1}\n",
     LAYERS % "",
-    LAYERS % "dense",
-    LAYERS % "dense: ",
     LAYERS % "dense: 0",
     LAYERS % "relu: 3",
     LAYERS % "rleu",

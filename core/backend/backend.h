@@ -48,7 +48,17 @@ extern const char *const dpt_precision_names[DPT_PRECISIONS + 1]; /* ends with N
 enum dpt_loss_kind {
     DPT_LOSS_CROSS_ENTROPY, /* softmax cross-entropy; labels, or rows of target probabilities */
     DPT_LOSS_MSE,           /* mean over the outputs of (y - t)^2 */
+    /* Mean over the outputs of the cross-entropy of sigmoid(y) with t, 0 to 1: labels that each
+     * hold or do not. */
+    DPT_LOSS_BINARY_CROSS_ENTROPY,
+    DPT_LOSSES,
 };
+
+/* Whether a model is right or wrong about a sample, so that there is an accuracy. */
+static inline bool dpt_loss_judges(enum dpt_loss_kind kind)
+{
+    return kind != DPT_LOSS_MSE;
+}
 
 struct dpt_loss {
     enum dpt_loss_kind kind;
@@ -76,10 +86,15 @@ struct dpt_batch {
  * (norm_sums.h). Backward, from its readers down to it and from it on down, does the same with what
  * its gradient hangs on. So the norms divide the nodes, each of them the first one of a range of
  * forward, and the last one of a range of backward.
+ *
+ * A stage of a pipeline is a range, too, of a program that computes no other nodes (struct
+ * dpt_program_spec): the value that its first node reads comes from elsewhere, and so does the
+ * gradient of the one that the next stage reads (dpt_backend.value).
  */
 struct dpt_pass {
     int slot; /* which of the worker's micro-batches */
     int32_t first, last;
+    bool infers; /* forward as in evaluation: nothing is kept for backward */
     const struct dpt_batch
         *batch; /* the same in all passes of a micro-batch, as all that follows */
     const float *params;
@@ -90,6 +105,10 @@ struct dpt_pass {
     const double *all;
     double *own;
     int64_t samples; /* of the whole step */
+    /* Called between nodes, of a team by its first thread; NULL: nothing is to be done. ref, of
+     * which nobody wants speed, leaves it out. */
+    void (*between)(void *arg);
+    void *arg;
 };
 
 /* The sums from which loss and accuracy are computed, in training and evaluation; those of several
@@ -99,7 +118,8 @@ struct dpt_pass {
 struct dpt_metric_sums {
     double loss; /* weight x loss of each sample */
     /* Sum of the weights of the samples whose largest output is that of the label (or where the
-     * target is largest); 0 for mse. */
+     * target is largest); with binary cross-entropy, of which all labels are right: those whose
+     * outputs are > 0 are the ones whose targets are >= 0.5. 0 for mse. */
     double correct;
     int64_t samples; /* counted once each, whatever their weights */
     double weight;
@@ -131,7 +151,10 @@ struct dpt_program_spec {
     struct dpt_loss loss;
     int32_t micro;
     int threads;
-    int slots;     /* micro-batches that a worker has under way at most; 0: one */
+    int slots; /* micro-batches that a worker has under way at most; 0: one */
+    /* Only the nodes [first, last) are computed, in passes over all of them, and only their tensors
+     * are there; but each is computed as in a program of the whole graph. 0, 0: all. */
+    int32_t first, last;
     bool training; /* false: only dpt_backend.infer will be called */
     /* A pool of `threads` threads that compute each micro-batch together, as a team; borrowed while
      * the program lives. NULL: each thread computes micro-batches of its own. */
@@ -157,6 +180,12 @@ struct dpt_program_spec {
      * used again where the device still has them. NULL: none. */
     const char *plans;
 };
+
+/* Whether the program that the spec describes computes a node. */
+static inline bool dpt_program_computes(const struct dpt_program_spec *spec, int32_t node)
+{
+    return spec->last == 0 || (node >= spec->first && node < spec->last);
+}
 
 /* Memory of a program in bytes, all its workers together. */
 struct dpt_program_bytes {
@@ -239,15 +268,23 @@ struct dpt_backend {
     enum dpt_status (*train)(void *program, int worker, const struct dpt_batch *batch,
                              const float *params, float *gradient, bool add,
                              struct dpt_metric_sums *metric_sums, struct dpt_error *err);
-    /* For graphs with batch norms over the whole step, for which `train` takes its own batch:
-     * forward of a range of nodes, in training; the loss, after the last range, as `train` computes
-     * it; backward of a range. Not in a team. Optional, all three or none. Errors: as train's. */
+    /* Ranges of nodes, for graphs with batch norms over the whole step, for which `train` takes its
+     * own batch, and for stages of a pipeline: forward of a range; the loss, after the last range,
+     * as `train` computes it; backward of a range. A team calls them as it calls `train`, but for
+     * norms over the whole step and for forward that infers, which each thread computes by itself.
+     * Optional, all three or none. Errors: as train's. */
     enum dpt_status (*forward)(void *program, int worker, const struct dpt_pass *pass,
                                struct dpt_error *err);
     enum dpt_status (*loss)(void *program, int worker, const struct dpt_pass *pass,
                             struct dpt_metric_sums *metric_sums, struct dpt_error *err);
     enum dpt_status (*backward)(void *program, int worker, const struct dpt_pass *pass,
                                 struct dpt_error *err);
+    /* In a slot of a worker, where passes have or read it: the value that this node reads as its
+     * first input, or that value's gradient; of the number of nodes: the outputs. It lies as the
+     * same program has it on another machine. NULL: no gradient of it is wanted. *floats: out, of a
+     * full micro-batch, padding included. Optional, as `forward`. */
+    float *(*value)(const void *program, int worker, int slot, int32_t node, bool gradient,
+                    size_t *floats);
     /* Forward as in evaluation (without dropout). outputs: [count][outputs], or NULL. metric_sums:
      * added to; NULL: none are wanted, and the batch needs no labels. Errors: RANK. */
     enum dpt_status (*infer)(void *program, int worker, const struct dpt_batch *batch,

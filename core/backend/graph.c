@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/base/memory.h"
 
@@ -144,6 +145,8 @@ static struct runs runs_of(const struct dpt_tensor *t)
     const size_t row = t->n_dims > 1 ? count / (size_t)t->dims[0] : 1;
     struct runs runs = {count, row};
 
+    if (count == 0) /* of another part */
+        return (struct runs){1, 1};
     if (row > DPT_SUM_OF_SQUARES_CHUNK)
         return (struct runs){row, DPT_SUM_OF_SQUARES_CHUNK};
     while (2 * runs.piece <= DPT_SUM_OF_SQUARES_CHUNK)
@@ -192,6 +195,59 @@ enum dpt_status dpt_graph_chunks(const struct dpt_graph *graph, struct dpt_chunk
         for (size_t k = 0; k < dpt_tensor_chunks(&graph->tensors[i]); k++)
             chunks->begin[chunks->n++] = dpt_tensor_chunk(&graph->tensors[i], k);
     chunks->begin[n] = (size_t)graph->floats;
+    return DPT_OK;
+}
+
+/* Whether a node of [first, last) has this tensor. */
+static bool is_of(const struct dpt_graph *graph, int32_t first, int32_t last, int32_t tensor)
+{
+    for (int32_t i = first; i < last; i++) {
+        const struct dpt_graph_node *node = &graph->nodes[i];
+
+        if (node->weight == tensor || node->bias == tensor || node->mean == tensor ||
+            node->variance == tensor)
+            return true;
+    }
+    return false;
+}
+
+enum dpt_status dpt_graph_part(const struct dpt_graph *graph, int32_t first, int32_t last,
+                               struct dpt_graph *part, int64_t *learned, int64_t *state,
+                               struct dpt_error *err)
+{
+    const size_t nodes = (size_t)graph->n_nodes, tensors = (size_t)graph->n_tensors;
+    int64_t floats[2] = {0}, begin[2] = {-1, -1}; /* learned and state: taken, and from where */
+
+    *part = (struct dpt_graph){.n_nodes = graph->n_nodes, .n_tensors = graph->n_tensors};
+    part->nodes = dpt_grow(NULL, &part->node_room, nodes, sizeof *part->nodes);
+    part->tensors = dpt_grow(NULL, &part->tensor_room, tensors, sizeof *part->tensors);
+    if (part->nodes == NULL || part->tensors == NULL)
+        return dpt_fail_memory(err, "the model's layers", (double)nodes * sizeof *part->nodes);
+    memcpy(part->nodes, graph->nodes, nodes * sizeof *part->nodes);
+    if (tensors > 0)
+        memcpy(part->tensors, graph->tensors, tensors * sizeof *part->tensors);
+    for (size_t k = 0; k < tensors; k++) {
+        struct dpt_tensor *t = &part->tensors[k];
+        const int64_t at = t->offset;
+
+        t->offset = floats[t->state];
+        if (!is_of(graph, first, last, (int32_t)k)) {
+            t->count = 0;
+            continue;
+        }
+        if (begin[t->state] < 0)
+            begin[t->state] = at;
+        if (at - begin[t->state] != floats[t->state])
+            return dpt_fail(err, DPT_INTERNAL, "%s lies apart from its neighbours", t->name);
+        floats[t->state] += (t->count + DPT_TENSOR_ALIGN - 1) / DPT_TENSOR_ALIGN * DPT_TENSOR_ALIGN;
+        part->parameters += t->state ? 0 : t->count;
+    }
+    for (size_t k = 0; k < tensors; k++)
+        part->tensors[k].offset += part->tensors[k].state ? floats[0] : 0;
+    part->floats = floats[0];
+    part->arena = floats[0] + floats[1];
+    *learned = begin[0] < 0 ? graph->floats : begin[0];
+    *state = begin[1] < 0 ? graph->arena : begin[1];
     return DPT_OK;
 }
 

@@ -111,7 +111,7 @@ struct dpt_tensor {
     char name[DPT_NAME]; /* "conv1/weight" */
     int n_dims;
     int64_t dims[4];
-    int64_t count;       /* product of dims */
+    int64_t count;       /* product of dims; 0: the tensor is not in this arena (dpt_graph_part) */
     int64_t offset;      /* in floats, from the arena's start */
     bool decay;          /* weight decay applies (weights, not biases) */
     bool state;          /* not learned: it lies behind the learned tensors */
@@ -199,6 +199,15 @@ int64_t dpt_graph_learned(const struct dpt_graph *graph);
 /* Whether the gradient of a tensor is wanted; false for -1. */
 bool dpt_graph_updates(const struct dpt_graph *graph, int32_t tensor);
 void dpt_graph_release(struct dpt_graph *graph);
+/*
+ * *part: out, a copy of the graph with an arena of its own for the tensors of the nodes [first,
+ * last): the others keep name, number and shape, but have no floats. *learned, *state: out, the
+ * floats of the whole arena at which the part's learned ones and its state begin. To be released
+ * also where it failed. Errors: RANK; INTERNAL (other tensors lie between them).
+ */
+enum dpt_status dpt_graph_part(const struct dpt_graph *graph, int32_t first, int32_t last,
+                               struct dpt_graph *part, int64_t *learned, int64_t *state,
+                               struct dpt_error *err);
 
 /*
  * Updates the state in params after a step: running = decay running + (1 - decay) sum / samples.

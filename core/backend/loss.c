@@ -93,13 +93,50 @@ static double mse_row(const struct dpt_loss *loss, const struct target *target, 
     return sum / n;
 }
 
+/*
+ * mean_j of log(1 + exp(y_j)) - t_j y_j, whose derivative is sigmoid(y_j) - t_j, from exp(-|y_j|),
+ * which cannot overflow. Of a y_j that is not finite the loss is neither.
+ */
+static double binary_cross_entropy_row(const struct dpt_loss *loss, const struct target *target,
+                                       int32_t n, const float *y, float *dy)
+{
+    double sum = 0;
+
+    (void)loss;
+    for (int32_t j = 0; j < n; j++) {
+        const double t = target_at(target, j), power = exp(-fabs((double)y[j]));
+
+        sum += (y[j] > 0 ? y[j] : 0.0) - t * y[j] + log1p(power);
+        if (dy != NULL)
+            dy[j] = (float)(((y[j] > 0 ? 1 : power) / (1 + power) - t) / n);
+    }
+    return sum / n;
+}
+
+static bool class_is_right(const struct target *target, int32_t n, const float *y)
+{
+    const int32_t wanted = target->row != NULL ? arg_max(target->row, n) : target->label;
+
+    return wanted >= 0 && arg_max(y, n) == wanted;
+}
+
+static bool labels_are_right(const struct target *target, int32_t n, const float *y)
+{
+    for (int32_t j = 0; j < n; j++) {
+        if (isnan(y[j]) || (y[j] > 0) != (target_at(target, j) >= 0.5))
+            return false;
+    }
+    return true;
+}
+
 static const struct loss_type {
     double (*row)(const struct dpt_loss *loss, const struct target *target, int32_t n,
                   const float *y, float *dy);
-    bool classes; /* arg max means something */
-} types[] = {
-    [DPT_LOSS_CROSS_ENTROPY] = {cross_entropy_row, true},
-    [DPT_LOSS_MSE] = {mse_row, false},
+    bool (*right)(const struct target *target, int32_t n, const float *y); /* or NULL */
+} types[DPT_LOSSES] = {
+    [DPT_LOSS_CROSS_ENTROPY] = {cross_entropy_row, class_is_right},
+    [DPT_LOSS_MSE] = {mse_row, NULL},
+    [DPT_LOSS_BINARY_CROSS_ENTROPY] = {binary_cross_entropy_row, labels_are_right},
 };
 
 void dpt_loss_rows(const struct dpt_loss *loss, const struct dpt_batch *batch, int32_t outputs,
@@ -133,11 +170,8 @@ void dpt_loss_rows(const struct dpt_loss *loss, const struct dpt_batch *batch, i
         sums.loss += weight * type->row(loss, &target, outputs, y, drow);
         for (int32_t j = 0; weight != 1 && drow != NULL && j < outputs; j++)
             drow[j] *= weight;
-        if (type->classes) {
-            const int32_t wanted = target.row != NULL ? arg_max(target.row, outputs) : target.label;
-
-            sums.correct += wanted >= 0 && arg_max(y, outputs) == wanted ? weight : 0;
-        }
+        if (type->right != NULL)
+            sums.correct += type->right(&target, outputs, y) ? weight : 0;
     }
     if (weights == NULL)
         sums.weight += count;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 enum { BLOCK = 16 * 1024 };
 
@@ -48,6 +49,34 @@ void *dpt_alloc_array(size_t n, size_t size)
 void dpt_free(void *p)
 {
     free(p);
+}
+
+void *dpt_reserve(size_t bytes)
+{
+    void *p = mmap(NULL, bytes > 0 ? bytes : 1, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    if (p == MAP_FAILED)
+        return NULL;
+    if (bytes >= MANY)
+        madvise(p, bytes, MADV_HUGEPAGE); /* as above */
+    return p;
+}
+
+void dpt_unreserve(void *p, size_t bytes)
+{
+    if (p != NULL)
+        munmap(p, bytes > 0 ? bytes : 1);
+}
+
+void dpt_forget(void *from, void *to)
+{
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t begin = ((uintptr_t)from + page - 1) / page * page,
+                    end = (uintptr_t)to / page * page;
+
+    if (begin < end)
+        madvise((char *)from + (begin - (uintptr_t)from), end - begin, MADV_DONTNEED);
 }
 
 void *dpt_grow(void *items, size_t *room, size_t n, size_t size)

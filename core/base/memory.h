@@ -19,6 +19,12 @@ void *dpt_alloc(size_t bytes);
 /* Zeroed array of n elements, or NULL also where n x size overflows. */
 void *dpt_alloc_array(size_t n, size_t size);
 void dpt_free(void *p);
+/* Zeroed address space, aligned to a page, of which only pages that are written take memory; NULL
+ * where there is none. dpt_unreserve takes the same number of bytes, and NULL, too. */
+void *dpt_reserve(size_t bytes);
+void dpt_unreserve(void *p, size_t bytes);
+/* Gives back the whole pages in [from, to) of such memory, which is zero from now on. */
+void dpt_forget(void *from, void *to);
 /* Makes `array` one of n zeroed elements, of dpt_alloc_array; gives a status. what: for the message
  * of dpt_fail_memory. n is evaluated twice. */
 #define DPT_ALLOCATE(array, n, what, err)                                                          \

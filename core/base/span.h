@@ -22,6 +22,7 @@ enum dpt_span_what {
     DPT_SPAN_OTHER,
     DPT_SPAN_WAIT_THREADS, /* for the rank's other threads */
     DPT_SPAN_WAIT_LOADER,  /* for samples that are still being read */
+    DPT_SPAN_WAIT_STAGE,   /* for a micro-batch from another stage of a pipeline */
     DPT_SPAN_DATA,         /* filling a micro-batch */
     DPT_SPAN_LOSS,
     DPT_SPAN_REDUCTION,

@@ -132,6 +132,34 @@ struct dpt_parts {
 enum dpt_status dpt_group_gatherv(const struct dpt_group *g, int root, const float *mine,
                                   float *all, const struct dpt_parts *parts, struct dpt_error *err);
 
+/* Collective (MPI_Scatterv). The other way round; rank root's own part stays where it is. */
+enum dpt_status dpt_group_scatterv(const struct dpt_group *g, int root, const float *all,
+                                   float *mine, const struct dpt_parts *parts,
+                                   struct dpt_error *err);
+
+/* A message that is being sent. */
+struct dpt_sending {
+    _Alignas(8) char request[8];
+    bool under_way;
+};
+
+/*
+ * Messages from one rank of a group to another one; between two ranks they arrive in the order in
+ * which they were sent. A send returns at once: the bytes must stay as they are until
+ * dpt_group_sent has returned, which follows each send. A message has at most DPT_MESSAGE_BYTES.
+ * For the watchdog, a group of two. Errors: RANK.
+ */
+#define DPT_MESSAGE_BYTES ((size_t)1 << 30)
+enum dpt_status dpt_group_send(const struct dpt_group *g, int to, const void *bytes, size_t n,
+                               struct dpt_sending *sending, struct dpt_error *err);
+enum dpt_status dpt_group_sent(const struct dpt_group *g, struct dpt_sending *sending,
+                               struct dpt_error *err);
+enum dpt_status dpt_group_receive(const struct dpt_group *g, int from, void *bytes, size_t n,
+                                  struct dpt_error *err);
+/* Lets messages that are under way get on, where MPI does nothing between its calls: to be called
+ * now and then where there is other work. */
+void dpt_group_progress(const struct dpt_group *g);
+
 /* Collective. */
 enum dpt_status dpt_group_barrier(const struct dpt_group *g, struct dpt_error *err);
 

@@ -42,6 +42,7 @@
 #ifndef DPT_COMM_DETERMINISTIC_ALLREDUCE_H
 #define DPT_COMM_DETERMINISTIC_ALLREDUCE_H
 
+#include "core/base/pool.h"
 #include "core/base/sum_of_squares.h"
 #include "core/comm/comm.h"
 #include "core/comm/tree.h"
@@ -65,6 +66,18 @@ struct dpt_deterministic_spec {
     /* Of the sum's first floats, whose sums of squares are wanted where they cost little; borrowed.
      * None: {0}. */
     struct dpt_chunks chunks;
+    /* For several ranks: each rank keeps a slice of the sum of what is in chunks, whole chunks, and
+     * the ranks share what the caller makes of it (dpt_deterministic_share). */
+    bool sharded;
+    bool keeps_sum; /* in shards: all ranks get the sum all the same */
+    /* Dealt shards: the ranks take micro-batches in turn, `buffers` of them each, so that a slice's
+     * sum grows from left to right, and nobody holds more than the owner's part of it
+     * (dpt_deterministic_round). The chunks' floats are added unit by unit: unit k has those from
+     * unit[k] to unit[k + 1]. leaves: the most of a sum; 2^level of them are given at once. 0
+     * units: they are not dealt. */
+    const size_t *unit;
+    int units, level;
+    int32_t leaves;
 };
 
 /* Collective over comm->world. AUTO chooses the window if all ranks share memory and there is
@@ -104,10 +117,55 @@ enum dpt_status dpt_deterministic_publish(struct dpt_deterministic_allreduce *al
 /*
  * Collective. mine: as it was published. first: [ranks + 1] the leaf at which each rank's run
  * begins; the last entry is the total of `mine`. The sum is in dpt_deterministic_result until the
- * next sum's beginning; the buffers' contents are lost. Errors: RANK.
+ * next sum's beginning; the buffers' contents are lost. In shards only what is behind the chunks is
+ * there, unless spec.keeps_sum, and this rank's slice is in dpt_deterministic_slice_sum, until
+ * dpt_deterministic_share; the sums of squares are those of all chunks. Errors: RANK.
  */
 enum dpt_status dpt_deterministic_sum(struct dpt_deterministic_allreduce *allreduce,
                                       const struct dpt_tree *mine, const int32_t *first,
                                       struct dpt_error *err);
+
+/* --- shards ----------------------------------------------------------------------------------- */
+
+/*
+ * A sum of dealt shards, in place of dpt_deterministic_publish and _sum: begin, then round after
+ * round of each unit, and of number `units`, which is what is behind the chunks; then the end,
+ * after which all is as dpt_deterministic_sum leaves it. In a round buffer w of rank r has the
+ * value of the leaves from b 2^level on, b = (round ranks + r) buffers + w, 2^level of them or up
+ * to the last, and nothing where there are none; it may change as soon as the round returns.
+ * Collective but for begin. Errors: RANK.
+ */
+void dpt_deterministic_begin(struct dpt_deterministic_allreduce *allreduce, int32_t leaves);
+enum dpt_status dpt_deterministic_round(struct dpt_deterministic_allreduce *allreduce,
+                                        int32_t round, int unit, struct dpt_error *err);
+enum dpt_status dpt_deterministic_end(struct dpt_deterministic_allreduce *allreduce,
+                                      struct dpt_error *err);
+
+/* About how many floats a rank has for it beside its buffers: the owner's part of blocks, and,
+ * where not all ranks are on one node, what is received at a time. */
+void dpt_deterministic_dealt_floats(int ranks, const struct dpt_deterministic_spec *spec,
+                                    double *store, double *received);
+
+/* What one rank owns: floats, and which chunks they are. */
+struct dpt_slice {
+    size_t begin, end;  /* floats */
+    size_t first, last; /* chunks */
+};
+struct dpt_slice dpt_deterministic_slice(const struct dpt_deterministic_allreduce *allreduce,
+                                         int rank);
+
+/* The last sum, of which this rank's slice is there. */
+const float *dpt_deterministic_slice_sum(const struct dpt_deterministic_allreduce *allreduce);
+
+/* Where the ranks share memory: where a rank writes its slice for the others, past the caches
+ * (core/base/nontemporal.h) and fenced, before dpt_deterministic_share; else NULL. */
+float *dpt_deterministic_weights(const struct dpt_deterministic_allreduce *allreduce);
+/* Collective. Gives all ranks the owners' slices of x, which is as long as what is in chunks: each
+ * rank's own are there. pool: the threads that copy. Errors: RANK. */
+enum dpt_status dpt_deterministic_share(struct dpt_deterministic_allreduce *allreduce, float *x,
+                                        struct dpt_pool *pool, struct dpt_error *err);
+/* Collective. The same for `each` numbers of every chunk. */
+enum dpt_status dpt_deterministic_gather_chunks(struct dpt_deterministic_allreduce *allreduce,
+                                                double *values, int each, struct dpt_error *err);
 
 #endif

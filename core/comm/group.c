@@ -7,7 +7,7 @@
 #include "core/comm/watch.h"
 
 /* Of no other message between two ranks. */
-enum { AWAIT_TAG = 0x7ef };
+enum { AWAIT_TAG = 0x7ef, MESSAGE_TAG = 0x7e0 };
 
 enum dpt_status dpt_mpi_fail(struct dpt_error *err, const char *what, int code)
 {
@@ -30,9 +30,9 @@ enum dpt_status dpt_mpi_collective_fail(const struct dpt_group *g, struct dpt_er
     return status;
 }
 
-/* Whether both messages have gone, asleep where that takes long; the wait began at `start`. False
+/* Whether all n messages have gone, asleep where that takes long; the wait began at `start`. False
  * where MPI failed. */
-static bool await_both(MPI_Request request[2], double start)
+static bool await_all(int n, MPI_Request *request, double start)
 {
     /* Seconds of polling without a pause, in which short waits end; then the longest pause. A pause
      * is a small share of the time waited so far, so that little is lost when the last rank
@@ -40,7 +40,7 @@ static bool await_both(MPI_Request request[2], double start)
     const double polling = 1e-3, longest = 1e-3, share = 1.0 / 16;
     int gone = 0;
 
-    while (MPI_Testall(2, request, &gone, MPI_STATUSES_IGNORE) == MPI_SUCCESS && !gone) {
+    while (MPI_Testall(n, request, &gone, MPI_STATUSES_IGNORE) == MPI_SUCCESS && !gone) {
         const double waited = dpt_now() - start;
 
         if (waited < polling)
@@ -67,7 +67,7 @@ void dpt_group_await(const struct dpt_group *g)
 
         if (MPI_Irecv(NULL, 0, MPI_BYTE, from, AWAIT_TAG, comm, &request[0]) != MPI_SUCCESS ||
             MPI_Isend(NULL, 0, MPI_BYTE, to, AWAIT_TAG, comm, &request[1]) != MPI_SUCCESS ||
-            !await_both(request, start))
+            !await_all(2, request, start))
             return;
     }
 }
@@ -239,6 +239,20 @@ out:
     return status;
 }
 
+enum dpt_status dpt_group_scatterv(const struct dpt_group *g, int root, const float *all,
+                                   float *mine, const struct dpt_parts *parts,
+                                   struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    if (!is_alone(g))
+        DPT_TRY_COLLECTIVE(g, MPI_Scatterv, all, parts->count, parts->at, MPI_FLOAT,
+                           g->rank == root ? MPI_IN_PLACE : mine, parts->count[g->rank], MPI_FLOAT,
+                           root, dpt_mpi_comm(g));
+out:
+    return status;
+}
+
 enum dpt_status dpt_group_barrier(const struct dpt_group *g, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -247,4 +261,73 @@ enum dpt_status dpt_group_barrier(const struct dpt_group *g, struct dpt_error *e
         DPT_TRY_COLLECTIVE(g, MPI_Barrier, dpt_mpi_comm(g));
 out:
     return status;
+}
+
+/* --- between two ranks -------------------------------------------------------------------------
+ *
+ * A message counts as two calls on both sides, so that a rank that waits for one has made more of
+ * them than the one that it waits for: that is whom the watchdog names.
+ */
+
+_Static_assert(sizeof(MPI_Request) <= sizeof((struct dpt_sending *)0)->request,
+               "a request of this MPI is larger");
+
+static enum dpt_status fail_message(const struct dpt_group *g, const char *what, int code,
+                                    struct dpt_error *err)
+{
+    return code == MPI_SUCCESS ? DPT_OK : dpt_mpi_collective_fail(g, err, what, code);
+}
+
+enum dpt_status dpt_group_send(const struct dpt_group *g, int to, const void *bytes, size_t n,
+                               struct dpt_sending *sending, struct dpt_error *err)
+{
+    MPI_Request request;
+    int code;
+
+    dpt_group_enter(g);
+    code = MPI_Isend(bytes, (int)n, MPI_BYTE, to, MESSAGE_TAG, dpt_mpi_comm(g), &request);
+    dpt_group_leave(g);
+    memcpy(sending->request, &request, sizeof request);
+    sending->under_way = code == MPI_SUCCESS;
+    return fail_message(g, "MPI_Isend", code, err);
+}
+
+void dpt_group_progress(const struct dpt_group *g)
+{
+    int found;
+
+    MPI_Iprobe(MPI_ANY_SOURCE, AWAIT_TAG, dpt_mpi_comm(g), &found, MPI_STATUS_IGNORE);
+}
+
+enum dpt_status dpt_group_sent(const struct dpt_group *g, struct dpt_sending *sending,
+                               struct dpt_error *err)
+{
+    MPI_Request request;
+    int code = MPI_SUCCESS;
+
+    if (!sending->under_way)
+        return DPT_OK;
+    memcpy(&request, sending->request, sizeof request);
+    dpt_group_enter(g);
+    if (!await_all(1, &request, dpt_now()))
+        code = MPI_Wait(&request, MPI_STATUS_IGNORE);
+    dpt_group_leave(g);
+    sending->under_way = false;
+    return fail_message(g, "MPI_Wait", code, err);
+}
+
+enum dpt_status dpt_group_receive(const struct dpt_group *g, int from, void *bytes, size_t n,
+                                  struct dpt_error *err)
+{
+    MPI_Request request;
+    int code;
+
+    dpt_group_enter(g);
+    dpt_group_leave(g);
+    dpt_group_enter(g);
+    code = MPI_Irecv(bytes, (int)n, MPI_BYTE, from, MESSAGE_TAG, dpt_mpi_comm(g), &request);
+    if (code == MPI_SUCCESS && !await_all(1, &request, dpt_now()))
+        code = MPI_Wait(&request, MPI_STATUS_IGNORE);
+    dpt_group_leave(g);
+    return fail_message(g, "MPI_Irecv", code, err);
 }

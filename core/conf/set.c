@@ -75,6 +75,22 @@ out:
     return status;
 }
 
+/* An entry `relu`, of which the name goes on with `.relu`, becomes {relu: null}. */
+static bool open_entry(struct setting *s)
+{
+    struct dpt_conf_node *entry = *s->link;
+    const size_t n = entry->kind == DPT_NODE_SCALAR ? strlen(entry->text) : 0;
+
+    if (n == 0 || *s->at != '.' || strcspn(s->at + 1, ".[") != n ||
+        strncmp(s->at + 1, entry->text, n) != 0)
+        return true;
+    if (!dpt_option_bare(s->conf, entry, entry->text))
+        return false;
+    entry->items[0]->text = "null";
+    entry->items[0]->quoted = false;
+    return true;
+}
+
 static enum dpt_status take_index(struct setting *s)
 {
     struct dpt_conf_node *list = *s->link;
@@ -94,7 +110,7 @@ static enum dpt_status take_index(struct setting *s)
                         s->place.origin, so_far(s), list->n);
     s->link = &list->items[index];
     s->at = digits + n + 1;
-    return DPT_OK;
+    return open_entry(s) ? DPT_OK : no_memory(s);
 }
 
 static enum dpt_status walk(struct setting *s)

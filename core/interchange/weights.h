@@ -69,6 +69,7 @@ struct dpt_model_view {
     bool bytes;         /* inputs are bytes, 0 to 255 */
     bool normalized;    /* inputs come normalised */
     bool probabilities; /* outputs are the softmax of the logits */
+    bool labels;        /* then of several labels at once: their sigmoids */
 };
 
 struct dpt_weights_format {

@@ -147,8 +147,10 @@ static void write_changes(const struct dpt_plan *p, const char *job_text, const 
     }
     if (!enough)
         dpt_str_printf(
-            out, "\nmore ranks do not help: each holds the whole model; a smaller model, or a "
-                 "machine\nwith more memory does; sgd keeps 4 bytes a weight less than adam");
+            out,
+            "\nmore ranks do not help%s; a smaller model, or a "
+            "machine\nwith more memory does; sgd keeps 4 bytes a weight less than adam",
+            p->t.mesh.stages > 0 ? "" : ": each holds the whole model, but with parallel.pipeline");
 }
 
 void dpt_plan_advise(const struct dpt_job *job, const struct dpt_plan_spec *spec,

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/backend/operation.h"
 #include "core/base/file.h"
 #include "core/base/memory.h"
 #include "core/state/checkpoint.h"
@@ -13,6 +14,7 @@
 #include "core/train/engine.h"
 #include "core/train/gradient_reduction.h"
 #include "core/train/lockstep.h"
+#include "core/train/mesh.h"
 #include "core/train/optimizer.h"
 #include "core/train/parts.h"
 #include "data/sets/augment.h"
@@ -125,6 +127,9 @@ static double input_bytes(const struct dpt_trainer *t)
                  micro = t->data.train.sampler.micro * t->team.group;
     const double targets = set->target == DPT_TARGET_VECTOR ? set->target_width : 0;
 
+    if (t->mesh.stages > 0) /* each slot's, and each thread's for an evaluation */
+        return (t->team.gradient_workers * t->team.slots * (t->mesh.stage == 0) + t->team.threads) *
+               micro * size * WORD;
     return t->team.threads * t->team.slots *
            (micro * (size * WORD + sizeof(int32_t) + sizeof(int64_t) + targets * WORD) +
             size * WORD);
@@ -161,15 +166,16 @@ static void sum_memory(struct dpt_plan *p)
 static void fill_memory(struct dpt_plan *p)
 {
     const struct dpt_trainer *t = &p->t;
-    const double arena = (double)t->model.graph.arena * WORD;
-    const double learned = (double)t->model.graph.floats * WORD;
+    const double arena = (double)dpt_trainer_graph(t)->arena * WORD;
+    const double learned = (double)dpt_trainer_graph(t)->floats * WORD;
     const bool saves = t->job->checkpoint.every.unit != DPT_NEVER;
     const bool gpu = t->backend->devices != NULL;
     const struct dpt_program_bytes program = gpu ? (struct dpt_program_bytes){0} : p->program;
     const double libraries = own_memory("RssFile");
+    const int owners = dpt_trainer_sharded(t) ? dpt_trainer_replicas(t)->world.size : 1;
     double gradients, shared;
 
-    t->reduction.type->bytes(t, p->spec.node_ranks, &gradients, &shared);
+    t->reduction.type->bytes(t, dpt_trainer_replicas(t)->node.size, &gradients, &shared);
     if (t->engine->on_device) { /* the host sums the gradients, but does not make them */
         gradients = p->spec.ranks > 1 ? arena : 0;
         shared = 0;
@@ -186,7 +192,7 @@ static void fill_memory(struct dpt_plan *p)
              (double)program.copies},
             {"gradients", "gradients", DPT_PLAN_RANK, gradients},
             {"optimizer", "optimizer", dpt_trainer_shares_slots(t) ? DPT_PLAN_NODE : DPT_PLAN_RANK,
-             t->arenas.slots * learned},
+             t->arenas.slots * learned / owners},
             {"activations", "activations", DPT_PLAN_RANK, (double)program.values},
             {"workspace", "workspace", DPT_PLAN_RANK, (double)program.scratch},
             {"input buffers", "input", DPT_PLAN_RANK, input_bytes(t)},
@@ -243,6 +249,85 @@ out:
     return status;
 }
 
+/* Of a scope of the memory that was filled in last. once: of what a node has once for all stages,
+ * or all of the others. */
+static double sum_scope(const struct dpt_plan *p, enum dpt_plan_scope scope, bool once)
+{
+    double sum = 0;
+
+    for (int i = 0; i < DPT_PLAN_MEMORY; i++) {
+        const char *key = p->memory[i].key;
+        const bool is_once = strcmp(key, "libraries") == 0 || strcmp(key, "samples") == 0;
+
+        sum += p->memory[i].scope == scope && is_once == once ? p->memory[i].bytes : 0;
+    }
+    return sum;
+}
+
+/* Of the node whose ranks need most, which have stages of different sizes. */
+static double largest_node(const struct dpt_plan *p)
+{
+    const int replicas = p->t.mesh.replicas.world.size, each = p->spec.node_ranks;
+    double most = 0;
+
+    for (int begin = 0; begin < p->spec.ranks; begin += each) {
+        double node = begin == 0 ? sum_scope(p, DPT_PLAN_FIRST, false) : 0;
+        int before = -1;
+
+        for (int r = begin; r < begin + each && r < p->spec.ranks; r++) {
+            const struct dpt_plan_stage *stage = &p->stages[r / replicas];
+
+            node += stage->own + (r / replicas != before ? stage->shared : 0);
+            before = r / replicas;
+        }
+        most = fmax(most, node);
+    }
+    return most + sum_scope(p, DPT_PLAN_NODE, true);
+}
+
+/* Plans each stage by itself; the one that needs most stays. */
+static enum dpt_status plan_stages(struct dpt_plan *p, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_trainer *t = &p->t;
+    const struct dpt_graph *graph = &t->model.graph;
+    const int stages = t->mesh.stages;
+    const int32_t micro = t->data.train.sampler.micro;
+    const int64_t batches = (t->job->batch.global + micro - 1) / micro;
+    const int64_t replicas = t->mesh.replicas.world.size;
+    const int64_t run = (batches + replicas - 1) / replicas;
+    const int64_t turns = (run + t->team.gradient_workers - 1) / t->team.gradient_workers;
+    double all = 0;
+    int largest = 0;
+
+    DPT_TRY(DPT_ALLOCATE(p->stages, (size_t)stages, "the stages", err));
+    for (int32_t i = 0; i < graph->n_nodes; i++)
+        all += dpt_operation_flops(&graph->nodes[i]);
+    for (int k = 0; k <= stages; k++) {
+        struct dpt_plan_stage *stage = &p->stages[k < stages ? k : largest];
+
+        DPT_TRY(dpt_mesh_take(t, k < stages ? k : largest, err));
+        DPT_TRY(measure_program(p, micro, err));
+        fill_memory(p);
+        if (k == stages)
+            break;
+        stage->first = graph->nodes[t->mesh.first[k]].name;
+        stage->bytes = p->other_rank;
+        stage->own = sum_scope(p, DPT_PLAN_RANK, false);
+        stage->shared = sum_scope(p, DPT_PLAN_NODE, false);
+        stage->slots = t->team.slots;
+        for (int32_t i = t->mesh.first[k]; i < t->mesh.first[k + 1]; i++)
+            stage->flop += dpt_operation_flops(&graph->nodes[i]) / all;
+        if (k + 1 < stages)
+            stage->sent = (double)run * (double)dpt_mesh_edge_floats(t, k) * WORD;
+        if (stage->bytes > p->stages[largest].bytes)
+            largest = k;
+    }
+    p->bubble = (stages - 1) / (double)(turns + stages - 1);
+out:
+    return status;
+}
+
 enum dpt_status dpt_plan_open(struct dpt_plan *p, const struct dpt_job *job,
                               const struct dpt_plan_spec *spec, const char *job_text,
                               struct dpt_error *err)
@@ -250,6 +335,7 @@ enum dpt_status dpt_plan_open(struct dpt_plan *p, const struct dpt_job *job,
     enum dpt_status status = DPT_OK;
     const struct dpt_backend *backend;
     struct dpt_state state;
+    int64_t micros, replicas;
     cpu_set_t mine;
 
     memset(p, 0, sizeof *p);
@@ -271,17 +357,26 @@ enum dpt_status dpt_plan_open(struct dpt_plan *p, const struct dpt_job *job,
         DPT_TRY(fit_device(p, err));
     state = dpt_trainer_state(&p->t, job_text);
     DPT_TRY(dpt_checkpoint_size(&state, job->output, &p->checkpoint, err));
-    p->reduced = spec->ranks > 1 ? ((double)p->t.model.graph.arena + DPT_TAIL_WORDS) * WORD : 0;
+    if (p->t.mesh.stages > 0)
+        DPT_TRY(plan_stages(p, err));
+    replicas = dpt_trainer_replicas(&p->t)->world.size;
+    micros = (dpt_sampler_micro_batches(&p->t.data.train.sampler, 0) + replicas - 1) / replicas;
+    if (replicas > 1)
+        p->reduced = dpt_plan_rounds(p, micros) *
+                     ((double)dpt_trainer_graph(&p->t)->arena + DPT_TAIL_WORDS) * WORD;
     if (p->t.team.lockstep) {
         dpt_lockstep_count(&p->t, &p->exchanges, &p->exchanged);
         p->exchanges *= 2; /* forward and backward */
     }
     fill_memory(p);
+    if (p->stages != NULL)
+        p->node = largest_node(p);
 out:
     return status;
 }
 
 void dpt_plan_close(struct dpt_plan *p)
 {
+    dpt_free(p->stages);
     dpt_trainer_close(&p->t);
 }

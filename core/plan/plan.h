@@ -82,6 +82,16 @@ struct dpt_trial {
     double barrier; /* of these threads */
 };
 
+/* A stage of a pipeline. */
+struct dpt_plan_stage {
+    const char *first;  /* its first layer; borrowed */
+    double flop;        /* the share of all arithmetic */
+    double bytes;       /* that each of its ranks touches, without what rank 0 has alone */
+    double own, shared; /* of these, a rank's own, and what its replicas on a node share */
+    int slots;          /* micro-batches that each thread has under way at most */
+    double sent;        /* bytes a step to the next stage, and as many back, of each replica */
+};
+
 struct dpt_plan {
     struct dpt_plan_spec spec;
     struct dpt_comm comm; /* of ranks that need not be there */
@@ -102,7 +112,9 @@ struct dpt_plan {
     double reduced;       /* bytes that each rank puts into a step's sum */
     int32_t exchanges;    /* of batch norms' statistics in a step */
     double exchanged;     /* bytes of the largest of them */
-    struct dpt_machine machine; /* flops 0: not measured */
+    struct dpt_plan_stage *stages; /* of t.mesh; the memory above is of the one that needs most */
+    double bubble;                 /* the share of a step in which a stage waits for the others */
+    struct dpt_machine machine;    /* flops 0: not measured */
     struct dpt_trial trial;
     struct dpt_plan_step step;
 };
@@ -115,8 +127,11 @@ enum dpt_status dpt_plan_open(struct dpt_plan *plan, const struct dpt_job *job,
 void dpt_plan_close(struct dpt_plan *plan);
 
 /* Measures the machine, tries a micro-batch where that is allowed, fills plan->step. Takes about a
- * second. Errors: RANK. */
+ * second. With a pipeline, of whose messages nothing is measured, it does nothing. Errors: RANK. */
 enum dpt_status dpt_plan_time(struct dpt_plan *plan, struct dpt_error *err);
+
+/* How often a rank of so many micro-batches puts a gradient into a step's sum. */
+double dpt_plan_rounds(const struct dpt_plan *plan, int64_t micros);
 
 /* A step of so many samples on so many ranks; where they are more than micro-batches, some idle. */
 void dpt_plan_predict(const struct dpt_plan *plan, int ranks, int64_t global,

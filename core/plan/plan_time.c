@@ -109,6 +109,14 @@ static bool sums_in_memory(const struct dpt_plan *p, const struct partition *d)
            job->comm.hierarchical == DPT_HIERARCHICAL_AUTO;
 }
 
+double dpt_plan_rounds(const struct dpt_plan *p, int64_t micros)
+{
+    const struct dpt_team *team = &p->t.team;
+    const double turn = (double)team->group * team->gradient_workers;
+
+    return dpt_trainer_dealt(&p->t) ? ceil((double)micros / turn) : 1;
+}
+
 static void reduce(const struct dpt_plan *p, const struct partition *d, struct dpt_plan_step *step)
 {
     const struct dpt_trainer *t = &p->t;
@@ -136,6 +144,8 @@ static void reduce(const struct dpt_plan *p, const struct partition *d, struct d
         step->network = dpt_fabric_tree(&p->spec.fabric, n, parties, has_pairs(d), add);
     else if (d->nodes > 1)
         step->network = dpt_fabric_allreduce(&p->spec.fabric, n, parties, add);
+    if (d->nodes > 1 && dpt_trainer_dealt(t))
+        step->network *= (dpt_plan_rounds(p, d->micros) + 1) / 2; /* the weights are shared once */
     if (d->nodes > 1)
         step->network += p->exchanges *
                          dpt_fabric_allreduce(&p->spec.fabric, p->exchanged / WORD, d->ranks, add);
@@ -148,16 +158,17 @@ static void update(const struct dpt_plan *p, const struct partition *d, struct d
     const struct dpt_cost norm = dpt_cost_of_part(&one, DPT_SPAN_NORM);
     const struct dpt_cost optimizer = dpt_cost_of_part(&one, DPT_SPAN_OPTIMIZER);
     const int threads = p->t.team.threads;
+    const double owners = p->t.job->parallel.shard != DPT_SHARD_NONE ? d->ranks : 1;
+    double seconds, whole;
     bool by_bytes;
 
     /* Each rank computes the norm of the slice which it adds up. */
     step->update = dpt_cost_limit(&norm, &p->machine, threads, &by_bytes) / reached_norm *
                    d->slower / (sums_in_memory(p, d) ? d->node_ranks : 1);
-    if (p->trial.done)
-        step->update += p->trial.update * d->slower;
-    else
-        step->update += dpt_cost_limit(&optimizer, &p->machine, threads, &by_bytes) /
-                        reached_update * d->slower;
+    seconds = dpt_cost_limit(&optimizer, &p->machine, threads, &by_bytes) / reached_update;
+    whole = p->trial.done ? p->trial.update : seconds;
+    /* Shards divide the optimizer's part of it. */
+    step->update += fmax(whole - seconds * (1 - 1 / owners), whole / owners) * d->slower;
 }
 
 void dpt_plan_predict(const struct dpt_plan *p, int ranks, int64_t global,
@@ -234,6 +245,8 @@ enum dpt_status dpt_plan_time(struct dpt_plan *p, struct dpt_error *err)
               threads = t->team.together ? t->team.threads : busy;
     const double bytes = trial_bytes(p, threads);
 
+    if (t->mesh.stages > 0)
+        return DPT_OK;
     if (t->backend->devices != NULL) { /* the data sheet says it */
         dpt_plan_predict(p, p->spec.ranks, t->job->batch.global, &p->step);
         return DPT_OK;

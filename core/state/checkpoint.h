@@ -57,6 +57,12 @@ struct dpt_state {
     float *slot[DPT_MAX_SLOTS]; /* arenas */
     const char *const *slot_names;
     struct dpt_target_scale *targets; /* read with the parameters; NULL: not wanted */
+    /* NULL: the slots are whole. Else collective: to[0 .. n) becomes what is at `at` of slot k,
+     * whichever rank owns it; asked for tensor by tensor, slot by slot, where a state is saved. */
+    enum dpt_status (*gather)(const void *owners, int k, size_t at, size_t n, float *to,
+                              struct dpt_error *err);
+    bool gathers_params; /* also of the parameters: k is -1 */
+    const void *owners;
     struct dpt_progress progress;
     int64_t seed;
     bool scaled; /* its gradients are half floats */

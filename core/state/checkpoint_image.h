@@ -23,8 +23,9 @@ enum dpt_status dpt_image_open(struct dpt_image **image, const struct dpt_state 
 void dpt_image_close(struct dpt_image *image);
 
 /* Copies the state, which must be of the same model and job; it may change as soon as this
- * returns. pool: whose threads copy; NULL: the caller alone. */
-void dpt_image_take(struct dpt_image *image, const struct dpt_state *state, struct dpt_pool *pool);
+ * returns. pool: whose threads copy; NULL: the caller alone. Errors: those of state->gather. */
+enum dpt_status dpt_image_take(struct dpt_image *image, const struct dpt_state *state,
+                               struct dpt_pool *pool, struct dpt_error *err);
 
 /*
  * Writes what was taken last: HDF5's metadata in memory first, then temporary name, reservation,

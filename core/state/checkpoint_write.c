@@ -241,17 +241,27 @@ static void copy_past_caches(unsigned char *to, const unsigned char *from, size_
     dpt_nontemporal_fence();
 }
 
+/* Whether its bytes come from their owners, straight to where they will lie. */
+static bool is_gathered(const struct dpt_image *image, const struct dpt_item *item)
+{
+    return image->state.gather != NULL && item->bytes == NULL && item->n_dims > 0 &&
+           (item->arena >= 0 || image->state.gathers_params);
+}
+
 static void copy_chunk(const struct dpt_image *image, struct chunk *chunk)
 {
     const struct dpt_item *item = &image->items[chunk->item];
-    const unsigned char *from = (const unsigned char *)source(&image->state, item) + chunk->start;
+    const bool there = is_gathered(image, item);
     unsigned char *to = image->bytes + chunk->to;
+    const unsigned char *from =
+        there ? to : (const unsigned char *)source(&image->state, item) + chunk->start;
 
     chunk->crc = 0;
     for (size_t at = 0; at < chunk->size; at += SIP) {
         const size_t n = chunk->size - at < SIP ? chunk->size - at : SIP;
 
-        copy_past_caches(to + at, from + at, n);
+        if (!there)
+            copy_past_caches(to + at, from + at, n);
         chunk->crc = dpt_crc32(chunk->crc, from + at, n);
     }
 }
@@ -270,17 +280,30 @@ static void copy_share(void *arg, int thread)
         copy_chunk(c->image, &c->image->chunks[i]);
 }
 
-void dpt_image_take(struct dpt_image *image, const struct dpt_state *state, struct dpt_pool *pool)
+enum dpt_status dpt_image_take(struct dpt_image *image, const struct dpt_state *state,
+                               struct dpt_pool *pool, struct dpt_error *err)
 {
+    enum dpt_status status = DPT_OK;
     struct copying copying = {image, pool != NULL ? dpt_pool_threads(pool) : 1};
 
     image->state = *state;
+    for (int i = 0; i < image->n; i++) {
+        const struct dpt_item *item = &image->items[i];
+
+        if (is_gathered(image, item))
+            DPT_TRY(state->gather(state->owners, item->arena, item->start,
+                                  item->size / sizeof(float),
+                                  (float *)(void *)(image->bytes + item->offset), err));
+    }
     if (pool != NULL)
         dpt_pool_run(pool, copy_share, &copying);
     else
         copy_share(&copying, 0);
+out:
     image->state.params = NULL;
+    image->state.gather = NULL;
     memset(image->state.slot, 0, sizeof image->state.slot);
+    return status;
 }
 
 static void join_checksums(struct dpt_image *image)

@@ -144,6 +144,8 @@ static bool add_means(struct dpt_history *h, struct line *line, enum dpt_history
         .split = split,
         .loss = real(line, "loss"),
         .accuracy = real(line, "accuracy"),
+        .balanced_accuracy = real(line, "balanced_accuracy"),
+        .rare_recall = real(line, "rare_recall"),
     };
 
     APPEND(h, line, EVALS, evals, e);

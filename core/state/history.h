@@ -61,6 +61,8 @@ struct dpt_history_eval {
     int64_t step, samples;
     enum dpt_history_split split;
     double loss, accuracy; /* accuracy: NAN without classes */
+    /* The rarest class's recall; NAN: classes are even, or there are none. */
+    double balanced_accuracy, rare_recall;
 };
 
 /* An `end` event. Times are of that start alone, from exec. */

@@ -143,7 +143,7 @@ enum dpt_status dpt_saver_start(struct dpt_saver *s, const struct dpt_state *sta
 
     DPT_TRY(dpt_saver_poll(s, true, &ended, &before, err));
     s->start = dpt_now();
-    dpt_image_take(s->image, state, pool);
+    DPT_TRY(dpt_image_take(s->image, state, pool, err));
     s->run_lock = state->lock;
     s->best_step = state->progress.best_step;
     s->saved.step = state->progress.step;

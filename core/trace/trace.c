@@ -127,6 +127,7 @@ static const char *const names[DPT_SPAN_NODES] = {
     [DPT_SPAN_OTHER] = "other",
     [DPT_SPAN_WAIT_THREADS] = "waiting for threads",
     [DPT_SPAN_WAIT_LOADER] = "waiting for samples",
+    [DPT_SPAN_WAIT_STAGE] = "waiting for another stage",
     [DPT_SPAN_DATA] = "data",
     [DPT_SPAN_LOSS] = "loss",
     [DPT_SPAN_REDUCTION] = "reduction",
@@ -151,7 +152,8 @@ static const char *category(int what)
 {
     if (what >= DPT_SPAN_NODES)
         return "layer";
-    if (what == DPT_SPAN_WAIT_THREADS || what == DPT_SPAN_WAIT_LOADER)
+    if (what == DPT_SPAN_WAIT_THREADS || what == DPT_SPAN_WAIT_LOADER ||
+        what == DPT_SPAN_WAIT_STAGE)
         return "waiting";
     return what >= DPT_SPAN_STEP ? "phase" : "part";
 }

@@ -4,6 +4,7 @@
 #include "core/base/hash.h"
 #include "core/base/memory.h"
 #include "core/train/engine.h"
+#include "core/train/gradient_reduction.h"
 #include "core/train/parts.h"
 #include "models/model.h"
 
@@ -14,20 +15,21 @@ enum { WORTH_SHARING = 16 << 20 };
 bool dpt_trainer_shares_slots(const struct dpt_trainer *t)
 {
     const double bytes = (double)dpt_optimizer_slots(&t->job->optimizer) *
-                         (double)t->model.graph.floats * sizeof(float);
+                         (double)dpt_trainer_graph(t)->floats * sizeof(float);
 
-    return t->data.train.present && !t->engine->on_device && t->comm->node.size > 1 &&
+    return t->data.train.present && !t->engine->on_device && !dpt_trainer_sharded(t) &&
+           dpt_trainer_replicas(t)->node.size > 1 &&
            dpt_optimizer_rule(&t->job->optimizer).kind != DPT_RULE_NONE && bytes >= WORTH_SHARING;
 }
 
 enum dpt_status dpt_trainer_join_slots(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const size_t floats = (size_t)t->model.graph.floats;
+    const size_t floats = (size_t)dpt_trainer_graph(t)->floats;
 
     if (!dpt_trainer_shares_slots(t))
         return DPT_OK;
-    DPT_TRY(dpt_shared_open(&t->arenas.shared, &t->comm->node,
+    DPT_TRY(dpt_shared_open(&t->arenas.shared, &dpt_trainer_replicas(t)->node,
                             (size_t)t->arenas.slots * floats * sizeof(float), err));
     for (int k = 0; k < t->arenas.slots; k++)
         t->arenas.slot[k] = (float *)t->arenas.shared.bytes + (size_t)k * floats;
@@ -38,17 +40,45 @@ out:
 enum dpt_status dpt_trainer_open_arenas(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct dpt_graph *graph = &t->model.graph;
+    const struct dpt_graph *graph = dpt_trainer_graph(t);
 
     DPT_TRY(DPT_ALLOCATE(t->arenas.params, (size_t)graph->arena, "the parameters", err));
-    if (t->comm->world.rank == 0)
+    if (dpt_trainer_replicas(t)->world.rank == 0) /* a tensor's numbers do not depend on others */
         DPT_TRY(dpt_model_init(graph, (uint64_t)t->job->seed, t->arenas.params, err));
     if (!t->data.train.present)
         return DPT_OK;
     t->arenas.slots = dpt_optimizer_slots(&t->job->optimizer);
-    for (int k = 0; k < t->arenas.slots && (t->planned || !dpt_trainer_shares_slots(t)); k++)
-        DPT_TRY(DPT_ALLOCATE(t->arenas.slot[k], (size_t)graph->floats, "the optimizer", err));
-    DPT_TRY(DPT_ALLOCATE(t->arenas.hashes, (size_t)t->comm->world.size, "the list of ranks", err));
+    t->arenas.reserved = dpt_trainer_sharded(t) ? (size_t)graph->floats * sizeof(float) : 0;
+    for (int k = 0; k < t->arenas.slots && (t->planned || !dpt_trainer_shares_slots(t)); k++) {
+        t->arenas.slot[k] = t->arenas.reserved > 0
+                                ? dpt_reserve(t->arenas.reserved)
+                                : dpt_alloc_array((size_t)graph->floats, sizeof(float));
+        if (t->arenas.slot[k] == NULL)
+            DPT_TRY(dpt_fail_memory(err, "the optimizer", (double)graph->floats * sizeof(float)));
+    }
+    if (t->arenas.reserved > 0 || t->mesh.stages > 0) {
+        const size_t ranks = (size_t)t->comm->world.size;
+
+        DPT_TRY(DPT_ALLOCATE(t->arenas.parts.count, 2 * ranks, "the list of ranks", err));
+        t->arenas.parts.at = t->arenas.parts.count + ranks;
+        DPT_TRY(DPT_ALLOCATE(t->arenas.owned, 2 * ranks, "the list of ranks", err));
+    }
+    DPT_TRY(DPT_ALLOCATE(t->arenas.hashes, (size_t)dpt_trainer_replicas(t)->world.size,
+                         "the list of ranks", err));
+out:
+    return status;
+}
+
+enum dpt_status dpt_trainer_list_owned(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_slice own = t->reduction.type->slice(t, dpt_trainer_replicas(t)->world.rank);
+    const struct dpt_group *world = &t->comm->world;
+    const int64_t stage = t->mesh.stages > 0 ? t->mesh.learned[t->mesh.stage] : 0;
+    const int64_t begin = stage + (int64_t)own.begin, end = stage + (int64_t)own.end;
+
+    DPT_TRY(dpt_group_allgather(world, &begin, t->arenas.owned, sizeof begin, err));
+    DPT_TRY(dpt_group_allgather(world, &end, t->arenas.owned + world->size, sizeof end, err));
 out:
     return status;
 }
@@ -57,20 +87,34 @@ void dpt_trainer_close_arenas(struct dpt_trainer *t)
 {
     dpt_free(t->arenas.hashes);
     dpt_free(t->arenas.params);
-    for (int k = 0; k < DPT_MAX_SLOTS && t->arenas.shared.bytes == NULL; k++)
-        dpt_free(t->arenas.slot[k]);
+    dpt_free(t->arenas.parts.count);
+    dpt_free(t->arenas.owned);
+    for (int k = 0; k < DPT_MAX_SLOTS && t->arenas.shared.bytes == NULL; k++) {
+        if (t->arenas.reserved > 0)
+            dpt_unreserve(t->arenas.slot[k], t->arenas.reserved);
+        else
+            dpt_free(t->arenas.slot[k]);
+    }
     dpt_shared_close(&t->arenas.shared);
 }
 
-/* Hashes weights, state and slots, each array at an offset of its own. */
+/* Hashes weights, state and slots, each array at an offset of its own. In shards a slot has one
+ * owner, so there is nothing to compare it with. */
 static uint64_t replica_hash(const struct dpt_trainer *t)
 {
-    const size_t n = (size_t)t->model.graph.floats, arena = (size_t)t->model.graph.arena;
+    const size_t n = (size_t)dpt_trainer_graph(t)->floats,
+                 arena = (size_t)dpt_trainer_graph(t)->arena;
     uint64_t hash = dpt_hash_floats(t->arenas.params, arena, 0);
 
-    for (int k = 0; k < t->arenas.slots; k++)
+    for (int k = 0; k < t->arenas.slots && !dpt_trainer_sharded(t); k++)
         hash += dpt_hash_floats(t->arenas.slot[k], n, arena + n * (uint64_t)k);
     return hash;
+}
+
+void dpt_trainer_hash_replica(struct dpt_trainer *t)
+{
+    t->arenas.hash = replica_hash(t);
+    t->arenas.hashed_step = t->progress.step + 1;
 }
 
 /* Names the ranks that differ from the majority, or all where there is none: of two ranks that
@@ -78,14 +122,16 @@ static uint64_t replica_hash(const struct dpt_trainer *t)
 static enum dpt_status fail_replicas(const struct dpt_trainer *t, uint64_t common, bool majority,
                                      struct dpt_error *err)
 {
+    const int first = t->mesh.stage * dpt_trainer_replicas(t)->world.size; /* in the job */
     char ranks[512] = "";
     size_t used = 0;
     int n = 0;
 
-    for (int i = 0; i < t->comm->world.size && used < sizeof ranks; i++)
+    for (int i = 0; i < dpt_trainer_replicas(t)->world.size && used < sizeof ranks; i++)
         if (!majority || t->arenas.hashes[i] != common)
-            used += (size_t)snprintf(ranks + used, sizeof ranks - used, "%s%d (%s)",
-                                     n++ ? ", " : "", i, dpt_comm_host(t->comm, i));
+            used +=
+                (size_t)snprintf(ranks + used, sizeof ranks - used, "%s%d (%s)", n++ ? ", " : "",
+                                 first + i, dpt_comm_host(dpt_trainer_replicas(t), i));
     return dpt_fail(
         err, DPT_FAILED,
         "step %lld: the replicas differ: rank%s %s hold%s other weights than %s (a fault "
@@ -97,13 +143,15 @@ static enum dpt_status fail_replicas(const struct dpt_trainer *t, uint64_t commo
 enum dpt_status dpt_trainer_check_replicas(const struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const int size = t->comm->world.size;
-    const uint64_t mine = replica_hash(t);
+    const int size = dpt_trainer_replicas(t)->world.size;
+    const uint64_t mine =
+        t->arenas.hashed_step == t->progress.step ? t->arenas.hash : replica_hash(t);
     uint64_t common = mine;
     int most = 0;
 
     dpt_comm_note(t->comm, -1, "comparing the weights of all ranks");
-    DPT_TRY(dpt_group_allgather(&t->comm->world, &mine, t->arenas.hashes, sizeof mine, err));
+    DPT_TRY(dpt_group_allgather(&dpt_trainer_replicas(t)->world, &mine, t->arenas.hashes,
+                                sizeof mine, err));
     for (int i = 0; i < size; i++) {
         int same = 0;
 
@@ -116,6 +164,8 @@ enum dpt_status dpt_trainer_check_replicas(const struct dpt_trainer *t, struct d
     }
     if (most < size)
         status = fail_replicas(t, common, most * 2 > size, err);
+    if (t->mesh.stages > 0) /* each stage's replicas found out by themselves */
+        status = dpt_group_agree(&t->comm->world, status, err);
 out:
     return status;
 }

@@ -13,31 +13,71 @@
 
 enum { DIGITS = 16 };
 
-static void hash(struct dpt_json *j, const char *key, const float *x, size_t n)
+enum { WEIGHTS, GRADIENT, ARENAS };
+
+int32_t dpt_audit_hashes(const struct dpt_trainer *t)
+{
+    return ARENAS * (t->model.graph.n_tensors + 1);
+}
+
+/* Of an arena that is a part of the whole one: learned floats, and state, from where they are. */
+static uint64_t hash_arena(const struct dpt_trainer *t, const float *x)
+{
+    const struct dpt_graph *graph = dpt_trainer_graph(t);
+    const struct dpt_mesh *m = &t->mesh;
+    const size_t floats = (size_t)graph->floats, state = (size_t)graph->arena - floats;
+    const bool staged = m->stages > 0;
+
+    return dpt_hash_floats(x, floats, staged ? (uint64_t)m->learned[m->stage] : 0) +
+           dpt_hash_floats(x + floats, state, staged ? (uint64_t)m->state[m->stage] : floats);
+}
+
+enum dpt_status dpt_audit_take(const struct dpt_trainer *t, int64_t *hashes, struct dpt_error *err)
+{
+    const struct dpt_graph *graph = dpt_trainer_graph(t);
+    const float *const arenas[ARENAS] = {t->arenas.params, t->reduction.sum};
+
+    const bool takes = dpt_trainer_replicas(t)->world.rank == 0;
+
+    if (!takes)
+        memset(hashes, 0, (size_t)dpt_audit_hashes(t) * sizeof *hashes);
+    for (int k = 0; k < ARENAS && takes; k++) {
+        hashes[k] = (int64_t)hash_arena(t, arenas[k]);
+        for (int32_t i = 0; i < graph->n_tensors; i++)
+            hashes[ARENAS * (i + 1) + k] = (int64_t)dpt_hash_floats(
+                arenas[k] + graph->tensors[i].offset, (size_t)graph->tensors[i].count, 0);
+    }
+    return t->mesh.stages > 0 ? dpt_group_sum_ints(&t->comm->world, hashes, hashes,
+                                                   (size_t)dpt_audit_hashes(t), err)
+                              : DPT_OK;
+}
+
+static void hash(struct dpt_json *j, const char *key, int64_t value)
 {
     char digits[DIGITS + 1];
 
-    snprintf(digits, sizeof digits, "%016" PRIx64, dpt_hash_floats(x, n, 0));
+    snprintf(digits, sizeof digits, "%016" PRIx64, (uint64_t)value);
     dpt_json_text(j, key, digits);
 }
 
-enum dpt_status dpt_audit_step(FILE *file, const struct dpt_trainer *t, struct dpt_error *err)
+enum dpt_status dpt_audit_step(FILE *file, const struct dpt_trainer *t, const int64_t *hashes,
+                               struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_json j = {.file = file};
 
     dpt_json_object(&j, NULL);
     dpt_json_int(&j, "step", t->progress.step);
-    hash(&j, "weights", t->arenas.params, (size_t)t->model.graph.arena);
-    hash(&j, "gradient", t->reduction.sum, (size_t)t->model.graph.arena);
+    hash(&j, "weights", hashes[WEIGHTS]);
+    hash(&j, "gradient", hashes[GRADIENT]);
     dpt_json_array(&j, "layers");
     for (int32_t i = 0; i < t->model.graph.n_tensors; i++) {
         const struct dpt_tensor *tensor = &t->model.graph.tensors[i];
 
         dpt_json_array(&j, NULL);
         dpt_json_text(&j, NULL, tensor->name);
-        hash(&j, NULL, t->arenas.params + tensor->offset, (size_t)tensor->count);
-        hash(&j, NULL, t->reduction.sum + tensor->offset, (size_t)tensor->count);
+        hash(&j, NULL, hashes[ARENAS * (i + 1) + WEIGHTS]);
+        hash(&j, NULL, hashes[ARENAS * (i + 1) + GRADIENT]);
         dpt_json_end(&j);
     }
     dpt_json_end(&j);

@@ -16,8 +16,15 @@
 #include "core/base/json.h"
 #include "core/train/trainer.h"
 
-/* Writes the line of the step just done to an open hashes.jsonl. Errors: IO, RANK. */
-enum dpt_status dpt_audit_step(FILE *file, const struct dpt_trainer *t, struct dpt_error *err);
+/* How many fingerprints a step has. */
+int32_t dpt_audit_hashes(const struct dpt_trainer *t);
+/* Takes those of the step just done, on rank 0; collective where ranks have stages of the model,
+ * whose fingerprints add up to those of the whole. hashes: [dpt_audit_hashes], out. Errors:
+ * RANK. */
+enum dpt_status dpt_audit_take(const struct dpt_trainer *t, int64_t *hashes, struct dpt_error *err);
+/* Writes them as a line of an open hashes.jsonl. Errors: IO, RANK. */
+enum dpt_status dpt_audit_step(FILE *file, const struct dpt_trainer *t, const int64_t *hashes,
+                               struct dpt_error *err);
 
 /*
  * Compares the hashes.jsonl of two run folders (or two such files). summary: out, one or two lines

@@ -5,6 +5,7 @@
 
 #include "core/backend/operation.h"
 #include "core/base/memory.h"
+#include "core/train/pipeline.h"
 #include "core/train/trainer.h"
 
 /* A team's micro-batch may be large: its activations are shared, and each pass over wide weights is
@@ -101,7 +102,7 @@ bool dpt_trainer_micro_is_open(const struct dpt_trainer *t)
 int32_t dpt_trainer_choose_micro(const struct dpt_trainer *t)
 {
     const int64_t global = t->job->batch.global;
-    const int ranks = t->comm->world.size;
+    const int ranks = dpt_trainer_replicas(t)->world.size;
     const int64_t feeding = dpt_feeding_micro(global, ranks);
     int32_t micro;
 
@@ -122,15 +123,34 @@ int32_t dpt_trainer_choose_micro(const struct dpt_trainer *t)
     return micro > feeding && feeding > 0 ? (int32_t)feeding : micro;
 }
 
+/* Where a replica's micro-batches are fewer than the stages that they go through. */
+static void warn_waiting(const struct dpt_trainer *t, struct dpt_log *log, int batches)
+{
+    const int replicas = dpt_trainer_replicas(t)->world.size, stages = t->mesh.stages;
+    const int each = (batches + replicas - 1) / replicas;
+    int64_t would;
+
+    if (stages == 0 || each >= stages)
+        return;
+    would = t->job->batch.global / ((int64_t)stages * replicas);
+    dpt_log_warn(log,
+                 "a replica has %d micro-batch%s a step, fewer than the %d stages, so each stage "
+                 "waits %d %% of the time; batch.micro: %lld or less would feed all",
+                 each, each == 1 ? "" : "es", stages, 100 * (stages - 1) / (each + stages - 1),
+                 (long long)(would > 0 ? would : 1));
+}
+
 void dpt_trainer_warn_idle(const struct dpt_trainer *t, struct dpt_log *log)
 {
     const struct dpt_sampler *s = &t->data.train.sampler;
     const struct dpt_sampler step = {.samples = s->global, .global = s->global, .micro = s->micro};
-    const int ranks = t->comm->world.size, batches = dpt_sampler_micro_batches(&step, 0);
+    const int ranks = dpt_trainer_replicas(t)->world.size,
+              batches = dpt_sampler_micro_batches(&step, 0);
     const int64_t feeding = dpt_feeding_micro(s->global, ranks);
     struct dpt_str who = {0}, cure = {0};
     bool *idle = batches < ranks ? dpt_alloc_array((size_t)ranks, sizeof *idle) : NULL;
 
+    warn_waiting(t, log, batches);
     if (idle == NULL)
         return;
     for (int r = 0; r < ranks; r++) {
@@ -148,10 +168,10 @@ void dpt_trainer_warn_idle(const struct dpt_trainer *t, struct dpt_log *log)
     if (!who.failed && !cure.failed)
         dpt_log_warn(log,
                      ranks - batches == 1
-                         ? "rank %s of %d stays idle: %d / %d gives %d micro-batch%s a step; %s"
-                         : "ranks %s of %d stay idle: %d / %d gives %d micro-batch%s a step; %s",
-                     who.text, ranks, s->global, s->micro, batches, batches == 1 ? "" : "es",
-                     cure.text);
+                         ? "%s %s of %d stays idle: %d / %d gives %d micro-batch%s a step; %s"
+                         : "%ss %s of %d stay idle: %d / %d gives %d micro-batch%s a step; %s",
+                     t->mesh.stages > 0 ? "replica" : "rank", who.text, ranks, s->global, s->micro,
+                     batches, batches == 1 ? "" : "es", cure.text);
     dpt_str_release(&who);
     dpt_str_release(&cure);
     dpt_free(idle);
@@ -170,20 +190,35 @@ bool dpt_trainer_lockstep(const struct dpt_trainer *t)
 int dpt_trainer_choose_slots(const struct dpt_trainer *t, int32_t micro)
 {
     const int64_t batches = (t->job->batch.global + micro - 1) / micro;
-    const int64_t run = (batches + t->comm->world.size - 1) / t->comm->world.size;
+    const int64_t run =
+        (batches + dpt_trainer_replicas(t)->world.size - 1) / dpt_trainer_replicas(t)->world.size;
 
+    if (t->mesh.stages > 0)
+        return dpt_pipeline_slots(t, micro);
     return t->team.lockstep ? (int)((run + t->team.threads - 1) / t->team.threads) : 1;
+}
+
+/* The most micro-batches of a rank where the ranks take `group` of them in turn. */
+static int64_t dealt_most(const struct dpt_trainer *t, int64_t batches, int32_t group)
+{
+    const int64_t turn = (int64_t)group * t->comm->world.size;
+
+    return (batches + turn - 1) / turn * group;
 }
 
 int32_t dpt_trainer_choose_group(const struct dpt_trainer *t, int32_t micro)
 {
     const int64_t batches = (t->job->batch.global + micro - 1) / micro;
-    const int64_t run = (batches + t->comm->world.size - 1) / t->comm->world.size;
+    const int64_t run =
+        (batches + dpt_trainer_replicas(t)->world.size - 1) / dpt_trainer_replicas(t)->world.size;
     int32_t group = 1;
 
-    if (!t->team.together || t->job->comm.reduction != DPT_REDUCTION_REPRODUCIBLE)
+    if (!t->team.together || t->mesh.stages > 0 ||
+        t->job->comm.reduction != DPT_REDUCTION_REPRODUCIBLE)
         return 1;
     while (group < run && 2 * group <= DPT_GROUP_MOST && 2 * group * micro <= MICRO_TEAM)
         group *= 2;
+    while (dpt_trainer_dealt(t) && group > 1 && dealt_most(t, batches, group) > run + run / 8)
+        group /= 2;
     return group;
 }

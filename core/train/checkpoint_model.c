@@ -6,17 +6,35 @@
 #include "core/base/memory.h"
 #include "models/model.h"
 
-/* Reads the job's text into the struct. */
-static enum dpt_status read_job(struct dpt_checkpoint_model *m, const char *text,
-                                struct dpt_error *err)
+/* Reads the job's text, of the checkpoint `path`, into the struct. */
+static enum dpt_status read_job(struct dpt_job *job, struct dpt_conf *conf, const char *path,
+                                const char *text, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
-    DPT_TRY(dpt_conf_parse(&m->conf, m->path, text, strlen(text), err));
-    if (!dpt_options_read(&m->conf, m->conf.root, "", dpt_job_options, &m->job))
+    DPT_TRY(dpt_conf_parse(conf, path, text, strlen(text), err));
+    if (!dpt_options_read(conf, conf->root, "", dpt_job_options, job))
         DPT_TRY(dpt_fail_memory(err, "a checkpoint's job", 0));
-    DPT_TRY(dpt_conf_validation_result(&m->conf, err));
+    DPT_TRY(dpt_conf_validation_result(conf, err));
 out:
+    return status;
+}
+
+enum dpt_status dpt_checkpoint_job(const char *path, struct dpt_job *job, struct dpt_conf *conf,
+                                   struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_checkpoint file = {0};
+    struct dpt_state state = {0};
+    char real[PATH_MAX], *text = NULL;
+
+    dpt_checkpoint_resolve(path, real);
+    DPT_TRY(dpt_checkpoint_open(&file, real, err));
+    DPT_TRY(dpt_checkpoint_read(&file, &state, DPT_LOAD_PROGRESS, &text, err));
+    DPT_TRY(read_job(job, conf, real, text, err));
+out:
+    free(text);
+    dpt_checkpoint_close(&file);
     return status;
 }
 
@@ -56,7 +74,7 @@ enum dpt_status dpt_checkpoint_model_open(struct dpt_checkpoint_model *m, const 
     DPT_TRY(dpt_checkpoint_open(&file, m->path, err));
     DPT_TRY(dpt_checkpoint_read(&file, &state, DPT_LOAD_PROGRESS, &text, err));
     DPT_TRY(dpt_checkpoint_text(&file, "/columns", &m->columns, err));
-    DPT_TRY(read_job(m, text, err));
+    DPT_TRY(read_job(&m->job, &m->conf, m->path, text, err));
     DPT_TRY(find_shape(m, &file, shape, &input, err));
     DPT_TRY(dpt_model_build(&m->job.model, &input, &m->graph, err));
     DPT_TRY(DPT_ALLOCATE(m->params, (size_t)m->graph.arena, "the parameters", err));

@@ -36,6 +36,11 @@ enum dpt_status dpt_checkpoint_model_open(struct dpt_checkpoint_model *m, const 
                                           struct dpt_error *err);
 void dpt_checkpoint_model_close(struct dpt_checkpoint_model *m);
 
+/* The job of a checkpoint alone. *job, *conf: zeroed; the latter is the caller's to release in any
+ * case, and the job's strings live in it. Errors: as above. */
+enum dpt_status dpt_checkpoint_job(const char *path, struct dpt_job *job, struct dpt_conf *conf,
+                                   struct dpt_error *err);
+
 /* A checkpoint as a file of weights: read, not written. */
 extern const struct dpt_weights_format dpt_weights_checkpoint;
 

@@ -55,6 +55,14 @@ const struct dpt_engine *dpt_engine_choose(const struct dpt_trainer *t);
 
 /* --- what the steps of every engine need (step.c) --------------------------------------------- */
 
+/* The part [*begin, *end) of a rank's micro-batches [first, last) that one of `threads` threads
+ * takes; the first thread has one whenever the rank has. */
+void dpt_step_run(int32_t first, int32_t last, int thread, int threads, int32_t *begin,
+                  int32_t *end);
+/* How many micro-batches from i on, of a run that ends at `end`, are computed at once: a node of
+ * the tree over all of the step's, as large as possible. */
+int32_t dpt_step_group(const struct dpt_trainer *t, int32_t all, int32_t i, int32_t end);
+
 /* Fills in this rank's flags. failed: whether its part of the step failed. */
 void dpt_step_flags(const struct dpt_trainer *t, bool failed, float flags[DPT_FLAGS]);
 /* Sets the requests in `result` from the summed flags in t->reduction.reduced_flags. */

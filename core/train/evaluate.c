@@ -4,15 +4,16 @@
 
 #include "core/base/memory.h"
 #include "core/trace/profile.h"
+#include "core/train/engine.h"
 #include "core/train/parts.h"
+#include "core/train/pipeline.h"
 #include "models/model.h"
 
 /* What is kept of a micro-batch, each a double, so that the ranks can add them up; with loss mse
  * then each output's sums of absolute and of squared errors. */
 enum { LOSS, CORRECT, SAMPLES, WEIGHT, SUMS };
 
-/* So many probabilities are kept for the scores of an evaluation, else none. */
-enum { MOST_SAID = 1 << 26 };
+enum { COLUMNS = 79 }; /* of a line for a person */
 
 struct eval_work {
     struct dpt_trainer *t;
@@ -30,17 +31,22 @@ static bool is_regression(const struct dpt_trainer *t)
     return t->model.loss.kind == DPT_LOSS_MSE;
 }
 
-/* What is kept of each sample for the scores of classes. */
+/* Whether each output is a label that holds or not. */
+static bool has_labels(const struct dpt_trainer *t)
+{
+    return t->model.loss.kind == DPT_LOSS_BINARY_CROSS_ENTROPY;
+}
+
+/* What is kept of each sample for the scores of classes or labels. */
 static int32_t said_width(const struct dpt_trainer *t, const struct dpt_split *split)
 {
     const int32_t outputs = dpt_graph_outputs(&t->model.graph);
-    const int64_t all =
-        t->all_scores && split->sampler.samples <= MOST_SAID / outputs ? outputs : 0;
 
-    if (is_regression(t) || split->set->target != DPT_TARGET_CLASS || outputs < 2 ||
-        outputs > DPT_SCORES_CLASSES)
-        return 0;
-    return DPT_SAID_PROBABILITY + (outputs == 2 ? 1 : (int32_t)all);
+    if (has_labels(t))
+        return dpt_said_labels_width(outputs, split->sampler.samples, t->all_scores);
+    return t->model.loss.kind == DPT_LOSS_CROSS_ENTROPY && outputs >= 2
+               ? dpt_said_width(outputs, split->sampler.samples, t->all_scores)
+               : 0;
 }
 
 static size_t count_sums(const struct dpt_trainer *t)
@@ -83,9 +89,11 @@ void dpt_trainer_close_evaluation(struct dpt_trainer *t)
 {
     dpt_free(t->sums);
     dpt_free(t->outputs);
+    dpt_free(t->classes);
     dpt_free(t->confusion);
     t->sums = NULL;
     t->outputs = NULL;
+    t->classes = NULL;
     t->confusion = NULL;
 }
 
@@ -116,8 +124,44 @@ static void keep_said(const struct eval_work *w, const struct dpt_batch *batch, 
     const struct dpt_sampler *s = &w->split->sampler;
     const int64_t first = w->view.step * s->global + (int64_t)micro_batch * s->micro;
 
-    for (int32_t i = 0; i < batch->count; i++, outputs += w->outputs)
-        dpt_said_put(&w->said, first + i, batch->labels[i], outputs, probabilities);
+    if (has_labels(w->t))
+        memcpy(w->said.rows + first * w->outputs, outputs,
+               (size_t)batch->count * (size_t)w->outputs * sizeof *outputs);
+    for (int32_t i = 0; !has_labels(w->t) && i < batch->count; i++, outputs += w->outputs)
+        dpt_said_put(&w->said, first + i, dpt_class_of(w->split->set, batch->sample[i]), outputs,
+                     probabilities);
+}
+
+/* What a micro-batch gave. probabilities: room for a sample's. */
+static void keep(struct eval_work *w, int32_t micro_batch, const struct dpt_batch *batch,
+                 const float *outputs, float *probabilities,
+                 const struct dpt_metric_sums *metric_sums)
+{
+    double *sums = w->t->sums + (size_t)(w->view.step * w->micros + micro_batch) * w->sums;
+
+    sums[LOSS] = metric_sums->loss;
+    sums[CORRECT] = metric_sums->correct;
+    sums[SAMPLES] = (double)metric_sums->samples;
+    sums[WEIGHT] = metric_sums->weight;
+    if (w->said.width > 0)
+        keep_said(w, batch, micro_batch, outputs, probabilities);
+    else if (outputs != NULL && is_regression(w->t))
+        add_errors(w, batch, outputs, sums + SUMS);
+}
+
+/* The same of what has gone through a pipeline, of which the last stage has the outputs. */
+static enum dpt_status keep_last(void *arg, int thread, int32_t micro_batch,
+                                 const struct dpt_batch *batch, const float *value, size_t floats,
+                                 const struct dpt_metric_sums *metric_sums, struct dpt_error *err)
+{
+    struct eval_work *w = arg;
+    const size_t micro = (size_t)w->split->sampler.micro, width = (size_t)w->outputs;
+
+    (void)floats, (void)err;
+    if (w->t->mesh.stage == w->t->mesh.stages - 1)
+        keep(w, micro_batch, batch, value,
+             w->t->outputs + ((size_t)thread * (micro + 1) + micro) * width, metric_sums);
+    return DPT_OK;
 }
 
 static void evaluate_part(void *arg, int thread)
@@ -136,7 +180,6 @@ static void evaluate_part(void *arg, int thread)
 
     for (int32_t i = w->view.first + n * thread / t->team.threads; i < end; i++) {
         struct dpt_metric_sums metric_sums = {0};
-        double *sums;
 
         worker->status =
             dpt_loader_fill(w->split->loader, &w->view, i, &worker->buffer, &batch, &worker->err);
@@ -146,23 +189,19 @@ static void evaluate_part(void *arg, int thread)
                                                outputs, &metric_sums, &worker->err);
         if (worker->status != DPT_OK)
             return;
-        sums = t->sums + (size_t)(w->view.step * w->micros + i) * w->sums;
-        sums[LOSS] = metric_sums.loss;
-        sums[CORRECT] = metric_sums.correct;
-        sums[SAMPLES] = (double)metric_sums.samples;
-        sums[WEIGHT] = metric_sums.weight;
-        if (w->said.width > 0)
-            keep_said(w, &batch, i, outputs, outputs + micro * width);
-        else if (outputs != NULL)
-            add_errors(w, &batch, outputs, sums + SUMS);
+        keep(w, i, &batch, outputs, outputs != NULL ? outputs + micro * width : NULL, &metric_sums);
     }
 }
 
-/* This rank's part of the split. */
+/* This rank's part of the split; collective where it goes through stages, which go on when a rank
+ * failed. */
 static enum dpt_status evaluate_rank(struct eval_work *w, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const int64_t steps = dpt_sampler_steps(&w->split->sampler);
+    const struct dpt_pipeline_pass pass = {
+        .split = w->split, .view = &w->view, .take = keep_last, .arg = w};
+    int64_t step = 0;
 
     DPT_TRY(dpt_fault_strike_evaluation(&w->t->fault, w->t->comm->world.rank, w->t->progress.step,
                                         err));
@@ -172,10 +211,39 @@ static enum dpt_status evaluate_rank(struct eval_work *w, struct dpt_error *err)
                              (size_t)w->split->sampler.samples * (size_t)w->said.width,
                              "an evaluation", err));
     DPT_TRY(dpt_loader_seek(w->split->loader, 0, 0, err));
-    for (int64_t step = 0; step < steps; step++) {
+    for (; step < steps; step++) {
         DPT_TRY(dpt_loader_next(w->split->loader, &w->view, err));
-        DPT_TRY(dpt_trainer_run(w->t, evaluate_part, w, err));
+        if (w->t->mesh.pipeline == NULL)
+            DPT_TRY(dpt_trainer_run(w->t, evaluate_part, w, err));
+        else if ((status = dpt_pipeline_infer(w->t->mesh.pipeline, &pass, step, DPT_OK, err)) !=
+                 DPT_OK)
+            step++; /* all of that one's messages have gone */
+        DPT_TRY(status);
     }
+out:
+    for (struct dpt_error other; w->t->mesh.pipeline != NULL && step < steps; step++)
+        dpt_pipeline_infer(w->t->mesh.pipeline, &pass, step, status, &other);
+    return status;
+}
+
+/* Rank 0: the scores of classes or labels, and the confusion of these unless they are too many. */
+static enum dpt_status score_classes(const struct eval_work *w, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const size_t n = (size_t)w->outputs;
+    struct dpt_trainer *t = w->t;
+
+    dpt_free(t->classes);
+    dpt_free(t->confusion);
+    t->confusion = NULL;
+    DPT_TRY(DPT_ALLOCATE(t->classes, n, "an evaluation", err));
+    if (has_labels(t))
+        return dpt_scores_labels(&t->scores, w->split->set, &w->split->sampler, &w->said,
+                                 t->classes, err);
+    if (n <= DPT_SCORES_CLASSES)
+        DPT_TRY(DPT_ALLOCATE(t->confusion, n * n, "an evaluation", err));
+    DPT_TRY(dpt_scores_classes(&t->scores, w->split->set, &w->split->sampler, &w->said, t->classes,
+                               t->confusion, err));
 out:
     return status;
 }
@@ -184,15 +252,9 @@ out:
 static enum dpt_status score(const struct eval_work *w, double weight, struct dpt_error *err)
 {
     double *errors = w->t->sums + SUMS;
-    const size_t cells = (size_t)w->outputs * (size_t)w->outputs;
 
-    if (w->said.width > 0) {
-        dpt_free(w->t->confusion);
-        if (DPT_ALLOCATE(w->t->confusion, cells, "an evaluation", err) != DPT_OK)
-            return err->status;
-        return dpt_scores_classes(&w->t->scores, w->split->set, &w->split->sampler, &w->said,
-                                  w->t->confusion, err);
-    }
+    if (w->said.width > 0)
+        return score_classes(w, err);
     if (!is_regression(w->t))
         return DPT_OK;
     for (int64_t i = 1; i < micro_batches(w->split); i++)
@@ -255,7 +317,7 @@ void dpt_trainer_tell(const struct dpt_trainer *t, const char *split,
     char samples[32], scored[DPT_SCORES_TEXT];
 
     dpt_str_printf(out, "%s ", split);
-    if (t->model.loss.kind == DPT_LOSS_CROSS_ENTROPY)
+    if (dpt_loss_judges(t->model.loss.kind))
         dpt_str_printf(out, "accuracy %.4f, ", dpt_metric_sums_accuracy(sums));
     dpt_str_printf(out, "loss %.*g%s%s on %s samples", digits, dpt_metric_sums_loss(sums),
                    t->targets.used ? " of scaled targets" : "",
@@ -266,11 +328,14 @@ void dpt_trainer_tell(const struct dpt_trainer *t, const char *split,
     if (sums->weight != (double)sums->samples)
         dpt_str_printf(out, " (weights sum to %.6g)", sums->weight);
     dpt_str_printf(out, "\n");
-    if (scores->uneven)
-        dpt_str_printf(out,
-                       "  classes are uneven: %.1f %% of these are of class %d, of which %.1f %% "
-                       "are found;\n  always saying class %d has accuracy %.4f; balanced accuracy "
-                       "is %.4f\n",
-                       100 * scores->rare_share, scores->rare, 100 * scores->rare_recall,
-                       scores->common, scores->common_share, scores->balanced_accuracy);
+    if (scores->uneven) {
+        struct dpt_str text = {0};
+
+        dpt_str_printf(&text, "classes are uneven: ");
+        dpt_scores_uneven(scores, &t->called, "these", &text);
+        dpt_str_printf(out, "  ");
+        dpt_str_wrap(out, text.text != NULL ? text.text : "", 2, 2, COLUMNS);
+        out->failed = out->failed || text.failed;
+        dpt_str_release(&text);
+    }
 }

@@ -17,6 +17,7 @@
 #ifndef DPT_TRAIN_GRADIENT_REDUCTION_H
 #define DPT_TRAIN_GRADIENT_REDUCTION_H
 
+#include "core/comm/deterministic_allreduce.h"
 #include "core/train/trainer.h"
 
 /* The floats [begin, end) of a gradient with its tail. */
@@ -27,7 +28,7 @@ struct dpt_gradient_range {
 /* All of them. */
 static inline struct dpt_gradient_range dpt_gradient_whole(const struct dpt_trainer *t)
 {
-    return (struct dpt_gradient_range){0, (size_t)t->model.graph.arena + DPT_TAIL_WORDS};
+    return (struct dpt_gradient_range){0, (size_t)dpt_trainer_graph(t)->arena + DPT_TAIL_WORDS};
 }
 
 struct dpt_gradient_reduction_type {
@@ -61,6 +62,21 @@ struct dpt_gradient_reduction_type {
     /* The sums of squares of the reduced gradient, one for each chunk (core/base/sum_of_squares.h),
      * where the reduction computed them; else NULL. */
     const double *(*sums_of_squares)(const struct dpt_trainer *t);
+    /*
+     * In shards (dpt_trainer_sharded), else NULL or not called: what a rank owns; the sum of what
+     * this rank does; where its updated parameters are to be written, too, or NULL
+     * (dpt_deterministic_weights). Collective: gives all ranks the owners' parameters, and `each`
+     * numbers for each of the owners' chunks.
+     */
+    struct dpt_slice (*slice)(const struct dpt_trainer *t, int rank);
+    const float *(*slice_sum)(const struct dpt_trainer *t);
+    float *(*weights)(const struct dpt_trainer *t);
+    enum dpt_status (*share)(struct dpt_trainer *t, struct dpt_error *err);
+    enum dpt_status (*gather_chunks)(struct dpt_trainer *t, double *values, int each,
+                                     struct dpt_error *err);
+    /* Collective. Where micro-batches are dealt, else NULL: adds those of a round, of which each
+     * thread has computed one group, to what their owners have. */
+    enum dpt_status (*round)(struct dpt_trainer *t, int32_t round, struct dpt_error *err);
     bool of_rows; /* the chunks are t->reduction.chunks, not all of one size */
 };
 
@@ -74,8 +90,9 @@ static inline void dpt_tail_write(float *tail, const struct dpt_metric_sums *met
 }
 
 extern const struct dpt_gradient_reduction_type dpt_gradient_reduction_allreduce,
-    dpt_gradient_reduction_reproducible;
-/* By enum dpt_reduction_kind. */
-extern const struct dpt_gradient_reduction_type *const dpt_gradient_reduction_types[];
+    dpt_gradient_reduction_reproducible, dpt_gradient_reduction_dealt;
+/* The one that the job asks for. */
+const struct dpt_gradient_reduction_type *
+dpt_gradient_reduction_choose(const struct dpt_trainer *t);
 
 #endif

@@ -2,14 +2,13 @@
 
 #include "core/base/memory.h"
 #include "core/comm/deterministic_allreduce.h"
+#include "core/train/engine.h"
 #include "core/train/gradient_reduction.h"
-
-enum { LEVELS = 32 };
 
 /* What a thread keeps: the blocks of its run so far, and the buffers that are free. */
 struct branch {
     _Alignas(DPT_ALIGN) struct dpt_tree tree;
-    float *spare[LEVELS + 2];
+    float *spare[DPT_TREE_BLOCKS + 1];
     int n_spare;
 };
 
@@ -23,24 +22,33 @@ struct dpt_gradient_reduction_state {
 
 static size_t arena_floats(const struct dpt_trainer *t)
 {
-    return (size_t)t->model.graph.arena + DPT_TAIL_WORDS;
+    return (size_t)dpt_trainer_graph(t)->arena + DPT_TAIL_WORDS;
 }
 
-/* A run of n micro-batches needs a buffer for each level of its tree, two where it begins or ends
- * in the middle of one, and the one that is being filled. */
-static int buffers_for(int64_t n)
+/* How many buffers a thread fills whose run of a step's `all` micro-batches is that: those of its
+ * blocks so far, and the next one's. */
+static int buffers_for(const struct dpt_trainer *t, int32_t all, int32_t begin, int32_t end)
 {
-    int levels = 0;
+    struct dpt_tree tree;
+    int most = 1;
 
-    while ((INT64_C(1) << levels) < n)
-        levels++;
-    return n <= 2 * levels + 1 ? (int)(n < 1 ? 1 : n) : 2 * levels + 1;
+    dpt_tree_begin(&tree, all);
+    for (int32_t i = begin, n; i < end; i += n) {
+        struct dpt_block block = {.begin = i};
+
+        n = dpt_step_group(t, all, i, end);
+        while ((1 << block.level) < n)
+            block.level++;
+        most = tree.n + 1 > most ? tree.n + 1 : most;
+        dpt_tree_push(&tree, block, NULL, 0, NULL, NULL);
+    }
+    return most;
 }
 
 /* Where the ranks' runs begin in a step. */
 static void partition(struct dpt_trainer *t, int64_t step)
 {
-    const int ranks = t->comm->world.size;
+    const int ranks = dpt_trainer_replicas(t)->world.size;
     int32_t last;
 
     for (int r = 0; r < ranks; r++)
@@ -49,14 +57,33 @@ static void partition(struct dpt_trainer *t, int64_t step)
     t->reduction.state->first[ranks] = dpt_sampler_micro_batches(&t->data.train.sampler, step);
 }
 
-/* Buffers of a thread of the rank with the longest run. */
+/* Buffers of a thread: of those of all ranks, in the first and the last step of an epoch, the one
+ * that needs most. */
 static int thread_buffers(const struct dpt_trainer *t)
 {
     const struct dpt_sampler *s = &t->data.train.sampler;
-    const int64_t micros = ((int64_t)s->global + s->micro - 1) / s->micro;
-    const int64_t rank_run = (micros + t->comm->world.size - 1) / t->comm->world.size;
+    int most = 1;
 
-    return buffers_for((rank_run + t->team.gradient_workers - 1) / t->team.gradient_workers);
+    for (int64_t step = 0; step < t->steps_per_epoch;
+         step += step == 0 && t->steps_per_epoch > 1 ? t->steps_per_epoch - 1 : 1)
+        for (int r = 0; r < dpt_trainer_replicas(t)->world.size; r++)
+            for (int thread = 0; thread < t->team.gradient_workers; thread++) {
+                int32_t first, last, begin, end;
+                int n;
+
+                dpt_sampler_partition(s, step, r, dpt_trainer_replicas(t)->world.size, &first,
+                                      &last);
+                dpt_step_run(first, last, thread, t->team.gradient_workers, &begin, &end);
+                n = buffers_for(t, dpt_sampler_micro_batches(s, step), begin, end);
+                most = n > most ? n : most;
+            }
+    return most;
+}
+
+/* Whether rank 0 tells of the whole gradient. */
+static bool keeps_sum(const struct dpt_trainer *t)
+{
+    return t->job->log.hashes || t->job->log.tensorboard;
 }
 
 /* All ranks on one node share their buffers and the sum; else each has its own. */
@@ -64,13 +91,60 @@ static void bytes(const struct dpt_trainer *t, int ranks, double *own, double *s
 {
     const double one = (double)dpt_round_up(arena_floats(t), sizeof(float)) * sizeof(float);
     const double buffers = (double)thread_buffers(t) * t->team.gradient_workers;
-    const int all = t->comm->world.size;
+    const int all = dpt_trainer_replicas(t)->world.size;
 
     *own = *shared = 0;
     if (all > 1 && ranks == all)
-        *shared = (buffers * ranks + 1) * one;
+        *shared = (buffers * ranks + 1 + (dpt_trainer_sharded(t) && keeps_sum(t))) * one;
     else
         *own = (buffers + (all > 1 ? 2 : 0)) * one; /* also the sum, and what other ranks send */
+}
+
+/* A group of micro-batches is a node of that level of the tree. */
+static int group_level(const struct dpt_trainer *t)
+{
+    int level = 0;
+
+    while ((1 << level) < t->team.group)
+        level++;
+    return level;
+}
+
+/* unit: [2] */
+static struct dpt_deterministic_spec dealt_spec(const struct dpt_trainer *t, size_t unit[2])
+{
+    unit[0] = 0;
+    unit[1] = (size_t)t->model.graph.floats;
+    return (struct dpt_deterministic_spec){
+        .n = arena_floats(t),
+        .buffers = t->team.gradient_workers,
+        .spin = t->team.spin,
+        .chunks = t->reduction.chunks,
+        .sharded = true,
+        .keeps_sum = keeps_sum(t),
+        .unit = unit,
+        .units = 1,
+        .level = group_level(t),
+        .leaves = dpt_sampler_micro_batches(&t->data.train.sampler, 0),
+    };
+}
+
+/* On one node the ranks read each other's gradients in place. */
+static void dealt_bytes(const struct dpt_trainer *t, int ranks, double *own, double *shared)
+{
+    const double one = (double)arena_floats(t) * sizeof(float);
+    const int all = t->comm->world.size;
+    size_t unit[2];
+    const struct dpt_deterministic_spec spec = dealt_spec(t, unit);
+    double store, received;
+
+    dpt_deterministic_dealt_floats(all, &spec, &store, &received);
+    *own = store * sizeof(float) + keeps_sum(t) * one;
+    *shared = 0;
+    if (ranks == all)
+        *shared = (double)ranks * spec.buffers * one;
+    else
+        *own += spec.buffers * one + received * sizeof(float);
 }
 
 static enum dpt_status make_state(struct dpt_trainer *t, struct dpt_error *err)
@@ -82,7 +156,8 @@ static enum dpt_status make_state(struct dpt_trainer *t, struct dpt_error *err)
     t->reduction.state = g;
     g->buffers = thread_buffers(t);
     DPT_TRY(DPT_ALLOCATE(g->branches, (size_t)t->team.gradient_workers, "the reduction", err));
-    DPT_TRY(DPT_ALLOCATE(g->first, (size_t)t->comm->world.size + 1, "the reduction", err));
+    DPT_TRY(DPT_ALLOCATE(g->first, (size_t)dpt_trainer_replicas(t)->world.size + 1, "the reduction",
+                         err));
 out:
     return status;
 }
@@ -90,15 +165,20 @@ out:
 static enum dpt_status open_tree(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct dpt_group *world = &t->comm->world;
+    const struct dpt_group *world = &dpt_trainer_replicas(t)->world;
     struct dpt_gradient_reduction_state *g;
     struct dpt_deterministic_spec spec = {
-        .n = arena_floats(t), .spin = t->team.spin, .chunks = t->reduction.chunks};
+        .n = arena_floats(t),
+        .spin = t->team.spin,
+        .chunks = t->reduction.chunks,
+        .sharded = dpt_trainer_sharded(t),
+        .keeps_sum = keeps_sum(t),
+    };
 
     DPT_TRY(dpt_group_agree(world, make_state(t, err), err));
     g = t->reduction.state;
     spec.buffers = g->buffers * t->team.gradient_workers;
-    DPT_TRY(dpt_deterministic_open(&g->allreduce, t->comm, &spec, err));
+    DPT_TRY(dpt_deterministic_open(&g->allreduce, dpt_trainer_replicas(t), &spec, err));
     t->reduction.sum = dpt_deterministic_result(g->allreduce);
     for (int64_t step = 0; step < t->steps_per_epoch && status == DPT_OK;
          step += t->steps_per_epoch > 1 && step == 0 ? t->steps_per_epoch - 1 : 1) {
@@ -106,6 +186,20 @@ static enum dpt_status open_tree(struct dpt_trainer *t, struct dpt_error *err)
         status = dpt_deterministic_reserve(g->allreduce, g->first, err);
     }
     DPT_TRY(dpt_group_agree(world, status, err));
+out:
+    return status;
+}
+
+static enum dpt_status open_dealt(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    size_t unit[2];
+    const struct dpt_deterministic_spec spec = dealt_spec(t, unit);
+
+    DPT_TRY(dpt_group_agree(&t->comm->world,
+                            DPT_ALLOCATE(t->reduction.state, 1, "the reduction", err), err));
+    DPT_TRY(dpt_deterministic_open(&t->reduction.state->allreduce, t->comm, &spec, err));
+    t->reduction.sum = dpt_deterministic_result(t->reduction.state->allreduce);
 out:
     return status;
 }
@@ -127,7 +221,7 @@ static void again(struct dpt_trainer *t, int thread)
     const struct dpt_gradient_reduction_state *g = t->reduction.state;
     struct branch *b = &g->branches[thread];
 
-    dpt_tree_begin(&b->tree, g->first[t->comm->world.size]);
+    dpt_tree_begin(&b->tree, g->first[dpt_trainer_replicas(t)->world.size]);
     /* The first buffer is taken first, since the sum of a rank's only thread ends there. */
     for (int k = 0; k < g->buffers; k++)
         b->spare[k] =
@@ -175,7 +269,7 @@ static void done(struct dpt_trainer *t, int thread, int32_t micro_batch, int32_t
     while ((1 << block.level) < n)
         block.level++;
     if (metric_sums != NULL)
-        add_tails(metric_sums, n, gradient + t->model.graph.arena);
+        add_tails(metric_sums, n, gradient + dpt_trainer_graph(t)->arena);
     b->n_spare--;
     dpt_tree_push(&b->tree, block, gradient + range.begin, range.end - range.begin, released,
                   &free);
@@ -190,7 +284,7 @@ static enum dpt_status sum(struct dpt_trainer *t, const struct dpt_step_view *vi
     struct dpt_gradient_reduction_state *g = t->reduction.state;
 
     (void)view;
-    dpt_tree_begin(&g->rank, g->first[t->comm->world.size]);
+    dpt_tree_begin(&g->rank, g->first[dpt_trainer_replicas(t)->world.size]);
     for (int i = 0; i < t->team.gradient_workers && flags[DPT_FLAG_FAILED] <= 0; i++)
         for (int k = 0; k < g->branches[i].tree.n; k++)
             dpt_tree_push(&g->rank, g->branches[i].tree.block[k], g->branches[i].tree.value[k],
@@ -206,9 +300,87 @@ out:
     return status;
 }
 
+/* --- where micro-batches are dealt ------------------------------------------------------------ */
+
+static void begin_dealt(struct dpt_trainer *t, const struct dpt_step_view *view)
+{
+    dpt_deterministic_begin(t->reduction.state->allreduce,
+                            dpt_sampler_micro_batches(&t->data.train.sampler, view->step));
+}
+
+static float *target_dealt(struct dpt_trainer *t, int thread, bool *add)
+{
+    *add = false;
+    return dpt_deterministic_buffer(t->reduction.state->allreduce, thread);
+}
+
+static void done_dealt(struct dpt_trainer *t, int thread, int32_t micro_batch, int32_t n,
+                       float *gradient, struct dpt_gradient_range range,
+                       const struct dpt_metric_sums *metric_sums)
+{
+    (void)thread;
+    (void)micro_batch;
+    (void)range;
+    if (metric_sums != NULL)
+        add_tails(metric_sums, n, gradient + dpt_trainer_graph(t)->arena);
+}
+
+static enum dpt_status add_round(struct dpt_trainer *t, int32_t number, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    for (int unit = 0; unit < 2; unit++)
+        DPT_TRY(dpt_deterministic_round(t->reduction.state->allreduce, number, unit, err));
+out:
+    return status;
+}
+
+static enum dpt_status sum_dealt(struct dpt_trainer *t, const struct dpt_step_view *view,
+                                 const float flags[DPT_FLAGS], struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    (void)view;
+    DPT_TRY(
+        dpt_group_sum_floats(&t->comm->world, flags, t->reduction.reduced_flags, DPT_FLAGS, err));
+    if (t->reduction.reduced_flags[DPT_FLAG_FAILED] <= 0)
+        DPT_TRY(dpt_deterministic_end(t->reduction.state->allreduce, err));
+out:
+    return status;
+}
+
+/* --- the sum ---------------------------------------------------------------------------------- */
+
 static const double *sums_of_squares(const struct dpt_trainer *t)
 {
     return dpt_deterministic_sums_of_squares(t->reduction.state->allreduce);
+}
+
+static struct dpt_slice slice(const struct dpt_trainer *t, int rank)
+{
+    return dpt_deterministic_slice(t->reduction.state->allreduce, rank);
+}
+
+static const float *slice_sum(const struct dpt_trainer *t)
+{
+    return dpt_deterministic_slice_sum(t->reduction.state->allreduce);
+}
+
+static float *weights(const struct dpt_trainer *t)
+{
+    return dpt_deterministic_weights(t->reduction.state->allreduce);
+}
+
+static enum dpt_status share(struct dpt_trainer *t, struct dpt_error *err)
+{
+    return dpt_deterministic_share(t->reduction.state->allreduce, t->arenas.params, t->team.pool,
+                                   err);
+}
+
+static enum dpt_status gather_chunks(struct dpt_trainer *t, double *values, int each,
+                                     struct dpt_error *err)
+{
+    return dpt_deterministic_gather_chunks(t->reduction.state->allreduce, values, each, err);
 }
 
 const struct dpt_gradient_reduction_type dpt_gradient_reduction_reproducible = {
@@ -221,5 +393,28 @@ const struct dpt_gradient_reduction_type dpt_gradient_reduction_reproducible = {
     .again = again,
     .sum = sum,
     .sums_of_squares = sums_of_squares,
+    .slice = slice,
+    .slice_sum = slice_sum,
+    .weights = weights,
+    .share = share,
+    .gather_chunks = gather_chunks,
+    .of_rows = true,
+};
+
+const struct dpt_gradient_reduction_type dpt_gradient_reduction_dealt = {
+    .open = open_dealt,
+    .bytes = dealt_bytes,
+    .close = close_tree,
+    .begin = begin_dealt,
+    .target = target_dealt,
+    .done = done_dealt,
+    .sum = sum_dealt,
+    .sums_of_squares = sums_of_squares,
+    .slice = slice,
+    .slice_sum = slice_sum,
+    .weights = weights,
+    .share = share,
+    .gather_chunks = gather_chunks,
+    .round = add_round,
     .of_rows = true,
 };

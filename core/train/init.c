@@ -4,6 +4,7 @@
 
 #include "core/interchange/match.h"
 #include "core/train/checkpoint_model.h"
+#include "models/model.h"
 
 static enum dpt_status check_finite(const struct dpt_weights *w, const struct dpt_weight *weight,
                                     const float *x, struct dpt_error *err)
@@ -17,7 +18,7 @@ static enum dpt_status check_finite(const struct dpt_weights *w, const struct dp
 }
 
 /* What rank 0 does. The parameters that no tensor of the file becomes stay as they are. */
-static enum dpt_status load(struct dpt_trainer *t, struct dpt_init_result *result,
+static enum dpt_status load(struct dpt_trainer *t, float *params, struct dpt_init_result *result,
                             struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -32,7 +33,7 @@ static enum dpt_status load(struct dpt_trainer *t, struct dpt_init_result *resul
     DPT_TRY(dpt_weights_open(&w, job->init.from, &dpt_weights_checkpoint, err));
     DPT_TRY(dpt_match_open(&match, &w, &t->model.graph, &options, err));
     for (int32_t k = 0; k < t->model.graph.n_tensors; k++) {
-        float *to = t->arenas.params + t->model.graph.tensors[k].offset;
+        float *to = params + t->model.graph.tensors[k].offset;
 
         if (match.weight[k] == NULL)
             continue;
@@ -58,14 +59,21 @@ enum dpt_status dpt_init_weights(struct dpt_trainer *t, struct dpt_init_result *
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_group *world = &t->comm->world;
+    struct dpt_state whole = {.params = t->arenas.params};
 
     *result = (struct dpt_init_result){0};
     if (t->job->init.from == NULL)
         return DPT_OK;
     dpt_comm_note(t->comm, 0, "reading the weights to begin with");
     if (world->rank == 0)
-        status = load(t, result, err);
-    return dpt_trainer_share_params(t, status, err);
+        status = dpt_trainer_open_whole(t, &whole, err);
+    if (world->rank == 0 && status == DPT_OK && t->mesh.stages > 0)
+        status = dpt_model_init(&t->model.graph, (uint64_t)t->job->seed, whole.params, err);
+    if (world->rank == 0 && status == DPT_OK)
+        status = load(t, whole.params, result, err);
+    status = dpt_trainer_share_params(t, &whole, status, err);
+    dpt_trainer_close_whole(t, &whole);
+    return status;
 }
 
 void dpt_init_release(struct dpt_init_result *result)

@@ -49,6 +49,36 @@ static bool finish_batch(struct dpt_job *job, struct dpt_conf *conf, struct dpt_
     return true;
 }
 
+/* What does not go with stages that each have a part of the model. */
+static void finish_pipeline(const struct dpt_job *job, struct dpt_conf *conf)
+{
+    const struct dpt_pipeline_options *p = &job->parallel.pipeline;
+    const char *why = NULL;
+
+    if (p->cut.n > 0 && p->stages - 1 != (int64_t)p->cut.n)
+        dpt_conf_mistake(
+            conf, p->at, "parallel.pipeline.cut",
+            "%zu layer%s make%s %zu stages, and stages says %lld: name the first layer "
+            "of each stage but the first",
+            p->cut.n, p->cut.n == 1 ? "" : "s", p->cut.n == 1 ? "s" : "", p->cut.n + 1,
+            (long long)p->stages);
+    if (p->stages <= 1)
+        return;
+    if (job->comm.reduction != DPT_REDUCTION_REPRODUCIBLE)
+        why = "needs comm.reduction: reproducible, whose sums are the same whoever has a layer; "
+              "add it, or leave pipeline out";
+    else if (job->device.kind == DPT_DEVICE_CUDA)
+        why = "runs on device.kind: cpu or ref; GPUs each have the whole model";
+    else if (job->parallel.shard > DPT_SHARD_OPTIMIZER)
+        why = "does not go with parallel.shard: gradients, which deals micro-batches in turn; "
+              "optimizer does";
+    else if (job->log.tensorboard)
+        why = "does not go with log.tensorboard, whose histograms want all weights on one rank: "
+              "leave one of them out";
+    if (why != NULL)
+        dpt_conf_mistake(conf, p->at, "parallel.pipeline", "%s", why);
+}
+
 /* Checks that need more than one key, and defaults that follow from other keys. */
 static bool finish(struct dpt_job *job, struct dpt_conf *conf)
 {
@@ -75,6 +105,12 @@ static bool finish(struct dpt_job *job, struct dpt_conf *conf)
                          "device.deterministic",
                          "false does not go with comm.reduction: reproducible, which promises the "
                          "same bytes; leave one of them out");
+    if (job->parallel.shard != DPT_SHARD_NONE && job->comm.reduction != DPT_REDUCTION_REPRODUCIBLE)
+        dpt_conf_mistake(conf, dpt_conf_get(dpt_conf_get(root, "parallel"), "shard"),
+                         "parallel.shard",
+                         "needs comm.reduction: reproducible, whose sums are the same whoever owns "
+                         "a part; add it, or leave shard out");
+    finish_pipeline(job, conf);
     if (job->init.from == NULL && (job->init.map.n > 0 || job->init.by_order || job->init.partial))
         dpt_conf_mistake(conf, dpt_conf_get(root, "init"), "init",
                          "map, by_order and partial are for a file of weights: `from` names it");

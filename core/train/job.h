@@ -21,14 +21,29 @@
 #define DPT_REDUCTION_KINDS(X)                                                                     \
     X(DPT_REDUCTION_ALLREDUCE, "allreduce") X(DPT_REDUCTION_REPRODUCIBLE, "reproducible")
 #define DPT_HIERARCHIES(X) X(DPT_HIERARCHICAL_AUTO, "auto") X(DPT_HIERARCHICAL_OFF, "off")
-#define DPT_ON_NANS(X)     X(DPT_ON_NAN_STOP, "stop") X(DPT_ON_NAN_SKIP, "skip")
+#define DPT_SHARDS(X)                                                                              \
+    X(DPT_SHARD_NONE, "none")                                                                      \
+    X(DPT_SHARD_OPTIMIZER, "optimizer") X(DPT_SHARD_GRADIENTS, "gradients")
+#define DPT_PIPELINES(X) X(DPT_PIPELINE_1F1B, "1f1b") X(DPT_PIPELINE_GPIPE, "gpipe")
+#define DPT_ON_NANS(X)   X(DPT_ON_NAN_STOP, "stop") X(DPT_ON_NAN_SKIP, "skip")
 
 enum dpt_device_kind { DPT_DEVICE_KINDS(DPT_LIST_NAME) DPT_DEVICE_KIND_COUNT };
 enum dpt_reduction_kind { DPT_REDUCTION_KINDS(DPT_LIST_NAME) DPT_REDUCTION_KIND_COUNT };
 enum dpt_hierarchical { DPT_HIERARCHIES(DPT_LIST_NAME) DPT_HIERARCHICAL_COUNT };
+enum dpt_shard { DPT_SHARDS(DPT_LIST_NAME) DPT_SHARD_COUNT };
+enum dpt_pipeline_kind { DPT_PIPELINES(DPT_LIST_NAME) DPT_PIPELINE_KIND_COUNT };
 enum dpt_on_nan { DPT_ON_NANS(DPT_LIST_NAME) DPT_ON_NAN_COUNT };
 
 enum { DPT_MOST_GLOBAL = 1 << 24 }; /* samples a step */
+
+/* parallel.pipeline. */
+struct dpt_pipeline_options {
+    int64_t stages; /* 0 or 1: none */
+    struct dpt_texts cut;
+    int schedule; /* enum dpt_pipeline_kind */
+    const struct dpt_conf_node *at;
+    const char *file;
+};
 
 struct dpt_job {
     const char *name;
@@ -81,6 +96,11 @@ struct dpt_job {
         int cuda_aware;           /* enum dpt_cuda_aware (core/comm/cuda_aware.h) */
         struct dpt_every timeout; /* n 0: never */
     } comm;
+    struct {
+        int64_t data; /* ranks; 0: all that there are for a stage */
+        struct dpt_pipeline_options pipeline;
+        int shard; /* enum dpt_shard */
+    } parallel;
 };
 
 extern const struct dpt_option dpt_job_options[];
@@ -96,6 +116,18 @@ enum dpt_status dpt_job_load(struct dpt_job *job, struct dpt_conf *conf, const c
 
 /* Once the number of ranks is known: what batch.per_rank makes of batch.global. Errors: BAD_JOB. */
 enum dpt_status dpt_job_for_ranks(struct dpt_job *job, int ranks, struct dpt_error *err);
+
+/* Whether the model leaves the width of its last layer to the data. */
+bool dpt_job_leaves_outputs(const struct dpt_job *job);
+/*
+ * That width, by one process: what the model of `checkpoint`, a file of this program's, has; else,
+ * or where that is NULL, what data.train wants. Errors: those of opening either.
+ */
+enum dpt_status dpt_job_find_outputs(const struct dpt_job *job, const char *checkpoint,
+                                     int64_t *outputs, struct dpt_error *err);
+/* Puts it into the job and its tree, as if the job had said it. Errors: RANK. */
+enum dpt_status dpt_job_set_outputs(struct dpt_job *job, struct dpt_conf *conf, int64_t outputs,
+                                    struct dpt_error *err);
 
 /* "bf16": the job's precision. */
 const char *dpt_job_precision(const struct dpt_job *job);

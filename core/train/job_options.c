@@ -48,16 +48,28 @@ static const struct dpt_variant mse = {
     .size = sizeof(struct loss_options),
 };
 
-static const struct dpt_variant *const loss_variants[] = {&cross_entropy, &mse, NULL};
+static const struct dpt_variant binary_cross_entropy = {
+    .name = "binary_cross_entropy",
+    .summary =
+        "sigmoid cross-entropy of each output by itself, for several labels at once that are "
+        "0 or 1; its mean over the outputs",
+    .options = no_options,
+    .size = sizeof(struct loss_options),
+};
+
+static const struct dpt_variant *const loss_variants[] = {&cross_entropy, &mse,
+                                                          &binary_cross_entropy, NULL};
 
 struct dpt_loss dpt_job_loss(const struct dpt_job *job)
 {
     const struct loss_options *options = job->loss.options;
-    const bool entropy = job->loss.variant == &cross_entropy;
+    const struct dpt_variant *variant = job->loss.variant;
 
     return (struct dpt_loss){
-        .kind = entropy ? DPT_LOSS_CROSS_ENTROPY : DPT_LOSS_MSE,
-        .smoothing = entropy ? (float)options->label_smoothing : 0.0f,
+        .kind = variant == &cross_entropy          ? DPT_LOSS_CROSS_ENTROPY
+                : variant == &binary_cross_entropy ? DPT_LOSS_BINARY_CROSS_ENTROPY
+                                                   : DPT_LOSS_MSE,
+        .smoothing = variant == &cross_entropy ? (float)options->label_smoothing : 0.0f,
     };
 }
 
@@ -176,6 +188,56 @@ static const struct dpt_option comm_options[] = {
     {0},
 };
 
+#undef AT
+#define AT(member) .offset = offsetof(struct dpt_pipeline_options, member)
+static const struct dpt_option pipeline_options[] = {
+    {WHOLE("stages", AS_ABOVE, stages, "1", 1, 4096), .help = "into which the layers are divided"},
+    {ROW("cut", AS_ABOVE, TEXTS), AT(cut), .fallback = "[]",
+     .help = "the first layer of each stage but the first, a conv or dense; left out: balanced by "
+             "arithmetic and memory"},
+    {CHOICE("schedule", AS_ABOVE, schedule, DPT_PIPELINES, "1f1b"),
+     .help = "1f1b: one micro-batch forward, one back; gpipe: all forward, then all back, which "
+             "takes more memory; no byte depends on it"},
+    {0},
+};
+
+static const struct dpt_option pipeline_either[] = {
+    {WHOLE("stages", AS_ABOVE, stages, "1", 1, 4096)},
+    {ROW("pipeline", AS_ABOVE, SECTION), .rows = pipeline_options},
+    {0},
+};
+#undef AT
+#define AT(member) .offset = offsetof(struct dpt_job, member)
+static const struct dpt_alternatives pipeline_alternatives = {.either = pipeline_either};
+
+static bool read_pipeline(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
+                          void *dest)
+{
+    struct dpt_pipeline_options *options = dest;
+
+    options->at = node;
+    options->file = conf->path;
+    if (node->kind != DPT_NODE_MAP && !dpt_option_bare(conf, node, "stages"))
+        return false;
+    return dpt_options_read(conf, node, path, pipeline_options, options);
+}
+
+static const struct dpt_option parallel_options[] = {
+    {WHOLE("data", NONE, parallel.data, "auto", 1, 1 << 20), .word = "auto",
+     .help = "ranks that have the same layers and divide the samples; auto: all that are started, "
+             "divided by the pipeline's stages"},
+    {ROW("pipeline", NONE, CUSTOM), AT(parallel.pipeline), .fallback = "null",
+     .read = read_pipeline, .value_text = "number of stages, or {stages, cut, schedule}",
+     .alternatives = &pipeline_alternatives,
+     .help = "divide the layers among the ranks, so many stages; needs comm.reduction: "
+             "reproducible, and changes no byte"},
+    {CHOICE("shard", NONE, parallel.shard, DPT_SHARDS, "none"),
+     .help = "what the ranks divide among them, each keeping a part; optimizer: its state, and the "
+             "update of the weights; gradients: the gradient's sum, too; needs comm.reduction: "
+             "reproducible, and changes no byte"},
+    {0},
+};
+
 /* The rows of a room's own struct start at that struct; the rows above at the job. */
 const struct dpt_option dpt_job_options[] = {
     {TEXT("name", OUTPUT, name), .help = "of the job; default: the job file's name"},
@@ -199,5 +261,6 @@ const struct dpt_option dpt_job_options[] = {
     {SECTION("checkpoint", OUTPUT, checkpoint_options), .help = "when to save"},
     {SECTION("log", OUTPUT, log_options), .help = "what to write while it runs"},
     {SECTION("comm", BY_ROW, comm_options), .help = "how the ranks work together"},
+    {SECTION("parallel", NONE, parallel_options), .help = "what is divided among the ranks"},
     {0},
 };

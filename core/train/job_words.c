@@ -100,6 +100,10 @@ const struct dpt_synonym dpt_job_synonyms[] = {
     {"log.tensorboard", "tensorboard"},
     {"comm.reduction", "reduction deterministic reproducible"},
     {"comm.timeout", "timeout"},
+    {"parallel.pipeline",
+     "pipeline pipelineparallel pipelineparallelsize pipelinemodelparallelsize pp ppsize stages"},
+    {"parallel.data", "dataparallel dataparallelsize dp dpsize"},
+    {"parallel.shard", "shard zerooptimization zerostage zeroredundancyoptimizer"},
     {RESUME, "resume resumefrom resumefromcheckpoint ckptpath"},
     /* values */
     {"cuda", "gpu gpus nvidia cuda:0"},
@@ -120,6 +124,10 @@ const struct dpt_synonym dpt_job_synonyms[] = {
      "crossentropyloss categoricalcrossentropy sparsecategoricalcrossentropy "
      "softmaxcrossentropy softmaxcrossentropywithintegerlabels softmax nll nllloss logloss ce"},
     {"mse", "mseloss meansquarederror squarederror l2 l2loss"},
+    {"binary_cross_entropy",
+     "bcewithlogitsloss bcewithlogits bceloss bce binarycrossentropy binarycrossentropyloss "
+     "binarycrossentropywithlogits sigmoidcrossentropy sigmoidbinarycrossentropy "
+     "multilabelsoftmarginloss"},
     {"cosine", "cosineannealing cosineannealinglr cosinedecay cosinewithwarmup warmupcosine"},
     {"step", "steplr multisteplr stepdecay exponential exponentiallr"},
     {"linear", "lineardecay linearlr linearwithwarmup linearregression logisticregression "

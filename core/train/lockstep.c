@@ -7,6 +7,7 @@
 #include "core/base/clock.h"
 #include "core/base/memory.h"
 #include "core/trace/profile.h"
+#include "core/train/engine.h"
 #include "core/train/gradient_reduction.h"
 
 /* A micro-batch under way. */
@@ -187,15 +188,6 @@ void dpt_lockstep_close(struct dpt_lockstep *l)
 
 /* --- computing -------------------------------------------------------------------------------- */
 
-/* A thread's micro-batches [*begin, *end) of this rank's. */
-static void run_of(const struct dpt_lockstep *l, int thread, int32_t *begin, int32_t *end)
-{
-    const int32_t n = l->view->last - l->view->first, threads = l->t->team.threads;
-
-    *begin = l->view->first + (n * thread + threads - 1) / threads;
-    *end = l->view->first + (n * (thread + 1) + threads - 1) / threads;
-}
-
 static enum dpt_status compute(struct dpt_lockstep *l, int thread, int32_t micro_batch,
                                struct slot *slot, struct dpt_error *err)
 {
@@ -241,7 +233,7 @@ static void run_stage(void *arg, int thread)
     struct slot *slots = l->slots + thread * l->t->team.slots;
     int32_t begin, end;
 
-    run_of(l, thread, &begin, &end);
+    dpt_step_run(l->view->first, l->view->last, thread, l->t->team.threads, &begin, &end);
     l->t->reduction.type->again(l->t, thread);
     for (int32_t i = begin; i < end && worker->status == DPT_OK; i++)
         worker->status = compute(l, thread, i, &slots[i - begin], &worker->err);
@@ -259,7 +251,7 @@ static void join_slots(struct dpt_lockstep *l, struct dpt_norm_sums *sums)
         struct slot *slots = l->slots + thread * l->t->team.slots;
         int32_t begin, end;
 
-        run_of(l, thread, &begin, &end);
+        dpt_step_run(l->view->first, l->view->last, thread, l->t->team.threads, &begin, &end);
         for (int32_t i = begin; i < end; i++)
             dpt_norm_sums_push(sums, (struct dpt_block){.begin = i}, slots[i - begin].sums);
     }

@@ -1,8 +1,10 @@
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "core/train/trainer.h"
+#include "core/train/mesh.h"
+#include "core/train/pipeline.h"
 
 /* Where a rank found its first value that is not finite. */
 struct finding {
@@ -17,7 +19,14 @@ struct search {
     const struct dpt_step_view *view;
     float *gradient; /* a buffer for one */
     struct finding found;
+    atomic_bool seen; /* in stages: by one of the threads */
 };
+
+/* The rank's k-th micro-batch of the step. */
+static int32_t nth(const struct search *s, int32_t k)
+{
+    return dpt_sampler_nth(&s->t->data.train.sampler, s->t->comm->world.size, s->view->first, k);
+}
 
 /* Computes forward once more over the rank's samples of the step, with the weights that it had. */
 static enum dpt_status search_outputs(struct search *s, struct dpt_error *err)
@@ -26,7 +35,8 @@ static enum dpt_status search_outputs(struct search *s, struct dpt_error *err)
     struct dpt_trainer *t = s->t;
     struct dpt_batch batch = {.seed = (uint64_t)t->job->seed, .step = (uint64_t)t->progress.step};
 
-    for (int32_t i = s->view->first; i < s->view->last && s->found.kind == NOTHING; i++) {
+    for (int32_t k = 0; k < s->view->last - s->view->first && s->found.kind == NOTHING; k++) {
+        const int32_t i = nth(s, k);
         int32_t node, position;
 
         DPT_TRY(dpt_loader_fill(t->data.train.loader, s->view, i, &t->team.workers[0].buffer,
@@ -72,7 +82,8 @@ static void search_gradients(void *arg, int thread)
 
     if (thread != 0 && !t->team.together)
         return;
-    for (int32_t i = s->view->first; i < s->view->last; i++) {
+    for (int32_t k = 0; k < s->view->last - s->view->first; k++) {
+        const int32_t i = nth(s, k);
         struct dpt_metric_sums metric_sums = {0};
         int32_t tensor = -1;
 
@@ -106,14 +117,18 @@ static const char *by_statistics(const struct dpt_trainer *t, const struct findi
     return f->kind == IN_GRADIENT && t->team.lockstep ? " (norms by its own statistics)" : "";
 }
 
+static const char *advice(const struct dpt_trainer *t)
+{
+    return t->job->train.on_nan == DPT_ON_NAN_SKIP
+               ? "the step is skipped"
+               : "its update was withheld; a lower learning rate or train.clip_norm may help";
+}
+
 static enum dpt_status tell(const struct dpt_trainer *t, const struct finding *f, int rank,
                             struct dpt_error *err)
 {
     const long long step = (long long)t->progress.step + 1;
-    const char *what =
-        t->job->train.on_nan == DPT_ON_NAN_SKIP
-            ? "the step is skipped"
-            : "its update was withheld; a lower learning rate or train.clip_norm may help";
+    const char *what = advice(t);
     const char *by = by_statistics(t, f);
     char where[256] = "";
 
@@ -140,6 +155,71 @@ static enum dpt_status tell(const struct dpt_trainer *t, const struct finding *f
         what);
 }
 
+/* --- in stages -------------------------------------------------------------------------------- */
+
+/* Whether what a stage gives the next one, or the outputs, are numbers. */
+static enum dpt_status look_at(void *arg, int thread, int32_t micro_batch,
+                               const struct dpt_batch *batch, const float *value, size_t floats,
+                               const struct dpt_metric_sums *metric_sums, struct dpt_error *err)
+{
+    struct search *s = arg;
+    bool finite = true;
+
+    (void)micro_batch, (void)metric_sums, (void)err;
+    for (size_t i = 0; i < floats; i++)
+        finite = finite && isfinite(value[i]);
+    /* Of several threads that find something one may tell of it. */
+    if (!finite && !atomic_exchange(&s->seen, true))
+        s->found = (struct finding){.kind = IN_OUTPUT, .sample = batch->sample[0]};
+    (void)thread;
+    return DPT_OK;
+}
+
+/* Collective. Names the first stage whose values are not finite or, where all are, the last one
+ * whose gradient is not. */
+static enum dpt_status find_in_stages(struct search *s, const float *sum, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_trainer *t = s->t;
+    const struct dpt_pipeline_pass pass = {
+        .split = &t->data.train, .view = s->view, .take = look_at, .arg = s};
+    const struct dpt_graph *graph = dpt_trainer_graph(t);
+    const int ranks = t->comm->world.size;
+    struct finding worst = {0};
+    char where[256] = "", place[48];
+    double best;
+    int mine = 2 * ranks; /* lower ones are told of first */
+
+    status = dpt_pipeline_infer(t->mesh.pipeline, &pass, t->progress.epoch_step, DPT_OK, err);
+    DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
+    if (s->found.kind == IN_OUTPUT)
+        mine = t->comm->world.rank;
+    for (int64_t i = 0; i < graph->arena && s->found.kind == NOTHING; i++)
+        if (!isfinite(sum[i]))
+            s->found.kind = IN_GRADIENT;
+    if (s->found.kind == IN_GRADIENT)
+        mine = 2 * ranks - 1 - t->comm->world.rank;
+    snprintf(s->found.host, sizeof s->found.host, "%s", t->comm->host);
+    s->found.location = t->mesh.stage;
+    DPT_TRY(dpt_group_max(&t->comm->world, -(double)mine, &best, err));
+    if (-best >= 2 * ranks)
+        return tell(t, &worst, 0, err);
+    mine = (int)-best < ranks ? (int)-best : 2 * ranks - 1 - (int)-best;
+    worst = s->found;
+    DPT_TRY(dpt_group_broadcast(&t->comm->world, mine, &worst, sizeof worst, err));
+    if (worst.kind == IN_OUTPUT)
+        dpt_dataset_where(t->data.train.set, worst.sample, where);
+    snprintf(place, sizeof place, "stage %d of %d", worst.location + 1, t->mesh.stages);
+    status = dpt_fail(
+        err, DPT_FAILED, "step %lld: not a number: rank %d (%s), %s of %s, from %s on%s%s; %s",
+        (long long)t->progress.step + 1, mine, worst.host,
+        worst.kind == IN_OUTPUT ? "values" : "gradient", place,
+        t->model.graph.nodes[t->mesh.first[worst.location]].name,
+        worst.kind == IN_OUTPUT ? ", micro-batch that begins with " : "", where, advice(t));
+out:
+    return status;
+}
+
 enum dpt_status dpt_trainer_find_nonfinite(struct dpt_trainer *t, const struct dpt_step_view *view,
                                            float *gradient, struct dpt_error *err)
 {
@@ -150,6 +230,8 @@ enum dpt_status dpt_trainer_find_nonfinite(struct dpt_trainer *t, const struct d
     double largest;
 
     dpt_comm_note(t->comm, -1, "looking for what is not a number");
+    if (t->mesh.stages > 0)
+        return find_in_stages(&s, t->reduction.sum, err);
     DPT_TRY(dpt_group_agree(&t->comm->world, search_outputs(&s, err), err));
     status = s.found.kind == NOTHING ? dpt_trainer_run(t, search_gradients, &s, err) : DPT_OK;
     DPT_TRY(dpt_group_agree(&t->comm->world, status, err));

@@ -170,6 +170,16 @@ static void soften_part(void *arg, int thread)
             dpt_softmax(w->all + i * w->outputs, w->outputs, w->probabilities + i * w->outputs);
 }
 
+static void squash_part(void *arg, int thread)
+{
+    struct work *w = arg;
+    const int64_t total = w->view.total;
+
+    for (int64_t i = total * thread / w->t->team.threads;
+         i < total * (thread + 1) / w->t->team.threads; i++)
+        dpt_sigmoids(w->all + i * w->outputs, w->outputs, w->probabilities + i * w->outputs);
+}
+
 /* Rank 0: a row of targets as the loss takes it. */
 static const float *as_trained(const struct work *w, const float *targets)
 {
@@ -215,6 +225,7 @@ static void sum_up(struct work *w, struct dpt_metric_sums *total)
 static enum dpt_status hand_over(struct work *w, dpt_predict_sink *sink, void *arg,
                                  struct dpt_metric_sums *total, struct dpt_error *err)
 {
+    const bool judges = dpt_loss_judges(w->t->model.loss.kind);
     const bool classes = w->t->model.loss.kind == DPT_LOSS_CROSS_ENTROPY;
     const struct dpt_predicted predicted = {
         .first = w->before,
@@ -222,15 +233,15 @@ static enum dpt_status hand_over(struct work *w, dpt_predict_sink *sink, void *a
         .outputs = w->outputs,
         .sample = w->sample,
         .values = w->all,
-        .probabilities = classes ? w->probabilities : NULL,
+        .probabilities = judges ? w->probabilities : NULL,
         .labels = classes ? w->labels : NULL,
         .classes = w->truth == DPT_TRUTH_CLASS ? w->classes : NULL,
         .targets = w->truth == DPT_TRUTH_VECTOR ? w->all_known : NULL,
         .loss = w->truth == DPT_TRUTH_NONE ? NULL : w->loss,
     };
 
-    if (classes)
-        dpt_pool_run(w->t->team.pool, soften_part, w);
+    if (judges)
+        dpt_pool_run(w->t->team.pool, classes ? soften_part : squash_part, w);
     sum_up(w, total);
     undo_scale(w);
     if (sink == NULL)
@@ -356,10 +367,10 @@ static enum dpt_status check_truth(const struct work *w, struct dpt_error *err)
         return dpt_fail(err, DPT_BAD_DATA, "%s: comes with %d target%s, the model has %d output%s",
                         dpt_source_where(w->source, 0, where), info->width,
                         info->width == 1 ? "" : "s", w->outputs, w->outputs == 1 ? "" : "s");
-    if (info->truth == DPT_TRUTH_CLASS && w->t->model.loss.kind == DPT_LOSS_MSE)
+    if (info->truth == DPT_TRUTH_CLASS && w->t->model.loss.kind != DPT_LOSS_CROSS_ENTROPY)
         return dpt_fail(err, DPT_BAD_DATA,
-                        "%s: comes with a class; a model with loss mse is compared with targets",
-                        dpt_source_where(w->source, 0, where));
+                        "%s: comes with a class; a model with loss %s is compared with targets",
+                        dpt_source_where(w->source, 0, where), w->t->job->loss.variant->name);
     return DPT_OK;
 }
 

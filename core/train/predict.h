@@ -21,8 +21,10 @@ struct dpt_predicted {
     const int64_t *sample; /* [count] their numbers in the data set */
     /* [count][outputs]: logits, or what an mse model predicts, in the targets' units. */
     const float *values;
-    const float *probabilities; /* likewise, the softmax of the logits; NULL for mse */
-    const int32_t *labels;      /* [count] the first of the largest logits; NULL for mse */
+    /* Likewise, the softmax of the logits, or with binary_cross_entropy their sigmoids; NULL for
+     * mse. */
+    const float *probabilities;
+    const int32_t *labels; /* [count] of cross_entropy the first of the largest logits, else NULL */
     /* The true classes or targets, if they are known: at most one of the two. */
     const int32_t *classes; /* [count] */
     const float *targets;   /* [count][outputs] */

@@ -34,6 +34,8 @@ enum dpt_status dpt_trainer_build_model(struct dpt_trainer *t, struct dpt_error 
         DPT_TRY(dpt_dataset_check_columns(split->set, columns, from, err));
         DPT_TRY(dpt_dataset_check_targets(split->set, dpt_graph_outputs(&t->model.graph), err));
     }
+    if (named != NULL)
+        t->called.at = dpt_dataset_class_names(named, &t->called.n);
     if (t->data.given != NULL)
         DPT_TRY(dpt_model_build(&t->job->model, t->data.given, &t->model.graph, err));
     else if (first == NULL)
@@ -77,15 +79,18 @@ static bool is_too_large(const struct dpt_trainer *t, const struct dpt_program_s
 struct dpt_program_spec dpt_trainer_program_spec(const struct dpt_trainer *t, int32_t micro)
 {
     const struct dpt_job *job = t->job;
+    const bool staged = t->mesh.stages > 0;
     const bool precise = (t->backend->precisions & 1U << job->device.precision) == 0;
 
     return (struct dpt_program_spec){
-        .graph = &t->model.graph,
+        .graph = dpt_trainer_graph(t),
         .loss = t->model.loss,
         .micro = micro * t->team.group,
         .sub_batch = micro,
         .threads = t->team.threads,
         .slots = t->team.slots,
+        .first = staged ? t->mesh.first[t->mesh.stage] : 0,
+        .last = staged ? t->mesh.first[t->mesh.stage + 1] : 0,
         .training = t->data.train.present,
         .team = t->team.together ? t->team.pool : NULL,
         .precision = precise ? DPT_PRECISION_FP32 : (enum dpt_precision)job->device.precision,

@@ -65,7 +65,7 @@ static void describe_rate(const struct dpt_trainer *t, struct dpt_str *out)
 
 static bool has_accuracy(const struct dpt_run *run)
 {
-    return run->trainer.model.loss.kind == DPT_LOSS_CROSS_ENTROPY;
+    return dpt_loss_judges(run->trainer.model.loss.kind);
 }
 
 /* The accuracy, or NaN where there are no classes. */
@@ -107,6 +107,23 @@ static void advise_ranks(const struct dpt_trainer *t, double cores, struct dpt_s
         dpt_str_printf(out, "; ranks that share a core slow each other down");
 }
 
+/* "3 x 2 replicas (1f1b): from a on ranks 0-1, ..." */
+static void describe_stages(const struct dpt_trainer *t, struct dpt_str *out)
+{
+    const struct dpt_mesh *m = &t->mesh;
+    const int replicas = m->replicas.world.size;
+
+    dpt_str_printf(out, "%d x %d replica%s, %s:", m->stages, replicas, replicas == 1 ? "" : "s",
+                   DPT_CHOICES(DPT_PIPELINES)[t->job->parallel.pipeline.schedule]);
+    for (int k = 0; k < m->stages; k++) {
+        dpt_str_printf(out, "%s from %s on rank%s %d", k > 0 ? "," : "",
+                       t->model.graph.nodes[m->first[k]].name, replicas == 1 ? "" : "s",
+                       k * replicas);
+        if (replicas > 1)
+            dpt_str_printf(out, "-%d", (k + 1) * replicas - 1);
+    }
+}
+
 static void log_header(const struct dpt_run *run, const int32_t *threads, double cores)
 {
     const struct dpt_trainer *t = &run->trainer;
@@ -134,6 +151,11 @@ static void log_header(const struct dpt_run *run, const int32_t *threads, double
     dpt_log_info(t->log, "  data     %s", text.text);
     dpt_log_info(t->log, "  model    %s, %s%s parameters", t->job->model.variant->name, part,
                  dpt_group_digits(digits, all));
+    if (t->mesh.stages > 0) {
+        dpt_str_clear(&text);
+        describe_stages(t, &text);
+        dpt_log_info(t->log, "  stages   %s", text.text);
+    }
     dpt_log_info(t->log, "  batch    %d%s = %d micro-batch%s x %d%s", s->global, each, micros,
                  micros == 1 ? "" : "es", s->micro,
                  s->global % s->micro == 0 ? "" : ", the last one short");
@@ -389,6 +411,8 @@ static enum dpt_status report_set(struct dpt_run *run, const char *split,
     for (const struct dpt_score *row = dpt_scores; row->name != NULL; row++)
         if (!isnan(dpt_score_value(scores, row)))
             dpt_metrics_real(&run->metrics, row->name, dpt_score_value(scores, row));
+    if (scores->uneven)
+        dpt_metrics_real(&run->metrics, "rare_recall", scores->rare_recall);
     dpt_metrics_int(&run->metrics, "samples", sums->samples);
     if (sums->weight != (double)sums->samples)
         dpt_metrics_real(&run->metrics, "weight", sums->weight);
@@ -497,6 +521,9 @@ static void summarize(const struct dpt_run *run, double seconds, struct dpt_str 
         dpt_trainer_tell(t, "valid", &run->valid, &run->valid_scores, 4, out);
     if (run->test.samples > 0)
         dpt_trainer_tell(t, "test", &run->test, &run->test_scores, 4, out);
+    if ((run->test_scores.uneven || run->valid_scores.uneven) &&
+        t->job->data.class_weights == DPT_CLASSES_ALIKE)
+        dpt_str_printf(out, "  data.class_weights: balanced has rare classes count more\n");
     dpt_str_printf(out, "results in %s\n", t->job->output);
 }
 

@@ -336,12 +336,13 @@ enum dpt_status dpt_resume_run(struct dpt_trainer *t, const struct dpt_resume *r
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_group *world = &t->comm->world;
-    const struct dpt_graph *graph = &t->model.graph;
     struct dpt_state state = dpt_trainer_state(t, job_text);
     struct found found = {0};
 
     *resumed = DPT_RESUMED_NOT;
     if (world->rank == 0)
+        status = dpt_trainer_open_whole(t, &state, err);
+    if (world->rank == 0 && status == DPT_OK)
         status = choose(t, resume, &state, &found, err);
     *resumed = found.resumed;
     DPT_TRY(dpt_group_agree(world, status, err));
@@ -356,15 +357,13 @@ enum dpt_status dpt_resume_run(struct dpt_trainer *t, const struct dpt_resume *r
     DPT_TRY(dpt_group_broadcast(world, 0, &t->scale, sizeof t->scale, err));
     fit_epoch(t);
     DPT_TRY(dpt_trainer_share_targets(t, err));
-    DPT_TRY(
-        dpt_group_broadcast(world, 0, t->arenas.params, (size_t)graph->arena * sizeof(float), err));
-    for (int k = 0; k < t->arenas.slots; k++)
-        DPT_TRY(dpt_group_broadcast(world, 0, t->arenas.slot[k],
-                                    (size_t)graph->floats * sizeof(float), err));
+    DPT_TRY(dpt_trainer_deal(t, &state, true, err));
+    DPT_TRY(dpt_trainer_share_slots(t, err));
     DPT_TRY(dpt_trainer_share_plans(t, found.plans, err));
     tell_plans(t, &found);
     DPT_TRY(dpt_group_agree(world, dpt_trainer_refresh(t, err), err));
 out:
+    dpt_trainer_close_whole(t, &state);
     free(found.plans);
     return status;
 }

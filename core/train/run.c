@@ -21,16 +21,22 @@ static const double MARGIN = 2;
 /* Seconds that rank 0 waits for a save before it shows the others that it is well. */
 static const double PATIENCE = 1;
 
-/* Whether something that happens every so many steps or epochs falls on the step just done. */
-static bool due(const struct dpt_trainer *t, const struct dpt_every *every)
+/* Whether something that happens every so many steps or epochs falls on that step. */
+static bool due_at(const struct dpt_trainer *t, const struct dpt_every *every, int64_t number)
 {
     const double steps =
         every->unit == DPT_EPOCHS ? every->n * (double)t->steps_per_epoch : every->n;
-    const double step = (double)t->progress.step;
+    const double step = (double)number;
 
     if (every->unit != DPT_EPOCHS && every->unit != DPT_STEPS)
         return false;
     return floor(step / steps + 1e-9) > floor((step - 1) / steps + 1e-9);
+}
+
+/* On the step just done. */
+static bool due(const struct dpt_trainer *t, const struct dpt_every *every)
+{
+    return due_at(t, every, t->progress.step);
 }
 
 /* This run stands for itself now: the one before it goes. By rank 0. */
@@ -125,13 +131,15 @@ static enum dpt_status save(struct dpt_run *run, bool wait, struct dpt_error *er
     DPT_TRY(dpt_run_fetch(run, err));
     dpt_profile_begin(t->profile, t->progress.step);
     DPT_TRY(wait_for_save(run, err));
+    DPT_TRY(dpt_run_agree(
+        run, dpt_run_leads(run) ? dpt_board_flush(&run->board, true, err) : DPT_OK, err));
     if (dpt_run_leads(run)) {
         struct dpt_state state = dpt_trainer_state(t, run->job_text.text);
 
         state.lock = run->lock;
-        status = dpt_board_flush(&run->board, true, err);
-        if (status == DPT_OK)
-            status = dpt_saver_start(run->saver, &state, t->team.pool, err);
+        status = dpt_saver_start(run->saver, &state, t->team.pool, err);
+    } else {
+        status = dpt_trainer_give_slots(t, err);
     }
     DPT_TRY(dpt_run_agree(run, status, err));
     if (wait)
@@ -147,7 +155,7 @@ out:
 /* data.valid decides which checkpoint is the best, never data.test. */
 static void note_best(struct dpt_trainer *t, const struct dpt_metric_sums *metric_sums)
 {
-    const double metric = t->model.loss.kind == DPT_LOSS_CROSS_ENTROPY
+    const double metric = dpt_loss_judges(t->model.loss.kind)
                               ? dpt_metric_sums_accuracy(metric_sums)
                               : -dpt_metric_sums_loss(metric_sums);
 
@@ -234,7 +242,7 @@ static enum dpt_status report(struct dpt_run *run, const struct dpt_step_result 
     const bool line = every->unit == DPT_SECONDS ? run->window.seconds >= every->n : due(t, every);
 
     if (run->hashes != NULL)
-        DPT_TRY(dpt_audit_step(run->hashes, t, err));
+        DPT_TRY(dpt_audit_step(run->hashes, t, run->fingerprints, err));
     if (result->skipped)
         dpt_log_warn(t->log, "%s", err->text);
     if (line)
@@ -258,8 +266,12 @@ static void set_requests(struct dpt_run *run, double now)
     /* Until the first save its time is a guess: a slow disk's 100 MB/s. */
     const double bytes = (double)t->model.graph.floats * sizeof(float) * (1 + t->arenas.slots);
     const double saving = run->save_seconds > 0 ? run->save_seconds : bytes / 1e8;
+    const int64_t next = t->progress.step + 1;
 
     t->requests.signal = dpt_stop_signal() != 0;
+    t->requests.check = dpt_trainer_sharded(t) &&
+                        (next == t->steps || due_at(t, &t->job->train.check_replicas, next) ||
+                         due_at(t, every, next) || due_at(t, &t->job->eval.every, next));
     if (!dpt_run_leads(run))
         return;
     if (every->unit == DPT_SECONDS)
@@ -378,6 +390,8 @@ static enum dpt_status step(struct dpt_run *run, struct dpt_error *err)
     if (run->first_step == 0)
         run->first_step = dpt_process_age();
     DPT_TRY(gather_ranks(run, err));
+    if (run->fingerprints != NULL)
+        DPT_TRY(dpt_audit_take(t, run->fingerprints, err));
     /* What fails here on rank 0 alone reaches the others with the next step. */
     if (dpt_run_leads(run) && t->requests.deferred_error == DPT_OK) {
         t->requests.deferred_error = report(run, &result, err);
@@ -555,6 +569,7 @@ out:
     dpt_str_release(&run.job_text);
     dpt_str_release(&run.resolved);
     dpt_free(run.rank_seconds);
+    dpt_free(run.fingerprints);
     if (t->comm != NULL)
         dpt_trainer_close(t);
     return status;

@@ -35,6 +35,7 @@ struct dpt_run {
     char metrics_path[PATH_MAX];
     struct dpt_board board;     /* log.tensorboard, rank 0 */
     FILE *hashes;               /* log.hashes, rank 0 */
+    int64_t *fingerprints;      /* likewise, of the last step, on every rank that has some */
     struct dpt_trace *trace;    /* log.trace */
     struct dpt_str job_text;    /* for checkpoints */
     struct dpt_str resolved;    /* for the run folder */

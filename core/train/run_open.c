@@ -8,6 +8,7 @@
 
 #include "core/base/file.h"
 #include "core/state/overwritten.h"
+#include "core/train/audit.h"
 #include "core/train/run.h"
 #include "data/sets/dataset.h"
 
@@ -213,6 +214,9 @@ enum dpt_status dpt_run_prepare(struct dpt_run *run, const struct dpt_resume *re
         DPT_TRY(dpt_group_agree(
             world, DPT_ALLOCATE(run->rank_seconds, (size_t)world->size, "the list of ranks", err),
             err));
+    if (t->job->log.hashes && (dpt_run_leads(run) || t->mesh.stages > 0))
+        status = DPT_ALLOCATE(run->fingerprints, (size_t)dpt_audit_hashes(t), "fingerprints", err);
+    DPT_TRY(dpt_group_agree(world, status, err));
     DPT_TRY(dpt_group_agree(
         world, dpt_run_leads(run) ? open_folder(run, resume->overwrite, err) : DPT_OK, err));
     DPT_TRY(dpt_report_start(run, err));

@@ -9,15 +9,23 @@
 #define AT(member) .offset = offsetof(struct dpt_scores, member)
 
 const struct dpt_score dpt_scores[] = {
-    {"mae", "MAE", "%.5g", false, AT(mae)},
-    {"rmse", "RMSE", "%.5g", false, AT(rmse)},
-    {"r2", "R2", "%.4f", false, AT(r2)},
-    {"balanced_accuracy", "balanced accuracy", "%.4f", true, AT(balanced_accuracy)},
-    {"precision", "precision", "%.4f", true, AT(precision)},
-    {"recall", "recall", "%.4f", true, AT(recall)},
-    {"f1", "F1", "%.4f", true, AT(f1)},
-    {"roc_auc", "ROC AUC", "%.4f", true, AT(roc_auc)},
-    {"top5_accuracy", "top-5 accuracy", "%.4f", true, AT(top5)},
+    {"mae", "MAE", "%.5g", false, AT(mae),
+     "mean absolute error, in the targets' units; mean over the outputs"},
+    {"rmse", "RMSE", "%.5g", false, AT(rmse), "root of the mean squared error, likewise"},
+    {"r2", "R2", "%.4f", false, AT(r2),
+     "coefficient of determination: 1 is right, 0 as good as the mean"},
+    {"label_accuracy", "label accuracy", "%.4f", false, AT(label_accuracy),
+     "of several at once, the share that is right: 1 - Hamming loss"},
+    {"balanced_accuracy", "balanced accuracy", "%.4f", true, AT(balanced_accuracy),
+     "mean over the classes of their recall"},
+    {"precision", "precision", "%.4f", true, AT(precision),
+     "of those said to be of a class, the share that are"},
+    {"recall", "recall", "%.4f", true, AT(recall), "of those of a class, the share that is found"},
+    {"f1", "F1", "%.4f", true, AT(f1), "harmonic mean of precision and recall"},
+    {"roc_auc", "ROC AUC", "%.4f", true, AT(roc_auc),
+     "chance that one of a class is ranked above one of another"},
+    {"top5_accuracy", "top-5 accuracy", "%.4f", true, AT(top5),
+     "share whose class is among the five likeliest, of more than five"},
     {0},
 };
 

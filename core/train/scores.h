@@ -7,6 +7,7 @@
 #ifndef DPT_TRAIN_SCORES_H
 #define DPT_TRAIN_SCORES_H
 
+#include "core/base/str.h"
 #include "data/sets/targets.h"
 
 /* A score that the model or the data do not have is NAN. */
@@ -15,18 +16,29 @@ struct dpt_scores {
     double mae;  /* mean absolute error */
     double rmse; /* root of the mean squared error */
     double r2;   /* coefficient of determination: 1 - squared error / variance of the targets */
+    /* Of several labels at once: the share of all labels that are said right, 1 - Hamming loss. The
+     * accuracy is the share of the samples of which all are. */
+    double label_accuracy;
     /* Classes. Precision, recall and F1 are those of class 1 where there are two classes, else
-     * means over the classes that are a sample's or chosen; 0 where they would be 0 / 0. */
+     * means over the classes that are a sample's or chosen, or over the labels, of which each holds
+     * or not; 0 where they would be 0 / 0. */
     double balanced_accuracy; /* mean recall of the classes that samples have */
     double precision, recall, f1;
-    double roc_auc; /* of class 1 of two; else mean over the classes, each against the rest */
+    double roc_auc; /* of class 1 of two; else mean over the labels, or classes against the rest */
     double top5;    /* whether the true class is among the five likeliest; of more than five */
     /* Classes are uneven where the most frequent one has over three times as many samples as the
-     * rarest one that there is. */
+     * rarest one that there is, and there are thirty samples a class, so that it is no chance. */
     bool uneven;
     int32_t common, rare;            /* these two */
     double common_share, rare_share; /* of all samples */
     double rare_recall;
+};
+
+/* One class of an evaluation, by the samples' weights. */
+struct dpt_class_score {
+    double weight, chosen, right; /* of its samples; of those said to be of it; of both */
+    double precision, recall, f1;
+    double roc_auc; /* against the rest; NAN: either is missing, or it was not asked for */
 };
 
 /* What was said of the samples of an evaluation: a row each, in the order of their evaluation. */
@@ -34,20 +46,21 @@ enum { DPT_SAID_CHOSEN, DPT_SAID_ABOVE, DPT_SAID_PROBABILITY };
 struct dpt_said {
     int32_t outputs;
     /* Of a row: the chosen class, how many are likelier than the true one, and the probabilities:
-     * of all classes, of class 1 of two, or none. */
+     * of all classes, of class 1 of two, or none. Of labels: the logits of all. */
     int32_t width;
     float *rows;
 };
 
-/* Confusion matrices are made up to so many classes, and what follows from them. */
+/* Confusion matrices are made up to so many classes; the scores need none. */
 enum { DPT_SCORES_CLASSES = 1024 };
 
 struct dpt_score {
     const char *name;   /* "rmse" */
     const char *label;  /* "RMSE" */
     const char *format; /* of the value, for a person */
-    bool classes;       /* of classes; else of numbers, which the lines of a run tell */
+    bool classes;       /* of classes; else one which the lines of a run tell */
     size_t offset;      /* in struct dpt_scores */
+    const char *summary;
 };
 
 extern const struct dpt_score dpt_scores[]; /* ends with a row without a name */
@@ -73,25 +86,51 @@ void dpt_scores_clear(struct dpt_scores *scores);
 enum dpt_status dpt_scores_regression(struct dpt_scores *scores, const struct dpt_dataset *set,
                                       const struct dpt_sampler *sampler, const double *absolute,
                                       const double *squared, double weight, struct dpt_error *err);
+/* The first of the largest. */
+int32_t dpt_argmax(const float *x, int32_t n);
 /* The softmax of a row of logits; gives the first of the largest. */
 int32_t dpt_softmax(const float *logits, int32_t n, float *out);
+/* The sigmoid of each of a row of logits. */
+void dpt_sigmoids(const float *logits, int32_t n, float *out);
+/* The class of a sample; of one whose target is a share of each class the largest one's, as
+ * accuracy has it. */
+int32_t dpt_class_of(const struct dpt_dataset *set, int64_t sample);
+
+/* How wide a row is. all: it has the probabilities of all classes, unless they are too many to be
+ * kept; of two classes it always has that of class 1. */
+int32_t dpt_said_width(int32_t outputs, int64_t samples, bool all);
+/* Of labels, which are all kept; 0: these are too many, so that there are no scores. */
+int32_t dpt_said_labels_width(int32_t outputs, int64_t samples, bool all);
 /* Writes the row of a sample. probabilities: room for said->outputs. */
 void dpt_said_put(const struct dpt_said *said, int64_t position, int32_t label, const float *logits,
                   float *probabilities);
 /*
  * Those of classes, from what was said of the samples that a sampler walks in its first epoch.
- * confusion: [outputs][outputs] zeroed, out: the samples' weights, true class by chosen one.
- * Errors: RANK.
+ * classes: [outputs] zeroed, out. confusion: NULL, or [outputs][outputs] zeroed, out: the samples'
+ * weights, true class by chosen one. Errors: RANK.
  */
 enum dpt_status dpt_scores_classes(struct dpt_scores *scores, const struct dpt_dataset *set,
                                    const struct dpt_sampler *sampler, const struct dpt_said *said,
-                                   double *confusion, struct dpt_error *err);
+                                   struct dpt_class_score *classes, double *confusion,
+                                   struct dpt_error *err);
 
-/* One class of a confusion matrix. */
-struct dpt_class_score {
-    double weight, chosen; /* of its samples; of those that were said to be of it */
-    double precision, recall, f1;
+/*
+ * Those of several labels at once, which hold where the targets are 0.5 or more, and are said to
+ * where the logits are positive. labels: [outputs] zeroed, out: each as a class of the samples for
+ * which it holds. Errors: RANK.
+ */
+enum dpt_status dpt_scores_labels(struct dpt_scores *scores, const struct dpt_dataset *set,
+                                  const struct dpt_sampler *sampler, const struct dpt_said *said,
+                                  struct dpt_class_score *labels, struct dpt_error *err);
+
+/* What classes, or labels, are called; one behind the last has its number alone. */
+struct dpt_called {
+    const char *const *at; /* [n], or NULL */
+    size_t n;
 };
-struct dpt_class_score dpt_scores_class(const double *confusion, int32_t classes, int32_t k);
+/* Of uneven classes, how many of the rarest one are found: words without an end. samples: what
+ * these are, "these". */
+void dpt_scores_uneven(const struct dpt_scores *scores, const struct dpt_called *called,
+                       const char *samples, struct dpt_str *out);
 
 #endif

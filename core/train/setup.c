@@ -7,6 +7,7 @@
 #include "core/train/choose.h"
 #include "core/train/engine.h"
 #include "core/train/gradient_reduction.h"
+#include "core/train/mesh.h"
 #include "core/train/parts.h"
 #include "core/train/schedule.h"
 #include "core/train/trainer.h"
@@ -81,6 +82,7 @@ static enum dpt_status plan_steps(struct dpt_trainer *t, int32_t micro, struct d
         s->global = train ? (int32_t)job->batch.global : eval_step(t, micro);
         s->shuffle = train ? (enum dpt_shuffle)job->data.shuffle : DPT_SHUFFLE_NONE;
         s->drop_last = train && job->data.drop_last;
+        s->deal = train && dpt_trainer_dealt(t) ? t->team.group * t->team.gradient_workers : 0;
         if (dpt_sampler_steps(s) < 1)
             DPT_TRY(dpt_fail(err, DPT_BAD_JOB, "data.%s: %lld samples give no step of %d",
                              split->name, (long long)s->samples, s->global));
@@ -118,10 +120,11 @@ static enum dpt_status check_precision(const struct dpt_trainer *t, struct dpt_e
  */
 static enum dpt_status check_room(const struct dpt_trainer *t, struct dpt_error *err)
 {
-    const struct dpt_graph *graph = &t->model.graph;
-    const int ranks = t->comm->node.size;
+    const struct dpt_graph *graph = dpt_trainer_graph(t);
+    const int ranks = t->comm->node.size,
+              owners = dpt_trainer_sharded(t) ? dpt_trainer_replicas(t)->world.size : 1;
     const double slots =
-        dpt_optimizer_slots(&t->job->optimizer) * (double)graph->floats * sizeof(float);
+        dpt_optimizer_slots(&t->job->optimizer) * (double)graph->floats / owners * sizeof(float);
     const double need = 2 * (double)graph->arena * sizeof(float) * ranks +
                         (dpt_trainer_shares_slots(t) ? slots : slots * ranks);
     const double available = dpt_memory_available();
@@ -147,6 +150,12 @@ static enum dpt_status build_model(struct dpt_trainer *t, struct dpt_error *err)
     t->team.together =
         !t->team.lockstep && t->backend->teams != NULL && t->backend->teams(&t->model.graph);
     t->engine = dpt_engine_choose(t);
+    if (t->team.lockstep && dpt_trainer_dealt(t))
+        DPT_TRY(dpt_fail(err, DPT_BAD_JOB,
+                         "parallel.shard: gradients does not go with a batch norm over the whole "
+                         "step (statistics: batch), for which all micro-batches are under way at "
+                         "once; optimizer does, or statistics: micro"));
+    DPT_TRY(dpt_mesh_plan(t, err));
     if (!t->planned)
         DPT_TRY(check_room(t, err));
     DPT_TRY(dpt_trainer_open_targets(t, err));
@@ -234,7 +243,8 @@ static enum dpt_status shrink(struct dpt_trainer *t, enum dpt_status mine, enum 
 static enum dpt_status share_derived(struct dpt_trainer *t, struct dpt_error *err)
 {
     return dpt_group_agree(
-        &t->comm->world, t->backend->share(t->model.program, &t->comm->node, &t->model.shared, err),
+        &t->comm->world,
+        t->backend->share(t->model.program, &dpt_trainer_replicas(t)->node, &t->model.shared, err),
         err);
 }
 
@@ -276,11 +286,16 @@ out:
 static enum dpt_status count_threads(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    double cores;
+    double cores, fewest;
     int64_t mine;
 
     DPT_TRY(dpt_core_share(&t->comm->node, &cores, err));
     set_threads(t, cores < 2 ? 1 : (int)(cores + 1e-6));
+    if (t->mesh.stages > 0) { /* stages take the same micro-batches at once */
+        DPT_TRY(dpt_group_max(&t->comm->world, -t->team.threads, &fewest, err));
+        t->team.threads = (int)-fewest;
+        t->team.gradient_workers = t->team.together ? 1 : t->team.threads;
+    }
     t->team.spin = t->team.threads <= cores + 1e-6;
     mine = t->team.threads;
     DPT_TRY(dpt_group_sum_ints(&t->comm->world, &mine, &t->team.all_threads, 1, err));
@@ -330,11 +345,12 @@ enum dpt_status dpt_trainer_open(struct dpt_trainer *t, const struct dpt_job *jo
     DPT_TRY(dpt_numerics_check(comm, t->backend, t->gpu, job, log, err));
     DPT_TRY(dpt_trainer_open_data(t, parts, err));
     DPT_TRY(dpt_group_agree(&comm->world, build_model(t, err), err));
+    DPT_TRY(dpt_mesh_open(t, err));
     DPT_TRY(dpt_trainer_share_targets(t, err));
     DPT_TRY(count_threads(t, err));
     DPT_TRY(open_all(t, err));
-    DPT_TRY(dpt_group_broadcast(&comm->world, 0, t->arenas.params,
-                                (size_t)t->model.graph.arena * sizeof(float), err));
+    DPT_TRY(dpt_group_broadcast(&dpt_trainer_replicas(t)->world, 0, t->arenas.params,
+                                (size_t)dpt_trainer_graph(t)->arena * sizeof(float), err));
     DPT_TRY(dpt_group_agree(&comm->world, dpt_trainer_refresh(t, err), err));
 out:
     if (status != DPT_OK)
@@ -365,7 +381,7 @@ enum dpt_status dpt_trainer_plan(struct dpt_trainer *t, const struct dpt_job *jo
     t->team.group = dpt_trainer_choose_group(t, micro);
     t->team.slots = dpt_trainer_choose_slots(t, micro);
     DPT_TRY(plan_steps(t, micro, err));
-    t->reduction.type = dpt_gradient_reduction_types[job->comm.reduction];
+    t->reduction.type = dpt_gradient_reduction_choose(t);
 out:
     if (status != DPT_OK)
         dpt_trainer_close(t);
@@ -379,6 +395,7 @@ void dpt_trainer_close(struct dpt_trainer *t)
     close_sized(t);
     dpt_pool_close(t->team.pool);
     dpt_trainer_close_arenas(t);
+    dpt_mesh_close(t);
     dpt_graph_release(&t->model.graph);
     dpt_trainer_close_data(t);
     dpt_free(t->gpus);

@@ -24,6 +24,7 @@ static enum dpt_status open_split(struct dpt_trainer *t, struct dpt_split *split
         .conf = &t->job->data,
         .paths = paths,
         .classes = t->model.loss.kind == DPT_LOSS_CROSS_ENTROPY,
+        .binary = t->model.loss.kind == DPT_LOSS_BINARY_CROSS_ENTROPY,
         .seed = (uint64_t)t->job->seed,
         .part = (uint64_t)number,
     };
@@ -154,9 +155,9 @@ enum dpt_status dpt_trainer_open_loaders(struct dpt_trainer *t, struct dpt_error
         if (!s->present)
             continue;
         DPT_TRY(check_weights(s, err));
-        DPT_TRY(dpt_loader_open(&s->loader, s->set, &s->sampler,
-                                s == &t->data.train ? &t->job->data.augment : NULL,
-                                t->comm->world.rank, t->comm->world.size, err));
+        DPT_TRY(dpt_loader_open(
+            &s->loader, s->set, &s->sampler, s == &t->data.train ? &t->job->data.augment : NULL,
+            dpt_trainer_replicas(t)->world.rank, dpt_trainer_replicas(t)->world.size, err));
     }
 out:
     return status;

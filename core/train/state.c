@@ -3,7 +3,210 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/train/trainer.h"
+#include "core/base/memory.h"
+#include "core/train/gradient_reduction.h"
+
+/* Floats of a message with the owners of shards: MPI's counts are int. */
+enum { PIECE = 1 << 24 };
+
+/* Who has what of a whole arena: floats [begins[r], ends[r]) each of the owners, who are the ranks
+ * of a group, this one's from `own` on. */
+struct owners {
+    const struct dpt_group *group;
+    const int64_t *begins, *ends;
+    float *own;
+};
+
+/* Of slot k, each rank's slice, or of the parameters (-1) or a slot each stage's floats, learned or
+ * state. */
+static struct owners owners_of(const struct dpt_trainer *t, int k, bool state)
+{
+    const struct dpt_mesh *m = &t->mesh;
+    float *arena = k < 0 ? t->arenas.params : t->arenas.slot[k];
+    const int rank = t->comm->world.rank;
+
+    if (k >= 0 && dpt_trainer_sharded(t))
+        return (struct owners){
+            &t->comm->world, t->arenas.owned, t->arenas.owned + t->comm->world.size,
+            arena + (t->arenas.owned[rank] - (m->stages > 0 ? m->learned[m->stage] : 0))};
+    return (struct owners){&m->line.world, state ? m->state : m->learned,
+                           1 + (state ? m->state : m->learned),
+                           arena + (state ? m->graph.floats : 0)};
+}
+
+/* Finds each owner's part of the floats [at, at + n); gives where this one's is. */
+static float *find_parts(const struct dpt_trainer *t, const struct owners *o, size_t at, size_t n)
+{
+    const int rank = o->group->rank;
+    const struct dpt_parts *parts = &t->arenas.parts;
+
+    for (int r = 0; r < o->group->size; r++) {
+        const size_t from = (size_t)o->begins[r], to = (size_t)o->ends[r];
+        const size_t begin = from > at ? from : at, end = to < at + n ? to : at + n;
+
+        parts->count[r] = begin < end ? (int)(end - begin) : 0;
+        parts->at[r] = begin < end ? (int)(begin - at) : 0;
+    }
+    if (parts->count[rank] == 0)
+        return o->own;
+    return o->own + (at + (size_t)parts->at[rank] - (size_t)o->begins[rank]);
+}
+
+/* Whether this rank takes part in messages with the owners: with shards all do, of a stage's
+ * replicas the first. */
+static bool takes_part(const struct dpt_trainer *t, int k)
+{
+    return k >= 0 && dpt_trainer_sharded(t)
+               ? true
+               : t->mesh.stages > 0 && t->mesh.replicas.world.rank == 0;
+}
+
+/* Collective over the owners. Gives rank 0 the n floats from `at` on of the whole arena, which are
+ * learned or state, all of them. to: used there only. */
+static enum dpt_status gather(const void *trainer, int k, size_t at, size_t n, float *to,
+                              struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_trainer *t = trainer;
+    const struct owners o = owners_of(t, k, at >= (size_t)t->model.graph.floats);
+
+    for (size_t i = 0; i < n; i += PIECE) {
+        const float *own = find_parts(t, &o, at + i, n - i < PIECE ? n - i : PIECE);
+
+        DPT_TRY(dpt_group_gatherv(o.group, 0, own, o.group->rank == 0 ? to + i : NULL,
+                                  &t->arenas.parts, err));
+    }
+out:
+    return status;
+}
+
+/* Collective over the owners. The other way round, of a whole arena that rank 0 has, floats [at,
+ * end). */
+static enum dpt_status scatter(const struct dpt_trainer *t, int k, const float *whole, size_t at,
+                               size_t end, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct owners o = owners_of(t, k, at >= (size_t)t->model.graph.floats);
+
+    for (size_t n; at < end; at += n) {
+        float *own;
+
+        n = end - at < PIECE ? end - at : PIECE;
+        own = find_parts(t, &o, at, n);
+        if (o.group->rank == 0 && own != whole + at + t->arenas.parts.at[0])
+            memcpy(own, whole + at + t->arenas.parts.at[0],
+                   (size_t)t->arenas.parts.count[0] * sizeof *whole);
+        DPT_TRY(dpt_group_scatterv(o.group, 0, o.group->rank == 0 ? whole + at : NULL, own,
+                                   &t->arenas.parts, err));
+    }
+out:
+    return status;
+}
+
+/* Collective. Gives each stage its part of an arena that rank 0 has, and then its replicas. */
+static enum dpt_status deal(struct dpt_trainer *t, int k, const float *whole, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_graph *graph = &t->model.graph, *own = dpt_trainer_graph(t);
+    const size_t floats = (size_t)graph->floats, arena = (size_t)graph->arena;
+
+    if (takes_part(t, k))
+        DPT_TRY(scatter(t, k, whole, 0, floats, err));
+    if (takes_part(t, k) && k < 0)
+        DPT_TRY(scatter(t, k, whole, floats, arena, err));
+    if (k < 0 || !dpt_trainer_sharded(t))
+        DPT_TRY(dpt_group_broadcast(
+            &t->mesh.replicas.world, 0, k < 0 ? t->arenas.params : t->arenas.slot[k],
+            (size_t)(k < 0 ? own->arena : own->floats) * sizeof *whole, err));
+out:
+    return status;
+}
+
+enum dpt_status dpt_trainer_open_whole(const struct dpt_trainer *t, struct dpt_state *state,
+                                       struct dpt_error *err)
+{
+    const struct dpt_graph *graph = &t->model.graph;
+    const size_t bytes = (size_t)graph->arena * sizeof(float);
+
+    if (t->mesh.stages == 0 || t->comm->world.rank != 0)
+        return DPT_OK;
+    for (int k = 0; k < t->arenas.slots; k++)
+        state->slot[k] = NULL;
+    state->params = dpt_reserve(bytes);
+    for (int k = 0; k < t->arenas.slots && state->params != NULL; k++)
+        if ((state->slot[k] = dpt_reserve(bytes)) == NULL)
+            return dpt_fail_memory(err, "the whole model", (double)bytes);
+    return state->params != NULL ? DPT_OK : dpt_fail_memory(err, "the whole model", (double)bytes);
+}
+
+void dpt_trainer_close_whole(const struct dpt_trainer *t, struct dpt_state *state)
+{
+    const size_t bytes = (size_t)t->model.graph.arena * sizeof(float);
+
+    if (t->mesh.stages == 0 || t->comm->world.rank != 0)
+        return;
+    dpt_unreserve(state->params, bytes);
+    for (int k = 0; k < t->arenas.slots; k++)
+        dpt_unreserve(state->slot[k], bytes);
+}
+
+enum dpt_status dpt_trainer_deal(struct dpt_trainer *t, const struct dpt_state *whole, bool slots,
+                                 struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    if (t->mesh.stages == 0)
+        return dpt_group_broadcast(&t->comm->world, 0, t->arenas.params,
+                                   (size_t)t->model.graph.arena * sizeof(float), err);
+    for (int k = -1; k < (slots ? t->arenas.slots : 0); k++)
+        DPT_TRY(deal(t, k, k < 0 ? whole->params : whole->slot[k], err));
+out:
+    return status;
+}
+
+/* --- saving and loading ----------------------------------------------------------------------- */
+
+enum dpt_status dpt_trainer_give_slots(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    /* As rank 0 asks for them: dpt_image_take. */
+    for (int k = -1; k < t->arenas.slots; k++)
+        for (int pass = 0; pass < (k < 0 ? 2 : 1) && takes_part(t, k); pass++)
+            for (int32_t i = 0; i < t->model.graph.n_tensors; i++) {
+                const struct dpt_tensor *tensor = &t->model.graph.tensors[i];
+
+                if (tensor->state == (pass == 1))
+                    DPT_TRY(gather(t, k, (size_t)tensor->offset, (size_t)tensor->count, NULL, err));
+            }
+out:
+    return status;
+}
+
+enum dpt_status dpt_trainer_share_slots(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_group *world = &t->comm->world;
+    const size_t n = (size_t)dpt_trainer_graph(t)->floats;
+
+    for (int k = 0; k < t->arenas.slots; k++) {
+        float *slot = t->arenas.slot[k];
+
+        if (t->mesh.stages == 0 && dpt_trainer_sharded(t))
+            DPT_TRY(scatter(t, k, slot, 0, n, err));
+        else if (t->mesh.stages == 0)
+            DPT_TRY(dpt_group_broadcast(world, 0, slot, n * sizeof *slot, err));
+        if (dpt_trainer_sharded(t)) {
+            const struct dpt_slice own =
+                t->reduction.type->slice(t, dpt_trainer_replicas(t)->world.rank);
+
+            dpt_forget(slot, slot + own.begin);
+            dpt_forget(slot + own.end, slot + n);
+        }
+    }
+out:
+    return status;
+}
 
 struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text)
 {
@@ -28,6 +231,11 @@ struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text)
     };
 
     memcpy(state.slot, t->arenas.slot, sizeof state.slot);
+    if (!t->planned && (dpt_trainer_sharded(t) || t->mesh.stages > 0)) {
+        state.gather = gather;
+        state.gathers_params = t->mesh.stages > 0;
+        state.owners = t;
+    }
     return state;
 }
 
@@ -47,14 +255,13 @@ out:
     return status;
 }
 
-enum dpt_status dpt_trainer_share_params(struct dpt_trainer *t, enum dpt_status status,
-                                         struct dpt_error *err)
+enum dpt_status dpt_trainer_share_params(struct dpt_trainer *t, const struct dpt_state *whole,
+                                         enum dpt_status status, struct dpt_error *err)
 {
     const struct dpt_group *world = &t->comm->world;
 
     DPT_TRY(dpt_group_agree(world, status, err));
-    DPT_TRY(dpt_group_broadcast(world, 0, t->arenas.params,
-                                (size_t)t->model.graph.arena * sizeof(float), err));
+    DPT_TRY(dpt_trainer_deal(t, whole, false, err));
     DPT_TRY(dpt_trainer_share_targets(t, err));
     DPT_TRY(dpt_group_agree(world, dpt_trainer_refresh(t, err), err));
 out:
@@ -103,5 +310,5 @@ enum dpt_status dpt_trainer_load_params(struct dpt_trainer *t, const char *path,
 
     if (t->comm->world.rank == 0)
         status = load_params(t, dpt_checkpoint_resolve(path, file), any, err);
-    return dpt_trainer_share_params(t, status, err);
+    return dpt_trainer_share_params(t, NULL, status, err); /* it does not train: no stages */
 }

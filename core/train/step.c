@@ -2,6 +2,25 @@
 
 #include "core/train/schedule.h"
 
+void dpt_step_run(int32_t first, int32_t last, int thread, int threads, int32_t *begin,
+                  int32_t *end)
+{
+    const int64_t n = last - first;
+
+    *begin = first + (int32_t)((n * thread + threads - 1) / threads);
+    *end = first + (int32_t)((n * (thread + 1) + threads - 1) / threads);
+}
+
+int32_t dpt_step_group(const struct dpt_trainer *t, int32_t all, int32_t i, int32_t end)
+{
+    int32_t n = 1;
+
+    while (2 * n <= t->team.group && i % (2 * n) == 0 &&
+           (i + 2 * n <= end || (end == all && i + n < all)))
+        n *= 2;
+    return n < end - i ? n : end - i;
+}
+
 void dpt_step_flags(const struct dpt_trainer *t, bool failed, float flags[DPT_FLAGS])
 {
     flags[DPT_FLAG_FAILED] = failed;

@@ -124,11 +124,22 @@ struct dpt_team {
 /* What is equal on all ranks between two steps. Owner: arenas.c. */
 struct dpt_arenas {
     float *params;
+    /* In shards only the floats that this rank owns (gradient_reduction.h) are there: the rest is
+     * address space, which takes no memory. */
     float *slot[DPT_MAX_SLOTS];
     int slots;
     /* The memory of the slots where the ranks of a node have them together; else empty. */
     struct dpt_shared shared;
+    size_t reserved;        /* bytes of such a slot; 0: there are no shards */
+    struct dpt_parts parts; /* [ranks]: for messages with the owners of shards or stages */
+    /* [2][ranks] in shards: where in the whole arena what each rank owns begins, and ends; not in
+     * the ranks' order (dpt_deterministic_slice). */
+    int64_t *owned;
     uint64_t *hashes; /* [ranks], for the replica check */
+    /* In shards: of the weights before the update of this step, if replicas are compared behind it:
+     * all ranks get the owners' weights then. */
+    uint64_t hash;
+    int64_t hashed_step;
 };
 
 /* The gradient of all ranks. Owner: the engine. */
@@ -143,10 +154,24 @@ struct dpt_gradient_reduction {
     float *sum;
 };
 
+/* This rank's place among those that divide the model, and its part of it. Owner: mesh.c. */
+struct dpt_mesh {
+    int stages, stage; /* of the pipeline; stages 0: there is none, and what follows is empty */
+    int32_t *first;    /* [stages + 1]: the first node of each stage, and the end */
+    int64_t *learned, *state; /* [stages + 1]: where its floats begin in the whole arena; the end */
+    struct dpt_graph graph;   /* whose arena has the tensors of this stage alone */
+    struct dpt_comm replicas; /* the ranks of this stage */
+    struct dpt_comm line;     /* those of all stages that have the same micro-batches */
+    struct dpt_comm edges[2]; /* with the stages beside it: see dpt_mesh_edge */
+    int splits;               /* that are open */
+    struct dpt_pipeline *pipeline; /* what goes through the stages (pipeline.h) */
+};
+
 /* What this rank tells the others with the next step. Owner: the loop (run.c). */
 struct dpt_requests {
     enum dpt_status deferred_error; /* a failure of this rank alone; its text is the caller's err */
     bool save;                      /* a checkpoint after that step */
+    bool check;                     /* known on all: the replicas are compared after that step */
     bool signal, clock;             /* to stop after it, and why */
 };
 
@@ -161,6 +186,7 @@ struct dpt_trainer {
     struct dpt_splits data;
     struct dpt_trainer_model model;
     struct dpt_target_scale targets; /* of the model's outputs; with loss mse. Owner: splits.c */
+    struct dpt_mesh mesh;
     struct dpt_team team;
     struct dpt_arenas arenas;
     const struct dpt_engine *engine; /* takes the steps */
@@ -172,8 +198,10 @@ struct dpt_trainer {
      * computed them. Owner: evaluate.c. */
     double *sums;
     float *outputs; /* of one, and room for probabilities: [threads][micro + 1][outputs] */
-    struct dpt_scores scores; /* of the last one; rank 0's */
+    struct dpt_scores scores;        /* of the last one; rank 0's */
+    struct dpt_class_score *classes; /* likewise, [outputs]; NULL: there are none */
     double *confusion;        /* likewise, [outputs][outputs] true by chosen class; NULL: none */
+    struct dpt_called called; /* what the data sets call the classes; borrowed of these */
     bool all_scores;          /* also those that take long: the ROC AUC of more than two classes */
     struct dpt_requests requests;
     struct dpt_progress progress;
@@ -186,6 +214,31 @@ struct dpt_trainer {
     struct dpt_fault fault;      /* only in tests */
     struct dpt_profile *profile; /* NULL: no profile is recorded; borrowed */
 };
+
+/* The model as this rank's arenas have it: all of it, or the tensors of its stage alone. */
+static inline const struct dpt_graph *dpt_trainer_graph(const struct dpt_trainer *t)
+{
+    return t->mesh.stages > 0 ? &t->mesh.graph : &t->model.graph;
+}
+
+/* The ranks that have the same part of the model, and divide the samples. */
+static inline const struct dpt_comm *dpt_trainer_replicas(const struct dpt_trainer *t)
+{
+    return t->mesh.stages > 0 ? &t->mesh.replicas : t->comm;
+}
+
+/* Whether each rank keeps and updates a part of its own (parallel.shard). */
+static inline bool dpt_trainer_sharded(const struct dpt_trainer *t)
+{
+    return t->job->parallel.shard != DPT_SHARD_NONE && dpt_trainer_replicas(t)->world.size > 1 &&
+           t->data.train.present;
+}
+
+/* Whether the ranks take micro-batches in turn, and keep no gradient but a part of their own. */
+static inline bool dpt_trainer_dealt(const struct dpt_trainer *t)
+{
+    return dpt_trainer_sharded(t) && t->job->parallel.shard >= DPT_SHARD_GRADIENTS;
+}
 
 enum dpt_trainer_parts {
     DPT_PART_TRAIN = 1,
@@ -296,7 +349,7 @@ double dpt_trainer_waited(const struct dpt_trainer *t);
  * t->scores. Errors: as dpt_trainer_step. */
 enum dpt_status dpt_trainer_evaluate(struct dpt_trainer *t, struct dpt_split *split,
                                      struct dpt_metric_sums *total, struct dpt_error *err);
-/* The same for an engine whose ranks have the whole model. */
+/* The same for an engine whose ranks have the whole model on the host, or stages of it. */
 enum dpt_status dpt_evaluate_split(struct dpt_trainer *t, struct dpt_split *split,
                                    struct dpt_metric_sums *total, struct dpt_error *err);
 /* Adds what an evaluation of a split found, for a person: a line whose loss has so many digits. */
@@ -307,6 +360,9 @@ void dpt_trainer_tell(const struct dpt_trainer *t, const char *split,
 /* Collective, after dpt_trainer_fetch. Compares the weights and slots of all ranks. Errors: FAILED,
  * naming the ranks that differ. */
 enum dpt_status dpt_trainer_check_replicas(const struct dpt_trainer *t, struct dpt_error *err);
+/* In shards, before an update behind which the replicas are compared: the check is of the weights
+ * as they are now. */
+void dpt_trainer_hash_replica(struct dpt_trainer *t);
 
 /*
  * Collective, after a step whose reduced gradient or loss is not finite and before the next one:
@@ -349,12 +405,32 @@ void dpt_trainer_barrier(const struct dpt_trainer *t, int thread);
 /* The trainer's present state, for a checkpoint. job_text: from dpt_job_signature. */
 struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text);
 
+/* Collective. Gives all ranks rank 0's slots, or, in shards, the owners theirs. Errors: RANK. */
+enum dpt_status dpt_trainer_share_slots(struct dpt_trainer *t, struct dpt_error *err);
+/* In shards, while rank 0 saves a state: what all other ranks do, which send it what they own. Else
+ * nothing. Errors: RANK. */
+enum dpt_status dpt_trainer_give_slots(struct dpt_trainer *t, struct dpt_error *err);
+
+/*
+ * Where ranks have stages, rank 0 reads a checkpoint into arenas of the whole model, which are
+ * there from open to close: `state` gets them in place of its own. On other ranks, and without
+ * stages, both do nothing. Errors: RANK.
+ */
+enum dpt_status dpt_trainer_open_whole(const struct dpt_trainer *t, struct dpt_state *state,
+                                       struct dpt_error *err);
+void dpt_trainer_close_whole(const struct dpt_trainer *t, struct dpt_state *state);
+/* Collective. Gives all ranks their parameters of rank 0's `whole`, and with `slots` their stages'
+ * slots; without stages rank 0's parameters. Errors: RANK. */
+enum dpt_status dpt_trainer_deal(struct dpt_trainer *t, const struct dpt_state *whole, bool slots,
+                                 struct dpt_error *err);
+
 /* Collective. Gives all ranks rank 0's scale of the targets. Errors: MPI. */
 enum dpt_status dpt_trainer_share_targets(struct dpt_trainer *t, struct dpt_error *err);
-/* Collective. Broadcasts rank 0's parameters and scale of the targets, and refreshes what is
- * derived from them. status: whether rank 0 has them. Errors: that status; RANK. */
-enum dpt_status dpt_trainer_share_params(struct dpt_trainer *t, enum dpt_status status,
-                                         struct dpt_error *err);
+/* Collective. Broadcasts rank 0's parameters, with stages those of `whole`, and scale of the
+ * targets, and refreshes what is derived from them. status: whether rank 0 has them. Errors:
+ * that status; RANK. */
+enum dpt_status dpt_trainer_share_params(struct dpt_trainer *t, const struct dpt_state *whole,
+                                         enum dpt_status status, struct dpt_error *err);
 /* Compares the columns of the opened sets with those that a checkpoint's model learned from, where
  * both say them. Errors: BAD_DATA (names the first that differs), RANK. */
 enum dpt_status dpt_trainer_check_columns(const struct dpt_trainer *t,

@@ -38,7 +38,7 @@ enum dpt_status dpt_picture_list_add(struct dpt_picture_list *list, const char *
     return copy != NULL ? add(list, copy, 0, err) : no_memory(list, err);
 }
 
-static bool is_picture_name(const char *name)
+bool dpt_picture_is_name(const char *name)
 {
     static const char ends[] = DPT_PICTURE_ENDS ", ";
     const char *dot = strrchr(name, '.');
@@ -56,7 +56,7 @@ static bool is_picture_name(const char *name)
 static enum dpt_status take_entry(struct dpt_picture_list *list, const FTSENT *e, size_t root,
                                   size_t *before, struct dpt_error *err)
 {
-    const bool picture = e->fts_info == FTS_F && is_picture_name(e->fts_name);
+    const bool picture = e->fts_info == FTS_F && dpt_picture_is_name(e->fts_name);
     const char *path;
 
     if (e->fts_info == FTS_D && e->fts_level == 1)

@@ -36,6 +36,8 @@ struct dpt_picture_list {
     struct dpt_region region;
 };
 
+/* Whether a file's name ends as a picture's. */
+bool dpt_picture_is_name(const char *name);
 /* Errors: IO (a folder that cannot be read), BAD_DATA (no pictures), RANK. */
 enum dpt_status dpt_picture_list_folder(struct dpt_picture_list *list, const char *folder,
                                         struct dpt_error *err);

@@ -115,6 +115,12 @@ static enum dpt_status describe(struct dpt_dataset *set, const struct dpt_datase
         DPT_TRY(dpt_paths_find(spec->paths, set->parts->key, &paths, err));
         DPT_TRY(describe_shards(set, spec, paths, err));
     }
+    set->parts->balanced =
+        spec->paths == &spec->conf->train && spec->conf->class_weights == DPT_CLASSES_BALANCED;
+    if (set->parts->balanced && set->target != DPT_TARGET_CLASS)
+        DPT_TRY(dpt_fail(err, DPT_BAD_JOB,
+                         "data.class_weights: the training samples have targets, not classes that "
+                         "could be balanced"));
     DPT_TRY(dpt_fill_prepare(set, &spec->conf->normalize, err));
 out:
     dpt_paths_release(paths);
@@ -150,10 +156,15 @@ bool dpt_dataset_in_memory(const struct dpt_dataset *set, const struct dpt_data_
            (cache == DPT_CACHE_AUTO && (available < 0 || bytes <= available / 2));
 }
 
+static bool has_weights(const struct dpt_dataset_parts *parts)
+{
+    return parts->n_shards > 0 && parts->shards[0].weights.name != NULL;
+}
+
 /* Whether the samples have weights: also of a set that is only described. */
 static bool is_weighted(const struct dpt_dataset *set)
 {
-    return set->parts->n_shards > 0 && set->parts->shards[0].weights.name != NULL;
+    return set->parts->balanced || has_weights(set->parts);
 }
 
 double dpt_dataset_target_bytes(const struct dpt_dataset *set)
@@ -242,6 +253,32 @@ out:
     return status;
 }
 
+/* Changes the weights so that all classes together count the same, and all samples what they did.
+ */
+static enum dpt_status balance_classes(struct dpt_dataset *set, struct dpt_error *err)
+{
+    float *weights = set->parts->weighed.bytes;
+    double *sum, all = 0;
+    int32_t there = 0;
+
+    if (DPT_ALLOCATE(sum, (size_t)set->target_width, "the classes", err) != DPT_OK)
+        return err->status;
+    for (int64_t i = 0; i < set->samples; i++) {
+        if (!has_weights(set->parts))
+            weights[i] = 1;
+        sum[set->labels[i]] += (double)weights[i];
+    }
+    for (int32_t k = 0; k < set->target_width; k++) {
+        there += sum[k] > 0;
+        all += sum[k];
+    }
+    for (int64_t i = 0; i < set->samples; i++)
+        if (weights[i] > 0)
+            weights[i] = (float)((double)weights[i] * all / (there * sum[set->labels[i]]));
+    dpt_free(sum);
+    return DPT_OK;
+}
+
 static enum dpt_status fill_node(struct dpt_dataset *set, const struct dpt_dataset_spec *spec,
                                  const struct dpt_group *node, struct dpt_error *err)
 {
@@ -270,6 +307,8 @@ static enum dpt_status fill_node(struct dpt_dataset *set, const struct dpt_datas
             most = set->labels[i] > most ? set->labels[i] : most;
         set->target_width = most + 1;
     }
+    if (parts->balanced)
+        DPT_TRY(dpt_group_agree(node, node->rank == 0 ? balance_classes(set, err) : DPT_OK, err));
 out:
     return status;
 }
@@ -388,6 +427,52 @@ enum dpt_status dpt_dataset_check_targets(const struct dpt_dataset *set, int32_t
     return DPT_OK;
 }
 
+/* The labels of a shard that were seen. */
+struct seen {
+    const struct dpt_shard *shard;
+    int64_t classes;
+};
+
+static enum dpt_status see_labels(void *arg, int64_t row, int64_t n, const void *raw,
+                                  struct dpt_error *err)
+{
+    struct seen *seen = arg;
+    const struct dpt_shard *shard = seen->shard;
+
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t label = dpt_field_int(&shard->labels, raw, (size_t)i);
+
+        if (label < 0 || label >= DPT_MOST_CLASSES)
+            return dpt_fail(err, DPT_BAD_DATA, "%s: /%s[%lld] is %lld, no class (0 to %d)",
+                            shard->path, shard->labels.name, (long long)(row + i), (long long)label,
+                            DPT_MOST_CLASSES - 1);
+        seen->classes = label >= seen->classes ? label + 1 : seen->classes;
+    }
+    return DPT_OK;
+}
+
+enum dpt_status dpt_dataset_count_outputs(struct dpt_dataset *set, int64_t *outputs,
+                                          struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_dataset_parts *parts = set->parts;
+    struct seen seen = {0};
+
+    if (set->target == DPT_TARGET_CLASS && parts->named != NULL)
+        seen.classes = (int64_t)parts->named->names.n;
+    for (size_t i = 0; set->target == DPT_TARGET_CLASS && i < parts->n_shards; i++) {
+        struct dpt_shard *shard = &parts->shards[i];
+
+        DPT_TRY(dpt_shard_attach(shard, err));
+        seen.shard = shard;
+        DPT_TRY(dpt_field_scan(&shard->labels, 0, shard->samples, see_labels, &seen, NULL, err));
+        dpt_shard_detach(shard);
+    }
+    *outputs = seen.classes > set->target_width ? seen.classes : set->target_width;
+out:
+    return status;
+}
+
 enum dpt_status dpt_dataset_check_classes(const struct dpt_dataset *set,
                                           const struct dpt_dataset **named, struct dpt_error *err)
 {
@@ -402,6 +487,14 @@ enum dpt_status dpt_dataset_check_classes(const struct dpt_dataset *set,
         *named = set;
 out:
     return status;
+}
+
+const char *const *dpt_dataset_class_names(const struct dpt_dataset *set, size_t *n)
+{
+    const struct dpt_shard *named = set->parts->named;
+
+    *n = named != NULL ? named->names.n : 0;
+    return named != NULL ? named->names.at : NULL;
 }
 
 const char *dpt_dataset_columns(const struct dpt_dataset *set, const char **from)

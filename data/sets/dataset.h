@@ -19,8 +19,12 @@
     X(DPT_CACHE_AUTO, "auto") X(DPT_CACHE_MEMORY, "memory") X(DPT_CACHE_NONE, "none")
 #define DPT_SHUFFLES(X)                                                                            \
     X(DPT_SHUFFLE_FULL, "full") X(DPT_SHUFFLE_BLOCK, "block") X(DPT_SHUFFLE_NONE, "none")
+#define DPT_CLASS_WEIGHTS(X) X(DPT_CLASSES_ALIKE, "none") X(DPT_CLASSES_BALANCED, "balanced")
+enum dpt_class_weights { DPT_CLASS_WEIGHTS(DPT_LIST_NAME) DPT_CLASS_WEIGHTS_COUNT };
 enum dpt_cache { DPT_CACHES(DPT_LIST_NAME) DPT_CACHE_COUNT };
 enum dpt_shuffle { DPT_SHUFFLES(DPT_LIST_NAME) DPT_SHUFFLE_COUNT };
+
+enum { DPT_MOST_CLASSES = 1 << 20 };
 
 struct dpt_normalize {
     struct dpt_reals mean, std; /* one for all channels, or one a channel; empty: 0 and 1 */
@@ -58,8 +62,9 @@ struct dpt_data_conf {
     struct dpt_normalize normalize;
     struct dpt_target_conf targets;
     struct dpt_augment augment;
-    int shuffle; /* enum dpt_shuffle */
-    int cache;   /* enum dpt_cache */
+    int class_weights; /* enum dpt_class_weights; of training samples */
+    int shuffle;       /* enum dpt_shuffle */
+    int cache;         /* enum dpt_cache */
     bool drop_last;
     bool verify; /* checksums, where there are any */
     struct dpt_synthetic synthetic;
@@ -100,6 +105,7 @@ struct dpt_dataset_spec {
     const struct dpt_data_conf *conf;
     const struct dpt_texts *paths; /* which of conf's: train, valid, test */
     bool classes;                  /* the loss wants classes (cross_entropy), else vectors (mse) */
+    bool binary;                   /* and these of numbers from 0 to 1 (binary_cross_entropy) */
     uint64_t seed;                 /* for synthetic data */
     uint64_t part; /* for synthetic data: 0 train, 1 valid, 2 test: other samples, the same rule */
 };
@@ -140,10 +146,18 @@ void dpt_dataset_close(struct dpt_dataset *set);
 enum dpt_status dpt_dataset_check_targets(const struct dpt_dataset *set, int32_t outputs,
                                           struct dpt_error *err);
 
+/* *outputs: how many a model needs for a described set: its classes, which take a look at all
+ * labels, or the targets of a sample. Errors: BAD_DATA (a label that is no class), IO, RANK. */
+enum dpt_status dpt_dataset_count_outputs(struct dpt_dataset *set, int64_t *outputs,
+                                          struct dpt_error *err);
+
 /* Sets of one job must mean the same class by a number. *named: the set that names the most so far,
  * or NULL; in and out. Errors: BAD_DATA (names both files and the first class that differs). */
 enum dpt_status dpt_dataset_check_classes(const struct dpt_dataset *set,
                                           const struct dpt_dataset **named, struct dpt_error *err);
+
+/* What the set calls its classes, *n of them; borrowed; NULL: it does not say. */
+const char *const *dpt_dataset_class_names(const struct dpt_dataset *set, size_t *n);
 
 /* How the table that the samples are from was read, as text (data/tables/columns.h); borrowed;
  * NULL: they are from none, or nobody kept it. *from: the shard that says it; may be NULL. */

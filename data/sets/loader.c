@@ -68,27 +68,26 @@ static void advance(const struct dpt_sampler *s, int64_t *epoch, int64_t *step)
     }
 }
 
-/* The positions [*begin, *end) of an epoch that a rank computes in a step. */
-static void positions(const struct dpt_loader *loader, int64_t step, int64_t *begin, int64_t *end)
-{
-    const struct dpt_sampler *s = &loader->sampler;
-    const int32_t count = dpt_sampler_count(s, step);
-    int32_t first, last;
-
-    dpt_sampler_partition(s, step, loader->rank, loader->ranks, &first, &last);
-    *begin = (int64_t)first * s->micro;
-    *end = (int64_t)last * s->micro;
-    *end = step * s->global + (*end < count ? *end : count);
-    *begin = step * s->global + (*begin < count ? *begin : count);
-}
-
+/* Reads what the rank computes in a step, run by run. */
 static void fill_entry(struct dpt_loader *loader, struct entry *entry)
 {
-    int64_t begin, end;
+    const struct dpt_sampler *s = &loader->sampler;
+    const int64_t count = dpt_sampler_count(s, entry->step), start = entry->step * s->global;
+    int32_t first, last, n;
 
-    positions(loader, entry->step, &begin, &end);
-    entry->samples = (int32_t)(end - begin);
-    dpt_sampler_samples(&loader->sampler, entry->epoch, begin, end - begin, entry->index);
+    dpt_sampler_partition(s, entry->step, loader->rank, loader->ranks, &first, &last);
+    entry->samples = 0;
+    for (int32_t k = 0; k < last - first; k += n) {
+        const int64_t begin = (int64_t)dpt_sampler_nth(s, loader->ranks, first, k) * s->micro;
+        int64_t end;
+
+        n = s->deal > 0 && s->deal < last - first - k ? s->deal : last - first - k;
+        end = begin + (int64_t)n * s->micro;
+        end = end < count ? end : count;
+        dpt_sampler_samples(s, entry->epoch, start + begin, end - begin,
+                            entry->index + entry->samples);
+        entry->samples += (int32_t)(end - begin);
+    }
     entry->status =
         dpt_reader_read(loader->reader, entry->index, entry->samples, entry->bytes, &entry->err);
 }
@@ -146,7 +145,8 @@ static enum dpt_status open_stream(struct dpt_loader *loader, struct dpt_error *
     enum dpt_status status = DPT_OK;
     const struct dpt_sampler *s = &loader->sampler;
     const int64_t batches = ((int64_t)s->global + s->micro - 1) / s->micro;
-    const int64_t most = (batches + loader->ranks - 1) / loader->ranks * s->micro;
+    const int64_t deal = s->deal > 0 ? s->deal : 1, turn = deal * loader->ranks;
+    const int64_t most = (batches + turn - 1) / turn * deal * s->micro;
     const size_t samples = (size_t)(most < s->global ? most : s->global);
 
     loader->ahead = dpt_loader_ahead((double)samples * (double)loader->set->stride);
@@ -405,7 +405,9 @@ static const uint8_t *find_rows(const struct dpt_loader *loader, const struct dp
 
     if (loader->streaming) {
         const struct entry *entry = &loader->ring[view->entry];
-        const int64_t at = begin - (int64_t)view->first * s->micro;
+        const int64_t at =
+            (int64_t)dpt_sampler_place(s, loader->ranks, view->first, micro_batch) * s->micro +
+            first;
 
         memcpy(sample + first, entry->index + at, (size_t)(last - first) * sizeof *sample);
         return entry->bytes + (size_t)at * loader->set->stride;

@@ -17,6 +17,7 @@ struct dpt_dataset_parts {
     const struct dpt_shard *table; /* the first that was made of a table's columns; NULL: none */
     bool synthetic;
     bool verify;                                /* checksums, where there are any */
+    bool balanced;                              /* each class counts as much as the others */
     struct dpt_shared images, targets, weighed; /* bytes NULL: not opened; weighed: the samples'
                                                    weights */
     float *scale, *shift;    /* [c]: a number x of the file becomes x * scale + shift */

@@ -60,7 +60,7 @@ static enum dpt_status no_match(const char *key, const char *pattern, struct dpt
 
     return dpt_fail(err, DPT_BAD_JOB,
                     "%s: no file matches '%s'%s%s%s; `dptrain convert FORMAT IN... --output %.*s` "
-                    "makes such files (FORMAT: idx of MNIST's, csv, images, ...)",
+                    "makes such files (FORMAT: idx of MNIST's, csv, pictures, ...)",
                     key, pattern, told ? " (in the folder " : "", told ? folder : "",
                     told ? ")" : "", star != NULL ? (int)(star - pattern) : 6,
                     star != NULL ? pattern : "PREFIX");

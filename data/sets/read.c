@@ -135,6 +135,14 @@ static void take_targets(struct reading *r, const struct dpt_shard *shard, int64
                  isnan(out[bad]) ? "NaN" : "an infinite value");
         return;
     }
+    for (int64_t i = 0; r->spec->binary && i < rows * width; i++)
+        if (out[i] < 0 || out[i] > 1) {
+            dpt_fail(&r->complaint, DPT_BAD_DATA,
+                     "%s: /%s[%lld] holds %g: loss binary_cross_entropy wants labels that are 0 or "
+                     "1, or between; loss mse takes any numbers",
+                     shard->path, shard->labels.name, (long long)row + i / width, (double)out[i]);
+            return;
+        }
     for (int64_t i = 0; r->spec->classes && i < rows; i++) {
         double sum = 0, least = 0;
 
@@ -147,7 +155,9 @@ static void take_targets(struct reading *r, const struct dpt_shard *shard, int64
         dpt_fail(&r->complaint, DPT_BAD_DATA,
                  "%s: /%s[%lld] is no distribution over %lld classes: %s", shard->path,
                  shard->labels.name, (long long)row + i, (long long)width,
-                 least < 0 ? "a probability is negative" : "the sum is not 1");
+                 least < 0 ? "a probability is negative"
+                           : "the sum is not 1; several labels at once have loss "
+                             "binary_cross_entropy");
         return;
     }
 }

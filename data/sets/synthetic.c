@@ -176,7 +176,7 @@ static void fill_regression(struct dpt_dataset *set, const struct dpt_dataset_sp
 
             for (size_t j = 0; j < n; j++)
                 sum += (double)w[j] * (double)x[j];
-            y[k] = (float)sum;
+            y[k] = spec->binary ? sum > 0 : (float)sum;
         }
     }
 }

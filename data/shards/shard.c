@@ -118,8 +118,9 @@ out:
     return status;
 }
 
-/* What the labels are, given what the loss wants. */
-static enum dpt_status read_target(struct dpt_shard *shard, bool classes, struct dpt_error *err)
+/* What the labels are, given what the loss wants, if a model is to learn from them. */
+static enum dpt_status read_target(struct dpt_shard *shard, bool classes, bool learned,
+                                   struct dpt_error *err)
 {
     const struct dpt_field *field = &shard->labels;
     const struct dpt_h5_info *info = &field->info;
@@ -139,10 +140,10 @@ static enum dpt_status read_target(struct dpt_shard *shard, bool classes, struct
         return dpt_fail(err, DPT_BAD_DATA,
                         "%s: /%s is %s of %s, not [N] integers or [N, K] float32", shard->path,
                         field->name, text, info->type_text);
-    if (classes && !whole && info->n_dims == 1)
+    if (classes && !whole && width == 1 && (learned || info->n_dims == 1))
         return dpt_fail(err, DPT_BAD_DATA,
-                        "%s: /%s is %s of %s: loss cross_entropy wants [N] integers or [N, K] "
-                        "class probabilities",
+                        "%s: /%s is %s of %s, numbers to predict: `loss: mse` learns them; "
+                        "cross_entropy wants [N] integers, or [N, K] class probabilities",
                         shard->path, field->name, text, info->type_text);
     if (info->dims[0] != shard->samples)
         return dpt_fail(err, DPT_BAD_DATA, "%s: /%s has %lld samples, /%s has %lld", shard->path,
@@ -337,7 +338,7 @@ enum dpt_status dpt_shard_open(struct dpt_shard *shard, const char *path, bool c
         DPT_TRY(find_field(file, shard->path, "labels", "y", &shard->labels, err));
     DPT_TRY(read_shape(file, shard, err));
     if (shard->labels.name != NULL) {
-        DPT_TRY(read_target(shard, classes, err));
+        DPT_TRY(read_target(shard, classes, need_labels, err));
         DPT_TRY(read_class_names(&shard->names, file, shard->labels.name, err));
     }
     DPT_TRY(read_table(file, shard, err));

@@ -8,13 +8,7 @@
 #include "core/base/memory.h"
 #include "data/shards/shard.h"
 
-enum {
-    LOOK_SAMPLES = 8192,
-    LOOK_RUNS = 64,
-    RUN_BYTES = 1 << 20,
-    LOOK_BYTES = 1 << 28,
-    MOST_CLASSES = 1 << 20
-};
+enum { LOOK_SAMPLES = 8192, LOOK_RUNS = 64, RUN_BYTES = 1 << 20, LOOK_BYTES = 1 << 28 };
 
 /* Sums about a first value, so that a large mean does not swallow the differences. */
 struct sums {
@@ -54,11 +48,11 @@ static enum dpt_status count_class(struct scan *scan, const struct dpt_shard *sh
     enum dpt_status status = DPT_OK;
     struct dpt_shard_statistics *s = scan->statistics;
 
-    if (label < 0 || label >= MOST_CLASSES)
+    if (label < 0 || label >= DPT_MOST_CLASSES)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
                          "%s: /%s[%" PRId64 "] is %" PRId64 ", no class (0 to %d); targets of a "
                          "regression are stored as float32",
-                         shard->path, shard->labels.name, row, label, MOST_CLASSES - 1));
+                         shard->path, shard->labels.name, row, label, DPT_MOST_CLASSES - 1));
     DPT_GROW(s->counts, &scan->classes_room, (size_t)label + 1, "the classes", err);
     for (; s->classes <= label; s->classes++)
         s->counts[s->classes] = 0;
@@ -80,6 +74,8 @@ static void take_targets(struct scan *scan, const float *targets, int64_t rows)
             sum += x;
             if (x < 0)
                 scan->statistics->probabilities = false;
+            if (x != 0 && x != 1)
+                scan->statistics->binary = false;
         }
         if (width < 2 || fabs(sum - 1) > 1e-3)
             scan->statistics->probabilities = false;
@@ -186,6 +182,7 @@ static enum dpt_status begin(struct scan *scan, const struct dpt_shard *first,
     s->u8 = dpt_shard_u8(first);
     s->width = scan->whole ? 0 : first->target_width;
     s->probabilities = !scan->whole;
+    s->binary = s->width > 1;
     DPT_TRY(DPT_ALLOCATE(scan->channels, s->shape.c, "the channels", err));
     DPT_TRY(DPT_ALLOCATE(s->mean, s->shape.c, "the channels", err));
     DPT_TRY(DPT_ALLOCATE(s->std, s->shape.c, "the channels", err));

@@ -1,4 +1,5 @@
 /* What the columns of a CSV file become: numbers, categories, names of rows. */
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -51,6 +52,27 @@ out:
     return status;
 }
 
+/* What stands between groups of digits can be nothing else. Commas may stand between columns, too:
+ * such numbers are in quotes. */
+static enum dpt_status check_thousands(const struct dpt_columns *c, struct dpt_error *err)
+{
+    const char mark = c->thousands, decimal = (char)(c->decimal == 0 ? '.' : c->decimal);
+
+    if (mark == 0)
+        return DPT_OK;
+    if (isalnum((unsigned char)mark) || mark == '+' || mark == '-')
+        return dpt_fail(err, DPT_USAGE, "--thousands %c: is part of a number itself", mark);
+    if (mark == decimal)
+        return dpt_fail(err, DPT_USAGE,
+                        "--thousands %c: is the decimal mark, too; --decimal %c says another", mark,
+                        mark == ',' ? '.' : ',');
+    if (mark == c->delimiter)
+        return dpt_fail(err, DPT_USAGE,
+                        "--thousands %s: stands between columns, too; --delimiter says another",
+                        mark == '\t' ? "tab" : (const char[]){mark, '\0'});
+    return DPT_OK;
+}
+
 enum dpt_status dpt_csv_columns_begin(struct dpt_source *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -64,6 +86,7 @@ enum dpt_status dpt_csv_columns_begin(struct dpt_source *s, struct dpt_error *er
     }
     DPT_TRY(take_mark(s, DPT_SOURCE_DELIMITER, "--delimiter", &columns->delimiter, err));
     DPT_TRY(take_mark(s, DPT_SOURCE_DECIMAL, "--decimal", &columns->decimal, err));
+    DPT_TRY(take_mark(s, DPT_SOURCE_THOUSANDS, "--thousands", &columns->thousands, err));
     if (columns->delimiter == ',')
         columns->delimiter = 0;
     if (columns->decimal == '.')
@@ -75,6 +98,7 @@ enum dpt_status dpt_csv_columns_begin(struct dpt_source *s, struct dpt_error *er
         DPT_TRY(dpt_fail(err, DPT_USAGE,
                          "the decimal mark and what stands between columns are one character; "
                          "--delimiter ';' or tab says the other"));
+    DPT_TRY(check_thousands(columns, err));
     DPT_TRY(take_missing(s, err));
 out:
     return status;
@@ -106,8 +130,9 @@ enum dpt_status dpt_csv_columns_list(struct dpt_source *s, struct dpt_error *err
     struct dpt_csv_table *t = &state->table;
     struct dpt_columns *columns = &state->columns;
     static const enum dpt_source_option said[] = {
-        DPT_SOURCE_DELIMITER, DPT_SOURCE_DECIMAL, DPT_SOURCE_MISSING, DPT_SOURCE_IMPUTE,
-        DPT_SOURCE_DROP,      DPT_SOURCE_COLUMNS, DPT_SOURCE_ID,      DPT_SOURCE_CATEGORIES};
+        DPT_SOURCE_DELIMITER, DPT_SOURCE_DECIMAL, DPT_SOURCE_THOUSANDS,
+        DPT_SOURCE_MISSING,   DPT_SOURCE_IMPUTE,  DPT_SOURCE_DROP,
+        DPT_SOURCE_COLUMNS,   DPT_SOURCE_ID,      DPT_SOURCE_CATEGORIES};
     size_t n = 0;
 
     if (!state->known)

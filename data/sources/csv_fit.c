@@ -190,7 +190,7 @@ static void tell(const struct dpt_source *s, struct dpt_str *told)
         if (i == t->columns)
             break;
         dpt_str_printf(told, "column %zu", i + 1);
-        if (t->names != NULL)
+        if (t->names != NULL && t->names[i][0] != '\0')
             dpt_str_printf(told, " (%s)", dpt_csv_shown(t->names[i], shown));
         dpt_str_printf(told, ": ");
         here.role = t->role[i];

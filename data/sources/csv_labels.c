@@ -108,9 +108,11 @@ static enum dpt_status scan_label(struct dpt_csv_state *state, size_t column, st
         DPT_TRY(dpt_csv_no_number(state, column, kind, err));
     }
     if (labels->first_number != NULL && labels->first_word != NULL)
-        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
-                         "%s is a number, but %s is none; --classes takes all as names of classes",
-                         labels->first_number, labels->first_word));
+        DPT_TRY(
+            dpt_fail(err, DPT_BAD_DATA,
+                     "%s is a number, but %s is none%s; --classes takes all as names of classes",
+                     labels->first_number, labels->first_word,
+                     kind == DPT_CSV_TEXT ? dpt_csv_other_marks(state, cell->text) : ""));
 out:
     return status;
 }
@@ -168,6 +170,12 @@ static void warn_of_classes(const struct dpt_source *s)
 
     if (s->spec->log == NULL || s->info.truth != DPT_TRUTH_CLASS || labels->given || rows < FEW)
         return;
+    if (classes == 1)
+        dpt_log_warn(
+            s->spec->log,
+            "%s: all %s rows are of one class, so there is nothing to learn: --label names "
+            "another column",
+            s->paths[0], dpt_group_digits(all, rows));
     if ((int64_t)classes > rows / 2 || (numbers && classes > FEW && (int64_t)classes > rows / 10))
         dpt_log_warn(
             s->spec->log,

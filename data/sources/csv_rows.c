@@ -27,18 +27,39 @@ char *dpt_csv_place(struct dpt_csv_state *state, size_t column)
                              dpt_csv_shown(dpt_csv_cell_at(state, column)->text, shown));
 }
 
+const char *dpt_csv_other_marks(const struct dpt_csv_state *state, const char *text)
+{
+    const struct dpt_csv_spec *spec = &state->table.spec;
+    const bool point = spec->decimal == 0, groups = spec->thousands != 0;
+    double value;
+
+    if (point && !groups && dpt_csv_number_in(text, '.', ',', &value) == DPT_CSV_NUMBER)
+        return dpt_csv_number_in(text, ',', 0, &value) == DPT_CSV_NUMBER
+                   ? "; --decimal , or --thousands , reads it as one"
+                   : "; --thousands , reads it as one";
+    if (point && dpt_csv_number_in(text, ',', 0, &value) == DPT_CSV_NUMBER)
+        return "; --decimal , reads it as one";
+    if (!groups && dpt_csv_number_in(text, ',', '.', &value) == DPT_CSV_NUMBER)
+        return point ? "; --decimal , --thousands . reads it as one"
+                     : "; --thousands . reads it as one";
+    return "";
+}
+
 /* What would make a column of words one of numbers, or none. */
 static const char *cure(const struct dpt_csv_state *state, size_t column)
 {
     const char *text = dpt_csv_cell_at(state, column)->text;
-    double value;
+    const char *marks = dpt_csv_other_marks(state, text);
+    const char thousands = state->table.spec.thousands;
 
+    if (thousands != 0 && strchr(text, thousands) != NULL)
+        return "; what --thousands says stands between groups of three digits";
     if (state->table.hint[0] != '\0')
         return state->table.hint;
     if (state->row == 0 && state->table.names == NULL)
         return "; are these the names of the columns (--header yes)?";
-    if (state->table.spec.decimal == 0 && dpt_csv_number_in(text, ',', &value) == DPT_CSV_NUMBER)
-        return "; --decimal , reads it as one";
+    if (marks[0] != '\0')
+        return marks;
     if (!state->known && state->table.role[column] == DPT_COLUMN_NUMBER)
         return "; --categories takes a column of words, --id names of rows, --drop leaves it out";
     return "";

@@ -73,6 +73,8 @@ static inline bool dpt_csv_is_missing(const struct dpt_csv_state *state,
 enum dpt_status dpt_csv_refuse(const struct dpt_csv_state *state, size_t column,
                                struct dpt_error *err, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
+/* Which --decimal and --thousands would make a number of the text, behind messages; or "". */
+const char *dpt_csv_other_marks(const struct dpt_csv_state *state, const char *text);
 /* Fails for a cell that had to be a number and is none. */
 enum dpt_status dpt_csv_no_number(const struct dpt_csv_state *state, size_t column,
                                   enum dpt_csv_kind kind, struct dpt_error *err);

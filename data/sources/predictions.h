@@ -3,13 +3,14 @@
  *
  * .csv: a line a sample, below the names of the columns: what it is called (a name of its table's,
  * its file, else its number from 0), what was right where that is known, then its class and the
- * probability of it, or the values. Numbers are the shortest that read back as the same float32.
+ * probability of it, or the values, or of several labels the probability of each. Numbers are the
+ * shortest that read back as the same float32.
  *
  * .npy: float32 [N, K], the probabilities, or the values.
  *
  * .h5:
- *   /logits, /probabilities  float32 [N, K]   (cross_entropy)
- *   /labels                  int32 [N]        the class of the largest logit
+ *   /logits, /probabilities  float32 [N, K]   (cross_entropy, binary_cross_entropy)
+ *   /labels                  int32 [N]        the class of the largest logit (cross_entropy)
  *   /predictions             float32 [N, K]   (mse, in the place of the three)
  *   /targets                 int32 [N] or float32 [N, K]: what was right, where it is known
  *   /loss                    float32 [N], likewise
@@ -28,6 +29,7 @@ struct dpt_predictions_format {
     int64_t samples;
     int32_t outputs;
     bool classes; /* of a cross_entropy model */
+    bool labels;  /* of a binary_cross_entropy model: a probability for each output */
     enum dpt_truth truth;
     size_t name_bytes; /* of the longest name; 0: none */
     const char *checkpoint, *job, *version;
@@ -35,7 +37,7 @@ struct dpt_predictions_format {
     const char *const *class_names; /* [n_classes], or NULL */
     size_t n_classes;
     const char *id;                 /* what the names are: "file"; NULL: there are none */
-    const char *const *value_names; /* [outputs] of what is no class; or NULL */
+    const char *const *value_names; /* [outputs] of what is no class: a label, a number; or NULL */
 };
 
 /* Adds the next samples; a pointer is NULL where the format says that there is no such data set. */

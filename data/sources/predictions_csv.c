@@ -37,7 +37,7 @@ static void put_value_name(struct dpt_str *out, const struct dpt_predictions_for
 
     dpt_str_printf(&name, "%s%s", before,
                    f->value_names != NULL ? f->value_names[k]
-                   : before[0] == '\0'    ? "value"
+                   : before[0] == '\0'    ? f->labels ? "probability" : "value"
                                           : "");
     if (f->value_names == NULL && f->outputs > 1)
         dpt_str_printf(&name, "%s%d", before[0] == '\0' ? "_" : "", k + 1);
@@ -103,7 +103,7 @@ static enum dpt_status add(struct dpt_predictions *p, const struct dpt_predictio
             put_class(out, f, rows->labels[i]);
             put_values(out, rows->probabilities + row + rows->labels[i], 1);
         } else {
-            put_values(out, rows->values + row, f->outputs);
+            put_values(out, (f->labels ? rows->probabilities : rows->values) + row, f->outputs);
         }
         dpt_str_add(out, "\n", 1);
     }

@@ -45,9 +45,11 @@ static void list_sets(struct dpt_predictions *p)
     const struct dpt_predictions_format *f = &p->format;
     struct dpt_skeleton_set *sets = ((struct state *)p->state)->sets;
 
-    add_set(p, VALUES, f->classes ? "logits" : "predictions", H5T_IEEE_F32LE, f->outputs);
-    if (f->classes) {
+    add_set(p, VALUES, f->classes || f->labels ? "logits" : "predictions", H5T_IEEE_F32LE,
+            f->outputs);
+    if (f->classes || f->labels)
         add_set(p, PROBABILITIES, "probabilities", H5T_IEEE_F32LE, f->outputs);
+    if (f->classes) {
         add_set(p, LABELS, "labels", H5T_STD_I32LE, 0);
         if (f->class_names != NULL && names_fit(f)) {
             sets[LABELS].classes = f->class_names;

@@ -24,7 +24,7 @@ static enum dpt_status add(struct dpt_predictions *p, const struct dpt_predictio
     const struct state *state = p->state;
     const size_t row = (size_t)p->format.outputs * sizeof(float);
 
-    return dpt_predictions_put(p, p->format.classes ? rows->probabilities : rows->values,
+    return dpt_predictions_put(p, rows->probabilities != NULL ? rows->probabilities : rows->values,
                                (size_t)rows->count * row,
                                (int64_t)(state->length + (size_t)p->done * row), err);
 }

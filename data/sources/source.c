@@ -10,6 +10,7 @@
 #include "core/base/memory.h"
 #include "core/base/str.h"
 #include "data/pictures/picture.h"
+#include "data/pictures/picture_list.h"
 #include "data/sets/parts.h"
 #include "data/sources/source_type.h"
 
@@ -128,6 +129,9 @@ static enum dpt_status format_of(const char *path, const struct dpt_source_forma
     if (!S_ISREG(info.st_mode))
         return dpt_fail(err, DPT_BAD_DATA, "%s: is no regular file and no folder", path);
     n = read_head(path, head);
+    *format = &dpt_source_pictures; /* also one that cannot be read, which is told with others */
+    if (dpt_picture_is_name(path) && (n == 0 || dpt_source_csv.is(head, n)))
+        return DPT_OK;
     if (n == 0)
         return dpt_fail(err, DPT_BAD_DATA, "%s: is empty, or cannot be read", path);
     for (size_t i = FORMATS; i-- > 0;) { /* text, which may be anything, behind npy */
@@ -340,6 +344,11 @@ enum dpt_status dpt_source_fill(const struct dpt_source *s, int64_t sample, floa
     dpt_fill_sample(&s->layout, stored, input);
 out:
     return status;
+}
+
+enum dpt_status dpt_source_tell_bad(const struct dpt_source *s, struct dpt_error *err)
+{
+    return s->format->tell_bad != NULL ? s->format->tell_bad(s, err) : err->status;
 }
 
 int32_t dpt_source_class(const struct dpt_source *s, int64_t sample)

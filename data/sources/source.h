@@ -30,6 +30,8 @@
     X(U8, "--u8", NULL, "csv: store uint8; all features are whole numbers from 0 to 255")          \
     X(DELIMITER, "--delimiter", "C|tab", "csv: what stands between columns (default: a comma)")    \
     X(DECIMAL, "--decimal", "C", "csv: the decimal mark of numbers (default: a point)")            \
+    X(THOUSANDS, "--thousands", "C",                                                               \
+      "csv: what stands between groups of digits, as in 1,234.5 (default: nothing)")               \
     X(MISSING, "--missing", "TEXT,...",                                                            \
       "csv: cells that hold no value, as NA,?, beside empty ones; --impute fills them")            \
     X(IMPUTE, "--impute", "HOW",                                                                   \
@@ -44,7 +46,8 @@
     X(SIZE, "--size", "HxW", "pictures: make all of this size; else they must have one")           \
     X(GREY, "--grey", NULL, "pictures: one channel, also of those in colour")                      \
     X(FIT, "--fit", "HOW",                                                                         \
-      "pictures: of another shape than --size: stretch (default), crop, or pad with black")        \
+      "pictures: of another shape than --size: stretch (default), crop, or pad with black; kept "  \
+      "with the shards for predict")                                                               \
     X(SKIP_BAD, "--skip-bad", NULL,                                                                \
       "pictures: leave out those that cannot be read, and list them at the end")                   \
     X(LIKE, "--like", "SHARD",                                                                     \
@@ -93,6 +96,9 @@ struct dpt_source_format {
     /* May be NULL: takes from the samples of part 0, or where `part` is NULL from all, what reading
      * needs of them, and says what was done (info.columns, info.told). To become shards only. */
     enum dpt_status (*fit)(struct dpt_source *source, const uint8_t *part, struct dpt_error *err);
+    /* May be NULL: one sample cannot be read, as err says: logs all of which that is true, and
+     * gives the error of that one, or of all. By one thread. */
+    enum dpt_status (*tell_bad)(const struct dpt_source *source, struct dpt_error *err);
 };
 
 /* h5, idx, cifar10, csv, npy, pictures; ends with NULL. */
@@ -107,15 +113,20 @@ enum dpt_status dpt_source_format_find(const char *what, const char *name, bool 
 /* What the job's own data tell about the samples that the model was trained on. Zero: nothing is
  * known. */
 struct dpt_source_model {
-    bool known; /* their shape, and whether they are stored as bytes */
+    bool known; /* their shape */
+    bool seen;  /* and whether they are stored as bytes, which only they themselves tell */
     bool u8;
     struct dpt_shape shape;
     const char *const *classes; /* names of the classes, or NULL */
     size_t n_classes;
-    const char *classes_of; /* the file that has them */
-    bool targets;           /* what they are labelled with is no class */
-    const char *columns;    /* how their table was read (data/tables/columns.h), or NULL */
-    const char *columns_of; /* the file that says it */
+    const char *classes_of;    /* the file that has them */
+    bool targets;              /* what they are labelled with is no class */
+    const char *columns;       /* how their table was read (data/tables/columns.h), or NULL */
+    const char *columns_of;    /* the file that says it */
+    const char *const *labels; /* names of the label columns of their table, [n_labels], or NULL */
+    size_t n_labels;
+    const char *fit;    /* what was done to the sides of pictures: --fit; NULL: not known */
+    const char *fit_of; /* likewise */
 };
 
 /* How samples that become shards are divided at random: n shares, for training, maybe validation,
@@ -157,8 +168,8 @@ enum dpt_status dpt_source_model_find(struct dpt_source_model *model,
                                       const struct dpt_data_conf *conf, bool classes,
                                       struct dpt_region *region, struct dpt_error *err);
 
-/* Takes what a checkpoint of the model says of the columns, which counts more than what the data
- * say, and names of classes where the data have none. Errors: BAD_DATA, RANK. */
+/* Takes what a checkpoint of the model says of the columns, or of pictures, which counts more than
+ * what the data say, and names of classes where the data have none. Errors: BAD_DATA, RANK. */
 enum dpt_status dpt_source_model_columns(struct dpt_source_model *model, const char *columns,
                                          const char *from, struct dpt_region *region,
                                          struct dpt_error *err);
@@ -180,7 +191,8 @@ struct dpt_source_info {
     int64_t classes;
     const char *const *class_names; /* [classes], or NULL */
     const char *columns;            /* the text that shards keep of their columns, or NULL */
-    const char *told;               /* what was done to each column, a line each, or NULL */
+    const char *told; /* what was done to each column or which pictures were left out, a line each,
+                       * or NULL */
 };
 
 /*
@@ -200,6 +212,9 @@ enum dpt_status dpt_source_fetch(struct dpt_source *source, int64_t first, int64
  * picture, a value that is not finite), RANK. */
 enum dpt_status dpt_source_fill(const struct dpt_source *source, int64_t sample, float *input,
                                 struct dpt_error *err);
+/* After a sample could not be read, as err says: logs all others of which that is true, and leaves
+ * in err what is to be said of them all. On one rank, by one thread. */
+enum dpt_status dpt_source_tell_bad(const struct dpt_source *source, struct dpt_error *err);
 /* Its truth: a class, or `width` targets. */
 int32_t dpt_source_class(const struct dpt_source *source, int64_t sample);
 const float *dpt_source_target(const struct dpt_source *source, int64_t sample);

@@ -51,6 +51,7 @@ static enum dpt_status open_table(struct dpt_source *s, const char *label, struc
         .header = option[DPT_SOURCE_HEADER],
         .delimiter = state->columns.delimiter,
         .decimal = state->columns.decimal,
+        .thousands = state->columns.thousands,
         .known = state->known ? &state->columns : NULL,
         .stop = s->spec->stop,
     };
@@ -356,8 +357,9 @@ const struct dpt_source_format dpt_source_csv = {
     .options = 1u << DPT_SOURCE_LIKE | 1u << DPT_SOURCE_LABEL | 1u << DPT_SOURCE_HEADER |
                1u << DPT_SOURCE_CLASSES | 1u << DPT_SOURCE_REGRESSION | 1u << DPT_SOURCE_SHAPE |
                1u << DPT_SOURCE_U8 | 1u << DPT_SOURCE_DELIMITER | 1u << DPT_SOURCE_DECIMAL |
-               1u << DPT_SOURCE_MISSING | 1u << DPT_SOURCE_IMPUTE | 1u << DPT_SOURCE_DROP |
-               1u << DPT_SOURCE_COLUMNS | 1u << DPT_SOURCE_ID | 1u << DPT_SOURCE_CATEGORIES,
+               1u << DPT_SOURCE_THOUSANDS | 1u << DPT_SOURCE_MISSING | 1u << DPT_SOURCE_IMPUTE |
+               1u << DPT_SOURCE_DROP | 1u << DPT_SOURCE_COLUMNS | 1u << DPT_SOURCE_ID |
+               1u << DPT_SOURCE_CATEGORIES,
     .is = is,
     .state = sizeof(struct dpt_csv_state),
     .open = open_source,

@@ -25,24 +25,53 @@ static enum dpt_status keep_names(const struct dpt_shard *shard, struct dpt_sour
     return DPT_OK;
 }
 
+/* Takes the text of a shard, or checkpoint. *parsed: out; release it in any case. */
+static enum dpt_status take_text(struct dpt_source_model *model, const char *text, const char *from,
+                                 struct dpt_columns *parsed, struct dpt_region *region,
+                                 struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(dpt_columns_parse(parsed, text, from, err));
+    if (parsed->n > 0) {
+        const char **labels = dpt_region_alloc(region, parsed->n * sizeof *labels);
+
+        model->columns = dpt_region_strdup(region, text);
+        model->columns_of = dpt_region_strdup(region, from);
+        model->labels = labels;
+        model->n_labels = 0;
+        for (size_t i = 0; labels != NULL && i < parsed->n; i++)
+            if (parsed->at[i].role == DPT_COLUMN_LABEL)
+                labels[model->n_labels++] = dpt_region_strdup(region, parsed->at[i].name);
+    }
+    if (parsed->fit != NULL) {
+        model->fit = dpt_region_strdup(region, parsed->fit);
+        model->fit_of = dpt_region_strdup(region, from);
+    }
+    if (region->failed)
+        DPT_TRY(dpt_fail_memory(err, "the columns", (double)strlen(text)));
+out:
+    return status;
+}
+
 enum dpt_status dpt_source_model_of(struct dpt_source_model *model, const char *path, bool classes,
                                     struct dpt_region *region, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    struct dpt_columns parsed = {0};
     struct dpt_shard shard = {0};
 
     *model = (struct dpt_source_model){0};
     DPT_TRY(dpt_shard_open(&shard, path, classes, false, err));
-    model->known = true;
+    model->known = model->seen = true;
     model->u8 = shard.images.info.type == DPT_H5_U8;
     model->shape = shard.shape;
     model->targets = shard.labels.name != NULL && !dpt_shard_whole(&shard);
-    if (shard.columns != NULL) {
-        model->columns = dpt_region_strdup(region, shard.columns);
-        model->columns_of = dpt_region_strdup(region, shard.path);
-    }
+    if (shard.columns != NULL)
+        DPT_TRY(take_text(model, shard.columns, shard.path, &parsed, region, err));
     DPT_TRY(keep_names(&shard, model, region, err));
 out:
+    dpt_columns_release(&parsed);
     dpt_shard_close(&shard);
     return status;
 }
@@ -54,9 +83,7 @@ enum dpt_status dpt_source_model_columns(struct dpt_source_model *model, const c
     enum dpt_status status = DPT_OK;
     struct dpt_columns parsed = {0};
 
-    DPT_TRY(dpt_columns_parse(&parsed, columns, from, err));
-    model->columns = dpt_region_strdup(region, columns);
-    model->columns_of = dpt_region_strdup(region, from);
+    DPT_TRY(take_text(model, columns, from, &parsed, region, err));
     for (size_t i = 0; i < parsed.n && model->n_classes == 0; i++) {
         const struct dpt_column *label = &parsed.at[i];
         const char **names;
@@ -89,7 +116,7 @@ static enum dpt_status look(struct dpt_source_model *model, const struct dpt_dat
 
     if (paths->n == 1 && strcmp(paths->at[0], "synthetic") == 0) {
         if (dpt_dataset_describe(&set, &spec, &ignored) == DPT_OK) {
-            model->known = true;
+            model->known = model->seen = true;
             model->u8 = set.u8;
             model->shape = set.shape;
             dpt_dataset_close(&set);
@@ -124,6 +151,12 @@ enum dpt_status dpt_source_model_find(struct dpt_source_model *model,
         if (model->columns == NULL) {
             model->columns = found.columns;
             model->columns_of = found.columns_of;
+            model->labels = found.labels;
+            model->n_labels = found.n_labels;
+        }
+        if (model->fit == NULL) {
+            model->fit = found.fit;
+            model->fit_of = found.fit_of;
         }
         model->classes = found.classes;
         model->n_classes = found.n_classes;

@@ -9,41 +9,13 @@
 
 #include "core/base/rng.h"
 #include "core/base/str.h"
-#include "data/pictures/picture.h"
-#include "data/pictures/picture_list.h"
-#include "data/sources/source_type.h"
-
-struct state {
-    struct dpt_picture_list list;
-    int32_t *classes;                 /* [list.classes.n]: the class of each sub-folder */
-    struct dpt_picture_format layout; /* height, channels 0: not known yet */
-    struct dpt_str told;              /* which pictures were left out */
-};
-
-static enum dpt_status take_fit(struct dpt_source *s, struct dpt_error *err)
-{
-    static const char *const names[] = {DPT_PICTURE_FITS(DPT_LIST_WORD)};
-    struct dpt_picture_format *layout = &((struct state *)s->state)->layout;
-    const char *text = s->spec->option[DPT_SOURCE_FIT];
-    size_t fit;
-
-    if (text == NULL)
-        return DPT_OK;
-    fit = dpt_find(text, names, DPT_PICTURE_FIT_COUNT);
-    if (fit == DPT_PICTURE_FIT_COUNT)
-        return dpt_fail(err, DPT_USAGE, "--fit %s: stretch, crop or pad", text);
-    if (layout->height == 0)
-        return dpt_fail(err, DPT_USAGE,
-                        "--fit %s: to which size? --size HxW, or --like SHARD, says it", text);
-    layout->fit = (enum dpt_picture_fit)fit;
-    return DPT_OK;
-}
+#include "data/sources/pictures_state.h"
 
 /* --- to become shards ------------------------------------------------------------------------- */
 
 static enum dpt_status take_size(struct dpt_source *s, struct dpt_error *err)
 {
-    struct dpt_picture_format *layout = &((struct state *)s->state)->layout;
+    struct dpt_picture_format *layout = &((struct dpt_pictures *)s->state)->layout;
     const char *text = s->spec->option[DPT_SOURCE_SIZE];
     int end = 0;
 
@@ -59,7 +31,7 @@ static enum dpt_status take_size(struct dpt_source *s, struct dpt_error *err)
 /* Stores them in an order drawn by --shuffle. */
 static enum dpt_status shuffle(struct dpt_source *s, struct dpt_error *err)
 {
-    struct dpt_picture_list *list = &((struct state *)s->state)->list;
+    struct dpt_picture_list *list = &((struct dpt_pictures *)s->state)->list;
     const char *text = s->spec->option[DPT_SOURCE_SHUFFLE];
     struct dpt_picture_entry *drawn;
     uint64_t seed;
@@ -85,7 +57,7 @@ static enum dpt_status shuffle(struct dpt_source *s, struct dpt_error *err)
 static enum dpt_status take_like(struct dpt_source *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_picture_format *layout = &((struct state *)s->state)->layout;
+    struct dpt_picture_format *layout = &((struct dpt_pictures *)s->state)->layout;
     const char *path = s->spec->option[DPT_SOURCE_LIKE];
     const struct dpt_shape *shape = &s->like.shape;
     char text[40];
@@ -112,7 +84,7 @@ out:
 /* Each picture needs a class, and each class a picture. */
 static enum dpt_status check_list(const struct dpt_source *s, struct dpt_error *err)
 {
-    const struct dpt_picture_list *list = &((struct state *)s->state)->list;
+    const struct dpt_picture_list *list = &((struct dpt_pictures *)s->state)->list;
     const char *folder = s->paths[0];
 
     if (list->classes.n == 0)
@@ -141,7 +113,7 @@ static enum dpt_status check_list(const struct dpt_source *s, struct dpt_error *
 static enum dpt_status number_classes(struct dpt_source *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct state *state = s->state;
+    struct dpt_pictures *state = s->state;
     const struct dpt_picture_list *list = &state->list;
     const bool like = s->like.n_classes > 0;
     const char *const *names = like ? s->like.classes : list->class_names;
@@ -169,69 +141,11 @@ out:
     return status;
 }
 
-/* One picture cannot be read, as err says: are there others? All are told at once. */
-static enum dpt_status tell_bad(const struct dpt_source *s, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    struct dpt_picture_list *list = &((struct state *)s->state)->list;
-    struct dpt_str bad = {0};
-    struct dpt_error found = *err;
-    size_t n;
-
-    DPT_TRY(dpt_picture_list_check(list, false, s->spec->log, s->spec->stop, &bad, &n, err));
-    for (char *line = bad.failed || n < 2 ? NULL : bad.text, *end; line != NULL && *line != '\0';
-         line = end + 1) {
-        end = strchr(line, '\n');
-        *end = '\0';
-        dpt_fail(&found, DPT_BAD_DATA, "%s", line);
-        dpt_log_error(s->spec->log, &found);
-    }
-    if (n > 1)
-        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
-                         "%zu of %zu pictures cannot be read; --skip-bad leaves them out", n,
-                         list->n));
-    *err = found;
-    status = DPT_BAD_DATA;
-out:
-    dpt_str_release(&bad);
-    return status;
-}
-
-/* --skip-bad. */
-static enum dpt_status skip_bad(struct dpt_source *s, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    struct state *state = s->state;
-    struct dpt_picture_list *list = &state->list;
-    const size_t all = list->n;
-    bool *any = NULL;
-    size_t n;
-
-    if (s->spec->option[DPT_SOURCE_SKIP_BAD] == NULL)
-        return DPT_OK;
-    DPT_TRY(dpt_picture_list_check(list, true, s->spec->log, s->spec->stop, &state->told, &n, err));
-    DPT_TRY(DPT_ALLOCATE(any, list->classes.n + 1, "the classes", err));
-    for (size_t i = 0; i < list->n; i++)
-        any[list->entries[i].class + 1] = true;
-    for (size_t k = 0; k < list->classes.n; k++)
-        if (!any[k + 1])
-            DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s/%s: none of its pictures can be read",
-                             s->paths[0], list->class_names[k]));
-    if (n > 0)
-        dpt_str_printf(&state->told, "%zu of %zu pictures left out\n", n, all);
-    if (state->told.failed)
-        DPT_TRY(dpt_fail_memory(err, "the list of bad pictures", (double)n));
-    s->info.told = state->told.text;
-out:
-    dpt_free(any);
-    return status;
-}
-
 /* Finds the size and colour that were not given: one size for all, colour where any has it. */
 static enum dpt_status find_form(struct dpt_source *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct state *state = s->state;
+    struct dpt_pictures *state = s->state;
     struct dpt_picture_format *layout = &state->layout;
     const bool size = layout->height == 0, colour = layout->channels == 0;
     struct dpt_picture one = {0};
@@ -243,7 +157,7 @@ static enum dpt_status find_form(struct dpt_source *s, struct dpt_error *err)
         if (s->spec->stop != NULL && *s->spec->stop != 0)
             DPT_TRY(dpt_fail(err, DPT_STOPPED, "stopped; nothing was written"));
         status = dpt_picture_read(&one, path, true, err);
-        DPT_TRY(status == DPT_BAD_DATA ? tell_bad(s, err) : status);
+        DPT_TRY(status == DPT_BAD_DATA ? dpt_pictures_tell_bad(s, err) : status);
         if (colour && one.channels > layout->channels)
             layout->channels = one.channels;
         if (size && i == 0) {
@@ -268,7 +182,7 @@ out:
 static enum dpt_status open_to_convert(struct dpt_source *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct state *state = s->state;
+    struct dpt_pictures *state = s->state;
 
     if (s->n_paths != 1)
         DPT_TRY(
@@ -276,9 +190,9 @@ static enum dpt_status open_to_convert(struct dpt_source *s, struct dpt_error *e
     DPT_TRY(take_size(s, err));
     state->layout.channels = s->spec->option[DPT_SOURCE_GREY] != NULL ? 1 : 0;
     DPT_TRY(take_like(s, err));
-    DPT_TRY(take_fit(s, err));
+    DPT_TRY(dpt_pictures_fit(s, err));
     DPT_TRY(dpt_picture_list_folder(&state->list, s->paths[0], err));
-    DPT_TRY(skip_bad(s, err));
+    DPT_TRY(dpt_pictures_skip_bad(s, err));
     DPT_TRY(shuffle(s, err));
     DPT_TRY(number_classes(s, err));
     DPT_TRY(check_list(s, err));
@@ -317,7 +231,7 @@ static int32_t class_of(const struct dpt_source *s, const struct dpt_picture_lis
 static enum dpt_status find_truth(struct dpt_source *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct state *state = s->state;
+    struct dpt_pictures *state = s->state;
     const struct dpt_picture_list *list = &state->list;
 
     for (size_t i = 0; i < list->n; i++)
@@ -345,25 +259,28 @@ out:
 static enum dpt_status tell_scaling(const struct dpt_source *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct state *state = s->state;
+    const struct dpt_pictures *state = s->state;
     const struct dpt_picture_format *layout = &state->layout;
     struct dpt_picture p = {0};
 
-    DPT_TRY(dpt_picture_read(&p, state->list.entries[0].path, true, err));
+    status = dpt_picture_read(&p, state->list.entries[0].path, true, err);
+    DPT_TRY(status == DPT_BAD_DATA && s->rank == 0 ? dpt_pictures_tell_bad(s, err) : status);
     if (p.width != layout->width || p.height != layout->height || p.channels != layout->channels)
-        dpt_log_info(
-            s->spec->log,
-            "%s is %d wide and %d high%s: made %d wide and %d high%s, as the model takes it",
-            state->list.entries[0].name, p.width, p.height,
-            p.channels == layout->channels ? ""
-            : p.channels == 1              ? ", in grey"
-                                           : ", in colour",
-            layout->width, layout->height,
-            p.channels == layout->channels ? ""
-            : layout->channels == 1        ? ", in grey"
-                                           : ", in colour");
+        dpt_log_info(s->spec->log,
+                     "%s is %d wide and %d high%s: %s %d wide and %d high%s, as the model takes it",
+                     state->list.entries[0].name, p.width, p.height,
+                     p.channels == layout->channels ? ""
+                     : p.channels == 1              ? ", in grey"
+                                                    : ", in colour",
+                     layout->fit == DPT_PICTURE_CROP  ? "cropped to"
+                     : layout->fit == DPT_PICTURE_PAD ? "padded to"
+                                                      : "made",
+                     layout->width, layout->height,
+                     p.channels == layout->channels ? ""
+                     : layout->channels == 1        ? ", in grey"
+                                                    : ", in colour");
     dpt_picture_list_log(&state->list, s->spec->log);
-    if (s->spec->model.known && !s->spec->model.u8)
+    if (s->spec->model.seen && !s->spec->model.u8)
         dpt_log_warn(s->spec->log,
                      "the job's training data are float32, not bytes; pictures are divided by 255, "
                      "which may not be what was done to those");
@@ -374,7 +291,7 @@ out:
 static enum dpt_status open_to_predict(struct dpt_source *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct state *state = s->state;
+    struct dpt_pictures *state = s->state;
     const struct dpt_shape *shape = s->spec->shape != NULL ? s->spec->shape : &s->spec->model.shape;
     struct stat info;
     char text[40];
@@ -391,13 +308,14 @@ static enum dpt_status open_to_predict(struct dpt_source *s, struct dpt_error *e
     state->layout = (struct dpt_picture_format){shape->c, shape->h, shape->w,
                                                 s->spec->option[DPT_SOURCE_INVERT] != NULL,
                                                 DPT_PICTURE_STRETCH};
-    DPT_TRY(take_fit(s, err));
+    DPT_TRY(dpt_pictures_fit(s, err));
     for (size_t i = 0; i < s->n_paths; i++) {
         if (stat(s->paths[i], &info) == 0 && S_ISDIR(info.st_mode))
             DPT_TRY(dpt_picture_list_folder(&state->list, s->paths[i], err));
         else
             DPT_TRY(dpt_picture_list_add(&state->list, s->paths[i], err));
     }
+    DPT_TRY(dpt_pictures_skip_bad(s, err));
     s->layout.shape = *shape;
     DPT_TRY(find_truth(s, err));
     DPT_TRY(tell_scaling(s, err));
@@ -408,7 +326,7 @@ out:
 static enum dpt_status open_source(struct dpt_source *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct state *state = s->state;
+    const struct dpt_pictures *state = s->state;
 
     s->n_parts = 1;
     DPT_TRY((s->spec->convert ? open_to_convert : open_to_predict)(s, err));
@@ -420,7 +338,7 @@ out:
 
 static void close_source(void *arg)
 {
-    struct state *state = arg;
+    struct dpt_pictures *state = arg;
 
     dpt_picture_list_release(&state->list);
     dpt_str_release(&state->told);
@@ -430,7 +348,7 @@ static void close_source(void *arg)
 static enum dpt_status read_rows(struct dpt_source *s, const struct dpt_source_rows *rows,
                                  struct dpt_error *err)
 {
-    const struct state *state = s->state;
+    const struct dpt_pictures *state = s->state;
 
     (void)err;
     for (int64_t i = 0; rows->classes != NULL && i < rows->n; i++)
@@ -442,11 +360,11 @@ static enum dpt_status render(const struct dpt_source *s, int64_t sample, uint8_
                               struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct state *state = s->state;
+    const struct dpt_pictures *state = s->state;
     struct dpt_picture picture = {0};
 
     status = dpt_picture_read(&picture, state->list.entries[sample].path, false, err);
-    DPT_TRY(status == DPT_BAD_DATA && s->spec->convert ? tell_bad(s, err) : status);
+    DPT_TRY(status == DPT_BAD_DATA && s->spec->convert ? dpt_pictures_tell_bad(s, err) : status);
     DPT_TRY(dpt_picture_shape(&picture, &state->layout, stored, err));
 out:
     dpt_picture_release(&picture);
@@ -455,7 +373,7 @@ out:
 
 static const char *name(const struct dpt_source *s, int64_t sample)
 {
-    return ((const struct state *)s->state)->list.entries[sample].name;
+    return ((const struct dpt_pictures *)s->state)->list.entries[sample].name;
 }
 
 const struct dpt_source_format dpt_source_pictures = {
@@ -468,17 +386,19 @@ const struct dpt_source_format dpt_source_pictures = {
         "are grey, in the order of their names. The sub-folders' names, sorted (numbers by "
         "their value), are the classes, an attribute of /labels. Transparent is white; JPEG and "
         "TIFF "
-        "are turned upright as they say; --size stretches, unless --fit says otherwise. All "
+        "are turned upright as they say; --size stretches, unless --fit says otherwise, which is "
+        "kept for predict and --like. All "
         "pictures that cannot be read are told, or left out by --skip-bad. A test set goes with "
         "--like TRAINSHARD, so that its classes have the same numbers.",
     .options = 1u << DPT_SOURCE_SIZE | 1u << DPT_SOURCE_GREY | 1u << DPT_SOURCE_LIKE |
                1u << DPT_SOURCE_SHUFFLE | 1u << DPT_SOURCE_INVERT | 1u << DPT_SOURCE_FIT |
                1u << DPT_SOURCE_SKIP_BAD,
     .is = dpt_picture_is,
-    .state = sizeof(struct state),
+    .state = sizeof(struct dpt_pictures),
     .open = open_source,
     .close = close_source,
     .read = read_rows,
     .render = render,
     .sample_name = name,
+    .tell_bad = dpt_pictures_tell_bad,
 };

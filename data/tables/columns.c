@@ -61,8 +61,14 @@ static bool take_file(struct dpt_columns *c, const struct dpt_csv_cell *cells,
         c->delimiter = *value;
     else if (strcmp(key, "decimal") == 0 && strlen(value) == 1)
         c->decimal = *value;
+    else if (strcmp(key, "thousands") == 0 && strlen(value) == 1)
+        c->thousands = *value;
+    else if (strcmp(key, "fit") == 0)
+        c->fit = dpt_region_strdup(&c->region, value);
     else
         return false;
+    if (c->region.failed)
+        *status = dpt_fail_memory(err, what, (double)strlen(value));
     return true;
 }
 
@@ -175,15 +181,17 @@ static void put_row(struct dpt_str *out, size_t number, const char *name, const 
 
 void dpt_columns_write(const struct dpt_columns *c, struct dpt_str *out)
 {
-    const char *const marks[] = {"delimiter", "decimal"};
-    const char values[] = {c->delimiter, c->decimal};
+    const char *const marks[] = {"delimiter", "decimal", "thousands"};
+    const char values[] = {c->delimiter, c->decimal, c->thousands};
 
     dpt_str_add(out, heading, strlen(heading));
-    for (size_t i = 0; i < 2; i++)
+    for (size_t i = 0; i < sizeof values; i++)
         if (values[i] != 0)
             put_row(out, 0, marks[i], "file", NULL, (const char[]){values[i], '\0'});
     for (size_t i = 0; i < c->n_missing; i++)
         put_row(out, 0, "missing", "file", NULL, c->missing[i]);
+    if (c->fit != NULL)
+        put_row(out, 0, "fit", "file", NULL, c->fit);
     for (size_t i = 0; i < c->n; i++) {
         const struct dpt_column *column = &c->at[i];
         const char *role = roles[column->role];

@@ -1,8 +1,10 @@
 /*
- * columns: what became of the columns of a table, so that another table can be read alike.
+ * columns: what became of the columns of a table, so that another table can be read alike; and of
+ * pictures what was done to their sides.
  *
- * Shards that were made of CSV files with a header keep it as the text of their data set /columns,
- * and checkpoints of models that learned from them likewise. The text is CSV itself:
+ * Shards that were made of CSV files with a header, or of pictures with --fit, keep it as the text
+ * of their data set /columns, and checkpoints of models that learned from them likewise. The text
+ * is CSV itself:
  *
  *     column,name,role,fill,value
  *     0,delimiter,file,,;
@@ -15,11 +17,12 @@
  *     5,quality,label,,bad
  *     5,quality,label,,good
  *
- * Column 0 says how the file was written, where it is not as most are: `delimiter`, `decimal`, and
- * each spelling of a missing value. All others are the file's, in its order, each in as many rows
- * as it has values: the categories of a column that became as many numbers, 0 or 1, or the names of
- * the classes, in the order of their numbers. `fill`: the number that stands for a missing one. The
- * inputs of a model are the columns `number` and `category`, in this order.
+ * Column 0 says how the file was written, where it is not as most are: `delimiter`, `decimal`,
+ * `thousands`, and each spelling of a missing value; of pictures, which have no other columns,
+ * `fit`. All others are the file's, in its order, each in as many rows as it has values: the
+ * categories of a column that became as many numbers, 0 or 1, or the names of the classes, in the
+ * order of their numbers. `fill`: the number that stands for a missing one. The inputs of a model
+ * are the columns `number` and `category`, in this order.
  */
 #ifndef DPT_DATA_COLUMNS_H
 #define DPT_DATA_COLUMNS_H
@@ -49,8 +52,10 @@ struct dpt_columns {
     struct dpt_column *at;
     size_t n, room;
     char delimiter, decimal; /* 0: a comma, a point */
+    char thousands;          /* between groups of digits; 0: nothing */
     const char **missing;    /* [n_missing] cells that hold no value, beside empty ones */
     size_t n_missing, missing_room;
+    const char *fit; /* of pictures, in the region; NULL: not said */
     struct dpt_region region;
 };
 

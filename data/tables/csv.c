@@ -321,22 +321,45 @@ enum dpt_csv_kind dpt_csv_number(const char *text, double *value)
     return DPT_CSV_TEXT;
 }
 
-enum dpt_csv_kind dpt_csv_number_in(const char *text, char decimal, double *value)
+/* Whether separators stand where they must: 1,234,567.5 or 12,34,567. */
+static bool is_grouped(const char *p, char thousands)
+{
+    static const char digits[] = "0123456789";
+    size_t n;
+
+    p += *p == '+' || *p == '-';
+    n = strspn(p, digits);
+    if (n < 1 || n > 3)
+        return false;
+    for (p += n; *p == thousands; p += n) {
+        n = strspn(++p, digits);
+        if (n != 3 && (n != 2 || p[n] != thousands))
+            return false;
+    }
+    return strchr(p, thousands) == NULL;
+}
+
+enum dpt_csv_kind dpt_csv_number_in(const char *text, char decimal, char thousands, double *value)
 {
     enum { LONGEST = 512 };
-    char point[LONGEST];
+    const bool grouped = thousands != 0 && strchr(text, thousands) != NULL;
+    char plain[LONGEST];
     enum dpt_csv_kind kind;
+    size_t n = 0;
 
-    if (decimal == '.')
+    if (decimal == '.' && !grouped)
         return dpt_csv_number(text, value);
-    if (strlen(text) >= LONGEST || strchr(text, '.') != NULL) {
+    if (strlen(text) >= LONGEST || (grouped && !is_grouped(text, thousands)) ||
+        (decimal != '.' && thousands != '.' && strchr(text, '.') != NULL)) {
         kind = dpt_csv_number(text, value); /* what else it may be */
         *value = 0;
         return kind == DPT_CSV_NUMBER || kind == DPT_CSV_NOT_FINITE ? DPT_CSV_TEXT : kind;
     }
-    for (size_t i = 0; i == 0 || text[i - 1] != '\0'; i++)
-        point[i] = (char)(text[i] == decimal ? '.' : text[i]);
-    return dpt_csv_number(point, value);
+    for (const char *p = text; *p != '\0'; p++)
+        if (!grouped || *p != thousands)
+            plain[n++] = (char)(*p == decimal ? '.' : *p);
+    plain[n] = '\0';
+    return dpt_csv_number(plain, value);
 }
 
 void dpt_csv_put(struct dpt_str *out, const char *text)

@@ -69,8 +69,10 @@ enum dpt_csv_kind { DPT_CSV_NUMBER, DPT_CSV_NOT_FINITE, DPT_CSV_MISSING, DPT_CSV
  * None, ?. *value is 0 but for NUMBER.
  */
 enum dpt_csv_kind dpt_csv_number(const char *text, double *value);
-/* Likewise, with `decimal` in the place of the point; then a point is none. */
-enum dpt_csv_kind dpt_csv_number_in(const char *text, char decimal, double *value);
+/* Likewise, with `decimal` in the place of the point; then a point is none. thousands: what may
+ * stand between groups of digits in front of it, the last of three, those before of two (as in
+ * India) or three; 0: nothing. Both differ. */
+enum dpt_csv_kind dpt_csv_number_in(const char *text, char decimal, char thousands, double *value);
 
 /* Adds a cell, in quotes where it would be read as another without. */
 void dpt_csv_put(struct dpt_str *out, const char *text);

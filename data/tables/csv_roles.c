@@ -52,9 +52,10 @@ static enum dpt_status unknown_column(const struct dpt_csv_table *t, enum dpt_co
     struct dpt_str list = {0};
     char shown[DPT_CSV_SHOWN];
     const char *near;
+    long number;
 
     dpt_csv_shown(item, shown);
-    if (t->names == NULL)
+    if (t->names == NULL || whole_number(item, strlen(item), &number))
         return dpt_fail(err, DPT_USAGE,
                         "%s %s: is no column: there are %zu, 1 to %zu or, from the last, -1 to "
                         "-%zu%s",
@@ -63,9 +64,9 @@ static enum dpt_status unknown_column(const struct dpt_csv_table *t, enum dpt_co
     near = dpt_nearest(item, (const char *const *)t->names, t->columns);
     if (near == NULL) /* of a name that holds a comma, item is a part */
         near = dpt_nearest(t->spec.asked[role], (const char *const *)t->names, t->columns);
-    dpt_fail(err, DPT_USAGE, "%s %s: no such column%s%s%s; %s has: %s%s", option, shown,
+    dpt_fail(err, DPT_USAGE, "%s %s: no such column%s%s%s %s has: %s%s", option, shown,
              near != NULL ? ", did you mean '" : "", near != NULL ? near : "",
-             near != NULL ? "'" : "", t->spec.inputs[0], list.text != NULL ? list.text : "",
+             near != NULL ? "'?" : ";", t->spec.inputs[0], list.text != NULL ? list.text : "",
              t->hint);
     dpt_str_release(&list);
     return err->status;
@@ -243,7 +244,7 @@ static void add_quoted(struct dpt_str *list, const char *name)
 {
     char shown[DPT_CSV_SHOWN];
 
-    if (list->length < 300)
+    if (list->length < 120)
         dpt_str_printf(list, "%s'%s'", list->length > 0 ? ", " : "", dpt_csv_shown(name, shown));
     else if (strcmp(list->text + list->length - 3, "…") != 0)
         dpt_str_printf(list, ", …");

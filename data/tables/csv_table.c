@@ -100,7 +100,7 @@ static enum dpt_status find_hint(struct dpt_csv_table *t, const struct dpt_csv *
         const char mark = others[i].mark;
         size_t n = 0;
 
-        for (size_t k = 0; mark != decimal && k < csv->n_cells; k++)
+        for (size_t k = 0; mark != decimal && mark != t->spec.thousands && k < csv->n_cells; k++)
             for (const char *at = csv->cells[k].text; !csv->cells[k].quoted && *at != '\0'; at++)
                 n += *at == mark;
         if (n <= most)

@@ -25,6 +25,7 @@ struct dpt_csv_spec {
     const char *asked[DPT_COLUMN_ROLE_COUNT];
     const char *header;                /* --header: auto, yes, no; NULL: auto */
     char delimiter, decimal;           /* 0: a comma, a point */
+    char thousands;                    /* 0: none */
     const struct dpt_columns *known;   /* the columns are to be these, found by name; or NULL */
     const volatile sig_atomic_t *stop; /* as in struct dpt_input */
 };
@@ -60,12 +61,16 @@ enum dpt_status dpt_csv_table_next(struct dpt_csv_table *table, bool *more, stru
 /* The next row is the first again. */
 void dpt_csv_table_rewind(struct dpt_csv_table *table);
 
-/* What a cell holds, as dpt_csv_number, with the table's decimal mark. */
+/* What a cell holds, as dpt_csv_number, with the table's marks. */
 static inline enum dpt_csv_kind dpt_csv_table_number(const struct dpt_csv_table *table,
                                                      const char *text, double *value)
 {
-    return table->spec.decimal == 0 ? dpt_csv_number(text, value)
-                                    : dpt_csv_number_in(text, table->spec.decimal, value);
+    const struct dpt_csv_spec *spec = &table->spec;
+
+    return spec->decimal == 0 && spec->thousands == 0
+               ? dpt_csv_number(text, value)
+               : dpt_csv_number_in(text, (char)(spec->decimal == 0 ? '.' : spec->decimal),
+                                   spec->thousands, value);
 }
 
 /* "iris.csv:5: column 3 (petal_length)" of a cell of the row, for messages; returns buf. */

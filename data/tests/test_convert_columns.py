@@ -89,6 +89,22 @@ def test_a_file_that_pandas_wrote(tmp_path):
         assert np.allclose(got["labels"].ravel(), golden["target"], rtol=1e-7) and got["id"] == golden["names"]
 
 
+@pytest.mark.parametrize("rows, options, kept", [
+    ('a,b\n"1,234.5",7\n"-12,345,678",6\n12,"1,000"\n', ["--thousands", ","], "0,thousands,file,,\",\"\n"),
+    ("a;b\n1.234,5;7\n-12.345.678;6\n12;1.000\n", ["--thousands", ".", "--decimal", ",", "--delimiter", ";"],
+     "0,delimiter,file,,;\n0,decimal,file,,\",\"\n0,thousands,file,,.\n"),
+    ("a\tb\n1 234,5\t7\n-12 345 678\t6\n12\t1 000\n", ["--thousands", " ", "--decimal", ",", "--delimiter", "tab"], None),
+])
+def test_separators_of_thousands(tmp_path, rows, options, kept):
+    good("csv", text(tmp_path, rows), "--output", tmp_path / "o", "--regression", *options)
+    found = table(tmp_path / "o")
+    assert found["images"][:, 0].tolist() == [1234.5, -12345678, 12] and found["labels"].ravel().tolist() == [7, 6, 1000]
+    assert kept is None or found["columns"] == "column,name,role,fill,value\n" + kept + "1,a,number,,\n2,b,label,,\n"
+    # Another file is read alike.
+    good("csv", text(tmp_path, rows, "u.csv"), "--output", tmp_path / "p", "--like", tmp_path / "o-00000-of-00001.h5")
+    assert (tmp_path / "p-00000-of-00001.h5").read_bytes() == (tmp_path / "o-00000-of-00001.h5").read_bytes()
+
+
 def test_decimal_commas_in_quotes(tmp_path):
     path = text(tmp_path, '"a","b","c"\n"1,5","-2",0\n"0,25","7,125",1\n')
     good("csv", path, "--output", tmp_path / "o", "--decimal", ",")
@@ -131,7 +147,7 @@ def test_columns_are_chosen(tmp_path):
     for options, said in ((["--drop", "e"], ["--drop e: no such column", "a, b, c, d"]), (["--drop", "d", "--label", "d"], "--label, too"),
                           (["--id", "a,b"], "one column"), (["--drop", "a,b,c"], "none is left"), (["--drop", "a,a"], "twice"),
                           (["--decimal", "tab"], "one character"), (["--delimiter", "ab"], "one character"), (["--impute", "mode"], "median, mean"),
-                          (["--columns", "A"], "did you mean")):
+                          (["--columns", "A"], "no such column, did you mean 'a'? "), (["--drop", "a,0"], "--drop 0: is no column: there are 4, 1 to 4")):
         bad(USAGE, said, tmp_path, *tab[:2], "--delimiter", "tab", *options)
     path = text(tmp_path, 'a,"b, c",d,"e, ""f""","g\nh"\n1,2,3,4,0\n5,6,7,8,1\n', "names.csv")
     for options, want in ((["--drop", "b, c"], [[1, 3, 4], [5, 7, 8]]), (["--drop", '"b, c",a'], [[3, 4], [7, 8]]),
@@ -156,6 +172,16 @@ def test_columns_are_chosen(tmp_path):
         bad(BAD_DATA, ["is not a number", f"--delimiter {option}"], tmp_path, "csv", text(tmp_path, f"a{mark}b,c{mark}d\n1{mark}2,3{mark}4\n"))
         bad(BAD_DATA, ["behind a closing quote", f"--delimiter {option}"], tmp_path, "csv", text(tmp_path, f'"a"{mark}"b"\n1{mark}2\n'))
     bad(BAD_DATA, ["commas", "--delimiter ,"], tmp_path, "csv", text(tmp_path, "a,b\n1,2\n"), "--delimiter", ";")
+    for options, said in ((["--thousands", "."], "--thousands .: is the decimal mark, too; --decimal , says another"),
+                          (["--thousands", ";", "--delimiter", ";"], "--thousands ;: stands between columns, too"),
+                          (["--thousands", "3"], "is part of a number"), (["--thousands", ",."], "one character is needed")):
+        bad(USAGE, said, tmp_path, "csv", text(tmp_path, "a;b\n1;2\n"), *options)
+    for value, options, said in (("1,234", [], "--decimal , or --thousands , reads it as one"), ("1,234.5", [], "--thousands , reads it as one"),
+                                 ("1.234,5", [], "--decimal , --thousands . reads it"), ("1.234,5", ["--decimal", ","], "--thousands . reads it"),
+                                 ("1,5", ["--thousands", ","], "stands between groups of three digits")):
+        bad(BAD_DATA, [f"'{value}' is not a number", said], tmp_path, "csv", text(tmp_path, f"a;b\n{value};2\n"), "--delimiter", ";", *options)
+    bad(BAD_DATA, ["'7' is a number, but", "'1,234.5' is none; --thousands , reads it as one; --classes takes"], tmp_path, "csv",
+        text(tmp_path, 'a,b\n1,7\n2,"1,234.5"\n'))
     bad(BAD_DATA, ["'1,5' is not a number", "--decimal , reads it"], tmp_path, "csv", text(tmp_path, "a;b\n1,5;2\n"), "--delimiter", ";")
     bad(BAD_DATA, ["'1.000' is not a number"], tmp_path, "csv", text(tmp_path, "a;b\n1.000;2\n"), "--delimiter", ";", "--decimal", ",")
     bad(BAD_DATA, ["'red' is not a number", "--categories"], tmp_path, "csv", text(tmp_path, "a,b\n1,2\nred,0\n"))
@@ -260,6 +286,8 @@ def test_warnings_say_what_to_do(tmp_path):
     assert "column 3 (price), has 30 classes in 30 rows: --regression takes its numbers as targets" in said
     assert warned("csv", tmp_path / "t.csv", "--output", tmp_path / "o", "--drop", "1", "--regression") == ""
     ages = "".join(f"{i % 7},{18 + i * i % 61}\n" for i in range(200))
+    same = "".join(f"{i},yes\n" for i in range(40))
+    assert "all 40 rows are of one class" in warned("csv", text(tmp_path, "x,y\n" + same, "same.csv"), "--output", tmp_path / "o")
     assert "has 31 classes in 200 rows: --regression" in warned("csv", text(tmp_path, f"x,age\n{ages}"), "--output", tmp_path / "o")
     assert "'Unnamed: 0'" in warned("csv", text(tmp_path, f"Unnamed: 0,x,price\n{rows}"), "--output", tmp_path / "o")
     rows = "".join(f"{i * 7 % 30},{i / 7},row{i},{i % 2}\n" for i in range(30))  # as after train_test_split

@@ -256,28 +256,52 @@ static void kinds_of_cells(void **state)
     }
 }
 
-/* Another decimal mark takes the point's place, and a point is none then. */
+/* Another decimal mark takes the point's place, and a point is none then; what stands between
+ * groups of digits is left out where it stands there. */
 static void decimal_marks(void **state)
 {
     static const struct {
         const char *text;
         enum dpt_csv_kind kind;
         double value;
+        char decimal, thousands;
     } cases[] = {
-        {"1,5", DPT_CSV_NUMBER, 1.5},   {"-,25e1", DPT_CSV_NUMBER, -2.5},
-        {"7", DPT_CSV_NUMBER, 7},       {"1.5", DPT_CSV_TEXT, 0},
-        {"1.000,5", DPT_CSV_TEXT, 0},   {"NA", DPT_CSV_MISSING, 0},
-        {"inf", DPT_CSV_NOT_FINITE, 0}, {"1,2,3", DPT_CSV_TEXT, 0},
-        {"", DPT_CSV_MISSING, 0},
+        {"1,5", DPT_CSV_NUMBER, 1.5, ',', 0},
+        {"-,25e1", DPT_CSV_NUMBER, -2.5, ',', 0},
+        {"7", DPT_CSV_NUMBER, 7, ',', 0},
+        {"1.5", DPT_CSV_TEXT, 0, ',', 0},
+        {"1.000,5", DPT_CSV_TEXT, 0, ',', 0},
+        {"NA", DPT_CSV_MISSING, 0, ',', 0},
+        {"inf", DPT_CSV_NOT_FINITE, 0, ',', 0},
+        {"1,2,3", DPT_CSV_TEXT, 0, ',', 0},
+        {"", DPT_CSV_MISSING, 0, ',', 0},
+        {"1.000,5", DPT_CSV_NUMBER, 1000.5, ',', '.'},
+        {"-1.234.567", DPT_CSV_NUMBER, -1234567, ',', '.'},
+        {"1.5", DPT_CSV_TEXT, 0, ',', '.'},
+        {"1,234.5", DPT_CSV_NUMBER, 1234.5, '.', ','},
+        {"+12,34,567e-3", DPT_CSV_NUMBER, 1234.567, '.', ','},
+        {"1234.5", DPT_CSV_NUMBER, 1234.5, '.', ','},
+        {"1 234 567,25", DPT_CSV_NUMBER, 1234567.25, ',', ' '},
+        {"1,5", DPT_CSV_TEXT, 0, '.', ','},
+        {"1,2345", DPT_CSV_TEXT, 0, '.', ','},
+        {"1234,567", DPT_CSV_TEXT, 0, '.', ','},
+        {"123,45", DPT_CSV_TEXT, 0, '.', ','},
+        {",123", DPT_CSV_TEXT, 0, '.', ','},
+        {"1,,234", DPT_CSV_TEXT, 0, '.', ','},
+        {"1.234,567", DPT_CSV_TEXT, 0, '.', ','},
+        {"1,234,", DPT_CSV_TEXT, 0, '.', ','},
+        {"N/A", DPT_CSV_MISSING, 0, '.', ','},
+        {"nan", DPT_CSV_NOT_FINITE, 0, '.', '\''},
     };
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         double value;
 
-        if (dpt_csv_number_in(cases[i].text, ',', &value) != cases[i].kind ||
+        if (dpt_csv_number_in(cases[i].text, cases[i].decimal, cases[i].thousands, &value) !=
+                cases[i].kind ||
             value != cases[i].value)
-            fail_msg("'%s' is %g", cases[i].text, value);
+            fail_msg("'%s' with %c is %g", cases[i].text, cases[i].decimal, value);
     }
 }
 

@@ -70,14 +70,18 @@ static void walk(const struct dpt_sampler *s, int64_t epoch, int ranks, int *see
             int32_t first, last;
 
             dpt_sampler_partition(s, step, rank, ranks, &first, &last);
-            assert_int_equal(first, next); /* contiguous, in order, nothing left out */
-            next = last;
-            for (int32_t m = first; m < last; m++) {
+            if (s->deal == 0)
+                assert_int_equal(first, next); /* contiguous, in order, nothing left out */
+            next += last - first;
+            for (int32_t k = 0; k < last - first; k++) {
+                const int32_t m = dpt_sampler_nth(s, ranks, first, k);
                 const int32_t left = dpt_sampler_count(s, step) - m * s->micro;
                 const int32_t count = left < s->micro ? left : s->micro;
 
                 dpt_sampler_samples(s, epoch, step * s->global + m * s->micro, count, index);
                 assert_in_range(count, 1, s->micro);
+                assert_int_equal(dpt_sampler_place(s, ranks, first, m), k);
+                assert_true(s->deal == 0 || m / s->deal % ranks == rank);
                 total += count;
                 for (int32_t i = 0; i < count; i++) {
                     assert_in_range(index[i], 0, s->total - 1);
@@ -98,7 +102,7 @@ static void each_sample_once_and_the_same_steps(void **state)
 
     (void)state;
     for (uint64_t seed = 0; seed < JOBS; seed++) {
-        const struct dpt_sampler s = random_job(seed);
+        struct dpt_sampler s = random_job(seed);
         const size_t n = (size_t)s.total;
         int64_t *want = malloc(n * sizeof *want), *got = malloc(n * sizeof *got);
 
@@ -106,6 +110,7 @@ static void each_sample_once_and_the_same_steps(void **state)
             int *seen = calloc(n, sizeof *seen);
             int64_t sum = 0;
 
+            s.deal = (int32_t)((seed + (uint64_t)r) % 4);
             memset(got, 0xFF, n * sizeof *got);
             walk(&s, (int64_t)(seed % 4), ranks[r], seen, got);
             for (size_t i = 0; i < n; i++) {

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """The jobs of scripts/bench.sh in PyTorch: DistributedDataParallel over gloo, one CPU rank a process.
 
-    torch_ddp.py MODEL --ranks N --batch B --steps S [--fused] [--bf16]
+    torch_ddp.py MODEL --ranks N --batch B --steps S [--fused] [--bf16] [--shard optimizer | gradients | parameters]
 
 MODEL: linreg, mlp, mlp4k, cnn (32x32x3), mnistcnn, mnistresnet (28x28x1; configs/mnist-resnet.yaml's), resnet20 (CIFAR's,
 32x32x3) or resnet18 (64x64x3). Channels-last, which is PyTorch's faster way, Adam, data in memory. --fused: Adam in one pass over all parameters; --bf16: autocast, so that the
-products have numbers of half the bits. Prints the median rate over blocks of S steps, and the most memory of rank 0:
+products have numbers of half the bits. --shard: what the ranks divide among them: ZeroRedundancyOptimizer, or FSDP2 that keeps the weights
+of a layer until it has gone back, or gathers them again. Prints the median rate over blocks of S steps, and the most memory of rank 0:
 `samples_per_s 1234.5`, `peak_mb 678`.
 """
 
@@ -19,6 +20,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
 
 BLOCKS = 5
 SAMPLES = 4096
@@ -90,9 +93,17 @@ def train(rank, args, store):
     net = nn.Sequential(*layers())
     if images:
         net = net.to(memory_format=torch.channels_last)
-    if args.ranks > 1:
+    if args.shard in ("gradients", "parameters"):
+        for layer in net:
+            if any(True for _ in layer.parameters()):
+                fully_shard(layer, reshard_after_forward=args.shard == "parameters")
+        fully_shard(net, reshard_after_forward=args.shard == "parameters")
+    elif args.ranks > 1:
         net = nn.parallel.DistributedDataParallel(net)
-    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3, fused=args.fused)
+    if args.shard == "optimizer":
+        optimizer = ZeroRedundancyOptimizer(net.parameters(), torch.optim.Adam, lr=1e-3, fused=args.fused)
+    else:
+        optimizer = torch.optim.Adam(net.parameters(), lr=1e-3, fused=args.fused)
     loss_of = nn.MSELoss() if args.model == "linreg" else nn.CrossEntropyLoss()
 
     mine = args.batch // args.ranks
@@ -133,6 +144,7 @@ def main():
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--fused", action="store_true")
     parser.add_argument("--bf16", action="store_true")
+    parser.add_argument("--shard", choices=("none", "optimizer", "gradients", "parameters"), default="none")
     run_ranks(train, parser.parse_args())
 
 

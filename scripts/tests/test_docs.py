@@ -164,6 +164,25 @@ def make_houses(folder):
     (folder / "new-houses.csv").write_text("area,rooms,town\n100,3,Ashford\n100,3,Bywater\n")
 
 
+def make_patients(folder):
+    """Three numbers each; one in twenty is ill, and has larger ones."""
+    draw = random.Random(6)
+    rows = []
+    for _ in range(2400):
+        ill = draw.random() < 0.05
+        numbers = (f"{draw.gauss(45 + 8 * ill, 12):.0f}", f"{draw.gauss(70 + 9 * ill, 10):.0f}", f"{draw.gauss(5 + 1.3 * ill, 0.8):.1f}")
+        rows.append([*numbers, "ill" if ill else "healthy"])
+    for name, of, columns in (("patients.csv", rows[:2000], 4), ("new-patients.csv", rows[2000:], 3)):
+        (folder / name).write_text("".join(",".join(row[:columns]) + "\n" for row in [["age", "pulse", "sugar", "state"], *of]))
+
+
+def write_png(path, size, colour, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    parts = [(b"IHDR", struct.pack(">IIBBBBB", size, size, 8, colour, 0, 0, 0)), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in parts))
+
+
 def make_shapes(folder):
     """Circles and squares of random sizes and places, dark on light, as grey PNG files."""
     draw = random.Random(2)
@@ -173,24 +192,21 @@ def make_shapes(folder):
 
     for part, count in (("train", 150), ("test", 20)):
         for shape in ("circle", "square"):
-            (folder / "shapes" / part / shape).mkdir(parents=True)
             for i in range(1, count + 1):
                 size = draw.choice((24, 32))
                 r = draw.uniform(0.25, 0.4) * size
                 at = [draw.uniform(r, size - r) for _ in range(2)]
                 rows = b"".join(b"\0" + bytes(40 if inside(shape, x - at[0], y - at[1], r) else 220 for x in range(size))
                                 for y in range(size))
-                parts = [(b"IHDR", struct.pack(">IIBBBBB", size, size, 8, 0, 0, 0, 0)), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
-                (folder / "shapes" / part / shape / f"{i:04}.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(
-                    struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in parts))
+                write_png(folder / "shapes" / part / shape / f"{i:04}.png", size, 0, rows)
 
 
 def make_photos(folder, page):
     """The page's job, some pictures in colour, and a file with the names and shapes of torchvision's resnet18."""
     draw = np.random.default_rng(3)
-    (folder / "photos").mkdir()
-    with h5py.File(folder / "photos/train-00000-of-00001.h5", "w") as file:
-        file["images"], file["labels"] = draw.integers(0, 256, (8, 3, 32, 32), np.uint8), np.arange(8) % 2
+    for i in range(10):
+        rows = b"".join(b"\0" + draw.integers(0, 256, 3 * 40, np.uint8).tobytes() for _ in range(40))
+        write_png(folder / "photos" / ("cat", "dog")[i % 2] / f"{i // 2 + 1:04}.png", 40, 2, rows)
     (folder / "photos.yaml").write_text(re.search(r"```yaml\n(# photos.yaml.*?)```", page, re.S)[1])
     known = json.loads((TOP / "core/train/tests/golden_resnet18.json").read_text())["tensors"]
     shapes = {name: row["shape"] for name, row in known.items()} | {"fc.weight": [1000, 512], "fc.bias": [1000]}
@@ -201,6 +217,7 @@ def test_tutorial(sandbox, tmp_path):
     """All of it, in its order, in an empty folder with a person's own files."""
     make_flowers(tmp_path)
     make_houses(tmp_path)
+    make_patients(tmp_path)
     make_shapes(tmp_path)
     page = (TOP / "cmd/TUTORIAL.md").read_text()
     make_photos(tmp_path, page)
@@ -215,13 +232,19 @@ def test_tutorial(sandbox, tmp_path):
     for inline in re.findall(r"`(dptrain (?:bench|shapes)[^`]*)`", page):
         here.run(inline + (" --set train.steps=5 --set train.epochs=null --output runs/more" if "init-from" in inline else ""))
     assert "begin at random, not as in resnet18.safetensors:\n  fc.weight [2, 512]: [1000, 512] in the file\n  fc.bias [2]: [1000] in the file" \
-        in said["dptrain train photos.yaml"]
-    right = [float(x) for text in said.values() for x in re.findall(r"test accuracy ([\d.]+)", text)]
+        in next(text for command, text in said.items() if "train.freeze" in command)
+    right = [float(x) for command, text in said.items() if re.search("flowers|shapes", command) for x in re.findall(r"test accuracy ([\d.]+)", text)]
     assert len(right) >= 3 and min(right) > 0.9, said
+    plain, weighted = (said[f"dptrain eval patients.yaml --checkpoint runs/{run} --classes"] for run in ("patients", "weighted"))
+    assert "classes are uneven" in plain and plain.split()[-3] < "0.4" < "0.6" < weighted.split()[-3], plain + weighted
+    doubtful = said[next(command for command in said if "awk" in command)].splitlines()
+    assert "sample,class,probability" in doubtful and 20 < len(doubtful) < 120
     prices = [float(line.split(",")[-1]) for line in said["dptrain predict houses.yaml --checkpoint runs/houses new-houses.csv"].splitlines()[-2:]]
     assert prices == pytest.approx([174000, 234000], rel=0.1), prices
     answers = said["dptrain predict shapes.yaml --checkpoint runs/shapes shapes/test/circle/0001.png shapes/test/square/0001.png"]
     assert re.search(r"circle/0001\.png.*circle", answers) and re.search(r"square/0001\.png.*square", answers), answers
+    answers = said["dptrain predict photos.yaml --checkpoint runs/photos photos/cat/0001.png photos/dog/0001.png"]
+    assert "photos/dog/0001.png," in answers and "cat" in said["dptrain eval photos.yaml --checkpoint runs/photos --classes"]
     for name in ("flowers.html", "shapes.html", "flowers-predicted.csv", "sixteen.h5", "flowers.onnx", "shapes.safetensors",
                  "back.safetensors"):
         assert (tmp_path / name).stat().st_size > 0

@@ -113,10 +113,12 @@ enum dpt_status dpt_cpu_plan_gradients(struct dpt_cpu_program *program, struct d
     struct dpt_cpu_node *last = &program->nodes[program->n_nodes - 1];
     enum dpt_status status = DPT_OK;
 
+    program->planning = dpt_cpu_computes(program, last->number);
     last->dy = dpt_cpu_take(program, last->y_floats);
     for (int32_t i = program->n_nodes - 1; i > 0; i--) {
         struct dpt_cpu_node *node = &program->nodes[i];
 
+        program->planning = dpt_cpu_computes(program, node->number);
         if (!node->skipped && node->wants_dy)
             DPT_TRY(plan_node(program, node, err));
     }

@@ -22,6 +22,7 @@ int dpt_cpu_take(struct dpt_cpu_program *program, int64_t floats)
     program->buffers[program->n_buffers] =
         (struct dpt_cpu_buffer_plan){.floats = (int64_t)dpt_round_up((size_t)floats, sizeof(float)),
                                      .owners = 1,
+                                     .wanted = program->planning,
                                      .taken = program->n_taken++,
                                      .given = INT_MAX};
     return program->n_buffers++;
@@ -42,7 +43,8 @@ void dpt_cpu_give(struct dpt_cpu_program *program, int buffer)
 
 void dpt_cpu_copy(struct dpt_cpu_program *program, int64_t floats, float **copy)
 {
-    const int64_t room = (int64_t)dpt_round_up((size_t)floats, sizeof **copy);
+    const int64_t room =
+        program->planning ? (int64_t)dpt_round_up((size_t)floats, sizeof **copy) : 0;
 
     program->copies[program->n_copies].at = copy;
     program->copies[program->n_copies++].floats = room;
@@ -51,7 +53,7 @@ void dpt_cpu_copy(struct dpt_cpu_program *program, int64_t floats, float **copy)
 
 void dpt_cpu_want_scratch(struct dpt_cpu_program *program, int64_t floats)
 {
-    if (floats > program->scratch)
+    if (floats > program->scratch && program->planning)
         program->scratch = floats;
 }
 

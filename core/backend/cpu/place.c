@@ -53,8 +53,11 @@ enum dpt_status dpt_cpu_place_buffers(struct dpt_cpu_program *program, struct dp
 
     DPT_TRY(DPT_ALLOCATE(order, (size_t)n, "the model", err));
     DPT_TRY(DPT_ALLOCATE(placed, (size_t)n, "the model", err));
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
         order[i] = first + i;
+        if (!buffers[first + i].wanted)
+            buffers[first + i].floats = 0;
+    }
     qsort_r(order, (size_t)n, sizeof *order, by_size, buffers);
     for (int i = 0; i < n; i++) {
         struct dpt_cpu_buffer_plan *buffer = &buffers[order[i]];

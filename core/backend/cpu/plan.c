@@ -191,6 +191,12 @@ static size_t buffer_floats(const struct dpt_cpu_program *program)
     return total > folded ? total : folded;
 }
 
+/* A team computes on the first one's values; the others infer, one micro-batch each. */
+static bool has_values(const struct dpt_cpu_program *program, int number)
+{
+    return program->spec.team == NULL || number < program->slots || number % program->slots == 0;
+}
+
 /* A slot: one thread computes all slots of a worker, in turn, so the first one's workspace does for
  * all. */
 static enum dpt_status open_slot(struct dpt_cpu_program *program, int number, struct dpt_error *err)
@@ -198,7 +204,7 @@ static enum dpt_status open_slot(struct dpt_cpu_program *program, int number, st
     struct dpt_cpu_worker *worker = &program->workers[number];
     const size_t scratch =
         number % program->slots == 0 ? dpt_round_up((size_t)program->scratch, sizeof(float)) : 0;
-    const size_t total = scratch + buffer_floats(program);
+    const size_t total = scratch + (has_values(program, number) ? buffer_floats(program) : 0);
 
     worker->memory = dpt_alloc_array(total, sizeof *worker->memory);
     worker->buffers = dpt_alloc_array((size_t)program->n_buffers, sizeof *worker->buffers);
@@ -328,6 +334,24 @@ static void reserve_unwanted(struct dpt_cpu_program *program)
     program->unwanted = most > 0 ? dpt_cpu_reserve(program, most) : DPT_CPU_NONE;
 }
 
+/* Also what a computed node has from one that is not, or gives it, is wanted. */
+static void want_values(struct dpt_cpu_program *program)
+{
+    for (int32_t i = 0; i < program->n_nodes; i++) {
+        const struct dpt_cpu_node *node = &program->nodes[i];
+
+        for (int32_t k = 0; k < node->n_inputs && dpt_cpu_computes(program, node->number); k++) {
+            const struct dpt_cpu_node *input = &program->nodes[node->inputs[k]];
+            const int buffers[] = {node->y,      node->dy, node->xs[k],
+                                   node->dxs[k], input->y, input->dy};
+
+            for (size_t b = 0; b < sizeof buffers / sizeof *buffers && !node->skipped; b++)
+                if (buffers[b] > DPT_CPU_INPUT)
+                    program->buffers[buffers[b]].wanted = true;
+        }
+    }
+}
+
 /* Everything but the workers. */
 static enum dpt_status plan_program(const struct dpt_program_spec *spec, bool plain,
                                     struct dpt_cpu_program **planned, struct dpt_error *err)
@@ -347,6 +371,7 @@ static enum dpt_status plan_program(const struct dpt_program_spec *spec, bool pl
     for (int32_t i = 0; i < program->n_nodes; i++) {
         struct dpt_cpu_node *node = &program->nodes[i];
 
+        program->planning = dpt_cpu_computes(program, node->number);
         if (node->skipped)
             continue;
         node->own = dpt_alloc(node->op->own);
@@ -355,10 +380,12 @@ static enum dpt_status plan_program(const struct dpt_program_spec *spec, bool pl
         DPT_TRY(node->op->plan(program, node, err));
         let_go(program, node);
     }
+    program->planning = true;
     if (spec->training) {
         reserve_unwanted(program);
         DPT_TRY(dpt_cpu_plan_gradients(program, err));
     }
+    want_values(program);
     DPT_TRY(dpt_cpu_place_buffers(program, err));
 out:
     return status;
@@ -400,10 +427,13 @@ enum dpt_status dpt_cpu_measure(const struct dpt_program_spec *spec,
     enum dpt_status status = DPT_OK;
     struct dpt_cpu_program *program = NULL;
     const int64_t workers = spec->threads, word = sizeof(float);
+    int64_t slots = 0;
 
     DPT_TRY(plan_program(spec, false, &program, err));
+    for (int i = 0; i < workers * program->slots; i++)
+        slots += has_values(program, i);
     *bytes = (struct dpt_program_bytes){
-        .values = workers * program->slots * word * (int64_t)buffer_floats(program),
+        .values = slots * word * (int64_t)buffer_floats(program),
         .scratch = workers * word * (int64_t)dpt_round_up((size_t)program->scratch, sizeof(float)),
         .copies = program->copied,
         .shares_copies = is_worth_sharing(program),

@@ -61,6 +61,12 @@ static const struct dpt_cpu_node *norm_at(const struct dpt_cpu_run *run, int32_t
     return run->pass != NULL && node->graph != NULL && node->graph->whole_step ? node : NULL;
 }
 
+static void do_between(const struct dpt_cpu_run *run)
+{
+    if (run->pass != NULL && run->pass->between != NULL && run->thread == 0)
+        run->pass->between(run->pass->arg);
+}
+
 /* bad: NULL, or what look found; then nothing more is computed. */
 static enum dpt_status run_forward(const struct dpt_cpu_run *run, struct place *bad,
                                    struct dpt_error *err)
@@ -84,6 +90,7 @@ static enum dpt_status run_forward(const struct dpt_cpu_run *run, struct place *
             dpt_cpu_mark(run, node, DPT_PASS_FORWARD);
         if (!node->op->moves_nothing)
             dpt_cpu_barrier(run);
+        do_between(run);
         if (bad != NULL)
             look(run, node, bad);
         if (bad != NULL && bad->node >= 0)
@@ -117,6 +124,7 @@ static enum dpt_status run_backward(const struct dpt_cpu_run *run, struct dpt_er
             dpt_cpu_mark(run, node, DPT_PASS_BACKWARD);
             dpt_cpu_barrier(run);
         }
+        do_between(run);
     }
     norm = norm_at(run, first - 1);
     if (norm != NULL && norm->wants_dy) {
@@ -161,7 +169,7 @@ static enum dpt_status refresh(void *opened, int worker, const float *params, st
     for (int32_t i = 1; i < program->n_nodes; i++) {
         const struct dpt_cpu_node *node = &program->nodes[i];
 
-        if (node->op->refresh != NULL)
+        if (node->op->refresh != NULL && dpt_cpu_computes(program, node->number))
             DPT_TRY(node->op->refresh(&run, node, worker, &task, err));
     }
 out:
@@ -214,6 +222,16 @@ static void add_losses(const struct dpt_cpu_run *run, struct dpt_metric_sums *me
         dpt_metric_sums_add(&metric_sums[i / chunks], &run->worker->metric_sums_of[i]);
 }
 
+/* A team computes on the first one's values. */
+static void join_team(struct dpt_cpu_run *run, int worker)
+{
+    if (run->program->spec.team == NULL)
+        return;
+    run->worker = &run->program->workers[0];
+    run->thread = worker;
+    run->threads = run->program->spec.threads;
+}
+
 static enum dpt_status train(void *opened, int worker, const struct dpt_batch *batch,
                              const float *params, float *gradient, bool add,
                              struct dpt_metric_sums *metric_sums, struct dpt_error *err)
@@ -225,11 +243,7 @@ static enum dpt_status train(void *opened, int worker, const struct dpt_batch *b
     run.gradient = gradient;
     run.add = add;
     run.training = true;
-    if (program->spec.team != NULL) { /* all on the first one's values */
-        run.worker = &program->workers[0];
-        run.thread = worker;
-        run.threads = program->spec.threads;
-    }
+    join_team(&run, worker);
     DPT_TRY(run_forward(&run, NULL, err));
     run_loss(&run);
     if (run.spans != NULL)
@@ -247,11 +261,13 @@ static struct dpt_cpu_run begin_pass(struct dpt_cpu_program *program, int worker
 {
     struct dpt_cpu_run run = begin(program, worker, pass->batch, pass->params);
 
-    run.worker += pass->slot;
     run.gradient = pass->gradient;
     run.add = pass->add;
-    run.training = true;
+    run.training = !pass->infers;
     run.pass = pass;
+    if (run.training)
+        join_team(&run, worker);
+    run.worker += pass->slot;
     return run;
 }
 
@@ -270,9 +286,11 @@ static enum dpt_status pass_loss(void *opened, int worker, const struct dpt_pass
 
     (void)err;
     run_loss(&run);
-    add_losses(&run, metric_sums);
     if (run.spans != NULL)
         dpt_spans_mark(run.spans, DPT_SPAN_LOSS);
+    dpt_cpu_barrier(&run);
+    if (run.thread == 0)
+        add_losses(&run, metric_sums);
     return DPT_OK;
 }
 
@@ -282,6 +300,21 @@ static enum dpt_status pass_backward(void *opened, int worker, const struct dpt_
     const struct dpt_cpu_run run = begin_pass(opened, worker, pass);
 
     return run_backward(&run, err);
+}
+
+static float *value(const void *opened, int worker, int slot, int32_t node, bool gradient,
+                    size_t *floats)
+{
+    const struct dpt_cpu_program *program = opened;
+    const bool outputs = node >= program->spec.graph->n_nodes;
+    const struct dpt_cpu_node *from =
+        outputs ? outputs_of(program) : &program->nodes[program->nodes[node].inputs[0]];
+    const int buffer = gradient ? from->dy : from->y;
+
+    *floats = (size_t)from->y_floats;
+    return buffer == DPT_CPU_NONE
+               ? NULL
+               : program->workers[worker * program->slots + slot].buffers[buffer];
 }
 
 static enum dpt_status infer(void *opened, int worker, const struct dpt_batch *batch,
@@ -394,6 +427,7 @@ const struct dpt_backend dpt_backend_cpu = {
     .forward = pass_forward,
     .loss = pass_loss,
     .backward = pass_backward,
+    .value = value,
     .infer = infer,
     .find_nonfinite = find_nonfinite,
     .profile = profile,

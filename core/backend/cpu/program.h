@@ -178,6 +178,7 @@ struct dpt_cpu_call {
 struct dpt_cpu_buffer_plan {
     int64_t floats; /* whole cache lines */
     int owners;     /* nodes that will still read it; 0: its memory can be used again */
+    bool wanted;    /* by a node that the program computes; else it has no memory */
     int taken;      /* its number among all; those from `given` on may lie where it lay */
     int given;      /* INT_MAX: it is never given back */
     int64_t at;
@@ -216,6 +217,7 @@ struct dpt_cpu_program {
     int64_t folded; /* floats of a worker's buffers that refresh needs; they are idle then */
     int unwanted;   /* buffer for the gradients of frozen tensors; NONE: there are none */
     bool plain;     /* no batch norm is folded into a convolution's weights */
+    bool planning;  /* a node that it computes: what is asked for now will be used */
     int slots;      /* of a worker: micro-batches that it may have under way */
     /* Each with its slots, of which the first one has the workspace and the spans of all. */
     struct dpt_cpu_worker *workers;
@@ -233,6 +235,12 @@ enum dpt_status dpt_cpu_place_buffers(struct dpt_cpu_program *program, struct dp
 /* Adds an owner and returns the buffer; removes one. */
 int dpt_cpu_share(struct dpt_cpu_program *program, int buffer);
 void dpt_cpu_give(struct dpt_cpu_program *program, int buffer);
+
+/* Whether the program computes the node of this number in the graph. */
+static inline bool dpt_cpu_computes(const struct dpt_cpu_program *program, int32_t number)
+{
+    return dpt_program_computes(&program->spec, number);
+}
 
 /* Plans memory for what `refresh` derives from the parameters; *copy is its address once the
  * program is open, and must stay where it is. */

@@ -47,6 +47,18 @@ static int64_t take(int64_t *end, int64_t samples, int64_t n)
     return start;
 }
 
+/* Whether there is a place for a node's output: it is computed, or read by one that is. */
+static bool is_there(const struct dpt_program_spec *spec, int32_t number)
+{
+    bool there = dpt_program_computes(spec, number);
+
+    for (int32_t i = number + 1; i < spec->graph->n_nodes && !there; i++)
+        for (int32_t k = 0; k < spec->graph->nodes[i].n_inputs; k++)
+            there = there ||
+                    (spec->graph->nodes[i].inputs[k] == number && dpt_program_computes(spec, i));
+    return there;
+}
+
 /* All outputs stay until the next micro-batch: the backward pass and find_nonfinite read them. */
 static enum dpt_status plan(struct program *program, struct dpt_error *err)
 {
@@ -59,13 +71,17 @@ static enum dpt_status plan(struct program *program, struct dpt_error *err)
         const int64_t out = dpt_shape_size(&node->out);
         struct location *location = &program->locations[i];
 
+        *location = (struct location){.dy = NOWHERE, .saved = NOWHERE};
+        if (!is_there(spec, i))
+            continue;
         *location = (struct location){
             .y = take(&program->words, spec->micro, out), .dy = NOWHERE, .saved = NOWHERE};
         if (spec->training && node->learns)
             location->dy = take(&program->words, spec->micro, out);
-        if (spec->training && op->saved != NULL)
+        if (spec->training && op->saved != NULL && dpt_program_computes(spec, i))
             location->saved = take(&program->words, spec->micro, (int64_t)op->saved(node));
-        if (op->scratch != NULL && (int64_t)op->scratch(node) > scratch)
+        if (op->scratch != NULL && (int64_t)op->scratch(node) > scratch &&
+            dpt_program_computes(spec, i))
             scratch = (int64_t)op->scratch(node);
         if (location->y == NOWHERE)
             return dpt_fail(err, DPT_RANK, "%s: more memory than there can be", node->name);
@@ -175,7 +191,7 @@ struct run {
     const struct dpt_batch *batch;
     const float *params;
     float *gradient; /* NULL in evaluation */
-    bool add;
+    bool add, training;
     const struct dpt_pass *pass; /* NULL: over all of them */
     int32_t first, last;
 };
@@ -191,6 +207,7 @@ static struct run run_of(const struct program *program, int worker, int slot,
         .batch = batch,
         .params = params,
         .gradient = gradient,
+        .training = gradient != NULL,
         .last = program->spec.graph->n_nodes,
     };
 }
@@ -205,7 +222,7 @@ static struct dpt_ref_call call_of(const struct run *run, int32_t index)
         .node = node,
         .batch = run->batch,
         .index = index,
-        .training = run->gradient != NULL,
+        .training = run->training,
         .count = (size_t)run->batch->count,
         .in = (size_t)dpt_shape_size(&node->in),
         .other = (size_t)dpt_shape_size(&node->other),
@@ -272,11 +289,26 @@ static bool is_norm(const struct run *run, int32_t index)
            graph->nodes[index].whole_step;
 }
 
+/* A node that several others read collects the sum of what they pass back, so it starts at zero. */
+static void clear_inputs(const struct run *run, const struct dpt_graph_node *node)
+{
+    for (int32_t k = 0; k < node->n_inputs; k++) {
+        const struct dpt_graph_node *input = &run->program->spec.graph->nodes[node->inputs[k]];
+        const size_t n = (size_t)dpt_shape_size(&input->out) * (size_t)run->batch->count;
+        float *dy = at(run->memory, run->program->locations[node->inputs[k]].dy);
+
+        if (dy != NULL)
+            memset(dy, 0, n * sizeof *dy);
+    }
+}
+
 static void run_forward(const struct run *run)
 {
     for (int32_t i = run->first; i < run->last; i++) {
         const struct dpt_ref_call call = call_of(run, i);
 
+        if (call.training)
+            clear_inputs(run, call.node);
         if (call.training)
             clear(run, call.node->mean, call.node->variance);
         dpt_ref_ops[call.node->op]->forward(&call);
@@ -302,28 +334,12 @@ static void run_loss(const struct run *run, struct dpt_metric_sums *metric_sums)
     mark(run->spans, DPT_SPAN_LOSS);
 }
 
-/* A node that several others read collects the sum of what they pass back, so all but the last
- * start at zero. */
-static void clear_values(const struct run *run)
-{
-    const struct dpt_graph *graph = run->program->spec.graph;
-
-    for (int32_t i = 0; i + 1 < graph->n_nodes; i++) {
-        const size_t n = (size_t)dpt_shape_size(&graph->nodes[i].out) * (size_t)run->batch->count;
-
-        if (run->program->locations[i].dy != NOWHERE)
-            memset(run->memory + run->program->locations[i].dy, 0, n * sizeof(float));
-    }
-}
-
 /* The gradients of a synchronised norm's tensors come with its sums. */
 static void run_backward(const struct run *run)
 {
     const struct dpt_graph *graph = run->program->spec.graph;
     const struct location *locations = run->program->locations;
 
-    if (run->last == graph->n_nodes)
-        clear_values(run);
     for (int32_t i = run->last - 1; i >= run->first; i--) {
         if (!is_norm(run, i))
             clear(run, graph->nodes[i].weight, graph->nodes[i].bias);
@@ -367,6 +383,7 @@ static struct run run_of_pass(const struct program *program, int worker,
     struct run run = run_of(program, worker, pass->slot, pass->batch, pass->params, pass->gradient);
 
     run.add = pass->add;
+    run.training = !pass->infers;
     run.pass = pass;
     run.first = pass->first;
     run.last = pass->last;
@@ -401,6 +418,18 @@ static enum dpt_status pass_backward(void *opened, int worker, const struct dpt_
     (void)err;
     run_backward(&run);
     return DPT_OK;
+}
+
+static float *value(const void *opened, int worker, int slot, int32_t node, bool gradient,
+                    size_t *floats)
+{
+    const struct program *program = opened;
+    const struct dpt_graph *graph = program->spec.graph;
+    const int32_t from = node < graph->n_nodes ? graph->nodes[node].inputs[0] : node - 1;
+    const struct location *location = &program->locations[from];
+
+    *floats = (size_t)(dpt_shape_size(&graph->nodes[from].out) * program->spec.micro);
+    return at(slot_of(program, worker, slot)->memory, gradient ? location->dy : location->y);
 }
 
 static enum dpt_status infer(void *opened, int worker, const struct dpt_batch *batch,
@@ -477,6 +506,7 @@ const struct dpt_backend dpt_backend_ref = {
     .forward = pass_forward,
     .loss = pass_loss,
     .backward = pass_backward,
+    .value = value,
     .infer = infer,
     .find_nonfinite = find_nonfinite,
     .profile = profile,

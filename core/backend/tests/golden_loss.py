@@ -25,6 +25,10 @@ def case(name, kind, smoothing, y, labels=None, targets=None):
             x, goal, label_smoothing=smoothing, reduction="sum")
         wanted = labels if labels is not None else targets.argmax(1)
         correct = int((x.argmax(1) == wanted).sum())
+    elif kind == "BINARY_CROSS_ENTROPY":
+        goal = targets.float().double()
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(x, goal, reduction="sum") / outputs
+        correct = int(((x > 0) == (goal >= 0.5)).all(1).sum())
     else:
         loss = torch.nn.functional.mse_loss(x, targets.float().double(), reduction="sum") / outputs
         correct = 0
@@ -65,3 +69,10 @@ for smoothing in (0.0, 0.1):
 for n, outputs in ((5, 1), (3, 4)):
     case(f"mse {n}x{outputs}", "MSE", 0.0, torch.randn(n, outputs) * 2,
          targets=torch.randn(n, outputs))
+for n, outputs, scale in ((6, 1, 1), (5, 4, 1), (8, 2, 3)):
+    case(f"labels {n}x{outputs}", "BINARY_CROSS_ENTROPY", 0.0, torch.randn(n, outputs) * scale,
+         targets=torch.randint(2, (n, outputs)))
+case("labels with doubt", "BINARY_CROSS_ENTROPY", 0.0, torch.randn(4, 3), targets=torch.rand(4, 3))
+case("extreme logits, labels", "BINARY_CROSS_ENTROPY", 0.0,
+     torch.tensor([[1e4, -1e4, 0.0], [-1e4, 1e4, 700.0], [90.0, -90.0, -700.0]]),
+     targets=torch.tensor([[1.0, 0, 0], [1.0, 0, 0], [1.0, 0, 1.0]]))

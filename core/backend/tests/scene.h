@@ -122,7 +122,7 @@ static inline void scene_init(struct scene *s, uint64_t seed)
     s->outputs = (size_t)dpt_shape_size(&s->graph.nodes[at].out);
     s->spec = (struct dpt_program_spec){
         .graph = &s->graph,
-        .loss = {draw_int(&d, 0, 1) ? DPT_LOSS_CROSS_ENTROPY : DPT_LOSS_MSE, 0.1f},
+        .loss = {(enum dpt_loss_kind)draw_int(&d, 0, DPT_LOSSES - 1), 0.1f},
         .micro = draw_int(&d, 1, 9),
         .threads = 1,
         .training = true,
@@ -130,7 +130,8 @@ static inline void scene_init(struct scene *s, uint64_t seed)
     count = draw_int(&d, 0, 1) ? s->spec.micro : draw_int(&d, 1, s->spec.micro);
     note(s, " micro %d of %d", count, s->spec.micro);
     s->params = net_params(&s->graph, &d);
-    batch_fill(&s->batch, &s->graph, s->spec.micro, count, s->spec.loss.kind == DPT_LOSS_MSE, &d);
+    batch_fill(&s->batch, &s->graph, s->spec.micro, count,
+               s->spec.loss.kind != DPT_LOSS_CROSS_ENTROPY, &d);
 }
 
 static inline void scene_release(struct scene *s)

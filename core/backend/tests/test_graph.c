@@ -245,12 +245,68 @@ static void shapes_read_well(void **state)
     assert_string_equal(dpt_shape_text(&huge, buf), "2147483647x2147483647x2147483647");
 }
 
+/* Each tensor of a part has the floats that it has in the whole, one behind the other; those of the
+ * other nodes have none. */
+static void parts_have_their_own_tensors(void **state)
+{
+    enum { NODES = 7 };
+    struct dpt_graph whole = {0}, part;
+    struct dpt_error err;
+
+    (void)state;
+    for (int32_t i = 0; i < NODES; i++) {
+        struct dpt_graph_node node = {
+            .op = DPT_OP_DENSE, .weight = -1, .bias = -1, .mean = -1, .variance = -1};
+        struct dpt_tensor weight = {.n_dims = 2, .dims = {i + 3, 5}};
+        struct dpt_tensor running = {.n_dims = 1, .dims = {7 * i + 1}, .state = true};
+        int32_t index;
+
+        assert_int_equal(dpt_graph_add_tensor(&whole, &weight, &node.weight, &err), DPT_OK);
+        if (i % 3 == 1)
+            assert_int_equal(dpt_graph_add_tensor(&whole, &running, &node.mean, &err), DPT_OK);
+        assert_int_equal(dpt_graph_add(&whole, &node, &index, &err), DPT_OK);
+    }
+    for (int32_t first = 0; first < NODES; first++)
+        for (int32_t last = first + 1; last <= NODES; last++) {
+            int64_t learned, running, parameters = 0;
+            struct dpt_chunks chunks;
+
+            assert_int_equal(dpt_graph_part(&whole, first, last, &part, &learned, &running, &err),
+                             DPT_OK);
+            assert_int_equal(part.n_nodes, NODES);
+            for (int32_t i = 0; i < NODES; i++) {
+                const bool own = i >= first && i < last;
+                const int32_t of_node[] = {part.nodes[i].weight, part.nodes[i].mean};
+
+                for (int k = 0; k < 2 && of_node[k] >= 0; k++) {
+                    const struct dpt_tensor *t = &part.tensors[of_node[k]];
+                    const struct dpt_tensor *in = &whole.tensors[of_node[k]];
+                    const int64_t from = k == 0 ? learned : running - part.floats;
+
+                    assert_int_equal(t->count, own ? in->count : 0);
+                    assert_int_equal(t->dims[0], in->dims[0]);
+                    if (own)
+                        assert_int_equal(t->offset + from, in->offset);
+                    assert_true(t->offset + t->count <= (k == 0 ? part.floats : part.arena));
+                    parameters += k == 0 ? t->count : 0;
+                }
+            }
+            assert_int_equal(part.parameters, parameters);
+            assert_int_equal(dpt_graph_chunks(&part, &chunks, &err), DPT_OK);
+            assert_int_equal(chunks.n, last - first);
+            dpt_free(chunks.begin);
+            dpt_graph_release(&part);
+        }
+    dpt_graph_release(&whole);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tensors_lie_in_order),
         cmocka_unit_test(state_lies_behind),
         cmocka_unit_test(chunks_are_runs_of_rows),
+        cmocka_unit_test(parts_have_their_own_tensors),
         cmocka_unit_test(state_is_updated),
         cmocka_unit_test(nodes_are_copied_in_order),
         cmocka_unit_test(too_many_parameters_are_refused),

@@ -133,14 +133,16 @@ static void check_all(struct bench *b, struct draw *d)
 
 static void finish(struct bench *b, int32_t last, struct draw *d)
 {
-    const struct dpt_loss loss = {.kind = draw_int(d, 0, 3) == 0 ? DPT_LOSS_MSE
-                                                                 : DPT_LOSS_CROSS_ENTROPY,
+    static const enum dpt_loss_kind kinds[] = {DPT_LOSS_MSE, DPT_LOSS_CROSS_ENTROPY,
+                                               DPT_LOSS_CROSS_ENTROPY,
+                                               DPT_LOSS_BINARY_CROSS_ENTROPY};
+    const struct dpt_loss loss = {.kind = kinds[draw_int(d, 0, 3)],
                                   .smoothing = draw_int(d, 0, 1) ? 0.1f : 0};
 
     if (!b->graph.nodes[last].out.flat)
         last = net_simple(&b->graph, last, DPT_OP_FLATTEN, 0);
     net_dense(&b->graph, last, draw_int(d, 2, 6), true);
-    bench_open(b, &loss, loss.kind == DPT_LOSS_MSE || draw_int(d, 0, 1), d);
+    bench_open(b, &loss, loss.kind != DPT_LOSS_CROSS_ENTROPY || draw_int(d, 0, 1), d);
     check_all(b, d);
 }
 

@@ -71,6 +71,24 @@ static void arena_pieces_do_not_overlap(void **state)
     assert_null(arena.head);
 }
 
+/* More addresses than there is memory; zero until written, and again where it was given back. */
+static void reserved_pages_come_and_go(void **state)
+{
+    const size_t bytes = (size_t)1 << 36, from = 5000, to = 3 << 20;
+    unsigned char *p = dpt_reserve(bytes);
+
+    (void)state;
+    assert_non_null(p);
+    assert_true(p[0] == 0 && p[bytes - 1] == 0);
+    memset(p, 7, (size_t)4 << 20);
+    dpt_forget(p + from, p + to);
+    assert_true(p[from - 1] == 7 && p[to] == 7 && p[from] == 7 && p[to - 1] == 0 && p[8192] == 0);
+    dpt_forget(p + 10, p + 20);
+    assert_true(p[15] == 7);
+    dpt_unreserve(p, bytes);
+    dpt_unreserve(NULL, bytes);
+}
+
 /* What is in an array stays when it grows, and also where there is no memory to grow. */
 static void arrays_grow(void **state)
 {
@@ -143,6 +161,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(buffers_are_aligned_and_zero),
         cmocka_unit_test(arena_pieces_do_not_overlap),
+        cmocka_unit_test(reserved_pages_come_and_go),
         cmocka_unit_test(arrays_grow),
         cmocka_unit_test(arena_copies_text),
         cmocka_unit_test(errors_say_what_and_which_code),

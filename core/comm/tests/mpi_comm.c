@@ -1,38 +1,14 @@
 /* ranks: 1 2 3 5 */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "core/base/rng.h"
 #include "core/comm/internal.h"
-
-/* All tests run on all ranks in the same order; a rank whose check fails ends the job, so that the
- * others do not hang. */
-static struct dpt_comm comm;
+#include "core/comm/tests/ranks.h"
 
 static const struct dpt_group *world(void)
 {
     return &comm.world;
 }
-
-static void check_at(bool ok, const char *what, int line)
-{
-    if (ok)
-        return;
-    fprintf(stderr, "rank %d, line %d: %s\n", comm.world.rank, line, what);
-    _exit(1); /* the launcher ends the others */
-}
-
-#define CHECK(condition) check_at(condition, #condition, __LINE__)
-#define CHECK_OK(call)   check_at((call) == DPT_OK, err.text, __LINE__)
 
 static void groups_fit_together(void **state)
 {
@@ -355,15 +331,6 @@ int main(void)
         cmocka_unit_test(shared_memory_is_seen_by_all),
         cmocka_unit_test(too_much_shared_memory_is_an_error),
     };
-    struct dpt_error err = {0};
-    int failed;
 
-    if (dpt_comm_open(&comm, &err) != DPT_OK) {
-        fprintf(stderr, "%s\n", err.text);
-        _exit(1); /* the launcher ends the others */
-    }
-    failed = cmocka_run_group_tests(tests, NULL, NULL);
-    dpt_comm_close(&comm);
-    dpt_comm_close(&comm);
-    return failed;
+    return RUN_ON_ALL_RANKS(tests);
 }

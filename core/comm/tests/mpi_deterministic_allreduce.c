@@ -1,19 +1,54 @@
 /* ranks: 1 2 3 4 7 8 */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "core/base/rng.h"
 #include "core/base/sum_of_squares.h"
 #include "core/comm/deterministic_allreduce.h"
+#include "core/comm/internal.h"
+#include "core/comm/tests/ranks.h"
 
 enum { LEAVES = 64, FLOATS = 1000, MANY = 40000 };
 
-static struct dpt_comm comm;
+/* --- bytes that this rank gives the others, by MPI's profiling interface ---------------------- */
+
+static int64_t given;
+
+static int64_t size_of(MPI_Datatype type)
+{
+    int size;
+
+    PMPI_Type_size(type, &size);
+    return size;
+}
+
+int MPI_Sendrecv(const void *send, int n, MPI_Datatype type, int to, int tag, void *receive, int m,
+                 MPI_Datatype other, int from, int other_tag, MPI_Comm c, MPI_Status *status)
+{
+    given += n * size_of(type);
+    return PMPI_Sendrecv(send, n, type, to, tag, receive, m, other, from, other_tag, c, status);
+}
+
+int MPI_Alltoallv(const void *send, const int *counts, const int *at, MPI_Datatype type,
+                  void *receive, const int *other_counts, const int *other_at, MPI_Datatype other,
+                  MPI_Comm c)
+{
+    for (int r = 0; r < comm.world.size; r++)
+        given += r == comm.world.rank ? 0 : counts[r] * size_of(type);
+    return PMPI_Alltoallv(send, counts, at, type, receive, other_counts, other_at, other, c);
+}
+
+int MPI_Allgatherv(const void *send, int n, MPI_Datatype type, void *receive, const int *counts,
+                   const int *at, MPI_Datatype other, MPI_Comm c)
+{
+    given += (comm.world.size - 1) * counts[comm.world.rank] * size_of(other);
+    return PMPI_Allgatherv(send, n, type, receive, counts, at, other, c);
+}
+
+int MPI_Bcast(void *x, int n, MPI_Datatype type, int root, MPI_Comm c)
+{
+    given += root == comm.world.rank ? (comm.world.size - 1) * n * size_of(type) : 0;
+    return PMPI_Bcast(x, n, type, root, c);
+}
+
+/* --- sums ------------------------------------------------------------------------------------- */
 
 static uint64_t dice(uint64_t seed, uint64_t i, uint64_t sides)
 {
@@ -48,9 +83,53 @@ static void define(uint64_t seed, int32_t total, size_t n, float *sum)
     memcpy(sum, value[0], n * sizeof *sum);
 }
 
-static void one_sum(struct dpt_deterministic_allreduce *d, uint64_t seed, size_t n,
-                    const struct dpt_chunks *chunks)
+/* In shards: each rank has its slice of the sum, what is behind the chunks, and all squares; and
+ * all get what the owners make of theirs. */
+static void check_shards(struct dpt_deterministic_allreduce *d, size_t n, const float *want,
+                         const struct dpt_deterministic_spec *spec, struct dpt_pool *pool)
 {
+    static float weights[MANY];
+    static double numbers[2 * MANY];
+    const struct dpt_slice own = dpt_deterministic_slice(d, comm.world.rank);
+    const size_t learned = spec->chunks.begin[spec->chunks.n];
+    const float *sum = dpt_deterministic_result(d);
+    struct dpt_error err;
+    size_t owned = 0;
+
+    for (int r = 0; r < comm.world.size; r++) {
+        const struct dpt_slice slice = dpt_deterministic_slice(d, r);
+
+        assert_int_equal(slice.begin, spec->chunks.begin[slice.first]);
+        assert_int_equal(slice.end, spec->chunks.begin[slice.last]);
+        owned += slice.end - slice.begin;
+    }
+    assert_int_equal(owned, learned);
+    assert_memory_equal(dpt_deterministic_slice_sum(d) + own.begin, want + own.begin,
+                        (own.end - own.begin) * sizeof *sum);
+    assert_memory_equal(sum + learned, want + learned, (n - learned) * sizeof *sum);
+    if (spec->keeps_sum)
+        assert_memory_equal(sum, want, n * sizeof *sum);
+    for (size_t i = 0; i < learned; i++)
+        weights[i] = i >= own.begin && i < own.end ? 2 * want[i] : -1;
+    if (dpt_deterministic_weights(d) != NULL)
+        memcpy(dpt_deterministic_weights(d) + own.begin, weights + own.begin,
+               (own.end - own.begin) * sizeof *weights);
+    for (size_t k = 0; k < 2 * spec->chunks.n; k++)
+        numbers[k] = k / 2 >= own.first && k / 2 < own.last ? (double)k : -1;
+    assert_int_equal(dpt_deterministic_gather_chunks(d, numbers, 2, &err), DPT_OK);
+    assert_int_equal(dpt_deterministic_share(d, weights, pool, &err), DPT_OK);
+    for (size_t i = 0; i < learned; i++)
+        assert_true(weights[i] == 2 * want[i]);
+    for (size_t k = 0; k < 2 * spec->chunks.n; k++)
+        assert_true(numbers[k] == (double)k);
+    if (spec->keeps_sum)
+        assert_memory_equal(sum, want, n * sizeof *sum);
+}
+
+static void one_sum(struct dpt_deterministic_allreduce *d, uint64_t seed, size_t n,
+                    const struct dpt_deterministic_spec *spec, struct dpt_pool *pool)
+{
+    const struct dpt_chunks *chunks = &spec->chunks;
     static float want[MANY];
     const double *sums_of_squares;
     float words[DPT_DETERMINISTIC_WORDS], word_sums[DPT_DETERMINISTIC_WORDS];
@@ -86,54 +165,243 @@ static void one_sum(struct dpt_deterministic_allreduce *d, uint64_t seed, size_t
     if (comm.world.rank == 0)
         define(seed, total, n, want);
     assert_int_equal(dpt_group_broadcast(&comm.world, 0, want, n * sizeof *want, &err), DPT_OK);
-    assert_memory_equal(dpt_deterministic_result(d), want, n * sizeof *want);
+    if (!spec->sharded)
+        assert_memory_equal(dpt_deterministic_result(d), want, n * sizeof *want);
     sums_of_squares = dpt_deterministic_sums_of_squares(d);
     for (size_t k = 0; sums_of_squares != NULL && k < chunks->n; k++)
         assert_true(
             sums_of_squares[k] ==
             dpt_sum_of_squares(want + chunks->begin[k], chunks->begin[k + 1] - chunks->begin[k]));
+    if (spec->sharded)
+        check_shards(d, n, want, spec, pool);
 }
 
-/* Chunks of any size over the first n floats. */
+/* The value of a block: of its leaves, along the tree. */
+static void block(uint64_t seed, int32_t begin, int32_t end, size_t n, float *value)
+{
+    static float leaves[8][MANY];
+    struct dpt_tree tree;
+
+    dpt_tree_begin(&tree, end - begin);
+    for (int32_t i = begin; i < end; i++) {
+        leaf(seed, i, n, leaves[i - begin]);
+        dpt_tree_push(&tree, (struct dpt_block){i - begin, 0}, leaves[i - begin], n, NULL, NULL);
+    }
+    memcpy(value, tree.value[0], n * sizeof *value);
+}
+
+/* Leaves that are dealt; buffers change as soon as their round is over. */
+static void one_dealt_sum(struct dpt_deterministic_allreduce *d, uint64_t seed, size_t n,
+                          const struct dpt_deterministic_spec *spec, struct dpt_pool *pool)
+{
+    static float want[MANY];
+    const int32_t total = 1 + (int32_t)dice(seed, 1, LEAVES), level = spec->level,
+                  blocks = (total + (1 << level) - 1) >> level,
+                  lanes = comm.world.size * spec->buffers;
+    struct dpt_error err;
+
+    dpt_deterministic_begin(d, total);
+    for (int32_t round = 0; round * lanes < blocks; round++) {
+        for (int w = 0; w < spec->buffers; w++) {
+            const int32_t b = round * lanes + comm.world.rank * spec->buffers + w;
+            const int32_t begin = b << level, end = (b + 1) << level;
+
+            memset(dpt_deterministic_buffer(d, w), 0x55, n * sizeof(float));
+            if (b < blocks)
+                block(seed, begin, end < total ? end : total, n, dpt_deterministic_buffer(d, w));
+        }
+        for (int unit = spec->units; unit >= 0; unit--)
+            assert_int_equal(dpt_deterministic_round(d, round, unit, &err), DPT_OK);
+    }
+    assert_int_equal(dpt_deterministic_end(d, &err), DPT_OK);
+    define(seed, total, n, want);
+    for (size_t k = 0; k < spec->chunks.n; k++)
+        assert_true(dpt_deterministic_sums_of_squares(d)[k] ==
+                    dpt_sum_of_squares(want + spec->chunks.begin[k],
+                                       spec->chunks.begin[k + 1] - spec->chunks.begin[k]));
+    check_shards(d, n, want, spec, pool);
+}
+
+/* Chunks of any size over the first n floats, or of whole cache lines. */
 static void cut(uint64_t seed, size_t n, struct dpt_chunks *chunks)
 {
     chunks->n = 0;
-    for (size_t at = 0; at < n; at += 1 + dice(seed, 300 + at, 1024))
+    for (size_t at = 0; at < n;
+         at += seed % 3 == 0 ? 1 + dice(seed, 300 + at, 1024) : 16 * (1 + dice(seed, 300 + at, 64)))
         chunks->begin[chunks->n++] = at;
     chunks->begin[chunks->n] = n;
 }
 
-static void sums(enum dpt_deterministic_way way)
+static void sums(enum dpt_deterministic_way way, bool sharded)
 {
+    struct dpt_pool *pool;
+    struct dpt_error err;
+
+    assert_int_equal(dpt_pool_open(&pool, 3, false, &err), DPT_OK);
     for (uint64_t round = 0; round < 13; round++) {
         const bool many = round == 12; /* so many that the slices are made of whole runs */
         const size_t n = many ? MANY - 3 : 1 + dice(round, 3, FLOATS);
         size_t begin[MANY];
-        struct dpt_deterministic_spec spec = {
-            .n = n, .buffers = LEAVES, .way = way, .chunks = {.begin = begin}};
+        struct dpt_deterministic_spec spec = {.n = n,
+                                              .buffers = LEAVES,
+                                              .way = way,
+                                              .chunks = {.begin = begin},
+                                              .sharded = sharded,
+                                              .keeps_sum = sharded && round % 2 == 0};
         struct dpt_deterministic_allreduce *d;
-        struct dpt_error err;
 
-        cut(round, n / 2, &spec.chunks);
+        cut(round, sharded ? n / 16 * 16 : n / 2, &spec.chunks);
         assert_int_equal(dpt_deterministic_open(&d, &comm, &spec, &err), DPT_OK);
-        assert_true((dpt_deterministic_sums_of_squares(d) != NULL) ==
-                    (many && way != DPT_DETERMINISTIC_MESSAGES && comm.world.size > 1));
-        for (uint64_t i = 0; i < (many ? 2 : 20); i++)
-            one_sum(d, round * 100 + i, n, &spec.chunks);
+        assert_true(
+            (dpt_deterministic_sums_of_squares(d) != NULL) ==
+            (sharded || (many && way != DPT_DETERMINISTIC_MESSAGES && comm.world.size > 1)));
+        for (uint64_t i = 0; i < (many ? 2 : sharded ? 4 : 20); i++)
+            one_sum(d, round * 100 + i, n, &spec, pool);
         dpt_deterministic_close(d);
     }
+    dpt_pool_close(pool);
 }
 
 static void same_bits_through_shared_memory(void **state)
 {
     (void)state;
-    sums(DPT_DETERMINISTIC_AUTO);
+    sums(DPT_DETERMINISTIC_AUTO, false);
 }
 
 static void same_bits_through_messages(void **state)
 {
     (void)state;
-    sums(DPT_DETERMINISTIC_MESSAGES);
+    sums(DPT_DETERMINISTIC_MESSAGES, false);
+}
+
+static void shards_through_shared_memory(void **state)
+{
+    (void)state;
+    if (comm.world.size == 1)
+        skip();
+    sums(DPT_DETERMINISTIC_AUTO, true);
+}
+
+static void shards_through_messages(void **state)
+{
+    (void)state;
+    if (comm.world.size == 1)
+        skip();
+    sums(DPT_DETERMINISTIC_MESSAGES, true);
+}
+
+static void dealt_shards(void **state)
+{
+    struct dpt_pool *pool;
+    struct dpt_error err;
+
+    (void)state;
+    if (comm.world.size == 1)
+        skip();
+    assert_int_equal(dpt_pool_open(&pool, 1, false, &err), DPT_OK);
+    for (uint64_t round = 0; round < 12; round++) {
+        const size_t n = 16 + dice(round, 3, FLOATS);
+        size_t begin[FLOATS], unit[] = {0, 0, 0, 0};
+        struct dpt_deterministic_spec spec = {.n = n,
+                                              .buffers = 1 + (int)(round % 3),
+                                              .chunks = {.begin = begin},
+                                              .sharded = true,
+                                              .keeps_sum = round % 2 == 0,
+                                              .unit = unit,
+                                              .units = 3,
+                                              .way = round % 4 < 2 ? DPT_DETERMINISTIC_AUTO
+                                                                   : DPT_DETERMINISTIC_MESSAGES,
+                                              .level = (int)dice(round, 2, 4),
+                                              .leaves = LEAVES};
+        struct dpt_deterministic_allreduce *d;
+
+        cut(round, n / 16 * 16, &spec.chunks);
+        unit[3] = begin[spec.chunks.n];
+        unit[1] = dice(round, 8, unit[3]);
+        unit[2] = unit[1] + dice(round, 9, unit[3] - unit[1]);
+        assert_int_equal(dpt_deterministic_open(&d, &comm, &spec, &err), DPT_OK);
+        for (uint64_t i = 0; i < 4; i++)
+            one_dealt_sum(d, round * 100 + i, n, &spec, pool);
+        dpt_deterministic_close(d);
+    }
+    dpt_pool_close(pool);
+}
+
+/* One leaf for each of `rounds` buffers of a rank, summed and shared. Returns what all ranks gave.
+ */
+static double count_bytes(const struct dpt_deterministic_spec *spec, int rounds)
+{
+    static float weights[MANY];
+    const int ranks = comm.world.size, rank = comm.world.rank;
+    const float words[1] = {0};
+    float word_sums[1];
+    struct dpt_deterministic_allreduce *d;
+    struct dpt_pool *pool;
+    struct dpt_error err;
+    struct dpt_tree tree;
+    int32_t first[64];
+    int64_t before;
+    double all;
+
+    assert_int_equal(dpt_pool_open(&pool, 1, false, &err), DPT_OK);
+    assert_int_equal(dpt_deterministic_open(&d, &comm, spec, &err), DPT_OK);
+    for (int r = 0; r <= ranks; r++)
+        first[r] = r * rounds;
+    if (spec->units == 0)
+        assert_int_equal(dpt_deterministic_reserve(d, first, &err), DPT_OK);
+    dpt_tree_begin(&tree, first[ranks]);
+    for (int k = 0; k < rounds && spec->units == 0; k++)
+        dpt_tree_push(&tree, (struct dpt_block){first[rank] + k, 0}, dpt_deterministic_buffer(d, k),
+                      spec->n, NULL, NULL);
+    before = given;
+    if (spec->units > 0) {
+        dpt_deterministic_begin(d, first[ranks]);
+        for (int32_t k = 0; k < rounds; k++)
+            for (int unit = 0; unit <= spec->units; unit++)
+                assert_int_equal(dpt_deterministic_round(d, k, unit, &err), DPT_OK);
+        assert_int_equal(dpt_deterministic_end(d, &err), DPT_OK);
+    } else {
+        assert_int_equal(dpt_deterministic_publish(d, &tree, words, word_sums, 1, &err), DPT_OK);
+        assert_int_equal(dpt_deterministic_sum(d, &tree, first, &err), DPT_OK);
+    }
+    if (spec->sharded)
+        assert_int_equal(dpt_deterministic_share(d, weights, pool, &err), DPT_OK);
+    all = (double)(given - before);
+    assert_int_equal(dpt_group_sum_doubles(&comm.world, &all, &all, 1, &err), DPT_OK);
+    dpt_deterministic_close(d);
+    dpt_pool_close(pool);
+    return all;
+}
+
+/* Of P floats that D ranks learn, and S others: (D - 1) P reach their owners in a sum, and (D - 1)
+ * P come back, sums or weights. Shards add the sums of squares. Where leaves are dealt, each round
+ * gives P, and all get the others. */
+static void no_more_is_sent_than_needed(void **state)
+{
+    enum { P = 9984, REST = 16, N = P + REST };
+    static size_t begin[P / 96 + 1], unit[] = {0, 5000, P};
+    const double others = comm.world.size - 1;
+    struct dpt_deterministic_spec spec = {
+        .n = N, .buffers = 4, .way = DPT_DETERMINISTIC_MESSAGES, .chunks = {.begin = begin}};
+    double squares;
+
+    (void)state;
+    if (comm.world.size == 1)
+        skip();
+    for (size_t at = 0; at <= P; at += 96)
+        begin[at / 96] = at;
+    spec.chunks.n = P / 96;
+    squares = sizeof(double) * (double)spec.chunks.n;
+    assert_true(count_bytes(&spec, 1) == others * 4 * 2 * N);
+    spec.sharded = true;
+    assert_true(count_bytes(&spec, 1) == others * (4 * (N + P + REST) + squares));
+    spec.unit = unit;
+    spec.units = 2;
+    spec.buffers = 1;
+    spec.leaves = 4 * comm.world.size;
+    for (int rounds = 1; rounds <= 4; rounds++)
+        assert_true(count_bytes(&spec, rounds) ==
+                    others * (4 * (rounds * (P + comm.world.size * REST) + P) + squares));
 }
 
 int main(void)
@@ -141,13 +409,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_bits_through_shared_memory),
         cmocka_unit_test(same_bits_through_messages),
+        cmocka_unit_test(shards_through_shared_memory),
+        cmocka_unit_test(shards_through_messages),
+        cmocka_unit_test(dealt_shards),
+        cmocka_unit_test(no_more_is_sent_than_needed),
     };
-    struct dpt_error err;
-    int failed;
 
-    if (dpt_comm_open(&comm, &err) != DPT_OK)
-        return 1;
-    failed = cmocka_run_group_tests(tests, NULL, NULL);
-    dpt_comm_close(&comm);
-    return failed;
+    return RUN_ON_ALL_RANKS(tests);
 }

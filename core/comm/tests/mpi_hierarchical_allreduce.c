@@ -1,34 +1,12 @@
 /* ranks: 1 2 3 4 8 */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include "core/base/rng.h"
 #include "core/base/sum_of_squares.h"
 #include "core/comm/hierarchical_allreduce.h"
-
-/* A rank whose check fails ends the job, so that the others do not hang. */
-static struct dpt_comm comm;
-
-static void check_at(bool ok, const char *what, int line)
-{
-    if (ok)
-        return;
-    fprintf(stderr, "rank %d, line %d: %s\n", comm.world.rank, line, what);
-    _exit(1); /* the launcher ends the others */
-}
-
-#define CHECK(condition) check_at(condition, #condition, __LINE__)
+#include "core/comm/tests/ranks.h"
 
 enum { MOST_BUFFERS = 3, MOST_FLOATS = 60000, CASES = 24, SUMS = 6 };
 
@@ -220,12 +198,6 @@ int main(void)
         cmocka_unit_test(flat_sums_are_right),
         cmocka_unit_test(no_memory_to_share),
     };
-    struct dpt_error err;
-    int failed;
 
-    if (dpt_comm_open(&comm, &err) != DPT_OK)
-        return 1;
-    failed = cmocka_run_group_tests(tests, NULL, NULL);
-    dpt_comm_close(&comm);
-    return failed;
+    return RUN_ON_ALL_RANKS(tests);
 }

@@ -1,34 +1,10 @@
 /* ranks: 1 2 3 */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "core/base/clock.h"
 #include "core/comm/probe.h"
-
-/* All tests run on all ranks in the same order; a rank whose check fails ends the job, so that the
- * others do not hang. */
-static struct dpt_comm comm;
-
-static void check_at(bool ok, const char *what, int line)
-{
-    if (ok)
-        return;
-    fprintf(stderr, "rank %d, line %d: %s\n", comm.world.rank, line, what);
-    _exit(1); /* the launcher ends the others */
-}
-
-#define CHECK(condition) check_at(condition, #condition, __LINE__)
-#define CHECK_OK(call)   check_at((call) == DPT_OK, err.text, __LINE__)
+#include "core/comm/tests/ranks.h"
 
 /* Built and run here with one and the same library. */
 static void library_is_the_one_built_with(void **state)
@@ -138,14 +114,7 @@ int main(void)
         cmocka_unit_test(sums_take_their_time),
         cmocka_unit_test(ranks_of_a_node_share_memory),
     };
-    struct dpt_error err = {0};
-    int failed = cmocka_run_group_tests(before, NULL, NULL);
+    const int failed = cmocka_run_group_tests(before, NULL, NULL);
 
-    if (dpt_comm_open(&comm, &err) != DPT_OK) {
-        fprintf(stderr, "%s\n", err.text);
-        return 1;
-    }
-    failed += cmocka_run_group_tests(tests, NULL, NULL);
-    dpt_comm_close(&comm);
-    return failed;
+    return failed + RUN_ON_ALL_RANKS(tests);
 }

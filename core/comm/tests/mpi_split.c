@@ -1,34 +1,12 @@
 /* ranks: 1 2 5 8 */
 /* Groups that the ranks are split into: each is a whole comm. With an argument, a rank of one group
  * never comes, while another group goes on (test_split.py). */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "core/comm/deterministic_allreduce.h"
 #include "core/comm/hierarchical_allreduce.h"
 #include "core/comm/internal.h"
+#include "core/comm/tests/ranks.h"
 
-static struct dpt_comm comm;
 static struct dpt_error err;
-
-static void check_at(bool ok, const char *what, int line)
-{
-    if (ok)
-        return;
-    fprintf(stderr, "rank %d, line %d: %s\n", comm.world.rank, line, what);
-    _exit(1); /* the launcher ends the others */
-}
-
-#define CHECK(condition) check_at(condition, #condition, __LINE__)
-#define CHECK_OK(call)   check_at((call) == DPT_OK, err.text, __LINE__)
 
 /* The ways in which the ranks are split: all alone, unequal, in turns, all together. */
 enum { WAYS = 4 };
@@ -162,6 +140,41 @@ static void groups_of_nodes_and_of_groups(void **state)
     dpt_comm_close(&pair);
 }
 
+/* Round a ring and back at once, in messages of several sizes, which arrive in their order. */
+static void messages_arrive_in_order(void **state)
+{
+    enum { MESSAGES = 9, MOST = 1 << 18 };
+    const struct dpt_group *g = &comm.world;
+    const int next = (g->rank + 1) % g->size, before = (g->rank + g->size - 1) % g->size;
+    int32_t *out = calloc(MESSAGES, MOST * sizeof *out), *in = calloc(MOST, sizeof *in);
+    struct dpt_sending sending[MESSAGES][2];
+
+    (void)state;
+    CHECK(out != NULL && in != NULL);
+    for (int m = 0; m < MESSAGES && g->size > 1; m++) {
+        const size_t n = m == 0 ? 0 : (size_t)1 << 2 * m;
+
+        for (size_t i = 0; i < n; i++)
+            out[m * MOST + (int)i] = 1000 * g->rank + m;
+        CHECK_OK(dpt_group_send(g, next, out + m * MOST, n * sizeof *out, &sending[m][0], &err));
+        CHECK_OK(dpt_group_send(g, before, out + m * MOST, n * sizeof *out, &sending[m][1], &err));
+    }
+    for (int m = 0; m < MESSAGES && g->size > 1; m++)
+        for (int k = 0; k < 2; k++) {
+            const int from = k == 0 ? before : next;
+            const size_t n = m == 0 ? 0 : (size_t)1 << 2 * m;
+
+            CHECK_OK(dpt_group_receive(g, from, in, n * sizeof *in, &err));
+            for (size_t i = 0; i < n; i++)
+                CHECK(in[i] == 1000 * from + m);
+        }
+    for (int m = 0; m < MESSAGES && g->size > 1; m++)
+        for (int k = 0; k < 2; k++)
+            CHECK_OK(dpt_group_sent(g, &sending[m][k], &err));
+    free(out);
+    free(in);
+}
+
 static void too_many_are_refused(void **state)
 {
     struct dpt_comm parts[DPT_AXES_MOST + 1];
@@ -203,18 +216,13 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(groups_are_whole),
         cmocka_unit_test(groups_of_nodes_and_of_groups),
+        cmocka_unit_test(messages_arrive_in_order),
         cmocka_unit_test(too_many_are_refused),
     };
-    int failed;
 
     (void)argv;
-    if (dpt_comm_open(&comm, &err) != DPT_OK) {
-        fprintf(stderr, "%s\n", err.text);
-        _exit(1); /* the launcher ends the others */
-    }
+    open_ranks();
     if (argc > 1)
         lose_one();
-    failed = cmocka_run_group_tests(tests, NULL, NULL);
-    dpt_comm_close(&comm);
-    return failed;
+    return close_ranks(cmocka_run_group_tests(tests, NULL, NULL));
 }

@@ -178,9 +178,10 @@ def told(result):
 def test_same_bytes_on_any_nodes(cluster, tmp_path, job):
     """One node, two, three, evenly and not, also where a node has one rank."""
     made = []
-    for ranks in ([4], [2, 2], [2, 1, 1], [1, 3, 2]):
-        folder = tmp_path / "-".join(map(str, ranks))
-        cluster.train(ranks, job, folder, "--set", "comm.reduction=reproducible")
+    for ranks, words in (([4], "shard=none"), ([2, 2], "pipeline=2"), ([2, 1, 1], "shard=optimizer"),
+                         ([1, 3, 2], "shard=optimizer")):
+        folder = tmp_path / ("-".join(map(str, ranks)) + words)
+        cluster.train(ranks, job, folder, "--set", "comm.reduction=reproducible", "--set", f"parallel.{words}")
         made.append(dpt.newest(folder))
     assert made[1:] == made[:-1]
 

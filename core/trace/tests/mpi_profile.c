@@ -2,29 +2,10 @@
 /* Clocks of one machine are the same: what is found out about them must say so, within its bound.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
-#include <unistd.h>
 
 #include "core/comm/probe.h"
+#include "core/comm/tests/ranks.h"
 #include "core/trace/profile.h"
-
-static struct dpt_comm comm;
-
-static void check_at(bool ok, const char *what, int line)
-{
-    if (ok)
-        return;
-    fprintf(stderr, "rank %d, line %d: %s\n", comm.world.rank, line, what);
-    _exit(1); /* the launcher ends the others */
-}
-
-#define CHECK(condition) check_at(condition, #condition, __LINE__)
 
 static void an_offset_is_within_its_bound(void **state)
 {
@@ -56,14 +37,6 @@ int main(void)
         cmocka_unit_test(an_offset_is_within_its_bound),
         cmocka_unit_test(ranks_of_one_node_need_none),
     };
-    struct dpt_error err = {0};
-    int failed;
 
-    if (dpt_comm_open(&comm, &err) != DPT_OK) {
-        fprintf(stderr, "%s\n", err.text);
-        return 1;
-    }
-    failed = cmocka_run_group_tests(tests, NULL, NULL);
-    dpt_comm_close(&comm);
-    return failed;
+    return RUN_ON_ALL_RANKS(tests);
 }

@@ -5,19 +5,29 @@
 
 #include "core/base/clock.h"
 #include "core/base/memory.h"
+#include "core/base/nontemporal.h"
 #include "core/base/sum_of_squares.h"
 #include "core/trace/profile.h"
 #include "core/train/engine.h"
 #include "core/train/gradient_reduction.h"
 #include "core/train/lockstep.h"
+#include "core/train/mesh.h"
+#include "core/train/parts.h"
+#include "core/train/pipeline.h"
 
-/* Below this many floats one thread is faster than waking the others. */
-enum { ALONE = 16 * 1024 };
-
-const struct dpt_gradient_reduction_type *const dpt_gradient_reduction_types[] = {
-    [DPT_REDUCTION_ALLREDUCE] = &dpt_gradient_reduction_allreduce,
-    [DPT_REDUCTION_REPRODUCIBLE] = &dpt_gradient_reduction_reproducible,
+enum {
+    ALONE = 16 * 1024, /* below this many floats one thread is faster than waking the others */
+    PIECE = 8 * 1024,  /* floats that are updated and shared at a time: they fit the L2 cache */
 };
+
+const struct dpt_gradient_reduction_type *dpt_gradient_reduction_choose(const struct dpt_trainer *t)
+{
+    if (dpt_trainer_dealt(t))
+        return &dpt_gradient_reduction_dealt;
+    return t->job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE
+               ? &dpt_gradient_reduction_reproducible
+               : &dpt_gradient_reduction_allreduce;
+}
 
 struct dpt_engine_state {
     struct dpt_lockstep *lockstep; /* NULL: micro-batches do not wait for each other */
@@ -30,63 +40,106 @@ struct step_work {
     struct dpt_step_view view;
     struct dpt_update update;
     size_t begin, end;                                          /* the floats that are updated */
+    int32_t round;                                              /* of dealt micro-batches */
+    double waited;                                              /* seconds, in their exchanges */
     void (*part)(struct step_work *w, int thread, int threads); /* what the pool's threads do */
 };
 
-/* How many micro-batches from i on are computed at once: a node of the tree over all of the step's,
- * as large as possible. */
-static int32_t group_at(const struct dpt_trainer *t, const struct dpt_step_view *view, int32_t i,
-                        int32_t end)
+/* The micro-batches of the whole step. */
+static int32_t micro_batches(const struct step_work *w)
 {
-    const int32_t all =
-        (view->total + t->data.train.sampler.micro - 1) / t->data.train.sampler.micro;
-    int32_t n = 1;
+    const int32_t micro = w->t->data.train.sampler.micro;
 
-    while (2 * n <= t->team.group && i % (2 * n) == 0 &&
-           (i + 2 * n <= end || (end == all && i + n < all)))
-        n *= 2;
-    return n < end - i ? n : end - i;
+    return (w->view.total + micro - 1) / micro;
 }
 
-/* A thread's contiguous run of the rank's micro-batches; the first thread has one whenever the rank
- * has. A team goes through all of them, and its first thread records what they gave. */
+/* Computes n micro-batches from i on, together with the others of a team, whose first thread
+ * records what they gave. */
+static void compute_group(struct step_work *w, int thread, int32_t i, int32_t n)
+{
+    struct dpt_trainer *t = w->t;
+    struct dpt_worker *worker = &t->team.workers[thread],
+                      *gradient_worker = &t->team.workers[t->team.together ? 0 : thread];
+    const bool leads = worker == gradient_worker;
+    struct dpt_batch batch = {.seed = (uint64_t)t->job->seed, .step = (uint64_t)t->progress.step};
+
+    if (leads) {
+        memset(gradient_worker->own, 0, (size_t)n * sizeof gradient_worker->own[0]);
+        gradient_worker->target = t->reduction.type->target(t, thread, &gradient_worker->add);
+    }
+    if (t->team.together)
+        dpt_trainer_barrier(t, thread);
+    worker->status = dpt_trainer_train(t, thread, &w->view, i, n, &batch, gradient_worker->target,
+                                       gradient_worker->add, gradient_worker->own, &worker->err);
+    if (worker->status != DPT_OK || !leads)
+        return;
+    if (i == w->view.first)
+        dpt_fault_strike_gradient(&t->fault, t->comm->world.rank, t->progress.step + 1,
+                                  gradient_worker->target, 0, dpt_trainer_graph(t)->floats);
+    t->reduction.type->done(t, thread, i, n, gradient_worker->target, dpt_gradient_whole(t),
+                            gradient_worker->own);
+    if (t->reduction.type == &dpt_gradient_reduction_reproducible) /* it adds up in `done` */
+        dpt_profile_mark(t->profile, thread, DPT_SPAN_REDUCTION);
+}
+
+/* A thread's contiguous run of the rank's micro-batches; a team goes through all of them. */
 static void compute(void *arg, int thread)
 {
     struct step_work *w = arg;
     struct dpt_trainer *t = w->t;
-    struct dpt_worker *worker = &t->team.workers[thread],
-                      *gradient_worker = &t->team.workers[t->team.together ? 0 : thread];
-    const int32_t n = w->view.last - w->view.first, gradient_workers = t->team.gradient_workers;
-    const int32_t number = t->team.together ? 0 : thread;
-    const int32_t begin = w->view.first + (n * number + gradient_workers - 1) / gradient_workers;
-    const int32_t end =
-        w->view.first + (n * (number + 1) + gradient_workers - 1) / gradient_workers;
-    const bool leads = worker == gradient_worker;
-    struct dpt_batch batch = {.seed = (uint64_t)t->job->seed, .step = (uint64_t)t->progress.step};
+    const int32_t all = micro_batches(w);
+    int32_t begin, end;
 
-    for (int32_t i = begin, several; i < end; i += several) {
-        several = group_at(t, &w->view, i, end);
-        if (leads) {
-            memset(gradient_worker->own, 0, (size_t)several * sizeof gradient_worker->own[0]);
-            gradient_worker->target = t->reduction.type->target(t, thread, &gradient_worker->add);
-        }
-        if (t->team.together)
-            dpt_trainer_barrier(t, thread);
-        worker->status =
-            dpt_trainer_train(t, thread, &w->view, i, several, &batch, gradient_worker->target,
-                              gradient_worker->add, gradient_worker->own, &worker->err);
-        if (worker->status != DPT_OK)
-            return;
-        if (!leads)
-            continue;
-        if (i == w->view.first)
-            dpt_fault_strike_gradient(&t->fault, t->comm->world.rank, t->progress.step + 1,
-                                      gradient_worker->target, 0, t->model.graph.floats);
-        t->reduction.type->done(t, thread, i, several, gradient_worker->target,
-                                dpt_gradient_whole(t), gradient_worker->own);
-        if (t->reduction.type == &dpt_gradient_reduction_reproducible) /* it adds up in `done` */
-            dpt_profile_mark(t->profile, thread, DPT_SPAN_REDUCTION);
+    dpt_step_run(w->view.first, w->view.last, t->team.together ? 0 : thread,
+                 t->team.gradient_workers, &begin, &end);
+    for (int32_t i = begin, n; i < end && t->team.workers[thread].status == DPT_OK; i += n) {
+        n = dpt_step_group(t, all, i, end);
+        compute_group(w, thread, i, n);
     }
+}
+
+/* The thread's group of micro-batches in a round in which all threads of all ranks take one. */
+static void compute_dealt(void *arg, int thread)
+{
+    struct step_work *w = arg;
+    const struct dpt_team *team = &w->t->team;
+    const struct dpt_group *world = &w->t->comm->world;
+    const int32_t all = micro_batches(w);
+    const int64_t lane =
+        (int64_t)world->rank * team->gradient_workers + (team->together ? 0 : thread);
+    const int64_t begin =
+        ((int64_t)w->round * world->size * team->gradient_workers + lane) * team->group;
+
+    if (begin < all)
+        compute_group(w, thread, (int32_t)begin,
+                      all - begin < team->group ? (int32_t)(all - begin) : team->group);
+}
+
+/* Collective. Round after round on all ranks; one that failed takes part in what they exchange. */
+static enum dpt_status compute_rounds(struct step_work *w, enum dpt_status status,
+                                      struct dpt_error *err)
+{
+    struct dpt_trainer *t = w->t;
+    const int64_t turn = (int64_t)t->comm->world.size * t->team.gradient_workers * t->team.group;
+    const int32_t all = dpt_sampler_micro_batches(&t->data.train.sampler, t->progress.epoch_step);
+    const struct dpt_step_view step = {.step = t->progress.epoch_step};
+    double start;
+
+    t->reduction.type->begin(t, &step); /* a rank that failed has not come so far */
+    for (w->round = 0; w->round * turn < all; w->round++) {
+        struct dpt_error other;
+        enum dpt_status added;
+
+        if (status == DPT_OK)
+            status = dpt_trainer_run(t, compute_dealt, w, err);
+        dpt_profile_switch(t->profile, DPT_SPAN_WAIT_THREADS, DPT_SPAN_REDUCTION);
+        start = dpt_now();
+        added = t->reduction.type->round(t, w->round, status == DPT_OK ? err : &other);
+        w->waited += dpt_now() - start;
+        dpt_profile_switch(t->profile, DPT_SPAN_REDUCTION, DPT_SPAN_OTHER);
+        status = status == DPT_OK ? added : status;
+    }
+    return status;
 }
 
 /* What comes before the micro-batches. */
@@ -99,7 +152,7 @@ static enum dpt_status begin_rank(struct step_work *w, struct dpt_error *err)
     DPT_TRY(t->requests.deferred_error);
     dpt_comm_note(t->comm, step, "reading its samples");
     DPT_TRY(dpt_fault_strike(&t->fault, t->comm->world.rank, step, t->arenas.params,
-                             t->model.graph.floats, err));
+                             dpt_trainer_graph(t)->floats, err));
     DPT_TRY(dpt_loader_next(t->data.train.loader, &w->view, err));
     dpt_profile_switch(t->profile, DPT_SPAN_WAIT_LOADER, DPT_SPAN_OTHER);
     dpt_comm_note(t->comm, step, "computing");
@@ -109,20 +162,28 @@ out:
 }
 
 /* All of a step that can fail on this rank alone; collective where its micro-batches are in
- * lockstep, in which a rank that fails takes part. */
+ * lockstep or dealt, or go through stages, in which a rank that fails takes part. */
 static enum dpt_status compute_rank(struct step_work *w, struct dpt_error *err)
 {
     struct dpt_trainer *t = w->t;
     struct dpt_lockstep *lockstep = t->engine_state->lockstep;
+    struct dpt_pipeline *pipeline = t->mesh.pipeline;
     const double begin = dpt_now();
     enum dpt_status status = begin_rank(w, err);
     const uint64_t start = t->profile != NULL ? t->profile->timeline.threads[0].last : 0;
 
-    if (lockstep != NULL)
+    if (pipeline != NULL)
+        status = dpt_pipeline_compute(pipeline, &w->view, status, err);
+    else if (lockstep != NULL)
         status = dpt_lockstep_compute(lockstep, &w->view, status, err);
+    else if (dpt_trainer_dealt(t))
+        status = compute_rounds(w, status, err);
     else if (status == DPT_OK)
         status = dpt_trainer_run(t, compute, w, err);
-    t->busy += dpt_now() - begin - (lockstep != NULL ? dpt_lockstep_waited(lockstep) : 0);
+    if (pipeline != NULL || lockstep != NULL)
+        w->waited +=
+            pipeline != NULL ? dpt_pipeline_waited(pipeline) : dpt_lockstep_waited(lockstep);
+    t->busy += dpt_now() - begin - w->waited;
     if (status != DPT_OK)
         return dpt_step_fail(t, status, err);
     dpt_profile_hold(t->profile, DPT_SPAN_COMPUTE, start);
@@ -141,7 +202,7 @@ static void run_parts(struct step_work *w,
                       void (*part)(struct step_work *w, int thread, int threads))
 {
     w->part = part;
-    if (w->t->model.graph.floats <= ALONE)
+    if (dpt_trainer_graph(w->t)->floats <= ALONE)
         part(w, 0, 1);
     else
         dpt_pool_run(w->t->team.pool, run_part, w);
@@ -150,14 +211,15 @@ static void run_parts(struct step_work *w,
 /* How many chunks the gradient's norm is made of. */
 static size_t norm_chunks(const struct dpt_trainer *t)
 {
-    return t->reduction.type->of_rows ? t->reduction.chunks.n
-                                      : dpt_sum_of_squares_chunks((size_t)t->model.graph.floats);
+    return t->reduction.type->of_rows
+               ? t->reduction.chunks.n
+               : dpt_sum_of_squares_chunks((size_t)dpt_trainer_graph(t)->floats);
 }
 
 static void norm_range(struct step_work *w, int thread, int threads)
 {
     const struct dpt_trainer *t = w->t;
-    const size_t n = (size_t)t->model.graph.floats, *at = t->reduction.chunks.begin;
+    const size_t n = (size_t)dpt_trainer_graph(t)->floats, *at = t->reduction.chunks.begin;
     const float *sum = t->reduction.sum;
     size_t begin, end;
 
@@ -168,14 +230,13 @@ static void norm_range(struct step_work *w, int thread, int threads)
                                         : dpt_sum_of_squares_of_chunk(sum, n, k);
 }
 
-/* Euclidean norm of the reduced gradient (a sum over samples); not finite where any element is not.
- * Same bits on all ranks. */
-static double gradient_norm(struct step_work *w)
+/* The sum of squares of the reduced gradient (a sum over samples), from `sum` on; not finite where
+ * any element is not. Same bits on all ranks. */
+static double gradient_squares(struct step_work *w, double sum)
 {
     struct dpt_trainer *t = w->t;
     const size_t chunks = norm_chunks(t);
     const double *sums_of_squares = t->reduction.type->sums_of_squares(t);
-    double sum = 0;
 
     if (sums_of_squares == NULL) {
         run_parts(w, norm_range);
@@ -183,31 +244,58 @@ static double gradient_norm(struct step_work *w)
     }
     for (size_t i = 0; i < chunks; i++)
         sum += sums_of_squares[i];
-    return sqrt(sum);
+    return sum;
+}
+
+/* What this rank updates. */
+static struct dpt_slice owned(const struct dpt_trainer *t)
+{
+    const struct dpt_slice all = {0, (size_t)dpt_trainer_graph(t)->floats, 0,
+                                  t->reduction.chunks.n};
+
+    return dpt_trainer_sharded(t) ? t->reduction.type->slice(t, dpt_trainer_replicas(t)->world.rank)
+                                  : all;
+}
+
+/* Of what this rank updates. */
+static const float *gradient_of(const struct dpt_trainer *t)
+{
+    return dpt_trainer_sharded(t) ? t->reduction.type->slice_sum(t) : t->reduction.sum;
 }
 
 /* Measures one of `threads` parts for the optimizer, over the norms of the gradient. */
 static void measure_range(struct step_work *w, int thread, int threads)
 {
     struct dpt_trainer *t = w->t;
+    const struct dpt_slice own = owned(t);
     size_t begin, end;
 
-    dpt_part_in_units(t->reduction.chunks.n, 1, thread, threads, &begin, &end);
-    dpt_optimizer_measure(&t->job->optimizer, &t->model.graph, &w->update, begin, end,
-                          t->arenas.params, t->reduction.sum, t->arenas.slot,
+    dpt_part_in_units(own.last - own.first, 1, thread, threads, &begin, &end);
+    dpt_optimizer_measure(&t->job->optimizer, dpt_trainer_graph(t), &w->update, own.first + begin,
+                          own.first + end, t->arenas.params, gradient_of(t), t->arenas.slot,
                           t->engine_state->norms);
 }
 
-/* Does one of `threads` parts of the update of w's floats. */
+/* Does one of `threads` parts of the update of w's floats; in shards piece by piece, each of which
+ * is still in the cache when it is copied to the other ranks. */
 static void update_range(struct step_work *w, int thread, int threads)
 {
     struct dpt_trainer *t = w->t;
+    float *const shared = dpt_trainer_sharded(t) ? t->reduction.type->weights(t) : NULL;
     size_t begin, end;
 
     dpt_thread_part(w->end - w->begin, thread, threads, &begin, &end);
-    dpt_optimizer_apply(&t->job->optimizer, &t->model.graph, &w->update, w->begin + begin,
-                        w->begin + end, t->arenas.params, t->reduction.sum, t->arenas.slot,
-                        t->engine_state->norms);
+    begin += w->begin;
+    end += w->begin;
+    for (size_t at = begin, n; at < end; at += n) {
+        n = shared != NULL && end - at > PIECE ? PIECE : end - at;
+        dpt_optimizer_apply(&t->job->optimizer, dpt_trainer_graph(t), &w->update, at, at + n,
+                            t->arenas.params, gradient_of(t), t->arenas.slot,
+                            t->engine_state->norms);
+        if (shared != NULL)
+            dpt_copy_nontemporal(shared + at, t->arenas.params + at, n);
+    }
+    dpt_nontemporal_fence();
 }
 
 static void update_floats(struct step_work *w, size_t begin, size_t end)
@@ -218,28 +306,31 @@ static void update_floats(struct step_work *w, size_t begin, size_t end)
 }
 
 /*
- * Updates all parameters. Where the ranks of a node have their slots together, each updates the
- * parameters of the others' parts first and only reads those slots, and writes its own part of them
- * once nobody reads it any more. So every rank's parameters come from its own ones, and a fault of
- * one's memory shows (dpt_trainer_check_replicas).
+ * Updates all parameters. In shards a rank updates those which it owns, and gets the others. Where
+ * the ranks of a node have their slots together, each updates the parameters of the others' parts
+ * first and only reads those slots, and writes its own part of them once nobody reads it any more:
+ * so every rank's parameters come from its own ones, and a fault of one's memory shows
+ * (dpt_trainer_check_replicas).
  */
 static enum dpt_status update_all(struct step_work *w, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct dpt_trainer *t = w->t;
-    const struct dpt_group *node = &t->comm->node;
-    const size_t floats = (size_t)t->model.graph.floats;
-    size_t begin = 0, end = floats;
+    struct dpt_trainer *t = w->t;
+    const struct dpt_group *node = &dpt_trainer_replicas(t)->node;
+    const size_t floats = (size_t)dpt_trainer_graph(t)->floats;
+    struct dpt_slice own = owned(t);
 
     if (t->arenas.shared.bytes != NULL) {
-        dpt_thread_part(floats, node->rank, node->size, &begin, &end);
+        dpt_thread_part(floats, node->rank, node->size, &own.begin, &own.end);
         w->update.reads_slots = true;
-        update_floats(w, 0, begin);
-        update_floats(w, end, floats);
+        update_floats(w, 0, own.begin);
+        update_floats(w, own.end, floats);
         w->update.reads_slots = false;
         DPT_TRY(dpt_group_barrier(node, err));
     }
-    update_floats(w, begin, end);
+    update_floats(w, own.begin, own.end);
+    if (dpt_trainer_sharded(t))
+        DPT_TRY(t->reduction.type->share(t, err));
 out:
     return status;
 }
@@ -268,7 +359,7 @@ static enum dpt_status refresh_all(struct dpt_trainer *t, struct dpt_error *err)
     const enum dpt_status status = dpt_trainer_run(t, refresh_part, t, err);
 
     return t->model.shared || t->arenas.shared.bytes != NULL
-               ? dpt_group_agree(&t->comm->node, status, err)
+               ? dpt_group_agree(&dpt_trainer_replicas(t)->node, status, err)
                : status;
 }
 
@@ -277,7 +368,7 @@ static enum dpt_status refresh(struct dpt_trainer *t, struct dpt_error *err)
     enum dpt_status status = set_scale(t, err);
 
     if (t->model.shared)
-        status = dpt_group_agree(&t->comm->node, status, err);
+        status = dpt_group_agree(&dpt_trainer_replicas(t)->node, status, err);
     return status == DPT_OK ? refresh_all(t, err) : status;
 }
 
@@ -290,7 +381,8 @@ static enum dpt_status reduce(struct step_work *w, const float flags[DPT_FLAGS],
     dpt_profile_switch(t->profile, DPT_SPAN_WAIT_THREADS, DPT_SPAN_REDUCTION);
     if (t->profile != NULL)
         t->profile->arrived = t->profile->timeline.threads[0].last;
-    status = t->reduction.type->sum(t, &w->view, flags, err);
+    status = t->mesh.stages > 0 ? dpt_pipeline_sum(t, &w->view, flags, err)
+                                : t->reduction.type->sum(t, &w->view, flags, err);
     dpt_profile_switch(t->profile, DPT_SPAN_REDUCTION, DPT_SPAN_NORM);
     return status;
 }
@@ -300,6 +392,7 @@ static enum dpt_status update(struct step_work *w, double norm, struct dpt_step_
 {
     struct dpt_trainer *t = w->t;
     const double clip = t->job->train.clip_norm;
+    const bool measures = dpt_optimizer_chunks(&t->job->optimizer, dpt_trainer_graph(t)) > 0;
     enum dpt_status status = DPT_OK;
     double scale = 1.0 / result->weight;
 
@@ -309,10 +402,17 @@ static enum dpt_status update(struct step_work *w, double norm, struct dpt_step_
     result->lr = dpt_step_rate(t);
     w->update = (struct dpt_update){
         .lr = result->lr, .step = t->progress.updates + 1, .scale = (float)scale};
-    if (dpt_optimizer_chunks(&t->job->optimizer, &t->model.graph) > 0)
+    if (dpt_trainer_sharded(t) &&
+        (t->requests.check || result->save || result->signal || result->clock))
+        dpt_trainer_hash_replica(t);
+    if (measures)
         run_parts(w, measure_range);
+    if (measures && dpt_trainer_sharded(t))
+        DPT_TRY(t->reduction.type->gather_chunks(t, t->engine_state->norms, DPT_OPTIMIZER_SQUARES,
+                                                 err));
     DPT_TRY(update_all(w, err));
-    dpt_graph_update_state(&t->model.graph, result->samples, t->reduction.sum, t->arenas.params);
+    dpt_graph_update_state(dpt_trainer_graph(t), result->samples, t->reduction.sum,
+                           t->arenas.params);
     t->progress.updates++;
     dpt_profile_switch(t->profile, DPT_SPAN_OPTIMIZER, DPT_SPAN_LAYOUTS);
     status = refresh_all(t, err); /* all have computed, since their gradients are in the sum */
@@ -344,7 +444,7 @@ static enum dpt_status find_nonfinite(struct step_work *w, struct dpt_error *err
 /* Whether what the step adds to the state is a number: no norm shows that. */
 static bool state_is_finite(const struct dpt_trainer *t)
 {
-    const struct dpt_graph *graph = &t->model.graph;
+    const struct dpt_graph *graph = dpt_trainer_graph(t);
     bool finite = true;
 
     for (int64_t i = graph->floats; i < graph->arena; i++)
@@ -352,13 +452,37 @@ static bool state_is_finite(const struct dpt_trainer *t)
     return finite;
 }
 
+/* The gradient's norm and the tail. With stages all ranks get the norm of all of them, NAN where
+ * the state of one is not finite, and the tail of the last. */
+static enum dpt_status learn_sums(struct step_work *w, double *norm, float tail[DPT_TAIL_FLAGS],
+                                  struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_trainer *t = w->t;
+    const float *own = t->reduction.sum + dpt_trainer_graph(t)->arena;
+    struct dpt_pipeline_words words = {0};
+
+    _Static_assert(sizeof words.words >= DPT_TAIL_FLAGS * sizeof *tail, "the tail has more words");
+    if (t->mesh.stages > 0)
+        DPT_TRY(dpt_pipeline_before(t, &words.squares, err));
+    words.squares = gradient_squares(w, words.squares);
+    if (t->mesh.stages > 0 && !state_is_finite(t)) /* so that all ranks know */
+        words.squares = NAN;
+    memcpy(words.words, own, DPT_TAIL_FLAGS * sizeof *tail);
+    if (t->mesh.stages > 0)
+        DPT_TRY(dpt_pipeline_share(t, &words, err));
+    memcpy(tail, words.words, DPT_TAIL_FLAGS * sizeof *tail);
+    *norm = sqrt(words.squares);
+out:
+    return status;
+}
+
 static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *result,
                             struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK, mine;
     struct step_work w = {.t = t};
-    const float *tail = t->reduction.sum + t->model.graph.arena;
-    float flags[DPT_FLAGS];
+    float flags[DPT_FLAGS], tail[DPT_TAIL_FLAGS];
     const bool scaled = t->job->device.precision == DPT_PRECISION_FP16;
     double norm;
     bool overflow = false;
@@ -369,13 +493,13 @@ static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *resul
     DPT_TRY(reduce(&w, flags, err));
     if (t->reduction.reduced_flags[DPT_FLAG_FAILED] > 0)
         return dpt_group_agree(&t->comm->world, mine, err);
+    DPT_TRY(learn_sums(&w, &norm, tail, err));
     result->loss = tail[DPT_TAIL_LOSS];
     result->samples = (int64_t)tail[DPT_TAIL_SAMPLES];
     result->correct = tail[DPT_TAIL_CORRECT];
     result->weight = tail[DPT_TAIL_WEIGHT];
     dpt_step_read_flags(t, result);
     DPT_TRY(dpt_step_check_count(t, result->samples, w.view.total, err));
-    norm = gradient_norm(&w);
     dpt_profile_switch(t->profile, DPT_SPAN_NORM, DPT_SPAN_OPTIMIZER);
     result->weightless = result->weight == 0;
     if (scaled && isfinite(result->loss) && !result->weightless)
@@ -406,27 +530,42 @@ static bool takes(const struct dpt_trainer *t)
     return true;
 }
 
+/* Takes the pages of what this rank owns now, so that no step waits for them. */
+static void touch_slots(struct dpt_trainer *t)
+{
+    const struct dpt_slice own = owned(t);
+
+    for (int k = 0; k < t->arenas.slots; k++)
+        memset(t->arenas.slot[k] + own.begin, 0, (own.end - own.begin) * sizeof(float));
+}
+
 static enum dpt_status open_host(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const size_t squares =
-        DPT_OPTIMIZER_SQUARES * dpt_optimizer_chunks(&t->job->optimizer, &t->model.graph);
+        DPT_OPTIMIZER_SQUARES * dpt_optimizer_chunks(&t->job->optimizer, dpt_trainer_graph(t));
     size_t chunks;
 
     if (!t->data.train.present)
         return DPT_OK;
-    t->reduction.type = dpt_gradient_reduction_types[t->job->comm.reduction];
+    t->reduction.type = dpt_gradient_reduction_choose(t);
     status = DPT_ALLOCATE(t->engine_state, 1, "the norms of gradients", err);
     if (status == DPT_OK)
-        status = dpt_graph_chunks(&t->model.graph, &t->reduction.chunks, err);
+        status = dpt_graph_chunks(dpt_trainer_graph(t), &t->reduction.chunks, err);
     chunks = norm_chunks(t);
     if (status == DPT_OK)
         status = DPT_ALLOCATE(t->engine_state->norms, squares > chunks ? squares : chunks,
                               "the norms of gradients", err);
     if (status == DPT_OK && t->team.lockstep)
         status = dpt_lockstep_open(&t->engine_state->lockstep, t, err);
+    if (status == DPT_OK && t->mesh.stages > 0)
+        status = dpt_pipeline_open(&t->mesh.pipeline, t, err);
     DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
     DPT_TRY(t->reduction.type->open(t, err));
+    if (dpt_trainer_sharded(t))
+        touch_slots(t);
+    if (dpt_trainer_sharded(t))
+        DPT_TRY(dpt_trainer_list_owned(t, err));
 out:
     return status;
 }
@@ -440,6 +579,8 @@ static void close_host(struct dpt_trainer *t)
         dpt_free(t->engine_state->norms);
     }
     dpt_free(t->engine_state);
+    dpt_pipeline_close(t->mesh.pipeline);
+    t->mesh.pipeline = NULL;
     dpt_free(t->reduction.chunks.begin);
 }
 

@@ -1,32 +1,26 @@
 /* ranks: 1 3 */
 /* A trainer whose optimizer wants norms of whole tensors: the same bits for any threads, the same
  * weights on all ranks. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-#include <unistd.h>
-
 #include "core/base/hash.h"
+#include "core/comm/tests/ranks.h"
+#include "core/train/gradient_reduction.h"
 #include "core/train/tests/trust.h"
 #include "core/train/trainer.h"
 
-static struct dpt_comm comm;
-
-static void check(enum dpt_status status, const struct dpt_error *err)
+/* Of a slot, each part of which has one owner. */
+static uint64_t hash_shards(const struct dpt_trainer *t)
 {
-    if (status == DPT_OK)
-        return;
-    fprintf(stderr, "rank %d: %s\n", comm.world.rank, err->text);
-    _exit(1); /* the launcher ends the others */
+    const struct dpt_slice own = t->reduction.type->slice(t, comm.world.rank);
+    int64_t mine = (int64_t)dpt_hash_floats(t->arenas.slot[0] + own.begin, own.end - own.begin,
+                                            (uint64_t)t->model.graph.floats + own.begin);
+    struct dpt_error err;
+
+    CHECK_OK(dpt_group_sum_ints(&comm.world, &mine, &mine, 1, &err));
+    return (uint64_t)mine;
 }
 
 /* Of weights and slot behind some steps. `hidden`: few floats are updated by one thread alone. */
-static uint64_t train(int threads, int hidden)
+static uint64_t train(int threads, int hidden, const char *shard)
 {
     char text[512];
     struct dpt_conf conf = {0};
@@ -35,26 +29,30 @@ static uint64_t train(int threads, int hidden)
     struct dpt_trainer t;
     struct dpt_step_result result;
     struct dpt_error err = {0};
+    const bool sharded = strcmp(shard, "none") != 0;
     uint64_t hash;
 
     snprintf(text, sizeof text,
              "{data: {train: synthetic}, model: {type: mlp, hidden: [%d], outputs: 10}, "
              "device: {kind: cpu, threads: %d}, batch: {global: 24, micro: 4}, "
-             "comm: {reduction: reproducible}, train: {steps: 4}}",
-             hidden, threads);
-    check(dpt_conf_parse(&conf, "job", text, strlen(text), &err), &err);
+             "comm: {reduction: reproducible}, parallel: {shard: %s}, train: {steps: 4}}",
+             hidden, threads, shard);
+    CHECK_OK(dpt_conf_parse(&conf, "job", text, strlen(text), &err));
     assert_true(dpt_options_read(&conf, conf.root, "", dpt_job_options, &job));
-    check(dpt_conf_validation_result(&conf, &err), &err);
+    CHECK_OK(dpt_conf_validation_result(&conf, &err));
     job.optimizer = trust;
-    check(dpt_trainer_open(&t, &job, &comm, &log, DPT_PART_TRAIN, NULL, &err), &err);
+    CHECK_OK(dpt_trainer_open(&t, &job, &comm, &log, DPT_PART_TRAIN, NULL, &err));
     assert_int_equal(t.arenas.slots, 1);
     for (int step = 0; step < 4; step++)
-        check(dpt_trainer_step(&t, &result, &err), &err);
+        CHECK_OK(dpt_trainer_step(&t, &result, &err));
     assert_int_equal(t.progress.updates, 4);
-    check(dpt_trainer_check_replicas(&t, &err), &err);
-    hash = dpt_hash_floats(t.arenas.params, (size_t)t.model.graph.floats, 0) +
-           dpt_hash_floats(t.arenas.slot[0], (size_t)t.model.graph.floats,
-                           (uint64_t)t.model.graph.floats);
+    CHECK_OK(dpt_trainer_check_replicas(&t, &err));
+    hash = dpt_hash_floats(t.arenas.params, (size_t)t.model.graph.floats, 0);
+    if (!sharded || comm.world.size == 1)
+        hash += dpt_hash_floats(t.arenas.slot[0], (size_t)t.model.graph.floats,
+                                (uint64_t)t.model.graph.floats);
+    else
+        hash += hash_shards(&t);
     dpt_trainer_close(&t);
     dpt_conf_release(&conf);
     return hash;
@@ -64,10 +62,10 @@ static void threads_do_not_matter(void **state)
 {
     (void)state;
     for (int hidden = 6; hidden <= 48; hidden += 42) {
-        const uint64_t alone = train(1, hidden);
+        const uint64_t alone = train(1, hidden, "none");
 
         for (int threads = 2; threads <= 3; threads++)
-            if (train(threads, hidden) != alone)
+            if (train(threads, hidden, threads == 2 ? "optimizer" : "gradients") != alone)
                 fail_msg("%d threads, %d hidden ones: other bits than of one thread", threads,
                          hidden);
     }
@@ -76,14 +74,6 @@ static void threads_do_not_matter(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(threads_do_not_matter)};
-    struct dpt_error err = {0};
-    int failed;
 
-    if (dpt_comm_open(&comm, &err) != DPT_OK) {
-        fprintf(stderr, "%s\n", err.text);
-        return 1;
-    }
-    failed = cmocka_run_group_tests(tests, NULL, NULL);
-    dpt_comm_close(&comm);
-    return failed;
+    return RUN_ON_ALL_RANKS(tests);
 }

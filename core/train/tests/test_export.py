@@ -57,7 +57,7 @@ def layers_without_options():
     """Those that leave planes planes."""
     kinds = next(node for node in walk(json.loads(dpt.run("schema").out)) if "flatten" in node and "conv" in node)
     names = [name for name, kind in kinds.items() if not kind["then"].get("required")]
-    return [name for name in names if name not in ("flatten", "global_avgpool")]
+    return [name for name in names if name not in ("flatten", "global_avgpool", "dense")]
 
 
 def layers_of(name):

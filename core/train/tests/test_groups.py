@@ -82,7 +82,8 @@ def test_ranks_and_resuming_change_nothing(tmp_path):
                freeze="[conv1, bn1, 'conv2/*']", job=JOB.replace("micro: 8", "micro: 3"))
     dpt.train(job, tmp_path / "one", "--quiet", cwd=tmp_path)
     want = (tmp_path / "one/checkpoints/latest").read_bytes()
-    dpt.train(job, tmp_path / "two", "--quiet", "--set", "train.steps=2", cwd=tmp_path, ranks=3)
+    dpt.train(job, tmp_path / "two", "--quiet", "--set", "train.steps=2", "--set", "parallel.shard=optimizer", cwd=tmp_path,
+              ranks=3)
     assert dpt.run(job, "--output", tmp_path / "two", "--quiet", cwd=tmp_path, ranks=2).code == 0
     assert (tmp_path / "two/checkpoints/latest").read_bytes() == want
     # A group's lr is its own: head's learning rate is 0.2 of the base, everybody else's a half.

@@ -330,7 +330,7 @@ def test_training_data_need_not_be_there(trained, tmp_path):
     assert trained.predict(*gone, "--input", tmp_path / "p.png").out.splitlines()[0] == "file,class,probability"
 
 
-@pytest.mark.skipif(not os.environ.get("DPT_HEAVY"), reason="takes long; DPT_HEAVY=1 runs it")
+@pytest.mark.skipif(os.environ.get("DPT_HEAVY") != "1", reason="takes long; DPT_HEAVY=1 runs it")
 def test_memory_is_a_window(trained, tmp_path):
     """Of 300 MB of samples and as much of outputs hardly anything is in memory at a time."""
     n = 10_000_000

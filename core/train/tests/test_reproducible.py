@@ -54,6 +54,11 @@ def bytes_of(folder):
     return (folder / "checkpoints" / "latest").read_bytes()
 
 
+def shards(dice):
+    """Whose the optimizer's state is changes nothing either."""
+    return "--set", f"parallel.shard={dice.choice(('none', 'optimizer', 'gradients', 'gradients'))}"
+
+
 def run(path, folder, ranks, threads, *words, ok=(0,)):
     result = dpt.run(path, "--output", folder, "--quiet", "--set", f"device.threads={threads}", *words, ranks=ranks)
     assert result.code in ok, result
@@ -82,8 +87,9 @@ def test_ranks_and_threads_change_nothing(tmp_path, name, optimizer):
     dice = random.Random(name + optimizer)
     for ranks, threads in GRID[1:] if HEAVY else dice.sample(GRID[1:], 2):
         folder = tmp_path / f"{ranks}-{threads}"
-        run(path, folder, ranks, threads)
-        assert bytes_of(folder) == want, (ranks, threads)
+        words = shards(dice)
+        run(path, folder, ranks, threads, *words)
+        assert bytes_of(folder) == want, (ranks, threads, words)
         assert [e["loss"] for e in dpt.events(folder, "train")] == losses
         for ours, theirs in zip(dpt.events(folder, "eval"), dpt.events(tmp_path / "one", "eval")):
             assert (ours["loss"], ours["accuracy" if "accuracy" in ours else "loss"]) == \
@@ -99,8 +105,8 @@ def test_stopped_and_resumed_on_other_ranks(tmp_path, name):
     last = 0
     for _ in range(3):
         last += dice.randrange(5, 20)
-        stop_at(path, tmp_path / "parts", last, dice)
-    run(path, tmp_path / "parts", dice.choice((2, 3, 5)), 1)
+        stop_at(path, tmp_path / "parts", last, dice, *shards(dice))
+    run(path, tmp_path / "parts", dice.choice((2, 3, 5)), 1, *shards(dice))
     assert bytes_of(tmp_path / "parts") == bytes_of(tmp_path / "one")
     assert [e["step"] for e in dpt.events(tmp_path / "parts", "train")] == list(range(1, 81))
 
@@ -122,8 +128,9 @@ def test_random_jobs(tmp_path):
             folder = tmp_path / f"{case}-{ranks}-{threads}"
             if folder.exists():
                 continue
-            run(path, folder, ranks, threads)
-            assert bytes_of(folder) == bytes_of(tmp_path / f"{case}-one"), (text, ranks, threads)
+            words = shards(dice)
+            run(path, folder, ranks, threads, *words)
+            assert bytes_of(folder) == bytes_of(tmp_path / f"{case}-one"), (text, ranks, threads, words)
 
 
 def test_micro_batch_follows_from_the_job_alone(tmp_path):
@@ -141,7 +148,7 @@ def test_idle_ranks_change_nothing(tmp_path, name):
     sets = ("schedule=constant", "log.hashes=true", "train.check_replicas=1 steps", "data.test=synthetic")
     words = [word for setting in sets for word in ("--set", setting)]
     run(path, tmp_path / "one", 1, 1, *words)
-    run(path, tmp_path / "idle", 5, 1, *words)
+    run(path, tmp_path / "idle", 5, 1, *words, "--set", "parallel.shard=optimizer")
     run(path, tmp_path / "parts", 5, 1, *words, "--set", "train.epochs=1")
     run(path, tmp_path / "parts", 2, 2, *words)
     for other in ("idle", "parts"):

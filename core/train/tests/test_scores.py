@@ -1,4 +1,5 @@
 """What evaluations say of classes is what NumPy computes from the same predictions, with scikit-learn's conventions."""
+import csv
 import json
 import os
 import sys
@@ -7,8 +8,9 @@ import h5py
 import numpy as np
 import pytest
 
-sys.path.insert(0, os.path.abspath("scripts/lib"))
+sys.path[:0] = [os.path.abspath("scripts/lib"), os.path.abspath("core/train/tests")]
 import dpt  # noqa: E402
+import formats  # noqa: E402
 
 
 def auc(positive, probability, weight):
@@ -36,11 +38,11 @@ def scores(truth, given, weight):
     if classes > 5:
         among = (np.argsort(given, axis=1)[:, -5:] == truth[:, None]).any(axis=1)
         found["top5_accuracy"] = (among * weight).sum() / weight.sum()
-    return found, each, confusion
+    return found, each, confusion, areas
 
 
 class Trained:
-    def __init__(self, folder, classes, weighted):
+    def __init__(self, folder, classes, weighted, soft=False, names=None):
         draw = np.random.default_rng(classes)
         centres = draw.normal(size=(classes, 5))
         shares = {2: [0.92, 0.08], 7: [1 / 6] * 6 + [0]}.get(classes)  # of seven, the last one has no test sample
@@ -49,8 +51,12 @@ class Trained:
             labels = draw.choice(classes, size=n, p=shares if name == "test" or classes == 2 else None)
             weights = draw.choice([0, 0.25, 1, 2.5], size=n) if weighted else np.ones(n)
             with h5py.File(folder / f"{name}.h5", "w") as f:
-                f["images"] = (centres[labels] + draw.normal(size=(n, 5))).astype("f4")
-                f["labels"] = labels
+                images = centres[labels] + draw.normal(size=(n, 5))
+                f["images"] = (np.sign(images) if weighted else images).astype("f4")  # of 32 kinds at most: many are said the same of
+                shares_of = np.eye(classes) + draw.random((classes, classes))  # the largest share is the class's
+                f["labels"] = (shares_of / shares_of.sum(axis=1)[:, None])[labels].astype("f4") if soft else labels
+                if names and name == "train":
+                    f["labels"].attrs["classes"] = names
                 if weighted:
                     f["weights"] = weights.astype("f4")
         self.truth, self.weight = labels, weights
@@ -76,18 +82,22 @@ output: {folder}/run
         return result.out
 
 
-@pytest.mark.parametrize("classes, weighted", [(2, False), (2, True), (3, True), (7, True)])
-def test_scores_are_those_of_the_predictions(tmp_path, classes, weighted):
-    trained = Trained(tmp_path, classes, weighted)
-    expected, each, confusion = scores(trained.truth, trained.given, trained.weight)
+@pytest.mark.parametrize("classes, weighted, soft", [(2, False, False), (2, True, False), (3, True, False), (4, True, True), (7, True, False),
+                                                     (1030, False, False)])
+def test_scores_are_those_of_the_predictions(tmp_path, classes, weighted, soft):
+    trained = Trained(tmp_path, classes, weighted, soft)
+    expected, each, confusion, areas = scores(trained.truth, trained.given, trained.weight)
     text = trained.eval("--json")
     assert trained.eval("--json", ranks=3) == text
     found = json.loads(text)
-    if classes == 7:  # no sample is of the last class, which has no curve
+    if classes > 4:  # some classes have no sample, and so no curve
         assert "roc_auc" not in found and expected.pop("roc_auc") is not None
     for name, value in expected.items():
         assert found[name] == pytest.approx(value, abs=1e-6), name
-    np.testing.assert_allclose(found["confusion"], confusion)
+    assert ("confusion" in found) == (classes <= 1024)
+    np.testing.assert_allclose(found.get("confusion", confusion), confusion)
+    for k, area in enumerate(areas):
+        assert found["classes"][k].get("roc_auc", np.nan) == pytest.approx(area, abs=1e-6, nan_ok=True), k
     for name, values in each.items():
         np.testing.assert_allclose([c[name] for c in found["classes"]], values, atol=1e-6)
     logged = [e for e in dpt.events(tmp_path / "run", "eval")][-1]
@@ -98,10 +108,100 @@ def test_scores_are_those_of_the_predictions(tmp_path, classes, weighted):
     assert [row[3] for row in table] == [f"{v:.4f}" for v in each["recall"]]
 
 
-def test_uneven_classes_are_told(tmp_path):
-    trained = Trained(tmp_path, 2, False)
+@pytest.mark.parametrize("names", [None, ["well", "«ill»"]])
+def test_uneven_classes_are_told(tmp_path, names):
+    """By their names, also where the training data alone have them."""
+    trained = Trained(tmp_path, 2, False, names=names)
     rare = (trained.truth == 1).mean()
     recall = (trained.given.argmax(axis=1) == 1)[trained.truth == 1].mean()
-    said = f"classes are uneven: {100 * rare:.1f} % of these are of class 1, of which {100 * recall:.1f} % are found;"
-    assert said in trained.eval() and said in trained.ran.out, trained.ran
-    assert f"always saying class 0 has accuracy {1 - rare:.4f}" in trained.eval()
+    zero, one = [f"'{n}'" for n in names] if names else "01"
+    said = f"classes are uneven: {100 * rare:.1f} % of these are of class {one}, of which {100 * recall:.1f} % are found; "
+    said += f"always saying class {zero} has accuracy {1 - rare:.4f}; balanced accuracy is"
+    told = trained.eval("--classes")
+    assert said in " ".join(told.split()) and said in " ".join(trained.ran.out.split()), trained.ran
+    assert max(map(len, told.splitlines())) < 80
+    assert "data.class_weights: balanced has rare classes count more\n" in trained.ran.out
+    rows = [line.split() for line in told.splitlines()[-2:]]
+    assert [row[0] for row in rows] == (names or ["0", "1"]) and {len(row) for row in rows} == {6}
+    assert [c.get("name") for c in json.loads(trained.eval("--json"))["classes"]] == (names or [None, None])
+    last = dpt.events(tmp_path / "run", "eval")[-1]
+    assert last["rare_recall"] == pytest.approx(recall, abs=1e-6)
+
+
+def test_few_samples_a_class_are_uneven_by_chance(tmp_path):
+    trained = Trained(tmp_path, 30, False)
+    assert "uneven" not in trained.eval() and json.loads(trained.eval("--json"))["uneven"] is False
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory):
+    """A table with several labels at once, and the job that init writes for it, trained."""
+    folder, names, draw = tmp_path_factory.mktemp("labels"), ["old", "ä, b", "red"], np.random.default_rng(5)
+    x = draw.normal(size=(420, 6)).astype("f4")
+    y = (x @ draw.normal(size=(6, 3)) + draw.normal(size=(420, 3)) > [-1, 0, 1]).astype(int)
+    for name, rows in (("train", range(300)), ("test", range(300, 420))):
+        (folder / f"{name}.csv").write_text("a,b,c,d,e,f,old,\"ä, b\",red\n" + "".join(
+            ",".join(map(str, [*x[i], *y[i]])) + "\n" for i in rows), encoding="utf-8")
+    words = ["--label", "7,8,9"]
+    for line in (["convert", "csv", "train.csv", *words, "--output", "train"],
+                 ["convert", "csv", "test.csv", *words, "--output", "test"],
+                 ["init", "train-00000-of-00001.h5", "test-00000-of-00001.h5", "--output", "job.yaml"],
+                 ["job.yaml", "--quiet", "--output", "run", "--set", "train.epochs=9", "--set", "eval.every=9 epochs"]):
+        result = dpt.run(*line, cwd=folder)
+        assert result.code == 0, result
+    return folder, names, y[300:].astype(bool), x[300:], result
+
+
+def test_several_labels_at_once(labelled, tmp_path):
+    folder, names, truth, x, ran = labelled
+    given = {}
+    for end in ("npy", "h5", "csv"):
+        result = dpt.run("predict", "job.yaml", "--checkpoint", "run", "test.csv", "--out", tmp_path / f"p.{end}", cwd=folder)
+        assert result.code == 0, result
+    given = np.load(tmp_path / "p.npy")
+    with h5py.File(tmp_path / "p.h5") as f:
+        assert set(f) == {"logits", "probabilities", "targets", "loss"}
+        np.testing.assert_array_equal(f["probabilities"][()], given)
+        np.testing.assert_allclose(1 / (1 + np.exp(-f["logits"][()].astype("f8"))), given, rtol=1e-6)
+    with open(tmp_path / "p.csv", encoding="utf-8", newline="") as f:
+        rows = list(csv.reader(f))
+    assert rows[0] == ["sample", *("true_" + n for n in names), *names]
+    np.testing.assert_array_equal(np.array([r[4:] for r in rows[1:]], "f4"), given)
+    said = given > 0.5
+    right, chosen, there = (said & truth).sum(0), said.sum(0), truth.sum(0)
+    each = {"precision": right / chosen, "recall": right / there, "f1": 2 * right / (chosen + there)}
+    expected = {name: values.mean() for name, values in each.items()}
+    expected["accuracy"] = (said == truth).all(1).mean()
+    expected["label_accuracy"] = (said == truth).mean()
+    expected["roc_auc"] = np.mean([auc(truth[:, k], given[:, k], np.ones(120)) for k in range(3)])
+    p = given.astype("f8")
+    expected["loss"] = -np.log(np.where(truth, p, 1 - p)).mean()
+    text, alike = (dpt.run("eval", "job.yaml", "--checkpoint", "run", "--json", cwd=folder, **ranks).out for ranks in ({}, {"ranks": 2}))
+    found = json.loads(text)
+    assert alike == text
+    for name, value in expected.items():
+        assert found[name] == pytest.approx(value, abs=1e-6), name
+    assert found["label_accuracy"] > 0.75 and found["roc_auc"] > 0.8
+    each |= {"samples": there, "chosen": chosen, "roc_auc": [auc(truth[:, k], given[:, k], np.ones(120)) for k in range(3)]}
+    for name, values in each.items():
+        np.testing.assert_allclose([c[name] for c in found["labels"]], values, atol=1e-6)
+    assert [c["name"] for c in found["labels"]] == names
+    rows = dpt.run("eval", "job.yaml", "--checkpoint", "run", "--classes", cwd=folder).out.splitlines()[-4:]
+    assert rows[0].split()[:2] == ["label", "samples"] and [row[2:].startswith(n) for row, n in zip(rows[1:], names)] == [True] * 3
+    logged = [e for e in dpt.events(folder / "run", "eval") if e["split"] == "test"][-1]
+    assert all(logged[name] == found[name] for name in expected), logged
+    assert f"test accuracy {found['accuracy']:.4f}" in ran.out and f"label accuracy {found['label_accuracy']:.4f}" in ran.out
+    onnx = tmp_path / "m.onnx"
+    assert dpt.run("export", folder / "run", onnx, "--softmax").code == 0
+    np.testing.assert_allclose(formats.Onnx(onnx).run(x), given, atol=1e-6)
+
+
+def test_labels_are_from_0_to_1(labelled, tmp_path):
+    folder = labelled[0]
+    with h5py.File(tmp_path / "t.h5", "w") as f:
+        f["images"], f["labels"] = np.zeros((8, 6), "f4"), np.array([[0, 1, 0]] * 5 + [[0, 2, 1]] * 3, "f4")
+    result = dpt.run(folder / "job.yaml", "--set", f"data.train={tmp_path}/t.h5", "--set", "data.test=[]", "--set", "data.valid=[]", "--set",
+                     f"output={tmp_path}/run", cwd=folder)
+    assert result.code == 65 and "/labels[5] holds 2: loss binary_cross_entropy wants labels that are 0 or 1" in result.err, result
+    result = dpt.run(folder / "job.yaml", "--set", "loss=BCEWithLogitsLoss")
+    assert result.code == 78 and "did you mean 'binary_cross_entropy'?" in result.err, result

@@ -236,3 +236,32 @@ def test_inspect_shows_them(tmp_path):
     w = samples(N, 1)[2][:7]
     said = dpt.run("inspect", tmp_path / "train-0.h5")
     assert said.code == 0 and f"of /weights: sum {w.sum():.6g}, {(w == 0).sum()} of 7 samples count nothing" in said.out, said
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_balanced_classes_are_weights(tmp_path, weighted):
+    """As if the file had them: w / (sum of w in the class), scaled so that all weigh what they did."""
+    job = make_job(tmp_path, weights=weighted)
+    for ranks in (0, 3):
+        train(job, tmp_path / f"balanced{ranks}", "data.class_weights=balanced", "comm.reduction=reproducible", ranks=ranks)
+    x, y, w = samples(N, 1)
+    w = w.astype(float) if weighted else np.ones(N)
+    of = np.zeros(K)
+    np.add.at(of, y, w)
+    balanced = (w * of.sum() / (K * of[y])).astype("f4")
+    assert np.bincount(y, balanced) == pytest.approx(of.sum() / K)
+    for i, part in enumerate(np.split(np.arange(N), (7, 40))):
+        write(tmp_path / f"train-{i}.h5", x[part], y[part], balanced[part])
+    train(job, tmp_path / "given", "comm.reduction=reproducible")
+    for ranks in (0, 3):
+        assert [e["loss"] for e in dpt.events(tmp_path / f"balanced{ranks}", "train")] == [e["loss"] for e in dpt.events(tmp_path / "given", "train")]
+        with h5py.File(tmp_path / f"balanced{ranks}/checkpoints/latest") as a, h5py.File(tmp_path / "given/checkpoints/latest") as b:
+            for name in ("weight", "bias"):
+                assert (a[f"params/dense1/{name}"][()] == b[f"params/dense1/{name}"][()]).all()
+            assert b"class_weights" in a["job"][()] and b"class_weights" not in b["job"][()]
+
+
+def test_only_classes_are_balanced(tmp_path):
+    job = make_job(tmp_path, loss="mse", data="{train: synthetic}")
+    result = dpt.run(job, "--output", tmp_path / "run", "--set", "data.class_weights=balanced")
+    assert result.code == 78 and "data.class_weights: the training samples have targets, not classes" in result.err, result

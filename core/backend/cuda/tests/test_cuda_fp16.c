@@ -134,13 +134,14 @@ static void kernels_convert(void **state)
  * the same as ever. Loss and counts do not change. */
 static void losses_are_scaled(void **state)
 {
-    static const enum dpt_cuda_kernel cross_entropy[] = OF_ALL(cross_entropy), mse[] = OF_ALL(mse);
+    static const enum dpt_cuda_kernel kernels[][TYPES] = {OF_ALL(cross_entropy), OF_ALL(mse),
+                                                          OF_ALL(binary_cross_entropy)};
 
     (void)state;
     for (int seed = 0; seed < 90; seed++) {
         struct draw d = {(uint64_t)seed};
         const enum type type = (enum type)(seed % TYPES);
-        const enum dpt_cuda_kernel *kernel = seed / TYPES & 1 ? mse : cross_entropy;
+        const enum dpt_cuda_kernel *kernel = kernels[seed / TYPES % 3];
         const struct dpt_shape shape = {draw_int(&d, 1, 40), 1, 1, true};
         const size_t n = (size_t)draw_int(&d, 1, 12);
         struct dpt_cuda_state reported[2] = {{.loss_scale = 1},

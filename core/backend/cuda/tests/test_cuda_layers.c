@@ -389,19 +389,25 @@ static void biases(void **state)
  * get zeros. */
 static void losses(void **state)
 {
+    static const enum dpt_cuda_kernel loss_kernels[DPT_LOSSES][TYPES] = {
+        [DPT_LOSS_CROSS_ENTROPY] = OF_ALL(cross_entropy),
+        [DPT_LOSS_MSE] = OF_ALL(mse),
+        [DPT_LOSS_BINARY_CROSS_ENTROPY] = OF_ALL(binary_cross_entropy),
+    };
+
     (void)state;
     for (int seed = 0; seed < 240; seed++) {
         struct draw d = {(uint64_t)seed + 4000};
         const enum type type = (enum type)(seed % TYPES);
         const int form = seed / TYPES;
-        const bool mse = form & 1, soft = (form & 2) || mse;
+        const enum dpt_loss_kind kind = (enum dpt_loss_kind)(form % DPT_LOSSES);
+        const bool classes = kind == DPT_LOSS_CROSS_ENTROPY, soft = (form & 2) || !classes;
         const int32_t n = draw_int(&d, 1, seed % 5 ? 20 : 300), count = draw_int(&d, 0, n);
-        const int32_t outputs = draw_int(&d, 1, form % 3 ? 12 : 150);
+        const int32_t outputs = draw_int(&d, 1, form % 4 ? 12 : 150);
         struct dpt_shape shape = {outputs, 1, 1, true};
         struct device_tensor y = tensor_make(type, (size_t)n, &shape),
                              dy = tensor_make(type, (size_t)n, &shape);
-        const struct dpt_loss loss = {mse ? DPT_LOSS_MSE : DPT_LOSS_CROSS_ENTROPY,
-                                      form & 4 ? 0.1f : 0.0f};
+        const struct dpt_loss loss = {kind, form & 4 ? 0.1f : 0.0f};
         float *ys = random_values(&d, (size_t)n * y.c),
               *targets = random_values(&d, (size_t)n * y.c);
         float *want = dpt_alloc_array((size_t)n * y.c, sizeof *want);
@@ -424,7 +430,7 @@ static void losses(void **state)
             weights[i] = draw_int(&d, 0, 3) ? fabsf(weights[i]) : 0;
             for (int32_t j = 0; j < outputs; j++)
                 sum += fabsf(row[j]);
-            for (int32_t j = 0; !mse && j < outputs; j++) /* probabilities */
+            for (int32_t j = 0; classes && j < outputs; j++) /* probabilities */
                 row[j] = fabsf(row[j]) / sum;
         }
         if (seed % 10 == 3)
@@ -440,7 +446,7 @@ static void losses(void **state)
         for (int run = 0; run < 2; run++) {
             memset(dy.at, 0x7f, tensor_elements(&dy) * bytes_of[type]);
             emulated_backwards = run == 1;
-            dpt_emulate(mse ? OF(type, mse) : OF(type, cross_entropy),
+            dpt_emulate(loss_kernels[kind][type],
                         &(struct dpt_cuda_loss_args){.y = y.at,
                                                      .dy = dy.at,
                                                      .labels = soft ? NULL : labels,
@@ -457,7 +463,7 @@ static void losses(void **state)
         }
         emulated_backwards = false;
         assert_memory_equal(&got[0], &got[1], sizeof got[0]);
-        tensor_check(&dy, want, 1e-6, mse ? "mse" : "cross-entropy", seed);
+        tensor_check(&dy, want, 1e-6, "dy of a loss", seed);
         for (size_t i = 0; i < (size_t)n; i++)
             for (size_t j = y.c; j < y.pitch; j++)
                 assert_true(tensor_get(&dy, i * y.pitch + j) == 0);

@@ -1,0 +1,318 @@
+#include "core/train/mesh.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/backend/operation.h"
+#include "core/base/memory.h"
+
+/* --- where a graph may be cut ----------------------------------------------------------------- */
+
+static bool has_weights(const struct dpt_graph *graph, int32_t first, int32_t last)
+{
+    for (int32_t i = first; i < last; i++)
+        if (graph->nodes[i].weight >= 0)
+            return true;
+    return false;
+}
+
+/*
+ * Whether a stage may begin with a node: a convolution or dense layer, in front of which no kernel
+ * takes two nodes at once, and whose input is the only value that crosses.
+ */
+static bool may_begin(const struct dpt_graph *graph, int32_t node)
+{
+    const struct dpt_graph_node *at = &graph->nodes[node];
+
+    if ((at->op != DPT_OP_CONV && at->op != DPT_OP_DENSE) || !has_weights(graph, 1, node))
+        return false;
+    for (int32_t i = node; i < graph->n_nodes; i++)
+        for (int32_t k = 0; k < graph->nodes[i].n_inputs; k++)
+            if (graph->nodes[i].inputs[k] < node && graph->nodes[i].inputs[k] != at->inputs[0])
+                return false;
+    return true;
+}
+
+/* "job.yaml:14:13: parallel.pipeline: ...", and the places where the model may be cut. */
+static enum dpt_status refuse(const struct dpt_trainer *t, const char *what, struct dpt_error *err)
+{
+    const struct dpt_pipeline_options *p = &t->job->parallel.pipeline;
+    const struct dpt_graph *graph = &t->model.graph;
+    struct dpt_str text = {0};
+    int n = 0;
+
+    if (p->at->line > 0)
+        dpt_str_printf(&text, "%s:%d:%d: ", p->file, p->at->line, p->at->column);
+    dpt_str_printf(&text, "parallel.pipeline: %s", what);
+    for (int32_t i = 1; i < graph->n_nodes; i++)
+        if (may_begin(graph, i))
+            dpt_str_printf(&text, "%s%s", n++ == 0 ? "; a stage may begin with " : ", ",
+                           graph->nodes[i].name);
+    if (n == 0)
+        dpt_str_printf(&text, "; this model can be cut nowhere");
+    dpt_fail(err, DPT_BAD_JOB, "%s", text.failed ? what : text.text);
+    dpt_str_release(&text);
+    return err->status;
+}
+
+/* The stages that the job names. */
+static enum dpt_status cut_at_names(struct dpt_trainer *t, struct dpt_error *err)
+{
+    const struct dpt_texts *cut = &t->job->parallel.pipeline.cut;
+    const struct dpt_graph *graph = &t->model.graph;
+    char text[256];
+
+    for (size_t k = 0; k < cut->n; k++) {
+        int32_t node = 0;
+
+        while (node < graph->n_nodes && strcmp(graph->nodes[node].name, cut->at[k]) != 0)
+            node++;
+        if (node == graph->n_nodes)
+            snprintf(text, sizeof text, "cut: the model has no layer '%.64s'", cut->at[k]);
+        else if (!may_begin(graph, node))
+            snprintf(text, sizeof text, "cut: no stage may begin with %s", cut->at[k]);
+        else if (node <= t->mesh.first[k])
+            snprintf(text, sizeof text, "cut: %s stands before the stage in front of it",
+                     cut->at[k]);
+        else
+            text[0] = '\0';
+        if (text[0] != '\0')
+            return refuse(t, text, err);
+        t->mesh.first[k + 1] = node;
+    }
+    return DPT_OK;
+}
+
+/* What a node weighs: its share of the model's arithmetic, and of its memory, which is weights,
+ * gradient and slots, and values with their gradients. */
+static void weigh(const struct dpt_trainer *t, double *weight)
+{
+    const struct dpt_graph *graph = &t->model.graph;
+    const double arenas = 2 + dpt_optimizer_slots(&t->job->optimizer);
+    double flops = 0, memory = 0;
+
+    for (int pass = 0; pass < 2; pass++)
+        for (int32_t i = 0; i < graph->n_nodes; i++) {
+            const struct dpt_graph_node *node = &graph->nodes[i];
+            const double own = dpt_operation_flops(node);
+            double bytes = 2 * (double)dpt_shape_size(&node->out);
+
+            if (node->weight >= 0)
+                bytes += arenas * (double)graph->tensors[node->weight].count;
+            flops += pass == 0 ? own : 0;
+            memory += pass == 0 ? bytes : 0;
+            weight[i] = own / (flops > 0 ? flops : 1) + bytes / memory;
+        }
+}
+
+/* Cuts so that the heaviest stage is as light as can be: best[k][c] is the weight of the heaviest
+ * of the first k + 1 stages where the last of them ends at place c. */
+static enum dpt_status cut_evenly(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_graph *graph = &t->model.graph;
+    const int stages = t->mesh.stages;
+    const size_t nodes = (size_t)graph->n_nodes, room = (nodes + 1) * (size_t)stages;
+    double *weight = NULL, *best = NULL;
+    int32_t *place = NULL, *from = NULL, n = 0;
+    char text[96];
+
+    DPT_TRY(DPT_ALLOCATE(weight, nodes + 1, "the stages", err));
+    DPT_TRY(DPT_ALLOCATE(place, nodes + 1, "the stages", err));
+    DPT_TRY(DPT_ALLOCATE(best, room, "the stages", err));
+    DPT_TRY(DPT_ALLOCATE(from, room, "the stages", err));
+    weigh(t, weight);
+    for (int32_t i = 1; i < graph->n_nodes; i++)
+        if (may_begin(graph, i))
+            place[n++] = i;
+    place[n++] = graph->n_nodes;
+    if (n < stages) {
+        snprintf(text, sizeof text, "%d stages are more than the %d that this model can have",
+                 stages, n);
+        status = refuse(t, text, err);
+        goto out;
+    }
+    for (size_t i = 1; i < nodes; i++) /* from here on of all nodes up to this one */
+        weight[i] += weight[i - 1];
+    for (int k = 0; k < stages; k++)
+        for (int32_t c = k; c < n; c++) {
+            double *at = &best[(size_t)k * nodes + (size_t)c];
+
+            *at = k == 0 ? weight[place[c] - 1] : INFINITY;
+            for (int32_t b = k - 1; k > 0 && b < c; b++) {
+                const double before = best[(size_t)(k - 1) * nodes + (size_t)b];
+                const double own = weight[place[c] - 1] - weight[place[b] - 1];
+
+                if (fmax(before, own) < *at) {
+                    *at = fmax(before, own);
+                    from[(size_t)k * nodes + (size_t)c] = b;
+                }
+            }
+        }
+    for (int32_t k = stages - 1, c = n - 1; k > 0; k--) {
+        c = from[(size_t)k * nodes + (size_t)c];
+        t->mesh.first[k] = place[c];
+    }
+out:
+    dpt_free(weight);
+    dpt_free(place);
+    dpt_free(best);
+    dpt_free(from);
+    return status;
+}
+
+/* --- who has which stage ---------------------------------------------------------------------- */
+
+/* How many ranks there are for a stage. */
+static enum dpt_status divide_ranks(const struct dpt_trainer *t, int *replicas,
+                                    struct dpt_error *err)
+{
+    const int ranks = t->comm->world.size, stages = t->mesh.stages;
+    const int64_t data = t->job->parallel.data;
+    const int below = ranks / stages * stages;
+    char text[192];
+
+    *replicas = ranks / stages;
+    if (data != 0 && data * stages != ranks)
+        return dpt_fail(err, DPT_BAD_JOB,
+                        "parallel.data: %lld x %d stages are %lld ranks, and %d %s started: start "
+                        "%lld, or give `data: auto`",
+                        (long long)data, stages, (long long)data * stages, ranks,
+                        ranks == 1 ? "is" : "are", (long long)data * stages);
+    if (below == ranks)
+        return DPT_OK;
+    if (below == 0)
+        snprintf(text, sizeof text, "start %d", stages);
+    else
+        snprintf(text, sizeof text, "start %d or %d", below, below + stages);
+    return dpt_fail(err, DPT_BAD_JOB,
+                    "parallel.pipeline: %d rank%s %s no multiple of %d stages: %s", ranks,
+                    ranks == 1 ? "" : "s", ranks == 1 ? "is" : "are", stages, text);
+}
+
+static enum dpt_status check_model(const struct dpt_trainer *t, struct dpt_error *err)
+{
+    const struct dpt_graph *graph = &t->model.graph;
+
+    if (t->backend->value == NULL)
+        return dpt_fail(err, DPT_BAD_JOB,
+                        "parallel.pipeline: runs on device.kind: cpu or ref; this would run on %s",
+                        t->backend->name);
+    for (int32_t i = 0; i < graph->n_nodes; i++)
+        if (graph->nodes[i].whole_step)
+            return dpt_fail(err, DPT_BAD_JOB,
+                            "parallel.pipeline: does not go with batchnorm's `statistics: batch` "
+                            "(%s), for which all micro-batches wait in each such layer; "
+                            "`statistics: micro` would do",
+                            graph->nodes[i].name);
+    return DPT_OK;
+}
+
+enum dpt_status dpt_mesh_take(struct dpt_trainer *t, int stage, struct dpt_error *err)
+{
+    enum dpt_status status;
+    struct dpt_mesh *m = &t->mesh;
+
+    m->stage = stage;
+    dpt_graph_release(&m->graph);
+    status = dpt_graph_part(&t->model.graph, m->first[stage], m->first[stage + 1], &m->graph,
+                            &m->learned[stage], &m->state[stage], err);
+    if (m->graph.arena == m->graph.floats) /* it has no state: it is where the next stage's is */
+        m->state[stage] = m->state[stage + 1];
+    return status;
+}
+
+enum dpt_status dpt_mesh_plan(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_pipeline_options *p = &t->job->parallel.pipeline;
+    const struct dpt_group *node = &t->comm->node;
+    struct dpt_mesh *m = &t->mesh;
+    const int64_t stages = t->data.train.present && p->stages > 1 ? p->stages : 0;
+    int replicas;
+
+    if (stages == 0 && t->job->parallel.data != 0 && t->data.train.present &&
+        t->job->parallel.data != t->comm->world.size)
+        DPT_TRY(dpt_fail(err, DPT_BAD_JOB,
+                         "parallel.data: %lld, and %d rank%s started: start %lld, or give `data: "
+                         "auto`",
+                         (long long)t->job->parallel.data, t->comm->world.size,
+                         t->comm->world.size == 1 ? " is" : "s are",
+                         (long long)t->job->parallel.data));
+    if (stages == 0)
+        return DPT_OK;
+    m->stages = (int)stages;
+    DPT_TRY(check_model(t, err));
+    DPT_TRY(DPT_ALLOCATE(m->first, (size_t)stages + 1, "the stages", err));
+    DPT_TRY(DPT_ALLOCATE(m->learned, (size_t)stages + 1, "the stages", err));
+    DPT_TRY(DPT_ALLOCATE(m->state, (size_t)stages + 1, "the stages", err));
+    m->first[stages] = t->model.graph.n_nodes;
+    DPT_TRY(p->cut.n > 0 ? cut_at_names(t, err) : cut_evenly(t, err));
+    DPT_TRY(divide_ranks(t, &replicas, err));
+    m->learned[stages] = t->model.graph.floats;
+    m->state[stages] = t->model.graph.arena;
+    for (int k = m->stages - 1; k >= 0; k--) /* where each stage's floats are */
+        DPT_TRY(dpt_mesh_take(t, k, err));
+    DPT_TRY(dpt_mesh_take(t, t->comm->world.rank / replicas, err));
+    /* Of ranks that need not be there. */
+    m->replicas.world = (struct dpt_group){.size = replicas};
+    m->replicas.node = (struct dpt_group){.size = node->size < replicas ? node->size : replicas};
+out:
+    return status;
+}
+
+enum dpt_status dpt_mesh_open(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_mesh *m = &t->mesh;
+    struct dpt_comm *const comms[] = {&m->replicas, &m->line, &m->edges[0], &m->edges[1]};
+    const int replicas = m->replicas.world.size;
+    const int replica = m->stages > 0 ? t->comm->world.rank % replicas : 0;
+    /* No two pairs of stages have one color. */
+    const int colors[] = {m->stage, replica, replica * (m->stages + 1) + m->stage / 2,
+                          replica * (m->stages + 1) + (m->stage + 1) / 2};
+
+    for (size_t i = 0; m->stages > 0 && i < sizeof comms / sizeof *comms; i++) {
+        DPT_TRY(dpt_comm_split(t->comm, colors[i], comms[i], err));
+        m->splits++;
+    }
+out:
+    return status;
+}
+
+void dpt_mesh_close(struct dpt_trainer *t)
+{
+    struct dpt_mesh *m = &t->mesh;
+    struct dpt_comm *const comms[] = {&m->replicas, &m->line, &m->edges[0], &m->edges[1]};
+
+    while (m->splits > 0)
+        dpt_comm_close(comms[--m->splits]);
+    dpt_graph_release(&m->graph);
+    dpt_free(m->first);
+    dpt_free(m->learned);
+    dpt_free(m->state);
+    *m = (struct dpt_mesh){0};
+}
+
+const struct dpt_group *dpt_mesh_edge(const struct dpt_trainer *t, bool next)
+{
+    return &t->mesh.edges[(t->mesh.stage + !next) % 2].world;
+}
+
+int64_t dpt_mesh_edge_floats(const struct dpt_trainer *t, int stage)
+{
+    const struct dpt_graph *graph = &t->model.graph;
+    const struct dpt_graph_node *begins = &graph->nodes[t->mesh.first[stage + 1]];
+
+    return dpt_shape_size(&begins->in) * t->data.train.sampler.micro;
+}
+
+const char *dpt_mesh_place(const struct dpt_trainer *t, char text[48])
+{
+    text[0] = '\0';
+    if (t->mesh.stages > 0)
+        snprintf(text, 48, " (stage %d of %d)", t->mesh.stage + 1, t->mesh.stages);
+    return text;
+}

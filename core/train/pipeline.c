@@ -1,0 +1,479 @@
+#include "core/train/pipeline.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/base/clock.h"
+#include "core/base/memory.h"
+#include "core/trace/profile.h"
+#include "core/train/engine.h"
+#include "core/train/gradient_reduction.h"
+#include "core/train/mesh.h"
+#include "core/train/pipeline_schedule.h"
+#include "models/model.h"
+
+/* A micro-batch under way on a thread. */
+struct slot {
+    struct dpt_batch_buffer buffer;
+    struct dpt_batch batch;
+    struct dpt_pass pass;
+    struct dpt_metric_sums metric_sums;
+    float
+        *state; /* what forward gives for the running statistics: like a gradient's part of them */
+    struct dpt_sending forward, back;
+};
+
+/* What all threads do now. */
+struct work {
+    const struct dpt_split *split;
+    const struct dpt_step_view *view;
+    const struct dpt_pipeline_pass *infers; /* NULL: it trains */
+    struct dpt_pipeline_action action;
+};
+
+struct dpt_pipeline {
+    struct dpt_trainer *t; /* borrowed */
+    int takers;            /* threads that take micro-batches of their own in training */
+    int n_slots;           /* of each of them */
+    struct slot *slots;    /* [threads][n_slots] */
+    struct slot *infer;    /* [threads]: of evaluations, on the workers' buffers */
+    int32_t first, last;   /* this rank's micro-batches */
+    struct work work;
+    double waited;
+};
+
+/* --- opening ---------------------------------------------------------------------------------- */
+
+static const struct dpt_pipeline_schedule *schedule_of(const struct dpt_trainer *t)
+{
+    return &dpt_pipeline_schedules[t->job->parallel.pipeline.schedule];
+}
+
+int dpt_pipeline_slots(const struct dpt_trainer *t, int32_t micro)
+{
+    const int64_t batches = (t->job->batch.global + micro - 1) / micro;
+    const int64_t ranks = dpt_trainer_replicas(t)->world.size;
+    const int64_t run = (batches + ranks - 1) / ranks;
+    const int64_t each = (run + t->team.gradient_workers - 1) / t->team.gradient_workers;
+
+    return (int)schedule_of(t)->under_way(t->mesh.stages, t->mesh.stage, (int32_t)each);
+}
+
+/* A stage behind the first one reads no samples, only what is to be said of them. */
+static void drop_input(struct dpt_batch_buffer *buffer)
+{
+    dpt_free(buffer->input);
+    buffer->input = NULL;
+}
+
+enum dpt_status dpt_pipeline_open(struct dpt_pipeline **pipeline, struct dpt_trainer *t,
+                                  struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_graph *graph = dpt_trainer_graph(t);
+    const size_t state = (size_t)(graph->arena - graph->floats) + DPT_TENSOR_ALIGN;
+    struct dpt_pipeline *p = NULL;
+    size_t floats;
+
+    DPT_TRY(DPT_ALLOCATE(p, 1, "the pipeline", err));
+    *pipeline = p;
+    p->t = t;
+    p->takers = t->team.gradient_workers;
+    p->n_slots = t->team.slots;
+    DPT_TRY(DPT_ALLOCATE(p->slots, (size_t)(p->takers * p->n_slots), "the pipeline", err));
+    DPT_TRY(DPT_ALLOCATE(p->infer, (size_t)t->team.threads, "the pipeline", err));
+    for (int i = 0; i < p->takers * p->n_slots; i++) {
+        DPT_TRY(dpt_batch_buffer_open(&p->slots[i].buffer, t->data.train.set,
+                                      t->data.train.sampler.micro, err));
+        if (t->mesh.stage > 0)
+            drop_input(&p->slots[i].buffer);
+        DPT_TRY(DPT_ALLOCATE(p->slots[i].state, state, "the pipeline", err));
+    }
+    for (int i = 0; i < t->team.threads; i++)
+        p->infer[i].buffer = t->team.workers[i].buffer;
+    for (int k = 1; k < t->mesh.stages; k++) {
+        t->backend->value(t->model.program, 0, 0, t->mesh.first[k], false, &floats);
+        if (floats > DPT_MESSAGE_BYTES / sizeof(float))
+            DPT_TRY(dpt_fail(err, DPT_BAD_JOB,
+                             "parallel.pipeline: %zu numbers go to %s with each micro-batch, more "
+                             "than a message takes: a smaller batch.micro would do",
+                             floats, t->model.graph.nodes[t->mesh.first[k]].name));
+    }
+out:
+    return status;
+}
+
+void dpt_pipeline_close(struct dpt_pipeline *p)
+{
+    if (p == NULL)
+        return;
+    for (int i = 0; p->slots != NULL && i < p->takers * p->n_slots; i++) {
+        dpt_batch_buffer_close(&p->slots[i].buffer);
+        dpt_free(p->slots[i].state);
+    }
+    dpt_free(p->slots);
+    dpt_free(p->infer);
+    dpt_free(p);
+}
+
+/* --- computing -------------------------------------------------------------------------------- */
+
+static bool is_last(const struct dpt_trainer *t)
+{
+    return t->mesh.stage == t->mesh.stages - 1;
+}
+
+/* Threads that take micro-batches of their own: in evaluation all do. */
+static int takers_of(const struct dpt_pipeline *p)
+{
+    return p->work.infers != NULL ? p->t->team.threads : p->takers;
+}
+
+/* The micro-batch that a thread takes with the present action; -1: it has no more. */
+static int32_t micro_batch_of(const struct dpt_pipeline *p, int taker)
+{
+    int32_t begin, end;
+
+    dpt_step_run(p->first, p->last, taker, takers_of(p), &begin, &end);
+    return begin + p->work.action.micro_batch < end ? begin + p->work.action.micro_batch : -1;
+}
+
+static int slot_number(const struct dpt_pipeline *p)
+{
+    return p->work.infers != NULL ? 0 : p->work.action.micro_batch % p->n_slots;
+}
+
+static struct slot *slot_of(const struct dpt_pipeline *p, int taker)
+{
+    return p->work.infers != NULL ? &p->infer[taker]
+                                  : &p->slots[taker * p->n_slots + slot_number(p)];
+}
+
+/* A micro-batch of this rank's samples, or, behind the first stage, what is to be said of them. */
+static enum dpt_status fill(const struct dpt_pipeline *p, int32_t micro_batch, struct slot *slot,
+                            struct dpt_error *err)
+{
+    const struct dpt_trainer *t = p->t;
+    const struct dpt_dataset *set = p->work.split->set;
+    const bool classes = set->target == DPT_TARGET_CLASS;
+    struct dpt_batch_buffer *buffer = &slot->buffer;
+
+    slot->batch =
+        (struct dpt_batch){.seed = (uint64_t)t->job->seed, .step = (uint64_t)t->progress.step};
+    slot->metric_sums = (struct dpt_metric_sums){0};
+    if (t->mesh.stage == 0)
+        return dpt_loader_fill(p->work.split->loader, p->work.view, micro_batch, buffer,
+                               &slot->batch, err);
+    dpt_loader_fill_labels(p->work.split->loader, p->work.view, micro_batch, buffer, NULL,
+                           &slot->batch.count);
+    slot->batch.sample = buffer->sample;
+    slot->batch.labels = classes ? buffer->labels : NULL;
+    slot->batch.targets = classes ? NULL : buffer->targets;
+    slot->batch.weights = set->weights != NULL ? buffer->weights : NULL;
+    return DPT_OK;
+}
+
+/* What forward gave in an evaluation: the loss of its outputs, or the value for the next stage. */
+static enum dpt_status take_value(const struct dpt_pipeline *p, int thread, int32_t micro_batch,
+                                  struct slot *slot, struct dpt_error *err)
+{
+    const struct dpt_trainer *t = p->t;
+    const struct dpt_pipeline_pass *infers = p->work.infers;
+    const int32_t width = dpt_graph_outputs(&t->model.graph);
+    size_t floats;
+    const float *value = t->backend->value(t->model.program, thread, slot->pass.slot,
+                                           t->mesh.first[t->mesh.stage + 1], false, &floats);
+
+    if (is_last(t))
+        dpt_loss_rows(&t->model.loss, &slot->batch, width, (size_t)width, value, NULL,
+                      &slot->metric_sums);
+    return infers->take(infers->arg, thread, micro_batch, &slot->batch, value,
+                        floats / (size_t)t->data.train.sampler.micro * (size_t)slot->batch.count,
+                        &slot->metric_sums, err);
+}
+
+static enum dpt_status forward(struct dpt_pipeline *p, int thread, int32_t micro_batch,
+                               struct slot *slot, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_trainer *t = p->t;
+    void *program = t->model.program;
+
+    DPT_TRY(t->backend->forward(program, thread, &slot->pass, err));
+    if (p->work.infers != NULL)
+        DPT_TRY(take_value(p, thread, micro_batch, slot, err));
+    else if (is_last(t))
+        DPT_TRY(t->backend->loss(program, thread, &slot->pass, &slot->metric_sums, err));
+out:
+    return status;
+}
+
+/* Backward, by the threads of a team or by one alone; the first one of them adds up. */
+static enum dpt_status back(struct dpt_pipeline *p, int thread, bool leads, int32_t micro_batch,
+                            const struct slot *slot, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_trainer *t = p->t;
+    const struct dpt_graph *graph = dpt_trainer_graph(t);
+
+    DPT_TRY(t->backend->backward(t->model.program, thread, &slot->pass, err));
+    if (!leads)
+        return DPT_OK;
+    memcpy(slot->pass.gradient + graph->floats, slot->state,
+           (size_t)(graph->arena - graph->floats) * sizeof(float));
+    if (micro_batch == p->first)
+        dpt_fault_strike_gradient(&t->fault, t->comm->world.rank, t->progress.step + 1,
+                                  slot->pass.gradient, 0, graph->floats);
+    t->reduction.type->done(t, thread, micro_batch, 1, slot->pass.gradient, dpt_gradient_whole(t),
+                            &slot->metric_sums);
+    dpt_profile_mark(t->profile, thread, DPT_SPAN_REDUCTION);
+out:
+    return status;
+}
+
+static void compute(void *arg, int thread)
+{
+    struct dpt_pipeline *p = arg;
+    const struct dpt_trainer *t = p->t;
+    const bool alone = p->work.infers != NULL || !t->team.together;
+    const int taker = alone ? thread : 0;
+    const int32_t micro_batch = micro_batch_of(p, taker);
+    struct dpt_worker *worker = &t->team.workers[thread];
+    struct slot *slot = slot_of(p, taker);
+
+    if (micro_batch < 0)
+        return;
+    if (alone && !p->work.action.back) {
+        worker->status = fill(p, micro_batch, slot, &worker->err);
+        dpt_profile_mark(t->profile, thread, DPT_SPAN_DATA);
+    }
+    if (worker->status == DPT_OK)
+        worker->status = p->work.action.back
+                             ? back(p, thread, taker == thread, micro_batch, slot, &worker->err)
+                             : forward(p, thread, micro_batch, slot, &worker->err);
+}
+
+/* --- messages --------------------------------------------------------------------------------- */
+
+/* The value that a stage gives the next one, or that value's gradient. */
+static float *edge(const struct dpt_pipeline *p, int taker, int stage, bool gradient, size_t *bytes)
+{
+    const struct dpt_trainer *t = p->t;
+    float *value = t->backend->value(t->model.program, taker, slot_number(p),
+                                     t->mesh.first[stage + 1], gradient, bytes);
+
+    *bytes *= sizeof(float);
+    return value;
+}
+
+/* Waits until what was sent from a slot has gone, so that it may be written over. */
+static enum dpt_status settle(const struct dpt_pipeline *p, struct slot *slot,
+                              struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(dpt_group_sent(dpt_mesh_edge(p->t, true), &slot->forward, err));
+    DPT_TRY(dpt_group_sent(dpt_mesh_edge(p->t, false), &slot->back, err));
+out:
+    return status;
+}
+
+/* Gets what the present action needs from the stage in front of it. */
+static enum dpt_status receive(struct dpt_pipeline *p, int taker, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_trainer *t = p->t;
+    const bool back = p->work.action.back;
+    size_t bytes;
+    float *to;
+
+    DPT_TRY(settle(p, slot_of(p, taker), err));
+    if (back ? is_last(t) : t->mesh.stage == 0)
+        return DPT_OK;
+    to = edge(p, taker, t->mesh.stage - !back, back, &bytes);
+    if (to != NULL)
+        DPT_TRY(dpt_group_receive(dpt_mesh_edge(t, back), back, to, bytes, err));
+out:
+    return status;
+}
+
+/* Sends what it gave to the stage behind it. */
+static enum dpt_status send(struct dpt_pipeline *p, int taker, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_trainer *t = p->t;
+    const bool back = p->work.action.back;
+    struct slot *slot = slot_of(p, taker);
+    size_t bytes;
+    const float *from;
+
+    if (back ? t->mesh.stage == 0 : is_last(t))
+        return DPT_OK;
+    from = edge(p, taker, t->mesh.stage - back, back, &bytes);
+    if (from != NULL)
+        DPT_TRY(dpt_group_send(dpt_mesh_edge(t, !back), !back, from, bytes,
+                               back ? &slot->back : &slot->forward, err));
+out:
+    return status;
+}
+
+/* --- a walk through the schedule -------------------------------------------------------------- */
+
+/* A large message waits for both sides: without this the next stage would wait until this one has
+ * computed another micro-batch. */
+static void get_on(void *arg)
+{
+    const struct dpt_pipeline *p = arg;
+
+    dpt_group_progress(&p->t->mesh.line.world);
+}
+
+static void prepare(struct dpt_pipeline *p, int taker)
+{
+    struct dpt_trainer *t = p->t;
+    const struct dpt_graph *graph = dpt_trainer_graph(t);
+    struct slot *slot = slot_of(p, taker);
+    struct dpt_pass *pass = &slot->pass;
+
+    *pass = (struct dpt_pass){
+        .slot = slot_number(p),
+        .first = t->mesh.first[t->mesh.stage],
+        .last = t->mesh.first[t->mesh.stage + 1],
+        .infers = p->work.infers != NULL,
+        .batch = &slot->batch,
+        .params = t->arenas.params,
+        .between = taker == 0 ? get_on : NULL,
+        .arg = p,
+    };
+    if (p->work.action.back)
+        pass->gradient = t->reduction.type->target(t, taker, &pass->add);
+    else if (!pass->infers) /* forward writes no other floats than those of the state */
+        pass->gradient = slot->state - graph->floats;
+}
+
+/* Collective. An action on all threads, with its messages, which are sent also where it fails. */
+static enum dpt_status act(struct dpt_pipeline *p, enum dpt_status status, struct dpt_error *err)
+{
+    struct dpt_trainer *t = p->t;
+    const bool team = p->work.infers == NULL && t->team.together;
+    const double start = dpt_now();
+
+    for (int k = 0; k < takers_of(p); k++)
+        if (micro_batch_of(p, k) >= 0 && receive(p, k, err) != DPT_OK)
+            return err->status;
+    p->waited += dpt_now() - start;
+    dpt_profile_switch(t->profile, DPT_SPAN_WAIT_STAGE, DPT_SPAN_WAIT_STAGE);
+    for (int k = 0; k < takers_of(p) && status == DPT_OK; k++)
+        if (micro_batch_of(p, k) >= 0)
+            prepare(p, k);
+    if (team && status == DPT_OK && !p->work.action.back) {
+        status = fill(p, micro_batch_of(p, 0), slot_of(p, 0), err);
+        dpt_profile_mark(t->profile, 0, DPT_SPAN_DATA);
+    }
+    if (status == DPT_OK)
+        status = dpt_trainer_run(t, compute, p, err);
+    for (int k = 0; k < takers_of(p); k++) {
+        struct dpt_error other;
+
+        if (micro_batch_of(p, k) >= 0 && send(p, k, status == DPT_OK ? err : &other) != DPT_OK)
+            return status == DPT_OK ? err->status : status;
+    }
+    return status;
+}
+
+static enum dpt_status walk(struct dpt_pipeline *p, const struct dpt_pipeline_schedule *schedule,
+                            enum dpt_status status, struct dpt_error *err)
+{
+    struct dpt_pipeline_walk walk = {
+        .schedule = schedule, .stages = p->t->mesh.stages, .stage = p->t->mesh.stage};
+    const int takers = takers_of(p);
+
+    /* The first thread has one whenever another one has. */
+    walk.micro_batches = (p->last - p->first + takers - 1) / takers;
+    p->waited = 0;
+    while (dpt_pipeline_next(&walk, &p->work.action)) {
+        struct dpt_error *to = err, other;
+
+        if (status != DPT_OK)
+            to = &other; /* the first one counts */
+        status = act(p, status, to);
+    }
+    for (int k = 0; k < takers * (p->work.infers != NULL ? 1 : p->n_slots); k++)
+        if (settle(p, p->work.infers != NULL ? &p->infer[k] : &p->slots[k], err) != DPT_OK)
+            return err->status;
+    return status;
+}
+
+enum dpt_status dpt_pipeline_compute(struct dpt_pipeline *p, const struct dpt_step_view *view,
+                                     enum dpt_status status, struct dpt_error *err)
+{
+    const struct dpt_trainer *t = p->t;
+    const struct dpt_group *replicas = &dpt_trainer_replicas(t)->world;
+    char place[48], text[64];
+
+    snprintf(text, sizeof text, "computing%s", dpt_mesh_place(t, place));
+    dpt_comm_note(t->comm, t->progress.step + 1, text);
+    dpt_sampler_partition(&t->data.train.sampler, t->progress.epoch_step, replicas->rank,
+                          replicas->size, &p->first, &p->last);
+    p->work = (struct work){.split = &t->data.train, .view = view};
+    return walk(p, schedule_of(t), status, err);
+}
+
+enum dpt_status dpt_pipeline_infer(struct dpt_pipeline *p, const struct dpt_pipeline_pass *pass,
+                                   int64_t step, enum dpt_status status, struct dpt_error *err)
+{
+    const struct dpt_group *replicas = &dpt_trainer_replicas(p->t)->world;
+
+    dpt_sampler_partition(&pass->split->sampler, step, replicas->rank, replicas->size, &p->first,
+                          &p->last);
+    p->work = (struct work){.split = pass->split, .view = pass->view, .infers = pass};
+    return walk(p, &dpt_pipeline_schedules[DPT_PIPELINE_FORWARD], status, err);
+}
+
+double dpt_pipeline_waited(const struct dpt_pipeline *p)
+{
+    return p->waited;
+}
+
+/* --- what all stages know of a step ----------------------------------------------------------- */
+
+enum dpt_status dpt_pipeline_sum(struct dpt_trainer *t, const struct dpt_step_view *view,
+                                 const float flags[DPT_FLAGS], struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const float none[DPT_FLAGS] = {0};
+    float all[DPT_FLAGS];
+
+    DPT_TRY(dpt_group_sum_floats(&t->comm->world, flags, all, DPT_FLAGS, err));
+    if (all[DPT_FLAG_FAILED] <= 0)
+        DPT_TRY(t->reduction.type->sum(t, view, none, err));
+    memcpy(t->reduction.reduced_flags, all, sizeof all);
+out:
+    return status;
+}
+
+enum dpt_status dpt_pipeline_before(const struct dpt_trainer *t, double *squares,
+                                    struct dpt_error *err)
+{
+    *squares = 0;
+    if (t->mesh.stage == 0)
+        return DPT_OK;
+    return dpt_group_receive(dpt_mesh_edge(t, false), 0, squares, sizeof *squares, err);
+}
+
+enum dpt_status dpt_pipeline_share(const struct dpt_trainer *t, struct dpt_pipeline_words *words,
+                                   struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_group *next = dpt_mesh_edge(t, true);
+    struct dpt_sending sending;
+
+    if (!is_last(t)) {
+        DPT_TRY(dpt_group_send(next, 1, &words->squares, sizeof words->squares, &sending, err));
+        DPT_TRY(dpt_group_sent(next, &sending, err));
+    }
+    DPT_TRY(
+        dpt_group_broadcast(&t->mesh.line.world, t->mesh.stages - 1, words, sizeof *words, err));
+out:
+    return status;
+}

@@ -1,0 +1,79 @@
+"""`dptrain predict` of pictures: fitted as they were for training, and what becomes of those that cannot be read."""
+import os
+import sys
+
+import h5py
+import numpy as np
+import pytest
+from PIL import Image
+
+sys.path.insert(0, os.path.abspath("scripts/lib"))
+import dpt  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Pictures that are wider than high, of two classes, cropped; a model of them."""
+    folder, draw = tmp_path_factory.mktemp("cropped"), np.random.default_rng(6)
+    for k, name in enumerate(["dark", "light"]):
+        os.makedirs(folder / "in" / name)
+        for i in range(6):
+            Image.fromarray((draw.integers(0, 128, (9, 16)) + 127 * k).astype(np.uint8)).save(folder / "in" / name / f"{i}.png")
+    (folder / "job.yaml").write_text("data: {train: train-*.h5}\nmodel: {type: linear, outputs: 2}\nbatch: {global: 4}\n"
+                                     "optimizer: {type: sgd, lr: 0.1}\ntrain: {epochs: 2}\noutput: run\n")
+    for words in (["convert", "pictures", "in", "--output", "train", "--size", "8x8", "--fit", "crop"], ["job.yaml", "--quiet"]):
+        result = dpt.run(*words, cwd=folder)
+        assert result.code == 0, result
+    return folder
+
+
+def predict(folder, *words, code=0, **options):
+    result = dpt.run("predict", folder / "job.yaml", "--checkpoint", folder / "run", *words, **options)
+    assert result.code == code, result
+    return result
+
+
+def test_pictures_are_fitted_as_for_training(run, tmp_path):
+    shard = run / "train-00000-of-00001.h5"
+    with h5py.File(shard) as f:
+        assert f["columns"][()].decode() == "column,name,role,fill,value\n0,fit,file,,crop\n"
+    said = predict(run, run / "in")  # not from where the job was run: by the checkpoint alone
+    assert "cropped to 8 wide and 8 high" in said.err
+    asked = predict(run, run / "in", "--fit", "crop")
+    assert asked.out == said.out and "warning" not in asked.err
+    other = predict(run, run / "in", "--fit", "stretch")
+    assert other.out != said.out
+    assert "warning: --fit stretch: the pictures of step-00000006.h5 were made with --fit crop; without --fit these are, too" in other.err
+    # A test set like the training set.
+    assert dpt.run("convert", "pictures", run / "in", "--output", tmp_path / "test", "--like", shard).code == 0
+    assert (tmp_path / "test-00000-of-00001.h5").read_bytes() == shard.read_bytes()
+    result = dpt.run("convert", "pictures", run / "in", "--output", tmp_path / "other", "--like", shard, "--fit", "pad")
+    assert result.code == 0 and "warning: --fit pad: the pictures of" in result.err, result
+    # Shards without --fit are as they were.
+    assert dpt.run("convert", "pictures", run / "in", "--output", tmp_path / "plain", "--size", "8x8").code == 0
+    with h5py.File(tmp_path / "plain-00000-of-00001.h5") as f:
+        assert set(f) == {"images", "labels"}
+
+
+def test_all_that_cannot_be_read_are_told_or_left_out(run, tmp_path):
+    good = predict(run, run / "in").out.splitlines()
+    names = [f"{name}/{i}.png" for name in ("dark", "light") for i in range(6)]
+    for name in names:
+        os.makedirs((tmp_path / name).parent, exist_ok=True)
+        (tmp_path / name).write_bytes((run / "in" / name).read_bytes())
+    for name, content in (("dark/0.png", (tmp_path / "dark/0.png").read_bytes()[:-30]), ("light/2.png", b""), ("light/4.png", b"GIF89a..")):
+        (tmp_path / name).write_bytes(content)
+    bad = [f"{tmp_path}/dark/0.png: is a damaged PNG file (the file is cut off)",
+           f"{tmp_path}/light/2.png: is no PNG, JPEG, TIFF, BMP file: it is empty",
+           f"{tmp_path}/light/4.png: is no PNG, JPEG, TIFF, BMP file"]
+    every = [tmp_path / name for name in names]
+    for inputs, ranks in (([tmp_path], 0), ([tmp_path], 3), (every, 0)):
+        result = predict(run, *inputs, ranks=ranks, code=65)
+        told = [line for line in result.err.splitlines() if "as the model takes it" not in line]
+        assert told[:4] == [*bad, "3 of 12 pictures cannot be read; --skip-bad leaves them out"], result
+        result = predict(run, *inputs, "--skip-bad", "--quiet", ranks=ranks)
+        assert result.err.splitlines()[-4:] == ["warning: " + line for line in [*bad, "3 of 12 pictures left out"]], result
+        if inputs == [tmp_path]:
+            assert result.out.splitlines() == [line for line in good if not line.startswith(("dark/0", "light/2", "light/4"))]
+    result = predict(run, *[tmp_path / f"light/{i}.png" for i in (2, 4)], "--skip-bad", code=65)
+    assert f"none of the 2 pictures can be read; the first: {bad[1]}" in result.err

@@ -1,0 +1,34 @@
+/*
+ * pictures_state: a source of pictures. Private to source_pictures.c, pictures_bad.c and
+ * pictures_fit.c.
+ */
+#ifndef DPT_DATA_PICTURES_STATE_H
+#define DPT_DATA_PICTURES_STATE_H
+
+#include "core/base/str.h"
+#include "data/pictures/picture.h"
+#include "data/pictures/picture_list.h"
+#include "data/sources/source_type.h"
+
+struct dpt_pictures {
+    struct dpt_picture_list list;
+    int32_t *classes;                 /* [list.classes.n]: the class of each sub-folder */
+    struct dpt_picture_format layout; /* height, channels 0: not known yet */
+    struct dpt_str told;              /* which pictures were left out */
+};
+
+/*
+ * Takes --fit, or where that is not given what the shard of --like, or the model's training data,
+ * were made with. To become shards: what was said goes into info.columns. Errors: USAGE, BAD_DATA,
+ * RANK.
+ */
+enum dpt_status dpt_pictures_fit(struct dpt_source *source, struct dpt_error *err);
+
+/* dpt_source_format.tell_bad. */
+enum dpt_status dpt_pictures_tell_bad(const struct dpt_source *source, struct dpt_error *err);
+/* --skip-bad, where it was given: decodes all, leaves out those that cannot be read and lists them
+ * in info.told. Errors: BAD_DATA (none is left, or none of a class that shards are to have), RANK,
+ * STOPPED. */
+enum dpt_status dpt_pictures_skip_bad(struct dpt_source *source, struct dpt_error *err);
+
+#endif
