@@ -17,12 +17,17 @@ static enum dpt_status check_output(const char *path, struct dpt_error *err)
     struct stat info;
     char head[1024] = "";
     FILE *file = NULL;
+    const char *ending = strrchr(path, '.');
+    const bool there = stat(path, &info) == 0;
     size_t n;
 
-    if (stat(path, &info) != 0)
-        return DPT_OK;
-    if (!S_ISREG(info.st_mode))
+    if (there && !S_ISREG(info.st_mode))
         return dpt_fail(err, DPT_USAGE, "%s: is no file; --output names the page itself", path);
+    if (ending == NULL || (strcmp(ending, ".html") != 0 && strcmp(ending, ".htm") != 0))
+        return dpt_fail(err, DPT_USAGE,
+                        "%s: a report is a page for browsers: a name that ends in .html", path);
+    if (!there)
+        return DPT_OK;
     if (dpt_file_stream(path, DPT_FILE_READ, DPT_IO, &file, err) != DPT_OK)
         return err->status;
     n = fread(head, 1, sizeof head - 1, file);

@@ -401,6 +401,7 @@ def test_the_output(project, tmp_path):
     other.write_text("<html>mine</html>")
     assert "not written over" in report(other, run, code=2).err and other.read_text() == "<html>mine</html>"
     assert "no file" in report(tmp_path, run, code=2).err
+    assert "ends in .html" in report(tmp_path / "r.pdf", run, code=2).err
     assert "nowhere" in report(tmp_path / "nowhere/r.html", run, "--no-predictions", code=74).err
     assert sorted(p.name for p in tmp_path.iterdir()) == ["other.html", "own.html"]
 
