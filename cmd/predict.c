@@ -9,9 +9,11 @@
 #include "cmd/output.h"
 #include "cmd/standard_input.h"
 #include "core/base/clock.h"
+#include "core/base/memory.h"
 #include "core/state/checkpoint.h"
 #include "core/train/checkpoint_model.h"
 #include "core/train/predict.h"
+#include "core/train/scores.h"
 #include "core/train/stop.h"
 #include "data/pictures/picture.h"
 #include "data/sources/predictions.h"
@@ -47,6 +49,8 @@ struct predict {
     double shown;                 /* when the live line was drawn */
     const char **names;           /* of one run */
     size_t names_room;
+    double *errors; /* dpt_error_sums_add; NULL: there are no targets to compare numbers with */
+    int32_t outputs;
 };
 
 /* All values of a repeatable option. */
@@ -305,6 +309,22 @@ static void show(struct predict *p, int64_t done)
     dpt_log_live(&p->cli->log, line);
 }
 
+static enum dpt_status add_errors(struct predict *p, const struct dpt_predicted *d,
+                                  struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const size_t outputs = (size_t)d->outputs;
+
+    if (p->errors == NULL)
+        DPT_TRY(DPT_ALLOCATE(p->errors, 4 * outputs, "the errors", err));
+    for (int64_t i = 0; i < d->count; i++)
+        dpt_error_sums_add(p->errors, d->outputs, d->first + i, d->values + (size_t)i * outputs,
+                           d->targets + (size_t)i * outputs);
+    p->outputs = d->outputs;
+out:
+    return status;
+}
+
 static enum dpt_status take(void *arg, const struct dpt_predicted *d, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -323,6 +343,8 @@ static enum dpt_status take(void *arg, const struct dpt_predicted *d, struct dpt
         DPT_TRY(dpt_fail(err, DPT_STOPPED, "stopped by %s; nothing was written",
                          dpt_stop_name(dpt_stop_signal())));
     show(p, d->first + d->count);
+    if (d->targets != NULL && !dpt_loss_judges(dpt_job_loss(&p->job).kind))
+        DPT_TRY(add_errors(p, d, err));
     if (p->info->named) {
         DPT_TRY(name_rows(p, d, err));
         rows.names = p->names;
@@ -352,13 +374,19 @@ static void print_summary(const struct predict *p, const struct dpt_metric_sums 
 {
     const double n = (double)metric_sums->samples;
     struct dpt_log *log = &p->cli->log;
-    char digits[32], accuracy[40] = "";
+    char digits[32], accuracy[40] = "", text[DPT_SCORES_TEXT] = "";
+    struct dpt_scores scores;
 
     dpt_group_digits(digits, p->info->samples);
+    if (p->errors != NULL) {
+        dpt_scores_of_sums(&scores, p->errors, p->outputs, metric_sums->samples);
+        dpt_scores_text(&scores, false, ", ", ", ", text);
+    }
     if (dpt_loss_judges(dpt_job_loss(&p->job).kind))
         snprintf(accuracy, sizeof accuracy, "accuracy %.4f, ", metric_sums->correct / n);
     if (p->info->truth != DPT_TRUTH_NONE)
-        dpt_log_info(log, "%sloss %.6g on %s sample%s", accuracy, metric_sums->loss / n, digits,
+        dpt_log_info(log, "%sloss %.6g%s%s on %s sample%s", accuracy, metric_sums->loss / n,
+                     p->trainer.targets.used ? " of scaled targets" : "", text, digits,
                      p->info->samples == 1 ? "" : "s");
     print_told(p);
     if (!p->printed)
@@ -416,6 +444,7 @@ out:
         dpt_trainer_close(&p.trainer);
     dpt_source_close(p.source);
     dpt_region_release(&p.region);
+    dpt_free(p.errors);
     free(p.names);
     free(p.columns);
     return status;

@@ -79,6 +79,23 @@ static void measure_spread(const struct dpt_dataset *set, const struct dpt_sampl
     }
 }
 
+/* Those of errors whose weights sum up to `weight`; squares of how far targets are from their mean:
+ * `spread`. */
+static void score_errors(struct dpt_scores *scores, int32_t width, const double *absolute,
+                         const double *squared, const double *spread, double weight,
+                         int64_t samples)
+{
+    scores->mae = scores->rmse = scores->r2 = 0;
+    for (int32_t k = 0; k < width; k++) {
+        scores->mae += absolute[k] / weight / width;
+        scores->rmse += sqrt(squared[k] / weight) / width;
+        /* Of targets that are all the same: 1 where they are met, else 0. */
+        scores->r2 += (spread[k] > 0 ? 1 - squared[k] / spread[k] : squared[k] > 0 ? 0 : 1) / width;
+    }
+    if (samples < 2)
+        scores->r2 = NAN;
+}
+
 enum dpt_status dpt_scores_regression(struct dpt_scores *scores, const struct dpt_dataset *set,
                                       const struct dpt_sampler *sampler, const double *absolute,
                                       const double *squared, double weight, struct dpt_error *err)
@@ -93,17 +110,35 @@ enum dpt_status dpt_scores_regression(struct dpt_scores *scores, const struct dp
     DPT_TRY(DPT_ALLOCATE(mean, (size_t)width, "an evaluation", err));
     DPT_TRY(DPT_ALLOCATE(spread, (size_t)width, "an evaluation", err));
     measure_spread(set, sampler, weight, mean, spread);
-    scores->mae = scores->rmse = scores->r2 = 0;
-    for (int32_t k = 0; k < width; k++) {
-        scores->mae += absolute[k] / weight / width;
-        scores->rmse += sqrt(squared[k] / weight) / width;
-        /* Of targets that are all the same: 1 where they are met, else 0. */
-        scores->r2 += (spread[k] > 0 ? 1 - squared[k] / spread[k] : squared[k] > 0 ? 0 : 1) / width;
-    }
-    if (sampler->samples < 2)
-        scores->r2 = NAN;
+    score_errors(scores, width, absolute, squared, spread, weight, sampler->samples);
 out:
     dpt_free(mean);
     dpt_free(spread);
     return status;
+}
+
+void dpt_error_sums_add(double *sums, int32_t width, int64_t before, const float *values,
+                        const float *targets)
+{
+    double *absolute = sums, *squared = sums + width, *mean = squared + width,
+           *spread = mean + width;
+
+    for (int32_t k = 0; k < width; k++) {
+        const double error = (double)values[k] - targets[k], from_mean = targets[k] - mean[k];
+
+        absolute[k] += fabs(error);
+        squared[k] += error * error;
+        mean[k] += from_mean / (double)(before + 1);
+        spread[k] += from_mean * (targets[k] - mean[k]);
+    }
+}
+
+void dpt_scores_of_sums(struct dpt_scores *scores, const double *sums, int32_t width,
+                        int64_t samples)
+{
+    const size_t n = (size_t)width;
+
+    dpt_scores_clear(scores);
+    if (samples > 0)
+        score_errors(scores, width, sums, sums + n, sums + 3 * n, (double)samples, samples);
 }

@@ -86,6 +86,16 @@ void dpt_scores_clear(struct dpt_scores *scores);
 enum dpt_status dpt_scores_regression(struct dpt_scores *scores, const struct dpt_dataset *set,
                                       const struct dpt_sampler *sampler, const double *absolute,
                                       const double *squared, double weight, struct dpt_error *err);
+/*
+ * The same of samples that come one after another, without weights. sums: [4][width], zeroed before
+ * the first; absolute and squared errors, the targets' mean and their spread about it (Welford
+ * 1962). before: samples that are in them.
+ */
+void dpt_error_sums_add(double *sums, int32_t width, int64_t before, const float *values,
+                        const float *targets);
+void dpt_scores_of_sums(struct dpt_scores *scores, const double *sums, int32_t width,
+                        int64_t samples);
+
 /* The first of the largest. */
 int32_t dpt_argmax(const float *x, int32_t n);
 /* The softmax of a row of logits; gives the first of the largest. */

@@ -54,9 +54,10 @@ comm: {{reduction: reproducible}}
 output: {self.folder}/other
 """)
 
-    def predict(self, *words):
+    def predict(self, *words, ranks=1):
         out = self.folder / "out.h5"
-        result = dpt.run("predict", self.job, "--checkpoint", self.run, "--input", self.folder / "test.h5", "--out", out, *words)
+        result = dpt.run("predict", self.job, "--checkpoint", self.run, "--input", self.folder / "test.h5", "--out", out, *words, ranks=ranks)
+        self.said = result.err
         assert result.code == 0, result
         with h5py.File(out) as f:
             return f["predictions"][()], f["targets"][()]
@@ -87,6 +88,9 @@ def test_a_run_tells_scores_in_the_units_of_the_targets(trained):
     one, three = (dpt.run("eval", trained.job, "--checkpoint", trained.run, ranks=n) for n in (0, 3))
     assert line in one.out and one.out == three.out, (one, three)
     assert "of scaled targets" in one.out, one
+    for n in (1, 3):
+        trained.predict(ranks=n)
+        assert "of scaled targets" in trained.said and line in trained.said, trained.said
 
 
 def test_onnx_gives_the_units_of_the_targets(trained):
