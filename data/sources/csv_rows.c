@@ -42,6 +42,11 @@ const char *dpt_csv_other_marks(const struct dpt_csv_state *state, const char *t
     if (!groups && dpt_csv_number_in(text, ',', '.', &value) == DPT_CSV_NUMBER)
         return point ? "; --decimal , --thousands . reads it as one"
                      : "; --thousands . reads it as one";
+    if (!groups &&
+        dpt_csv_number_in(text, (char)(point ? '.' : spec->decimal), ' ', &value) == DPT_CSV_NUMBER)
+        return "; --thousands ' ' reads it as one";
+    if (point && !groups && dpt_csv_number_in(text, ',', ' ', &value) == DPT_CSV_NUMBER)
+        return "; --decimal , --thousands ' ' reads it as one";
     return "";
 }
 

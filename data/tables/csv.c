@@ -339,23 +339,47 @@ static bool is_grouped(const char *p, char thousands)
     return strchr(p, thousands) == NULL;
 }
 
+/* The text with plain spaces in the place of those at which no line is broken, as French and
+ * Swedish programs write them (UTF-8's U+00A0, U+2009, U+202F); returns `text` itself where there
+ * are none, or where it has no room. */
+static const char *plain_spaces(const char *text, char *buf, size_t room)
+{
+    static const char *const spaces[] = {"\xC2\xA0", "\xE2\x80\x89", "\xE2\x80\xAF"};
+    size_t n = 0;
+    bool found = false;
+
+    for (const char *p = text; *p != '\0' && n + 1 < room; n++) {
+        size_t taken = 1;
+
+        for (size_t k = 0; k < sizeof spaces / sizeof *spaces; k++)
+            if (strncmp(p, spaces[k], strlen(spaces[k])) == 0)
+                taken = strlen(spaces[k]);
+        buf[n] = (char)(taken > 1 ? ' ' : *p);
+        found = found || taken > 1;
+        p += taken;
+    }
+    buf[n] = '\0';
+    return found && strlen(text) < room ? buf : text;
+}
+
 enum dpt_csv_kind dpt_csv_number_in(const char *text, char decimal, char thousands, double *value)
 {
     enum { LONGEST = 512 };
-    const bool grouped = thousands != 0 && strchr(text, thousands) != NULL;
-    char plain[LONGEST];
+    char spaced[LONGEST], plain[LONGEST];
+    const char *const in = thousands == ' ' ? plain_spaces(text, spaced, LONGEST) : text;
+    const bool grouped = thousands != 0 && strchr(in, thousands) != NULL;
     enum dpt_csv_kind kind;
     size_t n = 0;
 
     if (decimal == '.' && !grouped)
         return dpt_csv_number(text, value);
-    if (strlen(text) >= LONGEST || (grouped && !is_grouped(text, thousands)) ||
-        (decimal != '.' && thousands != '.' && strchr(text, '.') != NULL)) {
+    if (strlen(in) >= LONGEST || (grouped && !is_grouped(in, thousands)) ||
+        (decimal != '.' && thousands != '.' && strchr(in, '.') != NULL)) {
         kind = dpt_csv_number(text, value); /* what else it may be */
         *value = 0;
         return kind == DPT_CSV_NUMBER || kind == DPT_CSV_NOT_FINITE ? DPT_CSV_TEXT : kind;
     }
-    for (const char *p = text; *p != '\0'; p++)
+    for (const char *p = in; *p != '\0'; p++)
         if (!grouped || *p != thousands)
             plain[n++] = (char)(*p == decimal ? '.' : *p);
     plain[n] = '\0';

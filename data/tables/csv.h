@@ -71,7 +71,8 @@ enum dpt_csv_kind { DPT_CSV_NUMBER, DPT_CSV_NOT_FINITE, DPT_CSV_MISSING, DPT_CSV
 enum dpt_csv_kind dpt_csv_number(const char *text, double *value);
 /* Likewise, with `decimal` in the place of the point; then a point is none. thousands: what may
  * stand between groups of digits in front of it, the last of three, those before of two (as in
- * India) or three; 0: nothing. Both differ. */
+ * India) or three; 0: nothing. A space is also each of those at which no line is broken. Both
+ * differ. */
 enum dpt_csv_kind dpt_csv_number_in(const char *text, char decimal, char thousands, double *value);
 
 /* Adds a cell, in quotes where it would be read as another without. */

@@ -282,6 +282,16 @@ static void decimal_marks(void **state)
         {"+12,34,567e-3", DPT_CSV_NUMBER, 1234.567, '.', ','},
         {"1234.5", DPT_CSV_NUMBER, 1234.5, '.', ','},
         {"1 234 567,25", DPT_CSV_NUMBER, 1234567.25, ',', ' '},
+        {"1\xC2\xA0"
+         "234\xE2\x80\xAF"
+         "567,25",
+         DPT_CSV_NUMBER, 1234567.25, ',', ' '},
+        {"1\xC2\xA0"
+         "234",
+         DPT_CSV_TEXT, 0, '.', ','},
+        {"1\xC2\xA0"
+         "23",
+         DPT_CSV_TEXT, 0, '.', ' '},
         {"1,5", DPT_CSV_TEXT, 0, '.', ','},
         {"1,2345", DPT_CSV_TEXT, 0, '.', ','},
         {"1234,567", DPT_CSV_TEXT, 0, '.', ','},
