@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """The jobs of scripts/bench.sh in PyTorch: DistributedDataParallel over gloo, one CPU rank a process.
 
-    torch_ddp.py MODEL --ranks N --batch B --steps S [--fused] [--bf16] [--shard optimizer | gradients | parameters]
+    torch_ddp.py MODEL --ranks N --batch B --steps S [--fused] [--bf16] [--shard optimizer | gradients | parameters] [--tensor]
 
-MODEL: linreg, mlp, mlp4k, cnn (32x32x3), mnistcnn, mnistresnet (28x28x1; configs/mnist-resnet.yaml's), resnet20 (CIFAR's,
+MODEL: linreg, mlp, mlp4k, mlp8k (784-8192-10), cnn (32x32x3), mnistcnn, mnistresnet (28x28x1; configs/mnist-resnet.yaml's), resnet20 (CIFAR's,
 32x32x3) or resnet18 (64x64x3). Channels-last, which is PyTorch's faster way, Adam, data in memory. --fused: Adam in one pass over all parameters; --bf16: autocast, so that the
 products have numbers of half the bits. --shard: what the ranks divide among them: ZeroRedundancyOptimizer, or FSDP2 that keeps the weights
-of a layer until it has gone back, or gathers them again. Prints the median rate over blocks of S steps, and the most memory of rank 0:
+of a layer until it has gone back, or gathers them again. --tensor: the ranks divide the layers, not the samples: DTensor, every second dense layer
+by its outputs and the next one by its inputs (Shoeybi et al. 2019). Prints the median rate over blocks of S steps, and the most memory of rank 0:
 `samples_per_s 1234.5`, `peak_mb 678`.
 """
 
@@ -20,8 +21,11 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 BLOCKS = 5
 SAMPLES = 4096
@@ -62,6 +66,7 @@ MODELS = {
     "linreg": ((5,), lambda: [nn.Linear(5, 1)]),
     "mlp": ((784,), lambda: [nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 10)]),
     "mlp4k": ((784,), lambda: [nn.Linear(784, 4096), nn.ReLU(), nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 10)]),
+    "mlp8k": ((784,), lambda: [nn.Linear(784, 8192), nn.ReLU(), nn.Linear(8192, 10)]),
     "cnn": ((3, 32, 32), lambda: conv_block(3, 32) + conv_block(32, 64) + [nn.Flatten(), nn.Linear(4096, 10)]),
     "mnistcnn": ((1, 28, 28), lambda: conv_block(1, 32) + conv_block(32, 64)
                  + [nn.Flatten(), nn.Linear(3136, 128), nn.ReLU(), nn.Linear(128, 10)]),
@@ -71,6 +76,13 @@ MODELS = {
     "resnet20": ((3, 32, 32), lambda: residual_net([*normed(3, 16), nn.ReLU()], (16, 32, 64), 3)),
     "resnet18": ((3, 64, 64), lambda: residual_net([*normed(3, 64, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)], (64, 128, 256, 512), 2)),
 }
+
+
+def divide_layers(net, ranks):
+    """A pair of dense layers sends once: what is between them stays where it is."""
+    dense = [name for name, layer in net.named_children() if isinstance(layer, nn.Linear)]
+    pairs = {name: RowwiseParallel() if i % 2 else ColwiseParallel() for i, name in enumerate(dense[:len(dense) // 2 * 2])}
+    return parallelize_module(net, init_device_mesh("cpu", (ranks,)), pairs)
 
 
 def open_rank(rank, ranks, store, threads=1):
@@ -98,16 +110,22 @@ def train(rank, args, store):
             if any(True for _ in layer.parameters()):
                 fully_shard(layer, reshard_after_forward=args.shard == "parameters")
         fully_shard(net, reshard_after_forward=args.shard == "parameters")
+    elif args.tensor:
+        net = divide_layers(net, args.ranks)
     elif args.ranks > 1:
         net = nn.parallel.DistributedDataParallel(net)
     if args.shard == "optimizer":
         optimizer = ZeroRedundancyOptimizer(net.parameters(), torch.optim.Adam, lr=1e-3, fused=args.fused)
     else:
-        optimizer = torch.optim.Adam(net.parameters(), lr=1e-3, fused=args.fused)
+        kinds = {}  # fused, one pass takes tensors of one kind
+        for parameter in net.parameters():
+            kinds.setdefault(isinstance(parameter, DTensor), []).append(parameter)
+        optimizer = torch.optim.Adam([{"params": kind} for kind in kinds.values()], lr=1e-3, fused=args.fused)
     loss_of = nn.MSELoss() if args.model == "linreg" else nn.CrossEntropyLoss()
 
-    mine = args.batch // args.ranks
-    x = torch.randn(SAMPLES // args.ranks, *shape)
+    parts = 1 if args.tensor else args.ranks
+    mine = args.batch // parts
+    x = torch.randn(SAMPLES // parts, *shape)
     if images:
         x = x.contiguous(memory_format=torch.channels_last)
     y = torch.randn(len(x), 1) if args.model == "linreg" else torch.randint(0, 10, (len(x),))
@@ -145,6 +163,7 @@ def main():
     parser.add_argument("--fused", action="store_true")
     parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--shard", choices=("none", "optimizer", "gradients", "parameters"), default="none")
+    parser.add_argument("--tensor", action="store_true")
     run_ranks(train, parser.parse_args())
 
 
