@@ -3,12 +3,12 @@
 
     torch_ddp.py MODEL --ranks N --batch B --steps S [--fused] [--bf16] [--shard optimizer | gradients | parameters] [--tensor]
 
-MODEL: linreg, mlp, mlp4k, mlp8k (784-8192-10), cnn (32x32x3), mnistcnn, mnistresnet (28x28x1; configs/mnist-resnet.yaml's), resnet20 (CIFAR's,
-32x32x3) or resnet18 (64x64x3). Channels-last, which is PyTorch's faster way, Adam, data in memory. --fused: Adam in one pass over all parameters; --bf16: autocast, so that the
-products have numbers of half the bits. --shard: what the ranks divide among them: ZeroRedundancyOptimizer, or FSDP2 that keeps the weights
-of a layer until it has gone back, or gathers them again. --tensor: the ranks divide the layers, not the samples: DTensor, every second dense layer
-by its outputs and the next one by its inputs (Shoeybi et al. 2019). Prints the median rate over blocks of S steps, and the most memory of rank 0:
-`samples_per_s 1234.5`, `peak_mb 678`.
+MODEL: linreg, mlp, mlp4k, mlp8k (784-8192-10), cnn (32x32x3), mnistcnn, mnistresnet (28x28x1; configs/mnist-resnet.yaml's), resnet20
+(CIFAR's, 32x32x3) or resnet18 (64x64x3). Channels-last, which is PyTorch's faster way, Adam, data in memory. --fused: Adam in one pass over
+all parameters; --bf16: autocast, so that the products have numbers of half the bits. --shard: what the ranks divide among them:
+ZeroRedundancyOptimizer, or FSDP2 that keeps the weights of a layer until it has gone back, or gathers them again. --tensor: the ranks
+divide the layers, not the samples: DTensor, every second dense layer by its outputs and the next one by its inputs (Shoeybi et al. 2019).
+Prints the median rate over blocks of S steps, and the most memory of rank 0: `samples_per_s 1234.5`, `peak_mb 678`.
 """
 
 import argparse
