@@ -137,6 +137,20 @@ static void pipeline(const struct dpt_plan *p, struct dpt_json *j)
     dpt_json_end(j);
 }
 
+static void axes(const struct dpt_plan *p, struct dpt_json *j)
+{
+    dpt_json_array(j, "axes");
+    for (int i = 0; i < DPT_PLAN_AXES; i++) {
+        dpt_json_object(j, NULL);
+        dpt_json_text(j, "axis", p->axes[i].name);
+        dpt_json_int(j, "ranks", p->axes[i].ranks);
+        dpt_json_real(j, "sent_bytes", p->axes[i].bytes);
+        dpt_json_bool(j, "between_nodes", p->axes[i].crosses);
+        dpt_json_end(j);
+    }
+    dpt_json_end(j);
+}
+
 static void device(const struct dpt_plan *p, struct dpt_json *j)
 {
     dpt_json_object(j, "device");
@@ -168,6 +182,8 @@ static void step(const char *key, const struct dpt_plan_step *s, int64_t global,
     dpt_json_int(j, "global", global);
     dpt_json_int(j, "micro", s->micro);
     dpt_json_real(j, "compute_s", s->compute);
+    dpt_json_real(j, "stage_wait_s", s->wait);
+    dpt_json_real(j, "stage_messages_s", s->between);
     dpt_json_real(j, "data_s", s->data);
     dpt_json_real(j, "local_sum_s", s->local);
     dpt_json_real(j, "network_sum_s", s->network);
@@ -224,6 +240,7 @@ void dpt_plan_json(const struct dpt_plan *p, struct dpt_json *j)
     steps(p, j);
     rates(p, j);
     memory(p, j);
+    axes(p, j);
     if (p->stages != NULL)
         pipeline(p, j);
     if (p->gpu.name[0] != '\0')

@@ -5,7 +5,7 @@
 #include "cmd/plan/plan.h"
 #include "core/train/schedule.h"
 
-enum { DIGITS = 40, SHOWN_RANKS = 6 };
+enum { DIGITS = 40, SHOWN_RANKS = 6, LINE = 80 };
 
 int dpt_plan_rates(const struct dpt_plan *plan, struct dpt_plan_rate rates[DPT_PLAN_RATES])
 {
@@ -31,8 +31,10 @@ int dpt_plan_rates(const struct dpt_plan *plan, struct dpt_plan_rate rates[DPT_P
 static void predict(const struct dpt_plan *plan, int ranks, int64_t global,
                     struct dpt_plan_step *step)
 {
+    const int stages = plan->t.mesh.stages > 0 ? plan->t.mesh.stages : 1;
+
     dpt_plan_predict(plan, ranks, global, step);
-    if (dpt_feeding_micro(global, ranks) < step->micro) /* some would stay idle */
+    if (dpt_feeding_micro(global, ranks / stages) < step->micro) /* some would stay idle */
         memset(step, 0, sizeof *step);
 }
 
@@ -44,7 +46,7 @@ void dpt_plan_scales(const struct dpt_plan *plan, struct dpt_plan_scale scales[D
     for (int i = 0; i < DPT_PLAN_SCALES; i++) {
         struct dpt_plan_scale *s = &scales[i];
 
-        s->ranks = 1 << i;
+        s->ranks = (1 << i) * (plan->t.mesh.stages > 0 ? plan->t.mesh.stages : 1);
         s->weak_global = each * s->ranks;
         predict(plan, s->ranks, global, &s->strong);
         predict(plan, s->ranks, s->weak_global, &s->weak);
@@ -240,7 +242,8 @@ static void print_device(const struct dpt_plan *p, struct dpt_str *out)
 static void print_memory(const struct dpt_plan *p, struct dpt_str *out)
 {
     static const char *const scopes[] = {"", "rank 0", "a node"};
-    char a[DIGITS], b[DIGITS], c[DIGITS];
+    char a[DIGITS], b[DIGITS], c[DIGITS], line[4 * DIGITS], free[2 * DIGITS];
+    int n;
 
     dpt_str_printf(out, "%-28s %10s\n", p->gpu.name[0] != '\0' ? "memory of the host" : "memory",
                    "a rank");
@@ -252,14 +255,18 @@ static void print_memory(const struct dpt_plan *p, struct dpt_str *out)
                            m->scope == DPT_PLAN_RANK ? "" : "  ", scopes[m->scope]);
     }
     if (p->stages != NULL)
-        dpt_str_printf(out, "of stage %d, which needs most: ", p->t.mesh.stage + 1);
-    dpt_str_printf(out, "rank 0 %s", bytes_text(p->first_rank, a));
+        dpt_str_printf(out, "of stage %d, which needs most\n", p->t.mesh.stage + 1);
+    n = snprintf(line, sizeof line, "rank 0 %s", bytes_text(p->first_rank, a));
     if (p->spec.ranks > 1)
-        dpt_str_printf(out, ", the others %s, a node %s", bytes_text(p->other_rank, a),
-                       bytes_text(p->node, b));
-    if (p->available >= 0)
-        dpt_str_printf(out, "; free here %s: %s", bytes_text(p->available, c),
-                       p->node <= p->available ? "fits" : "does not fit");
+        n += snprintf(line + n, sizeof line - (size_t)n, ", the others %s%s, a node %s",
+                      p->stages != NULL ? "up to " : "", bytes_text(p->other_rank, a),
+                      bytes_text(p->node, b));
+    dpt_str_printf(out, "%s", line);
+    if (p->available >= 0) {
+        snprintf(free, sizeof free, "free here %s: %s", bytes_text(p->available, c),
+                 p->node <= p->available ? "fits" : "does not fit");
+        dpt_str_printf(out, "%s%s", n + 2 + (int)strlen(free) > LINE ? "\n" : "; ", free);
+    }
     dpt_str_printf(out, "\n\ncheckpoint  %s", bytes_text((double)p->checkpoint, a));
     if (p->t.job->checkpoint.every.unit == DPT_NEVER)
         dpt_str_printf(out, ", never written");
@@ -298,8 +305,16 @@ static void print_stages(const struct dpt_plan *p, struct dpt_str *out)
         dpt_str_printf(out, "%2d %-21.21s %9s %6.1f %% %10s %9d%s\n", k + 1, stage->first, ranks,
                        100 * stage->flop, bytes_text(stage->bytes, bytes), stage->slots, sent);
     }
-    dpt_str_printf(out, "a step sends so much to the next stage, and as much back where there are\n"
-                        "weights to learn; seconds are not predicted with a pipeline\n");
+    dpt_str_printf(
+        out,
+        "a step sends so much to the next stage, and as much back where there are\n"
+        "weights to learn\n\n%-10s %6s %10s   in a step, at least, by the rank with most\n",
+        "axis", "ranks", "sent");
+    for (int i = 0; i < DPT_PLAN_AXES; i++)
+        if (p->axes[i].ranks > 1)
+            dpt_str_printf(out, "%-10s %6d %10s   %s; %s\n", p->axes[i].name, p->axes[i].ranks,
+                           bytes_text(p->axes[i].bytes, bytes), p->axes[i].what,
+                           p->axes[i].crosses ? "between nodes" : "on a node");
 }
 
 static void print_scale_cell(const struct dpt_plan_step *step, int64_t global, double per_rank,
@@ -325,6 +340,8 @@ static void print_scales(const struct dpt_plan *p, struct dpt_str *out)
     dpt_plan_scales(p, scales);
     strong = scales[0].strong.total > 0 ? (double)global / scales[0].strong.total : 1;
     weak = scales[0].weak.total > 0 ? (double)scales[0].weak_global / scales[0].weak.total : 1;
+    strong /= scales[0].ranks;
+    weak /= scales[0].ranks;
     dpt_str_printf(out, "\n%6s %32s %32s\n", "", "strong: the batch stays", "weak: it grows");
     dpt_str_printf(out, "%6s %11s %11s %8s %11s %11s %8s\n", "ranks", "a step", "samples/s", "eff.",
                    "a step", "samples/s", "eff.");
@@ -346,6 +363,8 @@ static void print_time(const struct dpt_plan *p, struct dpt_str *out)
         double seconds;
     } parts[] = {
         {"forward and backward", p->step.compute},
+        {"waiting for other stages", p->step.wait},
+        {"messages between stages", p->step.between},
         {"samples", p->step.data},
         {"sum on a node", p->step.local},
         {"sum between nodes", p->step.network},

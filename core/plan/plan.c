@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/backend/operation.h"
 #include "core/base/file.h"
 #include "core/base/memory.h"
 #include "core/state/checkpoint.h"
@@ -14,7 +13,6 @@
 #include "core/train/engine.h"
 #include "core/train/gradient_reduction.h"
 #include "core/train/lockstep.h"
-#include "core/train/mesh.h"
 #include "core/train/optimizer.h"
 #include "core/train/parts.h"
 #include "data/sets/augment.h"
@@ -163,7 +161,7 @@ static void sum_memory(struct dpt_plan *p)
     p->node = rank * p->spec.node_ranks + first + node;
 }
 
-static void fill_memory(struct dpt_plan *p)
+void dpt_plan_fill_memory(struct dpt_plan *p)
 {
     const struct dpt_trainer *t = &p->t;
     const double arena = (double)dpt_trainer_graph(t)->arena * WORD;
@@ -210,7 +208,7 @@ static void fill_memory(struct dpt_plan *p)
 
 /* --- the whole -------------------------------------------------------------------------------- */
 
-static enum dpt_status measure_program(struct dpt_plan *p, int32_t micro, struct dpt_error *err)
+enum dpt_status dpt_plan_measure(struct dpt_plan *p, int32_t micro, struct dpt_error *err)
 {
     struct dpt_program_spec spec;
 
@@ -231,7 +229,7 @@ static enum dpt_status fit_device(struct dpt_plan *p, struct dpt_error *err)
     dpt_plan_gpu_memory(p);
     while (p->device_bytes > p->gpu.memory && micro > 1) {
         micro /= 2;
-        DPT_TRY(measure_program(p, micro, err));
+        DPT_TRY(dpt_plan_measure(p, micro, err));
         p->t.data.train.sampler.micro = micro;
         dpt_plan_gpu_memory(p);
     }
@@ -242,88 +240,9 @@ static enum dpt_status fit_device(struct dpt_plan *p, struct dpt_error *err)
     } else if (micro < wanted) {
         p->device_micro = p->device_bytes <= p->gpu.memory ? micro : 0;
         p->t.data.train.sampler.micro = wanted;
-        DPT_TRY(measure_program(p, wanted, err));
+        DPT_TRY(dpt_plan_measure(p, wanted, err));
         dpt_plan_gpu_memory(p);
     }
-out:
-    return status;
-}
-
-/* Of a scope of the memory that was filled in last. once: of what a node has once for all stages,
- * or all of the others. */
-static double sum_scope(const struct dpt_plan *p, enum dpt_plan_scope scope, bool once)
-{
-    double sum = 0;
-
-    for (int i = 0; i < DPT_PLAN_MEMORY; i++) {
-        const char *key = p->memory[i].key;
-        const bool is_once = strcmp(key, "libraries") == 0 || strcmp(key, "samples") == 0;
-
-        sum += p->memory[i].scope == scope && is_once == once ? p->memory[i].bytes : 0;
-    }
-    return sum;
-}
-
-/* Of the node whose ranks need most, which have stages of different sizes. */
-static double largest_node(const struct dpt_plan *p)
-{
-    const int replicas = p->t.mesh.replicas.world.size, each = p->spec.node_ranks;
-    double most = 0;
-
-    for (int begin = 0; begin < p->spec.ranks; begin += each) {
-        double node = begin == 0 ? sum_scope(p, DPT_PLAN_FIRST, false) : 0;
-        int before = -1;
-
-        for (int r = begin; r < begin + each && r < p->spec.ranks; r++) {
-            const struct dpt_plan_stage *stage = &p->stages[r / replicas];
-
-            node += stage->own + (r / replicas != before ? stage->shared : 0);
-            before = r / replicas;
-        }
-        most = fmax(most, node);
-    }
-    return most + sum_scope(p, DPT_PLAN_NODE, true);
-}
-
-/* Plans each stage by itself; the one that needs most stays. */
-static enum dpt_status plan_stages(struct dpt_plan *p, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    struct dpt_trainer *t = &p->t;
-    const struct dpt_graph *graph = &t->model.graph;
-    const int stages = t->mesh.stages;
-    const int32_t micro = t->data.train.sampler.micro;
-    const int64_t batches = (t->job->batch.global + micro - 1) / micro;
-    const int64_t replicas = t->mesh.replicas.world.size;
-    const int64_t run = (batches + replicas - 1) / replicas;
-    const int64_t turns = (run + t->team.gradient_workers - 1) / t->team.gradient_workers;
-    double all = 0;
-    int largest = 0;
-
-    DPT_TRY(DPT_ALLOCATE(p->stages, (size_t)stages, "the stages", err));
-    for (int32_t i = 0; i < graph->n_nodes; i++)
-        all += dpt_operation_flops(&graph->nodes[i]);
-    for (int k = 0; k <= stages; k++) {
-        struct dpt_plan_stage *stage = &p->stages[k < stages ? k : largest];
-
-        DPT_TRY(dpt_mesh_take(t, k < stages ? k : largest, err));
-        DPT_TRY(measure_program(p, micro, err));
-        fill_memory(p);
-        if (k == stages)
-            break;
-        stage->first = graph->nodes[t->mesh.first[k]].name;
-        stage->bytes = p->other_rank;
-        stage->own = sum_scope(p, DPT_PLAN_RANK, false);
-        stage->shared = sum_scope(p, DPT_PLAN_NODE, false);
-        stage->slots = t->team.slots;
-        for (int32_t i = t->mesh.first[k]; i < t->mesh.first[k + 1]; i++)
-            stage->flop += dpt_operation_flops(&graph->nodes[i]) / all;
-        if (k + 1 < stages)
-            stage->sent = (double)run * (double)dpt_mesh_edge_floats(t, k) * WORD;
-        if (stage->bytes > p->stages[largest].bytes)
-            largest = k;
-    }
-    p->bubble = (stages - 1) / (double)(turns + stages - 1);
 out:
     return status;
 }
@@ -352,13 +271,13 @@ enum dpt_status dpt_plan_open(struct dpt_plan *p, const struct dpt_job *job,
         DPT_TRY(dpt_augment_check(&job->data.augment, p->t.data.train.set, err));
     if (p->t.team.together) /* only its presence counts, it is never run */
         DPT_TRY(dpt_pool_open(&p->t.team.pool, 1, false, err));
-    DPT_TRY(measure_program(p, p->t.data.train.sampler.micro, err));
+    DPT_TRY(dpt_plan_measure(p, p->t.data.train.sampler.micro, err));
     if (backend->devices != NULL)
         DPT_TRY(fit_device(p, err));
     state = dpt_trainer_state(&p->t, job_text);
     DPT_TRY(dpt_checkpoint_size(&state, job->output, &p->checkpoint, err));
     if (p->t.mesh.stages > 0)
-        DPT_TRY(plan_stages(p, err));
+        DPT_TRY(dpt_plan_stages(p, err));
     replicas = dpt_trainer_replicas(&p->t)->world.size;
     micros = (dpt_sampler_micro_batches(&p->t.data.train.sampler, 0) + replicas - 1) / replicas;
     if (replicas > 1)
@@ -368,9 +287,8 @@ enum dpt_status dpt_plan_open(struct dpt_plan *p, const struct dpt_job *job,
         dpt_lockstep_count(&p->t, &p->exchanges, &p->exchanged);
         p->exchanges *= 2; /* forward and backward */
     }
-    fill_memory(p);
-    if (p->stages != NULL)
-        p->node = largest_node(p);
+    dpt_plan_fill_memory(p);
+    dpt_plan_fill_mesh(p);
 out:
     return status;
 }

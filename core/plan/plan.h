@@ -62,7 +62,9 @@ enum { DPT_PLAN_MEMORY = 14, DPT_PLAN_DEVICE = 9 };
 
 /* Seconds of a step at the slowest rank. */
 struct dpt_plan_step {
-    double compute; /* forward and backward, the loss */
+    double compute; /* forward and backward, the loss; in a pipeline the slowest stage's */
+    double wait;    /* of a stage for the others, while the pipeline fills and drains */
+    double between; /* messages between stages */
     double data;    /* filling micro-batches */
     double local;   /* the sum on a node */
     double network; /* the sum between nodes */
@@ -92,6 +94,15 @@ struct dpt_plan_stage {
     double sent;        /* bytes a step to the next stage, and as many back, of each replica */
 };
 
+/* What the ranks along an axis of the mesh send in a step. */
+struct dpt_plan_axis {
+    const char *name, *what; /* as parallel has it; for a person */
+    int ranks;               /* along it; 1: it sends nothing */
+    double bytes;            /* at least, of the rank that sends most */
+    bool crosses;            /* from node to node */
+};
+enum { DPT_PLAN_AXES = 2 };
+
 struct dpt_plan {
     struct dpt_plan_spec spec;
     struct dpt_comm comm; /* of ranks that need not be there */
@@ -112,6 +123,7 @@ struct dpt_plan {
     double reduced;       /* bytes that each rank puts into a step's sum */
     int32_t exchanges;    /* of batch norms' statistics in a step */
     double exchanged;     /* bytes of the largest of them */
+    struct dpt_plan_axis axes[DPT_PLAN_AXES];
     struct dpt_plan_stage *stages; /* of t.mesh; the memory above is of the one that needs most */
     double bubble;                 /* the share of a step in which a stage waits for the others */
     struct dpt_machine machine;    /* flops 0: not measured */
@@ -127,8 +139,30 @@ enum dpt_status dpt_plan_open(struct dpt_plan *plan, const struct dpt_job *job,
 void dpt_plan_close(struct dpt_plan *plan);
 
 /* Measures the machine, tries a micro-batch where that is allowed, fills plan->step. Takes about a
- * second. With a pipeline, of whose messages nothing is measured, it does nothing. Errors: RANK. */
+ * second. Errors: RANK. */
 enum dpt_status dpt_plan_time(struct dpt_plan *plan, struct dpt_error *err);
+
+/* For plan_mesh.c: what the backend needs for a micro-batch of the present stage; the memory, once
+ * that is known. */
+enum dpt_status dpt_plan_measure(struct dpt_plan *plan, int32_t micro, struct dpt_error *err);
+void dpt_plan_fill_memory(struct dpt_plan *plan);
+/* Plans each stage by itself; the one that needs most stays. Errors: RANK. */
+enum dpt_status dpt_plan_stages(struct dpt_plan *plan, struct dpt_error *err);
+/* Fills plan->axes, and with stages what rank 0 and a node need. */
+void dpt_plan_fill_mesh(struct dpt_plan *plan);
+
+/* How the busiest replica's micro-batches go through the stages. */
+struct dpt_plan_turns {
+    double n;        /* one after another */
+    double together; /* micro-batches that its threads take at once */
+    int32_t micro;   /* samples of one */
+    double slower;   /* as ranks share cores */
+    /* Of one, forward and backward through nodes [first, last). */
+    double (*seconds)(const struct dpt_plan *plan, int32_t first, int32_t last, int32_t micro);
+};
+/* Fills the step's compute, wait and between. */
+void dpt_plan_pass_stages(const struct dpt_plan *plan, int replicas,
+                          const struct dpt_plan_turns *turns, struct dpt_plan_step *step);
 
 /* How often a rank of so many micro-batches puts a gradient into a step's sum. */
 double dpt_plan_rounds(const struct dpt_plan *plan, int64_t micros);
@@ -152,7 +186,10 @@ void dpt_plan_gpu_choose(struct dpt_plan *plan, const struct dpt_backend *backen
 int dpt_plan_gpu_node(void);
 /* Fills plan->device. */
 void dpt_plan_gpu_memory(struct dpt_plan *plan);
-/* Seconds of a step in which the busiest rank has so many micro-batches. */
+/* Seconds of a micro-batch, forward and backward through nodes [first, last). */
+double dpt_plan_gpu_micro(const struct dpt_plan *plan, int32_t first, int32_t last, int32_t micro);
+/* Of a step whose compute is known, in which the busiest of the ranks that add up gradients, so many
+ * of them on a node, has so many micro-batches. */
 void dpt_plan_gpu_step(const struct dpt_plan *plan, int ranks, int node_ranks, int64_t micros,
                        int32_t micro, struct dpt_plan_step *step);
 

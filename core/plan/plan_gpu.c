@@ -192,7 +192,7 @@ static double pass(const struct dpt_plan *p, const struct dpt_cost *cost, double
     return start + fmax(cost->flop / flops_of(p), bytes / p->gpu.bandwidth / reached_bytes);
 }
 
-static double micro_batch(const struct dpt_plan *p, int32_t micro)
+double dpt_plan_gpu_micro(const struct dpt_plan *p, int32_t first, int32_t last, int32_t micro)
 {
     const bool half = p->t.job->device.precision >= DPT_PRECISION_BF16;
     const double part = half ? 0.5 : 1;
@@ -200,7 +200,7 @@ static double micro_batch(const struct dpt_plan *p, int32_t micro)
     const struct dpt_trainer one = dpt_cost_alone(&p->t, &comm, micro);
     double seconds = 0;
 
-    for (int32_t i = 1; i < one.model.graph.n_nodes; i++) {
+    for (int32_t i = first; i < last; i++) {
         const struct dpt_graph_node *node = &one.model.graph.nodes[i];
         const bool own = dpt_graph_updates(&one.model.graph, node->weight) ||
                          dpt_graph_updates(&one.model.graph, node->bias);
@@ -221,7 +221,7 @@ void dpt_plan_gpu_step(const struct dpt_plan *p, int ranks, int node_ranks, int6
                        int32_t micro, struct dpt_plan_step *step)
 {
     const struct dpt_trainer *t = &p->t;
-    const double n = (double)t->model.graph.floats, arena = n * WORD;
+    const double n = (double)dpt_trainer_graph(t)->floats, arena = n * WORD;
     const double rows = (double)micros * micro;
     const double sample = (double)dpt_shape_size(&t->data.train.set->shape) * WORD;
     const int nodes = (ranks + node_ranks - 1) / node_ranks;
@@ -229,7 +229,6 @@ void dpt_plan_gpu_step(const struct dpt_plan *p, int ranks, int node_ranks, int6
     double hidden;
 
     step->micro = micro;
-    step->compute = (double)micros * micro_batch(p, micro);
     step->data = p->stored ? 0 : fmax(0, rows * sample / bus - step->compute);
     hidden = beside * step->compute;
     if (ranks > 1) {
@@ -242,5 +241,6 @@ void dpt_plan_gpu_step(const struct dpt_plan *p, int ranks, int node_ranks, int6
         step->network -= fmin(step->network, hidden);
     }
     step->update = ((4 + 2 * t->arenas.slots) * arena + 2 * arena) / memory + 4 * start;
-    step->total = a_step + step->compute + step->data + step->local + step->network + step->update;
+    step->total = a_step + step->compute + step->wait + step->between + step->data + step->local +
+                  step->network + step->update;
 }

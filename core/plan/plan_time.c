@@ -41,15 +41,15 @@ void dpt_plan_flop(const struct dpt_plan *p, int32_t node, double *forward, doub
                     : 0;
 }
 
-/* Estimates the seconds of a micro-batch on one thread where no trial was made. */
-static double estimate_micro(const struct dpt_plan *p, int32_t micro)
+/* Estimates the seconds of a micro-batch on one thread, through nodes [first, last). */
+static double estimate_micro(const struct dpt_plan *p, int32_t first, int32_t last, int32_t micro)
 {
     struct dpt_comm comm;
     const struct dpt_trainer one = dpt_cost_alone(&p->t, &comm, micro);
     double seconds = 0;
     bool by_bytes;
 
-    for (int32_t i = 1; i < one.model.graph.n_nodes; i++) {
+    for (int32_t i = first; i < last; i++) {
         const struct dpt_graph_node *node = &one.model.graph.nodes[i];
         const struct dpt_operation *operation = dpt_operation_of(node);
         const bool dx = dpt_graph_wants_dx(&one.model.graph, i);
@@ -74,21 +74,45 @@ struct partition {
     double slower;          /* how much sharing cores slows it */
 };
 
+/* By one thread, or by a team: a part of the trial's time, or an estimate. */
+static double micro_seconds(const struct dpt_plan *p, int32_t first, int32_t last, int32_t micro)
+{
+    const double part = estimate_micro(p, first, last, micro);
+    const int32_t end = p->t.model.graph.n_nodes;
+
+    if (p->trial.done)
+        return p->trial.micro_batch * micro / p->trial.micro * part /
+               estimate_micro(p, 1, end, micro);
+    return part / (p->t.team.together ? p->t.team.threads : 1);
+}
+
 static void compute(const struct dpt_plan *p, const struct partition *d, struct dpt_plan_step *step)
+{
+    const struct dpt_trainer *t = &p->t;
+    const bool device = t->backend->devices != NULL, alone = device || t->team.together;
+    const struct dpt_plan_turns turns = {
+        .n = ceil((double)d->micros / (alone ? 1 : t->team.threads)),
+        .together = alone ? 1 : fmin(t->team.threads, (double)d->micros),
+        .micro = d->micro,
+        .slower = device ? 1 : d->slower,
+        .seconds = device ? dpt_plan_gpu_micro : micro_seconds,
+    };
+    const int32_t group = device ? 1 : d->group;
+
+    if (t->mesh.stages > 0)
+        dpt_plan_pass_stages(p, d->ranks, &turns, step);
+    else
+        step->compute = turns.n / group *
+                        turns.seconds(p, 1, t->model.graph.n_nodes, d->micro * group) *
+                        turns.slower;
+}
+
+static void fill(const struct dpt_plan *p, const struct partition *d, struct dpt_plan_step *step)
 {
     const struct dpt_trainer *t = &p->t;
     const double floats = (double)dpt_shape_size(&t->data.train.set->shape);
     const double samples = fmin((double)d->micros * d->micro, (double)d->global);
-    const double rounds = t->team.together ? (double)d->micros / d->group
-                                           : ceil((double)d->micros / (double)t->team.threads);
-    const int32_t together = d->micro * d->group;
-    double seconds;
 
-    if (p->trial.done)
-        seconds = p->trial.micro_batch * together / p->trial.micro;
-    else
-        seconds = estimate_micro(p, together) / (t->team.together ? t->team.threads : 1);
-    step->compute = rounds * seconds * d->slower;
     step->data = samples * (fill_sample + floats * fill_float) * d->slower /
                  fmin(t->team.threads, t->team.together ? t->team.threads : (double)d->micros);
 }
@@ -120,7 +144,7 @@ double dpt_plan_rounds(const struct dpt_plan *p, int64_t micros)
 static void reduce(const struct dpt_plan *p, const struct partition *d, struct dpt_plan_step *step)
 {
     const struct dpt_trainer *t = &p->t;
-    const double arena = (double)t->model.graph.floats * WORD, n = (double)t->model.graph.floats;
+    const double n = (double)dpt_trainer_graph(t)->floats, arena = n * WORD;
     const double all = (double)t->team.gradient_workers * d->node_ranks, busy = fmin(all, p->cores);
     const double bandwidth = dpt_machine_bandwidth(&p->machine, (all + 1) * arena / busy);
     const double add = 3 * WORD / bandwidth / reached_sum;
@@ -133,11 +157,15 @@ static void reduce(const struct dpt_plan *p, const struct partition *d, struct d
                         : p->trial.barrier > 0 ? p->trial.barrier
                                                : barrier;
     const int parties = flat ? d->ranks : d->nodes;
+    /* Gradients of a thread that the tree adds up, each in a buffer of its own. */
+    const double leaves = ceil((double)d->micros / d->group / t->team.gradient_workers);
 
+    if (tree)
+        step->local = (leaves - 1) * add * n * (all > p->cores ? all / p->cores : 1);
     if (all > 1 && p->trial.sum > 0 && !small)
-        step->local = p->trial.sum * arenas / 2;
+        step->local += p->trial.sum * arenas / 2;
     else if (all > 1)
-        step->local = arenas * arena / bandwidth / reached_sum;
+        step->local += arenas * arena / bandwidth / reached_sum;
     if (d->node_ranks > 1)
         step->local += ((small ? 1 : 2) + p->exchanges) * meet;
     if (d->nodes > 1 && tree)
@@ -169,39 +197,48 @@ static void update(const struct dpt_plan *p, const struct partition *d, struct d
     whole = p->trial.done ? p->trial.update : seconds;
     /* Shards divide the optimizer's part of it. */
     step->update += fmax(whole - seconds * (1 - 1 / owners), whole / owners) * d->slower;
+    step->update *= (double)dpt_trainer_graph(&p->t)->floats / (double)p->t.model.graph.floats;
 }
 
 void dpt_plan_predict(const struct dpt_plan *p, int ranks, int64_t global,
                       struct dpt_plan_step *step)
 {
-    struct partition d = {.ranks = ranks, .global = global};
+    const int stages = p->t.mesh.stages > 0 ? p->t.mesh.stages : 1;
+    const int node_ranks = ranks < p->spec.node_ranks ? ranks : p->spec.node_ranks;
+    /* Those of a stage, of which each adds up its own gradient. */
+    struct partition d = {.ranks = ranks / stages, .global = global};
     struct dpt_comm comm = p->comm;
     struct dpt_job job = *p->t.job;
     struct dpt_trainer other = p->t;
 
     memset(step, 0, sizeof *step);
-    d.node_ranks = ranks < p->spec.node_ranks ? ranks : p->spec.node_ranks;
-    d.nodes = (ranks + d.node_ranks - 1) / d.node_ranks;
-    d.slower = fmax(1, (double)p->t.team.threads * d.node_ranks / p->cores);
+    if (d.ranks == 0)
+        return;
+    d.node_ranks = d.ranks < node_ranks ? d.ranks : node_ranks;
+    d.nodes = (d.ranks + d.node_ranks - 1) / d.node_ranks;
+    d.slower = fmax(1, (double)p->t.team.threads * node_ranks / p->cores);
     comm.world.size = ranks;
     job.batch.global = global;
     other.comm = &comm;
+    other.mesh.replicas.world.size = d.ranks;
     other.job = &job;
     other.team.all_threads = (int64_t)ranks * p->t.team.threads;
     d.micro = dpt_trainer_choose_micro(&other);
-    d.micros = ((global + d.micro - 1) / d.micro + ranks - 1) / ranks;
+    d.micros = ((global + d.micro - 1) / d.micro + d.ranks - 1) / d.ranks;
     d.group = p->t.team.group;
     while (d.group > 1 && d.group / 2 >= d.micros)
         d.group /= 2;
-    if (p->t.backend->devices != NULL) {
-        dpt_plan_gpu_step(p, ranks, d.node_ranks, d.micros, d.micro, step);
-        return;
-    }
     step->micro = d.micro;
     compute(p, &d, step);
+    if (p->t.backend->devices != NULL) {
+        dpt_plan_gpu_step(p, d.ranks, d.node_ranks, d.micros, d.micro, step);
+        return;
+    }
+    fill(p, &d, step);
     reduce(p, &d, step);
     update(p, &d, step);
-    step->total = a_step + step->compute + step->data + step->local + step->network + step->update;
+    step->total = a_step + step->compute + step->wait + step->between + step->data + step->local +
+                  step->network + step->update;
 }
 
 /* --- measuring -------------------------------------------------------------------------------- */
@@ -228,12 +265,15 @@ static double trial_bytes(const struct dpt_plan *p, int threads)
 {
     const struct dpt_trainer *t = &p->t;
     const double arena = (double)t->model.graph.floats * WORD;
-    const double each = ((double)p->program.values + (double)p->program.scratch) / t->team.threads +
-                        (double)dpt_shape_size(&t->data.train.set->shape) *
-                            t->data.train.sampler.micro * t->team.group * WORD;
+    const double parts =
+        t->mesh.stages > 0 ? t->mesh.stages : 1; /* the program is of the largest */
+    const double each =
+        ((double)p->program.values * parts + (double)p->program.scratch) / t->team.threads +
+        (double)dpt_shape_size(&t->data.train.set->shape) * t->data.train.sampler.micro *
+            t->team.group * WORD;
 
     return arena * (1 + t->arenas.slots + (t->team.together ? 1 : threads)) + threads * each +
-           (double)p->program.copies;
+           (double)p->program.copies * parts;
 }
 
 enum dpt_status dpt_plan_time(struct dpt_plan *p, struct dpt_error *err)
@@ -244,19 +284,19 @@ enum dpt_status dpt_plan_time(struct dpt_plan *p, struct dpt_error *err)
     const int busy = (int)fmax(1, fmin(wanted, MAX_THREADS)),
               threads = t->team.together ? t->team.threads : busy;
     const double bytes = trial_bytes(p, threads);
+    struct dpt_trainer whole = *t;
 
-    if (t->mesh.stages > 0)
-        return DPT_OK;
     if (t->backend->devices != NULL) { /* the data sheet says it */
         dpt_plan_predict(p, p->spec.ranks, t->job->batch.global, &p->step);
         return DPT_OK;
     }
     DPT_TRY(measure_machine(p, busy, err));
     if (p->spec.trial)
-        DPT_TRY(dpt_trial_sum((size_t)t->model.graph.floats, busy, &p->trial, err));
+        DPT_TRY(dpt_trial_sum((size_t)dpt_trainer_graph(t)->floats, busy, &p->trial, err));
     if (p->spec.trial && t->team.threads <= p->cores && bytes <= trial_most &&
         (p->available < 0 || bytes <= trial_part * p->available)) {
-        DPT_TRY(dpt_trial_run(t, threads, &p->trial, err));
+        whole.mesh = (struct dpt_mesh){0}; /* a stage takes its part of the time */
+        DPT_TRY(dpt_trial_run(&whole, threads, &p->trial, err));
         p->trial.update *= (double)threads / t->team.threads;
     }
     dpt_plan_predict(p, p->spec.ranks, t->job->batch.global, &p->step);

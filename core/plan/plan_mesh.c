@@ -1,0 +1,226 @@
+/* The share of a plan that is the mesh's: what each stage needs, what each axis sends, and how long
+ * micro-batches take through the stages. */
+#include <math.h>
+#include <string.h>
+
+#include "core/backend/operation.h"
+#include "core/base/memory.h"
+#include "core/plan/plan.h"
+#include "core/train/mesh.h"
+
+enum { WORD = sizeof(float) };
+
+/* A message between ranks of a node is written and read twice, through memory that they share; where
+ * the memory was not measured it has this rate. */
+static const double passes = 4, memory_rate = 8e9;
+
+/* --- memory ----------------------------------------------------------------------------------- */
+
+/* Of a scope of the memory that was filled in last. once: of what a node has once for all stages,
+ * or all of the others. */
+static double sum_scope(const struct dpt_plan *p, enum dpt_plan_scope scope, bool once)
+{
+    double sum = 0;
+
+    for (int i = 0; i < DPT_PLAN_MEMORY; i++) {
+        const char *key = p->memory[i].key;
+        const bool is_once = strcmp(key, "libraries") == 0 || strcmp(key, "samples") == 0;
+
+        sum += p->memory[i].scope == scope && is_once == once ? p->memory[i].bytes : 0;
+    }
+    return sum;
+}
+
+/* Of the node whose ranks need most, which have stages of different sizes. */
+static double largest_node(const struct dpt_plan *p)
+{
+    const int replicas = p->t.mesh.replicas.world.size, each = p->spec.node_ranks;
+    double most = 0;
+
+    for (int begin = 0; begin < p->spec.ranks; begin += each) {
+        double node = begin == 0 ? sum_scope(p, DPT_PLAN_FIRST, false) : 0;
+        int before = -1;
+
+        for (int r = begin; r < begin + each && r < p->spec.ranks; r++) {
+            const struct dpt_plan_stage *stage = &p->stages[r / replicas];
+
+            node += stage->own + (r / replicas != before ? stage->shared : 0);
+            before = r / replicas;
+        }
+        most = fmax(most, node);
+    }
+    return most + sum_scope(p, DPT_PLAN_NODE, true);
+}
+
+/* Micro-batches of the busiest replica in a step. */
+static int64_t most_micros(const struct dpt_plan *p)
+{
+    const struct dpt_sampler *s = &p->t.data.train.sampler;
+    const int64_t replicas = dpt_trainer_replicas(&p->t)->world.size;
+
+    return (((int64_t)s->global + s->micro - 1) / s->micro + replicas - 1) / replicas;
+}
+
+enum dpt_status dpt_plan_stages(struct dpt_plan *p, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_trainer *t = &p->t;
+    const struct dpt_graph *graph = &t->model.graph;
+    const int stages = t->mesh.stages;
+    const int64_t run = most_micros(p);
+    const int64_t turns = (run + t->team.gradient_workers - 1) / t->team.gradient_workers;
+    double all = 0;
+    int largest = 0;
+
+    DPT_TRY(DPT_ALLOCATE(p->stages, (size_t)stages, "the stages", err));
+    for (int32_t i = 0; i < graph->n_nodes; i++)
+        all += dpt_operation_flops(&graph->nodes[i]);
+    for (int k = 0; k <= stages; k++) {
+        struct dpt_plan_stage *stage = &p->stages[k < stages ? k : largest];
+
+        DPT_TRY(dpt_mesh_take(t, k < stages ? k : largest, err));
+        DPT_TRY(dpt_plan_measure(p, t->data.train.sampler.micro, err));
+        dpt_plan_fill_memory(p);
+        if (k == stages)
+            break;
+        stage->first = graph->nodes[t->mesh.first[k]].name;
+        stage->bytes = p->other_rank;
+        stage->own = sum_scope(p, DPT_PLAN_RANK, false);
+        stage->shared = sum_scope(p, DPT_PLAN_NODE, false);
+        stage->slots = t->team.slots;
+        for (int32_t i = t->mesh.first[k]; i < t->mesh.first[k + 1]; i++)
+            stage->flop += dpt_operation_flops(&graph->nodes[i]) / all;
+        if (k + 1 < stages)
+            stage->sent = (double)run * (double)dpt_mesh_edge_floats(t, k) * WORD;
+        if (stage->bytes > p->stages[largest].bytes)
+            largest = k;
+    }
+    p->bubble = (stages - 1) / (double)(turns + stages - 1);
+out:
+    return status;
+}
+
+/* --- what is sent ----------------------------------------------------------------------------- */
+
+/* Whether ranks of a stage, or of neighbouring stages, are on several nodes. */
+static bool replicas_cross(const struct dpt_plan *p, int replicas, int stage)
+{
+    return stage * replicas / p->spec.node_ranks !=
+           ((stage + 1) * replicas - 1) / p->spec.node_ranks;
+}
+
+static bool edge_crosses(const struct dpt_plan *p, int replicas, int stage)
+{
+    for (int r = stage * replicas; r < (stage + 1) * replicas; r++)
+        if (r / p->spec.node_ranks != (r + replicas) / p->spec.node_ranks)
+            return true;
+    return false;
+}
+
+/* How often a rank sends (D - 1) / D of its part of the model, where it has so many rounds. */
+static double twice(double rounds)
+{
+    (void)rounds;
+    return 2; /* the gradient's parts to who adds them up, and sums or weights to all */
+}
+
+static double each_round(double rounds)
+{
+    return rounds + 1;
+}
+
+static double (*const times_sent[])(double rounds) = {
+    [DPT_SHARD_NONE] = twice,
+    [DPT_SHARD_OPTIMIZER] = twice,
+    [DPT_SHARD_GRADIENTS] = each_round,
+};
+_Static_assert(sizeof times_sent / sizeof *times_sent == DPT_SHARD_COUNT, "a row for each kind");
+
+static void data_axis(const struct dpt_plan *p, struct dpt_plan_axis *axis)
+{
+    const double ranks = dpt_trainer_replicas(&p->t)->world.size;
+    const double arena = (double)dpt_trainer_graph(&p->t)->arena * WORD;
+
+    axis->ranks = (int)ranks;
+    axis->bytes = times_sent[p->t.job->parallel.shard](dpt_plan_rounds(p, most_micros(p))) * arena *
+                  (ranks - 1) / ranks;
+    for (int k = 0; k < (p->stages != NULL ? p->t.mesh.stages : 1); k++)
+        axis->crosses = axis->crosses || replicas_cross(p, axis->ranks, k);
+}
+
+static void pipeline_axis(const struct dpt_plan *p, struct dpt_plan_axis *axis)
+{
+    const int replicas = dpt_trainer_replicas(&p->t)->world.size;
+
+    axis->ranks = p->t.mesh.stages > 0 ? p->t.mesh.stages : 1;
+    for (int k = 0; k < p->t.mesh.stages; k++) {
+        const double back = k > 0 ? p->stages[k - 1].sent : 0;
+
+        axis->bytes = fmax(axis->bytes, p->stages[k].sent + back);
+        if (k + 1 < p->t.mesh.stages)
+            axis->crosses = axis->crosses || edge_crosses(p, replicas, k);
+    }
+}
+
+static const struct {
+    const char *name, *what;
+    void (*fill)(const struct dpt_plan *p, struct dpt_plan_axis *axis);
+} axes[DPT_PLAN_AXES] = {
+    {"data", "gradients, and what is made of them", data_axis},
+    {"pipeline", "values, and their gradients back", pipeline_axis},
+};
+
+void dpt_plan_fill_mesh(struct dpt_plan *p)
+{
+    for (int i = 0; i < DPT_PLAN_AXES; i++) {
+        p->axes[i] = (struct dpt_plan_axis){.name = axes[i].name, .what = axes[i].what};
+        axes[i].fill(p, &p->axes[i]);
+    }
+    if (p->stages == NULL)
+        return;
+    p->first_rank = p->stages[0].bytes + sum_scope(p, DPT_PLAN_FIRST, false);
+    p->node = largest_node(p);
+}
+
+/* --- seconds ---------------------------------------------------------------------------------- */
+
+/* Of a message from a stage to the next one, as far as the processor has to do with it, and on the
+ * way. */
+static void message_seconds(const struct dpt_plan *p, int replicas, int stage, double *busy,
+                            double *away)
+{
+    const double bytes = (double)dpt_mesh_edge_floats(&p->t, stage) * WORD;
+    const struct dpt_fabric *f = &p->spec.fabric;
+    const double rate =
+        p->machine.flops > 0 ? dpt_machine_bandwidth(&p->machine, bytes) : memory_rate;
+    const bool crosses = edge_crosses(p, replicas, stage);
+
+    *busy = crosses ? f->overhead : passes / 2 * bytes / rate;
+    *away = crosses ? f->latency + bytes / f->bandwidth : 0;
+}
+
+void dpt_plan_pass_stages(const struct dpt_plan *p, int replicas,
+                          const struct dpt_plan_turns *turns, struct dpt_plan_step *step)
+{
+    const struct dpt_mesh *m = &p->t.mesh;
+    double all = 0, slowest = 0, messages = 0, longest = 0;
+
+    for (int k = 0; k < m->stages; k++) {
+        const double own =
+            turns->seconds(p, m->first[k] > 0 ? m->first[k] : 1, m->first[k + 1], turns->micro) *
+            turns->slower;
+        double busy = 0, away = 0;
+
+        all += own;
+        slowest = fmax(slowest, own);
+        if (k + 1 < m->stages)
+            message_seconds(p, replicas, k, &busy, &away);
+        /* There and back. What is on its way while a stage computes keeps nobody. */
+        messages += 2 * turns->together * (busy * turns->slower + away);
+        longest = fmax(longest,
+                       2 * turns->together * (2 * busy * turns->slower + fmax(0, away - own / 2)));
+    }
+    step->compute = turns->n * slowest;
+    step->wait = all - slowest;
+    step->between = messages + (turns->n - 1) * longest;
+}
