@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "cmd/job_command.h"
 #include "cmd/output.h"
@@ -97,6 +98,63 @@ out:
     return status;
 }
 
+/* Bytes that --memory gives a rank: gigabytes, with or without the word. */
+static enum dpt_status read_limit(const struct dpt_cli *cli, double *bytes, struct dpt_error *err)
+{
+    const char *text = dpt_cli_value(cli, "--memory");
+    const size_t n = text != NULL ? strlen(text) : 0;
+    char number[32];
+
+    *bytes = 0;
+    if (text == NULL)
+        return DPT_OK;
+    snprintf(number, sizeof number, "%.*s",
+             (int)(n > 2 && strcasecmp(text + n - 2, "GB") == 0 ? n - 2 : n), text);
+    if (n >= sizeof number || !dpt_parse_real(number, bytes) || !(*bytes > 0) || *bytes > 1e9)
+        return dpt_fail(err, DPT_USAGE,
+                        "dptrain plan: --memory %s: gigabytes of a rank are wanted, as 80GB", text);
+    *bytes *= 1e9;
+    return DPT_OK;
+}
+
+static enum dpt_status check_mesh(const struct dpt_cli *cli, struct dpt_error *err)
+{
+    const char *mesh = dpt_cli_value(cli, "--mesh");
+
+    if (mesh != NULL && strcmp(mesh, "auto") != 0)
+        return dpt_fail(err, DPT_USAGE,
+                        "dptrain plan: --mesh %s: auto tries all; one is planned with --set "
+                        "parallel.pipeline=4 and the like",
+                        mesh);
+    if (mesh == NULL && dpt_cli_has(cli, "--memory"))
+        return dpt_fail(err, DPT_USAGE,
+                        "dptrain plan: --memory goes with --mesh auto, which looks for what fits");
+    return DPT_OK;
+}
+
+static enum dpt_status plan_meshes(struct dpt_cli *cli, const struct dpt_job *job,
+                                   const struct dpt_plan_spec *spec, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_plan_meshes all = {0};
+    struct dpt_json json = {.file = stdout};
+    struct dpt_str out = {0};
+    double limit;
+
+    DPT_TRY(read_limit(cli, &limit, err));
+    DPT_TRY(dpt_plan_meshes_open(&all, cli, spec, job, limit, !dpt_cli_has(cli, "--no-time"), err));
+    if (dpt_cli_has(cli, "--json")) {
+        dpt_plan_meshes_json(&all, &json);
+        status = dpt_json_finish(&json, "the plan", err);
+    } else {
+        dpt_plan_meshes_print(&all, &out);
+        status = dpt_output_text(&out, "the plan", err);
+    }
+out:
+    dpt_plan_meshes_close(&all);
+    return status;
+}
+
 static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -106,9 +164,14 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
     struct dpt_job job;
 
     DPT_TRY(read_spec(cli, &spec, err));
+    DPT_TRY(check_mesh(cli, err));
     DPT_TRY(dpt_job_command_load(cli, &job, &conf, err));
     DPT_TRY(dpt_job_command_outputs(cli, &job, &conf, NULL, err));
     DPT_TRY(dpt_job_for_ranks(&job, spec.ranks, err));
+    if (dpt_cli_has(cli, "--mesh")) {
+        DPT_TRY(plan_meshes(cli, &job, &spec, err));
+        goto out;
+    }
     dpt_job_signature(&job, &conf, &signature);
     if (signature.failed)
         DPT_TRY(dpt_fail_memory(err, "the job", 0));
@@ -131,6 +194,9 @@ static const struct dpt_cli_option options[] = {
     {"--fabric", "GBITS", "network between the nodes: 10 (with 10 us) or 100 (2 us); 10"},
     {"--bandwidth", "GBITS", "the network's Gbit/s, instead of the fabric's"},
     {"--latency", "US", "microseconds from node to node, instead of the fabric's"},
+    {"--mesh", "auto", "try all meshes of these ranks (parallel), and list them, the best first"},
+    {"--memory", "GB",
+     "with --mesh: what a rank may use; left out: its GPU's, or what is free here"},
     {"--no-trial", NULL, "estimate a micro-batch's time, also where it could be tried"},
     {"--no-time", NULL, "leave the seconds out; done in some milliseconds"},
     {"--set", "KEY=VALUE", "override a key of the job file (batch.global=512); repeatable"},
@@ -140,7 +206,7 @@ static const struct dpt_cli_option options[] = {
 
 const struct dpt_command dpt_cmd_plan = {
     .name = "plan",
-    .usage = "JOB.yaml [--ranks N] [--ranks-per-node N] [--json] [options]",
+    .usage = "JOB.yaml [--ranks N] [--ranks-per-node N] [--mesh auto] [--json] [options]",
     .summary = "what the job would do and need: layers, steps, memory, time",
     .details =
         "Starts no ranks, reads no samples and makes nothing of the model's size, so it plans "
@@ -157,6 +223,11 @@ const struct dpt_command dpt_cmd_plan = {
         "which small sums on many nodes miss by up to half.\n\n"
         "No GPU need be here to plan for one: v100, t4, a100, a10, l4, l40s, h100, h200 or b200 by "
         "its data sheet; `cuda` is the one of this machine, else an h200.\n\n"
+        "--mesh auto plans the job on each mesh that its ranks can make, whatever its `parallel` "
+        "says, and lists what each rank needs, what it sends along each axis in a step, which part "
+        "of a step a stage of a pipeline waits, and the seconds, the quickest of those that fit "
+        "first. It tries no micro-batch.\n\n"
+        "  dptrain plan configs/mnist-cnn.yaml --ranks 8 --mesh auto --memory 16GB\n"
         "  dptrain plan configs/mnist-cnn.yaml --ranks 8 --fabric 100\n"
         "  dptrain plan configs/mnist-cnn.yaml --ranks 8 --device h100",
     .options = options,

@@ -4,6 +4,7 @@
 #ifndef DPT_CMD_PLAN_H
 #define DPT_CMD_PLAN_H
 
+#include "cmd/cmd.h"
 #include "core/base/json.h"
 #include "core/plan/plan.h"
 
@@ -36,5 +37,53 @@ void dpt_plan_json(const struct dpt_plan *plan, struct dpt_json *j);
  * neither (tensors.c). */
 void dpt_plan_print_tensors(const struct dpt_plan *plan, struct dpt_str *out);
 void dpt_plan_json_tensors(const struct dpt_plan *plan, struct dpt_json *j);
+
+/* --- all meshes of a job's ranks (meshes.c, meshes_print.c) ----------------------------------- */
+
+enum { DPT_PLAN_DIVISIONS = 2 };
+
+/* The key of `parallel` by which so many ranks have parts of one model; whether the job format has
+ * it. */
+const char *dpt_plan_division(int i);
+bool dpt_plan_has_division(int i);
+
+struct dpt_plan_candidate {
+    int data, by[DPT_PLAN_DIVISIONS]; /* ranks along each axis */
+    int shard;                        /* enum dpt_shard */
+    char why[256];                    /* it is not possible; else empty, and what follows is set */
+    struct dpt_plan_share share;
+    struct dpt_plan_axis axes[DPT_PLAN_AXES];
+    double bubble, seconds; /* seconds 0: not known */
+    bool fits;
+};
+
+struct dpt_plan_meshes {
+    struct dpt_plan_spec spec;
+    struct dpt_machine machine;
+    const char *name;     /* of the job; borrowed, as is the next one */
+    const char *schedule; /* of a pipeline, where it is not the usual one */
+    bool time;            /* seconds are wanted */
+    double limit;         /* bytes that a rank may use; 0: not known */
+    double saved;         /* what rank 0 has beside that while it saves a checkpoint */
+    int64_t global, parameters;
+    int node_ranks, nodes;
+    char gpu[96];                    /* "": there is none */
+    struct dpt_plan_candidate *list; /* [n], the best first */
+    size_t n, room;
+};
+
+/* Plans the command line's job, which has been read, on each mesh of spec->ranks. limit: bytes that
+ * a rank may use; 0: a GPU's, or a rank's share of this machine's free memory. *all is to be closed
+ * in any case. Errors: BAD_JOB (no mesh is possible), and as dpt_plan_open. */
+enum dpt_status dpt_plan_meshes_open(struct dpt_plan_meshes *all, struct dpt_cli *cli,
+                                     const struct dpt_plan_spec *spec, const struct dpt_job *job,
+                                     double limit, bool time, struct dpt_error *err);
+void dpt_plan_meshes_close(struct dpt_plan_meshes *all);
+
+/* "16x4"; "parallel: {pipeline: 4}", as the job would have it. */
+void dpt_plan_mesh_text(const struct dpt_plan_candidate *c, struct dpt_str *out);
+void dpt_plan_mesh_job(const struct dpt_plan_candidate *c, struct dpt_str *out);
+void dpt_plan_meshes_print(const struct dpt_plan_meshes *all, struct dpt_str *out);
+void dpt_plan_meshes_json(const struct dpt_plan_meshes *all, struct dpt_json *j);
 
 #endif

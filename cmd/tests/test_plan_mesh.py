@@ -82,3 +82,79 @@ def test_billions_of_weights(tmp_path, width, layers, ranks):
     held = sum(stage["rank_bytes"] for stage in found["pipeline"]["stages"])
     assert held > 3 * arena, "the stages' weights, and Adam's slots"
     assert found["memory"]["parts"]["weights"] < arena and found["memory"]["fits"] is False
+
+
+def meshes(tmp_path, text, *words, **options):
+    return planned(tmp_path, text, "--mesh", "auto", *words, **options)
+
+
+def test_all_meshes_of_the_ranks(tmp_path):
+    """Each as `plan` has it by itself, and the best first."""
+    text, parameters = mlp(2048, 4, 512, 10)
+    found = meshes(tmp_path, text, "--ranks", 12, "--ranks-per-node", 4, "--memory", "0.4GB")
+    assert found["parameters"] == parameters and found["limit_bytes"] == 0.4e9 and found["nodes"] == 3
+    rows = [row for row in found["meshes"] if "impossible" not in row]
+    ways = {(row["data"], row["pipeline"], row["shard"]) for row in found["meshes"]}
+    assert len(ways) == len(found["meshes"]) and {way[:2] for way in ways} == {(12 // n, n) for n in (1, 2, 3, 4, 6, 12)}
+    assert {row["impossible"].split(": ")[0] for row in found["meshes"] if "impossible" in row} == {"parallel.pipeline"}
+    assert next(row for row in found["meshes"] if row["pipeline"] == 12)["impossible"] \
+        == "parallel.pipeline: 12 stages are more than the 5 that this model can have"
+    assert [row["fits"] for row in rows] == [row["memory"]["rank"] <= 0.4e9 for row in rows] == sorted((row["fits"] for row in rows), reverse=True)
+    for fits, key in ((True, lambda row: row["seconds"]), (False, lambda row: row["memory"]["rank"])):
+        values = [key(row) for row in rows if row["fits"] is fits]
+        assert len(values) > 1 and min(values) > 0 and values == sorted(values)
+    for row in rows:
+        own = planned(tmp_path, text, "--no-time", "--ranks", 12, "--ranks-per-node", 4, "--set", f"parallel.pipeline={row['pipeline']}",
+                      "--set", f"parallel.shard={row['shard']}")
+        parts = own["memory"]["parts"]
+        assert row["sent_bytes"] == {axis["axis"]: axis["sent_bytes"] for axis in own["axes"]}
+        assert row["memory"]["weights"] == parts["weights"] + parts["copies"] / (1 if own["memory"]["of"]["copies"] == "rank" else 4)
+        assert row["bubble"] == (own["pipeline"]["bubble"] if row["pipeline"] > 1 else 0)
+        assert row["memory"]["rank"] == pytest.approx(sum(value for key, value in row["memory"].items() if key not in ("rank", "host")))
+        assert row["memory"]["rank"] <= own["memory"]["rank"] * 1.01
+
+
+def test_meshes_for_a_person(tmp_path):
+    text, _ = mlp(2048, 4, 512, 10)
+    words = ("--mesh", "auto", "--ranks", 8, "--ranks-per-node", 8)
+    out = plan(tmp_path, text, *words, "--memory", "64").stdout
+    assert "8 ranks on 1 node; 64 GB a rank" in out and "\nbest: " in out and "does not fit" not in out
+    out = plan(tmp_path, text, *words, "--memory", "0.02GB", "--no-time").stdout
+    assert "no mesh of 8 ranks fits 0.02 GB a rank: the least needs 0." in out and "does not fit:\n" in out
+    assert "1x8: parallel.pipeline: 8 stages are more than the 5 that" in out
+    out = plan(tmp_path, text.replace("global: 4096", "global: 64"), *words, "--memory", "64").stdout
+    assert "parallel.data: 64 / 32 gives 2 micro-batches a step for 4\n    replicas: batch.global of 128 or more would" in out
+    # It asks for what the meshes need where the job has less; a job without replicas of anything is one row.
+    text = text.replace("comm: {reduction: reproducible}\n", "")
+    rows = meshes(tmp_path, text, "--ranks", 2, "--no-time")["meshes"]
+    assert {(row["data"], row["pipeline"], row["shard"]) for row in rows} == {(1, 2, "none"), *((2, 1, s) for s in {r["shard"] for r in rows})}
+    assert "best: without `parallel`\n" in plan(tmp_path, text, "--mesh", "auto", "--no-time").stdout
+
+
+@pytest.mark.parametrize("width, layers, ranks", [(8192, 15, 8), (24576, 17, 64), (46080, 48, 1024)])
+def test_meshes_of_billions_of_weights(tmp_path, width, layers, ranks):
+    """Weights, gradients and Adam's slots are 16 bytes of each together; where GPUs' memories hold that, a mesh is found."""
+    text, parameters = mlp(width, layers)
+    text = text.replace("micro: 32", "micro: 512").replace("global: 4096", "global: 16384")
+    found = meshes(tmp_path, text, "--ranks", ranks, "--ranks-per-node", 8, "--memory", "80GB", "--no-time", limit=800 << 20)
+    assert found["parameters"] == parameters
+    rows = [row for row in found["meshes"] if "impossible" not in row]
+    for row in rows:
+        assert row["memory"]["weights"] >= 4 * parameters / row["pipeline"], "the largest stage"
+        if row["shard"] == "none":
+            assert row["memory"]["optimizer"] * min(row["data"], 8) >= 8 * parameters / row["pipeline"]
+    assert not any(row["fits"] for row in rows if row["pipeline"] == 1) or ranks == 8
+    assert rows[0]["fits"]
+    assert max(map(len, plan(tmp_path, text, "--mesh", "auto", "--ranks", ranks, "--memory", "80GB", "--no-time").stdout.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("words, code, says", [
+    (["--mesh", "4x2"], 2, "auto tries all"),
+    (["--memory", "80GB"], 2, "goes with --mesh auto"),
+    (["--mesh", "auto", "--memory", "much"], 2, "gigabytes of a rank are wanted, as 80GB"),
+    (["--mesh", "auto", "--ranks", "301"], 78, "no mesh of 301 ranks can train this: parallel."),
+])
+def test_mistakes(tmp_path, words, code, says):
+    text, _ = mlp(64, 2, 64, 10)
+    done = plan(tmp_path, text, *words, code=code)
+    assert says in done.stderr and done.stdout == "" and len(done.stderr.splitlines()) == 1, done

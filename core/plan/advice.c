@@ -146,11 +146,11 @@ static void write_changes(const struct dpt_plan *p, const char *job_text, const 
         enough = enough || fits(&then);
     }
     if (!enough)
-        dpt_str_printf(
-            out,
-            "\nmore ranks do not help%s; a smaller model, or a "
-            "machine\nwith more memory does; sgd keeps 4 bytes a weight less than adam",
-            p->t.mesh.stages > 0 ? "" : ": each holds the whole model, but with parallel.pipeline");
+        dpt_str_printf(out,
+                       "\nmore ranks do not help by themselves: `dptrain plan --mesh auto` says "
+                       "whether a\nmodel divided among them fits (parallel); else a smaller "
+                       "model, or a machine with\nmore memory does; sgd keeps 4 bytes a weight "
+                       "less than adam");
 }
 
 void dpt_plan_advise(const struct dpt_job *job, const struct dpt_plan_spec *spec,

@@ -182,8 +182,7 @@ void dpt_plan_fill_memory(struct dpt_plan *p)
         p->memory,
         (const struct dpt_plan_memory[DPT_PLAN_MEMORY]){
             {"program", "base", DPT_PLAN_RANK,
-             own_memory("VmHWM") - libraries + started + (p->spec.ranks > 1 ? several : 0) +
-                 (gpu ? gpu_started : 0)},
+             p->process + started + (p->spec.ranks > 1 ? several : 0) + (gpu ? gpu_started : 0)},
             {"weights", "weights", DPT_PLAN_RANK, arena},
             {"weights in other layouts", "copies",
              program.shares_copies && p->spec.node_ranks > 1 ? DPT_PLAN_NODE : DPT_PLAN_RANK,
@@ -260,6 +259,7 @@ enum dpt_status dpt_plan_open(struct dpt_plan *p, const struct dpt_job *job,
     memset(p, 0, sizeof *p);
     p->spec = *spec;
     p->available = dpt_memory_available();
+    p->process = spec->process;
     p->cores = sched_getaffinity(0, sizeof mine, &mine) == 0 ? CPU_COUNT(&mine) : 1;
     DPT_TRY(dpt_choose_planned((enum dpt_device_kind)job->device.kind, &backend, err));
     make_comm(p, backend);
@@ -276,6 +276,8 @@ enum dpt_status dpt_plan_open(struct dpt_plan *p, const struct dpt_job *job,
         DPT_TRY(fit_device(p, err));
     state = dpt_trainer_state(&p->t, job_text);
     DPT_TRY(dpt_checkpoint_size(&state, job->output, &p->checkpoint, err));
+    if (p->process <= 0)
+        p->process = own_memory("VmHWM") - own_memory("RssFile");
     if (p->t.mesh.stages > 0)
         DPT_TRY(dpt_plan_stages(p, err));
     replicas = dpt_trainer_replicas(&p->t)->world.size;

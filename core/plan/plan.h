@@ -43,6 +43,10 @@ struct dpt_plan_spec {
     int node_ranks;                 /* that share a node; 0: as many as it has cores */
     bool trial;                     /* a few micro-batches may be computed, where they are small */
     const struct dpt_gpu_type *gpu; /* for kind: cuda; NULL: the one that is here */
+    /* Of an earlier plan in this process: what the machine can do, what the process took before
+     * that was measured. NULL, 0: there is none. */
+    const struct dpt_machine *machine;
+    double process;
     struct dpt_fabric fabric;
 };
 
@@ -113,6 +117,7 @@ struct dpt_plan {
     struct dpt_plan_memory memory[DPT_PLAN_MEMORY];
     double first_rank, other_rank, node; /* bytes: what each touches, and what a node needs */
     double available;                    /* bytes on this machine; -1: unknown */
+    double process;                      /* that this process has touched, without libraries */
     struct dpt_gpu_type gpu;             /* that it would run on; no name: none */
     bool gpu_here;                       /* in this machine */
     struct dpt_plan_memory device[DPT_PLAN_DEVICE]; /* of a rank, on it */
@@ -141,6 +146,24 @@ void dpt_plan_close(struct dpt_plan *plan);
 /* Measures the machine, tries a micro-batch where that is allowed, fills plan->step. Takes about a
  * second. Errors: RANK. */
 enum dpt_status dpt_plan_time(struct dpt_plan *plan, struct dpt_error *err);
+
+/* What memory is for. */
+#define DPT_PLAN_PART_LIST(X)                                                                      \
+    X(DPT_PLAN_WEIGHTS, "weights")                                                                 \
+    X(DPT_PLAN_GRADIENTS, "gradients")                                                             \
+    X(DPT_PLAN_OPTIMIZER, "optimizer")                                                             \
+    X(DPT_PLAN_VALUES, "values") /* of layers, of samples */                                       \
+    X(DPT_PLAN_OTHER, "other")
+enum dpt_plan_part { DPT_PLAN_PART_LIST(DPT_LIST_NAME) DPT_PLAN_PARTS };
+
+/* What falls to a rank that needs most, of a GPU's memory where it has one: what the ranks of a
+ * node share is divided by their number. */
+struct dpt_plan_share {
+    double bytes[DPT_PLAN_PARTS], all;
+    double first; /* that rank 0 has beside it while it saves a checkpoint */
+    double host;  /* where it has a GPU: of the host's memory */
+};
+struct dpt_plan_share dpt_plan_share(const struct dpt_plan *plan);
 
 /* For plan_mesh.c: what the backend needs for a micro-batch of the present stage; the memory, once
  * that is known. */

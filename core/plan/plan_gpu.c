@@ -226,11 +226,12 @@ void dpt_plan_gpu_step(const struct dpt_plan *p, int ranks, int node_ranks, int6
     const double sample = (double)dpt_shape_size(&t->data.train.set->shape) * WORD;
     const int nodes = (ranks + node_ranks - 1) / node_ranks;
     const double memory = p->gpu.bandwidth * reached_bytes;
+    const bool steps = t->engine->on_device;
     double hidden;
 
     step->micro = micro;
     step->data = p->stored ? 0 : fmax(0, rows * sample / bus - step->compute);
-    hidden = beside * step->compute;
+    hidden = steps ? beside * step->compute : 0;
     if (ranks > 1) {
         /* To the host and back, and each rank's slice of the node's sum; a CUDA-aware MPI may be
          * quicker. */
@@ -240,7 +241,12 @@ void dpt_plan_gpu_step(const struct dpt_plan *p, int ranks, int node_ranks, int6
         hidden = fmax(0, hidden - 2 * arena / bus);
         step->network -= fmin(step->network, hidden);
     }
-    step->update = ((4 + 2 * t->arenas.slots) * arena + 2 * arena) / memory + 4 * start;
+    if (steps)
+        step->update = ((4 + 2 * t->arenas.slots) * arena + 2 * arena) / memory + 4 * start;
+    else /* the host updates what a rank owns, and the device gets the weights */
+        step->update =
+            (3 + 2 * t->arenas.slots) * arena / (dpt_trainer_sharded(t) ? ranks : 1) / host_sum +
+            arena / bus;
     step->total = a_step + step->compute + step->wait + step->between + step->data + step->local +
                   step->network + step->update;
 }

@@ -16,18 +16,21 @@ static const double passes = 4, memory_rate = 8e9;
 
 /* --- memory ----------------------------------------------------------------------------------- */
 
-/* Of a scope of the memory that was filled in last. once: of what a node has once for all stages,
- * or all of the others. */
+/* A node has it once for all stages. */
+static bool is_once(const struct dpt_plan_memory *memory)
+{
+    return memory->scope == DPT_PLAN_NODE &&
+           (strcmp(memory->key, "libraries") == 0 || strcmp(memory->key, "samples") == 0);
+}
+
+/* Of a scope of the memory that was filled in last; of what a node has once, or of all the rest. */
 static double sum_scope(const struct dpt_plan *p, enum dpt_plan_scope scope, bool once)
 {
     double sum = 0;
 
-    for (int i = 0; i < DPT_PLAN_MEMORY; i++) {
-        const char *key = p->memory[i].key;
-        const bool is_once = strcmp(key, "libraries") == 0 || strcmp(key, "samples") == 0;
-
-        sum += p->memory[i].scope == scope && is_once == once ? p->memory[i].bytes : 0;
-    }
+    for (int i = 0; i < DPT_PLAN_MEMORY; i++)
+        if (p->memory[i].scope == scope && is_once(&p->memory[i]) == once)
+            sum += p->memory[i].bytes;
     return sum;
 }
 
@@ -98,6 +101,57 @@ enum dpt_status dpt_plan_stages(struct dpt_plan *p, struct dpt_error *err)
     p->bubble = (stages - 1) / (double)(turns + stages - 1);
 out:
     return status;
+}
+
+/* A row for each of the host's and the device's, but for what rank 0 has alone. */
+static const struct {
+    const char *key;
+    enum dpt_plan_part part;
+} parts[] = {
+    {"weights", DPT_PLAN_WEIGHTS},     {"copies", DPT_PLAN_WEIGHTS},
+    {"gradients", DPT_PLAN_GRADIENTS}, {"gradients_shared", DPT_PLAN_GRADIENTS},
+    {"optimizer", DPT_PLAN_OPTIMIZER}, {"activations", DPT_PLAN_VALUES},
+    {"workspace", DPT_PLAN_VALUES},    {"input", DPT_PLAN_VALUES},
+    {"read_ahead", DPT_PLAN_VALUES},
+};
+
+static enum dpt_plan_part part_of(const char *key)
+{
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        if (strcmp(parts[i].key, key) == 0)
+            return parts[i].part;
+    return DPT_PLAN_OTHER;
+}
+
+static void add_shares(const struct dpt_plan *p, const struct dpt_plan_memory *memory, int n,
+                       struct dpt_plan_share *share)
+{
+    const int node = p->spec.node_ranks, replicas = dpt_trainer_replicas(&p->t)->world.size;
+
+    for (int i = 0; i < n; i++) {
+        const int all = is_once(&memory[i]) || replicas > node ? node : replicas;
+        const double bytes = memory[i].bytes / (memory[i].scope == DPT_PLAN_NODE ? all : 1);
+
+        if (memory[i].scope == DPT_PLAN_FIRST) {
+            share->first += bytes;
+            continue;
+        }
+        share->bytes[part_of(memory[i].key)] += bytes;
+        share->all += bytes;
+    }
+}
+
+struct dpt_plan_share dpt_plan_share(const struct dpt_plan *p)
+{
+    struct dpt_plan_share host = {0}, device = {0};
+
+    add_shares(p, p->memory, DPT_PLAN_MEMORY, &host);
+    if (p->gpu.name[0] == '\0')
+        return host;
+    add_shares(p, p->device, DPT_PLAN_DEVICE, &device);
+    device.first = host.first;
+    device.host = host.all;
+    return device;
 }
 
 /* --- what is sent ----------------------------------------------------------------------------- */

@@ -290,7 +290,10 @@ enum dpt_status dpt_plan_time(struct dpt_plan *p, struct dpt_error *err)
         dpt_plan_predict(p, p->spec.ranks, t->job->batch.global, &p->step);
         return DPT_OK;
     }
-    DPT_TRY(measure_machine(p, busy, err));
+    if (p->spec.machine != NULL)
+        p->machine = *p->spec.machine;
+    else
+        DPT_TRY(measure_machine(p, busy, err));
     if (p->spec.trial)
         DPT_TRY(dpt_trial_sum((size_t)dpt_trainer_graph(t)->floats, busy, &p->trial, err));
     if (p->spec.trial && t->team.threads <= p->cores && bytes <= trial_most &&

@@ -105,6 +105,9 @@ exec {shlex.quote(dpt.BINARY)} "$@"
 """)
     program.chmod(0o755)
     make_flowers(folder)
+    for page in PAGES:  # jobs that a page shows with their names
+        for job, name in re.findall(r"```yaml\n(# ([\w-]+\.yaml)\n.*?)```", page.read_text(), re.S):
+            (folder / name).write_text(job)
     here = Sandbox(folder)
     for part in ("train", "test"):  # the small part of the data for both
         here.run("build/dptrain convert idx data/mnist/t10k-images-idx3-ubyte.gz data/mnist/t10k-labels-idx1-ubyte.gz "

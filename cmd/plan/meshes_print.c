@@ -1,0 +1,194 @@
+/* The table of `dptrain plan --mesh auto`, in 80 columns. */
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cmd/plan/plan.h"
+
+/* Meshes that are shown of those that fit, of those that do not, and reasons why others are not
+ * possible. */
+enum { SHOWN = 16, SHOWN_LARGE = 6, SHOWN_REASONS = 6, CELL = 24, WIDTH = 79 };
+
+/* Three digits and a prefix or unit, "12.9G"; "-" for nothing. */
+static const char *short_bytes(double value, char cell[CELL])
+{
+    static const char prefixes[] = " kMGTPE";
+    size_t i = 0;
+
+    while (value >= 999.5 && prefixes[i + 1] != '\0') {
+        value /= 1000;
+        i++;
+    }
+    if (value < 0.5 && i == 0)
+        snprintf(cell, CELL, "-");
+    else
+        snprintf(cell, CELL, "%.*f%.*s",
+                 value >= 99.95 || i == 0 ? 0
+                 : value >= 9.995         ? 1
+                                          : 2,
+                 value, i > 0, &prefixes[i]);
+    return cell;
+}
+
+static const char *short_seconds(double value, char cell[CELL])
+{
+    static const struct {
+        const char *name;
+        double seconds, most;
+    } units[] = {{"us", 1e-6, 999.5e-6}, {"ms", 1e-3, 0.9995}, {"s", 1, 9999}, {"h", 3600, 1e300}};
+    size_t i = 0;
+
+    while (value >= units[i].most)
+        i++;
+    value /= units[i].seconds;
+    if (value <= 0)
+        snprintf(cell, CELL, "-");
+    else
+        snprintf(cell, CELL, "%.*f%s",
+                 value >= 99.95   ? 0
+                 : value >= 9.995 ? 1
+                                  : 2,
+                 value, units[i].name);
+    return cell;
+}
+
+static void print_names(struct dpt_str *out)
+{
+    int n = 0;
+
+    dpt_str_printf(out, "%-21s%33s%*s\n%-10s %-10s", "", "memory a rank needs", 7 * DPT_PLAN_AXES,
+                   "sent a step", "mesh", "shard");
+    dpt_str_printf(out, "%8s%6s%6s%7s%6s", "weights", "grads", "optim", "values", "all");
+    for (; n < DPT_PLAN_AXES; n++)
+        dpt_str_printf(out, "%7s", n == 0 ? "data" : "pipe");
+    dpt_str_printf(out, "%5s%7s\n", "wait", "step");
+}
+
+static void print_row(const struct dpt_plan_candidate *c, struct dpt_str *out)
+{
+    static const int widths[DPT_PLAN_PARTS] = {8, 6, 6, 7, 0};
+    struct dpt_str mesh = {0};
+    char cell[CELL];
+
+    dpt_plan_mesh_text(c, &mesh);
+    dpt_str_printf(out, "%-10s %-10s", mesh.failed ? "" : mesh.text,
+                   DPT_CHOICES(DPT_SHARDS)[c->shard]);
+    dpt_str_release(&mesh);
+    for (int i = 0; i < DPT_PLAN_PARTS; i++)
+        if (widths[i] > 0)
+            dpt_str_printf(out, "%*s", widths[i], short_bytes(c->share.bytes[i], cell));
+    dpt_str_printf(out, "%6s", short_bytes(c->share.all, cell));
+    for (int i = 0; i < DPT_PLAN_AXES; i++)
+        dpt_str_printf(out, "%7s", short_bytes(c->axes[i].bytes, cell));
+    dpt_str_printf(out, "%4.0f%%%7s\n", 100 * c->bubble, short_seconds(c->seconds, cell));
+}
+
+/* Those from *i on that are as the first of them. */
+static void print_rows(const struct dpt_plan_meshes *all, size_t *i, bool fits, size_t most,
+                       struct dpt_str *out)
+{
+    size_t n = 0;
+
+    for (; *i < all->n && all->list[*i].why[0] == '\0' && all->list[*i].fits == fits; (*i)++)
+        if (n++ < most)
+            print_row(&all->list[*i], out);
+    if (n > most)
+        dpt_str_printf(out, "and %zu more, which --json lists\n", n - most);
+}
+
+/* Whether two texts are the same but for their numbers. */
+static bool alike(const char *a, const char *b)
+{
+    while (*a != '\0' && *b != '\0') {
+        while (isdigit((unsigned char)*a))
+            a++;
+        while (isdigit((unsigned char)*b))
+            b++;
+        if (*a == '\0' || *a != *b)
+            break;
+        a++;
+        b++;
+    }
+    return *a == *b;
+}
+
+/* Each reason once, with the first mesh that it holds for. */
+static void print_reasons(const struct dpt_plan_meshes *all, size_t from, struct dpt_str *out)
+{
+    int shown = 0;
+
+    if (from < all->n)
+        dpt_str_printf(out, "not possible:\n");
+    for (size_t i = from; i < all->n; i++) {
+        const struct dpt_plan_candidate *c = &all->list[i];
+        struct dpt_str text = {0};
+        int like = 0;
+
+        for (size_t k = from; k < i; k++)
+            like += alike(all->list[k].why, c->why);
+        if (like > 0 || ++shown > SHOWN_REASONS)
+            continue;
+        for (size_t k = i + 1; k < all->n; k++)
+            like += alike(all->list[k].why, c->why);
+        dpt_plan_mesh_text(c, &text);
+        if (c->shard != DPT_SHARD_NONE)
+            dpt_str_printf(&text, " %s", DPT_CHOICES(DPT_SHARDS)[c->shard]);
+        if (like > 0)
+            dpt_str_printf(&text, " and %d more", like);
+        dpt_str_printf(&text, ": %s", c->why);
+        dpt_str_printf(out, "  ");
+        dpt_str_wrap(out, text.failed ? c->why : text.text, 4, 2, WIDTH);
+        dpt_str_release(&text);
+    }
+}
+
+static void print_head(const struct dpt_plan_meshes *all, struct dpt_str *out)
+{
+    char digits[40];
+
+    dpt_str_printable(out, all->name, strlen(all->name), false);
+    dpt_str_printf(out, ": %s parameters, %d rank%s on %d node%s%s%s",
+                   dpt_group_digits(digits, all->parameters), all->spec.ranks,
+                   all->spec.ranks == 1 ? "" : "s", all->nodes, all->nodes == 1 ? "" : "s",
+                   all->gpu[0] != '\0' ? "\n" : "", all->gpu);
+    if (all->limit > 0)
+        dpt_str_printf(out, "; %.4g GB a rank", all->limit / 1e9);
+    dpt_str_printf(out, "\nmesh: data");
+    for (int i = 0; i < DPT_PLAN_DIVISIONS; i++)
+        if (dpt_plan_has_division(i))
+            dpt_str_printf(out, " x %s", dpt_plan_division(i));
+    dpt_str_printf(out, ", the best first\n\n");
+}
+
+void dpt_plan_meshes_print(const struct dpt_plan_meshes *all, struct dpt_str *out)
+{
+    const struct dpt_plan_candidate *first = &all->list[0];
+    size_t i = 0;
+
+    print_head(all, out);
+    print_names(out);
+    print_rows(all, &i, true, SHOWN, out);
+    if (i < all->n && all->list[i].why[0] == '\0') {
+        dpt_str_printf(out, "does not fit:\n");
+        print_rows(all, &i, false, SHOWN_LARGE, out);
+    }
+    print_reasons(all, i, out);
+    dpt_str_printf(out, "\n");
+    if (first->fits) {
+        dpt_str_printf(out, "best: ");
+        dpt_plan_mesh_job(first, out);
+        dpt_str_printf(out, "\n");
+        if (first->data < all->spec.ranks || first->shard != DPT_SHARD_NONE)
+            dpt_str_printf(out, "      comm: {reduction: reproducible}\n");
+    } else {
+        dpt_str_printf(out,
+                       "no mesh of %d ranks fits %.3g GB a rank: the least needs %.3g GB;\n"
+                       "more ranks need less of each, and so does an optimizer with fewer slots\n",
+                       all->spec.ranks, all->limit / 1e9, first->share.all / 1e9);
+    }
+    if (first->share.host > 0)
+        dpt_str_printf(out, "and %.3g GB a rank of the host's memory\n", first->share.host / 1e9);
+    if (all->saved > 0)
+        dpt_str_printf(out, "rank 0 has %.3g GB more while it saves a checkpoint\n",
+                       all->saved / 1e9);
+}
