@@ -264,7 +264,7 @@ static void write_bars(struct dpt_page *r, size_t index)
     double sum = 0, most = 0;
     char text[DPT_HTML_NUMBER];
 
-    if (s == NULL || s->rank_seconds == NULL || s->n_rank_seconds < 2)
+    if (s == NULL || s->rank_seconds == NULL || s->n_rank_seconds < 2 || dpt_page_has_mesh(s))
         return;
     for (size_t i = 0; i < s->n_rank_seconds; i++) {
         sum += s->rank_seconds[i];
@@ -349,5 +349,8 @@ void dpt_page_ranks(struct dpt_page *r)
             write_bars(r, i);
         dpt_str_printf(&r->out, "</div>");
     }
+    for (size_t i = 0; i < r->runs.n && !dpt_page_many(r); i++)
+        if (dpt_page_has_mesh(dpt_history_start(&r->runs.at[i].history)))
+            dpt_page_mesh(r, i);
     dpt_str_printf(&r->out, "</section>\n");
 }

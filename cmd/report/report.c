@@ -214,7 +214,8 @@ const struct dpt_command dpt_cmd_report = {
     .summary = "one or several runs as a page to look at and to pass on",
     .details =
         "Writes one HTML file that needs nothing beside it: loss, accuracy, learning rate and "
-        "throughput, how evenly the ranks worked, the confusion of the classes with precision, "
+        "throughput, how evenly the ranks worked, where each is in a mesh, the confusion of the "
+        "classes with precision, "
         "recall, F1 and ROC AUC of each and the most wrong test samples, or how far off numbers "
         "are and where most, the model's layers, the job and where it ran. Where classes are "
         "uneven, it says how many of the rarest one are found. Of several runs, up to 100, the "

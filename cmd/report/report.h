@@ -132,6 +132,10 @@ enum dpt_status dpt_page_pictures(struct dpt_page *r, struct dpt_page_prediction
 void dpt_page_headline(struct dpt_page *r);
 void dpt_page_curves(struct dpt_page *r);
 void dpt_page_ranks(struct dpt_page *r);
+/* Whether a start's ranks divide the model and are few enough to be drawn; draws them
+ * (mesh_html.c). */
+bool dpt_page_has_mesh(const struct dpt_history_start *start);
+void dpt_page_mesh(struct dpt_page *r, size_t run);
 void dpt_page_write_predictions(struct dpt_page *r);
 /* Of one run that predicts numbers (numbers_html.c), or classes: how good it is at each of these
  * (classes_html.c). */

@@ -118,6 +118,33 @@ def test_work_of_the_ranks(project, page):
     assert "rank_seconds_mean" not in dpt.events(project[0] / "runs/b", "train")[0], "one rank alone"
 
 
+def test_picture_of_a_mesh(project, page, tmp_path):
+    """Each rank in its stage's column and its replica's row, with its time and memory; only where ranks divide the model."""
+    mesh = ["--set", "comm.reduction=reproducible", "--set", "parallel={pipeline: 2, shard: optimizer}"]
+    run = train(project[0], tmp_path / "run", *mesh, ranks=4)
+    start, events = dpt.events(run, "run")[0], dpt.events(run, "train")
+    assert (start["data"], start["pipeline"], start["shard"], start["stages"], start["rank_nodes"]) \
+        == (2, 2, "optimizer", ["input", "dense2"], [0, 0, 0, 0])
+    drawn = report(tmp_path / "r.html", run, "--no-predictions").section("ranks")
+    rows = drawn.one("table", klass="mesh").rows()
+    assert rows[0] == ["", "stage 1 →from input", "stage 2from dense2"] and "2 replicas x 2 stages; shard: optimizer" in drawn.words
+    assert [row[0] for row in rows[1:]] == ["replica 1", "replica 2"]
+    total = [sum(e["rank_seconds"][r] for e in events) for r in range(4)]
+    for replica in range(2):
+        for stage in range(2):
+            rank = 2 * stage + replica
+            name, seconds, memory = re.fullmatch(r"(rank \d)([\d.]+) s ([\d.]+ [MG]B)", rows[1 + replica][1 + stage]).groups()
+            assert name == f"rank {rank}" and float(seconds) == pytest.approx(total[rank], rel=1e-2)
+            assert memory == f"{events[-1]['rank_bytes'][rank] / 1e6:.3g} MB" and events[-1]["rank_bytes"][rank] > 5e6
+    assert not drawn.all("figure", klass="bars"), "the same once more"
+    assert not page.section("ranks").all("table", klass="mesh"), "two ranks that each have all of the model"
+    many = json.loads(json.dumps(start)) | {"ranks": 1024, "data": 2, "pipeline": 512}
+    for cut in (many, {k: v for k, v in start.items() if k != "rank_nodes"}, start | {"data": 1 << 62}, start | {"stages": 3}):
+        (tmp_path / "other").mkdir(exist_ok=True)
+        (tmp_path / "other/metrics.jsonl").write_text("\n".join(json.dumps(e) for e in [cut, *events]) + "\n")
+        assert len(report(tmp_path / "o.html", tmp_path / "other", "--no-predictions").root.all("table", klass="mesh")) == ("stages" in cut and cut["stages"] == 3)
+
+
 def test_lines_by_the_clock_tell_of_no_ranks(project, tmp_path):
     run = train(project[0], tmp_path / "run", "--set", "log.every=0.000001 s", ranks=2)
     events = dpt.events(run, "train")

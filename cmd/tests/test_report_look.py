@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed"),
 ]
 
-PAGES = ["one", "three", "numbers", "uneven", "many", "sixteen"]
+PAGES = ["one", "three", "numbers", "uneven", "many", "mesh", "sixteen"]
 
 # What the page tells of itself to the page around it: its policy lets it say so, and nothing else.
 PROBE = """<script>
@@ -87,7 +87,7 @@ def shoot(folder, page, name, width, *words, dark=False):
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    """One run, three compared, one of numbers, one of uneven classes with long names, one of many classes, and sixteen."""
+    """One run, three compared, one of numbers, one of uneven classes with long names, one of many classes, one of a mesh, and sixteen."""
     folder = tmp_path_factory.mktemp("look")
     job = """
 name: looking at a job whose name is rather long-and-cannot-be-broken-anywhere-since-it-has-no-blanks-for-eighty-letters
@@ -107,6 +107,8 @@ log: {every: 1 steps}
     dpt.train(made, folder / "another-run-with-a-long-name", "--set", "optimizer.lr=0.001", "--set", "optimizer.momentum=0.9")
     dpt.train(made, folder / "c", "--set", "train.epochs=1", "--set", "model.hidden=[64, 48, 32, 24, 24, 24]")
     dpt.train(numbers, folder / "n")
+    dpt.train(made, folder / "mesh", "--set", "comm.reduction=reproducible", "--set", "parallel={pipeline: 4, shard: optimizer}", "--set",
+              "model.hidden=[64, 48, 32, 24, 24, 24]", ranks=8)
     draw = np.random.default_rng(1)
     for name, labels in (("uneven", (draw.random(400) < 0.08).astype(int)), ("many", draw.integers(0, 60, 900))):
         with h5py.File(folder / f"{name}.h5", "w") as f:
@@ -116,7 +118,7 @@ log: {every: 1 steps}
                                 f"model: {{type: mlp, hidden: [16], outputs: {labels.max() + 1}}}\ntrain: {{epochs: 2}}\n"), folder / name)
     for k in range(16):
         dpt.train(folder / "uneven.yaml", folder / f"run{k}", "--set", f"optimizer.lr={k + 1}e-3")
-    runs = {"one": ["a"], "three": ["a", "another-run-with-a-long-name", "c"], "numbers": ["n"], "uneven": ["uneven"], "many": ["many"],
+    runs = {"one": ["a"], "three": ["a", "another-run-with-a-long-name", "c"], "numbers": ["n"], "uneven": ["uneven"], "many": ["many"], "mesh": ["mesh"],
             "sixteen": [f"run{k}" for k in range(16)]}
     for name, words in runs.items():
         result = dpt.run("report", *(folder / w for w in words), "-o", folder / f"{name}.html")

@@ -1,7 +1,10 @@
 #include "core/base/process.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include "core/base/file.h"
 
 bool dpt_process_read(int pid, struct dpt_process *process)
 {
@@ -25,4 +28,12 @@ bool dpt_process_read(int pid, struct dpt_process *process)
     return sscanf(p + 1,
                   " %c %d %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %ld %*s %llu",
                   &process->state, &process->parent, &process->threads, &process->born) == 4;
+}
+
+double dpt_process_memory(const char *name)
+{
+    char kilobytes[64] = "0";
+
+    dpt_file_value("/proc/self/status", name, kilobytes, sizeof kilobytes);
+    return atof(kilobytes) * 1024;
 }

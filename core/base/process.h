@@ -17,4 +17,8 @@ struct dpt_process {
 /* False: there is no such process, or it cannot be looked at. */
 bool dpt_process_read(int pid, struct dpt_process *process);
 
+/* Bytes of this process's memory, by a name in /proc/self/status ("VmHWM": the most that it had);
+ * 0: not known. */
+double dpt_process_memory(const char *name);
+
 #endif

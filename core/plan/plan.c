@@ -8,6 +8,7 @@
 
 #include "core/base/file.h"
 #include "core/base/memory.h"
+#include "core/base/process.h"
 #include "core/state/checkpoint.h"
 #include "core/train/choose.h"
 #include "core/train/engine.h"
@@ -55,15 +56,6 @@ static int threads_of(const struct dpt_plan *p)
 }
 
 /* --- memory ----------------------------------------------------------------------------------- */
-
-/* Bytes of this process's memory, by a name in the system's list. */
-static double own_memory(const char *name)
-{
-    char kilobytes[64] = "0";
-
-    dpt_file_value("/proc/self/status", name, kilobytes, sizeof kilobytes);
-    return atof(kilobytes) * 1024;
-}
 
 /* What one rank reads of each step, for several steps ahead (data/sets/loader.c). */
 static double read_ahead(const struct dpt_plan *p)
@@ -169,7 +161,7 @@ void dpt_plan_fill_memory(struct dpt_plan *p)
     const bool saves = t->job->checkpoint.every.unit != DPT_NEVER;
     const bool gpu = t->backend->devices != NULL;
     const struct dpt_program_bytes program = gpu ? (struct dpt_program_bytes){0} : p->program;
-    const double libraries = own_memory("RssFile");
+    const double libraries = dpt_process_memory("RssFile");
     const int owners = dpt_trainer_sharded(t) ? dpt_trainer_replicas(t)->world.size : 1;
     double gradients, shared;
 
@@ -277,7 +269,7 @@ enum dpt_status dpt_plan_open(struct dpt_plan *p, const struct dpt_job *job,
     state = dpt_trainer_state(&p->t, job_text);
     DPT_TRY(dpt_checkpoint_size(&state, job->output, &p->checkpoint, err));
     if (p->process <= 0)
-        p->process = own_memory("VmHWM") - own_memory("RssFile");
+        p->process = dpt_process_memory("VmHWM") - dpt_process_memory("RssFile");
     if (p->t.mesh.stages > 0)
         DPT_TRY(dpt_plan_stages(p, err));
     replicas = dpt_trainer_replicas(&p->t)->world.size;

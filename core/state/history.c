@@ -66,9 +66,42 @@ static const char *text(struct dpt_history *h, struct line *line, const char *ke
         (h)->array[(h)->n_##array++] = (entry);                                                    \
     } while (0)
 
+/* Keeps a list of n numbers in *to, where the line has one of so many; adds: to those of before. */
+static bool take_list(struct dpt_history *h, struct line *line, const char *key, int64_t n,
+                      bool adds, double **to)
+{
+    const json_t *list = json_object_get(line->map, key);
+
+    if (n <= 0 || (int64_t)json_array_size(list) != n)
+        return false;
+    if (*to == NULL)
+        *to = dpt_region_alloc(&h->texts, (size_t)n * sizeof **to);
+    line->no_memory = line->no_memory || *to == NULL;
+    for (size_t i = 0; *to != NULL && i < (size_t)n; i++)
+        (*to)[i] = (adds ? (*to)[i] : 0) + fmax(0, json_number_value(json_array_get(list, i)));
+    return *to != NULL;
+}
+
+static void take_stages(struct dpt_history *h, struct line *line, struct dpt_history_start *s)
+{
+    const json_t *list = json_object_get(line->map, "stages");
+    const size_t n = json_array_size(list);
+
+    if (n == 0 || (int64_t)n != s->pipeline)
+        return;
+    s->stages = dpt_region_alloc(&h->texts, n * sizeof *s->stages);
+    line->no_memory = line->no_memory || s->stages == NULL;
+    for (size_t i = 0; s->stages != NULL && i < n; i++) {
+        const char *name = json_string_value(json_array_get(list, i));
+
+        s->stages[i] = dpt_region_strdup(&h->texts, name != NULL ? name : "");
+        line->no_memory = line->no_memory || s->stages[i] == NULL;
+    }
+}
+
 static bool add_start(struct dpt_history *h, struct line *line)
 {
-    const struct dpt_history_start s = {
+    struct dpt_history_start s = {
         .name = text(h, line, "name"),
         .version = text(h, line, "version"),
         .mpi = text(h, line, "mpi"),
@@ -89,31 +122,28 @@ static bool add_start(struct dpt_history *h, struct line *line)
         .steps = whole(line, "steps"),
         .steps_per_epoch = whole(line, "steps_per_epoch"),
         .resumed_from = whole(line, "resumed_from_step"),
+        .data = whole(line, "data"),
+        .tensor = whole(line, "tensor"),
+        .pipeline = whole(line, "pipeline"),
+        .shard = text(h, line, "shard"),
     };
 
+    take_stages(h, line, &s);
+    take_list(h, line, "rank_nodes", s.ranks, false, &s.rank_nodes);
     APPEND(h, line, STARTS, starts, s);
     return true;
 }
 
-/* Adds a list of seconds, one a rank, to what the newest start's ranks worked. */
+/* What the newest start's ranks worked, and have in memory. */
 static void add_ranks(struct dpt_history *h, struct line *line)
 {
-    const json_t *list = json_object_get(line->map, "rank_seconds");
     struct dpt_history_start *s = h->n_starts > 0 ? &h->starts[h->n_starts - 1] : NULL;
-    const size_t n = json_array_size(list);
 
-    if (s == NULL || n == 0 || (int64_t)n != s->ranks)
+    if (s == NULL)
         return;
-    if (s->rank_seconds == NULL) {
-        s->rank_seconds = dpt_region_alloc(&h->texts, n * sizeof *s->rank_seconds);
-        if (s->rank_seconds == NULL) {
-            line->no_memory = true;
-            return;
-        }
-        s->n_rank_seconds = n;
-    }
-    for (size_t i = 0; i < n; i++)
-        s->rank_seconds[i] += fmax(0, json_number_value(json_array_get(list, i)));
+    if (take_list(h, line, "rank_seconds", s->ranks, true, &s->rank_seconds))
+        s->n_rank_seconds = (size_t)s->ranks;
+    take_list(h, line, "rank_bytes", s->ranks, false, &s->rank_bytes);
 }
 
 static bool add_train(struct dpt_history *h, struct line *line)

@@ -36,6 +36,12 @@ struct dpt_history_start {
     double *rank_seconds; /* [n_rank_seconds]: what each rank worked on its part of the steps of
                              this start's `train` events; NULL: they do not tell */
     size_t n_rank_seconds;
+    double *rank_bytes; /* [ranks]: the most memory that each had so far; NULL: likewise */
+    /* Ranks along each axis of the mesh; -1: they do not divide the model. */
+    int64_t data, tensor, pipeline;
+    const char *shard;   /* what is divided among the replicas; "": nothing */
+    const char **stages; /* [pipeline]: the first layer of each; NULL: not told */
+    double *rank_nodes;  /* [ranks]: the number of each one's node; NULL: not told */
 };
 
 /* A `train` event. */

@@ -57,6 +57,22 @@ void dpt_metrics_reals(struct dpt_metrics *m, const char *name, const double *va
     dpt_json_end(&m->line);
 }
 
+void dpt_metrics_ints(struct dpt_metrics *m, const char *name, const int32_t *values, size_t n)
+{
+    dpt_json_array(&m->line, name);
+    for (size_t i = 0; i < n; i++)
+        dpt_json_int(&m->line, NULL, values[i]);
+    dpt_json_end(&m->line);
+}
+
+void dpt_metrics_texts(struct dpt_metrics *m, const char *name, const char *const *values, size_t n)
+{
+    dpt_json_array(&m->line, name);
+    for (size_t i = 0; i < n; i++)
+        dpt_json_text(&m->line, NULL, values[i]);
+    dpt_json_end(&m->line);
+}
+
 enum dpt_status dpt_metrics_end(struct dpt_metrics *m, struct dpt_error *err)
 {
     struct stat info;

@@ -16,6 +16,9 @@
 #include "core/base/json.h"
 #include "core/base/log.h"
 
+/* Most ranks of which a line tells each: more than a person would read. */
+enum { DPT_RANKS_LISTED = 64 };
+
 struct dpt_metrics {
     FILE *file;
     const char *path; /* borrowed */
@@ -34,8 +37,10 @@ void dpt_metrics_begin(struct dpt_metrics *m, const char *event);
 void dpt_metrics_int(struct dpt_metrics *m, const char *key, int64_t value);
 void dpt_metrics_real(struct dpt_metrics *m, const char *key, double value);
 void dpt_metrics_text(struct dpt_metrics *m, const char *key, const char *value);
-/* A list of numbers, to six digits. */
+/* Lists; of numbers to six digits. */
 void dpt_metrics_reals(struct dpt_metrics *m, const char *key, const double *values, size_t n);
+void dpt_metrics_ints(struct dpt_metrics *m, const char *key, const int32_t *values, size_t n);
+void dpt_metrics_texts(struct dpt_metrics *m, const char *key, const char *const *values, size_t n);
 enum dpt_status dpt_metrics_end(struct dpt_metrics *m, struct dpt_error *err);
 
 #endif

@@ -10,6 +10,7 @@
 #ifndef DPT_TRAIN_MESH_H
 #define DPT_TRAIN_MESH_H
 
+#include "core/state/metrics.h"
 #include "core/train/trainer.h"
 
 /* Finds the stages of a trainer whose model is built, and this rank's; sets t->mesh but for what
@@ -29,6 +30,12 @@ const struct dpt_group *dpt_mesh_edge(const struct dpt_trainer *t, bool next);
 
 /* Floats that a micro-batch's value has between stage k and the next. */
 int64_t dpt_mesh_edge_floats(const struct dpt_trainer *t, int stage);
+
+/* Which stage begins where and is on which ranks; with stages. */
+void dpt_mesh_describe(const struct dpt_trainer *t, struct dpt_str *out);
+/* The mesh, where the ranks divide the model, as part of a `run` event. nodes: [ranks], the number
+ * of each one's node. */
+void dpt_mesh_metrics(const struct dpt_trainer *t, const int32_t *nodes, struct dpt_metrics *m);
 
 /* " (stage 2 of 3)"; "" without a pipeline. */
 const char *dpt_mesh_place(const struct dpt_trainer *t, char text[48]);

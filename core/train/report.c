@@ -5,6 +5,7 @@
 #include "core/base/clock.h"
 #include "core/base/memory.h"
 #include "core/train/choose.h"
+#include "core/train/mesh.h"
 #include "core/train/run.h"
 #include "core/train/schedule.h"
 #include "data/sets/dataset.h"
@@ -107,23 +108,6 @@ static void advise_ranks(const struct dpt_trainer *t, double cores, struct dpt_s
         dpt_str_printf(out, "; ranks that share a core slow each other down");
 }
 
-/* "3 x 2 replicas (1f1b): from a on ranks 0-1, ..." */
-static void describe_stages(const struct dpt_trainer *t, struct dpt_str *out)
-{
-    const struct dpt_mesh *m = &t->mesh;
-    const int replicas = m->replicas.world.size;
-
-    dpt_str_printf(out, "%d x %d replica%s, %s:", m->stages, replicas, replicas == 1 ? "" : "s",
-                   DPT_CHOICES(DPT_PIPELINES)[t->job->parallel.pipeline.schedule]);
-    for (int k = 0; k < m->stages; k++) {
-        dpt_str_printf(out, "%s from %s on rank%s %d", k > 0 ? "," : "",
-                       t->model.graph.nodes[m->first[k]].name, replicas == 1 ? "" : "s",
-                       k * replicas);
-        if (replicas > 1)
-            dpt_str_printf(out, "-%d", (k + 1) * replicas - 1);
-    }
-}
-
 static void log_header(const struct dpt_run *run, const int32_t *threads, double cores)
 {
     const struct dpt_trainer *t = &run->trainer;
@@ -153,7 +137,7 @@ static void log_header(const struct dpt_run *run, const int32_t *threads, double
                  dpt_group_digits(digits, all));
     if (t->mesh.stages > 0) {
         dpt_str_clear(&text);
-        describe_stages(t, &text);
+        dpt_mesh_describe(t, &text);
         dpt_log_info(t->log, "  stages   %s", text.text);
     }
     dpt_log_info(t->log, "  batch    %d%s = %d micro-batch%s x %d%s", s->global, each, micros,
@@ -183,7 +167,8 @@ static enum dpt_status end_line(struct dpt_run *run, struct dpt_error *err)
     return status == DPT_OK ? dpt_metrics_end(&run->metrics, err) : status;
 }
 
-static enum dpt_status start_event(struct dpt_run *run, struct dpt_error *err)
+/* nodes: [ranks] */
+static enum dpt_status start_event(struct dpt_run *run, const int32_t *nodes, struct dpt_error *err)
 {
     const struct dpt_trainer *t = &run->trainer;
     struct dpt_metrics *m = &run->metrics;
@@ -203,6 +188,7 @@ static enum dpt_status start_event(struct dpt_run *run, struct dpt_error *err)
     dpt_metrics_int(m, "hosts", t->comm->nodes);
     dpt_metrics_text(m, "host", t->comm->host);
     dpt_metrics_int(m, "threads", t->team.threads);
+    dpt_mesh_metrics(t, nodes, m);
     dpt_metrics_int(m, "parameters", t->model.graph.parameters);
     if (dpt_graph_learned(&t->model.graph) < t->model.graph.parameters)
         dpt_metrics_int(m, "learned", dpt_graph_learned(&t->model.graph));
@@ -227,21 +213,39 @@ static enum dpt_status start_event(struct dpt_run *run, struct dpt_error *err)
     return end_line(run, err);
 }
 
+/* Collective. Numbers the nodes in the order of their first ranks. nodes: [ranks], out. */
+static enum dpt_status number_nodes(const struct dpt_comm *comm, int32_t *nodes,
+                                    struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    int32_t first = comm->world.rank;
+
+    DPT_TRY(dpt_group_broadcast(&comm->node, 0, &first, sizeof first, err));
+    DPT_TRY(dpt_group_allgather(&comm->world, &first, nodes, sizeof first, err));
+    for (int i = 0, n = 0; i < comm->world.size; i++)
+        nodes[i] = nodes[i] == i ? n++ : nodes[nodes[i]];
+out:
+    return status;
+}
+
 enum dpt_status dpt_report_start(struct dpt_run *run, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_comm *comm = run->trainer.comm;
     const int32_t mine = run->trainer.team.threads;
-    int32_t *threads = NULL; /* of every rank */
+    const size_t ranks = (size_t)comm->world.size;
+    int32_t *threads = NULL, *nodes; /* of every rank */
     double cores;
 
-    status = DPT_ALLOCATE(threads, (size_t)comm->world.size, "the list of ranks", err);
+    status = DPT_ALLOCATE(threads, 2 * ranks, "the list of ranks", err);
     DPT_TRY(dpt_group_agree(&comm->world, status, err));
+    nodes = threads + ranks;
     DPT_TRY(dpt_group_allgather(&comm->world, &mine, threads, sizeof mine, err));
+    DPT_TRY(number_nodes(comm, nodes, err));
     DPT_TRY(dpt_core_share(&comm->node, &cores, err));
     if (comm->world.rank == 0) {
         log_header(run, threads, cores);
-        status = start_event(run, err);
+        status = start_event(run, nodes, err);
     }
     DPT_TRY(dpt_group_agree(&comm->world, status, err));
 out:
@@ -255,30 +259,37 @@ static int64_t epoch_of(const struct dpt_trainer *t)
     return (t->progress.step - 1) / t->steps_per_epoch + 1;
 }
 
-/* Writes the seconds of every rank, or where there are more than a person would read, the least,
- * the mean and the most. */
+/* Writes the seconds and the memory of every rank, or where there are more than a person would
+ * read, the least, the mean and the most. */
 static void write_ranks(struct dpt_run *run)
 {
-    enum { LISTED = 64 };
-    const struct dpt_trainer *t = &run->trainer;
-    const int n = t->comm->world.size;
-    const double *seconds = run->rank_seconds;
-    double sum = 0;
-    int low = 0, high = 0;
+    struct dpt_metrics *m = &run->metrics;
+    const struct dpt_rank_work *work = run->rank_work;
+    const int n = run->trainer.comm->world.size;
+    double list[DPT_RANKS_LISTED], sum = 0;
+    int low = 0, high = 0, largest = 0;
 
-    if (seconds == NULL || run->log_every.unit == DPT_SECONDS)
+    if (work == NULL || run->log_every.unit == DPT_SECONDS)
         return;
     for (int i = 0; i < n; i++) {
-        low = seconds[i] < seconds[low] ? i : low;
-        high = seconds[i] > seconds[high] ? i : high;
-        sum += seconds[i];
+        low = work[i].seconds < work[low].seconds ? i : low;
+        high = work[i].seconds > work[high].seconds ? i : high;
+        largest = work[i].bytes > work[largest].bytes ? i : largest;
+        sum += work[i].seconds;
     }
-    if (n <= LISTED)
-        dpt_metrics_reals(&run->metrics, "rank_seconds", seconds, (size_t)n);
-    dpt_metrics_real(&run->metrics, "rank_seconds_mean", sum / n);
-    dpt_metrics_real(&run->metrics, "rank_seconds_least", seconds[low]);
-    dpt_metrics_real(&run->metrics, "rank_seconds_most", seconds[high]);
-    dpt_metrics_int(&run->metrics, "slowest_rank", high);
+    for (int i = 0; i < n && n <= DPT_RANKS_LISTED; i++)
+        list[i] = work[i].seconds;
+    if (n <= DPT_RANKS_LISTED)
+        dpt_metrics_reals(m, "rank_seconds", list, (size_t)n);
+    dpt_metrics_real(m, "rank_seconds_mean", sum / n);
+    dpt_metrics_real(m, "rank_seconds_least", work[low].seconds);
+    dpt_metrics_real(m, "rank_seconds_most", work[high].seconds);
+    dpt_metrics_int(m, "slowest_rank", high);
+    for (int i = 0; i < n && n <= DPT_RANKS_LISTED; i++)
+        list[i] = work[i].bytes;
+    if (n <= DPT_RANKS_LISTED)
+        dpt_metrics_reals(m, "rank_bytes", list, (size_t)n);
+    dpt_metrics_real(m, "rank_bytes_most", work[largest].bytes);
 }
 
 /* A rate with three digits that count: the others change from line to line. */

@@ -6,6 +6,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/file.h"
+#include "core/base/process.h"
 #include "core/state/overwritten.h"
 #include "core/train/audit.h"
 #include "core/train/stop.h"
@@ -316,11 +317,13 @@ static enum dpt_status gather_ranks(struct dpt_run *run, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_trainer *t = &run->trainer;
+    struct dpt_rank_work mine;
 
-    if (run->rank_seconds == NULL || !due(t, &run->log_every))
+    if (run->rank_work == NULL || !due(t, &run->log_every))
         return DPT_OK;
     dpt_comm_note(t->comm, -1, "telling how long its part of the steps took");
-    DPT_TRY(dpt_group_allgather(&t->comm->world, &t->busy, run->rank_seconds, sizeof t->busy, err));
+    mine = (struct dpt_rank_work){.seconds = t->busy, .bytes = dpt_process_memory("VmHWM")};
+    DPT_TRY(dpt_group_allgather(&t->comm->world, &mine, run->rank_work, sizeof mine, err));
     t->busy = 0;
 out:
     return status;
@@ -568,7 +571,7 @@ out:
     dpt_init_release(&run.init);
     dpt_str_release(&run.job_text);
     dpt_str_release(&run.resolved);
-    dpt_free(run.rank_seconds);
+    dpt_free(run.rank_work);
     dpt_free(run.fingerprints);
     if (t->comm != NULL)
         dpt_trainer_close(t);

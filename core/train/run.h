@@ -16,6 +16,12 @@
 #include "core/train/resume.h"
 #include "core/train/trainer.h"
 
+/* What a rank tells with a line. */
+struct dpt_rank_work {
+    double seconds; /* that it worked on its part of the steps since the last one */
+    double bytes;   /* the most memory that it has had */
+};
+
 /* The metric sums of training steps, and the seconds that they took. */
 struct dpt_run_sums {
     struct dpt_metric_sums metric_sums;
@@ -49,11 +55,9 @@ struct dpt_run {
     struct dpt_run_sums window; /* since the last line */
     struct dpt_run_sums epoch;  /* since the epoch began, or the process */
     int cuts;                   /* parts left out of the last line to fit the terminal */
-    /* [ranks]: seconds that each rank worked on its part of the steps since the last line; NULL:
-     * there is one rank. */
-    double *rank_seconds;
-    double lr, norm; /* of the last step that was not skipped */
-    int64_t counted; /* samples trained on by this process */
+    struct dpt_rank_work *rank_work; /* [ranks]; NULL: there is one rank */
+    double lr, norm;                 /* of the last step that was not skipped */
+    int64_t counted;                 /* samples trained on by this process */
     int64_t skipped, weightless;
     int64_t learned_step; /* up to which all ranks have a device's results; -1: none */
     double saved_at;      /* dpt_now */

@@ -1,0 +1,40 @@
+/* What a person and metrics.jsonl are told of the mesh. */
+#include "core/base/memory.h"
+#include "core/train/mesh.h"
+
+/* "3 x 2 replicas (1f1b): from a on ranks 0-1, ..." */
+void dpt_mesh_describe(const struct dpt_trainer *t, struct dpt_str *out)
+{
+    const struct dpt_mesh *m = &t->mesh;
+    const int replicas = m->replicas.world.size;
+
+    dpt_str_printf(out, "%d x %d replica%s, %s:", m->stages, replicas, replicas == 1 ? "" : "s",
+                   DPT_CHOICES(DPT_PIPELINES)[t->job->parallel.pipeline.schedule]);
+    for (int k = 0; k < m->stages; k++) {
+        dpt_str_printf(out, "%s from %s on rank%s %d", k > 0 ? "," : "",
+                       t->model.graph.nodes[m->first[k]].name, replicas == 1 ? "" : "s",
+                       k * replicas);
+        if (replicas > 1)
+            dpt_str_printf(out, "-%d", (k + 1) * replicas - 1);
+    }
+}
+
+void dpt_mesh_metrics(const struct dpt_trainer *t, const int32_t *nodes, struct dpt_metrics *m)
+{
+    const struct dpt_mesh *mesh = &t->mesh;
+
+    if (mesh->stages == 0 && !dpt_trainer_sharded(t))
+        return;
+    dpt_metrics_int(m, "data", dpt_trainer_replicas(t)->world.size);
+    dpt_metrics_int(m, "pipeline", mesh->stages > 0 ? mesh->stages : 1);
+    dpt_metrics_text(m, "shard", DPT_CHOICES(DPT_SHARDS)[t->job->parallel.shard]);
+    if (mesh->stages > 0) {
+        const char *names[mesh->stages];
+
+        for (int k = 0; k < mesh->stages; k++)
+            names[k] = t->model.graph.nodes[mesh->first[k]].name;
+        dpt_metrics_texts(m, "stages", names, (size_t)mesh->stages);
+    }
+    if (t->comm->world.size <= DPT_RANKS_LISTED)
+        dpt_metrics_ints(m, "rank_nodes", nodes, (size_t)t->comm->world.size);
+}
