@@ -19,7 +19,7 @@
 
 #include "core/base/error.h"
 
-enum { DPT_HOST_TEXT = 64 };
+enum { DPT_HOST_TEXT = 64, DPT_PLACE_TEXT = 64, DPT_WHERE_TEXT = DPT_HOST_TEXT + DPT_PLACE_TEXT };
 
 struct dpt_group {
     int rank, size;
@@ -75,6 +75,11 @@ enum { DPT_AXES_MOST = 7 };
 enum dpt_status dpt_comm_split(const struct dpt_comm *parent, int color, struct dpt_comm *part,
                                struct dpt_error *err);
 
+/* Says what each rank of the job is there for ("stage 2 of 3"), for the lines that name it: behind
+ * its host. places: [ranks], by dpt_alloc, which this takes over; NULL: no longer. */
+void dpt_comm_places(const struct dpt_comm *comm, char (*places)[DPT_PLACE_TEXT]);
+/* "node07, stage 2 of 3", or the host alone, of a rank of the job. */
+const char *dpt_comm_where(const struct dpt_comm *comm, int rank, char where[DPT_WHERE_TEXT]);
 /* Sets how many seconds a rank may wait in a collective until the watchdog ends the job; 0: for
  * ever. The limit is 60 until this is called. */
 void dpt_comm_limit(const struct dpt_comm *comm, double seconds);

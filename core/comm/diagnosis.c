@@ -32,22 +32,45 @@ struct rank_list {
     int n; /* ranks */
 };
 
-static void add_ranks(struct rank_list *list, const int *ranks, int n, const char *host)
+static const char *place_of(const struct dpt_diagnosis_context *context, int rank)
+{
+    return context->places != NULL ? context->places[rank] : "";
+}
+
+/* Adds n ranks of one place. */
+static void add_run(struct rank_list *list, const int *ranks, int n, const char *host,
+                    const char *place)
 {
     struct dpt_str text = {0};
 
     dpt_str_ranks(&text, ranks, n);
+    if (host != NULL)
+        dpt_str_printf(&text, " (%s%s%s)", host, place[0] != '\0' ? ", " : "", place);
     if (list->used < sizeof list->text)
-        list->used += (size_t)snprintf(list->text + list->used, sizeof list->text - list->used,
-                                       host != NULL ? "%s%s (%s)" : "%s%s", list->n > 0 ? ", " : "",
-                                       text.text != NULL ? text.text : "", host);
+        list->used +=
+            (size_t)snprintf(list->text + list->used, sizeof list->text - list->used, "%s%s",
+                             list->n > 0 ? ", " : "", text.failed ? "" : text.text);
     list->n += n;
     dpt_str_release(&text);
 }
 
+/* host: NULL: neither that nor the places are said. */
+static void add_ranks(struct rank_list *list, const int *ranks, int n, const char *host,
+                      const struct dpt_diagnosis_context *context)
+{
+    for (int i = 0, k; i < n; i = k) {
+        const char *place = place_of(context, ranks[i]);
+
+        for (k = i + 1; k < n && (host == NULL || strcmp(place_of(context, ranks[k]), place) == 0);)
+            k++;
+        add_run(list, ranks + i, k - i, host, place);
+    }
+}
+
 /* Adds the ranks for which `which` is set, or all where it is NULL. */
 static void add_seen(struct rank_list *list, const struct dpt_rank_status *seen, int n,
-                     const bool *which, const char *host)
+                     const bool *which, const char *host,
+                     const struct dpt_diagnosis_context *context)
 {
     int ranks[n], found = 0;
 
@@ -55,7 +78,7 @@ static void add_seen(struct rank_list *list, const struct dpt_rank_status *seen,
     for (int i = 0; i < n; i++)
         if (which == NULL || which[i])
             ranks[found++] = seen[i].rank;
-    add_ranks(list, ranks, found, host);
+    add_ranks(list, ranks, found, host, context);
 }
 
 static void where(int64_t step, char *out, size_t size)
@@ -103,7 +126,7 @@ static void describe_waiting(const struct dpt_rank_status *seen, int n, int me,
     for (int i = 0; i < n && other == me; i++)
         if (strcmp(seen[i].note, seen[me].note) != 0)
             other = i;
-    add_seen(&all, seen, n, NULL, NULL);
+    add_seen(&all, seen, n, NULL, NULL, context);
     where(seen[me].step, at, sizeof at);
     if (context->elsewhere[0] != '\0')
         snprintf(line, size,
@@ -139,8 +162,8 @@ enum dpt_diagnosis dpt_watch_diagnose(const struct dpt_rank_status *seen, int n,
         late |= seen[i].phase < seen[me].phase && seen[i].still < context->limit;
     }
     if (first != NULL) {
-        add_seen(&absent, seen, n, missing, context->host);
-        add_seen(&others, seen, n, waiting, NULL);
+        add_seen(&absent, seen, n, missing, context->host, context);
+        add_seen(&others, seen, n, waiting, NULL, context);
         last_note(first, absent.n, note, sizeof note);
         describe_missing(&absent, &others, seen[me].step, context->limit, note, line, size);
         return DPT_SOME_MISSING;
@@ -163,6 +186,7 @@ enum dpt_diagnosis dpt_watch_diagnose_remote(const struct dpt_remote_node *remot
     const bool over = seen[me].still >= PATIENCE * context->limit;
     struct rank_list late = {0}, silent = {0}, here = {0};
     char note[LAST_NOTE_TEXT] = "Nobody answers there any more: cut off, stopped or dead";
+    const struct dpt_diagnosis_context anywhere = {.host = context->host}; /* they are not late */
     const struct dpt_rank_status *first = NULL;
     bool moving = false;
 
@@ -170,7 +194,7 @@ enum dpt_diagnosis dpt_watch_diagnose_remote(const struct dpt_remote_node *remot
         int ranks[remote[i].n_late + 1], count = 0;
 
         if (remote[i].state == DPT_REMOTE_SILENT)
-            add_ranks(&silent, remote[i].ranks, remote[i].n_ranks, remote[i].host);
+            add_ranks(&silent, remote[i].ranks, remote[i].n_ranks, remote[i].host, context);
         for (int k = 0; k < remote[i].n_late && remote[i].state == DPT_REMOTE_HEARD; k++) {
             const struct dpt_rank_status *s = &remote[i].late[k];
             const bool missing =
@@ -183,13 +207,13 @@ enum dpt_diagnosis dpt_watch_diagnose_remote(const struct dpt_remote_node *remot
             ranks[count++] = s->rank;
         }
         if (count > 0)
-            add_ranks(&late, ranks, count, remote[i].host);
+            add_ranks(&late, ranks, count, remote[i].host, context);
     }
     if (late.n == 0 && silent.n == 0)
         return moving ? DPT_ALL_WELL : DPT_NONE_MISSING;
     if (first != NULL)
         last_note(first, late.n, note, sizeof note);
-    add_seen(&here, seen, n, NULL, context->host);
+    add_seen(&here, seen, n, NULL, context->host, &anywhere);
     describe_missing(first != NULL ? &late : &silent, &here, seen[me].step,
                      over ? PATIENCE * context->limit : context->limit, note, line, size);
     return DPT_SOME_MISSING;

@@ -85,16 +85,18 @@ struct report {
     char text[DPT_ERROR_TEXT];
 };
 
-static void write_report(struct report *report, enum dpt_status failed, const struct dpt_error *err,
-                         bool all)
+static void write_report(const struct dpt_group *g, struct report *report, enum dpt_status failed,
+                         const struct dpt_error *err, bool all)
 {
-    char host[DPT_HOST_TEXT], prefix[DPT_HOST_TEXT + 32] = "";
+    const struct dpt_watch *watch = ((const struct dpt_communicator *)g->handle)->watch;
+    char host[DPT_HOST_TEXT], where[DPT_WHERE_TEXT], prefix[DPT_WHERE_TEXT + 32] = "";
     int rank = 0;
 
     if (!all) {
         MPI_Comm_rank(MPI_COMM_WORLD, &rank);
         dpt_host_name(host);
-        snprintf(prefix, sizeof prefix, "rank %d (%s): ", rank, host);
+        snprintf(prefix, sizeof prefix, "rank %d (%s): ", rank,
+                 dpt_watch_where(watch, rank, host, where));
     }
     report->status = (int)failed;
     report->memory = err->memory;
@@ -116,7 +118,7 @@ enum dpt_status dpt_group_agree(const struct dpt_group *g, enum dpt_status mine,
     if (least[0] == g->size)
         return DPT_OK;
     if (least[0] == g->rank)
-        write_report(&report, mine, err, least[1] != 0);
+        write_report(g, &report, mine, err, least[1] != 0);
     DPT_TRY_COLLECTIVE(g, MPI_Bcast, &report, (int)sizeof report, MPI_BYTE, least[0],
                        dpt_mpi_comm(g));
     status = dpt_fail(err, (enum dpt_status)report.status, "%s", report.text);

@@ -116,12 +116,21 @@ static _Noreturn void end_job(struct dpt_watch *w, int code, const char *line)
     _exit(code);
 }
 
+const char *dpt_watch_where(const struct dpt_watch *w, int rank, const char *host,
+                            char where[DPT_WHERE_TEXT])
+{
+    const char *place = w != NULL && w->places != NULL ? w->places[rank] : "";
+
+    snprintf(where, DPT_WHERE_TEXT, "%s%s%s", host, place[0] != '\0' ? ", " : "", place);
+    return where;
+}
+
 /* Ends the job where the process of the node's next rank is gone. */
 static void check_neighbour(struct dpt_watch *w)
 {
     const int next = (w->me + 1) % w->n;
     const struct dpt_watched_rank *watched = &w->page->ranks[next];
-    char line[512];
+    char line[512 + DPT_PLACE_TEXT], where[DPT_WHERE_TEXT];
     struct dpt_rank_status seen;
 
     if (!w->visible[next] || process_of(watched) != DPT_PROCESS_GONE ||
@@ -133,7 +142,8 @@ static void check_neighbour(struct dpt_watch *w)
     if (atomic_load(&w->page->explained) || atomic_load(&watched->ended))
         return;
     read_status(w, next, false, &seen);
-    dpt_watch_describe_death(&seen, w->host, line, sizeof line);
+    dpt_watch_describe_death(&seen, dpt_watch_where(w, seen.rank, w->host, where), line,
+                             sizeof line);
     end_job(w, dpt_exit_code(DPT_RANK), line);
 }
 
@@ -193,7 +203,8 @@ static void update_nodes(struct dpt_nodes *nodes, double now)
 
 static void check_waiting(struct dpt_watch *w, double now)
 {
-    const struct dpt_diagnosis_context context = {w->host, w->limit, w->nodes.others};
+    const struct dpt_diagnosis_context context = {w->host, w->limit, w->nodes.others,
+                                                  (const char(*)[DPT_PLACE_TEXT])w->places};
     const double still = w->history[w->me].still;
     const double more = GRACE + NODE_GRACE * w->nodes.me + (w->me > 0 ? RANK_GRACE : 0);
     enum dpt_diagnosis diagnosis;
@@ -425,7 +436,7 @@ static void await_others(struct dpt_watch *w)
 {
     const struct dpt_watched_rank *watched;
     double waited = 0, pause = 1e-4;
-    char line[512];
+    char line[512 + DPT_PLACE_TEXT], where[DPT_WHERE_TEXT];
     int late;
 
     for (; (late = still_ending(w)) >= 0 && w->limit > 0; pause = fmin(2 * pause, TICK)) {
@@ -434,7 +445,7 @@ static void await_others(struct dpt_watch *w)
             snprintf(line, sizeof line,
                      "rank %d (%s) has not come to its end for %g s after all others%s; the run's "
                      "results are whole",
-                     watched->rank, w->host, w->limit,
+                     watched->rank, dpt_watch_where(w, watched->rank, w->host, where), w->limit,
                      process_of(watched) == DPT_PROCESS_STOPPED ? ": it is stopped (SIGSTOP)" : "");
             end_job(w, dpt_exit_code(DPT_RANK), line);
         }
@@ -470,6 +481,25 @@ void dpt_comm_limit(const struct dpt_comm *comm, double seconds)
 {
     if (comm->watch != NULL)
         set_seconds(comm->watch, &comm->watch->limit, seconds);
+}
+
+void dpt_comm_places(const struct dpt_comm *comm, char (*places)[DPT_PLACE_TEXT])
+{
+    struct dpt_watch *w = comm->watch;
+
+    if (w == NULL) {
+        dpt_free(places);
+        return;
+    }
+    pthread_mutex_lock(&w->lock);
+    dpt_free(w->places);
+    w->places = places;
+    pthread_mutex_unlock(&w->lock);
+}
+
+const char *dpt_comm_where(const struct dpt_comm *comm, int rank, char where[DPT_WHERE_TEXT])
+{
+    return dpt_watch_where(comm->watch, rank, dpt_comm_host(comm, rank), where);
 }
 
 enum dpt_status dpt_comm_guard(struct dpt_comm *comm, double seconds, struct dpt_error *err)
@@ -516,9 +546,10 @@ void dpt_watch_on_end(struct dpt_watch *w, void (*tell)(void *arg, const char *l
 
 void dpt_watch_give_up(struct dpt_watch *w, int code, const char *text)
 {
-    char line[DPT_ERROR_TEXT + DPT_HOST_TEXT + 32];
+    char line[DPT_ERROR_TEXT + DPT_WHERE_TEXT + 32], where[DPT_WHERE_TEXT];
 
-    snprintf(line, sizeof line, "rank %d (%s): %s", w->rank, w->host, text);
+    snprintf(line, sizeof line, "rank %d (%s): %s", w->rank,
+             dpt_watch_where(w, w->rank, w->host, where), text);
     dpt_sleep(YIELD);
     end_job(w, code, line);
 }

@@ -78,6 +78,10 @@ int dpt_watch_axes(const struct dpt_watch *watch);
 void dpt_watch_join(struct dpt_watch *watch, int axis, int first);
 /* This rank's number in the job. */
 int dpt_watch_rank(const struct dpt_watch *watch);
+/* "node07, stage 2 of 3", or the host alone, of a rank of the job; for the thread that sets the
+ * places. watch: may be NULL. */
+const char *dpt_watch_where(const struct dpt_watch *watch, int rank, const char *host,
+                            char where[DPT_WHERE_TEXT]);
 
 /* This rank cannot go on and the others do not know: prints "rank R (host): text", unless another
  * rank prints a better line first, and ends the job with this code. */
@@ -128,6 +132,8 @@ struct dpt_diagnosis_context {
     const char *host;
     double limit;
     const char *elsewhere; /* "node08, node09"; "": the job has one node */
+    /* [ranks of the job]: "stage 2 of 3"; NULL: they all are there for the same. */
+    const char (*places)[DPT_PLACE_TEXT];
 };
 
 enum dpt_remote_state {
@@ -169,7 +175,7 @@ enum dpt_diagnosis dpt_watch_diagnose_remote(const struct dpt_remote_node *remot
                                              char *line, size_t size);
 /* Whether a rank waits for others. */
 bool dpt_watch_waits(const struct dpt_rank_status *seen);
-/* The line for a rank whose process is gone. */
+/* The line for a rank whose process is gone. host: with its place, where it has one. */
 void dpt_watch_describe_death(const struct dpt_rank_status *dead, const char *host, char *line,
                               size_t size);
 

@@ -75,5 +75,6 @@ void dpt_watch_close(struct dpt_watch *w)
     free(w->history);
     free(w->seen);
     free(w->visible);
+    dpt_free(w->places);
     dpt_free(w);
 }

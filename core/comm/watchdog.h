@@ -53,6 +53,7 @@ struct dpt_watch {
     int n, me; /* of the node's group; n 0: not attached */
     int axes;  /* splits that this rank has open */
     char host[DPT_HOST_TEXT];
+    char (*places)[DPT_PLACE_TEXT]; /* [ranks of the job]; NULL: none */
     struct dpt_shared shared;
     struct dpt_watch_page *page;
     struct dpt_watched_rank *mine, own; /* own: until it is attached */

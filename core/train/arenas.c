@@ -123,7 +123,7 @@ static enum dpt_status fail_replicas(const struct dpt_trainer *t, uint64_t commo
                                      struct dpt_error *err)
 {
     const int first = t->mesh.stage * dpt_trainer_replicas(t)->world.size; /* in the job */
-    char ranks[512] = "";
+    char ranks[512] = "", where[DPT_WHERE_TEXT];
     size_t used = 0;
     int n = 0;
 
@@ -131,7 +131,7 @@ static enum dpt_status fail_replicas(const struct dpt_trainer *t, uint64_t commo
         if (!majority || t->arenas.hashes[i] != common)
             used +=
                 (size_t)snprintf(ranks + used, sizeof ranks - used, "%s%d (%s)", n++ ? ", " : "",
-                                 first + i, dpt_comm_host(dpt_trainer_replicas(t), i));
+                                 first + i, dpt_comm_where(t->comm, first + i, where));
     return dpt_fail(
         err, DPT_FAILED,
         "step %lld: the replicas differ: rank%s %s hold%s other weights than %s (a fault "

@@ -263,6 +263,19 @@ out:
     return status;
 }
 
+/* What each rank is there for, for the lines that name one: its stage. */
+static void tell_places(const struct dpt_trainer *t)
+{
+    const struct dpt_mesh *m = &t->mesh;
+    const int ranks = t->comm->world.size;
+    char(*places)[DPT_PLACE_TEXT] = dpt_alloc_array((size_t)ranks, sizeof *places);
+
+    for (int r = 0; places != NULL && r < ranks; r++)
+        snprintf(places[r], sizeof places[r], "stage %d of %d", r / m->replicas.world.size + 1,
+                 m->stages);
+    dpt_comm_places(t->comm, places);
+}
+
 enum dpt_status dpt_mesh_open(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -274,6 +287,8 @@ enum dpt_status dpt_mesh_open(struct dpt_trainer *t, struct dpt_error *err)
     const int colors[] = {m->stage, replica, replica * (m->stages + 1) + m->stage / 2,
                           replica * (m->stages + 1) + (m->stage + 1) / 2};
 
+    if (m->stages > 0)
+        tell_places(t);
     for (size_t i = 0; m->stages > 0 && i < sizeof comms / sizeof *comms; i++) {
         DPT_TRY(dpt_comm_split(t->comm, colors[i], comms[i], err));
         m->splits++;
@@ -287,6 +302,8 @@ void dpt_mesh_close(struct dpt_trainer *t)
     struct dpt_mesh *m = &t->mesh;
     struct dpt_comm *const comms[] = {&m->replicas, &m->line, &m->edges[0], &m->edges[1]};
 
+    if (m->splits > 0)
+        dpt_comm_places(t->comm, NULL);
     while (m->splits > 0)
         dpt_comm_close(comms[--m->splits]);
     dpt_graph_release(&m->graph);
@@ -307,12 +324,4 @@ int64_t dpt_mesh_edge_floats(const struct dpt_trainer *t, int stage)
     const struct dpt_graph_node *begins = &graph->nodes[t->mesh.first[stage + 1]];
 
     return dpt_shape_size(&begins->in) * t->data.train.sampler.micro;
-}
-
-const char *dpt_mesh_place(const struct dpt_trainer *t, char text[48])
-{
-    text[0] = '\0';
-    if (t->mesh.stages > 0)
-        snprintf(text, 48, " (stage %d of %d)", t->mesh.stage + 1, t->mesh.stages);
-    return text;
 }

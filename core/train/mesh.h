@@ -37,7 +37,4 @@ void dpt_mesh_describe(const struct dpt_trainer *t, struct dpt_str *out);
  * of each one's node. */
 void dpt_mesh_metrics(const struct dpt_trainer *t, const int32_t *nodes, struct dpt_metrics *m);
 
-/* " (stage 2 of 3)"; "" without a pipeline. */
-const char *dpt_mesh_place(const struct dpt_trainer *t, char text[48]);
-
 #endif

@@ -409,10 +409,8 @@ enum dpt_status dpt_pipeline_compute(struct dpt_pipeline *p, const struct dpt_st
 {
     const struct dpt_trainer *t = p->t;
     const struct dpt_group *replicas = &dpt_trainer_replicas(t)->world;
-    char place[48], text[64];
 
-    snprintf(text, sizeof text, "computing%s", dpt_mesh_place(t, place));
-    dpt_comm_note(t->comm, t->progress.step + 1, text);
+    dpt_comm_note(t->comm, t->progress.step + 1, "computing");
     dpt_sampler_partition(&t->data.train.sampler, t->progress.epoch_step, replicas->rank,
                           replicas->size, &p->first, &p->last);
     p->work = (struct work){.split = &t->data.train, .view = view};

@@ -16,8 +16,8 @@
 
 enum { MOST = 9, LIMIT = 60 };
 
-static const struct dpt_diagnosis_context one_node = {"node07", LIMIT, ""};
-static const struct dpt_diagnosis_context two_nodes = {"node07", LIMIT, "node08"};
+static const struct dpt_diagnosis_context one_node = {"node07", LIMIT, "", NULL};
+static const struct dpt_diagnosis_context two_nodes = {"node07", LIMIT, "node08", NULL};
 
 static struct dpt_rank_status rank_at(int rank, uint64_t phase, double still, const char *note)
 {
@@ -62,6 +62,37 @@ static void lines_name_the_ranks(void **state)
         line, "rank 3 (node07) died at step 1204: its process is gone (killed, crashed, "
               "or out of memory: `dptrain plan` says what it needs). Its last word: reading "
               "train-00002-of-00004.h5");
+}
+
+/* With what each is there for, once for those that have it in common. */
+static void lines_say_what_the_ranks_are_there_for(void **state)
+{
+    static const char places[8][DPT_PLACE_TEXT] = {"stage 1 of 3", "stage 1 of 3", "stage 1 of 3",
+                                                   "stage 2 of 3", "stage 2 of 3", "stage 2 of 3",
+                                                   "stage 3 of 3", "stage 3 of 3"};
+    static const int eight[] = {2, 3, 4};
+    const struct dpt_diagnosis_context one = {"node07", LIMIT, "", places};
+    const struct dpt_diagnosis_context two = {"node07", LIMIT, "node08", places};
+    struct dpt_remote_node remote[2] = {
+        {.host = ""}, {.host = "node08", .state = DPT_REMOTE_SILENT, .ranks = eight, .n_ranks = 3}};
+    struct dpt_rank_status s[8];
+    char line[1024];
+
+    (void)state;
+    for (int i = 0; i < 8; i++)
+        s[i] = rank_at(i, i < 3 || i > 5 ? inside(50) : before(50), 61, "computing");
+    assert_int_equal(dpt_watch_diagnose(s, 8, 0, &one, line, sizeof line), DPT_SOME_MISSING);
+    assert_string_equal(line, "ranks 3-5 (node07, stage 2 of 3) have not arrived at step 1204 for "
+                              "60 s; ranks 0-2, 6-7 wait. Rank 3's last word: computing");
+    s[6] = rank_at(6, before(50), 61, "computing");
+    assert_int_equal(dpt_watch_diagnose(s, 8, 0, &one, line, sizeof line), DPT_SOME_MISSING);
+    assert_memory_equal(line, "ranks 3-5 (node07, stage 2 of 3), 6 (node07, stage 3 of 3) have",
+                        63);
+    assert_int_equal(dpt_watch_diagnose_remote(remote, 2, s, 2, 0, &two, line, sizeof line),
+                     DPT_SOME_MISSING);
+    assert_string_equal(line, "ranks 2 (node08, stage 1 of 3), 3-4 (node08, stage 2 of 3) have not "
+                              "arrived at step 1204 for 60 s; ranks 0-1 (node07) wait. Nobody "
+                              "answers there any more: cut off, stopped or dead");
 }
 
 static void other_nodes_are_named(void **state)
@@ -247,6 +278,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lines_name_the_ranks),
+        cmocka_unit_test(lines_say_what_the_ranks_are_there_for),
         cmocka_unit_test(other_nodes_are_named),
         cmocka_unit_test(ranks_on_other_nodes_are_named),
         cmocka_unit_test(the_late_are_blamed_and_nobody_else),

@@ -116,11 +116,11 @@ def test_faults_name_their_rank(tmp_path):
     """One that dies, one whose weights differ from its replicas', and a value that is no number, with its stage."""
     path, folder = job(tmp_path, "cnn"), tmp_path / "run"
     result = dpt.run(path, "--output", folder, "--ranks", 4, *stages(2), env={"DPTRAIN_FAULT": "kill:rank=2:step=5"})
-    assert result.code == 71 and re.search(r"^rank 2 \(\S+\) died at step 5", result.err, re.M), result
+    assert result.code == 71 and re.search(r"^rank 2 \(\S+, stage 2 of 2\) died at step 5", result.err, re.M), result
     if HEAVY:
         result = dpt.run(path, "--output", folder, "--ranks", 4, *stages(2), "--set", "train.check_replicas=1 step",
                          env={"DPTRAIN_FAULT": "flip-weight:rank=3:step=5:word=3"})
-        assert result.code == 1 and "the replicas differ: ranks 2 " in result.err, result
+        assert result.code == 1 and re.search(r"the replicas differ: ranks 2 \(\S+, stage 2 of 2\), 3 ", result.err), result
     result = dpt.run(path, "--output", tmp_path / "nan", "--quiet", *stages(3), "--set", "optimizer.lr=1000000", "--set",
                      "train.clip_norm=null", "--ranks", 3)
     assert result.code == 1 and re.search(r"not a number: rank \d \(\S+\), .* of stage \d of 3", result.err), result
