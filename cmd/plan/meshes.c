@@ -166,7 +166,8 @@ out:
     return status;
 }
 
-/* All ways to divide `left` ranks by the divisions from number i on; what is left holds replicas. */
+/* All ways to divide `left` ranks by the divisions from number i on; what is left holds
+ * replicas. */
 static enum dpt_status divide(struct dpt_cli *cli, struct dpt_plan_meshes *all,
                               struct dpt_plan_candidate *c, int i, int left, struct dpt_error *err)
 {

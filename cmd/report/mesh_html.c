@@ -1,4 +1,5 @@
-/* The ranks of a run that divide the model: where each is, how long it worked, how much memory it had. */
+/* The ranks of a run that divide the model: where each is, how long it worked, how much memory it
+ * had. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

@@ -165,7 +165,7 @@ struct dpt_plan_share {
 };
 struct dpt_plan_share dpt_plan_share(const struct dpt_plan *plan);
 
-/* For plan_mesh.c: what the backend needs for a micro-batch of the present stage; the memory, once
+/* plan_memory.c: what the backend needs for a micro-batch of the present stage; the memory, once
  * that is known. */
 enum dpt_status dpt_plan_measure(struct dpt_plan *plan, int32_t micro, struct dpt_error *err);
 void dpt_plan_fill_memory(struct dpt_plan *plan);
@@ -211,8 +211,8 @@ int dpt_plan_gpu_node(void);
 void dpt_plan_gpu_memory(struct dpt_plan *plan);
 /* Seconds of a micro-batch, forward and backward through nodes [first, last). */
 double dpt_plan_gpu_micro(const struct dpt_plan *plan, int32_t first, int32_t last, int32_t micro);
-/* Of a step whose compute is known, in which the busiest of the ranks that add up gradients, so many
- * of them on a node, has so many micro-batches. */
+/* Of a step whose compute is known, in which the busiest of the ranks that add up gradients, so
+ * many of them on a node, has so many micro-batches. */
 void dpt_plan_gpu_step(const struct dpt_plan *plan, int ranks, int node_ranks, int64_t micros,
                        int32_t micro, struct dpt_plan_step *step);
 

@@ -10,8 +10,8 @@
 
 enum { WORD = sizeof(float) };
 
-/* A message between ranks of a node is written and read twice, through memory that they share; where
- * the memory was not measured it has this rate. */
+/* A message between ranks of a node is written and read twice, through memory that they share;
+ * where the memory was not measured it has this rate. */
 static const double passes = 4, memory_rate = 8e9;
 
 /* --- memory ----------------------------------------------------------------------------------- */
@@ -189,6 +189,14 @@ static double (*const times_sent[])(double rounds) = {
     [DPT_SHARD_GRADIENTS] = each_round,
 };
 _Static_assert(sizeof times_sent / sizeof *times_sent == DPT_SHARD_COUNT, "a row for each kind");
+
+double dpt_plan_rounds(const struct dpt_plan *p, int64_t micros)
+{
+    const struct dpt_team *team = &p->t.team;
+    const double turn = (double)team->group * team->gradient_workers;
+
+    return dpt_trainer_dealt(&p->t) ? ceil((double)micros / turn) : 1;
+}
 
 static void data_axis(const struct dpt_plan *p, struct dpt_plan_axis *axis)
 {

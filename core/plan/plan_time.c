@@ -133,14 +133,6 @@ static bool sums_in_memory(const struct dpt_plan *p, const struct partition *d)
            job->comm.hierarchical == DPT_HIERARCHICAL_AUTO;
 }
 
-double dpt_plan_rounds(const struct dpt_plan *p, int64_t micros)
-{
-    const struct dpt_team *team = &p->t.team;
-    const double turn = (double)team->group * team->gradient_workers;
-
-    return dpt_trainer_dealt(&p->t) ? ceil((double)micros / turn) : 1;
-}
-
 static void reduce(const struct dpt_plan *p, const struct partition *d, struct dpt_plan_step *step)
 {
     const struct dpt_trainer *t = &p->t;
