@@ -273,6 +273,11 @@ const char *dpt_comm_host(const struct dpt_comm *comm, int rank)
     return comm->hosts != NULL ? comm->hosts[rank] : comm->host;
 }
 
+const char *dpt_comm_where(const struct dpt_comm *comm, int rank, char where[DPT_WHERE_TEXT])
+{
+    return dpt_watch_where(comm->watch, rank, dpt_comm_host(comm, rank), where);
+}
+
 #define TEXT_OF(x)                    #x
 #define TEXT(x)                       TEXT_OF(x)
 #define DOTTED(major, minor, release) TEXT(major) "." TEXT(minor) "." TEXT(release)

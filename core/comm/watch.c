@@ -497,11 +497,6 @@ void dpt_comm_places(const struct dpt_comm *comm, char (*places)[DPT_PLACE_TEXT]
     pthread_mutex_unlock(&w->lock);
 }
 
-const char *dpt_comm_where(const struct dpt_comm *comm, int rank, char where[DPT_WHERE_TEXT])
-{
-    return dpt_watch_where(comm->watch, rank, dpt_comm_host(comm, rank), where);
-}
-
 enum dpt_status dpt_comm_guard(struct dpt_comm *comm, double seconds, struct dpt_error *err)
 {
     if (comm->watch == NULL && dpt_watch_open(&comm->watch, 0, err) != DPT_OK)
