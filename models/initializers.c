@@ -14,7 +14,7 @@ static void fill_normal(const struct dpt_tensor *t, uint64_t seed, uint64_t k, d
 {
     const float factor = (float)deviation;
 
-    dpt_random_normal(seed, DPT_RANDOM_INIT, k, 0, (size_t)t->count, x);
+    dpt_random_normal(seed, DPT_RANDOM_INIT, k, (uint64_t)t->first, (size_t)t->count, x);
     for (int64_t i = 0; i < t->count; i++)
         x[i] *= factor;
 }
@@ -25,7 +25,7 @@ static void fill_uniform(const struct dpt_tensor *t, uint64_t seed, uint64_t k, 
 {
     const float factor = (float)limit;
 
-    dpt_random_uniform(seed, DPT_RANDOM_INIT, k, 0, (size_t)t->count, x);
+    dpt_random_uniform(seed, DPT_RANDOM_INIT, k, (uint64_t)t->first, (size_t)t->count, x);
     for (int64_t i = 0; i < t->count; i++)
         x[i] = (2.0f * x[i] - 1.0f) * factor;
 }
@@ -69,7 +69,7 @@ static bool uniform(const struct dpt_tensor *t, uint64_t seed, uint64_t k, float
  * the outputs, with R's diagonal positive; where there are fewer rows than columns, of its
  * transpose.
  */
-static bool orthogonal(const struct dpt_tensor *t, uint64_t seed, uint64_t k, float *x)
+static bool whole_orthogonal(const struct dpt_tensor *t, uint64_t seed, uint64_t k, float *x)
 {
     const int64_t rows = t->dims[0], columns = t->count / rows;
     const bool wide = rows < columns;
@@ -89,6 +89,25 @@ static bool orthogonal(const struct dpt_tensor *t, uint64_t seed, uint64_t k, fl
             x[i * to_next + j * along] = (float)q[i * length + j];
     dpt_free(q);
     return true;
+}
+
+/* A part of it is a part of the whole one. */
+static bool orthogonal(const struct dpt_tensor *t, uint64_t seed, uint64_t k, float *x)
+{
+    struct dpt_tensor all = *t;
+    float *whole;
+    bool made;
+
+    if (t->count == t->whole)
+        return whole_orthogonal(t, seed, k, x);
+    all.count = t->whole;
+    all.first = 0;
+    whole = dpt_alloc_array((size_t)t->whole, sizeof *whole);
+    made = whole != NULL && whole_orthogonal(&all, seed, k, whole);
+    if (made)
+        memcpy(x, whole + t->first, (size_t)t->count * sizeof *x);
+    dpt_free(whole);
+    return made;
 }
 
 // clang-format off

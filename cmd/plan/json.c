@@ -122,6 +122,7 @@ static void pipeline(const struct dpt_plan *p, struct dpt_json *j)
 
     dpt_json_object(j, "pipeline");
     dpt_json_int(j, "replicas", m->replicas.world.size);
+    dpt_json_int(j, "tensor", m->tensor);
     dpt_json_real(j, "bubble", p->bubble);
     dpt_json_array(j, "stages");
     for (int k = 0; k < m->stages; k++) {

@@ -52,35 +52,46 @@ static const char *short_seconds(double value, char cell[CELL])
     return cell;
 }
 
+/* Of the columns of the parts of memory, and of the axes. */
+static const int part_widths[DPT_PLAN_PARTS] = {7, 6, 6, 7, 0};
+static const struct {
+    const char *name;
+    int width;
+} axis_columns[DPT_PLAN_AXES] = {{"data", 6}, {"tensor", 7}, {"pipe", 6}};
+
 static void print_names(struct dpt_str *out)
 {
-    int n = 0;
+    static const char *const parts[DPT_PLAN_PARTS] = {"weights", "grads", "optim", "values", ""};
+    int sent = 0;
 
-    dpt_str_printf(out, "%-21s%33s%*s\n%-10s %-10s", "", "memory a rank needs", 7 * DPT_PLAN_AXES,
-                   "sent a step", "mesh", "shard");
-    dpt_str_printf(out, "%8s%6s%6s%7s%6s", "weights", "grads", "optim", "values", "all");
-    for (; n < DPT_PLAN_AXES; n++)
-        dpt_str_printf(out, "%7s", n == 0 ? "data" : "pipe");
-    dpt_str_printf(out, "%5s%7s\n", "wait", "step");
+    for (int n = 0; n < DPT_PLAN_AXES; n++)
+        sent += axis_columns[n].width;
+    dpt_str_printf(out, "%-19s%32s%*s\n%-8s %-10s", "", "memory a rank needs", sent, "sent a step",
+                   "mesh", "shard");
+    for (int i = 0; i < DPT_PLAN_PARTS; i++)
+        dpt_str_printf(out, "%*s", part_widths[i], parts[i]);
+    dpt_str_printf(out, "%6s", "all");
+    for (int n = 0; n < DPT_PLAN_AXES; n++)
+        dpt_str_printf(out, "%*s", axis_columns[n].width, axis_columns[n].name);
+    dpt_str_printf(out, "%4s%6s\n", "wait", "step");
 }
 
 static void print_row(const struct dpt_plan_candidate *c, struct dpt_str *out)
 {
-    static const int widths[DPT_PLAN_PARTS] = {8, 6, 6, 7, 0};
     struct dpt_str mesh = {0};
     char cell[CELL];
 
     dpt_plan_mesh_text(c, &mesh);
-    dpt_str_printf(out, "%-10s %-10s", mesh.failed ? "" : mesh.text,
+    dpt_str_printf(out, "%-8s %-10s", mesh.failed ? "" : mesh.text,
                    DPT_CHOICES(DPT_SHARDS)[c->shard]);
     dpt_str_release(&mesh);
     for (int i = 0; i < DPT_PLAN_PARTS; i++)
-        if (widths[i] > 0)
-            dpt_str_printf(out, "%*s", widths[i], short_bytes(c->share.bytes[i], cell));
+        if (part_widths[i] > 0)
+            dpt_str_printf(out, "%*s", part_widths[i], short_bytes(c->share.bytes[i], cell));
     dpt_str_printf(out, "%6s", short_bytes(c->share.all, cell));
     for (int i = 0; i < DPT_PLAN_AXES; i++)
-        dpt_str_printf(out, "%7s", short_bytes(c->axes[i].bytes, cell));
-    dpt_str_printf(out, "%4.0f%%%7s\n", 100 * c->bubble, short_seconds(c->seconds, cell));
+        dpt_str_printf(out, "%*s", axis_columns[i].width, short_bytes(c->axes[i].bytes, cell));
+    dpt_str_printf(out, "%3.0f%%%6s\n", 100 * c->bubble, short_seconds(c->seconds, cell));
 }
 
 /* Those from *i on that are as the first of them. */

@@ -31,10 +31,9 @@ int dpt_plan_rates(const struct dpt_plan *plan, struct dpt_plan_rate rates[DPT_P
 static void predict(const struct dpt_plan *plan, int ranks, int64_t global,
                     struct dpt_plan_step *step)
 {
-    const int stages = plan->t.mesh.stages > 0 ? plan->t.mesh.stages : 1;
-
     dpt_plan_predict(plan, ranks, global, step);
-    if (dpt_feeding_micro(global, ranks / stages) < step->micro) /* some would stay idle */
+    if (dpt_feeding_micro(global, ranks / dpt_trainer_model_ranks(&plan->t)) <
+        step->micro) /* some would stay idle */
         memset(step, 0, sizeof *step);
 }
 
@@ -46,7 +45,7 @@ void dpt_plan_scales(const struct dpt_plan *plan, struct dpt_plan_scale scales[D
     for (int i = 0; i < DPT_PLAN_SCALES; i++) {
         struct dpt_plan_scale *s = &scales[i];
 
-        s->ranks = (1 << i) * (plan->t.mesh.stages > 0 ? plan->t.mesh.stages : 1);
+        s->ranks = (1 << i) * dpt_trainer_model_ranks(&plan->t);
         s->weak_global = each * s->ranks;
         predict(plan, s->ranks, global, &s->strong);
         predict(plan, s->ranks, s->weak_global, &s->weak);
@@ -254,12 +253,12 @@ static void print_memory(const struct dpt_plan *p, struct dpt_str *out)
             dpt_str_printf(out, "  %-26s %10s%s%s\n", m->name, bytes_text(m->bytes, a),
                            m->scope == DPT_PLAN_RANK ? "" : "  ", scopes[m->scope]);
     }
-    if (p->stages != NULL)
+    if (p->t.mesh.stages > 1)
         dpt_str_printf(out, "of stage %d, which needs most\n", p->t.mesh.stage + 1);
     n = snprintf(line, sizeof line, "rank 0 %s", bytes_text(p->first_rank, a));
     if (p->spec.ranks > 1)
         n += snprintf(line + n, sizeof line - (size_t)n, ", the others %s%s, a node %s",
-                      p->stages != NULL ? "up to " : "", bytes_text(p->other_rank, a),
+                      p->t.mesh.stages > 1 ? "up to " : "", bytes_text(p->other_rank, a),
                       bytes_text(p->node, b));
     dpt_str_printf(out, "%s", line);
     if (p->available >= 0) {
@@ -281,16 +280,44 @@ static void print_memory(const struct dpt_plan *p, struct dpt_str *out)
                        (int)p->exchanges, bytes_text(p->exchanged, a));
 }
 
-static void print_stages(const struct dpt_plan *p, struct dpt_str *out)
+/* "3 stages x 2 parts x 4 replicas" */
+static void print_mesh(const struct dpt_plan *p, struct dpt_str *out)
 {
     const struct dpt_mesh *m = &p->t.mesh;
     const int replicas = m->replicas.world.size;
+
+    dpt_str_printf(out, "\n");
+    if (m->stages > 1)
+        dpt_str_printf(out, "%d stages x ", m->stages);
+    if (m->tensor > 1)
+        dpt_str_printf(out, "%d parts x ", m->tensor);
+    dpt_str_printf(out, "%d replica%s", replicas, replicas == 1 ? "" : "s");
+    if (m->stages > 1)
+        dpt_str_printf(out, ", %s; a stage waits %.0f %% of a step",
+                       DPT_CHOICES(DPT_PIPELINES)[p->t.job->parallel.pipeline.schedule],
+                       100 * p->bubble);
+    dpt_str_printf(out, "\n");
+}
+
+static void print_axes(const struct dpt_plan *p, struct dpt_str *out)
+{
+    char bytes[DIGITS];
+
+    dpt_str_printf(out, "%-10s %6s %10s   in a step, at least, by the rank with most\n", "axis",
+                   "ranks", "sent");
+    for (int i = 0; i < DPT_PLAN_AXES; i++)
+        if (p->axes[i].ranks > 1)
+            dpt_str_printf(out, "%-10s %6d %10s   %s; %s\n", p->axes[i].name, p->axes[i].ranks,
+                           bytes_text(p->axes[i].bytes, bytes), p->axes[i].what,
+                           p->axes[i].crosses ? "between nodes" : "on a node");
+}
+
+static void print_stages(const struct dpt_plan *p, struct dpt_str *out)
+{
+    const struct dpt_mesh *m = &p->t.mesh;
+    const int all = m->replicas.world.size * m->tensor;
     char bytes[DIGITS], sent[2 * DIGITS];
 
-    dpt_str_printf(out, "\n%d stages x %d replica%s, %s; a stage waits %.0f %% of a step\n",
-                   m->stages, replicas, replicas == 1 ? "" : "s",
-                   DPT_CHOICES(DPT_PIPELINES)[p->t.job->parallel.pipeline.schedule],
-                   100 * p->bubble);
     dpt_str_printf(out, "%-24s %9s %8s %10s %9s %13s\n", "stage, from layer", "ranks", "FLOP",
                    "a rank", "under way", "to the next");
     for (int k = 0; k < m->stages; k++) {
@@ -300,21 +327,12 @@ static void print_stages(const struct dpt_plan *p, struct dpt_str *out)
         sent[0] = '\0';
         if (stage->sent > 0)
             snprintf(sent, sizeof sent, " %13s", bytes_text(stage->sent, bytes));
-        snprintf(ranks, sizeof ranks, replicas == 1 ? "%d" : "%d-%d", k * replicas,
-                 (k + 1) * replicas - 1);
+        snprintf(ranks, sizeof ranks, all == 1 ? "%d" : "%d-%d", k * all, (k + 1) * all - 1);
         dpt_str_printf(out, "%2d %-21.21s %9s %6.1f %% %10s %9d%s\n", k + 1, stage->first, ranks,
                        100 * stage->flop, bytes_text(stage->bytes, bytes), stage->slots, sent);
     }
-    dpt_str_printf(
-        out,
-        "a step sends so much to the next stage, and as much back where there are\n"
-        "weights to learn\n\n%-10s %6s %10s   in a step, at least, by the rank with most\n",
-        "axis", "ranks", "sent");
-    for (int i = 0; i < DPT_PLAN_AXES; i++)
-        if (p->axes[i].ranks > 1)
-            dpt_str_printf(out, "%-10s %6d %10s   %s; %s\n", p->axes[i].name, p->axes[i].ranks,
-                           bytes_text(p->axes[i].bytes, bytes), p->axes[i].what,
-                           p->axes[i].crosses ? "between nodes" : "on a node");
+    dpt_str_printf(out, "a step sends so much to the next stage, and as much back where there are\n"
+                        "weights to learn\n\n");
 }
 
 static void print_scale_cell(const struct dpt_plan_step *step, int64_t global, double per_rank,
@@ -392,8 +410,12 @@ void dpt_plan_print(const struct dpt_plan *p, struct dpt_str *out)
     if (p->gpu.name[0] != '\0')
         print_device(p, out);
     print_memory(p, out);
-    if (p->stages != NULL)
-        print_stages(p, out);
+    if (p->stages != NULL) {
+        print_mesh(p, out);
+        if (p->t.mesh.stages > 1)
+            print_stages(p, out);
+        print_axes(p, out);
+    }
     if (p->step.total > 0)
         print_time(p, out);
 }

@@ -45,16 +45,16 @@ def test_seconds_and_axes_of_a_pipeline(tmp_path):
         assert step["seconds"] == pytest.approx(sum(parts), rel=0.05)
         assert min(step["compute_s"], step["stage_wait_s"], step["stage_messages_s"], step["update_s"]) > 0
         assert [scale["ranks"] for scale in found["time"]["scaling"]] == [2 << i for i in range(11)]
-        data, pipeline = found["axes"][:2]
+        data, _, pipeline = found["axes"]
         stage = max(found["pipeline"]["stages"], key=lambda s: s["rank_bytes"])
         assert (data["axis"], data["ranks"], pipeline["axis"], pipeline["ranks"]) == ("data", 2, "pipeline", 2)
         assert data["sent_bytes"] == found["memory"]["parts"]["weights"] and stage["rank_bytes"] > 0, "2 P (D - 1) / D"
         assert pipeline["sent_bytes"] == 4096 / 2 * 256 * 4, "the values of a replica's samples"
-    assert not near["axes"][0]["between_nodes"] and not near["axes"][1]["between_nodes"]
-    assert not far["axes"][0]["between_nodes"] and far["axes"][1]["between_nodes"]
+    assert not near["axes"][0]["between_nodes"] and not near["axes"][2]["between_nodes"]
+    assert not far["axes"][0]["between_nodes"] and far["axes"][2]["between_nodes"]
     assert far["time"]["step"]["stage_messages_s"] > near["time"]["step"]["stage_messages_s"] + 1e-3
     wide = planned(tmp_path, text, "--no-time", "--ranks", 4, "--ranks-per-node", 1)
-    assert wide["axes"][0]["between_nodes"] and wide["axes"][1]["between_nodes"]
+    assert wide["axes"][0]["between_nodes"] and wide["axes"][2]["between_nodes"]
     out = plan(tmp_path, text, "--no-trial", "--ranks", 4, "--ranks-per-node", 2).stdout
     assert "waiting for other stages" in out and "pipeline" in out and "gradients back; between nodes" in out
 
@@ -63,7 +63,7 @@ def test_axes_in_shards(tmp_path):
     text, _ = mlp(256, 3, 64, 10)
     for kind, times in (("none", 2), ("optimizer", 2), ("gradients", None)):
         found = planned(tmp_path, text, "--no-time", "--ranks", 4, "--set", f"parallel.shard={kind}", "--set", "device.threads=1")
-        data, pipeline = found["axes"][:2]
+        data, _, pipeline = found["axes"]
         rounds = found["reduced_bytes"] // found["memory"]["parts"]["weights"]
         assert data["sent_bytes"] == (times or rounds + 1) * found["memory"]["parts"]["weights"] * 3 / 4
         assert pipeline["ranks"] == 1 and pipeline["sent_bytes"] == 0
@@ -94,9 +94,10 @@ def test_all_meshes_of_the_ranks(tmp_path):
     found = meshes(tmp_path, text, "--ranks", 12, "--ranks-per-node", 4, "--memory", "0.4GB")
     assert found["parameters"] == parameters and found["limit_bytes"] == 0.4e9 and found["nodes"] == 3
     rows = [row for row in found["meshes"] if "impossible" not in row]
-    ways = {(row["data"], row["pipeline"], row["shard"]) for row in found["meshes"]}
-    assert len(ways) == len(found["meshes"]) and {way[:2] for way in ways} == {(12 // n, n) for n in (1, 2, 3, 4, 6, 12)}
-    assert {row["impossible"].split(": ")[0] for row in found["meshes"] if "impossible" in row} == {"parallel.pipeline"}
+    ways = {(row["data"], row["tensor"], row["pipeline"], row["shard"]) for row in found["meshes"]}
+    assert len(ways) == len(found["meshes"])
+    assert {way[:3] for way in ways} == {(12 // t // n, t, n) for n in (1, 2, 3, 4, 6, 12) for t in (1, 2, 3, 4, 6, 12) if 12 % (t * n) == 0}
+    assert {row["impossible"].split(": ")[0] for row in found["meshes"] if "impossible" in row} == {"parallel.pipeline", "parallel.tensor"}
     assert next(row for row in found["meshes"] if row["pipeline"] == 12)["impossible"] \
         == "parallel.pipeline: 12 stages are more than the 5 that this model can have"
     assert [row["fits"] for row in rows] == [row["memory"]["rank"] <= 0.4e9 for row in rows] == sorted((row["fits"] for row in rows), reverse=True)
@@ -105,10 +106,10 @@ def test_all_meshes_of_the_ranks(tmp_path):
         assert len(values) > 1 and min(values) > 0 and values == sorted(values)
     for row in rows:
         own = planned(tmp_path, text, "--no-time", "--ranks", 12, "--ranks-per-node", 4, "--set", f"parallel.pipeline={row['pipeline']}",
-                      "--set", f"parallel.shard={row['shard']}")
+                      "--set", f"parallel.shard={row['shard']}", "--set", f"parallel.tensor={row['tensor']}")
         parts = own["memory"]["parts"]
         assert row["sent_bytes"] == {axis["axis"]: axis["sent_bytes"] for axis in own["axes"]}
-        assert row["memory"]["weights"] == parts["weights"] + parts["copies"] / (1 if own["memory"]["of"]["copies"] == "rank" else 4)
+        assert row["memory"]["weights"] == parts["weights"] + parts["divided"] + parts["copies"] / (1 if own["memory"]["of"]["copies"] == "rank" else 4)
         assert row["bubble"] == (own["pipeline"]["bubble"] if row["pipeline"] > 1 else 0)
         assert row["memory"]["rank"] == pytest.approx(sum(value for key, value in row["memory"].items() if key not in ("rank", "host")))
         assert row["memory"]["rank"] <= own["memory"]["rank"] * 1.01
@@ -121,13 +122,14 @@ def test_meshes_for_a_person(tmp_path):
     assert "8 ranks on 1 node; 64 GB a rank" in out and "\nbest: " in out and "does not fit" not in out
     out = plan(tmp_path, text, *words, "--memory", "0.02GB", "--no-time").stdout
     assert "no mesh of 8 ranks fits 0.02 GB a rank: the least needs 0." in out and "does not fit:\n" in out
-    assert "1x8: parallel.pipeline: 8 stages are more than the 5 that" in out
+    assert "1x1x8: parallel.pipeline: 8 stages are more than the 5 that" in out
     out = plan(tmp_path, text.replace("global: 4096", "global: 64"), *words, "--memory", "64").stdout
     assert "parallel.data: 64 / 32 gives 2 micro-batches a step for 4\n    replicas: batch.global of 128 or more would" in out
     # It asks for what the meshes need where the job has less; a job without replicas of anything is one row.
     text = text.replace("comm: {reduction: reproducible}\n", "")
     rows = meshes(tmp_path, text, "--ranks", 2, "--no-time")["meshes"]
-    assert {(row["data"], row["pipeline"], row["shard"]) for row in rows} == {(1, 2, "none"), *((2, 1, s) for s in {r["shard"] for r in rows})}
+    assert {(row["data"], row["tensor"], row["pipeline"], row["shard"]) for row in rows} \
+        == {(1, 2, 1, "none"), (1, 1, 2, "none"), *((2, 1, 1, s) for s in {r["shard"] for r in rows})}
     assert "best: without `parallel`\n" in plan(tmp_path, text, "--mesh", "auto", "--no-time").stdout
 
 
@@ -140,10 +142,11 @@ def test_meshes_of_billions_of_weights(tmp_path, width, layers, ranks):
     assert found["parameters"] == parameters
     rows = [row for row in found["meshes"] if "impossible" not in row]
     for row in rows:
-        assert row["memory"]["weights"] >= 4 * parameters / row["pipeline"], "the largest stage"
+        parts = row["tensor"] * row["pipeline"]
+        assert row["memory"]["weights"] >= 4 * parameters / parts, "the largest stage"
         if row["shard"] == "none":
-            assert row["memory"]["optimizer"] * min(row["data"], 8) >= 8 * parameters / row["pipeline"]
-    assert not any(row["fits"] for row in rows if row["pipeline"] == 1) or ranks == 8
+            assert row["memory"]["optimizer"] * min(row["data"], 8) >= 8 * parameters / parts
+    assert not any(row["fits"] for row in rows if row["pipeline"] * row["tensor"] == 1) or ranks == 8
     assert rows[0]["fits"]
     assert max(map(len, plan(tmp_path, text, "--mesh", "auto", "--ranks", ranks, "--memory", "80GB", "--no-time").stdout.splitlines())) <= 80
 

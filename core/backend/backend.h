@@ -80,6 +80,21 @@ struct dpt_batch {
 };
 
 /*
+ * What ranks that divide dense layers among them (dpt_graph_node.own_outputs) tell each other
+ * within a pass. A layer's kernels are those of the whole layer, so each number is the same whoever
+ * computes it. All of a team's threads wait meanwhile. Nothing is told of a failure: whoever called
+ * the pass learns of it elsewhere.
+ */
+struct dpt_divided {
+    /* By one thread: rows [rows][width] of a layer's outputs or, with `gradient`, of what it passes
+     * back to its inputs, of which each rank has its own columns; all get all of them. */
+    void (*gather)(void *arg, int32_t node, bool gradient, float *values, int64_t rows);
+    /* The weights of all outputs and this rank's inputs: [outputs][own_inputs]. */
+    const float *(*columns)(void *arg, int32_t node);
+    void *arg;
+};
+
+/*
  * Nodes [first, last) of one micro-batch that a worker has under way. Where a batch norm takes the
  * statistics of the whole step, one range ends and the next begins: forward up to it gives what the
  * norm sums over this micro-batch, and forward from it on takes those sums of all of the step's
@@ -109,6 +124,7 @@ struct dpt_pass {
      * which nobody wants speed, leaves it out. */
     void (*between)(void *arg);
     void *arg;
+    const struct dpt_divided *divided; /* NULL: no layer is */
 };
 
 /* The sums from which loss and accuracy are computed, in training and evaluation; those of several
@@ -271,7 +287,8 @@ struct dpt_backend {
     /* Ranges of nodes, for graphs with batch norms over the whole step, for which `train` takes its
      * own batch, and for stages of a pipeline: forward of a range; the loss, after the last range,
      * as `train` computes it; backward of a range. A team calls them as it calls `train`, but for
-     * norms over the whole step and for forward that infers, which each thread computes by itself.
+     * norms over the whole step and for forward that infers, which each thread computes by itself
+     * unless layers are divided.
      * Optional, all three or none. Errors: as train's. */
     enum dpt_status (*forward)(void *program, int worker, const struct dpt_pass *pass,
                                struct dpt_error *err);

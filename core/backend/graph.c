@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/base/memory.h"
+#include "core/base/pool.h"
 
 const char *dpt_shape_text(const struct dpt_shape *s, char *buf)
 {
@@ -95,7 +96,7 @@ enum dpt_status dpt_graph_add_tensor(struct dpt_graph *graph, const struct dpt_t
     graph->tensors = tensors;
     added = &tensors[graph->n_tensors];
     *added = *tensor;
-    added->count = count;
+    added->count = added->whole = count;
     added->offset = tensor->state ? graph->arena : graph->floats;
     size = (count + DPT_TENSOR_ALIGN - 1) / DPT_TENSOR_ALIGN * DPT_TENSOR_ALIGN;
     graph->arena += size;
@@ -141,11 +142,10 @@ struct runs {
 
 static struct runs runs_of(const struct dpt_tensor *t)
 {
-    const size_t count = (size_t)t->count;
-    const size_t row = t->n_dims > 1 ? count / (size_t)t->dims[0] : 1;
-    struct runs runs = {count, row};
+    const size_t row = t->n_dims > 1 ? (size_t)(t->whole / t->dims[0]) : 1;
+    struct runs runs = {(size_t)t->count, row};
 
-    if (count == 0) /* of another part */
+    if (t->count == 0) /* of another part */
         return (struct runs){1, 1};
     if (row > DPT_SUM_OF_SQUARES_CHUNK)
         return (struct runs){row, DPT_SUM_OF_SQUARES_CHUNK};
@@ -166,6 +166,22 @@ size_t dpt_tensor_chunks(const struct dpt_tensor *t)
     return t->state ? 0 : (size_t)t->count / runs.run * pieces(&runs);
 }
 
+size_t dpt_tensor_whole_chunks(const struct dpt_tensor *t)
+{
+    struct dpt_tensor whole = *t;
+
+    whole.count = whole.whole;
+    return dpt_tensor_chunks(&whole);
+}
+
+size_t dpt_tensor_chunks_before(const struct dpt_tensor *t)
+{
+    struct dpt_tensor before = *t;
+
+    before.count = before.first;
+    return dpt_tensor_chunks(&before);
+}
+
 size_t dpt_tensor_chunk(const struct dpt_tensor *t, size_t chunk)
 {
     const struct runs runs = runs_of(t);
@@ -180,6 +196,15 @@ size_t dpt_graph_chunk_count(const struct dpt_graph *graph)
 
     for (int32_t i = 0; i < graph->n_tensors; i++)
         n += dpt_tensor_chunks(&graph->tensors[i]);
+    return n;
+}
+
+size_t dpt_graph_whole_chunks(const struct dpt_graph *graph)
+{
+    size_t n = 0;
+
+    for (int32_t i = 0; i < graph->n_tensors; i++)
+        n += dpt_tensor_whole_chunks(&graph->tensors[i]);
     return n;
 }
 
@@ -211,12 +236,90 @@ static bool is_of(const struct dpt_graph *graph, int32_t first, int32_t last, in
     return false;
 }
 
-enum dpt_status dpt_graph_part(const struct dpt_graph *graph, int32_t first, int32_t last,
+/* From so many outputs and weights on it pays to divide a dense layer: less is soon computed. */
+enum { DIVIDED_OUTPUTS = 64, DIVIDED_WEIGHTS = 64 * 1024 };
+
+const struct dpt_graph_node *dpt_graph_divided(const struct dpt_graph *graph, int32_t tensor)
+{
+    const struct dpt_tensor *t = &graph->tensors[tensor];
+
+    if (t->n_dims != 2 || t->dims[0] < DIVIDED_OUTPUTS || t->whole < DIVIDED_WEIGHTS)
+        return NULL;
+    for (int32_t i = 0; i < graph->n_nodes; i++)
+        if (graph->nodes[i].op == DPT_OP_DENSE && graph->nodes[i].weight == tensor)
+            return &graph->nodes[i];
+    return NULL;
+}
+
+/* One of `ranks` parts of n, which begins at a multiple of `unit`. */
+static struct dpt_range part_of(int64_t n, int64_t unit, int rank, int ranks)
+{
+    size_t begin, end;
+
+    dpt_part_in_units((size_t)n, (size_t)unit, rank, ranks, &begin, &end);
+    return (struct dpt_range){(int64_t)begin, (int64_t)end};
+}
+
+struct dpt_range dpt_tensor_rows(const struct dpt_graph *graph, int32_t tensor, int rank, int ranks)
+{
+    const struct dpt_tensor *t = &graph->tensors[tensor];
+    int64_t unit = DPT_TENSOR_ALIGN;
+
+    if (ranks == 1 || dpt_graph_divided(graph, tensor) == NULL)
+        return (struct dpt_range){0, t->n_dims > 0 ? t->dims[0] : 1};
+    while (2 * unit * t->dims[1] <= DPT_SUM_OF_SQUARES_CHUNK)
+        unit *= 2;
+    return part_of(t->dims[0], unit, rank, ranks);
+}
+
+struct dpt_range dpt_tensor_columns(const struct dpt_graph *graph, int32_t tensor, int rank,
+                                    int ranks)
+{
+    return part_of(graph->tensors[tensor].dims[1], DPT_TENSOR_ALIGN, rank, ranks);
+}
+
+/* Gives the tensors of the part their places in its arena. */
+static enum dpt_status place_tensors(const struct dpt_graph *graph, const struct dpt_part *which,
+                                     struct dpt_graph *part, int64_t *learned, int64_t *state,
+                                     struct dpt_error *err)
+{
+    /* learned ones and state: taken of the part, and of the whole, which begins there */
+    int64_t floats[2] = {0}, passed[2] = {0}, begin[2] = {-1, -1};
+
+    for (int32_t k = 0; k < graph->n_tensors; k++) {
+        struct dpt_tensor *t = &part->tensors[k];
+        const struct dpt_range rows = dpt_tensor_rows(graph, k, which->rank, which->ranks);
+        const int64_t at = t->offset, row = t->n_dims > 0 ? t->whole / t->dims[0] : t->whole;
+
+        t->offset = floats[t->state];
+        if (!is_of(graph, which->first, which->last, k)) {
+            t->count = t->whole = 0;
+            continue;
+        }
+        if (begin[t->state] < 0)
+            begin[t->state] = at;
+        if (at - begin[t->state] != passed[t->state])
+            return dpt_fail(err, DPT_INTERNAL, "%s lies apart from its neighbours", t->name);
+        t->first = rows.first * row;
+        t->count = (rows.last - rows.first) * row;
+        passed[t->state] += (int64_t)dpt_round_up((size_t)t->whole, sizeof(float));
+        floats[t->state] += (int64_t)dpt_round_up((size_t)t->count, sizeof(float));
+        part->parameters += t->state ? 0 : t->count;
+    }
+    for (int32_t k = 0; k < graph->n_tensors; k++)
+        part->tensors[k].offset += part->tensors[k].state ? floats[0] : 0;
+    part->floats = floats[0];
+    part->arena = floats[0] + floats[1];
+    *learned = begin[0] < 0 ? graph->floats : begin[0];
+    *state = begin[1] < 0 ? graph->arena : begin[1];
+    return DPT_OK;
+}
+
+enum dpt_status dpt_graph_part(const struct dpt_graph *graph, const struct dpt_part *which,
                                struct dpt_graph *part, int64_t *learned, int64_t *state,
                                struct dpt_error *err)
 {
     const size_t nodes = (size_t)graph->n_nodes, tensors = (size_t)graph->n_tensors;
-    int64_t floats[2] = {0}, begin[2] = {-1, -1}; /* learned and state: taken, and from where */
 
     *part = (struct dpt_graph){.n_nodes = graph->n_nodes, .n_tensors = graph->n_tensors};
     part->nodes = dpt_grow(NULL, &part->node_room, nodes, sizeof *part->nodes);
@@ -226,29 +329,16 @@ enum dpt_status dpt_graph_part(const struct dpt_graph *graph, int32_t first, int
     memcpy(part->nodes, graph->nodes, nodes * sizeof *part->nodes);
     if (tensors > 0)
         memcpy(part->tensors, graph->tensors, tensors * sizeof *part->tensors);
-    for (size_t k = 0; k < tensors; k++) {
-        struct dpt_tensor *t = &part->tensors[k];
-        const int64_t at = t->offset;
+    for (int32_t i = 0; i < graph->n_nodes && which->ranks > 1; i++) {
+        struct dpt_graph_node *node = &part->nodes[i];
 
-        t->offset = floats[t->state];
-        if (!is_of(graph, first, last, (int32_t)k)) {
-            t->count = 0;
+        if (node->weight < 0 || dpt_graph_divided(graph, node->weight) == NULL)
             continue;
-        }
-        if (begin[t->state] < 0)
-            begin[t->state] = at;
-        if (at - begin[t->state] != floats[t->state])
-            return dpt_fail(err, DPT_INTERNAL, "%s lies apart from its neighbours", t->name);
-        floats[t->state] += (t->count + DPT_TENSOR_ALIGN - 1) / DPT_TENSOR_ALIGN * DPT_TENSOR_ALIGN;
-        part->parameters += t->state ? 0 : t->count;
+        node->divided = true;
+        node->own_outputs = dpt_tensor_rows(graph, node->weight, which->rank, which->ranks);
+        node->own_inputs = dpt_tensor_columns(graph, node->weight, which->rank, which->ranks);
     }
-    for (size_t k = 0; k < tensors; k++)
-        part->tensors[k].offset += part->tensors[k].state ? floats[0] : 0;
-    part->floats = floats[0];
-    part->arena = floats[0] + floats[1];
-    *learned = begin[0] < 0 ? graph->floats : begin[0];
-    *state = begin[1] < 0 ? graph->arena : begin[1];
-    return DPT_OK;
+    return place_tensors(graph, which, part, learned, state, err);
 }
 
 bool dpt_graph_wants_dx(const struct dpt_graph *graph, int32_t node)

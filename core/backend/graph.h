@@ -39,6 +39,11 @@ struct dpt_shape {
     bool flat;
 };
 
+/* Numbers from `first` up to `last`. */
+struct dpt_range {
+    int64_t first, last;
+};
+
 /*
  * Every operation, once. The enum, the names, the rows of struct dpt_operation and each backend's
  * table of kernels are made from this list, so an operation without its row does not link.
@@ -111,7 +116,9 @@ struct dpt_tensor {
     char name[DPT_NAME]; /* "conv1/weight" */
     int n_dims;
     int64_t dims[4];
-    int64_t count;       /* product of dims; 0: the tensor is not in this arena (dpt_graph_part) */
+    int64_t count;       /* in this arena: all, or of a part of the graph (dpt_graph_part) some */
+    int64_t first;       /* how many of the tensor are in front of these */
+    int64_t whole;       /* product of dims; 0: none of them is in an arena of this part */
     int64_t offset;      /* in floats, from the arena's start */
     bool decay;          /* weight decay applies (weights, not biases) */
     bool state;          /* not learned: it lies behind the learned tensors */
@@ -141,6 +148,10 @@ struct dpt_graph_node {
     /* The operation's own numbers, such as dropout's rate, as its row names them. */
     float attribute[DPT_MAX_ATTRIBUTES];
     bool whole_step; /* batch norm: its statistics are those of all samples of a step */
+    /* A dense layer that several ranks divide: the outputs that this one computes, whose weights it
+     * has, and the inputs whose gradient it computes; it may have none. */
+    bool divided;
+    struct dpt_range own_outputs, own_inputs;
     /* Where the layer is in the job file, for messages about errors that are found later; 0:
      * nowhere. */
     int32_t line, column;
@@ -177,10 +188,15 @@ int32_t dpt_window_extent(const struct dpt_window *w, int axis, int32_t input);
  * behind a tensor, which is zero, belongs to its last chunk.
  */
 size_t dpt_tensor_chunks(const struct dpt_tensor *tensor); /* 0: it is state */
+/* Those of all ranks that divide the tensor, and how many of them are in front of this one's. */
+size_t dpt_tensor_whole_chunks(const struct dpt_tensor *tensor);
+size_t dpt_tensor_chunks_before(const struct dpt_tensor *tensor);
 /* The first float of a tensor's chunk, in the arena. */
 size_t dpt_tensor_chunk(const struct dpt_tensor *tensor, size_t chunk);
 /* Of all tensors, in their order; they cover the learned floats. Errors: RANK. */
 size_t dpt_graph_chunk_count(const struct dpt_graph *graph);
+/* And those of all ranks that divide its tensors. */
+size_t dpt_graph_whole_chunks(const struct dpt_graph *graph);
 enum dpt_status dpt_graph_chunks(const struct dpt_graph *graph, struct dpt_chunks *chunks,
                                  struct dpt_error *err);
 
@@ -199,15 +215,31 @@ int64_t dpt_graph_learned(const struct dpt_graph *graph);
 /* Whether the gradient of a tensor is wanted; false for -1. */
 bool dpt_graph_updates(const struct dpt_graph *graph, int32_t tensor);
 void dpt_graph_release(struct dpt_graph *graph);
+/* What of a graph a rank has: nodes [first, last), and of dense layers that `ranks` divide the part
+ * of rank `rank` of them; 0, 1: nobody divides them. */
+struct dpt_part {
+    int32_t first, last;
+    int rank, ranks;
+};
 /*
- * *part: out, a copy of the graph with an arena of its own for the tensors of the nodes [first,
- * last): the others keep name, number and shape, but have no floats. *learned, *state: out, the
- * floats of the whole arena at which the part's learned ones and its state begin. To be released
- * also where it failed. Errors: RANK; INTERNAL (other tensors lie between them).
+ * *part: out, a copy of the graph with an arena of its own for what `which` says: other tensors
+ * keep name, number and shape, but have no floats. *learned, *state: out, the floats of the whole
+ * arena at which the nodes' learned ones and their state begin. To be released also where it
+ * failed. Errors: RANK; INTERNAL (other tensors lie between them).
  */
-enum dpt_status dpt_graph_part(const struct dpt_graph *graph, int32_t first, int32_t last,
+enum dpt_status dpt_graph_part(const struct dpt_graph *graph, const struct dpt_part *which,
                                struct dpt_graph *part, int64_t *learned, int64_t *state,
                                struct dpt_error *err);
+/* The rows of a tensor that a rank has where `ranks` divide it: all where they do not. So many rows
+ * begin at a chunk of the norm and at a tile of the products. */
+struct dpt_range dpt_tensor_rows(const struct dpt_graph *graph, int32_t tensor, int rank,
+                                 int ranks);
+/* Likewise the columns, of which a rank computes the gradient of the layer's inputs. */
+struct dpt_range dpt_tensor_columns(const struct dpt_graph *graph, int32_t tensor, int rank,
+                                    int ranks);
+/* The dense layer that has this weight, if ranks divide it: at least 64 outputs and 64 Ki weights;
+ * else NULL. */
+const struct dpt_graph_node *dpt_graph_divided(const struct dpt_graph *graph, int32_t tensor);
 
 /*
  * Updates the state in params after a step: running = decay running + (1 - decay) sum / samples.

@@ -62,7 +62,7 @@ struct dpt_plan_memory {
     double bytes;
 };
 
-enum { DPT_PLAN_MEMORY = 14, DPT_PLAN_DEVICE = 9 };
+enum { DPT_PLAN_MEMORY = 16, DPT_PLAN_DEVICE = 9 };
 
 /* Seconds of a step at the slowest rank. */
 struct dpt_plan_step {
@@ -105,7 +105,7 @@ struct dpt_plan_axis {
     double bytes;            /* at least, of the rank that sends most */
     bool crosses;            /* from node to node */
 };
-enum { DPT_PLAN_AXES = 2 };
+enum { DPT_PLAN_AXES = 3 };
 
 struct dpt_plan {
     struct dpt_plan_spec spec;

@@ -7,6 +7,7 @@
 #include "core/train/engine.h"
 #include "core/train/gradient_reduction.h"
 #include "core/train/parts.h"
+#include "core/train/tensor_parallel.h"
 
 enum { WORD = sizeof(float) };
 
@@ -123,8 +124,11 @@ void dpt_plan_fill_memory(struct dpt_plan *p)
     const struct dpt_program_bytes program = gpu ? (struct dpt_program_bytes){0} : p->program;
     const double libraries = dpt_process_memory("RssFile");
     const int owners = dpt_trainer_sharded(t) ? dpt_trainer_replicas(t)->world.size : 1;
-    double gradients, shared;
+    double gradients, shared, divided = 0, told = 0, sent;
 
+    if (t->mesh.tensor > 1)
+        dpt_tensor_parallel_bytes(t, &divided, &told, &sent);
+    told /= t->mesh.tensor > 1 ? t->mesh.tensor : 1; /* the parts of a layer have it together */
     t->reduction.type->bytes(t, dpt_trainer_replicas(t)->node.size, &gradients, &shared);
     if (t->engine->on_device) { /* the host sums the gradients, but does not make them */
         gradients = p->spec.ranks > 1 ? arena : 0;
@@ -146,6 +150,8 @@ void dpt_plan_fill_memory(struct dpt_plan *p)
             {"workspace", "workspace", DPT_PLAN_RANK, (double)program.scratch},
             {"input buffers", "input", DPT_PLAN_RANK, input_bytes(t)},
             {"samples read ahead", "read_ahead", DPT_PLAN_RANK, read_ahead(p)},
+            {"columns of divided layers", "divided", DPT_PLAN_RANK, divided},
+            {"divided layers, shared", "divided_shared", DPT_PLAN_RANK, told},
             {"norms, losses", "books", DPT_PLAN_RANK, bookkeeping(t) + statistics_bytes(p)},
             {"checkpoint being saved", "saver", DPT_PLAN_FIRST,
              saves ? (double)p->checkpoint + saving : 0},

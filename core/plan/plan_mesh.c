@@ -7,6 +7,7 @@
 #include "core/base/memory.h"
 #include "core/plan/plan.h"
 #include "core/train/mesh.h"
+#include "core/train/tensor_parallel.h"
 
 enum { WORD = sizeof(float) };
 
@@ -34,10 +35,21 @@ static double sum_scope(const struct dpt_plan *p, enum dpt_plan_scope scope, boo
     return sum;
 }
 
+static int tensor_of(const struct dpt_plan *p)
+{
+    return p->t.mesh.tensor > 1 ? p->t.mesh.tensor : 1;
+}
+
+/* All parts of all replicas. */
+static int ranks_of_stage(const struct dpt_plan *p)
+{
+    return dpt_trainer_replicas(&p->t)->world.size * tensor_of(p);
+}
+
 /* Of the node whose ranks need most, which have stages of different sizes. */
 static double largest_node(const struct dpt_plan *p)
 {
-    const int replicas = p->t.mesh.replicas.world.size, each = p->spec.node_ranks;
+    const int ranks = ranks_of_stage(p), each = p->spec.node_ranks;
     double most = 0;
 
     for (int begin = 0; begin < p->spec.ranks; begin += each) {
@@ -45,10 +57,10 @@ static double largest_node(const struct dpt_plan *p)
         int before = -1;
 
         for (int r = begin; r < begin + each && r < p->spec.ranks; r++) {
-            const struct dpt_plan_stage *stage = &p->stages[r / replicas];
+            const struct dpt_plan_stage *stage = &p->stages[r / ranks];
 
-            node += stage->own + (r / replicas != before ? stage->shared : 0);
-            before = r / replicas;
+            node += stage->own + (r / ranks != before ? stage->shared : 0);
+            before = r / ranks;
         }
         most = fmax(most, node);
     }
@@ -89,7 +101,7 @@ enum dpt_status dpt_plan_stages(struct dpt_plan *p, struct dpt_error *err)
         stage->first = graph->nodes[t->mesh.first[k]].name;
         stage->bytes = p->other_rank;
         stage->own = sum_scope(p, DPT_PLAN_RANK, false);
-        stage->shared = sum_scope(p, DPT_PLAN_NODE, false);
+        stage->shared = sum_scope(p, DPT_PLAN_NODE, false) * fmin(tensor_of(p), p->spec.node_ranks);
         stage->slots = t->team.slots;
         for (int32_t i = t->mesh.first[k]; i < t->mesh.first[k + 1]; i++)
             stage->flop += dpt_operation_flops(&graph->nodes[i]) / all;
@@ -108,11 +120,12 @@ static const struct {
     const char *key;
     enum dpt_plan_part part;
 } parts[] = {
-    {"weights", DPT_PLAN_WEIGHTS},     {"copies", DPT_PLAN_WEIGHTS},
-    {"gradients", DPT_PLAN_GRADIENTS}, {"gradients_shared", DPT_PLAN_GRADIENTS},
-    {"optimizer", DPT_PLAN_OPTIMIZER}, {"activations", DPT_PLAN_VALUES},
-    {"workspace", DPT_PLAN_VALUES},    {"input", DPT_PLAN_VALUES},
-    {"read_ahead", DPT_PLAN_VALUES},
+    {"weights", DPT_PLAN_WEIGHTS},       {"copies", DPT_PLAN_WEIGHTS},
+    {"gradients", DPT_PLAN_GRADIENTS},   {"gradients_shared", DPT_PLAN_GRADIENTS},
+    {"optimizer", DPT_PLAN_OPTIMIZER},   {"activations", DPT_PLAN_VALUES},
+    {"workspace", DPT_PLAN_VALUES},      {"input", DPT_PLAN_VALUES},
+    {"read_ahead", DPT_PLAN_VALUES},     {"divided", DPT_PLAN_WEIGHTS},
+    {"divided_shared", DPT_PLAN_VALUES},
 };
 
 static enum dpt_plan_part part_of(const char *key)
@@ -126,10 +139,10 @@ static enum dpt_plan_part part_of(const char *key)
 static void add_shares(const struct dpt_plan *p, const struct dpt_plan_memory *memory, int n,
                        struct dpt_plan_share *share)
 {
-    const int node = p->spec.node_ranks, replicas = dpt_trainer_replicas(&p->t)->world.size;
+    const int node = p->spec.node_ranks, replicas = dpt_trainer_replicas(&p->t)->node.size;
 
     for (int i = 0; i < n; i++) {
-        const int all = is_once(&memory[i]) || replicas > node ? node : replicas;
+        const int all = is_once(&memory[i]) ? node : replicas;
         const double bytes = memory[i].bytes / (memory[i].scope == DPT_PLAN_NODE ? all : 1);
 
         if (memory[i].scope == DPT_PLAN_FIRST) {
@@ -207,12 +220,12 @@ static void data_axis(const struct dpt_plan *p, struct dpt_plan_axis *axis)
     axis->bytes = times_sent[p->t.job->parallel.shard](dpt_plan_rounds(p, most_micros(p))) * arena *
                   (ranks - 1) / ranks;
     for (int k = 0; k < (p->stages != NULL ? p->t.mesh.stages : 1); k++)
-        axis->crosses = axis->crosses || replicas_cross(p, axis->ranks, k);
+        axis->crosses = axis->crosses || replicas_cross(p, ranks_of_stage(p), k);
 }
 
 static void pipeline_axis(const struct dpt_plan *p, struct dpt_plan_axis *axis)
 {
-    const int replicas = dpt_trainer_replicas(&p->t)->world.size;
+    const int replicas = ranks_of_stage(p);
 
     axis->ranks = p->t.mesh.stages > 0 ? p->t.mesh.stages : 1;
     for (int k = 0; k < p->t.mesh.stages; k++) {
@@ -224,11 +237,23 @@ static void pipeline_axis(const struct dpt_plan *p, struct dpt_plan_axis *axis)
     }
 }
 
+static void tensor_axis(const struct dpt_plan *p, struct dpt_plan_axis *axis)
+{
+    double own, shared;
+
+    axis->ranks = tensor_of(p);
+    if (axis->ranks == 1)
+        return;
+    dpt_tensor_parallel_bytes(&p->t, &own, &shared, &axis->bytes);
+    axis->crosses = p->spec.node_ranks % axis->ranks != 0 && p->spec.ranks > p->spec.node_ranks;
+}
+
 static const struct {
     const char *name, *what;
     void (*fill)(const struct dpt_plan *p, struct dpt_plan_axis *axis);
 } axes[DPT_PLAN_AXES] = {
     {"data", "gradients, and what is made of them", data_axis},
+    {"tensor", "values of divided layers, and columns of weights", tensor_axis},
     {"pipeline", "values, and their gradients back", pipeline_axis},
 };
 
@@ -261,6 +286,20 @@ static void message_seconds(const struct dpt_plan *p, int replicas, int stage, d
     *away = crosses ? f->latency + bytes / f->bandwidth : 0;
 }
 
+/* Of what ranks tell each other of divided layers in a step; nothing hides it. */
+static double part_seconds(const struct dpt_plan *p, double slower)
+{
+    struct dpt_plan_axis axis = {0};
+    const struct dpt_fabric *f = &p->spec.fabric;
+    double rate;
+
+    tensor_axis(p, &axis);
+    if (axis.ranks == 1)
+        return 0;
+    rate = p->machine.flops > 0 ? dpt_machine_bandwidth(&p->machine, axis.bytes) : memory_rate;
+    return axis.crosses ? axis.bytes / f->bandwidth : passes / 2 * axis.bytes / rate * slower;
+}
+
 void dpt_plan_pass_stages(const struct dpt_plan *p, int replicas,
                           const struct dpt_plan_turns *turns, struct dpt_plan_step *step)
 {
@@ -276,7 +315,7 @@ void dpt_plan_pass_stages(const struct dpt_plan *p, int replicas,
         all += own;
         slowest = fmax(slowest, own);
         if (k + 1 < m->stages)
-            message_seconds(p, replicas, k, &busy, &away);
+            message_seconds(p, replicas * tensor_of(p), k, &busy, &away);
         /* There and back. What is on its way while a stage computes keeps nobody. */
         messages += 2 * turns->together * (busy * turns->slower + away);
         longest = fmax(longest,
@@ -284,5 +323,5 @@ void dpt_plan_pass_stages(const struct dpt_plan *p, int replicas,
     }
     step->compute = turns->n * slowest;
     step->wait = all - slowest;
-    step->between = messages + (turns->n - 1) * longest;
+    step->between = messages + (turns->n - 1) * longest + part_seconds(p, turns->slower);
 }

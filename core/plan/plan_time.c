@@ -41,8 +41,10 @@ void dpt_plan_flop(const struct dpt_plan *p, int32_t node, double *forward, doub
                     : 0;
 }
 
-/* Estimates the seconds of a micro-batch on one thread, through nodes [first, last). */
-static double estimate_micro(const struct dpt_plan *p, int32_t first, int32_t last, int32_t micro)
+/* Estimates the seconds of a micro-batch on one thread, through nodes [first, last). parts: ranks
+ * that divide its layers. */
+static double estimate_micro(const struct dpt_plan *p, int32_t first, int32_t last, int32_t micro,
+                             int parts)
 {
     struct dpt_comm comm;
     const struct dpt_trainer one = dpt_cost_alone(&p->t, &comm, micro);
@@ -56,11 +58,14 @@ static double estimate_micro(const struct dpt_plan *p, int32_t first, int32_t la
         const struct dpt_cost forward = dpt_cost_of_nodes(&one, &i, 1, DPT_COST_FORWARD, dx);
         const struct dpt_cost back = dpt_cost_of_nodes(&one, &i, 1, DPT_COST_BACKWARD, dx);
 
-        seconds += operation->reached.call;
-        seconds += dpt_cost_limit(&forward, &p->machine, 1, &by_bytes) / operation->reached.forward;
+        const bool divided =
+            node->weight >= 0 && dpt_graph_divided(&one.model.graph, node->weight) != NULL;
+        double own =
+            dpt_cost_limit(&forward, &p->machine, 1, &by_bytes) / operation->reached.forward;
+
         if (node->learns)
-            seconds +=
-                dpt_cost_limit(&back, &p->machine, 1, &by_bytes) / operation->reached.backward;
+            own += dpt_cost_limit(&back, &p->machine, 1, &by_bytes) / operation->reached.backward;
+        seconds += operation->reached.call + own / (divided ? parts : 1);
     }
     return seconds;
 }
@@ -77,12 +82,13 @@ struct partition {
 /* By one thread, or by a team: a part of the trial's time, or an estimate. */
 static double micro_seconds(const struct dpt_plan *p, int32_t first, int32_t last, int32_t micro)
 {
-    const double part = estimate_micro(p, first, last, micro);
+    const double part =
+        estimate_micro(p, first, last, micro, p->t.mesh.tensor > 1 ? p->t.mesh.tensor : 1);
     const int32_t end = p->t.model.graph.n_nodes;
 
     if (p->trial.done)
         return p->trial.micro_batch * micro / p->trial.micro * part /
-               estimate_micro(p, 1, end, micro);
+               estimate_micro(p, 1, end, micro, 1);
     return part / (p->t.team.together ? p->t.team.threads : 1);
 }
 
@@ -195,10 +201,10 @@ static void update(const struct dpt_plan *p, const struct partition *d, struct d
 void dpt_plan_predict(const struct dpt_plan *p, int ranks, int64_t global,
                       struct dpt_plan_step *step)
 {
-    const int stages = p->t.mesh.stages > 0 ? p->t.mesh.stages : 1;
+    const int tensor = p->t.mesh.tensor > 1 ? p->t.mesh.tensor : 1;
     const int node_ranks = ranks < p->spec.node_ranks ? ranks : p->spec.node_ranks;
-    /* Those of a stage, of which each adds up its own gradient. */
-    struct partition d = {.ranks = ranks / stages, .global = global};
+    /* Those of a part of the model, of which each adds up its own gradient. */
+    struct partition d = {.ranks = ranks / dpt_trainer_model_ranks(&p->t), .global = global};
     struct dpt_comm comm = p->comm;
     struct dpt_job job = *p->t.job;
     struct dpt_trainer other = p->t;
@@ -206,7 +212,8 @@ void dpt_plan_predict(const struct dpt_plan *p, int ranks, int64_t global,
     memset(step, 0, sizeof *step);
     if (d.ranks == 0)
         return;
-    d.node_ranks = d.ranks < node_ranks ? d.ranks : node_ranks;
+    d.node_ranks = node_ranks / tensor > 1 ? node_ranks / tensor : 1;
+    d.node_ranks = d.ranks < d.node_ranks ? d.ranks : d.node_ranks;
     d.nodes = (d.ranks + d.node_ranks - 1) / d.node_ranks;
     d.slower = fmax(1, (double)p->t.team.threads * node_ranks / p->cores);
     comm.world.size = ranks;

@@ -62,6 +62,7 @@ enum dpt_status dpt_trainer_open_arenas(struct dpt_trainer *t, struct dpt_error 
         DPT_TRY(DPT_ALLOCATE(t->arenas.parts.count, 2 * ranks, "the list of ranks", err));
         t->arenas.parts.at = t->arenas.parts.count + ranks;
         DPT_TRY(DPT_ALLOCATE(t->arenas.owned, 2 * ranks, "the list of ranks", err));
+        DPT_TRY(DPT_ALLOCATE(t->arenas.pieces, 2 * ranks, "the list of ranks", err));
     }
     DPT_TRY(DPT_ALLOCATE(t->arenas.hashes, (size_t)dpt_trainer_replicas(t)->world.size,
                          "the list of ranks", err));
@@ -89,6 +90,7 @@ void dpt_trainer_close_arenas(struct dpt_trainer *t)
     dpt_free(t->arenas.params);
     dpt_free(t->arenas.parts.count);
     dpt_free(t->arenas.owned);
+    dpt_free(t->arenas.pieces);
     for (int k = 0; k < DPT_MAX_SLOTS && t->arenas.shared.bytes == NULL; k++) {
         if (t->arenas.reserved > 0)
             dpt_unreserve(t->arenas.slot[k], t->arenas.reserved);
@@ -122,16 +124,19 @@ void dpt_trainer_hash_replica(struct dpt_trainer *t)
 static enum dpt_status fail_replicas(const struct dpt_trainer *t, uint64_t common, bool majority,
                                      struct dpt_error *err)
 {
-    const int first = t->mesh.stage * dpt_trainer_replicas(t)->world.size; /* in the job */
+    const struct dpt_mesh *m = &t->mesh;
+    const int step =
+        m->stages > 0 ? m->tensor : 1; /* from one replica's rank in the job to the next */
+    const int first = m->stage * dpt_trainer_replicas(t)->world.size * step + m->part;
     char ranks[512] = "", where[DPT_WHERE_TEXT];
     size_t used = 0;
     int n = 0;
 
     for (int i = 0; i < dpt_trainer_replicas(t)->world.size && used < sizeof ranks; i++)
         if (!majority || t->arenas.hashes[i] != common)
-            used +=
-                (size_t)snprintf(ranks + used, sizeof ranks - used, "%s%d (%s)", n++ ? ", " : "",
-                                 first + i, dpt_comm_where(t->comm, first + i, where));
+            used += (size_t)snprintf(ranks + used, sizeof ranks - used, "%s%d (%s)",
+                                     n++ ? ", " : "", first + i * step,
+                                     dpt_comm_where(t->comm, first + i * step, where));
     return dpt_fail(
         err, DPT_FAILED,
         "step %lld: the replicas differ: rank%s %s hold%s other weights than %s (a fault "

@@ -10,6 +10,8 @@
 
 #include "core/base/file.h"
 #include "core/base/hash.h"
+#include "core/base/memory.h"
+#include "core/train/mesh.h"
 
 enum { DIGITS = 16 };
 
@@ -20,32 +22,44 @@ int32_t dpt_audit_hashes(const struct dpt_trainer *t)
     return ARENAS * (t->model.graph.n_tensors + 1);
 }
 
-/* Of an arena that is a part of the whole one: learned floats, and state, from where they are. */
-static uint64_t hash_arena(const struct dpt_trainer *t, const float *x)
+/* Of what this rank has of a tensor, with the zeros behind it: as a part of the whole arena, and as
+ * a part of the tensor. */
+static void hash_tensor(const struct dpt_trainer *t, int32_t number, const float *x,
+                        uint64_t *of_arena, uint64_t *of_tensor)
 {
-    const struct dpt_graph *graph = dpt_trainer_graph(t);
-    const struct dpt_mesh *m = &t->mesh;
-    const size_t floats = (size_t)graph->floats, state = (size_t)graph->arena - floats;
-    const bool staged = m->stages > 0;
+    static const float zeros[DPT_TENSOR_ALIGN];
+    const struct dpt_tensor *whole = &t->model.graph.tensors[number],
+                            *own = &dpt_trainer_graph(t)->tensors[number];
+    const size_t count = (size_t)own->count, end = (size_t)(whole->offset + whole->count);
+    const size_t first = t->mesh.stages > 0 ? (size_t)own->first : 0;
+    const size_t gap = dpt_round_up(end, sizeof(float)) - end;
 
-    return dpt_hash_floats(x, floats, staged ? (uint64_t)m->learned[m->stage] : 0) +
-           dpt_hash_floats(x + floats, state, staged ? (uint64_t)m->state[m->stage] : floats);
+    if (count == 0)
+        return;
+    *of_arena += dpt_hash_floats(x + own->offset, count, (uint64_t)whole->offset + first);
+    *of_tensor += dpt_hash_floats(x + own->offset, count, first);
+    if (first + count == (size_t)whole->count)
+        *of_arena += dpt_hash_floats(zeros, gap, end);
 }
 
 enum dpt_status dpt_audit_take(const struct dpt_trainer *t, int64_t *hashes, struct dpt_error *err)
 {
     const struct dpt_graph *graph = dpt_trainer_graph(t);
     const float *const arenas[ARENAS] = {t->arenas.params, t->reduction.sum};
-
     const bool takes = dpt_trainer_replicas(t)->world.rank == 0;
 
-    if (!takes)
-        memset(hashes, 0, (size_t)dpt_audit_hashes(t) * sizeof *hashes);
+    memset(hashes, 0, (size_t)dpt_audit_hashes(t) * sizeof *hashes);
     for (int k = 0; k < ARENAS && takes; k++) {
-        hashes[k] = (int64_t)hash_arena(t, arenas[k]);
-        for (int32_t i = 0; i < graph->n_tensors; i++)
-            hashes[ARENAS * (i + 1) + k] = (int64_t)dpt_hash_floats(
-                arenas[k] + graph->tensors[i].offset, (size_t)graph->tensors[i].count, 0);
+        uint64_t arena = 0;
+
+        for (int32_t i = 0; i < graph->n_tensors; i++) {
+            uint64_t own = 0;
+
+            if (dpt_mesh_tells(t, i))
+                hash_tensor(t, i, arenas[k], &arena, &own);
+            hashes[ARENAS * (i + 1) + k] = (int64_t)own;
+        }
+        hashes[k] = (int64_t)arena;
     }
     return t->mesh.stages > 0 ? dpt_group_sum_ints(&t->comm->world, hashes, hashes,
                                                    (size_t)dpt_audit_hashes(t), err)

@@ -158,7 +158,7 @@ static enum dpt_status keep_last(void *arg, int thread, int32_t micro_batch,
     const size_t micro = (size_t)w->split->sampler.micro, width = (size_t)w->outputs;
 
     (void)floats, (void)err;
-    if (w->t->mesh.stage == w->t->mesh.stages - 1)
+    if (w->t->mesh.stage == w->t->mesh.stages - 1 && w->t->mesh.part == 0)
         keep(w, micro_batch, batch, value,
              w->t->outputs + ((size_t)thread * (micro + 1) + micro) * width, metric_sums);
     return DPT_OK;

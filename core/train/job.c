@@ -49,6 +49,28 @@ static bool finish_batch(struct dpt_job *job, struct dpt_conf *conf, struct dpt_
     return true;
 }
 
+/* What does not go with ranks that each have a part of the layers. */
+static void finish_tensor(const struct dpt_job *job, struct dpt_conf *conf)
+{
+    const struct dpt_conf_node *at = dpt_conf_get(dpt_conf_get(conf->root, "parallel"), "tensor");
+    const char *why = NULL;
+
+    if (job->parallel.tensor == 1)
+        return;
+    if (job->comm.reduction != DPT_REDUCTION_REPRODUCIBLE)
+        why = "needs comm.reduction: reproducible, whose sums are the same whoever has a layer; "
+              "add it, or leave tensor out";
+    else if (job->device.kind == DPT_DEVICE_CUDA)
+        why = "runs on device.kind: cpu or ref; GPUs each have the whole model";
+    else if (job->parallel.shard != DPT_SHARD_NONE)
+        why = "does not go with parallel.shard: leave one of them out";
+    else if (job->log.tensorboard)
+        why = "does not go with log.tensorboard, whose histograms want all weights on one rank: "
+              "leave one of them out";
+    if (why != NULL)
+        dpt_conf_mistake(conf, at, "parallel.tensor", "%s", why);
+}
+
 /* What does not go with stages that each have a part of the model. */
 static void finish_pipeline(const struct dpt_job *job, struct dpt_conf *conf)
 {
@@ -111,6 +133,7 @@ static bool finish(struct dpt_job *job, struct dpt_conf *conf)
                          "needs comm.reduction: reproducible, whose sums are the same whoever owns "
                          "a part; add it, or leave shard out");
     finish_pipeline(job, conf);
+    finish_tensor(job, conf);
     if (job->init.from == NULL && (job->init.map.n > 0 || job->init.by_order || job->init.partial))
         dpt_conf_mistake(conf, dpt_conf_get(root, "init"), "init",
                          "map, by_order and partial are for a file of weights: `from` names it");

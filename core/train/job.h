@@ -99,7 +99,8 @@ struct dpt_job {
     struct {
         int64_t data; /* ranks; 0: all that there are for a stage */
         struct dpt_pipeline_options pipeline;
-        int shard; /* enum dpt_shard */
+        int64_t tensor; /* ranks that divide each layer; 1: none */
+        int shard;      /* enum dpt_shard */
     } parallel;
 };
 

@@ -226,6 +226,9 @@ static const struct dpt_option parallel_options[] = {
     {WHOLE("data", NONE, parallel.data, "auto", 1, 1 << 20), .word = "auto",
      .help = "ranks that have the same layers and divide the samples; auto: all that are started, "
              "divided by the pipeline's stages"},
+    {WHOLE("tensor", NONE, parallel.tensor, "1", 1, 4096),
+     .help = "divide the outputs of wide dense layers among so many ranks; needs comm.reduction: "
+             "reproducible; no byte depends on it"},
     {ROW("pipeline", NONE, CUSTOM), AT(parallel.pipeline), .fallback = "null",
      .read = read_pipeline, .value_text = "number of stages, or {stages, cut, schedule}",
      .alternatives = &pipeline_alternatives,

@@ -102,6 +102,8 @@ const struct dpt_synonym dpt_job_synonyms[] = {
     {"comm.timeout", "timeout"},
     {"parallel.pipeline",
      "pipeline pipelineparallel pipelineparallelsize pipelinemodelparallelsize pp ppsize stages"},
+    {"parallel.tensor", "tensor tensorparallel tensorparallelsize tensormodelparallelsize "
+                        "modelparallel tp tpsize"},
     {"parallel.data", "dataparallel dataparallelsize dp dpsize"},
     {"parallel.shard", "shard zerooptimization zerostage zeroredundancyoptimizer"},
     {RESUME, "resume resumefrom resumefromcheckpoint ckptpath"},

@@ -165,49 +165,86 @@ out:
 
 /* --- who has which stage ---------------------------------------------------------------------- */
 
-/* How many ranks there are for a stage. */
+/* "3 stages", "3 stages x tensor 2". */
+static const char *unit_text(const struct dpt_mesh *m, char text[64])
+{
+    if (m->tensor == 1)
+        snprintf(text, 64, "%d stages", m->stages);
+    else if (m->stages == 1)
+        snprintf(text, 64, "tensor %d", m->tensor);
+    else
+        snprintf(text, 64, "%d stages x tensor %d", m->stages, m->tensor);
+    return text;
+}
+
+/* How many ranks there are for a part of the model. */
 static enum dpt_status divide_ranks(const struct dpt_trainer *t, int *replicas,
                                     struct dpt_error *err)
 {
-    const int ranks = t->comm->world.size, stages = t->mesh.stages;
+    const int ranks = t->comm->world.size, unit = t->mesh.stages * t->mesh.tensor;
     const int64_t data = t->job->parallel.data;
-    const int below = ranks / stages * stages;
-    char text[192];
+    const int below = ranks / unit * unit;
+    char text[192], parts[64];
 
-    *replicas = ranks / stages;
-    if (data != 0 && data * stages != ranks)
+    *replicas = ranks / unit;
+    unit_text(&t->mesh, parts);
+    if (data != 0 && data * unit != ranks)
         return dpt_fail(err, DPT_BAD_JOB,
-                        "parallel.data: %lld x %d stages are %lld ranks, and %d %s started: start "
+                        "parallel.data: %lld x %s are %lld ranks, and %d %s started: start "
                         "%lld, or give `data: auto`",
-                        (long long)data, stages, (long long)data * stages, ranks,
-                        ranks == 1 ? "is" : "are", (long long)data * stages);
+                        (long long)data, parts, (long long)data * unit, ranks,
+                        ranks == 1 ? "is" : "are", (long long)data * unit);
     if (below == ranks)
         return DPT_OK;
     if (below == 0)
-        snprintf(text, sizeof text, "start %d", stages);
+        snprintf(text, sizeof text, "start %d", unit);
     else
-        snprintf(text, sizeof text, "start %d or %d", below, below + stages);
+        snprintf(text, sizeof text, "start %d or %d", below, below + unit);
+    return dpt_fail(err, DPT_BAD_JOB, "parallel.%s: %d rank%s %s no multiple of %s: %s",
+                    t->mesh.stages > 1 ? "pipeline" : "tensor", ranks, ranks == 1 ? "" : "s",
+                    ranks == 1 ? "is" : "are", parts, text);
+}
+
+/* Whether there is a layer to divide. */
+static enum dpt_status check_layers(const struct dpt_trainer *t, struct dpt_error *err)
+{
+    const struct dpt_graph *graph = &t->model.graph;
+    const struct dpt_tensor *most = NULL;
+
+    for (int32_t i = 0; i < graph->n_tensors; i++) {
+        const struct dpt_tensor *tensor = &graph->tensors[i];
+
+        if (dpt_graph_divided(graph, i) != NULL)
+            return DPT_OK;
+        if (tensor->n_dims == 2 && (most == NULL || tensor->count > most->count))
+            most = tensor;
+    }
     return dpt_fail(err, DPT_BAD_JOB,
-                    "parallel.pipeline: %d rank%s %s no multiple of %d stages: %s", ranks,
-                    ranks == 1 ? "" : "s", ranks == 1 ? "is" : "are", stages, text);
+                    "parallel.tensor: divides dense layers of at least 64 outputs and 65 536 "
+                    "weights, and this model has none (the largest is %s, %lld x %lld); leave it "
+                    "out",
+                    most != NULL ? most->name : "nothing",
+                    most != NULL ? (long long)most->dims[0] : 0,
+                    most != NULL ? (long long)most->dims[1] : 0);
 }
 
 static enum dpt_status check_model(const struct dpt_trainer *t, struct dpt_error *err)
 {
     const struct dpt_graph *graph = &t->model.graph;
+    const char *option = t->mesh.stages > 1 ? "pipeline" : "tensor";
 
-    if (t->backend->value == NULL)
+    if (t->backend->value == NULL || (t->mesh.tensor > 1 && t->backend->devices != NULL))
         return dpt_fail(err, DPT_BAD_JOB,
-                        "parallel.pipeline: runs on device.kind: cpu or ref; this would run on %s",
-                        t->backend->name);
+                        "parallel.%s: runs on device.kind: cpu or ref; this would run on %s",
+                        t->mesh.tensor > 1 ? "tensor" : option, t->backend->name);
     for (int32_t i = 0; i < graph->n_nodes; i++)
         if (graph->nodes[i].whole_step)
             return dpt_fail(err, DPT_BAD_JOB,
-                            "parallel.pipeline: does not go with batchnorm's `statistics: batch` "
+                            "parallel.%s: does not go with batchnorm's `statistics: batch` "
                             "(%s), for which all micro-batches wait in each such layer; "
                             "`statistics: micro` would do",
-                            graph->nodes[i].name);
-    return DPT_OK;
+                            option, graph->nodes[i].name);
+    return t->mesh.tensor > 1 ? check_layers(t, err) : DPT_OK;
 }
 
 enum dpt_status dpt_mesh_take(struct dpt_trainer *t, int stage, struct dpt_error *err)
@@ -217,62 +254,79 @@ enum dpt_status dpt_mesh_take(struct dpt_trainer *t, int stage, struct dpt_error
 
     m->stage = stage;
     dpt_graph_release(&m->graph);
-    status = dpt_graph_part(&t->model.graph, m->first[stage], m->first[stage + 1], &m->graph,
-                            &m->learned[stage], &m->state[stage], err);
+    status =
+        dpt_graph_part(&t->model.graph,
+                       &(struct dpt_part){m->first[stage], m->first[stage + 1], m->part, m->tensor},
+                       &m->graph, &m->learned[stage], &m->state[stage], err);
     if (m->graph.arena == m->graph.floats) /* it has no state: it is where the next stage's is */
         m->state[stage] = m->state[stage + 1];
     return status;
+}
+
+/* Where a job's ranks are all replicas. */
+static enum dpt_status check_data(const struct dpt_trainer *t, struct dpt_error *err)
+{
+    const int64_t data = t->job->parallel.data;
+    const int ranks = t->comm->world.size;
+
+    if (data == 0 || data == ranks || !t->data.train.present)
+        return DPT_OK;
+    return dpt_fail(err, DPT_BAD_JOB,
+                    "parallel.data: %lld, and %d rank%s started: start %lld, or give `data: auto`",
+                    (long long)data, ranks, ranks == 1 ? " is" : "s are", (long long)data);
 }
 
 enum dpt_status dpt_mesh_plan(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_pipeline_options *p = &t->job->parallel.pipeline;
-    const struct dpt_group *node = &t->comm->node;
+    const int64_t stages = p->stages > 1 ? p->stages : 1, tensor = t->job->parallel.tensor;
     struct dpt_mesh *m = &t->mesh;
-    const int64_t stages = t->data.train.present && p->stages > 1 ? p->stages : 0;
-    int replicas;
+    int replicas, on_node;
 
-    if (stages == 0 && t->job->parallel.data != 0 && t->data.train.present &&
-        t->job->parallel.data != t->comm->world.size)
-        DPT_TRY(dpt_fail(err, DPT_BAD_JOB,
-                         "parallel.data: %lld, and %d rank%s started: start %lld, or give `data: "
-                         "auto`",
-                         (long long)t->job->parallel.data, t->comm->world.size,
-                         t->comm->world.size == 1 ? " is" : "s are",
-                         (long long)t->job->parallel.data));
-    if (stages == 0)
-        return DPT_OK;
+    if (!t->data.train.present || stages * tensor == 1)
+        return check_data(t, err);
     m->stages = (int)stages;
+    m->tensor = (int)tensor;
     DPT_TRY(check_model(t, err));
     DPT_TRY(DPT_ALLOCATE(m->first, (size_t)stages + 1, "the stages", err));
     DPT_TRY(DPT_ALLOCATE(m->learned, (size_t)stages + 1, "the stages", err));
     DPT_TRY(DPT_ALLOCATE(m->state, (size_t)stages + 1, "the stages", err));
     m->first[stages] = t->model.graph.n_nodes;
-    DPT_TRY(p->cut.n > 0 ? cut_at_names(t, err) : cut_evenly(t, err));
+    if (stages > 1)
+        DPT_TRY(p->cut.n > 0 ? cut_at_names(t, err) : cut_evenly(t, err));
     DPT_TRY(divide_ranks(t, &replicas, err));
     m->learned[stages] = t->model.graph.floats;
     m->state[stages] = t->model.graph.arena;
+    m->part = t->planned ? m->tensor - 1 /* none is larger */ : t->comm->world.rank % m->tensor;
     for (int k = m->stages - 1; k >= 0; k--) /* where each stage's floats are */
         DPT_TRY(dpt_mesh_take(t, k, err));
-    DPT_TRY(dpt_mesh_take(t, t->comm->world.rank / replicas, err));
+    DPT_TRY(dpt_mesh_take(t, t->comm->world.rank / (replicas * m->tensor), err));
     /* Of ranks that need not be there. */
+    on_node = t->comm->node.size / m->tensor > 1 ? t->comm->node.size / m->tensor : 1;
     m->replicas.world = (struct dpt_group){.size = replicas};
-    m->replicas.node = (struct dpt_group){.size = node->size < replicas ? node->size : replicas};
+    m->replicas.node = (struct dpt_group){.size = on_node < replicas ? on_node : replicas};
 out:
     return status;
 }
 
-/* What each rank is there for, for the lines that name one: its stage. */
+/* What each rank is there for, for the lines that name one: its stage, and its part of that. */
 static void tell_places(const struct dpt_trainer *t)
 {
     const struct dpt_mesh *m = &t->mesh;
-    const int ranks = t->comm->world.size;
+    const int ranks = t->comm->world.size, each = m->replicas.world.size * m->tensor;
     char(*places)[DPT_PLACE_TEXT] = dpt_alloc_array((size_t)ranks, sizeof *places);
 
-    for (int r = 0; places != NULL && r < ranks; r++)
-        snprintf(places[r], sizeof places[r], "stage %d of %d", r / m->replicas.world.size + 1,
-                 m->stages);
+    for (int r = 0; places != NULL && r < ranks; r++) {
+        int n = 0;
+
+        if (m->stages > 1)
+            n = snprintf(places[r], sizeof places[r], "stage %d of %d%s", r / each + 1, m->stages,
+                         m->tensor > 1 ? ", " : "");
+        if (m->tensor > 1)
+            snprintf(places[r] + n, sizeof places[r] - (size_t)n, "part %d of %d",
+                     r % m->tensor + 1, m->tensor);
+    }
     dpt_comm_places(t->comm, places);
 }
 
@@ -280,19 +334,29 @@ enum dpt_status dpt_mesh_open(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_mesh *m = &t->mesh;
-    struct dpt_comm *const comms[] = {&m->replicas, &m->line, &m->edges[0], &m->edges[1]};
-    const int replicas = m->replicas.world.size;
-    const int replica = m->stages > 0 ? t->comm->world.rank % replicas : 0;
-    /* No two pairs of stages have one color. */
-    const int colors[] = {m->stage, replica, replica * (m->stages + 1) + m->stage / 2,
-                          replica * (m->stages + 1) + (m->stage + 1) / 2};
+    const int tensor = m->tensor > 0 ? m->tensor : 1, replicas = m->replicas.world.size;
+    const int replica = m->stages > 0 ? t->comm->world.rank / tensor % replicas : 0;
+    const int lane = replica * tensor + m->part; /* the stages' ranks that tell each other */
+    /* No two groups have one color; no two pairs of stages either. */
+    const struct {
+        struct dpt_comm *comm;
+        int color;
+        bool wanted;
+    } splits[] = {
+        {&m->replicas, m->stage * tensor + m->part, true},
+        {&m->line, replica, true},
+        {&m->parts, m->stage * replicas + replica, tensor > 1},
+        {&m->edges[0], lane * (m->stages + 1) + m->stage / 2, m->stages > 1},
+        {&m->edges[1], lane * (m->stages + 1) + (m->stage + 1) / 2, m->stages > 1},
+    };
 
     if (m->stages > 0)
         tell_places(t);
-    for (size_t i = 0; m->stages > 0 && i < sizeof comms / sizeof *comms; i++) {
-        DPT_TRY(dpt_comm_split(t->comm, colors[i], comms[i], err));
-        m->splits++;
-    }
+    for (size_t i = 0; m->stages > 0 && i < sizeof splits / sizeof *splits; i++)
+        if (splits[i].wanted) {
+            DPT_TRY(dpt_comm_split(t->comm, splits[i].color, splits[i].comm, err));
+            m->open[m->splits++] = splits[i].comm;
+        }
 out:
     return status;
 }
@@ -300,12 +364,11 @@ out:
 void dpt_mesh_close(struct dpt_trainer *t)
 {
     struct dpt_mesh *m = &t->mesh;
-    struct dpt_comm *const comms[] = {&m->replicas, &m->line, &m->edges[0], &m->edges[1]};
 
     if (m->splits > 0)
         dpt_comm_places(t->comm, NULL);
     while (m->splits > 0)
-        dpt_comm_close(comms[--m->splits]);
+        dpt_comm_close(m->open[--m->splits]);
     dpt_graph_release(&m->graph);
     dpt_free(m->first);
     dpt_free(m->learned);
@@ -324,4 +387,26 @@ int64_t dpt_mesh_edge_floats(const struct dpt_trainer *t, int stage)
     const struct dpt_graph_node *begins = &graph->nodes[t->mesh.first[stage + 1]];
 
     return dpt_shape_size(&begins->in) * t->data.train.sampler.micro;
+}
+
+struct dpt_range dpt_mesh_piece(const struct dpt_trainer *t, int r, int32_t tensor)
+{
+    const struct dpt_mesh *m = &t->mesh;
+    const struct dpt_tensor *whole = &t->model.graph.tensors[tensor];
+    const int64_t *begins = whole->state ? m->state : m->learned;
+    const int stage = r / m->tensor, part = r % m->tensor;
+    const bool divided = m->tensor > 1 && dpt_graph_divided(&t->model.graph, tensor) != NULL;
+    const struct dpt_range rows =
+        dpt_tensor_rows(&t->model.graph, tensor, divided ? part : 0, m->tensor);
+    const int64_t row = whole->n_dims > 0 ? whole->count / whole->dims[0] : whole->count;
+
+    if (whole->offset < begins[stage] || whole->offset >= begins[stage + 1] ||
+        (part > 0 && !divided))
+        return (struct dpt_range){whole->offset, whole->offset};
+    return (struct dpt_range){whole->offset + rows.first * row, whole->offset + rows.last * row};
+}
+
+bool dpt_mesh_tells(const struct dpt_trainer *t, int32_t tensor)
+{
+    return t->mesh.part == 0 || dpt_graph_divided(&t->model.graph, tensor) != NULL;
 }

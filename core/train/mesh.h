@@ -1,11 +1,13 @@
 /*
- * mesh: how the ranks divide the model among them (parallel.pipeline).
+ * mesh: how the ranks divide the model among them (parallel.pipeline, parallel.tensor).
  *
  * A pipeline's stages are ranges of the graph's nodes. The ranks of a stage are replicas, among
  * which a step's micro-batches are divided as among the ranks of a job without a pipeline: rank
  * stage x replicas + replica. Each has the weights, gradients and slots of its stage alone, in
  * arenas of their own (dpt_trainer_graph), and every node is computed as in the whole graph: so the
- * bytes are those of one rank.
+ * bytes are those of one rank. Where ranks also divide layers (tensor_parallel.h), each of these
+ * ranks is as many: rank (stage x replicas + replica) x tensor + part, so that those which tell
+ * each other most are next to each other.
  */
 #ifndef DPT_TRAIN_MESH_H
 #define DPT_TRAIN_MESH_H
@@ -31,10 +33,17 @@ const struct dpt_group *dpt_mesh_edge(const struct dpt_trainer *t, bool next);
 /* Floats that a micro-batch's value has between stage k and the next. */
 int64_t dpt_mesh_edge_floats(const struct dpt_trainer *t, int stage);
 
-/* Which stage begins where and is on which ranks; with stages. */
-void dpt_mesh_describe(const struct dpt_trainer *t, struct dpt_str *out);
+/* Which stage begins where and is on which ranks; which layers are divided. */
+void dpt_mesh_describe_stages(const struct dpt_trainer *t, struct dpt_str *out);
+void dpt_mesh_describe_parts(const struct dpt_trainer *t, struct dpt_str *out);
 /* The mesh, where the ranks divide the model, as part of a `run` event. nodes: [ranks], the number
  * of each one's node. */
 void dpt_mesh_metrics(const struct dpt_trainer *t, const int32_t *nodes, struct dpt_metrics *m);
+/* The floats of the whole arena that rank r of t->mesh.line has of a tensor, as its owner: of what
+ * all parts have, the first one is. */
+struct dpt_range dpt_mesh_piece(const struct dpt_trainer *t, int r, int32_t tensor);
+/* Whether what this rank has of a tensor of its stage is its own to tell of: of those ranks that
+ * have the same of it, and the same micro-batches, one tells. */
+bool dpt_mesh_tells(const struct dpt_trainer *t, int32_t tensor);
 
 #endif

@@ -209,7 +209,10 @@ static enum dpt_status find_in_stages(struct search *s, const float *sum, struct
     DPT_TRY(dpt_group_broadcast(&t->comm->world, mine, &worst, sizeof worst, err));
     if (worst.kind == IN_OUTPUT)
         dpt_dataset_where(t->data.train.set, worst.sample, where);
-    snprintf(place, sizeof place, "stage %d of %d", worst.location + 1, t->mesh.stages);
+    if (t->mesh.stages > 1)
+        snprintf(place, sizeof place, "stage %d of %d", worst.location + 1, t->mesh.stages);
+    else
+        snprintf(place, sizeof place, "the model");
     status = dpt_fail(
         err, DPT_FAILED, "step %lld: not a number: rank %d (%s), %s of %s, from %s on%s%s; %s",
         (long long)t->progress.step + 1, mine, worst.host,

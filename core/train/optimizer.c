@@ -243,7 +243,7 @@ static struct dpt_optimizer_norms add_up(const struct dpt_tensor *t, const doubl
 {
     double params = 0, direction = 0;
 
-    for (size_t chunk = 0; chunk < dpt_tensor_chunks(t); chunk++) {
+    for (size_t chunk = 0; chunk < dpt_tensor_whole_chunks(t); chunk++) {
         params += squares[DPT_OPTIMIZER_SQUARES * chunk];
         direction += squares[DPT_OPTIMIZER_SQUARES * chunk + 1];
     }
@@ -277,7 +277,7 @@ void dpt_optimizer_apply(const struct dpt_variant_value *optimizer, const struct
                 pass.type->step(pass.options, &part, &norms);
             }
         }
-        chunks += dpt_tensor_chunks(t);
+        chunks += dpt_tensor_whole_chunks(t);
     }
     as_before(mode);
 }

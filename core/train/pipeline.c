@@ -10,6 +10,7 @@
 #include "core/train/gradient_reduction.h"
 #include "core/train/mesh.h"
 #include "core/train/pipeline_schedule.h"
+#include "core/train/tensor_parallel.h"
 #include "models/model.h"
 
 /* A micro-batch under way on a thread. */
@@ -123,9 +124,18 @@ static bool is_last(const struct dpt_trainer *t)
     return t->mesh.stage == t->mesh.stages - 1;
 }
 
+/* Whether the threads compute each micro-batch together, or there is one: also in evaluation where
+ * layers are divided, since the main thread is the one that tells others of them. */
+static bool together(const struct dpt_pipeline *p)
+{
+    return p->t->mesh.divided != NULL || (p->work.infers == NULL && p->t->team.together);
+}
+
 /* Threads that take micro-batches of their own: in evaluation all do. */
 static int takers_of(const struct dpt_pipeline *p)
 {
+    if (together(p))
+        return 1;
     return p->work.infers != NULL ? p->t->team.threads : p->takers;
 }
 
@@ -192,7 +202,8 @@ static enum dpt_status take_value(const struct dpt_pipeline *p, int thread, int3
                         &slot->metric_sums, err);
 }
 
-static enum dpt_status forward(struct dpt_pipeline *p, int thread, int32_t micro_batch,
+/* leads: this thread is the first of those that compute the micro-batch. */
+static enum dpt_status forward(struct dpt_pipeline *p, int thread, bool leads, int32_t micro_batch,
                                struct slot *slot, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -200,9 +211,9 @@ static enum dpt_status forward(struct dpt_pipeline *p, int thread, int32_t micro
     void *program = t->model.program;
 
     DPT_TRY(t->backend->forward(program, thread, &slot->pass, err));
-    if (p->work.infers != NULL)
+    if (p->work.infers != NULL && leads)
         DPT_TRY(take_value(p, thread, micro_batch, slot, err));
-    else if (is_last(t))
+    else if (p->work.infers == NULL && is_last(t))
         DPT_TRY(t->backend->loss(program, thread, &slot->pass, &slot->metric_sums, err));
 out:
     return status;
@@ -235,7 +246,7 @@ static void compute(void *arg, int thread)
 {
     struct dpt_pipeline *p = arg;
     const struct dpt_trainer *t = p->t;
-    const bool alone = p->work.infers != NULL || !t->team.together;
+    const bool alone = !together(p);
     const int taker = alone ? thread : 0;
     const int32_t micro_batch = micro_batch_of(p, taker);
     struct dpt_worker *worker = &t->team.workers[thread];
@@ -250,7 +261,7 @@ static void compute(void *arg, int thread)
     if (worker->status == DPT_OK)
         worker->status = p->work.action.back
                              ? back(p, thread, taker == thread, micro_batch, slot, &worker->err)
-                             : forward(p, thread, micro_batch, slot, &worker->err);
+                             : forward(p, thread, taker == thread, micro_batch, slot, &worker->err);
 }
 
 /* --- messages --------------------------------------------------------------------------------- */
@@ -344,6 +355,7 @@ static void prepare(struct dpt_pipeline *p, int taker)
         .params = t->arenas.params,
         .between = taker == 0 ? get_on : NULL,
         .arg = p,
+        .divided = t->mesh.divided != NULL ? dpt_tensor_parallel_passes(t->mesh.divided) : NULL,
     };
     if (p->work.action.back)
         pass->gradient = t->reduction.type->target(t, taker, &pass->add);
@@ -355,7 +367,6 @@ static void prepare(struct dpt_pipeline *p, int taker)
 static enum dpt_status act(struct dpt_pipeline *p, enum dpt_status status, struct dpt_error *err)
 {
     struct dpt_trainer *t = p->t;
-    const bool team = p->work.infers == NULL && t->team.together;
     const double start = dpt_now();
 
     for (int k = 0; k < takers_of(p); k++)
@@ -366,12 +377,16 @@ static enum dpt_status act(struct dpt_pipeline *p, enum dpt_status status, struc
     for (int k = 0; k < takers_of(p) && status == DPT_OK; k++)
         if (micro_batch_of(p, k) >= 0)
             prepare(p, k);
-    if (team && status == DPT_OK && !p->work.action.back) {
+    if (together(p) && status == DPT_OK && !p->work.action.back && micro_batch_of(p, 0) >= 0) {
         status = fill(p, micro_batch_of(p, 0), slot_of(p, 0), err);
         dpt_profile_mark(t->profile, 0, DPT_SPAN_DATA);
     }
+    if (t->mesh.divided != NULL) /* all of them tell each other of their layers, or none does */
+        status = dpt_group_agree(&t->mesh.parts.world, status, err);
     if (status == DPT_OK)
         status = dpt_trainer_run(t, compute, p, err);
+    if (t->mesh.divided != NULL && status == DPT_OK)
+        status = dpt_tensor_parallel_status(t->mesh.divided, err);
     for (int k = 0; k < takers_of(p); k++) {
         struct dpt_error other;
 
@@ -470,8 +485,8 @@ enum dpt_status dpt_pipeline_share(const struct dpt_trainer *t, struct dpt_pipel
         DPT_TRY(dpt_group_send(next, 1, &words->squares, sizeof words->squares, &sending, err));
         DPT_TRY(dpt_group_sent(next, &sending, err));
     }
-    DPT_TRY(
-        dpt_group_broadcast(&t->mesh.line.world, t->mesh.stages - 1, words, sizeof *words, err));
+    DPT_TRY(dpt_group_broadcast(&t->mesh.line.world, (t->mesh.stages - 1) * t->mesh.tensor, words,
+                                sizeof *words, err));
 out:
     return status;
 }

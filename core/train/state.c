@@ -5,6 +5,7 @@
 
 #include "core/base/memory.h"
 #include "core/train/gradient_reduction.h"
+#include "core/train/mesh.h"
 
 /* Floats of a message with the owners of shards: MPI's counts are int. */
 enum { PIECE = 1 << 24 };
@@ -17,21 +18,39 @@ struct owners {
     float *own;
 };
 
-/* Of slot k, each rank's slice, or of the parameters (-1) or a slot each stage's floats, learned or
- * state. */
-static struct owners owners_of(const struct dpt_trainer *t, int k, bool state)
+/* The tensor of the whole model that a float is of. */
+static int32_t tensor_at(const struct dpt_graph *graph, size_t at)
+{
+    int32_t i = 0;
+
+    while ((int64_t)at < graph->tensors[i].offset ||
+           (int64_t)at >= graph->tensors[i].offset + graph->tensors[i].count)
+        i++;
+    return i;
+}
+
+/* Of slot k, each rank's slice, or of a tensor of the parameters (-1) or a slot, which has the
+ * float `at`, what each rank of the model has. */
+static struct owners owners_of(const struct dpt_trainer *t, int k, size_t at)
 {
     const struct dpt_mesh *m = &t->mesh;
     float *arena = k < 0 ? t->arenas.params : t->arenas.slot[k];
-    const int rank = t->comm->world.rank;
+    const int rank = t->comm->world.rank, owners = m->line.world.size;
+    int32_t tensor;
 
     if (k >= 0 && dpt_trainer_sharded(t))
         return (struct owners){
             &t->comm->world, t->arenas.owned, t->arenas.owned + t->comm->world.size,
             arena + (t->arenas.owned[rank] - (m->stages > 0 ? m->learned[m->stage] : 0))};
-    return (struct owners){&m->line.world, state ? m->state : m->learned,
-                           1 + (state ? m->state : m->learned),
-                           arena + (state ? m->graph.floats : 0)};
+    tensor = tensor_at(&t->model.graph, at);
+    for (int r = 0; r < owners; r++) {
+        const struct dpt_range piece = dpt_mesh_piece(t, r, tensor);
+
+        t->arenas.pieces[r] = piece.first;
+        t->arenas.pieces[owners + r] = piece.last;
+    }
+    return (struct owners){&m->line.world, t->arenas.pieces, t->arenas.pieces + owners,
+                           arena + m->graph.tensors[tensor].offset};
 }
 
 /* Finds each owner's part of the floats [at, at + n); gives where this one's is. */
@@ -62,13 +81,13 @@ static bool takes_part(const struct dpt_trainer *t, int k)
 }
 
 /* Collective over the owners. Gives rank 0 the n floats from `at` on of the whole arena, which are
- * learned or state, all of them. to: used there only. */
+ * a tensor's, all of them. to: used there only. */
 static enum dpt_status gather(const void *trainer, int k, size_t at, size_t n, float *to,
                               struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_trainer *t = trainer;
-    const struct owners o = owners_of(t, k, at >= (size_t)t->model.graph.floats);
+    const struct owners o = owners_of(t, k, at);
 
     for (size_t i = 0; i < n; i += PIECE) {
         const float *own = find_parts(t, &o, at + i, n - i < PIECE ? n - i : PIECE);
@@ -81,12 +100,12 @@ out:
 }
 
 /* Collective over the owners. The other way round, of a whole arena that rank 0 has, floats [at,
- * end). */
+ * end), which are a tensor's, or a slot's in shards. */
 static enum dpt_status scatter(const struct dpt_trainer *t, int k, const float *whole, size_t at,
                                size_t end, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct owners o = owners_of(t, k, at >= (size_t)t->model.graph.floats);
+    const struct owners o = owners_of(t, k, at);
 
     for (size_t n; at < end; at += n) {
         float *own;
@@ -103,21 +122,39 @@ out:
     return status;
 }
 
-/* Collective. Gives each stage its part of an arena that rank 0 has, and then its replicas. */
+/* Collective over the ranks of the model. Gives each its part of a tensor that rank 0 has. */
+static enum dpt_status deal_tensor(const struct dpt_trainer *t, int k, const float *whole,
+                                   int32_t number, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_tensor *tensor = &t->model.graph.tensors[number],
+                            *own = &t->mesh.graph.tensors[number];
+
+    DPT_TRY(scatter(t, k, whole, (size_t)tensor->offset, (size_t)(tensor->offset + tensor->count),
+                    err));
+    if (t->mesh.tensor > 1 && own->whole > 0 && dpt_graph_divided(&t->model.graph, number) == NULL)
+        DPT_TRY(dpt_group_broadcast(&t->mesh.parts.world, 0,
+                                    (k < 0 ? t->arenas.params : t->arenas.slot[k]) + own->offset,
+                                    (size_t)own->count * sizeof *whole, err));
+out:
+    return status;
+}
+
+/* Collective. Gives each rank its part of an arena that rank 0 has: those of one replica of the
+ * model, and they the others. */
 static enum dpt_status deal(struct dpt_trainer *t, int k, const float *whole, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_graph *graph = &t->model.graph, *own = dpt_trainer_graph(t);
-    const size_t floats = (size_t)graph->floats, arena = (size_t)graph->arena;
 
-    if (takes_part(t, k))
-        DPT_TRY(scatter(t, k, whole, 0, floats, err));
-    if (takes_part(t, k) && k < 0)
-        DPT_TRY(scatter(t, k, whole, floats, arena, err));
-    if (k < 0 || !dpt_trainer_sharded(t))
-        DPT_TRY(dpt_group_broadcast(
-            &t->mesh.replicas.world, 0, k < 0 ? t->arenas.params : t->arenas.slot[k],
-            (size_t)(k < 0 ? own->arena : own->floats) * sizeof *whole, err));
+    if (k >= 0 && dpt_trainer_sharded(t))
+        return scatter(t, k, whole, 0, (size_t)graph->floats, err);
+    for (int32_t i = 0; i < graph->n_tensors && takes_part(t, k); i++)
+        if (k < 0 || !graph->tensors[i].state)
+            DPT_TRY(deal_tensor(t, k, whole, i, err));
+    DPT_TRY(dpt_group_broadcast(&t->mesh.replicas.world, 0,
+                                k < 0 ? t->arenas.params : t->arenas.slot[k],
+                                (size_t)(k < 0 ? own->arena : own->floats) * sizeof *whole, err));
 out:
     return status;
 }

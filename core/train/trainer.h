@@ -135,6 +135,7 @@ struct dpt_arenas {
     /* [2][ranks] in shards: where in the whole arena what each rank owns begins, and ends; not in
      * the ranks' order (dpt_deterministic_slice). */
     int64_t *owned;
+    int64_t *pieces;  /* [2][stages x parts]: likewise, of a tensor of the model */
     uint64_t *hashes; /* [ranks], for the replica check */
     /* In shards: of the weights before the update of this step, if replicas are compared behind it:
      * all ranks get the owners' weights then. */
@@ -156,15 +157,21 @@ struct dpt_gradient_reduction {
 
 /* This rank's place among those that divide the model, and its part of it. Owner: mesh.c. */
 struct dpt_mesh {
-    int stages, stage; /* of the pipeline; stages 0: there is none, and what follows is empty */
-    int32_t *first;    /* [stages + 1]: the first node of each stage, and the end */
+    /* Of the pipeline, which has one stage where only layers are divided; stages 0: the model is on
+     * all ranks, and what follows is empty. */
+    int stages, stage;
+    int tensor, part;         /* how many ranks divide a stage's layers; 1: they are not */
+    int32_t *first;           /* [stages + 1]: the first node of each stage, and the end */
     int64_t *learned, *state; /* [stages + 1]: where its floats begin in the whole arena; the end */
     struct dpt_graph graph;   /* whose arena has the tensors of this stage alone */
-    struct dpt_comm replicas; /* the ranks of this stage */
-    struct dpt_comm line;     /* those of all stages that have the same micro-batches */
+    struct dpt_comm replicas; /* the ranks that have the same part of the model */
+    struct dpt_comm line;     /* those that have the same micro-batches, of all stages and parts */
+    struct dpt_comm parts;    /* those that divide the layers of this stage */
     struct dpt_comm edges[2]; /* with the stages beside it: see dpt_mesh_edge */
-    int splits;               /* that are open */
-    struct dpt_pipeline *pipeline; /* what goes through the stages (pipeline.h) */
+    struct dpt_comm *open[DPT_AXES_MOST]; /* those of these that are */
+    int splits;
+    struct dpt_pipeline *pipeline;       /* what goes through the stages (pipeline.h) */
+    struct dpt_tensor_parallel *divided; /* (tensor_parallel.h); NULL: no layer is */
 };
 
 /* What this rank tells the others with the next step. Owner: the loop (run.c). */
@@ -225,6 +232,12 @@ static inline const struct dpt_graph *dpt_trainer_graph(const struct dpt_trainer
 static inline const struct dpt_comm *dpt_trainer_replicas(const struct dpt_trainer *t)
 {
     return t->mesh.stages > 0 ? &t->mesh.replicas : t->comm;
+}
+
+/* How many ranks have the model once: all stages and parts of it. */
+static inline int dpt_trainer_model_ranks(const struct dpt_trainer *t)
+{
+    return t->mesh.stages > 0 ? t->mesh.stages * t->mesh.tensor : 1;
 }
 
 /* Whether each rank keeps and updates a part of its own (parallel.shard). */

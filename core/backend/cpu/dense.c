@@ -10,6 +10,12 @@ struct dense {
     int transposed; /* buffer: x, transposed; forward's alone */
 };
 
+/* Whether several ranks compute its outputs, and what it passes back. */
+static bool is_divided(const struct dpt_cpu_node *node)
+{
+    return node->graph->divided;
+}
+
 static enum dpt_status plan_dense(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                                   struct dpt_error *err)
 {
@@ -21,6 +27,11 @@ static enum dpt_status plan_dense(struct dpt_cpu_program *program, struct dpt_cp
                                     .outputs = node->out.c,
                                     .sub_batch = dpt_cpu_sub_batch(program),
                                     .isa = dpt_dnnl_isa()};
+    if (is_divided(node)) {
+        dense->gemm.first_output = node->graph->own_outputs.first;
+        dense->gemm.first_input = node->graph->own_inputs.first;
+        dense->gemm.row = node->graph->own_inputs.last - node->graph->own_inputs.first;
+    }
     dense->small = dense->gemm.inputs * dense->gemm.outputs <= DPT_SMALL;
     DPT_TRY(dpt_cpu_read(program, node, DPT_LAYOUT_NCHW, err));
     dpt_cpu_write(program, node, DPT_LAYOUT_NCHW);
@@ -50,6 +61,28 @@ static void output_part(const struct dpt_cpu_run *run, const struct dpt_gemm *p,
     dpt_cpu_part(run, p->outputs, p->outputs <= 64 ? DPT_TILE_ROWS : DPT_TILE_LANES, first, last);
 }
 
+/* This thread's part of what this rank has of a divided layer. */
+static void range_part(const struct dpt_cpu_run *run, const struct dpt_range *range, int64_t *first,
+                       int64_t *last)
+{
+    dpt_cpu_part(run, range->last - range->first, DPT_TILE_LANES, first, last);
+    *first += range->first;
+    *last += range->first;
+}
+
+/* Has all ranks get what each has computed. */
+static void gather(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node, bool gradient,
+                   float *values)
+{
+    const struct dpt_divided *divided = run->pass->divided;
+
+    dpt_cpu_barrier_within(run, node, gradient ? DPT_PASS_BACKWARD : DPT_PASS_FORWARD);
+    if (run->thread == 0)
+        divided->gather(divided->arg, node->number, gradient, values, run->rows);
+    if (gradient) /* it is read at once, and else behind the node's barrier */
+        dpt_cpu_barrier_within(run, node, DPT_PASS_BACKWARD);
+}
+
 static enum dpt_status dense_forward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
                                      struct dpt_error *err)
 {
@@ -70,9 +103,14 @@ static enum dpt_status dense_forward(const struct dpt_cpu_run *run, const struct
     dpt_cpu_part(run, p->inputs, DPT_TILE_LANES, &first, &last);
     dpt_gemm_transpose(p, x, first, last, dpt_cpu_buffer(run, dense->transposed));
     dpt_cpu_barrier_within(run, node, DPT_PASS_FORWARD);
-    output_part(run, p, &first, &last);
+    if (is_divided(node))
+        range_part(run, &node->graph->own_outputs, &first, &last);
+    else
+        output_part(run, p, &first, &last);
     dpt_gemm_forward(p, dpt_cpu_buffer(run, dense->transposed), w, bias, first, last, run->scratch,
                      y);
+    if (is_divided(node))
+        gather(run, node, false, y);
     return DPT_OK;
 }
 
@@ -95,13 +133,22 @@ static enum dpt_status dense_backward(const struct dpt_cpu_run *run,
         return DPT_OK;
     }
     output_part(run, p, &first, &last);
-    if (dpt_graph_updates(run->program->spec.graph, node->graph->weight))
-        dpt_gemm_weights(p, dy, x, run->add, first, last, run->scratch, dw);
     if (db != NULL)
         dpt_gemm_bias(p, dy, run->add, first, last, db);
+    if (is_divided(node))
+        range_part(run, &node->graph->own_outputs, &first, &last);
+    if (dpt_graph_updates(run->program->spec.graph, node->graph->weight))
+        dpt_gemm_weights(p, dy, x, run->add, first, last, run->scratch, dw);
     if (dx == NULL)
         return DPT_OK;
     dpt_cpu_mark(run, node, DPT_PASS_WEIGHTS);
+    if (is_divided(node)) {
+        range_part(run, &node->graph->own_inputs, &first, &last);
+        dpt_gemm_data(p, dy, run->pass->divided->columns(run->pass->divided->arg, node->number),
+                      first, last, run->scratch, dx);
+        gather(run, node, true, dx);
+        return DPT_OK;
+    }
     dpt_cpu_part(run, p->inputs, DPT_TILE_LANES, &first, &last);
     dpt_gemm_data(p, dy, w, first, last, run->scratch, dx);
     return DPT_OK;

@@ -194,7 +194,7 @@ static void forward_piece(const struct dpt_gemm *p, const float *xt, const float
 
     for (int64_t o = 0; o < n; o += ROWS) {
         const int64_t m = least(n - o, ROWS);
-        const float *rows = w + (first + o) * p->inputs + at;
+        const float *rows = w + (first + o - p->first_output) * p->inputs + at;
         const bool packed = m < ROWS || p->inputs % CROWDED == 0;
 
         if (packed)
@@ -202,12 +202,13 @@ static void forward_piece(const struct dpt_gemm *p, const float *xt, const float
         for (int64_t row = 0; row < p->rows; row += block) {
             const int64_t width = up(least(p->rows - row, block), LANES);
             const int64_t asked = row / block * share, next = first + o + ROWS + asked;
-            const int64_t lines = least(least(ROWS - asked, share), p->outputs - next);
+            const int64_t lines = least(least(ROWS - asked, share), first + n - next);
             const bool more = o + ROWS < n && lines > 0;
-            const struct dpt_tile_prefetch prefetch = {.at = w + (more ? next : 0) * p->inputs + at,
-                                                       .block = LANES,
-                                                       .step = p->inputs,
-                                                       .lines = (int)lines};
+            const struct dpt_tile_prefetch prefetch = {
+                .at = w + (more ? next - p->first_output : 0) * p->inputs + at,
+                .block = LANES,
+                .step = p->inputs,
+                .lines = (int)lines};
 
             dpt_tile *tile = dpt_tile_for(p->isa, (int)(width / LANES),
                                           packed ? DPT_TILE_LINES : DPT_TILE_STRIDED);
@@ -301,7 +302,7 @@ void dpt_gemm_weights(const struct dpt_gemm *p, const float *dy, const float *x,
         for (int64_t o = first; o < last; o += ROWS) {
             const float *from = a + (o - first) * rows;
             const int64_t m = least(last - o, ROWS);
-            float *to = dw + o * p->inputs + i;
+            float *to = dw + (o - p->first_output) * p->inputs + i;
 
             if (several)
                 run_sub_batches(p, tile, from, b, way, m, n, width, to);
@@ -352,6 +353,7 @@ void dpt_gemm_bias(const struct dpt_gemm *p, const float *dy, bool add, int64_t 
 void dpt_gemm_data(const struct dpt_gemm *p, const float *dy, const float *w, int64_t first,
                    int64_t last, float *scratch, float *dx)
 {
+    const int64_t line = p->row > 0 ? p->row : p->inputs;
     float *b = scratch, *a = scratch + (int64_t)DEPTH * MOST;
 
     for (int64_t at = 0; at < p->outputs; at += DEPTH) {
@@ -365,13 +367,13 @@ void dpt_gemm_data(const struct dpt_gemm *p, const float *dy, const float *w, in
             const int64_t n = least(last - i, MOST), width = up(n, LANES);
             dpt_tile *tile = dpt_tile_for(p->isa, (int)(width / LANES), DPT_TILE_LINES);
 
-            pack_block(w + at * p->inputs + i, p->inputs, k, n, width, b);
+            pack_block(w + at * line + i - p->first_input, line, k, n, width, b);
             for (int64_t row = 0; row < p->rows; row += ROWS) {
                 const int64_t next = row / ROWS * (k / LANES); /* row of the next block */
                 const bool more = i + 2 * MOST <= last && next + k / LANES <= k;
                 const struct dpt_tile_prefetch prefetch = {
-                    .at = w + (more ? (at + next) * p->inputs + i + MOST : 0),
-                    .block = p->inputs,
+                    .at = w + (more ? (at + next) * line + i - p->first_input + MOST : 0),
+                    .block = line,
                     .step = LANES,
                     .lines = MOST / LANES};
 

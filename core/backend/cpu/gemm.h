@@ -30,6 +30,9 @@ struct dpt_gemm {
      * sums are added along the tree of core/comm/tree.h over 0, 1, …; 0: all rows are one sum. At
      * most DPT_SUB_BATCHES. */
     int64_t sub_batch;
+    /* Of a layer of which not all weights are there: w of forward and dw begin with this output; w
+     * of data, in rows of so many inputs (0: all), with this input. */
+    int64_t first_output, first_input, row;
 };
 
 enum { DPT_SUB_BATCH_LEVELS = 9, DPT_SUB_BATCHES = 1 << (DPT_SUB_BATCH_LEVELS - 1) };

@@ -265,7 +265,7 @@ static struct dpt_cpu_run begin_pass(struct dpt_cpu_program *program, int worker
     run.add = pass->add;
     run.training = !pass->infers;
     run.pass = pass;
-    if (run.training)
+    if (run.training || pass->divided != NULL)
         join_team(&run, worker);
     run.worker += pass->slot;
     return run;

@@ -2,9 +2,26 @@
 
 #include <string.h>
 
+/* The outputs that this rank computes, and the inputs whose gradient it does: all, unless ranks
+ * divide the layer. */
+static struct dpt_range outputs_of(const struct dpt_ref_call *call)
+{
+    return call->node->divided ? call->node->own_outputs
+                               : (struct dpt_range){0, (int64_t)call->out};
+}
+
+static void gather(const struct dpt_ref_call *call, bool gradient, float *values)
+{
+    const struct dpt_divided *divided = call->pass->divided;
+
+    divided->gather(divided->arg, call->index, gradient, values, (int64_t)call->count);
+}
+
 /* y = x W' + b over the rows of the micro-batch; W is [out][in]. */
 static void forward(const struct dpt_ref_call *call)
 {
+    const struct dpt_range own = outputs_of(call);
+
     for (size_t i = 0; i < call->count; i++) {
         float *y = call->y + i * call->out;
 
@@ -13,16 +30,36 @@ static void forward(const struct dpt_ref_call *call)
         else
             memset(y, 0, call->out * sizeof *y);
     }
-    dpt_ref_matmul_add(call->count, call->out, call->in,
+    dpt_ref_matmul_add(call->count, (size_t)(own.last - own.first), call->in,
                        (struct dpt_ref_matrix){call->x, call->in, 1},
-                       (struct dpt_ref_matrix){call->weight, 1, call->in}, call->y, call->out);
+                       (struct dpt_ref_matrix){call->weight, 1, call->in}, call->y + own.first,
+                       call->out);
+    if (call->node->divided)
+        gather(call, false, call->y);
+}
+
+/* dx += dy W of this rank's inputs, whose weights' columns are there, and of all from the
+ * others. */
+static void divided_dx(const struct dpt_ref_call *call)
+{
+    const struct dpt_divided *divided = call->pass->divided;
+    const struct dpt_range *own = &call->node->own_inputs;
+    const size_t columns = (size_t)(own->last - own->first);
+
+    dpt_ref_matmul_add(
+        call->count, columns, call->out, (struct dpt_ref_matrix){call->dy, call->out, 1},
+        (struct dpt_ref_matrix){divided->columns(divided->arg, call->index), columns, 1},
+        call->dx + own->first, call->in);
+    gather(call, true, call->dx);
 }
 
 /* dW += dy' x, db += sum of dy, dx += dy W */
 static void backward(const struct dpt_ref_call *call)
 {
-    dpt_ref_matmul_add(call->out, call->in, call->count,
-                       (struct dpt_ref_matrix){call->dy, 1, call->out},
+    const struct dpt_range own = outputs_of(call);
+
+    dpt_ref_matmul_add((size_t)(own.last - own.first), call->in, call->count,
+                       (struct dpt_ref_matrix){call->dy + own.first, 1, call->out},
                        (struct dpt_ref_matrix){call->x, call->in, 1}, call->dweight, call->in);
     for (size_t o = 0; call->dbias != NULL && o < call->out; o++) {
         double sum = 0;
@@ -33,9 +70,12 @@ static void backward(const struct dpt_ref_call *call)
     }
     if (call->dx == NULL)
         return;
-    dpt_ref_matmul_add(call->count, call->in, call->out,
-                       (struct dpt_ref_matrix){call->dy, call->out, 1},
-                       (struct dpt_ref_matrix){call->weight, call->in, 1}, call->dx, call->in);
+    if (call->node->divided)
+        divided_dx(call);
+    else
+        dpt_ref_matmul_add(call->count, call->in, call->out,
+                           (struct dpt_ref_matrix){call->dy, call->out, 1},
+                           (struct dpt_ref_matrix){call->weight, call->in, 1}, call->dx, call->in);
 }
 
 const struct dpt_ref_op dpt_ref_dense = {.forward = forward, .backward = backward};

@@ -271,7 +271,8 @@ static void parts_have_their_own_tensors(void **state)
             int64_t learned, running, parameters = 0;
             struct dpt_chunks chunks;
 
-            assert_int_equal(dpt_graph_part(&whole, first, last, &part, &learned, &running, &err),
+            assert_int_equal(dpt_graph_part(&whole, &(struct dpt_part){first, last, 0, 1}, &part,
+                                            &learned, &running, &err),
                              DPT_OK);
             assert_int_equal(part.n_nodes, NODES);
             for (int32_t i = 0; i < NODES; i++) {
@@ -300,6 +301,76 @@ static void parts_have_their_own_tensors(void **state)
     dpt_graph_release(&whole);
 }
 
+/* Ranks that divide dense layers have each row once, in order, at places where a chunk of the norm
+ * begins; the chunks of all of them are those of the whole; what is narrow they have all. */
+static void dense_layers_are_divided(void **state)
+{
+    static const int64_t widths[][2] = {{8192, 784}, {530, 1000}, {1000, 70}, {64, 1024},
+                                        {63, 8192},  {64, 1023},  {16, 16},   {512, 2048}};
+    const int32_t n = sizeof widths / sizeof *widths;
+    struct dpt_graph whole = {0};
+    struct dpt_error err = {0};
+
+    (void)state;
+    for (int32_t i = 0; i < n; i++) {
+        struct dpt_graph_node node = {.op = DPT_OP_DENSE, .mean = -1, .variance = -1};
+        struct dpt_tensor weight = {.n_dims = 2, .dims = {widths[i][0], widths[i][1]}};
+        struct dpt_tensor bias = {.n_dims = 1, .dims = {widths[i][0]}};
+        int32_t index;
+
+        assert_int_equal(dpt_graph_add_tensor(&whole, &weight, &node.weight, &err), DPT_OK);
+        assert_int_equal(dpt_graph_add_tensor(&whole, &bias, &node.bias, &err), DPT_OK);
+        assert_int_equal(dpt_graph_add(&whole, &node, &index, &err), DPT_OK);
+    }
+    for (int ranks = 1; ranks <= 9; ranks += 1 + ranks / 3) {
+        int64_t passed[2 * (sizeof widths / sizeof *widths)] = {0};
+        size_t chunks[2 * (sizeof widths / sizeof *widths)] = {0};
+
+        for (int rank = 0; rank < ranks; rank++) {
+            struct dpt_graph part;
+            int64_t learned, running;
+
+            assert_int_equal(dpt_graph_part(&whole, &(struct dpt_part){0, n, rank, ranks}, &part,
+                                            &learned, &running, &err),
+                             DPT_OK);
+            for (int32_t k = 0; k < whole.n_tensors; k++) {
+                const struct dpt_tensor *t = &part.tensors[k], *in = &whole.tensors[k];
+                const bool divided =
+                    ranks > 1 && in->n_dims == 2 && in->dims[0] >= 64 && in->count >= 64 * 1024;
+
+                assert_int_equal(dpt_graph_divided(&whole, k) != NULL && ranks > 1, divided);
+                assert_int_equal(t->whole, in->count);
+                assert_int_equal(dpt_tensor_whole_chunks(t), dpt_tensor_chunks(in));
+                if (!divided) {
+                    assert_int_equal(t->count, in->count);
+                    continue;
+                }
+                assert_int_equal(t->first, passed[k]);
+                assert_int_equal(dpt_tensor_chunks_before(t), chunks[k]);
+                for (size_t c = 0; c < dpt_tensor_chunks(t); c++)
+                    assert_int_equal(dpt_tensor_chunk(t, c) - (size_t)t->offset + (size_t)t->first,
+                                     dpt_tensor_chunk(in, chunks[k] + c) - (size_t)in->offset);
+                passed[k] += t->count;
+                chunks[k] += dpt_tensor_chunks(t);
+            }
+            for (int32_t i = 0; i < n; i++) {
+                const struct dpt_graph_node *node = &part.nodes[i];
+
+                if (node->divided)
+                    assert_int_equal(part.tensors[node->weight].count,
+                                     (node->own_outputs.last - node->own_outputs.first) *
+                                         widths[i][1]);
+            }
+            dpt_graph_release(&part);
+        }
+        for (int32_t k = 0; k < whole.n_tensors; k++)
+            if (passed[k] > 0)
+                assert_true(passed[k] == whole.tensors[k].count &&
+                            chunks[k] == dpt_tensor_chunks(&whole.tensors[k]));
+    }
+    dpt_graph_release(&whole);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -307,6 +378,7 @@ int main(void)
         cmocka_unit_test(state_lies_behind),
         cmocka_unit_test(chunks_are_runs_of_rows),
         cmocka_unit_test(parts_have_their_own_tensors),
+        cmocka_unit_test(dense_layers_are_divided),
         cmocka_unit_test(state_is_updated),
         cmocka_unit_test(nodes_are_copied_in_order),
         cmocka_unit_test(too_many_parameters_are_refused),

@@ -14,6 +14,7 @@
 #include "core/train/mesh.h"
 #include "core/train/parts.h"
 #include "core/train/pipeline.h"
+#include "core/train/tensor_parallel.h"
 
 enum {
     ALONE = 16 * 1024, /* below this many floats one thread is faster than waking the others */
@@ -33,6 +34,7 @@ struct dpt_engine_state {
     struct dpt_lockstep *lockstep; /* NULL: micro-batches do not wait for each other */
     double *norms; /* partial sums of squares, one for each chunk (core/base/sum_of_squares.h), and
                       those that the optimizer wants */
+    double *all;   /* likewise, of the chunks of all parts of the layers; NULL: none is divided */
 };
 
 struct step_work {
@@ -230,21 +232,28 @@ static void norm_range(struct step_work *w, int thread, int threads)
                                         : dpt_sum_of_squares_of_chunk(sum, n, k);
 }
 
-/* The sum of squares of the reduced gradient (a sum over samples), from `sum` on; not finite where
- * any element is not. Same bits on all ranks. */
-static double gradient_squares(struct step_work *w, double sum)
+/* Adds the sum of squares of the reduced gradient (a sum over samples) to *sum; not finite where
+ * any element is not. Same bits on all ranks. Collective where layers are divided. */
+static enum dpt_status gradient_squares(struct step_work *w, double *sum, struct dpt_error *err)
 {
+    enum dpt_status status = DPT_OK;
     struct dpt_trainer *t = w->t;
-    const size_t chunks = norm_chunks(t);
+    size_t chunks = norm_chunks(t);
     const double *sums_of_squares = t->reduction.type->sums_of_squares(t);
 
     if (sums_of_squares == NULL) {
         run_parts(w, norm_range);
         sums_of_squares = t->engine_state->norms;
     }
+    if (t->mesh.divided != NULL) {
+        DPT_TRY(dpt_tensor_parallel_chunks(t, sums_of_squares, 1, t->engine_state->all, err));
+        sums_of_squares = t->engine_state->all;
+        chunks = dpt_graph_whole_chunks(dpt_trainer_graph(t));
+    }
     for (size_t i = 0; i < chunks; i++)
-        sum += sums_of_squares[i];
-    return sum;
+        *sum += sums_of_squares[i];
+out:
+    return status;
 }
 
 /* What this rank updates. */
@@ -276,6 +285,12 @@ static void measure_range(struct step_work *w, int thread, int threads)
                           t->engine_state->norms);
 }
 
+/* Of all chunks. */
+static const double *measured(const struct dpt_trainer *t)
+{
+    return t->mesh.divided != NULL ? t->engine_state->all : t->engine_state->norms;
+}
+
 /* Does one of `threads` parts of the update of w's floats; in shards piece by piece, each of which
  * is still in the cache when it is copied to the other ranks. */
 static void update_range(struct step_work *w, int thread, int threads)
@@ -290,8 +305,7 @@ static void update_range(struct step_work *w, int thread, int threads)
     for (size_t at = begin, n; at < end; at += n) {
         n = shared != NULL && end - at > PIECE ? PIECE : end - at;
         dpt_optimizer_apply(&t->job->optimizer, dpt_trainer_graph(t), &w->update, at, at + n,
-                            t->arenas.params, gradient_of(t), t->arenas.slot,
-                            t->engine_state->norms);
+                            t->arenas.params, gradient_of(t), t->arenas.slot, measured(t));
         if (shared != NULL)
             dpt_copy_nontemporal(shared + at, t->arenas.params + at, n);
     }
@@ -356,8 +370,10 @@ static void refresh_part(void *arg, int thread)
  * what they share. */
 static enum dpt_status refresh_all(struct dpt_trainer *t, struct dpt_error *err)
 {
-    const enum dpt_status status = dpt_trainer_run(t, refresh_part, t, err);
+    enum dpt_status status = dpt_trainer_run(t, refresh_part, t, err);
 
+    if (t->mesh.divided != NULL && status == DPT_OK)
+        status = dpt_tensor_parallel_refresh(t->mesh.divided, err);
     return t->model.shared || t->arenas.shared.bytes != NULL
                ? dpt_group_agree(&dpt_trainer_replicas(t)->node, status, err)
                : status;
@@ -410,6 +426,9 @@ static enum dpt_status update(struct step_work *w, double norm, struct dpt_step_
     if (measures && dpt_trainer_sharded(t))
         DPT_TRY(t->reduction.type->gather_chunks(t, t->engine_state->norms, DPT_OPTIMIZER_SQUARES,
                                                  err));
+    if (measures && t->mesh.divided != NULL)
+        DPT_TRY(dpt_tensor_parallel_chunks(t, t->engine_state->norms, DPT_OPTIMIZER_SQUARES,
+                                           t->engine_state->all, err));
     DPT_TRY(update_all(w, err));
     dpt_graph_update_state(dpt_trainer_graph(t), result->samples, t->reduction.sum,
                            t->arenas.params);
@@ -465,7 +484,7 @@ static enum dpt_status learn_sums(struct step_work *w, double *norm, float tail[
     _Static_assert(sizeof words.words >= DPT_TAIL_FLAGS * sizeof *tail, "the tail has more words");
     if (t->mesh.stages > 0)
         DPT_TRY(dpt_pipeline_before(t, &words.squares, err));
-    words.squares = gradient_squares(w, words.squares);
+    DPT_TRY(gradient_squares(w, &words.squares, err));
     if (t->mesh.stages > 0 && !state_is_finite(t)) /* so that all ranks know */
         words.squares = NAN;
     memcpy(words.words, own, DPT_TAIL_FLAGS * sizeof *tail);
@@ -544,6 +563,7 @@ static enum dpt_status open_host(struct dpt_trainer *t, struct dpt_error *err)
     enum dpt_status status = DPT_OK;
     const size_t squares =
         DPT_OPTIMIZER_SQUARES * dpt_optimizer_chunks(&t->job->optimizer, dpt_trainer_graph(t));
+    const size_t whole = dpt_graph_whole_chunks(dpt_trainer_graph(t));
     size_t chunks;
 
     if (!t->data.train.present)
@@ -556,11 +576,17 @@ static enum dpt_status open_host(struct dpt_trainer *t, struct dpt_error *err)
     if (status == DPT_OK)
         status = DPT_ALLOCATE(t->engine_state->norms, squares > chunks ? squares : chunks,
                               "the norms of gradients", err);
+    if (status == DPT_OK && t->mesh.tensor > 1)
+        status =
+            DPT_ALLOCATE(t->engine_state->all, squares > 0 ? DPT_OPTIMIZER_SQUARES * whole : whole,
+                         "the norms of gradients", err);
     if (status == DPT_OK && t->team.lockstep)
         status = dpt_lockstep_open(&t->engine_state->lockstep, t, err);
     if (status == DPT_OK && t->mesh.stages > 0)
         status = dpt_pipeline_open(&t->mesh.pipeline, t, err);
     DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
+    if (t->mesh.tensor > 1)
+        DPT_TRY(dpt_tensor_parallel_open(&t->mesh.divided, t, err));
     DPT_TRY(t->reduction.type->open(t, err));
     if (dpt_trainer_sharded(t))
         touch_slots(t);
@@ -577,10 +603,13 @@ static void close_host(struct dpt_trainer *t)
     if (t->engine_state != NULL) {
         dpt_lockstep_close(t->engine_state->lockstep);
         dpt_free(t->engine_state->norms);
+        dpt_free(t->engine_state->all);
     }
     dpt_free(t->engine_state);
     dpt_pipeline_close(t->mesh.pipeline);
     t->mesh.pipeline = NULL;
+    dpt_tensor_parallel_close(t->mesh.divided);
+    t->mesh.divided = NULL;
     dpt_free(t->reduction.chunks.begin);
 }
 

@@ -73,8 +73,8 @@ static void reads_alike(const struct dpt_variant_value *optimizer, const struct 
 static void steps_are_pytorchs(void **state)
 {
     struct dpt_tensor tensors[] = {
-        {.count = GOLDEN_WEIGHTS, .offset = 0, .decay = true},
-        {.count = GOLDEN_BIASES, .offset = BIAS_AT, .decay = false},
+        {.count = GOLDEN_WEIGHTS, .whole = GOLDEN_WEIGHTS, .offset = 0, .decay = true},
+        {.count = GOLDEN_BIASES, .whole = GOLDEN_BIASES, .offset = BIAS_AT, .decay = false},
     };
     const struct dpt_graph graph = {.tensors = tensors, .n_tensors = 2, .floats = GOLDEN_FLOATS};
 
@@ -149,8 +149,10 @@ static size_t random_graph(struct dpt_graph *graph, struct dpt_tensor *tensors, 
         const uint64_t word = dpt_random64(seed, DPT_RANDOM_SYNTHETIC, 1, (uint64_t)k);
         const size_t count = 1 + (size_t)(word % most);
 
-        tensors[k] = (struct dpt_tensor){
-            .count = (int64_t)count, .offset = (int64_t)at, .decay = (word >> 32) % 2 == 0};
+        tensors[k] = (struct dpt_tensor){.count = (int64_t)count,
+                                         .whole = (int64_t)count,
+                                         .offset = (int64_t)at,
+                                         .decay = (word >> 32) % 2 == 0};
         at += dpt_round_up(count, sizeof(float));
     }
     graph->floats = (int64_t)at;
@@ -205,8 +207,8 @@ static void pieces_give_the_bits_of_the_whole(void **state)
  * there. */
 static void floats_outside_are_left_alone(void **state)
 {
-    struct dpt_tensor tensors[] = {{.count = 5, .offset = 0, .decay = true},
-                                   {.count = 20, .offset = 16, .decay = true}};
+    struct dpt_tensor tensors[] = {{.count = 5, .whole = 5, .offset = 0, .decay = true},
+                                   {.count = 20, .whole = 20, .offset = 16, .decay = true}};
     const struct dpt_graph graph = {.tensors = tensors, .n_tensors = 2, .floats = 48};
     const struct dpt_update update = {.lr = 0.1, .step = 1, .scale = 1};
 
@@ -236,8 +238,8 @@ static void floats_outside_are_left_alone(void **state)
 /* With a zero gradient only the decay moves a weight, and it moves no bias. */
 static void decay_spares_biases(void **state)
 {
-    struct dpt_tensor tensors[] = {{.count = 3, .offset = 0, .decay = true},
-                                   {.count = 3, .offset = 16, .decay = false}};
+    struct dpt_tensor tensors[] = {{.count = 3, .whole = 3, .offset = 0, .decay = true},
+                                   {.count = 3, .whole = 3, .offset = 16, .decay = false}};
     const struct dpt_graph graph = {.tensors = tensors, .n_tensors = 2, .floats = 32};
     const struct dpt_update update = {.lr = 0.1, .step = 1, .scale = 1};
 

@@ -58,8 +58,7 @@ static void open_layer(struct layer *l, uint64_t seed, enum dpt_isa isa)
     const int64_t most = tiny ? 8 : 90;
     struct dpt_gemm *p = &l->p;
 
-    p->isa = isa;
-    p->sub_batch = 0;
+    *p = (struct dpt_gemm){.isa = isa};
     p->rows = draw(seed, 0, 1, seed % 3 == 0 ? 130 : 20);
     p->inputs = deep ? draw(seed, 1, 500, 1100) : draw(seed, 1, 1, most);
     p->outputs = wide ? draw(seed, 2, 250, 1100) : draw(seed, 2, 1, most);
@@ -118,6 +117,39 @@ static void run_layer(struct layer *l, bool add, int parts)
         part_of(p->inputs, part, parts, &first, &last);
         dpt_gemm_data(p, l->dy, l->w, first, last, l->scratch, l->dx);
     }
+}
+
+/* One of `parts` ranks that divide a layer: weights of its outputs and of its inputs alone, in
+ * arrays that have no more than these. */
+static void run_divided(struct layer *l, bool add, int part, int parts)
+{
+    struct dpt_gemm p = l->p;
+    const int64_t in = p.inputs;
+    int64_t first, last, rows;
+    float *w, *dw;
+
+    part_of(p.outputs, part, parts, &first, &last);
+    rows = last - first;
+    p.first_output = first;
+    w = array(rows * in);
+    dw = array(rows * in);
+    memcpy(w, l->w + first * in, (size_t)(rows * in) * sizeof *w);
+    memcpy(dw, l->dw + first * in, (size_t)(rows * in) * sizeof *w);
+    dpt_gemm_transpose(&p, l->x, 0, in, l->transposed);
+    dpt_gemm_forward(&p, l->transposed, w, l->b, first, last, l->scratch, l->y);
+    dpt_gemm_weights(&p, l->dy, l->x, add, first, last, l->scratch, dw);
+    dpt_gemm_bias(&p, l->dy, add, first, last, l->db);
+    memcpy(l->dw + first * in, dw, (size_t)(rows * in) * sizeof *w);
+    dpt_free(w);
+    dpt_free(dw);
+    part_of(in, part, parts, &first, &last);
+    p.first_input = first;
+    p.row = last - first;
+    w = array(p.outputs * p.row);
+    for (int64_t o = 0; o < p.outputs && p.row > 0; o++)
+        memcpy(w + o * p.row, l->w + o * in + first, (size_t)p.row * sizeof *w);
+    dpt_gemm_data(&p, l->dy, w, first, last, l->scratch, l->dx);
+    dpt_free(w);
 }
 
 /* sum_k a[k * step_a] b[k * step_b] in double, and the sum of the absolute values: what rounding is
@@ -221,6 +253,26 @@ static void ranges_have_the_bits_of_the_whole(void **state)
             run_layer(&whole, seed % 2 == 1, 1);
             run_layer(&parts, seed % 2 == 1, 2 + (int)(seed % 4));
             assert_same_bits(&whole, &parts, seed, "in parts");
+        }
+        close_layer(&whole);
+        close_layer(&parts);
+    }
+}
+
+static void divided_layers_have_the_bits_of_the_whole(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < CASES; seed++) {
+        const int ranks = 2 + (int)(seed % 7);
+        struct layer whole, parts;
+
+        open_layer(&whole, seed, dpt_isa_here());
+        open_layer(&parts, seed, dpt_isa_here());
+        if (!whole.small) {
+            run_layer(&whole, seed % 2 == 1, 1);
+            for (int r = 0; r < ranks; r++)
+                run_divided(&parts, seed % 2 == 1, r, ranks);
+            assert_same_bits(&whole, &parts, seed, "where ranks divide it");
         }
         close_layer(&whole);
         close_layer(&parts);
@@ -373,6 +425,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_are_those_of_plain_loops),
         cmocka_unit_test(ranges_have_the_bits_of_the_whole),
+        cmocka_unit_test(divided_layers_have_the_bits_of_the_whole),
         cmocka_unit_test(instruction_sets_agree),
         cmocka_unit_test(what_is_not_finite_passes_through),
         cmocka_unit_test(large_gradients),

@@ -1,0 +1,52 @@
+/*
+ * tensor_parallel: dense layers that several ranks divide (parallel.tensor).
+ *
+ * The ranks of t->mesh.parts take the same micro-batches. Each has some rows of a divided layer's
+ * weights, that is outputs (dpt_graph_node.own_outputs), with their gradient and slots, and
+ * computes these outputs over all inputs, which all ranks then give each other. So does backward
+ * for the gradient of the inputs, each rank for some of them over all outputs, with a copy of those
+ * columns of the weights that is renewed after each update. No sum is divided, so the bytes are
+ * those of one rank (unlike Shoeybi et al. 2019, Megatron-LM, where every second layer is divided
+ * by inputs, and sums are added up over the ranks). Narrow layers, convolutions and biases are on
+ * all.
+ *
+ * A rank sends, for each micro-batch of m samples, (ranks - 1) / ranks m (outputs + inputs) floats
+ * of each divided layer, its inputs only where their gradient is wanted, and for the columns of P
+ * weights P (ranks - 1) / ranks^2 a step.
+ */
+#ifndef DPT_TRAIN_TENSOR_PARALLEL_H
+#define DPT_TRAIN_TENSOR_PARALLEL_H
+
+#include "core/train/trainer.h"
+
+struct dpt_tensor_parallel;
+
+/* Collective over t->mesh.parts, for a trainer whose program is open. On failure *divided is to be
+ * closed. Errors: RANK. */
+enum dpt_status dpt_tensor_parallel_open(struct dpt_tensor_parallel **divided,
+                                         struct dpt_trainer *t, struct dpt_error *err);
+/* Collective. */
+void dpt_tensor_parallel_close(struct dpt_tensor_parallel *divided);
+
+/* What the passes of a micro-batch take. */
+const struct dpt_divided *dpt_tensor_parallel_passes(const struct dpt_tensor_parallel *divided);
+/* The first failure of an exchange since the last call. Errors: RANK. */
+enum dpt_status dpt_tensor_parallel_status(struct dpt_tensor_parallel *divided,
+                                           struct dpt_error *err);
+/* Collective. Renews the columns, once the weights have changed. Errors: RANK. */
+enum dpt_status dpt_tensor_parallel_refresh(struct dpt_tensor_parallel *divided,
+                                            struct dpt_error *err);
+
+/*
+ * Collective. Sums over chunks of this rank's tensors, `each` for each chunk, to those of all
+ * ranks' chunks in their order. own, all: [chunks][each]. Errors: RANK.
+ */
+enum dpt_status dpt_tensor_parallel_chunks(const struct dpt_trainer *t, const double *own, int each,
+                                           double *all, struct dpt_error *err);
+
+/* Bytes of a rank, also of a trainer that is only planned, and those that a node's ranks share; and
+ * what a rank sends in a step. */
+void dpt_tensor_parallel_bytes(const struct dpt_trainer *t, double *own, double *shared,
+                               double *sent);
+
+#endif
