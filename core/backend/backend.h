@@ -111,9 +111,9 @@ struct dpt_pass {
     int32_t first, last;
     bool infers; /* forward as in evaluation: nothing is kept for backward */
     const struct dpt_batch
-        *batch; /* the same in all passes of a micro-batch, as all that follows */
-    const float *params;
-    float *gradient; /* of the tensors of these nodes, and of the norm at which backward ends */
+        *batch;          /* the same in all passes of a micro-batch, as all that follows */
+    const float *params; /* nothing but the tensors of these nodes is read */
+    float *gradient;     /* of the tensors of these nodes, and of the norm at which backward ends */
     bool add;
     /* Of each channel of the norm at which the range begins, and at which it ends: two numbers, as
        norm_sums.h has them. NULL where there is no such norm. */
@@ -273,6 +273,13 @@ struct dpt_backend {
      * a share of the work. No other call may run at the same time. Errors: RANK. */
     enum dpt_status (*refresh)(void *program, int worker, const float *params,
                                struct dpt_error *err);
+    /* For passes over ranges of nodes whose weights are not always there. renew: as refresh, of the
+     * nodes [first, last) alone, with the same parameters on all ranks or not. forget: gives back
+     * the memory of what is derived of them, until it is renewed; not where it is shared. Optional,
+     * both or none: nothing is derived. */
+    enum dpt_status (*renew)(void *program, int worker, const float *params, int32_t first,
+                             int32_t last, struct dpt_error *err);
+    void (*forget)(void *program, int32_t first, int32_t last);
     /* Forward, loss and backward of one micro-batch. gradient: an arena, overwritten, or added to
      * where `add` is set; the floats between its tensors stay as they are. metric_sums: added to.
      * With `sub_batch`, metric_sums is an array [1 … micro / sub_batch], one for each sub-batch of

@@ -341,6 +341,22 @@ enum dpt_status dpt_graph_part(const struct dpt_graph *graph, const struct dpt_p
     return place_tensors(graph, which, part, learned, state, err);
 }
 
+size_t dpt_graph_from(const struct dpt_graph *graph, int32_t node, bool state)
+{
+    size_t begin = (size_t)(state ? graph->arena : graph->floats);
+
+    for (int32_t i = node; i < graph->n_nodes; i++) {
+        const struct dpt_graph_node *at = &graph->nodes[i];
+        const int32_t tensors[] = {at->weight, at->bias, at->mean, at->variance};
+
+        for (int k = 0; k < 4; k++)
+            if (tensors[k] >= 0 && graph->tensors[tensors[k]].state == state &&
+                (size_t)graph->tensors[tensors[k]].offset < begin)
+                begin = (size_t)graph->tensors[tensors[k]].offset;
+    }
+    return begin;
+}
+
 bool dpt_graph_wants_dx(const struct dpt_graph *graph, int32_t node)
 {
     const struct dpt_graph_node *at = &graph->nodes[node];

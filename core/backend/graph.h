@@ -206,6 +206,9 @@ enum dpt_status dpt_graph_add(struct dpt_graph *graph, const struct dpt_graph_no
                               int32_t *index, struct dpt_error *err);
 enum dpt_status dpt_graph_add_tensor(struct dpt_graph *graph, const struct dpt_tensor *tensor,
                                      int32_t *index, struct dpt_error *err);
+/* The float at which the tensors of a node and of those behind it begin, learned or state, which
+ * stand in the nodes' order; the end of these where there are none. */
+size_t dpt_graph_from(const struct dpt_graph *graph, int32_t node, bool state);
 /* Whether backward has to compute the gradient of a node's inputs. */
 bool dpt_graph_wants_dx(const struct dpt_graph *graph, int32_t node);
 /* Brings the nodes up to date with which tensors are frozen: `learns` and `by_running`. */

@@ -29,7 +29,8 @@ struct dpt_deterministic_part {
 struct dpt_deterministic_allreduce {
     const struct dpt_comm *comm;
     int rank, ranks;
-    size_t n, stride; /* floats of a sum; of a buffer */
+    size_t n, stride; /* floats of a sum; in whole cache lines */
+    size_t pitch;     /* of a buffer: that, but in rounds those of a unit and what is behind all */
     int buffers;
     bool window, sharded, keeps_sum;
     struct dpt_shared shared;
@@ -87,6 +88,9 @@ enum dpt_status dpt_messages_share(struct dpt_deterministic_allreduce *d, float 
 enum dpt_status dpt_messages_square(struct dpt_deterministic_allreduce *d, const float *sum,
                                     struct dpt_error *err);
 
+/* The floats of a buffer for micro-batches that are dealt. */
+size_t dpt_rounds_pitch(const struct dpt_deterministic_allreduce *d,
+                        const struct dpt_deterministic_spec *spec);
 /* Cuts the slices, and makes the memory for micro-batches that are dealt. Closes what open has
  * made, also part of it. */
 enum dpt_status dpt_rounds_open(struct dpt_deterministic_allreduce *d,

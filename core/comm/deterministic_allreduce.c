@@ -72,7 +72,9 @@ enum dpt_status dpt_deterministic_open(struct dpt_deterministic_allreduce **allr
     d->send.at = d->send.count + d->ranks;
     d->receive.count = d->send.at + d->ranks;
     d->receive.at = d->receive.count + d->ranks;
+    d->pitch = d->stride;
     if (spec->units > 0) {
+        d->pitch = dpt_rounds_pitch(d, spec);
         if (way != DPT_DETERMINISTIC_MESSAGES && comm->node.size == d->ranks &&
             dpt_rounds_open_window(d, spec->spin, err) != DPT_OK && way == DPT_DETERMINISTIC_WINDOW)
             DPT_TRY(err->status);
@@ -118,7 +120,7 @@ void dpt_deterministic_close(struct dpt_deterministic_allreduce *d)
 
 float *dpt_deterministic_buffer(const struct dpt_deterministic_allreduce *d, int i)
 {
-    return d->own + (size_t)i * d->stride;
+    return d->own + (size_t)i * d->pitch;
 }
 
 float *dpt_deterministic_result(const struct dpt_deterministic_allreduce *d)

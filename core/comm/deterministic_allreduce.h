@@ -73,8 +73,8 @@ struct dpt_deterministic_spec {
     /* Dealt shards: the ranks take micro-batches in turn, `buffers` of them each, so that a slice's
      * sum grows from left to right, and nobody holds more than the owner's part of it
      * (dpt_deterministic_round). The chunks' floats are added unit by unit: unit k has those from
-     * unit[k] to unit[k + 1]. leaves: the most of a sum; 2^level of them are given at once. 0
-     * units: they are not dealt. */
+     * unit[k] to unit[k + 1], and a buffer has room for one unit at a time. leaves: the most of a
+     * sum; 2^level of them are given at once. 0 units: they are not dealt. */
     const size_t *unit;
     int units, level;
     int32_t leaves;
@@ -140,11 +140,13 @@ enum dpt_status dpt_deterministic_round(struct dpt_deterministic_allreduce *allr
                                         int32_t round, int unit, struct dpt_error *err);
 enum dpt_status dpt_deterministic_end(struct dpt_deterministic_allreduce *allreduce,
                                       struct dpt_error *err);
+/* Where in a buffer the floats behind the chunks are; a unit's are at its beginning. */
+size_t dpt_deterministic_rest(const struct dpt_deterministic_allreduce *allreduce);
 
-/* About how many floats a rank has for it beside its buffers: the owner's part of blocks, and,
- * where not all ranks are on one node, what is received at a time. */
+/* About how many floats a rank has for it: the owner's part of blocks; its buffers; and, where not
+ * all ranks are on one node, what is received at a time. */
 void dpt_deterministic_dealt_floats(int ranks, const struct dpt_deterministic_spec *spec,
-                                    double *store, double *received);
+                                    double *store, double *buffers, double *received);
 
 /* What one rank owns: floats, and which chunks they are. */
 struct dpt_slice {
@@ -164,6 +166,10 @@ float *dpt_deterministic_weights(const struct dpt_deterministic_allreduce *allre
  * rank's own are there. pool: the threads that copy. Errors: RANK. */
 enum dpt_status dpt_deterministic_share(struct dpt_deterministic_allreduce *allreduce, float *x,
                                         struct dpt_pool *pool, struct dpt_error *err);
+/* Collective, of dealt shards. The same for the floats of one unit, by messages, whatever the ranks
+ * share. */
+enum dpt_status dpt_deterministic_gather_unit(struct dpt_deterministic_allreduce *allreduce,
+                                              int unit, float *x, struct dpt_error *err);
 /* Collective. The same for `each` numbers of every chunk. */
 enum dpt_status dpt_deterministic_gather_chunks(struct dpt_deterministic_allreduce *allreduce,
                                                 double *values, int each, struct dpt_error *err);

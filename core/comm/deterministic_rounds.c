@@ -10,6 +10,7 @@ enum { PIECE = 1 << 20 };
  * `stride` floats apart. */
 struct piece {
     size_t begin, end; /* of the unit */
+    size_t shift;      /* a rank's buffer has float i of the unit at i - shift */
     int part, parts;
     size_t at, n;
     float *store;
@@ -56,13 +57,26 @@ static int count_held(int ranks, const struct dpt_deterministic_spec *spec)
     return most;
 }
 
-void dpt_deterministic_dealt_floats(int ranks, const struct dpt_deterministic_spec *spec,
-                                    double *store, double *received)
+/* Floats of the largest unit, in whole cache lines: what each buffer has room for. */
+static size_t largest_unit(const struct dpt_deterministic_spec *spec)
 {
+    size_t most = 0;
+
+    for (int k = 0; k < spec->units; k++)
+        most = spec->unit[k + 1] - spec->unit[k] > most ? spec->unit[k + 1] - spec->unit[k] : most;
+    return dpt_round_up(most, sizeof(float));
+}
+
+void dpt_deterministic_dealt_floats(int ranks, const struct dpt_deterministic_spec *spec,
+                                    double *store, double *buffers, double *received)
+{
+    const size_t unit = largest_unit(spec), rest = spec->n - spec->unit[spec->units];
     const double slice = (double)spec->unit[spec->units] / ranks;
+    const double most = slice < (double)unit ? slice : (double)unit;
 
     *store = count_held(ranks, spec) * slice;
-    *received = (double)ranks * spec->buffers * (slice < PIECE ? slice : PIECE);
+    *buffers = (double)spec->buffers * (double)(unit + rest);
+    *received = (double)ranks * spec->buffers * (most < PIECE ? most : PIECE);
 }
 
 /* The floats of a unit that a rank owns. */
@@ -114,14 +128,25 @@ static void cut_pieces(struct dpt_deterministic_allreduce *d,
 
             *p = (struct piece){.begin = spec->unit[i],
                                 .end = spec->unit[i + 1],
+                                .shift = spec->unit[i],
                                 .part = k - rounds->first[i],
                                 .parts = rounds->first[i + 1] - rounds->first[i],
                                 .stride = own.end - own.begin};
             p->n = find_part(d, d->rank, p, &p->at);
             p->store = rounds->store + (p->n > 0 ? p->at - own.begin : 0);
         }
-    rounds->pieces[rounds->n - 1] =
-        (struct piece){.at = chunked, .n = rest, .stride = rest, .store = rounds->rest};
+    rounds->pieces[rounds->n - 1] = (struct piece){.shift = chunked - largest_unit(spec),
+                                                   .at = chunked,
+                                                   .n = rest,
+                                                   .stride = rest,
+                                                   .store = rounds->rest};
+}
+
+size_t dpt_rounds_pitch(const struct dpt_deterministic_allreduce *d,
+                        const struct dpt_deterministic_spec *spec)
+{
+    return largest_unit(spec) +
+           dpt_round_up(d->stride - dpt_deterministic_chunked(d), sizeof(float));
 }
 
 enum dpt_status dpt_rounds_open(struct dpt_deterministic_allreduce *d,
@@ -134,7 +159,7 @@ enum dpt_status dpt_rounds_open(struct dpt_deterministic_allreduce *d,
     struct dpt_rounds *rounds;
     size_t most = rest;
 
-    if ((double)d->stride * d->buffers > INT32_MAX) /* MPI's displacements and counts are int */
+    if ((double)d->pitch * d->buffers > INT32_MAX) /* MPI's displacements and counts are int */
         DPT_TRY(dpt_fail(err, DPT_BAD_JOB,
                          "parallel.shard: over 2^31 parameters, those of all threads together, are "
                          "not possible"));
@@ -160,7 +185,7 @@ enum dpt_status dpt_rounds_open(struct dpt_deterministic_allreduce *d,
     DPT_TRY(DPT_ALLOCATE(d->sums_of_squares, d->chunks.n, "the gradients", err));
     d->result = dpt_reserve(d->stride * sizeof(float));
     if (!d->window)
-        d->own = dpt_reserve((size_t)d->buffers * d->stride * sizeof(float));
+        d->own = dpt_reserve((size_t)d->buffers * d->pitch * sizeof(float));
     if (d->own == NULL || d->result == NULL)
         DPT_TRY(dpt_fail_memory(err, "the gradients", (double)d->stride * sizeof(float)));
 out:
@@ -172,13 +197,14 @@ enum dpt_status dpt_rounds_open_window(struct dpt_deterministic_allreduce *d, bo
 {
     enum dpt_status status = DPT_OK;
     const size_t barrier = dpt_node_barrier_bytes(d->ranks);
-    const size_t bytes = (size_t)d->buffers * d->stride * sizeof(float);
+    const size_t bytes = (size_t)d->buffers * d->pitch * sizeof(float);
 
     DPT_TRY(dpt_shared_open(&d->shared, &d->comm->node, barrier + (size_t)d->ranks * bytes, err));
     dpt_node_barrier_open(&d->barrier, &d->comm->node, d->shared.bytes, spin);
     d->base = (float *)(void *)(d->shared.bytes + barrier);
-    d->own = d->base + (size_t)d->rank * (size_t)d->buffers * d->stride;
-    d->weights = d->base; /* no gradient is in it once they are summed */
+    d->own = d->base + (size_t)d->rank * (size_t)d->buffers * d->pitch;
+    if (d->pitch == d->stride)
+        d->weights = d->base; /* no gradient is in it once they are summed */
     d->window = true;
 out:
     return status;
@@ -189,7 +215,7 @@ void dpt_rounds_close(struct dpt_deterministic_allreduce *d)
     if (d->window)
         dpt_shared_close(&d->shared);
     else
-        dpt_unreserve(d->own, (size_t)d->buffers * d->stride * sizeof(float));
+        dpt_unreserve(d->own, (size_t)d->buffers * d->pitch * sizeof(float));
     dpt_unreserve(d->result, d->stride * sizeof(float));
     dpt_free(d->sums_of_squares);
     if (d->rounds != NULL) {
@@ -230,12 +256,12 @@ static enum dpt_status send_slices(struct dpt_deterministic_allreduce *d, int32_
             const size_t n = find_part(d, r, p, &at);
 
             d->send.count[r] = sends ? (int)n : 0;
-            d->send.at[r] = (int)at;
+            d->send.at[r] = n > 0 ? (int)(at - p->shift) : 0;
             d->receive.count[r] = find_block(d, round, r, w, p->tree.total, &block) ? (int)p->n : 0;
             d->receive.at[r] = (int)(((size_t)r * (size_t)d->buffers + (size_t)w) * p->n);
         }
-        DPT_TRY_STEP(world, MPI_Alltoallv, d->own + (size_t)w * d->stride, d->send.count,
-                     d->send.at, MPI_FLOAT, d->received, d->receive.count, d->receive.at, MPI_FLOAT,
+        DPT_TRY_STEP(world, MPI_Alltoallv, d->own + (size_t)w * d->pitch, d->send.count, d->send.at,
+                     MPI_FLOAT, d->received, d->receive.count, d->receive.at, MPI_FLOAT,
                      dpt_mpi_comm(world));
     }
 out:
@@ -254,9 +280,9 @@ static enum dpt_status send_rest(struct dpt_deterministic_allreduce *d, const st
         d->receive.at[r] = (int)((size_t)r * (size_t)d->buffers * p->n);
     }
     for (int w = 0; w < d->buffers; w++)
-        DPT_TRY_STEP(world, MPI_Allgatherv, d->own + (size_t)w * d->stride + p->at, (int)p->n,
-                     MPI_FLOAT, d->received + (size_t)w * p->n, d->receive.count, d->receive.at,
-                     MPI_FLOAT, dpt_mpi_comm(world));
+        DPT_TRY_STEP(world, MPI_Allgatherv, d->own + (size_t)w * d->pitch + p->at - p->shift,
+                     (int)p->n, MPI_FLOAT, d->received + (size_t)w * p->n, d->receive.count,
+                     d->receive.at, MPI_FLOAT, dpt_mpi_comm(world));
 out:
     return status;
 }
@@ -278,7 +304,7 @@ static float *find_value(const struct dpt_deterministic_allreduce *d, const stru
     const size_t number = (size_t)rank * (size_t)d->buffers + (size_t)w;
 
     return !d->window || is_rest(d, p) ? d->received + number * p->n
-                                       : d->base + number * d->stride + p->at;
+                                       : d->base + number * d->pitch + p->at - p->shift;
 }
 
 /* Adds the blocks of a round, from left to right; what is left of them afterwards goes to buffers
@@ -333,6 +359,32 @@ enum dpt_status dpt_deterministic_round(struct dpt_deterministic_allreduce *d, i
         dpt_node_barrier_wait(&d->barrier); /* nobody reads them any more */
 out:
     return status;
+}
+
+enum dpt_status dpt_deterministic_gather_unit(struct dpt_deterministic_allreduce *d, int unit,
+                                              float *x, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_group *world = &d->comm->world;
+    const struct piece *p = &d->rounds->pieces[d->rounds->first[unit]];
+
+    for (int r = 0; r < d->ranks; r++) {
+        size_t at;
+
+        d->receive.count[r] = (int)find_owned(d, r, p->begin, p->end, &at);
+        d->receive.at[r] = d->receive.count[r] > 0 ? (int)(at - p->begin) : 0;
+    }
+    DPT_TRY_STEP(world, MPI_Allgatherv, MPI_IN_PLACE, 0, MPI_FLOAT, x + p->begin, d->receive.count,
+                 d->receive.at, MPI_FLOAT, dpt_mpi_comm(world));
+out:
+    return status;
+}
+
+size_t dpt_deterministic_rest(const struct dpt_deterministic_allreduce *d)
+{
+    const struct piece *rest = &d->rounds->pieces[d->rounds->n - 1];
+
+    return rest->at - rest->shift;
 }
 
 enum dpt_status dpt_deterministic_end(struct dpt_deterministic_allreduce *d, struct dpt_error *err)

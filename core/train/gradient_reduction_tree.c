@@ -136,15 +136,15 @@ static void dealt_bytes(const struct dpt_trainer *t, int ranks, double *own, dou
     const int all = t->comm->world.size;
     size_t unit[2];
     const struct dpt_deterministic_spec spec = dealt_spec(t, unit);
-    double store, received;
+    double store, buffers, received;
 
-    dpt_deterministic_dealt_floats(all, &spec, &store, &received);
-    *own = store * sizeof(float) + keeps_sum(t) * one;
+    dpt_deterministic_dealt_floats(all, &spec, &store, &buffers, &received);
+    *own = store * sizeof(float) + spec.keeps_sum * one;
     *shared = 0;
     if (ranks == all)
-        *shared = (double)ranks * spec.buffers * one;
+        *shared = ranks * buffers * sizeof(float);
     else
-        *own += spec.buffers * one + received * sizeof(float);
+        *own += (buffers + received) * sizeof(float);
 }
 
 static enum dpt_status make_state(struct dpt_trainer *t, struct dpt_error *err)

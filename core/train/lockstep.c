@@ -95,24 +95,6 @@ void dpt_lockstep_count(const struct dpt_trainer *t, int32_t *norms, double *byt
     *bytes = (double)most_blocks(t) * 2 * widest(graph) * sizeof(double);
 }
 
-/* Where the tensors of a node and of those behind it begin, learned or state; where there are none,
- * `end`. They stand in the nodes' order. */
-static size_t tensors_from(const struct dpt_graph *graph, int32_t first, bool state, size_t end)
-{
-    size_t begin = end;
-
-    for (int32_t i = first; i < graph->n_nodes; i++) {
-        const struct dpt_graph_node *node = &graph->nodes[i];
-        const int32_t tensors[] = {node->weight, node->bias, node->mean, node->variance};
-
-        for (int k = 0; k < 4; k++)
-            if (tensors[k] >= 0 && graph->tensors[tensors[k]].state == state &&
-                (size_t)graph->tensors[tensors[k]].offset < begin)
-                begin = (size_t)graph->tensors[tensors[k]].offset;
-    }
-    return begin;
-}
-
 /* Each segment's ranges end where the next one's begin; the last one of state has the tail, too. */
 static void fill_segments(struct dpt_lockstep *l)
 {
@@ -127,9 +109,9 @@ static void fill_segments(struct dpt_lockstep *l)
         while (i > 0 && !graph->nodes[i].whole_step)
             i--;
         learned.end = learned.begin;
-        learned.begin = k > 0 ? tensors_from(graph, i, false, (size_t)graph->floats) : 0;
+        learned.begin = k > 0 ? dpt_graph_from(graph, i, false) : 0;
         state.end = state.begin;
-        state.begin = tensors_from(graph, i, true, (size_t)graph->arena);
+        state.begin = dpt_graph_from(graph, i, true);
         *s = (struct segment){.first = i, .last = last, .learned = learned, .state = state};
         last = i--;
     }

@@ -63,14 +63,15 @@ static struct dpt_conv_request request_of(const struct dpt_cpu_program *program,
                                      .weights = backward};
 }
 
-static enum dpt_status open_copy(struct dpt_cpu_program *program, const struct conv *conv,
+static enum dpt_status open_copy(struct dpt_cpu_program *program, const struct dpt_cpu_node *node,
                                  const struct dpt_kernel *kernel, struct copy *copy,
                                  struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    const struct conv *conv = node->own;
     struct dpt_kernel *pack;
 
-    dpt_cpu_copy(program, kernel->floats[DPT_ROLE_W], &copy->weights);
+    dpt_cpu_copy(program, node, kernel->floats[DPT_ROLE_W], &copy->weights);
     DPT_TRY(dpt_kernel_reorder_weights(program->dnnl, &conv->shape, kernel, DPT_WEIGHTS_PACK, &pack,
                                        err));
     copy->call =
@@ -163,7 +164,7 @@ static enum dpt_status plan_winograd(struct dpt_cpu_program *program, struct dpt
     }
     dpt_cpu_write(program, node, DPT_LAYOUT_C16);
     dpt_cpu_want_scratch(program, dpt_winograd_scratch(&w));
-    dpt_cpu_copy(program, dpt_winograd_packed(&w), &conv->winograd_weights);
+    dpt_cpu_copy(program, node, dpt_winograd_packed(&w), &conv->winograd_weights);
 out:
     return status;
 }
@@ -203,7 +204,7 @@ static enum dpt_status plan_direct(struct dpt_cpu_program *program, struct dpt_c
     DPT_TRY(dpt_conv_kernels_choose(&request, k, err));
     DPT_TRY(dpt_cpu_read(program, node, k->x, err));
     dpt_cpu_write(program, node, k->y);
-    DPT_TRY(open_copy(program, conv, k->pass[DPT_CONV_FORWARD], &conv->forward_weights, err));
+    DPT_TRY(open_copy(program, node, k->pass[DPT_CONV_FORWARD], &conv->forward_weights, err));
     conv->forward =
         take_call(program, conv, DPT_CONV_FORWARD, node->x, node->y, DPT_CPU_NONE, DPT_CPU_NONE);
 out:
@@ -218,7 +219,7 @@ static void plan_folded(struct dpt_cpu_program *program, const struct dpt_cpu_no
 
     if (conv->n_weights > program->folded)
         program->folded = conv->n_weights;
-    dpt_cpu_copy(program, (node->out.c + DPT_LANES - 1) / DPT_LANES * DPT_LANES,
+    dpt_cpu_copy(program, node, (node->out.c + DPT_LANES - 1) / DPT_LANES * DPT_LANES,
                  &conv->folded_bias);
 }
 
@@ -287,7 +288,7 @@ static enum dpt_status plan_lists(struct dpt_cpu_program *program, struct dpt_cp
     DPT_TRY(dpt_sparse_open(&shape, dpt_dnnl_isa(), &conv->sparse, err));
     conv->sparse_scratch = dpt_cpu_reserve(program, dpt_sparse_scratch(conv->sparse));
     if (node->wants_dx)
-        dpt_cpu_copy(program, dpt_sparse_packed(conv->sparse), &conv->sparse_weights);
+        dpt_cpu_copy(program, node, dpt_sparse_packed(conv->sparse), &conv->sparse_weights);
 out:
     return status;
 }
@@ -326,7 +327,7 @@ static enum dpt_status plan_conv_backward(struct dpt_cpu_program *program,
         return plan_lists(program, node, err);
     if (node->wants_dx) {
         DPT_TRY(
-            open_copy(program, conv, kernels[DPT_CONV_BACKWARD_DATA], &conv->data_weights, err));
+            open_copy(program, node, kernels[DPT_CONV_BACKWARD_DATA], &conv->data_weights, err));
         conv->data = take_call(program, conv, DPT_CONV_BACKWARD_DATA, node->dx, node->dy,
                                DPT_CPU_NONE, DPT_CPU_NONE);
     }

@@ -41,12 +41,14 @@ void dpt_cpu_give(struct dpt_cpu_program *program, int buffer)
         program->buffers[buffer].given = program->n_taken;
 }
 
-void dpt_cpu_copy(struct dpt_cpu_program *program, int64_t floats, float **copy)
+void dpt_cpu_copy(struct dpt_cpu_program *program, const struct dpt_cpu_node *node, int64_t floats,
+                  float **copy)
 {
     const int64_t room =
         program->planning ? (int64_t)dpt_round_up((size_t)floats, sizeof **copy) : 0;
 
     program->copies[program->n_copies].at = copy;
+    program->copies[program->n_copies].node = node->number;
     program->copies[program->n_copies++].floats = room;
     program->copied += room * (int64_t)sizeof **copy;
 }

@@ -241,15 +241,13 @@ static void place_copies(struct dpt_cpu_program *program, float *memory)
 
 static enum dpt_status open_own_copies(struct dpt_cpu_program *program, struct dpt_error *err)
 {
-    enum dpt_status status = DPT_OK;
-    const size_t floats = (size_t)program->copied / sizeof(float);
-
     program->ranks = 1;
     program->rank = 0;
-    DPT_TRY(DPT_ALLOCATE(program->own_copies, floats, "weights", err));
+    program->own_copies = dpt_reserve((size_t)program->copied);
+    if (program->own_copies == NULL)
+        return dpt_fail_memory(err, "weights", (double)program->copied);
     place_copies(program, program->own_copies);
-out:
-    return status;
+    return DPT_OK;
 }
 
 /* Collective over node. Whether all of its ranks have as many copies as this one. */
@@ -277,7 +275,7 @@ enum dpt_status dpt_cpu_share_copies(void *opened, const struct dpt_group *node,
     DPT_TRY(have_alike(program, node, &alike, err));
     if (node->size <= 1 || !alike || !is_worth_sharing(program))
         return DPT_OK;
-    dpt_free(program->own_copies);
+    dpt_unreserve(program->own_copies, (size_t)program->copied);
     program->own_copies = NULL;
     if (dpt_shared_open(&program->shared, node, (size_t)program->copied, err) != DPT_OK)
         return open_own_copies(program, err);
@@ -468,7 +466,7 @@ void dpt_cpu_close(void *opened)
             node->op->close(node);
         dpt_free(node->own);
     }
-    dpt_free(program->own_copies);
+    dpt_unreserve(program->own_copies, (size_t)program->copied);
     dpt_shared_close(&program->shared);
     dpt_dnnl_close(program->dnnl);
     dpt_free(program->workers);

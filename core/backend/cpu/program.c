@@ -3,6 +3,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/base/memory.h"
+
 /* A node, and a sample of the batch. */
 struct place {
     int32_t node, position;
@@ -159,14 +161,15 @@ static const struct dpt_cpu_node *outputs_of(const struct dpt_cpu_program *progr
     return &program->nodes[program->n_nodes - 1];
 }
 
-static enum dpt_status refresh(void *opened, int worker, const float *params, struct dpt_error *err)
+static enum dpt_status renew(void *opened, int worker, const float *params, int32_t first,
+                             int32_t last, struct dpt_error *err)
 {
     struct dpt_cpu_program *program = opened;
     const struct dpt_cpu_run run = begin(program, worker, NULL, params);
     enum dpt_status status = DPT_OK;
     int task = 0;
 
-    for (int32_t i = 1; i < program->n_nodes; i++) {
+    for (int32_t i = first; i < last; i++) {
         const struct dpt_cpu_node *node = &program->nodes[i];
 
         if (node->op->refresh != NULL && dpt_cpu_computes(program, node->number))
@@ -174,6 +177,22 @@ static enum dpt_status refresh(void *opened, int worker, const float *params, st
     }
 out:
     return status;
+}
+
+static enum dpt_status refresh(void *opened, int worker, const float *params, struct dpt_error *err)
+{
+    const struct dpt_cpu_program *program = opened;
+
+    return renew(opened, worker, params, 0, program->n_nodes, err);
+}
+
+static void forget(void *opened, int32_t first, int32_t last)
+{
+    const struct dpt_cpu_program *program = opened;
+
+    for (int i = 0; i < program->n_copies; i++)
+        if (program->copies[i].node >= first && program->copies[i].node < last)
+            dpt_forget(*program->copies[i].at, *program->copies[i].at + program->copies[i].floats);
 }
 
 /*
@@ -423,6 +442,8 @@ const struct dpt_backend dpt_backend_cpu = {
     .close = dpt_cpu_close,
     .measure = dpt_cpu_measure,
     .refresh = refresh,
+    .renew = renew,
+    .forget = forget,
     .train = train,
     .forward = pass_forward,
     .loss = pass_loss,

@@ -205,7 +205,8 @@ struct dpt_cpu_program {
     struct dpt_cpu_call *calls;
     int n_calls;
     struct {
-        float **at; /* where its address is kept */
+        float **at;   /* where its address is kept */
+        int32_t node; /* whose it is */
         int64_t floats;
     } * copies; /* of parameters, for all workers */
     int n_copies;
@@ -242,9 +243,10 @@ static inline bool dpt_cpu_computes(const struct dpt_cpu_program *program, int32
     return dpt_program_computes(&program->spec, number);
 }
 
-/* Plans memory for what `refresh` derives from the parameters; *copy is its address once the
+/* Plans memory for what `refresh` derives from the node's parameters; *copy is its address once the
  * program is open, and must stay where it is. */
-void dpt_cpu_copy(struct dpt_cpu_program *program, int64_t floats, float **copy);
+void dpt_cpu_copy(struct dpt_cpu_program *program, const struct dpt_cpu_node *node, int64_t floats,
+                  float **copy);
 
 /* What the node's backward pass will read (DPT_KEEPS_…); nothing in evaluation. */
 unsigned dpt_cpu_keeps(const struct dpt_cpu_program *program, const struct dpt_cpu_node *node);

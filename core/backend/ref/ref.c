@@ -334,6 +334,18 @@ static void run_loss(const struct run *run, struct dpt_metric_sums *metric_sums)
     mark(run->spans, DPT_SPAN_LOSS);
 }
 
+/* Of tensors that do not learn nobody wants a gradient. */
+static void clear_frozen(const struct run *run, const struct dpt_graph_node *node)
+{
+    const struct dpt_graph *graph = run->program->spec.graph;
+    const int32_t tensors[] = {node->weight, node->bias};
+
+    for (int k = 0; k < 2; k++)
+        if (tensors[k] >= 0 && graph->tensors[tensors[k]].frozen)
+            memset(sum_in(run->program, run->gradient, tensors[k]), 0,
+                   (size_t)graph->tensors[tensors[k]].count * sizeof *run->gradient);
+}
+
 /* The gradients of a synchronised norm's tensors come with its sums. */
 static void run_backward(const struct run *run)
 {
@@ -357,10 +369,8 @@ static void run_backward(const struct run *run)
         dpt_ref_ops[call.node->op]->sum_backward(&call);
         mark(run->spans, dpt_span_node(run->first - 1, DPT_PASS_WEIGHTS));
     }
-    for (int32_t i = 0; i < graph->n_tensors; i++)
-        if (graph->tensors[i].frozen)
-            memset(run->gradient + graph->tensors[i].offset, 0,
-                   (size_t)graph->tensors[i].count * sizeof *run->gradient);
+    for (int32_t i = is_norm(run, run->first - 1) ? run->first - 1 : run->first; i < run->last; i++)
+        clear_frozen(run, &graph->nodes[i]);
 }
 
 static enum dpt_status train(void *opened, int worker, const struct dpt_batch *batch,

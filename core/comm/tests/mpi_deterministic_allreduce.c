@@ -190,11 +190,41 @@ static void block(uint64_t seed, int32_t begin, int32_t end, size_t n, float *va
     memcpy(value, tree.value[0], n * sizeof *value);
 }
 
-/* Leaves that are dealt; buffers change as soon as their round is over. */
+/* Puts a unit of each buffer's value where the round of that unit wants it. */
+static void put_unit(struct dpt_deterministic_allreduce *d, float (*value)[MANY], int k, size_t n,
+                     const struct dpt_deterministic_spec *spec)
+{
+    const size_t begin = spec->unit[k], end = k < spec->units ? spec->unit[k + 1] : n;
+
+    for (int w = 0; w < spec->buffers; w++)
+        memcpy(dpt_deterministic_buffer(d, w) + (k < spec->units ? 0 : dpt_deterministic_rest(d)),
+               value[w] + begin, (end - begin) * sizeof **value);
+}
+
+/* Each owner's floats of a unit reach all, and nothing else changes. */
+static void check_gather(struct dpt_deterministic_allreduce *d, int k,
+                         const struct dpt_deterministic_spec *spec)
+{
+    const struct dpt_slice own = dpt_deterministic_slice(d, comm.world.rank);
+    static float x[MANY];
+    struct dpt_error err;
+
+    for (size_t i = 0; i < MANY; i++)
+        x[i] = i >= own.begin && i < own.end ? (float)i : -1;
+    assert_int_equal(dpt_deterministic_gather_unit(d, k, x, &err), DPT_OK);
+    for (size_t i = 0; i < MANY; i++)
+        assert_true(x[i] == ((i >= own.begin && i < own.end) ||
+                                     (i >= spec->unit[k] && i < spec->unit[k + 1])
+                                 ? (float)i
+                                 : -1));
+}
+
+/* Leaves that are dealt; buffers have room for one unit, and change as soon as its round is over.
+ */
 static void one_dealt_sum(struct dpt_deterministic_allreduce *d, uint64_t seed, size_t n,
                           const struct dpt_deterministic_spec *spec, struct dpt_pool *pool)
 {
-    static float want[MANY];
+    static float want[MANY], value[4][MANY];
     const int32_t total = 1 + (int32_t)dice(seed, 1, LEAVES), level = spec->level,
                   blocks = (total + (1 << level) - 1) >> level,
                   lanes = comm.world.size * spec->buffers;
@@ -206,13 +236,17 @@ static void one_dealt_sum(struct dpt_deterministic_allreduce *d, uint64_t seed, 
             const int32_t b = round * lanes + comm.world.rank * spec->buffers + w;
             const int32_t begin = b << level, end = (b + 1) << level;
 
-            memset(dpt_deterministic_buffer(d, w), 0x55, n * sizeof(float));
+            memset(value[w], 0x55, n * sizeof **value);
             if (b < blocks)
-                block(seed, begin, end < total ? end : total, n, dpt_deterministic_buffer(d, w));
+                block(seed, begin, end < total ? end : total, n, value[w]);
         }
-        for (int unit = spec->units; unit >= 0; unit--)
+        for (int unit = spec->units; unit >= 0; unit--) {
+            put_unit(d, value, unit, n, spec);
             assert_int_equal(dpt_deterministic_round(d, round, unit, &err), DPT_OK);
+        }
     }
+    for (int unit = 0; unit < spec->units; unit++)
+        check_gather(d, unit, spec);
     assert_int_equal(dpt_deterministic_end(d, &err), DPT_OK);
     define(seed, total, n, want);
     for (size_t k = 0; k < spec->chunks.n; k++)
@@ -327,9 +361,28 @@ static void dealt_shards(void **state)
     dpt_pool_close(pool);
 }
 
-/* One leaf for each of `rounds` buffers of a rank, summed and shared. Returns what all ranks gave.
- */
-static double count_bytes(const struct dpt_deterministic_spec *spec, int rounds)
+/* The rounds of leaves that are dealt; with weights of which all gather each unit before it is
+ * used forward and back, the last one once. */
+static void take_rounds(struct dpt_deterministic_allreduce *d, int rounds, float *gathered)
+{
+    const int units = 2, uses = 2 * units - 1;
+    struct dpt_error err;
+
+    dpt_deterministic_begin(d, rounds * comm.world.size);
+    for (int32_t k = 0; k < rounds; k++) {
+        for (int i = 0; i < uses && gathered != NULL; i++)
+            assert_int_equal(
+                dpt_deterministic_gather_unit(d, i < units ? i : 2 * units - 2 - i, gathered, &err),
+                DPT_OK);
+        for (int unit = 0; unit <= units; unit++)
+            assert_int_equal(dpt_deterministic_round(d, k, unit, &err), DPT_OK);
+    }
+    assert_int_equal(dpt_deterministic_end(d, &err), DPT_OK);
+}
+
+/* One leaf for each of `rounds` buffers of a rank, summed and shared, or weights gathered. Returns
+ * what all ranks gave. */
+static double count_bytes(const struct dpt_deterministic_spec *spec, int rounds, bool gathers)
 {
     static float weights[MANY];
     const int ranks = comm.world.size, rank = comm.world.rank;
@@ -355,16 +408,12 @@ static double count_bytes(const struct dpt_deterministic_spec *spec, int rounds)
                       spec->n, NULL, NULL);
     before = given;
     if (spec->units > 0) {
-        dpt_deterministic_begin(d, first[ranks]);
-        for (int32_t k = 0; k < rounds; k++)
-            for (int unit = 0; unit <= spec->units; unit++)
-                assert_int_equal(dpt_deterministic_round(d, k, unit, &err), DPT_OK);
-        assert_int_equal(dpt_deterministic_end(d, &err), DPT_OK);
+        take_rounds(d, rounds, gathers ? weights : NULL);
     } else {
         assert_int_equal(dpt_deterministic_publish(d, &tree, words, word_sums, 1, &err), DPT_OK);
         assert_int_equal(dpt_deterministic_sum(d, &tree, first, &err), DPT_OK);
     }
-    if (spec->sharded)
+    if (spec->sharded && !gathers)
         assert_int_equal(dpt_deterministic_share(d, weights, pool, &err), DPT_OK);
     all = (double)(given - before);
     assert_int_equal(dpt_group_sum_doubles(&comm.world, &all, &all, 1, &err), DPT_OK);
@@ -375,7 +424,8 @@ static double count_bytes(const struct dpt_deterministic_spec *spec, int rounds)
 
 /* Of P floats that D ranks learn, and S others: (D - 1) P reach their owners in a sum, and (D - 1)
  * P come back, sums or weights. Shards add the sums of squares. Where leaves are dealt, each round
- * gives P, and all get the others. */
+ * gives P, and all get the others; where weights are gathered, 2 P more but for the last unit, and
+ * none come back. */
 static void no_more_is_sent_than_needed(void **state)
 {
     enum { P = 9984, REST = 16, N = P + REST };
@@ -392,16 +442,20 @@ static void no_more_is_sent_than_needed(void **state)
         begin[at / 96] = at;
     spec.chunks.n = P / 96;
     squares = sizeof(double) * (double)spec.chunks.n;
-    assert_true(count_bytes(&spec, 1) == others * 4 * 2 * N);
+    assert_true(count_bytes(&spec, 1, false) == others * 4 * 2 * N);
     spec.sharded = true;
-    assert_true(count_bytes(&spec, 1) == others * (4 * (N + P + REST) + squares));
+    assert_true(count_bytes(&spec, 1, false) == others * (4 * (N + P + REST) + squares));
     spec.unit = unit;
     spec.units = 2;
     spec.buffers = 1;
     spec.leaves = 4 * comm.world.size;
-    for (int rounds = 1; rounds <= 4; rounds++)
-        assert_true(count_bytes(&spec, rounds) ==
-                    others * (4 * (rounds * (P + comm.world.size * REST) + P) + squares));
+    for (int rounds = 1; rounds <= 4; rounds++) {
+        const double sums = rounds * (P + comm.world.size * REST);
+
+        assert_true(count_bytes(&spec, rounds, false) == others * (4 * (sums + P) + squares));
+        assert_true(count_bytes(&spec, rounds, true) ==
+                    others * (4 * (sums + rounds * (2 * P - (P - 5000))) + squares));
+    }
 }
 
 int main(void)
