@@ -293,7 +293,8 @@ static enum dpt_status count_threads(struct dpt_trainer *t, struct dpt_error *er
 
     DPT_TRY(dpt_core_share(&t->comm->node, &cores, err));
     set_threads(t, cores < 2 ? 1 : (int)(cores + 1e-6));
-    if (t->mesh.stages > 0) { /* stages take the same micro-batches at once */
+    /* Stages take the same micro-batches at once, and dealt ones go round all threads. */
+    if (t->mesh.stages > 0 || dpt_trainer_dealt(t)) {
         DPT_TRY(dpt_group_max(&t->comm->world, -t->team.threads, &fewest, err));
         t->team.threads = (int)-fewest;
         t->team.gradient_workers = t->team.together ? 1 : t->team.threads;
