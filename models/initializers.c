@@ -136,20 +136,28 @@ static const struct dpt_initializer_type types[] = {
 
 enum { TYPES = sizeof types / sizeof *types };
 
+enum dpt_status dpt_model_init_tensor(const struct dpt_graph *graph, int32_t tensor, uint64_t seed,
+                                      float *params, struct dpt_error *err)
+{
+    const struct dpt_tensor *t = &graph->tensors[tensor];
+
+    if (t->count == 0) /* it is in another part of the model */
+        return DPT_OK;
+    if (t->init.type != NULL && !t->init.type->fill(t, seed, (uint64_t)tensor, params + t->offset))
+        return dpt_fail_memory(err, t->name, (double)t->count * sizeof(double));
+    for (int64_t i = 0; t->init.type == NULL && i < t->count; i++)
+        params[t->offset + i] = (float)t->init.value;
+    return DPT_OK;
+}
+
 enum dpt_status dpt_model_init(const struct dpt_graph *graph, uint64_t seed, float *params,
                                struct dpt_error *err)
 {
-    for (int32_t k = 0; k < graph->n_tensors; k++) {
-        const struct dpt_tensor *t = &graph->tensors[k];
+    enum dpt_status status = DPT_OK;
 
-        if (t->count == 0) /* it is in another part of the model */
-            continue;
-        if (t->init.type != NULL && !t->init.type->fill(t, seed, (uint64_t)k, params + t->offset))
-            return dpt_fail_memory(err, t->name, (double)t->count * sizeof(double));
-        for (int64_t i = 0; t->init.type == NULL && i < t->count; i++)
-            params[t->offset + i] = (float)t->init.value;
-    }
-    return DPT_OK;
+    for (int32_t k = 0; k < graph->n_tensors && status == DPT_OK; k++)
+        status = dpt_model_init_tensor(graph, k, seed, params, err);
+    return status;
 }
 
 /* --- in the job ------------------------------------------------------------------------------- */

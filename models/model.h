@@ -68,6 +68,9 @@ int64_t *dpt_model_outputs(const struct dpt_variant_value *model, struct dpt_con
  * number, element). Errors: RANK. */
 enum dpt_status dpt_model_init(const struct dpt_graph *graph, uint64_t seed, float *params,
                                struct dpt_error *err);
+/* The same for one of its tensors. */
+enum dpt_status dpt_model_init_tensor(const struct dpt_graph *graph, int32_t tensor, uint64_t seed,
+                                      float *params, struct dpt_error *err);
 
 /* Size of the last node's output: numbers a sample. */
 int32_t dpt_graph_outputs(const struct dpt_graph *graph);

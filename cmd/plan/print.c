@@ -273,6 +273,9 @@ static void print_memory(const struct dpt_plan *p, struct dpt_str *out)
         dpt_str_printf(out, "; the newest %lld and the best are kept",
                        (long long)p->t.job->checkpoint.keep);
     dpt_str_printf(out, "\nreduction   %s a step from each rank\n", bytes_text(p->reduced, a));
+    if (p->gathered > 0)
+        dpt_str_printf(out, "weights     %s a step to each rank, unit by unit\n",
+                       bytes_text(p->gathered, a));
     if (p->exchanges > 0)
         dpt_str_printf(out,
                        "statistics  of whole batches: %d exchanges a step, the largest %s;\n"

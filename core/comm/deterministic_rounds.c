@@ -2,8 +2,16 @@
 
 #include "core/comm/deterministic.h"
 
-/* Floats of each owner that are sent and added at a time: what is received stays small. */
-enum { PIECE = 1 << 20 };
+/* Floats that a rank receives at a time, of all blocks together, and the fewest of one. */
+enum { RECEIVED = 1 << 21, LEAST = 1 << 14 };
+
+/* Floats of each owner that are sent and added at a time. */
+static size_t piece_floats(int ranks, int buffers)
+{
+    const size_t floats = RECEIVED / ((size_t)ranks * (size_t)buffers);
+
+    return floats > LEAST ? floats : LEAST;
+}
 
 /* The sum so far of a part of a unit's floats, the same part of every owner's; of which this rank
  * adds n, from `at` on: the blocks of the rounds before, each in one of the buffers that lie
@@ -72,11 +80,12 @@ void dpt_deterministic_dealt_floats(int ranks, const struct dpt_deterministic_sp
 {
     const size_t unit = largest_unit(spec), rest = spec->n - spec->unit[spec->units];
     const double slice = (double)spec->unit[spec->units] / ranks;
+    const double piece = (double)piece_floats(ranks, spec->buffers);
     const double most = slice < (double)unit ? slice : (double)unit;
 
     *store = count_held(ranks, spec) * slice;
     *buffers = (double)spec->buffers * (double)(unit + rest);
-    *received = (double)ranks * spec->buffers * (most < PIECE ? most : PIECE);
+    *received = (double)ranks * spec->buffers * (most < piece ? most : piece);
 }
 
 /* The floats of a unit that a rank owns. */
@@ -105,6 +114,7 @@ static size_t find_part(const struct dpt_deterministic_allreduce *d, int rank,
 /* Into how many pieces a unit is cut. */
 static int count_parts(const struct dpt_deterministic_allreduce *d, size_t begin, size_t end)
 {
+    const size_t piece = piece_floats(d->ranks, d->buffers);
     size_t most = 1, at;
 
     for (int r = 0; r < d->ranks && !d->window; r++) {
@@ -112,7 +122,7 @@ static int count_parts(const struct dpt_deterministic_allreduce *d, size_t begin
 
         most = n > most ? n : most;
     }
-    return (int)((most + PIECE - 1) / PIECE);
+    return (int)((most + piece - 1) / piece);
 }
 
 static void cut_pieces(struct dpt_deterministic_allreduce *d,

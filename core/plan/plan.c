@@ -15,6 +15,7 @@
 #include "core/train/lockstep.h"
 #include "core/train/optimizer.h"
 #include "core/train/parts.h"
+#include "core/train/units.h"
 #include "data/sets/augment.h"
 
 /* --- who runs where --------------------------------------------------------------------------- */
@@ -46,6 +47,17 @@ static int threads_of(const struct dpt_plan *p)
 }
 
 /* --- the whole -------------------------------------------------------------------------------- */
+
+/* Bytes of weights that a rank gets in a round of dealt micro-batches: each unit twice, but the
+ * last one, which backward begins with, once. */
+static double unit_bytes(const struct dpt_plan *p)
+{
+    const struct dpt_units *units = &p->t.units;
+
+    return !units->gathers
+               ? 0
+               : (double)(units->edge[units->n] + units->edge[units->n - 1]) * sizeof(float);
+}
 
 /* Halves a micro-batch that does not fit, as training does, where the job leaves its size open;
  * else notes which size would fit. */
@@ -116,6 +128,7 @@ enum dpt_status dpt_plan_open(struct dpt_plan *p, const struct dpt_job *job,
     if (replicas > 1)
         p->reduced = dpt_plan_rounds(p, micros) *
                      ((double)dpt_trainer_graph(&p->t)->arena + DPT_TAIL_WORDS) * sizeof(float);
+    p->gathered = dpt_plan_rounds(p, micros) * unit_bytes(p);
     if (p->t.team.lockstep) {
         dpt_lockstep_count(&p->t, &p->exchanges, &p->exchanged);
         p->exchanges *= 2; /* forward and backward */

@@ -126,8 +126,9 @@ struct dpt_plan {
     int32_t device_micro; /* samples of a micro-batch that would fit; 0: this one does, or none */
     uint64_t checkpoint;  /* bytes */
     double reduced;       /* bytes that each rank puts into a step's sum */
-    int32_t exchanges;    /* of batch norms' statistics in a step */
-    double exchanged;     /* bytes of the largest of them */
+    double gathered;   /* bytes of weights that each rank needs of a step's messages, its own too */
+    int32_t exchanges; /* of batch norms' statistics in a step */
+    double exchanged;  /* bytes of the largest of them */
     struct dpt_plan_axis axes[DPT_PLAN_AXES];
     struct dpt_plan_stage *stages; /* of t.mesh; the memory above is of the one that needs most */
     double bubble;                 /* the share of a step in which a stage waits for the others */

@@ -8,6 +8,7 @@
 #include "core/train/gradient_reduction.h"
 #include "core/train/parts.h"
 #include "core/train/tensor_parallel.h"
+#include "core/train/units.h"
 
 enum { WORD = sizeof(float) };
 
@@ -139,7 +140,9 @@ void dpt_plan_fill_memory(struct dpt_plan *p)
         (const struct dpt_plan_memory[DPT_PLAN_MEMORY]){
             {"program", "base", DPT_PLAN_RANK,
              p->process + started + (p->spec.ranks > 1 ? several : 0) + (gpu ? gpu_started : 0)},
-            {"weights", "weights", DPT_PLAN_RANK, arena},
+            {"weights", "weights",
+             t->units.n > 0 && !t->units.gathers ? DPT_PLAN_NODE : DPT_PLAN_RANK,
+             t->units.gathers ? arena / owners + (double)dpt_units_largest(t) * WORD : arena},
             {"weights in other layouts", "copies",
              program.shares_copies && p->spec.node_ranks > 1 ? DPT_PLAN_NODE : DPT_PLAN_RANK,
              (double)program.copies},
@@ -154,7 +157,7 @@ void dpt_plan_fill_memory(struct dpt_plan *p)
             {"divided layers, shared", "divided_shared", DPT_PLAN_RANK, told},
             {"norms, losses", "books", DPT_PLAN_RANK, bookkeeping(t) + statistics_bytes(p)},
             {"checkpoint being saved", "saver", DPT_PLAN_FIRST,
-             saves ? (double)p->checkpoint + saving : 0},
+             saves ? (t->units.n > 0 ? 0 : (double)p->checkpoint) + saving : 0},
             {"libraries, shared", "libraries", DPT_PLAN_NODE, libraries},
             {"gradients, shared", "gradients_shared", DPT_PLAN_NODE, shared},
             {"samples", "samples", DPT_PLAN_NODE, node_data(p)},
@@ -165,9 +168,24 @@ void dpt_plan_fill_memory(struct dpt_plan *p)
 
 enum dpt_status dpt_plan_measure(struct dpt_plan *p, int32_t micro, struct dpt_error *err)
 {
+    enum dpt_status status = DPT_OK;
+    const struct dpt_units *units = &p->t.units;
     struct dpt_program_spec spec;
+    int64_t copies = 0;
 
     p->t.team.slots = dpt_trainer_choose_slots(&p->t, micro);
     spec = dpt_trainer_program_spec(&p->t, micro);
-    return p->t.backend->measure(&spec, &p->program, err);
+    DPT_TRY(p->t.backend->measure(&spec, &p->program, err));
+    for (int k = 0; k < units->n && units->gathers; k++) { /* those of one are there at a time */
+        struct dpt_program_bytes unit;
+
+        spec.first = units->node[k];
+        spec.last = units->node[k + 1];
+        DPT_TRY(p->t.backend->measure(&spec, &unit, err));
+        copies = unit.copies > copies ? unit.copies : copies;
+        p->program.copies = copies;
+        p->program.shares_copies = false;
+    }
+out:
+    return status;
 }

@@ -185,21 +185,29 @@ static bool edge_crosses(const struct dpt_plan *p, int replicas, int stage)
 }
 
 /* How often a rank sends (D - 1) / D of its part of the model, where it has so many rounds. */
-static double twice(double rounds)
+static double twice(const struct dpt_plan *p, double rounds)
 {
-    (void)rounds;
+    (void)p, (void)rounds;
     return 2; /* the gradient's parts to who adds them up, and sums or weights to all */
 }
 
-static double each_round(double rounds)
+static double each_round(const struct dpt_plan *p, double rounds)
 {
+    (void)p;
     return rounds + 1;
 }
 
-static double (*const times_sent[])(double rounds) = {
+/* And a unit's weights before each pass, where they are not in memory that all share. */
+static double each_unit(const struct dpt_plan *p, double rounds)
+{
+    return rounds + p->gathered / ((double)dpt_trainer_graph(&p->t)->arena * WORD);
+}
+
+static double (*const times_sent[])(const struct dpt_plan *p, double rounds) = {
     [DPT_SHARD_NONE] = twice,
     [DPT_SHARD_OPTIMIZER] = twice,
     [DPT_SHARD_GRADIENTS] = each_round,
+    [DPT_SHARD_PARAMETERS] = each_unit,
 };
 _Static_assert(sizeof times_sent / sizeof *times_sent == DPT_SHARD_COUNT, "a row for each kind");
 
@@ -217,8 +225,8 @@ static void data_axis(const struct dpt_plan *p, struct dpt_plan_axis *axis)
     const double arena = (double)dpt_trainer_graph(&p->t)->arena * WORD;
 
     axis->ranks = (int)ranks;
-    axis->bytes = times_sent[p->t.job->parallel.shard](dpt_plan_rounds(p, most_micros(p))) * arena *
-                  (ranks - 1) / ranks;
+    axis->bytes = times_sent[p->t.job->parallel.shard](p, dpt_plan_rounds(p, most_micros(p))) *
+                  arena * (ranks - 1) / ranks;
     for (int k = 0; k < (p->stages != NULL ? p->t.mesh.stages : 1); k++)
         axis->crosses = axis->crosses || replicas_cross(p, ranks_of_stage(p), k);
 }

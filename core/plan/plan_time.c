@@ -170,7 +170,10 @@ static void reduce(const struct dpt_plan *p, const struct partition *d, struct d
         step->network = dpt_fabric_tree(&p->spec.fabric, n, parties, has_pairs(d), add);
     else if (d->nodes > 1)
         step->network = dpt_fabric_allreduce(&p->spec.fabric, n, parties, add);
-    if (d->nodes > 1 && dpt_trainer_dealt(t))
+    if (d->nodes > 1 && t->units.n > 0) /* the weights are gathered twice a round */
+        step->network *=
+            dpt_plan_rounds(p, d->micros) * (2 + (double)t->units.edge[t->units.n - 1] / n) / 2;
+    else if (d->nodes > 1 && dpt_trainer_dealt(t))
         step->network *= (dpt_plan_rounds(p, d->micros) + 1) / 2; /* the weights are shared once */
     if (d->nodes > 1)
         step->network += p->exchanges *

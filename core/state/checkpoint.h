@@ -36,6 +36,7 @@
 #include "data/sets/targets.h"
 
 enum { DPT_CHECKPOINT_FORMAT = 3, DPT_CHECKPOINT_TRAILER = 44 };
+enum { DPT_CHECKPOINT_PIECE = 1 << 18 }; /* floats that a state that streams is asked for at once */
 
 /* How far the run is. With the parameters and the optimizer's slots this is all that the next step
  * depends on. */
@@ -62,6 +63,12 @@ struct dpt_state {
     enum dpt_status (*gather)(const void *owners, int k, size_t at, size_t n, float *to,
                               struct dpt_error *err);
     bool gathers_params; /* also of the parameters: k is -1 */
+    bool streams; /* no rank has room for a file: tensors are asked for piece by piece, and written
+                     at once (checkpoint_image.h) */
+    /* NULL, or collective: takes what was read of a tensor, n floats at `at` of slot k, or of the
+     * parameters (-1), to its owners; its memory may then be given back. */
+    enum dpt_status (*give)(const void *owners, int k, size_t at, size_t n, float *from,
+                            struct dpt_error *err);
     const void *owners;
     struct dpt_progress progress;
     int64_t seed;

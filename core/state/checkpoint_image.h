@@ -5,7 +5,8 @@
  * anew at each save; the memory of a large one is the system's again once that is written. Filling
  * it (dpt_image_take) is all that training waits for, and takes the checksums in the same pass;
  * writing it costs next to no processor time, since the bytes go from here to the device without a
- * copy in the system's cache, where the file system can do that. An image belongs to one thread at
+ * copy in the system's cache, where the file system can do that. Of a state that streams there is
+ * no image: filling it writes the file, all but HDF5's metadata. An image belongs to one thread at
  * a time. The rest is private to checkpoint_*.c.
  */
 #ifndef DPT_STATE_CHECKPOINT_IMAGE_H
@@ -23,9 +24,10 @@ enum dpt_status dpt_image_open(struct dpt_image **image, const struct dpt_state 
 void dpt_image_close(struct dpt_image *image);
 
 /* Copies the state, which must be of the same model and job; it may change as soon as this
- * returns. pool: whose threads copy; NULL: the caller alone. Errors: those of state->gather. */
+ * returns. path: of the save that follows. pool: whose threads copy; NULL: the caller alone.
+ * Errors: those of state->gather; of a state that streams also IO. */
 enum dpt_status dpt_image_take(struct dpt_image *image, const struct dpt_state *state,
-                               struct dpt_pool *pool, struct dpt_error *err);
+                               const char *path, struct dpt_pool *pool, struct dpt_error *err);
 
 /*
  * Writes what was taken last: HDF5's metadata in memory first, then temporary name, reservation,

@@ -230,6 +230,9 @@ static enum dpt_status read_arenas(struct dpt_state *s, hid_t file, const char *
                 DPT_TRY(read_tensor(file, path, tensor->state ? "/state" : folder, tensor,
                                     k < 0 ? s->params : s->slot[k], (parts & DPT_LOAD_ANY) != 0,
                                     err));
+            if (s->give != NULL && (k < 0 || !tensor->state))
+                DPT_TRY(s->give(s->owners, k, (size_t)tensor->offset, (size_t)tensor->count,
+                                (k < 0 ? s->params : s->slot[k]) + tensor->offset, err));
         }
     }
 out:

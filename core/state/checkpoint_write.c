@@ -17,8 +17,8 @@ enum {
     PAGE = 4096,      /* what writing past the cache wants addresses, offsets and sizes to divide */
     HUGE = 2 << 20,   /* pages so large make copying and writing cheaper */
     PIECE = 16 << 20, /* bytes a write */
-    CHUNK = 1 << 20,  /* bytes of one thread's turn */
-    SIP = 16 << 10,   /* bytes copied, and checked while they are in the processor's cache */
+    CHUNK = DPT_CHECKPOINT_PIECE * sizeof(float), /* bytes of one thread's turn */
+    SIP = 16 << 10,    /* bytes copied, and checked while they are in the processor's cache */
     DIRECT = 64 << 10, /* smaller files go through the system's cache as ever */
     HELD = 16 << 20,   /* images up to which their memory is held between two saves */
 };
@@ -39,8 +39,10 @@ struct dpt_image {
     struct chunk *chunks;
     int n_chunks;
     unsigned char *bytes;
-    size_t room;   /* of them */
+    size_t room;   /* of them; where the state streams, of a chunk */
     uint64_t size; /* without the last line */
+    int fd;        /* of what is being written; -1: nothing */
+    char temporary[PATH_MAX];
 };
 
 /* What is learned, or the state. */
@@ -172,7 +174,8 @@ static enum dpt_status list_chunks(struct dpt_image *image, struct dpt_error *er
  * large one that is a small part of the copy, and the memory is worth more to others. */
 static enum dpt_status allocate(struct dpt_image *image, struct dpt_error *err)
 {
-    const size_t wanted = (size_t)image->size + DPT_CHECKPOINT_TRAILER;
+    const size_t wanted =
+        image->state.streams ? CHUNK : (size_t)image->size + DPT_CHECKPOINT_TRAILER;
     const size_t unit = wanted >= HUGE ? HUGE : PAGE, bytes = (wanted + unit - 1) / unit * unit;
 
     image->bytes = aligned_alloc(unit, bytes);
@@ -202,6 +205,8 @@ enum dpt_status dpt_image_open(struct dpt_image **out, const struct dpt_state *s
     *out = NULL;
     if (image == NULL)
         return dpt_fail_memory(err, "a checkpoint", sizeof *image);
+    image->fd = -1;
+    image->state.streams = state->streams;
     DPT_TRY(lay_out(image, state, path, err));
     DPT_TRY(list_chunks(image, err));
     DPT_TRY(allocate(image, err));
@@ -212,10 +217,21 @@ out:
     return status;
 }
 
+/* Leaves nothing of a file that did not get its name. */
+static void drop_file(struct dpt_image *image)
+{
+    if (image->fd >= 0) {
+        close(image->fd);
+        unlink(image->temporary);
+    }
+    image->fd = -1;
+}
+
 void dpt_image_close(struct dpt_image *image)
 {
     if (image == NULL)
         return;
+    drop_file(image);
     dpt_free(image->items);
     dpt_free(image->order);
     dpt_free(image->chunks);
@@ -280,14 +296,65 @@ static void copy_share(void *arg, int thread)
         copy_chunk(c->image, &c->image->chunks[i]);
 }
 
+/* Reserves the space first, so that a full disk is told before anything long is written. */
+static enum dpt_status open_file(struct dpt_image *image, const char *path, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    int code;
+
+    snprintf(image->temporary, sizeof image->temporary, "%s.tmp-%ld", path, (long)getpid());
+    if (dpt_file_check_target(path, err) != DPT_OK)
+        return err->status;
+    unlink(image->temporary); /* of an earlier process with our number */
+    image->fd = open(image->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (image->fd < 0)
+        return dpt_fail_errno(err, DPT_IO, "%s", path);
+    code = posix_fallocate(image->fd, 0, (off_t)(image->size + DPT_CHECKPOINT_TRAILER));
+    if (code != 0 && code != EOPNOTSUPP && code != EINVAL) {
+        errno = code;
+        DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s", path));
+    }
+out:
+    if (status != DPT_OK)
+        drop_file(image);
+    return status;
+}
+
+/* Writes each chunk as soon as it is there. The owners go on giving where that failed. */
+static enum dpt_status stream(struct dpt_image *image, const char *path, struct dpt_error *err)
+{
+    enum dpt_status status = open_file(image, path, err);
+    const struct dpt_state *state = &image->state;
+
+    for (int c = 0; c < image->n_chunks; c++) {
+        struct chunk *chunk = &image->chunks[c];
+        const struct dpt_item *item = &image->items[chunk->item];
+        const void *from = image->bytes;
+
+        if (!is_gathered(image, item))
+            from = (const unsigned char *)source(state, item) + chunk->start;
+        else if (state->gather(
+                     state->owners, item->arena, item->start + chunk->start / sizeof(float),
+                     chunk->size / sizeof(float), (float *)(void *)image->bytes, err) != DPT_OK)
+            return err->status;
+        chunk->crc = dpt_crc32(0, from, chunk->size);
+        if (status == DPT_OK &&
+            dpt_pwrite_all(image->fd, from, chunk->size, (long long)chunk->to) != 0)
+            status = dpt_fail_errno(err, DPT_IO, "%s", path);
+    }
+    return status;
+}
+
 enum dpt_status dpt_image_take(struct dpt_image *image, const struct dpt_state *state,
-                               struct dpt_pool *pool, struct dpt_error *err)
+                               const char *path, struct dpt_pool *pool, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct copying copying = {image, pool != NULL ? dpt_pool_threads(pool) : 1};
 
     image->state = *state;
-    for (int i = 0; i < image->n; i++) {
+    if (state->streams)
+        DPT_TRY(stream(image, path, err));
+    for (int i = 0; i < image->n && !state->streams; i++) {
         const struct dpt_item *item = &image->items[i];
 
         if (is_gathered(image, item))
@@ -295,9 +362,9 @@ enum dpt_status dpt_image_take(struct dpt_image *image, const struct dpt_state *
                                   item->size / sizeof(float),
                                   (float *)(void *)(image->bytes + item->offset), err));
     }
-    if (pool != NULL)
+    if (pool != NULL && !state->streams)
         dpt_pool_run(pool, copy_share, &copying);
-    else
+    else if (!state->streams)
         copy_share(&copying, 0);
 out:
     image->state.params = NULL;
@@ -322,10 +389,18 @@ static void join_checksums(struct dpt_image *image)
 static bool put_frame(struct dpt_image *image, int metadata, uint64_t at, uint64_t end,
                       uint32_t *crc)
 {
-    if (end < at || dpt_pread_all(metadata, image->bytes + at, end - at, (long long)at) != 0)
-        return false;
-    *crc = dpt_crc32(*crc, image->bytes + at, end - at);
-    return true;
+    const bool streams = image->state.streams;
+
+    for (uint64_t n; at < end; at += n) {
+        unsigned char *to = image->bytes + (streams ? 0 : at);
+
+        n = end - at < CHUNK ? end - at : CHUNK;
+        if (dpt_pread_all(metadata, to, n, (long long)at) != 0 ||
+            (streams && dpt_pwrite_all(image->fd, to, n, (long long)at) != 0))
+            return false;
+        *crc = dpt_crc32(*crc, to, n);
+    }
+    return at == end;
 }
 
 /* What stands between the data sets, and the last line, which is the checksum of all in front of
@@ -356,7 +431,10 @@ static enum dpt_status frame(struct dpt_image *image, const char *path, struct d
     if (!good || size != image->size || !put_frame(image, metadata, at, size, &crc))
         DPT_TRY(dpt_fail(err, DPT_RANK, "%s: cannot be laid out in memory", path));
     snprintf(line, sizeof line, "dptrain crc32 %08x %020llu\n", crc, (unsigned long long)size);
-    memcpy(image->bytes + size, line, DPT_CHECKPOINT_TRAILER);
+    if (!image->state.streams)
+        memcpy(image->bytes + size, line, DPT_CHECKPOINT_TRAILER);
+    else if (dpt_pwrite_all(image->fd, line, DPT_CHECKPOINT_TRAILER, (long long)size) != 0)
+        status = dpt_fail_errno(err, DPT_IO, "%s", path);
 out:
     if (metadata >= 0)
         close(metadata);
@@ -393,48 +471,39 @@ static bool put_bytes(const unsigned char *bytes, size_t size, int fd)
     return true;
 }
 
-/* Reserves the space first, so that a full disk is told before anything long is written. */
-static enum dpt_status write_file(const struct dpt_image *image, const char *temporary,
-                                  const char *path, struct dpt_error *err)
+static enum dpt_status write_file(struct dpt_image *image, const char *path, struct dpt_error *err)
 {
     const size_t size = (size_t)image->size + DPT_CHECKPOINT_TRAILER;
     enum dpt_status status = DPT_OK;
-    int code, fd;
+    int fd;
 
-    if (dpt_file_check_target(path, err) != DPT_OK)
-        return err->status;
-    unlink(temporary); /* of an earlier process with our number */
-    fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd < 0)
-        return dpt_fail_errno(err, DPT_IO, "%s", path);
-    code = posix_fallocate(fd, 0, (off_t)size);
-    if (code != 0 && code != EOPNOTSUPP && code != EINVAL) {
-        errno = code;
+    if (!image->state.streams)
+        DPT_TRY(open_file(image, path, err));
+    if ((!image->state.streams && !put_bytes(image->bytes, size, image->fd)) ||
+        fsync(image->fd) != 0)
         DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s", path));
-    }
-    if (!put_bytes(image->bytes, size, fd) || fsync(fd) != 0)
-        DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s", path));
-out:
-    if (close(fd) != 0 && status == DPT_OK)
+    fd = image->fd;
+    image->fd = -1;
+    if (close(fd) != 0)
         status = dpt_fail_errno(err, DPT_IO, "%s", path);
+out:
     return status;
 }
 
 enum dpt_status dpt_image_save(struct dpt_image *image, const char *path, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    char temporary[PATH_MAX];
 
-    snprintf(temporary, sizeof temporary, "%s.tmp-%ld", path, (long)getpid());
     DPT_TRY(frame(image, path, err));
-    DPT_TRY(write_file(image, temporary, path, err));
+    DPT_TRY(write_file(image, path, err));
     DPT_TRY(dpt_lock_check(image->state.lock, err));
-    if (rename(temporary, path) != 0)
+    if (rename(image->temporary, path) != 0)
         DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s", path));
     DPT_TRY(dpt_file_sync_folder(path, err));
 out:
     let_go(image);
     if (status != DPT_OK)
-        unlink(temporary);
+        unlink(image->temporary);
+    drop_file(image);
     return status;
 }

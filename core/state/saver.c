@@ -143,12 +143,12 @@ enum dpt_status dpt_saver_start(struct dpt_saver *s, const struct dpt_state *sta
 
     DPT_TRY(dpt_saver_poll(s, true, &ended, &before, err));
     s->start = dpt_now();
-    DPT_TRY(dpt_image_take(s->image, state, pool, err));
+    dpt_checkpoint_path(s->folder, state->progress.step, s->saved.path, sizeof s->saved.path);
+    DPT_TRY(dpt_image_take(s->image, state, s->saved.path, pool, err));
     s->run_lock = state->lock;
     s->best_step = state->progress.best_step;
     s->saved.step = state->progress.step;
     s->saved.copying = dpt_now() - s->start;
-    dpt_checkpoint_path(s->folder, s->saved.step, s->saved.path, sizeof s->saved.path);
     pthread_mutex_lock(&s->lock);
     s->phase = WRITING;
     pthread_cond_signal(&s->work);

@@ -42,8 +42,12 @@ enum dpt_status dpt_trainer_open_arenas(struct dpt_trainer *t, struct dpt_error 
     enum dpt_status status = DPT_OK;
     const struct dpt_graph *graph = dpt_trainer_graph(t);
 
-    DPT_TRY(DPT_ALLOCATE(t->arenas.params, (size_t)graph->arena, "the parameters", err));
-    if (dpt_trainer_replicas(t)->world.rank == 0) /* a tensor's numbers do not depend on others */
+    t->arenas.params = t->units.n > 0 ? dpt_reserve((size_t)graph->arena * sizeof(float))
+                                      : dpt_alloc_array((size_t)graph->arena, sizeof(float));
+    if (t->arenas.params == NULL)
+        DPT_TRY(dpt_fail_memory(err, "the parameters", (double)graph->arena * sizeof(float)));
+    if (t->units.n == 0 &&
+        dpt_trainer_replicas(t)->world.rank == 0) /* a tensor's numbers do not depend on others */
         DPT_TRY(dpt_model_init(graph, (uint64_t)t->job->seed, t->arenas.params, err));
     if (!t->data.train.present)
         return DPT_OK;
@@ -87,7 +91,10 @@ out:
 void dpt_trainer_close_arenas(struct dpt_trainer *t)
 {
     dpt_free(t->arenas.hashes);
-    dpt_free(t->arenas.params);
+    if (t->units.n == 0)
+        dpt_free(t->arenas.params);
+    else if (t->units.weights.bytes == NULL) /* else it is these */
+        dpt_unreserve(t->arenas.params, (size_t)t->model.graph.arena * sizeof(float));
     dpt_free(t->arenas.parts.count);
     dpt_free(t->arenas.owned);
     dpt_free(t->arenas.pieces);
@@ -101,13 +108,19 @@ void dpt_trainer_close_arenas(struct dpt_trainer *t)
 }
 
 /* Hashes weights, state and slots, each array at an offset of its own. In shards a slot has one
- * owner, so there is nothing to compare it with. */
+ * owner, so there is nothing to compare it with, and of units a weight neither, nor, where all
+ * ranks read it in one place, the state. */
 static uint64_t replica_hash(const struct dpt_trainer *t)
 {
     const size_t n = (size_t)dpt_trainer_graph(t)->floats,
                  arena = (size_t)dpt_trainer_graph(t)->arena;
-    uint64_t hash = dpt_hash_floats(t->arenas.params, arena, 0);
+    uint64_t hash = 0;
 
+    if (t->units.gathers)
+        return dpt_hash_floats(t->arenas.params + n, arena - n, n);
+    if (t->units.n > 0)
+        return 0;
+    hash = dpt_hash_floats(t->arenas.params, arena, 0);
     for (int k = 0; k < t->arenas.slots && !dpt_trainer_sharded(t); k++)
         hash += dpt_hash_floats(t->arenas.slot[k], n, arena + n * (uint64_t)k);
     return hash;

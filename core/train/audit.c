@@ -11,6 +11,7 @@
 #include "core/base/file.h"
 #include "core/base/hash.h"
 #include "core/base/memory.h"
+#include "core/train/gradient_reduction.h"
 #include "core/train/mesh.h"
 
 enum { DIGITS = 16 };
@@ -42,12 +43,65 @@ static void hash_tensor(const struct dpt_trainer *t, int32_t number, const float
         *of_arena += dpt_hash_floats(zeros, gap, end);
 }
 
+/* What this rank has of a gradient or of the weights: floats [begin, end), and the state. */
+struct part {
+    const float *learned, *state; /* each from the whole arena's first float on */
+    size_t begin, end;
+    bool has_state;
+};
+
+/* The part's share of the hash of the tensors, all of which the ranks' sums give. */
+static void add_part(const struct dpt_trainer *t, const struct part *part, int k, int64_t *hashes)
+{
+    const struct dpt_graph *graph = &t->model.graph;
+    const size_t floats = (size_t)graph->floats, state = (size_t)graph->arena - floats;
+    uint64_t whole =
+        dpt_hash_floats(part->learned + part->begin, part->end - part->begin, part->begin);
+
+    if (part->has_state)
+        whole += dpt_hash_floats(part->state + floats, state, floats);
+    hashes[k] = (int64_t)whole;
+    for (int32_t i = 0; i < graph->n_tensors; i++) {
+        const struct dpt_tensor *tensor = &graph->tensors[i];
+        const size_t at = (size_t)tensor->offset, next = at + (size_t)tensor->count;
+        const float *x = tensor->state ? part->state : part->learned;
+        size_t begin = at > part->begin ? at : part->begin,
+               end = next < part->end ? next : part->end;
+
+        if (tensor->state) {
+            begin = at;
+            end = part->has_state ? next : at;
+        }
+        if (begin < end)
+            hashes[ARENAS * (i + 1) + k] =
+                (int64_t)dpt_hash_floats(x + begin, end - begin, begin - at);
+    }
+}
+
+/* Collective. Where no rank has all of it. */
+static enum dpt_status take_parts(const struct dpt_trainer *t, int64_t *hashes,
+                                  struct dpt_error *err)
+{
+    const int rank = t->comm->world.rank;
+    const struct dpt_slice own = t->reduction.type->slice(t, rank);
+    const struct part parts[ARENAS] = {
+        {t->arenas.params, t->arenas.params, own.begin, own.end, rank == 0},
+        {t->reduction.type->slice_sum(t), t->reduction.sum, own.begin, own.end, rank == 0}};
+
+    memset(hashes, 0, (size_t)dpt_audit_hashes(t) * sizeof *hashes);
+    for (int k = 0; k < ARENAS; k++)
+        add_part(t, &parts[k], k, hashes);
+    return dpt_group_sum_ints(&t->comm->world, hashes, hashes, (size_t)dpt_audit_hashes(t), err);
+}
+
 enum dpt_status dpt_audit_take(const struct dpt_trainer *t, int64_t *hashes, struct dpt_error *err)
 {
     const struct dpt_graph *graph = dpt_trainer_graph(t);
     const float *const arenas[ARENAS] = {t->arenas.params, t->reduction.sum};
     const bool takes = dpt_trainer_replicas(t)->world.rank == 0;
 
+    if (t->units.n > 0)
+        return take_parts(t, hashes, err);
     memset(hashes, 0, (size_t)dpt_audit_hashes(t) * sizeof *hashes);
     for (int k = 0; k < ARENAS && takes; k++) {
         uint64_t arena = 0;

@@ -7,6 +7,7 @@
 #include "core/train/engine.h"
 #include "core/train/parts.h"
 #include "core/train/pipeline.h"
+#include "core/train/units.h"
 #include "models/model.h"
 
 /* What is kept of a micro-batch, each a double, so that the ranks can add them up; with loss mse
@@ -149,7 +150,8 @@ static void keep(struct eval_work *w, int32_t micro_batch, const struct dpt_batc
         add_errors(w, batch, outputs, sums + SUMS);
 }
 
-/* The same of what has gone through a pipeline, of which the last stage has the outputs. */
+/* The same of what has gone through a pipeline, of which the last stage has the outputs, or through
+ * units. */
 static enum dpt_status keep_last(void *arg, int thread, int32_t micro_batch,
                                  const struct dpt_batch *batch, const float *value, size_t floats,
                                  const struct dpt_metric_sums *metric_sums, struct dpt_error *err)
@@ -158,7 +160,8 @@ static enum dpt_status keep_last(void *arg, int thread, int32_t micro_batch,
     const size_t micro = (size_t)w->split->sampler.micro, width = (size_t)w->outputs;
 
     (void)floats, (void)err;
-    if (w->t->mesh.stage == w->t->mesh.stages - 1 && w->t->mesh.part == 0)
+    if (w->t->mesh.stages == 0 ||
+        (w->t->mesh.stage == w->t->mesh.stages - 1 && w->t->mesh.part == 0))
         keep(w, micro_batch, batch, value,
              w->t->outputs + ((size_t)thread * (micro + 1) + micro) * width, metric_sums);
     return DPT_OK;
@@ -193,14 +196,25 @@ static void evaluate_part(void *arg, int thread)
     }
 }
 
-/* This rank's part of the split; collective where it goes through stages, which go on when a rank
- * failed. */
+/* Collective. This rank's part of a step, through stages or units. */
+static enum dpt_status infer_parts(const struct eval_work *w, int64_t step, enum dpt_status status,
+                                   struct dpt_error *err)
+{
+    const struct dpt_pipeline_pass pass = {
+        .split = w->split, .view = &w->view, .take = keep_last, .arg = (void *)(uintptr_t)w};
+
+    return w->t->mesh.pipeline != NULL
+               ? dpt_pipeline_infer(w->t->mesh.pipeline, &pass, step, status, err)
+               : dpt_units_infer(w->t, &pass, false, step, status, err);
+}
+
+/* This rank's part of the split; collective where it goes through stages or units, which go on when
+ * a rank failed. */
 static enum dpt_status evaluate_rank(struct eval_work *w, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const int64_t steps = dpt_sampler_steps(&w->split->sampler);
-    const struct dpt_pipeline_pass pass = {
-        .split = w->split, .view = &w->view, .take = keep_last, .arg = w};
+    const bool in_parts = w->t->mesh.pipeline != NULL || w->t->units.gathers;
     int64_t step = 0;
 
     DPT_TRY(dpt_fault_strike_evaluation(&w->t->fault, w->t->comm->world.rank, w->t->progress.step,
@@ -213,16 +227,15 @@ static enum dpt_status evaluate_rank(struct eval_work *w, struct dpt_error *err)
     DPT_TRY(dpt_loader_seek(w->split->loader, 0, 0, err));
     for (; step < steps; step++) {
         DPT_TRY(dpt_loader_next(w->split->loader, &w->view, err));
-        if (w->t->mesh.pipeline == NULL)
+        if (!in_parts)
             DPT_TRY(dpt_trainer_run(w->t, evaluate_part, w, err));
-        else if ((status = dpt_pipeline_infer(w->t->mesh.pipeline, &pass, step, DPT_OK, err)) !=
-                 DPT_OK)
+        else if ((status = infer_parts(w, step, DPT_OK, err)) != DPT_OK)
             step++; /* all of that one's messages have gone */
         DPT_TRY(status);
     }
 out:
-    for (struct dpt_error other; w->t->mesh.pipeline != NULL && step < steps; step++)
-        dpt_pipeline_infer(w->t->mesh.pipeline, &pass, step, status, &other);
+    for (struct dpt_error other; in_parts && step < steps; step++)
+        infer_parts(w, step, status, &other);
     return status;
 }
 

@@ -66,7 +66,8 @@ struct dpt_gradient_reduction_type {
      * In shards (dpt_trainer_sharded), else NULL or not called: what a rank owns; the sum of what
      * this rank does; where its updated parameters are to be written, too, or NULL
      * (dpt_deterministic_weights). Collective: gives all ranks the owners' parameters, and `each`
-     * numbers for each of the owners' chunks.
+     * numbers for each of the owners' chunks. In units nothing is copied: share waits until all is
+     * there that ranks write in one place, the state, too.
      */
     struct dpt_slice (*slice)(const struct dpt_trainer *t, int rank);
     const float *(*slice_sum)(const struct dpt_trainer *t);
@@ -75,8 +76,14 @@ struct dpt_gradient_reduction_type {
     enum dpt_status (*gather_chunks)(struct dpt_trainer *t, double *values, int each,
                                      struct dpt_error *err);
     /* Collective. Where micro-batches are dealt, else NULL: adds those of a round, of which each
-     * thread has computed one group, to what their owners have. */
-    enum dpt_status (*round)(struct dpt_trainer *t, int32_t round, struct dpt_error *err);
+     * thread has computed one group, to what their owners have: a unit of the gradient's floats
+     * (t->units, else all of them), or, behind the last unit, the state and the tail. */
+    enum dpt_status (*round)(struct dpt_trainer *t, int32_t round, int unit, struct dpt_error *err);
+    /* Where a whole arena would begin whose state and tail are those of the thread's `target`,
+     * which has room for one unit before them; and, collective, gives all ranks a unit's
+     * weights. */
+    float *(*rest)(struct dpt_trainer *t, int thread);
+    enum dpt_status (*gather)(struct dpt_trainer *t, int unit, struct dpt_error *err);
     bool of_rows; /* the chunks are t->reduction.chunks, not all of one size */
 };
 

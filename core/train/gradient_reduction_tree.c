@@ -110,20 +110,20 @@ static int group_level(const struct dpt_trainer *t)
     return level;
 }
 
-/* unit: [2] */
-static struct dpt_deterministic_spec dealt_spec(const struct dpt_trainer *t, size_t unit[2])
+/* one: room for a unit of all */
+static struct dpt_deterministic_spec dealt_spec(const struct dpt_trainer *t, size_t one[2])
 {
-    unit[0] = 0;
-    unit[1] = (size_t)t->model.graph.floats;
+    one[0] = 0;
+    one[1] = (size_t)t->model.graph.floats;
     return (struct dpt_deterministic_spec){
         .n = arena_floats(t),
         .buffers = t->team.gradient_workers,
         .spin = t->team.spin,
         .chunks = t->reduction.chunks,
         .sharded = true,
-        .keeps_sum = keeps_sum(t),
-        .unit = unit,
-        .units = 1,
+        .keeps_sum = keeps_sum(t) && t->units.n == 0,
+        .unit = t->units.n > 0 ? t->units.edge : one,
+        .units = t->units.n > 0 ? t->units.n : 1,
         .level = group_level(t),
         .leaves = dpt_sampler_micro_batches(&t->data.train.sampler, 0),
     };
@@ -132,14 +132,14 @@ static struct dpt_deterministic_spec dealt_spec(const struct dpt_trainer *t, siz
 /* On one node the ranks read each other's gradients in place. */
 static void dealt_bytes(const struct dpt_trainer *t, int ranks, double *own, double *shared)
 {
-    const double one = (double)arena_floats(t) * sizeof(float);
+    const double whole = (double)arena_floats(t) * sizeof(float);
     const int all = t->comm->world.size;
-    size_t unit[2];
-    const struct dpt_deterministic_spec spec = dealt_spec(t, unit);
+    size_t one[2];
+    const struct dpt_deterministic_spec spec = dealt_spec(t, one);
     double store, buffers, received;
 
     dpt_deterministic_dealt_floats(all, &spec, &store, &buffers, &received);
-    *own = store * sizeof(float) + spec.keeps_sum * one;
+    *own = store * sizeof(float) + spec.keeps_sum * whole;
     *shared = 0;
     if (ranks == all)
         *shared = ranks * buffers * sizeof(float);
@@ -193,8 +193,8 @@ out:
 static enum dpt_status open_dealt(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    size_t unit[2];
-    const struct dpt_deterministic_spec spec = dealt_spec(t, unit);
+    size_t one[2];
+    const struct dpt_deterministic_spec spec = dealt_spec(t, one);
 
     DPT_TRY(dpt_group_agree(&t->comm->world,
                             DPT_ALLOCATE(t->reduction.state, 1, "the reduction", err), err));
@@ -318,21 +318,29 @@ static void done_dealt(struct dpt_trainer *t, int thread, int32_t micro_batch, i
                        float *gradient, struct dpt_gradient_range range,
                        const struct dpt_metric_sums *metric_sums)
 {
-    (void)thread;
-    (void)micro_batch;
-    (void)range;
+    (void)thread, (void)micro_batch, (void)range;
     if (metric_sums != NULL)
         add_tails(metric_sums, n, gradient + dpt_trainer_graph(t)->arena);
 }
 
-static enum dpt_status add_round(struct dpt_trainer *t, int32_t number, struct dpt_error *err)
+static enum dpt_status add_round(struct dpt_trainer *t, int32_t number, int unit,
+                                 struct dpt_error *err)
 {
-    enum dpt_status status = DPT_OK;
+    return dpt_deterministic_round(t->reduction.state->allreduce, number, unit, err);
+}
 
-    for (int unit = 0; unit < 2; unit++)
-        DPT_TRY(dpt_deterministic_round(t->reduction.state->allreduce, number, unit, err));
-out:
-    return status;
+static float *rest(struct dpt_trainer *t, int thread)
+{
+    const struct dpt_deterministic_allreduce *allreduce = t->reduction.state->allreduce;
+
+    return dpt_deterministic_buffer(allreduce, thread) + dpt_deterministic_rest(allreduce) -
+           t->model.graph.floats;
+}
+
+static enum dpt_status gather_unit(struct dpt_trainer *t, int unit, struct dpt_error *err)
+{
+    return dpt_deterministic_gather_unit(t->reduction.state->allreduce, unit, t->arenas.params,
+                                         err);
 }
 
 static enum dpt_status sum_dealt(struct dpt_trainer *t, const struct dpt_step_view *view,
@@ -368,11 +376,15 @@ static const float *slice_sum(const struct dpt_trainer *t)
 
 static float *weights(const struct dpt_trainer *t)
 {
-    return dpt_deterministic_weights(t->reduction.state->allreduce);
+    return t->units.n > 0 ? NULL : dpt_deterministic_weights(t->reduction.state->allreduce);
 }
 
 static enum dpt_status share(struct dpt_trainer *t, struct dpt_error *err)
 {
+    if (t->units.gathers) /* as it computes them */
+        return DPT_OK;
+    if (t->units.n > 0) /* all write where all read */
+        return dpt_group_barrier(&t->comm->node, err);
     return dpt_deterministic_share(t->reduction.state->allreduce, t->arenas.params, t->team.pool,
                                    err);
 }
@@ -416,5 +428,7 @@ const struct dpt_gradient_reduction_type dpt_gradient_reduction_dealt = {
     .share = share,
     .gather_chunks = gather_chunks,
     .round = add_round,
+    .rest = rest,
+    .gather = gather_unit,
     .of_rows = true,
 };

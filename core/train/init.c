@@ -18,8 +18,8 @@ static enum dpt_status check_finite(const struct dpt_weights *w, const struct dp
 }
 
 /* What rank 0 does. The parameters that no tensor of the file becomes stay as they are. */
-static enum dpt_status load(struct dpt_trainer *t, float *params, struct dpt_init_result *result,
-                            struct dpt_error *err)
+static enum dpt_status load(struct dpt_trainer *t, const struct dpt_state *whole,
+                            struct dpt_init_result *result, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_job *job = t->job;
@@ -33,12 +33,15 @@ static enum dpt_status load(struct dpt_trainer *t, float *params, struct dpt_ini
     DPT_TRY(dpt_weights_open(&w, job->init.from, &dpt_weights_checkpoint, err));
     DPT_TRY(dpt_match_open(&match, &w, &t->model.graph, &options, err));
     for (int32_t k = 0; k < t->model.graph.n_tensors; k++) {
-        float *to = params + t->model.graph.tensors[k].offset;
+        const struct dpt_tensor *tensor = &t->model.graph.tensors[k];
+        float *to = whole->params + tensor->offset;
 
         if (match.weight[k] == NULL)
             continue;
         DPT_TRY(dpt_weights_read(&w, match.weight[k], to, err));
         DPT_TRY(check_finite(&w, match.weight[k], to, err));
+        if (whole->give != NULL)
+            DPT_TRY(whole->give(t, -1, (size_t)tensor->offset, (size_t)tensor->count, to, err));
     }
     result->format = w.format->name;
     result->prefix = match.prefix;
@@ -60,6 +63,8 @@ enum dpt_status dpt_init_weights(struct dpt_trainer *t, struct dpt_init_result *
     enum dpt_status status = DPT_OK;
     const struct dpt_group *world = &t->comm->world;
     struct dpt_state whole = {.params = t->arenas.params};
+    struct dpt_error other;
+    enum dpt_status followed;
 
     *result = (struct dpt_init_result){0};
     if (t->job->init.from == NULL)
@@ -70,7 +75,9 @@ enum dpt_status dpt_init_weights(struct dpt_trainer *t, struct dpt_init_result *
     if (world->rank == 0 && status == DPT_OK && t->mesh.stages > 0)
         status = dpt_model_init(&t->model.graph, (uint64_t)t->job->seed, whole.params, err);
     if (world->rank == 0 && status == DPT_OK)
-        status = load(t, whole.params, result, err);
+        status = load(t, &whole, result, err);
+    followed = dpt_trainer_follow(t, status == DPT_OK ? err : &other);
+    status = status == DPT_OK ? followed : status;
     status = dpt_trainer_share_params(t, &whole, status, err);
     dpt_trainer_close_whole(t, &whole);
     return status;

@@ -91,14 +91,37 @@ static void finish_pipeline(const struct dpt_job *job, struct dpt_conf *conf)
               "add it, or leave pipeline out";
     else if (job->device.kind == DPT_DEVICE_CUDA)
         why = "runs on device.kind: cpu or ref; GPUs each have the whole model";
-    else if (job->parallel.shard > DPT_SHARD_OPTIMIZER)
+    else if (job->parallel.shard == DPT_SHARD_GRADIENTS)
         why = "does not go with parallel.shard: gradients, which deals micro-batches in turn; "
+              "optimizer does";
+    else if (job->parallel.shard == DPT_SHARD_PARAMETERS)
+        why = "does not go with parallel.shard: parameters, which gathers each layer on all ranks; "
               "optimizer does";
     else if (job->log.tensorboard)
         why = "does not go with log.tensorboard, whose histograms want all weights on one rank: "
               "leave one of them out";
     if (why != NULL)
         dpt_conf_mistake(conf, p->at, "parallel.pipeline", "%s", why);
+}
+
+/* What the ranks' parts of their own do not go with. */
+static void finish_shard(const struct dpt_job *job, struct dpt_conf *conf)
+{
+    const char *why = NULL;
+
+    if (job->parallel.shard == DPT_SHARD_NONE)
+        return;
+    if (job->comm.reduction != DPT_REDUCTION_REPRODUCIBLE)
+        why = "needs comm.reduction: reproducible, whose sums are the same whoever owns a part; "
+              "add it, or leave shard out";
+    else if (job->parallel.shard == DPT_SHARD_PARAMETERS && job->log.tensorboard)
+        why = "parameters does not go with log.tensorboard, whose histograms want all weights on "
+              "one rank; optimizer or gradients do";
+    else if (job->parallel.shard == DPT_SHARD_PARAMETERS && job->device.kind == DPT_DEVICE_CUDA)
+        why = "parameters runs on device.kind: cpu or ref; optimizer or gradients do on GPUs";
+    if (why != NULL)
+        dpt_conf_mistake(conf, dpt_conf_get(dpt_conf_get(conf->root, "parallel"), "shard"),
+                         "parallel.shard", "%s", why);
 }
 
 /* Checks that need more than one key, and defaults that follow from other keys. */
@@ -127,11 +150,7 @@ static bool finish(struct dpt_job *job, struct dpt_conf *conf)
                          "device.deterministic",
                          "false does not go with comm.reduction: reproducible, which promises the "
                          "same bytes; leave one of them out");
-    if (job->parallel.shard != DPT_SHARD_NONE && job->comm.reduction != DPT_REDUCTION_REPRODUCIBLE)
-        dpt_conf_mistake(conf, dpt_conf_get(dpt_conf_get(root, "parallel"), "shard"),
-                         "parallel.shard",
-                         "needs comm.reduction: reproducible, whose sums are the same whoever owns "
-                         "a part; add it, or leave shard out");
+    finish_shard(job, conf);
     finish_pipeline(job, conf);
     finish_tensor(job, conf);
     if (job->init.from == NULL && (job->init.map.n > 0 || job->init.by_order || job->init.partial))

@@ -23,7 +23,9 @@
 #define DPT_HIERARCHIES(X) X(DPT_HIERARCHICAL_AUTO, "auto") X(DPT_HIERARCHICAL_OFF, "off")
 #define DPT_SHARDS(X)                                                                              \
     X(DPT_SHARD_NONE, "none")                                                                      \
-    X(DPT_SHARD_OPTIMIZER, "optimizer") X(DPT_SHARD_GRADIENTS, "gradients")
+    X(DPT_SHARD_OPTIMIZER, "optimizer")                                                            \
+    X(DPT_SHARD_GRADIENTS, "gradients")                                                            \
+    X(DPT_SHARD_PARAMETERS, "parameters")
 #define DPT_PIPELINES(X) X(DPT_PIPELINE_1F1B, "1f1b") X(DPT_PIPELINE_GPIPE, "gpipe")
 #define DPT_ON_NANS(X)   X(DPT_ON_NAN_STOP, "stop") X(DPT_ON_NAN_SKIP, "skip")
 

@@ -236,8 +236,8 @@ static const struct dpt_option parallel_options[] = {
              "reproducible, and changes no byte"},
     {CHOICE("shard", NONE, parallel.shard, DPT_SHARDS, "none"),
      .help = "what the ranks divide among them, each keeping a part; optimizer: its state, and the "
-             "update of the weights; gradients: the gradient's sum, too; needs comm.reduction: "
-             "reproducible, and changes no byte"},
+             "update of the weights; gradients: the gradient's sum, too; parameters: the weights, "
+             "too; needs comm.reduction: reproducible, and changes no byte"},
     {0},
 };
 

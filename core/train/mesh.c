@@ -18,11 +18,7 @@ static bool has_weights(const struct dpt_graph *graph, int32_t first, int32_t la
     return false;
 }
 
-/*
- * Whether a stage may begin with a node: a convolution or dense layer, in front of which no kernel
- * takes two nodes at once, and whose input is the only value that crosses.
- */
-static bool may_begin(const struct dpt_graph *graph, int32_t node)
+bool dpt_mesh_may_begin(const struct dpt_graph *graph, int32_t node)
 {
     const struct dpt_graph_node *at = &graph->nodes[node];
 
@@ -47,7 +43,7 @@ static enum dpt_status refuse(const struct dpt_trainer *t, const char *what, str
         dpt_str_printf(&text, "%s:%d:%d: ", p->file, p->at->line, p->at->column);
     dpt_str_printf(&text, "parallel.pipeline: %s", what);
     for (int32_t i = 1; i < graph->n_nodes; i++)
-        if (may_begin(graph, i))
+        if (dpt_mesh_may_begin(graph, i))
             dpt_str_printf(&text, "%s%s", n++ == 0 ? "; a stage may begin with " : ", ",
                            graph->nodes[i].name);
     if (n == 0)
@@ -71,7 +67,7 @@ static enum dpt_status cut_at_names(struct dpt_trainer *t, struct dpt_error *err
             node++;
         if (node == graph->n_nodes)
             snprintf(text, sizeof text, "cut: the model has no layer '%.64s'", cut->at[k]);
-        else if (!may_begin(graph, node))
+        else if (!dpt_mesh_may_begin(graph, node))
             snprintf(text, sizeof text, "cut: no stage may begin with %s", cut->at[k]);
         else if (node <= t->mesh.first[k])
             snprintf(text, sizeof text, "cut: %s stands before the stage in front of it",
@@ -125,7 +121,7 @@ static enum dpt_status cut_evenly(struct dpt_trainer *t, struct dpt_error *err)
     DPT_TRY(DPT_ALLOCATE(from, room, "the stages", err));
     weigh(t, weight);
     for (int32_t i = 1; i < graph->n_nodes; i++)
-        if (may_begin(graph, i))
+        if (dpt_mesh_may_begin(graph, i))
             place[n++] = i;
     place[n++] = graph->n_nodes;
     if (n < stages) {

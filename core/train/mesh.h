@@ -15,6 +15,11 @@
 #include "core/state/metrics.h"
 #include "core/train/trainer.h"
 
+/*
+ * Whether a stage may begin with a node: a convolution or dense layer, in front of which no kernel
+ * takes two nodes at once, and whose input is the only value that crosses.
+ */
+bool dpt_mesh_may_begin(const struct dpt_graph *graph, int32_t node);
 /* Finds the stages of a trainer whose model is built, and this rank's; sets t->mesh but for what
  * communicates. Where the job has no pipeline, or does not train, there is nothing to do. Errors:
  * BAD_JOB, RANK. */

@@ -3,8 +3,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/train/gradient_reduction.h"
 #include "core/train/mesh.h"
-#include "core/train/pipeline.h"
+#include "core/train/units.h"
 
 /* Where a rank found its first value that is not finite. */
 struct finding {
@@ -223,6 +224,79 @@ out:
     return status;
 }
 
+/* --- in units --------------------------------------------------------------------------------- */
+
+/* Whether what a unit gives the next one, or the outputs, are numbers. */
+static enum dpt_status look_behind(void *arg, int thread, int32_t micro_batch,
+                                   const struct dpt_batch *batch, const float *value, size_t floats,
+                                   const struct dpt_metric_sums *metric_sums, struct dpt_error *err)
+{
+    struct search *s = arg;
+    const bool seen = atomic_load(&s->seen);
+
+    look_at(arg, thread, micro_batch, batch, value, floats, metric_sums, err);
+    if (!seen && s->found.kind == IN_OUTPUT)
+        s->found.location = dpt_units_now(s->t);
+    return DPT_OK;
+}
+
+/* Of the tensors in what this rank owns of the gradient, the last one that is not finite; -1. */
+static int32_t last_bad(const struct dpt_trainer *t)
+{
+    const struct dpt_graph *graph = &t->model.graph;
+    const struct dpt_slice own = t->reduction.type->slice(t, t->comm->world.rank);
+    const float *sum = t->reduction.type->slice_sum(t);
+    int32_t bad = -1;
+
+    for (int32_t k = 0; k < graph->n_tensors; k++) {
+        const size_t at = (size_t)graph->tensors[k].offset,
+                     end = at + (size_t)graph->tensors[k].count;
+
+        for (size_t i = at > own.begin ? at : own.begin; i < end && i < own.end; i++)
+            bad = !isfinite(sum[i]) ? k : bad;
+    }
+    return bad;
+}
+
+/* Collective. Names the first layers whose values are not finite or, where all are, the tensor at
+ * whose gradient that began. */
+static enum dpt_status find_in_units(struct search *s, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_trainer *t = s->t;
+    const struct dpt_group *world = &t->comm->world;
+    const struct dpt_pipeline_pass pass = {
+        .split = &t->data.train, .view = s->view, .take = look_behind, .arg = s};
+    const long long step = (long long)t->progress.step + 1;
+    struct finding worst;
+    char where[256];
+    double first, last;
+
+    status = dpt_units_infer(t, &pass, true, t->progress.epoch_step, DPT_OK, err);
+    DPT_TRY(dpt_group_agree(world, status, err));
+    snprintf(s->found.host, sizeof s->found.host, "%s", t->comm->host);
+    worst = s->found;
+    DPT_TRY(dpt_group_max(world,
+                          s->found.kind == IN_OUTPUT ? -(double)world->rank : -(double)world->size,
+                          &first, err));
+    DPT_TRY(dpt_group_max(world, last_bad(t), &last, err));
+    if (-first < world->size) {
+        DPT_TRY(dpt_group_broadcast(world, (int)-first, &worst, sizeof worst, err));
+        dpt_dataset_where(t->data.train.set, worst.sample, where);
+        return dpt_fail(err, DPT_FAILED,
+                        "step %lld: not a number: rank %d (%s), values of the layers from %s on, "
+                        "micro-batch that begins with %s (norms by their running statistics); %s",
+                        step, (int)-first, worst.host,
+                        t->model.graph.nodes[t->units.node[worst.location]].name, where, advice(t));
+    }
+    if (last >= 0)
+        return dpt_fail(err, DPT_FAILED, "step %lld: not a number: gradient of %s; %s", step,
+                        t->model.graph.tensors[(int32_t)last].name, advice(t));
+    status = tell(t, &(struct finding){.kind = NOTHING}, 0, err);
+out:
+    return status;
+}
+
 enum dpt_status dpt_trainer_find_nonfinite(struct dpt_trainer *t, const struct dpt_step_view *view,
                                            float *gradient, struct dpt_error *err)
 {
@@ -235,6 +309,8 @@ enum dpt_status dpt_trainer_find_nonfinite(struct dpt_trainer *t, const struct d
     dpt_comm_note(t->comm, -1, "looking for what is not a number");
     if (t->mesh.stages > 0)
         return find_in_stages(&s, t->reduction.sum, err);
+    if (t->units.n > 0)
+        return find_in_units(&s, err);
     DPT_TRY(dpt_group_agree(&t->comm->world, search_outputs(&s, err), err));
     status = s.found.kind == NOTHING ? dpt_trainer_run(t, search_gradients, &s, err) : DPT_OK;
     DPT_TRY(dpt_group_agree(&t->comm->world, status, err));

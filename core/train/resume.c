@@ -338,6 +338,8 @@ enum dpt_status dpt_resume_run(struct dpt_trainer *t, const struct dpt_resume *r
     const struct dpt_group *world = &t->comm->world;
     struct dpt_state state = dpt_trainer_state(t, job_text);
     struct found found = {0};
+    struct dpt_error other;
+    enum dpt_status followed;
 
     *resumed = DPT_RESUMED_NOT;
     if (world->rank == 0)
@@ -345,7 +347,8 @@ enum dpt_status dpt_resume_run(struct dpt_trainer *t, const struct dpt_resume *r
     if (world->rank == 0 && status == DPT_OK)
         status = choose(t, resume, &state, &found, err);
     *resumed = found.resumed;
-    DPT_TRY(dpt_group_agree(world, status, err));
+    followed = dpt_trainer_follow(t, status == DPT_OK ? err : &other);
+    DPT_TRY(dpt_group_agree(world, status == DPT_OK ? followed : status, err));
     DPT_TRY(dpt_group_broadcast(world, 0, resumed, sizeof *resumed, err));
     if (*resumed != DPT_RESUMED)
         goto out;

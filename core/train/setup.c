@@ -11,6 +11,7 @@
 #include "core/train/parts.h"
 #include "core/train/schedule.h"
 #include "core/train/trainer.h"
+#include "core/train/units.h"
 
 /* Micro-batches of a thread in a step of an evaluation. A device's host threads only hand samples
  * over. */
@@ -125,8 +126,10 @@ static enum dpt_status check_room(const struct dpt_trainer *t, struct dpt_error 
               owners = dpt_trainer_sharded(t) ? dpt_trainer_replicas(t)->world.size : 1;
     const double slots =
         dpt_optimizer_slots(&t->job->optimizer) * (double)graph->floats / owners * sizeof(float);
-    const double need = 2 * (double)graph->arena * sizeof(float) * ranks +
-                        (dpt_trainer_shares_slots(t) ? slots : slots * ranks);
+    const double whole = (double)graph->arena * sizeof(float);
+    const double part =
+        t->units.n > 0 ? whole / owners + (double)dpt_units_largest(t) * sizeof(float) : whole;
+    const double need = 2 * part * ranks + (dpt_trainer_shares_slots(t) ? slots : slots * ranks);
     const double available = dpt_memory_available();
 
     if (!t->data.train.present || t->backend->devices != NULL || available < 0 || need <= available)
@@ -151,11 +154,14 @@ static enum dpt_status build_model(struct dpt_trainer *t, struct dpt_error *err)
         !t->team.lockstep && t->backend->teams != NULL && t->backend->teams(&t->model.graph);
     t->engine = dpt_engine_choose(t);
     if (t->team.lockstep && dpt_trainer_dealt(t))
-        DPT_TRY(dpt_fail(err, DPT_BAD_JOB,
-                         "parallel.shard: gradients does not go with a batch norm over the whole "
-                         "step (statistics: batch), for which all micro-batches are under way at "
-                         "once; optimizer does, or statistics: micro"));
+        DPT_TRY(
+            dpt_fail(err, DPT_BAD_JOB,
+                     "parallel.shard: %s does not go with a batch norm over the whole step "
+                     "(statistics: batch), for which all micro-batches are under way at once; "
+                     "optimizer does, or statistics: micro",
+                     t->job->parallel.shard == DPT_SHARD_GRADIENTS ? "gradients" : "parameters"));
     DPT_TRY(dpt_mesh_plan(t, err));
+    DPT_TRY(dpt_units_plan(t, err));
     if (!t->planned)
         DPT_TRY(check_room(t, err));
     DPT_TRY(dpt_trainer_open_targets(t, err));
@@ -265,7 +271,8 @@ static enum dpt_status open_all(struct dpt_trainer *t, struct dpt_error *err)
         if (status == DPT_OK)
             DPT_TRY(dpt_trainer_share_plans(t, t->model.plans.text, err));
         if (status == DPT_OK && !opened) {
-            if (t->backend->share != NULL)
+            DPT_TRY(dpt_group_agree(&t->comm->world, dpt_units_open(t, err), err));
+            if (t->backend->share != NULL && !t->units.gathers)
                 DPT_TRY(share_derived(t, err));
             DPT_TRY(dpt_group_agree(&t->comm->world, dpt_trainer_join_slots(t, err), err));
             DPT_TRY(t->engine->open(t, err));
@@ -352,8 +359,11 @@ enum dpt_status dpt_trainer_open(struct dpt_trainer *t, const struct dpt_job *jo
     DPT_TRY(dpt_trainer_share_targets(t, err));
     DPT_TRY(count_threads(t, err));
     DPT_TRY(open_all(t, err));
-    DPT_TRY(dpt_group_broadcast(&dpt_trainer_replicas(t)->world, 0, t->arenas.params,
-                                (size_t)dpt_trainer_graph(t)->arena * sizeof(float), err));
+    if (t->units.n > 0)
+        DPT_TRY(dpt_units_init(t, err));
+    else
+        DPT_TRY(dpt_group_broadcast(&dpt_trainer_replicas(t)->world, 0, t->arenas.params,
+                                    (size_t)dpt_trainer_graph(t)->arena * sizeof(float), err));
     DPT_TRY(dpt_group_agree(&comm->world, dpt_trainer_refresh(t, err), err));
 out:
     if (status != DPT_OK)
@@ -398,6 +408,7 @@ void dpt_trainer_close(struct dpt_trainer *t)
     close_sized(t);
     dpt_pool_close(t->team.pool);
     dpt_trainer_close_arenas(t);
+    dpt_units_close(t);
     dpt_mesh_close(t);
     dpt_graph_release(&t->model.graph);
     dpt_trainer_close_data(t);

@@ -10,6 +10,11 @@
 /* Floats of a message with the owners of shards: MPI's counts are int. */
 enum { PIECE = 1 << 24 };
 
+static size_t piece_of(const struct dpt_trainer *t)
+{
+    return t->units.n > 0 ? DPT_CHECKPOINT_PIECE : PIECE;
+}
+
 /* Who has what of a whole arena: floats [begins[r], ends[r]) each of the owners, who are the ranks
  * of a group, this one's from `own` on. */
 struct owners {
@@ -29,8 +34,8 @@ static int32_t tensor_at(const struct dpt_graph *graph, size_t at)
     return i;
 }
 
-/* Of slot k, each rank's slice, or of a tensor of the parameters (-1) or a slot, which has the
- * float `at`, what each rank of the model has. */
+/* Of slot k, each rank's slice, and in units of the parameters (-1), too; or of a tensor of the
+ * parameters or a slot, which has the float `at`, what each rank of the model has. */
 static struct owners owners_of(const struct dpt_trainer *t, int k, size_t at)
 {
     const struct dpt_mesh *m = &t->mesh;
@@ -38,7 +43,7 @@ static struct owners owners_of(const struct dpt_trainer *t, int k, size_t at)
     const int rank = t->comm->world.rank, owners = m->line.world.size;
     int32_t tensor;
 
-    if (k >= 0 && dpt_trainer_sharded(t))
+    if ((k >= 0 && dpt_trainer_sharded(t)) || t->units.n > 0)
         return (struct owners){
             &t->comm->world, t->arenas.owned, t->arenas.owned + t->comm->world.size,
             arena + (t->arenas.owned[rank] - (m->stages > 0 ? m->learned[m->stage] : 0))};
@@ -75,7 +80,7 @@ static float *find_parts(const struct dpt_trainer *t, const struct owners *o, si
  * replicas the first. */
 static bool takes_part(const struct dpt_trainer *t, int k)
 {
-    return k >= 0 && dpt_trainer_sharded(t)
+    return (k >= 0 && dpt_trainer_sharded(t)) || t->units.gathers
                ? true
                : t->mesh.stages > 0 && t->mesh.replicas.world.rank == 0;
 }
@@ -87,10 +92,17 @@ static enum dpt_status gather(const void *trainer, int k, size_t at, size_t n, f
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_trainer *t = trainer;
+    const bool state = at >= (size_t)t->model.graph.floats;
     const struct owners o = owners_of(t, k, at);
+    const size_t piece = piece_of(t);
 
-    for (size_t i = 0; i < n; i += PIECE) {
-        const float *own = find_parts(t, &o, at + i, n - i < PIECE ? n - i : PIECE);
+    if (t->units.n > 0 && state) { /* rank 0 has it */
+        if (o.group->rank == 0)
+            memcpy(to, t->arenas.params + at, n * sizeof *to);
+        return DPT_OK;
+    }
+    for (size_t i = 0; i < n; i += piece) {
+        const float *own = find_parts(t, &o, at + i, n - i < piece ? n - i : piece);
 
         DPT_TRY(dpt_group_gatherv(o.group, 0, own, o.group->rank == 0 ? to + i : NULL,
                                   &t->arenas.parts, err));
@@ -110,7 +122,7 @@ static enum dpt_status scatter(const struct dpt_trainer *t, int k, const float *
     for (size_t n; at < end; at += n) {
         float *own;
 
-        n = end - at < PIECE ? end - at : PIECE;
+        n = end - at < piece_of(t) ? end - at : piece_of(t);
         own = find_parts(t, &o, at, n);
         if (o.group->rank == 0 && own != whole + at + t->arenas.parts.at[0])
             memcpy(own, whole + at + t->arenas.parts.at[0],
@@ -159,14 +171,73 @@ out:
     return status;
 }
 
+/* --- units: rank 0 reads a tensor, and gives it to its owners --------------------------------- */
+
+/* What rank 0 tells the others: which floats come next. */
+struct gift {
+    int64_t at, n; /* n < 0: none */
+    int k;
+};
+
+/* Collective. from: on rank 0, which has its own copy of the state; else NULL. */
+static enum dpt_status hand_out(const struct dpt_trainer *t, const struct gift *gift,
+                                const float *from, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const size_t at = (size_t)gift->at, n = (size_t)gift->n;
+    float *const to = t->arenas.params + at;
+
+    if (at < (size_t)t->model.graph.floats)
+        return scatter(t, gift->k, from != NULL ? from - at : NULL, at, at + n, err);
+    if (t->units.gathers)
+        DPT_TRY(dpt_group_broadcast(&t->comm->world, 0, to, n * sizeof *to, err));
+out:
+    return status;
+}
+
+/* On rank 0; the others are in dpt_trainer_follow. */
+static enum dpt_status give(const void *trainer, int k, size_t at, size_t n, float *from,
+                            struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_trainer *t = trainer;
+    struct gift gift = {.at = (int64_t)at, .n = (int64_t)n, .k = k};
+
+    if (at >= (size_t)t->model.graph.floats)
+        memcpy(t->arenas.params + at, from, n * sizeof *from);
+    DPT_TRY(dpt_group_broadcast(&t->comm->world, 0, &gift, sizeof gift, err));
+    DPT_TRY(hand_out(t, &gift, from, err));
+    dpt_forget(from, from + n);
+out:
+    return status;
+}
+
+enum dpt_status dpt_trainer_follow(const struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct gift gift = {.n = -1};
+    bool ends = t->units.n == 0;
+
+    while (!ends) {
+        DPT_TRY(dpt_group_broadcast(&t->comm->world, 0, &gift, sizeof gift, err));
+        ends = gift.n < 0;
+        if (!ends)
+            DPT_TRY(hand_out(t, &gift, NULL, err));
+    }
+out:
+    return status;
+}
+
 enum dpt_status dpt_trainer_open_whole(const struct dpt_trainer *t, struct dpt_state *state,
                                        struct dpt_error *err)
 {
     const struct dpt_graph *graph = &t->model.graph;
     const size_t bytes = (size_t)graph->arena * sizeof(float);
 
-    if (t->mesh.stages == 0 || t->comm->world.rank != 0)
+    if ((t->mesh.stages == 0 && t->units.n == 0) || t->comm->world.rank != 0)
         return DPT_OK;
+    state->give = t->units.n > 0 ? give : NULL;
+    state->owners = t;
     for (int k = 0; k < t->arenas.slots; k++)
         state->slot[k] = NULL;
     state->params = dpt_reserve(bytes);
@@ -180,7 +251,7 @@ void dpt_trainer_close_whole(const struct dpt_trainer *t, struct dpt_state *stat
 {
     const size_t bytes = (size_t)t->model.graph.arena * sizeof(float);
 
-    if (t->mesh.stages == 0 || t->comm->world.rank != 0)
+    if ((t->mesh.stages == 0 && t->units.n == 0) || t->comm->world.rank != 0)
         return;
     dpt_unreserve(state->params, bytes);
     for (int k = 0; k < t->arenas.slots; k++)
@@ -192,6 +263,8 @@ enum dpt_status dpt_trainer_deal(struct dpt_trainer *t, const struct dpt_state *
 {
     enum dpt_status status = DPT_OK;
 
+    if (t->units.n > 0) /* each tensor as it was read */
+        return DPT_OK;
     if (t->mesh.stages == 0)
         return dpt_group_broadcast(&t->comm->world, 0, t->arenas.params,
                                    (size_t)t->model.graph.arena * sizeof(float), err);
@@ -226,7 +299,7 @@ enum dpt_status dpt_trainer_share_slots(struct dpt_trainer *t, struct dpt_error 
     const struct dpt_group *world = &t->comm->world;
     const size_t n = (size_t)dpt_trainer_graph(t)->floats;
 
-    for (int k = 0; k < t->arenas.slots; k++) {
+    for (int k = 0; k < t->arenas.slots && t->units.n == 0; k++) {
         float *slot = t->arenas.slot[k];
 
         if (t->mesh.stages == 0 && dpt_trainer_sharded(t))
@@ -270,7 +343,8 @@ struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text)
     memcpy(state.slot, t->arenas.slot, sizeof state.slot);
     if (!t->planned && (dpt_trainer_sharded(t) || t->mesh.stages > 0)) {
         state.gather = gather;
-        state.gathers_params = t->mesh.stages > 0;
+        state.gathers_params = t->mesh.stages > 0 || t->units.gathers;
+        state.streams = t->units.n > 0;
         state.owners = t;
     }
     return state;

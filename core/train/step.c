@@ -21,6 +21,26 @@ int32_t dpt_step_group(const struct dpt_trainer *t, int32_t all, int32_t i, int3
     return n < end - i ? n : end - i;
 }
 
+int32_t dpt_step_rounds(const struct dpt_trainer *t)
+{
+    const int64_t turn = (int64_t)t->comm->world.size * t->team.gradient_workers * t->team.group;
+    const int32_t all = dpt_sampler_micro_batches(&t->data.train.sampler, t->progress.epoch_step);
+
+    return (int32_t)((all + turn - 1) / turn);
+}
+
+int32_t dpt_step_deal(const struct dpt_trainer *t, int32_t all, int32_t round, int thread,
+                      int32_t *begin)
+{
+    const struct dpt_group *world = &t->comm->world;
+    const int64_t takers = t->team.gradient_workers;
+    const int64_t first =
+        (((int64_t)round * world->size + world->rank) * takers + thread) * t->team.group;
+
+    *begin = first < all ? (int32_t)first : all;
+    return all - *begin < t->team.group ? all - *begin : t->team.group;
+}
+
 void dpt_step_flags(const struct dpt_trainer *t, bool failed, float flags[DPT_FLAGS])
 {
     flags[DPT_FLAG_FAILED] = failed;

@@ -81,6 +81,21 @@ static enum dpt_status fill_together(struct dpt_trainer *t, int thread,
     return DPT_OK;
 }
 
+enum dpt_status dpt_trainer_fill(struct dpt_trainer *t, int thread,
+                                 const struct dpt_step_view *view, int32_t micro_batch, int32_t n,
+                                 struct dpt_batch *batch, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    if (t->team.together)
+        return fill_together(t, thread, view, micro_batch, n, batch, err);
+    DPT_TRY(dpt_loader_fill(t->data.train.loader, view, micro_batch,
+                            &t->team.workers[thread].buffer, batch, err));
+    dpt_profile_mark(t->profile, thread, DPT_SPAN_DATA);
+out:
+    return status;
+}
+
 enum dpt_status dpt_trainer_train(struct dpt_trainer *t, int thread,
                                   const struct dpt_step_view *view, int32_t micro_batch, int32_t n,
                                   struct dpt_batch *batch, float *gradient, bool add,
@@ -88,13 +103,7 @@ enum dpt_status dpt_trainer_train(struct dpt_trainer *t, int thread,
 {
     enum dpt_status status = DPT_OK;
 
-    if (t->team.together) {
-        DPT_TRY(fill_together(t, thread, view, micro_batch, n, batch, err));
-    } else {
-        DPT_TRY(dpt_loader_fill(t->data.train.loader, view, micro_batch,
-                                &t->team.workers[thread].buffer, batch, err));
-        dpt_profile_mark(t->profile, thread, DPT_SPAN_DATA);
-    }
+    DPT_TRY(dpt_trainer_fill(t, thread, view, micro_batch, n, batch, err));
     DPT_TRY(t->backend->train(t->model.program, thread, batch, t->arenas.params, gradient, add,
                               metric_sums, err));
 out:

@@ -123,7 +123,7 @@ struct dpt_team {
 
 /* What is equal on all ranks between two steps. Owner: arenas.c. */
 struct dpt_arenas {
-    float *params;
+    float *params; /* with t->units.gathers only this rank's slice, and the state */
     /* In shards only the floats that this rank owns (gradient_reduction.h) are there: the rest is
      * address space, which takes no memory. */
     float *slot[DPT_MAX_SLOTS];
@@ -174,6 +174,16 @@ struct dpt_mesh {
     struct dpt_tensor_parallel *divided; /* (tensor_parallel.h); NULL: no layer is */
 };
 
+/* The parts in which the model is computed where no rank holds all weights. Owner: units.c. */
+struct dpt_units {
+    int n;         /* 0: there are none, and what follows is empty */
+    int32_t *node; /* [n + 1]: the first node of each, and the end */
+    size_t *edge;  /* [n + 1]: where its learned floats begin, and the end */
+    bool gathers;  /* their weights come by messages; else all ranks have one arena of them */
+    struct dpt_shared weights; /* that arena */
+    struct dpt_units_run *run; /* what is under way */
+};
+
 /* What this rank tells the others with the next step. Owner: the loop (run.c). */
 struct dpt_requests {
     enum dpt_status deferred_error; /* a failure of this rank alone; its text is the caller's err */
@@ -194,6 +204,7 @@ struct dpt_trainer {
     struct dpt_trainer_model model;
     struct dpt_target_scale targets; /* of the model's outputs; with loss mse. Owner: splits.c */
     struct dpt_mesh mesh;
+    struct dpt_units units;
     struct dpt_team team;
     struct dpt_arenas arenas;
     const struct dpt_engine *engine; /* takes the steps */
@@ -247,7 +258,8 @@ static inline bool dpt_trainer_sharded(const struct dpt_trainer *t)
            t->data.train.present;
 }
 
-/* Whether the ranks take micro-batches in turn, and keep no gradient but a part of their own. */
+/* Whether the ranks take micro-batches in turn, and keep no gradient but a part of their own; with
+ * t->units neither weights. */
 static inline bool dpt_trainer_dealt(const struct dpt_trainer *t)
 {
     return dpt_trainer_sharded(t) && t->job->parallel.shard >= DPT_SHARD_GRADIENTS;
@@ -405,6 +417,10 @@ enum dpt_status dpt_trainer_train(struct dpt_trainer *t, int thread,
                                   const struct dpt_step_view *view, int32_t micro_batch, int32_t n,
                                   struct dpt_batch *batch, float *gradient, bool add,
                                   struct dpt_metric_sums *metric_sums, struct dpt_error *err);
+/* The first part of that: loads them for this thread, or for a team. */
+enum dpt_status dpt_trainer_fill(struct dpt_trainer *t, int thread,
+                                 const struct dpt_step_view *view, int32_t micro_batch, int32_t n,
+                                 struct dpt_batch *batch, struct dpt_error *err);
 /* Whether the optimizer's slots are so large that the ranks of a node have them together, each of
  * which writes a part (engines/host.c). Once the engine is chosen. */
 bool dpt_trainer_shares_slots(const struct dpt_trainer *t);
@@ -425,12 +441,16 @@ enum dpt_status dpt_trainer_share_slots(struct dpt_trainer *t, struct dpt_error 
 enum dpt_status dpt_trainer_give_slots(struct dpt_trainer *t, struct dpt_error *err);
 
 /*
- * Where ranks have stages, rank 0 reads a checkpoint into arenas of the whole model, which are
- * there from open to close: `state` gets them in place of its own. On other ranks, and without
- * stages, both do nothing. Errors: RANK.
+ * Where ranks have stages or units, rank 0 reads a checkpoint into arenas of the whole model, which
+ * are there from open to close: `state` gets them in place of its own. Of units it gives each
+ * tensor away at once, and keeps no other memory. On other ranks, and without stages or units, both
+ * do nothing. Errors: RANK.
  */
 enum dpt_status dpt_trainer_open_whole(const struct dpt_trainer *t, struct dpt_state *state,
                                        struct dpt_error *err);
+/* Collective, in units, once rank 0 has read such a state or failed: the others take from it what
+ * they own of each tensor that it reads. Else nothing. Errors: RANK. */
+enum dpt_status dpt_trainer_follow(const struct dpt_trainer *t, struct dpt_error *err);
 void dpt_trainer_close_whole(const struct dpt_trainer *t, struct dpt_state *state);
 /* Collective. Gives all ranks their parameters of rank 0's `whole`, and with `slots` their stages'
  * slots; without stages rank 0's parameters. Errors: RANK. */

@@ -179,7 +179,7 @@ def test_same_bytes_on_any_nodes(cluster, tmp_path, job):
     """One node, two, three, evenly and not, also where a node has one rank."""
     made = []
     for ranks, words in (([4], "shard=none"), ([2, 2], "pipeline=2"), ([2, 1, 1], "shard=gradients"),
-                         ([1, 3, 2], "shard=optimizer")):
+                         ([1, 3, 2], "shard=optimizer"), ([1, 3, 2], "shard=parameters")):
         folder = tmp_path / ("-".join(map(str, ranks)) + words)
         cluster.train(ranks, job, folder, "--set", "comm.reduction=reproducible", "--set", f"parallel.{words}")
         made.append(dpt.newest(folder))

@@ -42,7 +42,7 @@ static enum dpt_status save(const struct dpt_state *state, const char *path, str
     struct dpt_image *image = NULL;
 
     DPT_TRY(dpt_image_open(&image, state, path, err));
-    assert_int_equal(dpt_image_take(image, state, NULL, err), DPT_OK);
+    assert_int_equal(dpt_image_take(image, state, path, NULL, err), DPT_OK);
     DPT_TRY(dpt_image_save(image, path, err));
 out:
     dpt_image_close(image);

@@ -15,6 +15,7 @@
 #include "core/train/parts.h"
 #include "core/train/pipeline.h"
 #include "core/train/tensor_parallel.h"
+#include "core/train/units.h"
 
 enum {
     ALONE = 16 * 1024, /* below this many floats one thread is faster than waking the others */
@@ -104,17 +105,12 @@ static void compute(void *arg, int thread)
 static void compute_dealt(void *arg, int thread)
 {
     struct step_work *w = arg;
-    const struct dpt_team *team = &w->t->team;
-    const struct dpt_group *world = &w->t->comm->world;
-    const int32_t all = micro_batches(w);
-    const int64_t lane =
-        (int64_t)world->rank * team->gradient_workers + (team->together ? 0 : thread);
-    const int64_t begin =
-        ((int64_t)w->round * world->size * team->gradient_workers + lane) * team->group;
+    int32_t begin;
+    const int32_t n =
+        dpt_step_deal(w->t, micro_batches(w), w->round, w->t->team.together ? 0 : thread, &begin);
 
-    if (begin < all)
-        compute_group(w, thread, (int32_t)begin,
-                      all - begin < team->group ? (int32_t)(all - begin) : team->group);
+    if (n > 0)
+        compute_group(w, thread, begin, n);
 }
 
 /* Collective. Round after round on all ranks; one that failed takes part in what they exchange. */
@@ -122,21 +118,23 @@ static enum dpt_status compute_rounds(struct step_work *w, enum dpt_status statu
                                       struct dpt_error *err)
 {
     struct dpt_trainer *t = w->t;
-    const int64_t turn = (int64_t)t->comm->world.size * t->team.gradient_workers * t->team.group;
-    const int32_t all = dpt_sampler_micro_batches(&t->data.train.sampler, t->progress.epoch_step);
     const struct dpt_step_view step = {.step = t->progress.epoch_step};
-    double start;
+    const int32_t rounds = dpt_step_rounds(t);
 
     t->reduction.type->begin(t, &step); /* a rank that failed has not come so far */
-    for (w->round = 0; w->round * turn < all; w->round++) {
+    if (t->units.n > 0)
+        return dpt_units_compute(t, &w->view, status, &w->waited, err);
+    for (w->round = 0; w->round < rounds; w->round++) {
         struct dpt_error other;
-        enum dpt_status added;
+        enum dpt_status added = DPT_OK;
+        double start;
 
         if (status == DPT_OK)
             status = dpt_trainer_run(t, compute_dealt, w, err);
         dpt_profile_switch(t->profile, DPT_SPAN_WAIT_THREADS, DPT_SPAN_REDUCTION);
         start = dpt_now();
-        added = t->reduction.type->round(t, w->round, status == DPT_OK ? err : &other);
+        for (int unit = 0; unit < 2 && added == DPT_OK; unit++) /* all, and what is behind it */
+            added = t->reduction.type->round(t, w->round, unit, status == DPT_OK ? err : &other);
         w->waited += dpt_now() - start;
         dpt_profile_switch(t->profile, DPT_SPAN_REDUCTION, DPT_SPAN_OTHER);
         status = status == DPT_OK ? added : status;
@@ -370,7 +368,8 @@ static void refresh_part(void *arg, int thread)
  * what they share. */
 static enum dpt_status refresh_all(struct dpt_trainer *t, struct dpt_error *err)
 {
-    enum dpt_status status = dpt_trainer_run(t, refresh_part, t, err);
+    enum dpt_status status = /* of units as each is gathered */
+        t->units.gathers ? DPT_OK : dpt_trainer_run(t, refresh_part, t, err);
 
     if (t->mesh.divided != NULL && status == DPT_OK)
         status = dpt_tensor_parallel_refresh(t->mesh.divided, err);
@@ -429,9 +428,10 @@ static enum dpt_status update(struct step_work *w, double norm, struct dpt_step_
     if (measures && t->mesh.divided != NULL)
         DPT_TRY(dpt_tensor_parallel_chunks(t, t->engine_state->norms, DPT_OPTIMIZER_SQUARES,
                                            t->engine_state->all, err));
+    if (dpt_units_has_state(t))
+        dpt_graph_update_state(dpt_trainer_graph(t), result->samples, t->reduction.sum,
+                               t->arenas.params);
     DPT_TRY(update_all(w, err));
-    dpt_graph_update_state(dpt_trainer_graph(t), result->samples, t->reduction.sum,
-                           t->arenas.params);
     t->progress.updates++;
     dpt_profile_switch(t->profile, DPT_SPAN_OPTIMIZER, DPT_SPAN_LAYOUTS);
     status = refresh_all(t, err); /* all have computed, since their gradients are in the sum */

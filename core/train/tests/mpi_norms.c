@@ -60,14 +60,17 @@ static uint64_t train(int threads, int hidden, const char *shard)
 
 static void threads_do_not_matter(void **state)
 {
+    static const char *const kinds[] = {"optimizer", "gradients", "parameters"};
+
     (void)state;
     for (int hidden = 6; hidden <= 48; hidden += 42) {
         const uint64_t alone = train(1, hidden, "none");
 
         for (int threads = 2; threads <= 3; threads++)
-            if (train(threads, hidden, threads == 2 ? "optimizer" : "gradients") != alone)
-                fail_msg("%d threads, %d hidden ones: other bits than of one thread", threads,
-                         hidden);
+            for (int kind = threads - 2; kind < 3; kind += 2)
+                if (train(threads, hidden, kinds[kind]) != alone)
+                    fail_msg("%d threads, %d hidden ones, %s: other bits than of one thread",
+                             threads, hidden, kinds[kind]);
     }
 }
 

@@ -50,6 +50,33 @@ def test_a_large_model_on_two_ranks_of_a_node(tmp_path):
     assert 0.85 * memory["node"] < found < 1.02 * memory["node"], (found, memory)
 
 
+WIDE = """
+data: {{train: synthetic, synthetic: {{samples: 64, shape: [512], classes: 10}}}}
+model: {{type: mlp, hidden: {hidden}, outputs: 10}}
+batch: {{global: 32, micro: 2}}
+train: {{steps: 9}}
+comm: {{reduction: reproducible}}
+parallel: {{shard: parameters}}
+""".format(hidden=[512] * 20)
+
+
+@pytest.mark.skipif(SANITIZED, reason="the sanitizer has memory of its own for each block")
+def test_no_rank_holds_a_whole_model(tmp_path):
+    """Its weights, gradient and Adam's state take more than twice what any of 8 ranks has, also while rank 0 saves and goes on."""
+    path = dpt.write_job(tmp_path / "job.yaml", WIDE)
+    plan = dpt.run("plan", path, "--json", "--no-time", "--ranks", 8, "--ranks-per-node", 8, cwd=tmp_path)
+    found = json.loads(plan.out)
+    whole = 4 * 4 * found["parameters"]
+    for step in (3, 6):  # at the beginning, and gone on with what the first one saved
+        run = Paused(path, tmp_path / "run", 8, "--set", "checkpoint.every=1 steps", step=step)
+        try:
+            each = [shared_once([pid]) for pid in run.pids]
+        finally:
+            run.kill()
+        assert len(each) == 8 and 2 * max(each) < whole, (each, whole)
+        assert 0.85 * found["memory"]["node"] < sum(each) < 1.05 * found["memory"]["node"], (each, found["memory"])
+
+
 def test_slots_of_a_node_are_those_of_each_rank(tmp_path):
     """Ranks that have the optimizer's slots together write what one rank alone does, and find weights that differ."""
     def train(name, ranks, *words, **environment):

@@ -55,8 +55,8 @@ def bytes_of(folder):
 
 
 def shards(dice):
-    """Whose the optimizer's state is changes nothing either."""
-    return "--set", f"parallel.shard={dice.choice(('none', 'optimizer', 'gradients', 'gradients'))}"
+    """Whose the optimizer's state, the gradient and the weights are changes nothing either."""
+    return "--set", f"parallel.shard={dice.choice(('none', 'optimizer', 'gradients', 'parameters', 'parameters'))}"
 
 
 def run(path, folder, ranks, threads, *words, ok=(0,)):
@@ -148,8 +148,8 @@ def test_idle_ranks_change_nothing(tmp_path, name):
     sets = ("schedule=constant", "log.hashes=true", "train.check_replicas=1 steps", "data.test=synthetic")
     words = [word for setting in sets for word in ("--set", setting)]
     run(path, tmp_path / "one", 1, 1, *words)
-    run(path, tmp_path / "idle", 5, 1, *words, "--set", "parallel.shard=optimizer")
-    run(path, tmp_path / "parts", 5, 1, *words, "--set", "train.epochs=1")
+    run(path, tmp_path / "idle", 5, 1, *words, "--set", "parallel.shard=parameters")
+    run(path, tmp_path / "parts", 5, 1, *words, "--set", "train.epochs=1", "--set", "parallel.shard=optimizer")
     run(path, tmp_path / "parts", 2, 2, *words)
     for other in ("idle", "parts"):
         result = dpt.run("inspect", "--audit", tmp_path / "one", tmp_path / other)

@@ -42,7 +42,8 @@ def test_every_optimizer(tmp_path, optimizer):
     """A short last step, a frozen tensor, groups; resumed with shards on more ranks, and without on one."""
     whole, parts = (job(tmp_path, optimizer, shard) for shard in ("none", "optimizer"))
     dpt.train(whole, tmp_path / "one", "--quiet")
-    for ranks, steps, words in ((4, 3, ()), (2, 5, ("--set", "log.tensorboard=true", "--set", "parallel.shard=gradients")), (8, 7, ())):
+    for ranks, steps, words in ((4, 3, ()), (2, 5, ("--set", "log.tensorboard=true", "--set", "parallel.shard=gradients")),
+                                (8, 7, ("--set", "parallel.shard=parameters"))):
         result = dpt.run("train", parts, "--output", tmp_path / "parts", "--quiet", "--set", f"train.steps={steps}", *words, ranks=ranks)
         assert result.code == 0 and dpt.events(tmp_path / "parts", "end")[-1]["step"] == steps, result
     assert dpt.run("train", whole, "--output", tmp_path / "parts", "--quiet").code == 0
@@ -60,8 +61,9 @@ def test_a_weight_that_differs_is_found_in_a_step_with_a_check(tmp_path):
         assert not (folder / "checkpoints/latest").exists()
 
 
-def test_a_rank_that_dies_is_named(tmp_path):
-    path = job(tmp_path, "nesterov", "optimizer")
+@pytest.mark.parametrize("shard", ["optimizer", "parameters"])
+def test_a_rank_that_dies_is_named(tmp_path, shard):
+    path = job(tmp_path, "nesterov", shard)
     result = dpt.run(path, "--output", tmp_path / "run", "--ranks", 3, env={"DPTRAIN_FAULT": "kill:rank=2:step=6"})
     told = [line for line in result.err.splitlines() if re.match(r"rank 2 \(\S+\) died at step 6", line)]
     assert result.code == 71 and len(told) == 1, result
@@ -70,9 +72,10 @@ def test_a_rank_that_dies_is_named(tmp_path):
     assert dpt.newest(tmp_path / "run") == dpt.newest(tmp_path / "one")
 
 
-def test_a_rank_without_samples_or_with_a_failure(tmp_path):
+@pytest.mark.parametrize("shard", ["gradients", "parameters"])
+def test_a_rank_without_samples_or_with_a_failure(tmp_path, shard):
     """Ranks take part in what the others exchange, also where they have no micro-batch, or their part of a step failed."""
-    path = job(tmp_path, "plain", "gradients")
+    path = job(tmp_path, "plain", shard)
     dpt.train(path, tmp_path / "one", "--quiet", "--set", "batch.micro=12")
     words = ("--quiet", "--set", "batch.micro=12")
     dpt.train(path, tmp_path / "idle", *words, ranks=3)
@@ -85,6 +88,58 @@ def test_what_does_not_go_together_is_refused(tmp_path):
     path = job(tmp_path, "plain", "gradients", norm="{batchnorm: {statistics: batch}}")
     result = dpt.run(path, "--output", tmp_path / "run", ranks=2)
     assert result.code == 78 and "parallel.shard: gradients does not go with" in result.err, result
+    for word, says in (("parallel.pipeline=2", "parallel.pipeline: does not go with parallel.shard: parameters"),
+                       ("log.tensorboard=true", "parallel.shard: parameters does not go with log.tensorboard"),
+                       ("device.kind=cuda", "parallel.shard: parameters runs on device.kind: cpu or ref")):
+        result = dpt.run("plan", path, "--set", "parallel.shard=parameters", "--set", word)
+        assert result.code == 78 and says in result.err, result
+
+
+RESIDUAL = """
+data: {train: synthetic, valid: 0.2, synthetic: {samples: 61, shape: [3, 8, 8], classes: 7}}
+model: {type: resnet, depth: 20, outputs: 7}
+batch: {global: 24, micro: 4}
+optimizer: {type: adam}
+train: {steps: 5, clip_norm: 0.4}
+checkpoint: {every: 2 steps}
+eval: {every: 2 steps}
+comm: {reduction: reproducible}
+log: {hashes: true}
+"""
+
+
+@pytest.mark.parametrize("ranks, kind", [(2, "cpu"), (3, "cpu"), (5, "cpu"), (8, "cpu"), (2, "ref")][:None if HEAVY else 4])
+def test_weights_in_units(tmp_path, ranks, kind):
+    """A residual net in some 20 units, with a short step: weights, statistics, slots, fingerprints and what evaluations say."""
+    path = dpt.write_job(tmp_path / "job.yaml", RESIDUAL)
+    dpt.train(path, tmp_path / "one", "--quiet", "--set", f"device.kind={kind}")
+    dpt.train(path, tmp_path / "units", "--quiet", "--set", "parallel.shard=parameters", "--set", f"device.kind={kind}", ranks=ranks)
+    for name in ["hashes.jsonl", *(f"checkpoints/{file}" for file in os.listdir(tmp_path / "one/checkpoints"))]:
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "units" / name).read_bytes(), name
+    said = [[{**e, "seconds": 0} for e in dpt.events(tmp_path / folder, "eval")] for folder in ("one", "units")]
+    assert said[0] == said[1] != []
+
+
+def test_units_begin_with_given_weights(tmp_path):
+    """Those that a file has not begin at random, as on one rank."""
+    path = dpt.write_job(tmp_path / "job.yaml", RESIDUAL)
+    dpt.train(path, tmp_path / "given", "--quiet", "--set", "train.steps=1", "--set", "seed=9", "--set", "model.outputs=6",
+              "--set", "data.synthetic.classes=6")
+    given = "--set", f"init={{from: {tmp_path}/given/checkpoints/latest, partial: true}}"
+    for folder, ranks in (("one", 1), ("units", 3)):
+        dpt.train(path, tmp_path / folder, "--quiet", *given, "--set", "parallel.shard=parameters", ranks=ranks)
+    assert dpt.newest(tmp_path / "units") == dpt.newest(tmp_path / "one")
+
+
+def test_what_is_not_a_number_is_found_in_units(tmp_path):
+    """Told with the first layers whose values are none, and passed over where the job wants that."""
+    path = job(tmp_path, "plain", "parameters", norm="relu")
+    words = "--set", "optimizer={type: sgd, lr: 1.0e+6, momentum: 0.9}", "--set", "train.clip_norm=null"
+    found = r"step \d: not a number: rank \d \(\S+\), values of the layers from (input|head) on, micro-batch that begins with"
+    result = dpt.run(path, "--output", tmp_path / "run", *words, ranks=3)
+    assert result.code == 1 and re.search(found, result.err), result
+    result = dpt.run(path, "--output", tmp_path / "skip", *words, "--set", "train.on_nan=skip", ranks=3)
+    assert result.code == 0 and re.search(found, result.err) and dpt.events(tmp_path / "skip", "end")[-1]["step"] == 9, result
 
 
 def test_other_sums_are_refused(tmp_path):

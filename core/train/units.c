@@ -1,0 +1,448 @@
+#include "core/train/units.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/base/clock.h"
+#include "core/base/memory.h"
+#include "core/trace/profile.h"
+#include "core/train/engine.h"
+#include "core/train/gradient_reduction.h"
+#include "core/train/mesh.h"
+#include "models/model.h"
+
+/* A unit ends where it has this part of the weights, or so many floats: more of them would take
+ * less memory and wait more often. */
+enum { PARTS = 32, ENOUGH = 4 << 20 };
+
+struct dpt_units_run {
+    struct dpt_batch *batch; /* [threads]: under way */
+    const struct dpt_step_view *view;
+    const struct dpt_pipeline_pass *infers; /* NULL: it trains */
+    bool each;                              /* of these, after each unit */
+    int32_t all, number;                    /* of the step's micro-batches; of the round */
+    int unit;
+};
+
+/* --- the cut ---------------------------------------------------------------------------------- */
+
+static enum dpt_status check(const struct dpt_trainer *t, struct dpt_error *err)
+{
+    if (t->backend->value == NULL)
+        return dpt_fail(err, DPT_BAD_JOB,
+                        "parallel.shard: parameters runs on device.kind: cpu or ref; this would "
+                        "run on %s, where optimizer or gradients do",
+                        t->backend->name);
+    return DPT_OK;
+}
+
+enum dpt_status dpt_units_plan(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_graph *graph = &t->model.graph;
+    struct dpt_units *u = &t->units;
+    size_t enough = (size_t)graph->floats / PARTS;
+
+    if (!dpt_trainer_sharded(t) || t->job->parallel.shard != DPT_SHARD_PARAMETERS)
+        return DPT_OK;
+    DPT_TRY(check(t, err));
+    enough = enough < ENOUGH ? enough : ENOUGH;
+    DPT_TRY(DPT_ALLOCATE(u->node, (size_t)graph->n_nodes + 1, "the units", err));
+    DPT_TRY(DPT_ALLOCATE(u->edge, (size_t)graph->n_nodes + 1, "the units", err));
+    for (int32_t i = 1; i < graph->n_nodes; i++) {
+        const size_t at = dpt_graph_from(graph, i, false);
+
+        if (!dpt_mesh_may_begin(graph, i) || at - u->edge[u->n] < enough || at == u->edge[u->n])
+            continue;
+        u->n++;
+        u->node[u->n] = i;
+        u->edge[u->n] = at;
+    }
+    u->gathers = t->comm->node.size < t->comm->world.size;
+    u->n++;
+    u->node[u->n] = graph->n_nodes;
+    u->edge[u->n] = (size_t)graph->floats;
+out:
+    return status;
+}
+
+size_t dpt_units_largest(const struct dpt_trainer *t)
+{
+    const size_t *edge = t->units.edge;
+    size_t most = 0;
+
+    for (int k = 0; k < t->units.n; k++)
+        most = edge[k + 1] - edge[k] > most ? edge[k + 1] - edge[k] : most;
+    return most;
+}
+
+/* They have it together, where there is memory for that. */
+static void join_arena(struct dpt_trainer *t)
+{
+    const size_t bytes = (size_t)t->model.graph.arena * sizeof(float);
+    struct dpt_error ignored;
+
+    if (!t->units.gathers)
+        t->units.gathers =
+            dpt_shared_open(&t->units.weights, &t->comm->node, bytes, &ignored) != DPT_OK;
+    if (!t->units.gathers) {
+        dpt_unreserve(t->arenas.params, bytes);
+        t->arenas.params = t->units.weights.bytes;
+    }
+}
+
+enum dpt_status dpt_units_open(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    if (t->units.n == 0)
+        return DPT_OK;
+    join_arena(t);
+    DPT_TRY(DPT_ALLOCATE(t->units.run, 1, "the units", err));
+    DPT_TRY(DPT_ALLOCATE(t->units.run->batch, (size_t)t->team.threads, "the units", err));
+out:
+    return status;
+}
+
+void dpt_units_close(struct dpt_trainer *t)
+{
+    struct dpt_units *u = &t->units;
+
+    if (u->run != NULL)
+        dpt_free(u->run->batch);
+    dpt_free(u->run);
+    dpt_free(u->node);
+    dpt_free(u->edge);
+    dpt_shared_close(&u->weights);
+    *u = (struct dpt_units){0};
+}
+
+static struct dpt_slice own_slice(const struct dpt_trainer *t)
+{
+    return t->reduction.type->slice(t, t->comm->world.rank);
+}
+
+enum dpt_status dpt_units_init(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_graph *graph = &t->model.graph;
+    const size_t bytes = (size_t)graph->arena * sizeof(float);
+    const struct dpt_slice own = own_slice(t);
+    float *whole = dpt_reserve(bytes); /* one tensor of it is there at a time */
+
+    if (whole == NULL)
+        status = dpt_fail_memory(err, "the parameters", (double)bytes);
+    for (int32_t k = 0; k < graph->n_tensors && status == DPT_OK; k++) {
+        const struct dpt_tensor *tensor = &graph->tensors[k];
+        const size_t at = (size_t)tensor->offset, next = at + (size_t)tensor->count;
+        size_t begin = at > own.begin ? at : own.begin, end = next < own.end ? next : own.end;
+
+        if (tensor->state) {
+            begin = at;
+            end = dpt_units_has_state(t) ? next : at;
+        }
+        if (begin >= end)
+            continue;
+        status = dpt_model_init_tensor(graph, k, (uint64_t)t->job->seed, whole, err);
+        memcpy(t->arenas.params + begin, whole + begin, (end - begin) * sizeof *whole);
+        dpt_forget(whole + at, whole + next);
+    }
+    dpt_unreserve(whole, bytes);
+    return dpt_group_agree(&t->comm->world, status, err);
+}
+
+/* --- a unit's weights ------------------------------------------------------------------------- */
+
+static void renew(void *arg, int thread)
+{
+    struct dpt_trainer *t = arg;
+    struct dpt_worker *worker = &t->team.workers[thread];
+    const int32_t *node = &t->units.node[t->units.run->unit];
+
+    worker->status = t->backend->renew(t->model.program, thread, t->arenas.params, node[0], node[1],
+                                       &worker->err);
+}
+
+/* Collective. Makes a unit the one that is computed, with its weights. */
+static enum dpt_status take(struct dpt_trainer *t, int unit, enum dpt_status status, double *waited,
+                            struct dpt_error *err)
+{
+    const double start = dpt_now();
+    enum dpt_status gathered;
+    struct dpt_error other;
+    char text[DPT_NAME + 32];
+
+    t->units.run->unit = unit;
+    if (!t->units.gathers)
+        return status;
+    snprintf(text, sizeof text, "gathering the weights from %s on",
+             t->model.graph.nodes[t->units.node[unit]].name);
+    dpt_comm_note(t->comm, -1, text);
+    gathered = t->reduction.type->gather(t, unit, status == DPT_OK ? err : &other);
+    *waited += dpt_now() - start;
+    if (status == DPT_OK)
+        status = gathered;
+    if (status == DPT_OK && t->backend->renew != NULL)
+        status = dpt_trainer_run(t, renew, t, err);
+    return status;
+}
+
+/* Gives back what the passes of the unit needed, but for this rank's own weights. */
+static void drop(struct dpt_trainer *t)
+{
+    const int unit = t->units.run->unit;
+    const size_t begin = t->units.edge[unit], end = t->units.edge[unit + 1];
+    const struct dpt_slice own = own_slice(t);
+    float *const params = t->arenas.params;
+
+    if (!t->units.gathers)
+        return;
+    dpt_forget(params + begin, params + (own.begin < end ? own.begin : end));
+    dpt_forget(params + (own.end > begin ? own.end : begin), params + end);
+    if (t->backend->forget != NULL)
+        t->backend->forget(t->model.program, t->units.node[unit], t->units.node[unit + 1]);
+}
+
+/* --- passes of a micro-batch ------------------------------------------------------------------ */
+
+static struct dpt_pass pass_of(const struct dpt_trainer *t, int thread)
+{
+    const struct dpt_units_run *run = t->units.run;
+
+    return (struct dpt_pass){
+        .first = t->units.node[run->unit],
+        .last = t->units.node[run->unit + 1],
+        .infers = run->infers != NULL,
+        .batch = &run->batch[thread],
+        .params = t->arenas.params,
+    };
+}
+
+/* Whether the unit that is computed has the outputs. */
+static bool is_last(const struct dpt_trainer *t)
+{
+    return t->units.run->unit == t->units.n - 1;
+}
+
+static enum dpt_status forward(struct dpt_trainer *t, int thread, int lane, int32_t begin,
+                               int32_t n, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_units_run *run = t->units.run;
+    struct dpt_worker *leader = &t->team.workers[lane];
+    struct dpt_pass pass = pass_of(t, thread);
+
+    if (run->unit == 0) {
+        if (thread == lane)
+            memset(leader->own, 0, (size_t)n * sizeof leader->own[0]);
+        run->batch[thread] =
+            (struct dpt_batch){.seed = (uint64_t)t->job->seed, .step = (uint64_t)t->progress.step};
+        DPT_TRY(dpt_trainer_fill(t, thread, run->view, begin, n, &run->batch[thread], err));
+    }
+    pass.gradient = t->reduction.type->rest(t, lane); /* nothing but the state's is written */
+    DPT_TRY(t->backend->forward(t->model.program, thread, &pass, err));
+    if (is_last(t))
+        DPT_TRY(t->backend->loss(t->model.program, thread, &pass, leader->own, err));
+out:
+    return status;
+}
+
+/* Backward leaves as they are the floats behind a tensor, and those of tensors that do not learn,
+ * where another unit's gradient was. */
+static void clear_gaps(const struct dpt_trainer *t, float *gradient)
+{
+    const struct dpt_graph *graph = &t->model.graph;
+    const size_t *edge = &t->units.edge[t->units.run->unit];
+
+    for (int32_t k = 0; k < graph->n_tensors; k++) {
+        const struct dpt_tensor *tensor = &graph->tensors[k];
+        const size_t at = (size_t)tensor->offset, end = at + (size_t)tensor->count,
+                     next = dpt_round_up(end, sizeof *gradient), from = tensor->frozen ? at : end;
+
+        if (!tensor->state && at >= edge[0] && at < edge[1])
+            memset(gradient + from, 0, (next - from) * sizeof *gradient);
+    }
+}
+
+static enum dpt_status back(struct dpt_trainer *t, int thread, int lane, int32_t begin, int32_t n,
+                            struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_units_run *run = t->units.run;
+    const size_t *edge = &t->units.edge[run->unit];
+    struct dpt_pass pass = pass_of(t, thread);
+
+    /* The unit lies at the beginning of what would be a whole gradient. */
+    pass.gradient = t->reduction.type->target(t, lane, &pass.add) - edge[0];
+    if (thread == lane)
+        clear_gaps(t, pass.gradient);
+    DPT_TRY(t->backend->backward(t->model.program, thread, &pass, err));
+    if (thread == lane && begin == run->view->first)
+        dpt_fault_strike_gradient(&t->fault, t->comm->world.rank, t->progress.step + 1,
+                                  pass.gradient, (int64_t)edge[0], (int64_t)edge[1]);
+    if (thread == lane && run->unit == 0)
+        t->reduction.type->done(t, thread, begin, n, t->reduction.type->rest(t, lane),
+                                dpt_gradient_whole(t), t->team.workers[lane].own);
+out:
+    return status;
+}
+
+/* What a thread does with the unit: its micro-batches of the round, or its part of the team's. */
+static void compute(struct dpt_trainer *t, int thread,
+                    enum dpt_status (*pass)(struct dpt_trainer *t, int thread, int lane,
+                                            int32_t begin, int32_t n, struct dpt_error *err))
+{
+    const struct dpt_units_run *run = t->units.run;
+    struct dpt_worker *worker = &t->team.workers[thread];
+    const int lane = t->team.together ? 0 : thread;
+    int32_t begin;
+    const int32_t n = dpt_step_deal(t, run->all, run->number, lane, &begin);
+
+    if (n > 0)
+        worker->status = pass(t, thread, lane, begin, n, &worker->err);
+}
+
+static void forward_part(void *arg, int thread)
+{
+    compute(arg, thread, forward);
+}
+
+static void back_part(void *arg, int thread)
+{
+    compute(arg, thread, back);
+}
+
+/* --- training --------------------------------------------------------------------------------- */
+
+/* Collective. Gives the owners the gradient of a unit, or, behind all units, of the rest. */
+static enum dpt_status add(struct dpt_trainer *t, int unit, enum dpt_status status, double *waited,
+                           struct dpt_error *err)
+{
+    const double start = dpt_now();
+    struct dpt_error other;
+    enum dpt_status added;
+
+    dpt_profile_switch(t->profile, DPT_SPAN_WAIT_THREADS, DPT_SPAN_REDUCTION);
+    added =
+        t->reduction.type->round(t, t->units.run->number, unit, status == DPT_OK ? err : &other);
+    *waited += dpt_now() - start;
+    dpt_profile_switch(t->profile, DPT_SPAN_REDUCTION, DPT_SPAN_OTHER);
+    return status == DPT_OK ? added : status;
+}
+
+/* Collective. */
+static enum dpt_status take_round(struct dpt_trainer *t, enum dpt_status status, double *waited,
+                                  struct dpt_error *err)
+{
+    for (int k = 0; k < t->units.n; k++) {
+        status = take(t, k, status, waited, err);
+        if (status == DPT_OK)
+            status = dpt_trainer_run(t, forward_part, t, err);
+        if (k < t->units.n - 1)
+            drop(t);
+    }
+    for (int k = t->units.n - 1; k >= 0; k--) {
+        if (k < t->units.n - 1)
+            status = take(t, k, status, waited, err);
+        if (status == DPT_OK)
+            status = dpt_trainer_run(t, back_part, t, err);
+        drop(t);
+        status = add(t, k, status, waited, err);
+    }
+    return add(t, t->units.n, status, waited, err);
+}
+
+enum dpt_status dpt_units_compute(struct dpt_trainer *t, const struct dpt_step_view *view,
+                                  enum dpt_status status, double *waited, struct dpt_error *err)
+{
+    struct dpt_units_run *run = t->units.run;
+    const int32_t rounds = dpt_step_rounds(t);
+
+    run->view = view;
+    run->infers = NULL;
+    run->all = dpt_sampler_micro_batches(&t->data.train.sampler, t->progress.epoch_step);
+    for (run->number = 0; run->number < rounds; run->number++)
+        status = take_round(t, status, waited, err);
+    return status;
+}
+
+/* --- evaluation ------------------------------------------------------------------------------- */
+
+static enum dpt_status infer(struct dpt_trainer *t, int thread, int32_t micro_batch,
+                             struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_units_run *run = t->units.run;
+    const struct dpt_pipeline_pass *infers = run->infers;
+    const struct dpt_pass pass = pass_of(t, thread);
+    struct dpt_batch *batch = &run->batch[thread];
+    const int32_t width = dpt_graph_outputs(&t->model.graph);
+    struct dpt_metric_sums metric_sums = {0};
+    const float *value;
+    size_t floats;
+
+    if (run->unit == 0) {
+        *batch = (struct dpt_batch){0};
+        DPT_TRY(dpt_loader_fill(infers->split->loader, run->view, micro_batch,
+                                &t->team.workers[thread].buffer, batch, err));
+        dpt_profile_mark(t->profile, thread, DPT_SPAN_DATA);
+    }
+    DPT_TRY(t->backend->forward(t->model.program, thread, &pass, err));
+    if (!is_last(t) && !run->each)
+        return DPT_OK;
+    value = t->backend->value(t->model.program, thread, 0, pass.last, false, &floats);
+    if (is_last(t))
+        dpt_loss_rows(&t->model.loss, batch, width, (size_t)width, value, NULL, &metric_sums);
+    floats = floats / (size_t)(infers->split->sampler.micro * t->team.group) * (size_t)batch->count;
+    DPT_TRY(
+        infers->take(infers->arg, thread, micro_batch, batch, value, floats, &metric_sums, err));
+out:
+    return status;
+}
+
+/* Each thread takes one micro-batch of the rank at a time. */
+static void infer_part(void *arg, int thread)
+{
+    struct dpt_trainer *t = arg;
+    const struct dpt_units_run *run = t->units.run;
+    struct dpt_worker *worker = &t->team.workers[thread];
+    const int32_t k = run->number * t->team.threads + thread;
+
+    if (k < run->view->last - run->view->first)
+        worker->status = infer(
+            t, thread,
+            dpt_sampler_nth(&run->infers->split->sampler, t->comm->world.size, run->view->first, k),
+            &worker->err);
+}
+
+enum dpt_status dpt_units_infer(struct dpt_trainer *t, const struct dpt_pipeline_pass *pass,
+                                bool each, int64_t step, enum dpt_status status,
+                                struct dpt_error *err)
+{
+    struct dpt_units_run *run = t->units.run;
+    int32_t most = 0;
+    double waited = 0;
+
+    for (int r = 0; r < t->comm->world.size; r++) {
+        int32_t first, last;
+
+        dpt_sampler_partition(&pass->split->sampler, step, r, t->comm->world.size, &first, &last);
+        most = last - first > most ? last - first : most;
+    }
+    run->view = pass->view;
+    run->infers = pass;
+    run->each = each;
+    for (run->number = 0; run->number * t->team.threads < most; run->number++)
+        for (int k = 0; k < t->units.n; k++) {
+            status = take(t, k, status, &waited, err);
+            if (status == DPT_OK)
+                status = dpt_trainer_run(t, infer_part, t, err);
+            drop(t);
+        }
+    return status;
+}
+
+int dpt_units_now(const struct dpt_trainer *t)
+{
+    return t->units.run->unit;
+}
