@@ -165,6 +165,13 @@ def test_memory_follows_from_the_model(tmp_path):
     text = CNN + "comm: {reduction: reproducible}\nparallel: {shard: optimizer}\n"
     shards = planned(tmp_path, text, "--ranks", 4, "--ranks-per-node", 2)
     assert shards["memory"]["parts"]["optimizer"] == parts["optimizer"] / 4
+    text = CNN + "comm: {reduction: reproducible}\nparallel: {shard: parameters}\n"
+    units, alone = (planned(tmp_path, text, "--ranks", 4, "--ranks-per-node", node) for node in (2, 4))
+    first, last = sum(-(-count // 16) * 16 for count in (32 * 27, 32, 64 * 288, 64)) * 4, (40960 + 16) * 4
+    assert first + last == parts["weights"] == alone["memory"]["parts"]["weights"]
+    assert alone["memory"]["of"]["weights"] == "node" and alone["gathered_bytes"] == 0
+    assert units["memory"]["parts"]["weights"] == parts["weights"] / 4 + last, "its own, and the larger unit"
+    assert units["gathered_bytes"] == units["reduced_bytes"] // parts["weights"] * (2 * first + last)
     text = CNN + "comm: {reduction: reproducible}\nparallel: {pipeline: 2}\n"
     stages = planned(tmp_path, text, "--ranks", 4, "--ranks-per-node", 2)
     cut = stages["pipeline"]
@@ -173,7 +180,7 @@ def test_memory_follows_from_the_model(tmp_path):
     micro, batches = stages["batch"]["micro"], stages["batch"]["global"] // stages["batch"]["micro"]
     assert cut["bubble"] == pytest.approx(1 / (batches / 2 + 1)) and [stage["under_way"] for stage in cut["stages"]] == [2, 1]
     assert [stage["sent_bytes"] for stage in cut["stages"]] == [batches / 2 * micro * 32 * 16 * 16 * 4, 0]
-    for found in (one, two, shards, stages):
+    for found in (one, two, shards, units, alone, stages):
         memory, n = found["memory"], found["ranks_per_node"]
         of = {scope: sum(v for k, v in memory["parts"].items() if memory["of"][k] == scope)
               for scope in ("rank", "rank 0", "node")}

@@ -23,7 +23,8 @@ int32_t dpt_step_group(const struct dpt_trainer *t, int32_t all, int32_t i, int3
 
 int32_t dpt_step_rounds(const struct dpt_trainer *t)
 {
-    const int64_t turn = (int64_t)t->comm->world.size * t->team.gradient_workers * t->team.group;
+    const int64_t turn =
+        (int64_t)dpt_trainer_replicas(t)->world.size * t->team.gradient_workers * t->team.group;
     const int32_t all = dpt_sampler_micro_batches(&t->data.train.sampler, t->progress.epoch_step);
 
     return (int32_t)((all + turn - 1) / turn);
@@ -32,7 +33,7 @@ int32_t dpt_step_rounds(const struct dpt_trainer *t)
 int32_t dpt_step_deal(const struct dpt_trainer *t, int32_t all, int32_t round, int thread,
                       int32_t *begin)
 {
-    const struct dpt_group *world = &t->comm->world;
+    const struct dpt_group *world = &dpt_trainer_replicas(t)->world;
     const int64_t takers = t->team.gradient_workers;
     const int64_t first =
         (((int64_t)round * world->size + world->rank) * takers + thread) * t->team.group;

@@ -178,12 +178,15 @@ static enum dpt_status take(struct dpt_trainer *t, int unit, enum dpt_status sta
     snprintf(text, sizeof text, "gathering the weights from %s on",
              t->model.graph.nodes[t->units.node[unit]].name);
     dpt_comm_note(t->comm, -1, text);
+    dpt_profile_switch(t->profile, DPT_SPAN_WAIT_THREADS, DPT_SPAN_REDUCTION);
     gathered = t->reduction.type->gather(t, unit, status == DPT_OK ? err : &other);
     *waited += dpt_now() - start;
+    dpt_profile_switch(t->profile, DPT_SPAN_REDUCTION, DPT_SPAN_LAYOUTS);
     if (status == DPT_OK)
         status = gathered;
     if (status == DPT_OK && t->backend->renew != NULL)
         status = dpt_trainer_run(t, renew, t, err);
+    dpt_profile_switch(t->profile, DPT_SPAN_LAYOUTS, DPT_SPAN_OTHER);
     return status;
 }
 

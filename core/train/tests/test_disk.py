@@ -56,12 +56,14 @@ def saved(folder):
     return names
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_the_disk_fills_up(tmp_path, ranks):
-    """Exit 74, one line with the file; what was saved stays, and once there is space it goes on from there."""
+@pytest.mark.parametrize("ranks, shard", [(1, "none"), (2, "none"), (2, "parameters")])
+def test_the_disk_fills_up(tmp_path, ranks, shard):
+    """Exit 74, one line with the file; what was saved stays, and once there is space it goes on from there. Also where a checkpoint is
+    written as it is gathered."""
     path = job(tmp_path)
     keep = ("--set", "checkpoint.keep=all")  # clearing away would make room for the next one
-    dpt.train(path, tmp_path / "whole", ranks=ranks)
+    keep += ("--set", "comm.reduction=reproducible", "--set", f"parallel.shard={shard}") if shard != "none" else ()
+    dpt.train(path, tmp_path / "whole", *keep[2:], ranks=ranks)
     with small_disk(tmp_path, "4m") as disk:
         folder = disk / "out"
         run = Paused(path, folder, ranks, *keep, step=30)
