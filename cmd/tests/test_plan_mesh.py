@@ -143,7 +143,8 @@ def test_meshes_of_billions_of_weights(tmp_path, width, layers, ranks):
     rows = [row for row in found["meshes"] if "impossible" not in row]
     for row in rows:
         parts = row["tensor"] * row["pipeline"]
-        assert row["memory"]["weights"] >= 4 * parameters / parts, "the largest stage"
+        if row["shard"] != "parameters":
+            assert row["memory"]["weights"] >= 4 * parameters / parts, "the largest stage"
         if row["shard"] == "none":
             assert row["memory"]["optimizer"] * min(row["data"], 8) >= 8 * parameters / parts
     assert not any(row["fits"] for row in rows if row["pipeline"] * row["tensor"] == 1) or ranks == 8

@@ -1,14 +1,13 @@
 /* Steps on arenas in host memory, by any backend: the threads' micro-batches, their gradients' sum
- * over the ranks (gradient_reduction.h), its norm, the update. */
+ * over the ranks (gradient_reduction.h), the update. */
 #include <math.h>
 #include <string.h>
 
 #include "core/base/clock.h"
 #include "core/base/memory.h"
-#include "core/base/nontemporal.h"
-#include "core/base/sum_of_squares.h"
 #include "core/trace/profile.h"
 #include "core/train/engine.h"
+#include "core/train/engines/host_update.h"
 #include "core/train/gradient_reduction.h"
 #include "core/train/lockstep.h"
 #include "core/train/mesh.h"
@@ -16,11 +15,6 @@
 #include "core/train/pipeline.h"
 #include "core/train/tensor_parallel.h"
 #include "core/train/units.h"
-
-enum {
-    ALONE = 16 * 1024, /* below this many floats one thread is faster than waking the others */
-    PIECE = 8 * 1024,  /* floats that are updated and shared at a time: they fit the L2 cache */
-};
 
 const struct dpt_gradient_reduction_type *dpt_gradient_reduction_choose(const struct dpt_trainer *t)
 {
@@ -33,19 +27,14 @@ const struct dpt_gradient_reduction_type *dpt_gradient_reduction_choose(const st
 
 struct dpt_engine_state {
     struct dpt_lockstep *lockstep; /* NULL: micro-batches do not wait for each other */
-    double *norms; /* partial sums of squares, one for each chunk (core/base/sum_of_squares.h), and
-                      those that the optimizer wants */
-    double *all;   /* likewise, of the chunks of all parts of the layers; NULL: none is divided */
+    struct dpt_host_update *update;
 };
 
 struct step_work {
     struct dpt_trainer *t;
     struct dpt_step_view view;
-    struct dpt_update update;
-    size_t begin, end;                                          /* the floats that are updated */
-    int32_t round;                                              /* of dealt micro-batches */
-    double waited;                                              /* seconds, in their exchanges */
-    void (*part)(struct step_work *w, int thread, int threads); /* what the pool's threads do */
+    int32_t round; /* of dealt micro-batches */
+    double waited; /* seconds, in their exchanges */
 };
 
 /* The micro-batches of the whole step. */
@@ -190,163 +179,6 @@ static enum dpt_status compute_rank(struct step_work *w, struct dpt_error *err)
     return DPT_OK;
 }
 
-static void run_part(void *arg, int thread)
-{
-    struct step_work *w = arg;
-
-    w->part(w, thread, w->t->team.threads);
-}
-
-/* Does `part` on all threads or, where there is little to do, on this one alone. */
-static void run_parts(struct step_work *w,
-                      void (*part)(struct step_work *w, int thread, int threads))
-{
-    w->part = part;
-    if (dpt_trainer_graph(w->t)->floats <= ALONE)
-        part(w, 0, 1);
-    else
-        dpt_pool_run(w->t->team.pool, run_part, w);
-}
-
-/* How many chunks the gradient's norm is made of. */
-static size_t norm_chunks(const struct dpt_trainer *t)
-{
-    return t->reduction.type->of_rows
-               ? t->reduction.chunks.n
-               : dpt_sum_of_squares_chunks((size_t)dpt_trainer_graph(t)->floats);
-}
-
-static void norm_range(struct step_work *w, int thread, int threads)
-{
-    const struct dpt_trainer *t = w->t;
-    const size_t n = (size_t)dpt_trainer_graph(t)->floats, *at = t->reduction.chunks.begin;
-    const float *sum = t->reduction.sum;
-    size_t begin, end;
-
-    dpt_part_in_units(norm_chunks(t), 1, thread, threads, &begin, &end);
-    for (size_t k = begin; k < end; k++)
-        t->engine_state->norms[k] = t->reduction.type->of_rows
-                                        ? dpt_sum_of_squares(sum + at[k], at[k + 1] - at[k])
-                                        : dpt_sum_of_squares_of_chunk(sum, n, k);
-}
-
-/* Adds the sum of squares of the reduced gradient (a sum over samples) to *sum; not finite where
- * any element is not. Same bits on all ranks. Collective where layers are divided. */
-static enum dpt_status gradient_squares(struct step_work *w, double *sum, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    struct dpt_trainer *t = w->t;
-    size_t chunks = norm_chunks(t);
-    const double *sums_of_squares = t->reduction.type->sums_of_squares(t);
-
-    if (sums_of_squares == NULL) {
-        run_parts(w, norm_range);
-        sums_of_squares = t->engine_state->norms;
-    }
-    if (t->mesh.divided != NULL) {
-        DPT_TRY(dpt_tensor_parallel_chunks(t, sums_of_squares, 1, t->engine_state->all, err));
-        sums_of_squares = t->engine_state->all;
-        chunks = dpt_graph_whole_chunks(dpt_trainer_graph(t));
-    }
-    for (size_t i = 0; i < chunks; i++)
-        *sum += sums_of_squares[i];
-out:
-    return status;
-}
-
-/* What this rank updates. */
-static struct dpt_slice owned(const struct dpt_trainer *t)
-{
-    const struct dpt_slice all = {0, (size_t)dpt_trainer_graph(t)->floats, 0,
-                                  t->reduction.chunks.n};
-
-    return dpt_trainer_sharded(t) ? t->reduction.type->slice(t, dpt_trainer_replicas(t)->world.rank)
-                                  : all;
-}
-
-/* Of what this rank updates. */
-static const float *gradient_of(const struct dpt_trainer *t)
-{
-    return dpt_trainer_sharded(t) ? t->reduction.type->slice_sum(t) : t->reduction.sum;
-}
-
-/* Measures one of `threads` parts for the optimizer, over the norms of the gradient. */
-static void measure_range(struct step_work *w, int thread, int threads)
-{
-    struct dpt_trainer *t = w->t;
-    const struct dpt_slice own = owned(t);
-    size_t begin, end;
-
-    dpt_part_in_units(own.last - own.first, 1, thread, threads, &begin, &end);
-    dpt_optimizer_measure(&t->job->optimizer, dpt_trainer_graph(t), &w->update, own.first + begin,
-                          own.first + end, t->arenas.params, gradient_of(t), t->arenas.slot,
-                          t->engine_state->norms);
-}
-
-/* Of all chunks. */
-static const double *measured(const struct dpt_trainer *t)
-{
-    return t->mesh.divided != NULL ? t->engine_state->all : t->engine_state->norms;
-}
-
-/* Does one of `threads` parts of the update of w's floats; in shards piece by piece, each of which
- * is still in the cache when it is copied to the other ranks. */
-static void update_range(struct step_work *w, int thread, int threads)
-{
-    struct dpt_trainer *t = w->t;
-    float *const shared = dpt_trainer_sharded(t) ? t->reduction.type->weights(t) : NULL;
-    size_t begin, end;
-
-    dpt_thread_part(w->end - w->begin, thread, threads, &begin, &end);
-    begin += w->begin;
-    end += w->begin;
-    for (size_t at = begin, n; at < end; at += n) {
-        n = shared != NULL && end - at > PIECE ? PIECE : end - at;
-        dpt_optimizer_apply(&t->job->optimizer, dpt_trainer_graph(t), &w->update, at, at + n,
-                            t->arenas.params, gradient_of(t), t->arenas.slot, measured(t));
-        if (shared != NULL)
-            dpt_copy_nontemporal(shared + at, t->arenas.params + at, n);
-    }
-    dpt_nontemporal_fence();
-}
-
-static void update_floats(struct step_work *w, size_t begin, size_t end)
-{
-    w->begin = begin;
-    w->end = end;
-    run_parts(w, update_range);
-}
-
-/*
- * Updates all parameters. In shards a rank updates those which it owns, and gets the others. Where
- * the ranks of a node have their slots together, each updates the parameters of the others' parts
- * first and only reads those slots, and writes its own part of them once nobody reads it any more:
- * so every rank's parameters come from its own ones, and a fault of one's memory shows
- * (dpt_trainer_check_replicas).
- */
-static enum dpt_status update_all(struct step_work *w, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    struct dpt_trainer *t = w->t;
-    const struct dpt_group *node = &dpt_trainer_replicas(t)->node;
-    const size_t floats = (size_t)dpt_trainer_graph(t)->floats;
-    struct dpt_slice own = owned(t);
-
-    if (t->arenas.shared.bytes != NULL) {
-        dpt_thread_part(floats, node->rank, node->size, &own.begin, &own.end);
-        w->update.reads_slots = true;
-        update_floats(w, 0, own.begin);
-        update_floats(w, own.end, floats);
-        w->update.reads_slots = false;
-        DPT_TRY(dpt_group_barrier(node, err));
-    }
-    update_floats(w, own.begin, own.end);
-    if (dpt_trainer_sharded(t))
-        DPT_TRY(t->reduction.type->share(t, err));
-out:
-    return status;
-}
-
 /* Half floats' gradients are scaled: tells the backend the present scale. */
 static enum dpt_status set_scale(struct dpt_trainer *t, struct dpt_error *err)
 {
@@ -407,31 +239,22 @@ static enum dpt_status update(struct step_work *w, double norm, struct dpt_step_
 {
     struct dpt_trainer *t = w->t;
     const double clip = t->job->train.clip_norm;
-    const bool measures = dpt_optimizer_chunks(&t->job->optimizer, dpt_trainer_graph(t)) > 0;
+    struct dpt_update how = {.lr = dpt_step_rate(t), .step = t->progress.updates + 1};
     enum dpt_status status = DPT_OK;
     double scale = 1.0 / result->weight;
 
     result->norm = norm * scale;
     if (clip > 0 && result->norm > clip)
         scale *= clip / result->norm;
-    result->lr = dpt_step_rate(t);
-    w->update = (struct dpt_update){
-        .lr = result->lr, .step = t->progress.updates + 1, .scale = (float)scale};
+    result->lr = how.lr;
+    how.scale = (float)scale;
     if (dpt_trainer_sharded(t) &&
         (t->requests.check || result->save || result->signal || result->clock))
         dpt_trainer_hash_replica(t);
-    if (measures)
-        run_parts(w, measure_range);
-    if (measures && dpt_trainer_sharded(t))
-        DPT_TRY(t->reduction.type->gather_chunks(t, t->engine_state->norms, DPT_OPTIMIZER_SQUARES,
-                                                 err));
-    if (measures && t->mesh.divided != NULL)
-        DPT_TRY(dpt_tensor_parallel_chunks(t, t->engine_state->norms, DPT_OPTIMIZER_SQUARES,
-                                           t->engine_state->all, err));
     if (dpt_units_has_state(t))
         dpt_graph_update_state(dpt_trainer_graph(t), result->samples, t->reduction.sum,
                                t->arenas.params);
-    DPT_TRY(update_all(w, err));
+    DPT_TRY(dpt_host_update_weights(t->engine_state->update, &how, err));
     t->progress.updates++;
     dpt_profile_switch(t->profile, DPT_SPAN_OPTIMIZER, DPT_SPAN_LAYOUTS);
     status = refresh_all(t, err); /* all have computed, since their gradients are in the sum */
@@ -484,7 +307,7 @@ static enum dpt_status learn_sums(struct step_work *w, double *norm, float tail[
     _Static_assert(sizeof words.words >= DPT_TAIL_FLAGS * sizeof *tail, "the tail has more words");
     if (t->mesh.stages > 0)
         DPT_TRY(dpt_pipeline_before(t, &words.squares, err));
-    DPT_TRY(gradient_squares(w, &words.squares, err));
+    DPT_TRY(dpt_host_update_squares(t->engine_state->update, &words.squares, err));
     if (t->mesh.stages > 0 && !state_is_finite(t)) /* so that all ranks know */
         words.squares = NAN;
     memcpy(words.words, own, DPT_TAIL_FLAGS * sizeof *tail);
@@ -552,7 +375,7 @@ static bool takes(const struct dpt_trainer *t)
 /* Takes the pages of what this rank owns now, so that no step waits for them. */
 static void touch_slots(struct dpt_trainer *t)
 {
-    const struct dpt_slice own = owned(t);
+    const struct dpt_slice own = dpt_host_update_owned(t);
 
     for (int k = 0; k < t->arenas.slots; k++)
         memset(t->arenas.slot[k] + own.begin, 0, (own.end - own.begin) * sizeof(float));
@@ -561,25 +384,13 @@ static void touch_slots(struct dpt_trainer *t)
 static enum dpt_status open_host(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const size_t squares =
-        DPT_OPTIMIZER_SQUARES * dpt_optimizer_chunks(&t->job->optimizer, dpt_trainer_graph(t));
-    const size_t whole = dpt_graph_whole_chunks(dpt_trainer_graph(t));
-    size_t chunks;
 
     if (!t->data.train.present)
         return DPT_OK;
     t->reduction.type = dpt_gradient_reduction_choose(t);
-    status = DPT_ALLOCATE(t->engine_state, 1, "the norms of gradients", err);
+    status = DPT_ALLOCATE(t->engine_state, 1, "the engine", err);
     if (status == DPT_OK)
-        status = dpt_graph_chunks(dpt_trainer_graph(t), &t->reduction.chunks, err);
-    chunks = norm_chunks(t);
-    if (status == DPT_OK)
-        status = DPT_ALLOCATE(t->engine_state->norms, squares > chunks ? squares : chunks,
-                              "the norms of gradients", err);
-    if (status == DPT_OK && t->mesh.tensor > 1)
-        status =
-            DPT_ALLOCATE(t->engine_state->all, squares > 0 ? DPT_OPTIMIZER_SQUARES * whole : whole,
-                         "the norms of gradients", err);
+        status = dpt_host_update_open(&t->engine_state->update, t, err);
     if (status == DPT_OK && t->team.lockstep)
         status = dpt_lockstep_open(&t->engine_state->lockstep, t, err);
     if (status == DPT_OK && t->mesh.stages > 0)
@@ -602,15 +413,13 @@ static void close_host(struct dpt_trainer *t)
         t->reduction.type->close(t);
     if (t->engine_state != NULL) {
         dpt_lockstep_close(t->engine_state->lockstep);
-        dpt_free(t->engine_state->norms);
-        dpt_free(t->engine_state->all);
+        dpt_host_update_close(t->engine_state->update);
     }
     dpt_free(t->engine_state);
     dpt_pipeline_close(t->mesh.pipeline);
     t->mesh.pipeline = NULL;
     dpt_tensor_parallel_close(t->mesh.divided);
     t->mesh.divided = NULL;
-    dpt_free(t->reduction.chunks.begin);
 }
 
 static double waited(const struct dpt_trainer *t)

@@ -1,0 +1,233 @@
+#include "core/train/engines/host_update.h"
+
+#include "core/base/memory.h"
+#include "core/base/nontemporal.h"
+#include "core/base/sum_of_squares.h"
+#include "core/train/gradient_reduction.h"
+#include "core/train/tensor_parallel.h"
+
+enum {
+    ALONE = 16 * 1024, /* below this many floats one thread is faster than waking the others */
+    PIECE = 8 * 1024,  /* floats that are updated and shared at a time: they fit the L2 cache */
+};
+
+struct dpt_host_update {
+    struct dpt_trainer *t; /* borrowed */
+    double *norms; /* partial sums of squares, one for each chunk (core/base/sum_of_squares.h), and
+                      those that the optimizer wants */
+    double *all;   /* likewise, of the chunks of all parts of the layers; NULL: none is divided */
+    struct dpt_update update;                                         /* the present one */
+    size_t begin, end;                                                /* the floats that it is of */
+    void (*part)(struct dpt_host_update *u, int thread, int threads); /* what the threads do */
+};
+
+static void run_part(void *arg, int thread)
+{
+    struct dpt_host_update *u = arg;
+
+    u->part(u, thread, u->t->team.threads);
+}
+
+/* Does `part` on all threads or, where there is little to do, on this one alone. */
+static void run_parts(struct dpt_host_update *u,
+                      void (*part)(struct dpt_host_update *u, int thread, int threads))
+{
+    u->part = part;
+    if (dpt_trainer_graph(u->t)->floats <= ALONE)
+        part(u, 0, 1);
+    else
+        dpt_pool_run(u->t->team.pool, run_part, u);
+}
+
+/* How many chunks the gradient's norm is made of. */
+static size_t norm_chunks(const struct dpt_trainer *t)
+{
+    return t->reduction.type->of_rows
+               ? t->reduction.chunks.n
+               : dpt_sum_of_squares_chunks((size_t)dpt_trainer_graph(t)->floats);
+}
+
+static void norm_range(struct dpt_host_update *u, int thread, int threads)
+{
+    const struct dpt_trainer *t = u->t;
+    const size_t n = (size_t)dpt_trainer_graph(t)->floats, *at = t->reduction.chunks.begin;
+    const float *sum = t->reduction.sum;
+    size_t begin, end;
+
+    dpt_part_in_units(norm_chunks(t), 1, thread, threads, &begin, &end);
+    for (size_t k = begin; k < end; k++)
+        u->norms[k] = t->reduction.type->of_rows
+                          ? dpt_sum_of_squares(sum + at[k], at[k + 1] - at[k])
+                          : dpt_sum_of_squares_of_chunk(sum, n, k);
+}
+
+enum dpt_status dpt_host_update_squares(struct dpt_host_update *u, double *sum,
+                                        struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_trainer *t = u->t;
+    size_t chunks = norm_chunks(t);
+    const double *sums_of_squares = t->reduction.type->sums_of_squares(t);
+
+    if (sums_of_squares == NULL) {
+        run_parts(u, norm_range);
+        sums_of_squares = u->norms;
+    }
+    if (t->mesh.divided != NULL) {
+        DPT_TRY(dpt_tensor_parallel_chunks(t, sums_of_squares, 1, u->all, err));
+        sums_of_squares = u->all;
+        chunks = dpt_graph_whole_chunks(dpt_trainer_graph(t));
+    }
+    for (size_t i = 0; i < chunks; i++)
+        *sum += sums_of_squares[i];
+out:
+    return status;
+}
+
+struct dpt_slice dpt_host_update_owned(const struct dpt_trainer *t)
+{
+    const struct dpt_slice all = {0, (size_t)dpt_trainer_graph(t)->floats, 0,
+                                  t->reduction.chunks.n};
+
+    return dpt_trainer_sharded(t) ? t->reduction.type->slice(t, dpt_trainer_replicas(t)->world.rank)
+                                  : all;
+}
+
+/* Of what this rank updates. */
+static const float *gradient_of(const struct dpt_trainer *t)
+{
+    return dpt_trainer_sharded(t) ? t->reduction.type->slice_sum(t) : t->reduction.sum;
+}
+
+/* Measures one of `threads` parts for the optimizer, over the norms of the gradient. */
+static void measure_range(struct dpt_host_update *u, int thread, int threads)
+{
+    struct dpt_trainer *t = u->t;
+    const struct dpt_slice own = dpt_host_update_owned(t);
+    size_t begin, end;
+
+    dpt_part_in_units(own.last - own.first, 1, thread, threads, &begin, &end);
+    dpt_optimizer_measure(&t->job->optimizer, dpt_trainer_graph(t), &u->update, own.first + begin,
+                          own.first + end, t->arenas.params, gradient_of(t), t->arenas.slot,
+                          u->norms);
+}
+
+/* Of all chunks. */
+static const double *measured(const struct dpt_host_update *u)
+{
+    return u->t->mesh.divided != NULL ? u->all : u->norms;
+}
+
+/* Does one of `threads` parts of the update of u's floats; in shards piece by piece, each of which
+ * is still in the cache when it is copied to the other ranks. */
+static void update_range(struct dpt_host_update *u, int thread, int threads)
+{
+    struct dpt_trainer *t = u->t;
+    float *const shared = dpt_trainer_sharded(t) ? t->reduction.type->weights(t) : NULL;
+    size_t begin, end;
+
+    dpt_thread_part(u->end - u->begin, thread, threads, &begin, &end);
+    begin += u->begin;
+    end += u->begin;
+    for (size_t at = begin, n; at < end; at += n) {
+        n = shared != NULL && end - at > PIECE ? PIECE : end - at;
+        dpt_optimizer_apply(&t->job->optimizer, dpt_trainer_graph(t), &u->update, at, at + n,
+                            t->arenas.params, gradient_of(t), t->arenas.slot, measured(u));
+        if (shared != NULL)
+            dpt_copy_nontemporal(shared + at, t->arenas.params + at, n);
+    }
+    dpt_nontemporal_fence();
+}
+
+static void update_floats(struct dpt_host_update *u, size_t begin, size_t end)
+{
+    u->begin = begin;
+    u->end = end;
+    run_parts(u, update_range);
+}
+
+/*
+ * Updates all parameters. In shards a rank updates those which it owns, and gets the others. Where
+ * the ranks of a node have their slots together, each updates the parameters of the others' parts
+ * first and only reads those slots, and writes its own part of them once nobody reads it any more:
+ * so every rank's parameters come from its own ones, and a fault of one's memory shows
+ * (dpt_trainer_check_replicas).
+ */
+static enum dpt_status update_all(struct dpt_host_update *u, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_trainer *t = u->t;
+    const struct dpt_group *node = &dpt_trainer_replicas(t)->node;
+    const size_t floats = (size_t)dpt_trainer_graph(t)->floats;
+    struct dpt_slice own = dpt_host_update_owned(t);
+
+    if (t->arenas.shared.bytes != NULL) {
+        dpt_thread_part(floats, node->rank, node->size, &own.begin, &own.end);
+        u->update.reads_slots = true;
+        update_floats(u, 0, own.begin);
+        update_floats(u, own.end, floats);
+        u->update.reads_slots = false;
+        DPT_TRY(dpt_group_barrier(node, err));
+    }
+    update_floats(u, own.begin, own.end);
+    if (dpt_trainer_sharded(t))
+        DPT_TRY(t->reduction.type->share(t, err));
+out:
+    return status;
+}
+
+enum dpt_status dpt_host_update_weights(struct dpt_host_update *u, const struct dpt_update *how,
+                                        struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_trainer *t = u->t;
+    const bool measures = dpt_optimizer_chunks(&t->job->optimizer, dpt_trainer_graph(t)) > 0;
+
+    u->update = *how;
+    if (measures)
+        run_parts(u, measure_range);
+    if (measures && dpt_trainer_sharded(t))
+        DPT_TRY(t->reduction.type->gather_chunks(t, u->norms, DPT_OPTIMIZER_SQUARES, err));
+    if (measures && t->mesh.divided != NULL)
+        DPT_TRY(dpt_tensor_parallel_chunks(t, u->norms, DPT_OPTIMIZER_SQUARES, u->all, err));
+    DPT_TRY(update_all(u, err));
+out:
+    return status;
+}
+
+/* --- opening ---------------------------------------------------------------------------------- */
+
+enum dpt_status dpt_host_update_open(struct dpt_host_update **update, struct dpt_trainer *t,
+                                     struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_graph *graph = dpt_trainer_graph(t);
+    const size_t squares = DPT_OPTIMIZER_SQUARES * dpt_optimizer_chunks(&t->job->optimizer, graph);
+    const size_t whole = dpt_graph_whole_chunks(graph);
+    struct dpt_host_update *u = NULL;
+    size_t chunks;
+
+    DPT_TRY(DPT_ALLOCATE(u, 1, "the norms of gradients", err));
+    *update = u;
+    u->t = t;
+    DPT_TRY(dpt_graph_chunks(graph, &t->reduction.chunks, err));
+    chunks = norm_chunks(t);
+    DPT_TRY(
+        DPT_ALLOCATE(u->norms, squares > chunks ? squares : chunks, "the norms of gradients", err));
+    if (t->mesh.tensor > 1)
+        DPT_TRY(DPT_ALLOCATE(u->all, squares > 0 ? DPT_OPTIMIZER_SQUARES * whole : whole,
+                             "the norms of gradients", err));
+out:
+    return status;
+}
+
+void dpt_host_update_close(struct dpt_host_update *u)
+{
+    if (u == NULL)
+        return;
+    dpt_free(u->norms);
+    dpt_free(u->all);
+    dpt_free(u->t->reduction.chunks.begin);
+    u->t->reduction.chunks.begin = NULL;
+    dpt_free(u);
+}

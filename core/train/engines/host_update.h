@@ -1,0 +1,32 @@
+/*
+ * host_update: what engines/host.c does with a step's summed gradient: its norm, and the update.
+ *
+ * In shards a rank updates what it owns, and all get it then; of slots that a node has once each
+ * rank writes a part; of divided layers a rank has its rows.
+ */
+#ifndef DPT_TRAIN_ENGINES_HOST_UPDATE_H
+#define DPT_TRAIN_ENGINES_HOST_UPDATE_H
+
+#include "core/train/gradient_reduction.h"
+#include "core/train/trainer.h"
+
+struct dpt_host_update;
+
+/* Also fills t->reduction.chunks; the type of the reduction must be known. On failure *update is to
+ * be closed. Errors: RANK. */
+enum dpt_status dpt_host_update_open(struct dpt_host_update **update, struct dpt_trainer *t,
+                                     struct dpt_error *err);
+void dpt_host_update_close(struct dpt_host_update *update);
+
+/* Adds the sum of squares of the reduced gradient (a sum over samples) to *sum; not finite where
+ * any element is not. Same bits on all ranks. Collective where layers are divided. Errors: RANK. */
+enum dpt_status dpt_host_update_squares(struct dpt_host_update *update, double *sum,
+                                        struct dpt_error *err);
+/* Collective. Updates all parameters. Errors: RANK. */
+enum dpt_status dpt_host_update_weights(struct dpt_host_update *update,
+                                        const struct dpt_update *how, struct dpt_error *err);
+
+/* What this rank updates. */
+struct dpt_slice dpt_host_update_owned(const struct dpt_trainer *t);
+
+#endif
