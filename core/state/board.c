@@ -38,12 +38,15 @@ static const char former_tag[] = "_hparams_/session_end_past";
 
 enum { BINS = 64 };
 
-/* Of many numbers: bins of equal width from least to most. */
+/* Of many numbers: bins of equal width from least to most. All are doubles, so that those of
+ * several ranks can be added up; counts are exact. */
 struct dpt_histogram {
     double least, most, sum, sum_of_squares;
-    int64_t n; /* of finite numbers; others are left out */
-    int64_t bins[BINS];
+    double n; /* of finite numbers; others are left out. 0: all are */
+    double bins[BINS];
 };
+
+enum { NUMBERS = sizeof(struct dpt_histogram) / sizeof(double) };
 
 /* Below this many floats one thread is faster than waking the others. */
 enum { ALONE = 16 * 1024 };
@@ -248,20 +251,20 @@ static void look_at_part(void *arg, int thread)
     }
 }
 
-static void run_pass(const struct dpt_board *b, struct pass *p)
+static void run_pass(struct dpt_pool *pool, struct pass *p)
 {
     if (p->threads == 1)
         look_at_part(p, 0);
     else
-        dpt_pool_run(b->pool, look_at_part, p);
+        dpt_pool_run(pool, look_at_part, p);
 }
 
-static void count_numbers(const struct dpt_board *b, struct pass *p, struct dpt_histogram *out)
+static void count_numbers(struct dpt_pool *pool, struct pass *p, struct dpt_histogram *out)
 {
     *out = (struct dpt_histogram){.least = INFINITY, .most = -INFINITY};
-    p->threads = p->n < ALONE ? 1 : dpt_pool_threads(b->pool);
+    p->threads = p->n < ALONE ? 1 : dpt_pool_threads(pool);
     p->binning = false;
-    run_pass(b, p);
+    run_pass(pool, p);
     for (int i = 0; i < p->threads; i++) {
         out->least = fmin(out->least, p->parts[i].least);
         out->most = fmax(out->most, p->parts[i].most);
@@ -269,12 +272,14 @@ static void count_numbers(const struct dpt_board *b, struct pass *p, struct dpt_
         out->sum_of_squares += p->parts[i].sum_of_squares;
         out->n += p->parts[i].n;
     }
-    if (out->n == 0)
+    if (out->n == 0) {
+        *out = (struct dpt_histogram){0};
         return;
+    }
     p->binning = true;
     p->least = out->least;
     p->inverse = out->most > out->least ? BINS / (out->most - out->least) : 0;
-    run_pass(b, p);
+    run_pass(pool, p);
     for (int i = 0; i < p->threads; i++)
         for (int k = 0; k < BINS; k++)
             out->bins[k] += p->parts[i].bins[k];
@@ -283,45 +288,69 @@ static void count_numbers(const struct dpt_board *b, struct pass *p, struct dpt_
 static void add_histogram(struct dpt_board *b, const char *tag, const struct dpt_histogram *h)
 {
     const double width = (h->most - h->least) / BINS;
-    double limits[BINS], counts[BINS];
+    double limits[BINS];
 
     if (h->n == 0)
         return;
-    for (int i = 0; i < BINS; i++) {
+    for (int i = 0; i < BINS; i++)
         limits[i] = i < BINS - 1 ? h->least + width * (i + 1) : h->most;
-        counts[i] = (double)h->bins[i];
-    }
     dpt_proto_double(&b->part, HISTOGRAM_LEAST, h->least);
     dpt_proto_double(&b->part, HISTOGRAM_MOST, h->most);
-    dpt_proto_double(&b->part, HISTOGRAM_N, (double)h->n);
+    dpt_proto_double(&b->part, HISTOGRAM_N, h->n);
     dpt_proto_double(&b->part, HISTOGRAM_SUM, h->sum);
     dpt_proto_double(&b->part, HISTOGRAM_SQUARES, h->sum_of_squares);
     dpt_proto_doubles(&b->part, HISTOGRAM_LIMITS, limits, BINS);
-    dpt_proto_doubles(&b->part, HISTOGRAM_COUNTS, counts, BINS);
+    dpt_proto_doubles(&b->part, HISTOGRAM_COUNTS, h->bins, BINS);
     begin_value(b, tag);
     dpt_proto_message(&b->value, VALUE_HISTOGRAM, &b->part);
     end_value(b);
 }
 
-/* state: of an arena where that is something. */
-static void add_arena(struct dpt_board *b, const struct dpt_graph *graph, const char *what,
-                      const float *arena, bool state, double scale)
+enum dpt_status dpt_board_counts_open(struct dpt_board_counts *c, const struct dpt_graph *graph,
+                                      struct dpt_pool *pool, struct dpt_error *err)
 {
-    struct pass pass = {.scale = scale, .parts = b->parts};
-    struct dpt_histogram histogram;
-    char tag[DPT_NAME + 32];
+    enum dpt_status status = DPT_OK;
+    const size_t tensors = (size_t)graph->n_tensors;
+
+    c->pool = pool;
+    c->n = 2 * tensors * NUMBERS;
+    DPT_TRY(DPT_ALLOCATE(c->histograms, 2 * tensors + 1, "histograms", err));
+    DPT_TRY(DPT_ALLOCATE(c->parts, (size_t)dpt_pool_threads(pool), "histograms", err));
+    c->numbers = &c->histograms->least;
+out:
+    return status;
+}
+
+void dpt_board_counts_close(struct dpt_board_counts *c)
+{
+    dpt_free(c->histograms);
+    dpt_free(c->parts);
+    *c = (struct dpt_board_counts){0};
+}
+
+/* Counts the tensors of an arena that are in it. state: that it has something in their place. */
+static void count_arena(struct dpt_board_counts *c, const struct dpt_graph *graph,
+                        const float *arena, bool state, double scale, struct dpt_histogram *out)
+{
+    struct pass pass = {.scale = scale, .parts = c->parts};
 
     for (int32_t i = 0; i < graph->n_tensors; i++) {
         const struct dpt_tensor *tensor = &graph->tensors[i];
 
-        if (tensor->state && !state)
-            continue;
+        out[i] = (struct dpt_histogram){0};
         pass.x = arena + tensor->offset;
         pass.n = (size_t)tensor->count;
-        count_numbers(b, &pass, &histogram);
-        snprintf(tag, sizeof tag, "%s/%s", what, tensor->name);
-        add_histogram(b, tag, &histogram);
+        if (pass.n > 0 && (!tensor->state || state) && scale > 0)
+            count_numbers(c->pool, &pass, &out[i]);
     }
+}
+
+void dpt_board_count(struct dpt_board_counts *c, const struct dpt_graph *graph, const float *params,
+                     const float *gradient, double weight)
+{
+    count_arena(c, graph, params, true, 1, c->histograms);
+    count_arena(c, graph, gradient, false, weight > 0 ? 1 / weight : 0,
+                c->histograms + graph->n_tensors);
 }
 
 /* --- the file --------------------------------------------------------------------------------- */
@@ -358,16 +387,13 @@ enum dpt_status dpt_board_open(struct dpt_board *b, const char *folder, int64_t 
     enum dpt_status status = DPT_OK;
     long long end;
 
-    *b = (struct dpt_board){.lock = start->lock, .pool = start->pool, .weights_step = -1};
+    *b = (struct dpt_board){.lock = start->lock, .weights_step = -1};
     snprintf(b->path, sizeof b->path, "%s/%s", folder, DPT_TENSORBOARD_FILE);
     DPT_TRY(dpt_file_open(b->path, DPT_FILE_UPDATE, DPT_IO, &b->fd, err));
     b->open = true;
     DPT_TRY(dpt_records_scan(b->fd, b->path, take_back_outcome, NULL, &end, err));
     if (ftruncate(b->fd, end) != 0)
         DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s", b->path));
-    b->parts = dpt_alloc_array((size_t)dpt_pool_threads(b->pool), sizeof *b->parts);
-    if (b->parts == NULL)
-        DPT_TRY(dpt_fail_memory(err, "histograms", 0));
     add_head(b, end == 0, resumed);
     if (end == 0 || resumed < 0) { /* else it is there, and its first word counts */
         begin_event(b, 0);
@@ -390,7 +416,6 @@ void dpt_board_close(struct dpt_board *b)
         close(b->fd);
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
         dpt_str_release(texts[i]);
-    dpt_free(b->parts);
     *b = (struct dpt_board){0};
 }
 
@@ -427,12 +452,18 @@ enum dpt_status dpt_board_evaluation(struct dpt_board *b, int64_t step, const ch
 }
 
 void dpt_board_weights(struct dpt_board *b, int64_t step, const struct dpt_graph *graph,
-                       const float *params, const float *gradient, double weight)
+                       const struct dpt_board_counts *c)
 {
+    char tag[DPT_NAME + 32];
+
     begin_event(b, step);
-    add_arena(b, graph, "weights", params, true, 1);
-    if (weight > 0)
-        add_arena(b, graph, "gradients", gradient, false, 1 / weight);
+    for (int32_t i = 0; i < 2 * graph->n_tensors; i++) {
+        const struct dpt_tensor *tensor = &graph->tensors[i % graph->n_tensors];
+
+        snprintf(tag, sizeof tag, "%s/%s", i < graph->n_tensors ? "weights" : "gradients",
+                 tensor->name);
+        add_histogram(b, tag, &c->histograms[i]);
+    }
     end_step(b);
     b->weights_step = step;
 }

@@ -26,8 +26,6 @@
 struct dpt_board {
     bool open;
     const struct dpt_lock *lock; /* of the run folder; borrowed */
-    struct dpt_pool *pool;       /* counts for histograms; borrowed */
-    struct dpt_histogram *parts; /* [threads] */
     int64_t weights_step;        /* of the last histograms, -1: none */
     int fd;
     char path[PATH_MAX + 40];
@@ -36,10 +34,9 @@ struct dpt_board {
     struct dpt_str event, summary, value, part, inner[3]; /* messages that are being built */
 };
 
-/* How a run begins. All is borrowed, lock and pool as long as the board is open. */
+/* How a run begins. All is borrowed, the lock as long as the board is open. */
 struct dpt_board_start {
     const struct dpt_lock *lock;
-    struct dpt_pool *pool;
     const struct dpt_conf_node *job; /* resolved, and as text */
     const char *job_text;
     const char *machine; /* Markdown: on what it runs */
@@ -68,10 +65,29 @@ struct dpt_board_scalar {
 enum dpt_status dpt_board_evaluation(struct dpt_board *b, int64_t step, const char *split,
                                      const struct dpt_board_scalar *scalars, size_t n,
                                      struct dpt_error *err);
-/* Of an open board. Histograms of the weights and of the last step's mean gradient. gradient: a sum
- * over samples that weigh so much. */
+
+/* Histograms of the tensors of a graph. Ranks that have different ones count their own; the sums of
+ * their numbers are those of all. */
+struct dpt_board_counts {
+    struct dpt_pool *pool;            /* counts; borrowed */
+    struct dpt_histogram *histograms; /* of the weights of each tensor, then of the gradients */
+    struct dpt_histogram *parts;      /* [threads] */
+    double *numbers;                  /* [n]: the histograms as numbers */
+    size_t n;
+};
+
+/* Errors: RANK. On failure *counts is to be closed. */
+enum dpt_status dpt_board_counts_open(struct dpt_board_counts *counts,
+                                      const struct dpt_graph *graph, struct dpt_pool *pool,
+                                      struct dpt_error *err);
+void dpt_board_counts_close(struct dpt_board_counts *counts);
+/* Counts the weights and the last step's mean gradient of the tensors that a graph's arena has; of
+ * others all is 0. gradient: a sum over samples that weigh so much. */
+void dpt_board_count(struct dpt_board_counts *counts, const struct dpt_graph *graph,
+                     const float *params, const float *gradient, double weight);
+/* Of an open board. */
 void dpt_board_weights(struct dpt_board *b, int64_t step, const struct dpt_graph *graph,
-                       const float *params, const float *gradient, double weight);
+                       const struct dpt_board_counts *counts);
 /* Writes what is pending; where not `now`, only when it is time to. */
 enum dpt_status dpt_board_flush(struct dpt_board *b, bool now, struct dpt_error *err);
 /* ended: what the run gave. */

@@ -236,10 +236,10 @@ static void put_event(const struct dpt_trace_spec *spec, int rank, int thread,
 static void put_process(const struct dpt_trace_spec *spec, int rank, const struct head *head,
                         int64_t dropped, struct dpt_json *j)
 {
-    char text[DPT_HOST_TEXT + 64];
+    char text[DPT_WHERE_TEXT + 64], where[DPT_WHERE_TEXT];
     int n;
 
-    snprintf(text, sizeof text, "rank %d (%s)", rank, dpt_comm_host(spec->comm, rank));
+    snprintf(text, sizeof text, "rank %d (%s)", rank, dpt_comm_where(spec->comm, rank, where));
     open_about(j, "process_name", rank, -1);
     dpt_json_text(j, "name", text);
     close_event(j);

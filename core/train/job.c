@@ -97,9 +97,6 @@ static void finish_pipeline(const struct dpt_job *job, struct dpt_conf *conf)
     else if (job->parallel.shard == DPT_SHARD_PARAMETERS)
         why = "does not go with parallel.shard: parameters, which gathers each layer on all ranks; "
               "optimizer does";
-    else if (job->log.tensorboard)
-        why = "does not go with log.tensorboard, whose histograms want all weights on one rank: "
-              "leave one of them out";
     if (why != NULL)
         dpt_conf_mistake(conf, p->at, "parallel.pipeline", "%s", why);
 }

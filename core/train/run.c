@@ -350,23 +350,32 @@ static bool due_to_learn(const struct dpt_run *run)
            t->progress.step % (clock ? LOOK_BESIDE_CLOCK : LOOK_EVERY) == 0;
 }
 
-/* Histograms for TensorBoard. What fails here on rank 0 alone reaches the others with the next
- * step.
- */
-static void show_weights(struct dpt_run *run, struct dpt_error *err)
+/* Histograms for TensorBoard; each stage counts its own tensors. What fails on rank 0 alone reaches
+ * the others with the next step. Collective. Errors: RANK. */
+static enum dpt_status show_weights(struct dpt_run *run, struct dpt_error *err)
 {
     struct dpt_trainer *t = &run->trainer;
+    struct dpt_board_counts *c = &run->counts;
+    const struct dpt_graph *graph = dpt_trainer_graph(t);
+    const bool stages = t->mesh.stages > 0;
+    const bool shows = run->board.open && t->requests.deferred_error == DPT_OK &&
+                       run->board.weights_step != t->progress.step;
 
-    if (!dpt_run_leads(run) || !run->board.open || t->requests.deferred_error != DPT_OK ||
-        run->board.weights_step == t->progress.step)
-        return;
-    t->requests.deferred_error = dpt_trainer_fetch(t, true, err);
-    if (t->requests.deferred_error != DPT_OK)
-        return;
+    if (c->numbers == NULL || !(stages || shows))
+        return DPT_OK;
+    if (!stages && (t->requests.deferred_error = dpt_trainer_fetch(t, true, err)) != DPT_OK)
+        return DPT_OK;
     dpt_profile_begin(t->profile, t->progress.step);
-    dpt_board_weights(&run->board, t->progress.step, &t->model.graph, t->arenas.params,
-                      t->reduction.sum, t->reduction.sum[t->model.graph.arena + DPT_TAIL_WEIGHT]);
+    dpt_board_count(c, graph, t->arenas.params, t->reduction.sum,
+                    stages ? t->reduction.weight
+                           : t->reduction.sum[graph->arena + DPT_TAIL_WEIGHT]);
+    if (stages &&
+        dpt_group_sum_doubles(&t->mesh.line.world, c->numbers, c->numbers, c->n, err) != DPT_OK)
+        return err->status;
+    if (shows)
+        dpt_board_weights(&run->board, t->progress.step, &t->model.graph, c);
     dpt_profile_end(t->profile, DPT_SPAN_EVALUATE);
+    return DPT_OK;
 }
 
 /* One step and what is due after it. Collective. */
@@ -408,7 +417,7 @@ static enum dpt_status step(struct dpt_run *run, struct dpt_error *err)
         improved = t->progress.best_step == t->progress.step;
     }
     if (due(t, board_every(t)))
-        show_weights(run, err);
+        DPT_TRY(show_weights(run, err));
     if (job->checkpoint.every.unit != DPT_NEVER &&
         (due(t, &job->checkpoint.every) || result.save || improved))
         DPT_TRY(save(run, !job->checkpoint.background, err));
@@ -428,7 +437,7 @@ static enum dpt_status finish(struct dpt_run *run, struct dpt_error *err)
     DPT_TRY(dpt_run_agree(run, DPT_OK, err));
     dpt_trainer_rest(t);
     DPT_TRY(dpt_run_fetch(run, err));
-    show_weights(run, err);
+    DPT_TRY(show_weights(run, err));
     DPT_TRY(dpt_run_agree(run, DPT_OK, err));
     if (t->job->checkpoint.every.unit != DPT_NEVER && run->saved_step != t->progress.step)
         DPT_TRY(save(run, true, err));
@@ -490,6 +499,7 @@ static enum dpt_status close_run(struct dpt_run *run, struct dpt_log *log, enum 
             "run folder like any other",
             run->trainer.job->output);
     dpt_board_close(&run->board);
+    dpt_board_counts_close(&run->counts);
     dpt_metrics_close(&run->metrics);
     if (run->hashes != NULL)
         fclose(run->hashes);

@@ -39,17 +39,18 @@ struct dpt_run {
     struct dpt_init_result init; /* rank 0's */
     struct dpt_metrics metrics;
     char metrics_path[PATH_MAX];
-    struct dpt_board board;     /* log.tensorboard, rank 0 */
-    FILE *hashes;               /* log.hashes, rank 0 */
-    int64_t *fingerprints;      /* likewise, of the last step, on every rank that has some */
-    struct dpt_trace *trace;    /* log.trace */
-    struct dpt_str job_text;    /* for checkpoints */
-    struct dpt_str resolved;    /* for the run folder */
-    double training;            /* seconds in steps, evaluation and saving not counted */
-    double first_step;          /* seconds from exec to the end of the first step */
-    struct dpt_every log_every; /* the job's; never DPT_AUTO */
-    int64_t epochs_every;       /* every so many epochs one is reported; 0: none */
-    int64_t epochs_shown;       /* likewise shown; the others are in metrics.jsonl alone */
+    struct dpt_board board;         /* log.tensorboard, rank 0 */
+    FILE *hashes;                   /* log.hashes, rank 0 */
+    struct dpt_board_counts counts; /* for TensorBoard, on rank 0 and one rank of each stage */
+    int64_t *fingerprints;          /* likewise, of the last step, on every rank that has some */
+    struct dpt_trace *trace;        /* log.trace */
+    struct dpt_str job_text;        /* for checkpoints */
+    struct dpt_str resolved;        /* for the run folder */
+    double training;                /* seconds in steps, evaluation and saving not counted */
+    double first_step;              /* seconds from exec to the end of the first step */
+    struct dpt_every log_every;     /* the job's; never DPT_AUTO */
+    int64_t epochs_every;           /* every so many epochs one is reported; 0: none */
+    int64_t epochs_shown;           /* likewise shown; the others are in metrics.jsonl alone */
     double first_loss;          /* of this process's first step, before any update; NaN: none yet */
     double last_loss;           /* mean of the last line, or epoch; NaN: none yet */
     struct dpt_run_sums window; /* since the last line */

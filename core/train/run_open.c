@@ -18,7 +18,6 @@ static enum dpt_status open_board(struct dpt_run *run, const char *folder, struc
     struct dpt_str machine = {0};
     struct dpt_board_start start = {
         .lock = run->lock,
-        .pool = t->team.pool,
         .job = run->conf->root,
         .job_text = run->resolved.text,
         .ranks = t->comm->world.size,
@@ -216,6 +215,10 @@ enum dpt_status dpt_run_prepare(struct dpt_run *run, const struct dpt_resume *re
             err));
     if (t->job->log.hashes && (dpt_run_leads(run) || t->mesh.stages > 0 || t->units.n > 0))
         status = DPT_ALLOCATE(run->fingerprints, (size_t)dpt_audit_hashes(t), "fingerprints", err);
+    DPT_TRY(dpt_group_agree(world, status, err));
+    if (t->job->log.tensorboard &&
+        (dpt_run_leads(run) || (t->mesh.stages > 0 && t->mesh.replicas.world.rank == 0)))
+        status = dpt_board_counts_open(&run->counts, &t->model.graph, t->team.pool, err);
     DPT_TRY(dpt_group_agree(world, status, err));
     DPT_TRY(dpt_group_agree(
         world, dpt_run_leads(run) ? open_folder(run, resume->overwrite, err) : DPT_OK, err));

@@ -112,6 +112,18 @@ def test_histograms_of_the_gradient(tmp_path):
         assert math.sqrt(squares) == pytest.approx(norm, rel=1e-5)
 
 
+def test_a_mesh_shows_what_one_rank_shows(tmp_path):
+    """The histograms of a model in stages, in shards of them, and after going on with other stages."""
+    path = job(tmp_path, train="{epochs: 2}", comm="{reduction: reproducible}", batch="{global: 20, micro: 5}")
+    words = (*ON, "--set", "device.threads=1", "--set", "checkpoint.every=10 steps")
+    dpt.train(path, tmp_path / "one", *words)
+    dpt.train(path, tmp_path / "mesh", *words, "--set", "parallel={pipeline: 2, shard: optimizer}", "--set", "train.epochs=1", ranks=4)
+    dpt.train(path, tmp_path / "mesh", *words, "--set", "parallel={pipeline: 2}", ranks=2)
+    one, mesh = (Events(tmp_path / name / NAME) for name in ("one", "mesh"))
+    assert mesh.histograms == one.histograms and len({tag.split("/")[0] for tag in one.histograms}) == 2
+    assert mesh.scalars.keys() == one.scalars.keys() and mesh.scalars["train/loss"] == one.scalars["train/loss"]
+
+
 def test_histograms_come_each_epoch_where_nothing_is_evaluated(tmp_path):
     dpt.train(dpt.write_small_job(tmp_path / "job.yaml", train="{epochs: 2}", eval="{every: never}"), tmp_path / "out", *ON)
     assert sorted(Events(tmp_path / "out" / NAME).histograms["weights/conv1/weight"]) == [15, 30]

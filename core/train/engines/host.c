@@ -339,7 +339,7 @@ static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *resul
     result->loss = tail[DPT_TAIL_LOSS];
     result->samples = (int64_t)tail[DPT_TAIL_SAMPLES];
     result->correct = tail[DPT_TAIL_CORRECT];
-    result->weight = tail[DPT_TAIL_WEIGHT];
+    result->weight = t->reduction.weight = tail[DPT_TAIL_WEIGHT];
     dpt_step_read_flags(t, result);
     DPT_TRY(dpt_step_check_count(t, result->samples, w.view.total, err));
     dpt_profile_switch(t->profile, DPT_SPAN_NORM, DPT_SPAN_OPTIMIZER);

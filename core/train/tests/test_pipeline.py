@@ -104,7 +104,6 @@ def test_mistakes(tmp_path, words, ranks, says):
 @pytest.mark.parametrize("words, says", [
     ("comm.reduction=allreduce", "parallel.pipeline: needs comm.reduction: reproducible"),
     ("parallel.shard=gradients", "does not go with parallel.shard: gradients"),
-    ("log.tensorboard=true", "does not go with log.tensorboard"),
     ("parallel.pipeline={stages: 3, cut: [conv2]}", "1 layer makes 2 stages, and stages says 3"),
 ])
 def test_what_does_not_go_together(tmp_path, words, says):
