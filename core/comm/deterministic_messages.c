@@ -17,10 +17,6 @@ enum dpt_status dpt_messages_open(struct dpt_deterministic_allreduce *d, struct 
     if (d->own == NULL || (d->ranks > 1 && d->result == NULL) || d->before == NULL ||
         (d->sharded && d->sums_of_squares == NULL))
         return dpt_fail_memory(err, "the gradients", (double)bytes * (d->buffers + 1));
-    if (d->stride > INT32_MAX) /* MPI's displacements and counts are int */
-        return dpt_fail(err, DPT_BAD_JOB,
-                        "comm.reduction: reproducible: over 2^31 parameters on "
-                        "several nodes are not possible; allreduce is");
     return DPT_OK;
 }
 
@@ -76,6 +72,68 @@ enum dpt_status dpt_deterministic_reserve(struct dpt_deterministic_allreduce *d,
                : dpt_fail_memory(err, "the ranks' gradients", (double)floats * sizeof(float));
 }
 
+/* Elements of a message at most: MPI's counts are int. */
+static size_t limit_of(const struct dpt_group *g)
+{
+    return ((const struct dpt_communicator *)g->handle)->limit;
+}
+
+/* Sends n floats to one rank and receives m floats from another one, or the same, in as many
+ * messages as that takes. */
+static enum dpt_status transfer(const struct dpt_group *g, int to, const float *send, size_t n,
+                                int from, float *receive, size_t m, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const size_t limit = limit_of(g);
+
+    for (size_t i = 0; i < n || i < m; i += limit) {
+        const size_t out = i < n ? n - i : 0, in = i < m ? m - i : 0;
+
+        DPT_TRY_STEP(g, MPI_Sendrecv, send + (out > 0 ? i : 0), (int)(out < limit ? out : limit),
+                     MPI_FLOAT, out > 0 ? to : MPI_PROC_NULL, TAG, receive + (in > 0 ? i : 0),
+                     (int)(in < limit ? in : limit), MPI_FLOAT, in > 0 ? from : MPI_PROC_NULL, TAG,
+                     dpt_mpi_comm(g), MPI_STATUS_IGNORE);
+    }
+out:
+    return status;
+}
+
+/* Whether a sum, or what comes of so many blocks of a slice, has more floats than an MPI's int says.
+ * All ranks find the same, though slices differ by some floats. */
+static bool is_large(const struct dpt_deterministic_allreduce *d, size_t blocks)
+{
+    const size_t limit = limit_of(&d->comm->world);
+    size_t most = 0;
+
+    for (int i = 0; i < d->ranks; i++)
+        most = d->cut[i + 1] - d->cut[i] > most ? d->cut[i + 1] - d->cut[i] : most;
+    return d->stride > limit || blocks * most > limit;
+}
+
+/* The same as one of `exchange`'s calls, where a place in the buffers is no int: with one rank after
+ * another. */
+static enum dpt_status exchange_apart(struct dpt_deterministic_allreduce *d, const float *block,
+                                      int k, size_t floats, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    for (int s = 0; s < d->ranks; s++) {
+        const int to = (d->rank + s) % d->ranks, from = (d->rank - s + d->ranks) % d->ranks;
+        const bool has = k < d->before[from + 1] - d->before[from];
+        float *const place = d->received + (size_t)(d->before[from] + k) * floats;
+        size_t begin, end;
+
+        dpt_deterministic_floats(d, to, &begin, &end);
+        if (s == 0 && block != NULL)
+            memcpy(place, block + begin, floats * sizeof *place);
+        else if (s > 0)
+            DPT_TRY(transfer(&d->comm->world, to, block != NULL ? block + begin : d->own,
+                             block != NULL ? end - begin : 0, from, place, has ? floats : 0, err));
+    }
+out:
+    return status;
+}
+
 /* Sends every rank its slice of all blocks, the k-th block of each rank in the k-th exchange. */
 static enum dpt_status exchange(struct dpt_deterministic_allreduce *d, const struct dpt_tree *mine,
                                 const int32_t *first, size_t floats, struct dpt_error *err)
@@ -83,8 +141,13 @@ static enum dpt_status exchange(struct dpt_deterministic_allreduce *d, const str
     enum dpt_status status = DPT_OK;
     const struct dpt_group *world = &d->comm->world;
     const int most = count_blocks(d, first);
+    const bool apart = is_large(d, (size_t)d->before[d->ranks]);
 
     for (int k = 0; k < most; k++) {
+        if (apart) {
+            DPT_TRY(exchange_apart(d, k < mine->n ? mine->value[k] : NULL, k, floats, err));
+            continue;
+        }
         for (int r = 0; r < d->ranks; r++) {
             const bool has = k < d->before[r + 1] - d->before[r];
             size_t begin, end;
@@ -122,19 +185,6 @@ out:
     return status;
 }
 
-/* Sends n floats to `partner` and receives m floats from it, which does the same with n and m
- * exchanged. */
-static enum dpt_status sendrecv(const struct dpt_group *g, int partner, const float *send, size_t n,
-                                float *receive, size_t m, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-
-    DPT_TRY_STEP(g, MPI_Sendrecv, send, (int)n, MPI_FLOAT, partner, TAG, receive, (int)m, MPI_FLOAT,
-                 partner, TAG, dpt_mpi_comm(g), MPI_STATUS_IGNORE);
-out:
-    return status;
-}
-
 /*
  * Recursive halving (Rabenseifner 2004): with its neighbour each rank exchanges half of the slices
  * and adds up the other half, with the next pair a quarter, and so on up the tree. The most floats
@@ -158,8 +208,8 @@ static enum dpt_status sum_pairs(struct dpt_deterministic_allreduce *d, const st
         float *const kept = upper ? value + below : value, *const given = upper ? value : value + n;
         struct dpt_tree pair;
 
-        DPT_TRY(
-            sendrecv(&d->comm->world, d->rank ^ bit, given, upper ? below : above, spare, n, err));
+        DPT_TRY(transfer(&d->comm->world, d->rank ^ bit, given, upper ? below : above,
+                         d->rank ^ bit, spare, n, err));
         dpt_tree_begin(&pair, mine->total);
         dpt_tree_push(&pair, upper ? other : block, upper ? spare : kept, n, NULL, NULL);
         dpt_tree_push(&pair, upper ? block : other, upper ? kept : spare, n, NULL, NULL);
@@ -191,9 +241,29 @@ static enum dpt_status gather_pairs(const struct dpt_deterministic_allreduce *d,
         const int other = (d->rank & bit) != 0 ? low - held : low + held;
         const size_t have = edge(d, low, n), lacks = edge(d, other, n);
 
-        DPT_TRY(sendrecv(&d->comm->world, d->rank ^ bit, x + have, edge(d, low + held, n) - have,
-                         x + lacks, edge(d, other + held, n) - lacks, err));
+        DPT_TRY(transfer(&d->comm->world, d->rank ^ bit, x + have, edge(d, low + held, n) - have,
+                         d->rank ^ bit, x + lacks, edge(d, other + held, n) - lacks, err));
         low = other < low ? other : low;
+    }
+out:
+    return status;
+}
+
+/* Gives all ranks all slices of the first n floats of x, where a place in it is no int: each goes
+ * around, from rank to rank. */
+static enum dpt_status gather_around(const struct dpt_deterministic_allreduce *d, float *x,
+                                     size_t n, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const int ranks = d->ranks, next = (d->rank + 1) % ranks, last = (d->rank - 1 + ranks) % ranks;
+
+    for (int s = 0; s + 1 < ranks; s++) {
+        const int give = dpt_deterministic_slice_of(d, (d->rank - s + ranks) % ranks);
+        const int get = dpt_deterministic_slice_of(d, (last - s + ranks) % ranks);
+
+        DPT_TRY(transfer(&d->comm->world, next, x + edge(d, give, n),
+                         edge(d, give + 1, n) - edge(d, give, n), last, x + edge(d, get, n),
+                         edge(d, get + 1, n) - edge(d, get, n), err));
     }
 out:
     return status;
@@ -208,6 +278,8 @@ static enum dpt_status gather(struct dpt_deterministic_allreduce *d, float *x, s
 
     if (pairs)
         return gather_pairs(d, x, n, err);
+    if (is_large(d, 0))
+        return gather_around(d, x, n, err);
     for (int r = 0; r < d->ranks; r++) {
         const int i = dpt_deterministic_slice_of(d, r);
 

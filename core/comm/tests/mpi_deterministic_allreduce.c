@@ -324,6 +324,22 @@ static void shards_through_messages(void **state)
     sums(DPT_DETERMINISTIC_MESSAGES, true);
 }
 
+/* Messages are cut where MPI's int would not do, here after 40 floats. */
+static void same_bits_through_pieces(void **state)
+{
+    struct dpt_communicator *handle = comm.world.handle;
+    size_t limit;
+
+    (void)state;
+    if (comm.world.size == 1)
+        skip();
+    limit = handle->limit;
+    handle->limit = 40;
+    sums(DPT_DETERMINISTIC_MESSAGES, false);
+    sums(DPT_DETERMINISTIC_MESSAGES, true);
+    handle->limit = limit;
+}
+
 static void dealt_shards(void **state)
 {
     struct dpt_pool *pool;
@@ -465,6 +481,7 @@ int main(void)
         cmocka_unit_test(same_bits_through_messages),
         cmocka_unit_test(shards_through_shared_memory),
         cmocka_unit_test(shards_through_messages),
+        cmocka_unit_test(same_bits_through_pieces),
         cmocka_unit_test(dealt_shards),
         cmocka_unit_test(no_more_is_sent_than_needed),
     };
