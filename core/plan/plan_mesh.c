@@ -324,10 +324,9 @@ void dpt_plan_pass_stages(const struct dpt_plan *p, int replicas,
         slowest = fmax(slowest, own);
         if (k + 1 < m->stages)
             message_seconds(p, replicas * tensor_of(p), k, &busy, &away);
-        /* There and back. What is on its way while a stage computes keeps nobody. */
+        /* There and back; the next stage waits for it (scripts/simulate). */
         messages += 2 * turns->together * (busy * turns->slower + away);
-        longest = fmax(longest,
-                       2 * turns->together * (2 * busy * turns->slower + fmax(0, away - own / 2)));
+        longest = fmax(longest, 2 * turns->together * (2 * busy * turns->slower + away));
     }
     step->compute = turns->n * slowest;
     step->wait = all - slowest;

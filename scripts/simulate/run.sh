@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Predicts how training scales on clusters that are not there: the messages of dptrain's own sources, simulated by SimGrid.
 #
-#   scripts/simulate/run.sh [--ranks '16 64 256'] [--fabrics '10 100'] [--models 'mlp cnn'] [--per-node N] [--speed X]
+#   scripts/simulate/run.sh [--ranks '16 64 256'] [--fabrics '10 100'] [--models 'mlp cnn deep'] [--per-node N] [--speed X]
 #                           [--times FILE] [--build DIR] [--write] [--check]
 #
 #   --ranks LIST     how many ranks; what is no power of two takes long, and is left out of weak scaling
 #   --fabrics LIST   Gb/s of a node's link: 10 | 100
-#   --models LIST    mlp (784-4608-4608-10, 25 million parameters) | cnn (3x32x32, conv 32, conv 64, dense 10)
+#   --models LIST    mlp (784-4608-4608-10, 25 million parameters) | cnn (3x32x32, conv 32, conv 64, dense 10) |
+#                    deep (784-8x1792-10, 24 million, in 1 to 8 stages)
 #   --per-node N     ranks that share a node and its link (1)
 #   --speed X        ranks compute X times as fast as one core of this machine (1)
 #   --times FILE     the computing times; measured with dptrain and written there where it does not exist

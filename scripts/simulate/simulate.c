@@ -20,6 +20,7 @@
 #include "core/comm/comm.h"
 #include "core/comm/tree.h"
 #include "core/train/gradient_reduction.h"
+#include "core/train/pipeline_schedule.h"
 #include "data/sets/sampler.h"
 
 /* Blocks from here on are shared between the ranks. */
@@ -28,11 +29,18 @@ enum { LARGE = 64 * 1024 };
 /* What the command line says; SimGrid gives each rank globals of its own. */
 static struct {
     long long floats, global, micro, steps;
+    long long stages, edge; /* of a pipeline, all alike; floats of a micro-batch between two */
     double micro_seconds, step_seconds; /* of computing: a micro-batch; once a step */
     double add_seconds;                 /* a float added to another */
     const char *way;
     bool check;
-} spec = {.floats = 1000, .global = 64, .micro = 1, .steps = 3, .way = "allreduce"};
+} spec = {.floats = 1000,
+          .global = 64,
+          .micro = 1,
+          .steps = 3,
+          .stages = 1,
+          .edge = 1,
+          .way = "allreduce"};
 
 /* --- what the linker puts in the place of calls in the sources -------------------------------- */
 
@@ -85,6 +93,15 @@ void __wrap_dpt_tree_push(struct dpt_tree *tree, struct dpt_block block, float *
     /* One block came, and each that merged took one away. */
     if (n > 0 && before + 1 > tree->n)
         smpi_execute((before + 1 - tree->n) * (double)n * spec.add_seconds);
+}
+
+/* What waits for a message asks again and again whether it has come; here it just waits. */
+int __wrap_MPI_Testall(int n, MPI_Request *request, int *gone, MPI_Status *status)
+{
+    const int code = MPI_Waitall(n, request, status);
+
+    *gone = code == MPI_SUCCESS;
+    return code;
 }
 
 static void add_floats(void *from, void *to, int *n, MPI_Datatype *type)
@@ -140,7 +157,7 @@ static enum dpt_status check_sum(const struct dpt_trainer *t, int64_t step, stru
 
     for (int64_t k = 0; k < m; k++)
         leaves += (double)(k % 61);
-    for (int64_t i = 0; i < t->model.graph.floats; i++)
+    for (int64_t i = 0; i < dpt_trainer_graph(t)->floats; i++)
         if (t->reduction.sum[i] != (float)(leaves + (double)m * (double)(i % 13)))
             return dpt_fail(err, DPT_INTERNAL, "rank %d, step %lld: sum %lld is %g, not %g",
                             t->comm->world.rank, (long long)step, (long long)i, t->reduction.sum[i],
@@ -148,29 +165,82 @@ static enum dpt_status check_sum(const struct dpt_trainer *t, int64_t step, stru
     return DPT_OK;
 }
 
+/* A micro-batch's gradient, which is computed in so many seconds. */
+static void go_back(struct dpt_trainer *t, int32_t micro_batch, double seconds)
+{
+    const struct dpt_metric_sums metric_sums = {0};
+    bool add;
+    float *gradient = t->reduction.type->target(t, 0, &add);
+
+    for (int64_t k = 0; spec.check && k < dpt_trainer_graph(t)->floats; k++)
+        gradient[k] = (add ? gradient[k] : 0) + leaf(micro_batch, k);
+    smpi_execute(seconds);
+    t->reduction.type->done(t, 0, micro_batch, 1, gradient, dpt_gradient_whole(t), &metric_sums);
+}
+
+/* Of a stage's seconds for a micro-batch: forward one part, back two, for data and weights. */
+static const double forward_part = 1.0 / 3;
+
+/* A stage's micro-batches, as core/train/pipeline.c takes them. */
+static enum dpt_status pass_stage(struct dpt_trainer *t, const struct dpt_step_view *view,
+                                  struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_group *world = &t->comm->world;
+    const int away = dpt_trainer_replicas(t)->world.size; /* from a stage to the next */
+    const size_t bytes = (size_t)spec.edge * sizeof(float);
+    const double seconds = spec.micro_seconds / (double)spec.stages;
+    const bool first = t->mesh.stage == 0, last = t->mesh.stage == t->mesh.stages - 1;
+    struct dpt_pipeline_walk walk = {.schedule = &dpt_pipeline_schedules[DPT_PIPELINE_1F1B],
+                                     .stages = t->mesh.stages,
+                                     .stage = t->mesh.stage,
+                                     .micro_batches = view->last - view->first};
+    struct dpt_pipeline_action action;
+    struct dpt_sending *sending = NULL; /* [micro-batches][forward, back] */
+    float *value = NULL;
+
+    DPT_TRY(DPT_ALLOCATE(value, (size_t)spec.edge, "a value", err));
+    DPT_TRY(DPT_ALLOCATE(sending, 2 * (size_t)walk.micro_batches + 1, "messages", err));
+    while (dpt_pipeline_next(&walk, &action)) {
+        const bool gets = action.back ? !last : !first, gives = action.back ? !first : !last;
+
+        if (gets)
+            DPT_TRY(dpt_group_receive(world, world->rank + (action.back ? away : -away), value,
+                                      bytes, err));
+        if (action.back)
+            go_back(t, view->first + action.micro_batch, (1 - forward_part) * seconds);
+        else
+            smpi_execute(forward_part * seconds);
+        if (gives)
+            DPT_TRY(dpt_group_send(world, world->rank + (action.back ? -away : away), value, bytes,
+                                   &sending[2 * action.micro_batch + action.back], err));
+    }
+    for (int32_t i = 0; i < 2 * walk.micro_batches; i++)
+        DPT_TRY(dpt_group_sent(world, &sending[i], err));
+out:
+    dpt_free(value);
+    dpt_free(sending);
+    return status;
+}
+
 static enum dpt_status one_step(struct dpt_trainer *t, int64_t step, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_step_view view = {.step = step};
+    const struct dpt_group *replicas = &dpt_trainer_replicas(t)->world;
     const float flags[DPT_FLAGS] = {0};
-    const struct dpt_metric_sums metric_sums = {0};
 
-    dpt_sampler_partition(&t->data.train.sampler, step, t->comm->world.rank, t->comm->world.size,
-                          &view.first, &view.last);
+    dpt_sampler_partition(&t->data.train.sampler, step, replicas->rank, replicas->size, &view.first,
+                          &view.last);
     t->reduction.type->begin(t, &view);
-    for (int32_t i = view.first; i < view.last; i++) {
-        bool add;
-        float *gradient = t->reduction.type->target(t, 0, &add);
-
-        for (int64_t k = 0; spec.check && k < t->model.graph.floats; k++)
-            gradient[k] = (add ? gradient[k] : 0) + leaf(i, k);
-        smpi_execute(spec.micro_seconds);
-        t->reduction.type->done(t, 0, i, 1, gradient, dpt_gradient_whole(t), &metric_sums);
-    }
+    if (t->mesh.stages > 0)
+        DPT_TRY(pass_stage(t, &view, err));
+    for (int32_t i = view.first; i < view.last && t->mesh.stages == 0; i++)
+        go_back(t, i, spec.micro_seconds);
     DPT_TRY(t->reduction.type->sum(t, &view, flags, err));
     if (spec.check)
         DPT_TRY(check_sum(t, step, err));
-    smpi_execute(spec.step_seconds);
+    smpi_execute(spec.step_seconds / (double)spec.stages);
 out:
     return status;
 }
@@ -191,6 +261,15 @@ static enum dpt_status run(const struct dpt_comm *comm, struct dpt_error *err)
     t.reduction.type = types[strcmp(spec.way, "reproducible") == 0];
     t.model.graph.floats = t.model.graph.arena =
         (int64_t)dpt_round_up((size_t)spec.floats, sizeof(float));
+    if (spec.stages > 1) {
+        const int replicas = comm->world.size / (int)spec.stages;
+
+        t.mesh.stages = (int)spec.stages;
+        t.mesh.stage = comm->world.rank / replicas;
+        t.mesh.graph.floats = t.mesh.graph.arena =
+            (int64_t)dpt_round_up((size_t)(spec.floats / spec.stages), sizeof(float));
+        DPT_TRY(dpt_comm_split(comm, t.mesh.stage, &t.mesh.replicas, err));
+    }
     t.data.train.sampler = (struct dpt_sampler){
         .total = spec.global * (spec.steps + 1),
         .samples = spec.global * (spec.steps + 1),
@@ -213,6 +292,8 @@ static enum dpt_status run(const struct dpt_comm *comm, struct dpt_error *err)
         printf("%.9g\n", (MPI_Wtime() - start) / (double)spec.steps);
 out:
     t.reduction.type->close(&t);
+    if (t.mesh.replicas.started)
+        dpt_comm_close(&t.mesh.replicas);
     return status;
 }
 
@@ -229,6 +310,8 @@ static bool read_word(const char *word)
         {"global", &spec.global, NULL},
         {"micro", &spec.micro, NULL},
         {"steps", &spec.steps, NULL},
+        {"stages", &spec.stages, NULL},
+        {"edge", &spec.edge, NULL},
         {"micro_seconds", NULL, &spec.micro_seconds},
         {"step_seconds", NULL, &spec.step_seconds},
         {"add_seconds", NULL, &spec.add_seconds},
@@ -256,7 +339,7 @@ static bool read_word(const char *word)
     return false;
 }
 
-int main(int argc, char **argv)
+__attribute__((visibility("default"))) int main(int argc, char **argv)
 {
     struct dpt_comm comm = {0};
     struct dpt_error err = {0};

@@ -14,9 +14,10 @@ HERE = "scripts/simulate"
 WAYS = ("allreduce", "reproducible")
 
 # What the sources of the simulated ranks call and simulate.c answers.
-WRAPPED = ("MPI_Init_thread", "MPI_Allreduce", "dpt_watch_attach", "dpt_alloc", "dpt_alloc_array", "dpt_free",
+WRAPPED = ("MPI_Init_thread", "MPI_Allreduce", "MPI_Testall", "dpt_watch_attach", "dpt_alloc", "dpt_alloc_array", "dpt_free",
            "dpt_tree_push")
-SOURCES = (f"{HERE}/simulate.c", "core/comm/*.c", "core/base/*.c", "data/sets/sampler.c", "core/train/gradient_reduction_*.c")
+SOURCES = (f"{HERE}/simulate.c", "core/comm/*.c", "core/base/*.c", "data/sets/sampler.c", "core/train/gradient_reduction_*.c",
+           "core/train/step.c", "core/train/pipeline_schedule.c")
 
 # Of a message between two nodes: microseconds on the way, and of each side's processor; the part of the bits that is data.
 FABRICS = {
@@ -36,6 +37,12 @@ MODELS = {
         "title": "CNN 3x32x32, conv 32, conv 64, dense 10", "micro": 8, "strong": 4096, "weak": 128,
         "job": "synthetic: {samples: 4096, shape: [3, 32, 32], classes: 10}\n"
                "model: {type: cnn, channels: [32, 64], kernel: 3, padding: same, pool: 2, outputs: 10}\n",
+    },
+    # In stages, which are taken to be alike: so many floats of a sample go from one to the next.
+    "deep": {
+        "title": "MLP 784-1792-...-1792-10, eight hidden layers", "micro": 64, "strong": 16384, "edge": 1792,
+        "job": "synthetic: {samples: 640, shape: [784], classes: 10}\n"
+               "model: {type: mlp, hidden: [1792, 1792, 1792, 1792, 1792, 1792, 1792, 1792], outputs: 10}\n",
     },
 }
 
@@ -65,13 +72,13 @@ def build_ranks(folder):
     if os.path.exists(made) and os.path.getmtime(made) > newest(*SOURCES, "*/*.h", "core/*/*.h", f"{HERE}/simulate.py"):
         return
     wrap = " ".join(f"-Wl,--wrap={name}" for name in WRAPPED)
-    call(f"smpicc -std=gnu11 -D_GNU_SOURCE -O2 -g -Wall -Wextra -ffp-contract=off -I. "
-         f"{' '.join(SOURCES)} -o '{made}' -lz -pthread {wrap}", shell=True)
+    call(f"smpicc -std=gnu11 -D_GNU_SOURCE -O2 -g -Wall -Wextra -ffp-contract=off -ffunction-sections -fvisibility=hidden -I. "
+         f"{' '.join(SOURCES)} -o '{made}' -lz -pthread -Wl,--gc-sections {wrap}", shell=True)
 
 
 def build_adding(folder):
-    call(f"gcc -std=gnu11 -D_GNU_SOURCE -O3 -ffp-contract=off -I. {HERE}/adding.c core/comm/tree.c core/base/clock.c "
-         f"core/base/memory.c core/base/sort.c -o '{folder}/adding'", shell=True)
+    call(f"gcc -std=gnu11 -D_GNU_SOURCE -O3 -ffp-contract=off -I. {HERE}/adding.c core/comm/tree.c core/base/*.c "
+         f"-o '{folder}/adding' -lz -lm -pthread", shell=True)
 
 
 # --- what computing costs, on one core of this machine ---------------------------------------------------------------------
@@ -180,10 +187,13 @@ def check(build):
             for floats, total in ((5, 16), (1001, 16 * 3 + 5), (150001, 37)):
                 simulate(build, ranks, per_node, 10, ["check", f"way={way}", f"floats={floats}", f"global={total}",
                                                       "micro=1", "steps=2"])
+    for ranks, stages, total in ((4, 2, 16), (6, 3, 17), (8, 2, 37), (4, 4, 5)):
+        simulate(build, ranks, 2, 10, ["check", "way=reproducible", "floats=1001", f"global={total}", "micro=1", "steps=2",
+                                       f"stages={stages}", "edge=100"])
     print("the sums are right")
 
 
-def point(args, times, name, total, ranks, gigabits, way):
+def point(args, times, name, total, ranks, gigabits, way, stages=1):
     """Seconds of a step of `total` samples, and of computing alone on the rank that has most."""
     model, cost = MODELS[name], times[name]
     micros = -(-total // model["micro"])
@@ -192,7 +202,7 @@ def point(args, times, name, total, ranks, gigabits, way):
     if ranks == 1:
         return busy, busy
     return simulate(args.build, ranks, args.per_node, gigabits, [
-        f"way={way}", f"floats={cost['parameters']}", f"global={total}", f"micro={model['micro']}", "steps=1",
+        f"stages={stages}", f"edge={model.get('edge', 1) * model['micro']}", f"way={way}", f"floats={cost['parameters']}", f"global={total}", f"micro={model['micro']}", "steps=1",
         f"micro_seconds={seconds['micro_batch']:.9g}", f"step_seconds={seconds['step']:.9g}",
         f"add_seconds={cost['add']:.9g}"]), busy
 
@@ -247,6 +257,48 @@ def table(args, times, name, scaling):
     return "\n".join(lines)
 
 
+MESHES = """| ranks | Gb/s | data x stages | a step, ms | samples/s | efficiency | sent by a rank, MB: sums | values | bubble | closed form |
+|---|---|---|---|---|---|---|---|---|---|"""
+
+
+def mesh_form(cost, speed, model, data, stages, gigabits):
+    """As `dptrain plan` has it: the slowest stage's micro-batches with their messages, those that fill the pipeline, the sum of
+    a stage's gradients."""
+    batches = -(-model["strong"] // model["micro"] // data)
+    fabric = FABRICS[gigabits]
+    value = 4 * model["edge"] * model["micro"] / (gigabits * 1e9 / 8 * fabric["useful"]) + fabric["latency"] + 2 * fabric["overhead"]
+    seconds = (batches + stages - 1) * cost["micro_batch"] / speed / stages + cost["step"] / speed / stages
+    if stages > 1:
+        seconds += 2 * (batches + stages - 2) * value
+    if data > 1:
+        seconds += closed_form(cost["parameters"] // stages, cost["add"], data, gigabits)
+    return seconds + (batches - 1) * cost["add"] * cost["parameters"] / stages
+
+
+def meshes(args, times, name):
+    """Ranks that divide the samples, the layers, or both; all reproducible."""
+    model, cost = MODELS[name], times[name]
+    lines = [MESHES]
+    one, _ = point(args, times, name, model["strong"], 1, None, None)
+    lines.append(f"| 1 | | {number(one * 1e3)} | {number(model['strong'] / one)} | 100 % |")
+    for gigabits in args.fabrics:
+        for ranks in args.ranks:
+            for stages in (1, 2, 4, 8):
+                if ranks % stages:
+                    continue
+                data = ranks // stages
+                step, _ = point(args, times, name, model["strong"], ranks, gigabits, "reproducible", stages)
+                batches = -(-model["strong"] // model["micro"] // data)
+                sums = 2 * 4e-6 * cost["parameters"] / stages * (data - 1) / data
+                values = 4e-6 * model["edge"] * model["micro"] * batches * min(stages - 1, 2)
+                lines.append(f"| {ranks} | {gigabits} | {data} x {stages} | {number(step * 1e3)} | {number(model['strong'] / step)} | "
+                             f"{100 * one / ranks / step:.0f} % | {number(sums)} | {number(values)} | "
+                             f"{100 * (stages - 1) / (batches + stages - 1):.0f} % | "
+                             f"{percent(mesh_form(cost, args.speed, model, data, stages, gigabits) / step - 1)} |")
+                print(lines[-1], file=sys.stderr)
+    return "\n".join(lines)
+
+
 def heading(model, cost, speed):
     return (f"{number(cost['parameters'])} parameters. One core: "
             f"{number(cost['micro_batch'] / speed * 1e3)} ms a micro-batch of {model['micro']}, "
@@ -258,6 +310,10 @@ def tables(args, times):
     for name in args.models:
         model, cost = MODELS[name], times[name]
         parts.append(f"### {model['title']}\n\n{heading(model, cost, args.speed)}")
+        if "edge" in model:
+            parts.append(f"Divided in layers and in samples, {number(model['strong'])} samples a step:\n\n"
+                         + meshes(args, times, name))
+            continue
         parts.append(f"Strong scaling, {number(model['strong'])} samples a step:\n\n"
                      + table(args, times, name, "strong"))
         parts.append(f"Weak scaling, {model['weak']} samples a rank and step:\n\n" + table(args, times, name, "weak"))

@@ -88,5 +88,20 @@ def test_a_row_is_what_its_parts_say(build, tmp_path):
 
 
 @needs_simgrid
+def test_a_mesh_takes_what_its_bubble_says(build, tmp_path):
+    """16 ranks without a network to speak of: stages of the same work wait while the pipeline fills and drains."""
+    times = tmp_path / "times.json"
+    times.write_text(json.dumps({"deep": {"parameters": 1000, "micro_batch": 0.8, "step": 0, "add": 0}}))
+    said = run("--ranks", "16", "--fabrics", "100", "--models", "deep", "--times", times, "--build", build)
+    rows = [[cell.strip() for cell in row.split("|")] for row in re.findall(r"^\| 16 \|(.*)\|$", said, re.M)[:4]]  # also on stderr
+    assert [row[1] for row in rows] == ["16 x 1", "8 x 2", "4 x 4", "2 x 8"]
+    for row, stages in zip(rows, (1, 2, 4, 8)):
+        batches = 256 * stages // 16
+        want = 1e3 * (batches + stages - 1) * 0.8 / stages
+        assert want <= float(row[2].replace(" ", "")) < 1.03 * want + 1, row
+        assert row[7] == f"{100 * (stages - 1) / (batches + stages - 1):.0f} %"
+
+
+@needs_simgrid
 def test_what_does_not_exist_is_told(build):
     assert "there is no 40" in run("--fabrics", "40", "--build", build, code=2)
