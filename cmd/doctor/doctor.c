@@ -31,6 +31,7 @@ static const struct dpt_doctor_check checks[] = {
     {"MPI", "launcher", RANK, dpt_doctor_launcher, NULL, WARN, NULL},
     {"MPI", "threads", RANK, dpt_doctor_threads, NULL, WARN, NULL},
     {"MPI", "ranks", WORLD, NULL, dpt_doctor_ranks, WARN, NULL},
+    {"MPI", "mesh", WORLD, NULL, dpt_doctor_mesh, WARN, NULL},
     {"MPI", "cores", WORLD, NULL, dpt_doctor_cores, WARN, NULL},
     {"MPI", "shared memory", WORLD, NULL, dpt_doctor_shared, WARN, NULL},
     {"MPI", "network", WORLD, NULL, dpt_doctor_links, WARN, NULL},
@@ -96,7 +97,7 @@ static enum dpt_status read_options(struct dpt_doctor *d, struct dpt_error *err)
     if (dpt_cli_int(cli, "--limit", 1, 3600, LIMIT, &limit, err) != DPT_OK)
         return err->status;
     d->limit = (double)limit;
-    return DPT_OK;
+    return dpt_doctor_read_mesh(cli, err);
 }
 
 /* All ranks start together, or this process goes on by itself. */
@@ -208,6 +209,7 @@ out:
 static const struct dpt_cli_option options[] = {
     {"--output", "DIR", "the folder that runs are to go to; left out: runs, or this folder"},
     {"--ranks", "N|auto", "start N ranks of this under mpirun; auto: one a GPU, else a core"},
+    {"--mesh", "DxS", "where D data ranks x S stages (parallel.pipeline) of these ranks would be"},
     {"--limit", "SECONDS", "how long a check may take; 20"},
     {"--json", NULL, "one JSON object"},
     {0},
@@ -224,7 +226,9 @@ const struct dpt_command dpt_cmd_doctor = {
         "is not ok is told. The exit code is 0, or 1 where something failed.\n\n"
         "Under mpirun or srun, all ranks look. What all agree about is told once; where one "
         "differs, its number and host are named. So start it the way the job will be started. It "
-        "takes some seconds and keeps nothing: what it writes into the folder, it removes.\n\n"
+        "takes some seconds and keeps nothing: what it writes into the folder, it removes. With "
+        "--mesh 4x2 it says which nodes the stages of such a mesh (`parallel`) would be on, and "
+        "what would go between nodes.\n\n"
         "  mpirun -np 4 dptrain doctor --output runs",
     .options = options,
     .run = run,

@@ -126,6 +126,9 @@ void dpt_doctor_json(const struct dpt_doctor *d, const struct dpt_doctor_report 
 const char *dpt_doctor_who(const struct dpt_doctor *d, const int *ranks, int n, char *buf,
                            size_t size);
 
+/* Whether --mesh can be understood. Errors: USAGE. */
+enum dpt_status dpt_doctor_read_mesh(const struct dpt_cli *cli, struct dpt_error *err);
+
 /* What the checks do: each rank or node for itself, or all ranks together. */
 // clang-format off
 #define DPT_DOCTOR_LOOKS(X)                                                                        \
@@ -137,7 +140,7 @@ const char *dpt_doctor_who(const struct dpt_doctor *d, const int *ranks, int n, 
     X(limits) X(variables)                                                                         \
     X(slurm) X(slurm_cores) X(slurm_time) X(slurm_requeue)
 #define DPT_DOCTOR_COLLECTIVES(X)                                                                  \
-    X(ranks) X(cores) X(shared) X(latency) X(sum) X(links) X(clocks) X(speed) X(gpu_ranks)         \
+    X(ranks) X(mesh) X(cores) X(shared) X(latency) X(sum) X(links) X(clocks) X(speed) X(gpu_ranks)         \
     X(gpu_sum) X(lock)
 // clang-format on
 #define X(name) void dpt_doctor_##name(struct dpt_doctor *d);

@@ -67,6 +67,15 @@ def wrong(result):
     return {line["name"] for line in json.loads(result.out)["checks"] if line["level"] != "ok"} - OF_THE_MACHINE
 
 
+def test_where_a_mesh_would_be(tmp_path):
+    """On several nodes: test_nodes, below."""
+    found = one(doctor("--json", "--output", tmp_path, "--limit", 60, "--mesh", "3x2", ranks=2), "mesh")
+    assert found["level"] == "warning" and found["found"] == "3x2 are 6 ranks, and 2 are here" and found["advice"]
+    for wrong in ("3", "ax2", "2x", "2x2x2x2", "0x4", "2x-1", ""):
+        result = doctor("--mesh", wrong)
+        assert result.code == 2 and "ranks along data and pipeline are wanted, as 4x2" in result.err, result
+
+
 @pytest.mark.parametrize("ranks", [0, 1, 2, 3])
 def test_a_machine_that_is_well(tmp_path, ranks):
     result = doctor("--json", "--output", tmp_path, ranks=ranks)
@@ -410,7 +419,10 @@ def test_srun_without_pmix():
 
 def test_nodes(cluster, tmp_path):  # noqa: F811
     """Each node has a name, a network and memory of its own; one cannot see the folder."""
-    result = cluster.finish(cluster.start([2, 1, 1], "doctor", tmp_path, "--json"))
+    result = cluster.finish(cluster.start([2, 1, 1], "doctor", tmp_path, "--json", "--mesh", "2x2"))
+    mesh = one(result, "mesh")
+    assert mesh["level"] == "ok" and re.fullmatch(
+        r"2x2: \S+: stage 1; \S+: stage 2; \S+: stage 2; between nodes go sums of gradients and values of stages", mesh["found"]), mesh
     assert result.code == 0, result
     report = json.loads(result.out)
     assert report["nodes"] == 3 and report["hosts"] == ["n1", "n1", "n2", "n3"], result

@@ -268,6 +268,20 @@ void dpt_comm_close(struct dpt_comm *comm)
     *comm = (struct dpt_comm){0};
 }
 
+enum dpt_status dpt_comm_number_nodes(const struct dpt_comm *comm, int32_t *nodes,
+                                      struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    int32_t first = comm->world.rank;
+
+    DPT_TRY(dpt_group_broadcast(&comm->node, 0, &first, sizeof first, err));
+    DPT_TRY(dpt_group_allgather(&comm->world, &first, nodes, sizeof first, err));
+    for (int i = 0, n = 0; i < comm->world.size; i++)
+        nodes[i] = nodes[i] == i ? n++ : nodes[nodes[i]];
+out:
+    return status;
+}
+
 const char *dpt_comm_host(const struct dpt_comm *comm, int rank)
 {
     return comm->hosts != NULL ? comm->hosts[rank] : comm->host;

@@ -94,6 +94,10 @@ void dpt_comm_on_end(const struct dpt_comm *comm, void (*tell)(void *arg, const 
 /* Notes what this rank does now and in which step (from 1; 0: before the first), for the watchdog's
  * line. Takes some nanoseconds. */
 void dpt_comm_note(const struct dpt_comm *comm, int64_t step, const char *what);
+/* Collective over comm->world. Gives the number of each rank's node, in the order of the nodes'
+ * first ranks. nodes: [ranks], out. Errors: RANK. */
+enum dpt_status dpt_comm_number_nodes(const struct dpt_comm *comm, int32_t *nodes,
+                                      struct dpt_error *err);
 /* The host of a rank of the world. */
 const char *dpt_comm_host(const struct dpt_comm *comm, int rank);
 

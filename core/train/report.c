@@ -218,21 +218,6 @@ static enum dpt_status start_event(struct dpt_run *run, const int32_t *nodes, st
     return end_line(run, err);
 }
 
-/* Collective. Numbers the nodes in the order of their first ranks. nodes: [ranks], out. */
-static enum dpt_status number_nodes(const struct dpt_comm *comm, int32_t *nodes,
-                                    struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    int32_t first = comm->world.rank;
-
-    DPT_TRY(dpt_group_broadcast(&comm->node, 0, &first, sizeof first, err));
-    DPT_TRY(dpt_group_allgather(&comm->world, &first, nodes, sizeof first, err));
-    for (int i = 0, n = 0; i < comm->world.size; i++)
-        nodes[i] = nodes[i] == i ? n++ : nodes[nodes[i]];
-out:
-    return status;
-}
-
 enum dpt_status dpt_report_start(struct dpt_run *run, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -246,7 +231,7 @@ enum dpt_status dpt_report_start(struct dpt_run *run, struct dpt_error *err)
     DPT_TRY(dpt_group_agree(&comm->world, status, err));
     nodes = threads + ranks;
     DPT_TRY(dpt_group_allgather(&comm->world, &mine, threads, sizeof mine, err));
-    DPT_TRY(number_nodes(comm, nodes, err));
+    DPT_TRY(dpt_comm_number_nodes(comm, nodes, err));
     DPT_TRY(dpt_core_share(&comm->node, &cores, err));
     if (comm->world.rank == 0) {
         log_header(run, threads, cores);
