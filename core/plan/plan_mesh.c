@@ -7,6 +7,7 @@
 #include "core/base/memory.h"
 #include "core/plan/plan.h"
 #include "core/train/mesh.h"
+#include "core/train/pipeline.h"
 #include "core/train/tensor_parallel.h"
 
 enum { WORD = sizeof(float) };
@@ -83,7 +84,7 @@ enum dpt_status dpt_plan_stages(struct dpt_plan *p, struct dpt_error *err)
     const struct dpt_graph *graph = &t->model.graph;
     const int stages = t->mesh.stages;
     const int64_t run = most_micros(p);
-    const int64_t turns = (run + t->team.gradient_workers - 1) / t->team.gradient_workers;
+    const int64_t turns = dpt_pipeline_actions(t, t->data.train.sampler.micro);
     double all = 0;
     int largest = 0;
 
@@ -102,7 +103,7 @@ enum dpt_status dpt_plan_stages(struct dpt_plan *p, struct dpt_error *err)
         stage->bytes = p->other_rank;
         stage->own = sum_scope(p, DPT_PLAN_RANK, false);
         stage->shared = sum_scope(p, DPT_PLAN_NODE, false) * fmin(tensor_of(p), p->spec.node_ranks);
-        stage->slots = t->team.slots;
+        stage->slots = (int)fmin((double)t->team.slots * t->team.group, (double)run);
         for (int32_t i = t->mesh.first[k]; i < t->mesh.first[k + 1]; i++)
             stage->flop += dpt_operation_flops(&graph->nodes[i]) / all;
         if (k + 1 < stages)

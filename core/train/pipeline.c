@@ -13,12 +13,12 @@
 #include "core/train/tensor_parallel.h"
 #include "models/model.h"
 
-/* A micro-batch under way on a thread. */
+/* A micro-batch under way on a thread, or a team's group of them. */
 struct slot {
     struct dpt_batch_buffer buffer;
     struct dpt_batch batch;
     struct dpt_pass pass;
-    struct dpt_metric_sums metric_sums;
+    struct dpt_metric_sums metric_sums[DPT_GROUP_MOST];
     float
         *state; /* what forward gives for the running statistics: like a gradient's part of them */
     struct dpt_sending forward, back;
@@ -39,6 +39,8 @@ struct dpt_pipeline {
     struct slot *slots;    /* [threads][n_slots] */
     struct slot *infer;    /* [threads]: of evaluations, on the workers' buffers */
     int32_t first, last;   /* this rank's micro-batches */
+    int32_t all;           /* those of the step, where it trains */
+    int32_t *begin;        /* [run + 2]: of a team, where each of its groups begins, and the end */
     struct work work;
     double waited;
 };
@@ -50,14 +52,50 @@ static const struct dpt_pipeline_schedule *schedule_of(const struct dpt_trainer 
     return &dpt_pipeline_schedules[t->job->parallel.pipeline.schedule];
 }
 
+/* The groups of a run of a step's `all` micro-batches: where they begin, NULL: not wanted. */
+static int32_t find_groups(const struct dpt_trainer *t, int32_t all, int32_t first, int32_t last,
+                           int32_t *begin)
+{
+    int32_t n = 0;
+
+    for (int32_t i = first; i < last; n++) {
+        if (begin != NULL)
+            begin[n] = i;
+        i += dpt_step_group(t, all, i, last);
+    }
+    if (begin != NULL)
+        begin[n] = last;
+    return n;
+}
+
+int32_t dpt_pipeline_actions(const struct dpt_trainer *t, int32_t micro)
+{
+    struct dpt_sampler s = t->data.train.sampler;
+    const int ranks = dpt_trainer_replicas(t)->world.size, threads = t->team.gradient_workers;
+    int64_t steps;
+    int32_t most = 1;
+
+    s.micro = micro;
+    s.global = (int32_t)t->job->batch.global;
+    s.drop_last = t->job->data.drop_last;
+    steps = dpt_sampler_steps(&s);
+    for (int64_t step = 0; step<steps; step += steps> 1 && step == 0 ? steps - 1 : 1)
+        for (int r = 0; r < ranks; r++) { /* a full step, and the last, which may be short */
+            int32_t first, last, n;
+
+            dpt_sampler_partition(&s, step, r, ranks, &first, &last);
+            n = t->team.together
+                    ? find_groups(t, dpt_sampler_micro_batches(&s, step), first, last, NULL)
+                    : (last - first + threads - 1) / threads;
+            most = n > most ? n : most;
+        }
+    return most;
+}
+
 int dpt_pipeline_slots(const struct dpt_trainer *t, int32_t micro)
 {
-    const int64_t batches = (t->job->batch.global + micro - 1) / micro;
-    const int64_t ranks = dpt_trainer_replicas(t)->world.size;
-    const int64_t run = (batches + ranks - 1) / ranks;
-    const int64_t each = (run + t->team.gradient_workers - 1) / t->team.gradient_workers;
-
-    return (int)schedule_of(t)->under_way(t->mesh.stages, t->mesh.stage, (int32_t)each);
+    return (int)schedule_of(t)->under_way(t->mesh.stages, t->mesh.stage,
+                                          dpt_pipeline_actions(t, micro));
 }
 
 /* A stage behind the first one reads no samples, only what is to be said of them. */
@@ -73,6 +111,7 @@ enum dpt_status dpt_pipeline_open(struct dpt_pipeline **pipeline, struct dpt_tra
     enum dpt_status status = DPT_OK;
     const struct dpt_graph *graph = dpt_trainer_graph(t);
     const size_t state = (size_t)(graph->arena - graph->floats) + DPT_TENSOR_ALIGN;
+    const int32_t micro = t->data.train.sampler.micro;
     struct dpt_pipeline *p = NULL;
     size_t floats;
 
@@ -83,9 +122,11 @@ enum dpt_status dpt_pipeline_open(struct dpt_pipeline **pipeline, struct dpt_tra
     p->n_slots = t->team.slots;
     DPT_TRY(DPT_ALLOCATE(p->slots, (size_t)(p->takers * p->n_slots), "the pipeline", err));
     DPT_TRY(DPT_ALLOCATE(p->infer, (size_t)t->team.threads, "the pipeline", err));
+    DPT_TRY(DPT_ALLOCATE(p->begin, (size_t)dpt_sampler_micro_batches(&t->data.train.sampler, 0) + 1,
+                         "the pipeline", err));
     for (int i = 0; i < p->takers * p->n_slots; i++) {
-        DPT_TRY(dpt_batch_buffer_open(&p->slots[i].buffer, t->data.train.set,
-                                      t->data.train.sampler.micro, err));
+        DPT_TRY(dpt_batch_buffer_open(&p->slots[i].buffer, t->data.train.set, micro * t->team.group,
+                                      err));
         if (t->mesh.stage > 0)
             drop_input(&p->slots[i].buffer);
         DPT_TRY(DPT_ALLOCATE(p->slots[i].state, state, "the pipeline", err));
@@ -114,6 +155,7 @@ void dpt_pipeline_close(struct dpt_pipeline *p)
     }
     dpt_free(p->slots);
     dpt_free(p->infer);
+    dpt_free(p->begin);
     dpt_free(p);
 }
 
@@ -124,11 +166,17 @@ static bool is_last(const struct dpt_trainer *t)
     return t->mesh.stage == t->mesh.stages - 1;
 }
 
+/* Whether the threads compute together, a group of micro-batches with an action. */
+static bool in_groups(const struct dpt_pipeline *p)
+{
+    return p->work.infers == NULL && p->t->team.together;
+}
+
 /* Whether the threads compute each micro-batch together, or there is one: also in evaluation where
  * layers are divided, since the main thread is the one that tells others of them. */
 static bool together(const struct dpt_pipeline *p)
 {
-    return p->t->mesh.divided != NULL || (p->work.infers == NULL && p->t->team.together);
+    return p->t->mesh.divided != NULL || in_groups(p);
 }
 
 /* Threads that take micro-batches of their own: in evaluation all do. */
@@ -139,13 +187,24 @@ static int takers_of(const struct dpt_pipeline *p)
     return p->work.infers != NULL ? p->t->team.threads : p->takers;
 }
 
-/* The micro-batch that a thread takes with the present action; -1: it has no more. */
+/* The micro-batch that a thread takes with the present action, or the first one of a team's group;
+ * -1: it has no more. */
 static int32_t micro_batch_of(const struct dpt_pipeline *p, int taker)
 {
     int32_t begin, end;
 
+    if (in_groups(p))
+        return p->begin[p->work.action.micro_batch];
     dpt_step_run(p->first, p->last, taker, takers_of(p), &begin, &end);
     return begin + p->work.action.micro_batch < end ? begin + p->work.action.micro_batch : -1;
+}
+
+/* How many micro-batches the action takes. */
+static int32_t group_of(const struct dpt_pipeline *p)
+{
+    const int32_t *at = &p->begin[p->work.action.micro_batch];
+
+    return in_groups(p) ? at[1] - at[0] : 1;
 }
 
 static int slot_number(const struct dpt_pipeline *p)
@@ -159,28 +218,54 @@ static struct slot *slot_of(const struct dpt_pipeline *p, int taker)
                                   : &p->slots[taker * p->n_slots + slot_number(p)];
 }
 
-/* A micro-batch of this rank's samples, or, behind the first stage, what is to be said of them. */
+/* A micro-batch's samples or, behind the first stage, what is to be said of them. */
+static enum dpt_status fill_one(const struct dpt_pipeline *p, int32_t micro_batch,
+                                struct dpt_batch_buffer *buffer, struct dpt_batch *batch,
+                                struct dpt_error *err)
+{
+    const struct dpt_dataset *set = p->work.split->set;
+    const bool classes = set->target == DPT_TARGET_CLASS;
+
+    if (p->t->mesh.stage == 0)
+        return dpt_loader_fill(p->work.split->loader, p->work.view, micro_batch, buffer, batch,
+                               err);
+    dpt_loader_fill_labels(p->work.split->loader, p->work.view, micro_batch, buffer, NULL,
+                           &batch->count);
+    batch->sample = buffer->sample;
+    batch->labels = classes ? buffer->labels : NULL;
+    batch->targets = classes ? NULL : buffer->targets;
+    batch->weights = set->weights != NULL ? buffer->weights : NULL;
+    return DPT_OK;
+}
+
+/* What an action takes: micro-batches one behind the other. */
 static enum dpt_status fill(const struct dpt_pipeline *p, int32_t micro_batch, struct slot *slot,
                             struct dpt_error *err)
 {
+    enum dpt_status status = DPT_OK;
     const struct dpt_trainer *t = p->t;
-    const struct dpt_dataset *set = p->work.split->set;
-    const bool classes = set->target == DPT_TARGET_CLASS;
-    struct dpt_batch_buffer *buffer = &slot->buffer;
+    const size_t micro = (size_t)t->data.train.sampler.micro;
 
     slot->batch =
         (struct dpt_batch){.seed = (uint64_t)t->job->seed, .step = (uint64_t)t->progress.step};
-    slot->metric_sums = (struct dpt_metric_sums){0};
-    if (t->mesh.stage == 0)
-        return dpt_loader_fill(p->work.split->loader, p->work.view, micro_batch, buffer,
-                               &slot->batch, err);
-    dpt_loader_fill_labels(p->work.split->loader, p->work.view, micro_batch, buffer, NULL,
-                           &slot->batch.count);
-    slot->batch.sample = buffer->sample;
-    slot->batch.labels = classes ? buffer->labels : NULL;
-    slot->batch.targets = classes ? NULL : buffer->targets;
-    slot->batch.weights = set->weights != NULL ? buffer->weights : NULL;
-    return DPT_OK;
+    memset(slot->metric_sums, 0, sizeof slot->metric_sums);
+    DPT_TRY(fill_one(p, micro_batch, &slot->buffer, &slot->batch, err));
+    for (int32_t i = 1; i < group_of(p); i++) {
+        struct dpt_batch_buffer buffer =
+            dpt_batch_buffer_from(&slot->buffer, p->work.split->set, (size_t)i * micro);
+        struct dpt_batch more;
+
+        DPT_TRY(fill_one(p, micro_batch + i, &buffer, &more, err));
+        slot->batch.count += more.count;
+    }
+out:
+    return status;
+}
+
+/* Samples for which a program's values have room. */
+static size_t rows_of(const struct dpt_trainer *t)
+{
+    return (size_t)t->data.train.sampler.micro * (size_t)t->team.group;
 }
 
 /* What forward gave in an evaluation: the loss of its outputs, or the value for the next stage. */
@@ -196,10 +281,9 @@ static enum dpt_status take_value(const struct dpt_pipeline *p, int thread, int3
 
     if (is_last(t))
         dpt_loss_rows(&t->model.loss, &slot->batch, width, (size_t)width, value, NULL,
-                      &slot->metric_sums);
+                      slot->metric_sums);
     return infers->take(infers->arg, thread, micro_batch, &slot->batch, value,
-                        floats / (size_t)t->data.train.sampler.micro * (size_t)slot->batch.count,
-                        &slot->metric_sums, err);
+                        floats / rows_of(t) * (size_t)slot->batch.count, slot->metric_sums, err);
 }
 
 /* leads: this thread is the first of those that compute the micro-batch. */
@@ -214,7 +298,7 @@ static enum dpt_status forward(struct dpt_pipeline *p, int thread, bool leads, i
     if (p->work.infers != NULL && leads)
         DPT_TRY(take_value(p, thread, micro_batch, slot, err));
     else if (p->work.infers == NULL && is_last(t))
-        DPT_TRY(t->backend->loss(program, thread, &slot->pass, &slot->metric_sums, err));
+        DPT_TRY(t->backend->loss(program, thread, &slot->pass, slot->metric_sums, err));
 out:
     return status;
 }
@@ -235,8 +319,8 @@ static enum dpt_status back(struct dpt_pipeline *p, int thread, bool leads, int3
     if (micro_batch == p->first)
         dpt_fault_strike_gradient(&t->fault, t->comm->world.rank, t->progress.step + 1,
                                   slot->pass.gradient, 0, graph->floats);
-    t->reduction.type->done(t, thread, micro_batch, 1, slot->pass.gradient, dpt_gradient_whole(t),
-                            &slot->metric_sums);
+    t->reduction.type->done(t, thread, micro_batch, group_of(p), slot->pass.gradient,
+                            dpt_gradient_whole(t), slot->metric_sums);
     dpt_profile_mark(t->profile, thread, DPT_SPAN_REDUCTION);
 out:
     return status;
@@ -266,14 +350,16 @@ static void compute(void *arg, int thread)
 
 /* --- messages --------------------------------------------------------------------------------- */
 
-/* The value that a stage gives the next one, or that value's gradient. */
+/* The value that a stage gives the next one, or that value's gradient: of the samples' rows, which
+ * come first. */
 static float *edge(const struct dpt_pipeline *p, int taker, int stage, bool gradient, size_t *bytes)
 {
     const struct dpt_trainer *t = p->t;
+    size_t floats;
     float *value = t->backend->value(t->model.program, taker, slot_number(p),
-                                     t->mesh.first[stage + 1], gradient, bytes);
+                                     t->mesh.first[stage + 1], gradient, &floats);
 
-    *bytes *= sizeof(float);
+    *bytes = floats / (size_t)t->team.group * (size_t)group_of(p) * sizeof(float);
     return value;
 }
 
@@ -403,8 +489,10 @@ static enum dpt_status walk(struct dpt_pipeline *p, const struct dpt_pipeline_sc
         .schedule = schedule, .stages = p->t->mesh.stages, .stage = p->t->mesh.stage};
     const int takers = takers_of(p);
 
-    /* The first thread has one whenever another one has. */
-    walk.micro_batches = (p->last - p->first + takers - 1) / takers;
+    if (in_groups(p))
+        walk.micro_batches = find_groups(p->t, p->all, p->first, p->last, p->begin);
+    else /* the first thread has one whenever another one has */
+        walk.micro_batches = (p->last - p->first + takers - 1) / takers;
     p->waited = 0;
     while (dpt_pipeline_next(&walk, &p->work.action)) {
         struct dpt_error *to = err, other;
@@ -428,6 +516,7 @@ enum dpt_status dpt_pipeline_compute(struct dpt_pipeline *p, const struct dpt_st
     dpt_comm_note(t->comm, t->progress.step + 1, "computing");
     dpt_sampler_partition(&t->data.train.sampler, t->progress.epoch_step, replicas->rank,
                           replicas->size, &p->first, &p->last);
+    p->all = dpt_sampler_micro_batches(&t->data.train.sampler, t->progress.epoch_step);
     p->work = (struct work){.split = &t->data.train, .view = view};
     return walk(p, schedule_of(t), status, err);
 }

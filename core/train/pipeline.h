@@ -5,7 +5,8 @@
  * that the next stage reads is sent there as soon as it is computed, and each gradient back. What
  * is sent lies in the program's own buffers on both sides, as every rank's program lays them out
  * alike. Where the threads of a rank take micro-batches of their own, an action of the schedule is
- * one of each thread's; a team takes them one by one. Messages are the main thread's.
+ * one of each thread's; a team takes a group of them at once (dpt_trainer_choose_group), which
+ * waits for the stage before it as one. Messages are the main thread's.
  *
  * A rank that fails still sends and receives all that the others expect, whatever it is, and says
  * so with the step's flags.
@@ -23,8 +24,10 @@ enum dpt_status dpt_pipeline_open(struct dpt_pipeline **pipeline, struct dpt_tra
                                   struct dpt_error *err);
 void dpt_pipeline_close(struct dpt_pipeline *pipeline);
 
-/* Micro-batches that each of this rank's threads has under way at most, also of a trainer that is
- * only planned. */
+/* Of a step, how many times a thread goes forward at most, as often as back: with micro-batches one
+ * by one, or a team's groups of them. Here and below also of a trainer that is only planned. */
+int32_t dpt_pipeline_actions(const struct dpt_trainer *t, int32_t micro);
+/* How many of these each of this rank's threads has under way at most. */
 int dpt_pipeline_slots(const struct dpt_trainer *t, int32_t micro);
 
 /* Collective. Computes this rank's micro-batches of the step, whose gradients' sum has begun.

@@ -34,23 +34,16 @@ static enum dpt_status fill_part(struct dpt_trainer *t, int thread,
     enum dpt_status status = DPT_OK;
     const struct dpt_dataset *set = t->data.train.set;
     const struct dpt_batch_buffer *whole = &t->team.workers[0].buffer;
-    const size_t micro = (size_t)t->data.train.sampler.micro,
-                 size = (size_t)dpt_shape_size(&set->shape), targets = (size_t)set->target_width;
-    struct dpt_batch_buffer buffer = *whole;
+    const size_t micro = (size_t)t->data.train.sampler.micro;
     int32_t count = 0;
 
     for (int32_t i = 0; i < n; i++) {
+        struct dpt_batch_buffer buffer = dpt_batch_buffer_from(whole, set, (size_t)i * micro);
+
         DPT_TRY(dpt_loader_fill_part(t->data.train.loader, view, micro_batch + i, thread,
                                      t->team.threads, &buffer, t->team.workers[thread].buffer.image,
                                      batch, err));
         count += batch->count;
-        buffer.input += micro * size;
-        buffer.labels += micro;
-        buffer.sample += micro;
-        if (batch->weights != NULL)
-            buffer.weights += micro;
-        if (batch->targets != NULL)
-            buffer.targets += micro * targets;
     }
     batch->count = count;
     batch->input = whole->input;

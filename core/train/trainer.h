@@ -312,7 +312,8 @@ void dpt_trainer_warn_idle(const struct dpt_trainer *t, struct dpt_log *log);
 /*
  * How many micro-batches of size `micro` a rank's team computes at once under `reproducible`: as
  * many as form a node of the reduction's tree, whose gradients it adds on the way (backend.h,
- * `sub_batch`). The bits are the same, and weights and gradient are read and written once.
+ * `sub_batch`). The bits are the same, and weights and gradient are read and written once. In
+ * stages it has several such groups under way, which are smaller so that few stages wait.
  */
 int32_t dpt_trainer_choose_group(const struct dpt_trainer *t, int32_t micro);
 /* Collective. */

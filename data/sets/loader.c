@@ -452,6 +452,23 @@ static int32_t rows_of(const struct dpt_loader *loader, const struct dpt_step_vi
     return left < micro ? left : micro;
 }
 
+struct dpt_batch_buffer dpt_batch_buffer_from(const struct dpt_batch_buffer *buffer,
+                                              const struct dpt_dataset *set, size_t row)
+{
+    struct dpt_batch_buffer from = *buffer;
+    const size_t width = set->target == DPT_TARGET_VECTOR ? (size_t)set->target_width : 0;
+
+    if (from.input != NULL)
+        from.input += row * (size_t)dpt_shape_size(&set->shape);
+    if (from.targets != NULL)
+        from.targets += row * width;
+    from.target_floats -= row * width;
+    from.labels += row;
+    from.weights += row;
+    from.sample += row;
+    return from;
+}
+
 void dpt_loader_fill_labels(const struct dpt_loader *loader, const struct dpt_step_view *view,
                             int32_t micro_batch, struct dpt_batch_buffer *buffer,
                             struct dpt_steps_move *move, int32_t *count)

@@ -65,6 +65,9 @@ enum dpt_status dpt_batch_buffer_open(struct dpt_batch_buffer *buffer,
                                       const struct dpt_dataset *set, int32_t micro,
                                       struct dpt_error *err);
 void dpt_batch_buffer_close(struct dpt_batch_buffer *buffer);
+/* The buffer without its first rows; borrowed. */
+struct dpt_batch_buffer dpt_batch_buffer_from(const struct dpt_batch_buffer *buffer,
+                                              const struct dpt_dataset *set, size_t row);
 
 /*
  * Fills a micro-batch of the step: normalised, augmented NCHW floats, targets, sample numbers; rows

@@ -21,12 +21,13 @@ checkpoint: {every: never}
 SANITIZED = b"__asan_init" in open(dpt.BINARY, "rb").read()
 
 
-def shared_once(pids):
-    """Bytes that processes have in memory together."""
+def shared_once(pids, *kinds):
+    """Bytes that processes have in memory together: all, or of some kinds."""
     total = 0
     for pid in pids:
         with open(f"/proc/{pid}/smaps_rollup", encoding="utf-8") as file:
-            total += 1024 * int(re.search(r"^Pss:\s+(\d+)", file.read(), re.M)[1])
+            text = file.read()
+        total += sum(1024 * int(re.search(rf"^{kind}:\s+(\d+)", text, re.M)[1]) for kind in kinds or ["Pss"])
     return total
 
 
@@ -91,3 +92,37 @@ def test_slots_of_a_node_are_those_of_each_rank(tmp_path):
     assert ends[0] == ends[1]
     result = train("flipped", 2, "--set", "train.check_replicas=1 step", DPTRAIN_FAULT="flip-weight:rank=1:step=3:word=100")
     assert result.code == 1 and "step 3: the replicas differ" in result.err, result
+
+
+@pytest.mark.skipif(SANITIZED, reason="the sanitizer has memory of its own for each block")
+def test_a_pipeline_needs_no_more_memory_for_a_larger_batch(tmp_path):
+    """1f1b has as many groups of micro-batches under way whatever the batch is, of at most 256 samples; gpipe all of them."""
+    layers = ", ".join(["{dense: 128}, relu"] * 12)
+    path = dpt.write_job(tmp_path / "job.yaml", f"""
+data: {{train: synthetic, synthetic: {{samples: 32768, shape: [16], classes: 10}}}}
+model: {{type: sequential, layers: [{layers}, {{dense: 10}}]}}
+batch: {{global: 4096, micro: 32}}
+train: {{steps: 3}}
+checkpoint: {{every: never}}
+comm: {{reduction: reproducible}}
+""")
+
+    def words(batch, schedule):
+        return ["--set", f"batch.global={batch}", "--set", f"parallel.pipeline={{stages: 2, schedule: {schedule}}}"]
+
+    def planned(batch, schedule="1f1b"):
+        return json.loads(dpt.run("plan", path, *words(batch, schedule), "--json", "--no-time", "--ranks", 2, cwd=tmp_path).out)
+
+    found, plans = [], [planned(4096), planned(32768)]
+    assert plans[0]["memory"]["parts"]["activations"] == plans[1]["memory"]["parts"]["activations"]
+    assert [stage["under_way"] for stage in plans[1]["pipeline"]["stages"]] == [16, 8]
+    gpipe = planned(4096, "gpipe")["memory"]["parts"]["activations"]
+    assert planned(32768, "gpipe")["memory"]["parts"]["activations"] == pytest.approx(8 * gpipe, rel=0.05)
+    for batch in (4096, 32768):
+        run = Paused(path, tmp_path / str(batch), 2, *words(batch, "1f1b"), step=2)
+        try:
+            found.append(shared_once(run.pids, "Pss_Anon", "Pss_Shmem"))
+        finally:
+            run.kill()
+    more = plans[1]["memory"]["node"] - plans[0]["memory"]["node"]  # levels of the gradients' tree
+    assert abs(found[1] - found[0] - more) < 1e6, (found, plans)

@@ -1,4 +1,5 @@
 """parallel.pipeline: the ranks have stages of the model, and the bytes are those of one rank that has all of it."""
+import json
 import os
 import re
 import subprocess
@@ -34,6 +35,8 @@ MODELS = {
                " padding: 1}}, batchnorm, relu, {conv: {channels: 16, padding: same, name: second}}, {conv: {channels: 16, kernel: 1,"
                " stride: 2, from: middle}}, {add: second}, relu, global_avgpool, {dense: 10}]}", "[3, 8, 8]",
                "{type: rmsprop, lr: 0.001}"),
+    "flat": ("{type: sequential, layers: [flatten, {dense: 40}, batchnorm, gelu, {dropout: 0.2}, {dense: 30}, layernorm, relu, {dense: 10}]}",
+             "[1, 5, 5]", ADAM),
     "numbers": ("{type: mlp, hidden: [40, 30], outputs: 3}", "[7]", ADAM),
 }
 
@@ -74,6 +77,17 @@ def test_the_bytes_are_those_of_one_rank(tmp_path, name, ranks, words, threads, 
               f"device.kind={kind}", "--set", f"parallel.shard={'optimizer' if ranks in (4, 6) else 'none'}", ranks=ranks)
     assert same(tmp_path / "one", tmp_path / "stages")
     assert evaluations(tmp_path / "one") == evaluations(tmp_path / "stages") != []
+
+
+@pytest.mark.parametrize("ranks, threads, words", [(6, 1, "2"), (2, 2, "{stages: 2, schedule: gpipe}")])
+def test_micro_batches_in_groups(tmp_path, ranks, threads, words):
+    """A team takes several at once; replicas' runs of 13 and 14, and of 6 and 7 in a short step, are groups of many sizes."""
+    path, small = job(tmp_path, "flat"), ("--set", "batch.micro=2", "--set", "batch.global=80")
+    found = json.loads(dpt.run("plan", path, *small, *stages(words), "--ranks", ranks, "--json", "--no-time").out)["pipeline"]
+    assert found["stages"][1]["under_way"] > 1
+    dpt.train(path, tmp_path / "one", "--quiet", *small)
+    dpt.train(path, tmp_path / "stages", "--quiet", *small, *stages(words), "--set", f"device.threads={threads}", ranks=ranks)
+    assert same(tmp_path / "one", tmp_path / "stages")
 
 
 def test_a_run_goes_on_on_another_mesh(tmp_path):
@@ -133,7 +147,7 @@ def test_no_more_is_sent_than_crosses_the_cuts(tmp_path):
         if b"libasan.so" in file.read():
             pytest.skip("AddressSanitizer must be the first library")
     dpt.train(job(tmp_path, "mlp"), tmp_path / "run", "--quiet", *stages(3), "--set", "eval.every=never", "--set", "data.valid=null",
-              "--set", "data.synthetic.samples=120", ranks=3, env={"LD_PRELOAD": str(library), "COUNT_MESSAGES": str(counts)})
+              "--set", "data.synthetic.samples=120", "--set", "batch.global=120", ranks=3, env={"LD_PRELOAD": str(library), "COUNT_MESSAGES": str(counts)})
     sent = sorted(tuple(map(int, line.split())) for line in counts.read_text().splitlines() if not line.endswith(" 0 0"))
-    n, size = 7 * 4, 10 * 512 * 4  # micro-batches of all steps, bytes of one's values
+    n, size = 7 * 3, 4 * 10 * 512 * 4  # groups of four micro-batches, of all steps, and bytes of one's values
     assert sent == [(0, n, n * size), (1, 2 * n, 2 * n * size), (2, n, n * size)]
