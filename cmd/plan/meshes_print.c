@@ -73,7 +73,7 @@ static void print_names(struct dpt_str *out)
     dpt_str_printf(out, "%6s", "all");
     for (int n = 0; n < DPT_PLAN_AXES; n++)
         dpt_str_printf(out, "%*s", axis_columns[n].width, axis_columns[n].name);
-    dpt_str_printf(out, "%4s%6s\n", "wait", "step");
+    dpt_str_printf(out, "%4s%6s\n", "gap", "step");
 }
 
 static void print_row(const struct dpt_plan_candidate *c, struct dpt_str *out)

@@ -98,8 +98,8 @@ out:
     return status;
 }
 
-/* Whether a sum, or what comes of so many blocks of a slice, has more floats than an MPI's int says.
- * All ranks find the same, though slices differ by some floats. */
+/* Whether a sum, or what comes of so many blocks of a slice, has more floats than an MPI's int
+ * says. All ranks find the same, though slices differ by some floats. */
 static bool is_large(const struct dpt_deterministic_allreduce *d, size_t blocks)
 {
     const size_t limit = limit_of(&d->comm->world);
@@ -110,8 +110,8 @@ static bool is_large(const struct dpt_deterministic_allreduce *d, size_t blocks)
     return d->stride > limit || blocks * most > limit;
 }
 
-/* The same as one of `exchange`'s calls, where a place in the buffers is no int: with one rank after
- * another. */
+/* The same as one of `exchange`'s calls, where a place in the buffers is no int: with one rank
+ * after another. */
 static enum dpt_status exchange_apart(struct dpt_deterministic_allreduce *d, const float *block,
                                       int k, size_t floats, struct dpt_error *err)
 {
