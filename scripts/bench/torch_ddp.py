@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
 """The jobs of scripts/bench.sh in PyTorch: DistributedDataParallel over gloo, one CPU rank a process.
 
-    torch_ddp.py MODEL --ranks N --batch B --steps S [--fused] [--bf16] [--shard optimizer | gradients | parameters] [--tensor]
+    torch_ddp.py MODEL --ranks N --batch B --steps S [--fused] [--bf16] [--shard optimizer | gradients | parameters] [--tensor] [--pipeline M]
 
 MODEL: linreg, mlp, mlp4k, mlp8k (784-8192-10), cnn (32x32x3), mnistcnn, mnistresnet (28x28x1; configs/mnist-resnet.yaml's), resnet20
 (CIFAR's, 32x32x3) or resnet18 (64x64x3). Channels-last, which is PyTorch's faster way, Adam, data in memory. --fused: Adam in one pass over
 all parameters; --bf16: autocast, so that the products have numbers of half the bits. --shard: what the ranks divide among them:
 ZeroRedundancyOptimizer, or FSDP2 that keeps the weights of a layer until it has gone back, or gathers them again. --tensor: the ranks
 divide the layers, not the samples: DTensor, every second dense layer by its outputs and the next one by its inputs (Shoeybi et al. 2019).
-Prints the median rate over blocks of S steps, and the most memory of rank 0: `samples_per_s 1234.5`, `peak_mb 678`.
+--pipeline: each rank has a stage, cut in front of a layer with weights so that the one with most arithmetic has least, and M micro-batches
+go through them a step (torch.distributed.pipelining, 1F1B). Prints the median rate over blocks of S steps, and the most memory of rank 0: `samples_per_s 1234.5`, `peak_mb 678`.
 """
 
 import argparse
+import itertools
 import resource
 import statistics
 import tempfile
@@ -24,6 +26,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
@@ -85,6 +88,49 @@ def divide_layers(net, ranks):
     return parallelize_module(net, init_device_mesh("cpu", (ranks,)), pairs)
 
 
+def flops_of(layer, x):
+    """What it makes of x, and its products for that."""
+    flops, hooks = [0], []
+    for part in layer.modules():
+        if isinstance(part, (nn.Linear, nn.Conv2d)):
+            hooks.append(part.register_forward_hook(
+                lambda part, _, y: flops.append(part.weight.numel() * y.numel() // (len(y) * len(part.weight)))))
+    with torch.no_grad():
+        y = layer(x)
+    for hook in hooks:
+        hook.remove()
+    return y, sum(flops)
+
+
+class Contiguous(torch.autograd.Function):
+    """Gloo sends no channels-last values, or gradients."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.contiguous()
+
+    @staticmethod
+    def backward(ctx, dy):
+        return dy.contiguous()
+
+
+class Edge(nn.Module):
+    def forward(self, x):
+        return Contiguous.apply(x)
+
+
+def cut(net, shape, stages):
+    """The layers of each stage."""
+    x, flops = torch.zeros(2, *shape), []
+    for layer in net:
+        x, own = flops_of(layer, x)
+        flops.append(own)
+    places = [i for i, own in enumerate(flops) if own > 0 and any(flops[:i])]
+    ends = min(([0, *chosen, len(net)] for chosen in itertools.combinations(places, stages - 1)),
+               key=lambda at: max(sum(flops[a:b]) for a, b in itertools.pairwise(at)))
+    return [nn.Sequential(Edge(), *net[a:b], Edge()) for a, b in itertools.pairwise(ends)]
+
+
 def open_rank(rank, ranks, store, threads=1):
     torch.set_num_threads(threads)
     torch.manual_seed(1)
@@ -112,6 +158,8 @@ def train(rank, args, store):
         fully_shard(net, reshard_after_forward=args.shard == "parameters")
     elif args.tensor:
         net = divide_layers(net, args.ranks)
+    elif args.pipeline:
+        net = cut(net, shape, args.ranks)[rank]
     elif args.ranks > 1:
         net = nn.parallel.DistributedDataParallel(net)
     if args.shard == "optimizer":
@@ -122,8 +170,10 @@ def train(rank, args, store):
             kinds.setdefault(isinstance(parameter, DTensor), []).append(parameter)
         optimizer = torch.optim.Adam([{"params": kind} for kind in kinds.values()], lr=1e-3, fused=args.fused)
     loss_of = nn.MSELoss() if args.model == "linreg" else nn.CrossEntropyLoss()
+    if args.pipeline:
+        pipeline = Schedule1F1B(PipelineStage(net, rank, args.ranks, torch.device("cpu")), args.pipeline, loss_of)
 
-    parts = 1 if args.tensor else args.ranks
+    parts = 1 if args.tensor or args.pipeline else args.ranks
     mine = args.batch // parts
     x = torch.randn(SAMPLES // parts, *shape)
     if images:
@@ -135,8 +185,10 @@ def train(rank, args, store):
             at = step * mine % (len(x) - mine + 1)
             optimizer.zero_grad(set_to_none=True)
             with torch.autocast("cpu", torch.bfloat16, enabled=args.bf16):
-                loss = loss_of(net(x[at:at + mine]), y[at:at + mine])
-            loss.backward()
+                if args.pipeline:
+                    pipeline.step(*([x[at:at + mine]] if rank == 0 else []), target=y[at:at + mine], return_outputs=False)
+                else:
+                    loss_of(net(x[at:at + mine]), y[at:at + mine]).backward()
             optimizer.step()
 
     run(min(20, 4 * args.steps))
@@ -164,6 +216,7 @@ def main():
     parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--shard", choices=("none", "optimizer", "gradients", "parameters"), default="none")
     parser.add_argument("--tensor", action="store_true")
+    parser.add_argument("--pipeline", type=int, default=0, metavar="M")
     run_ranks(train, parser.parse_args())
 
 
