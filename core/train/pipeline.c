@@ -15,7 +15,7 @@
 
 /* A micro-batch under way on a thread, or a team's group of them. */
 struct slot {
-    struct dpt_batch_buffer buffer;
+    struct dpt_batch_buffer *buffer;
     struct dpt_batch batch;
     struct dpt_pass pass;
     struct dpt_metric_sums metric_sums[DPT_GROUP_MOST];
@@ -33,14 +33,15 @@ struct work {
 };
 
 struct dpt_pipeline {
-    struct dpt_trainer *t; /* borrowed */
-    int takers;            /* threads that take micro-batches of their own in training */
-    int n_slots;           /* of each of them */
-    struct slot *slots;    /* [threads][n_slots] */
-    struct slot *infer;    /* [threads]: of evaluations, on the workers' buffers */
-    int32_t first, last;   /* this rank's micro-batches */
-    int32_t all;           /* those of the step, where it trains */
-    int32_t *begin;        /* [run + 2]: of a team, where each of its groups begins, and the end */
+    struct dpt_trainer *t;            /* borrowed */
+    int takers;                       /* threads that take micro-batches of their own in training */
+    int n_slots;                      /* of each of them */
+    struct slot *slots;               /* [threads][n_slots] */
+    struct slot *infer;               /* [threads]: of evaluations, on the workers' buffers */
+    struct dpt_batch_buffer *buffers; /* [threads][n_slots] */
+    int32_t first, last;              /* this rank's micro-batches */
+    int32_t all;                      /* those of the step, where it trains */
+    int32_t *begin; /* [run + 2]: of a team, where each of its groups begins, and the end */
     struct work work;
     double waited;
 };
@@ -121,18 +122,20 @@ enum dpt_status dpt_pipeline_open(struct dpt_pipeline **pipeline, struct dpt_tra
     p->takers = t->team.gradient_workers;
     p->n_slots = t->team.slots;
     DPT_TRY(DPT_ALLOCATE(p->slots, (size_t)(p->takers * p->n_slots), "the pipeline", err));
+    DPT_TRY(DPT_ALLOCATE(p->buffers, (size_t)(p->takers * p->n_slots), "the pipeline", err));
     DPT_TRY(DPT_ALLOCATE(p->infer, (size_t)t->team.threads, "the pipeline", err));
     DPT_TRY(DPT_ALLOCATE(p->begin, (size_t)dpt_sampler_micro_batches(&t->data.train.sampler, 0) + 1,
                          "the pipeline", err));
     for (int i = 0; i < p->takers * p->n_slots; i++) {
-        DPT_TRY(dpt_batch_buffer_open(&p->slots[i].buffer, t->data.train.set, micro * t->team.group,
-                                      err));
+        DPT_TRY(
+            dpt_batch_buffer_open(&p->buffers[i], t->data.train.set, micro * t->team.group, err));
         if (t->mesh.stage > 0)
-            drop_input(&p->slots[i].buffer);
+            drop_input(&p->buffers[i]);
+        p->slots[i].buffer = &p->buffers[i];
         DPT_TRY(DPT_ALLOCATE(p->slots[i].state, state, "the pipeline", err));
     }
     for (int i = 0; i < t->team.threads; i++)
-        p->infer[i].buffer = t->team.workers[i].buffer;
+        p->infer[i].buffer = &t->team.workers[i].buffer;
     for (int k = 1; k < t->mesh.stages; k++) {
         t->backend->value(t->model.program, 0, 0, t->mesh.first[k], false, &floats);
         if (floats > DPT_MESSAGE_BYTES / sizeof(float))
@@ -150,9 +153,11 @@ void dpt_pipeline_close(struct dpt_pipeline *p)
     if (p == NULL)
         return;
     for (int i = 0; p->slots != NULL && i < p->takers * p->n_slots; i++) {
-        dpt_batch_buffer_close(&p->slots[i].buffer);
+        if (p->buffers != NULL)
+            dpt_batch_buffer_close(&p->buffers[i]);
         dpt_free(p->slots[i].state);
     }
+    dpt_free(p->buffers);
     dpt_free(p->slots);
     dpt_free(p->infer);
     dpt_free(p->begin);
@@ -223,19 +228,22 @@ static enum dpt_status fill_one(const struct dpt_pipeline *p, int32_t micro_batc
                                 struct dpt_batch_buffer *buffer, struct dpt_batch *batch,
                                 struct dpt_error *err)
 {
+    enum dpt_status status = DPT_OK;
     const struct dpt_dataset *set = p->work.split->set;
     const bool classes = set->target == DPT_TARGET_CLASS;
 
     if (p->t->mesh.stage == 0)
         return dpt_loader_fill(p->work.split->loader, p->work.view, micro_batch, buffer, batch,
                                err);
+    DPT_TRY(dpt_batch_buffer_widen(buffer, set, p->work.split->sampler.micro, err));
     dpt_loader_fill_labels(p->work.split->loader, p->work.view, micro_batch, buffer, NULL,
                            &batch->count);
     batch->sample = buffer->sample;
     batch->labels = classes ? buffer->labels : NULL;
     batch->targets = classes ? NULL : buffer->targets;
     batch->weights = set->weights != NULL ? buffer->weights : NULL;
-    return DPT_OK;
+out:
+    return status;
 }
 
 /* What an action takes: micro-batches one behind the other. */
@@ -249,10 +257,10 @@ static enum dpt_status fill(const struct dpt_pipeline *p, int32_t micro_batch, s
     slot->batch =
         (struct dpt_batch){.seed = (uint64_t)t->job->seed, .step = (uint64_t)t->progress.step};
     memset(slot->metric_sums, 0, sizeof slot->metric_sums);
-    DPT_TRY(fill_one(p, micro_batch, &slot->buffer, &slot->batch, err));
+    DPT_TRY(fill_one(p, micro_batch, slot->buffer, &slot->batch, err));
     for (int32_t i = 1; i < group_of(p); i++) {
         struct dpt_batch_buffer buffer =
-            dpt_batch_buffer_from(&slot->buffer, p->work.split->set, (size_t)i * micro);
+            dpt_batch_buffer_from(slot->buffer, p->work.split->set, (size_t)i * micro);
         struct dpt_batch more;
 
         DPT_TRY(fill_one(p, micro_batch + i, &buffer, &more, err));

@@ -334,10 +334,13 @@ void dpt_batch_buffer_close(struct dpt_batch_buffer *buffer)
     memset(buffer, 0, sizeof *buffer);
 }
 
-/* Room for targets, where the buffer was made for a set that has labels or narrower ones. */
-static enum dpt_status widen(struct dpt_batch_buffer *buffer, size_t floats, struct dpt_error *err)
+enum dpt_status dpt_batch_buffer_widen(struct dpt_batch_buffer *buffer,
+                                       const struct dpt_dataset *set, int32_t rows,
+                                       struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    const size_t width = set->target == DPT_TARGET_VECTOR ? (size_t)set->target_width : 0,
+                 floats = (size_t)rows * width;
 
     if (floats <= buffer->target_floats)
         return DPT_OK;
@@ -514,9 +517,8 @@ enum dpt_status dpt_loader_fill(const struct dpt_loader *loader, const struct dp
                                 int32_t micro_batch, struct dpt_batch_buffer *buffer,
                                 struct dpt_batch *batch, struct dpt_error *err)
 {
-    const struct dpt_dataset *set = loader->set;
-    const size_t width = set->target == DPT_TARGET_VECTOR ? (size_t)set->target_width : 0;
-    const enum dpt_status status = widen(buffer, (size_t)loader->sampler.micro * width, err);
+    const enum dpt_status status =
+        dpt_batch_buffer_widen(buffer, loader->set, loader->sampler.micro, err);
 
     return status != DPT_OK ? status
                             : dpt_loader_fill_part(loader, view, micro_batch, 0, 1, buffer,

@@ -65,6 +65,11 @@ enum dpt_status dpt_batch_buffer_open(struct dpt_batch_buffer *buffer,
                                       const struct dpt_dataset *set, int32_t micro,
                                       struct dpt_error *err);
 void dpt_batch_buffer_close(struct dpt_batch_buffer *buffer);
+/* Makes room for the targets of another set, as dpt_loader_fill does, of so many rows. Errors:
+ * RANK. */
+enum dpt_status dpt_batch_buffer_widen(struct dpt_batch_buffer *buffer,
+                                       const struct dpt_dataset *set, int32_t rows,
+                                       struct dpt_error *err);
 /* The buffer without its first rows; borrowed. */
 struct dpt_batch_buffer dpt_batch_buffer_from(const struct dpt_batch_buffer *buffer,
                                               const struct dpt_dataset *set, size_t row);
@@ -81,7 +86,7 @@ enum dpt_status dpt_loader_fill(const struct dpt_loader *loader, const struct dp
 /*
  * Fills a micro-batch whose inputs the device reads from its own copy of the data set: sample
  * numbers, labels, targets and weights alone. buffer: all members but `input` and `image` are
- * filled. move: [micro], the random augmentation of each sample, all zero where there is none;
+ * filled, and must have room (dpt_batch_buffer_widen). move: [micro], the random augmentation of each sample, all zero where there is none;
  * NULL: not wanted. *count: out.
  */
 void dpt_loader_fill_labels(const struct dpt_loader *loader, const struct dpt_step_view *view,

@@ -5,6 +5,8 @@ import re
 import subprocess
 import sys
 
+import h5py
+import numpy as np
 import pytest
 
 sys.path.insert(0, "scripts/lib")
@@ -88,6 +90,20 @@ def test_micro_batches_in_groups(tmp_path, ranks, threads, words):
     dpt.train(path, tmp_path / "one", "--quiet", *small)
     dpt.train(path, tmp_path / "stages", "--quiet", *small, *stages(words), "--set", f"device.threads={threads}", ranks=ranks)
     assert same(tmp_path / "one", tmp_path / "stages")
+
+
+def test_an_evaluation_with_probabilities_after_training_with_classes(tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (64, 1, 8, 8), dtype=np.uint8)
+    for name, targets in (("train", np.arange(64, dtype=np.uint8) % 10),
+                          ("valid", np.random.default_rng(1).dirichlet(np.ones(10), 64).astype(np.float32))):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file["images"], file["labels"] = images, targets
+    path = dpt.write_job(tmp_path / "job.yaml", JOB.format(model=MODELS["mlp"][0], shape="[1]", optimizer=ADAM, more="", loss="cross_entropy"))
+    words = "--quiet", "--set", f"data={{train: {tmp_path}/train.h5, valid: {tmp_path}/valid.h5}}"
+    dpt.train(path, tmp_path / "one", *words)
+    dpt.train(path, tmp_path / "stages", *words, *stages("2"), "--set", "device.threads=2", ranks=2)
+    assert same(tmp_path / "one", tmp_path / "stages")
+    assert evaluations(tmp_path / "one") == evaluations(tmp_path / "stages") != []
 
 
 def test_a_run_goes_on_on_another_mesh(tmp_path):
