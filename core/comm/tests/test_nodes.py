@@ -189,6 +189,16 @@ def test_same_bytes_on_any_nodes(cluster, tmp_path, job):
     assert made[1:] == made[:-1]
 
 
+def test_layers_divided_between_nodes(cluster, tmp_path):
+    wide = dpt.write_small_job(tmp_path / "wide.yaml", **{**JOB, "model": "{type: mlp, hidden: [256, 256], outputs: 10}"})
+    made = []
+    for ranks, words in (([1], "shard=none"), ([1, 2, 1], "tensor=4"), ([2, 2], "tensor=2")):
+        folder = tmp_path / words
+        cluster.train(ranks, wide, folder, "--set", "comm.reduction=reproducible", "--set", f"parallel.{words}")
+        made.append(dpt.newest(folder))
+    assert made[1:] == made[:-1]
+
+
 @pytest.mark.parametrize("model", [dpt.SMALL_JOB["model"], "{type: linear, outputs: 10}"], ids=["cnn", "linear"])
 def test_hierarchy_sums_the_same(cluster, tmp_path, model):
     """Equal to rounding: the first loss exactly, the later ones as far as rounding has grown. Few enough numbers are added up by
