@@ -30,6 +30,7 @@ static const char *short_bytes(double value, char cell[CELL])
     return cell;
 }
 
+/* In five columns. */
 static const char *short_seconds(double value, char cell[CELL])
 {
     static const struct {
@@ -37,43 +38,47 @@ static const char *short_seconds(double value, char cell[CELL])
         double seconds, most;
     } units[] = {{"us", 1e-6, 999.5e-6}, {"ms", 1e-3, 0.9995}, {"s", 1, 9999}, {"h", 3600, 1e300}};
     size_t i = 0;
+    int digits;
 
     while (value >= units[i].most)
         i++;
     value /= units[i].seconds;
+    digits = 3 - (int)strlen(units[i].name) - (value >= 9.95) - 2 * (value >= 99.5);
     if (value <= 0)
         snprintf(cell, CELL, "-");
     else
-        snprintf(cell, CELL, "%.*f%s",
-                 value >= 99.95   ? 0
-                 : value >= 9.995 ? 1
-                                  : 2,
-                 value, units[i].name);
+        snprintf(cell, CELL, "%.*f%s", digits > 0 ? digits : 0, value, units[i].name);
     return cell;
 }
 
-/* Of the columns of the parts of memory, and of the axes. */
-static const int part_widths[DPT_PLAN_PARTS] = {7, 6, 6, 7, 0};
+/* The columns, in 80 with three axes. */
+enum { MESH = 9, SHARD = 10, ALL = 6, AXIS = 6, WAIT = 5, STEP = 6 };
 static const struct {
     const char *name;
     int width;
-} axis_columns[DPT_PLAN_AXES] = {{"data", 6}, {"tensor", 7}, {"pipe", 6}};
+} columns[DPT_PLAN_PARTS] = {
+    [DPT_PLAN_WEIGHTS] = {"weight", 7},  [DPT_PLAN_GRADIENTS] = {"grads", 6},
+    [DPT_PLAN_OPTIMIZER] = {"optim", 6}, [DPT_PLAN_VALUES] = {"value", 6},
+    [DPT_PLAN_OTHER] = {NULL, 0}, /* in the sum alone */
+};
 
-static void print_names(struct dpt_str *out)
+static void print_names(const struct dpt_plan_candidate *c, struct dpt_str *out)
 {
-    static const char *const parts[DPT_PLAN_PARTS] = {"weights", "grads", "optim", "values", ""};
-    int sent = 0;
+    int memory = ALL;
 
-    for (int n = 0; n < DPT_PLAN_AXES; n++)
-        sent += axis_columns[n].width;
-    dpt_str_printf(out, "%-19s%32s%*s\n%-8s %-10s", "", "memory a rank needs", sent, "sent a step",
-                   "mesh", "shard");
     for (int i = 0; i < DPT_PLAN_PARTS; i++)
-        dpt_str_printf(out, "%*s", part_widths[i], parts[i]);
-    dpt_str_printf(out, "%6s", "all");
-    for (int n = 0; n < DPT_PLAN_AXES; n++)
-        dpt_str_printf(out, "%*s", axis_columns[n].width, axis_columns[n].name);
-    dpt_str_printf(out, "%4s%6s\n", "gap", "step");
+        memory += columns[i].width;
+    dpt_str_printf(out, "%*s%*s%*s\n%-*s %-*s", MESH + 1 + SHARD, "", memory,
+                   "memory a rank needs  ", AXIS * DPT_PLAN_AXES, "sent a step", MESH, "mesh",
+                   SHARD, "shard");
+    for (int i = 0; i < DPT_PLAN_PARTS; i++)
+        if (columns[i].width > 0)
+            dpt_str_printf(out, "%*s", columns[i].width, columns[i].name);
+    dpt_str_printf(out, "%*s", ALL, "all");
+    for (int i = 0; i < DPT_PLAN_AXES; i++) /* "pipe" */
+        dpt_str_printf(out, "%*.*s", AXIS, strlen(c->axes[i].name) < AXIS ? AXIS : 4,
+                       c->axes[i].name);
+    dpt_str_printf(out, "%*s%*s\n", WAIT, "wait", STEP, "step");
 }
 
 static void print_row(const struct dpt_plan_candidate *c, struct dpt_str *out)
@@ -82,16 +87,17 @@ static void print_row(const struct dpt_plan_candidate *c, struct dpt_str *out)
     char cell[CELL];
 
     dpt_plan_mesh_text(c, &mesh);
-    dpt_str_printf(out, "%-8s %-10s", mesh.failed ? "" : mesh.text,
+    dpt_str_printf(out, "%-*s %-*s", MESH, mesh.failed ? "" : mesh.text, SHARD,
                    DPT_CHOICES(DPT_SHARDS)[c->shard]);
     dpt_str_release(&mesh);
     for (int i = 0; i < DPT_PLAN_PARTS; i++)
-        if (part_widths[i] > 0)
-            dpt_str_printf(out, "%*s", part_widths[i], short_bytes(c->share.bytes[i], cell));
-    dpt_str_printf(out, "%6s", short_bytes(c->share.all, cell));
+        if (columns[i].width > 0)
+            dpt_str_printf(out, "%*s", columns[i].width, short_bytes(c->share.bytes[i], cell));
+    dpt_str_printf(out, "%*s", ALL, short_bytes(c->share.all, cell));
     for (int i = 0; i < DPT_PLAN_AXES; i++)
-        dpt_str_printf(out, "%*s", axis_columns[i].width, short_bytes(c->axes[i].bytes, cell));
-    dpt_str_printf(out, "%3.0f%%%6s\n", 100 * c->bubble, short_seconds(c->seconds, cell));
+        dpt_str_printf(out, "%*s", AXIS, short_bytes(c->axes[i].bytes, cell));
+    dpt_str_printf(out, "%*.0f%%%*s\n", WAIT - 1, 100 * c->bubble, STEP,
+                   short_seconds(c->seconds, cell));
 }
 
 /* Those from *i on that are as the first of them. */
@@ -177,7 +183,7 @@ void dpt_plan_meshes_print(const struct dpt_plan_meshes *all, struct dpt_str *ou
     size_t i = 0;
 
     print_head(all, out);
-    print_names(out);
+    print_names(first, out);
     print_rows(all, &i, true, SHOWN, out);
     if (i < all->n && all->list[i].why[0] == '\0') {
         dpt_str_printf(out, "does not fit:\n");
