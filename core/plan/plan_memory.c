@@ -22,8 +22,11 @@ static const double gpu_started = 0.9e9;
 /* What one rank reads of each step, for several steps ahead (data/sets/loader.c). */
 static double read_ahead(const struct dpt_plan *p)
 {
+    const int ranks = dpt_trainer_replicas(&p->t)->world.size;
     double bytes = 0;
 
+    if (p->t.mesh.stage > 0) /* it takes labels alone */
+        return 0;
     for (size_t i = 0; i < DPT_SPLITS; i++) {
         const struct dpt_split *split = &p->t.data.split[i];
         const struct dpt_sampler *s = &split->sampler;
@@ -33,7 +36,7 @@ static double read_ahead(const struct dpt_plan *p)
         if (!split->present || dpt_dataset_in_memory(split->set, &p->t.job->data, p->available))
             continue;
         batches = ((int64_t)s->global + s->micro - 1) / s->micro;
-        most = (batches + p->spec.ranks - 1) / p->spec.ranks * s->micro;
+        most = (batches + ranks - 1) / ranks * s->micro;
         samples = fmin((double)most, s->global);
         stored = samples * (double)split->set->stride;
         bytes += dpt_loader_ahead(stored) * (stored + samples * sizeof(int64_t));

@@ -151,13 +151,19 @@ enum dpt_status dpt_trainer_open_loaders(struct dpt_trainer *t, struct dpt_error
 {
     enum dpt_status status = DPT_OK;
 
+    const struct dpt_group *replicas = &dpt_trainer_replicas(t)->world;
+
     for (struct dpt_split *s = t->data.split; s < t->data.split + DPT_SPLITS; s++) {
         if (!s->present)
             continue;
         DPT_TRY(check_weights(s, err));
-        DPT_TRY(dpt_loader_open(
-            &s->loader, s->set, &s->sampler, s == &t->data.train ? &t->job->data.augment : NULL,
-            dpt_trainer_replicas(t)->world.rank, dpt_trainer_replicas(t)->world.size, err));
+        if (t->mesh.stage > 0) /* values come from the stage in front of it */
+            DPT_TRY(dpt_loader_open_labels(&s->loader, s->set, &s->sampler, replicas->rank,
+                                           replicas->size, err));
+        else
+            DPT_TRY(dpt_loader_open(&s->loader, s->set, &s->sampler,
+                                    s == &t->data.train ? &t->job->data.augment : NULL,
+                                    replicas->rank, replicas->size, err));
     }
 out:
     return status;

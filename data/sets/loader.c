@@ -163,10 +163,9 @@ out:
     return status;
 }
 
-enum dpt_status dpt_loader_open(struct dpt_loader **out, const struct dpt_dataset *set,
-                                const struct dpt_sampler *sampler,
-                                const struct dpt_augment *augment, int rank, int ranks,
-                                struct dpt_error *err)
+enum dpt_status dpt_loader_open_labels(struct dpt_loader **out, const struct dpt_dataset *set,
+                                       const struct dpt_sampler *sampler, int rank, int ranks,
+                                       struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_loader *loader;
@@ -177,22 +176,40 @@ enum dpt_status dpt_loader_open(struct dpt_loader **out, const struct dpt_datase
     loader->sampler = *sampler;
     loader->rank = rank;
     loader->ranks = ranks;
+    if (dpt_sampler_steps(sampler) == 0)
+        DPT_TRY(dpt_fail(err, DPT_BAD_JOB,
+                         "%s: %lld samples make no whole step of %d: data.drop_last leaves nothing",
+                         set->parts->key, (long long)sampler->samples, sampler->global));
+    *out = loader;
+out:
+    if (status != DPT_OK)
+        dpt_loader_close(loader);
+    return status;
+}
+
+enum dpt_status dpt_loader_open(struct dpt_loader **out, const struct dpt_dataset *set,
+                                const struct dpt_sampler *sampler,
+                                const struct dpt_augment *augment, int rank, int ranks,
+                                struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_loader *loader = NULL;
+
+    DPT_TRY(dpt_loader_open_labels(out, set, sampler, rank, ranks, err));
+    loader = *out;
     loader->streaming = set->memory == NULL;
     loader->augmenting = augment != NULL && dpt_augment_wanted(augment);
     if (loader->augmenting) {
         loader->augment = *augment;
         DPT_TRY(dpt_augment_check(augment, set, err));
     }
-    if (dpt_sampler_steps(sampler) == 0)
-        DPT_TRY(dpt_fail(err, DPT_BAD_JOB,
-                         "%s: %lld samples make no whole step of %d: data.drop_last leaves nothing",
-                         set->parts->key, (long long)sampler->samples, sampler->global));
     if (loader->streaming)
         DPT_TRY(open_stream(loader, err));
-    *out = loader;
 out:
-    if (status != DPT_OK)
+    if (status != DPT_OK) {
         dpt_loader_close(loader);
+        *out = NULL;
+    }
     return status;
 }
 

@@ -37,6 +37,10 @@ enum dpt_status dpt_loader_open(struct dpt_loader **loader, const struct dpt_dat
                                 const struct dpt_sampler *sampler,
                                 const struct dpt_augment *augment, int rank, int ranks,
                                 struct dpt_error *err);
+/* One for dpt_loader_fill_labels alone: it reads no samples. */
+enum dpt_status dpt_loader_open_labels(struct dpt_loader **loader, const struct dpt_dataset *set,
+                                       const struct dpt_sampler *sampler, int rank, int ranks,
+                                       struct dpt_error *err);
 void dpt_loader_close(struct dpt_loader *loader);
 
 /* The next call of dpt_loader_next gives this epoch and step; reading ahead starts now and goes on

@@ -261,6 +261,45 @@ static void a_shard_that_shrinks_is_told(void **state)
     dpt_dataset_close(&set);
 }
 
+/* Whose rank computes none of the first layers: it does not miss images that are gone. */
+static void labels_alone_read_no_samples(void **state)
+{
+    const struct dpt_sampler s = sampler_for(DPT_SHUFFLE_FULL);
+    struct dpt_step_view view;
+    struct dpt_batch_buffer buffer;
+    struct dpt_loader *loader;
+    struct dpt_dataset set;
+    struct dpt_error err;
+    char path[192];
+
+    (void)state;
+    make_shards(&formats[0]);
+    snprintf(path, sizeof path, "%s/2.h5", folder);
+    open_set(&set, DPT_CACHE_NONE, true, true);
+    assert_int_equal(truncate(path, make_offset(path, "images")), 0);
+    assert_int_equal(dpt_batch_buffer_open(&buffer, &set, s.micro, &err), DPT_OK);
+    assert_int_equal(dpt_loader_open_labels(&loader, &set, &s, 1, 2, &err), DPT_OK);
+    assert_int_equal(dpt_loader_seek(loader, 3, 1, &err), DPT_OK);
+    for (int64_t step = 1; step < dpt_sampler_steps(&s); step++) {
+        assert_int_equal(dpt_loader_next(loader, &view, &err), DPT_OK);
+        assert_int_equal(view.step, step);
+        for (int32_t m = view.first; m < view.last; m++) {
+            int64_t want[64];
+            int32_t count;
+
+            dpt_loader_fill_labels(loader, &view, m, &buffer, NULL, &count);
+            dpt_sampler_samples(&s, 3, step * s.global + m * s.micro, count, want);
+            for (int32_t i = 0; i < count; i++) {
+                assert_int_equal(buffer.sample[i], want[i]);
+                assert_int_equal(buffer.labels[i], make_label(want[i]));
+            }
+        }
+    }
+    dpt_batch_buffer_close(&buffer);
+    dpt_loader_close(loader);
+    dpt_dataset_close(&set);
+}
+
 /* Of a shard with a checksum it is known whether what was written is the same. */
 static void a_shard_that_is_written_to_is_told(void **state)
 {
@@ -371,6 +410,7 @@ int main(void)
         TEST(every_rank_gets_its_own),
         TEST(seeking_starts_there),
         TEST(a_shard_that_shrinks_is_told),
+        TEST(labels_alone_read_no_samples),
         TEST(a_shard_that_is_written_to_is_told),
         TEST(a_shard_that_is_replaced_meanwhile_is_told),
         TEST(a_nan_in_a_stream_is_told),

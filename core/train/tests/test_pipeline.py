@@ -1,6 +1,7 @@
 """parallel.pipeline: the ranks have stages of the model, and the bytes are those of one rank that has all of it."""
 import json
 import os
+import pathlib
 import re
 import subprocess
 import sys
@@ -9,8 +10,9 @@ import h5py
 import numpy as np
 import pytest
 
-sys.path.insert(0, "scripts/lib")
+sys.path[:0] = ["scripts/lib", "core/train/tests"]
 import dpt  # noqa: E402
+from running import Paused  # noqa: E402
 
 HEAVY = os.environ.get("DPT_HEAVY", "0") != "0"
 
@@ -104,6 +106,28 @@ def test_an_evaluation_with_probabilities_after_training_with_classes(tmp_path):
     dpt.train(path, tmp_path / "stages", *words, *stages("2"), "--set", "device.threads=2", ranks=2)
     assert same(tmp_path / "one", tmp_path / "stages")
     assert evaluations(tmp_path / "one") == evaluations(tmp_path / "stages") != []
+
+
+def test_the_first_stage_alone_reads_samples(tmp_path):
+    """Of shards that are read while training; the others know the labels."""
+    dice = np.random.default_rng(1)
+    with h5py.File(tmp_path / "data.h5", "w") as file:
+        file["images"] = dice.random((256, 1, 64, 64), np.float32)
+        file["labels"] = dice.integers(0, 10, 256).astype(np.int32)
+    path = dpt.write_job(tmp_path / "job.yaml", f"""
+data: {{train: {tmp_path}/data.h5, valid: 0.25, cache: none, verify: false}}
+model: {{type: sequential, layers: [{{conv: 4}}, relu, {{maxpool: 4}}, {{conv: 4}}, relu, flatten, {{dense: 10}}]}}
+batch: {{global: 32, micro: 8}}
+train: {{epochs: 3}}
+log: {{hashes: true}}
+comm: {{reduction: reproducible}}
+""")
+    dpt.train(path, tmp_path / "one", "--quiet")
+    run = Paused(path, tmp_path / "stages", 2, "--quiet", *stages(2), step=17)
+    read = [int(re.search(r"^rchar: (\d+)", pathlib.Path(f"/proc/{pid}/io").read_text("ascii"), re.M)[1]) for pid in run.pids]
+    code, err = run.go_on()
+    assert code == 0 and same(tmp_path / "one", tmp_path / "stages"), err
+    assert read[0] - read[1] > 2 * 256 * 64 * 64 * 4, "two epochs at least"
 
 
 def test_a_run_goes_on_on_another_mesh(tmp_path):
