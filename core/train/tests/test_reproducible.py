@@ -39,6 +39,8 @@ MODELS = {
                 " {dropout: 0.3}, {dense: 20}, gelu, {dropout: 0.2}, {dense: 10}]}", IMAGES, "cross_entropy"),
     "norms": ("{type: sequential, layers: [{conv: {channels: 18, padding: same}}, batchnorm, relu, {maxpool: 2}, {conv: 5}, batchnorm,"
               " {dropout: 0.3}, flatten, {dense: 20}, batchnorm, gelu, {dense: 10}]}", IMAGES, "cross_entropy"),
+    "chain": ("{type: sequential, layers: [flatten, {dense: 300}, relu, {dropout: 0.2}, {dense: 530}, gelu, {dense: 200}, batchnorm,"
+              " {dense: 10}]}", "{samples: 509, shape: [1, 16, 16], classes: 10}", "cross_entropy"),
     "norms-team": ("{type: sequential, layers: [flatten, {dense: 300}, batchnorm, relu, {dropout: 0.2}, {dense: 530}, batchnorm,"
                    " relu, {dense: 10}]}", IMAGES, "cross_entropy"),
 }
@@ -59,15 +61,30 @@ def shards(dice):
     return "--set", f"parallel.shard={dice.choice(('none', 'optimizer', 'gradients', 'parameters', 'parameters'))}"
 
 
+# The most stages that a model can have.
+STAGES = {"linreg": 1, "mlp": 2, "cnn": 3, "wide": 3, "dropout": 3, "norms": 4, "norms-team": 3, "chain": 4}
+
+
+def mesh(dice, name):
+    """Some ranks, and what they divide of the model beside its samples: of all that goes together."""
+    tensor = dice.choice((1, 2, 3)) if name == "chain" else 1
+    stages = dice.randint(1, STAGES[name])
+    ranks = tensor * stages * dice.randint(1, max(1, 8 // (tensor * stages)))
+    kinds = ["none"] if tensor > 1 else ["none", "optimizer"] if stages > 1 else ["none", "optimizer", "gradients", "parameters"]
+    words = (f"tensor={tensor}", f"pipeline={{stages: {stages}, schedule: {dice.choice(('1f1b', 'gpipe'))}}}",
+             f"shard={dice.choice(kinds)}")
+    return ranks, [part for word in words for part in ("--set", f"parallel.{word}")]
+
+
 def run(path, folder, ranks, threads, *words, ok=(0,)):
     result = dpt.run(path, "--output", folder, "--quiet", "--set", f"device.threads={threads}", *words, ranks=ranks)
     assert result.code in ok, result
     return result
 
 
-def stop_at(path, folder, step, dice, *words):
-    """Runs on some ranks and asks them to stop once they have made a step."""
-    paused = Paused(path, folder, dice.choice((1, 2, 3, 4)), "--quiet", *words, step=step, mpirun=True)
+def stop_at(path, folder, step, ranks, *words):
+    """Runs and asks all ranks to stop once they have made a step."""
+    paused = Paused(path, folder, ranks, "--quiet", *words, step=step, mpirun=True)
     paused.process.send_signal(signal.SIGUSR1)  # mpirun hands it on
     dpt.wait_until(paused.process, lambda: all(is_pending(pid, signal.SIGUSR1) for pid in paused.pids))
     code, err = paused.go_on()
@@ -105,7 +122,7 @@ def test_stopped_and_resumed_on_other_ranks(tmp_path, name):
     last = 0
     for _ in range(3):
         last += dice.randrange(5, 20)
-        stop_at(path, tmp_path / "parts", last, dice, *shards(dice))
+        stop_at(path, tmp_path / "parts", last, dice.choice((1, 2, 3, 4)), *shards(dice))
     run(path, tmp_path / "parts", dice.choice((2, 3, 5)), 1, *shards(dice))
     assert bytes_of(tmp_path / "parts") == bytes_of(tmp_path / "one")
     assert [e["step"] for e in dpt.events(tmp_path / "parts", "train")] == list(range(1, 81))
@@ -131,6 +148,32 @@ def test_random_jobs(tmp_path):
             words = shards(dice)
             run(path, folder, ranks, threads, *words)
             assert bytes_of(folder) == bytes_of(tmp_path / f"{case}-one"), (text, ranks, threads, words)
+
+
+def test_random_meshes(tmp_path):
+    """A job on meshes of all kinds, and one run that is stopped at a random step and goes on on another mesh, time and again."""
+    dice = random.Random(11)
+    for case in range(100 if HEAVY else 2):
+        name = dice.choice([name for name in MODELS if name != "linreg"]) if HEAVY else ("chain", "norms")[case]
+        batch = dice.randint(16, 70)
+        micro = dice.randint(2 if "norm" in name or name == "chain" else 1, batch // 4)
+        folder, steps = tmp_path / str(case), 16 if HEAVY else 10
+        folder.mkdir()
+        path = job(folder, name, dice.choice([SGD, ADAM]), seed=case, batch=f"{{global: {batch}, micro: {micro}}}", every="1 steps")
+        last = ("--set", f"train.steps={steps}")
+        run(path, folder / "one", 1, 1, *last)
+        for k in range(2 if HEAVY else 1):
+            (ranks, words), threads = mesh(dice, name), dice.randint(1, 3)
+            run(path, folder / str(k), ranks, threads, *last, *words)
+            assert bytes_of(folder / str(k)) == bytes_of(folder / "one"), (path.read_text(), ranks, threads, words)
+        done = dice.randint(1, 5)
+        while done < steps - 5:
+            ranks, words = mesh(dice, name)
+            stop_at(path, folder / "parts", done, ranks, *last, *words)
+            done = dpt.steps_logged(folder / "parts")[-1] + dice.randint(1, 5)
+        ranks, words = mesh(dice, name)
+        run(path, folder / "parts", ranks, 1, *last, *words)
+        assert bytes_of(folder / "parts") == bytes_of(folder / "one"), (path.read_text(), ranks, words)
 
 
 def test_micro_batch_follows_from_the_job_alone(tmp_path):
@@ -172,7 +215,7 @@ def test_allreduce_resumes_on_other_ranks_to_rounding(tmp_path):
     path = job(tmp_path, "mlp", SGD, epochs=5, every="1 steps")
     words = ("--set", "comm.reduction=allreduce")
     run(path, tmp_path / "one", 1, 1, *words)
-    stop_at(path, tmp_path / "parts", 9, random.Random(1), *words)
+    stop_at(path, tmp_path / "parts", 9, random.Random(1).choice((1, 2, 3, 4)), *words)
     run(path, tmp_path / "parts", 3, 1, *words)
     ours, theirs = ([e["loss"] for e in dpt.events(tmp_path / f, "train")] for f in ("parts", "one"))
     np.testing.assert_allclose(ours, theirs, rtol=1e-2)
