@@ -9,7 +9,8 @@ all parameters; --bf16: autocast, so that the products have numbers of half the 
 ZeroRedundancyOptimizer, or FSDP2 that keeps the weights of a layer until it has gone back, or gathers them again. --tensor: the ranks
 divide the layers, not the samples: DTensor, every second dense layer by its outputs and the next one by its inputs (Shoeybi et al. 2019).
 --pipeline: each rank has a stage, cut in front of a layer with weights so that the one with most arithmetic has least, and M micro-batches
-go through them a step (torch.distributed.pipelining, 1F1B). Prints the median rate over blocks of S steps, and the most memory of rank 0: `samples_per_s 1234.5`, `peak_mb 678`.
+go through them a step (torch.distributed.pipelining, 1F1B). Prints the median rate over blocks of S steps, and the most memory of rank 0:
+`samples_per_s 1234.5`, `peak_mb 678`.
 """
 
 import argparse
