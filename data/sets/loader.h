@@ -90,8 +90,8 @@ enum dpt_status dpt_loader_fill(const struct dpt_loader *loader, const struct dp
 /*
  * Fills a micro-batch whose inputs the device reads from its own copy of the data set: sample
  * numbers, labels, targets and weights alone. buffer: all members but `input` and `image` are
- * filled, and must have room (dpt_batch_buffer_widen). move: [micro], the random augmentation of each sample, all zero where there is none;
- * NULL: not wanted. *count: out.
+ * filled, and must have room (dpt_batch_buffer_widen). move: [micro], the random augmentation of
+ * each sample, all zero where there is none; NULL: not wanted. *count: out.
  */
 void dpt_loader_fill_labels(const struct dpt_loader *loader, const struct dpt_step_view *view,
                             int32_t micro_batch, struct dpt_batch_buffer *buffer,
