@@ -124,7 +124,7 @@ static enum dpt_status exchange_apart(struct dpt_deterministic_allreduce *d, con
         size_t begin, end;
 
         dpt_deterministic_floats(d, to, &begin, &end);
-        if (s == 0 && block != NULL)
+        if (s == 0 && block != NULL && floats > 0)
             memcpy(place, block + begin, floats * sizeof *place);
         else if (s > 0)
             DPT_TRY(transfer(&d->comm->world, to, block != NULL ? block + begin : d->own,

@@ -75,7 +75,9 @@ def test_no_rank_holds_a_whole_model(tmp_path):
         finally:
             run.kill()
         assert len(each) == 8 and 2 * max(each) < whole, (each, whole)
-        assert 0.85 * found["memory"]["node"] < sum(each) < 1.05 * found["memory"]["node"], (each, found["memory"])
+        # Less where other programs have the same libraries in memory.
+        least = found["memory"]["node"] - found["memory"]["parts"]["libraries"]
+        assert 0.85 * least < sum(each) < 1.05 * found["memory"]["node"], (each, found["memory"])
 
 
 def test_slots_of_a_node_are_those_of_each_rank(tmp_path):
