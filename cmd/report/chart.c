@@ -87,8 +87,9 @@ static void make_room(struct frame *f)
         f->high_x = f->high_y = fmax(f->high_x, f->high_y);
     }
     if (!(f->high_x > f->low_x)) {
-        f->low_x -= 0.5;
-        f->high_x += 0.5;
+        pad = fmax(0.5, 1e-6 * fabs(f->high_x)); /* more than rounding takes from a huge step */
+        f->low_x -= pad;
+        f->high_x += pad;
     }
     if (chart->log) {
         pad = pow(f->high_y / f->low_y, 0.04) * (f->high_y > f->low_y ? 1 : 1.5);

@@ -367,6 +367,233 @@ def test_no_card_is_empty(project, tmp_path):
     assert "No step is logged yet" in page.section("curves").words and not page.root.all("div", klass="charts")
 
 
+def finite(page):
+    """No number in the page's charts is none."""
+    for svg in page.root.all("svg", klass="plot"):
+        for element in [svg, *svg.all()]:
+            for key, value in element.attributes.items():
+                assert key.startswith("data-n") or key.startswith("aria") or not re.search(r"(nan|inf)\b", value or ""), value
+
+
+def test_one_huge_step(project, tmp_path):
+    """A chart of a single point has a width, however large its step is."""
+    run = tmp_path / "run"
+    shutil.copytree(project[0] / "runs/a", run)
+    first = next(e for e in dpt.events(run) if e["event"] == "train")
+    (run / "metrics.jsonl").write_text(json.dumps({**first, "step": 2**63 - 1}) + "\n")
+    page = report(tmp_path / "r.html", run, "--no-predictions")
+    assert page.root.all("svg", klass="plot")
+    finite(page)
+
+
+def test_any_bytes(project, tmp_path):
+    """Metrics and job with numbers and bytes changed by chance: always a whole page, and no number in it that is none."""
+    random = np.random.default_rng(5)
+    lines, job = ((project[0] / "runs/a" / name).read_bytes() for name in ("metrics.jsonl", "job.yaml"))
+    lines = lines.splitlines(keepends=True)
+    odd = [b"1e308", b"-1e308", b"1e-308", b"0", b"null", b"9223372036854775807", b"-9223372036854775808", b'"<b>"', b"[]", b"1e17"]
+    run = tmp_path / "run"
+    run.mkdir()
+
+    def changed(text):
+        text = bytearray(text)
+        for _ in range(random.choice([0, 1, 5, 50])):
+            text[random.integers(len(text))] = random.integers(256)
+        return text
+    for _ in range(40):
+        text = b"".join(line for line in lines if random.random() < 0.7)
+        share = random.choice([0, 0.1, 0.5])
+        text = re.sub(rb"(?<=: )[-0-9.e]+(?=[,}])", lambda m: random.choice(odd) if random.random() < share else m.group(), text)
+        (run / "metrics.jsonl").write_bytes(changed(text))
+        (run / "job.yaml").write_bytes(changed(job))
+        page = report(tmp_path / "r.html", run, project[0] / "runs/b", "--no-predictions")
+        finite(page)
+
+
+def test_many_classes_go_by_their_names(tmp_path):
+    make_project(tmp_path / "p", classes=30)
+    with h5py.File(tmp_path / "p/train.h5", "a") as file:
+        file["labels"].attrs["classes"] = [f"kind {k}" for k in range(30)]
+    page = report(tmp_path / "r.html", train(tmp_path / "p", "runs/a", "--set", "train.epochs=1"))
+    tables = page.section("predictions").all("table", klass="pairs")
+    assert all(row[0].startswith("kind ") for table in tables[:3] for row in table.rows()[1:]), "from the training data"
+
+
+def test_most_wrong_pictures(project, page):
+    labels = project[1]
+    sheet = list(shown(page))
+    assert len(sheet) == 40
+    for sample, label, chosen, percent, image in sheet:
+        values = pixels(image)
+        assert values.shape == (12, 12) and values[0, 0] * 256 + values[0, 1] == sample, "that very picture"
+        assert label == labels[sample] and label != chosen and 10 <= percent <= 100
+        assert f"true class {label}, taken for {chosen}" in image.attributes["alt"]
+
+
+def test_pictures_in_colour(tmp_path):
+    make_project(tmp_path / "p", channels=3, side=100)
+    page = report(tmp_path / "r.html", train(tmp_path / "p", "runs/a", "--set", "train.epochs=1"))
+    for sample, _, _, _, image in shown(page):
+        with h5py.File(tmp_path / "p" / f"test-{sample // 200}.h5") as file:
+            stored = file["images"][sample % 200].astype(float)
+        small = stored[:, :99, :99].reshape(3, 33, 3, 33, 3).mean((2, 4)).transpose(1, 2, 0)
+        assert abs(pixels(image) - small).max() <= 0.51, sample
+    assert len(page.bytes) < 1e6
+
+
+def test_the_page_is_alone_and_small(page):
+    assert len(page.bytes) < 200e3
+    for element in page.root.all():
+        for name, value in element.attributes.items():
+            assert not name.startswith("on"), (element.tag, name)
+            if name in ("src", "href", "action", "data", "srcset", "poster"):
+                assert value.startswith("data:image/png"), value
+    assert not re.search(r"@import|url\((?!#)", page.source)
+    assert len(page.root.all("script")) == 1 and not page.root.all("link") and not page.root.all("iframe")
+    policy = page.root.one("meta", **{"http-equiv": "Content-Security-Policy"}).attributes["content"]
+    assert "default-src 'none'" in policy
+    assert not re.search(r"fetch|XMLHttp|innerHTML|eval\(|document\.write", page.root.one("script").text)
+
+
+def test_it_can_be_read_by_all(page):
+    """Text for pictures, contrast of texts 4.5 and of lines 3, in light and in dark."""
+    assert page.root.one("html").attributes["lang"] == "en" and len(page.root.all("h1")) == 1
+    for svg in page.root.all("svg"):
+        if svg.attributes.get("role") == "img":
+            assert len(svg.attributes["aria-label"]) > 15
+        else:
+            assert svg.attributes.get("aria-hidden") == "true"
+    assert all(image.attributes["alt"] for image in page.root.all("img"))
+    for table in page.root.all("table"):
+        assert table.all("th"), "without a head"
+    for name, colours in themes(page.root.one("style").text).items():
+        for text, ground in [("fg", "bg"), ("fg", "card"), ("dim", "bg"), ("dim", "card"), ("link", "card"), ("good", "good-bg"),
+                             ("open", "open-bg"), ("open", "card")]:
+            assert contrast(colours[text], colours[ground]) >= 4.5, (name, text, ground)
+        for i in range(8):
+            assert contrast(colours[f"c{i}"], colours["card"]) >= 3, (name, i)
+
+
+def test_several_runs(project, tmp_path):
+    folder = project[0]
+    shutil.copytree(folder / "runs/b", tmp_path / "c")
+    page = report(tmp_path / "r.html", folder / "runs/a", folder / "runs/b", tmp_path / "c", "--no-predictions")
+    rows = page.section("comparison").rows()
+    assert rows[0] == ["", "a", "b", "c"]
+    begin, middle = ([row[0] for row in rows].index(head) for head in ("what differs in the jobs", "what came out"))
+    differ = {row[0]: row[1:] for row in rows[begin + 1:middle]}
+    assert differ == {"optimizer.lr": ["0.01", "0.03", "0.03"], "train.epochs": ["2", "3", "3"]}
+    results = {row[0]: row[1:] for row in rows[middle + 1:]}
+    for i, name in enumerate("ab"):
+        test = [e for e in dpt.events(folder / "runs" / name, "eval") if e["split"] == "test"][-1]
+        assert results["test loss"][i] == f"{test['loss']:.4g}"
+    assert {"a: train", "b: valid", "c: test"} <= set(page.lines("loss"))
+    assert set(page.lines("rate")) == {"a", "b", "c"}
+    assert [e.words for e in page.root.one("figure", id="rate").all("li")] == ["a", "b", "c"]
+    assert [e.words for e in page.root.one("figure", id="loss").all("li")] == ["a", "b", "c", "train", "valid", "test"]
+    assert [e.attributes.get("data-r") or e.attributes["data-p"] for e in page.root.one("figure", id="loss").all("li")] == [
+        "0", "1", "2", "train", "valid", "test"]
+    best = [e.words for e in page.section("comparison").all("strong")]
+    losses = [float(x) for x in results["test loss"]]
+    assert f"{min(losses):.4g}" in best
+
+
+def test_a_run_of_the_same_job_differs_in_nothing(project, tmp_path):
+    run = project[0] / "runs/a"
+    page = report(tmp_path / "r.html", run, f"{run}/", "--no-predictions")
+    assert ["nothing"] in page.section("comparison").rows()
+    assert page.root.one("h1").words == "digits: 2 runs"
+    assert not page.section("comparison").all("strong"), "none is better"
+
+
+def test_any_ranks_and_any_folder_give_the_same_page(project, page, tmp_path):
+    folder = project[0]
+    again = report(tmp_path / "b.html", "runs/a", cwd=folder)
+    assert again.bytes.replace(b"runs/a", str(folder / "runs/a").encode(), 1) == page.bytes
+    many = report(tmp_path / "c.html", folder / "runs/a", ranks=3)
+    assert many.bytes == page.bytes
+    report(tmp_path / "d.html", folder / "runs/a", "--no-predictions", ranks=2)
+
+
+def test_names_are_inert(tmp_path):
+    name = "<script>alert(1)</script>&amp;\"'><img src=x onerror=alert(2)>"
+    make_project(tmp_path / "p", name=name)
+    output = "runs/<b onclick='x'>&\"\n\x01\xff"
+    run = train(tmp_path / "p", output, "--set", "train.steps=2", "--set", "train.epochs=null")
+    other = train(tmp_path / "p", "runs/o", "--set", "train.steps=3", "--set", "train.epochs=null")
+    for runs in ([run], [run, other]):
+        page = report(tmp_path / "r.html", *runs)
+        assert len(page.root.all("script")) == 1 and not page.root.all("b", onclick="x")
+        assert all("onerror" not in e.attributes for e in page.root.all())
+        assert "\x01" not in page.source and name in page.root.text
+        assert "<b onclick='x'>&\"" in page.root.text
+
+
+def test_unfinished_and_torn(project, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(project[0] / "runs/a", run)
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join(lines[:7]) + "not json\n" + lines[7] + lines[8][:20])
+    shutil.rmtree(run / "checkpoints")
+    (run / "job.yaml").unlink()
+    page = report(tmp_path / "r.html", run)
+    assert "not finished: step" in page.root.one("header").words
+    assert "No predictions:" in page.section("predictions").words
+    assert "job.yaml" in page.section("job").words and not page.section("job").all("pre")
+    assert "damaged" in page.section("environment").words
+    assert "test accuracy" not in page.tiles()
+    (run / "metrics.jsonl").write_text("")
+    assert "No step is logged yet" in report(tmp_path / "r.html", run).section("curves").words
+
+
+def test_what_is_missing_is_said_in_its_place(project, tmp_path):
+    def why(*words):
+        result = dpt.run("report", run, "-o", tmp_path / "r.html", *words, cwd=tmp_path)
+        assert result.code == 0 and "no predictions" in result.err, result
+        return Page(tmp_path / "r.html").section("predictions").one("p", klass="missing").words
+    run = tmp_path / "run"
+    shutil.copytree(project[0] / "runs/a", run, symlinks=True)
+    assert "test-*.h5" in why()
+    found = report(tmp_path / "r.html", run, "--set", f"data.test={project[0]}/test-*.h5", cwd=tmp_path)
+    assert found.section("predictions").all("table", klass="matrix")
+    step = os.readlink(run / "checkpoints/latest")
+    (run / "checkpoints" / step).write_bytes(b"no checkpoint")
+    assert "checkpoint" in why("--set", f"data.test={project[0]}/test-*.h5")
+    shutil.rmtree(run / "checkpoints")
+    assert "no checkpoint" in why("--set", f"data.test={project[0]}/test-*.h5")
+    page = report(tmp_path / "r.html", run, "--no-predictions")
+    assert not page.root.all("section", id="predictions"), "nobody wants them"
+
+
+def test_no_card_is_empty(project, tmp_path):
+    """One rank shares nothing out, and without an event there is nothing to draw."""
+    page = report(tmp_path / "r.html", project[0] / "runs/b", "--no-predictions")
+    assert [s.attributes["id"] for s in page.root.all("section")] == ["curves", "job", "environment"]
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.jsonl").write_text("")
+    page = report(tmp_path / "r.html", tmp_path / "run", "--no-predictions")
+    assert "No step is logged yet" in page.section("curves").words and not page.root.all("div", klass="charts")
+
+
+def finite(page):
+    """No number in the page's charts is none."""
+    for svg in page.root.all("svg", klass="plot"):
+        for element in [svg, *svg.all()]:
+            for key, value in element.attributes.items():
+                assert key.startswith("data-n") or key.startswith("aria") or not re.search(r"(nan|inf)\b", value or ""), value
+
+
+def test_one_huge_step(project, tmp_path):
+    """A chart of a single point has a width, however large its step is."""
+    run = tmp_path / "run"
+    shutil.copytree(project[0] / "runs/a", run)
+    first = next(e for e in dpt.events(run) if e["event"] == "train")
+    (run / "metrics.jsonl").write_text(json.dumps({**first, "step": 2**63 - 1}) + "\n")
+    page = report(tmp_path / "r.html", run, "--no-predictions")
+    assert page.root.all("svg", klass="plot")
+    finite(page)
+
+
 def test_any_bytes(project, tmp_path):
     """Metrics and job with numbers and bytes changed by chance: always a whole page, and no number in it that is none."""
     random = np.random.default_rng(5)
