@@ -52,7 +52,7 @@ static void take_over(struct dpt_screen *screen)
 
     if (screen->keys) {
         raw.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
-        raw.c_cc[VMIN] = 1;
+        raw.c_cc[VMIN] = 0; /* a Ctrl-C may flush the key that poll saw: read must not wait */
         raw.c_cc[VTIME] = 0;
         tcsetattr(STDIN_FILENO, TCSANOW, &raw);
     }
@@ -141,13 +141,15 @@ static enum dpt_screen_event take_signal(struct dpt_screen *screen, int *number)
     return *number == SIGINT ? DPT_SCREEN_QUIT : DPT_SCREEN_KILLED;
 }
 
-static enum dpt_screen_event take_key(void)
+static enum dpt_screen_event take_key(bool gone)
 {
     char key;
     const ssize_t n = read(STDIN_FILENO, &key, 1);
 
-    if (n <= 0) /* the terminal has gone */
-        return n < 0 && errno == EINTR ? DPT_SCREEN_TIME : DPT_SCREEN_QUIT;
+    if (n < 0)
+        return errno == EINTR ? DPT_SCREEN_TIME : DPT_SCREEN_QUIT;
+    if (n == 0)
+        return gone ? DPT_SCREEN_QUIT : DPT_SCREEN_TIME;
     return key == 'q' || key == 'Q' || key == 4 ? DPT_SCREEN_QUIT : DPT_SCREEN_TIME;
 }
 
@@ -166,7 +168,7 @@ enum dpt_screen_event dpt_screen_wait(struct dpt_screen *screen, int millisecond
         if (on[0].revents != 0)
             event = take_signal(screen, number);
         else if (on[1].revents != 0)
-            event = take_key();
+            event = take_key((on[1].revents & (POLLHUP | POLLERR | POLLNVAL)) != 0);
         if (event != DPT_SCREEN_TIME)
             return event;
     }

@@ -206,6 +206,15 @@ def test_how_it_ended(tmp_path):
     assert [line.split()[1] for line in both.splitlines()[1:]] == ["done", "stopped", "failed"]
 
 
+@pytest.mark.parametrize("generation, state", [(3, "failed"), (2, "running")])
+def test_a_process_that_outlives_its_run(folder, generation, state):
+    """A watchdog told the end while the owner still hangs; or that was an earlier owner's end, and the run starts again."""
+    (folder / ".lock").write_text("dptrain host=n7 pid=7 start=1 boot=b pids=1 slurm=- restart=0 generation=3 since=2026-01-01T00:00:00\n")
+    assert snapshot(folder).splitlines()[0].endswith(" running")
+    write(folder, {"event": "end", "step": 60, "reason": "rank 0 (n7) has not arrived", "generation": generation})
+    assert snapshot(folder).splitlines()[0].endswith(f" {state}")
+
+
 def test_a_resumed_run(folder):
     begin(folder, steps=200, resumed_from_step=60)
     write(folder, *(step(n) for n in range(61, 101)))
@@ -261,6 +270,16 @@ def test_once(folder):
     terminal = Terminal("watch", "--once", folder)
     assert terminal.end() == 0
     assert "\033[?" not in terminal.raw and "\033[1m" in terminal.raw and "step 60 of 100" in terminal.raw
+
+
+def test_ctrl_c_behind_keys(folder):
+    """The terminal drops what is not read yet with Ctrl-C: perhaps the very key that watch was woken to read."""
+    for _ in range(20):
+        terminal = Terminal("watch", folder)
+        terminal.until("saved step")
+        terminal.type("x" * 16)
+        terminal.type("\x03")
+        assert terminal.end() == 0
 
 
 @pytest.mark.parametrize("way", ["q", "\x03", "\x04"])

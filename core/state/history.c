@@ -209,6 +209,7 @@ static bool add_end(struct dpt_history *h, struct line *line)
         .start = (int32_t)h->n_starts - 1,
         .reason = text(h, line, "reason"),
         .seconds = real(line, "seconds"),
+        .generation = whole(line, "generation"),
     };
 
     APPEND(h, line, ENDS, ends, e);
@@ -475,16 +476,18 @@ void dpt_run_status_read(const struct dpt_history *h, struct dpt_run_status *run
     static const char stopped[] = "stopped after step "; /* as run.c ends such a run */
     const struct dpt_history_end *end = dpt_history_end(h);
     char host[DPT_OWNER_WORD] = "";
-    bool alive = false;
+    bool alive = false, dying;
 
     *run_status = (struct dpt_run_status){.reason = end != NULL ? end->reason : ""};
     if (gethostname(host, sizeof host - 1) != 0)
         host[0] = '\0';
     run_status->held =
         dpt_lock_holder(h->folder, host, &run_status->owner, &alive, &run_status->silent);
+    /* A process that hangs may outlive its run until the launcher has killed it. */
+    dying = run_status->held && end != NULL && end->generation == run_status->owner.generation;
     if (end != NULL && strcmp(end->reason, "done") == 0)
         run_status->state = DPT_RUN_DONE;
-    else if (run_status->held && alive) /* also where it starts again and has not said so yet */
+    else if (run_status->held && alive && !dying) /* also where it starts again and has not said so yet */
         run_status->state = DPT_RUN_RUNNING;
     else if (end == NULL)
         run_status->state = DPT_RUN_LOST;

@@ -76,6 +76,7 @@ struct dpt_history_end {
     int32_t start;
     const char *reason; /* "done", or why not: a line for a person */
     double seconds;
+    int64_t generation; /* of the lock's owner that a watchdog ended; -1: not told */
 };
 
 struct dpt_history {

@@ -517,8 +517,11 @@ static void tell_end(void *arg, const char *line)
     const struct dpt_trainer *t = &run->trainer;
     struct dpt_metrics metrics = {0};
     struct dpt_log log = {.level = DPT_LOG_QUIET};
+    struct dpt_owner owner;
     struct dpt_error err;
     char path[PATH_MAX];
+    double silent;
+    bool alive;
 
     snprintf(path, sizeof path, "%s/metrics.jsonl", t->job->output);
     if (!dpt_file_exists(path) || dpt_metrics_open(&metrics, path, NULL, &err) != DPT_OK)
@@ -526,6 +529,8 @@ static void tell_end(void *arg, const char *line)
     dpt_metrics_begin(&metrics, "end");
     dpt_metrics_int(&metrics, "step", t->progress.step);
     dpt_metrics_text(&metrics, "reason", line);
+    if (dpt_lock_holder(t->job->output, t->comm->host, &owner, &alive, &silent))
+        dpt_metrics_int(&metrics, "generation", owner.generation);
     dpt_metrics_end(&metrics, &err);
     dpt_metrics_close(&metrics);
     snprintf(path, sizeof path, "%s/log.txt", t->job->output);
