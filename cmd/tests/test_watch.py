@@ -210,9 +210,9 @@ def test_how_it_ended(tmp_path):
 def test_a_process_that_outlives_its_run(folder, generation, state):
     """A watchdog told the end while the owner still hangs; or that was an earlier owner's end, and the run starts again."""
     (folder / ".lock").write_text("dptrain host=n7 pid=7 start=1 boot=b pids=1 slurm=- restart=0 generation=3 since=2026-01-01T00:00:00\n")
-    assert snapshot(folder).splitlines()[0].endswith(" running")
+    assert snapshot(folder).splitlines()[0].endswith(" running on n7")
     write(folder, {"event": "end", "step": 60, "reason": "rank 0 (n7) has not arrived", "generation": generation})
-    assert snapshot(folder).splitlines()[0].endswith(f" {state}")
+    assert snapshot(folder).splitlines()[0].endswith(" running on n7" if state == "running" else " failed")
 
 
 def test_a_resumed_run(folder):

@@ -38,6 +38,14 @@ static int width_of(const char *text)
     return (int)dpt_utf8_width(text, strlen(text));
 }
 
+/* The end of a name says more than its beginning. */
+static const char *fit(const char *name, int columns)
+{
+    const int width = width_of(name);
+
+    return name + (width > columns ? dpt_utf8_bytes(name, width - columns) : 0);
+}
+
 /* Samples/s at present; NAN: unknown. */
 static double present_rate(const struct dpt_history *h)
 {
@@ -100,13 +108,16 @@ static void view_title(const struct dpt_view *v, const struct dpt_history *h,
                        const struct dpt_run_status *run_status, struct dpt_str *out)
 {
     const struct dpt_history_start *start = dpt_history_start(h);
-    char name[SHOWN_BYTES], folder[SHOWN_BYTES], state[2 * DPT_OWNER_WORD];
+    char name[SHOWN_BYTES], shown[SHOWN_BYTES], state[2 * DPT_OWNER_WORD];
+    const char *folder;
     int space;
 
     dpt_show_text(name, start != NULL ? start->name : "", 40);
-    dpt_show_text(folder, h->folder, SHOWN);
+    dpt_show_text(shown, h->folder, SHOWN);
     state_text(run_status, state, sizeof state);
-    space = v->columns - width_of(name) - 2 - width_of(folder) - width_of(state);
+    space = v->columns - width_of(name) - 2 - width_of(state);
+    folder = fit(shown, space > 14 ? space - 2 : 12); /* rather than that the state is cut off */
+    space -= width_of(folder);
     print_line(v, out, "%s%s%s  %s%*s%s%s", bold, name, DPT_VIEW_PLAIN, folder,
                space > 2 ? space : 2, "", state_ink(run_status->state), state);
 }
@@ -279,14 +290,6 @@ void dpt_view_run(const struct dpt_view *v, const struct dpt_history *h,
 static int name_columns(const struct dpt_view *v)
 {
     return v->columns > 12 + 58 ? v->columns - 58 : 12;
-}
-
-/* The end of a name says more than its beginning. */
-static const char *fit(const char *name, int columns)
-{
-    const int width = width_of(name);
-
-    return name + (width > columns ? dpt_utf8_bytes(name, width - columns) : 0);
 }
 
 void dpt_view_head(const struct dpt_view *v, struct dpt_str *out)
