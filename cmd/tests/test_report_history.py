@@ -88,3 +88,12 @@ def test_any_number_of_events(tmp_path, events):
         raw = np.array([p.split(",") for p in svg.one("polyline", klass="raw").attributes["points"].split()], float)
         assert raw[:, 1].min() < 12, "above the chart's upper edge"
         assert 0.02 * math.sqrt(1.7) < y[-1] < 0.02 * 1.7
+
+
+def test_one_huge_step(tmp_path):
+    """A chart of a single point has a width, however large its step is."""
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "metrics.jsonl").write_text(EVENT.format(2**63 - 1, 0.5))
+    page = report(tmp_path / "r.html", run, "--no-predictions")
+    assert page.lines("loss") and not re.search(r"\bnan,", page.source)
