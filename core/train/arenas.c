@@ -65,25 +65,9 @@ enum dpt_status dpt_trainer_open_arenas(struct dpt_trainer *t, struct dpt_error 
 
         DPT_TRY(DPT_ALLOCATE(t->arenas.parts.count, 2 * ranks, "the list of ranks", err));
         t->arenas.parts.at = t->arenas.parts.count + ranks;
-        DPT_TRY(DPT_ALLOCATE(t->arenas.owned, 2 * ranks, "the list of ranks", err));
-        DPT_TRY(DPT_ALLOCATE(t->arenas.pieces, 2 * ranks, "the list of ranks", err));
     }
     DPT_TRY(DPT_ALLOCATE(t->arenas.hashes, (size_t)dpt_trainer_replicas(t)->world.size,
                          "the list of ranks", err));
-out:
-    return status;
-}
-
-enum dpt_status dpt_trainer_list_owned(struct dpt_trainer *t, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    const struct dpt_slice own = t->reduction.type->slice(t, dpt_trainer_replicas(t)->world.rank);
-    const struct dpt_group *world = &t->comm->world;
-    const int64_t stage = t->mesh.stages > 0 ? t->mesh.learned[t->mesh.stage] : 0;
-    const int64_t begin = stage + (int64_t)own.begin, end = stage + (int64_t)own.end;
-
-    DPT_TRY(dpt_group_allgather(world, &begin, t->arenas.owned, sizeof begin, err));
-    DPT_TRY(dpt_group_allgather(world, &end, t->arenas.owned + world->size, sizeof end, err));
 out:
     return status;
 }
@@ -96,8 +80,6 @@ void dpt_trainer_close_arenas(struct dpt_trainer *t)
     else if (t->units.weights.bytes == NULL) /* else it is these */
         dpt_unreserve(t->arenas.params, (size_t)t->model.graph.arena * sizeof(float));
     dpt_free(t->arenas.parts.count);
-    dpt_free(t->arenas.owned);
-    dpt_free(t->arenas.pieces);
     for (int k = 0; k < DPT_MAX_SLOTS && t->arenas.shared.bytes == NULL; k++) {
         if (t->arenas.reserved > 0)
             dpt_unreserve(t->arenas.slot[k], t->arenas.reserved);

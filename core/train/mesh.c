@@ -245,18 +245,13 @@ static enum dpt_status check_model(const struct dpt_trainer *t, struct dpt_error
 
 enum dpt_status dpt_mesh_take(struct dpt_trainer *t, int stage, struct dpt_error *err)
 {
-    enum dpt_status status;
     struct dpt_mesh *m = &t->mesh;
+    const struct dpt_part part = {m->first[stage], m->first[stage + 1], m->part, m->tensor};
+    int64_t learned, state; /* where its floats begin, which each tensor says, too */
 
     m->stage = stage;
     dpt_graph_release(&m->graph);
-    status =
-        dpt_graph_part(&t->model.graph,
-                       &(struct dpt_part){m->first[stage], m->first[stage + 1], m->part, m->tensor},
-                       &m->graph, &m->learned[stage], &m->state[stage], err);
-    if (m->graph.arena == m->graph.floats) /* it has no state: it is where the next stage's is */
-        m->state[stage] = m->state[stage + 1];
-    return status;
+    return dpt_graph_part(&t->model.graph, &part, &m->graph, &learned, &state, err);
 }
 
 /* Where a job's ranks are all replicas. */
@@ -286,17 +281,11 @@ enum dpt_status dpt_mesh_plan(struct dpt_trainer *t, struct dpt_error *err)
     m->tensor = (int)tensor;
     DPT_TRY(check_model(t, err));
     DPT_TRY(DPT_ALLOCATE(m->first, (size_t)stages + 1, "the stages", err));
-    DPT_TRY(DPT_ALLOCATE(m->learned, (size_t)stages + 1, "the stages", err));
-    DPT_TRY(DPT_ALLOCATE(m->state, (size_t)stages + 1, "the stages", err));
     m->first[stages] = t->model.graph.n_nodes;
     if (stages > 1)
         DPT_TRY(p->cut.n > 0 ? cut_at_names(t, err) : cut_evenly(t, err));
     DPT_TRY(divide_ranks(t, &replicas, err));
-    m->learned[stages] = t->model.graph.floats;
-    m->state[stages] = t->model.graph.arena;
     m->part = t->planned ? m->tensor - 1 /* none is larger */ : t->comm->world.rank % m->tensor;
-    for (int k = m->stages - 1; k >= 0; k--) /* where each stage's floats are */
-        DPT_TRY(dpt_mesh_take(t, k, err));
     DPT_TRY(dpt_mesh_take(t, t->comm->world.rank / (replicas * m->tensor), err));
     /* Of ranks that need not be there. */
     on_node = t->comm->node.size / m->tensor > 1 ? t->comm->node.size / m->tensor : 1;
@@ -367,8 +356,6 @@ void dpt_mesh_close(struct dpt_trainer *t)
         dpt_comm_close(m->open[--m->splits]);
     dpt_graph_release(&m->graph);
     dpt_free(m->first);
-    dpt_free(m->learned);
-    dpt_free(m->state);
     *m = (struct dpt_mesh){0};
 }
 
@@ -383,23 +370,6 @@ int64_t dpt_mesh_edge_floats(const struct dpt_trainer *t, int stage)
     const struct dpt_graph_node *begins = &graph->nodes[t->mesh.first[stage + 1]];
 
     return dpt_shape_size(&begins->in) * t->data.train.sampler.micro;
-}
-
-struct dpt_range dpt_mesh_piece(const struct dpt_trainer *t, int r, int32_t tensor)
-{
-    const struct dpt_mesh *m = &t->mesh;
-    const struct dpt_tensor *whole = &t->model.graph.tensors[tensor];
-    const int64_t *begins = whole->state ? m->state : m->learned;
-    const int stage = r / m->tensor, part = r % m->tensor;
-    const bool divided = m->tensor > 1 && dpt_graph_divided(&t->model.graph, tensor) != NULL;
-    const struct dpt_range rows =
-        dpt_tensor_rows(&t->model.graph, tensor, divided ? part : 0, m->tensor);
-    const int64_t row = whole->n_dims > 0 ? whole->count / whole->dims[0] : whole->count;
-
-    if (whole->offset < begins[stage] || whole->offset >= begins[stage + 1] ||
-        (part > 0 && !divided))
-        return (struct dpt_range){whole->offset, whole->offset};
-    return (struct dpt_range){whole->offset + rows.first * row, whole->offset + rows.last * row};
 }
 
 bool dpt_mesh_tells(const struct dpt_trainer *t, int32_t tensor)

@@ -44,9 +44,6 @@ void dpt_mesh_describe_parts(const struct dpt_trainer *t, struct dpt_str *out);
 /* The mesh, where the ranks divide the model, as part of a `run` event. nodes: [ranks], the number
  * of each one's node. */
 void dpt_mesh_metrics(const struct dpt_trainer *t, const int32_t *nodes, struct dpt_metrics *m);
-/* The floats of the whole arena that rank r of t->mesh.line has of a tensor, as its owner: of what
- * all parts have, the first one is. */
-struct dpt_range dpt_mesh_piece(const struct dpt_trainer *t, int r, int32_t tensor);
 /* Whether what this rank has of a tensor of its stage is its own to tell of: of those ranks that
  * have the same of it, and the same micro-batches, one tells. */
 bool dpt_mesh_tells(const struct dpt_trainer *t, int32_t tensor);

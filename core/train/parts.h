@@ -29,8 +29,6 @@ void dpt_trainer_close_arenas(struct dpt_trainer *t);
 /* Collective over the node. Slots that its ranks have together (dpt_trainer_shares_slots). Errors:
  * RANK. */
 enum dpt_status dpt_trainer_join_slots(struct dpt_trainer *t, struct dpt_error *err);
-/* Collective, in shards: fills t->arenas.owned, once the reduction is open. Errors: RANK. */
-enum dpt_status dpt_trainer_list_owned(struct dpt_trainer *t, struct dpt_error *err);
 
 /* team.c. A buffer of `most` samples for each thread, and the pool, which stays until the trainer
  * closes. Errors: RANK. */

@@ -15,14 +15,6 @@ static size_t piece_of(const struct dpt_trainer *t)
     return t->units.n > 0 ? DPT_CHECKPOINT_PIECE : PIECE;
 }
 
-/* Who has what of a whole arena: floats [begins[r], ends[r]) each of the owners, who are the ranks
- * of a group, this one's from `own` on. */
-struct owners {
-    const struct dpt_group *group;
-    const int64_t *begins, *ends;
-    float *own;
-};
-
 /* The tensor of the whole model that a float is of. */
 static int32_t tensor_at(const struct dpt_graph *graph, size_t at)
 {
@@ -34,139 +26,170 @@ static int32_t tensor_at(const struct dpt_graph *graph, size_t at)
     return i;
 }
 
-/* Of slot k, each rank's slice, and in units of the parameters (-1), too; or of a tensor of the
- * parameters or a slot, which has the float `at`, what each rank of the model has. */
-static struct owners owners_of(const struct dpt_trainer *t, int k, size_t at)
+/* Whether each of the ranks that have a tensor of slot k, or of the parameters (-1), keeps a slice
+ * of it; else all of them have what the first one has. */
+static bool is_sliced(const struct dpt_trainer *t, int k, const struct dpt_tensor *tensor)
 {
-    const struct dpt_mesh *m = &t->mesh;
-    float *arena = k < 0 ? t->arenas.params : t->arenas.slot[k];
-    const int rank = t->comm->world.rank, owners = m->line.world.size;
-    int32_t tensor;
+    return !tensor->state && (k < 0 ? t->units.n > 0 : dpt_trainer_sharded(t));
+}
 
-    if ((k >= 0 && dpt_trainer_sharded(t)) || t->units.n > 0)
-        return (struct owners){
-            &t->comm->world, t->arenas.owned, t->arenas.owned + t->comm->world.size,
-            arena + (t->arenas.owned[rank] - (m->stages > 0 ? m->learned[m->stage] : 0))};
-    tensor = tensor_at(&t->model.graph, at);
-    for (int r = 0; r < owners; r++) {
-        const struct dpt_range piece = dpt_mesh_piece(t, r, tensor);
+/* The floats that both have, or none. */
+static struct dpt_range common(struct dpt_range a, struct dpt_range b)
+{
+    const int64_t first = a.first > b.first ? a.first : b.first;
+    const int64_t last = a.last < b.last ? a.last : b.last;
 
-        t->arenas.pieces[r] = piece.first;
-        t->arenas.pieces[owners + r] = piece.last;
+    return (struct dpt_range){first, last > first ? last : first};
+}
+
+/* What of the floats [at, end) of the whole arena, which are a tensor's, this rank's part of the
+ * model has. *from: out, where the first of them is. */
+static struct dpt_range part_floats(const struct dpt_trainer *t, int k, size_t at, size_t end,
+                                    float **from)
+{
+    const int32_t i = tensor_at(&t->model.graph, at);
+    const struct dpt_tensor *own = &dpt_trainer_graph(t)->tensors[i];
+    const int64_t begins = t->model.graph.tensors[i].offset + own->first;
+    const struct dpt_range here =
+        common((struct dpt_range){begins, begins + own->count},
+               (struct dpt_range){(int64_t)at, (int64_t)end});
+
+    *from = k < 0 ? t->arenas.params : t->arenas.slot[k];
+    if (here.last > here.first)
+        *from += own->offset + (here.first - begins);
+    return here;
+}
+
+/* What of them this rank keeps for the others. part: of a tensor that is on all parts the one that
+ * keeps it. */
+static struct dpt_range own_floats(const struct dpt_trainer *t, int k, size_t at, size_t end,
+                                   int part, float **from)
+{
+    const int replica = dpt_trainer_replicas(t)->world.rank;
+    const int32_t i = tensor_at(&t->model.graph, at);
+    const struct dpt_tensor *whole = &t->model.graph.tensors[i],
+                            *own = &dpt_trainer_graph(t)->tensors[i];
+    const struct dpt_range here = part_floats(t, k, at, end, from);
+    const struct dpt_range none = {here.first, here.first};
+    struct dpt_range has = here;
+
+    if (t->mesh.stages > 0 && t->mesh.part != part &&
+        dpt_graph_divided(&t->model.graph, i) == NULL)
+        return none;
+    if (is_sliced(t, k, whole)) {
+        const struct dpt_slice slice = t->reduction.type->slice(t, replica);
+        const int64_t to_whole = whole->offset + own->first - own->offset;
+
+        has = common(here, (struct dpt_range){(int64_t)slice.begin + to_whole,
+                                              (int64_t)slice.end + to_whole});
+    } else if (replica > 0) {
+        return none;
     }
-    return (struct owners){&m->line.world, t->arenas.pieces, t->arenas.pieces + owners,
-                           arena + m->graph.tensors[tensor].offset};
+    if (has.last > has.first)
+        *from += has.first - here.first;
+    return has;
 }
 
-/* Finds each owner's part of the floats [at, at + n); gives where this one's is. */
-static float *find_parts(const struct dpt_trainer *t, const struct owners *o, size_t at, size_t n)
+/* Collective. Tells all ranks which of the floats from `at` on each of them keeps. */
+static enum dpt_status list_parts(const struct dpt_trainer *t, size_t at, struct dpt_range own,
+                                  struct dpt_error *err)
 {
-    const int rank = o->group->rank;
-    const struct dpt_parts *parts = &t->arenas.parts;
+    enum dpt_status status = DPT_OK;
+    const int count = (int)(own.last - own.first),
+              begins = count > 0 ? (int)(own.first - (int64_t)at) : 0;
 
-    for (int r = 0; r < o->group->size; r++) {
-        const size_t from = (size_t)o->begins[r], to = (size_t)o->ends[r];
-        const size_t begin = from > at ? from : at, end = to < at + n ? to : at + n;
-
-        parts->count[r] = begin < end ? (int)(end - begin) : 0;
-        parts->at[r] = begin < end ? (int)(begin - at) : 0;
-    }
-    if (parts->count[rank] == 0)
-        return o->own;
-    return o->own + (at + (size_t)parts->at[rank] - (size_t)o->begins[rank]);
+    DPT_TRY(dpt_group_allgather(&t->comm->world, &count, t->arenas.parts.count, sizeof count, err));
+    DPT_TRY(dpt_group_allgather(&t->comm->world, &begins, t->arenas.parts.at, sizeof begins, err));
+out:
+    return status;
 }
 
-/* Whether this rank takes part in messages with the owners: with shards all do, of a stage's
- * replicas the first. */
-static bool takes_part(const struct dpt_trainer *t, int k)
-{
-    return (k >= 0 && dpt_trainer_sharded(t)) || t->units.gathers
-               ? true
-               : t->mesh.stages > 0 && t->mesh.replicas.world.rank == 0;
-}
-
-/* Collective over the owners. Gives rank 0 the n floats from `at` on of the whole arena, which are
- * a tensor's, all of them. to: used there only. */
+/* Collective. Gives rank 0 the n floats from `at` on of the whole arena, which are a tensor's. to:
+ * used there only. */
 static enum dpt_status gather(const void *trainer, int k, size_t at, size_t n, float *to,
                               struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_trainer *t = trainer;
-    const bool state = at >= (size_t)t->model.graph.floats;
-    const struct owners o = owners_of(t, k, at);
+    const struct dpt_group *world = &t->comm->world;
     const size_t piece = piece_of(t);
 
-    if (t->units.n > 0 && state) { /* rank 0 has it */
-        if (o.group->rank == 0)
-            memcpy(to, t->arenas.params + at, n * sizeof *to);
-        return DPT_OK;
-    }
-    for (size_t i = 0; i < n; i += piece) {
-        const float *own = find_parts(t, &o, at + i, n - i < piece ? n - i : piece);
+    for (size_t i = 0, next; i < n; i = next) {
+        struct dpt_range own;
+        float *from;
 
-        DPT_TRY(dpt_group_gatherv(o.group, 0, own, o.group->rank == 0 ? to + i : NULL,
+        next = n - i < piece ? n : i + piece;
+        own = own_floats(t, k, at + i, at + next, 0, &from);
+        DPT_TRY(list_parts(t, at + i, own, err));
+        DPT_TRY(dpt_group_gatherv(world, 0, from, world->rank == 0 ? to + i : NULL,
                                   &t->arenas.parts, err));
     }
 out:
     return status;
 }
 
-/* Collective over the owners. The other way round, of a whole arena that rank 0 has, floats [at,
- * end), which are a tensor's, or a slot's in shards. */
-static enum dpt_status scatter(const struct dpt_trainer *t, int k, const float *whole, size_t at,
-                               size_t end, struct dpt_error *err)
+/* Collective. The other way round: rank 0 gives the ranks of a part their floats of [at, end) of a
+ * tensor. whole: on rank 0 the arena; else NULL. */
+static enum dpt_status scatter_to_part(const struct dpt_trainer *t, int k, const float *whole,
+                                       size_t at, size_t end, int part, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct owners o = owners_of(t, k, at);
+    const struct dpt_group *world = &t->comm->world;
+    const size_t piece = piece_of(t);
 
-    for (size_t n; at < end; at += n) {
-        float *own;
+    for (size_t next; at < end; at = next) {
+        struct dpt_range own;
+        float *to;
 
-        n = end - at < piece_of(t) ? end - at : piece_of(t);
-        own = find_parts(t, &o, at, n);
-        if (o.group->rank == 0 && own != whole + at + t->arenas.parts.at[0])
-            memcpy(own, whole + at + t->arenas.parts.at[0],
-                   (size_t)t->arenas.parts.count[0] * sizeof *whole);
-        DPT_TRY(dpt_group_scatterv(o.group, 0, o.group->rank == 0 ? whole + at : NULL, own,
+        next = end - at < piece ? end : at + piece;
+        own = own_floats(t, k, at, next, part, &to);
+        DPT_TRY(list_parts(t, at, own, err));
+        if (world->rank == 0 && own.last > own.first && to != whole + own.first)
+            memcpy(to, whole + own.first, (size_t)(own.last - own.first) * sizeof *whole);
+        DPT_TRY(dpt_group_scatterv(world, 0, world->rank == 0 ? whole + at : NULL, to,
                                    &t->arenas.parts, err));
     }
 out:
     return status;
 }
 
-/* Collective over the ranks of the model. Gives each its part of a tensor that rank 0 has. */
-static enum dpt_status deal_tensor(const struct dpt_trainer *t, int k, const float *whole,
-                                   int32_t number, struct dpt_error *err)
+/* Collective. Of slot k or the parameters (-1): gives all ranks that keep floats [at, end), which
+ * are a tensor's, theirs of rank 0's arena. */
+static enum dpt_status scatter(const struct dpt_trainer *t, int k, const float *whole, size_t at,
+                               size_t end, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct dpt_tensor *tensor = &t->model.graph.tensors[number],
-                            *own = &t->mesh.graph.tensors[number];
+    const int32_t tensor = tensor_at(&t->model.graph, at);
+    const bool divided = dpt_graph_divided(&t->model.graph, tensor) != NULL;
+    const int parts = t->mesh.stages > 0 && !divided ? t->mesh.tensor : 1;
+    struct dpt_range here;
+    float *to;
 
-    DPT_TRY(scatter(t, k, whole, (size_t)tensor->offset, (size_t)(tensor->offset + tensor->count),
-                    err));
-    if (t->mesh.tensor > 1 && own->whole > 0 && dpt_graph_divided(&t->model.graph, number) == NULL)
-        DPT_TRY(dpt_group_broadcast(&t->mesh.parts.world, 0,
-                                    (k < 0 ? t->arenas.params : t->arenas.slot[k]) + own->offset,
-                                    (size_t)own->count * sizeof *whole, err));
+    for (int part = 0; part < parts; part++) /* no float is sent twice by a message */
+        DPT_TRY(scatter_to_part(t, k, whole, at, end, part, err));
+    here = part_floats(t, k, at, end, &to);
+    /* What all replicas have. Those with one arena of the parameters have it by now. */
+    if (!is_sliced(t, k, &t->model.graph.tensors[tensor]) && (t->units.n == 0 || t->units.gathers))
+        DPT_TRY(dpt_group_broadcast(&dpt_trainer_replicas(t)->world, 0, to,
+                                    (size_t)(here.last - here.first) * sizeof *to, err));
 out:
     return status;
 }
 
-/* Collective. Gives each rank its part of an arena that rank 0 has: those of one replica of the
- * model, and they the others. */
-static enum dpt_status deal(struct dpt_trainer *t, int k, const float *whole, struct dpt_error *err)
+/* Collective. All tensors of an arena that rank 0 has. */
+static enum dpt_status scatter_arena(const struct dpt_trainer *t, int k, const float *whole,
+                                     struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct dpt_graph *graph = &t->model.graph, *own = dpt_trainer_graph(t);
+    const struct dpt_graph *graph = &t->model.graph;
 
-    if (k >= 0 && dpt_trainer_sharded(t))
-        return scatter(t, k, whole, 0, (size_t)graph->floats, err);
-    for (int32_t i = 0; i < graph->n_tensors && takes_part(t, k); i++)
-        if (k < 0 || !graph->tensors[i].state)
-            DPT_TRY(deal_tensor(t, k, whole, i, err));
-    DPT_TRY(dpt_group_broadcast(&t->mesh.replicas.world, 0,
-                                k < 0 ? t->arenas.params : t->arenas.slot[k],
-                                (size_t)(k < 0 ? own->arena : own->floats) * sizeof *whole, err));
+    for (int32_t i = 0; i < graph->n_tensors; i++) {
+        const struct dpt_tensor *tensor = &graph->tensors[i];
+
+        if (k < 0 || !tensor->state)
+            DPT_TRY(scatter(t, k, whole, (size_t)tensor->offset,
+                            (size_t)(tensor->offset + tensor->count), err));
+    }
 out:
     return status;
 }
@@ -179,22 +202,6 @@ struct gift {
     int k;
 };
 
-/* Collective. from: on rank 0, which has its own copy of the state; else NULL. */
-static enum dpt_status hand_out(const struct dpt_trainer *t, const struct gift *gift,
-                                const float *from, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    const size_t at = (size_t)gift->at, n = (size_t)gift->n;
-    float *const to = t->arenas.params + at;
-
-    if (at < (size_t)t->model.graph.floats)
-        return scatter(t, gift->k, from != NULL ? from - at : NULL, at, at + n, err);
-    if (t->units.gathers)
-        DPT_TRY(dpt_group_broadcast(&t->comm->world, 0, to, n * sizeof *to, err));
-out:
-    return status;
-}
-
 /* On rank 0; the others are in dpt_trainer_follow. */
 static enum dpt_status give(const void *trainer, int k, size_t at, size_t n, float *from,
                             struct dpt_error *err)
@@ -203,10 +210,8 @@ static enum dpt_status give(const void *trainer, int k, size_t at, size_t n, flo
     const struct dpt_trainer *t = trainer;
     struct gift gift = {.at = (int64_t)at, .n = (int64_t)n, .k = k};
 
-    if (at >= (size_t)t->model.graph.floats)
-        memcpy(t->arenas.params + at, from, n * sizeof *from);
     DPT_TRY(dpt_group_broadcast(&t->comm->world, 0, &gift, sizeof gift, err));
-    DPT_TRY(hand_out(t, &gift, from, err));
+    DPT_TRY(scatter(t, k, from - at, at, at + n, err));
     dpt_forget(from, from + n);
 out:
     return status;
@@ -222,7 +227,7 @@ enum dpt_status dpt_trainer_follow(const struct dpt_trainer *t, struct dpt_error
         DPT_TRY(dpt_group_broadcast(&t->comm->world, 0, &gift, sizeof gift, err));
         ends = gift.n < 0;
         if (!ends)
-            DPT_TRY(hand_out(t, &gift, NULL, err));
+            DPT_TRY(scatter(t, gift.k, NULL, (size_t)gift.at, (size_t)(gift.at + gift.n), err));
     }
 out:
     return status;
@@ -269,20 +274,31 @@ enum dpt_status dpt_trainer_deal(struct dpt_trainer *t, const struct dpt_state *
         return dpt_group_broadcast(&t->comm->world, 0, t->arenas.params,
                                    (size_t)t->model.graph.arena * sizeof(float), err);
     for (int k = -1; k < (slots ? t->arenas.slots : 0); k++)
-        DPT_TRY(deal(t, k, k < 0 ? whole->params : whole->slot[k], err));
+        DPT_TRY(scatter_arena(t, k, k < 0 ? whole->params : whole->slot[k], err));
 out:
     return status;
 }
 
 /* --- saving and loading ----------------------------------------------------------------------- */
 
+/* Whether rank 0 asks the others for what they keep of the slots, and of the parameters. */
+static bool gathers(const struct dpt_trainer *t)
+{
+    return !t->planned && (dpt_trainer_sharded(t) || t->mesh.stages > 0);
+}
+
+static bool gathers_params(const struct dpt_trainer *t)
+{
+    return t->mesh.stages > 0 || t->units.gathers;
+}
+
 enum dpt_status dpt_trainer_give_slots(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
     /* As rank 0 asks for them: dpt_image_take. */
-    for (int k = -1; k < t->arenas.slots; k++)
-        for (int pass = 0; pass < (k < 0 ? 2 : 1) && takes_part(t, k); pass++)
+    for (int k = gathers_params(t) ? -1 : 0; k < t->arenas.slots && gathers(t); k++)
+        for (int pass = 0; pass < (k < 0 ? 2 : 1); pass++)
             for (int32_t i = 0; i < t->model.graph.n_tensors; i++) {
                 const struct dpt_tensor *tensor = &t->model.graph.tensors[i];
 
@@ -303,7 +319,7 @@ enum dpt_status dpt_trainer_share_slots(struct dpt_trainer *t, struct dpt_error 
         float *slot = t->arenas.slot[k];
 
         if (t->mesh.stages == 0 && dpt_trainer_sharded(t))
-            DPT_TRY(scatter(t, k, slot, 0, n, err));
+            DPT_TRY(scatter_arena(t, k, slot, err));
         else if (t->mesh.stages == 0)
             DPT_TRY(dpt_group_broadcast(world, 0, slot, n * sizeof *slot, err));
         if (dpt_trainer_sharded(t)) {
@@ -341,9 +357,9 @@ struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text)
     };
 
     memcpy(state.slot, t->arenas.slot, sizeof state.slot);
-    if (!t->planned && (dpt_trainer_sharded(t) || t->mesh.stages > 0)) {
+    if (gathers(t)) {
         state.gather = gather;
-        state.gathers_params = t->mesh.stages > 0 || t->units.gathers;
+        state.gathers_params = gathers_params(t);
         state.streams = t->units.n > 0;
         state.owners = t;
     }

@@ -132,10 +132,6 @@ struct dpt_arenas {
     struct dpt_shared shared;
     size_t reserved;        /* bytes of such a slot; 0: there are no shards */
     struct dpt_parts parts; /* [ranks]: for messages with the owners of shards or stages */
-    /* [2][ranks] in shards: where in the whole arena what each rank owns begins, and ends; not in
-     * the ranks' order (dpt_deterministic_slice). */
-    int64_t *owned;
-    int64_t *pieces;  /* [2][stages x parts]: likewise, of a tensor of the model */
     uint64_t *hashes; /* [ranks], for the replica check */
     /* In shards: of the weights before the update of this step, if replicas are compared behind it:
      * all ranks get the owners' weights then. */
@@ -163,7 +159,6 @@ struct dpt_mesh {
     int stages, stage;
     int tensor, part;         /* how many ranks divide a stage's layers; 1: they are not */
     int32_t *first;           /* [stages + 1]: the first node of each stage, and the end */
-    int64_t *learned, *state; /* [stages + 1]: where its floats begin in the whole arena; the end */
     struct dpt_graph graph;   /* whose arena has the tensors of this stage alone */
     struct dpt_comm replicas; /* the ranks that have the same part of the model */
     struct dpt_comm line;     /* those that have the same micro-batches, of all stages and parts */

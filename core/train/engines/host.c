@@ -401,8 +401,6 @@ static enum dpt_status open_host(struct dpt_trainer *t, struct dpt_error *err)
     DPT_TRY(t->reduction.type->open(t, err));
     if (dpt_trainer_sharded(t))
         touch_slots(t);
-    if (dpt_trainer_sharded(t))
-        DPT_TRY(dpt_trainer_list_owned(t, err));
 out:
     return status;
 }
