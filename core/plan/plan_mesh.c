@@ -9,6 +9,7 @@
 #include "core/train/mesh.h"
 #include "core/train/pipeline.h"
 #include "core/train/tensor_parallel.h"
+#include "core/train/units.h"
 
 enum { WORD = sizeof(float) };
 
@@ -95,6 +96,7 @@ enum dpt_status dpt_plan_stages(struct dpt_plan *p, struct dpt_error *err)
         struct dpt_plan_stage *stage = &p->stages[k < stages ? k : largest];
 
         DPT_TRY(dpt_mesh_take(t, k < stages ? k : largest, err));
+        DPT_TRY(dpt_units_plan(t, err));
         DPT_TRY(dpt_plan_measure(p, t->data.train.sampler.micro, err));
         dpt_plan_fill_memory(p);
         if (k == stages)

@@ -487,7 +487,7 @@ void dpt_run_status_read(const struct dpt_history *h, struct dpt_run_status *run
     dying = run_status->held && end != NULL && end->generation == run_status->owner.generation;
     if (end != NULL && strcmp(end->reason, "done") == 0)
         run_status->state = DPT_RUN_DONE;
-    else if (run_status->held && alive && !dying) /* also where it starts again and has not said so yet */
+    else if (run_status->held && alive && !dying) /* also before it says that it starts again */
         run_status->state = DPT_RUN_RUNNING;
     else if (end == NULL)
         run_status->state = DPT_RUN_LOST;

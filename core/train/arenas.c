@@ -78,7 +78,7 @@ void dpt_trainer_close_arenas(struct dpt_trainer *t)
     if (t->units.n == 0)
         dpt_free(t->arenas.params);
     else if (t->units.weights.bytes == NULL) /* else it is these */
-        dpt_unreserve(t->arenas.params, (size_t)t->model.graph.arena * sizeof(float));
+        dpt_unreserve(t->arenas.params, (size_t)dpt_trainer_graph(t)->arena * sizeof(float));
     dpt_free(t->arenas.parts.count);
     for (int k = 0; k < DPT_MAX_SLOTS && t->arenas.shared.bytes == NULL; k++) {
         if (t->arenas.reserved > 0)

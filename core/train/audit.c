@@ -23,101 +23,80 @@ int32_t dpt_audit_hashes(const struct dpt_trainer *t)
     return ARENAS * (t->model.graph.n_tensors + 1);
 }
 
+/* One of the two arenas, as this rank has it: of units (units.h) the learned floats of its slice
+ * alone, of which every rank tells, else all, of which the first of the replicas tells. */
+struct source {
+    const float *learned, *state;
+    size_t begin, end; /* of the learned floats */
+    bool has_state;
+};
+
+static struct source source_of(const struct dpt_trainer *t, int k)
+{
+    const struct dpt_gradient_reduction *r = &t->reduction;
+    const int replica = dpt_trainer_replicas(t)->world.rank;
+    const float *arena = k == WEIGHTS ? t->arenas.params : r->sum;
+    struct source source = {.learned = arena, .state = arena, .has_state = replica == 0};
+
+    if (t->units.n > 0) {
+        const struct dpt_slice own = r->type->slice(t, replica);
+
+        source.learned = k == WEIGHTS ? arena : r->type->slice_sum(t);
+        source.begin = own.begin;
+        source.end = own.end;
+    } else if (replica == 0) {
+        source.end = (size_t)dpt_trainer_graph(t)->floats;
+    }
+    return source;
+}
+
 /* Of what this rank has of a tensor, with the zeros behind it: as a part of the whole arena, and as
  * a part of the tensor. */
-static void hash_tensor(const struct dpt_trainer *t, int32_t number, const float *x,
+static void hash_tensor(const struct dpt_trainer *t, int32_t number, const struct source *source,
                         uint64_t *of_arena, uint64_t *of_tensor)
 {
     static const float zeros[DPT_TENSOR_ALIGN];
     const struct dpt_tensor *whole = &t->model.graph.tensors[number],
                             *own = &dpt_trainer_graph(t)->tensors[number];
-    const size_t count = (size_t)own->count, end = (size_t)(whole->offset + whole->count);
-    const size_t first = t->mesh.stages > 0 ? (size_t)own->first : 0;
-    const size_t gap = dpt_round_up(end, sizeof(float)) - end;
+    const size_t at = (size_t)own->offset, last = (size_t)(whole->offset + whole->count);
+    const float *x = own->state ? source->state : source->learned;
+    size_t begin = at, end = at + (size_t)own->count, first;
 
-    if (count == 0)
+    if (own->state && !source->has_state)
         return;
-    *of_arena += dpt_hash_floats(x + own->offset, count, (uint64_t)whole->offset + first);
-    *of_tensor += dpt_hash_floats(x + own->offset, count, first);
-    if (first + count == (size_t)whole->count)
-        *of_arena += dpt_hash_floats(zeros, gap, end);
-}
-
-/* What this rank has of a gradient or of the weights: floats [begin, end), and the state. */
-struct part {
-    const float *learned, *state; /* each from the whole arena's first float on */
-    size_t begin, end;
-    bool has_state;
-};
-
-/* The part's share of the hash of the tensors, all of which the ranks' sums give. */
-static void add_part(const struct dpt_trainer *t, const struct part *part, int k, int64_t *hashes)
-{
-    const struct dpt_graph *graph = &t->model.graph;
-    const size_t floats = (size_t)graph->floats, state = (size_t)graph->arena - floats;
-    uint64_t whole =
-        dpt_hash_floats(part->learned + part->begin, part->end - part->begin, part->begin);
-
-    if (part->has_state)
-        whole += dpt_hash_floats(part->state + floats, state, floats);
-    hashes[k] = (int64_t)whole;
-    for (int32_t i = 0; i < graph->n_tensors; i++) {
-        const struct dpt_tensor *tensor = &graph->tensors[i];
-        const size_t at = (size_t)tensor->offset, next = at + (size_t)tensor->count;
-        const float *x = tensor->state ? part->state : part->learned;
-        size_t begin = at > part->begin ? at : part->begin,
-               end = next < part->end ? next : part->end;
-
-        if (tensor->state) {
-            begin = at;
-            end = part->has_state ? next : at;
-        }
-        if (begin < end)
-            hashes[ARENAS * (i + 1) + k] =
-                (int64_t)dpt_hash_floats(x + begin, end - begin, begin - at);
+    if (!own->state) {
+        begin = begin > source->begin ? begin : source->begin;
+        end = end < source->end ? end : source->end;
     }
-}
-
-/* Collective. Where no rank has all of it. */
-static enum dpt_status take_parts(const struct dpt_trainer *t, int64_t *hashes,
-                                  struct dpt_error *err)
-{
-    const int rank = t->comm->world.rank;
-    const struct dpt_slice own = t->reduction.type->slice(t, rank);
-    const struct part parts[ARENAS] = {
-        {t->arenas.params, t->arenas.params, own.begin, own.end, rank == 0},
-        {t->reduction.type->slice_sum(t), t->reduction.sum, own.begin, own.end, rank == 0}};
-
-    memset(hashes, 0, (size_t)dpt_audit_hashes(t) * sizeof *hashes);
-    for (int k = 0; k < ARENAS; k++)
-        add_part(t, &parts[k], k, hashes);
-    return dpt_group_sum_ints(&t->comm->world, hashes, hashes, (size_t)dpt_audit_hashes(t), err);
+    if (begin >= end)
+        return;
+    first = (size_t)own->first + (begin - at); /* of the tensor's floats */
+    *of_tensor += dpt_hash_floats(x + begin, end - begin, first);
+    *of_arena += dpt_hash_floats(x + begin, end - begin, (uint64_t)whole->offset + first);
+    if (first + (end - begin) == (size_t)whole->count)
+        *of_arena += dpt_hash_floats(zeros, dpt_round_up(last, sizeof(float)) - last, last);
 }
 
 enum dpt_status dpt_audit_take(const struct dpt_trainer *t, int64_t *hashes, struct dpt_error *err)
 {
-    const struct dpt_graph *graph = dpt_trainer_graph(t);
-    const float *const arenas[ARENAS] = {t->arenas.params, t->reduction.sum};
-    const bool takes = dpt_trainer_replicas(t)->world.rank == 0;
-
-    if (t->units.n > 0)
-        return take_parts(t, hashes, err);
     memset(hashes, 0, (size_t)dpt_audit_hashes(t) * sizeof *hashes);
-    for (int k = 0; k < ARENAS && takes; k++) {
+    for (int k = 0; k < ARENAS; k++) {
+        const struct source source = source_of(t, k);
         uint64_t arena = 0;
 
-        for (int32_t i = 0; i < graph->n_tensors; i++) {
+        for (int32_t i = 0; i < t->model.graph.n_tensors; i++) {
             uint64_t own = 0;
 
             if (dpt_mesh_tells(t, i))
-                hash_tensor(t, i, arenas[k], &arena, &own);
+                hash_tensor(t, i, &source, &arena, &own);
             hashes[ARENAS * (i + 1) + k] = (int64_t)own;
         }
         hashes[k] = (int64_t)arena;
     }
-    return t->mesh.stages > 0 ? dpt_group_sum_ints(&t->comm->world, hashes, hashes,
-                                                   (size_t)dpt_audit_hashes(t), err)
-                              : DPT_OK;
+    return t->mesh.stages > 0 || t->units.n > 0
+               ? dpt_group_sum_ints(&t->comm->world, hashes, hashes, (size_t)dpt_audit_hashes(t),
+                                    err)
+               : DPT_OK;
 }
 
 static void hash(struct dpt_json *j, const char *key, int64_t value)

@@ -206,7 +206,7 @@ int dpt_trainer_choose_slots(const struct dpt_trainer *t, int32_t micro)
 /* The most micro-batches of a rank where the ranks take `group` of them in turn. */
 static int64_t dealt_most(const struct dpt_trainer *t, int64_t batches, int32_t group)
 {
-    const int64_t turn = (int64_t)group * t->comm->world.size;
+    const int64_t turn = (int64_t)group * dpt_trainer_replicas(t)->world.size;
 
     return (batches + turn - 1) / turn * group;
 }

@@ -63,10 +63,10 @@ void dpt_step_run(int32_t first, int32_t last, int thread, int threads, int32_t 
  * the tree over all of the step's, as large as possible. */
 int32_t dpt_step_group(const struct dpt_trainer *t, int32_t all, int32_t i, int32_t end);
 
-/* Where micro-batches are dealt: in how many rounds the next step takes them, each with all threads
- * of all ranks; and how many a thread that takes some of its own has in a round, all
- * of which begin with *begin; 0: none. all: of the step. */
-int32_t dpt_step_rounds(const struct dpt_trainer *t);
+/* Where micro-batches are dealt: in how many rounds a step's are taken, each with all threads of
+ * all ranks; and how many a thread that takes some of its own has in a round, all of which begin
+ * with *begin; 0: none. all: of the step. */
+int32_t dpt_step_rounds(const struct dpt_trainer *t, int32_t all);
 int32_t dpt_step_deal(const struct dpt_trainer *t, int32_t all, int32_t round, int thread,
                       int32_t *begin);
 

@@ -114,7 +114,7 @@ static int group_level(const struct dpt_trainer *t)
 static struct dpt_deterministic_spec dealt_spec(const struct dpt_trainer *t, size_t one[2])
 {
     one[0] = 0;
-    one[1] = (size_t)t->model.graph.floats;
+    one[1] = (size_t)dpt_trainer_graph(t)->floats;
     return (struct dpt_deterministic_spec){
         .n = arena_floats(t),
         .buffers = t->team.gradient_workers,
@@ -133,7 +133,7 @@ static struct dpt_deterministic_spec dealt_spec(const struct dpt_trainer *t, siz
 static void dealt_bytes(const struct dpt_trainer *t, int ranks, double *own, double *shared)
 {
     const double whole = (double)arena_floats(t) * sizeof(float);
-    const int all = t->comm->world.size;
+    const int all = dpt_trainer_replicas(t)->world.size;
     size_t one[2];
     const struct dpt_deterministic_spec spec = dealt_spec(t, one);
     double store, buffers, received;
@@ -195,10 +195,11 @@ static enum dpt_status open_dealt(struct dpt_trainer *t, struct dpt_error *err)
     enum dpt_status status = DPT_OK;
     size_t one[2];
     const struct dpt_deterministic_spec spec = dealt_spec(t, one);
+    const struct dpt_comm *replicas = dpt_trainer_replicas(t);
 
-    DPT_TRY(dpt_group_agree(&t->comm->world,
+    DPT_TRY(dpt_group_agree(&replicas->world,
                             DPT_ALLOCATE(t->reduction.state, 1, "the reduction", err), err));
-    DPT_TRY(dpt_deterministic_open(&t->reduction.state->allreduce, t->comm, &spec, err));
+    DPT_TRY(dpt_deterministic_open(&t->reduction.state->allreduce, replicas, &spec, err));
     t->reduction.sum = dpt_deterministic_result(t->reduction.state->allreduce);
 out:
     return status;
@@ -334,7 +335,7 @@ static float *rest(struct dpt_trainer *t, int thread)
     const struct dpt_deterministic_allreduce *allreduce = t->reduction.state->allreduce;
 
     return dpt_deterministic_buffer(allreduce, thread) + dpt_deterministic_rest(allreduce) -
-           t->model.graph.floats;
+           dpt_trainer_graph(t)->floats;
 }
 
 static enum dpt_status gather_unit(struct dpt_trainer *t, int unit, struct dpt_error *err)
@@ -349,8 +350,8 @@ static enum dpt_status sum_dealt(struct dpt_trainer *t, const struct dpt_step_vi
     enum dpt_status status = DPT_OK;
 
     (void)view;
-    DPT_TRY(
-        dpt_group_sum_floats(&t->comm->world, flags, t->reduction.reduced_flags, DPT_FLAGS, err));
+    DPT_TRY(dpt_group_sum_floats(&dpt_trainer_replicas(t)->world, flags, t->reduction.reduced_flags,
+                                 DPT_FLAGS, err));
     if (t->reduction.reduced_flags[DPT_FLAG_FAILED] <= 0)
         DPT_TRY(dpt_deterministic_end(t->reduction.state->allreduce, err));
 out:
@@ -384,7 +385,7 @@ static enum dpt_status share(struct dpt_trainer *t, struct dpt_error *err)
     if (t->units.gathers) /* as it computes them */
         return DPT_OK;
     if (t->units.n > 0) /* all write where all read */
-        return dpt_group_barrier(&t->comm->node, err);
+        return dpt_group_barrier(&dpt_trainer_replicas(t)->node, err);
     return dpt_deterministic_share(t->reduction.state->allreduce, t->arenas.params, t->team.pool,
                                    err);
 }

@@ -62,8 +62,6 @@ static void finish_tensor(const struct dpt_job *job, struct dpt_conf *conf)
               "add it, or leave tensor out";
     else if (job->device.kind == DPT_DEVICE_CUDA)
         why = "runs on device.kind: cpu or ref; GPUs each have the whole model";
-    else if (job->parallel.shard != DPT_SHARD_NONE)
-        why = "does not go with parallel.shard: leave one of them out";
     else if (job->log.tensorboard)
         why = "does not go with log.tensorboard, whose histograms want all weights on one rank: "
               "leave one of them out";
@@ -91,12 +89,6 @@ static void finish_pipeline(const struct dpt_job *job, struct dpt_conf *conf)
               "add it, or leave pipeline out";
     else if (job->device.kind == DPT_DEVICE_CUDA)
         why = "runs on device.kind: cpu or ref; GPUs each have the whole model";
-    else if (job->parallel.shard == DPT_SHARD_GRADIENTS)
-        why = "does not go with parallel.shard: gradients, which deals micro-batches in turn; "
-              "optimizer does";
-    else if (job->parallel.shard == DPT_SHARD_PARAMETERS)
-        why = "does not go with parallel.shard: parameters, which gathers each layer on all ranks; "
-              "optimizer does";
     if (why != NULL)
         dpt_conf_mistake(conf, p->at, "parallel.pipeline", "%s", why);
 }

@@ -176,15 +176,32 @@ static enum dpt_status look_at(void *arg, int thread, int32_t micro_batch,
     return DPT_OK;
 }
 
+/* Whether what this rank has of the step's gradient, and of what it adds to the state, is. */
+static bool gradient_is_finite(const struct dpt_trainer *t)
+{
+    const struct dpt_graph *graph = dpt_trainer_graph(t);
+    const bool sharded = dpt_trainer_sharded(t);
+    const float *sum = sharded ? t->reduction.type->slice_sum(t) : t->reduction.sum;
+    const struct dpt_slice all = {.end = (size_t)graph->floats};
+    const struct dpt_slice own =
+        sharded ? t->reduction.type->slice(t, dpt_trainer_replicas(t)->world.rank) : all;
+    bool finite = true;
+
+    for (size_t i = own.begin; i < own.end; i++)
+        finite = finite && isfinite(sum[i]);
+    for (int64_t i = graph->floats; i < graph->arena; i++)
+        finite = finite && isfinite(t->reduction.sum[i]);
+    return finite;
+}
+
 /* Collective. Names the first stage whose values are not finite or, where all are, the last one
  * whose gradient is not. */
-static enum dpt_status find_in_stages(struct search *s, const float *sum, struct dpt_error *err)
+static enum dpt_status find_in_stages(struct search *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_trainer *t = s->t;
     const struct dpt_pipeline_pass pass = {
         .split = &t->data.train, .view = s->view, .take = look_at, .arg = s};
-    const struct dpt_graph *graph = dpt_trainer_graph(t);
     const int ranks = t->comm->world.size;
     struct finding worst = {0};
     char where[256] = "", place[48];
@@ -195,9 +212,8 @@ static enum dpt_status find_in_stages(struct search *s, const float *sum, struct
     DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
     if (s->found.kind == IN_OUTPUT)
         mine = t->comm->world.rank;
-    for (int64_t i = 0; i < graph->arena && s->found.kind == NOTHING; i++)
-        if (!isfinite(sum[i]))
-            s->found.kind = IN_GRADIENT;
+    else if (!gradient_is_finite(t))
+        s->found.kind = IN_GRADIENT;
     if (s->found.kind == IN_GRADIENT)
         mine = 2 * ranks - 1 - t->comm->world.rank;
     snprintf(s->found.host, sizeof s->found.host, "%s", t->comm->host);
@@ -308,7 +324,7 @@ enum dpt_status dpt_trainer_find_nonfinite(struct dpt_trainer *t, const struct d
 
     dpt_comm_note(t->comm, -1, "looking for what is not a number");
     if (t->mesh.stages > 0)
-        return find_in_stages(&s, t->reduction.sum, err);
+        return find_in_stages(&s, err);
     if (t->units.n > 0)
         return find_in_units(&s, err);
     DPT_TRY(dpt_group_agree(&t->comm->world, search_outputs(&s, err), err));

@@ -250,10 +250,12 @@ static enum dpt_status shrink(struct dpt_trainer *t, enum dpt_status mine, enum 
  * Collective. */
 static enum dpt_status share_derived(struct dpt_trainer *t, struct dpt_error *err)
 {
-    return dpt_group_agree(
-        &t->comm->world,
-        t->backend->share(t->model.program, &dpt_trainer_replicas(t)->node, &t->model.shared, err),
-        err);
+    enum dpt_status status = DPT_OK;
+
+    if (!t->units.gathers)
+        status = t->backend->share(t->model.program, &dpt_trainer_replicas(t)->node,
+                                   &t->model.shared, err);
+    return dpt_group_agree(&t->comm->world, status, err);
 }
 
 /* Model, program and engine. Collective. */
@@ -272,7 +274,7 @@ static enum dpt_status open_all(struct dpt_trainer *t, struct dpt_error *err)
             DPT_TRY(dpt_trainer_share_plans(t, t->model.plans.text, err));
         if (status == DPT_OK && !opened) {
             DPT_TRY(dpt_group_agree(&t->comm->world, dpt_units_open(t, err), err));
-            if (t->backend->share != NULL && !t->units.gathers)
+            if (t->backend->share != NULL)
                 DPT_TRY(share_derived(t, err));
             DPT_TRY(dpt_group_agree(&t->comm->world, dpt_trainer_join_slots(t, err), err));
             DPT_TRY(t->engine->open(t, err));

@@ -50,9 +50,8 @@ static struct dpt_range part_floats(const struct dpt_trainer *t, int k, size_t a
     const int32_t i = tensor_at(&t->model.graph, at);
     const struct dpt_tensor *own = &dpt_trainer_graph(t)->tensors[i];
     const int64_t begins = t->model.graph.tensors[i].offset + own->first;
-    const struct dpt_range here =
-        common((struct dpt_range){begins, begins + own->count},
-               (struct dpt_range){(int64_t)at, (int64_t)end});
+    const struct dpt_range here = common((struct dpt_range){begins, begins + own->count},
+                                         (struct dpt_range){(int64_t)at, (int64_t)end});
 
     *from = k < 0 ? t->arenas.params : t->arenas.slot[k];
     if (here.last > here.first)
@@ -73,8 +72,7 @@ static struct dpt_range own_floats(const struct dpt_trainer *t, int k, size_t at
     const struct dpt_range none = {here.first, here.first};
     struct dpt_range has = here;
 
-    if (t->mesh.stages > 0 && t->mesh.part != part &&
-        dpt_graph_divided(&t->model.graph, i) == NULL)
+    if (t->mesh.stages > 0 && t->mesh.part != part && dpt_graph_divided(&t->model.graph, i) == NULL)
         return none;
     if (is_sliced(t, k, whole)) {
         const struct dpt_slice slice = t->reduction.type->slice(t, replica);

@@ -21,11 +21,10 @@ int32_t dpt_step_group(const struct dpt_trainer *t, int32_t all, int32_t i, int3
     return n < end - i ? n : end - i;
 }
 
-int32_t dpt_step_rounds(const struct dpt_trainer *t)
+int32_t dpt_step_rounds(const struct dpt_trainer *t, int32_t all)
 {
     const int64_t turn =
         (int64_t)dpt_trainer_replicas(t)->world.size * t->team.gradient_workers * t->team.group;
-    const int32_t all = dpt_sampler_micro_batches(&t->data.train.sampler, t->progress.epoch_step);
 
     return (int32_t)((all + turn - 1) / turn);
 }

@@ -6,11 +6,14 @@
 #include "core/base/memory.h"
 #include "core/comm/columns.h"
 #include "core/train/mesh.h"
+#include "core/train/pipeline.h"
+#include "core/train/units.h"
 
 /* A layer that the ranks divide. */
 struct layer {
     int64_t *rows, *inputs; /* [ranks + 1]: where each rank's outputs begin, and its inputs */
-    float *columns;         /* [outputs][own inputs]; NULL: nobody wants the inputs' gradient */
+    float *columns; /* [outputs][own inputs]; NULL: nobody wants the inputs' gradient. Of units
+                       address space, of which only those that are computed take memory. */
 };
 
 struct dpt_tensor_parallel {
@@ -60,12 +63,23 @@ enum dpt_status dpt_tensor_parallel_status(struct dpt_tensor_parallel *d, struct
 
 /* --- opening ---------------------------------------------------------------------------------- */
 
+/* Floats of the columns that a rank has of a layer; 0: nobody wants its inputs' gradient. */
+static size_t column_floats(const struct dpt_graph *graph, int32_t i)
+{
+    const struct dpt_graph_node *node = &graph->nodes[i];
+
+    if (!node->divided || !dpt_graph_wants_dx(graph, i))
+        return 0;
+    return (size_t)(node->out.c * (node->own_inputs.last - node->own_inputs.first));
+}
+
 /* Floats of the largest value that is gathered, of the longest row that is exchanged, and of all
- * columns of this rank. */
+ * columns of this rank, or of those of the unit that has most. */
 static void measure(const struct dpt_trainer *t, size_t *value, size_t *widest, double *columns)
 {
     const struct dpt_graph *graph = dpt_trainer_graph(t);
     const size_t rows = (size_t)t->data.train.sampler.micro * (size_t)t->team.group;
+    double own = 0; /* of the unit */
 
     *value = *widest = 0;
     *columns = 0;
@@ -73,6 +87,8 @@ static void measure(const struct dpt_trainer *t, size_t *value, size_t *widest, 
         const struct dpt_graph_node *node = &graph->nodes[i];
         const size_t in = (size_t)dpt_shape_size(&node->in), out = (size_t)node->out.c;
 
+        if (dpt_units_begins(t, i))
+            own = 0;
         if (!node->divided)
             continue;
         *value = rows * out > *value ? rows * out : *value;
@@ -80,7 +96,8 @@ static void measure(const struct dpt_trainer *t, size_t *value, size_t *widest, 
             continue;
         *value = rows * in > *value ? rows * in : *value;
         *widest = in > *widest ? in : *widest;
-        *columns += (double)out * (double)(node->own_inputs.last - node->own_inputs.first);
+        own += (double)column_floats(graph, i);
+        *columns = own > *columns ? own : *columns;
     }
 }
 
@@ -92,6 +109,8 @@ void dpt_tensor_parallel_bytes(const struct dpt_trainer *t, double *own, double 
     const double others = (ranks - 1) / (double)ranks;
     const int replicas = dpt_trainer_replicas(t)->world.size;
     const double samples = (double)t->job->batch.global / replicas;
+    const double renewals = /* of the columns, in a step */
+        t->units.n > 0 ? dpt_pipeline_actions(t, t->data.train.sampler.micro) : 1;
     size_t value, widest;
     double columns;
 
@@ -108,7 +127,7 @@ void dpt_tensor_parallel_bytes(const struct dpt_trainer *t, double *own, double 
             continue;
         *sent += samples * others * out * sizeof(float);
         if (dpt_graph_wants_dx(graph, i))
-            *sent += (samples * others * in + in * out * others / ranks) * sizeof(float);
+            *sent += (samples * others * in + renewals * in * out * others / ranks) * sizeof(float);
     }
 }
 
@@ -121,6 +140,7 @@ static enum dpt_status cut_layer(struct dpt_tensor_parallel *d, int32_t number,
     const struct dpt_graph_node *node = &dpt_trainer_graph(t)->nodes[number];
     const int ranks = t->mesh.tensor;
     struct layer *layer = &d->layers[number];
+    size_t floats;
 
     DPT_TRY(DPT_ALLOCATE(layer->rows, 2 * ((size_t)ranks + 1), "the layers", err));
     layer->inputs = layer->rows + ranks + 1;
@@ -128,11 +148,13 @@ static enum dpt_status cut_layer(struct dpt_tensor_parallel *d, int32_t number,
         layer->rows[r + 1] = dpt_tensor_rows(&t->model.graph, node->weight, r, ranks).last;
         layer->inputs[r + 1] = dpt_tensor_columns(&t->model.graph, node->weight, r, ranks).last;
     }
-    if (dpt_graph_wants_dx(dpt_trainer_graph(t), number))
-        DPT_TRY(DPT_ALLOCATE(
-            layer->columns,
-            (size_t)(node->out.c * (node->own_inputs.last - node->own_inputs.first)) + 1,
-            "the layers", err));
+    if (!dpt_graph_wants_dx(dpt_trainer_graph(t), number))
+        return DPT_OK;
+    floats = column_floats(dpt_trainer_graph(t), number) + 1;
+    layer->columns = t->units.n > 0 ? dpt_reserve(floats * sizeof(float))
+                                    : dpt_alloc_array(floats, sizeof(float));
+    if (layer->columns == NULL)
+        DPT_TRY(dpt_fail_memory(err, "the layers", (double)(floats * sizeof(float))));
 out:
     return status;
 }
@@ -153,7 +175,8 @@ enum dpt_status dpt_tensor_parallel_open(struct dpt_tensor_parallel **divided,
         d->passes = (struct dpt_divided){.gather = gather, .columns = columns, .arg = d};
         status = DPT_ALLOCATE(d->layers, (size_t)graph->n_nodes, "the layers", err);
     }
-    for (int32_t i = 0; i < graph->n_nodes && status == DPT_OK; i++)
+    for (int32_t i = t->mesh.first[t->mesh.stage];
+         i < t->mesh.first[t->mesh.stage + 1] && status == DPT_OK; i++)
         if (graph->nodes[i].divided)
             status = cut_layer(d, i, err);
     DPT_TRY(dpt_group_agree(&t->mesh.parts.world, status, err));
@@ -169,7 +192,11 @@ void dpt_tensor_parallel_close(struct dpt_tensor_parallel *d)
         return;
     for (int32_t i = 0; d->layers != NULL && i < d->t->model.graph.n_nodes; i++) {
         dpt_free(d->layers[i].rows);
-        dpt_free(d->layers[i].columns);
+        if (d->t->units.n == 0)
+            dpt_free(d->layers[i].columns);
+        else if (d->layers[i].columns != NULL)
+            dpt_unreserve(d->layers[i].columns,
+                          (column_floats(dpt_trainer_graph(d->t), i) + 1) * sizeof(float));
     }
     dpt_free(d->layers);
     dpt_columns_close(d->exchange);
@@ -180,11 +207,17 @@ void dpt_tensor_parallel_close(struct dpt_tensor_parallel *d)
 
 enum dpt_status dpt_tensor_parallel_refresh(struct dpt_tensor_parallel *d, struct dpt_error *err)
 {
+    return dpt_tensor_parallel_renew(d, 0, d->t->model.graph.n_nodes, err);
+}
+
+enum dpt_status dpt_tensor_parallel_renew(struct dpt_tensor_parallel *d, int32_t first,
+                                          int32_t last, struct dpt_error *err)
+{
     enum dpt_status status = DPT_OK;
     const struct dpt_trainer *t = d->t;
     const struct dpt_graph *graph = dpt_trainer_graph(t);
 
-    for (int32_t i = 0; i < graph->n_nodes; i++) {
+    for (int32_t i = first; i < last; i++) {
         const struct layer *layer = &d->layers[i];
 
         if (layer->columns == NULL || graph->tensors[graph->nodes[i].weight].whole == 0)
@@ -195,6 +228,14 @@ enum dpt_status dpt_tensor_parallel_refresh(struct dpt_tensor_parallel *d, struc
     }
 out:
     return status;
+}
+
+void dpt_tensor_parallel_forget(struct dpt_tensor_parallel *d, int32_t first, int32_t last)
+{
+    for (int32_t i = first; i < last; i++)
+        if (d->layers[i].columns != NULL)
+            dpt_forget(d->layers[i].columns,
+                       d->layers[i].columns + column_floats(dpt_trainer_graph(d->t), i));
 }
 
 enum dpt_status dpt_tensor_parallel_chunks(const struct dpt_trainer *t, const double *own, int each,

@@ -33,7 +33,13 @@ const struct dpt_divided *dpt_tensor_parallel_passes(const struct dpt_tensor_par
 /* The first failure of an exchange since the last call. Errors: RANK. */
 enum dpt_status dpt_tensor_parallel_status(struct dpt_tensor_parallel *divided,
                                            struct dpt_error *err);
-/* Collective. Renews the columns, once the weights have changed. Errors: RANK. */
+/* Collective. Renews the columns of nodes [first, last), whose weights have changed; of units
+ * (units.h) before each time that they go back, and no other columns are kept. Errors: RANK. */
+enum dpt_status dpt_tensor_parallel_renew(struct dpt_tensor_parallel *divided, int32_t first,
+                                          int32_t last, struct dpt_error *err);
+/* Gives back their memory. */
+void dpt_tensor_parallel_forget(struct dpt_tensor_parallel *divided, int32_t first, int32_t last);
+/* Collective. Renews those of all nodes. Errors: RANK. */
 enum dpt_status dpt_tensor_parallel_refresh(struct dpt_tensor_parallel *divided,
                                             struct dpt_error *err);
 

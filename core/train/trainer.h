@@ -132,7 +132,7 @@ struct dpt_arenas {
     struct dpt_shared shared;
     size_t reserved;        /* bytes of such a slot; 0: there are no shards */
     struct dpt_parts parts; /* [ranks]: for messages with the owners of shards or stages */
-    uint64_t *hashes; /* [ranks], for the replica check */
+    uint64_t *hashes;       /* [ranks], for the replica check */
     /* In shards: of the weights before the update of this step, if replicas are compared behind it:
      * all ranks get the owners' weights then. */
     uint64_t hash;

@@ -39,7 +39,10 @@ static enum dpt_status check(const struct dpt_trainer *t, struct dpt_error *err)
 enum dpt_status dpt_units_plan(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct dpt_graph *graph = &t->model.graph;
+    const struct dpt_graph *graph = dpt_trainer_graph(t);
+    const struct dpt_comm *replicas = dpt_trainer_replicas(t);
+    const int32_t first = t->mesh.stages > 0 ? t->mesh.first[t->mesh.stage] : 0,
+                  last = t->mesh.stages > 0 ? t->mesh.first[t->mesh.stage + 1] : graph->n_nodes;
     struct dpt_units *u = &t->units;
     size_t enough = (size_t)graph->floats / PARTS;
 
@@ -47,9 +50,13 @@ enum dpt_status dpt_units_plan(struct dpt_trainer *t, struct dpt_error *err)
         return DPT_OK;
     DPT_TRY(check(t, err));
     enough = enough < ENOUGH ? enough : ENOUGH;
+    dpt_free(u->node); /* of another stage, where it is planned */
+    dpt_free(u->edge);
+    *u = (struct dpt_units){0};
     DPT_TRY(DPT_ALLOCATE(u->node, (size_t)graph->n_nodes + 1, "the units", err));
     DPT_TRY(DPT_ALLOCATE(u->edge, (size_t)graph->n_nodes + 1, "the units", err));
-    for (int32_t i = 1; i < graph->n_nodes; i++) {
+    u->node[0] = first;
+    for (int32_t i = first + 1; i < last; i++) {
         const size_t at = dpt_graph_from(graph, i, false);
 
         if (!dpt_mesh_may_begin(graph, i) || at - u->edge[u->n] < enough || at == u->edge[u->n])
@@ -58,9 +65,9 @@ enum dpt_status dpt_units_plan(struct dpt_trainer *t, struct dpt_error *err)
         u->node[u->n] = i;
         u->edge[u->n] = at;
     }
-    u->gathers = t->comm->node.size < t->comm->world.size;
+    u->gathers = replicas->node.size < replicas->world.size; /* once there are ranks: join_arena */
     u->n++;
-    u->node[u->n] = graph->n_nodes;
+    u->node[u->n] = last;
     u->edge[u->n] = (size_t)graph->floats;
 out:
     return status;
@@ -76,15 +83,26 @@ size_t dpt_units_largest(const struct dpt_trainer *t)
     return most;
 }
 
+bool dpt_units_begins(const struct dpt_trainer *t, int32_t node)
+{
+    int k = 0;
+
+    while (k < t->units.n && t->units.node[k] != node)
+        k++;
+    return k < t->units.n;
+}
+
 /* They have it together, where there is memory for that. */
 static void join_arena(struct dpt_trainer *t)
 {
-    const size_t bytes = (size_t)t->model.graph.arena * sizeof(float);
+    const size_t bytes = (size_t)dpt_trainer_graph(t)->arena * sizeof(float);
+    const struct dpt_comm *replicas = dpt_trainer_replicas(t);
     struct dpt_error ignored;
 
+    t->units.gathers = replicas->node.size < replicas->world.size;
     if (!t->units.gathers)
         t->units.gathers =
-            dpt_shared_open(&t->units.weights, &t->comm->node, bytes, &ignored) != DPT_OK;
+            dpt_shared_open(&t->units.weights, &replicas->node, bytes, &ignored) != DPT_OK;
     if (!t->units.gathers) {
         dpt_unreserve(t->arenas.params, bytes);
         t->arenas.params = t->units.weights.bytes;
@@ -119,13 +137,13 @@ void dpt_units_close(struct dpt_trainer *t)
 
 static struct dpt_slice own_slice(const struct dpt_trainer *t)
 {
-    return t->reduction.type->slice(t, t->comm->world.rank);
+    return t->reduction.type->slice(t, dpt_trainer_replicas(t)->world.rank);
 }
 
 enum dpt_status dpt_units_init(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct dpt_graph *graph = &t->model.graph;
+    const struct dpt_graph *graph = dpt_trainer_graph(t);
     const size_t bytes = (size_t)graph->arena * sizeof(float);
     const struct dpt_slice own = own_slice(t);
     float *whole = dpt_reserve(bytes); /* one tensor of it is there at a time */
@@ -163,9 +181,8 @@ static void renew(void *arg, int thread)
                                        &worker->err);
 }
 
-/* Collective. Makes a unit the one that is computed, with its weights. */
-static enum dpt_status take(struct dpt_trainer *t, int unit, enum dpt_status status, double *waited,
-                            struct dpt_error *err)
+enum dpt_status dpt_units_take(struct dpt_trainer *t, int unit, enum dpt_status status,
+                               double *waited, struct dpt_error *err)
 {
     const double start = dpt_now();
     enum dpt_status gathered;
@@ -190,8 +207,7 @@ static enum dpt_status take(struct dpt_trainer *t, int unit, enum dpt_status sta
     return status;
 }
 
-/* Gives back what the passes of the unit needed, but for this rank's own weights. */
-static void drop(struct dpt_trainer *t)
+void dpt_units_drop(struct dpt_trainer *t)
 {
     const int unit = t->units.run->unit;
     const size_t begin = t->units.edge[unit], end = t->units.edge[unit + 1];
@@ -250,11 +266,18 @@ out:
     return status;
 }
 
+/* Where the gradient of the unit that is computed is to go, as the address of what would be a whole
+ * one. */
+static float *target(struct dpt_trainer *t, int taker, bool *add)
+{
+    return t->reduction.type->target(t, taker, add) - t->units.edge[t->units.run->unit];
+}
+
 /* Backward leaves as they are the floats behind a tensor, and those of tensors that do not learn,
  * where another unit's gradient was. */
 static void clear_gaps(const struct dpt_trainer *t, float *gradient)
 {
-    const struct dpt_graph *graph = &t->model.graph;
+    const struct dpt_graph *graph = dpt_trainer_graph(t);
     const size_t *edge = &t->units.edge[t->units.run->unit];
 
     for (int32_t k = 0; k < graph->n_tensors; k++) {
@@ -267,6 +290,14 @@ static void clear_gaps(const struct dpt_trainer *t, float *gradient)
     }
 }
 
+float *dpt_units_target(struct dpt_trainer *t, int taker, bool *add)
+{
+    float *gradient = target(t, taker, add);
+
+    clear_gaps(t, gradient);
+    return gradient;
+}
+
 static enum dpt_status back(struct dpt_trainer *t, int thread, int lane, int32_t begin, int32_t n,
                             struct dpt_error *err)
 {
@@ -275,8 +306,7 @@ static enum dpt_status back(struct dpt_trainer *t, int thread, int lane, int32_t
     const size_t *edge = &t->units.edge[run->unit];
     struct dpt_pass pass = pass_of(t, thread);
 
-    /* The unit lies at the beginning of what would be a whole gradient. */
-    pass.gradient = t->reduction.type->target(t, lane, &pass.add) - edge[0];
+    pass.gradient = target(t, lane, &pass.add);
     if (thread == lane)
         clear_gaps(t, pass.gradient);
     DPT_TRY(t->backend->backward(t->model.program, thread, &pass, err));
@@ -338,18 +368,18 @@ static enum dpt_status take_round(struct dpt_trainer *t, enum dpt_status status,
                                   struct dpt_error *err)
 {
     for (int k = 0; k < t->units.n; k++) {
-        status = take(t, k, status, waited, err);
+        status = dpt_units_take(t, k, status, waited, err);
         if (status == DPT_OK)
             status = dpt_trainer_run(t, forward_part, t, err);
         if (k < t->units.n - 1)
-            drop(t);
+            dpt_units_drop(t);
     }
     for (int k = t->units.n - 1; k >= 0; k--) {
         if (k < t->units.n - 1)
-            status = take(t, k, status, waited, err);
+            status = dpt_units_take(t, k, status, waited, err);
         if (status == DPT_OK)
             status = dpt_trainer_run(t, back_part, t, err);
-        drop(t);
+        dpt_units_drop(t);
         status = add(t, k, status, waited, err);
     }
     return add(t, t->units.n, status, waited, err);
@@ -359,11 +389,12 @@ enum dpt_status dpt_units_compute(struct dpt_trainer *t, const struct dpt_step_v
                                   enum dpt_status status, double *waited, struct dpt_error *err)
 {
     struct dpt_units_run *run = t->units.run;
-    const int32_t rounds = dpt_step_rounds(t);
+    int32_t rounds;
 
     run->view = view;
     run->infers = NULL;
     run->all = dpt_sampler_micro_batches(&t->data.train.sampler, t->progress.epoch_step);
+    rounds = dpt_step_rounds(t, run->all);
     for (run->number = 0; run->number < rounds; run->number++)
         status = take_round(t, status, waited, err);
     return status;
@@ -437,10 +468,10 @@ enum dpt_status dpt_units_infer(struct dpt_trainer *t, const struct dpt_pipeline
     run->each = each;
     for (run->number = 0; run->number * t->team.threads < most; run->number++)
         for (int k = 0; k < t->units.n; k++) {
-            status = take(t, k, status, &waited, err);
+            status = dpt_units_take(t, k, status, &waited, err);
             if (status == DPT_OK)
                 status = dpt_trainer_run(t, infer_part, t, err);
-            drop(t);
+            dpt_units_drop(t);
         }
     return status;
 }

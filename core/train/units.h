@@ -47,13 +47,26 @@ enum dpt_status dpt_units_compute(struct dpt_trainer *t, const struct dpt_step_v
 enum dpt_status dpt_units_infer(struct dpt_trainer *t, const struct dpt_pipeline_pass *pass,
                                 bool each, int64_t step, enum dpt_status status,
                                 struct dpt_error *err);
+
+/* What a pipeline's stage does with its own units (pipeline.c). take, collective: makes a unit the
+ * one that is computed, with its weights; status and *waited: as above. drop: gives back what its
+ * passes needed, but for this rank's own weights. target: where its gradient goes for a thread that
+ * takes micro-batches, as the address of what would be a whole one. */
+enum dpt_status dpt_units_take(struct dpt_trainer *t, int unit, enum dpt_status status,
+                               double *waited, struct dpt_error *err);
+void dpt_units_drop(struct dpt_trainer *t);
+float *dpt_units_target(struct dpt_trainer *t, int taker, bool *add);
+
+/* Whether a unit begins with this node. */
+bool dpt_units_begins(const struct dpt_trainer *t, int32_t node);
+
 /* The unit that is being computed. */
 int dpt_units_now(const struct dpt_trainer *t);
 
 /* Whether this rank holds the model's state, and updates it. */
 static inline bool dpt_units_has_state(const struct dpt_trainer *t)
 {
-    return t->units.n == 0 || t->units.gathers || t->comm->node.rank == 0;
+    return t->units.n == 0 || t->units.gathers || dpt_trainer_replicas(t)->node.rank == 0;
 }
 
 #endif

@@ -175,16 +175,19 @@ def told(result):
     return [line for line in result.err.splitlines() if re.match(r"(rank|ranks|a rank) \S", line)]
 
 
+def reproducible(mesh):
+    return [part for word in ("comm.reduction=reproducible", *(f"parallel.{key}" for key in mesh.split())) for part in ("--set", word)]
+
+
 def test_same_bytes_on_any_nodes(cluster, tmp_path, job):
     """One node, two, three, evenly and not, also where a node has one rank."""
     made = []
-    for ranks, words in (([4], "shard=none"), ([2, 2], "pipeline=2"), ([2, 1, 1], "shard=gradients"),
-                         ([1, 3, 2], "shard=optimizer"), ([1, 3, 2], "shard=parameters")):
-        folder = tmp_path / ("-".join(map(str, ranks)) + words)
-        if words == "shard=parameters":  # begun on other nodes
-            cluster.train([2, 1], job, folder, "--set", "comm.reduction=reproducible", "--set", f"parallel.{words}", "--set",
-                          "train.epochs=2")
-        cluster.train(ranks, job, folder, "--set", "comm.reduction=reproducible", "--set", f"parallel.{words}")
+    for ranks, mesh in (([4], "shard=none"), ([2, 2], "pipeline=2"), ([2, 1, 1], "shard=gradients"),
+                        ([1, 2, 1], "pipeline=2 shard=parameters"), ([1, 3, 2], "shard=optimizer"), ([1, 3, 2], "shard=parameters")):
+        folder, words = tmp_path / str(len(made)), reproducible(mesh)
+        if mesh == "shard=parameters":  # begun on other nodes
+            cluster.train([2, 1], job, folder, *words, "--set", "train.epochs=2")
+        cluster.train(ranks, job, folder, *words)
         made.append(dpt.newest(folder))
     assert made[1:] == made[:-1]
 
@@ -192,9 +195,9 @@ def test_same_bytes_on_any_nodes(cluster, tmp_path, job):
 def test_layers_divided_between_nodes(cluster, tmp_path):
     wide = dpt.write_small_job(tmp_path / "wide.yaml", **{**JOB, "model": "{type: mlp, hidden: [256, 256], outputs: 10}"})
     made = []
-    for ranks, words in (([1], "shard=none"), ([1, 2, 1], "tensor=4"), ([2, 2], "tensor=2")):
-        folder = tmp_path / words
-        cluster.train(ranks, wide, folder, "--set", "comm.reduction=reproducible", "--set", f"parallel.{words}")
+    for ranks, mesh in (([1], "shard=none"), ([1, 2, 1], "tensor=4"), ([2, 2], "tensor=2 shard=parameters")):
+        folder = tmp_path / mesh.replace(" ", "-")
+        cluster.train(ranks, wide, folder, *reproducible(mesh))
         made.append(dpt.newest(folder))
     assert made[1:] == made[:-1]
 

@@ -108,7 +108,8 @@ static enum dpt_status compute_rounds(struct step_work *w, enum dpt_status statu
 {
     struct dpt_trainer *t = w->t;
     const struct dpt_step_view step = {.step = t->progress.epoch_step};
-    const int32_t rounds = dpt_step_rounds(t);
+    const int32_t rounds =
+        dpt_step_rounds(t, dpt_sampler_micro_batches(&t->data.train.sampler, step.step));
 
     t->reduction.type->begin(t, &step); /* a rank that failed has not come so far */
     if (t->units.n > 0)
@@ -203,7 +204,7 @@ static enum dpt_status refresh_all(struct dpt_trainer *t, struct dpt_error *err)
     enum dpt_status status = /* of units as each is gathered */
         t->units.gathers ? DPT_OK : dpt_trainer_run(t, refresh_part, t, err);
 
-    if (t->mesh.divided != NULL && status == DPT_OK)
+    if (t->mesh.divided != NULL && t->units.n == 0 && status == DPT_OK)
         status = dpt_tensor_parallel_refresh(t->mesh.divided, err);
     return t->model.shared || t->arenas.shared.bytes != NULL
                ? dpt_group_agree(&dpt_trainer_replicas(t)->node, status, err)

@@ -34,7 +34,8 @@ MORE = [(action, rank, 4) for action in SAYS for rank in range(4) if (action, ra
 @pytest.mark.parametrize("action, rank, step", CASES + (MORE if HEAVY else []))
 def test_named_with_its_stage(tmp_path, action, rank, step):
     """Of two stages that two ranks each have."""
-    path = dpt.write_job(tmp_path / "job.yaml", JOB + "parallel: {pipeline: 2}\n")
+    shard = "parameters" if rank in (0, 2) else "none"
+    path = dpt.write_job(tmp_path / "job.yaml", JOB + f"parallel: {{pipeline: 2, shard: {shard}}}\n")
     result = dpt.run(path, "--output", tmp_path / "run", "--ranks", 4, env={"DPTRAIN_FAULT": f"{action}:rank={rank}:step={step}"})
     who = WHO.format(rank=rank, stage=1 + rank // 2)
     assert result.code == 71 or action not in ("kill", "stop", "hang"), result

@@ -66,19 +66,22 @@ def evaluations(folder):
     return [{k: v for k, v in e.items() if k not in ("seconds", "samples_per_s", "time")} for e in dpt.events(folder, "eval")]
 
 
-CASES = [("mlp", 3, "{stages: 3, schedule: gpipe}", 1, "cpu"), ("mlp", 6, "3", 1, "cpu"), ("cnn", 4, "2", 1, "cpu"),
-         ("resnet", 4, "2", 2, "cpu"), ("cnn", 3, "3", 2, "ref"), ("numbers", 2, "2", 1, "cpu")]
-MORE = [("mlp", 2, "2", 3, "cpu"), ("cnn", 4, "{stages: 4, schedule: gpipe}", 2, "cpu"), ("cnn", 8, "4", 1, "cpu"),
-        ("resnet", 3, "3", 1, "ref"), ("resnet", 2, "{stages: 2, schedule: gpipe}", 1, "cpu"), ("mlp", 3, "3", 1, "ref")]
+CASES = [("mlp", 3, "{stages: 3, schedule: gpipe}", 1, "cpu", "none"), ("mlp", 6, "3", 1, "cpu", "gradients"),
+         ("cnn", 4, "2", 1, "cpu", "optimizer"), ("resnet", 4, "2", 2, "cpu", "parameters"), ("cnn", 3, "3", 2, "ref", "none"),
+         ("numbers", 2, "2", 1, "cpu", "none")]
+MORE = [("mlp", 2, "2", 3, "cpu", "none"), ("cnn", 4, "{stages: 4, schedule: gpipe}", 2, "cpu", "none"),
+        ("cnn", 8, "{stages: 4, schedule: gpipe}", 1, "cpu", "parameters"), ("resnet", 3, "3", 1, "ref", "none"),
+        ("resnet", 2, "{stages: 2, schedule: gpipe}", 1, "cpu", "none"), ("mlp", 3, "3", 1, "ref", "none"),
+        ("resnet", 6, "2", 3, "cpu", "gradients"), ("numbers", 6, "2", 1, "ref", "parameters"), ("flat", 4, "2", 2, "cpu", "parameters")]
 
 
-@pytest.mark.parametrize("name, ranks, words, threads, kind", CASES + (MORE if HEAVY else []))
-def test_the_bytes_are_those_of_one_rank(tmp_path, name, ranks, words, threads, kind):
+@pytest.mark.parametrize("name, ranks, words, threads, kind, shard", CASES + (MORE if HEAVY else []))
+def test_the_bytes_are_those_of_one_rank(tmp_path, name, ranks, words, threads, kind, shard):
     """Weights, statistics and slots, the fingerprints of each step, and what the evaluations say; also in shards of stages."""
     path = job(tmp_path, name)
     dpt.train(path, tmp_path / "one", "--quiet", "--set", f"device.kind={kind}")
     dpt.train(path, tmp_path / "stages", "--quiet", *stages(words), "--set", f"device.threads={threads}", "--set",
-              f"device.kind={kind}", "--set", f"parallel.shard={'optimizer' if ranks in (4, 6) else 'none'}", ranks=ranks)
+              f"device.kind={kind}", "--set", f"parallel.shard={shard}", ranks=ranks)
     assert same(tmp_path / "one", tmp_path / "stages")
     assert evaluations(tmp_path / "one") == evaluations(tmp_path / "stages") != []
 
@@ -136,8 +139,8 @@ def test_a_run_goes_on_on_another_mesh(tmp_path):
     dpt.train(path, tmp_path / "given", "--quiet", "--set", "train.steps=1", "--set", "seed=9")
     given = "--set", f"init.from={tmp_path}/given/checkpoints/latest", "--set", "schedule=constant"
     dpt.train(path, tmp_path / "one", "--quiet", *given)
-    for steps, ranks, words in ((2, 6, "3"), (4, 2, "2"), (5, 1, "1"), (7, 4, "{stages: 4, cut: [conv2, dense1, dense2]}")):
-        shard = "optimizer" if steps in (2, 7) else "none"
+    for steps, ranks, words, shard in ((2, 6, "3", "parameters"), (4, 2, "2", "none"), (5, 1, "1", "none"),
+                                       (7, 4, "{stages: 4, cut: [conv2, dense1, dense2]}", "optimizer")):
         result = dpt.run(path, "--output", tmp_path / "stages", "--quiet", *given, *stages(words), "--set", f"train.steps={steps}",
                          "--set", f"parallel.shard={shard}", ranks=ranks)
         assert result.code == 0, result
@@ -157,7 +160,6 @@ def test_mistakes(tmp_path, words, ranks, says):
 
 @pytest.mark.parametrize("words, says", [
     ("comm.reduction=allreduce", "parallel.pipeline: needs comm.reduction: reproducible"),
-    ("parallel.shard=gradients", "does not go with parallel.shard: gradients"),
     ("parallel.pipeline={stages: 3, cut: [conv2]}", "1 layer makes 2 stages, and stages says 3"),
 ])
 def test_what_does_not_go_together(tmp_path, words, says):
@@ -174,9 +176,10 @@ def test_faults_name_their_rank(tmp_path):
         result = dpt.run(path, "--output", folder, "--ranks", 4, *stages(2), "--set", "train.check_replicas=1 step",
                          env={"DPTRAIN_FAULT": "flip-weight:rank=3:step=5:word=3"})
         assert result.code == 1 and re.search(r"the replicas differ: ranks 2 \(\S+, stage 2 of 2\), 3 ", result.err), result
-    result = dpt.run(path, "--output", tmp_path / "nan", "--quiet", *stages(3), "--set", "optimizer.lr=1000000", "--set",
-                     "train.clip_norm=null", "--ranks", 3)
-    assert result.code == 1 and re.search(r"not a number: rank \d \(\S+\), .* of stage \d of 3", result.err), result
+    for ranks, shard in ((3, "none"), (6, "parameters")):
+        result = dpt.run(path, "--output", tmp_path / shard, "--quiet", *stages(3), "--set", "optimizer.lr=1000000", "--set",
+                         "train.clip_norm=null", "--set", f"parallel.shard={shard}", "--ranks", ranks)
+        assert result.code == 1 and re.search(r"not a number: rank \d \(\S+\), .* of stage \d of 3", result.err), result
 
 
 def test_no_more_is_sent_than_crosses_the_cuts(tmp_path):

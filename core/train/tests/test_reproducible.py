@@ -70,9 +70,8 @@ def mesh(dice, name):
     tensor = dice.choice((1, 2, 3)) if name == "chain" else 1
     stages = dice.randint(1, STAGES[name])
     ranks = tensor * stages * dice.randint(1, max(1, 8 // (tensor * stages)))
-    kinds = ["none"] if tensor > 1 else ["none", "optimizer"] if stages > 1 else ["none", "optimizer", "gradients", "parameters"]
     words = (f"tensor={tensor}", f"pipeline={{stages: {stages}, schedule: {dice.choice(('1f1b', 'gpipe'))}}}",
-             f"shard={dice.choice(kinds)}")
+             f"shard={dice.choice(('none', 'optimizer', 'gradients', 'parameters'))}")
     return ranks, [part for word in words for part in ("--set", f"parallel.{word}")]
 
 

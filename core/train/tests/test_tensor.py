@@ -53,21 +53,26 @@ def evaluations(folder):
     return [{k: v for k, v in e.items() if k not in ("seconds", "samples_per_s", "time")} for e in dpt.events(folder, "eval")]
 
 
-# A model, data x tensor x stages, threads of a rank, backend.
-CASES = [("8192", (2, 4, 1), 1, "cpu"), ("1000", (2, 3, 1), 1, "cpu"), ("530", (1, 2, 1), 2, "cpu"), ("chain", (1, 2, 2), 2, "cpu"),
-         ("cnn", (2, 2, 1), 2, "cpu"), ("chain", (1, 3, 1), 1, "ref"), ("shared", (1, 3, 1), 1, "cpu")]
-MORE = [("8192", (1, 8, 1), 1, "cpu"), ("8192", (2, 1, 1), 1, "cpu"), ("8192", (2, 3, 1), 1, "cpu"), ("1000", (1, 8, 1), 1, "cpu"),
-        ("530", (1, 8, 1), 1, "cpu"), ("chain", (2, 2, 2), 1, "cpu"), ("cnn", (1, 2, 3), 1, "cpu"), ("cnn", (1, 4, 1), 1, "ref"),
-        ("shared", (2, 2, 1), 2, "ref")]
+# A model, data x tensor x stages, threads of a rank, backend, shards.
+CASES = [("8192", (2, 4, 1), 1, "cpu", "none"), ("1000", (2, 3, 1), 1, "cpu", "optimizer"), ("530", (1, 2, 1), 2, "cpu", "none"),
+         ("chain", (2, 2, 2), 2, "cpu", "parameters"), ("cnn", (2, 2, 1), 2, "cpu", "gradients"), ("chain", (1, 3, 1), 1, "ref", "none"),
+         ("shared", (2, 3, 1), 1, "cpu", "parameters")]
+MORE = [("8192", (1, 8, 1), 1, "cpu", "none"), ("8192", (2, 1, 1), 1, "cpu", "none"), ("8192", (2, 3, 1), 1, "cpu", "none"),
+        ("1000", (1, 8, 1), 1, "cpu", "none"), ("530", (1, 8, 1), 1, "cpu", "none"), ("chain", (2, 2, 2), 1, "cpu", "none"),
+        ("cnn", (1, 2, 3), 1, "cpu", "none"), ("cnn", (1, 4, 1), 1, "ref", "none"), ("shared", (2, 2, 1), 2, "ref", "none"),
+        ("chain", (1, 2, 2), 2, "cpu", "none"), ("shared", (1, 3, 1), 1, "cpu", "none"),
+        *((name, mesh, 1, "cpu", shard) for name in ("chain", "cnn", "530") for mesh in ((2, 2, 1), (3, 2, 1), (2, 2, 2))
+          for shard in ("optimizer", "gradients", "parameters"))]
 
 
-@pytest.mark.parametrize("name, mesh, threads, kind", CASES + (MORE if HEAVY else []))
-def test_the_bytes_are_those_of_one_rank(tmp_path, name, mesh, threads, kind):
+@pytest.mark.parametrize("name, mesh, threads, kind, shard", CASES + (MORE if HEAVY else []))
+def test_the_bytes_are_those_of_one_rank(tmp_path, name, mesh, threads, kind, shard):
     """Weights, statistics and slots, the fingerprints of each step, and what the evaluations say."""
     path, (data, tensor, stages) = job(tmp_path, name), mesh
     dpt.train(path, tmp_path / "one", "--quiet", *sets(f"device.kind={kind}"))
     dpt.train(path, tmp_path / "mesh", "--quiet", *sets(f"device.kind={kind}", f"device.threads={threads}", f"parallel.tensor={tensor}",
-                                                       f"parallel.pipeline={stages}"), ranks=data * tensor * stages)
+                                                       f"parallel.pipeline={stages}", f"parallel.shard={shard}"),
+              ranks=data * tensor * stages)
     assert same(tmp_path / "one", tmp_path / "mesh")
     assert evaluations(tmp_path / "one") == evaluations(tmp_path / "mesh") != []
 
@@ -78,7 +83,8 @@ def test_a_run_goes_on_on_another_mesh(tmp_path):
     dpt.train(path, tmp_path / "given", "--quiet", *sets("train.steps=1", "seed=9"))
     given = sets(f"init.from={tmp_path}/given/checkpoints/latest")
     dpt.train(path, tmp_path / "one", "--quiet", *given)
-    for steps, ranks, mesh in ((2, 4, ["tensor=4"]), (3, 2, ["shard=optimizer"]), (5, 4, ["tensor=2", "pipeline=2"]), (6, 3, ["tensor=3"])):
+    for steps, ranks, mesh in ((2, 4, ["tensor=4"]), (3, 2, ["shard=optimizer"]), (5, 8, ["tensor=2", "pipeline=2", "shard=parameters"]),
+                               (6, 3, ["tensor=3"])):
         result = dpt.run(path, "--output", tmp_path / "mesh", "--quiet", *given, *sets(f"train.steps={steps}"),
                          *sets(*(f"parallel.{word}" for word in mesh)), ranks=ranks)
         assert result.code == 0, result
@@ -89,7 +95,6 @@ def test_a_run_goes_on_on_another_mesh(tmp_path):
     ("chain", ["tensor=4"], 6, "parallel.tensor: 6 ranks are no multiple of tensor 4: start 4 or 8"),
     ("chain", ["tensor=2", "pipeline=2"], 6, "parallel.pipeline: 6 ranks are no multiple of 2 stages x tensor 2: start 4 or 8"),
     ("chain", ["tensor=2", "data=3"], 4, "parallel.data: 3 x tensor 2 are 6 ranks, and 4 are started: start 6"),
-    ("chain", ["tensor=2", "shard=optimizer"], 2, "parallel.tensor: does not go with parallel.shard"),
     ("narrow", ["tensor=2"], 2, "and this model has none (the largest is dense1/weight, 40 x 400)"),
 ])
 def test_mistakes(tmp_path, name, words, ranks, says):
