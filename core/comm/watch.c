@@ -367,6 +367,14 @@ static void advance(_Atomic uint64_t *phase)
                           memory_order_relaxed);
 }
 
+/* Once a line says why the job ends, no step may follow it: a launcher has a stopped rank go on to
+ * end it, and then the collective that all waited for would be whole. */
+static void stand_still_at_the_end(const struct dpt_watch *w)
+{
+    while (w->page != NULL && atomic_load_explicit(&w->page->explained, memory_order_acquire))
+        pause();
+}
+
 static void pass(const struct dpt_group *g, bool inside)
 {
     const struct dpt_communicator *c = g->handle;
@@ -374,6 +382,7 @@ static void pass(const struct dpt_group *g, bool inside)
 
     if (c->watch == NULL)
         return;
+    stand_still_at_the_end(c->watch);
     mine = c->watch->mine;
     if (c->axis == 0) {
         advance(&mine->phase);

@@ -246,6 +246,22 @@ def test_stopped_from_outside(tmp_path, long_job, whole_long):
     assert dpt.newest(tmp_path / "pause") == whole_long(3)
 
 
+def test_nothing_follows_the_cause(tmp_path):
+    """mpirun has a stopped rank go on to end it: what the ranks were waiting for is there then, but no step is made of it."""
+    job = dpt.write_small_job(tmp_path / "job.yaml", **{**LONG, "comm": "{timeout: 1 s}"})
+    process = dpt.start(job, tmp_path / "out", 2, DPTRAIN_FAULT="stop:rank=1:step=9")
+    lines = []
+    for text in process.stderr:
+        lines.append(text.decode())
+        if "has not arrived" in lines[-1]:
+            os.kill(pids_by_rank(process)[1], signal.SIGCONT)
+    process.wait(timeout=60)
+    line = next(line for line in lines if "has not arrived" in line).rstrip()
+    assert process.returncode == 71 and told("".join(lines)) == [line], lines
+    assert dpt.events(tmp_path / "out")[-1]["event"] == "end"
+    says_why(tmp_path / "out", line)
+
+
 def test_suspended_as_a_whole(tmp_path):
     """As a batch system does; far longer than the timeout, and nobody is late."""
     job = dpt.write_small_job(tmp_path / "job.yaml", **{**LONG, "comm": "{timeout: 1 s}"})
