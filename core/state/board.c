@@ -38,18 +38,16 @@ static const char former_tag[] = "_hparams_/session_end_past";
 
 enum { BINS = 64 };
 
-/* Of many numbers: bins of equal width from least to most. All are doubles, so that those of
- * several ranks can be added up; counts are exact. */
+/* Of many numbers: bins of equal width from least to most. */
 struct dpt_histogram {
     double least, most, sum, sum_of_squares;
     double n; /* of finite numbers; others are left out. 0: all are */
     double bins[BINS];
 };
 
-enum { NUMBERS = sizeof(struct dpt_histogram) / sizeof(double) };
-
-/* Below this many floats one thread is faster than waking the others. */
-enum { ALONE = 16 * 1024 };
+/* Below this many floats one thread is faster than waking the others. More are added up in so many
+ * parts, one after another, however many threads there are: so the sums do not depend on them. */
+enum { ALONE = 16 * 1024, PARTS = 16 };
 
 /* --- events ----------------------------------------------------------------------------------- */
 
@@ -217,21 +215,20 @@ struct pass {
     const float *x;
     size_t n;
     double scale;
-    int threads;
-    struct dpt_histogram *parts; /* [threads] */
+    int threads, n_parts;
+    struct dpt_histogram *parts; /* [n_parts] */
     bool binning;
     double least, inverse; /* of the bins */
 };
 
-static void look_at_part(void *arg, int thread)
+static void look_at_part(const struct pass *p, int part)
 {
-    const struct pass *p = arg;
-    struct dpt_histogram *h = &p->parts[thread];
+    struct dpt_histogram *h = &p->parts[part];
     size_t begin, end;
 
     if (!p->binning)
         *h = (struct dpt_histogram){.least = INFINITY, .most = -INFINITY};
-    dpt_thread_part(p->n, thread, p->threads, &begin, &end);
+    dpt_thread_part(p->n, part, p->n_parts, &begin, &end);
     for (size_t i = begin; i < end; i++) {
         const double x = p->x[i] * p->scale;
 
@@ -251,21 +248,30 @@ static void look_at_part(void *arg, int thread)
     }
 }
 
+static void look(void *arg, int thread)
+{
+    const struct pass *p = arg;
+
+    for (int part = thread; part < p->n_parts; part += p->threads)
+        look_at_part(p, part);
+}
+
 static void run_pass(struct dpt_pool *pool, struct pass *p)
 {
     if (p->threads == 1)
-        look_at_part(p, 0);
+        look(p, 0);
     else
-        dpt_pool_run(pool, look_at_part, p);
+        dpt_pool_run(pool, look, p);
 }
 
 static void count_numbers(struct dpt_pool *pool, struct pass *p, struct dpt_histogram *out)
 {
     *out = (struct dpt_histogram){.least = INFINITY, .most = -INFINITY};
     p->threads = p->n < ALONE ? 1 : dpt_pool_threads(pool);
+    p->n_parts = p->n < ALONE ? 1 : PARTS;
     p->binning = false;
     run_pass(pool, p);
-    for (int i = 0; i < p->threads; i++) {
+    for (int i = 0; i < p->n_parts; i++) {
         out->least = fmin(out->least, p->parts[i].least);
         out->most = fmax(out->most, p->parts[i].most);
         out->sum += p->parts[i].sum;
@@ -280,7 +286,7 @@ static void count_numbers(struct dpt_pool *pool, struct pass *p, struct dpt_hist
     p->least = out->least;
     p->inverse = out->most > out->least ? BINS / (out->most - out->least) : 0;
     run_pass(pool, p);
-    for (int i = 0; i < p->threads; i++)
+    for (int i = 0; i < p->n_parts; i++)
         for (int k = 0; k < BINS; k++)
             out->bins[k] += p->parts[i].bins[k];
 }
@@ -312,11 +318,17 @@ enum dpt_status dpt_board_counts_open(struct dpt_board_counts *c, const struct d
     enum dpt_status status = DPT_OK;
     const size_t tensors = (size_t)graph->n_tensors;
 
+    c->graph = graph;
     c->pool = pool;
-    c->n = 2 * tensors * NUMBERS;
     DPT_TRY(DPT_ALLOCATE(c->histograms, 2 * tensors + 1, "histograms", err));
-    DPT_TRY(DPT_ALLOCATE(c->parts, (size_t)dpt_pool_threads(pool), "histograms", err));
-    c->numbers = &c->histograms->least;
+    DPT_TRY(DPT_ALLOCATE(c->parts, PARTS, "histograms", err));
+    for (size_t i = 0; i < tensors; i++)
+        c->bytes = (size_t)graph->tensors[i].count * sizeof *c->room > c->bytes
+                       ? (size_t)graph->tensors[i].count * sizeof *c->room
+                       : c->bytes;
+    c->room = dpt_reserve(c->bytes);
+    if (c->room == NULL)
+        DPT_TRY(dpt_fail_memory(err, "histograms", (double)c->bytes));
 out:
     return status;
 }
@@ -325,32 +337,21 @@ void dpt_board_counts_close(struct dpt_board_counts *c)
 {
     dpt_free(c->histograms);
     dpt_free(c->parts);
+    if (c->room != NULL)
+        dpt_unreserve(c->room, c->bytes);
     *c = (struct dpt_board_counts){0};
 }
 
-/* Counts the tensors of an arena that are in it. state: that it has something in their place. */
-static void count_arena(struct dpt_board_counts *c, const struct dpt_graph *graph,
-                        const float *arena, bool state, double scale, struct dpt_histogram *out)
+void dpt_board_count(struct dpt_board_counts *c, int32_t tensor, bool gradient, const float *x,
+                     double scale)
 {
-    struct pass pass = {.scale = scale, .parts = c->parts};
+    struct pass pass = {
+        .x = x, .n = (size_t)c->graph->tensors[tensor].count, .scale = scale, .parts = c->parts};
+    struct dpt_histogram *out = &c->histograms[tensor + (gradient ? c->graph->n_tensors : 0)];
 
-    for (int32_t i = 0; i < graph->n_tensors; i++) {
-        const struct dpt_tensor *tensor = &graph->tensors[i];
-
-        out[i] = (struct dpt_histogram){0};
-        pass.x = arena + tensor->offset;
-        pass.n = (size_t)tensor->count;
-        if (pass.n > 0 && (!tensor->state || state) && scale > 0)
-            count_numbers(c->pool, &pass, &out[i]);
-    }
-}
-
-void dpt_board_count(struct dpt_board_counts *c, const struct dpt_graph *graph, const float *params,
-                     const float *gradient, double weight)
-{
-    count_arena(c, graph, params, true, 1, c->histograms);
-    count_arena(c, graph, gradient, false, weight > 0 ? 1 / weight : 0,
-                c->histograms + graph->n_tensors);
+    *out = (struct dpt_histogram){0};
+    if (x != NULL)
+        count_numbers(c->pool, &pass, out);
 }
 
 /* --- the file --------------------------------------------------------------------------------- */
@@ -451,9 +452,9 @@ enum dpt_status dpt_board_evaluation(struct dpt_board *b, int64_t step, const ch
     return dpt_board_flush(b, true, err);
 }
 
-void dpt_board_weights(struct dpt_board *b, int64_t step, const struct dpt_graph *graph,
-                       const struct dpt_board_counts *c)
+void dpt_board_weights(struct dpt_board *b, int64_t step, const struct dpt_board_counts *c)
 {
+    const struct dpt_graph *graph = c->graph;
     char tag[DPT_NAME + 32];
 
     begin_event(b, step);

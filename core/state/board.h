@@ -66,14 +66,14 @@ enum dpt_status dpt_board_evaluation(struct dpt_board *b, int64_t step, const ch
                                      const struct dpt_board_scalar *scalars, size_t n,
                                      struct dpt_error *err);
 
-/* Histograms of the tensors of a graph. Ranks that have different ones count their own; the sums of
- * their numbers are those of all. */
+/* Histograms of the tensors of a graph. */
 struct dpt_board_counts {
+    const struct dpt_graph *graph;    /* borrowed */
     struct dpt_pool *pool;            /* counts; borrowed */
     struct dpt_histogram *histograms; /* of the weights of each tensor, then of the gradients */
-    struct dpt_histogram *parts;      /* [threads] */
-    double *numbers;                  /* [n]: the histograms as numbers */
-    size_t n;
+    struct dpt_histogram *parts;      /* of one tensor, while it is counted */
+    float *room;  /* for a whole tensor, where no rank has one; address space until it is written */
+    size_t bytes; /* of it */
 };
 
 /* Errors: RANK. On failure *counts is to be closed. */
@@ -81,13 +81,12 @@ enum dpt_status dpt_board_counts_open(struct dpt_board_counts *counts,
                                       const struct dpt_graph *graph, struct dpt_pool *pool,
                                       struct dpt_error *err);
 void dpt_board_counts_close(struct dpt_board_counts *counts);
-/* Counts the weights and the last step's mean gradient of the tensors that a graph's arena has; of
- * others all is 0. gradient: a sum over samples that weigh so much. */
-void dpt_board_count(struct dpt_board_counts *counts, const struct dpt_graph *graph,
-                     const float *params, const float *gradient, double weight);
+/* Counts a whole tensor's weights, or its part of the last step's gradient, each number times
+ * `scale`. x: NULL, there is nothing to show. */
+void dpt_board_count(struct dpt_board_counts *counts, int32_t tensor, bool gradient, const float *x,
+                     double scale);
 /* Of an open board. */
-void dpt_board_weights(struct dpt_board *b, int64_t step, const struct dpt_graph *graph,
-                       const struct dpt_board_counts *counts);
+void dpt_board_weights(struct dpt_board *b, int64_t step, const struct dpt_board_counts *counts);
 /* Writes what is pending; where not `now`, only when it is time to. */
 enum dpt_status dpt_board_flush(struct dpt_board *b, bool now, struct dpt_error *err);
 /* ended: what the run gave. */

@@ -62,9 +62,6 @@ static void finish_tensor(const struct dpt_job *job, struct dpt_conf *conf)
               "add it, or leave tensor out";
     else if (job->device.kind == DPT_DEVICE_CUDA)
         why = "runs on device.kind: cpu or ref; GPUs each have the whole model";
-    else if (job->log.tensorboard)
-        why = "does not go with log.tensorboard, whose histograms want all weights on one rank: "
-              "leave one of them out";
     if (why != NULL)
         dpt_conf_mistake(conf, at, "parallel.tensor", "%s", why);
 }
@@ -103,9 +100,6 @@ static void finish_shard(const struct dpt_job *job, struct dpt_conf *conf)
     if (job->comm.reduction != DPT_REDUCTION_REPRODUCIBLE)
         why = "needs comm.reduction: reproducible, whose sums are the same whoever owns a part; "
               "add it, or leave shard out";
-    else if (job->parallel.shard == DPT_SHARD_PARAMETERS && job->log.tensorboard)
-        why = "parameters does not go with log.tensorboard, whose histograms want all weights on "
-              "one rank; optimizer or gradients do";
     else if (job->parallel.shard == DPT_SHARD_PARAMETERS && job->device.kind == DPT_DEVICE_CUDA)
         why = "parameters runs on device.kind: cpu or ref; optimizer or gradients do on GPUs";
     if (why != NULL)

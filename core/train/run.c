@@ -350,32 +350,42 @@ static bool due_to_learn(const struct dpt_run *run)
            t->progress.step % (clock ? LOOK_BESIDE_CLOCK : LOOK_EVERY) == 0;
 }
 
-/* Histograms for TensorBoard; each stage counts its own tensors. What fails on rank 0 alone reaches
- * the others with the next step. Collective. Errors: RANK. */
+/* Histograms for TensorBoard: rank 0 counts each tensor as one rank has it, one after another where
+ * the ranks have parts. What fails on rank 0 alone reaches the others with the next step.
+ * Collective. Errors: RANK. */
 static enum dpt_status show_weights(struct dpt_run *run, struct dpt_error *err)
 {
+    enum dpt_status status = DPT_OK;
     struct dpt_trainer *t = &run->trainer;
-    struct dpt_board_counts *c = &run->counts;
-    const struct dpt_graph *graph = dpt_trainer_graph(t);
-    const bool stages = t->mesh.stages > 0;
+    const struct dpt_graph *graph = &t->model.graph;
+    const bool parts = t->mesh.stages > 0 || t->units.n > 0;
     const bool shows = run->board.open && t->requests.deferred_error == DPT_OK &&
                        run->board.weights_step != t->progress.step;
+    double weight;
 
-    if (c->numbers == NULL || !(stages || shows))
+    if (!t->job->log.tensorboard || !(parts || shows))
         return DPT_OK;
-    if (!stages && (t->requests.deferred_error = dpt_trainer_fetch(t, true, err)) != DPT_OK)
+    if (!parts && (t->requests.deferred_error = dpt_trainer_fetch(t, true, err)) != DPT_OK)
         return DPT_OK;
     dpt_profile_begin(t->profile, t->progress.step);
-    dpt_board_count(c, graph, t->arenas.params, t->reduction.sum,
-                    stages ? t->reduction.weight
-                           : t->reduction.sum[graph->arena + DPT_TAIL_WEIGHT]);
-    if (stages &&
-        dpt_group_sum_doubles(&t->mesh.line.world, c->numbers, c->numbers, c->n, err) != DPT_OK)
-        return err->status;
+    weight = parts ? t->reduction.weight : t->reduction.sum[graph->arena + DPT_TAIL_WEIGHT];
+    for (int32_t i = 0; i < graph->n_tensors; i++)
+        for (int gradient = 0; gradient < 2; gradient++) {
+            const bool is_there = gradient == 0 || (weight > 0 && !graph->tensors[i].state);
+            const float *x = NULL;
+
+            if (is_there)
+                DPT_TRY(dpt_trainer_tensor(t, gradient == 1, i, run->counts.room, &x, err));
+            if (shows)
+                dpt_board_count(&run->counts, i, gradient == 1, x, gradient == 1 ? 1 / weight : 1);
+        }
+    if (parts && run->board.open)
+        dpt_forget(run->counts.room, run->counts.room + run->counts.bytes / sizeof(float));
     if (shows)
-        dpt_board_weights(&run->board, t->progress.step, &t->model.graph, c);
+        dpt_board_weights(&run->board, t->progress.step, &run->counts);
     dpt_profile_end(t->profile, DPT_SPAN_EVALUATE);
-    return DPT_OK;
+out:
+    return status;
 }
 
 /* One step and what is due after it. Collective. */

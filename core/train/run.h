@@ -41,7 +41,7 @@ struct dpt_run {
     char metrics_path[PATH_MAX];
     struct dpt_board board;         /* log.tensorboard, rank 0 */
     FILE *hashes;                   /* log.hashes, rank 0 */
-    struct dpt_board_counts counts; /* for TensorBoard, on rank 0 and one rank of each stage */
+    struct dpt_board_counts counts; /* for it */
     int64_t *fingerprints;          /* likewise, of the last step, on every rank that has some */
     struct dpt_trace *trace;        /* log.trace */
     struct dpt_str job_text;        /* for checkpoints */

@@ -216,8 +216,7 @@ enum dpt_status dpt_run_prepare(struct dpt_run *run, const struct dpt_resume *re
     if (t->job->log.hashes && (dpt_run_leads(run) || t->mesh.stages > 0 || t->units.n > 0))
         status = DPT_ALLOCATE(run->fingerprints, (size_t)dpt_audit_hashes(t), "fingerprints", err);
     DPT_TRY(dpt_group_agree(world, status, err));
-    if (t->job->log.tensorboard &&
-        (dpt_run_leads(run) || (t->mesh.stages > 0 && t->mesh.replicas.world.rank == 0)))
+    if (t->job->log.tensorboard && dpt_run_leads(run))
         status = dpt_board_counts_open(&run->counts, &t->model.graph, t->team.pool, err);
     DPT_TRY(dpt_group_agree(world, status, err));
     DPT_TRY(dpt_group_agree(

@@ -10,6 +10,9 @@
 /* Floats of a message with the owners of shards: MPI's counts are int. */
 enum { PIECE = 1 << 24 };
 
+/* Arenas beside the slots, which are numbered from 0 on. */
+enum { PARAMS = -1, GRADIENT = -2 };
+
 static size_t piece_of(const struct dpt_trainer *t)
 {
     return t->units.n > 0 ? DPT_CHECKPOINT_PIECE : PIECE;
@@ -26,11 +29,22 @@ static int32_t tensor_at(const struct dpt_graph *graph, size_t at)
     return i;
 }
 
-/* Whether each of the ranks that have a tensor of slot k, or of the parameters (-1), keeps a slice
- * of it; else all of them have what the first one has. */
+/* Whether each of the ranks that have a tensor of slot k, the parameters or the gradient keeps a
+ * slice of it; else all of them have what the first one has. */
 static bool is_sliced(const struct dpt_trainer *t, int k, const struct dpt_tensor *tensor)
 {
     return !tensor->state && (k < 0 ? t->units.n > 0 : dpt_trainer_sharded(t));
+}
+
+/* The gradient is the last step's sum, of which a rank of units has its own slice alone; it is only
+ * read. */
+static float *arena_of(const struct dpt_trainer *t, int k)
+{
+    if (k >= 0)
+        return t->arenas.slot[k];
+    if (k == PARAMS)
+        return t->arenas.params;
+    return t->units.n > 0 ? (float *)t->reduction.type->slice_sum(t) : t->reduction.sum;
 }
 
 /* The floats that both have, or none. */
@@ -53,7 +67,7 @@ static struct dpt_range part_floats(const struct dpt_trainer *t, int k, size_t a
     const struct dpt_range here = common((struct dpt_range){begins, begins + own->count},
                                          (struct dpt_range){(int64_t)at, (int64_t)end});
 
-    *from = k < 0 ? t->arenas.params : t->arenas.slot[k];
+    *from = arena_of(t, k);
     if (here.last > here.first)
         *from += own->offset + (here.first - begins);
     return here;
@@ -279,15 +293,16 @@ out:
 
 /* --- saving and loading ----------------------------------------------------------------------- */
 
-/* Whether rank 0 asks the others for what they keep of the slots, and of the parameters. */
+/* Whether rank 0 asks the others for what they keep of the slots. */
 static bool gathers(const struct dpt_trainer *t)
 {
     return !t->planned && (dpt_trainer_sharded(t) || t->mesh.stages > 0);
 }
 
-static bool gathers_params(const struct dpt_trainer *t)
+/* Likewise for the parameters or the gradient; else it has all of them. */
+static bool in_parts(const struct dpt_trainer *t, int k)
 {
-    return t->mesh.stages > 0 || t->units.gathers;
+    return t->mesh.stages > 0 || (k == GRADIENT ? t->units.n > 0 : t->units.gathers);
 }
 
 enum dpt_status dpt_trainer_give_slots(struct dpt_trainer *t, struct dpt_error *err)
@@ -295,7 +310,7 @@ enum dpt_status dpt_trainer_give_slots(struct dpt_trainer *t, struct dpt_error *
     enum dpt_status status = DPT_OK;
 
     /* As rank 0 asks for them: dpt_image_take. */
-    for (int k = gathers_params(t) ? -1 : 0; k < t->arenas.slots && gathers(t); k++)
+    for (int k = in_parts(t, PARAMS) ? PARAMS : 0; k < t->arenas.slots && gathers(t); k++)
         for (int pass = 0; pass < (k < 0 ? 2 : 1); pass++)
             for (int32_t i = 0; i < t->model.graph.n_tensors; i++) {
                 const struct dpt_tensor *tensor = &t->model.graph.tensors[i];
@@ -332,6 +347,24 @@ out:
     return status;
 }
 
+enum dpt_status dpt_trainer_tensor(const struct dpt_trainer *t, bool gradient, int32_t number,
+                                   float *room, const float **x, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const int k = gradient ? GRADIENT : PARAMS;
+    const struct dpt_tensor *tensor = &t->model.graph.tensors[number];
+
+    *x = NULL;
+    if (in_parts(t, k)) {
+        DPT_TRY(gather(t, k, (size_t)tensor->offset, (size_t)tensor->count, room, err));
+        *x = t->comm->world.rank == 0 ? room : NULL;
+    } else if (t->comm->world.rank == 0) {
+        *x = arena_of(t, k) + tensor->offset;
+    }
+out:
+    return status;
+}
+
 struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text)
 {
     struct dpt_state state = {
@@ -357,7 +390,7 @@ struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text)
     memcpy(state.slot, t->arenas.slot, sizeof state.slot);
     if (gathers(t)) {
         state.gather = gather;
-        state.gathers_params = gathers_params(t);
+        state.gathers_params = in_parts(t, PARAMS);
         state.streams = t->units.n > 0;
         state.owners = t;
     }

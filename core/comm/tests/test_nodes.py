@@ -12,6 +12,7 @@ import pytest
 
 sys.path.insert(0, "scripts/lib")
 import dpt  # noqa: E402
+from tfevents import Events  # noqa: E402
 
 HEAVY = os.environ.get("DPT_HEAVY", "0") != "0"
 TIMEOUT = 2  # seconds: comm.timeout
@@ -180,16 +181,17 @@ def reproducible(mesh):
 
 
 def test_same_bytes_on_any_nodes(cluster, tmp_path, job):
-    """One node, two, three, evenly and not, also where a node has one rank."""
-    made = []
+    """One node, two, three, evenly and not, also where a node has one rank; and what TensorBoard shows of them."""
+    made, shown = [], []
     for ranks, mesh in (([4], "shard=none"), ([2, 2], "pipeline=2"), ([2, 1, 1], "shard=gradients"),
                         ([1, 2, 1], "pipeline=2 shard=parameters"), ([1, 3, 2], "shard=optimizer"), ([1, 3, 2], "shard=parameters")):
-        folder, words = tmp_path / str(len(made)), reproducible(mesh)
+        folder, words = tmp_path / str(len(made)), (*reproducible(mesh), "--set", "log.tensorboard=true")
         if mesh == "shard=parameters":  # begun on other nodes
             cluster.train([2, 1], job, folder, *words, "--set", "train.epochs=2")
         cluster.train(ranks, job, folder, *words)
         made.append(dpt.newest(folder))
-    assert made[1:] == made[:-1]
+        shown.append(Events(folder / "events.out.tfevents.dptrain").histograms)
+    assert made[1:] == made[:-1] and shown[1:] == shown[:-1]
 
 
 def test_layers_divided_between_nodes(cluster, tmp_path):

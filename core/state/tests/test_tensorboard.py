@@ -112,16 +112,25 @@ def test_histograms_of_the_gradient(tmp_path):
         assert math.sqrt(squares) == pytest.approx(norm, rel=1e-5)
 
 
-def test_a_mesh_shows_what_one_rank_shows(tmp_path):
-    """The histograms of a model in stages, in shards of them, and after going on with other stages."""
-    path = job(tmp_path, train="{epochs: 2}", comm="{reduction: reproducible}", batch="{global: 20, micro: 5}")
-    words = (*ON, "--set", "device.threads=1", "--set", "checkpoint.every=10 steps")
-    dpt.train(path, tmp_path / "one", *words)
-    dpt.train(path, tmp_path / "mesh", *words, "--set", "parallel={pipeline: 2, shard: optimizer}", "--set", "train.epochs=1", ranks=4)
-    dpt.train(path, tmp_path / "mesh", *words, "--set", "parallel={pipeline: 2}", ranks=2)
+@pytest.mark.parametrize("meshes", [[(4, "pipeline: 2, shard: optimizer"), (3, "shard: parameters"), (2, "pipeline: 2")],
+                                    [(2, "tensor: 2"), (2, "shard: gradients"), (8, "tensor: 2, pipeline: 2, shard: parameters")]])
+def test_a_mesh_shows_what_one_rank_shows(tmp_path, meshes):
+    """Histograms and scalars of a run that goes on on one mesh after another, also with other threads."""
+    model = "{type: sequential, layers: [{conv: 4}, batchnorm, relu, flatten, {dense: 530}, relu, {dense: 10}]}"
+    path = job(tmp_path, model=model, comm="{reduction: reproducible}", batch="{global: 20, micro: 5}", train="{clip_norm: 0.4}",
+               eval="{every: 5 steps}", data="{train: synthetic, valid: 0.2, synthetic: {samples: 122, shape: [1, 14, 14]}}")
+    words = (*ON, "--set", "checkpoint.every=5 steps")
+    dpt.train(path, tmp_path / "one", *words, "--set", "device.threads=2", "--set", f"train.steps={7 * len(meshes)}")
+    for i, (ranks, mesh) in enumerate(meshes):
+        result = dpt.run(path, "--output", tmp_path / "mesh", *words, "--set", f"parallel={{{mesh}}}", "--set", f"train.steps={7 * i + 7}",
+                         ranks=ranks)
+        assert result.code == 0, result
     one, mesh = (Events(tmp_path / name / NAME) for name in ("one", "mesh"))
-    assert mesh.histograms == one.histograms and len({tag.split("/")[0] for tag in one.histograms}) == 2
-    assert mesh.scalars.keys() == one.scalars.keys() and mesh.scalars["train/loss"] == one.scalars["train/loss"]
+    last = {7 * i for i in range(1, len(meshes))}  # a run ends with histograms
+    assert {tag: {step: h for step, h in steps.items() if step not in last} for tag, steps in mesh.histograms.items()} == one.histograms
+    assert len(one.histograms) == 18 and all(last | {5, 10} <= steps.keys() for steps in mesh.histograms.values())
+    for tag in ("train/loss", "train/gradient_norm", "valid/loss"):
+        assert mesh.scalars[tag] == one.scalars[tag], tag
 
 
 def test_histograms_come_each_epoch_where_nothing_is_evaluated(tmp_path):
