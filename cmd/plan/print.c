@@ -229,6 +229,8 @@ static void print_device(const struct dpt_plan *p, struct dpt_str *out)
         if (p->device[i].bytes > 0)
             dpt_str_printf(out, "  %-26s %10s\n", p->device[i].name,
                            bytes_text(p->device[i].bytes, a));
+    if (p->t.mesh.stages > 1)
+        dpt_str_printf(out, "of stage %d, which needs most\n", p->t.mesh.stage + 1);
     dpt_str_printf(out, "%s of %s: ", bytes_text(p->device_bytes, a), bytes_text(p->gpu.memory, b));
     if (p->device_bytes <= p->gpu.memory)
         dpt_str_printf(out, "fits\n\n");
@@ -254,7 +256,8 @@ static void print_memory(const struct dpt_plan *p, struct dpt_str *out)
                            m->scope == DPT_PLAN_RANK ? "" : "  ", scopes[m->scope]);
     }
     if (p->t.mesh.stages > 1)
-        dpt_str_printf(out, "of stage %d, which needs most\n", p->t.mesh.stage + 1);
+        dpt_str_printf(out, "of stage %d%s\n", p->t.mesh.stage + 1,
+                       p->gpu.name[0] == '\0' ? ", which needs most" : "");
     n = snprintf(line, sizeof line, "rank 0 %s", bytes_text(p->first_rank, a));
     if (p->spec.ranks > 1)
         n += snprintf(line + n, sizeof line - (size_t)n, ", the others %s%s, a node %s",
@@ -319,10 +322,11 @@ static void print_stages(const struct dpt_plan *p, struct dpt_str *out)
 {
     const struct dpt_mesh *m = &p->t.mesh;
     const int all = m->replicas.world.size * m->tensor;
+    const bool gpu = p->gpu.name[0] != '\0';
     char bytes[DIGITS], sent[2 * DIGITS];
 
     dpt_str_printf(out, "%-24s %9s %8s %10s %9s %13s\n", "stage, from layer", "ranks", "FLOP",
-                   "a rank", "under way", "to the next");
+                   gpu ? "its GPU" : "a rank", "under way", "to the next");
     for (int k = 0; k < m->stages; k++) {
         const struct dpt_plan_stage *stage = &p->stages[k];
         char ranks[DIGITS];
@@ -332,7 +336,8 @@ static void print_stages(const struct dpt_plan *p, struct dpt_str *out)
             snprintf(sent, sizeof sent, " %13s", bytes_text(stage->sent, bytes));
         snprintf(ranks, sizeof ranks, all == 1 ? "%d" : "%d-%d", k * all, (k + 1) * all - 1);
         dpt_str_printf(out, "%2d %-21.21s %9s %6.1f %% %10s %9d%s\n", k + 1, stage->first, ranks,
-                       100 * stage->flop, bytes_text(stage->bytes, bytes), stage->slots, sent);
+                       100 * stage->flop, bytes_text(gpu ? stage->device : stage->bytes, bytes),
+                       stage->slots, sent);
     }
     dpt_str_printf(out, "a step sends so much to the next stage, and as much back where there are\n"
                         "weights to learn\n\n");

@@ -293,9 +293,10 @@ struct dpt_backend {
                              struct dpt_metric_sums *metric_sums, struct dpt_error *err);
     /* Ranges of nodes, for graphs with batch norms over the whole step, for which `train` takes its
      * own batch, and for stages of a pipeline: forward of a range; the loss, after the last range,
-     * as `train` computes it; backward of a range. A team calls them as it calls `train`, but for
-     * norms over the whole step and for forward that infers, which each thread computes by itself
-     * unless layers are divided.
+     * as `train` computes it or, where the pass infers, as `infer`; backward of a range. A team
+     * calls them as it calls `train`, but for norms over the whole step and for passes that infer,
+     * which each thread computes by itself; where layers are divided, and on a device, the team
+     * calls forward, and its first thread the loss.
      * Optional, all three or none. Errors: as train's. */
     enum dpt_status (*forward)(void *program, int worker, const struct dpt_pass *pass,
                                struct dpt_error *err);

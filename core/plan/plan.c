@@ -115,14 +115,14 @@ enum dpt_status dpt_plan_open(struct dpt_plan *p, const struct dpt_job *job,
     if (p->t.team.together) /* only its presence counts, it is never run */
         DPT_TRY(dpt_pool_open(&p->t.team.pool, 1, false, err));
     DPT_TRY(dpt_plan_measure(p, p->t.data.train.sampler.micro, err));
-    if (backend->devices != NULL)
-        DPT_TRY(fit_device(p, err));
     state = dpt_trainer_state(&p->t, job_text);
     DPT_TRY(dpt_checkpoint_size(&state, job->output, &p->checkpoint, err));
     if (p->process <= 0)
         p->process = dpt_process_memory("VmHWM") - dpt_process_memory("RssFile");
     if (p->t.mesh.stages > 0)
         DPT_TRY(dpt_plan_stages(p, err));
+    if (backend->devices != NULL)
+        DPT_TRY(fit_device(p, err));
     replicas = dpt_trainer_replicas(&p->t)->world.size;
     micros = (dpt_sampler_micro_batches(&p->t.data.train.sampler, 0) + replicas - 1) / replicas;
     if (replicas > 1)

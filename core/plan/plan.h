@@ -94,6 +94,7 @@ struct dpt_plan_stage {
     double flop;        /* the share of all arithmetic */
     double bytes;       /* that each of its ranks touches, without what rank 0 has alone */
     double own, shared; /* of these, a rank's own, and what its replicas on a node share */
+    double device;      /* bytes of its GPU; 0: there is none */
     int slots;          /* micro-batches that each thread has under way at most */
     double sent;        /* bytes a step to the next stage, and as many back, of each replica */
 };
@@ -130,7 +131,8 @@ struct dpt_plan {
     int32_t exchanges; /* of batch norms' statistics in a step */
     double exchanged;  /* bytes of the largest of them */
     struct dpt_plan_axis axes[DPT_PLAN_AXES];
-    struct dpt_plan_stage *stages; /* of t.mesh; the memory above is of the one that needs most */
+    struct dpt_plan_stage *stages; /* of t.mesh; the memory above is of the one that needs most, of
+                                      a GPU's where there are any */
     double bubble;                 /* the share of a step in which a stage waits for the others */
     struct dpt_machine machine;    /* flops 0: not measured */
     struct dpt_trial trial;

@@ -144,8 +144,8 @@ void dpt_plan_gpu_memory(struct dpt_plan *p)
 {
     const struct dpt_trainer *t = &p->t;
     const struct dpt_dataset *set = t->data.train.set;
-    const double arena = (double)t->model.graph.arena * WORD;
-    const double learned = (double)t->model.graph.floats * WORD;
+    const double arena = (double)dpt_trainer_graph(t)->arena * WORD;
+    const double learned = (double)dpt_trainer_graph(t)->floats * WORD;
     const double copies = fmax(0, (double)p->program.copies - 2 * arena);
     const double stored = (double)set->samples * (double)set->stride;
     /* Else the host updates, and sends one micro-batch after the other. */

@@ -78,6 +78,15 @@ static int64_t most_micros(const struct dpt_plan *p)
     return (((int64_t)s->global + s->micro - 1) / s->micro + replicas - 1) / replicas;
 }
 
+/* Of a micro-batch's value between stage k and the next. */
+static double edge_bytes(const struct dpt_plan *p, int k)
+{
+    const bool half =
+        p->t.backend->devices != NULL && p->t.job->device.precision >= DPT_PRECISION_BF16;
+
+    return (double)dpt_mesh_edge_floats(&p->t, k) * (half ? WORD / 2 : WORD);
+}
+
 enum dpt_status dpt_plan_stages(struct dpt_plan *p, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -99,18 +108,22 @@ enum dpt_status dpt_plan_stages(struct dpt_plan *p, struct dpt_error *err)
         DPT_TRY(dpt_units_plan(t, err));
         DPT_TRY(dpt_plan_measure(p, t->data.train.sampler.micro, err));
         dpt_plan_fill_memory(p);
+        if (t->backend->devices != NULL)
+            dpt_plan_gpu_memory(p);
         if (k == stages)
             break;
         stage->first = graph->nodes[t->mesh.first[k]].name;
         stage->bytes = p->other_rank;
         stage->own = sum_scope(p, DPT_PLAN_RANK, false);
         stage->shared = sum_scope(p, DPT_PLAN_NODE, false) * fmin(tensor_of(p), p->spec.node_ranks);
+        stage->device = p->device_bytes;
         stage->slots = (int)fmin((double)t->team.slots * t->team.group, (double)run);
         for (int32_t i = t->mesh.first[k]; i < t->mesh.first[k + 1]; i++)
             stage->flop += dpt_operation_flops(&graph->nodes[i]) / all;
         if (k + 1 < stages)
-            stage->sent = (double)run * (double)dpt_mesh_edge_floats(t, k) * WORD;
-        if (stage->bytes > p->stages[largest].bytes)
+            stage->sent = (double)run * edge_bytes(p, k);
+        if (t->backend->devices != NULL ? stage->device > p->stages[largest].device
+                                        : stage->bytes > p->stages[largest].bytes)
             largest = k;
     }
     p->bubble = (stages - 1) / (double)(turns + stages - 1);
@@ -287,7 +300,7 @@ void dpt_plan_fill_mesh(struct dpt_plan *p)
 static void message_seconds(const struct dpt_plan *p, int replicas, int stage, double *busy,
                             double *away)
 {
-    const double bytes = (double)dpt_mesh_edge_floats(&p->t, stage) * WORD;
+    const double bytes = edge_bytes(p, stage);
     const struct dpt_fabric *f = &p->spec.fabric;
     const double rate =
         p->machine.flops > 0 ? dpt_machine_bandwidth(&p->machine, bytes) : memory_rate;

@@ -61,7 +61,7 @@ static void finish_tensor(const struct dpt_job *job, struct dpt_conf *conf)
         why = "needs comm.reduction: reproducible, whose sums are the same whoever has a layer; "
               "add it, or leave tensor out";
     else if (job->device.kind == DPT_DEVICE_CUDA)
-        why = "runs on device.kind: cpu or ref; GPUs each have the whole model";
+        why = "runs on device.kind: cpu or ref; GPUs divide a model by parallel.pipeline";
     if (why != NULL)
         dpt_conf_mistake(conf, at, "parallel.tensor", "%s", why);
 }
@@ -84,8 +84,6 @@ static void finish_pipeline(const struct dpt_job *job, struct dpt_conf *conf)
     if (job->comm.reduction != DPT_REDUCTION_REPRODUCIBLE)
         why = "needs comm.reduction: reproducible, whose sums are the same whoever has a layer; "
               "add it, or leave pipeline out";
-    else if (job->device.kind == DPT_DEVICE_CUDA)
-        why = "runs on device.kind: cpu or ref; GPUs each have the whole model";
     if (why != NULL)
         dpt_conf_mistake(conf, p->at, "parallel.pipeline", "%s", why);
 }

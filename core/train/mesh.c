@@ -229,10 +229,10 @@ static enum dpt_status check_model(const struct dpt_trainer *t, struct dpt_error
     const struct dpt_graph *graph = &t->model.graph;
     const char *option = t->mesh.stages > 1 ? "pipeline" : "tensor";
 
-    if (t->backend->value == NULL || (t->mesh.tensor > 1 && t->backend->devices != NULL))
+    if (t->mesh.tensor > 1 && t->backend->devices != NULL)
         return dpt_fail(err, DPT_BAD_JOB,
-                        "parallel.%s: runs on device.kind: cpu or ref; this would run on %s",
-                        t->mesh.tensor > 1 ? "tensor" : option, t->backend->name);
+                        "parallel.tensor: runs on device.kind: cpu or ref; this would run on %s",
+                        t->backend->name);
     for (int32_t i = 0; i < graph->n_nodes; i++)
         if (graph->nodes[i].whole_step)
             return dpt_fail(err, DPT_BAD_JOB,

@@ -158,19 +158,36 @@ static enum dpt_status tell(const struct dpt_trainer *t, const struct finding *f
 
 /* --- in stages -------------------------------------------------------------------------------- */
 
+/* Whether a value's numbers are finite: outputs are floats, and what stages give each other has the
+ * job's precision. */
+static bool are_finite(const struct dpt_trainer *t, const float *value, size_t floats)
+{
+    const int precision = t->job->device.precision;
+    const unsigned exponent = precision == DPT_PRECISION_BF16 ? 0x7f80 : 0x7c00;
+    const bool halves = precision >= DPT_PRECISION_BF16 && t->mesh.stage < t->mesh.stages - 1;
+    bool finite = true;
+
+    for (size_t i = 0; i < floats && !halves; i++)
+        finite = finite && isfinite(value[i]);
+    for (size_t i = 0; i < 2 * floats && halves; i++) {
+        uint16_t bits;
+
+        memcpy(&bits, (const char *)value + i * sizeof bits, sizeof bits);
+        finite = finite && (bits & exponent) != exponent;
+    }
+    return finite;
+}
+
 /* Whether what a stage gives the next one, or the outputs, are numbers. */
 static enum dpt_status look_at(void *arg, int thread, int32_t micro_batch,
                                const struct dpt_batch *batch, const float *value, size_t floats,
                                const struct dpt_metric_sums *metric_sums, struct dpt_error *err)
 {
     struct search *s = arg;
-    bool finite = true;
 
     (void)micro_batch, (void)metric_sums, (void)err;
-    for (size_t i = 0; i < floats; i++)
-        finite = finite && isfinite(value[i]);
     /* Of several threads that find something one may tell of it. */
-    if (!finite && !atomic_exchange(&s->seen, true))
+    if (!are_finite(s->t, value, floats) && !atomic_exchange(&s->seen, true))
         s->found = (struct finding){.kind = IN_OUTPUT, .sample = batch->sample[0]};
     (void)thread;
     return DPT_OK;

@@ -8,7 +8,6 @@
 #include "core/train/gradient_reduction.h"
 #include "core/train/tensor_parallel.h"
 #include "core/train/units.h"
-#include "models/model.h"
 
 /* --- what an action takes --------------------------------------------------------------------- */
 
@@ -18,10 +17,12 @@ bool dpt_pipeline_in_groups(const struct dpt_pipeline *p)
 }
 
 /* Whether the threads compute each micro-batch together, or there is one: also in evaluation where
- * layers are divided, since the main thread is the one that tells others of them. */
+ * layers are divided, since the main thread is the one that tells others of them, or where a device
+ * computes one after the other. */
 static bool together(const struct dpt_pipeline *p)
 {
-    return p->t->mesh.divided != NULL || dpt_pipeline_in_groups(p);
+    return p->t->mesh.divided != NULL || p->t->backend->devices != NULL ||
+           dpt_pipeline_in_groups(p);
 }
 
 int dpt_pipeline_takers(const struct dpt_pipeline *p)
@@ -151,16 +152,17 @@ static enum dpt_status take_value(const struct dpt_pipeline *p, int thread, int3
 {
     const struct dpt_trainer *t = p->t;
     const struct dpt_pipeline_pass *infers = p->work.infers;
-    const int32_t width = dpt_graph_outputs(&t->model.graph);
+    enum dpt_status status = DPT_OK;
     size_t floats;
     const float *value = t->backend->value(t->model.program, thread, slot->pass.slot,
                                            t->mesh.first[t->mesh.stage + 1], false, &floats);
 
     if (dpt_pipeline_is_last(t))
-        dpt_loss_rows(&t->model.loss, &slot->batch, width, (size_t)width, value, NULL,
-                      slot->metric_sums);
-    return infers->take(infers->arg, thread, micro_batch, &slot->batch, value,
-                        floats / rows_of(t) * (size_t)slot->batch.count, slot->metric_sums, err);
+        DPT_TRY(t->backend->loss(t->model.program, thread, &slot->pass, slot->metric_sums, err));
+    DPT_TRY(infers->take(infers->arg, thread, micro_batch, &slot->batch, value,
+                         floats / rows_of(t) * (size_t)slot->batch.count, slot->metric_sums, err));
+out:
+    return status;
 }
 
 /* leads: this thread is the first of those that compute the micro-batch. */

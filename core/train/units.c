@@ -28,7 +28,7 @@ struct dpt_units_run {
 
 static enum dpt_status check(const struct dpt_trainer *t, struct dpt_error *err)
 {
-    if (t->backend->value == NULL)
+    if (t->backend->devices != NULL)
         return dpt_fail(err, DPT_BAD_JOB,
                         "parallel.shard: parameters runs on device.kind: cpu or ref; this would "
                         "run on %s, where optimizer or gradients do",
@@ -410,7 +410,6 @@ static enum dpt_status infer(struct dpt_trainer *t, int thread, int32_t micro_ba
     const struct dpt_pipeline_pass *infers = run->infers;
     const struct dpt_pass pass = pass_of(t, thread);
     struct dpt_batch *batch = &run->batch[thread];
-    const int32_t width = dpt_graph_outputs(&t->model.graph);
     struct dpt_metric_sums metric_sums = {0};
     const float *value;
     size_t floats;
@@ -426,7 +425,7 @@ static enum dpt_status infer(struct dpt_trainer *t, int thread, int32_t micro_ba
         return DPT_OK;
     value = t->backend->value(t->model.program, thread, 0, pass.last, false, &floats);
     if (is_last(t))
-        dpt_loss_rows(&t->model.loss, batch, width, (size_t)width, value, NULL, &metric_sums);
+        DPT_TRY(t->backend->loss(t->model.program, thread, &pass, &metric_sums, err));
     floats = floats / (size_t)(infers->split->sampler.micro * t->team.group) * (size_t)batch->count;
     DPT_TRY(
         infers->take(infers->arg, thread, micro_batch, batch, value, floats, &metric_sums, err));

@@ -241,6 +241,15 @@ static void add_losses(const struct dpt_cpu_run *run, struct dpt_metric_sums *me
         dpt_metric_sums_add(&metric_sums[i / chunks], &run->worker->metric_sums_of[i]);
 }
 
+/* The loss of an evaluation. */
+static void tell_loss(const struct dpt_cpu_run *run, struct dpt_metric_sums *metric_sums)
+{
+    const struct dpt_cpu_node *last = outputs_of(run->program);
+
+    dpt_loss_rows(&run->program->spec.loss, run->batch, last->out.c, (size_t)last->out.c,
+                  dpt_cpu_buffer(run, last->y), NULL, metric_sums);
+}
+
 /* A team computes on the first one's values. */
 static void join_team(struct dpt_cpu_run *run, int worker)
 {
@@ -304,6 +313,10 @@ static enum dpt_status pass_loss(void *opened, int worker, const struct dpt_pass
     const struct dpt_cpu_run run = begin_pass(opened, worker, pass);
 
     (void)err;
+    if (pass->infers) {
+        tell_loss(&run, metric_sums);
+        return DPT_OK;
+    }
     run_loss(&run);
     if (run.spans != NULL)
         dpt_spans_mark(run.spans, DPT_SPAN_LOSS);
@@ -352,7 +365,7 @@ static enum dpt_status infer(void *opened, int worker, const struct dpt_batch *b
     if (outputs != NULL)
         memcpy(outputs, y, (size_t)batch->count * width * sizeof *outputs);
     if (metric_sums != NULL)
-        dpt_loss_rows(&program->spec.loss, batch, last->out.c, width, y, NULL, metric_sums);
+        tell_loss(&run, metric_sums);
 out:
     return status;
 }

@@ -99,10 +99,10 @@ enum dpt_status dpt_cuda_program_measure(const struct dpt_program_spec *spec,
  * said. Errors, as of all functions that enqueue: RANK, INTERNAL. */
 enum dpt_status dpt_cuda_run_list(struct dpt_cuda_program *p, enum dpt_cuda_stage stage,
                                   bool training, struct dpt_error *err);
-/* Enqueues those launches of training of a list that belong to nodes first ... last-1, but of norms
- * of the whole step without their sums, and the sums of node `norm`. */
+/* Enqueues those launches of a list that belong to nodes first ... last-1, but of norms of the
+ * whole step without their sums, and the sums of node `norm`. */
 enum dpt_status dpt_cuda_enqueue_range(struct dpt_cuda_program *p, enum dpt_cuda_stage stage,
-                                       int32_t first, int32_t last, int32_t norm,
+                                       int32_t first, int32_t last, int32_t norm, bool training,
                                        struct dpt_error *err);
 /* Enqueues forward of training. add: the micro-batch's contribution to the state is added to the
  * content of `gradient`, else written there. */
@@ -162,6 +162,10 @@ void dpt_cuda_program_plans(const void *program, struct dpt_str *text);
  * A program is opened in this order: the memory layout (the tensors, their layouts and sizes; from
  * shapes alone, without a device), the memory, the lists of launches, for which plans are chosen,
  * and last the workspace, as large as the chosen plans need.
+ *
+ * A stage of a pipeline (dpt_program_spec.first and last) is laid out as part of the whole graph,
+ * and all plans are chosen: so its kernels are those that the whole has, and every rank's `plans`
+ * are the same text. Memory and launches are the stage's alone.
  */
 
 /* In the cache's file a sign precedes a plan's tag: whether bias and ReLU are fused in it. */
@@ -176,6 +180,7 @@ enum { DPT_CUDA_STATISTICS = 4 };
  * region. */
 struct dpt_cuda_node_layout {
     bool live;      /* the model's output depends on it; others are not computed */
+    bool there;     /* its tensor is in memory: not that of another stage's node */
     bool skipped;   /* a ReLU that the node before or the pool after it computes; a flatten */
     bool relu;      /* also computes a ReLU: a convolution, dense layer, sum or max-pool */
     bool wants_dy;  /* it or a node before it has parameters */
@@ -359,6 +364,9 @@ struct dpt_cuda_back {
     int first, n;
 };
 
+/* Where a stage of a pipeline meets the others. */
+enum dpt_cuda_edge { DPT_CUDA_EDGE_IN, DPT_CUDA_EDGE_OUT, DPT_CUDA_EDGES };
+
 struct dpt_cuda_lists {
     struct dpt_cuda_memory_layout memory_layout;
     struct dpt_cuda_list list[DPT_CUDA_STAGES];
@@ -369,6 +377,7 @@ struct dpt_cuda_lists {
     int32_t *back_node; /* [back layouts]: each one's node */
     int input_layout, rows_layout;
     struct dpt_cuda_math *maths;
+    struct dpt_str plans; /* of a stage: what dpt_cuda_program_plans tells, of the whole graph */
     struct dpt_cuda_cache *cache;
 
     /* Regions of device memory. */
@@ -398,6 +407,9 @@ struct dpt_cuda_lists {
     float *norm_rows;  /* [2][pitch] of the widest norm of the whole step, as `norm_sums` */
     double *norm_sums; /* of a micro-batch */
     int32_t first;     /* the batch's row at which the last sub-batch sent begins */
+    /* Of a stage, each program's own: the value that it gets, then that value's gradient; and of
+     * what it gives the next one. */
+    float *edge[DPT_CUDA_EDGES];
 };
 
 /* The kernel for the program's type of tensor, from the one for floats. */

@@ -29,7 +29,8 @@ static void pinned_of(struct dpt_cuda_program *p, struct dpt_cuda_piece pieces[P
 {
     struct dpt_cuda_lists *l = p->lists;
     const struct dpt_graph *graph = p->spec.graph;
-    const int64_t micro = p->spec.micro, in = dpt_shape_size(&graph->nodes[0].out),
+    const int64_t micro = p->spec.micro,
+                  in = dpt_program_computes(&p->spec, 0) ? dpt_shape_size(&graph->nodes[0].out) : 0,
                   out = l->memory_layout.outputs,
                   sub_batches = (p->spec.micro + p->micro - 1) / p->micro;
     const int64_t widest = widest_norm(p);

@@ -71,6 +71,15 @@ static void place_part(struct placing *g, const struct dpt_cuda_op *op, int64_t 
     *in = *dx;
 }
 
+/* The bytes of the gradient of a node's tensor; where that is another stage's, none. */
+static int64_t bytes_of(const struct dpt_cuda_memory_layout *memory_layout, int32_t i,
+                        int64_t micro)
+{
+    const struct dpt_cuda_node_layout *f = &memory_layout->node[i];
+
+    return f->there ? dpt_cuda_form_elements(f, micro) * memory_layout->element : 0;
+}
+
 static void place_node(const struct dpt_graph *graph, int64_t micro,
                        struct dpt_cuda_memory_layout *memory_layout, struct placing *g, int32_t i)
 {
@@ -82,16 +91,14 @@ static void place_node(const struct dpt_graph *graph, int64_t micro,
     f->dy = f->dz = own;
     if (f->relu && op->fuses_relu && !op->keeps_dy && g->buffer[own].users > 1) {
         leave(g, own);
-        f->dz = own = take(g, dpt_cuda_form_elements(f, micro) * memory_layout->element);
+        f->dz = own = take(g, bytes_of(memory_layout, i, micro));
     }
     for (int32_t k = 0; k < node->n_inputs; k++) {
         const int32_t x = memory_layout->node[node->inputs[k]].tensor;
 
         if (memory_layout->node[x].wants_dy)
-            place_part(g, op, &own,
-                       dpt_cuda_form_elements(&memory_layout->node[x], micro) *
-                           memory_layout->element,
-                       &g->in[x], &f->dx[k], &f->sum[k]);
+            place_part(g, op, &own, bytes_of(memory_layout, x, micro), &g->in[x], &f->dx[k],
+                       &f->sum[k]);
     }
     if (own != DPT_CUDA_NONE)
         leave(g, own);
@@ -135,8 +142,7 @@ enum dpt_status dpt_cuda_place_gradients(const struct dpt_program_spec *spec, in
     for (size_t i = 0; i < nodes; i++)
         g.in[i] = DPT_CUDA_NONE;
     if (memory_layout->node[last].wants_dy)
-        g.in[last] = take(&g, dpt_cuda_form_elements(&memory_layout->node[last], micro) *
-                                  memory_layout->element);
+        g.in[last] = take(&g, bytes_of(memory_layout, last, micro));
     for (int32_t i = memory_layout->last; i > 0; i--) {
         const struct dpt_cuda_node_layout *f = &memory_layout->node[i];
 

@@ -403,6 +403,7 @@ const struct dpt_backend dpt_backend_cuda = {
     .forward = dpt_cuda_pass_forward,
     .loss = dpt_cuda_pass_loss,
     .backward = dpt_cuda_pass_backward,
+    .value = dpt_cuda_pass_value,
     .infer = infer,
     .find_nonfinite = find_nonfinite,
     .profile = profile,

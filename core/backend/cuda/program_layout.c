@@ -205,6 +205,15 @@ static bool lies_right(const struct dpt_graph *graph,
     return true;
 }
 
+/* Whether the tensor of a node is in memory: the program computes it, or another stage gives it. */
+static bool is_there(const struct dpt_program_spec *spec,
+                     const struct dpt_cuda_memory_layout *memory_layout, int32_t i)
+{
+    return dpt_program_computes(spec, i) ||
+           (spec->first > 0 &&
+            memory_layout->node[spec->graph->nodes[spec->first].inputs[0]].tensor == i);
+}
+
 static void place_values(const struct dpt_program_spec *spec, int64_t micro,
                          struct dpt_cuda_memory_layout *memory_layout)
 {
@@ -219,10 +228,11 @@ static void place_values(const struct dpt_program_spec *spec, int64_t micro,
         if (!f->live)
             continue;
         f->wants_dy = spec->training && node->learns;
-        if (f->tensor != i)
+        f->there = is_there(spec, memory_layout, f->tensor);
+        if (f->tensor != i || !f->there)
             continue;
         f->y = dpt_cuda_take(values, dpt_cuda_form_elements(f, micro) * memory_layout->element);
-        if (dpt_cuda_ops[node->op]->saved != NULL &&
+        if (dpt_cuda_ops[node->op]->saved != NULL && dpt_program_computes(spec, i) &&
             (f->wants_dy || (spec->training && node->op == DPT_OP_BATCHNORM && !node->by_running)))
             f->saved = dpt_cuda_take(values, dpt_cuda_ops[node->op]->saved(f, micro));
     }
@@ -235,12 +245,18 @@ static void place_values(const struct dpt_program_spec *spec, int64_t micro,
 
 /* --- parameters ------------------------------------------------------------------------------- */
 
+/* Of another stage's node only how it would be placed counts, on which its plans depend. */
 static void place_parameters(const struct dpt_program_spec *spec, int64_t micro,
                              struct dpt_cuda_memory_layout *memory_layout)
 {
+    int64_t before[DPT_CUDA_REGIONS];
+
     for (int32_t i = 1; i < spec->graph->n_nodes; i++) {
+        memcpy(before, memory_layout->bytes, sizeof before);
         if (memory_layout->node[i].live && spec->graph->nodes[i].weight >= 0)
             dpt_cuda_ops[spec->graph->nodes[i].op]->place(spec, memory_layout, micro, i);
+        if (!dpt_program_computes(spec, i))
+            memcpy(memory_layout->bytes, before, sizeof before);
     }
 }
 
@@ -258,7 +274,8 @@ static void count_arenas(const struct dpt_program_spec *spec, int64_t micro,
     bytes[DPT_CUDA_CONTROL] = sizeof(struct dpt_cuda_control);
     bytes[DPT_CUDA_STATE] = sizeof(struct dpt_cuda_state);
     bytes[DPT_CUDA_METRIC_SUMS] = sizeof(struct dpt_cuda_metric_sums);
-    bytes[DPT_CUDA_INPUT] = micro * dpt_shape_size(&graph->nodes[0].out) * 4;
+    bytes[DPT_CUDA_INPUT] =
+        dpt_program_computes(spec, 0) ? micro * dpt_shape_size(&graph->nodes[0].out) * 4 : 0;
     bytes[DPT_CUDA_LABELS] = bytes[DPT_CUDA_WEIGHTS] = micro * 4;
     bytes[DPT_CUDA_TARGETS] = micro * memory_layout->outputs * 4;
     bytes[DPT_CUDA_SAMPLE] = micro * 8;

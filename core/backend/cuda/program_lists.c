@@ -113,7 +113,7 @@ static enum dpt_status add_copies(struct dpt_cuda_program *p, int *n, struct dpt
         const int64_t copies[] = {f->weight, f->bias};
 
         for (int bias = 0; bias < 2; bias++) {
-            if (copies[bias] == DPT_CUDA_NONE)
+            if (copies[bias] == DPT_CUDA_NONE || !dpt_program_computes(&p->spec, i))
                 continue;
             l->layouts[*n] = dpt_cuda_op_of(p, i)->layout(graph, &l->memory_layout, i, bias);
             l->layouts[(*n)++].copy = copies[bias];
@@ -146,7 +146,8 @@ static enum dpt_status add_backs(struct dpt_cuda_program *p, int *n, struct dpt_
             const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i);
             const int64_t element = floats ? (int64_t)sizeof(float) : l->memory_layout.element;
 
-            if (f->dweight == DPT_CUDA_NONE || !dpt_graph_updates(graph, graph->nodes[i].weight) ||
+            if (f->dweight == DPT_CUDA_NONE || !dpt_program_computes(&p->spec, i) ||
+                !dpt_graph_updates(graph, graph->nodes[i].weight) ||
                 (dpt_cuda_op_of(p, i)->float_gradients &&
                  l->memory_layout.element != sizeof(float)) != floats)
                 continue;
@@ -290,6 +291,14 @@ out:
     return status;
 }
 
+/* Whether a node has launches. Those of another stage's only tell which plans they would take. */
+static bool is_listed(const struct dpt_cuda_program *p, int32_t i)
+{
+    const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i);
+
+    return f->live && !f->skipped && (p->first == p || dpt_program_computes(&p->spec, i));
+}
+
 /* Appends a node's backward pass. The gradients that several readers pass back are summed. */
 static enum dpt_status add_backward(struct dpt_cuda_program *p, int32_t i, struct dpt_error *err)
 {
@@ -298,7 +307,7 @@ static enum dpt_status add_backward(struct dpt_cuda_program *p, int32_t i, struc
     const struct dpt_cuda_op *op = dpt_cuda_op_of(p, i);
     enum dpt_status status = DPT_OK;
 
-    if (!f->live || f->skipped || !f->wants_dy)
+    if (!f->wants_dy || !is_listed(p, i))
         return DPT_OK;
     DPT_TRY(op->backward(p, op, i, err));
     DPT_TRY(add_frozen(p, i, err));
@@ -310,25 +319,63 @@ out:
     return status;
 }
 
+static void release_math(struct dpt_cuda_lists *l, struct dpt_cuda_math *m)
+{
+    struct dpt_cuda_math **at = &l->maths;
+
+    while (*at != m)
+        at = &(*at)->next;
+    *at = m->next;
+    dpt_cuda_math_release(m);
+    free(m);
+}
+
+/* Keeps the text of all plans, and then nothing but the launches of the stage's own nodes. */
+static enum dpt_status drop_others(struct dpt_cuda_program *p, struct dpt_error *err)
+{
+    static const enum dpt_cuda_stage stages[] = {DPT_CUDA_FORWARD_LIST, DPT_CUDA_BACKWARD_LIST,
+                                                 DPT_CUDA_LOSS_LIST, DPT_CUDA_ANSWERS};
+    struct dpt_cuda_lists *l = p->lists;
+
+    dpt_cuda_program_plans(p, &l->plans);
+    if (l->plans.failed)
+        return dpt_fail_memory(err, "a text", (double)l->plans.length);
+    for (size_t k = 0; k < sizeof stages / sizeof *stages; k++) {
+        struct dpt_cuda_list *list = &l->list[stages[k]];
+        int kept = 0;
+
+        for (int n = 0; n < list->n; n++) {
+            const struct dpt_cuda_entry *e = &list->entry[n];
+
+            if (dpt_program_computes(&p->spec, e->node))
+                list->entry[kept++] = *e;
+            else if (e->what == DPT_CUDA_MATH)
+                release_math(l, e->math);
+        }
+        list->n = kept;
+    }
+    return DPT_OK;
+}
+
 enum dpt_status dpt_cuda_lists_build(struct dpt_cuda_program *p, struct dpt_error *err)
 {
     const struct dpt_graph *graph = p->spec.graph;
     enum dpt_status status = DPT_OK;
 
     DPT_TRY(make_layouts(p, err));
-    DPT_TRY(add_inputs(p, err));
+    if (dpt_program_computes(&p->spec, 0))
+        DPT_TRY(add_inputs(p, err));
     for (int32_t i = 1; i < graph->n_nodes; i++) {
-        const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i);
-
-        if (f->live && !f->skipped)
+        if (is_listed(p, i))
             DPT_TRY(dpt_cuda_op_of(p, i)->forward(p, dpt_cuda_op_of(p, i), i, err));
     }
     DPT_TRY(add_losses(p, err));
-    if (!p->spec.training)
-        goto out;
-    DPT_TRY(add_dead(p, err));
+    if (p->spec.training)
+        DPT_TRY(add_dead(p, err));
     for (int32_t i = graph->n_nodes - 1; i > 0; i--)
         DPT_TRY(add_backward(p, i, err));
+    if (p->spec.last > 0)
+        DPT_TRY(drop_others(p, err));
 out:
     return status;
 }
@@ -337,13 +384,9 @@ void dpt_cuda_lists_release(struct dpt_cuda_program *p)
 {
     struct dpt_cuda_lists *l = p->lists;
 
-    while (l->maths != NULL) {
-        struct dpt_cuda_math *m = l->maths;
-
-        l->maths = m->next;
-        dpt_cuda_math_release(m);
-        free(m);
-    }
+    while (l->maths != NULL)
+        release_math(l, l->maths);
+    dpt_str_release(&l->plans);
     for (int k = 0; k < DPT_CUDA_STAGES; k++)
         free(l->list[k].entry);
     free(l->records);

@@ -1,13 +1,17 @@
 /*
  * Passes over ranges of nodes (struct dpt_pass), for batch norms with the statistics of the whole
- * step.
+ * step, and for stages of a pipeline.
  *
  * Each micro-batch under way has a program of its own: so its samples, activations and their
  * gradients stay on the device from pass to pass. Plans and parameters, and what only lasts for a
  * pass, are the first one's. The lists are those of a whole
  * pass; of a range the entries of its nodes run. A norm of the whole step sums over its micro-batch
  * at the end of one range, and normalises at the beginning of the next one, by statistics that the
- * host writes in between, from the sums of all micro-batches.
+ * host writes in between, from the sums of all micro-batches. What a stage gets and gives
+ * is program_stage.c's.
+ *
+ * Of a team the first thread computes. The others return at once, since nobody looks at what a pass
+ * gave before all have returned from dpt_pool_run.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -28,7 +32,9 @@ static int count_of(const struct dpt_program_spec *spec)
 {
     const int slots = spec->slots > 1 ? spec->slots : 1;
 
-    for (int32_t i = 0; spec->training && spec->team == NULL && i < spec->graph->n_nodes; i++)
+    if (spec->team != NULL)
+        return slots;
+    for (int32_t i = 0; spec->training && i < spec->graph->n_nodes; i++)
         if (spec->graph->nodes[i].whole_step)
             return spec->threads * slots;
     return slots > 1 ? spec->threads * slots : 1;
@@ -42,13 +48,46 @@ static enum dpt_status fail_memory(const struct dpt_cuda_program *p, int n, stru
 
     p->ctx.lib.cuMemGetInfo(&available, &total);
     return dpt_fail(err, DPT_BAD_JOB,
-                    "the GPU's memory is too small for `statistics: batch`: all %d micro-batches "
-                    "that this rank has of a step are there at once, and after %d of them %s of "
-                    "its %s are free; take more GPUs, a smaller batch.global, or `statistics: "
-                    "micro`",
-                    n, p->n_others + 1, dpt_show_bytes((double)available, text[0]),
-                    dpt_show_bytes((double)total, text[1]));
+                    "the GPU's memory is too small for %s: all %d micro-batches "
+                    "that this rank has %s are there at once, and after %d of them %s of "
+                    "its %s are free; take more GPUs, %s",
+                    dpt_cuda_is_stage(p) ? "its stage" : "`statistics: batch`", n,
+                    dpt_cuda_is_stage(p) ? "under way" : "of a step", p->n_others + 1,
+                    dpt_show_bytes((double)available, text[0]),
+                    dpt_show_bytes((double)total, text[1]),
+                    dpt_cuda_is_stage(p) ? "a smaller batch.micro, or `schedule: 1f1b`"
+                                         : "a smaller batch.global, or `statistics: micro`");
 }
+
+/* The number of a micro-batch's program; 0: the first one. */
+static int number_of(const struct dpt_cuda_program *p, int worker, int slot)
+{
+    return worker * (p->spec.slots > 1 ? p->spec.slots : 1) + slot;
+}
+
+static struct dpt_cuda_program *program_of(struct dpt_cuda_program *p, int worker, int slot)
+{
+    const int number = number_of(p, worker, slot);
+
+    return number == 0 ? p : p->others[number - 1];
+}
+
+/* Whether another thread of a team computes the pass. */
+static bool looks_on(const struct dpt_cuda_program *p, int worker)
+{
+    return p->spec.team != NULL && worker != 0;
+}
+
+float *dpt_cuda_pass_value(const void *program, int worker, int slot, int32_t node, bool gradient,
+                           size_t *floats)
+{
+    const struct dpt_cuda_program *p = program;
+    const int number = number_of(p, worker, slot);
+
+    return dpt_cuda_stage_value(number > 0 ? p->others[number - 1] : p, node, gradient, floats);
+}
+
+/* --- opening ---------------------------------------------------------------------------------- */
 
 /* Opens the others, with the plans of the first one. */
 static enum dpt_status open_others(struct dpt_cuda_program *p, const struct dpt_program_spec *spec,
@@ -96,9 +135,14 @@ enum dpt_status dpt_cuda_programs_open(const struct dpt_program_spec *spec, void
                                        struct dpt_error *err)
 {
     enum dpt_status status = dpt_cuda_program_open(spec, program, err);
+    struct dpt_cuda_program *p = *program;
 
     if (status == DPT_OK)
-        status = open_others(*program, spec, err);
+        status = open_others(p, spec, err);
+    if (status == DPT_OK)
+        status = dpt_cuda_hold_edges(p, err);
+    for (int i = 0; status == DPT_OK && i < p->n_others; i++)
+        status = dpt_cuda_hold_edges(p->others[i], err);
     if (status != DPT_OK) {
         dpt_cuda_programs_close(*program);
         *program = NULL;
@@ -112,17 +156,9 @@ enum dpt_status dpt_cuda_programs_measure(const struct dpt_program_spec *spec,
     const int n = count_of(spec);
     enum dpt_status status = dpt_cuda_program_measure(spec, bytes, err);
 
-    if (status == DPT_OK) {
+    if (status == DPT_OK)
         bytes->values *= n;
-    }
     return status;
-}
-
-static struct dpt_cuda_program *program_of(struct dpt_cuda_program *p, int worker, int slot)
-{
-    const int number = worker * (p->spec.slots > 1 ? p->spec.slots : 1) + slot;
-
-    return number == 0 ? p : p->others[number - 1];
 }
 
 /* --- what a norm sums, and what it normalises by ---------------------------------------------- */
@@ -245,6 +281,15 @@ static void give_state(const struct dpt_cuda_program *p, int32_t norm, const str
 
 /* --- passes ----------------------------------------------------------------------------------- */
 
+/* A message of the stages may have to go on meanwhile. */
+static enum dpt_status wait_for(struct dpt_cuda_program *p, const struct dpt_pass *pass,
+                                struct dpt_error *err)
+{
+    if (pass->between != NULL)
+        pass->between(pass->arg);
+    return dpt_cuda_wait(p, err);
+}
+
 static enum dpt_status forward_alone(struct dpt_cuda_program *p, const struct dpt_pass *pass,
                                      struct dpt_error *err)
 {
@@ -253,18 +298,23 @@ static enum dpt_status forward_alone(struct dpt_cuda_program *p, const struct dp
     const bool sums = is_norm(p, end) && dpt_cuda_node_layout_of(p, end)->live;
     enum dpt_status status = DPT_OK;
 
-    if (pass->first == 0)
+    if (pass->first == p->spec.first)
         DPT_TRY(dpt_cuda_send_sub_batch(p, pass->batch, 0, err));
+    DPT_TRY(dpt_cuda_move_edge(p, DPT_CUDA_EDGE_IN, false, err));
     if (is_norm(p, pass->first) && dpt_cuda_node_layout_of(p, pass->first)->live)
         DPT_TRY(send_statistics(p, pass->first, false, pass, err));
-    DPT_TRY(dpt_cuda_enqueue_range(p, DPT_CUDA_FORWARD_LIST, pass->first, end, end, err));
+    DPT_TRY(dpt_cuda_enqueue_range(p, DPT_CUDA_FORWARD_LIST, pass->first, end, end, !pass->infers,
+                                   err));
+    DPT_TRY(dpt_cuda_move_edge(p, DPT_CUDA_EDGE_OUT, false, err));
+    if (pass->infers && end == p->spec.graph->n_nodes)
+        DPT_TRY(dpt_cuda_fetch_outputs(p, pass, err));
     if (sums)
         DPT_TRY(fetch_sums(p, end, err));
     for (int32_t i = pass->first; i < end; i++)
-        if (!is_norm(p, i))
+        if (!is_norm(p, i) && !pass->infers)
             DPT_TRY(fetch(p, i, (const int32_t[]){nodes[i].mean, nodes[i].variance}, err));
-    DPT_TRY(dpt_cuda_wait(p, err));
-    for (int32_t i = pass->first; i < end; i++) {
+    DPT_TRY(wait_for(p, pass, err));
+    for (int32_t i = pass->first; i < end && !pass->infers; i++) {
         if (is_norm(p, i))
             give_state(p, i, pass);
         give(p, i, (const int32_t[]){nodes[i].mean, nodes[i].variance}, pass);
@@ -289,13 +339,16 @@ static enum dpt_status backward_alone(struct dpt_cuda_program *p, const struct d
 
     if (begin != DPT_CUDA_NONE && dpt_cuda_node_layout_of(p, begin)->wants_dy)
         DPT_TRY(send_statistics(p, begin, true, pass, err));
-    DPT_TRY(dpt_cuda_enqueue_range(p, DPT_CUDA_BACKWARD_LIST, pass->first, pass->last, end, err));
+    DPT_TRY(dpt_cuda_move_edge(p, DPT_CUDA_EDGE_OUT, true, err));
+    DPT_TRY(
+        dpt_cuda_enqueue_range(p, DPT_CUDA_BACKWARD_LIST, pass->first, pass->last, end, true, err));
+    DPT_TRY(dpt_cuda_move_edge(p, DPT_CUDA_EDGE_IN, true, err));
     DPT_TRY(dpt_cuda_enqueue_gradient(p, pass->first, pass->last, false, err));
     if (sums)
         DPT_TRY(fetch_sums(p, end, err));
     for (int32_t i = first; i < last; i++)
         DPT_TRY(fetch(p, i, (const int32_t[]){nodes[i].weight, nodes[i].bias}, err));
-    DPT_TRY(dpt_cuda_wait(p, err));
+    DPT_TRY(wait_for(p, pass, err));
     for (int32_t i = first; i < last; i++)
         give(p, i, (const int32_t[]){nodes[i].weight, nodes[i].bias}, pass);
     if (is_norm(p, end))
@@ -304,12 +357,12 @@ out:
     return status;
 }
 
-static enum dpt_status loss_alone(struct dpt_cuda_program *p, struct dpt_metric_sums *metric_sums,
-                                  struct dpt_error *err)
+static enum dpt_status loss_alone(struct dpt_cuda_program *p, const struct dpt_pass *pass,
+                                  struct dpt_metric_sums *metric_sums, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
-    DPT_TRY(dpt_cuda_run_list(p, DPT_CUDA_LOSS_LIST, true, err));
+    DPT_TRY(dpt_cuda_run_list(p, DPT_CUDA_LOSS_LIST, !pass->infers, err));
     DPT_TRY(dpt_cuda_fetch_metric_sums(p, 0, err));
     DPT_TRY(dpt_cuda_wait(p, err));
     dpt_cuda_add_metric_sums(metric_sums, &p->lists->metric_sums[0]);
@@ -320,9 +373,13 @@ out:
 enum dpt_status dpt_cuda_pass_forward(void *program, int worker, const struct dpt_pass *pass,
                                       struct dpt_error *err)
 {
-    struct dpt_cuda_program *p = program_of(program, worker, pass->slot);
-    enum dpt_status status = dpt_cuda_take_turn(p, err);
+    struct dpt_cuda_program *p;
+    enum dpt_status status;
 
+    if (looks_on(program, worker))
+        return DPT_OK;
+    p = program_of(program, worker, pass->slot);
+    status = dpt_cuda_take_turn(p, err);
     if (status == DPT_OK)
         status = forward_alone(p, pass, err);
     dpt_cuda_give_turn(p, status);
@@ -332,11 +389,15 @@ enum dpt_status dpt_cuda_pass_forward(void *program, int worker, const struct dp
 enum dpt_status dpt_cuda_pass_loss(void *program, int worker, const struct dpt_pass *pass,
                                    struct dpt_metric_sums *metric_sums, struct dpt_error *err)
 {
-    struct dpt_cuda_program *p = program_of(program, worker, pass->slot);
-    enum dpt_status status = dpt_cuda_take_turn(p, err);
+    struct dpt_cuda_program *p;
+    enum dpt_status status;
 
+    if (looks_on(program, worker))
+        return DPT_OK;
+    p = program_of(program, worker, pass->slot);
+    status = dpt_cuda_take_turn(p, err);
     if (status == DPT_OK)
-        status = loss_alone(p, metric_sums, err);
+        status = loss_alone(p, pass, metric_sums, err);
     dpt_cuda_give_turn(p, status);
     return status;
 }
@@ -344,9 +405,13 @@ enum dpt_status dpt_cuda_pass_loss(void *program, int worker, const struct dpt_p
 enum dpt_status dpt_cuda_pass_backward(void *program, int worker, const struct dpt_pass *pass,
                                        struct dpt_error *err)
 {
-    struct dpt_cuda_program *p = program_of(program, worker, pass->slot);
-    enum dpt_status status = dpt_cuda_take_turn(p, err);
+    struct dpt_cuda_program *p;
+    enum dpt_status status;
 
+    if (looks_on(program, worker))
+        return DPT_OK;
+    p = program_of(program, worker, pass->slot);
+    status = dpt_cuda_take_turn(p, err);
     if (status == DPT_OK)
         status = backward_alone(p, pass, err);
     dpt_cuda_give_turn(p, status);

@@ -27,9 +27,29 @@ enum dpt_status dpt_cuda_fetch_metric_sums(struct dpt_cuda_program *p, int32_t s
                                            struct dpt_error *err);
 void dpt_cuda_add_metric_sums(struct dpt_metric_sums *to, const struct dpt_cuda_metric_sums *from);
 
+/* --- program_stage.c -------------------------------------------------------------------------- */
+
+static inline bool dpt_cuda_is_stage(const struct dpt_cuda_program *p)
+{
+    return p->spec.last > 0;
+}
+
+/* Allocates the pinned memory of a stage's edges. Errors, as of the others: RANK. */
+enum dpt_status dpt_cuda_hold_edges(struct dpt_cuda_program *p, struct dpt_error *err);
+/* Enqueues the copy of the value at an edge, or of its gradient, from the device; where another
+ * stage gave it, to the device. Does nothing where there is no such edge. */
+enum dpt_status dpt_cuda_move_edge(struct dpt_cuda_program *p, enum dpt_cuda_edge edge,
+                                   bool gradient, struct dpt_error *err);
+/* Enqueues the copy of the outputs of an evaluation to pinned memory. */
+enum dpt_status dpt_cuda_fetch_outputs(struct dpt_cuda_program *p, const struct dpt_pass *pass,
+                                       struct dpt_error *err);
+/* As dpt_backend.value, of one micro-batch's program. */
+float *dpt_cuda_stage_value(const struct dpt_cuda_program *p, int32_t node, bool gradient,
+                            size_t *floats);
+
 /* --- program_passes.c ------------------------------------------------------------------------- */
 
-/* Implement dpt_backend's open, close, measure, forward, loss and backward. */
+/* Implement dpt_backend's open, close, measure, forward, loss, backward and value. */
 enum dpt_status dpt_cuda_programs_open(const struct dpt_program_spec *spec, void **program,
                                        struct dpt_error *err);
 void dpt_cuda_programs_close(void *program);
@@ -41,5 +61,7 @@ enum dpt_status dpt_cuda_pass_loss(void *program, int worker, const struct dpt_p
                                    struct dpt_metric_sums *metric_sums, struct dpt_error *err);
 enum dpt_status dpt_cuda_pass_backward(void *program, int worker, const struct dpt_pass *pass,
                                        struct dpt_error *err);
+float *dpt_cuda_pass_value(const void *program, int worker, int slot, int32_t node, bool gradient,
+                           size_t *floats);
 
 #endif

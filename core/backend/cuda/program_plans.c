@@ -306,6 +306,10 @@ void dpt_cuda_program_plans(const void *program, struct dpt_str *text)
     char problem[PROBLEM], layer[LAYER], tag[DPT_CUDA_FUSED_TAG];
     struct dpt_error err;
 
+    if (p->lists->plans.text != NULL) {
+        dpt_str_add(text, p->lists->plans.text, p->lists->plans.length);
+        return;
+    }
     for (const struct dpt_cuda_math *m = p->lists->maths; m != NULL; m = m->next) {
         if (problem_text(p, m, problem, &err) != DPT_OK)
             continue;

@@ -120,7 +120,7 @@ enum dpt_status dpt_cuda_run_list(struct dpt_cuda_program *p, enum dpt_cuda_stag
 }
 
 enum dpt_status dpt_cuda_enqueue_range(struct dpt_cuda_program *p, enum dpt_cuda_stage stage,
-                                       int32_t first, int32_t last, int32_t norm,
+                                       int32_t first, int32_t last, int32_t norm, bool training,
                                        struct dpt_error *err)
 {
     struct dpt_cuda_list *list = &p->lists->list[stage];
@@ -130,7 +130,7 @@ enum dpt_status dpt_cuda_enqueue_range(struct dpt_cuda_program *p, enum dpt_cuda
         struct dpt_cuda_entry *e = &list->entry[k];
         const bool wanted = e->sums ? e->node == norm : e->node >= first && e->node < last;
 
-        if (wanted && runs(e, true, false))
+        if (wanted && runs(e, training, false))
             DPT_TRY(run_entry(p, e, false, err));
     }
 out:

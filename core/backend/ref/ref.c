@@ -330,7 +330,8 @@ static void run_loss(const struct run *run, struct dpt_metric_sums *metric_sums)
     const int64_t outputs = dpt_shape_size(&program->spec.graph->nodes[n - 1].out);
 
     dpt_loss_rows(&program->spec.loss, run->batch, (int32_t)outputs, (size_t)outputs,
-                  run->memory + last->y, at(run->memory, last->dy), metric_sums);
+                  run->memory + last->y, run->training ? at(run->memory, last->dy) : NULL,
+                  metric_sums);
     mark(run->spans, DPT_SPAN_LOSS);
 }
 

@@ -1,0 +1,62 @@
+"""parallel.pipeline where a device computes, on one that runs on the CPU: the bytes are those of one rank."""
+import re
+import sys
+
+import pytest
+
+sys.path[:0] = ["core/train/tests"]
+from test_device import CNN, EXPLODES, MLP, RESIDUAL, fixture_machine, pytestmark  # noqa: E402, F401
+
+STAGED = "{reduction: reproducible, timeout: 20 s}"
+DEEP = {
+    **MLP,
+    "model": "{type: sequential, layers: [flatten, {dense: 30}, relu, {dropout: 0.2}, {dense: 24}, layernorm, gelu, {dense: 10}]}",
+    "batch": "{global: 48, micro: 7}",
+    "device": "{precision: bf16}",
+}
+
+
+@pytest.mark.parametrize("sections, ranks, words, shard, sets", [
+    (MLP, 2, "2", "none", ["batch.micro=5"]),
+    (DEEP, 6, "{stages: 3, schedule: gpipe}", "optimizer", []),
+    (CNN, 4, "{stages: 2, schedule: gpipe}", "optimizer", ["device.precision=fp16"]),
+    (RESIDUAL, 3, "3", "none", []),
+    (RESIDUAL, 4, "{stages: 2, cut: [conv3]}", "gradients", []),
+], ids=["mlp", "deep-bf16", "cnn-fp16", "residual-3", "residual-2x2"])
+def test_stages_give_the_bytes_of_one_rank(machine, sections, ranks, words, shard, sets):
+    """Weights, statistics, slots and kernels, the fingerprints of each step, and what evaluations say."""
+    job = machine.job(sections, comm=STAGED)
+    sets = ["log.hashes=true", "eval.every=3 steps", *sets]
+    machine.train("one", job, sets=sets, FAKEGPU_MODEL="Fake")
+    machine.train("stages", job, ranks=ranks, sets=[f"parallel.pipeline={words}", f"parallel.shard={shard}", *sets], FAKEGPU_MODEL="Fake",
+                  FAKEGPU_DEVICES="6", CUDA_VISIBLE_DEVICES="0,1,2,3,4,5", FAKEGPU_EAGER="0", FAKEGPU_SEED=str(ranks))
+    assert machine.newest("stages") == machine.newest("one")
+    assert len({(machine.path / name / "hashes.jsonl").read_text() for name in ("one", "stages")}) == 1
+    assert (machine.evaluations("stages") == machine.evaluations("one")).all() and len(machine.evaluations("one")) > 1
+
+
+def test_stages_go_on_on_another_mesh(machine):
+    """With the kernels of the checkpoint, of which rank 0 tells all."""
+    job = machine.job(RESIDUAL, comm=STAGED, checkpoint="{every: 2 steps}")
+    machine.train("one", job)
+    for steps, ranks, words in ((2, 4, "{stages: 2, schedule: gpipe}"), (4, 1, "1"), (5, 3, "3"), (8, 2, "2")):
+        result = machine.train("parts", job, ranks=ranks, sets=[f"train.steps={steps}", f"parallel.pipeline={words}"])
+        assert "may differ" not in result.err, result
+    assert machine.newest("parts") == machine.newest("one")
+    assert len(machine.plans("parts")) == 14  # five layers, the first one without its inputs' gradient
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_stages_name_what_is_not_a_number(machine, precision):
+    """What stages tell each other is in the tensors' format; so is what is searched."""
+    job = machine.job(EXPLODES, batch="{global: 24, micro: 8}", comm=STAGED, device=f"{{precision: {precision}}}")
+    result = machine.run("out", job, ranks=2, sets=["parallel.pipeline=2"])
+    assert result.code == 1 and re.search(r"step \d+: not a number: rank \d \(.*\), (values|gradient) of stage \d of 2", result.err), result
+
+
+def test_what_gpus_do_not_divide_is_told(machine):
+    job = machine.job(MLP, comm=STAGED)
+    for words, told in (("parallel.tensor=2", "parallel.tensor: runs on device.kind: cpu or ref"),
+                        ("parallel.shard=parameters", "parallel.shard: parameters runs on device.kind: cpu or ref")):
+        result = machine.run("out", job, ranks=2, sets=[words])
+        assert result.code == 78 and told in result.err, result
