@@ -73,10 +73,12 @@ struct dpt_deterministic_spec {
     /* Dealt shards: the ranks take micro-batches in turn, `buffers` of them each, so that a slice's
      * sum grows from left to right, and nobody holds more than the owner's part of it
      * (dpt_deterministic_round). The chunks' floats are added unit by unit: unit k has those from
-     * unit[k] to unit[k + 1], and a buffer has room for one unit at a time. leaves: the most of a
-     * sum; 2^level of them are given at once. 0 units: they are not dealt. */
+     * unit[k] to unit[k + 1], and a buffer has room for one unit at a time, or, `whole`, for all,
+     * each in its place. leaves: the most of a sum; 2^level of them are given at once. 0 units: they
+     * are not dealt. */
     const size_t *unit;
     int units, level;
+    bool whole;
     int32_t leaves;
 };
 
@@ -133,14 +135,16 @@ enum dpt_status dpt_deterministic_sum(struct dpt_deterministic_allreduce *allred
  * after which all is as dpt_deterministic_sum leaves it. In a round buffer w of rank r has the
  * value of the leaves from b 2^level on, b = (round ranks + r) buffers + w, 2^level of them or up
  * to the last, and nothing where there are none; it may change as soon as the round returns.
- * Collective but for begin. Errors: RANK.
+ * The units may go through their rounds one after another as well. Collective but for begin. Errors:
+ * RANK.
  */
 void dpt_deterministic_begin(struct dpt_deterministic_allreduce *allreduce, int32_t leaves);
 enum dpt_status dpt_deterministic_round(struct dpt_deterministic_allreduce *allreduce,
                                         int32_t round, int unit, struct dpt_error *err);
 enum dpt_status dpt_deterministic_end(struct dpt_deterministic_allreduce *allreduce,
                                       struct dpt_error *err);
-/* Where in a buffer the floats behind the chunks are; a unit's are at its beginning. */
+/* Where in a buffer the floats behind the chunks are; a unit's are at its beginning, or, `whole`,
+ * where they are in all. */
 size_t dpt_deterministic_rest(const struct dpt_deterministic_allreduce *allreduce);
 
 /* About how many floats a rank has for it: the owner's part of blocks; its buffers; and, where not

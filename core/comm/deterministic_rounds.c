@@ -65,10 +65,10 @@ static int count_held(int ranks, const struct dpt_deterministic_spec *spec)
     return most;
 }
 
-/* Floats of the largest unit, in whole cache lines: what each buffer has room for. */
+/* Floats of the largest unit, or of all, in whole cache lines: what each buffer has room for. */
 static size_t largest_unit(const struct dpt_deterministic_spec *spec)
 {
-    size_t most = 0;
+    size_t most = spec->whole ? spec->unit[spec->units] : 0;
 
     for (int k = 0; k < spec->units; k++)
         most = spec->unit[k + 1] - spec->unit[k] > most ? spec->unit[k + 1] - spec->unit[k] : most;
@@ -138,7 +138,7 @@ static void cut_pieces(struct dpt_deterministic_allreduce *d,
 
             *p = (struct piece){.begin = spec->unit[i],
                                 .end = spec->unit[i + 1],
-                                .shift = spec->unit[i],
+                                .shift = spec->whole ? 0 : spec->unit[i],
                                 .part = k - rounds->first[i],
                                 .parts = rounds->first[i + 1] - rounds->first[i],
                                 .stride = own.end - own.begin};

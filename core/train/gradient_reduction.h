@@ -50,7 +50,8 @@ struct dpt_gradient_reduction_type {
     void (*done)(struct dpt_trainer *t, int thread, int32_t micro_batch, int32_t n, float *gradient,
                  struct dpt_gradient_range range, const struct dpt_metric_sums *metric_sums);
     /* A thread is to go through its micro-batches of the step once more, for another range of
-     * floats: it gets the same targets as before. The last range begins with the first float. */
+     * floats: it gets the same targets as before. The last range begins with the first float. NULL
+     * where micro-batches are dealt. */
     void (*again)(struct dpt_trainer *t, int thread);
     /*
      * Collective. Sums over threads and ranks into t->reduction.sum. flags: this rank's; their sums
@@ -77,7 +78,8 @@ struct dpt_gradient_reduction_type {
                                      struct dpt_error *err);
     /* Collective. Where micro-batches are dealt, else NULL: adds those of a round, of which each
      * thread has computed one group, to what their owners have: a unit of the gradient's floats
-     * (t->units, else all of them), or, behind the last unit, the state and the tail. */
+     * (t->units, t->reduction.edge, else all of them), or, behind the last unit, the state and the
+     * tail. */
     enum dpt_status (*round)(struct dpt_trainer *t, int32_t round, int unit, struct dpt_error *err);
     /* Where a whole arena would begin whose state and tail are those of the thread's `target`,
      * which has room for one unit before them; and, collective, gives all ranks a unit's

@@ -113,6 +113,8 @@ static int group_level(const struct dpt_trainer *t)
 /* one: room for a unit of all */
 static struct dpt_deterministic_spec dealt_spec(const struct dpt_trainer *t, size_t one[2])
 {
+    const bool ranges = t->reduction.edge != NULL;
+
     one[0] = 0;
     one[1] = (size_t)dpt_trainer_graph(t)->floats;
     return (struct dpt_deterministic_spec){
@@ -122,8 +124,13 @@ static struct dpt_deterministic_spec dealt_spec(const struct dpt_trainer *t, siz
         .chunks = t->reduction.chunks,
         .sharded = true,
         .keeps_sum = keeps_sum(t) && t->units.n == 0,
-        .unit = t->units.n > 0 ? t->units.edge : one,
-        .units = t->units.n > 0 ? t->units.n : 1,
+        .unit = t->units.n > 0 ? t->units.edge
+                : ranges       ? t->reduction.edge
+                               : one,
+        .units = t->units.n > 0 ? t->units.n
+                 : ranges       ? t->reduction.edges
+                                : 1,
+        .whole = ranges,
         .level = group_level(t),
         .leaves = dpt_sampler_micro_batches(&t->data.train.sampler, 0),
     };

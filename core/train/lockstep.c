@@ -16,6 +16,7 @@ struct slot {
     struct dpt_batch batch;
     struct dpt_metric_sums metric_sums;
     double *sums; /* [2][widest]: of the norm at which it stands */
+    float *rest;  /* where it is dealt: what it gives for the state, and its tail */
 };
 
 /* The nodes from one norm to the next: [first, last). */
@@ -30,6 +31,7 @@ struct stage {
     int32_t number; /* of the segment */
     struct dpt_pass pass;
     struct dpt_gradient_range range;
+    int32_t begin, end; /* of each thread's slots */
 };
 
 struct dpt_lockstep {
@@ -38,7 +40,9 @@ struct dpt_lockstep {
     int32_t n_segments;
     struct slot *slots; /* [threads][t->team.slots] */
     double *sums;       /* of the slots */
-    double *exchanged;  /* [blocks][2][channels]: of the whole step, of all ranks */
+    float *rests;       /* likewise */
+    size_t *edge;      /* where they are dealt: of the segments' learned ranges, [n_segments + 1] */
+    double *exchanged; /* [blocks][2][channels]: of the whole step, of all ranks */
     const struct dpt_step_view *view;
     struct stage stage;
     int64_t exchanges; /* so far in this step */
@@ -65,6 +69,8 @@ static int64_t most_blocks(const struct dpt_trainer *t)
     struct dpt_block blocks[DPT_TREE_BLOCKS];
     int64_t most = 0;
 
+    if (dpt_trainer_dealt(t))
+        return dpt_sampler_micro_batches(&t->data.train.sampler, 0);
     for (int k = 0; k < 2; k++) {
         int64_t n = 0;
 
@@ -117,6 +123,12 @@ static void fill_segments(struct dpt_lockstep *l)
     }
 }
 
+/* Floats of a gradient behind what is learned. */
+static size_t rest_floats(const struct dpt_trainer *t)
+{
+    return dpt_gradient_whole(t).end - (size_t)t->model.graph.floats;
+}
+
 /* --- opening ---------------------------------------------------------------------------------- */
 
 enum dpt_status dpt_lockstep_open(struct dpt_lockstep **lockstep, struct dpt_trainer *t,
@@ -129,6 +141,7 @@ enum dpt_status dpt_lockstep_open(struct dpt_lockstep **lockstep, struct dpt_tra
     struct dpt_lockstep *l;
     int32_t norms;
     double bytes;
+    const bool dealt = dpt_trainer_dealt(t);
 
     DPT_TRY(DPT_ALLOCATE(*lockstep, 1, "the statistics of steps", err));
     l = *lockstep;
@@ -138,6 +151,14 @@ enum dpt_status dpt_lockstep_open(struct dpt_lockstep **lockstep, struct dpt_tra
     DPT_TRY(DPT_ALLOCATE(l->segments, (size_t)norms + 1, "the statistics of steps", err));
     l->n_segments = norms + 1;
     fill_segments(l);
+    if (dealt) {
+        DPT_TRY(DPT_ALLOCATE(l->edge, (size_t)norms + 2, "the statistics of steps", err));
+        DPT_TRY(DPT_ALLOCATE(l->rests, n * rest_floats(t), "the statistics of steps", err));
+        for (int32_t k = 0; k < l->n_segments; k++)
+            l->edge[k + 1] = l->segments[k].learned.end;
+        t->reduction.edge = l->edge;
+        t->reduction.edges = l->n_segments;
+    }
     DPT_TRY(DPT_ALLOCATE(l->slots, n, "micro-batches", err));
     DPT_TRY(DPT_ALLOCATE(l->sums, n * sums, "the statistics of steps", err));
     DPT_TRY(DPT_ALLOCATE(l->exchanged, exchanged, "the statistics of steps", err));
@@ -146,6 +167,7 @@ enum dpt_status dpt_lockstep_open(struct dpt_lockstep **lockstep, struct dpt_tra
         const size_t slots = (size_t)t->team.slots;
 
         slot->sums = l->sums + i * sums;
+        slot->rest = dealt ? l->rests + i * rest_floats(t) : NULL;
         slot->buffer = i % slots == 0 ? &t->team.workers[i / slots].buffer : &slot->own;
         if (slot->buffer == &slot->own)
             DPT_TRY(dpt_batch_buffer_open(&slot->own, t->data.train.set,
@@ -164,11 +186,32 @@ void dpt_lockstep_close(struct dpt_lockstep *l)
     dpt_free(l->segments);
     dpt_free(l->slots);
     dpt_free(l->sums);
+    dpt_free(l->rests);
+    dpt_free(l->edge);
     dpt_free(l->exchanged);
     dpt_free(l);
 }
 
 /* --- computing -------------------------------------------------------------------------------- */
+
+/* Of the step. */
+static int32_t micro_batches(const struct dpt_trainer *t)
+{
+    return dpt_sampler_micro_batches(&t->data.train.sampler, t->progress.epoch_step);
+}
+
+/* Which micro-batch a thread has in its slot k; false: none. */
+static bool find_micro_batch(const struct dpt_lockstep *l, int thread, int32_t k, int32_t *number)
+{
+    const struct dpt_trainer *t = l->t;
+    int32_t end;
+
+    if (dpt_trainer_dealt(t))
+        return dpt_step_deal(t, micro_batches(t), k, thread, number) > 0;
+    dpt_step_run(l->view->first, l->view->last, thread, t->team.threads, number, &end);
+    *number += k;
+    return *number < end;
+}
 
 static enum dpt_status compute(struct dpt_lockstep *l, int thread, int32_t micro_batch,
                                struct slot *slot, struct dpt_error *err)
@@ -181,6 +224,8 @@ static enum dpt_status compute(struct dpt_lockstep *l, int thread, int32_t micro
     struct dpt_pass pass = stage->pass;
 
     pass.gradient = t->reduction.type->target(t, thread, &pass.add);
+    if (slot->rest != NULL && !stage->backward) /* nothing but the state's is written */
+        pass.gradient = slot->rest - t->model.graph.floats;
     pass.slot = (int)(slot - l->slots) % t->team.slots;
     pass.batch = &slot->batch;
     pass.own = slot->sums;
@@ -213,29 +258,37 @@ static void run_stage(void *arg, int thread)
     struct dpt_lockstep *l = arg;
     struct dpt_worker *worker = &l->t->team.workers[thread];
     struct slot *slots = l->slots + thread * l->t->team.slots;
-    int32_t begin, end;
 
-    dpt_step_run(l->view->first, l->view->last, thread, l->t->team.threads, &begin, &end);
-    l->t->reduction.type->again(l->t, thread);
-    for (int32_t i = begin; i < end && worker->status == DPT_OK; i++)
-        worker->status = compute(l, thread, i, &slots[i - begin], &worker->err);
+    if (l->t->reduction.type->again != NULL)
+        l->t->reduction.type->again(l->t, thread);
+    for (int32_t k = l->stage.begin, i;
+         k < l->stage.end && worker->status == DPT_OK && find_micro_batch(l, thread, k, &i); k++)
+        worker->status = compute(l, thread, i, &slots[k], &worker->err);
     if (l->t->reduction.type == &dpt_gradient_reduction_reproducible) /* it adds up in `done` */
         dpt_profile_mark(l->t->profile, thread, DPT_SPAN_REDUCTION);
 }
 
 /* --- exchanging ------------------------------------------------------------------------------- */
 
-/* Joins the sums of this rank's micro-batches, in the slots of its threads, into those of its
- * blocks. */
-static void join_slots(struct dpt_lockstep *l, struct dpt_norm_sums *sums)
+/* Added, so that a zero has no sign, as it has none once it was summed over ranks. */
+static void add_sums(double *to, const double *sums, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        to[i] += sums[i];
+}
+
+/* Adds to `to` the sums of this rank's dealt micro-batches, each in its place; or joins the sums of
+ * them, in the slots of its threads, into those of its blocks. */
+static void join_slots(struct dpt_lockstep *l, struct dpt_norm_sums *sums, size_t width, double *to)
 {
     for (int thread = 0; thread < l->t->team.threads; thread++) {
         struct slot *slots = l->slots + thread * l->t->team.slots;
-        int32_t begin, end;
 
-        dpt_step_run(l->view->first, l->view->last, thread, l->t->team.threads, &begin, &end);
-        for (int32_t i = begin; i < end; i++)
-            dpt_norm_sums_push(sums, (struct dpt_block){.begin = i}, slots[i - begin].sums);
+        for (int32_t k = 0, i; k < l->t->team.slots && find_micro_batch(l, thread, k, &i); k++)
+            if (to == NULL)
+                dpt_norm_sums_push(sums, (struct dpt_block){.begin = i}, slots[k].sums);
+            else
+                add_sums(to + (size_t)i * width, slots[k].sums, width);
     }
 }
 
@@ -252,25 +305,29 @@ static enum dpt_status exchange(struct dpt_lockstep *l, const struct dpt_graph_n
     const size_t width = 2 * (size_t)node->in.c;
     struct dpt_block blocks[DPT_TREE_BLOCKS];
     struct dpt_norm_sums sums;
-    int64_t n = 0;
+    const int32_t dealt = dpt_trainer_dealt(t) ? dpt_sampler_micro_batches(s, step) : 0;
+    int64_t n = dealt;
 
     dpt_norm_sums_begin(&sums, kind, &node->in, s->micro, dpt_sampler_count(s, step));
-    for (int rank = 0; rank < world->size; rank++) {
+    memset(l->exchanged, 0, (size_t)dealt * width * sizeof *l->exchanged);
+    if (dealt > 0 && computed)
+        join_slots(l, NULL, width, l->exchanged);
+    for (int rank = 0; rank < world->size && dealt == 0; rank++) {
         const int32_t own = blocks_of(t, step, rank, blocks);
 
         memset(l->exchanged + (size_t)n * width, 0, (size_t)own * width * sizeof *l->exchanged);
         if (rank == world->rank && computed) {
-            join_slots(l, &sums);
-            /* Added, so that a zero has no sign, as it has none once it was summed over ranks. */
+            join_slots(l, &sums, width, NULL);
             for (int32_t k = 0; k < own; k++)
-                for (size_t i = 0; i < width; i++)
-                    l->exchanged[(size_t)(n + k) * width + i] += sums.value[k][i];
+                add_sums(l->exchanged + (size_t)(n + k) * width, sums.value[k], width);
         }
         n += own;
     }
     DPT_TRY(dpt_group_sum_doubles(world, l->exchanged, l->exchanged, (size_t)n * width, err));
     dpt_norm_sums_begin(&sums, kind, &node->in, s->micro, dpt_sampler_count(s, step));
-    for (int64_t k = 0, rank = 0; rank < world->size; rank++) {
+    for (int32_t i = 0; i < dealt; i++)
+        dpt_norm_sums_push(&sums, (struct dpt_block){.begin = i}, l->exchanged + (size_t)i * width);
+    for (int64_t k = 0, rank = 0; rank < world->size && dealt == 0; rank++) {
         const int32_t own = blocks_of(t, step, (int)rank, blocks);
 
         for (int32_t i = 0; i < own; i++, k++)
@@ -281,6 +338,55 @@ out:
 }
 
 /* --- a step ----------------------------------------------------------------------------------- */
+
+/* Collective. Has the owners add what a round of dealt micro-batches gave for a range. */
+static enum dpt_status add_round(struct dpt_lockstep *l, int32_t round, int32_t range,
+                                 enum dpt_status status, struct dpt_error *err)
+{
+    struct dpt_trainer *t = l->t;
+    const double start = dpt_now();
+    struct dpt_error other;
+    enum dpt_status added;
+
+    dpt_profile_switch(t->profile, DPT_SPAN_WAIT_THREADS, DPT_SPAN_REDUCTION);
+    added = t->reduction.type->round(t, round, range, status == DPT_OK ? err : &other);
+    l->waited += dpt_now() - start;
+    dpt_profile_switch(t->profile, DPT_SPAN_REDUCTION, DPT_SPAN_OTHER);
+    return status == DPT_OK ? added : status;
+}
+
+/* Collective. The present stage backward, where micro-batches are dealt. */
+static enum dpt_status take_rounds(struct dpt_lockstep *l, enum dpt_status status,
+                                   struct dpt_error *err)
+{
+    const int32_t rounds = dpt_step_rounds(l->t, micro_batches(l->t));
+
+    for (int32_t k = 0; k < rounds; k++) {
+        l->stage.begin = k;
+        l->stage.end = k + 1;
+        if (status == DPT_OK)
+            status = dpt_trainer_run(l->t, run_stage, l, err);
+        status = add_round(l, k, l->stage.number, status, err);
+    }
+    return status;
+}
+
+/* Collective. What dealt micro-batches gave for the state, and their tails. */
+static enum dpt_status add_rests(struct dpt_lockstep *l, enum dpt_status status,
+                                 struct dpt_error *err)
+{
+    struct dpt_trainer *t = l->t;
+    const int32_t rounds = dpt_step_rounds(t, micro_batches(t));
+    bool add;
+
+    for (int32_t k = 0; k < rounds; k++) {
+        for (int thread = 0; thread < t->team.threads; thread++)
+            memcpy(t->reduction.type->target(t, thread, &add) + t->model.graph.floats,
+                   l->slots[thread * t->team.slots + k].rest, rest_floats(t) * sizeof(float));
+        status = add_round(l, k, l->n_segments, status, err);
+    }
+    return status;
+}
 
 /* A segment on all threads, and what follows it: the sums of the norm at which it ends. */
 static enum dpt_status take_stage(struct dpt_lockstep *l, bool backward, int32_t number,
@@ -301,6 +407,7 @@ static enum dpt_status take_stage(struct dpt_lockstep *l, bool backward, int32_t
         .backward = backward,
         .number = number,
         .range = backward ? s->learned : s->state,
+        .end = t->team.slots,
         .pass = {.first = s->first,
                  .last = s->last,
                  .params = t->arenas.params,
@@ -311,7 +418,9 @@ static enum dpt_status take_stage(struct dpt_lockstep *l, bool backward, int32_t
         l->stage.pass.first += number > 0;
         l->stage.pass.last += !begins;
     }
-    if (status == DPT_OK)
+    if (backward && dpt_trainer_dealt(t))
+        status = take_rounds(l, status, err);
+    else if (status == DPT_OK)
         status = dpt_trainer_run(t, run_stage, l, err);
     if (norm == NULL)
         return status;
@@ -335,14 +444,19 @@ static enum dpt_status take_stage(struct dpt_lockstep *l, bool backward, int32_t
 enum dpt_status dpt_lockstep_compute(struct dpt_lockstep *l, const struct dpt_step_view *view,
                                      enum dpt_status status, struct dpt_error *err)
 {
+    struct dpt_trainer *t = l->t;
+    const struct dpt_step_view step = {.step = t->progress.epoch_step};
+
     l->view = view;
     l->exchanges = 0;
     l->waited = 0;
+    if (dpt_trainer_dealt(t)) /* a rank that failed has not come so far */
+        t->reduction.type->begin(t, &step);
     for (int32_t k = 0; k < l->n_segments; k++)
         status = take_stage(l, false, k, status, err);
     for (int32_t k = l->n_segments - 1; k >= 0; k--)
         status = take_stage(l, true, k, status, err);
-    return status;
+    return dpt_trainer_dealt(t) ? add_rests(l, status, err) : status;
 }
 
 double dpt_lockstep_waited(const struct dpt_lockstep *l)

@@ -153,13 +153,12 @@ static enum dpt_status build_model(struct dpt_trainer *t, struct dpt_error *err)
     t->team.together =
         !t->team.lockstep && t->backend->teams != NULL && t->backend->teams(&t->model.graph);
     t->engine = dpt_engine_choose(t);
-    if (t->team.lockstep && dpt_trainer_dealt(t))
-        DPT_TRY(
-            dpt_fail(err, DPT_BAD_JOB,
-                     "parallel.shard: %s does not go with a batch norm over the whole step "
-                     "(statistics: batch), for which all micro-batches are under way at once; "
-                     "optimizer does, or statistics: micro",
-                     t->job->parallel.shard == DPT_SHARD_GRADIENTS ? "gradients" : "parameters"));
+    if (t->team.lockstep && dpt_trainer_sharded(t) &&
+        t->job->parallel.shard == DPT_SHARD_PARAMETERS)
+        DPT_TRY(dpt_fail(err, DPT_BAD_JOB,
+                         "parallel.shard: parameters does not go with a batch norm over the whole "
+                         "step (statistics: batch), for which all micro-batches are under way at "
+                         "once; gradients and optimizer do, or statistics: micro"));
     DPT_TRY(dpt_mesh_plan(t, err));
     DPT_TRY(dpt_units_plan(t, err));
     if (!t->planned)

@@ -145,6 +145,10 @@ struct dpt_gradient_reduction {
     const struct dpt_gradient_reduction_type *type;
     struct dpt_gradient_reduction_state *state; /* data of that type */
     float reduced_flags[DPT_FLAGS];             /* the last step's flags, summed over the ranks */
+    /* Where micro-batches in lockstep are dealt: the ranges that are added one after another, from
+     * the first float to the last, [edges + 1]; borrowed of lockstep.c. Else NULL. */
+    const size_t *edge;
+    int edges;
     double weight; /* with stages: of the last step's samples, which the last stage's tail has */
     struct dpt_chunks chunks; /* of the tensors (dpt_graph_chunks) */
     /* With its tail; the first worker's arena where there is one rank, or where it is large; NULL

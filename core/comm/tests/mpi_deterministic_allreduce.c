@@ -197,7 +197,9 @@ static void put_unit(struct dpt_deterministic_allreduce *d, float (*value)[MANY]
     const size_t begin = spec->unit[k], end = k < spec->units ? spec->unit[k + 1] : n;
 
     for (int w = 0; w < spec->buffers; w++)
-        memcpy(dpt_deterministic_buffer(d, w) + (k < spec->units ? 0 : dpt_deterministic_rest(d)),
+        memcpy(dpt_deterministic_buffer(d, w) + (k == spec->units ? dpt_deterministic_rest(d)
+                                                 : spec->whole    ? begin
+                                                                  : 0),
                value[w] + begin, (end - begin) * sizeof **value);
 }
 
@@ -219,7 +221,8 @@ static void check_gather(struct dpt_deterministic_allreduce *d, int k,
                                  : -1));
 }
 
-/* Leaves that are dealt; buffers have room for one unit, and change as soon as its round is over.
+/* Leaves that are dealt; buffers have room for one unit, and change as soon as its round is over. A
+ * round goes through all units; where buffers are whole, a unit goes through all rounds.
  */
 static void one_dealt_sum(struct dpt_deterministic_allreduce *d, uint64_t seed, size_t n,
                           const struct dpt_deterministic_spec *spec, struct dpt_pool *pool)
@@ -228,10 +231,14 @@ static void one_dealt_sum(struct dpt_deterministic_allreduce *d, uint64_t seed, 
     const int32_t total = 1 + (int32_t)dice(seed, 1, LEAVES), level = spec->level,
                   blocks = (total + (1 << level) - 1) >> level,
                   lanes = comm.world.size * spec->buffers;
+    const int rounds = (blocks + lanes - 1) / lanes;
     struct dpt_error err;
 
     dpt_deterministic_begin(d, total);
-    for (int32_t round = 0; round * lanes < blocks; round++) {
+    for (int i = 0; i < rounds * (spec->units + 1); i++) {
+        const int32_t round = spec->whole ? i % rounds : i / (spec->units + 1);
+        const int unit = spec->units - (spec->whole ? i / rounds : i % (spec->units + 1));
+
         for (int w = 0; w < spec->buffers; w++) {
             const int32_t b = round * lanes + comm.world.rank * spec->buffers + w;
             const int32_t begin = b << level, end = (b + 1) << level;
@@ -240,10 +247,8 @@ static void one_dealt_sum(struct dpt_deterministic_allreduce *d, uint64_t seed, 
             if (b < blocks)
                 block(seed, begin, end < total ? end : total, n, value[w]);
         }
-        for (int unit = spec->units; unit >= 0; unit--) {
-            put_unit(d, value, unit, n, spec);
-            assert_int_equal(dpt_deterministic_round(d, round, unit, &err), DPT_OK);
-        }
+        put_unit(d, value, unit, n, spec);
+        assert_int_equal(dpt_deterministic_round(d, round, unit, &err), DPT_OK);
     }
     for (int unit = 0; unit < spec->units; unit++)
         check_gather(d, unit, spec);
@@ -353,12 +358,13 @@ static void dealt_shards(void **state)
         const size_t n = 16 + dice(round, 3, FLOATS);
         size_t begin[FLOATS], unit[] = {0, 0, 0, 0};
         struct dpt_deterministic_spec spec = {.n = n,
-                                              .buffers = 1 + (int)(round % 3),
+                                              .buffers = 1 + (int)dice(round, 10, 3),
                                               .chunks = {.begin = begin},
                                               .sharded = true,
                                               .keeps_sum = round % 2 == 0,
                                               .unit = unit,
                                               .units = 3,
+                                              .whole = round % 3 == 1,
                                               .way = round % 4 < 2 ? DPT_DETERMINISTIC_AUTO
                                                                    : DPT_DETERMINISTIC_MESSAGES,
                                               .level = (int)dice(round, 2, 4),

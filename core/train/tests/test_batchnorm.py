@@ -253,16 +253,32 @@ def test_whole_batches_on_any_ranks(tmp_path):
         dpt.train(job, tmp_path / f"{ranks}-{threads}", "--quiet", "--set", f"device.threads={threads}", ranks=ranks, cwd=tmp_path)
         assert dpt.newest(tmp_path / f"{ranks}-{threads}") == dpt.newest(tmp_path / "1-1"), (ranks, threads)
     dpt.train(job, tmp_path / "parts", "--quiet", "--set", "train.epochs=1", ranks=3, cwd=tmp_path)
-    dpt.train(job, tmp_path / "parts", "--quiet", "--set", "device.threads=2", ranks=2, cwd=tmp_path)
-    assert dpt.newest(tmp_path / "parts") == dpt.newest(tmp_path / "1-1")
+    result = dpt.run("train", job, "--output", tmp_path / "parts", "--quiet", "--set", "device.threads=2", ranks=2, cwd=tmp_path)
+    assert result.code == 0 and dpt.newest(tmp_path / "parts") == dpt.newest(tmp_path / "1-1")
+
+
+@pytest.mark.parametrize("kind", ["cpu", "ref"])
+def test_whole_batches_in_shards(tmp_path, kind):
+    """Ranks that take micro-batches in turn: the same bytes, also in a last step of one micro-batch, with a frozen tensor, and on other ranks."""
+    job = make(tmp_path, layers=BOTH, micro="3", train="epochs: 2, clip_norm: 0.2, check_replicas: 4 steps, freeze: [conv2/bias]")
+    words = ("--quiet", "--set", "batch.global=13", "--set", "log.hashes=true", "--set", f"device.kind={kind}")
+    dpt.train(job, tmp_path / "one", *words, cwd=tmp_path)
+    for ranks, threads in ((2, 1), (2, 2), (3, 1), (3, 2)) if kind == "cpu" or os.environ.get("DPT_HEAVY") == "1" else ((3, 2),):
+        words = (*words, "--set", "parallel.shard=gradients", "--set", f"device.threads={threads}")
+        if threads == 1:
+            dpt.train(job, tmp_path / f"{ranks}-{threads}", *words, "--set", "train.epochs=1", "--set", "parallel.shard=none", cwd=tmp_path)
+        result = dpt.run("train", job, "--output", tmp_path / f"{ranks}-{threads}", *words, ranks=ranks, cwd=tmp_path)
+        assert result.code == 0 and dpt.newest(tmp_path / f"{ranks}-{threads}") == dpt.newest(tmp_path / "one"), (ranks, threads, result)
+        assert (tmp_path / f"{ranks}-{threads}/hashes.jsonl").read_text() == (tmp_path / "one/hashes.jsonl").read_text()
 
 
 @test_device.pytestmark
 def test_whole_batches_on_any_ranks_of_a_device(tmp_path):
-    job = make(tmp_path, layers=BOTH, micro="4", train="epochs: 2, clip_norm: 0.2, check_replicas: 1 steps")
-    for name, ranks, epochs in (("one", 1, 2), ("parts", 3, 1), ("parts", 2, 2)):
-        dpt.train(job, tmp_path / name, "--quiet", "--set", "device.kind=cuda", "--set", f"train.epochs={epochs}", ranks=ranks,
-                  cwd=tmp_path, env=test_device.Machine(tmp_path).environment)
+    job = make(tmp_path, layers=BOTH, micro="4", train="steps: 4, clip_norm: 0.2, check_replicas: 1 steps")
+    for name, ranks, steps, shard in (("one", 1, 4, "none"), ("parts", 3, 1, "none"), ("parts", 2, 3, "gradients"), ("parts", 2, 4, "none")):
+        result = dpt.run(job, "--output", tmp_path / name, "--quiet", "--set", "device.kind=cuda", "--set", f"train.steps={steps}", "--set",
+                         f"parallel.shard={shard}", ranks=ranks, cwd=tmp_path, env=test_device.Machine(tmp_path).environment)
+        assert result.code == 0, result
     assert dpt.newest(tmp_path / "parts") == dpt.newest(tmp_path / "one")
 
 
@@ -293,26 +309,28 @@ def test_micro_batches_of_a_device_share_its_parameters(tmp_path):
     assert result.code == 78 and told in result.err, result
 
 
-@pytest.mark.parametrize("fault, code, says", [
-    ("fail:rank=1:step=2:exchange=3", 70, "step 2: an error, as DPTRAIN_FAULT asks"),
-    ("kill:rank=1:step=2:exchange=2", 137, "Its last word: exchanging the statistics of batchnorm"),
-    ("stop:rank=2:step=2:exchange=5", 71, "its last word: exchanging the statistics of batchnorm"),
+@pytest.mark.parametrize("shard, fault, code, says", [
+    ("none", "fail:rank=1:step=2:exchange=3", 70, "step 2: an error, as DPTRAIN_FAULT asks"),
+    ("gradients", "fail:rank=1:step=2:exchange=5", 70, "step 2: an error, as DPTRAIN_FAULT asks"),
+    ("none", "kill:rank=1:step=2:exchange=2", 137, "Its last word: exchanging the statistics of batchnorm"),
+    ("none", "stop:rank=2:step=2:exchange=5", 71, "its last word: exchanging the statistics of batchnorm"),
 ], ids=lambda value: str(value).split(":", maxsplit=1)[0])
-def test_a_rank_fails_in_an_exchange(tmp_path, fault, code, says):
+def test_a_rank_fails_in_an_exchange(tmp_path, shard, fault, code, says):
     """All learn of it, or name it and what it did."""
     job = make(tmp_path, layers=BOTH, micro="4")
-    result = dpt.run(job, "--output", tmp_path / "run", "--set", "comm.timeout=1 s", ranks=3, cwd=tmp_path, env={"DPTRAIN_FAULT": fault},
+    result = dpt.run(job, "--output", tmp_path / "run", "--set", "comm.timeout=1 s", "--set", f"parallel.shard={shard}", ranks=3, cwd=tmp_path, env={"DPTRAIN_FAULT": fault},
                      timeout=60)
     assert result.code == code and says in result.err, result
     assert result.err.count(says) == 1, result
 
 
-def test_values_that_are_no_numbers_are_traced_to_their_rank(tmp_path):
+@pytest.mark.parametrize("shard", ["none", "gradients"])
+def test_values_that_are_no_numbers_are_traced_to_their_rank(tmp_path, shard):
     """Though the statistics bring them to every micro-batch."""
     job = make(tmp_path, layers=BOTH, micro="4", train="epochs: 1, on_nan: skip")
     with h5py.File(tmp_path / "t.h5", "r+") as file:
         file["images"][30] *= 1e36
-    result = dpt.run(job, "--output", tmp_path / "run", ranks=2, cwd=tmp_path)
+    result = dpt.run(job, "--output", tmp_path / "run", "--set", f"parallel.shard={shard}", ranks=2, cwd=tmp_path)
     assert result.code == 0 and "step 2: not a number: rank 0" in result.err, result
     assert read(tmp_path / "run")[1]["updates"] == 1
 
