@@ -55,32 +55,42 @@ static uint64_t dice(uint64_t seed, uint64_t i, uint64_t sides)
     return dpt_random64(seed, DPT_RANDOM_SYNTHETIC, 79, i) % sides;
 }
 
-/* Leaf i of a case: the same numbers on all ranks, of very different sizes. */
-static void leaf(uint64_t seed, int32_t i, size_t n, float *x)
+/* n floats from number `first` on of leaf i of a case: the same numbers on all ranks, of very
+ * different sizes. */
+static void leaf(uint64_t seed, int32_t i, size_t first, size_t n, float *x)
 {
     float scales[64];
 
     for (size_t k = 0; k < 64; k++)
         scales[k] = (float)(1 << dice(seed, (uint64_t)i * 64 + k, 20));
-    dpt_random_normal(seed, DPT_RANDOM_SYNTHETIC, 80 + (uint64_t)i, 0, n, x);
+    dpt_random_normal(seed, DPT_RANDOM_SYNTHETIC, 80 + (uint64_t)i, first, n, x);
     for (size_t k = 0; k < n; k++)
-        x[k] *= scales[k % 64];
+        x[k] *= scales[(first + k) % 64];
 }
 
-/* By the definition: pairs of neighbours, then pairs of those, level by level. */
+/* By the definition: pairs of neighbours, then pairs of those, level by level. Each rank defines a
+ * share of the n floats, since those that wait for another take its time. sum: room for MANY. */
 static void define(uint64_t seed, int32_t total, size_t n, float *sum)
 {
-    static float value[LEAVES][MANY];
+    static float value[LEAVES][MANY], all[MANY + 64];
+    const size_t ranks = (size_t)comm.world.size, share = (n + ranks - 1) / ranks,
+                 first = share * (size_t)comm.world.rank,
+                 own = first >= n          ? 0
+                       : n - first < share ? n - first
+                                           : share;
+    struct dpt_error err;
     int32_t count = total;
 
     for (int32_t i = 0; i < total; i++)
-        leaf(seed, i, n, value[i]);
+        leaf(seed, i, first, own, value[i]);
     for (; count > 1; count = (count + 1) / 2)
         for (int32_t i = 0; i < count; i += 2) {
-            for (size_t k = 0; k < n; k++)
+            for (size_t k = 0; k < own; k++)
                 value[i / 2][k] = i + 1 < count ? value[i][k] + value[i + 1][k] : value[i][k];
         }
-    memcpy(sum, value[0], n * sizeof *sum);
+    assert_int_equal(dpt_group_allgather(&comm.world, value[0], all, share * sizeof *all, &err),
+                     DPT_OK);
+    memcpy(sum, all, n * sizeof *sum);
 }
 
 /* In shards: each rank has its slice of the sum, what is behind the chunks, and all squares; and
@@ -149,7 +159,7 @@ static void one_sum(struct dpt_deterministic_allreduce *d, uint64_t seed, size_t
         first[1] = first[2];
     dpt_tree_begin(&tree, total);
     for (int32_t i = first[comm.world.rank], k = 0; i < first[comm.world.rank + 1]; i++, k++) {
-        leaf(seed, i, n, dpt_deterministic_buffer(d, k));
+        leaf(seed, i, 0, n, dpt_deterministic_buffer(d, k));
         dpt_tree_push(&tree, (struct dpt_block){i, 0}, dpt_deterministic_buffer(d, k), n, NULL,
                       NULL);
     }
@@ -162,9 +172,7 @@ static void one_sum(struct dpt_deterministic_allreduce *d, uint64_t seed, size_t
     for (int i = 0; i < DPT_DETERMINISTIC_WORDS; i++)
         assert_true(word_sums[i] == (float)ranks * (float)(ranks - 1) / 2 + (float)(ranks * i));
     assert_int_equal(dpt_deterministic_sum(d, &tree, first, &err), DPT_OK);
-    if (comm.world.rank == 0)
-        define(seed, total, n, want);
-    assert_int_equal(dpt_group_broadcast(&comm.world, 0, want, n * sizeof *want, &err), DPT_OK);
+    define(seed, total, n, want);
     if (!spec->sharded)
         assert_memory_equal(dpt_deterministic_result(d), want, n * sizeof *want);
     sums_of_squares = dpt_deterministic_sums_of_squares(d);
@@ -184,7 +192,7 @@ static void block(uint64_t seed, int32_t begin, int32_t end, size_t n, float *va
 
     dpt_tree_begin(&tree, end - begin);
     for (int32_t i = begin; i < end; i++) {
-        leaf(seed, i, n, leaves[i - begin]);
+        leaf(seed, i, 0, n, leaves[i - begin]);
         dpt_tree_push(&tree, (struct dpt_block){i - begin, 0}, leaves[i - begin], n, NULL, NULL);
     }
     memcpy(value, tree.value[0], n * sizeof *value);
@@ -271,8 +279,11 @@ static void cut(uint64_t seed, size_t n, struct dpt_chunks *chunks)
     chunks->begin[chunks->n] = n;
 }
 
-static void sums(enum dpt_deterministic_way way, bool sharded)
+/* pieces: messages are cut where MPI's int would not do, here after 40 floats, or 1000 of many. */
+static void sums(enum dpt_deterministic_way way, bool sharded, bool pieces)
 {
+    struct dpt_communicator *handle = comm.world.handle;
+    const size_t limit = pieces ? handle->limit : 0;
     struct dpt_pool *pool;
     struct dpt_error err;
 
@@ -289,28 +300,32 @@ static void sums(enum dpt_deterministic_way way, bool sharded)
                                               .keeps_sum = sharded && round % 2 == 0};
         struct dpt_deterministic_allreduce *d;
 
+        if (pieces)
+            handle->limit = many ? 1000 : 40;
         cut(round, sharded ? n / 16 * 16 : n / 2, &spec.chunks);
         assert_int_equal(dpt_deterministic_open(&d, &comm, &spec, &err), DPT_OK);
         assert_true(
             (dpt_deterministic_sums_of_squares(d) != NULL) ==
             (sharded || (many && way != DPT_DETERMINISTIC_MESSAGES && comm.world.size > 1)));
-        for (uint64_t i = 0; i < (many ? 2 : sharded ? 4 : 20); i++)
+        for (uint64_t i = 0; i < (many ? 2 : sharded || pieces ? 4 : 20); i++)
             one_sum(d, round * 100 + i, n, &spec, pool);
         dpt_deterministic_close(d);
     }
+    if (pieces)
+        handle->limit = limit;
     dpt_pool_close(pool);
 }
 
 static void same_bits_through_shared_memory(void **state)
 {
     (void)state;
-    sums(DPT_DETERMINISTIC_AUTO, false);
+    sums(DPT_DETERMINISTIC_AUTO, false, false);
 }
 
 static void same_bits_through_messages(void **state)
 {
     (void)state;
-    sums(DPT_DETERMINISTIC_MESSAGES, false);
+    sums(DPT_DETERMINISTIC_MESSAGES, false, false);
 }
 
 static void shards_through_shared_memory(void **state)
@@ -318,7 +333,7 @@ static void shards_through_shared_memory(void **state)
     (void)state;
     if (comm.world.size == 1)
         skip();
-    sums(DPT_DETERMINISTIC_AUTO, true);
+    sums(DPT_DETERMINISTIC_AUTO, true, false);
 }
 
 static void shards_through_messages(void **state)
@@ -326,23 +341,16 @@ static void shards_through_messages(void **state)
     (void)state;
     if (comm.world.size == 1)
         skip();
-    sums(DPT_DETERMINISTIC_MESSAGES, true);
+    sums(DPT_DETERMINISTIC_MESSAGES, true, false);
 }
 
-/* Messages are cut where MPI's int would not do, here after 40 floats. */
 static void same_bits_through_pieces(void **state)
 {
-    struct dpt_communicator *handle = comm.world.handle;
-    size_t limit;
-
     (void)state;
     if (comm.world.size == 1)
         skip();
-    limit = handle->limit;
-    handle->limit = 40;
-    sums(DPT_DETERMINISTIC_MESSAGES, false);
-    sums(DPT_DETERMINISTIC_MESSAGES, true);
-    handle->limit = limit;
+    sums(DPT_DETERMINISTIC_MESSAGES, false, true);
+    sums(DPT_DETERMINISTIC_MESSAGES, true, true);
 }
 
 static void dealt_shards(void **state)
