@@ -74,6 +74,7 @@ RIGHT = [
     SMALL + "device: {threads: auto, kind: ref}\nbatch: {micro: 4, global: 16777216}\n",
     SMALL + "optimizer: adam\nschedule: cosine\nloss: mse\n",
     SMALL + "optimizer: {type: sgd, lr: 1e-3, momentum: .9, nesterov: true}\nloss: {type: cross_entropy}\n",
+    SMALL + "optimizer: {groups: null}\ntrain: {freeze: null}\n",
     SMALL + "schedule: {type: step, every: 10 epochs, gamma: 0.5, scale_lr: {rule: sqrt}}\n",
     SMALL + "optimizer: {lr: 0.1}\nschedule: {scale_lr: {rule: linear}}\nloss: {type: null, label_smoothing: 0.1}\n",
     SMALL + "train: {steps: 10, clip_norm: null, max_time: 1.5 h}\ncheckpoint: {keep: all, every: never}\n",

@@ -389,7 +389,7 @@ static void write_forms(struct dpt_json *j, const struct dpt_option *row, bool n
     if (alternatives == NULL)
         return;
     if (alternatives->entries != NULL) {
-        dpt_json_text(j, "type", "array");
+        write_types(j, "array", null);
         dpt_json_object(j, "items");
         dpt_json_text(j, "type", "object");
         write_table(j, alternatives->entries, false);
