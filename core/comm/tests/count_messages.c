@@ -1,27 +1,58 @@
 /*
  * count_messages: an LD_PRELOAD library that counts what a rank sends to another one.
  *
- * MPI's profiling interface lets it stand in front of MPI_Isend. At its end a rank appends a line
- * to the file that COUNT_MESSAGES names: its number, and how many messages of at least 1000 bytes
- * it has sent, and their bytes. Shorter ones are waiting and norms.
+ * MPI's profiling interface lets it stand in front of MPI_Isend, and of the collectives in which
+ * ranks give each other parts of arrays. At its end a rank appends a line to the file that
+ * COUNT_MESSAGES names: its number; how many messages of at least 1000 bytes it has sent, and their
+ * bytes, shorter ones being waiting and norms; and the bytes that it has given other ranks in such
+ * collectives.
  */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-static long long messages, bytes;
+static long long messages, bytes, given;
 
-int MPI_Isend(const void *buffer, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm,
-              MPI_Request *request)
+static long long bytes_of(int count, MPI_Datatype type)
 {
     int size = 0;
 
     PMPI_Type_size(type, &size);
-    if ((long long)size * count >= 1000) {
+    return (long long)size * count;
+}
+
+int MPI_Isend(const void *buffer, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm,
+              MPI_Request *request)
+{
+    if (bytes_of(count, type) >= 1000) {
         messages++;
-        bytes += (long long)size * count;
+        bytes += bytes_of(count, type);
     }
     return PMPI_Isend(buffer, count, type, to, tag, comm, request);
+}
+
+int MPI_Allgatherv(const void *send, int n, MPI_Datatype type, void *receive, const int *counts,
+                   const int *at, MPI_Datatype other, MPI_Comm comm)
+{
+    int rank = 0, ranks = 0;
+
+    PMPI_Comm_rank(comm, &rank);
+    PMPI_Comm_size(comm, &ranks);
+    given += (ranks - 1) * bytes_of(counts[rank], other);
+    return PMPI_Allgatherv(send, n, type, receive, counts, at, other, comm);
+}
+
+int MPI_Alltoallv(const void *send, const int *counts, const int *at, MPI_Datatype type,
+                  void *receive, const int *other_counts, const int *other_at, MPI_Datatype other,
+                  MPI_Comm comm)
+{
+    int rank = 0, ranks = 0;
+
+    PMPI_Comm_rank(comm, &rank);
+    PMPI_Comm_size(comm, &ranks);
+    for (int r = 0; r < ranks; r++)
+        given += r == rank ? 0 : bytes_of(counts[r], type);
+    return PMPI_Alltoallv(send, counts, at, type, receive, other_counts, other_at, other, comm);
 }
 
 int MPI_Finalize(void)
@@ -31,7 +62,7 @@ int MPI_Finalize(void)
 
     PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
     if (file != NULL) {
-        fprintf(file, "%d %lld %lld\n", rank, messages, bytes);
+        fprintf(file, "%d %lld %lld %lld\n", rank, messages, bytes, given);
         fclose(file);
     }
     return PMPI_Finalize();

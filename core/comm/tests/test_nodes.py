@@ -1,5 +1,6 @@
 """Several nodes on one machine: each has a network, a name, and shared memory of its own, and mpirun starts its ranks by nsenter
 in ssh's place. What holds on one node holds there: the same bytes, the same sums, and who is missing is named."""
+import json
 import os
 import re
 import signal
@@ -202,6 +203,30 @@ def test_layers_divided_between_nodes(cluster, tmp_path):
         cluster.train(ranks, wide, folder, *reproducible(mesh))
         made.append(dpt.newest(folder))
     assert made[1:] == made[:-1]
+
+
+def test_no_more_is_sent_of_divided_layers_than_the_plan_says(cluster, tmp_path):
+    """Outputs, gradients of inputs and columns of the weights: counted between dptrain and MPI, to the byte (tensor_parallel.h)."""
+    library, samples, width, steps = tmp_path / "count.so", 40, 576, 3
+    subprocess.run(["mpicc", "-shared", "-fPIC", "-O1", "core/comm/tests/count_messages.c", "-o", library], check=True)
+    with open(dpt.BINARY, "rb") as file:
+        if b"libasan.so" in file.read():
+            pytest.skip("AddressSanitizer must be the first library")
+    job = dpt.write_small_job(tmp_path / "job.yaml", **{**JOB, "model": f"{{type: mlp, hidden: [{width}, {width}], outputs: 10}}",
+                              "data": "{train: synthetic, synthetic: {samples: 120, shape: [1, 12, 12]}}", "train": f"{{steps: {steps}}}",
+                              "batch": f"{{global: {samples}, micro: 8}}", "comm": "{reduction: reproducible}"})
+    for parts in (2, 3):
+        counts = tmp_path / f"counts{parts}"
+        counts.touch()
+        cluster.finish(cluster.start([1] * parts, job, tmp_path / f"{parts}", "--set", f"parallel.tensor={parts}", LD_PRELOAD=str(library),
+                                     COUNT_MESSAGES=str(counts)))
+        given = sorted(tuple(map(int, line.split()))[::3] for line in counts.read_text().splitlines() if not line.endswith(" 0 0 0"))
+        # The first layer has 144 inputs, whose gradient nobody wants; both are divided.
+        columns = 4 * width * width * (parts - 1) // parts ** 2
+        step = 4 * samples * 3 * width * (parts - 1) // parts + columns
+        assert given == [(rank, steps * step + columns) for rank in range(parts)]  # columns also before the first step
+        plan = dpt.run("plan", job, "--json", "--no-time", "--ranks", parts, "--set", f"parallel.tensor={parts}")
+        assert [axis["sent_bytes"] for axis in json.loads(plan.out)["axes"]] == [0, step, 0]
 
 
 @pytest.mark.parametrize("model", [dpt.SMALL_JOB["model"], "{type: linear, outputs: 10}"], ids=["cnn", "linear"])

@@ -191,6 +191,6 @@ def test_no_more_is_sent_than_crosses_the_cuts(tmp_path):
             pytest.skip("AddressSanitizer must be the first library")
     dpt.train(job(tmp_path, "mlp"), tmp_path / "run", "--quiet", *stages(3), "--set", "eval.every=never", "--set", "data.valid=null",
               "--set", "data.synthetic.samples=120", "--set", "batch.global=120", ranks=3, env={"LD_PRELOAD": str(library), "COUNT_MESSAGES": str(counts)})
-    sent = sorted(tuple(map(int, line.split())) for line in counts.read_text().splitlines() if not line.endswith(" 0 0"))
+    sent = sorted(tuple(map(int, line.split())) for line in counts.read_text().splitlines() if not line.endswith(" 0 0 0"))
     n, size = 7 * 3, 4 * 10 * 512 * 4  # groups of four micro-batches, of all steps, and bytes of one's values
-    assert sent == [(0, n, n * size), (1, 2 * n, 2 * n * size), (2, n, n * size)]
+    assert sent == [(0, n, n * size, 0), (1, 2 * n, 2 * n * size, 0), (2, n, n * size, 0)]
