@@ -241,6 +241,12 @@ void dpt_plan_gpu_step(const struct dpt_plan *p, int ranks, int node_ranks, int6
         hidden = fmax(0, hidden - 2 * arena / bus);
         step->network -= fmin(step->network, hidden);
     }
+    if (!steps) { /* it gets the gradient of each group of micro-batches, and adds it up */
+        const double n_groups = ceil((double)micros / t->team.group);
+
+        step->local +=
+            n_groups * (arena / bus + 2 * arena / host_sum) + (n_groups - 1) * 3 * arena / host_sum;
+    }
     if (steps)
         step->update = ((4 + 2 * t->arenas.slots) * arena + 2 * arena) / memory + 4 * start;
     else /* the host updates what a rank owns, and the device gets the weights */
