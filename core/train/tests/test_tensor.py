@@ -112,6 +112,12 @@ def test_faults_name_their_rank(tmp_path):
     mesh = sets("parallel.tensor=2")
     result = dpt.run(path, "--output", folder, "--ranks", 4, *mesh, env={"DPTRAIN_FAULT": "kill:rank=2:step=4"})
     assert result.code == 71 and re.search(r"^rank 2 \(\S+, part 1 of 2\) died at step 4", result.err, re.M), result
+    result = dpt.run(path, "--output", folder, "--ranks", 8, *sets("parallel={tensor: 2, pipeline: 2, shard: parameters}"),
+                     env={"DPTRAIN_FAULT": "kill:rank=5:step=5"})
+    assert result.code == 71 and re.search(r"^rank 5 \(\S+, stage 2 of 2, part 2 of 2\) died at step 5", result.err, re.M), result
+    result = dpt.run(path, "--output", folder, *mesh, "--set", "parallel.shard=gradients", ranks=4)
+    dpt.train(path, tmp_path / "one", "--quiet")
+    assert result.code == 0 and dpt.newest(folder) == dpt.newest(tmp_path / "one"), "nothing is lost"
     result = dpt.run(path, "--output", tmp_path / "flip", "--ranks", 4, *mesh, "--set", "train.check_replicas=1 step",
                      env={"DPTRAIN_FAULT": "flip-weight:rank=3:step=5:word=3"})
     assert result.code == 1 and "the replicas differ: ranks 1 (" in result.err and ", 3 (" in result.err, result
