@@ -99,6 +99,7 @@ a | matmul          | 40 | unit test_cuda_matmul         | cuBLASLt's matrix pro
 a | steps           | 45 | unit test_cuda_steps          | captured steps over random models: same parameters as on the host, gradients in buckets, NaN stops the update
 a | program         | 45 | unit test_cuda_program        | forward and backward over random models agree with plain C in each precision, and NaN is found
 a | graphs          | 30 | unit test_cuda_graphs         | likewise for models whose layers join two values
+a | stages          | 30 | unit test_cuda_stages         | the stages of a pipeline compute the bits of the whole model, with its kernels
 a | job-bf16        | 30 | small_job bf16                | the small job in bf16
 a | job-tf32        | 30 | small_job tf32                | the small job in tf32
 a | job-fp16        | 30 | small_job fp16                | the small job in fp16 with its loss scale

@@ -149,7 +149,7 @@ enum dpt_status dpt_cuda_send_sub_batch(struct dpt_cuda_program *p, const struct
         const CUdeviceptr to = dpt_cuda_ptr(fields[i].to);
         char *pinned = (char *)fields[i].pinned + skip;
 
-        if (fields[i].from == NULL)
+        if (fields[i].from == NULL || fields[i].to == NULL) /* not every stage reads samples */
             continue;
         memcpy(pinned, (const char *)fields[i].from + skip, bytes);
         DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(to, pinned, bytes, p->ctx.compute));

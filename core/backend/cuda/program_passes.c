@@ -259,9 +259,11 @@ static void give(const struct dpt_cuda_program *p, int32_t node, const int32_t t
         const struct dpt_tensor *t = tensors[k] < 0 ? NULL : dpt_cuda_tensor_of(p, tensors[k]);
         const bool computed = t != NULL && is_computed(p, node, tensors[k]);
 
-        for (int64_t i = t != NULL ? t->offset : 0; t != NULL && i < t->offset + t->count; i++)
-            pass->gradient[i] =
-                (pass->add ? pass->gradient[i] : 0) + (computed ? p->lists->arena[i] : 0);
+        for (int64_t i = t != NULL ? t->offset : 0; t != NULL && i < t->offset + t->count; i++) {
+            const float x = computed ? p->lists->arena[i] : 0;
+
+            pass->gradient[i] = pass->add ? pass->gradient[i] + x : x; /* -0 stays what it is */
+        }
     }
 }
 

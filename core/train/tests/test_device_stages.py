@@ -1,10 +1,14 @@
 """parallel.pipeline where a device computes, on one that runs on the CPU: the bytes are those of one rank."""
+import json
+import os
 import re
+import subprocess
 import sys
 
 import pytest
 
-sys.path[:0] = ["core/train/tests"]
+sys.path[:0] = ["scripts/lib", "core/train/tests"]
+import dpt  # noqa: E402
 from test_device import CNN, EXPLODES, MLP, RESIDUAL, fixture_machine, pytestmark  # noqa: E402, F401
 
 STAGED = "{reduction: reproducible, timeout: 20 s}"
@@ -60,3 +64,30 @@ def test_what_gpus_do_not_divide_is_told(machine):
                         ("parallel.shard=parameters", "parallel.shard: parameters runs on device.kind: cpu or ref")):
         result = machine.run("out", job, ranks=2, sets=[words])
         assert result.code == 78 and told in result.err, result
+
+
+def test_plans_of_stages(machine):
+    """What each has of its GPU, and sends in the tensors' format."""
+    job = machine.job(DEEP, comm=STAGED, parallel="{pipeline: 3}")
+
+    def planned(*words):
+        done = dpt.run("plan", job, "--json", "--no-time", "--ranks", 3, "--device", "h100", *words, env=machine.environment)
+        assert done.code == 0, done
+        return json.loads(done.out)
+
+    half, full, whole = planned(), planned("--set", "device.precision=fp32"), planned("--set", "parallel.pipeline=1")
+    stages = half["pipeline"]["stages"]
+    assert half["device"]["bytes"] == max(stage["device_bytes"] for stage in stages)
+    assert half["device"]["parts"]["weights"] < whole["device"]["parts"]["weights"]
+    assert [stage["under_way"] for stage in stages] == [3, 2, 1]
+    assert [2 * stage["sent_bytes"] for stage in stages] == [stage["sent_bytes"] for stage in full["pipeline"]["stages"]] \
+        == [7 * 7 * 30 * 4, 7 * 7 * 24 * 4, 0]
+
+
+def test_a_failing_device_takes_all_stages_along(machine):
+    shell = "test $OMPI_COMM_WORLD_RANK = 1 && export FAKEGPU_FAIL=cuMemcpyDtoHAsync:20+; exec \"$@\""
+    command = ["mpirun", "-np", "2", "sh", "-c", shell, "sh", dpt.BINARY, "train", machine.job(CNN, comm=STAGED), "--output",
+               str(machine.path / "out"), "--set", "device.kind=cuda", "--set", "parallel.pipeline=2", "--set", "device.threads=2"]
+    done = subprocess.run(command, env={**os.environ, **dpt.MPI_ENVIRONMENT, **machine.environment}, timeout=50, capture_output=True,
+                          text=True, check=False)
+    assert done.returncode == 71 and done.stderr.count("rank 1 (") == 1 and "stage 2 of 2" in done.stderr, done.stderr

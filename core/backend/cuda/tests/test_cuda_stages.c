@@ -1,0 +1,285 @@
+/*
+ * Stages of a pipeline: programs that each compute a range of a graph's nodes, and give each other
+ * what crosses a cut, compute the bits of a program of the whole graph, in any of their
+ * micro-batches under way. They tell of the same plans, and hold less.
+ */
+#include "core/backend/tests/left_out.h"
+
+#if defined(DPT_WITH_CUDA) && DPT_WITH_CUDA
+
+#include "core/backend/cuda/program.h"
+#include "core/backend/cuda/tests/program_scene.h"
+
+enum { GRAPHS = 40, MOST = 4, SLOTS = 2, ROUNDING = 16 << 10 };
+
+struct stage {
+    struct dpt_graph graph;
+    float *params, *gradient; /* of its own tensors */
+    void *program;
+};
+
+struct stages {
+    struct stage stage[MOST];
+    int32_t first[MOST + 1];
+    int n;
+};
+
+/* --- graphs and cuts -------------------------------------------------------------------------- */
+
+/* Two groups of branches and a dense layer or two, each behind a layer that may begin a stage. */
+static void stages_init(struct scene *s, int seed)
+{
+    static const struct dpt_window same = {{3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, 1};
+    struct draw d = {(uint64_t)seed + 70000};
+    int32_t at;
+
+    *s = (struct scene){0};
+    note(s, "graph %d", seed);
+    at = net_input(&s->graph, draw_int(&d, 1, 9), draw_int(&d, 2, 6), draw_int(&d, 2, 6));
+    for (int k = 0; k < 2; k++) {
+        at = net_conv(&s->graph, at, draw_int(&d, 1, 12), &same, draw_int(&d, 0, 1));
+        if (draw_int(&d, 0, 1))
+            at = net_simple(&s->graph, at, DPT_OP_RELU, 0);
+        at = net_branches(&s->graph, at, 4, &d);
+    }
+    at = net_simple(&s->graph, at, draw_int(&d, 0, 1) ? DPT_OP_FLATTEN : DPT_OP_GLOBAL_AVGPOOL, 0);
+    for (int k = draw_int(&d, 0, 1); k > 0; k--)
+        at = net_simple(&s->graph, net_dense(&s->graph, at, draw_int(&d, 3, 20), true), DPT_OP_GELU,
+                        0);
+    at = net_dense(&s->graph, at, 7, true);
+    s->outputs = (size_t)dpt_shape_size(&s->graph.nodes[at].out);
+    s->spec = (struct dpt_program_spec){.graph = &s->graph,
+                                        .loss = {DPT_LOSS_CROSS_ENTROPY, 0.1f},
+                                        .micro = draw_int(&d, 2, 5),
+                                        .threads = 1,
+                                        .training = true,
+                                        .precision = (enum dpt_precision)(seed % DPT_PRECISIONS),
+                                        .reproducible = true};
+    if (seed % 3 == 0)
+        net_freeze(&s->graph, (uint64_t)seed);
+    s->params = net_params(&s->graph, &d);
+    batch_fill(&s->batch, &s->graph, s->spec.micro, draw_int(&d, 1, s->spec.micro), true, &d);
+}
+
+/* As dpt_mesh_may_begin (core/train/mesh.h). */
+static bool may_begin(const struct dpt_graph *g, int32_t node)
+{
+    const struct dpt_graph_node *at = &g->nodes[node];
+
+    if ((at->op != DPT_OP_CONV && at->op != DPT_OP_DENSE) || at->inputs[0] == 0)
+        return false;
+    for (int32_t i = node; i < g->n_nodes; i++)
+        for (int32_t k = 0; k < g->nodes[i].n_inputs; k++)
+            if (g->nodes[i].inputs[k] < node && g->nodes[i].inputs[k] != at->inputs[0])
+                return false;
+    return true;
+}
+
+static void cut(struct stages *all, const struct scene *s, struct draw *d)
+{
+    *all = (struct stages){.n = 1};
+    for (int32_t i = 1; i < s->graph.n_nodes && all->n < MOST; i++)
+        if (may_begin(&s->graph, i) && draw_int(d, 0, 2) > 0)
+            all->first[all->n++] = i;
+    all->first[all->n] = s->graph.n_nodes;
+}
+
+/* Copies a stage's tensors from an arena of the whole graph, or to it. */
+static void copy_tensors(const struct scene *s, const struct dpt_graph *part, float *own,
+                         float *whole, bool to_whole)
+{
+    for (int32_t k = 0; k < part->n_tensors; k++) {
+        const size_t bytes = (size_t)part->tensors[k].count * sizeof *own;
+        float *a = own + part->tensors[k].offset, *b = whole + s->graph.tensors[k].offset;
+
+        memcpy(to_whole ? b : a, to_whole ? a : b, bytes);
+    }
+}
+
+static void open_stage(struct stage *stage, const struct scene *s, int32_t first, int32_t last)
+{
+    struct dpt_program_spec spec = s->spec;
+    struct dpt_program_bytes bytes, all;
+    int64_t learned, state;
+    struct dpt_error err;
+
+    assert_int_equal(dpt_graph_part(&s->graph, &(struct dpt_part){first, last, 0, 1}, &stage->graph,
+                                    &learned, &state, &err),
+                     DPT_OK);
+    stage->params = dpt_alloc_array((size_t)stage->graph.arena + 1, sizeof *stage->params);
+    stage->gradient = dpt_alloc_array((size_t)stage->graph.arena + 1, sizeof *stage->params);
+    copy_tensors(s, &stage->graph, stage->params, s->params, false);
+    spec.graph = &stage->graph;
+    spec.first = first;
+    spec.last = last;
+    spec.slots = SLOTS;
+    if (cuda->open(&spec, &stage->program, &err) != DPT_OK)
+        fail_msg("%s: nodes %d to %d: %s", s->text, first, last, err.text);
+    assert_int_equal(cuda->refresh(stage->program, 0, stage->params, &err), DPT_OK);
+    assert_int_equal(cuda->measure(&spec, &bytes, &err), DPT_OK);
+    assert_int_equal(cuda->measure(&s->spec, &all, &err), DPT_OK);
+    assert_true(bytes.values <= SLOTS * all.values && bytes.copies <= all.copies);
+    assert_true(last - first == s->graph.n_nodes || bytes.copies < all.copies);
+    /* But for how much workspace there is, the tables of layouts, and what is rounded up. */
+    assert_in_range(cuda->bytes(stage->program) + ROUNDING, bytes.values + bytes.copies,
+                    bytes.values + bytes.copies + bytes.scratch + 2 * ROUNDING);
+}
+
+/* --- passes ----------------------------------------------------------------------------------- */
+
+/* What stage k gives the next one, or that one gives back. */
+static void cross(const struct stages *all, int k, int slot, bool gradient)
+{
+    const struct stage *before = &all->stage[k], *behind = &all->stage[k + 1];
+    const int32_t node = all->first[k + 1];
+    size_t floats, same;
+    float *a = cuda->value(before->program, 0, slot, node, gradient, &floats);
+    float *b = cuda->value(behind->program, 0, slot, node, gradient, &same);
+
+    assert_true(floats == same && floats > 0 && (a == NULL) == (b == NULL));
+    assert_true(a != NULL || gradient);
+    if (a != NULL)
+        memcpy(gradient ? a : b, gradient ? b : a, floats * sizeof *a);
+}
+
+static struct dpt_pass pass_of(const struct stages *all, const struct scene *s, int k, int slot,
+                               bool infers)
+{
+    return (struct dpt_pass){.slot = slot,
+                             .first = all->first[k],
+                             .last = all->first[k + 1],
+                             .infers = infers,
+                             .batch = &s->batch.batch,
+                             .params = all->stage[k].params,
+                             .gradient = infers ? NULL : all->stage[k].gradient};
+}
+
+/* Also the loss; y: the outputs, of a pass that infers. */
+static void go_forward(const struct stages *all, const struct scene *s, int slot, float *y,
+                       struct dpt_metric_sums *sums)
+{
+    const size_t bytes = s->outputs * (size_t)s->batch.batch.count * sizeof *y;
+    struct dpt_error err;
+    size_t floats;
+
+    for (int k = 0; k < all->n; k++) {
+        const struct dpt_pass pass = pass_of(all, s, k, slot, y != NULL);
+        void *program = all->stage[k].program;
+
+        assert_int_equal(cuda->forward(program, 0, &pass, &err), DPT_OK);
+        if (k + 1 < all->n) {
+            cross(all, k, slot, false);
+            continue;
+        }
+        assert_int_equal(cuda->loss(program, 0, &pass, sums, &err), DPT_OK);
+        if (y != NULL)
+            memcpy(y, cuda->value(program, 0, slot, s->graph.n_nodes, false, &floats), bytes);
+    }
+}
+
+static void go_back(const struct stages *all, const struct scene *s, int slot)
+{
+    struct dpt_error err;
+
+    for (int k = all->n - 1; k >= 0; k--) {
+        const struct dpt_pass pass = pass_of(all, s, k, slot, false);
+
+        assert_int_equal(cuda->backward(all->stage[k].program, 0, &pass, &err), DPT_OK);
+        if (k > 0)
+            cross(all, k - 1, slot, true);
+    }
+}
+
+/* --- the same bits ---------------------------------------------------------------------------- */
+
+static void assert_same_tensors(const struct scene *s, const float *a, const float *b)
+{
+    for (int32_t k = 0; k < s->graph.n_tensors; k++) {
+        const struct dpt_tensor *t = &s->graph.tensors[k];
+
+        if (memcmp(a + t->offset, b + t->offset, (size_t)t->count * sizeof *a) != 0)
+            fail_msg("%s: the gradient of %s is another one", s->text, t->name);
+    }
+}
+
+static void assert_bits(const struct scene *s, const struct stages *all, void *whole)
+{
+    const size_t bytes = s->outputs * (size_t)s->batch.batch.count * sizeof(float);
+    float *g = new_arena(s), *g_stages = new_arena(s);
+    float *y = dpt_alloc_array(bytes, 1), *y_stages = dpt_alloc_array(bytes, 1);
+
+    for (int slot = SLOTS - 1; slot >= 0; slot--) {
+        struct dpt_metric_sums wanted = {0}, got = {0};
+
+        infer(cuda, s, whole, y, &wanted);
+        go_forward(all, s, slot, y_stages, &got);
+        assert_memory_equal(y, y_stages, bytes);
+        train(cuda, s, whole, 0, false, g, &wanted);
+        go_forward(all, s, slot, NULL, &got);
+        go_back(all, s, slot);
+        for (int k = 0; k < all->n; k++)
+            copy_tensors(s, &all->stage[k].graph, all->stage[k].gradient, g_stages, true);
+        assert_same_tensors(s, g, g_stages);
+        assert_true(wanted.loss == got.loss && wanted.correct == got.correct);
+    }
+    dpt_free(g), dpt_free(g_stages), dpt_free(y), dpt_free(y_stages);
+}
+
+static void stages_are_the_whole(void **state)
+{
+    int cuts = 0;
+
+    (void)state;
+    for (int i = 0; i < GRAPHS; i += net_every()) {
+        struct dpt_str wanted = {0}, got = {0};
+        struct draw d = {(uint64_t)i};
+        struct stages all;
+        struct scene s;
+        void *whole;
+
+        stages_init(&s, i);
+        cut(&all, &s, &d);
+        cuts += all.n - 1;
+        whole = open_program(cuda, &s);
+        cuda->plans(whole, &wanted);
+        for (int k = 0; k < all.n; k++) {
+            open_stage(&all.stage[k], &s, all.first[k], all.first[k + 1]);
+            dpt_str_clear(&got);
+            cuda->plans(all.stage[k].program, &got);
+            assert_string_equal(got.text, wanted.text);
+        }
+        assert_bits(&s, &all, whole);
+        for (int k = 0; k < all.n; k++) {
+            cuda->close(all.stage[k].program);
+            dpt_graph_release(&all.stage[k].graph);
+            dpt_free(all.stage[k].params);
+            dpt_free(all.stage[k].gradient);
+        }
+        cuda->close(whole);
+        dpt_str_release(&wanted);
+        dpt_str_release(&got);
+        scene_release(&s);
+    }
+    assert_true(cuts > GRAPHS / net_every());
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(stages_are_the_whole),
+    };
+
+    (void)argc;
+    if (!cuda_begin(argv))
+        return left_out("neither a GPU nor one that is faked");
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
+#else
+
+int main(void)
+{
+    return left_out("built without CUDA");
+}
+
+#endif
