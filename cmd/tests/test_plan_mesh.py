@@ -59,6 +59,15 @@ def test_seconds_and_axes_of_a_pipeline(tmp_path):
     assert "waiting for other stages" in out and "pipeline" in out and "gradients back; between nodes" in out
 
 
+def test_stages_wait_for_groups_of_micro_batches(tmp_path):
+    """Which are computed at once: the other stage waits for one of them, not for one micro-batch."""
+    text, _ = mlp(256, 3, 64, 10)
+    found = planned(tmp_path, text.replace("global: 4096, micro: 32", "global: 128, micro: 2") + "parallel: {pipeline: 2}\n", "--no-trial",
+                    "--ranks", 2)
+    step, groups = found["time"]["step"], 1 / found["pipeline"]["bubble"] - 1
+    assert groups < 64 / 2 and 0.2 < step["stage_wait_s"] * groups / step["compute_s"] <= 1, step
+
+
 def test_axes_in_shards(tmp_path):
     text, _ = mlp(256, 3, 64, 10)
     for kind, times in (("none", 2), ("optimizer", 2), ("gradients", None)):

@@ -179,8 +179,8 @@ void dpt_plan_fill_mesh(struct dpt_plan *plan);
 
 /* How the busiest replica's micro-batches go through the stages. */
 struct dpt_plan_turns {
-    double n;        /* one after another */
-    double together; /* micro-batches that its threads take at once */
+    double n;        /* one after another, or groups of them that are computed at once */
+    double together; /* of these that its threads take at once */
     int32_t micro;   /* samples of one */
     double slower;   /* as ranks share cores */
     /* Of one, forward and backward through nodes [first, last). */

@@ -295,12 +295,12 @@ void dpt_plan_fill_mesh(struct dpt_plan *p)
 
 /* --- seconds ---------------------------------------------------------------------------------- */
 
-/* Of a message from a stage to the next one, as far as the processor has to do with it, and on the
- * way. */
-static void message_seconds(const struct dpt_plan *p, int replicas, int stage, double *busy,
-                            double *away)
+/* Of a message of so many samples from a stage to the next one, as far as the processor has to do
+ * with it, and on the way. */
+static void message_seconds(const struct dpt_plan *p, int replicas, int stage, int32_t samples,
+                            double *busy, double *away)
 {
-    const double bytes = edge_bytes(p, stage);
+    const double bytes = edge_bytes(p, stage) * samples / p->t.data.train.sampler.micro;
     const struct dpt_fabric *f = &p->spec.fabric;
     const double rate =
         p->machine.flops > 0 ? dpt_machine_bandwidth(&p->machine, bytes) : memory_rate;
@@ -339,7 +339,7 @@ void dpt_plan_pass_stages(const struct dpt_plan *p, int replicas,
         all += own;
         slowest = fmax(slowest, own);
         if (k + 1 < m->stages)
-            message_seconds(p, replicas * tensor_of(p), k, &busy, &away);
+            message_seconds(p, replicas * tensor_of(p), k, turns->micro, &busy, &away);
         /* There and back; the next stage waits for it (scripts/simulate). */
         messages += 2 * turns->together * (busy * turns->slower + away);
         longest = fmax(longest, 2 * turns->together * (2 * busy * turns->slower + away));

@@ -6,6 +6,7 @@
 #include "core/comm/tree.h"
 #include "core/plan/plan.h"
 #include "core/train/parts.h"
+#include "core/train/pipeline.h"
 
 enum { WORD = sizeof(float), MAX_THREADS = 256 };
 
@@ -76,6 +77,7 @@ struct partition {
     int ranks, node_ranks, nodes;
     int64_t global, micros; /* micros: of the busiest rank */
     int32_t micro, group;   /* group: micro-batches that are computed at once */
+    int32_t actions;        /* of a stage's thread, forward (dpt_pipeline_actions) */
     double slower;          /* how much sharing cores slows it */
 };
 
@@ -96,10 +98,13 @@ static void compute(const struct dpt_plan *p, const struct partition *d, struct 
 {
     const struct dpt_trainer *t = &p->t;
     const bool device = t->backend->devices != NULL, alone = device || t->team.together;
+    const bool groups = t->mesh.stages > 0 && t->team.together;
+    const double passes = groups ? d->actions : (double)d->micros;
     const struct dpt_plan_turns turns = {
-        .n = ceil((double)d->micros / (alone ? 1 : t->team.threads)),
+        .n = ceil(passes / (alone ? 1 : t->team.threads)),
         .together = alone ? 1 : fmin(t->team.threads, (double)d->micros),
-        .micro = d->micro,
+        /* The last group may be smaller. */
+        .micro = (int32_t)ceil((double)d->micros / passes * d->micro),
         .slower = device ? 1 : d->slower,
         .seconds = device ? dpt_plan_gpu_micro : micro_seconds,
     };
@@ -230,6 +235,10 @@ void dpt_plan_predict(const struct dpt_plan *p, int ranks, int64_t global,
     d.group = p->t.team.group;
     while (d.group > 1 && d.group / 2 >= d.micros)
         d.group /= 2;
+    if (global > other.data.train.sampler.samples) /* a step is full */
+        other.data.train.sampler.samples = global;
+    if (p->t.mesh.stages > 0)
+        d.actions = dpt_pipeline_actions(&other, d.micro);
     step->micro = d.micro;
     compute(p, &d, step);
     if (p->t.backend->devices != NULL) {
