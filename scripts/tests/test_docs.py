@@ -96,10 +96,11 @@ def sandbox(tmp_path_factory):
         (mnist / path.name).symlink_to(path)
     (folder / "build").mkdir()
     program = folder / "build/dptrain"
-    # Only what trains gets another number of epochs, and no command line that says it itself.
+    # Only what trains gets another number of epochs, and what times its steps one of these, and no command line that says it itself.
     program.write_text(f"""#!/bin/sh
 case "$1" in
 *.yaml) case "$*" in *train.epochs*) ;; *) set -- "$@" --set train.epochs=1 ;; esac ;;
+bench) case "$*" in *--steps*) ;; *) set -- "$@" --steps 5 ;; esac ;;
 esac
 exec {shlex.quote(dpt.BINARY)} "$@"
 """)
