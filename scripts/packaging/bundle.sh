@@ -6,7 +6,7 @@
 #   STAGE   where `make install` has put bin/ and share/; it becomes the bundle
 #   OUT     the folder to make; OUT.tar.gz is made of it, unless ARCHIVE=0 is in the environment
 #
-# What belongs to it is asked, not listed: ldd names the libraries, ompi_info where Open MPI keeps its plug-ins and texts.
+# What belongs to it is asked, not listed: the loader names the libraries, ompi_info where Open MPI keeps its plug-ins and texts.
 # Only glibc stays out, so a bundle runs where glibc is no older than here. Needs patchelf.
 set -euo pipefail
 # shellcheck source=scripts/packaging/arguments.sh
@@ -46,8 +46,9 @@ find -L "$(path_of pkgdatadir)" -maxdepth 1 -type f ! -name '*wrapper-data*' -ex
 glibc='^(ld-linux.*|linux-vdso|lib(c|m|mvec|pthread|dl|rt|util|resolv|anl|nsl|nss_.*|BrokenLocale|thread_db))\.so'
 origins=$(mktemp)
 trap 'rm -f "$origins" "$origins.packages"' EXIT
+loader=$(patchelf --print-interpreter "$stage/libexec/dptrain") # asked itself, in a fifth of the time that ldd takes
 resolve() { # NAME PATH of each library that the files named on stdin load, in the end
-    xargs env LD_LIBRARY_PATH="$stage/lib:${LD_LIBRARY_PATH:-}" ldd 2>/dev/null |
+    LD_LIBRARY_PATH="$stage/lib:${LD_LIBRARY_PATH:-}" xargs -n 1 "$loader" --list 2>/dev/null |
         awk '$2 == "=>" { print $1, ($3 == "not" ? "" : $3) }' | grep -vE "$glibc" | sort -u
 }
 # Takes along what the files below a folder load.
