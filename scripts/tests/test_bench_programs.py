@@ -51,12 +51,13 @@ def test_peers_are_compared_by_their_precision(tmp_path):
     """The fastest fp32 form, whichever it is, and beside it bf16's, each named."""
     python = Path(dpt.write_job(tmp_path / "python", PEER))
     python.chmod(0o755)
-    done = subprocess.run([sys.executable, "scripts/bench/compare.py", "--python", python, "--rounds", "1", "--models", "mlp:32"],
-                          env={**os.environ, **dpt.MPI_ENVIRONMENT, "DPTRAIN": dpt.BINARY}, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run([sys.executable, "scripts/bench/compare.py", "--python", python, "--rounds", "1", "--models", "linreg:1024"],
+                          env={**os.environ, **dpt.MPI_ENVIRONMENT, "DPTRAIN": dpt.BINARY, "BENCH_SECONDS": "0.05"},
+                          capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in done.stdout.splitlines() if line.startswith("|")]
     assert rows[0] == ["model", "dptrain", "as", "fastest fp32 peer", "which", "ratio", "fastest bf16 peer", "which", "ratio"]
-    assert [row[0] for row in rows[2:]] == ["mlp, batch 32"] and "in fp32 beside the fastest fp32 form" in done.stdout
+    assert [row[0] for row in rows[2:]] == ["linreg, batch 1024"] and "in fp32 beside the fastest fp32 form" in done.stdout
     for row in rows[2:]:
         assert row[3:5] == ["2 000", "PyTorch, 2 threads, fused"] and row[6:8] == ["4 000", "PyTorch DDP, 2 ranks, fused, bf16"], row
         rate = float(row[1].replace(" ", ""))
