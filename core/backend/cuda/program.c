@@ -64,7 +64,8 @@ static enum dpt_status fail_memory(const struct dpt_cuda_program *p, int64_t wor
         snprintf(advice, sizeof advice, "batch.micro: %d should fit", fits);
     else
         snprintf(advice, sizeof advice,
-                 "no batch.micro fits: a smaller model, another GPU, or one that others use less");
+                 "no batch.micro fits: a smaller model, parallel.pipeline, another GPU, or one "
+                 "that others use less");
     return dpt_fail(
         err, DPT_BAD_JOB,
         "the GPU's memory is too small for micro-batches of %d: %s are needed (the "

@@ -283,13 +283,24 @@ static void give_state(const struct dpt_cuda_program *p, int32_t norm, const str
 
 /* --- passes ----------------------------------------------------------------------------------- */
 
-/* A message of the stages may have to go on meanwhile. */
+/* Waits for everything enqueued; messages of other micro-batches go on meanwhile. */
 static enum dpt_status wait_for(struct dpt_cuda_program *p, const struct dpt_pass *pass,
                                 struct dpt_error *err)
 {
-    if (pass->between != NULL)
+    const struct dpt_cuda_library *lib = &p->ctx.lib;
+    CUresult result = CUDA_ERROR_NOT_READY;
+    enum dpt_status status = DPT_OK;
+
+    if (pass->between == NULL)
+        return dpt_cuda_wait(p, err);
+    DPT_CUDA_TRY(lib, cuEventRecord(p->lists->end, p->ctx.compute));
+    while (result == CUDA_ERROR_NOT_READY) {
         pass->between(pass->arg);
-    return dpt_cuda_wait(p, err);
+        result = lib->cuEventQuery(p->lists->end);
+    }
+    status = dpt_cuda_check(lib, result, "cuEventQuery", err);
+out:
+    return status;
 }
 
 static enum dpt_status forward_alone(struct dpt_cuda_program *p, const struct dpt_pass *pass,
