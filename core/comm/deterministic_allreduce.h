@@ -74,8 +74,8 @@ struct dpt_deterministic_spec {
      * sum grows from left to right, and nobody holds more than the owner's part of it
      * (dpt_deterministic_round). The chunks' floats are added unit by unit: unit k has those from
      * unit[k] to unit[k + 1], and a buffer has room for one unit at a time, or, `whole`, for all,
-     * each in its place. leaves: the most of a sum; 2^level of them are given at once. 0 units: they
-     * are not dealt. */
+     * each in its place. leaves: the most of a sum; 2^level of them are given at once. 0 units:
+     * they are not dealt. */
     const size_t *unit;
     int units, level;
     bool whole;
@@ -135,8 +135,8 @@ enum dpt_status dpt_deterministic_sum(struct dpt_deterministic_allreduce *allred
  * after which all is as dpt_deterministic_sum leaves it. In a round buffer w of rank r has the
  * value of the leaves from b 2^level on, b = (round ranks + r) buffers + w, 2^level of them or up
  * to the last, and nothing where there are none; it may change as soon as the round returns.
- * The units may go through their rounds one after another as well. Collective but for begin. Errors:
- * RANK.
+ * The units may go through their rounds one after another as well. Collective but for begin.
+ * Errors: RANK.
  */
 void dpt_deterministic_begin(struct dpt_deterministic_allreduce *allreduce, int32_t leaves);
 enum dpt_status dpt_deterministic_round(struct dpt_deterministic_allreduce *allreduce,

@@ -10,9 +10,9 @@
  * between two norms: it needs no more buffers than in any other step (gradient_reduction.h,
  * `again`).
  *
- * Where the ranks take micro-batches in turn (parallel.shard: gradients) each of these is a block of
- * its own in an exchange, and backward goes through a range of nodes round by round, behind each of
- * which the owners add up their part of that range.
+ * Where the ranks take micro-batches in turn (parallel.shard: gradients) each of these is a block
+ * of its own in an exchange, and backward goes through a range of nodes round by round, behind each
+ * of which the owners add up their part of that range.
  *
  * A rank that fails takes part in what exchanges are left, with zeros, and says so with the step's
  * flags; one that does not come is named by the watchdog, and by the notes where it was.

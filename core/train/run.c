@@ -350,9 +350,8 @@ static bool due_to_learn(const struct dpt_run *run)
            t->progress.step % (clock ? LOOK_BESIDE_CLOCK : LOOK_EVERY) == 0;
 }
 
-/* Histograms for TensorBoard: rank 0 counts each tensor as one rank has it, one after another where
- * the ranks have parts. What fails on rank 0 alone reaches the others with the next step.
- * Collective. Errors: RANK. */
+/* Collective. Histograms for TensorBoard, tensor by tensor, which rank 0 gets whole. What fails on
+ * rank 0 alone reaches the others with the next step. Errors: RANK. */
 static enum dpt_status show_weights(struct dpt_run *run, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -371,16 +370,13 @@ static enum dpt_status show_weights(struct dpt_run *run, struct dpt_error *err)
     weight = parts ? t->reduction.weight : t->reduction.sum[graph->arena + DPT_TAIL_WEIGHT];
     for (int32_t i = 0; i < graph->n_tensors; i++)
         for (int gradient = 0; gradient < 2; gradient++) {
-            const bool is_there = gradient == 0 || (weight > 0 && !graph->tensors[i].state);
             const float *x = NULL;
 
-            if (is_there)
+            if (gradient == 0 || (weight > 0 && !graph->tensors[i].state))
                 DPT_TRY(dpt_trainer_tensor(t, gradient == 1, i, run->counts.room, &x, err));
             if (shows)
                 dpt_board_count(&run->counts, i, gradient == 1, x, gradient == 1 ? 1 / weight : 1);
         }
-    if (parts && run->board.open)
-        dpt_forget(run->counts.room, run->counts.room + run->counts.bytes / sizeof(float));
     if (shows)
         dpt_board_weights(&run->board, t->progress.step, &run->counts);
     dpt_profile_end(t->profile, DPT_SPAN_EVALUATE);

@@ -435,9 +435,9 @@ void dpt_trainer_barrier(const struct dpt_trainer *t, int thread);
 /* The trainer's present state, for a checkpoint. job_text: from dpt_job_signature. */
 struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text);
 
-/* Collective. Of a tensor of the parameters, or of the last step's summed gradient, which is none of
- * the state. *x: out, on rank 0 where all of it is, in `room` where the ranks have parts of it; else
- * NULL. Errors: RANK. */
+/* Collective. Of a tensor of the parameters, or of the last step's summed gradient, which is none
+ * of the state. *x: out, on rank 0 where all of it is, in `room` where the ranks have parts of it;
+ * else NULL. Errors: RANK. */
 enum dpt_status dpt_trainer_tensor(const struct dpt_trainer *t, bool gradient, int32_t number,
                                    float *room, const float **x, struct dpt_error *err);
 /* Collective. Gives all ranks rank 0's slots, or, in shards, the owners theirs. Errors: RANK. */
