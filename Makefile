@@ -195,7 +195,7 @@ $(BUILD)/obj/%.o: %.c $(BUILD)/flags
 	$(call say,CC,$<) $(call compile,$<) -MMD -MP -c -o $@ $<
 
 # The kernels for the GPU, which module.c makes a part of the program. The sanitizers' and the
-# debugger's build have those of the plain one.
+# debugger's build have those of the plain one. PTX and what the assembler said are kept for the tests, which would take as long again.
 with_plain := $(if $(filter build/sanitize build/debug,$(BUILD)),../)
 image := $(if $(with_plain),build,$(BUILD))/kernels.fatbin
 nvcc_flags = -I. -std=c++17 -O3 -fmad=false -Xfatbin -compress-all --threads 0 $(if $(filter 1,$(WERROR)),-Werror all-warnings)
@@ -203,7 +203,10 @@ ifeq ($(WITH_CUDA),1)
 $(call stamp,$(with_plain)kernels.fatbin.flags,$(CUDA_NVCC) $(nvcc_flags) $(CUDA_CODE))
 endif
 $(image): $(wildcard $(addprefix core/backend/cuda/,kernels*.cu kernels*.h *.inc device.h)) core/backend/activations.h core/backend/loss_scale.h core/backend/optimizers.inc $(image).flags
-	$(call say,NVCC,core/backend/cuda/kernels.cu) $(CUDA_NVCC) $(nvcc_flags) $(CUDA_CODE) -fatbin -o $@ core/backend/cuda/kernels.cu
+	@rm -rf $@.kept; mkdir -p $@.kept
+	$(call say,NVCC,core/backend/cuda/kernels.cu) $(CUDA_NVCC) $(nvcc_flags) $(CUDA_CODE) -Xptxas -v --keep --keep-dir $@.kept -fatbin -o $@ \
+		core/backend/cuda/kernels.cu 2>$@.kept/said || { cat $@.kept/said >&2; exit 1; }
+	@grep warning $@.kept/said >&2; rm -f $@.kept/*.ii $@.kept/*.cubin $@.kept/*.cudafe1.*
 $(BUILD)/obj/core/backend/cuda/module.o: $(image)
 
 # A GPU on the CPU, for tests: core/backend/cuda/tests/fake.h. The second and third library work through the first.
@@ -286,7 +289,7 @@ deb: $(installed)
 
 # Names what make writes: BUILD may be a folder with other things in it.
 clean:
-	rm -rf $(addprefix $(BUILD)/,obj tests share dist libdptrain.a dptrain kernels.fatbin kernels.fatbin.flags deps.mk knobs flags sources)
+	rm -rf $(addprefix $(BUILD)/,obj tests share dist libdptrain.a dptrain kernels.fatbin kernels.fatbin.flags kernels.fatbin.kept deps.mk knobs flags sources)
 	-rmdir $(BUILD) 2>/dev/null || true
 
 written := find core models data cmd scripts -name '*.[ch]'
