@@ -5,8 +5,8 @@
 
 #include "core/base/memory.h"
 #include "core/comm/columns.h"
+#include "core/train/engine.h"
 #include "core/train/mesh.h"
-#include "core/train/pipeline.h"
 #include "core/train/units.h"
 
 /* A layer that the ranks divide. */
@@ -110,7 +110,8 @@ void dpt_tensor_parallel_bytes(const struct dpt_trainer *t, double *own, double 
     const int replicas = dpt_trainer_replicas(t)->world.size;
     const double samples = (double)t->job->batch.global / replicas;
     const double renewals = /* of the columns, in a step */
-        t->units.n > 0 ? dpt_pipeline_actions(t, t->data.train.sampler.micro) : 1;
+        t->units.n > 0 ? dpt_step_rounds(t, dpt_sampler_micro_batches(&t->data.train.sampler, 0))
+                       : 1;
     size_t value, widest;
     double columns;
 
