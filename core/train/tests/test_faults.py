@@ -1,4 +1,5 @@
 """A rank that dies, stops, hangs or fails alone ends the job soon, with one line that says which rank and why."""
+import contextlib
 import os
 import random
 import re
@@ -254,7 +255,8 @@ def test_nothing_follows_the_cause(tmp_path):
     for text in process.stderr:
         lines.append(text.decode())
         if "has not arrived" in lines[-1]:
-            os.kill(pids_by_rank(process)[1], signal.SIGCONT)
+            with contextlib.suppress(KeyError, ProcessLookupError):  # mpirun may be quicker
+                os.kill(pids_by_rank(process)[1], signal.SIGCONT)
     process.wait(timeout=60)
     line = next(line for line in lines if "has not arrived" in line).rstrip()
     assert process.returncode == 71 and told("".join(lines)) == [line], lines
