@@ -298,7 +298,8 @@ void dpt_group_progress(const struct dpt_group *g)
 {
     int found;
 
-    MPI_Iprobe(MPI_ANY_SOURCE, AWAIT_TAG, dpt_mpi_comm(g), &found, MPI_STATUS_IGNORE);
+    if (!is_alone(g))
+        MPI_Iprobe(MPI_ANY_SOURCE, AWAIT_TAG, dpt_mpi_comm(g), &found, MPI_STATUS_IGNORE);
 }
 
 enum dpt_status dpt_group_sent(const struct dpt_group *g, struct dpt_sending *sending,

@@ -246,6 +246,8 @@ void dpt_plan_gpu_step(const struct dpt_plan *p, int ranks, int node_ranks, int6
 
         step->local +=
             n_groups * (arena / bus + 2 * arena / host_sum) + (n_groups - 1) * 3 * arena / host_sum;
+        if (t->units.gathers) /* and the weights of each unit go to it, forward and back */
+            step->local += 2 * n_groups * arena / bus;
     }
     if (steps)
         step->update = ((4 + 2 * t->arenas.slots) * arena + 2 * arena) / memory + 4 * start;

@@ -267,7 +267,7 @@ int32_t dpt_trainer_choose_group(const struct dpt_trainer *t, int32_t micro)
 
     if (!t->team.together || t->job->comm.reduction != DPT_REDUCTION_REPRODUCIBLE)
         return 1;
-    if (t->mesh.stages > 1 && t->backend->devices != NULL) /* it works on all samples at once */
+    if (t->mesh.stages > 0 && t->backend->devices != NULL) /* it works on all samples at once */
         return 1;
     if (t->mesh.stages > 1)
         return group_of_stages(t, micro, run);

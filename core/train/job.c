@@ -98,8 +98,6 @@ static void finish_shard(const struct dpt_job *job, struct dpt_conf *conf)
     if (job->comm.reduction != DPT_REDUCTION_REPRODUCIBLE)
         why = "needs comm.reduction: reproducible, whose sums are the same whoever owns a part; "
               "add it, or leave shard out";
-    else if (job->parallel.shard == DPT_SHARD_PARAMETERS && job->device.kind == DPT_DEVICE_CUDA)
-        why = "parameters runs on device.kind: cpu or ref; optimizer or gradients do on GPUs";
     if (why != NULL)
         dpt_conf_mistake(conf, dpt_conf_get(dpt_conf_get(conf->root, "parallel"), "shard"),
                          "parallel.shard", "%s", why);

@@ -267,6 +267,14 @@ static enum dpt_status check_data(const struct dpt_trainer *t, struct dpt_error 
                     (long long)data, ranks, ranks == 1 ? " is" : "s are", (long long)data);
 }
 
+/* Whether what goes through stages does so where there is one: a device computes the units of its
+ * weights (units.h) by passes of a stage's program. */
+static bool wants_one_stage(const struct dpt_trainer *t)
+{
+    return t->backend->devices != NULL && dpt_trainer_sharded(t) &&
+           t->job->parallel.shard == DPT_SHARD_PARAMETERS;
+}
+
 enum dpt_status dpt_mesh_plan(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -276,7 +284,9 @@ enum dpt_status dpt_mesh_plan(struct dpt_trainer *t, struct dpt_error *err)
     int replicas, on_node;
 
     if (!t->data.train.present || stages * tensor == 1)
-        return check_data(t, err);
+        DPT_TRY(check_data(t, err));
+    if (!t->data.train.present || (stages * tensor == 1 && !wants_one_stage(t)))
+        return DPT_OK;
     m->stages = (int)stages;
     m->tensor = (int)tensor;
     DPT_TRY(check_model(t, err));
@@ -335,7 +345,7 @@ enum dpt_status dpt_mesh_open(struct dpt_trainer *t, struct dpt_error *err)
         {&m->edges[1], lane * (m->stages + 1) + (m->stage + 1) / 2, m->stages > 1},
     };
 
-    if (m->stages > 0)
+    if (m->stages * m->tensor > 1)
         tell_places(t);
     for (size_t i = 0; m->stages > 0 && i < sizeof splits / sizeof *splits; i++)
         if (splits[i].wanted) {

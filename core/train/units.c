@@ -26,16 +26,6 @@ struct dpt_units_run {
 
 /* --- the cut ---------------------------------------------------------------------------------- */
 
-static enum dpt_status check(const struct dpt_trainer *t, struct dpt_error *err)
-{
-    if (t->backend->devices != NULL)
-        return dpt_fail(err, DPT_BAD_JOB,
-                        "parallel.shard: parameters runs on device.kind: cpu or ref; this would "
-                        "run on %s, where optimizer or gradients do",
-                        t->backend->name);
-    return DPT_OK;
-}
-
 enum dpt_status dpt_units_plan(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -48,7 +38,6 @@ enum dpt_status dpt_units_plan(struct dpt_trainer *t, struct dpt_error *err)
 
     if (!dpt_trainer_sharded(t) || t->job->parallel.shard != DPT_SHARD_PARAMETERS)
         return DPT_OK;
-    DPT_TRY(check(t, err));
     enough = enough < ENOUGH ? enough : ENOUGH;
     dpt_free(u->node); /* of another stage, where it is planned */
     dpt_free(u->edge);

@@ -177,26 +177,36 @@ static enum dpt_status infer(void *opened, int worker, const struct dpt_batch *b
     return status;
 }
 
-static enum dpt_status upload(struct dpt_cuda_program *p, const float *params,
-                              struct dpt_error *err)
+/* Of the nodes [first, last), or of all. */
+static enum dpt_status upload(struct dpt_cuda_program *p, const float *params, int32_t first,
+                              int32_t last, struct dpt_error *err)
 {
     const struct dpt_cuda_library *lib = &p->ctx.lib;
-    const size_t bytes = (size_t)p->spec.graph->arena * sizeof *params;
+    const struct dpt_graph *graph = p->spec.graph;
+    /* What is learned, and the state. */
+    const size_t begin[] = {dpt_graph_from(graph, first, false),
+                            dpt_graph_from(graph, first, true)};
+    const size_t end[] = {dpt_graph_from(graph, last, false), dpt_graph_from(graph, last, true)};
     enum dpt_status status = DPT_OK;
 
-    if (bytes > 0) {
-        memcpy(p->lists->arena, params, bytes);
-        dpt_cuda_fold_params(p, params, p->lists->arena);
-        DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(dpt_cuda_ptr(p->params), p->lists->arena, bytes,
-                                            p->ctx.compute));
-    }
+    for (int k = 0; k < 2; k++)
+        if (begin[k] < end[k])
+            memcpy(p->lists->arena + begin[k], params + begin[k],
+                   (end[k] - begin[k]) * sizeof *params);
+    dpt_cuda_fold_params(p, params, p->lists->arena);
+    for (int k = 0; k < 2; k++)
+        if (begin[k] < end[k])
+            DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(
+                                  dpt_cuda_ptr(p->params + begin[k]), p->lists->arena + begin[k],
+                                  (end[k] - begin[k]) * sizeof *params, p->ctx.compute));
     DPT_TRY(dpt_cuda_run_list(p, DPT_CUDA_LAYOUTS, true, err));
     DPT_TRY(dpt_cuda_wait(p, err));
 out:
     return status;
 }
 
-static enum dpt_status refresh(void *opened, int worker, const float *params, struct dpt_error *err)
+static enum dpt_status renew(void *opened, int worker, const float *params, int32_t first,
+                             int32_t last, struct dpt_error *err)
 {
     struct dpt_cuda_program *p = opened;
     enum dpt_status status;
@@ -205,9 +215,16 @@ static enum dpt_status refresh(void *opened, int worker, const float *params, st
         return DPT_OK;
     status = dpt_cuda_take_turn(p, err);
     if (status == DPT_OK)
-        status = upload(p, params, err);
+        status = upload(p, params, first, last, err);
     dpt_cuda_give_turn(p, status);
     return status;
+}
+
+static enum dpt_status refresh(void *opened, int worker, const float *params, struct dpt_error *err)
+{
+    const struct dpt_cuda_program *p = opened;
+
+    return renew(opened, worker, params, 0, p->spec.graph->n_nodes, err);
 }
 
 /* --- the rest --------------------------------------------------------------------------------- */
@@ -399,6 +416,7 @@ const struct dpt_backend dpt_backend_cuda = {
     .bytes = bytes,
     .measure = dpt_cuda_programs_measure,
     .refresh = refresh,
+    .renew = renew,
     .train = train,
     .forward = dpt_cuda_pass_forward,
     .loss = dpt_cuda_pass_loss,

@@ -313,12 +313,14 @@ static enum dpt_status forward_alone(struct dpt_cuda_program *p, const struct dp
 
     if (pass->first == p->spec.first)
         DPT_TRY(dpt_cuda_send_sub_batch(p, pass->batch, 0, err));
-    DPT_TRY(dpt_cuda_move_edge(p, DPT_CUDA_EDGE_IN, false, err));
+    if (pass->first == p->spec.first) /* of units (core/train/units.h) the first one gets it */
+        DPT_TRY(dpt_cuda_move_edge(p, DPT_CUDA_EDGE_IN, false, err));
     if (is_norm(p, pass->first) && dpt_cuda_node_layout_of(p, pass->first)->live)
         DPT_TRY(send_statistics(p, pass->first, false, pass, err));
     DPT_TRY(dpt_cuda_enqueue_range(p, DPT_CUDA_FORWARD_LIST, pass->first, end, end, !pass->infers,
                                    err));
-    DPT_TRY(dpt_cuda_move_edge(p, DPT_CUDA_EDGE_OUT, false, err));
+    if (end == p->spec.last)
+        DPT_TRY(dpt_cuda_move_edge(p, DPT_CUDA_EDGE_OUT, false, err));
     if (pass->infers && end == p->spec.graph->n_nodes)
         DPT_TRY(dpt_cuda_fetch_outputs(p, pass, err));
     if (sums)
@@ -352,10 +354,12 @@ static enum dpt_status backward_alone(struct dpt_cuda_program *p, const struct d
 
     if (begin != DPT_CUDA_NONE && dpt_cuda_node_layout_of(p, begin)->wants_dy)
         DPT_TRY(send_statistics(p, begin, true, pass, err));
-    DPT_TRY(dpt_cuda_move_edge(p, DPT_CUDA_EDGE_OUT, true, err));
+    if (pass->last == p->spec.last)
+        DPT_TRY(dpt_cuda_move_edge(p, DPT_CUDA_EDGE_OUT, true, err));
     DPT_TRY(
         dpt_cuda_enqueue_range(p, DPT_CUDA_BACKWARD_LIST, pass->first, pass->last, end, true, err));
-    DPT_TRY(dpt_cuda_move_edge(p, DPT_CUDA_EDGE_IN, true, err));
+    if (pass->first == p->spec.first)
+        DPT_TRY(dpt_cuda_move_edge(p, DPT_CUDA_EDGE_IN, true, err));
     DPT_TRY(dpt_cuda_enqueue_gradient(p, pass->first, pass->last, false, err));
     if (sums)
         DPT_TRY(fetch_sums(p, end, err));
