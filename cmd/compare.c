@@ -38,32 +38,40 @@ static void reason(const struct dpt_run_folder *run, char cell[CELL])
         dpt_show_text(cell, run->run_status.reason, 30);
 }
 
-static void best_valid(const struct dpt_run_folder *run, char cell[CELL])
-{
-    const struct dpt_history_eval *best = dpt_history_best(&run->history, DPT_HISTORY_VALID);
-
-    if (best != NULL && !isnan(best->accuracy))
-        snprintf(cell, CELL, "%.4f", best->accuracy);
-    else if (best != NULL && !isnan(best->loss))
-        snprintf(cell, CELL, "%.4g", best->loss);
-}
-
 // clang-format off
+/* What tells more than accuracy and loss. */
+#define SCORES_OF(before, record)                                                                                        \
+    {before "MAE", true, NULL, "%.5g", DPT_OF_EVAL(record, REAL, mae, DPT_OF_ALL, DPT_ON_DATA)},                         \
+    {before "RMSE", true, NULL, "%.5g", DPT_OF_EVAL(record, REAL, rmse, DPT_OF_ALL, DPT_ON_DATA)},                       \
+    {before "R2", true, NULL, "%.4f", DPT_OF_EVAL(record, REAL, r2, DPT_OF_ALL, DPT_ON_DATA)},                           \
+    {before "label accuracy", true, NULL, "%.4f", DPT_OF_EVAL(record, REAL, label_accuracy, DPT_OF_LABELS, DPT_ON_DATA)}, \
+    {before "label F1", true, NULL, "%.4f", DPT_OF_EVAL(record, REAL, f1, DPT_OF_LABELS, DPT_ON_DATA)},                  \
+    {before "balanced accuracy", true, NULL, "%.4f", DPT_OF_EVAL(record, REAL, balanced_accuracy, DPT_OF_UNEVEN, DPT_ON_DATA)}, \
+    {before "rare recall", true, NULL, "%.4f", DPT_OF_EVAL(record, REAL, rare_recall, DPT_OF_UNEVEN, DPT_ON_DATA)},      \
+    {before "ROC AUC", true, NULL, "%.4f", DPT_OF_EVAL(record, REAL, roc_auc, DPT_OF_UNEVEN, DPT_ON_DATA)},
+
 static const struct result results[] = {
     {"state", true, state, NULL, {0}},
     {"why it ended", false, reason, NULL, {0}},
     {"step", true, NULL, NULL, DPT_OF_RUN(dpt_figure_step)},
     {"of steps", true, NULL, NULL, DPT_OF_START(COUNT, steps)},
     {"starts", false, NULL, "%.0f", DPT_OF_RUN(dpt_figure_starts)},
-    {"train loss", true, NULL, "%.4g", DPT_OF_TRAIN(loss)},
-    {"train accuracy", true, NULL, "%.4f", DPT_OF_TRAIN(accuracy)},
-    {"epoch loss", true, NULL, "%.4g", DPT_OF_EVAL(EPOCH, REAL, loss)},
-    {"epoch accuracy", true, NULL, "%.4f", DPT_OF_EVAL(EPOCH, REAL, accuracy)},
-    {"valid loss", true, NULL, "%.4g", DPT_OF_EVAL(VALID, REAL, loss)},
-    {"best valid", true, best_valid, NULL, {0}},
-    {"  at step", true, NULL, NULL, DPT_OF_EVAL(BEST, COUNT, step)},
-    {"test loss", true, NULL, "%.4g", DPT_OF_EVAL(TEST, REAL, loss)},
-    {"test accuracy", true, NULL, "%.4f", DPT_OF_EVAL(TEST, REAL, accuracy)},
+    {"train loss", true, NULL, "%.4g", DPT_OF_TRAIN(loss, DPT_OF_ALL, DPT_ON_LOSS)},
+    {"train accuracy", true, NULL, "%.4f", DPT_OF_TRAIN(accuracy, DPT_OF_OTHERS, DPT_ON_SHARE)},
+    {"train exact match", true, NULL, "%.4f", DPT_OF_TRAIN(accuracy, DPT_OF_LABELS, DPT_ON_SHARE)},
+    {"epoch loss", true, NULL, "%.4g", DPT_OF_EVAL(EPOCH, REAL, loss, DPT_OF_ALL, DPT_ON_LOSS)},
+    {"epoch accuracy", true, NULL, "%.4f", DPT_OF_EVAL(EPOCH, REAL, accuracy, DPT_OF_OTHERS, DPT_ON_SHARE)},
+    {"epoch exact match", true, NULL, "%.4f", DPT_OF_EVAL(EPOCH, REAL, accuracy, DPT_OF_LABELS, DPT_ON_SHARE)},
+    {"valid loss", true, NULL, "%.4g", DPT_OF_EVAL(VALID, REAL, loss, DPT_OF_ALL, DPT_ON_LOSS)},
+    {"best valid loss", true, NULL, "%.4g", DPT_OF_BEST_LOSS},
+    {"best valid accuracy", true, NULL, "%.4f", DPT_OF_EVAL(BEST, REAL, accuracy, DPT_OF_OTHERS, DPT_ON_SHARE)},
+    {"best valid exact match", true, NULL, "%.4f", DPT_OF_EVAL(BEST, REAL, accuracy, DPT_OF_LABELS, DPT_ON_SHARE)},
+    SCORES_OF("  its ", BEST)
+    {"  at step", true, NULL, NULL, DPT_OF_EVAL(BEST, COUNT, step, DPT_OF_ALL, 0)},
+    {"test loss", true, NULL, "%.4g", DPT_OF_EVAL(TEST, REAL, loss, DPT_OF_ALL, DPT_ON_LOSS)},
+    {"test accuracy", true, NULL, "%.4f", DPT_OF_EVAL(TEST, REAL, accuracy, DPT_OF_OTHERS, DPT_ON_SHARE)},
+    {"test exact match", true, NULL, "%.4f", DPT_OF_EVAL(TEST, REAL, accuracy, DPT_OF_LABELS, DPT_ON_SHARE)},
+    SCORES_OF("test ", TEST)
     {"samples/s", true, NULL, NULL, DPT_OF_RUN(dpt_history_rate)},
     {"seconds", true, NULL, "%.1f", DPT_OF_RUN(dpt_history_seconds)},
     {"parameters", false, NULL, NULL, DPT_OF_START(COUNT, parameters)},
@@ -79,9 +87,12 @@ static const struct result results[] = {
 };
 // clang-format on
 
-static void write_result(const struct result *r, const struct dpt_run_folder *run, char cell[CELL])
+static void write_result(const struct result *r, const struct dpt_runs *runs, size_t index,
+                         char cell[CELL])
 {
+    const struct dpt_run_folder *run = &runs->at[index];
     const struct dpt_history *h = &run->history;
+    const char *mark = dpt_runs_mark(runs, index, &r->figure);
     double value;
 
     cell[0] = '\0';
@@ -94,6 +105,8 @@ static void write_result(const struct result *r, const struct dpt_run_folder *ru
             snprintf(cell, CELL, r->format, value);
         else
             dpt_group_digits(cell, (long long)value);
+        if (mark[0] != '\0')
+            snprintf(cell + strlen(cell), CELL - strlen(cell), " %s", mark);
     }
 }
 
@@ -155,7 +168,7 @@ static void fill(struct table *t)
         char(*row)[CELL] = &t->cells[t->rows * c->n];
 
         for (size_t i = 0; i < c->n; i++)
-            write_result(&results[k], &c->at[i], row[i]);
+            write_result(&results[k], c, i, row[i]);
         if (shown(t, (const char(*)[CELL])row, results[k].always))
             add_row(t, results[k].name);
     }
@@ -173,7 +186,7 @@ static void add_cell(const struct table *t, const char *text, int width, bool ri
     if (own <= width)
         dpt_str_printf(out, "%s", text);
     else if (keep_end)
-        dpt_str_printf(out, "%s%s", cut, text + (int)dpt_utf8_bytes(text, own - width + 1));
+        dpt_str_printf(out, "%s%s", cut, dpt_utf8_end(text, width - 1));
     else
         dpt_str_printf(out, "%.*s%s", (int)dpt_utf8_bytes(text, width - 1), text, cut);
     if (!right && own < width)
@@ -269,6 +282,27 @@ static void print_blocks(const struct table *t, struct dpt_str *out)
         dpt_str_printf(out, "\nThe jobs are the same.\n");
 }
 
+/* Why figures that stand beside each other are not of the same, where they are not. */
+static void print_bases(const struct table *t, struct dpt_str *out)
+{
+    struct dpt_region region = {0};
+    const char **names = dpt_region_alloc(&region, t->c->n * sizeof *names);
+    const char *said[DPT_MOST_REASONS];
+    char folder[6 * 200 + 8];
+    size_t n = 0;
+
+    for (size_t i = 0; names != NULL && i < t->c->n; i++)
+        names[i] = dpt_region_strdup(&region, folder_of(t, i, folder));
+    if (!region.failed)
+        n = dpt_runs_tell_bases(t->c, names, &region, said);
+    for (size_t i = 0; i < n; i++) {
+        dpt_str_printf(out, "%s", i == 0 ? "\n" : "");
+        dpt_str_wrap(out, said[i], 2, 0, (size_t)t->columns);
+    }
+    out->failed = out->failed || region.failed;
+    dpt_region_release(&region);
+}
+
 /* In so many columns, several blocks of runs where they do not fit beside each other. */
 static void print_table(const struct dpt_runs *c, int columns, bool ascii, struct dpt_str *out)
 {
@@ -281,6 +315,7 @@ static void print_table(const struct dpt_runs *c, int columns, bool ascii, struc
         fill(&t);
         t.most = most_columns(&t);
         print_blocks(&t, out);
+        print_bases(&t, out);
     } else {
         out->failed = true;
     }
@@ -299,6 +334,22 @@ static void count(struct dpt_json *j, const char *key, int64_t value)
         dpt_json_null(j, key);
 }
 
+/* What only some evaluations have. */
+static const struct {
+    const char *name;
+    size_t member;
+} scores[] = {
+    {"weight", offsetof(struct dpt_history_eval, weight)},
+    {"mae", offsetof(struct dpt_history_eval, mae)},
+    {"rmse", offsetof(struct dpt_history_eval, rmse)},
+    {"r2", offsetof(struct dpt_history_eval, r2)},
+    {"label_accuracy", offsetof(struct dpt_history_eval, label_accuracy)},
+    {"balanced_accuracy", offsetof(struct dpt_history_eval, balanced_accuracy)},
+    {"rare_recall", offsetof(struct dpt_history_eval, rare_recall)},
+    {"f1", offsetof(struct dpt_history_eval, f1)},
+    {"roc_auc", offsetof(struct dpt_history_eval, roc_auc)},
+};
+
 static void write_eval(struct dpt_json *j, const char *key, const struct dpt_history_eval *e)
 {
     if (e == NULL) {
@@ -309,6 +360,12 @@ static void write_eval(struct dpt_json *j, const char *key, const struct dpt_his
     dpt_json_int(j, "step", e->step);
     dpt_json_real(j, "loss", e->loss);
     dpt_json_real(j, "accuracy", e->accuracy);
+    for (size_t i = 0; i < sizeof scores / sizeof *scores; i++) {
+        const double value = *(const double *)(const void *)((const char *)e + scores[i].member);
+
+        if (!isnan(value))
+            dpt_json_real(j, scores[i].name, value);
+    }
     dpt_json_end(j);
 }
 
@@ -365,6 +422,23 @@ static void write_run(struct dpt_json *j, const struct dpt_runs *c, size_t numbe
     dpt_json_end(j);
 }
 
+/* The sentences that a person reads. */
+static void write_bases(const struct dpt_runs *c, struct dpt_json *j)
+{
+    const char *names[c->n + 1], *said[DPT_MOST_REASONS];
+    struct dpt_region region = {0};
+    size_t n;
+
+    for (size_t i = 0; i < c->n; i++)
+        names[i] = c->at[i].history.folder;
+    n = dpt_runs_tell_bases(c, names, &region, said);
+    dpt_json_array(j, "not_comparable");
+    for (size_t i = 0; i < n; i++)
+        dpt_json_text(j, NULL, said[i]);
+    dpt_json_end(j);
+    dpt_region_release(&region);
+}
+
 static void write_json(const struct dpt_runs *c, struct dpt_json *j)
 {
     dpt_json_object(j, NULL);
@@ -373,6 +447,7 @@ static void write_json(const struct dpt_runs *c, struct dpt_json *j)
         if (c->jobs.keys[k].differs)
             dpt_json_text(j, NULL, c->jobs.keys[k].path);
     dpt_json_end(j);
+    write_bases(c, j);
     dpt_json_array(j, "runs");
     for (size_t i = 0; i < c->n; i++) {
         dpt_json_break(j);
@@ -426,7 +501,11 @@ const struct dpt_command dpt_cmd_compare = {
     .summary = "what differs in the jobs of runs, beside their results",
     .details =
         "Prints a table with a column for each run folder: the keys of job.yaml in which they "
-        "differ, then how each went: steps, losses, accuracies, speed, time, ranks and versions. "
+        "differ, then how each went: steps, losses, accuracies, speed, time, ranks and versions; "
+        "of numbers MAE, RMSE and R2 in their units, of several labels exact match and label "
+        "accuracy, of uneven classes balanced accuracy and the rarest one's recall. Figures that "
+        "are weighted differently, of another loss, of targets scaled otherwise or of other "
+        "samples are not comparable: a line below the table says which, and why. "
         "Models of different kinds have a row for all that is not at its default, and lists of "
         "layers one for each layer; --json has all keys. "
         "Runs that still run, were stopped or resumed are compared by what they have told so "

@@ -50,9 +50,9 @@ static void print_result(const struct dpt_shard_result *result)
     const struct dpt_shard_format *format = &result->format;
     char shards[32], samples[32], classes[32];
 
-    printf("%s%s %s shard%s, %s samples of ", result->first.text, result->shards > 1 ? " …" : ":",
+    printf("%s%s %s shard%s, %s sample%s of ", result->first.text, result->shards > 1 ? " …" : ":",
            dpt_group_digits(shards, result->shards), result->shards > 1 ? "s" : "",
-           dpt_group_digits(samples, format->samples));
+           dpt_group_digits(samples, format->samples), format->samples == 1 ? "" : "s");
     for (int i = 0; i < format->n_dims; i++)
         printf("%s%lld", i > 0 ? "x" : "", (long long)format->dims[i]);
     printf(" %s, ", format->u8 ? "uint8" : "float32");
@@ -127,11 +127,12 @@ out:
     return status;
 }
 
-static void print_done(const struct dpt_conversion *done, bool dry)
+/* quiet: the shards alone, unless what became of the samples is all that is asked for. */
+static void print_done(const struct dpt_conversion *done, bool dry, bool quiet)
 {
     char digits[32];
 
-    if (done->told.length > 0)
+    if (done->told.length > 0 && (dry || !quiet))
         fputs(done->told.text, stdout);
     for (size_t p = 0; p < done->parts && !dry; p++)
         print_result(&done->result[p]);
@@ -143,12 +144,44 @@ static void print_done(const struct dpt_conversion *done, bool dry)
         printf("; a dry run: nothing was written\n");
 }
 
+/* The command line without what it says of columns and missing values, which advice says anew. */
+static enum dpt_status write_command(const struct dpt_cli *cli, struct dpt_str *command,
+                                     struct dpt_error *err)
+{
+    static const char *const left_out[] = {"--columns", "--categories", "--drop", "--missing",
+                                           "--impute"};
+    enum { LEFT_OUT = sizeof left_out / sizeof left_out[0] };
+
+    dpt_str_shell(command, cli->argv[0]);
+    dpt_str_printf(command, " %s", cli->command->name);
+    for (size_t i = 0; i < cli->n_positional; i++) {
+        const bool option = cli->positional[i][0] == '-' && cli->positional[i][1] != '\0';
+
+        dpt_str_printf(command, option ? " ./" : " ");
+        dpt_str_shell(command, cli->positional[i]);
+    }
+    for (size_t i = 0; i < cli->n_given; i++) {
+        const char *name = cli->given[i].option->name, *value = cli->given[i].value;
+
+        if (dpt_find(name, left_out, LEFT_OUT) < LEFT_OUT)
+            continue;
+        dpt_str_printf(command, " %s", name);
+        if (value != NULL) {
+            dpt_str_printf(command, " ");
+            dpt_str_shell(command, value);
+        }
+    }
+    return command->failed ? dpt_fail_memory(err, "the command line", (double)command->length)
+                           : DPT_OK;
+}
+
 static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_str joined[DPT_SOURCE_OPTIONS] = {{0}};
     struct sigaction before[STOP_SIGNALS];
     struct dpt_conversion done = {0};
+    struct dpt_str command = {0};
     struct dpt_source_spec spec = {.convert = true, .log = &cli->log, .stop = &stop_signal};
     struct dpt_shard_output output = {.log = &cli->log, .stop = &stop_signal};
     long long shards;
@@ -172,13 +205,16 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
     output.shards = shards;
     DPT_TRY(take_split(cli, &spec.split, err));
     DPT_TRY(take_options(cli, &spec, joined, err));
+    DPT_TRY(write_command(cli, &command, err));
+    spec.command = command.text;
     catch_signals(before);
     status = dpt_source_convert(&spec, &output, &done, err);
     release_signals(before);
     if (status == DPT_OK)
-        print_done(&done, spec.dry_run);
+        print_done(&done, spec.dry_run, dpt_cli_has(cli, "--quiet"));
 out:
     dpt_conversion_release(&done);
+    dpt_str_release(&command);
     for (int i = 0; i < DPT_SOURCE_OPTIONS; i++)
         dpt_str_release(&joined[i]);
     return status;

@@ -5,6 +5,7 @@
 #include "cmd/job_command.h"
 #include "cmd/output.h"
 #include "core/base/json.h"
+#include "core/train/checkpoint_model.h"
 #include "core/train/trainer.h"
 #include "models/model.h"
 
@@ -17,17 +18,45 @@ static const struct {
     {"train", DPT_PART_TRAIN},
 };
 
-/* Whether there are several labels at once, each of which counts as a class here. */
+/* Whether there are labels that hold or not, each of which counts as a class here. */
 static bool has_labels(const struct dpt_trainer *t)
 {
-    return t->model.loss.kind == DPT_LOSS_BINARY_CROSS_ENTROPY;
+    return dpt_trainer_labels(t) > 0;
 }
 
+/* What is told of each class, or label. */
+static const struct column {
+    const char *head, *name; /* for a person, and in JSON */
+    int width;
+    const char *format; /* NULL: for programs alone */
+    size_t offset;      /* in struct dpt_class_score */
+    bool labels;        /* of labels alone */
+} columns[] = {
+    {"samples", "samples", 10, "%.6g", offsetof(struct dpt_class_score, weight), false},
+    {NULL, "chosen", 0, NULL, offsetof(struct dpt_class_score, chosen), false},
+    {"base rate", "base_rate", 10, "%.4f", offsetof(struct dpt_class_score, base_rate), true},
+    {"accuracy", "accuracy", 9, "%.4f", offsetof(struct dpt_class_score, accuracy), true},
+    {"precision", "precision", 10, "%.4f", offsetof(struct dpt_class_score, precision), false},
+    {"recall", "recall", 8, "%.4f", offsetof(struct dpt_class_score, recall), false},
+    {"F1", "f1", 8, "%.4f", offsetof(struct dpt_class_score, f1), false},
+    {"ROC AUC", "roc_auc", 8, "%.4f", offsetof(struct dpt_class_score, roc_auc), false},
+};
+enum { N_COLUMNS = sizeof columns / sizeof *columns };
+
+static double value_of(const struct dpt_class_score *c, const struct column *column)
+{
+    return *(const double *)(const void *)((const char *)c + column->offset);
+}
 /* What a class is called, or its number where it has no name. */
 static const char *class_text(const struct dpt_called *called, int32_t class, char number[16])
 {
     snprintf(number, 16, "%d", class);
     return (size_t) class < called->n ? called->at[class] : number;
+}
+
+static bool is_told(const struct dpt_trainer *t, const struct column *column)
+{
+    return has_labels(t) || !column->labels;
 }
 
 /* A table with a row for each class. Names are on the left, as words are. */
@@ -44,21 +73,27 @@ static void print_classes(const struct dpt_trainer *t, struct dpt_str *out)
 
         widest = width > widest && width <= WIDEST ? width : widest;
     }
-    dpt_str_printf(out, "  %-*s %10s %9s %9s %9s %9s\n", (int)widest,
-                   has_labels(t) ? "label" : "class", "samples", "precision", "recall", "F1",
-                   "ROC AUC");
+    dpt_str_printf(out, "  %-*s", (int)widest, has_labels(t) ? "label" : "class");
+    for (const struct column *to = columns; to < columns + N_COLUMNS; to++)
+        if (is_told(t, to) && to->format != NULL)
+            dpt_str_printf(out, " %*s", to->width, to->head);
+    dpt_str_printf(out, "\n");
     for (int32_t k = 0; k < n; k++) {
         const struct dpt_class_score *c = &t->classes[k];
         const char *name = class_text(&t->called, k, number);
         const size_t width = dpt_utf8_width(name, strlen(name));
 
-        dpt_str_printf(out, "  %s%*s %10.6g %9.4f %9.4f %9.4f", name,
-                       width < widest ? (int)(widest - width) : 0, "", c->weight, c->precision,
-                       c->recall, c->f1);
-        if (isnan(c->roc_auc))
-            dpt_str_printf(out, " %9s\n", "-");
-        else
-            dpt_str_printf(out, " %9.4f\n", c->roc_auc);
+        dpt_str_printf(out, "  %s%*s", name, width < widest ? (int)(widest - width) : 0, "");
+        for (const struct column *to = columns; to < columns + N_COLUMNS; to++) {
+            char text[32] = "-";
+
+            if (!is_told(t, to) || to->format == NULL)
+                continue;
+            if (!isnan(value_of(c, to)))
+                snprintf(text, sizeof text, to->format, value_of(c, to));
+            dpt_str_printf(out, " %*s", to->width, text);
+        }
+        dpt_str_printf(out, "\n");
     }
 }
 
@@ -74,13 +109,9 @@ static void write_classes(const struct dpt_trainer *t, struct dpt_json *j)
         dpt_json_int(j, has_labels(t) ? "label" : "class", k);
         if ((size_t)k < t->called.n)
             dpt_json_text(j, "name", t->called.at[k]);
-        dpt_json_real(j, "samples", c->weight);
-        dpt_json_real(j, "chosen", c->chosen);
-        dpt_json_real(j, "precision", c->precision);
-        dpt_json_real(j, "recall", c->recall);
-        dpt_json_real(j, "f1", c->f1);
-        if (!isnan(c->roc_auc))
-            dpt_json_real(j, "roc_auc", c->roc_auc);
+        for (const struct column *to = columns; to < columns + N_COLUMNS; to++)
+            if (is_told(t, to) && !isnan(value_of(c, to)))
+                dpt_json_real(j, to->name, value_of(c, to));
         dpt_json_end(j);
     }
     dpt_json_end(j);
@@ -115,6 +146,8 @@ static enum dpt_status write_result(const struct dpt_trainer *t, const struct dp
     if (t->classes != NULL) {
         if (!has_labels(t))
             dpt_json_bool(&j, "uneven", t->scores.uneven);
+        if (t->scores.positive >= 0)
+            dpt_json_int(&j, "positive", t->scores.positive);
         write_classes(t, &j);
     }
     dpt_json_end(&j);
@@ -126,16 +159,21 @@ static enum dpt_status print_result(const struct dpt_trainer *t, const struct dp
                                     struct dpt_error *err)
 {
     struct dpt_str text = {0};
-    char scores[DPT_SCORES_TEXT], number[16];
+    char scores[DPT_SCORES_TEXT];
 
     dpt_trainer_tell(t, split->name, sums, &t->scores, 6, &text);
     if (classes && t->classes != NULL) {
         const int32_t n = dpt_graph_outputs(&t->model.graph);
 
         dpt_str_printf(&text, "%s\n", dpt_scores_text(&t->scores, true, "  ", "\n  ", scores));
-        if (n == 2 && !has_labels(t))
-            dpt_str_printf(&text, "  (precision, recall, F1 and ROC AUC of class %s)\n",
-                           class_text(&t->called, 1, number));
+        if (t->scores.positive >= 0) {
+            dpt_str_printf(&text, "  ");
+            dpt_positive_tell(&t->positive, &t->called, split->name, &text);
+            dpt_str_printf(&text, "\n");
+        } else {
+            dpt_str_printf(&text, "  (precision, recall, F1 and ROC AUC: means over the %s)\n",
+                           has_labels(t) ? "labels" : "classes");
+        }
         if (!has_labels(t) &&
             dpt_said_width(n, split->sampler.samples, true) == DPT_SAID_PROBABILITY)
             dpt_str_printf(&text, "  no ROC AUC: too many samples times classes to keep their "
@@ -162,6 +200,31 @@ out:
     return status;
 }
 
+/* Of another job's checkpoint neither labels nor weights would say what is wrong, so that is told
+ * before the samples are read. On one rank. */
+static enum dpt_status check_model(const struct dpt_job *job, const char *checkpoint, size_t split,
+                                   struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const bool train = (splits[split].parts & DPT_PART_TRAIN) != 0; /* or held out of it */
+    struct dpt_dataset set = {0};
+    const struct dpt_dataset_spec spec = {
+        .conf = &job->data,
+        .paths = train ? &job->data.train : &job->data.test,
+        .classes = dpt_job_loss(job).kind == DPT_LOSS_CROSS_ENTROPY,
+        .binary = dpt_job_loss(job).kind == DPT_LOSS_BINARY_CROSS_ENTROPY,
+        .seed = (uint64_t)job->seed,
+    };
+
+    if (spec.paths->n == 0)
+        return DPT_OK;
+    DPT_TRY(dpt_dataset_describe(&set, &spec, err));
+    DPT_TRY(dpt_checkpoint_fits(checkpoint, job, &set.shape, err));
+out:
+    dpt_dataset_close(&set);
+    return status;
+}
+
 static enum dpt_status evaluate(struct dpt_cli *cli, const struct dpt_job *job,
                                 const struct dpt_conf *conf, const struct dpt_comm *comm,
                                 struct dpt_error *err)
@@ -182,6 +245,13 @@ static enum dpt_status evaluate(struct dpt_cli *cli, const struct dpt_job *job,
     if (i == 3)
         return dpt_fail(err, DPT_USAGE, "dptrain eval: --split %s is none of test, valid, train",
                         name);
+    if (splits[i].parts == DPT_PART_TEST && job->data.test.n == 0)
+        DPT_TRY(dpt_fail(err, DPT_BAD_JOB,
+                         "data.test: the job names none to evaluate on; --split valid or train "
+                         "takes others"));
+    if (comm->world.rank == 0 && dpt_job_command_checkpoint(cli) != NULL)
+        status = check_model(job, weights, i, err);
+    DPT_TRY(dpt_group_agree(&comm->world, status, err));
     DPT_TRY(dpt_trainer_open(&t, job, comm, &cli->log, splits[i].parts, NULL, err));
     if (!by_index[i]->present)
         DPT_TRY(dpt_fail(err, DPT_BAD_JOB, "data.%s: the job names none to evaluate on",
@@ -226,11 +296,14 @@ const struct dpt_command dpt_cmd_eval = {
         "job's init.from is taken. Where the most frequent class has over three times as many "
         "samples as "
         "the rarest one, it says so, and how many of that are found. --classes tells balanced "
-        "accuracy, precision, recall, F1, ROC AUC and top-5 accuracy: of class 1 where there are "
-        "two, else means over the classes; and then those of each class. Of several labels at once "
-        "the accuracy is the share of the samples of which all are right, and these are means over "
-        "the labels. A sample that is labelled "
-        "with a probability of each class is of the likeliest one.\n\n"
+        "accuracy, precision, recall, F1, ROC AUC and top-5 accuracy: of the positive class where "
+        "there are two, else means over the classes; and then those of each class. Positive is the "
+        "class with fewer samples in data.train or, where that cannot be read, in the evaluated "
+        "data; of equal ones class 1. Of several labels at once the line tells exact match, the "
+        "share of the samples of which all labels are right, and label accuracy, the share of all "
+        "labels; --classes adds means over the labels, and of each its base rate (the share of the "
+        "samples for which it holds), accuracy, precision, recall, F1 and ROC AUC. A sample that "
+        "is labelled with a probability of each class is of the likeliest one.\n\n"
         "  mpirun -np 2 dptrain eval configs/mnist-cnn.yaml --checkpoint runs/mnist-cnn\n"
         "  dptrain eval job.yaml --checkpoint weights.safetensors --map-by-order",
     .options = options,

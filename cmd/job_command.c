@@ -23,6 +23,13 @@ static const char *init_file(const struct dpt_cli *cli)
     return dpt_cli_value(cli, "--init-from");
 }
 
+const char *dpt_job_command_checkpoint(const struct dpt_cli *cli)
+{
+    const char *checkpoint = dpt_cli_value(cli, "--checkpoint");
+
+    return checkpoint != NULL && init_file(cli) != checkpoint ? checkpoint : NULL;
+}
+
 enum dpt_status dpt_job_command_weights(const struct dpt_cli *cli, const struct dpt_job *job,
                                         const char **path, struct dpt_error *err)
 {
@@ -41,10 +48,10 @@ enum dpt_status dpt_job_command_load_weights(const struct dpt_cli *cli, struct d
                                              struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const char *checkpoint = dpt_cli_value(cli, "--checkpoint");
+    const char *checkpoint = dpt_job_command_checkpoint(cli);
     struct dpt_init_result result = {0};
 
-    if (checkpoint != NULL && init_file(cli) != checkpoint)
+    if (checkpoint != NULL)
         return dpt_trainer_load_params(t, checkpoint, dpt_cli_has(cli, "--allow-nan"), err);
     if (t->job->data.targets.scaled == DPT_TARGETS_MEASURED && !t->targets.used)
         return dpt_fail(err, DPT_BAD_JOB,
@@ -133,13 +140,11 @@ enum dpt_status dpt_job_command_outputs(const struct dpt_cli *cli, struct dpt_jo
                                         struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const char *checkpoint = dpt_cli_value(cli, "--checkpoint");
+    const char *checkpoint = dpt_job_command_checkpoint(cli); /* others do not say it */
     int64_t outputs = 0;
 
     if (!dpt_job_leaves_outputs(job))
         return DPT_OK;
-    if (checkpoint != NULL && init_file(cli) == checkpoint)
-        checkpoint = NULL; /* another program's, which does not say it */
     if (comm == NULL || comm->world.rank == 0)
         status = dpt_job_find_outputs(job, checkpoint, &outputs, err);
     if (comm != NULL) {
@@ -208,9 +213,12 @@ dpt_job_command(struct dpt_cli *cli,
     struct dpt_job job;
 
     DPT_TRY(dpt_job_command_load(cli, &job, &conf, err));
-    DPT_TRY(dpt_launch_ranks(cli, (enum dpt_device_kind)job.device.kind, err));
+    DPT_TRY(dpt_launch_ranks(cli, &job, &conf, err));
     dpt_choose_early((enum dpt_device_kind)job.device.kind);
     DPT_TRY(dpt_comm_open(&comm, err));
+    if (comm.world.size == 1 && dpt_choose_count((enum dpt_device_kind)job.device.kind) > 0)
+        DPT_TRY(
+            dpt_comm_guard(&comm, 0, err)); /* a device may hang, and nobody else would notice */
     cli->log.silent = comm.world.rank != 0;
     DPT_TRY(same_job(&conf, &comm, err));
     DPT_TRY(dpt_job_command_outputs(cli, &job, &conf, &comm, err));

@@ -15,7 +15,8 @@
 #define DPT_JOB_CLI_OPTIONS                                                                        \
     {"--set", "KEY=VALUE", "override a key of the job file (batch.global=512); repeatable"},       \
     {                                                                                              \
-        "--ranks", "N|auto", "start N ranks of this under mpirun; auto: one a GPU, else a core"    \
+        "--ranks", "N|auto",                                                                       \
+            "start N ranks of this under mpirun; auto: one a GPU, else a core, or one"             \
     }
 
 /* Options of the commands that compute with trained weights. */
@@ -55,6 +56,9 @@ enum dpt_status dpt_job_command_outputs(const struct dpt_cli *cli, struct dpt_jo
 /* Adds the job file's name to a mistake that was found only when the job was set up. */
 void dpt_job_command_name(const char *path, struct dpt_error *err);
 
+/* --checkpoint's file, where it is one of dptrain that is to be read as a whole; else NULL. */
+const char *dpt_job_command_checkpoint(const struct dpt_cli *cli);
+
 /*
  * The file of weights of such a command: --checkpoint's file or else the job's init.from. A
  * --checkpoint in a format of other programs stands for init.from. Errors: USAGE (neither is
@@ -74,10 +78,12 @@ enum dpt_status dpt_job_command_source_model(const struct dpt_job *job, const ch
                                              struct dpt_region *region, struct dpt_error *err);
 
 /* Where the command line has --ranks: starts them and ends this process with their exit code. In
- * one of them, and without the option, returns. kind: of device, which `auto` depends on. Errors:
- * USAGE, RANK. */
-enum dpt_status dpt_launch_ranks(struct dpt_cli *cli, enum dpt_device_kind kind,
-                                 struct dpt_error *err);
+ * one of them, and without the option, returns. job: what `auto`, and how long mpirun may stay when
+ * its ranks are gone, depend on, with its conf; NULL: there is none. `auto` means a rank a GPU or
+ * else a core; for training this process alone, where a plan says that more would take longer.
+ * Errors: USAGE, RANK. */
+enum dpt_status dpt_launch_ranks(struct dpt_cli *cli, const struct dpt_job *job,
+                                 const struct dpt_conf *conf, struct dpt_error *err);
 
 /* Prints the keys of the job file, for --help. */
 void dpt_job_keys_help(void);

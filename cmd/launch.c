@@ -1,162 +1,51 @@
-/*
- * Starts ranks of this program under mpirun, and passes on what they write.
- *
- * mpirun ends a whole job when the reader of its output goes away, and does not heed a full disk.
- * With a relay the first loses nothing but the output, and the second is reported. A terminal needs
- * no relay and gets none, so that the ranks can see it. Where both streams are one file, the child
- * gets one pipe for both, so that what it wrote keeps its order.
- */
+/* Starts ranks of this program under mpirun, passes on signals and what they write, and ends an
+ * mpirun that does not end with its ranks. */
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
+#include <math.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "cmd/job_command.h"
-#include "cmd/output.h"
+#include "cmd/relay.h"
+#include "core/base/clock.h"
+#include "core/base/process.h"
+#include "core/comm/launched.h"
+#include "core/plan/plan.h"
 #include "core/train/choose.h"
+#include "core/train/stop.h"
+#include "models/model.h"
 
-/* --- the relay -------------------------------------------------------------------------------- */
-
-struct relay {
-    int from[2]; /* our ends, of standard output and error; -1: there is none */
-    int to[2];   /* the child's */
-};
-
-/* How often a child is looked for that may have left its pipes to others. */
-enum { LOOK_MILLISECONDS = 250, PIECE = 1 << 16 };
-
-static bool same_file(int a, int b)
+static int count_cores(void)
 {
-    struct stat x, y;
+    cpu_set_t cores;
 
-    return fstat(a, &x) == 0 && fstat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
-}
-
-static enum dpt_status open_pipe(struct relay *relay, int i, struct dpt_error *err)
-{
-    int ends[2];
-
-    if (pipe2(ends, O_CLOEXEC) != 0)
-        return dpt_fail_errno(err, DPT_RANK, "mpirun could not be started");
-    relay->from[i] = ends[0];
-    relay->to[i] = ends[1];
-    fcntl(ends[0], F_SETFL,
-          O_NONBLOCK); /* what others of its users leave in it is not waited for */
-    return DPT_OK;
-}
-
-/* Before the fork. Errors: RANK. Close it in any case. */
-static enum dpt_status open_relay(struct relay *relay, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-
-    *relay = (struct relay){.from = {-1, -1}, .to = {-1, -1}};
-    if (!isatty(STDOUT_FILENO))
-        DPT_TRY(open_pipe(relay, 0, err));
-    if (!isatty(STDERR_FILENO) && !same_file(STDOUT_FILENO, STDERR_FILENO))
-        DPT_TRY(open_pipe(relay, 1, err));
-out:
-    return status;
-}
-
-static void close_end(int *fd)
-{
-    if (*fd >= 0)
-        close(*fd);
-    *fd = -1;
-}
-
-static void close_relay(struct relay *relay)
-{
-    for (int i = 0; i < 2; i++) {
-        close_end(&relay->from[i]);
-        close_end(&relay->to[i]);
-    }
-}
-
-/* In the child: its standard output and error are the pipes from here on. */
-static void enter_relay(const struct relay *relay)
-{
-    const bool both = same_file(STDOUT_FILENO, STDERR_FILENO);
-
-    if (relay->to[0] >= 0)
-        dup2(relay->to[0], STDOUT_FILENO);
-    if (relay->to[1] >= 0 || (both && relay->to[0] >= 0))
-        dup2(relay->to[1] >= 0 ? relay->to[1] : relay->to[0], STDERR_FILENO);
-}
-
-/* Passes on what one pipe holds now. *lost: errno of the first write that failed; what comes behind
- * it is dropped. */
-static void relay_bytes(int *from, int to, int *lost)
-{
-    char bytes[PIECE];
-    const ssize_t n = read(*from, bytes, sizeof bytes);
-
-    if (n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN))
-        close_end(from);
-    else if (n > 0 && *lost == 0 && !dpt_output_write(to, bytes, (size_t)n))
-        *lost = errno;
-}
-
-/* In the parent: until both pipes are at their ends, or nothing has come since the child ended,
- * with waitpid's *state. Errors: RANK (no such child); IO (standard output took not all of it;
- * *state is valid). */
-static enum dpt_status run_relay(struct relay *relay, pid_t child, int *state,
-                                 struct dpt_error *err)
-{
-    static const int to[2] = {STDOUT_FILENO, STDERR_FILENO};
-    int lost[2] = {0, 0};
-    bool ended = false;
-
-    close_end(&relay->to[0]);
-    close_end(&relay->to[1]);
-    while (relay->from[0] >= 0 || relay->from[1] >= 0) {
-        struct pollfd on[2] = {{.fd = relay->from[0], .events = POLLIN},
-                               {.fd = relay->from[1], .events = POLLIN}};
-        const int ready = poll(on, 2, ended ? 0 : LOOK_MILLISECONDS);
-
-        for (int i = 0; ready > 0 && i < 2; i++)
-            if (on[i].revents != 0)
-                relay_bytes(&relay->from[i], to[i], &lost[i]);
-        if (ready == 0 && ended)
-            break;
-        if (ready == 0)
-            ended = waitpid(child, state, WNOHANG) == child;
-    }
-    while (!ended && waitpid(child, state, 0) < 0)
-        if (errno != EINTR)
-            return dpt_fail_errno(err, DPT_RANK, "mpirun was lost");
-    errno = lost[0];
-    if (errno != 0 && errno != EPIPE)
-        return dpt_fail_errno(err, DPT_IO, "standard output: cannot write");
-    return DPT_OK;
+    return sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
 }
 
 /* --- mpirun ----------------------------------------------------------------------------------- */
 
+static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGHUP};
+enum { NUMBERS = sizeof numbers / sizeof numbers[0] };
+
 static volatile pid_t mpirun;
-static volatile sig_atomic_t asked;
-static volatile int signal_file = -1; /* the first byte is the signal that came */
+static volatile sig_atomic_t asked, asked_by; /* how often; the first signal */
+static volatile bool passes_requests;
 
 /* What Open MPI needs on this machine; other MPIs do not look at these names. What the user has set
  * stays. */
-static void set_environment(const struct dpt_cli *cli, long long ranks)
+static void set_environment(const struct dpt_cli *cli, int ranks)
 {
-    cpu_set_t cores;
-    char columns[16], file[64];
+    char columns[16];
 
-    /* Where the ranks read which signal came (dpt_stop_name). */
-    snprintf(file, sizeof file, "/proc/%d/fd/%d", (int)getppid(), signal_file);
-    setenv("DPTRAIN_LAUNCHED", signal_file >= 0 ? file : "1", 1);
+    dpt_launched_export(getppid());
     setenv("DPTRAIN_TTY", cli->log.terminal ? "1" : "0", 0);
     snprintf(columns, sizeof columns, "%d", cli->log.columns);
     setenv("COLUMNS", columns, 1);
@@ -167,7 +56,7 @@ static void set_environment(const struct dpt_cli *cli, long long ranks)
         setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
         setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
     }
-    if (sched_getaffinity(0, sizeof cores, &cores) != 0 || ranks > CPU_COUNT(&cores)) {
+    if (ranks > count_cores()) {
         setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 0);
         setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
     }
@@ -180,113 +69,327 @@ static void set_environment(const struct dpt_cli *cli, long long ranks)
 }
 
 /*
- * mpirun itself answers INT and TERM by killing the ranks within two seconds, but passes USR1 on to
- * them, and that is a request to save and stop. Asked twice it shall end at once.
+ * mpirun itself answers INT and TERM by killing the ranks within two seconds. So a request to save
+ * and stop goes to the ranks by their page; look_after sends it to mpirun, too, once nobody dies of
+ * it. Asked twice mpirun shall end at once, and so shall a command that knows no requests.
  */
 static void pass_on(int number)
 {
     const int before = errno;
-    const char byte = (char)number;
 
-    if (asked == 0 && pwrite(signal_file, &byte, 1, 0) < 0)
-        errno = before; /* then the ranks call it SIGUSR1 */
-    kill(mpirun, asked++ == 0 ? SIGUSR1 : SIGTERM);
+    if (asked++ == 0)
+        asked_by = number;
+    if (asked == 1 && passes_requests)
+        dpt_launched_request(number);
+    else
+        kill(mpirun, asked <= 2 ? SIGTERM : SIGKILL);
+    errno = before;
 }
 
 /* The signals stay blocked until there is a child to pass them on to. */
 static void catch_signals(sigset_t *before)
 {
-    static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGHUP};
     struct sigaction action = {.sa_handler = pass_on}, old;
     sigset_t block;
 
     sigemptyset(&block);
     sigemptyset(&action.sa_mask);
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+    for (int i = 0; i < NUMBERS; i++)
         sigaddset(&block, numbers[i]);
     sigprocmask(SIG_BLOCK, &block, before);
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+    for (int i = 0; i < NUMBERS; i++)
         if (sigaction(numbers[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN)
             sigaction(numbers[i], &action, NULL);
 }
 
-/* mpirun -np N this-binary arguments…; --ranks among them is not heeded again
- * (DPTRAIN_LAUNCHED). Out of the terminal's foreground group, so that Ctrl-C comes to us alone,
- * and without its input, unless the command reads that. */
+/* In the child, which leaves the terminal's foreground group, so that Ctrl-C comes to the parent
+ * alone: one that came to both before is the parent's, too. */
+static void leave_signals(const sigset_t *before)
+{
+    struct sigaction old;
+
+    setpgid(0, 0);
+    for (int i = 0; i < NUMBERS; i++)
+        if (sigaction(numbers[i], NULL, &old) == 0 && old.sa_handler == pass_on) {
+            signal(numbers[i], SIG_IGN); /* drops what waits */
+            signal(numbers[i], SIG_DFL);
+        }
+    sigprocmask(SIG_SETMASK, before, NULL);
+}
+
+/* mpirun -np N this-binary arguments…; --ranks among them is not heeded again (DPTRAIN_LAUNCHED).
+ * Without the terminal's input, unless the command reads that. */
 static void become_mpirun(const struct dpt_cli *cli, size_t n, char *self, char *number,
-                          const struct relay *relay)
+                          const struct dpt_relay *relay)
 {
     char *words[n + 4];
     const int null = open("/dev/null", O_RDONLY);
 
     memcpy(words, (char *[]){"mpirun", "-np", number, self}, 4 * sizeof *words);
     memcpy(words + 4, cli->argv + 1, n * sizeof *words); /* and the NULL behind them */
-    setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (null >= 0 && !cli->reads_input)
         dup2(null, STDIN_FILENO);
-    enter_relay(relay);
+    dpt_relay_enter(relay);
     execvp(words[0], words);
     fprintf(stderr, "dptrain: mpirun: %s; it comes with the MPI (Debian: openmpi-bin)\n",
             strerror(errno));
     _exit(dpt_exit_code(DPT_RANK));
 }
 
+/* --- watching it ------------------------------------------------------------------------------ */
+
+/* Seconds from one look at mpirun to the next, and those that it may take to start its ranks. */
+static const double LOOK = 0.25, START_LIMIT = 300;
+/* Bounds of those that it may take to end behind them: it gives ranks that it ends a second or two
+ * itself, and no network and no disk is waited for. */
+static const double LEAST_LIMIT = 5, MOST_LIMIT = 60;
+
+struct watched {
+    double limit;  /* seconds from the ranks' end to that of mpirun */
+    double looked; /* when */
+    double alone;  /* seconds that mpirun has been without ranks */
+    bool seen;     /* there were ranks */
+    bool handed;   /* the request, to mpirun */
+    bool killed;
+};
+
+/* Whether mpirun could go on: it is not stopped, and no terminal keeps its output back. */
+static bool could_end(void)
+{
+    struct dpt_process process;
+
+    return dpt_process_read(mpirun, &process) && process.state != 'T' && process.state != 't' &&
+           !dpt_relay_blocked();
+}
+
+/*
+ * Ends an mpirun that stays when its ranks are gone. Open MPI 4.1's sometimes does where a rank
+ * dies early, and is deaf to TERM then. Ranks on other nodes are not seen from here, but while one
+ * of them lives mpirun talks to its node.
+ */
+static void look_after(struct watched *w)
+{
+    const double now = dpt_now(), passed = fmin(now - w->looked, 2 * LOOK);
+    struct dpt_launched_tree tree;
+
+    if (now - w->looked < LOOK)
+        return;
+    w->looked = now;
+    dpt_launched_look(mpirun, &tree);
+    w->seen |= tree.ranks || dpt_launched_come();
+    /* A rank that is not yet that far would die of USR1; without the page nobody knows. */
+    if (asked > 0 && passes_requests && !w->handed &&
+        (dpt_launched_ready() || (tree.connected && !tree.ranks)))
+        w->handed = kill(mpirun, SIGUSR1) == 0;
+    if (tree.ranks || tree.connected || (!w->seen && tree.others) || !could_end())
+        w->alone = 0;
+    else
+        w->alone += passed;
+    if (w->killed || w->alone < (w->seen ? w->limit : START_LIMIT))
+        return;
+    kill(-mpirun, SIGKILL); /* with what else is in its group */
+    kill(mpirun, SIGKILL);
+    w->killed = true;
+}
+
+/* Until it has ended, with waitpid's *state, and all that it wrote is passed on. Errors: RANK (no
+ * such child); IO (standard output took not all of it; *state is valid). */
+static enum dpt_status await_mpirun(struct dpt_relay *relay, struct watched *w, int *state,
+                                    struct dpt_error *err)
+{
+    const pid_t child = mpirun;
+    const int ended = (int)syscall(SYS_pidfd_open, child, 0); /* -1: the next look finds out */
+    pid_t found;
+
+    dpt_relay_begin(relay);
+    w->looked = dpt_now();
+    do {
+        dpt_relay_wait(relay, ended, (int)(LOOK * 1e3));
+        found = waitpid(child, state, WNOHANG);
+        if (found == 0)
+            look_after(w);
+    } while (found == 0 || (found < 0 && errno == EINTR));
+    if (ended >= 0)
+        close(ended);
+    if (found < 0)
+        return dpt_fail_errno(err, DPT_RANK, "mpirun was lost");
+    while (dpt_relay_wait(relay, -1, 0)) {
+    }
+    return dpt_relay_end(relay, err);
+}
+
+/* The code to end with, from waitpid's state. */
+static int exit_code(const struct watched *w, int state)
+{
+    const int code = WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state);
+
+    if (!passes_requests && asked > 0)
+        return 128 + asked_by;
+    if (w->killed)
+        return dpt_launched_code() >= 0 ? dpt_launched_code() : dpt_exit_code(DPT_RANK);
+    /* mpirun gives the signal of a rank that died by one. */
+    return code > 128 && asked < 2 ? dpt_exit_code(DPT_RANK) : code;
+}
+
 /* Starts `ranks` ranks of this very command line under mpirun and gives its exit code in *code.
- * Errors: USAGE (no mpirun), RANK. */
-static enum dpt_status launch(const struct dpt_cli *cli, long long ranks, int *code,
+ * limit: seconds from the ranks' end to that of mpirun. Errors: USAGE (no mpirun), RANK. */
+static enum dpt_status launch(struct dpt_cli *cli, int ranks, double limit, int *code,
                               struct dpt_error *err)
 {
     char self[4096], number[24];
     const ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
     enum dpt_status status = DPT_OK;
-    struct relay relay = {.from = {-1, -1}, .to = {-1, -1}};
+    struct dpt_relay relay = DPT_RELAY_CLOSED;
+    struct watched watched = {.limit = limit};
     sigset_t before;
     int state = 0;
     size_t n = 0;
-    pid_t child;
 
     if (length <= 0)
         return dpt_fail_errno(err, DPT_RANK, "/proc/self/exe");
     self[length] = '\0';
-    snprintf(number, sizeof number, "%lld", ranks);
+    snprintf(number, sizeof number, "%d", ranks);
     while (cli->argv[n] != NULL)
         n++;
-    DPT_TRY(open_relay(&relay, err));
-    signal_file = memfd_create("dptrain", MFD_CLOEXEC);
+    DPT_TRY(dpt_relay_open(&relay, err));
+    dpt_launched_create(ranks);
+    passes_requests = cli->command->stops;
     catch_signals(&before);
-    child = mpirun = fork();
-    if (child == 0) {
+    mpirun = fork();
+    if (mpirun == 0) {
+        leave_signals(&before);
         set_environment(cli, ranks); /* here no driver has threads, which counting GPUs may start */
-        sigprocmask(SIG_SETMASK, &before, NULL);
         become_mpirun(cli, n, self, number, &relay);
     }
-    if (child < 0)
+    if (mpirun < 0)
         DPT_TRY(dpt_fail_errno(err, DPT_RANK, "mpirun could not be started"));
+    if (dpt_stop_signal() != 0) /* it came before */
+        pass_on(dpt_stop_signal());
     sigprocmask(SIG_SETMASK, &before, NULL);
-    status = run_relay(&relay, child, &state, err);
-    *code = WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state);
-    /* mpirun gives the signal of a rank that died by one. */
-    if (*code > 128 && asked < 2)
-        *code = dpt_exit_code(DPT_RANK);
+    status = await_mpirun(&relay, &watched, &state, err);
+    *code = exit_code(&watched, state);
+    if (watched.killed)
+        dpt_log_warn(&cli->log,
+                     "mpirun had not ended %g s after its last rank, and was killed; the exit code "
+                     "%d is %s",
+                     watched.seen ? limit : START_LIMIT, *code,
+                     dpt_launched_code() >= 0 ? "the ranks'" : "that of ranks that died");
     if (status == DPT_IO && *code != 0) /* what made it fail comes first */
         status = DPT_OK;
 out:
-    close_relay(&relay);
+    dpt_relay_close(&relay);
     return status;
 }
 
-enum dpt_status dpt_launch_ranks(struct dpt_cli *cli, enum dpt_device_kind kind,
-                                 struct dpt_error *err)
+/* --- how many --------------------------------------------------------------------------------- */
+
+/* Seconds that mpirun takes to start ranks and end them, about; and how much slower the model must
+ * say that they are, which is not exact. */
+static const double START = 0.3, SLOWER = 1.25;
+
+/* A core of these years, so that nothing is measured: which way is quicker depends little on it. */
+static const struct dpt_machine usual_machine = {
+    .flops = 60e9,
+    .memory = {{48e3, 100e9}, {400e3, 60e9}, {1.6e6, 40e9}, {6.4e6, 25e9}, {64e6, 10e9}},
+};
+
+/* What a plan says of training on so many ranks. */
+struct guess {
+    double step, exchange; /* seconds, of a step and of the sum in it */
+    double sample;         /* seconds a sample */
+    double samples;        /* of the whole training */
+};
+
+/* False: the job cannot be trained on so many ranks, or cannot be planned. */
+static bool guess_training(const struct dpt_job *job, const char *signature, int ranks,
+                           struct guess *guess)
 {
+    const struct dpt_plan_spec spec = {
+        .ranks = ranks, .node_ranks = ranks, .machine = &usual_machine};
+    struct dpt_job sized = *job;
+    struct dpt_plan plan = {0};
+    struct dpt_error ignored;
+    const bool planned = dpt_job_for_ranks(&sized, ranks, &ignored) == DPT_OK &&
+                         dpt_plan_open(&plan, &sized, &spec, signature, &ignored) == DPT_OK &&
+                         dpt_plan_time(&plan, &ignored) == DPT_OK;
+
+    if (planned)
+        *guess = (struct guess){
+            .step = plan.step.total,
+            .exchange = plan.step.local + plan.step.network,
+            .sample = plan.step.total / (double)sized.batch.global,
+            .samples = (double)plan.t.steps * (double)sized.batch.global,
+        };
+    dpt_plan_close(&plan);
+    return planned;
+}
+
+/* Whether one rank, which has all the cores then, is the better choice than so many; says so. */
+static bool one_is_enough(const struct dpt_job *job, const struct dpt_conf *conf, int ranks,
+                          struct dpt_log *log)
+{
+    struct dpt_str signature = {0};
+    struct dpt_conf_node *node;
+    int64_t *const outputs = dpt_model_outputs(&job->model, &node);
+    const bool left = dpt_job_leaves_outputs(job);
+    struct dpt_error ignored;
+    struct guess one, many;
+    bool planned;
+
+    dpt_job_signature(job, conf, &signature);
+    planned = !signature.failed &&
+              (!left || dpt_job_find_outputs(job, NULL, outputs, &ignored) == DPT_OK) &&
+              guess_training(job, signature.text, 1, &one) &&
+              guess_training(job, signature.text, ranks, &many);
+    if (left)
+        *outputs = 0; /* still: who trains asks the data, too, and says so in the resolved job */
+    dpt_str_release(&signature);
+    if (!planned)
+        return false;
+    if (many.sample > SLOWER * one.sample)
+        dpt_log_info(log,
+                     "--ranks auto: one rank; %d would be slower: a step takes about %.3g us on "
+                     "one, and exchanging %.3g us",
+                     ranks, one.step * 1e6, many.exchange * 1e6);
+    else if (one.samples * one.sample < START)
+        dpt_log_info(log,
+                     "--ranks auto: one rank; to start %d takes longer (%.1f s) than to train on "
+                     "one (about %.2g s)",
+                     ranks, START, one.samples * one.sample);
+    else
+        return false;
+    return true;
+}
+
+/* What it means that ranks share cores; those on GPUs compute there, and mpirun may have further
+ * nodes. */
+static void warn_crowded(struct dpt_log *log, long long ranks, enum dpt_device_kind kind)
+{
+    const int cores = count_cores();
+
+    if (ranks <= cores || dpt_launcher_number("SLURM_JOB_NUM_NODES", 1) > 1 ||
+        getenv("OMPI_MCA_orte_default_hostfile") != NULL || dpt_choose_count(kind) > 0)
+        return;
+    dpt_log_warn(log,
+                 "%lld ranks share %d core%s: no more than %d of them compute at a time, and each "
+                 "takes memory; --ranks %d is quicker",
+                 ranks, cores, cores == 1 ? "" : "s", cores, cores);
+}
+
+enum dpt_status dpt_launch_ranks(struct dpt_cli *cli, const struct dpt_job *job,
+                                 const struct dpt_conf *conf, struct dpt_error *err)
+{
+    const enum dpt_device_kind kind =
+        job != NULL ? (enum dpt_device_kind)job->device.kind : DPT_DEVICE_AUTO;
+    const double timeout = job != NULL ? job->comm.timeout.n : 0;
     enum dpt_status status = DPT_OK;
     const char *text = dpt_cli_value(cli, "--ranks");
     long long ranks = 0;
-    cpu_set_t cores;
     int code;
 
     if (text == NULL || dpt_launcher_present()) {
-        if (text != NULL && getenv("DPTRAIN_LAUNCHED") == NULL)
+        if (text != NULL && getenv(DPT_LAUNCHED_VARIABLE) == NULL)
             return dpt_fail(
                 err, DPT_USAGE,
                 "dptrain %s: --ranks starts mpirun itself, but this runs under one already: "
@@ -298,9 +401,16 @@ enum dpt_status dpt_launch_ranks(struct dpt_cli *cli, enum dpt_device_kind kind,
         ranks = dpt_choose_count(kind);
     else
         DPT_TRY(dpt_cli_int(cli, "--ranks", 1, 65536, 1, &ranks, err));
-    if (ranks == 0)
-        ranks = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
-    DPT_TRY(launch(cli, ranks, &code, err));
+    if (ranks == 0) {
+        ranks = count_cores();
+        if (ranks > 1 && cli->command->trains && one_is_enough(job, conf, (int)ranks, &cli->log))
+            return DPT_OK;
+    } else if (job != NULL) {
+        warn_crowded(&cli->log, ranks, kind);
+    }
+    DPT_TRY(launch(cli, (int)ranks,
+                   timeout > 0 ? fmin(fmax(timeout, LEAST_LIMIT), MOST_LIMIT) : MOST_LIMIT, &code,
+                   err));
     dpt_log_close(&cli->log);
     exit(code);
 out:

@@ -5,6 +5,8 @@
 #include "cmd/cmd.h"
 #include "cmd/output.h"
 #include "core/comm/comm.h"
+#include "core/comm/launched.h"
+#include "core/train/stop.h"
 
 static enum dpt_status run(struct dpt_cli *cli, bool leads, struct dpt_error *err)
 {
@@ -42,10 +44,15 @@ int main(int argc, char **argv)
     enum dpt_cli_action action;
     struct dpt_cli cli;
     struct dpt_error err = {0};
-    const bool leads = dpt_launcher_rank() == 0;
+    bool leads;
 
+    dpt_stop_catch();
+    dpt_launched_join();
+    leads = dpt_launcher_rank() == 0;
     dpt_output_begin();
     status = dpt_cli_parse(&cli, dpt_commands, argc, argv, &action, &err);
+    if (status != DPT_OK || action != DPT_CLI_RUN || !cli.command->stops)
+        dpt_stop_release();
     if (status == DPT_OK && action == DPT_CLI_RUN)
         status = check_stack(&err);
     if (status == DPT_OK && action == DPT_CLI_RUN) {
@@ -61,5 +68,6 @@ int main(int argc, char **argv)
     dpt_cli_release(&cli);
     if (status == DPT_OK && (status = dpt_output_end(&err)) != DPT_OK)
         fprintf(stderr, "%s\n", err.text);
+    dpt_launched_end(dpt_exit_code(status));
     return dpt_exit_code(status);
 }

@@ -82,7 +82,8 @@ static const struct item environment[] = {
 
 static const struct item files[] = {
     {"runs/NAME/", "The run folder, unless `output` names another."},
-    {"runs/NAME/job.yaml", "The job with all defaults and overrides; can be run itself."},
+    {"runs/NAME/job.yaml", "The job with all defaults and overrides; can be run itself. A run "
+                           "replaces only what dptrain wrote: one by hand is refused."},
     {"runs/NAME/metrics.jsonl",
      "One JSON object a line: `run`, `train` (means since the last "
      "one), `epoch` (means of a whole one), `eval`, `checkpoint`, `end`."},

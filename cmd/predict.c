@@ -383,7 +383,8 @@ static void print_summary(const struct predict *p, const struct dpt_metric_sums 
         dpt_scores_text(&scores, false, ", ", ", ", text);
     }
     if (dpt_loss_judges(dpt_job_loss(&p->job).kind))
-        snprintf(accuracy, sizeof accuracy, "accuracy %.4f, ", metric_sums->correct / n);
+        snprintf(accuracy, sizeof accuracy, "%s %.4f, ", dpt_trainer_accuracy_name(&p->trainer),
+                 metric_sums->correct / n);
     if (p->info->truth != DPT_TRUTH_NONE)
         dpt_log_info(log, "%sloss %.6g%s%s on %s sample%s", accuracy, metric_sums->loss / n,
                      p->trainer.targets.used ? " of scaled targets" : "", text, digits,
@@ -493,7 +494,6 @@ static void take_words(struct dpt_cli *cli)
 
 static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 {
-    dpt_stop_catch();
     take_words(cli);
     if (dpt_cli_value(cli, "--input") == NULL)
         return dpt_fail(err, DPT_USAGE,
@@ -538,6 +538,7 @@ const struct dpt_command dpt_cmd_predict = {
         "  mpirun -np 2 dptrain predict job.yaml --checkpoint runs/mine \\\n"
         "      --input 'data/mine/test-*.h5' --out predicted.h5",
     .options = options,
+    .stops = true,
     .run = run,
     .more_help = list_formats,
 };

@@ -1,6 +1,5 @@
 #include "cmd/runs.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -38,7 +37,7 @@ enum dpt_status dpt_runs_open(struct dpt_runs *runs, const char *const *folders,
     }
     if (!whole && !dpt_runs_fold_models(runs))
         DPT_TRY(dpt_fail_memory(err, "the models of the jobs", 0));
-    if (!dpt_job_keys_open(&runs->jobs, jobs, n))
+    if (!dpt_job_keys_open(&runs->jobs, jobs, n) || !dpt_runs_find_bases(runs))
         status = dpt_fail_memory(err, "the keys of the jobs", 0);
 out:
     return status;
@@ -53,50 +52,4 @@ void dpt_runs_close(struct dpt_runs *runs)
     free(runs->at);
     dpt_job_keys_close(&runs->jobs);
     dpt_region_release(&runs->texts);
-}
-
-static const void *find_record(const struct dpt_history *h, enum dpt_record record)
-{
-    switch (record) {
-    case DPT_RECORD_START:
-        return dpt_history_start(h);
-    case DPT_RECORD_TRAIN:
-        return h->n_train > 0 ? &h->train[h->n_train - 1] : NULL;
-    case DPT_RECORD_BEST:
-        return dpt_history_best(h, DPT_HISTORY_VALID);
-    default:
-        return dpt_history_last(h, (enum dpt_history_split)(record - DPT_RECORD_EPOCH));
-    }
-}
-
-double dpt_figure_number(const struct dpt_figure *f, const struct dpt_history *h)
-{
-    const char *record = f->of == NULL ? find_record(h, f->record) : NULL;
-    int64_t count;
-
-    if (f->of != NULL)
-        return f->of(h);
-    if (record == NULL)
-        return NAN;
-    if (f->type == DPT_FIGURE_REAL)
-        return *(const double *)(record + f->member);
-    count = *(const int64_t *)(record + f->member);
-    return count >= 0 ? (double)count : NAN;
-}
-
-const char *dpt_figure_text(const struct dpt_figure *f, const struct dpt_history *h)
-{
-    const char *record = find_record(h, f->record);
-
-    return record != NULL ? *(const char *const *)(record + f->member) : "";
-}
-
-double dpt_figure_step(const struct dpt_history *h)
-{
-    return (double)dpt_history_step(h);
-}
-
-double dpt_figure_starts(const struct dpt_history *h)
-{
-    return (double)h->n_starts;
 }

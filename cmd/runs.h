@@ -5,15 +5,33 @@
 #ifndef DPT_CMD_RUNS_H
 #define DPT_CMD_RUNS_H
 
+#include "core/base/str.h"
 #include "core/conf/yaml.h"
 #include "core/state/history.h"
 #include "core/state/jobs.h"
+
+/* What figures of two runs must have in common to be compared. */
+enum dpt_basis {
+    DPT_BASIS_DATA,    /* the samples that are evaluated */
+    DPT_BASIS_WEIGHTS, /* how much each counts */
+    DPT_BASIS_LOSS,    /* the loss function */
+    DPT_BASIS_SCALE,   /* how targets are scaled */
+    DPT_BASES
+};
+enum {
+    DPT_ON_DATA = 1 << DPT_BASIS_DATA,
+    DPT_ON_SHARE = DPT_ON_DATA | 1 << DPT_BASIS_WEIGHTS,
+    DPT_ON_LOSS = DPT_ON_SHARE | 1 << DPT_BASIS_LOSS | 1 << DPT_BASIS_SCALE,
+};
 
 struct dpt_run_folder {
     struct dpt_history history;
     struct dpt_run_status run_status;
     struct dpt_conf job; /* job.yaml */
     const char *no_job;  /* not NULL: it cannot be read, and why */
+    /* [DPT_HISTORY_SPLITS][DPT_BASES]: what the figures of a split are of, "weighted by
+     * data.class_weights"; NULL: the run has no such figures. */
+    const char *(*basis)[DPT_BASES];
 };
 
 struct dpt_runs {
@@ -44,25 +62,43 @@ enum dpt_record {
 
 enum dpt_figure_type { DPT_FIGURE_REAL, DPT_FIGURE_COUNT, DPT_FIGURE_TEXT };
 
+/* Of which runs a figure is worth telling. */
+enum dpt_figure_of {
+    DPT_OF_ALL,
+    DPT_OF_UNEVEN, /* accuracy hides a rare class, in one of the runs */
+    DPT_OF_LABELS, /* a sample has several labels */
+    DPT_OF_OTHERS, /* it has not */
+};
+
 /* Where a figure of a run stands: a member of a record, or it is computed. */
 struct dpt_figure {
     enum dpt_record record;
     enum dpt_figure_type type;
     size_t member;
     double (*of)(const struct dpt_history *h); /* NULL: it is the member */
+    enum dpt_figure_of runs;
+    unsigned basis; /* DPT_ON_DATA, … */
 };
 
 #define DPT_OF_START(type, member)                                                                 \
     {                                                                                              \
-        DPT_RECORD_START, DPT_FIGURE_##type, offsetof(struct dpt_history_start, member), NULL      \
+        DPT_RECORD_START, DPT_FIGURE_##type, offsetof(struct dpt_history_start, member), NULL,     \
+            DPT_OF_ALL, 0                                                                          \
     }
-#define DPT_OF_TRAIN(member)                                                                       \
+#define DPT_OF_TRAIN(member, runs, basis)                                                          \
     {                                                                                              \
-        DPT_RECORD_TRAIN, DPT_FIGURE_REAL, offsetof(struct dpt_history_train, member), NULL        \
+        DPT_RECORD_TRAIN, DPT_FIGURE_REAL, offsetof(struct dpt_history_train, member), NULL, runs, \
+            basis                                                                                  \
     }
-#define DPT_OF_EVAL(record, type, member)                                                          \
+#define DPT_OF_EVAL(record, type, member, runs, basis)                                             \
     {                                                                                              \
-        DPT_RECORD_##record, DPT_FIGURE_##type, offsetof(struct dpt_history_eval, member), NULL    \
+        DPT_RECORD_##record, DPT_FIGURE_##type, offsetof(struct dpt_history_eval, member), NULL,   \
+            runs, basis                                                                            \
+    }
+/* The loss of the best evaluation of valid, where the loss says which is. */
+#define DPT_OF_BEST_LOSS                                                                           \
+    {                                                                                              \
+        .record = DPT_RECORD_BEST, .of = dpt_figure_best_loss, .basis = DPT_ON_LOSS                \
     }
 #define DPT_OF_RUN(function)                                                                       \
     {                                                                                              \
@@ -77,5 +113,24 @@ const char *dpt_figure_text(const struct dpt_figure *f, const struct dpt_history
 /* How far a run is, in steps; how often it was started. */
 double dpt_figure_step(const struct dpt_history *h);
 double dpt_figure_starts(const struct dpt_history *h);
+double dpt_figure_best_loss(const struct dpt_history *h);
+
+/* --- which figures may be compared (runs_figures.c) ------------------------------------------- */
+
+/* Finds what the figures of each run are of. False where memory ran out. */
+bool dpt_runs_find_bases(struct dpt_runs *runs);
+/* Whether a figure of all the runs that have it is of the same. */
+bool dpt_runs_alike(const struct dpt_runs *runs, const struct dpt_figure *f);
+/* What has to be said behind such a figure: "", "scaled", "weighted", "weighted, scaled". */
+const char *dpt_runs_mark(const struct dpt_runs *runs, size_t run, const struct dpt_figure *f);
+/*
+ * Says why figures of the runs are not comparable, where they are not, in a sentence each: "The
+ * train and valid losses and accuracies are not comparable: unweighted in a; weighted by
+ * data.class_weights in b." names: [runs]. said: out, the region's; gives how many. Memory that ran
+ * out is in region->failed.
+ */
+enum { DPT_MOST_REASONS = DPT_BASES * DPT_HISTORY_SPLITS };
+size_t dpt_runs_tell_bases(const struct dpt_runs *runs, const char *const *names,
+                           struct dpt_region *region, const char *said[DPT_MOST_REASONS]);
 
 #endif

@@ -64,8 +64,11 @@ const struct dpt_command dpt_cmd_schema = {
         "default and meaning. Editors with a YAML language server complete and check with it as "
         "you type; their users save it once and begin a job file with\n"
         "  # yaml-language-server: $schema=dptrain.schema.json\n\n"
-        "The schema cannot say everything: that epochs and steps exclude each other, or that the "
-        "layers fit. --check says what it cannot, as far as it needs no data, and runs nothing.\n\n"
+        "`x-effect` is for programs: what another value of a key changes. result: the weights; "
+        "length: where the run ends; none, output: no byte of a checkpoint; kept: its job "
+        "alone.\n\n"
+        "The schema cannot say everything, as that the layers fit. --check says what it cannot, as "
+        "far as it needs no data, and runs nothing.\n\n"
         "  dptrain schema > dptrain.schema.json\n"
         "  dptrain schema --check configs/*.yaml",
     .options = options,

@@ -4,7 +4,6 @@
 #include "cmd/output.h"
 #include "core/plan/plan.h"
 #include "core/train/run.h"
-#include "core/train/stop.h"
 
 /* What would fit, behind a failure for want of memory. */
 static void advise(const struct dpt_job *job, const struct dpt_conf *conf,
@@ -44,7 +43,6 @@ static enum dpt_status train(struct dpt_cli *cli, const struct dpt_job *job,
 
 static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 {
-    dpt_stop_catch(); /* first of all: a request that comes while it starts is one to save, too */
     return dpt_job_command(cli, train, err);
 }
 
@@ -79,6 +77,8 @@ const struct dpt_command dpt_cmd_train = {
                "save and stop with exit code 75; under a bare mpirun send USR1.\n\n"
                "  mpirun -np 2 dptrain configs/mnist-cnn.yaml --set train.epochs=2",
     .options = options,
+    .trains = true,
+    .stops = true,
     .run = run,
     .more_help = dpt_job_keys_help,
 };

@@ -32,6 +32,7 @@ static enum dpt_status bench(struct dpt_cli *cli, const struct dpt_job *job,
     (void)conf;
     DPT_TRY(dpt_cli_int(cli, "--steps", 1, 1000000, 0, &steps, err));
     DPT_TRY(dpt_trainer_open(&t, job, comm, &cli->log, DPT_PART_TRAIN, NULL, err));
+    dpt_trainer_warn_data(&t, t.log);
     dpt_trainer_warn_idle(&t, t.log);
     t.steps = INT64_MAX / 2; /* a schedule must not end before we do */
     DPT_TRY(t.backend->launches != NULL ? dpt_bench_device(&b, &t, steps, err)

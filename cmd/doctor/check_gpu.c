@@ -195,24 +195,25 @@ static enum dpt_status time_sums(const struct dpt_doctor *d, const struct dpt_ba
     enum dpt_status status = DPT_OK;
     const struct dpt_group *world = &d->comm.world;
     const double end = dpt_now() + budget;
-    float *at = NULL;
+    const struct dpt_device_memory *memory = &backend->devices->memory;
+    struct dpt_device_buffer b = {0};
     double left = 1;
 
     *seconds = INFINITY;
-    status = backend->devices->buffer(device, 0, LARGE, &at, err);
+    status = memory->open(device, 0, LARGE, &b, err);
     DPT_TRY(dpt_group_agree(world, status, err));
     for (int i = 0; i < ROUNDS && left > 0; i++) {
         double start;
 
         DPT_TRY(dpt_group_barrier(world, err));
         start = dpt_now();
-        DPT_TRY(dpt_group_sum_floats(world, at, at, LARGE, err));
+        DPT_TRY(dpt_group_sum_floats(world, b.at, b.at, LARGE, err));
         *seconds = fmin(*seconds, dpt_now() - start);
         DPT_TRY(dpt_group_max(world, i < 2 ? 1 : end - dpt_now(), &left, err));
     }
     DPT_TRY(dpt_group_max(world, *seconds, seconds, err));
 out:
-    backend->devices->release(device, at);
+    memory->close(&b);
     return status;
 }
 
@@ -246,7 +247,7 @@ enum dpt_status dpt_doctor_gpu_sum(struct dpt_doctor *d, struct dpt_error *err)
     dpt_doctor_say(d, DPT_DOCTOR_OK,
                    dpt_probe_claims_cuda() == 1
                        ? NULL
-                       : "comm.cuda_aware: on takes it; `auto` believes what MPI says of itself",
+                       : "comm.cuda_aware: on takes it; `auto` only where MPI says so",
                    "%s for 4.2 MB in GPU memory, %s/s", time, rate);
 out:
     dpt_free(gpus);

@@ -182,7 +182,7 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
     struct dpt_error other = {0};
 
     DPT_TRY(read_options(&d, err));
-    DPT_TRY(dpt_launch_ranks(cli, DPT_DEVICE_AUTO, err));
+    DPT_TRY(dpt_launch_ranks(cli, NULL, NULL, err));
     dpt_gpu_query(&d.gpus);
     if (d.gpus.own_bus[0] != '\0') /* the driver works, and MPI is to find the device in use */
         dpt_choose_early(DPT_DEVICE_AUTO);

@@ -9,6 +9,7 @@ enum {
     COMMENT = 38, /* column of comments behind lines */
     WIDTH = 80,
     IMAGE_SIDE = 4,    /* smaller images are no matter for convolutions */
+    SIGNAL_SIDES = 4,  /* numbers so many times as long as their channels are signals */
     SHIFTED_SIDE = 24, /* smaller ones are not shifted */
     MOST_BLOCKS = 5,
     WIDE = 8192,        /* a longer vector is averaged over the image before dense layers */
@@ -21,6 +22,7 @@ enum {
 /* What is chosen by the data. */
 struct choice {
     bool image, classes, labels; /* labels: several at once, each 0 or 1 */
+    bool signal;                 /* channels x 1 x length, or 1 x channels x length */
     int64_t samples, batch, epochs;
     int64_t side; /* the shorter one of an image */
     double valid; /* fraction held out; 0: none */
@@ -80,6 +82,16 @@ static int64_t clamp(int64_t value, int64_t low, int64_t high)
     return value < low ? low : value > high ? high : value;
 }
 
+/* [N, C, 1, L], or [N, C, L], which is read as images of one channel: of bytes these may be wide
+ * pictures, of other numbers hardly. */
+static bool is_signal(const struct dpt_shard_statistics *s)
+{
+    const struct dpt_shape *shape = &s->shape;
+
+    return !shape->flat && shape->w >= IMAGE_SIDE &&
+           (shape->h == 1 || (shape->c == 1 && !s->u8 && shape->w >= SIGNAL_SIDES * shape->h));
+}
+
 static struct choice choose(const struct dpt_init_job *init)
 {
     const struct dpt_shard_statistics *s = init->statistics;
@@ -91,7 +103,9 @@ static struct choice choose(const struct dpt_init_job *init)
         c.samples = s->samples;
         c.classes = s->classes > 0 || s->probabilities;
         c.labels = s->binary && !s->probabilities;
-        c.image = !s->shape.flat && side >= IMAGE_SIDE;
+        c.signal = is_signal(s);
+        c.image = !s->shape.flat && side >= IMAGE_SIDE && !c.signal;
+        side = c.signal ? s->shape.w : side;
     }
     for (c.blocks = 1; c.blocks < MOST_BLOCKS && side >> (c.blocks + 1) >= IMAGE_SIDE;)
         c.blocks++;
@@ -102,6 +116,8 @@ static struct choice choose(const struct dpt_init_job *init)
     c.batch = 16;
     while (c.batch < 128 && c.batch * 100 < trained)
         c.batch *= 2;
+    if (c.batch > trained / 2) /* of a handful of samples */
+        c.batch = trained > 1 ? trained / 2 : 1;
     c.epochs = s == NULL ? 5 : clamp(STEPS * c.batch / (trained + 1) + 1, 3, 100);
     return c;
 }
@@ -193,6 +209,48 @@ static const char *a_number_for(const struct choice *c)
     return c->classes ? "a number a class" : c->labels ? "a number a label" : "a number a target";
 }
 
+/* Behind the convolutions, whose output has so many channels of so many numbers. */
+static void write_head(const struct choice *c, int64_t channels, int64_t numbers,
+                       struct dpt_str *out)
+{
+    if (channels * numbers > WIDE) {
+        line(out, "a number a channel", "    - global_avgpool");
+    } else {
+        line(out, "one vector", "    - flatten");
+        line(out, "more if valid is worse than train", "    - dropout: 0.25");
+        line(out, NULL, "    - dense: 128");
+        line(out, NULL, "    - relu");
+    }
+    line(out, a_number_for(c), "    - dense");
+}
+
+static void write_signals(const struct dpt_init_job *init, const struct choice *c,
+                          struct dpt_str *out)
+{
+    const struct dpt_shape *shape = &init->statistics->shape;
+    int64_t channels = 32;
+
+    line(out, "a list of layers; or linear | mlp", "  type: sequential");
+    line(out, "`dptrain layers` lists the kinds", "  layers:");
+    for (int i = 0; i < c->blocks; i++) {
+        if (i > 0)
+            channels = clamp(2 * channels, 0, 256);
+        if (i == 0 && shape->h > 1)
+            line(out, "all channels, 5 of their numbers",
+                 "    - conv: {channels: %lld, kernel: [%d, 5], padding: [0, 2]}",
+                 (long long)channels, (int)shape->h);
+        else
+            line(out, i == 0 ? "5 numbers of each channel, the length stays" : NULL,
+                 "    - conv1d: {channels: %lld, kernel: 5, padding: same}", (long long)channels);
+        if (i == 0)
+            choices(init, out, "model.activation", "    - relu");
+        else
+            line(out, NULL, "    - relu");
+        line(out, i == 0 ? "half as long" : NULL, "    - maxpool: {size: [1, 2]}");
+    }
+    write_head(c, channels, shape->w >> c->blocks, out);
+}
+
 static void write_cnn(const struct dpt_init_job *init, const struct choice *c, struct dpt_str *out)
 {
     const struct dpt_shard_statistics *s = init->statistics;
@@ -216,15 +274,7 @@ static void write_cnn(const struct dpt_init_job *init, const struct choice *c, s
             line(out, NULL, "    - relu");
         line(out, i == 0 ? "half as high and wide" : NULL, "    - maxpool: 2");
     }
-    if (channels * h * w > WIDE) {
-        line(out, "a number a channel", "    - global_avgpool");
-    } else {
-        line(out, "one vector", "    - flatten");
-        line(out, "more if valid is worse than train", "    - dropout: 0.25");
-        line(out, NULL, "    - dense: 128");
-        line(out, NULL, "    - relu");
-    }
-    line(out, a_number_for(c), "    - dense");
+    write_head(c, channels, h * w, out);
 }
 
 static void write_model(const struct dpt_init_job *init, const struct choice *c,
@@ -233,6 +283,10 @@ static void write_model(const struct dpt_init_job *init, const struct choice *c,
     line(out, NULL, "\nmodel:");
     if (c->image) {
         write_cnn(init, c, out);
+        return;
+    }
+    if (c->signal) {
+        write_signals(init, c, out);
         return;
     }
     line(out, "or linear; sequential takes a list of layers", "  type: mlp");
@@ -248,6 +302,8 @@ static void write_model(const struct dpt_init_job *init, const struct choice *c,
 static void write_training(const struct dpt_init_job *init, const struct choice *c,
                            struct dpt_str *out)
 {
+    const bool convolves = c->image || c->signal;
+
     dpt_str_printf(out, "\n");
     choices(init, out, "loss",
             c->classes  ? "loss: cross_entropy"
@@ -257,13 +313,13 @@ static void write_training(const struct dpt_init_job *init, const struct choice 
     line(out, "samples a step, over all ranks; or per_rank", "  global: %lld", (long long)c->batch);
     line(out, "samples a pass; auto: chosen", "  micro: auto");
     line(out, NULL, "\noptimizer:");
-    choices(init, out, "optimizer.type", c->image ? "  type: adam" : "  type: adamw");
+    choices(init, out, "optimizer.type", convolves ? "  type: adam" : "  type: adamw");
     line(out, "the rate; try three times more and less", "  lr: %s",
-         c->image ? "1.0e-3" : "3.0e-3");
+         convolves ? "1.0e-3" : "3.0e-3");
     line(out,
-         c->image ? "shrinks the weights; adamw likes 0.01"
-                  : "shrinks the weights: more overfits less",
-         "  weight_decay: %s", c->image ? "0" : "0.5");
+         convolves ? "shrinks the weights; adamw likes 0.01"
+                   : "shrinks the weights: more overfits less",
+         "  weight_decay: %s", convolves ? "0" : "0.5");
     line(out, NULL, "\nschedule:");
     choices(init, out, "schedule.type", "  type: cosine");
     line(out, "share in which the rate rises; or steps", "  warmup: 0.05");

@@ -236,6 +236,7 @@ void dpt_plan_json(const struct dpt_plan *p, struct dpt_json *j)
     dpt_json_int(j, "ranks", p->spec.ranks);
     dpt_json_int(j, "ranks_per_node", p->spec.node_ranks);
     dpt_json_int(j, "nodes", p->nodes);
+    dpt_json_bool(j, "assumes_nodes", p->assumes_nodes);
     dpt_json_int(j, "threads", t->team.threads);
     dpt_json_text(j, "backend", t->backend->name);
     dpt_json_text(j, "library", t->backend->describe());

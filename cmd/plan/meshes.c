@@ -122,6 +122,7 @@ static enum dpt_status try_mesh(struct dpt_cli *cli, struct dpt_plan_meshes *all
     all->global = job.batch.global;
     all->node_ranks = plan.spec.node_ranks;
     all->nodes = plan.nodes;
+    dpt_plan_assumption(&plan, all->assumed);
     all->parameters = plan.t.model.graph.parameters;
     all->saved = fmax(all->saved, c->share.first);
     if (all->gpu[0] == '\0')

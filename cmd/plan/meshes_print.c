@@ -170,7 +170,7 @@ static void print_head(const struct dpt_plan_meshes *all, struct dpt_str *out)
                    all->gpu[0] != '\0' ? "\n" : "", all->gpu);
     if (all->limit > 0)
         dpt_str_printf(out, "; %.4g GB a rank", all->limit / 1e9);
-    dpt_str_printf(out, "\nmesh: data");
+    dpt_str_printf(out, "\n%smesh: data", all->assumed);
     for (int i = 0; i < DPT_PLAN_DIVISIONS; i++)
         if (dpt_plan_has_division(i))
             dpt_str_printf(out, " x %s", dpt_plan_division(i));

@@ -2,7 +2,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 
 #include "cmd/job_command.h"
 #include "cmd/output.h"
@@ -54,22 +53,58 @@ out:
     return status;
 }
 
+/* Ranks that share a node, by either option; 0: neither is given. */
+static enum dpt_status read_nodes(const struct dpt_cli *cli, long long ranks, int *node_ranks,
+                                  struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    long long nodes, each;
+
+    DPT_TRY(dpt_cli_int(cli, "--ranks-per-node", 1, 65536, 0, &each, err));
+    DPT_TRY(dpt_cli_int(cli, "--nodes", 1, 65536, 0, &nodes, err));
+    if (nodes > 0 && each > 0)
+        DPT_TRY(dpt_fail(err, DPT_USAGE,
+                         "dptrain plan: --nodes %lld --ranks-per-node %lld: give one of the two",
+                         nodes, each));
+    if (nodes > 0)
+        each = (ranks + nodes - 1) / nodes;
+    if (nodes > 0 && (ranks + each - 1) / each != nodes)
+        DPT_TRY(dpt_fail(err, DPT_USAGE,
+                         "dptrain plan: --nodes %lld: %lld rank%s, %lld a node, %s only %lld",
+                         nodes, ranks, ranks == 1 ? "" : "s", each, ranks == 1 ? "needs" : "need",
+                         (ranks + each - 1) / each));
+    *node_ranks = (int)each;
+out:
+    return status;
+}
+
 static enum dpt_status read_spec(const struct dpt_cli *cli, struct dpt_plan_spec *spec,
                                  struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    long long ranks, node_ranks;
+    long long ranks;
 
     DPT_TRY(dpt_cli_int(cli, "--ranks", 1, 65536, 1, &ranks, err));
-    DPT_TRY(dpt_cli_int(cli, "--ranks-per-node", 1, 65536, 0, &node_ranks, err));
+    DPT_TRY(read_nodes(cli, ranks, &spec->node_ranks, err));
     spec->ranks = (int)ranks;
-    spec->node_ranks = (int)node_ranks;
     spec->trial = !dpt_cli_has(cli, "--no-trial");
     if (dpt_cli_value(cli, "--device") != NULL)
         spec->gpu = dpt_gpu_type_find(dpt_cli_value(cli, "--device"));
     DPT_TRY(read_fabric(cli, &spec->fabric, err));
 out:
     return status;
+}
+
+static void warn_network(struct dpt_cli *cli, const struct dpt_plan *plan)
+{
+    static const char *const names[] = {"--fabric", "--bandwidth", "--latency"};
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (plan->nodes == 1 && dpt_cli_has(cli, names[i]))
+            dpt_log_warn(&cli->log,
+                         "%s: all ranks are on one node, so nothing crosses a network; "
+                         "--nodes N divides them",
+                         names[i]);
 }
 
 static enum dpt_status plan_job(struct dpt_cli *cli, const struct dpt_job *job,
@@ -83,7 +118,9 @@ static enum dpt_status plan_job(struct dpt_cli *cli, const struct dpt_job *job,
 
     DPT_TRY(dpt_plan_open(&plan, job, spec, job_text, err));
     dpt_trainer_warn_layout(&plan.t, &cli->log);
+    dpt_trainer_warn_data(&plan.t, &cli->log);
     dpt_trainer_warn_idle(&plan.t, &cli->log);
+    warn_network(cli, &plan);
     if (!dpt_cli_has(cli, "--no-time"))
         DPT_TRY(dpt_plan_time(&plan, err));
     if (dpt_cli_has(cli, "--json")) {
@@ -98,23 +135,15 @@ out:
     return status;
 }
 
-/* Bytes that --memory gives a rank: gigabytes, with or without the word. */
+/* Bytes that --memory gives a rank; 0: it is left out. */
 static enum dpt_status read_limit(const struct dpt_cli *cli, double *bytes, struct dpt_error *err)
 {
-    const char *text = dpt_cli_value(cli, "--memory");
-    const size_t n = text != NULL ? strlen(text) : 0;
-    char number[32];
+    const char *text = dpt_cli_value(cli, "--memory"), *wrong;
 
     *bytes = 0;
-    if (text == NULL)
-        return DPT_OK;
-    snprintf(number, sizeof number, "%.*s",
-             (int)(n > 2 && strcasecmp(text + n - 2, "GB") == 0 ? n - 2 : n), text);
-    if (n >= sizeof number || !dpt_parse_real(number, bytes) || !(*bytes > 0) || *bytes > 1e9)
-        return dpt_fail(err, DPT_USAGE,
-                        "dptrain plan: --memory %s: gigabytes of a rank are wanted, as 80GB", text);
-    *bytes *= 1e9;
-    return DPT_OK;
+    wrong = text != NULL ? dpt_parse_size(text, 1e9, bytes) : NULL;
+    return wrong == NULL ? DPT_OK
+                         : dpt_fail(err, DPT_USAGE, "dptrain plan: --memory %s: %s", text, wrong);
 }
 
 static enum dpt_status check_mesh(const struct dpt_cli *cli, struct dpt_error *err)
@@ -186,17 +215,16 @@ out:
 
 static const struct dpt_cli_option options[] = {
     {"--ranks", "N", "plan for N ranks; left out: 1. None is started"},
-    {"--ranks-per-node", "N",
-     "ranks that share a node; left out: as many as this one has cores; of GPUs those that are "
-     "here, "
-     "or 8"},
+    {"--nodes", "N", "the ranks are on N nodes; left out: all are on one; see above"},
+    {"--ranks-per-node", "N", "the same, by the ranks that share a node"},
     {"--device", "NAME", "short for --set device.kind=NAME; or a GPU's name: h100, see above"},
     {"--fabric", "GBITS", "network between the nodes: 10 (with 10 us) or 100 (2 us); 10"},
     {"--bandwidth", "GBITS", "the network's Gbit/s, instead of the fabric's"},
     {"--latency", "US", "microseconds from node to node, instead of the fabric's"},
     {"--mesh", "auto", "try all meshes of these ranks (parallel), and list them, the best first"},
-    {"--memory", "GB",
-     "with --mesh: what a rank may use; left out: its GPU's, or what is free here"},
+    {"--memory", "SIZE",
+     "with --mesh: what a rank may use, as 150MB, 1.5G or 80GiB, or a number of GB; left out: its "
+     "GPU's, or what is free here"},
     {"--no-trial", NULL, "estimate a micro-batch's time, also where it could be tried"},
     {"--no-time", NULL, "leave the seconds out; done in some milliseconds"},
     {"--set", "KEY=VALUE", "override a key of the job file (batch.global=512); repeatable"},
@@ -206,7 +234,7 @@ static const struct dpt_cli_option options[] = {
 
 const struct dpt_command dpt_cmd_plan = {
     .name = "plan",
-    .usage = "JOB.yaml [--ranks N] [--ranks-per-node N] [--mesh auto] [--json] [options]",
+    .usage = "JOB.yaml [--ranks N] [--nodes N] [--mesh auto] [--json] [options]",
     .summary = "what the job would do and need: layers, steps, memory, time",
     .details =
         "Starts no ranks, reads no samples and makes nothing of the model's size, so it plans "
@@ -221,6 +249,9 @@ const struct dpt_command dpt_cmd_plan = {
         "a GPU. "
         "Between nodes the sum is that of Thakur, Rabenseifner and Gropp (2005): a lower bound, "
         "which small sums on many nodes miss by up to half.\n\n"
+        "Left out, --nodes is 1: all ranks share a node like this machine, which the output says "
+        "where they are more than its cores. A rank has a GPU, so of GPUs a node has as many ranks "
+        "as this machine has GPUs, or 8 where it has none.\n\n"
         "No GPU need be here to plan for one: v100, t4, a100, a10, l4, l40s, h100, h200 or b200 by "
         "its data sheet; `cuda` is the one of this machine, else an h200.\n\n"
         "--mesh auto plans the job on each mesh that its ranks can make, whatever its `parallel` "
@@ -228,7 +259,7 @@ const struct dpt_command dpt_cmd_plan = {
         "of a step a stage of a pipeline waits, and the seconds, the quickest of those that fit "
         "first. It tries no micro-batch.\n\n"
         "  dptrain plan configs/mnist-cnn.yaml --ranks 8 --mesh auto --memory 16GB\n"
-        "  dptrain plan configs/mnist-cnn.yaml --ranks 8 --fabric 100\n"
+        "  dptrain plan configs/mnist-cnn.yaml --ranks 8 --nodes 2 --fabric 100\n"
         "  dptrain plan configs/mnist-cnn.yaml --ranks 8 --device h100",
     .options = options,
     .one_rank = true,

@@ -67,6 +67,7 @@ struct dpt_plan_meshes {
     double saved;         /* what rank 0 has beside that while it saves a checkpoint */
     int64_t global, parameters;
     int node_ranks, nodes;
+    char assumed[DPT_PLAN_TEXT];     /* dpt_plan_assumption's */
     char gpu[96];                    /* "": there is none */
     struct dpt_plan_candidate *list; /* [n], the best first */
     size_t n, room;

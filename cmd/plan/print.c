@@ -94,18 +94,20 @@ static const char *time_text(double seconds, char *buf)
 static void print_head(const struct dpt_plan *p, struct dpt_str *out)
 {
     const struct dpt_trainer *t = &p->t;
-    char a[DIGITS], b[DIGITS];
+    char a[DIGITS], b[DIGITS], assumed[DPT_PLAN_TEXT];
 
     dpt_str_printable(out, t->job->name, strlen(t->job->name), false);
     dpt_str_printf(out, ": %d rank%s on %d node%s, %d thread%s each, %s\n", p->spec.ranks,
                    p->spec.ranks == 1 ? "" : "s", p->nodes, p->nodes == 1 ? "" : "s",
                    t->team.threads, t->team.threads == 1 ? "" : "s", t->backend->name);
     if (p->gpu.name[0] == '\0')
-        dpt_str_printf(out, "%s\n\n", t->backend->uses());
+        dpt_str_printf(out, "%s\n", t->backend->uses());
     else
-        dpt_str_printf(out, "%s of %s, %s/s, %s%s\n\n", p->gpu.name, bytes_text(p->gpu.memory, a),
+        dpt_str_printf(out, "%s of %s, %s/s, %s%s\n", p->gpu.name, bytes_text(p->gpu.memory, a),
                        bytes_text(p->gpu.bandwidth, b), dpt_job_precision(t->job),
                        p->gpu_here ? "" : "; by its data sheet");
+    dpt_plan_assumption(p, assumed);
+    dpt_str_printf(out, "%s\n", assumed);
 }
 
 /* Below a layer what it reads, where that is not the layer above it. */
@@ -368,6 +370,8 @@ static void print_scales(const struct dpt_plan *p, struct dpt_str *out)
     weak = scales[0].weak.total > 0 ? (double)scales[0].weak_global / scales[0].weak.total : 1;
     strong /= scales[0].ranks;
     weak /= scales[0].ranks;
+    dpt_str_printf(out, "\nwith %d rank%s a node:", p->spec.node_ranks,
+                   p->spec.node_ranks == 1 ? "" : "s");
     dpt_str_printf(out, "\n%6s %32s %32s\n", "", "strong: the batch stays", "weak: it grows");
     dpt_str_printf(out, "%6s %11s %11s %8s %11s %11s %8s\n", "ranks", "a step", "samples/s", "eff.",
                    "a step", "samples/s", "eff.");

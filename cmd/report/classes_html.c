@@ -12,6 +12,7 @@ enum {
     FEW_PAIRS = 8,
     WORST_CLASSES = 12,
     ALL_CLASSES = 2000, /* of a page with few runs */
+    OF_LABELS = 2,      /* figures that labels alone have */
     SHORT = 3,          /* letters of a name for which a column need not be wider */
 };
 
@@ -188,12 +189,13 @@ static void write_pairs(struct dpt_page *r, const struct dpt_page_predictions *v
 static void write_class_row(struct dpt_page *r, const struct dpt_page_predictions *v, int32_t class)
 {
     const struct dpt_class_score *c = &v->class[class];
-    const double figures[] = {c->precision, c->recall, c->f1, c->roc_auc};
+    const double figures[] = {c->base_rate, c->accuracy, c->precision,
+                              c->recall,    c->f1,       c->roc_auc};
     char text[DPT_HTML_NUMBER];
 
     dpt_page_class(r, v, "<tr><th scope=\"row\">", class, "</th>");
     dpt_str_printf(&r->out, "<td>%s</td>", show(text, c->weight));
-    for (size_t i = 0; i < sizeof figures / sizeof figures[0]; i++)
+    for (size_t i = v->labels ? 0 : OF_LABELS; i < sizeof figures / sizeof figures[0]; i++)
         dpt_str_printf(&r->out, isnan(figures[i]) ? "<td>–</td>" : "<td>%.4f</td>", figures[i]);
     dpt_str_printf(&r->out, "</tr>\n");
 }
@@ -201,9 +203,12 @@ static void write_class_row(struct dpt_page *r, const struct dpt_page_prediction
 static void write_class_rows(struct dpt_page *r, const struct dpt_page_predictions *v,
                              const char *caption, const struct pair *order, int32_t n)
 {
-    dpt_page_open_table(
-        r, "pairs each", caption,
-        (const char *const[]){"class", "samples", "precision", "recall", "F1", "ROC AUC", NULL});
+    static const char *const classes[] = {"class", "samples", "precision", "recall",
+                                          "F1",    "ROC AUC", NULL};
+    static const char *const labels[] = {"label",  "samples", "base rate", "accuracy", "precision",
+                                         "recall", "F1",      "ROC AUC",   NULL};
+
+    dpt_page_open_table(r, "pairs each", caption, v->labels ? labels : classes);
     for (int32_t i = 0; i < n; i++)
         write_class_row(r, v, order != NULL ? order[i].label : i);
     dpt_page_close_table(r);
@@ -230,15 +235,39 @@ static void write_hardest(struct dpt_page *r, const struct dpt_page_predictions 
 static void write_scores(struct dpt_page *r, const struct dpt_page_predictions *v)
 {
     char text[DPT_SCORES_TEXT];
+    struct dpt_str positive = {0};
 
     dpt_scores_text(&v->scores, true, "", ", ", text);
     if (text[0] == '\0')
         return;
     dpt_html_element(&r->out, "<p>", text, "");
-    if (v->outputs == 2)
-        dpt_page_class(r, v, " <span class=\"dim\">(of class ", 1, ")</span></p>\n");
-    else
-        dpt_str_printf(&r->out, " <span class=\"dim\">(means over the classes)</span></p>\n");
+    if (v->scores.positive >= 0) {
+        dpt_positive_tell(&v->positive, &v->called, v->split, &positive);
+        dpt_html_element(&r->out, "; ", positive.failed ? "" : positive.text, "</p>\n");
+        r->out.failed = r->out.failed || positive.failed;
+        dpt_str_release(&positive);
+    } else {
+        dpt_str_printf(&r->out, " <span class=\"dim\">(means over the %s)</span></p>\n",
+                       v->labels ? "labels" : "classes");
+    }
+}
+
+void dpt_page_each_label(struct dpt_page *r, const struct dpt_page_predictions *v)
+{
+    const int32_t n = v->outputs < ALL_CLASSES ? v->outputs : ALL_CLASSES;
+
+    if (v->said.width == 0) {
+        dpt_str_printf(&r->out, "<p class=\"missing\">No scores: there are too many samples times "
+                                "labels to keep what is said of each.</p>\n");
+        return;
+    }
+    dpt_str_printf(&r->out, "<p>label accuracy %.4f, the share of all labels that are right.</p>\n",
+                   v->scores.label_accuracy);
+    write_scores(r, v);
+    write_class_rows(r, v, "<caption>Each label</caption>\n", NULL, n);
+    if (n < v->outputs)
+        dpt_str_printf(&r->out, "<p class=\"dim note\">The first %d of %d labels.</p>\n", n,
+                       v->outputs);
 }
 
 void dpt_page_classes(struct dpt_page *r, const struct dpt_page_predictions *v)

@@ -183,6 +183,19 @@ static const char *describe(const struct drawing *d)
     return text;
 }
 
+/* Where all runs' losses are scaled, or their accuracy is that all labels are right, it says so. */
+static const char *title_of(const struct dpt_page *r, const struct curve *curve)
+{
+    bool scaled = curve->eval == offsetof(struct dpt_history_eval, loss);
+    bool labels = curve->eval == offsetof(struct dpt_history_eval, accuracy);
+
+    for (size_t i = 0; i < r->runs.n; i++) {
+        scaled = scaled && r->runs.at[i].history.scaled;
+        labels = labels && r->runs.at[i].history.labels;
+    }
+    return scaled ? "Loss of scaled targets" : labels ? "Exact match" : curve->title;
+}
+
 static void draw(struct dpt_page *r, const struct curve *curve)
 {
     struct drawing *d = dpt_region_alloc(&r->region, sizeof *d);
@@ -203,7 +216,7 @@ static void draw(struct dpt_page *r, const struct curve *curve)
     if (fine) {
         const struct dpt_chart chart = {
             .id = curve->id,
-            .title = curve->title,
+            .title = title_of(r, curve),
             .x_label = "step",
             .y_label = curve->unit,
             .about = describe(d),
@@ -228,7 +241,14 @@ void dpt_page_curves(struct dpt_page *r)
 {
     size_t events = 0;
 
+    static const struct dpt_figure losses[] = {
+        DPT_OF_TRAIN(loss, DPT_OF_ALL, DPT_ON_LOSS),
+        DPT_OF_EVAL(VALID, REAL, loss, DPT_OF_ALL, DPT_ON_LOSS)};
+
     dpt_str_printf(&r->out, "<section id=\"curves\"><h2>Curves</h2>\n");
+    if (!dpt_runs_alike(&r->runs, &losses[0]) || !dpt_runs_alike(&r->runs, &losses[1]))
+        dpt_str_printf(&r->out, "<p class=\"note basis\">The losses of these runs are not "
+                                "comparable; <a href=\"#comparison\">above</a> is why.</p>\n");
     for (size_t i = 0; i < r->runs.n; i++)
         events += r->runs.at[i].history.n_train + r->runs.at[i].history.n_evals;
     if (events == 0)

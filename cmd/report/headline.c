@@ -5,33 +5,38 @@
 
 #include "cmd/report/report.h"
 
-static double best_loss(const struct dpt_history *h)
-{
-    const struct dpt_history_eval *e = dpt_history_best(h, DPT_HISTORY_VALID);
-
-    return e != NULL && isnan(e->accuracy) ? e->loss : NAN;
-}
-
-/* Beside the accuracy where classes are uneven, since that one hides the rare ones. */
-static double balanced_of(const struct dpt_history_eval *e)
-{
-    return e != NULL && !isnan(e->rare_recall) ? e->balanced_accuracy : NAN;
-}
-
-static double test_balanced(const struct dpt_history *h)
-{
-    return balanced_of(dpt_history_last(h, DPT_HISTORY_TEST));
-}
-
-static double valid_balanced(const struct dpt_history *h)
-{
-    return balanced_of(dpt_history_best(h, DPT_HISTORY_VALID));
-}
-
 static const char *four_digits(char *buf, double value)
 {
     return dpt_html_number(buf, value, 4);
 }
+
+static const char *five_digits(char *buf, double value)
+{
+    return fabs(value) >= 1e5 ? dpt_html_count(buf, value) : dpt_html_number(buf, value, 5);
+}
+
+static const char *four_places(char *buf, double value)
+{
+    if (!(fabs(value) < 1e6))
+        return dpt_html_number(buf, value, 4);
+    snprintf(buf, DPT_HTML_NUMBER, "%.4f", value);
+    return buf;
+}
+
+// clang-format off
+/* The scores of a split, those first that say most. best: before the one by which an evaluation is
+ * the best. */
+#define SCORES_OF(best, before, record)                                                                                                    \
+    {before "MAE", DPT_OF_EVAL(record, REAL, mae, DPT_OF_ALL, DPT_ON_DATA), five_digits, -1, true},                                        \
+    {before "R²", DPT_OF_EVAL(record, REAL, r2, DPT_OF_ALL, DPT_ON_DATA), four_places, 1, true},                                           \
+    {before "RMSE", DPT_OF_EVAL(record, REAL, rmse, DPT_OF_ALL, DPT_ON_DATA), five_digits, -1, true},                                      \
+    {best "accuracy", DPT_OF_EVAL(record, REAL, accuracy, DPT_OF_OTHERS, DPT_ON_SHARE), dpt_html_percent, 1, true},                        \
+    {best "exact match", DPT_OF_EVAL(record, REAL, accuracy, DPT_OF_LABELS, DPT_ON_SHARE), dpt_html_percent, 1, true},                     \
+    {before "label accuracy", DPT_OF_EVAL(record, REAL, label_accuracy, DPT_OF_LABELS, DPT_ON_DATA), dpt_html_percent, 1, true},           \
+    {before "label F1", DPT_OF_EVAL(record, REAL, f1, DPT_OF_LABELS, DPT_ON_DATA), four_places, 1, true},                                  \
+    {before "balanced accuracy", DPT_OF_EVAL(record, REAL, balanced_accuracy, DPT_OF_UNEVEN, DPT_ON_DATA), dpt_html_percent, 1, true},     \
+    {before "rare recall", DPT_OF_EVAL(record, REAL, rare_recall, DPT_OF_UNEVEN, DPT_ON_DATA), dpt_html_percent, 1, true},                 \
+    {before "ROC AUC", DPT_OF_EVAL(record, REAL, roc_auc, DPT_OF_UNEVEN, DPT_ON_DATA), four_places, 1, false},
 
 /* Figures of every run; better: 1 where more is better, -1 where less is. */
 static const struct quantity {
@@ -41,16 +46,15 @@ static const struct quantity {
     int better;
     bool tile; /* one of the few figures of a single run's head */
 } quantities[] = {
-    {"test accuracy", DPT_OF_EVAL(TEST, REAL, accuracy), dpt_html_percent, 1, true},
-    {"test balanced accuracy", DPT_OF_RUN(test_balanced), dpt_html_percent, 1, true},
-    {"test loss", DPT_OF_EVAL(TEST, REAL, loss), four_digits, -1, true},
-    {"best valid accuracy", DPT_OF_EVAL(BEST, REAL, accuracy), dpt_html_percent, 1, true},
-    {"valid balanced accuracy", DPT_OF_RUN(valid_balanced), dpt_html_percent, 1, true},
-    {"best valid loss", DPT_OF_RUN(best_loss), four_digits, -1, true},
-    {"best at step", DPT_OF_EVAL(BEST, COUNT, step), dpt_html_count, 0, false},
-    {"last training loss", DPT_OF_TRAIN(loss), four_digits, 0, true},
-    {"last epoch's loss", DPT_OF_EVAL(EPOCH, REAL, loss), four_digits, 0, false},
-    {"last epoch's accuracy", DPT_OF_EVAL(EPOCH, REAL, accuracy), dpt_html_percent, 0, false},
+    SCORES_OF("test ", "test ", TEST)
+    {"test loss", DPT_OF_EVAL(TEST, REAL, loss, DPT_OF_ALL, DPT_ON_LOSS), four_digits, -1, true},
+    SCORES_OF("best valid ", "valid ", BEST)
+    {"best valid loss", DPT_OF_BEST_LOSS, four_digits, -1, true},
+    {"best at step", DPT_OF_EVAL(BEST, COUNT, step, DPT_OF_ALL, 0), dpt_html_count, 0, false},
+    {"last training loss", DPT_OF_TRAIN(loss, DPT_OF_ALL, DPT_ON_LOSS), four_digits, 0, true},
+    {"last epoch's loss", DPT_OF_EVAL(EPOCH, REAL, loss, DPT_OF_ALL, DPT_ON_LOSS), four_digits, 0, false},
+    {"last epoch's accuracy", DPT_OF_EVAL(EPOCH, REAL, accuracy, DPT_OF_OTHERS, DPT_ON_SHARE), dpt_html_percent, 0, false},
+    {"last epoch's exact match", DPT_OF_EVAL(EPOCH, REAL, accuracy, DPT_OF_LABELS, DPT_ON_SHARE), dpt_html_percent, 0, false},
     {"samples/s", DPT_OF_RUN(dpt_history_rate), dpt_html_count, 1, true},
     {"duration", DPT_OF_RUN(dpt_history_seconds), dpt_html_seconds, 0, true},
     {"steps", DPT_OF_RUN(dpt_figure_step), dpt_html_count, 0, true},
@@ -58,6 +62,7 @@ static const struct quantity {
     {"parameters", DPT_OF_START(COUNT, parameters), dpt_html_count, 0, true},
     {"not frozen", DPT_OF_START(COUNT, learned), dpt_html_count, 0, true},
 };
+// clang-format on
 /* What a start says of where it ran. */
 static const struct quantity facts[] = {
     {"dptrain", DPT_OF_START(TEXT, version), NULL, 0, false},
@@ -163,14 +168,17 @@ static void write_tiles(struct dpt_page *r)
     for (size_t i = 0; i < QUANTITIES; i++) {
         const double value = value_of(r, &quantities[i], 0);
 
+        const char *mark = dpt_runs_mark(&r->runs, 0, &quantities[i].figure);
+
         if (quantities[i].tile && !isnan(value))
-            dpt_str_printf(&r->out, "<div><dt>%s</dt><dd>%s</dd></div>\n", quantities[i].name,
-                           quantities[i].text(text, value));
+            dpt_str_printf(&r->out, "<div><dt>%s%s%s</dt><dd>%s</dd></div>\n", quantities[i].name,
+                           mark[0] != '\0' ? ", " : "", mark, quantities[i].text(text, value));
     }
     dpt_str_printf(&r->out, "</dl>\n");
 }
 
-/* Which run has the best value; r->runs.n: they are equal, or there is no better one. */
+/* Which run has the best value; r->runs.n: they are equal, cannot be compared, or there is no
+ * better one. */
 static size_t find_best(const struct dpt_page *r, const struct quantity *q)
 {
     size_t best = r->runs.n;
@@ -185,7 +193,22 @@ static size_t find_best(const struct dpt_page *r, const struct quantity *q)
         if (best == r->runs.n || q->better * value > q->better * value_of(r, q, best))
             best = i;
     }
-    return differ ? best : r->runs.n;
+    return differ && dpt_runs_alike(&r->runs, &q->figure) ? best : r->runs.n;
+}
+
+/* A run's figure in a table, with what has to be said of it. */
+static void write_cell(struct dpt_page *r, const struct quantity *q, size_t run, bool best,
+                       const char *style)
+{
+    const char *mark = dpt_runs_mark(&r->runs, run, &q->figure);
+    char text[DPT_HTML_NUMBER];
+    const char *shown = text_of(r, q, run, text);
+
+    dpt_str_printf(&r->out, "<td class=\"%s%s\">", style, best ? " best" : "");
+    dpt_html_element(&r->out, best ? "<strong>" : "", shown, best ? "</strong>" : "");
+    if (mark[0] != '\0' && strcmp(shown, "–") != 0)
+        dpt_str_printf(&r->out, " <small class=\"dim\">%s</small>", mark);
+    dpt_str_printf(&r->out, "</td>");
 }
 
 static void write_quantity(struct dpt_page *r, const struct quantity *q)
@@ -200,11 +223,7 @@ static void write_quantity(struct dpt_page *r, const struct quantity *q)
         return;
     dpt_str_printf(&r->out, "<tr><th scope=\"row\">%s</th>", q->name);
     for (size_t i = 0; i < r->runs.n; i++)
-        dpt_html_element(&r->out,
-                         i == best         ? "<td class=\"num best\"><strong>"
-                         : q->text != NULL ? "<td class=\"num\">"
-                                           : "<td class=\"wrap\">",
-                         text_of(r, q, i, text), i == best ? "</strong></td>" : "</td>");
+        write_cell(r, q, i, i == best, q->text != NULL ? "num" : "wrap");
     dpt_str_printf(&r->out, "</tr>\n");
 }
 
@@ -277,8 +296,6 @@ static bool is_column(const struct dpt_page *r, const struct quantity *q, bool d
 static void write_run_row(struct dpt_page *r, size_t run, const struct quantity *list, size_t n,
                           bool differing)
 {
-    char text[DPT_HTML_NUMBER];
-
     dpt_str_printf(&r->out, "<tr><th scope=\"row\">");
     dpt_page_label(r, run);
     dpt_str_printf(&r->out, "</th>");
@@ -298,9 +315,7 @@ static void write_run_row(struct dpt_page *r, size_t run, const struct quantity 
         const bool best = !differing && find_best(r, &list[i]) == run;
 
         if (is_column(r, &list[i], differing))
-            dpt_html_element(&r->out,
-                             best ? "<td class=\"num best\"><strong>" : "<td class=\"num\">",
-                             text_of(r, &list[i], run, text), best ? "</strong></td>" : "</td>");
+            write_cell(r, &list[i], run, best, "num");
     }
     dpt_str_printf(&r->out, "</tr>\n");
 }
@@ -348,13 +363,26 @@ static void write_same(struct dpt_page *r, const struct quantity *list, size_t n
 
 /* --- the head --------------------------------------------------------------------------------- */
 
+/* Which figures have no best, as they are not of the same. */
+static void write_bases(struct dpt_page *r)
+{
+    const char *said[DPT_MOST_REASONS];
+    const size_t n = dpt_runs_tell_bases(&r->runs, r->labels, &r->region, said);
+
+    r->out.failed = r->out.failed || r->region.failed;
+    for (size_t i = 0; i < n; i++)
+        dpt_html_element(&r->out, "<p class=\"note basis\">", said[i], "</p>\n");
+}
+
 static void write_comparison(struct dpt_page *r)
 {
     dpt_str_printf(&r->out, "<section id=\"comparison\"><h2>Comparison</h2>\n");
     if (dpt_page_many(r)) {
         write_run_rows(r, quantities, QUANTITIES, false);
         dpt_str_printf(&r->out, "<p class=\"dim note\">Keys are those in which the jobs differ. "
-                                "Bold: the best of a column.</p></section>\n");
+                                "Bold: the best of a column.</p>\n");
+        write_bases(r);
+        dpt_str_printf(&r->out, "</section>\n");
         return;
     }
     dpt_str_printf(&r->out, "<div class=\"scroll\" "
@@ -381,7 +409,9 @@ static void write_comparison(struct dpt_page *r)
     for (size_t i = 0; i < QUANTITIES; i++)
         write_quantity(r, &quantities[i]);
     dpt_str_printf(&r->out, "</tbody></table></div>\n<p class=\"dim note\">Bold: the best of a "
-                            "row.</p></section>\n");
+                            "row.</p>\n");
+    write_bases(r);
+    dpt_str_printf(&r->out, "</section>\n");
 }
 
 /* Writes which runs were started several times, and which metrics have damaged lines. */
@@ -433,6 +463,14 @@ static const char *name_of(const struct dpt_page *r, size_t run)
     return start != NULL && start->name[0] != '\0' ? start->name : r->labels[run];
 }
 
+static bool rare_recall(const struct dpt_history *h, enum dpt_history_split split)
+{
+    const struct dpt_history_eval *e =
+        split == DPT_HISTORY_TEST ? dpt_history_last(h, split) : dpt_history_best(h, split);
+
+    return e != NULL && !isnan(e->rare_recall);
+}
+
 /* Says where accuracy hides that a class is hardly found. */
 static void write_uneven(struct dpt_page *r)
 {
@@ -442,8 +480,8 @@ static void write_uneven(struct dpt_page *r)
         const struct dpt_page_predictions *v = &r->predictions[i];
         const struct dpt_history *h = &r->runs.at[i].history;
 
-        uneven += (v->why == NULL && v->classes && v->scores.uneven) || !isnan(test_balanced(h)) ||
-                  !isnan(valid_balanced(h));
+        uneven += (v->why == NULL && v->classes && v->scores.uneven) ||
+                  rare_recall(h, DPT_HISTORY_TEST) || rare_recall(h, DPT_HISTORY_VALID);
     }
     if (uneven == 0)
         return;

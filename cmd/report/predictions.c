@@ -62,6 +62,23 @@ static void take_classes(struct dpt_page_predictions *v, const struct dpt_predic
     }
 }
 
+static void take_labels(struct dpt_page_predictions *v, const struct dpt_predicted *p)
+{
+    for (int32_t i = 0; i < p->count; i++) {
+        const size_t at = (size_t)i * (size_t)p->outputs;
+        bool right = true;
+
+        for (int32_t k = 0; k < p->outputs; k++)
+            right =
+                right && (p->values[at + (size_t)k] > 0) == (p->targets[at + (size_t)k] >= 0.5F);
+        v->samples++;
+        v->correct += right;
+        if (v->said.width > 0)
+            memcpy(v->said.rows + (p->first + i) * p->outputs, p->values + at,
+                   (size_t)p->outputs * sizeof *p->values);
+    }
+}
+
 static void take_numbers(struct dpt_page_predictions *v, const struct dpt_predicted *p)
 {
     const int64_t stride = 1 + (v->all - 1) / DPT_PAGE_CLOUD;
@@ -113,6 +130,8 @@ static enum dpt_status take(void *arg, const struct dpt_predicted *p, struct dpt
     (void)err;
     if (v->classes)
         take_classes(v, p);
+    else if (v->labels)
+        take_labels(v, p);
     else
         take_numbers(v, p);
     return DPT_OK;
@@ -128,17 +147,19 @@ static enum dpt_status open_predictions(struct dpt_page *r, struct dpt_page_pred
     v->split = split->name;
     v->all = split->sampler.samples;
     v->classes = t->model.loss.kind == DPT_LOSS_CROSS_ENTROPY;
+    v->labels = dpt_trainer_labels(t) > 0;
     v->outputs = (int32_t)n;
-    if (v->classes) {
+    if (v->classes || v->labels) {
         v->said.outputs = v->outputs;
-        v->said.width = dpt_said_width(v->outputs, v->all, true);
+        v->said.width = v->labels ? dpt_said_labels_width(v->outputs, v->all, true)
+                                  : dpt_said_width(v->outputs, v->all, true);
         v->probabilities = dpt_region_alloc(&r->region, n * sizeof *v->probabilities);
         v->class = dpt_region_alloc(&r->region, n * sizeof *v->class);
-        if (v->outputs <= DPT_PAGE_CLASSES)
+        if (v->classes && v->outputs <= DPT_PAGE_CLASSES)
             v->confusion = dpt_region_alloc(&r->region, n * n * sizeof *v->confusion);
         if (r->region.failed)
             return dpt_fail_memory(err, "the classes", (double)n);
-        if (t->comm->world.rank != 0)
+        if (t->comm->world.rank != 0 || v->said.width == 0)
             return DPT_OK;
         return DPT_ALLOCATE(v->said.rows, (size_t)v->all * (size_t)v->said.width, "the predictions",
                             err);
@@ -158,7 +179,7 @@ static enum dpt_status name_targets(struct dpt_page *r, struct dpt_page_predicti
     struct dpt_columns columns = {0};
     int32_t k = 0;
 
-    if (v->classes || model->columns == NULL)
+    if (v->classes || v->labels || model->columns == NULL)
         return DPT_OK;
     DPT_TRY(dpt_columns_parse(&columns, model->columns, model->columns_of, err));
     for (size_t i = 0; i < columns.n && k < v->outputs; i++)
@@ -248,15 +269,20 @@ static enum dpt_status judge(struct dpt_page *r, struct dpt_page_predictions *v,
     struct dpt_source_model model = {0};
 
     if (v->classes)
-        DPT_TRY(dpt_scores_classes(&v->scores, split->set, &split->sampler, &v->said, v->class,
-                                   v->confusion, err));
+        DPT_TRY(dpt_scores_classes(&v->scores, split->set, &split->sampler, &v->said,
+                                   t->positive.class, v->class, v->confusion, err));
+    if (v->labels && v->said.width > 0)
+        DPT_TRY(
+            dpt_scores_labels(&v->scores, split->set, &split->sampler, &v->said, v->class, err));
     for (int32_t k = 0; v->classes && k < v->outputs; k++) {
         v->weight += v->class[k].weight;
         v->accuracy += v->class[k].right;
     }
     v->accuracy /= v->weight > 0 ? v->weight : 1;
+    v->positive = t->positive;
     DPT_TRY(dpt_job_command_source_model(t->job, checkpoint, v->classes, &model, &r->region, err));
-    v->called = (struct dpt_called){model.classes, model.n_classes};
+    v->called = v->labels ? (struct dpt_called){model.labels, model.n_labels}
+                          : (struct dpt_called){model.classes, model.n_classes};
     DPT_TRY(name_targets(r, v, &model, err));
     DPT_TRY(name_samples(r, v, &t->data, split, t->job, err));
     DPT_TRY(dpt_page_pictures(r, v, t, split, err));
@@ -277,10 +303,6 @@ static enum dpt_status predict(struct dpt_page *r, size_t run, const struct dpt_
         return dpt_fail_errno(err, DPT_IO, "%s", r->runs.at[run].history.folder);
     DPT_TRY(open_data(&t, job, means, folder, err));
     DPT_TRY(dpt_page_take_model(r, run, &t.model.graph, err));
-    if (t.model.loss.kind == DPT_LOSS_BINARY_CROSS_ENTROPY)
-        DPT_TRY(dpt_fail(err, DPT_BAD_JOB,
-                         "the model has several labels at once: dptrain eval --classes tells what "
-                         "it knows of each"));
     if (job->data.test.n == 0 && job->data.valid.n == 0)
         DPT_TRY(dpt_fail(err, DPT_BAD_JOB, "the job names neither data.test nor data.valid"));
     dpt_checkpoint_resolve(folder, path);
@@ -289,6 +311,8 @@ static enum dpt_status predict(struct dpt_page *r, size_t run, const struct dpt_
     name_checkpoint(v, path);
     split = t.data.test.present ? &t.data.test : &t.data.valid;
     DPT_TRY(dpt_trainer_load_params(&t, path, false, err));
+    t.all_scores = true;
+    dpt_trainer_find_positive(&t, split);
     status = open_predictions(r, v, &t, split, err);
     DPT_TRY(dpt_group_agree(&means->comm->world, status, err));
     DPT_TRY(

@@ -24,10 +24,11 @@ static void write_picture(struct dpt_page *r, const struct dpt_page_predictions 
     dpt_str_release(&png);
     dpt_page_class(r, v, "\"><figcaption><b>", w->label, "</b> → ");
     dpt_page_class(r, v, "<b class=\"off\">", w->chosen, "</b> ");
-    dpt_str_printf(&r->out,
-                   "<small>%.1f\u00a0%%</small> <small class=\"dim\">#%lld</small>"
-                   "</figcaption></figure>\n",
+    dpt_str_printf(&r->out, "<small>%.1f\u00a0%%</small> <small class=\"dim\">#%lld</small>",
                    100 * (double)w->p_chosen, (long long)w->sample.number);
+    if (w->sample.name != NULL)
+        dpt_html_element(&r->out, " <small class=\"dim\">", w->sample.name, "</small>");
+    dpt_str_printf(&r->out, "</figcaption></figure>\n");
 }
 
 static void write_list(struct dpt_page *r, const struct dpt_page_predictions *v)
@@ -56,8 +57,9 @@ static void write_wrongs(struct dpt_page *r, const struct dpt_page_predictions *
     }
     dpt_str_printf(&r->out,
                    "<p class=\"dim\">%d of %s wrong %s samples, the largest losses first: true "
-                   "class → the model's, how sure it is of that, the sample's number.</p>\n",
-                   v->n_wrong, dpt_html_count(digits, (double)v->all_wrong), v->split);
+                   "class → the model's, how sure it is of that, the sample's number%s.</p>\n",
+                   v->n_wrong, dpt_html_count(digits, (double)v->all_wrong), v->split,
+                   v->n_wrong > 0 && v->wrong[0].sample.name != NULL ? " and name" : "");
     if (v->n_wrong == 0 || v->wrong[0].pixels == NULL) {
         write_list(r, v);
         return;
@@ -101,7 +103,11 @@ static void write_predictions(struct dpt_page *r, size_t index)
         return;
     }
     dpt_str_printf(&r->out, "<p>");
-    if (v->classes)
+    if (v->labels)
+        dpt_str_printf(&r->out, "%s of %s %s samples with all labels right (exact match), ",
+                       dpt_html_count(right, (double)v->correct),
+                       dpt_html_count(all, (double)v->samples), v->split);
+    else if (v->classes)
         dpt_str_printf(&r->out, "%s of %s %s samples right, <b>%s</b>%s, ",
                        dpt_html_count(right, (double)v->correct),
                        dpt_html_count(all, (double)v->samples), v->split,
@@ -111,6 +117,10 @@ static void write_predictions(struct dpt_page *r, size_t index)
         dpt_str_printf(&r->out, "%s %s samples, ", dpt_html_count(all, (double)v->samples),
                        v->split);
     dpt_html_element(&r->out, "by the weights of <code>", v->checkpoint, "</code>.</p>\n");
+    if (v->labels) {
+        dpt_page_each_label(r, v);
+        return;
+    }
     if (!v->classes) {
         dpt_page_numbers(r, index);
         return;
@@ -134,6 +144,9 @@ static void write_summary(struct dpt_page *r, size_t index)
         dpt_html_element(&r->out, ": <span class=\"missing\">", "none", "</span>");
     else if (v->classes)
         dpt_html_element(&r->out, ": ", dpt_html_percent(share, v->accuracy), "");
+    else if (v->labels && !isnan(v->scores.label_accuracy))
+        dpt_html_element(&r->out, ": label accuracy ",
+                         dpt_html_percent(share, v->scores.label_accuracy), "");
     if (v->why == NULL && v->classes && v->scores.uneven)
         dpt_html_element(&r->out, ", balanced ",
                          dpt_html_percent(share, v->scores.balanced_accuracy), "");

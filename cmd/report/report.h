@@ -62,17 +62,19 @@ struct dpt_page_predictions {
     const char *split; /* "test" */
     char checkpoint[64];
     int64_t step; /* of the checkpoint, -1: unknown */
-    bool classes; /* else numbers, by mse */
+    bool classes; /* one of them a sample */
+    bool labels;  /* several that hold or not; else numbers, by mse */
     int32_t outputs;
     int64_t all; /* samples of the split */
     int64_t samples, correct;
     double weight, accuracy; /* of classes: of all samples; by weight */
-    /* Of classes: */
+    /* Of classes, and of labels, of which each is like a class: */
     struct dpt_called called; /* as the data have them */
     struct dpt_said said;     /* of each sample; while these are predicted */
     float *probabilities;     /* [outputs], of one; likewise */
     struct dpt_scores scores;
     struct dpt_class_score *class; /* [outputs] */
+    struct dpt_positive positive;  /* of two classes */
     /* [outputs][outputs] by weight, true by chosen; NULL: too many classes */
     double *confusion;
     struct dpt_page_wrong wrong[DPT_PAGE_WORST]; /* the largest losses first */
@@ -138,9 +140,10 @@ bool dpt_page_has_mesh(const struct dpt_history_start *start);
 void dpt_page_mesh(struct dpt_page *r, size_t run);
 void dpt_page_write_predictions(struct dpt_page *r);
 /* Of one run that predicts numbers (numbers_html.c), or classes: how good it is at each of these
- * (classes_html.c). */
+ * or label (classes_html.c). */
 void dpt_page_numbers(struct dpt_page *r, size_t run);
 void dpt_page_classes(struct dpt_page *r, const struct dpt_page_predictions *v);
+void dpt_page_each_label(struct dpt_page *r, const struct dpt_page_predictions *v);
 void dpt_page_models(struct dpt_page *r);
 void dpt_page_environment(struct dpt_page *r);
 

@@ -3,10 +3,13 @@ import json
 import re
 import sys
 
+import h5py
+import numpy as np
 import pytest
 
-sys.path[:0] = ["scripts/lib", "core/train/tests"]
+sys.path[:0] = ["scripts/lib", "core/train/tests", "cmd/tests"]
 import dpt  # noqa: E402
+from page import Page  # noqa: E402
 from running import Paused  # noqa: E402
 
 UTF8 = {"LC_ALL": "C.UTF-8"}
@@ -34,7 +37,7 @@ def table(*words, **environment):
 
 def rows(text):
     """{name: cells} of a table of one block."""
-    lines = [re.split(r"\s{2,}", line.strip()) for line in text.splitlines()[1:] if line and not line.startswith("The jobs")]
+    lines = [re.split(r"\s{2,}", line.strip()) for line in text.split("\n  The ")[0].splitlines()[1:] if line and not line.startswith("The jobs")]
     return {line[0]: line[1:] for line in lines}
 
 
@@ -56,10 +59,13 @@ def test_what_differs_beside_what_came_of_it(runs):
         assert found["train loss"][column] == f"{[e for e in events if e['event'] == 'train'][-1]['loss']:.4g}"
         epoch = [e for e in events if e["event"] == "epoch"][-1]
         assert found["epoch loss"][column] == f"{epoch['loss']:.4g}" and found["epoch accuracy"][column] == f"{epoch['accuracy']:.4f}"
-        assert found["best valid"][column] == f"{best['accuracy']:.4f}" and found["at step"][column] == str(best["step"])
+        assert found["best valid accuracy"][column] == f"{best['accuracy']:.4f}" and found["at step"][column] == str(best["step"])
         assert found["test accuracy"][column] == f"{test['accuracy']:.4f}" and found["test loss"][column] == f"{test['loss']:.4g}"
         assert found["seconds"][column] == f"{events[-1]['seconds']:.1f}"
     assert text.splitlines()[0].split() == ["a", "b"]  # what their names have in common is left out
+    # The seed draws the samples that are held out, and synthetic ones.
+    assert "The valid figures are not comparable: 101 samples, 0.1 of synthetic" in text and "The test figures are not comparable" in text
+    assert "The train" not in text
 
 
 def test_the_same_in_json(runs):
@@ -73,7 +79,7 @@ def test_the_same_in_json(runs):
         assert run["step"] == run["steps"] == 30 and run["starts"] == 1
         assert run["train_loss"] == train[-1]["loss"] and run["train_accuracy"] == train[-1]["accuracy"]
         assert run["epoch"] == {key: [e for e in events if e["event"] == "epoch"][-1][key] for key in ("step", "loss", "accuracy")}
-        assert run["valid"] == {key: valid[-1][key] for key in ("step", "loss", "accuracy")}
+        assert run["valid"] == {key: valid[-1][key] for key in ("step", "loss", "accuracy", "balanced_accuracy", "f1")}
         assert run["best_valid"]["accuracy"] == max(e["accuracy"] for e in valid)
         rate = train[-1]["samples"] / sum(64 / e["samples_per_s"] if e["step"] % 15 else 13 / e["samples_per_s"] for e in train)
         assert run["samples_per_s"] == pytest.approx(rate, rel=0.2) and run["version"] == events[0]["version"]
@@ -88,6 +94,94 @@ def test_unfinished_and_resumed(runs):
     assert found["differs"] == [] and found["runs"][1]["reason"] is None and found["runs"][1]["seconds"] is None
     text = table(runs / "a", runs / "killed", runs / "resumed", COLUMNS="200")
     assert "The jobs are the same." in text and rows(text)["starts"] == ["1", "1", "2"]
+
+
+HEAD = "model: {type: linear, outputs: %d}\nbatch: {global: 30}\noptimizer: {type: adam, lr: 0.05}\ntrain: {epochs: 2}\n"
+
+
+def page_of(folder, *runs):
+    assert dpt.run("report", *runs, "-o", folder / "r.html", "--no-predictions", "--quiet").code == 0
+    section = Page(folder / "r.html").section("comparison")
+    return {row[0]: row[1:] for row in section.one("table").rows()}, section, {
+        row.one("th").words: [c.words for c in row.all("td", klass="best")] for row in section.all("tr") if len(row.all("th")) == 1}
+
+
+def test_weighted_is_not_compared_with_unweighted(tmp_path):
+    """Of held-out samples; the test samples are the same and weigh the same."""
+    draw = np.random.default_rng(1)
+    for name, n in (("train", 900), ("test", 300)):
+        labels = (draw.random(n) < 0.1).astype(int)
+        with h5py.File(tmp_path / f"{name}.h5", "w") as f:
+            f["images"], f["labels"] = (draw.normal(size=(n, 3)) + 1.5 * labels[:, None]).astype("f4"), labels
+    job = dpt.write_job(tmp_path / "job.yaml", f"data: {{train: {tmp_path}/train.h5, test: {tmp_path}/test.h5, valid: 0.3}}\n" + HEAD % 2)
+    dpt.train(job, tmp_path / "plain")
+    dpt.train(job, tmp_path / "balanced", "--set", "data.class_weights=balanced")
+    both = [tmp_path / "plain", tmp_path / "balanced"]
+    text = table(*both, COLUMNS="200")
+    found, valid, test = rows(text), [], []
+    for run in both:
+        events = dpt.events(run, "eval")
+        valid.append(max((e for e in events if e["split"] == "valid"), key=lambda e: e["accuracy"]))
+        test.append(events[-1])
+    for name in ("train loss", "train accuracy", "epoch loss", "valid loss", "best valid accuracy"):
+        assert [cell.endswith(" weighted") for cell in found[name]] == [False, True], name
+    assert found["its balanced accuracy"] == [f"{e['balanced_accuracy']:.4f}" for e in valid]
+    for name in ("rare recall", "balanced accuracy"):
+        assert found[f"test {name}"] == [f"{e[name.replace(' ', '_')]:.4f}" for e in test]
+    said = ("The train and valid losses and accuracies are not comparable: unweighted in {}; weighted by data.class_weights in {}. "
+            "Class weights do not change balanced accuracy.")
+    assert said.format("plain", "balanced") in " ".join(text.split())
+    assert read(*both)["not_comparable"] == [said.format(*both)]
+    told, section, best = page_of(tmp_path, *both)
+    assert best["best valid accuracy"] == [] and len(best["test loss"]) == len(best["valid balanced accuracy"]) == 1
+    assert told["best valid accuracy"][1].endswith(" weighted") and [p.words for p in section.all("p", klass="basis")] == [said.format("plain", "balanced")]
+    assert len(best["test rare recall"]) == 1
+    # Two that are weighted alike are compared.
+    dpt.train(job, tmp_path / "quick", "--set", "data.class_weights=balanced", "--set", "optimizer.lr=0.2")
+    again = [tmp_path / "balanced", tmp_path / "quick"]
+    assert read(*again)["not_comparable"] == [] and len(page_of(tmp_path, *again)[2]["best valid accuracy"]) == 1
+
+
+def test_scaled_and_other_losses(tmp_path):
+    """Losses of targets that are scaled otherwise, of another function, of other samples: none is the best; MAE is in the targets' units."""
+    draw = np.random.default_rng(1)
+    for name, n in (("train", 200), ("test", 90), ("other", 90)):
+        x = draw.normal(size=(n, 2)).astype("f4")
+        with h5py.File(tmp_path / f"{name}.h5", "w") as f:
+            f["images"], f["labels"] = x, (50 + 9 * x[:, :1] + draw.normal(size=(n, 1))).astype("f4")
+    job = dpt.write_job(tmp_path / "job.yaml", f"data: {{train: {tmp_path}/train.h5, test: {tmp_path}/test.h5}}\nloss: mse\n" + HEAD % 1)
+    scaled = "data.targets={normalize: auto}"
+    for name, words in {"raw": [], "raw2": ["--set", "optimizer.lr=0.2"], "scaled": ["--set", scaled], "scaled2": ["--set", scaled, "--set", "seed=3"],
+                        "given": ["--set", "data.targets={normalize: {mean: 40, std: 5}}"], "other": ["--set", f"data.test={tmp_path}/other.h5"]}.items():
+        dpt.train(job, tmp_path / name, *words)
+
+    def compared(*names):
+        told, section, best = page_of(tmp_path, *(tmp_path / n for n in names))
+        notes = read(*(tmp_path / n for n in names))["not_comparable"]
+        assert len(section.all("p", klass="basis")) == len(notes)
+        return told, {name: len(best[name]) for name in ("test loss", "test MAE", "test R²")}, notes
+
+    every, none = {"test loss": 1, "test MAE": 1, "test R²": 1}, {"test loss": 0, "test MAE": 0, "test R²": 0}
+    assert compared("raw", "raw2")[1:] == (every, []) and compared("scaled", "scaled2")[1:] == (every, [])
+    for two in (("raw", "scaled"), ("scaled", "given")):
+        told, best, notes = compared(*two)
+        assert best == {**every, "test loss": 0}, two
+        assert [n.startswith("The train and test losses are not comparable: of targets ") for n in notes] == [True]
+        assert [cell.endswith(" scaled") for cell in told["test loss"]] == [two[0] == "scaled", True]
+    told, best, notes = compared("raw", "other")
+    assert best == none and len(notes) == 1 and notes[0].startswith("The test figures are not comparable: 90 samples, ")
+    for i, name in enumerate(("raw", "other")):
+        test = dpt.events(tmp_path / name, "eval")[-1]
+        assert told["test MAE"][i] == f"{test['mae']:.5g}" and told["test R²"][i] == f"{test['r2']:.4f}"
+    found = rows(table(tmp_path / "raw", tmp_path / "scaled", COLUMNS="200"))
+    assert found["test R2"][1] == f"{dpt.events(tmp_path / 'scaled', 'eval')[-1]['r2']:.4f}" and found["test loss"][1].endswith(" scaled")
+    # The page of one run begins with what is in the targets' units.
+    assert dpt.run("report", tmp_path / "scaled", "-o", tmp_path / "one.html", "--quiet").code == 0
+    tiles = Page(tmp_path / "one.html").tiles()
+    assert list(tiles)[:4] == ["test MAE", "test R²", "test RMSE", "test loss, scaled"]
+    assert "scaled loss" in dpt.run("watch", "--once", tmp_path / "scaled").out
+    ran = (tmp_path / "scaled/log.txt").read_text()
+    assert "  test scaled loss " in ran and not re.search(r"(?<!scaled )loss\b(?! [\d.]+ of scaled)", ran), ran
 
 
 def test_one_run(runs):

@@ -44,7 +44,7 @@ def bash(folder, line):
     script = (f"source {folder}/script.bash; COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; "
               f"COMP_LINE='{line}'; COMP_POINT={len(line)}; _dptrain; printf '%s\\n' \"${{COMPREPLY[@]}}\"")
     done = subprocess.run(["bash", "--norc", "-c", script], cwd=folder, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, timeout=30, env={**os.environ, "LC_ALL": "C.UTF-8"})
+                          stderr=subprocess.PIPE, timeout=100, env={**os.environ, "LC_ALL": "C.UTF-8"})
     assert done.stderr == b"", done
     before = line.rsplit("=", 1)[0] + "=" if "=" in line.rsplit(" ", 1)[-1] else ""
     before = before.rsplit(" ", 1)[-1]
@@ -192,7 +192,7 @@ def test_bash_completes_at_a_terminal(folder):
 
 def test_zsh(folder):
     need("zsh")
-    subprocess.run(["zsh", "-n", folder / "script.zsh"], check=True, timeout=30)
+    subprocess.run(["zsh", "-n", folder / "script.zsh"], check=True, timeout=100)
     cases = CASES + [(line, {w.split("=")[-1] or w.rstrip("=") for w in wanted}, {u.rstrip("=") for u in unwanted})
                      for line, wanted, unwanted in SETTINGS]
     for found, (line, wanted, unwanted) in zip(zsh_all(folder, [c[0] for c in cases]), cases):
@@ -218,7 +218,7 @@ def test_fish(folder, line, wanted, unwanted):
 
 def test_fish_parses(folder):
     need("fish")
-    subprocess.run(["fish", "--no-execute", folder / "script.fish"], check=True, timeout=30)
+    subprocess.run(["fish", "--no-execute", folder / "script.fish"], check=True, timeout=100)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

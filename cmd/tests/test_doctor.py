@@ -178,14 +178,12 @@ def test_a_check_that_hangs_is_told(tmp_path):
     """A file server that is gone: fsync never returns. Alone, and where one rank of two is hit."""
     library = tmp_path / "hang.so"
     build(tmp_path, library, "#include <unistd.h>\nint fsync(int fd) { for (;;) pause(); return fd; }\n")
-    begin = time.monotonic()
     result = doctor("--limit", 1, "--output", tmp_path, LD_PRELOAD=str(library))
     assert result.code == 71 and "no answer for 1 s while checking output folder" in result.err, result
     assert len(result.err.splitlines()) == 1 and result.out == "", result
     result = by_hand(f"LD_PRELOAD='{library}' DOCTOR", "DOCTOR", words=("--limit", "1", "--output", f"'{tmp_path}'"))
     assert result.code != 0, result
     assert re.search(r"^rank 0 \(\S+\) has not arrived .*Its last word: checking output folder", result.err, re.M), result
-    assert time.monotonic() - begin < 60
 
 
 # --- folders

@@ -41,7 +41,7 @@ def run(*words, code=0, ranks=0, lines=True):
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A job with such a name, such data and such an output, trained."""
+    """A job with such data and such an output, trained."""
     folder = tmp_path_factory.mktemp("evil")
     dice = np.random.default_rng(1)
     shard = folder / f"{PATH}.h5"
@@ -52,7 +52,6 @@ def place(tmp_path_factory):
         file["layout" + EVIL.replace("/", "")] = np.zeros(3)
     quoted = json.dumps(str(shard).replace("[", "[[]"))
     job = dpt.write_job(folder / "job.yaml", f"""
-name: {json.dumps(EVIL)}
 data: {{train: {quoted}, test: {quoted}}}
 model: {{type: linear, outputs: 3}}
 batch: {{global: 16}}
@@ -64,11 +63,15 @@ eval: {{every: 1 epoch}}
     return folder, job, shard, out
 
 
+def test_a_name_is_refused(place, tmp_path):
+    job = dpt.write_job(tmp_path / "job.yaml", f"name: {json.dumps(EVIL)}\n" + open(place[1], encoding="utf-8").read())
+    assert b"job.yaml:1:7: name: " in run(job, code=78).stderr
+
+
 def test_a_run_and_what_it_leaves(place):
     _, _, _, out = place
     clean((out / "log.txt").read_bytes())
     clean((out / "metrics.jsonl").read_bytes())
-    assert dpt.events(out, "run")[0]["name"] == EVIL, "JSON keeps the name as it is"
     clean((out / "job.yaml").read_bytes())
     for file in (out / "checkpoints").iterdir():
         clean(file.name)

@@ -143,6 +143,30 @@ def test_images_of_many_shapes(tmp_path, validator, shape):
     assert done.code == 0, done
 
 
+@pytest.mark.parametrize("form", ["h5", "npy"])
+@pytest.mark.parametrize("shape", [(3, 1, 40), (3, 40), (1, 1, 9)])
+def test_signals(tmp_path, validator, shape, form):
+    """Of HDF5 and NumPy files: a job of 1-D convolutions, which learns how quickly a wave swings wherever it begins."""
+    rng = numpy.random.default_rng(5)
+    n, labels = 240, rng.integers(0, 2, 240).astype("uint8")
+    at = numpy.arange(shape[-1]) + rng.uniform(0, 40, (n, 1))
+    waves = numpy.sin(at * numpy.where(labels[:, None] == 1, 1.6, 0.5))
+    signals = (waves.reshape(n, *[1] * (len(shape) - 1), -1) + 0.1 * rng.normal(size=(n, *shape))).astype("f4")
+    if form == "h5":
+        shard(tmp_path / "data" / "train.h5", signals, labels)
+    else:
+        numpy.save(tmp_path / "x.npy", signals)
+        numpy.save(tmp_path / "y.npy", labels)
+        done = dpt.run("convert", "npy", "x.npy", "y.npy", "--output", "data/train", cwd=tmp_path)
+        assert done.code == 0, done
+    job = init(tmp_path, validator, "data")
+    kinds = [next(iter(layer)) if isinstance(layer, dict) else layer for layer in job["model"]["layers"]]
+    assert kinds[0] == ("conv" if len(shape) == 2 else "conv1d") and "augment" not in job["data"]
+    assert kinds.count("conv1d") == {40: 3, 9: 1}[shape[-1]] - (len(shape) == 2)
+    done = dpt.run("job.yaml", "--set", "train.epochs=null", "--set", "train.steps=60", cwd=tmp_path)
+    assert done.code == 0 and float(re.findall(r"valid loss .*accuracy ([0-9.]+)", done.err + done.out)[-1]) > 0.9, done
+
+
 def test_prices_that_were_taken_for_classes(tmp_path):
     """The job is written, with a word on what it would be."""
     shard(tmp_path / "homes.h5", numpy.zeros((60, 1), "float32"), numpy.arange(60, dtype="int32") * 1000)

@@ -1,4 +1,5 @@
 """Wrong job files: every mistake with its place, exit code 78, nothing made, no rank left hanging."""
+import json
 import os
 import sys
 
@@ -211,3 +212,26 @@ def test_full_disk(tmp_path):
         assert "step-" in result.err and os.listdir(disk / "run" / "checkpoints") == [], result
     finally:
         os.system(f"umount {disk}")
+
+
+NAMES = ["../../../evil", "..", ".", "/", "a/b", "a\nb", "tab\there", "", "x" * 256, "\u0085", "\u2028", "\x7f", "é" * 128]
+
+
+@pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
+def test_a_name_is_one_of_a_folder(tmp_path, name):
+    """Or the run would be written wherever it leads; `output` is a path of any kind."""
+    text = f"# a job\nname: {json.dumps(name)}\n{GOOD}"
+    err = refuse(tmp_path, text)
+    assert err.startswith(f"{tmp_path}/job.yaml:2:7: name: expected a name for a folder: 1 to 255 bytes, not . or ..,"), err
+    result = dpt.run(dpt.write_job(tmp_path / "job.yaml", text), cwd=tmp_path)
+    assert result.code == 78 and os.listdir(tmp_path) == ["job.yaml"], result
+
+
+def test_the_files_name_is_one_too(tmp_path):
+    (tmp_path / "a").mkdir()
+    path = dpt.write_job(tmp_path / "a" / "...yaml", GOOD)
+    result = dpt.run(path, cwd=tmp_path)
+    assert result.code == 78 and "name: '..', the file's, cannot name a folder: give the job another name" in result.err, result
+    for words in (["--set", "name=x" + "y" * 254], ["--set", "name=with space", "--output", "runs/../runs/é"]):
+        assert dpt.run(path, *words, cwd=tmp_path).code == 0
+    assert sorted(os.listdir(tmp_path / "runs")) == ["x" + "y" * 254, "é"]

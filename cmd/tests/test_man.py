@@ -25,14 +25,14 @@ def shown(page):
     if shutil.which("mandoc") is None:
         pytest.skip("mandoc is not installed")
     text = subprocess.run(["mandoc", "-Tutf8", "-Owidth=80", page], check=True, stdout=subprocess.PIPE,
-                          timeout=30).stdout.decode()
+                          timeout=100).stdout.decode()
     return " ".join(re.sub(r".\x08", "", text).split())
 
 
 def test_mandoc_has_nothing_to_say(page):
     if shutil.which("mandoc") is None:
         pytest.skip("mandoc is not installed")
-    done = subprocess.run(["mandoc", "-Tlint", page], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=30)
+    done = subprocess.run(["mandoc", "-Tlint", page], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=100)
     assert done.stdout == b"" and done.returncode == 0, done.stdout.decode()
 
 
@@ -40,7 +40,7 @@ def test_groff_has_nothing_to_say(page):
     if shutil.which("groff") is None:
         pytest.skip("groff is not installed")
     done = subprocess.run(["groff", "-man", "-ww", "-Tutf8", "-z", page], stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, timeout=30)
+                          stderr=subprocess.STDOUT, timeout=100)
     assert done.stdout == b"" and done.returncode == 0, done.stdout.decode()
 
 

@@ -76,6 +76,51 @@ def test_classes_that_have_names_only(tmp_path):
     assert dpt.run("train", "left.yaml", "--set", "loss=mse", "--output", "mse", cwd=tmp_path).code == 0  # then numbers
 
 
+def test_classes_that_are_learned_as_numbers_are_warned_of(tmp_path):
+    """By train, plan and bench, each in a line; float32 labels are amounts. So is a step that takes more than there is."""
+    write(tmp_path, numpy.array([0, 1, 2] * 20, "int32"))
+    jobs_of(tmp_path, MODELS["linear"], 1, "loss: mse\n")
+    classes = ("warning: train-a.h5: /labels holds whole numbers, as of classes, and `loss: mse` learns them as amounts: "
+               "`loss: cross_entropy` tells classes apart (amounts are stored as float32)")
+    large = "warning: batch.global: a step of 49 is more than the 48 training samples, so an epoch is one step of 48; batch.global: 24 or less would give it more"
+    for words, warned in (((), [classes]), (("--set", "batch.global=49"), [large, classes]), (("--set", "batch.global=48"), [classes]),
+                          (("--set", "loss=cross_entropy", "--set", "model.outputs=3"), [])):
+        for command in (("train", "--overwrite"), ("plan", "--no-time"), ("bench", "--steps", 1)):
+            told = dpt.run(command[0], "said.yaml", *command[1:], *words, cwd=tmp_path)
+            assert told.code == 0 and [line for line in told.err.splitlines() if line.startswith("warning: ")] == warned, told
+    for name in ("train-a", "train-b", "test"):
+        with h5py.File(tmp_path / "data" / f"{name}.h5", "a") as file:
+            amounts = file["labels"][...].astype("float32")
+            del file["labels"]
+            file["labels"] = amounts
+    assert "warning" not in dpt.run("train", "said.yaml", "--overwrite", cwd=tmp_path).err
+
+
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_a_checkpoint_of_another_job(tmp_path, ranks):
+    """What differs is told, before a label of the job's data is found out of that model's range, or a sample is read."""
+    write(tmp_path, numpy.array([0, 1, 2, 3] * 15, "int32"))
+    jobs_of(tmp_path, MODELS["mlp"], 4)
+    for name, shape, classes, hidden in (("thin", 13, 2, 7), ("wide", 64, 4, 9), ("same", 64, 4, 9)):
+        dpt.write_job(tmp_path / f"{name}.yaml", f"data: {{train: synthetic, synthetic: {{samples: 20, shape: [{shape}], classes: {classes}}}}}\n"
+                      f"model: {{type: mlp, hidden: [{hidden}], outputs: {classes}}}\ntrain: {{steps: 1}}\nbatch: {{global: 20}}\n")
+        assert dpt.run("train", f"{name}.yaml", cwd=tmp_path).code == 0
+    for job, name, says in (("left", "thin", "runs/thin: its model takes 13 inputs (13), the job's samples have 64 (1x8x8): it is another job's checkpoint"),
+                            ("said", "thin", "runs/thin: its model takes 13 inputs"),
+                            ("said", "wide", "runs/wide: its model takes 64 inputs (64), the job's samples have 64 (1x8x8)"),
+                            ("same", "thin", "runs/thin: its model takes 13 inputs")):
+        more = ["--set", "data.test=synthetic"] if job == "same" else []
+        told = dpt.run("eval", f"{job}.yaml", "--checkpoint", f"runs/{name}", *more, ranks=ranks, cwd=tmp_path)
+        assert told.code == 65 and says in told.err and told.out == "", told
+    told = dpt.run("eval", "same.yaml", "--checkpoint", "runs/wide", "--set", "data.test=synthetic", "--set", "model.hidden=[8]", ranks=ranks, cwd=tmp_path)
+    assert told.code == 65 and "runs/wide: its model's dense1/weight is 9x64, the job's is 8x64: it is another job's checkpoint" in told.err, told
+    assert dpt.run("eval", "same.yaml", "--checkpoint", "runs/wide", "--set", "data.test=synthetic", ranks=ranks, cwd=tmp_path).code == 0
+    told = dpt.run("eval", "left.yaml", "--set", "loss=mse", "--checkpoint", "runs/wide", ranks=ranks, cwd=tmp_path)
+    assert told.code == 65 and "runs/wide: its model predicts classes, the job's numbers (`loss`): it is another job's" in told.err, told
+    told = dpt.run("eval", "same.yaml", "--checkpoint", "runs/wide", ranks=ranks, cwd=tmp_path)
+    assert told.code == 78 and "data.test: the job names none to evaluate on; --split valid or train takes others" in told.err, told
+
+
 def test_a_label_that_is_no_class(tmp_path):
     write(tmp_path, numpy.array([0, 1, -1] * 20, "int32"))
     jobs_of(tmp_path, MODELS["linear"], 2)
@@ -146,7 +191,7 @@ def test_without_the_training_data(tmp_path):
     for words in (("plan", "left.yaml"), ("train", "left.yaml"), ("bench", "left.yaml"), foreign):
         told = dpt.run(*words, cwd=tmp_path)
         assert told.code == 78, told
-        assert "left.yaml: the model's outputs are left to the data (or give their number): data.train: no file " \
+        assert "left.yaml: data.train: no file " \
                "matches 'data/train-*.h5'" in told.err, told
     assert dpt.run(*foreign, "--set", "model.outputs=4", cwd=tmp_path).code == 0
     assert dpt.run("schema", "--check", "left.yaml", cwd=tmp_path).code == 0

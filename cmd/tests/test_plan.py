@@ -73,7 +73,7 @@ def test_layers_as_pytorch_counts_them(tmp_path):
 
 
 GROUPS = """
-data: {train: synthetic, synthetic: {samples: 100, shape: [3, 8, 8], classes: 5}}
+data: {train: synthetic, synthetic: {samples: 512, shape: [3, 8, 8], classes: 5}}
 model:
   type: sequential
   layers: [{conv: {channels: 4, kernel: 3}}, batchnorm, relu, {conv: {channels: 6, kernel: 3}}, batchnorm, relu, flatten, {dense: 5}]
@@ -274,8 +274,27 @@ def test_idle_ranks_are_told(tmp_path):
     assert [scale["ranks"] for scale in found["time"]["scaling"] if scale["strong"] is None] == [1 << i for i in range(4, 11)]
 
 
+def test_nodes_are_one_unless_said(tmp_path):
+    """However few cores this machine has; more ranks than it has cores are told with what was assumed. A GPU's nodes have 8."""
+    cores = len(os.sched_getaffinity(0))
+    for ranks in (cores, cores + 1, 64):
+        out = plan(tmp_path, CNN, "--ranks", ranks, "--no-time", "--set", "batch.global=640").out
+        assert f"{ranks} rank{'s' * (ranks > 1)} on 1 node, " in out, out
+        assert (f"assumed: one node of {cores} core" in out and "--nodes N" in out) == (ranks > cores), out
+    for words, nodes, each in ((["--nodes", 8], 8, 8), (["--ranks-per-node", 16], 4, 16), (["--nodes", 3], 3, 22)):
+        found = planned(tmp_path, CNN, "--ranks", 64, *words, "--set", "batch.global=768", "--set", "batch.micro=12")
+        assert (found["nodes"], found["ranks_per_node"], found["assumes_nodes"]) == (nodes, each, False)
+        assert "assumed" not in plan(tmp_path, CNN, "--ranks", 64, *words, "--no-time", "--set", "batch.global=768", "--set", "batch.micro=12").out
+    assert "a node:\n" in plan(tmp_path, CNN, "--ranks", 4, "--nodes", 2, "--no-trial").out
+    warned = plan(tmp_path, CNN, "--ranks", 2, "--fabric", 100, "--no-time")
+    assert warned.err == "warning: --fabric: all ranks are on one node, so nothing crosses a network; --nodes N divides them\n"
+    assert plan(tmp_path, CNN, "--ranks", 2, "--nodes", 2, "--fabric", 100, "--no-time").err == ""
+
+
 @pytest.mark.parametrize("words, code, says", [
     (["--ranks", "0"], 2, "a whole number"),
+    (["--ranks", "4", "--nodes", "5"], 2, "4 ranks, 1 a node, need only 4"),
+    (["--ranks", "4", "--nodes", "2", "--ranks-per-node", "2"], 2, "give one of the two"),
     (["--fabric", "40"], 2, "10 or 100"),
     (["--latency", "-1"], 2, "above 0"),
     (["--bandwidth", "fast"], 2, "above 0"),

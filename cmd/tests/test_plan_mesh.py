@@ -131,6 +131,8 @@ def test_meshes_for_a_person(tmp_path):
     words = ("--mesh", "auto", "--ranks", 8, "--ranks-per-node", 8)
     out = plan(tmp_path, text, *words, "--memory", "64").stdout
     assert "8 ranks on 1 node; 64 GB a rank" in out and "\nbest: " in out and "does not fit" not in out
+    for size in ("20MB", "20 M", "0.02g", "20000000 bytes"):
+        assert "8 ranks on 1 node; 0.02 GB a rank" in plan(tmp_path, text, *words, "--memory", size, "--no-time").stdout, size
     out = plan(tmp_path, text, *words, "--memory", "0.02GB", "--no-time").stdout
     assert "no mesh of 8 ranks fits 0.02 GB a rank: the least needs 0." in out and "does not fit:\n" in out
     assert "1x1x8: parallel.pipeline: 8 stages are more than the 5 that" in out
@@ -166,7 +168,7 @@ def test_meshes_of_billions_of_weights(tmp_path, width, layers, ranks):
 @pytest.mark.parametrize("words, code, says", [
     (["--mesh", "4x2"], 2, "auto tries all"),
     (["--memory", "80GB"], 2, "goes with --mesh auto"),
-    (["--mesh", "auto", "--memory", "much"], 2, "gigabytes of a rank are wanted, as 80GB"),
+    (["--mesh", "auto", "--memory", "much"], 2, "a number and a unit are expected, as in 150MB, 1.5G or 80 GiB"),
     (["--mesh", "auto", "--ranks", "301"], 78, "no mesh of 301 ranks can train this: parallel."),
 ])
 def test_mistakes(tmp_path, words, code, says):

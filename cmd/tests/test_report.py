@@ -308,7 +308,7 @@ def test_any_ranks_and_any_folder_give_the_same_page(project, page, tmp_path):
 
 
 def test_names_are_inert(tmp_path):
-    name = "<script>alert(1)</script>&amp;\"'><img src=x onerror=alert(2)>"
+    name = "<script>alert(1)<script>&amp;\"'><img src=x onerror=alert(2)>"
     make_project(tmp_path / "p", name=name)
     output = "runs/<b onclick='x'>&\"\n\x01\xff"
     run = train(tmp_path / "p", output, "--set", "train.steps=2", "--set", "train.epochs=null")

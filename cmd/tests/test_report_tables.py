@@ -85,6 +85,7 @@ def test_each_class(tmp_path, soft):
         assert row[2:] == [f"{c[k]:.4f}" for k in ("precision", "recall", "f1", "roc_auc")]
     assert f"{100 * want['accuracy']:.2f} % by their weights" in section.words and "other samples" not in section.words
     assert f"balanced accuracy {want['balanced_accuracy']:.4f}, precision {want['precision']:.4f}" in section.words
+    assert "positive: <ill> (rarer, " in section.words and "of 300 training samples)" in section.words
     rare = want["classes"][1]
     assert page.root.one("p", klass="warn").words.startswith(
         f"Classes are uneven: {100 * rare['samples'] / want['weight']:.1f} % of the test samples are of class '<ill>', of which "
@@ -98,6 +99,35 @@ def test_each_class(tmp_path, soft):
     page = page_of(tmp_path, *(tmp_path / f"link{run}" for run in range(9)))
     assert f"{100 * want['accuracy']:.2f} %, balanced {100 * want['balanced_accuracy']:.2f} %" in page.section("predictions").all("summary")[8].words
     assert "Classes are uneven: accuracy can hide" in page_of(tmp_path, tmp_path / "a", "--no-predictions").root.one("p", klass="warn").words
+
+
+def test_each_label(tmp_path):
+    """Of several at once, as NumPy counts them from the predictions; that all of a sample's are right is no mere accuracy."""
+    draw = np.random.default_rng(4)
+    for name, n in (("train", 300), ("test", 160)):
+        x = draw.normal(size=(n, 3)).astype("f4")
+        with h5py.File(tmp_path / f"{name}.h5", "w") as f:
+            f["images"], f["labels"] = x, (x + draw.normal(size=(n, 3)) > [0, 1, -1]).astype("f4")
+    job = dpt.write_job(tmp_path / "job.yaml", f"data: {{train: {tmp_path}/train.h5, test: {tmp_path}/test.h5}}\nmodel: {{type: linear, outputs: 3}}\n"
+                        "loss: binary_cross_entropy\nbatch: {global: 30}\noptimizer: {type: adam, lr: 0.05}\ntrain: {epochs: 5}\n")
+    dpt.train(job, tmp_path / "a")
+    page = page_of(tmp_path, tmp_path / "a")
+    assert dpt.run("predict", job, "--checkpoint", tmp_path / "a", "--input", tmp_path / "test.h5", "--out", tmp_path / "p.h5").code == 0
+    with h5py.File(tmp_path / "p.h5") as f:
+        truth, said = f["targets"][()] >= 0.5, f["probabilities"][()] > 0.5
+    section = page.section("predictions")
+    head, *table = section.one("table", klass="each").rows()
+    assert head == ["label", "samples", "base rate", "accuracy", "precision", "recall", "F1", "ROC AUC"]
+    right, chosen, there = (said & truth).sum(0), said.sum(0), truth.sum(0)
+    for k, row in enumerate(table):
+        want = [truth[:, k].mean(), (said == truth)[:, k].mean(), right[k] / chosen[k], right[k] / there[k], 2 * right[k] / (chosen[k] + there[k])]
+        assert row[:2] == [str(k), str(there[k])] and row[2:7] == [f"{v:.4f}" for v in want]
+    exact, each = (said == truth).all(1), (said == truth).mean()
+    assert len(table) == 3 and f"{exact.sum()} of 160 test samples with all labels right (exact match)" in section.words
+    assert f"label accuracy {each:.4f}" in section.words
+    tiles = page.tiles()
+    assert tiles["test exact match"].startswith(f"{100 * exact.mean():.2f}") and tiles["test label accuracy"].startswith(f"{100 * each:.2f}")
+    assert "test accuracy" not in tiles and page.root.one("figure", id="accuracy").one("figcaption").words.startswith("Exact match")
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ jsonschema = pytest.importorskip("jsonschema")
 
 # What a schema cannot say, or could only say twice: rules between keys, and a layer's name.
 # How a scalar is spelt it does not see either: 32.0 for 32, "32" in quotes for auto, True for true.
-UNSAYABLE = re.compile("give either|is more than batch\\.|needs momentum|is no name|"
+UNSAYABLE = re.compile("is more than batch\\.|needs momentum|is no name|"
                        "an earlier layer has the name|'input' is the name|`from` names it|"
                        "a join of|does not go with |needs comm.reduction|runs on device.kind|stages says|"
                        "match: no pattern|gives its tensors nothing|classes are not scaled|"
@@ -118,6 +118,11 @@ WRONG = [
     SMALL + "modle: 3\n",
     SMALL + "seed: -1\n",
     SMALL + "seed: many\n",
+    SMALL + "name: ..\n",
+    SMALL + "name: a/b\n",
+    SMALL + "name: ''\n",
+    SMALL + 'name: "a\\nb"\n',
+    SMALL + f"name: {'x' * 256}\n",
     SMALL + "device: {kind: gpu}\n",
     SMALL + "device: {threads: 0}\n",
     SMALL + "device: {threads: all}\n",
@@ -162,6 +167,18 @@ WRONG = [
     LAYERS % "conv: {channels: 3, stride: auto}",
     LAYERS % "maxpool: {stride: 2}",
 ]
+
+
+@pytest.mark.parametrize("text", [
+    "train: {epochs: 2, steps: 3}", "batch: {global: 20, per_rank: 4}",
+    "optimizer: {groups: [{match: a, lr: 0.1, lr_scale: 0.2}]}"])
+def test_rivals_are_refused_by_both(validator, tmp_path, text):
+    """And accepted where one of the two is null, as in the job that a run writes."""
+    path = dpt.write_job(tmp_path / "job.yaml", "data: {train: synthetic}\nmodel: {type: linear, outputs: 1}\n" + text + "\n")
+    both = (tmp_path / "job.yaml").read_text()
+    half = re.sub(r"(per_rank|steps|lr_scale): [0-9.]+", r"\1: null", both)
+    assert not validator.is_valid(jobs.load(both)) and dpt.run("schema", "--check", path).code == 78
+    assert validator.is_valid(jobs.load(half)) and dpt.run("schema", "--check", dpt.write_job(path, half)).code == 0
 
 
 @pytest.mark.parametrize("text", WRONG, ids=range(len(WRONG)))

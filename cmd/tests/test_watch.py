@@ -11,6 +11,7 @@ import struct
 import sys
 import termios
 import time
+import unicodedata
 
 import pytest
 
@@ -175,11 +176,20 @@ def test_in_a_pipe(folder):
     assert text.count("o") >= 3
 
 
-@pytest.mark.parametrize("columns", [20, 40, 79, 132, 300])
+def width(text):
+    """On a terminal."""
+    return sum(0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF") for c in text)
+
+
+@pytest.mark.parametrize("columns", [20, 21, *range(30, 84, 7), 132, 300])
 def test_fits_any_width(folder, columns):
-    for words in ((folder,), (folder, folder)):
+    """Whatever stands in it: wide characters take two columns."""
+    other = folder.parent / "ラン 漢字 cafe\u0301"
+    begin(other, steps=1000000, name="走る " * 5, device="cpu (漢字)")
+    write(other, step(60), {"event": "end", "step": 60, "reason": "rank 1 did 何か that takes a long sentence 漢字 to tell of, on and on"})
+    for words in ((folder,), (other,), (folder, other)):
         lines = snapshot(*words, COLUMNS=str(columns)).splitlines()
-        assert max(map(len, lines)) <= columns and len(lines) > 2
+        assert max(map(width, lines)) <= columns and len(lines) > 2
 
 
 def test_epochs(folder):

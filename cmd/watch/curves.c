@@ -22,7 +22,7 @@ void dpt_view_add(const struct dpt_view *v, struct dpt_str *out, const char *tex
 
     for (int column = 0; *text != '\0';) {
         const size_t escape = *text == '\033' ? strcspn(text, "m") + 1 : 0;
-        const size_t n = dpt_utf8_bytes(text, 1);
+        size_t n;
 
         if (escape > 0) {
             if (v->color)
@@ -31,7 +31,9 @@ void dpt_view_add(const struct dpt_view *v, struct dpt_str *out, const char *tex
             text += escape;
             continue;
         }
-        if (column++ == v->columns)
+        dpt_utf8_decode(text, strlen(text), &n);
+        column += v->ascii ? 1 : (int)dpt_utf8_width(text, n);
+        if (column > v->columns)
             break;
         if (v->ascii && (n > 1 || (unsigned char)*text > 0x7E))
             dpt_str_add(out, "?", 1);

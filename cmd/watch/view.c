@@ -41,9 +41,7 @@ static int width_of(const char *text)
 /* The end of a name says more than its beginning. */
 static const char *fit(const char *name, int columns)
 {
-    const int width = width_of(name);
-
-    return name + (width > columns ? dpt_utf8_bytes(name, width - columns) : 0);
+    return dpt_utf8_end(name, columns);
 }
 
 /* Samples/s at present; NAN: unknown. */
@@ -160,6 +158,17 @@ static void view_progress(const struct dpt_view *v, const struct dpt_history *h,
                dpt_group_digits(steps, step), dpt_group_digits(all, start->steps), time);
 }
 
+/* Before "loss": that of scaled targets is not in their units. */
+static const char *scaled(const struct dpt_history *h)
+{
+    return h->scaled ? "scaled " : "";
+}
+
+static const char *accuracy_name(const struct dpt_history *h)
+{
+    return h->labels ? "exact match" : "accuracy";
+}
+
 static void view_numbers(const struct dpt_view *v, const struct dpt_history *h, struct dpt_str *out)
 {
     const struct dpt_history_start *start = dpt_history_start(h);
@@ -169,9 +178,9 @@ static void view_numbers(const struct dpt_view *v, const struct dpt_history *h, 
     char digits[DIGITS];
 
     if (last != NULL)
-        dpt_str_printf(&line, "loss %.4g   ", last->loss);
+        dpt_str_printf(&line, "%sloss %.4g   ", scaled(h), last->loss);
     if (last != NULL && !isnan(last->accuracy))
-        dpt_str_printf(&line, "accuracy %.4f   ", last->accuracy);
+        dpt_str_printf(&line, "%s %.4f   ", accuracy_name(h), last->accuracy);
     if (last != NULL && !isnan(last->lr))
         dpt_str_printf(&line, "lr %.3g   ", last->lr);
     if (!isnan(rate))
@@ -197,13 +206,16 @@ static void view_split(const struct dpt_view *v, const struct dpt_history *h,
     dpt_group_digits(step, last->step);
     dpt_group_digits(best_step, best->step);
     if (!isnan(last->accuracy)) {
-        snprintf(accuracy, sizeof accuracy, "  accuracy %.4f", last->accuracy);
+        snprintf(accuracy, sizeof accuracy, "  %s %.4f", accuracy_name(h), last->accuracy);
         snprintf(most, sizeof most, "; best %.4f at step %s", best->accuracy, best_step);
     } else {
-        snprintf(most, sizeof most, "; best %.4g at step %s", best->loss, best_step);
+        snprintf(most, sizeof most, "; best %sloss %.4g at step %s", scaled(h), best->loss,
+                 best_step);
     }
-    print_line(v, out, "%-6sloss %.4g%s at step %s%s", dpt_history_splits[split], last->loss,
-               accuracy, step, split == DPT_HISTORY_VALID ? most : "");
+    if (!isnan(last->mae))
+        snprintf(accuracy, sizeof accuracy, "  MAE %.4g  R2 %.4f", last->mae, last->r2);
+    print_line(v, out, "%-6s%sloss %.4g%s at step %s%s", dpt_history_splits[split], scaled(h),
+               last->loss, accuracy, step, split == DPT_HISTORY_VALID ? most : "");
 }
 
 static void view_foot(const struct dpt_view *v, const struct dpt_history *h,

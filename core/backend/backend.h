@@ -94,6 +94,12 @@ struct dpt_divided {
     void *arg;
 };
 
+/* The first value, input included, that is not finite: the node that gives it, and the sample's row
+ * in the batch. Both are -1 where all are finite. */
+struct dpt_nonfinite {
+    int32_t node, position;
+};
+
 /*
  * Nodes [first, last) of one micro-batch that a worker has under way. Where a batch norm takes the
  * statistics of the whole step, one range ends and the next begins: forward up to it gives what the
@@ -125,6 +131,10 @@ struct dpt_pass {
     void (*between)(void *arg);
     void *arg;
     const struct dpt_divided *divided; /* NULL: no layer is */
+    /* Set by forward of a pass that infers, where it is -1 and one of the range's values is not
+     * finite. For messages, so it may be slow; of several slots the first one is used. NULL: nobody
+     * asks. */
+    struct dpt_nonfinite *nonfinite;
 };
 
 /* The sums from which loss and accuracy are computed, in training and evaluation; those of several
@@ -188,6 +198,9 @@ struct dpt_program_spec {
      * used only where there is no other. */
     bool varying;
     int device; /* its number, where there are several (devices.h) */
+    /* Counts the waits for a device, for a watchdog; borrowed while the program lives. NULL: nobody
+     * reads it. */
+    struct dpt_device_waits *waits;
     /* A folder that keeps between runs which kernels were measured to be fastest, since measuring
      * takes seconds; it need not exist. NULL: nothing is kept. Borrowed for the call, as `plans`
      * is. */

@@ -13,6 +13,8 @@
 #include <stdint.h>
 
 #include "core/base/error.h"
+#include "core/base/str.h"
+#include "core/comm/cuda_aware.h"
 
 struct dpt_device_info {
     char name[96];   /* "NVIDIA H200" */
@@ -49,12 +51,11 @@ struct dpt_backend_devices {
     /* Describes device `number` and makes it the calling thread's current one. Errors: BAD_JOB,
      * RANK. */
     enum dpt_status (*info)(int number, struct dpt_device_info *info, struct dpt_error *err);
-    /* A buffer of n floats in device memory, for probes: allocated and filled with `value`, read
-     * back, freed. */
-    enum dpt_status (*buffer)(int number, float value, int n, float **at, struct dpt_error *err);
-    enum dpt_status (*fetch)(int number, const float *at, int n, float *host,
-                             struct dpt_error *err);
-    void (*release)(int number, float *at);
+    /* Memory of a device for probes (core/comm/cuda_aware.h). */
+    struct dpt_device_memory memory;
+    /* Adds what this process has done so far to get its devices ready, and how long that took:
+     * "1.42 s: libraries 0.61, driver 0.38, ...". */
+    void (*startup)(struct dpt_str *text);
 };
 
 #endif

@@ -35,6 +35,19 @@ bool dpt_graph_updates(const struct dpt_graph *graph, int32_t tensor)
     return tensor >= 0 && !graph->tensors[tensor].frozen && !graph->tensors[tensor].state;
 }
 
+void dpt_graph_clear_frozen(const struct dpt_graph *graph, size_t begin, size_t end,
+                            float *gradient)
+{
+    for (int32_t k = 0; k < graph->n_tensors; k++) {
+        const struct dpt_tensor *tensor = &graph->tensors[k];
+        const size_t at = (size_t)tensor->offset, last = at + (size_t)tensor->count,
+                     next = dpt_round_up(last, sizeof *gradient), from = tensor->frozen ? at : last;
+
+        if (!tensor->state && at >= begin && at < end)
+            memset(gradient + from, 0, (next - from) * sizeof *gradient);
+    }
+}
+
 static void set_learns(const struct dpt_graph *graph, struct dpt_graph_node *node)
 {
     node->learns = dpt_graph_updates(graph, node->weight) || dpt_graph_updates(graph, node->bias);

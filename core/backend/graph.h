@@ -217,6 +217,11 @@ void dpt_graph_freeze(struct dpt_graph *graph);
 int64_t dpt_graph_learned(const struct dpt_graph *graph);
 /* Whether the gradient of a tensor is wanted; false for -1. */
 bool dpt_graph_updates(const struct dpt_graph *graph, int32_t tensor);
+/* Makes zero what backward leaves as it is in a gradient whose memory held something else: of the
+ * learned tensors that begin in the floats [begin, end), those that are frozen, and the floats
+ * behind each. */
+void dpt_graph_clear_frozen(const struct dpt_graph *graph, size_t begin, size_t end,
+                            float *gradient);
 void dpt_graph_release(struct dpt_graph *graph);
 /* What of a graph a rank has: nodes [first, last), and of dense layers that `ranks` divide the part
  * of rank `rank` of them; 0, 1: nobody divides them. */

@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -84,11 +85,22 @@ static const char *other_kind(mode_t mode)
                             : "a device, not a regular file";
 }
 
+const char *dpt_file_relative_to(const char *path, char *text, size_t size)
+{
+    char folder[PATH_MAX];
+
+    text[0] = '\0';
+    if (path[0] != '/' && getcwd(folder, sizeof folder) != NULL)
+        snprintf(text, size, " (relative to %s)", folder);
+    return text;
+}
+
 enum dpt_status dpt_file_open(const char *path, enum dpt_file_mode mode, enum dpt_status wrong,
                               int *fd, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const bool follow = (modes[mode].flags & O_NOFOLLOW) == 0;
+    char from[PATH_MAX + 32];
     struct stat st;
     int code;
 
@@ -104,6 +116,9 @@ enum dpt_status dpt_file_open(const char *path, enum dpt_file_mode mode, enum dp
         *fd = -1;
     }
     errno = code;
+    if (*fd < 0 && code == ENOENT && mode == DPT_FILE_READ)
+        return dpt_fail(err, wrong, "%s: %s%s", path, strerror(code),
+                        dpt_file_relative_to(path, from, sizeof from));
     if (*fd < 0)
         return dpt_fail_errno(err, wrong, "%s", path);
     fcntl(*fd, F_SETFL, modes[mode].flags & O_APPEND); /* no longer O_NONBLOCK */

@@ -82,6 +82,10 @@ enum dpt_status dpt_file_sync_folder(const char *path, struct dpt_error *err);
 /* Creates a folder and its parents; one that exists is fine. Errors: IO. */
 enum dpt_status dpt_make_folders(const char *path, struct dpt_error *err);
 
+/* For a message that says a path is not there: " (relative to /the/working/folder)", or "" for an
+ * absolute one; returns text. */
+const char *dpt_file_relative_to(const char *path, char *text, size_t size);
+
 bool dpt_file_exists(const char *path);
 
 /* pread/pwrite of exactly n bytes, EINTR and short transfers handled. 0, or -1 with errno (EPIPE:

@@ -1,5 +1,6 @@
 #include "core/base/process.h"
 
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,6 +29,33 @@ bool dpt_process_read(int pid, struct dpt_process *process)
     return sscanf(p + 1,
                   " %c %d %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %ld %*s %llu",
                   &process->state, &process->parent, &process->threads, &process->born) == 4;
+}
+
+/* /proc lists the children separately for each thread. */
+void dpt_process_children(int pid, bool (*child)(void *arg, int pid), void *arg)
+{
+    char path[320];
+    const struct dirent *entry;
+    bool more = true;
+    DIR *folder;
+
+    snprintf(path, sizeof path, "/proc/%d/task", pid);
+    folder = opendir(path);
+    while (more && folder != NULL && (entry = readdir(folder)) != NULL) {
+        FILE *file;
+        int number;
+
+        if (entry->d_name[0] == '.')
+            continue;
+        snprintf(path, sizeof path, "/proc/%d/task/%s/children", pid, entry->d_name);
+        file = fopen(path, "re");
+        while (more && file != NULL && fscanf(file, "%d", &number) == 1)
+            more = child(arg, number);
+        if (file != NULL)
+            fclose(file);
+    }
+    if (folder != NULL)
+        closedir(folder);
 }
 
 double dpt_process_memory(const char *name)

@@ -17,6 +17,9 @@ struct dpt_process {
 /* False: there is no such process, or it cannot be looked at. */
 bool dpt_process_read(int pid, struct dpt_process *process);
 
+/* Calls `child` with the number of each child of a process, until it returns false. */
+void dpt_process_children(int pid, bool (*child)(void *arg, int pid), void *arg);
+
 /* Bytes of this process's memory, by a name in /proc/self/status ("VmHWM": the most that it had);
  * 0: not known. */
 double dpt_process_memory(const char *name);

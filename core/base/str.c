@@ -77,24 +77,55 @@ int32_t dpt_utf8_decode(const char *bytes, size_t n, size_t *length)
     return c;
 }
 
+/* Columns of one character: 2 of those that East Asian Width (Unicode annex 11) calls wide, and of
+ * pictures; 0 of what combines with the one before it. */
+static size_t columns_of(int32_t c)
+{
+    static const struct {
+        int32_t first, last;
+        size_t columns;
+    } ranges[] = {
+        {0x0300, 0x036F, 0},   {0x1100, 0x115F, 2},   {0x200B, 0x200F, 0},   {0x2E80, 0x303E, 2},
+        {0x3041, 0xA4CF, 2},   {0xA960, 0xA97F, 2},   {0xAC00, 0xD7A3, 2},   {0xF900, 0xFAFF, 2},
+        {0xFE00, 0xFE0F, 0},   {0xFE30, 0xFE6F, 2},   {0xFF00, 0xFF60, 2},   {0xFFE0, 0xFFE6, 2},
+        {0x1F300, 0x1F64F, 2}, {0x1F680, 0x1F6FF, 2}, {0x1F900, 0x1FAFF, 2}, {0x20000, 0x3FFFD, 2},
+    };
+
+    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
+        if (c >= ranges[i].first && c <= ranges[i].last)
+            return ranges[i].columns;
+    return 1;
+}
+
 size_t dpt_utf8_width(const char *text, size_t n)
 {
-    size_t width = 0;
+    size_t width = 0, length;
 
-    for (size_t i = 0; i < n; i++)
-        width += ((unsigned char)text[i] & 0xC0) != 0x80;
+    for (size_t i = 0; i < n; i += length)
+        width += columns_of(dpt_utf8_decode(text + i, n - i, &length));
     return width;
 }
 
-size_t dpt_utf8_bytes(const char *text, long characters)
+size_t dpt_utf8_bytes(const char *text, long columns)
 {
-    size_t bytes = 0;
+    const size_t n = strlen(text);
+    size_t bytes = 0, length;
 
-    for (; text[bytes] != '\0' && characters > 0; characters--)
-        do
-            bytes++;
-        while (((unsigned char)text[bytes] & 0xC0) == 0x80);
+    for (; bytes < n; bytes += length) {
+        columns -= (long)columns_of(dpt_utf8_decode(text + bytes, n - bytes, &length));
+        if (columns < 0)
+            break;
+    }
     return bytes;
+}
+
+const char *dpt_utf8_end(const char *text, long columns)
+{
+    size_t n = strlen(text), length;
+
+    for (; (long)dpt_utf8_width(text, n) > columns && n > 0; text += length, n -= length)
+        dpt_utf8_decode(text, n, &length);
+    return text;
 }
 
 void dpt_str_wrap(struct dpt_str *s, const char *text, size_t indent, size_t column, size_t width)
@@ -195,6 +226,21 @@ void dpt_show_text(char *out, const char *text, size_t limit)
         out += show_character(out, text, left, &length);
     }
     *out = '\0';
+}
+
+void dpt_str_shell(struct dpt_str *s, const char *text)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                "_./:=,@%+-";
+
+    if (text[0] != '\0' && text[strspn(text, plain)] == '\0') {
+        dpt_str_printf(s, "%s", text);
+        return;
+    }
+    dpt_str_printf(s, "'");
+    for (const char *p = text; *p != '\0'; p++)
+        dpt_str_printf(s, *p == '\'' ? "'\\''" : "%c", *p);
+    dpt_str_printf(s, "'");
 }
 
 void dpt_str_json(struct dpt_str *s, const char *text)

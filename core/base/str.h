@@ -39,6 +39,8 @@ void dpt_str_printable(struct dpt_str *s, const char *text, size_t n, bool lines
 /* Adds text as a JSON string literal, quotes included; what cannot be shown is escaped, and bytes
  * that are no UTF-8 become U+FFFD. */
 void dpt_str_json(struct dpt_str *s, const char *text);
+/* Adds text as one word of a command line, in quotes where a shell would take it for another. */
+void dpt_str_shell(struct dpt_str *s, const char *text);
 /* Adds the shortest decimal that reads back as the same double; JSON null for NaN and
  * infinities. */
 void dpt_str_number(struct dpt_str *s, double value);
@@ -53,10 +55,11 @@ void dpt_str_release(struct dpt_str *s);
 /* Decodes one character of n > 0 bytes of UTF-8. *length: its bytes. -1 (length 1) where they are
  * no UTF-8 (RFC 3629). */
 int32_t dpt_utf8_decode(const char *bytes, size_t n, size_t *length);
-/* Columns that n bytes of UTF-8 take on a terminal: their characters. Bytes of a text's first
- * characters. */
+/* Columns that n bytes of UTF-8 take on a terminal, where a wide character takes two. Bytes of a
+ * text's longest beginning that takes at most so many; and its longest end. */
 size_t dpt_utf8_width(const char *text, size_t n);
-size_t dpt_utf8_bytes(const char *text, long characters);
+size_t dpt_utf8_bytes(const char *text, long columns);
+const char *dpt_utf8_end(const char *text, long columns);
 
 /*
  * Adds words, broken at `width` columns, and ends the line. They begin at `column`, further lines

@@ -84,9 +84,13 @@ const char *dpt_comm_where(const struct dpt_comm *comm, int rank, char where[DPT
  * ever. The limit is 60 until this is called. */
 void dpt_comm_limit(const struct dpt_comm *comm, double seconds);
 /* Starts a watchdog for a job of one rank, even if MPI was not started: it ends the process with
- * one line when no new note (dpt_comm_note) has come for so many seconds. dpt_comm_close stops it.
- * Errors: RANK. */
+ * one line when no new note (dpt_comm_note) has come for so many seconds (0: that may take for
+ * ever), or when a wait for a device lasts for the limit. dpt_comm_close stops it. Errors: RANK. */
 enum dpt_status dpt_comm_guard(struct dpt_comm *comm, double seconds, struct dpt_error *err);
+/* The counters of this rank's waits for its device, for struct dpt_program_spec: where one lasts
+ * for the limit the watchdog ends the job. They live as long as the comm. NULL: there is no
+ * watchdog. */
+struct dpt_device_waits *dpt_comm_device_waits(const struct dpt_comm *comm);
 /* What the watchdog calls, in its own thread, with the line that it ends the job with: of the ranks
  * of a node one does. tell: NULL: nothing. arg: borrowed until then. */
 void dpt_comm_on_end(const struct dpt_comm *comm, void (*tell)(void *arg, const char *line),

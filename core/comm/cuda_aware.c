@@ -1,10 +1,11 @@
 #include "core/comm/cuda_aware.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdio.h>
 
-#include "core/base/memory.h"
+#include "core/base/clock.h"
 #include "core/comm/internal.h"
 #include "core/comm/probe.h"
 #include "core/comm/watch.h"
@@ -17,6 +18,9 @@
 enum { SHORT = 1024, LONG = 1 << 18, LONGEST = 1 << 24, SIZES = 3 };
 
 enum { DIFFERENT = 64, LIBRARY_TEXT = 48 };
+
+/* How often each way is timed, after once to warm up. */
+enum { TIMES = 3 };
 
 /* A rank's contribution; the sums are whole numbers that a float holds exactly. */
 static float value_of(int rank)
@@ -63,7 +67,9 @@ static bool survives_sum(const struct dpt_group *g, float *at, int n, int *code)
 
 struct trial {
     const struct dpt_comm *comm;
-    const struct dpt_cuda_aware_memory *memory;
+    const struct dpt_device_memory *memory;
+    int device;
+    int64_t largest;
     bool insists; /* the job says `on` */
     char library[LIBRARY_TEXT];
 };
@@ -104,30 +110,67 @@ static enum dpt_status try_sum(const struct trial *t, int n, bool *right, struct
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_group *world = &t->comm->world;
-    const struct dpt_cuda_aware_memory *m = t->memory;
-    float *at = NULL, *host = dpt_alloc_array((size_t)n, sizeof *host);
+    struct dpt_device_buffer b = {0};
     int code = MPI_SUCCESS;
     int64_t wrong;
 
-    if (host == NULL)
-        status = dpt_fail_memory(err, "trying a sum", (double)n * sizeof *host);
-    else
-        status = m->buffer(m->device, value_of(world->rank), n, &at, err);
+    status = t->memory->open(t->device, value_of(world->rank), n, &b, err);
     DPT_TRY(dpt_group_agree(world, status, err));
-    if (!survives_sum(world, at, n, &code))
+    if (!survives_sum(world, b.at, n, &code))
         give_up(t, "it crashed when that was tried");
     if (code != MPI_SUCCESS) {
         dpt_mpi_fail(err, "MPI_Allreduce", code);
         give_up(t, err->text);
     }
-    DPT_TRY(dpt_group_agree(world, m->fetch(m->device, at, n, host, err), err));
-    wrong = !is_right(t->comm, host, n);
+    DPT_TRY(dpt_group_agree(world, t->memory->fetch(&b, err), err));
+    wrong = !is_right(t->comm, b.pinned, n);
     DPT_TRY(dpt_group_sum_ints(world, &wrong, &wrong, 1, err));
     *right = wrong == 0;
 out:
-    if (at != NULL)
-        m->release(m->device, at);
-    dpt_free(host);
+    t->memory->close(&b);
+    return status;
+}
+
+/* Collective. One sum, in the device's memory or through the host's. */
+static enum dpt_status sum_once(const struct trial *t, struct dpt_device_buffer *b, bool staged,
+                                struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_group *world = &t->comm->world;
+    float *at = staged ? b->pinned : b->at;
+
+    if (staged)
+        status = t->memory->fetch(b, err);
+    DPT_TRY(dpt_group_agree(world, status, err));
+    DPT_TRY(dpt_group_sum_floats(world, at, at, (size_t)b->n, err));
+    if (staged)
+        status = t->memory->give(b, err);
+out:
+    return status;
+}
+
+/* Collective. seconds: out, of a sum in the device's memory, and through the host's: the least of
+ * several, of the slowest rank. The floats are zeros, so that no sum overflows. */
+static enum dpt_status time_both(const struct trial *t, int n, double seconds[2],
+                                 struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_group *world = &t->comm->world;
+    struct dpt_device_buffer b = {0};
+
+    DPT_TRY(dpt_group_agree(world, t->memory->open(t->device, 0, n, &b, err), err));
+    for (int i = 0; i < 2 * (TIMES + 1); i++) {
+        double *least = &seconds[i % 2], start;
+
+        DPT_TRY(dpt_group_barrier(world, err));
+        start = dpt_now();
+        DPT_TRY(dpt_group_agree(world, sum_once(t, &b, i % 2 == 1, err), err));
+        *least = i < 4 ? dpt_now() - start : fmin(*least, dpt_now() - start);
+    }
+    for (int i = 0; i < 2; i++)
+        DPT_TRY(dpt_group_max(world, seconds[i], &seconds[i], err));
+out:
+    t->memory->close(&b);
     return status;
 }
 
@@ -135,10 +178,11 @@ static enum dpt_status try_all(const struct trial *t, bool *on_device,
                                char how[DPT_CUDA_AWARE_TEXT], struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const int64_t own = t->memory->largest;
+    const int64_t own = t->largest;
     const int sizes[SIZES] = {SHORT, LONG, own < LONGEST ? (int)own : LONGEST};
     const int n = own > LONG ? SIZES : SIZES - 1;
-    char why[64];
+    char why[64], times[2][32];
+    double seconds[2];
     bool right = true;
     int i = 0;
 
@@ -149,9 +193,19 @@ static enum dpt_status try_all(const struct trial *t, bool *on_device,
             break;
     }
     *on_device = right;
-    if (right) {
+    if (right && t->insists) {
         snprintf(how, DPT_CUDA_AWARE_TEXT,
                  "yes (sums of %d to %d floats on the GPU came out right)", sizes[0], sizes[n - 1]);
+        return DPT_OK;
+    }
+    if (right) {
+        DPT_TRY(time_both(t, sizes[n - 1], seconds, err));
+        *on_device = seconds[0] <= seconds[1];
+        snprintf(how, DPT_CUDA_AWARE_TEXT,
+                 "%s (sums of %d floats come out right and take %s on the GPU, %s through pinned "
+                 "memory of the host)",
+                 *on_device ? "yes" : "no", sizes[n - 1], dpt_show_seconds(seconds[0], times[0]),
+                 dpt_show_seconds(seconds[1], times[1]));
         return DPT_OK;
     }
     snprintf(why, sizeof why, "a sum of %d floats came out wrong", sizes[i]);
@@ -163,11 +217,16 @@ out:
 }
 
 enum dpt_status dpt_comm_device_sums(const struct dpt_comm *comm, enum dpt_cuda_aware wanted,
-                                     const struct dpt_cuda_aware_memory *memory, bool *on_device,
+                                     const struct dpt_device_memory *memory, int device,
+                                     int64_t largest, bool *on_device,
                                      char how[DPT_CUDA_AWARE_TEXT], struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct trial t = {.comm = comm, .memory = memory, .insists = wanted == DPT_CUDA_AWARE_ON};
+    struct trial t = {.comm = comm,
+                      .memory = memory,
+                      .device = device,
+                      .largest = largest,
+                      .insists = wanted == DPT_CUDA_AWARE_ON};
     int64_t says[2]; /* the ranks whose MPI says yes, and those whose MPI says no */
     int claim;
 

@@ -164,7 +164,8 @@ struct dpt_slice dpt_deterministic_slice(const struct dpt_deterministic_allreduc
 const float *dpt_deterministic_slice_sum(const struct dpt_deterministic_allreduce *allreduce);
 
 /* Where the ranks share memory: where a rank writes its slice for the others, past the caches
- * (core/base/nontemporal.h) and fenced, before dpt_deterministic_share; else NULL. */
+ * (core/base/nontemporal.h) and fenced, before dpt_deterministic_share; else NULL. Of dealt shards
+ * that is a rank's first buffer, which holds all weights after dpt_deterministic_share. */
 float *dpt_deterministic_weights(const struct dpt_deterministic_allreduce *allreduce);
 /* Collective. Gives all ranks the owners' slices of x, which is as long as what is in chunks: each
  * rank's own are there. pool: the threads that copy. Errors: RANK. */

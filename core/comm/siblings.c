@@ -1,4 +1,3 @@
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,47 +36,23 @@ static int rank_of(int pid)
     return rank;
 }
 
-static void add_process(struct dpt_siblings *siblings, int pid)
+/* A child of our parent. */
+static bool add_process(void *arg, int pid)
 {
+    struct dpt_siblings *siblings = arg;
     struct dpt_process process;
     int rank;
 
     for (int i = 0; i < siblings->n; i++)
         if (siblings->all[i].pid == pid)
-            return;
+            return true;
     if (siblings->n == DPT_SIBLINGS_MOST || !dpt_process_read(pid, &process))
-        return;
+        return true;
     rank = rank_of(pid);
     if (rank >= 0)
         siblings->all[siblings->n++] =
             (struct dpt_sibling){.pid = pid, .rank = rank, .born = process.born};
-}
-
-/* Finds the children of our parent; /proc lists them separately for each of its threads. */
-static void find_children(struct dpt_siblings *siblings)
-{
-    const int parent = getppid();
-    char path[320];
-    const struct dirent *entry;
-    DIR *folder;
-
-    snprintf(path, sizeof path, "/proc/%d/task", parent);
-    folder = opendir(path);
-    while (folder != NULL && (entry = readdir(folder)) != NULL) {
-        FILE *file;
-        int pid;
-
-        if (entry->d_name[0] == '.')
-            continue;
-        snprintf(path, sizeof path, "/proc/%d/task/%s/children", parent, entry->d_name);
-        file = fopen(path, "re");
-        while (file != NULL && fscanf(file, "%d", &pid) == 1)
-            add_process(siblings, pid);
-        if (file != NULL)
-            fclose(file);
-    }
-    if (folder != NULL)
-        closedir(folder);
+    return true;
 }
 
 static void lower(int *least, int rank)
@@ -88,7 +63,7 @@ static void lower(int *least, int rank)
 
 void dpt_siblings_update(struct dpt_siblings *siblings)
 {
-    find_children(siblings);
+    dpt_process_children(getppid(), add_process, siblings);
     siblings->first = siblings->stopped = siblings->dead = -1;
     for (int i = 0; i < siblings->n; i++) {
         const struct dpt_sibling *r = &siblings->all[i];

@@ -13,6 +13,7 @@
 #include "core/base/process.h"
 #include "core/base/str.h"
 #include "core/comm/internal.h"
+#include "core/comm/launched.h"
 #include "core/comm/watchdog.h"
 
 /* Seconds. A dead rank stays unnoticed for at most a tick; a launcher that notices it too ends the
@@ -65,20 +66,27 @@ static void read_phase(const struct dpt_watch *w, const struct dpt_watched_rank 
                       : PASSED;
 }
 
+/* What the rank does, and in which step. */
+static void read_note(const struct dpt_watched_rank *watched, struct dpt_rank_status *seen)
+{
+    const unsigned note = atomic_load_explicit(&watched->note, memory_order_acquire);
+
+    seen->step = atomic_load_explicit(&watched->step, memory_order_relaxed);
+    /* If the rank makes two notes during the copy the text is a mixture, which is harmless. */
+    memcpy(seen->note, watched->notes[note & 1], sizeof seen->note);
+    seen->note[sizeof seen->note - 1] = '\0';
+}
+
 static void read_status(const struct dpt_watch *w, int i, bool process,
                         struct dpt_rank_status *seen)
 {
     const struct dpt_watched_rank *watched = &w->page->ranks[i];
-    const unsigned note = atomic_load_explicit(&watched->note, memory_order_acquire);
 
     seen->rank = watched->rank;
     read_phase(w, watched, seen);
-    seen->step = atomic_load_explicit(&watched->step, memory_order_relaxed);
+    read_note(watched, seen);
     seen->still = w->history[i].still;
     seen->process = process && w->visible[i] ? process_of(watched) : DPT_PROCESS_RUNS;
-    /* If the rank makes two notes during the copy the text is a mixture, which is harmless. */
-    memcpy(seen->note, watched->notes[note & 1], sizeof seen->note);
-    seen->note[sizeof seen->note - 1] = '\0';
 }
 
 /* Prints a line with one write, so that no other rank's line comes between. What ranks noted may
@@ -101,8 +109,10 @@ static _Noreturn void end_job(struct dpt_watch *w, int code, const char *line)
     void (*const tell)(void *arg, const char *line) = atomic_load(&w->tell);
     const bool first = w->page == NULL || !atomic_exchange(&w->page->explained, true);
 
-    if (first)
+    if (first) {
         print_line(line);
+        dpt_launched_end(code);
+    }
     if (first && tell != NULL)
         tell(w->tell_arg, line);
     if (!first)
@@ -247,7 +257,7 @@ static _Noreturn void end_start(const struct dpt_watch *w, const char *line)
 static void check_start(struct dpt_watch *w, double passed)
 {
     struct dpt_rank_status dead = {0};
-    char line[512], host[DPT_HOST_TEXT];
+    char line[512];
 
     w->waited += passed;
     dpt_siblings_update(&w->siblings);
@@ -255,10 +265,9 @@ static void check_start(struct dpt_watch *w, double passed)
         dpt_sleep(GRACE); /* the launcher usually ends this rank meanwhile */
         _exit(dpt_exit_code(DPT_RANK));
     }
-    dpt_host_name(host);
     if (w->siblings.dead >= 0) {
         dead.rank = w->siblings.dead;
-        dpt_watch_describe_death(&dead, host, line, sizeof line);
+        dpt_watch_describe_death(&dead, w->host, line, sizeof line);
         dpt_sleep(TICK); /* as for a neighbour */
         end_start(w, line);
     }
@@ -266,13 +275,13 @@ static void check_start(struct dpt_watch *w, double passed)
         snprintf(line, sizeof line,
                  "rank %d (%s) has not arrived at the start of MPI for %g s: it is stopped "
                  "(SIGSTOP)",
-                 w->siblings.stopped, host, USUAL_LIMIT);
+                 w->siblings.stopped, w->host, USUAL_LIMIT);
         end_start(w, line);
     }
     if (w->waited >= START_LIMIT) {
         snprintf(line, sizeof line,
-                 "rank %d (%s): MPI has not started after %g s: a rank is missing", w->rank, host,
-                 START_LIMIT);
+                 "rank %d (%s): MPI has not started after %g s: a rank is missing", w->rank,
+                 w->host, START_LIMIT);
         end_start(w, line);
     }
 }
@@ -289,6 +298,28 @@ static void check_note(struct dpt_watch *w, double passed)
         return;
     snprintf(line, sizeof line, "no answer for %g s while %.*s: is a file server or a device gone?",
              w->patience, DPT_NOTE_TEXT - 1, w->mine->notes[note & 1]);
+    end_job(w, dpt_exit_code(DPT_RANK), line);
+}
+
+/* Checks whether this rank's device ever ends what a thread waits for. It is told a moment before
+ * the other ranks would tell that this one has not arrived: it knows why. */
+static void check_device(struct dpt_watch *w, double passed)
+{
+    const uint64_t ended = atomic_load_explicit(&w->device_waits.ended, memory_order_relaxed);
+    const bool waits = atomic_load_explicit(&w->device_waits.begun, memory_order_relaxed) != ended;
+    char line[DPT_NOTE_TEXT + DPT_WHERE_TEXT + 128], where[DPT_WHERE_TEXT];
+    struct dpt_rank_status seen = {0};
+
+    w->device_wait = waits && ended == w->device_waited ? w->device_wait + passed : 0;
+    w->device_waited = ended;
+    if (w->limit <= 0 || w->device_wait < fmax(w->limit - YIELD, w->limit / 2))
+        return;
+    read_note(w->mine, &seen);
+    snprintf(line, sizeof line,
+             "rank %d (%s): its device has not ended what it was given for %.0f s (comm.timeout: "
+             "%g s), at step %lld while %s: does nvidia-smi still answer?",
+             w->rank, dpt_watch_where(w, w->rank, w->host, where), w->device_wait, w->limit,
+             (long long)seen.step, seen.note);
     end_job(w, dpt_exit_code(DPT_RANK), line);
 }
 
@@ -313,10 +344,11 @@ static void *serve(void *arg)
         passed = now - w->looked < 2 * TICK ? now - w->looked : 2 * TICK;
         w->slept |= now - w->looked > GRACE;
         w->looked = now;
-        if (w->patience > 0) {
+        check_device(w, passed);
+        if (w->patience > 0)
             check_note(w, passed);
+        if (w->alone)
             continue;
-        }
         if (w->n == 0) {
             check_start(w, passed);
             continue;
@@ -343,6 +375,7 @@ enum dpt_status dpt_watch_open(struct dpt_watch **watch, int rank, struct dpt_er
     w->limit = USUAL_LIMIT;
     w->looked = dpt_now();
     w->mine = &w->own;
+    dpt_host_name(w->host);
     pthread_mutex_init(&w->lock, NULL);
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
@@ -508,10 +541,18 @@ void dpt_comm_places(const struct dpt_comm *comm, char (*places)[DPT_PLACE_TEXT]
 
 enum dpt_status dpt_comm_guard(struct dpt_comm *comm, double seconds, struct dpt_error *err)
 {
-    if (comm->watch == NULL && dpt_watch_open(&comm->watch, 0, err) != DPT_OK)
-        return err->status;
+    if (comm->watch == NULL) {
+        if (dpt_watch_open(&comm->watch, 0, err) != DPT_OK)
+            return err->status;
+        comm->watch->alone = true;
+    }
     set_seconds(comm->watch, &comm->watch->patience, seconds);
     return DPT_OK;
+}
+
+struct dpt_device_waits *dpt_comm_device_waits(const struct dpt_comm *comm)
+{
+    return comm->watch != NULL ? &comm->watch->device_waits : NULL;
 }
 
 void dpt_comm_on_end(const struct dpt_comm *comm, void (*tell)(void *arg, const char *line),

@@ -9,6 +9,7 @@
 
 #include <pthread.h>
 
+#include "core/base/device_waits.h"
 #include "core/comm/heartbeat.h"
 
 /* The other nodes of a job. */
@@ -47,8 +48,12 @@ struct dpt_watch {
     double limit, looked;
     double patience, lasted; /* how long a note may be the last one (0: for ever), and has been */
     unsigned note;           /* the number of notes at the last tick */
-    double waited;           /* for the start of MPI */
-    bool slept;              /* it was stopped itself, and others may have printed meanwhile */
+    bool alone;              /* a job of one rank: nobody else is watched */
+    struct dpt_device_waits device_waits;
+    uint64_t device_waited; /* the number of waits for the device that had ended at the last tick */
+    double device_wait;     /* seconds for which this one goes on */
+    double waited;          /* for the start of MPI */
+    bool slept;             /* it was stopped itself, and others may have printed meanwhile */
     struct dpt_siblings siblings;
     int n, me; /* of the node's group; n 0: not attached */
     int axes;  /* splits that this rank has open */

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 static size_t digits(const char *text)
 {
@@ -68,6 +69,39 @@ bool dpt_parse_real(const char *text, double *value)
         return false;
     *value = number;
     return true;
+}
+
+const char *dpt_parse_size(const char *text, double bare, double *bytes)
+{
+    static const struct {
+        const char *name;
+        double bytes;
+    } sizes[] = {
+        {"b", 1},        {"byte", 1},     {"bytes", 1}, {"k", 1e3},      {"kb", 1e3},
+        {"kib", 0x1p10}, {"m", 1e6},      {"mb", 1e6},  {"mib", 0x1p20}, {"g", 1e9},
+        {"gb", 1e9},     {"gib", 0x1p30}, {"t", 1e12},  {"tb", 1e12},    {"tib", 0x1p40},
+    };
+    const size_t length = dpt_number_length(text);
+    const char *unit = text + length + strspn(text + length, " ");
+    double factor = *unit == '\0' ? bare : 0, n;
+    char number[64];
+
+    if (length == 0 || length >= sizeof number)
+        return "a number and a unit are expected, as in 150MB, 1.5G or 80 GiB";
+    memcpy(number, text, length);
+    number[length] = '\0';
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        factor = strcasecmp(unit, sizes[i].name) == 0 ? sizes[i].bytes : factor;
+    if (factor == 0)
+        return *unit == '\0' ? "the unit is missing: MB, GB, MiB or GiB"
+                             : "no such unit: B, kB, MB, GB, TB, KiB, MiB, GiB or TiB";
+    if (!dpt_parse_real(number, &n) || !(n > 0))
+        return "must be above 0";
+    if (n * factor > 1e15)
+        return *unit == '\0' ? "more than a machine has; say its unit, as in 150MB"
+                             : "more than a machine has";
+    *bytes = n * factor;
+    return NULL;
 }
 
 static const struct {

@@ -105,8 +105,19 @@ static struct dpt_conf_node *need_entry(struct dpt_conf *conf, struct dpt_conf_n
     return dpt_conf_put(conf, map, name, node) ? node : NULL;
 }
 
-/* Of two keys that say the same in two ways: both in the file are a mistake, and what was set on
- * the command line takes the place of what was there. */
+/* Where a value was given: " (line 3:16)", " (--set train.steps=4)". */
+static const char *place_text(struct dpt_conf *conf, const struct dpt_conf_node *node)
+{
+    const char *text =
+        node->origin != NULL
+            ? dpt_region_printf(&conf->region, " (%s)", node->origin)
+            : dpt_region_printf(&conf->region, " (line %d:%d)", (int)node->line, (int)node->column);
+
+    return text != NULL ? text : "";
+}
+
+/* Of two keys that say the same in two ways: both in the file are a mistake, and so are both on the
+ * command line; what was set there takes the place of the file's. */
 static bool settle_rival(struct dpt_conf *conf, struct dpt_conf_node *map, const char *path,
                          const struct dpt_option *row)
 {
@@ -115,9 +126,12 @@ static bool settle_rival(struct dpt_conf *conf, struct dpt_conf_node *map, const
 
     if (mine == NULL || other == NULL || dpt_conf_is_null(mine) || dpt_conf_is_null(other))
         return true;
-    if (mine->order == other->order) {
+    if ((mine->order > 0) == (other->order > 0)) {
         dpt_conf_mistake(conf, mine, dpt_option_path(conf, path, row->name, 0),
-                         "give either %s or %s, not both", row->rival, row->name);
+                         "give either %s%s or %s, not both", row->rival,
+                         mine->order > 0 && mine->order == other->order ? ""
+                                                                        : place_text(conf, other),
+                         row->name);
         return !conf->region.failed;
     }
     none = dpt_conf_new(conf, DPT_NODE_SCALAR, "null");

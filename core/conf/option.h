@@ -39,6 +39,7 @@ enum dpt_option_type {
     DPT_OPT_INT,     /* int64_t; within [min, max] */
     DPT_OPT_REAL,    /* double; within [min, max], finite; `1e-3` and `1` are numbers */
     DPT_OPT_TEXT,    /* const char *, in the document's region; any scalar */
+    DPT_OPT_NAME,    /* as TEXT, but one that can name a file or folder: dpt_option_is_name */
     DPT_OPT_CHOICE,  /* int: index into `choices` */
     DPT_OPT_INTS,    /* struct dpt_ints: a list, or one number for a list of one */
     DPT_OPT_REALS,   /* struct dpt_reals: likewise */
@@ -81,7 +82,8 @@ enum dpt_effect {
     DPT_EFFECT_RESULT,    /* other bytes in the weights: a run does not go on with it */
     DPT_EFFECT_LENGTH,    /* where it ends; up to there its steps are the same */
     DPT_EFFECT_NONE,      /* no byte is another one; so it does not stand in a checkpoint's job */
-    DPT_EFFECT_NONE_KEPT, /* likewise, but the first checkpoints had it in their job */
+    DPT_EFFECT_NONE_KEPT, /* likewise, but the first checkpoints had it in their job: there its
+                             default stands, whatever the job says */
     DPT_EFFECT_OUTPUT     /* as NONE: where results go, and what is told of them */
 };
 
@@ -111,8 +113,8 @@ struct dpt_option {
      * rewrite the node into its full form. Returns false only where memory ran out.
      */
     bool (*read)(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path, void *dest);
-    const char *rival; /* the key beside it that says the same in another way: not both; but what is
-                          set later takes the place of the other. Both default to "null" */
+    const char *rival; /* the key beside it that says the same in another way: not both; but one
+                          that is set takes the place of the file's. Both default to "null" */
     enum dpt_effect effect;
     /*
      * The option was added after the first checkpoints were written: a checkpoint's job does not
@@ -175,6 +177,10 @@ bool dpt_options_read(struct dpt_conf *conf, struct dpt_conf_node *map, const ch
  * the row's default. */
 bool dpt_option_read(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
                      const struct dpt_option *row, void *dest);
+
+/* Whether a text can name a file in a folder, and be told in a line: 1 to 255 bytes without a
+ * slash, control character or line end, and neither . nor .. */
+bool dpt_option_is_name(const char *text);
 
 /* The whole path of the key that a word is a synonym of, or NULL. */
 const char *dpt_option_synonym(const struct dpt_synonym *synonyms, const char *word);
@@ -260,5 +266,9 @@ size_t dpt_number_length(const char *text);
  * the type. */
 bool dpt_parse_int(const char *text, int64_t *value);
 bool dpt_parse_real(const char *text, double *value);
+/* Reads a size above 0: a number and B, kB, MB, GB or TB (powers of 1000; k, M, G and T are the
+ * same), or KiB, MiB, GiB or TiB (of 1024), in upper or lower case. bare: what a number without a
+ * unit counts, in bytes; 0: it must have one. NULL, or static text that says what is wrong. */
+const char *dpt_parse_size(const char *text, double bare, double *bytes);
 
 #endif

@@ -182,11 +182,25 @@ static void write_list(struct dpt_json *j, const struct dpt_option *row, bool nu
 }
 
 /* Steps are whole; the other units may have a fraction. Nothing is 0. */
+/* What a text must match, with what an editor says where it does not. */
+static void write_pattern(struct dpt_json *j, const struct dpt_option *row, const char *pattern)
+{
+    struct dpt_str described = {0};
+    char says[DPT_ERROR_TEXT];
+
+    dpt_json_text(j, "pattern", pattern);
+    dpt_option_describe(row, &described);
+    snprintf(says, sizeof says, "Expected %.*s.",
+             described.text == NULL ? 0 : (int)strcspn(described.text, ";"),
+             described.text == NULL ? "" : described.text);
+    dpt_json_text(j, "patternErrorMessage", says);
+    dpt_str_release(&described);
+}
+
 static void write_every(struct dpt_json *j, const struct dpt_option *row, bool null)
 {
     const unsigned units = row->units == 0 ? ~0u : row->units;
-    char text[600] = "^(", says[DPT_ERROR_TEXT];
-    struct dpt_str described = {0};
+    char text[600] = "^(";
     size_t used = strlen(text);
     const char *bar = "";
 
@@ -208,13 +222,7 @@ static void write_every(struct dpt_json *j, const struct dpt_option *row, bool n
 #undef FRACTION
     snprintf(text + used, sizeof text - used, ")$");
     write_types(j, "string", null);
-    dpt_json_text(j, "pattern", text);
-    dpt_option_describe(row, &described);
-    snprintf(says, sizeof says, "Expected %.*s.",
-             described.text == NULL ? 0 : (int)strcspn(described.text, ";"),
-             described.text == NULL ? "" : described.text);
-    dpt_json_text(j, "patternErrorMessage", says);
-    dpt_str_release(&described);
+    write_pattern(j, row, text);
 }
 
 /* A choice that is a whole number is one, too. */
@@ -237,6 +245,37 @@ static void write_choice(struct dpt_json *j, const struct dpt_option *row, bool 
 
 /* --- maps ------------------------------------------------------------------------------------- */
 
+/* Of two rivals one is left out, or null: as `if` and `then`, so that an editor marks that key. */
+static void write_rivals(struct dpt_json *j, const struct dpt_option *table)
+{
+    bool any = false;
+
+    for (const struct dpt_option *row = table; row->name != NULL; row++) {
+        if (row->rival == NULL)
+            continue;
+        if (!any)
+            dpt_json_array(j, "allOf");
+        any = true;
+        dpt_json_object(j, NULL);
+        dpt_json_object(j, "if");
+        write_texts(j, "required", &row->rival, 1, false);
+        dpt_json_object(j, "properties");
+        dpt_json_object(j, row->rival);
+        dpt_json_object(j, "not");
+        dpt_json_text(j, "type", "null");
+        for (int k = 0; k < 4; k++)
+            dpt_json_end(j);
+        dpt_json_object(j, "then");
+        dpt_json_object(j, "properties");
+        dpt_json_object(j, row->name);
+        dpt_json_text(j, "type", "null");
+        for (int k = 0; k < 4; k++)
+            dpt_json_end(j);
+    }
+    if (any)
+        dpt_json_end(j);
+}
+
 /* typed: the map has a `type` beside the table's rows. */
 static void write_table(struct dpt_json *j, const struct dpt_option *table, bool typed)
 {
@@ -254,6 +293,7 @@ static void write_table(struct dpt_json *j, const struct dpt_option *table, bool
     if (needed.n > 0)
         write_texts(j, "required", needed.at, needed.n, false);
     dpt_json_bool(j, "additionalProperties", false);
+    write_rivals(j, table);
 }
 
 static void write_section(struct dpt_json *j, const struct dpt_option *row, bool null)
@@ -432,6 +472,10 @@ static void write_value(struct dpt_json *j, const struct dpt_option *row, bool n
     case DPT_OPT_TEXT:
         write_types(j, scalar, null);
         break;
+    case DPT_OPT_NAME:
+        write_types(j, scalar, null);
+        write_pattern(j, row, "^(?!\\.{1,2}$)[^/\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029]{1,255}$");
+        break;
     case DPT_OPT_CHOICE:
         write_choice(j, row, null);
         break;
@@ -455,6 +499,19 @@ static void write_value(struct dpt_json *j, const struct dpt_option *row, bool n
     }
 }
 
+/* What another value does to a run, for programs: editors pass over what is not in draft 7. */
+static void write_effect(struct dpt_json *j, const struct dpt_option *row)
+{
+    static const char *const words[] = {
+        [DPT_EFFECT_AS_ABOVE] = NULL,   [DPT_EFFECT_BY_ROW] = NULL, [DPT_EFFECT_RESULT] = "result",
+        [DPT_EFFECT_LENGTH] = "length", [DPT_EFFECT_NONE] = "none", [DPT_EFFECT_NONE_KEPT] = "kept",
+        [DPT_EFFECT_OUTPUT] = "output",
+    };
+
+    if (words[row->effect] != NULL)
+        dpt_json_text(j, "x-effect", words[row->effect]);
+}
+
 static void write_row(struct dpt_json *j, const char *name, const struct dpt_option *row)
 {
     struct dpt_str text = {0};
@@ -467,6 +524,7 @@ static void write_row(struct dpt_json *j, const char *name, const struct dpt_opt
     }
     dpt_json_text(j, "description", text.text == NULL ? "" : text.text);
     dpt_str_release(&text);
+    write_effect(j, row);
     write_default(j, row);
     write_value(j, row, may_be_null(row));
     dpt_json_end(j);

@@ -1,6 +1,7 @@
 #include "core/conf/internal.h"
 
 #include <ctype.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -53,6 +54,8 @@ const char *dpt_value_wanted(const struct dpt_option *row, char *buf)
         [DPT_OPT_INT] = "a whole number",
         [DPT_OPT_REAL] = "a number",
         [DPT_OPT_TEXT] = "a text",
+        [DPT_OPT_NAME] = "a name for a folder: 1 to 255 bytes, not . or .., without slash or "
+                         "control character",
         [DPT_OPT_CHOICE] = "one of ",
         [DPT_OPT_INTS] = "a whole number or a list of them",
         [DPT_OPT_REALS] = "a number or a list of them",
@@ -280,6 +283,28 @@ static void read_text(struct dpt_conf *conf, const struct dpt_conf_node *node, c
         *(const char **)dest = node->text;
 }
 
+bool dpt_option_is_name(const char *text)
+{
+    const unsigned char *c = (const unsigned char *)text;
+
+    if (strcmp(text, ".") == 0 || strcmp(text, "..") == 0)
+        return false;
+    for (; *c != '\0'; c++)
+        if (*c < ' ' || *c == '/' || *c == 0x7f || (c[0] == 0xc2 && c[1] < 0xa0) ||
+            (c[0] == 0xe2 && c[1] == 0x80 && (c[2] == 0xa8 || c[2] == 0xa9)))
+            return false;
+    return c > (const unsigned char *)text && c - (const unsigned char *)text <= NAME_MAX;
+}
+
+static void read_name(struct dpt_conf *conf, const struct dpt_conf_node *node, const char *path,
+                      const struct dpt_option *row, void *dest)
+{
+    if (node->kind != DPT_NODE_SCALAR || !dpt_option_is_name(node->text))
+        wrong_type(conf, node, path, row);
+    else
+        read_text(conf, node, path, row, dest);
+}
+
 static void read_choice(struct dpt_conf *conf, const struct dpt_conf_node *node, const char *path,
                         const struct dpt_option *row, void *dest)
 {
@@ -372,9 +397,10 @@ void dpt_value_read(struct dpt_conf *conf, const struct dpt_conf_node *node, con
 {
     static void (*const readers[])(struct dpt_conf *, const struct dpt_conf_node *, const char *,
                                    const struct dpt_option *, void *) = {
-        [DPT_OPT_BOOL] = read_bool,  [DPT_OPT_INT] = read_number,    [DPT_OPT_REAL] = read_number,
-        [DPT_OPT_TEXT] = read_text,  [DPT_OPT_CHOICE] = read_choice, [DPT_OPT_INTS] = read_list,
-        [DPT_OPT_REALS] = read_list, [DPT_OPT_TEXTS] = read_list,    [DPT_OPT_EVERY] = read_every,
+        [DPT_OPT_BOOL] = read_bool,   [DPT_OPT_INT] = read_number, [DPT_OPT_REAL] = read_number,
+        [DPT_OPT_TEXT] = read_text,   [DPT_OPT_NAME] = read_name,  [DPT_OPT_CHOICE] = read_choice,
+        [DPT_OPT_INTS] = read_list,   [DPT_OPT_REALS] = read_list, [DPT_OPT_TEXTS] = read_list,
+        [DPT_OPT_EVERY] = read_every,
     };
 
     readers[row->type](conf, node, path, row, dest);

@@ -1,4 +1,5 @@
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -402,11 +403,13 @@ enum dpt_status dpt_conf_load(struct dpt_conf *conf, const char *path, struct dp
     enum dpt_status status = DPT_OK;
     struct stat info;
     char *text = NULL;
+    char from[PATH_MAX + 32];
     size_t length = 0;
 
     *conf = (struct dpt_conf){0};
     if (stat(path, &info) != 0 && errno == ENOENT)
-        return dpt_fail(err, DPT_BAD_JOB, "%s: no such file", path);
+        return dpt_fail(err, DPT_BAD_JOB, "%s: no such file%s", path,
+                        dpt_file_relative_to(path, from, sizeof from));
     if (stat(path, &info) == 0 && S_ISREG(info.st_mode) && info.st_size > DPT_YAML_BYTES)
         return dpt_fail(err, DPT_BAD_JOB,
                         "%s: %lld bytes; a job file has at most %d: is this the right file?", path,

@@ -25,10 +25,9 @@ static void make_comm(struct dpt_plan *p, const struct dpt_backend *backend)
 {
     struct dpt_plan_spec *spec = &p->spec;
 
-    if (spec->node_ranks == 0 && backend->devices != NULL)
-        spec->node_ranks = dpt_plan_gpu_node();
+    p->assumes_nodes = spec->node_ranks == 0;
     if (spec->node_ranks == 0)
-        spec->node_ranks = p->cores > 1 ? (int)p->cores : 1;
+        spec->node_ranks = backend->devices != NULL ? dpt_plan_gpu_node() : spec->ranks;
     if (spec->node_ranks > spec->ranks)
         spec->node_ranks = spec->ranks;
     p->nodes = (spec->ranks + spec->node_ranks - 1) / spec->node_ranks;
@@ -87,6 +86,18 @@ static enum dpt_status fit_device(struct dpt_plan *p, struct dpt_error *err)
     }
 out:
     return status;
+}
+
+void dpt_plan_assumption(const struct dpt_plan *p, char text[DPT_PLAN_TEXT])
+{
+    const bool gpus = p->gpu.name[0] != '\0';
+    const int n = gpus ? p->spec.node_ranks : (int)p->cores;
+
+    text[0] = '\0';
+    if (p->assumes_nodes && (gpus ? p->nodes > 1 : p->spec.node_ranks > p->cores))
+        snprintf(text, DPT_PLAN_TEXT,
+                 "assumed: %s %d %s%s; --nodes N or --ranks-per-node N plans for others\n",
+                 gpus ? "nodes of" : "one node of", n, gpus ? "GPU" : "core", n == 1 ? "" : "s");
 }
 
 enum dpt_status dpt_plan_open(struct dpt_plan *p, const struct dpt_job *job,

@@ -40,7 +40,7 @@ double dpt_gpu_peak(const struct dpt_gpu_type *gpu, int precision);
 
 struct dpt_plan_spec {
     int ranks;
-    int node_ranks;                 /* that share a node; 0: as many as it has cores */
+    int node_ranks;                 /* that share a node; 0: all, but one a GPU */
     bool trial;                     /* a few micro-batches may be computed, where they are small */
     const struct dpt_gpu_type *gpu; /* for kind: cuda; NULL: the one that is here */
     /* Of an earlier plan in this process: what the machine can do, what the process took before
@@ -106,7 +106,7 @@ struct dpt_plan_axis {
     double bytes;            /* at least, of the rank that sends most */
     bool crosses;            /* from node to node */
 };
-enum { DPT_PLAN_AXES = 3 };
+enum { DPT_PLAN_AXES = 3, DPT_PLAN_TEXT = 128 };
 
 struct dpt_plan {
     struct dpt_plan_spec spec;
@@ -114,6 +114,7 @@ struct dpt_plan {
     struct dpt_trainer t; /* rank 0 of them, planned */
     double cores;         /* of a node, all its ranks together */
     int nodes;
+    bool assumes_nodes; /* the spec does not say how many ranks share a node */
     struct dpt_program_bytes program;
     struct dpt_plan_memory memory[DPT_PLAN_MEMORY];
     double first_rank, other_rank, node; /* bytes: what each touches, and what a node needs */
@@ -145,6 +146,9 @@ enum dpt_status dpt_plan_open(struct dpt_plan *plan, const struct dpt_job *job,
                               const struct dpt_plan_spec *spec, const char *job_text,
                               struct dpt_error *err);
 void dpt_plan_close(struct dpt_plan *plan);
+/* A line that says which nodes were assumed, where the spec leaves them out and that is worth a
+ * line; else nothing. */
+void dpt_plan_assumption(const struct dpt_plan *plan, char text[DPT_PLAN_TEXT]);
 
 /* Measures the machine, tries a micro-batch where that is allowed, fills plan->step. Takes about a
  * second. Errors: RANK. */

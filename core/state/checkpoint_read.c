@@ -89,11 +89,14 @@ static enum dpt_status read_tensor(hid_t file, const char *path, const char *fol
     struct dpt_h5_info info;
     float *to = arena + tensor->offset;
     hid_t set = -1;
+    bool exists;
 
     snprintf(name, sizeof name, "%s/%s", folder, tensor->name);
-    if (H5Lexists(file, folder, H5P_DEFAULT) <= 0)
+    DPT_TRY(dpt_h5_exists(file, path, folder, &exists, err));
+    if (!exists)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: holds no %s, which this job needs", path, folder));
-    if (H5Oexists_by_name(file, name, H5P_DEFAULT) <= 0)
+    DPT_TRY(dpt_h5_exists(file, path, name, &exists, err));
+    if (!exists)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: has no %s; it is of another model than this job's",
                          path, name));
     DPT_TRY(dpt_h5_info(file, path, name, &info, err));
@@ -250,7 +253,7 @@ static enum dpt_status read_targets(hid_t file, const char *path, struct dpt_tar
         float *to;
     } rows[] = {{"mean", scale->mean}, {"std", scale->std}};
 
-    scale->used = H5Lexists(file, "/targets", H5P_DEFAULT) > 0;
+    DPT_TRY(dpt_h5_exists(file, path, "/targets", &scale->used, err));
     for (size_t i = 0; scale->used && i < sizeof rows / sizeof rows[0]; i++) {
         snprintf(row.name, sizeof row.name, "%s", rows[i].name);
         DPT_TRY(read_tensor(file, path, "/targets", &row, rows[i].to, false, err));
@@ -350,11 +353,14 @@ enum dpt_status dpt_checkpoint_text(const struct dpt_checkpoint *c, const char *
                                     struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    bool exists;
 
     *text = NULL;
     dpt_h5_enter();
-    if (H5Lexists(c->file, name, H5P_DEFAULT) > 0)
+    DPT_TRY(dpt_h5_exists(c->file, c->path, name, &exists, err));
+    if (exists)
         status = dpt_h5_text(c->file, c->path, name, text, err);
+out:
     dpt_h5_leave();
     return status;
 }

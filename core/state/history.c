@@ -128,6 +128,8 @@ static bool add_start(struct dpt_history *h, struct line *line)
         .shard = text(h, line, "shard"),
     };
 
+    h->scaled = json_object_get(line->map, "targets") != NULL;
+    h->labels = whole(line, "labels") > 1;
     take_stages(h, line, &s);
     take_list(h, line, "rank_nodes", s.ranks, false, &s.rank_nodes);
     APPEND(h, line, STARTS, starts, s);
@@ -176,7 +178,16 @@ static bool add_means(struct dpt_history *h, struct line *line, enum dpt_history
         .accuracy = real(line, "accuracy"),
         .balanced_accuracy = real(line, "balanced_accuracy"),
         .rare_recall = real(line, "rare_recall"),
+        .weight = real(line, "weight"),
+        .mae = real(line, "mae"),
+        .rmse = real(line, "rmse"),
+        .r2 = real(line, "r2"),
+        .label_accuracy = real(line, "label_accuracy"),
+        .f1 = real(line, "f1"),
+        .roc_auc = real(line, "roc_auc"),
     };
+
+    h->uneven = h->uneven || !isnan(e.rare_recall);
 
     APPEND(h, line, EVALS, evals, e);
     return true;
@@ -301,6 +312,7 @@ static void forget(struct dpt_history *h)
     h->n_starts = h->n_train = h->n_evals = h->n_ends = 0;
     h->lines = h->damaged = h->offset = h->step = 0;
     h->saved = -1;
+    h->scaled = h->labels = h->uneven = false;
     dpt_region_release(&h->texts);
 }
 

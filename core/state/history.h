@@ -62,13 +62,17 @@ enum dpt_history_split {
     DPT_HISTORY_SPLITS
 };
 
-/* An `eval` event, or an `epoch` event. */
+/* An `eval` event, or an `epoch` event. Scores are NAN where the line lacks them. */
 struct dpt_history_eval {
     int64_t step, samples;
     enum dpt_history_split split;
-    double loss, accuracy; /* accuracy: NAN without classes */
-    /* The rarest class's recall; NAN: classes are even, or there are none. */
-    double balanced_accuracy, rare_recall;
+    double loss, accuracy;    /* accuracy: NAN without classes */
+    double weight;            /* of all samples together; NAN: each counts as one */
+    double mae, rmse, r2;     /* of numbers, in their units */
+    double label_accuracy;    /* of several labels: the share of all that is right */
+    double balanced_accuracy; /* of classes */
+    double rare_recall;       /* of the rarest class; NAN: classes are even, or there are none */
+    double f1, roc_auc;
 };
 
 /* An `end` event. Times are of that start alone, from exec. */
@@ -90,6 +94,9 @@ struct dpt_history {
     int64_t saved;   /* the step of the newest checkpoint; -1: none */
     int64_t lines;   /* read so far */
     int64_t damaged; /* of these, passed over */
+    bool scaled;     /* losses are of scaled targets */
+    bool labels;     /* a sample has several labels: `accuracy` is that all of them are right */
+    bool uneven;     /* an evaluation says how many of a rare class are found */
     /* The rest is history.c's own. */
     size_t capacity[4];
     struct dpt_region texts;

@@ -66,7 +66,8 @@ static void collect(void *arg, const char *path, const struct dpt_conf_node *set
     if (key != NULL) {
         key->value[c->job] = dpt_region_strdup(&c->keys->arena, text.text != NULL ? text.text : "");
         key->effect = effect;
-        key->words |= row != NULL && (row->type == DPT_OPT_TEXT || row->type == DPT_OPT_TEXTS);
+        key->words |= row != NULL && (row->type == DPT_OPT_TEXT || row->type == DPT_OPT_NAME ||
+                                      row->type == DPT_OPT_TEXTS);
     }
     c->keys->failed |= key == NULL || text.failed || key->value[c->job] == NULL;
     dpt_str_release(&text);
@@ -147,7 +148,7 @@ static bool tell(const struct dpt_job_keys *keys, bool all, struct dpt_str *chan
         const struct dpt_job_key *key = &keys->keys[k];
         const char *before = key->value[0], *now = key->value[1];
 
-        if (!key->differs || (!same && !all && key->effect >= DPT_EFFECT_NONE))
+        if (!key->differs || (!all && key->effect >= DPT_EFFECT_NONE))
             continue;
         dpt_str_printf(changes, "%s", changes->length > 0 ? "\n" : "");
         dpt_str_printable(changes, key->path, strlen(key->path), false);

@@ -34,7 +34,8 @@ void dpt_job_keys_close(struct dpt_job_keys *keys);
  * Compares the job of a checkpoint with the present one. table: the rows of a job, which say what
  * the keys mean to a run that goes on, and the defaults of those that a text lacks; size: of the
  * struct that they fill. Without a table every key counts. *changes: one line a difference, "key:
- * old -> new"; all: where a run may not go on, also of the keys that change no byte. Returns
+ * old -> new"; all: also of the keys that change no byte, which only older
+ * checkpoints tell. Returns
  * whether only such keys differ as a continued run may change. Memory that ran out is in
  * changes->failed.
  */

@@ -10,13 +10,8 @@
 #include <unistd.h>
 
 #include "core/base/file.h"
-#include "core/state/board.h"
 #include "core/state/checkpoint.h"
-
-/* All that a run leaves in its folder beside checkpoints/ and its lock. The metrics go last: a
- * folder that has them holds a run. */
-static const char *const files[] = {"hashes.jsonl", "log.txt",  DPT_TENSORBOARD_FILE,
-                                    "trace.json",   "job.yaml", "metrics.jsonl"};
+#include "core/state/run_files.h"
 
 static const char whole[] = "overwritten", under_way[] = ".overwriting";
 
@@ -46,7 +41,7 @@ static enum dpt_status take(const char *from, const char *to, const char *name,
 static enum dpt_status take_checkpoints(const char *from, const char *to, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    char source[ROOM], target[ROOM] = "";
+    char source[ROOM], target[ROOM] = "", name[NAME_MAX + sizeof "checkpoints/"];
     struct dirent *entry;
     DIR *dir;
 
@@ -55,9 +50,11 @@ static enum dpt_status take_checkpoints(const char *from, const char *to, struct
         return errno == ENOENT ? DPT_OK : dpt_fail_errno(err, DPT_IO, "%s", source);
     if (to != NULL)
         DPT_TRY(dpt_make_folders(inside(to, "checkpoints", target), err));
-    while ((entry = readdir(dir)) != NULL)
-        if (dpt_checkpoint_is_name(entry->d_name))
+    while ((entry = readdir(dir)) != NULL) {
+        snprintf(name, sizeof name, "checkpoints/%s", entry->d_name);
+        if (dpt_checkpoint_is_name(entry->d_name) && dpt_run_file_ours(from, name))
             DPT_TRY(take(source, to != NULL ? target : NULL, entry->d_name, err));
+    }
     rmdir(source); /* stays where something else lies in it */
 out:
     closedir(dir);
@@ -70,8 +67,9 @@ static enum dpt_status take_run(const char *from, const char *to, struct dpt_err
     enum dpt_status status = DPT_OK;
 
     DPT_TRY(take_checkpoints(from, to, err));
-    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
-        DPT_TRY(take(from, to, files[i], err));
+    for (size_t i = 0; dpt_run_file_name(i) != NULL; i++)
+        if (dpt_run_file_ours(from, dpt_run_file_name(i)))
+            DPT_TRY(take(from, to, dpt_run_file_name(i), err));
 out:
     return status;
 }
@@ -86,7 +84,8 @@ static bool holds_run(const char *folder)
 
     if (dpt_checkpoint_list(folder, &steps, &n, &ignored) == DPT_OK)
         free(steps);
-    return n > 0 || dpt_file_exists(inside(folder, "metrics.jsonl", path));
+    return n > 0 || (dpt_file_exists(inside(folder, "metrics.jsonl", path)) &&
+                     dpt_run_file_ours(folder, "metrics.jsonl"));
 }
 
 bool dpt_overwritten_exists(const char *folder)

@@ -1,5 +1,6 @@
 #include "core/train/checkpoint_model.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -102,6 +103,87 @@ void dpt_checkpoint_model_close(struct dpt_checkpoint_model *m)
     dpt_graph_release(&m->graph);
     dpt_conf_release(&m->conf);
     *m = (struct dpt_checkpoint_model){0};
+}
+
+/* --- beside a job's model --------------------------------------------------------------------- */
+
+/* "64", "64x13" */
+static const char *dims_text(const struct dpt_tensor *t, char text[64])
+{
+    size_t used = 0;
+
+    text[0] = '\0';
+    for (int k = 0; k < t->n_dims && used < 64; k++)
+        used += (size_t)snprintf(text + used, 64 - used, "%s%lld", k > 0 ? "x" : "",
+                                 (long long)t->dims[k]);
+    return text;
+}
+
+static enum dpt_status compare(const char *path, const struct dpt_graph *theirs,
+                               const struct dpt_graph *ours, struct dpt_error *err)
+{
+    static const char cure[] = "it is another job's checkpoint";
+    char a[64], b[64];
+    int32_t k = 0;
+
+    while (k < theirs->n_tensors && k < ours->n_tensors &&
+           strcmp(theirs->tensors[k].name, ours->tensors[k].name) == 0 &&
+           strcmp(dims_text(&theirs->tensors[k], a), dims_text(&ours->tensors[k], b)) == 0)
+        k++;
+    if (k == theirs->n_tensors && k == ours->n_tensors)
+        return DPT_OK;
+    if (k < theirs->n_tensors && k < ours->n_tensors &&
+        strcmp(theirs->tensors[k].name, ours->tensors[k].name) == 0)
+        return dpt_fail(err, DPT_BAD_DATA, "%s: its model's %s is %s, the job's is %s: %s", path,
+                        theirs->tensors[k].name, a, b, cure);
+    return dpt_fail(err, DPT_BAD_DATA, "%s: its model has %s where the job's has %s: %s", path,
+                    k < theirs->n_tensors ? theirs->tensors[k].name : "its end",
+                    k < ours->n_tensors ? ours->tensors[k].name : "its end", cure);
+}
+
+enum dpt_status dpt_checkpoint_fits(const char *path, const struct dpt_job *job,
+                                    const struct dpt_shape *shape, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_checkpoint file = {0};
+    struct dpt_state state = {0};
+    struct dpt_graph theirs = {0}, ours = {0};
+    struct dpt_conf conf = {0};
+    struct dpt_job made = {0};
+    struct dpt_shape input;
+    struct dpt_error ignored; /* what cannot be read is told where the weights are */
+    char real[PATH_MAX], have[40], want[40], *text = NULL;
+
+    dpt_checkpoint_resolve(path, real);
+    if (dpt_checkpoint_open(&file, real, &ignored) != DPT_OK ||
+        dpt_checkpoint_read(&file, &state, DPT_LOAD_PROGRESS, &text, &ignored) != DPT_OK ||
+        !dpt_checkpoint_input(&file, &input))
+        goto out;
+    if (read_job(&made, &conf, real, text, &ignored) != DPT_OK)
+        goto out;
+    if ((dpt_job_loss(&made).kind == DPT_LOSS_MSE) != (dpt_job_loss(job).kind == DPT_LOSS_MSE))
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                         "%s: its model predicts %s, the job's %s (`loss`): it is another job's "
+                         "checkpoint",
+                         path, dpt_job_loss(&made).kind == DPT_LOSS_MSE ? "numbers" : "classes",
+                         dpt_job_loss(job).kind == DPT_LOSS_MSE ? "numbers" : "classes"));
+    if (dpt_model_build(&made.model, &input, &theirs, &ignored) != DPT_OK ||
+        dpt_model_build(&job->model, shape, &ours, &ignored) != DPT_OK)
+        goto out;
+    status = compare(path, &theirs, &ours, err);
+    if (status != DPT_OK && !dpt_same_shape(&input, shape)) /* which is why */
+        status = dpt_fail(err, DPT_BAD_DATA,
+                          "%s: its model takes %lld inputs (%s), the job's samples have %lld (%s): "
+                          "it is another job's checkpoint",
+                          path, (long long)dpt_shape_size(&input), dpt_shape_text(&input, have),
+                          (long long)dpt_shape_size(shape), dpt_shape_text(shape, want));
+out:
+    free(text);
+    dpt_graph_release(&theirs);
+    dpt_graph_release(&ours);
+    dpt_conf_release(&conf);
+    dpt_checkpoint_close(&file);
+    return status;
 }
 
 /* --- as a file of weights --------------------------------------------------------------------- */

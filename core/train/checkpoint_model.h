@@ -41,6 +41,11 @@ void dpt_checkpoint_model_close(struct dpt_checkpoint_model *m);
 enum dpt_status dpt_checkpoint_job(const char *path, struct dpt_job *job, struct dpt_conf *conf,
                                    struct dpt_error *err);
 
+/* Whether a checkpoint's model is that of a job, for samples of this shape; what a checkpoint does
+ * not say fits. Reads no weights. path: as above. Errors: BAD_DATA (names the first difference). */
+enum dpt_status dpt_checkpoint_fits(const char *path, const struct dpt_job *job,
+                                    const struct dpt_shape *shape, struct dpt_error *err);
+
 /* A checkpoint as a file of weights: read, not written. */
 extern const struct dpt_weights_format dpt_weights_checkpoint;
 

@@ -230,8 +230,7 @@ enum dpt_status dpt_choose_sums(const struct dpt_comm *comm, const struct dpt_ba
                                 struct dpt_error *err)
 {
     const struct dpt_backend_devices *devices = backend->devices;
-    const struct dpt_cuda_aware_memory memory = {device, devices->buffer, devices->fetch,
-                                                 devices->release, largest};
 
-    return dpt_comm_device_sums(comm, wanted, &memory, on_device, how, err);
+    return dpt_comm_device_sums(comm, wanted, &devices->memory, device, largest, on_device, how,
+                                err);
 }

@@ -32,10 +32,15 @@ static bool is_regression(const struct dpt_trainer *t)
     return t->model.loss.kind == DPT_LOSS_MSE;
 }
 
-/* Whether each output is a label that holds or not. */
+int32_t dpt_trainer_labels(const struct dpt_trainer *t)
+{
+    return t->model.loss.kind == DPT_LOSS_BINARY_CROSS_ENTROPY ? dpt_graph_outputs(&t->model.graph)
+                                                               : 0;
+}
+
 static bool has_labels(const struct dpt_trainer *t)
 {
-    return t->model.loss.kind == DPT_LOSS_BINARY_CROSS_ENTROPY;
+    return dpt_trainer_labels(t) > 0;
 }
 
 /* What is kept of each sample for the scores of classes or labels. */
@@ -205,7 +210,7 @@ static enum dpt_status infer_parts(const struct eval_work *w, int64_t step, enum
 
     return w->t->mesh.pipeline != NULL
                ? dpt_pipeline_infer(w->t->mesh.pipeline, &pass, step, status, err)
-               : dpt_units_infer(w->t, &pass, false, step, status, err);
+               : dpt_units_infer(w->t, &pass, step, status, err);
 }
 
 /* This rank's part of the split; collective where it goes through stages or units, which go on when
@@ -255,8 +260,8 @@ static enum dpt_status score_classes(const struct eval_work *w, struct dpt_error
                                  t->classes, err);
     if (n <= DPT_SCORES_CLASSES)
         DPT_TRY(DPT_ALLOCATE(t->confusion, n * n, "an evaluation", err));
-    DPT_TRY(dpt_scores_classes(&t->scores, w->split->set, &w->split->sampler, &w->said, t->classes,
-                               t->confusion, err));
+    DPT_TRY(dpt_scores_classes(&t->scores, w->split->set, &w->split->sampler, &w->said,
+                               t->positive.class, t->classes, t->confusion, err));
 out:
     return status;
 }
@@ -277,6 +282,32 @@ static enum dpt_status score(const struct eval_work *w, double weight, struct dp
                                  errors + w->outputs, weight, err);
 }
 
+void dpt_trainer_find_positive(struct dpt_trainer *t, const struct dpt_split *split)
+{
+    struct dpt_data_conf conf = t->job->data;
+    const struct dpt_dataset_spec spec = {
+        .conf = &conf, .paths = &conf.train, .classes = true, .seed = (uint64_t)t->job->seed};
+    struct dpt_dataset set = {0};
+    struct dpt_error why = {0};
+
+    if (t->positive.training || dpt_graph_outputs(&t->model.graph) != 2 ||
+        t->model.loss.kind != DPT_LOSS_CROSS_ENTROPY)
+        return;
+    if (t->data.train.present) {
+        dpt_positive_count(&t->positive, t->data.train.set, NULL);
+        return;
+    }
+    conf.cache = DPT_CACHE_NONE; /* the labels alone */
+    conf.verify = false;
+    conf.class_weights = DPT_CLASSES_ALIKE;
+    if (t->all_scores && dpt_dataset_open(&set, &spec, t->comm, &why) == DPT_OK &&
+        dpt_dataset_check_targets(&set, 2, &why) == DPT_OK)
+        dpt_positive_count(&t->positive, &set, NULL);
+    else
+        dpt_positive_count(&t->positive, split->set, &split->sampler);
+    dpt_dataset_close(&set);
+}
+
 enum dpt_status dpt_evaluate_split(struct dpt_trainer *t, struct dpt_split *split,
                                    struct dpt_metric_sums *total, struct dpt_error *err)
 {
@@ -292,6 +323,7 @@ enum dpt_status dpt_evaluate_split(struct dpt_trainer *t, struct dpt_split *spli
     const int64_t n = micro_batches(split);
     char word[32];
 
+    dpt_trainer_find_positive(t, split);
     snprintf(word, sizeof word, "evaluating data.%s", split->name);
     dpt_comm_note(t->comm, t->progress.step, word);
     mine = evaluate_rank(&w, err);
@@ -323,6 +355,11 @@ out:
     return status;
 }
 
+const char *dpt_trainer_accuracy_name(const struct dpt_trainer *t)
+{
+    return dpt_trainer_labels(t) > 1 ? "exact match" : "accuracy";
+}
+
 void dpt_trainer_tell(const struct dpt_trainer *t, const char *split,
                       const struct dpt_metric_sums *sums, const struct dpt_scores *scores,
                       int digits, struct dpt_str *out)
@@ -331,7 +368,8 @@ void dpt_trainer_tell(const struct dpt_trainer *t, const char *split,
 
     dpt_str_printf(out, "%s ", split);
     if (dpt_loss_judges(t->model.loss.kind))
-        dpt_str_printf(out, "accuracy %.4f, ", dpt_metric_sums_accuracy(sums));
+        dpt_str_printf(out, "%s %.4f, ", dpt_trainer_accuracy_name(t),
+                       dpt_metric_sums_accuracy(sums));
     dpt_str_printf(out, "loss %.*g%s%s on %s samples", digits, dpt_metric_sums_loss(sums),
                    t->targets.used ? " of scaled targets" : "",
                    dpt_scores_text(scores, false, ", ", ", ", scored),

@@ -96,6 +96,9 @@ void dpt_gpus_log(const struct dpt_trainer *t)
         dpt_log_info(t->log, "           %s", text.text);
     if (text.length > 0 && t->job->device.deterministic)
         dpt_log_info(t->log, "           device.deterministic: false takes the faster ones");
+    dpt_str_clear(&text);
+    t->backend->devices->startup(&text);
+    dpt_log_detail(t->log, "           started in %s", text.text);
     dpt_str_release(&text);
 }
 

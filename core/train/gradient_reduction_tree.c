@@ -389,12 +389,22 @@ static float *weights(const struct dpt_trainer *t)
 
 static enum dpt_status share(struct dpt_trainer *t, struct dpt_error *err)
 {
+    enum dpt_status status = DPT_OK;
+    const struct dpt_deterministic_allreduce *allreduce = t->reduction.state->allreduce;
+    const struct dpt_graph *graph = dpt_trainer_graph(t);
+    float *buffer;
+
     if (t->units.gathers) /* as it computes them */
         return DPT_OK;
     if (t->units.n > 0) /* all write where all read */
         return dpt_group_barrier(&dpt_trainer_replicas(t)->node, err);
-    return dpt_deterministic_share(t->reduction.state->allreduce, t->arenas.params, t->team.pool,
-                                   err);
+    DPT_TRY(dpt_deterministic_share(t->reduction.state->allreduce, t->arenas.params, t->team.pool,
+                                    err));
+    buffer = dpt_deterministic_buffer(allreduce, 0);
+    if (dpt_deterministic_weights(allreduce) == buffer) /* the weights were in this rank's memory */
+        dpt_graph_clear_frozen(graph, 0, (size_t)graph->floats, buffer);
+out:
+    return status;
 }
 
 static enum dpt_status gather_chunks(struct dpt_trainer *t, double *values, int each,

@@ -109,10 +109,14 @@ static bool finish(struct dpt_job *job, struct dpt_conf *conf)
     struct dpt_conf_node *root = conf->root;
     struct dpt_conf_node *train = dpt_conf_get(root, "train");
 
-    if (job->name == NULL || job->name[0] == '\0') {
+    if (job->name == NULL) {
         job->name = stem(conf, conf->path);
         if (job->name == NULL || !put_text(conf, root, "name", job->name, true))
             return false;
+        if (!dpt_option_is_name(job->name))
+            dpt_conf_mistake(conf, NULL, "name",
+                             "'%s', the file's, cannot name a folder: give the job another name",
+                             dpt_conf_show(conf, job->name));
     }
     if (job->output == NULL || job->output[0] == '\0') {
         job->output = dpt_region_printf(&conf->region, "runs/%s", job->name);

@@ -179,12 +179,12 @@ static const struct dpt_option comm_options[] = {
     {CHOICE("hierarchical", NONE, comm.hierarchical, DPT_HIERARCHIES, "auto"),
      .help = "auto: allreduce sums in a node's shared memory first; off: by MPI_Allreduce alone"},
     {CHOICE("cuda_aware", NONE, comm.cuda_aware, DPT_CUDA_AWARE_LIST, "auto"),
-     .help =
-         "MPI sums gradients in GPU memory; auto: where a trial comes out right; off: on the host"},
+     .help = "MPI sums gradients in GPU memory; auto: where a trial is right and faster; off: on "
+             "the host"},
     {WHEN("timeout", NONE, comm.timeout, "60 s"), .units = TIMES,
-     .help =
-         "end the job (exit code 71) where a rank keeps the others waiting for so long; another "
-         "node's that is late but moves: four times as long"},
+     .help = "end the job (exit code 71) where a rank keeps the others, or a GPU its rank, waiting "
+             "for so long; another "
+             "node's that is late but moves: four times as long"},
     {0},
 };
 
@@ -243,7 +243,8 @@ static const struct dpt_option parallel_options[] = {
 
 /* The rows of a room's own struct start at that struct; the rows above at the job. */
 const struct dpt_option dpt_job_options[] = {
-    {TEXT("name", OUTPUT, name), .help = "of the job; default: the job file's name"},
+    {ROW("name", OUTPUT, NAME), AT(name), .fallback = "null",
+     .help = "of the job, and of its folder in runs/; default: the job file's name"},
     {WHOLE("seed", RESULT, seed, "1", 0, 9e15), .help = "of all randomness"},
     {TEXT("output", OUTPUT, output), .help = "run folder; default: runs/NAME"},
     {SECTION("device", BY_ROW, device_options), .help = "what computes"},

@@ -42,10 +42,10 @@ static enum dpt_status ask_data(const struct dpt_job *job, int64_t *outputs, str
     };
 
     DPT_TRY(dpt_dataset_describe(&set, &spec, err));
-    DPT_TRY(dpt_dataset_count_outputs(&set, outputs, err));
-out:
+    status = dpt_dataset_count_outputs(&set, outputs, err);
     if (status == DPT_BAD_JOB)
         dpt_error_prefix(err, "the model's outputs are left to the data (or give their number): ");
+out:
     dpt_dataset_close(&set);
     return status;
 }

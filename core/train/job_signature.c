@@ -23,6 +23,14 @@ static bool is_left_out(const struct dpt_conf_node *node)
                            (row->added && is_default(node)));
 }
 
+/* What stands in the text for an option that changes no byte: its default, so that it makes no
+ * checkpoint another one. Such rows are scalars, or lists that are empty by default. */
+static struct dpt_conf_node *usual(struct dpt_conf *conf, const struct dpt_option *row)
+{
+    return strcmp(row->fallback, "[]") == 0 ? dpt_conf_new(conf, DPT_NODE_LIST, NULL)
+                                            : dpt_conf_new(conf, DPT_NODE_SCALAR, row->fallback);
+}
+
 /* A copy without what is left out; NULL: nothing remains of a section, or memory ran out. */
 static struct dpt_conf_node *copy(struct dpt_conf *conf, const struct dpt_conf_node *node)
 {
@@ -32,7 +40,11 @@ static struct dpt_conf_node *copy(struct dpt_conf *conf, const struct dpt_conf_n
         return NULL;
     new->quoted = node->quoted;
     for (size_t i = 0; i < node->n && !conf->region.failed; i++) {
-        item = is_left_out(node->items[i]) ? NULL : copy(conf, node->items[i]);
+        const struct dpt_option *row = node->items[i]->row;
+
+        item = is_left_out(node->items[i])                          ? NULL
+               : row != NULL && row->effect == DPT_EFFECT_NONE_KEPT ? usual(conf, row)
+                                                                    : copy(conf, node->items[i]);
         if (item != NULL && node->kind == DPT_NODE_MAP)
             dpt_conf_put(conf, new, node->keys[i], item);
         else if (item != NULL)

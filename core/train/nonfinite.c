@@ -1,17 +1,18 @@
 #include <math.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "core/base/memory.h"
 #include "core/train/gradient_reduction.h"
 #include "core/train/mesh.h"
 #include "core/train/units.h"
 
 /* Where a rank found its first value that is not finite. */
 struct finding {
-    enum { NOTHING, IN_OUTPUT, IN_GRADIENT } kind;
+    enum { NOTHING, IN_OUTPUT, IN_GRADIENT, IN_SUM } kind;
     int32_t location; /* node, or tensor */
-    int64_t sample;   /* the first one of the micro-batch of a gradient */
+    int32_t micro_batch;
+    int64_t sample; /* the first one of the micro-batch of a gradient */
     char host[DPT_HOST_TEXT];
 };
 
@@ -20,7 +21,9 @@ struct search {
     const struct dpt_step_view *view;
     float *gradient; /* a buffer for one */
     struct finding found;
-    atomic_bool seen; /* in stages: by one of the threads */
+    /* [threads]: where ranks or stages have parts of the weights */
+    struct finding *found_by;
+    struct dpt_nonfinite *nonfinite;
 };
 
 /* The rank's k-th micro-batch of the step. */
@@ -131,20 +134,29 @@ static enum dpt_status tell(const struct dpt_trainer *t, const struct finding *f
     const long long step = (long long)t->progress.step + 1;
     const char *what = advice(t);
     const char *by = by_statistics(t, f);
-    char where[256] = "";
+    const int stages = t->mesh.stages;
+    char where[256] = "", place[48] = "";
 
-    if (f->kind != NOTHING)
+    if (stages > 1)
+        snprintf(place, sizeof place, ", stage %d of %d", rank / (t->comm->world.size / stages) + 1,
+                 stages);
+    if (f->kind == IN_OUTPUT || f->kind == IN_GRADIENT)
         dpt_dataset_where(t->data.train.set, f->sample, where);
     if (f->kind == IN_OUTPUT)
         return dpt_fail(err, DPT_FAILED,
-                        "step %lld: not a number: rank %d (%s), output of layer %s, %s%s; %s", step,
-                        rank, f->host, t->model.graph.nodes[f->location].name, where, by, what);
+                        "step %lld: not a number: rank %d (%s%s), output of layer %s, %s%s; %s",
+                        step, rank, f->host, place, t->model.graph.nodes[f->location].name, where,
+                        by, what);
     if (f->kind == IN_GRADIENT)
         return dpt_fail(
             err, DPT_FAILED,
             "step %lld: not a number: rank %d (%s), %s%s, micro-batch that begins with %s%s; %s",
             step, rank, f->host, t->model.graph.tensors[f->location].state ? "" : "gradient of ",
             t->model.graph.tensors[f->location].name, where, by, what);
+    if (f->kind == IN_SUM)
+        return dpt_fail(err, DPT_FAILED, "step %lld: not a number: %s%s; %s", step,
+                        t->model.graph.tensors[f->location].state ? "" : "gradient of ",
+                        t->model.graph.tensors[f->location].name, what);
     if (t->team.lockstep)
         return dpt_fail(err, DPT_FAILED,
                         "step %lld: not a number: no micro-batch by itself gives one, so the "
@@ -156,176 +168,111 @@ static enum dpt_status tell(const struct dpt_trainer *t, const struct finding *f
         what);
 }
 
-/* --- in stages -------------------------------------------------------------------------------- */
+/* --- in parts --------------------------------------------------------------------------------- */
 
-/* Whether a value's numbers are finite: outputs are floats, and what stages give each other has the
- * job's precision. */
-static bool are_finite(const struct dpt_trainer *t, const float *value, size_t floats)
-{
-    const int precision = t->job->device.precision;
-    const unsigned exponent = precision == DPT_PRECISION_BF16 ? 0x7f80 : 0x7c00;
-    const bool halves = precision >= DPT_PRECISION_BF16 && t->mesh.stage < t->mesh.stages - 1;
-    bool finite = true;
-
-    for (size_t i = 0; i < floats && !halves; i++)
-        finite = finite && isfinite(value[i]);
-    for (size_t i = 0; i < 2 * floats && halves; i++) {
-        uint16_t bits;
-
-        memcpy(&bits, (const char *)value + i * sizeof bits, sizeof bits);
-        finite = finite && (bits & exponent) != exponent;
-    }
-    return finite;
-}
-
-/* Whether what a stage gives the next one, or the outputs, are numbers. */
-static enum dpt_status look_at(void *arg, int thread, int32_t micro_batch,
-                               const struct dpt_batch *batch, const float *value, size_t floats,
-                               const struct dpt_metric_sums *metric_sums, struct dpt_error *err)
+/* Of a micro-batch that has gone through all that this rank computes. */
+static enum dpt_status note(void *arg, int thread, int32_t micro_batch,
+                            const struct dpt_batch *batch, const float *value, size_t floats,
+                            const struct dpt_metric_sums *metric_sums, struct dpt_error *err)
 {
     struct search *s = arg;
+    struct finding *found = &s->found_by[thread];
+    struct dpt_nonfinite *bad = &s->nonfinite[thread];
 
-    (void)micro_batch, (void)metric_sums, (void)err;
-    /* Of several threads that find something one may tell of it. */
-    if (!are_finite(s->t, value, floats) && !atomic_exchange(&s->seen, true))
-        s->found = (struct finding){.kind = IN_OUTPUT, .sample = batch->sample[0]};
-    (void)thread;
+    (void)value, (void)floats, (void)metric_sums, (void)err;
+    if (bad->node >= 0 && found->kind == NOTHING)
+        *found = (struct finding){.kind = IN_OUTPUT,
+                                  .location = bad->node,
+                                  .micro_batch = micro_batch,
+                                  .sample = batch->sample[bad->position]};
+    bad->node = -1;
     return DPT_OK;
 }
 
-/* Whether what this rank has of the step's gradient, and of what it adds to the state, is. */
-static bool gradient_is_finite(const struct dpt_trainer *t)
+/* Whether what this rank has of a tensor in the step's sum is finite. */
+static bool is_finite_here(const struct dpt_trainer *t, const struct dpt_tensor *tensor)
 {
-    const struct dpt_graph *graph = dpt_trainer_graph(t);
-    const bool sharded = dpt_trainer_sharded(t);
+    const bool sharded = dpt_trainer_sharded(t) && !tensor->state;
     const float *sum = sharded ? t->reduction.type->slice_sum(t) : t->reduction.sum;
-    const struct dpt_slice all = {.end = (size_t)graph->floats};
+    const struct dpt_slice all = {.end = (size_t)dpt_trainer_graph(t)->arena};
     const struct dpt_slice own =
         sharded ? t->reduction.type->slice(t, dpt_trainer_replicas(t)->world.rank) : all;
-    bool finite = true;
+    const size_t at = (size_t)tensor->offset, end = at + (size_t)tensor->count;
 
-    for (size_t i = own.begin; i < own.end; i++)
-        finite = finite && isfinite(sum[i]);
-    for (int64_t i = graph->floats; i < graph->arena; i++)
-        finite = finite && isfinite(t->reduction.sum[i]);
-    return finite;
+    for (size_t i = at > own.begin ? at : own.begin; i < end && i < own.end; i++)
+        if (!isfinite(sum[i]))
+            return false;
+    return true;
 }
 
-/* Collective. Names the first stage whose values are not finite or, where all are, the last one
- * whose gradient is not. */
-static enum dpt_status find_in_stages(struct search *s, struct dpt_error *err)
+/* Collective. All values are finite: the tensor whose part of the step's sum is not, as bad_tensor
+ * has it. Who gave it the sum does not say. */
+static enum dpt_status search_sum(struct search *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_trainer *t = s->t;
-    const struct dpt_pipeline_pass pass = {
-        .split = &t->data.train, .view = s->view, .take = look_at, .arg = s};
-    const int ranks = t->comm->world.size;
-    struct finding worst = {0};
-    char where[256] = "", place[48];
-    double best;
-    int mine = 2 * ranks; /* lower ones are told of first */
+    const struct dpt_graph *graph = dpt_trainer_graph(s->t);
+    double mine = -1, worst; /* a tensor's number; of state, which comes first, above all others */
 
-    status = dpt_pipeline_infer(t->mesh.pipeline, &pass, t->progress.epoch_step, DPT_OK, err);
-    DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
-    if (s->found.kind == IN_OUTPUT)
-        mine = t->comm->world.rank;
-    else if (!gradient_is_finite(t))
-        s->found.kind = IN_GRADIENT;
-    if (s->found.kind == IN_GRADIENT)
-        mine = 2 * ranks - 1 - t->comm->world.rank;
-    snprintf(s->found.host, sizeof s->found.host, "%s", t->comm->host);
-    s->found.location = t->mesh.stage;
-    DPT_TRY(dpt_group_max(&t->comm->world, -(double)mine, &best, err));
-    if (-best >= 2 * ranks)
-        return tell(t, &worst, 0, err);
-    mine = (int)-best < ranks ? (int)-best : 2 * ranks - 1 - (int)-best;
-    worst = s->found;
-    DPT_TRY(dpt_group_broadcast(&t->comm->world, mine, &worst, sizeof worst, err));
-    if (worst.kind == IN_OUTPUT)
-        dpt_dataset_where(t->data.train.set, worst.sample, where);
-    if (t->mesh.stages > 1)
-        snprintf(place, sizeof place, "stage %d of %d", worst.location + 1, t->mesh.stages);
-    else
-        snprintf(place, sizeof place, "the model");
-    status = dpt_fail(
-        err, DPT_FAILED, "step %lld: not a number: rank %d (%s), %s of %s, from %s on%s%s; %s",
-        (long long)t->progress.step + 1, mine, worst.host,
-        worst.kind == IN_OUTPUT ? "values" : "gradient", place,
-        t->model.graph.nodes[t->mesh.first[worst.location]].name,
-        worst.kind == IN_OUTPUT ? ", micro-batch that begins with " : "", where, advice(t));
+    for (int32_t i = 0; i < graph->n_tensors; i++) {
+        const double k = graph->tensors[i].state ? 2 * graph->n_tensors - i : i;
+
+        if (k > mine && !is_finite_here(s->t, &graph->tensors[i]))
+            mine = k;
+    }
+    DPT_TRY(dpt_group_max(&s->t->comm->world, mine, &worst, err));
+    if (worst >= 0)
+        s->found = (struct finding){
+            .kind = IN_SUM,
+            .location = (int32_t)(worst > graph->n_tensors ? 2 * graph->n_tensors - worst : worst)};
 out:
     return status;
 }
 
-/* --- in units --------------------------------------------------------------------------------- */
-
-/* Whether what a unit gives the next one, or the outputs, are numbers. */
-static enum dpt_status look_behind(void *arg, int thread, int32_t micro_batch,
-                                   const struct dpt_batch *batch, const float *value, size_t floats,
-                                   const struct dpt_metric_sums *metric_sums, struct dpt_error *err)
-{
-    struct search *s = arg;
-    const bool seen = atomic_load(&s->seen);
-
-    look_at(arg, thread, micro_batch, batch, value, floats, metric_sums, err);
-    if (!seen && s->found.kind == IN_OUTPUT)
-        s->found.location = dpt_units_now(s->t);
-    return DPT_OK;
-}
-
-/* Of the tensors in what this rank owns of the gradient, the last one that is not finite; -1. */
-static int32_t last_bad(const struct dpt_trainer *t)
-{
-    const struct dpt_graph *graph = &t->model.graph;
-    const struct dpt_slice own = t->reduction.type->slice(t, t->comm->world.rank);
-    const float *sum = t->reduction.type->slice_sum(t);
-    int32_t bad = -1;
-
-    for (int32_t k = 0; k < graph->n_tensors; k++) {
-        const size_t at = (size_t)graph->tensors[k].offset,
-                     end = at + (size_t)graph->tensors[k].count;
-
-        for (size_t i = at > own.begin ? at : own.begin; i < end && i < own.end; i++)
-            bad = !isfinite(sum[i]) ? k : bad;
-    }
-    return bad;
-}
-
-/* Collective. Names the first layers whose values are not finite or, where all are, the tensor at
- * whose gradient that began. */
-static enum dpt_status find_in_units(struct search *s, struct dpt_error *err)
+/* Collective. Forward once more, where ranks have parts of the weights: the first of this rank's
+ * micro-batches whose values are not finite or, where none has any, what of the sum is not. */
+static enum dpt_status search_parts(struct search *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_trainer *t = s->t;
-    const struct dpt_group *world = &t->comm->world;
-    const struct dpt_pipeline_pass pass = {
-        .split = &t->data.train, .view = s->view, .take = look_behind, .arg = s};
-    const long long step = (long long)t->progress.step + 1;
-    struct finding worst;
-    char where[256];
-    double first, last;
+    const size_t threads = (size_t)t->team.threads;
+    struct dpt_pipeline_pass pass = {
+        .split = &t->data.train, .view = s->view, .take = note, .arg = s};
+    double any;
 
-    status = dpt_units_infer(t, &pass, true, t->progress.epoch_step, DPT_OK, err);
-    DPT_TRY(dpt_group_agree(world, status, err));
-    snprintf(s->found.host, sizeof s->found.host, "%s", t->comm->host);
-    worst = s->found;
-    DPT_TRY(dpt_group_max(world,
-                          s->found.kind == IN_OUTPUT ? -(double)world->rank : -(double)world->size,
-                          &first, err));
-    DPT_TRY(dpt_group_max(world, last_bad(t), &last, err));
-    if (-first < world->size) {
-        DPT_TRY(dpt_group_broadcast(world, (int)-first, &worst, sizeof worst, err));
-        dpt_dataset_where(t->data.train.set, worst.sample, where);
-        return dpt_fail(err, DPT_FAILED,
-                        "step %lld: not a number: rank %d (%s), values of the layers from %s on, "
-                        "micro-batch that begins with %s (norms by their running statistics); %s",
-                        step, (int)-first, worst.host,
-                        t->model.graph.nodes[t->units.node[worst.location]].name, where, advice(t));
-    }
-    if (last >= 0)
-        return dpt_fail(err, DPT_FAILED, "step %lld: not a number: gradient of %s; %s", step,
-                        t->model.graph.tensors[(int32_t)last].name, advice(t));
-    status = tell(t, &(struct finding){.kind = NOTHING}, 0, err);
+    status = DPT_ALLOCATE(s->found_by, threads, "the search", err);
+    if (status == DPT_OK)
+        status = DPT_ALLOCATE(s->nonfinite, threads, "the search", err);
+    DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
+    for (size_t k = 0; k < threads; k++)
+        s->nonfinite[k].node = -1;
+    pass.nonfinite = s->nonfinite;
+    status = t->mesh.stages > 0
+                 ? dpt_pipeline_infer(t->mesh.pipeline, &pass, t->progress.epoch_step, DPT_OK, err)
+                 : dpt_units_infer(t, &pass, t->progress.epoch_step, DPT_OK, err);
+    DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
+    for (size_t k = 0; k < threads; k++)
+        if (s->found_by[k].kind != NOTHING &&
+            (s->found.kind == NOTHING || s->found_by[k].micro_batch < s->found.micro_batch))
+            s->found = s->found_by[k];
+    DPT_TRY(dpt_group_max(&t->comm->world, s->found.kind != NOTHING, &any, err));
+    if (any == 0)
+        DPT_TRY(search_sum(s, err));
+out:
+    dpt_free(s->found_by);
+    dpt_free(s->nonfinite);
+    return status;
+}
+
+/* --- both ------------------------------------------------------------------------------------- */
+
+/* Collective. What this rank can find by itself, where each has all of the weights. */
+static enum dpt_status search_alone(struct search *s, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(dpt_group_agree(&s->t->comm->world, search_outputs(s, err), err));
+    status = s->found.kind == NOTHING ? dpt_trainer_run(s->t, search_gradients, s, err) : DPT_OK;
+    DPT_TRY(dpt_group_agree(&s->t->comm->world, status, err));
 out:
     return status;
 }
@@ -340,13 +287,7 @@ enum dpt_status dpt_trainer_find_nonfinite(struct dpt_trainer *t, const struct d
     double largest;
 
     dpt_comm_note(t->comm, -1, "looking for what is not a number");
-    if (t->mesh.stages > 0)
-        return find_in_stages(&s, err);
-    if (t->units.n > 0)
-        return find_in_units(&s, err);
-    DPT_TRY(dpt_group_agree(&t->comm->world, search_outputs(&s, err), err));
-    status = s.found.kind == NOTHING ? dpt_trainer_run(t, search_gradients, &s, err) : DPT_OK;
-    DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
+    DPT_TRY(t->mesh.stages > 0 || t->units.n > 0 ? search_parts(&s, err) : search_alone(&s, err));
     snprintf(s.found.host, sizeof s.found.host, "%s", t->comm->host);
     if (s.found.kind != NOTHING)
         first = t->comm->world.rank;

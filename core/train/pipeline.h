@@ -50,6 +50,9 @@ struct dpt_pipeline_pass {
                             const struct dpt_batch *batch, const float *value, size_t floats,
                             const struct dpt_metric_sums *metric_sums, struct dpt_error *err);
     void *arg;
+    /* [threads]: where each finds a value that is not finite, for `take` to read and to set back to
+     * -1; NULL: nobody asks. */
+    struct dpt_nonfinite *nonfinite;
 };
 /* Collective. status, and what it gives: as above; where it failed, only the split's step is
  * read. */

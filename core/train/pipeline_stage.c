@@ -264,6 +264,9 @@ static void prepare(struct dpt_pipeline *p, int taker)
         .first = node[0],
         .last = node[1],
         .infers = p->work.infers != NULL,
+        .nonfinite = p->work.infers != NULL && p->work.infers->nonfinite != NULL
+                         ? &p->work.infers->nonfinite[taker]
+                         : NULL,
         .batch = &slot->batch,
         .params = t->arenas.params,
         .between = taker == 0 ? get_on : NULL,

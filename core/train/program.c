@@ -97,6 +97,7 @@ struct dpt_program_spec dpt_trainer_program_spec(const struct dpt_trainer *t, in
         .reproducible = job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE,
         .varying = !job->device.deterministic,
         .device = t->gpu,
+        .waits = dpt_comm_device_waits(t->comm),
     };
 }
 

@@ -80,8 +80,15 @@ static const char *accuracy_text(const struct dpt_run *run,
 {
     buf[0] = '\0';
     if (has_accuracy(run))
-        snprintf(buf, DIGITS, "  accuracy %.4f", dpt_metric_sums_accuracy(metric_sums));
+        snprintf(buf, DIGITS, "  %s %.4f", dpt_trainer_accuracy_name(&run->trainer),
+                 dpt_metric_sums_accuracy(metric_sums));
     return buf;
+}
+
+/* Before "loss": that of scaled targets is not in their units. */
+static const char *scaled_text(const struct dpt_run *run)
+{
+    return run->trainer.targets.used ? "scaled " : "";
 }
 
 static void log_lines(const struct dpt_run *run)
@@ -93,8 +100,10 @@ static void log_lines(const struct dpt_run *run)
 
     if (every->unit != DPT_NEVER)
         dpt_log_info(run->trainer.log,
-                     "  lines    every %g %s%s: mean loss%s samples/s since the last one", every->n,
-                     unit, every->n == 1 ? "" : "s", has_accuracy(run) ? ", accuracy and" : " and");
+                     "  lines    every %g %s%s: mean %sloss%s%s and samples/s since the last one",
+                     every->n, unit, every->n == 1 ? "" : "s", scaled_text(run),
+                     has_accuracy(run) ? ", " : "",
+                     has_accuracy(run) ? dpt_trainer_accuracy_name(&run->trainer) : "");
 }
 
 /* What a person would do about the number of ranks, behind it. cores: that a rank may use. */
@@ -155,6 +164,7 @@ static void log_header(const struct dpt_run *run, const int32_t *threads, double
     dpt_init_log(t, &run->init, run->resumed >= 0);
     log_lines(run);
     dpt_log_info(t->log, "  output   %s", t->job->output);
+    dpt_trainer_warn_data(t, t->log);
     dpt_trainer_warn_idle(t, t->log);
     if (t->comm->world.size == 1 && t->backend->devices != NULL && t->gpus[0].info.count > 1)
         dpt_log_warn(t->log,
@@ -207,6 +217,10 @@ static enum dpt_status start_event(struct dpt_run *run, const int32_t *nodes, st
     dpt_metrics_int(m, "steps", t->steps);
     dpt_metrics_int(m, "steps_per_epoch", t->steps_per_epoch);
     dpt_metrics_real(m, "lr", t->lr);
+    if (t->targets.used)
+        dpt_metrics_text(m, "targets", "scaled");
+    if (dpt_trainer_labels(t) > 1)
+        dpt_metrics_int(m, "labels", dpt_trainer_labels(t));
     if (run->init.format != NULL) {
         dpt_metrics_text(m, "init_from", t->job->init.from);
         dpt_metrics_text(m, "init_format", run->init.format);
@@ -311,9 +325,9 @@ static void write_step(struct dpt_run *run, char *text, size_t size)
     snprintf(of_epochs, sizeof of_epochs, "/%lld", (long long)epochs);
     snprintf(end, sizeof end, "  %s left", dpt_show_clock(left, clock));
     accuracy_text(run, &run->window.metric_sums, accuracy);
-    while (snprintf(text, size, "epoch %lld%s  step %lld%s  mean loss %.4g%s  %s%s%s",
+    while (snprintf(text, size, "epoch %lld%s  step %lld%s  mean %sloss %.4g%s  %s%s%s",
                     (long long)epoch_of(t), run->cuts < NO_EPOCHS ? of_epochs : "",
-                    (long long)p->step, run->cuts < NO_STEPS ? of_steps : "",
+                    (long long)p->step, run->cuts < NO_STEPS ? of_steps : "", scaled_text(run),
                     dpt_metric_sums_loss(&run->window.metric_sums), accuracy,
                     show_rate(rate, digits), run->cuts < NO_UNIT ? " samples/s" : "/s",
                     run->cuts < NO_CLOCK ? end : "") > COLUMNS &&
@@ -405,15 +419,18 @@ static enum dpt_status report_set(struct dpt_run *run, const char *split,
     if (scores->uneven)
         snprintf(balanced, sizeof balanced, "  balanced accuracy %.4f", scores->balanced_accuracy);
     (shown ? dpt_log_info : dpt_log_detail)(
-        t->log, "epoch %lld  step %lld  %s loss %.4g%s%s%s%s", (long long)epoch_of(t), step,
-        split != NULL ? split : "train", loss, accuracy_text(run, sums, accuracy),
-        dpt_scores_text(scores, false, "  ", "  ", scored), balanced, more);
+        t->log, "epoch %lld  step %lld  %s %sloss %.4g%s%s%s%s%s", (long long)epoch_of(t), step,
+        split != NULL ? split : "train", scaled_text(run), loss, accuracy_text(run, sums, accuracy),
+        dpt_scores_text(scores, false, "  ", "  ", scored), balanced,
+        sums->weight != (double)sums->samples ? "  (weighted)" : "", more);
     begin_means(run, split != NULL ? "eval" : "epoch", split, sums);
     for (const struct dpt_score *row = dpt_scores; row->name != NULL; row++)
         if (!isnan(dpt_score_value(scores, row)))
             dpt_metrics_real(&run->metrics, row->name, dpt_score_value(scores, row));
     if (scores->uneven)
         dpt_metrics_real(&run->metrics, "rare_recall", scores->rare_recall);
+    if (scores->positive >= 0)
+        dpt_metrics_int(&run->metrics, "positive", scores->positive);
     dpt_metrics_int(&run->metrics, "samples", sums->samples);
     if (sums->weight != (double)sums->samples)
         dpt_metrics_real(&run->metrics, "weight", sums->weight);

@@ -563,7 +563,7 @@ enum dpt_status dpt_run_job(const struct dpt_job *job, const struct dpt_conf *co
     bool finished = false;
 
     /* First of all, so that a second run in this folder neither waits nor reads anything. */
-    DPT_TRY(dpt_run_take_lock(&run, comm, log, job->output, err));
+    DPT_TRY(dpt_run_take_lock(&run, comm, log, job, err));
     if (comm->world.rank == 0)
         run.deadline = dpt_stop_deadline(job->train.max_time.n);
     DPT_TRY(dpt_trainer_open(t, job, comm, log, DPT_PART_TRAIN | DPT_PART_VALID | DPT_PART_TEST,

@@ -120,7 +120,8 @@ enum dpt_status dpt_run_fetch(struct dpt_run *run, struct dpt_error *err);
 
 /* Takes the lock of the run folder, before anything else. Collective. Errors: as dpt_lock_take. */
 enum dpt_status dpt_run_take_lock(struct dpt_run *run, const struct dpt_comm *comm,
-                                  struct dpt_log *log, const char *folder, struct dpt_error *err);
+                                  struct dpt_log *log, const struct dpt_job *job,
+                                  struct dpt_error *err);
 /* From the open trainer to the first step. *finished: there is nothing left to do. Collective. */
 enum dpt_status dpt_run_prepare(struct dpt_run *run, const struct dpt_resume *resume,
                                 bool *finished, struct dpt_error *err);

@@ -8,6 +8,7 @@
 
 #include "core/base/file.h"
 #include "core/state/overwritten.h"
+#include "core/state/run_files.h"
 #include "core/train/audit.h"
 #include "core/train/run.h"
 #include "data/sets/dataset.h"
@@ -65,7 +66,11 @@ static enum dpt_status open_folder(struct dpt_run *run, bool overwrite, struct d
     snprintf(path, sizeof path, "%s/log.txt", folder);
     DPT_TRY(dpt_log_file(t->log, path, err));
     snprintf(path, sizeof path, "%s/job.yaml", folder);
-    DPT_TRY(dpt_file_write(path, run->resolved.text, run->resolved.length, err));
+    DPT_TRY(dpt_file_write_pieces(
+        path,
+        (const struct dpt_file_piece[]){{DPT_RUN_JOB_MARK, sizeof DPT_RUN_JOB_MARK - 1},
+                                        {run->resolved.text, run->resolved.length}},
+        2, err));
     if (t->job->checkpoint.every.unit != DPT_NEVER)
         DPT_TRY(dpt_saver_open(&run->saver, &state, folder, t->job->checkpoint.keep, err));
 out:
@@ -126,7 +131,7 @@ static enum dpt_status write_job(struct dpt_run *run, struct dpt_error *err)
     dpt_conf_write(run->conf->root, &run->resolved);
     if (run->job_text.failed || run->resolved.failed)
         return dpt_fail_memory(err, "the resolved job", 0);
-    if (run->resolved.length > DPT_YAML_BYTES)
+    if (run->resolved.length + sizeof DPT_RUN_JOB_MARK > DPT_YAML_BYTES)
         return dpt_fail(err, DPT_BAD_JOB,
                         "%s: %zu bytes with all that it leaves to defaults; a job has at most %d: "
                         "patterns (shards/*.h5) say more than lists",
@@ -252,13 +257,44 @@ out:
     return status;
 }
 
+/* Whether all that the job's run writes into its folder may be written there. By rank 0. */
+static enum dpt_status check_folder(const struct dpt_job *job, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct {
+        const char *name;
+        bool wanted;
+    } asked[] = {
+        {"hashes.jsonl", job->log.hashes},
+        {"trace.json", job->log.trace},
+        {DPT_TENSORBOARD_FILE, job->log.tensorboard},
+    };
+
+    for (size_t i = 0; dpt_run_file_name(i) != NULL; i++) {
+        bool wanted = true;
+
+        for (size_t k = 0; k < sizeof asked / sizeof asked[0]; k++)
+            if (strcmp(asked[k].name, dpt_run_file_name(i)) == 0)
+                wanted = asked[k].wanted;
+        if (wanted)
+            DPT_TRY(dpt_run_file_check(job->output, dpt_run_file_name(i), err));
+    }
+    DPT_TRY(dpt_run_checkpoints_check(job->output, err));
+out:
+    return status;
+}
+
 /* Collective. */
 enum dpt_status dpt_run_take_lock(struct dpt_run *run, const struct dpt_comm *comm,
-                                  struct dpt_log *log, const char *folder, struct dpt_error *err)
+                                  struct dpt_log *log, const struct dpt_job *job,
+                                  struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK, first = DPT_OK;
+    const char *folder = job->output;
 
     if (comm->world.rank == 0)
+        first = check_folder(job, err);
+    if (comm->world.rank == 0 && first == DPT_OK)
         first = dpt_lock_take(&run->lock, folder, comm->host, log, err);
     if (comm->world.rank == 0 && first == DPT_OK)
         first = tidy(folder, err);

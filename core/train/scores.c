@@ -19,9 +19,10 @@ const struct dpt_score dpt_scores[] = {
     {"balanced_accuracy", "balanced accuracy", "%.4f", true, AT(balanced_accuracy),
      "mean over the classes of their recall"},
     {"precision", "precision", "%.4f", true, AT(precision),
-     "of those said to be of a class, the share that are"},
-    {"recall", "recall", "%.4f", true, AT(recall), "of those of a class, the share that is found"},
-    {"f1", "F1", "%.4f", true, AT(f1), "harmonic mean of precision and recall"},
+     "of those said to be of a class, the share that are; of two classes of the rarer one"},
+    {"recall", "recall", "%.4f", true, AT(recall),
+     "of those of a class, the share that is found; likewise"},
+    {"f1", "F1", "%.4f", true, AT(f1), "harmonic mean of precision and recall; likewise"},
     {"roc_auc", "ROC AUC", "%.4f", true, AT(roc_auc),
      "chance that one of a class is ranked above one of another"},
     {"top5_accuracy", "top-5 accuracy", "%.4f", true, AT(top5),
@@ -34,6 +35,7 @@ void dpt_scores_clear(struct dpt_scores *scores)
     for (const struct dpt_score *row = dpt_scores; row->name != NULL; row++)
         *(double *)(void *)((char *)scores + row->offset) = NAN;
     scores->uneven = false;
+    scores->positive = -1;
 }
 
 const char *dpt_scores_text(const struct dpt_scores *scores, bool classes, const char *front,

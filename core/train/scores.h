@@ -19,12 +19,12 @@ struct dpt_scores {
     /* Of several labels at once: the share of all labels that are said right, 1 - Hamming loss. The
      * accuracy is the share of the samples of which all are. */
     double label_accuracy;
-    /* Classes. Precision, recall and F1 are those of class 1 where there are two classes, else
+    /* Classes. Precision, recall and F1 are those of the positive class where there are two, else
      * means over the classes that are a sample's or chosen, or over the labels, of which each holds
      * or not; 0 where they would be 0 / 0. */
     double balanced_accuracy; /* mean recall of the classes that samples have */
     double precision, recall, f1;
-    double roc_auc; /* of class 1 of two; else mean over the labels, or classes against the rest */
+    double roc_auc; /* of two classes; else mean over the labels, or classes against the rest */
     double top5;    /* whether the true class is among the five likeliest; of more than five */
     /* Classes are uneven where the most frequent one has over three times as many samples as the
      * rarest one that there is, and there are thirty samples a class, so that it is no chance. */
@@ -32,6 +32,15 @@ struct dpt_scores {
     int32_t common, rare;            /* these two */
     double common_share, rare_share; /* of all samples */
     double rare_recall;
+    int32_t positive; /* of two classes (struct dpt_positive); else -1 */
+};
+
+/* Which of two classes precision, recall and F1 are about: the rarer one by the number of samples,
+ * whatever they weigh; class 1 where there are as many of both, or none of class 0. */
+struct dpt_positive {
+    int32_t class;
+    int64_t samples, all; /* of the class, of both; all 0: not counted yet */
+    bool training;        /* counted in data.train; else in the samples that are evaluated */
 };
 
 /* One class of an evaluation, by the samples' weights. */
@@ -39,6 +48,8 @@ struct dpt_class_score {
     double weight, chosen, right; /* of its samples; of those said to be of it; of both */
     double precision, recall, f1;
     double roc_auc; /* against the rest; NAN: either is missing, or it was not asked for */
+    /* Of a label: the share of the samples that are said right, and of those for which it holds. */
+    double accuracy, base_rate;
 };
 
 /* What was said of the samples of an evaluation: a row each, in the order of their evaluation. */
@@ -114,15 +125,19 @@ int32_t dpt_said_labels_width(int32_t outputs, int64_t samples, bool all);
 /* Writes the row of a sample. probabilities: room for said->outputs. */
 void dpt_said_put(const struct dpt_said *said, int64_t position, int32_t label, const float *logits,
                   float *probabilities);
+/* Counts the two classes of a set: of all its samples, or of those that a sampler walks. */
+void dpt_positive_count(struct dpt_positive *positive, const struct dpt_dataset *set,
+                        const struct dpt_sampler *sampler);
 /*
  * Those of classes, from what was said of the samples that a sampler walks in its first epoch.
- * classes: [outputs] zeroed, out. confusion: NULL, or [outputs][outputs] zeroed, out: the samples'
- * weights, true class by chosen one. Errors: RANK.
+ * positive: which of two classes is; of more classes nobody asks. classes: [outputs] zeroed, out.
+ * confusion: NULL, or [outputs][outputs] zeroed, out: the samples' weights, true class by chosen
+ * one. Errors: RANK.
  */
 enum dpt_status dpt_scores_classes(struct dpt_scores *scores, const struct dpt_dataset *set,
                                    const struct dpt_sampler *sampler, const struct dpt_said *said,
-                                   struct dpt_class_score *classes, double *confusion,
-                                   struct dpt_error *err);
+                                   int32_t positive, struct dpt_class_score *classes,
+                                   double *confusion, struct dpt_error *err);
 
 /*
  * Those of several labels at once, which hold where the targets are 0.5 or more, and are said to
@@ -142,5 +157,8 @@ struct dpt_called {
  * these are, "these". */
 void dpt_scores_uneven(const struct dpt_scores *scores, const struct dpt_called *called,
                        const char *samples, struct dpt_str *out);
+/* "positive: ill (rarer, 37 of 768 training samples)". split: of the evaluated samples, "test". */
+void dpt_positive_tell(const struct dpt_positive *positive, const struct dpt_called *called,
+                       const char *split, struct dpt_str *out);
 
 #endif

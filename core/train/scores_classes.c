@@ -80,10 +80,29 @@ static void score_class(struct dpt_class_score *c)
     c->f1 = c->weight + c->chosen > 0 ? 2 * c->right / (c->weight + c->chosen) : 0;
 }
 
+void dpt_positive_count(struct dpt_positive *positive, const struct dpt_dataset *set,
+                        const struct dpt_sampler *sampler)
+{
+    const int64_t n = sampler != NULL ? sampler->samples : set->samples;
+    int64_t ones = 0, sample;
+
+    for (int64_t i = 0; i < n; i++) {
+        sample = i;
+        if (sampler != NULL)
+            dpt_sampler_samples(sampler, 0, i, 1, &sample);
+        ones += dpt_class_of(set, sample) == 1;
+    }
+    positive->class = ones < n && n - ones < ones ? 0 : 1;
+    positive->samples = positive->class == 1 ? ones : n - ones;
+    positive->all = n;
+    positive->training = sampler == NULL;
+}
+
 /* What follows from what the samples of each class were said to be. */
 static void score_counts(struct dpt_scores *scores, struct dpt_class_score *class, int32_t classes,
-                         int64_t samples)
+                         int32_t positive, int64_t samples)
 {
+    const struct dpt_class_score *told = classes == 2 ? &class[positive] : NULL;
     double balanced = 0, precision = 0, recall = 0, f1 = 0, all = 0, most = 0, least = INFINITY;
     int32_t there = 0, known = 0;
 
@@ -115,9 +134,10 @@ static void score_counts(struct dpt_scores *scores, struct dpt_class_score *clas
     if (there == 0)
         return;
     scores->balanced_accuracy = balanced / there;
-    scores->precision = classes == 2 ? class[1].precision : precision / known;
-    scores->recall = classes == 2 ? class[1].recall : recall / known;
-    scores->f1 = classes == 2 ? class[1].f1 : f1 / known;
+    scores->precision = told != NULL ? told->precision : precision / known;
+    scores->recall = told != NULL ? told->recall : recall / known;
+    scores->f1 = told != NULL ? told->f1 : f1 / known;
+    scores->positive = told != NULL ? positive : -1;
     scores->uneven = most > 3 * least && samples >= EVEN_BY_CHANCE * (int64_t)there;
     scores->common_share = most / all;
     scores->rare_share = least / all;
@@ -212,8 +232,8 @@ static double measure_areas(const struct dpt_said *said, const struct truth *tru
 
 enum dpt_status dpt_scores_classes(struct dpt_scores *scores, const struct dpt_dataset *set,
                                    const struct dpt_sampler *sampler, const struct dpt_said *said,
-                                   struct dpt_class_score *classes, double *confusion,
-                                   struct dpt_error *err)
+                                   int32_t positive, struct dpt_class_score *classes,
+                                   double *confusion, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const char *what = "an evaluation";
@@ -244,7 +264,7 @@ enum dpt_status dpt_scores_classes(struct dpt_scores *scores, const struct dpt_d
         if (confusion != NULL)
             confusion[(size_t)label * (size_t)said->outputs + (size_t)chosen] += weight;
     }
-    score_counts(scores, classes, said->outputs, n);
+    score_counts(scores, classes, said->outputs, positive, n);
     if (said->outputs > 5 && all > 0)
         scores->top5 = among / all;
     scores->roc_auc = measure_areas(said, &truth, n, judged, classes);
@@ -313,7 +333,11 @@ enum dpt_status dpt_scores_labels(struct dpt_scores *scores, const struct dpt_da
     for (int32_t k = 0; k < n; k++) {
         struct dpt_class_score *c = &labels[k];
 
-        agreed += score_label(said, set, sampler, k, judged, c);
+        const double right = score_label(said, set, sampler, k, judged, c);
+
+        c->accuracy = all > 0 ? right / all : 0;
+        c->base_rate = all > 0 ? c->weight / all : 0;
+        agreed += right;
         scores->precision += c->precision / n;
         scores->recall += c->recall / n;
         scores->f1 += c->f1 / n;
@@ -326,6 +350,24 @@ enum dpt_status dpt_scores_labels(struct dpt_scores *scores, const struct dpt_da
 out:
     dpt_free(judged);
     return status;
+}
+
+void dpt_positive_tell(const struct dpt_positive *positive, const struct dpt_called *called,
+                       const char *split, struct dpt_str *out)
+{
+    const int64_t other = positive->all - positive->samples;
+
+    dpt_str_printf(out, "positive: ");
+    if ((size_t)positive->class < called->n)
+        dpt_str_printf(out, "%s", called->at[positive->class]);
+    else
+        dpt_str_printf(out, "%d", positive->class);
+    dpt_str_printf(out, " (%s%lld of %lld %s samples)",
+                   positive->samples < other    ? "rarer, "
+                   : positive->samples == other ? "no rarer than the other, "
+                                                : "",
+                   (long long)positive->samples, (long long)positive->all,
+                   positive->training ? "training" : split);
 }
 
 static void put_class(const struct dpt_called *called, int32_t class, struct dpt_str *out)

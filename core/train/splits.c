@@ -86,6 +86,23 @@ void dpt_trainer_warn_layout(const struct dpt_trainer *t, struct dpt_log *log)
         }
 }
 
+void dpt_trainer_warn_data(const struct dpt_trainer *t, struct dpt_log *log)
+{
+    const struct dpt_sampler *s = &t->data.train.sampler;
+    char text[DPT_ERROR_TEXT];
+
+    if (s->samples < s->global)
+        dpt_log_warn(log,
+                     "%s: a step of %d is more than the %lld training sample%s, so an epoch is one "
+                     "step of %lld; batch.global: %lld or less would give it more",
+                     t->job->batch.per_rank > 0 ? "batch.per_rank" : "batch.global", s->global,
+                     (long long)s->samples, s->samples == 1 ? "" : "s", (long long)s->samples,
+                     (long long)(s->samples > 1 ? s->samples / 2 : 1));
+    if (t->model.loss.kind == DPT_LOSS_MSE &&
+        dpt_dataset_suspect_classes(t->data.train.set, text, sizeof text))
+        dpt_log_warn(log, "%s", text);
+}
+
 enum dpt_status dpt_trainer_open_data(struct dpt_trainer *t, unsigned parts, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;

@@ -11,6 +11,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/file.h"
+#include "core/comm/launched.h"
 
 static const struct {
     int number;
@@ -43,6 +44,8 @@ static void note(int number)
     if (caught == 0) {
         caught_at = seconds;
         caught = number;
+    } else if (number == SIGUSR1 && dpt_launched_signal() != 0) {
+        return; /* the launcher passes on the same request, by mpirun */
     } else if (number != SIGTERM || seconds - caught_at > ECHO_SECONDS) {
         signal(number, SIG_DFL);
         raise(number);
@@ -60,30 +63,27 @@ void dpt_stop_catch(void)
             sigaction(signals[i].number, &action, NULL);
 }
 
-int dpt_stop_signal(void)
+void dpt_stop_release(void)
 {
-    return caught;
+    struct sigaction now;
+
+    for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++)
+        if (signals[i].caught && sigaction(signals[i].number, NULL, &now) == 0 &&
+            now.sa_handler == note)
+            signal(signals[i].number, SIG_DFL);
+    if (caught != 0)
+        raise(caught);
 }
 
-/* Ranks that `--ranks` started get USR1 for every signal, since mpirun passes that one on; the file
- * that this variable names has the one that came. */
-static int launcher_signal(void)
+int dpt_stop_signal(void)
 {
-    const char *path = getenv("DPTRAIN_LAUNCHED");
-    FILE *file = path != NULL && path[0] == '/' ? fopen(path, "rb") : NULL;
-    int number = EOF;
-
-    if (file != NULL) {
-        number = fgetc(file);
-        fclose(file);
-    }
-    return number == EOF ? SIGUSR1 : number;
+    return caught != 0 ? caught : dpt_launched_signal();
 }
 
 const char *dpt_stop_name(int number)
 {
-    if (number == SIGUSR1)
-        number = launcher_signal();
+    if (number == SIGUSR1 && dpt_launched_signal() != 0)
+        number = dpt_launched_signal();
     for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++)
         if (signals[i].number == number)
             return signals[i].name;

@@ -11,9 +11,14 @@
 
 #include <stdbool.h>
 
-/* Catches INT, TERM, USR1 and USR2; signals that the parent had ignored stay ignored. */
+/* Catches INT, TERM, USR1 and USR2; signals that the parent had ignored stay ignored. It is the
+ * first thing that main does, since one that comes while the program starts is a request, too. */
 void dpt_stop_catch(void);
-/* The signal that came, or 0. */
+/* Gives the signals their usual effect again, for what is not ended by requests: one that came
+ * since dpt_stop_catch ends the process now. */
+void dpt_stop_release(void);
+/* The signal that came, here or to the process that started these ranks (core/comm/launched.h), or
+ * 0. */
 int dpt_stop_signal(void);
 /* "SIGUSR1"; of ranks that `--ranks` started the signal that came to their launcher. */
 const char *dpt_stop_name(int signal);

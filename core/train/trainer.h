@@ -220,7 +220,8 @@ struct dpt_trainer {
     struct dpt_class_score *classes; /* likewise, [outputs]; NULL: there are none */
     double *confusion;        /* likewise, [outputs][outputs] true by chosen class; NULL: none */
     struct dpt_called called; /* what the data sets call the classes; borrowed of these */
-    bool all_scores;          /* also those that take long: the ROC AUC of more than two classes */
+    struct dpt_positive positive; /* of two classes; what data.train says goes before the rest */
+    bool all_scores; /* also those that take long: the ROC AUC of more than two classes */
     struct dpt_requests requests;
     struct dpt_progress progress;
     struct dpt_loss_scale scale;    /* for gradients in half floats; else 1 */
@@ -305,6 +306,9 @@ bool dpt_trainer_micro_is_open(const struct dpt_trainer *t);
 int32_t dpt_trainer_choose_micro(const struct dpt_trainer *t);
 /* Warns where the samples look as if they were in another layout. The data must be open. */
 void dpt_trainer_warn_layout(const struct dpt_trainer *t, struct dpt_log *log);
+/* Warns where a step takes more samples than there are, and where classes are learned as numbers.
+ * The trainer must be open or planned. */
+void dpt_trainer_warn_data(const struct dpt_trainer *t, struct dpt_log *log);
 /* Warns of ranks that have no micro-batch in a whole step, and says which size would give them one.
  * The trainer must be open or planned. */
 void dpt_trainer_warn_idle(const struct dpt_trainer *t, struct dpt_log *log);
@@ -371,6 +375,10 @@ void dpt_trainer_rest(struct dpt_trainer *t);
 /* Seconds that steps have waited for samples, so far. */
 double dpt_trainer_waited(const struct dpt_trainer *t);
 
+/* Collective. Finds which of two classes is the positive one, for an evaluation of a split: by the
+ * labels of data.train where they are open, or with t->all_scores can be read; else by the split's.
+ * Does nothing for other models. */
+void dpt_trainer_find_positive(struct dpt_trainer *t, const struct dpt_split *split);
 /* Collective. Evaluates each sample of the split once. *total: out, sums over all ranks; sets
  * t->scores. Errors: as dpt_trainer_step. */
 enum dpt_status dpt_trainer_evaluate(struct dpt_trainer *t, struct dpt_split *split,
@@ -378,6 +386,10 @@ enum dpt_status dpt_trainer_evaluate(struct dpt_trainer *t, struct dpt_split *sp
 /* The same for an engine whose ranks have the whole model on the host, or stages of it. */
 enum dpt_status dpt_evaluate_split(struct dpt_trainer *t, struct dpt_split *split,
                                    struct dpt_metric_sums *total, struct dpt_error *err);
+/* How many labels each sample has that hold or not; 0: it has a class or numbers. */
+int32_t dpt_trainer_labels(const struct dpt_trainer *t);
+/* What a person calls the accuracy: that all labels of a sample are right is "exact match". */
+const char *dpt_trainer_accuracy_name(const struct dpt_trainer *t);
 /* Adds what an evaluation of a split found, for a person: a line whose loss has so many digits. */
 void dpt_trainer_tell(const struct dpt_trainer *t, const char *split,
                       const struct dpt_metric_sums *sums, const struct dpt_scores *scores,

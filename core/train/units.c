@@ -19,7 +19,6 @@ struct dpt_units_run {
     struct dpt_batch *batch; /* [threads]: under way */
     const struct dpt_step_view *view;
     const struct dpt_pipeline_pass *infers; /* NULL: it trains */
-    bool each;                              /* of these, after each unit */
     int32_t all, number;                    /* of the step's micro-batches; of the round */
     int unit;
 };
@@ -221,6 +220,9 @@ static struct dpt_pass pass_of(const struct dpt_trainer *t, int thread)
         .first = t->units.node[run->unit],
         .last = t->units.node[run->unit + 1],
         .infers = run->infers != NULL,
+        .nonfinite = run->infers != NULL && run->infers->nonfinite != NULL
+                         ? &run->infers->nonfinite[thread]
+                         : NULL,
         .batch = &run->batch[thread],
         .params = t->arenas.params,
     };
@@ -262,28 +264,19 @@ static float *target(struct dpt_trainer *t, int taker, bool *add)
     return t->reduction.type->target(t, taker, add) - t->units.edge[t->units.run->unit];
 }
 
-/* Backward leaves as they are the floats behind a tensor, and those of tensors that do not learn,
- * where another unit's gradient was. */
-static void clear_gaps(const struct dpt_trainer *t, float *gradient)
+/* Another unit's gradient was in that memory. */
+static void clear_frozen(const struct dpt_trainer *t, float *gradient)
 {
-    const struct dpt_graph *graph = dpt_trainer_graph(t);
     const size_t *edge = &t->units.edge[t->units.run->unit];
 
-    for (int32_t k = 0; k < graph->n_tensors; k++) {
-        const struct dpt_tensor *tensor = &graph->tensors[k];
-        const size_t at = (size_t)tensor->offset, end = at + (size_t)tensor->count,
-                     next = dpt_round_up(end, sizeof *gradient), from = tensor->frozen ? at : end;
-
-        if (!tensor->state && at >= edge[0] && at < edge[1])
-            memset(gradient + from, 0, (next - from) * sizeof *gradient);
-    }
+    dpt_graph_clear_frozen(dpt_trainer_graph(t), edge[0], edge[1], gradient);
 }
 
 float *dpt_units_target(struct dpt_trainer *t, int taker, bool *add)
 {
     float *gradient = target(t, taker, add);
 
-    clear_gaps(t, gradient);
+    clear_frozen(t, gradient);
     return gradient;
 }
 
@@ -297,7 +290,7 @@ static enum dpt_status back(struct dpt_trainer *t, int thread, int lane, int32_t
 
     pass.gradient = target(t, lane, &pass.add);
     if (thread == lane)
-        clear_gaps(t, pass.gradient);
+        clear_frozen(t, pass.gradient);
     DPT_TRY(t->backend->backward(t->model.program, thread, &pass, err));
     if (thread == lane && begin == run->view->first)
         dpt_fault_strike_gradient(&t->fault, t->comm->world.rank, t->progress.step + 1,
@@ -410,11 +403,10 @@ static enum dpt_status infer(struct dpt_trainer *t, int thread, int32_t micro_ba
         dpt_profile_mark(t->profile, thread, DPT_SPAN_DATA);
     }
     DPT_TRY(t->backend->forward(t->model.program, thread, &pass, err));
-    if (!is_last(t) && !run->each)
+    if (!is_last(t))
         return DPT_OK;
     value = t->backend->value(t->model.program, thread, 0, pass.last, false, &floats);
-    if (is_last(t))
-        DPT_TRY(t->backend->loss(t->model.program, thread, &pass, &metric_sums, err));
+    DPT_TRY(t->backend->loss(t->model.program, thread, &pass, &metric_sums, err));
     floats = floats / (size_t)(infers->split->sampler.micro * t->team.group) * (size_t)batch->count;
     DPT_TRY(
         infers->take(infers->arg, thread, micro_batch, batch, value, floats, &metric_sums, err));
@@ -438,8 +430,7 @@ static void infer_part(void *arg, int thread)
 }
 
 enum dpt_status dpt_units_infer(struct dpt_trainer *t, const struct dpt_pipeline_pass *pass,
-                                bool each, int64_t step, enum dpt_status status,
-                                struct dpt_error *err)
+                                int64_t step, enum dpt_status status, struct dpt_error *err)
 {
     struct dpt_units_run *run = t->units.run;
     int32_t most = 0;
@@ -453,7 +444,6 @@ enum dpt_status dpt_units_infer(struct dpt_trainer *t, const struct dpt_pipeline
     }
     run->view = pass->view;
     run->infers = pass;
-    run->each = each;
     for (run->number = 0; run->number * t->team.threads < most; run->number++)
         for (int k = 0; k < t->units.n; k++) {
             status = dpt_units_take(t, k, status, &waited, err);
@@ -462,9 +452,4 @@ enum dpt_status dpt_units_infer(struct dpt_trainer *t, const struct dpt_pipeline
             dpt_units_drop(t);
         }
     return status;
-}
-
-int dpt_units_now(const struct dpt_trainer *t)
-{
-    return t->units.run->unit;
 }

@@ -39,14 +39,10 @@ enum dpt_status dpt_units_init(struct dpt_trainer *t, struct dpt_error *err);
 enum dpt_status dpt_units_compute(struct dpt_trainer *t, const struct dpt_step_view *view,
                                   enum dpt_status status, double *waited, struct dpt_error *err);
 
-/*
- * Collective. Forward as in evaluation over a step's micro-batches of a split. each: pass->take is
- * called after each unit, with the value that the next one reads; else once, with the outputs.
- * status, and what it gives: as above; where it failed, only the split's step is read.
- */
+/* Collective. Forward as in evaluation over a step's micro-batches of a split. status, and what it
+ * gives: as above; where it failed, only the split's step is read. */
 enum dpt_status dpt_units_infer(struct dpt_trainer *t, const struct dpt_pipeline_pass *pass,
-                                bool each, int64_t step, enum dpt_status status,
-                                struct dpt_error *err);
+                                int64_t step, enum dpt_status status, struct dpt_error *err);
 
 /* What a pipeline's stage does with its own units (pipeline.c). take, collective: makes a unit the
  * one that is computed, with its weights; status and *waited: as above. drop: gives back what its
@@ -59,9 +55,6 @@ float *dpt_units_target(struct dpt_trainer *t, int taker, bool *add);
 
 /* Whether a unit begins with this node. */
 bool dpt_units_begins(const struct dpt_trainer *t, int32_t node);
-
-/* The unit that is being computed. */
-int dpt_units_now(const struct dpt_trainer *t);
 
 /* Whether this rank holds the model's state, and updates it. */
 static inline bool dpt_units_has_state(const struct dpt_trainer *t)

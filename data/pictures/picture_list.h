@@ -22,6 +22,7 @@ struct dpt_picture_entry {
     const char *path;
     const char *name; /* in the folder: "seven/0012.png"; points into path */
     int32_t class;    /* -1: the file lies in the folder itself */
+    bool bad;         /* dpt_picture_list_check could not read it */
 };
 
 /* Zero-initialise; release. */

@@ -174,6 +174,8 @@ void dpt_dataset_normal(const struct dpt_dataset *set, const float **scale, cons
 /* Whether samples that are read as channels first look as if their channels were last, which their
  * file does not say; then what to do about it, in one line, into buf. */
 bool dpt_dataset_suspect_layout(const struct dpt_dataset *set, char *buf, size_t size);
+/* Likewise whether numbers to predict look like classes: whole numbers, one a sample. */
+bool dpt_dataset_suspect_classes(const struct dpt_dataset *set, char *buf, size_t size);
 
 /* "train-00001-of-00004.h5, sample 377" of a sample number, for messages; returns buf (at least 256
  * bytes). */

@@ -26,6 +26,21 @@ bool dpt_dataset_suspect_layout(const struct dpt_dataset *set, char *buf, size_t
     return true;
 }
 
+bool dpt_dataset_suspect_classes(const struct dpt_dataset *set, char *buf, size_t size)
+{
+    const struct dpt_shard *first = set->parts->shards;
+
+    if (first == NULL || set->target != DPT_TARGET_VECTOR || first->labels.name == NULL ||
+        first->labels.info.n_dims != 1 ||
+        (first->labels.info.type != DPT_H5_U8 && first->labels.info.type != DPT_H5_INTEGER))
+        return false;
+    snprintf(buf, size,
+             "%s: /%s holds whole numbers, as of classes, and `loss: mse` learns them as amounts: "
+             "`loss: cross_entropy` tells classes apart (amounts are stored as float32)",
+             first->file, first->labels.name);
+    return true;
+}
+
 static enum dpt_status check_list(const struct dpt_dataset *set, const struct dpt_reals *list,
                                   const char *name, struct dpt_error *err)
 {

@@ -1,11 +1,14 @@
+#include <dirent.h>
 #include <errno.h>
 #include <glob.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/base/file.h"
 #include "core/base/memory.h"
 #include "data/sets/paths.h"
 
@@ -52,18 +55,39 @@ out:
     return status;
 }
 
+/* glob matches nothing in a folder that it cannot read, and keeps silent about it. */
+enum dpt_status dpt_paths_check_folder(const char *key, const char *pattern, enum dpt_status wrong,
+                                       struct dpt_error *err)
+{
+    char folder[PATH_MAX];
+    const char *end = pattern + strcspn(pattern, "*?[{");
+    const bool file = *end == '\0'; /* no pattern: the file itself says why */
+    DIR *dir;
+
+    while (!file && end > pattern && end[-1] != '/')
+        end--;
+    if (pattern[0] == '~' || end == pattern ||
+        snprintf(folder, sizeof folder, "%.*s", (int)(end - pattern), pattern) >= PATH_MAX)
+        return DPT_OK;
+    dir = file ? NULL : opendir(folder);
+    if (dir != NULL)
+        closedir(dir);
+    else if ((!file || access(folder, R_OK) != 0) && errno != ENOENT)
+        return dpt_fail_errno(err, wrong, "%s: '%s'%s%s", key, folder,
+                              file ? "" : ", the folder of ", file ? "" : pattern);
+    return DPT_OK;
+}
+
 static enum dpt_status no_match(const char *key, const char *pattern, struct dpt_error *err)
 {
-    char folder[1024];
-    const bool told = pattern[0] != '/' && getcwd(folder, sizeof folder) != NULL;
+    char from[PATH_MAX + 32];
     const char *star = strstr(pattern, "-*");
 
     return dpt_fail(err, DPT_BAD_JOB,
-                    "%s: no file matches '%s'%s%s%s; `dptrain convert FORMAT IN... --output %.*s` "
+                    "%s: no file matches '%s'%s; `dptrain convert FORMAT IN... --output %.*s` "
                     "makes such files (FORMAT: idx of MNIST's, csv, pictures, ...)",
-                    key, pattern, told ? " (in the folder " : "", told ? folder : "",
-                    told ? ")" : "", star != NULL ? (int)(star - pattern) : 6,
-                    star != NULL ? pattern : "PREFIX");
+                    key, pattern, dpt_file_relative_to(pattern, from, sizeof from),
+                    star != NULL ? (int)(star - pattern) : 6, star != NULL ? pattern : "PREFIX");
 }
 
 enum dpt_status dpt_paths_add(char ***paths, size_t *n, char *const *more, size_t count,
@@ -116,6 +140,8 @@ enum dpt_status dpt_paths_find(const struct dpt_texts *patterns, const char *key
         const size_t before = n;
 
         DPT_TRY(dpt_paths_match(key, patterns->at[i], paths, &n, err));
+        if (n == before)
+            DPT_TRY(dpt_paths_check_folder(key, patterns->at[i], DPT_BAD_JOB, err));
         if (n == before)
             DPT_TRY(no_match(key, patterns->at[i], err));
     }

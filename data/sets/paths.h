@@ -16,6 +16,10 @@ enum dpt_status dpt_paths_find(const struct dpt_texts *patterns, const char *key
  * folder cannot be searched), RANK. */
 enum dpt_status dpt_paths_match(const char *key, const char *pattern, char ***paths, size_t *n,
                                 struct dpt_error *err);
+/* Fails where the folder of a pattern that matches nothing, or of a file that is not found, is
+ * there and cannot be read. Errors: `wrong` (says why). */
+enum dpt_status dpt_paths_check_folder(const char *key, const char *pattern, enum dpt_status wrong,
+                                       struct dpt_error *err);
 /* Adds copies of `count` texts to such an array, of *n. Errors: RANK. */
 enum dpt_status dpt_paths_add(char ***paths, size_t *n, char *const *more, size_t count,
                               struct dpt_error *err);

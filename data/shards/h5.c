@@ -13,6 +13,88 @@
 static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 static bool started; /* under the lock */
 
+/* What the last link that was refused is, and where it points; "" before one is. Under the lock. */
+static char refused[1024];
+
+#if H5L_LINK_CLASS_T_VERS > 0
+#define LISTS        hid_t access, hid_t transfer
+#define UNUSED_LISTS (void)access, (void)transfer
+#else
+#define LISTS        hid_t access
+#define UNUSED_LISTS (void)access
+#endif
+
+/* "/params/conv1", a link of the group `in`. */
+static void note_link(hid_t in, const char *name)
+{
+    char folder[512] = "";
+    const ssize_t n = H5Iget_name(in, folder, sizeof folder);
+
+    snprintf(refused, sizeof refused, "%s/%s", n > 1 ? folder : "", name);
+}
+
+static hid_t refuse_external(const char *name, hid_t in, const void *value, size_t size, LISTS)
+{
+    const char *file = NULL, *object = NULL;
+    size_t used;
+    unsigned flags;
+
+    UNUSED_LISTS;
+    note_link(in, name);
+    used = strlen(refused);
+    if (H5Lunpack_elink_val(value, size, &flags, &file, &object) >= 0)
+        snprintf(refused + used, sizeof refused - used, " is a link to %s in another file, %s",
+                 object, file);
+    else
+        snprintf(refused + used, sizeof refused - used, " is a damaged link to another file");
+    return H5I_INVALID_HID;
+}
+
+static hid_t refuse_custom(const char *name, hid_t in, const void *value, size_t size, LISTS)
+{
+    size_t used;
+
+    (void)value, (void)size;
+    UNUSED_LISTS;
+    note_link(in, name);
+    used = strlen(refused);
+    snprintf(refused + used, sizeof refused - used,
+             " is a link of a type that HDF5 itself does not define");
+    return H5I_INVALID_HID;
+}
+
+/*
+ * Has HDF5 ask us instead of opening another file, which might be a pipe, where opening waits for
+ * ever. HDF5 calls these functions for each such link on the way to an object, also behind a soft
+ * one, whichever of its functions is called: so no way around them can be forgotten.
+ */
+static void refuse_links(void)
+{
+    H5L_class_t class = {.version = H5L_LINK_CLASS_T_VERS};
+
+    for (int id = H5L_TYPE_UD_MIN; id <= H5L_TYPE_MAX; id++) {
+        class.id = (H5L_type_t)id;
+        class.trav_func = id == H5L_TYPE_EXTERNAL ? refuse_external : refuse_custom;
+        H5Lregister(&class);
+    }
+}
+
+enum dpt_status dpt_h5_exists(hid_t file, const char *path, const char *name, bool *exists,
+                              struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    dpt_h5_enter();
+    refused[0] = '\0';
+    *exists = H5Oexists_by_name(file, name, H5P_DEFAULT) > 0;
+    if (refused[0] != '\0')
+        status = dpt_fail(err, DPT_BAD_DATA,
+                          "%s: %s: dptrain opens no other file for it; copy the data into this one",
+                          path, refused);
+    dpt_h5_leave();
+    return status;
+}
+
 void dpt_h5_enter(void)
 {
     static _Thread_local bool quiet;
@@ -23,6 +105,7 @@ void dpt_h5_enter(void)
          * full. */
         H5dont_atexit();
         H5open();
+        refuse_links();
         started = true;
     }
     if (!quiet) { /* thread-safe builds keep an error stack a thread */
@@ -264,10 +347,6 @@ static enum dpt_status read_layout(const struct look *l)
     struct stat st;
 
     info->contiguous = info->contiguous && layout == H5D_CONTIGUOUS;
-    if (layout != H5D_CONTIGUOUS && layout != H5D_CHUNKED && layout != H5D_COMPACT)
-        return refuse(l, "is a virtual data set: copy its values into it");
-    if (layout == H5D_CONTIGUOUS && H5Pget_external_count(l->plist) > 0)
-        return refuse(l, "keeps its values in other files: copy them here");
     if (info->bytes == 0)
         return DPT_OK;
     if (stat(l->path, &st) != 0)
@@ -352,35 +431,42 @@ static enum dpt_status read_crc(const struct look *l)
     return DPT_OK;
 }
 
-/* An external link leads into another file, whose offsets are not ours. */
-static bool same_file(hid_t file, hid_t data)
+const char *dpt_h5_elsewhere(hid_t plist)
 {
-    char a[4096], b[4096];
+    const H5D_layout_t layout = H5Pget_layout(plist);
 
-    return H5Fget_name(file, a, sizeof a) >= 0 && H5Fget_name(data, b, sizeof b) >= 0 &&
-           strcmp(a, b) == 0;
+    if (layout != H5D_CONTIGUOUS && layout != H5D_CHUNKED && layout != H5D_COMPACT)
+        return "is a virtual data set, made of other files' data: copy its values into it";
+    if (layout == H5D_CONTIGUOUS && H5Pget_external_count(plist) > 0)
+        return "keeps its values in other files: copy them here";
+    return NULL;
 }
 
 enum dpt_status dpt_h5_info(hid_t file, const char *path, const char *name,
                             struct dpt_h5_info *info, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    hid_t data, plist = H5I_INVALID_HID;
+    hid_t data = H5I_INVALID_HID, plist = H5I_INVALID_HID;
     struct look look;
+    bool exists;
 
     memset(info, 0, sizeof *info);
     name += *name == '/';
     dpt_h5_enter();
+    DPT_TRY(dpt_h5_exists(file, path, name, &exists, err));
     data = H5Oopen(file, name, H5P_DEFAULT);
     if (data < 0)
         DPT_TRY(dpt_h5_fail(err, DPT_BAD_DATA, "%s: /%s cannot be opened", path, name));
-    if (H5Iget_type(data) != H5I_DATASET || !same_file(file, data))
-        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: /%s is not a data set of this file", path, name));
+    if (H5Iget_type(data) != H5I_DATASET)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: /%s is not a data set", path, name));
     plist = H5Dget_create_plist(data);
     if (plist < 0)
         DPT_TRY(dpt_h5_fail(err, DPT_BAD_DATA, "%s: the layout of /%s is damaged", path, name));
     look = (struct look){data, plist, path, name, info, err};
     read_type(data, info);
+    /* Before the extent: HDF5 opens a virtual data set's other files to know it. */
+    if (dpt_h5_elsewhere(plist) != NULL)
+        DPT_TRY(refuse(&look, "%s", dpt_h5_elsewhere(plist)));
     DPT_TRY(read_extent(&look));
     DPT_TRY(check_filters(&look));
     DPT_TRY(read_layout(&look));

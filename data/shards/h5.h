@@ -31,6 +31,19 @@ enum dpt_status dpt_h5_open(const char *path, hid_t *file, struct dpt_error *err
 /* fstat of the open file; false with *st untouched. */
 bool dpt_h5_stat(hid_t file, struct stat *st);
 
+/*
+ * Whether a name leads to an object; *exists is false also where a soft link leads nowhere. A link
+ * into another file, or of a type of somebody's own, is never followed: here and wherever HDF5 is
+ * called it leads to no object. Errors: BAD_DATA (such a link is on the way; names it and where it
+ * points).
+ */
+enum dpt_status dpt_h5_exists(hid_t file, const char *path, const char *name, bool *exists,
+                              struct dpt_error *err);
+
+/* Why a data set's values do not lie in its file, from its creation property list: reading them, or
+ * the extent of a virtual one, would open other files. NULL: they do. Under dpt_h5_enter. */
+const char *dpt_h5_elsewhere(hid_t plist);
+
 enum { DPT_H5_DIMS = 8 };
 
 /* The layout of a data set, checked before its bytes are read. */
@@ -56,7 +69,7 @@ struct dpt_h5_info {
 };
 
 /* Reads and checks the layout of /name ("images", "params/conv1/weight"). Errors: BAD_DATA (absent,
-   not a data set of this file, larger than the file can hold, never written, a filter that this
+   not a data set, or one of another file, larger than the file can hold, never written, a filter that this
    machine lacks). */
 enum dpt_status dpt_h5_info(hid_t file, const char *path, const char *name,
                             struct dpt_h5_info *info, struct dpt_error *err);

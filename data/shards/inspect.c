@@ -187,13 +187,19 @@ typedef H5L_info_t link_info;
 #define GET_LINK_INFO H5Lget_info
 #endif
 
-/* Hard links lead to what this file holds. Others are looked at only where a job would follow them.
- */
-static bool worth_following(const link_info *link, const char *name, int depth)
+/* Hard links lead to what this file holds. Others are looked at only where a job would follow them,
+ * so that those which it refuses are told. full: "/params/conv1". */
+static bool worth_following(const link_info *link, const char *full)
 {
-    static const char *const fields[] = {"images", "x", "labels", "y"};
+    static const char *const read[] = {"images",    "x",       "labels",  "y",      "weights",
+                                       "mask",      "id",      "columns", "params", "state",
+                                       "optimizer", "targets", "job"};
+    const size_t n = strcspn(full + 1, "/");
 
-    return link->type == H5L_TYPE_HARD || (depth == 0 && dpt_find(name, fields, 4) < 4);
+    for (size_t i = 0; i < sizeof read / sizeof read[0]; i++)
+        if (strlen(read[i]) == n && strncmp(read[i], full + 1, n) == 0)
+            return true;
+    return link->type == H5L_TYPE_HARD;
 }
 
 static void walk_link(struct walk *w, hid_t group, const char *path, const char *name, int depth)
@@ -208,8 +214,6 @@ static void walk_link(struct walk *w, hid_t group, const char *path, const char 
                  name);
         return;
     }
-    if (!worth_following(&link, name, depth))
-        return;
     for (int i = 0; i < depth; i++)
         if (link.type == H5L_TYPE_HARD && link.u.address == w->above[i])
             return;
@@ -217,6 +221,8 @@ static void walk_link(struct walk *w, hid_t group, const char *path, const char 
         complain(w->f, "a name in %s is longer than %d bytes", path, NAME_BYTES);
         return;
     }
+    if (!worth_following(&link, full))
+        return;
     dpt_inspect_watch(w->f, full);
     object = H5Oopen(group, name, H5P_DEFAULT);
     type = object >= 0 ? H5Iget_type(object) : H5I_BADID;

@@ -203,25 +203,38 @@ static enum dpt_status read_class_names(struct dpt_class_names *names, hid_t fil
 }
 
 /* Whether a file has texts of one length under this name, in so many dimensions. Others' files may
- * have anything there, which is not ours to complain of. */
-static bool has_texts(hid_t file, const char *name, int n_dims, int64_t samples)
+ * have anything there, which is not ours to complain of, but that it must not lead elsewhere. */
+static enum dpt_status find_texts(hid_t file, const char *path, const char *name, int n_dims,
+                                  int64_t samples, bool *found, struct dpt_error *err)
 {
-    const hid_t set =
-        H5Lexists(file, name, H5P_DEFAULT) > 0 ? H5Oopen(file, name, H5P_DEFAULT) : H5I_INVALID_HID;
-    const bool data = set >= 0 && H5Iget_type(set) == H5I_DATASET;
-    const hid_t type = data ? H5Dget_type(set) : H5I_INVALID_HID;
-    const hid_t space = data ? H5Dget_space(set) : H5I_INVALID_HID;
-    const bool is = type >= 0 && space >= 0 && H5Tget_class(type) == H5T_STRING &&
-                    H5Tis_variable_str(type) == 0 && H5Sget_simple_extent_ndims(space) == n_dims &&
-                    H5Sget_simple_extent_npoints(space) == samples;
+    enum dpt_status status = DPT_OK;
+    hid_t set = H5I_INVALID_HID, plist = H5I_INVALID_HID;
+    hid_t type = H5I_INVALID_HID, space = H5I_INVALID_HID;
+    bool exists;
 
+    *found = false;
+    DPT_TRY(dpt_h5_exists(file, path, name, &exists, err));
+    set = exists ? H5Oopen(file, name, H5P_DEFAULT) : H5I_INVALID_HID;
+    if (set < 0 || H5Iget_type(set) != H5I_DATASET)
+        goto out;
+    plist = H5Dget_create_plist(set);
+    type = H5Dget_type(set);
+    if (plist >= 0 && dpt_h5_elsewhere(plist) != NULL)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: /%s %s", path, name, dpt_h5_elsewhere(plist)));
+    space = plist >= 0 ? H5Dget_space(set) : H5I_INVALID_HID;
+    *found = type >= 0 && space >= 0 && H5Tget_class(type) == H5T_STRING &&
+             H5Tis_variable_str(type) == 0 && H5Sget_simple_extent_ndims(space) == n_dims &&
+             H5Sget_simple_extent_npoints(space) == samples;
+out:
     if (space >= 0)
         H5Sclose(space);
     if (type >= 0)
         H5Tclose(type);
+    if (plist >= 0)
+        H5Pclose(plist);
     if (set >= 0)
         H5Oclose(set);
-    return is;
+    return status;
 }
 
 /* What a table's shard holds beside samples: how its columns were read, and its rows' names. */
@@ -229,9 +242,11 @@ static enum dpt_status read_table(hid_t file, struct dpt_shard *shard, struct dp
 {
     enum dpt_status status = DPT_OK;
     struct dpt_h5_info info;
+    bool table;
 
-    shard->has_ids = has_texts(file, "id", 1, shard->samples);
-    if (!has_texts(file, "columns", 0, 1))
+    DPT_TRY(find_texts(file, shard->path, "id", 1, shard->samples, &shard->has_ids, err));
+    DPT_TRY(find_texts(file, shard->path, "columns", 0, 1, &table, err));
+    if (!table)
         return DPT_OK;
     DPT_TRY(dpt_h5_info(file, shard->path, "columns", &info, err));
     DPT_TRY(dpt_h5_text(file, shard->path, "/columns", &shard->columns, err));

@@ -12,7 +12,7 @@ struct converter {
     int32_t *class;  /* [samples], where each class is divided by itself */
     uint8_t *part;   /* [samples] which part each goes into; NULL: there is one */
     size_t parts;    /* 1 to DPT_SOURCE_PARTS */
-    size_t id_bytes; /* of the longest name that an id gives a row */
+    size_t id_bytes; /* of the longest name of a sample; 0: they have none */
     int64_t samples[DPT_SOURCE_PARTS];
     struct dpt_str prefix[DPT_SOURCE_PARTS];
     struct dpt_shard_writer *writer[DPT_SOURCE_PARTS]; /* NULL: a dry run */
@@ -80,17 +80,17 @@ out:
     return status;
 }
 
-/* Bytes of the longest name that an id gives a row; 0: they have none. */
+/* Bytes of the longest name of a sample, a row's id or a picture's file; 0: they have none. */
 static size_t longest_id(const struct dpt_source *s)
 {
     size_t longest = 1;
 
-    for (int64_t i = 0; s->info.id != NULL && i < s->info.samples; i++) {
+    for (int64_t i = 0; s->info.named && i < s->info.samples; i++) {
         const size_t n = strlen(dpt_source_name(s, i));
 
         longest = n > longest ? n : longest;
     }
-    return s->info.id != NULL ? longest : 0;
+    return s->info.named ? longest : 0;
 }
 
 static struct dpt_shard_format form_of(const struct converter *c, size_t part)

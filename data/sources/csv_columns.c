@@ -143,6 +143,7 @@ enum dpt_status dpt_csv_columns_list(struct dpt_source *s, struct dpt_error *err
     /* An array of pointers. NOLINTNEXTLINE(bugprone-sizeof-expression) */
     state->inputs = dpt_region_alloc(&t->region, t->n_features * sizeof *state->inputs);
     state->met = dpt_region_alloc(&t->region, t->n_features * sizeof *state->met);
+    state->undecided = dpt_region_alloc(&t->region, t->n_features * sizeof *state->undecided);
     state->index = dpt_region_alloc(&t->region, t->columns * sizeof *state->index);
     if (t->region.failed)
         DPT_TRY(dpt_fail_memory(err, "the columns", (double)t->columns));
@@ -154,6 +155,9 @@ enum dpt_status dpt_csv_columns_list(struct dpt_source *s, struct dpt_error *err
     for (size_t k = 0; k < n; k++)
         state->watched = state->watched || state->inputs[k]->filled ||
                          state->inputs[k]->role == DPT_COLUMN_CATEGORY;
+    for (size_t k = 0; s->spec->convert && !state->known && k < n; k++)
+        if (state->inputs[k]->role == DPT_COLUMN_NUMBER)
+            state->undecided[state->n_undecided++] = k;
     for (size_t i = 0; s->spec->convert && t->names != NULL && i < t->columns; i++)
         if (t->role[i] == DPT_COLUMN_NUMBER &&
             (t->names[i][0] == '\0' || strncmp(t->names[i], "Unnamed:", 8) == 0))
@@ -203,6 +207,26 @@ static enum dpt_status scan_category(struct dpt_csv_state *state, size_t k, stru
     return met->first_unknown != NULL ? DPT_OK : dpt_fail_memory(err, "a message", DPT_CSV_WHERE);
 }
 
+/* Whether an input goes on as a column of two words. A cell that says that its value is missing is
+ * none of them, whether --missing lists it or not. */
+static bool scan_words(struct dpt_csv_state *state, size_t k)
+{
+    const struct dpt_csv_cell *cell = dpt_csv_cell_at(state, state->table.features[k]);
+    const dpt_column_words *words = dpt_column_words_of(cell->text);
+    struct dpt_csv_met *met = &state->met[k];
+    double value;
+
+    if (words == NULL &&
+        (dpt_csv_is_missing(state, cell) || dpt_csv_number(cell->text, &value) == DPT_CSV_MISSING))
+        return true;
+    if (words == NULL || (met->words != NULL && met->words != words)) {
+        met->words = NULL;
+        return false;
+    }
+    met->words = words;
+    return true;
+}
+
 enum dpt_status dpt_csv_columns_scan(struct dpt_source *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -225,6 +249,9 @@ enum dpt_status dpt_csv_columns_scan(struct dpt_source *s, struct dpt_error *err
             DPT_TRY(scan_category(state, k, err));
         }
     }
+    for (size_t i = 0; i < state->n_undecided; i++)
+        if (!scan_words(state, state->undecided[i]))
+            state->undecided[i--] = state->undecided[--state->n_undecided];
     for (size_t i = 0; i < state->n_index; i++) {
         const char *text = dpt_csv_cell_at(state, state->index[i])->text;
 
@@ -300,6 +327,24 @@ static void warn_index(const struct dpt_source *s)
     }
 }
 
+/* The words of a column become its values, in the order of their numbers. */
+static enum dpt_status keep_words(struct dpt_csv_state *state, size_t k, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_column *column = state->inputs[k];
+
+    for (size_t i = 0; i < 2; i++) {
+        struct dpt_name value = dpt_column_value((*state->met[k].words)[i]);
+
+        value.class = (int32_t)i;
+        DPT_TRY(dpt_names_add(&column->values, value, err));
+    }
+    DPT_TRY(dpt_names_number(&column->values, &state->columns.region, &column->texts, err));
+    state->kept = true;
+out:
+    return status;
+}
+
 enum dpt_status dpt_csv_columns_end(struct dpt_source *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -314,6 +359,8 @@ enum dpt_status dpt_csv_columns_end(struct dpt_source *s, struct dpt_error *err)
     for (size_t k = 0; k < state->table.n_features; k++) {
         struct dpt_column *column = state->inputs[k];
 
+        if (state->met[k].words != NULL)
+            DPT_TRY(keep_words(state, k, err));
         if (column->role != DPT_COLUMN_CATEGORY)
             continue;
         if (column->values.n == 0)
@@ -355,7 +402,7 @@ enum dpt_status dpt_csv_features(const struct dpt_csv_state *state, float *value
         else if (state->columns.n_missing > 0 && dpt_csv_is_missing(state, cell))
             DPT_TRY(dpt_csv_no_number(state, at, DPT_CSV_MISSING, err));
         else
-            DPT_TRY(dpt_csv_number_at(state, at, &value, err));
+            DPT_TRY(dpt_csv_input_at(state, k, &value, err));
         *values++ = (float)value;
     }
 out:

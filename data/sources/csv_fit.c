@@ -27,7 +27,7 @@ static enum dpt_status gather_row(struct dpt_source *s, void *arg, struct dpt_er
         double *to = g->values[k - g->first];
 
         if (to != NULL && !dpt_csv_is_missing(state, dpt_csv_cell_at(state, at)))
-            DPT_TRY(dpt_csv_number_at(state, at, &to[g->n[k - g->first]++], err));
+            DPT_TRY(dpt_csv_input_at(state, k, &to[g->n[k - g->first]++], err));
     }
 out:
     return status;
@@ -115,6 +115,8 @@ static void tell_column(const struct dpt_source *s, const struct dpt_column *col
     switch (column->role) {
     case DPT_COLUMN_NUMBER:
         dpt_str_printf(told, "number");
+        if (column->values.n > 0)
+            dpt_str_printf(told, ", %s is 0 and %s is 1", column->texts[0], column->texts[1]);
         if (met->missing > 0)
             dpt_str_printf(told, "; %s missing, filled with %.6g%s",
                            dpt_group_digits(digits, met->missing), column->fill,
@@ -177,7 +179,8 @@ static void tell(const struct dpt_source *s, struct dpt_str *told)
     for (size_t i = 0; i <= t->columns; i++) {
         const size_t k = i < t->columns ? input_of(state, i) : t->n_features;
         const bool is_plain = t->columns > WIDE && k < t->n_features &&
-                              t->role[i] == DPT_COLUMN_NUMBER && state->met[k].missing == 0;
+                              t->role[i] == DPT_COLUMN_NUMBER && state->met[k].missing == 0 &&
+                              state->inputs[k]->values.n == 0;
         struct dpt_column here = {0};
 
         if (is_plain) {
@@ -229,8 +232,10 @@ enum dpt_status dpt_csv_fit(struct dpt_source *s, const uint8_t *part, struct dp
     struct dpt_csv_state *state = s->state;
     struct dpt_str text = {0};
 
-    if (state->impute && !state->known)
-        DPT_TRY(fill_all(s, part, err));
+    if (state->impute && !state->known) {
+        status = fill_all(s, part, err);
+        DPT_TRY(status != DPT_OK ? dpt_csv_tell_words(s, err) : status);
+    }
     if (!state->kept)
         return DPT_OK;
     DPT_TRY(name_classes(s, err));

@@ -33,6 +33,8 @@ const char *dpt_csv_other_marks(const struct dpt_csv_state *state, const char *t
     const bool point = spec->decimal == 0, groups = spec->thousands != 0;
     double value;
 
+    if (groups && strchr(text, spec->thousands) != NULL && strpbrk(text, "0123456789") != NULL)
+        return "; what --thousands says stands between groups of three digits";
     if (point && !groups && dpt_csv_number_in(text, '.', ',', &value) == DPT_CSV_NUMBER)
         return dpt_csv_number_in(text, ',', 0, &value) == DPT_CSV_NUMBER
                    ? "; --decimal , or --thousands , reads it as one"
@@ -55,19 +57,12 @@ static const char *cure(const struct dpt_csv_state *state, size_t column)
 {
     const char *text = dpt_csv_cell_at(state, column)->text;
     const char *marks = dpt_csv_other_marks(state, text);
-    const char thousands = state->table.spec.thousands;
 
-    if (thousands != 0 && strchr(text, thousands) != NULL)
-        return "; what --thousands says stands between groups of three digits";
     if (state->table.hint[0] != '\0')
         return state->table.hint;
     if (state->row == 0 && state->table.names == NULL)
         return "; are these the names of the columns (--header yes)?";
-    if (marks[0] != '\0')
-        return marks;
-    if (!state->known && state->table.role[column] == DPT_COLUMN_NUMBER)
-        return "; --categories takes a column of words, --id names of rows, --drop leaves it out";
-    return "";
+    return marks;
 }
 
 enum dpt_status dpt_csv_no_number(const struct dpt_csv_state *state, size_t column,
@@ -105,6 +100,24 @@ enum dpt_status dpt_csv_number_at(const struct dpt_csv_state *state, size_t colu
     return isfinite((float)*value)
                ? DPT_OK
                : dpt_csv_refuse(state, column, err, "too large for a 32-bit float");
+}
+
+enum dpt_status dpt_csv_input_at(const struct dpt_csv_state *state, size_t k, double *value,
+                                 struct dpt_error *err)
+{
+    const struct dpt_column *column = state->inputs[k];
+    const size_t at = state->table.features[k];
+    const char *text = dpt_csv_cell_at(state, at)->text;
+    double ignored;
+
+    if (column->values.n == 0)
+        return dpt_csv_number_at(state, at, value, err);
+    if (dpt_column_take_word(column, text, value))
+        return DPT_OK;
+    if (dpt_csv_number(text, &ignored) == DPT_CSV_MISSING)
+        return dpt_csv_no_number(state, at, DPT_CSV_MISSING, err);
+    return dpt_csv_refuse(state, at, err, "neither %s nor %s, as in the training data",
+                          column->texts[0], column->texts[1]);
 }
 
 enum dpt_status dpt_csv_walk(struct dpt_source *s, const char *what, dpt_csv_visit *visit,

@@ -1,6 +1,6 @@
 /*
  * csv_state: a CSV source: its table, what its columns become, and what its labels are. Private to
- * source_csv.c, csv_rows.c, csv_labels.c, csv_columns.c and csv_fit.c.
+ * source_csv.c, csv_rows.c, csv_labels.c, csv_columns.c, csv_words.c and csv_fit.c.
  */
 #ifndef DPT_DATA_CSV_STATE_H
 #define DPT_DATA_CSV_STATE_H
@@ -32,6 +32,9 @@ struct dpt_csv_labels {
 struct dpt_csv_met {
     int64_t missing, unknown;  /* cells without a value; with a category that nobody knows */
     const char *first_unknown; /* where the first of these is, and what */
+    /* Of a column without a role: the words for 0 and 1 that all its cells are; NULL: they are
+     * not. */
+    const dpt_column_words *words;
 };
 
 struct dpt_csv_state {
@@ -39,14 +42,15 @@ struct dpt_csv_state {
     int64_t row;                /* that the table gives next */
     struct dpt_columns columns; /* of this file; `known`: of the model, or the shard of --like */
     bool known;
-    bool kept;                  /* shards are told of the columns */
-    bool watched;               /* some input has categories, or may miss values */
-    bool impute, mean;          /* missing numbers become the median, or the mean */
-    struct dpt_column **inputs; /* [table.n_features], in `columns` */
-    struct dpt_csv_met *met;    /* likewise */
-    float *floats;              /* a row's features, where they are stored as bytes */
-    struct dpt_str label;       /* --label, where it was guessed */
-    const char **ids;           /* [rows], where there is such a column */
+    bool kept;                      /* shards are told of the columns */
+    bool watched;                   /* some input has categories, or may miss values */
+    bool impute, mean;              /* missing numbers become the median, or the mean */
+    struct dpt_column **inputs;     /* [table.n_features], in `columns` */
+    struct dpt_csv_met *met;        /* likewise */
+    size_t *undecided, n_undecided; /* inputs that have had nothing but such words until now */
+    float *floats;                  /* a row's features, where they are stored as bytes */
+    struct dpt_str label;           /* --label, where it was guessed */
+    const char **ids;               /* [rows], where there is such a column */
     size_t ids_room;
     /* Columns without a name whose cells are whole numbers, as pandas' index. */
     size_t *index, n_index;
@@ -81,6 +85,10 @@ enum dpt_status dpt_csv_no_number(const struct dpt_csv_state *state, size_t colu
 /* A number of the row that a float can hold. Errors: BAD_DATA. */
 enum dpt_status dpt_csv_number_at(const struct dpt_csv_state *state, size_t column, double *value,
                                   struct dpt_error *err);
+/* The number of an input NUMBER in the row, whose cell is not missing: its own, or that of its
+ * word. k: of the inputs. Errors: BAD_DATA. */
+enum dpt_status dpt_csv_input_at(const struct dpt_csv_state *state, size_t k, double *value,
+                                 struct dpt_error *err);
 /* "t.csv:3: column 2 (b): 'x'" of a cell, in the table's region; NULL: memory ran out. */
 char *dpt_csv_place(struct dpt_csv_state *state, size_t column);
 /* Walks over all rows, and leaves the table in front of the first again. what: for the live line;
@@ -101,6 +109,13 @@ enum dpt_status dpt_csv_labels_decide(struct dpt_source *source, struct dpt_erro
 /* The class that a cell of the row names, else its number. Errors: BAD_DATA. */
 enum dpt_status dpt_csv_class_at(const struct dpt_source *source, size_t column, int32_t *class,
                                  struct dpt_error *err);
+
+/* --- csv_words.c ------------------------------------------------------------------------------ */
+
+/* After a feature of a file that becomes shards was refused, as err says: looks at all rows and,
+ * where columns hold words, adds to err what all of them could be and the command that says so.
+ * Gives the error. Errors: BAD_DATA, those of reading, RANK. */
+enum dpt_status dpt_csv_tell_words(struct dpt_source *source, struct dpt_error *err);
 
 /* --- csv_columns.c, csv_fit.c ----------------------------------------------------------------- */
 

@@ -1,5 +1,6 @@
 #include "data/sources/source.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -89,13 +90,17 @@ static enum dpt_status add_input(struct dpt_source *s, const char *input, struct
     enum dpt_status status = DPT_OK;
     const size_t before = s->n_paths;
     char *const itself = (char *)input;
+    char from[PATH_MAX + 32];
 
     /* A file may be called [1].png: then it is meant, not a pattern. */
     if (s->spec->convert || dpt_file_exists(input))
         return dpt_paths_add(&s->paths, &s->n_paths, &itself, 1, err);
     DPT_TRY(dpt_paths_match("--input", input, &s->paths, &s->n_paths, err));
     if (s->n_paths == before)
-        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "--input: there is no '%s'", input));
+        DPT_TRY(dpt_paths_check_folder("--input", input, DPT_BAD_DATA, err));
+    if (s->n_paths == before)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "--input: there is no '%s'%s", input,
+                         dpt_file_relative_to(input, from, sizeof from)));
 out:
     return status;
 }

@@ -150,6 +150,9 @@ struct dpt_source_spec {
     /* To become shards: labels must be there, and say with the options what the samples are.
      * What follows is predict's. */
     bool convert;
+    /* What was typed, as a line for a shell, but for what it said of the columns of a table and
+     * their missing values; for advice; or NULL. */
+    const char *command;
     struct dpt_source_split split;
     bool dry_run;              /* all is read and told, nothing is written */
     const char *const *labels; /* files of labels of idx and npy inputs: none, or one each */

@@ -53,6 +53,7 @@ static enum dpt_status open_table(struct dpt_source *s, const char *label, struc
         .decimal = state->columns.decimal,
         .thousands = state->columns.thousands,
         .known = state->known ? &state->columns : NULL,
+        .by_name = s->spec->convert || state->known,
         .stop = s->spec->stop,
     };
 
@@ -313,8 +314,10 @@ static enum dpt_status read_rows(struct dpt_source *s, const struct dpt_source_r
         DPT_TRY(dpt_csv_table_next(&state->table, &more, err));
         if (!more)
             DPT_TRY(changed(s, err));
-        if (rows->stored != NULL)
-            DPT_TRY(take_features(s, rows->stored + (size_t)i * s->layout.stride, err));
+        if (rows->stored != NULL) {
+            status = take_features(s, rows->stored + (size_t)i * s->layout.stride, err);
+            DPT_TRY(status != DPT_OK && s->spec->convert ? dpt_csv_tell_words(s, err) : status);
+        }
         if (rows->classes != NULL)
             DPT_TRY(dpt_csv_class_at(s, state->table.labels[0], &rows->classes[i], err));
         for (size_t k = 0; rows->targets != NULL && k < labels; k++) {
@@ -349,9 +352,12 @@ const struct dpt_source_format dpt_source_csv = {
         "are classes, those below 0 by their names; words become classes in sorted order, their "
         "names an "
         "attribute of /labels; other "
-        "numbers, several label columns and --regression make targets [N,K]. With a header or one "
+        "numbers, several label columns and --regression make targets [N,K]. A feature of nothing "
+        "but true and false, yes and no, y and n, t and f, or on and off is a number, 0 or 1. With "
+        "a header or one "
         "of the options for columns the shards keep in /columns what each column became, and so "
-        "do checkpoints: predict finds columns by their names. In a list of columns, a name that "
+        "do checkpoints: predict finds columns by their names, of which no two may be alike. In a "
+        "list of columns, a name that "
         "holds a comma stands in quotes: '\"price, EUR\",size'. A test set goes with "
         "--like TRAINSHARD, so that its columns and classes are the same.",
     .options = 1u << DPT_SOURCE_LIKE | 1u << DPT_SOURCE_LABEL | 1u << DPT_SOURCE_HEADER |

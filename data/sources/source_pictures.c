@@ -388,7 +388,8 @@ const struct dpt_source_format dpt_source_pictures = {
         "TIFF "
         "are turned upright as they say; --size stretches, unless --fit says otherwise, which is "
         "kept for predict and --like. All "
-        "pictures that cannot be read are told, or left out by --skip-bad. A test set goes with "
+        "pictures that cannot be read are told, of many the first, or left out by --skip-bad. A "
+        "test set goes with "
         "--like TRAINSHARD, so that its classes have the same numbers.",
     .options = 1u << DPT_SOURCE_SIZE | 1u << DPT_SOURCE_GREY | 1u << DPT_SOURCE_LIKE |
                1u << DPT_SOURCE_SHUFFLE | 1u << DPT_SOURCE_INVERT | 1u << DPT_SOURCE_FIT |

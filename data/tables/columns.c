@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "data/tables/csv.h"
 
@@ -45,6 +46,31 @@ struct dpt_name dpt_column_value(const char *text)
 
     name.is_number = dpt_csv_number(text, &name.value) == DPT_CSV_NUMBER;
     return name;
+}
+
+const dpt_column_words *dpt_column_words_of(const char *word)
+{
+    static const dpt_column_words pairs[] = {
+        {"false", "true"}, {"no", "yes"}, {"f", "t"}, {"n", "y"}, {"off", "on"},
+    };
+
+    if (word[0] == '\0' || strchr("fFtTnNyYoO", word[0]) == NULL)
+        return NULL;
+    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++)
+        for (size_t k = 0; k < 2; k++)
+            if (strcasecmp(word, pairs[i][k]) == 0)
+                return &pairs[i];
+    return NULL;
+}
+
+bool dpt_column_take_word(const struct dpt_column *column, const char *text, double *value)
+{
+    for (size_t k = 0; k < column->values.n; k++)
+        if (strcasecmp(text, column->texts[k]) == 0) {
+            *value = (double)k;
+            return true;
+        }
+    return dpt_csv_number(text, value) == DPT_CSV_NUMBER && (*value == 0 || *value == 1);
 }
 
 /* --- reading ---------------------------------------------------------------------------------- */
@@ -95,7 +121,7 @@ static bool take_column(struct dpt_columns *c, const struct dpt_csv_cell *cells,
     struct dpt_column *column;
 
     if (role == DPT_COLUMN_ROLE_COUNT ||
-        (has_value && role != DPT_COLUMN_CATEGORY && role != DPT_COLUMN_LABEL))
+        (has_value && (role == DPT_COLUMN_ID || role == DPT_COLUMN_DROPPED)))
         return false;
     if (again)
         return has_value && c->n > 0 && c->at[c->n - 1].role == role &&
@@ -110,11 +136,18 @@ static bool take_column(struct dpt_columns *c, const struct dpt_csv_cell *cells,
 }
 
 /* Lists the values of each column by their numbers. */
-static enum dpt_status list_values(struct dpt_columns *c, struct dpt_error *err)
+static enum dpt_status list_values(struct dpt_columns *c, const char *from, struct dpt_error *err)
 {
+    char shown[DPT_CSV_SHOWN];
+
     for (struct dpt_column *column = c->at; column < c->at + c->n; column++) {
         if (column->values.n == 0)
             continue;
+        if (column->role == DPT_COLUMN_NUMBER && column->values.n != 2)
+            return dpt_fail(err, DPT_BAD_DATA,
+                            "%s: in its /columns '%s' has %zu values: a column of numbers has "
+                            "none, or the words for 0 and 1",
+                            from, dpt_csv_shown(column->name, shown), column->values.n);
         column->texts = dpt_region_alloc(&c->region, column->values.n * sizeof *column->texts);
         if (column->texts == NULL)
             return dpt_fail_memory(err, what, (double)column->values.n);
@@ -155,7 +188,7 @@ enum dpt_status dpt_columns_parse(struct dpt_columns *c, const char *text, const
     if (!good)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: line %lld of its /columns is not as it must be",
                          from, (long long)csv.line));
-    DPT_TRY(list_values(c, err));
+    DPT_TRY(list_values(c, from, err));
 out:
     dpt_csv_close(&csv);
     if (status != DPT_OK)
@@ -273,9 +306,10 @@ enum dpt_status dpt_columns_check(const char *text, const char *path, const char
                          "data does so",
                          path, n, a != NULL ? dpt_csv_shown(a->name, name) : "", other,
                          b != NULL ? dpt_csv_shown(b->name, other_name) : "",
-                         a != NULL && b != NULL && strcmp(a->name, b->name) == 0
+                         a == NULL || b == NULL || strcmp(a->name, b->name) != 0 ? ""
+                         : a->role == DPT_COLUMN_CATEGORY && b->role == DPT_COLUMN_CATEGORY
                              ? " with other categories"
-                             : ""));
+                             : ", which was read otherwise"));
 out:
     dpt_columns_release(&mine);
     dpt_columns_release(&theirs);

@@ -12,16 +12,19 @@
  *     1,alcohol,number,13.05,
  *     2,colour,category,,red
  *     2,colour,category,,white
- *     3,note,dropped,,
- *     4,bottle,id,,
- *     5,quality,label,,bad
- *     5,quality,label,,good
+ *     3,organic,number,,no
+ *     3,organic,number,,yes
+ *     4,note,dropped,,
+ *     5,bottle,id,,
+ *     6,quality,label,,bad
+ *     6,quality,label,,good
  *
  * Column 0 says how the file was written, where it is not as most are: `delimiter`, `decimal`,
  * `thousands`, and each spelling of a missing value; of pictures, which have no other columns,
  * `fit`. All others are the file's, in its order, each in as many rows as it has values: the
  * categories of a column that became as many numbers, 0 or 1, or the names of the classes, in the
- * order of their numbers. `fill`: the number that stands for a missing one. The inputs of a model
+ * order of their numbers; or the two words of a column in which they stand for the numbers 0 and 1.
+ * `fill`: the number that stands for a missing one. The inputs of a model
  * are the columns `number` and `category`, in this order.
  */
 #ifndef DPT_DATA_COLUMNS_H
@@ -42,7 +45,8 @@ struct dpt_column {
     enum dpt_column_role role;
     bool filled; /* NUMBER: a missing value becomes `fill` */
     double fill;
-    /* CATEGORY, LABEL: each with the number that it has as `class`; a label may have none. */
+    /* CATEGORY, LABEL: each with the number that it has as `class`; a label may have none. NUMBER:
+     * none, or the words for 0 and 1. */
     struct dpt_names values;
     const char **texts; /* [values.n] by their numbers; all text lives in the region */
 };
@@ -89,6 +93,15 @@ static inline size_t dpt_column_width(const struct dpt_column *column)
                                                  : 0;
 }
 size_t dpt_columns_width(const struct dpt_columns *columns);
+
+/*
+ * Two words of which one says no and one yes: the pair that a word is one of, as "no" and "yes";
+ * NULL: none. Their case does not matter.
+ */
+typedef const char *const dpt_column_words[2];
+const dpt_column_words *dpt_column_words_of(const char *word);
+/* Whether a cell of a column NUMBER is one of its two words, or their number; *value: 0 or 1. */
+bool dpt_column_take_word(const struct dpt_column *column, const char *text, double *value);
 
 /* A cell's text as a name of a class or category: it may be a number. */
 struct dpt_name dpt_column_value(const char *text);

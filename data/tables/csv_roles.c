@@ -85,17 +85,48 @@ static size_t count_named(const struct dpt_csv_table *t, const char *name, size_
     return found;
 }
 
+/* Fails for two columns of one name. a < b. */
+static enum dpt_status same_name(const struct dpt_csv_table *t, size_t a, size_t b,
+                                 struct dpt_error *err)
+{
+    const char *header = t->spec.header;
+    const bool guessed = (header == NULL || strcmp(header, "auto") == 0) && t->spec.known == NULL &&
+                         !dpt_csv_roles_need_names(&t->spec);
+    struct dpt_str advice = {0};
+    char shown[DPT_CSV_SHOWN];
+    const char *name = t->names[a] + strspn(t->names[a], " \t");
+
+    if (t->spec.known == NULL)
+        dpt_str_printf(&advice, ", or leave both out with --drop %zu,%zu%s", a + 1, b + 1,
+                       guessed ? "; --header no says that the first line is data" : "");
+    dpt_fail(err, DPT_BAD_DATA,
+             "%s: columns %zu and %zu %s%s%s: columns are found by their names, so which is which "
+             "would be a guess; %s%s",
+             t->spec.inputs[0], a + 1, b + 1,
+             name[0] != '\0' ? "are both called '" : "have no name", dpt_csv_shown(name, shown),
+             name[0] != '\0' ? "'" : "", name[0] != '\0' ? "rename one" : "name one",
+             advice.text != NULL ? advice.text : "");
+    dpt_str_release(&advice);
+    return err->status;
+}
+
 static enum dpt_status resolve_item(const struct dpt_csv_table *t, enum dpt_column_role role,
                                     const char *item, size_t *column, struct dpt_error *err)
 {
     const size_t found = count_named(t, item, column);
+    size_t first = 0;
     long number;
 
     if (found == 1)
         return DPT_OK;
+    while (found > 1 && strcmp(t->names[first], item) != 0)
+        first++;
+    if (found > 1 && t->spec.by_name && role != DPT_COLUMN_DROPPED)
+        return same_name(t, first, *column, err);
     if (found > 1)
-        return dpt_fail(err, DPT_USAGE, "%s %s: %zu columns have this name; give the number of one",
-                        option_names[role], item, found);
+        return dpt_fail(
+            err, DPT_USAGE, "%s %s: %zu columns have this name; give numbers, as in %s %zu,%zu",
+            option_names[role], item, found, option_names[role], first + 1, *column + 1);
     if (!whole_number(item, strlen(item), &number) || number == 0 || number > (long)t->columns ||
         number < -(long)t->columns)
         return unknown_column(t, role, item, err);
@@ -382,4 +413,57 @@ enum dpt_status dpt_csv_roles(struct dpt_csv_table *t, struct dpt_error *err)
         t->assigned[i] = false;
     }
     return (t->spec.known != NULL ? as_known : as_asked)(t, err);
+}
+
+/* --- names that are alike --------------------------------------------------------------------- */
+
+/* A column's name without the blanks around it, which quotes may keep. */
+struct bare_name {
+    const char *text;
+    size_t length, column;
+};
+
+static int compare_texts(const struct bare_name *a, const struct bare_name *b)
+{
+    const size_t n = a->length < b->length ? a->length : b->length;
+    const int by_bytes = memcmp(a->text, b->text, n);
+
+    return by_bytes != 0 ? by_bytes : (a->length > b->length) - (a->length < b->length);
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    const struct bare_name *one = a, *other = b;
+    const int by_text = compare_texts(one, other);
+
+    return by_text != 0 ? by_text : (one->column > other->column) - (one->column < other->column);
+}
+
+enum dpt_status dpt_csv_roles_check_names(const struct dpt_csv_table *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct bare_name *names = NULL;
+
+    if (t->names == NULL || !t->spec.by_name)
+        return DPT_OK;
+    DPT_TRY(DPT_ALLOCATE(names, t->columns, "names of columns", err));
+    for (size_t i = 0; i < t->columns; i++) {
+        const char *text = t->names[i] + strspn(t->names[i], " \t");
+        size_t n = strlen(text);
+
+        while (n > 0 && strchr(" \t", text[n - 1]) != NULL)
+            n--;
+        names[i] = (struct bare_name){text, n, i};
+    }
+    qsort(names, t->columns, sizeof *names, compare_names);
+    for (size_t first = 0, i = 1; i < t->columns; i++) {
+        if (compare_texts(&names[first], &names[i]) != 0)
+            first = i;
+        else if (t->role[names[first].column] != DPT_COLUMN_DROPPED ||
+                 t->role[names[i].column] != DPT_COLUMN_DROPPED)
+            DPT_TRY(same_name(t, names[first].column, names[i].column, err));
+    }
+out:
+    dpt_free(names);
+    return status;
 }

@@ -173,6 +173,7 @@ static enum dpt_status look(struct dpt_csv_table *t, struct dpt_csv *csv, struct
     }
     t->names = header ? names : NULL;
     DPT_TRY(dpt_csv_roles(t, err));
+    DPT_TRY(dpt_csv_roles_check_names(t, err));
 out:
     return status;
 }

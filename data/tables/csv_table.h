@@ -27,6 +27,7 @@ struct dpt_csv_spec {
     char delimiter, decimal;           /* 0: a comma, a point */
     char thousands;                    /* 0: none */
     const struct dpt_columns *known;   /* the columns are to be these, found by name; or NULL */
+    bool by_name;                      /* names of columns are kept, or looked for: no two alike */
     const volatile sig_atomic_t *stop; /* as in struct dpt_input */
 };
 
@@ -50,7 +51,7 @@ struct dpt_csv_table {
 };
 
 /* Reads the beginning of the first file and resolves the roles of the columns. Errors: USAGE,
- * BAD_DATA (a column of `known` is missing), IO, RANK. */
+ * BAD_DATA (a column of `known` is missing; two have one name), IO, RANK. */
 enum dpt_status dpt_csv_table_open(struct dpt_csv_table *table, const struct dpt_csv_spec *spec,
                                    struct dpt_error *err);
 void dpt_csv_table_close(struct dpt_csv_table *table);
@@ -83,6 +84,9 @@ const char *dpt_csv_where(const struct dpt_csv_table *table, size_t column,
  * none. Errors: USAGE, BAD_DATA, RANK.
  */
 enum dpt_status dpt_csv_roles(struct dpt_csv_table *table, struct dpt_error *err);
+/* Fails where two columns, of which one is not left out, have one name, or both none: which is
+ * which would be a guess in another file. Errors: BAD_DATA (names both), RANK. */
+enum dpt_status dpt_csv_roles_check_names(const struct dpt_csv_table *table, struct dpt_error *err);
 /* Whether some column is asked for by a name. */
 bool dpt_csv_roles_need_names(const struct dpt_csv_spec *spec);
 

@@ -184,7 +184,97 @@ def test_columns_are_chosen(tmp_path):
         text(tmp_path, 'a,b\n1,7\n2,"1,234.5"\n'))
     bad(BAD_DATA, ["'1,5' is not a number", "--decimal , reads it"], tmp_path, "csv", text(tmp_path, "a;b\n1,5;2\n"), "--delimiter", ";")
     bad(BAD_DATA, ["'1.000' is not a number"], tmp_path, "csv", text(tmp_path, "a;b\n1.000;2\n"), "--delimiter", ";", "--decimal", ",")
-    bad(BAD_DATA, ["'red' is not a number", "--categories"], tmp_path, "csv", text(tmp_path, "a,b\n1,2\nred,0\n"))
+
+
+def advised(folder, *args):
+    """The command that a refusal ends with, run in a shell as it was printed; gives its output and what was refused."""
+    refused = convert("csv", *args, "--output", folder / "o")
+    lines = refused.stderr.splitlines()
+    assert refused.returncode == BAD_DATA and "This command does so:" in lines[-2], refused
+    said = subprocess.run(["sh", "-c", lines[-1]], capture_output=True, text=True, timeout=120)
+    assert said.returncode == 0 and said.stderr == "", said
+    return said.stdout, refused.stderr
+
+
+def test_all_columns_of_words_are_told_at_once(tmp_path):
+    """With the command that converts the file, which a shell takes as it stands."""
+    rows = [f'{i * 7919},"P{i}, Q",{("Rome", "New York")[i % 2]},{"AB"[i // 2 % 2]},{("", "30", "40")[i % 3]},{i / 7:.3f},{i % 2 == 0},,'
+            f'{("-", 1, 2, 3)[i % 4]},C{i % 9},{("yes", "no")[i % 2]}' for i in range(60)]
+    path = text(tmp_path, 'id,"first, last",Home Town,plan\'s,age,score,active,empty,mostly,city,y\n' + "\n".join(rows) + "\n")
+    out, said = advised(tmp_path, path)
+    assert said.startswith(f"{path}:2: column 2 (first, last): 'P0, Q' is not a number\n  column 2 (first, last): 60 different values in 60 rows")
+    assert "column 9 (mostly): numbers and '-', which --missing takes" in said and "column 8 (empty): no value at all" in said
+    assert [line.split(": ", 1)[1] for line in out.splitlines()[:11]] == [
+        "number", "left out", "2 categories: New York, Rome", "2 categories: A, B", "number; 20 missing, filled with 35, the median", "number",
+        "number, false is 0 and true is 1", "left out", "number; 15 missing, filled with 2, the median",
+        "9 categories: C0, C1, C2, C3, C4, C5, C6, C7, …", "label, 2 classes"]
+    # What was asked for stays, also --columns, which then lists other ones.
+    out, said = advised(tmp_path, path, "--columns", "city", "--columns", "score", "--categories", "Home Town", "--label", "y", "--impute", "mean")
+    assert "--columns score --categories 'Home Town,city' --impute mean" in said and "column 6 (score): number\n" in out
+    # Without names columns go by their numbers; a first row of words above numbers asks for --header.
+    out, said = advised(tmp_path, text(tmp_path, "1,a b,0\n2,c,1\n3,c,0\n4,a b,1\n", "plain.csv"))
+    assert said.splitlines()[-1].endswith(" --categories 2") and "2 categories: a b, c" in out
+    bad(BAD_DATA, "(--header yes)?", tmp_path, "csv", text(tmp_path, "1,b,y\n1,2,0\n3,4,1\n", "plain.csv"), "--header", "no", "--classes")
+    # Where nothing would be left there is no command.
+    said = convert("csv", text(tmp_path, "a,b\n1,2\nred,0\n"), "--output", tmp_path / "p").stderr
+    assert "'red' is not a number" in said and said.endswith("No column would be left as a feature.\n")
+    # Another mark of numbers concerns the whole file, and comes first.
+    bad(BAD_DATA, ["column 2 (b): '1,5' is not a number; --decimal , reads it"], tmp_path, "csv", text(tmp_path, "a;b;c\nx;1,5;0\ny;2,5;1\n"),
+        "--delimiter", ";")
+
+
+def test_two_words_are_numbers(tmp_path):
+    """no and yes are 0 and 1, in any case; a column of anything else is none of them."""
+    path = text(tmp_path, "a,member,flag,late,y\n1,True,Y,no,True\n2,FALSE,n,YES,False\n3,true,y,yes,True\n")
+    out = good("csv", path, "--output", tmp_path / "o")
+    got = table(tmp_path / "o")
+    assert got["images"].tolist() == [[1, 1, 1, 0], [2, 0, 0, 1], [3, 1, 1, 1]]
+    assert got["labels"].tolist() == [1, 0, 1] and got["classes"] == ["False", "True"]
+    assert out.splitlines()[:4] == ["column 1 (a): number", "column 2 (member): number, false is 0 and true is 1",
+                                    "column 3 (flag): number, n is 0 and y is 1", "column 4 (late): number, no is 0 and yes is 1"]
+    assert "2,member,number,,false\n2,member,number,,true\n3,flag,number,,n\n" in got["columns"]
+    like = ["--like", f"{tmp_path}/o-00000-of-00001.h5"]
+    good("csv", text(tmp_path, "late,flag,a,member,y\nNo,1,7,0,False\n", "u.csv"), "--output", tmp_path / "p", *like)
+    assert table(tmp_path / "p")["images"].tolist() == [[7, 0, 1, 0]] and table(tmp_path / "p")["columns"] == got["columns"]
+    for cell, said in (("maybe", "'maybe' is neither false nor true, as in the training data"), ("2", "'2' is neither"), ("", "a value is missing")):
+        bad(BAD_DATA, ["u.csv:2: column 2 (member)", said], tmp_path, "csv", text(tmp_path, f"a,member,flag,late,y\n1,{cell},y,no,True\n", "u.csv"), *like)
+    # Without a header, too; and a category where it is asked for.
+    good("csv", text(tmp_path, "1,yes,0\n2,no,1\n"), "--output", tmp_path / "o")
+    assert table(tmp_path / "o")["images"].tolist() == [[1, 1], [2, 0]] and "2,2,number,,yes" in table(tmp_path / "o")["columns"]
+    good("csv", text(tmp_path, "a,b,y\n1,yes,0\n2,no,1\n"), "--output", tmp_path / "o", "--categories", "b")
+    assert table(tmp_path / "o")["images"].tolist() == [[1, 0, 1], [2, 1, 0]]
+    # Missing ones are filled as numbers are.
+    path = text(tmp_path, "a,b,y\n1,yes,0\n2,,1\n3,NA,1\n4,Yes,0\n5,no,0\n")
+    out = good("csv", path, "--output", tmp_path / "o", "--missing", "NA")
+    assert table(tmp_path / "o")["images"][:, 1].tolist() == [1, 1, 1, 1, 0] and "2,b,number,1,no\n2,b,number,1,yes" in table(tmp_path / "o")["columns"]
+    assert "column 2 (b): number, no is 0 and yes is 1; 2 missing, filled with 1, the median" in out
+    bad(BAD_DATA, ["t.csv:3: column 2 (b): is empty", "--impute median fills"], tmp_path, "csv", path)
+    bad(BAD_DATA, ["'NA' is a missing value; --missing NA fills"], tmp_path, "csv", text(tmp_path, "a,b,y\n1,yes,0\n3,NA,1\n"))
+    for cells in (("yes", "true"), ("yes", "1"), ("y", "maybe"), ("f", "m")):
+        bad(BAD_DATA, ["t.csv:2: column 2 (b)", "is not a number"], tmp_path, "csv", text(tmp_path, f"a,b,y\n1,{cells[0]},0\n3,{cells[1]},1\n"))
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path):
+    """Which is which would be a guess as soon as another file has them in another order."""
+    rows = "1,2,3,0\n4,5,6,1\n"
+    for header, columns in (("a,b,a,y", "columns 1 and 3 are both called 'a'"), ('b,"a "," a",y', "columns 2 and 3 are both called 'a"),
+                            ('a,,"",y', "columns 2 and 3 have no name"), ("a,b,y,y", "columns 3 and 4 are both called 'y'"),
+                            ('y,b,"y",a', "columns 1 and 3 are both called 'y'")):
+        path = text(tmp_path, f"{header}\n{rows}")
+        said = bad(BAD_DATA, [f"t.csv: {columns}", "--drop"], tmp_path, "csv", path)
+        assert "--header no says that the first line is data" in said
+        if "y,y" not in header:
+            drop = re.search(r"--drop ([0-9],[0-9])", said)[1]
+            good("csv", path, "--output", tmp_path / "o", "--drop", drop)
+            assert table(tmp_path / "o")["images"].shape == (2, 1)
+    path = text(tmp_path, f"a,b,a,y\n{rows}")
+    bad(BAD_DATA, "columns 1 and 3 are both called 'a'", tmp_path, "csv", path, "--label", "a")
+    bad(USAGE, "--drop a: 2 columns have this name; give numbers, as in --drop 1,3", tmp_path, "csv", path, "--drop", "a")
+    good("csv", path, "--output", tmp_path / "o", "--header", "no", "--categories", "1,2,3", "--classes")
+    good("csv", text(tmp_path, "a,,A,y\n1,0.5,3,0\n4,5,6,1\n"), "--output", tmp_path / "o")
+    like = ["--like", f"{tmp_path}/o-00000-of-00001.h5"]
+    bad(BAD_DATA, "columns 2 and 5 have no name", tmp_path, "csv", text(tmp_path, "a,,A,y,\n1,2,3,0,9\n"), *like)
+    warned("csv", text(tmp_path, "x,a,,A,y,x\n1,1,2,3,0,9\n"), "--output", tmp_path / "p", *like)
 
 
 def test_missing_numbers(tmp_path):

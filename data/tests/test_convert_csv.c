@@ -332,6 +332,20 @@ static void add_values(struct random *r, struct dpt_columns *columns, struct dpt
                      DPT_OK);
 }
 
+/* The two words of a column of numbers, 0 and 1. */
+static void add_words(struct dpt_columns *columns, struct dpt_column *column)
+{
+    const dpt_column_words *words = dpt_column_words_of("YES");
+    struct dpt_error err = {0};
+
+    for (size_t i = 0; i < 2; i++)
+        assert_int_equal(dpt_names_add(&column->values, dpt_column_value((*words)[i]), &err),
+                         DPT_OK);
+    assert_int_equal(dpt_names_number(&column->values, &columns->region, &column->texts, &err),
+                     DPT_OK);
+    assert_string_equal(column->texts[0], "no");
+}
+
 /* Whatever columns and categories are called: the text reads back as what was written, and any
  * damage to it is refused or is another text, but never a crash. */
 static void columns_come_back(void **state)
@@ -355,6 +369,8 @@ static void columns_come_back(void **state)
             column->fill = column->filled ? below(&r, 1000) / 7.0 : 0;
             if (column->role == DPT_COLUMN_CATEGORY || column->role == DPT_COLUMN_LABEL)
                 add_values(&r, &columns, column);
+            else if (column->role == DPT_COLUMN_NUMBER && below(&r, 2))
+                add_words(&columns, column);
         }
         random_text(&r, name);
         assert_int_equal(dpt_columns_add_missing(&columns, name, strlen(name), &err), DPT_OK);

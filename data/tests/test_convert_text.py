@@ -183,4 +183,3 @@ def test_csv_usage(tmp_path):
     bad(USAGE, "--header maybe", tmp_path, "csv", path, "--header", "maybe")
     bad(USAGE, "exclude", tmp_path, "csv", path, "--classes", "--regression")
     bad(USAGE, "one label column", tmp_path, "csv", path, "--classes", "--label", "1,2")
-    bad(USAGE, "2 columns have this name", tmp_path, "csv", text(tmp_path, "a,a,b\n1,2,3\n"), "--label", "a")

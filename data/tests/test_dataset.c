@@ -174,7 +174,7 @@ static void refuses_paths(void **state)
 
     assert_refused(f, true, DPT_BAD_JOB, "data.train: no file matches|*.h5");
     assert_int_equal(open_paths(&set, nothing, 1, true, &err), DPT_BAD_JOB);
-    assert_non_null(strstr(err.text, "(in the folder /"));
+    assert_non_null(strstr(err.text, "(relative to /"));
     make_shard(f->path[0], &formats[0], 0, 10);
     assert_int_equal(open_paths(&set, twice, 2, true, &err), DPT_BAD_JOB);
     assert_non_null(strstr(err.text, "are the same file"));

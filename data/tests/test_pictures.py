@@ -175,7 +175,34 @@ def test_all_bad_pictures_are_told_or_left_out(tmp_path, size):
     for i in range(1, 9, 2):
         (folder / "b" / f"{i}.png").write_bytes(b"x")
     said = convert("pictures", folder, "--output", tmp_path / "out" / "x", "--skip-bad", *size)
-    assert said.returncode == BAD_DATA and "in/b: none of its pictures can be read" in said.stderr
+    cause = f"in/b/: none of its 4 pictures can be read, so there is nothing to learn this class from; mend them, or remove the sub-folder; the first: {folder}/b/1.png: is no"
+    assert said.returncode == BAD_DATA and cause in said.stderr and said.stderr.count("\n") == 1, said
+    said = convert("pictures", folder, "--output", tmp_path / "out" / "x", *size)
+    assert said.returncode == BAD_DATA and cause in said.stderr.splitlines()[-1], said
+    # Of very many the first are told, and the cause stands last.
+    for i in range(300):
+        (folder / "b" / f"x{i}.png").write_bytes(b"x")
+    (folder / "b" / "y.png").write_bytes(files["a/0.png"])
+    lines = convert("pictures", folder, "--output", tmp_path / "out" / "x", *size).stderr.splitlines()
+    assert len(lines) == 22 and lines[20] == "and 285 more; --skip-bad --dry-run lists them all", lines
+    assert lines[21] == "305 of 310 pictures cannot be read; --skip-bad leaves them out"
+    listed = convert("pictures", folder, "--dry-run", "--skip-bad", "--quiet", *size)
+    assert len(listed.stdout.splitlines()) == 307 and listed.stderr == ""
+
+
+def test_quiet_says_what_was_written_and_no_more(tmp_path):
+    """Of every format; what was left out or became of columns is told without it."""
+    folder = folder_of(tmp_path / "in", {"a/1.png": GOOD, "b/1.png": GOOD, "b/2.png": b"x", "b/note.txt": b"x"})
+    images, labels = (os.path.abspath(f"data/mnist/t10k-{name}.gz") for name in ("images-idx3-ubyte", "labels-idx1-ubyte"))
+    (tmp_path / "t.csv").write_text("a,b\n1,0\n2,1\n")
+    np.save(tmp_path / "x.npy", np.zeros((4, 3), "f4"))
+    np.save(tmp_path / "y.npy", np.arange(4, dtype="u1"))
+    (tmp_path / "c.bin").write_bytes(bytes(3073 * 5))
+    for words in (["pictures", folder, "--skip-bad"], ["idx", images, labels], ["csv", tmp_path / "t.csv"], ["npy", tmp_path / "x.npy", tmp_path / "y.npy"],
+                  ["cifar10", tmp_path / "c.bin"]):
+        said = convert(*words, "--output", tmp_path / "o" / "x", "--quiet")
+        assert said.returncode == 0 and said.stderr == "", said
+        assert [line.split(":")[0] for line in said.stdout.splitlines() if not line.startswith("classes: ")] == [str(tmp_path / "o" / "x-00000-of-00001.h5")], said
 
 
 def test_grey_is_as_pillow_makes_it(tmp_path):
@@ -254,6 +281,10 @@ GOOD = Image.new("L", (4, 4), 7)
 ])
 def test_mistakes_are_told(tmp_path, code, said, files, options):
     bad(code, said, tmp_path, "pictures", folder_of(tmp_path / "in", files), *options)
+
+
+def test_one_picture_is_one_sample(tmp_path):
+    assert "1 shard, 1 sample of 1x4x4 uint8, 1 class, " in good("pictures", folder_of(tmp_path / "in", {"a/1.png": GOOD}), "--output", tmp_path / "o", warns=True)
 
 
 def test_folder_that_is_none(tmp_path):

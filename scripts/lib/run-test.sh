@@ -55,7 +55,7 @@ unit)
     ;;
 pytest)
     limit=900
-    [ "$DPT_HEAVY" = 0 ] || limit=3600
+    [ "$DPT_HEAVY" = 0 ] || limit=5400
     # Where CI is set pytest shows every difference in full, which takes minutes for a checkpoint's bytes.
     timed env -u CI -u BUILD_NUMBER DPTRAIN="$PWD/$build/dptrain" timeout -k 10 "$limit" "$DPT_PYTHON" -m pytest -q -rs --tb=short \
         -p no:cacheprovider --import-mode=importlib ${which:+-k "$which"} "$file"

@@ -199,20 +199,21 @@ def test_apptainer_definition_makes_an_image_that_trains(system, packages):
 
 def test_gpu_archive_runs_with_only_python(system, tmp_path):
     """The archive for a GPU, for the H100's code, on a bare system with Python and libraries that stand in for the GPU's."""
-    done = subprocess.run([TOP / "scripts/gpu-check.sh", "--pack", tmp_path / "check.tar.xz"], capture_output=True, text=True, timeout=1500,
+    done = subprocess.run([TOP / "scripts/gpu-check.sh", "--pack", tmp_path / "check.tar.xz", "--without-mnist"], capture_output=True, text=True, timeout=1500,
                           stdin=subprocess.DEVNULL, env={**os.environ, "BUILD": str(Path(dpt.BINARY).resolve().parent)})
     assert done.returncode == 0, done.stdout + done.stderr
     print(done.stdout)
-    assert (tmp_path / "check.tar.xz").stat().st_size < 60 << 20
+    assert (tmp_path / "check.tar.xz").stat().st_size < 16 << 20
     here = system()
     here.run("apt-get -q update && apt-get -q -y --no-install-recommends install python3")
     (here / "check").mkdir()
-    subprocess.run(["tar", "-xf", tmp_path / "check.tar.xz", "-C", here / "check"], check=True)
+    shutil.copy(tmp_path / "check.tar.xz", here / "check")
+    here.run("! command -v xz && (tar -xf check.tar.xz || python3 -m tarfile -e check.tar.xz)", folder="/check")
     shutil.copytree(Path(dpt.BINARY).resolve().parent / "tests/fakegpu", here / "check/tests/fakegpu")
     # The small jobs' results, which only a rehearsal compares with; the small one's are in each archive.
     (here / "check/rehearsal").mkdir()
     here.run("cd reference && cp small.txt ../rehearsal && cd .. && ! bash gpu-check.sh a out", folder="/check")
-    for part, minutes in [("a", 4), ("b", 8), ("c", 10)]:
+    for part, minutes in [("a", 4), ("b", 9), ("c", 14)]:
         done = here.run(f"bash gpu-check.sh {part} out-{part} --fake tests/fakegpu --only 'libraries|first-job|k.*|steps|matmul|conv.*|speed-mlp|profile-mlp|repro.*|resume'",
                         folder="/check", timeout=60 * minutes)
         report = (here / f"check/out-{part}/report.md").read_text()

@@ -32,9 +32,6 @@ void dpt_add_relu(int64_t n, const float *a, const float *b, float *y);
 /* y (+)= x, exactly n elements of each. */
 void dpt_accumulate(int64_t n, const float *x, bool add, float *y);
 
-/* sum[lane] += dy over those of n rows of 16 lanes whose argmax is not -1. */
-void dpt_sum_chosen(int64_t n, const int32_t *argmax, const float *dy, float *sum);
-
 /* Windows over planes [planes][h][w][block]; a plane is a sample's channel block. */
 struct dpt_pool_shape {
     int64_t planes;

@@ -187,16 +187,3 @@ DPT_VECTOR void dpt_accumulate(int64_t n, const float *restrict x, bool add, flo
     for (int64_t i = 0; i < n; i++)
         y[i] += x[i];
 }
-
-DPT_VECTOR void dpt_sum_chosen(int64_t n, const int32_t *restrict argmax, const float *restrict dy,
-                               float *restrict sum)
-{
-    float total[DPT_LANES];
-
-    memcpy(total, sum, sizeof total);
-    for (int64_t i = 0; i < n; i++, argmax += DPT_LANES, dy += DPT_LANES) {
-        for (int lane = 0; lane < DPT_LANES; lane++)
-            total[lane] += argmax[lane] < 0 ? 0.0f : dy[lane];
-    }
-    memcpy(sum, total, sizeof total);
-}

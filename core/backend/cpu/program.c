@@ -5,15 +5,10 @@
 
 #include "core/base/memory.h"
 
-/* A node, and a sample of the batch. */
-struct place {
-    int32_t node, position;
-};
-
-/* *place: out, where what the node has just computed holds a number that is not finite. A
+/* *bad: out, where what the node has just computed holds a number that is not finite. A
  * convolution that computes its pool too stands for both. */
 static void look(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
-                 struct place *place)
+                 struct dpt_nonfinite *bad)
 {
     const struct dpt_cpu_node *to = node->pool != NULL && node->pool->fused ? node->pool : node;
     const int64_t n = to->y_floats / run->program->spec.micro;
@@ -21,7 +16,7 @@ static void look(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
 
     for (int64_t i = 0; !node->fused && i < n * run->batch->count; i++) {
         if (!isfinite(y[i])) {
-            *place = (struct place){node->number, (int32_t)(i / n)};
+            *bad = (struct dpt_nonfinite){node->number, (int32_t)(i / n)};
             return;
         }
     }
@@ -69,8 +64,18 @@ static void do_between(const struct dpt_cpu_run *run)
         run->pass->between(run->pass->arg);
 }
 
-/* bad: NULL, or what look found; then nothing more is computed. */
-static enum dpt_status run_forward(const struct dpt_cpu_run *run, struct place *bad,
+/* Looks at what a node gave before a later one takes its place. All threads of a team call it, and
+ * all ranks that divide a layer go on together, whatever was found. */
+static void look_once(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
+                      struct dpt_nonfinite *bad)
+{
+    if (run->thread == 0 && bad->node < 0)
+        look(run, node, bad);
+    dpt_cpu_barrier(run);
+}
+
+/* bad: NULL, or where the first value is that is not finite; -1 before. */
+static enum dpt_status run_forward(const struct dpt_cpu_run *run, struct dpt_nonfinite *bad,
                                    struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -79,6 +84,8 @@ static enum dpt_status run_forward(const struct dpt_cpu_run *run, struct place *
     bool moves;
 
     range_of(run, &first, &end);
+    if (bad != NULL && first == 1)
+        look_once(run, &run->program->nodes[0], bad);
     for (int32_t i = first; i < end; i++) {
         const struct dpt_cpu_node *node = &run->program->nodes[i];
 
@@ -94,9 +101,7 @@ static enum dpt_status run_forward(const struct dpt_cpu_run *run, struct place *
             dpt_cpu_barrier(run);
         do_between(run);
         if (bad != NULL)
-            look(run, node, bad);
-        if (bad != NULL && bad->node >= 0)
-            break;
+            look_once(run, node, bad);
     }
     norm = end < run->program->n_nodes ? norm_at(run, end) : NULL;
     if (norm != NULL) {
@@ -304,7 +309,7 @@ static enum dpt_status pass_forward(void *opened, int worker, const struct dpt_p
 {
     const struct dpt_cpu_run run = begin_pass(opened, worker, pass);
 
-    return run_forward(&run, NULL, err);
+    return run_forward(&run, pass->nonfinite, err);
 }
 
 static enum dpt_status pass_loss(void *opened, int worker, const struct dpt_pass *pass,
@@ -403,21 +408,18 @@ out:
     return status;
 }
 
-/* Forward once more, looking at each value before another one takes its place. */
 static enum dpt_status find_nonfinite(void *opened, int worker, const struct dpt_batch *batch,
                                       const float *params, int32_t *node, int32_t *position,
                                       struct dpt_error *err)
 {
     struct dpt_cpu_program *program = opened;
     const struct dpt_cpu_run run = begin(program, worker, batch, params);
-    struct place bad = {.node = -1};
+    struct dpt_nonfinite bad = {-1, -1};
     enum dpt_status status = DPT_OK;
 
     if (folds(program))
         return find_in_plain(program, batch, params, node, position, err);
-    look(&run, &program->nodes[0], &bad);
-    if (bad.node < 0)
-        DPT_TRY(run_forward(&run, &bad, err));
+    DPT_TRY(run_forward(&run, &bad, err));
     *node = bad.node;
     *position = bad.position;
 out:

@@ -441,8 +441,8 @@ void dpt_sparse_backward(const struct dpt_sparse *s, const struct dpt_sparse_wor
         else
             pad(s, work->x + i * x_floats, at.x);
         for (int32_t b = 0; b < s->out_blocks; b++)
-            dpt_sum_chosen(s->windows, at.argmax + (int64_t)b * s->windows * LANES,
-                           at.dy + (int64_t)b * s->windows * LANES, at.db + b * LANES);
+            s->kernels->sum(s->windows, at.argmax + (int64_t)b * s->windows * LANES,
+                            at.dy + (int64_t)b * s->windows * LANES, at.db + b * LANES);
         for (int32_t first = 0; first < s->windows; first += s->chunk)
             add_windows(s, &at, first,
                         first + s->chunk < s->windows ? first + s->chunk : s->windows);

@@ -43,6 +43,18 @@ static void sort_plain(int32_t used, const int32_t *argmax, const float *dy, int
     }
 }
 
+/* x where `yes`, else 0. Of a condition GCC 12 makes masked loads, and for AVX2 it takes the mask
+ * of the first eight lanes for the last eight, too. */
+DPT_INLINE float keep(float x, bool yes)
+{
+    int32_t bits;
+
+    memcpy(&bits, &x, sizeof bits);
+    bits &= -(int32_t)yes;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
 /* --- plain C ---------------------------------------------------------------------------------- */
 
 typedef float four __attribute__((vector_size(16)));

@@ -40,6 +40,8 @@ struct dpt_sparse_kernels {
      * (kernel + 1) x (kernel + 1). w: [channel][kernel][kernel][LANES]. */
     void (*spread)(int32_t kernel, const struct dpt_sparse_bucket *bucket, const float *w,
                    int64_t pitch, float *dx);
+    /* sum[lane] += dy over those of n rows of LANES numbers whose argmax is not -1. */
+    void (*sum)(int64_t n, const int32_t *argmax, const float *dy, float *sum);
     /* Puts `used` channels into a bucket, channel c with its weights at first + c * step; channels
      * whose argmax is -1 into none. */
     void (*sort)(int32_t used, const int32_t *argmax, const float *dy, int32_t first, int32_t step,

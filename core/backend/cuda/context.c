@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/clock.h"
 #include "core/base/memory.h"
 #include "core/base/str.h"
 
@@ -25,9 +26,7 @@ static enum dpt_status choose_device(struct dpt_cuda_context *ctx, int number,
     if (number < 0 || number >= count)
         return dpt_fail(err, DPT_BAD_JOB, "there is no GPU number %d here: the driver shows %d",
                         number, count);
-    DPT_CUDA_TRY(&ctx->lib, cuDeviceGet(&ctx->device, number));
-    DPT_CUDA_TRY(&ctx->lib, cuDevicePrimaryCtxRetain(&ctx->context, ctx->device));
-    DPT_CUDA_TRY(&ctx->lib, cuCtxSetCurrent(ctx->context));
+    DPT_TRY(dpt_cuda_library_enter(&ctx->lib, number, &ctx->device, &ctx->context, err));
 out:
     return status;
 }
@@ -37,16 +36,22 @@ enum dpt_status dpt_cuda_context_open(struct dpt_cuda_context *ctx, int number,
 {
     struct dpt_cuda_library *lib = &ctx->lib;
     enum dpt_status status = DPT_OK;
+    uint64_t start;
 
     *ctx = (struct dpt_cuda_context){0};
     DPT_TRY(dpt_cuda_library_open(lib, DPT_CUDA_ALL, NULL, err));
     DPT_TRY(choose_device(ctx, number, err));
+    start = dpt_now_ns();
     DPT_TRY(dpt_cuda_module_load(lib, &ctx->module, err));
+    dpt_cuda_startup_add(DPT_CUDA_START_KERNELS, start);
+    start = dpt_now_ns();
     DPT_CUDA_TRY(lib, cuStreamCreateWithPriority(&ctx->compute, CU_STREAM_NON_BLOCKING, 0));
     DPT_CUDA_TRY(lib, cuStreamCreateWithPriority(&ctx->copy, CU_STREAM_NON_BLOCKING, 0));
+    DPT_CUDA_TRY(lib, cuStreamCreateWithPriority(&ctx->samples, CU_STREAM_NON_BLOCKING, 0));
     DPT_CUDNN_TRY(lib, cudnnCreate(&ctx->plans.handle));
     DPT_CUDNN_TRY(lib, cudnnSetStream(ctx->plans.handle, (cudaStream_t)ctx->compute));
     DPT_CUBLASLT_TRY(lib, cublasLtCreate(&ctx->matmuls));
+    dpt_cuda_startup_add(DPT_CUDA_START_HANDLES, start);
 out:
     if (status != DPT_OK)
         dpt_cuda_context_close(ctx);
@@ -86,6 +91,8 @@ static void close_handles(struct dpt_cuda_context *ctx)
         lib->cublasLtDestroy(ctx->matmuls);
     if (ctx->plans.handle != NULL)
         lib->cudnnDestroy(ctx->plans.handle);
+    if (ctx->samples != NULL)
+        lib->cuStreamDestroy(ctx->samples);
     if (ctx->copy != NULL)
         lib->cuStreamDestroy(ctx->copy);
     if (ctx->compute != NULL)
@@ -102,7 +109,7 @@ void dpt_cuda_context_close(struct dpt_cuda_context *ctx)
     if (ctx->context != NULL) {
         lib->cuCtxGetCurrent(&others);
         lib->cuCtxSetCurrent(ctx->context);
-        lib->cuCtxSynchronize();
+        dpt_cuda_await_all(ctx);
         release_held(ctx);
         if (!ctx->beside)
             close_handles(ctx);
@@ -119,6 +126,37 @@ enum dpt_status dpt_cuda_context_enter(const struct dpt_cuda_context *ctx, struc
 {
     return dpt_cuda_check(&ctx->lib, ctx->lib.cuCtxSetCurrent(ctx->context), "cuCtxSetCurrent",
                           err);
+}
+
+/* --- waiting ---------------------------------------------------------------------------------- */
+
+enum dpt_status dpt_cuda_await_stream(const struct dpt_cuda_context *ctx, CUstream stream,
+                                      struct dpt_error *err)
+{
+    CUresult result;
+
+    dpt_device_wait_begin(ctx->waits);
+    result = ctx->lib.cuStreamSynchronize(stream);
+    dpt_device_wait_end(ctx->waits);
+    return dpt_cuda_check(&ctx->lib, result, "cuStreamSynchronize", err);
+}
+
+enum dpt_status dpt_cuda_await_event(const struct dpt_cuda_context *ctx, CUevent event,
+                                     struct dpt_error *err)
+{
+    CUresult result;
+
+    dpt_device_wait_begin(ctx->waits);
+    result = ctx->lib.cuEventSynchronize(event);
+    dpt_device_wait_end(ctx->waits);
+    return dpt_cuda_check(&ctx->lib, result, "cuEventSynchronize", err);
+}
+
+void dpt_cuda_await_all(const struct dpt_cuda_context *ctx)
+{
+    dpt_device_wait_begin(ctx->waits);
+    ctx->lib.cuCtxSynchronize();
+    dpt_device_wait_end(ctx->waits);
 }
 
 /* --- graphs ----------------------------------------------------------------------------------- */
@@ -181,8 +219,8 @@ static enum dpt_status hold_device(struct dpt_cuda_context *ctx, const struct dp
     ctx->bytes += piece->bytes;
     *piece->at = (void *)(uintptr_t)*device;
     DPT_CUDA_TRY(lib, cuMemsetD8Async(*device, 0, (size_t)piece->bytes, ctx->compute));
-    /* The other stream may use the memory at once, and it does not wait for this one. */
-    DPT_CUDA_TRY(lib, cuStreamSynchronize(ctx->compute));
+    /* The other streams may use the memory at once, and they do not wait for this one. */
+    DPT_TRY(dpt_cuda_await_stream(ctx, ctx->compute, err));
 out:
     return status;
 }

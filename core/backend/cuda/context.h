@@ -2,7 +2,8 @@
  * context: a device made ready for this process.
  *
  * The libraries, the device's primary context (which a CUDA-aware MPI and this program share), the
- * kernels' module, the libraries' handles and two streams: one computes, one copies. Each program
+ * kernels' module, the libraries' handles and three streams: one computes, one sends samples, and
+ * one copies everything else. Each program
  * (program.h) opens a context. Threads: see library.h; a thread other than the one that opened the
  * context calls dpt_cuda_context_enter first.
  */
@@ -12,6 +13,7 @@
 #include "core/backend/cuda/kernels.h"
 #include "core/backend/cuda/library.h"
 #include "core/backend/cuda/plan.h"
+#include "core/base/device_waits.h"
 
 /*
  * The kernels on the device. Their image is part of the program: it holds code for each
@@ -48,8 +50,11 @@ struct dpt_cuda_context {
     struct dpt_cuda_module module;
     struct dpt_cuda_device plans; /* cuDNN's handle, which computes on `compute` */
     cublasLtHandle_t matmuls;
-    CUstream compute, copy;
-    struct dpt_cuda_held *held; /* memory and events; freed by close */
+    /* Samples have a stream of their own: 154 MB of them would else stand before the first bucket
+     * of the gradient. */
+    CUstream compute, copy, samples;
+    struct dpt_device_waits *waits; /* borrowed; NULL: nobody watches over its waits */
+    struct dpt_cuda_held *held;     /* memory and events; freed by close */
     size_t n_held, held_room;
     int64_t bytes; /* of device memory that is held */
     bool beside;   /* all but what is held belongs to another one */
@@ -66,6 +71,15 @@ void dpt_cuda_context_beside(struct dpt_cuda_context *ctx, const struct dpt_cuda
 void dpt_cuda_context_close(struct dpt_cuda_context *ctx);
 /* Makes the context the calling thread's current one. */
 enum dpt_status dpt_cuda_context_enter(const struct dpt_cuda_context *ctx, struct dpt_error *err);
+
+/* Waits for all that was enqueued on a stream, or for an event. A watchdog that reads ctx->waits
+ * ends the job where the device hangs. Errors: RANK. */
+enum dpt_status dpt_cuda_await_stream(const struct dpt_cuda_context *ctx, CUstream stream,
+                                      struct dpt_error *err);
+enum dpt_status dpt_cuda_await_event(const struct dpt_cuda_context *ctx, CUevent event,
+                                     struct dpt_error *err);
+/* Waits for everything on the device, before something is closed: an error has been told before. */
+void dpt_cuda_await_all(const struct dpt_cuda_context *ctx);
 
 /*
  * Captures what enqueue(arg) enqueues on ctx->compute as a graph; the caller destroys *exec. During

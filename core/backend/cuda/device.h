@@ -14,7 +14,9 @@
 #ifdef __CUDACC__
 /* Three blocks a multiprocessor allow 80 registers a thread; without that bound the assembler
  * chooses fewer registers and spills. */
-#define KERNEL                 extern "C" __global__ void __launch_bounds__(DPT_CUDA_THREADS, 3)
+#define KERNEL extern "C" __global__ void __launch_bounds__(DPT_CUDA_THREADS, 3)
+/* Sums over rows have two blocks a multiprocessor (DPT_CUDA_SUM_BLOCKS), so 128 registers. */
+#define KERNEL_OF_SUMS         extern "C" __global__ void __launch_bounds__(DPT_CUDA_THREADS, 2)
 #define DEVICE                 static __device__ __forceinline__
 #define SHARED                 __shared__
 #define UNROLL                 _Pragma("unroll")
@@ -142,14 +144,17 @@ DEVICE uint32_t thread_number(void)
     return blockIdx.x * (uint32_t)DPT_CUDA_THREADS + threadIdx.x;
 }
 
-DEVICE void load_f32(const void *at, float *v)
+DEVICE void unpack_f32(float4 four, float *v)
 {
-    const float4 four = FETCH(float4, at);
-
     v[0] = four.x;
     v[1] = four.y;
     v[2] = four.z;
     v[3] = four.w;
+}
+
+DEVICE void load_f32(const void *at, float *v)
+{
+    unpack_f32(FETCH(float4, at), v);
 }
 
 DEVICE void store_f32(void *at, const float *v)
@@ -163,11 +168,11 @@ DEVICE void store_f32(void *at, const float *v)
     STORE(float4, at, four);
 }
 
-/* Loads and stores of eight 16-bit elements. */
+/* Loads and stores of eight 16-bit elements. A loop that keeps several loads in flight fetches all
+ * of them first and unpacks them then. */
 #define PACKED(type)                                                                               \
-    DEVICE void load_##type(const void *at, float *v)                                              \
+    DEVICE void unpack_##type(uint4 eight, float *v)                                               \
     {                                                                                              \
-        const uint4 eight = FETCH(uint4, at);                                                      \
         const uint32_t words[4] = {eight.x, eight.y, eight.z, eight.w};                            \
                                                                                                    \
         UNROLL                                                                                     \
@@ -175,6 +180,10 @@ DEVICE void store_f32(void *at, const float *v)
             v[2 * k] = type##_to_float(words[k] & 0xffffu);                                        \
             v[2 * k + 1] = type##_to_float(words[k] >> 16);                                        \
         }                                                                                          \
+    }                                                                                              \
+    DEVICE void load_##type(const void *at, float *v)                                              \
+    {                                                                                              \
+        unpack_##type(FETCH(uint4, at), v);                                                        \
     }                                                                                              \
     DEVICE void store_##type(void *at, const float *v)                                             \
     {                                                                                              \
@@ -224,6 +233,26 @@ DEVICE bool last_block(uint32_t *counter, uint32_t blocks)
     MEET();
     FLUSH();
     return arrived == blocks - 1;
+}
+
+/* The tensor that a block of to_layout or from_layout converts, of n in a list: the last one that
+ * does not begin behind it. *thread: the thread's number among the tensor's. */
+DEVICE struct dpt_cuda_layout layout_of(const struct dpt_cuda_layout *list, int32_t n,
+                                        uint32_t *thread)
+{
+    const uint32_t block = list[0].block + blockIdx.x;
+    int32_t tensor = 0, behind = n;
+
+    while (behind - tensor > 1) {
+        const int32_t middle = (tensor + behind) / 2;
+
+        if (list[middle].block <= block)
+            tensor = middle;
+        else
+            behind = middle;
+    }
+    *thread = (block - list[tensor].block) * (uint32_t)DPT_CUDA_THREADS + threadIdx.x;
+    return list[tensor];
 }
 
 /* splitmix64's finaliser and Philox-4x32-10: core/base/rng.c. */

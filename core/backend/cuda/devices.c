@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/backend/cuda/program.h"
+#include "core/base/memory.h"
 
 static void built(char *text, size_t size)
 {
@@ -66,9 +67,7 @@ static enum dpt_status enter(struct dpt_cuda_library *lib, unsigned parts, int n
     *lib = (struct dpt_cuda_library){0};
     DPT_TRY(dpt_cuda_library_open(lib, parts, NULL, err));
     DPT_TRY(dpt_cuda_library_devices(lib, count, err));
-    DPT_CUDA_TRY(lib, cuDeviceGet(device, number % *count));
-    DPT_CUDA_TRY(lib, cuDevicePrimaryCtxRetain(&context, *device));
-    DPT_CUDA_TRY(lib, cuCtxSetCurrent(context));
+    DPT_TRY(dpt_cuda_library_enter(lib, number % *count, device, &context, err));
 out:
     return status;
 }
@@ -145,50 +144,70 @@ out:
 
 /* --- a buffer --------------------------------------------------------------------------------- */
 
-static enum dpt_status open_buffer(int number, float value, int n, float **at,
+static void close_buffer(struct dpt_device_buffer *b)
+{
+    struct dpt_cuda_library *lib = b->device;
+
+    if (lib == NULL)
+        return;
+    if (b->at != NULL)
+        lib->cuMemFree((CUdeviceptr)b->at);
+    if (b->pinned != NULL)
+        lib->cuMemFreeHost(b->pinned);
+    dpt_cuda_library_close(lib);
+    dpt_free(lib);
+    *b = (struct dpt_device_buffer){0};
+}
+
+static enum dpt_status open_buffer(int number, float value, int n, struct dpt_device_buffer *b,
                                    struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_cuda_library lib;
+    struct dpt_cuda_library *lib = dpt_alloc(sizeof *lib);
+    const size_t bytes = (size_t)n * sizeof value;
+    void *pinned = NULL;
     CUdeviceptr memory = 0;
     unsigned bits;
 
-    *at = NULL;
+    *b = (struct dpt_device_buffer){.n = n, .device = lib};
+    if (lib == NULL)
+        return dpt_fail_memory(err, "trying a sum", sizeof *lib);
     memcpy(&bits, &value, sizeof bits);
-    DPT_TRY(enter_driver(&lib, number, err));
-    DPT_CUDA_TRY(&lib, cuMemAlloc(&memory, (size_t)n * sizeof value));
-    DPT_CUDA_TRY(&lib, cuMemsetD32Async(memory, bits, (size_t)n, NULL));
-    DPT_CUDA_TRY(&lib, cuCtxSynchronize());
-    *at = (float *)memory;
+    DPT_TRY(enter_driver(lib, number, err));
+    DPT_CUDA_TRY(lib, cuMemAlloc(&memory, bytes));
+    b->at = (float *)memory;
+    DPT_CUDA_TRY(lib, cuMemHostAlloc(&pinned, bytes, CU_MEMHOSTALLOC_PORTABLE));
+    b->pinned = pinned;
+    DPT_CUDA_TRY(lib, cuMemsetD32Async(memory, bits, (size_t)n, NULL));
+    DPT_CUDA_TRY(lib, cuCtxSynchronize());
 out:
-    if (status != DPT_OK && memory != 0)
-        lib.cuMemFree(memory);
-    dpt_cuda_library_close(&lib);
+    if (status != DPT_OK)
+        close_buffer(b);
     return status;
 }
 
-static enum dpt_status fetch(int number, const float *at, int n, float *host, struct dpt_error *err)
+static enum dpt_status fetch(struct dpt_device_buffer *b, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_cuda_library lib;
+    struct dpt_cuda_library *lib = b->device;
 
-    DPT_TRY(enter_driver(&lib, number, err));
-    DPT_CUDA_TRY(&lib, cuMemcpyDtoHAsync(host, (CUdeviceptr)at, (size_t)n * sizeof *host, NULL));
-    DPT_CUDA_TRY(&lib, cuCtxSynchronize());
+    DPT_CUDA_TRY(
+        lib, cuMemcpyDtoHAsync(b->pinned, (CUdeviceptr)b->at, (size_t)b->n * sizeof(float), NULL));
+    DPT_CUDA_TRY(lib, cuCtxSynchronize());
 out:
-    dpt_cuda_library_close(&lib);
     return status;
 }
 
-static void release(int number, float *at)
+static enum dpt_status give(struct dpt_device_buffer *b, struct dpt_error *err)
 {
-    struct dpt_error ignored;
-    struct dpt_cuda_library lib;
+    enum dpt_status status = DPT_OK;
+    struct dpt_cuda_library *lib = b->device;
 
-    if (at != NULL && enter_driver(&lib, number, &ignored) == DPT_OK) {
-        lib.cuMemFree((CUdeviceptr)at);
-        dpt_cuda_library_close(&lib);
-    }
+    DPT_CUDA_TRY(
+        lib, cuMemcpyHtoDAsync((CUdeviceptr)b->at, b->pinned, (size_t)b->n * sizeof(float), NULL));
+    DPT_CUDA_TRY(lib, cuCtxSynchronize());
+out:
+    return status;
 }
 
 const struct dpt_backend_devices dpt_cuda_devices = {
@@ -197,7 +216,6 @@ const struct dpt_backend_devices dpt_cuda_devices = {
     .libraries = find_libraries,
     .choose = choose,
     .info = device_info,
-    .buffer = open_buffer,
-    .fetch = fetch,
-    .release = release,
+    .startup = dpt_cuda_startup_text,
+    .memory = {.open = open_buffer, .fetch = fetch, .give = give, .close = close_buffer},
 };

@@ -1,6 +1,6 @@
 #include "core/backend/cuda/kernels.h"
 
-enum { MOST_CHUNKS = 1024, PIXELS = 4 };
+enum { PIXELS = 4 };
 
 static int64_t ceil_div(int64_t n, int64_t by)
 {
@@ -12,33 +12,35 @@ static int64_t smaller(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
+/* least: rows of a chunk at least. */
+static struct dpt_cuda_cut cut_of(int64_t rows, int64_t vectors, int32_t columns, int64_t least)
+{
+    const int64_t tall = DPT_CUDA_THREADS / columns; /* rows that a block reads at once */
+    struct dpt_cuda_cut cut = {.columns = columns, .groups = (int32_t)ceil_div(vectors, columns)};
+    const int64_t most = ceil_div(DPT_CUDA_SUM_BLOCKS, cut.groups);
+
+    cut.chunk = ceil_div(ceil_div(rows, most), tall) * tall;
+    cut.chunk = cut.chunk > least ? cut.chunk : least;
+    cut.chunks = ceil_div(rows, cut.chunk);
+    return cut;
+}
+
 struct dpt_cuda_cut dpt_cuda_bias_back_cut(int64_t rows, int32_t pitch, int lanes)
 {
     const int32_t vectors = pitch / lanes;
-    struct dpt_cuda_cut cut = {.columns = 1};
-    int64_t tall;
+    int32_t columns = 1;
 
-    while (cut.columns < vectors && cut.columns < 32)
-        cut.columns *= 2;
-    cut.groups = (int32_t)ceil_div(vectors, cut.columns);
-    tall = DPT_CUDA_THREADS / cut.columns; /* rows that a block reads at once */
-    cut.chunk = 8 * tall;
-    if (ceil_div(rows, cut.chunk) > MOST_CHUNKS)
-        cut.chunk = ceil_div(ceil_div(rows, MOST_CHUNKS), tall) * tall;
-    cut.chunks = ceil_div(rows, cut.chunk);
-    return cut;
+    while (columns < vectors && columns < DPT_CUDA_SUM_COLUMNS)
+        columns *= 2;
+    return cut_of(rows, vectors, columns, DPT_CUDA_SUM_ROWS * (DPT_CUDA_THREADS / columns));
 }
 
 /* Up to 1024 rows are one chunk, as are the samples of a norm with a weight for each number. */
 struct dpt_cuda_cut dpt_cuda_scales_cut(int64_t rows, int64_t vectors)
 {
-    enum { LEAST = 1024, MOST = 128 };
-    struct dpt_cuda_cut cut = {.columns = DPT_CUDA_SCALES_COLUMNS};
+    enum { LEAST = 1024 };
 
-    cut.groups = (int32_t)ceil_div(vectors, cut.columns);
-    cut.chunk = rows <= LEAST * MOST ? LEAST : ceil_div(rows, MOST);
-    cut.chunks = ceil_div(rows, cut.chunk);
-    return cut;
+    return cut_of(rows, vectors, DPT_CUDA_SUM_COLUMNS, LEAST);
 }
 
 /* The amount of work of a launch. */
@@ -90,7 +92,7 @@ WORK(bias_back, dpt_cuda_bias_back_args)
     w->blocks = cut.chunks;
     w->columns = cut.groups;
     w->bytes = (a->y != NULL ? 3 : 1) * a->rows * a->pitch * w->element +
-               4 * (2 * cut.chunks * a->pitch + (a->add ? 2 : 1) * a->channels);
+               16 * cut.chunks * a->pitch + 4 * (a->add ? 2 : 1) * a->channels;
 }
 
 static int64_t pool_bytes(const struct dpt_cuda_pool_args *a, int64_t element)
@@ -130,16 +132,13 @@ WORK(loss, dpt_cuda_loss_args)
 
 WORK(layout, dpt_cuda_layout_args)
 {
-    w->threads = ceil_div(a->largest, w->lanes);
-    w->columns = a->n;
+    w->blocks = a->blocks;
     w->bytes = a->total * (4 + w->element);
 }
 
-/* A thread for each element of the canonical order, so that the writes are coalesced. */
 WORK(from_layout, dpt_cuda_layout_args)
 {
-    w->threads = a->largest;
-    w->columns = a->n;
+    w->blocks = a->blocks;
     w->bytes = a->total * ((a->add ? 8 : 4) + w->element);
 }
 
@@ -239,7 +238,7 @@ WORK(add, dpt_cuda_add_args)
 WORK(norm, dpt_cuda_norm_args)
 {
     w->blocks = ceil_div(a->n + a->state_n, DPT_CUDA_NORM_CHUNK);
-    w->bytes = w->element * (a->n + a->state_n);
+    w->bytes = (a->params != NULL ? 2 : 1) * w->element * (a->n + a->state_n);
 }
 
 WORK(update, dpt_cuda_update_args)
@@ -322,6 +321,15 @@ bool dpt_cuda_kernel_grid(enum dpt_cuda_kernel kernel, const void *argument,
 int64_t dpt_cuda_kernel_bytes(enum dpt_cuda_kernel kernel, const void *argument)
 {
     return work_of(kernel, argument).bytes;
+}
+
+int64_t dpt_cuda_layout_blocks(enum dpt_cuda_kernel kernel, const struct dpt_cuda_layout *l)
+{
+    const int64_t copy = (int64_t)l->padded_outputs * l->area * l->padded_inputs;
+    const int64_t canonical = (int64_t)l->outputs * l->inputs * l->area;
+    const bool back = kernels[kernel].work == from_layout_work;
+
+    return ceil_div(back ? canonical : ceil_div(copy, kernels[kernel].lanes), DPT_CUDA_THREADS);
 }
 
 enum dpt_cuda_kernel dpt_cuda_kernel_of_rule(enum dpt_rule_kind rule)

@@ -5,6 +5,8 @@
 #define T         f32
 #define V         4
 #define ELEMENT   float
+#define VECTOR    float4
+#define UNPACK    unpack_f32
 #define LOAD      load_f32
 #define SAVE      store_f32
 #define NARROW(f) (f)
@@ -13,6 +15,8 @@
 #undef T
 #undef V
 #undef ELEMENT
+#undef VECTOR
+#undef UNPACK
 #undef LOAD
 #undef SAVE
 #undef NARROW
@@ -20,7 +24,9 @@
 
 #define T         b16
 #define V         8
+#define VECTOR    uint4
 #define ELEMENT   b16
+#define UNPACK    unpack_b16
 #define LOAD      load_b16
 #define SAVE      store_b16
 #define NARROW(f) ((b16)float_to_b16(f))
@@ -29,6 +35,7 @@
 
 #undef T
 #undef ELEMENT
+#undef UNPACK
 #undef LOAD
 #undef SAVE
 #undef NARROW
@@ -36,6 +43,7 @@
 
 #define T         h16
 #define ELEMENT   h16
+#define UNPACK    unpack_h16
 #define LOAD      load_h16
 #define SAVE      store_h16
 #define NARROW(f) ((h16)float_to_h16(f))

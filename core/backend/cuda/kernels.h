@@ -108,9 +108,11 @@ struct dpt_cuda_add_args {
  * state->scale = 1 / weight, times clip / norm where the norm is above clip > 0; state->withheld is
  * set where norm or loss is not finite (with `skip` for this update only, else also for all later
  * ones), or for this update only where weight is 0. Reads the gradient once. tail: the words after
- * it, summed over the ranks. partial: one double for each DPT_CUDA_NORM_CHUNK. n: floats, a
+ * it, summed over the ranks. partial: two doubles for each DPT_CUDA_NORM_CHUNK. n: floats, a
  * multiple of 4. state_n: floats of state after these; they do not count in the norm, but where one
- * is not finite, neither is the norm.
+ * is not finite, neither is the norm. params: NULL, or n + state_n floats: where one of these is
+ * not finite, the loss counts as not finite. A library's ReLU may make zeros of what NaNs in the
+ * weights give, so that neither loss nor gradient shows them.
  *
  * scaled: the gradients have a loss scale. Then state->loss_scale, good and overflows follow the
  * rule of dpt_loss_scale_step: an infinite norm with a finite loss withholds this update only,
@@ -120,7 +122,7 @@ struct dpt_cuda_add_args {
  * sums: adds the tail to the sums in `state`, unless the update is withheld.
  */
 struct dpt_cuda_norm_args {
-    const float *gradient, *tail;
+    const float *gradient, *tail, *params;
     const struct dpt_cuda_rates *rates;
     struct dpt_cuda_state *state;
     double *partial;
@@ -189,6 +191,9 @@ enum {
     DPT_CUDA_NORM_CHUNK = 16384, /* floats that one block of `norm` sums */
     DPT_CUDA_LOSS_ROWS = 8,      /* rows of a block of the loss, a warp each */
     DPT_CUDA_LOSS_SUMS = 3,      /* sums of a block's rows: loss, correct, weight */
+    DPT_CUDA_SUM_BLOCKS = 264,   /* blocks of sums over rows, all groups together */
+    DPT_CUDA_SUM_ROWS = 8,       /* rows that a thread of these adds in float */
+    DPT_CUDA_SUM_COLUMNS = 8,    /* the most threads side by side: 128 bytes of a row */
 };
 
 /* X(name, kind of launch, argument, elements in 16 bytes, whether a block's threads synchronise) */
@@ -222,9 +227,23 @@ bool dpt_cuda_kernel_grid(enum dpt_cuda_kernel kernel, const void *argument,
 /* The bytes of tensors and arenas that a launch reads or writes, each counted once. */
 int64_t dpt_cuda_kernel_bytes(enum dpt_cuda_kernel kernel, const void *argument);
 
-/* How the rows of a bias gradient are divided: `columns` threads of a block are side by side (a
- * power of 2), each with one vector; a block sums `chunk` rows, and `chunks` blocks together all
- * rows. `partial` has chunks x pitch floats. */
+/* The blocks of a launch of to_layout or from_layout, of any type, that convert this tensor. */
+int64_t dpt_cuda_layout_blocks(enum dpt_cuda_kernel kernel, const struct dpt_cuda_layout *l);
+
+/*
+ * How sums over rows are divided: `columns` threads of a block are side by side (a power of 2),
+ * each with one vector; `groups` such blocks are as wide as a row; a block sums `chunk` rows, and
+ * `chunks` blocks together all rows. Up to about DPT_CUDA_SUM_BLOCKS blocks, two for each
+ * multiprocessor of an H200, share the rows, so that the last block of a group has few partial sums
+ * to add.
+ *
+ * The order of a sum follows from this division alone. A thread adds 8 rows at a time in float, and
+ * these sums to its own in double; the threads below one another are added as a binary tree, in
+ * double. In the last block to end thread t adds partial sums t / w, t / w + 256 / w ... of channel
+ * t % w of the `w` channels of a group (a power of 2), and these stripes are added as such a tree.
+ *
+ * For a bias' gradient `partial` has chunks x pitch doubles, and there are `groups` counters.
+ */
 struct dpt_cuda_cut {
     int32_t columns, groups;
     int64_t chunk, chunks;
@@ -233,7 +252,7 @@ struct dpt_cuda_cut dpt_cuda_bias_back_cut(int64_t rows, int32_t pitch, int lane
 
 /* How the sums over `rows` for `vectors` vectors of weights are divided in kernels of
  * dpt_cuda_scales_args: `groups` blocks side by side, and `chunks` of `chunk` rows. `partial` has
- * chunks x 2 x vectors x lanes floats where there are several chunks. */
+ * chunks x 2 x vectors x lanes doubles where there are several chunks. */
 struct dpt_cuda_cut dpt_cuda_scales_cut(int64_t rows, int64_t vectors);
 
 /* The kernel of an optimizer's rule; DPT_CUDA_KERNEL_COUNT: none. */

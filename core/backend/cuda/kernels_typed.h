@@ -37,13 +37,14 @@ struct dpt_cuda_bias_args {
 /*
  * dbias[c] = sum over rows of dy[row][c], for c < channels. The kernel with ReLU also computes dx =
  * dy where y > 0, else 0, and sums dx, in one pass over the rows: 3 passes instead of 5. partial:
- * see dpt_cuda_bias_back_cut. counter: at least one for each 128 channels. add: adds to dbias.
+ * and counter: see dpt_cuda_bias_back_cut. add: adds to dbias.
  * state: dbias, but not dx, is divided by its loss_scale; NULL: there is none.
  */
 struct dpt_cuda_bias_back_args {
     const void *dy, *y;
     void *dx; /* may be dy; only with ReLU */
-    float *dbias, *partial;
+    float *dbias;
+    double *partial;
     uint32_t *counter;
     int64_t rows;
     int32_t pitch, channels, add;
@@ -112,6 +113,9 @@ struct dpt_cuda_loss_args {
 struct dpt_cuda_layout {
     int64_t canonical, copy; /* elements from the start of each */
     int32_t outputs, inputs, area, padded_outputs, padded_inputs;
+    /* Of a list: the blocks of the tensors before this one (dpt_cuda_layout_blocks). A launch may
+     * be for any part of the list. */
+    uint32_t block;
 };
 
 /* to_layout: writes all copies from the arena, with the conversion of type (reads 4 bytes a
@@ -123,7 +127,7 @@ struct dpt_cuda_layout_args {
     void *copies;
     const struct dpt_cuda_layout *list; /* device */
     int32_t n;
-    int64_t largest; /* elements of the largest copy */
+    int64_t blocks; /* of all tensors */
     int32_t add;
     int64_t total; /* elements of all copies, for dpt_cuda_kernel_bytes */
     const struct dpt_cuda_state *state;
@@ -173,12 +177,12 @@ struct dpt_cuda_scan_args {
  * `chunks` of rows as dpt_cuda_scales_cut divides them; with several chunks the sums meet in
  * `partial`, and `counter` has one number for each of the cut's `groups`.
  */
-enum { DPT_CUDA_SCALES_COLUMNS = 8 };
 struct dpt_cuda_scales_args {
     struct dpt_cuda_counted counted;
     const void *x, *dy, *weight, *bias;
     void *y;
-    float *statistics, *dweight, *dbias, *partial;
+    float *statistics, *dweight, *dbias;
+    double *partial;
     uint32_t *counter;
     const struct dpt_cuda_state *state;
     int64_t vectors;

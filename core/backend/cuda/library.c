@@ -1,11 +1,13 @@
 #include "core/backend/cuda/library.h"
 
 #include <dlfcn.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/backend/cuda/library_find.h"
+#include "core/base/clock.h"
 
 enum { NAMES = 2, OLDEST_CUDNN = 90000 };
 
@@ -156,6 +158,7 @@ enum dpt_status dpt_cuda_library_open(struct dpt_cuda_library *lib, unsigned wan
         library_paths != NULL ? library_paths->cudnn : NULL,
         library_paths != NULL ? library_paths->cublaslt : NULL,
     };
+    const uint64_t start = dpt_now_ns();
     enum dpt_status status = DPT_OK;
 
     *lib = (struct dpt_cuda_library){0};
@@ -164,6 +167,7 @@ enum dpt_status dpt_cuda_library_open(struct dpt_cuda_library *lib, unsigned wan
             DPT_TRY(open_part(lib, &parts[i], where[i], &lib->handles[i], err));
     }
 out:
+    dpt_cuda_startup_add(DPT_CUDA_START_LIBRARIES, start);
     if (status != DPT_OK)
         dpt_cuda_library_close(lib);
     return status;
@@ -232,12 +236,14 @@ enum dpt_status dpt_cuda_library_devices(const struct dpt_cuda_library *lib, int
                                          struct dpt_error *err)
 {
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    const uint64_t start = dpt_now_ns();
     enum dpt_status status = DPT_OK;
     CUresult result = lib->cuInit(0);
 
     *count = 0;
     if (result == CUDA_SUCCESS)
         result = lib->cuDeviceGetCount(count);
+    dpt_cuda_startup_add(DPT_CUDA_START_DRIVER, start);
     if (result == CUDA_ERROR_NO_DEVICE || (result == CUDA_SUCCESS && *count == 0))
         return dpt_fail(err, DPT_BAD_JOB, "the NVIDIA driver is here, but shows no GPU%s%s%s",
                         visible != NULL ? " (CUDA_VISIBLE_DEVICES is \"" : "",
@@ -249,6 +255,45 @@ enum dpt_status dpt_cuda_library_devices(const struct dpt_cuda_library *lib, int
     DPT_TRY(dpt_cuda_check(lib, result, "cuInit", err));
 out:
     return status;
+}
+
+enum dpt_status dpt_cuda_library_enter(const struct dpt_cuda_library *lib, int number,
+                                       CUdevice *device, CUcontext *context, struct dpt_error *err)
+{
+    const uint64_t start = dpt_now_ns();
+    enum dpt_status status = DPT_OK;
+
+    DPT_CUDA_TRY(lib, cuDeviceGet(device, number));
+    DPT_CUDA_TRY(lib, cuDevicePrimaryCtxRetain(context, *device));
+    DPT_CUDA_TRY(lib, cuCtxSetCurrent(*context));
+out:
+    dpt_cuda_startup_add(DPT_CUDA_START_DRIVER, start);
+    return status;
+}
+
+static _Atomic uint64_t startup[DPT_CUDA_STARTUPS]; /* nanoseconds */
+
+void dpt_cuda_startup_add(enum dpt_cuda_startup part, uint64_t start)
+{
+    atomic_fetch_add_explicit(&startup[part], dpt_now_ns() - start, memory_order_relaxed);
+}
+
+void dpt_cuda_startup_text(struct dpt_str *text)
+{
+    static const char *const words[DPT_CUDA_STARTUPS] = {
+#define X(part, word) [DPT_CUDA_START_##part] = (word),
+        DPT_CUDA_STARTUP(X)
+#undef X
+    };
+    double seconds[DPT_CUDA_STARTUPS], sum = 0;
+
+    for (int i = 0; i < DPT_CUDA_STARTUPS; i++) {
+        seconds[i] = 1e-9 * (double)atomic_load_explicit(&startup[i], memory_order_relaxed);
+        sum += seconds[i];
+    }
+    dpt_str_printf(text, "%.3f s", sum);
+    for (int i = 0; i < DPT_CUDA_STARTUPS; i++)
+        dpt_str_printf(text, "%s %s %.3f", i == 0 ? ":" : ",", words[i], seconds[i]);
 }
 
 const char *dpt_cuda_library_text(const struct dpt_cuda_library *lib, char *buf)

@@ -23,6 +23,7 @@
 #include <stdint.h>
 
 #include "core/base/error.h"
+#include "core/base/str.h"
 
 /* X(function, whether it is required). */
 // clang-format off
@@ -116,6 +117,32 @@ void dpt_cuda_library_close(struct dpt_cuda_library *lib);
  */
 enum dpt_status dpt_cuda_library_devices(const struct dpt_cuda_library *lib, int *count,
                                          struct dpt_error *err);
+
+/*
+ * Makes the primary context of device `number` the calling thread's. *context is set where there is
+ * one to release, also after a failure. Errors: RANK.
+ */
+enum dpt_status dpt_cuda_library_enter(const struct dpt_cuda_library *lib, int number,
+                                       CUdevice *device, CUcontext *context, struct dpt_error *err);
+
+/* What this process does before its first step, and the word for it. */
+// clang-format off
+#define DPT_CUDA_STARTUP(X)                                                                        \
+    X(LIBRARIES, "libraries") X(DRIVER, "driver") X(KERNELS, "kernels")                            \
+    X(HANDLES, "cuDNN and cuBLASLt") X(PLANS, "plans")
+// clang-format on
+enum dpt_cuda_startup {
+#define X(part, word) DPT_CUDA_START_##part,
+    DPT_CUDA_STARTUP(X)
+#undef X
+        DPT_CUDA_STARTUPS
+};
+
+/* Adds the time since `start` (of dpt_now_ns) to what this part has taken in this process. Any
+ * thread. */
+void dpt_cuda_startup_add(enum dpt_cuda_startup part, uint64_t start);
+/* Implements dpt_backend_devices.startup. */
+void dpt_cuda_startup_text(struct dpt_str *text);
 
 /* The path of an open library's file: "/usr/lib/libcudnn.so.9"; "" if the library is not open. */
 const char *dpt_cuda_library_path(const struct dpt_cuda_library *lib, enum dpt_cuda_part part);

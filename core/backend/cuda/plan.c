@@ -25,7 +25,7 @@ enum { MODES = sizeof modes / sizeof *modes, MAX_CONFIGS = 64, MAX_KNOBS = 32 };
 
 /* How many engines were left out for which reason, for the message. */
 struct rejected {
-    int offered, notes, workspace, unbuilt;
+    int offered, notes, workspace, unbuilt, unnamed;
 };
 
 /* cuDNN returns how many elements there are; it writes at most as many as the array holds. */
@@ -49,7 +49,8 @@ static bool is_listed(const struct dpt_cuda_plans *plans, const char *tag)
     return false;
 }
 
-/* Writes the engine and the knobs of a configuration to plan->tag. */
+/* Writes the engine and the knobs of a configuration to plan->tag; "" where they do not fit, since
+ * a plan that has no name cannot be taken again. */
 static enum dpt_status read_tag(struct dpt_cuda_plans *plans, cudnnBackendDescriptor_t config,
                                 struct dpt_cuda_plan *plan, struct dpt_error *err)
 {
@@ -78,8 +79,7 @@ static enum dpt_status read_tag(struct dpt_cuda_plans *plans, cudnnBackendDescri
                                      " %" PRId64 "=%" PRId64, type, value);
     }
     if (used >= sizeof plan->tag || count > MAX_KNOBS)
-        status = dpt_fail(err, DPT_INTERNAL, "cuDNN: engine %lld has %lld knobs",
-                          (long long)plan->engine, (long long)count);
+        plan->tag[0] = '\0';
 out:
     return status;
 }
@@ -149,6 +149,10 @@ static enum dpt_status consider(struct dpt_cuda_plans *plans, const struct dpt_c
     if (is_listed(plans, plan->tag))
         goto out;
     rejected->offered++;
+    if (*plan->tag == '\0') {
+        rejected->unnamed++;
+        goto out;
+    }
     if (plan->notes & refuse || ~plan->notes & demand) {
         rejected->notes++;
         goto out;
@@ -257,8 +261,10 @@ enum dpt_status dpt_cuda_plans_build(const struct dpt_cuda_library *lib,
         status = dpt_fail(
             err, DPT_BAD_JOB,
             "cuDNN has no plan for this convolution: of %d that it offers, %d are of another "
-            "precision or not reproducible, %d cannot do it after all, %d need more workspace",
-            rejected.offered, rejected.notes, rejected.unbuilt, rejected.workspace);
+            "precision or not reproducible, %d cannot do it after all, %d need more workspace, %d "
+            "have too many knobs to be named",
+            rejected.offered, rejected.notes, rejected.unbuilt, rejected.workspace,
+            rejected.unnamed);
 out:
     if (status != DPT_OK)
         dpt_cuda_plans_release(plans);

@@ -167,17 +167,23 @@ out:
     return status;
 }
 
-/* Describes y = x + b or y = max(x, 0), in fp32. */
+/* Describes y = x + b or y = max(x, 0), in fp32. A maximum of a NaN is to be a NaN: else what is
+ * not a number in a layer's weights would become zeros that look sound. */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored                                                                     \
+    "-Wdeprecated-declarations" /* the attribute's type; none replaces it */
 static enum dpt_status make_pointwise(struct dpt_cuda_plans *plans, cudnnPointwiseMode_t mode,
                                       cudnnBackendDescriptor_t x, cudnnBackendDescriptor_t b,
                                       cudnnBackendDescriptor_t y, cudnnBackendDescriptor_t *made,
                                       struct dpt_error *err)
 {
     const cudnnDataType_t type = CUDNN_DATA_FLOAT;
+    const cudnnNanPropagation_t nan = CUDNN_PROPAGATE_NAN;
     cudnnBackendDescriptor_t function;
     const struct dpt_cuda_attribute function_rows[] = {
         {CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode},
         {CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &type},
+        {CUDNN_ATTR_POINTWISE_NAN_PROPAGATION, CUDNN_TYPE_NAN_PROPOGATION, 1, &nan},
     };
     const struct dpt_cuda_attribute rows[] = {
         {CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &function},
@@ -194,6 +200,8 @@ static enum dpt_status make_pointwise(struct dpt_cuda_plans *plans, cudnnPointwi
 out:
     return status;
 }
+
+#pragma GCC diagnostic pop
 
 /* Adds the operations that follow a forward convolution: its bias and ReLU. */
 static enum dpt_status add_epilogue(struct dpt_cuda_plans *plans, const struct dpt_cuda_conv *conv,

@@ -7,6 +7,7 @@
 #include "core/backend/cuda/program.h"
 
 enum { WORKSPACE_PART = 16, LEAST_WORKSPACE = 64 << 20 };
+enum { ROUNDED = 512 }; /* bytes to which the driver rounds up each allocation */
 
 /* --- memory that does not suffice ------------------------------------------------------------- */
 
@@ -24,7 +25,7 @@ static int64_t bytes_of(const struct dpt_program_spec *spec, int32_t m, int64_t 
     other.sub_batch = spec->sub_batch > 0 ? m : 0;
     if (dpt_cuda_memory_layout_make(&other, m, &memory_layout, &ignored) == DPT_OK)
         sum = dpt_cuda_regions_sum(&memory_layout, 0, DPT_CUDA_WORKSPACE) +
-              (int64_t)((double)workspace * m / rows);
+              (int64_t)((double)workspace * m / rows) + DPT_CUDA_REGIONS * ROUNDED;
     dpt_cuda_memory_layout_release(&memory_layout);
     return sum;
 }
@@ -47,8 +48,10 @@ static int32_t largest_micro(const struct dpt_program_spec *spec, int64_t worksp
     return fits;
 }
 
+/* also: what else the user should know; "" is nothing. */
 static enum dpt_status fail_memory(const struct dpt_cuda_program *p, int64_t workspace,
-                                   size_t available, size_t total, struct dpt_error *err)
+                                   size_t available, size_t total, const char *also,
+                                   struct dpt_error *err)
 {
     const struct dpt_cuda_memory_layout *m = &p->lists->memory_layout;
     const int64_t values = dpt_cuda_regions_sum(m, 0, DPT_CUDA_DY);
@@ -70,11 +73,11 @@ static enum dpt_status fail_memory(const struct dpt_cuda_program *p, int64_t wor
         err, DPT_BAD_JOB,
         "the GPU's memory is too small for micro-batches of %d: %s are needed (the "
         "layers' outputs %s, their gradients %s, parameters with gradients and copies "
-        "%s, workspace %s), and %s of its %s are free; %s",
+        "%s, workspace %s), and %s of its %s are free; %s%s",
         p->micro, dpt_show_bytes((double)sum, text[0]), dpt_show_bytes((double)values, text[1]),
         dpt_show_bytes((double)gradients, text[2]), dpt_show_bytes((double)parameters, text[3]),
         dpt_show_bytes((double)scratch, text[4]), dpt_show_bytes((double)available, text[5]),
-        dpt_show_bytes((double)total, text[6]), advice);
+        dpt_show_bytes((double)total, text[6]), advice, also);
 }
 
 /* --- memory ----------------------------------------------------------------------------------- */
@@ -148,6 +151,7 @@ static enum dpt_status hold_workspace(struct dpt_cuda_program *p, struct dpt_err
     struct dpt_cuda_piece piece = {.what = "the workspace", .at = (void **)&l->workspace};
     enum dpt_status status = DPT_OK;
 
+    l->workspace_bytes = 0;
     for (const struct dpt_cuda_math *m = l->maths; m != NULL; m = m->next) {
         if (m->needs > l->workspace_bytes)
             l->workspace_bytes = m->needs;
@@ -163,6 +167,38 @@ out:
     return status;
 }
 
+/*
+ * Builds the lists, and allocates the workspace. Plans that were chosen before, here or elsewhere,
+ * may need more than there is now. Then plans are chosen again, of those that need less, as often
+ * as it takes; where bits must follow from the job alone they are kept, and so they are in programs
+ * beside the first one, which use its workspace. *most: out, the bytes that the first choice needs.
+ * Errors: BAD_JOB: the workspace does not fit, or a layer has no plan at all; RANK.
+ */
+static enum dpt_status build_and_fit(struct dpt_cuda_program *p, int64_t *most,
+                                     struct dpt_error *err)
+{
+    struct dpt_cuda_lists *l = p->lists;
+    enum dpt_status status = DPT_OK;
+    size_t available, total;
+
+    DPT_TRY(dpt_cuda_lists_build(p, err));
+    status = hold_workspace(p, err);
+    *most = l->workspace_bytes;
+    while (status == DPT_BAD_JOB && !p->spec.reproducible && p->first == p) {
+        l->refitted = true;
+        DPT_CUDA_TRY(&p->ctx.lib, cuMemGetInfo(&available, &total));
+        l->workspace_limit = l->workspace_bytes - 1;
+        if (l->workspace_limit > (int64_t)available)
+            l->workspace_limit = (int64_t)available;
+        DPT_TRY(dpt_cuda_await_stream(&p->ctx, p->ctx.compute, err));
+        dpt_cuda_lists_clear(p);
+        DPT_TRY(dpt_cuda_lists_build(p, err));
+        status = hold_workspace(p, err);
+    }
+out:
+    return status;
+}
+
 /* Allocates all regions. If any of them fails, the message is about the sum. The workspace is
  * estimated, since plans are not chosen yet. */
 static enum dpt_status hold_all(struct dpt_cuda_program *p, struct dpt_error *err)
@@ -171,21 +207,27 @@ static enum dpt_status hold_all(struct dpt_cuda_program *p, struct dpt_error *er
     const int64_t guess = m->bytes[DPT_CUDA_WORKSPACE];
     enum dpt_status status = DPT_OK;
     size_t available, total;
+    int64_t most = 0;
 
     DPT_CUDA_TRY(&p->ctx.lib, cuMemGetInfo(&available, &total));
     p->lists->workspace_limit = (int64_t)total / WORKSPACE_PART;
     if (p->lists->workspace_limit < LEAST_WORKSPACE)
         p->lists->workspace_limit = LEAST_WORKSPACE;
     if (dpt_cuda_regions_sum(m, 0, own_regions(p)) > (int64_t)available)
-        return fail_memory(p, guess, available, total, err);
+        return fail_memory(p, guess, available, total, "", err);
     status = hold_regions(p, err);
     if (status == DPT_BAD_JOB)
-        return fail_memory(p, guess, available, total, err);
+        return fail_memory(p, guess, available, total, "", err);
     DPT_TRY(status);
-    DPT_TRY(dpt_cuda_lists_build(p, err));
-    status = hold_workspace(p, err);
-    if (status == DPT_BAD_JOB)
-        return fail_memory(p, p->lists->workspace_bytes, available, total, err);
+    status = build_and_fit(p, &most, err);
+    if (status == DPT_BAD_JOB && most > 0)
+        return fail_memory(p, most, available, total,
+                           p->spec.reproducible
+                               ? "; with `comm.reduction: reproducible` no kernels that need less "
+                                 "workspace are taken instead, since their bits may differ; with "
+                                 "`allreduce` they are"
+                               : "",
+                           err);
 out:
     return status;
 }
@@ -226,7 +268,7 @@ enum dpt_status dpt_cuda_set_loss_scale(struct dpt_cuda_program *p, float loss_s
     memcpy(&bits, &loss_scale, sizeof bits);
     DPT_CUDA_TRY(&p->ctx.lib,
                  cuMemsetD32Async(dpt_cuda_ptr(&p->state->loss_scale), bits, 1, p->ctx.compute));
-    DPT_CUDA_TRY(&p->ctx.lib, cuStreamSynchronize(p->ctx.compute));
+    DPT_TRY(dpt_cuda_await_stream(&p->ctx, p->ctx.compute, err));
 out:
     return status;
 }
@@ -245,6 +287,7 @@ static enum dpt_status open_program(const struct dpt_program_spec *spec, bool pl
         return dpt_fail_memory(err, "the model", sizeof *p);
     pthread_mutex_init(&p->lock, NULL);
     p->first = first != NULL ? first : p;
+    p->unsound = -1;
     p->spec = *spec;
     p->micro = dpt_cuda_rows(spec);
     p->lists = calloc(1, sizeof *p->lists);
@@ -261,13 +304,16 @@ static enum dpt_status open_program(const struct dpt_program_spec *spec, bool pl
         dpt_cuda_context_beside(&p->ctx, &first->ctx);
     else
         DPT_TRY(dpt_cuda_context_open(&p->ctx, spec->device, err));
+    p->ctx.waits = spec->waits;
     DPT_TRY(check_precision(p, err));
     DPT_TRY(dpt_cuda_event(&p->ctx, CU_EVENT_DEFAULT, &p->lists->begin, err));
     DPT_TRY(dpt_cuda_event(&p->ctx, CU_EVENT_DEFAULT, &p->lists->end, err));
     p->lists->cache = dpt_cuda_cache_open(spec->reproducible ? NULL : spec->cache);
     DPT_TRY(hold_all(p, err));
     DPT_TRY(dpt_cuda_set_loss_scale(p, 1, err)); /* no scaling */
-    dpt_cuda_cache_save(p->lists->cache);
+    /* What fits the memory that others leave today may be slower than what is known. */
+    if (!p->lists->refitted)
+        dpt_cuda_cache_save(p->lists->cache);
     p->spec.cache = p->spec.plans = NULL; /* borrowed for the call */
     *program = p;
 out:
@@ -304,7 +350,7 @@ void dpt_cuda_program_close(void *program)
         return;
     if (p->ctx.context != NULL) {
         dpt_cuda_context_enter(&p->ctx, &ignored);
-        p->ctx.lib.cuCtxSynchronize();
+        dpt_cuda_await_all(&p->ctx);
     }
     if (p->lists != NULL) {
         dpt_cuda_lists_release(p);

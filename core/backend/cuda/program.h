@@ -26,7 +26,9 @@
 
 /* The lists of launches. */
 enum dpt_cuda_stage {
-    DPT_CUDA_LAYOUTS,     /* converts `params` to the copies that layers read; after each change */
+    /* Converts `params` to the copies that layers read, after each change; by
+     * dpt_cuda_enqueue_layouts. */
+    DPT_CUDA_LAYOUTS,
     DPT_CUDA_FROM_STAGED, /* loads samples from `input`: normalised floats in canonical order */
     /* Loads samples from the data set on the device by `sample` and `move`
      * (dpt_cuda_program_store). */
@@ -65,6 +67,8 @@ struct dpt_cuda_program {
     /* The program whose parameters, gradient, workspace and pinned memory this one uses, in its
      * turn (lock); itself: it has its own. */
     struct dpt_cuda_program *first;
+    int64_t
+        unsound; /* a float of the parameters that is not finite since the last refresh; -1: none */
     /* Those of the other micro-batches that workers have under way (program_passes.c). */
     struct dpt_cuda_program **others;
     int n_others;
@@ -122,6 +126,10 @@ enum dpt_status dpt_cuda_enqueue_backward(struct dpt_cuda_program *p, bool add,
  * `gradient`. */
 enum dpt_status dpt_cuda_enqueue_gradient(struct dpt_cuda_program *p, int32_t first, int32_t last,
                                           bool add, struct dpt_error *err);
+
+/* Enqueues the conversion of `params` of nodes first … last-1 to the copies that layers read. */
+enum dpt_status dpt_cuda_enqueue_layouts(struct dpt_cuda_program *p, int32_t first, int32_t last,
+                                         struct dpt_error *err);
 
 /* Sets whether the loss reads labels, as it does at first, or target vectors, and whether samples
  * have weights. */
@@ -358,9 +366,9 @@ struct dpt_cuda_list {
     size_t room;
 };
 
-/* A run of `layouts`: the weights whose gradients are converted from the layers' layout to the
- * arena. */
-struct dpt_cuda_back {
+/* A run of `layouts`, by ascending nodes, that a kernel converts. */
+struct dpt_cuda_layout_run {
+    enum dpt_cuda_kernel kernel;
     int first, n;
 };
 
@@ -370,11 +378,13 @@ enum dpt_cuda_edge { DPT_CUDA_EDGE_IN, DPT_CUDA_EDGE_OUT, DPT_CUDA_EDGES };
 struct dpt_cuda_lists {
     struct dpt_cuda_memory_layout memory_layout;
     struct dpt_cuda_list list[DPT_CUDA_STAGES];
-    /* gradients in the tensors' type; those in floats, where that differs */
-    struct dpt_cuda_back back[2];
+    struct dpt_cuda_layout_run copied; /* parameters, to the copies */
+    /* Gradients of weights, to the arena: those in the tensors' type; those in floats, where that
+     * differs. */
+    struct dpt_cuda_layout_run back[2];
     struct dpt_cuda_layout *layouts; /* pinned; device_layouts is its copy on the device */
     struct dpt_cuda_layout *device_layouts;
-    int32_t *back_node; /* [back layouts]: each one's node */
+    int32_t *layout_node; /* of each layout of these runs */
     int input_layout, rows_layout;
     struct dpt_cuda_math *maths;
     struct dpt_str plans; /* of a stage: what dpt_cuda_program_plans tells, of the whole graph */
@@ -384,10 +394,12 @@ struct dpt_cuda_lists {
     char *values, *gradients, *copies, *dweights, *workspace;
     int64_t workspace_bytes;
     int64_t workspace_limit; /* of one plan */
-    float *rows, *drows, *sums, *partial;
-    double *losses; /* partial sums of losses */
+    bool refitted;           /* plans were chosen again, for a workspace that fits */
+    float *rows, *drows, *sums;
+    double *partial; /* sums over rows: dpt_cuda_cut */
+    double *losses;  /* partial sums of losses */
     uint32_t *counters;
-    uint64_t *found; /* [nodes]: the first element that is not finite */
+    uint64_t *found; /* [2][nodes]: the first element that is not finite of values, of parameters */
 
     struct dpt_spans *spans; /* NULL: no profile is recorded */
     struct dpt_cuda_record *records;
@@ -460,6 +472,8 @@ enum dpt_status dpt_cuda_add_kernel(struct dpt_cuda_program *p, int32_t node,
                                     enum dpt_span_pass pass, enum dpt_cuda_kernel kernel,
                                     const void *args, struct dpt_error *err);
 enum dpt_status dpt_cuda_lists_build(struct dpt_cuda_program *p, struct dpt_error *err);
+/* Drops the lists and their plans, so that they can be built again. */
+void dpt_cuda_lists_clear(struct dpt_cuda_program *p);
 void dpt_cuda_lists_release(struct dpt_cuda_program *p);
 /* The address of a node's output. */
 void *dpt_cuda_value(const struct dpt_cuda_program *p, int32_t node);
@@ -480,7 +494,8 @@ enum dpt_status dpt_cuda_add_sum(struct dpt_cuda_program *p, int32_t node, int32
 enum dpt_status dpt_cuda_relu_backward(struct dpt_cuda_program *p, int32_t node,
                                        struct dpt_error *err);
 /* Counts one more tensor in the arguments of a layout kernel. */
-void dpt_cuda_count_layout(const struct dpt_cuda_layout *l, struct dpt_cuda_layout_args *args);
+void dpt_cuda_count_layout(enum dpt_cuda_kernel kernel, const struct dpt_cuda_layout *l,
+                           struct dpt_cuda_layout_args *args);
 
 /* --- operations: program_weights.c, program_pools.c, program_pointwise.c ---------------------- */
 
@@ -524,34 +539,6 @@ static inline const struct dpt_cuda_op *dpt_cuda_op_of(const struct dpt_cuda_pro
 {
     return dpt_cuda_ops[p->spec.graph->nodes[i].op];
 }
-
-/* --- times: program_time.c -------------------------------------------------------------------- */
-
-typedef enum dpt_status dpt_cuda_enqueue(void *arg, struct dpt_error *err);
-
-/* A launch repeated in a graph often enough to be timed: it costs what it does in a step's graph,
- * with the arrays in cache where they fit. Zero-initialise: {0}. */
-struct dpt_cuda_repeat {
-    dpt_cuda_enqueue *enqueue;
-    void *arg;
-    CUgraphExec exec;
-    int repeats;
-    float replay; /* ms, of the last replay */
-    float spent;  /* ms, of all replays */
-    float least;  /* ms of one launch in the fastest replay */
-};
-
-/* Captures the launches of enqueue(arg), which must have run before and be allowed in a capture;
- * replays them at least once, and waits. cuEventElapsedTime must be available. Errors: enqueue's,
- * RANK. */
-enum dpt_status dpt_cuda_repeat_open(struct dpt_cuda_program *p, dpt_cuda_enqueue *enqueue,
-                                     void *arg, struct dpt_cuda_repeat *r, struct dpt_error *err);
-/* Replays once more, and waits. Errors: RANK. */
-enum dpt_status dpt_cuda_repeat_time(struct dpt_cuda_program *p, struct dpt_cuda_repeat *r,
-                                     struct dpt_error *err);
-/* Whether another replay would make `least` more certain. rounds: replays so far. */
-bool dpt_cuda_repeat_more(const struct dpt_cuda_repeat *r, int rounds);
-void dpt_cuda_repeat_close(struct dpt_cuda_program *p, struct dpt_cuda_repeat *r);
 
 /* --- plans: program_math.c, program_plans.c, program_tune.c, program_cache.c ------------------ */
 

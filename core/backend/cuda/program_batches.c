@@ -50,8 +50,8 @@ static void pinned_of(struct dpt_cuda_program *p, struct dpt_cuda_piece pieces[P
          true},
         {"the statistics", 2 * widest * (int64_t)sizeof *l->norm_sums, (void **)&l->norm_sums,
          true},
-        {"the search for what is no number", graph->n_nodes * (int64_t)8, (void **)&l->positions,
-         true},
+        {"the search for what is no number", 2 * graph->n_nodes * (int64_t)8,
+         (void **)&l->positions, true},
     };
 
     memcpy(pieces, rows, sizeof rows);
@@ -88,10 +88,7 @@ enum dpt_status dpt_cuda_take_turn(struct dpt_cuda_program *p, struct dpt_error 
 
 enum dpt_status dpt_cuda_wait(struct dpt_cuda_program *p, struct dpt_error *err)
 {
-    const struct dpt_cuda_library *lib = &p->ctx.lib;
-
-    return dpt_cuda_check(lib, lib->cuStreamSynchronize(p->ctx.compute), "cuStreamSynchronize",
-                          err);
+    return dpt_cuda_await_stream(&p->ctx, p->ctx.compute, err);
 }
 
 /* Lets the next thread in. After a failure it waits first, so that no copy from or to the host's

@@ -85,7 +85,7 @@ static struct dpt_cuda_batchnorm_args training_args(const struct dpt_cuda_progra
     args.variances = in_arena(p, p->gradient, node->variance);
     args.dweight = in_arena(p, p->gradient, node->weight);
     args.dbias = in_arena(p, p->gradient, node->bias);
-    args.partial = (double *)p->lists->partial;
+    args.partial = p->lists->partial;
     args.counter = p->lists->counters;
     args.state = dpt_cuda_state_of(p);
     return args;

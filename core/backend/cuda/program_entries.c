@@ -31,13 +31,12 @@ int64_t dpt_cuda_copy_elements(const struct dpt_cuda_layout *l)
     return (int64_t)l->padded_outputs * l->area * l->padded_inputs;
 }
 
-void dpt_cuda_count_layout(const struct dpt_cuda_layout *l, struct dpt_cuda_layout_args *args)
+void dpt_cuda_count_layout(enum dpt_cuda_kernel kernel, const struct dpt_cuda_layout *l,
+                           struct dpt_cuda_layout_args *args)
 {
-    const int64_t n = dpt_cuda_copy_elements(l);
-
     args->n++;
-    args->total += n;
-    args->largest = n > args->largest ? n : args->largest;
+    args->total += dpt_cuda_copy_elements(l);
+    args->blocks += dpt_cuda_layout_blocks(kernel, l);
 }
 
 /* --- entries ---------------------------------------------------------------------------------- */

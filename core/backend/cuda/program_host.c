@@ -2,6 +2,7 @@
  * The backend's table: parameters, gradients and samples are in host memory, and each call waits
  * for its micro-batch. Whole steps on the device are in steps.c.
  */
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -61,7 +62,7 @@ out:
 /* --- train and infer -------------------------------------------------------------------------- */
 
 /* Copies the gradient to the caller's arena, except the floats between tensors, which must not
- * change. */
+ * change. A parameter that is not finite has a NaN, whatever a library's ReLU made of it. */
 static void hand_over(const struct dpt_cuda_program *p, float *gradient, bool add)
 {
     const struct dpt_graph *graph = p->spec.graph;
@@ -78,6 +79,8 @@ static void hand_over(const struct dpt_cuda_program *p, float *gradient, bool ad
             memcpy(to, from, (size_t)tensor->count * sizeof *to);
         }
     }
+    if (p->first->unsound >= 0)
+        gradient[p->first->unsound] = NAN;
 }
 
 static enum dpt_status train_alone(struct dpt_cuda_program *p, const struct dpt_batch *batch,
@@ -107,6 +110,8 @@ static enum dpt_status train_alone(struct dpt_cuda_program *p, const struct dpt_
     hand_over(p, gradient, add);
     for (int32_t sub_batch = 0; sub_batch < sub_batches; sub_batch++)
         dpt_cuda_add_metric_sums(&metric_sums[sub_batch], &p->lists->metric_sums[sub_batch]);
+    if (p->first->unsound >= 0)
+        metric_sums[0].loss = (double)NAN;
 out:
     dpt_cuda_mark(p, DPT_SPAN_OTHER);
     return status;
@@ -177,6 +182,31 @@ static enum dpt_status infer(void *opened, int worker, const struct dpt_batch *b
     return status;
 }
 
+/* Looks for a parameter that is not finite among floats [begin, end) of the arena, and fetches its
+ * number with the next wait. */
+static enum dpt_status look_at_params(struct dpt_cuda_program *p, int which, size_t begin,
+                                      size_t end, struct dpt_error *err)
+{
+    const struct dpt_cuda_library *lib = &p->ctx.lib;
+    struct dpt_cuda_lists *l = p->lists;
+    const size_t bytes = sizeof *l->found;
+    const struct dpt_cuda_scan_args args = {
+        .x = p->params + begin, .n = (int64_t)(end - begin), .found = l->found + which};
+    enum dpt_status status = DPT_OK;
+
+    l->positions[which] = INT64_MAX;
+    if (begin >= end)
+        return DPT_OK;
+    DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(dpt_cuda_ptr(l->found + which), l->positions + which, bytes,
+                                        p->ctx.compute));
+    DPT_TRY(
+        dpt_cuda_launch(lib, &p->ctx.module, p->ctx.compute, DPT_CUDA_K_nonfinite_f32, &args, err));
+    DPT_CUDA_TRY(lib, cuMemcpyDtoHAsync(l->positions + which, dpt_cuda_ptr(l->found + which), bytes,
+                                        p->ctx.compute));
+out:
+    return status;
+}
+
 /* Of the nodes [first, last), or of all. */
 static enum dpt_status upload(struct dpt_cuda_program *p, const float *params, int32_t first,
                               int32_t last, struct dpt_error *err)
@@ -199,8 +229,18 @@ static enum dpt_status upload(struct dpt_cuda_program *p, const float *params, i
             DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(
                                   dpt_cuda_ptr(p->params + begin[k]), p->lists->arena + begin[k],
                                   (end[k] - begin[k]) * sizeof *params, p->ctx.compute));
-    DPT_TRY(dpt_cuda_run_list(p, DPT_CUDA_LAYOUTS, true, err));
+    for (int k = 0; k < 2; k++)
+        DPT_TRY(look_at_params(p, k, begin[k], end[k], err));
+    DPT_TRY(dpt_cuda_enqueue_layouts(p, first, last, err));
     DPT_TRY(dpt_cuda_wait(p, err));
+    for (int k = 0; k < 2; k++) {
+        const int64_t found = (int64_t)p->lists->positions[k];
+
+        if (p->unsound >= (int64_t)begin[k] && p->unsound < (int64_t)end[k])
+            p->unsound = -1;
+        if (found != INT64_MAX)
+            p->unsound = (int64_t)begin[k] + found;
+    }
 out:
     return status;
 }
@@ -228,36 +268,6 @@ static enum dpt_status refresh(void *opened, int worker, const float *params, st
 }
 
 /* --- the rest --------------------------------------------------------------------------------- */
-
-/* Searches the last sub-batch's `count` samples, in all nodes at once. A tensor that is shared by a
- * layer and the ReLU after it counts as the layer's. */
-static enum dpt_status search(struct dpt_cuda_program *p, int32_t count, struct dpt_error *err)
-{
-    const struct dpt_cuda_library *lib = &p->ctx.lib;
-    struct dpt_cuda_lists *l = p->lists;
-    const size_t bytes = (size_t)p->spec.graph->n_nodes * sizeof *l->found;
-    enum dpt_status status = DPT_OK;
-
-    for (int32_t i = 0; i < p->spec.graph->n_nodes; i++)
-        l->positions[i] = INT64_MAX;
-    DPT_CUDA_TRY(lib,
-                 cuMemcpyHtoDAsync(dpt_cuda_ptr(l->found), l->positions, bytes, p->ctx.compute));
-    for (int32_t i = 0; i < p->spec.graph->n_nodes; i++) {
-        const struct dpt_cuda_node_layout *f = &l->memory_layout.node[i];
-        const struct dpt_cuda_scan_args args = {.x = dpt_cuda_value(p, i),
-                                                .n = (int64_t)count * f->h * f->w * f->pitch,
-                                                .found = l->found + i};
-
-        if (f->live && f->tensor == i)
-            DPT_TRY(dpt_cuda_launch(lib, &p->ctx.module, p->ctx.compute,
-                                    dpt_cuda_typed(p, DPT_CUDA_K_nonfinite_f32), &args, err));
-    }
-    DPT_CUDA_TRY(lib,
-                 cuMemcpyDtoHAsync(l->positions, dpt_cuda_ptr(l->found), bytes, p->ctx.compute));
-    DPT_TRY(dpt_cuda_wait(p, err));
-out:
-    return status;
-}
 
 static enum dpt_status find_nonfinite(void *opened, int worker, const struct dpt_batch *batch,
                                       const float *params, int32_t *node, int32_t *position,
@@ -289,6 +299,7 @@ static enum dpt_status find_nonfinite(void *opened, int worker, const struct dpt
                                       struct dpt_error *err)
 {
     struct dpt_cuda_program *p = opened;
+    struct dpt_nonfinite bad = {-1, -1};
     enum dpt_status status;
 
     *node = -1;
@@ -299,16 +310,10 @@ static enum dpt_status find_nonfinite(void *opened, int worker, const struct dpt
         return status;
     status = dpt_cuda_take_turn(p, err);
     if (status == DPT_OK)
-        status = search(p, batch->count - p->lists->first, err);
-    for (int32_t i = 0; status == DPT_OK && *node < 0 && i < p->spec.graph->n_nodes; i++) {
-        const struct dpt_cuda_node_layout *f = &p->lists->memory_layout.node[i];
-
-        if (p->lists->positions[i] == INT64_MAX)
-            continue;
-        *node = i;
-        *position = p->lists->first +
-                    (int32_t)((int64_t)p->lists->positions[i] / ((int64_t)f->h * f->w * f->pitch));
-    }
+        status = dpt_cuda_find_nonfinite(p, batch->count - p->lists->first, 0,
+                                         p->spec.graph->n_nodes, &bad, err);
+    *node = bad.node;
+    *position = bad.position;
     dpt_cuda_give_turn(p, status);
     return status;
 }

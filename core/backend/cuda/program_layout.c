@@ -286,7 +286,7 @@ static void count_arenas(const struct dpt_program_spec *spec, int64_t micro,
     bytes[DPT_CUDA_COUNTERS] += 4; /* for the loss */
     bytes[DPT_CUDA_LOSSES] =
         (micro + DPT_CUDA_LOSS_ROWS - 1) / DPT_CUDA_LOSS_ROWS * DPT_CUDA_LOSS_SUMS * 8;
-    bytes[DPT_CUDA_FOUND] = graph->n_nodes * (int64_t)8;
+    bytes[DPT_CUDA_FOUND] = 2 * graph->n_nodes * (int64_t)8;
 }
 
 enum dpt_status dpt_cuda_memory_layout_make(const struct dpt_program_spec *spec, int32_t micro,

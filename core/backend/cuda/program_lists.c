@@ -61,13 +61,15 @@ static enum dpt_status add_layout(struct dpt_cuda_program *p, enum dpt_cuda_stag
     return dpt_cuda_add_entry(p, stage, &entry, err);
 }
 
-static struct dpt_cuda_layout_args one_layout(const struct dpt_cuda_program *p, int number,
-                                              void *arena, void *copies)
+/* The arguments of a kernel, named for floats, that converts one layout. */
+static struct dpt_cuda_layout_args one_layout(const struct dpt_cuda_program *p,
+                                              enum dpt_cuda_kernel kernel, int number, void *arena,
+                                              void *copies)
 {
     struct dpt_cuda_layout_args args = {
         .arena = arena, .copies = copies, .list = p->lists->device_layouts + number};
 
-    dpt_cuda_count_layout(&p->lists->layouts[number], &args);
+    dpt_cuda_count_layout(dpt_cuda_typed(p, kernel), &p->lists->layouts[number], &args);
     return args;
 }
 
@@ -78,9 +80,10 @@ static enum dpt_status add_losses(struct dpt_cuda_program *p, struct dpt_error *
     const int32_t last = memory_layout->last;
     const bool wants = memory_layout->node[last].wants_dy;
     const struct dpt_cuda_layout_args rows =
-        one_layout(p, l->rows_layout, l->rows, dpt_cuda_value(p, last));
+        one_layout(p, DPT_CUDA_K_from_layout_f32, l->rows_layout, l->rows, dpt_cuda_value(p, last));
     const struct dpt_cuda_layout_args drows =
-        one_layout(p, l->rows_layout, l->drows, dpt_cuda_gradient(p, memory_layout->node[last].dy));
+        one_layout(p, DPT_CUDA_K_to_layout_f32, l->rows_layout, l->drows,
+                   dpt_cuda_gradient(p, memory_layout->node[last].dy));
     enum dpt_status status = DPT_OK;
 
     DPT_TRY(add_layout(p, memory_layout->canonical ? DPT_CUDA_FORWARD_LIST : DPT_CUDA_ANSWERS,
@@ -99,30 +102,43 @@ out:
 
 /* --- parameters and samples ------------------------------------------------------------------- */
 
+/* Appends a layout of a node to a run, which is the last one so far. copy: elements. */
+static void append_layout(struct dpt_cuda_lists *l, struct dpt_cuda_layout_run *run, int32_t node,
+                          struct dpt_cuda_layout layout, int64_t copy)
+{
+    const int at = run->first + run->n;
+
+    layout.copy = copy;
+    layout.block = 0;
+    if (run->n++ > 0) {
+        const struct dpt_cuda_layout *before = &l->layouts[at - 1];
+
+        layout.block = before->block + (uint32_t)dpt_cuda_layout_blocks(run->kernel, before);
+    }
+    l->layouts[at] = layout;
+    l->layout_node[at] = node;
+}
+
 /* Appends the copies of parameters. *n: layouts so far. */
 static enum dpt_status add_copies(struct dpt_cuda_program *p, int *n, struct dpt_error *err)
 {
     struct dpt_cuda_lists *l = p->lists;
     const struct dpt_graph *graph = p->spec.graph;
-    struct dpt_cuda_layout_args args = {
-        .arena = p->params, .copies = l->copies, .list = l->device_layouts};
+    const struct dpt_cuda_layout_args args = {.arena = p->params, .copies = l->copies};
 
+    l->copied = (struct dpt_cuda_layout_run){dpt_cuda_typed(p, DPT_CUDA_K_to_layout_f32), *n, 0};
     for (int32_t i = 1; i < graph->n_nodes; i++) {
         const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i);
-
         const int64_t copies[] = {f->weight, f->bias};
 
         for (int bias = 0; bias < 2; bias++) {
-            if (copies[bias] == DPT_CUDA_NONE || !dpt_program_computes(&p->spec, i))
-                continue;
-            l->layouts[*n] = dpt_cuda_op_of(p, i)->layout(graph, &l->memory_layout, i, bias);
-            l->layouts[(*n)++].copy = copies[bias];
+            if (copies[bias] != DPT_CUDA_NONE && dpt_program_computes(&p->spec, i))
+                append_layout(l, &l->copied, i,
+                              dpt_cuda_op_of(p, i)->layout(graph, &l->memory_layout, i, bias),
+                              copies[bias]);
         }
     }
-    for (int k = 0; k < *n; k++)
-        dpt_cuda_count_layout(&l->layouts[k], &args);
-    if (*n == 0)
-        return DPT_OK;
+    *n += l->copied.n;
     return add_layout(p, DPT_CUDA_LAYOUTS, DPT_CUDA_ALWAYS, DPT_SPAN_LAYOUTS,
                       DPT_CUDA_K_to_layout_f32, &args, err);
 }
@@ -139,9 +155,11 @@ static enum dpt_status add_backs(struct dpt_cuda_program *p, int *n, struct dpt_
     enum dpt_status status = DPT_OK;
 
     for (int floats = 0; floats < 2; floats++) {
-        struct dpt_cuda_back *back = &l->back[floats];
+        struct dpt_cuda_layout_run *back = &l->back[floats];
 
-        back->first = *n;
+        *back = (struct dpt_cuda_layout_run){.first = *n};
+        back->kernel =
+            floats ? DPT_CUDA_K_from_layout_f32 : dpt_cuda_typed(p, DPT_CUDA_K_from_layout_f32);
         for (int32_t i = 1; i < graph->n_nodes; i++) {
             const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i);
             const int64_t element = floats ? (int64_t)sizeof(float) : l->memory_layout.element;
@@ -151,13 +169,12 @@ static enum dpt_status add_backs(struct dpt_cuda_program *p, int *n, struct dpt_
                 (dpt_cuda_op_of(p, i)->float_gradients &&
                  l->memory_layout.element != sizeof(float)) != floats)
                 continue;
-            l->back_node[*n] = i;
-            l->layouts[*n] = dpt_cuda_op_of(p, i)->layout(graph, &l->memory_layout, i, false);
-            l->layouts[(*n)++].copy = f->dweight / element;
+            append_layout(l, back, i,
+                          dpt_cuda_op_of(p, i)->layout(graph, &l->memory_layout, i, false),
+                          f->dweight / element);
         }
-        back->n = *n - back->first;
-        entry.kernel =
-            floats ? DPT_CUDA_K_from_layout_f32 : dpt_cuda_typed(p, DPT_CUDA_K_from_layout_f32);
+        *n += back->n;
+        entry.kernel = back->kernel;
         DPT_TRY(dpt_cuda_add_entry(p, DPT_CUDA_GRADIENT_LIST, &entry, err));
     }
 out:
@@ -188,10 +205,11 @@ static enum dpt_status make_layouts(struct dpt_cuda_program *p, struct dpt_error
     enum dpt_status status = DPT_OK;
     int n = 0;
 
-    l->back_node = calloc((size_t)most, sizeof *l->back_node);
-    if (l->back_node == NULL)
+    l->layout_node = calloc((size_t)most, sizeof *l->layout_node);
+    if (l->layout_node == NULL)
         return dpt_fail_memory(err, "the layouts", (double)bytes);
-    DPT_TRY(dpt_cuda_hold(&p->ctx, DPT_CUDA_ROWS(pieces), err));
+    if (l->layouts == NULL) /* as they are where lists are built again */
+        DPT_TRY(dpt_cuda_hold(&p->ctx, DPT_CUDA_ROWS(pieces), err));
     DPT_TRY(add_copies(p, &n, err));
     DPT_TRY(add_backs(p, &n, err));
     l->input_layout = n;
@@ -207,8 +225,8 @@ out:
 static enum dpt_status add_inputs(struct dpt_cuda_program *p, struct dpt_error *err)
 {
     const struct dpt_cuda_node_layout *x = dpt_cuda_node_layout_of(p, 0);
-    const struct dpt_cuda_layout_args staged =
-        one_layout(p, p->lists->input_layout, p->input, dpt_cuda_value(p, 0));
+    const struct dpt_cuda_layout_args staged = one_layout(
+        p, DPT_CUDA_K_to_layout_f32, p->lists->input_layout, p->input, dpt_cuda_value(p, 0));
     const struct dpt_cuda_entry stored = {.what = DPT_CUDA_KERNEL,
                                           .span = DPT_SPAN_DATA,
                                           .kernel = dpt_cuda_typed(p, DPT_CUDA_K_gather_f32_f32),
@@ -380,16 +398,26 @@ out:
     return status;
 }
 
-void dpt_cuda_lists_release(struct dpt_cuda_program *p)
+void dpt_cuda_lists_clear(struct dpt_cuda_program *p)
 {
     struct dpt_cuda_lists *l = p->lists;
 
     while (l->maths != NULL)
         release_math(l, l->maths);
     dpt_str_release(&l->plans);
-    for (int k = 0; k < DPT_CUDA_STAGES; k++)
+    for (int k = 0; k < DPT_CUDA_STAGES; k++) {
         free(l->list[k].entry);
+        l->list[k] = (struct dpt_cuda_list){0};
+    }
+    free(l->layout_node);
+    l->layout_node = NULL;
+}
+
+void dpt_cuda_lists_release(struct dpt_cuda_program *p)
+{
+    struct dpt_cuda_lists *l = p->lists;
+
+    dpt_cuda_lists_clear(p);
     free(l->records);
-    free(l->back_node);
     dpt_cuda_memory_layout_release(&l->memory_layout);
 }

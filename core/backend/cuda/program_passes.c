@@ -263,6 +263,8 @@ static void give(const struct dpt_cuda_program *p, int32_t node, const int32_t t
             const float x = computed ? p->lists->arena[i] : 0;
 
             pass->gradient[i] = pass->add ? pass->gradient[i] + x : x; /* -0 stays what it is */
+            if (i == p->first->unsound)
+                pass->gradient[i] = NAN; /* as hand_over in program_host.c */
         }
     }
 }
@@ -303,6 +305,72 @@ out:
     return status;
 }
 
+/* Searches a node's parameters. */
+static enum dpt_status search_params(struct dpt_cuda_program *p, int32_t i, struct dpt_error *err)
+{
+    const struct dpt_graph_node *node = &p->spec.graph->nodes[i];
+    const int32_t tensors[] = {node->weight, node->bias, node->mean, node->variance};
+    enum dpt_status status = DPT_OK;
+
+    for (size_t k = 0; k < sizeof tensors / sizeof *tensors; k++) {
+        const struct dpt_tensor *t = tensors[k] < 0 ? NULL : dpt_cuda_tensor_of(p, tensors[k]);
+
+        if (t != NULL)
+            DPT_TRY(dpt_cuda_launch(
+                &p->ctx.lib, &p->ctx.module, p->ctx.compute, DPT_CUDA_K_nonfinite_f32,
+                &(struct dpt_cuda_scan_args){.x = p->params + t->offset,
+                                             .n = t->count,
+                                             .found = p->lists->found + p->spec.graph->n_nodes + i},
+                err));
+    }
+out:
+    return status;
+}
+
+enum dpt_status dpt_cuda_find_nonfinite(struct dpt_cuda_program *p, int32_t count, int32_t first,
+                                        int32_t last, struct dpt_nonfinite *bad,
+                                        struct dpt_error *err)
+{
+    const struct dpt_cuda_library *lib = &p->ctx.lib;
+    const int32_t n = p->spec.graph->n_nodes;
+    struct dpt_cuda_lists *l = p->lists;
+    const size_t bytes = 2 * (size_t)n * sizeof *l->found;
+    enum dpt_status status = DPT_OK;
+
+    for (int32_t i = 0; i < 2 * n; i++)
+        l->positions[i] = INT64_MAX;
+    DPT_CUDA_TRY(lib,
+                 cuMemcpyHtoDAsync(dpt_cuda_ptr(l->found), l->positions, bytes, p->ctx.compute));
+    for (int32_t i = first; i < last; i++) {
+        const struct dpt_cuda_node_layout *f = &l->memory_layout.node[i];
+        const struct dpt_cuda_scan_args args = {.x = dpt_cuda_value(p, i),
+                                                .n = (int64_t)count * f->h * f->w * f->pitch,
+                                                .found = l->found + i};
+
+        if (f->live && f->tensor == i)
+            DPT_TRY(dpt_cuda_launch(lib, &p->ctx.module, p->ctx.compute,
+                                    dpt_cuda_typed(p, DPT_CUDA_K_nonfinite_f32), &args, err));
+        if (f->live)
+            DPT_TRY(search_params(p, i, err));
+    }
+    DPT_CUDA_TRY(lib,
+                 cuMemcpyDtoHAsync(l->positions, dpt_cuda_ptr(l->found), bytes, p->ctx.compute));
+    DPT_TRY(dpt_cuda_wait(p, err));
+    for (int32_t i = first; i < last && bad->node < 0; i++) {
+        const struct dpt_cuda_node_layout *f = &l->memory_layout.node[i];
+        const int64_t at = (int64_t)l->positions[i];
+
+        /* Parameters that are not finite concern all samples. */
+        if (at != INT64_MAX)
+            *bad = (struct dpt_nonfinite){i, l->first +
+                                                 (int32_t)(at / ((int64_t)f->h * f->w * f->pitch))};
+        else if (l->positions[n + i] != INT64_MAX)
+            *bad = (struct dpt_nonfinite){i, l->first};
+    }
+out:
+    return status;
+}
+
 static enum dpt_status forward_alone(struct dpt_cuda_program *p, const struct dpt_pass *pass,
                                      struct dpt_error *err)
 {
@@ -329,6 +397,9 @@ static enum dpt_status forward_alone(struct dpt_cuda_program *p, const struct dp
         if (!is_norm(p, i) && !pass->infers)
             DPT_TRY(fetch(p, i, (const int32_t[]){nodes[i].mean, nodes[i].variance}, err));
     DPT_TRY(wait_for(p, pass, err));
+    if (pass->nonfinite != NULL && pass->nonfinite->node < 0)
+        DPT_TRY(
+            dpt_cuda_find_nonfinite(p, pass->batch->count, pass->first, end, pass->nonfinite, err));
     for (int32_t i = pass->first; i < end && !pass->infers; i++) {
         if (is_norm(p, i))
             give_state(p, i, pass);

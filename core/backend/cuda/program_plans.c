@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/backend/cuda/program.h"
+#include "core/base/clock.h"
 
 enum { CANDIDATES = 6, PRODUCT_WORKSPACE = 64 << 20 };
 enum { PROBLEM = 512, NAME = PROBLEM + 8, LAYER = DPT_NAME + 16 + PROBLEM }; /* bytes */
@@ -286,9 +287,11 @@ out:
 enum dpt_status dpt_cuda_choose(struct dpt_cuda_program *p, struct dpt_cuda_math *m,
                                 struct dpt_error *err)
 {
+    const uint64_t start = dpt_now_ns();
     enum dpt_status status = choose(p, m, err);
     enum dpt_cuda_epilogue fused;
 
+    dpt_cuda_startup_add(DPT_CUDA_START_PLANS, start);
     if (status != DPT_OK) {
         dpt_error_prefix(err, "%s, %s: ", m->name, pass_names[m->pass]);
         return status;

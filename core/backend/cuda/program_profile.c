@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/backend/cuda/program.h"
+#include "core/backend/cuda/program_time.h"
 
 /* --- what launches change --------------------------------------------------------------------- */
 
@@ -136,7 +136,7 @@ static enum dpt_status time_all(struct dpt_cuda_program *p, struct dpt_error *er
         DPT_TRY(status);
         DPT_TRY(back);
     }
-    DPT_CUDA_TRY(lib, cuStreamSynchronize(p->ctx.compute));
+    DPT_TRY(dpt_cuda_await_stream(&p->ctx, p->ctx.compute, err));
 out:
     if (saved != 0) {
         lib->cuStreamSynchronize(p->ctx.compute);

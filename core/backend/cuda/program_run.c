@@ -72,7 +72,7 @@ static enum dpt_status run_entry(struct dpt_cuda_program *p, struct dpt_cuda_ent
     DPT_TRY(dpt_cuda_enqueue_entry(p, e, add, err));
     if (p->lists->spans == NULL)
         goto out;
-    DPT_CUDA_TRY(&p->ctx.lib, cuStreamSynchronize(p->ctx.compute));
+    DPT_TRY(dpt_cuda_await_stream(&p->ctx, p->ctx.compute, err));
     DPT_TRY(record_entry(p, e, add, err));
     dpt_spans_mark(p->lists->spans, e->span);
 out:
@@ -164,6 +164,24 @@ out:
     return status;
 }
 
+/* Makes a layout kernel's entry convert those of a run's layouts that belong to nodes first …
+ * last-1. Returns false if there are none. */
+static bool take_layouts(const struct dpt_cuda_lists *l, const struct dpt_cuda_layout_run *run,
+                         int32_t first, int32_t last, struct dpt_cuda_entry *e)
+{
+    struct dpt_cuda_layout_args *a = &e->args.layout;
+    int begin = run->first, end;
+
+    while (begin < run->first + run->n && l->layout_node[begin] < first)
+        begin++;
+    a->n = 0;
+    a->blocks = a->total = 0;
+    a->list = l->device_layouts + begin;
+    for (end = begin; end < run->first + run->n && l->layout_node[end] < last; end++)
+        dpt_cuda_count_layout(run->kernel, &l->layouts[end], a);
+    return begin < end;
+}
+
 enum dpt_status dpt_cuda_enqueue_gradient(struct dpt_cuda_program *p, int32_t first, int32_t last,
                                           bool add, struct dpt_error *err)
 {
@@ -171,26 +189,26 @@ enum dpt_status dpt_cuda_enqueue_gradient(struct dpt_cuda_program *p, int32_t fi
     enum dpt_status status = DPT_OK;
 
     for (int kind = 0; kind < 2; kind++) {
-        const struct dpt_cuda_back *back = &l->back[kind];
         struct dpt_cuda_entry *e = &l->list[DPT_CUDA_GRADIENT_LIST].entry[kind];
-        int begin = back->first, end;
 
-        while (begin < back->first + back->n && l->back_node[begin] < first)
-            begin++;
-        e->args.layout.n = 0;
-        e->args.layout.largest = e->args.layout.total = 0;
-        e->args.layout.list = l->device_layouts + begin;
-        e->args.layout.add = add;
-        for (end = begin; end < back->first + back->n && l->back_node[end] < last; end++)
-            dpt_cuda_count_layout(&l->layouts[end], &e->args.layout);
-        if (begin == end)
+        if (!take_layouts(l, &l->back[kind], first, last, e))
             continue;
-        e->node = l->back_node[begin];
+        e->args.layout.add = add;
+        e->node = l->layout_node[e->args.layout.list - l->device_layouts];
         e->span = dpt_span_node(e->node, DPT_PASS_WEIGHTS);
         DPT_TRY(run_entry(p, e, add, err));
     }
 out:
     return status;
+}
+
+enum dpt_status dpt_cuda_enqueue_layouts(struct dpt_cuda_program *p, int32_t first, int32_t last,
+                                         struct dpt_error *err)
+{
+    struct dpt_cuda_entry *e = p->lists->list[DPT_CUDA_LAYOUTS].entry;
+
+    return take_layouts(p->lists, &p->lists->copied, first, last, e) ? run_entry(p, e, false, err)
+                                                                     : DPT_OK;
 }
 
 void dpt_cuda_program_targets(struct dpt_cuda_program *p, bool vectors, bool weights)

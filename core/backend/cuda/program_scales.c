@@ -36,7 +36,7 @@ static void place(const struct dpt_program_spec *spec, struct dpt_cuda_memory_la
             dpt_cuda_take(&memory_layout->bytes[DPT_CUDA_COPIES], bytes) / memory_layout->element;
     if (spec->training && cut.chunks > 1) {
         dpt_cuda_share(memory_layout, DPT_CUDA_PARTIAL,
-                       2 * cut.chunks * elements * (int64_t)sizeof(float));
+                       2 * cut.chunks * elements * (int64_t)sizeof(double));
         dpt_cuda_share(memory_layout, DPT_CUDA_COUNTERS, cut.groups * (int64_t)sizeof(uint32_t));
     }
 }

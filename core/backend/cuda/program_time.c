@@ -2,7 +2,7 @@
  * launch a kernel by itself than many kernels take to run. */
 #include <math.h>
 
-#include "core/backend/cuda/program.h"
+#include "core/backend/cuda/program_time.h"
 
 enum { MOST_RUNS = 256 };
 
@@ -35,7 +35,7 @@ enum dpt_status dpt_cuda_repeat_time(struct dpt_cuda_program *p, struct dpt_cuda
     DPT_CUDA_TRY(lib, cuEventRecord(l->begin, p->ctx.compute));
     DPT_CUDA_TRY(lib, cuGraphLaunch(r->exec, p->ctx.compute));
     DPT_CUDA_TRY(lib, cuEventRecord(l->end, p->ctx.compute));
-    DPT_CUDA_TRY(lib, cuEventSynchronize(l->end));
+    DPT_TRY(dpt_cuda_await_event(&p->ctx, l->end, err));
     DPT_CUDA_TRY(lib, cuEventElapsedTime(&r->replay, l->begin, l->end));
     r->spent += r->replay;
     r->least = fminf(r->least, r->replay / (float)r->repeats);

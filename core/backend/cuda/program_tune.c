@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/backend/cuda/program.h"
+#include "core/backend/cuda/program_time.h"
 #include "core/base/rng.h"
 
 enum { NOISE = 1 << 16 }; /* bytes */
@@ -68,7 +68,7 @@ static enum dpt_status clear(struct dpt_cuda_program *p, const struct dpt_cuda_a
     for (int i = 0; i <= DPT_CUDA_Y; i++)
         DPT_CUDA_TRY(&p->ctx.lib, cuMemsetD8Async(dpt_cuda_ptr(arrays[i].at), 0,
                                                   (size_t)arrays[i].bytes, p->ctx.compute));
-    DPT_CUDA_TRY(&p->ctx.lib, cuStreamSynchronize(p->ctx.compute));
+    DPT_TRY(dpt_cuda_await_stream(&p->ctx, p->ctx.compute, err));
 out:
     return status;
 }
@@ -122,14 +122,13 @@ static enum dpt_status enqueue(void *arg, struct dpt_error *err)
 static enum dpt_status prepare(struct candidate *c, void *workspace, bool *runs,
                                struct dpt_error *err)
 {
-    const struct dpt_cuda_library *lib = &c->p->ctx.lib;
     enum dpt_status status = DPT_OK;
 
     *runs = false;
     c->math->which = c->which;
     DPT_TRY(dpt_cuda_bind(c->math, workspace, err));
     DPT_TRY(dpt_cuda_run_math(c->p, c->math, false, err));
-    DPT_CUDA_TRY(lib, cuStreamSynchronize(c->p->ctx.compute));
+    DPT_TRY(dpt_cuda_await_stream(&c->p->ctx, c->p->ctx.compute, err));
     *runs = true;
     DPT_TRY(dpt_cuda_repeat_open(c->p, enqueue, c, &c->repeat, err));
 out:
@@ -182,7 +181,7 @@ static enum dpt_status prepare_all(struct dpt_cuda_program *p, struct dpt_cuda_m
             if (runs && first[k] < 0)
                 first[k] = i;
             if (failed != DPT_OK)
-                DPT_CUDA_TRY(&p->ctx.lib, cuStreamSynchronize(p->ctx.compute));
+                DPT_TRY(dpt_cuda_await_stream(&p->ctx, p->ctx.compute, err));
         }
         kinds[k]->which = first[k] < 0 ? 0 : first[k];
     }

@@ -47,8 +47,8 @@ static void place_bias(struct dpt_cuda_memory_layout *m, int64_t micro,
 
     if (m->element != sizeof(float))
         f->bias = dpt_cuda_take(&m->bytes[DPT_CUDA_COPIES], f->pitch * m->element) / m->element;
-    dpt_cuda_share(m, DPT_CUDA_PARTIAL, cut.chunks * f->pitch * (int64_t)sizeof(float));
-    dpt_cuda_share(m, DPT_CUDA_COUNTERS, (cut.groups + f->pitch / 128) * (int64_t)sizeof(uint32_t));
+    dpt_cuda_share(m, DPT_CUDA_PARTIAL, cut.chunks * f->pitch * (int64_t)sizeof(double));
+    dpt_cuda_share(m, DPT_CUDA_COUNTERS, cut.groups * (int64_t)sizeof(uint32_t));
 }
 
 static void place(const struct dpt_program_spec *spec, struct dpt_cuda_memory_layout *m,

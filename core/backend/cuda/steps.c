@@ -11,8 +11,9 @@ static enum dpt_status wait_for_all(const struct dpt_cuda_steps *s, struct dpt_e
     const struct dpt_cuda_context *ctx = &s->p->ctx;
     enum dpt_status status = DPT_OK;
 
-    DPT_CUDA_TRY(&ctx->lib, cuStreamSynchronize(ctx->compute));
-    DPT_CUDA_TRY(&ctx->lib, cuStreamSynchronize(ctx->copy));
+    DPT_TRY(dpt_cuda_await_stream(ctx, ctx->compute, err));
+    DPT_TRY(dpt_cuda_await_stream(ctx, ctx->copy, err));
+    DPT_TRY(dpt_cuda_await_stream(ctx, ctx->samples, err));
 out:
     return status;
 }
@@ -22,15 +23,13 @@ out:
 static void steps_close(void *steps)
 {
     struct dpt_cuda_steps *s = steps;
-    struct dpt_cuda_library *lib;
+    struct dpt_error ignored;
 
     if (s == NULL)
         return;
-    lib = &s->p->ctx.lib;
     /* Errors are ignored: what fails here has failed before and was reported then. */
-    lib->cuCtxSetCurrent(s->p->ctx.context);
-    lib->cuStreamSynchronize(s->p->ctx.compute);
-    lib->cuStreamSynchronize(s->p->ctx.copy);
+    dpt_cuda_context_enter(&s->p->ctx, &ignored);
+    wait_for_all(s, &ignored);
     dpt_cuda_steps_forget(s);
     dpt_free(s->buckets);
     dpt_free(s->counts);
@@ -93,8 +92,8 @@ static enum dpt_status steps_put(void *steps, const float *params, float *const 
                                               sizeof *s->reported, ctx->compute));
     DPT_CUDA_TRY(&ctx->lib, cuMemsetD8Async(dpt_cuda_ptr(s->p->metric_sums), 0,
                                             sizeof *s->p->metric_sums, ctx->compute));
-    DPT_TRY(dpt_cuda_run_list(s->p, DPT_CUDA_LAYOUTS, true, err));
-    DPT_CUDA_TRY(&ctx->lib, cuStreamSynchronize(ctx->compute));
+    DPT_TRY(dpt_cuda_enqueue_layouts(s->p, 0, s->p->spec.graph->n_nodes, err));
+    DPT_TRY(dpt_cuda_await_stream(ctx, ctx->compute, err));
 out:
     return dpt_cuda_steps_prefix_error(status, "sending the parameters there", err);
 }
@@ -147,7 +146,7 @@ static enum dpt_status steps_staging(void *steps, int which,
     unsigned char *pinned;
 
     DPT_TRY(dpt_cuda_context_enter(ctx, err));
-    DPT_CUDA_TRY(&ctx->lib, cuEventSynchronize(s->staging_buffers[which].uploaded));
+    DPT_TRY(dpt_cuda_await_event(ctx, s->staging_buffers[which].uploaded, err));
     pinned = s->staging_buffers[which].pinned;
     for (int i = 0; i < DPT_CUDA_FIELDS; i++)
         field[i] = at->row[i] > 0 ? pinned + at->offset[i] : NULL;
@@ -179,10 +178,10 @@ static enum dpt_status steps_send(void *steps, int which, int32_t micros, struct
     staging_buffer = &s->staging_buffers[which];
     bytes = s->staging_layout.offset[DPT_CUDA_STAGED_INPUT] +
             (size_t)micros * (size_t)s->p->micro * s->staging_layout.row[DPT_CUDA_STAGED_INPUT];
-    DPT_CUDA_TRY(&ctx->lib, cuStreamWaitEvent(ctx->copy, staging_buffer->done, 0));
+    DPT_CUDA_TRY(&ctx->lib, cuStreamWaitEvent(ctx->samples, staging_buffer->done, 0));
     DPT_CUDA_TRY(&ctx->lib, cuMemcpyHtoDAsync(dpt_cuda_ptr(staging_buffer->device),
-                                              staging_buffer->pinned, bytes, ctx->copy));
-    DPT_CUDA_TRY(&ctx->lib, cuEventRecord(staging_buffer->uploaded, ctx->copy));
+                                              staging_buffer->pinned, bytes, ctx->samples));
+    DPT_CUDA_TRY(&ctx->lib, cuEventRecord(staging_buffer->uploaded, ctx->samples));
 out:
     return dpt_cuda_steps_prefix_error(status, "sending samples there", err);
 }
@@ -191,11 +190,10 @@ out:
 static enum dpt_status write_batches(struct dpt_cuda_steps *s, uint64_t seed, uint64_t step,
                                      struct dpt_error *err)
 {
-    const struct dpt_cuda_library *lib = &s->p->ctx.lib;
     const int32_t *count = s->counts + (size_t)s->staging_buffer * (size_t)s->spec.micros;
     enum dpt_status status = DPT_OK;
 
-    DPT_CUDA_TRY(lib, cuEventSynchronize(s->staging_buffers[s->staging_buffer].done));
+    DPT_TRY(dpt_cuda_await_event(&s->p->ctx, s->staging_buffers[s->staging_buffer].done, err));
     for (int32_t m = 0; m < s->micros; m++)
         *dpt_cuda_steps_batch(s, m) =
             (struct dpt_cuda_control){.seed = seed, .step = step, .count = count[m]};
@@ -232,7 +230,7 @@ static enum dpt_status steps_update(void *steps, double lr, int64_t update, stru
 
     DPT_TRY(dpt_cuda_context_enter(ctx, err));
     /* The last step from this staging buffer may not have read its rates yet. */
-    DPT_CUDA_TRY(&ctx->lib, cuEventSynchronize(s->staging_buffers[s->staging_buffer].done));
+    DPT_TRY(dpt_cuda_await_event(ctx, s->staging_buffers[s->staging_buffer].done, err));
     for (int k = 0; k < s->n_groups; k++) {
         const struct dpt_scalars f = dpt_rule_scalars(&s->spec.rule, &s->groups[k], lr, update);
 

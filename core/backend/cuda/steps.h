@@ -10,8 +10,8 @@
  * the stream `copy` waits.
  *
  * The host fills a staging buffer in pinned memory. As soon as it is full it is copied to the
- * device at once, on the stream `copy`, so that the next steps' samples are transferred while this
- * step computes and ranks sum. The graph's first kernel, `feed`, copies them on to where the
+ * device at once, on the stream `samples`, so that the next steps' samples are transferred while
+ * this step computes and ranks sum. The graph's first kernel, `feed`, copies them on to where the
  * program reads them. It also reads counts and rates, from pinned memory that the device can
  * access, since they are known only at the launch (a row of rates for each group of tensors that
  * have the same). A captured graph contains all these addresses,

@@ -175,13 +175,12 @@ enum dpt_status dpt_cuda_steps_bucket(void *steps, int i, float **at, size_t *n,
                                       struct dpt_error *err)
 {
     struct dpt_cuda_steps *s = steps;
-    const struct dpt_cuda_library *lib = &s->p->ctx.lib;
     const struct dpt_cuda_bucket *b = &s->buckets[i];
     const bool whole = b == last_bucket(s); /* the tail is summed with it */
     enum dpt_status status = DPT_OK;
 
     DPT_TRY(dpt_cuda_context_enter(&s->p->ctx, err));
-    DPT_CUDA_TRY(lib, cuEventSynchronize(b->copied));
+    DPT_TRY(dpt_cuda_await_event(&s->p->ctx, b->copied, err));
     *at = b->staged != NULL ? b->staged : s->p->gradient + b->first;
     *n = (size_t)(b->last - b->first) + (whole && b->staged != NULL ? DPT_TENSOR_ALIGN : 0);
     if (host_tail != NULL)

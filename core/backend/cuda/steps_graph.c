@@ -87,6 +87,7 @@ static enum dpt_status enqueue_update(struct dpt_cuda_steps *s, struct dpt_error
     const struct dpt_cuda_norm_args norm = {
         .gradient = p->gradient,
         .tail = p->gradient + p->spec.graph->arena,
+        .params = p->params,
         .sums = true,
         .rates = s->step_rates,
         .state = p->state,
@@ -124,7 +125,7 @@ static enum dpt_status enqueue_update(struct dpt_cuda_steps *s, struct dpt_error
     if (running.n > 0)
         DPT_TRY(
             dpt_cuda_program_launch(s->p, DPT_CUDA_K_running, &running, DPT_SPAN_OPTIMIZER, err));
-    DPT_TRY(dpt_cuda_run_list(s->p, DPT_CUDA_LAYOUTS, true, err));
+    DPT_TRY(dpt_cuda_enqueue_layouts(s->p, 0, s->p->spec.graph->n_nodes, err));
 out:
     return status;
 }
@@ -171,14 +172,14 @@ enum dpt_status dpt_cuda_steps_warm(struct dpt_cuda_steps *s, struct dpt_error *
 
     DPT_CUDA_TRY(&ctx->lib, cuMemsetD8Async(dpt_cuda_ptr(s->p->control), 0, sizeof *s->p->control,
                                             ctx->compute));
-    DPT_TRY(dpt_cuda_run_list(s->p, DPT_CUDA_LAYOUTS, true, err));
+    DPT_TRY(dpt_cuda_enqueue_layouts(s->p, 0, s->p->spec.graph->n_nodes, err));
     /* The libraries may use other kernels where they add to what is there. */
     for (int add = 0; add <= (s->spec.micros > 1); add++)
         DPT_TRY(enqueue_passes(s, add, false, err));
     DPT_CUDA_TRY(&ctx->lib, cuMemsetD32Async(dpt_cuda_ptr(s->p->gradient), 0, words, ctx->compute));
     DPT_CUDA_TRY(&ctx->lib, cuMemsetD8Async(dpt_cuda_ptr(s->p->metric_sums), 0,
                                             sizeof *s->p->metric_sums, ctx->compute));
-    DPT_CUDA_TRY(&ctx->lib, cuStreamSynchronize(ctx->compute));
+    DPT_TRY(dpt_cuda_await_stream(ctx, ctx->compute, err));
 out:
     return status;
 }

@@ -56,13 +56,13 @@ static enum dpt_status upload_rows(struct dpt_cuda_steps *s, void *to,
     for (size_t at = 0; at < bytes; at += DPT_CUDA_PIECE, half ^= 1) {
         const size_t n = bytes - at < DPT_CUDA_PIECE ? bytes - at : DPT_CUDA_PIECE;
 
-        DPT_CUDA_TRY(lib, cuEventSynchronize(s->moved[half]));
+        DPT_TRY(dpt_cuda_await_event(&s->p->ctx, s->moved[half], err));
         pack(s->piece[half], rows, at, n);
         DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(dpt_cuda_ptr((unsigned char *)to + at), s->piece[half],
                                             n, s->p->ctx.copy));
         DPT_CUDA_TRY(lib, cuEventRecord(s->moved[half], s->p->ctx.copy));
     }
-    DPT_CUDA_TRY(lib, cuStreamSynchronize(s->p->ctx.copy));
+    DPT_TRY(dpt_cuda_await_stream(&s->p->ctx, s->p->ctx.copy, err));
 out:
     return status;
 }
@@ -95,7 +95,7 @@ enum dpt_status dpt_cuda_steps_download(struct dpt_cuda_steps *s, void *to, cons
         if (i > 0) {
             const size_t before = at - DPT_CUDA_PIECE;
 
-            DPT_CUDA_TRY(lib, cuEventSynchronize(s->moved[half ^ 1]));
+            DPT_TRY(dpt_cuda_await_event(&s->p->ctx, s->moved[half ^ 1], err));
             memcpy((unsigned char *)to + before, s->piece[half ^ 1],
                    bytes - before < DPT_CUDA_PIECE ? bytes - before : DPT_CUDA_PIECE);
         }
@@ -283,7 +283,7 @@ static enum dpt_status hold_optimizer(struct dpt_cuda_steps *s, struct dpt_error
     const int64_t floats = s->p->spec.graph->floats, state = s->p->spec.graph->arena - floats;
     const struct dpt_cuda_piece pieces[] = {
         {"the gradient's norm",
-         ((floats + state) / DPT_CUDA_NORM_CHUNK + 1) * (int64_t)sizeof(double),
+         2 * ((floats + state) / DPT_CUDA_NORM_CHUNK + 1) * (int64_t)sizeof(double),
          (void **)&s->partial, false},
         {"the gradient's norm", sizeof *s->counter, (void **)&s->counter, false},
         {"the running statistics", state / DPT_TENSOR_ALIGN * (int64_t)sizeof *s->state_decays,

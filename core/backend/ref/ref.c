@@ -59,7 +59,7 @@ static bool is_there(const struct dpt_program_spec *spec, int32_t number)
     return there;
 }
 
-/* All outputs stay until the next micro-batch: the backward pass and find_nonfinite read them. */
+/* All outputs stay until the next micro-batch: the backward pass and find_bad read them. */
 static enum dpt_status plan(struct program *program, struct dpt_error *err)
 {
     const struct dpt_program_spec *spec = &program->spec;
@@ -401,6 +401,22 @@ static struct run run_of_pass(const struct program *program, int worker,
     return run;
 }
 
+/* Of the values that a run has computed, the first one that is not finite. */
+static struct dpt_nonfinite find_bad(const struct run *run)
+{
+    const struct program *program = run->program;
+
+    for (int32_t i = run->first; i < run->last; i++) {
+        const int64_t n = dpt_shape_size(&program->spec.graph->nodes[i].out);
+        const float *y = run->memory + program->locations[i].y;
+
+        for (int64_t k = 0; k < n * run->batch->count; k++)
+            if (!isfinite(y[k]))
+                return (struct dpt_nonfinite){i, (int32_t)(k / n)};
+    }
+    return (struct dpt_nonfinite){-1, -1};
+}
+
 static enum dpt_status pass_forward(void *opened, int worker, const struct dpt_pass *pass,
                                     struct dpt_error *err)
 {
@@ -408,6 +424,8 @@ static enum dpt_status pass_forward(void *opened, int worker, const struct dpt_p
 
     (void)err;
     run_forward(&run);
+    if (pass->nonfinite != NULL && pass->nonfinite->node < 0)
+        *pass->nonfinite = find_bad(&run);
     return DPT_OK;
 }
 
@@ -466,24 +484,14 @@ static enum dpt_status find_nonfinite(void *opened, int worker, const struct dpt
                                       const float *params, int32_t *node, int32_t *position,
                                       struct dpt_error *err)
 {
-    const struct program *program = opened;
-    const struct run run = run_of(program, worker, 0, batch, params, NULL);
+    const struct run run = run_of(opened, worker, 0, batch, params, NULL);
+    struct dpt_nonfinite bad;
 
     (void)err;
-    *node = -1;
     run_forward(&run);
-    for (int32_t i = 0; i < program->spec.graph->n_nodes; i++) {
-        const int64_t n = dpt_shape_size(&program->spec.graph->nodes[i].out);
-        const float *y = run.memory + program->locations[i].y;
-
-        for (int64_t k = 0; k < n * batch->count; k++) {
-            if (!isfinite(y[k])) {
-                *node = i;
-                *position = (int32_t)(k / n);
-                return DPT_OK;
-            }
-        }
-    }
+    bad = find_bad(&run);
+    *node = bad.node;
+    *position = bad.position;
     return DPT_OK;
 }
 

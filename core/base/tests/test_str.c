@@ -293,6 +293,12 @@ static void words_are_wrapped(void **state)
     assert_int_equal(dpt_utf8_bytes("a\u00e4\u20acb", 3), 6);
     assert_int_equal(dpt_utf8_bytes("ab", 3), 2);
     assert_int_equal(dpt_utf8_bytes("ab", -1), 0);
+    assert_int_equal(dpt_utf8_width("a\u6f22e\u0301\U0001f600", 11), 6); /* two that are wide */
+    assert_int_equal(dpt_utf8_bytes("a\u6f22b", 2), 1);
+    assert_int_equal(dpt_utf8_bytes("e\u0301b", 1), 3);
+    assert_string_equal(dpt_utf8_end("a\u6f22bc", 3), "bc");
+    assert_string_equal(dpt_utf8_end("a\u6f22bc", 4), "\u6f22bc");
+    assert_string_equal(dpt_utf8_end("abc", -1), "");
 }
 
 /* Rounded to seconds, and only as many parts as it needs. */

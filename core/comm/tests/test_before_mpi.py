@@ -53,6 +53,7 @@ def train(shim, folder, kind, *words, **more):
 def test_on_processors(shim, tmp_path):
     """A lone process has no other thread; a rank has its watchdog, which watches over MPI_Init."""
     assert train(shim, tmp_path, "cpu") == ["init 1"]
+    assert train(shim, tmp_path, "cpu", "--ranks", "auto") == ["init 1"], "planning leaves none behind"
     assert train(shim, tmp_path, "cpu", ranks=2) == ["init 2"] * 2
 
 

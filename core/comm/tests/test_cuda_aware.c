@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,47 +29,95 @@ struct device {
     bool wrong;  /* the last element of a sum comes out wrong */
     bool late;   /* of a very long one only */
     bool full;   /* has no memory */
+    bool claims; /* MPI says that it can sum its memory */
+    bool slow;   /* but takes long */
+    bool far;    /* a copy to it takes long */
     int buffers; /* that are there */
+    float *at;   /* of the last one */
 };
 
 /* Of the process, which is one rank: the functions below are given no more than its number. */
 static struct device the_device;
 
-static enum dpt_status buffer(int number, float value, int n, float **at, struct dpt_error *err)
+/* Something that takes as long as copies of many bytes. */
+static void take_long(void)
+{
+    volatile double x = 1;
+
+    for (int i = 0; i < 10000000; i++)
+        x = x * 0.5 + 1;
+}
+
+static void close_buffer(struct dpt_device_buffer *b)
+{
+    if (b->device == NULL)
+        return;
+    free(b->pinned);
+    if (!the_device.remote)
+        free(b->at);
+    the_device.buffers--;
+    *b = (struct dpt_device_buffer){0};
+}
+
+static enum dpt_status open_buffer(int number, float value, int n, struct dpt_device_buffer *b,
+                                   struct dpt_error *err)
 {
     struct device *d = &the_device;
 
     (void)number;
     if (d->full)
         return dpt_fail(err, DPT_RANK, "CUDA: cuMemAlloc: no memory");
-    if (d->remote) {
-        *at = mmap(NULL, (size_t)n * sizeof **at, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        return *at == MAP_FAILED ? dpt_fail_memory(err, "a test", n) : DPT_OK;
-    }
-    *at = malloc((size_t)n * sizeof **at);
-    for (int i = 0; i < n; i++)
-        (*at)[i] = value;
+    *b = (struct dpt_device_buffer){.n = n, .device = d};
+    b->pinned = malloc((size_t)n * sizeof *b->pinned);
     d->buffers++;
+    if (d->remote) {
+        b->at =
+            mmap(NULL, (size_t)n * sizeof *b->at, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        return b->at == MAP_FAILED ? dpt_fail_memory(err, "a test", n) : DPT_OK;
+    }
+    b->at = malloc((size_t)n * sizeof *b->at);
+    for (int i = 0; i < n; i++)
+        b->at[i] = value;
+    d->at = b->at;
     return DPT_OK;
 }
 
-static enum dpt_status fetch(int number, const float *at, int n, float *host, struct dpt_error *err)
+static enum dpt_status fetch(struct dpt_device_buffer *b, struct dpt_error *err)
 {
-    const struct device *d = &the_device;
+    const struct device *d = b->device;
 
-    (void)number;
     (void)err;
-    memcpy(host, at, (size_t)n * sizeof *host);
-    if (d->wrong || (d->late && n > LONG))
-        host[n - 1] += 1;
+    memcpy(b->pinned, b->at, (size_t)b->n * sizeof *b->at);
+    if (d->wrong || (d->late && b->n > LONG))
+        b->pinned[b->n - 1] += 1;
     return DPT_OK;
 }
 
-static void release(int number, float *at)
+static enum dpt_status give(struct dpt_device_buffer *b, struct dpt_error *err)
 {
-    (void)number;
-    free(at);
-    the_device.buffers--;
+    const struct device *d = b->device;
+
+    (void)err;
+    if (d->far)
+        take_long();
+    memcpy(b->at, b->pinned, (size_t)b->n * sizeof *b->at);
+    return DPT_OK;
+}
+
+/* --- an MPI ----------------------------------------------------------------------------------- */
+
+/* These stand before the library's own: an MPI that says that it can, and may be slow at it. */
+int MPIX_Query_cuda_support(void)
+{
+    return the_device.claims;
+}
+
+int MPI_Allreduce(const void *send, void *receive, int count, MPI_Datatype type, MPI_Op op,
+                  MPI_Comm comm)
+{
+    if (the_device.slow && the_device.at != NULL && receive == the_device.at)
+        take_long();
+    return PMPI_Allreduce(send, receive, count, type, op, comm);
 }
 
 /* What is so on rank `who` of so many. Rank 0 prints what came out: "on how" or "status text". */
@@ -77,8 +126,8 @@ static int be_rank(const char *kind, int who, enum dpt_cuda_aware wanted)
     struct dpt_comm comm;
     struct dpt_error err = {0};
     struct device *d = &the_device;
-    const struct dpt_cuda_aware_memory memory = {0, buffer, fetch, release,
-                                                 strcmp(kind, "small") == 0 ? 100 : LONGER};
+    const struct dpt_device_memory memory = {open_buffer, fetch, give, close_buffer};
+    const int64_t largest = strcmp(kind, "small") == 0 ? 100 : LONGER;
     char how[DPT_CUDA_AWARE_TEXT] = "";
     bool on_device = false;
     enum dpt_status status = dpt_comm_open(&comm, &err);
@@ -86,13 +135,16 @@ static int be_rank(const char *kind, int who, enum dpt_cuda_aware wanted)
     if (status != DPT_OK)
         return 1;
     d->rank = comm.world.rank;
+    d->slow = strcmp(kind, "slow") == 0;
+    d->far = strcmp(kind, "far") == 0;
+    d->claims = d->slow || d->far;
     if (who < 0 || d->rank == who) {
         d->remote = strcmp(kind, "remote") == 0;
         d->wrong = strcmp(kind, "wrong") == 0;
         d->late = strcmp(kind, "late") == 0;
         d->full = strcmp(kind, "full") == 0;
     }
-    status = dpt_comm_device_sums(&comm, wanted, &memory, &on_device, how, &err);
+    status = dpt_comm_device_sums(&comm, wanted, &memory, 0, largest, &on_device, how, &err);
     if (d->buffers != 0)
         status = dpt_fail(&err, DPT_INTERNAL, "%d buffers are left", d->buffers);
     if (comm.world.rank == comm.world.size - 1) /* all know the same */
@@ -166,10 +218,26 @@ static void by_itself(void **state)
 
     (void)state;
     assert_int_equal(run(out, sizeof out, 2, "right", -1, DPT_CUDA_AWARE_AUTO), 0);
-    if (strstr(out, "0 1 yes (sums of 1024") == NULL) {
-        snprintf(want, sizeof want, "0 0 no (%s ", dpt_comm_version());
-        says(out, want);
-    }
+    snprintf(want, sizeof want, "0 0 no (%s ", dpt_comm_version());
+    says(out, want);
+}
+
+/* Both ways are timed, and the faster one is taken; who insists gets what they want. */
+static void by_its_speed(void **state)
+{
+    const char *times = " (sums of 263145 floats come out right and take ";
+    char out[4000], want[200];
+
+    (void)state;
+    snprintf(want, sizeof want, "0 0 no%s", times);
+    assert_int_equal(run(out, sizeof out, 2, "slow", -1, DPT_CUDA_AWARE_AUTO), 0);
+    says(out, want);
+    says(out, " through pinned memory of the host)");
+    snprintf(want, sizeof want, "0 1 yes%s", times);
+    assert_int_equal(run(out, sizeof out, 3, "far", -1, DPT_CUDA_AWARE_AUTO), 0);
+    says(out, want);
+    assert_int_equal(run(out, sizeof out, 2, "slow", -1, DPT_CUDA_AWARE_ON), 0);
+    says(out, "0 1 yes (sums of 1024 to 263145 floats on the GPU came out right)");
 }
 
 static void a_wrong_sum_on_one_rank_counts_for_all(void **state)
@@ -216,6 +284,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_sum_that_comes_out_right),
         cmocka_unit_test(nobody_is_asked),
         cmocka_unit_test(by_itself),
+        cmocka_unit_test(by_its_speed),
         cmocka_unit_test(a_wrong_sum_on_one_rank_counts_for_all),
         cmocka_unit_test(a_device_without_memory),
         cmocka_unit_test(a_crash_is_explained),

@@ -80,10 +80,54 @@ static void numbers_are_decimal_and_whole_texts(void **state)
     assert_true(dpt_parse_int("010", &whole) && whole == 10);
 }
 
+static void sizes_are_read(void **state)
+{
+    static const struct {
+        const char *text;
+        double bytes; /* 0: refused */
+    } cases[] = {
+        {"150MB", 150e6},
+        {"150 MB", 150e6},
+        {"150M", 150e6},
+        {"1.5G", 1.5e9},
+        {"1.5gb", 1.5e9},
+        {"2GiB", 2147483648.0},
+        {"64MiB", 67108864},
+        {"0.5 KiB", 512},
+        {"3k", 3000},
+        {"1TB", 1e12},
+        {"4096 bytes", 4096},
+        {"4096B", 4096},
+        {"80", 80e9},
+        {"0.4", 0.4e9},
+        {"1e3MB", 1e9},
+        {"150000000", 0},
+        {"-1GB", 0},
+        {"0", 0},
+        {"GB", 0},
+        {"", 0},
+        {"much", 0},
+        {"80GBs", 0},
+        {"8 G B", 0},
+        {"nanGB", 0},
+    };
+    double bytes;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const char *wrong = dpt_parse_size(cases[i].text, 1e9, &bytes);
+
+        if ((wrong == NULL) != (cases[i].bytes > 0) || (wrong == NULL && bytes != cases[i].bytes))
+            fail_msg("'%s': %s, %g", cases[i].text, wrong != NULL ? wrong : "read", bytes);
+    }
+    assert_non_null(dpt_parse_size("80", 0, &bytes)); /* the unit is missing */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(times_are_read),
+        cmocka_unit_test(sizes_are_read),
         cmocka_unit_test(numbers_are_decimal_and_whole_texts),
     };
 

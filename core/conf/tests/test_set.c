@@ -169,11 +169,11 @@ static const struct dpt_option length_table[] = {
     {0},
 };
 
-/* Of two keys that say the same in two ways the one that was set last counts; together they are a
- * mistake. */
-static void what_is_set_last_replaces_its_rival(void **state)
+/* Of two keys that say the same in two ways the one that was set counts; both in one place are a
+ * mistake that names them. */
+static void what_is_set_replaces_its_rival(void **state)
 {
-    static const char both[] = "steps: give either epochs or steps, not both";
+    static const char both[] = "steps: give either epochs (line 1:10) or steps, not both";
     static const struct {
         const char *file, *sets[3], *want; /* the tree, or the mistake */
     } cases[] = {
@@ -181,8 +181,14 @@ static void what_is_set_last_replaces_its_rival(void **state)
         {"{epochs: 2}", {"steps=9"}, "epochs: null\nsteps: 9\n"},
         {"{steps: 2}", {"epochs=9"}, "epochs: 9\nsteps: null\n"},
         {"{epochs: 2, steps: 3}", {"steps=9"}, "epochs: null\nsteps: 9\n"},
-        {"{epochs: 2}", {"steps=9", "epochs=4"}, "epochs: 4\nsteps: null\n"},
-        {"{epochs: 2}", {"steps=9", "epochs=4", "steps=5"}, "epochs: null\nsteps: 5\n"},
+        {"{epochs: 2}", {"steps=9", "steps=5"}, "epochs: null\nsteps: 5\n"},
+        {"{epochs: 2}",
+         {"steps=9", "epochs=4"},
+         "--set steps=9: steps: give either epochs (--set epochs=4) or steps, not both"},
+        {"{}",
+         {"epochs=4", "steps=5"},
+         "--set steps=5: steps: give either epochs (--set epochs=4) or steps, not both"},
+        {"{epochs: 2}", {"steps=9", "epochs=4", "steps=null"}, "epochs: 4\nsteps: null\n"},
         {"{epochs: 2}", {"steps=null"}, "epochs: 2\nsteps: null\n"},
         {"{epochs: 2}", {"epochs=null", "steps=3"}, "epochs: null\nsteps: 3\n"},
         {"{epochs: 2, steps: ~}", {0}, "epochs: 2\nsteps: null\n"},
@@ -221,7 +227,7 @@ int main(void)
         cmocka_unit_test(settings_change_the_tree),
         cmocka_unit_test(bad_settings_are_refused),
         cmocka_unit_test(mistakes_name_the_setting),
-        cmocka_unit_test(what_is_set_last_replaces_its_rival),
+        cmocka_unit_test(what_is_set_replaces_its_rival),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

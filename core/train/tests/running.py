@@ -34,6 +34,10 @@ def stands_still(pid):
     return True
 
 
+class Ended(AssertionError):
+    """A run had ended before it could be paused: its exit code, and what it said."""
+
+
 class Paused:
     """A run all of whose ranks stand still, in the middle of its training."""
 
@@ -47,7 +51,8 @@ class Paused:
             wait_until(self.process, until)
         self.pids = ranks_of(self.process)
         if len(self.pids) != ranks:
-            raise AssertionError("it has ended already: " + self.process.communicate(timeout=60)[1].decode())
+            _, err = self.process.communicate(timeout=60)
+            raise Ended(self.process.returncode, err.decode(errors="replace"))
         for pid in self.pids:
             os.kill(pid, signal.SIGSTOP)
         wait_until(self.process, lambda: all(map(stands_still, self.pids)))
@@ -64,3 +69,14 @@ class Paused:
             os.kill(pid, signal.SIGCONT)
         _, err = self.process.communicate(timeout=100)
         return self.process.returncode, err.decode(errors="replace")
+
+
+def stop_at(path, folder, step, ranks, *words):
+    """Asks all ranks to stop once they have made a step: the exit code, and what the run said. One that ends before is not asked."""
+    try:
+        paused = Paused(path, folder, ranks, *words, step=step, mpirun=True)
+    except Ended as ended:
+        return ended.args
+    paused.process.send_signal(signal.SIGUSR1)  # mpirun hands it on
+    wait_until(paused.process, lambda: all(is_pending(pid, signal.SIGUSR1) for pid in paused.pids))
+    return paused.go_on()

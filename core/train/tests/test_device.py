@@ -4,6 +4,7 @@ import re
 import signal
 import subprocess
 import sys
+import zlib
 
 import h5py
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 sys.path[:0] = ["scripts/lib", "core/train/tests"]
 import dpt  # noqa: E402
 from running import Paused  # noqa: E402
+from test_lying_checkpoints import lie  # noqa: E402
 
 FAKE = os.path.join(os.path.dirname(dpt.BINARY), "tests", "fakegpu")
 pytestmark = pytest.mark.skipif(not os.path.exists(os.path.join(FAKE, "libcublasLt.so.13")),
@@ -345,6 +347,49 @@ def test_what_is_not_a_number_is_named(machine, ranks):
     assert said["cuda"] == said["ref"] and "layer dense" in said["cuda"] and "sample" in said["cuda"]
 
 
+@pytest.mark.parametrize("kind", ["cpu", "ref", "cuda"])
+def test_what_is_not_a_number_is_named_whatever_is_in_shards(machine, kind):
+    """The layer, rank and sample that ranks without shards tell of; where only a gradient is none, its tensor."""
+    steep = "{dense: {outputs: 10, init: {normal: 1.0e+6}}}"
+    backward = {**EXPLODES, "model": "{type: sequential, layers: [flatten, {dense: {outputs: 16, init: {normal: 1.0e-30}}}, "
+                                     + ", ".join([steep] * 7) + "]}"}
+
+    def said(name, sections, shard):
+        job = machine.job({**sections, "name": name}, batch="{global: 24, micro: 3}", comm="{reduction: reproducible, timeout: 20 s}")
+        result = machine.run(f"{name}-{shard}", job, ranks=2, kind=kind, sets=[f"parallel.shard={shard}", "device.threads=2"])
+        found = re.search(r"step \d+: not a number: .*", result.err)
+        assert result.code == 1 and found, result
+        return found.group()
+
+    plain = said("forward", EXPLODES, "none")
+    assert re.search(r"rank 0 \([^,]+\), output of layer dense\w*, synthetic sample \d+", plain), plain
+    assert [said("forward", EXPLODES, shard) for shard in ("optimizer", "gradients", "parameters")] == [plain] * 3
+    gradients = [re.search(r"gradient of dense\d*/\w+", said("backward", backward, shard)) for shard in ("none", "parameters")]
+    assert all(gradients) and gradients[0].group() == gradients[1].group(), gradients
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
+@pytest.mark.parametrize("first, layer", [("{conv: {channels: 8, padding: same}}", "conv1"), ("flatten, {dense: 24}", "dense1")],
+                         ids=["conv", "dense"])
+def test_weights_that_are_no_numbers_are_named(machine, first, layer, precision):
+    """Also by a device whose fused ReLUs make zeros of them, which the loss and the gradient do not show."""
+    def change(file):
+        weights = file[f"params/{layer}/weight"]
+        values = weights[()]
+        values.flat[1] = np.nan
+        weights[...] = values
+        weights.attrs.modify("crc32", np.uint32(zlib.crc32(values.tobytes())))
+
+    job = machine.job(CNN, model=f"{{type: sequential, layers: [{first}, relu, flatten, {{dense: 10}}]}}",
+                      device=f"{{precision: {precision}}}", train="{steps: 12}")
+    machine.train("run", job)
+    lied = lie(machine.path, machine.path / "lied", change)
+    for reduction in ("allreduce", "reproducible"):
+        result = machine.run(reduction, job, "--resume", lied, "--allow-nan", FAKEGPU_DROPS_NAN="1",
+                             sets=["train.steps=20", f"comm.reduction={reduction}"])
+        assert result.code == 1 and "step 13: not a number: rank 0" in result.err and f"output of layer {layer}," in result.err, result
+
+
 def test_what_is_not_a_number_is_skipped(machine):
     job = machine.job(EXPLODES, log="{every: 10 steps}")
     result = machine.train("out", job, ranks=2, sets=["train.on_nan=skip", "train.steps=25"])
@@ -421,7 +466,7 @@ def test_a_failing_device_takes_all_along(machine, call):
     command = ["mpirun", "-np", "2", "sh", "-c", shell, "sh", dpt.BINARY, "train", machine.job(CNN), "--output",
                str(machine.path / "out"), "--set", "device.kind=cuda"]
     environment = {**os.environ, **dpt.MPI_ENVIRONMENT, **machine.environment}
-    done = subprocess.run(command, env=environment, timeout=50, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    done = subprocess.run(command, env=environment, timeout=100, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     err = done.stderr.decode()
     assert done.returncode == 71 and err.count("rank 1 (") == 1 and "GPU, " in err, err
 
@@ -464,3 +509,26 @@ def test_of_many_short_epochs_some_are_told_of(machine):
     epochs = dpt.events(machine.path / "out", "epoch")
     assert [(e["epoch"], e["samples"]) for e in epochs] == [(n, 180) for n in [*range(7, 120, 7), 120]]
     np.testing.assert_allclose([e["loss"] for e in epochs], [each[e["step"] - 1] for e in epochs], rtol=1e-4)
+
+
+def assert_tells_a_hang(result):
+    assert result.code == 71, result
+    assert re.search(r"^rank [01] \(\S+\): its device has not ended what it was given for \d+ s", result.err, re.M), result
+
+
+@pytest.mark.parametrize("how", ["steps", "passes", "two ranks"])
+def test_a_device_that_hangs_ends_the_job(machine, how):
+    """The watchdog looks after waits for the device, since in a job of one rank nobody else would miss it."""
+    job = machine.job(CNN, comm="{timeout: 2 s}", train="{steps: 4000}")
+    sets = ["comm.reduction=reproducible"] if how == "passes" else []
+    ranks = 2 if how == "two ranks" else 1
+    for pieces in (40, 2000) if how == "steps" else (2000,):
+        assert_tells_a_hang(machine.run(f"hangs-{pieces}", job, sets=sets, ranks=ranks, FAKEGPU_EAGER="0", FAKEGPU_HANG=str(pieces)))
+
+
+def test_a_device_that_hangs_ends_an_evaluation(machine):
+    data = "{train: synthetic, test: synthetic, synthetic: {samples: 220, shape: [3, 8, 8]}}"
+    job = machine.job(CNN, data=data, comm="{timeout: 2 s}", train="{steps: 1}")
+    machine.train("whole", job)
+    environment = {**machine.environment, "FAKEGPU_EAGER": "0", "FAKEGPU_HANG": "60"}
+    assert_tells_a_hang(dpt.run("eval", job, "--checkpoint", machine.path / "whole", "--set", "device.kind=cuda", env=environment))

@@ -57,7 +57,7 @@ def test_stages_name_what_is_not_a_number(machine, precision):
     """What stages tell each other is in the tensors' format; so is what is searched."""
     job = machine.job(EXPLODES, batch="{global: 24, micro: 8}", comm=STAGED, device=f"{{precision: {precision}}}")
     result = machine.run("out", job, ranks=2, sets=["parallel.pipeline=2"])
-    assert result.code == 1 and re.search(r"step \d+: not a number: rank \d \(.*\), (values|gradient) of stage \d of 2", result.err), result
+    assert result.code == 1 and re.search(r"step \d+: not a number: rank \d \(.*, stage \d of 2\), output of layer dense\d?, synthetic sample \d+", result.err), result
 
 
 def test_what_gpus_do_not_divide_is_told(machine):
@@ -88,6 +88,6 @@ def test_a_failing_device_takes_all_stages_along(machine):
     shell = "test $OMPI_COMM_WORLD_RANK = 1 && export FAKEGPU_FAIL=cuMemcpyDtoHAsync:20+; exec \"$@\""
     command = ["mpirun", "-np", "2", "sh", "-c", shell, "sh", dpt.BINARY, "train", machine.job(CNN, comm=STAGED), "--output",
                str(machine.path / "out"), "--set", "device.kind=cuda", "--set", "parallel.pipeline=2", "--set", "device.threads=2"]
-    done = subprocess.run(command, env={**os.environ, **dpt.MPI_ENVIRONMENT, **machine.environment}, timeout=50, capture_output=True,
+    done = subprocess.run(command, env={**os.environ, **dpt.MPI_ENVIRONMENT, **machine.environment}, timeout=100, capture_output=True,
                           text=True, check=False)
     assert done.returncode == 71 and done.stderr.count("rank 1 (") == 1 and "stage 2 of 2" in done.stderr, done.stderr

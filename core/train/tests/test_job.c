@@ -4,22 +4,100 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "core/train/job.h"
 
-static void read_signature(const char *text, struct dpt_str *out)
+/* set: "data.cache=none", or NULL. */
+static void read_signature(const char *text, const char *set, struct dpt_str *out)
 {
     struct dpt_conf conf = {0};
     struct dpt_job job = {0};
     struct dpt_error err;
 
     assert_int_equal(dpt_conf_parse(&conf, "job", text, strlen(text), &err), DPT_OK);
+    assert_true(set == NULL || dpt_conf_set(&conf, set, &err) == DPT_OK);
     assert_true(dpt_options_read(&conf, conf.root, "", dpt_job_options, &job));
     assert_int_equal(conf.n_mistakes, 0);
     dpt_job_signature(&job, &conf, out);
     assert_false(out->failed);
     dpt_conf_release(&conf);
+}
+
+/* Another value than a row's default. */
+static void other_value(const struct dpt_option *row, char *value, size_t size)
+{
+    const bool seconds_only = row->units != 0 && !(row->units >> DPT_STEPS & 1);
+    const char *text = "zz";
+
+    switch (row->type) {
+    case DPT_OPT_BOOL:
+        text = strcmp(row->fallback, "true") == 0 ? "false" : "true";
+        break;
+    case DPT_OPT_CHOICE:
+        text = row->choices[strcmp(row->choices[0], row->fallback) == 0];
+        break;
+    case DPT_OPT_EVERY:
+        text = seconds_only ? "7 s" : "7 steps";
+        break;
+    case DPT_OPT_INT:
+    case DPT_OPT_REAL:
+    case DPT_OPT_CUSTOM:
+        text = "7";
+        break;
+    default:
+        break;
+    }
+    snprintf(value, size, "%s", text);
+}
+
+/* Sets each option of a table that changes no byte. Returns how many. */
+static int set_all(const struct dpt_option *table, const char *path, enum dpt_effect above,
+                   const char *job, const char *want)
+{
+    int tried = 0;
+
+    for (const struct dpt_option *row = table; row->name != NULL; row++) {
+        const enum dpt_effect effect = row->effect == DPT_EFFECT_AS_ABOVE ? above : row->effect;
+        char name[128], value[64], set[256];
+        struct dpt_str got = {0};
+
+        snprintf(name, sizeof name, "%s%s%s", path, path[0] != '\0' ? "." : "", row->name);
+        if (row->type == DPT_OPT_SECTION)
+            tried += set_all(row->rows, name, effect, job, want);
+        if (row->type == DPT_OPT_SECTION || effect == DPT_EFFECT_RESULT ||
+            effect == DPT_EFFECT_LENGTH || effect == DPT_EFFECT_BY_ROW)
+            continue;
+        other_value(row, value, sizeof value);
+        snprintf(set, sizeof set, "%s=%s", name, value);
+        read_signature(job, set, &got);
+        if (strcmp(got.text, want) != 0)
+            fail_msg("%s makes another text:\n%s", set, got.text);
+        dpt_str_release(&got);
+        tried++;
+    }
+    return tried;
+}
+
+/* Every row of the table that changes no byte, so that a new one is covered. */
+static void signature_knows_nothing_that_changes_no_byte(void **state)
+{
+    static const char *const jobs[] = {
+        "{data: {train: synthetic}, model: {type: linear, outputs: 2}}",
+        "{data: {train: a.h5, valid: 0.1, test: t.h5, cache: none, verify: false}, "
+        "model: {type: mlp, hidden: [3], outputs: 2}, comm: {reduction: reproducible}}",
+    };
+    struct dpt_str want = {0};
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        dpt_str_clear(&want);
+        read_signature(jobs[i], NULL, &want);
+        assert_true(set_all(dpt_job_options, "", DPT_EFFECT_BY_ROW, jobs[i], want.text) > 25);
+        assert_null(strstr(want.text, "t.h5"));
+    }
+    dpt_str_release(&want);
 }
 
 /* What was added later is there only where it says something, and in the old order. */
@@ -44,12 +122,12 @@ static void signature_leaves_defaults_of_later_options_out(void **state)
     struct dpt_str want = {0}, got = {0};
 
     (void)state;
-    read_signature(plain, &want);
+    read_signature(plain, NULL, &want);
     assert_null(strstr(want.text, "device"));
     assert_non_null(strstr(want.text, "cache: auto"));
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         dpt_str_clear(&got);
-        read_signature(cases[i].text, &got);
+        read_signature(cases[i].text, NULL, &got);
         if (cases[i].same)
             assert_string_equal(got.text, want.text);
         else
@@ -62,6 +140,7 @@ static void signature_leaves_defaults_of_later_options_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(signature_knows_nothing_that_changes_no_byte),
         cmocka_unit_test(signature_leaves_defaults_of_later_options_out),
     };
 

@@ -52,7 +52,30 @@ def test_pictures_are_fitted_as_for_training(run, tmp_path):
     # Shards without --fit are as they were.
     assert dpt.run("convert", "pictures", run / "in", "--output", tmp_path / "plain", "--size", "8x8").code == 0
     with h5py.File(tmp_path / "plain-00000-of-00001.h5") as f:
-        assert set(f) == {"images", "labels"}
+        assert set(f) == {"id", "images", "labels"}
+
+
+def test_files_keep_their_names(run, tmp_path):
+    """From the folder to the shard, to what is predicted of it, and below the report's pictures."""
+    names = [f"{name}/{i}.png" for name in ("dark", "light") for i in range(6)]
+    shard = run / "train-00000-of-00001.h5"
+    with h5py.File(shard) as f:
+        assert [name.decode() for name in f["id"][()]] == names
+    assert [line.split(",")[0] for line in predict(run, shard).out.splitlines()[1:]] == names
+    # A checkpoint that is wrong about all of them.
+    with h5py.File(shard, "r") as f, h5py.File(tmp_path / "wrong.h5", "w") as swapped:
+        for name in f:
+            f.copy(name, swapped)
+        swapped["labels"][...] = 1 - f["labels"][()]
+        del swapped["labels"].attrs["crc32"]
+    page = tmp_path / "r.html"
+    job = (run / "job.yaml").read_text().replace("train-*.h5", str(shard))
+    (tmp_path / "job.yaml").write_text(job.replace("data: {train:", f"data: {{test: {tmp_path / 'wrong.h5'}, train:"))
+    assert dpt.run("job.yaml", "--quiet", cwd=tmp_path).code == 0
+    assert dpt.run("report", "run", "-o", page, cwd=tmp_path).code == 0
+    shown = page.read_text()
+    assert "the sample's number and name." in shown
+    assert sum(f'<small class="dim">{name}</small></figcaption>' in shown for name in names) >= 6
 
 
 def test_all_that_cannot_be_read_are_told_or_left_out(run, tmp_path):

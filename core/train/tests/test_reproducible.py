@@ -1,8 +1,8 @@
-"""comm.reduction: reproducible: the checkpoint is a function of the job, the data and the machine's numerics, of nothing else."""
+"""comm.reduction: reproducible: the checkpoint is a function of the job, the data and the machine's numerics, of nothing else.
+Here are chosen jobs; test_random_jobs.py draws others, on meshes of all kinds."""
 import itertools
 import os
 import random
-import signal
 import sys
 
 import numpy as np
@@ -10,7 +10,7 @@ import pytest
 
 sys.path[:0] = ["scripts/lib", "core/train/tests"]
 import dpt  # noqa: E402
-from running import Paused, is_pending  # noqa: E402
+import running  # noqa: E402
 
 HEAVY = os.environ.get("DPT_HEAVY") == "1"
 
@@ -61,20 +61,6 @@ def shards(dice):
     return "--set", f"parallel.shard={dice.choice(('none', 'optimizer', 'gradients', 'parameters', 'parameters'))}"
 
 
-# The most stages that a model can have.
-STAGES = {"linreg": 1, "mlp": 2, "cnn": 3, "wide": 3, "dropout": 3, "norms": 4, "norms-team": 3, "chain": 4}
-
-
-def mesh(dice, name):
-    """Some ranks, and what they divide of the model beside its samples: of all that goes together."""
-    tensor = dice.choice((1, 2, 3)) if name == "chain" else 1
-    stages = dice.randint(1, STAGES[name])
-    ranks = tensor * stages * dice.randint(1, max(1, 8 // (tensor * stages)))
-    words = (f"tensor={tensor}", f"pipeline={{stages: {stages}, schedule: {dice.choice(('1f1b', 'gpipe'))}}}",
-             f"shard={dice.choice(('none', 'optimizer', 'gradients', 'parameters'))}")
-    return ranks, [part for word in words for part in ("--set", f"parallel.{word}")]
-
-
 def run(path, folder, ranks, threads, *words, ok=(0,)):
     result = dpt.run(path, "--output", folder, "--quiet", "--set", f"device.threads={threads}", *words, ranks=ranks)
     assert result.code in ok, result
@@ -82,11 +68,7 @@ def run(path, folder, ranks, threads, *words, ok=(0,)):
 
 
 def stop_at(path, folder, step, ranks, *words):
-    """Runs and asks all ranks to stop once they have made a step."""
-    paused = Paused(path, folder, ranks, "--quiet", *words, step=step, mpirun=True)
-    paused.process.send_signal(signal.SIGUSR1)  # mpirun hands it on
-    dpt.wait_until(paused.process, lambda: all(is_pending(pid, signal.SIGUSR1) for pid in paused.pids))
-    code, err = paused.go_on()
+    code, err = running.stop_at(path, folder, step, ranks, "--quiet", *words)
     assert code == 75 and step <= dpt.steps_logged(folder)[-1] < step + 5, err
 
 
@@ -125,54 +107,6 @@ def test_stopped_and_resumed_on_other_ranks(tmp_path, name):
     run(path, tmp_path / "parts", dice.choice((2, 3, 5)), 1, *shards(dice))
     assert bytes_of(tmp_path / "parts") == bytes_of(tmp_path / "one")
     assert [e["step"] for e in dpt.events(tmp_path / "parts", "train")] == list(range(1, 81))
-
-
-def test_random_jobs(tmp_path):
-    dice = random.Random(7)
-    for case in range(40 if HEAVY else 6):
-        samples, batch = dice.randrange(40, 400), dice.randrange(8, 70)
-        name = dice.choice(list(MODELS))
-        micro = dice.randrange(2 if "norms" in name else 1, max(3, batch // 4))
-        model, synthetic, loss = MODELS[name]
-        text = JOB.format(model=model, synthetic=synthetic.replace("509", str(samples)), loss=loss, seed=case,
-                          optimizer=dice.choice([SGD, ADAM]), batch=f"{{global: {batch}, micro: {micro}}}", epochs=1,
-                          every="1 epoch")
-        path = dpt.write_job(tmp_path / "job.yaml", text)
-        run(path, tmp_path / f"{case}-one", 1, 1)
-        for _ in range(2):
-            ranks, threads = dice.randrange(1, 9), dice.randrange(1, 4)
-            folder = tmp_path / f"{case}-{ranks}-{threads}"
-            if folder.exists():
-                continue
-            words = shards(dice)
-            run(path, folder, ranks, threads, *words)
-            assert bytes_of(folder) == bytes_of(tmp_path / f"{case}-one"), (text, ranks, threads, words)
-
-
-def test_random_meshes(tmp_path):
-    """A job on meshes of all kinds, and one run that is stopped at a random step and goes on on another mesh, time and again."""
-    dice = random.Random(11)
-    for case in range(100 if HEAVY else 2):
-        name = dice.choice([name for name in MODELS if name != "linreg"]) if HEAVY else ("chain", "norms")[case]
-        batch = dice.randint(16, 70)
-        micro = dice.randint(2 if "norm" in name or name == "chain" else 1, batch // 4)
-        folder, steps = tmp_path / str(case), 16 if HEAVY else 10
-        folder.mkdir()
-        path = job(folder, name, dice.choice([SGD, ADAM]), seed=case, batch=f"{{global: {batch}, micro: {micro}}}", every="1 steps")
-        last = ("--set", f"train.steps={steps}")
-        run(path, folder / "one", 1, 1, *last)
-        for k in range(2 if HEAVY else 1):
-            (ranks, words), threads = mesh(dice, name), dice.randint(1, 3)
-            run(path, folder / str(k), ranks, threads, *last, *words)
-            assert bytes_of(folder / str(k)) == bytes_of(folder / "one"), (path.read_text(), ranks, threads, words)
-        done = dice.randint(1, 5)
-        while done < steps - 5:
-            ranks, words = mesh(dice, name)
-            stop_at(path, folder / "parts", done, ranks, *last, *words)
-            done = dpt.steps_logged(folder / "parts")[-1] + dice.randint(1, 5)
-        ranks, words = mesh(dice, name)
-        run(path, folder / "parts", ranks, 1, *last, *words)
-        assert bytes_of(folder / "parts") == bytes_of(folder / "one"), (path.read_text(), ranks, words)
 
 
 def test_micro_batch_follows_from_the_job_alone(tmp_path):

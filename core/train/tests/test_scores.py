@@ -2,6 +2,7 @@
 import csv
 import json
 import os
+import re
 import sys
 
 import h5py
@@ -128,6 +129,42 @@ def test_uneven_classes_are_told(tmp_path, names):
     assert last["rare_recall"] == pytest.approx(recall, abs=1e-6)
 
 
+@pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.parametrize("train, test, positive", [((90, 210), (60, 40), 0), ((210, 90), (40, 60), 1), ((150, 150), (40, 60), 1), ((0, 90), (5, 60), 1)])
+def test_the_rarer_of_two_classes_is_positive(tmp_path, train, test, positive, soft):
+    """In the training data, however many of each are evaluated; of equal ones class 1."""
+    draw = np.random.default_rng(7)
+    for name, counts in (("train", train), ("test", test)):
+        labels = np.repeat([0, 1], counts)
+        with h5py.File(tmp_path / f"{name}.h5", "w") as f:
+            f["images"] = (draw.normal(size=(len(labels), 3)) + labels[:, None]).astype("f4")
+            f["labels"] = np.array([[0.8, 0.2], [0.3, 0.7]], "f4")[labels] if soft else labels
+            f["labels"].attrs["classes"] = ["Sick", "well"]
+    job = dpt.write_job(tmp_path / "job.yaml", f"data: {{train: {tmp_path}/train.h5, test: {tmp_path}/test.h5, valid: 0.2}}\n"
+                        "model: {type: linear, outputs: 2}\nbatch: {global: 30, micro: 7}\noptimizer: {type: adam, lr: 0.05}\ntrain: {epochs: 2}\n")
+    dpt.train(job, tmp_path / "run")
+
+    def evaluate(*words, **ranks):
+        result = dpt.run("eval", job, "--checkpoint", tmp_path / "run", *words, **ranks)
+        assert result.code == 0, result
+        return result.out
+
+    text = evaluate("--json")
+    assert evaluate("--json", ranks=3) == text
+    found, events = json.loads(text), dpt.events(tmp_path / "run", "eval")
+    assert found["positive"] == positive and {e["positive"] for e in events} == {positive}
+    for name in ("precision", "recall", "f1"):
+        assert found[name] == found["classes"][positive][name] == events[-1][name]
+    name, rarer = ["Sick", "well"][positive], {True: "rarer, "}.get(train[positive] < train[1 - positive], "")
+    rarer = "no rarer than the other, " if train[0] == train[1] else rarer
+    assert f"\n  positive: {name} ({rarer}{train[positive]} of {sum(train)} training samples)\n" in evaluate("--classes")
+    # Without the training data those that are evaluated tell it.
+    alone = evaluate("--classes", "--set", f"data.train={tmp_path}/none.h5")
+    k = int(test[1] <= test[0])
+    assert f"\n  positive: {['Sick', 'well'][k]} (rarer, {test[k]} of {sum(test)} test samples)\n" in alone
+    assert re.search(rf"  precision {found['classes'][k]['precision']:.4f}\n", alone)
+
+
 def test_few_samples_a_class_are_uneven_by_chance(tmp_path):
     trained = Trained(tmp_path, 30, False)
     assert "uneven" not in trained.eval() and json.loads(trained.eval("--json"))["uneven"] is False
@@ -171,6 +208,7 @@ def test_several_labels_at_once(labelled, tmp_path):
     right, chosen, there = (said & truth).sum(0), said.sum(0), truth.sum(0)
     each = {"precision": right / chosen, "recall": right / there, "f1": 2 * right / (chosen + there)}
     expected = {name: values.mean() for name, values in each.items()}
+    each |= {"accuracy": (said == truth).mean(0), "base_rate": truth.mean(0)}
     expected["accuracy"] = (said == truth).all(1).mean()
     expected["label_accuracy"] = (said == truth).mean()
     expected["roc_auc"] = np.mean([auc(truth[:, k], given[:, k], np.ones(120)) for k in range(3)])
@@ -187,10 +225,16 @@ def test_several_labels_at_once(labelled, tmp_path):
         np.testing.assert_allclose([c[name] for c in found["labels"]], values, atol=1e-6)
     assert [c["name"] for c in found["labels"]] == names
     rows = dpt.run("eval", "job.yaml", "--checkpoint", "run", "--classes", cwd=folder).out.splitlines()[-4:]
-    assert rows[0].split()[:2] == ["label", "samples"] and [row[2:].startswith(n) for row, n in zip(rows[1:], names)] == [True] * 3
+    assert re.split(r"\s{2,}", rows[0].replace(" base", "  base")) == ["", "label", "samples", "base rate", "accuracy", "precision", "recall",
+                                                                        "F1", "ROC AUC"]
+    for k, row in enumerate(rows[1:]):
+        assert row[2:].startswith(names[k])
+        assert row.split()[-7:] == [str(there[k]), *(f"{each[n][k]:.4f}" for n in ("base_rate", "accuracy", "precision", "recall", "f1", "roc_auc"))]
     logged = [e for e in dpt.events(folder / "run", "eval") if e["split"] == "test"][-1]
     assert all(logged[name] == found[name] for name in expected), logged
-    assert f"test accuracy {found['accuracy']:.4f}" in ran.out and f"label accuracy {found['label_accuracy']:.4f}" in ran.out
+    assert f"test exact match {found['accuracy']:.4f}" in ran.out and f"label accuracy {found['label_accuracy']:.4f}" in ran.out
+    assert " accuracy" not in ran.out.replace("label accuracy", "")
+    assert dpt.events(folder / "run", "run")[0]["labels"] == 3
     onnx = tmp_path / "m.onnx"
     assert dpt.run("export", folder / "run", onnx, "--softmax").code == 0
     np.testing.assert_allclose(formats.Onnx(onnx).run(x), given, atol=1e-6)

@@ -18,7 +18,7 @@ model:
 batch: {{global: 24, micro: 4}}
 optimizer: {optimizer}
 schedule: {{type: constant, warmup: 3}}
-train: {{steps: 9, clip_norm: 0.4, freeze: [conv1/bias]}}
+train: {{steps: 9, clip_norm: 0.4, freeze: [conv1/bias, body/weight]}}
 checkpoint: {{every: 4 steps}}
 comm: {{reduction: reproducible}}
 parallel: {{shard: {shard}}}
@@ -39,7 +39,7 @@ def job(tmp_path, optimizer, shard, norm="batchnorm"):
 
 @pytest.mark.parametrize("optimizer", list(OPTIMIZERS)[:None if HEAVY else 1])
 def test_every_optimizer(tmp_path, optimizer):
-    """A short last step, a frozen tensor, groups; resumed with shards on more ranks, and without on one."""
+    """A short last step, frozen tensors, whose weights are in no norm that clips, groups; resumed with shards on more ranks, and without on one."""
     whole, parts = (job(tmp_path, optimizer, shard) for shard in ("none", "optimizer"))
     dpt.train(whole, tmp_path / "one", "--quiet")
     for ranks, steps, words in ((4, 3, ()), (2, 5, ("--set", "log.tensorboard=true", "--set", "parallel.shard=gradients")),
@@ -127,10 +127,10 @@ def test_units_begin_with_given_weights(tmp_path):
 
 
 def test_what_is_not_a_number_is_found_in_units(tmp_path):
-    """Told with the first layers whose values are none, and passed over where the job wants that."""
+    """Told with the first layer whose values are none, and passed over where the job wants that."""
     path = job(tmp_path, "plain", "parameters", norm="relu")
     words = "--set", "optimizer={type: sgd, lr: 1.0e+6, momentum: 0.9}", "--set", "train.clip_norm=null"
-    found = r"step \d: not a number: rank \d \(\S+\), values of the layers from (input|head) on, micro-batch that begins with"
+    found = r"step \d: not a number: rank \d \(\S+\), output of layer (body|head), synthetic sample \d+"
     result = dpt.run(path, "--output", tmp_path / "run", *words, ranks=3)
     assert result.code == 1 and re.search(found, result.err), result
     result = dpt.run(path, "--output", tmp_path / "skip", *words, "--set", "train.on_nan=skip", ranks=3)

@@ -112,6 +112,35 @@ def test_what_training_did_not_see(trained, tmp_path):
     assert "c.csv: has no column 'size', 'weight', which the model was trained on; it has: colour, kind" in result.err
 
 
+def test_two_words_mean_what_they_meant(tmp_path):
+    """The checkpoint knows that no is 0 and yes is 1: words and numbers give the same predictions."""
+    draw = np.random.default_rng(3)
+    data = [{"a": f"{draw.normal():.3f}", "new": "no yes".split()[draw.integers(2)], "kind": "ab"[draw.integers(2)]} for _ in range(40)]
+    dpt.run("convert", "csv", write(tmp_path / "t.csv", data, ["a", "new", "kind"]), "--output", tmp_path / "train")
+    job = dpt.write_job(tmp_path / "job.yaml", f"""
+name: words
+data: {{train: {tmp_path}/train-00000-of-00001.h5}}
+model: {{type: mlp, hidden: [8], outputs: 2}}
+batch: {{global: 20}}
+train: {{steps: 20}}
+output: {tmp_path / "run"}
+""")
+    assert dpt.run(job, "--quiet").code == 0
+    other = [{"kind": r["kind"], "a": r["a"], "new": {"no": "0", "yes": "1"}[r["new"]]} for r in data]
+    said = [dpt.run("predict", job, "--checkpoint", tmp_path / "run", write(tmp_path / f"{n}.csv", table, columns), "--set", "data.train=gone.h5")
+            for n, table, columns in (("a", data, ["new", "a"]), ("b", [{**r, "new": r["new"].upper()} for r in data], ["a", "new"]), ("c", other, ["a", "new"]))]
+    assert {s.code for s in said} == {0} and len({s.out for s in said}) == 1 and said[0].out.count("\n") == 41
+
+
+def test_two_columns_of_one_name_are_no_columns_to_be_found(trained, tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text('size,colour,weight,"size "\n1,red,2,3\n')
+    _, result = trained.predict(path, code=65)
+    assert "a.csv: columns 1 and 4 are both called 'size'" in result.err and "rename one" in result.err and "--drop" not in result.err
+    path.write_text("size,x,colour,weight,x\n1,5,red,2,3\n")  # which of those that are left out is which does not matter
+    trained.predict(path)
+
+
 def test_without_names_columns_are_as_in_training(trained, tmp_path):
     new = rows(12, 3)
     named, _ = trained.predict(write(tmp_path / "a.csv", new, ["size", "colour", "weight"]))

@@ -32,6 +32,7 @@ struct emulated_block {
 
 struct emulated_index threadIdx, blockIdx, gridDim;
 bool emulated_backwards;
+uint32_t emulated_fresh[DPT_CUDA_THREADS];
 static struct emulated_block emulated;
 
 void emulated_fail(const char *what)

@@ -23,6 +23,8 @@ enum emulated_wait { EMULATED_RUNS, EMULATED_AT_BLOCK, EMULATED_AT_WARP, EMULATE
 
 extern struct emulated_index threadIdx, blockIdx, gridDim;
 extern bool emulated_backwards; /* the order of the blocks */
+/* How often each thread of any block has read what other blocks wrote. */
+extern uint32_t emulated_fresh[DPT_CUDA_THREADS];
 
 /* One launch. */
 void dpt_emulate(enum dpt_cuda_kernel kernel, const void *argument);
@@ -55,6 +57,7 @@ typedef struct {
 
 // clang-format off
 #define KERNEL static void
+#define KERNEL_OF_SUMS static void
 #define DEVICE static inline
 #define SHARED static
 #define UNROLL
@@ -63,7 +66,7 @@ typedef struct {
 #define STORE(type, at, value)                                                                     \
     do { const type stored = (value);                                                              \
         memcpy((void *)(uintptr_t)emulated_aligned(at, sizeof stored), &stored, sizeof stored); } while (0)
-#define FRESH(at) (*(at))
+#define FRESH(at) (emulated_fresh[threadIdx.x]++, *(at))
 #define SHUFFLE(v, lane)                                                                           \
     ({ __typeof__(v) got; emulated_exchange(&(v), &got, sizeof got, (uint32_t)(lane)); got; })
 #define MEET() emulated_until(EMULATED_AT_BLOCK)

@@ -28,6 +28,11 @@
  *                           events have the time of a clock that goes by work alone: what has NAME
  *                           in its name takes A microseconds by itself, B in a graph (B < 0: it
  *                           cannot be captured); else 1
+ *   FAKEGPU_HANG=N          the device hangs after N pieces of work: whoever waits for it waits for
+ *                           ever
+ *   FAKEGPU_DROPS_NAN=1     a ReLU behind a convolution makes zeros of NaNs although the graph asks
+ *                           to keep them; behind a product it always does
+ *   FAKEGPU_KNOBS=0         knobs of cuDNN's engine 3, up to 40; 0: 2
  *   FAKEGPU_LOG=FILE        a line a call is added there ("%p" in it: the process's number), and
  *                           the number of calls at the end: "total cuMemAlloc 12"
  *   FAKEGPU_LEAKS=1         what was not freed is told when the context ends or the program

@@ -209,6 +209,14 @@ static void filter(const struct fake_conv *c, const struct fake_order *o, const 
     }
 }
 
+/* A ReLU. A device may also drop what a graph asks to keep. */
+static float relu(const struct fake_conv *c, float f)
+{
+    if (f != f && !c->drops_nan && fakegpu_number("FAKEGPU_DROPS_NAN", 0) == 0)
+        return f;
+    return f > 0 ? f : 0;
+}
+
 static void store(const struct fake_conv *c, const struct fake_order *o, int result,
                   const struct dense *d, void *const *at)
 {
@@ -229,7 +237,7 @@ static void store(const struct fake_conv *c, const struct fake_order *o, int res
                     if (c->bias)
                         f += fake_get(b->type, at[FAKE_BIAS], offset_of(b, 0, k, 0, 0));
                     if (c->relu)
-                        f = f < 0 ? 0 : f; /* what is not a number stays so */
+                        f = relu(c, f);
                     fake_put(t->type, at[result], i, f);
                 }
             }

@@ -23,6 +23,7 @@ struct fake_conv {
     int64_t before[2], after[2], stride[2], dilation[2], groups;
     float alpha, beta;
     bool bias, relu;
+    bool drops_nan; /* the ReLU makes zeros of what is not a number */
 };
 
 /* How an engine goes through a sum. */

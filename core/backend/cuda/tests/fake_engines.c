@@ -92,6 +92,7 @@ int fake_offers(const struct fake_conv *conv, cudnnBackendHeurMode_t mode,
                 struct fake_choice *choices, int most)
 {
     const bool fallback = mode == CUDNN_HEUR_MODE_FALLBACK;
+    const int knobs = (int)fakegpu_number("FAKEGPU_KNOBS", 0);
     int n = 0;
 
     for (int i = 0; i < ENGINES; i++) {
@@ -105,6 +106,11 @@ int fake_offers(const struct fake_conv *conv, cudnnBackendHeurMode_t mode,
             choices[n].knob[0].value = engines[i].knobs > 0 ? 1 - v : 0;
             choices[n].knob[1].type = CUDNN_KNOB_TYPE_STAGES;
             choices[n].knob[1].value = 4;
+            for (int k = 2; engines[i].knobs > 1 && k < knobs && k < FAKE_KNOBS; k++) {
+                choices[n].knob[k].type = (cudnnBackendKnobType_t)k;
+                choices[n].knob[k].value = 1000000 + k;
+                choices[n].n_knobs = k + 1;
+            }
             n++;
         }
     }
@@ -118,7 +124,7 @@ cudnnStatus_t fake_plan(const struct fake_conv *conv, const struct fake_choice *
 
     if (e->breaks || !suits(choice->engine, conv))
         return CUDNN_STATUS_NOT_SUPPORTED;
-    if (choice->n_knobs > e->knobs ||
+    if ((choice->n_knobs > e->knobs && fakegpu_number("FAKEGPU_KNOBS", 0) == 0) ||
         (choice->n_knobs > 0 && (choice->knob[0].value < 0 || choice->knob[0].value > 1)))
         return CUDNN_STATUS_NOT_SUPPORTED;
     *workspace = e->workspace * conv->tensor[FAKE_X].dims[0] * (choice->knob[0].value + 1);
@@ -286,7 +292,11 @@ static cudnnStatus_t read_pointwise(const struct fake_descriptor *d, struct fake
                                "a bias has the tensors' type, and one element a channel");
         c->bias = true;
     } else if (mode == CUDNN_POINTWISE_RELU_FWD && !c->relu) {
+        const cudnnNanPropagation_t *nan =
+            fake_value(what, CUDNN_ATTR_POINTWISE_NAN_PROPAGATION, &count);
+
         c->relu = true;
+        c->drops_nan = nan == NULL || *nan != CUDNN_PROPAGATE_NAN;
     } else {
         return fake_refuse(CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN, "pointwise mode %d",
                            (int)mode);

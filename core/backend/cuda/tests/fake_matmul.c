@@ -119,7 +119,7 @@ static float finish(const struct fake_product *p, int64_t row, int64_t col, floa
     if (p->epilogue & FAKE_RELU) {
         if (p->epilogue & FAKE_AUX)
             mark(p, row, col, f > 0);
-        f = f < 0 ? 0 : f;
+        f = f > 0 ? f : 0; /* also of what is not a number: nothing says that cuBLASLt keeps it */
     }
     if (p->epilogue & FAKE_DRELU)
         f = marked(p, row, col) ? f : 0;

@@ -22,7 +22,7 @@ static struct {
     int waiting; /* for the lock */
     struct fake_object *objects;
     int number, busy;
-    uint64_t items, calls;
+    uint64_t items, calls, done; /* done: pieces of work */
     pthread_t idler;
     bool idles, ending;
 } gpu = {.lock = PTHREAD_MUTEX_INITIALIZER,
@@ -345,6 +345,14 @@ static struct choice choose(const struct choice *choices, int n, unsigned way)
     return choices[best];
 }
 
+/* The device hangs: nothing that is enqueued is done any more. */
+static bool hangs(void)
+{
+    const long long most = fakegpu_number("FAKEGPU_HANG", 0);
+
+    return most > 0 && gpu.done >= (uint64_t)most;
+}
+
 bool fake_work(struct CUstream_st *target)
 {
     const unsigned way = (unsigned)fakegpu_number("FAKEGPU_SEED", 1) % 4;
@@ -353,6 +361,8 @@ bool fake_work(struct CUstream_st *target)
     struct fake_item *i;
     int n = 0;
 
+    if (hangs())
+        return false;
     if (way == 0 && target != NULL)
         n = choices_for(target, choices, CHOICES);
     if (n == 0) {
@@ -372,6 +382,7 @@ bool fake_work(struct CUstream_st *target)
     }
     if (i->step != FAKE_LAUNCH || i->launch->left == 0 || fake_launch_do(i->launch, c.node, s))
         pop(s);
+    gpu.done++;
     pthread_cond_broadcast(&gpu.moved);
     return true;
 }
@@ -383,7 +394,7 @@ bool fake_drain(bool (*over)(void *what), void *what, struct CUstream_st *target
     fake_memory_open();
     while (!over(what)) {
         if (!fake_work(target)) {
-            if (gpu.busy == 0) {
+            if (gpu.busy == 0 && !hangs()) {
                 reached = false; /* nothing that is enqueued leads there */
                 break;
             }

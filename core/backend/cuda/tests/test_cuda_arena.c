@@ -55,7 +55,24 @@ static void bfloat16(void **state)
     }
 }
 
-/* Canonical to padded and back, in both types; and adding. */
+/* Launches a kernel for tensors first … last-1 of a list, and counts its blocks. */
+static void convert(enum dpt_cuda_kernel kernel, struct dpt_cuda_layout *list, int first, int last,
+                    struct dpt_cuda_layout_args *a, int64_t *blocks)
+{
+    struct dpt_cuda_grid grid;
+
+    a->list = list + first;
+    a->n = last - first;
+    a->blocks = 0;
+    for (int t = first; t < last; t++)
+        a->blocks += dpt_cuda_layout_blocks(kernel, &list[t]);
+    assert_true(dpt_cuda_kernel_grid(kernel, a, &grid));
+    *blocks += (int64_t)grid.x * grid.y;
+    dpt_emulate(kernel, a);
+}
+
+/* Canonical to padded and back, in both types; and adding. A list is converted in two parts, by as
+ * many blocks as its tensors fill, although they are of very different sizes. */
 static void layouts(void **state)
 {
     enum { TENSORS = 5 };
@@ -66,8 +83,9 @@ static void layouts(void **state)
         const enum type type = (enum type)(seed % TYPES);
         const int lanes = lanes_of[type];
         struct dpt_cuda_layout list[TENSORS];
-        struct dpt_cuda_layout_args a = {.list = list, .n = TENSORS};
-        int64_t floats = 0, elements = 0;
+        struct dpt_cuda_layout_args a = {0};
+        const int cut = draw_int(&d, 1, TENSORS - 1);
+        int64_t floats = 0, elements = 0, there = 0, back_again = 0, needed[2] = {0};
         float *arena, *back;
         unsigned char *copies;
 
@@ -76,7 +94,7 @@ static void layouts(void **state)
             int64_t size;
 
             *l = (struct dpt_cuda_layout){
-                floats, elements, draw_int(&d, 1, 40), draw_int(&d, 1, 40), draw_int(&d, 1, 12),
+                floats, elements, draw_int(&d, 1, 40), draw_int(&d, 1, 40), draw_int(&d, 1, 12), 0,
                 0,      0};
             /* Now and then not padded, as the weights of a first convolution in fp32. */
             l->padded_inputs =
@@ -84,7 +102,8 @@ static void layouts(void **state)
             l->padded_outputs = l->outputs + draw_int(&d, 0, 8);
             floats += ((int64_t)l->outputs * l->inputs * l->area + 15) / 16 * 16;
             size = (int64_t)l->padded_outputs * l->padded_inputs * l->area;
-            a.largest = size > a.largest ? size : a.largest;
+            l->block = (uint32_t)needed[0];
+            needed[0] += (size + lanes * DPT_CUDA_THREADS - 1) / (lanes * DPT_CUDA_THREADS);
             elements += (size + 15) / 16 * 16;
         }
         arena = random_values(&d, (size_t)floats);
@@ -93,7 +112,9 @@ static void layouts(void **state)
         memset(copies, 0x55, (size_t)elements * bytes_of[type]);
         a.arena = arena;
         a.copies = copies;
-        dpt_emulate(OF(type, to_layout), &a);
+        convert(OF(type, to_layout), list, 0, cut, &a, &there);
+        convert(OF(type, to_layout), list, cut, TENSORS, &a, &there);
+        assert_int_equal(there, needed[0]);
         for (int t = 0; t < TENSORS; t++) {
             const struct dpt_cuda_layout *l = &list[t];
             int64_t at = l->copy;
@@ -113,8 +134,17 @@ static void layouts(void **state)
         }
         a.arena = back;
         a.add = 1;
-        dpt_emulate(OF(type, from_layout), &a);
-        dpt_emulate(OF(type, from_layout), &a);
+        for (int t = 0; t < TENSORS; t++) {
+            const struct dpt_cuda_layout *l = &list[t];
+
+            list[t].block = (uint32_t)needed[1];
+            needed[1] += ((int64_t)l->outputs * l->inputs * l->area + DPT_CUDA_THREADS - 1) /
+                         DPT_CUDA_THREADS;
+        }
+        convert(OF(type, from_layout), list, 0, TENSORS, &a, &back_again);
+        assert_int_equal(back_again, needed[1]);
+        convert(OF(type, from_layout), list, 0, cut, &a, &back_again);
+        convert(OF(type, from_layout), list, cut, TENSORS, &a, &back_again);
         for (int t = 0; t < TENSORS; t++) {
             const struct dpt_cuda_layout *l = &list[t];
             const int64_t n = (int64_t)l->outputs * l->inputs * l->area;

@@ -21,11 +21,35 @@ needs_nvcc = pytest.mark.skipif(NVCC is None, reason="there is no nvcc")
 NO_VECTOR_LOADS = ("binary_cross_entropy", "cross_entropy", "mse", "from_layout", "to_layout", "gather", "flatten", "tail")
 NO_VECTOR_STORES = ("batchnorm_statistics", "binary_cross_entropy", "cross_entropy", "mse", "from_layout", "nonfinite", "norm", "bias_back", "tail")
 
+# These add up rows: so many registers that two blocks fit a processor, and four loads under way before the first is used.
+OF_SUMS = re.compile(r"\w+_weights|batchnorm_statistics|bias_back|bias_relu_back")
+
 # These make gradients of parameters, which are floats in canonical order.
 OF_WEIGHTS = "_weights"
 
 ONLY_NARROW = ("to_layout", "gather")
+WIDE = r"\.global(?:\.\w+)*\.(?:v4\.\w?(?:32)|v2\.\w?(?:64))\b"
+
 ONLY_WIDEN = ("batchnorm_statistics", "from_layout", "nonfinite", "bias_back")
+
+
+def plain_name(name):
+    """Without the module's prefix and the tensors' type."""
+    return re.sub(r"^dpt_cuda_|_(f32|b16|h16)$", "", name)
+
+
+def loads_in_flight(body):
+    """The most loads of 16 bytes in a row of which nothing is used in between, nor jumped to."""
+    most, loaded, used = 0, 0, set()
+    for line in body.split("\n"):
+        words = set(re.findall(r"%\w+", line))
+        load = re.search(r"ld" + WIDE + r"\s+{([^}]*)}", line)
+        if words & used or line.startswith("$"):
+            loaded, used = 0, set()
+        if load:
+            loaded, used = loaded + 1, used | set(re.findall(r"%\w+", load.group(1)))
+            most = max(most, loaded)
+    return most
 
 
 def run(*command):
@@ -82,7 +106,7 @@ def check(tmp_path, arch):
     for name, (spills, registers, shared) in found.items():
         assert spills == 0, (arch, name, "uses local memory")
         # Three blocks of 256 threads on a processor with 64 K registers, and room for their sums.
-        assert registers <= 80, (arch, name, registers)
+        assert registers <= (128 if OF_SUMS.fullmatch(plain_name(name)) else 80), (arch, name, registers)
         assert shared <= 12 << 10, (arch, name, shared)
 
 
@@ -110,14 +134,15 @@ def test_vectors_are_moved_whole(tmp_path):
     assert set(bodies) == kernels()
     updates = kernels("update")
     assert "dpt_cuda_adam" in updates
-    wide = r"\.global(?:\.\w+)*\.(?:v4\.\w?(?:32)|v2\.\w?(?:64))\b"
     for name, body in bodies.items():
-        plain = re.sub(r"^dpt_cuda_|_(f32|b16|h16)$", "", name)
+        plain = plain_name(name)
         if not plain.startswith(NO_VECTOR_LOADS):
-            assert re.search("ld" + wide, body), (name, "loads")
+            assert re.search("ld" + WIDE, body), (name, "loads")
         if not plain.startswith(NO_VECTOR_STORES) and not plain.endswith(OF_WEIGHTS):
             # gather also writes pitches that are no vectors, one by one.
-            assert re.search("st" + wide, body), (name, "stores")
+            assert re.search("st" + WIDE, body), (name, "stores")
+        if OF_SUMS.fullmatch(plain):
+            assert loads_in_flight(body) >= 4, (name, "loads in flight")
         # Half floats by the processor's own conversions.
         if name.endswith("_h16"):
             assert "cvt.f32.f16" in body or plain.startswith(ONLY_NARROW), (name, "widens")

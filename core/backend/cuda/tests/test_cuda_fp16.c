@@ -109,21 +109,22 @@ static void floats_are_narrowed(void **state)
 static void kernels_convert(void **state)
 {
     enum { HALVES = 65536 };
-    const struct dpt_cuda_layout list = {0, 0, 1, 2 * HALVES, 1, 1, 2 * HALVES};
+    const struct dpt_cuda_layout list = {0, 0, 1, 2 * HALVES, 1, 1, 2 * HALVES, 0};
     h16 *halves = dpt_alloc_array(2 * HALVES, sizeof *halves);
     float *floats = dpt_alloc_array(2 * HALVES, sizeof *floats);
-    struct dpt_cuda_layout_args a = {
-        .arena = floats, .copies = halves, .list = &list, .n = 1, .largest = 2 * HALVES};
+    struct dpt_cuda_layout_args a = {.arena = floats, .copies = halves, .list = &list, .n = 1};
     struct draw d = {12};
 
     (void)state;
     for (uint32_t h = 0; h < 2 * HALVES; h++)
         halves[h] = (h16)h;
+    a.blocks = dpt_cuda_layout_blocks(DPT_CUDA_K_from_layout_h16, &list);
     dpt_emulate(DPT_CUDA_K_from_layout_h16, &a);
     for (uint32_t h = 0; h < 2 * HALVES; h++)
         assert_int_equal(bits_of(floats[h]), bits_of(h16_to_float(h % HALVES)));
     for (uint32_t h = HALVES; h < 2 * HALVES; h++)
         floats[h] = float_of((uint32_t)draw_bits(&d) % (44u << 23) + (100u << 23) + (h << 31));
+    a.blocks = dpt_cuda_layout_blocks(DPT_CUDA_K_to_layout_h16, &list);
     dpt_emulate(DPT_CUDA_K_to_layout_h16, &a);
     for (uint32_t h = 0; h < 2 * HALVES; h++)
         assert_int_equal(halves[h], float_to_h16(floats[h]));
@@ -209,10 +210,11 @@ static void arenas_have_no_scale(void **state)
                              y = tensor_random(type, n, &shape, &d),
                              dx = tensor_make(type, n, &shape);
         const struct dpt_cuda_layout list = {
-            0, 0, (int32_t)n, (int32_t)dy.c, (int32_t)dy.pixels, (int32_t)n, (int32_t)dy.pitch};
+            0, 0, (int32_t)n, (int32_t)dy.c, (int32_t)dy.pixels, (int32_t)n, (int32_t)dy.pitch, 0};
         const size_t weights = n * dy.c * dy.pixels;
         float *arena[2] = {random_values(&d, weights), NULL}, bias[2][30];
-        float *partial = dpt_alloc_array(4096, sizeof *partial), start[30];
+        double *partial = dpt_alloc_array(4096, sizeof *partial);
+        float start[30];
         uint32_t counter[4] = {0};
 
         arena[1] = dpt_alloc_array(weights + 1, sizeof(float));
@@ -223,13 +225,14 @@ static void arenas_have_no_scale(void **state)
             const struct dpt_cuda_state *given = k == 1 ? &reported : NULL;
 
             dpt_emulate(OF(type, from_layout),
-                        &(struct dpt_cuda_layout_args){.arena = arena[k],
-                                                       .copies = dy.at,
-                                                       .list = &list,
-                                                       .n = 1,
-                                                       .largest = (int64_t)tensor_elements(&dy),
-                                                       .add = k == 1 && add,
-                                                       .state = given});
+                        &(struct dpt_cuda_layout_args){
+                            .arena = arena[k],
+                            .copies = dy.at,
+                            .list = &list,
+                            .n = 1,
+                            .blocks = dpt_cuda_layout_blocks(OF(type, from_layout), &list),
+                            .add = k == 1 && add,
+                            .state = given});
             dpt_emulate(relu ? OF(type, bias_relu_back) : OF(type, bias_back),
                         &(struct dpt_cuda_bias_back_args){.dy = dy.at,
                                                           .y = relu ? y.at : NULL,
@@ -272,7 +275,7 @@ static void small_gradients_survive(void **state)
     const struct dpt_cuda_control control = {.count = 8};
     const struct dpt_shape shape = {8, 1, 1, true};
     struct device_tensor y = tensor_make(H16, 8, &shape), dy = tensor_make(H16, 8, &shape);
-    const struct dpt_cuda_layout list = {0, 0, 8, 8, 1, 8, 8};
+    const struct dpt_cuda_layout list = {0, 0, 8, 8, 1, 8, 8, 0};
     struct dpt_cuda_metric_sums metric_sums = {0};
     float targets[64], back[2][64];
     struct draw d = {5};
@@ -300,7 +303,7 @@ static void small_gradients_survive(void **state)
                                                    .copies = dy.at,
                                                    .list = &list,
                                                    .n = 1,
-                                                   .largest = 64,
+                                                   .blocks = 1,
                                                    .state = k ? &reported : NULL});
     }
     for (size_t i = 0; i < 64; i++) {
@@ -323,7 +326,7 @@ static void judge_step(struct dpt_cuda_state *reported, bool finite, bool loss_f
                                             [DPT_CUDA_TAIL_WEIGHT] = 4};
     const struct dpt_cuda_rates rates = {.update = update};
     float gradient[16] = {3, 0, 0, 4};
-    double partial[1];
+    double partial[2];
     uint32_t counter = 0;
 
     if (!finite)
@@ -396,7 +399,7 @@ static void what_weighs_nothing_says_nothing(void **state)
 {
     float gradient[4] = {0}, tail[DPT_CUDA_TAIL_SUMS] = {0, 4, 0, 0};
     const struct dpt_cuda_rates rates = {.update = 3};
-    double partial[1];
+    double partial[2];
     uint32_t counter = 0;
 
     (void)state;
@@ -437,7 +440,7 @@ static void other_precisions_have_no_scale(void **state)
     float gradient[4] = {INFINITY};
     const float ones[DPT_CUDA_TAIL_SUMS] = {1, 1, 1, 1};
     const struct dpt_cuda_rates rates = {.update = 9};
-    double partial[1];
+    double partial[2];
     uint32_t counter = 0;
 
     (void)state;

@@ -324,7 +324,7 @@ static void biases(void **state)
         float *xs = random_values(&d, all), *dys = random_values(&d, all);
         float *bs = random_values(&d, x.c), *want = random_values(&d, all);
         float sums[2][401], *start = random_values(&d, x.c);
-        uint32_t counter[8] = {0};
+        uint32_t counter[16] = {0};
         struct dpt_cuda_bias_back_args back = {
             .dy = dy.at,
             .y = relu ? y.at : NULL,
@@ -334,7 +334,7 @@ static void biases(void **state)
                                                                (int32_t)x.pitch, lanes_of[type])
                                         .chunks *
                                     x.pitch,
-                                sizeof(float)),
+                                sizeof(double)),
             .counter = counter,
             .rows = (int64_t)(n * x.pixels),
             .pitch = (int32_t)x.pitch,
@@ -377,7 +377,7 @@ static void biases(void **state)
                 fail_msg("bias gradient, seed %d, channel %zu: %.9g, not %.9g", seed, c,
                          (double)sums[0][c], sum);
         }
-        for (size_t i = 0; i < 8; i++)
+        for (size_t i = 0; i < 16; i++)
             assert_int_equal(counter[i], 0);
         dpt_free(xs), dpt_free(dys), dpt_free(bs), dpt_free(want), dpt_free(start);
         dpt_free(x.at), dpt_free(y.at), dpt_free(dy.at), dpt_free(dx.at), dpt_free(bias.at);

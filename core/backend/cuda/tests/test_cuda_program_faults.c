@@ -313,8 +313,32 @@ static void plans_are_kept(void **state)
     scene_release(&s);
 }
 
-/* The text with another engine for each convolution; of the first one: what is no engine at all. */
-static char *with_others(const char *text, bool damaged)
+/* A plan with so many knobs that its tag is too long is left out, and the others are taken. */
+static void plans_without_a_name_are_left_out(void **state)
+{
+    static const char *const knobs[] = {"30", "40"};
+    char *usual, *text;
+    struct scene s;
+
+    (void)state;
+    net_init(&s, 4);
+    s.spec.precision = DPT_PRECISION_TF32;
+    s.spec.reproducible = true;
+    open_and_count(&s, &usual);
+    assert_non_null(strstr(usual, "engine=3 "));
+    for (int k = 0; k < 2; k++) {
+        fake_set("FAKEGPU_KNOBS", knobs[k]);
+        open_and_count(&s, &text);
+        assert_null(strstr(text, "engine=3 "));
+        free(text);
+    }
+    fake_set("FAKEGPU_KNOBS", NULL);
+    free(usual);
+    scene_release(&s);
+}
+
+/* The text with this tag for each convolution; of the first one: what is no engine at all. */
+static char *with_others(const char *text, const char *given, bool damaged)
 {
     struct dpt_str other = {0};
 
@@ -324,7 +348,7 @@ static char *with_others(const char *text, bool damaged)
 
         if (strncmp(line + problem, "conv ", 5) == 0) {
             dpt_str_add(&other, line, tag);
-            dpt_str_printf(&other, damaged && line == text ? "-engine=x\n" : "-engine=0\n");
+            dpt_str_printf(&other, "%s\n", damaged && line == text ? "-engine=x" : given);
         } else {
             dpt_str_add(&other, line, n + 1);
         }
@@ -344,7 +368,7 @@ static void plans_are_taken(void **state)
     net_init(&s, 4);
     s.spec.reproducible = true;
     open_and_count(&s, &first);
-    given = with_others(first, false);
+    given = with_others(first, "-engine=0", false);
     assert_string_not_equal(first, given);
     for (int i = 0; i < 2; i++) {
         s.spec.plans = given;
@@ -354,7 +378,7 @@ static void plans_are_taken(void **state)
         free(again);
     }
     free(given);
-    s.spec.plans = given = with_others(first, true);
+    s.spec.plans = given = with_others(first, "-engine=0", true);
     s.spec.reproducible = true;
     open_and_count(&s, &again);
     assert_memory_equal(again, first, strcspn(first, "\n"));
@@ -370,13 +394,122 @@ static void plans_are_taken(void **state)
     scene_release(&s);
 }
 
+/* Writes the plans of a program as the cache's file has them: problem and tag, behind its
+ * heading. */
+static void write_cache(const char *path, const char *plans)
+{
+    struct dpt_str text = {0};
+    char *kept = read_file(path);
+
+    dpt_str_add(&text, kept, strcspn(kept, "\n") + 1);
+    for (const char *line = plans; *line != '\0'; line = strchr(line, '\n') + 1) {
+        const char *problem = line + strcspn(line, "\t") + 1;
+
+        dpt_str_add(&text, problem, strcspn(problem, "\n") + 1);
+    }
+    assert_false(text.failed);
+    write_file(path, text.text);
+    dpt_str_release(&text);
+    free(kept);
+}
+
+static int64_t bytes_with(struct scene *s, const char *plans)
+{
+    struct dpt_error err;
+    void *program = NULL;
+    int64_t bytes;
+
+    s->spec.plans = plans;
+    if (cuda->open(&s->spec, &program, &err) != DPT_OK)
+        fail_msg("%s", err.text);
+    bytes = cuda->bytes(program);
+    cuda->close(program);
+    return bytes;
+}
+
+/* Plans that were chosen before may need a workspace for which others have left no memory. Then
+ * others are taken that fit, and what was known of faster ones stays in its file; where bits follow
+ * from the job that is an error, which says so. */
+static void plans_that_do_not_fit(void **state)
+{
+    char cache[100], path[128], memory[32], *first, *large, *small, *again, *kept, *after;
+    float *g, *g_after;
+    struct dpt_metric_sums sums = {0};
+    struct dpt_error err = {.text = ""};
+    void *program = NULL;
+    int64_t least, most;
+    struct scene s;
+
+    (void)state;
+    net_init(&s, 3000);
+    s.spec.reproducible = true;
+    open_and_count(&s, &first);
+    large = with_others(first, "-engine=7 0=1", false);
+    small = with_others(first, "-engine=0", false);
+    least = bytes_with(&s, small);
+    most = bytes_with(&s, large);
+    assert_true(most > least + (2 << 20));
+    snprintf(memory, sizeof memory, "%lld", (long long)(least + (most - least) / 2));
+    fake_set("FAKEGPU_MEMORY", memory);
+    s.spec.plans = large;
+    assert_int_equal(cuda->open(&s.spec, &program, &err), DPT_BAD_JOB);
+    assert_non_null(strstr(err.text, "should fit; with `comm.reduction: reproducible` no kernels"));
+    assert_null(strchr(err.text, '\n'));
+    /* Those of a checkpoint. */
+    s.spec.reproducible = false;
+    open_and_count(&s, &again);
+    assert_string_not_equal(again, large);
+    for (const char *a = again, *b = large; *b != '\0';
+         a = strchr(a, '\n') + 1, b = strchr(b, '\n') + 1) {
+        const size_t problem = strcspn(b, "\t") + 1, tag = problem + strcspn(b + problem, "\t");
+
+        assert_memory_equal(a, b, tag);
+        if (strncmp(b + problem, "conv ", 5) != 0) /* it needs less, so it stays */
+            assert_memory_equal(a, b, strcspn(b, "\n"));
+    }
+    /* What was taken works as it does where it is asked for. */
+    g = new_arena(&s), g_after = new_arena(&s);
+    program = open_program(cuda, &s);
+    train(cuda, &s, program, 0, false, g, &sums);
+    cuda->close(program);
+    s.spec.plans = again;
+    program = open_program(cuda, &s);
+    train(cuda, &s, program, 0, false, g_after, &sums);
+    cuda->close(program);
+    assert_memory_equal(g, g_after, (size_t)s.graph.arena * sizeof *g);
+    free(again);
+    /* Those of the cache. */
+    fake_set("FAKEGPU_MEMORY", NULL);
+    snprintf(cache, sizeof cache, "%s/c", folder);
+    snprintf(path, sizeof path, "%s/gpu-plans.txt", cache);
+    s.spec.plans = NULL;
+    s.spec.cache = cache;
+    open_and_count(&s, &again);
+    free(again);
+    write_cache(path, large);
+    kept = read_file(path);
+    for (int round = 0; round < 3; round++) {
+        fake_set("FAKEGPU_MEMORY", round == 1 ? memory : NULL);
+        open_and_count(&s, &again);
+        assert_true((strcmp(again, large) == 0) == (round != 1));
+        free(again);
+        after = read_file(path);
+        assert_string_equal(after, kept);
+        free(after);
+    }
+    unlink(path);
+    rmdir(cache);
+    dpt_free(g), dpt_free(g_after);
+    free(first), free(large), free(small), free(kept);
+    scene_release(&s);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(failures),
-        cmocka_unit_test(the_micro_that_fits),
-        cmocka_unit_test(plans_are_kept),
-        cmocka_unit_test(plans_are_taken),
+        cmocka_unit_test(failures),        cmocka_unit_test(the_micro_that_fits),
+        cmocka_unit_test(plans_are_kept),  cmocka_unit_test(plans_without_a_name_are_left_out),
+        cmocka_unit_test(plans_are_taken), cmocka_unit_test(plans_that_do_not_fit),
     };
     int failed;
 

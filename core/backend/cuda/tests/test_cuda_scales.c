@@ -86,7 +86,7 @@ static void check_weights(const struct layer *l, enum dpt_cuda_kernel kernel,
     args.chunks = (int32_t)cut.chunks;
     args.counter = counter;
     args.partial =
-        dpt_alloc_array(2 * (size_t)cut.chunks * tensor_elements(&l->tweight), sizeof(float));
+        dpt_alloc_array(2 * (size_t)cut.chunks * tensor_elements(&l->tweight), sizeof(double));
     args.add = seed % 2;
     for (int run = 0; run < 2; run++) {
         for (int which = 0; which < 2; which++) {

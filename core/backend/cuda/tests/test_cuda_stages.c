@@ -263,10 +263,124 @@ static void stages_are_the_whole(void **state)
     assert_true(cuts > GRAPHS / net_every());
 }
 
+/* --- layouts ---------------------------------------------------------------------------------- */
+
+enum { NAMES = 100 };
+
+static char folder[] = "/tmp/dptrain-test-XXXXXX";
+
+/* Begins a log; log_end gives its text, to be freed. */
+static void log_begin(char path[NAMES])
+{
+    static int number;
+
+    /* Another name each time: the fake notices what has changed. */
+    snprintf(path, NAMES, "%s/%d", folder, number++);
+    fake_set("FAKEGPU_LOG", path);
+}
+
+static char *log_end(const char *path)
+{
+    char *log;
+
+    fake_set("FAKEGPU_LOG", NULL);
+    log = read_file(path);
+    unlink(path);
+    return log;
+}
+
+/* The blocks of all launches of a kernel, of any type, as the log tells them; frees it. */
+static int64_t blocks_in(char *log, const char *kernel, int *launches)
+{
+    char text[NAMES];
+    int64_t blocks = 0;
+
+    snprintf(text, sizeof text, "cuLaunchKernel dpt_cuda_%s_", kernel);
+    *launches = 0;
+    for (const char *at = log; (at = strstr(at, text)) != NULL; at++) {
+        long long x, y;
+
+        assert_int_equal(sscanf(at, "%*s %*s grid %lldx%lld", &x, &y), 2);
+        blocks += x * y;
+        (*launches)++;
+    }
+    free(log);
+    return blocks;
+}
+
+/* The blocks in which some thread has something to convert. each: elements that a thread
+ * converts. */
+static int64_t blocks_of(const struct dpt_cuda_program *p, const struct dpt_cuda_layout_run *run,
+                         int each)
+{
+    int64_t blocks = 0;
+
+    for (int k = run->first; k < run->first + run->n; k++) {
+        const struct dpt_cuda_layout *l = &p->lists->layouts[k];
+        const int64_t n = each > 1 ? (int64_t)l->padded_outputs * l->padded_inputs * l->area
+                                   : (int64_t)l->outputs * l->inputs * l->area;
+
+        blocks += (n + each * DPT_CUDA_THREADS - 1) / (each * DPT_CUDA_THREADS);
+    }
+    return blocks;
+}
+
+/* Each range of nodes that is renewed converts its own layouts, in one launch, or in none where it
+ * has no weights; all of them together are those of a refresh, and give its bits. No block has
+ * nothing to do, whatever the sizes of the weights. */
+static void ranges_convert_their_own(void **state)
+{
+    (void)state;
+    if (real_device()) /* it has no log */
+        skip();
+    assert_non_null(mkdtemp(folder));
+    for (int i = 0; i < GRAPHS; i += 3) {
+        struct dpt_metric_sums wanted = {0}, got = {0};
+        int64_t blocks = 0, back;
+        char path[NAMES];
+        struct dpt_error err;
+        struct scene s;
+        int launches;
+
+        stages_init(&s, i);
+        void *whole = open_program(cuda, &s);
+        const struct dpt_cuda_program *p = whole;
+        float *g = new_arena(&s), *g_ranges = new_arena(&s), *zeros = new_arena(&s);
+
+        log_begin(path);
+        train(cuda, &s, whole, 0, false, g, &wanted);
+        back = blocks_in(log_end(path), "from_layout", &launches);
+        assert_int_equal(back,
+                         blocks_of(p, &p->lists->back[0], 1) + blocks_of(p, &p->lists->back[1], 1));
+        log_begin(path);
+        assert_int_equal(cuda->refresh(whole, 0, zeros, &err), DPT_OK);
+        const int64_t all = blocks_in(log_end(path), "to_layout", &launches);
+
+        assert_int_equal(launches, 1);
+        assert_int_equal(
+            all, blocks_of(p, &p->lists->copied, (int)(16 / p->lists->memory_layout.element)));
+        for (int32_t node = s.graph.n_nodes - 1; node >= 0; node--) {
+            log_begin(path);
+            assert_int_equal(cuda->renew(whole, 0, s.params, node, node + 1, &err), DPT_OK);
+            blocks += blocks_in(log_end(path), "to_layout", &launches);
+            assert_true(launches == 0 || (launches == 1 && s.graph.nodes[node].weight >= 0));
+        }
+        if (blocks != all)
+            fail_msg("%s: %d blocks by ranges, %d at once", s.text, (int)blocks, (int)all);
+        train(cuda, &s, whole, 0, false, g_ranges, &got);
+        assert_same_tensors(&s, g, g_ranges);
+        cuda->close(whole);
+        dpt_free(g), dpt_free(g_ranges), dpt_free(zeros);
+        scene_release(&s);
+    }
+    rmdir(folder);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stages_are_the_whole),
+        cmocka_unit_test(ranges_convert_their_own),
     };
 
     (void)argc;

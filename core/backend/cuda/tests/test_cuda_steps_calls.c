@@ -1,5 +1,6 @@
 /* Which calls whole steps make of the driver, and what becomes of it when one of them fails:
  * against the fake device's log. */
+#include "core/backend/cuda/steps.h"
 #include "core/backend/cuda/tests/steps_device.h"
 
 static char folder[] = "/tmp/dptrain-test-XXXXXX";
@@ -42,6 +43,44 @@ static void one_launch(void **state)
     unlink(path);
     result_close(&result);
     scene_close(&s);
+}
+
+/* The next step's samples, which are large, do not stand before this one's gradient: with seed 0
+ * the fake does only what is waited for, and what comes before it on the same stream. */
+static void samples_keep_no_bucket_waiting(void **state)
+{
+    struct scene_plan plan = random_plan(602);
+    const struct dpt_loss_scale scale = dpt_loss_scale_start(false, 1);
+    const struct dpt_cuda_steps *steps;
+    struct dpt_error err;
+    struct scene_result r;
+    float *at, *tail;
+    struct device d;
+    struct scene s;
+    size_t n;
+
+    (void)state;
+    fake_set("FAKEGPU_SEED", "0");
+    fake_set("FAKEGPU_IDLE_MS", "0");
+    plan.stored = plan.threaded = plan.on_device = false;
+    plan.reduces = true;
+    plan.steps = 2, plan.staging_buffers = 2;
+    scene_open(&s, &plan);
+    result_open(&r, &s);
+    OK(device_open(&d, &s, &err));
+    OK(cuda->steps->put(d.steps, r.params, r.slot, &scale, &err));
+    OK(fill(&d, 0, &err));
+    OK(fill(&d, 1, &err));
+    OK(cuda->steps->compute(d.steps, 0, scene_micros(&s, 0), plan.seed, 0, &err));
+    OK(cuda->steps->bucket(d.steps, 0, &at, &n, &tail, &err));
+    steps = d.steps;
+    assert_int_equal(steps->p->ctx.lib.cuEventQuery(steps->staging_buffers[1].uploaded),
+                     CUDA_ERROR_NOT_READY);
+    device_close(&d);
+    result_close(&r);
+    scene_close(&s);
+    fake_set("FAKEGPU_SEED", NULL);
+    fake_set("FAKEGPU_IDLE_MS", NULL);
 }
 
 /* The calls whose failure is tried. A capture that cannot be ended stays, and what was captured is
@@ -118,7 +157,9 @@ static void failures(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(one_launch), cmocka_unit_test(failures)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(one_launch),
+                                       cmocka_unit_test(samples_keep_no_bucket_waiting),
+                                       cmocka_unit_test(failures)};
     int failed;
 
     (void)argc;

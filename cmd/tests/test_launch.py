@@ -1,0 +1,232 @@
+"""`--ranks N`: an mpirun that does not end with its ranks is ended, and a signal that comes while all starts is a request, too."""
+import contextlib
+import glob
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+sys.path.insert(0, "scripts/lib")
+import dpt  # noqa: E402
+
+HEAVY = os.environ.get("DPT_HEAVY", "0") != "0"
+REQUESTS = [signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM, signal.SIGINT]
+
+# --- an mpirun that stays -------------------------------------------------------------------------
+
+# Starts the ranks by the real one, and is deaf behind that, as Open MPI's can be.
+DEAF = """#!/bin/sh
+trap '' TERM USR1
+echo $$ >'{folder}/pid'
+{real} "$@"
+echo gone >'{folder}/gone'
+sleep 1000 &
+while :; do wait; done
+"""
+
+
+@pytest.fixture
+def deaf(tmp_path):
+    """The environment in which mpirun is that one."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "mpirun").write_text(DEAF.format(folder=tmp_path, real=shutil.which("mpirun")))
+    (folder / "mpirun").chmod(0o755)
+    return {"PATH": f"{folder}:{os.environ['PATH']}"}
+
+
+def group(leader):
+    """The living processes of a process group."""
+    found = []
+    for path in glob.glob("/proc/[0-9]*/stat"):
+        with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
+            state, _, its = file.read().rsplit(")", 1)[1].split()[:3]
+            if its == leader and state != "Z":
+                found.append(path)
+    return found
+
+
+@pytest.mark.parametrize("data, fault, code", [("bad.h5", None, 65), ("synthetic", "kill:rank=1:step=0", 71)])
+def test_a_deaf_mpirun_is_ended(tmp_path, deaf, data, fault, code):
+    (tmp_path / "bad.h5").write_text("no such format")
+    job = dpt.write_small_job(tmp_path / "job.yaml", data=f"{{train: {data}}}", comm="{timeout: 2 s}")
+    result = dpt.run(job, "--ranks", 2, "--quiet", "--output", tmp_path / "out", cwd=tmp_path, timeout=100,
+                     env={**deaf, **({"DPTRAIN_FAULT": fault} if fault else {})})
+    assert result.code == code, result
+    last = result.err.splitlines()[-1]
+    assert re.match(f"warning: mpirun had not ended 5 s after its last rank, and was killed; the exit code {code} is", last), result
+    assert (tmp_path / "gone").exists() and not group((tmp_path / "pid").read_text().strip()), "nothing is left behind"
+
+
+@pytest.mark.skipif(not HEAVY, reason="waits for longer than mpirun may")
+def test_a_stopped_mpirun_is_waited_for(tmp_path, deaf):
+    """Nobody can end while he is stopped, as by a batch system; then its ranks' code is 0 still."""
+    job = dpt.write_small_job(tmp_path / "job.yaml", comm="{timeout: 2 s}")
+    process = dpt.start(job, tmp_path / "out", 1, "--ranks", "2", "--quiet", **deaf)
+    assert dpt.wait_until(process, lambda: (tmp_path / "gone").exists())
+    pid = int((tmp_path / "pid").read_text())
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(10)
+    assert process.poll() is None
+    os.kill(pid, signal.SIGCONT)
+    err = finish(process)
+    assert process.returncode == 0 and "was killed" in err, err
+
+
+# --- signals while it starts ----------------------------------------------------------------------
+
+def catches(pid, number):
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8") as file:
+            return bool(int(re.search(r"^SigCgt:\s*(\w+)$", file.read(), re.M)[1], 16) >> (number - 1) & 1)
+    except OSError:
+        return False
+
+
+def start(*words):
+    return subprocess.Popen([dpt.BINARY, *map(str, words)], env={**os.environ, **dpt.MPI_ENVIRONMENT},
+                            start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def finish(process):
+    """What it wrote to stderr; one that hangs is ended first, with its ranks."""
+    try:
+        return process.communicate(timeout=100)[1].decode()
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)  # its mpirun gets TERM then
+        raise
+
+
+def begin(*words):
+    """Starts a run, and returns as soon as its handlers are installed."""
+    process = start(*words)
+    while process.poll() is None and not catches(process.pid, signal.SIGINT):
+        pass
+    return process
+
+
+def below(pid):
+    """The names of a process's descendants."""
+    names = []
+    for path in glob.glob(f"/proc/{pid}/task/*/children"):
+        with contextlib.suppress(OSError), open(path, encoding="utf-8") as file:
+            for child in file.read().split():
+                with open(f"/proc/{child}/comm", encoding="utf-8", errors="replace") as name:
+                    names.append(name.read().strip())
+                names += below(child)
+    return names
+
+
+# What has happened when the signal is sent; it is sent right then.
+MOMENTS = {
+    "handlers": lambda pid: True,
+    "fork": lambda pid: below(pid),
+    "mpirun": lambda pid: {"mpirun", "orterun"} & set(below(pid)),
+    "ranks": lambda pid: "dptrain" in below(pid),  # forked a moment ago: the libraries are being loaded
+}
+
+
+@pytest.fixture
+def long_job(tmp_path):
+    return dpt.write_small_job(tmp_path / "long.yaml", train="{epochs: 100000}", log="{every: 100 steps}")
+
+
+def is_kept(process, folder, number):
+    """The run stops at its first step, or soon behind it, and is saved."""
+    err = finish(process)
+    assert process.returncode == 75 and f"({signal.Signals(number).name}), all is saved" in err, (process.returncode, number, err)
+    return dpt.events(folder, "end")[-1]["step"]
+
+
+@pytest.mark.parametrize("number", REQUESTS)
+def test_the_earliest_signal_to_a_lone_run(tmp_path, long_job, number):
+    process = begin(long_job, "--output", tmp_path / "out")
+    os.kill(process.pid, number)
+    assert is_kept(process, tmp_path / "out", number) == 1
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_an_early_signal_to_ranks(tmp_path, long_job, moment):
+    number = REQUESTS[list(MOMENTS).index(moment)]
+    process = begin(long_job, "--ranks", 2, "--output", tmp_path / "out")
+    while process.poll() is None and not MOMENTS[moment](process.pid):
+        pass
+    os.killpg(process.pid, number)  # as a terminal does it: to the whole foreground group
+    assert is_kept(process, tmp_path / "out", number) == 1
+
+
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_signals_at_random_moments(tmp_path, long_job, ranks):
+    """Through the loading of the job, MPI_Init and the set-up, into the first steps."""
+    dice = random.Random(ranks)
+    for i in range(300 if HEAVY else 3):
+        number, folder = dice.choice(REQUESTS), tmp_path / str(i)
+        process = begin(long_job, *(["--ranks", ranks] if ranks else []), "--output", folder)
+        time.sleep(dice.random() * (0.8 if ranks else 0.15))  # it may come at any moment
+        os.killpg(process.pid, number)
+        is_kept(process, folder, number)
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("number", REQUESTS)
+def test_other_commands_end_at_once(tmp_path, long_job, number):
+    """As they start, whether the handlers are there or not, and in their work."""
+    for early in (True, False):
+        process = start("bench", long_job, "--steps", "1000000")
+        assert early or process.stderr.readline() == b"measuring the machine\n"
+        os.kill(process.pid, number)
+        finish(process)
+        assert process.returncode == -number
+
+
+def test_a_command_without_requests_ends_with_its_ranks(tmp_path, long_job):
+    """`bench` on ranks: one signal is enough."""
+    process = start("bench", long_job, "--steps", "1000000", "--ranks", 2)
+    assert dpt.wait_until(process, lambda: below(process.pid).count("dptrain") == 2)
+    os.kill(process.pid, signal.SIGTERM)
+    finish(process)
+    assert process.returncode == 128 + signal.SIGTERM
+
+
+# --- how many -------------------------------------------------------------------------------------
+
+CORES = len(os.sched_getaffinity(0))
+
+
+@pytest.mark.skipif(CORES < 2, reason="needs two cores")
+def test_auto_starts_ranks_where_they_are_worth_it(tmp_path, long_job):
+    """For a moment of training mpirun takes too long; a run of hours gets a rank a core."""
+    short = dpt.write_small_job(tmp_path / "short.yaml")
+    asks = dpt.write_job(tmp_path / "asks.yaml", "data: {train: synthetic, synthetic: {samples: 64, shape: [8], classes: 3}}\n"
+                         "model: {type: mlp, hidden: [16]}\nbatch: {global: 8}\ntrain: {steps: 10}\n")  # the data for its outputs
+    for job, ranks in ((short, 1), (asks, 1), (long_job, CORES)):
+        folder = tmp_path / f"{os.path.basename(job)}-{ranks}"
+        result = dpt.run(job, "--ranks", "auto", "--output", folder, "--set", "train.max_time=1 s")
+        assert result.code in (0, 75), result
+        assert dpt.events(folder, "run")[0]["ranks"] == ranks, result
+        assert result.err.startswith("--ranks auto: one rank; to start ") == (ranks == 1), result
+    assert "--ranks auto" not in dpt.run("eval", short, "--checkpoint", tmp_path / "short.yaml-1", "--ranks", "auto").err
+
+
+@pytest.mark.skipif(CORES < 2, reason="needs two cores")
+def test_auto_takes_one_rank_where_more_would_be_slower(tmp_path):
+    """A large model and few samples: summing its gradient takes longer than computing it."""
+    job = dpt.write_small_job(tmp_path / "job.yaml", data="{train: synthetic, synthetic: {samples: 64, shape: [1024]}}",
+                              model="{type: mlp, hidden: [2048, 2048], outputs: 10}", batch="{global: 2, micro: 2}",
+                              optimizer="{type: sgd, lr: 0.01}", train="{epochs: 1000}", checkpoint="{every: never}")
+    result = dpt.run(job, "--ranks", "auto", "--output", tmp_path / "out", "--set", "train.max_time=1 s", "--set", "log.every=1000 steps")
+    assert re.match(r"--ranks auto: one rank; \d+ would be slower: a step takes about \S+ us on one, and exchanging \S+ us\n", result.err), result
+    assert dpt.events(tmp_path / "out", "run")[0]["ranks"] == 1
+
+
+def test_ranks_that_share_cores_are_told(tmp_path):
+    job = dpt.write_small_job(tmp_path / "job.yaml", train="{steps: 2}")
+    result = dpt.run(job, "--ranks", CORES + 1, "--output", tmp_path / "out")
+    assert result.code == 0 and f"warning: {CORES + 1} ranks share {CORES} core" in result.err.splitlines()[0], result
+    assert "ranks share" not in dpt.run(job, "--ranks", CORES, "--output", tmp_path / "few").err

@@ -1,0 +1,238 @@
+/* How the device's kernels add up rows (struct dpt_cuda_cut): in the documented order, by all
+ * threads of the last block, and without loss where a channel's mean is far from zero. */
+#include "core/backend/tests/net.h"
+
+#include "core/backend/cuda/tests/tensor.h"
+
+enum { MOST_WIDE = 64 };
+
+/* Rows of one micro-batch, and room for the partial sums of whichever kernel sums them. */
+struct rows {
+    enum type type;
+    struct device_tensor x, dy;
+    struct dpt_cuda_cut cut;
+    double *partial;
+    uint32_t *counter;
+    float *made[4];
+};
+
+static void rows_open(struct rows *r, enum type type, int32_t channels, int32_t area,
+                      struct draw *d)
+{
+    const struct dpt_shape shape = {channels, area, 1, false};
+
+    *r = (struct rows){.type = type};
+    r->x = tensor_make(type, 1, &shape), r->dy = tensor_make(type, 1, &shape);
+    for (size_t i = 0; i < tensor_elements(&r->x); i++) {
+        const bool real = i % r->x.pitch < r->x.c;
+
+        element_put(type, r->x.at, i, real ? (float)draw_normal(d) : 0);
+        element_put(type, r->dy.at, i, real ? (float)draw_normal(d) : 0);
+    }
+    r->cut = dpt_cuda_bias_back_cut(area, (int32_t)r->x.pitch, lanes_of[type]);
+    r->partial = dpt_alloc_array(2 * (size_t)r->cut.chunks * r->x.pitch, sizeof *r->partial);
+    r->counter = dpt_alloc_array((size_t)r->cut.groups, sizeof *r->counter);
+    for (int k = 0; k < 4; k++)
+        r->made[k] = dpt_alloc_array(4 * r->x.pitch, sizeof(float));
+}
+
+static void rows_close(struct rows *r)
+{
+    for (int k = 0; k < 4; k++)
+        dpt_free(r->made[k]);
+    dpt_free(r->x.at), dpt_free(r->dy.at), dpt_free(r->partial), dpt_free(r->counter);
+}
+
+static void run_bias(const struct rows *r)
+{
+    dpt_emulate(OF(r->type, bias_back),
+                &(struct dpt_cuda_bias_back_args){.dy = r->dy.at,
+                                                  .dbias = r->made[0],
+                                                  .partial = r->partial,
+                                                  .counter = r->counter,
+                                                  .rows = (int64_t)r->x.pixels,
+                                                  .pitch = (int32_t)r->x.pitch,
+                                                  .channels = (int32_t)r->x.c});
+}
+
+/* A binary tree over n sums, n a power of 2, `apart` from each other. */
+static double tree(double *sum, size_t n, size_t apart)
+{
+    for (size_t half = n / 2; half > 0; half /= 2)
+        for (size_t i = 0; i < half; i++)
+            sum[i * apart] += sum[(i + half) * apart];
+    return sum[0];
+}
+
+/* A channel's sum of one chunk of rows. */
+static double chunk_sum(const struct rows *r, size_t channel, size_t first, size_t last)
+{
+    const size_t lines = DPT_CUDA_THREADS / (size_t)r->cut.columns;
+    double sum[DPT_CUDA_THREADS] = {0};
+
+    for (size_t line = 0; line < lines; line++)
+        for (size_t row = first + line; row < last; row += DPT_CUDA_SUM_ROWS * lines) {
+            float some = 0;
+
+            for (size_t k = row; k < last && k < row + DPT_CUDA_SUM_ROWS * lines; k += lines)
+                some += tensor_get(&r->dy, k * r->dy.pitch + channel);
+            sum[line] += (double)some;
+        }
+    return tree(sum, lines, 1);
+}
+
+/* The bits that follow from the order in kernels.h, computed without the kernel. */
+static void in_the_documented_order(void **state)
+{
+    int64_t most = 0;
+
+    (void)state;
+    for (int seed = 0; seed < 30; seed++) {
+        struct draw d = {(uint64_t)seed + 100};
+        struct rows r;
+        size_t stripes, chunk;
+
+        rows_open(&r, (enum type)(seed % TYPES), draw_int(&d, 1, seed % 4 ? 70 : 300),
+                  draw_int(&d, 1, seed % 3 ? 3000 : 40000), &d);
+        run_bias(&r);
+        most = r.cut.chunks > most ? r.cut.chunks : most;
+        stripes = DPT_CUDA_THREADS / (size_t)(r.cut.columns * lanes_of[r.type]);
+        chunk = (size_t)r.cut.chunk;
+        for (size_t c = 0; c < r.x.c; c++) {
+            double sum[DPT_CUDA_THREADS] = {0};
+
+            for (size_t i = 0; i < (size_t)r.cut.chunks; i++)
+                sum[i % stripes] += chunk_sum(
+                    &r, c, i * chunk, (i + 1) * chunk < r.x.pixels ? (i + 1) * chunk : r.x.pixels);
+            assert_true((float)tree(sum, stripes, 1) == r.made[0][c]);
+        }
+        rows_close(&r);
+    }
+    assert_true(most > 100);
+}
+
+static void run_statistics(const struct rows *r)
+{
+    struct dpt_cuda_control control = {.count = 1};
+
+    dpt_emulate(OF(r->type, batchnorm_statistics),
+                &(struct dpt_cuda_batchnorm_args){.x = r->x.at,
+                                                  .statistics = r->made[0],
+                                                  .means = r->made[1],
+                                                  .variances = r->made[2],
+                                                  .partial = r->partial,
+                                                  .counter = r->counter,
+                                                  .control = &control,
+                                                  .rows = (int64_t)r->x.pixels,
+                                                  .area = (int32_t)r->x.pixels,
+                                                  .pitch = (int32_t)r->x.pitch,
+                                                  .channels = (int32_t)r->x.c});
+}
+
+static void run_gradients(const struct rows *r)
+{
+    struct dpt_cuda_control control = {.count = 1};
+
+    dpt_emulate(OF(r->type, batchnorm_weights),
+                &(struct dpt_cuda_batchnorm_args){.x = r->x.at,
+                                                  .dy = r->dy.at,
+                                                  .statistics = r->made[0],
+                                                  .dweight = r->made[1],
+                                                  .dbias = r->made[2],
+                                                  .partial = r->partial,
+                                                  .counter = r->counter,
+                                                  .control = &control,
+                                                  .rows = (int64_t)r->x.pixels,
+                                                  .area = (int32_t)r->x.pixels,
+                                                  .pitch = (int32_t)r->x.pitch,
+                                                  .channels = (int32_t)r->x.c});
+}
+
+/* PReLU's weights; their rows are divided by a cut of their own. */
+static void run_scales(const struct rows *r)
+{
+    const struct dpt_cuda_cut cut =
+        dpt_cuda_scales_cut((int64_t)r->x.pixels, (int64_t)r->x.pitch / lanes_of[r->type]);
+    double *partial = dpt_alloc_array(2 * (size_t)cut.chunks * r->x.pitch, sizeof *partial);
+    uint32_t *counter = dpt_alloc_array((size_t)cut.groups, sizeof *counter);
+
+    assert_true(cut.chunks > 60);
+    dpt_emulate(OF(r->type, prelu_weights),
+                &(struct dpt_cuda_scales_args){.counted = {.blocks = cut.groups * cut.chunks},
+                                               .x = r->x.at,
+                                               .dy = r->dy.at,
+                                               .dweight = r->made[0],
+                                               .partial = partial,
+                                               .counter = counter,
+                                               .n = 1,
+                                               .channels = (int32_t)r->x.c,
+                                               .pitch = (int32_t)r->x.pitch,
+                                               .area = (int32_t)r->x.pixels,
+                                               .weight_area = 1,
+                                               .groups = 1,
+                                               .chunks = (int32_t)cut.chunks});
+    dpt_free(partial), dpt_free(counter);
+}
+
+/* No thread of a last block reads more than its share of the partial sums, and all of them read. */
+static void by_all_threads_of_the_last_block(void **state)
+{
+    static void (*const runs[])(const struct rows *r) = {run_bias, run_statistics, run_gradients,
+                                                         run_scales};
+    static const int sums[] = {1, 2, 2, 1};
+
+    (void)state;
+    for (int type = 0; type < TYPES; type++) {
+        struct draw d = {(uint64_t)type + 200};
+        struct rows r;
+
+        rows_open(&r, (enum type)type, 8 * lanes_of[type] - 1, 70000, &d);
+        assert_true(r.cut.groups == 1 && r.cut.chunks > 200);
+        assert_true(r.cut.chunks <= DPT_CUDA_SUM_BLOCKS);
+        for (size_t k = 0; k < sizeof runs / sizeof runs[0]; k++) {
+            const uint32_t share = DPT_CUDA_SUM_BLOCKS * MOST_WIDE / DPT_CUDA_THREADS + 8;
+
+            memset(emulated_fresh, 0, sizeof emulated_fresh);
+            runs[k](&r);
+            for (int t = 0; t < DPT_CUDA_THREADS; t++)
+                if (emulated_fresh[t] == 0 || emulated_fresh[t] > share * (uint32_t)sums[k])
+                    fail_msg("%s, sum %zu: thread %d reads %u partial sums", type_names[type], k, t,
+                             emulated_fresh[t]);
+        }
+        rows_close(&r);
+    }
+}
+
+/* Means 3000 times the deviation: the variance of floats has all digits that the numbers have. */
+static void of_channels_far_from_zero(void **state)
+{
+    struct draw d = {300};
+    struct rows r;
+
+    (void)state;
+    rows_open(&r, F32, 6, 20000, &d);
+    for (size_t i = 0; i < tensor_elements(&r.x); i++)
+        ((float *)r.x.at)[i] += 3000;
+    run_statistics(&r);
+    for (size_t c = 0; c < r.x.c; c++) {
+        double mean = 0, variance = 0;
+
+        for (size_t i = 0; i < r.x.pixels; i++)
+            mean += (double)tensor_get(&r.x, i * r.x.pitch + c) / (double)r.x.pixels;
+        for (size_t i = 0; i < r.x.pixels; i++)
+            variance += pow((double)tensor_get(&r.x, i * r.x.pitch + c) - mean, 2) /
+                        ((double)r.x.pixels - 1);
+        assert_true(fabs((double)r.made[1][c] - mean) <= 1e-7 * mean);
+        assert_true(fabs((double)r.made[2][c] - variance) <= 1e-6 * variance);
+    }
+    rows_close(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(in_the_documented_order),
+                                       cmocka_unit_test(by_all_threads_of_the_last_block),
+                                       cmocka_unit_test(of_channels_far_from_zero)};
+
+    return cmocka_run_group_tests(tests, NULL, dpt_emulate_end);
+}

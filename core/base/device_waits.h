@@ -1,0 +1,32 @@
+/*
+ * device_waits: how often threads have begun to wait for a device, and how often such a wait has
+ * ended.
+ *
+ * Whoever waits for a device (core/backend/cuda/context.h) moves these counters, and the watchdog
+ * (core/comm/watch.h) reads them: a device that hangs keeps a thread in a wait that never ends, and
+ * in a job of one rank nobody else would notice. Any thread may wait; zero-initialise.
+ */
+#ifndef DPT_BASE_DEVICE_WAITS_H
+#define DPT_BASE_DEVICE_WAITS_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+struct dpt_device_waits {
+    _Atomic uint64_t begun, ended;
+};
+
+/* NULL: nobody reads them. */
+static inline void dpt_device_wait_begin(struct dpt_device_waits *waits)
+{
+    if (waits != NULL)
+        atomic_fetch_add_explicit(&waits->begun, 1, memory_order_relaxed);
+}
+
+static inline void dpt_device_wait_end(struct dpt_device_waits *waits)
+{
+    if (waits != NULL)
+        atomic_fetch_add_explicit(&waits->ended, 1, memory_order_relaxed);
+}
+
+#endif
