@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """One training step (forward, backward, Adam) of bench.sh's models on a GPU, the data on it already: all of them in one process.
 
-    gpu_peers.py torch|jax [--models cnn,mlp] [--batches 128,1024] [--precisions tf32,bf16] [--steps 200] [--device cpu]
+    gpu_peers.py torch|jax [--models cnn,mlp] [--batches 128,1024] [--precisions tf32,bf16] [--modes graph,compile,eager]
+        [--steps 200] [--device cpu]
 
-PyTorch: channels-last, fused Adam, autocast for bf16, the whole step captured in a CUDA graph and replayed. JAX: the whole step
+PyTorch: channels-last, fused Adam, autocast for bf16. graph: the whole step captured in a CUDA graph and replayed; compile: that of
+torch.compile's code; eager: neither. It has resnet50 too, torchvision's where that is installed, with 1000 classes. JAX: the whole step
 compiled, its arguments donated, bf16 by casting parameters and samples. Prints a line as each is measured, the median of five blocks
-of steps: `torch cnn 128 tf32 41.2`, in microseconds a step. Exits 4 where the framework is not installed or has no GPU. --device cpu
-only shows that it runs.
+of steps: `torch-graph cnn 128 tf32 41.2`, in microseconds a step. Exits 4 where the framework is not installed or has no GPU. --device
+cpu only shows that it runs.
 """
 import argparse
 import statistics
@@ -29,32 +31,73 @@ def median_us(block, synchronize, steps):
     return statistics.median(times)
 
 
-def torch_step(model, batch, precision, steps, device):
-    import torch
+def resnet50():
+    """He et al. 2015, table 1, a bottleneck's stride in its 3x3 convolution, as torchvision has it: 25 557 032 parameters."""
+    from torch import nn
+    from torch_ddp import Residual, normed
+
+    class Bottleneck(Residual):
+        def __init__(self, inputs, inner, stride):
+            nn.Module.__init__(self)
+            self.body = nn.Sequential(*normed(inputs, inner, 1), nn.ReLU(), *normed(inner, inner, 3, stride), nn.ReLU(),
+                                      *normed(inner, 4 * inner, 1))
+            same = inputs == 4 * inner and stride == 1
+            self.shortcut = nn.Identity() if same else nn.Sequential(*normed(inputs, 4 * inner, 1, stride))
+
+    layers, before = [*normed(3, 64, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)], 64
+    for stage, blocks in enumerate((3, 4, 6, 3)):
+        for block in range(blocks):
+            inner = 64 << stage
+            layers.append(Bottleneck(before, inner, 2 if stage > 0 and block == 0 else 1))
+            before = 4 * inner
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, 1000))
+
+
+def torch_model(model):
+    """Its samples' shape, the network, and its classes."""
     from torch import nn
     from torch_ddp import MODELS
+    if model != "resnet50":
+        shape, layers = MODELS[model][:2]
+        return shape, nn.Sequential(*layers()), 10
+    try:
+        from torchvision.models import resnet50 as torchvision_resnet50
+        net = torchvision_resnet50()
+    except (ImportError, RuntimeError):  # the latter where it is of another version than PyTorch
+        net = resnet50()
+    return (3, 224, 224), net, 1000
+
+
+def torch_step(model, batch, precision, steps, device, mode):
+    import torch
+    from torch import nn
 
     torch.manual_seed(1)
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "fp32"
     cuda = device == "cuda"
-    shape, layers = MODELS[model][:2]
-    net = nn.Sequential(*layers()).to(device)
+    shape, net, classes = torch_model(model)
+    net = net.to(device)
     x = torch.randn(batch, *shape, device=device)
-    y = torch.randint(0, 10, (batch,), device=device)
+    y = torch.randint(0, classes, (batch,), device=device)
     if len(shape) == 3:
         net, x = net.to(memory_format=torch.channels_last), x.contiguous(memory_format=torch.channels_last)
     adam = torch.optim.Adam(net.parameters(), lr=1e-3, fused=True, capturable=cuda)
     loss = nn.CrossEntropyLoss()
 
+    def forward(x, y):
+        with torch.autocast(device, torch.bfloat16, enabled=precision == "bf16"):
+            return loss(net(x), y)
+
+    if mode == "compile":
+        forward = torch.compile(forward)
+
     def step():
         adam.zero_grad(set_to_none=True)
-        with torch.autocast(device, torch.bfloat16, enabled=precision == "bf16"):
-            value = loss(net(x), y)
-        value.backward()
+        forward(x, y).backward()
         adam.step()
 
-    if cuda:
+    if cuda and mode != "eager":
         # As PyTorch's manual has it: a few steps on a stream beside the usual one, then the capture.
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
@@ -66,9 +109,10 @@ def torch_step(model, batch, precision, steps, device):
         adam.zero_grad(set_to_none=True)
         with torch.cuda.graph(graph):
             step()
-        run, synchronize = graph.replay, torch.cuda.synchronize
+        run = graph.replay
     else:
-        run, synchronize = step, lambda: None
+        run = step
+    synchronize = torch.cuda.synchronize if cuda else lambda: None
 
     def block(n):
         for _ in range(n):
@@ -77,7 +121,7 @@ def torch_step(model, batch, precision, steps, device):
     return median_us(block, synchronize, steps)
 
 
-def jax_step(model, batch, precision, steps, device):
+def jax_step(model, batch, precision, steps, device, mode):
     import functools
 
     import jax
@@ -86,7 +130,7 @@ def jax_step(model, batch, precision, steps, device):
     import optax
     from jax_pmap import MODELS, initial, outputs
 
-    del device
+    del device, mode
     jax.config.update("jax_default_matmul_precision", "highest" if precision == "fp32" else "default")
     rng = np.random.default_rng(1)
     shape, layers = MODELS[model][:2]
@@ -133,6 +177,7 @@ def main():
     parser.add_argument("--models", default="cnn,mlp,mnistcnn,mlp4k")
     parser.add_argument("--batches", default="128,1024")
     parser.add_argument("--precisions", default="tf32,bf16")
+    parser.add_argument("--modes", default="graph", help="of PyTorch")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     args = parser.parse_args()
@@ -141,11 +186,12 @@ def main():
         print(why, file=sys.stderr)
         sys.exit(4)
     step = {"torch": torch_step, "jax": jax_step}[args.framework]
-    for batch in map(int, args.batches.split(",")):
-        for model in args.models.split(","):
-            for precision in args.precisions.split(","):
-                us = step(model, batch, precision, args.steps, args.device)
-                print(f"{args.framework} {model} {batch} {precision} {us:.1f}", flush=True)
+    for mode in args.modes.split(",") if args.framework == "torch" else [""]:
+        for batch in map(int, args.batches.split(",")):
+            for model in args.models.split(","):
+                for precision in args.precisions.split(","):
+                    us = step(model, batch, precision, args.steps, args.device, mode)
+                    print(f"{args.framework}{mode and '-'}{mode} {model} {batch} {precision} {us:.1f}", flush=True)
 
 
 if __name__ == "__main__":

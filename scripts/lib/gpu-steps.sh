@@ -21,15 +21,27 @@ since() { awk -v a="$1" -v b="$(now)" 'BEGIN { printf "%.1f", b - a }'; }
 
 # --- libraries and kernels --------------------------------------------------------------------------------------------
 
+# The files of CUDA and cuDNN that a job opens, in the folders in which the program looks for them.
+library_files() {
+    {
+        tr ':' '\n' <<<"${DPTRAIN_CUDA_PATH:-}:${CUDNN_ROOT:+$CUDNN_ROOT/lib:$CUDNN_ROOT/lib64}:${CUDA_HOME:+$CUDA_HOME/lib64}:${LD_LIBRARY_PATH:-}"
+        [ -n "$fake" ] || {
+            echo /usr/local/cuda/lib64
+            ldconfig -p 2>/dev/null | sed -n 's,^.*=> \(.*\)/lib\(cudnn\|cublasLt\)[.]so.*,\1,p'
+            # Where pip has put them.
+            "$python" -c 'import site; print(*site.getsitepackages(), sep="\n")' 2>/dev/null | sed 's,$,/nvidia,'
+        }
+    } | sed '/^$/d' | sort -u | while read -r folder; do
+        find "$folder/" -maxdepth 3 \( -name 'libcudnn*.so.*' -o -name 'libcublasLt.so.*' -o -name 'libnvrtc*.so.*' \) 2>/dev/null
+    done | xargs -r -d '\n' readlink -f | sort -u
+}
+# Reads them, so that the steps find them in memory.
+read_ahead() { library_files | xargs -r -d '\n' -n 1 -P 4 cat >/dev/null; }
+
 libraries() {
-    local site
     nvidia-smi 2>/dev/null
     echo "LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-} CUDA_HOME=${CUDA_HOME:-} CUDNN_ROOT=${CUDNN_ROOT:-} DPTRAIN_CUDA_PATH=${DPTRAIN_CUDA_PATH:-}"
-    ldconfig -p 2>/dev/null | grep -E 'libcuda\.so|libcudnn\.so|libcublasLt\.so'
-    # Where pip has put them, if the program does not find them by itself.
-    for site in $("$python" -c 'import site, sys; print(*site.getsitepackages(), sep="\n")' 2>/dev/null); do
-        find "$site"/nvidia -maxdepth 4 \( -name 'libcudnn.so*' -o -name 'libcublasLt.so*' \) 2>/dev/null
-    done
+    library_files
     "$program" --version 2>&1 | tee "$work/version.txt"
     "$program" doctor >"$work/doctor.txt" 2>&1
     cat "$work/doctor.txt"
@@ -75,29 +87,53 @@ sanitize() { # TOOL
 
 # --- jobs ---------------------------------------------------------------------------------------------------------------
 
-small() {
+small() { # NAME
+    local samples=256 shape='1, 8, 8' batch='global: 32, micro: 8' steps=32 lr=1.0e-2 model
+    model='type: sequential, layers: [{conv: {channels: 6, padding: same}}, relu, {maxpool: 2}, flatten, {dense: 16}, relu, {dense: 10}]'
+    if [ "$1" = resnet20 ]; then
+        model='type: resnet, depth: 20, outputs: 10' shape='3, 8, 8' batch='global: 16' samples=64 steps=8 lr=1.0e-3
+        [ "$quick" = 1 ] || shape='3, 32, 32' batch='global: 64' samples=256 steps=16
+    fi
     cat <<END
-name: small
+name: $1
 seed: 1
-data: {train: synthetic, test: synthetic, synthetic: {samples: 256, shape: [1, 8, 8], classes: 10}}
-model: {type: sequential, layers: [{conv: {channels: 6, padding: same}}, relu, {maxpool: 2}, flatten, {dense: 16}, relu, {dense: 10}]}
+data: {train: synthetic, test: synthetic, synthetic: {samples: $samples, shape: [$shape], classes: 10}}
+model: {$model}
 loss: cross_entropy
-batch: {global: 32, micro: 8}
-optimizer: {type: adam, lr: 1.0e-2}
-train: {steps: 32}
-checkpoint: {every: 16 steps}
-log: {every: 4 steps}
+batch: {$batch}
+optimizer: {type: adam, lr: $lr}
+train: {steps: $steps}
+checkpoint: {every: $((steps / 2)) steps}
+log: {every: $((steps / 8)) steps}
 END
+}
+
+# MNIST in $home/mnist, made of the files in $mnist where it is not there yet.
+take_mnist() {
+    local name
+    ! compgen -G "$home/mnist/test-*.h5" >/dev/null || return 0
+    [ -n "$mnist" ] || seen failed "this archive has no MNIST: --mnist DIR names the folder with its four .gz files"
+    for name in train t10k; do
+        "$program" convert idx "$mnist/$name-images-idx3-ubyte.gz" "$mnist/$name-labels-idx1-ubyte.gz" \
+            --output "$home/mnist/${name/t10k/test}" --force 2>&1 | tee "$work/mnist.txt"
+        [ "${PIPESTATUS[0]}" = 0 ] || seen failed "$(last_line "$work/mnist.txt")"
+    done
+}
+mnist() {
+    [ "$quick$mnist" != 1 ] || seen skipped "a rehearsal works without MNIST"
+    take_mnist
+    seen ok "$(cat "$home"/mnist/*.h5 | wc -c) bytes in $home/mnist"
 }
 
 # The job of that name in $job, with MNIST where it needs it; the small one instead in a rehearsal.
 job='' job_words=()
 take_job() { # NAME
     job=$top/configs/$1.yaml job_words=()
+    case $quick$1 in 0mnist*) take_mnist ;; esac
     case $quick$1 in
     0mnist*) job_words=(--set "data.train=$home/mnist/train-*.h5" --set "data.test=$home/mnist/test-*.h5") ;;
     0linreg) ;;
-    *) job=$work/$1.yaml; small >"$job" ;;
+    *) job=$work/$1.yaml; small "$1" >"$job" ;;
     esac
 }
 # train FOLDER [OPTION...]: runs the job in $work/FOLDER; what it prints goes to FOLDER.txt too.
@@ -118,19 +154,39 @@ given() { # FILE of the reference
     [ -s "$reference/$1" ] || seen failed "$reference/$1 is missing, with which this is to be compared"
     cat "$reference/$1"
 }
-near() { awk -v a="$1" -v b="$2" -v by="$3" 'BEGIN { d = a - b; if (d < 0) d = -d; exit !(a != "" && b != "" && d <= by * (b < 0 ? -b : b)) }'; }
+# near A B BY [SCALE]: they differ by at most BY times SCALE, which is B if left out.
+near() { awk -v a="$1" -v b="$2" -v by="$3" -v s="${4:-$2}" 'BEGIN { d = a - b; if (d < 0) d = -d; exit !(a != "" && b != "" && d <= by * (s < 0 ? -s : s)) }'; }
 
-small_job() { # PRECISION
-    local first last cpu by
-    quick=1 take_job small
-    cpu=$(given small.txt) || exit
-    train "small-$1" --set device.kind=cuda --set "device.precision=$1" || seen failed "$(last_line "$work/small-$1.txt")"
-    read -r first last < <(losses "$work/small-$1")
-    # fp16 leaves the first updates out until its loss scale fits, so only the fall of its loss is looked at.
+small_job() { # PRECISION [resnet20]
+    local name=${2:-small} first last cpu by scale
+    take_job "$name"
+    cpu=$(given "$name.txt") || exit
+    train "$name-$1" --set device.kind=cuda --set "device.precision=$1" || seen failed "$(last_line "$work/$name-$1.txt")"
+    read -r first last < <(losses "$work/$name-$1")
+    # fp16 leaves the first updates out until its loss scale fits, so only the fall of its loss is looked at. That of resnet20 is
+    # nearly nothing in the end, so it is measured by where it began.
     case $1 in fp32) by=0.001 ;; tf32) by=0.02 ;; bf16) by=0.1 ;; fp16) by='' ;; esac
-    if [ -n "$by" ]; then near "$last" "${cpu#* }" "$by"; else awk -v a="$first" -v b="$last" 'BEGIN { exit !(b < a) }'; fi ||
+    scale=${cpu#* }
+    [ "$name" = small ] || scale=${cpu% *}
+    if [ -n "$by" ]; then near "$last" "${cpu#* }" "$by" "$scale"; else awk -v a="$first" -v b="$last" 'BEGIN { exit !(b < a) }'; fi ||
         seen failed "the loss went from $first to $last, on the CPU from ${cpu/ / to }"
-    seen ok "loss $last, the CPU's ${cpu#* }; $(sed -n 's/^ *device *//p' "$work/small-$1.txt" | head -n 1)"
+    seen ok "loss from $first to $last, on the CPU from ${cpu/ / to }; $(sed -n 's/^ *device *//p' "$work/$name-$1.txt" | head -n 1)"
+}
+
+# From a cache without plans, and once more from the cache that this left.
+start_up() { # MODEL
+    local plans from text=''
+    rm -rf "$work/plans"
+    speed_job "$1" $((quick ? 8 : 64)) 2 >"$work/start-up.yaml"
+    job=$work/start-up.yaml
+    for plans in measured kept; do
+        from=$(now)
+        XDG_CACHE_HOME=$work/plans train start-up --verbose --set device.kind=cuda --set device.precision=bf16 ||
+            seen failed "$(last_line "$work/start-up.txt")"
+        text+="; plans $plans: $(sed -n 's/^ *started in //p' "$work/start-up.txt"); with 12 steps $(since "$from") s from exec to exit"
+    done
+    [[ $text = *libraries*libraries* ]] || seen failed "the program does not tell what its start took"
+    seen ok "${text#; }"
 }
 
 accuracy() { # JOB PRECISION [RANKS CUDA_AWARE]
@@ -202,18 +258,21 @@ resume() {
     seen ok "stopped after $half of $whole steps: the same $(wc -c <"$work/once/checkpoints/latest") bytes"
 }
 
-reproducible() { # PRECISION
-    local ranks steps=300 micro=16
+reproducible() { # PRECISION RANKS[:pipeline]...
+    local precision=$1 way ranks words said='' steps=300 micro=16
+    shift
     take_job mnist-cnn
     if [ "$quick" = 1 ]; then steps=8 micro=8; fi
-    for ranks in 1 2 4; do
-        train "same-$ranks" --ranks "$ranks" --set device.kind=cuda --set "device.precision=$1" --set comm.reduction=reproducible \
-            --set batch.micro="$micro" --set "train={steps: $steps}" --set "checkpoint.every=$steps steps" ||
-            seen failed "$ranks ranks: $(last_line "$work/same-$ranks.txt")"
-        cmp "$work/same-1/checkpoints/latest" "$work/same-$ranks/checkpoints/latest" ||
-            seen failed "the checkpoint of $ranks ranks differs from that of one"
+    for way in "$@"; do
+        ranks=${way%:*} words=() said+="${said:+, }${way/:pipeline/ as stages}"
+        [ "$way" = "$ranks" ] || words=(--set "parallel.pipeline=$ranks")
+        train "same-$ranks" --ranks "$ranks" --set device.kind=cuda --set "device.precision=$precision" --set comm.reduction=reproducible \
+            --set batch.micro="$micro" --set "train={steps: $steps}" --set "checkpoint.every=$steps steps" "${words[@]}" ||
+            seen failed "ranks $said: $(last_line "$work/same-$ranks.txt")"
+        cmp "$work/same-$1/checkpoints/latest" "$work/same-$ranks/checkpoints/latest" ||
+            seen failed "ranks $said: the last one's checkpoint differs from the first one's"
     done
-    seen ok "the $(wc -c <"$work/same-1/checkpoints/latest") bytes of 1, 2 and 4 ranks are the same"
+    seen ok "ranks $said: the same $(wc -c <"$work/same-$1/checkpoints/latest") bytes"
 }
 
 mnist_99() {
@@ -235,24 +294,27 @@ mnist_99() {
 # --- speed --------------------------------------------------------------------------------------------------------------
 
 speed_job() { # MODEL BATCH STEPS
-    local shape layers convs
+    local shape layers='' convs model classes=10 samples=$((quick ? 8 * $2 : 16 * 1024))
     convs='{conv: {channels: 32, padding: same}}, relu, {maxpool: 2}, {conv: {channels: 64, padding: same}}, relu, {maxpool: 2}, flatten'
     case $1 in
     mlp) shape=784 layers='{dense: 256}, relu, {dense: 10}' ;;
     mlp4k) shape=784 layers='{dense: 4096}, relu, {dense: 4096}, relu, {dense: 10}' ;;
     cnn) shape='3, 32, 32' layers="$convs, {dense: 10}" ;;
     mnistcnn) shape='1, 28, 28' layers="$convs, {dense: 128}, relu, {dense: 10}" ;;
+    resnet50) shape='3, 224, 224' classes=1000 samples=$((quick ? 8 * $2 : 512)) ;;
     esac
     # The libraries that stand in for a GPU compute on the CPU.
     if [ "$quick" = 1 ]; then
         layers=${layers//4096/32} shape=${shape//784/49}
-        shape=${shape//32/8} shape=${shape//28/8}
+        shape=${shape//32/8} shape=${shape//28/8} shape=${shape//224/8}
     fi
+    model="type: sequential, layers: [$layers]"
+    [ "$1" != resnet50 ] || model="type: resnet, depth: $((quick ? 20 : 50)), outputs: $classes"
     cat <<END
 name: $1
 seed: 1
-data: {train: synthetic, synthetic: {samples: $((quick ? 8 * $2 : 16 * 1024)), shape: [$shape], classes: 10}}
-model: {type: sequential, layers: [$layers]}
+data: {train: synthetic, synthetic: {samples: $samples, shape: [$shape], classes: $classes}}
+model: {$model}
 loss: cross_entropy
 batch: {global: $2}
 optimizer: {type: adam, lr: 1.0e-3}
@@ -264,33 +326,40 @@ END
 
 # $work/speed.times has lines of `WHO MODEL BATCH PRECISION MICROSECONDS`, the latest of its kind counts.
 speed_table() {
-    rm -f "$work/details/$part.md"
+    rm -f "$work/details/speed.md"
     sort -s -k2,2 -k3,3n -k4,4 "$work/speed.times" | awk '
-        function show(x) { return x == "" ? "-" : x }
-        function flush() {
+        function flush(    i, row, best) {
             if (key == "") return
-            best = us["torch"]; if (best == "" || (us["jax"] != "" && us["jax"] + 0 < best + 0)) best = us["jax"]
-            printf "| %s | %s | %s | %s | %s |\n", key, show(us["dptrain"]), show(us["torch"]), show(us["jax"]),
-                best == "" || us["dptrain"] == "" ? "-" : sprintf("%.2f", best / us["dptrain"])
+            row = "| " key " | " us["dptrain"]
+            for (i = 1; i <= n; i++) {
+                row = row " | " us[who[i]]
+                if (us[who[i]] != "" && (best == "" || us[who[i]] + 0 < best + 0)) best = us[who[i]]
+            }
+            row = row " | " (best == "" || us["dptrain"] == "" ? "" : sprintf("%.2f", best / us["dptrain"])) " |"
+            while (sub(/[|]  [|]/, "| - |", row));
+            print row
             split("", us)
         }
         BEGIN {
-            print "\n## A step, in microseconds\n\nPyTorch captured in a CUDA graph, JAX compiled as a whole, Adam, data on the device in both.\n"
-            print "| model | batch | precision | dptrain | PyTorch | JAX | faster peer / dptrain |\n|---|---|---|---|---|---|---|"
+            n = split("torch-graph torch-compile torch-eager jax", who, " ")
+            print "\n## A step, in microseconds\n\nPyTorch captured in a CUDA graph, the same compiled before, and eager; JAX compiled as a whole. Adam;" \
+                " their data lies on the device, that of dptrain goes there.\n"
+            print "| model | batch | precision | dptrain | PyTorch | compiled | eager | JAX | fastest of them / dptrain |\n|---|---|---|---|---|---|---|---|---|"
         }
         { now = $2 " | " $3 " | " $4; if (now != key) { flush(); key = now } us[$1] = $5 }
-        END { flush() }' | detail "$part"
+        END { flush() }' | detail speed
 }
 
 speed() { # MODEL
-    local batch precision steps size us text=''
+    local batch precision steps size us batches='128 1024' precisions='tf32 bf16' text=''
     job=$work/speed.yaml
-    for batch in 128 1024; do
+    [ "$1" != resnet50 ] || batches='64 256' precisions=bf16
+    for batch in $batches; do
         steps=300 size=$batch
-        [ "$batch$1" != 128mlp ] || steps=1000
+        case $1$batch in mlp128) steps=1000 ;; resnet50*) steps=$((2560 / batch)) ;; esac
         [ "$quick" = 0 ] || steps=1 size=$((batch / 64))
         speed_job "$1" "$size" "$steps" >"$job"
-        for precision in tf32 bf16; do
+        for precision in $precisions; do
             train speed --set device.kind=cuda --set "device.precision=$precision" --quiet || seen failed "$batch $precision: $(last_line "$work/speed.txt")"
             # Each block of steps has a line; the median of them but for the first.
             us=$(sed -n 's/.*"event": "train".*"samples_per_s": \([0-9.e+-]*\).*/\1/p' "$work/speed/metrics.jsonl" | tail -n +2 | sort -g |
@@ -305,31 +374,33 @@ speed() { # MODEL
 }
 
 # Writes each time as it has it, so that what was measured stays where the limit is too short for all.
-peers() { # FRAMEWORK
-    local words=() timed rc line
+peers() { # FRAMEWORK [OPTION...]
+    local words=() timed=0 rc line
     [ "$quick" = 0 ] || words=(--steps 1 --batches '2,16')
-    "$python" "$here/bench/gpu_peers.py" "$1" "${words[@]}" 2>"$work/peers.err" | while read -r line; do
+    rm -f "$work/peers.txt"
+    "$python" "$here/bench/gpu_peers.py" "$@" "${words[@]}" 2>"$work/peers.err" | while read -r line; do
         echo "$line"
-        case $line in "$1 "*" "*" "*" "*) ;; *) continue ;; esac
-        echo "$line" >>"$work/speed.times"
+        case $line in "$1"*" "*" "*" "*" "*) ;; *) continue ;; esac
+        echo "$line" | tee -a "$work/peers.txt" >>"$work/speed.times"
         speed_table
         echo "as far as ${line#* }" >"$work/why"
     done
     rc=${PIPESTATUS[0]}
     cat "$work/peers.err"
-    timed=$(grep -c "^$1 " "$work/speed.times" 2>/dev/null)
+    [ ! -e "$work/peers.txt" ] || timed=$(wc -l <"$work/peers.txt")
     [ "$rc" != 4 ] || seen skipped "$(last_line "$work/peers.err")"
     [ "$rc$((timed > 0))" = 01 ] || seen failed "exit $rc, $timed timed: $(last_line "$work/peers.err")"
     seen ok "$timed timed: the table below"
 }
 
 profile() { # MODEL
-    local few=() ratio
-    [ "$quick" = 0 ] || few=(--steps 2)
-    speed_job "$1" $((quick ? 8 : 128)) 100 >"$work/profile.yaml"
+    local few=() ratio batch=128
+    [ "$1" != resnet50 ] || batch=256
+    [ "$quick" = 0 ] || few=(--steps 2) batch=8
+    speed_job "$1" "$batch" 100 >"$work/profile.yaml"
     "$program" bench "$work/profile.yaml" --quiet --set device.kind=cuda --set device.precision=bf16 "${few[@]}" >"$work/profile.txt" 2>&1 ||
         { cat "$work/profile.txt"; seen failed "$(last_line "$work/profile.txt")"; }
-    tee /dev/stderr <"$work/profile.txt" | block "Where the time goes: $1, batch 128, bf16" | detail
+    tee /dev/stderr <"$work/profile.txt" | block "Where the time goes: $1, batch $batch, bf16" | detail
     ratio=$(sed -n 's/.*a step takes \([0-9.]*\) times the sum of its launches.*/\1/p' "$work/profile.txt")
     [ -n "$ratio" ] || seen failed "bench does not say what a step takes beside the sum of its launches"
     [ "$quick" = 1 ] || awk -v a="$ratio" 'BEGIN { exit !(a <= 1.5) }' || seen slow "a step takes $ratio times the sum of its nodes"
@@ -343,7 +414,8 @@ counters() { # MODEL
     speed_job "$1" 128 100 >"$work/counters.yaml"
     # Once without, so that the plans are chosen and kept and the second run begins with its steps.
     "$program" "$work/counters.yaml" --output "$work/counters-0" "${words[@]}" || seen failed "the job itself fails"
-    ncu --target-processes all --graph-profiling node --launch-count 90 --csv \
+    # A machine that is lent keeps its clocks as they are.
+    ncu --clock-control none --target-processes all --graph-profiling node --launch-count 90 --csv \
         --metrics gpu__time_duration.sum,sm__throughput.avg.pct_of_peak_sustained_elapsed,dram__throughput.avg.pct_of_peak_sustained_elapsed \
         "$program" "$work/counters.yaml" --output "$work/counters-1" "${words[@]}" 2>&1 | tee "$work/counters.csv"
     [ "${PIPESTATUS[0]}" = 0 ] || seen failed "$(grep -m 1 '==ERROR==' "$work/counters.csv")"

@@ -1,9 +1,11 @@
 """scripts/gpu-check.sh: rehearsed from its archive, in a folder of its own, with the libraries that stand in for a GPU; what its report
 says where a step hangs, crashes or writes garbage, and where all of it is cut off."""
+import gzip
 import os
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tarfile
@@ -25,7 +27,7 @@ sleep sort tail tar tee timeout touch tr uname wc xargs""".split()
 # Steps that are test programs, which run beside this one anyway (kernels-arena and errors stand for them), and those that do in a
 # rehearsal what another step does: for all models it has the one small job.
 BESIDE = """kernels kernels-joins kernels-update kernels-fp16 matmul steps program graphs algorithms convolutions
-job-tf32 mnist-cnn-tf32 mnist-cnn-fp16 mnist-mlp-bf16 speed-mlp speed-mnistcnn speed-mlp4k profile-mlp profile-mnistcnn profile-mlp4k""".split()
+job-tf32 job-fp16 mnist-cnn-bf16 start-up-resnet50 profile-resnet50 mnist-cnn-tf32 mnist-cnn-fp16 mnist-mlp-bf16 speed-mlp speed-mnistcnn speed-mlp4k profile-mlp profile-mnistcnn profile-mlp4k""".split()
 
 has_gpu = any(Path("/dev", name).exists() for name in ("nvidia0", "dxg"))
 needs_fake = pytest.mark.skipif(not (FAKE / "libcuda.so.1").exists() or SANITIZED or shutil.which("patchelf") is None,
@@ -40,21 +42,25 @@ def archive(tmp_path_factory):
                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300)
     assert done.returncode == 0, done.stdout
     print(done.stdout)
-    size, unpacked = map(int, re.search(r"check\.tar\.xz: (\d+) MiB, (\d+) MiB unpacked, in \d+ s", done.stdout).groups())
+    size, unpacked = map(float, re.search(r"check\.tar\.xz: ([\d.]+) MiB, (\d+) MiB unpacked, in \d+ s", done.stdout).groups())
     assert 5 < size < 60 and unpacked < 300
-    with tarfile.open(made / "check.tar.xz") as packed:
-        assert {"gpu-check.sh", "lib", "bundle", "tests"} <= {name.split("/")[1] for name in packed.getnames() if "/" in name}
-        packed.extractall(made / "here")
     (made / "tools").mkdir()
     for tool in TOOLS:
         if shutil.which(tool):
             (made / "tools" / tool).symlink_to(os.path.realpath(shutil.which(tool)))
     (made / "tools/python3").symlink_to(os.path.realpath(sys.executable))
+    # As it is told, without xz.
+    (made / "here").mkdir()
+    (made / "here/check.tar.xz").symlink_to(made / "check.tar.xz")
+    unpack = re.search(r"^(\(tar .*\)) && bash gpu-check.sh a\+b1 OUT$", done.stdout, re.M).group(1)
+    said = subprocess.run(["bash", "-c", unpack], cwd=made / "here", env={"PATH": str(made / "tools")}, capture_output=True, text=True)
+    assert said.returncode == 0 and "xz" in said.stderr, said
+    assert {"gpu-check.sh", "lib", "bundle", "tests"} <= {path.name for path in (made / "here").iterdir()}
     return made
 
 
 def start(archive, part, out, *words, here=None, **env):
-    words = ["bash", "gpu-check.sh", part, out, "--fake", "tests/fakegpu", "--work", out.parent / f"work-{out.name}", *words]
+    words = ["bash", "gpu-check.sh", part, "--out", out, "--fake", "tests/fakegpu", "--work", out.parent / f"work-{out.name}", *words]
     return subprocess.Popen([str(w) for w in words], cwd=here or archive / "here", env={"PATH": str(archive / "tools"), "FAKEGPU_QUIET": "1", **env},
                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
@@ -103,19 +109,27 @@ def left_running(here):
     return found
 
 
-def test_words():
+def test_words(tmp_path):
     names = steps("a") + steps("b") + steps("c")
-    assert len(names) == len(set(names)) > 40
-    assert names[0] == "libraries" and steps("c")[-4:] == ["memcheck", "racecheck", "initcheck", "synccheck"]
-    limits = re.findall(r"^\w  \S+ +(\d+) s  ", subprocess.run([SCRIPT, "--list"], capture_output=True, text=True).stdout, re.M)
-    assert len(limits) == len(names) and max(map(int, limits)) <= 60
+    assert len(names) == len(set(names)) > 50 and names == steps("all") and steps("a+b1") + steps("b2") + steps("c1+c2") == names
+    assert names[:4] == ["libraries", "first-job", "steps", "program"] and names[-4:] == ["memcheck", "racecheck", "initcheck", "synccheck"]
+    listed = subprocess.run([SCRIPT, "--list"], capture_output=True, text=True).stdout
+    limits = dict(re.findall(r"^\w\d? +(\S+) +(\d+) s  ", listed, re.M))
+    assert list(limits) == names and max(map(int, limits.values())) == int(limits["peers-jax"]) == 150
+    assert limits["libraries"] == limits["first-job"] == "90" and limits["peers-torch"] == "100"
 
-    def said(*words):
-        done = subprocess.run([SCRIPT, *words], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    def said(*words, **more):
+        done = subprocess.run([SCRIPT, *words], capture_output=True, text=True, stdin=subprocess.DEVNULL, env={**os.environ, **more})
         return done.returncode, done.stdout + done.stderr
 
-    for words in (["--nonsense"], ["a"], [], ["d", "/nowhere"], ["a", "/nowhere", "more"], ["a", "--limit", "x"], ["--pack"],
-                  ["a", "/nowhere", "--only", "nonsense"]):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/nvcc").write_text("#!/bin/sh\necho 'Cuda compilation tools, release 12.9, V12.9.86'\n")
+    (tmp_path / "bin/nvcc").chmod(0o755)
+    for toolkit, wants in [("/nowhere", "is of CUDA none"), (tmp_path, "drivers 570 know nothing of CUDA 12.9")]:
+        code, text = said("--pack", tmp_path / "x.tar.xz", "--cuda", "12", CUDA_HOME=str(toolkit))
+        assert code == 2 and wants in text and "CUDA_HOME" in text and text.count("\n") == 1, text
+    for words in (["--nonsense"], ["a"], [], ["d", "/nowhere"], ["a+d", "/nowhere"], ["a", "/nowhere", "more"], ["a", "--limit", "x"], ["--pack"],
+                  ["--cuda", "11"], ["a", "/nowhere", "--only", "nonsense"]):
         code, text = said(*words)
         assert code == 2 and text.startswith("gpu-check.sh: ") and text.count("\n") == 1, (words, text)
     code, text = said("--help")
@@ -141,18 +155,25 @@ def test_rehearsal(archive, tmp_path, part):
     assert code == 0, printed + text
     assert list(rows) == chosen
     assert {state for state, _ in rows.values()} <= {"ok", "skipped"}
+    table = printed[printed.rindex("\n\n"):]
+    assert re.findall(r"^(ok|skipped) +(\S+) +\d+ s$", table, re.M) == [(state, name) for name, (state, _) in rows.items()], printed
     skipped = {name for name, (state, _) in rows.items() if state == "skipped"}
-    assert skipped <= {"peers-torch", "peers-jax", "counters", "memcheck", "racecheck", "initcheck", "synccheck"}
+    assert skipped <= {"mnist", "peers-torch", "peers-jax", "peers-resnet50", "compiled-resnet50", "compiled-torch", "eager-torch", "counters", "memcheck", "racecheck", "initcheck", "synccheck"}
     assert "a rehearsal on the CPU" in text and re.search(r"Ended after \d+ s", text)
     assert sorted(p.name for p in out.iterdir()) == ["logs.tar.gz", "report.md"]
     with tarfile.open(out / "logs.tar.gz") as logs:
-        assert {f"./{part}-{name}.log" for name in rows} <= set(logs.getnames())
+        assert {f"./{name}.log" for name in rows} <= set(logs.getnames())
     if part == "a":
         assert "Fake GPU" in rows["libraries"][1] and "## The machine" in text
+        assert len(re.findall(r"plans (?:measured|kept): [\d.]+ s: libraries [^;]* plans [\d.]+; with 12 steps", rows["start-up"][1])) == 2
     elif part == "b":
-        assert "the same" in rows["resume"][1] and "1, 2 and 4 ranks are the same" in rows["reproducible"][1]
+        assert "the same" in rows["resume"][1] and "ranks 1, 2, 4: the same" in rows["reproducible"][1]
+        assert "ranks 1, 2 as stages: the same" in rows["pipeline"][1] and "without MNIST" in rows["mnist"][1]
     else:
-        assert len(re.findall(r"^\| \w+ \| (?:128|1024) \| (?:tf32|bf16) \| [\d.]+ \| - \| - \| - \|$", text, re.M)) == 4 * sum("speed" in step for step in chosen), text
+        speeds = re.findall(r"^\| (\w+) \| (\d+) \| (tf32|bf16) \| [\d.]+ \| - \| - \| - \| - \| - \|$", text, re.M)
+        wanted = [(step[6:], size, kind) for step in chosen if step.startswith("speed-") and step != "speed-resnet50"
+                  for size in ("128", "1024") for kind in ("tf32", "bf16")]
+        assert sorted(speeds) == sorted(wanted + [("resnet50", "64", "bf16"), ("resnet50", "256", "bf16")]), text
 
 
 @needs_fake
@@ -192,7 +213,7 @@ def test_cut_off(archive, tmp_path, by):
         process.wait(timeout=60)
         if by == signal.SIGKILL:
             os.killpg(os.getpgid(inside), signal.SIGKILL)
-            ends = time.monotonic() + 30
+            ends = time.monotonic() + 100
             while left_running(here) and time.monotonic() < ends:
                 pass
     rows, text = report(out)
@@ -203,7 +224,7 @@ def test_cut_off(archive, tmp_path, by):
         assert list(rows) == ["first-job"] and "Cut off by a signal" in text
     assert not left_running(here)
     with tarfile.open(out / "logs.tar.gz") as logs:
-        assert "./a-first-job.log" in logs.getnames()
+        assert "./first-job.log" in logs.getnames()
 
 
 @needs_fake
@@ -215,9 +236,38 @@ def test_a_device_that_fails(archive, tmp_path):
     assert "cuStreamCreateWithPriority" in rows["first-job"][1] and "## The end of the log of first-job" in text
 
 
+@needs_fake
+def test_libraries_are_read_ahead(archive, tmp_path):
+    """Beside the steps, and no longer: of two files that would never end, one ends by what a step writes."""
+    here = replaced(archive, tmp_path, test_cuda_device_arena="timeout 20 bash -c 'echo >tests/fakegpu/libcudnn_ahead.so.9' && echo '[       OK ] read'")
+    for name in ("ahead", "endless"):
+        os.mkfifo(here / f"tests/fakegpu/libcudnn_{name}.so.9")
+    code, printed, rows, text = check(archive, "a", tmp_path / "out", "--only", "kernels-arena", here=here)
+    assert code == 0 and rows["kernels-arena"][0] == "ok", text
+    assert not left_running(here)
+
+
+@needs_fake
+def test_mnist_that_travels_apart(archive, tmp_path):
+    (tmp_path / "idx").mkdir()
+    here = replaced(archive, tmp_path)
+    for name, n in [("train", 30), ("t10k", 20)]:
+        for kind, magic, shape in [("images-idx3", 0x803, (n, 4, 4)), ("labels-idx1", 0x801, (n,))]:
+            size = n * 16 if len(shape) > 1 else n
+            data = struct.pack(f">I{len(shape)}I", magic, *shape) + bytes(i % 10 for i in range(size))
+            (tmp_path / f"idx/{name}-{kind}-ubyte.gz").write_bytes(gzip.compress(data))
+    out = tmp_path / "out"
+    code, _, rows, text = check(archive, "b1", out, "--only", "mnist", "--mnist", tmp_path / "nowhere", here=here)
+    assert code == 1 and rows["mnist"][0] == "failed" and str(tmp_path / "nowhere") in rows["mnist"][1], text
+    code, _, rows, text = check(archive, "b1", out, "--only", "mnist", "--mnist", tmp_path / "idx", here=here)
+    assert code == 0 and rows["mnist"][0] == "ok" and text.count("| mnist |") == 2, text
+    assert [path.name.split("-")[0] for path in sorted((here / "rehearsal/../mnist").glob("*.h5"))] == ["test", "train"]
+
+
 PEER = """import sys
 for model in ("cnn", "mlp"):
-    print(sys.argv[2], model, 128, "bf16", {"torch": 1e9, "jax": 5e8}[sys.argv[2]], flush=True)
+    who, us = {"torch": ("torch-graph", 1e9), "jax": ("jax", 5e8)}[sys.argv[2]]
+    print(who, model, 128, "bf16", us, flush=True)
 if sys.argv[2] == "jax":
     sys.exit("RESOURCE_EXHAUSTED")
 """
@@ -229,9 +279,18 @@ def test_beside_peers(archive, tmp_path):
     (tmp_path / "peer.py").write_text(PEER)
     (tmp_path / "python").write_text(f"#!/bin/bash\nexec python3 {tmp_path}/peer.py \"$@\"\n")
     (tmp_path / "python").chmod(0o755)
-    code, printed, rows, text = check(archive, "c", tmp_path / "out", "--only", "speed-mlp|peers.*", "--python", tmp_path / "python")
+    code, printed, rows, text = check(archive, "c", tmp_path / "out", "--only", "speed-mlp|peers-(torch|jax)", "--python", tmp_path / "python")
     assert code == 1, printed
     assert rows["peers-torch"][0] == "ok" and rows["peers-jax"] == ("failed", "exit 1, 2 timed: RESOURCE_EXHAUSTED")
-    ours, torch, jax, ratio = re.search(r"^\| mlp \| 128 \| bf16 \| (\S+) \| (\S+) \| (\S+) \| (\S+) \|$", text, re.M).groups()
+    ours, torch, jax, ratio = re.search(r"^\| mlp \| 128 \| bf16 \| (\S+) \| (\S+) \| - \| - \| (\S+) \| (\S+) \|$", text, re.M).groups()
     assert (float(torch), float(jax)) == (1e9, 5e8) and float(ratio) == pytest.approx(5e8 / float(ours), rel=0.01)
-    assert re.search(r"^\| cnn \| 128 \| bf16 \| - \| \S+ \| \S+ \| - \|$", text, re.M)
+    assert re.search(r"^\| cnn \| 128 \| bf16 \| - \| \S+ \| - \| - \| \S+ \| - \|$", text, re.M)
+
+
+def test_resnet50_of_peers():
+    """The same network as dptrain's, where torchvision is not installed."""
+    pytest.importorskip("torch")
+    sys.path.insert(0, str(TOP / "scripts/bench"))
+    import gpu_peers
+    net = gpu_peers.resnet50()
+    assert sum(p.numel() for p in net.parameters()) == 25_557_032
