@@ -1,6 +1,7 @@
 """`dptrain bench`: the table adds up to the step whatever is measured, names what runs, and leaves nothing behind."""
 import json
 import os
+import subprocess
 import sys
 
 import pytest
@@ -87,6 +88,28 @@ def test_steps_of_microseconds_have_timelines_seldom(tmp_path):
                     "--set", "batch.global=64")["timed_every"] == 2
     out = bench(tmp_path, TINY, "--steps", "300", "--quiet").out
     assert "timelines, in one of 8 steps, cost " in out and "the table is scaled by " in out or "timelines cost " in out
+
+
+STANDING = """
+#include <time.h>
+#include <unistd.h>
+#include <sys/syscall.h>
+int clock_gettime(clockid_t clock, struct timespec *t)
+{
+    if (clock != CLOCK_THREAD_CPUTIME_ID)
+        return (int)syscall(SYS_clock_gettime, clock, t);
+    *t = (struct timespec){1, 0};
+    return 0;
+}
+"""
+
+
+def test_a_processor_time_that_stands_still(tmp_path):
+    """A virtual machine's clock of a thread's processor time leaves out intervals: rates were infinite, and null in JSON."""
+    (tmp_path / "standing.c").write_text(STANDING)
+    shim = tmp_path / "standing.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", shim, tmp_path / "standing.c"], check=True)
+    check_sums(measured(tmp_path, CONV, "--steps", 9, "--set", "device.threads=2", env={"LD_PRELOAD": str(shim)}))
 
 
 @pytest.mark.parametrize("kind", ["ref", "cpu"])

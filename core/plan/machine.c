@@ -26,8 +26,27 @@ struct measuring {
     bool loop;                /* the memory, else the product */
 };
 
+/* What both clocks showed when something began. */
+struct began {
+    double own, wall;
+};
+
+static struct began begin_now(void)
+{
+    return (struct began){.own = dpt_thread_seconds(), .wall = dpt_now()};
+}
+
+/* amount, divided by the seconds since then. Processor time is taken, which other programs on the
+ * machine do not lengthen; the wall clock where a virtual machine's processor time stood still. */
+static double rate_since(const struct began *began, double amount)
+{
+    const double own = dpt_thread_seconds() - began->own, wall = dpt_now() - began->wall;
+
+    return amount / (own > 0 ? own : fmax(wall, 1e-9));
+}
+
 /* Takes the best of as many products as fit into the time, at least two, since the first one warms
- * up. Processor time is taken, which other programs on the machine do not lengthen. */
+ * up. */
 static enum dpt_status measure_product(const struct measuring *m, struct dpt_machine *own,
                                        struct dpt_error *err)
 {
@@ -40,10 +59,10 @@ static enum dpt_status measure_product(const struct measuring *m, struct dpt_mac
     for (int i = 0; i < 2 * SIDE * SIDE; i++)
         a[i] = (float)(i % 7) * 0.25f;
     for (int i = 0; i < 2 || dpt_now() < until; i++) {
-        const double start = dpt_thread_seconds();
+        const struct began began = begin_now();
 
         DPT_TRY(m->backend->gemm(SIDE, SIDE, SIDE, a, b, b + SIDE * SIDE, err));
-        own->flops = fmax(own->flops, 2.0 * SIDE * SIDE * SIDE / (dpt_thread_seconds() - start));
+        own->flops = fmax(own->flops, rate_since(&began, 2.0 * SIDE * SIDE * SIDE));
     }
 out:
     dpt_free(a);
@@ -76,12 +95,12 @@ static enum dpt_status measure_loop(const struct measuring *m, struct dpt_machin
 
         own->memory[k].bytes = bytes;
         for (int i = 0; i < 2 || dpt_now() < until; i++) {
-            const double start = dpt_thread_seconds();
+            const struct began began = begin_now();
 
             for (int round = 0; round < rounds; round++)
                 triad(n, (float)round, a + n, a + 2 * n, a);
-            own->memory[k].rate = fmax(own->memory[k].rate,
-                                       rounds * 12.0 * (double)n / (dpt_thread_seconds() - start));
+            own->memory[k].rate =
+                fmax(own->memory[k].rate, rate_since(&began, rounds * 12.0 * (double)n));
         }
     }
 out:
