@@ -12,7 +12,7 @@
 #include "core/train/choose.h"
 #include "core/train/engine.h"
 #include "core/train/gradient_reduction.h"
-#include "core/train/lockstep.h"
+#include "core/train/step/runner.h"
 #include "core/train/optimizer.h"
 #include "core/train/parts.h"
 #include "core/train/units.h"
@@ -108,6 +108,7 @@ enum dpt_status dpt_plan_open(struct dpt_plan *p, const struct dpt_job *job,
     const struct dpt_backend *backend;
     struct dpt_state state;
     int64_t micros, replicas;
+    size_t all, one;
     cpu_set_t mine;
 
     memset(p, 0, sizeof *p);
@@ -130,7 +131,7 @@ enum dpt_status dpt_plan_open(struct dpt_plan *p, const struct dpt_job *job,
     DPT_TRY(dpt_checkpoint_size(&state, job->output, &p->checkpoint, err));
     if (p->process <= 0)
         p->process = dpt_process_memory("VmHWM") - dpt_process_memory("RssFile");
-    if (p->t.mesh.stages > 0)
+    if (dpt_mesh_divides(&p->t.mesh))
         DPT_TRY(dpt_plan_stages(p, err));
     if (backend->devices != NULL)
         DPT_TRY(fit_device(p, err));
@@ -141,8 +142,9 @@ enum dpt_status dpt_plan_open(struct dpt_plan *p, const struct dpt_job *job,
                      ((double)dpt_trainer_graph(&p->t)->arena + DPT_TAIL_WORDS) * sizeof(float);
     p->gathered = dpt_plan_rounds(p, micros) * unit_bytes(p);
     if (p->t.team.lockstep) {
-        dpt_lockstep_count(&p->t, &p->exchanges, &p->exchanged);
-        p->exchanges *= 2; /* forward and backward */
+        dpt_step_exchange_room(&p->t, &all, &one);
+        p->exchanged = (double)all * sizeof(double);
+        p->exchanges = 2 * (p->t.units.n - 1); /* forward and backward */
     }
     dpt_plan_fill_memory(p);
     dpt_plan_fill_mesh(p);

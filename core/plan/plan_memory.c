@@ -7,6 +7,7 @@
 #include "core/train/engine.h"
 #include "core/train/gradient_reduction.h"
 #include "core/train/parts.h"
+#include "core/train/step/runner.h"
 #include "core/train/tensor_parallel.h"
 #include "core/train/units.h"
 
@@ -65,13 +66,11 @@ static double node_data(const struct dpt_plan *p)
 static double statistics_bytes(const struct dpt_plan *p)
 {
     const struct dpt_trainer *t = &p->t;
-    double widest = 0;
+    size_t all, one;
 
-    for (int32_t i = 0; i < t->model.graph.n_nodes; i++)
-        if (t->model.graph.nodes[i].whole_step)
-            widest = fmax(widest, t->model.graph.nodes[i].in.c);
-    return p->exchanged +
-           (t->team.lockstep ? 2.0 * widest * sizeof(double) * t->team.threads * t->team.slots : 0);
+    dpt_step_exchange_room(t, &all, &one);
+    return (double)(all + one * (size_t)(t->team.gradient_workers * t->team.slots)) *
+           sizeof(double);
 }
 
 /* Each thread's micro-batches under way (dpt_batch_buffer_open). */
@@ -82,12 +81,13 @@ static double input_bytes(const struct dpt_trainer *t)
                  micro = t->data.train.sampler.micro * t->team.group;
     const double targets = set->target == DPT_TARGET_VECTOR ? set->target_width : 0;
 
-    if (t->mesh.stages > 0) /* each slot's, and each thread's for an evaluation */
-        return (t->team.gradient_workers * t->team.slots * (t->mesh.stage == 0) + t->team.threads) *
-               micro * size * WORD;
-    return t->team.threads * t->team.slots *
-           (micro * (size * WORD + sizeof(int32_t) + sizeof(int64_t) + targets * WORD) +
-            size * WORD);
+    /* Each thread has one, and the other slots have their own, without samples behind the first
+     * stage. */
+    const double others = t->team.gradient_workers * (t->team.slots - 1.0);
+    const double said = sizeof(int32_t) + sizeof(int64_t) + targets * WORD;
+
+    return (t->team.threads + others * (t->mesh.stage == 0)) * (micro + 1) * size * WORD +
+           (t->team.threads + others) * micro * said;
 }
 
 /* Norms, losses of an evaluation, hashes. */
@@ -132,7 +132,7 @@ void dpt_plan_fill_memory(struct dpt_plan *p)
 
     if (t->mesh.tensor > 1)
         dpt_tensor_parallel_bytes(t, &divided, &told, &sent);
-    told /= t->mesh.tensor > 1 ? t->mesh.tensor : 1; /* the parts of a layer have it together */
+    told /= t->mesh.tensor; /* the parts of a layer have it together */
     t->reduction.type->bytes(t, dpt_trainer_replicas(t)->node.size, &gradients, &shared);
     if (t->engine->on_device) { /* the host sums the gradients, but does not make them */
         gradients = p->spec.ranks > 1 ? arena : 0;
@@ -144,7 +144,7 @@ void dpt_plan_fill_memory(struct dpt_plan *p)
             {"program", "base", DPT_PLAN_RANK,
              p->process + started + (p->spec.ranks > 1 ? several : 0) + (gpu ? gpu_started : 0)},
             {"weights", "weights",
-             t->units.n > 0 && !t->units.gathers ? DPT_PLAN_NODE : DPT_PLAN_RANK,
+             t->units.sliced && !t->units.gathers ? DPT_PLAN_NODE : DPT_PLAN_RANK,
              t->units.gathers ? arena / owners + (double)dpt_units_largest(t) * WORD : arena},
             {"weights in other layouts", "copies",
              program.shares_copies && p->spec.node_ranks > 1 ? DPT_PLAN_NODE : DPT_PLAN_RANK,
@@ -160,7 +160,7 @@ void dpt_plan_fill_memory(struct dpt_plan *p)
             {"divided layers, shared", "divided_shared", DPT_PLAN_RANK, told},
             {"norms, losses", "books", DPT_PLAN_RANK, bookkeeping(t) + statistics_bytes(p)},
             {"checkpoint being saved", "saver", DPT_PLAN_FIRST,
-             saves ? (t->units.n > 0 ? 0 : (double)p->checkpoint) + saving : 0},
+             saves ? (t->units.sliced ? 0 : (double)p->checkpoint) + saving : 0},
             {"libraries, shared", "libraries", DPT_PLAN_NODE, libraries},
             {"gradients, shared", "gradients_shared", DPT_PLAN_NODE, shared},
             {"samples", "samples", DPT_PLAN_NODE, node_data(p)},
@@ -176,7 +176,7 @@ enum dpt_status dpt_plan_measure(struct dpt_plan *p, int32_t micro, struct dpt_e
     struct dpt_program_spec spec;
     int64_t copies = 0;
 
-    p->t.team.slots = dpt_trainer_choose_slots(&p->t, micro);
+    p->t.team.slots = dpt_step_slots(&p->t, micro);
     spec = dpt_trainer_program_spec(&p->t, micro);
     DPT_TRY(p->t.backend->measure(&spec, &p->program, err));
     for (int k = 0; k < units->n && units->gathers; k++) { /* those of one are there at a time */

@@ -7,7 +7,7 @@
 #include "core/base/memory.h"
 #include "core/plan/plan.h"
 #include "core/train/mesh.h"
-#include "core/train/pipeline.h"
+#include "core/train/step/runner.h"
 #include "core/train/tensor_parallel.h"
 #include "core/train/units.h"
 
@@ -39,7 +39,7 @@ static double sum_scope(const struct dpt_plan *p, enum dpt_plan_scope scope, boo
 
 static int tensor_of(const struct dpt_plan *p)
 {
-    return p->t.mesh.tensor > 1 ? p->t.mesh.tensor : 1;
+    return p->t.mesh.tensor;
 }
 
 /* All parts of all replicas. */
@@ -94,7 +94,7 @@ enum dpt_status dpt_plan_stages(struct dpt_plan *p, struct dpt_error *err)
     const struct dpt_graph *graph = &t->model.graph;
     const int stages = t->mesh.stages;
     const int64_t run = most_micros(p);
-    const int64_t turns = dpt_pipeline_actions(t, t->data.train.sampler.micro);
+    const int64_t turns = dpt_step_most_rounds(t, t->data.train.sampler.micro);
     double all = 0;
     int largest = 0;
 
@@ -251,8 +251,8 @@ static void pipeline_axis(const struct dpt_plan *p, struct dpt_plan_axis *axis)
 {
     const int replicas = ranks_of_stage(p);
 
-    axis->ranks = p->t.mesh.stages > 0 ? p->t.mesh.stages : 1;
-    for (int k = 0; k < p->t.mesh.stages; k++) {
+    axis->ranks = p->t.mesh.stages;
+    for (int k = 0; p->stages != NULL && k < p->t.mesh.stages; k++) {
         const double back = k > 0 ? p->stages[k - 1].sent : 0;
 
         axis->bytes = fmax(axis->bytes, p->stages[k].sent + back);

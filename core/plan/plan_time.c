@@ -6,7 +6,7 @@
 #include "core/comm/tree.h"
 #include "core/plan/plan.h"
 #include "core/train/parts.h"
-#include "core/train/pipeline.h"
+#include "core/train/step/runner.h"
 
 enum { WORD = sizeof(float), MAX_THREADS = 256 };
 
@@ -77,7 +77,7 @@ struct partition {
     int ranks, node_ranks, nodes;
     int64_t global, micros; /* micros: of the busiest rank */
     int32_t micro, group;   /* group: micro-batches that are computed at once */
-    int32_t actions;        /* of a stage's thread, forward (dpt_pipeline_actions) */
+    int32_t rounds;         /* of a stage's workers (dpt_step_most_rounds) */
     double slower;          /* how much sharing cores slows it */
 };
 
@@ -85,7 +85,7 @@ struct partition {
 static double micro_seconds(const struct dpt_plan *p, int32_t first, int32_t last, int32_t micro)
 {
     const double part =
-        estimate_micro(p, first, last, micro, p->t.mesh.tensor > 1 ? p->t.mesh.tensor : 1);
+        estimate_micro(p, first, last, micro, p->t.mesh.tensor);
     const int32_t end = p->t.model.graph.n_nodes;
 
     if (p->trial.done)
@@ -98,8 +98,8 @@ static void compute(const struct dpt_plan *p, const struct partition *d, struct 
 {
     const struct dpt_trainer *t = &p->t;
     const bool device = t->backend->devices != NULL, alone = device || t->team.together;
-    const bool groups = t->mesh.stages > 0 && t->team.together;
-    const double passes = groups ? d->actions : (double)d->micros;
+    const bool groups = dpt_mesh_divides(&t->mesh) && t->team.together;
+    const double passes = groups ? d->rounds : (double)d->micros;
     const struct dpt_plan_turns turns = {
         .n = ceil(passes / (alone ? 1 : t->team.threads)),
         .together = alone ? 1 : fmin(t->team.threads, (double)d->micros),
@@ -110,7 +110,7 @@ static void compute(const struct dpt_plan *p, const struct partition *d, struct 
     };
     const int32_t group = device ? 1 : d->group;
 
-    if (t->mesh.stages > 0)
+    if (dpt_mesh_divides(&t->mesh))
         dpt_plan_pass_stages(p, d->ranks, &turns, step);
     else
         step->compute = turns.n / group *
@@ -175,7 +175,7 @@ static void reduce(const struct dpt_plan *p, const struct partition *d, struct d
         step->network = dpt_fabric_tree(&p->spec.fabric, n, parties, has_pairs(d), add);
     else if (d->nodes > 1)
         step->network = dpt_fabric_allreduce(&p->spec.fabric, n, parties, add);
-    if (d->nodes > 1 && t->units.n > 0) /* the weights are gathered twice a round */
+    if (d->nodes > 1 && t->units.sliced) /* the weights are gathered twice a round */
         step->network *=
             dpt_plan_rounds(p, d->micros) * (2 + (double)t->units.edge[t->units.n - 1] / n) / 2;
     else if (d->nodes > 1 && dpt_trainer_dealt(t))
@@ -209,7 +209,7 @@ static void update(const struct dpt_plan *p, const struct partition *d, struct d
 void dpt_plan_predict(const struct dpt_plan *p, int ranks, int64_t global,
                       struct dpt_plan_step *step)
 {
-    const int tensor = p->t.mesh.tensor > 1 ? p->t.mesh.tensor : 1;
+    const int tensor = p->t.mesh.tensor;
     const int node_ranks = ranks < p->spec.node_ranks ? ranks : p->spec.node_ranks;
     /* Those of a part of the model, of which each adds up its own gradient. */
     struct partition d = {.ranks = ranks / dpt_trainer_model_ranks(&p->t), .global = global};
@@ -237,8 +237,8 @@ void dpt_plan_predict(const struct dpt_plan *p, int ranks, int64_t global,
         d.group /= 2;
     if (global > other.data.train.sampler.samples) /* a step is full */
         other.data.train.sampler.samples = global;
-    if (p->t.mesh.stages > 0)
-        d.actions = dpt_pipeline_actions(&other, d.micro);
+    if (dpt_mesh_divides(&p->t.mesh))
+        d.rounds = dpt_step_most_rounds(&other, d.micro);
     step->micro = d.micro;
     compute(p, &d, step);
     if (p->t.backend->devices != NULL) {
@@ -276,8 +276,7 @@ static double trial_bytes(const struct dpt_plan *p, int threads)
 {
     const struct dpt_trainer *t = &p->t;
     const double arena = (double)t->model.graph.floats * WORD;
-    const double parts =
-        t->mesh.stages > 0 ? t->mesh.stages : 1; /* the program is of the largest */
+    const double parts = t->mesh.stages; /* the program is of the largest */
     const double each =
         ((double)p->program.values * parts + (double)p->program.scratch) / t->team.threads +
         (double)dpt_shape_size(&t->data.train.set->shape) * t->data.train.sampler.micro *
@@ -309,7 +308,8 @@ enum dpt_status dpt_plan_time(struct dpt_plan *p, struct dpt_error *err)
         DPT_TRY(dpt_trial_sum((size_t)dpt_trainer_graph(t)->floats, busy, &p->trial, err));
     if (p->spec.trial && t->team.threads <= p->cores && bytes <= trial_most &&
         (p->available < 0 || bytes <= trial_part * p->available)) {
-        whole.mesh = (struct dpt_mesh){0}; /* a stage takes its part of the time */
+        whole.mesh = (struct dpt_mesh){.stages = 1, .tensor = 1}; /* a stage takes a part of that */
+        whole.units = (struct dpt_units){.n = 1};
         DPT_TRY(dpt_trial_run(&whole, threads, &p->trial, err));
         p->trial.update *= (double)threads / t->team.threads;
     }

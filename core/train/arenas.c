@@ -42,11 +42,11 @@ enum dpt_status dpt_trainer_open_arenas(struct dpt_trainer *t, struct dpt_error 
     enum dpt_status status = DPT_OK;
     const struct dpt_graph *graph = dpt_trainer_graph(t);
 
-    t->arenas.params = t->units.n > 0 ? dpt_reserve((size_t)graph->arena * sizeof(float))
+    t->arenas.params = t->units.sliced ? dpt_reserve((size_t)graph->arena * sizeof(float))
                                       : dpt_alloc_array((size_t)graph->arena, sizeof(float));
     if (t->arenas.params == NULL)
         DPT_TRY(dpt_fail_memory(err, "the parameters", (double)graph->arena * sizeof(float)));
-    if (t->units.n == 0 &&
+    if (!t->units.sliced &&
         dpt_trainer_replicas(t)->world.rank == 0) /* a tensor's numbers do not depend on others */
         DPT_TRY(dpt_model_init(graph, (uint64_t)t->job->seed, t->arenas.params, err));
     if (!t->data.train.present)
@@ -60,7 +60,7 @@ enum dpt_status dpt_trainer_open_arenas(struct dpt_trainer *t, struct dpt_error 
         if (t->arenas.slot[k] == NULL)
             DPT_TRY(dpt_fail_memory(err, "the optimizer", (double)graph->floats * sizeof(float)));
     }
-    if (t->arenas.reserved > 0 || t->mesh.stages > 0) {
+    if (t->arenas.reserved > 0 || dpt_mesh_divides(&t->mesh)) {
         const size_t ranks = (size_t)t->comm->world.size;
 
         DPT_TRY(DPT_ALLOCATE(t->arenas.parts.count, 2 * ranks, "the list of ranks", err));
@@ -75,7 +75,7 @@ out:
 void dpt_trainer_close_arenas(struct dpt_trainer *t)
 {
     dpt_free(t->arenas.hashes);
-    if (t->units.n == 0)
+    if (!t->units.sliced)
         dpt_free(t->arenas.params);
     else if (t->units.weights.bytes == NULL) /* else it is these */
         dpt_unreserve(t->arenas.params, (size_t)dpt_trainer_graph(t)->arena * sizeof(float));
@@ -100,7 +100,7 @@ static uint64_t replica_hash(const struct dpt_trainer *t)
 
     if (t->units.gathers)
         return dpt_hash_floats(t->arenas.params + n, arena - n, n);
-    if (t->units.n > 0)
+    if (t->units.sliced)
         return 0;
     hash = dpt_hash_floats(t->arenas.params, arena, 0);
     for (int k = 0; k < t->arenas.slots && !dpt_trainer_sharded(t); k++)
@@ -120,8 +120,7 @@ static enum dpt_status fail_replicas(const struct dpt_trainer *t, uint64_t commo
                                      struct dpt_error *err)
 {
     const struct dpt_mesh *m = &t->mesh;
-    const int step =
-        m->stages > 0 ? m->tensor : 1; /* from one replica's rank in the job to the next */
+    const int step = m->tensor; /* from one replica's rank in the job to the next */
     const int first = m->stage * dpt_trainer_replicas(t)->world.size * step + m->part;
     char ranks[512] = "", where[DPT_WHERE_TEXT];
     size_t used = 0;
@@ -164,7 +163,7 @@ enum dpt_status dpt_trainer_check_replicas(const struct dpt_trainer *t, struct d
     }
     if (most < size)
         status = fail_replicas(t, common, most * 2 > size, err);
-    if (t->mesh.stages > 0) /* each stage's replicas found out by themselves */
+    if (dpt_mesh_divides(&t->mesh)) /* the replicas of each part found out by themselves */
         status = dpt_group_agree(&t->comm->world, status, err);
 out:
     return status;

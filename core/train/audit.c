@@ -38,7 +38,7 @@ static struct source source_of(const struct dpt_trainer *t, int k)
     const float *arena = k == WEIGHTS ? t->arenas.params : r->sum;
     struct source source = {.learned = arena, .state = arena, .has_state = replica == 0};
 
-    if (t->units.n > 0) {
+    if (t->units.sliced) {
         const struct dpt_slice own = r->type->slice(t, replica);
 
         source.learned = k == WEIGHTS ? arena : r->type->slice_sum(t);
@@ -93,7 +93,7 @@ enum dpt_status dpt_audit_take(const struct dpt_trainer *t, int64_t *hashes, str
         }
         hashes[k] = (int64_t)arena;
     }
-    return t->mesh.stages > 0 || t->units.n > 0
+    return dpt_trainer_in_parts(t)
                ? dpt_group_sum_ints(&t->comm->world, hashes, hashes, (size_t)dpt_audit_hashes(t),
                                     err)
                : DPT_OK;

@@ -6,7 +6,7 @@
 
 #include "core/backend/operation.h"
 #include "core/base/memory.h"
-#include "core/train/pipeline.h"
+#include "core/train/step/runner.h"
 #include "core/train/trainer.h"
 
 /* A team's micro-batch may be large: its activations are shared, and each pass over wide weights is
@@ -135,7 +135,7 @@ static void warn_waiting(const struct dpt_trainer *t, struct dpt_log *log, int b
     const int each = (batches + replicas - 1) / replicas;
     int64_t would;
 
-    if (stages == 0 || each >= stages)
+    if (each >= stages)
         return;
     would = t->job->batch.global / ((int64_t)stages * replicas);
     dpt_log_warn(log,
@@ -175,8 +175,8 @@ void dpt_trainer_warn_idle(const struct dpt_trainer *t, struct dpt_log *log)
                      ranks - batches == 1
                          ? "%s %s of %d stays idle: %d / %d gives %d micro-batch%s a step; %s"
                          : "%ss %s of %d stay idle: %d / %d gives %d micro-batch%s a step; %s",
-                     t->mesh.stages > 0 ? "replica" : "rank", who.text, ranks, s->global, s->micro,
-                     batches, batches == 1 ? "" : "es", cure.text);
+                     dpt_mesh_divides(&t->mesh) ? "replica" : "rank", who.text, ranks, s->global,
+                     s->micro, batches, batches == 1 ? "" : "es", cure.text);
     dpt_str_release(&who);
     dpt_str_release(&cure);
     dpt_free(idle);
@@ -190,17 +190,6 @@ bool dpt_trainer_lockstep(const struct dpt_trainer *t)
         if (graph->nodes[i].whole_step && t->job->batch.global > dpt_trainer_choose_micro(t))
             return true;
     return false;
-}
-
-int dpt_trainer_choose_slots(const struct dpt_trainer *t, int32_t micro)
-{
-    const int64_t batches = (t->job->batch.global + micro - 1) / micro;
-    const int64_t run =
-        (batches + dpt_trainer_replicas(t)->world.size - 1) / dpt_trainer_replicas(t)->world.size;
-
-    if (t->mesh.stages > 0)
-        return dpt_pipeline_slots(t, micro);
-    return t->team.lockstep ? (int)((run + t->team.threads - 1) / t->team.threads) : 1;
 }
 
 /* The most micro-batches of a rank where the ranks take `group` of them in turn. */
@@ -267,7 +256,7 @@ int32_t dpt_trainer_choose_group(const struct dpt_trainer *t, int32_t micro)
 
     if (!t->team.together || t->job->comm.reduction != DPT_REDUCTION_REPRODUCIBLE)
         return 1;
-    if (t->mesh.stages > 0 && t->backend->devices != NULL) /* it works on all samples at once */
+    if (dpt_trainer_in_parts(t) && t->backend->devices != NULL) /* it works on all at once */
         return 1;
     if (t->mesh.stages > 1)
         return group_of_stages(t, micro, run);

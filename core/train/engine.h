@@ -60,15 +60,8 @@ const struct dpt_engine *dpt_engine_choose(const struct dpt_trainer *t);
 void dpt_step_run(int32_t first, int32_t last, int thread, int threads, int32_t *begin,
                   int32_t *end);
 /* How many micro-batches from i on, of a run that ends at `end`, are computed at once: a node of
- * the tree over all of the step's, as large as possible. */
-int32_t dpt_step_group(const struct dpt_trainer *t, int32_t all, int32_t i, int32_t end);
-
-/* Where micro-batches are dealt: in how many rounds a step's are taken, each with all threads of
- * all ranks; and how many a thread that takes some of its own has in a round, all of which begin
- * with *begin; 0: none. all: of the step. */
-int32_t dpt_step_rounds(const struct dpt_trainer *t, int32_t all);
-int32_t dpt_step_deal(const struct dpt_trainer *t, int32_t all, int32_t round, int thread,
-                      int32_t *begin);
+ * the tree over all of the step's, as large as `group` allows. */
+int32_t dpt_step_group(int32_t group, int32_t all, int32_t i, int32_t end);
 
 /* Fills in this rank's flags. failed: whether its part of the step failed. */
 void dpt_step_flags(const struct dpt_trainer *t, bool failed, float flags[DPT_FLAGS]);

@@ -6,8 +6,7 @@
 #include "core/trace/profile.h"
 #include "core/train/engine.h"
 #include "core/train/parts.h"
-#include "core/train/pipeline.h"
-#include "core/train/units.h"
+#include "core/train/step/runner.h"
 #include "models/model.h"
 
 /* What is kept of a micro-batch, each a double, so that the ranks can add them up; with loss mse
@@ -155,71 +154,39 @@ static void keep(struct eval_work *w, int32_t micro_batch, const struct dpt_batc
         add_errors(w, batch, outputs, sums + SUMS);
 }
 
-/* The same of what has gone through a pipeline, of which the last stage has the outputs, or through
- * units. */
-static enum dpt_status keep_last(void *arg, int thread, int32_t micro_batch,
-                                 const struct dpt_batch *batch, const float *value, size_t floats,
-                                 const struct dpt_metric_sums *metric_sums, struct dpt_error *err)
+/* The same of what an evaluation's pass gave (struct dpt_runner_pass), where this rank has the
+ * outputs. */
+static enum dpt_status take(void *arg, int thread, int32_t micro_batch,
+                            const struct dpt_batch *batch, const float *value, size_t floats,
+                            const struct dpt_metric_sums *metric_sums, struct dpt_error *err)
 {
     struct eval_work *w = arg;
+    const struct dpt_mesh *mesh = &w->t->mesh;
     const size_t micro = (size_t)w->split->sampler.micro, width = (size_t)w->outputs;
 
     (void)floats, (void)err;
-    if (w->t->mesh.stages == 0 ||
-        (w->t->mesh.stage == w->t->mesh.stages - 1 && w->t->mesh.part == 0))
+    if (mesh->stage == mesh->stages - 1 && mesh->part == 0)
         keep(w, micro_batch, batch, value,
              w->t->outputs + ((size_t)thread * (micro + 1) + micro) * width, metric_sums);
     return DPT_OK;
 }
 
-static void evaluate_part(void *arg, int thread)
-{
-    struct eval_work *w = arg;
-    struct dpt_trainer *t = w->t;
-    struct dpt_worker *worker = &t->team.workers[thread];
-    const int32_t n = w->view.last - w->view.first;
-    const int32_t end = w->view.first + n * (thread + 1) / t->team.threads;
-    struct dpt_batch batch = {0};
-    const size_t micro = (size_t)w->split->sampler.micro, width = (size_t)w->outputs;
-    float *outputs = NULL;
-
-    if (is_regression(t) || w->said.width > 0)
-        outputs = t->outputs + (size_t)thread * (micro + 1) * width;
-
-    for (int32_t i = w->view.first + n * thread / t->team.threads; i < end; i++) {
-        struct dpt_metric_sums metric_sums = {0};
-
-        worker->status =
-            dpt_loader_fill(w->split->loader, &w->view, i, &worker->buffer, &batch, &worker->err);
-        dpt_profile_mark(t->profile, thread, DPT_SPAN_DATA);
-        if (worker->status == DPT_OK)
-            worker->status = t->backend->infer(t->model.program, thread, &batch, t->arenas.params,
-                                               outputs, &metric_sums, &worker->err);
-        if (worker->status != DPT_OK)
-            return;
-        keep(w, i, &batch, outputs, outputs != NULL ? outputs + micro * width : NULL, &metric_sums);
-    }
-}
-
-/* Collective. This rank's part of a step, through stages or units. */
-static enum dpt_status infer_parts(const struct eval_work *w, int64_t step, enum dpt_status status,
-                                   struct dpt_error *err)
-{
-    const struct dpt_pipeline_pass pass = {
-        .split = w->split, .view = &w->view, .take = keep_last, .arg = (void *)(uintptr_t)w};
-
-    return w->t->mesh.pipeline != NULL
-               ? dpt_pipeline_infer(w->t->mesh.pipeline, &pass, step, status, err)
-               : dpt_units_infer(w->t, &pass, step, status, err);
-}
-
-/* This rank's part of the split; collective where it goes through stages or units, which go on when
- * a rank failed. */
+/* This rank's part of the split; collective where ranks need each other for it, and then a rank that
+ * failed goes on. */
 static enum dpt_status evaluate_rank(struct eval_work *w, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const int64_t steps = dpt_sampler_steps(&w->split->sampler);
-    const bool in_parts = w->t->mesh.pipeline != NULL || w->t->units.gathers;
+    const bool together = dpt_step_infers_together(w->t);
+    const size_t stride = ((size_t)w->split->sampler.micro + 1) * (size_t)w->outputs;
+    const struct dpt_runner_pass pass = {
+        .split = w->split,
+        .view = &w->view,
+        .take = take,
+        .arg = w,
+        .outputs = is_regression(w->t) || w->said.width > 0 ? w->t->outputs : NULL,
+        .stride = stride,
+    };
     int64_t step = 0;
 
     DPT_TRY(dpt_fault_strike_evaluation(&w->t->fault, w->t->comm->world.rank, w->t->progress.step,
@@ -232,15 +199,14 @@ static enum dpt_status evaluate_rank(struct eval_work *w, struct dpt_error *err)
     DPT_TRY(dpt_loader_seek(w->split->loader, 0, 0, err));
     for (; step < steps; step++) {
         DPT_TRY(dpt_loader_next(w->split->loader, &w->view, err));
-        if (!in_parts)
-            DPT_TRY(dpt_trainer_run(w->t, evaluate_part, w, err));
-        else if ((status = infer_parts(w, step, DPT_OK, err)) != DPT_OK)
+        status = dpt_runner_infer(w->t->runner, &pass, step, DPT_OK, err);
+        if (status != DPT_OK)
             step++; /* all of that one's messages have gone */
         DPT_TRY(status);
     }
 out:
-    for (struct dpt_error other; in_parts && step < steps; step++)
-        infer_parts(w, step, status, &other);
+    for (struct dpt_error other; together && step < steps; step++)
+        dpt_runner_infer(w->t->runner, &pass, step, status, &other);
     return status;
 }
 

@@ -7,7 +7,7 @@
  *     DPTRAIN_FAULT="ACTION:rank=R:step=S[:word=W][:exchange=E]"
  *
  * Rank R performs ACTION just before step S (from 1; 0: during setup), or within it just before its
- * exchange number E (from 1) of the statistics of batch norms (lockstep.h):
+ * exchange number E (from 1) of the statistics of batch norms (step/exchange.c):
  *
  *     kill          is killed
  *     exit          exits without telling the others

@@ -36,7 +36,7 @@ static int buffers_for(const struct dpt_trainer *t, int32_t all, int32_t begin, 
     for (int32_t i = begin, n; i < end; i += n) {
         struct dpt_block block = {.begin = i};
 
-        n = dpt_step_group(t, all, i, end);
+        n = dpt_step_group(t->team.group, all, i, end);
         while ((1 << block.level) < n)
             block.level++;
         most = tree.n + 1 > most ? tree.n + 1 : most;
@@ -110,27 +110,19 @@ static int group_level(const struct dpt_trainer *t)
     return level;
 }
 
-/* one: room for a unit of all */
-static struct dpt_deterministic_spec dealt_spec(const struct dpt_trainer *t, size_t one[2])
+/* A buffer has room for a unit's gradient, or for all units' where they are under way at once. */
+static struct dpt_deterministic_spec dealt_spec(const struct dpt_trainer *t)
 {
-    const bool ranges = t->reduction.edge != NULL;
-
-    one[0] = 0;
-    one[1] = (size_t)dpt_trainer_graph(t)->floats;
     return (struct dpt_deterministic_spec){
         .n = arena_floats(t),
         .buffers = t->team.gradient_workers,
         .spin = t->team.spin,
         .chunks = t->reduction.chunks,
         .sharded = true,
-        .keeps_sum = keeps_sum(t) && t->units.n == 0,
-        .unit = t->units.n > 0 ? t->units.edge
-                : ranges       ? t->reduction.edge
-                               : one,
-        .units = t->units.n > 0 ? t->units.n
-                 : ranges       ? t->reduction.edges
-                                : 1,
-        .whole = ranges,
+        .keeps_sum = keeps_sum(t) && !t->units.sliced,
+        .unit = t->units.edge,
+        .units = t->units.n,
+        .whole = t->team.lockstep,
         .level = group_level(t),
         .leaves = dpt_sampler_micro_batches(&t->data.train.sampler, 0),
     };
@@ -141,8 +133,7 @@ static void dealt_bytes(const struct dpt_trainer *t, int ranks, double *own, dou
 {
     const double whole = (double)arena_floats(t) * sizeof(float);
     const int all = dpt_trainer_replicas(t)->world.size;
-    size_t one[2];
-    const struct dpt_deterministic_spec spec = dealt_spec(t, one);
+    const struct dpt_deterministic_spec spec = dealt_spec(t);
     double store, buffers, received;
 
     dpt_deterministic_dealt_floats(all, &spec, &store, &buffers, &received);
@@ -200,8 +191,7 @@ out:
 static enum dpt_status open_dealt(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    size_t one[2];
-    const struct dpt_deterministic_spec spec = dealt_spec(t, one);
+    const struct dpt_deterministic_spec spec = dealt_spec(t);
     const struct dpt_comm *replicas = dpt_trainer_replicas(t);
 
     DPT_TRY(dpt_group_agree(&replicas->world,
@@ -384,7 +374,7 @@ static const float *slice_sum(const struct dpt_trainer *t)
 
 static float *weights(const struct dpt_trainer *t)
 {
-    return t->units.n > 0 ? NULL : dpt_deterministic_weights(t->reduction.state->allreduce);
+    return t->units.sliced ? NULL : dpt_deterministic_weights(t->reduction.state->allreduce);
 }
 
 static enum dpt_status share(struct dpt_trainer *t, struct dpt_error *err)
@@ -396,7 +386,7 @@ static enum dpt_status share(struct dpt_trainer *t, struct dpt_error *err)
 
     if (t->units.gathers) /* as it computes them */
         return DPT_OK;
-    if (t->units.n > 0) /* all write where all read */
+    if (t->units.sliced) /* all write where all read */
         return dpt_group_barrier(&dpt_trainer_replicas(t)->node, err);
     DPT_TRY(dpt_deterministic_share(t->reduction.state->allreduce, t->arenas.params, t->team.pool,
                                     err));

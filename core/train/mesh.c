@@ -267,31 +267,24 @@ static enum dpt_status check_data(const struct dpt_trainer *t, struct dpt_error 
                     (long long)data, ranks, ranks == 1 ? " is" : "s are", (long long)data);
 }
 
-/* Whether what goes through stages does so where there is one: a device computes the units of its
- * weights (units.h) by passes of a stage's program. */
-static bool wants_one_stage(const struct dpt_trainer *t)
-{
-    return t->backend->devices != NULL && dpt_trainer_sharded(t) &&
-           t->job->parallel.shard == DPT_SHARD_PARAMETERS;
-}
-
 enum dpt_status dpt_mesh_plan(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_pipeline_options *p = &t->job->parallel.pipeline;
     const int64_t stages = p->stages > 1 ? p->stages : 1, tensor = t->job->parallel.tensor;
     struct dpt_mesh *m = &t->mesh;
+    const bool divides = t->data.train.present && stages * tensor > 1;
     int replicas, on_node;
 
-    if (!t->data.train.present || stages * tensor == 1)
+    if (!divides)
         DPT_TRY(check_data(t, err));
-    if (!t->data.train.present || (stages * tensor == 1 && !wants_one_stage(t)))
+    m->stages = divides ? (int)stages : 1;
+    m->tensor = divides ? (int)tensor : 1;
+    DPT_TRY(DPT_ALLOCATE(m->first, (size_t)m->stages + 1, "the stages", err));
+    m->first[m->stages] = t->model.graph.n_nodes;
+    if (!divides)
         return DPT_OK;
-    m->stages = (int)stages;
-    m->tensor = (int)tensor;
     DPT_TRY(check_model(t, err));
-    DPT_TRY(DPT_ALLOCATE(m->first, (size_t)stages + 1, "the stages", err));
-    m->first[stages] = t->model.graph.n_nodes;
     if (stages > 1)
         DPT_TRY(p->cut.n > 0 ? cut_at_names(t, err) : cut_evenly(t, err));
     DPT_TRY(divide_ranks(t, &replicas, err));
@@ -329,8 +322,8 @@ enum dpt_status dpt_mesh_open(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_mesh *m = &t->mesh;
-    const int tensor = m->tensor > 0 ? m->tensor : 1, replicas = m->replicas.world.size;
-    const int replica = m->stages > 0 ? t->comm->world.rank / tensor % replicas : 0;
+    const int tensor = m->tensor, replicas = dpt_trainer_replicas(t)->world.size;
+    const int replica = t->comm->world.rank / tensor % replicas;
     const int lane = replica * tensor + m->part; /* the stages' ranks that tell each other */
     /* No two groups have one color; no two pairs of stages either. */
     const struct {
@@ -345,9 +338,10 @@ enum dpt_status dpt_mesh_open(struct dpt_trainer *t, struct dpt_error *err)
         {&m->edges[1], lane * (m->stages + 1) + (m->stage + 1) / 2, m->stages > 1},
     };
 
-    if (m->stages * m->tensor > 1)
-        tell_places(t);
-    for (size_t i = 0; m->stages > 0 && i < sizeof splits / sizeof *splits; i++)
+    if (!dpt_mesh_divides(m))
+        return DPT_OK;
+    tell_places(t);
+    for (size_t i = 0; i < sizeof splits / sizeof *splits; i++)
         if (splits[i].wanted) {
             DPT_TRY(dpt_comm_split(t->comm, splits[i].color, splits[i].comm, err));
             m->open[m->splits++] = splits[i].comm;

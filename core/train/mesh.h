@@ -35,6 +35,25 @@ void dpt_mesh_close(struct dpt_trainer *t);
  * before, whose number is 0. */
 const struct dpt_group *dpt_mesh_edge(const struct dpt_trainer *t, bool next);
 
+/* Collective. Each stage sums its own gradient (dpt_gradient_reduction_type.sum), once all ranks of
+ * the job know that none has failed. Errors: RANK. */
+enum dpt_status dpt_mesh_sum(struct dpt_trainer *t, const struct dpt_step_view *view,
+                             const float flags[DPT_FLAGS], struct dpt_error *err);
+
+/* What the stages learn of each other after the sum of a step's gradients. */
+struct dpt_mesh_words {
+    double squares;
+    float words[8];
+};
+/* Collective. The chunks' squares are added up in the order of the stages: *squares becomes the sum
+ * of those before this one, from which it goes on. Errors: RANK. */
+enum dpt_status dpt_mesh_before(const struct dpt_trainer *t, double *squares,
+                                struct dpt_error *err);
+/* Collective. Hands this stage's sum on; then all ranks get the last stage's sum and words. Errors:
+ * RANK. */
+enum dpt_status dpt_mesh_share(const struct dpt_trainer *t, struct dpt_mesh_words *words,
+                               struct dpt_error *err);
+
 /* Floats that a micro-batch's value has between stage k and the next. */
 int64_t dpt_mesh_edge_floats(const struct dpt_trainer *t, int stage);
 

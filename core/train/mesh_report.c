@@ -44,13 +44,13 @@ void dpt_mesh_metrics(const struct dpt_trainer *t, const int32_t *nodes, struct 
 {
     const struct dpt_mesh *mesh = &t->mesh;
 
-    if (mesh->stages == 0 && !dpt_trainer_sharded(t))
+    if (!dpt_mesh_divides(mesh) && !dpt_trainer_sharded(t))
         return;
     dpt_metrics_int(m, "data", dpt_trainer_replicas(t)->world.size);
-    dpt_metrics_int(m, "tensor", mesh->tensor > 1 ? mesh->tensor : 1);
-    dpt_metrics_int(m, "pipeline", mesh->stages > 0 ? mesh->stages : 1);
+    dpt_metrics_int(m, "tensor", mesh->tensor);
+    dpt_metrics_int(m, "pipeline", mesh->stages);
     dpt_metrics_text(m, "shard", DPT_CHOICES(DPT_SHARDS)[t->job->parallel.shard]);
-    if (mesh->stages > 0) {
+    if (dpt_mesh_divides(mesh)) {
         const char *names[mesh->stages];
 
         for (int k = 0; k < mesh->stages; k++)

@@ -5,7 +5,7 @@
 #include "core/base/memory.h"
 #include "core/train/gradient_reduction.h"
 #include "core/train/mesh.h"
-#include "core/train/units.h"
+#include "core/train/step/runner.h"
 
 /* Where a rank found its first value that is not finite. */
 struct finding {
@@ -235,7 +235,7 @@ static enum dpt_status search_parts(struct search *s, struct dpt_error *err)
     enum dpt_status status = DPT_OK;
     struct dpt_trainer *t = s->t;
     const size_t threads = (size_t)t->team.threads;
-    struct dpt_pipeline_pass pass = {
+    struct dpt_runner_pass pass = {
         .split = &t->data.train, .view = s->view, .take = note, .arg = s};
     double any;
 
@@ -246,9 +246,7 @@ static enum dpt_status search_parts(struct search *s, struct dpt_error *err)
     for (size_t k = 0; k < threads; k++)
         s->nonfinite[k].node = -1;
     pass.nonfinite = s->nonfinite;
-    status = t->mesh.stages > 0
-                 ? dpt_pipeline_infer(t->mesh.pipeline, &pass, t->progress.epoch_step, DPT_OK, err)
-                 : dpt_units_infer(t, &pass, t->progress.epoch_step, DPT_OK, err);
+    status = dpt_runner_infer(t->runner, &pass, t->progress.epoch_step, DPT_OK, err);
     DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
     for (size_t k = 0; k < threads; k++)
         if (s->found_by[k].kind != NOTHING &&
@@ -287,7 +285,7 @@ enum dpt_status dpt_trainer_find_nonfinite(struct dpt_trainer *t, const struct d
     double largest;
 
     dpt_comm_note(t->comm, -1, "looking for what is not a number");
-    DPT_TRY(t->mesh.stages > 0 || t->units.n > 0 ? search_parts(&s, err) : search_alone(&s, err));
+    DPT_TRY(dpt_trainer_in_parts(t) ? search_parts(&s, err) : search_alone(&s, err));
     snprintf(s.found.host, sizeof s.found.host, "%s", t->comm->host);
     if (s.found.kind != NOTHING)
         first = t->comm->world.rank;

@@ -79,7 +79,7 @@ static bool is_too_large(const struct dpt_trainer *t, const struct dpt_program_s
 struct dpt_program_spec dpt_trainer_program_spec(const struct dpt_trainer *t, int32_t micro)
 {
     const struct dpt_job *job = t->job;
-    const bool staged = t->mesh.stages > 0;
+    const bool staged = dpt_trainer_in_parts(t);
     const bool precise = (t->backend->precisions & 1U << job->device.precision) == 0;
 
     return (struct dpt_program_spec){

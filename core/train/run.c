@@ -357,7 +357,7 @@ static enum dpt_status show_weights(struct dpt_run *run, struct dpt_error *err)
     enum dpt_status status = DPT_OK;
     struct dpt_trainer *t = &run->trainer;
     const struct dpt_graph *graph = &t->model.graph;
-    const bool parts = t->mesh.stages > 0 || t->units.n > 0;
+    const bool parts = dpt_trainer_in_parts(t);
     const bool shows = run->board.open && t->requests.deferred_error == DPT_OK &&
                        run->board.weights_step != t->progress.step;
     double weight;

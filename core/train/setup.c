@@ -10,6 +10,7 @@
 #include "core/train/mesh.h"
 #include "core/train/parts.h"
 #include "core/train/schedule.h"
+#include "core/train/step/runner.h"
 #include "core/train/trainer.h"
 #include "core/train/units.h"
 
@@ -128,7 +129,7 @@ static enum dpt_status check_room(const struct dpt_trainer *t, struct dpt_error 
         dpt_optimizer_slots(&t->job->optimizer) * (double)graph->floats / owners * sizeof(float);
     const double whole = (double)graph->arena * sizeof(float);
     const double part =
-        t->units.n > 0 ? whole / owners + (double)dpt_units_largest(t) * sizeof(float) : whole;
+        t->units.sliced ? whole / owners + (double)dpt_units_largest(t) * sizeof(float) : whole;
     const double need = 2 * part * ranks + (dpt_trainer_shares_slots(t) ? slots : slots * ranks);
     const double available = dpt_memory_available();
 
@@ -195,7 +196,7 @@ static enum dpt_status open_sized(struct dpt_trainer *t, struct dpt_error *err)
     const int32_t micro = dpt_trainer_choose_micro(t);
 
     t->team.group = dpt_trainer_choose_group(t, micro);
-    t->team.slots = dpt_trainer_choose_slots(t, micro);
+    t->team.slots = dpt_step_slots(t, micro);
     DPT_TRY(plan_steps(t, micro, err));
     DPT_TRY(dpt_trainer_open_loaders(t, err));
     DPT_TRY(dpt_trainer_open_evaluation(t, err));
@@ -272,10 +273,11 @@ static enum dpt_status open_all(struct dpt_trainer *t, struct dpt_error *err)
         if (status == DPT_OK)
             DPT_TRY(dpt_trainer_share_plans(t, t->model.plans.text, err));
         if (status == DPT_OK && !opened) {
-            DPT_TRY(dpt_group_agree(&t->comm->world, dpt_units_open(t, err), err));
+            dpt_units_open(t);
             if (t->backend->share != NULL)
                 DPT_TRY(share_derived(t, err));
             DPT_TRY(dpt_group_agree(&t->comm->world, dpt_trainer_join_slots(t, err), err));
+            DPT_TRY(dpt_group_agree(&t->comm->world, dpt_runner_open(&t->runner, t, err), err));
             DPT_TRY(t->engine->open(t, err));
             opened = true;
         }
@@ -302,7 +304,7 @@ static enum dpt_status count_threads(struct dpt_trainer *t, struct dpt_error *er
     DPT_TRY(dpt_core_share(&t->comm->node, &cores, err));
     set_threads(t, cores < 2 ? 1 : (int)(cores + 1e-6));
     /* Stages take the same micro-batches at once, and dealt ones go round all threads. */
-    if (t->mesh.stages > 0 || dpt_trainer_dealt(t)) {
+    if (dpt_mesh_divides(&t->mesh) || dpt_trainer_dealt(t)) {
         DPT_TRY(dpt_group_max(&t->comm->world, -t->team.threads, &fewest, err));
         t->team.threads = (int)-fewest;
         t->team.gradient_workers = t->team.together ? 1 : t->team.threads;
@@ -360,7 +362,7 @@ enum dpt_status dpt_trainer_open(struct dpt_trainer *t, const struct dpt_job *jo
     DPT_TRY(dpt_trainer_share_targets(t, err));
     DPT_TRY(count_threads(t, err));
     DPT_TRY(open_all(t, err));
-    if (t->units.n > 0)
+    if (t->units.sliced)
         DPT_TRY(dpt_units_init(t, err));
     else
         DPT_TRY(dpt_group_broadcast(&dpt_trainer_replicas(t)->world, 0, t->arenas.params,
@@ -393,7 +395,7 @@ enum dpt_status dpt_trainer_plan(struct dpt_trainer *t, const struct dpt_job *jo
     t->team.all_threads = (int64_t)t->team.threads * comm->world.size;
     micro = dpt_trainer_choose_micro(t);
     t->team.group = dpt_trainer_choose_group(t, micro);
-    t->team.slots = dpt_trainer_choose_slots(t, micro);
+    t->team.slots = dpt_step_slots(t, micro);
     DPT_TRY(plan_steps(t, micro, err));
     t->reduction.type = dpt_gradient_reduction_choose(t);
 out:
@@ -406,6 +408,7 @@ void dpt_trainer_close(struct dpt_trainer *t)
 {
     if (t->engine != NULL)
         t->engine->close(t);
+    dpt_runner_close(t->runner);
     close_sized(t);
     dpt_pool_close(t->team.pool);
     dpt_trainer_close_arenas(t);

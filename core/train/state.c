@@ -15,7 +15,7 @@ enum { PARAMS = -1, GRADIENT = -2 };
 
 static size_t piece_of(const struct dpt_trainer *t)
 {
-    return t->units.n > 0 ? DPT_CHECKPOINT_PIECE : PIECE;
+    return t->units.sliced ? DPT_CHECKPOINT_PIECE : PIECE;
 }
 
 /* The tensor of the whole model that a float is of. */
@@ -33,7 +33,7 @@ static int32_t tensor_at(const struct dpt_graph *graph, size_t at)
  * slice of it; else all of them have what the first one has. */
 static bool is_sliced(const struct dpt_trainer *t, int k, const struct dpt_tensor *tensor)
 {
-    return !tensor->state && (k < 0 ? t->units.n > 0 : dpt_trainer_sharded(t));
+    return !tensor->state && (k < 0 ? t->units.sliced : dpt_trainer_sharded(t));
 }
 
 /* The gradient is the last step's sum, of which a rank of units has its own slice alone; it is only
@@ -44,7 +44,7 @@ static float *arena_of(const struct dpt_trainer *t, int k)
         return t->arenas.slot[k];
     if (k == PARAMS)
         return t->arenas.params;
-    return t->units.n > 0 ? (float *)t->reduction.type->slice_sum(t) : t->reduction.sum;
+    return t->units.sliced ? (float *)t->reduction.type->slice_sum(t) : t->reduction.sum;
 }
 
 /* The floats that both have, or none. */
@@ -86,7 +86,7 @@ static struct dpt_range own_floats(const struct dpt_trainer *t, int k, size_t at
     const struct dpt_range none = {here.first, here.first};
     struct dpt_range has = here;
 
-    if (t->mesh.stages > 0 && t->mesh.part != part && dpt_graph_divided(&t->model.graph, i) == NULL)
+    if (t->mesh.part != part && dpt_graph_divided(&t->model.graph, i) == NULL)
         return none;
     if (is_sliced(t, k, whole)) {
         const struct dpt_slice slice = t->reduction.type->slice(t, replica);
@@ -173,7 +173,7 @@ static enum dpt_status scatter(const struct dpt_trainer *t, int k, const float *
     enum dpt_status status = DPT_OK;
     const int32_t tensor = tensor_at(&t->model.graph, at);
     const bool divided = dpt_graph_divided(&t->model.graph, tensor) != NULL;
-    const int parts = t->mesh.stages > 0 && !divided ? t->mesh.tensor : 1;
+    const int parts = divided ? 1 : t->mesh.tensor;
     struct dpt_range here;
     float *to;
 
@@ -181,7 +181,7 @@ static enum dpt_status scatter(const struct dpt_trainer *t, int k, const float *
         DPT_TRY(scatter_to_part(t, k, whole, at, end, part, err));
     here = part_floats(t, k, at, end, &to);
     /* What all replicas have. Those with one arena of the parameters have it by now. */
-    if (!is_sliced(t, k, &t->model.graph.tensors[tensor]) && (t->units.n == 0 || t->units.gathers))
+    if (!is_sliced(t, k, &t->model.graph.tensors[tensor]) && (!t->units.sliced || t->units.gathers))
         DPT_TRY(dpt_group_broadcast(&dpt_trainer_replicas(t)->world, 0, to,
                                     (size_t)(here.last - here.first) * sizeof *to, err));
 out:
@@ -233,7 +233,7 @@ enum dpt_status dpt_trainer_follow(const struct dpt_trainer *t, struct dpt_error
 {
     enum dpt_status status = DPT_OK;
     struct gift gift = {.n = -1};
-    bool ends = t->units.n == 0;
+    bool ends = !t->units.sliced;
 
     while (!ends) {
         DPT_TRY(dpt_group_broadcast(&t->comm->world, 0, &gift, sizeof gift, err));
@@ -251,9 +251,9 @@ enum dpt_status dpt_trainer_open_whole(const struct dpt_trainer *t, struct dpt_s
     const struct dpt_graph *graph = &t->model.graph;
     const size_t bytes = (size_t)graph->arena * sizeof(float);
 
-    if ((t->mesh.stages == 0 && t->units.n == 0) || t->comm->world.rank != 0)
+    if (!dpt_trainer_in_parts(t) || t->comm->world.rank != 0)
         return DPT_OK;
-    state->give = t->units.n > 0 ? give : NULL;
+    state->give = t->units.sliced ? give : NULL;
     state->owners = t;
     for (int k = 0; k < t->arenas.slots; k++)
         state->slot[k] = NULL;
@@ -268,7 +268,7 @@ void dpt_trainer_close_whole(const struct dpt_trainer *t, struct dpt_state *stat
 {
     const size_t bytes = (size_t)t->model.graph.arena * sizeof(float);
 
-    if ((t->mesh.stages == 0 && t->units.n == 0) || t->comm->world.rank != 0)
+    if (!dpt_trainer_in_parts(t) || t->comm->world.rank != 0)
         return;
     dpt_unreserve(state->params, bytes);
     for (int k = 0; k < t->arenas.slots; k++)
@@ -280,9 +280,9 @@ enum dpt_status dpt_trainer_deal(struct dpt_trainer *t, const struct dpt_state *
 {
     enum dpt_status status = DPT_OK;
 
-    if (t->units.n > 0) /* each tensor as it was read */
+    if (t->units.sliced) /* each tensor as it was read */
         return DPT_OK;
-    if (t->mesh.stages == 0)
+    if (!dpt_mesh_divides(&t->mesh))
         return dpt_group_broadcast(&t->comm->world, 0, t->arenas.params,
                                    (size_t)t->model.graph.arena * sizeof(float), err);
     for (int k = -1; k < (slots ? t->arenas.slots : 0); k++)
@@ -296,13 +296,13 @@ out:
 /* Whether rank 0 asks the others for what they keep of the slots. */
 static bool gathers(const struct dpt_trainer *t)
 {
-    return !t->planned && (dpt_trainer_sharded(t) || t->mesh.stages > 0);
+    return !t->planned && (dpt_trainer_sharded(t) || dpt_mesh_divides(&t->mesh));
 }
 
 /* Likewise for the parameters or the gradient; else it has all of them. */
 static bool in_parts(const struct dpt_trainer *t, int k)
 {
-    return t->mesh.stages > 0 || (k == GRADIENT ? t->units.n > 0 : t->units.gathers);
+    return dpt_mesh_divides(&t->mesh) || (k == GRADIENT ? t->units.sliced : t->units.gathers);
 }
 
 enum dpt_status dpt_trainer_give_slots(struct dpt_trainer *t, struct dpt_error *err)
@@ -328,12 +328,12 @@ enum dpt_status dpt_trainer_share_slots(struct dpt_trainer *t, struct dpt_error 
     const struct dpt_group *world = &t->comm->world;
     const size_t n = (size_t)dpt_trainer_graph(t)->floats;
 
-    for (int k = 0; k < t->arenas.slots && t->units.n == 0; k++) {
+    for (int k = 0; k < t->arenas.slots && !t->units.sliced; k++) {
         float *slot = t->arenas.slot[k];
 
-        if (t->mesh.stages == 0 && dpt_trainer_sharded(t))
+        if (!dpt_mesh_divides(&t->mesh) && dpt_trainer_sharded(t))
             DPT_TRY(scatter_arena(t, k, slot, err));
-        else if (t->mesh.stages == 0)
+        else if (!dpt_mesh_divides(&t->mesh))
             DPT_TRY(dpt_group_broadcast(world, 0, slot, n * sizeof *slot, err));
         if (dpt_trainer_sharded(t)) {
             const struct dpt_slice own =
@@ -391,7 +391,7 @@ struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text)
     if (gathers(t)) {
         state.gather = gather;
         state.gathers_params = in_parts(t, PARAMS);
-        state.streams = t->units.n > 0;
+        state.streams = t->units.sliced;
         state.owners = t;
     }
     return state;

@@ -11,34 +11,14 @@ void dpt_step_run(int32_t first, int32_t last, int thread, int threads, int32_t 
     *end = first + (int32_t)((n * (thread + 1) + threads - 1) / threads);
 }
 
-int32_t dpt_step_group(const struct dpt_trainer *t, int32_t all, int32_t i, int32_t end)
+int32_t dpt_step_group(int32_t group, int32_t all, int32_t i, int32_t end)
 {
     int32_t n = 1;
 
-    while (2 * n <= t->team.group && i % (2 * n) == 0 &&
+    while (2 * n <= group && i % (2 * n) == 0 &&
            (i + 2 * n <= end || (end == all && i + n < all)))
         n *= 2;
     return n < end - i ? n : end - i;
-}
-
-int32_t dpt_step_rounds(const struct dpt_trainer *t, int32_t all)
-{
-    const int64_t turn =
-        (int64_t)dpt_trainer_replicas(t)->world.size * t->team.gradient_workers * t->team.group;
-
-    return (int32_t)((all + turn - 1) / turn);
-}
-
-int32_t dpt_step_deal(const struct dpt_trainer *t, int32_t all, int32_t round, int thread,
-                      int32_t *begin)
-{
-    const struct dpt_group *world = &dpt_trainer_replicas(t)->world;
-    const int64_t takers = t->team.gradient_workers;
-    const int64_t first =
-        (((int64_t)round * world->size + world->rank) * takers + thread) * t->team.group;
-
-    *begin = first < all ? (int32_t)first : all;
-    return all - *begin < t->team.group ? all - *begin : t->team.group;
 }
 
 void dpt_step_flags(const struct dpt_trainer *t, bool failed, float flags[DPT_FLAGS])

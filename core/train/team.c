@@ -29,11 +29,11 @@ void dpt_trainer_barrier(const struct dpt_trainer *t, int thread)
 /* This thread's part of each of n micro-batches, one behind the other in the first one's buffer. */
 static enum dpt_status fill_part(struct dpt_trainer *t, int thread,
                                  const struct dpt_step_view *view, int32_t micro_batch, int32_t n,
-                                 struct dpt_batch *batch, struct dpt_error *err)
+                                 const struct dpt_batch_buffer *whole, struct dpt_batch *batch,
+                                 struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_dataset *set = t->data.train.set;
-    const struct dpt_batch_buffer *whole = &t->team.workers[0].buffer;
     const size_t micro = (size_t)t->data.train.sampler.micro;
     int32_t count = 0;
 
@@ -58,11 +58,12 @@ out:
 /* Each fills its part of the rows; all learn whether all could. */
 static enum dpt_status fill_together(struct dpt_trainer *t, int thread,
                                      const struct dpt_step_view *view, int32_t micro_batch,
-                                     int32_t n, struct dpt_batch *batch, struct dpt_error *err)
+                                     int32_t n, const struct dpt_batch_buffer *buffer,
+                                     struct dpt_batch *batch, struct dpt_error *err)
 {
     struct dpt_worker *worker = &t->team.workers[thread];
 
-    worker->filled = fill_part(t, thread, view, micro_batch, n, batch, &worker->err);
+    worker->filled = fill_part(t, thread, view, micro_batch, n, buffer, batch, &worker->err);
     dpt_profile_mark(t->profile, thread, DPT_SPAN_DATA);
     dpt_trainer_barrier(t, thread);
     for (int i = 0; i < t->team.threads; i++) {
@@ -76,14 +77,14 @@ static enum dpt_status fill_together(struct dpt_trainer *t, int thread,
 
 enum dpt_status dpt_trainer_fill(struct dpt_trainer *t, int thread,
                                  const struct dpt_step_view *view, int32_t micro_batch, int32_t n,
-                                 struct dpt_batch *batch, struct dpt_error *err)
+                                 struct dpt_batch_buffer *buffer, struct dpt_batch *batch,
+                                 struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
     if (t->team.together)
-        return fill_together(t, thread, view, micro_batch, n, batch, err);
-    DPT_TRY(dpt_loader_fill(t->data.train.loader, view, micro_batch,
-                            &t->team.workers[thread].buffer, batch, err));
+        return fill_together(t, thread, view, micro_batch, n, buffer, batch, err);
+    DPT_TRY(dpt_loader_fill(t->data.train.loader, view, micro_batch, buffer, batch, err));
     dpt_profile_mark(t->profile, thread, DPT_SPAN_DATA);
 out:
     return status;
@@ -96,7 +97,8 @@ enum dpt_status dpt_trainer_train(struct dpt_trainer *t, int thread,
 {
     enum dpt_status status = DPT_OK;
 
-    DPT_TRY(dpt_trainer_fill(t, thread, view, micro_batch, n, batch, err));
+    DPT_TRY(dpt_trainer_fill(t, thread, view, micro_batch, n,
+                             &t->team.workers[t->team.together ? 0 : thread].buffer, batch, err));
     DPT_TRY(t->backend->train(t->model.program, thread, batch, t->arenas.params, gradient, add,
                               metric_sums, err));
 out:

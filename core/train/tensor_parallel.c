@@ -5,7 +5,7 @@
 
 #include "core/base/memory.h"
 #include "core/comm/columns.h"
-#include "core/train/engine.h"
+#include "core/train/step/runner.h"
 #include "core/train/mesh.h"
 #include "core/train/units.h"
 
@@ -110,8 +110,7 @@ void dpt_tensor_parallel_bytes(const struct dpt_trainer *t, double *own, double 
     const int replicas = dpt_trainer_replicas(t)->world.size;
     const double samples = (double)t->job->batch.global / replicas;
     const double renewals = /* of the columns, in a step */
-        t->units.n > 0 ? dpt_step_rounds(t, dpt_sampler_micro_batches(&t->data.train.sampler, 0))
-                       : 1;
+        t->units.sliced ? dpt_step_most_rounds(t, t->data.train.sampler.micro) : 1;
     size_t value, widest;
     double columns;
 
@@ -152,7 +151,7 @@ static enum dpt_status cut_layer(struct dpt_tensor_parallel *d, int32_t number,
     if (!dpt_graph_wants_dx(dpt_trainer_graph(t), number))
         return DPT_OK;
     floats = column_floats(dpt_trainer_graph(t), number) + 1;
-    layer->columns = t->units.n > 0 ? dpt_reserve(floats * sizeof(float))
+    layer->columns = t->units.sliced ? dpt_reserve(floats * sizeof(float))
                                     : dpt_alloc_array(floats, sizeof(float));
     if (layer->columns == NULL)
         DPT_TRY(dpt_fail_memory(err, "the layers", (double)(floats * sizeof(float))));
@@ -193,7 +192,7 @@ void dpt_tensor_parallel_close(struct dpt_tensor_parallel *d)
         return;
     for (int32_t i = 0; d->layers != NULL && i < d->t->model.graph.n_nodes; i++) {
         dpt_free(d->layers[i].rows);
-        if (d->t->units.n == 0)
+        if (!d->t->units.sliced)
             dpt_free(d->layers[i].columns);
         else if (d->layers[i].columns != NULL)
             dpt_unreserve(d->layers[i].columns,

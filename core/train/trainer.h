@@ -145,10 +145,6 @@ struct dpt_gradient_reduction {
     const struct dpt_gradient_reduction_type *type;
     struct dpt_gradient_reduction_state *state; /* data of that type */
     float reduced_flags[DPT_FLAGS];             /* the last step's flags, summed over the ranks */
-    /* Where micro-batches in lockstep are dealt: the ranges that are added one after another, from
-     * the first float to the last, [edges + 1]; borrowed of lockstep.c. Else NULL. */
-    const size_t *edge;
-    int edges;
     double weight; /* with stages: of the last step's samples, which the last stage's tail has */
     struct dpt_chunks chunks; /* of the tensors (dpt_graph_chunks) */
     /* With its tail; the first worker's arena where there is one rank, or where it is large; NULL
@@ -158,30 +154,29 @@ struct dpt_gradient_reduction {
 
 /* This rank's place among those that divide the model, and its part of it. Owner: mesh.c. */
 struct dpt_mesh {
-    /* Of the pipeline, which has one stage where only layers are divided; stages 0: the model is on
-     * all ranks, and what follows is empty. */
-    int stages, stage;
-    int tensor, part;         /* how many ranks divide a stage's layers; 1: they are not */
-    int32_t *first;           /* [stages + 1]: the first node of each stage, and the end */
-    struct dpt_graph graph;   /* whose arena has the tensors of this stage alone */
+    int stages, stage; /* of the pipeline; 1: the stage is the whole model */
+    int tensor, part;  /* how many ranks divide a stage's layers; 1: they are not divided */
+    int32_t *first;    /* [stages + 1]: the first node of each stage, and the end */
+    /* Where ranks divide the model (dpt_mesh_divides): the graph of this rank's part, whose arena
+     * has its tensors alone, and groups of ranks; else empty. */
+    struct dpt_graph graph;
     struct dpt_comm replicas; /* the ranks that have the same part of the model */
     struct dpt_comm line;     /* those that have the same micro-batches, of all stages and parts */
     struct dpt_comm parts;    /* those that divide the layers of this stage */
     struct dpt_comm edges[2]; /* with the stages beside it: see dpt_mesh_edge */
     struct dpt_comm *open[DPT_AXES_MOST]; /* those of these that are */
     int splits;
-    struct dpt_pipeline *pipeline;       /* what goes through the stages (pipeline.h) */
     struct dpt_tensor_parallel *divided; /* (tensor_parallel.h); NULL: no layer is */
 };
 
-/* The parts in which the model is computed where no rank holds all weights. Owner: units.c. */
+/* The ranges of the stage's nodes that passes take one after another. Owner: units.c. */
 struct dpt_units {
-    int n;         /* 0: there are none, and what follows is empty */
+    int n;         /* at least 1 */
     int32_t *node; /* [n + 1]: the first node of each, and the end */
     size_t *edge;  /* [n + 1]: where its learned floats begin, and the end */
+    bool sliced;   /* FSDP units: each rank keeps a slice of the weights */
     bool gathers;  /* their weights come by messages; else all ranks have one arena of them */
     struct dpt_shared weights; /* that arena */
-    struct dpt_units_run *run; /* what is under way */
 };
 
 /* What this rank tells the others with the next step. Owner: the loop (run.c). */
@@ -191,6 +186,8 @@ struct dpt_requests {
     bool check;                     /* known on all: the replicas are compared after that step */
     bool signal, clock;             /* to stop after it, and why */
 };
+
+struct dpt_runner;
 
 struct dpt_trainer {
     const struct dpt_job *job;   /* borrowed */
@@ -205,6 +202,7 @@ struct dpt_trainer {
     struct dpt_target_scale targets; /* of the model's outputs; with loss mse. Owner: splits.c */
     struct dpt_mesh mesh;
     struct dpt_units units;
+    struct dpt_runner *runner; /* goes through the micro-batches (step/runner.h) */
     struct dpt_team team;
     struct dpt_arenas arenas;
     const struct dpt_engine *engine; /* takes the steps */
@@ -234,22 +232,35 @@ struct dpt_trainer {
     struct dpt_profile *profile; /* NULL: no profile is recorded; borrowed */
 };
 
-/* The model as this rank's arenas have it: all of it, or the tensors of its stage alone. */
+/* Whether ranks have parts of the model; else each has all of it, and all ranks are replicas. */
+static inline bool dpt_mesh_divides(const struct dpt_mesh *m)
+{
+    return m->stages * m->tensor > 1;
+}
+
+/* Whether ranks have parts of the model, or slices of its weights, so that it is computed by passes
+ * over some of its nodes, and no rank has all of it. */
+static inline bool dpt_trainer_in_parts(const struct dpt_trainer *t)
+{
+    return dpt_mesh_divides(&t->mesh) || t->units.sliced;
+}
+
+/* The model as this rank's arenas have it: all of it, or the tensors of its part alone. */
 static inline const struct dpt_graph *dpt_trainer_graph(const struct dpt_trainer *t)
 {
-    return t->mesh.stages > 0 ? &t->mesh.graph : &t->model.graph;
+    return dpt_mesh_divides(&t->mesh) ? &t->mesh.graph : &t->model.graph;
 }
 
 /* The ranks that have the same part of the model, and divide the samples. */
 static inline const struct dpt_comm *dpt_trainer_replicas(const struct dpt_trainer *t)
 {
-    return t->mesh.stages > 0 ? &t->mesh.replicas : t->comm;
+    return dpt_mesh_divides(&t->mesh) ? &t->mesh.replicas : t->comm;
 }
 
 /* How many ranks have the model once: all stages and parts of it. */
 static inline int dpt_trainer_model_ranks(const struct dpt_trainer *t)
 {
-    return t->mesh.stages > 0 ? t->mesh.stages * t->mesh.tensor : 1;
+    return t->mesh.stages * t->mesh.tensor;
 }
 
 /* Whether each rank keeps and updates a part of its own (parallel.shard). */
@@ -293,8 +304,6 @@ enum dpt_status dpt_trainer_plan(struct dpt_trainer *t, const struct dpt_job *jo
 /* Whether a norm of the model takes the statistics of steps of more than one micro-batch. Follows
  * from the job and the model alone. */
 bool dpt_trainer_lockstep(const struct dpt_trainer *t);
-/* How many micro-batches of that size the busiest thread of any rank has in a step. */
-int dpt_trainer_choose_slots(const struct dpt_trainer *t, int32_t micro);
 /* How many threads of a rank a step of the trainer's model can keep busy, at least 1. */
 int dpt_trainer_useful_threads(const struct dpt_trainer *t);
 /* Whether dptrain may choose the size of the micro-batch by the number of ranks and the machine:
@@ -430,10 +439,12 @@ enum dpt_status dpt_trainer_train(struct dpt_trainer *t, int thread,
                                   const struct dpt_step_view *view, int32_t micro_batch, int32_t n,
                                   struct dpt_batch *batch, float *gradient, bool add,
                                   struct dpt_metric_sums *metric_sums, struct dpt_error *err);
-/* The first part of that: loads them for this thread, or for a team. */
+/* The first part of that: loads them for this thread, or for a team, into a buffer that has room
+ * for them. */
 enum dpt_status dpt_trainer_fill(struct dpt_trainer *t, int thread,
                                  const struct dpt_step_view *view, int32_t micro_batch, int32_t n,
-                                 struct dpt_batch *batch, struct dpt_error *err);
+                                 struct dpt_batch_buffer *buffer, struct dpt_batch *batch,
+                                 struct dpt_error *err);
 /* Whether the optimizer's slots are so large that the ranks of a node have them together, each of
  * which writes a part (engines/host.c). Once the engine is chosen. */
 bool dpt_trainer_shares_slots(const struct dpt_trainer *t);

@@ -181,7 +181,7 @@ static void go_back(struct dpt_trainer *t, int32_t micro_batch, double seconds)
 /* Of a stage's seconds for a micro-batch: forward one part, back two, for data and weights. */
 static const double forward_part = 1.0 / 3;
 
-/* A stage's micro-batches, as core/train/pipeline.c takes them. */
+/* A stage's micro-batches, as core/train/step/planners.c lists them. */
 static enum dpt_status pass_stage(struct dpt_trainer *t, const struct dpt_step_view *view,
                                   struct dpt_error *err)
 {

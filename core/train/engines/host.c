@@ -1,5 +1,5 @@
-/* Steps on arenas in host memory, by any backend: the threads' micro-batches, their gradients' sum
- * over the ranks (gradient_reduction.h), the update. */
+/* Steps on arenas in host memory, by any backend: the rank's micro-batches (step/runner.h), their
+ * gradients' sum over the ranks (gradient_reduction.h), the update. */
 #include <math.h>
 #include <string.h>
 
@@ -9,10 +9,9 @@
 #include "core/train/engine.h"
 #include "core/train/engines/host_update.h"
 #include "core/train/gradient_reduction.h"
-#include "core/train/lockstep.h"
 #include "core/train/mesh.h"
 #include "core/train/parts.h"
-#include "core/train/pipeline.h"
+#include "core/train/step/runner.h"
 #include "core/train/tensor_parallel.h"
 #include "core/train/units.h"
 
@@ -26,111 +25,13 @@ const struct dpt_gradient_reduction_type *dpt_gradient_reduction_choose(const st
 }
 
 struct dpt_engine_state {
-    struct dpt_lockstep *lockstep; /* NULL: micro-batches do not wait for each other */
     struct dpt_host_update *update;
 };
 
 struct step_work {
     struct dpt_trainer *t;
     struct dpt_step_view view;
-    int32_t round; /* of dealt micro-batches */
-    double waited; /* seconds, in their exchanges */
 };
-
-/* The micro-batches of the whole step. */
-static int32_t micro_batches(const struct step_work *w)
-{
-    const int32_t micro = w->t->data.train.sampler.micro;
-
-    return (w->view.total + micro - 1) / micro;
-}
-
-/* Computes n micro-batches from i on, together with the others of a team, whose first thread
- * records what they gave. */
-static void compute_group(struct step_work *w, int thread, int32_t i, int32_t n)
-{
-    struct dpt_trainer *t = w->t;
-    struct dpt_worker *worker = &t->team.workers[thread],
-                      *gradient_worker = &t->team.workers[t->team.together ? 0 : thread];
-    const bool leads = worker == gradient_worker;
-    struct dpt_batch batch = {.seed = (uint64_t)t->job->seed, .step = (uint64_t)t->progress.step};
-
-    if (leads) {
-        memset(gradient_worker->own, 0, (size_t)n * sizeof gradient_worker->own[0]);
-        gradient_worker->target = t->reduction.type->target(t, thread, &gradient_worker->add);
-    }
-    if (t->team.together)
-        dpt_trainer_barrier(t, thread);
-    worker->status = dpt_trainer_train(t, thread, &w->view, i, n, &batch, gradient_worker->target,
-                                       gradient_worker->add, gradient_worker->own, &worker->err);
-    if (worker->status != DPT_OK || !leads)
-        return;
-    if (i == w->view.first)
-        dpt_fault_strike_gradient(&t->fault, t->comm->world.rank, t->progress.step + 1,
-                                  gradient_worker->target, 0, dpt_trainer_graph(t)->floats);
-    t->reduction.type->done(t, thread, i, n, gradient_worker->target, dpt_gradient_whole(t),
-                            gradient_worker->own);
-    if (t->reduction.type == &dpt_gradient_reduction_reproducible) /* it adds up in `done` */
-        dpt_profile_mark(t->profile, thread, DPT_SPAN_REDUCTION);
-}
-
-/* A thread's contiguous run of the rank's micro-batches; a team goes through all of them. */
-static void compute(void *arg, int thread)
-{
-    struct step_work *w = arg;
-    struct dpt_trainer *t = w->t;
-    const int32_t all = micro_batches(w);
-    int32_t begin, end;
-
-    dpt_step_run(w->view.first, w->view.last, t->team.together ? 0 : thread,
-                 t->team.gradient_workers, &begin, &end);
-    for (int32_t i = begin, n; i < end && t->team.workers[thread].status == DPT_OK; i += n) {
-        n = dpt_step_group(t, all, i, end);
-        compute_group(w, thread, i, n);
-    }
-}
-
-/* The thread's group of micro-batches in a round in which all threads of all ranks take one. */
-static void compute_dealt(void *arg, int thread)
-{
-    struct step_work *w = arg;
-    int32_t begin;
-    const int32_t n =
-        dpt_step_deal(w->t, micro_batches(w), w->round, w->t->team.together ? 0 : thread, &begin);
-
-    if (n > 0)
-        compute_group(w, thread, begin, n);
-}
-
-/* Collective. Round after round on all ranks; one that failed takes part in what they exchange. */
-static enum dpt_status compute_rounds(struct step_work *w, enum dpt_status status,
-                                      struct dpt_error *err)
-{
-    struct dpt_trainer *t = w->t;
-    const struct dpt_step_view step = {.step = t->progress.epoch_step};
-    const int32_t rounds =
-        dpt_step_rounds(t, dpt_sampler_micro_batches(&t->data.train.sampler, step.step));
-
-    t->reduction.type->begin(t, &step); /* a rank that failed has not come so far */
-    if (t->units.n > 0)
-        return dpt_units_compute(t, &w->view, status, &w->waited, err);
-    for (w->round = 0; w->round < rounds; w->round++) {
-        struct dpt_error other;
-        enum dpt_status added = DPT_OK;
-        double start;
-
-        if (status == DPT_OK)
-            status = dpt_trainer_run(t, compute_dealt, w, err);
-        dpt_profile_switch(t->profile, DPT_SPAN_WAIT_THREADS, DPT_SPAN_REDUCTION);
-        start = dpt_now();
-        for (int unit = 0; unit < 2 && added == DPT_OK; unit++) /* all, and what is behind it */
-            added = t->reduction.type->round(t, w->round, unit, status == DPT_OK ? err : &other);
-        w->waited += dpt_now() - start;
-        dpt_profile_switch(t->profile, DPT_SPAN_REDUCTION, DPT_SPAN_OTHER);
-        status = status == DPT_OK ? added : status;
-    }
-    return status;
-}
 
 /* What comes before the micro-batches. */
 static enum dpt_status begin_rank(struct step_work *w, struct dpt_error *err)
@@ -151,29 +52,17 @@ out:
     return status;
 }
 
-/* All of a step that can fail on this rank alone; collective where its micro-batches are in
- * lockstep or dealt, or go through stages, in which a rank that fails takes part. */
+/* All of a step that can fail on this rank alone; collective where its list of actions is, in which
+ * a rank that fails takes part. */
 static enum dpt_status compute_rank(struct step_work *w, struct dpt_error *err)
 {
     struct dpt_trainer *t = w->t;
-    struct dpt_lockstep *lockstep = t->engine_state->lockstep;
-    struct dpt_pipeline *pipeline = t->mesh.pipeline;
     const double begin = dpt_now();
     enum dpt_status status = begin_rank(w, err);
     const uint64_t start = t->profile != NULL ? t->profile->timeline.threads[0].last : 0;
 
-    if (pipeline != NULL)
-        status = dpt_pipeline_compute(pipeline, &w->view, status, err);
-    else if (lockstep != NULL)
-        status = dpt_lockstep_compute(lockstep, &w->view, status, err);
-    else if (dpt_trainer_dealt(t))
-        status = compute_rounds(w, status, err);
-    else if (status == DPT_OK)
-        status = dpt_trainer_run(t, compute, w, err);
-    if (pipeline != NULL || lockstep != NULL)
-        w->waited +=
-            pipeline != NULL ? dpt_pipeline_waited(pipeline) : dpt_lockstep_waited(lockstep);
-    t->busy += dpt_now() - begin - w->waited;
+    status = dpt_runner_train(t->runner, &w->view, status, err);
+    t->busy += dpt_now() - begin - dpt_runner_waited(t->runner);
     if (status != DPT_OK)
         return dpt_step_fail(t, status, err);
     dpt_profile_hold(t->profile, DPT_SPAN_COMPUTE, start);
@@ -204,7 +93,7 @@ static enum dpt_status refresh_all(struct dpt_trainer *t, struct dpt_error *err)
     enum dpt_status status = /* of units as each is gathered */
         t->units.gathers ? DPT_OK : dpt_trainer_run(t, refresh_part, t, err);
 
-    if (t->mesh.divided != NULL && t->units.n == 0 && status == DPT_OK)
+    if (t->mesh.divided != NULL && !t->units.sliced && status == DPT_OK)
         status = dpt_tensor_parallel_refresh(t->mesh.divided, err);
     return t->model.shared || t->arenas.shared.bytes != NULL
                ? dpt_group_agree(&dpt_trainer_replicas(t)->node, status, err)
@@ -229,8 +118,8 @@ static enum dpt_status reduce(struct step_work *w, const float flags[DPT_FLAGS],
     dpt_profile_switch(t->profile, DPT_SPAN_WAIT_THREADS, DPT_SPAN_REDUCTION);
     if (t->profile != NULL)
         t->profile->arrived = t->profile->timeline.threads[0].last;
-    status = t->mesh.stages > 0 ? dpt_pipeline_sum(t, &w->view, flags, err)
-                                : t->reduction.type->sum(t, &w->view, flags, err);
+    status = dpt_mesh_divides(&t->mesh) ? dpt_mesh_sum(t, &w->view, flags, err)
+                                        : t->reduction.type->sum(t, &w->view, flags, err);
     dpt_profile_switch(t->profile, DPT_SPAN_REDUCTION, DPT_SPAN_NORM);
     return status;
 }
@@ -303,17 +192,15 @@ static enum dpt_status learn_sums(struct step_work *w, double *norm, float tail[
     enum dpt_status status = DPT_OK;
     const struct dpt_trainer *t = w->t;
     const float *own = t->reduction.sum + dpt_trainer_graph(t)->arena;
-    struct dpt_pipeline_words words = {0};
+    struct dpt_mesh_words words = {0};
 
     _Static_assert(sizeof words.words >= DPT_TAIL_FLAGS * sizeof *tail, "the tail has more words");
-    if (t->mesh.stages > 0)
-        DPT_TRY(dpt_pipeline_before(t, &words.squares, err));
+    DPT_TRY(dpt_mesh_before(t, &words.squares, err));
     DPT_TRY(dpt_host_update_squares(t->engine_state->update, &words.squares, err));
-    if (t->mesh.stages > 0 && !state_is_finite(t)) /* so that all ranks know */
+    if (dpt_mesh_divides(&t->mesh) && !state_is_finite(t)) /* so that all ranks know */
         words.squares = NAN;
     memcpy(words.words, own, DPT_TAIL_FLAGS * sizeof *tail);
-    if (t->mesh.stages > 0)
-        DPT_TRY(dpt_pipeline_share(t, &words, err));
+    DPT_TRY(dpt_mesh_share(t, &words, err));
     memcpy(tail, words.words, DPT_TAIL_FLAGS * sizeof *tail);
     *norm = sqrt(words.squares);
 out:
@@ -392,10 +279,6 @@ static enum dpt_status open_host(struct dpt_trainer *t, struct dpt_error *err)
     status = DPT_ALLOCATE(t->engine_state, 1, "the engine", err);
     if (status == DPT_OK)
         status = dpt_host_update_open(&t->engine_state->update, t, err);
-    if (status == DPT_OK && t->team.lockstep)
-        status = dpt_lockstep_open(&t->engine_state->lockstep, t, err);
-    if (status == DPT_OK && t->mesh.stages > 0)
-        status = dpt_pipeline_open(&t->mesh.pipeline, t, err);
     DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
     if (t->mesh.tensor > 1)
         DPT_TRY(dpt_tensor_parallel_open(&t->mesh.divided, t, err));
@@ -410,13 +293,9 @@ static void close_host(struct dpt_trainer *t)
 {
     if (t->reduction.type != NULL)
         t->reduction.type->close(t);
-    if (t->engine_state != NULL) {
-        dpt_lockstep_close(t->engine_state->lockstep);
+    if (t->engine_state != NULL)
         dpt_host_update_close(t->engine_state->update);
-    }
     dpt_free(t->engine_state);
-    dpt_pipeline_close(t->mesh.pipeline);
-    t->mesh.pipeline = NULL;
     dpt_tensor_parallel_close(t->mesh.divided);
     t->mesh.divided = NULL;
 }

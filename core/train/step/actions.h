@@ -1,0 +1,100 @@
+/*
+ * actions: what a rank does with the micro-batches of a step, as a list.
+ *
+ * A planner, of which each way of dividing the work has one, makes the list from numbers alone: it
+ * knows no rank, no memory and no MPI. The runner (runner.h) goes through the list. A plain step is
+ * one action, since an action costs some 0.2 us and a small step takes 4 us.
+ *
+ * Workers are the threads of a rank that take micro-batches of their own, or the team that computes
+ * each of them together. A round is what each worker takes next: a micro-batch, or a team's group
+ * of them. A unit is a range of the stage's nodes that passes take one after another: an FSDP unit,
+ * whose weights are there for its passes alone, or what lies between two synchronized batch norms;
+ * else there is one, all of the stage.
+ */
+#ifndef DPT_TRAIN_STEP_ACTIONS_H
+#define DPT_TRAIN_STEP_ACTIONS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/base/error.h"
+#include "core/train/pipeline_schedule.h"
+
+/* The kinds, each with its name and the ranks over which it is collective. An action that is
+ * collective takes place on a rank that has failed, too; the others do not. */
+#define DPT_ACTIONS(X)                                                                             \
+    X(TRAIN, "train", NOBODY)          /* rounds forward and back through the whole model */       \
+    X(INFER, "infer", NOBODY)          /* rounds of an evaluation through the whole model */       \
+    X(FORWARD, "forward", NOBODY)      /* rounds through the unit's nodes */                       \
+    X(BACKWARD, "backward", NOBODY)    /* the same for gradients */                                \
+    X(STATE, "state", NOBODY)          /* what rounds gave for running statistics and the tail */  \
+    X(RECEIVE, "receive", STAGES)      /* a round's values from the stage before; their gradients */ \
+    X(SEND, "send", STAGES)            /* the same to the stage behind, or the one before */       \
+    X(GATHER, "gather", REPLICAS)      /* the unit's weights from their owners */                  \
+    X(RELEASE, "release", NOBODY)      /* gives back the weights of others */                      \
+    X(ADD, "reduce-scatter", REPLICAS) /* a round's gradient of the unit to its owners */          \
+    X(EXCHANGE, "exchange", EVERYBODY) /* the sums of a synchronized batch norm */
+
+enum dpt_action_kind {
+#define X(NAME, name, over) DPT_ACTION_##NAME,
+    DPT_ACTIONS(X)
+#undef X
+        DPT_ACTION_KINDS
+};
+
+enum dpt_action_group {
+    DPT_OVER_NOBODY,
+    DPT_OVER_STAGES,
+    DPT_OVER_REPLICAS,
+    DPT_OVER_EVERYBODY,
+    DPT_OVER_GROUPS
+};
+
+struct dpt_action_type {
+    const char *name;
+    enum dpt_action_group over;
+};
+
+extern const struct dpt_action_type dpt_action_types[DPT_ACTION_KINDS];
+
+struct dpt_action {
+    enum dpt_action_kind kind;
+    bool back;             /* of gradients, from the outputs to the inputs */
+    int32_t round, rounds; /* the first one, and how many */
+    int32_t slot;          /* of each worker: where the first one's micro-batch lies */
+    int32_t unit;          /* its number; of ADD also units: what is behind the last one */
+    int32_t first, last;   /* nodes that are computed; of EXCHANGE the norm, of GATHER the unit's */
+};
+
+/* A list. Begins as {0}. */
+struct dpt_actions {
+    struct dpt_action *at;
+    int32_t n;
+    size_t room;
+    bool failed; /* there was no memory for one */
+};
+
+void dpt_actions_release(struct dpt_actions *list);
+
+/* What a planner makes a list from. */
+struct dpt_division {
+    const struct dpt_pipeline_schedule *schedule; /* of stages; its `back` is not looked at */
+    int stages, stage;
+    int units;
+    const int32_t *node; /* [units + 1]: the first node of each, and the end; borrowed */
+    int32_t rounds;      /* that this rank takes part in */
+    bool infers;         /* an evaluation */
+    bool in_passes;      /* a micro-batch goes by FORWARD and BACKWARD, else at once */
+    bool gathers;        /* the units' weights are gathered for their passes */
+    bool round_robin;    /* ranks take rounds in turn, and owners get the gradient of each */
+    bool synchronized;   /* units end at batch norms that take statistics of the whole step */
+};
+
+/* Makes the list. Pure. Errors: RANK (memory). */
+enum dpt_status dpt_actions_plan(const struct dpt_division *d, struct dpt_actions *list,
+                                 struct dpt_error *err);
+/* How many slots each worker needs for it. */
+int32_t dpt_actions_slots(const struct dpt_actions *list);
+
+#endif

@@ -1,0 +1,419 @@
+/* The actions that compute: micro-batches through the model, or through a unit's nodes, on all
+ * threads of a rank. */
+#include <string.h>
+
+#include "core/base/clock.h"
+#include "core/trace/profile.h"
+#include "core/train/engine.h"
+#include "core/train/gradient_reduction.h"
+#include "core/train/step/step.h"
+#include "core/train/tensor_parallel.h"
+#include "models/model.h"
+
+bool dpt_step_together(const struct dpt_runner *r)
+{
+    return r->infers != NULL ? dpt_step_infers_as_team(r->t) : r->t->team.together;
+}
+
+struct dpt_step_slot *dpt_step_slot(const struct dpt_runner *r, int worker, int32_t k)
+{
+    return r->infers != NULL ? &r->infer[worker]
+                             : &r->slots[worker * r->n_slots + r->action->slot + k];
+}
+
+/* The worker that a thread is, or is part of. */
+static int worker_of(const struct dpt_runner *r, int thread)
+{
+    return dpt_step_together(r) ? 0 : thread;
+}
+
+/* --- the whole model at once ------------------------------------------------------------------ */
+
+/* n micro-batches from i on, together with the others of a team, whose first thread records what
+ * they gave. */
+static enum dpt_status train(struct dpt_runner *r, int thread, int32_t i, int32_t n,
+                             struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_trainer *t = r->t;
+    struct dpt_worker *worker = &t->team.workers[worker_of(r, thread)];
+    const bool leads = worker == &t->team.workers[thread];
+    struct dpt_batch batch = {.seed = (uint64_t)t->job->seed, .step = (uint64_t)t->progress.step};
+
+    if (leads) {
+        memset(worker->own, 0, (size_t)n * sizeof worker->own[0]);
+        worker->target = t->reduction.type->target(t, thread, &worker->add);
+    }
+    if (t->team.together)
+        dpt_trainer_barrier(t, thread);
+    DPT_TRY(dpt_trainer_train(t, thread, r->view, i, n, &batch, worker->target, worker->add,
+                              worker->own, err));
+    if (!leads)
+        return DPT_OK;
+    if (i == r->share.first)
+        dpt_fault_strike_gradient(&t->fault, t->comm->world.rank, t->progress.step + 1,
+                                  worker->target, 0, dpt_trainer_graph(t)->floats);
+    t->reduction.type->done(t, thread, i, n, worker->target, dpt_gradient_whole(t), worker->own);
+    dpt_profile_mark(t->profile, thread, DPT_SPAN_REDUCTION); /* it may add up in `done` */
+out:
+    return status;
+}
+
+/* Forward as in evaluation. */
+static enum dpt_status infer(struct dpt_runner *r, int thread, int32_t i, int32_t n,
+                             struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_trainer *t = r->t;
+    const struct dpt_runner_pass *pass = r->infers;
+    float *outputs = pass->outputs != NULL ? pass->outputs + (size_t)thread * pass->stride : NULL;
+    struct dpt_metric_sums metric_sums = {0};
+    struct dpt_batch batch = {0};
+
+    (void)n; /* one */
+    DPT_TRY(dpt_loader_fill(pass->split->loader, r->view, i, &t->team.workers[thread].buffer,
+                            &batch, err));
+    dpt_profile_mark(t->profile, thread, DPT_SPAN_DATA);
+    DPT_TRY(t->backend->infer(t->model.program, thread, &batch, t->arenas.params, outputs,
+                              &metric_sums, err));
+    DPT_TRY(pass->take(pass->arg, thread, i, &batch, outputs,
+                       (size_t)batch.count * (size_t)dpt_graph_outputs(&t->model.graph),
+                       &metric_sums, err));
+out:
+    return status;
+}
+
+/* A thread's micro-batches of the action's rounds. */
+static void take_rounds(struct dpt_runner *r, int thread,
+                        enum dpt_status (*take)(struct dpt_runner *r, int thread, int32_t i,
+                                                int32_t n, struct dpt_error *err))
+{
+    struct dpt_worker *worker = &r->t->team.workers[thread];
+
+    for (int32_t k = 0, n; k < r->action->rounds && worker->status == DPT_OK; k++) {
+        const int32_t i =
+            dpt_step_take(&r->share, worker_of(r, thread), r->action->round + k, &n);
+
+        if (i < 0)
+            return;
+        worker->status = take(r, thread, i, n, &worker->err);
+    }
+}
+
+static void train_part(void *arg, int thread)
+{
+    take_rounds(arg, thread, train);
+}
+
+static void infer_part(void *arg, int thread)
+{
+    take_rounds(arg, thread, infer);
+}
+
+enum dpt_status dpt_step_run_train(struct dpt_runner *r, struct dpt_error *err)
+{
+    return dpt_trainer_run(r->t, train_part, r, err);
+}
+
+enum dpt_status dpt_step_run_infer(struct dpt_runner *r, struct dpt_error *err)
+{
+    return dpt_trainer_run(r->t, infer_part, r, err);
+}
+
+/* --- through a unit's nodes ------------------------------------------------------------------- */
+
+/* Whether the action is the first one of a micro-batch in its direction, or the last one. */
+static bool begins(const struct dpt_runner *r)
+{
+    return r->action->unit == (r->action->back ? r->t->units.n - 1 : 0);
+}
+
+static bool ends(const struct dpt_runner *r)
+{
+    return r->action->unit == (r->action->back ? 0 : r->t->units.n - 1);
+}
+
+/* A large message waits for both sides: without this the next stage would wait until this one has
+ * computed another micro-batch. */
+static void get_on(void *arg)
+{
+    const struct dpt_runner *r = arg;
+
+    dpt_group_progress(&r->t->mesh.line.world);
+}
+
+/* Where the gradient of the action's unit goes, as the address of what would be a whole one. */
+static float *target_of(struct dpt_runner *r, int worker, bool *add)
+{
+    struct dpt_trainer *t = r->t;
+    const size_t *edge = &t->units.edge[r->action->unit];
+    float *gradient = t->reduction.type->target(t, worker, add);
+
+    if (!t->units.sliced)
+        return gradient;
+    gradient -= edge[0]; /* another unit's gradient was in that memory */
+    dpt_graph_clear_frozen(dpt_trainer_graph(t), edge[0], edge[1], gradient);
+    return gradient;
+}
+
+/* What the backend's pass takes for a slot, but for its batch. */
+static void prepare(struct dpt_runner *r, int worker, int32_t k)
+{
+    struct dpt_trainer *t = r->t;
+    const struct dpt_action *a = r->action;
+    const struct dpt_graph *graph = dpt_trainer_graph(t);
+    const struct dpt_runner_pass *infers = r->infers;
+    struct dpt_step_slot *slot = dpt_step_slot(r, worker, k);
+    const bool norm = t->team.lockstep && infers == NULL && !begins(r);
+
+    slot->pass = (struct dpt_pass){
+        .slot = infers != NULL ? 0 : a->slot + k,
+        .first = a->first,
+        .last = a->last,
+        .infers = infers != NULL,
+        .nonfinite =
+            infers != NULL && infers->nonfinite != NULL ? &infers->nonfinite[worker] : NULL,
+        .batch = &slot->batch,
+        .params = t->arenas.params,
+        .all = norm ? r->exchanged : NULL,
+        .own = slot->sums,
+        .samples = r->share.samples,
+        .between = worker == 0 && dpt_mesh_divides(&t->mesh) ? get_on : NULL,
+        .arg = r,
+        .divided = t->mesh.divided != NULL ? dpt_tensor_parallel_passes(t->mesh.divided) : NULL,
+    };
+    if (a->back)
+        slot->pass.gradient = target_of(r, worker, &slot->pass.add);
+    else if (infers == NULL) /* forward writes no other floats than those of the state */
+        slot->pass.gradient = slot->rest - graph->floats;
+}
+
+/* Behind the first stage: what is to be said of n micro-batches' samples. */
+static enum dpt_status fill_labels(struct dpt_runner *r, int32_t i, int32_t n,
+                                   struct dpt_batch_buffer *buffer, struct dpt_batch *batch,
+                                   struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_dataset *set = r->split->set;
+    const struct dpt_sampler *sampler = &r->split->sampler;
+    const bool classes = set->target == DPT_TARGET_CLASS;
+
+    DPT_TRY(dpt_batch_buffer_widen(buffer, set, sampler->micro, err));
+    for (int32_t k = 0; k < n; k++) {
+        struct dpt_batch_buffer from =
+            dpt_batch_buffer_from(buffer, set, (size_t)k * (size_t)sampler->micro);
+        int32_t count;
+
+        dpt_loader_fill_labels(r->split->loader, r->view, i + k, &from, NULL, &count);
+        batch->count += count;
+    }
+    batch->sample = buffer->sample;
+    batch->labels = classes ? buffer->labels : NULL;
+    batch->targets = classes ? NULL : buffer->targets;
+    batch->weights = set->weights != NULL ? buffer->weights : NULL;
+out:
+    return status;
+}
+
+/* n micro-batches one behind the other. A team's threads each fill a part of the samples. */
+static enum dpt_status fill(struct dpt_runner *r, int thread, int32_t i, int32_t n,
+                            struct dpt_step_slot *slot, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_trainer *t = r->t;
+    const bool leads = thread == worker_of(r, thread);
+    struct dpt_batch batch = {0};
+
+    if (r->infers == NULL) {
+        batch.seed = (uint64_t)t->job->seed;
+        batch.step = (uint64_t)t->progress.step;
+    }
+    if (t->mesh.stage == 0 && r->infers == NULL)
+        status = dpt_trainer_fill(t, thread, r->view, i, n, slot->buffer, &batch, err);
+    else if (t->mesh.stage == 0 && leads)
+        status = dpt_loader_fill(r->split->loader, r->view, i, slot->buffer, &batch, err);
+    else if (leads)
+        status = fill_labels(r, i, n, slot->buffer, &batch, err);
+    dpt_profile_mark(t->profile, thread, DPT_SPAN_DATA);
+    if (leads) {
+        slot->batch = batch;
+        memset(slot->metric_sums, 0, sizeof slot->metric_sums);
+    }
+    return status;
+}
+
+/* What forward gave in an evaluation: the loss of its outputs, or the value for the next stage. */
+static enum dpt_status take_value(const struct dpt_runner *r, int thread, int32_t i,
+                                  struct dpt_step_slot *slot, struct dpt_error *err)
+{
+    const struct dpt_trainer *t = r->t;
+    const struct dpt_runner_pass *infers = r->infers;
+    const size_t rows = (size_t)t->data.train.sampler.micro * (size_t)t->team.group;
+    enum dpt_status status = DPT_OK;
+    size_t floats;
+    const float *value = t->backend->value(t->model.program, thread, slot->pass.slot,
+                                           r->action->last, false, &floats);
+
+    if (t->mesh.stage == t->mesh.stages - 1)
+        DPT_TRY(t->backend->loss(t->model.program, thread, &slot->pass, slot->metric_sums, err));
+    DPT_TRY(infers->take(infers->arg, thread, i, &slot->batch, value,
+                         floats / rows * (size_t)slot->batch.count, slot->metric_sums, err));
+out:
+    return status;
+}
+
+static enum dpt_status forward(struct dpt_runner *r, int thread, int32_t i,
+                               struct dpt_step_slot *slot, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_trainer *t = r->t;
+
+    DPT_TRY(t->backend->forward(t->model.program, thread, &slot->pass, err));
+    if (!ends(r))
+        return DPT_OK;
+    if (r->infers != NULL && thread == worker_of(r, thread))
+        DPT_TRY(take_value(r, thread, i, slot, err));
+    else if (r->infers == NULL && t->mesh.stage == t->mesh.stages - 1)
+        DPT_TRY(t->backend->loss(t->model.program, thread, &slot->pass, slot->metric_sums, err));
+out:
+    return status;
+}
+
+/* Hands the state's part of a micro-batch's gradient to what adds it up, and its metric sums.
+ * whole: where a whole gradient would begin; add: the state is added to what is there. */
+static void hand_over(struct dpt_runner *r, int thread, int32_t i, int32_t n,
+                      const struct dpt_step_slot *slot, float *whole, bool add,
+                      struct dpt_gradient_range range)
+{
+    struct dpt_trainer *t = r->t;
+    const struct dpt_graph *graph = dpt_trainer_graph(t);
+    float *state = whole + graph->floats;
+
+    for (int64_t k = 0; k < graph->arena - graph->floats; k++)
+        state[k] = add ? state[k] + slot->rest[k] : slot->rest[k];
+    t->reduction.type->done(t, thread, i, n, whole, range, slot->metric_sums);
+}
+
+/* Backward, by the threads of a team or by one alone; the first one of them adds up. Synchronized
+ * norms have the state added up before. */
+static enum dpt_status backward(struct dpt_runner *r, int thread, int32_t i, int32_t n,
+                                const struct dpt_step_slot *slot, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_trainer *t = r->t;
+    const size_t *edge = &t->units.edge[r->action->unit];
+
+    DPT_TRY(t->backend->backward(t->model.program, thread, &slot->pass, err));
+    if (thread != worker_of(r, thread))
+        return DPT_OK;
+    if (i == r->share.first)
+        dpt_fault_strike_gradient(&t->fault, t->comm->world.rank, t->progress.step + 1,
+                                  slot->pass.gradient, (int64_t)edge[0], (int64_t)edge[1]);
+    if (t->team.lockstep)
+        t->reduction.type->done(t, thread, i, n, slot->pass.gradient,
+                                (struct dpt_gradient_range){edge[0], edge[1]}, NULL);
+    else if (ends(r))
+        hand_over(r, thread, i, n, slot,
+                  t->units.sliced ? t->reduction.type->rest(t, thread) : slot->pass.gradient,
+                  slot->pass.add, dpt_gradient_whole(t));
+    dpt_profile_mark(t->profile, thread, DPT_SPAN_REDUCTION);
+out:
+    return status;
+}
+
+static bool fills(const struct dpt_runner *r)
+{
+    return !r->action->back && begins(r);
+}
+
+/* A thread's micro-batches of the action's rounds, each in its slot. */
+static void pass_part(void *arg, int thread)
+{
+    struct dpt_runner *r = arg;
+    struct dpt_trainer *t = r->t;
+    const struct dpt_action *a = r->action;
+    struct dpt_worker *worker = &t->team.workers[thread];
+    const bool alone = !dpt_step_together(r);
+
+    if (a->back && t->team.lockstep && t->reduction.type->again != NULL)
+        t->reduction.type->again(t, thread);
+    for (int32_t k = 0, n; k < a->rounds && worker->status == DPT_OK; k++) {
+        const int32_t i = dpt_step_take(&r->share, worker_of(r, thread), a->round + k, &n);
+        struct dpt_step_slot *slot = dpt_step_slot(r, worker_of(r, thread), k);
+
+        if (i < 0)
+            return;
+        if (alone && fills(r))
+            worker->status = fill(r, thread, i, n, slot, &worker->err);
+        if (alone)
+            prepare(r, thread, k);
+        if (worker->status == DPT_OK)
+            worker->status = a->back ? backward(r, thread, i, n, slot, &worker->err)
+                                     : forward(r, thread, i, slot, &worker->err);
+    }
+}
+
+static void fill_part(void *arg, int thread)
+{
+    struct dpt_runner *r = arg;
+    struct dpt_worker *worker = &r->t->team.workers[thread];
+    int32_t n;
+    const int32_t i = dpt_step_take(&r->share, 0, r->action->round, &n);
+
+    if (i >= 0)
+        worker->status = fill(r, thread, i, n, dpt_step_slot(r, 0, 0), &worker->err);
+}
+
+enum dpt_status dpt_step_run_pass(struct dpt_runner *r, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_trainer *t = r->t;
+    const struct dpt_action *a = r->action;
+    struct dpt_tensor_parallel *divided = t->mesh.divided;
+    const bool columns = divided != NULL && t->units.sliced && a->back;
+    int32_t n;
+
+    for (int k = 0; k < r->share.workers && t->mesh.stages > 1; k++)
+        DPT_TRY(dpt_step_settle(r, dpt_step_slot(r, k, 0), err));
+    if (dpt_step_together(r) && fills(r))
+        DPT_TRY(dpt_trainer_run(t, fill_part, r, err));
+    if (dpt_step_together(r) && dpt_step_take(&r->share, 0, a->round, &n) >= 0)
+        prepare(r, 0, 0);
+    if (columns)
+        DPT_TRY(dpt_tensor_parallel_renew(divided, a->first, a->last, err));
+    status = dpt_trainer_run(t, pass_part, r, err);
+    if (divided != NULL && status == DPT_OK)
+        status = dpt_tensor_parallel_status(divided, err);
+    if (columns)
+        dpt_tensor_parallel_forget(divided, a->first, a->last);
+out:
+    return status;
+}
+
+/* --- the state -------------------------------------------------------------------------------- */
+
+static void state_part(void *arg, int thread)
+{
+    struct dpt_runner *r = arg;
+    struct dpt_trainer *t = r->t;
+    const struct dpt_gradient_range rest = {(size_t)dpt_trainer_graph(t)->floats,
+                                            dpt_gradient_whole(t).end};
+
+    if (t->reduction.type->again != NULL)
+        t->reduction.type->again(t, thread);
+    for (int32_t k = 0, n; k < r->action->rounds; k++) {
+        const int32_t i = dpt_step_take(&r->share, thread, r->action->round + k, &n);
+        bool add;
+        float *whole = t->reduction.type->target(t, thread, &add);
+
+        if (i < 0)
+            break;
+        hand_over(r, thread, i, n, dpt_step_slot(r, thread, k), whole, add, rest);
+    }
+    dpt_profile_mark(t->profile, thread, DPT_SPAN_REDUCTION);
+}
+
+enum dpt_status dpt_step_run_state(struct dpt_runner *r, struct dpt_error *err)
+{
+    return dpt_trainer_run(r->t, state_part, r, err);
+}

@@ -1,0 +1,230 @@
+/* The planners: a way of dividing a step's work is a function that makes a list of actions. */
+#include "core/base/memory.h"
+#include "core/train/step/actions.h"
+
+const struct dpt_action_type dpt_action_types[DPT_ACTION_KINDS] = {
+#define X(NAME, name, over) [DPT_ACTION_##NAME] = {name, DPT_OVER_##over},
+    DPT_ACTIONS(X)
+#undef X
+};
+
+void dpt_actions_release(struct dpt_actions *list)
+{
+    dpt_free(list->at);
+    *list = (struct dpt_actions){0};
+}
+
+/* Appends an action. A unit's weights that would be released only to be gathered next stay. */
+static void add(struct dpt_actions *list, struct dpt_action action)
+{
+    struct dpt_action *more;
+
+    if (action.kind == DPT_ACTION_GATHER && list->n > 0 &&
+        list->at[list->n - 1].kind == DPT_ACTION_RELEASE &&
+        list->at[list->n - 1].unit == action.unit) {
+        list->n--;
+        return;
+    }
+    more = list->failed
+               ? NULL
+               : dpt_grow(list->at, &list->room, (size_t)list->n + 1, sizeof *list->at);
+    list->failed = more == NULL;
+    if (list->failed)
+        return;
+    list->at = more;
+    list->at[list->n++] = action;
+}
+
+/* An action of a kind for a round, without what only some kinds have. */
+static struct dpt_action of(enum dpt_action_kind kind, int32_t round, bool back)
+{
+    return (struct dpt_action){.kind = kind, .round = round, .rounds = 1, .back = back};
+}
+
+/* --- the whole model at once ------------------------------------------------------------------ */
+
+static void plan_plain(const struct dpt_division *d, struct dpt_actions *list)
+{
+    struct dpt_action all = of(d->infers ? DPT_ACTION_INFER : DPT_ACTION_TRAIN, 0, false);
+
+    all.rounds = d->rounds;
+    if (d->rounds > 0)
+        add(list, all);
+}
+
+/* Ranks take rounds in turn (round-robin). Behind each the owners add what it gave. */
+static void add_to_owners(const struct dpt_division *d, int32_t round, int32_t unit,
+                          struct dpt_actions *list)
+{
+    struct dpt_action sum = of(DPT_ACTION_ADD, round, true);
+
+    sum.unit = unit;
+    if (d->round_robin)
+        add(list, sum);
+}
+
+static void plan_round_robin(const struct dpt_division *d, struct dpt_actions *list)
+{
+    for (int32_t k = 0; k < d->rounds; k++) {
+        add(list, of(DPT_ACTION_TRAIN, k, false));
+        add_to_owners(d, k, 0, list);
+        add_to_owners(d, k, 1, list);
+    }
+}
+
+/* --- passes through the nodes of a stage ------------------------------------------------------ */
+
+/* A round through a unit, with its weights. */
+static void pass_unit(const struct dpt_division *d, const struct dpt_action *at, int32_t unit,
+                      struct dpt_actions *list)
+{
+    struct dpt_action action = *at;
+
+    action.unit = unit;
+    action.first = d->node[unit];
+    action.last = d->node[unit + 1];
+    action.kind = DPT_ACTION_GATHER;
+    if (d->gathers)
+        add(list, action);
+    action.kind = at->kind;
+    add(list, action);
+    action.kind = DPT_ACTION_RELEASE;
+    if (d->gathers)
+        add(list, action);
+}
+
+/* Adds a message, where there is a stage on that side. */
+static void pass_on(const struct dpt_division *d, const struct dpt_action *at,
+                    enum dpt_action_kind kind, bool has_other, struct dpt_actions *list)
+{
+    struct dpt_action message = *at;
+
+    message.kind = kind;
+    if (has_other && d->stages > 1)
+        add(list, message);
+}
+
+/*
+ * The rounds through a stage, in the order of its schedule, whose sources pipeline_schedule.h
+ * names. Backward comes in the order of forward, so that gradients are added up in one order,
+ * whichever schedule it is.
+ */
+static void plan_stage(const struct dpt_division *d, struct dpt_actions *list)
+{
+    struct dpt_pipeline_walk walk = {
+        .schedule = d->infers ? &dpt_pipeline_schedules[DPT_PIPELINE_FORWARD] : d->schedule,
+        .stages = d->stages,
+        .stage = d->stage,
+        .micro_batches = d->rounds};
+    const int32_t under_way = walk.schedule->under_way(d->stages, d->stage, d->rounds);
+    const bool is_first = d->stage == 0, is_last = d->stage == d->stages - 1;
+    struct dpt_pipeline_action next;
+
+    while (dpt_pipeline_next(&walk, &next)) {
+        struct dpt_action at =
+            of(next.back ? DPT_ACTION_BACKWARD : DPT_ACTION_FORWARD, next.micro_batch, next.back);
+
+        at.slot = next.micro_batch % under_way;
+        pass_on(d, &at, DPT_ACTION_RECEIVE, next.back ? !is_last : !is_first, list);
+        for (int32_t i = 0; i < d->units; i++) {
+            const int32_t unit = next.back ? d->units - 1 - i : i;
+
+            pass_unit(d, &at, unit, list);
+            if (next.back)
+                add_to_owners(d, at.round, unit, list);
+        }
+        if (next.back)
+            add_to_owners(d, at.round, d->units, list);
+        pass_on(d, &at, DPT_ACTION_SEND, next.back ? !is_first : !is_last, list);
+    }
+}
+
+/* --- synchronized batch norms ----------------------------------------------------------------- */
+
+/* The passes of all rounds through a unit: at once or, where owners get each one's gradient, round
+ * by round. Back it is from a norm's readers down to the next norm, whose gradient backward ends
+ * with. */
+static void pass_all(const struct dpt_division *d, bool back, int32_t unit,
+                     struct dpt_actions *list)
+{
+    const bool one_by_one = back && d->round_robin;
+
+    for (int32_t k = 0; k < (one_by_one ? d->rounds : 1); k++) {
+        struct dpt_action at = of(back ? DPT_ACTION_BACKWARD : DPT_ACTION_FORWARD, k, back);
+
+        at.rounds = one_by_one ? 1 : d->rounds;
+        at.slot = k;
+        at.unit = unit;
+        at.first = d->node[unit] + (back && unit > 0);
+        at.last = d->node[unit + 1] + (back && unit < d->units - 1);
+        add(list, at);
+        if (back)
+            add_to_owners(d, k, unit, list);
+    }
+}
+
+/*
+ * All rounds are under way at once: forward up to a norm, whose sums all ranks then exchange, on to
+ * the next one, and so back. Source: synchronized batch norm, as in Peng et al. 2018 (MegDet,
+ * section 3.3), with several micro-batches a rank.
+ */
+static void plan_synchronized(const struct dpt_division *d, struct dpt_actions *list)
+{
+    struct dpt_action at = of(DPT_ACTION_EXCHANGE, 0, false);
+
+    for (int32_t unit = 0; unit < d->units; unit++) {
+        pass_all(d, false, unit, list);
+        at.first = at.last = d->node[unit + 1];
+        at.unit = unit;
+        if (unit < d->units - 1)
+            add(list, at);
+    }
+    for (int32_t k = 0; k < (d->round_robin ? d->rounds : 1); k++) {
+        struct dpt_action state = of(DPT_ACTION_STATE, k, true);
+
+        state.slot = k;
+        state.rounds = d->round_robin ? 1 : d->rounds;
+        add(list, state);
+        add_to_owners(d, k, d->units, list);
+    }
+    at.back = true;
+    for (int32_t unit = d->units - 1; unit >= 0; unit--) {
+        pass_all(d, true, unit, list);
+        at.first = at.last = d->node[unit];
+        at.unit = unit;
+        if (unit > 0)
+            add(list, at);
+    }
+}
+
+/* --- the choice ------------------------------------------------------------------------------- */
+
+enum dpt_status dpt_actions_plan(const struct dpt_division *d, struct dpt_actions *list,
+                                 struct dpt_error *err)
+{
+    if (!d->infers && d->synchronized)
+        plan_synchronized(d, list);
+    else if (d->in_passes)
+        plan_stage(d, list);
+    else if (!d->infers && d->round_robin)
+        plan_round_robin(d, list);
+    else
+        plan_plain(d, list);
+    return list->failed ? dpt_fail_memory(err, "a step's actions",
+                                          (double)(list->room * sizeof *list->at))
+                        : DPT_OK;
+}
+
+int32_t dpt_actions_slots(const struct dpt_actions *list)
+{
+    int32_t most = 1;
+
+    for (int32_t i = 0; i < list->n; i++) {
+        const struct dpt_action *a = &list->at[i];
+        const int32_t end = a->slot + a->rounds;
+
+        if ((a->kind == DPT_ACTION_FORWARD) && end > most)
+            most = end;
+    }
+    return most;
+}

@@ -1,0 +1,402 @@
+#include "core/train/step/runner.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/base/clock.h"
+#include "core/base/memory.h"
+#include "core/trace/profile.h"
+#include "core/train/engine.h"
+#include "core/train/gradient_reduction.h"
+#include "core/train/mesh.h"
+#include "core/train/step/step.h"
+#include "core/train/units.h"
+
+/* --- opening ---------------------------------------------------------------------------------- */
+
+/* The list for so many rounds; NULL: there is none yet. */
+static const struct dpt_actions *find_list(const struct dpt_runner *r, int32_t rounds, bool infers)
+{
+    for (int32_t i = 0; i < r->n_lists; i++)
+        if (r->lists[i].rounds == rounds && r->lists[i].infers == infers)
+            return &r->lists[i].actions;
+    return NULL;
+}
+
+/* Makes the list of a step of a split, unless it is there. */
+static enum dpt_status make_list(struct dpt_runner *r, const struct dpt_split *split, int64_t step,
+                                 bool infers, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_step_share share = dpt_step_share_of(r->t, split, step, infers);
+    const int32_t rounds = dpt_step_rounds(r->t, &share, infers);
+    const struct dpt_division division = dpt_step_division(r->t, rounds, infers);
+    struct dpt_step_list *list;
+
+    if (find_list(r, rounds, infers) != NULL)
+        return DPT_OK;
+    DPT_GROW(r->lists, &r->list_room, (size_t)r->n_lists + 1, "a step's actions", err);
+    list = &r->lists[r->n_lists++];
+    *list = (struct dpt_step_list){.infers = infers, .rounds = rounds};
+    DPT_TRY(dpt_actions_plan(&division, &list->actions, err));
+out:
+    return status;
+}
+
+/* Those of the first step of each split, and of the last one, which may be short. */
+static enum dpt_status make_lists(struct dpt_runner *r, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_split *train = &r->t->data.train;
+
+    for (const struct dpt_split *s = r->t->data.split; s < r->t->data.split + DPT_SPLITS; s++) {
+        const int64_t steps = s->present ? dpt_sampler_steps(&s->sampler) : 0;
+
+        for (int which = 0; which < 2 && steps > 0; which++) {
+            const int64_t step = which == 0 ? 0 : steps - 1;
+
+            DPT_TRY(make_list(r, s, step, true, err)); /* of train: the search for a NaN */
+            if (s == train)
+                DPT_TRY(make_list(r, s, step, false, err));
+        }
+    }
+out:
+    return status;
+}
+
+/* A message takes what crosses from one stage to the next. */
+static enum dpt_status check_messages(const struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    size_t floats;
+
+    for (int k = 1; k < t->mesh.stages; k++) {
+        t->backend->value(t->model.program, 0, 0, t->mesh.first[k], false, &floats);
+        if (floats > DPT_MESSAGE_BYTES / sizeof(float))
+            DPT_TRY(dpt_fail(err, DPT_BAD_JOB,
+                             "parallel.pipeline: %zu numbers go to %s with each micro-batch, more "
+                             "than a message takes: a smaller batch.micro would do",
+                             floats, t->model.graph.nodes[t->mesh.first[k]].name));
+    }
+out:
+    return status;
+}
+
+/* The slots of a worker: the first one uses its buffer. A stage behind the first one reads no
+ * samples, only what is to be said of them. */
+static enum dpt_status open_slots(struct dpt_runner *r, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_trainer *t = r->t;
+    const struct dpt_graph *graph = dpt_trainer_graph(t);
+    const size_t n = (size_t)r->workers * (size_t)r->n_slots,
+                 rest = (size_t)(graph->arena - graph->floats) + DPT_TAIL_WORDS;
+    const int32_t rows = t->data.train.sampler.micro * t->team.group;
+    size_t all, one;
+
+    dpt_step_exchange_room(t, &all, &one);
+    DPT_TRY(DPT_ALLOCATE(r->slots, n, "micro-batches", err));
+    DPT_TRY(DPT_ALLOCATE(r->rests, n * rest, "micro-batches", err));
+    if (all > 0) {
+        DPT_TRY(DPT_ALLOCATE(r->sums, n * one, "the statistics of steps", err));
+        DPT_TRY(DPT_ALLOCATE(r->exchanged, all, "the statistics of steps", err));
+    }
+    for (size_t i = 0; i < n; i++) {
+        struct dpt_step_slot *slot = &r->slots[i];
+
+        slot->rest = r->rests + i * rest;
+        slot->sums = all > 0 ? r->sums + i * one : NULL;
+        slot->buffer = i % (size_t)r->n_slots == 0
+                           ? &t->team.workers[i / (size_t)r->n_slots].buffer
+                           : &slot->own;
+        if (slot->buffer != &slot->own)
+            continue;
+        DPT_TRY(dpt_batch_buffer_open(&slot->own, t->data.train.set, rows, err));
+        if (t->mesh.stage > 0) {
+            dpt_free(slot->own.input);
+            slot->own.input = NULL;
+        }
+    }
+out:
+    return status;
+}
+
+enum dpt_status dpt_runner_open(struct dpt_runner **runner, struct dpt_trainer *t,
+                                struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_runner *r;
+
+    DPT_TRY(DPT_ALLOCATE(*runner, 1, "the step", err));
+    r = *runner;
+    r->t = t;
+    r->workers = t->team.gradient_workers;
+    r->n_slots = t->team.slots;
+    DPT_TRY(DPT_ALLOCATE(r->infer, (size_t)t->team.threads, "micro-batches", err));
+    for (int i = 0; i < t->team.threads; i++)
+        r->infer[i].buffer = &t->team.workers[i].buffer;
+    if (t->data.train.present && !t->engine->on_device)
+        DPT_TRY(open_slots(r, err));
+    DPT_TRY(check_messages(t, err));
+    DPT_TRY(make_lists(r, err));
+out:
+    return status;
+}
+
+void dpt_runner_close(struct dpt_runner *r)
+{
+    if (r == NULL)
+        return;
+    for (int i = 0; r->slots != NULL && i < r->workers * r->n_slots; i++)
+        dpt_batch_buffer_close(&r->slots[i].own);
+    for (int32_t i = 0; i < r->n_lists; i++)
+        dpt_actions_release(&r->lists[i].actions);
+    dpt_free(r->lists);
+    dpt_free(r->slots);
+    dpt_free(r->infer);
+    dpt_free(r->rests);
+    dpt_free(r->sums);
+    dpt_free(r->exchanged);
+    dpt_free(r);
+}
+
+/* --- messages between stages ------------------------------------------------------------------ */
+
+/* What the action sends or receives for a worker: the value that a stage gives the next one, or
+ * that value's gradient, of the samples' rows, which come first. NULL: nothing. */
+static float *edge(const struct dpt_runner *r, int worker, size_t *bytes)
+{
+    const struct dpt_trainer *t = r->t;
+    const struct dpt_action *a = r->action;
+    const bool to_next = (a->kind == DPT_ACTION_SEND) != a->back;
+    int32_t n;
+    size_t floats;
+    float *value;
+
+    if (dpt_step_take(&r->share, worker, a->round, &n) < 0)
+        return NULL;
+    value = t->backend->value(t->model.program, worker, r->infers != NULL ? 0 : a->slot,
+                              t->mesh.first[t->mesh.stage + to_next], a->back, &floats);
+    *bytes = floats / (size_t)t->team.group * (size_t)n * sizeof(float);
+    return value;
+}
+
+enum dpt_status dpt_step_settle(const struct dpt_runner *r, struct dpt_step_slot *slot,
+                                struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(dpt_group_sent(dpt_mesh_edge(r->t, true), &slot->forward, err));
+    DPT_TRY(dpt_group_sent(dpt_mesh_edge(r->t, false), &slot->back, err));
+out:
+    return status;
+}
+
+static enum dpt_status run_receive(struct dpt_runner *r, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const bool back = r->action->back;
+
+    for (int k = 0; k < r->share.workers; k++) {
+        size_t bytes;
+        float *to = edge(r, k, &bytes);
+
+        DPT_TRY(dpt_step_settle(r, dpt_step_slot(r, k, 0), err));
+        if (to != NULL)
+            DPT_TRY(dpt_group_receive(dpt_mesh_edge(r->t, back), back, to, bytes, err));
+    }
+out:
+    return status;
+}
+
+static enum dpt_status run_send(struct dpt_runner *r, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const bool back = r->action->back;
+
+    for (int k = 0; k < r->share.workers; k++) {
+        struct dpt_step_slot *slot = dpt_step_slot(r, k, 0);
+        size_t bytes;
+        const float *from = edge(r, k, &bytes);
+
+        DPT_TRY(dpt_step_settle(r, slot, err));
+        if (from != NULL)
+            DPT_TRY(dpt_group_send(dpt_mesh_edge(r->t, !back), !back, from, bytes,
+                                   back ? &slot->back : &slot->forward, err));
+    }
+out:
+    return status;
+}
+
+/* --- units of the weights --------------------------------------------------------------------- */
+
+static enum dpt_status run_gather(struct dpt_runner *r, struct dpt_error *err)
+{
+    return dpt_units_gather(r->t, r->action->unit, err);
+}
+
+static enum dpt_status run_release(struct dpt_runner *r, struct dpt_error *err)
+{
+    (void)err;
+    dpt_units_release(r->t, r->action->unit);
+    return DPT_OK;
+}
+
+static enum dpt_status run_add(struct dpt_runner *r, struct dpt_error *err)
+{
+    return r->t->reduction.type->round(r->t, r->action->round, r->action->unit, err);
+}
+
+/* --- the loop --------------------------------------------------------------------------------- */
+
+/* What each kind does; those that are collective get no word whether this rank has failed, but for
+ * the exchange, which has nothing to give then. */
+static enum dpt_status (*const runs[DPT_ACTION_KINDS])(struct dpt_runner *r,
+                                                       struct dpt_error *err) = {
+    [DPT_ACTION_TRAIN] = dpt_step_run_train,
+    [DPT_ACTION_INFER] = dpt_step_run_infer,
+    [DPT_ACTION_FORWARD] = dpt_step_run_pass,
+    [DPT_ACTION_BACKWARD] = dpt_step_run_pass,
+    [DPT_ACTION_STATE] = dpt_step_run_state,
+    [DPT_ACTION_RECEIVE] = run_receive,
+    [DPT_ACTION_SEND] = run_send,
+    [DPT_ACTION_GATHER] = run_gather,
+    [DPT_ACTION_RELEASE] = run_release,
+    [DPT_ACTION_ADD] = run_add,
+    [DPT_ACTION_EXCHANGE] = dpt_step_run_exchange,
+};
+
+/* What the time of an action over these ranks is in a profile. */
+static const int spans[DPT_OVER_GROUPS] = {[DPT_OVER_STAGES] = DPT_SPAN_WAIT_STAGE,
+                                           [DPT_OVER_REPLICAS] = DPT_SPAN_REDUCTION,
+                                           [DPT_OVER_EVERYBODY] = DPT_SPAN_REDUCTION};
+
+/* For the watchdog: what this rank waits for in an action that is not waited for briefly. */
+static void note(const struct dpt_runner *r, const char *what, int32_t node)
+{
+    char text[DPT_NAME + 48];
+
+    snprintf(text, sizeof text, "%s %s", what, r->t->model.graph.nodes[node].name);
+    dpt_comm_note(r->t->comm, -1, text);
+}
+
+/* Runs an action that is collective over some ranks; its time is waiting. */
+static enum dpt_status run_collective(struct dpt_runner *r, const struct dpt_action *a,
+                                      struct dpt_error *err)
+{
+    struct dpt_trainer *t = r->t;
+    const int span = spans[dpt_action_types[a->kind].over];
+    enum dpt_status status;
+    double start;
+
+    if (a->kind == DPT_ACTION_GATHER)
+        note(r, "gathering the weights from", a->first);
+    if (a->kind == DPT_ACTION_EXCHANGE)
+        note(r, "exchanging the statistics of", a->first);
+    dpt_profile_switch(t->profile, DPT_SPAN_WAIT_THREADS, span);
+    start = dpt_now();
+    status = runs[a->kind](r, err);
+    if (a->kind != DPT_ACTION_SEND)
+        r->waited += dpt_now() - start;
+    dpt_profile_switch(t->profile, span, DPT_SPAN_OTHER);
+    if (a->kind == DPT_ACTION_EXCHANGE)
+        note(r, a->back ? "computing back from" : "computing from", a->first);
+    return status;
+}
+
+/* Collective where layers are divided: the ranks that compute a pass together all do, or none. */
+static enum dpt_status agree_on_pass(const struct dpt_runner *r, enum dpt_status status,
+                                     struct dpt_error *err)
+{
+    const enum dpt_action_kind kind = r->action->kind;
+
+    if (r->t->mesh.divided == NULL ||
+        (kind != DPT_ACTION_FORWARD && kind != DPT_ACTION_BACKWARD))
+        return status;
+    return dpt_group_agree(&r->t->mesh.parts.world, status, err);
+}
+
+/* Goes through the list. What fails first on this rank is its status. */
+static enum dpt_status run(struct dpt_runner *r, const struct dpt_actions *list,
+                           enum dpt_status status, struct dpt_error *err)
+{
+    struct dpt_error later;
+
+    r->waited = 0;
+    r->exchanges = 0;
+    for (int32_t i = 0; i < list->n; i++) {
+        const struct dpt_action *a = &list->at[i];
+        const bool collective = dpt_action_types[a->kind].over != DPT_OVER_NOBODY;
+        enum dpt_status done = DPT_OK;
+        struct dpt_error *to;
+
+        r->action = a;
+        status = agree_on_pass(r, status, err);
+        r->failed = status != DPT_OK;
+        to = r->failed ? &later : err;
+        if (collective)
+            done = run_collective(r, a, to);
+        else if (!r->failed || a->kind == DPT_ACTION_RELEASE)
+            done = runs[a->kind](r, to);
+        if (a->kind == DPT_ACTION_GATHER && status == DPT_OK && done == DPT_OK)
+            done = dpt_units_derive(r->t, a->unit, err);
+        status = status == DPT_OK ? done : status;
+    }
+    for (int k = 0; r->t->mesh.stages > 1 && k < r->share.workers; k++)
+        for (int32_t i = 0; i < (r->infers != NULL ? 1 : r->n_slots); i++) {
+            struct dpt_step_slot *slot =
+                r->infers != NULL ? &r->infer[k] : &r->slots[k * r->n_slots + i];
+
+            if (dpt_step_settle(r, slot, &later) != DPT_OK && status == DPT_OK) {
+                *err = later;
+                status = later.status;
+            }
+        }
+    return status;
+}
+
+static enum dpt_status run_step(struct dpt_runner *r, const struct dpt_split *split,
+                                const struct dpt_step_view *view,
+                                const struct dpt_runner_pass *infers, int64_t step,
+                                enum dpt_status status, struct dpt_error *err)
+{
+    /* Whatever its number, a full training step is like the one before. */
+    const bool full = infers == NULL && step < r->t->steps_per_epoch - 1;
+    int32_t rounds;
+
+    r->split = split;
+    r->view = view;
+    r->infers = infers;
+    if (!full || !r->full) {
+        r->share = dpt_step_share_of(r->t, split, step, infers != NULL);
+        rounds = dpt_step_rounds(r->t, &r->share, infers != NULL);
+        r->list = find_list(r, rounds, infers != NULL);
+        if (r->list == NULL)
+            return dpt_fail(err, DPT_INTERNAL, "no list of actions for %d rounds", rounds);
+    }
+    r->full = full;
+    r->share.step = step;
+    return run(r, r->list, status, err);
+}
+
+enum dpt_status dpt_runner_train(struct dpt_runner *r, const struct dpt_step_view *view,
+                                 enum dpt_status status, struct dpt_error *err)
+{
+    struct dpt_trainer *t = r->t;
+    const struct dpt_step_view step = {.step = t->progress.epoch_step};
+
+    if (dpt_trainer_dealt(t)) /* a rank that failed has not come so far */
+        t->reduction.type->begin(t, &step);
+    return run_step(r, &t->data.train, view, NULL, step.step, status, err);
+}
+
+enum dpt_status dpt_runner_infer(struct dpt_runner *r, const struct dpt_runner_pass *pass,
+                                 int64_t step, enum dpt_status status, struct dpt_error *err)
+{
+    return run_step(r, pass->split, pass->view, pass, step, status, err);
+}
+
+double dpt_runner_waited(const struct dpt_runner *r)
+{
+    return r->waited;
+}

@@ -1,0 +1,102 @@
+/*
+ * step: what the runner's files share. For core/train/step only.
+ */
+#ifndef DPT_TRAIN_STEP_STEP_H
+#define DPT_TRAIN_STEP_STEP_H
+
+#include "core/train/step/actions.h"
+#include "core/train/step/runner.h"
+
+/* A micro-batch under way, or a team's group of them. */
+struct dpt_step_slot {
+    struct dpt_batch_buffer own, *buffer; /* the worker's, or one of its own */
+    struct dpt_batch batch;
+    struct dpt_pass pass;
+    struct dpt_metric_sums metric_sums[DPT_GROUP_MOST];
+    float *rest;  /* what it gives for the running statistics, and its tail, as in a gradient */
+    double *sums; /* [2][channels]: of the synchronized norm at which it stands; else NULL */
+    struct dpt_sending forward, back;
+};
+
+/* A list, and for what it is. */
+struct dpt_step_list {
+    bool infers;
+    int32_t rounds;
+    struct dpt_actions actions;
+};
+
+/* Which micro-batches of a step a rank's workers take. */
+struct dpt_step_share {
+    const struct dpt_sampler *sampler;
+    struct dpt_group ranks; /* that divide the samples */
+    int workers;            /* of this rank */
+    int32_t group;          /* micro-batches of a round */
+    bool round_robin;
+    int64_t step;             /* of the sampler's epoch */
+    int32_t samples;          /* of the step */
+    int32_t all, first, last; /* its micro-batches; this rank's run of them */
+};
+
+struct dpt_runner {
+    struct dpt_trainer *t; /* borrowed */
+    struct dpt_step_list *lists;
+    int32_t n_lists;
+    size_t list_room;
+    int workers, n_slots;        /* in training; slots of each */
+    struct dpt_step_slot *slots; /* [workers][n_slots] */
+    struct dpt_step_slot *infer; /* [threads]: of evaluations */
+    float *rests;                /* of the slots */
+    double *sums;                /* likewise */
+    double *exchanged; /* [blocks][2][channels]: of the whole step, of all ranks */
+    int64_t exchanges; /* so far in this step */
+
+    /* The step that is taken. */
+    const struct dpt_split *split;
+    const struct dpt_step_view *view;
+    const struct dpt_runner_pass *infers; /* NULL: it trains */
+    struct dpt_step_share share;
+    const struct dpt_actions *list;
+    bool full; /* these are of a full training step */
+    const struct dpt_action *action;
+    bool failed; /* this rank has */
+    double waited;
+};
+
+/* --- division.c ------------------------------------------------------------------------------- */
+
+/* How a step's micro-batches are shared. step: of the split's epoch. */
+struct dpt_step_share dpt_step_share_of(const struct dpt_trainer *t, const struct dpt_split *split,
+                                        int64_t step, bool infers);
+/* How many rounds this rank takes part in. */
+int32_t dpt_step_rounds(const struct dpt_trainer *t, const struct dpt_step_share *share,
+                        bool infers);
+/* The first micro-batch of a worker's round, and how many they are; -1: it has no such round. */
+int32_t dpt_step_take(const struct dpt_step_share *share, int worker, int32_t round, int32_t *n);
+/* Whether the threads compute each micro-batch of an evaluation together: where layers are divided,
+ * since the main thread tells the other ranks of them, and where a device computes one micro-batch
+ * after the other. */
+bool dpt_step_infers_as_team(const struct dpt_trainer *t);
+const struct dpt_pipeline_schedule *dpt_step_schedule(const struct dpt_trainer *t);
+
+/* --- passes.c --------------------------------------------------------------------------------- */
+
+/* Whether the threads compute each micro-batch of the present step together. */
+bool dpt_step_together(const struct dpt_runner *r);
+/* The slot that the present action's k-th round has on a worker. */
+struct dpt_step_slot *dpt_step_slot(const struct dpt_runner *r, int worker, int32_t k);
+/* Waits until what was sent from a slot has gone, so that it may be written over. */
+enum dpt_status dpt_step_settle(const struct dpt_runner *r, struct dpt_step_slot *slot,
+                                struct dpt_error *err);
+/* Run the present action. */
+enum dpt_status dpt_step_run_train(struct dpt_runner *r, struct dpt_error *err);
+enum dpt_status dpt_step_run_infer(struct dpt_runner *r, struct dpt_error *err);
+enum dpt_status dpt_step_run_pass(struct dpt_runner *r, struct dpt_error *err);
+enum dpt_status dpt_step_run_state(struct dpt_runner *r, struct dpt_error *err);
+
+/* --- exchange.c ------------------------------------------------------------------------------- */
+
+/* Collective over all ranks: gives them the sums over the whole step of the action's norm, in
+ * r->exchanged. A rank that has failed adds nothing. */
+enum dpt_status dpt_step_run_exchange(struct dpt_runner *r, struct dpt_error *err);
+
+#endif
