@@ -77,6 +77,11 @@ struct dpt_batch {
     /* [count]: numbers of the samples in the data set, which with seed and step key the dropout. */
     const int64_t *sample;
     uint64_t seed, step; /* of the run, and of the training step */
+    /* Where the program adds gradients (dpt_backend.adds), else 0 and false: how many micro-batches
+     * are in the sum to which this batch's gradients are added, 0: it begins one; and whether more
+     * of them follow, so that no gradient is written yet. */
+    int32_t before;
+    bool more;
 };
 
 /*
@@ -190,6 +195,10 @@ struct dpt_program_spec {
      * 0, 1, …, which gives the same bits as computing them one by one. 0: `micro`, a batch is one
      * micro-batch. */
     int32_t sub_batch;
+    /* How many micro-batches' gradients a device should add before it writes their sum: along the
+     * tree over them, counted from the first one, or, where bits need not be `reproducible`, from
+     * the first to the last. Up to `sub_batch` of them: it is not asked to. */
+    int32_t adds;
     enum dpt_precision precision; /* one that the backend has */
     /* The same graph, micro-batch and kind of device always give the same bits: no kernel is chosen
      * by timing, and no sum is added in a changing order. */
@@ -222,6 +231,7 @@ struct dpt_program_bytes {
     int64_t scratch;    /* workspace of the kernels */
     int64_t copies;     /* of the parameters, in other layouts or precisions */
     bool shares_copies; /* the ranks of a node have them once, together (dpt_backend.share) */
+    int64_t sums;       /* in which it adds gradients, where there is memory for it: `adds` */
 };
 
 struct dpt_backend_steps;
@@ -275,6 +285,11 @@ struct dpt_backend {
      * it has returned on all. Errors: RANK. Optional. */
     enum dpt_status (*share)(void *program, const struct dpt_group *node, bool *shared,
                              struct dpt_error *err);
+    /* How many micro-batches' gradients the program adds by itself, at most: as many as the spec
+     * says or, where the memory is too small for their sums, fewer; 1, or the sub-batches of a
+     * batch: it writes each call's. dpt_batch says where in a sum a micro-batch is; what their
+     * passes give for the state is written with each. Optional: it adds none. */
+    int32_t (*adds)(const void *program);
     /* Bytes of device memory that the program holds (activations, workspace, copies). Optional. */
     int64_t (*bytes)(const void *program);
     /* The memory that `open` would use for this spec, without its workers: nothing of the size of

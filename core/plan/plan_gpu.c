@@ -142,7 +142,7 @@ static double step_samples(const struct dpt_plan *p)
 
 void dpt_plan_gpu_memory(struct dpt_plan *p)
 {
-    const struct dpt_trainer *t = &p->t;
+    struct dpt_trainer *t = &p->t;
     const struct dpt_dataset *set = t->data.train.set;
     const double arena = (double)dpt_trainer_graph(t)->arena * WORD;
     const double learned = (double)dpt_trainer_graph(t)->floats * WORD;
@@ -154,6 +154,12 @@ void dpt_plan_gpu_memory(struct dpt_plan *p)
     const double sum = context + 2 * arena + copies + slots + (double)p->program.values +
                        (double)p->program.scratch;
 
+    /* It adds gradients where there is memory for that. */
+    const bool adds = sum + (double)p->program.sums + margin * p->gpu.memory <= p->gpu.memory;
+    const double sums = adds ? (double)p->program.sums : 0;
+
+    if (!adds)
+        t->team.adds = t->team.group;
     p->stored = steps && dpt_dataset_in_memory(set, &t->job->data, p->available) &&
                 sum + stored + margin * p->gpu.memory <= p->gpu.memory;
     memcpy(p->device,
@@ -161,7 +167,7 @@ void dpt_plan_gpu_memory(struct dpt_plan *p)
                {"context and libraries", "context", DPT_PLAN_RANK, context},
                {"weights", "weights", DPT_PLAN_RANK, arena},
                {"weights in other layouts", "copies", DPT_PLAN_RANK, copies},
-               {"gradients", "gradients", DPT_PLAN_RANK, arena},
+               {"gradients", "gradients", DPT_PLAN_RANK, arena + sums},
                {"optimizer", "optimizer", DPT_PLAN_RANK, slots},
                {"activations", "activations", DPT_PLAN_RANK, (double)p->program.values},
                {"workspace", "workspace", DPT_PLAN_RANK, (double)p->program.scratch},
@@ -241,11 +247,12 @@ void dpt_plan_gpu_step(const struct dpt_plan *p, int ranks, int node_ranks, int6
         hidden = fmax(0, hidden - 2 * arena / bus);
         step->network -= fmin(step->network, hidden);
     }
-    if (!steps) { /* it gets the gradient of each group of micro-batches, and adds it up */
+    if (!steps) { /* it gets the sums that the device makes of gradients, and adds them up */
         const double n_groups = ceil((double)micros / t->team.group);
+        const double n_sums = ceil((double)micros / t->team.adds);
 
         step->local +=
-            n_groups * (arena / bus + 2 * arena / host_sum) + (n_groups - 1) * 3 * arena / host_sum;
+            n_sums * (arena / bus + 2 * arena / host_sum) + (n_sums - 1) * 3 * arena / host_sum;
         if (t->units.gathers) /* and the weights of each unit go to it, forward and back */
             step->local += 2 * n_groups * arena / bus;
     }

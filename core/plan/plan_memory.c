@@ -177,6 +177,7 @@ enum dpt_status dpt_plan_measure(struct dpt_plan *p, int32_t micro, struct dpt_e
     int64_t copies = 0;
 
     p->t.team.slots = dpt_step_slots(&p->t, micro);
+    p->t.team.adds = dpt_trainer_choose_adds(&p->t, micro);
     spec = dpt_trainer_program_spec(&p->t, micro);
     DPT_TRY(p->t.backend->measure(&spec, &p->program, err));
     for (int k = 0; k < units->n && units->gathers; k++) { /* those of one are there at a time */

@@ -6,6 +6,7 @@
 
 #include "core/backend/operation.h"
 #include "core/base/memory.h"
+#include "core/train/engine.h"
 #include "core/train/step/runner.h"
 #include "core/train/trainer.h"
 
@@ -265,4 +266,17 @@ int32_t dpt_trainer_choose_group(const struct dpt_trainer *t, int32_t micro)
     while (dpt_trainer_dealt(t) && group > 1 && dealt_most(t, batches, group) > run + run / 8)
         group /= 2;
     return group;
+}
+
+int32_t dpt_trainer_choose_adds(const struct dpt_trainer *t, int32_t micro)
+{
+    const int64_t batches = (t->job->batch.global + micro - 1) / micro;
+    const int ranks = dpt_trainer_replicas(t)->world.size;
+    const int32_t run = (int32_t)((batches + ranks - 1) / ranks);
+
+    if (t->backend->adds == NULL || t->engine->on_device || !t->data.train.present ||
+        dpt_trainer_dealt(t) || t->team.gradient_workers > 1 ||
+        dpt_fault_strikes_gradients(&t->fault))
+        return t->team.group;
+    return run > t->team.group ? run : t->team.group;
 }

@@ -60,8 +60,12 @@ const struct dpt_engine *dpt_engine_choose(const struct dpt_trainer *t);
 void dpt_step_run(int32_t first, int32_t last, int thread, int threads, int32_t *begin,
                   int32_t *end);
 /* How many micro-batches from i on, of a run that ends at `end`, are computed at once: a node of
- * the tree over all of the step's, as large as `group` allows. */
-int32_t dpt_step_group(int32_t group, int32_t all, int32_t i, int32_t end);
+ * the tree over all of the step's, as large as `most` allows. */
+int32_t dpt_step_group(int32_t most, int32_t all, int32_t i, int32_t end);
+/* Says in the batch where n micro-batches from i on, of a run [first, end), are in the sum that the
+ * backend makes of their gradients: `before` of them are in it already (backend.h). */
+void dpt_step_sum(const struct dpt_trainer *t, int32_t all, int32_t first, int32_t end, int32_t i,
+                  int32_t n, struct dpt_batch *batch);
 
 /* Fills in this rank's flags. failed: whether its part of the step failed. */
 void dpt_step_flags(const struct dpt_trainer *t, bool failed, float flags[DPT_FLAGS]);

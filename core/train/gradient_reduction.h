@@ -31,6 +31,18 @@ static inline struct dpt_gradient_range dpt_gradient_whole(const struct dpt_trai
     return (struct dpt_gradient_range){0, (size_t)dpt_trainer_graph(t)->arena + DPT_TAIL_WORDS};
 }
 
+/* The learned floats, and what is behind floats [0, end). */
+static inline struct dpt_gradient_range dpt_gradient_learned(const struct dpt_trainer *t)
+{
+    return (struct dpt_gradient_range){0, (size_t)dpt_trainer_graph(t)->floats};
+}
+
+static inline struct dpt_gradient_range dpt_gradient_behind(const struct dpt_trainer *t,
+                                                            int64_t end)
+{
+    return (struct dpt_gradient_range){(size_t)end, dpt_gradient_whole(t).end};
+}
+
 struct dpt_gradient_reduction_type {
     /* Collective. Makes the buffers, and t->reduction.sum. Errors: RANK. */
     enum dpt_status (*open)(struct dpt_trainer *t, struct dpt_error *err);
@@ -41,12 +53,14 @@ struct dpt_gradient_reduction_type {
     void (*close)(struct dpt_trainer *t);
     /* Before a step's micro-batches, once. */
     void (*begin)(struct dpt_trainer *t, const struct dpt_step_view *view);
-    /* The buffer for the gradient of a thread's next micro-batch, with space for the tail, and
-     * whether the gradient is added to its content. */
-    float *(*target)(struct dpt_trainer *t, int thread, bool *add);
+    /* The buffer for a range of the gradient of a thread's next micro-batch, with space for the
+     * tail, and whether the gradient is added to its content. What is behind the learned floats may
+     * be ahead of these, of which several micro-batches may be one sum. */
+    float *(*target)(struct dpt_trainer *t, int thread, struct dpt_gradient_range range, bool *add);
     /* To be called when a micro-batch was computed, or n of them from that one on (an aligned run
      * of a power of two, or the rest of one): the gradient is their sum along the tree. range: the
-     * floats of it that were. metric_sums: [n], of each; NULL: the tail is not among them. */
+     * floats of it that were, as `target` has it. metric_sums: [n], of each; NULL: the tail is not
+     * among them. */
     void (*done)(struct dpt_trainer *t, int thread, int32_t micro_batch, int32_t n, float *gradient,
                  struct dpt_gradient_range range, const struct dpt_metric_sums *metric_sums);
     /* A thread is to go through its micro-batches of the step once more, for another range of

@@ -66,8 +66,9 @@ static void begin(struct dpt_trainer *t, const struct dpt_step_view *view)
     }
 }
 
-static float *target(struct dpt_trainer *t, int thread, bool *add)
+static float *target(struct dpt_trainer *t, int thread, struct dpt_gradient_range range, bool *add)
 {
+    (void)range;
     *add = t->team.workers[thread].done > 0;
     return dpt_hierarchical_buffer(t->reduction.state->allreduce, thread);
 }

@@ -5,11 +5,11 @@
 #include "core/train/engine.h"
 #include "core/train/gradient_reduction.h"
 
-/* What a thread keeps: the blocks of its run so far, and the buffers that are free. */
+/* What a thread keeps: the blocks of its run so far, of the learned floats and of what is behind
+ * them. A block's number is that of its buffer. */
 struct branch {
     _Alignas(DPT_ALIGN) struct dpt_tree tree;
-    float *spare[DPT_TREE_BLOCKS + 1];
-    int n_spare;
+    struct dpt_tree rest;
 };
 
 struct dpt_gradient_reduction_state {
@@ -212,19 +212,13 @@ static void close_tree(struct dpt_trainer *t)
     dpt_free(t->reduction.state);
 }
 
-/* Which buffers serve follows from the micro-batches' numbers, so a range of floats is added up in
- * the same ones as any other. */
 static void again(struct dpt_trainer *t, int thread)
 {
     const struct dpt_gradient_reduction_state *g = t->reduction.state;
     struct branch *b = &g->branches[thread];
 
     dpt_tree_begin(&b->tree, g->first[dpt_trainer_replicas(t)->world.size]);
-    /* The first buffer is taken first, since the sum of a rank's only thread ends there. */
-    for (int k = 0; k < g->buffers; k++)
-        b->spare[k] =
-            dpt_deterministic_buffer(g->allreduce, thread * g->buffers + g->buffers - 1 - k);
-    b->n_spare = g->buffers;
+    dpt_tree_begin(&b->rest, b->tree.total);
 }
 
 static void begin(struct dpt_trainer *t, const struct dpt_step_view *view)
@@ -234,12 +228,24 @@ static void begin(struct dpt_trainer *t, const struct dpt_step_view *view)
         again(t, i);
 }
 
-static float *target(struct dpt_trainer *t, int thread, bool *add)
+static struct dpt_tree *tree_of(const struct dpt_trainer *t, int thread,
+                                struct dpt_gradient_range range)
 {
     struct branch *b = &t->reduction.state->branches[thread];
+    const size_t floats = (size_t)dpt_trainer_graph(t)->floats;
+
+    return range.begin >= floats && range.end > floats ? &b->rest : &b->tree;
+}
+
+/* Blocks merge into the left one's buffer, so the next one's is the first that is free; which ones
+ * serve hangs on the micro-batches' numbers alone, and is the same for each range. */
+static float *target(struct dpt_trainer *t, int thread, struct dpt_gradient_range range, bool *add)
+{
+    const struct dpt_gradient_reduction_state *g = t->reduction.state;
 
     *add = false;
-    return b->spare[b->n_spare - 1];
+    return dpt_deterministic_buffer(g->allreduce,
+                                    thread * g->buffers + tree_of(t, thread, range)->n);
 }
 
 /* Sums the tails of n micro-batches along the tree, as their gradients were. */
@@ -259,20 +265,14 @@ static void add_tails(const struct dpt_metric_sums *metric_sums, int32_t n, floa
 static void done(struct dpt_trainer *t, int thread, int32_t micro_batch, int32_t n, float *gradient,
                  struct dpt_gradient_range range, const struct dpt_metric_sums *metric_sums)
 {
-    struct branch *b = &t->reduction.state->branches[thread];
     struct dpt_block block = {.begin = micro_batch};
-    float *released[DPT_TREE_BLOCKS];
-    int free;
 
     while ((1 << block.level) < n)
         block.level++;
     if (metric_sums != NULL)
         add_tails(metric_sums, n, gradient + dpt_trainer_graph(t)->arena);
-    b->n_spare--;
-    dpt_tree_push(&b->tree, block, gradient + range.begin, range.end - range.begin, released,
-                  &free);
-    while (free > 0)
-        b->spare[b->n_spare++] = released[--free] - range.begin;
+    dpt_tree_push(tree_of(t, thread, range), block, gradient + range.begin, range.end - range.begin,
+                  NULL, NULL);
 }
 
 static enum dpt_status sum(struct dpt_trainer *t, const struct dpt_step_view *view,
@@ -306,8 +306,10 @@ static void begin_dealt(struct dpt_trainer *t, const struct dpt_step_view *view)
                             dpt_sampler_micro_batches(&t->data.train.sampler, view->step));
 }
 
-static float *target_dealt(struct dpt_trainer *t, int thread, bool *add)
+static float *target_dealt(struct dpt_trainer *t, int thread, struct dpt_gradient_range range,
+                           bool *add)
 {
+    (void)range;
     *add = false;
     return dpt_deterministic_buffer(t->reduction.state->allreduce, thread);
 }

@@ -87,6 +87,7 @@ struct dpt_program_spec dpt_trainer_program_spec(const struct dpt_trainer *t, in
         .loss = t->model.loss,
         .micro = micro * t->team.group,
         .sub_batch = micro,
+        .adds = t->team.adds,
         .threads = t->team.threads,
         .slots = t->team.slots,
         .first = staged ? t->mesh.first[t->mesh.stage] : 0,
@@ -115,6 +116,8 @@ enum dpt_status dpt_trainer_open_program(struct dpt_trainer *t, int32_t micro, c
     status = t->backend->open(&spec, &t->model.program, err);
     t->model.too_large = status != DPT_OK && is_too_large(t, &spec, status);
     DPT_TRY(status);
+    if (t->backend->adds != NULL)
+        t->team.adds = t->backend->adds(t->model.program);
     if (t->backend->plans != NULL)
         t->backend->plans(t->model.program, &t->model.plans);
     if (t->model.plans.failed)

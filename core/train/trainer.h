@@ -110,6 +110,9 @@ struct dpt_team {
     int threads;   /* of this rank */
     bool together; /* they compute each micro-batch together */
     int32_t group; /* micro-batches that are computed at once: 1, or a power of two */
+    /* Micro-batches of which the backend gives the sum of their gradients (dpt_backend.adds), if
+     * that is more than a group; of a trainer that is only planned, those that it is asked for. */
+    int32_t adds;
     bool lockstep; /* all micro-batches of a step are under way at once (lockstep.h) */
     int slots;     /* the most of them that a thread has; else 1 */
     /* Threads that take micro-batches and have gradients of their own: 1 where the threads compute
@@ -328,6 +331,9 @@ void dpt_trainer_warn_idle(const struct dpt_trainer *t, struct dpt_log *log);
  * stages it has several such groups under way, which are smaller so that few stages wait.
  */
 int32_t dpt_trainer_choose_group(const struct dpt_trainer *t, int32_t micro);
+/* Of how many a device is to add the gradients before the host gets their sum: of all that a rank
+ * has in a step, unless the ranks exchange them in rounds, or something looks at each. */
+int32_t dpt_trainer_choose_adds(const struct dpt_trainer *t, int32_t micro);
 /* Collective. */
 void dpt_trainer_close(struct dpt_trainer *t);
 

@@ -279,6 +279,16 @@ static inline int32_t dpt_cuda_rows(const struct dpt_program_spec *spec)
     return spec->sub_batch > 0 ? spec->sub_batch : spec->micro;
 }
 
+/* Partial sums of the tree over n leaves: before the last of 2^k there are k. */
+static inline int dpt_cuda_levels(int32_t n)
+{
+    int levels = 0;
+
+    while ((int64_t)2 << levels <= n)
+        levels++;
+    return levels;
+}
+
 /* --- batch norms in weights: program_fold.c --------------------------------------------------- */
 
 /* The graph of a program for this spec; its nodes are to be freed. Errors: RANK. */
@@ -395,9 +405,11 @@ struct dpt_cuda_lists {
     int64_t workspace_bytes;
     int64_t workspace_limit; /* of one plan */
     bool refitted;           /* plans were chosen again, for a workspace that fits */
-    float *rows, *drows, *sums;
-    double *partial; /* sums over rows: dpt_cuda_cut */
-    double *losses;  /* partial sums of losses */
+    float *rows, *drows;
+    float *sums, *more_sums; /* arenas: of a batch's sub-batches; for more than those */
+    int32_t adds;            /* dpt_backend.adds */
+    double *partial;         /* sums over rows: dpt_cuda_cut */
+    double *losses;          /* partial sums of losses */
     uint32_t *counters;
     uint64_t *found; /* [2][nodes]: the first element that is not finite of values, of parameters */
 

@@ -10,55 +10,6 @@
 #include "core/backend/backend.h"
 #include "core/backend/cuda/program_passes.h"
 
-/* --- sums of sub-batches, along the tree of core/comm/tree.h ---------------------------------- */
-
-enum { LEVELS = 31 };
-
-/* The partial sums, from left to right: each is the value of a node of the tree at that level, in
- * an arena of its own. */
-struct tree_sum {
-    int n, level[LEVELS];
-    float *value[LEVELS];
-};
-
-static enum dpt_status add_arena(struct dpt_cuda_program *p, const float *x, float *y,
-                                 struct dpt_error *err)
-{
-    const struct dpt_cuda_add_args args = {.x = x, .y = y, .n = p->spec.graph->arena};
-
-    return dpt_cuda_launch(&p->ctx.lib, &p->ctx.module, p->ctx.compute, DPT_CUDA_K_add, &args, err);
-}
-
-/* Adds the next sub-batch's gradient, which is in p->gradient. last: whether it is the last one.
- * *sum: out, after the last one, the address of the total. */
-static enum dpt_status tree_sum_push(struct dpt_cuda_program *p, struct tree_sum *s, bool last,
-                                     float **sum, struct dpt_error *err)
-{
-    const struct dpt_cuda_library *lib = &p->ctx.lib;
-    enum dpt_status status = DPT_OK;
-    float *value = p->gradient;
-    int level = 0;
-
-    for (; s->n > 0 && (last || s->level[s->n - 1] == level); s->n--) {
-        DPT_TRY(add_arena(p, value, s->value[s->n - 1], err));
-        value = s->value[s->n - 1];
-        level++;
-    }
-    *sum = value;
-    if (last)
-        goto out;
-    if (value == p->gradient) {
-        value = p->lists->sums + s->n * p->spec.graph->arena;
-        DPT_CUDA_TRY(lib, cuMemcpyDtoDAsync(dpt_cuda_ptr(value), dpt_cuda_ptr(p->gradient),
-                                            (size_t)p->spec.graph->arena * sizeof *value,
-                                            p->ctx.compute));
-    }
-    s->value[s->n] = value;
-    s->level[s->n++] = level;
-out:
-    return status;
-}
-
 /* --- train and infer -------------------------------------------------------------------------- */
 
 /* Copies the gradient to the caller's arena, except the floats between tensors, which must not
@@ -89,8 +40,7 @@ static enum dpt_status train_alone(struct dpt_cuda_program *p, const struct dpt_
 {
     const struct dpt_cuda_library *lib = &p->ctx.lib;
     const int32_t sub_batches = (batch->count + p->micro - 1) / p->micro;
-    const size_t bytes = (size_t)p->spec.graph->arena * sizeof *gradient;
-    struct tree_sum s = {0};
+    const size_t floats = (size_t)p->spec.graph->arena, bytes = floats * sizeof *gradient;
     enum dpt_status status = DPT_OK;
     float *sum = p->gradient;
 
@@ -101,13 +51,16 @@ static enum dpt_status train_alone(struct dpt_cuda_program *p, const struct dpt_
         DPT_TRY(dpt_cuda_enqueue_backward(p, false, NULL, NULL, err));
         DPT_TRY(dpt_cuda_enqueue_gradient(p, 0, p->spec.graph->n_nodes, false, err));
         DPT_TRY(dpt_cuda_fetch_metric_sums(p, sub_batch, err));
-        DPT_TRY(tree_sum_push(p, &s, sub_batch + 1 == sub_batches, &sum, err));
+        DPT_TRY(dpt_cuda_add_gradient(p, batch->before + sub_batch,
+                                      !batch->more && sub_batch + 1 == sub_batches, 0, floats, &sum,
+                                      err));
     }
-    if (bytes > 0)
+    if (bytes > 0 && !batch->more)
         DPT_CUDA_TRY(lib,
                      cuMemcpyDtoHAsync(p->lists->arena, dpt_cuda_ptr(sum), bytes, p->ctx.compute));
     DPT_TRY(dpt_cuda_wait(p, err));
-    hand_over(p, gradient, add);
+    if (!batch->more)
+        hand_over(p, gradient, add);
     for (int32_t sub_batch = 0; sub_batch < sub_batches; sub_batch++)
         dpt_cuda_add_metric_sums(&metric_sums[sub_batch], &p->lists->metric_sums[sub_batch]);
     if (p->first->unsound >= 0)
@@ -418,6 +371,7 @@ const struct dpt_backend dpt_backend_cuda = {
     .teams = teams,
     .open = dpt_cuda_programs_open,
     .close = dpt_cuda_programs_close,
+    .adds = dpt_cuda_adds,
     .bytes = bytes,
     .measure = dpt_cuda_programs_measure,
     .refresh = refresh,

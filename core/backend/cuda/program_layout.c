@@ -267,10 +267,8 @@ static void count_arenas(const struct dpt_program_spec *spec, int64_t micro,
     const int64_t floats = graph->arena * (int64_t)sizeof(float);
     const int64_t sub_batches = spec->sub_batch > 0 ? (spec->micro + micro - 1) / micro : 1;
     int64_t *bytes = memory_layout->bytes;
-    int levels = 0; /* arenas in which gradients of sub-batches are summed */
+    const int levels = spec->training ? dpt_cuda_levels((int32_t)sub_batches) : 0;
 
-    while (spec->training && (int64_t)1 << levels < sub_batches)
-        levels++;
     bytes[DPT_CUDA_CONTROL] = sizeof(struct dpt_cuda_control);
     bytes[DPT_CUDA_STATE] = sizeof(struct dpt_cuda_state);
     bytes[DPT_CUDA_METRIC_SUMS] = sizeof(struct dpt_cuda_metric_sums);

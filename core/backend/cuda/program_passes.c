@@ -143,6 +143,8 @@ enum dpt_status dpt_cuda_programs_open(const struct dpt_program_spec *spec, void
         status = dpt_cuda_hold_edges(p, err);
     for (int i = 0; status == DPT_OK && i < p->n_others; i++)
         status = dpt_cuda_hold_edges(p->others[i], err);
+    if (status == DPT_OK)
+        status = dpt_cuda_hold_sums(p, err);
     if (status != DPT_OK) {
         dpt_cuda_programs_close(*program);
         *program = NULL;
@@ -156,8 +158,10 @@ enum dpt_status dpt_cuda_programs_measure(const struct dpt_program_spec *spec,
     const int n = count_of(spec);
     enum dpt_status status = dpt_cuda_program_measure(spec, bytes, err);
 
-    if (status == DPT_OK)
+    if (status == DPT_OK) {
         bytes->values *= n;
+        bytes->sums = dpt_cuda_sums_bytes(spec);
+    }
     return status;
 }
 
@@ -233,8 +237,9 @@ static bool is_computed(const struct dpt_cuda_program *p, int32_t node, int32_t 
     return dpt_cuda_node_layout_of(p, node)->live && !dpt_cuda_tensor_of(p, tensor)->frozen;
 }
 
-static enum dpt_status fetch(struct dpt_cuda_program *p, int32_t node, const int32_t tensors[2],
-                             struct dpt_error *err)
+/* from: an arena on the device. */
+static enum dpt_status fetch(struct dpt_cuda_program *p, const float *from, int32_t node,
+                             const int32_t tensors[2], struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
@@ -244,7 +249,7 @@ static enum dpt_status fetch(struct dpt_cuda_program *p, int32_t node, const int
         if (t != NULL && is_computed(p, node, tensors[k]))
             DPT_CUDA_TRY(&p->ctx.lib,
                          cuMemcpyDtoHAsync(p->lists->arena + t->offset,
-                                           dpt_cuda_ptr(p->gradient + t->offset),
+                                           dpt_cuda_ptr(from + t->offset),
                                            (size_t)t->count * sizeof(float), p->ctx.compute));
     }
 out:
@@ -395,7 +400,8 @@ static enum dpt_status forward_alone(struct dpt_cuda_program *p, const struct dp
         DPT_TRY(fetch_sums(p, end, err));
     for (int32_t i = pass->first; i < end; i++)
         if (!is_norm(p, i) && !pass->infers)
-            DPT_TRY(fetch(p, i, (const int32_t[]){nodes[i].mean, nodes[i].variance}, err));
+            DPT_TRY(
+                fetch(p, p->gradient, i, (const int32_t[]){nodes[i].mean, nodes[i].variance}, err));
     DPT_TRY(wait_for(p, pass, err));
     if (pass->nonfinite != NULL && pass->nonfinite->node < 0)
         DPT_TRY(
@@ -421,7 +427,9 @@ static enum dpt_status backward_alone(struct dpt_cuda_program *p, const struct d
     const bool sums = is_norm(p, end) && dpt_cuda_node_layout_of(p, end)->wants_dy;
     const int32_t last = begin != DPT_CUDA_NONE ? begin : pass->last; /* of those with gradients */
     const int32_t first = is_norm(p, end) ? end : pass->first;
+    const bool more = pass->batch->more;
     enum dpt_status status = DPT_OK;
+    float *sum;
 
     if (begin != DPT_CUDA_NONE && dpt_cuda_node_layout_of(p, begin)->wants_dy)
         DPT_TRY(send_statistics(p, begin, true, pass, err));
@@ -432,12 +440,15 @@ static enum dpt_status backward_alone(struct dpt_cuda_program *p, const struct d
     if (pass->first == p->spec.first)
         DPT_TRY(dpt_cuda_move_edge(p, DPT_CUDA_EDGE_IN, true, err));
     DPT_TRY(dpt_cuda_enqueue_gradient(p, pass->first, pass->last, false, err));
+    DPT_TRY(dpt_cuda_add_gradient(p, pass->batch->before, !more,
+                                  dpt_graph_from(p->spec.graph, first, false),
+                                  dpt_graph_from(p->spec.graph, last, false), &sum, err));
     if (sums)
         DPT_TRY(fetch_sums(p, end, err));
-    for (int32_t i = first; i < last; i++)
-        DPT_TRY(fetch(p, i, (const int32_t[]){nodes[i].weight, nodes[i].bias}, err));
+    for (int32_t i = first; i < last && !more; i++)
+        DPT_TRY(fetch(p, sum, i, (const int32_t[]){nodes[i].weight, nodes[i].bias}, err));
     DPT_TRY(wait_for(p, pass, err));
-    for (int32_t i = first; i < last; i++)
+    for (int32_t i = first; i < last && !more; i++)
         give(p, i, (const int32_t[]){nodes[i].weight, nodes[i].bias}, pass);
     if (is_norm(p, end))
         give_sums(p, end, sums, pass->own);

@@ -27,6 +27,20 @@ enum dpt_status dpt_cuda_fetch_metric_sums(struct dpt_cuda_program *p, int32_t s
                                            struct dpt_error *err);
 void dpt_cuda_add_metric_sums(struct dpt_metric_sums *to, const struct dpt_cuda_metric_sums *from);
 
+/* --- program_sums.c --------------------------------------------------------------------------- */
+
+/* Bytes in which the program adds gradients for spec->adds, where there are so many. */
+int64_t dpt_cuda_sums_bytes(const struct dpt_program_spec *spec);
+/* Allocates them, or as many of them as leave room for others; to be called last. Errors: RANK. */
+enum dpt_status dpt_cuda_hold_sums(struct dpt_cuda_program *p, struct dpt_error *err);
+/* Implements dpt_backend.adds. */
+int32_t dpt_cuda_adds(const void *program);
+/* Enqueues the addition of floats [begin, end) of p->gradient, multiples of 4, to those of the
+ * `number` micro-batches or sub-batches before it. last: nothing follows it. *sum: out, with the
+ * last one, the arena in which their sum is. Errors: RANK. */
+enum dpt_status dpt_cuda_add_gradient(struct dpt_cuda_program *p, int32_t number, bool last,
+                                      size_t begin, size_t end, float **sum, struct dpt_error *err);
+
 /* --- program_stage.c -------------------------------------------------------------------------- */
 
 static inline bool dpt_cuda_is_stage(const struct dpt_cuda_program *p)

@@ -170,7 +170,8 @@ static enum dpt_status find_nonfinite(struct step_work *w, struct dpt_error *err
     bool add;
 
     t->reduction.type->begin(t, &w->view);
-    return dpt_trainer_find_nonfinite(t, &w->view, t->reduction.type->target(t, 0, &add), err);
+    return dpt_trainer_find_nonfinite(
+        t, &w->view, t->reduction.type->target(t, 0, dpt_gradient_whole(t), &add), err);
 }
 
 /* Whether what the step adds to the state is a number: no norm shows that. */

@@ -30,7 +30,7 @@ static int worker_of(const struct dpt_runner *r, int thread)
 /* --- the whole model at once ------------------------------------------------------------------ */
 
 /* n micro-batches from i on, together with the others of a team, whose first thread records what
- * they gave. */
+ * they gave. The backend may keep the gradient until more are in it. */
 static enum dpt_status train(struct dpt_runner *r, int thread, int32_t i, int32_t n,
                              struct dpt_error *err)
 {
@@ -39,11 +39,18 @@ static enum dpt_status train(struct dpt_runner *r, int thread, int32_t i, int32_
     struct dpt_worker *worker = &t->team.workers[worker_of(r, thread)];
     const bool leads = worker == &t->team.workers[thread];
     struct dpt_batch batch = {.seed = (uint64_t)t->job->seed, .step = (uint64_t)t->progress.step};
+    const bool keeps = t->team.adds > t->team.group;
+    struct dpt_gradient_range range = dpt_gradient_whole(t), tail = range;
+    bool add;
 
-    if (leads) {
-        memset(worker->own, 0, (size_t)n * sizeof worker->own[0]);
-        worker->target = t->reduction.type->target(t, thread, &worker->add);
+    if (keeps) {
+        dpt_step_sum(t, r->share.all, r->share.first, r->share.last, i, n, &batch);
+        range.end = tail.begin = (size_t)dpt_trainer_graph(t)->arena;
     }
+    if (leads)
+        memset(worker->own, 0, (size_t)n * sizeof worker->own[0]);
+    if (leads && batch.before == 0)
+        worker->target = t->reduction.type->target(t, thread, range, &worker->add);
     if (t->team.together)
         dpt_trainer_barrier(t, thread);
     DPT_TRY(dpt_trainer_train(t, thread, r->view, i, n, &batch, worker->target, worker->add,
@@ -53,7 +60,12 @@ static enum dpt_status train(struct dpt_runner *r, int thread, int32_t i, int32_
     if (i == r->share.first)
         dpt_fault_strike_gradient(&t->fault, t->comm->world.rank, t->progress.step + 1,
                                   worker->target, 0, dpt_trainer_graph(t)->floats);
-    t->reduction.type->done(t, thread, i, n, worker->target, dpt_gradient_whole(t), worker->own);
+    if (keeps)
+        t->reduction.type->done(t, thread, i, n, t->reduction.type->target(t, thread, tail, &add),
+                                tail, worker->own);
+    if (!batch.more)
+        t->reduction.type->done(t, thread, i - batch.before, batch.before + n, worker->target,
+                                range, keeps ? NULL : worker->own);
     dpt_profile_mark(t->profile, thread, DPT_SPAN_REDUCTION); /* it may add up in `done` */
 out:
     return status;
@@ -147,7 +159,8 @@ static float *target_of(struct dpt_runner *r, int worker, bool *add)
 {
     struct dpt_trainer *t = r->t;
     const size_t *edge = &t->units.edge[r->action->unit];
-    float *gradient = t->reduction.type->target(t, worker, add);
+    const struct dpt_gradient_range range = {edge[0], edge[1]};
+    float *gradient = t->reduction.type->target(t, worker, range, add);
 
     if (!t->units.sliced)
         return gradient;
@@ -156,8 +169,8 @@ static float *target_of(struct dpt_runner *r, int worker, bool *add)
     return gradient;
 }
 
-/* What the backend's pass takes for a slot, but for its batch. */
-static void prepare(struct dpt_runner *r, int worker, int32_t k)
+/* What the backend's pass takes for n micro-batches from i on in a slot. */
+static void prepare(struct dpt_runner *r, int worker, int32_t k, int32_t i, int32_t n)
 {
     struct dpt_trainer *t = r->t;
     const struct dpt_action *a = r->action;
@@ -184,6 +197,8 @@ static void prepare(struct dpt_runner *r, int worker, int32_t k)
     };
     if (a->back)
         slot->pass.gradient = target_of(r, worker, &slot->pass.add);
+    if (a->back && infers == NULL)
+        dpt_step_sum(t, r->share.all, r->share.first, r->share.last, i, n, &slot->batch);
     else if (infers == NULL) /* forward writes no other floats than those of the state */
         slot->pass.gradient = slot->rest - graph->floats;
 }
@@ -279,29 +294,33 @@ out:
     return status;
 }
 
-/* Hands the state's part of a micro-batch's gradient to what adds it up, and its metric sums.
- * whole: where a whole gradient would begin; add: the state is added to what is there. */
+/* Hands over what n micro-batches gave behind the learned floats: the state's part of their
+ * gradient, and their metric sums. */
 static void hand_over(struct dpt_runner *r, int thread, int32_t i, int32_t n,
-                      const struct dpt_step_slot *slot, float *whole, bool add,
-                      struct dpt_gradient_range range)
+                      const struct dpt_step_slot *slot)
 {
     struct dpt_trainer *t = r->t;
     const struct dpt_graph *graph = dpt_trainer_graph(t);
+    const struct dpt_gradient_range rest = dpt_gradient_behind(t, graph->floats);
+    bool add = false;
+    float *whole = t->reduction.type->rest != NULL
+                       ? t->reduction.type->rest(t, thread)
+                       : t->reduction.type->target(t, thread, rest, &add);
     float *state = whole + graph->floats;
 
     for (int64_t k = 0; k < graph->arena - graph->floats; k++)
         state[k] = add ? state[k] + slot->rest[k] : slot->rest[k];
-    t->reduction.type->done(t, thread, i, n, whole, range, slot->metric_sums);
+    t->reduction.type->done(t, thread, i, n, whole, rest, slot->metric_sums);
 }
 
-/* Backward, by the threads of a team or by one alone; the first one of them adds up. Synchronized
- * norms have the state added up before. */
+/* Backward, by the threads of a team or by one alone; the first one of them adds up. */
 static enum dpt_status backward(struct dpt_runner *r, int thread, int32_t i, int32_t n,
                                 const struct dpt_step_slot *slot, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_trainer *t = r->t;
     const size_t *edge = &t->units.edge[r->action->unit];
+    const struct dpt_gradient_range learned = {edge[0], edge[1]};
 
     DPT_TRY(t->backend->backward(t->model.program, thread, &slot->pass, err));
     if (thread != worker_of(r, thread))
@@ -309,13 +328,11 @@ static enum dpt_status backward(struct dpt_runner *r, int thread, int32_t i, int
     if (i == r->share.first)
         dpt_fault_strike_gradient(&t->fault, t->comm->world.rank, t->progress.step + 1,
                                   slot->pass.gradient, (int64_t)edge[0], (int64_t)edge[1]);
-    if (t->team.lockstep)
-        t->reduction.type->done(t, thread, i, n, slot->pass.gradient,
-                                (struct dpt_gradient_range){edge[0], edge[1]}, NULL);
-    else if (ends(r))
-        hand_over(r, thread, i, n, slot,
-                  t->units.sliced ? t->reduction.type->rest(t, thread) : slot->pass.gradient,
-                  slot->pass.add, dpt_gradient_whole(t));
+    if (!t->team.lockstep && ends(r)) /* synchronized norms have an action for that */
+        hand_over(r, thread, i, n, slot);
+    if (!t->units.sliced && !slot->batch.more)
+        t->reduction.type->done(t, thread, i - slot->batch.before, slot->batch.before + n,
+                                slot->pass.gradient, learned, NULL);
     dpt_profile_mark(t->profile, thread, DPT_SPAN_REDUCTION);
 out:
     return status;
@@ -346,7 +363,7 @@ static void pass_part(void *arg, int thread)
         if (alone && fills(r))
             worker->status = fill(r, thread, i, n, slot, &worker->err);
         if (alone)
-            prepare(r, thread, k);
+            prepare(r, thread, k, i, n);
         if (worker->status == DPT_OK)
             worker->status = a->back ? backward(r, thread, i, n, slot, &worker->err)
                                      : forward(r, thread, i, slot, &worker->err);
@@ -371,14 +388,15 @@ enum dpt_status dpt_step_run_pass(struct dpt_runner *r, struct dpt_error *err)
     const struct dpt_action *a = r->action;
     struct dpt_tensor_parallel *divided = t->mesh.divided;
     const bool columns = divided != NULL && t->units.sliced && a->back;
-    int32_t n;
+    int32_t i, n;
 
     for (int k = 0; k < r->share.workers && t->mesh.stages > 1; k++)
         DPT_TRY(dpt_step_settle(r, dpt_step_slot(r, k, 0), err));
     if (dpt_step_together(r) && fills(r))
         DPT_TRY(dpt_trainer_run(t, fill_part, r, err));
-    if (dpt_step_together(r) && dpt_step_take(&r->share, 0, a->round, &n) >= 0)
-        prepare(r, 0, 0);
+    i = dpt_step_take(&r->share, 0, a->round, &n);
+    if (dpt_step_together(r) && i >= 0)
+        prepare(r, 0, 0, i, n);
     if (columns)
         DPT_TRY(dpt_tensor_parallel_renew(divided, a->first, a->last, err));
     status = dpt_trainer_run(t, pass_part, r, err);
@@ -396,19 +414,15 @@ static void state_part(void *arg, int thread)
 {
     struct dpt_runner *r = arg;
     struct dpt_trainer *t = r->t;
-    const struct dpt_gradient_range rest = {(size_t)dpt_trainer_graph(t)->floats,
-                                            dpt_gradient_whole(t).end};
 
     if (t->reduction.type->again != NULL)
         t->reduction.type->again(t, thread);
     for (int32_t k = 0, n; k < r->action->rounds; k++) {
         const int32_t i = dpt_step_take(&r->share, thread, r->action->round + k, &n);
-        bool add;
-        float *whole = t->reduction.type->target(t, thread, &add);
 
         if (i < 0)
             break;
-        hand_over(r, thread, i, n, dpt_step_slot(r, thread, k), whole, add, rest);
+        hand_over(r, thread, i, n, dpt_step_slot(r, thread, k));
     }
     dpt_profile_mark(t->profile, thread, DPT_SPAN_REDUCTION);
 }

@@ -284,7 +284,7 @@ def test_whole_batches_on_any_ranks_of_a_device(tmp_path):
 
 @test_device.pytestmark
 def test_micro_batches_of_a_device_share_its_parameters(tmp_path):
-    """The plan counts the values of all that are under way; those that find no memory are told."""
+    """The plan counts the values of all that are under way, and a gradient for each level of their tree; those that find no memory are told."""
     job = make(tmp_path, layers="{conv: {channels: 40, padding: 1}}, {batchnorm: {statistics: batch}}, flatten, {dense: 800}, {dense: 2}",
                micro="3", train="steps: 1")
     environment = test_device.Machine(tmp_path).environment
@@ -295,7 +295,7 @@ def test_micro_batches_of_a_device_share_its_parameters(tmp_path):
 
     rows = [json.loads(dpt.run("plan", job, "--json", "--no-time", *words, "--ranks", ranks, cwd=tmp_path, env=environment).out)
             ["device"]["parts"] for ranks in (1, 14)]
-    assert rows[0] == rows[1] | {"activations": 14 * rows[1]["activations"]}
+    assert rows[0] == rows[1] | {"activations": 14 * rows[1]["activations"], "gradients": 4 * rows[1]["gradients"]}
     # By halves to where one fits, which is less than is said of it, since its workspace is a guess, and all do not.
     none, all_of_them = 4096, int(1e6 * float(re.search(r"micro-batches of 3: ([\d.]+) MB are needed", run(4096).err)[1]))
     told = "the GPU's memory is too small for `statistics: batch`: all 14 micro-batches"

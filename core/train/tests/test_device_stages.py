@@ -91,3 +91,69 @@ def test_a_failing_device_takes_all_stages_along(machine):
     done = subprocess.run(command, env={**os.environ, **dpt.MPI_ENVIRONMENT, **machine.environment}, timeout=100, capture_output=True,
                           text=True, check=False)
     assert done.returncode == 71 and done.stderr.count("rank 1 (") == 1 and "stage 2 of 2" in done.stderr, done.stderr
+
+
+WIDE = {
+    **MLP,
+    "data": "{train: synthetic, synthetic: {samples: 96, shape: [1, 20, 20]}}",
+    "model": "{type: sequential, layers: [flatten, {dense: 200}, relu, {dense: {outputs: 16, bias: false}}, {batchnorm: {statistics: micro}}, relu, "
+             "{dense: 10}]}",
+    "batch": "{global: 96, micro: 3}",
+    "comm": "{reduction: reproducible}",
+}
+WHOLE = {**WIDE, "model": WIDE["model"].replace("statistics: micro", "statistics: batch")}
+
+
+def gradients_a_step(machine, name, job, ranks=1, **options):
+    """How many times the bytes of all weights the ranks' devices send to the host in a step, evaluations apart."""
+    sent = []
+    for steps in (2, 4):
+        log = machine.path / f"{name}{steps}-%p"
+        machine.train(f"{name}{steps}", job, ranks=ranks, FAKEGPU_LOG=str(log), FAKEGPU_MODEL="Fake",
+                      **{**options, "sets": [*options.get("sets", ()), f"train.steps={steps}"]})
+        sent.append(sum(int(text) for path in machine.path.glob(f"{name}{steps}-*") for text in
+                        re.findall(r"cuMemcpyDtoHAsync (\d+)", path.read_text())))
+    weights = sum(array.nbytes for key, array in machine.weights(f"{name}4")[0].items() if key.startswith("params/"))
+    return (sent[1] - sent[0]) / 2 / weights
+
+
+@pytest.mark.parametrize("sections, ranks, sets, wanted", [
+    (WIDE, 1, [], 1),
+    (WIDE, 1, ["comm.reduction=allreduce", "log.hashes=true"], 1),
+    (WIDE, 2, ["parallel.shard=optimizer", "batch.micro=2"], 4),  # a run of 24 is two nodes of the tree
+    (WIDE, 2, ["parallel.shard=gradients", "batch.micro=6"], 2),  # a round each
+    (WIDE, 1, ["parallel.pipeline=1"], 1),
+    (WIDE, 2, ["parallel.pipeline={stages: 2, cut: [dense3], schedule: gpipe}"], 1),
+    (WIDE, 4, ["parallel.pipeline={stages: 2, cut: [dense3]}", "parallel.shard=optimizer"], 2),
+    (WHOLE, 1, [], 1),
+    (WHOLE, 1, ["comm.reduction=allreduce"], 1),
+    (WHOLE, 2, ["parallel.shard=optimizer"], 2),
+], ids=["one", "allreduce", "optimizer", "gradients", "pipeline", "stages", "stages-2x2", "lockstep", "lockstep-allreduce", "lockstep-2"])
+def test_one_gradient_a_step_comes_to_the_host(machine, sections, ranks, sets, wanted):
+    """Of however many micro-batches; where ranks' runs are several nodes of the tree, one for each. The rest is small: what
+    crosses cuts, statistics, losses."""
+    job = machine.job({**sections, "checkpoint": "{every: 2 steps}"})
+    got = gradients_a_step(machine, "out", job, ranks, sets=sets)
+    assert wanted <= got < wanted + 0.5, got
+
+
+def test_sums_take_the_memory_that_is_left(machine):
+    """With less of it a sum is of fewer micro-batches; the bytes stay."""
+    job = machine.job({**WHOLE, "checkpoint": "{every: 2 steps}"})
+    memory = (4600, 3800, 2800)
+    got = [gradients_a_step(machine, f"{kib}-", job, FAKEGPU_MEMORY=str(kib << 10)) for kib in memory]
+    assert 1 <= got[0] < 1.5 < got[1] < 3 < got[2] < 17, got
+    assert len({machine.newest(f"{kib}-4") for kib in memory}) == 1
+
+
+def test_plans_of_sums(machine):
+    """A gradient beside the first for each level of the tree, one where they are added in turn; none where the device steps by itself."""
+    def planned(sections, *words):
+        done = dpt.run("plan", machine.job(sections), "--json", "--no-time", "--device", "h100", *words, env=machine.environment)
+        assert done.code == 0, done
+        parts = json.loads(done.out)["device"]["parts"]
+        return parts["gradients"] / parts["weights"]
+
+    allreduce = ("--set", "comm.reduction=allreduce")
+    assert planned(WHOLE) == 6 and planned(WHOLE, "--ranks", 4) == 4
+    assert planned(WHOLE, *allreduce) == 2 and planned(WIDE, *allreduce) == 1

@@ -112,6 +112,7 @@ static void failures(void **state)
     (void)state;
     net_init(&s, 6);
     s.spec.sub_batch = 2;
+    s.spec.adds = 9;
     gradient = new_arena(&s);
     fake_set("FAKEGPU_QUIET", "1");
     fake_set("FAKEGPU_LEAKS", "1");

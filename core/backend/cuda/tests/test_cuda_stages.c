@@ -9,6 +9,7 @@
 
 #include "core/backend/cuda/program.h"
 #include "core/backend/cuda/tests/program_scene.h"
+#include "core/comm/tree.h"
 
 enum { GRAPHS = 40, MOST = 4, SLOTS = 2, ROUNDING = 16 << 10 };
 
@@ -263,6 +264,134 @@ static void stages_are_the_whole(void **state)
     assert_true(cuts > GRAPHS / net_every());
 }
 
+/* --- sums on the device ----------------------------------------------------------------------- */
+
+enum { LEAVES = 11 };
+
+struct leaves {
+    struct owned_batch data[LEAVES];
+    float *gradient[LEAVES];
+    int32_t n, adds;
+};
+
+/* What each micro-batch gives by itself, added by the host into the first one's arena: along the
+ * tree or one after another. */
+static void sum_on_host(struct scene *s, struct leaves *l)
+{
+    void *program = open_program(cuda, s);
+    struct dpt_tree tree;
+
+    dpt_tree_begin(&tree, l->n);
+    for (int32_t k = 0; k < l->n; k++) {
+        struct dpt_metric_sums sums = {0};
+
+        l->gradient[k] = new_arena(s);
+        s->batch = l->data[k];
+        train(cuda, s, program, 0, false, l->gradient[k], &sums);
+        if (s->spec.reproducible)
+            dpt_tree_push(&tree, (struct dpt_block){k, 0}, l->gradient[k], (size_t)s->graph.arena,
+                          NULL, NULL);
+        for (int64_t i = 0; !s->spec.reproducible && k > 0 && i < s->graph.arena; i++)
+            l->gradient[0][i] += l->gradient[k][i];
+    }
+    cuda->close(program);
+}
+
+/* Forward, and backward in two ranges: of the learned tensors alone. */
+static void pass_in_ranges(struct scene *s, void *program, int32_t node, float *gradient,
+                           float *state)
+{
+    struct dpt_pass pass = {
+        .last = s->graph.n_nodes, .batch = &s->batch.batch, .params = s->params, .gradient = state};
+    struct dpt_metric_sums sums = {0};
+    struct dpt_error err;
+
+    assert_int_equal(cuda->forward(program, 0, &pass, &err), DPT_OK);
+    assert_int_equal(cuda->loss(program, 0, &pass, &sums, &err), DPT_OK);
+    pass.gradient = gradient;
+    pass.first = node;
+    assert_int_equal(cuda->backward(program, 0, &pass, &err), DPT_OK);
+    pass.first = 0;
+    pass.last = node;
+    assert_int_equal(cuda->backward(program, 0, &pass, &err), DPT_OK);
+}
+
+/* The gradient is written with the last micro-batch, and not touched before. */
+static void sum_on_device(struct scene *s, const struct leaves *l, bool passes, struct draw *d)
+{
+    float *g = new_arena(s), *state = new_arena(s);
+    const int32_t node = draw_int(d, 1, s->graph.n_nodes - 1);
+    struct dpt_program_bytes bytes, all;
+    struct dpt_error err;
+    void *program;
+    int64_t held;
+
+    program = open_program(cuda, s);
+    held = cuda->bytes(program);
+    assert_int_equal(cuda->adds(program), 1);
+    cuda->close(program);
+    s->spec.adds = l->adds;
+    program = open_program(cuda, s);
+    assert_int_equal(cuda->adds(program), l->adds);
+    assert_int_equal(cuda->measure(&s->spec, &bytes, &err), DPT_OK);
+    assert_int_equal(cuda->bytes(program), held + bytes.sums);
+    s->spec.adds = 0;
+    assert_int_equal(cuda->measure(&s->spec, &all, &err), DPT_OK);
+    assert_true(all.sums == 0 && all.copies == bytes.copies && all.values == bytes.values);
+    for (int64_t i = 0; i < s->graph.arena; i++)
+        g[i] = 7;
+    for (int32_t k = 0; k < l->n; k++) {
+        struct dpt_metric_sums sums = {0};
+
+        for (int64_t i = 0; i < s->graph.arena; i++)
+            assert_true(g[i] == 7);
+        s->batch = l->data[k];
+        s->batch.batch.before = k;
+        s->batch.batch.more = k + 1 < l->n;
+        if (passes)
+            pass_in_ranges(s, program, node, g, state);
+        else
+            train(cuda, s, program, 0, false, g, &sums);
+    }
+    for (int32_t k = 0; k < s->graph.n_tensors; k++) {
+        const struct dpt_tensor *t = &s->graph.tensors[k];
+
+        if (!(passes && t->state) &&
+            memcmp(g + t->offset, l->gradient[0] + t->offset, (size_t)t->count * sizeof *g) != 0)
+            fail_msg("%s: %d micro-batches: the sum of %s is another one", s->text, l->n, t->name);
+    }
+    cuda->close(program);
+    dpt_free(g), dpt_free(state);
+}
+
+/* Of any number of micro-batches, by whole passes and by ranges, the sums are the host's, bit for
+ * bit; and as much memory is taken for them as is measured. */
+static void sums_are_the_hosts(void **state)
+{
+    (void)state;
+    for (int i = 0; i < GRAPHS; i += net_every()) {
+        struct draw d = {(uint64_t)i};
+        struct leaves l = {.n = draw_int(&d, 1, LEAVES)};
+        struct scene s;
+
+        stages_init(&s, i);
+        batch_release(&s.batch);
+        s.spec.reproducible = i % 3 > 0;
+        l.adds = draw_int(&d, l.n, LEAVES);
+        for (int32_t k = 0; k < l.n; k++)
+            batch_fill(&l.data[k], &s.graph, s.spec.micro, draw_int(&d, 1, s.spec.micro), true, &d);
+        sum_on_host(&s, &l);
+        sum_on_device(&s, &l, i % 2, &d);
+        s.batch = l.data[0];
+        for (int32_t k = 0; k < l.n; k++) {
+            dpt_free(l.gradient[k]);
+            if (k > 0)
+                batch_release(&l.data[k]);
+        }
+        scene_release(&s);
+    }
+}
+
 /* --- layouts ---------------------------------------------------------------------------------- */
 
 enum { NAMES = 100 };
@@ -380,6 +509,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stages_are_the_whole),
+        cmocka_unit_test(sums_are_the_hosts),
         cmocka_unit_test(ranges_convert_their_own),
     };
 
