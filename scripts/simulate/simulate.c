@@ -20,7 +20,7 @@
 #include "core/comm/comm.h"
 #include "core/comm/tree.h"
 #include "core/train/gradient_reduction.h"
-#include "core/train/pipeline_schedule.h"
+#include "core/train/step/schedules.h"
 #include "data/sets/sampler.h"
 
 /* Blocks from here on are shared between the ranks. */

@@ -19,7 +19,7 @@
 #include <stdint.h>
 
 #include "core/base/error.h"
-#include "core/train/pipeline_schedule.h"
+#include "core/train/step/schedules.h"
 
 /* The kinds, each with its name and the ranks over which it is collective. An action that is
  * collective takes place on a rank that has failed, too; the others do not. */

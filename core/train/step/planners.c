@@ -105,7 +105,7 @@ static void pass_on(const struct dpt_division *d, const struct dpt_action *at,
 }
 
 /*
- * The rounds through a stage, in the order of its schedule, whose sources pipeline_schedule.h
+ * The rounds through a stage, in the order of its schedule, whose sources schedules.h
  * names. Backward comes in the order of forward, so that gradients are added up in one order,
  * whichever schedule it is.
  */

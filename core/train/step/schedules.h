@@ -1,5 +1,5 @@
 /*
- * pipeline_schedule: in which order a stage of a pipeline takes its micro-batches.
+ * schedules: in which order a stage of a pipeline takes its micro-batches.
  *
  * A schedule is a row: how many micro-batches a stage has under way at most, each of which has gone
  * forward there and not yet back. A stage goes forward as long as it may, then back with the first
@@ -8,8 +8,8 @@
  * 1f1b (Narayanan et al. 2019, PipeDream-Flush): stage k of S has S - k under way, however many
  * there are. forward: as in evaluation, nothing goes back.
  */
-#ifndef DPT_TRAIN_PIPELINE_SCHEDULE_H
-#define DPT_TRAIN_PIPELINE_SCHEDULE_H
+#ifndef DPT_TRAIN_STEP_SCHEDULES_H
+#define DPT_TRAIN_STEP_SCHEDULES_H
 
 #include <stdbool.h>
 #include <stdint.h>

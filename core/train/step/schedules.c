@@ -1,4 +1,4 @@
-#include "core/train/pipeline_schedule.h"
+#include "core/train/step/schedules.h"
 
 #include "core/train/job.h"
 
