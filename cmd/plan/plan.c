@@ -121,9 +121,13 @@ static enum dpt_status plan_job(struct dpt_cli *cli, const struct dpt_job *job,
     dpt_trainer_warn_data(&plan.t, &cli->log);
     dpt_trainer_warn_idle(&plan.t, &cli->log);
     warn_network(cli, &plan);
-    if (!dpt_cli_has(cli, "--no-time"))
+    if (!dpt_cli_has(cli, "--no-time") && !dpt_cli_has(cli, "--actions"))
         DPT_TRY(dpt_plan_time(&plan, err));
-    if (dpt_cli_has(cli, "--json")) {
+    if (dpt_cli_has(cli, "--actions")) {
+        DPT_TRY(dpt_plan_actions(&plan, &out, dpt_cli_has(cli, "--json") ? &json : NULL, err));
+        status = dpt_cli_has(cli, "--json") ? dpt_json_finish(&json, "the plan", err)
+                                            : dpt_output_text(&out, "the plan", err);
+    } else if (dpt_cli_has(cli, "--json")) {
         dpt_plan_json(&plan, &json);
         status = dpt_json_finish(&json, "the plan", err);
     } else {
@@ -155,6 +159,9 @@ static enum dpt_status check_mesh(const struct dpt_cli *cli, struct dpt_error *e
                         "dptrain plan: --mesh %s: auto tries all; one is planned with --set "
                         "parallel.pipeline=4 and the like",
                         mesh);
+    if (mesh != NULL && dpt_cli_has(cli, "--actions"))
+        return dpt_fail(err, DPT_USAGE,
+                        "dptrain plan: --actions is of one mesh: leave out --mesh");
     if (mesh == NULL && dpt_cli_has(cli, "--memory"))
         return dpt_fail(err, DPT_USAGE,
                         "dptrain plan: --memory goes with --mesh auto, which looks for what fits");
@@ -225,6 +232,7 @@ static const struct dpt_cli_option options[] = {
     {"--memory", "SIZE",
      "with --mesh: what a rank may use, as 150MB, 1.5G or 80GiB, or a number of GB; left out: its "
      "GPU's, or what is free here"},
+    {"--actions", NULL, "what a rank of each stage does in a step, one action after another"},
     {"--no-trial", NULL, "estimate a micro-batch's time, also where it could be tried"},
     {"--no-time", NULL, "leave the seconds out; done in some milliseconds"},
     {"--set", "KEY=VALUE", "override a key of the job file (batch.global=512); repeatable"},
@@ -258,6 +266,9 @@ const struct dpt_command dpt_cmd_plan = {
         "says, and lists what each rank needs, what it sends along each axis in a step, which part "
         "of a step a stage of a pipeline waits, and the seconds, the quickest of those that fit "
         "first. It tries no micro-batch.\n\n"
+        "--actions prints what the first rank of each stage does in a full step: forward and back "
+        "through which nodes, with which micro-batches (a round is what each worker takes next), and "
+        "what it sends, how many ranks take part, how many bytes move.\n\n"
         "  dptrain plan configs/mnist-cnn.yaml --ranks 8 --mesh auto --memory 16GB\n"
         "  dptrain plan configs/mnist-cnn.yaml --ranks 8 --nodes 2 --fabric 100\n"
         "  dptrain plan configs/mnist-cnn.yaml --ranks 8 --device h100",

@@ -175,3 +175,35 @@ def test_mistakes(tmp_path, words, code, says):
     text, _ = mlp(64, 2, 64, 10)
     done = plan(tmp_path, text, *words, code=code)
     assert says in done.stderr and done.stdout == "" and len(done.stderr.splitlines()) == 1, done
+
+
+def rows(text):
+    """Of each rank that --actions lists: its actions' names."""
+    found = []
+    for line in text.splitlines():
+        if line.startswith("rank "):
+            found.append([])
+        elif line[:4].strip().isdigit():
+            found[-1].append(line[6:20].strip())
+    return found
+
+
+def test_actions_of_a_step(tmp_path):
+    """A table and JSON of the same lists; what is sent is what the plan says of the axes."""
+    text, _ = mlp(256, 3, 64, 10)
+    alone = plan(tmp_path, text, "--actions", "--set", "device.kind=cpu").stdout
+    assert rows(alone) == [["train"]], alone
+    words = ["--ranks", 4, "--set", "device.kind=cpu", "--set", "parallel.pipeline=2"]
+    table, found = plan(tmp_path, text, "--actions", *words).stdout, planned(tmp_path, text, "--actions", *words)["lists"]
+    assert rows(table) == [[a["action"] for a in each["actions"]] for each in found] and len(found) == 2
+    assert [(each["rank"], each["stage"]) for each in found] == [(0, 0), (2, 1)]
+    first, last = (each["actions"] for each in found)
+    sent = sum(a["bytes"] for a in first if a["action"] == "send")
+    assert sent == sum(a["bytes"] for a in last if a["action"] == "receive") == 4096 / 2 * 256 * 4, "as the axis has it"
+    assert [a["action"] for a in last][:4] == ["receive", "forward", "backward", "send"]
+    assert {a["first"] for a in first if a["action"] == "forward"} == {"input"}
+    sharded = planned(tmp_path, text, "--actions", "--ranks", 4, "--nodes", 4, "--set", "device.kind=cpu", "--set",
+                      "parallel.shard=parameters")["lists"]
+    names = [a["action"] for a in sharded[0]["actions"]]
+    assert len(sharded) == 1 and names.count("gather") == names.count("release") > 0 and "reduce-scatter" in names
+    assert "leave out --mesh" in plan(tmp_path, text, "--actions", "--mesh", "auto", "--ranks", 2, code=2).stderr

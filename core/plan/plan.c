@@ -12,9 +12,9 @@
 #include "core/train/choose.h"
 #include "core/train/engine.h"
 #include "core/train/gradient_reduction.h"
-#include "core/train/step/runner.h"
 #include "core/train/optimizer.h"
 #include "core/train/parts.h"
+#include "core/train/step/runner.h"
 #include "core/train/units.h"
 #include "data/sets/augment.h"
 
@@ -141,7 +141,7 @@ enum dpt_status dpt_plan_open(struct dpt_plan *p, const struct dpt_job *job,
         p->reduced = dpt_plan_rounds(p, micros) *
                      ((double)dpt_trainer_graph(&p->t)->arena + DPT_TAIL_WORDS) * sizeof(float);
     p->gathered = dpt_plan_rounds(p, micros) * unit_bytes(p);
-    if (p->t.team.lockstep) {
+    if (p->t.team.synchronized) {
         dpt_step_exchange_room(&p->t, &all, &one);
         p->exchanged = (double)all * sizeof(double);
         p->exchanges = 2 * (p->t.units.n - 1); /* forward and backward */

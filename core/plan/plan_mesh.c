@@ -232,7 +232,7 @@ double dpt_plan_rounds(const struct dpt_plan *p, int64_t micros)
     const struct dpt_team *team = &p->t.team;
     const double turn = (double)team->group * team->gradient_workers;
 
-    return dpt_trainer_dealt(&p->t) ? ceil((double)micros / turn) : 1;
+    return dpt_trainer_round_robin(&p->t) ? ceil((double)micros / turn) : 1;
 }
 
 static void data_axis(const struct dpt_plan *p, struct dpt_plan_axis *axis)

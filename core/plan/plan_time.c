@@ -84,8 +84,7 @@ struct partition {
 /* By one thread, or by a team: a part of the trial's time, or an estimate. */
 static double micro_seconds(const struct dpt_plan *p, int32_t first, int32_t last, int32_t micro)
 {
-    const double part =
-        estimate_micro(p, first, last, micro, p->t.mesh.tensor);
+    const double part = estimate_micro(p, first, last, micro, p->t.mesh.tensor);
     const int32_t end = p->t.model.graph.n_nodes;
 
     if (p->trial.done)
@@ -178,7 +177,7 @@ static void reduce(const struct dpt_plan *p, const struct partition *d, struct d
     if (d->nodes > 1 && t->units.sliced) /* the weights are gathered twice a round */
         step->network *=
             dpt_plan_rounds(p, d->micros) * (2 + (double)t->units.edge[t->units.n - 1] / n) / 2;
-    else if (d->nodes > 1 && dpt_trainer_dealt(t))
+    else if (d->nodes > 1 && dpt_trainer_round_robin(t))
         step->network *= (dpt_plan_rounds(p, d->micros) + 1) / 2; /* the weights are shared once */
     if (d->nodes > 1)
         step->network += p->exchanges *

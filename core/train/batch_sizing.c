@@ -183,7 +183,7 @@ void dpt_trainer_warn_idle(const struct dpt_trainer *t, struct dpt_log *log)
     dpt_free(idle);
 }
 
-bool dpt_trainer_lockstep(const struct dpt_trainer *t)
+bool dpt_trainer_synchronized(const struct dpt_trainer *t)
 {
     const struct dpt_graph *graph = &t->model.graph;
 
@@ -263,7 +263,7 @@ int32_t dpt_trainer_choose_group(const struct dpt_trainer *t, int32_t micro)
         return group_of_stages(t, micro, run);
     while (group < run && 2 * group <= DPT_GROUP_MOST && 2 * group * micro <= MICRO_TEAM)
         group *= 2;
-    while (dpt_trainer_dealt(t) && group > 1 && dealt_most(t, batches, group) > run + run / 8)
+    while (dpt_trainer_round_robin(t) && group > 1 && dealt_most(t, batches, group) > run + run / 8)
         group /= 2;
     return group;
 }
@@ -275,7 +275,7 @@ int32_t dpt_trainer_choose_adds(const struct dpt_trainer *t, int32_t micro)
     const int32_t run = (int32_t)((batches + ranks - 1) / ranks);
 
     if (t->backend->adds == NULL || t->engine->on_device || !t->data.train.present ||
-        dpt_trainer_dealt(t) || t->team.gradient_workers > 1 ||
+        dpt_trainer_round_robin(t) || t->team.gradient_workers > 1 ||
         dpt_fault_strikes_gradients(&t->fault))
         return t->team.group;
     return run > t->team.group ? run : t->team.group;

@@ -113,7 +113,7 @@ static inline void dpt_tail_write(float *tail, const struct dpt_metric_sums *met
 }
 
 extern const struct dpt_gradient_reduction_type dpt_gradient_reduction_allreduce,
-    dpt_gradient_reduction_reproducible, dpt_gradient_reduction_dealt;
+    dpt_gradient_reduction_reproducible, dpt_gradient_reduction_round_robin;
 /* The one that the job asks for. */
 const struct dpt_gradient_reduction_type *
 dpt_gradient_reduction_choose(const struct dpt_trainer *t);

@@ -122,7 +122,7 @@ static struct dpt_deterministic_spec dealt_spec(const struct dpt_trainer *t)
         .keeps_sum = keeps_sum(t) && !t->units.sliced,
         .unit = t->units.edge,
         .units = t->units.n,
-        .whole = t->team.lockstep,
+        .whole = t->team.synchronized,
         .level = group_level(t),
         .leaves = dpt_sampler_micro_batches(&t->data.train.sampler, 0),
     };
@@ -423,7 +423,7 @@ const struct dpt_gradient_reduction_type dpt_gradient_reduction_reproducible = {
     .of_rows = true,
 };
 
-const struct dpt_gradient_reduction_type dpt_gradient_reduction_dealt = {
+const struct dpt_gradient_reduction_type dpt_gradient_reduction_round_robin = {
     .open = open_dealt,
     .bytes = dealt_bytes,
     .close = close_tree,

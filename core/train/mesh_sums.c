@@ -5,7 +5,7 @@
 #include "core/train/mesh.h"
 
 enum dpt_status dpt_mesh_sum(struct dpt_trainer *t, const struct dpt_step_view *view,
-                                 const float flags[DPT_FLAGS], struct dpt_error *err)
+                             const float flags[DPT_FLAGS], struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const float none[DPT_FLAGS] = {0};
@@ -19,8 +19,7 @@ out:
     return status;
 }
 
-enum dpt_status dpt_mesh_before(const struct dpt_trainer *t, double *squares,
-                                    struct dpt_error *err)
+enum dpt_status dpt_mesh_before(const struct dpt_trainer *t, double *squares, struct dpt_error *err)
 {
     *squares = 0;
     if (t->mesh.stage == 0)
@@ -29,7 +28,7 @@ enum dpt_status dpt_mesh_before(const struct dpt_trainer *t, double *squares,
 }
 
 enum dpt_status dpt_mesh_share(const struct dpt_trainer *t, struct dpt_mesh_words *words,
-                                   struct dpt_error *err)
+                               struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_group *next = dpt_mesh_edge(t, true);

@@ -118,7 +118,7 @@ static const char *by_statistics(const struct dpt_trainer *t, const struct findi
     for (int32_t i = 0; f->kind == IN_OUTPUT && i <= f->location; i++)
         if (graph->nodes[i].op == DPT_OP_BATCHNORM && !graph->nodes[i].by_running)
             return " (norms by their running statistics)";
-    return f->kind == IN_GRADIENT && t->team.lockstep ? " (norms by its own statistics)" : "";
+    return f->kind == IN_GRADIENT && t->team.synchronized ? " (norms by its own statistics)" : "";
 }
 
 static const char *advice(const struct dpt_trainer *t)
@@ -157,7 +157,7 @@ static enum dpt_status tell(const struct dpt_trainer *t, const struct finding *f
         return dpt_fail(err, DPT_FAILED, "step %lld: not a number: %s%s; %s", step,
                         t->model.graph.tensors[f->location].state ? "" : "gradient of ",
                         t->model.graph.tensors[f->location].name, what);
-    if (t->team.lockstep)
+    if (t->team.synchronized)
         return dpt_fail(err, DPT_FAILED,
                         "step %lld: not a number: no micro-batch by itself gives one, so the "
                         "statistics of the whole batch or the sums over the ranks overflow; %s",

@@ -84,7 +84,8 @@ static enum dpt_status plan_steps(struct dpt_trainer *t, int32_t micro, struct d
         s->global = train ? (int32_t)job->batch.global : eval_step(t, micro);
         s->shuffle = train ? (enum dpt_shuffle)job->data.shuffle : DPT_SHUFFLE_NONE;
         s->drop_last = train && job->data.drop_last;
-        s->deal = train && dpt_trainer_dealt(t) ? t->team.group * t->team.gradient_workers : 0;
+        s->deal =
+            train && dpt_trainer_round_robin(t) ? t->team.group * t->team.gradient_workers : 0;
         if (dpt_sampler_steps(s) < 1)
             DPT_TRY(dpt_fail(err, DPT_BAD_JOB, "data.%s: %lld samples give no step of %d",
                              split->name, (long long)s->samples, s->global));
@@ -150,11 +151,11 @@ static enum dpt_status build_model(struct dpt_trainer *t, struct dpt_error *err)
 
     DPT_TRY(check_precision(t, err));
     DPT_TRY(dpt_trainer_build_model(t, err));
-    t->team.lockstep = dpt_trainer_lockstep(t);
+    t->team.synchronized = dpt_trainer_synchronized(t);
     t->team.together =
-        !t->team.lockstep && t->backend->teams != NULL && t->backend->teams(&t->model.graph);
+        !t->team.synchronized && t->backend->teams != NULL && t->backend->teams(&t->model.graph);
     t->engine = dpt_engine_choose(t);
-    if (t->team.lockstep && dpt_trainer_sharded(t) &&
+    if (t->team.synchronized && dpt_trainer_sharded(t) &&
         t->job->parallel.shard == DPT_SHARD_PARAMETERS)
         DPT_TRY(dpt_fail(err, DPT_BAD_JOB,
                          "parallel.shard: parameters does not go with a batch norm over the whole "
@@ -177,7 +178,7 @@ static void set_threads(struct dpt_trainer *t, int most)
 
     if (device && (t->engine->on_device || !t->data.train.present))
         useful = DEVICE_THREADS;
-    else if (device && t->team.lockstep) /* each has programs of its own on the device */
+    else if (device && t->team.synchronized) /* each has programs of its own on the device */
         useful = 1;
     else if (!device && t->data.train.present)
         useful = dpt_trainer_useful_threads(t);
@@ -305,7 +306,7 @@ static enum dpt_status count_threads(struct dpt_trainer *t, struct dpt_error *er
     DPT_TRY(dpt_core_share(&t->comm->node, &cores, err));
     set_threads(t, cores < 2 ? 1 : (int)(cores + 1e-6));
     /* Stages take the same micro-batches at once, and dealt ones go round all threads. */
-    if (dpt_mesh_divides(&t->mesh) || dpt_trainer_dealt(t)) {
+    if (dpt_mesh_divides(&t->mesh) || dpt_trainer_round_robin(t)) {
         DPT_TRY(dpt_group_max(&t->comm->world, -t->team.threads, &fewest, err));
         t->team.threads = (int)-fewest;
         t->team.gradient_workers = t->team.together ? 1 : t->team.threads;

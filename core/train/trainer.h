@@ -113,8 +113,9 @@ struct dpt_team {
     /* Micro-batches of which the backend gives the sum of their gradients (dpt_backend.adds), if
      * that is more than a group; of a trainer that is only planned, those that it is asked for. */
     int32_t adds;
-    bool lockstep; /* all micro-batches of a step are under way at once (lockstep.h) */
-    int slots;     /* the most of them that a thread has; else 1 */
+    bool
+        synchronized; /* synchronized batch norms: all micro-batches of a step are under way at once */
+    int slots;        /* the most of them that a thread has; else 1 */
     /* Threads that take micro-batches and have gradients of their own: 1 where the threads compute
      * together, else all. */
     int gradient_workers;
@@ -275,7 +276,7 @@ static inline bool dpt_trainer_sharded(const struct dpt_trainer *t)
 
 /* Whether the ranks take micro-batches in turn, and keep no gradient but a part of their own; with
  * t->units neither weights. */
-static inline bool dpt_trainer_dealt(const struct dpt_trainer *t)
+static inline bool dpt_trainer_round_robin(const struct dpt_trainer *t)
 {
     return dpt_trainer_sharded(t) && t->job->parallel.shard >= DPT_SHARD_GRADIENTS;
 }
@@ -306,7 +307,7 @@ enum dpt_status dpt_trainer_plan(struct dpt_trainer *t, const struct dpt_job *jo
                                  struct dpt_error *err);
 /* Whether a norm of the model takes the statistics of steps of more than one micro-batch. Follows
  * from the job and the model alone. */
-bool dpt_trainer_lockstep(const struct dpt_trainer *t);
+bool dpt_trainer_synchronized(const struct dpt_trainer *t);
 /* How many threads of a rank a step of the trainer's model can keep busy, at least 1. */
 int dpt_trainer_useful_threads(const struct dpt_trainer *t);
 /* Whether dptrain may choose the size of the micro-batch by the number of ranks and the machine:

@@ -30,7 +30,7 @@ static bool begins_unit(const struct dpt_trainer *t, int32_t i, size_t from, siz
     const struct dpt_graph *graph = dpt_trainer_graph(t);
     const size_t at = dpt_graph_from(graph, i, false);
 
-    if (t->team.lockstep)
+    if (t->team.synchronized)
         return graph->nodes[i].whole_step;
     return t->units.sliced && dpt_mesh_may_begin(graph, i) && at - from >= enough && at > from;
 }

@@ -8,8 +8,8 @@
  * next: it has nothing else to do meanwhile, so it is the communication thread. The ranks' flags
  * travel in the tail of the last bucket, as they do on host arenas.
  *
- * An optimizer with a step of its own (optimizer.h) is the host's alone, and so are micro-batches
- * in lockstep (lockstep.h): their steps are not taken here.
+ * An optimizer with a step of its own (optimizer.h) is the host's alone, and so are synchronized
+ * batch norms (step/exchange.c): their steps are not taken here.
  *
  * Updates that are withheld, because something is not a number or the loss scale was too large,
  * have numbers too, and t->progress.updates counts them: the host does not know of them in time.
@@ -58,7 +58,7 @@ static bool takes(const struct dpt_trainer *t)
     return t->backend->steps != NULL && t->data.train.present &&
            job->comm.reduction == DPT_REDUCTION_ALLREDUCE && !job->log.hashes && !job->log.trace &&
            !dpt_fault_strikes_gradients(&t->fault) &&
-           dpt_optimizer_rule(&job->optimizer).kind != DPT_RULE_NONE && !t->team.lockstep;
+           dpt_optimizer_rule(&job->optimizer).kind != DPT_RULE_NONE && !t->team.synchronized;
 }
 
 /* Floats of a bucket at most, about: the tensors of one node close it. */

@@ -24,15 +24,15 @@
 /* The kinds, each with its name and the ranks over which it is collective. An action that is
  * collective takes place on a rank that has failed, too; the others do not. */
 #define DPT_ACTIONS(X)                                                                             \
-    X(TRAIN, "train", NOBODY)          /* rounds forward and back through the whole model */       \
-    X(INFER, "infer", NOBODY)          /* rounds of an evaluation through the whole model */       \
-    X(FORWARD, "forward", NOBODY)      /* rounds through the unit's nodes */                       \
-    X(BACKWARD, "backward", NOBODY)    /* the same for gradients */                                \
-    X(STATE, "state", NOBODY)          /* what rounds gave for running statistics and the tail */  \
-    X(RECEIVE, "receive", STAGES)      /* a round's values from the stage before; their gradients */ \
-    X(SEND, "send", STAGES)            /* the same to the stage behind, or the one before */       \
-    X(GATHER, "gather", REPLICAS)      /* the unit's weights from their owners */                  \
-    X(RELEASE, "release", NOBODY)      /* gives back the weights of others */                      \
+    X(TRAIN, "train", NOBODY)       /* rounds forward and back through the whole model */          \
+    X(INFER, "infer", NOBODY)       /* rounds of an evaluation through the whole model */          \
+    X(FORWARD, "forward", NOBODY)   /* rounds through the unit's nodes */                          \
+    X(BACKWARD, "backward", NOBODY) /* the same for gradients */                                   \
+    X(STATE, "state", NOBODY)       /* what rounds gave for running statistics and the tail */     \
+    X(RECEIVE, "receive", STAGES)   /* a round's values from the stage before; their gradients */  \
+    X(SEND, "send", STAGES)         /* the same to the stage behind, or the one before */          \
+    X(GATHER, "gather", REPLICAS)   /* the unit's weights from their owners */                     \
+    X(RELEASE, "release", NOBODY)   /* gives back the weights of others */                         \
     X(ADD, "reduce-scatter", REPLICAS) /* a round's gradient of the unit to its owners */          \
     X(EXCHANGE, "exchange", EVERYBODY) /* the sums of a synchronized batch norm */
 
@@ -64,7 +64,7 @@ struct dpt_action {
     int32_t round, rounds; /* the first one, and how many */
     int32_t slot;          /* of each worker: where the first one's micro-batch lies */
     int32_t unit;          /* its number; of ADD also units: what is behind the last one */
-    int32_t first, last;   /* nodes that are computed; of EXCHANGE the norm, of GATHER the unit's */
+    int32_t first, last;   /* nodes that are computed; of EXCHANGE the norm, else the unit's */
 };
 
 /* A list. Begins as {0}. */

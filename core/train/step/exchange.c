@@ -27,7 +27,7 @@ static int64_t most_blocks(const struct dpt_trainer *t)
     struct dpt_block blocks[DPT_TREE_BLOCKS];
     int64_t most = 0;
 
-    if (dpt_trainer_dealt(t))
+    if (dpt_trainer_round_robin(t))
         return dpt_sampler_micro_batches(&t->data.train.sampler, 0);
     for (int k = 0; k < 2; k++) {
         int64_t n = 0;
@@ -44,7 +44,7 @@ void dpt_step_exchange_room(const struct dpt_trainer *t, size_t *all, size_t *on
     const struct dpt_graph *graph = &t->model.graph;
     int32_t widest = 0;
 
-    for (int32_t i = 0; i < graph->n_nodes && t->team.lockstep; i++)
+    for (int32_t i = 0; i < graph->n_nodes && t->team.synchronized; i++)
         if (graph->nodes[i].whole_step && graph->nodes[i].in.c > widest)
             widest = graph->nodes[i].in.c;
     *one = 2 * (size_t)widest;

@@ -103,8 +103,7 @@ static void take_rounds(struct dpt_runner *r, int thread,
     struct dpt_worker *worker = &r->t->team.workers[thread];
 
     for (int32_t k = 0, n; k < r->action->rounds && worker->status == DPT_OK; k++) {
-        const int32_t i =
-            dpt_step_take(&r->share, worker_of(r, thread), r->action->round + k, &n);
+        const int32_t i = dpt_step_take(&r->share, worker_of(r, thread), r->action->round + k, &n);
 
         if (i < 0)
             return;
@@ -177,7 +176,7 @@ static void prepare(struct dpt_runner *r, int worker, int32_t k, int32_t i, int3
     const struct dpt_graph *graph = dpt_trainer_graph(t);
     const struct dpt_runner_pass *infers = r->infers;
     struct dpt_step_slot *slot = dpt_step_slot(r, worker, k);
-    const bool norm = t->team.lockstep && infers == NULL && !begins(r);
+    const bool norm = t->team.synchronized && infers == NULL && !begins(r);
 
     slot->pass = (struct dpt_pass){
         .slot = infers != NULL ? 0 : a->slot + k,
@@ -328,7 +327,7 @@ static enum dpt_status backward(struct dpt_runner *r, int thread, int32_t i, int
     if (i == r->share.first)
         dpt_fault_strike_gradient(&t->fault, t->comm->world.rank, t->progress.step + 1,
                                   slot->pass.gradient, (int64_t)edge[0], (int64_t)edge[1]);
-    if (!t->team.lockstep && ends(r)) /* synchronized norms have an action for that */
+    if (!t->team.synchronized && ends(r)) /* synchronized norms have an action for that */
         hand_over(r, thread, i, n, slot);
     if (!t->units.sliced && !slot->batch.more)
         t->reduction.type->done(t, thread, i - slot->batch.before, slot->batch.before + n,
@@ -352,7 +351,7 @@ static void pass_part(void *arg, int thread)
     struct dpt_worker *worker = &t->team.workers[thread];
     const bool alone = !dpt_step_together(r);
 
-    if (a->back && t->team.lockstep && t->reduction.type->again != NULL)
+    if (a->back && t->team.synchronized && t->reduction.type->again != NULL)
         t->reduction.type->again(t, thread);
     for (int32_t k = 0, n; k < a->rounds && worker->status == DPT_OK; k++) {
         const int32_t i = dpt_step_take(&r->share, worker_of(r, thread), a->round + k, &n);

@@ -25,9 +25,8 @@ static void add(struct dpt_actions *list, struct dpt_action action)
         list->n--;
         return;
     }
-    more = list->failed
-               ? NULL
-               : dpt_grow(list->at, &list->room, (size_t)list->n + 1, sizeof *list->at);
+    more = list->failed ? NULL
+                        : dpt_grow(list->at, &list->room, (size_t)list->n + 1, sizeof *list->at);
     list->failed = more == NULL;
     if (list->failed)
         return;
@@ -59,6 +58,10 @@ static void add_to_owners(const struct dpt_division *d, int32_t round, int32_t u
     struct dpt_action sum = of(DPT_ACTION_ADD, round, true);
 
     sum.unit = unit;
+    if (unit < d->units) {
+        sum.first = d->node[unit];
+        sum.last = d->node[unit + 1];
+    }
     if (d->round_robin)
         add(list, sum);
 }
@@ -210,9 +213,9 @@ enum dpt_status dpt_actions_plan(const struct dpt_division *d, struct dpt_action
         plan_round_robin(d, list);
     else
         plan_plain(d, list);
-    return list->failed ? dpt_fail_memory(err, "a step's actions",
-                                          (double)(list->room * sizeof *list->at))
-                        : DPT_OK;
+    return list->failed
+               ? dpt_fail_memory(err, "a step's actions", (double)(list->room * sizeof *list->at))
+               : DPT_OK;
 }
 
 int32_t dpt_actions_slots(const struct dpt_actions *list)

@@ -106,9 +106,8 @@ static enum dpt_status open_slots(struct dpt_runner *r, struct dpt_error *err)
 
         slot->rest = r->rests + i * rest;
         slot->sums = all > 0 ? r->sums + i * one : NULL;
-        slot->buffer = i % (size_t)r->n_slots == 0
-                           ? &t->team.workers[i / (size_t)r->n_slots].buffer
-                           : &slot->own;
+        slot->buffer = i % (size_t)r->n_slots == 0 ? &t->team.workers[i / (size_t)r->n_slots].buffer
+                                                   : &slot->own;
         if (slot->buffer != &slot->own)
             continue;
         DPT_TRY(dpt_batch_buffer_open(&slot->own, t->data.train.set, rows, err));
@@ -310,8 +309,7 @@ static enum dpt_status agree_on_pass(const struct dpt_runner *r, enum dpt_status
 {
     const enum dpt_action_kind kind = r->action->kind;
 
-    if (r->t->mesh.divided == NULL ||
-        (kind != DPT_ACTION_FORWARD && kind != DPT_ACTION_BACKWARD))
+    if (r->t->mesh.divided == NULL || (kind != DPT_ACTION_FORWARD && kind != DPT_ACTION_BACKWARD))
         return status;
     return dpt_group_agree(&r->t->mesh.parts.world, status, err);
 }
@@ -385,7 +383,7 @@ enum dpt_status dpt_runner_train(struct dpt_runner *r, const struct dpt_step_vie
     struct dpt_trainer *t = r->t;
     const struct dpt_step_view step = {.step = t->progress.epoch_step};
 
-    if (dpt_trainer_dealt(t)) /* a rank that failed has not come so far */
+    if (dpt_trainer_round_robin(t)) /* a rank that failed has not come so far */
         t->reduction.type->begin(t, &step);
     return run_step(r, &t->data.train, view, NULL, step.step, status, err);
 }

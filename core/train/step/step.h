@@ -47,8 +47,8 @@ struct dpt_runner {
     struct dpt_step_slot *infer; /* [threads]: of evaluations */
     float *rests;                /* of the slots */
     double *sums;                /* likewise */
-    double *exchanged; /* [blocks][2][channels]: of the whole step, of all ranks */
-    int64_t exchanges; /* so far in this step */
+    double *exchanged;           /* [blocks][2][channels]: of the whole step, of all ranks */
+    int64_t exchanges;           /* so far in this step */
 
     /* The step that is taken. */
     const struct dpt_split *split;

@@ -19,14 +19,14 @@ struct rank {
     struct dpt_division division;
     int32_t node[UNITS + 1];
     struct dpt_actions list;
-    int32_t at;                      /* its next action */
+    int32_t at;                            /* its next action */
     int32_t forward[ROUNDS], back[ROUNDS]; /* units that a round has been through */
-    int32_t added[ROUNDS];           /* units whose gradient was added, the rest too */
-    bool handed[ROUNDS];             /* STATE */
-    int32_t in_slot[ROUNDS];         /* round + 1; 0: it is free */
-    int32_t gathered;                /* unit + 1 whose weights are there */
-    int32_t sent[2], received[2];    /* rounds, [back] */
-    int32_t pending[ROUNDS][2];      /* round + 1 that was last sent from a slot, [back] */
+    int32_t added[ROUNDS];                 /* units whose gradient was added, the rest too */
+    bool handed[ROUNDS];                   /* STATE */
+    int32_t in_slot[ROUNDS];               /* round + 1; 0: it is free */
+    int32_t gathered;                      /* unit + 1 whose weights are there */
+    int32_t sent[2], received[2];          /* rounds, [back] */
+    int32_t pending[ROUNDS][2];            /* round + 1 that was last sent from a slot, [back] */
     int32_t exchanges;
 };
 
@@ -71,8 +71,8 @@ static void draw_mesh(uint64_t seed, struct mesh *m)
                 .stage = s,
                 .units = m->units,
                 .node = rank->node,
-                .rounds = round_robin || gathers || synchronized ? rounds
-                                                                 : (rounds + 3 * r) % ROUNDS,
+                .rounds =
+                    round_robin || gathers || synchronized ? rounds : (rounds + 3 * r) % ROUNDS,
                 .infers = infers,
                 .in_passes = m->stages > 1 || sliced || draw(&state, 2) == 0,
                 .gathers = gathers,
@@ -306,8 +306,8 @@ static void all_ranks_come_to_an_end(void **state)
             }
     }
     assert_true(collective > MESHES && actions > 100 * MESHES / 4);
-    print_message("%lld actions of %d meshes, %lld of them collective\n", (long long)actions, MESHES,
-                  (long long)collective);
+    print_message("%lld actions of %d meshes, %lld of them collective\n", (long long)actions,
+                  MESHES, (long long)collective);
 }
 
 /* A plain step is one action, whatever the number of rounds. */

@@ -1,0 +1,160 @@
+/* The lists of actions of a plan's ranks: what each does in a full step. */
+#include <stdio.h>
+
+#include "cmd/plan/plan.h"
+#include "core/base/str.h"
+#include "core/train/engine.h"
+#include "core/train/mesh.h"
+#include "core/train/step/runner.h"
+#include "core/train/units.h"
+
+/* The width of a column, and of a number's text. */
+enum { NODES = 24, DIGITS = 40 };
+
+/* The first rank of a stage, and what its list is of. */
+struct listed {
+    struct dpt_plan *p;
+    int stage, rank;
+    int32_t rounds;
+    struct dpt_actions list;
+};
+
+/* "conv1 .. relu2"; of what is behind the last unit, what that is. */
+static const char *nodes_text(const struct listed *l, const struct dpt_action *a,
+                              char text[NODES + 1])
+{
+    const struct dpt_graph_node *node = l->p->t.model.graph.nodes;
+    const int32_t last = a->last > a->first ? a->last - 1 : a->first;
+
+    text[0] = '\0';
+    if (a->kind == DPT_ACTION_STATE || (a->kind == DPT_ACTION_ADD && a->last == 0))
+        snprintf(text, NODES + 1, "statistics, metrics");
+    else if (a->last > 0)
+        snprintf(text, NODES + 1, last > a->first ? "%.10s .. %.10s" : "%.24s", node[a->first].name,
+                 node[last].name);
+    return text;
+}
+
+/* "0", "0-7" */
+static const char *rounds_text(const struct dpt_action *a, char text[DIGITS])
+{
+    snprintf(text, DIGITS, a->rounds > 1 ? "%d-%d" : "%d", a->round, a->round + a->rounds - 1);
+    return text;
+}
+
+/* How many ranks take part in an action. */
+static int ranks_of(const struct listed *l, const struct dpt_action *a)
+{
+    const int ranks[DPT_OVER_GROUPS] = {[DPT_OVER_NOBODY] = 1,
+                                        [DPT_OVER_STAGES] = 2,
+                                        [DPT_OVER_REPLICAS] =
+                                            dpt_trainer_replicas(&l->p->t)->world.size,
+                                        [DPT_OVER_EVERYBODY] = l->p->spec.ranks};
+
+    return ranks[dpt_action_types[a->kind].over];
+}
+
+static void print_list(const struct listed *l, struct dpt_str *out)
+{
+    const struct dpt_trainer *t = &l->p->t;
+    char nodes[NODES + 1], rounds[DIGITS], bytes[DIGITS];
+
+    dpt_str_printf(out, "rank %d", l->rank);
+    if (t->mesh.stages > 1)
+        dpt_str_printf(out, ", stage %d of %d", l->stage + 1, t->mesh.stages);
+    dpt_str_printf(out, ": %d action%s, %d round%s of %d worker%s, %d slot%s\n", l->list.n,
+                   l->list.n == 1 ? "" : "s", l->rounds, l->rounds == 1 ? "" : "s",
+                   t->team.gradient_workers, t->team.gradient_workers == 1 ? "" : "s",
+                   dpt_actions_slots(&l->list), dpt_actions_slots(&l->list) == 1 ? "" : "s");
+    dpt_str_printf(out, "%4s  %-14s %4s %5s %4s  %-*s %5s %11s\n", "", "", "", "round", "slot",
+                   NODES, "nodes", "ranks", "bytes");
+    for (int32_t i = 0; i < l->list.n; i++) {
+        const struct dpt_action *a = &l->list.at[i];
+        const double moved = dpt_step_bytes(t, a);
+
+        dpt_str_printf(out, "%4d  %-14s %4s %5s %4d  %-*s %5d", i + 1,
+                       dpt_action_types[a->kind].name, a->back ? "back" : "",
+                       rounds_text(a, rounds), a->slot, NODES, nodes_text(l, a, nodes),
+                       ranks_of(l, a));
+        if (moved > 0)
+            dpt_str_printf(out, " %11s", dpt_group_digits(bytes, (int64_t)moved));
+        dpt_str_printf(out, "\n");
+    }
+}
+
+static void json_list(const struct listed *l, struct dpt_json *j)
+{
+    const struct dpt_graph_node *node = l->p->t.model.graph.nodes;
+
+    dpt_json_object(j, NULL);
+    dpt_json_int(j, "rank", l->rank);
+    dpt_json_int(j, "stage", l->stage);
+    dpt_json_int(j, "rounds", l->rounds);
+    dpt_json_int(j, "workers", l->p->t.team.gradient_workers);
+    dpt_json_int(j, "slots", dpt_actions_slots(&l->list));
+    dpt_json_array(j, "actions");
+    for (int32_t i = 0; i < l->list.n; i++) {
+        const struct dpt_action *a = &l->list.at[i];
+
+        dpt_json_object(j, NULL);
+        dpt_json_text(j, "action", dpt_action_types[a->kind].name);
+        dpt_json_bool(j, "back", a->back);
+        dpt_json_int(j, "round", a->round);
+        dpt_json_int(j, "rounds", a->rounds);
+        dpt_json_int(j, "slot", a->slot);
+        dpt_json_int(j, "unit", a->unit);
+        if (a->last > a->first) {
+            dpt_json_text(j, "first", node[a->first].name);
+            dpt_json_text(j, "last", node[a->last - 1].name);
+        }
+        dpt_json_int(j, "ranks", ranks_of(l, a));
+        dpt_json_int(j, "bytes", (int64_t)dpt_step_bytes(&l->p->t, a));
+        dpt_json_end(j);
+    }
+    dpt_json_end(j);
+    dpt_json_end(j);
+}
+
+static enum dpt_status write_stage(struct dpt_plan *p, int stage, struct dpt_str *out,
+                                   struct dpt_json *j, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_trainer *t = &p->t;
+    struct listed l = {.p = p, .stage = stage};
+
+    if (dpt_mesh_divides(&t->mesh))
+        DPT_TRY(dpt_mesh_take(t, stage, err));
+    DPT_TRY(dpt_units_plan(t, err));
+    l.rank = stage * dpt_trainer_replicas(t)->world.size * t->mesh.tensor;
+    DPT_TRY(dpt_step_list(t, &l.list, &l.rounds, err));
+    if (j != NULL)
+        json_list(&l, j);
+    else
+        print_list(&l, out);
+out:
+    dpt_actions_release(&l.list);
+    return status;
+}
+
+enum dpt_status dpt_plan_actions(struct dpt_plan *p, struct dpt_str *out, struct dpt_json *j,
+                                 struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const bool whole = p->t.engine->on_device; /* its list is the device's graph */
+
+    if (whole && j == NULL)
+        dpt_str_printf(out, "%s takes whole steps: a rank has one action\n", p->t.backend->name);
+    if (j != NULL) {
+        dpt_json_object(j, NULL);
+        dpt_json_bool(j, "whole_steps", whole);
+        dpt_json_array(j, "lists");
+    }
+    for (int k = 0; k < p->t.mesh.stages && !whole; k++)
+        DPT_TRY(write_stage(p, k, out, j, err));
+    if (j != NULL) {
+        dpt_json_end(j);
+        dpt_json_end(j);
+    }
+out:
+    return status;
+}
