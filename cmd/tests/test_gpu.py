@@ -345,7 +345,7 @@ def test_bench_tells_of_each_launch(place, reduction):
     assert words.code == 0, words
     found = json.loads(call(place, [*line, "--json"]).out)
     kinds = [(row["part"], row["pass"]) for row in found["rows"]]
-    for name in ("product forward + bias", "product filter", "cross_entropy_f32", *(["adam", "norm", "feed"] if reduction == "allreduce" else [])):
+    for name in ("product forward + bias", "product filter", "cross_entropy_f32", *(["adam", "norm", "gather"] if reduction == "allreduce" else [])):
         assert any(kind.startswith(name) for _, kind in kinds), (name, kinds)
         assert name in words.out
     assert found["steps"] == 15 and found["gpu"]["name"] == "Fake GPU 0"

@@ -255,6 +255,25 @@ DEVICE struct dpt_cuda_layout layout_of(const struct dpt_cuda_layout *list, int3
     return list[tensor];
 }
 
+/* Copies a part of a range; block: the block's number among n x blocks. */
+DEVICE void feed_block(const struct dpt_cuda_feed_args *a, uint32_t block)
+{
+    const struct dpt_cuda_feed *range = &a->feed[block / (uint32_t)a->blocks];
+    const char *from = (const char *)range->from;
+    char *to = (char *)range->to;
+    const int64_t first = block % (uint32_t)a->blocks * DPT_CUDA_THREADS + threadIdx.x;
+    const int64_t stride = (int64_t)a->blocks * DPT_CUDA_THREADS;
+    const int64_t vectors = ((uintptr_t)from | (uintptr_t)to) % 16 == 0 ? range->bytes / 16 : 0;
+
+    for (int64_t i = first; i < vectors; i += stride) {
+        const uint4 v = FETCH(uint4, from + 16 * i);
+
+        STORE(uint4, to + 16 * i, v);
+    }
+    for (int64_t i = 4 * vectors + first; i < range->bytes / 4; i += stride)
+        ((uint32_t *)to)[i] = ((const uint32_t *)from)[i];
+}
+
 /* splitmix64's finaliser and Philox-4x32-10: core/base/rng.c. */
 DEVICE uint64_t mix64(uint64_t x)
 {

@@ -142,12 +142,40 @@ WORK(from_layout, dpt_cuda_layout_args)
     w->bytes = a->total * ((a->add ? 8 : 4) + w->element);
 }
 
+/* Enough blocks to keep many loads in flight, but no more: most ranges are short. */
+void dpt_cuda_add_feed(struct dpt_cuda_feed_args *a, void *to, const void *from, size_t bytes)
+{
+    const int64_t blocks = smaller(ceil_div((int64_t)bytes, DPT_CUDA_THREADS * 16 * 4), 1024);
+
+    if (bytes == 0)
+        return;
+    a->feed[a->n++] = (struct dpt_cuda_feed){.from = from, .to = to, .bytes = (int64_t)bytes};
+    a->blocks = blocks > a->blocks ? (int32_t)blocks : a->blocks;
+}
+
+static int64_t feed_bytes(const struct dpt_cuda_feed_args *a)
+{
+    int64_t bytes = 0;
+
+    for (int32_t i = 0; i < a->n; i++)
+        bytes += 2 * a->feed[i].bytes;
+    return bytes;
+}
+
+WORK(feed, dpt_cuda_feed_args)
+{
+    w->blocks = (int64_t)a->n * a->blocks;
+    w->bytes = feed_bytes(a);
+}
+
 static void gather(const struct dpt_cuda_gather_args *a, int64_t from, struct work *w)
 {
     const int64_t pixels = (int64_t)a->h * a->w;
 
     w->threads = a->n * pixels * (a->pitch % w->lanes == 0 ? a->pitch / w->lanes : 1);
-    w->bytes = a->n * (pixels * (a->channels * from + a->pitch * w->element) + 8);
+    w->blocks = (int64_t)a->feed.n * a->feed.blocks + ceil_div(w->threads, DPT_CUDA_THREADS);
+    w->bytes =
+        a->n * (pixels * (a->channels * from + a->pitch * w->element) + 8) + feed_bytes(&a->feed);
 }
 
 WORK(gather_u8, dpt_cuda_gather_args)
@@ -238,40 +266,16 @@ WORK(add, dpt_cuda_add_args)
 WORK(norm, dpt_cuda_norm_args)
 {
     w->blocks = ceil_div(a->n + a->state_n, DPT_CUDA_NORM_CHUNK);
-    w->bytes = (a->params != NULL ? 2 : 1) * w->element * (a->n + a->state_n);
+    w->bytes = (a->params != NULL ? 2 : 1) * w->element * (a->n + a->state_n) + a->copies.bytes;
 }
 
 WORK(update, dpt_cuda_update_args)
 {
     const int slots = (a->slot[0] != NULL) + (a->slot[1] != NULL);
 
-    w->threads = ceil_div(a->n, w->lanes);
-    w->bytes = a->n * w->element * (3 + 2 * slots) + a->n / 16 * (int64_t)sizeof *a->group;
-}
-
-WORK(running, dpt_cuda_running_args)
-{
-    w->threads = ceil_div(a->n, w->lanes);
-    w->bytes = 3 * w->element * a->n;
-}
-
-WORK(tail, dpt_cuda_tail_args)
-{
-    w->blocks = 1;
-    w->bytes = a->n * w->element + 2 * (int64_t)sizeof(struct dpt_cuda_metric_sums);
-}
-
-/* Enough blocks to keep many loads in flight, but no more: most ranges are short. */
-WORK(feed, dpt_cuda_feed_args)
-{
-    int64_t largest = 0;
-
-    for (int32_t i = 0; i < a->n; i++) {
-        largest = a->feed[i].bytes > largest ? a->feed[i].bytes : largest;
-        w->bytes += 2 * a->feed[i].bytes;
-    }
-    w->blocks = smaller(ceil_div(largest, DPT_CUDA_THREADS * w->lanes * 4), 1024);
-    w->columns = a->n;
+    w->threads = ceil_div(a->n + a->state_n, w->lanes);
+    w->bytes = a->n * w->element * (3 + 2 * slots) + a->n / 16 * (int64_t)sizeof *a->group +
+               3 * w->element * a->state_n + a->copies.bytes;
 }
 
 static const struct kernel {

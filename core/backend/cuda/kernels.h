@@ -120,47 +120,36 @@ struct dpt_cuda_add_args {
  * finite either, a smaller scale does not help, and the norm is treated as one without scale.
  *
  * sums: adds the tail to the sums in `state`, unless the update is withheld.
+ *
+ * copies: gradients that lie in the layers' layout. Before it reads them from the arena the kernel
+ * writes them there, as from_layout does; add: adds them to what is there.
  */
 struct dpt_cuda_norm_args {
-    const float *gradient, *tail, *params;
+    float *gradient;
+    const float *tail, *params;
     const struct dpt_cuda_rates *rates;
     struct dpt_cuda_state *state;
     double *partial;
     uint32_t *counter;
     int64_t n, state_n;
+    struct dpt_cuda_copies copies;
+    int32_t add;
     double clip;
     int32_t skip;
     int32_t scaled;
     int32_t sums;
 };
 
-/* Writes the metric sums of a step as the words after the gradient, and zeros up to n words. Clears
- * the metric sums. */
-struct dpt_cuda_tail_args {
-    struct dpt_cuda_metric_sums *metric_sums;
-    float *tail;
-    int32_t n;
-};
-
-/* Copies several ranges in one launch. from: device memory, or pinned host memory, which has the
- * same address on the device. bytes: multiples of 4; vectors of 16 bytes are used where both
- * addresses are aligned to that. */
-enum { DPT_CUDA_FEEDS = 6 };
-struct dpt_cuda_feed {
-    const void *from;
-    void *to;
-    int64_t bytes;
-};
-struct dpt_cuda_feed_args {
-    struct dpt_cuda_feed feed[DPT_CUDA_FEEDS];
-    int32_t n;
-};
-
 /*
  * One optimizer update of the arena by a rule of core/backend/optimizers.inc; does nothing where
  * state->withheld is set. group: for each 16 floats, the number of their row in `rates`, or
  * DPT_CUDA_FROZEN where they stay as they are. scalars: only `factor` is read; the others are in
- * `rates`. Memory traffic: 12 bytes a parameter, and 8 more for each slot.
+ * `rates`. copies: what is updated is written there, too, as to_layout does, padding apart. Memory
+ * traffic: 12 bytes a parameter, 8 more for each slot, and the copies.
+ *
+ * The running statistics are the state_n floats (a multiple of 4) behind the n parameters. They are
+ * updated as dpt_graph_update_state does, from the sums over all micro-batches, which lie behind
+ * the gradient. decays: for each 16 floats, the decay of the running value.
  */
 enum { DPT_CUDA_FROZEN = UINT16_MAX };
 struct dpt_cuda_update_args {
@@ -170,20 +159,10 @@ struct dpt_cuda_update_args {
     const uint16_t *group;
     const struct dpt_cuda_rates *rates;
     const struct dpt_cuda_state *state;
-    int64_t n;
+    const float *decays, *tail;
+    int64_t n, state_n;
+    struct dpt_cuda_copies copies;
     struct dpt_scalars scalars;
-};
-
-/*
- * Updates the running statistics after a step as dpt_graph_update_state does; nothing where
- * state->withheld is set. sum: over all micro-batches. decays: for each 16 floats, the decay of the
- * running value. n: floats, a multiple of 4.
- */
-struct dpt_cuda_running_args {
-    float *params;
-    const float *sum, *decays, *tail;
-    const struct dpt_cuda_state *state;
-    int64_t n;
 };
 
 enum {
@@ -201,8 +180,7 @@ enum {
 #define DPT_CUDA_KERNELS(X)                                                                        \
     DPT_CUDA_TYPED(X, f32, 4) DPT_CUDA_TYPED(X, b16, 8) DPT_CUDA_TYPED(X, h16, 8)                  \
     X(add, add, add, 4, false) X(norm, norm, norm, 4, true)                                        \
-    X(tail, tail, tail, 4, false) X(feed, feed, feed, 4, false)                                    \
-    X(running, running, running, 4, false)                                                         \
+    X(feed, feed, feed, 4, false)                                                                  \
     DPT_RULES(DPT_CUDA_UPDATE, X)
 #define DPT_CUDA_UPDATE(X, NAME, name, slots) X(name, update, update, 4, false)
 // clang-format on
@@ -254,6 +232,9 @@ struct dpt_cuda_cut dpt_cuda_bias_back_cut(int64_t rows, int32_t pitch, int lane
  * dpt_cuda_scales_args: `groups` blocks side by side, and `chunks` of `chunk` rows. `partial` has
  * chunks x 2 x vectors x lanes doubles where there are several chunks. */
 struct dpt_cuda_cut dpt_cuda_scales_cut(int64_t rows, int64_t vectors);
+
+/* Appends a range to what is copied, if it has any bytes. */
+void dpt_cuda_add_feed(struct dpt_cuda_feed_args *a, void *to, const void *from, size_t bytes);
 
 /* The kernel of an optimizer's rule; DPT_CUDA_KERNEL_COUNT: none. */
 enum dpt_cuda_kernel dpt_cuda_kernel_of_rule(enum dpt_rule_kind rule);

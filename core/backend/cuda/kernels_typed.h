@@ -91,6 +91,10 @@ struct dpt_cuda_dropout_args {
  * wanted. weights: NULL: all are 1. metric_sums: added to, as sums over blocks of 8 rows. partial:
  * DPT_CUDA_LOSS_SUMS doubles for each 8 rows. state: dy, but not the loss, is multiplied by its
  * loss_scale; NULL: there is none.
+ *
+ * What the last block to end does besides: with `tail` it writes the metric sums there as the words
+ * after a gradient, and zeros up to `words` words, and clears the metric sums. With bias.dbias it
+ * computes bias_back of dy, of which one block must be enough (dpt_cuda_bias_back_cut).
  */
 struct dpt_cuda_loss_args {
     const void *y;
@@ -105,17 +109,32 @@ struct dpt_cuda_loss_args {
     int32_t n, outputs, pitch;
     float smoothing;
     const struct dpt_cuda_state *state;
+    float *tail;
+    int32_t words;
+    struct dpt_cuda_bias_back_args bias;
 };
 
 /* A tensor of the canonical arena, [outputs][inputs][area], and its copy
  * [padded_outputs][area][padded_inputs], whose padding is zero. For a dense layer after a flatten
  * of h x w, area = h w. */
+enum dpt_cuda_type { DPT_CUDA_F32, DPT_CUDA_B16, DPT_CUDA_H16 };
 struct dpt_cuda_layout {
     int64_t canonical, copy; /* elements from the start of each */
     int32_t outputs, inputs, area, padded_outputs, padded_inputs;
     /* Of a list: the blocks of the tensors before this one (dpt_cuda_layout_blocks). A launch may
      * be for any part of the list. */
     uint32_t block;
+    int32_t type; /* enum dpt_cuda_type of the copy; read by passes over the arena only */
+};
+
+/* The copies of an arena's tensors, for passes over the arena. number: for each 16 floats, the
+ * number of their tensor in `list`, or DPT_CUDA_NO_COPY; NULL: there are no copies. at: device. */
+enum { DPT_CUDA_NO_COPY = UINT16_MAX };
+struct dpt_cuda_copies {
+    const struct dpt_cuda_layout *list;
+    const uint16_t *number;
+    void *at;
+    int64_t bytes; /* of all copies, for dpt_cuda_kernel_bytes */
 };
 
 /* to_layout: writes all copies from the arena, with the conversion of type (reads 4 bytes a
@@ -140,8 +159,27 @@ struct dpt_cuda_move {
 };
 
 /*
+ * Copies several ranges. from: device memory, or pinned host memory, which has the same address on
+ * the device. bytes: multiples of 4; vectors of 16 bytes are used where both addresses are aligned
+ * to that. Ranges are added by dpt_cuda_add_feed.
+ */
+enum { DPT_CUDA_FEEDS = 6 };
+struct dpt_cuda_feed {
+    const void *from;
+    void *to;
+    int64_t bytes;
+};
+struct dpt_cuda_feed_args {
+    struct dpt_cuda_feed feed[DPT_CUDA_FEEDS];
+    int32_t n;
+    int32_t blocks; /* that share each range */
+};
+
+/*
  * Writes samples index[control->first + row] of a data set on the device as activations, normalised
- * (x scale[c] + shift[c]). Each sample is read once and written once. moves: [n], or NULL.
+ * (x scale[c] + shift[c]). Each sample is read once and written once. index: NULL: sample number
+ * control->first + row. scale: NULL: as they are, bit by bit, without shift. moves: [n], or NULL.
+ * feed: ranges that the launch's first blocks copy; what the others read must not be among them.
  */
 struct dpt_cuda_gather_args {
     const void *data; /* uint8 or float */
@@ -152,6 +190,7 @@ struct dpt_cuda_gather_args {
     void *out;
     int64_t channel_stride, pixel_stride; /* of the data, in elements */
     int32_t n, channels, h, w, pitch;
+    struct dpt_cuda_feed_args feed;
 };
 
 /* Sets *found to the number of the first element that is not finite. The caller sets it to

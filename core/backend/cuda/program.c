@@ -99,7 +99,6 @@ static void regions_of(struct dpt_cuda_program *p, struct region regions[DPT_CUD
         [DPT_CUDA_WEIGHTS] = {"the samples' weights", (void **)&p->weights},
         [DPT_CUDA_TARGETS] = {"the targets", (void **)&p->targets},
         [DPT_CUDA_SAMPLE] = {"the samples' numbers", (void **)&p->sample},
-        [DPT_CUDA_MOVE] = {"the samples' moves", (void **)&p->move},
         [DPT_CUDA_VALUES] = {"the layers' outputs", (void **)&l->values},
         [DPT_CUDA_OUTPUTS] = {"the outputs", (void **)&l->rows},
         [DPT_CUDA_DY] = {"their gradients", (void **)&l->gradients},

@@ -17,7 +17,7 @@
 
 #include "core/backend/backend.h"
 #include "core/backend/cuda/context.h"
-#include "core/backend/cuda/matmul.h"
+#include "core/backend/cuda/program_plans.h"
 #include "core/backend/devices.h"
 #include "core/backend/operation.h"
 #include "core/backend/steps.h"
@@ -30,9 +30,7 @@ enum dpt_cuda_stage {
      * dpt_cuda_enqueue_layouts. */
     DPT_CUDA_LAYOUTS,
     DPT_CUDA_FROM_STAGED, /* loads samples from `input`: normalised floats in canonical order */
-    /* Loads samples from the data set on the device by `sample` and `move`
-     * (dpt_cuda_program_store). */
-    DPT_CUDA_FROM_STORED,
+    DPT_CUDA_FROM_STORED, /* from the data set on the device (dpt_cuda_program_store) */
     DPT_CUDA_FORWARD_LIST,
     DPT_CUDA_LOSS_LIST,     /* adds to the metric sums; in training also the outputs' gradient */
     DPT_CUDA_BACKWARD_LIST, /* by dpt_cuda_enqueue_backward */
@@ -60,7 +58,6 @@ struct dpt_cuda_program {
     float *targets;                           /* [micro][outputs] */
     float *weights;                           /* [micro] */
     int64_t *sample;                          /* [micro] */
-    struct dpt_cuda_move *move;               /* [micro] */
 
     struct dpt_cuda_lists *lists; /* private to program*.c */
     pthread_mutex_t lock;         /* held by threads that use the backend's table */
@@ -108,15 +105,35 @@ enum dpt_status dpt_cuda_run_list(struct dpt_cuda_program *p, enum dpt_cuda_stag
 enum dpt_status dpt_cuda_enqueue_range(struct dpt_cuda_program *p, enum dpt_cuda_stage stage,
                                        int32_t first, int32_t last, int32_t norm, bool training,
                                        struct dpt_error *err);
+/* Where the samples of a micro-batch of whole steps lie in device memory: each [micro], or NULL. */
+struct dpt_cuda_samples {
+    const float *input; /* where they are not stored on the device; as `input` above */
+    const int64_t *sample;
+    const struct dpt_cuda_move *move;
+    const struct dpt_cuda_control *control; /* how many there are */
+    struct dpt_cuda_feed_args feed;         /* is copied in the same launch */
+};
+/* Enqueues DPT_CUDA_FROM_STAGED or, where there is no input, DPT_CUDA_FROM_STORED. */
+enum dpt_status dpt_cuda_enqueue_samples(struct dpt_cuda_program *p,
+                                         const struct dpt_cuda_samples *samples,
+                                         struct dpt_error *err);
 /* Enqueues forward of training. add: the micro-batch's contribution to the state is added to the
  * content of `gradient`, else written there. */
 enum dpt_status dpt_cuda_enqueue_forward(struct dpt_cuda_program *p, bool add,
                                          struct dpt_error *err);
 /*
- * Enqueues the layers' gradients, from the last to the first. add: gradients of biases are added to
- * the content of `gradient`, else written there. done(arg, node): called when all of backward for a
- * node and those after it is enqueued; may be NULL. The weights' gradients are then in the layers'
- * layout, and dpt_cuda_enqueue_gradient converts them.
+ * Enqueues the loss of training. Where one block can add up the gradient of the last layer's bias,
+ * this launch does (add: to the content of `gradient`), and dpt_cuda_enqueue_backward leaves it
+ * out. tail: NULL, or the words behind the gradient, which are written from the metric sums; these
+ * are then cleared.
+ */
+enum dpt_status dpt_cuda_enqueue_loss(struct dpt_cuda_program *p, bool add, float *tail,
+                                      struct dpt_error *err);
+/*
+ * Enqueues the layers' gradients, from the last to the first, behind dpt_cuda_enqueue_loss. add:
+ * gradients of biases are added to the content of `gradient`, else written there. done(arg, node):
+ * called when all of backward for a node and those after it is enqueued; may be NULL. The weights'
+ * gradients are then in the layers' layout, and dpt_cuda_enqueue_gradient converts them.
  */
 enum dpt_status dpt_cuda_enqueue_backward(struct dpt_cuda_program *p, bool add,
                                           enum dpt_status (*done)(void *arg, int32_t node,
@@ -127,6 +144,11 @@ enum dpt_status dpt_cuda_enqueue_backward(struct dpt_cuda_program *p, bool add,
 enum dpt_status dpt_cuda_enqueue_gradient(struct dpt_cuda_program *p, int32_t first, int32_t last,
                                           bool add, struct dpt_error *err);
 
+/* What dpt_cuda_enqueue_gradient reads, or the copies that dpt_cuda_enqueue_layouts writes, for
+ * kernels that pass over the arena. number: out, an entry for each 16 floats of what is learned, to
+ * be sent to the device; copies->number is NULL. */
+void dpt_cuda_copies_of(const struct dpt_cuda_program *p, bool gradients, uint16_t *number,
+                        struct dpt_cuda_copies *copies);
 /* Enqueues the conversion of `params` of nodes first … last-1 to the copies that layers read. */
 enum dpt_status dpt_cuda_enqueue_layouts(struct dpt_cuda_program *p, int32_t first, int32_t last,
                                          struct dpt_error *err);
@@ -140,9 +162,9 @@ enum dpt_status dpt_cuda_set_loss_scale(struct dpt_cuda_program *p, float loss_s
                                         struct dpt_error *err);
 
 /* Sets the data set of DPT_CUDA_FROM_STORED: device memory in the format of struct dpt_steps_data.
- * scale, shift: device memory, [c]. moves: whether samples are cropped and flipped by `move`. */
+ * scale, shift: device memory, [c]. */
 void dpt_cuda_program_store(struct dpt_cuda_program *p, const void *data, bool u8, bool nhwc,
-                            const float *scale, const float *shift, bool moves);
+                            const float *scale, const float *shift);
 
 /* While a profile is recorded (the table's `profile`), each launch is waited for, and nothing can
  * be captured. */
@@ -176,8 +198,7 @@ void dpt_cuda_program_plans(const void *program, struct dpt_str *text);
  * are the same text. Memory and launches are the stage's alone.
  */
 
-/* In the cache's file a sign precedes a plan's tag: whether bias and ReLU are fused in it. */
-enum { DPT_CUDA_NONE = -1, DPT_CUDA_ALIGN = 256, DPT_CUDA_FUSED_TAG = DPT_CUDA_TAG + 2 };
+enum { DPT_CUDA_NONE = -1, DPT_CUDA_ALIGN = 256 };
 
 /* Rows of floats in dpt_cuda_batchnorm_args.statistics. */
 enum { DPT_CUDA_STATISTICS = 4 };
@@ -220,7 +241,6 @@ enum dpt_cuda_region {
     DPT_CUDA_WEIGHTS,
     DPT_CUDA_TARGETS,
     DPT_CUDA_SAMPLE,
-    DPT_CUDA_MOVE,
     DPT_CUDA_VALUES,  /* outputs of layers, and what they keep for backward */
     DPT_CUDA_OUTPUTS, /* of the last layer as floats in canonical order, and their gradient */
     DPT_CUDA_DY,      /* gradients of outputs */
@@ -303,38 +323,6 @@ void dpt_cuda_fold_params(const struct dpt_cuda_program *p, const float *params,
 
 /* --- launches: program_entries.c, program_lists.c, program_run.c ------------------------------ */
 
-struct dpt_cuda_array_at {
-    void *at;
-    int64_t bytes;
-};
-
-/* The arrays of each pass of a matrix product or convolution: it reads a and b and writes d. */
-extern const struct dpt_cuda_roles {
-    enum dpt_cuda_array a, b, d;
-} dpt_cuda_roles[DPT_CUDA_PASSES];
-
-/* A convolution or matrix product in cuDNN or cuBLASLt, and the plan that was chosen for it. */
-struct dpt_cuda_math {
-    struct dpt_cuda_math *next;
-    const char *name; /* of the layer */
-    bool dense;
-    enum dpt_cuda_pass pass;
-    struct dpt_cuda_array_at array[DPT_CUDA_ARRAYS]; /* bias: NULL where there is none */
-    void *workspace;
-    struct dpt_cuda_conv conv;
-    struct dpt_cuda_plans plans;
-    cudnnBackendDescriptor_t bound;
-    struct dpt_cuda_gemm gemm;
-    struct dpt_cuda_gemms gemms;
-    int which; /* the chosen plan's number */
-    /* Milliseconds of the fastest deterministic plan and of the fastest other one (INFINITY: there
-     * is none); 0: not measured. */
-    float ms[2];
-    bool bias, relu; /* fused in the plan */
-    int64_t needs;   /* bytes of workspace */
-    double flops;
-};
-
 enum dpt_cuda_what { DPT_CUDA_KERNEL, DPT_CUDA_MATH, DPT_CUDA_FILL, DPT_CUDA_COPY };
 enum dpt_cuda_when { DPT_CUDA_ALWAYS, DPT_CUDA_TRAINING, DPT_CUDA_EVALUATION, DPT_CUDA_WRITING };
 
@@ -350,10 +338,10 @@ struct dpt_cuda_entry {
 #undef X
         struct dpt_cuda_feed_args feed;
         struct dpt_cuda_norm_args norm;
-        struct dpt_cuda_tail_args tail;
         struct dpt_cuda_update_args update;
     } args;
     size_t add; /* offset in args of the int32_t that makes the kernel add; 0: none */
+    bool loss;  /* computes the loss, not its layout */
     bool sums;  /* of a norm of the whole step: sums over the micro-batch for `args.sums` */
     struct dpt_cuda_math *math;
     /* For DPT_CUDA_FILL (with zeros) and DPT_CUDA_COPY. */
@@ -395,7 +383,8 @@ struct dpt_cuda_lists {
     struct dpt_cuda_layout *layouts; /* pinned; device_layouts is its copy on the device */
     struct dpt_cuda_layout *device_layouts;
     int32_t *layout_node; /* of each layout of these runs */
-    int input_layout, rows_layout;
+    int rows_layout;
+    int bias_of_loss; /* the entry of backward that enqueue_loss takes over; NONE */
     struct dpt_cuda_math *maths;
     struct dpt_str plans; /* of a stage: what dpt_cuda_program_plans tells, of the whole graph */
     struct dpt_cuda_cache *cache;
@@ -551,43 +540,5 @@ static inline const struct dpt_cuda_op *dpt_cuda_op_of(const struct dpt_cuda_pro
 {
     return dpt_cuda_ops[p->spec.graph->nodes[i].op];
 }
-
-/* --- plans: program_math.c, program_plans.c, program_tune.c, program_cache.c ------------------ */
-
-/* Chooses the plan for a problem. Errors: BAD_JOB (names the layer), RANK. */
-enum dpt_status dpt_cuda_choose(struct dpt_cuda_program *p, struct dpt_cuda_math *math,
-                                struct dpt_error *err);
-/* Binds the plan to its arrays and this workspace. Errors: RANK. */
-enum dpt_status dpt_cuda_bind(struct dpt_cuda_math *math, void *workspace, struct dpt_error *err);
-/* Enqueues the computation. add: adds to what is there; for dense layers' gradients only. Errors:
- * RANK, INTERNAL. */
-enum dpt_status dpt_cuda_run_math(struct dpt_cuda_program *p, struct dpt_cuda_math *math, bool add,
-                                  struct dpt_error *err);
-void dpt_cuda_math_release(struct dpt_cuda_math *math);
-/* The number of plans to choose from; bytes of workspace that plan `which` needs. */
-int dpt_cuda_found(const struct dpt_cuda_math *math);
-int64_t dpt_cuda_needs(const struct dpt_cuda_math *math, int which);
-/*
- * Times the plans of one or two kinds, which compute the same result in the same arrays. For each
- * kind math->which is set to the fastest plan and its ms to that plan's time, INFINITY where none
- * could be captured. The arrays are zero afterwards. Errors: no plan works; RANK.
- */
-enum dpt_status dpt_cuda_tune(struct dpt_cuda_program *p, struct dpt_cuda_math *const *kinds,
-                              int n_kinds, float *ms, struct dpt_error *err);
-
-/* Finds the last line of a text that begins with the problem and a tab. text: NULL is an empty one.
- * tag: out, the rest of that line, DPT_CUDA_FUSED_TAG bytes. Returns false where there is none. */
-bool dpt_cuda_tag_find(const char *text, const char *problem, char *tag);
-
-/* Tags of the plans that were timed, by problem. folder: where they are kept in a file; NULL: only
- * in memory. */
-struct dpt_cuda_cache *dpt_cuda_cache_open(const char *folder);
-/* Finds a problem's tag, as dpt_cuda_tag_find does. */
-bool dpt_cuda_cache_find(const struct dpt_cuda_cache *cache, const char *problem, char *tag);
-void dpt_cuda_cache_add(struct dpt_cuda_cache *cache, const char *problem, const char *tag);
-/* Adds new tags to the file, and keeps those that other processes have written meanwhile. A file
- * that cannot be written is no error: the next start measures again. */
-void dpt_cuda_cache_save(struct dpt_cuda_cache *cache);
-void dpt_cuda_cache_close(struct dpt_cuda_cache *cache);
 
 #endif

@@ -47,7 +47,7 @@ static enum dpt_status train_alone(struct dpt_cuda_program *p, const struct dpt_
     for (int32_t sub_batch = 0; sub_batch < sub_batches; sub_batch++) {
         DPT_TRY(dpt_cuda_send_sub_batch(p, batch, sub_batch, err));
         DPT_TRY(dpt_cuda_enqueue_forward(p, false, err));
-        DPT_TRY(dpt_cuda_run_list(p, DPT_CUDA_LOSS_LIST, true, err));
+        DPT_TRY(dpt_cuda_enqueue_loss(p, false, NULL, err));
         DPT_TRY(dpt_cuda_enqueue_backward(p, false, NULL, NULL, err));
         DPT_TRY(dpt_cuda_enqueue_gradient(p, 0, p->spec.graph->n_nodes, false, err));
         DPT_TRY(dpt_cuda_fetch_metric_sums(p, sub_batch, err));

@@ -277,7 +277,6 @@ static void count_arenas(const struct dpt_program_spec *spec, int64_t micro,
     bytes[DPT_CUDA_LABELS] = bytes[DPT_CUDA_WEIGHTS] = micro * 4;
     bytes[DPT_CUDA_TARGETS] = micro * memory_layout->outputs * 4;
     bytes[DPT_CUDA_SAMPLE] = micro * 8;
-    bytes[DPT_CUDA_MOVE] = micro * (int64_t)sizeof(struct dpt_cuda_move);
     bytes[DPT_CUDA_PARAMS] = floats;
     bytes[DPT_CUDA_GRADIENT] = spec->training ? floats + DPT_TENSOR_ALIGN * 4 : 0;
     bytes[DPT_CUDA_SUMS] = levels * floats;

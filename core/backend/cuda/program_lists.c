@@ -24,6 +24,7 @@ static enum dpt_status add_loss(struct dpt_cuda_program *p, bool training, struc
         .when = training ? DPT_CUDA_TRAINING : DPT_CUDA_EVALUATION,
         .node = memory_layout->last,
         .span = DPT_SPAN_LOSS,
+        .loss = true,
         .kernel = memory_layout->canonical ? kernel : dpt_cuda_typed(p, kernel),
         .args.loss = {.y = memory_layout->canonical ? p->lists->rows
                                                     : dpt_cuda_value(p, memory_layout->last),
@@ -102,12 +103,21 @@ out:
 
 /* --- parameters and samples ------------------------------------------------------------------- */
 
+/* The type of elements in tensors of the program. */
+static enum dpt_cuda_type type_of(const struct dpt_cuda_program *p)
+{
+    return p->lists->memory_layout.element == sizeof(float) ? DPT_CUDA_F32
+           : p->spec.precision == DPT_PRECISION_BF16        ? DPT_CUDA_B16
+                                                            : DPT_CUDA_H16;
+}
+
 /* Appends a layout of a node to a run, which is the last one so far. copy: elements. */
 static void append_layout(struct dpt_cuda_lists *l, struct dpt_cuda_layout_run *run, int32_t node,
-                          struct dpt_cuda_layout layout, int64_t copy)
+                          struct dpt_cuda_layout layout, int64_t copy, enum dpt_cuda_type type)
 {
     const int at = run->first + run->n;
 
+    layout.type = (int32_t)type;
     layout.copy = copy;
     layout.block = 0;
     if (run->n++ > 0) {
@@ -135,7 +145,7 @@ static enum dpt_status add_copies(struct dpt_cuda_program *p, int *n, struct dpt
             if (copies[bias] != DPT_CUDA_NONE && dpt_program_computes(&p->spec, i))
                 append_layout(l, &l->copied, i,
                               dpt_cuda_op_of(p, i)->layout(graph, &l->memory_layout, i, bias),
-                              copies[bias]);
+                              copies[bias], type_of(p));
         }
     }
     *n += l->copied.n;
@@ -171,7 +181,7 @@ static enum dpt_status add_backs(struct dpt_cuda_program *p, int *n, struct dpt_
                 continue;
             append_layout(l, back, i,
                           dpt_cuda_op_of(p, i)->layout(graph, &l->memory_layout, i, false),
-                          f->dweight / element);
+                          f->dweight / element, floats ? DPT_CUDA_F32 : type_of(p));
         }
         *n += back->n;
         entry.kernel = back->kernel;
@@ -181,7 +191,29 @@ out:
     return status;
 }
 
-/* The layout of samples, or of the last layer's rows, in tensors. */
+void dpt_cuda_copies_of(const struct dpt_cuda_program *p, bool gradients, uint16_t *number,
+                        struct dpt_cuda_copies *copies)
+{
+    const struct dpt_cuda_lists *l = p->lists;
+    /* Both runs of gradients follow one another. */
+    const int first = gradients ? l->back[0].first : l->copied.first;
+    const int n = gradients ? l->back[0].n + l->back[1].n : l->copied.n;
+
+    *copies = (struct dpt_cuda_copies){.list = l->device_layouts,
+                                       .at = gradients ? l->dweights : l->copies};
+    for (int64_t k = 0; k < p->spec.graph->floats / DPT_TENSOR_ALIGN; k++)
+        number[k] = DPT_CUDA_NO_COPY;
+    for (int i = first; i < first + n; i++) {
+        const struct dpt_cuda_layout *t = &l->layouts[i];
+        const int64_t count = (int64_t)t->outputs * t->inputs * t->area;
+
+        for (int64_t at = t->canonical; at < t->canonical + count; at += DPT_TENSOR_ALIGN)
+            number[at / DPT_TENSOR_ALIGN] = (uint16_t)i;
+        copies->bytes += count * (t->type == DPT_CUDA_F32 ? 4 : 2);
+    }
+}
+
+/* The layout of the last layer's rows in tensors. */
 static struct dpt_cuda_layout rows_layout(const struct dpt_cuda_program *p, int32_t i)
 {
     const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i);
@@ -196,7 +228,7 @@ static struct dpt_cuda_layout rows_layout(const struct dpt_cuda_program *p, int3
 static enum dpt_status make_layouts(struct dpt_cuda_program *p, struct dpt_error *err)
 {
     struct dpt_cuda_lists *l = p->lists;
-    const int64_t most = 3 * (int64_t)p->spec.graph->n_nodes + 2;
+    const int64_t most = 3 * (int64_t)p->spec.graph->n_nodes + 1;
     const int64_t bytes = most * (int64_t)sizeof *l->layouts;
     const struct dpt_cuda_piece pieces[] = {
         {"the layouts", bytes, (void **)&l->layouts, true},
@@ -212,8 +244,6 @@ static enum dpt_status make_layouts(struct dpt_cuda_program *p, struct dpt_error
         DPT_TRY(dpt_cuda_hold(&p->ctx, DPT_CUDA_ROWS(pieces), err));
     DPT_TRY(add_copies(p, &n, err));
     DPT_TRY(add_backs(p, &n, err));
-    l->input_layout = n;
-    l->layouts[n++] = rows_layout(p, 0);
     l->rows_layout = n;
     l->layouts[n++] = rows_layout(p, l->memory_layout.last);
     DPT_CUDA_TRY(&p->ctx.lib, cuMemcpyHtoDAsync(dpt_cuda_ptr(l->device_layouts), l->layouts,
@@ -225,24 +255,24 @@ out:
 static enum dpt_status add_inputs(struct dpt_cuda_program *p, struct dpt_error *err)
 {
     const struct dpt_cuda_node_layout *x = dpt_cuda_node_layout_of(p, 0);
-    const struct dpt_cuda_layout_args staged = one_layout(
-        p, DPT_CUDA_K_to_layout_f32, p->lists->input_layout, p->input, dpt_cuda_value(p, 0));
-    const struct dpt_cuda_entry stored = {.what = DPT_CUDA_KERNEL,
-                                          .span = DPT_SPAN_DATA,
-                                          .kernel = dpt_cuda_typed(p, DPT_CUDA_K_gather_f32_f32),
-                                          .args.gather = {.index = p->sample,
-                                                          .control = p->control,
-                                                          .out = dpt_cuda_value(p, 0),
-                                                          .n = p->micro,
-                                                          .channels = x->channels,
-                                                          .h = x->h,
-                                                          .w = x->w,
-                                                          .pitch = x->pitch}};
+    const struct dpt_cuda_entry samples = {.what = DPT_CUDA_KERNEL,
+                                           .node = DPT_CUDA_NONE,
+                                           .span = DPT_SPAN_DATA,
+                                           .kernel = dpt_cuda_typed(p, DPT_CUDA_K_gather_f32_f32),
+                                           .args.gather = {.data = p->input,
+                                                           .control = p->control,
+                                                           .out = dpt_cuda_value(p, 0),
+                                                           .channel_stride = (int64_t)x->h * x->w,
+                                                           .pixel_stride = 1,
+                                                           .n = p->micro,
+                                                           .channels = x->channels,
+                                                           .h = x->h,
+                                                           .w = x->w,
+                                                           .pitch = x->pitch}};
     enum dpt_status status = DPT_OK;
 
-    DPT_TRY(add_layout(p, DPT_CUDA_FROM_STAGED, DPT_CUDA_ALWAYS, DPT_SPAN_DATA,
-                       DPT_CUDA_K_to_layout_f32, &staged, err));
-    DPT_TRY(dpt_cuda_add_entry(p, DPT_CUDA_FROM_STORED, &stored, err));
+    DPT_TRY(dpt_cuda_add_entry(p, DPT_CUDA_FROM_STAGED, &samples, err));
+    DPT_TRY(dpt_cuda_add_entry(p, DPT_CUDA_FROM_STORED, &samples, err));
 out:
     return status;
 }
@@ -375,6 +405,25 @@ static enum dpt_status drop_others(struct dpt_cuda_program *p, struct dpt_error 
     return DPT_OK;
 }
 
+/* Finds the launch that adds up the gradient of the last layer's bias, straight from the loss's dy,
+ * where that is one block. */
+static int find_bias_of_loss(const struct dpt_cuda_program *p)
+{
+    const struct dpt_cuda_memory_layout *m = &p->lists->memory_layout;
+    const struct dpt_cuda_list *list = &p->lists->list[DPT_CUDA_BACKWARD_LIST];
+    struct dpt_cuda_grid grid;
+
+    for (int k = 0; k < list->n && !m->canonical; k++) {
+        const struct dpt_cuda_entry *e = &list->entry[k];
+
+        if (e->what == DPT_CUDA_KERNEL && e->node == m->node[m->last].tensor &&
+            e->kernel == dpt_cuda_typed(p, DPT_CUDA_K_bias_back_f32) &&
+            dpt_cuda_kernel_grid(e->kernel, &e->args, &grid) && grid.x == 1 && grid.y == 1)
+            return k;
+    }
+    return DPT_CUDA_NONE;
+}
+
 enum dpt_status dpt_cuda_lists_build(struct dpt_cuda_program *p, struct dpt_error *err)
 {
     const struct dpt_graph *graph = p->spec.graph;
@@ -394,6 +443,7 @@ enum dpt_status dpt_cuda_lists_build(struct dpt_cuda_program *p, struct dpt_erro
         DPT_TRY(add_backward(p, i, err));
     if (p->spec.last > 0)
         DPT_TRY(drop_others(p, err));
+    p->lists->bias_of_loss = find_bias_of_loss(p);
 out:
     return status;
 }

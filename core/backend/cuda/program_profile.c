@@ -16,7 +16,7 @@ struct range {
     int64_t bytes;
 };
 
-enum { RANGES = 5 + DPT_RULE_MOST_SLOTS };
+enum { RANGES = 6 + DPT_RULE_MOST_SLOTS };
 
 /*
  * The ranges of memory that repeated launches change and a later step reads. The layers' outputs
@@ -26,11 +26,10 @@ static int changes(const struct dpt_cuda_program *p, struct range ranges[RANGES]
 {
     const struct dpt_cuda_lists *l = p->lists;
     const int64_t *bytes = l->memory_layout.bytes;
-    const struct range fixed[] = {{p->control, sizeof *p->control},
-                                  {p->state, sizeof *p->state},
-                                  {p->metric_sums, sizeof *p->metric_sums},
-                                  {p->params, bytes[DPT_CUDA_PARAMS]},
-                                  {p->gradient, bytes[DPT_CUDA_GRADIENT]}};
+    const struct range fixed[] = {
+        {p->control, sizeof *p->control},         {p->state, sizeof *p->state},
+        {p->metric_sums, sizeof *p->metric_sums}, {p->params, bytes[DPT_CUDA_PARAMS]},
+        {l->copies, bytes[DPT_CUDA_COPIES]},      {p->gradient, bytes[DPT_CUDA_GRADIENT]}};
     const int64_t slot = p->spec.graph->floats * (int64_t)sizeof(float);
     int n = 0;
 

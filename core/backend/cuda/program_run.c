@@ -143,6 +143,52 @@ enum dpt_status dpt_cuda_enqueue_forward(struct dpt_cuda_program *p, bool add,
     return run_list(p, DPT_CUDA_FORWARD_LIST, true, add, err);
 }
 
+enum dpt_status dpt_cuda_enqueue_samples(struct dpt_cuda_program *p,
+                                         const struct dpt_cuda_samples *samples,
+                                         struct dpt_error *err)
+{
+    const bool staged = samples->input != NULL;
+    struct dpt_cuda_entry e =
+        p->lists->list[staged ? DPT_CUDA_FROM_STAGED : DPT_CUDA_FROM_STORED].entry[0];
+    struct dpt_cuda_gather_args *a = &e.args.gather;
+
+    if (staged)
+        a->data = samples->input;
+    else
+        a->index = samples->sample;
+    a->moves = samples->move;
+    a->control = samples->control;
+    a->feed = samples->feed;
+    return run_entry(p, &e, false, err);
+}
+
+enum dpt_status dpt_cuda_enqueue_loss(struct dpt_cuda_program *p, bool add, float *tail,
+                                      struct dpt_error *err)
+{
+    const struct dpt_cuda_lists *l = p->lists;
+    const struct dpt_cuda_list *list = &l->list[DPT_CUDA_LOSS_LIST];
+    enum dpt_status status = DPT_OK;
+
+    for (int k = 0; k < list->n; k++) {
+        struct dpt_cuda_entry e = list->entry[k];
+
+        if (!runs(&e, true, add))
+            continue;
+        if (e.loss) {
+            e.args.loss.tail = tail;
+            e.args.loss.words = DPT_TENSOR_ALIGN;
+        }
+        if (e.loss && l->bias_of_loss != DPT_CUDA_NONE) {
+            e.args.loss.bias =
+                l->list[DPT_CUDA_BACKWARD_LIST].entry[l->bias_of_loss].args.bias_back;
+            e.args.loss.bias.add = add;
+        }
+        DPT_TRY(run_entry(p, &e, add, err));
+    }
+out:
+    return status;
+}
+
 enum dpt_status dpt_cuda_enqueue_backward(struct dpt_cuda_program *p, bool add,
                                           enum dpt_status (*done)(void *arg, int32_t node,
                                                                   struct dpt_error *err),
@@ -154,7 +200,7 @@ enum dpt_status dpt_cuda_enqueue_backward(struct dpt_cuda_program *p, bool add,
 
     for (int32_t i = p->spec.graph->n_nodes - 1; i >= 0; i--) {
         for (; k < list->n && list->entry[k].node == i; k++) {
-            if (runs(&list->entry[k], true, add))
+            if (runs(&list->entry[k], true, add) && k != p->lists->bias_of_loss)
                 DPT_TRY(run_entry(p, &list->entry[k], add, err));
         }
         if (done != NULL)
@@ -218,7 +264,7 @@ void dpt_cuda_program_targets(struct dpt_cuda_program *p, bool vectors, bool wei
     for (int k = 0; k < list->n; k++) {
         struct dpt_cuda_entry *e = &list->entry[k];
 
-        if (e->kernel == dpt_cuda_typed(p, DPT_CUDA_K_to_layout_f32))
+        if (!e->loss)
             continue;
         e->args.loss.labels = vectors ? NULL : p->labels;
         e->args.loss.targets = vectors ? p->targets : NULL;
@@ -227,7 +273,7 @@ void dpt_cuda_program_targets(struct dpt_cuda_program *p, bool vectors, bool wei
 }
 
 void dpt_cuda_program_store(struct dpt_cuda_program *p, const void *data, bool u8, bool nhwc,
-                            const float *scale, const float *shift, bool moves)
+                            const float *scale, const float *shift)
 {
     struct dpt_cuda_entry *e = p->lists->list[DPT_CUDA_FROM_STORED].entry;
     struct dpt_cuda_gather_args *a = &e->args.gather;
@@ -236,7 +282,6 @@ void dpt_cuda_program_store(struct dpt_cuda_program *p, const void *data, bool u
     a->data = data;
     a->scale = scale;
     a->shift = shift;
-    a->moves = moves ? p->move : NULL;
     a->channel_stride = nhwc ? 1 : (int64_t)a->h * a->w;
     a->pixel_stride = nhwc ? a->channels : 1;
 }

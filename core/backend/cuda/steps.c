@@ -176,6 +176,9 @@ static enum dpt_status steps_send(void *steps, int which, int32_t micros, struct
         goto out;
     DPT_TRY(dpt_cuda_context_enter(ctx, err));
     staging_buffer = &s->staging_buffers[which];
+    for (int32_t m = 0; m < micros; m++)
+        ((struct dpt_cuda_control *)(void *)staging_buffer->pinned)[m] = (struct dpt_cuda_control){
+            .count = s->counts[(size_t)which * (size_t)s->spec.micros + (size_t)m]};
     bytes = s->staging_layout.offset[DPT_CUDA_STAGED_INPUT] +
             (size_t)micros * (size_t)s->p->micro * s->staging_layout.row[DPT_CUDA_STAGED_INPUT];
     DPT_CUDA_TRY(&ctx->lib, cuStreamWaitEvent(ctx->samples, staging_buffer->done, 0));

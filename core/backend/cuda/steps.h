@@ -11,11 +11,11 @@
  *
  * The host fills a staging buffer in pinned memory. As soon as it is full it is copied to the
  * device at once, on the stream `samples`, so that the next steps' samples are transferred while
- * this step computes and ranks sum. The graph's first kernel, `feed`, copies them on to where the
- * program reads them. It also reads counts and rates, from pinned memory that the device can
- * access, since they are known only at the launch (a row of rates for each group of tensors that
- * have the same). A captured graph contains all these addresses,
- * so there is a graph for each staging buffer.
+ * this step computes and ranks sum. The graph's first kernel makes activations of them, and copies
+ * labels and the like on to where the program reads them. It also copies controls and rates, from
+ * pinned memory that the device can access, since they are known only at the launch (a row of rates
+ * for each group of tensors that have the same). A captured graph contains all these addresses, so
+ * there is a graph for each staging buffer.
  */
 #ifndef DPT_BACKEND_CUDA_STEPS_H
 #define DPT_BACKEND_CUDA_STEPS_H
@@ -43,6 +43,8 @@ enum dpt_cuda_field {
     DPT_CUDA_FIELDS
 };
 
+/* The counts of the micro-batches come before them: a control each, of which no more is known when
+ * the samples are sent. */
 struct dpt_cuda_staging_layout {
     size_t row[DPT_CUDA_FIELDS]; /* bytes of a sample; 0: there is no such array */
     size_t offset[DPT_CUDA_FIELDS], bytes;
@@ -92,6 +94,7 @@ struct dpt_cuda_steps {
     struct dpt_cuda_rates *step_rates; /* [n_groups] */
     uint16_t *group;                   /* for each 16 floats of what is learned: its number */
     float *state_decays; /* for each 16 floats of state: how much of it a step keeps */
+    struct dpt_cuda_copies copies, gradients; /* of the parameters, and of their gradients */
     double *partial;
     uint32_t *counter;
     unsigned char *piece[2];         /* pinned */

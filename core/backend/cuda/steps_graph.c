@@ -6,18 +6,13 @@
 
 /* --- samples ---------------------------------------------------------------------------------- */
 
-static void add_feed(struct dpt_cuda_feed_args *a, void *to, const void *from, size_t bytes)
-{
-    if (bytes > 0)
-        a->feed[a->n++] = (struct dpt_cuda_feed){.from = from, .to = to, .bytes = (int64_t)bytes};
-}
-
 static void add_rates(const struct dpt_cuda_steps *s, struct dpt_cuda_feed_args *a)
 {
-    add_feed(a, s->step_rates, dpt_cuda_steps_rates(s), (size_t)s->n_groups * sizeof *s->rates);
+    dpt_cuda_add_feed(a, s->step_rates, dpt_cuda_steps_rates(s),
+                      (size_t)s->n_groups * sizeof *s->rates);
 }
 
-/* Copies micro-batch m from the staging buffer to where the program reads it. */
+/* Loads micro-batch m from the staging buffer, and copies what else of it the program reads. */
 static enum dpt_status enqueue_samples(struct dpt_cuda_steps *s, int32_t m, bool rates,
                                        struct dpt_error *err)
 {
@@ -25,43 +20,48 @@ static enum dpt_status enqueue_samples(struct dpt_cuda_steps *s, int32_t m, bool
     const struct dpt_cuda_program *p = s->p;
     const unsigned char *from = s->staging_buffers[s->staging_buffer].device;
     void *const to[DPT_CUDA_FIELDS] = {
-        [DPT_CUDA_STAGED_LABELS] = p->labels,   [DPT_CUDA_STAGED_TARGETS] = p->targets,
-        [DPT_CUDA_STAGED_WEIGHTS] = p->weights, [DPT_CUDA_STAGED_SAMPLE] = p->sample,
-        [DPT_CUDA_STAGED_MOVE] = p->move,       [DPT_CUDA_STAGED_INPUT] = p->input};
+        [DPT_CUDA_STAGED_LABELS] = p->labels,
+        [DPT_CUDA_STAGED_TARGETS] = p->targets,
+        [DPT_CUDA_STAGED_WEIGHTS] = p->weights,
+        [DPT_CUDA_STAGED_SAMPLE] = p->sample,
+    };
     const size_t rows = (size_t)p->micro;
-    struct dpt_cuda_feed_args a = {0};
+    struct dpt_cuda_samples samples = {.control = (const void *)from};
+    const void *field[DPT_CUDA_FIELDS];
 
-    for (int i = 0; i < DPT_CUDA_FIELDS; i++)
-        add_feed(&a, to[i], from + at->offset[i] + (size_t)m * rows * at->row[i],
-                 rows * at->row[i]);
-    add_feed(&a, p->control, dpt_cuda_steps_batch(s, m), sizeof *p->control);
+    for (int i = 0; i < DPT_CUDA_FIELDS; i++) {
+        field[i] = at->row[i] == 0 ? NULL : from + at->offset[i] + (size_t)m * rows * at->row[i];
+        if (to[i] != NULL)
+            dpt_cuda_add_feed(&samples.feed, to[i], field[i], rows * at->row[i]);
+    }
+    samples.input = field[DPT_CUDA_STAGED_INPUT];
+    samples.sample = field[DPT_CUDA_STAGED_SAMPLE];
+    samples.move = field[DPT_CUDA_STAGED_MOVE];
+    samples.control += m;
+    dpt_cuda_add_feed(&samples.feed, p->control, dpt_cuda_steps_batch(s, m), sizeof *p->control);
     if (rates)
-        add_rates(s, &a);
-    return dpt_cuda_program_launch(s->p, DPT_CUDA_K_feed, &a, DPT_SPAN_DATA, err);
+        add_rates(s, &samples.feed);
+    return dpt_cuda_enqueue_samples(s->p, &samples, err);
 }
 
 /* --- passes ----------------------------------------------------------------------------------- */
 
-/* Enqueues forward, loss and backward of the micro-batch whose samples the program holds. */
-static enum dpt_status enqueue_passes(struct dpt_cuda_steps *s, bool add, bool last,
+/* Enqueues forward, loss and backward of the micro-batch whose samples the program holds. last: of
+ * the step; updates: the update follows at once. Its norm takes the last micro-batch's gradients in
+ * the layers' layout. */
+static enum dpt_status enqueue_passes(struct dpt_cuda_steps *s, bool add, bool last, bool updates,
                                       struct dpt_error *err)
 {
     const struct dpt_graph *g = s->p->spec.graph;
-    const struct dpt_cuda_tail_args tail = {
-        .metric_sums = s->p->metric_sums, .tail = s->p->gradient + g->arena, .n = DPT_TENSOR_ALIGN};
-    const enum dpt_cuda_stage samples = s->stored ? DPT_CUDA_FROM_STORED : DPT_CUDA_FROM_STAGED;
     const bool cut = last && s->n_buckets > 0;
     enum dpt_status status = DPT_OK;
 
-    DPT_TRY(dpt_cuda_run_list(s->p, samples, true, err));
     DPT_TRY(dpt_cuda_enqueue_forward(s->p, add, err));
-    DPT_TRY(dpt_cuda_run_list(s->p, DPT_CUDA_LOSS_LIST, true, err));
-    if (last)
-        DPT_TRY(dpt_cuda_program_launch(s->p, DPT_CUDA_K_tail, &tail, DPT_SPAN_LOSS, err));
+    DPT_TRY(dpt_cuda_enqueue_loss(s->p, add, last ? s->p->gradient + g->arena : NULL, err));
     DPT_TRY(dpt_cuda_enqueue_backward(s->p, add, cut ? dpt_cuda_buckets_done : NULL, s, err));
     if (cut)
         DPT_TRY(dpt_cuda_buckets_done(s, 0, err));
-    else
+    else if (!(last && updates))
         DPT_TRY(dpt_cuda_enqueue_gradient(s->p, 0, g->n_nodes, add, err));
 out:
     return status;
@@ -80,10 +80,12 @@ out:
     return status;
 }
 
-static enum dpt_status enqueue_update(struct dpt_cuda_steps *s, struct dpt_error *err)
+/* computed: the last micro-batch's passes stand before it in the same graph. */
+static enum dpt_status enqueue_update(struct dpt_cuda_steps *s, bool computed,
+                                      struct dpt_error *err)
 {
     const struct dpt_cuda_program *p = s->p;
-    const int64_t floats = p->spec.graph->floats;
+    const int64_t floats = p->spec.graph->floats, state = p->spec.graph->arena - floats;
     const struct dpt_cuda_norm_args norm = {
         .gradient = p->gradient,
         .tail = p->gradient + p->spec.graph->arena,
@@ -94,7 +96,9 @@ static enum dpt_status enqueue_update(struct dpt_cuda_steps *s, struct dpt_error
         .partial = s->partial,
         .counter = s->counter,
         .n = floats,
-        .state_n = p->spec.graph->arena - floats,
+        .state_n = state,
+        .copies = computed ? s->gradients : (struct dpt_cuda_copies){0},
+        .add = s->micros > 1,
         .clip = s->spec.clip,
         .skip = s->spec.skip,
         .scaled = p->spec.precision == DPT_PRECISION_FP16,
@@ -106,26 +110,18 @@ static enum dpt_status enqueue_update(struct dpt_cuda_steps *s, struct dpt_error
         .group = s->group,
         .rates = s->step_rates,
         .state = p->state,
-        .n = floats,
-        .scalars = dpt_rule_scalars(&s->spec.rule, &s->groups[0], 0, 1),
-    };
-    const struct dpt_cuda_running_args running = {
-        .params = p->params + floats,
-        .sum = p->gradient + floats,
         .decays = s->state_decays,
         .tail = norm.tail,
-        .state = p->state,
-        .n = p->spec.graph->arena - floats,
+        .n = floats,
+        .state_n = state,
+        .copies = s->copies,
+        .scalars = dpt_rule_scalars(&s->spec.rule, &s->groups[0], 0, 1),
     };
     enum dpt_status status = DPT_OK;
 
     DPT_TRY(dpt_cuda_program_launch(s->p, DPT_CUDA_K_norm, &norm, DPT_SPAN_NORM, err));
     DPT_TRY(dpt_cuda_program_launch(s->p, dpt_cuda_kernel_of_rule(s->spec.rule.kind), &update,
                                     DPT_SPAN_OPTIMIZER, err));
-    if (running.n > 0)
-        DPT_TRY(
-            dpt_cuda_program_launch(s->p, DPT_CUDA_K_running, &running, DPT_SPAN_OPTIMIZER, err));
-    DPT_TRY(dpt_cuda_enqueue_layouts(s->p, 0, s->p->spec.graph->n_nodes, err));
 out:
     return status;
 }
@@ -147,7 +143,7 @@ static enum dpt_status enqueue(void *arg, struct dpt_error *err)
     s->next = 0;
     for (int32_t m = 0; computes && m < s->micros; m++) {
         DPT_TRY(enqueue_samples(s, m, updates && m == 0, err));
-        DPT_TRY(enqueue_passes(s, m > 0, m == s->micros - 1, err));
+        DPT_TRY(enqueue_passes(s, m > 0, m == s->micros - 1, updates, err));
     }
     if (computes && s->micros == 0)
         DPT_TRY(enqueue_zeros(s, err));
@@ -157,7 +153,7 @@ static enum dpt_status enqueue(void *arg, struct dpt_error *err)
         add_rates(s, &rates);
         DPT_TRY(dpt_cuda_program_launch(s->p, DPT_CUDA_K_feed, &rates, DPT_SPAN_DATA, err));
     }
-    DPT_TRY(enqueue_update(s, err));
+    DPT_TRY(enqueue_update(s, computes && s->micros > 0, err));
 out:
     return status;
 }
@@ -174,8 +170,10 @@ enum dpt_status dpt_cuda_steps_warm(struct dpt_cuda_steps *s, struct dpt_error *
                                             ctx->compute));
     DPT_TRY(dpt_cuda_enqueue_layouts(s->p, 0, s->p->spec.graph->n_nodes, err));
     /* The libraries may use other kernels where they add to what is there. */
-    for (int add = 0; add <= (s->spec.micros > 1); add++)
-        DPT_TRY(enqueue_passes(s, add, false, err));
+    for (int add = 0; add <= (s->spec.micros > 1); add++) {
+        DPT_TRY(enqueue_samples(s, 0, false, err));
+        DPT_TRY(enqueue_passes(s, add, false, false, err));
+    }
     DPT_CUDA_TRY(&ctx->lib, cuMemsetD32Async(dpt_cuda_ptr(s->p->gradient), 0, words, ctx->compute));
     DPT_CUDA_TRY(&ctx->lib, cuMemsetD8Async(dpt_cuda_ptr(s->p->metric_sums), 0,
                                             sizeof *s->p->metric_sums, ctx->compute));

@@ -140,8 +140,7 @@ static enum dpt_status store(struct dpt_cuda_steps *s, struct dpt_error *err)
     DPT_TRY(dpt_cuda_steps_upload(s, affine, data->scale, channels, err));
     DPT_TRY(
         dpt_cuda_steps_upload(s, (unsigned char *)affine + channels, data->shift, channels, err));
-    dpt_cuda_program_store(s->p, at, data->u8, data->nhwc, affine, (float *)affine + shape->c,
-                           true);
+    dpt_cuda_program_store(s->p, at, data->u8, data->nhwc, affine, (float *)affine + shape->c);
     s->stored = true;
 out:
     return status;
@@ -162,6 +161,7 @@ static struct dpt_cuda_staging_layout lay_out(const struct dpt_cuda_steps *s)
                 [DPT_CUDA_STAGED_MOVE] = s->stored ? sizeof(struct dpt_cuda_move) : 0,
                 [DPT_CUDA_STAGED_INPUT] = s->stored ? 0 : (size_t)dpt_shape_size(shape) * 4}};
 
+    at.bytes = lines((size_t)s->spec.micros * sizeof(struct dpt_cuda_control));
     for (int i = 0; i < DPT_CUDA_FIELDS; i++) {
         at.offset[i] = at.bytes;
         at.bytes += lines(rows * at.row[i]);
@@ -250,6 +250,29 @@ out:
     return status;
 }
 
+/* Sends which tensors have copies. */
+static enum dpt_status send_copies(struct dpt_cuda_steps *s, bool gradients,
+                                   struct dpt_cuda_copies *copies, struct dpt_error *err)
+{
+    const size_t n = (size_t)s->p->spec.graph->floats / DPT_TENSOR_ALIGN;
+    enum dpt_status status = DPT_OK;
+    const struct dpt_cuda_piece piece = {"the tensors' copies",
+                                         (int64_t)(n * sizeof *copies->number),
+                                         (void **)&copies->number, false};
+    uint16_t *numbers;
+
+    DPT_TRY(DPT_ALLOCATE(numbers, n, "the tensors' copies", err));
+    dpt_cuda_copies_of(s->p, gradients, numbers, copies);
+    if (copies->bytes == 0)
+        goto out;
+    DPT_TRY(dpt_cuda_hold(&s->p->ctx, &piece, 1, err));
+    DPT_TRY(dpt_cuda_steps_upload(s, (void *)(uintptr_t)copies->number, numbers,
+                                  n * sizeof *numbers, err));
+out:
+    dpt_free(numbers);
+    return status;
+}
+
 /* Of state's tensors, as dpt_graph_update_state has them: what is frozen is kept whole. */
 static enum dpt_status send_state_decays(struct dpt_cuda_steps *s, struct dpt_error *err)
 {
@@ -304,6 +327,8 @@ static enum dpt_status hold_optimizer(struct dpt_cuda_steps *s, struct dpt_error
     for (int i = 0; i < 2; i++)
         DPT_TRY(dpt_cuda_event(ctx, CU_EVENT_DISABLE_TIMING, &s->moved[i], err));
     DPT_TRY(send_groups(s, err));
+    DPT_TRY(send_copies(s, false, &s->copies, err));
+    DPT_TRY(send_copies(s, true, &s->gradients, err));
     DPT_TRY(send_state_decays(s, err));
 out:
     return status;

@@ -157,6 +157,24 @@ def test_idle_ranks(machine, reduction):
     machine.assert_same_run("idle", "one", 1e-4)
 
 
+MNIST = "{train: synthetic, synthetic: {samples: 64, shape: [1, 28, 28]}}"
+MNISTCNN = ("{type: sequential, layers: [{conv: {channels: 8, padding: same}}, relu, {maxpool: 2}, "
+            "{conv: {channels: 16, padding: same}}, relu, {maxpool: 2}, flatten, {dense: 32}, relu, {dense: 10}]}")
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+@pytest.mark.parametrize("data, model, most", [(MNIST, "{type: mlp, hidden: [64], outputs: 10}", 10), (MNIST, MNISTCNN, 22)],
+                         ids=["mlp", "mnistcnn"])
+def test_a_step_has_few_nodes(machine, data, model, most, precision):
+    """On one rank a step is one graph; each of its nodes costs a launch on the device."""
+    job = machine.job({"data": data, "model": model, "loss": "cross_entropy", "optimizer": "{type: adam}",
+                       "batch": "{global: 8, micro: 8}", "train": "{steps: 6}"}, device=f"{{precision: {precision}}}")
+    log = machine.path / "log"
+    machine.train("run", job, FAKEGPU_LOG=str(log))
+    nodes = re.findall(r"^cuGraphLaunch (\d+) nodes", log.read_text(), re.M)
+    assert len(nodes) >= 6 and int(nodes[-1]) <= most, nodes
+
+
 def test_waits_where_it_has_to(machine):
     """The device does its work late and in another order, as far as streams and events let it."""
     dense, cnn = machine.job(DENSE, name="dense"), machine.job(CNN, name="cnn")

@@ -93,9 +93,11 @@ static void layouts(void **state)
             struct dpt_cuda_layout *l = &list[t];
             int64_t size;
 
-            *l = (struct dpt_cuda_layout){
-                floats, elements, draw_int(&d, 1, 40), draw_int(&d, 1, 40), draw_int(&d, 1, 12), 0,
-                0,      0};
+            *l = (struct dpt_cuda_layout){.canonical = floats,
+                                          .copy = elements,
+                                          .outputs = draw_int(&d, 1, 40),
+                                          .inputs = draw_int(&d, 1, 40),
+                                          .area = draw_int(&d, 1, 12)};
             /* Now and then not padded, as the weights of a first convolution in fp32. */
             l->padded_inputs =
                 seed / TYPES % 3 ? (l->inputs + lanes - 1) / lanes * lanes : l->inputs;
@@ -181,20 +183,22 @@ static void gathers(void **state)
         int64_t index[32];
         struct dpt_cuda_move moves[6];
         struct dpt_cuda_control control = {.count = count, .first = draw_int(&d, 0, 9)};
-        const struct dpt_cuda_gather_args a = {.data = u8 ? (void *)bytes : (void *)floats,
-                                               .index = index,
-                                               .scale = scale,
-                                               .shift = shift,
-                                               .moves = moved ? moves : NULL,
-                                               .control = &control,
-                                               .out = out,
-                                               .channel_stride = nhwc ? 1 : h * w,
-                                               .pixel_stride = nhwc ? c : 1,
-                                               .n = n,
-                                               .channels = c,
-                                               .h = h,
-                                               .w = w,
-                                               .pitch = pitch};
+        const bool plain = seed % 7 == 2; /* numbers as they are, in order */
+        float fed[2][70];
+        struct dpt_cuda_gather_args a = {.data = u8 ? (void *)bytes : (void *)floats,
+                                         .index = plain ? NULL : index,
+                                         .scale = plain ? NULL : scale,
+                                         .shift = plain ? NULL : shift,
+                                         .moves = moved ? moves : NULL,
+                                         .control = &control,
+                                         .out = out,
+                                         .channel_stride = nhwc ? 1 : h * w,
+                                         .pixel_stride = nhwc ? c : 1,
+                                         .n = n,
+                                         .channels = c,
+                                         .h = h,
+                                         .w = w,
+                                         .pitch = pitch};
 
         for (size_t i = 0; i < (size_t)samples * size; i++)
             bytes[i] = (unsigned char)draw_bits(&d);
@@ -203,9 +207,19 @@ static void gathers(void **state)
         for (int i = 0; i < n; i++)
             moves[i] = (struct dpt_cuda_move){(int16_t)draw_int(&d, -3, 3),
                                               (int16_t)draw_int(&d, -3, 3), draw_int(&d, 0, 1)};
+        if (plain)
+            control.first = draw_int(&d, 0, samples), a.n = n < samples ? n : samples,
+            control.first = control.first + a.n > samples ? samples - a.n : control.first;
+        for (int i = 0; i < 70; i++)
+            fed[0][i] = (float)draw_normal(&d), fed[1][i] = 0;
+        for (int i = 0; i < seed % 4; i++)
+            dpt_cuda_add_feed(&a.feed, &fed[1][20 * i], &fed[0][20 * i], 4 * (size_t)(20 + i));
         dpt_emulate(u8 ? OF(type, gather_u8) : OF(type, gather_f32), &a);
-        for (int32_t i = 0; i < n; i++) {
-            const int64_t sample = i < count ? index[control.first + i] : 0;
+        assert_memory_equal(fed[0], fed[1], a.feed.n > 0 ? (size_t)(21 * a.feed.n - 1) * 4 : 0);
+        for (int32_t i = 0; i < a.n; i++) {
+            const int64_t row = control.first + i, sample = i >= count ? 0
+                                                            : plain    ? row
+                                                                       : index[row];
 
             for (int32_t at = 0; at < h * w * pitch; at++) {
                 const int32_t k = at % pitch, x = at / pitch % w, y = at / pitch / w;
@@ -221,8 +235,10 @@ static void gathers(void **state)
                         (size_t)sample * size + (nhwc ? (size_t)((from_y * w + from_x) * c + k)
                                                       : (size_t)((k * h + from_y) * w + from_x));
 
-                    want = shift[k];
-                    if (inside)
+                    want = plain ? 0 : shift[k];
+                    if (inside && plain)
+                        want = u8 ? (float)bytes[source] : floats[source];
+                    else if (inside)
                         want = (u8 ? (float)bytes[source] : floats[source]) * scale[k] + shift[k];
                 }
                 got = element_get(type, out, index);
@@ -259,11 +275,12 @@ static void feeds(void **state)
     (void)state;
     for (int seed = 0; seed < 40; seed++) {
         struct draw d = {(uint64_t)seed + 600};
-        struct dpt_cuda_feed_args a = {.n = draw_int(&d, 1, DPT_CUDA_FEEDS)};
+        const int ranges = draw_int(&d, 1, DPT_CUDA_FEEDS);
+        struct dpt_cuda_feed_args a = {0};
         float *from[DPT_CUDA_FEEDS], *to[DPT_CUDA_FEEDS], *want[DPT_CUDA_FEEDS];
         size_t sizes[DPT_CUDA_FEEDS];
 
-        for (int i = 0; i < a.n; i++) {
+        for (int i = 0; i < ranges; i++) {
             const int32_t n = draw_int(&d, 0, seed % 3 ? 50 : 9000), skip = draw_int(&d, 0, 3);
             const int32_t other = seed % 2 ? skip : draw_int(&d, 0, 3);
 
@@ -273,36 +290,124 @@ static void feeds(void **state)
             want[i] = random_values(&d, sizes[i]);
             memcpy(want[i], to[i], sizes[i] * 4);
             memcpy(want[i] + other, from[i] + skip, (size_t)n * 4);
-            a.feed[i] = (struct dpt_cuda_feed){from[i] + skip, to[i] + other, 4 * n};
+            dpt_cuda_add_feed(&a, to[i] + other, from[i] + skip, 4 * (size_t)n);
         }
         dpt_emulate(DPT_CUDA_K_feed, &a);
-        for (int i = 0; i < a.n; i++) {
+        for (int i = 0; i < ranges; i++) {
             assert_memory_equal(to[i], want[i], sizes[i] * 4);
             dpt_free(from[i]), dpt_free(to[i]), dpt_free(want[i]);
         }
     }
 }
 
-/* The metric sums becomes words, and is clear for the next step. */
-static void tails(void **state)
+/* What passes over the arena do with copies, against the kernels that do nothing else: `norm` reads
+ * gradients as from_layout writes them, an optimizer writes parameters as to_layout does. */
+static void passes_with_copies(void **state)
 {
-    (void)state;
-    for (int seed = 0; seed < 20; seed++) {
-        struct draw d = {(uint64_t)seed + 700};
-        const double loss = draw_normal(&d) * 1000;
-        struct dpt_cuda_metric_sums metric_sums = {loss, draw_int(&d, 0, 1 << 24),
-                                                   draw_int(&d, 0, 1 << 24), fabs(draw_normal(&d))};
-        const float want[4] = {(float)loss, (float)metric_sums.samples, (float)metric_sums.correct,
-                               (float)metric_sums.weight};
-        float *tail = random_values(&d, 16);
+    static const enum dpt_cuda_type types[TYPES] = {DPT_CUDA_F32, DPT_CUDA_B16, DPT_CUDA_H16};
 
-        dpt_emulate(DPT_CUDA_K_tail, &(struct dpt_cuda_tail_args){&metric_sums, tail, 16});
-        assert_memory_equal(tail, want, sizeof want);
-        for (int i = 4; i < 16; i++)
-            assert_true(tail[i] == 0);
-        assert_true(metric_sums.loss == 0 && metric_sums.samples == 0 && metric_sums.correct == 0 &&
-                    metric_sums.weight == 0);
-        dpt_free(tail);
+    (void)state;
+    for (int seed = 0; seed < 30; seed++) {
+        enum { TENSORS = 5 };
+        struct draw d = {(uint64_t)seed + 750};
+        const enum type type = (enum type)(seed % TYPES);
+        const int lanes = lanes_of[type];
+        struct dpt_cuda_layout list[TENSORS];
+        int64_t floats = 0, elements = 0;
+
+        for (int t = 0; t < TENSORS; t++) {
+            struct dpt_cuda_layout *l = &list[t];
+
+            *l = (struct dpt_cuda_layout){.canonical = floats,
+                                          .copy = elements,
+                                          .outputs = draw_int(&d, 1, 20),
+                                          .inputs = draw_int(&d, 1, 20),
+                                          .area = draw_int(&d, 1, 10),
+                                          .type = (int32_t)types[type]};
+            l->padded_inputs = (l->inputs + lanes - 1) / lanes * lanes;
+            l->padded_outputs = l->outputs + draw_int(&d, 0, 8);
+            floats += ((int64_t)l->outputs * l->inputs * l->area + 15) / 16 * 16;
+            elements += ((int64_t)l->padded_outputs * l->padded_inputs * l->area + 15) / 16 * 16;
+        }
+        const size_t arena_bytes = (size_t)floats * 4, bytes = (size_t)elements * bytes_of[type];
+        uint16_t *number = dpt_alloc_array((size_t)floats / 16, sizeof *number);
+        uint16_t *group = dpt_alloc_array((size_t)floats / 16, sizeof *group);
+        float *gradient = random_values(&d, (size_t)floats);
+        float *want = dpt_alloc_array((size_t)floats, 4);
+        float *params = random_values(&d, (size_t)floats), *values = random_values(&d, elements);
+        double *partial = dpt_alloc_array((size_t)floats / DPT_CUDA_NORM_CHUNK * 2 + 2, 8);
+        void *at = dpt_alloc(bytes), *wanted = dpt_alloc(bytes);
+        const float tail[16] = {[DPT_CUDA_TAIL_LOSS] = 1, [DPT_CUDA_TAIL_WEIGHT] = 2};
+        const struct dpt_cuda_rates rates = {.update = 1, .lr = 0.25f, .keep = 1};
+        struct dpt_cuda_state told[2] = {{.loss_scale = 8}, {.loss_scale = 8}};
+        const int32_t add = seed / 3 % 2, scaled = type == H16;
+        const int left_out = draw_int(&d, 0, TENSORS); /* the arena's own is the gradient */
+        uint32_t counter = 0;
+        struct dpt_cuda_norm_args norm = {.tail = tail,
+                                          .rates = &rates,
+                                          .partial = partial,
+                                          .counter = &counter,
+                                          .n = floats,
+                                          .scaled = scaled};
+        struct dpt_cuda_update_args update = {.params = params,
+                                              .gradient = gradient,
+                                              .group = group,
+                                              .rates = &rates,
+                                              .state = &told[0],
+                                              .n = floats};
+
+        for (int64_t i = 0; i < elements; i++)
+            element_put(type, at, (size_t)i, values[i]);
+        for (int t = 0; t < TENSORS; t++) {
+            struct dpt_cuda_layout *l = &list[t];
+            const int64_t n = (int64_t)l->outputs * l->inputs * l->area;
+
+            for (int64_t i = l->canonical; i < l->canonical + n; i += 16)
+                number[i / 16] = t == left_out ? DPT_CUDA_NO_COPY : (uint16_t)t;
+            for (int64_t i = l->canonical + n; i % 16 != 0; i++)
+                gradient[i] = params[i] = 0;
+            l->block = 0;
+        }
+        memcpy(want, gradient, arena_bytes);
+        for (int t = 0; t < TENSORS; t++) {
+            if (t == left_out)
+                continue;
+            dpt_emulate(OF(type, from_layout),
+                        &(struct dpt_cuda_layout_args){
+                            .arena = want,
+                            .copies = at,
+                            .list = &list[t],
+                            .n = 1,
+                            .blocks = dpt_cuda_layout_blocks(OF(type, from_layout), &list[t]),
+                            .add = add,
+                            .state = scaled ? &told[0] : NULL});
+        }
+        norm.gradient = want, norm.state = &told[1];
+        dpt_emulate(DPT_CUDA_K_norm, &norm);
+        norm.gradient = gradient, norm.state = &told[0];
+        norm.copies = (struct dpt_cuda_copies){.list = list, .number = number, .at = at};
+        norm.add = add;
+        dpt_emulate(DPT_CUDA_K_norm, &norm);
+        assert_memory_equal(gradient, want, arena_bytes);
+        assert_memory_equal(&told[0], &told[1], sizeof told[0]);
+
+        memset(at, 0, bytes), memset(wanted, 0, bytes);
+        update.copies = norm.copies;
+        dpt_emulate(DPT_CUDA_K_sgd, &update);
+        for (int t = 0; t < TENSORS; t++) {
+            const struct dpt_cuda_layout_args one = {
+                .arena = params,
+                .copies = wanted,
+                .list = &list[t],
+                .n = 1,
+                .blocks = dpt_cuda_layout_blocks(OF(type, to_layout), &list[t])};
+
+            if (t != left_out)
+                dpt_emulate(OF(type, to_layout), &one);
+        }
+        assert_memory_equal(at, wanted, bytes);
+        dpt_free(number), dpt_free(group), dpt_free(gradient), dpt_free(want), dpt_free(params);
+        dpt_free(values), dpt_free(partial), dpt_free(at), dpt_free(wanted);
     }
 }
 
@@ -347,7 +452,7 @@ int main(void)
         cmocka_unit_test(gathers),
         cmocka_unit_test(additions),
         cmocka_unit_test(feeds),
-        cmocka_unit_test(tails),
+        cmocka_unit_test(passes_with_copies),
         cmocka_unit_test(bytes_are_counted),
     };
 

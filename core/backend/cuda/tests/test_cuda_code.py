@@ -18,11 +18,11 @@ FLAGS = ["-I.", "-std=c++17", "-O3", "-fmad=false", "-Werror", "all-warnings"]
 needs_nvcc = pytest.mark.skipif(NVCC is None, reason="there is no nvcc")
 
 # These take single elements: rows of logits, and what is strided in the other layout.
-NO_VECTOR_LOADS = ("binary_cross_entropy", "cross_entropy", "mse", "from_layout", "to_layout", "gather", "flatten", "tail")
-NO_VECTOR_STORES = ("batchnorm_statistics", "binary_cross_entropy", "cross_entropy", "mse", "from_layout", "nonfinite", "norm", "bias_back", "tail")
+NO_VECTOR_LOADS = ("binary_cross_entropy", "cross_entropy", "mse", "from_layout", "to_layout", "gather", "flatten")
+NO_VECTOR_STORES = ("batchnorm_statistics", "binary_cross_entropy", "cross_entropy", "mse", "from_layout", "nonfinite", "bias_back")
 
 # These add up rows: so many registers that two blocks fit a processor, and four loads under way before the first is used.
-OF_SUMS = re.compile(r"\w+_weights|batchnorm_statistics|bias_back|bias_relu_back")
+OF_SUMS = re.compile(r"\w+_weights|batchnorm_statistics|bias_back|bias_relu_back|binary_cross_entropy|cross_entropy|mse")
 
 # These make gradients of parameters, which are floats in canonical order.
 OF_WEIGHTS = "_weights"

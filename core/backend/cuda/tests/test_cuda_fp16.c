@@ -109,7 +109,7 @@ static void floats_are_narrowed(void **state)
 static void kernels_convert(void **state)
 {
     enum { HALVES = 65536 };
-    const struct dpt_cuda_layout list = {0, 0, 1, 2 * HALVES, 1, 1, 2 * HALVES, 0};
+    const struct dpt_cuda_layout list = {0, 0, 1, 2 * HALVES, 1, 1, 2 * HALVES, 0, 0};
     h16 *halves = dpt_alloc_array(2 * HALVES, sizeof *halves);
     float *floats = dpt_alloc_array(2 * HALVES, sizeof *floats);
     struct dpt_cuda_layout_args a = {.arena = floats, .copies = halves, .list = &list, .n = 1};
@@ -210,7 +210,7 @@ static void arenas_have_no_scale(void **state)
                              y = tensor_random(type, n, &shape, &d),
                              dx = tensor_make(type, n, &shape);
         const struct dpt_cuda_layout list = {
-            0, 0, (int32_t)n, (int32_t)dy.c, (int32_t)dy.pixels, (int32_t)n, (int32_t)dy.pitch, 0};
+            0, 0, (int32_t)n, (int32_t)dy.c, (int32_t)dy.pixels, (int32_t)n, (int32_t)dy.pitch, 0, 0};
         const size_t weights = n * dy.c * dy.pixels;
         float *arena[2] = {random_values(&d, weights), NULL}, bias[2][30];
         double *partial = dpt_alloc_array(4096, sizeof *partial);
@@ -275,7 +275,7 @@ static void small_gradients_survive(void **state)
     const struct dpt_cuda_control control = {.count = 8};
     const struct dpt_shape shape = {8, 1, 1, true};
     struct device_tensor y = tensor_make(H16, 8, &shape), dy = tensor_make(H16, 8, &shape);
-    const struct dpt_cuda_layout list = {0, 0, 8, 8, 1, 8, 8, 0};
+    const struct dpt_cuda_layout list = {0, 0, 8, 8, 1, 8, 8, 0, 0};
     struct dpt_cuda_metric_sums metric_sums = {0};
     float targets[64], back[2][64];
     struct draw d = {5};

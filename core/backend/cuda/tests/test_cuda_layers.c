@@ -422,6 +422,17 @@ static void losses(void **state)
         struct dpt_metric_sums metric_sums = {0.5, 3, 10, 9};
         double *partial = dpt_alloc_array(3 * ((size_t)n / 8 + 1), sizeof *partial);
         uint32_t counter = 0;
+        struct dpt_cuda_grid grid;
+        float tail[16], bias[2][160];
+        struct dpt_cuda_bias_back_args back = {.dy = dy.at,
+                                               .partial = dpt_alloc_array(y.pitch, sizeof *partial),
+                                               .counter = &counter,
+                                               .rows = n,
+                                               .pitch = (int32_t)y.pitch,
+                                               .channels = outputs,
+                                               .add = seed % 2};
+        const bool sums =
+            dpt_cuda_kernel_grid(OF(type, bias_back), &back, &grid) && grid.x == 1 && grid.y == 1;
 
         for (int32_t i = 0; i < n; i++) {
             float *row = targets + (size_t)i * y.c, sum = 0;
@@ -463,6 +474,42 @@ static void losses(void **state)
         }
         emulated_backwards = false;
         assert_memory_equal(&got[0], &got[1], sizeof got[0]);
+        /* The same with what the last block does besides: one kernel's bits, or two kernels'. */
+        for (int k = 0; k < 160; k++)
+            bias[0][k] = bias[1][k] = (float)k;
+        back.dbias = bias[0];
+        if (sums)
+            dpt_emulate(OF(type, bias_back), &back);
+        back.dbias = sums ? bias[1] : NULL;
+        memset(tail, 0x7f, sizeof tail);
+        dpt_emulate(loss_kernels[kind][type],
+                    &(struct dpt_cuda_loss_args){.y = y.at,
+                                                 .dy = dy.at,
+                                                 .labels = soft ? NULL : labels,
+                                                 .targets = soft ? targets : NULL,
+                                                 .weights = batch.weights,
+                                                 .control = &control,
+                                                 .metric_sums = &got[1],
+                                                 .partial = partial,
+                                                 .counter = &counter,
+                                                 .n = n,
+                                                 .outputs = outputs,
+                                                 .pitch = (int32_t)y.pitch,
+                                                 .smoothing = loss.smoothing,
+                                                 .tail = tail,
+                                                 .words = 16,
+                                                 .bias = back});
+        assert_memory_equal(bias[0], bias[1], sizeof bias[0]);
+        assert_int_equal(counter, 0);
+        assert_true(tail[DPT_CUDA_TAIL_SAMPLES] == (float)(got[0].samples + count));
+        assert_true(tail[DPT_CUDA_TAIL_WEIGHT] == (float)(2 * got[0].weight - 9));
+        assert_true(!isfinite(got[0].loss) ||
+                    fabs((double)tail[DPT_CUDA_TAIL_LOSS] - (2 * got[0].loss - 0.5)) <=
+                        1e-6 * (1 + fabs(got[0].loss)));
+        for (int k = DPT_CUDA_TAIL_SUMS; k < 16; k++)
+            assert_true(tail[k] == 0);
+        assert_true(got[1].loss == 0 && got[1].correct == 0 && got[1].samples == 0 &&
+                    got[1].weight == 0);
         tensor_check(&dy, want, 1e-6, "dy of a loss", seed);
         for (size_t i = 0; i < (size_t)n; i++)
             for (size_t j = y.c; j < y.pitch; j++)
@@ -474,7 +521,7 @@ static void losses(void **state)
         assert_true(fabs(got[0].correct - metric_sums.correct) <= 1e-12 * metric_sums.correct);
         assert_int_equal(got[0].samples, metric_sums.samples);
         assert_true(fabs(got[0].weight - metric_sums.weight) <= 1e-12 * metric_sums.weight);
-        dpt_free(weights);
+        dpt_free(weights), dpt_free(back.partial);
         dpt_free(ys), dpt_free(targets), dpt_free(want), dpt_free(labels), dpt_free(partial);
         dpt_free(y.at), dpt_free(dy.at);
     }

@@ -530,7 +530,7 @@ static void run_and_ask(const struct scene *s, struct scene_result *r)
     OK(cuda->launches(d.program, costs, 128, &n, &err));
     fetch(&d, r);
     same_bits(s, &before, r);
-    assert_in_range(n, 10, 100);
+    assert_in_range(n, 8, 100);
     for (int i = 0; i < n; i++) {
         const bool library = strncmp(costs[i].what, "product", 7) == 0 ||
                              strncmp(costs[i].what, "convolution", 11) == 0;
@@ -540,7 +540,7 @@ static void run_and_ask(const struct scene *s, struct scene_result *r)
             fail_msg("%s of '%s' takes %g us", costs[i].what, costs[i].node, us);
         updates += costs[i].node[0] == '\0' && costs[i].flops == 0;
     }
-    assert_in_range(updates, 4, 5); /* feed, tail, norm, the optimizer, layouts are a layer's */
+    assert_in_range(updates, 3, 4); /* samples, norm, the optimizer; rates where ranks reduce */
     OK(device_steps(&d, 4, s->plan.steps, &err));
     fetch(&d, r);
     device_close(&d);
