@@ -213,7 +213,7 @@ $(BUILD)/obj/core/backend/cuda/module.o: $(image)
 fakegpu := $(BUILD)/tests/fakegpu
 fake = $(patsubst %,core/backend/cuda/tests/fake_%.c,$1)
 emulation := $(BUILD)/obj/core/backend/cuda/tests/emulate.o
-$(fakegpu)/libcuda.so.1: $(call fake,capture clock copies driver enqueue graph kernels memory stream trace) core/backend/cuda/kernels.c $(emulation)
+$(fakegpu)/libcuda.so.1: $(call fake,capture clock copies driver enqueue graph kernels memory ranges stream trace) core/backend/cuda/kernels.c $(emulation)
 $(fakegpu)/libcudnn.so.9: $(call fake,conv cudnn cudnn_run engines) $(fakegpu)/libcuda.so.1
 $(fakegpu)/libcublasLt.so.13: $(call fake,algorithms cublaslt matmul) $(fakegpu)/libcuda.so.1
 $(fakegpu)/libcublasLt.so.12: $(fakegpu)/libcublasLt.so.13

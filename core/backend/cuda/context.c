@@ -48,6 +48,7 @@ enum dpt_status dpt_cuda_context_open(struct dpt_cuda_context *ctx, int number,
     DPT_CUDA_TRY(lib, cuStreamCreateWithPriority(&ctx->compute, CU_STREAM_NON_BLOCKING, 0));
     DPT_CUDA_TRY(lib, cuStreamCreateWithPriority(&ctx->copy, CU_STREAM_NON_BLOCKING, 0));
     DPT_CUDA_TRY(lib, cuStreamCreateWithPriority(&ctx->samples, CU_STREAM_NON_BLOCKING, 0));
+    DPT_CUDA_TRY(lib, cuStreamCreateWithPriority(&ctx->filters, CU_STREAM_NON_BLOCKING, 0));
     DPT_CUDNN_TRY(lib, cudnnCreate(&ctx->plans.handle));
     DPT_CUDNN_TRY(lib, cudnnSetStream(ctx->plans.handle, (cudaStream_t)ctx->compute));
     DPT_CUBLASLT_TRY(lib, cublasLtCreate(&ctx->matmuls));
@@ -91,6 +92,8 @@ static void close_handles(struct dpt_cuda_context *ctx)
         lib->cublasLtDestroy(ctx->matmuls);
     if (ctx->plans.handle != NULL)
         lib->cudnnDestroy(ctx->plans.handle);
+    if (ctx->filters != NULL)
+        lib->cuStreamDestroy(ctx->filters);
     if (ctx->samples != NULL)
         lib->cuStreamDestroy(ctx->samples);
     if (ctx->copy != NULL)

@@ -53,6 +53,7 @@ struct dpt_cuda_context {
     /* Samples have a stream of their own: 154 MB of them would else stand before the first bucket
      * of the gradient. */
     CUstream compute, copy, samples;
+    CUstream filters;               /* the second branch of backward (program_branches.c) */
     struct dpt_device_waits *waits; /* borrowed; NULL: nobody watches over its waits */
     struct dpt_cuda_held *held;     /* memory and events; freed by close */
     size_t n_held, held_room;

@@ -109,6 +109,8 @@ static void regions_of(struct dpt_cuda_program *p, struct region regions[DPT_CUD
         [DPT_CUDA_SUMS] = {"sums of gradients", (void **)&l->sums},
         [DPT_CUDA_PARTIAL] = {"sums", (void **)&l->partial},
         [DPT_CUDA_COUNTERS] = {"counters", (void **)&l->counters},
+        [DPT_CUDA_PARTIAL_ASIDE] = {"sums", (void **)&l->partial_aside},
+        [DPT_CUDA_COUNTERS_ASIDE] = {"counters", (void **)&l->counters_aside},
         [DPT_CUDA_LOSSES] = {"losses", (void **)&l->losses},
         [DPT_CUDA_FOUND] = {"numbers of samples", (void **)&l->found},
     };
@@ -143,25 +145,33 @@ out:
     return status;
 }
 
-/* Allocates the workspace, as large as the chosen plans need. */
+/* Allocates the workspace, as large as the chosen plans need. Those of the second branch of
+ * backward have a part of their own. */
 static enum dpt_status hold_workspace(struct dpt_cuda_program *p, struct dpt_error *err)
 {
     struct dpt_cuda_lists *l = p->lists;
     struct dpt_cuda_piece piece = {.what = "the workspace", .at = (void **)&l->workspace};
+    const bool apart = dpt_cuda_has_branches(&p->spec);
     enum dpt_status status = DPT_OK;
+    int64_t needs[2] = {0};
 
-    l->workspace_bytes = 0;
     for (const struct dpt_cuda_math *m = l->maths; m != NULL; m = m->next) {
-        if (m->needs > l->workspace_bytes)
-            l->workspace_bytes = m->needs;
+        int64_t *most = &needs[apart && m->pass == DPT_CUDA_BACKWARD_FILTER];
+
+        *most = m->needs > *most ? m->needs : *most;
     }
+    l->workspace_most = needs[0] > needs[1] ? needs[0] : needs[1];
+    l->workspace_bytes = 0;
+    dpt_cuda_take(&l->workspace_bytes, needs[0]);
+    needs[0] = dpt_cuda_take(&l->workspace_bytes, needs[1]); /* where the second part begins */
     if (l->workspace_bytes <= p->first->lists->workspace_bytes)
         l->workspace = p->first->lists->workspace;
     piece.bytes = l->workspace_bytes;
     if (p->first == p || l->workspace == NULL)
         DPT_TRY(dpt_cuda_hold(&p->ctx, &piece, 1, err));
     for (struct dpt_cuda_math *m = l->maths; m != NULL; m = m->next)
-        DPT_TRY(dpt_cuda_bind(m, l->workspace, err));
+        DPT_TRY(dpt_cuda_bind(
+            m, l->workspace + (apart && m->pass == DPT_CUDA_BACKWARD_FILTER ? needs[0] : 0), err));
 out:
     return status;
 }
@@ -186,7 +196,7 @@ static enum dpt_status build_and_fit(struct dpt_cuda_program *p, int64_t *most,
     while (status == DPT_BAD_JOB && !p->spec.reproducible && p->first == p) {
         l->refitted = true;
         DPT_CUDA_TRY(&p->ctx.lib, cuMemGetInfo(&available, &total));
-        l->workspace_limit = l->workspace_bytes - 1;
+        l->workspace_limit = l->workspace_most - 1;
         if (l->workspace_limit > (int64_t)available)
             l->workspace_limit = (int64_t)available;
         DPT_TRY(dpt_cuda_await_stream(&p->ctx, p->ctx.compute, err));

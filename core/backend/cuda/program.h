@@ -130,6 +130,18 @@ enum dpt_status dpt_cuda_enqueue_forward(struct dpt_cuda_program *p, bool add,
 enum dpt_status dpt_cuda_enqueue_loss(struct dpt_cuda_program *p, bool add, float *tail,
                                       struct dpt_error *err);
 /*
+ * Between these two backward has two branches, of which dpt_cuda_branches_join makes one, and which
+ * dpt_cuda_branches_drop forgets after a failure: no call of others may come in between. fork:
+ * *stream: out, where the gradients of parameters are complete behind what is enqueued, and where
+ * what follows goes until dpt_cuda_branches_return.
+ */
+void dpt_cuda_branches_begin(struct dpt_cuda_program *p);
+enum dpt_status dpt_cuda_branches_join(struct dpt_cuda_program *p, struct dpt_error *err);
+void dpt_cuda_branches_drop(struct dpt_cuda_program *p);
+enum dpt_status dpt_cuda_branches_fork(struct dpt_cuda_program *p, CUstream *stream,
+                                       struct dpt_error *err);
+void dpt_cuda_branches_return(struct dpt_cuda_program *p);
+/*
  * Enqueues the layers' gradients, from the last to the first, behind dpt_cuda_enqueue_loss. add:
  * gradients of biases are added to the content of `gradient`, else written there. done(arg, node):
  * called when all of backward for a node and those after it is enqueued; may be NULL. The weights'
@@ -253,6 +265,8 @@ enum dpt_cuda_region {
     /* Workspaces. */
     DPT_CUDA_PARTIAL, /* partial sums of kernels */
     DPT_CUDA_COUNTERS,
+    DPT_CUDA_PARTIAL_ASIDE, /* the same for the second branch of backward */
+    DPT_CUDA_COUNTERS_ASIDE,
     DPT_CUDA_LOSSES,
     DPT_CUDA_FOUND,
     DPT_CUDA_WORKSPACE, /* estimated, since only cuDNN knows it */
@@ -293,6 +307,11 @@ void dpt_cuda_memory_layout_release(struct dpt_cuda_memory_layout *memory_layout
 /* Bytes of the regions first … behind-1. */
 int64_t dpt_cuda_regions_sum(const struct dpt_cuda_memory_layout *memory_layout,
                              enum dpt_cuda_region first, enum dpt_cuda_region behind);
+/* Whether backward may have two branches (program_branches.c): where whole steps may be taken. */
+static inline bool dpt_cuda_has_branches(const struct dpt_program_spec *spec)
+{
+    return spec->training && spec->last == 0;
+}
 /* Samples of one pass. */
 static inline int32_t dpt_cuda_rows(const struct dpt_program_spec *spec)
 {
@@ -341,6 +360,7 @@ struct dpt_cuda_entry {
         struct dpt_cuda_update_args update;
     } args;
     size_t add; /* offset in args of the int32_t that makes the kernel add; 0: none */
+    bool aside; /* only makes gradients of parameters, from `dz` */
     bool loss;  /* computes the loss, not its layout */
     bool sums;  /* of a norm of the whole step: sums over the micro-batch for `args.sums` */
     struct dpt_cuda_math *math;
@@ -362,6 +382,23 @@ struct dpt_cuda_list {
     struct dpt_cuda_entry *entry;
     int n;
     size_t room;
+};
+
+/* Where the second branch reads a gradient, by its offset in `gradients`. */
+struct dpt_cuda_reader {
+    int64_t place;
+    CUevent read; /* recorded behind that */
+    bool pending; /* the first branch has not waited for it */
+};
+
+struct dpt_cuda_branches {
+    struct dpt_cuda_reader *readers; /* [nodes]; NULL: there is only one branch */
+    int n_readers;
+    CUevent forked, joined;
+    bool on;    /* there are two now */
+    bool aside; /* what is enqueued goes to the second one */
+    bool moved; /* the first one has got work since the last fork */
+    bool used;  /* there was a fork */
 };
 
 /* A run of `layouts`, by ascending nodes, that a kernel converts. */
@@ -391,15 +428,16 @@ struct dpt_cuda_lists {
 
     /* Regions of device memory. */
     char *values, *gradients, *copies, *dweights, *workspace;
-    int64_t workspace_bytes;
-    int64_t workspace_limit; /* of one plan */
-    bool refitted;           /* plans were chosen again, for a workspace that fits */
+    int64_t workspace_bytes, workspace_most; /* most: of one plan */
+    int64_t workspace_limit;                 /* of one plan */
+    bool refitted; /* plans were chosen again, for a workspace that fits */
     float *rows, *drows;
     float *sums, *more_sums; /* arenas: of a batch's sub-batches; for more than those */
     int32_t adds;            /* dpt_backend.adds */
-    double *partial;         /* sums over rows: dpt_cuda_cut */
-    double *losses;          /* partial sums of losses */
-    uint32_t *counters;
+    double *partial, *partial_aside; /* sums over rows: dpt_cuda_cut */
+    double *losses;                  /* partial sums of losses */
+    uint32_t *counters, *counters_aside;
+    struct dpt_cuda_branches branches;
     uint64_t *found; /* [2][nodes]: the first element that is not finite of values, of parameters */
 
     struct dpt_spans *spans; /* NULL: no profile is recorded */
@@ -472,6 +510,14 @@ struct dpt_cuda_entry dpt_cuda_kernel_entry(const struct dpt_cuda_program *p, in
 enum dpt_status dpt_cuda_add_kernel(struct dpt_cuda_program *p, int32_t node,
                                     enum dpt_span_pass pass, enum dpt_cuda_kernel kernel,
                                     const void *args, struct dpt_error *err);
+/* Of program_branches.c; the first when the lists are built. behind: what was enqueued aside reads
+ * the node's gradient; before: the node's backward is enqueued next. */
+enum dpt_status dpt_cuda_branches_open(struct dpt_cuda_program *p, struct dpt_error *err);
+CUstream dpt_cuda_stream(const struct dpt_cuda_program *p);
+enum dpt_status dpt_cuda_branches_behind(struct dpt_cuda_program *p, int32_t node,
+                                         struct dpt_error *err);
+enum dpt_status dpt_cuda_branches_before(struct dpt_cuda_program *p, int32_t node,
+                                         struct dpt_error *err);
 enum dpt_status dpt_cuda_lists_build(struct dpt_cuda_program *p, struct dpt_error *err);
 /* Drops the lists and their plans, so that they can be built again. */
 void dpt_cuda_lists_clear(struct dpt_cuda_program *p);

@@ -1,6 +1,6 @@
 /* Assigns buffers to the layers' gradients. A buffer is taken when a gradient's first part is
  * computed, and used again when no node will read it any more. In a chain of layers two buffers
- * alternate. */
+ * alternate, or three where backward has two branches. */
 #include "core/backend/cuda/program.h"
 #include "core/base/memory.h"
 
@@ -17,8 +17,11 @@ struct placing {
     /* [nodes]: the buffer with the gradient so far; DPT_CUDA_NONE: there is none yet. */
     int64_t *in;
     /* Buffers that are free again after the present node. */
-    int64_t left[1 + 2 * DPT_MAX_INPUTS];
+    int64_t left[2 + 2 * DPT_MAX_INPUTS];
     int n_left;
+    /* The one that the second branch reads last (program_branches.c): it is free when that branch
+     * reads another one, so that the first one need not wait for it. */
+    int64_t read;
 };
 
 /* Takes a buffer without users: the smallest that is large enough, or else the largest, which
@@ -80,10 +83,14 @@ static int64_t bytes_of(const struct dpt_cuda_memory_layout *memory_layout, int3
     return f->there ? dpt_cuda_form_elements(f, micro) * memory_layout->element : 0;
 }
 
-static void place_node(const struct dpt_graph *graph, int64_t micro,
+static void place_node(const struct dpt_program_spec *spec, int64_t micro,
                        struct dpt_cuda_memory_layout *memory_layout, struct placing *g, int32_t i)
 {
-    const struct dpt_graph_node *node = &graph->nodes[i];
+    const struct dpt_graph_node *node = &spec->graph->nodes[i];
+    const enum dpt_operation_class kind = dpt_operation_of(node)->kind;
+    const bool reads_aside = dpt_cuda_has_branches(spec) &&
+                             (kind == DPT_CLASS_CONV || kind == DPT_CLASS_GEMM) &&
+                             dpt_graph_updates(spec->graph, node->weight);
     const struct dpt_cuda_op *op = dpt_cuda_ops[node->op];
     struct dpt_cuda_node_layout *f = &memory_layout->node[i];
     int64_t own = g->in[i];
@@ -100,8 +107,13 @@ static void place_node(const struct dpt_graph *graph, int64_t micro,
             place_part(g, op, &own, bytes_of(memory_layout, x, micro), &g->in[x], &f->dx[k],
                        &f->sum[k]);
     }
-    if (own != DPT_CUDA_NONE)
+    if (own != DPT_CUDA_NONE && reads_aside) {
+        if (g->read != DPT_CUDA_NONE)
+            leave(g, g->read);
+        g->read = own;
+    } else if (own != DPT_CUDA_NONE) {
         leave(g, own);
+    }
     while (g->n_left > 0)
         g->buffer[g->left[--g->n_left]].users--;
 }
@@ -131,7 +143,8 @@ enum dpt_status dpt_cuda_place_gradients(const struct dpt_program_spec *spec, in
     const size_t nodes = (size_t)spec->graph->n_nodes, most = nodes * (2 + DPT_MAX_INPUTS);
     const int32_t last = memory_layout->node[memory_layout->last].tensor;
     struct placing g = {.buffer = dpt_alloc_array(most, sizeof *g.buffer),
-                        .in = dpt_alloc_array(nodes, sizeof *g.in)};
+                        .in = dpt_alloc_array(nodes, sizeof *g.in),
+                        .read = DPT_CUDA_NONE};
     int64_t *at = dpt_alloc_array(most, sizeof *at);
     enum dpt_status status = DPT_OK;
 
@@ -147,7 +160,7 @@ enum dpt_status dpt_cuda_place_gradients(const struct dpt_program_spec *spec, in
         const struct dpt_cuda_node_layout *f = &memory_layout->node[i];
 
         if (f->live && !f->skipped && f->wants_dy)
-            place_node(spec->graph, micro, memory_layout, &g, i);
+            place_node(spec, micro, memory_layout, &g, i);
     }
     /* The loss writes it to the gradient of the model's last node. */
     memory_layout->node[memory_layout->last].dy = memory_layout->node[last].dy;

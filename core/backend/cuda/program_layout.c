@@ -284,6 +284,8 @@ static void count_arenas(const struct dpt_program_spec *spec, int64_t micro,
     bytes[DPT_CUDA_LOSSES] =
         (micro + DPT_CUDA_LOSS_ROWS - 1) / DPT_CUDA_LOSS_ROWS * DPT_CUDA_LOSS_SUMS * 8;
     bytes[DPT_CUDA_FOUND] = 2 * graph->n_nodes * (int64_t)8;
+    if (dpt_cuda_has_branches(spec))
+        bytes[DPT_CUDA_WORKSPACE] *= 2;
 }
 
 enum dpt_status dpt_cuda_memory_layout_make(const struct dpt_program_spec *spec, int32_t micro,

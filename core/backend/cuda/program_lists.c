@@ -326,8 +326,11 @@ static enum dpt_status add_frozen(struct dpt_cuda_program *p, int32_t i, struct 
     enum dpt_status status = DPT_OK;
 
     for (int k = 0; k < 2; k++) {
-        struct dpt_cuda_entry fill = {
-            .what = DPT_CUDA_FILL, .node = i, .span = dpt_span_node(i, DPT_PASS_WEIGHTS)};
+        struct dpt_cuda_entry fill = {.what = DPT_CUDA_FILL,
+                                      .node = i,
+                                      .span = dpt_span_node(i, DPT_PASS_WEIGHTS),
+                                      .aside =
+                                          true /* behind what wrote there, on whichever branch */};
 
         if (tensors[k] < 0 || !dpt_cuda_tensor_of(p, tensors[k])->frozen)
             continue;
@@ -444,6 +447,7 @@ enum dpt_status dpt_cuda_lists_build(struct dpt_cuda_program *p, struct dpt_erro
     if (p->spec.last > 0)
         DPT_TRY(drop_others(p, err));
     p->lists->bias_of_loss = find_bias_of_loss(p);
+    DPT_TRY(dpt_cuda_branches_open(p, err));
 out:
     return status;
 }
@@ -469,5 +473,6 @@ void dpt_cuda_lists_release(struct dpt_cuda_program *p)
 
     dpt_cuda_lists_clear(p);
     free(l->records);
+    free(l->branches.readers);
     dpt_cuda_memory_layout_release(&l->memory_layout);
 }

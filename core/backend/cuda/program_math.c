@@ -39,19 +39,23 @@ enum dpt_status dpt_cuda_run_math(struct dpt_cuda_program *p, struct dpt_cuda_ma
                                              .b = m->array[of->b].at,
                                              .d = m->array[of->d].at,
                                              .bias = m->array[DPT_CUDA_BIAS].at};
+    const CUstream stream = dpt_cuda_stream(p);
     enum dpt_status status = DPT_OK;
 
     if (m->dense) {
         /* A gradient in the layers' layout is added when from_layout copies it into the arena. */
         m->gemms.gemm.add = add && (float *)factors.d >= p->gradient &&
                             (float *)factors.d < p->gradient + p->spec.graph->floats;
-        DPT_TRY(
-            dpt_cuda_gemms_run(&m->gemms, m->which, &factors, m->workspace, p->ctx.compute, err));
+        DPT_TRY(dpt_cuda_gemms_run(&m->gemms, m->which, &factors, m->workspace, stream, err));
     } else {
+        if (stream != p->ctx.compute)
+            DPT_CUDNN_TRY(lib, cudnnSetStream(p->ctx.plans.handle, (cudaStream_t)stream));
         DPT_CUDNN_TRY(
             lib, cudnnBackendExecute(p->ctx.plans.handle, m->plans.plan[m->which].plan, m->bound));
     }
 out:
+    if (!m->dense && stream != p->ctx.compute)
+        lib->cudnnSetStream(p->ctx.plans.handle, (cudaStream_t)p->ctx.compute);
     return status;
 }
 

@@ -10,20 +10,20 @@ enum dpt_status dpt_cuda_enqueue_entry(struct dpt_cuda_program *p, struct dpt_cu
                                        bool add, struct dpt_error *err)
 {
     const struct dpt_cuda_library *lib = &p->ctx.lib;
+    const CUstream stream = dpt_cuda_stream(p);
     enum dpt_status status = DPT_OK;
 
     if (e->what == DPT_CUDA_KERNEL) {
         if (e->add != 0)
             memcpy((char *)&e->args + e->add, &(int32_t){add}, sizeof(int32_t));
-        DPT_TRY(dpt_cuda_launch(lib, &p->ctx.module, p->ctx.compute, e->kernel, &e->args, err));
+        DPT_TRY(dpt_cuda_launch(lib, &p->ctx.module, stream, e->kernel, &e->args, err));
     } else if (e->what == DPT_CUDA_MATH) {
         DPT_TRY(dpt_cuda_run_math(p, e->math, add, err));
     } else if (e->what == DPT_CUDA_FILL) {
-        DPT_CUDA_TRY(lib,
-                     cuMemsetD8Async(dpt_cuda_ptr(e->to), 0, (size_t)e->bytes, p->ctx.compute));
+        DPT_CUDA_TRY(lib, cuMemsetD8Async(dpt_cuda_ptr(e->to), 0, (size_t)e->bytes, stream));
     } else {
         DPT_CUDA_TRY(lib, cuMemcpyDtoDAsync(dpt_cuda_ptr(e->to), dpt_cuda_ptr(e->from),
-                                            (size_t)e->bytes, p->ctx.compute));
+                                            (size_t)e->bytes, stream));
     }
 out:
     return status;
@@ -189,6 +189,25 @@ out:
     return status;
 }
 
+/* Runs an entry of backward on its branch. *aside: set where that is the second one. */
+static enum dpt_status run_on_branch(struct dpt_cuda_program *p, struct dpt_cuda_entry *e, bool add,
+                                     bool *aside, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    CUstream stream;
+
+    if (!e->aside) {
+        p->lists->branches.moved = true;
+        return run_entry(p, e, add, err);
+    }
+    *aside = true;
+    DPT_TRY(dpt_cuda_branches_fork(p, &stream, err));
+    DPT_TRY(run_entry(p, e, add, err));
+out:
+    dpt_cuda_branches_return(p);
+    return status;
+}
+
 enum dpt_status dpt_cuda_enqueue_backward(struct dpt_cuda_program *p, bool add,
                                           enum dpt_status (*done)(void *arg, int32_t node,
                                                                   struct dpt_error *err),
@@ -199,10 +218,15 @@ enum dpt_status dpt_cuda_enqueue_backward(struct dpt_cuda_program *p, bool add,
     int k = 0;
 
     for (int32_t i = p->spec.graph->n_nodes - 1; i >= 0; i--) {
+        bool aside = false;
+
+        DPT_TRY(dpt_cuda_branches_before(p, i, err));
         for (; k < list->n && list->entry[k].node == i; k++) {
             if (runs(&list->entry[k], true, add) && k != p->lists->bias_of_loss)
-                DPT_TRY(run_entry(p, &list->entry[k], add, err));
+                DPT_TRY(run_on_branch(p, &list->entry[k], add, &aside, err));
         }
+        if (aside)
+            DPT_TRY(dpt_cuda_branches_behind(p, i, err));
         if (done != NULL)
             DPT_TRY(done(arg, i, err));
     }
@@ -233,7 +257,9 @@ enum dpt_status dpt_cuda_enqueue_gradient(struct dpt_cuda_program *p, int32_t fi
 {
     struct dpt_cuda_lists *l = p->lists;
     enum dpt_status status = DPT_OK;
+    CUstream stream;
 
+    DPT_TRY(dpt_cuda_branches_fork(p, &stream, err));
     for (int kind = 0; kind < 2; kind++) {
         struct dpt_cuda_entry *e = &l->list[DPT_CUDA_GRADIENT_LIST].entry[kind];
 
@@ -245,6 +271,7 @@ enum dpt_status dpt_cuda_enqueue_gradient(struct dpt_cuda_program *p, int32_t fi
         DPT_TRY(run_entry(p, e, add, err));
     }
 out:
+    dpt_cuda_branches_return(p);
     return status;
 }
 

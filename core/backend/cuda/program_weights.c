@@ -47,8 +47,10 @@ static void place_bias(struct dpt_cuda_memory_layout *m, int64_t micro,
 
     if (m->element != sizeof(float))
         f->bias = dpt_cuda_take(&m->bytes[DPT_CUDA_COPIES], f->pitch * m->element) / m->element;
-    dpt_cuda_share(m, DPT_CUDA_PARTIAL, cut.chunks * f->pitch * (int64_t)sizeof(double));
-    dpt_cuda_share(m, DPT_CUDA_COUNTERS, cut.groups * (int64_t)sizeof(uint32_t));
+    dpt_cuda_share(m, f->relu ? DPT_CUDA_PARTIAL : DPT_CUDA_PARTIAL_ASIDE,
+                   cut.chunks * f->pitch * (int64_t)sizeof(double));
+    dpt_cuda_share(m, f->relu ? DPT_CUDA_COUNTERS : DPT_CUDA_COUNTERS_ASIDE,
+                   cut.groups * (int64_t)sizeof(uint32_t));
 }
 
 static void place(const struct dpt_program_spec *spec, struct dpt_cuda_memory_layout *m,
@@ -165,8 +167,11 @@ static enum dpt_status add_math(struct dpt_cuda_program *p, int32_t i, enum dpt_
     const int64_t element = p->lists->memory_layout.element;
     const int32_t before = dpt_cuda_before(p, i);
     struct dpt_cuda_math *m = calloc(1, sizeof *m), **end = &p->lists->maths;
-    struct dpt_cuda_entry entry = {
-        .what = DPT_CUDA_MATH, .node = i, .span = dpt_span_node(i, of[pass].pass), .math = m};
+    struct dpt_cuda_entry entry = {.what = DPT_CUDA_MATH,
+                                   .node = i,
+                                   .span = dpt_span_node(i, of[pass].pass),
+                                   .math = m,
+                                   .aside = pass == DPT_CUDA_BACKWARD_FILTER};
     enum dpt_status status = DPT_OK;
 
     *made = m;
@@ -241,8 +246,8 @@ static enum dpt_status bias_backward(struct dpt_cuda_program *p, int32_t i, stru
             .y = f->relu ? dpt_cuda_value(p, i) : NULL,
             .dx = f->relu ? dpt_cuda_gradient(p, f->dz) : NULL,
             .dbias = p->gradient + dpt_cuda_tensor_of(p, node->bias)->offset,
-            .partial = p->lists->partial,
-            .counter = p->lists->counters,
+            .partial = f->relu ? p->lists->partial : p->lists->partial_aside,
+            .counter = f->relu ? p->lists->counters : p->lists->counters_aside,
             .rows = (int64_t)p->micro * f->h * f->w,
             .pitch = f->pitch,
             .channels = node->out.c,
@@ -254,6 +259,7 @@ static enum dpt_status bias_backward(struct dpt_cuda_program *p, int32_t i, stru
             f->relu ? DPT_CUDA_K_bias_relu_back_f32 : DPT_CUDA_K_bias_back_f32, &args);
 
         entry.add = offsetof(struct dpt_cuda_bias_back_args, add);
+        entry.aside = !f->relu; /* else it also gives dz */
         return dpt_cuda_add_entry(p, DPT_CUDA_BACKWARD_LIST, &entry, err);
     }
     return f->relu ? dpt_cuda_relu_backward(p, i, err) : DPT_OK;

@@ -130,15 +130,18 @@ enum dpt_status dpt_cuda_buckets_done(void *arg, int32_t node, struct dpt_error 
     const unsigned flags =
         dpt_cuda_program_profiled(s->p) ? CU_EVENT_RECORD_DEFAULT : CU_EVENT_RECORD_EXTERNAL;
     enum dpt_status status = DPT_OK;
+    CUstream stream;
 
     for (; s->next < s->n_buckets && s->buckets[s->next].node >= node; s->next++) {
         const struct dpt_cuda_bucket *b = &s->buckets[s->next];
 
         if (s->micros > 0)
             DPT_TRY(dpt_cuda_enqueue_gradient(s->p, b->node, b->behind, s->micros > 1, err));
-        DPT_CUDA_TRY(lib, cuEventRecordWithFlags(b->ready, s->p->ctx.compute, flags));
+        DPT_TRY(dpt_cuda_branches_fork(s->p, &stream, err)); /* behind both */
+        DPT_CUDA_TRY(lib, cuEventRecordWithFlags(b->ready, stream, flags));
     }
 out:
+    dpt_cuda_branches_return(s->p);
     return status;
 }
 

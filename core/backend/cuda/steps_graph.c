@@ -58,12 +58,15 @@ static enum dpt_status enqueue_passes(struct dpt_cuda_steps *s, bool add, bool l
 
     DPT_TRY(dpt_cuda_enqueue_forward(s->p, add, err));
     DPT_TRY(dpt_cuda_enqueue_loss(s->p, add, last ? s->p->gradient + g->arena : NULL, err));
+    dpt_cuda_branches_begin(s->p);
     DPT_TRY(dpt_cuda_enqueue_backward(s->p, add, cut ? dpt_cuda_buckets_done : NULL, s, err));
     if (cut)
         DPT_TRY(dpt_cuda_buckets_done(s, 0, err));
     else if (!(last && updates))
         DPT_TRY(dpt_cuda_enqueue_gradient(s->p, 0, g->n_nodes, add, err));
+    DPT_TRY(dpt_cuda_branches_join(s->p, err));
 out:
+    dpt_cuda_branches_drop(s->p);
     return status;
 }
 

@@ -59,9 +59,10 @@ struct fakegpu_range {
     const void *at;
     size_t bytes;
     enum fakegpu_where where;
+    bool written;
 };
 
-enum { FAKEGPU_RANGES = 16, FAKEGPU_NAME = 64 };
+enum { FAKEGPU_RANGES = 24, FAKEGPU_NAME = 64 };
 
 struct fakegpu_work {
     char name[FAKEGPU_NAME]; /* for messages */
@@ -91,7 +92,7 @@ void fakegpu_read_environment(void);
 uint64_t fakegpu_chance(void);
 
 void fakegpu_add_range(struct fakegpu_work *work, const void *at, size_t bytes,
-                       enum fakegpu_where where);
+                       enum fakegpu_where where, bool written);
 /* Onto a stream, or into the graph that is being captured there. */
 CUresult fakegpu_enqueue(CUstream stream, const struct fakegpu_work *work);
 /* The calling thread's context; NULL: none. */

@@ -301,20 +301,21 @@ static void add_ranges(const struct fake_product *p, struct fakegpu_work *work)
                         p->epilogue == (int)EPILOGUE(BGRADB);
     const int64_t n = p->epilogue == (int)EPILOGUE(BGRADB) ? p->d.cols : p->d.rows;
 
-    fakegpu_add_range(work, p->at_a, fake_matrix_bytes(&p->a), FAKEGPU_DEVICE);
-    fakegpu_add_range(work, p->at_b, fake_matrix_bytes(&p->b), FAKEGPU_DEVICE);
-    fakegpu_add_range(work, p->at_d, fake_matrix_bytes(&p->d), FAKEGPU_DEVICE);
+    fakegpu_add_range(work, p->at_a, fake_matrix_bytes(&p->a), FAKEGPU_DEVICE, false);
+    fakegpu_add_range(work, p->at_b, fake_matrix_bytes(&p->b), FAKEGPU_DEVICE, false);
+    fakegpu_add_range(work, p->at_d, fake_matrix_bytes(&p->d), FAKEGPU_DEVICE, true);
     if (p->beta != 0 || p->beta_at != NULL)
-        fakegpu_add_range(work, p->at_c, fake_matrix_bytes(&p->c), FAKEGPU_DEVICE);
+        fakegpu_add_range(work, p->at_c, fake_matrix_bytes(&p->c), FAKEGPU_DEVICE, false);
     if (summed)
-        fakegpu_add_range(work, p->bias, (size_t)n * fake_size(p->d.type), FAKEGPU_DEVICE);
+        fakegpu_add_range(work, p->bias, (size_t)n * fake_size(p->d.type), FAKEGPU_DEVICE,
+                          !(p->epilogue & FAKE_ADDS_BIAS));
     if (p->epilogue & FAKE_AUX)
-        fakegpu_add_range(work, p->aux, (size_t)(p->aux_ld / 8 * p->d.cols), FAKEGPU_DEVICE);
+        fakegpu_add_range(work, p->aux, (size_t)(p->aux_ld / 8 * p->d.cols), FAKEGPU_DEVICE, true);
     if (p->alpha_at != NULL)
-        fakegpu_add_range(work, p->alpha_at, 4, FAKEGPU_EITHER);
+        fakegpu_add_range(work, p->alpha_at, 4, FAKEGPU_EITHER, false);
     if (p->beta_at != NULL)
-        fakegpu_add_range(work, p->beta_at, 4, FAKEGPU_EITHER);
-    fakegpu_add_range(work, p->workspace, p->workspace_bytes, FAKEGPU_DEVICE);
+        fakegpu_add_range(work, p->beta_at, 4, FAKEGPU_EITHER, false);
+    fakegpu_add_range(work, p->workspace, p->workspace_bytes, FAKEGPU_DEVICE, true);
 }
 
 /* Parts that meet in place come as they come. */

@@ -72,9 +72,9 @@ static CUresult copy_locked(const char *name, struct copy c, enum fakegpu_where 
     snprintf(work.name, sizeof work.name, "%s", name);
     for (int i = 0; i < 2; i++) {
         if (device[i])
-            fakegpu_add_range(&work, at[i], c.bytes, FAKEGPU_DEVICE);
+            fakegpu_add_range(&work, at[i], c.bytes, FAKEGPU_DEVICE, i == 0);
         else if (fake_memory_find(at[i], &where))
-            fakegpu_add_range(&work, at[i], c.bytes, FAKEGPU_PINNED);
+            fakegpu_add_range(&work, at[i], c.bytes, FAKEGPU_PINNED, i == 0);
         else
             pageable = true;
     }
@@ -158,7 +158,7 @@ static CUresult fill(const char *name, struct filling f, CUstream stream)
     if ((uintptr_t)f.to % f.size != 0)
         return CUDA_ERROR_INVALID_VALUE;
     snprintf(work.name, sizeof work.name, "%s", name);
-    fakegpu_add_range(&work, f.to, f.n * f.size, FAKEGPU_DEVICE);
+    fakegpu_add_range(&work, f.to, f.n * f.size, FAKEGPU_DEVICE, true);
     return f.n > 0 ? fake_enqueue_locked(stream, &work) : CUDA_SUCCESS;
 }
 

@@ -18,10 +18,12 @@ struct execution {
     size_t bytes; /* of the workspace */
 };
 
+/* The tensor that a pass writes. */
+static const int written[] = {
+    [FAKE_FORWARD] = FAKE_Y, [FAKE_DATA] = FAKE_X, [FAKE_FILTER] = FAKE_W};
+
 static void execute(void *data)
 {
-    static const int written[] = {
-        [FAKE_FORWARD] = FAKE_Y, [FAKE_DATA] = FAKE_X, [FAKE_FILTER] = FAKE_W};
     const struct execution *e = data;
     struct fake_order order;
 
@@ -61,7 +63,8 @@ static cudnnStatus_t bind(const struct fake_descriptor *pack, struct execution *
         if ((uintptr_t)e->at[t] % (uintptr_t)tensor->alignment != 0)
             return FAKE_WRONG(BAD_PARAM_MISALIGNED_POINTER, "tensor %lld is not aligned to %lld",
                               (long long)tensor->id, (long long)tensor->alignment);
-        fakegpu_add_range(work, e->at[t], fake_tensor_bytes(tensor), FAKEGPU_DEVICE);
+        fakegpu_add_range(work, e->at[t], fake_tensor_bytes(tensor), FAKEGPU_DEVICE,
+                          t == written[e->conv.pass]);
     }
     return CUDNN_STATUS_SUCCESS;
 }
@@ -98,7 +101,7 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
     if (e.bytes > 0 && e.workspace == NULL)
         return FAKE_WRONG(BAD_PARAM_NULL_POINTER, "the plan needs a workspace of %zu bytes",
                           e.bytes);
-    fakegpu_add_range(&work, e.workspace, e.bytes, FAKEGPU_DEVICE);
+    fakegpu_add_range(&work, e.workspace, e.bytes, FAKEGPU_DEVICE, true);
     if (fakegpu_enqueue(handle->stream, &work) != CUDA_SUCCESS)
         return fake_refuse(CUDNN_STATUS_EXECUTION_FAILED_CUDA_DRIVER, "the driver refused it");
     return CUDNN_STATUS_SUCCESS;

@@ -77,10 +77,10 @@ CUresult fakegpu_enqueue(CUstream stream, const struct fakegpu_work *work)
 }
 
 void fakegpu_add_range(struct fakegpu_work *work, const void *at, size_t bytes,
-                       enum fakegpu_where where)
+                       enum fakegpu_where where, bool written)
 {
     if (work->n < FAKEGPU_RANGES && bytes > 0)
-        work->ranges[work->n++] = (struct fakegpu_range){at, bytes, where};
+        work->ranges[work->n++] = (struct fakegpu_range){at, bytes, where, written};
 }
 
 bool fake_queue_is_empty(void *stream)

@@ -41,6 +41,70 @@ void fake_graph_free(struct CUgraph_st *g)
     free(g);
 }
 
+/* --- what nodes share ------------------------------------------------------------------------- */
+
+/* Which nodes lead to each: n x n. */
+static bool *find_orders(const struct CUgraph_st *g)
+{
+    bool *led = fake_zalloc((size_t)g->n * (size_t)g->n);
+
+    for (int i = 0; i < g->n; i++) {
+        for (int k = 0; k < g->node[i]->n_after; k++) {
+            const int before = g->node[i]->after[k];
+
+            led[(size_t)i * (size_t)g->n + (size_t)before] = true;
+            for (int j = 0; j < before; j++)
+                led[(size_t)i * (size_t)g->n + (size_t)j] |=
+                    led[(size_t)before * (size_t)g->n + (size_t)j];
+        }
+    }
+    return led;
+}
+
+static bool overlap(const struct fakegpu_work *a, const struct fakegpu_work *b)
+{
+    for (int i = 0; i < a->n; i++) {
+        for (int k = 0; k < b->n; k++) {
+            const struct fakegpu_range *x = &a->ranges[i], *y = &b->ranges[k];
+
+            if ((x->written || y->written) &&
+                (const char *)x->at < (const char *)y->at + y->bytes &&
+                (const char *)y->at < (const char *)x->at + x->bytes)
+                return true;
+        }
+    }
+    return false;
+}
+
+/* Nodes that no path orders may run at the same time: none may write what another one touches. */
+static bool is_free_of_races(const struct CUgraph_st *g)
+{
+    struct fakegpu_work *work = fake_zalloc((size_t)g->n * sizeof *work);
+    bool *led = find_orders(g), right = true;
+
+    fake_memory_open(); /* kernels' ranges stand in lists there */
+    for (int i = 0; i < g->n; i++) {
+        const struct fake_op *op = g->node[i]->op;
+
+        if (op != NULL && !fake_kernel_accesses(op, &work[i]))
+            work[i] = op->work;
+    }
+    fake_memory_shut();
+    for (int i = 0; i < g->n; i++) {
+        for (int k = 0; k < i; k++) {
+            if (led[(size_t)i * (size_t)g->n + (size_t)k] || !overlap(&work[i], &work[k]))
+                continue;
+            fakegpu_complain("nodes %d (%s) and %d (%s) of a graph may run at once, and one writes "
+                             "what the other one touches",
+                             k, g->node[k]->op->work.name, i, g->node[i]->op->work.name);
+            right = false;
+        }
+    }
+    free(work);
+    free(led);
+    return right;
+}
+
 /* --- launching -------------------------------------------------------------------------------- */
 
 static CUresult instantiate(CUgraphExec *exec, CUgraph graph)
@@ -49,6 +113,8 @@ static CUresult instantiate(CUgraphExec *exec, CUgraph graph)
 
     if (!fake_alive(graph, FAKE_GRAPH))
         return CUDA_ERROR_INVALID_HANDLE;
+    if (!is_free_of_races(graph))
+        return CUDA_ERROR_INVALID_VALUE;
     e = fake_zalloc(sizeof *e);
     e->refs = 1;
     e->n = graph->n;

@@ -5,6 +5,7 @@
 
 #include "core/backend/cuda/tests/emulate.h"
 #include "core/backend/cuda/tests/fake_driver.h"
+#include "core/backend/cuda/tests/fake_ranges.h"
 
 struct CUfunc_st {
     enum dpt_cuda_kernel kernel;
@@ -215,6 +216,15 @@ static void run_kernel(void *data)
     dpt_emulate((enum dpt_cuda_kernel)l->kernel, l->argument);
 }
 
+bool fake_kernel_accesses(const struct fake_op *op, struct fakegpu_work *work)
+{
+    const struct launch *l = op->work.data;
+
+    if (op->work.run == run_kernel)
+        fake_kernel_ranges((enum dpt_cuda_kernel)l->kernel, l->argument, work);
+    return op->work.run == run_kernel;
+}
+
 /* A function of a module that is loaded. */
 static bool known(CUfunction function)
 {
@@ -255,7 +265,7 @@ static void add_pointers(struct fakegpu_work *work, enum dpt_cuda_kernel kernel,
             continue;
         memcpy(&p, argument + pointers[i].at, sizeof p);
         if (p != NULL)
-            fakegpu_add_range(work, p, 1, FAKEGPU_EITHER);
+            fakegpu_add_range(work, p, 1, FAKEGPU_EITHER, false);
     }
 }
 

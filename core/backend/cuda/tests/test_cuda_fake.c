@@ -196,6 +196,60 @@ static void graphs(void **state)
     WORKS(cuMemFree(y));
 }
 
+/* Two nodes that may run at once are refused where one writes what the other one touches, and only
+ * there. */
+static void races(void **state)
+{
+    const CUdeviceptr x = device(N), y = device(N);
+    int refused = 0, taken = 0;
+    CUevent fork, join;
+
+    (void)state;
+    WORKS(cuEventCreate(&fork, CU_EVENT_DISABLE_TIMING));
+    WORKS(cuEventCreate(&join, CU_EVENT_DISABLE_TIMING));
+    fake_set("FAKEGPU_QUIET", "1");
+    for (uint64_t i = 0; i < 200; i++) {
+        const uint64_t bits = i * 0x9E3779B97F4A7C15ull;
+        const size_t a = bits % 16, b = bits / 16 % 16, n = 1 + bits / 256 % 6;
+        const bool ordered = bits >> 40 & 1, reads[2] = {bits >> 41 & 1, bits >> 42 & 1};
+        const bool meet = a < b + n && b < a + n && !(reads[0] && reads[1]);
+        CUgraphExec exec = NULL;
+        CUgraph graph;
+
+        WORKS(cuStreamBeginCapture(one, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+        WORKS(cuEventRecord(fork, one));
+        WORKS(cuStreamWaitEvent(two, fork, 0));
+        for (int k = 0; k < 2; k++) {
+            const CUstream stream = k == 0 ? one : two;
+            const CUdeviceptr at = x + (k == 0 ? a : b) * sizeof(float);
+
+            if (k == 1 && ordered) {
+                WORKS(cuEventRecord(fork, one));
+                WORKS(cuStreamWaitEvent(two, fork, 0));
+            }
+            if (reads[k])
+                WORKS(cuMemcpyDtoDAsync(y + (CUdeviceptr)k * N, at, n * sizeof(float), stream));
+            else
+                WORKS(cuMemsetD32Async(at, 1, n, stream));
+        }
+        WORKS(cuEventRecord(join, two));
+        WORKS(cuStreamWaitEvent(one, join, 0));
+        WORKS(cuStreamEndCapture(one, &graph));
+        GIVES(meet && !ordered ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS,
+              cuGraphInstantiate(&exec, graph, 0));
+        *(exec == NULL ? &refused : &taken) += 1;
+        if (exec != NULL)
+            WORKS(cuGraphExecDestroy(exec));
+        WORKS(cuGraphDestroy(graph));
+    }
+    assert_true(refused > 15 && taken > 50);
+    fake_set("FAKEGPU_QUIET", NULL);
+    WORKS(cuEventDestroy(fork));
+    WORKS(cuEventDestroy(join));
+    WORKS(cuMemFree(x));
+    WORKS(cuMemFree(y));
+}
+
 /* What a capture does not allow: what is done in it, what that gives, and what its end gives. */
 static CUdeviceptr there;
 static CUevent before;
@@ -525,6 +579,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(events_order_streams),
         cmocka_unit_test(progress),
         cmocka_unit_test(graphs),
+        cmocka_unit_test(races),
         cmocka_unit_test(captures_that_fail),
         cmocka_unit_test(memory_has_an_end),
         cmocka_unit_test(what_is_wrong_is_refused),

@@ -210,7 +210,8 @@ static void arenas_have_no_scale(void **state)
                              y = tensor_random(type, n, &shape, &d),
                              dx = tensor_make(type, n, &shape);
         const struct dpt_cuda_layout list = {
-            0, 0, (int32_t)n, (int32_t)dy.c, (int32_t)dy.pixels, (int32_t)n, (int32_t)dy.pitch, 0, 0};
+            0, 0, (int32_t)n, (int32_t)dy.c, (int32_t)dy.pixels, (int32_t)n, (int32_t)dy.pitch,
+            0, 0};
         const size_t weights = n * dy.c * dy.pixels;
         float *arena[2] = {random_values(&d, weights), NULL}, bias[2][30];
         double *partial = dpt_alloc_array(4096, sizeof *partial);

@@ -1,7 +1,7 @@
 /*
  * Graphs whose layers join two values, and values that several layers read: outputs, losses and
  * gradients are those of ref, gradients lie where nobody else needs the memory, and a chain takes
- * no more of it than two buffers.
+ * no more of it than two buffers, or three where backward has two branches.
  */
 #include "core/backend/tests/left_out.h"
 
@@ -192,7 +192,8 @@ static void nothing_is_overwritten_that_is_read(void **state)
     }
 }
 
-/* The two largest gradients that are there at the same time, and no more. */
+/* The two largest gradients that are there at the same time, and no more; where there is one
+ * branch, as in stages. */
 static void chains_take_two_buffers(void **state)
 {
     (void)state;
@@ -203,6 +204,7 @@ static void chains_take_two_buffers(void **state)
         struct scene s;
 
         scene_init(&s, (uint64_t)i);
+        s.spec.last = s.graph.n_nodes;
         assert_int_equal(dpt_cuda_memory_layout_make(&s.spec, s.spec.micro, &m, &err), DPT_OK);
         for (int32_t k = m.last; k > 0; k--) {
             const struct dpt_cuda_node_layout *f = &m.node[k];
@@ -223,6 +225,44 @@ static void chains_take_two_buffers(void **state)
     }
 }
 
+/* A third one, so that the chain need not wait for what the second branch has just begun to read:
+ * what a layer with weights reads is not written before the next such layer is there. */
+static void branches_take_three_buffers(void **state)
+{
+    int wide = 0;
+
+    (void)state;
+    for (int i = 0; i < 100; i++) {
+        int64_t places[4] = {DPT_CUDA_NONE, DPT_CUDA_NONE, DPT_CUDA_NONE, DPT_CUDA_NONE};
+        int64_t read = DPT_CUDA_NONE;
+        struct dpt_cuda_memory_layout m;
+        struct dpt_error err;
+        struct scene s;
+
+        scene_init(&s, (uint64_t)i);
+        assert_int_equal(dpt_cuda_memory_layout_make(&s.spec, s.spec.micro, &m, &err), DPT_OK);
+        for (int32_t k = m.last; k > 0; k--) {
+            const struct dpt_cuda_node_layout *f = &m.node[k];
+            const enum dpt_operation_class kind = dpt_operation_of(&s.graph.nodes[k])->kind;
+            int n = 0;
+
+            if (f->skipped || f->dy == DPT_CUDA_NONE)
+                continue;
+            while (places[n] != DPT_CUDA_NONE && places[n] != f->dy)
+                n++;
+            assert_true(n < 3);
+            places[n] = f->dy;
+            assert_true(read == DPT_CUDA_NONE || f->dx[0] != read);
+            wide += n == 2;
+            if (kind == DPT_CLASS_CONV || kind == DPT_CLASS_GEMM)
+                read = f->dz;
+        }
+        dpt_cuda_memory_layout_release(&m);
+        scene_release(&s);
+    }
+    assert_true(wide > 20);
+}
+
 static void folds_norms_into_weights(void **state)
 {
     (void)state;
@@ -237,6 +277,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(passes_agree_with_ref),
         cmocka_unit_test(nothing_is_overwritten_that_is_read),
         cmocka_unit_test(chains_take_two_buffers),
+        cmocka_unit_test(branches_take_three_buffers),
         cmocka_unit_test(folds_norms_into_weights),
     };
 

@@ -74,13 +74,71 @@ static void samples_keep_no_bucket_waiting(void **state)
     OK(cuda->steps->compute(d.steps, 0, scene_micros(&s, 0), plan.seed, 0, &err));
     OK(cuda->steps->bucket(d.steps, 0, &at, &n, &tail, &err));
     steps = d.steps;
+    fake_set("FAKEGPU_HANG", "1"); /* who asks does not make it go on */
     assert_int_equal(steps->p->ctx.lib.cuEventQuery(steps->staging_buffers[1].uploaded),
                      CUDA_ERROR_NOT_READY);
+    fake_set("FAKEGPU_HANG", NULL);
     device_close(&d);
     result_close(&r);
     scene_close(&s);
     fake_set("FAKEGPU_SEED", NULL);
     fake_set("FAKEGPU_IDLE_MS", NULL);
+}
+
+/* A job on one stream, as it is profiled, and as graphs with two branches. */
+static void run_profiled(const struct scene *s, struct scene_result *r)
+{
+    const struct dpt_loss_scale scale =
+        dpt_loss_scale_start(s->plan.precision == DPT_PRECISION_FP16, 1);
+    struct dpt_span_sum sums[DPT_SPAN_NODES + 64 * DPT_SPAN_PASSES] = {{0}};
+    struct dpt_spans spans = {.sum = sums};
+    struct dpt_error err;
+    struct device d;
+
+    result_open(r, s);
+    OK(device_open(&d, s, &err));
+    OK(cuda->steps->put(d.steps, r->params, r->slot, &scale, &err));
+    cuda->profile(d.program, 0, &spans);
+    dpt_spans_begin(&spans);
+    OK(device_steps(&d, 1, s->plan.steps, &err));
+    cuda->profile(d.program, 0, NULL);
+    OK(cuda->steps->read(d.steps, &r->state, &err));
+    OK(cuda->steps->get(d.steps, r->params, r->slot, r->gradient, &err));
+    device_close(&d);
+}
+
+/* The second branch of backward as early as it may be, as late, and by chance: the bits of one
+ * stream. And the fake refuses a graph in which both may touch the same memory at once. */
+static void two_branches(void **state)
+{
+    static const char *const orders[] = {"2", "3", "5", "9"};
+
+    (void)state;
+    for (uint64_t seed = 0; seed < 24; seed += (uint64_t)net_every()) {
+        struct scene_plan plan = random_plan(seed + 1000);
+        struct scene_result one, two;
+        struct scene s;
+
+        plan.net = (int)(seed % 3);
+        plan.precision = (enum dpt_precision)(seed / 3 % DPT_PRECISIONS);
+        plan.grouped = seed % 5 == 4;
+        plan.reduces = seed % 2;
+        plan.bucket = seed % 4 == 1 ? 1 : 1000;
+        plan.steps = 3;
+        scene_open(&s, &plan);
+        run_profiled(&s, &one);
+        for (size_t k = 0; k < sizeof orders / sizeof *orders; k++) {
+            fake_set("FAKEGPU_SEED", orders[k]);
+            device_run(&s, &two);
+            assert_memory_equal(one.params, two.params, (size_t)s.graph.arena * sizeof(float));
+            assert_memory_equal(one.gradient, two.gradient, (size_t)s.graph.arena * sizeof(float));
+            assert_memory_equal(&one.state, &two.state, sizeof one.state);
+            result_close(&two);
+        }
+        fake_set("FAKEGPU_SEED", NULL);
+        result_close(&one);
+        scene_close(&s);
+    }
 }
 
 /* The calls whose failure is tried. A capture that cannot be ended stays, and what was captured is
@@ -159,7 +217,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(one_launch),
                                        cmocka_unit_test(samples_keep_no_bucket_waiting),
-                                       cmocka_unit_test(failures)};
+                                       cmocka_unit_test(two_branches), cmocka_unit_test(failures)};
     int failed;
 
     (void)argc;

@@ -1,0 +1,15 @@
+/*
+ * fake_ranges: which memory a kernel reads and writes, by its argument. So a graph shows where two
+ * kernels that no path orders touch the same. For the fake libcuda only.
+ */
+#ifndef DPT_BACKEND_CUDA_TESTS_FAKE_RANGES_H
+#define DPT_BACKEND_CUDA_TESTS_FAKE_RANGES_H
+
+#include "core/backend/cuda/kernels.h"
+#include "core/backend/cuda/tests/fake.h"
+
+/* Adds the ranges to work. Lists of tensors are read. */
+void fake_kernel_ranges(enum dpt_cuda_kernel kernel, const void *argument,
+                        struct fakegpu_work *work);
+
+#endif
