@@ -11,6 +11,11 @@
  * which backward finishes them, the host sums it over the ranks while the device goes on, and
  * `give` returns it.
  *
+ * Where the samples are in device memory and no rank sums gradients, several steps may be launched
+ * together (`at_once`): then `update` holds steps back until there are as many, or until `read`,
+ * `get`, `put` or `launch` is called, so nobody can tell, except by the staging buffers, which are
+ * read until then.
+ *
  * The results of the steps are read now and then (`read`). A gradient or loss that is not finite
  * withholds its own update (`skip`), or also all later ones until the host reads the state; so the
  * parameters stay finite. Withheld updates are numbered as well.
@@ -80,6 +85,7 @@ struct dpt_steps_spec {
     bool skip;           /* a gradient that is not finite withholds only its own update */
     int32_t micros;      /* most micro-batches of this rank in a step */
     int staging_buffers; /* how many steps may be filled in advance, at least 2 */
+    int at_once;         /* steps that may be launched together; 0 or 1: each by itself */
     int32_t targets;     /* length of a sample's target vector; 0: labels */
     bool weights;        /* samples have weights */
     bool reduces;        /* gradients are summed over ranks between compute and update */
@@ -138,10 +144,12 @@ struct dpt_backend_steps {
      * the last step, with its tail, summed over the ranks. */
     enum dpt_status (*get)(void *steps, float *params, float *const *slot, float *gradient,
                            struct dpt_error *err);
+    /* How many staging buffers there are: as many as were wanted, or more. */
+    int (*staging_buffers)(const void *steps);
     /* Returns staging buffer number `which`, once its last content has been copied to the device.
      * This function and `send` may be called by a second thread, but not for a staging buffer whose
      * step is not complete: `send`, `compute` and `update` of one staging buffer follow one
-     * another. */
+     * another, and the last `held` steps are not launched yet. */
     enum dpt_status (*staging_buffer)(void *steps, int which,
                                       struct dpt_staging_buffer *staging_buffer,
                                       struct dpt_error *err);
@@ -167,6 +175,9 @@ struct dpt_backend_steps {
     /* Enqueues norm, clipping and update number `update` (from 1) of the optimizer at learning rate
      * lr. */
     enum dpt_status (*update)(void *steps, double lr, int64_t update, struct dpt_error *err);
+    /* How many of the last steps are held back; and launches them. */
+    int (*held)(const void *steps);
+    enum dpt_status (*launch)(void *steps, struct dpt_error *err);
     /* Waits for everything enqueued and copies the state. */
     enum dpt_status (*read)(void *steps, struct dpt_steps_state *state, struct dpt_error *err);
 };

@@ -186,10 +186,10 @@ enum dpt_status dpt_prefetcher_next(struct dpt_prefetcher *f, struct dpt_prefetc
     return item->status;
 }
 
-void dpt_prefetcher_release(struct dpt_prefetcher *f)
+void dpt_prefetcher_release(struct dpt_prefetcher *f, int held)
 {
     pthread_mutex_lock(&f->lock);
-    f->released = f->taken;
+    f->released = f->taken - (unsigned)held;
     pthread_cond_signal(&f->work);
     pthread_mutex_unlock(&f->lock);
 }

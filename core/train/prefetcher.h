@@ -41,9 +41,9 @@ void dpt_prefetcher_close(struct dpt_prefetcher *prefetcher);
  * dpt_prefetcher_release. Errors: as dpt_loader_fill, and the staging buffer's. */
 enum dpt_status dpt_prefetcher_next(struct dpt_prefetcher *prefetcher,
                                     struct dpt_prefetched *prefetched, struct dpt_error *err);
-/* Returns the staging buffer that was given last: all of its step, the update included, has been
- * enqueued. */
-void dpt_prefetcher_release(struct dpt_prefetcher *prefetcher);
+/* Returns the staging buffers that were given, except the last `held` ones: all of their steps, the
+ * updates included, has been enqueued. */
+void dpt_prefetcher_release(struct dpt_prefetcher *prefetcher, int held);
 
 /* Waits until the thread uses neither loader nor staging buffers, and discards what was filled
  * ahead. The loader must be positioned anew (dpt_loader_seek) before dpt_prefetcher_next. */

@@ -191,6 +191,9 @@ enum dpt_status dpt_cuda_program_launch(struct dpt_cuda_program *p, enum dpt_cud
 enum dpt_status dpt_cuda_program_costs(struct dpt_cuda_program *p, struct dpt_launch_cost *costs,
                                        int most, int *n, struct dpt_error *err);
 
+/* FLOPs of the plans of a micro-batch, in training with backward. */
+double dpt_cuda_program_flops(const struct dpt_cuda_program *p);
+
 /* Implements dpt_backend.determinism. */
 void dpt_cuda_program_determinism(const void *program, struct dpt_str *text);
 

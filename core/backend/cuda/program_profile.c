@@ -144,6 +144,15 @@ out:
     return status;
 }
 
+double dpt_cuda_program_flops(const struct dpt_cuda_program *p)
+{
+    double flops = 0;
+
+    for (const struct dpt_cuda_math *m = p->lists->maths; m != NULL; m = m->next)
+        flops += m->flops;
+    return flops;
+}
+
 /* --- the result ------------------------------------------------------------------------------- */
 
 static int64_t bytes_of(const struct dpt_cuda_entry *e)

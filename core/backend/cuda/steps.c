@@ -44,6 +44,7 @@ static enum dpt_status steps_open(void *program, const struct dpt_steps_spec *sp
     struct dpt_cuda_program *p = program;
     enum dpt_status status = DPT_OK;
     struct dpt_cuda_steps *s;
+    int most;
 
     *steps = NULL;
     s = dpt_alloc(sizeof *s);
@@ -51,12 +52,11 @@ static enum dpt_status steps_open(void *program, const struct dpt_steps_spec *sp
         return dpt_fail_memory(err, "the steps", (double)sizeof *s);
     s->p = p;
     s->spec = *spec;
-    s->staging_buffers = dpt_alloc_array((size_t)spec->staging_buffers, sizeof *s->staging_buffers);
-    s->counts =
-        dpt_alloc_array((size_t)spec->staging_buffers * (size_t)spec->micros, sizeof *s->counts);
-    if (s->staging_buffers == NULL || s->counts == NULL)
-        DPT_TRY(dpt_fail_memory(err, "the steps",
-                                (double)spec->staging_buffers * sizeof *s->staging_buffers));
+    s->n_staging = spec->staging_buffers;
+    s->at_once = 1;
+    most = 2 * spec->at_once > s->n_staging ? 2 * spec->at_once : s->n_staging;
+    DPT_TRY(DPT_ALLOCATE(s->staging_buffers, (size_t)most, "the steps", err));
+    DPT_TRY(DPT_ALLOCATE(s->counts, (size_t)most * (size_t)spec->micros, "the steps", err));
     DPT_TRY(dpt_cuda_context_enter(&p->ctx, err));
     dpt_cuda_program_targets(p, spec->targets > 0, spec->weights);
     DPT_TRY(dpt_cuda_buckets_open(s, err));
@@ -67,6 +67,89 @@ out:
     if (status != DPT_OK)
         steps_close(s);
     return dpt_cuda_steps_prefix_error(status, "preparing the steps", err);
+}
+
+/* --- launches that are put off ---------------------------------------------------------------- */
+
+/* Launches steps that are held: all in one launch, or each by itself. */
+static enum dpt_status launch_held(struct dpt_cuda_steps *s, bool together, struct dpt_error *err)
+{
+    const int staging_buffer = s->staging_buffer;
+    const int32_t micros = s->micros;
+    enum dpt_status status = DPT_OK;
+
+    s->micros = s->held_micros;
+    while (s->held > 0) {
+        const int steps = together ? s->held : 1;
+
+        s->staging_buffer = s->first_held;
+        DPT_TRY(dpt_cuda_steps_launch(s, DPT_CUDA_COMPUTE | DPT_CUDA_UPDATE, steps, err));
+        s->held -= steps;
+        s->first_held += steps;
+    }
+out:
+    s->staging_buffer = staging_buffer;
+    s->micros = micros;
+    return status;
+}
+
+/* Launches all that was put off: steps that are held, and one that was deferred until an update
+ * which does not come. */
+static enum dpt_status launch_deferred(struct dpt_cuda_steps *s, struct dpt_error *err)
+{
+    enum dpt_status status = launch_held(s, false, err);
+
+    if (status == DPT_OK && s->deferred)
+        status = dpt_cuda_steps_launch(s, DPT_CUDA_COMPUTE, 1, err);
+    s->deferred = false;
+    return status;
+}
+
+/* Whether the step can go in one launch with those that are held, or others after it. */
+static bool can_be_held(const struct dpt_cuda_steps *s)
+{
+    if (!s->deferred || s->at_once == 1 || s->micros == 0 || dpt_cuda_program_profiled(s->p))
+        return false;
+    return s->held == 0
+               ? s->staging_buffer % s->at_once == 0
+               : s->staging_buffer == s->first_held + s->held && s->micros == s->held_micros;
+}
+
+/* Launches the step with its update, or holds it. */
+static enum dpt_status launch_or_hold(struct dpt_cuda_steps *s, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    if (can_be_held(s)) {
+        if (s->held++ == 0) {
+            s->first_held = s->staging_buffer;
+            s->held_micros = s->micros;
+        }
+        return s->held == s->at_once ? launch_held(s, true, err) : DPT_OK;
+    }
+    DPT_TRY(launch_held(s, false, err));
+    DPT_TRY(dpt_cuda_steps_launch(
+        s, s->deferred ? DPT_CUDA_COMPUTE | DPT_CUDA_UPDATE : DPT_CUDA_UPDATE, 1, err));
+out:
+    return status;
+}
+
+static int steps_held(const void *steps)
+{
+    return ((const struct dpt_cuda_steps *)steps)->held;
+}
+
+static enum dpt_status steps_launch(void *steps, struct dpt_error *err)
+{
+    struct dpt_cuda_steps *s = steps;
+    enum dpt_status status = DPT_OK;
+
+    if (s->held == 0)
+        return DPT_OK;
+    DPT_TRY(dpt_cuda_context_enter(&s->p->ctx, err));
+    DPT_TRY(launch_held(s, false, err));
+out:
+    return dpt_cuda_steps_prefix_error(status, "launching steps", err);
 }
 
 /* --- arenas ----------------------------------------------------------------------------------- */
@@ -82,6 +165,7 @@ static enum dpt_status steps_put(void *steps, const float *params, float *const 
 
     s->deferred = false;
     DPT_TRY(dpt_cuda_context_enter(ctx, err));
+    DPT_TRY(launch_held(s, false, err));
     DPT_TRY(wait_for_all(s, err));
     DPT_TRY(dpt_cuda_steps_upload(s, s->p->params, params, (size_t)g->arena * sizeof(float), err));
     for (int k = 0; k < s->spec.rule.slots; k++)
@@ -96,17 +180,6 @@ static enum dpt_status steps_put(void *steps, const float *params, float *const 
     DPT_TRY(dpt_cuda_await_stream(ctx, ctx->compute, err));
 out:
     return dpt_cuda_steps_prefix_error(status, "sending the parameters there", err);
-}
-
-/* Launches a step that was deferred until an update which does not come. */
-static enum dpt_status launch_deferred(struct dpt_cuda_steps *s, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-
-    if (s->deferred)
-        status = dpt_cuda_steps_launch(s, DPT_CUDA_COMPUTE, err);
-    s->deferred = false;
-    return status;
 }
 
 static enum dpt_status steps_get(void *steps, float *params, float *const *slot, float *gradient,
@@ -133,6 +206,11 @@ out:
 }
 
 /* --- a step ----------------------------------------------------------------------------------- */
+
+static int steps_count(const void *steps)
+{
+    return ((const struct dpt_cuda_steps *)steps)->n_staging;
+}
 
 static enum dpt_status steps_staging(void *steps, int which,
                                      struct dpt_staging_buffer *staging_buffer,
@@ -211,14 +289,13 @@ static enum dpt_status steps_compute(void *steps, int which, int32_t micros, uin
     enum dpt_status status = DPT_OK;
 
     DPT_TRY(dpt_cuda_context_enter(&s->p->ctx, err));
-    DPT_TRY(launch_deferred(s, err));
-    /* An evaluation in between may have set another kind of target. */
-    dpt_cuda_program_targets(s->p, s->spec.targets > 0, s->spec.weights);
+    if (s->deferred)
+        DPT_TRY(launch_deferred(s, err));
     s->staging_buffer = which;
     s->micros = micros;
     DPT_TRY(write_batches(s, seed, step, err));
     if (s->spec.reduces)
-        DPT_TRY(dpt_cuda_steps_launch(s, DPT_CUDA_COMPUTE, err));
+        DPT_TRY(dpt_cuda_steps_launch(s, DPT_CUDA_COMPUTE, 1, err));
     s->deferred = !s->spec.reduces;
 out:
     return dpt_cuda_steps_prefix_error(status, "computing a step", err);
@@ -245,8 +322,7 @@ static enum dpt_status steps_update(void *steps, double lr, int64_t update, stru
     }
     if (s->spec.reduces)
         DPT_CUDA_TRY(&ctx->lib, cuStreamWaitEvent(ctx->compute, s->given, 0));
-    DPT_TRY(dpt_cuda_steps_launch(
-        s, s->deferred ? DPT_CUDA_COMPUTE | DPT_CUDA_UPDATE : DPT_CUDA_UPDATE, err));
+    DPT_TRY(launch_or_hold(s, err));
     s->deferred = false;
 out:
     return dpt_cuda_steps_prefix_error(status, "updating the parameters", err);
@@ -285,6 +361,7 @@ const struct dpt_backend_steps dpt_cuda_steps = {
     .close = steps_close,
     .put = steps_put,
     .get = steps_get,
+    .staging_buffers = steps_count,
     .staging_buffer = steps_staging,
     .send = steps_send,
     .compute = steps_compute,
@@ -292,5 +369,7 @@ const struct dpt_backend_steps dpt_cuda_steps = {
     .bucket = dpt_cuda_steps_bucket,
     .give = dpt_cuda_steps_give,
     .update = steps_update,
+    .held = steps_held,
+    .launch = steps_launch,
     .read = steps_read,
 };

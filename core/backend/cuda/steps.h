@@ -15,7 +15,8 @@
  * labels and the like on to where the program reads them. It also copies controls and rates, from
  * pinned memory that the device can access, since they are known only at the launch (a row of rates
  * for each group of tensors that have the same). A captured graph contains all these addresses, so
- * there is a graph for each staging buffer.
+ * there is a graph for each staging buffer. Where the samples lie on the device and one rank steps,
+ * one graph may contain `at_once` steps, whose staging buffers follow one another.
  */
 #ifndef DPT_BACKEND_CUDA_STEPS_H
 #define DPT_BACKEND_CUDA_STEPS_H
@@ -57,7 +58,7 @@ struct dpt_cuda_staging_buffer {
 };
 
 struct dpt_cuda_replay {
-    int staging_buffer;
+    int staging_buffer, steps; /* the first step's; how many there are */
     int32_t micros;
     unsigned parts;
     CUgraphExec exec;
@@ -79,13 +80,14 @@ struct dpt_cuda_steps {
     struct dpt_cuda_staging_layout staging_layout;
     bool stored; /* the data set is on the device */
 
-    struct dpt_cuda_staging_buffer *staging_buffers;
-    int32_t *counts;                  /* [staging_buffers][micros] */
-    struct dpt_cuda_control *batches; /* pinned; [staging_buffers][micros]: seed, step and count */
+    struct dpt_cuda_staging_buffer *staging_buffers; /* [n_staging] */
+    int n_staging;
+    int32_t *counts;                  /* [n_staging][micros] */
+    struct dpt_cuda_control *batches; /* pinned; [n_staging][micros]: seed, step and count */
     /* What the tensors that learn differ in, and their rates. */
     struct dpt_rule_group *groups;
     int n_groups;
-    struct dpt_cuda_rates *rates; /* pinned; [staging_buffers][n_groups] */
+    struct dpt_cuda_rates *rates; /* pinned; [n_staging][n_groups] */
     struct dpt_cuda_replay *replays;
     int n_replays;
     size_t replay_room;
@@ -110,6 +112,10 @@ struct dpt_cuda_steps {
     bool deferred; /* it will be launched together with the update */
     int staging_buffer;
     int32_t micros;
+    /* Steps whose update was called and that will be launched together, of `held_micros`
+     * micro-batches each, from staging buffer first_held on, a multiple of at_once. */
+    int at_once, held, first_held;
+    int32_t held_micros;
     int next; /* the next bucket to complete while the last micro-batch's backward is enqueued */
 };
 
@@ -131,8 +137,9 @@ static inline struct dpt_cuda_rates *dpt_cuda_steps_rates(const struct dpt_cuda_
 /* Runs a step's launches on no samples and waits for them, so that the libraries load code and
  * allocate memory before a graph is captured, during which they must not. */
 enum dpt_status dpt_cuda_steps_warm(struct dpt_cuda_steps *s, struct dpt_error *err);
-/* Launches these parts of the step whose samples are in s->staging_buffer. */
-enum dpt_status dpt_cuda_steps_launch(struct dpt_cuda_steps *s, unsigned parts,
+/* Launches these parts of the step whose samples are in s->staging_buffer; steps: or of so many,
+ * one after another, whose samples are in this and the next staging buffers. */
+enum dpt_status dpt_cuda_steps_launch(struct dpt_cuda_steps *s, unsigned parts, int steps,
                                       struct dpt_error *err);
 void dpt_cuda_steps_forget(struct dpt_cuda_steps *s);
 

@@ -129,17 +129,9 @@ out:
     return status;
 }
 
-/* The argument of enqueue. */
-struct captured {
-    struct dpt_cuda_steps *steps;
-    unsigned parts;
-};
-
-static enum dpt_status enqueue(void *arg, struct dpt_error *err)
+static enum dpt_status enqueue_step(struct dpt_cuda_steps *s, unsigned parts, struct dpt_error *err)
 {
-    const struct captured *c = arg;
-    struct dpt_cuda_steps *s = c->steps;
-    const bool computes = c->parts & DPT_CUDA_COMPUTE, updates = c->parts & DPT_CUDA_UPDATE;
+    const bool computes = parts & DPT_CUDA_COMPUTE, updates = parts & DPT_CUDA_UPDATE;
     enum dpt_status status = DPT_OK;
     struct dpt_cuda_feed_args rates = {0};
 
@@ -158,6 +150,28 @@ static enum dpt_status enqueue(void *arg, struct dpt_error *err)
     }
     DPT_TRY(enqueue_update(s, computes && s->micros > 0, err));
 out:
+    return status;
+}
+
+/* The argument of enqueue. */
+struct captured {
+    struct dpt_cuda_steps *steps;
+    unsigned parts;
+    int n;
+};
+
+static enum dpt_status enqueue(void *arg, struct dpt_error *err)
+{
+    const struct captured *c = arg;
+    struct dpt_cuda_steps *s = c->steps;
+    const int first = s->staging_buffer;
+    enum dpt_status status = DPT_OK;
+
+    for (int k = 0; k < c->n && status == DPT_OK; k++) {
+        s->staging_buffer = first + k;
+        status = enqueue_step(s, c->parts, err);
+    }
+    s->staging_buffer = first;
     return status;
 }
 
@@ -186,13 +200,14 @@ out:
 }
 
 /* Finds or captures the graph of these parts for the step's staging buffer and micro-batches. */
-static enum dpt_status find_graph(struct dpt_cuda_steps *s, unsigned parts, CUgraphExec *exec,
-                                  struct dpt_error *err)
+static enum dpt_status find_graph(struct dpt_cuda_steps *s, unsigned parts, int steps,
+                                  CUgraphExec *exec, struct dpt_error *err)
 {
     const struct dpt_cuda_replay wanted = {.staging_buffer = s->staging_buffer,
+                                           .steps = steps,
                                            .micros = parts & DPT_CUDA_COMPUTE ? s->micros : 0,
                                            .parts = parts};
-    struct captured captured = {s, parts};
+    struct captured captured = {s, parts, steps};
     struct dpt_cuda_replay *more;
     enum dpt_status status = DPT_OK;
 
@@ -200,7 +215,7 @@ static enum dpt_status find_graph(struct dpt_cuda_steps *s, unsigned parts, CUgr
         const struct dpt_cuda_replay *r = &s->replays[i];
 
         if (r->staging_buffer == wanted.staging_buffer && r->micros == wanted.micros &&
-            r->parts == wanted.parts) {
+            r->parts == wanted.parts && r->steps == wanted.steps) {
             *exec = r->exec;
             return DPT_OK;
         }
@@ -216,7 +231,7 @@ out:
     return status;
 }
 
-enum dpt_status dpt_cuda_steps_launch(struct dpt_cuda_steps *s, unsigned parts,
+enum dpt_status dpt_cuda_steps_launch(struct dpt_cuda_steps *s, unsigned parts, int steps,
                                       struct dpt_error *err)
 {
     const struct dpt_cuda_context *ctx = &s->p->ctx;
@@ -225,15 +240,18 @@ enum dpt_status dpt_cuda_steps_launch(struct dpt_cuda_steps *s, unsigned parts,
     enum dpt_status status = DPT_OK;
     CUgraphExec exec = NULL;
 
+    /* An evaluation in between may have set another kind of target. */
+    dpt_cuda_program_targets(s->p, s->spec.targets > 0, s->spec.weights);
     if (!dpt_cuda_program_profiled(s->p))
-        DPT_TRY(find_graph(s, parts, &exec, err));
-    if (parts & DPT_CUDA_COMPUTE)
-        DPT_CUDA_TRY(lib, cuStreamWaitEvent(ctx->compute, staging_buffer->uploaded, 0));
+        DPT_TRY(find_graph(s, parts, steps, &exec, err));
+    for (int k = 0; k < steps && parts & DPT_CUDA_COMPUTE; k++)
+        DPT_CUDA_TRY(lib, cuStreamWaitEvent(ctx->compute, staging_buffer[k].uploaded, 0));
     if (exec != NULL)
         DPT_CUDA_TRY(lib, cuGraphLaunch(exec, ctx->compute));
     else /* a profile waits for each launch, which a graph does not allow */
-        DPT_TRY(enqueue(&(struct captured){s, parts}, err));
-    DPT_CUDA_TRY(lib, cuEventRecord(staging_buffer->done, ctx->compute));
+        DPT_TRY(enqueue(&(struct captured){s, parts, steps}, err));
+    for (int k = 0; k < steps; k++)
+        DPT_CUDA_TRY(lib, cuEventRecord(staging_buffer[k].done, ctx->compute));
     if (parts & DPT_CUDA_COMPUTE)
         DPT_TRY(dpt_cuda_buckets_fetch(s, err));
 out:

@@ -9,6 +9,10 @@
 
 enum { LINE = 256, MARGIN = 256 << 20 };
 
+/* FLOPs of a step: a millisecond at 50 TFLOP/s. Where it takes longer its launch hardly matters,
+ * and who stops a job should not wait for many steps that are under way. */
+static const double LONG_STEP = 5e10;
+
 static size_t lines(size_t bytes)
 {
     return (bytes + LINE - 1) / LINE * LINE;
@@ -177,13 +181,12 @@ static enum dpt_status hold_staging_buffers(struct dpt_cuda_steps *s, struct dpt
                   control = sizeof(struct dpt_cuda_control),
                   rates = s->n_groups * (int64_t)sizeof *s->rates;
     const struct dpt_cuda_piece controls[] = {
-        {"the rates", s->spec.staging_buffers * rates, (void **)&s->rates, true},
-        {"the counts", s->spec.staging_buffers * s->spec.micros * control, (void **)&s->batches,
-         true},
+        {"the rates", s->n_staging * rates, (void **)&s->rates, true},
+        {"the counts", s->n_staging * s->spec.micros * control, (void **)&s->batches, true},
     };
     enum dpt_status status = DPT_OK;
 
-    for (int i = 0; i < s->spec.staging_buffers; i++) {
+    for (int i = 0; i < s->n_staging; i++) {
         struct dpt_cuda_staging_buffer *staging_buffer = &s->staging_buffers[i];
         const struct dpt_cuda_piece pieces[] = {
             {samples, bytes, (void **)&staging_buffer->device, false},
@@ -342,7 +345,7 @@ static void advise(const struct dpt_cuda_steps *s, int64_t held, int64_t unused,
                    struct dpt_error *err)
 {
     const int64_t arena = s->p->spec.graph->floats * (int64_t)sizeof(float);
-    const int64_t staging_buffers = s->spec.staging_buffers * (int64_t)s->staging_layout.bytes;
+    const int64_t staging_buffers = s->n_staging * (int64_t)s->staging_layout.bytes;
     const int64_t fixed = arena * (4 + s->spec.rule.slots);
     const int64_t each = (held - 4 * arena + staging_buffers) / s->p->micro;
     int64_t fits = each > 0 ? (held + unused - fixed) / each : 0;
@@ -366,6 +369,11 @@ enum dpt_status dpt_cuda_steps_hold(struct dpt_cuda_steps *s, struct dpt_error *
     s->staging_layout = lay_out(s);
     DPT_TRY(hold_optimizer(s, err));
     DPT_TRY(store(s, err));
+    if (s->stored && !s->spec.reduces && s->spec.at_once > 1 &&
+        dpt_cuda_program_flops(s->p) * s->spec.micros < LONG_STEP) {
+        s->at_once = s->spec.at_once;
+        s->n_staging = 2 * s->at_once; /* half of them are filled while the others are read */
+    }
     s->staging_layout = lay_out(s);
     DPT_TRY(hold_staging_buffers(s, err));
 out:

@@ -27,6 +27,7 @@
 
 enum {
     STAGING_BUFFERS = 3, /* steps that are filled ahead */
+    AT_ONCE = 4,         /* steps in one launch, where the samples are stored on the device */
     BUCKET = 4 << 20,    /* bytes: long enough for the network, short enough to begin early */
 };
 
@@ -98,6 +99,7 @@ static enum dpt_status open_steps(struct dpt_trainer *t, struct dpt_error *err)
         .skip = job->train.on_nan == DPT_ON_NAN_SKIP,
         .micros = (int32_t)((batches + ranks - 1) / ranks),
         .staging_buffers = STAGING_BUFFERS,
+        .at_once = AT_ONCE,
         .targets = set->target == DPT_TARGET_VECTOR ? set->target_width : 0,
         .weights = set->weights != NULL,
         .reduces = ranks > 1,
@@ -146,14 +148,15 @@ static enum dpt_status attach(struct dpt_trainer *t, struct dpt_error *err)
     DPT_TRY(open_steps(t, err));
     d->buckets = d->type->buckets(d->steps);
     DPT_TRY(DPT_ALLOCATE(d->sizes, (size_t)d->buckets, "the device's steps", err));
-    DPT_TRY(dpt_prefetcher_open(&d->prefetcher,
-                                &(struct dpt_prefetcher_spec){.loader = t->data.train.loader,
-                                                              .set = t->data.train.set,
-                                                              .micro = t->data.train.sampler.micro,
-                                                              .staging_buffers = STAGING_BUFFERS,
-                                                              .type = d->type,
-                                                              .steps = d->steps},
-                                err));
+    DPT_TRY(dpt_prefetcher_open(
+        &d->prefetcher,
+        &(struct dpt_prefetcher_spec){.loader = t->data.train.loader,
+                                      .set = t->data.train.set,
+                                      .micro = t->data.train.sampler.micro,
+                                      .staging_buffers = d->type->staging_buffers(d->steps),
+                                      .type = d->type,
+                                      .steps = d->steps},
+        err));
 out:
     if (status != DPT_OK)
         detach(t);
@@ -236,9 +239,15 @@ out:
     return status;
 }
 
+/* Staging buffers are filled anew after this. A launch that fails is tried again, and told of, by
+ * whoever calls the device next. */
 static void rest(struct dpt_trainer *t)
 {
-    dpt_prefetcher_pause(t->engine_state->prefetcher);
+    const struct dpt_engine_state *d = t->engine_state;
+    struct dpt_error ignored;
+
+    dpt_prefetcher_pause(d->prefetcher);
+    d->type->launch(d->steps, &ignored);
 }
 
 static double waited(const struct dpt_trainer *t)
@@ -506,7 +515,7 @@ static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *resul
     dpt_step_read_flags(t, result);
     DPT_TRY(dpt_step_check_count(t, counted, total, err));
     DPT_TRY(update(t, result, err));
-    dpt_prefetcher_release(d->prefetcher);
+    dpt_prefetcher_release(d->prefetcher, d->type->held(d->steps));
     dpt_profile_switch(t->profile, DPT_SPAN_OPTIMIZER, DPT_SPAN_OTHER);
     d->unread++;
     d->given += total;

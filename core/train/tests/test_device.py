@@ -120,6 +120,12 @@ class Machine:
             lines = [line.split("\t") for line in file["plans"][()].decode().splitlines()]
         return {what: (problem, tag) for what, problem, tag in lines}
 
+    def assert_same_run_bits(self, name, other):
+        (got, attributes), (want, others) = self.weights(name), self.weights(other)
+        assert got.keys() == want.keys() and attributes["step"] == others["step"]
+        for key in want:
+            np.testing.assert_array_equal(got[key], want[key], key)
+
     def assert_same_run(self, name, other, tolerance=1e-5):
         """The same steps were made, and rounding apart they came to the same."""
         (got, attributes), (want, others) = self.weights(name), self.weights(other)
@@ -173,6 +179,26 @@ def test_a_step_has_few_nodes(machine, data, model, most, precision):
     machine.train("run", job, FAKEGPU_LOG=str(log))
     nodes = re.findall(r"^cuGraphLaunch (\d+) nodes", log.read_text(), re.M)
     assert len(nodes) >= 6 and int(nodes[-1]) <= most, nodes
+
+
+@pytest.mark.parametrize("seed", ["0", "1", "2", "3"])
+def test_several_steps_a_launch(machine, seed):
+    """Where nobody looks at each step; with checkpoints, evaluations, epochs and lines at odd places, and the bytes of single steps."""
+    often = {"train": "{steps: 47}", "checkpoint": "{every: 17 steps, keep: 9}", "eval": "{every: 19 steps}",
+             "data": "{train: synthetic, valid: 0.1, synthetic: {samples: 1300, shape: [1, 10, 10]}}"}
+    single = machine.job({**MLP, **often, "name": "single", "log": "{every: 1 steps}"})
+    job = machine.job({**MLP, **often, "log": "{every: 23 steps}"})
+    late = {"FAKEGPU_EAGER": "0", "FAKEGPU_SEED": seed}
+    machine.train("single", single)
+    machine.train("several", job, FAKEGPU_LOG=str(machine.path / "log"), **late)
+    machine.assert_same_run_bits("several", "single")
+    np.testing.assert_array_equal(machine.evaluations("several"), machine.evaluations("single"))
+    nodes = [int(n) for n in re.findall(r"^cuGraphLaunch (\d+) nodes", (machine.path / "log").read_text(), re.M)]
+    step = nodes[-1]
+    assert step > 8 and nodes.count(4 * step) >= 4 and nodes.count(step) + 4 * nodes.count(4 * step) == 47
+    machine.train("parts", job, sets=["train.steps=30"], **late)
+    machine.train("parts", job, **late)
+    machine.assert_same_run_bits("parts", "single")
 
 
 def test_waits_where_it_has_to(machine):

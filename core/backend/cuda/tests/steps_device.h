@@ -26,6 +26,7 @@ struct device {
     sem_t full[8], empty[8]; /* by staging buffer */
     const struct scene *scene;
     int first, last; /* steps */
+    int staging_buffers;
     bool failed;
 };
 
@@ -34,22 +35,21 @@ static inline enum dpt_status fill(struct device *d, int step, struct dpt_error 
     const struct scene *s = d->scene;
     struct dpt_staging_buffer staging_buffer;
     enum dpt_status status =
-        cuda->steps->staging_buffer(d->steps, step % s->plan.staging_buffers, &staging_buffer, err);
+        cuda->steps->staging_buffer(d->steps, step % d->staging_buffers, &staging_buffer, err);
 
     if (status == DPT_OK && (staging_buffer.input == NULL) != s->plan.stored)
         return dpt_fail(err, DPT_FAILED, "the samples are in the wrong place");
     for (int32_t m = 0; status == DPT_OK && m < scene_micros(s, step); m++)
         scene_fill(s, step, m, &staging_buffer);
     if (status == DPT_OK)
-        status =
-            cuda->steps->send(d->steps, step % s->plan.staging_buffers, scene_micros(s, step), err);
+        status = cuda->steps->send(d->steps, step % d->staging_buffers, scene_micros(s, step), err);
     return status;
 }
 
 static inline void *loader(void *arg)
 {
     struct device *d = arg;
-    const int staging_buffers = d->scene->plan.staging_buffers;
+    const int staging_buffers = d->staging_buffers;
     struct dpt_error err;
 
     for (int step = d->first; step <= d->last; step++) {
@@ -88,8 +88,9 @@ static inline enum dpt_status device_steps(struct device *d, int first, int last
                                            struct dpt_error *err)
 {
     const struct scene *s = d->scene;
-    const int staging_buffers = s->plan.staging_buffers;
+    const int staging_buffers = d->staging_buffers;
     enum dpt_status status = DPT_OK;
+    int released = first; /* the first step whose staging buffer is still read */
     pthread_t thread;
 
     d->first = first, d->last = last;
@@ -108,8 +109,8 @@ static inline enum dpt_status device_steps(struct device *d, int first, int last
                                      s->plan.seed, (uint64_t)step, err));
         DPT_TRY(reduce(d, err));
         DPT_TRY(cuda->steps->update(d->steps, scene_rate(step), step, err));
-        if (s->plan.threaded)
-            sem_post(&d->empty[step % staging_buffers]);
+        for (; s->plan.threaded && released <= step - cuda->steps->held(d->steps); released++)
+            sem_post(&d->empty[released % staging_buffers]);
     }
 out:
     /* The other thread ends in any case. */
@@ -139,6 +140,7 @@ static inline enum dpt_status device_open(struct device *d, const struct scene *
                                    .skip = p->skip,
                                    .micros = p->micros,
                                    .staging_buffers = p->staging_buffers,
+                                   .at_once = p->at_once,
                                    .targets = p->vectors ? s->outputs : 0,
                                    .weights = p->weighted,
                                    .reduces = p->reduces,
@@ -157,6 +159,7 @@ static inline enum dpt_status device_open(struct device *d, const struct scene *
                                              .shift = s->shift};
     DPT_TRY(cuda->open(&program, &d->program, err));
     DPT_TRY(cuda->steps->open(d->program, &steps, &d->steps, err));
+    d->staging_buffers = cuda->steps->staging_buffers(d->steps);
 out:
     return status;
 }

@@ -31,6 +31,7 @@ struct scene_plan {
     bool grouped; /* tensors have rates and decays of their own, and some are frozen */
     bool stored;  /* the data set is on the device; else the samples come in staging buffers */
     bool reduces, on_device, threaded;
+    int at_once; /* steps in one launch, where the data set is on the device */
     int64_t bucket;
     enum dpt_precision precision;
 };

@@ -45,6 +45,110 @@ static void one_launch(void **state)
     scene_close(&s);
 }
 
+/* The steps 1 ... last of a job, read after each `every` of them. */
+static void run_reading(const struct scene *s, int every, struct scene_result *r)
+{
+    const struct dpt_loss_scale scale =
+        dpt_loss_scale_start(s->plan.precision == DPT_PRECISION_FP16, 1);
+    struct dpt_error err;
+    struct device d;
+
+    result_open(r, s);
+    OK(device_open(&d, s, &err));
+    OK(cuda->steps->put(d.steps, r->params, r->slot, &scale, &err));
+    for (int step = 1; step <= s->plan.steps; step += every) {
+        const int left = s->plan.steps + 1 - step, n = left < every ? left : every;
+
+        OK(device_steps(&d, step, step + n - 1, &err));
+        if (step % 2 == 0)
+            OK(cuda->steps->launch(d.steps, &err));
+        else
+            OK(cuda->steps->read(d.steps, &r->state, &err));
+        assert_int_equal(cuda->steps->held(d.steps), 0);
+    }
+    OK(cuda->steps->get(d.steps, r->params, r->slot, r->gradient, &err));
+    OK(cuda->steps->read(d.steps, &r->state, &err));
+    device_close(&d);
+}
+
+static void same_results(const struct scene *s, const struct scene_result *a,
+                         const struct scene_result *b)
+{
+    const size_t bytes = (size_t)s->graph.arena * sizeof(float);
+
+    assert_memory_equal(a->params, b->params, bytes);
+    assert_memory_equal(a->gradient, b->gradient, bytes);
+    for (int k = 0; k < s->rule.slots; k++)
+        assert_memory_equal(a->slot[k], b->slot[k], bytes);
+    assert_memory_equal(&a->state, &b->state, sizeof a->state);
+}
+
+/* Several steps in one launch, whoever fills the staging buffers, in any order that streams allow,
+ * and read in between or not: the bits of steps that are launched one by one. */
+static void several_steps_a_launch(void **state)
+{
+    char path[100], text[16];
+
+    (void)state;
+    snprintf(path, sizeof path, "%s/several", folder);
+    for (uint64_t seed = 0; seed < 20; seed += (uint64_t)net_every()) {
+        struct scene_plan plan = random_plan(seed + 1200);
+        struct scene_result one, several, between;
+        struct scene s;
+        char *log;
+
+        plan.stored = true;
+        plan.steps = 14;
+        plan.precision = (enum dpt_precision)(seed % DPT_PRECISIONS);
+        plan.weighted = seed % 5 == 1;
+        plan.weightless = seed % 5 == 1 ? 6 : 0;
+        scene_open(&s, &plan);
+        device_run(&s, &one);
+        s.plan.at_once = 2 + (int)(seed % 3);
+        s.plan.threaded = seed % 2;
+        snprintf(text, sizeof text, "%d", (int)seed + 1);
+        fake_set("FAKEGPU_SEED", text);
+        fake_set("FAKEGPU_LOG", path);
+        device_run(&s, &several);
+        fake_set("FAKEGPU_LOG", NULL);
+        run_reading(&s, 1 + (int)(seed % 7), &between);
+        fake_set("FAKEGPU_SEED", NULL);
+        same_results(&s, &one, &several);
+        same_results(&s, &one, &between);
+        log = read_file(path);
+        unlink(path);
+        /* Those before the first multiple, some at the end, and one that is short stand alone. */
+        assert_in_range(lines_with(log, "cuGraphLaunch"), 4,
+                        14 / s.plan.at_once + 2 * (s.plan.at_once - 1) + 1);
+        free(log);
+        result_close(&one), result_close(&several), result_close(&between);
+        scene_close(&s);
+    }
+}
+
+/* Only short steps of one rank, whose samples are stored. */
+static void long_steps_stand_alone(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        struct scene_plan plan = random_plan(1300);
+        struct dpt_error err;
+        struct device d;
+        struct scene s;
+
+        plan.net = 0, plan.micro = 8, plan.micros = i == 1 ? 1 << 13 : 2, plan.at_once = 4;
+        plan.hidden = 5000;
+        plan.stored = i != 2;
+        plan.reduces = i == 3;
+        plan.bucket = 1000;
+        scene_open(&s, &plan);
+        OK(device_open(&d, &s, &err));
+        assert_int_equal(d.staging_buffers, i == 0 ? 8 : plan.staging_buffers);
+        device_close(&d);
+        scene_close(&s);
+    }
+}
+
 /* The next step's samples, which are large, do not stand before this one's gradient: with seed 0
  * the fake does only what is waited for, and what comes before it on the same stream. */
 static void samples_keep_no_bucket_waiting(void **state)
@@ -216,8 +320,11 @@ static void failures(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(one_launch),
+                                       cmocka_unit_test(several_steps_a_launch),
+                                       cmocka_unit_test(long_steps_stand_alone),
                                        cmocka_unit_test(samples_keep_no_bucket_waiting),
-                                       cmocka_unit_test(two_branches), cmocka_unit_test(failures)};
+                                       cmocka_unit_test(two_branches),
+                                       cmocka_unit_test(failures)};
     int failed;
 
     (void)argc;
