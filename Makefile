@@ -256,7 +256,7 @@ define install_into
 install -d $1/bin $(examples)/slurm && \
 	install -m 755 $(binary) $1/bin/dptrain && \
 	install -m 644 README.md LICENSE scripts/packaging/CHANGELOG.md $1/share/doc/dptrain && \
-	install -m 644 $(wildcard configs/*.yaml) $(examples) && \
+	install -m 644 $(wildcard configs/*.yaml) data/flowers.csv $(examples) && \
 	install -m 644 $(wildcard scripts/slurm/*) $(examples)/slurm && \
 	install -D -m 644 scripts/lib/mpi-env.sh $1/share/dptrain/mpi-env.sh && \
 	for file in $(made); do install -D -m 644 $(shared)/$$file $1/share/$$file || exit 1; done

@@ -5,7 +5,7 @@
 #
 # Tables:
 #   speed       samples a second beside those of the fastest fp32 peer and of PyTorch's bf16 autocast (the default; rows as the
-#               README has them, ready to be put there)
+#               scripts/bench/README.md has them, ready to be put there)
 #   scaling     2 ranks, and 2 threads, beside 1
 #   memory      the most that a rank holds
 #   start       --help; exec to the first step

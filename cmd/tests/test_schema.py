@@ -50,9 +50,10 @@ def verdicts(paths):
 
 
 def test_configs_and_readme(validator, tmp_path):
-    readme = open("README.md", encoding="utf-8").read()
-    job = next(block for block in re.findall(r"```yaml\n(.*?)```", readme, re.S) if "model:" in block)
-    paths = [dpt.write_job(tmp_path / "readme.yaml", job)]
+    paths = []
+    for page in ("README.md", "configs/README.md"):
+        job = next(block for block in re.findall(r"```yaml\n(.*?)```", open(page, encoding="utf-8").read(), re.S) if "model:" in block)
+        paths.append(dpt.write_job(tmp_path / page.replace("/", "-").replace(".md", ".yaml"), job))
     paths += [f"configs/{name}" for name in os.listdir("configs") if name.endswith(".yaml")]
     for path, mistakes in verdicts(paths).items():
         assert mistakes == []

@@ -52,6 +52,7 @@ OWN = {
     "RUN2": "runs/try",
     "RUN": "runs/mnist-mlp",
     "PATTERN": "nothing",
+    "COMMAND": "eval",
 }
 
 
@@ -94,6 +95,7 @@ def sandbox(tmp_path_factory):
     mnist.mkdir(parents=True)
     for path in (TOP / "data/mnist").glob("*.gz"):
         (mnist / path.name).symlink_to(path)
+    (folder / "data/flowers.csv").symlink_to(TOP / "data/flowers.csv")
     (folder / "build").mkdir()
     program = folder / "build/dptrain"
     # Only what trains gets another number of epochs, and what times its steps one of these, and no command line that says it itself.
@@ -105,7 +107,6 @@ esac
 exec {shlex.quote(dpt.BINARY)} "$@"
 """)
     program.chmod(0o755)
-    make_flowers(folder)
     for page in PAGES:  # jobs that a page shows with their names
         for job, name in re.findall(r"```yaml\n(# ([\w-]+\.yaml)\n.*?)```", page.read_text(), re.S):
             (folder / name).write_text(job)
@@ -149,14 +150,10 @@ def test_command(sandbox, page, number, command):
 
 
 def make_flowers(folder):
-    """Four numbers each, of three kinds that lie apart by some deviations."""
-    draw = random.Random(1)
-    kinds = {"setosa": (5.0, 3.4, 1.5, 0.2), "versicolor": (5.9, 2.8, 4.3, 1.3), "virginica": (6.6, 3.0, 5.5, 2.0)}
-    lines = [[f"{draw.gauss(x, 0.25):.1f}" for x in middle] + [kind] for kind, middle in kinds.items() for _ in range(150)]
-    draw.shuffle(lines)
-    head = ["sepal length", "sepal width", "petal length", "petal width", "species"]
-    for name, rows, columns in (("flowers.csv", lines, 5), ("new.csv", lines[:3], 4)):
-        (folder / name).write_text("".join(",".join(row[:columns]) + "\n" for row in [head, *rows]))
+    """The table that is there, and three new flowers without their kind."""
+    lines = (TOP / "data/flowers.csv").read_text().splitlines()
+    (folder / "flowers.csv").write_text("\n".join(lines) + "\n")
+    (folder / "new.csv").write_text("".join(line.rpartition(",")[0] + "\n" for line in lines[:4]))
 
 
 def make_houses(folder):
@@ -258,6 +255,13 @@ def test_tutorial(sandbox, tmp_path):
 def test_links(page):
     for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
         assert re.match(r"https?://", link) or (page.parent / link).exists(), f"{page.relative_to(TOP)}: {link} leads nowhere"
+    for link, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text()):
+        heads = re.findall(r"^#+ (.*)$", (page.parent / link if link else page).read_text(), re.M)
+        assert anchor in [re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads], f"{page.relative_to(TOP)}: {link}#{anchor}"
+
+
+def test_the_first_page_is_short():
+    assert len((TOP / "README.md").read_text().splitlines()) <= 200
 
 
 def test_contributing_names_what_is_there():
@@ -269,7 +273,7 @@ def test_contributing_names_what_is_there():
 
 def test_rooms_have_pages():
     for room in ("cmd", "core", "core/base", "core/conf", "core/comm", "core/backend", "core/trace", "core/state", "core/interchange", "core/train", "core/plan", "models", "data",
-                 "configs", "scripts", "scripts/slurm", "scripts/simulate"):
+                 "configs", "scripts", "scripts/bench", "scripts/slurm", "scripts/simulate"):
         assert (TOP / room / "README.md").exists(), f"{room} has no page that says what lives there"
 
 
