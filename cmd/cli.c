@@ -99,7 +99,7 @@ static enum dpt_status take_option(struct dpt_cli *cli, int argc, char **argv, i
 
     if (option == NULL)
         return unknown_option(cli->command, word, err);
-    if (option->value == NULL && equals != NULL)
+    if ((option->value == NULL || option->value[0] == '[') && equals != NULL)
         return dpt_fail(err, DPT_USAGE, "dptrain %s: %s takes no value", cli->command->name,
                         option->name);
     if (option->value != NULL) {
@@ -124,7 +124,8 @@ static enum dpt_status take_command(struct dpt_cli *cli, int argc, char **argv, 
         strcmp(word, "help") == 0) {
         cli->command = argc > 2 ? find_command(cli, argv[2]) : NULL;
         *action = DPT_CLI_HELP;
-        return argc > 2 && cli->command == NULL ? unknown_command(cli, argv[2], err) : DPT_OK;
+        *i = cli->command != NULL ? 3 : 2;
+        return DPT_OK;
     }
     if (strcmp(word, "--version") == 0 || strcmp(word, "-V") == 0) {
         *action = DPT_CLI_VERSION;
@@ -155,17 +156,22 @@ enum dpt_status dpt_cli_parse(struct dpt_cli *cli, const struct dpt_command *con
     if (cli->given == NULL || cli->positional == NULL)
         DPT_TRY(dpt_fail_memory(err, "the command line", 0));
     DPT_TRY(take_command(cli, argc, argv, &i, action, err));
-    for (; *action == DPT_CLI_RUN && i < argc; i++) {
-        if (!only_words && (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0))
+    for (; *action != DPT_CLI_VERSION && i < argc; i++) {
+        if (*action == DPT_CLI_HELP) {
+            if (argv[i][0] != '-')
+                cli->positional[cli->n_positional++] = argv[i];
+        } else if (!only_words && (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)) {
             *action = DPT_CLI_HELP;
-        else if (!only_words && strcmp(argv[i], "--version") == 0)
+            cli->n_positional = 0;
+        } else if (!only_words && strcmp(argv[i], "--version") == 0) {
             *action = DPT_CLI_VERSION;
-        else if (!only_words && strcmp(argv[i], "--") == 0)
+        } else if (!only_words && strcmp(argv[i], "--") == 0) {
             only_words = true;
-        else if (!only_words && argv[i][0] == '-' && argv[i][1] != '\0')
+        } else if (!only_words && argv[i][0] == '-' && argv[i][1] != '\0') {
             DPT_TRY(take_option(cli, argc, argv, &i, err));
-        else
+        } else {
             cli->positional[cli->n_positional++] = argv[i];
+        }
     }
 out:
     return status;
@@ -240,7 +246,7 @@ enum { COLUMNS = 79, OPTION_COLUMN = 23 };
 const struct dpt_cli_option dpt_cli_common_options[] = {
     {"--quiet", NULL, "only warnings, errors and results"},
     {"--verbose", NULL, "more about what is done"},
-    {"--help", NULL, "this text"},
+    {"--help", "[KEY...]", "this text; or what these keys of the job file mean"},
     {0},
 };
 
@@ -272,20 +278,57 @@ static void help_of_all(const struct dpt_cli *cli)
            "       dptrain COMMAND [options]\n\ncommands:\n");
     for (size_t i = 0; cli->commands[i] != NULL; i++)
         printf("  %-10s %s\n", cli->commands[i]->name, cli->commands[i]->summary);
-    printf("\n`dptrain COMMAND --help` tells more; `dptrain --version` names the libraries.\n\n"
+    printf("\n`dptrain COMMAND --help` tells more, `dptrain --help KEY` what a key of the job\n"
+           "file means; `dptrain --version` names the libraries.\n\n"
            "exit codes:\n");
     for (int i = 0; i < DPT_STATUS_COUNT; i++)
         printf("  %-4d %s\n", dpt_exit_code((enum dpt_status)i),
                dpt_status_text((enum dpt_status)i));
 }
 
-void dpt_cli_help(const struct dpt_cli *cli)
+bool dpt_cli_print_keys(const char *key)
+{
+    struct dpt_str text = {0};
+    const bool found = dpt_options_help(dpt_job_options, key, &text);
+
+    fputs(text.text != NULL ? text.text + strspn(text.text, "\n") : "", stdout);
+    dpt_str_release(&text);
+    return found;
+}
+
+/* The keys that stand behind --help. Without a command the first one may be a misspelt command. */
+static enum dpt_status help_of_keys(const struct dpt_cli *cli, struct dpt_error *err)
+{
+    const char *names[MAX_NAMES], *word;
+    size_t n = 0;
+
+    for (size_t i = 0; cli->command == NULL && cli->commands[i] != NULL && n < MAX_NAMES; i++)
+        names[n++] = cli->commands[i]->name;
+    for (const struct dpt_option *o = dpt_job_options; o->name != NULL && n < MAX_NAMES; o++)
+        names[n++] = o->name;
+    for (size_t i = 0; i < cli->n_positional; i++) {
+        word = cli->positional[i];
+        if (!dpt_cli_print_keys(word))
+            return dpt_cli_unknown("dptrain", word,
+                                   cli->command == NULL ? "neither a command nor a key of the job "
+                                                          "file"
+                                                        : "no key of the job file",
+                                   names, n, "; `dptrain train --help` lists the keys", err);
+    }
+    return DPT_OK;
+}
+
+enum dpt_status dpt_cli_help(const struct dpt_cli *cli, struct dpt_error *err)
 {
     const struct dpt_command *command = cli->command;
+    const bool takes_job =
+        command == NULL || find_option(command, "--set", strlen("--set")) != NULL;
 
+    if (takes_job && cli->n_positional > 0)
+        return help_of_keys(cli, err);
     if (command == NULL) {
         help_of_all(cli);
-        return;
+        return DPT_OK;
     }
     printf("dptrain %s: %s\n\n", command->name, command->summary);
     dpt_cli_print(7, printf("usage: dptrain %s", command->name), command->usage);
@@ -296,4 +339,8 @@ void dpt_cli_help(const struct dpt_cli *cli)
     print_options(dpt_cli_common_options);
     if (command->more_help != NULL)
         command->more_help();
+    if (takes_job && strcmp(command->name, "train") != 0)
+        printf("\nkeys of the job file: `dptrain train --help` lists them, `dptrain --help KEY`\n"
+               "tells of one (optimizer, batch.global)\n");
+    return DPT_OK;
 }

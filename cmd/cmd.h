@@ -77,9 +77,13 @@ enum dpt_status dpt_cli_parse(struct dpt_cli *cli, const struct dpt_command *con
                               struct dpt_error *err);
 void dpt_cli_release(struct dpt_cli *cli);
 
-/* Prints to stdout: the help of the command, or of the whole program where there is none; the
- * versions. */
-void dpt_cli_help(const struct dpt_cli *cli);
+/* Prints to stdout the help of the command, of the whole program where there is none, or of the
+ * keys of the job file that stand behind --help. Errors: USAGE, a word that is no key. */
+enum dpt_status dpt_cli_help(const struct dpt_cli *cli, struct dpt_error *err);
+/* Prints to stdout what a key of the job file means (core/conf/option.h), or all: "". Returns
+ * whether there is such a key. */
+bool dpt_cli_print_keys(const char *key);
+/* Prints to stdout the versions. */
 void dpt_cli_version(void);
 
 /* The last value given for an option ("--shards"), or NULL; whether a switch was given. */

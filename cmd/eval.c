@@ -308,5 +308,4 @@ const struct dpt_command dpt_cmd_eval = {
         "  dptrain eval job.yaml --checkpoint weights.safetensors --map-by-order",
     .options = options,
     .run = run,
-    .more_help = dpt_job_keys_help,
 };

@@ -237,12 +237,3 @@ out:
     dpt_conf_release(&conf);
     return status;
 }
-
-void dpt_job_keys_help(void)
-{
-    struct dpt_str text = {0};
-
-    dpt_options_help(dpt_job_options, "", &text);
-    printf("\nkeys of the job file:\n%s", text.text != NULL ? text.text : "");
-    dpt_str_release(&text);
-}

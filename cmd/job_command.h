@@ -85,7 +85,4 @@ enum dpt_status dpt_job_command_source_model(const struct dpt_job *job, const ch
 enum dpt_status dpt_launch_ranks(struct dpt_cli *cli, const struct dpt_job *job,
                                  const struct dpt_conf *conf, struct dpt_error *err);
 
-/* Prints the keys of the job file, for --help. */
-void dpt_job_keys_help(void);
-
 #endif

@@ -61,7 +61,9 @@ int main(int argc, char **argv)
         if (leads)
             dpt_log_error(&cli.log, &err);
     } else if (leads && action == DPT_CLI_HELP) {
-        dpt_cli_help(&cli);
+        status = dpt_cli_help(&cli, &err);
+        if (status != DPT_OK)
+            dpt_log_error(&cli.log, &err);
     } else if (leads) {
         dpt_cli_version();
     }

@@ -508,7 +508,6 @@ static void list_formats(void)
     for (size_t i = 0; dpt_source_formats[i] != NULL; i++)
         if (dpt_source_formats[i]->help != NULL)
             printf("  %s: %s\n", dpt_source_formats[i]->name, dpt_source_formats[i]->help);
-    dpt_job_keys_help();
 }
 
 const struct dpt_command dpt_cmd_predict = {

@@ -46,6 +46,12 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
     return dpt_job_command(cli, train, err);
 }
 
+static void list_keys(void)
+{
+    printf("\nkeys of the job file (`dptrain --help KEY` tells of one):\n");
+    dpt_cli_print_keys("");
+}
+
 static const struct dpt_cli_option options[] = {
     DPT_JOB_CLI_OPTIONS,
     {"--resume", "auto|none|PATH",
@@ -80,5 +86,5 @@ const struct dpt_command dpt_cmd_train = {
     .trains = true,
     .stops = true,
     .run = run,
-    .more_help = dpt_job_keys_help,
+    .more_help = list_keys,
 };

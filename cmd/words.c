@@ -18,6 +18,7 @@ static const struct {
     {"OUT.h5", DPT_WORD_HDF5},  {"PATH", DPT_WORD_FILE},       {"PREFIX", DPT_WORD_FILE},
     {"IN", DPT_WORD_FILE},      {"OUT", DPT_WORD_FILE},        {"KEY=VALUE", DPT_WORD_SETTING},
     {"JOB", DPT_WORD_JOB},      {"OUT.yaml", DPT_WORD_JOB},    {"OUT.html", DPT_WORD_FILE},
+    {"[KEY...]", DPT_WORD_KEY},
 };
 
 static enum dpt_word_kind find(const char *name, size_t n)

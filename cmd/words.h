@@ -19,6 +19,7 @@ enum dpt_word_kind {
     DPT_WORD_JOB,     /* *.yaml */
     DPT_WORD_HDF5,    /* *.h5: a shard or a checkpoint; or a folder */
     DPT_WORD_SETTING, /* KEY=VALUE of the job file */
+    DPT_WORD_KEY,     /* a key of the job file */
     DPT_WORD_KINDS
 };
 

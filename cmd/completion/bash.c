@@ -72,6 +72,8 @@ static const char tail[] =
     "    read -r kind words <<<\"$REPLY\"\n"
     "    if [[ $kind == setting ]]; then\n"
     "        _dptrain_setting \"$cur\"\n"
+    "    elif [[ $kind == key ]]; then\n"
+    "        _dptrain_offer any \"$_dptrain_keys\" \"$cur\"\n"
     "    elif [[ $cur == -* ]]; then\n"
     "        _dptrain_options \"$command\"\n"
     "        mapfile -t COMPREPLY < <(compgen -W \"$REPLY\" -- \"$cur\")\n"

@@ -70,6 +70,7 @@ static void write_word(struct dpt_str *out, enum dpt_word_kind kind, struct dpt_
         [DPT_WORD_JOB] = "(__dptrain_files .yaml .yml)",
         [DPT_WORD_HDF5] = "(__dptrain_files .h5)",
         [DPT_WORD_SETTING] = "(__dptrain_settings)",
+        [DPT_WORD_KEY] = "(__dptrain_keys | string replace = '')",
     };
 
     dpt_str_printf(words, "%s", offers[kind] == NULL ? "" : offers[kind]);

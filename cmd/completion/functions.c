@@ -48,6 +48,7 @@ static void write_reply(struct dpt_str *out, enum dpt_word_kind kind, struct dpt
     static const char *const kinds[DPT_WORD_KINDS] = {
         [DPT_WORD_ANY] = "any", [DPT_WORD_FILE] = "file", [DPT_WORD_FOLDER] = "folder",
         [DPT_WORD_JOB] = "job", [DPT_WORD_HDF5] = "hdf5", [DPT_WORD_SETTING] = "setting",
+        [DPT_WORD_KEY] = "key",
     };
 
     dpt_str_printf(out, ") REPLY='%s %s' ;;\n", kinds[kind], words->length > 0 ? words->text : "");
@@ -62,11 +63,16 @@ void dpt_completion_values(struct dpt_str *out, const struct dpt_cli *cli,
 
     begin_function(out, "option");
     for (size_t i = 0; cli->commands[i] != NULL; i++) {
-        for (const struct dpt_cli_option *o = cli->commands[i]->options; o->name != NULL; o++) {
-            if (o->value == NULL)
-                continue;
-            dpt_str_printf(out, "    %s:%s", cli->commands[i]->name, o->name);
-            write_reply(out, dpt_word_of_value(o->value, &words), &words);
+        const struct dpt_cli_option *const tables[] = {cli->commands[i]->options,
+                                                       dpt_cli_common_options};
+
+        for (size_t t = 0; t < 2; t++) {
+            for (const struct dpt_cli_option *o = tables[t]; o->name != NULL; o++) {
+                if (o->value == NULL)
+                    continue;
+                dpt_str_printf(out, "    %s:%s", cli->commands[i]->name, o->name);
+                write_reply(out, dpt_word_of_value(o->value, &words), &words);
+            }
         }
     }
     end_function(out);

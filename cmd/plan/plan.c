@@ -275,5 +275,4 @@ const struct dpt_command dpt_cmd_plan = {
     .options = options,
     .one_rank = true,
     .run = run,
-    .more_help = dpt_job_keys_help,
 };

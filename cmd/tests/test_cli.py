@@ -1,5 +1,6 @@
 """The command line: help, versions, suggestions, exit codes, --ranks."""
 import os
+import re
 import sys
 
 import pytest
@@ -33,6 +34,20 @@ def test_train_help_lists_the_job_keys():
         assert key in out, key
 
 
+def test_help_of_keys():
+    """One key with what is in it, or all keys of a name; the other commands name this instead of listing all keys."""
+    whole = dpt.run("train", "--help").out
+    for words in (["--help"], ["help"], ["train", "--help"], ["eval", "job.yaml", "--help"]):
+        out = dpt.run(*words, "schedule").out
+        assert out in whole and "schedule.warmup" in out and "optimizer" not in out, words
+    assert set(re.findall(r"^ +(\w+[.]\w+)", dpt.run("--help", "lr").out, re.M)) == {"optimizer.lr"}
+    assert re.findall(r"^ +(\S+): (\w+)|^ +(\S+[.]\S+)", dpt.run("--help", "optimizer.nesterov").out, re.M) == [
+        ("type", "sgd", ""), ("", "", "optimizer.nesterov")]
+    for command in ("eval", "predict", "plan", "bench"):
+        out = dpt.run(command, "--help").out
+        assert "`dptrain --help KEY`" in out and "batch.micro" not in out and len(out.splitlines()) < 100, command
+
+
 def test_version_names_the_libraries():
     result = dpt.run("--version")
     assert result.code == 0 and result.out.startswith("dptrain "), result
@@ -42,6 +57,9 @@ def test_version_names_the_libraries():
 @pytest.mark.parametrize("words, says", [
     (["trian", SMOKE], "did you mean 'train'?"),
     (["--bogus"], "unknown option --bogus"),
+    (["--help", "trian"], "'trian' is neither a command nor a key of the job file; did you mean 'train'?"),
+    (["eval", "--help", "optimzer"], "'optimzer' is no key of the job file; did you mean 'optimizer'?"),
+    (["train", "--help=batch"], "--help takes no value"),
     (["train", SMOKE, "--ouptut", "x"], "did you mean --output?"),
     (["train", SMOKE, "--epochs", "3"], "unknown option --epochs, did you mean --set train.epochs=VALUE?"),
     (["bench", SMOKE, "--batch-size=3"], "unknown option --batch-size, did you mean --set batch.global=VALUE?"),

@@ -144,6 +144,8 @@ CASES = [
     ("dptrain convert ", {"idx", "cifar10", "csv", "npy"}, {"train"}),
     ("dptrain convert csv x --header ", {"auto", "yes", "no"}, set()),
     ("dptrain completion ", {"bash", "zsh", "fish"}, {"job.yaml"}),
+    ("dptrain --help sched", {"schedule", "schedule.warmup"}, {"optimizer", "job.yaml"}),
+    ("dptrain eval --help batch.", {"batch.global", "batch.micro"}, {"job.yaml"}),
     ("dptrain layers co", {"conv", "conv1d", "cosine", "concat", "constant"}, {"dense", "job.yaml"}),
 ]
 

@@ -49,11 +49,11 @@ def test_everything_of_the_help_is_on_it(page):
     text = shown(page)
     names = dpt.run("--help").out.split("commands:\n")[1].split("\n\n")[0]
     for command in [line.split()[0] for line in names.splitlines()]:
-        said = dpt.run(command, "--help").out.split("\nkeys of the job file:")[0].split("\nformats:")[0]
+        said = dpt.run(command, "--help").out.split("\nkeys of the job file")[0].split("\nformats:")[0]
         for option in re.split(r"\n(?=  --)", said.split("\noptions:")[1])[1:]:
             words = " ".join(option.split("\n\n")[0].replace("`", "").split())
             assert words in text, f"{command}: {words}"
-    said = dpt.run("train", "--help").out.split("\nkeys of the job file:")[1]
+    said = dpt.run("train", "--help").out.split("\nkeys of the job file")[1].split("\n", 1)[1]
     for item in re.split(r"\n(?= {2,10}\S)", said):
         words = re.sub(r"^type: (\w+) ", r"type: \1: ", " ".join(item.replace("`", "").split()))
         words = words.replace("type: sequential a list", "type: sequential: a list")

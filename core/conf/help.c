@@ -31,8 +31,7 @@ static void write_item(const char *name, const char *help, size_t indent, struct
     dpt_str_wrap(out, help, HELP_COLUMN, HELP_COLUMN, WIDTH);
 }
 
-/* The dotted name behind `prefix`, "" for none. */
-static void write_visit(const struct dpt_option_visit *at, const char *prefix, struct dpt_str *out)
+void dpt_option_help(const struct dpt_option_visit *at, struct dpt_str *out)
 {
     const struct dpt_option *row = at->row;
     const size_t indent = STEP * (1 + (size_t)at->depth);
@@ -44,8 +43,7 @@ static void write_visit(const struct dpt_option_visit *at, const char *prefix, s
         write_item(name, at->summary == NULL ? "" : at->summary, indent, out);
         return;
     }
-    snprintf(name, sizeof name, "%s%s%s", prefix, prefix[0] == '\0' ? "" : ".", at->path);
-    write_item(name, row->help == NULL ? "" : row->help, indent, out);
+    write_item(at->path, row->help == NULL ? "" : row->help, indent, out);
     if (row->type == DPT_OPT_SECTION)
         return;
     dpt_option_describe(row, &described);
@@ -55,31 +53,48 @@ static void write_visit(const struct dpt_option_visit *at, const char *prefix, s
     dpt_str_release(&described);
 }
 
-void dpt_option_help(const struct dpt_option_visit *at, struct dpt_str *out)
-{
-    write_visit(at, "", out);
-}
-
 /* A help text on its way. */
 struct help {
     struct dpt_str *out;
-    const char *prefix;
+    const char *key;
+    struct dpt_option_visit variant; /* in which the walk is; its line is not written yet */
+    bool found;
 };
+
+/* Whether a path is the key, lies in it, or ends with it. */
+static bool is_asked(const char *path, const char *key)
+{
+    const size_t n = strlen(key), length = strlen(path);
+
+    if (n == 0 || (strncmp(path, key, n) == 0 && (path[n] == '.' || path[n] == '\0')))
+        return true;
+    return length > n && path[length - n - 1] == '.' && strcmp(path + length - n, key) == 0;
+}
 
 static void visit(void *arg, const struct dpt_option_visit *at)
 {
-    const struct help *h = arg;
+    struct help *h = arg;
 
     if (at->listed) /* the row that reads the list says what is in it */
         return;
+    if (at->row == NULL)
+        h->variant = *at;
+    if (!is_asked(at->path, h->key))
+        return;
     if (at->row != NULL && (at->row->type == DPT_OPT_SECTION || at->row->type == DPT_OPT_VARIANT))
         dpt_str_printf(h->out, "\n");
-    write_visit(at, h->prefix, h->out);
+    if (at->row != NULL && at->variant != NULL && h->variant.variant == at->variant)
+        dpt_option_help(&h->variant, h->out);
+    if (at->row == NULL || at->variant != NULL)
+        h->variant = (struct dpt_option_visit){0};
+    dpt_option_help(at, h->out);
+    h->found = true;
 }
 
-void dpt_options_help(const struct dpt_option *table, const char *prefix, struct dpt_str *out)
+bool dpt_options_help(const struct dpt_option *table, const char *key, struct dpt_str *out)
 {
-    struct help help = {out, prefix};
+    struct help help = {.out = out, .key = key};
 
     dpt_options_walk(table, visit, &help);
+    return help.found;
 }

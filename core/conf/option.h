@@ -211,9 +211,13 @@ bool dpt_option_entry(struct dpt_conf *conf, struct dpt_conf_node *entry, const 
  * where memory ran out. */
 bool dpt_option_bare(struct dpt_conf *conf, struct dpt_conf_node *node, const char *key);
 
-/* Writes the table as help text: dotted names, types, bounds, defaults, help; 80 columns. prefix:
- * "" or "batch". */
-void dpt_options_help(const struct dpt_option *table, const char *prefix, struct dpt_str *out);
+/*
+ * Writes the table as help text: dotted names, types, bounds, defaults, help; 80 columns.
+ *
+ * key: "" for all of it; "batch" or "optimizer.lr" for one key and those in it; "lr" for all whose
+ * last name that is. Returns whether there was any.
+ */
+bool dpt_options_help(const struct dpt_option *table, const char *key, struct dpt_str *out);
 
 /*
  * Writes the table as a JSON Schema (draft 7) of a file that it reads. It accepts what

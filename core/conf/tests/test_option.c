@@ -498,6 +498,15 @@ static void help_fits_a_terminal(void **state)
     }
     for (const struct dpt_option *row = table; row->name != NULL; row++)
         assert_non_null(strstr(out.text, row->help));
+    for (const struct dpt_option *row = table; row->name != NULL; row++) {
+        struct dpt_str some = {0};
+
+        assert_true(dpt_options_help(table, row->name, &some));
+        assert_true(some.length < out.length);
+        assert_non_null(strstr(out.text, some.text));
+        dpt_str_release(&some);
+    }
+    assert_false(dpt_options_help(table, "no-such", &out));
     assert_non_null(strstr(out.text, "batch.micro"));
     assert_non_null(strstr(out.text, "optimizer.betas"));
     assert_non_null(strstr(out.text, "type: sgd"));
