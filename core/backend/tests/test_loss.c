@@ -68,6 +68,19 @@ static void as_pytorch(void **state)
     }
 }
 
+static void no_loss_goes_unchecked(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < DPT_LOSSES; kind++) {
+        bool found = false;
+
+        for (size_t k = 0; k < sizeof goldens / sizeof *goldens; k++)
+            found |= (int)goldens[k].loss.kind == kind;
+        if (!found)
+            fail_msg("loss %d: golden_loss.py has no case of it", kind);
+    }
+}
+
 /* Each sample counts its weight, 1 not a bit otherwise than without; one of 0 not even where its
  * outputs are no numbers. */
 static void weights_count(void **state)
@@ -213,6 +226,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(as_pytorch),
+        cmocka_unit_test(no_loss_goes_unchecked),
         cmocka_unit_test(weights_count),
         cmocka_unit_test(gradient_is_the_slope),
         cmocka_unit_test(nothing_not_finite_is_hidden),

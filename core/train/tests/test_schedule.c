@@ -10,6 +10,8 @@
 #include "core/train/tests/golden_schedules.h"
 #include "core/train/tests/variant.h"
 
+enum { GOLDEN_CASES = sizeof golden_schedules / sizeof golden_schedules[0] };
+
 static void open_schedule(struct dpt_conf *conf, const char *text, struct dpt_variant_value *value)
 {
     struct dpt_error err;
@@ -30,7 +32,7 @@ static double rate_at(const struct dpt_variant_value *schedule, double lr, int64
 static void rates_are_pytorchs(void **state)
 {
     (void)state;
-    for (size_t k = 0; k < sizeof golden_schedules / sizeof golden_schedules[0]; k++) {
+    for (size_t k = 0; k < GOLDEN_CASES; k++) {
         const struct golden_schedule *golden = &golden_schedules[k];
         struct dpt_variant_value schedule;
         struct dpt_conf conf;
@@ -47,25 +49,36 @@ static void rates_are_pytorchs(void **state)
     }
 }
 
+static void no_schedule_goes_unchecked(void **state)
+{
+    const char *texts[GOLDEN_CASES];
+
+    (void)state;
+    for (size_t k = 0; k < GOLDEN_CASES; k++)
+        texts[k] = golden_schedules[k].conf;
+    assert_all_have_cases(dpt_schedule_variants, texts, GOLDEN_CASES, " warmup scale_lr ",
+                          "golden_schedules.py");
+}
+
 /* A line up to the rate that the schedule starts with; then the schedule as if the run began there.
  */
 static void warmup_comes_before_the_schedule(void **state)
 {
-    static const char *const kinds[] = {"type: constant", "type: cosine, final: 0.2",
-                                        "type: linear", "type: step, every: 4 steps, gamma: 0.5"};
-
     (void)state;
-    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++)
+    for (size_t k = 0; k < GOLDEN_CASES; k++)
         for (int warmup = 0; warmup < 20; warmup++) {
             const int rest = 1 + (warmup * 7) % 23;
+            const char *kind = golden_schedules[k].conf;
             struct dpt_variant_value with, without;
             struct dpt_conf conf_with, conf_without;
             char text[128];
 
-            snprintf(text, sizeof text, "{%s, warmup: %d}", kinds[k], warmup);
+            if (kind[0] == '{')
+                snprintf(text, sizeof text, "{warmup: %d, %s", warmup, kind + 1);
+            else
+                snprintf(text, sizeof text, "{warmup: %d, type: %s}", warmup, kind);
             open_schedule(&conf_with, text, &with);
-            snprintf(text, sizeof text, "{%s}", kinds[k]);
-            open_schedule(&conf_without, text, &without);
+            open_schedule(&conf_without, kind, &without);
             for (int s = 0; s < warmup; s++)
                 assert_true(fabs(rate_at(&with, 0.4, s, warmup + rest) - 0.4 * (s + 1) / warmup) <
                             1e-15);
@@ -182,6 +195,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rates_are_pytorchs),
+        cmocka_unit_test(no_schedule_goes_unchecked),
         cmocka_unit_test(warmup_comes_before_the_schedule),
         cmocka_unit_test(warmup_may_be_a_share_of_the_run),
         cmocka_unit_test(rates_stay_between_zero_and_lr),
