@@ -202,11 +202,18 @@ nvcc_flags = -I. -std=c++17 -O3 -fmad=false -Xfatbin -compress-all --threads 0 $
 ifeq ($(WITH_CUDA),1)
 $(call stamp,$(with_plain)kernels.fatbin.flags,$(CUDA_NVCC) $(nvcc_flags) $(CUDA_CODE))
 endif
+# The kernels of the host's list are those of the image, or a GPU's first job would be the one to say so.
+same_kernels = grep -ho '\.entry dpt_cuda_[a-z0-9_]*' $1/*.ptx | sed 's/.* //' | sort -u >$1/there; \
+	printf '\#include "core/backend/cuda/kernels.h"\n\#define X(name, ...) LISTED dpt_cuda_\#\#name\nDPT_CUDA_KERNELS(X)\n' | $(CC) -I. -E -P - | \
+		grep -o 'LISTED dpt_cuda_[a-z0-9_]*' | sed 's/.* //' | sort -u >$1/listed; \
+	test -s $1/there && ! { comm -23 $1/listed $1/there | sed 's/^/core\/backend\/cuda\/kernels.h lists a kernel that kernels.cu does not have: /'; \
+		comm -13 $1/listed $1/there | sed 's/^/kernels.cu has a kernel that core\/backend\/cuda\/kernels.h does not list: /'; } | grep . >&2
 $(image): $(wildcard $(addprefix core/backend/cuda/,kernels*.cu kernels*.h *.inc device.h)) core/backend/activations.h core/backend/loss_scale.h core/backend/optimizers.inc $(image).flags
 	@rm -rf $@.kept; mkdir -p $@.kept
 	$(call say,NVCC,core/backend/cuda/kernels.cu) $(CUDA_NVCC) $(nvcc_flags) $(CUDA_CODE) -Xptxas -v --keep --keep-dir $@.kept -fatbin -o $@ \
 		core/backend/cuda/kernels.cu 2>$@.kept/said || { cat $@.kept/said >&2; exit 1; }
 	@grep warning $@.kept/said >&2; rm -f $@.kept/*.ii $@.kept/*.cubin $@.kept/*.cudafe1.*
+	@$(call same_kernels,$@.kept)
 $(BUILD)/obj/core/backend/cuda/module.o: $(image)
 
 # A GPU on the CPU, for tests: core/backend/cuda/tests/fake.h. The second and third library work through the first.
