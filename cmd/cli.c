@@ -157,9 +157,10 @@ enum dpt_status dpt_cli_parse(struct dpt_cli *cli, const struct dpt_command *con
         DPT_TRY(dpt_fail_memory(err, "the command line", 0));
     DPT_TRY(take_command(cli, argc, argv, &i, action, err));
     for (; *action != DPT_CLI_VERSION && i < argc; i++) {
-        if (*action == DPT_CLI_HELP) {
-            if (argv[i][0] != '-')
-                cli->positional[cli->n_positional++] = argv[i];
+        if (*action == DPT_CLI_HELP && argv[i][0] == '-') {
+            break; /* keys stand right behind --help */
+        } else if (*action == DPT_CLI_HELP) {
+            cli->positional[cli->n_positional++] = argv[i];
         } else if (!only_words && (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)) {
             *action = DPT_CLI_HELP;
             cli->n_positional = 0;

@@ -53,6 +53,7 @@ OWN = {
     "RUN": "runs/mnist-mlp",
     "PATTERN": "nothing",
     "COMMAND": "eval",
+    "KEY": "optimizer",
 }
 
 
@@ -262,6 +263,21 @@ def test_links(page):
 
 def test_the_first_page_is_short():
     assert len((TOP / "README.md").read_text().splitlines()) <= 200
+
+
+def test_what_tables_know_is_told_as_they_know_it():
+    """The first page's exit codes and names, and a line for each subcommand on that of the command line."""
+    page, helped = (TOP / "README.md").read_text(), dpt.run("--help").out
+    codes = re.findall(r"^  (\d+) ", helped.split("exit codes:\n")[1], re.M)
+    assert re.findall(r"^\| (\d+) \|", page, re.M) == codes
+    for row, group in (("models", "model"), ("layers", "layers")):
+        listed = set(re.findall(r"^  (\w+)  ", dpt.run("layers", group).out, re.M))
+        named = set(re.findall(r"`(\w+)`", re.search(rf"^\| {row} \|(.*)$", page, re.M)[1]))
+        assert len(named) > 5 and named <= listed, named - listed
+        assert row == "layers" or listed - named == {"sequential"}, listed - named
+    commands = [line.split()[0] for line in helped.split("commands:\n")[1].split("\n\n")[0].splitlines()]
+    shown = (TOP / "cmd/README.md").read_text()
+    assert not [name for name in commands if not re.search(rf"dptrain {name}\b", shown)]
 
 
 def test_contributing_names_what_is_there():
