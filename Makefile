@@ -3,6 +3,7 @@
 # Targets
 #   all            build/dptrain (the default)
 #   check-units    the test programs, into build/tests (needs cmocka); scripts/test.sh runs them
+#   fakes          what stands in for a GPU's driver and libraries in tests, into build/tests/fakegpu
 #   install        the binary, man page, completions, README, example jobs and batch files, into $(DESTDIR)$(PREFIX)
 #   uninstall      takes those away again
 #   dist           the sources, build/dist/dptrain-VERSION.tar.gz
@@ -90,7 +91,7 @@ silent := $(findstring s,$(firstword -$(MAKEFLAGS)))
 MAKEFLAGS += --no-builtin-rules
 # One line a command: `CC file`; the command itself with V=1; nothing with make -s.
 say = @$(if $(filter 1,$(V)),set -x;,$(if $(silent),,printf '  %-5s %s\n' $1 $2;))
-.PHONY: all check-units install uninstall dist bundle deb clean format style lint help
+.PHONY: all fakes check-units install uninstall dist bundle deb clean format style lint help
 building := $(filter-out clean format style help uninstall dist,$(or $(MAKECMDGOALS),all))
 
 # A stamp is a file with a text: written anew only where the text changed, so that what hangs on it is rebuilt then.
@@ -230,7 +231,8 @@ $(fakes): $(wildcard $(addprefix core/backend/cuda/,tests/fake*.h *.inc kernels*
 	@mkdir -p $(@D)
 	$(call say,LINK,$@) $(call compile,core/backend/cuda/tests/fake.c) -fPIC -shared -fvisibility=hidden $(LDFLAGS) -Wl,-soname,$(@F) -Wl,-rpath,'$$ORIGIN' -o $@ $(filter %.c %.o,$^) $(filter %.so.1,$^) -lm
 
-check-units: $(programs) $(if $(fakes),$(fakes) $(fakegpu)/libcublasLt.so.12)
+fakes: $(if $(fakes),$(fakes) $(fakegpu)/libcublasLt.so.12)
+check-units: $(programs) fakes
 $(foreach test,$(tests),$(eval $(call program,$(test)): $(call object,$(test))))
 $(call program,$(filter core/backend/cuda/tests/test_% core/train/tests/test_cuda_%,$(tests))): $(emulation)
 $(programs): $(library) $(BUILD)/flags

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds, runs all tests. The last line is `N passed, N failed, N skipped`; exit 1 where one failed.
+# Installs what is missing, builds what it runs, runs all tests. The last line is `N passed, N failed, N skipped`; exit 1 where one failed.
 #
 #   scripts/test.sh [PATTERN] [--quick] [--heavy] [--no-sanitize] [--list]
 #
-#   PATTERN        only test programs whose line matches it (grep -E): 'base', 'mpi_', 'sanitize.*str', 'cmd/tests'
+#   PATTERN        only test programs whose line matches it (grep -E): 'base', 'mpi_', 'sanitize.*str', 'cmd/tests'; of C programs
+#                  only these are built, anew where a source has changed. What does not build has failed; no older one is run
 #   --quick        after a change: the style, the C tests of the normal build, and one job of each kind, in about a minute
 #   --heavy        longer versions too (DPT_HEAVY=1), and the end-to-end tests once more with the sanitizer build
 #   --no-sanitize  leave out the AddressSanitizer and UBSan build
@@ -96,16 +97,26 @@ mkdir -p "$logs"
 # shellcheck source=scripts/lib/mpi-env.sh
 . scripts/lib/mpi-env.sh
 
+# What the jobs of a build folder run: dptrain and what stands in for a GPU, and C programs. Python's tests may take any of these.
+goals() {
+    if grep -q "^$1 pytest" <<<"$jobs"; then
+        echo all check-units
+    else
+        echo all fakes
+        sed -nE "s|^$1 unit .*/([^/]*)\.c [0-9]*$|$1/tests/\1|p" <<<"$jobs" | sort -u
+    fi
+}
 # A program that does not build fails alone: the others are run. `-k` makes what can be made.
 build() {
-    local log=$logs/make$1.log
+    local log=$logs/make$1.log goals
+    mapfile -t goals < <(goals "$2" | tr ' ' '\n')
     echo "building ${1:+with $1 }..." >&2
     # shellcheck disable=SC2086
-    if ! make -k -j"$cores" $1 all check-units >"$log" 2>&1; then
-        # Old test programs would hide that theirs no longer build.
-        find "$2/tests" -maxdepth 1 -type f -perm -u+x -delete 2>/dev/null
+    if ! make -k -j"$cores" $1 "${goals[@]}" >"$log" 2>&1; then
+        # Old programs would hide that theirs no longer build.
+        rm -rf "$2/tests" "$2/dptrain"
         # shellcheck disable=SC2086
-        make -k -j"$cores" $1 all check-units >"$log" 2>&1
+        make -k -j"$cores" $1 "${goals[@]}" >"$log" 2>&1
         grep -E 'error|warning|undefined|\*\*\*' "$log" | head -n 40 >&2
         echo "some of it did not build, see $log" >&2
         echo "0 1 0" >"$logs/make$1.count"
