@@ -3,6 +3,8 @@
 In double, from float inputs.
 
     python golden_loss.py > golden_loss.h
+
+core/train/tests/golden_formulas.py, which needs no PyTorch, adds rows: run it after this.
 """
 
 import torch

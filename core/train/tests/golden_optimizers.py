@@ -5,7 +5,7 @@ Usage: golden_optimizers.py > golden_optimizers.h        (needs torch)
 
 Seven weights with decay and three biases without, six steps, each with a learning rate and
 gradients of its own. Run on one thread in float32, one tensor at a time (no fused or multi-tensor
-variants).
+variants). What PyTorch does not have is a formula of golden_formulas.py, which is run after this.
 """
 import torch
 
@@ -25,9 +25,6 @@ CASES = [
     ("adamw", {}),
     ("adamw", {"weight_decay": 0.3, "beta1": 0.7, "beta2": 0.9}),
     ("adamw", {"weight_decay": 0.0, "eps": 1e-4}),
-    ("lion", {}),
-    ("lion", {"beta1": 0.7, "beta2": 0.95, "weight_decay": 0.3}),
-    ("lion", {"beta1": 0.0, "weight_decay": 0.1}),
     ("rmsprop", {}),
     ("rmsprop", {"alpha": 0.9, "eps": 1e-4, "weight_decay": 0.1}),
     ("rmsprop", {"momentum": 0.9, "weight_decay": 0.1}),
@@ -35,24 +32,7 @@ CASES = [
 ]
 
 
-class Lion(torch.optim.Optimizer):
-    """Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms", algorithm 2, line by line."""
-
-    def __init__(self, groups, lr, beta1=0.9, beta2=0.99):
-        super().__init__(groups, {"lr": lr, "beta1": beta1, "beta2": beta2})
-
-    @torch.no_grad()
-    def step(self):
-        for group in self.param_groups:
-            for p in group["params"]:
-                m = self.state[p].setdefault("m", torch.zeros_like(p))
-                c = group["beta1"] * m + (1 - group["beta1"]) * p.grad
-                p -= group["lr"] * (torch.sign(c) + group["weight_decay"] * p)
-                m.copy_(group["beta2"] * m + (1 - group["beta2"]) * p.grad)
-
-
-KINDS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "lion": Lion,
-         "rmsprop": torch.optim.RMSprop}
+KINDS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "rmsprop": torch.optim.RMSprop}
 DECAYS = {"adamw": 0.01}  # where the default is not 0
 
 
@@ -72,9 +52,7 @@ def run(kind, options, start, gradients, rates):
         known["betas"] = (known.pop("beta1", 0.9), known.pop("beta2", 0.999))
     decay = known.pop("weight_decay", DECAYS.get(kind, 0.0))
     groups = [{"params": [weight], "weight_decay": decay}, {"params": [bias], "weight_decay": 0.0}]
-    if KINDS[kind].__module__.startswith("torch."):
-        known["foreach"] = False
-    optimizer = KINDS[kind](groups, lr=1.0, **known)
+    optimizer = KINDS[kind](groups, lr=1.0, foreach=False, **known)
     after = []
     for rate, (weight.grad, bias.grad) in zip(rates, gradients):
         for group in optimizer.param_groups:

@@ -1,4 +1,6 @@
 #!/usr/bin/env python3
+
+core/train/tests/golden_formulas.py, which needs no PyTorch, adds rows: run it after this.
 """Writes golden_schedules.h: learning rates of PyTorch's schedulers, step by step.
 
 Usage: golden_schedules.py > golden_schedules.h        (needs torch)

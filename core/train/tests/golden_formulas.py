@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+"""Adds rows to the golden files by formulas, where PyTorch is not installed or has no such thing. Needs NumPy alone.
+
+Usage: golden_formulas.py [TOP]        (of the tree to write to; this one)
+
+A formula is taken from the paper, not from dptrain's code. Slopes are not written down: they are differences of the formula, in
+long double. What golden_layers.py, golden_loss.py, golden_optimizers.py and golden_schedules.py print replaces a file whole:
+run this script after them.
+"""
+import re
+import sys
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+TOP = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parents[3])
+
+# Activation: its options in their order, each with a function of an array.
+ACTIVATIONS = {
+    "silu": [((), lambda x: x / (1 + np.exp(-x)))],  # Ramachandran et al. 2017
+    "elu": [((0.7,), lambda x: np.where(x < 0, np.float32(0.7) * np.expm1(x), x))],  # Clevert et al. 2015, equation 2
+}
+
+# Loss: of each sample, from rows of outputs and of targets; which are right; how targets are drawn.
+LOSSES = {
+    "mse": (lambda y, t: ((y - t) ** 2).mean(1), lambda y, t: np.zeros(len(y)), lambda dice, shape: dice.normal(size=shape)),
+}
+
+# Schedule: text of the job, steps, the factor of the learning rate at step t of n.
+SCHEDULES = [
+    ("{type: cosine, final: 0.3}", 11, lambda t, n: 0.3 + 0.7 * (1 + np.cos(np.pi * t / n)) / 2),  # Loshchilov & Hutter 2017
+]
+
+
+def lion(p, g, state, lr, weight_decay, beta1=0.9, beta2=0.99):
+    """Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms", algorithm 2, line by line."""
+    m = state.get("m", np.zeros_like(p))
+    state["m"] = beta2 * m + (1 - beta2) * g
+    return p - lr * (np.sign(beta1 * m + (1 - beta1) * g) + weight_decay * p)
+
+
+# Optimizer: its options, and a function from a float32 array, its gradient and what it keeps to the array after a step.
+OPTIMIZERS = [
+    ("lion", {}, lion),
+    ("lion", {"beta1": 0.7, "beta2": 0.95, "weight_decay": 0.3}, lion),
+    ("lion", {"beta1": 0.0, "weight_decay": 0.1}, lion),
+]
+
+
+def numbers(values, form="%.9g"):
+    return ", ".join(form % v for v in np.asarray(values, "f8").flatten())
+
+
+def floats(values):
+    return "{" + ", ".join(("%.9g" if "." in "%.9g" % v or "e" in "%.9g" % v else "%.9g.0") % v + "f" for v in values) + "}"
+
+
+def slope(f, x):
+    """df/dx of each number, by itself."""
+    x, h = x.astype(np.longdouble), np.longdouble(1e-6)
+    return (f(x + h) - f(x - h)) / (2 * h)
+
+
+def activation_rows():
+    for name, forms in ACTIVATIONS.items():
+        for attributes, f in forms:
+            label = f"{name}, by formula"
+            dice = np.random.default_rng(zlib.crc32(label.encode()))
+            x, target = (dice.normal(0, 2, (2, 3, 2, 4)).astype("f4") for _ in range(2))
+            y = f(x.astype(np.longdouble))
+            dx = 2 * (y - target) / y[0].size * slope(f, x)
+            yield label, f"""    {{
+        .name = "{label}",
+        .op = DPT_OP_{name.upper()},
+        .count = 2,
+        .in = {{3, 2, 4, false}},
+        .out = {{3, 2, 4, false}},
+        .window = {{{{1, 1}}, {{1, 1}}, {{1, 1}}, {{0, 0}}, {{0, 0}}, 1}},
+        .attribute = {{{numbers(attributes) or 0}}},
+        .x = {{{numbers(x)}}},
+        .target = {{{numbers(target)}}},
+        .y = {{{numbers(y)}}},
+        .dx = {{{numbers(dx)}}},
+    }},
+"""
+
+
+def loss_rows():
+    for kind, (f, right, targets) in LOSSES.items():
+        label = f"{kind}, by formula"
+        dice = np.random.default_rng(zlib.crc32(label.encode()))
+        y, t = dice.normal(0, 2, (4, 6)).astype("f4"), targets(dice, (4, 6)).astype("f4")
+        dy = np.stack([slope(lambda column, j=j: f(np.concatenate([y[:, :j], column[:, None], y[:, j + 1:]], 1), t), y[:, j])
+                       for j in range(y.shape[1])], 1)
+        yield label, f"""    {{
+        .name = "{label}",
+        .loss = {{DPT_LOSS_{kind.upper()}, 0}},
+        .count = 4,
+        .outputs = 6,
+        .y = {{{numbers(y)}}},
+        .soft = true,
+        .targets = {{{numbers(t)}}},
+        .sum = {numbers(f(y.astype(np.longdouble), t).sum(), "%.17g")},
+        .correct = {int(right(y, t).sum())},
+        .dy = {{{numbers(dy)}}},
+    }},
+"""
+
+
+def schedule_rows():
+    for conf, steps, factor in SCHEDULES:
+        yield conf, f'    {{"{conf}", {steps},\n     {{{numbers([0.3 * factor(t, steps) for t in range(steps)], "%.15g")}}}}},\n'
+
+
+def optimizer_rows(text):
+    """By the weights, gradients and rates that the file has; weights decay, biases do not."""
+    def values(name):
+        return [float(v) for v in re.findall(r"-?\d[\d.e+-]*", re.search(rf"{name}\b[^=]*= (.*?);", text, re.S)[1])]
+
+    weights, start, rates = int(re.search(r"GOLDEN_WEIGHTS = (\d+)", text)[1]), np.array(values("golden_start"), "f4"), values("golden_rates")
+    gradients = np.array(values("golden_gradients"), "f4").reshape(len(rates), -1)
+    for kind, options, step in OPTIMIZERS:
+        conf = "{type: %s%s}" % (kind, "".join(f", {k}: {v}" for k, v in options.items()))
+        parts, states, rows = [start[:weights], start[weights:]], ({}, {}), []
+        for rate, g in zip(rates, gradients):
+            decays = options.get("weight_decay", 0.0), 0.0
+            parts = [step(p, of, state, rate, **{**options, "weight_decay": decay})
+                     for p, of, state, decay in zip(parts, (g[:weights], g[weights:]), states, decays)]
+            rows.append("        " + floats(np.concatenate(parts)) + ",\n")
+        yield conf, f'    {{"{conf}", {{\n{"".join(rows)}    }}}},\n'
+
+
+def write(name, rows, end):
+    """Each row in the place of that of its name, or behind the last one."""
+    path = TOP / name
+    text = path.read_text()
+    for label, row in rows(text) if rows is optimizer_rows else rows():
+        head = row[:row.index(label) + len(label) + 1]  # of a row of as many lines
+        old = re.search(re.escape(head) + r"(?:.*\n)" + f"{{{row.count(chr(10)) - head.count(chr(10))}}}", text)
+        at, to = old.span() if old else (text.rindex(end) if end else len(text),) * 2
+        text = text[:at] + row + text[to:]
+    path.write_text(text)
+
+
+write("core/backend/tests/golden_layers.h", activation_rows, "")
+write("core/backend/tests/golden_loss.h", loss_rows, "")
+write("core/train/tests/golden_schedules.h", schedule_rows, "};\n// clang-format on")
+write("core/train/tests/golden_optimizers.h", optimizer_rows, "};\n// clang-format on")
