@@ -45,20 +45,27 @@
 enum dpt_precision { DPT_PRECISION_LIST(DPT_LIST_NAME) DPT_PRECISIONS };
 extern const char *const dpt_precision_names[DPT_PRECISIONS + 1]; /* ends with NULL */
 
-enum dpt_loss_kind {
-    DPT_LOSS_CROSS_ENTROPY, /* softmax cross-entropy; labels, or rows of target probabilities */
-    DPT_LOSS_MSE,           /* mean over the outputs of (y - t)^2 */
-    /* Mean over the outputs of the cross-entropy of sigmoid(y) with t, 0 to 1: labels that each
-     * hold or do not. */
-    DPT_LOSS_BINARY_CROSS_ENTROPY,
-    DPT_LOSSES,
-};
+/*
+ * X(NAME, name): every loss, once. The enum, the host's functions, the GPU's kernels and the job's
+ * rows are made from this list, so a loss that lacks one of them does not compile.
+ *
+ * CROSS_ENTROPY: softmax cross-entropy; labels, or rows of target probabilities.
+ * MSE: mean over the outputs of (y - t)^2.
+ * BINARY_CROSS_ENTROPY: mean over the outputs of the cross-entropy of sigmoid(y) with t, 0 to 1:
+ * labels that each hold or do not.
+ */
+#define DPT_LOSS_LIST(X)                                                                           \
+    X(CROSS_ENTROPY, cross_entropy)                                                                \
+    X(MSE, mse)                                                                                    \
+    X(BINARY_CROSS_ENTROPY, binary_cross_entropy)
 
-/* Whether a model is right or wrong about a sample, so that there is an accuracy. */
-static inline bool dpt_loss_judges(enum dpt_loss_kind kind)
-{
-    return kind != DPT_LOSS_MSE;
-}
+#define X(NAME, name) DPT_LOSS_##NAME,
+enum dpt_loss_kind { DPT_LOSS_LIST(X) DPT_LOSSES };
+#undef X
+
+/* Whether a model is right or wrong about a sample, so that there is an accuracy; of a loss of
+ * numbers to predict it is not. */
+bool dpt_loss_judges(enum dpt_loss_kind kind);
 
 struct dpt_loss {
     enum dpt_loss_kind kind;

@@ -113,14 +113,14 @@ static double binary_cross_entropy_row(const struct dpt_loss *loss, const struct
     return sum / n;
 }
 
-static bool class_is_right(const struct target *target, int32_t n, const float *y)
+static bool cross_entropy_right(const struct target *target, int32_t n, const float *y)
 {
     const int32_t wanted = target->row != NULL ? arg_max(target->row, n) : target->label;
 
     return wanted >= 0 && arg_max(y, n) == wanted;
 }
 
-static bool labels_are_right(const struct target *target, int32_t n, const float *y)
+static bool binary_cross_entropy_right(const struct target *target, int32_t n, const float *y)
 {
     for (int32_t j = 0; j < n; j++) {
         if (isnan(y[j]) || (y[j] > 0) != (target_at(target, j) >= 0.5))
@@ -134,10 +134,16 @@ static const struct loss_type {
                   const float *y, float *dy);
     bool (*right)(const struct target *target, int32_t n, const float *y); /* or NULL */
 } types[DPT_LOSSES] = {
-    [DPT_LOSS_CROSS_ENTROPY] = {cross_entropy_row, class_is_right},
-    [DPT_LOSS_MSE] = {mse_row, NULL},
-    [DPT_LOSS_BINARY_CROSS_ENTROPY] = {binary_cross_entropy_row, labels_are_right},
+#define mse_right     NULL
+#define X(NAME, name) [DPT_LOSS_##NAME] = {name##_row, name##_right},
+    DPT_LOSS_LIST(X)
+#undef X
 };
+
+bool dpt_loss_judges(enum dpt_loss_kind kind)
+{
+    return types[kind].right != NULL;
+}
 
 void dpt_loss_rows(const struct dpt_loss *loss, const struct dpt_batch *batch, int32_t outputs,
                    size_t stride, const float *y, float *dy, struct dpt_metric_sums *metric_sums)

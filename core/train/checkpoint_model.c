@@ -79,7 +79,7 @@ enum dpt_status dpt_checkpoint_model_open(struct dpt_checkpoint_model *m, const 
     DPT_TRY(find_shape(m, &file, shape, &input, err));
     DPT_TRY(dpt_model_build(&m->job.model, &input, &m->graph, err));
     DPT_TRY(DPT_ALLOCATE(m->params, (size_t)m->graph.arena, "the parameters", err));
-    if (dpt_job_loss(&m->job).kind == DPT_LOSS_MSE)
+    if (!dpt_loss_judges(dpt_job_loss(&m->job).kind))
         DPT_TRY(dpt_target_scale_init(&m->targets, dpt_graph_outputs(&m->graph), err));
     state.targets = &m->targets;
     state.graph = &m->graph;
@@ -161,12 +161,12 @@ enum dpt_status dpt_checkpoint_fits(const char *path, const struct dpt_job *job,
         goto out;
     if (read_job(&made, &conf, real, text, &ignored) != DPT_OK)
         goto out;
-    if ((dpt_job_loss(&made).kind == DPT_LOSS_MSE) != (dpt_job_loss(job).kind == DPT_LOSS_MSE))
+    if (dpt_loss_judges(dpt_job_loss(&made).kind) != dpt_loss_judges(dpt_job_loss(job).kind))
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
                          "%s: its model predicts %s, the job's %s (`loss`): it is another job's "
                          "checkpoint",
-                         path, dpt_job_loss(&made).kind == DPT_LOSS_MSE ? "numbers" : "classes",
-                         dpt_job_loss(job).kind == DPT_LOSS_MSE ? "numbers" : "classes"));
+                         path, dpt_loss_judges(dpt_job_loss(&made).kind) ? "classes" : "numbers",
+                         dpt_loss_judges(dpt_job_loss(job).kind) ? "classes" : "numbers"));
     if (dpt_model_build(&made.model, &input, &theirs, &ignored) != DPT_OK ||
         dpt_model_build(&job->model, shape, &ours, &ignored) != DPT_OK)
         goto out;

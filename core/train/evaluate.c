@@ -28,7 +28,7 @@ struct eval_work {
 /* Whether a model's outputs are numbers to be compared with targets one by one. */
 static bool is_regression(const struct dpt_trainer *t)
 {
-    return t->model.loss.kind == DPT_LOSS_MSE;
+    return !dpt_loss_judges(t->model.loss.kind);
 }
 
 int32_t dpt_trainer_labels(const struct dpt_trainer *t)

@@ -57,20 +57,23 @@ static const struct dpt_variant binary_cross_entropy = {
     .size = sizeof(struct loss_options),
 };
 
-static const struct dpt_variant *const loss_variants[] = {&cross_entropy, &mse,
-                                                          &binary_cross_entropy, NULL};
+/* In the order of enum dpt_loss_kind. */
+#define X(NAME, name) &name,
+static const struct dpt_variant *const loss_variants[] = {DPT_LOSS_LIST(X) NULL};
+#undef X
 
 struct dpt_loss dpt_job_loss(const struct dpt_job *job)
 {
     const struct loss_options *options = job->loss.options;
-    const struct dpt_variant *variant = job->loss.variant;
+    const bool smooth = job->loss.variant == &cross_entropy;
+    /* A loss that was not understood is a mistake of its own; as MSE it causes no second one. */
+    struct dpt_loss loss = {.kind = DPT_LOSS_MSE,
+                            .smoothing = smooth ? (float)options->label_smoothing : 0.0f};
 
-    return (struct dpt_loss){
-        .kind = variant == &cross_entropy          ? DPT_LOSS_CROSS_ENTROPY
-                : variant == &binary_cross_entropy ? DPT_LOSS_BINARY_CROSS_ENTROPY
-                                                   : DPT_LOSS_MSE,
-        .smoothing = variant == &cross_entropy ? (float)options->label_smoothing : 0.0f,
-    };
+    for (int kind = 0; kind < DPT_LOSSES; kind++)
+        if (loss_variants[kind] == job->loss.variant)
+            loss.kind = (enum dpt_loss_kind)kind;
+    return loss;
 }
 
 enum { TIMES = 1 << DPT_SECONDS | 1 << DPT_NEVER };

@@ -98,7 +98,7 @@ void dpt_trainer_warn_data(const struct dpt_trainer *t, struct dpt_log *log)
                      t->job->batch.per_rank > 0 ? "batch.per_rank" : "batch.global", s->global,
                      (long long)s->samples, s->samples == 1 ? "" : "s", (long long)s->samples,
                      (long long)(s->samples > 1 ? s->samples / 2 : 1));
-    if (t->model.loss.kind == DPT_LOSS_MSE &&
+    if (!dpt_loss_judges(t->model.loss.kind) &&
         dpt_dataset_suspect_classes(t->data.train.set, text, sizeof text))
         dpt_log_warn(log, "%s", text);
 }
@@ -124,7 +124,7 @@ enum dpt_status dpt_trainer_open_targets(struct dpt_trainer *t, struct dpt_error
     const struct dpt_target_conf *conf = &t->job->data.targets;
     const struct dpt_split *train = &t->data.train;
 
-    if (t->model.loss.kind != DPT_LOSS_MSE)
+    if (dpt_loss_judges(t->model.loss.kind))
         return DPT_OK;
     DPT_TRY(dpt_target_scale_init(&t->targets, dpt_graph_outputs(&t->model.graph), err));
     for (size_t i = 0; i < DPT_SPLITS; i++)

@@ -10,9 +10,9 @@
 static enum dpt_status add_loss(struct dpt_cuda_program *p, bool training, struct dpt_error *err)
 {
     static const enum dpt_cuda_kernel kernels[DPT_LOSSES] = {
-        [DPT_LOSS_CROSS_ENTROPY] = DPT_CUDA_K_cross_entropy_f32,
-        [DPT_LOSS_MSE] = DPT_CUDA_K_mse_f32,
-        [DPT_LOSS_BINARY_CROSS_ENTROPY] = DPT_CUDA_K_binary_cross_entropy_f32,
+#define X(NAME, name) [DPT_LOSS_##NAME] = DPT_CUDA_K_##name##_f32,
+        DPT_LOSS_LIST(X)
+#undef X
     };
     const struct dpt_cuda_memory_layout *memory_layout = &p->lists->memory_layout;
     const enum dpt_cuda_kernel kernel = kernels[p->spec.loss.kind];

@@ -135,8 +135,11 @@ static void kernels_convert(void **state)
  * the same as ever. Loss and counts do not change. */
 static void losses_are_scaled(void **state)
 {
-    static const enum dpt_cuda_kernel kernels[][TYPES] = {OF_ALL(cross_entropy), OF_ALL(mse),
-                                                          OF_ALL(binary_cross_entropy)};
+    static const enum dpt_cuda_kernel kernels[][TYPES] = {
+#define X(NAME, name) OF_ALL(name),
+        DPT_LOSS_LIST(X)
+#undef X
+    };
 
     (void)state;
     for (int seed = 0; seed < 90; seed++) {

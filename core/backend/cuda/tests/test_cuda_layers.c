@@ -390,9 +390,9 @@ static void biases(void **state)
 static void losses(void **state)
 {
     static const enum dpt_cuda_kernel loss_kernels[DPT_LOSSES][TYPES] = {
-        [DPT_LOSS_CROSS_ENTROPY] = OF_ALL(cross_entropy),
-        [DPT_LOSS_MSE] = OF_ALL(mse),
-        [DPT_LOSS_BINARY_CROSS_ENTROPY] = OF_ALL(binary_cross_entropy),
+#define X(NAME, name) [DPT_LOSS_##NAME] = OF_ALL(name),
+        DPT_LOSS_LIST(X)
+#undef X
     };
 
     (void)state;
