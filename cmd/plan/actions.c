@@ -9,7 +9,7 @@
 #include "core/train/units.h"
 
 /* The width of a column, and of a number's text. */
-enum { NODES = 24, DIGITS = 40 };
+enum { NODES = 22, DIGITS = 40 };
 
 /* The first rank of a stage, and what its list is of. */
 struct listed {
@@ -30,7 +30,7 @@ static const char *nodes_text(const struct listed *l, const struct dpt_action *a
     if (a->kind == DPT_ACTION_STATE || (a->kind == DPT_ACTION_ADD && a->last == 0))
         snprintf(text, NODES + 1, "statistics, metrics");
     else if (a->last > 0)
-        snprintf(text, NODES + 1, last > a->first ? "%.10s .. %.10s" : "%.24s", node[a->first].name,
+        snprintf(text, NODES + 1, last > a->first ? "%.9s .. %.9s" : "%.22s", node[a->first].name,
                  node[last].name);
     return text;
 }
@@ -62,19 +62,19 @@ static void print_list(const struct listed *l, struct dpt_str *out)
     dpt_str_printf(out, "rank %d", l->rank);
     if (t->mesh.stages > 1)
         dpt_str_printf(out, ", stage %d of %d", l->stage + 1, t->mesh.stages);
-    dpt_str_printf(out, ": %d action%s, %d round%s of %d worker%s, %d slot%s\n", l->list.n,
+    dpt_str_printf(out, ": %d action%s, %d round%s of %d worker%s, %d in flight\n", l->list.n,
                    l->list.n == 1 ? "" : "s", l->rounds, l->rounds == 1 ? "" : "s",
                    t->team.gradient_workers, t->team.gradient_workers == 1 ? "" : "s",
-                   dpt_actions_slots(&l->list), dpt_actions_slots(&l->list) == 1 ? "" : "s");
-    dpt_str_printf(out, "%4s  %-14s %4s %5s %4s  %-*s %5s %11s\n", "", "", "", "round", "slot",
+                   dpt_actions_in_flight(&l->list));
+    dpt_str_printf(out, "%4s  %-14s %4s %5s %6s  %-*s %5s %11s\n", "", "", "", "round", "flight",
                    NODES, "nodes", "ranks", "bytes");
     for (int32_t i = 0; i < l->list.n; i++) {
         const struct dpt_action *a = &l->list.at[i];
         const double moved = dpt_step_bytes(t, a);
 
-        dpt_str_printf(out, "%4d  %-14s %4s %5s %4d  %-*s %5d", i + 1,
+        dpt_str_printf(out, "%4d  %-14s %4s %5s %6d  %-*s %5d", i + 1,
                        dpt_action_types[a->kind].name, a->back ? "back" : "",
-                       rounds_text(a, rounds), a->slot, NODES, nodes_text(l, a, nodes),
+                       rounds_text(a, rounds), a->flight, NODES, nodes_text(l, a, nodes),
                        ranks_of(l, a));
         if (moved > 0)
             dpt_str_printf(out, " %11s", dpt_group_digits(bytes, (int64_t)moved));
@@ -91,7 +91,7 @@ static void json_list(const struct listed *l, struct dpt_json *j)
     dpt_json_int(j, "stage", l->stage);
     dpt_json_int(j, "rounds", l->rounds);
     dpt_json_int(j, "workers", l->p->t.team.gradient_workers);
-    dpt_json_int(j, "slots", dpt_actions_slots(&l->list));
+    dpt_json_int(j, "in_flight", dpt_actions_in_flight(&l->list));
     dpt_json_array(j, "actions");
     for (int32_t i = 0; i < l->list.n; i++) {
         const struct dpt_action *a = &l->list.at[i];
@@ -101,7 +101,7 @@ static void json_list(const struct listed *l, struct dpt_json *j)
         dpt_json_bool(j, "back", a->back);
         dpt_json_int(j, "round", a->round);
         dpt_json_int(j, "rounds", a->rounds);
-        dpt_json_int(j, "slot", a->slot);
+        dpt_json_int(j, "flight", a->flight);
         dpt_json_int(j, "unit", a->unit);
         if (a->last > a->first) {
             dpt_json_text(j, "first", node[a->first].name);

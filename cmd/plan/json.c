@@ -133,7 +133,7 @@ static void pipeline(const struct dpt_plan *p, struct dpt_json *j)
         dpt_json_real(j, "rank_bytes", p->stages[k].bytes);
         if (p->stages[k].device > 0)
             dpt_json_real(j, "device_bytes", p->stages[k].device);
-        dpt_json_int(j, "under_way", p->stages[k].slots);
+        dpt_json_int(j, "under_way", p->stages[k].in_flight);
         dpt_json_real(j, "sent_bytes", p->stages[k].sent);
         dpt_json_end(j);
     }

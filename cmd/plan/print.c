@@ -339,7 +339,7 @@ static void print_stages(const struct dpt_plan *p, struct dpt_str *out)
         snprintf(ranks, sizeof ranks, all == 1 ? "%d" : "%d-%d", k * all, (k + 1) * all - 1);
         dpt_str_printf(out, "%2d %-21.21s %9s %6.1f %% %10s %9d%s\n", k + 1, stage->first, ranks,
                        100 * stage->flop, bytes_text(gpu ? stage->device : stage->bytes, bytes),
-                       stage->slots, sent);
+                       stage->in_flight, sent);
     }
     dpt_str_printf(out, "a step sends so much to the next stage, and as much back where there are\n"
                         "weights to learn\n\n");

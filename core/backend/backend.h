@@ -5,9 +5,8 @@
  * `micro` samples; operations of the graph may be fused. A program has `threads` workers. Each
  * worker has its own activations and workspace, so different threads may use different workers at
  * the same time; no two threads may use one worker at once. After the first micro-batch of a worker
- * nothing is allocated. A worker may have several micro-batches under way, each with activations of
- * its own (a slot), and take them through the graph in turn, a range of nodes at a time (struct
- * dpt_pass).
+ * nothing is allocated. A worker may have several micro-batches in flight, each with activations of
+ * its own, and take them through the graph in turn, a range of nodes at a time (struct dpt_pass).
  *
  * Gradients and losses are sums over samples, each multiplied by its weight, not means: whoever
  * updates the parameters divides by the sum of the weights, which is the number of samples where
@@ -125,7 +124,7 @@ struct dpt_nonfinite {
  * gradient of the one that the next stage reads (dpt_backend.value).
  */
 struct dpt_pass {
-    int slot; /* which of the worker's micro-batches */
+    int flight; /* which of the worker's micro-batches in flight, from 0 */
     int32_t first, last;
     bool infers; /* forward as in evaluation: nothing is kept for backward */
     const struct dpt_batch
@@ -144,7 +143,7 @@ struct dpt_pass {
     void *arg;
     const struct dpt_divided *divided; /* NULL: no layer is */
     /* Set by forward of a pass that infers, where it is -1 and one of the range's values is not
-     * finite. For messages, so it may be slow; of several slots the first one is used. NULL: nobody
+     * finite. For messages, so it may be slow; of several micro-batches in flight the first one's memory is used. NULL: nobody
      * asks. */
     struct dpt_nonfinite *nonfinite;
 };
@@ -189,7 +188,7 @@ struct dpt_program_spec {
     struct dpt_loss loss;
     int32_t micro;
     int threads;
-    int slots; /* micro-batches that a worker has under way at most; 0: one */
+    int in_flight; /* micro-batches that a worker has in flight at most; 0: one */
     /* Only the nodes [first, last) are computed, in passes over all of them, and only their tensors
      * are there; but each is computed as in a program of the whole graph. 0, 0: all. */
     int32_t first, last;
@@ -339,11 +338,11 @@ struct dpt_backend {
                             struct dpt_metric_sums *metric_sums, struct dpt_error *err);
     enum dpt_status (*backward)(void *program, int worker, const struct dpt_pass *pass,
                                 struct dpt_error *err);
-    /* In a slot of a worker, where passes have or read it: the value that this node reads as its
+    /* Of a worker's micro-batch in flight, where passes have or read it: the value that this node reads as its
      * first input, or that value's gradient; of the number of nodes: the outputs. It lies as the
      * same program has it on another machine. NULL: no gradient of it is wanted. *floats: out, of a
      * full micro-batch, padding included. Optional, as `forward`. */
-    float *(*value)(const void *program, int worker, int slot, int32_t node, bool gradient,
+    float *(*value)(const void *program, int worker, int flight, int32_t node, bool gradient,
                     size_t *floats);
     /* Forward as in evaluation (without dropout). outputs: [count][outputs], or NULL. metric_sums:
      * added to; NULL: none are wanted, and the batch needs no labels. Errors: RANK. */

@@ -95,7 +95,7 @@ struct dpt_plan_stage {
     double bytes;       /* that each of its ranks touches, without what rank 0 has alone */
     double own, shared; /* of these, a rank's own, and what its replicas on a node share */
     double device;      /* bytes of its GPU; 0: there is none */
-    int slots;          /* micro-batches that each thread has under way at most */
+    int in_flight;      /* micro-batches that each thread has in flight at most */
     double sent;        /* bytes a step to the next stage, and as many back, of each replica */
 };
 

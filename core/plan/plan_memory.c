@@ -69,7 +69,7 @@ static double statistics_bytes(const struct dpt_plan *p)
     size_t all, one;
 
     dpt_step_exchange_room(t, &all, &one);
-    return (double)(all + one * (size_t)(t->team.gradient_workers * t->team.slots)) *
+    return (double)(all + one * (size_t)(t->team.gradient_workers * t->team.in_flight)) *
            sizeof(double);
 }
 
@@ -83,7 +83,7 @@ static double input_bytes(const struct dpt_trainer *t)
 
     /* Each thread has one, and the other slots have their own, without samples behind the first
      * stage. */
-    const double others = t->team.gradient_workers * (t->team.slots - 1.0);
+    const double others = t->team.gradient_workers * (t->team.in_flight - 1.0);
     const double said = sizeof(int32_t) + sizeof(int64_t) + targets * WORD;
 
     return (t->team.threads + others * (t->mesh.stage == 0)) * (micro + 1) * size * WORD +
@@ -176,7 +176,7 @@ enum dpt_status dpt_plan_measure(struct dpt_plan *p, int32_t micro, struct dpt_e
     struct dpt_program_spec spec;
     int64_t copies = 0;
 
-    p->t.team.slots = dpt_step_slots(&p->t, micro);
+    p->t.team.in_flight = dpt_step_in_flight(&p->t, micro);
     p->t.team.adds = dpt_trainer_choose_adds(&p->t, micro);
     spec = dpt_trainer_program_spec(&p->t, micro);
     DPT_TRY(p->t.backend->measure(&spec, &p->program, err));

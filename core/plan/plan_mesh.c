@@ -117,7 +117,7 @@ enum dpt_status dpt_plan_stages(struct dpt_plan *p, struct dpt_error *err)
         stage->own = sum_scope(p, DPT_PLAN_RANK, false);
         stage->shared = sum_scope(p, DPT_PLAN_NODE, false) * fmin(tensor_of(p), p->spec.node_ranks);
         stage->device = p->device_bytes;
-        stage->slots = (int)fmin((double)t->team.slots * t->team.group, (double)run);
+        stage->in_flight = (int)fmin((double)t->team.in_flight * t->team.group, (double)run);
         for (int32_t i = t->mesh.first[k]; i < t->mesh.first[k + 1]; i++)
             stage->flop += dpt_operation_flops(&graph->nodes[i]) / all;
         if (k + 1 < stages)

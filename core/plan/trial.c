@@ -185,7 +185,7 @@ enum dpt_status dpt_trial_run(const struct dpt_trainer *t, int threads, struct d
     struct trial r = {.t = *t, .err = err};
 
     r.t.team.threads = threads;
-    r.t.team.slots = 1;
+    r.t.team.in_flight = 1;
     r.t.team.gradient_workers = t->team.together ? 1 : threads;
     r.t.team.spin = true;
     r.t.team.pool = NULL;

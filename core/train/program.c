@@ -89,7 +89,7 @@ struct dpt_program_spec dpt_trainer_program_spec(const struct dpt_trainer *t, in
         .sub_batch = micro,
         .adds = t->team.adds,
         .threads = t->team.threads,
-        .slots = t->team.slots,
+        .in_flight = t->team.in_flight,
         .first = staged ? t->mesh.first[t->mesh.stage] : 0,
         .last = staged ? t->mesh.first[t->mesh.stage + 1] : 0,
         .training = t->data.train.present,

@@ -197,7 +197,7 @@ static enum dpt_status open_sized(struct dpt_trainer *t, struct dpt_error *err)
     const int32_t micro = dpt_trainer_choose_micro(t);
 
     t->team.group = dpt_trainer_choose_group(t, micro);
-    t->team.slots = dpt_step_slots(t, micro);
+    t->team.in_flight = dpt_step_in_flight(t, micro);
     t->team.adds = dpt_trainer_choose_adds(t, micro);
     DPT_TRY(plan_steps(t, micro, err));
     DPT_TRY(dpt_trainer_open_loaders(t, err));
@@ -397,7 +397,7 @@ enum dpt_status dpt_trainer_plan(struct dpt_trainer *t, const struct dpt_job *jo
     t->team.all_threads = (int64_t)t->team.threads * comm->world.size;
     micro = dpt_trainer_choose_micro(t);
     t->team.group = dpt_trainer_choose_group(t, micro);
-    t->team.slots = dpt_step_slots(t, micro);
+    t->team.in_flight = dpt_step_in_flight(t, micro);
     t->team.adds = dpt_trainer_choose_adds(t, micro);
     DPT_TRY(plan_steps(t, micro, err));
     t->reduction.type = dpt_gradient_reduction_choose(t);

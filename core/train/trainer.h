@@ -115,7 +115,7 @@ struct dpt_team {
     int32_t adds;
     bool
         synchronized; /* synchronized batch norms: all micro-batches of a step are under way at once */
-    int slots;        /* the most of them that a thread has; else 1 */
+    int in_flight;    /* the most micro-batches, or groups, that a worker has in flight */
     /* Threads that take micro-batches and have gradients of their own: 1 where the threads compute
      * together, else all. */
     int gradient_workers;

@@ -1,5 +1,4 @@
 #include "data/shards/h5.h"
-#include "data/sets/dataset.h"
 
 #include <pthread.h>
 #include <stdio.h>

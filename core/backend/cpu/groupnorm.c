@@ -250,7 +250,6 @@ static enum dpt_status backward(const struct dpt_cpu_run *run, const struct dpt_
     const struct groupnorm *own = node->own;
     const int64_t n = dpt_channels_floats(&own->channels), width = own->width;
     float *products = dpt_cpu_buffer(run, own->products), *dys = dpt_cpu_buffer(run, own->dys);
-    struct dpt_gemm sums = own->sums;
     int64_t first, last;
 
     (void)err;
@@ -263,11 +262,8 @@ static enum dpt_status backward(const struct dpt_cpu_run *run, const struct dpt_
             back(run, node, row, products + row * width, dys + row * width);
     }
     dpt_cpu_barrier_within(run, node, DPT_PASS_BACKWARD);
-    sums.rows = run->rows;
-    dpt_cpu_part(run, node->in.c, DPT_LANES, &first, &last);
-    dpt_gemm_bias(&sums, products, run->add, first, last,
-                  dpt_cpu_gradient(run, node->graph->weight));
-    dpt_gemm_bias(&sums, dys, run->add, first, last, dpt_cpu_gradient(run, node->graph->bias));
+    dpt_cpu_sum_rows(run, own->sums, node->in.c, products, node->graph->weight);
+    dpt_cpu_sum_rows(run, own->sums, node->in.c, dys, node->graph->bias);
     return DPT_OK;
 }
 

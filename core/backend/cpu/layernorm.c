@@ -124,7 +124,6 @@ static enum dpt_status backward(const struct dpt_cpu_run *run, const struct dpt_
     const int64_t n = own->sums.outputs;
     const float *dy = dpt_cpu_buffer(run, node->dy);
     float *products = dpt_cpu_buffer(run, own->products);
-    struct dpt_gemm sums = own->sums;
     int64_t first, last;
 
     (void)err;
@@ -135,11 +134,8 @@ static enum dpt_status backward(const struct dpt_cpu_run *run, const struct dpt_
              dy + row * n, products + row * n,
              node->wants_dx ? dpt_cpu_buffer(run, node->dx) + row * n : NULL);
     dpt_cpu_barrier_within(run, node, DPT_PASS_BACKWARD);
-    sums.rows = run->rows;
-    dpt_cpu_part(run, n, LANES, &first, &last);
-    dpt_gemm_bias(&sums, products, run->add, first, last,
-                  dpt_cpu_gradient(run, node->graph->weight));
-    dpt_gemm_bias(&sums, dy, run->add, first, last, dpt_cpu_gradient(run, node->graph->bias));
+    dpt_cpu_sum_rows(run, own->sums, n, products, node->graph->weight);
+    dpt_cpu_sum_rows(run, own->sums, n, dy, node->graph->bias);
     return DPT_OK;
 }
 

@@ -245,6 +245,16 @@ void dpt_cpu_part(const struct dpt_cpu_run *run, int64_t n, int64_t step, int64_
     *first = *first < *last ? *first : *last;
 }
 
+void dpt_cpu_sum_rows(const struct dpt_cpu_run *run, struct dpt_gemm sums, int64_t n,
+                      const float *rows, int32_t tensor)
+{
+    int64_t first, last;
+
+    sums.rows = run->rows;
+    dpt_cpu_part(run, n, DPT_LANES, &first, &last);
+    dpt_gemm_bias(&sums, rows, run->add, first, last, dpt_cpu_gradient(run, tensor));
+}
+
 void dpt_cpu_floats_part(const struct dpt_cpu_run *run, int64_t floats, int64_t *first,
                          int64_t *last)
 {

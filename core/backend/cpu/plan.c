@@ -163,8 +163,8 @@ static enum dpt_status bind_calls(struct dpt_cpu_program *program, int number,
                                   struct dpt_error *err)
 {
     struct dpt_cpu_worker *worker = &program->workers[number];
-    const int thread = number / program->slots;
-    float *scratch = program->workers[thread * program->slots].memory;
+    const int thread = number / program->in_flight;
+    float *scratch = program->workers[thread * program->in_flight].memory;
     enum dpt_status status = DPT_OK;
 
     for (int i = 0; i < program->n_calls; i++) {
@@ -194,16 +194,19 @@ static size_t buffer_floats(const struct dpt_cpu_program *program)
 /* A team computes on the first one's values; the others infer, one micro-batch each. */
 static bool has_values(const struct dpt_cpu_program *program, int number)
 {
-    return program->spec.team == NULL || number < program->slots || number % program->slots == 0;
+    return program->spec.team == NULL || number < program->in_flight ||
+           number % program->in_flight == 0;
 }
 
-/* A slot: one thread computes all slots of a worker, in turn, so the first one's workspace does for
- * all. */
-static enum dpt_status open_slot(struct dpt_cpu_program *program, int number, struct dpt_error *err)
+/* The memory of one micro-batch in flight. One thread computes all of a worker's in turn, so the first
+ * one's workspace serves all of them. */
+static enum dpt_status open_flight(struct dpt_cpu_program *program, int number,
+                                   struct dpt_error *err)
 {
     struct dpt_cpu_worker *worker = &program->workers[number];
-    const size_t scratch =
-        number % program->slots == 0 ? dpt_round_up((size_t)program->scratch, sizeof(float)) : 0;
+    const size_t scratch = number % program->in_flight == 0
+                               ? dpt_round_up((size_t)program->scratch, sizeof(float))
+                               : 0;
     const size_t total = scratch + (has_values(program, number) ? buffer_floats(program) : 0);
 
     worker->memory = dpt_alloc_array(total, sizeof *worker->memory);
@@ -297,7 +300,7 @@ static enum dpt_status reserve_tables(struct dpt_cpu_program *program, struct dp
     program->buffers = dpt_alloc_array(rows, sizeof *program->buffers);
     program->calls = dpt_alloc_array(rows, sizeof *program->calls);
     program->copies = dpt_alloc_array(rows, sizeof *program->copies);
-    program->workers = dpt_alloc_array((size_t)program->spec.threads * (size_t)program->slots,
+    program->workers = dpt_alloc_array((size_t)program->spec.threads * (size_t)program->in_flight,
                                        sizeof *program->workers);
     if (program->nodes == NULL || program->buffers == NULL || program->calls == NULL ||
         program->copies == NULL || program->workers == NULL)
@@ -361,7 +364,7 @@ static enum dpt_status plan_program(const struct dpt_program_spec *spec, bool pl
         return dpt_fail_memory(err, "the model", sizeof *program);
     program->spec = *spec;
     program->plain = plain;
-    program->slots = spec->slots > 1 ? spec->slots : 1;
+    program->in_flight = spec->in_flight > 1 ? spec->in_flight : 1;
     program->n_nodes = spec->graph->n_nodes + 1;
     DPT_TRY(reserve_tables(program, err));
     DPT_TRY(dpt_dnnl_open(&program->dnnl, spec->threads, err));
@@ -398,8 +401,8 @@ static enum dpt_status open_program(const struct dpt_program_spec *spec, bool pl
     *opened = NULL;
     DPT_TRY(plan_program(spec, plain, &program, err));
     DPT_TRY(open_own_copies(program, err));
-    for (int i = 0; i < spec->threads * program->slots; i++)
-        DPT_TRY(open_slot(program, i, err));
+    for (int i = 0; i < spec->threads * program->in_flight; i++)
+        DPT_TRY(open_flight(program, i, err));
     *opened = program;
 out:
     if (status != DPT_OK)
@@ -425,13 +428,13 @@ enum dpt_status dpt_cpu_measure(const struct dpt_program_spec *spec,
     enum dpt_status status = DPT_OK;
     struct dpt_cpu_program *program = NULL;
     const int64_t workers = spec->threads, word = sizeof(float);
-    int64_t slots = 0;
+    int64_t in_flight = 0;
 
     DPT_TRY(plan_program(spec, false, &program, err));
-    for (int i = 0; i < workers * program->slots; i++)
-        slots += has_values(program, i);
+    for (int i = 0; i < workers * program->in_flight; i++)
+        in_flight += has_values(program, i);
     *bytes = (struct dpt_program_bytes){
-        .values = slots * word * (int64_t)buffer_floats(program),
+        .values = in_flight * word * (int64_t)buffer_floats(program),
         .scratch = workers * word * (int64_t)dpt_round_up((size_t)program->scratch, sizeof(float)),
         .copies = program->copied,
         .shares_copies = is_worth_sharing(program),
@@ -447,7 +450,8 @@ void dpt_cpu_close(void *opened)
 
     if (program == NULL)
         return;
-    for (int i = 0; program->workers != NULL && i < program->spec.threads * program->slots; i++) {
+    for (int i = 0; program->workers != NULL && i < program->spec.threads * program->in_flight;
+         i++) {
         struct dpt_cpu_worker *worker = &program->workers[i];
 
         for (int k = 0; worker->calls != NULL && k < program->n_calls; k++)

@@ -111,7 +111,6 @@ static enum dpt_status backward(const struct dpt_cpu_run *run, const struct dpt_
     const struct prelu *own = node->own;
     const int64_t n = dpt_channels_floats(&own->channels);
     float *products = dpt_cpu_buffer(run, own->products);
-    struct dpt_gemm sums = own->sums;
     int64_t first, last;
 
     (void)err;
@@ -120,12 +119,9 @@ static enum dpt_status backward(const struct dpt_cpu_run *run, const struct dpt_
         back_sample(&own->channels, dpt_cpu_param(run, node->graph->weight),
                     dpt_cpu_buffer(run, node->x) + row * n, dpt_cpu_buffer(run, node->dy) + row * n,
                     node->wants_dx ? dpt_cpu_buffer(run, node->dx) + row * n : NULL,
-                    products + row * sums.outputs);
+                    products + row * own->sums.outputs);
     dpt_cpu_barrier_within(run, node, DPT_PASS_BACKWARD);
-    sums.rows = run->rows;
-    dpt_cpu_part(run, node->in.c, DPT_LANES, &first, &last);
-    dpt_gemm_bias(&sums, products, run->add, first, last,
-                  dpt_cpu_gradient(run, node->graph->weight));
+    dpt_cpu_sum_rows(run, own->sums, node->in.c, products, node->graph->weight);
     return DPT_OK;
 }
 

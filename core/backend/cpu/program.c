@@ -146,7 +146,7 @@ static struct dpt_cpu_run begin(struct dpt_cpu_program *program, int worker,
                                 const struct dpt_batch *batch, const float *params)
 {
     const int64_t sub_batch = dpt_cpu_sub_batch(program);
-    const struct dpt_cpu_worker *first = &program->workers[worker * program->slots];
+    const struct dpt_cpu_worker *first = &program->workers[worker * program->in_flight];
 
     dpt_dnnl_one_thread(program->dnnl);
     return (struct dpt_cpu_run){
@@ -300,7 +300,7 @@ static struct dpt_cpu_run begin_pass(struct dpt_cpu_program *program, int worker
     run.pass = pass;
     if (run.training || pass->divided != NULL)
         join_team(&run, worker);
-    run.worker += pass->slot;
+    run.worker += pass->flight;
     return run;
 }
 
@@ -339,7 +339,7 @@ static enum dpt_status pass_backward(void *opened, int worker, const struct dpt_
     return run_backward(&run, err);
 }
 
-static float *value(const void *opened, int worker, int slot, int32_t node, bool gradient,
+static float *value(const void *opened, int worker, int flight, int32_t node, bool gradient,
                     size_t *floats)
 {
     const struct dpt_cpu_program *program = opened;
@@ -351,7 +351,7 @@ static float *value(const void *opened, int worker, int slot, int32_t node, bool
     *floats = (size_t)from->y_floats;
     return buffer == DPT_CPU_NONE
                ? NULL
-               : program->workers[worker * program->slots + slot].buffers[buffer];
+               : program->workers[worker * program->in_flight + flight].buffers[buffer];
 }
 
 static enum dpt_status infer(void *opened, int worker, const struct dpt_batch *batch,
@@ -398,7 +398,7 @@ static enum dpt_status find_in_plain(const struct dpt_cpu_program *program,
     enum dpt_status status = DPT_OK;
     void *plain = NULL;
 
-    spec.threads = spec.slots = 1;
+    spec.threads = spec.in_flight = 1;
     spec.team = NULL;
     DPT_TRY(dpt_cpu_open_plain(&spec, &plain, err));
     DPT_TRY(refresh(plain, 0, params, err));
@@ -430,7 +430,7 @@ static void profile(void *opened, int worker, struct dpt_spans *spans)
 {
     const struct dpt_cpu_program *program = opened;
 
-    program->workers[worker * program->slots].spans = spans;
+    program->workers[worker * program->in_flight].spans = spans;
 }
 
 /* A relu or a batch norm may be part of another node's passes; and a max-pool of its convolution's.

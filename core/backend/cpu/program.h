@@ -35,6 +35,7 @@
 
 #include "core/backend/backend.h"
 #include "core/backend/cpu/dnnl.h"
+#include "core/backend/cpu/gemm.h"
 #include "core/comm/comm.h"
 
 enum { DPT_CPU_NONE = -1, DPT_CPU_INPUT = 0 };
@@ -52,7 +53,7 @@ struct dpt_cpu_worker;
 /* One pass over one micro-batch. */
 struct dpt_cpu_run {
     const struct dpt_cpu_program *program;
-    const struct dpt_cpu_worker *worker; /* or another slot of it */
+    const struct dpt_cpu_worker *worker; /* or another of its micro-batches in flight */
     float *scratch;                      /* of the calling thread */
     int thread, threads; /* this one of the threads that share the layers; 0 of 1 outside a team */
     int64_t rows;        /* rows to compute: whole sub-batches */
@@ -219,8 +220,8 @@ struct dpt_cpu_program {
     int unwanted;   /* buffer for the gradients of frozen tensors; NONE: there are none */
     bool plain;     /* no batch norm is folded into a convolution's weights */
     bool planning;  /* a node that it computes: what is asked for now will be used */
-    int slots;      /* of a worker: micro-batches that it may have under way */
-    /* Each with its slots, of which the first one has the workspace and the spans of all. */
+    int in_flight;  /* micro-batches that a worker may have in flight */
+    /* in_flight for each worker, of which the first one has the workspace and the spans of all. */
     struct dpt_cpu_worker *workers;
 };
 
@@ -314,6 +315,10 @@ enum dpt_status dpt_cpu_pass_back(const struct dpt_cpu_run *run, const struct dp
                                   struct dpt_error *err);
 /* Whether backward of this node does any work. */
 bool dpt_cpu_moves_back(const struct dpt_cpu_node *node);
+/* Writes this thread's part of a tensor's gradient of n floats, or adds to it where the run adds: the
+ * sums over the samples of rows [sample][sums.outputs]. */
+void dpt_cpu_sum_rows(const struct dpt_cpu_run *run, struct dpt_gemm sums, int64_t n,
+                      const float *rows, int32_t tensor);
 /* Waits for the other threads that share the layers. */
 void dpt_cpu_barrier(const struct dpt_cpu_run *run);
 /* Waits as dpt_cpu_barrier does, in the middle of a pass. */

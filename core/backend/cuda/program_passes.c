@@ -30,14 +30,14 @@ static bool is_norm(const struct dpt_cuda_program *p, int32_t i)
 /* A team computes one micro-batch at a time, and for it the norms take their own. */
 static int count_of(const struct dpt_program_spec *spec)
 {
-    const int slots = spec->slots > 1 ? spec->slots : 1;
+    const int in_flight = spec->in_flight > 1 ? spec->in_flight : 1;
 
     if (spec->team != NULL)
-        return slots;
+        return in_flight;
     for (int32_t i = 0; spec->training && i < spec->graph->n_nodes; i++)
         if (spec->graph->nodes[i].whole_step)
-            return spec->threads * slots;
-    return slots > 1 ? spec->threads * slots : 1;
+            return spec->threads * in_flight;
+    return in_flight > 1 ? spec->threads * in_flight : 1;
 }
 
 /* What of the spec fitted the first one did not fit this one. */
@@ -60,14 +60,14 @@ static enum dpt_status fail_memory(const struct dpt_cuda_program *p, int n, stru
 }
 
 /* The number of a micro-batch's program; 0: the first one. */
-static int number_of(const struct dpt_cuda_program *p, int worker, int slot)
+static int number_of(const struct dpt_cuda_program *p, int worker, int flight)
 {
-    return worker * (p->spec.slots > 1 ? p->spec.slots : 1) + slot;
+    return worker * (p->spec.in_flight > 1 ? p->spec.in_flight : 1) + flight;
 }
 
-static struct dpt_cuda_program *program_of(struct dpt_cuda_program *p, int worker, int slot)
+static struct dpt_cuda_program *program_of(struct dpt_cuda_program *p, int worker, int flight)
 {
-    const int number = number_of(p, worker, slot);
+    const int number = number_of(p, worker, flight);
 
     return number == 0 ? p : p->others[number - 1];
 }
@@ -78,11 +78,11 @@ static bool looks_on(const struct dpt_cuda_program *p, int worker)
     return p->spec.team != NULL && worker != 0;
 }
 
-float *dpt_cuda_pass_value(const void *program, int worker, int slot, int32_t node, bool gradient,
+float *dpt_cuda_pass_value(const void *program, int worker, int flight, int32_t node, bool gradient,
                            size_t *floats)
 {
     const struct dpt_cuda_program *p = program;
-    const int number = number_of(p, worker, slot);
+    const int number = number_of(p, worker, flight);
 
     return dpt_cuda_stage_value(number > 0 ? p->others[number - 1] : p, node, gradient, floats);
 }
@@ -104,7 +104,7 @@ static enum dpt_status open_others(struct dpt_cuda_program *p, const struct dpt_
     p->others = calloc((size_t)n - 1, sizeof(void *));
     if (p->others == NULL || plans.failed)
         DPT_TRY(dpt_fail_memory(err, "the model", (double)n * sizeof(void *)));
-    alone.threads = alone.slots = 1;
+    alone.threads = alone.in_flight = 1;
     alone.plans = plans.text;
     while (p->n_others < n - 1) {
         void *other;
@@ -477,7 +477,7 @@ enum dpt_status dpt_cuda_pass_forward(void *program, int worker, const struct dp
 
     if (looks_on(program, worker))
         return DPT_OK;
-    p = program_of(program, worker, pass->slot);
+    p = program_of(program, worker, pass->flight);
     status = dpt_cuda_take_turn(p, err);
     if (status == DPT_OK)
         status = forward_alone(p, pass, err);
@@ -493,7 +493,7 @@ enum dpt_status dpt_cuda_pass_loss(void *program, int worker, const struct dpt_p
 
     if (looks_on(program, worker))
         return DPT_OK;
-    p = program_of(program, worker, pass->slot);
+    p = program_of(program, worker, pass->flight);
     status = dpt_cuda_take_turn(p, err);
     if (status == DPT_OK)
         status = loss_alone(p, pass, metric_sums, err);
@@ -509,7 +509,7 @@ enum dpt_status dpt_cuda_pass_backward(void *program, int worker, const struct d
 
     if (looks_on(program, worker))
         return DPT_OK;
-    p = program_of(program, worker, pass->slot);
+    p = program_of(program, worker, pass->flight);
     status = dpt_cuda_take_turn(p, err);
     if (status == DPT_OK)
         status = backward_alone(p, pass, err);

@@ -81,7 +81,7 @@ enum dpt_status dpt_cuda_pass_loss(void *program, int worker, const struct dpt_p
                                    struct dpt_metric_sums *metric_sums, struct dpt_error *err);
 enum dpt_status dpt_cuda_pass_backward(void *program, int worker, const struct dpt_pass *pass,
                                        struct dpt_error *err);
-float *dpt_cuda_pass_value(const void *program, int worker, int slot, int32_t node, bool gradient,
+float *dpt_cuda_pass_value(const void *program, int worker, int flight, int32_t node, bool gradient,
                            size_t *floats);
 
 #endif

@@ -14,13 +14,14 @@ const struct dpt_ref_op *const dpt_ref_ops[DPT_OP_COUNT] = {
 
 enum { NOWHERE = -1 };
 
-/* Where a node's arrays lie in a slot's memory, in words of 4 bytes; NOWHERE: it has none. */
+/* Where a node's arrays lie in the memory of a micro-batch in flight, in words of 4 bytes; NOWHERE: it
+ * has none. */
 struct location {
     int64_t y, dy, saved;
 };
 
-/* A worker's, for each of the micro-batches that it may have under way. */
-struct slot {
+/* What a worker has for each of the micro-batches that it may have in flight. */
+struct flight {
     float *memory;
     struct dpt_spans *spans; /* the first one's; NULL: nobody asks where the time goes */
 };
@@ -28,10 +29,10 @@ struct slot {
 struct program {
     struct dpt_program_spec spec;
     struct location *locations; /* of each node */
-    int64_t words;              /* of a slot's memory */
+    int64_t words;              /* of a micro-batch in flight */
     int64_t scratch;            /* where it lies; the largest that any node needs */
-    int per_worker, n_slots;
-    struct slot *slots;
+    int per_worker, n_flights;
+    struct flight *flights;
 };
 
 /* Takes n words for each sample of the micro-batch; words are counted in *end. NOWHERE where it is
@@ -96,9 +97,9 @@ static void close_program(void *opened)
 
     if (program == NULL)
         return;
-    for (int i = 0; program->slots != NULL && i < program->n_slots; i++)
-        dpt_free(program->slots[i].memory);
-    dpt_free(program->slots);
+    for (int i = 0; program->flights != NULL && i < program->n_flights; i++)
+        dpt_free(program->flights[i].memory);
+    dpt_free(program->flights);
     dpt_free(program->locations);
     dpt_free(program);
 }
@@ -112,11 +113,11 @@ static enum dpt_status open_plan(const struct dpt_program_spec *spec, struct pro
     if (program == NULL)
         return dpt_fail_memory(err, "the model", sizeof *program);
     program->spec = *spec;
-    program->per_worker = spec->slots > 1 ? spec->slots : 1;
-    program->n_slots = spec->threads * program->per_worker;
+    program->per_worker = spec->in_flight > 1 ? spec->in_flight : 1;
+    program->n_flights = spec->threads * program->per_worker;
     program->locations = dpt_alloc_array((size_t)spec->graph->n_nodes, sizeof *program->locations);
-    program->slots = dpt_alloc_array((size_t)program->n_slots, sizeof *program->slots);
-    if (program->locations == NULL || program->slots == NULL)
+    program->flights = dpt_alloc_array((size_t)program->n_flights, sizeof *program->flights);
+    if (program->locations == NULL || program->flights == NULL)
         return dpt_fail_memory(err, "the model", sizeof *program);
     return plan(program, err);
 }
@@ -129,9 +130,9 @@ static enum dpt_status open_program(const struct dpt_program_spec *spec, void **
 
     *opened = NULL;
     DPT_TRY(open_plan(spec, &program, err));
-    for (int i = 0; i < program->n_slots; i++) {
-        program->slots[i].memory = dpt_alloc_array((size_t)program->words, sizeof(float));
-        if (program->slots[i].memory == NULL)
+    for (int i = 0; i < program->n_flights; i++) {
+        program->flights[i].memory = dpt_alloc_array((size_t)program->words, sizeof(float));
+        if (program->flights[i].memory == NULL)
             DPT_TRY(dpt_fail_memory(err, "activations", 4.0 * (double)program->words));
     }
     *opened = program;
@@ -148,7 +149,7 @@ static enum dpt_status measure(const struct dpt_program_spec *spec, struct dpt_p
     struct program *program = NULL;
 
     DPT_TRY(open_plan(spec, &program, err));
-    *sizes = (struct dpt_program_bytes){.values = program->n_slots * program->words *
+    *sizes = (struct dpt_program_bytes){.values = program->n_flights * program->words *
                                                   (int64_t)sizeof(float)};
 out:
     close_program(program);
@@ -162,9 +163,9 @@ static enum dpt_status refresh(void *opened, int worker, const float *params, st
     return DPT_OK;
 }
 
-static struct slot *slot_of(const struct program *program, int worker, int slot)
+static struct flight *flight_of(const struct program *program, int worker, int flight)
 {
-    return &program->slots[worker * program->per_worker + slot];
+    return &program->flights[worker * program->per_worker + flight];
 }
 
 static float *at(float *memory, int64_t location)
@@ -197,13 +198,13 @@ struct run {
 };
 
 /* Over all nodes. */
-static struct run run_of(const struct program *program, int worker, int slot,
+static struct run run_of(const struct program *program, int worker, int flight,
                          const struct dpt_batch *batch, const float *params, float *gradient)
 {
     return (struct run){
         .program = program,
-        .memory = slot_of(program, worker, slot)->memory,
-        .spans = slot_of(program, worker, 0)->spans,
+        .memory = flight_of(program, worker, flight)->memory,
+        .spans = flight_of(program, worker, 0)->spans,
         .batch = batch,
         .params = params,
         .gradient = gradient,
@@ -391,7 +392,8 @@ static enum dpt_status train(void *opened, int worker, const struct dpt_batch *b
 static struct run run_of_pass(const struct program *program, int worker,
                               const struct dpt_pass *pass)
 {
-    struct run run = run_of(program, worker, pass->slot, pass->batch, pass->params, pass->gradient);
+    struct run run =
+        run_of(program, worker, pass->flight, pass->batch, pass->params, pass->gradient);
 
     run.add = pass->add;
     run.training = !pass->infers;
@@ -449,7 +451,7 @@ static enum dpt_status pass_backward(void *opened, int worker, const struct dpt_
     return DPT_OK;
 }
 
-static float *value(const void *opened, int worker, int slot, int32_t node, bool gradient,
+static float *value(const void *opened, int worker, int flight, int32_t node, bool gradient,
                     size_t *floats)
 {
     const struct program *program = opened;
@@ -458,7 +460,7 @@ static float *value(const void *opened, int worker, int slot, int32_t node, bool
     const struct location *location = &program->locations[from];
 
     *floats = (size_t)(dpt_shape_size(&graph->nodes[from].out) * program->spec.micro);
-    return at(slot_of(program, worker, slot)->memory, gradient ? location->dy : location->y);
+    return at(flight_of(program, worker, flight)->memory, gradient ? location->dy : location->y);
 }
 
 static enum dpt_status infer(void *opened, int worker, const struct dpt_batch *batch,
@@ -497,7 +499,7 @@ static enum dpt_status find_nonfinite(void *opened, int worker, const struct dpt
 
 static void profile(void *opened, int worker, struct dpt_spans *spans)
 {
-    slot_of(opened, worker, 0)->spans = spans;
+    flight_of(opened, worker, 0)->spans = spans;
 }
 
 static enum dpt_status gemm(int64_t m, int64_t n, int64_t k, const float *a, const float *b,

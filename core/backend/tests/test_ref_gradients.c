@@ -25,7 +25,7 @@ static void bench_open(struct bench *b, const struct dpt_loss *loss, bool soft, 
                                           .loss = *loss,
                                           .micro = micro,
                                           .threads = 1,
-                                          .slots = b->batches,
+                                          .in_flight = b->batches,
                                           .training = true};
     const size_t n = (size_t)b->graph.arena;
     struct dpt_error err;

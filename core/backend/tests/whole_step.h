@@ -77,10 +77,10 @@ static inline void whole_step_run(const struct whole_step *s, const struct dpt_b
         own[k] = dpt_alloc_array(2 * widest, sizeof *all);
 
 #define EACH(call, ...)                                                                            \
-    for (pass.slot = 0; pass.slot < s->n; pass.slot++) {                                           \
-        pass.batch = &s->data[pass.slot].batch;                                                    \
-        pass.add = pass.slot > 0;                                                                  \
-        pass.own = own[pass.slot];                                                                 \
+    for (pass.flight = 0; pass.flight < s->n; pass.flight++) {                                     \
+        pass.batch = &s->data[pass.flight].batch;                                                  \
+        pass.add = pass.flight > 0;                                                                \
+        pass.own = own[pass.flight];                                                               \
         assert_int_equal(backend->call(program, worker, &pass, __VA_ARGS__), DPT_OK);              \
     }
     for (pass.last = 0; pass.last < g->n_nodes; pass.first = pass.last) {
@@ -135,7 +135,7 @@ static inline void whole_step_init(struct scene *s, struct whole_step *step, uin
                                         .loss = {DPT_LOSS_CROSS_ENTROPY, 0.1F},
                                         .micro = step->micro,
                                         .threads = 2,
-                                        .slots = step->n,
+                                        .in_flight = step->n,
                                         .training = true};
     s->params = net_params(&s->graph, &d);
     s->batch.batch.count = step->samples; /* for what is compared */

@@ -62,9 +62,9 @@ struct dpt_action {
     enum dpt_action_kind kind;
     bool back;             /* of gradients, from the outputs to the inputs */
     int32_t round, rounds; /* the first one, and how many */
-    int32_t slot;          /* of each worker: where the first one's micro-batch lies */
-    int32_t unit;          /* its number; of ADD also units: what is behind the last one */
-    int32_t first, last;   /* nodes that are computed; of EXCHANGE the norm, else the unit's */
+    int32_t flight; /* of each worker: which of its micro-batches in flight is the first one's */
+    int32_t unit;   /* its number; of ADD also units: what is behind the last one */
+    int32_t first, last; /* nodes that are computed; of EXCHANGE the norm, else the unit's */
 };
 
 /* A list. Begins as {0}. */
@@ -94,7 +94,7 @@ struct dpt_division {
 /* Makes the list. Pure. Errors: RANK (memory). */
 enum dpt_status dpt_actions_plan(const struct dpt_division *d, struct dpt_actions *list,
                                  struct dpt_error *err);
-/* How many slots each worker needs for it. */
-int32_t dpt_actions_slots(const struct dpt_actions *list);
+/* How many micro-batches each worker has in flight at most. */
+int32_t dpt_actions_in_flight(const struct dpt_actions *list);
 
 #endif

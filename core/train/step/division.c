@@ -149,7 +149,7 @@ bool dpt_step_infers_as_team(const struct dpt_trainer *t)
     return dpt_trainer_in_parts(t) && (t->mesh.tensor > 1 || t->backend->devices != NULL);
 }
 
-int32_t dpt_step_slots(const struct dpt_trainer *t, int32_t micro)
+int32_t dpt_step_in_flight(const struct dpt_trainer *t, int32_t micro)
 {
     const int32_t rounds = dpt_step_most_rounds(t, micro);
 

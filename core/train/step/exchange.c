@@ -58,22 +58,22 @@ static void add_sums(double *to, const double *sums, size_t n)
         to[i] += sums[i];
 }
 
-/* Joins the sums of this rank's micro-batches, in the slots of its workers, into those of its
+/* Joins the sums of this rank's micro-batches in flight into those of its
  * blocks; or, to != NULL, adds each to what is in its place there. */
-static void join_slots(const struct dpt_runner *r, struct dpt_norm_sums *sums, size_t width,
-                       double *to)
+static void join_flights(const struct dpt_runner *r, struct dpt_norm_sums *sums, size_t width,
+                         double *to)
 {
     for (int worker = 0; worker < r->workers; worker++)
-        for (int32_t k = 0, n; k < r->n_slots; k++) {
-            const struct dpt_step_slot *slot = &r->slots[worker * r->n_slots + k];
+        for (int32_t k = 0, n; k < r->in_flight; k++) {
+            const struct dpt_step_flight *flight = &r->flights[worker * r->in_flight + k];
             const int32_t i = dpt_step_take(&r->share, worker, k, &n);
 
             if (i < 0)
                 break;
             if (to == NULL)
-                dpt_norm_sums_push(sums, (struct dpt_block){.begin = i}, slot->sums);
+                dpt_norm_sums_push(sums, (struct dpt_block){.begin = i}, flight->sums);
             else
-                add_sums(to + (size_t)i * width, slot->sums, width);
+                add_sums(to + (size_t)i * width, flight->sums, width);
         }
 }
 
@@ -110,7 +110,7 @@ static int64_t write_blocks(struct dpt_runner *r, struct dpt_norm_sums *sums, si
     }
     memset(r->exchanged, 0, (size_t)n * width * sizeof *r->exchanged);
     if (!r->failed)
-        join_slots(r, sums, width, r->share.round_robin ? r->exchanged : NULL);
+        join_flights(r, sums, width, r->share.round_robin ? r->exchanged : NULL);
     for (int32_t k = 0; k < mine && !r->failed; k++)
         add_sums(r->exchanged + (size_t)(first + k) * width, sums->value[k], width);
     return n;

@@ -15,10 +15,10 @@ bool dpt_step_together(const struct dpt_runner *r)
     return r->infers != NULL ? dpt_step_infers_as_team(r->t) : r->t->team.together;
 }
 
-struct dpt_step_slot *dpt_step_slot(const struct dpt_runner *r, int worker, int32_t k)
+struct dpt_step_flight *dpt_step_flight_of(const struct dpt_runner *r, int worker, int32_t k)
 {
     return r->infers != NULL ? &r->infer[worker]
-                             : &r->slots[worker * r->n_slots + r->action->slot + k];
+                             : &r->flights[worker * r->in_flight + r->action->flight + k];
 }
 
 /* The worker that a thread is, or is part of. */
@@ -168,38 +168,38 @@ static float *target_of(struct dpt_runner *r, int worker, bool *add)
     return gradient;
 }
 
-/* What the backend's pass takes for n micro-batches from i on in a slot. */
+/* What the backend's pass takes for n micro-batches from i on. */
 static void prepare(struct dpt_runner *r, int worker, int32_t k, int32_t i, int32_t n)
 {
     struct dpt_trainer *t = r->t;
     const struct dpt_action *a = r->action;
     const struct dpt_graph *graph = dpt_trainer_graph(t);
     const struct dpt_runner_pass *infers = r->infers;
-    struct dpt_step_slot *slot = dpt_step_slot(r, worker, k);
+    struct dpt_step_flight *flight = dpt_step_flight_of(r, worker, k);
     const bool norm = t->team.synchronized && infers == NULL && !begins(r);
 
-    slot->pass = (struct dpt_pass){
-        .slot = infers != NULL ? 0 : a->slot + k,
+    flight->pass = (struct dpt_pass){
+        .flight = infers != NULL ? 0 : a->flight + k,
         .first = a->first,
         .last = a->last,
         .infers = infers != NULL,
         .nonfinite =
             infers != NULL && infers->nonfinite != NULL ? &infers->nonfinite[worker] : NULL,
-        .batch = &slot->batch,
+        .batch = &flight->batch,
         .params = t->arenas.params,
         .all = norm ? r->exchanged : NULL,
-        .own = slot->sums,
+        .own = flight->sums,
         .samples = r->share.samples,
         .between = worker == 0 && dpt_mesh_divides(&t->mesh) ? get_on : NULL,
         .arg = r,
         .divided = t->mesh.divided != NULL ? dpt_tensor_parallel_passes(t->mesh.divided) : NULL,
     };
     if (a->back)
-        slot->pass.gradient = target_of(r, worker, &slot->pass.add);
+        flight->pass.gradient = target_of(r, worker, &flight->pass.add);
     if (a->back && infers == NULL)
-        dpt_step_sum(t, r->share.all, r->share.first, r->share.last, i, n, &slot->batch);
+        dpt_step_sum(t, r->share.all, r->share.first, r->share.last, i, n, &flight->batch);
     else if (infers == NULL) /* forward writes no other floats than those of the state */
-        slot->pass.gradient = slot->rest - graph->floats;
+        flight->pass.gradient = flight->rest - graph->floats;
 }
 
 /* Behind the first stage: what is to be said of n micro-batches' samples. */
@@ -231,7 +231,7 @@ out:
 
 /* n micro-batches one behind the other. A team's threads each fill a part of the samples. */
 static enum dpt_status fill(struct dpt_runner *r, int thread, int32_t i, int32_t n,
-                            struct dpt_step_slot *slot, struct dpt_error *err)
+                            struct dpt_step_flight *flight, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_trainer *t = r->t;
@@ -243,52 +243,54 @@ static enum dpt_status fill(struct dpt_runner *r, int thread, int32_t i, int32_t
         batch.step = (uint64_t)t->progress.step;
     }
     if (t->mesh.stage == 0 && r->infers == NULL)
-        status = dpt_trainer_fill(t, thread, r->view, i, n, slot->buffer, &batch, err);
+        status = dpt_trainer_fill(t, thread, r->view, i, n, flight->buffer, &batch, err);
     else if (t->mesh.stage == 0 && leads)
-        status = dpt_loader_fill(r->split->loader, r->view, i, slot->buffer, &batch, err);
+        status = dpt_loader_fill(r->split->loader, r->view, i, flight->buffer, &batch, err);
     else if (leads)
-        status = fill_labels(r, i, n, slot->buffer, &batch, err);
+        status = fill_labels(r, i, n, flight->buffer, &batch, err);
     dpt_profile_mark(t->profile, thread, DPT_SPAN_DATA);
     if (leads) {
-        slot->batch = batch;
-        memset(slot->metric_sums, 0, sizeof slot->metric_sums);
+        flight->batch = batch;
+        memset(flight->metric_sums, 0, sizeof flight->metric_sums);
     }
     return status;
 }
 
 /* What forward gave in an evaluation: the loss of its outputs, or the value for the next stage. */
 static enum dpt_status take_value(const struct dpt_runner *r, int thread, int32_t i,
-                                  struct dpt_step_slot *slot, struct dpt_error *err)
+                                  struct dpt_step_flight *flight, struct dpt_error *err)
 {
     const struct dpt_trainer *t = r->t;
     const struct dpt_runner_pass *infers = r->infers;
     const size_t rows = (size_t)t->data.train.sampler.micro * (size_t)t->team.group;
     enum dpt_status status = DPT_OK;
     size_t floats;
-    const float *value = t->backend->value(t->model.program, thread, slot->pass.slot,
+    const float *value = t->backend->value(t->model.program, thread, flight->pass.flight,
                                            r->action->last, false, &floats);
 
     if (t->mesh.stage == t->mesh.stages - 1)
-        DPT_TRY(t->backend->loss(t->model.program, thread, &slot->pass, slot->metric_sums, err));
-    DPT_TRY(infers->take(infers->arg, thread, i, &slot->batch, value,
-                         floats / rows * (size_t)slot->batch.count, slot->metric_sums, err));
+        DPT_TRY(
+            t->backend->loss(t->model.program, thread, &flight->pass, flight->metric_sums, err));
+    DPT_TRY(infers->take(infers->arg, thread, i, &flight->batch, value,
+                         floats / rows * (size_t)flight->batch.count, flight->metric_sums, err));
 out:
     return status;
 }
 
 static enum dpt_status forward(struct dpt_runner *r, int thread, int32_t i,
-                               struct dpt_step_slot *slot, struct dpt_error *err)
+                               struct dpt_step_flight *flight, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_trainer *t = r->t;
 
-    DPT_TRY(t->backend->forward(t->model.program, thread, &slot->pass, err));
+    DPT_TRY(t->backend->forward(t->model.program, thread, &flight->pass, err));
     if (!ends(r))
         return DPT_OK;
     if (r->infers != NULL && thread == worker_of(r, thread))
-        DPT_TRY(take_value(r, thread, i, slot, err));
+        DPT_TRY(take_value(r, thread, i, flight, err));
     else if (r->infers == NULL && t->mesh.stage == t->mesh.stages - 1)
-        DPT_TRY(t->backend->loss(t->model.program, thread, &slot->pass, slot->metric_sums, err));
+        DPT_TRY(
+            t->backend->loss(t->model.program, thread, &flight->pass, flight->metric_sums, err));
 out:
     return status;
 }
@@ -296,7 +298,7 @@ out:
 /* Hands over what n micro-batches gave behind the learned floats: the state's part of their
  * gradient, and their metric sums. */
 static void hand_over(struct dpt_runner *r, int thread, int32_t i, int32_t n,
-                      const struct dpt_step_slot *slot)
+                      const struct dpt_step_flight *flight)
 {
     struct dpt_trainer *t = r->t;
     const struct dpt_graph *graph = dpt_trainer_graph(t);
@@ -308,30 +310,30 @@ static void hand_over(struct dpt_runner *r, int thread, int32_t i, int32_t n,
     float *state = whole + graph->floats;
 
     for (int64_t k = 0; k < graph->arena - graph->floats; k++)
-        state[k] = add ? state[k] + slot->rest[k] : slot->rest[k];
-    t->reduction.type->done(t, thread, i, n, whole, rest, slot->metric_sums);
+        state[k] = add ? state[k] + flight->rest[k] : flight->rest[k];
+    t->reduction.type->done(t, thread, i, n, whole, rest, flight->metric_sums);
 }
 
 /* Backward, by the threads of a team or by one alone; the first one of them adds up. */
 static enum dpt_status backward(struct dpt_runner *r, int thread, int32_t i, int32_t n,
-                                const struct dpt_step_slot *slot, struct dpt_error *err)
+                                const struct dpt_step_flight *flight, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_trainer *t = r->t;
     const size_t *edge = &t->units.edge[r->action->unit];
     const struct dpt_gradient_range learned = {edge[0], edge[1]};
 
-    DPT_TRY(t->backend->backward(t->model.program, thread, &slot->pass, err));
+    DPT_TRY(t->backend->backward(t->model.program, thread, &flight->pass, err));
     if (thread != worker_of(r, thread))
         return DPT_OK;
     if (i == r->share.first)
         dpt_fault_strike_gradient(&t->fault, t->comm->world.rank, t->progress.step + 1,
-                                  slot->pass.gradient, (int64_t)edge[0], (int64_t)edge[1]);
+                                  flight->pass.gradient, (int64_t)edge[0], (int64_t)edge[1]);
     if (!t->team.synchronized && ends(r)) /* synchronized norms have an action for that */
-        hand_over(r, thread, i, n, slot);
-    if (!t->units.sliced && !slot->batch.more)
-        t->reduction.type->done(t, thread, i - slot->batch.before, slot->batch.before + n,
-                                slot->pass.gradient, learned, NULL);
+        hand_over(r, thread, i, n, flight);
+    if (!t->units.sliced && !flight->batch.more)
+        t->reduction.type->done(t, thread, i - flight->batch.before, flight->batch.before + n,
+                                flight->pass.gradient, learned, NULL);
     dpt_profile_mark(t->profile, thread, DPT_SPAN_REDUCTION);
 out:
     return status;
@@ -342,7 +344,7 @@ static bool fills(const struct dpt_runner *r)
     return !r->action->back && begins(r);
 }
 
-/* A thread's micro-batches of the action's rounds, each in its slot. */
+/* A thread's micro-batches of the action's rounds. */
 static void pass_part(void *arg, int thread)
 {
     struct dpt_runner *r = arg;
@@ -355,17 +357,17 @@ static void pass_part(void *arg, int thread)
         t->reduction.type->again(t, thread);
     for (int32_t k = 0, n; k < a->rounds && worker->status == DPT_OK; k++) {
         const int32_t i = dpt_step_take(&r->share, worker_of(r, thread), a->round + k, &n);
-        struct dpt_step_slot *slot = dpt_step_slot(r, worker_of(r, thread), k);
+        struct dpt_step_flight *flight = dpt_step_flight_of(r, worker_of(r, thread), k);
 
         if (i < 0)
             return;
         if (alone && fills(r))
-            worker->status = fill(r, thread, i, n, slot, &worker->err);
+            worker->status = fill(r, thread, i, n, flight, &worker->err);
         if (alone)
             prepare(r, thread, k, i, n);
         if (worker->status == DPT_OK)
-            worker->status = a->back ? backward(r, thread, i, n, slot, &worker->err)
-                                     : forward(r, thread, i, slot, &worker->err);
+            worker->status = a->back ? backward(r, thread, i, n, flight, &worker->err)
+                                     : forward(r, thread, i, flight, &worker->err);
     }
 }
 
@@ -377,7 +379,7 @@ static void fill_part(void *arg, int thread)
     const int32_t i = dpt_step_take(&r->share, 0, r->action->round, &n);
 
     if (i >= 0)
-        worker->status = fill(r, thread, i, n, dpt_step_slot(r, 0, 0), &worker->err);
+        worker->status = fill(r, thread, i, n, dpt_step_flight_of(r, 0, 0), &worker->err);
 }
 
 enum dpt_status dpt_step_run_pass(struct dpt_runner *r, struct dpt_error *err)
@@ -390,7 +392,7 @@ enum dpt_status dpt_step_run_pass(struct dpt_runner *r, struct dpt_error *err)
     int32_t i, n;
 
     for (int k = 0; k < r->share.workers && t->mesh.stages > 1; k++)
-        DPT_TRY(dpt_step_settle(r, dpt_step_slot(r, k, 0), err));
+        DPT_TRY(dpt_step_settle(r, dpt_step_flight_of(r, k, 0), err));
     if (dpt_step_together(r) && fills(r))
         DPT_TRY(dpt_trainer_run(t, fill_part, r, err));
     i = dpt_step_take(&r->share, 0, a->round, &n);
@@ -421,7 +423,7 @@ static void state_part(void *arg, int thread)
 
         if (i < 0)
             break;
-        hand_over(r, thread, i, n, dpt_step_slot(r, thread, k));
+        hand_over(r, thread, i, n, dpt_step_flight_of(r, thread, k));
     }
     dpt_profile_mark(t->profile, thread, DPT_SPAN_REDUCTION);
 }

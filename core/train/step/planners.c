@@ -127,7 +127,7 @@ static void plan_stage(const struct dpt_division *d, struct dpt_actions *list)
         struct dpt_action at =
             of(next.back ? DPT_ACTION_BACKWARD : DPT_ACTION_FORWARD, next.micro_batch, next.back);
 
-        at.slot = next.micro_batch % under_way;
+        at.flight = next.micro_batch % under_way;
         pass_on(d, &at, DPT_ACTION_RECEIVE, next.back ? !is_last : !is_first, list);
         for (int32_t i = 0; i < d->units; i++) {
             const int32_t unit = next.back ? d->units - 1 - i : i;
@@ -156,7 +156,7 @@ static void pass_all(const struct dpt_division *d, bool back, int32_t unit,
         struct dpt_action at = of(back ? DPT_ACTION_BACKWARD : DPT_ACTION_FORWARD, k, back);
 
         at.rounds = one_by_one ? 1 : d->rounds;
-        at.slot = k;
+        at.flight = k;
         at.unit = unit;
         at.first = d->node[unit] + (back && unit > 0);
         at.last = d->node[unit + 1] + (back && unit < d->units - 1);
@@ -185,7 +185,7 @@ static void plan_synchronized(const struct dpt_division *d, struct dpt_actions *
     for (int32_t k = 0; k < (d->round_robin ? d->rounds : 1); k++) {
         struct dpt_action state = of(DPT_ACTION_STATE, k, true);
 
-        state.slot = k;
+        state.flight = k;
         state.rounds = d->round_robin ? 1 : d->rounds;
         add(list, state);
         add_to_owners(d, k, d->units, list);
@@ -218,13 +218,13 @@ enum dpt_status dpt_actions_plan(const struct dpt_division *d, struct dpt_action
                : DPT_OK;
 }
 
-int32_t dpt_actions_slots(const struct dpt_actions *list)
+int32_t dpt_actions_in_flight(const struct dpt_actions *list)
 {
     int32_t most = 1;
 
     for (int32_t i = 0; i < list->n; i++) {
         const struct dpt_action *a = &list->at[i];
-        const int32_t end = a->slot + a->rounds;
+        const int32_t end = a->flight + a->rounds;
 
         if ((a->kind == DPT_ACTION_FORWARD) && end > most)
             most = end;

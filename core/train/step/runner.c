@@ -82,38 +82,39 @@ out:
     return status;
 }
 
-/* The slots of a worker: the first one uses its buffer. A stage behind the first one reads no
+/* A worker's micro-batches in flight: the first one uses its buffer. A stage behind the first one reads no
  * samples, only what is to be said of them. */
-static enum dpt_status open_slots(struct dpt_runner *r, struct dpt_error *err)
+static enum dpt_status open_flights(struct dpt_runner *r, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_trainer *t = r->t;
     const struct dpt_graph *graph = dpt_trainer_graph(t);
-    const size_t n = (size_t)r->workers * (size_t)r->n_slots,
+    const size_t n = (size_t)r->workers * (size_t)r->in_flight,
                  rest = (size_t)(graph->arena - graph->floats) + DPT_TAIL_WORDS;
     const int32_t rows = t->data.train.sampler.micro * t->team.group;
     size_t all, one;
 
     dpt_step_exchange_room(t, &all, &one);
-    DPT_TRY(DPT_ALLOCATE(r->slots, n, "micro-batches", err));
+    DPT_TRY(DPT_ALLOCATE(r->flights, n, "micro-batches", err));
     DPT_TRY(DPT_ALLOCATE(r->rests, n * rest, "micro-batches", err));
     if (all > 0) {
         DPT_TRY(DPT_ALLOCATE(r->sums, n * one, "the statistics of steps", err));
         DPT_TRY(DPT_ALLOCATE(r->exchanged, all, "the statistics of steps", err));
     }
     for (size_t i = 0; i < n; i++) {
-        struct dpt_step_slot *slot = &r->slots[i];
+        struct dpt_step_flight *flight = &r->flights[i];
 
-        slot->rest = r->rests + i * rest;
-        slot->sums = all > 0 ? r->sums + i * one : NULL;
-        slot->buffer = i % (size_t)r->n_slots == 0 ? &t->team.workers[i / (size_t)r->n_slots].buffer
-                                                   : &slot->own;
-        if (slot->buffer != &slot->own)
+        flight->rest = r->rests + i * rest;
+        flight->sums = all > 0 ? r->sums + i * one : NULL;
+        flight->buffer = i % (size_t)r->in_flight == 0
+                             ? &t->team.workers[i / (size_t)r->in_flight].buffer
+                             : &flight->own;
+        if (flight->buffer != &flight->own)
             continue;
-        DPT_TRY(dpt_batch_buffer_open(&slot->own, t->data.train.set, rows, err));
+        DPT_TRY(dpt_batch_buffer_open(&flight->own, t->data.train.set, rows, err));
         if (t->mesh.stage > 0) {
-            dpt_free(slot->own.input);
-            slot->own.input = NULL;
+            dpt_free(flight->own.input);
+            flight->own.input = NULL;
         }
     }
 out:
@@ -130,12 +131,12 @@ enum dpt_status dpt_runner_open(struct dpt_runner **runner, struct dpt_trainer *
     r = *runner;
     r->t = t;
     r->workers = t->team.gradient_workers;
-    r->n_slots = t->team.slots;
+    r->in_flight = t->team.in_flight;
     DPT_TRY(DPT_ALLOCATE(r->infer, (size_t)t->team.threads, "micro-batches", err));
     for (int i = 0; i < t->team.threads; i++)
         r->infer[i].buffer = &t->team.workers[i].buffer;
     if (t->data.train.present && !t->engine->on_device)
-        DPT_TRY(open_slots(r, err));
+        DPT_TRY(open_flights(r, err));
     DPT_TRY(check_messages(t, err));
     DPT_TRY(make_lists(r, err));
 out:
@@ -146,12 +147,12 @@ void dpt_runner_close(struct dpt_runner *r)
 {
     if (r == NULL)
         return;
-    for (int i = 0; r->slots != NULL && i < r->workers * r->n_slots; i++)
-        dpt_batch_buffer_close(&r->slots[i].own);
+    for (int i = 0; r->flights != NULL && i < r->workers * r->in_flight; i++)
+        dpt_batch_buffer_close(&r->flights[i].own);
     for (int32_t i = 0; i < r->n_lists; i++)
         dpt_actions_release(&r->lists[i].actions);
     dpt_free(r->lists);
-    dpt_free(r->slots);
+    dpt_free(r->flights);
     dpt_free(r->infer);
     dpt_free(r->rests);
     dpt_free(r->sums);
@@ -174,19 +175,19 @@ static float *edge(const struct dpt_runner *r, int worker, size_t *bytes)
 
     if (dpt_step_take(&r->share, worker, a->round, &n) < 0)
         return NULL;
-    value = t->backend->value(t->model.program, worker, r->infers != NULL ? 0 : a->slot,
+    value = t->backend->value(t->model.program, worker, r->infers != NULL ? 0 : a->flight,
                               t->mesh.first[t->mesh.stage + to_next], a->back, &floats);
     *bytes = floats / (size_t)t->team.group * (size_t)n * sizeof(float);
     return value;
 }
 
-enum dpt_status dpt_step_settle(const struct dpt_runner *r, struct dpt_step_slot *slot,
+enum dpt_status dpt_step_settle(const struct dpt_runner *r, struct dpt_step_flight *flight,
                                 struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
-    DPT_TRY(dpt_group_sent(dpt_mesh_edge(r->t, true), &slot->forward, err));
-    DPT_TRY(dpt_group_sent(dpt_mesh_edge(r->t, false), &slot->back, err));
+    DPT_TRY(dpt_group_sent(dpt_mesh_edge(r->t, true), &flight->forward, err));
+    DPT_TRY(dpt_group_sent(dpt_mesh_edge(r->t, false), &flight->back, err));
 out:
     return status;
 }
@@ -200,7 +201,7 @@ static enum dpt_status run_receive(struct dpt_runner *r, struct dpt_error *err)
         size_t bytes;
         float *to = edge(r, k, &bytes);
 
-        DPT_TRY(dpt_step_settle(r, dpt_step_slot(r, k, 0), err));
+        DPT_TRY(dpt_step_settle(r, dpt_step_flight_of(r, k, 0), err));
         if (to != NULL)
             DPT_TRY(dpt_group_receive(dpt_mesh_edge(r->t, back), back, to, bytes, err));
     }
@@ -214,14 +215,14 @@ static enum dpt_status run_send(struct dpt_runner *r, struct dpt_error *err)
     const bool back = r->action->back;
 
     for (int k = 0; k < r->share.workers; k++) {
-        struct dpt_step_slot *slot = dpt_step_slot(r, k, 0);
+        struct dpt_step_flight *flight = dpt_step_flight_of(r, k, 0);
         size_t bytes;
         const float *from = edge(r, k, &bytes);
 
-        DPT_TRY(dpt_step_settle(r, slot, err));
+        DPT_TRY(dpt_step_settle(r, flight, err));
         if (from != NULL)
             DPT_TRY(dpt_group_send(dpt_mesh_edge(r->t, !back), !back, from, bytes,
-                                   back ? &slot->back : &slot->forward, err));
+                                   back ? &flight->back : &flight->forward, err));
     }
 out:
     return status;
@@ -341,11 +342,11 @@ static enum dpt_status run(struct dpt_runner *r, const struct dpt_actions *list,
         status = status == DPT_OK ? done : status;
     }
     for (int k = 0; r->t->mesh.stages > 1 && k < r->share.workers; k++)
-        for (int32_t i = 0; i < (r->infers != NULL ? 1 : r->n_slots); i++) {
-            struct dpt_step_slot *slot =
-                r->infers != NULL ? &r->infer[k] : &r->slots[k * r->n_slots + i];
+        for (int32_t i = 0; i < (r->infers != NULL ? 1 : r->in_flight); i++) {
+            struct dpt_step_flight *flight =
+                r->infers != NULL ? &r->infer[k] : &r->flights[k * r->in_flight + i];
 
-            if (dpt_step_settle(r, slot, &later) != DPT_OK && status == DPT_OK) {
+            if (dpt_step_settle(r, flight, &later) != DPT_OK && status == DPT_OK) {
                 *err = later;
                 status = later.status;
             }

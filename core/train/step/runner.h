@@ -2,7 +2,7 @@
  * runner: takes a rank's micro-batches of a step through a list of actions (actions.h).
  *
  * It does once what every way of dividing the work needs: it finds which micro-batches a worker
- * takes, keeps them in slots while they are under way, notes for the watchdog what is waited for,
+ * takes, keeps what is in flight, notes for the watchdog what is waited for,
  * and counts that time. A rank that fails takes part in all actions that are collective, whatever
  * it has to give, and says so with the step's flags. Messages are the main thread's.
  *
@@ -63,8 +63,8 @@ bool dpt_step_infers_together(const struct dpt_trainer *t);
 struct dpt_division dpt_step_division(const struct dpt_trainer *t, int32_t rounds, bool infers);
 /* The most rounds that any replica has in a training step with micro-batches of that size. */
 int32_t dpt_step_most_rounds(const struct dpt_trainer *t, int32_t micro);
-/* The most micro-batches, or groups of them, that a worker has under way then. */
-int32_t dpt_step_slots(const struct dpt_trainer *t, int32_t micro);
+/* The most micro-batches, or groups of them, that a worker has in flight then. */
+int32_t dpt_step_in_flight(const struct dpt_trainer *t, int32_t micro);
 /* Makes the list of a full training step of a trainer that is planned or open. *rounds: out. Errors:
  * RANK. */
 enum dpt_status dpt_step_list(const struct dpt_trainer *t, struct dpt_actions *list,

@@ -7,8 +7,8 @@
 #include "core/train/step/actions.h"
 #include "core/train/step/runner.h"
 
-/* A micro-batch under way, or a team's group of them. */
-struct dpt_step_slot {
+/* A micro-batch in flight, or a team's group of them. */
+struct dpt_step_flight {
     struct dpt_batch_buffer own, *buffer; /* the worker's, or one of its own */
     struct dpt_batch batch;
     struct dpt_pass pass;
@@ -42,13 +42,13 @@ struct dpt_runner {
     struct dpt_step_list *lists;
     int32_t n_lists;
     size_t list_room;
-    int workers, n_slots;        /* in training; slots of each */
-    struct dpt_step_slot *slots; /* [workers][n_slots] */
-    struct dpt_step_slot *infer; /* [threads]: of evaluations */
-    float *rests;                /* of the slots */
-    double *sums;                /* likewise */
-    double *exchanged;           /* [blocks][2][channels]: of the whole step, of all ranks */
-    int64_t exchanges;           /* so far in this step */
+    int workers, in_flight;          /* in training; micro-batches in flight of each */
+    struct dpt_step_flight *flights; /* [workers][in_flight] */
+    struct dpt_step_flight *infer;   /* [threads]: of evaluations */
+    float *rests;                    /* of these */
+    double *sums;                    /* likewise */
+    double *exchanged;               /* [blocks][2][channels]: of the whole step, of all ranks */
+    int64_t exchanges;               /* so far in this step */
 
     /* The step that is taken. */
     const struct dpt_split *split;
@@ -82,10 +82,10 @@ const struct dpt_pipeline_schedule *dpt_step_schedule(const struct dpt_trainer *
 
 /* Whether the threads compute each micro-batch of the present step together. */
 bool dpt_step_together(const struct dpt_runner *r);
-/* The slot that the present action's k-th round has on a worker. */
-struct dpt_step_slot *dpt_step_slot(const struct dpt_runner *r, int worker, int32_t k);
-/* Waits until what was sent from a slot has gone, so that it may be written over. */
-enum dpt_status dpt_step_settle(const struct dpt_runner *r, struct dpt_step_slot *slot,
+/* The micro-batch in flight of the present action's k-th round on a worker. */
+struct dpt_step_flight *dpt_step_flight_of(const struct dpt_runner *r, int worker, int32_t k);
+/* Waits until what was sent of a micro-batch has gone, so that its memory may be written over. */
+enum dpt_status dpt_step_settle(const struct dpt_runner *r, struct dpt_step_flight *flight,
                                 struct dpt_error *err);
 /* Run the present action. */
 enum dpt_status dpt_step_run_train(struct dpt_runner *r, struct dpt_error *err);

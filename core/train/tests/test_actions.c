@@ -23,10 +23,10 @@ struct rank {
     int32_t forward[ROUNDS], back[ROUNDS]; /* units that a round has been through */
     int32_t added[ROUNDS];                 /* units whose gradient was added, the rest too */
     bool handed[ROUNDS];                   /* STATE */
-    int32_t in_slot[ROUNDS];               /* round + 1; 0: it is free */
+    int32_t in_place[ROUNDS];              /* round + 1; 0: it is free */
     int32_t gathered;                      /* unit + 1 whose weights are there */
     int32_t sent[2], received[2];          /* rounds, [back] */
-    int32_t pending[ROUNDS][2];            /* round + 1 that was last sent from a slot, [back] */
+    int32_t pending[ROUNDS][2];            /* round + 1 that was last sent from a flight, [back] */
     int32_t exchanges;
 };
 
@@ -89,30 +89,30 @@ static void draw_mesh(uint64_t seed, struct mesh *m)
 static void go_forward(struct rank *r, const struct dpt_action *a)
 {
     for (int32_t k = 0; k < a->rounds; k++) {
-        const int32_t round = a->round + k, slot = a->slot + k;
+        const int32_t round = a->round + k, flight = a->flight + k;
 
-        assert_true(slot < dpt_actions_slots(&r->list));
+        assert_true(flight < dpt_actions_in_flight(&r->list));
         if (a->unit == 0) {
-            assert_int_equal(r->in_slot[slot], 0);
-            r->in_slot[slot] = round + 1;
+            assert_int_equal(r->in_place[flight], 0);
+            r->in_place[flight] = round + 1;
         }
-        assert_int_equal(r->in_slot[slot], round + 1);
+        assert_int_equal(r->in_place[flight], round + 1);
         assert_int_equal(r->forward[round]++, a->unit);
         if (r->division.infers && a->unit == r->division.units - 1)
-            r->in_slot[slot] = 0;
+            r->in_place[flight] = 0;
     }
 }
 
 static void go_back(struct rank *r, const struct dpt_action *a)
 {
     for (int32_t k = 0; k < a->rounds; k++) {
-        const int32_t round = a->round + k, slot = a->slot + k, units = r->division.units;
+        const int32_t round = a->round + k, flight = a->flight + k, units = r->division.units;
 
-        assert_int_equal(r->in_slot[slot], round + 1);
+        assert_int_equal(r->in_place[flight], round + 1);
         assert_int_equal(r->forward[round], units);
         assert_int_equal(a->unit, units - 1 - r->back[round]++);
         if (a->unit == 0)
-            r->in_slot[slot] = 0;
+            r->in_place[flight] = 0;
     }
 }
 
@@ -150,11 +150,11 @@ static void check_nodes(const struct rank *r, const struct dpt_action *a)
     assert_true(r->gathered == 0 || r->gathered == a->unit + 1);
 }
 
-/* Whether what was sent from a slot has been received, for which the runner waits before the slot
+/* Whether what was sent from a flight has been received, for which the runner waits before the flight
  * is used again. */
-static bool is_settled(const struct mesh *m, int stage, int replica, int32_t slot)
+static bool is_settled(const struct mesh *m, int stage, int replica, int32_t flight)
 {
-    const int32_t *pending = m->ranks[stage][replica].pending[slot];
+    const int32_t *pending = m->ranks[stage][replica].pending[flight];
 
     return (pending[0] == 0 || m->ranks[stage + 1][replica].received[0] >= pending[0]) &&
            (pending[1] == 0 || m->ranks[stage - 1][replica].received[1] >= pending[1]);
@@ -166,7 +166,7 @@ static bool act_alone(struct mesh *m, int stage, int replica)
     struct rank *r = &m->ranks[stage][replica];
     const struct dpt_action *a = &r->list.at[r->at];
 
-    if (!is_settled(m, stage, replica, a->slot))
+    if (!is_settled(m, stage, replica, a->flight))
         return false;
     switch (a->kind) {
     case DPT_ACTION_TRAIN:
@@ -191,7 +191,7 @@ static bool act_alone(struct mesh *m, int stage, int replica)
         break;
     case DPT_ACTION_SEND:
         assert_int_equal(r->sent[a->back]++, a->round);
-        r->pending[a->slot][a->back] = a->round + 1;
+        r->pending[a->flight][a->back] = a->round + 1;
         break;
     case DPT_ACTION_RECEIVE: {
         const struct rank *from = &m->ranks[stage + (a->back ? 1 : -1)][replica];
@@ -277,13 +277,13 @@ static void check_end(const struct mesh *m, const struct rank *r)
         assert_int_equal(r->added[k], d->round_robin && !d->infers ? (1 << (units + 1)) - 1 : 0);
     }
     for (int k = 0; k < ROUNDS; k++)
-        assert_int_equal(r->in_slot[k], 0);
+        assert_int_equal(r->in_place[k], 0);
     if (d->synchronized && !d->infers)
         assert_int_equal(r->exchanges, 2 * (units - 1));
     if (once && !d->synchronized)
         assert_int_equal(r->sent[0], d->stage < m->stages - 1 ? d->rounds : 0);
     if (!d->synchronized && !d->infers && once && d->rounds > 0)
-        assert_true(dpt_actions_slots(&r->list) <=
+        assert_true(dpt_actions_in_flight(&r->list) <=
                     d->schedule->under_way(d->stages, d->stage, d->rounds));
 }
 
@@ -353,7 +353,7 @@ static void schedules_bound_what_is_under_way(void **state)
                 struct dpt_actions list = {0};
 
                 assert_int_equal(dpt_actions_plan(&d, &list, &err), DPT_OK);
-                assert_int_equal(dpt_actions_slots(&list),
+                assert_int_equal(dpt_actions_in_flight(&list),
                                  kind == DPT_PIPELINE_GPIPE ? 20 : stages - stage);
                 dpt_actions_release(&list);
             }

@@ -11,7 +11,7 @@
 #include "core/backend/cuda/tests/program_scene.h"
 #include "core/comm/tree.h"
 
-enum { GRAPHS = 40, MOST = 4, SLOTS = 2, ROUNDING = 16 << 10 };
+enum { GRAPHS = 40, MOST = 4, IN_FLIGHT = 2, ROUNDING = 16 << 10 };
 
 struct stage {
     struct dpt_graph graph;
@@ -113,13 +113,13 @@ static void open_stage(struct stage *stage, const struct scene *s, int32_t first
     spec.graph = &stage->graph;
     spec.first = first;
     spec.last = last;
-    spec.slots = SLOTS;
+    spec.in_flight = IN_FLIGHT;
     if (cuda->open(&spec, &stage->program, &err) != DPT_OK)
         fail_msg("%s: nodes %d to %d: %s", s->text, first, last, err.text);
     assert_int_equal(cuda->refresh(stage->program, 0, stage->params, &err), DPT_OK);
     assert_int_equal(cuda->measure(&spec, &bytes, &err), DPT_OK);
     assert_int_equal(cuda->measure(&s->spec, &all, &err), DPT_OK);
-    assert_true(bytes.values <= SLOTS * all.values && bytes.copies <= all.copies);
+    assert_true(bytes.values <= IN_FLIGHT * all.values && bytes.copies <= all.copies);
     assert_true(last - first == s->graph.n_nodes || bytes.copies < all.copies);
     /* But for how much workspace there is, the tables of layouts, and what is rounded up. */
     assert_in_range(cuda->bytes(stage->program) + ROUNDING, bytes.values + bytes.copies,
@@ -129,13 +129,13 @@ static void open_stage(struct stage *stage, const struct scene *s, int32_t first
 /* --- passes ----------------------------------------------------------------------------------- */
 
 /* What stage k gives the next one, or that one gives back. */
-static void cross(const struct stages *all, int k, int slot, bool gradient)
+static void cross(const struct stages *all, int k, int flight, bool gradient)
 {
     const struct stage *before = &all->stage[k], *behind = &all->stage[k + 1];
     const int32_t node = all->first[k + 1];
     size_t floats, same;
-    float *a = cuda->value(before->program, 0, slot, node, gradient, &floats);
-    float *b = cuda->value(behind->program, 0, slot, node, gradient, &same);
+    float *a = cuda->value(before->program, 0, flight, node, gradient, &floats);
+    float *b = cuda->value(behind->program, 0, flight, node, gradient, &same);
 
     assert_true(floats == same && floats > 0 && (a == NULL) == (b == NULL));
     assert_true(a != NULL || gradient);
@@ -143,10 +143,10 @@ static void cross(const struct stages *all, int k, int slot, bool gradient)
         memcpy(gradient ? a : b, gradient ? b : a, floats * sizeof *a);
 }
 
-static struct dpt_pass pass_of(const struct stages *all, const struct scene *s, int k, int slot,
+static struct dpt_pass pass_of(const struct stages *all, const struct scene *s, int k, int flight,
                                bool infers)
 {
-    return (struct dpt_pass){.slot = slot,
+    return (struct dpt_pass){.flight = flight,
                              .first = all->first[k],
                              .last = all->first[k + 1],
                              .infers = infers,
@@ -156,7 +156,7 @@ static struct dpt_pass pass_of(const struct stages *all, const struct scene *s, 
 }
 
 /* Also the loss; y: the outputs, of a pass that infers. */
-static void go_forward(const struct stages *all, const struct scene *s, int slot, float *y,
+static void go_forward(const struct stages *all, const struct scene *s, int flight, float *y,
                        struct dpt_metric_sums *sums)
 {
     const size_t bytes = s->outputs * (size_t)s->batch.batch.count * sizeof *y;
@@ -164,30 +164,30 @@ static void go_forward(const struct stages *all, const struct scene *s, int slot
     size_t floats;
 
     for (int k = 0; k < all->n; k++) {
-        const struct dpt_pass pass = pass_of(all, s, k, slot, y != NULL);
+        const struct dpt_pass pass = pass_of(all, s, k, flight, y != NULL);
         void *program = all->stage[k].program;
 
         assert_int_equal(cuda->forward(program, 0, &pass, &err), DPT_OK);
         if (k + 1 < all->n) {
-            cross(all, k, slot, false);
+            cross(all, k, flight, false);
             continue;
         }
         assert_int_equal(cuda->loss(program, 0, &pass, sums, &err), DPT_OK);
         if (y != NULL)
-            memcpy(y, cuda->value(program, 0, slot, s->graph.n_nodes, false, &floats), bytes);
+            memcpy(y, cuda->value(program, 0, flight, s->graph.n_nodes, false, &floats), bytes);
     }
 }
 
-static void go_back(const struct stages *all, const struct scene *s, int slot)
+static void go_back(const struct stages *all, const struct scene *s, int flight)
 {
     struct dpt_error err;
 
     for (int k = all->n - 1; k >= 0; k--) {
-        const struct dpt_pass pass = pass_of(all, s, k, slot, false);
+        const struct dpt_pass pass = pass_of(all, s, k, flight, false);
 
         assert_int_equal(cuda->backward(all->stage[k].program, 0, &pass, &err), DPT_OK);
         if (k > 0)
-            cross(all, k - 1, slot, true);
+            cross(all, k - 1, flight, true);
     }
 }
 
@@ -209,15 +209,15 @@ static void assert_bits(const struct scene *s, const struct stages *all, void *w
     float *g = new_arena(s), *g_stages = new_arena(s);
     float *y = dpt_alloc_array(bytes, 1), *y_stages = dpt_alloc_array(bytes, 1);
 
-    for (int slot = SLOTS - 1; slot >= 0; slot--) {
+    for (int flight = IN_FLIGHT - 1; flight >= 0; flight--) {
         struct dpt_metric_sums wanted = {0}, got = {0};
 
         infer(cuda, s, whole, y, &wanted);
-        go_forward(all, s, slot, y_stages, &got);
+        go_forward(all, s, flight, y_stages, &got);
         assert_memory_equal(y, y_stages, bytes);
         train(cuda, s, whole, 0, false, g, &wanted);
-        go_forward(all, s, slot, NULL, &got);
-        go_back(all, s, slot);
+        go_forward(all, s, flight, NULL, &got);
+        go_back(all, s, flight);
         for (int k = 0; k < all->n; k++)
             copy_tensors(s, &all->stage[k].graph, all->stage[k].gradient, g_stages, true);
         assert_same_tensors(s, g, g_stages);
