@@ -7,7 +7,7 @@
 #include "core/comm/comm.h"
 #include "data/sets/dataset.h"
 
-/* In the order of --help. */
+/* They stand in the order of --help. */
 // clang-format off
 #define COMMANDS(X)                                                                                \
     X(train) X(eval) X(predict) X(bench) X(plan) X(report) X(export) X(convert) X(inspect)         \

@@ -303,7 +303,8 @@ static void print_bases(const struct table *t, struct dpt_str *out)
     dpt_region_release(&region);
 }
 
-/* In so many columns, several blocks of runs where they do not fit beside each other. */
+/* Writes the table in so many columns, as several blocks of runs where they do not fit beside each
+ * other. */
 static void print_table(const struct dpt_runs *c, int columns, bool ascii, struct dpt_str *out)
 {
     const size_t most = c->jobs.n_keys + sizeof results / sizeof *results;

@@ -200,8 +200,8 @@ out:
     return status;
 }
 
-/* Of another job's checkpoint neither labels nor weights would say what is wrong, so that is told
- * before the samples are read. On one rank. */
+/* Checks the model before samples are read, on one rank: with another job's checkpoint neither
+ * labels nor weights would say what is wrong. */
 static enum dpt_status check_model(const struct dpt_job *job, const char *checkpoint, size_t split,
                                    struct dpt_error *err)
 {

@@ -92,7 +92,7 @@ static enum dpt_status collect_sets(const struct dpt_cli *cli, struct dpt_region
                                     const char *const **sets, size_t *n, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    /* As quoted scalars: a folder may be called `null` or `a: b`. */
+    /* They are quoted scalars: a folder may be called `null` or `a: b`. */
     const struct {
         const char *key, *value;
     } quoted[] = {{"output", dpt_cli_value(cli, "--output")}, {"init.from", init_file(cli)}};

@@ -102,8 +102,8 @@ static void catch_signals(sigset_t *before)
             sigaction(numbers[i], &action, NULL);
 }
 
-/* In the child, which leaves the terminal's foreground group, so that Ctrl-C comes to the parent
- * alone: one that came to both before is the parent's, too. */
+/* Runs in the child, which leaves the terminal's foreground group, so that Ctrl-C comes to the
+ * parent alone: one that came to both before is the parent's, too. */
 static void leave_signals(const sigset_t *before)
 {
     struct sigaction old;
@@ -193,8 +193,8 @@ static void look_after(struct watched *w)
     w->killed = true;
 }
 
-/* Until it has ended, with waitpid's *state, and all that it wrote is passed on. Errors: RANK (no
- * such child); IO (standard output took not all of it; *state is valid). */
+/* Waits until it has ended, with waitpid's *state, and all that it wrote is passed on. Errors: RANK
+ * (no such child); IO (standard output took not all of it; *state is valid). */
 static enum dpt_status await_mpirun(struct dpt_relay *relay, struct watched *w, int *state,
                                     struct dpt_error *err)
 {

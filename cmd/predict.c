@@ -261,7 +261,7 @@ static enum dpt_status open_out(struct predict *p, struct dpt_error *err)
     };
     struct stat info;
 
-    /* As the table that it was trained on called its labels. */
+    /* The values have the names that the table of the training called its labels. */
     if (!p->spec.classes && p->spec.model.n_labels == (size_t)format.outputs)
         format.value_names = p->spec.model.labels;
     if (format.n_classes == 0 || format.n_classes > (size_t)format.outputs)

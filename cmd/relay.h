@@ -21,13 +21,13 @@ struct dpt_relay {
 
 #define DPT_RELAY_CLOSED ((struct dpt_relay){.from = {-1, -1}, .to = {-1, -1}})
 
-/* Before the fork. Errors: RANK. Close it in any case. */
+/* Opens the pipes; called before the fork. Errors: RANK. Close it in any case. */
 enum dpt_status dpt_relay_open(struct dpt_relay *relay, struct dpt_error *err);
 void dpt_relay_close(struct dpt_relay *relay);
 
-/* In the child: its standard output and error are the pipes from here on. */
+/* Makes the pipes the child's standard output and error from here on. */
 void dpt_relay_enter(const struct dpt_relay *relay);
-/* In the parent, behind the fork. */
+/* Begins in the parent, after the fork. */
 void dpt_relay_begin(struct dpt_relay *relay);
 
 /* Waits until the child has written something, which is passed on, or `other` can be read (-1:

@@ -62,7 +62,7 @@ enum dpt_record {
 
 enum dpt_figure_type { DPT_FIGURE_REAL, DPT_FIGURE_COUNT, DPT_FIGURE_TEXT };
 
-/* Of which runs a figure is worth telling. */
+/* The runs of which a figure is worth telling. */
 enum dpt_figure_of {
     DPT_OF_ALL,
     DPT_OF_UNEVEN, /* accuracy hides a rare class, in one of the runs */

@@ -23,8 +23,8 @@ enum dpt_word_kind {
     DPT_WORD_KINDS
 };
 
-/* From the text behind an option's name: "auto|none|PATH", "DIR". Adds the fixed words that may
- * stand there to `words`, a space behind each. */
+/* Says what the text behind an option's name takes: "auto|none|PATH", "DIR". Adds the fixed words
+ * that may stand there to `words`, a space behind each. */
 enum dpt_word_kind dpt_word_of_value(const char *value, struct dpt_str *words);
 /* The names that `dptrain layers` knows, a space behind each. */
 void dpt_word_kinds(struct dpt_str *words);

@@ -123,7 +123,7 @@ static const struct dpt_option limit[] = {
 };
 // clang-format on
 
-/* Those that need no number. */
+/* The ways that need no number. */
 #define WORDS(X) X(zero) X(he) X(xavier) X(orthogonal)
 
 static const struct dpt_initializer_type types[] = {

@@ -330,7 +330,7 @@ enum dpt_status dpt_builder_tensors(struct dpt_builder *b, struct dpt_graph_node
 enum dpt_status dpt_residual_add(struct dpt_builder *b, const struct dpt_layer *layer,
                                  struct dpt_error *err);
 
-/* Of all batch norms of a list, and of lists in it. */
+/* Sets the statistics of all batch norms of a list, and of lists in it. */
 void dpt_layers_set_statistics(const struct dpt_layer_list *list, int statistics);
 
 /* The tensors of a norm, whose weight begins as its option `scale` says. Errors: as

@@ -39,7 +39,7 @@ static bool push_conv(struct dpt_layer_list *list, const struct mobilenet_option
            dpt_layers_name(list, "%s%d", name, first + 1);
 }
 
-/* With relu6 behind it. */
+/* Pushes a convolution, its norm, and a relu6 behind it. */
 static bool push_active(struct dpt_layer_list *list, const struct mobilenet_options *o,
                         struct conv shape, const char *name)
 {

@@ -42,7 +42,7 @@ struct dpt_layer_type {
                            struct dpt_error *err);
 };
 
-/* Those of operations, in their order, then the others (DPT_OTHER_LAYERS); ends with NULL. */
+/* The layers of operations, in their order, then the others (DPT_OTHER_LAYERS); ends with NULL. */
 extern const struct dpt_layer_type *const dpt_layer_types[];
 /* Ends with NULL. */
 extern const struct dpt_variant *const dpt_model_variants[];

@@ -75,8 +75,8 @@ enum dpt_status dpt_bench_host(struct dpt_bench *b, struct dpt_trainer *t, long 
 enum dpt_status dpt_bench_device(struct dpt_bench *b, struct dpt_trainer *t, long long steps,
                                  struct dpt_error *err);
 
-/* For a person, in so many columns where the names allow it (0: names are not cut); one JSON
- * object. */
+/* Writes a table for a person, in so many columns where the names allow it (0: names are not cut),
+ * or one JSON object. */
 void dpt_bench_print(const struct dpt_bench *b, int columns, struct dpt_str *out);
 void dpt_bench_json(const struct dpt_bench *b, struct dpt_json *j);
 

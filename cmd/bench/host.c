@@ -30,8 +30,8 @@ struct record {
     double *ticks;        /* [n][whats]: of all threads together */
     double *calls;        /* [whats] */
     struct dpt_span_sum *sums;
-    /* To evaluate them: seconds of each thing; of each step when the last rank came, when each rank
-     * did, and a copy to be sorted. */
+    /* Memory to evaluate them: seconds of each thing; for each step when the last rank came, when
+     * each rank did, and a copy to be sorted. */
     double *seconds, *last, *all, *sorted;
 };
 
@@ -185,8 +185,8 @@ struct dpt_bench_spread dpt_bench_spread_of(double *sorted, int64_t n)
     };
 }
 
-/* Of each step the time of the last rank to come; in `last`, nanoseconds on rank 0's clock. Turns
- * this rank's into such, too. Collective. */
+/* Finds the time of the last rank to come in each step; in `last`, nanoseconds on rank 0's clock.
+ * Turns this rank's into such, too. Collective. */
 static enum dpt_status align_arrivals(const struct dpt_trainer *t, struct record *r,
                                       struct dpt_error *err)
 {

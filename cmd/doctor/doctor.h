@@ -52,7 +52,7 @@ struct dpt_doctor_check {
     enum dpt_doctor_scope scope;
     enum dpt_doctor_compare compare;
     void (*run)(struct dpt_doctor *d);
-    /* Of a check of the world instead. Errors: RANK; all ranks fail together. */
+    /* What a check of the world does instead. Errors: RANK; all ranks fail together. */
     enum dpt_status (*together)(struct dpt_doctor *d, struct dpt_error *err);
     enum dpt_doctor_level differ; /* what it is where ranks differ */
     const char *advice;           /* then */
@@ -87,7 +87,7 @@ void dpt_doctor_add(struct dpt_doctor *d, struct dpt_finding finding, const char
 #define dpt_ok(d, ...)              dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, __VA_ARGS__)
 #define dpt_warning(d, advice, ...) dpt_doctor_say(d, DPT_DOCTOR_WARNING, advice, __VA_ARGS__)
 #define dpt_failed(d, advice, ...)  dpt_doctor_say(d, DPT_DOCTOR_FAILED, advice, __VA_ARGS__)
-/* With the advice only where it is not ok. */
+/* Judges with the advice only where it is not ok. */
 #define dpt_judge(d, at, advice, ...)                                                              \
     dpt_doctor_say(d, at, (at) == DPT_DOCTOR_OK ? NULL : (advice), __VA_ARGS__)
 /* What a value is that should not lie below these. */
@@ -117,7 +117,8 @@ struct dpt_doctor_report {
  * rank 0's and lies in d's region. Errors: RANK. */
 enum dpt_status dpt_doctor_collect(struct dpt_doctor *d, struct dpt_doctor_report *report,
                                    struct dpt_error *err);
-/* For a person, in 80 columns; quiet: without what is ok. One JSON object. */
+/* Writes the report for a person, in 80 columns (quiet: without what is ok), or as one JSON object.
+ * */
 void dpt_doctor_print(const struct dpt_doctor *d, const struct dpt_doctor_report *report,
                       bool quiet, struct dpt_str *out);
 void dpt_doctor_json(const struct dpt_doctor *d, const struct dpt_doctor_report *report,

@@ -1,4 +1,4 @@
-/* From the findings of all ranks to the lines of the report. */
+/* Makes the lines of the report out of the findings of all ranks. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -201,7 +201,7 @@ static void tell_least(struct dpt_doctor *d, struct dpt_doctor_report *report, s
     add_line(d, report, t, t->of[least], 1, 2);
 }
 
-/* By check; within one as they came: rank by rank. */
+/* Sorts by check; within one they stay as they came: rank by rank. */
 static int by_check(const void *a, const void *b)
 {
     const struct item *x = a, *y = b;

@@ -209,7 +209,8 @@ static const char *a_number_for(const struct choice *c)
     return c->classes ? "a number a class" : c->labels ? "a number a label" : "a number a target";
 }
 
-/* Behind the convolutions, whose output has so many channels of so many numbers. */
+/* Writes the layers behind the convolutions, whose output has so many channels of so many numbers.
+ * */
 static void write_head(const struct choice *c, int64_t channels, int64_t numbers,
                        struct dpt_str *out)
 {

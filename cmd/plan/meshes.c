@@ -10,7 +10,7 @@
 
 /* What divides the model, by its key of `parallel`; those that the job format has are tried. */
 static const char *const divisions[DPT_PLAN_DIVISIONS] = {"tensor", "pipeline"};
-/* As --set takes them: the reduction, parallel.data, a row each of the above, parallel.shard. */
+/* What --set takes: the reduction, parallel.data, a row each of the above, parallel.shard. */
 enum { SETS = DPT_PLAN_DIVISIONS + 3, SET = 80 };
 
 const char *dpt_plan_division(int i)

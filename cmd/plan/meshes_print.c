@@ -30,7 +30,7 @@ static const char *short_bytes(double value, char cell[CELL])
     return cell;
 }
 
-/* In five columns. */
+/* Writes seconds in five columns. */
 static const char *short_seconds(double value, char cell[CELL])
 {
     static const struct {
@@ -100,7 +100,7 @@ static void print_row(const struct dpt_plan_candidate *c, struct dpt_str *out)
                    short_seconds(c->seconds, cell));
 }
 
-/* Those from *i on that are as the first of them. */
+/* Prints the rows from *i on that are as the first of them. */
 static void print_rows(const struct dpt_plan_meshes *all, size_t *i, bool fits, size_t most,
                        struct dpt_str *out)
 {

@@ -29,7 +29,7 @@ struct dpt_plan_scale {
 
 void dpt_plan_scales(const struct dpt_plan *plan, struct dpt_plan_scale scales[DPT_PLAN_SCALES]);
 
-/* For a person, in 80 columns; one JSON object. */
+/* Writes the plan for a person, in 80 columns, or as one JSON object. */
 void dpt_plan_print(const struct dpt_plan *plan, struct dpt_str *out);
 void dpt_plan_json(const struct dpt_plan *plan, struct dpt_json *j);
 

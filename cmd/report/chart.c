@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* In the picture's units; the style sheet scales it to the page. */
+/* Lengths are in the picture's units; the style sheet scales it to the page. */
 static const double WIDTH = 480, HEIGHT = 270, LEFT = 64, RIGHT = 22, TOP = 12, BOTTOM = 42;
 
 /* The range of values that the picture shows. */

@@ -29,8 +29,8 @@ bool dpt_series_fits(double value);
 /* There must be space for it. What does not fit is left out. */
 void dpt_series_add(struct dpt_series *s, double x, double y);
 
-/* At most `most` points: means of runs of `in`, and their extremes, two for each run. A short one
- * stays as it is. */
+/* Thins a series to at most `most` points: means of runs of `in`, and their extremes, two for each
+ * run. A short one stays as it is. */
 bool dpt_series_thin(const struct dpt_series *in, size_t most, struct dpt_series *mean,
                      struct dpt_series *extremes, struct dpt_region *region);
 
@@ -58,7 +58,7 @@ enum dpt_line_kind {
 struct dpt_line {
     const char *name; /* anything */
     const char *part; /* what it is of its run ("valid") */
-    /* Of one of several runs that have several lines: the run's name. Else NULL. */
+    /* The run's name, where each of several runs has several lines; else NULL. */
     const char *run;
     enum dpt_line_kind kind;
     int colour; /* any number from 0; of several runs the run's */
@@ -105,7 +105,7 @@ void dpt_html_element(struct dpt_str *out, const char *before, const char *text,
 
 enum { DPT_HTML_NUMBER = 48 };
 
-/* For a person, into buf (DPT_HTML_NUMBER bytes); returns buf. NAN is a dash. */
+/* Writes a number for a person into buf (DPT_HTML_NUMBER bytes); returns buf. NAN is a dash. */
 const char *dpt_html_number(char *buf, double value, int digits); /* significant ones */
 const char *dpt_html_percent(char *buf, double fraction);         /* "98.94 %" */
 const char *dpt_html_count(char *buf, double value);              /* "1 234 567" */

@@ -63,7 +63,7 @@ void dpt_page_uneven(struct dpt_page *r, size_t run)
     dpt_str_release(&text);
 }
 
-/* As many digits as weights are worth reading. */
+/* Writes as many digits as weights are worth reading. */
 static const char *show(char *buf, double weight)
 {
     return weight == floor(weight) ? dpt_html_count(buf, weight) : dpt_html_number(buf, weight, 5);

@@ -87,7 +87,7 @@ enum {
     FACTS = sizeof facts / sizeof facts[0]
 };
 
-/* As a table tells it; a dash: the run does not have it. */
+/* Writes a quantity as a table tells it; a dash: the run does not have it. */
 static const char *text_of(const struct dpt_page *r, const struct quantity *q, size_t run,
                            char *buf)
 {
@@ -320,8 +320,8 @@ static void write_run_row(struct dpt_page *r, size_t run, const struct quantity 
     dpt_str_printf(&r->out, "</tr>\n");
 }
 
-/* Of what came out with the keys in which jobs differ; or, `differing`, of what is not the same for
- * all runs. */
+/* Writes rows of what came out with the keys in which jobs differ; or, `differing`, of what is not
+ * the same for all runs. */
 static void write_run_rows(struct dpt_page *r, const struct quantity *list, size_t n,
                            bool differing)
 {

@@ -22,7 +22,7 @@ bool dpt_page_has_mesh(const struct dpt_history_start *s)
 {
     const struct mesh m = s != NULL ? mesh_of(s) : (struct mesh){0};
 
-    /* Of more ranks than that metrics.jsonl does not tell each one's node. */
+    /* Where there are very many ranks metrics.jsonl does not tell each one's node. */
     return s != NULL && s->data > 0 && s->ranks > 1 && s->rank_nodes != NULL &&
            m.data <= s->ranks && m.tensor <= s->ranks && m.pipeline <= s->ranks &&
            m.data * m.tensor * m.pipeline == s->ranks;

@@ -6,7 +6,7 @@
 
 enum { MOST_TARGETS = 20 };
 
-/* As many digits as are worth reading, and no exponent where there need be none. */
+/* Writes as many digits as are worth reading, and no exponent where there need be none. */
 static const char *show(char *buf, double value)
 {
     return fabs(value) >= 1e4 ? dpt_html_count(buf, value) : dpt_html_number(buf, value, 4);

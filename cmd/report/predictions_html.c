@@ -132,7 +132,7 @@ static void write_predictions(struct dpt_page *r, size_t index)
     write_wrongs(r, v);
 }
 
-/* In a word, what the predictions of one of many runs are worth. */
+/* Says in a word what the predictions of one of many runs are worth. */
 static void write_summary(struct dpt_page *r, size_t index)
 {
     const struct dpt_page_predictions *v = &r->predictions[index];

@@ -68,7 +68,7 @@ struct dpt_page_predictions {
     int64_t all; /* samples of the split */
     int64_t samples, correct;
     double weight, accuracy; /* of classes: of all samples; by weight */
-    /* Of classes, and of labels, of which each is like a class: */
+    /* What is known of classes, and of labels, of which each is like a class: */
     struct dpt_called called; /* as the data have them */
     struct dpt_said said;     /* of each sample; while these are predicted */
     float *probabilities;     /* [outputs], of one; likewise */
@@ -139,8 +139,8 @@ void dpt_page_ranks(struct dpt_page *r);
 bool dpt_page_has_mesh(const struct dpt_history_start *start);
 void dpt_page_mesh(struct dpt_page *r, size_t run);
 void dpt_page_write_predictions(struct dpt_page *r);
-/* Of one run that predicts numbers (numbers_html.c), or classes: how good it is at each of these
- * or label (classes_html.c). */
+/* Write how good one run is: one that predicts numbers (numbers_html.c), at these; one that
+ * predicts classes or labels, at each of them (classes_html.c). */
 void dpt_page_numbers(struct dpt_page *r, size_t run);
 void dpt_page_classes(struct dpt_page *r, const struct dpt_page_predictions *v);
 void dpt_page_each_label(struct dpt_page *r, const struct dpt_page_predictions *v);

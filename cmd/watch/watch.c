@@ -103,7 +103,7 @@ out:
     return status;
 }
 
-/* Until a key or signal ends it. killed: out, the signal that did; 0: none. */
+/* Follows runs until a key or signal ends it. killed: out, the signal that did; 0: none. */
 static enum dpt_status follow(struct watch *w, struct dpt_screen *screen, int milliseconds,
                               int *killed, struct dpt_error *err)
 {
@@ -125,7 +125,7 @@ out:
     return status;
 }
 
-/* On the terminal's other screen; what was seen last stays on the first one. */
+/* Shows runs on the terminal's other screen; what was seen last stays on the first one. */
 static enum dpt_status live(struct watch *w, int milliseconds, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;

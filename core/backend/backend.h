@@ -97,8 +97,9 @@ struct dpt_batch {
  * the pass learns of it elsewhere.
  */
 struct dpt_divided {
-    /* By one thread: rows [rows][width] of a layer's outputs or, with `gradient`, of what it passes
-     * back to its inputs, of which each rank has its own columns; all get all of them. */
+    /* One thread calls it with rows [rows][width] of a layer's outputs or, with `gradient`, of the
+     * gradient that it passes back to its inputs. Each rank has computed its own columns; all ranks
+     * get all of them. */
     void (*gather)(void *arg, int32_t node, bool gradient, float *values, int64_t rows);
     /* The weights of all outputs and this rank's inputs: [outputs][own_inputs]. */
     const float *(*columns)(void *arg, int32_t node);
@@ -132,8 +133,8 @@ struct dpt_pass {
     const float *params; /* nothing but the tensors of these nodes is read */
     float *gradient;     /* of the tensors of these nodes, and of the norm at which backward ends */
     bool add;
-    /* Of each channel of the norm at which the range begins, and at which it ends: two numbers, as
-       norm_sums.h has them. NULL where there is no such norm. */
+    /* Two numbers (norm_sums.h) for each channel of the norm at which the range begins, and of the
+     * norm at which it ends. NULL where there is no such norm. */
     const double *all;
     double *own;
     int64_t samples; /* of the whole step */
@@ -143,8 +144,8 @@ struct dpt_pass {
     void *arg;
     const struct dpt_divided *divided; /* NULL: no layer is */
     /* Set by forward of a pass that infers, where it is -1 and one of the range's values is not
-     * finite. For messages, so it may be slow; of several micro-batches in flight the first one's memory is used. NULL: nobody
-     * asks. */
+     * finite. For messages, so it may be slow; of several micro-batches in flight the first one's
+     * memory is used. NULL: nobody asks. */
     struct dpt_nonfinite *nonfinite;
 };
 
@@ -258,14 +259,14 @@ struct dpt_backend {
     const char *name;
     const char *summary;
     unsigned precisions; /* bits 1 << enum dpt_precision */
-    /* For a backend whose device has memory of its own; else NULL. */
+    /* The table of a backend whose device has memory of its own; NULL for the others. */
     const struct dpt_backend_steps *steps;     /* whole training steps on the device */
     const struct dpt_backend_devices *devices; /* the devices of this machine */
     /* Library and instruction set, e.g. "oneDNN 2.6.3, AVX-512 BF16"; static text. Checkpoints
      * record it, since their bits depend on it. */
     const char *(*describe)(void);
-    /* As `describe`, for messages: names only the part of the instruction set that its kernels
-     * use. */
+    /* Does what `describe` does, for messages: it names only the part of the instruction set that
+     * the backend's kernels use. */
     const char *(*uses)(void);
     /* The instruction set of the processor that the backend and its library use. NULL: a device
      * computes. */
@@ -307,10 +308,10 @@ struct dpt_backend {
      * a share of the work. No other call may run at the same time. Errors: RANK. */
     enum dpt_status (*refresh)(void *program, int worker, const float *params,
                                struct dpt_error *err);
-    /* For passes over ranges of nodes whose weights are not always there. renew: as refresh, of the
-     * nodes [first, last) alone, with the same parameters on all ranks or not. forget: gives back
-     * the memory of what is derived of them, until it is renewed; not where it is shared. Optional,
-     * both or none: nothing is derived. */
+    /* They serve passes over ranges of nodes whose weights are not always there. renew: does what
+     * refresh does, for the nodes [first, last) alone, with the same parameters on all ranks or
+     * not. forget: gives back the memory of what is derived from these nodes' weights, until it is
+     * renewed; memory that is shared stays. Optional, both or none: nothing is derived. */
     enum dpt_status (*renew)(void *program, int worker, const float *params, int32_t first,
                              int32_t last, struct dpt_error *err);
     void (*forget)(void *program, int32_t first, int32_t last);
@@ -338,10 +339,10 @@ struct dpt_backend {
                             struct dpt_metric_sums *metric_sums, struct dpt_error *err);
     enum dpt_status (*backward)(void *program, int worker, const struct dpt_pass *pass,
                                 struct dpt_error *err);
-    /* Of a worker's micro-batch in flight, where passes have or read it: the value that this node reads as its
-     * first input, or that value's gradient; of the number of nodes: the outputs. It lies as the
-     * same program has it on another machine. NULL: no gradient of it is wanted. *floats: out, of a
-     * full micro-batch, padding included. Optional, as `forward`. */
+    /* Gives a value of a worker's micro-batch in flight where passes have or read it: the value
+     * that this node reads as its first input, or its gradient; for the number of nodes, the
+     * outputs. It lies as the same program has it on another machine. NULL: no gradient of it is
+     * wanted. *floats: out, of a full micro-batch, padding included. Optional, as `forward`. */
     float *(*value)(const void *program, int worker, int flight, int32_t node, bool gradient,
                     size_t *floats);
     /* Forward as in evaluation (without dropout). outputs: [count][outputs], or NULL. metric_sums:
@@ -391,7 +392,7 @@ extern const struct dpt_backend dpt_backend_cuda; /* cuda/: where DPT_WITH_CUDA 
 /* All backends of this build, the one to prefer on CPUs first; ends with NULL. */
 extern const struct dpt_backend *const dpt_backends[];
 
-/* By name ("cpu", "ref"), or NULL. */
+/* Finds a backend by its name ("cpu", "ref"); NULL: there is none. */
 const struct dpt_backend *dpt_backend_find(const char *name);
 
 /*

@@ -207,7 +207,7 @@ static void ask(struct dpt_gpu_query *gpus)
 
 /* --- in the parent ---------------------------------------------------------------------------- */
 
-/* Until the child ends, which closes the pipe, or the time is over. */
+/* Returns when the child ends, which closes the pipe, or when the time is over. */
 static void wait_for(int fd)
 {
     const double end = dpt_now() + PATIENCE;

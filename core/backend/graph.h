@@ -71,7 +71,8 @@ struct dpt_range {
  *     statistics
  */
 #define DPT_OPERATIONS(X) X(INPUT, input) DPT_LAYER_OPERATIONS(X) DPT_OTHER_OPERATIONS(X)
-/* Those that have a layer of their name, and those that are a kind of another one's. */
+/* The operations that have a layer of their name. Those that are a kind of another one's layer are
+ * listed behind them. */
 #define DPT_LAYER_OPERATIONS(X)                                                                    \
     X(CONV, conv)                                                                                  \
     X(DENSE, dense)                                                                                \
@@ -188,14 +189,16 @@ int32_t dpt_window_extent(const struct dpt_window *w, int axis, int32_t input);
  * behind a tensor, which is zero, belongs to its last chunk.
  */
 size_t dpt_tensor_chunks(const struct dpt_tensor *tensor); /* 0: it is state */
-/* Those of all ranks that divide the tensor, and how many of them are in front of this one's. */
+/* Counts the chunks of all ranks that divide the tensor, and those of them that are in front of
+ * this rank's. */
 size_t dpt_tensor_whole_chunks(const struct dpt_tensor *tensor);
 size_t dpt_tensor_chunks_before(const struct dpt_tensor *tensor);
 /* The first float of a tensor's chunk, in the arena. */
 size_t dpt_tensor_chunk(const struct dpt_tensor *tensor, size_t chunk);
-/* Of all tensors, in their order; they cover the learned floats. Errors: RANK. */
+/* Counts the chunks of all tensors. */
 size_t dpt_graph_chunk_count(const struct dpt_graph *graph);
-/* And those of all ranks that divide its tensors. */
+/* Counts them with those of all ranks that divide a tensor. dpt_graph_chunks lists this rank's, in
+ * the tensors' order; they cover the learned floats. Errors: RANK. */
 size_t dpt_graph_whole_chunks(const struct dpt_graph *graph);
 enum dpt_status dpt_graph_chunks(const struct dpt_graph *graph, struct dpt_chunks *chunks,
                                  struct dpt_error *err);
@@ -242,7 +245,7 @@ enum dpt_status dpt_graph_part(const struct dpt_graph *graph, const struct dpt_p
  * begin at a chunk of the norm and at a tile of the products. */
 struct dpt_range dpt_tensor_rows(const struct dpt_graph *graph, int32_t tensor, int rank,
                                  int ranks);
-/* Likewise the columns, of which a rank computes the gradient of the layer's inputs. */
+/* The columns, likewise: a rank computes the gradient of these inputs of the layer. */
 struct dpt_range dpt_tensor_columns(const struct dpt_graph *graph, int32_t tensor, int rank,
                                     int ranks);
 /* The dense layer that has this weight, if ranks divide it: at least 64 outputs and 64 Ki weights;

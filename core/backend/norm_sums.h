@@ -16,7 +16,7 @@
 #include "core/backend/graph.h"
 #include "core/comm/tree.h"
 
-/* Of what kind two sums are. */
+/* The kind of a channel's two sums. */
 enum dpt_norm_kind { DPT_NORM_MOMENTS, DPT_NORM_GRADIENTS };
 
 /* A run that grows to the right: the blocks of the tree that stand for it, as struct dpt_tree has

@@ -82,8 +82,8 @@ enum dpt_status dpt_file_sync_folder(const char *path, struct dpt_error *err);
 /* Creates a folder and its parents; one that exists is fine. Errors: IO. */
 enum dpt_status dpt_make_folders(const char *path, struct dpt_error *err);
 
-/* For a message that says a path is not there: " (relative to /the/working/folder)", or "" for an
- * absolute one; returns text. */
+/* Writes what a message about a missing path adds: " (relative to /the/working/folder)", or "" for
+ * an absolute path; returns text. */
 const char *dpt_file_relative_to(const char *path, char *text, size_t size);
 
 bool dpt_file_exists(const char *path);

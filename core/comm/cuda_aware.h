@@ -29,7 +29,7 @@ struct dpt_device_buffer {
 
 /* Who makes them: core/backend/devices.h. They are called only where a sum is tried. */
 struct dpt_device_memory {
-    /* On device number `number`. at: filled with `value`. Errors: RANK. */
+    /* Opens a buffer on device number `number`. at: filled with `value`. Errors: RANK. */
     enum dpt_status (*open)(int number, float value, int n, struct dpt_device_buffer *b,
                             struct dpt_error *err);
     /* Copies `at` to `pinned`, and back; waits. Errors: RANK. */

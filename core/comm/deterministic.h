@@ -95,7 +95,8 @@ size_t dpt_rounds_pitch(const struct dpt_deterministic_allreduce *d,
  * made, also part of it. */
 enum dpt_status dpt_rounds_open(struct dpt_deterministic_allreduce *d,
                                 const struct dpt_deterministic_spec *spec, struct dpt_error *err);
-/* Before it, where all ranks are on one node: lets them read each other's values in place. */
+/* Must be called before dpt_rounds_open where all ranks are on one node: it lets them read each
+ * other's values in place. */
 enum dpt_status dpt_rounds_open_window(struct dpt_deterministic_allreduce *d, bool spin,
                                        struct dpt_error *err);
 void dpt_rounds_close(struct dpt_deterministic_allreduce *d);

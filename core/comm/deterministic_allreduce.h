@@ -63,11 +63,11 @@ struct dpt_deterministic_spec {
     int buffers; /* that this rank wants, the threads' together */
     enum dpt_deterministic_way way;
     bool spin; /* every thread of the node has a core of its own: waiting may be active */
-    /* Of the sum's first floats, whose sums of squares are wanted where they cost little; borrowed.
-     * None: {0}. */
+    /* The chunks of the sum's first floats, whose sums of squares are wanted where they cost
+     * little; borrowed. {0}: none are wanted. */
     struct dpt_chunks chunks;
-    /* For several ranks: each rank keeps a slice of the sum of what is in chunks, whole chunks, and
-     * the ranks share what the caller makes of it (dpt_deterministic_share). */
+    /* With several ranks each one keeps a slice of the sum, of whole chunks, and the ranks share
+     * what the caller makes of it (dpt_deterministic_share). */
     bool sharded;
     bool keeps_sum; /* in shards: all ranks get the sum all the same */
     /* Dealt shards: the ranks take micro-batches in turn, `buffers` of them each, so that a slice's

@@ -2,7 +2,7 @@
 
 #include "core/comm/deterministic.h"
 
-/* Of messages between two ranks. */
+/* The MPI tag of messages between two ranks. */
 enum { TAG = 0x7ee };
 
 enum dpt_status dpt_messages_open(struct dpt_deterministic_allreduce *d, struct dpt_error *err)

@@ -99,7 +99,7 @@ static size_t find_owned(const struct dpt_deterministic_allreduce *d, int rank, 
     return end > *at ? end - *at : 0;
 }
 
-/* Those of them that are in a piece. */
+/* Finds those parts of a rank that are in a piece. */
 static size_t find_part(const struct dpt_deterministic_allreduce *d, int rank,
                         const struct piece *p, size_t *at)
 {
@@ -111,7 +111,7 @@ static size_t find_part(const struct dpt_deterministic_allreduce *d, int rank,
     return end - begin;
 }
 
-/* Into how many pieces a unit is cut. */
+/* The number of pieces into which a unit is cut. */
 static int count_parts(const struct dpt_deterministic_allreduce *d, size_t begin, size_t end)
 {
     const size_t piece = piece_floats(d->ranks, d->buffers);

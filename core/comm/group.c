@@ -6,7 +6,7 @@
 #include "core/comm/internal.h"
 #include "core/comm/watch.h"
 
-/* Of no other message between two ranks. */
+/* MPI tags that no other point-to-point message uses. */
 enum { AWAIT_TAG = 0x7ef, MESSAGE_TAG = 0x7e0 };
 
 enum dpt_status dpt_mpi_fail(struct dpt_error *err, const char *what, int code)

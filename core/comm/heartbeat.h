@@ -43,9 +43,9 @@ bool dpt_heartbeat_connect(struct dpt_heartbeat *heartbeat,
                            const void *secret);
 
 /*
- * To be called a few times a second. Reads the datagrams that have arrived, then sends questions:
- * where `waiting` to all nodes once a second, else for some time to those that have never answered.
- * now: seconds. True: other nodes have asked, and dpt_heartbeat_answer is due.
+ * Should be called a few times a second. Reads the datagrams that have arrived, then sends
+ * questions: where `waiting` to all nodes once a second, else for some time to those that have
+ * never answered. now: seconds. True: other nodes have asked, and dpt_heartbeat_answer is due.
  */
 bool dpt_heartbeat_poll(struct dpt_heartbeat *heartbeat, bool waiting, double now);
 void dpt_heartbeat_answer(struct dpt_heartbeat *heartbeat, const struct dpt_heartbeat_report *mine);

@@ -13,7 +13,7 @@
  * size. */
 enum { DPT_MESSAGE_LIMIT = 1 << 28 };
 
-/* In place of an axis: not all ranks that the comm has on this node are in the group. */
+/* Stands in place of an axis: not all ranks that the comm has on this node are in the group. */
 enum { DPT_SOME_OF_NODE = -1 };
 
 /* What a group's handle points to. */

@@ -57,8 +57,8 @@ enum dpt_status dpt_probe_shared(const struct dpt_comm *comm, struct dpt_probe_s
                                  struct dpt_error *err);
 
 /*
- * To be called in a child process, since MPI may crash: starts MPI as a lone process and sends n
- * bytes from one address to another, both on a device. dpt_probe_leave_launcher removes the
+ * Starts MPI as a lone process and sends n bytes from one address to another, both on a device. It
+ * is called in a child process, since MPI may crash. dpt_probe_leave_launcher removes the
  * launcher's variables from the environment; it has to be called before that and before the
  * device's driver starts threads, which may read the environment. Errors: RANK.
  */

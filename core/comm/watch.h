@@ -62,18 +62,18 @@ enum dpt_status dpt_watch_attach(struct dpt_watch *watch, const struct dpt_comm 
                                  struct dpt_error *err);
 /* Just before MPI_Finalize: a collective, too, after which MPI_Abort may not be called. */
 void dpt_watch_closing(struct dpt_watch *watch);
-/* After the last collective. NULL is fine. */
+/* Ends the watchdog; called after the last collective. NULL is fine. */
 void dpt_watch_close(struct dpt_watch *watch);
 
-/* As dpt_comm_on_end. */
+/* Does what dpt_comm_on_end does. */
 void dpt_watch_on_end(struct dpt_watch *watch, void (*tell)(void *arg, const char *line),
                       void *arg);
 
 /* Notes what this rank does, for dpt_comm_note; step < 0: the step is unchanged. */
 void dpt_watch_note(struct dpt_watch *watch, int64_t step, const char *what);
 
-/* Of a NULL watch, too: how many splits this rank has open; that it is in the group of that split
- * whose first rank is `first` (-1: no longer). */
+/* Say how many splits this rank has open; that it is in the group of that split whose first rank is
+ * `first` (-1: no longer). A NULL watch is fine. */
 int dpt_watch_axes(const struct dpt_watch *watch);
 void dpt_watch_join(struct dpt_watch *watch, int axis, int first);
 /* This rank's number in the job. */
@@ -118,7 +118,7 @@ enum dpt_process_state { DPT_PROCESS_RUNS, DPT_PROCESS_STOPPED, DPT_PROCESS_GONE
 /* A rank as a watchdog sees it. */
 struct dpt_rank_status {
     int rank;
-    /* Of the collectives that this rank's watchdog waits in: the node's, or those of a split's
+    /* Counts the collectives that this rank's watchdog waits in: the node's, or those of a split's
      * group, which ranks of other groups never hold up: they have passed all of it. */
     uint64_t phase;
     bool in_subgroup; /* it waits in other ones */

@@ -116,8 +116,8 @@ static const char *place_text(struct dpt_conf *conf, const struct dpt_conf_node 
     return text != NULL ? text : "";
 }
 
-/* Of two keys that say the same in two ways: both in the file are a mistake, and so are both on the
- * command line; what was set there takes the place of the file's. */
+/* Settles two keys that say the same in two ways: both in the file are a mistake, and so are both
+ * on the command line; what was set there takes the place of the file's. */
 static bool settle_rival(struct dpt_conf *conf, struct dpt_conf_node *map, const char *path,
                          const struct dpt_option *row)
 {

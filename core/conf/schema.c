@@ -245,7 +245,8 @@ static void write_choice(struct dpt_json *j, const struct dpt_option *row, bool 
 
 /* --- maps ------------------------------------------------------------------------------------- */
 
-/* Of two rivals one is left out, or null: as `if` and `then`, so that an editor marks that key. */
+/* Allows one of two rivals, the other being left out or null: as `if` and `then`, so that an editor
+ * marks that key. */
 static void write_rivals(struct dpt_json *j, const struct dpt_option *table)
 {
     bool any = false;
@@ -337,7 +338,7 @@ static void write_variant(struct dpt_json *j, const struct dpt_option *row, bool
     write_type_of(j, all.at, all.n, row->fallback != NULL);
     dpt_json_array(j, "allOf");
     for (size_t i = 0; row->variants[i] != NULL; i++) {
-        /* Of a map without a type nothing contradicts the default's. */
+        /* A map without a type is the default's; nothing in it contradicts that. */
         const bool left_out =
             row->fallback != NULL && strcmp(row->fallback, row->variants[i]->name) == 0;
 
@@ -409,7 +410,8 @@ static void write_kinds(struct dpt_json *j, const struct dpt_alternatives *alter
     dpt_json_end(j);
 }
 
-/* To one of `definitions`; in `allOf`, since what stands beside a reference does not count. */
+/* Refers to one of `definitions`; in `allOf`, since what stands beside a reference does not count.
+ * */
 static void write_reference(struct dpt_json *j, const char *name)
 {
     char text[64];

@@ -19,7 +19,7 @@ struct dpt_match_options {
 
 /* Zero-initialise; release. */
 struct dpt_match {
-    /* For each tensor of the graph the one of the file, or NULL: none is there, or one of another
+    /* The file's tensor for each tensor of the graph, or NULL: there is none, or one of another
      * shape, `near`. */
     const struct dpt_weight **weight, **near;
     const char **name;  /* for each of the file's: after renaming */

@@ -118,7 +118,8 @@ static int by_position(const void *a, const void *b)
                                       : other - empty;
 }
 
-/* In the order of their bytes they follow each other, from the first byte to the last. */
+/* Checks that tensors follow each other in the order of their bytes, from the first byte to the
+ * last. */
 static enum dpt_status check_cover(struct dpt_weights *w, int64_t bytes, struct dpt_error *err)
 {
     uint64_t at = 0;

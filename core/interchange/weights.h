@@ -36,7 +36,7 @@ struct dpt_weight {
     int n_dims;
     int64_t dims[DPT_WEIGHT_DIMS];
     int64_t count; /* product of dims, at most what the file can hold */
-    /* For the format alone: */
+    /* These are for the format alone: */
     uint64_t position;
     bool swapped, fortran;
 };
@@ -65,7 +65,7 @@ struct dpt_model_view {
     const char *const *classes;             /* names of the outputs, or NULL */
     size_t n_classes;
     const char *columns; /* how its table was read (data/tables/columns.h), or NULL */
-    /* Of graphs (ONNX): */
+    /* These are for graphs (ONNX): */
     bool bytes;         /* inputs are bytes, 0 to 255 */
     bool normalized;    /* inputs come normalised */
     bool probabilities; /* outputs are the softmax of the logits */
@@ -94,7 +94,7 @@ struct dpt_weights_format {
 };
 
 extern const struct dpt_weights_format dpt_weights_safetensors, dpt_weights_npz, dpt_weights_onnx;
-/* Those of other programs; ends with NULL. */
+/* The formats of other programs; ends with NULL. */
 extern const struct dpt_weights_format *const dpt_weights_formats[];
 
 /*

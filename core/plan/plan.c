@@ -37,7 +37,7 @@ static void make_comm(struct dpt_plan *p, const struct dpt_backend *backend)
     p->comm.nodes = p->nodes;
 }
 
-/* As dpt_trainer_open counts them. */
+/* Counts them as dpt_trainer_open does. */
 static int threads_of(const struct dpt_plan *p)
 {
     const double share = p->cores / p->spec.node_ranks;

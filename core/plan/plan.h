@@ -17,7 +17,7 @@
 
 /* --- GPUs, none of which needs to be there (plan_gpu.c) --------------------------------------- */
 
-/* By the data sheets; operations without sparsity. */
+/* A GPU by its data sheet; operations are counted without sparsity. */
 struct dpt_gpu_type {
     const char *key;              /* for the command line */
     char name[96];                /* as the driver calls it */
@@ -43,8 +43,8 @@ struct dpt_plan_spec {
     int node_ranks;                 /* that share a node; 0: all, but one a GPU */
     bool trial;                     /* a few micro-batches may be computed, where they are small */
     const struct dpt_gpu_type *gpu; /* for kind: cuda; NULL: the one that is here */
-    /* Of an earlier plan in this process: what the machine can do, what the process took before
-     * that was measured. NULL, 0: there is none. */
+    /* What an earlier plan in this process has measured: what the machine can do, and what the
+     * process took before that. NULL, 0: there is none. */
     const struct dpt_machine *machine;
     double process;
     struct dpt_fabric fabric;
@@ -83,7 +83,7 @@ struct dpt_trial {
     int32_t micro;      /* samples that were computed at once */
     double micro_batch; /* by one thread, or by a team */
     double update;      /* optimizer and weight layouts, on all threads of a rank */
-    /* With a thread on each core of a node; 0: not known. */
+    /* Measured with a thread on each core of a node; 0: not known. */
     double sum;     /* a step's sum of as many gradients as threads, in slices */
     double barrier; /* of these threads */
 };
@@ -187,7 +187,7 @@ struct dpt_plan_turns {
     double together; /* of these that its threads take at once */
     int32_t micro;   /* samples of one */
     double slower;   /* as ranks share cores */
-    /* Of one, forward and backward through nodes [first, last). */
+    /* The seconds of one micro-batch, forward and backward through nodes [first, last). */
     double (*seconds)(const struct dpt_plan *plan, int32_t first, int32_t last, int32_t micro);
 };
 /* Fills the step's compute, wait and between. */
@@ -218,8 +218,8 @@ int dpt_plan_gpu_node(void);
 void dpt_plan_gpu_memory(struct dpt_plan *plan);
 /* Seconds of a micro-batch, forward and backward through nodes [first, last). */
 double dpt_plan_gpu_micro(const struct dpt_plan *plan, int32_t first, int32_t last, int32_t micro);
-/* Of a step whose compute is known, in which the busiest of the ranks that add up gradients, so
- * many of them on a node, has so many micro-batches. */
+/* Estimates a step whose compute is known: the busiest of the ranks that add up gradients, so many
+ * of them on a node, has so many micro-batches. */
 void dpt_plan_gpu_step(const struct dpt_plan *plan, int ranks, int node_ranks, int64_t micros,
                        int32_t micro, struct dpt_plan_step *step);
 

@@ -45,7 +45,7 @@ static const double start = 2.5e-6, a_step = 15e-6;
 /* Bytes a second between host and device, and of a rank's part of a sum in the host's memory; the
  * part of forward and backward that hides the sum of the buckets that are ready. */
 static const double bus = 20e9, host_sum = 8e9, beside = 0.6;
-/* Of the device's memory that the data set leaves free (core/backend/cuda). */
+/* The share of the device's memory that the data set leaves free (core/backend/cuda). */
 static const double margin = 1.0 / 16;
 
 /* --- which ------------------------------------------------------------------------------------ */

@@ -26,7 +26,7 @@ static bool is_once(const struct dpt_plan_memory *memory)
            (strcmp(memory->key, "libraries") == 0 || strcmp(memory->key, "samples") == 0);
 }
 
-/* Of a scope of the memory that was filled in last; of what a node has once, or of all the rest. */
+/* Adds up a scope of the memory that was filled in last: what a node has once, or all the rest. */
 static double sum_scope(const struct dpt_plan *p, enum dpt_plan_scope scope, bool once)
 {
     double sum = 0;
@@ -48,7 +48,7 @@ static int ranks_of_stage(const struct dpt_plan *p)
     return dpt_trainer_replicas(&p->t)->world.size * tensor_of(p);
 }
 
-/* Of the node whose ranks need most, which have stages of different sizes. */
+/* The memory of the node whose ranks need most; they have stages of different sizes. */
 static double largest_node(const struct dpt_plan *p)
 {
     const int ranks = ranks_of_stage(p), each = p->spec.node_ranks;
@@ -78,7 +78,7 @@ static int64_t most_micros(const struct dpt_plan *p)
     return (((int64_t)s->global + s->micro - 1) / s->micro + replicas - 1) / replicas;
 }
 
-/* Of a micro-batch's value between stage k and the next. */
+/* The bytes of a micro-batch's value between stage k and the next. */
 static double edge_bytes(const struct dpt_plan *p, int k)
 {
     const bool half =
@@ -213,7 +213,8 @@ static double each_round(const struct dpt_plan *p, double rounds)
     return rounds + 1;
 }
 
-/* And a unit's weights before each pass, where they are not in memory that all share. */
+/* What each unit adds: its weights before each pass, where they are not in memory that all share.
+ * */
 static double each_unit(const struct dpt_plan *p, double rounds)
 {
     return rounds + p->gathered / ((double)dpt_trainer_graph(&p->t)->arena * WORD);
@@ -295,8 +296,8 @@ void dpt_plan_fill_mesh(struct dpt_plan *p)
 
 /* --- seconds ---------------------------------------------------------------------------------- */
 
-/* Of a message of so many samples from a stage to the next one, as far as the processor has to do
- * with it, and on the way. */
+/* The seconds of a message of so many samples from a stage to the next one: those in which the
+ * processor is busy with it, and those on the way. */
 static void message_seconds(const struct dpt_plan *p, int replicas, int stage, int32_t samples,
                             double *busy, double *away)
 {
@@ -310,7 +311,8 @@ static void message_seconds(const struct dpt_plan *p, int replicas, int stage, i
     *away = crosses ? f->latency + bytes / f->bandwidth : 0;
 }
 
-/* Of what ranks tell each other of divided layers in a step; nothing hides it. */
+/* The seconds in which ranks tell each other their parts of divided layers in a step; nothing hides
+ * them. */
 static double part_seconds(const struct dpt_plan *p, double slower)
 {
     struct dpt_plan_axis axis = {0};

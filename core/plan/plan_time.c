@@ -81,7 +81,8 @@ struct partition {
     double slower;          /* how much sharing cores slows it */
 };
 
-/* By one thread, or by a team: a part of the trial's time, or an estimate. */
+/* The seconds of a micro-batch by one thread, or by a team: a part of the trial's time, or an
+ * estimate. */
 static double micro_seconds(const struct dpt_plan *p, int32_t first, int32_t last, int32_t micro)
 {
     const double part = estimate_micro(p, first, last, micro, p->t.mesh.tensor);

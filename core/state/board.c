@@ -38,7 +38,7 @@ static const char former_tag[] = "_hparams_/session_end_past";
 
 enum { BINS = 64 };
 
-/* Of many numbers: bins of equal width from least to most. */
+/* Summarises many numbers: bins of equal width from least to most. */
 struct dpt_histogram {
     double least, most, sum, sum_of_squares;
     double n; /* of finite numbers; others are left out. 0: all are */

@@ -85,7 +85,7 @@ void dpt_board_counts_close(struct dpt_board_counts *counts);
  * `scale`. x: NULL, there is nothing to show. */
 void dpt_board_count(struct dpt_board_counts *counts, int32_t tensor, bool gradient, const float *x,
                      double scale);
-/* Of an open board. */
+/* Writes what was counted at a step. The board must be open. */
 void dpt_board_weights(struct dpt_board *b, int64_t step, const struct dpt_board_counts *counts);
 /* Writes what is pending; where not `now`, only when it is time to. */
 enum dpt_status dpt_board_flush(struct dpt_board *b, bool now, struct dpt_error *err);

@@ -99,16 +99,16 @@ enum dpt_status dpt_checkpoint_size(const struct dpt_state *state, const char *p
                                     struct dpt_error *err);
 
 /*
- * Before a save: removes what killed processes left in FOLDER and FOLDER/checkpoints, and puts on
+ * Prepares a save: removes what killed processes left in FOLDER and FOLDER/checkpoints, and puts on
  * the disk what FOLDER/metrics.jsonl and TensorBoard's file tell of the steps so far, so that no
  * power cut leaves a checkpoint that is ahead of it. Errors: IO.
  */
 enum dpt_status dpt_checkpoint_prepare(const char *folder, struct dpt_error *err);
 
 /*
- * After a save, and when a run goes on from `path`: points FOLDER/checkpoints/latest to `path`, and
- * `best` to the checkpoint of best_step where that is on disk, and removes all but these and the
- * `keep` newest (0: none is removed), later ones aside. Errors: IO, RANK.
+ * Tidies up after a save, and when a run goes on from `path`: points FOLDER/checkpoints/latest to
+ * `path`, and `best` to the checkpoint of best_step where that is on disk, and removes all but
+ * these and the `keep` newest (0: none is removed), later ones aside. Errors: IO, RANK.
  */
 enum dpt_status dpt_checkpoint_rotate(const char *folder, const char *path, int64_t keep,
                                       int64_t best_step, struct dpt_error *err);

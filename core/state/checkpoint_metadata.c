@@ -29,7 +29,7 @@ static enum dpt_status make(const struct dpt_state *s, struct dpt_h5_metadata *m
     if (s->graph->n_nodes > 0)
         dpt_shape_text(&s->graph->nodes[0].out, shape);
 
-    /* In the file's order. */
+    /* They stand in the file's order. */
     const struct dpt_skeleton_attribute attributes[] = {
         {.name = "best_metric", .real = &p->best_metric},
         {.name = s->scaled ? "loss_scale" : NULL, .real = &scale},

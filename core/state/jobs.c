@@ -117,8 +117,8 @@ void dpt_job_keys_close(struct dpt_job_keys *keys)
     *keys = (struct dpt_job_keys){0};
 }
 
-/* With defaults in place of what is absent. That the text of another version has mistakes does not
- * matter: what is not understood counts as it stands. */
+/* Reads a job's text, with defaults in place of what is absent. That the text of another version
+ * has mistakes does not matter: what is not understood counts as it stands. */
 static bool parse(struct dpt_conf *conf, const char *name, const char *text,
                   const struct dpt_option *table, size_t size, struct dpt_str *changes)
 {

@@ -24,8 +24,9 @@ struct dpt_job_keys {
     bool failed;
 };
 
-/* Of n jobs; NULL: one that is not known, which takes no part. False where memory ran out; to be
- * closed in any case. Where a run lies always differs, and counts for nothing. */
+/* Finds the keys in which n jobs differ; NULL: a job that is not known, which takes no part. False
+ * where memory ran out; to be closed in any case. Where a run lies always differs, and counts for
+ * nothing. */
 bool dpt_job_keys_open(struct dpt_job_keys *keys, const struct dpt_conf_node *const *jobs,
                        size_t n);
 void dpt_job_keys_close(struct dpt_job_keys *keys);

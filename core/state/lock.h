@@ -61,9 +61,9 @@ void dpt_lock_keep(struct dpt_lock *lock);
 enum dpt_status dpt_lock_check(const struct dpt_lock *lock, struct dpt_error *err);
 
 /*
- * For readers of a folder: whether a process holds the folder's lock. *owner: out, who; *alive:
- * out, whether that process still runs as far as this machine, called `host`, can tell; *silent:
- * out, seconds since its last sign of life by this machine's clock. Changes nothing.
+ * Tells readers of a folder whether a process holds its lock. *owner: out, who; *alive: out,
+ * whether that process still runs as far as this machine, called `host`, can tell; *silent: out,
+ * seconds since its last sign of life by this machine's clock. Changes nothing.
  */
 bool dpt_lock_holder(const char *folder, const char *host, struct dpt_owner *owner, bool *alive,
                      double *silent);
@@ -83,7 +83,7 @@ extern const double dpt_owner_patience;
 /* This process. generation is left 0. */
 void dpt_owner_self(struct dpt_owner *owner, const char *host);
 
-/* As one line with its newline; returns its length. */
+/* Writes the owner as one line with its newline; returns its length. */
 size_t dpt_owner_write(const struct dpt_owner *owner, char line[DPT_OWNER_LINE]);
 /* Parses such a line; false where the text is none: then *owner is "an unknown process". */
 bool dpt_owner_read(const char *line, struct dpt_owner *owner);

@@ -18,7 +18,7 @@
 /* Whether a run lies in FOLDER/overwritten, which is then a run folder like any other. */
 bool dpt_overwritten_exists(const char *folder);
 
-/* At every start: undoes a move that was broken off. Errors: IO. */
+/* Undoes a move that was broken off; called at every start. Errors: IO. */
 enum dpt_status dpt_overwritten_restore(const char *folder, struct dpt_error *err);
 
 /* Moves the folder's run to FOLDER/overwritten; where one lies there already, this one has come to

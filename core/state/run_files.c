@@ -88,13 +88,14 @@ static uint64_t said_end(const struct ends *e)
     return end;
 }
 
-/* Also one that was cut, whose end is all that tells it from somebody else's HDF5 file. */
+/* A checkpoint that was cut is one, too: its end is all that tells it from somebody else's HDF5
+ * file. */
 static bool is_checkpoint(const struct ends *e)
 {
     return memmem(e->tail, e->n_tail, "dptrain c", 9) != NULL || said_end(e) > (uint64_t)e->size;
 }
 
-/* In the order in which --overwrite moves them. */
+/* They stand in the order in which --overwrite moves them. */
 static const struct {
     const char *name;
     bool (*is)(const struct ends *e);

@@ -31,7 +31,7 @@ bool dpt_run_file_ours(const char *folder, const char *name);
 /* Whether a run may write FOLDER/NAME. Errors: USAGE (names the file, and what to do). */
 enum dpt_status dpt_run_file_check(const char *folder, const char *name, struct dpt_error *err);
 
-/* Likewise of all that lies in FOLDER/checkpoints under a checkpoint's name. Errors: USAGE. */
+/* Checks likewise all that lies in FOLDER/checkpoints under a checkpoint's name. Errors: USAGE. */
 enum dpt_status dpt_run_checkpoints_check(const char *folder, struct dpt_error *err);
 
 #endif

@@ -14,8 +14,8 @@ static const uint32_t nibbles[16] = {
     0x82F63B78, 0x92A8FC17, 0xA24BB5A6, 0xB21572C9, 0xC38D26C4, 0xD3D3E1AB, 0xE330A81A, 0xF36E6F75,
 };
 
-/* As TFRecords have it: a CRC of data that holds CRCs would be a poor one, so it is turned and
- * moved. */
+/* Masks a CRC as TFRecords do: a CRC of data that holds CRCs would be a poor one, so it is turned
+ * and moved. */
 static uint32_t masked_crc(const void *bytes, size_t n)
 {
     const unsigned char *p = bytes;

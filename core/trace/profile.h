@@ -29,8 +29,8 @@ struct dpt_profile {
 /* Threads beside the pool's. */
 enum { DPT_PROFILE_LOADER, DPT_PROFILE_SAVER, DPT_PROFILE_HELPERS };
 
-/* For so many threads, which compute a graph of so many nodes. events: to keep of each thread, 0 or
- * a power of two. Errors: RANK. */
+/* Opens a profile of so many threads, which compute a graph of so many nodes. events: to keep of
+ * each thread, 0 or a power of two. Errors: RANK. */
 enum dpt_status dpt_profile_open(struct dpt_profile *p, int threads, int32_t nodes, uint64_t events,
                                  struct dpt_error *err);
 void dpt_profile_close(struct dpt_profile *p);

@@ -69,7 +69,7 @@ static float value_of(const struct dpt_picture *p, const uint8_t *pixel, int32_t
         return pixel[channel];
     if (p->channels == 1)
         return pixel[0];
-    /* In whole numbers, rounded, as most programs do. */
+    /* The arithmetic is in whole numbers, rounded, as most programs have it. */
     return (float)((19595u * pixel[0] + 38470u * pixel[1] + 7471u * pixel[2] + 0x8000u) >> 16);
 }
 
@@ -87,7 +87,7 @@ struct taps {
     float *share; /* [n] */
 };
 
-/* For each of `to` pixels. taps: [to]; shares: room for all of them. */
+/* Finds the taps of each of `to` pixels. taps: [to]; shares: room for all of them. */
 static void find_taps(int32_t from, int32_t to, struct taps *taps, float *shares, int32_t most)
 {
     const double scale = (double)from / to, width = scale > 1 ? scale : 1;

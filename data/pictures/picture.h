@@ -18,7 +18,7 @@
 #include "core/base/error.h"
 #include "core/base/str.h"
 
-/* Those of this build, and the ends of their files' names. */
+/* The formats of this build, and the ends of their files' names. */
 #ifdef DPT_WITH_TIFF
 #define DPT_PICTURE_TIFF      ", TIFF"
 #define DPT_PICTURE_TIFF_ENDS ", .tif, .tiff"

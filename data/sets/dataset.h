@@ -72,7 +72,7 @@ struct dpt_data_conf {
 
 extern const struct dpt_option dpt_data_options[];
 
-/* By value: what lies between the members is anything. */
+/* Compares by value: what lies between the members is anything. */
 static inline bool dpt_same_shape(const struct dpt_shape *a, const struct dpt_shape *b)
 {
     return a->c == b->c && a->h == b->h && a->w == b->w && a->flat == b->flat;
@@ -92,7 +92,8 @@ struct dpt_dataset {
     int32_t target_width;  /* VECTOR: numbers a sample; CLASS: largest label + 1 */
     const int32_t *labels; /* CLASS: [samples] */
     const float *targets;  /* VECTOR: [samples][target_width] */
-    /* Of the targets in micro-batches (targets.h), which is the trainer's; NULL: as they are. */
+    /* The scale of the targets in micro-batches (targets.h), which is the trainer's; NULL: they
+     * stay as they are. */
     const struct dpt_target_scale *scale;
     const float *weights; /* [samples], finite and >= 0: how much each counts; NULL: 1 each */
     const uint8_t
@@ -174,7 +175,7 @@ void dpt_dataset_normal(const struct dpt_dataset *set, const float **scale, cons
 /* Whether samples that are read as channels first look as if their channels were last, which their
  * file does not say; then what to do about it, in one line, into buf. */
 bool dpt_dataset_suspect_layout(const struct dpt_dataset *set, char *buf, size_t size);
-/* Likewise whether numbers to predict look like classes: whole numbers, one a sample. */
+/* Says likewise whether numbers to predict look like classes: whole numbers, one a sample. */
 bool dpt_dataset_suspect_classes(const struct dpt_dataset *set, char *buf, size_t size);
 
 /* "train-00001-of-00004.h5, sample 377" of a sample number, for messages; returns buf (at least 256

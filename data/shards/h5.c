@@ -463,7 +463,7 @@ enum dpt_status dpt_h5_info(hid_t file, const char *path, const char *name,
         DPT_TRY(dpt_h5_fail(err, DPT_BAD_DATA, "%s: the layout of /%s is damaged", path, name));
     look = (struct look){data, plist, path, name, info, err};
     read_type(data, info);
-    /* Before the extent: HDF5 opens a virtual data set's other files to know it. */
+    /* This comes before the extent: HDF5 opens a virtual data set's other files to know that. */
     if (dpt_h5_elsewhere(plist) != NULL)
         DPT_TRY(refuse(&look, "%s", dpt_h5_elsewhere(plist)));
     DPT_TRY(read_extent(&look));

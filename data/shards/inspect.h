@@ -88,7 +88,7 @@ void dpt_inspect_close(struct dpt_inspect *f);
 /* Data sets in the order in which they were made: in a checkpoint that of the layers. */
 void dpt_inspect_sort(struct dpt_inspect *f);
 
-/* By name, or NULL. */
+/* Finds a set by its name; NULL: there is none. */
 struct dpt_inspect_set *dpt_inspect_find(const struct dpt_inspect *f, const char *name);
 const struct dpt_inspect_attribute *dpt_inspect_attribute(const struct dpt_inspect *f,
                                                           const char *name);

@@ -83,7 +83,7 @@ enum dpt_status dpt_inspect_shard(struct dpt_inspect *f, struct dpt_inspect_shar
     shard->layout = n == 1 ? texts[0] : NULL;
     if (shard->labels == NULL || shard->labels->sum == DPT_SUM_UNREADABLE)
         return DPT_OK;
-    /* As for numbers to be fitted, which takes class numbers as well. */
+    /* The shard is opened as one of numbers to be fitted, which takes class numbers as well. */
     DPT_TRY(dpt_shard_open(&opened, f->path, false, true, err));
     shard->samples = opened.samples;
     shard->shape = opened.shape;

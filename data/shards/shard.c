@@ -78,7 +78,7 @@ static enum dpt_status read_order(hid_t file, struct dpt_shard *shard, struct dp
     return status;
 }
 
-/* From the extent of the images to the shape of a sample. */
+/* Derives the shape of a sample from the extent of the images. */
 static enum dpt_status read_shape(hid_t file, struct dpt_shard *shard, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -471,7 +471,7 @@ void dpt_class_names_release(struct dpt_class_names *names)
     *names = (struct dpt_class_names){0};
 }
 
-/* For one line of a message: what is not printed is a question mark. */
+/* Makes a name fit for one line of a message: what is not printed is a question mark. */
 static const char *shown(const char *name, char buf[SHOWN])
 {
     snprintf(buf, SHOWN, "%s", name);

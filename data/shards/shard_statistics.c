@@ -82,7 +82,7 @@ static void take_targets(struct scan *scan, const float *targets, int64_t rows)
     }
 }
 
-/* Of all labels: a class may have one sample only. */
+/* Looks at all labels: a class may have one sample only. */
 static enum dpt_status take_labels(void *arg, int64_t row, int64_t n, const void *raw,
                                    struct dpt_error *err)
 {

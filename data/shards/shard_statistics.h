@@ -21,8 +21,8 @@ struct dpt_shard_statistics {
     int64_t width;      /* without classes: the number of targets a sample */
     bool probabilities; /* the targets are never negative and sum to 1 */
     bool binary;        /* they are several a sample, each 0 or 1 */
-    /* Of the values as training sees them, bytes divided by 255: [shape.c]; std is 1 where all
-     * values are the same. */
+    /* Mean and deviation of the values as training sees them, bytes divided by 255: [shape.c]; std
+     * is 1 where all values are the same. */
     double *mean, *std;
     int64_t scanned; /* samples from which mean and std were computed */
 };

@@ -106,7 +106,7 @@ out:
 
 /* --- the columns of the table ----------------------------------------------------------------- */
 
-/* Those of a file that nobody knows yet. */
+/* Describes the columns of a file that nobody knows yet. */
 static enum dpt_status describe(struct dpt_csv_state *state, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;

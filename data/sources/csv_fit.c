@@ -82,7 +82,7 @@ out:
     return status;
 }
 
-/* As many columns at a time as some memory holds. */
+/* Takes as many columns at a time as some memory holds. */
 static enum dpt_status fill_all(struct dpt_source *s, const uint8_t *part, struct dpt_error *err)
 {
     enum { BYTES = 256 << 20 };

@@ -32,8 +32,7 @@ struct dpt_csv_labels {
 struct dpt_csv_met {
     int64_t missing, unknown;  /* cells without a value; with a category that nobody knows */
     const char *first_unknown; /* where the first of these is, and what */
-    /* Of a column without a role: the words for 0 and 1 that all its cells are; NULL: they are
-     * not. */
+    /* The words for 0 and 1, where a column without a role has no others; NULL: it has. */
     const dpt_column_words *words;
 };
 
@@ -112,9 +111,9 @@ enum dpt_status dpt_csv_class_at(const struct dpt_source *source, size_t column,
 
 /* --- csv_words.c ------------------------------------------------------------------------------ */
 
-/* After a feature of a file that becomes shards was refused, as err says: looks at all rows and,
- * where columns hold words, adds to err what all of them could be and the command that says so.
- * Gives the error. Errors: BAD_DATA, those of reading, RANK. */
+/* Looks at all rows after a feature of a file that becomes shards was refused, as err says. Where
+ * columns hold words, adds to err what all of them could be and the command that says so. Gives the
+ * error. Errors: BAD_DATA, those of reading, RANK. */
 enum dpt_status dpt_csv_tell_words(struct dpt_source *source, struct dpt_error *err);
 
 /* --- csv_columns.c, csv_fit.c ----------------------------------------------------------------- */

@@ -60,7 +60,7 @@ enum dpt_source_option {
     DPT_SOURCE_OPTION_LIST(X)
 #undef X
         DPT_SOURCE_OPTIONS,
-    /* Of `predict` alone, which has others of those above, too. */
+    /* These options are `predict`'s alone, which has others of those above, too. */
     DPT_SOURCE_LABELS = DPT_SOURCE_OPTIONS,
     DPT_SOURCE_INVERT,
     DPT_SOURCE_OPTION_COUNT,
@@ -147,8 +147,8 @@ struct dpt_source_spec {
     const char *option[DPT_SOURCE_OPTION_COUNT];
     struct dpt_log *log;
     const volatile sig_atomic_t *stop; /* not 0: give up as soon as possible; or NULL */
-    /* To become shards: labels must be there, and say with the options what the samples are.
-     * What follows is predict's. */
+    /* The source becomes shards: labels must be there, and say with the options what the samples
+     * are. What follows is predict's. */
     bool convert;
     /* What was typed, as a line for a shell, but for what it said of the columns of a table and
      * their missing values; for advice; or NULL. */
@@ -190,7 +190,8 @@ struct dpt_source_info {
     int32_t width;          /* VECTOR: numbers a sample */
     bool named;             /* each sample has a name: its file's, or */
     const char *id;         /* what the column `id` of its row says; NULL: its file's */
-    /* Of one that becomes shards, with CLASS: labels are below `classes`; 0: nobody counted. */
+    /* Labels of a source that becomes shards, with CLASS, are below `classes`; 0: nobody counted.
+     * */
     int64_t classes;
     const char *const *class_names; /* [classes], or NULL */
     const char *columns;            /* the text that shards keep of their columns, or NULL */
@@ -199,9 +200,9 @@ struct dpt_source_info {
 };
 
 /*
- * On this rank alone. rank, ranks: files that have checksums are verified in shares. spec is
- * borrowed until the source is closed. Errors: USAGE (options that do not fit the files), BAD_DATA
- * (names the file), IO, RANK.
+ * Opens a source on this rank alone. rank, ranks: files that have checksums are verified in shares.
+ * spec is borrowed until the source is closed. Errors: USAGE (options that do not fit the files),
+ * BAD_DATA (names the file), IO, RANK.
  */
 enum dpt_status dpt_source_open(struct dpt_source **source, const struct dpt_source_spec *spec,
                                 int rank, int ranks, struct dpt_error *err);
@@ -215,8 +216,8 @@ enum dpt_status dpt_source_fetch(struct dpt_source *source, int64_t first, int64
  * picture, a value that is not finite), RANK. */
 enum dpt_status dpt_source_fill(const struct dpt_source *source, int64_t sample, float *input,
                                 struct dpt_error *err);
-/* After a sample could not be read, as err says: logs all others of which that is true, and leaves
- * in err what is to be said of them all. On one rank, by one thread. */
+/* Logs all other samples that cannot be read, after one could not be, as err says, and leaves in
+ * err what is to be said of them all. Called on one rank, by one thread. */
 enum dpt_status dpt_source_tell_bad(const struct dpt_source *source, struct dpt_error *err);
 /* Its truth: a class, or `width` targets. */
 int32_t dpt_source_class(const struct dpt_source *source, int64_t sample);

@@ -135,7 +135,8 @@ static uint64_t bits_at(const struct dpt_npy *npy, const uint8_t *at)
 {
     uint64_t bits = 0;
 
-    /* By value, not by place: right on machines of either byte order. */
+    /* The number is read by value, not by place, which is right on machines of either byte order.
+     * */
     for (int i = 0; i < npy->size; i++) {
         const bool little = (BYTE_ORDER == LITTLE_ENDIAN) != npy->swapped;
 

@@ -38,7 +38,7 @@ static void list_names(const struct dpt_csv_table *t, struct dpt_str *list)
             dpt_str_printf(list, ", …");
             return;
         }
-        /* As a list of columns has to name it. */
+        /* The name is quoted as a list of columns has to have it. */
         mark = t->names[i][0] == '\0' || strpbrk(t->names[i], ",\"\n") != NULL ? "\"" : "";
         dpt_str_printf(list, "%s%s%s%s", i > 0 ? ", " : "", mark, dpt_csv_shown(t->names[i], shown),
                        mark);

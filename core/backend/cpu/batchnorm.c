@@ -277,7 +277,7 @@ static void backward_sub_batch(const struct dpt_cpu_run *run, const struct dpt_c
 typedef void sub_batch_pass(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
                             const struct group *g, int64_t number, float *sums);
 
-/* Of a group, its sums joined and put where they belong. */
+/* Joins a group's sums and puts them where they belong. */
 static void run_sub_batches(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
                             const struct group *g, sub_batch_pass *pass, int32_t first,
                             int32_t second)

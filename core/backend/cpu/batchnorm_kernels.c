@@ -81,7 +81,7 @@ DPT_INLINE void pass_relu(const struct map *map, const vector *a, vector *g)
             function(v, (v)->lanes, __VA_ARGS__);                                                  \
     } while (0)
 
-/* And with a relu, or without. */
+/* Does what FOR_LANES does, with a relu and without. */
 #define FOR_LANES_AND_RELU(v, map, function, ...)                                                  \
     do {                                                                                           \
         if ((map)->relu)                                                                           \
@@ -97,7 +97,7 @@ struct chunk {
     int64_t rows, pixels;
 };
 
-/* That begins with a sample and a pixel, of so many samples: at most CHUNK numbers. */
+/* The chunk that begins with a sample and a pixel, of so many samples: at most CHUNK numbers. */
 DPT_INLINE struct chunk chunk_at(const struct dpt_lanes *v, int64_t rows, int64_t row,
                                  int64_t pixel)
 {

@@ -27,7 +27,7 @@ void dpt_lanes_moments(const struct dpt_lanes *v, int64_t rows, const float *x, 
                        double *variance);
 void dpt_lanes_apply(const struct dpt_lanes *v, int64_t rows, const struct dpt_lanes_map *map,
                      const float *x, float *y);
-/* Of g, which is dy where the relu lets it pass: the sums of g, and of g (x - center). */
+/* Computes the sums of g, and of g (x - center); g is dy where the relu lets it pass. */
 void dpt_lanes_sums(const struct dpt_lanes *v, int64_t rows, const struct dpt_lanes_map *map,
                     const float *x, const float *dy, double *sum, double *inner);
 /* dx = (g - less - (x - center) slope) scale */

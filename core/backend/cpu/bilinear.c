@@ -19,7 +19,7 @@ static const struct dpt_bilinear *columns_of(const struct dpt_cpu_resize *s, flo
     return columns;
 }
 
-/* Of all columns. lanes: a constant that divides the block. */
+/* Computes all columns. lanes: a constant that divides the block. */
 DPT_INLINE void forward_columns(const struct dpt_cpu_resize *s, int lanes,
                                 const struct dpt_bilinear *columns, const float *row, float *y)
 {

@@ -83,13 +83,13 @@ static inline int64_t dpt_channels_floats(const struct dpt_channels *s)
 
 /* --- what resizes planes, a row of outputs at a time ------------------------------------------ */
 
-/* Of a table in the scratch memory that says where a column's numbers lie, in floats; behind a row
- * of inputs. */
+/* The floats of a row of the table that says, in the scratch memory behind a row of inputs, where a
+ * column's numbers lie. */
 enum { DPT_RESIZE_COLUMN = 4 };
 
 struct dpt_cpu_resize;
 
-/* From x to y, and from dy to dx, all of which is written. */
+/* The functions go from x to y, and from dy to dx, all of which is written. */
 struct dpt_cpu_resizer {
     void (*forward)(const struct dpt_cpu_resize *s, const float *x, float *scratch, float *y);
     void (*backward)(const struct dpt_cpu_resize *s, const float *dy, float *scratch, float *dx);

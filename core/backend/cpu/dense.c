@@ -44,7 +44,7 @@ out:
     return status;
 }
 
-/* Of the rows that there are. */
+/* The product of the rows that there are. */
 static struct dpt_gemm gemm_of(const struct dpt_cpu_run *run, const struct dense *dense)
 {
     struct dpt_gemm p = dense->gemm;

@@ -65,7 +65,7 @@ struct dpt_kernel {
 
 /* "oneDNN 2.6.3, AVX-512", static text. */
 const char *dpt_dnnl_describe(void);
-/* As dpt_backend's `uses`. */
+/* Does what dpt_backend's `uses` does. */
 const char *dpt_dnnl_uses(void);
 
 /* The instruction set that oneDNN uses, and this program's own kernels with it: the processor's,

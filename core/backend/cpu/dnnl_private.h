@@ -82,7 +82,7 @@ enum dpt_status dpt_kernel_move(struct dpt_dnnl *dnnl, dnnl_status_t result, dpt
                                 dpt_borrowed_desc to, bool add, struct dpt_kernel **kernel,
                                 struct dpt_error *err);
 
-/* As DPT_TRY, with oneDNN's result: needs a local `result`. */
+/* Does what DPT_TRY does, for a result of oneDNN's: it needs a local `result`. */
 #define DNNL_TRY(call)                                                                             \
     do {                                                                                           \
         result = (call);                                                                           \

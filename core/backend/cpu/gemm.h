@@ -30,8 +30,8 @@ struct dpt_gemm {
      * sums are added along the tree of core/comm/tree.h over 0, 1, …; 0: all rows are one sum. At
      * most DPT_SUB_BATCHES. */
     int64_t sub_batch;
-    /* Of a layer of which not all weights are there: w of forward and dw begin with this output; w
-     * of data, in rows of so many inputs (0: all), with this input. */
+    /* Where not all weights of a layer are there: w of forward, and dw, begin with first_output; w
+     * of data, in rows of `row` inputs (0: all), begins with first_input. */
     int64_t first_output, first_input, row;
 };
 
@@ -53,13 +53,13 @@ int64_t dpt_gemm_transposed(const struct dpt_gemm *p);
 void dpt_gemm_transpose(const struct dpt_gemm *p, const float *x, int64_t first, int64_t last,
                         float *xt);
 
-/* For the outputs [first, last). bias: NULL: none. */
+/* Computes the outputs [first, last). bias: NULL: none. */
 void dpt_gemm_forward(const struct dpt_gemm *p, const float *xt, const float *w, const float *bias,
                       int64_t first, int64_t last, float *scratch, float *y);
-/* For the outputs [first, last). */
+/* Computes the weights of the outputs [first, last). */
 void dpt_gemm_weights(const struct dpt_gemm *p, const float *dy, const float *x, bool add,
                       int64_t first, int64_t last, float *scratch, float *dw);
-/* For the inputs [first, last). */
+/* Computes the gradient of the inputs [first, last). */
 void dpt_gemm_data(const struct dpt_gemm *p, const float *dy, const float *w, int64_t first,
                    int64_t last, float *scratch, float *dx);
 

@@ -5,8 +5,8 @@
 
 /* Joins of two values, in a layout that both have. In a team each thread takes a part of it. */
 
-/* That of the input which comes from a convolution, where they differ; vectors go on to layers that
- * take them as they are. */
+/* The layout of both inputs; where they differ, that of the input which comes from a convolution.
+ * Vectors go on to layers that take them as they are. */
 static enum dpt_layout common_layout(const struct dpt_cpu_program *program,
                                      const struct dpt_cpu_node *node)
 {

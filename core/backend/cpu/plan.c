@@ -198,8 +198,8 @@ static bool has_values(const struct dpt_cpu_program *program, int number)
            number % program->in_flight == 0;
 }
 
-/* The memory of one micro-batch in flight. One thread computes all of a worker's in turn, so the first
- * one's workspace serves all of them. */
+/* The memory of one micro-batch in flight. One thread computes all of a worker's in turn, so the
+ * first one's workspace serves all of them. */
 static enum dpt_status open_flight(struct dpt_cpu_program *program, int number,
                                    struct dpt_error *err)
 {

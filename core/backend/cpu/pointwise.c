@@ -142,7 +142,7 @@ out:
     return status;
 }
 
-/* From [c][pixel] to [c / block][pixel][block]. */
+/* Moves numbers from [c][pixel] to [c / block][pixel][block]. */
 static void arrange(const float *from, int32_t channels, int64_t pixels, int32_t block, float *to)
 {
     for (int32_t c = 0; c < channels; c++) {

@@ -315,8 +315,8 @@ enum dpt_status dpt_cpu_pass_back(const struct dpt_cpu_run *run, const struct dp
                                   struct dpt_error *err);
 /* Whether backward of this node does any work. */
 bool dpt_cpu_moves_back(const struct dpt_cpu_node *node);
-/* Writes this thread's part of a tensor's gradient of n floats, or adds to it where the run adds: the
- * sums over the samples of rows [sample][sums.outputs]. */
+/* Writes this thread's part of a tensor's gradient of n floats, or adds to it where the run adds:
+ * the sums over the samples of rows [sample][sums.outputs]. */
 void dpt_cpu_sum_rows(const struct dpt_cpu_run *run, struct dpt_gemm sums, int64_t n,
                       const float *rows, int32_t tensor);
 /* Waits for the other threads that share the layers. */

@@ -7,8 +7,8 @@
  * is the sum of the rows of its bin, of which the bins along it are added up. In any layout.
  */
 
-/* Of n numbers that share m others, those that i takes from: [*first, *last). Outputs share the
- * inputs, and inputs the outputs that they are in the bins of, by the same rule. */
+/* n numbers share m others: number i takes [*first, *last) of them. Outputs share the inputs by
+ * this rule, and inputs share the outputs that they are in the bins of. */
 DPT_INLINE void share_of(int32_t i, int64_t n, int64_t m, int32_t *first, int32_t *last)
 {
     *first = (int32_t)(i * m / n);

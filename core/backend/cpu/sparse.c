@@ -199,8 +199,8 @@ static int32_t inside(const struct dpt_sparse *s, int axis, int32_t padded)
     return s->shape.in[axis] < most ? s->shape.in[axis] : most;
 }
 
-/* Between a sample's input (or its gradient) and the middle of its padded planes; `in`: into
- * them. */
+/* Moves numbers between a sample's input (or its gradient) and the middle of its padded planes;
+ * `in`: into the planes. */
 DPT_INLINE void move(const struct dpt_sparse *s, bool in, float *x, float *padded)
 {
     const struct dpt_sparse_shape *shape = &s->shape;
@@ -325,7 +325,7 @@ static int32_t used_lanes(const struct dpt_sparse *s, int32_t block)
 
 /* --- products --------------------------------------------------------------------------------- */
 
-/* Of the windows [first, last), whose part of the input stays in the nearest cache. */
+/* Adds up the windows [first, last), whose part of the input stays in the nearest cache. */
 static void add_windows(const struct dpt_sparse *s, const struct sample *at, int32_t first,
                         int32_t last)
 {

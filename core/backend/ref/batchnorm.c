@@ -5,7 +5,7 @@
 /* Ioffe & Szegedy 2015: each channel, or each number of a flat vector, over all pixels of all
  * samples of the micro-batch, or of the step: then its sums come and go between the passes. */
 
-/* Of a channel: what it is normalised by. */
+/* What a channel is normalised by. */
 struct statistics {
     double mean, variance, scale;
 };
@@ -21,7 +21,7 @@ static size_t plane_at(const struct dpt_ref_call *call, size_t row, size_t chann
     return row * call->in + channel * pixels_of(call);
 }
 
-/* Of this micro-batch. */
+/* The statistics of this micro-batch. */
 static struct statistics statistics_of(const struct dpt_ref_call *call, size_t channel)
 {
     const size_t pixels = pixels_of(call);
@@ -83,7 +83,7 @@ static void sum_forward(const struct dpt_ref_call *call)
     }
 }
 
-/* Of this micro-batch, or of the step. */
+/* The statistics of this micro-batch, or of the step. */
 static struct statistics forward_statistics(const struct dpt_ref_call *call, size_t channel)
 {
     struct statistics s, *kept = call->saved;

@@ -14,8 +14,8 @@ const struct dpt_ref_op *const dpt_ref_ops[DPT_OP_COUNT] = {
 
 enum { NOWHERE = -1 };
 
-/* Where a node's arrays lie in the memory of a micro-batch in flight, in words of 4 bytes; NOWHERE: it
- * has none. */
+/* Where a node's arrays lie in the memory of a micro-batch in flight, in words of 4 bytes; NOWHERE:
+ * it has none. */
 struct location {
     int64_t y, dy, saved;
 };
@@ -251,7 +251,7 @@ static struct dpt_ref_call call_of(const struct run *run, int32_t index)
     return call;
 }
 
-/* And what a backward pass works on. */
+/* The same for a backward pass. */
 static struct dpt_ref_call back_call_of(const struct run *run, int32_t index)
 {
     const struct location *locations = run->program->locations;
@@ -336,7 +336,7 @@ static void run_loss(const struct run *run, struct dpt_metric_sums *metric_sums)
     mark(run->spans, DPT_SPAN_LOSS);
 }
 
-/* Of tensors that do not learn nobody wants a gradient. */
+/* Writes zeros for tensors that do not learn: nobody wants their gradient. */
 static void clear_frozen(const struct run *run, const struct dpt_graph_node *node)
 {
     const struct dpt_graph *graph = run->program->spec.graph;
@@ -403,7 +403,7 @@ static struct run run_of_pass(const struct program *program, int worker,
     return run;
 }
 
-/* Of the values that a run has computed, the first one that is not finite. */
+/* Finds the first value that a run has computed and that is not finite. */
 static struct dpt_nonfinite find_bad(const struct run *run)
 {
     const struct program *program = run->program;

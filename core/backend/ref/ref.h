@@ -28,8 +28,9 @@ struct dpt_ref_call {
     float *dweight, *dbias;       /* added to */
     const float *mean, *variance; /* running ones; NULL: none */
     float *means, *variances;     /* added to by forward in training: dpt_graph_update_state */
-    /* For a batch norm with the statistics of the whole step, where they are known or wanted, and
-     * layers that ranks divide; NULL: this micro-batch is the step, and a rank has all. */
+    /* The pass, for a batch norm with the statistics of the whole step, where they are known or
+     * wanted, and for layers that ranks divide; NULL: this micro-batch is the step, and a rank has
+     * all. */
     const struct dpt_pass *pass;
     void *saved;    /* from forward to backward, of dpt_ref_op.saved's size; NULL unless training */
     float *scratch; /* of dpt_ref_op.scratch's size; what is in it at the start is undefined */

@@ -31,8 +31,8 @@ static inline enum dpt_status read_variant(struct dpt_conf *conf,
     return dpt_conf_validation_result(conf, err);
 }
 
-/* Whether a case, "adam" or "{type: adam, eps: 1e-3}", is one of a variant, and sets its option; NULL:
- * whatever it sets. */
+/* Whether a case, "adam" or "{type: adam, eps: 1e-3}", is one of a variant, and sets its option;
+ * NULL: whatever it sets. */
 static inline bool is_case_of(const char *text, const char *variant, const char *option)
 {
     const char *at = text[0] == '{' ? text + strlen("{type: ") : text;
