@@ -22,7 +22,7 @@ NO_VECTOR_LOADS = ("binary_cross_entropy", "cross_entropy", "mse", "from_layout"
 NO_VECTOR_STORES = ("batchnorm_statistics", "binary_cross_entropy", "cross_entropy", "mse", "from_layout", "nonfinite", "bias_back")
 
 # These add up rows: so many registers that two blocks fit a processor, and four loads under way before the first is used.
-OF_SUMS = re.compile(r"\w+_weights|batchnorm_statistics|bias_back|bias_relu_back|binary_cross_entropy|cross_entropy|mse")
+OF_SUMS = re.compile(r"\w+_weights|batchnorm_statistics|bias_back|bias_relu_back|binary_cross_entropy|cross_entropy|mse|norm")
 
 # These make gradients of parameters, which are floats in canonical order.
 OF_WEIGHTS = "_weights"
