@@ -7,7 +7,7 @@
 
 #include "core/base/file.h"
 #include "core/base/str.h"
-#include "core/train/job.h"
+#include "core/train/job/job.h"
 
 enum { MAX_NAMES = 64 };
 

@@ -55,7 +55,7 @@ struct dpt_command {
     bool one_rank;                        /* started under mpirun, rank 0 alone does it */
     bool trains; /* so that a plan of the training says how many ranks are worth their while */
     bool
-        stops; /* signals are requests to it (core/train/stop.h); they end other commands at once */
+        stops; /* signals are requests to it (core/train/run/stop.h); they end other commands at once */
     /* Runs the command. Errors: any; the caller prints the text, and the status becomes the exit
      * code. */
     enum dpt_status (*run)(struct dpt_cli *cli, struct dpt_error *err);

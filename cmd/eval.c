@@ -5,8 +5,8 @@
 #include "cmd/job_command.h"
 #include "cmd/output.h"
 #include "core/base/json.h"
-#include "core/train/checkpoint_model.h"
 #include "core/train/trainer.h"
+#include "core/train/use/checkpoint_model.h"
 #include "models/model.h"
 
 static const struct {

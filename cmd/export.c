@@ -7,7 +7,7 @@
 #include "core/backend/fold.h"
 #include "core/base/str.h"
 #include "core/interchange/weights.h"
-#include "core/train/checkpoint_model.h"
+#include "core/train/use/checkpoint_model.h"
 #include "data/sources/source.h"
 
 /* "1,28,28" or "784". */

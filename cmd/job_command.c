@@ -6,9 +6,9 @@
 
 #include "core/base/hash.h"
 #include "core/plan/plan.h"
-#include "core/train/checkpoint_model.h"
-#include "core/train/choose.h"
-#include "core/train/init.h"
+#include "core/train/setup/choose.h"
+#include "core/train/use/checkpoint_model.h"
+#include "core/train/use/init.h"
 
 /* The file of weights that the command line names in place of the job's init.from, or NULL. */
 static const char *init_file(const struct dpt_cli *cli)

@@ -7,7 +7,7 @@
 
 #include "cmd/cmd.h"
 #include "core/comm/comm.h"
-#include "core/train/job.h"
+#include "core/train/job/job.h"
 #include "core/train/trainer.h"
 #include "data/sources/source.h"
 

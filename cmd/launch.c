@@ -19,8 +19,8 @@
 #include "core/base/process.h"
 #include "core/comm/launched.h"
 #include "core/plan/plan.h"
-#include "core/train/choose.h"
-#include "core/train/stop.h"
+#include "core/train/run/stop.h"
+#include "core/train/setup/choose.h"
 #include "models/model.h"
 
 static int count_cores(void)

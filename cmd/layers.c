@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "cmd/words.h"
-#include "core/train/job.h"
-#include "core/train/scores.h"
+#include "core/train/job/job.h"
+#include "core/train/use/scores.h"
 
 enum { COLUMN = 22, MOST = 256 };
 

@@ -6,7 +6,7 @@
 #include "cmd/output.h"
 #include "core/comm/comm.h"
 #include "core/comm/launched.h"
-#include "core/train/stop.h"
+#include "core/train/run/stop.h"
 
 static enum dpt_status run(struct dpt_cli *cli, bool leads, struct dpt_error *err)
 {

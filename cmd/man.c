@@ -10,7 +10,7 @@
 #include "cmd/cmd.h"
 #include "cmd/output.h"
 #include "core/base/str.h"
-#include "core/train/job.h"
+#include "core/train/job/job.h"
 #include "data/sources/source.h"
 
 enum { WIDTH = 76 };

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "cmd/cmd.h"
-#include "core/train/job.h"
+#include "core/train/job/job.h"
 
 static enum dpt_status print_schema(struct dpt_error *err)
 {

@@ -10,7 +10,7 @@
 
 #include "core/base/file.h"
 #include "core/base/memory.h"
-#include "core/train/stop.h"
+#include "core/train/run/stop.h"
 
 enum { PIECE = 1 << 20 };
 

@@ -3,7 +3,7 @@
 #include "cmd/job_command.h"
 #include "cmd/output.h"
 #include "core/plan/plan.h"
-#include "core/train/run.h"
+#include "core/train/run/run.h"
 
 /* What would fit, behind a failure for want of memory. */
 static void advise(const struct dpt_job *job, const struct dpt_conf *conf,

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/train/job.h"
+#include "core/train/job/job.h"
 #include "data/sources/source.h"
 
 /* What the words in capitals of usage and options stand for. */

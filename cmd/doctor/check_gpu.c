@@ -6,7 +6,7 @@
 #include "cmd/doctor/doctor.h"
 #include "core/base/clock.h"
 #include "core/comm/probe.h"
-#include "core/train/choose.h"
+#include "core/train/setup/choose.h"
 
 enum { LARGE = 1 << 20, ROUNDS = 20 }; /* floats of a sum */
 

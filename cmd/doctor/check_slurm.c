@@ -6,7 +6,7 @@
 #include "cmd/doctor/doctor.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
-#include "core/train/stop.h"
+#include "core/train/run/stop.h"
 
 /* Seconds of the job below which a warning is due. */
 static const double little_time = 300;

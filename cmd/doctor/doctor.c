@@ -7,7 +7,7 @@
 #include "cmd/job_command.h"
 #include "cmd/output.h"
 #include "core/base/file.h"
-#include "core/train/choose.h"
+#include "core/train/setup/choose.h"
 #include "core/train/trainer.h"
 
 /* --- the checks, one row each, in the order of the report ------------------------------------- */

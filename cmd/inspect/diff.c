@@ -4,7 +4,7 @@
 
 #include "cmd/inspect/print.h"
 #include "core/state/jobs.h"
-#include "core/train/job.h"
+#include "core/train/job/job.h"
 
 /* "step: 60 -> 45", in two lines where it is long. */
 static void print_change(const char *name, const char *before, const char *now)

@@ -22,7 +22,7 @@
 #include "cmd/inspect/print.h"
 #include "cmd/output.h"
 #include "core/base/str.h"
-#include "core/train/audit.h"
+#include "core/train/use/audit.h"
 #include "data/sets/paths.h"
 
 enum {

@@ -3,10 +3,10 @@
 
 #include "cmd/plan/plan.h"
 #include "core/base/str.h"
-#include "core/train/engine.h"
-#include "core/train/mesh.h"
+#include "core/train/mesh/mesh.h"
+#include "core/train/mesh/units.h"
+#include "core/train/step/engine.h"
 #include "core/train/step/runner.h"
-#include "core/train/units.h"
 
 /* The width of a column, and of a number's text. */
 enum { NODES = 22, DIGITS = 40 };

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "cmd/plan/plan.h"
-#include "core/train/schedule.h"
+#include "core/train/update/schedule.h"
 
 enum { DIGITS = 40, SHOWN_RANKS = 6, LINE = 80 };
 

@@ -2,7 +2,7 @@
 #include <math.h>
 
 #include "cmd/plan/plan.h"
-#include "core/train/tensor_groups.h"
+#include "core/train/update/tensor_groups.h"
 
 enum { FROZEN = -1, DIGITS = 40, SHOWN = 38 };
 

@@ -11,7 +11,7 @@
 #include "cmd/report/report.h"
 #include "core/base/memory.h"
 #include "core/state/checkpoint.h"
-#include "core/train/predict.h"
+#include "core/train/use/predict.h"
 #include "data/sources/source.h"
 #include "data/tables/columns.h"
 #include "models/model.h"

@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "core/backend/operation.h"
-#include "core/train/gradient_reduction.h"
+#include "core/train/reduction/gradient_reduction.h"
 
 enum { WORD = sizeof(float) };
 

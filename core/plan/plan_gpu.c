@@ -7,8 +7,8 @@
 #include <strings.h>
 
 #include "core/backend/operation.h"
-#include "core/train/choose.h"
-#include "core/train/engine.h"
+#include "core/train/setup/choose.h"
+#include "core/train/step/engine.h"
 
 enum { WORD = sizeof(float), NODE = 8, ROOMS = 3 };
 

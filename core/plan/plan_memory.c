@@ -4,12 +4,12 @@
 
 #include "core/base/process.h"
 #include "core/plan/plan.h"
-#include "core/train/engine.h"
-#include "core/train/gradient_reduction.h"
-#include "core/train/parts.h"
+#include "core/train/mesh/tensor_parallel.h"
+#include "core/train/mesh/units.h"
+#include "core/train/reduction/gradient_reduction.h"
+#include "core/train/setup/parts.h"
+#include "core/train/step/engine.h"
 #include "core/train/step/runner.h"
-#include "core/train/tensor_parallel.h"
-#include "core/train/units.h"
 
 enum { WORD = sizeof(float) };
 

@@ -6,10 +6,10 @@
 #include "core/backend/operation.h"
 #include "core/base/memory.h"
 #include "core/plan/plan.h"
-#include "core/train/mesh.h"
+#include "core/train/mesh/mesh.h"
+#include "core/train/mesh/tensor_parallel.h"
+#include "core/train/mesh/units.h"
 #include "core/train/step/runner.h"
-#include "core/train/tensor_parallel.h"
-#include "core/train/units.h"
 
 enum { WORD = sizeof(float) };
 

@@ -4,7 +4,7 @@
 #include "core/base/rng.h"
 #include "core/base/sort.h"
 #include "core/plan/plan.h"
-#include "core/train/parts.h"
+#include "core/train/setup/parts.h"
 #include "models/model.h"
 
 enum { LEAST = 7, MOST = 1000, MOST_TOGETHER = 4096 };

@@ -16,7 +16,7 @@
 #include "core/base/sort.h"
 #include "core/base/vector.h"
 #include "core/plan/plan.h"
-#include "core/train/gradient_reduction.h"
+#include "core/train/reduction/gradient_reduction.h"
 
 /* Floats of all buffers together (the time of more is proportional); rounds at most and at least;
  * barriers that are timed together. */

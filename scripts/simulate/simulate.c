@@ -19,7 +19,7 @@
 #include "core/base/memory.h"
 #include "core/comm/comm.h"
 #include "core/comm/tree.h"
-#include "core/train/gradient_reduction.h"
+#include "core/train/reduction/gradient_reduction.h"
 #include "core/train/step/schedules.h"
 #include "data/sets/sampler.h"
 

@@ -386,7 +386,7 @@ static enum dpt_status forward_alone(struct dpt_cuda_program *p, const struct dp
 
     if (pass->first == p->spec.first)
         DPT_TRY(dpt_cuda_send_sub_batch(p, pass->batch, 0, err));
-    if (pass->first == p->spec.first) /* of units (core/train/units.h) the first one gets it */
+    if (pass->first == p->spec.first) /* of units (core/train/mesh/units.h) the first one gets it */
         DPT_TRY(dpt_cuda_move_edge(p, DPT_CUDA_EDGE_IN, false, err));
     if (is_norm(p, pass->first) && dpt_cuda_node_layout_of(p, pass->first)->live)
         DPT_TRY(send_statistics(p, pass->first, false, pass, err));

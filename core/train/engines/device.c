@@ -21,9 +21,9 @@
 #include "core/base/clock.h"
 #include "core/base/memory.h"
 #include "core/trace/profile.h"
-#include "core/train/choose.h"
-#include "core/train/engine.h"
-#include "core/train/prefetcher.h"
+#include "core/train/setup/choose.h"
+#include "core/train/step/engine.h"
+#include "core/train/step/prefetcher.h"
 
 enum {
     STAGING_BUFFERS = 3, /* steps that are filled ahead */

@@ -6,14 +6,14 @@
 #include "core/base/clock.h"
 #include "core/base/memory.h"
 #include "core/trace/profile.h"
-#include "core/train/engine.h"
 #include "core/train/engines/host_update.h"
-#include "core/train/gradient_reduction.h"
-#include "core/train/mesh.h"
-#include "core/train/parts.h"
+#include "core/train/mesh/mesh.h"
+#include "core/train/mesh/tensor_parallel.h"
+#include "core/train/mesh/units.h"
+#include "core/train/reduction/gradient_reduction.h"
+#include "core/train/setup/parts.h"
+#include "core/train/step/engine.h"
 #include "core/train/step/runner.h"
-#include "core/train/tensor_parallel.h"
-#include "core/train/units.h"
 
 const struct dpt_gradient_reduction_type *dpt_gradient_reduction_choose(const struct dpt_trainer *t)
 {

@@ -3,8 +3,8 @@
 #include "core/base/memory.h"
 #include "core/base/nontemporal.h"
 #include "core/base/sum_of_squares.h"
-#include "core/train/gradient_reduction.h"
-#include "core/train/tensor_parallel.h"
+#include "core/train/mesh/tensor_parallel.h"
+#include "core/train/reduction/gradient_reduction.h"
 
 enum {
     ALONE = 16 * 1024, /* below this many floats one thread is faster than waking the others */

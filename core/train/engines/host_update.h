@@ -7,7 +7,7 @@
 #ifndef DPT_TRAIN_ENGINES_HOST_UPDATE_H
 #define DPT_TRAIN_ENGINES_HOST_UPDATE_H
 
-#include "core/train/gradient_reduction.h"
+#include "core/train/reduction/gradient_reduction.h"
 #include "core/train/trainer.h"
 
 struct dpt_host_update;

@@ -4,8 +4,8 @@
 #ifndef DPT_TRAIN_OPTIMIZERS_ROWS_H
 #define DPT_TRAIN_OPTIMIZERS_ROWS_H
 
-#include "core/train/optimizer.h"
-#include "core/train/tensor_groups.h"
+#include "core/train/update/optimizer.h"
+#include "core/train/update/tensor_groups.h"
 
 /* Rows of a table of options, in its order. */
 // clang-format off

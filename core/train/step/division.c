@@ -1,7 +1,7 @@
 /* How a step's work is divided: into which rounds of micro-batches for which workers, and what the
  * planners make a list from. */
-#include "core/train/engine.h"
-#include "core/train/mesh.h"
+#include "core/train/mesh/mesh.h"
+#include "core/train/step/engine.h"
 #include "core/train/step/step.h"
 
 /* --- who takes which micro-batch -------------------------------------------------------------- */

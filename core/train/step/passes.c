@@ -4,10 +4,10 @@
 
 #include "core/base/clock.h"
 #include "core/trace/profile.h"
-#include "core/train/engine.h"
-#include "core/train/gradient_reduction.h"
+#include "core/train/mesh/tensor_parallel.h"
+#include "core/train/reduction/gradient_reduction.h"
+#include "core/train/step/engine.h"
 #include "core/train/step/step.h"
-#include "core/train/tensor_parallel.h"
 #include "models/model.h"
 
 bool dpt_step_together(const struct dpt_runner *r)

@@ -6,11 +6,11 @@
 #include "core/base/clock.h"
 #include "core/base/memory.h"
 #include "core/trace/profile.h"
-#include "core/train/engine.h"
-#include "core/train/gradient_reduction.h"
-#include "core/train/mesh.h"
+#include "core/train/mesh/mesh.h"
+#include "core/train/mesh/units.h"
+#include "core/train/reduction/gradient_reduction.h"
+#include "core/train/step/engine.h"
 #include "core/train/step/step.h"
-#include "core/train/units.h"
 
 /* --- opening ---------------------------------------------------------------------------------- */
 

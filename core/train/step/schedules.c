@@ -1,6 +1,6 @@
 #include "core/train/step/schedules.h"
 
-#include "core/train/job.h"
+#include "core/train/job/job.h"
 
 static int32_t all(int stages, int stage, int32_t micro_batches)
 {

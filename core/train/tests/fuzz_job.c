@@ -15,7 +15,7 @@
 
 #include "core/base/tests/demand.h"
 #include "core/state/jobs.h"
-#include "core/train/job.h"
+#include "core/train/job/job.h"
 #include "models/model.h"
 
 enum { MOST_SETS = 8, END = 0xFF };

@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 #include "core/interchange/match.h"
-#include "core/train/checkpoint_model.h"
+#include "core/train/use/checkpoint_model.h"
 #include "data/tests/forge.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -3,7 +3,7 @@
  * weights on all ranks. */
 #include "core/base/hash.h"
 #include "core/comm/tests/ranks.h"
-#include "core/train/gradient_reduction.h"
+#include "core/train/reduction/gradient_reduction.h"
 #include "core/train/tests/trust.h"
 #include "core/train/trainer.h"
 

@@ -2,10 +2,10 @@
 #include "core/backend/tests/net.h"
 
 #include "core/backend/cuda/tests/emulate.h"
-#include "core/train/optimizer.h"
 #include "core/train/tests/golden_optimizers.h"
 #include "core/train/tests/variant.h"
 #include "core/train/trainer.h"
+#include "core/train/update/optimizer.h"
 
 /* The kernels have their own names for the words behind a gradient. */
 _Static_assert((int)DPT_CUDA_TAIL_LOSS == (int)DPT_TAIL_LOSS &&

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "core/backend/steps.h"
-#include "core/train/engine.h"
+#include "core/train/step/engine.h"
 
 static void rows_are_whole(void **state)
 {

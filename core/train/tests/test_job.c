@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/train/job.h"
+#include "core/train/job/job.h"
 
 /* set: "data.cache=none", or NULL. */
 static void read_signature(const char *text, const char *set, struct dpt_str *out)

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "core/comm/cuda_aware.h"
-#include "core/train/job.h"
+#include "core/train/job/job.h"
 
 /* Most bytes that a row's value takes. */
 enum { VALUE = 4096 };

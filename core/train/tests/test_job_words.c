@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "core/train/job.h"
+#include "core/train/job/job.h"
 
 struct search {
     const char *name;

@@ -8,7 +8,7 @@
 
 #include "core/base/memory.h"
 #include "core/base/rng.h"
-#include "core/train/engine.h"
+#include "core/train/step/engine.h"
 #include "core/train/tests/golden_optimizers.h"
 #include "core/train/tests/trust.h"
 #include "core/train/tests/variant.h"

@@ -6,9 +6,9 @@
 
 #include <cmocka.h>
 
-#include "core/train/schedule.h"
 #include "core/train/tests/golden_schedules.h"
 #include "core/train/tests/variant.h"
+#include "core/train/update/schedule.h"
 
 enum { GOLDEN_CASES = sizeof golden_schedules / sizeof golden_schedules[0] };
 

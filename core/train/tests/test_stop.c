@@ -17,7 +17,7 @@
 #include <cmocka.h>
 
 #include "core/base/clock.h"
-#include "core/train/stop.h"
+#include "core/train/run/stop.h"
 
 /* --- signals: each case in a process of its own ----------------------------------------------- */
 

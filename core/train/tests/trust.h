@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-#include "core/train/optimizer.h"
+#include "core/train/update/optimizer.h"
 
 static void trust_scalars(const void *options, double lr, int64_t update, struct dpt_scalars *f)
 {

@@ -62,7 +62,7 @@ static void stages_init(struct scene *s, int seed)
     batch_fill(&s->batch, &s->graph, s->spec.micro, draw_int(&d, 1, s->spec.micro), true, &d);
 }
 
-/* As dpt_mesh_may_begin (core/train/mesh.h). */
+/* As dpt_mesh_may_begin (core/train/mesh/mesh.h). */
 static bool may_begin(const struct dpt_graph *g, int32_t node)
 {
     const struct dpt_graph_node *at = &g->nodes[node];

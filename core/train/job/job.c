@@ -1,0 +1,184 @@
+#include "core/train/job/job.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { DEFAULT_GLOBAL = 256 };
+
+/* "configs/mnist-cnn.yaml" -> "mnist-cnn" */
+static const char *stem(struct dpt_conf *conf, const char *path)
+{
+    const char *base = strrchr(path, '/') != NULL ? strrchr(path, '/') + 1 : path;
+    const char *dot = strrchr(base, '.');
+
+    return dpt_region_strndup(&conf->region, base,
+                              dot != NULL && dot != base ? (size_t)(dot - base) : strlen(base));
+}
+
+/* Puts a value that follows from others into the resolved tree. */
+static bool put_text(struct dpt_conf *conf, struct dpt_conf_node *map, const char *key,
+                     const char *text, bool quoted)
+{
+    struct dpt_conf_node *node = dpt_conf_new(conf, DPT_NODE_SCALAR, text);
+
+    if (node == NULL)
+        return false;
+    node->filled = true;
+    node->quoted = quoted; /* a job may be called `null` or `12` */
+    return dpt_conf_put(conf, map, key, node);
+}
+
+/* How many samples a step has. */
+static bool finish_batch(struct dpt_job *job, struct dpt_conf *conf, struct dpt_conf_node *batch)
+{
+    const bool ranks = job->batch.per_rank != 0;
+    char text[32];
+
+    if (ranks) {
+        job->batch.global = job->batch.per_rank;
+    } else if (job->batch.global == 0) {
+        job->batch.global = DEFAULT_GLOBAL;
+        snprintf(text, sizeof text, "%d", DEFAULT_GLOBAL);
+        if (batch != NULL && !put_text(conf, batch, "global", text, false))
+            return false;
+    }
+    if (job->batch.micro > job->batch.global)
+        dpt_conf_mistake(conf, dpt_conf_get(batch, "micro"), "batch.micro",
+                         "%lld is more than batch.%s, %lld", (long long)job->batch.micro,
+                         ranks ? "per_rank" : "global", (long long)job->batch.global);
+    return true;
+}
+
+/* What does not go with ranks that each have a part of the layers. */
+static void finish_tensor(const struct dpt_job *job, struct dpt_conf *conf)
+{
+    const struct dpt_conf_node *at = dpt_conf_get(dpt_conf_get(conf->root, "parallel"), "tensor");
+    const char *why = NULL;
+
+    if (job->parallel.tensor == 1)
+        return;
+    if (job->comm.reduction != DPT_REDUCTION_REPRODUCIBLE)
+        why = "needs comm.reduction: reproducible, whose sums are the same whoever has a layer; "
+              "add it, or leave tensor out";
+    else if (job->device.kind == DPT_DEVICE_CUDA)
+        why = "runs on device.kind: cpu or ref; GPUs divide a model by parallel.pipeline";
+    if (why != NULL)
+        dpt_conf_mistake(conf, at, "parallel.tensor", "%s", why);
+}
+
+/* What does not go with stages that each have a part of the model. */
+static void finish_pipeline(const struct dpt_job *job, struct dpt_conf *conf)
+{
+    const struct dpt_pipeline_options *p = &job->parallel.pipeline;
+    const char *why = NULL;
+
+    if (p->cut.n > 0 && p->stages - 1 != (int64_t)p->cut.n)
+        dpt_conf_mistake(
+            conf, p->at, "parallel.pipeline.cut",
+            "%zu layer%s make%s %zu stages, and stages says %lld: name the first layer "
+            "of each stage but the first",
+            p->cut.n, p->cut.n == 1 ? "" : "s", p->cut.n == 1 ? "s" : "", p->cut.n + 1,
+            (long long)p->stages);
+    if (p->stages <= 1)
+        return;
+    if (job->comm.reduction != DPT_REDUCTION_REPRODUCIBLE)
+        why = "needs comm.reduction: reproducible, whose sums are the same whoever has a layer; "
+              "add it, or leave pipeline out";
+    if (why != NULL)
+        dpt_conf_mistake(conf, p->at, "parallel.pipeline", "%s", why);
+}
+
+/* What the ranks' parts of their own do not go with. */
+static void finish_shard(const struct dpt_job *job, struct dpt_conf *conf)
+{
+    const char *why = NULL;
+
+    if (job->parallel.shard == DPT_SHARD_NONE)
+        return;
+    if (job->comm.reduction != DPT_REDUCTION_REPRODUCIBLE)
+        why = "needs comm.reduction: reproducible, whose sums are the same whoever owns a part; "
+              "add it, or leave shard out";
+    if (why != NULL)
+        dpt_conf_mistake(conf, dpt_conf_get(dpt_conf_get(conf->root, "parallel"), "shard"),
+                         "parallel.shard", "%s", why);
+}
+
+/* Checks that need more than one key, and defaults that follow from other keys. */
+static bool finish(struct dpt_job *job, struct dpt_conf *conf)
+{
+    struct dpt_conf_node *root = conf->root;
+    struct dpt_conf_node *train = dpt_conf_get(root, "train");
+
+    if (job->name == NULL) {
+        job->name = stem(conf, conf->path);
+        if (job->name == NULL || !put_text(conf, root, "name", job->name, true))
+            return false;
+        if (!dpt_option_is_name(job->name))
+            dpt_conf_mistake(conf, NULL, "name",
+                             "'%s', the file's, cannot name a folder: give the job another name",
+                             dpt_conf_show(conf, job->name));
+    }
+    if (job->output == NULL || job->output[0] == '\0') {
+        job->output = dpt_region_printf(&conf->region, "runs/%s", job->name);
+        if (job->output == NULL || !put_text(conf, root, "output", job->output, true))
+            return false;
+    }
+    if (job->train.epochs == 0 && job->train.steps == 0) {
+        job->train.epochs = 1;
+        if (train != NULL && !put_text(conf, train, "epochs", "1", false))
+            return false;
+    }
+    if (!job->device.deterministic && job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE)
+        dpt_conf_mistake(conf, dpt_conf_get(dpt_conf_get(root, "device"), "deterministic"),
+                         "device.deterministic",
+                         "false does not go with comm.reduction: reproducible, which promises the "
+                         "same bytes; leave one of them out");
+    finish_shard(job, conf);
+    finish_pipeline(job, conf);
+    finish_tensor(job, conf);
+    if (job->init.from == NULL && (job->init.map.n > 0 || job->init.by_order || job->init.partial))
+        dpt_conf_mistake(conf, dpt_conf_get(root, "init"), "init",
+                         "map, by_order and partial are for a file of weights: `from` names it");
+    if (job->data.targets.scaled != DPT_TARGETS_AS_THEY_ARE &&
+        dpt_loss_judges(dpt_job_loss(job).kind))
+        dpt_conf_mistake(conf, dpt_conf_get(dpt_conf_get(root, "data"), "targets"),
+                         "data.targets.normalize",
+                         "is for numbers to predict, with `loss: mse`; classes are not scaled");
+    return finish_batch(job, conf, dpt_conf_get(root, "batch"));
+}
+
+enum dpt_status dpt_job_load(struct dpt_job *job, struct dpt_conf *conf, const char *path,
+                             const char *const *sets, size_t n_sets, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    memset(job, 0, sizeof *job);
+    DPT_TRY(dpt_conf_load(conf, path, err));
+    conf->synonyms = dpt_job_synonyms;
+    for (size_t i = 0; i < n_sets; i++)
+        DPT_TRY(dpt_conf_set(conf, sets[i], err));
+    if (!dpt_options_read(conf, conf->root, "", dpt_job_options, job))
+        DPT_TRY(dpt_fail_memory(err, "the job file", 0));
+    if (conf->n_mistakes == 0 && !finish(job, conf))
+        DPT_TRY(dpt_fail_memory(err, "the job file", 0));
+    DPT_TRY(dpt_conf_validation_result(conf, err));
+out:
+    return status;
+}
+
+enum dpt_status dpt_job_for_ranks(struct dpt_job *job, int ranks, struct dpt_error *err)
+{
+    if (job->batch.per_rank == 0)
+        return DPT_OK;
+    job->batch.global = job->batch.per_rank * ranks;
+    if (job->batch.global <= DPT_MOST_GLOBAL)
+        return DPT_OK;
+    return dpt_fail(
+        err, DPT_BAD_JOB, "batch.per_rank: %lld on %d ranks are %lld samples a step, more than %d",
+        (long long)job->batch.per_rank, ranks, (long long)job->batch.global, DPT_MOST_GLOBAL);
+}
+
+const char *dpt_job_precision(const struct dpt_job *job)
+{
+    return dpt_precision_names[job->device.precision];
+}

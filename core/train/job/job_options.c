@@ -1,0 +1,273 @@
+#include "core/base/isa.h"
+#include "core/comm/cuda_aware.h"
+#include "core/train/job/job.h"
+#include "core/train/update/optimizer.h"
+#include "core/train/update/schedule.h"
+#include "models/model.h"
+
+/* The tables of a job file's sections, and the losses. */
+
+struct loss_options {
+    double label_smoothing;
+};
+
+#define AT(member) .offset = offsetof(struct dpt_job, member)
+
+/* What all rows of a type say; behind it stands what one of them says alone. */
+#define ROW(key, affects, kind)                                                                    \
+    .name = (key), .effect = DPT_EFFECT_##affects, .type = DPT_OPT_##kind
+#define SECTION(key, affects, table)      ROW(key, affects, SECTION), .fallback = "{}", .rows = (table)
+#define FLAG(key, affects, member, usual) ROW(key, affects, BOOL), AT(member), .fallback = (usual)
+#define WHEN(key, affects, member, usual) ROW(key, affects, EVERY), AT(member), .fallback = (usual)
+#define TEXT(key, affects, member)        ROW(key, affects, TEXT), AT(member), .fallback = "null"
+#define CHOICE(key, affects, member, list, usual)                                                  \
+    ROW(key, affects, CHOICE), AT(member), .fallback = (usual), .choices = DPT_CHOICES(list)
+#define WHOLE(key, affects, member, usual, least, most)                                            \
+    ROW(key, affects, INT), AT(member), .fallback = (usual), .min = (least), .max = (most)
+
+static const struct dpt_option cross_entropy_options[] = {
+    {ROW("label_smoothing", AS_ABOVE, REAL), .fallback = "0", .max = 0.999,
+     .offset = offsetof(struct loss_options, label_smoothing),
+     .help = "share of each target spread evenly over all classes"},
+    {0},
+};
+
+static const struct dpt_option no_options[] = {{0}};
+
+static const struct dpt_variant cross_entropy = {
+    .name = "cross_entropy",
+    .summary = "softmax cross-entropy; labels are classes, or rows of probabilities",
+    .options = cross_entropy_options,
+    .size = sizeof(struct loss_options),
+};
+
+static const struct dpt_variant mse = {
+    .name = "mse",
+    .summary = "mean squared error over the outputs",
+    .options = no_options,
+    .size = sizeof(struct loss_options),
+};
+
+static const struct dpt_variant binary_cross_entropy = {
+    .name = "binary_cross_entropy",
+    .summary =
+        "sigmoid cross-entropy of each output by itself, for several labels at once that are "
+        "0 or 1; its mean over the outputs",
+    .options = no_options,
+    .size = sizeof(struct loss_options),
+};
+
+/* In the order of enum dpt_loss_kind. */
+#define X(NAME, name) &name,
+static const struct dpt_variant *const loss_variants[] = {DPT_LOSS_LIST(X) NULL};
+#undef X
+
+struct dpt_loss dpt_job_loss(const struct dpt_job *job)
+{
+    const struct loss_options *options = job->loss.options;
+    const bool smooth = job->loss.variant == &cross_entropy;
+    /* A loss that was not understood is a mistake of its own; as MSE it causes no second one. */
+    struct dpt_loss loss = {.kind = DPT_LOSS_MSE,
+                            .smoothing = smooth ? (float)options->label_smoothing : 0.0f};
+
+    for (int kind = 0; kind < DPT_LOSSES; kind++)
+        if (loss_variants[kind] == job->loss.variant)
+            loss.kind = (enum dpt_loss_kind)kind;
+    return loss;
+}
+
+enum { TIMES = 1 << DPT_SECONDS | 1 << DPT_NEVER };
+
+static const struct dpt_option device_options[] = {
+    {CHOICE("kind", NONE, device.kind, DPT_DEVICE_KINDS, "auto"),
+     .help = "who computes; ref: plain C loops, to check the others"},
+    {WHOLE("threads", NONE, device.threads, "auto", 1, 1024), .word = "auto",
+     .help = "CPU threads a rank; auto: its allowed cores, shared with the node's other ranks, or "
+             "fewer where a step is too small for them"},
+    {CHOICE("precision", RESULT, device.precision, DPT_PRECISION_LIST, "fp32"), .added = true,
+     .help = "of the layers' numbers; GPUs have all four; weights, sums and optimizer are fp32"},
+    {FLAG("deterministic", RESULT, device.deterministic, "true"), .added = true,
+     .help =
+         "of the GPU's kernels those that repeat their bits; false: faster ones that do not, too"},
+    {ROW("isa", NONE, CHOICE), AT(device.isa), .fallback = "auto",
+     .choices = (const char *const[]){"auto", DPT_ISA_SETS(DPT_LIST_WORD) NULL},
+     .help = "processor instructions used at most, by oneDNN too: the same on all machines"},
+    {0},
+};
+
+static const struct dpt_option batch_options[] = {
+    {WHOLE("global", RESULT, batch.global, "null", 1, DPT_MOST_GLOBAL), .word = "null",
+     .help = "samples an optimizer step, over all ranks (default 256 without per_rank)"},
+    {WHOLE("per_rank", NONE, batch.per_rank, "null", 1, DPT_MOST_GLOBAL), .word = "null",
+     .rival = "global", /* another word for global */
+     .help = "samples an optimizer step on each rank, instead of global: more ranks, larger steps"},
+    {WHOLE("micro", RESULT, batch.micro, "auto", 1, 1 << 20), .word = "auto",
+     .help =
+         "samples of a micro-batch: of one forward and backward pass. A rank or thread that has "
+         "several adds up their gradients before the update (gradient accumulation). auto: "
+         "small enough to feed every rank and thread; with comm.reduction: reproducible, or a "
+         "batchnorm, whose statistics may be a micro-batch's, it follows from the job alone"},
+    {0},
+};
+
+static const struct dpt_option init_options[] = {
+    {TEXT("from", AS_ABOVE, init.from),
+     .help = "begin with the weights of this safetensors, npz or checkpoint file, not at random; "
+             "torchvision's state dicts fit resnet, vgg and mobilenet_v2 by name"},
+    {ROW("map", AS_ABOVE, TEXTS), AT(init.map), .fallback = "[]",
+     .help = "FROM=TO: what a tensor's name in that file begins with, and with what it does here"},
+    {FLAG("by_order", AS_ABOVE, init.by_order, "false"),
+     .help = "take the file's tensors in their order, whatever their names"},
+    {FLAG("partial", AS_ABOVE, init.partial, "false"),
+     .help = "take what fits: tensors that are missing or of another shape begin at random, and "
+             "are named"},
+    {0},
+};
+
+static const struct dpt_option train_options[] = {
+    {WHOLE("epochs", LENGTH, train.epochs, "null", 1, 1e9), .word = "null",
+     .help = "passes over the training data (default 1 without steps)"},
+    {WHOLE("steps", LENGTH, train.steps, "null", 1, 1e15), .word = "null", .rival = "epochs",
+     .help = "optimizer steps, instead of epochs"},
+    {ROW("clip_norm", RESULT, REAL), AT(train.clip_norm), .fallback = "null", .min = 1e-30,
+     .max = 1e30, .word = "null",
+     .help = "scale the gradient down to this Euclidean norm where it is longer"},
+    {ROW("freeze", RESULT, CUSTOM), AT(train.freeze), .fallback = "[]", .added = true,
+     .read = dpt_patterns_read, .value_text = "list of patterns",
+     .alternatives = &dpt_pattern_forms,
+     .help = "tensors or layers that are not updated: [\"layer1.*\", conv1/bias]"},
+    {WHEN("max_time", NONE, train.max_time, "never"), .units = TIMES,
+     .help = "save and stop (exit code 75) before the run has taken this long: 90 min"},
+    {CHOICE("on_nan", RESULT, train.on_nan, DPT_ON_NANS, "stop"),
+     .help = "a loss or gradient that is not finite: stop the run, or skip the step"},
+    {WHEN("check_replicas", NONE, train.check_replicas, "100 steps"),
+     .help = "compare the weights of all ranks, also at each checkpoint"},
+    {0},
+};
+
+static const struct dpt_option eval_options[] = {
+    {WHEN("every", AS_ABOVE, eval.every, "1 epoch"),
+     .units = 1 << DPT_EPOCHS | 1 << DPT_STEPS | 1 << DPT_NEVER,
+     .help = "evaluate on data.valid, or on data.test where there is no valid"},
+    {0},
+};
+
+static const struct dpt_option checkpoint_options[] = {
+    {WHEN("every", AS_ABOVE, checkpoint.every, "1 epoch"),
+     .help = "save; the end of a run is always saved unless this is never"},
+    {WHOLE("keep", AS_ABOVE, checkpoint.keep, "3", 1, 1e9), .word = "all",
+     .help = "newest checkpoints to keep"},
+    {FLAG("background", AS_ABOVE, checkpoint.background, "true"),
+     .help = "write while training goes on; false: training waits until it is on disk"},
+    {0},
+};
+
+static const struct dpt_option log_options[] = {
+    {WHEN("every", AS_ABOVE, log.every, "auto"), .word = "auto",
+     .help = "a line of the mean loss, accuracy and samples/s since the last one; auto: 50 steps, "
+             "or a tenth of a run of fewer than 500"},
+    {FLAG("tensorboard", AS_ABOVE, log.tensorboard, "false"),
+     .help = "event files for TensorBoard: curves, histograms of each layer, hyper-parameters"},
+    {FLAG("hashes", AS_ABOVE, log.hashes, "false"),
+     .help = "fingerprints of weights and gradient each step, for inspect --audit"},
+    {FLAG("trace", AS_ABOVE, log.trace, "false"),
+     .help = "trace.json at the end: what each thread did when, for Perfetto or about:tracing"},
+    {0},
+};
+
+static const struct dpt_option comm_options[] = {
+    {CHOICE("reduction", RESULT, comm.reduction, DPT_REDUCTION_KINDS, "allreduce"),
+     .help =
+         "how the gradients are summed; reproducible: the same bytes for any ranks and threads"},
+    {CHOICE("hierarchical", NONE, comm.hierarchical, DPT_HIERARCHIES, "auto"),
+     .help = "auto: allreduce sums in a node's shared memory first; off: by MPI_Allreduce alone"},
+    {CHOICE("cuda_aware", NONE, comm.cuda_aware, DPT_CUDA_AWARE_LIST, "auto"),
+     .help = "MPI sums gradients in GPU memory; auto: where a trial is right and faster; off: on "
+             "the host"},
+    {WHEN("timeout", NONE, comm.timeout, "60 s"), .units = TIMES,
+     .help = "end the job (exit code 71) where a rank keeps the others, or a GPU its rank, waiting "
+             "for so long; another "
+             "node's that is late but moves: four times as long"},
+    {0},
+};
+
+#undef AT
+#define AT(member) .offset = offsetof(struct dpt_pipeline_options, member)
+static const struct dpt_option pipeline_options[] = {
+    {WHOLE("stages", AS_ABOVE, stages, "1", 1, 4096), .help = "into which the layers are divided"},
+    {ROW("cut", AS_ABOVE, TEXTS), AT(cut), .fallback = "[]",
+     .help = "the first layer of each stage but the first, a conv or dense; left out: balanced by "
+             "arithmetic and memory"},
+    {CHOICE("schedule", AS_ABOVE, schedule, DPT_PIPELINES, "1f1b"),
+     .help = "1f1b: one micro-batch forward, one back; gpipe: all forward, then all back, which "
+             "takes more memory; no byte depends on it"},
+    {0},
+};
+
+static const struct dpt_option pipeline_either[] = {
+    {WHOLE("stages", AS_ABOVE, stages, "1", 1, 4096)},
+    {ROW("pipeline", AS_ABOVE, SECTION), .rows = pipeline_options},
+    {0},
+};
+#undef AT
+#define AT(member) .offset = offsetof(struct dpt_job, member)
+static const struct dpt_alternatives pipeline_alternatives = {.either = pipeline_either};
+
+static bool read_pipeline(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
+                          void *dest)
+{
+    struct dpt_pipeline_options *options = dest;
+
+    options->at = node;
+    options->file = conf->path;
+    if (node->kind != DPT_NODE_MAP && !dpt_option_bare(conf, node, "stages"))
+        return false;
+    return dpt_options_read(conf, node, path, pipeline_options, options);
+}
+
+static const struct dpt_option parallel_options[] = {
+    {WHOLE("data", NONE, parallel.data, "auto", 1, 1 << 20), .word = "auto",
+     .help = "ranks that have the same layers and divide the samples; auto: all that are started, "
+             "divided by the pipeline's stages"},
+    {WHOLE("tensor", NONE, parallel.tensor, "1", 1, 4096),
+     .help = "divide the outputs of wide dense layers among so many ranks; needs comm.reduction: "
+             "reproducible; no byte depends on it"},
+    {ROW("pipeline", NONE, CUSTOM), AT(parallel.pipeline), .fallback = "null",
+     .read = read_pipeline, .value_text = "number of stages, or {stages, cut, schedule}",
+     .alternatives = &pipeline_alternatives,
+     .help = "divide the layers among the ranks, so many stages; needs comm.reduction: "
+             "reproducible, and changes no byte"},
+    {CHOICE("shard", NONE, parallel.shard, DPT_SHARDS, "none"),
+     .help = "what the ranks divide among them, each keeping a part; optimizer: its state, and the "
+             "update of the weights; gradients: the gradient's sum, too; parameters: the weights, "
+             "too; needs comm.reduction: reproducible, and changes no byte"},
+    {0},
+};
+
+/* The rows of a room's own struct start at that struct; the rows above at the job. */
+const struct dpt_option dpt_job_options[] = {
+    {ROW("name", OUTPUT, NAME), AT(name), .fallback = "null",
+     .help = "of the job, and of its folder in runs/; default: the job file's name"},
+    {WHOLE("seed", RESULT, seed, "1", 0, 9e15), .help = "of all randomness"},
+    {TEXT("output", OUTPUT, output), .help = "run folder; default: runs/NAME"},
+    {SECTION("device", BY_ROW, device_options), .help = "what computes"},
+    {ROW("data", BY_ROW, SECTION), AT(data), .rows = dpt_data_options,
+     .help = "where the samples come from"},
+    {ROW("model", RESULT, VARIANT), AT(model), .variants = dpt_model_variants,
+     .help = "what is trained"},
+    {SECTION("init", NONE, init_options), .help = "which weights it begins with"},
+    {ROW("loss", RESULT, VARIANT), AT(loss), .fallback = "cross_entropy", .variants = loss_variants,
+     .help = "what is minimised"},
+    {SECTION("batch", BY_ROW, batch_options), .help = "how many samples at a time"},
+    {ROW("optimizer", RESULT, VARIANT), AT(optimizer), .fallback = "adam",
+     .variants = dpt_optimizer_variants, .help = "how the weights follow the gradient"},
+    {ROW("schedule", RESULT, VARIANT), AT(schedule), .fallback = "constant",
+     .variants = dpt_schedule_variants, .help = "the learning rate over time"},
+    {SECTION("train", BY_ROW, train_options), .help = "how long, and what to guard"},
+    {SECTION("eval", OUTPUT, eval_options), .help = "when to evaluate"},
+    {SECTION("checkpoint", OUTPUT, checkpoint_options), .help = "when to save"},
+    {SECTION("log", OUTPUT, log_options), .help = "what to write while it runs"},
+    {SECTION("comm", BY_ROW, comm_options), .help = "how the ranks work together"},
+    {SECTION("parallel", NONE, parallel_options), .help = "what is divided among the ranks"},
+    {0},
+};

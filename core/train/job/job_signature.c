@@ -1,0 +1,88 @@
+#include "core/train/job/job.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Writes what of a job decides its result, as a checkpoint keeps it. */
+
+static bool is_default(const struct dpt_conf_node *node)
+{
+    return node->filled ||
+           (node->kind == DPT_NODE_LIST && node->n == 0 && node->row->fallback != NULL &&
+            strcmp(node->row->fallback, "[]") == 0) ||
+           (node->kind == DPT_NODE_SCALAR && node->row->fallback != NULL &&
+            strcmp(node->text, node->row->fallback) == 0);
+}
+
+/* Whether a checkpoint's job goes without an entry. */
+static bool is_left_out(const struct dpt_conf_node *node)
+{
+    const struct dpt_option *row = node->row;
+
+    return row != NULL && (row->effect == DPT_EFFECT_NONE || row->effect == DPT_EFFECT_OUTPUT ||
+                           (row->added && is_default(node)));
+}
+
+/* What stands in the text for an option that changes no byte: its default, so that it makes no
+ * checkpoint another one. Such rows are scalars, or lists that are empty by default. */
+static struct dpt_conf_node *usual(struct dpt_conf *conf, const struct dpt_option *row)
+{
+    return strcmp(row->fallback, "[]") == 0 ? dpt_conf_new(conf, DPT_NODE_LIST, NULL)
+                                            : dpt_conf_new(conf, DPT_NODE_SCALAR, row->fallback);
+}
+
+/* A copy without what is left out; NULL: nothing remains of a section, or memory ran out. */
+static struct dpt_conf_node *copy(struct dpt_conf *conf, const struct dpt_conf_node *node)
+{
+    struct dpt_conf_node *new = dpt_conf_new(conf, node->kind, node->text), *item;
+
+    if (new == NULL)
+        return NULL;
+    new->quoted = node->quoted;
+    for (size_t i = 0; i < node->n && !conf->region.failed; i++) {
+        const struct dpt_option *row = node->items[i]->row;
+
+        item = is_left_out(node->items[i])                          ? NULL
+               : row != NULL && row->effect == DPT_EFFECT_NONE_KEPT ? usual(conf, row)
+                                                                    : copy(conf, node->items[i]);
+        if (item != NULL && node->kind == DPT_NODE_MAP)
+            dpt_conf_put(conf, new, node->keys[i], item);
+        else if (item != NULL)
+            dpt_conf_append(conf, new, item);
+    }
+    return node->row != NULL && node->row->type == DPT_OPT_SECTION && node->n > new->n &&new->n == 0
+               ? NULL
+               : new;
+}
+
+void dpt_job_signature(const struct dpt_job *job, const struct dpt_conf *conf, struct dpt_str *out)
+{
+    /* Sections stand in the order of the first checkpoints; what was added since comes behind them.
+     * */
+    static const char *const first[] = {"seed",      "data",     "model", "loss", "batch",
+                                        "optimizer", "schedule", "train", "comm"};
+    enum { FIRST = sizeof first / sizeof first[0] };
+    struct dpt_conf kept = {0};
+    struct dpt_conf_node *all = copy(&kept, conf->root);
+    struct dpt_conf_node *map = dpt_conf_new(&kept, DPT_NODE_MAP, NULL);
+    struct dpt_conf_node *batch = all != NULL ? dpt_conf_get(all, "batch") : NULL;
+    struct dpt_conf_node *global = batch != NULL ? dpt_conf_get(batch, "global") : NULL;
+    char samples[32];
+
+    /* The samples a step, whichever way they were given. */
+    snprintf(samples, sizeof samples, "%lld", (long long)job->batch.global);
+    if (global != NULL)
+        global->text = samples;
+    for (size_t i = 0; all != NULL && map != NULL && i < FIRST + all->n; i++) {
+        const char *key = i < FIRST ? first[i] : all->keys[i - FIRST];
+        struct dpt_conf_node *item = dpt_conf_get(all, key);
+
+        if (item != NULL)
+            dpt_conf_put(&kept, map, key, item);
+    }
+    if (kept.region.failed || all == NULL || map == NULL)
+        out->failed = true;
+    else
+        dpt_conf_write(map, out);
+    dpt_conf_release(&kept);
+}

@@ -1,0 +1,146 @@
+#include <string.h>
+
+#include "core/base/memory.h"
+#include "core/comm/hierarchical_allreduce.h"
+#include "core/train/reduction/gradient_reduction.h"
+
+struct dpt_gradient_reduction_state {
+    struct dpt_hierarchical_allreduce *allreduce;
+    bool *filled; /* [gradient_workers] */
+};
+
+static struct dpt_hierarchical_spec spec_of(const struct dpt_trainer *t)
+{
+    return (struct dpt_hierarchical_spec){
+        .n = (size_t)t->model.graph.arena + DPT_TAIL_WORDS,
+        .buffers = t->team.gradient_workers,
+        .hierarchical = t->job->comm.hierarchical == DPT_HIERARCHICAL_AUTO,
+        .spin = t->team.spin,
+        .sums_of_squares = (size_t)t->model.graph.floats,
+    };
+}
+
+static void bytes(const struct dpt_trainer *t, int ranks, double *own, double *shared)
+{
+    const struct dpt_hierarchical_spec spec = spec_of(t);
+
+    dpt_hierarchical_bytes(&spec, ranks, t->comm->world.size, own, shared);
+}
+
+static enum dpt_status open_sums(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_hierarchical_spec spec = spec_of(t);
+    const bool wanted = spec.hierarchical;
+    bool hierarchical = wanted;
+
+    status = DPT_ALLOCATE(t->reduction.state, 1, "the reduction", err);
+    if (status == DPT_OK)
+        status = DPT_ALLOCATE(t->reduction.state->filled, (size_t)t->team.gradient_workers,
+                              "the reduction", err);
+    DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
+    DPT_TRY(
+        dpt_hierarchical_open(&t->reduction.state->allreduce, t->comm, &spec, &hierarchical, err));
+    if (wanted && !hierarchical)
+        dpt_log_warn(t->log, "%s; so all ranks sum with MPI_Allreduce, which is slower", err->text);
+    t->reduction.sum = dpt_hierarchical_result(t->reduction.state->allreduce);
+out:
+    return status;
+}
+
+static void close_sums(struct dpt_trainer *t)
+{
+    if (t->reduction.state == NULL)
+        return;
+    dpt_hierarchical_close(t->reduction.state->allreduce);
+    dpt_free(t->reduction.state->filled);
+    dpt_free(t->reduction.state);
+}
+
+static void begin(struct dpt_trainer *t, const struct dpt_step_view *view)
+{
+    (void)view;
+    for (int i = 0; i < t->team.gradient_workers; i++) {
+        t->team.workers[i].done = 0;
+        memset(&t->team.workers[i].metric_sums, 0, sizeof t->team.workers[i].metric_sums);
+    }
+}
+
+static float *target(struct dpt_trainer *t, int thread, struct dpt_gradient_range range, bool *add)
+{
+    (void)range;
+    *add = t->team.workers[thread].done > 0;
+    return dpt_hierarchical_buffer(t->reduction.state->allreduce, thread);
+}
+
+static void done(struct dpt_trainer *t, int thread, int32_t micro_batch, int32_t n, float *gradient,
+                 struct dpt_gradient_range range, const struct dpt_metric_sums *metric_sums)
+{
+    struct dpt_worker *worker = &t->team.workers[thread];
+
+    (void)micro_batch;
+    (void)gradient, (void)range;
+    worker->done++;
+    for (int32_t i = 0; metric_sums != NULL && i < n; i++)
+        dpt_metric_sums_add(&worker->metric_sums, &metric_sums[i]);
+}
+
+static void again(struct dpt_trainer *t, int thread)
+{
+    t->team.workers[thread].done = 0;
+}
+
+/* Marks the threads whose gradients count, and writes this rank's tail behind the first one's: it
+ * has a micro-batch whenever the rank has one. */
+static void finish_rank(struct dpt_trainer *t, const float flags[DPT_FLAGS])
+{
+    const bool failed = flags[DPT_FLAG_FAILED] > 0;
+    const size_t arena = (size_t)t->model.graph.arena;
+    float *const first = dpt_hierarchical_buffer(t->reduction.state->allreduce, 0),
+                 *tail = first + arena;
+    struct dpt_metric_sums all = {0};
+
+    if (failed || t->team.workers[0].done == 0)
+        memset(first, 0, arena * sizeof *first);
+    for (int i = 0; i < t->team.gradient_workers; i++) {
+        memset(dpt_hierarchical_buffer(t->reduction.state->allreduce, i) + arena, 0,
+               DPT_TAIL_WORDS * sizeof(float));
+        t->reduction.state->filled[i] = !failed && t->team.workers[i].done > 0;
+        if (!failed)
+            dpt_metric_sums_add(&all, &t->team.workers[i].metric_sums);
+    }
+    dpt_tail_write(tail, &all);
+    memcpy(tail + DPT_TAIL_FLAGS, flags, DPT_FLAGS * sizeof *flags);
+}
+
+static enum dpt_status sum(struct dpt_trainer *t, const struct dpt_step_view *view,
+                           const float flags[DPT_FLAGS], struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    (void)view;
+    finish_rank(t, flags);
+    DPT_TRY(dpt_hierarchical_sum(t->reduction.state->allreduce, t->reduction.state->filled,
+                                 t->team.pool, err));
+    memcpy(t->reduction.reduced_flags, t->reduction.sum + t->model.graph.arena + DPT_TAIL_FLAGS,
+           sizeof t->reduction.reduced_flags);
+out:
+    return status;
+}
+
+static const double *sums_of_squares(const struct dpt_trainer *t)
+{
+    return dpt_hierarchical_sums_of_squares(t->reduction.state->allreduce);
+}
+
+const struct dpt_gradient_reduction_type dpt_gradient_reduction_allreduce = {
+    .open = open_sums,
+    .bytes = bytes,
+    .close = close_sums,
+    .begin = begin,
+    .target = target,
+    .done = done,
+    .again = again,
+    .sum = sum,
+    .sums_of_squares = sums_of_squares,
+};

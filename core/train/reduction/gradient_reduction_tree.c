@@ -1,0 +1,444 @@
+#include <string.h>
+
+#include "core/base/memory.h"
+#include "core/comm/deterministic_allreduce.h"
+#include "core/train/reduction/gradient_reduction.h"
+#include "core/train/step/engine.h"
+
+/* What a thread keeps: the blocks of its run so far, of the learned floats and of what is behind
+ * them. A block's number is that of its buffer. */
+struct branch {
+    _Alignas(DPT_ALIGN) struct dpt_tree tree;
+    struct dpt_tree rest;
+};
+
+struct dpt_gradient_reduction_state {
+    struct dpt_deterministic_allreduce *allreduce;
+    int buffers; /* a thread's */
+    struct branch *branches;
+    int32_t *first; /* [ranks + 1]: where each rank's micro-batches begin */
+    struct dpt_tree rank;
+};
+
+static size_t arena_floats(const struct dpt_trainer *t)
+{
+    return (size_t)dpt_trainer_graph(t)->arena + DPT_TAIL_WORDS;
+}
+
+/* How many buffers a thread fills whose run of a step's `all` micro-batches is that: those of its
+ * blocks so far, and the next one's. */
+static int buffers_for(const struct dpt_trainer *t, int32_t all, int32_t begin, int32_t end)
+{
+    struct dpt_tree tree;
+    int most = 1;
+
+    dpt_tree_begin(&tree, all);
+    for (int32_t i = begin, n; i < end; i += n) {
+        struct dpt_block block = {.begin = i};
+
+        n = dpt_step_group(t->team.group, all, i, end);
+        while ((1 << block.level) < n)
+            block.level++;
+        most = tree.n + 1 > most ? tree.n + 1 : most;
+        dpt_tree_push(&tree, block, NULL, 0, NULL, NULL);
+    }
+    return most;
+}
+
+/* Where the ranks' runs begin in a step. */
+static void partition(struct dpt_trainer *t, int64_t step)
+{
+    const int ranks = dpt_trainer_replicas(t)->world.size;
+    int32_t last;
+
+    for (int r = 0; r < ranks; r++)
+        dpt_sampler_partition(&t->data.train.sampler, step, r, ranks, &t->reduction.state->first[r],
+                              &last);
+    t->reduction.state->first[ranks] = dpt_sampler_micro_batches(&t->data.train.sampler, step);
+}
+
+/* Buffers of a thread: of those of all ranks, in the first and the last step of an epoch, the one
+ * that needs most. */
+static int thread_buffers(const struct dpt_trainer *t)
+{
+    const struct dpt_sampler *s = &t->data.train.sampler;
+    int most = 1;
+
+    for (int64_t step = 0; step < t->steps_per_epoch;
+         step += step == 0 && t->steps_per_epoch > 1 ? t->steps_per_epoch - 1 : 1)
+        for (int r = 0; r < dpt_trainer_replicas(t)->world.size; r++)
+            for (int thread = 0; thread < t->team.gradient_workers; thread++) {
+                int32_t first, last, begin, end;
+                int n;
+
+                dpt_sampler_partition(s, step, r, dpt_trainer_replicas(t)->world.size, &first,
+                                      &last);
+                dpt_step_run(first, last, thread, t->team.gradient_workers, &begin, &end);
+                n = buffers_for(t, dpt_sampler_micro_batches(s, step), begin, end);
+                most = n > most ? n : most;
+            }
+    return most;
+}
+
+/* Whether rank 0 tells of the whole gradient. */
+static bool keeps_sum(const struct dpt_trainer *t)
+{
+    return t->job->log.hashes || t->job->log.tensorboard;
+}
+
+/* All ranks on one node share their buffers and the sum; else each has its own. */
+static void bytes(const struct dpt_trainer *t, int ranks, double *own, double *shared)
+{
+    const double one = (double)dpt_round_up(arena_floats(t), sizeof(float)) * sizeof(float);
+    const double buffers = (double)thread_buffers(t) * t->team.gradient_workers;
+    const int all = dpt_trainer_replicas(t)->world.size;
+
+    *own = *shared = 0;
+    if (all > 1 && ranks == all)
+        *shared = (buffers * ranks + 1 + (dpt_trainer_sharded(t) && keeps_sum(t))) * one;
+    else
+        *own = (buffers + (all > 1 ? 2 : 0)) * one; /* also the sum, and what other ranks send */
+}
+
+/* A group of micro-batches is a node of that level of the tree. */
+static int group_level(const struct dpt_trainer *t)
+{
+    int level = 0;
+
+    while ((1 << level) < t->team.group)
+        level++;
+    return level;
+}
+
+/* A buffer has room for a unit's gradient, or for all units' where they are under way at once. */
+static struct dpt_deterministic_spec dealt_spec(const struct dpt_trainer *t)
+{
+    return (struct dpt_deterministic_spec){
+        .n = arena_floats(t),
+        .buffers = t->team.gradient_workers,
+        .spin = t->team.spin,
+        .chunks = t->reduction.chunks,
+        .sharded = true,
+        .keeps_sum = keeps_sum(t) && !t->units.sliced,
+        .unit = t->units.edge,
+        .units = t->units.n,
+        .whole = t->team.synchronized,
+        .level = group_level(t),
+        .leaves = dpt_sampler_micro_batches(&t->data.train.sampler, 0),
+    };
+}
+
+/* On one node the ranks read each other's gradients in place. */
+static void dealt_bytes(const struct dpt_trainer *t, int ranks, double *own, double *shared)
+{
+    const double whole = (double)arena_floats(t) * sizeof(float);
+    const int all = dpt_trainer_replicas(t)->world.size;
+    const struct dpt_deterministic_spec spec = dealt_spec(t);
+    double store, buffers, received;
+
+    dpt_deterministic_dealt_floats(all, &spec, &store, &buffers, &received);
+    *own = store * sizeof(float) + spec.keeps_sum * whole;
+    *shared = 0;
+    if (ranks == all)
+        *shared = ranks * buffers * sizeof(float);
+    else
+        *own += (buffers + received) * sizeof(float);
+}
+
+static enum dpt_status make_state(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_gradient_reduction_state *g = NULL;
+
+    DPT_TRY(DPT_ALLOCATE(g, 1, "the reduction", err));
+    t->reduction.state = g;
+    g->buffers = thread_buffers(t);
+    DPT_TRY(DPT_ALLOCATE(g->branches, (size_t)t->team.gradient_workers, "the reduction", err));
+    DPT_TRY(DPT_ALLOCATE(g->first, (size_t)dpt_trainer_replicas(t)->world.size + 1, "the reduction",
+                         err));
+out:
+    return status;
+}
+
+static enum dpt_status open_tree(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_group *world = &dpt_trainer_replicas(t)->world;
+    struct dpt_gradient_reduction_state *g;
+    struct dpt_deterministic_spec spec = {
+        .n = arena_floats(t),
+        .spin = t->team.spin,
+        .chunks = t->reduction.chunks,
+        .sharded = dpt_trainer_sharded(t),
+        .keeps_sum = keeps_sum(t),
+    };
+
+    DPT_TRY(dpt_group_agree(world, make_state(t, err), err));
+    g = t->reduction.state;
+    spec.buffers = g->buffers * t->team.gradient_workers;
+    DPT_TRY(dpt_deterministic_open(&g->allreduce, dpt_trainer_replicas(t), &spec, err));
+    t->reduction.sum = dpt_deterministic_result(g->allreduce);
+    for (int64_t step = 0; step < t->steps_per_epoch && status == DPT_OK;
+         step += t->steps_per_epoch > 1 && step == 0 ? t->steps_per_epoch - 1 : 1) {
+        partition(t, step); /* a full step, and the last, which may be short */
+        status = dpt_deterministic_reserve(g->allreduce, g->first, err);
+    }
+    DPT_TRY(dpt_group_agree(world, status, err));
+out:
+    return status;
+}
+
+static enum dpt_status open_dealt(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_deterministic_spec spec = dealt_spec(t);
+    const struct dpt_comm *replicas = dpt_trainer_replicas(t);
+
+    DPT_TRY(dpt_group_agree(&replicas->world,
+                            DPT_ALLOCATE(t->reduction.state, 1, "the reduction", err), err));
+    DPT_TRY(dpt_deterministic_open(&t->reduction.state->allreduce, replicas, &spec, err));
+    t->reduction.sum = dpt_deterministic_result(t->reduction.state->allreduce);
+out:
+    return status;
+}
+
+static void close_tree(struct dpt_trainer *t)
+{
+    if (t->reduction.state == NULL)
+        return;
+    dpt_deterministic_close(t->reduction.state->allreduce);
+    dpt_free(t->reduction.state->branches);
+    dpt_free(t->reduction.state->first);
+    dpt_free(t->reduction.state);
+}
+
+static void again(struct dpt_trainer *t, int thread)
+{
+    const struct dpt_gradient_reduction_state *g = t->reduction.state;
+    struct branch *b = &g->branches[thread];
+
+    dpt_tree_begin(&b->tree, g->first[dpt_trainer_replicas(t)->world.size]);
+    dpt_tree_begin(&b->rest, b->tree.total);
+}
+
+static void begin(struct dpt_trainer *t, const struct dpt_step_view *view)
+{
+    partition(t, view->step);
+    for (int i = 0; i < t->team.gradient_workers; i++)
+        again(t, i);
+}
+
+static struct dpt_tree *tree_of(const struct dpt_trainer *t, int thread,
+                                struct dpt_gradient_range range)
+{
+    struct branch *b = &t->reduction.state->branches[thread];
+    const size_t floats = (size_t)dpt_trainer_graph(t)->floats;
+
+    return range.begin >= floats && range.end > floats ? &b->rest : &b->tree;
+}
+
+/* Blocks merge into the left one's buffer, so the next one's is the first that is free; which ones
+ * serve hangs on the micro-batches' numbers alone, and is the same for each range. */
+static float *target(struct dpt_trainer *t, int thread, struct dpt_gradient_range range, bool *add)
+{
+    const struct dpt_gradient_reduction_state *g = t->reduction.state;
+
+    *add = false;
+    return dpt_deterministic_buffer(g->allreduce,
+                                    thread * g->buffers + tree_of(t, thread, range)->n);
+}
+
+/* Sums the tails of n micro-batches along the tree, as their gradients were. */
+static void add_tails(const struct dpt_metric_sums *metric_sums, int32_t n, float *tail)
+{
+    float each[DPT_GROUP_MOST][DPT_TAIL_WORDS] = {0};
+    struct dpt_tree tree;
+
+    dpt_tree_begin(&tree, n);
+    for (int32_t i = 0; i < n; i++) {
+        dpt_tail_write(each[i], &metric_sums[i]);
+        dpt_tree_push(&tree, (struct dpt_block){i, 0}, each[i], DPT_TAIL_WORDS, NULL, NULL);
+    }
+    memcpy(tail, tree.value[0], sizeof each[0]);
+}
+
+static void done(struct dpt_trainer *t, int thread, int32_t micro_batch, int32_t n, float *gradient,
+                 struct dpt_gradient_range range, const struct dpt_metric_sums *metric_sums)
+{
+    struct dpt_block block = {.begin = micro_batch};
+
+    while ((1 << block.level) < n)
+        block.level++;
+    if (metric_sums != NULL)
+        add_tails(metric_sums, n, gradient + dpt_trainer_graph(t)->arena);
+    dpt_tree_push(tree_of(t, thread, range), block, gradient + range.begin, range.end - range.begin,
+                  NULL, NULL);
+}
+
+static enum dpt_status sum(struct dpt_trainer *t, const struct dpt_step_view *view,
+                           const float flags[DPT_FLAGS], struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_gradient_reduction_state *g = t->reduction.state;
+
+    (void)view;
+    dpt_tree_begin(&g->rank, g->first[dpt_trainer_replicas(t)->world.size]);
+    for (int i = 0; i < t->team.gradient_workers && flags[DPT_FLAG_FAILED] <= 0; i++)
+        for (int k = 0; k < g->branches[i].tree.n; k++)
+            dpt_tree_push(&g->rank, g->branches[i].tree.block[k], g->branches[i].tree.value[k],
+                          arena_floats(t), NULL, NULL);
+    /* The flags are not summed along the tree, in which a rank may have no micro-batch; and there
+     * is a sum only where no rank failed. */
+    DPT_TRY(dpt_deterministic_publish(g->allreduce, &g->rank, flags, t->reduction.reduced_flags,
+                                      DPT_FLAGS, err));
+    if (t->reduction.reduced_flags[DPT_FLAG_FAILED] > 0)
+        return DPT_OK;
+    DPT_TRY(dpt_deterministic_sum(g->allreduce, &g->rank, g->first, err));
+out:
+    return status;
+}
+
+/* --- where micro-batches are dealt ------------------------------------------------------------ */
+
+static void begin_dealt(struct dpt_trainer *t, const struct dpt_step_view *view)
+{
+    dpt_deterministic_begin(t->reduction.state->allreduce,
+                            dpt_sampler_micro_batches(&t->data.train.sampler, view->step));
+}
+
+static float *target_dealt(struct dpt_trainer *t, int thread, struct dpt_gradient_range range,
+                           bool *add)
+{
+    (void)range;
+    *add = false;
+    return dpt_deterministic_buffer(t->reduction.state->allreduce, thread);
+}
+
+static void done_dealt(struct dpt_trainer *t, int thread, int32_t micro_batch, int32_t n,
+                       float *gradient, struct dpt_gradient_range range,
+                       const struct dpt_metric_sums *metric_sums)
+{
+    (void)thread, (void)micro_batch, (void)range;
+    if (metric_sums != NULL)
+        add_tails(metric_sums, n, gradient + dpt_trainer_graph(t)->arena);
+}
+
+static enum dpt_status add_round(struct dpt_trainer *t, int32_t number, int unit,
+                                 struct dpt_error *err)
+{
+    return dpt_deterministic_round(t->reduction.state->allreduce, number, unit, err);
+}
+
+static float *rest(struct dpt_trainer *t, int thread)
+{
+    const struct dpt_deterministic_allreduce *allreduce = t->reduction.state->allreduce;
+
+    return dpt_deterministic_buffer(allreduce, thread) + dpt_deterministic_rest(allreduce) -
+           dpt_trainer_graph(t)->floats;
+}
+
+static enum dpt_status gather_unit(struct dpt_trainer *t, int unit, struct dpt_error *err)
+{
+    return dpt_deterministic_gather_unit(t->reduction.state->allreduce, unit, t->arenas.params,
+                                         err);
+}
+
+static enum dpt_status sum_dealt(struct dpt_trainer *t, const struct dpt_step_view *view,
+                                 const float flags[DPT_FLAGS], struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    (void)view;
+    DPT_TRY(dpt_group_sum_floats(&dpt_trainer_replicas(t)->world, flags, t->reduction.reduced_flags,
+                                 DPT_FLAGS, err));
+    if (t->reduction.reduced_flags[DPT_FLAG_FAILED] <= 0)
+        DPT_TRY(dpt_deterministic_end(t->reduction.state->allreduce, err));
+out:
+    return status;
+}
+
+/* --- the sum ---------------------------------------------------------------------------------- */
+
+static const double *sums_of_squares(const struct dpt_trainer *t)
+{
+    return dpt_deterministic_sums_of_squares(t->reduction.state->allreduce);
+}
+
+static struct dpt_slice slice(const struct dpt_trainer *t, int rank)
+{
+    return dpt_deterministic_slice(t->reduction.state->allreduce, rank);
+}
+
+static const float *slice_sum(const struct dpt_trainer *t)
+{
+    return dpt_deterministic_slice_sum(t->reduction.state->allreduce);
+}
+
+static float *weights(const struct dpt_trainer *t)
+{
+    return t->units.sliced ? NULL : dpt_deterministic_weights(t->reduction.state->allreduce);
+}
+
+static enum dpt_status share(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_deterministic_allreduce *allreduce = t->reduction.state->allreduce;
+    const struct dpt_graph *graph = dpt_trainer_graph(t);
+    float *buffer;
+
+    if (t->units.gathers) /* as it computes them */
+        return DPT_OK;
+    if (t->units.sliced) /* all write where all read */
+        return dpt_group_barrier(&dpt_trainer_replicas(t)->node, err);
+    DPT_TRY(dpt_deterministic_share(t->reduction.state->allreduce, t->arenas.params, t->team.pool,
+                                    err));
+    buffer = dpt_deterministic_buffer(allreduce, 0);
+    if (dpt_deterministic_weights(allreduce) == buffer) /* the weights were in this rank's memory */
+        dpt_graph_clear_frozen(graph, 0, (size_t)graph->floats, buffer);
+out:
+    return status;
+}
+
+static enum dpt_status gather_chunks(struct dpt_trainer *t, double *values, int each,
+                                     struct dpt_error *err)
+{
+    return dpt_deterministic_gather_chunks(t->reduction.state->allreduce, values, each, err);
+}
+
+const struct dpt_gradient_reduction_type dpt_gradient_reduction_reproducible = {
+    .open = open_tree,
+    .bytes = bytes,
+    .close = close_tree,
+    .begin = begin,
+    .target = target,
+    .done = done,
+    .again = again,
+    .sum = sum,
+    .sums_of_squares = sums_of_squares,
+    .slice = slice,
+    .slice_sum = slice_sum,
+    .weights = weights,
+    .share = share,
+    .gather_chunks = gather_chunks,
+    .of_rows = true,
+};
+
+const struct dpt_gradient_reduction_type dpt_gradient_reduction_round_robin = {
+    .open = open_dealt,
+    .bytes = dealt_bytes,
+    .close = close_tree,
+    .begin = begin_dealt,
+    .target = target_dealt,
+    .done = done_dealt,
+    .sum = sum_dealt,
+    .sums_of_squares = sums_of_squares,
+    .slice = slice,
+    .slice_sum = slice_sum,
+    .weights = weights,
+    .share = share,
+    .gather_chunks = gather_chunks,
+    .round = add_round,
+    .rest = rest,
+    .gather = gather_unit,
+    .of_rows = true,
+};

@@ -1,0 +1,405 @@
+#include "core/train/run/resume.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/file.h"
+#include "core/state/jobs.h"
+#include "core/train/setup/parts.h"
+
+struct dpt_resume dpt_resume_parse(const char *word, bool overwrite, bool any)
+{
+    const bool none = word != NULL && strcmp(word, "none") == 0;
+    const bool path = word != NULL && !none && strcmp(word, "auto") != 0;
+
+    return (struct dpt_resume){.path = path ? word : NULL,
+                               .none = none || (overwrite && !path),
+                               .any = any,
+                               .overwrite = overwrite};
+}
+
+/* What rank 0 found, beside the state. */
+struct found {
+    enum dpt_resumed resumed;
+    char path[PATH_MAX]; /* the checkpoint's */
+    char *plans;         /* the kernels that it was made with; NULL: it does not say */
+    bool same;           /* made with the same libraries, for a job that makes the same steps */
+};
+
+/* Explains a difference in the samples of a step where it comes from the number of ranks. */
+static void explain_batch(const struct dpt_trainer *t, struct dpt_str *changes)
+{
+    if (t->job->batch.per_rank == 0 || changes->text == NULL ||
+        strstr(changes->text, "batch.global: ") == NULL)
+        return;
+    dpt_str_printf(changes,
+                   "\nbatch.per_rank: %lld makes %lld samples a step on %d ranks: start as many "
+                   "ranks as before, or give batch.global",
+                   (long long)t->job->batch.per_rank, (long long)t->job->batch.global,
+                   t->comm->world.size);
+}
+
+/* Takes a verified checkpoint: compares its job with ours, then reads its state. */
+static enum dpt_status take(struct dpt_trainer *t, struct dpt_state *state, const char *path,
+                            bool any_job, bool any, struct found *found, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_str changes = {0};
+    struct dpt_checkpoint file = {0};
+    char *old_job = NULL, made_by[512], ours[512];
+    bool same;
+
+    DPT_TRY(dpt_checkpoint_open(&file, path, err));
+    DPT_TRY(dpt_checkpoint_read(&file, state, DPT_LOAD_PROGRESS, &old_job, err));
+    same = dpt_jobs_compare(old_job, state->job_text, dpt_job_options, sizeof *t->job, false,
+                            &changes);
+    explain_batch(t, &changes);
+    if (changes.failed)
+        DPT_TRY(dpt_fail_memory(err, "comparing jobs", 0));
+    if (!same && !any_job)
+        DPT_TRY(dpt_fail(err, DPT_BAD_JOB,
+                         "%s was made by another job:\n%s\ngive the job another --output, or start "
+                         "from that checkpoint on purpose with --resume %s",
+                         path, changes.text, path));
+    if (same && !any_job && state->progress.epoch_step >= t->steps_per_epoch)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                         "%s: its attribute epoch_step is %lld, an epoch has %lld steps: the data "
+                         "are others than then, or "
+                         "it is damaged; start from it on purpose with --resume %s",
+                         path, (long long)state->progress.epoch_step, (long long)t->steps_per_epoch,
+                         path));
+    DPT_TRY(dpt_checkpoint_read(
+        &file, state, DPT_LOAD_PARAMS | DPT_LOAD_SLOTS | (any ? DPT_LOAD_ANY : 0), NULL, err));
+    if (!any_job)
+        DPT_TRY(dpt_trainer_check_columns(t, &file, err));
+    free(found->plans);
+    DPT_TRY(dpt_checkpoint_text(&file, "/plans", &found->plans, err));
+    snprintf(found->path, sizeof found->path, "%s", path);
+    dpt_log_info(t->log, "resuming at step %lld from %s", (long long)state->progress.step, path);
+    dpt_checkpoint_numerics(&file, made_by, sizeof made_by);
+    snprintf(ours, sizeof ours, "%s %s, dptrain %s", state->backend, state->library,
+             state->version);
+    found->same = same && strcmp(made_by, ours) == 0;
+    if (strcmp(made_by, ours) != 0)
+        dpt_log_warn(t->log,
+                     "%s was made with %s, this is %s: from here on the bytes may differ from what "
+                     "they would have been there",
+                     path, made_by, ours);
+    if (same && state->clips_rows && !dpt_checkpoint_clips_rows(&file))
+        dpt_log_warn(t->log,
+                     "%s was made by a dptrain that added up clip_norm's norm in another order: "
+                     "from here on the last bits may differ from what they would have been there",
+                     path);
+    if (changes.length > 0)
+        dpt_log_info(t->log, "changed since then:\n%s", changes.text);
+out:
+    dpt_checkpoint_close(&file);
+    free(old_job);
+    dpt_str_release(&changes);
+    return status;
+}
+
+static enum dpt_status take_newest(struct dpt_trainer *t, struct dpt_state *state, bool any,
+                                   struct found *found, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const char *folder = t->job->output;
+    int64_t *steps = NULL;
+    char path[PATH_MAX], damaged[DPT_ERROR_TEXT] = "";
+    size_t n;
+
+    DPT_TRY(dpt_checkpoint_list(folder, &steps, &n, err));
+    for (size_t i = 0; i < n && found->resumed == DPT_RESUMED_NOT; i++) {
+        dpt_checkpoint_path(folder, steps[i], path, sizeof path);
+        if (damaged[0] != '\0')
+            dpt_log_warn(t->log, "%s; taking the one before it, of step %lld", damaged,
+                         (long long)steps[i]);
+        status = dpt_checkpoint_verify(path, err);
+        if (status == DPT_BAD_DATA) {
+            snprintf(damaged, sizeof damaged, "%s", err->text);
+            status = DPT_OK;
+            continue;
+        }
+        DPT_TRY(status);
+        DPT_TRY(take(t, state, path, false, any, found, err));
+        /* A run that was killed after writing it may not have updated the links. */
+        DPT_TRY(dpt_checkpoint_prepare(folder, err));
+        DPT_TRY(dpt_checkpoint_rotate(folder, path, t->job->checkpoint.keep,
+                                      state->progress.best_step, err));
+        found->resumed = DPT_RESUMED;
+    }
+    if (n > 0 && found->resumed == DPT_RESUMED_NOT)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                         "%s; no checkpoint in %s is whole: start anew in another --output, or "
+                         "with --overwrite in its place",
+                         damaged, folder));
+out:
+    free(steps);
+    return status;
+}
+
+static bool holds_run(const char *folder)
+{
+    char path[PATH_MAX];
+
+    snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
+    return dpt_file_exists(path);
+}
+
+/* A checkpoint of another folder starts a run of its own; one of this folder goes on in it. */
+static bool lies_in(const char *file, const char *folder)
+{
+    char checkpoints[PATH_MAX], *here, *there, *end;
+    bool inside;
+
+    snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", folder);
+    here = realpath(checkpoints, NULL);
+    there = realpath(file, NULL);
+    end = there != NULL ? strrchr(there, '/') : NULL;
+    if (end != NULL)
+        *end = '\0';
+    inside = here != NULL && end != NULL && strcmp(here, there) == 0;
+    free(here);
+    free(there);
+    return inside;
+}
+
+static enum dpt_status refuse(const char *folder, struct dpt_error *err)
+{
+    return dpt_fail(
+        err, DPT_USAGE,
+        "%s holds an earlier run: choose another folder with --output, or begin anew in "
+        "its place with --overwrite",
+        folder);
+}
+
+static enum dpt_status take_path(struct dpt_trainer *t, struct dpt_state *state,
+                                 const struct dpt_resume *resume, struct found *found,
+                                 struct dpt_error *err)
+{
+    const char *folder = t->job->output;
+    enum dpt_status status;
+    char file[PATH_MAX];
+
+    dpt_checkpoint_resolve(resume->path, file);
+    if (holds_run(folder) && !lies_in(file, folder) && !resume->overwrite)
+        return refuse(folder, err);
+    status = dpt_checkpoint_verify(file, err);
+    if (status == DPT_OK)
+        status = take(t, state, file, true, resume->any, found, err);
+    /* Later checkpoints belong to the steps that are now done anew. */
+    if (status == DPT_OK && lies_in(file, folder) && !resume->overwrite)
+        status = dpt_checkpoint_set_aside(folder, state->progress.step, err);
+    return status;
+}
+
+/* The "step" of a line of metrics; -1: it has none (the `run` event). */
+static int64_t line_step(const char *line, size_t n)
+{
+    static const char key[] = "\"step\": ";
+    const char *at = memmem(line, n, key, sizeof key - 1);
+
+    return at != NULL ? strtoll(at + sizeof key - 1, NULL, 10) : -1;
+}
+
+enum dpt_status dpt_resume_end(const char *folder, int64_t *step, struct dpt_error *err)
+{
+    static const char done[] = "\"reason\": \"done\"";
+    char path[PATH_MAX], *text = NULL;
+    const char *line;
+    size_t length;
+
+    *step = -1;
+    snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
+    if (!dpt_file_exists(path))
+        return DPT_OK;
+    if (dpt_file_read(path, SIZE_MAX / 2, DPT_IO, &text, &length, err) != DPT_OK)
+        return err->status;
+    if (length > 0 && text[length - 1] == '\n') { /* what a kill left of a line has no end */
+        text[length - 1] = '\0';
+        line = strrchr(text, '\n') != NULL ? strrchr(text, '\n') : text;
+        if (strstr(line, done) != NULL)
+            *step = line_step(line, strlen(line));
+    }
+    free(text);
+    return DPT_OK;
+}
+
+/* What the folder's job.yaml says of the result. Errors: whatever is wrong with that file. */
+static enum dpt_status read_signature(const struct dpt_trainer *t, struct dpt_str *out,
+                                      struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_conf conf = {0};
+    struct dpt_job job;
+    char path[PATH_MAX];
+
+    snprintf(path, sizeof path, "%s/job.yaml", t->job->output);
+    DPT_TRY(dpt_job_load(&job, &conf, path, NULL, 0, err));
+    DPT_TRY(dpt_job_for_ranks(&job, t->comm->world.size, err));
+    dpt_job_signature(&job, &conf, out);
+    if (out->failed)
+        DPT_TRY(dpt_fail_memory(err, "comparing jobs", 0));
+out:
+    dpt_conf_release(&conf);
+    return status;
+}
+
+/* The folder's run made all its `end` steps and saved none: decides whether it is the one that is
+ * asked for. */
+static enum dpt_status judge_ended(struct dpt_trainer *t, const char *job_text, int64_t end,
+                                   struct found *found, struct dpt_error *err)
+{
+    const char *folder = t->job->output;
+    struct dpt_str old = {0}, changes = {0};
+    struct dpt_error unreadable;
+    enum dpt_status status = DPT_OK;
+
+    if (read_signature(t, &old, &unreadable) != DPT_OK)
+        DPT_TRY(refuse(folder, err)); /* by another version, or changed since */
+    if (!dpt_jobs_compare(old.text, job_text, dpt_job_options, sizeof *t->job, false, &changes))
+        DPT_TRY(dpt_fail(err, DPT_BAD_JOB,
+                         "%s holds the run of another job:\n%s\ngive the job another --output, or "
+                         "begin anew in its place with --overwrite",
+                         folder, changes.text));
+    if (end < t->steps)
+        DPT_TRY(
+            dpt_fail(err, DPT_USAGE,
+                     "%s holds an earlier run, which ended at step %lld without a checkpoint to "
+                     "go on from: choose another folder with --output, or begin anew in its "
+                     "place with --overwrite",
+                     folder, (long long)end));
+    found->resumed = DPT_RESUMED_ENDED;
+    dpt_log_info(t->log,
+                 "%s is finished, all %lld steps, and has saved nothing to go on from: --overwrite "
+                 "begins anew in its place, --output in another",
+                 folder, (long long)end);
+out:
+    dpt_str_release(&old);
+    dpt_str_release(&changes);
+    return status;
+}
+
+static enum dpt_status choose(struct dpt_trainer *t, const struct dpt_resume *resume,
+                              struct dpt_state *state, struct found *found, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    int64_t end = -1;
+
+    if (resume->path != NULL) {
+        DPT_TRY(take_path(t, state, resume, found, err));
+        found->resumed = DPT_RESUMED;
+    } else if (!resume->none) {
+        DPT_TRY(take_newest(t, state, resume->any, found, err));
+        if (found->resumed == DPT_RESUMED_NOT)
+            DPT_TRY(dpt_resume_end(t->job->output, &end, err));
+        if (end >= 0)
+            DPT_TRY(judge_ended(t, state->job_text, end, found, err));
+    } else if (holds_run(t->job->output) && !resume->overwrite) {
+        DPT_TRY(refuse(t->job->output, err));
+    }
+out:
+    return status;
+}
+
+/* With another batch or data set an epoch may have fewer steps: then it begins anew. */
+static void fit_epoch(struct dpt_trainer *t)
+{
+    if (t->progress.epoch_step < t->steps_per_epoch)
+        return;
+    t->progress.epoch_step = 0;
+    t->progress.epoch++;
+}
+
+/* Rank 0 warns where some */
+static void tell_plans(const struct dpt_trainer *t, const struct found *found)
+{
+    char first[128];
+    int changed, total;
+
+    if (!found->same || found->plans == NULL || t->model.plans.text == NULL)
+        return;
+    changed = dpt_plans_changed(found->plans, t->model.plans.text, &total, first, sizeof first);
+    if (changed > 0)
+        dpt_log_warn(t->log,
+                     "%d of the %d convolutions and products that %s was made with (%s%s) are "
+                     "computed in another way on this device: from here on the bytes may differ "
+                     "from what they would have been there",
+                     changed, total, found->path, first, changed > 1 ? ", ..." : "");
+}
+
+enum dpt_status dpt_resume_run(struct dpt_trainer *t, const struct dpt_resume *resume,
+                               const char *job_text, enum dpt_resumed *resumed,
+                               struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_group *world = &t->comm->world;
+    struct dpt_state state = dpt_trainer_state(t, job_text);
+    struct found found = {0};
+    struct dpt_error other;
+    enum dpt_status followed;
+
+    *resumed = DPT_RESUMED_NOT;
+    if (world->rank == 0)
+        status = dpt_trainer_open_whole(t, &state, err);
+    if (world->rank == 0 && status == DPT_OK)
+        status = choose(t, resume, &state, &found, err);
+    *resumed = found.resumed;
+    followed = dpt_trainer_follow(t, status == DPT_OK ? err : &other);
+    DPT_TRY(dpt_group_agree(world, status == DPT_OK ? followed : status, err));
+    DPT_TRY(dpt_group_broadcast(world, 0, resumed, sizeof *resumed, err));
+    if (*resumed != DPT_RESUMED)
+        goto out;
+    if (world->rank == 0) {
+        t->progress = state.progress;
+        t->scale = state.scale;
+    }
+    DPT_TRY(dpt_group_broadcast(world, 0, &t->progress, sizeof t->progress, err));
+    DPT_TRY(dpt_group_broadcast(world, 0, &t->scale, sizeof t->scale, err));
+    fit_epoch(t);
+    DPT_TRY(dpt_trainer_share_targets(t, err));
+    DPT_TRY(dpt_trainer_deal(t, &state, true, err));
+    DPT_TRY(dpt_trainer_share_slots(t, err));
+    DPT_TRY(dpt_trainer_share_plans(t, found.plans, err));
+    tell_plans(t, &found);
+    DPT_TRY(dpt_group_agree(world, dpt_trainer_refresh(t, err), err));
+out:
+    dpt_trainer_close_whole(t, &state);
+    free(found.plans);
+    return status;
+}
+
+/* A power cut may leave holes in what was not yet synced. */
+static bool is_whole(const char *line, size_t n)
+{
+    return n > 2 && line[0] == '{' && line[n - 1] == '}' && memchr(line, '\0', n) == NULL;
+}
+
+enum dpt_status dpt_resume_trim(const char *folder, const char *name, int64_t step,
+                                struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    char path[PATH_MAX], *text = NULL;
+    struct dpt_str kept = {0};
+    size_t length;
+
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    DPT_TRY(dpt_file_check_target(path, err));
+    if (!dpt_file_exists(path))
+        return DPT_OK;
+    DPT_TRY(dpt_file_read(path, SIZE_MAX / 2, DPT_IO, &text, &length, err));
+    for (const char *line = text, *end; (end = memchr(line, '\n', length - (size_t)(line - text)));
+         line = end + 1) /* what a kill left of a line has no end and goes too */
+        if (step >= 0 && is_whole(line, (size_t)(end - line)) &&
+            line_step(line, (size_t)(end - line)) <= step)
+            dpt_str_add(&kept, line, (size_t)(end - line) + 1);
+    if (kept.failed)
+        DPT_TRY(dpt_fail_memory(err, name, (double)length));
+    DPT_TRY(dpt_file_write(path, kept.text != NULL ? kept.text : "", kept.length, err));
+out:
+    free(text);
+    dpt_str_release(&kept);
+    return status;
+}

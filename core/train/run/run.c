@@ -1,0 +1,600 @@
+#include "core/train/run/run.h"
+
+#include <limits.h>
+#include <math.h>
+#include <string.h>
+
+#include "core/base/clock.h"
+#include "core/base/file.h"
+#include "core/base/process.h"
+#include "core/state/overwritten.h"
+#include "core/train/run/stop.h"
+#include "core/train/use/audit.h"
+
+/* Seconds between two drawings of the live line. */
+static const double LIVE = 0.1;
+/* Steps after which all look for what is not a number on a device at the latest; where log lines
+ * come by the clock, of which only rank 0 knows, they do at fixed steps. Each time the device waits
+ * for the host for some microseconds. */
+enum { LOOK_EVERY = 1000, LOOK_BESIDE_CLOCK = 50 };
+/* Seconds kept in hand before the time is up, beside those for the step and the save. */
+static const double MARGIN = 2;
+/* Seconds that rank 0 waits for a save before it shows the others that it is well. */
+static const double PATIENCE = 1;
+
+/* Whether something that happens every so many steps or epochs falls on that step. */
+static bool due_at(const struct dpt_trainer *t, const struct dpt_every *every, int64_t number)
+{
+    const double steps =
+        every->unit == DPT_EPOCHS ? every->n * (double)t->steps_per_epoch : every->n;
+    const double step = (double)number;
+
+    if (every->unit != DPT_EPOCHS && every->unit != DPT_STEPS)
+        return false;
+    return floor(step / steps + 1e-9) > floor((step - 1) / steps + 1e-9);
+}
+
+/* On the step just done. */
+static bool due(const struct dpt_trainer *t, const struct dpt_every *every)
+{
+    return due_at(t, every, t->progress.step);
+}
+
+/* This run stands for itself now: the one before it goes. By rank 0. */
+static void drop_overwritten(struct dpt_run *run)
+{
+    const struct dpt_trainer *t = &run->trainer;
+    struct dpt_error err;
+
+    if (!run->overwritten || dpt_lock_check(run->lock, &err) != DPT_OK)
+        return;
+    run->overwritten = false;
+    if (dpt_overwritten_remove(t->job->output, &err) != DPT_OK)
+        dpt_log_warn(t->log, "the run before this one could not be removed: %s", err.text);
+}
+
+/* Tells of a save that ended in the background. By rank 0. */
+static enum dpt_status collect(struct dpt_run *run, bool wait, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_saved saved;
+    bool ended = false;
+
+    if (run->saver == NULL)
+        return DPT_OK;
+    DPT_TRY(dpt_saver_poll(run->saver, wait, &ended, &saved, err));
+    if (!ended)
+        return DPT_OK;
+    run->save_seconds = fmax(run->save_seconds, saved.seconds);
+    DPT_TRY(dpt_report_saved(run, &saved, err));
+    drop_overwritten(run);
+out:
+    return status;
+}
+
+/* Waits for a save that is under way, in pieces that are short enough for the watchdogs, and
+ * reports it. Collective. */
+static enum dpt_status wait_for_save(struct dpt_run *run, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_comm *comm = run->trainer.comm;
+    bool busy;
+
+    dpt_comm_note(comm, run->trainer.progress.step, "saving a checkpoint");
+    do {
+        busy = dpt_run_leads(run) && dpt_saver_busy(run->saver, PATIENCE);
+        DPT_TRY(dpt_group_broadcast(&comm->world, 0, &busy, sizeof busy, err));
+    } while (busy);
+    DPT_TRY(dpt_run_agree(run, dpt_run_leads(run) ? collect(run, true, err) : DPT_OK, err));
+out:
+    return status;
+}
+
+/* Adds to a failure what is left to go on from. */
+static void name_newest(const struct dpt_run *run, struct dpt_error *err)
+{
+    const struct dpt_error plain = *err;
+
+    if (run->saved_step >= 0)
+        dpt_fail(err, plain.status, "%s; the checkpoint of step %lld is from before", plain.text,
+                 (long long)run->saved_step);
+    else
+        dpt_fail(err, plain.status, "%s; no checkpoint was written before", plain.text);
+}
+
+/* Once a step, and not where there is nobody to compare with. Collective. */
+static enum dpt_status check_replicas(struct dpt_run *run, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_trainer *t = &run->trainer;
+
+    if (t->comm->world.size == 1 || run->checked_step == t->progress.step)
+        return DPT_OK;
+    DPT_TRY(dpt_run_fetch(run, err));
+    dpt_profile_begin(t->profile, t->progress.step);
+    status = dpt_trainer_check_replicas(t, err);
+    if (status == DPT_FAILED)
+        name_newest(run, err);
+    DPT_TRY(status);
+    dpt_profile_end(t->profile, DPT_SPAN_CHECK);
+    run->checked_step = t->progress.step;
+out:
+    return status;
+}
+
+/* Starts a save, and sees its end where `wait`. Collective. */
+static enum dpt_status save(struct dpt_run *run, bool wait, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_trainer *t = &run->trainer;
+
+    DPT_TRY(check_replicas(run, err));
+    DPT_TRY(dpt_run_fetch(run, err));
+    dpt_profile_begin(t->profile, t->progress.step);
+    DPT_TRY(wait_for_save(run, err));
+    DPT_TRY(dpt_run_agree(
+        run, dpt_run_leads(run) ? dpt_board_flush(&run->board, true, err) : DPT_OK, err));
+    if (dpt_run_leads(run)) {
+        struct dpt_state state = dpt_trainer_state(t, run->job_text.text);
+
+        state.lock = run->lock;
+        status = dpt_saver_start(run->saver, &state, t->team.pool, err);
+    } else {
+        status = dpt_trainer_give_slots(t, err);
+    }
+    DPT_TRY(dpt_run_agree(run, status, err));
+    if (wait)
+        DPT_TRY(wait_for_save(run, err));
+    dpt_profile_end(t->profile, DPT_SPAN_SAVE);
+    run->saved_step = t->progress.step;
+    run->saved_at = dpt_now();
+    t->requests.save = false;
+out:
+    return status;
+}
+
+/* data.valid decides which checkpoint is the best, never data.test. */
+static void note_best(struct dpt_trainer *t, const struct dpt_metric_sums *metric_sums)
+{
+    const double metric = dpt_loss_judges(t->model.loss.kind)
+                              ? dpt_metric_sums_accuracy(metric_sums)
+                              : -dpt_metric_sums_loss(metric_sums);
+
+    if (t->progress.best_step >= 0 && !(metric > t->progress.best_metric))
+        return;
+    t->progress.best_metric = metric;
+    t->progress.best_step = t->progress.step;
+}
+
+/* Collective. */
+static enum dpt_status evaluate(struct dpt_run *run, struct dpt_split *split, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_metric_sums *metric_sums =
+        split == &run->trainer.data.valid ? &run->valid : &run->test;
+    struct dpt_scores *scores =
+        split == &run->trainer.data.valid ? &run->valid_scores : &run->test_scores;
+    double start;
+
+    DPT_TRY(dpt_run_settle(run, err));
+    start = dpt_now();
+    dpt_profile_begin(run->trainer.profile, run->trainer.progress.step);
+    DPT_TRY(dpt_trainer_evaluate(&run->trainer, split, metric_sums, err));
+    dpt_profile_end(run->trainer.profile, DPT_SPAN_EVALUATE);
+    *scores = run->trainer.scores;
+    if (split == &run->trainer.data.test)
+        run->tested_step = run->trainer.progress.step;
+    else
+        note_best(&run->trainer, metric_sums);
+    if (dpt_run_leads(run))
+        status = dpt_report_evaluation(run, split->name, metric_sums, dpt_now() - start, err);
+    DPT_TRY(dpt_run_agree(run, status, err));
+out:
+    return status;
+}
+
+/* Whether the means of an epoch are told at its end. */
+static bool reports_epoch(const struct dpt_run *run, int64_t epoch)
+{
+    return run->epochs_every > 0 && (epoch % run->epochs_every == 0 ||
+                                     epoch * run->trainer.steps_per_epoch == run->trainer.steps);
+}
+
+/* Where an epoch ended: tells of it, and counts anew. A device's sums are fetched where that epoch
+ * or the next one is told of, and may run on over the others. */
+static enum dpt_status end_epoch(struct dpt_run *run, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_progress *p = &run->trainer.progress;
+
+    if (p->epoch_step != 0)
+        return DPT_OK;
+    if (reports_epoch(run, p->epoch) || reports_epoch(run, p->epoch + 1))
+        DPT_TRY(dpt_run_peek(run, err));
+    if (reports_epoch(run, p->epoch))
+        DPT_TRY(dpt_report_epoch(run, err));
+    run->epoch = (struct dpt_run_sums){0};
+out:
+    return status;
+}
+
+/* Warns of files that changed: their samples are still read, but are not those that were
+ * checked. */
+static void warn_changed_shards(const struct dpt_trainer *t)
+{
+    const char *path;
+
+    for (size_t i = 0; i < sizeof t->data.sets / sizeof t->data.sets[0]; i++)
+        while ((path = dpt_dataset_changed(&t->data.sets[i])) != NULL)
+            dpt_log_warn(t->log,
+                         "%s was written to while this run reads it: samples may be others than "
+                         "those that were checked, and the result cannot be repeated",
+                         path);
+}
+
+/* What rank 0 tells about the step just done. */
+static enum dpt_status report(struct dpt_run *run, const struct dpt_step_result *result,
+                              struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_trainer *t = &run->trainer;
+    const struct dpt_every *every = &run->log_every;
+    const double now = dpt_now();
+    const bool line = every->unit == DPT_SECONDS ? run->window.seconds >= every->n : due(t, every);
+
+    if (run->hashes != NULL)
+        DPT_TRY(dpt_audit_step(run->hashes, t, run->fingerprints, err));
+    if (result->skipped)
+        dpt_log_warn(t->log, "%s", err->text);
+    if (line)
+        warn_changed_shards(t);
+    if (line || (now - run->live_at >= LIVE && (!result->deferred || t->log->terminal))) {
+        DPT_TRY(dpt_run_peek(run, err));
+        run->live_at = now;
+        DPT_TRY(dpt_report_step(run, line, err));
+    }
+    DPT_TRY(end_epoch(run, err));
+out:
+    return status;
+}
+
+/* What this rank asks of all with the next step. Only rank 0 looks at the clock: the ranks' clocks
+ * differ. */
+static void set_requests(struct dpt_run *run, double now)
+{
+    struct dpt_trainer *t = &run->trainer;
+    const struct dpt_every *every = &t->job->checkpoint.every;
+    /* Until the first save its time is a guess: a slow disk's 100 MB/s. */
+    const double bytes = (double)t->model.graph.floats * sizeof(float) * (1 + t->arenas.slots);
+    const double saving = run->save_seconds > 0 ? run->save_seconds : bytes / 1e8;
+    const int64_t next = t->progress.step + 1;
+
+    t->requests.signal = dpt_stop_signal() != 0;
+    t->requests.check = dpt_trainer_sharded(t) &&
+                        (next == t->steps || due_at(t, &t->job->train.check_replicas, next) ||
+                         due_at(t, every, next) || due_at(t, &t->job->eval.every, next));
+    if (!dpt_run_leads(run))
+        return;
+    if (every->unit == DPT_SECONDS)
+        t->requests.save = now - run->saved_at >= every->n;
+    t->requests.clock = now + MARGIN + 2 * saving + 2 * run->step_seconds > run->deadline;
+}
+
+/* Saves and ends the run early. STOPPED is for what was saved: a batch file requeues that.
+ * Collective.
+ */
+static enum dpt_status stop(struct dpt_run *run, const struct dpt_step_result *result,
+                            struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_trainer *t = &run->trainer;
+    const char *why = !result->signal          ? "the time is up"
+                      : dpt_stop_signal() != 0 ? dpt_stop_name(dpt_stop_signal())
+                                               : "a signal to another rank";
+    bool saved;
+
+    DPT_TRY(dpt_run_settle(run, err));
+    if (t->job->checkpoint.every.unit != DPT_NEVER && run->saved_step != t->progress.step)
+        DPT_TRY(save(run, true, err));
+    DPT_TRY(wait_for_save(run, err));
+    run->stopped = true;
+    saved = run->saved_step == t->progress.step;
+    status =
+        dpt_fail(err, saved ? DPT_STOPPED : DPT_FAILED, "stopped after step %lld of %lld (%s), %s",
+                 (long long)t->progress.step, (long long)t->steps, why,
+                 saved ? "all is saved: start it again to go on"
+                       : "nothing is saved, since checkpoint.every is never: it would begin "
+                         "anew, so give checkpoint.every where it is to be requeued");
+out:
+    return status;
+}
+
+/*
+ * What a line tells of every rank. Not where lines come by the clock, since then only rank 0 knows
+ * of one. Collective.
+ */
+static enum dpt_status gather_ranks(struct dpt_run *run, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_trainer *t = &run->trainer;
+    struct dpt_rank_work mine;
+
+    if (run->rank_work == NULL || !due(t, &run->log_every))
+        return DPT_OK;
+    dpt_comm_note(t->comm, -1, "telling how long its part of the steps took");
+    mine = (struct dpt_rank_work){.seconds = t->busy, .bytes = dpt_process_memory("VmHWM")};
+    DPT_TRY(dpt_group_allgather(&t->comm->world, &mine, run->rank_work, sizeof mine, err));
+    t->busy = 0;
+out:
+    return status;
+}
+
+/* When TensorBoard gets histograms: with the evaluations, or each epoch. */
+static const struct dpt_every *board_every(const struct dpt_trainer *t)
+{
+    static const struct dpt_every epoch = {.n = 1, .unit = DPT_EPOCHS};
+    const struct dpt_every *every = &t->job->eval.every;
+
+    return every->unit != DPT_NEVER && (t->data.valid.present || t->data.test.present) ? every
+                                                                                       : &epoch;
+}
+
+/* Whether all ranks hear of a device's steps now: the first one, then where rank 0 has a line. */
+static bool due_to_learn(const struct dpt_run *run)
+{
+    const struct dpt_trainer *t = &run->trainer;
+    const struct dpt_every *every = &run->log_every;
+    const bool clock = every->unit == DPT_SECONDS;
+
+    return run->first_step == 0 || due(t, every) ||
+           t->progress.step % (clock ? LOOK_BESIDE_CLOCK : LOOK_EVERY) == 0;
+}
+
+/* Collective. Histograms for TensorBoard, tensor by tensor, which rank 0 gets whole. What fails on
+ * rank 0 alone reaches the others with the next step. Errors: RANK. */
+static enum dpt_status show_weights(struct dpt_run *run, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_trainer *t = &run->trainer;
+    const struct dpt_graph *graph = &t->model.graph;
+    const bool parts = dpt_trainer_in_parts(t);
+    const bool shows = run->board.open && t->requests.deferred_error == DPT_OK &&
+                       run->board.weights_step != t->progress.step;
+    double weight;
+
+    if (!t->job->log.tensorboard || !(parts || shows))
+        return DPT_OK;
+    if (!parts && (t->requests.deferred_error = dpt_trainer_fetch(t, true, err)) != DPT_OK)
+        return DPT_OK;
+    dpt_profile_begin(t->profile, t->progress.step);
+    weight = parts ? t->reduction.weight : t->reduction.sum[graph->arena + DPT_TAIL_WEIGHT];
+    for (int32_t i = 0; i < graph->n_tensors; i++)
+        for (int gradient = 0; gradient < 2; gradient++) {
+            const float *x = NULL;
+
+            if (gradient == 0 || (weight > 0 && !graph->tensors[i].state))
+                DPT_TRY(dpt_trainer_tensor(t, gradient == 1, i, run->counts.room, &x, err));
+            if (shows)
+                dpt_board_count(&run->counts, i, gradient == 1, x, gradient == 1 ? 1 / weight : 1);
+        }
+    if (shows)
+        dpt_board_weights(&run->board, t->progress.step, &run->counts);
+    dpt_profile_end(t->profile, DPT_SPAN_EVALUATE);
+out:
+    return status;
+}
+
+/* One step and what is due after it. Collective. */
+static enum dpt_status step(struct dpt_run *run, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_trainer *t = &run->trainer;
+    const struct dpt_job *job = t->job;
+    struct dpt_step_result result;
+    const double start = dpt_now();
+    bool improved = false;
+
+    set_requests(run, start);
+    DPT_TRY(dpt_trainer_step(t, &result, err));
+    dpt_run_spend(run, dpt_now() - start);
+    run->lr = result.lr;
+    if (!result.deferred) {
+        dpt_run_count_skipped(run, &result);
+        if (!result.skipped && !result.overflows && !result.weightless)
+            dpt_run_count(run, &result);
+    } else if (due_to_learn(run)) {
+        DPT_TRY(dpt_run_settle(run, err));
+    }
+    if (run->first_step == 0)
+        run->first_step = dpt_process_age();
+    DPT_TRY(gather_ranks(run, err));
+    if (run->fingerprints != NULL)
+        DPT_TRY(dpt_audit_take(t, run->fingerprints, err));
+    /* What fails here on rank 0 alone reaches the others with the next step. */
+    if (dpt_run_leads(run) && t->requests.deferred_error == DPT_OK) {
+        t->requests.deferred_error = report(run, &result, err);
+        if (t->requests.deferred_error == DPT_OK)
+            t->requests.deferred_error = collect(run, false, err);
+    }
+    if (due(t, &job->train.check_replicas))
+        DPT_TRY(check_replicas(run, err));
+    if (due(t, &job->eval.every) && (t->data.valid.present || t->data.test.present)) {
+        DPT_TRY(evaluate(run, t->data.valid.present ? &t->data.valid : &t->data.test, err));
+        improved = t->progress.best_step == t->progress.step;
+    }
+    if (due(t, board_every(t)))
+        DPT_TRY(show_weights(run, err));
+    if (job->checkpoint.every.unit != DPT_NEVER &&
+        (due(t, &job->checkpoint.every) || result.save || improved))
+        DPT_TRY(save(run, !job->checkpoint.background, err));
+    run->step_seconds = fmax(run->step_seconds, dpt_now() - start);
+    if ((result.signal || result.clock) && t->progress.step < t->steps)
+        DPT_TRY(stop(run, &result, err));
+out:
+    return status;
+}
+
+/* Collective. */
+static enum dpt_status finish(struct dpt_run *run, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_trainer *t = &run->trainer;
+
+    DPT_TRY(dpt_run_agree(run, DPT_OK, err));
+    dpt_trainer_rest(t);
+    DPT_TRY(dpt_run_fetch(run, err));
+    DPT_TRY(show_weights(run, err));
+    DPT_TRY(dpt_run_agree(run, DPT_OK, err));
+    if (t->job->checkpoint.every.unit != DPT_NEVER && run->saved_step != t->progress.step)
+        DPT_TRY(save(run, true, err));
+    DPT_TRY(wait_for_save(run, err));
+    if (t->data.test.present && run->tested_step != t->progress.step)
+        DPT_TRY(evaluate(run, &t->data.test, err));
+    warn_changed_shards(t);
+out:
+    return status;
+}
+
+/* After a run that came to its end or was stopped, on all ranks alike. Gives what the run gave, or
+ * what failed here. Collective. */
+static enum dpt_status write_trace(struct dpt_run *run, enum dpt_status ended,
+                                   struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_error own = {0};
+
+    DPT_TRY(
+        dpt_run_agree(run, dpt_run_leads(run) ? dpt_lock_check(run->lock, &own) : DPT_OK, &own));
+    DPT_TRY(dpt_trace_write(run->trace, run->trainer.job->output, &own));
+out:
+    if (status == DPT_OK)
+        return ended;
+    *err = own;
+    return status;
+}
+
+/*
+ * The end of a run, good or bad: what is under way in the background, the last line, the files, the
+ * lock. Returns `status` or, where that is OK, what fails here.
+ */
+static enum dpt_status close_run(struct dpt_run *run, struct dpt_log *log, enum dpt_status status,
+                                 struct dpt_str *summary, struct dpt_error *err)
+{
+    struct dpt_error second = {0};
+
+    dpt_log_live(log, NULL);
+    if (status != DPT_OK && dpt_lock_check(run->lock, &second) == DPT_OK &&
+        collect(run, true, &second) != DPT_OK)
+        dpt_log_warn(log, "%s", second.text);
+    dpt_saver_close(run->saver);
+    if (run->metrics.file != NULL) {
+        enum dpt_status ended = dpt_report_end(run, status == DPT_OK ? "done" : err->text, summary,
+                                               status == DPT_OK ? err : &second);
+
+        status = status == DPT_OK ? ended : status;
+        ended = dpt_board_end(&run->board, run->trainer.progress.step, status,
+                              status == DPT_OK ? err : &second);
+        status = status == DPT_OK ? ended : status;
+    }
+    if (status == DPT_OK)
+        drop_overwritten(run);
+    if (run->overwritten)
+        dpt_log_warn(
+            log,
+            "nothing was saved, so the run before this one still lies in %s/overwritten, a "
+            "run folder like any other",
+            run->trainer.job->output);
+    dpt_board_close(&run->board);
+    dpt_board_counts_close(&run->counts);
+    dpt_metrics_close(&run->metrics);
+    if (run->hashes != NULL)
+        fclose(run->hashes);
+    if (dpt_lock_check(run->lock, &second) != DPT_OK)
+        dpt_log_close(log); /* log.txt is another run's now: what remains goes to stderr alone */
+    dpt_lock_release(run->lock);
+    return status;
+}
+
+/* By the watchdog's thread, which then ends the job: the run's files get the cause. Not by what
+ * rank 0 has open, since that rank may be the one that is gone. */
+static void tell_end(void *arg, const char *line)
+{
+    const struct dpt_run *run = arg;
+    const struct dpt_trainer *t = &run->trainer;
+    struct dpt_metrics metrics = {0};
+    struct dpt_log log = {.level = DPT_LOG_QUIET};
+    struct dpt_owner owner;
+    struct dpt_error err;
+    char path[PATH_MAX];
+    double silent;
+    bool alive;
+
+    snprintf(path, sizeof path, "%s/metrics.jsonl", t->job->output);
+    if (!dpt_file_exists(path) || dpt_metrics_open(&metrics, path, NULL, &err) != DPT_OK)
+        return; /* a node that does not see the folder */
+    dpt_metrics_begin(&metrics, "end");
+    dpt_metrics_int(&metrics, "step", t->progress.step);
+    dpt_metrics_text(&metrics, "reason", line);
+    if (dpt_lock_holder(t->job->output, t->comm->host, &owner, &alive, &silent))
+        dpt_metrics_int(&metrics, "generation", owner.generation);
+    dpt_metrics_end(&metrics, &err);
+    dpt_metrics_close(&metrics);
+    snprintf(path, sizeof path, "%s/log.txt", t->job->output);
+    if (dpt_log_file(&log, path, &err) == DPT_OK)
+        dpt_log_info(&log, "%s", line);
+    dpt_log_close(&log);
+}
+
+enum dpt_status dpt_run_job(const struct dpt_job *job, const struct dpt_conf *conf,
+                            const struct dpt_comm *comm, struct dpt_log *log,
+                            const struct dpt_resume *resume, struct dpt_str *summary,
+                            struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_run run = {.conf = conf,
+                          .saved_step = -1,
+                          .tested_step = -1,
+                          .checked_step = -1,
+                          .first_loss = NAN,
+                          .last_loss = NAN,
+                          .learned_step = -1,
+                          .deadline = INFINITY};
+    struct dpt_trainer *t = &run.trainer;
+    bool finished = false;
+
+    /* First of all, so that a second run in this folder neither waits nor reads anything. */
+    DPT_TRY(dpt_run_take_lock(&run, comm, log, job, err));
+    if (comm->world.rank == 0)
+        run.deadline = dpt_stop_deadline(job->train.max_time.n);
+    DPT_TRY(dpt_trainer_open(t, job, comm, log, DPT_PART_TRAIN | DPT_PART_VALID | DPT_PART_TEST,
+                             NULL, err));
+    DPT_TRY(dpt_run_prepare(&run, resume, &finished, err));
+    if (!finished)
+        dpt_comm_on_end(comm, tell_end, &run);
+    run.saved_at = run.live_at = dpt_now();
+    while (!finished && t->progress.step < t->steps)
+        DPT_TRY(step(&run, err));
+    if (!finished)
+        DPT_TRY(finish(&run, err));
+out:
+    dpt_comm_on_end(comm, NULL, NULL);
+    /* No advice on what would fit: all that a plan counts was allocated when the trainer was
+     * opened, and planning takes memory, without which oneDNN crashes. */
+    if (t->comm != NULL)
+        err->memory = false;
+    if (run.trace != NULL)
+        dpt_run_observe(&run, false);
+    if (run.trace != NULL && (status == DPT_OK || run.stopped))
+        status = write_trace(&run, status, err);
+    dpt_trace_close(run.trace);
+    dpt_trainer_rest(t);
+    status = close_run(&run, log, status, summary, err);
+    dpt_init_release(&run.init);
+    dpt_str_release(&run.job_text);
+    dpt_str_release(&run.resolved);
+    dpt_free(run.rank_work);
+    dpt_free(run.fingerprints);
+    if (t->comm != NULL)
+        dpt_trainer_close(t);
+    return status;
+}

@@ -1,0 +1,155 @@
+/*
+ * run: a job from its first step to its last, with its log, metrics and checkpoints.
+ */
+#ifndef DPT_TRAIN_RUN_H
+#define DPT_TRAIN_RUN_H
+
+#include <limits.h>
+
+#include "core/base/str.h"
+#include "core/state/board.h"
+#include "core/state/lock.h"
+#include "core/state/metrics.h"
+#include "core/state/saver.h"
+#include "core/trace/trace.h"
+#include "core/train/run/resume.h"
+#include "core/train/trainer.h"
+#include "core/train/use/init.h"
+
+/* What a rank tells with a line. */
+struct dpt_rank_work {
+    double seconds; /* that it worked on its part of the steps since the last one */
+    double bytes;   /* the most memory that it has had */
+};
+
+/* The metric sums of training steps, and the seconds that they took. */
+struct dpt_run_sums {
+    struct dpt_metric_sums metric_sums;
+    double seconds;
+};
+
+/* A training run on one rank. Files are written by rank 0 alone. */
+struct dpt_run {
+    struct dpt_trainer trainer;
+    const struct dpt_conf *conf; /* borrowed: the resolved job */
+    struct dpt_lock *lock;       /* of the run folder; rank 0's */
+    struct dpt_saver *saver;     /* rank 0's */
+    bool overwritten;            /* the folder's run before this one is still kept; rank 0's */
+    int64_t resumed;             /* the step that it went on from, -1: it began */
+    struct dpt_init_result init; /* rank 0's */
+    struct dpt_metrics metrics;
+    char metrics_path[PATH_MAX];
+    struct dpt_board board;         /* log.tensorboard, rank 0 */
+    FILE *hashes;                   /* log.hashes, rank 0 */
+    struct dpt_board_counts counts; /* for it */
+    int64_t *fingerprints;          /* likewise, of the last step, on every rank that has some */
+    struct dpt_trace *trace;        /* log.trace */
+    struct dpt_str job_text;        /* for checkpoints */
+    struct dpt_str resolved;        /* for the run folder */
+    double training;                /* seconds in steps, evaluation and saving not counted */
+    double first_step;              /* seconds from exec to the end of the first step */
+    struct dpt_every log_every;     /* the job's; never DPT_AUTO */
+    int64_t epochs_every;           /* every so many epochs one is reported; 0: none */
+    int64_t epochs_shown;           /* likewise shown; the others are in metrics.jsonl alone */
+    double first_loss;          /* of this process's first step, before any update; NaN: none yet */
+    double last_loss;           /* mean of the last line, or epoch; NaN: none yet */
+    struct dpt_run_sums window; /* since the last line */
+    struct dpt_run_sums epoch;  /* since the epoch began, or the process */
+    int cuts;                   /* parts left out of the last line to fit the terminal */
+    struct dpt_rank_work *rank_work; /* [ranks]; NULL: there is one rank */
+    double lr, norm;                 /* of the last step that was not skipped */
+    int64_t counted;                 /* samples trained on by this process */
+    int64_t skipped, weightless;
+    int64_t learned_step; /* up to which all ranks have a device's results; -1: none */
+    double saved_at;      /* dpt_now */
+    double save_seconds;  /* of the longest save */
+    double step_seconds;  /* of the longest step, with what follows it */
+    double deadline;      /* dpt_now by which the process must have ended; rank 0's */
+    bool stopped;         /* on request: on all ranks after the same step */
+    int64_t saved_step;   /* of the newest checkpoint, -1: none */
+    int64_t checked_step; /* at which the replicas were compared last, -1: never */
+    int64_t tested_step;  /* at which data.test was evaluated last, -1: never */
+    struct dpt_metric_sums test, valid;
+    struct dpt_scores test_scores, valid_scores;
+    double live_at;
+};
+
+/*
+ * Collective over comm->world. Trains the job: run folder, header, steps, evaluations, checkpoints,
+ * logs. summary: out, on rank 0 the text for stdout at the end. Errors: as dpt_trainer_open,
+ * dpt_trainer_step, dpt_resume_run, dpt_lock_take and dpt_lock_check; IO; STOPPED where a signal or
+ * the clock stopped it and all is saved, FAILED where nothing is (checkpoint.every: never).
+ */
+enum dpt_status dpt_run_job(const struct dpt_job *job, const struct dpt_conf *conf,
+                            const struct dpt_comm *comm, struct dpt_log *log,
+                            const struct dpt_resume *resume, struct dpt_str *summary,
+                            struct dpt_error *err);
+
+/* Rank 0 keeps the run's folder, its files and its lock. */
+static inline bool dpt_run_leads(const struct dpt_run *run)
+{
+    return run->trainer.comm->world.rank == 0;
+}
+
+/* All ranks agree on a status, so that they end together, also for a failure of rank 0 alone in
+ * this step. Collective. */
+static inline enum dpt_status dpt_run_agree(const struct dpt_run *run, enum dpt_status status,
+                                            struct dpt_error *err)
+{
+    const struct dpt_trainer *t = &run->trainer;
+
+    return dpt_group_agree(&t->comm->world, status != DPT_OK ? status : t->requests.deferred_error,
+                           err);
+}
+
+/* Adds to the time that training took. */
+void dpt_run_spend(struct dpt_run *run, double seconds);
+/* Adds the result of steps that had an update. */
+void dpt_run_count(struct dpt_run *run, const struct dpt_step_result *result);
+/* Counts the steps without an update; rank 0 warns about them. */
+void dpt_run_count_skipped(struct dpt_run *run, const struct dpt_step_result *result);
+/* Collective. Where a device takes the steps: waits for it and takes their results. It stops the
+ * run where a value is not finite, so it is called before anything that uses the parameters.
+ * Errors: as dpt_trainer_settle. */
+enum dpt_status dpt_run_settle(struct dpt_run *run, struct dpt_error *err);
+/* As dpt_run_settle, by rank 0 alone, for a line that only rank 0 prints. */
+enum dpt_status dpt_run_peek(struct dpt_run *run, struct dpt_error *err);
+/* Collective. Copies the parameters and slots of this step to the arenas on all ranks. Errors: as
+ * dpt_run_settle. */
+enum dpt_status dpt_run_fetch(struct dpt_run *run, struct dpt_error *err);
+
+/* Takes the lock of the run folder, before anything else. Collective. Errors: as dpt_lock_take. */
+enum dpt_status dpt_run_take_lock(struct dpt_run *run, const struct dpt_comm *comm,
+                                  struct dpt_log *log, const struct dpt_job *job,
+                                  struct dpt_error *err);
+/* From the open trainer to the first step. *finished: there is nothing left to do. Collective. */
+enum dpt_status dpt_run_prepare(struct dpt_run *run, const struct dpt_resume *resume,
+                                bool *finished, struct dpt_error *err);
+
+/* Starts or stops recording what this run's threads do, where there is a trace. */
+void dpt_run_observe(struct dpt_run *run, bool on);
+
+/* Collective. What a person should know before it starts, in the log; the `run` event in the
+ * metrics. */
+enum dpt_status dpt_report_start(struct dpt_run *run, struct dpt_error *err);
+/* These append to the metrics, so they fail as dpt_lock_check does, too. The live line and, where
+ * `line`, the plain line and the `train` event. Rank 0. Errors: IO. */
+enum dpt_status dpt_report_step(struct dpt_run *run, bool line, struct dpt_error *err);
+/* The line and the `epoch` event of the epoch that ended with the last step. Rank 0. Errors: IO. */
+enum dpt_status dpt_report_epoch(struct dpt_run *run, struct dpt_error *err);
+enum dpt_status dpt_report_evaluation(struct dpt_run *run, const char *split,
+                                      const struct dpt_metric_sums *metric_sums, double seconds,
+                                      struct dpt_error *err);
+/* The line and the `checkpoint` event of a save that ended. Errors: IO. */
+enum dpt_status dpt_report_saved(struct dpt_run *run, const struct dpt_saved *saved,
+                                 struct dpt_error *err);
+/* The `end` event; on success also the summary. reason: "done" or what failed. */
+enum dpt_status dpt_report_end(struct dpt_run *run, const char *reason, struct dpt_str *summary,
+                               struct dpt_error *err);
+
+/* What a run reports about its devices (gpus.c). Rank 0: logs the lines of the header; adds members
+ * to the `run` event. */
+void dpt_gpus_log(const struct dpt_trainer *t);
+void dpt_gpus_metrics(const struct dpt_trainer *t, struct dpt_metrics *m);
+
+#endif

@@ -1,0 +1,152 @@
+#include "core/train/run/stop.h"
+
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "core/base/clock.h"
+#include "core/base/file.h"
+#include "core/comm/launched.h"
+
+static const struct {
+    int number;
+    const char *name;
+    bool caught;
+} signals[] = {{SIGINT, "SIGINT", true},
+               {SIGTERM, "SIGTERM", true},
+               {SIGUSR1, "SIGUSR1", true},
+               {SIGUSR2, "SIGUSR2", true},
+               {SIGHUP, "SIGHUP", false}};
+
+/*
+ * SLURM asks once and is heard twice: it sends TERM to the ranks and to srun or mpirun, which pass
+ * theirs on to the ranks, mpirun a second later. So a TERM this soon after the first signal is not
+ * a second request. (Between two and three seconds, in whole ones.)
+ */
+static const time_t ECHO_SECONDS = 2;
+
+static volatile sig_atomic_t caught, caught_at;
+
+static void note(int number)
+{
+    const int keep = errno;
+    struct timespec now = {0};
+    sig_atomic_t seconds;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    seconds = (sig_atomic_t)(now.tv_sec & 0x3fffffff);
+    errno = keep;
+    if (caught == 0) {
+        caught_at = seconds;
+        caught = number;
+    } else if (number == SIGUSR1 && dpt_launched_signal() != 0) {
+        return; /* the launcher passes on the same request, by mpirun */
+    } else if (number != SIGTERM || seconds - caught_at > ECHO_SECONDS) {
+        signal(number, SIG_DFL);
+        raise(number);
+    }
+}
+
+void dpt_stop_catch(void)
+{
+    struct sigaction action = {.sa_handler = note, .sa_flags = SA_RESTART}, before;
+
+    sigemptyset(&action.sa_mask);
+    for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++)
+        if (signals[i].caught && sigaction(signals[i].number, NULL, &before) == 0 &&
+            before.sa_handler != SIG_IGN)
+            sigaction(signals[i].number, &action, NULL);
+}
+
+void dpt_stop_release(void)
+{
+    struct sigaction now;
+
+    for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++)
+        if (signals[i].caught && sigaction(signals[i].number, NULL, &now) == 0 &&
+            now.sa_handler == note)
+            signal(signals[i].number, SIG_DFL);
+    if (caught != 0)
+        raise(caught);
+}
+
+int dpt_stop_signal(void)
+{
+    return caught != 0 ? caught : dpt_launched_signal();
+}
+
+const char *dpt_stop_name(int number)
+{
+    if (number == SIGUSR1 && dpt_launched_signal() != 0)
+        number = dpt_launched_signal();
+    for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++)
+        if (signals[i].number == number)
+            return signals[i].name;
+    return "a signal";
+}
+
+/* "2026-11-21T10:47:00" in UTC; -1 for "N/A" and the like. */
+static time_t parse_time(const char *text)
+{
+    struct tm utc = {0};
+
+    return strptime(text, "%Y-%m-%dT%H:%M:%S", &utc) != NULL ? timegm(&utc) : (time_t)-1;
+}
+
+static bool is_number(const char *text)
+{
+    return text != NULL && text[0] != '\0' && strspn(text, "0123456789") == strlen(text);
+}
+
+/* "123", or "120_3" for a task of an array: one of them bears the number of the whole array. */
+static bool slurm_job(char *id, size_t size)
+{
+    const char *job = getenv("SLURM_JOB_ID"), *array = getenv("SLURM_ARRAY_JOB_ID"),
+               *task = getenv("SLURM_ARRAY_TASK_ID");
+
+    if (!is_number(job))
+        return false;
+    if (is_number(array) && is_number(task))
+        snprintf(id, size, "%.20s_%.20s", array, task);
+    else
+        snprintf(id, size, "%.20s", job);
+    return true;
+}
+
+/* Seconds since the epoch at which SLURM ends this job; -1: there is no job, or no end. */
+static time_t slurm_end(void)
+{
+    const char *end = getenv("SLURM_JOB_END_TIME");
+    char id[48], command[192], text[64];
+
+    if (end != NULL && atoll(end) > 0)
+        return (time_t)atoll(end);
+    if (!slurm_job(id, sizeof id))
+        return -1;
+    /* Whatever form of time the user likes to see; and SLURM's controller may be slow, or gone. */
+    snprintf(command, sizeof command,
+             "TZ=UTC0 SLURM_TIME_FORMAT=standard timeout 10 squeue -h -j %s -o %%e 2>/dev/null",
+             id);
+    dpt_command_line(command, text, sizeof text);
+    return parse_time(text);
+}
+
+double dpt_stop_deadline(double max_time)
+{
+    const double now = dpt_now();
+    double deadline = INFINITY, left;
+    const time_t end = slurm_end();
+
+    if (max_time > 0)
+        deadline = now - dpt_process_age() + max_time;
+    left = difftime(end, time(NULL));
+    /* An end in the past is that of another job, whose environment a terminal has kept. */
+    if (end != (time_t)-1 && left > 0 && dpt_now() + left < deadline)
+        deadline = dpt_now() + left;
+    return deadline;
+}

@@ -1,0 +1,170 @@
+/* The arenas that all ranks hold alike, and whether they do. */
+#include <stdio.h>
+
+#include "core/base/hash.h"
+#include "core/base/memory.h"
+#include "core/train/reduction/gradient_reduction.h"
+#include "core/train/setup/parts.h"
+#include "core/train/step/engine.h"
+#include "models/model.h"
+
+/* Bytes of the optimizer's state from which on the ranks of a node have it together: less than that
+ * is in each core's caches. */
+enum { WORTH_SHARING = 16 << 20 };
+
+bool dpt_trainer_shares_slots(const struct dpt_trainer *t)
+{
+    const double bytes = (double)dpt_optimizer_slots(&t->job->optimizer) *
+                         (double)dpt_trainer_graph(t)->floats * sizeof(float);
+
+    return t->data.train.present && !t->engine->on_device && !dpt_trainer_sharded(t) &&
+           dpt_trainer_replicas(t)->node.size > 1 &&
+           dpt_optimizer_rule(&t->job->optimizer).kind != DPT_RULE_NONE && bytes >= WORTH_SHARING;
+}
+
+enum dpt_status dpt_trainer_join_slots(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const size_t floats = (size_t)dpt_trainer_graph(t)->floats;
+
+    if (!dpt_trainer_shares_slots(t))
+        return DPT_OK;
+    DPT_TRY(dpt_shared_open(&t->arenas.shared, &dpt_trainer_replicas(t)->node,
+                            (size_t)t->arenas.slots * floats * sizeof(float), err));
+    for (int k = 0; k < t->arenas.slots; k++)
+        t->arenas.slot[k] = (float *)t->arenas.shared.bytes + (size_t)k * floats;
+out:
+    return status;
+}
+
+enum dpt_status dpt_trainer_open_arenas(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_graph *graph = dpt_trainer_graph(t);
+
+    t->arenas.params = t->units.sliced ? dpt_reserve((size_t)graph->arena * sizeof(float))
+                                       : dpt_alloc_array((size_t)graph->arena, sizeof(float));
+    if (t->arenas.params == NULL)
+        DPT_TRY(dpt_fail_memory(err, "the parameters", (double)graph->arena * sizeof(float)));
+    if (!t->units.sliced &&
+        dpt_trainer_replicas(t)->world.rank == 0) /* a tensor's numbers do not depend on others */
+        DPT_TRY(dpt_model_init(graph, (uint64_t)t->job->seed, t->arenas.params, err));
+    if (!t->data.train.present)
+        return DPT_OK;
+    t->arenas.slots = dpt_optimizer_slots(&t->job->optimizer);
+    t->arenas.reserved = dpt_trainer_sharded(t) ? (size_t)graph->floats * sizeof(float) : 0;
+    for (int k = 0; k < t->arenas.slots && (t->planned || !dpt_trainer_shares_slots(t)); k++) {
+        t->arenas.slot[k] = t->arenas.reserved > 0
+                                ? dpt_reserve(t->arenas.reserved)
+                                : dpt_alloc_array((size_t)graph->floats, sizeof(float));
+        if (t->arenas.slot[k] == NULL)
+            DPT_TRY(dpt_fail_memory(err, "the optimizer", (double)graph->floats * sizeof(float)));
+    }
+    if (t->arenas.reserved > 0 || dpt_mesh_divides(&t->mesh)) {
+        const size_t ranks = (size_t)t->comm->world.size;
+
+        DPT_TRY(DPT_ALLOCATE(t->arenas.parts.count, 2 * ranks, "the list of ranks", err));
+        t->arenas.parts.at = t->arenas.parts.count + ranks;
+    }
+    DPT_TRY(DPT_ALLOCATE(t->arenas.hashes, (size_t)dpt_trainer_replicas(t)->world.size,
+                         "the list of ranks", err));
+out:
+    return status;
+}
+
+void dpt_trainer_close_arenas(struct dpt_trainer *t)
+{
+    dpt_free(t->arenas.hashes);
+    if (!t->units.sliced)
+        dpt_free(t->arenas.params);
+    else if (t->units.weights.bytes == NULL) /* else it is these */
+        dpt_unreserve(t->arenas.params, (size_t)dpt_trainer_graph(t)->arena * sizeof(float));
+    dpt_free(t->arenas.parts.count);
+    for (int k = 0; k < DPT_MAX_SLOTS && t->arenas.shared.bytes == NULL; k++) {
+        if (t->arenas.reserved > 0)
+            dpt_unreserve(t->arenas.slot[k], t->arenas.reserved);
+        else
+            dpt_free(t->arenas.slot[k]);
+    }
+    dpt_shared_close(&t->arenas.shared);
+}
+
+/* Hashes weights, state and slots, each array at an offset of its own. In shards a slot has one
+ * owner, so there is nothing to compare it with, and of units a weight neither, nor, where all
+ * ranks read it in one place, the state. */
+static uint64_t replica_hash(const struct dpt_trainer *t)
+{
+    const size_t n = (size_t)dpt_trainer_graph(t)->floats,
+                 arena = (size_t)dpt_trainer_graph(t)->arena;
+    uint64_t hash = 0;
+
+    if (t->units.gathers)
+        return dpt_hash_floats(t->arenas.params + n, arena - n, n);
+    if (t->units.sliced)
+        return 0;
+    hash = dpt_hash_floats(t->arenas.params, arena, 0);
+    for (int k = 0; k < t->arenas.slots && !dpt_trainer_sharded(t); k++)
+        hash += dpt_hash_floats(t->arenas.slot[k], n, arena + n * (uint64_t)k);
+    return hash;
+}
+
+void dpt_trainer_hash_replica(struct dpt_trainer *t)
+{
+    t->arenas.hash = replica_hash(t);
+    t->arenas.hashed_step = t->progress.step + 1;
+}
+
+/* Names the ranks that differ from the majority, or all where there is none: of two ranks that
+ * differ nobody can say which is right. */
+static enum dpt_status fail_replicas(const struct dpt_trainer *t, uint64_t common, bool majority,
+                                     struct dpt_error *err)
+{
+    const struct dpt_mesh *m = &t->mesh;
+    const int step = m->tensor; /* from one replica's rank in the job to the next */
+    const int first = m->stage * dpt_trainer_replicas(t)->world.size * step + m->part;
+    char ranks[512] = "", where[DPT_WHERE_TEXT];
+    size_t used = 0;
+    int n = 0;
+
+    for (int i = 0; i < dpt_trainer_replicas(t)->world.size && used < sizeof ranks; i++)
+        if (!majority || t->arenas.hashes[i] != common)
+            used += (size_t)snprintf(ranks + used, sizeof ranks - used, "%s%d (%s)",
+                                     n++ ? ", " : "", first + i * step,
+                                     dpt_comm_where(t->comm, first + i * step, where));
+    return dpt_fail(
+        err, DPT_FAILED,
+        "step %lld: the replicas differ: rank%s %s hold%s other weights than %s (a fault "
+        "of memory or network)",
+        (long long)t->progress.step, n == 1 ? "" : "s", ranks, n == 1 ? "s" : "",
+        majority ? "the majority" : "each other");
+}
+
+enum dpt_status dpt_trainer_check_replicas(const struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const int size = dpt_trainer_replicas(t)->world.size;
+    const uint64_t mine =
+        t->arenas.hashed_step == t->progress.step ? t->arenas.hash : replica_hash(t);
+    uint64_t common = mine;
+    int most = 0;
+
+    dpt_comm_note(t->comm, -1, "comparing the weights of all ranks");
+    DPT_TRY(dpt_group_allgather(&dpt_trainer_replicas(t)->world, &mine, t->arenas.hashes,
+                                sizeof mine, err));
+    for (int i = 0; i < size; i++) {
+        int same = 0;
+
+        for (int k = 0; k < size; k++)
+            same += t->arenas.hashes[k] == t->arenas.hashes[i];
+        if (same > most) {
+            most = same;
+            common = t->arenas.hashes[i];
+        }
+    }
+    if (most < size)
+        status = fail_replicas(t, common, most * 2 > size, err);
+    if (dpt_mesh_divides(&t->mesh)) /* the replicas of each part found out by themselves */
+        status = dpt_group_agree(&t->comm->world, status, err);
+out:
+    return status;
+}

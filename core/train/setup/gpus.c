@@ -1,0 +1,115 @@
+#include "core/train/run/run.h"
+
+#include <string.h>
+
+#include "core/base/str.h"
+#include "core/train/setup/choose.h"
+
+enum { LISTED = 8 };
+
+/* Of the ranks on one device, the first one. */
+static bool is_first(const struct dpt_trainer *t, int rank)
+{
+    for (int i = 0; i < rank; i++)
+        if (strcmp(t->gpus[i].info.bus, t->gpus[rank].info.bus) == 0 &&
+            strcmp(dpt_comm_host(t->comm, i), dpt_comm_host(t->comm, rank)) == 0)
+            return false;
+    return true;
+}
+
+static int count_devices(const struct dpt_trainer *t)
+{
+    int n = 0;
+
+    for (int r = 0; r < t->comm->world.size; r++)
+        n += is_first(t, r);
+    return n;
+}
+
+/* "2 x NVIDIA H100 80GB HBM3 of 85.0 GB" for each kind. */
+static void list_kinds(const struct dpt_trainer *t, struct dpt_str *out)
+{
+    const int ranks = t->comm->world.size;
+
+    for (int r = 0; r < ranks; r++) {
+        int n = 0, before = 0;
+
+        for (int i = 0; i < ranks; i++) {
+            const bool same =
+                strcmp(t->gpus[i].info.name, t->gpus[r].info.name) == 0 && is_first(t, i);
+
+            n += same;
+            before += same && i < r;
+        }
+        if (before > 0 || !is_first(t, r))
+            continue;
+        dpt_str_printf(out, "%s", out->length > 0 ? ", " : "");
+        if (n > 1)
+            dpt_str_printf(out, "%d x ", n);
+        dpt_str_printf(out, "%s of %.3g GB", t->gpus[r].info.name,
+                       (double)t->gpus[r].info.memory / 1e9);
+    }
+}
+
+/* "0000:17:00.0, 0000:65:00.0, ...", of the first devices. */
+static void list_addresses(const struct dpt_trainer *t, struct dpt_str *out)
+{
+    int listed = 0;
+
+    for (int r = 0; r < t->comm->world.size && listed <= LISTED; r++) {
+        if (!is_first(t, r))
+            continue;
+        dpt_str_printf(out, "%s%s", listed == 0 ? "" : ", ",
+                       listed == LISTED ? "..." : t->gpus[r].info.bus);
+        listed++;
+    }
+}
+
+void dpt_gpus_log(const struct dpt_trainer *t)
+{
+    const int ranks = t->comm->world.size, devices = count_devices(t);
+    struct dpt_str text = {0};
+
+    list_kinds(t, &text);
+    if (ranks > 1 && devices == ranks)
+        dpt_str_printf(&text, ", one a rank");
+    else if (ranks > 1)
+        dpt_str_printf(&text, " for %d ranks", ranks);
+    dpt_log_info(t->log, "  device   %s: %s; %s", t->backend->name, text.text,
+                 dpt_job_precision(t->job));
+    dpt_str_clear(&text);
+    list_addresses(t, &text);
+    dpt_log_info(t->log, "           at %s; %s", text.text, t->gpus[0].info.driver);
+    for (int r = 1; r < ranks; r++)
+        if (strcmp(t->gpus[r].info.driver, t->gpus[0].info.driver) != 0) {
+            dpt_log_warn(t->log, "rank %d (%s) has other libraries: %s", r,
+                         dpt_comm_host(t->comm, r), t->gpus[r].info.driver);
+            break;
+        }
+    if (ranks > 1)
+        dpt_log_info(t->log, "  sums     in GPU memory: %s",
+                     t->aware[0] != '\0' ? t->aware : "no (these steps are summed on the host)");
+    dpt_str_clear(&text);
+    if (t->backend->determinism != NULL)
+        t->backend->determinism(t->model.program, &text);
+    if (text.length > 0)
+        dpt_log_info(t->log, "           %s", text.text);
+    if (text.length > 0 && t->job->device.deterministic)
+        dpt_log_info(t->log, "           device.deterministic: false takes the faster ones");
+    dpt_str_clear(&text);
+    t->backend->devices->startup(&text);
+    dpt_log_detail(t->log, "           started in %s", text.text);
+    dpt_str_release(&text);
+}
+
+void dpt_gpus_metrics(const struct dpt_trainer *t, struct dpt_metrics *m)
+{
+    dpt_metrics_text(m, "gpu", t->gpus[0].info.name);
+    dpt_metrics_text(m, "gpu_bus", t->gpus[0].info.bus);
+    dpt_metrics_int(m, "gpu_memory", t->gpus[0].info.memory);
+    dpt_metrics_int(m, "gpus", count_devices(t));
+    dpt_metrics_text(m, "gpu_library", t->gpus[0].info.driver);
+    dpt_metrics_text(m, "precision", dpt_job_precision(t->job));
+    if (t->aware[0] != '\0')
+        dpt_metrics_text(m, "cuda_aware", t->aware);
+}

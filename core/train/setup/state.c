@@ -1,0 +1,472 @@
+/* What a trainer holds, to and from checkpoints. */
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/memory.h"
+#include "core/train/mesh/mesh.h"
+#include "core/train/reduction/gradient_reduction.h"
+
+/* Floats of a message with the owners of shards: MPI's counts are int. */
+enum { PIECE = 1 << 24 };
+
+/* Arenas beside the slots, which are numbered from 0 on. */
+enum { PARAMS = -1, GRADIENT = -2 };
+
+static size_t piece_of(const struct dpt_trainer *t)
+{
+    return t->units.sliced ? DPT_CHECKPOINT_PIECE : PIECE;
+}
+
+/* The tensor of the whole model that a float is of. */
+static int32_t tensor_at(const struct dpt_graph *graph, size_t at)
+{
+    int32_t i = 0;
+
+    while ((int64_t)at < graph->tensors[i].offset ||
+           (int64_t)at >= graph->tensors[i].offset + graph->tensors[i].count)
+        i++;
+    return i;
+}
+
+/* Whether each of the ranks that have a tensor of slot k, the parameters or the gradient keeps a
+ * slice of it; else all of them have what the first one has. */
+static bool is_sliced(const struct dpt_trainer *t, int k, const struct dpt_tensor *tensor)
+{
+    return !tensor->state && (k < 0 ? t->units.sliced : dpt_trainer_sharded(t));
+}
+
+/* The gradient is the last step's sum, of which a rank of units has its own slice alone; it is only
+ * read. */
+static float *arena_of(const struct dpt_trainer *t, int k)
+{
+    if (k >= 0)
+        return t->arenas.slot[k];
+    if (k == PARAMS)
+        return t->arenas.params;
+    return t->units.sliced ? (float *)t->reduction.type->slice_sum(t) : t->reduction.sum;
+}
+
+/* The floats that both have, or none. */
+static struct dpt_range common(struct dpt_range a, struct dpt_range b)
+{
+    const int64_t first = a.first > b.first ? a.first : b.first;
+    const int64_t last = a.last < b.last ? a.last : b.last;
+
+    return (struct dpt_range){first, last > first ? last : first};
+}
+
+/* What of the floats [at, end) of the whole arena, which are a tensor's, this rank's part of the
+ * model has. *from: out, where the first of them is. */
+static struct dpt_range part_floats(const struct dpt_trainer *t, int k, size_t at, size_t end,
+                                    float **from)
+{
+    const int32_t i = tensor_at(&t->model.graph, at);
+    const struct dpt_tensor *own = &dpt_trainer_graph(t)->tensors[i];
+    const int64_t begins = t->model.graph.tensors[i].offset + own->first;
+    const struct dpt_range here = common((struct dpt_range){begins, begins + own->count},
+                                         (struct dpt_range){(int64_t)at, (int64_t)end});
+
+    *from = arena_of(t, k);
+    if (here.last > here.first)
+        *from += own->offset + (here.first - begins);
+    return here;
+}
+
+/* What of them this rank keeps for the others. part: of a tensor that is on all parts the one that
+ * keeps it. */
+static struct dpt_range own_floats(const struct dpt_trainer *t, int k, size_t at, size_t end,
+                                   int part, float **from)
+{
+    const int replica = dpt_trainer_replicas(t)->world.rank;
+    const int32_t i = tensor_at(&t->model.graph, at);
+    const struct dpt_tensor *whole = &t->model.graph.tensors[i],
+                            *own = &dpt_trainer_graph(t)->tensors[i];
+    const struct dpt_range here = part_floats(t, k, at, end, from);
+    const struct dpt_range none = {here.first, here.first};
+    struct dpt_range has = here;
+
+    if (t->mesh.part != part && dpt_graph_divided(&t->model.graph, i) == NULL)
+        return none;
+    if (is_sliced(t, k, whole)) {
+        const struct dpt_slice slice = t->reduction.type->slice(t, replica);
+        const int64_t to_whole = whole->offset + own->first - own->offset;
+
+        has = common(here, (struct dpt_range){(int64_t)slice.begin + to_whole,
+                                              (int64_t)slice.end + to_whole});
+    } else if (replica > 0) {
+        return none;
+    }
+    if (has.last > has.first)
+        *from += has.first - here.first;
+    return has;
+}
+
+/* Collective. Tells all ranks which of the floats from `at` on each of them keeps. */
+static enum dpt_status list_parts(const struct dpt_trainer *t, size_t at, struct dpt_range own,
+                                  struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const int count = (int)(own.last - own.first),
+              begins = count > 0 ? (int)(own.first - (int64_t)at) : 0;
+
+    DPT_TRY(dpt_group_allgather(&t->comm->world, &count, t->arenas.parts.count, sizeof count, err));
+    DPT_TRY(dpt_group_allgather(&t->comm->world, &begins, t->arenas.parts.at, sizeof begins, err));
+out:
+    return status;
+}
+
+/* Collective. Gives rank 0 the n floats from `at` on of the whole arena, which are a tensor's. to:
+ * used there only. */
+static enum dpt_status gather(const void *trainer, int k, size_t at, size_t n, float *to,
+                              struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_trainer *t = trainer;
+    const struct dpt_group *world = &t->comm->world;
+    const size_t piece = piece_of(t);
+
+    for (size_t i = 0, next; i < n; i = next) {
+        struct dpt_range own;
+        float *from;
+
+        next = n - i < piece ? n : i + piece;
+        own = own_floats(t, k, at + i, at + next, 0, &from);
+        DPT_TRY(list_parts(t, at + i, own, err));
+        DPT_TRY(dpt_group_gatherv(world, 0, from, world->rank == 0 ? to + i : NULL,
+                                  &t->arenas.parts, err));
+    }
+out:
+    return status;
+}
+
+/* Collective. The other way round: rank 0 gives the ranks of a part their floats of [at, end) of a
+ * tensor. whole: on rank 0 the arena; else NULL. */
+static enum dpt_status scatter_to_part(const struct dpt_trainer *t, int k, const float *whole,
+                                       size_t at, size_t end, int part, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_group *world = &t->comm->world;
+    const size_t piece = piece_of(t);
+
+    for (size_t next; at < end; at = next) {
+        struct dpt_range own;
+        float *to;
+
+        next = end - at < piece ? end : at + piece;
+        own = own_floats(t, k, at, next, part, &to);
+        DPT_TRY(list_parts(t, at, own, err));
+        if (world->rank == 0 && own.last > own.first && to != whole + own.first)
+            memcpy(to, whole + own.first, (size_t)(own.last - own.first) * sizeof *whole);
+        DPT_TRY(dpt_group_scatterv(world, 0, world->rank == 0 ? whole + at : NULL, to,
+                                   &t->arenas.parts, err));
+    }
+out:
+    return status;
+}
+
+/* Collective. Of slot k or the parameters (-1): gives all ranks that keep floats [at, end), which
+ * are a tensor's, theirs of rank 0's arena. */
+static enum dpt_status scatter(const struct dpt_trainer *t, int k, const float *whole, size_t at,
+                               size_t end, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const int32_t tensor = tensor_at(&t->model.graph, at);
+    const bool divided = dpt_graph_divided(&t->model.graph, tensor) != NULL;
+    const int parts = divided ? 1 : t->mesh.tensor;
+    struct dpt_range here;
+    float *to;
+
+    for (int part = 0; part < parts; part++) /* no float is sent twice by a message */
+        DPT_TRY(scatter_to_part(t, k, whole, at, end, part, err));
+    here = part_floats(t, k, at, end, &to);
+    /* What all replicas have. Those with one arena of the parameters have it by now. */
+    if (!is_sliced(t, k, &t->model.graph.tensors[tensor]) && (!t->units.sliced || t->units.gathers))
+        DPT_TRY(dpt_group_broadcast(&dpt_trainer_replicas(t)->world, 0, to,
+                                    (size_t)(here.last - here.first) * sizeof *to, err));
+out:
+    return status;
+}
+
+/* Collective. All tensors of an arena that rank 0 has. */
+static enum dpt_status scatter_arena(const struct dpt_trainer *t, int k, const float *whole,
+                                     struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_graph *graph = &t->model.graph;
+
+    for (int32_t i = 0; i < graph->n_tensors; i++) {
+        const struct dpt_tensor *tensor = &graph->tensors[i];
+
+        if (k < 0 || !tensor->state)
+            DPT_TRY(scatter(t, k, whole, (size_t)tensor->offset,
+                            (size_t)(tensor->offset + tensor->count), err));
+    }
+out:
+    return status;
+}
+
+/* --- units: rank 0 reads a tensor, and gives it to its owners --------------------------------- */
+
+/* What rank 0 tells the others: which floats come next. */
+struct gift {
+    int64_t at, n; /* n < 0: none */
+    int k;
+};
+
+/* On rank 0; the others are in dpt_trainer_follow. */
+static enum dpt_status give(const void *trainer, int k, size_t at, size_t n, float *from,
+                            struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_trainer *t = trainer;
+    struct gift gift = {.at = (int64_t)at, .n = (int64_t)n, .k = k};
+
+    DPT_TRY(dpt_group_broadcast(&t->comm->world, 0, &gift, sizeof gift, err));
+    DPT_TRY(scatter(t, k, from - at, at, at + n, err));
+    dpt_forget(from, from + n);
+out:
+    return status;
+}
+
+enum dpt_status dpt_trainer_follow(const struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct gift gift = {.n = -1};
+    bool ends = !t->units.sliced;
+
+    while (!ends) {
+        DPT_TRY(dpt_group_broadcast(&t->comm->world, 0, &gift, sizeof gift, err));
+        ends = gift.n < 0;
+        if (!ends)
+            DPT_TRY(scatter(t, gift.k, NULL, (size_t)gift.at, (size_t)(gift.at + gift.n), err));
+    }
+out:
+    return status;
+}
+
+enum dpt_status dpt_trainer_open_whole(const struct dpt_trainer *t, struct dpt_state *state,
+                                       struct dpt_error *err)
+{
+    const struct dpt_graph *graph = &t->model.graph;
+    const size_t bytes = (size_t)graph->arena * sizeof(float);
+
+    if (!dpt_trainer_in_parts(t) || t->comm->world.rank != 0)
+        return DPT_OK;
+    state->give = t->units.sliced ? give : NULL;
+    state->owners = t;
+    for (int k = 0; k < t->arenas.slots; k++)
+        state->slot[k] = NULL;
+    state->params = dpt_reserve(bytes);
+    for (int k = 0; k < t->arenas.slots && state->params != NULL; k++)
+        if ((state->slot[k] = dpt_reserve(bytes)) == NULL)
+            return dpt_fail_memory(err, "the whole model", (double)bytes);
+    return state->params != NULL ? DPT_OK : dpt_fail_memory(err, "the whole model", (double)bytes);
+}
+
+void dpt_trainer_close_whole(const struct dpt_trainer *t, struct dpt_state *state)
+{
+    const size_t bytes = (size_t)t->model.graph.arena * sizeof(float);
+
+    if (!dpt_trainer_in_parts(t) || t->comm->world.rank != 0)
+        return;
+    dpt_unreserve(state->params, bytes);
+    for (int k = 0; k < t->arenas.slots; k++)
+        dpt_unreserve(state->slot[k], bytes);
+}
+
+enum dpt_status dpt_trainer_deal(struct dpt_trainer *t, const struct dpt_state *whole, bool slots,
+                                 struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    if (t->units.sliced) /* each tensor as it was read */
+        return DPT_OK;
+    if (!dpt_mesh_divides(&t->mesh))
+        return dpt_group_broadcast(&t->comm->world, 0, t->arenas.params,
+                                   (size_t)t->model.graph.arena * sizeof(float), err);
+    for (int k = -1; k < (slots ? t->arenas.slots : 0); k++)
+        DPT_TRY(scatter_arena(t, k, k < 0 ? whole->params : whole->slot[k], err));
+out:
+    return status;
+}
+
+/* --- saving and loading ----------------------------------------------------------------------- */
+
+/* Whether rank 0 asks the others for what they keep of the slots. */
+static bool gathers(const struct dpt_trainer *t)
+{
+    return !t->planned && (dpt_trainer_sharded(t) || dpt_mesh_divides(&t->mesh));
+}
+
+/* Likewise for the parameters or the gradient; else it has all of them. */
+static bool in_parts(const struct dpt_trainer *t, int k)
+{
+    return dpt_mesh_divides(&t->mesh) || (k == GRADIENT ? t->units.sliced : t->units.gathers);
+}
+
+enum dpt_status dpt_trainer_give_slots(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    /* As rank 0 asks for them: dpt_image_take. */
+    for (int k = in_parts(t, PARAMS) ? PARAMS : 0; k < t->arenas.slots && gathers(t); k++)
+        for (int pass = 0; pass < (k < 0 ? 2 : 1); pass++)
+            for (int32_t i = 0; i < t->model.graph.n_tensors; i++) {
+                const struct dpt_tensor *tensor = &t->model.graph.tensors[i];
+
+                if (tensor->state == (pass == 1))
+                    DPT_TRY(gather(t, k, (size_t)tensor->offset, (size_t)tensor->count, NULL, err));
+            }
+out:
+    return status;
+}
+
+enum dpt_status dpt_trainer_share_slots(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_group *world = &t->comm->world;
+    const size_t n = (size_t)dpt_trainer_graph(t)->floats;
+
+    for (int k = 0; k < t->arenas.slots && !t->units.sliced; k++) {
+        float *slot = t->arenas.slot[k];
+
+        if (!dpt_mesh_divides(&t->mesh) && dpt_trainer_sharded(t))
+            DPT_TRY(scatter_arena(t, k, slot, err));
+        else if (!dpt_mesh_divides(&t->mesh))
+            DPT_TRY(dpt_group_broadcast(world, 0, slot, n * sizeof *slot, err));
+        if (dpt_trainer_sharded(t)) {
+            const struct dpt_slice own =
+                t->reduction.type->slice(t, dpt_trainer_replicas(t)->world.rank);
+
+            dpt_forget(slot, slot + own.begin);
+            dpt_forget(slot + own.end, slot + n);
+        }
+    }
+out:
+    return status;
+}
+
+enum dpt_status dpt_trainer_tensor(const struct dpt_trainer *t, bool gradient, int32_t number,
+                                   float *room, const float **x, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const int k = gradient ? GRADIENT : PARAMS;
+    const struct dpt_tensor *tensor = &t->model.graph.tensors[number];
+
+    *x = NULL;
+    if (in_parts(t, k)) {
+        DPT_TRY(gather(t, k, (size_t)tensor->offset, (size_t)tensor->count, room, err));
+        *x = t->comm->world.rank == 0 ? room : NULL;
+    } else if (t->comm->world.rank == 0) {
+        *x = arena_of(t, k) + tensor->offset;
+    }
+out:
+    return status;
+}
+
+struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text)
+{
+    struct dpt_state state = {
+        .graph = &t->model.graph,
+        .params = t->arenas.params,
+        .slots = t->arenas.slots,
+        .slot_names = dpt_optimizer_slot_names(&t->job->optimizer),
+        .targets = &t->targets,
+        .progress = t->progress,
+        .seed = t->job->seed,
+        .job_text = job_text,
+        .version = DPT_VERSION,
+        .plans = t->model.plans.text,
+        .columns = t->data.train.present ? dpt_dataset_columns(t->data.train.set, NULL) : NULL,
+        .clips_rows =
+            t->job->train.clip_norm > 0 && t->job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE,
+        .backend = t->backend->name,
+        .library = t->backend->describe(),
+        .scaled = t->job->device.precision == DPT_PRECISION_FP16,
+        .scale = t->scale,
+    };
+
+    memcpy(state.slot, t->arenas.slot, sizeof state.slot);
+    if (gathers(t)) {
+        state.gather = gather;
+        state.gathers_params = in_parts(t, PARAMS);
+        state.streams = t->units.sliced;
+        state.owners = t;
+    }
+    return state;
+}
+
+enum dpt_status dpt_trainer_share_targets(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_group *world = &t->comm->world;
+    struct dpt_target_scale *scale = &t->targets;
+    const size_t bytes = (size_t)scale->outputs * sizeof(float);
+
+    if (scale->outputs == 0)
+        return DPT_OK;
+    DPT_TRY(dpt_group_broadcast(world, 0, &scale->used, sizeof scale->used, err));
+    DPT_TRY(dpt_group_broadcast(world, 0, scale->mean, bytes, err));
+    DPT_TRY(dpt_group_broadcast(world, 0, scale->std, bytes, err));
+out:
+    return status;
+}
+
+enum dpt_status dpt_trainer_share_params(struct dpt_trainer *t, const struct dpt_state *whole,
+                                         enum dpt_status status, struct dpt_error *err)
+{
+    const struct dpt_group *world = &t->comm->world;
+
+    DPT_TRY(dpt_group_agree(world, status, err));
+    DPT_TRY(dpt_trainer_deal(t, whole, false, err));
+    DPT_TRY(dpt_trainer_share_targets(t, err));
+    DPT_TRY(dpt_group_agree(world, dpt_trainer_refresh(t, err), err));
+out:
+    return status;
+}
+
+enum dpt_status dpt_trainer_check_columns(const struct dpt_trainer *t,
+                                          const struct dpt_checkpoint *file, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    char *columns = NULL;
+
+    DPT_TRY(dpt_checkpoint_text(file, "/columns", &columns, err));
+    for (size_t i = 0; i < DPT_SPLITS; i++)
+        if (t->data.split[i].present)
+            DPT_TRY(dpt_dataset_check_columns(t->data.split[i].set, columns, file->path, err));
+out:
+    free(columns);
+    return status;
+}
+
+/* On rank 0. */
+static enum dpt_status load_params(struct dpt_trainer *t, const char *path, bool any,
+                                   struct dpt_error *err)
+{
+    struct dpt_state state = {
+        .graph = &t->model.graph, .params = t->arenas.params, .targets = &t->targets};
+    enum dpt_status status = DPT_OK;
+    struct dpt_checkpoint file = {0};
+
+    DPT_TRY(dpt_checkpoint_verify(path, err));
+    DPT_TRY(dpt_checkpoint_open(&file, path, err));
+    DPT_TRY(
+        dpt_checkpoint_read(&file, &state, DPT_LOAD_PARAMS | (any ? DPT_LOAD_ANY : 0), NULL, err));
+    DPT_TRY(dpt_trainer_check_columns(t, &file, err));
+out:
+    dpt_checkpoint_close(&file);
+    return status;
+}
+
+enum dpt_status dpt_trainer_load_params(struct dpt_trainer *t, const char *path, bool any,
+                                        struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    char file[PATH_MAX];
+
+    if (t->comm->world.rank == 0)
+        status = load_params(t, dpt_checkpoint_resolve(path, file), any, err);
+    return dpt_trainer_share_params(t, NULL, status, err); /* it does not train: no stages */
+}

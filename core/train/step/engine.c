@@ -1,0 +1,72 @@
+#include "core/train/step/engine.h"
+
+#include "core/trace/profile.h"
+
+const struct dpt_engine *const dpt_engines[] = {&dpt_engine_device, &dpt_engine_host, NULL};
+
+const struct dpt_engine *dpt_engine_choose(const struct dpt_trainer *t)
+{
+    int i = 0;
+
+    while (!dpt_engines[i]->takes(t))
+        i++;
+    return dpt_engines[i];
+}
+
+enum dpt_status dpt_trainer_step(struct dpt_trainer *t, struct dpt_step_result *result,
+                                 struct dpt_error *err)
+{
+    enum dpt_status status;
+
+    dpt_profile_begin(t->profile, t->progress.step + 1);
+    status = t->engine->step(t, result, err);
+    dpt_profile_end(t->profile, DPT_SPAN_STEP);
+    return status;
+}
+
+enum dpt_status dpt_trainer_settle(struct dpt_trainer *t, struct dpt_step_result *since,
+                                   struct dpt_error *err)
+{
+    *since = (struct dpt_step_result){0};
+    return t->engine->settle != NULL ? t->engine->settle(t, since, err) : DPT_OK;
+}
+
+enum dpt_status dpt_trainer_peek(struct dpt_trainer *t, struct dpt_step_result *since,
+                                 struct dpt_error *err)
+{
+    *since = (struct dpt_step_result){0};
+    return t->engine->peek != NULL ? t->engine->peek(t, since, err) : DPT_OK;
+}
+
+enum dpt_status dpt_trainer_fetch(struct dpt_trainer *t, bool gradient, struct dpt_error *err)
+{
+    return t->engine->fetch != NULL ? t->engine->fetch(t, gradient, err) : DPT_OK;
+}
+
+enum dpt_status dpt_trainer_refresh(struct dpt_trainer *t, struct dpt_error *err)
+{
+    return t->engine->refresh(t, err);
+}
+
+enum dpt_status dpt_trainer_evaluate(struct dpt_trainer *t, struct dpt_split *split,
+                                     struct dpt_metric_sums *total, struct dpt_error *err)
+{
+    return t->engine->evaluate(t, split, total, err);
+}
+
+enum dpt_status dpt_trainer_seek(struct dpt_trainer *t, struct dpt_error *err)
+{
+    dpt_trainer_rest(t);
+    return dpt_loader_seek(t->data.train.loader, t->progress.epoch, t->progress.epoch_step, err);
+}
+
+void dpt_trainer_rest(struct dpt_trainer *t)
+{
+    if (t->engine != NULL && t->engine->rest != NULL)
+        t->engine->rest(t);
+}
+
+double dpt_trainer_waited(const struct dpt_trainer *t)
+{
+    return t->engine->waited(t);
+}

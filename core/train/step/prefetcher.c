@@ -1,0 +1,210 @@
+#include "core/train/step/prefetcher.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#include "core/base/clock.h"
+#include "core/base/memory.h"
+#include "core/base/pool.h"
+
+/* A step that is being filled, or was filled. */
+struct item {
+    struct dpt_prefetched prefetched;
+    enum dpt_status status;
+    struct dpt_error err;
+};
+
+/*
+ * Staging buffers are used in turn: the thread fills staging buffer `filled % staging_buffers`
+ * while filled - released < staging_buffers; next() waits for staging buffer `taken %
+ * staging_buffers`. All under the lock but for the item being filled and the one that was taken.
+ */
+struct dpt_prefetcher {
+    struct dpt_prefetcher_spec spec;
+    struct item *items; /* [staging_buffers] */
+    float *image;       /* a sample before it is augmented */
+    pthread_t thread;
+    bool running, stop;
+    bool wanted;  /* it may fill staging buffers */
+    bool working; /* it has the loader and a staging buffer */
+    pthread_mutex_t lock;
+    pthread_cond_t work, done;
+    uint64_t filled, taken, released;
+    double waited;
+};
+
+/* The rows of a staging buffer that are micro-batch k's. */
+static struct dpt_batch_buffer rows_of(const struct dpt_prefetcher *f,
+                                       const struct dpt_staging_buffer *staging_buffer, int32_t k)
+{
+    const struct dpt_dataset *set = f->spec.set;
+    const size_t micro = (size_t)f->spec.micro, at = (size_t)k * micro;
+    const size_t width = set->target == DPT_TARGET_VECTOR ? (size_t)set->target_width : 0;
+    struct dpt_batch_buffer rows = {.sample = staging_buffer->sample + at, .image = f->image};
+
+    if (staging_buffer->input != NULL)
+        rows.input = staging_buffer->input + at * (size_t)dpt_shape_size(&set->shape);
+    if (staging_buffer->labels != NULL)
+        rows.labels = staging_buffer->labels + at;
+    if (staging_buffer->targets != NULL)
+        rows.targets = staging_buffer->targets + at * width;
+    if (staging_buffer->weights != NULL)
+        rows.weights = staging_buffer->weights + at;
+    rows.target_floats = micro * width;
+    return rows;
+}
+
+static enum dpt_status fill(struct dpt_prefetcher *f, struct dpt_prefetched *prefetched,
+                            struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_step_view view;
+    struct dpt_staging_buffer staging_buffer;
+
+    DPT_TRY(dpt_loader_next(f->spec.loader, &view, err));
+    DPT_TRY(f->spec.type->staging_buffer(f->spec.steps, prefetched->staging_buffer, &staging_buffer,
+                                         err));
+    prefetched->micros = view.last - view.first;
+    for (int32_t k = 0; k < prefetched->micros; k++) {
+        struct dpt_batch_buffer rows = rows_of(f, &staging_buffer, k);
+        struct dpt_batch batch = {0};
+
+        if (staging_buffer.input != NULL) {
+            DPT_TRY(dpt_loader_fill(f->spec.loader, &view, view.first + k, &rows, &batch, err));
+            staging_buffer.count[k] = batch.count;
+        } else {
+            struct dpt_steps_move *move = staging_buffer.move;
+
+            if (move != NULL)
+                move += (size_t)k * (size_t)f->spec.micro;
+            dpt_loader_fill_labels(f->spec.loader, &view, view.first + k, &rows, move,
+                                   &staging_buffer.count[k]);
+        }
+    }
+    DPT_TRY(f->spec.type->send(f->spec.steps, prefetched->staging_buffer, prefetched->micros, err));
+out:
+    return status;
+}
+
+static void *serve(void *arg)
+{
+    struct dpt_prefetcher *f = arg;
+
+    pthread_mutex_lock(&f->lock);
+    while (!f->stop) {
+        struct item *item = &f->items[f->filled % (unsigned)f->spec.staging_buffers];
+
+        if (!f->wanted || f->filled - f->released == (unsigned)f->spec.staging_buffers) {
+            pthread_cond_wait(&f->work, &f->lock);
+            continue;
+        }
+        item->prefetched.staging_buffer = (int)(f->filled % (unsigned)f->spec.staging_buffers);
+        f->working = true;
+        pthread_mutex_unlock(&f->lock);
+        item->status = fill(f, &item->prefetched, &item->err);
+        pthread_mutex_lock(&f->lock);
+        f->working = false;
+        f->filled++;
+        if (item->status != DPT_OK) /* no step follows one that failed */
+            f->wanted = false;
+        pthread_cond_signal(&f->done);
+    }
+    pthread_mutex_unlock(&f->lock);
+    return NULL;
+}
+
+enum dpt_status dpt_prefetcher_open(struct dpt_prefetcher **prefetcher,
+                                    const struct dpt_prefetcher_spec *spec, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const size_t size = (size_t)dpt_shape_size(&spec->set->shape);
+    struct dpt_prefetcher *f = NULL;
+    int code;
+
+    *prefetcher = NULL;
+    DPT_TRY(DPT_ALLOCATE(f, 1, "feeding the device", err));
+    f->spec = *spec;
+    DPT_TRY(DPT_ALLOCATE(f->items, (size_t)spec->staging_buffers, "feeding the device", err));
+    DPT_TRY(DPT_ALLOCATE(f->image, size, "feeding the device", err));
+    pthread_mutex_init(&f->lock, NULL);
+    pthread_cond_init(&f->work, NULL);
+    pthread_cond_init(&f->done, NULL);
+    code = dpt_thread_start(&f->thread, serve, f);
+    if (code != 0)
+        DPT_TRY(dpt_fail(err, DPT_RANK, "cannot start the thread that feeds the device: %s",
+                         strerror(code)));
+    f->running = true;
+    *prefetcher = f;
+out:
+    if (status != DPT_OK)
+        dpt_prefetcher_close(f);
+    return status;
+}
+
+void dpt_prefetcher_close(struct dpt_prefetcher *f)
+{
+    if (f == NULL)
+        return;
+    if (f->running) {
+        pthread_mutex_lock(&f->lock);
+        f->stop = true;
+        pthread_cond_signal(&f->work);
+        pthread_mutex_unlock(&f->lock);
+        pthread_join(f->thread, NULL);
+        pthread_cond_destroy(&f->work);
+        pthread_cond_destroy(&f->done);
+        pthread_mutex_destroy(&f->lock);
+    }
+    dpt_free(f->items);
+    dpt_free(f->image);
+    dpt_free(f);
+}
+
+enum dpt_status dpt_prefetcher_next(struct dpt_prefetcher *f, struct dpt_prefetched *prefetched,
+                                    struct dpt_error *err)
+{
+    const struct item *item;
+
+    pthread_mutex_lock(&f->lock);
+    if (!f->wanted && f->filled == f->taken) {
+        f->wanted = true;
+        pthread_cond_signal(&f->work);
+    }
+    if (f->filled == f->taken) {
+        const double start = dpt_now();
+
+        while (f->filled == f->taken)
+            pthread_cond_wait(&f->done, &f->lock);
+        f->waited += dpt_now() - start;
+    }
+    item = &f->items[f->taken % (unsigned)f->spec.staging_buffers];
+    f->taken++;
+    pthread_mutex_unlock(&f->lock);
+    *prefetched = item->prefetched;
+    if (item->status != DPT_OK)
+        *err = item->err;
+    return item->status;
+}
+
+void dpt_prefetcher_release(struct dpt_prefetcher *f, int held)
+{
+    pthread_mutex_lock(&f->lock);
+    f->released = f->taken - (unsigned)held;
+    pthread_cond_signal(&f->work);
+    pthread_mutex_unlock(&f->lock);
+}
+
+void dpt_prefetcher_pause(struct dpt_prefetcher *f)
+{
+    pthread_mutex_lock(&f->lock);
+    f->wanted = false;
+    while (f->working)
+        pthread_cond_wait(&f->done, &f->lock);
+    f->filled = f->taken = f->released = 0;
+    pthread_mutex_unlock(&f->lock);
+}
+
+double dpt_prefetcher_waited(const struct dpt_prefetcher *f)
+{
+    return f->waited;
+}

@@ -1,0 +1,85 @@
+#include "core/train/step/engine.h"
+
+#include "core/train/update/schedule.h"
+
+void dpt_step_run(int32_t first, int32_t last, int thread, int threads, int32_t *begin,
+                  int32_t *end)
+{
+    const int64_t n = last - first;
+
+    *begin = first + (int32_t)((n * thread + threads - 1) / threads);
+    *end = first + (int32_t)((n * (thread + 1) + threads - 1) / threads);
+}
+
+int32_t dpt_step_group(int32_t most, int32_t all, int32_t i, int32_t end)
+{
+    const int64_t left = end - i;
+    int64_t n = 1;
+
+    while (i % (2 * n) == 0 &&
+           (2 * n <= left ? 2 * n <= most : end == all && n < left && left <= most))
+        n *= 2;
+    return n < left ? (int32_t)n : (int32_t)left;
+}
+
+void dpt_step_sum(const struct dpt_trainer *t, int32_t all, int32_t first, int32_t end, int32_t i,
+                  int32_t n, struct dpt_batch *batch)
+{
+    const bool tree = t->job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE;
+    int32_t at = i, behind = i + n;
+
+    for (int32_t k = first; t->team.adds > t->team.group && k <= i; k = behind) {
+        at = k;
+        behind = tree ? k + dpt_step_group(t->team.adds, all, k, end) : end;
+    }
+    batch->before = i - at;
+    batch->more = i + n < behind;
+}
+
+void dpt_step_flags(const struct dpt_trainer *t, bool failed, float flags[DPT_FLAGS])
+{
+    flags[DPT_FLAG_FAILED] = failed;
+    flags[DPT_FLAG_SAVE] = t->requests.save;
+    flags[DPT_FLAG_SIGNAL] = t->requests.signal;
+    flags[DPT_FLAG_CLOCK] = t->requests.clock;
+}
+
+void dpt_step_read_flags(const struct dpt_trainer *t, struct dpt_step_result *result)
+{
+    result->save = t->reduction.reduced_flags[DPT_FLAG_SAVE] > 0;
+    result->signal = t->reduction.reduced_flags[DPT_FLAG_SIGNAL] > 0;
+    result->clock = t->reduction.reduced_flags[DPT_FLAG_CLOCK] > 0;
+}
+
+double dpt_step_rate(const struct dpt_trainer *t)
+{
+    const struct dpt_schedule_point point = {t->progress.step, t->steps, t->steps_per_epoch};
+
+    return dpt_schedule_rate(&t->job->schedule, t->lr, &point);
+}
+
+enum dpt_status dpt_step_check_count(const struct dpt_trainer *t, int64_t counted, int32_t total,
+                                     struct dpt_error *err)
+{
+    if (counted == total)
+        return DPT_OK;
+    return dpt_fail(err, DPT_INTERNAL, "step %lld: the ranks counted %lld of %d samples",
+                    (long long)t->progress.step + 1, (long long)counted, total);
+}
+
+enum dpt_status dpt_step_fail(const struct dpt_trainer *t, enum dpt_status status,
+                              struct dpt_error *err)
+{
+    dpt_error_prefix(err, "step %lld: ", (long long)t->progress.step + 1);
+    return status;
+}
+
+void dpt_step_advance(struct dpt_trainer *t, int64_t samples)
+{
+    t->progress.step++;
+    t->progress.samples += samples;
+    if (++t->progress.epoch_step == t->steps_per_epoch) {
+        t->progress.epoch_step = 0;
+        t->progress.epoch++;
+    }
+}

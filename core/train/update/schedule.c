@@ -1,0 +1,156 @@
+#include "core/train/update/schedule.h"
+
+#include <math.h>
+
+#define SCALE_RULES(X) X(SCALE_NONE, "none") X(SCALE_LINEAR, "linear") X(SCALE_SQRT, "sqrt")
+enum scale_rule { SCALE_RULES(DPT_LIST_NAME) SCALE_RULE_COUNT };
+
+/* The options of every schedule begin with these. */
+struct common {
+    double warmup; /* steps; below 1: a share of the run */
+    struct {
+        int rule; /* enum scale_rule */
+        int64_t base_batch;
+    } scale;
+};
+
+struct decay_options {
+    struct common common;
+    double final; /* fraction of the rate that is left at the end */
+};
+
+struct step_options {
+    struct common common;
+    struct dpt_every every;
+    double gamma;
+};
+
+/* What a schedule is: its factor at `step` of `steps`, both counted from the end of the warm-up; 1
+ * at step 0. */
+struct schedule_type {
+    double (*factor)(const void *options, double step, double steps, int64_t steps_per_epoch);
+};
+
+static double constant_factor(const void *options, double step, double steps, int64_t per_epoch)
+{
+    (void)options;
+    (void)step;
+    (void)steps;
+    (void)per_epoch;
+    return 1;
+}
+
+static double step_factor(const void *options, double step, double steps, int64_t per_epoch)
+{
+    const struct step_options *o = options;
+    double every = o->every.unit == DPT_EPOCHS ? round(o->every.n * (double)per_epoch) : o->every.n;
+
+    (void)steps;
+    if (every < 1)
+        every = 1; /* a fraction of an epoch that is shorter than a step */
+    return pow(o->gamma, floor(step / every));
+}
+
+/* Loshchilov & Hutter 2017, "SGDR", equation 5, without restarts. */
+static double cosine_factor(const void *options, double step, double steps, int64_t per_epoch)
+{
+    const struct decay_options *o = options;
+
+    (void)per_epoch;
+    return o->final + (1 - o->final) * (1 + cos(acos(-1.0) * step / steps)) / 2;
+}
+
+static double linear_factor(const void *options, double step, double steps, int64_t per_epoch)
+{
+    const struct decay_options *o = options;
+
+    (void)per_epoch;
+    return 1 + (o->final - 1) * step / steps;
+}
+
+// clang-format off
+#define SCALE(member) .offset = offsetof(struct common, member) - offsetof(struct common, scale)
+
+static const struct dpt_option scale_table[] = {
+    {.name = "rule", .type = DPT_OPT_CHOICE, SCALE(scale.rule), .fallback = "none",
+     .choices = DPT_CHOICES(SCALE_RULES),
+     .help = "lr is multiplied by batch.global / base_batch, or its root"},
+    {.name = "base_batch", .type = DPT_OPT_INT, SCALE(scale.base_batch), .fallback = "256",
+     .min = 1, .max = 1 << 24, .help = "batch.global that lr is meant for"},
+    {0},
+};
+
+#define COMMON_ROWS                                                                                \
+    {.name = "warmup", .type = DPT_OPT_REAL, .offset = offsetof(struct common, warmup),            \
+     .fallback = "0", .min = 0, .max = 1e12,                                                       \
+     .help = "steps in which lr rises linearly; below 1: their share of the run"},                 \
+    {.name = "scale_lr", .type = DPT_OPT_SECTION, .offset = offsetof(struct common, scale),        \
+     .fallback = "{}", .rows = scale_table, .help = "scaling of lr with the global batch"}
+
+static const struct dpt_option constant_table[] = {COMMON_ROWS, {0}};
+
+static const struct dpt_option step_table[] = {
+    /* A time would make the run depend on the machine; one that never steps is called constant. */
+    {.name = "every", .type = DPT_OPT_EVERY, .offset = offsetof(struct step_options, every),
+     .units = 1 << DPT_EPOCHS | 1 << DPT_STEPS, .help = "when lr is multiplied by gamma"},
+    {.name = "gamma", .type = DPT_OPT_REAL, .offset = offsetof(struct step_options, gamma),
+     .fallback = "0.1", .min = 0, .max = 1, .help = "factor of each drop"},
+    COMMON_ROWS,
+    {0},
+};
+
+static const struct dpt_option decay_table[] = {
+    {.name = "final", .type = DPT_OPT_REAL, .offset = offsetof(struct decay_options, final),
+     .fallback = "0", .min = 0, .max = 1, .help = "share of lr that is left at the end"},
+    COMMON_ROWS,
+    {0},
+};
+
+static const struct schedule_type constant_type = {constant_factor}, step_type = {step_factor},
+                                  cosine_type = {cosine_factor}, linear_type = {linear_factor};
+
+static const struct dpt_variant constant = {
+    .name = "constant", .summary = "the same rate throughout",
+    .options = constant_table, .size = sizeof(struct common), .impl = &constant_type,
+};
+static const struct dpt_variant step = {
+    .name = "step", .summary = "multiplied by gamma again and again",
+    .options = step_table, .size = sizeof(struct step_options), .impl = &step_type,
+};
+static const struct dpt_variant cosine = {
+    .name = "cosine", .summary = "half a cosine from lr to final x lr (Loshchilov & Hutter 2017)",
+    .options = decay_table, .size = sizeof(struct decay_options), .impl = &cosine_type,
+};
+static const struct dpt_variant linear = {
+    .name = "linear", .summary = "a line from lr to final x lr",
+    .options = decay_table, .size = sizeof(struct decay_options), .impl = &linear_type,
+};
+// clang-format on
+
+const struct dpt_variant *const dpt_schedule_variants[] = {&constant, &step, &cosine, &linear,
+                                                           NULL};
+
+double dpt_schedule_scale(const struct dpt_variant_value *schedule, double lr, int64_t global)
+{
+    const struct common *common = schedule->options;
+    const double ratio = (double)global / (double)common->scale.base_batch;
+
+    if (common->scale.rule == SCALE_LINEAR)
+        return lr * ratio;
+    return common->scale.rule == SCALE_SQRT ? lr * sqrt(ratio) : lr;
+}
+
+double dpt_schedule_rate(const struct dpt_variant_value *schedule, double lr,
+                         const struct dpt_schedule_point *point)
+{
+    const struct schedule_type *type = schedule->variant->impl;
+    const struct common *common = schedule->options;
+    const double all = (double)point->steps, step = (double)point->step;
+    const double warmup = ceil(common->warmup < 1 ? common->warmup * all : common->warmup);
+    const double steps = fmax(1, all - warmup);
+
+    if (step < warmup)
+        return lr * (step + 1) / warmup;
+    return lr * type->factor(schedule->options, fmin(step - warmup, steps), steps,
+                             point->steps_per_epoch);
+}

@@ -1,0 +1,258 @@
+#include "core/train/use/audit.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "core/base/file.h"
+#include "core/base/hash.h"
+#include "core/base/memory.h"
+#include "core/train/mesh/mesh.h"
+#include "core/train/reduction/gradient_reduction.h"
+
+enum { DIGITS = 16 };
+
+enum { WEIGHTS, GRADIENT, ARENAS };
+
+int32_t dpt_audit_hashes(const struct dpt_trainer *t)
+{
+    return ARENAS * (t->model.graph.n_tensors + 1);
+}
+
+/* One of the two arenas, as this rank has it: of units (units.h) the learned floats of its slice
+ * alone, of which every rank tells, else all, of which the first of the replicas tells. */
+struct source {
+    const float *learned, *state;
+    size_t begin, end; /* of the learned floats */
+    bool has_state;
+};
+
+static struct source source_of(const struct dpt_trainer *t, int k)
+{
+    const struct dpt_gradient_reduction *r = &t->reduction;
+    const int replica = dpt_trainer_replicas(t)->world.rank;
+    const float *arena = k == WEIGHTS ? t->arenas.params : r->sum;
+    struct source source = {.learned = arena, .state = arena, .has_state = replica == 0};
+
+    if (t->units.sliced) {
+        const struct dpt_slice own = r->type->slice(t, replica);
+
+        source.learned = k == WEIGHTS ? arena : r->type->slice_sum(t);
+        source.begin = own.begin;
+        source.end = own.end;
+    } else if (replica == 0) {
+        source.end = (size_t)dpt_trainer_graph(t)->floats;
+    }
+    return source;
+}
+
+/* Of what this rank has of a tensor, with the zeros behind it: as a part of the whole arena, and as
+ * a part of the tensor. */
+static void hash_tensor(const struct dpt_trainer *t, int32_t number, const struct source *source,
+                        uint64_t *of_arena, uint64_t *of_tensor)
+{
+    static const float zeros[DPT_TENSOR_ALIGN];
+    const struct dpt_tensor *whole = &t->model.graph.tensors[number],
+                            *own = &dpt_trainer_graph(t)->tensors[number];
+    const size_t at = (size_t)own->offset, last = (size_t)(whole->offset + whole->count);
+    const float *x = own->state ? source->state : source->learned;
+    size_t begin = at, end = at + (size_t)own->count, first;
+
+    if (own->state && !source->has_state)
+        return;
+    if (!own->state) {
+        begin = begin > source->begin ? begin : source->begin;
+        end = end < source->end ? end : source->end;
+    }
+    if (begin >= end)
+        return;
+    first = (size_t)own->first + (begin - at); /* of the tensor's floats */
+    *of_tensor += dpt_hash_floats(x + begin, end - begin, first);
+    *of_arena += dpt_hash_floats(x + begin, end - begin, (uint64_t)whole->offset + first);
+    if (first + (end - begin) == (size_t)whole->count)
+        *of_arena += dpt_hash_floats(zeros, dpt_round_up(last, sizeof(float)) - last, last);
+}
+
+enum dpt_status dpt_audit_take(const struct dpt_trainer *t, int64_t *hashes, struct dpt_error *err)
+{
+    memset(hashes, 0, (size_t)dpt_audit_hashes(t) * sizeof *hashes);
+    for (int k = 0; k < ARENAS; k++) {
+        const struct source source = source_of(t, k);
+        uint64_t arena = 0;
+
+        for (int32_t i = 0; i < t->model.graph.n_tensors; i++) {
+            uint64_t own = 0;
+
+            if (dpt_mesh_tells(t, i))
+                hash_tensor(t, i, &source, &arena, &own);
+            hashes[ARENAS * (i + 1) + k] = (int64_t)own;
+        }
+        hashes[k] = (int64_t)arena;
+    }
+    return dpt_trainer_in_parts(t) ? dpt_group_sum_ints(&t->comm->world, hashes, hashes,
+                                                        (size_t)dpt_audit_hashes(t), err)
+                                   : DPT_OK;
+}
+
+static void hash(struct dpt_json *j, const char *key, int64_t value)
+{
+    char digits[DIGITS + 1];
+
+    snprintf(digits, sizeof digits, "%016" PRIx64, (uint64_t)value);
+    dpt_json_text(j, key, digits);
+}
+
+enum dpt_status dpt_audit_step(FILE *file, const struct dpt_trainer *t, const int64_t *hashes,
+                               struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_json j = {.file = file};
+
+    dpt_json_object(&j, NULL);
+    dpt_json_int(&j, "step", t->progress.step);
+    hash(&j, "weights", hashes[WEIGHTS]);
+    hash(&j, "gradient", hashes[GRADIENT]);
+    dpt_json_array(&j, "layers");
+    for (int32_t i = 0; i < t->model.graph.n_tensors; i++) {
+        const struct dpt_tensor *tensor = &t->model.graph.tensors[i];
+
+        dpt_json_array(&j, NULL);
+        dpt_json_text(&j, NULL, tensor->name);
+        hash(&j, NULL, hashes[ARENAS * (i + 1) + WEIGHTS]);
+        hash(&j, NULL, hashes[ARENAS * (i + 1) + GRADIENT]);
+        dpt_json_end(&j);
+    }
+    dpt_json_end(&j);
+    dpt_json_end(&j);
+    DPT_TRY(dpt_json_finish(&j, "a line of hashes", err));
+    if (j.error != 0 || fflush(file) != 0)
+        DPT_TRY(dpt_fail_errno(err, DPT_IO, "hashes.jsonl"));
+out:
+    return status;
+}
+
+/* One of the two files, and the line that it is at. */
+struct reader {
+    char path[PATH_MAX];
+    FILE *file;
+    char *line;
+    size_t capacity;
+    int64_t step; /* -1: the file is at its end */
+};
+
+static enum dpt_status read_line(struct reader *r, struct dpt_error *err)
+{
+    static const char start[] = "{\"step\": ";
+    const ssize_t n = getline(&r->line, &r->capacity, r->file);
+
+    r->step = -1;
+    if (n <= 0 || r->line[n - 1] != '\n') /* a kill may have cut the last line short */
+        return DPT_OK;
+    if (strncmp(r->line, start, sizeof start - 1) != 0)
+        return dpt_fail(err, DPT_BAD_DATA, "%s: is no hashes.jsonl of dptrain", r->path);
+    r->step = strtoll(r->line + sizeof start - 1, NULL, 10);
+    return DPT_OK;
+}
+
+static enum dpt_status open_reader(struct reader *r, const char *path, struct dpt_error *err)
+{
+    struct stat info;
+    const bool folder = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+
+    snprintf(r->path, sizeof r->path, folder ? "%s/hashes.jsonl" : "%s", path);
+    if (!dpt_file_exists(r->path))
+        return dpt_fail_errno(err, DPT_BAD_DATA, "%s (log.hashes: true makes a run write it)",
+                              r->path);
+    if (dpt_file_stream(r->path, DPT_FILE_READ, DPT_BAD_DATA, &r->file, err) != DPT_OK)
+        return err->status;
+    return read_line(r, err);
+}
+
+static void close_reader(struct reader *r)
+{
+    if (r->file != NULL)
+        fclose(r->file);
+    free(r->line);
+}
+
+/* The next tensor of a line: its name and two hashes. Returns what is behind it, or NULL at the
+ * end. */
+static const char *next_layer(const char *at, char name[DPT_NAME], char hash[2][DIGITS + 1])
+{
+    int used = 0;
+
+    at = strstr(at, "[\"");
+    if (at == NULL ||
+        sscanf(at, "[\"%63[^\"]\", \"%16[0-9a-f]\", \"%16[0-9a-f]\"]%n", name, hash[0], hash[1],
+               &used) != 3 ||
+        used == 0)
+        return NULL;
+    return at + used;
+}
+
+/* Where two lines of one step part: a gradient first, since it makes the weights. */
+static void describe_difference(const struct reader *a, const struct reader *b,
+                                struct dpt_str *summary)
+{
+    static const char *const what[] = {"weights", "gradient"};
+
+    dpt_str_printf(summary, "step %" PRId64 ": ", a->step);
+    for (int k = 1; k >= 0; k--) {
+        const char *x = strstr(a->line, "\"layers\""), *y = strstr(b->line, "\"layers\"");
+        char names[2][DPT_NAME], hashes[2][2][DIGITS + 1];
+
+        while (x != NULL && y != NULL && (x = next_layer(x, names[0], hashes[0])) != NULL &&
+               (y = next_layer(y, names[1], hashes[1])) != NULL) {
+            if (strcmp(names[0], names[1]) != 0) {
+                dpt_str_printf(summary, "the models differ: %s and %s\n", names[0], names[1]);
+                return;
+            }
+            if (strcmp(hashes[0][k], hashes[1][k]) == 0)
+                continue;
+            dpt_str_printf(summary, "the %s of %s differs first\n", what[k], names[0]);
+            return;
+        }
+    }
+    dpt_str_printf(summary, "the lines differ\n");
+}
+
+enum dpt_status dpt_audit_compare(const char *a, const char *b, struct dpt_str *summary, bool *same,
+                                  struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct reader x = {0}, y = {0};
+    int64_t first = -1, last = -1, count = 0;
+
+    *same = true;
+    DPT_TRY(open_reader(&x, a, err));
+    DPT_TRY(open_reader(&y, b, err));
+    while (x.step >= 0 && y.step >= 0 && *same) {
+        if (x.step != y.step) {
+            DPT_TRY(read_line(x.step < y.step ? &x : &y, err));
+            continue;
+        }
+        *same = strcmp(x.line, y.line) == 0;
+        if (!*same) {
+            describe_difference(&x, &y, summary);
+            break;
+        }
+        first = first < 0 ? x.step : first;
+        last = x.step;
+        count++;
+        DPT_TRY(read_line(&x, err));
+        DPT_TRY(read_line(&y, err));
+    }
+    if (count > 0)
+        dpt_str_printf(summary, "%" PRId64 " steps agree, %" PRId64 " to %" PRId64 "\n", count,
+                       first, last);
+    else if (*same)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s and %s have no step in common", x.path, y.path));
+out:
+    close_reader(&x);
+    close_reader(&y);
+    return status;
+}

@@ -1,0 +1,52 @@
+/*
+ * checkpoint_model: the model of a checkpoint with its weights, from the checkpoint alone.
+ *
+ * A checkpoint holds the job that made it and the shape of the samples, which is what a model is
+ * built from; so neither the job file nor the data need be there. On one process, without MPI.
+ */
+#ifndef DPT_TRAIN_CHECKPOINT_MODEL_H
+#define DPT_TRAIN_CHECKPOINT_MODEL_H
+
+#include <limits.h>
+
+#include "core/interchange/weights.h"
+#include "core/state/checkpoint.h"
+#include "core/train/job/job.h"
+
+/* Zero-initialise: {0}. */
+struct dpt_checkpoint_model {
+    char path[PATH_MAX]; /* of the file */
+    struct dpt_conf conf;
+    struct dpt_job job; /* what of it decides the result; its strings live in conf */
+    struct dpt_graph graph;
+    float *params; /* arena */
+    struct dpt_target_scale targets;
+    struct dpt_progress progress;
+    char *columns; /* how its table was read (data/tables/columns.h); NULL: it was none */
+};
+
+/*
+ * Verifies and reads. path: a file, or a run folder for its latest. shape: of the samples, where
+ * the checkpoint does not say; NULL: nobody knows. any: also weights that are not finite. Close it
+ * in any case. Errors: BAD_DATA (damaged, no checkpoint, a shape that does not fit or is not
+ * known), BAD_JOB (its job cannot be read by this dptrain), IO, RANK.
+ */
+enum dpt_status dpt_checkpoint_model_open(struct dpt_checkpoint_model *m, const char *path,
+                                          const struct dpt_shape *shape, bool any,
+                                          struct dpt_error *err);
+void dpt_checkpoint_model_close(struct dpt_checkpoint_model *m);
+
+/* The job of a checkpoint alone. *job, *conf: zeroed; the latter is the caller's to release in any
+ * case, and the job's strings live in it. Errors: as above. */
+enum dpt_status dpt_checkpoint_job(const char *path, struct dpt_job *job, struct dpt_conf *conf,
+                                   struct dpt_error *err);
+
+/* Whether a checkpoint's model is that of a job, for samples of this shape; what a checkpoint does
+ * not say fits. Reads no weights. path: as above. Errors: BAD_DATA (names the first difference). */
+enum dpt_status dpt_checkpoint_fits(const char *path, const struct dpt_job *job,
+                                    const struct dpt_shape *shape, struct dpt_error *err);
+
+/* A checkpoint as a file of weights: read, not written. */
+extern const struct dpt_weights_format dpt_weights_checkpoint;
+
+#endif

@@ -1,0 +1,358 @@
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/base/memory.h"
+#include "core/trace/profile.h"
+#include "core/train/setup/parts.h"
+#include "core/train/step/engine.h"
+#include "core/train/step/runner.h"
+#include "models/model.h"
+
+/* What is kept of a micro-batch, each a double, so that the ranks can add them up; with loss mse
+ * then each output's sums of absolute and of squared errors. */
+enum { LOSS, CORRECT, SAMPLES, WEIGHT, SUMS };
+
+enum { COLUMNS = 79 }; /* of a line for a person */
+
+struct eval_work {
+    struct dpt_trainer *t;
+    struct dpt_split *split;
+    struct dpt_step_view view;
+    int64_t micros; /* micro-batches of a whole step */
+    size_t sums;    /* of a micro-batch */
+    int32_t outputs;
+    struct dpt_said said; /* width 0: nothing is kept of each sample */
+};
+
+/* Whether a model's outputs are numbers to be compared with targets one by one. */
+static bool is_regression(const struct dpt_trainer *t)
+{
+    return !dpt_loss_judges(t->model.loss.kind);
+}
+
+int32_t dpt_trainer_labels(const struct dpt_trainer *t)
+{
+    return t->model.loss.kind == DPT_LOSS_BINARY_CROSS_ENTROPY ? dpt_graph_outputs(&t->model.graph)
+                                                               : 0;
+}
+
+static bool has_labels(const struct dpt_trainer *t)
+{
+    return dpt_trainer_labels(t) > 0;
+}
+
+/* What is kept of each sample for the scores of classes or labels. */
+static int32_t said_width(const struct dpt_trainer *t, const struct dpt_split *split)
+{
+    const int32_t outputs = dpt_graph_outputs(&t->model.graph);
+
+    if (has_labels(t))
+        return dpt_said_labels_width(outputs, split->sampler.samples, t->all_scores);
+    return t->model.loss.kind == DPT_LOSS_CROSS_ENTROPY && outputs >= 2
+               ? dpt_said_width(outputs, split->sampler.samples, t->all_scores)
+               : 0;
+}
+
+static size_t count_sums(const struct dpt_trainer *t)
+{
+    return SUMS + (is_regression(t) ? 2 * (size_t)dpt_graph_outputs(&t->model.graph) : 0);
+}
+
+static int64_t micro_batches(const struct dpt_split *split)
+{
+    const struct dpt_sampler *s = &split->sampler;
+
+    return (s->samples + s->micro - 1) / s->micro;
+}
+
+enum dpt_status dpt_trainer_open_evaluation(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    int64_t most = 1;
+    int32_t micro = 0;
+
+    for (size_t i = 0; i < DPT_SPLITS; i++)
+        if (t->data.split[i].present) {
+            const int64_t n = micro_batches(&t->data.split[i]);
+
+            most = n > most ? n : most;
+            micro = t->data.split[i].sampler.micro;
+        }
+    DPT_TRY(DPT_ALLOCATE(t->sums, (size_t)most * count_sums(t), "an evaluation", err));
+    /* The outputs of a micro-batch, and of one sample the probabilities. */
+    if (micro > 0)
+        DPT_TRY(DPT_ALLOCATE(t->outputs,
+                             (size_t)t->team.threads * ((size_t)micro + 1) *
+                                 (size_t)dpt_graph_outputs(&t->model.graph),
+                             "an evaluation", err));
+out:
+    return status;
+}
+
+void dpt_trainer_close_evaluation(struct dpt_trainer *t)
+{
+    dpt_free(t->sums);
+    dpt_free(t->outputs);
+    dpt_free(t->classes);
+    dpt_free(t->confusion);
+    t->sums = NULL;
+    t->outputs = NULL;
+    t->classes = NULL;
+    t->confusion = NULL;
+}
+
+/* Adds a micro-batch's errors in the targets' units, which those of the data set have. */
+static void add_errors(const struct eval_work *w, const struct dpt_batch *batch,
+                       const float *outputs, double *absolute)
+{
+    const struct dpt_dataset *set = w->split->set;
+    double *squared = absolute + w->outputs;
+
+    for (int32_t i = 0; i < batch->count; i++, outputs += w->outputs) {
+        const float *target = set->targets + batch->sample[i] * w->outputs;
+        const double weight = batch->weights != NULL ? batch->weights[i] : 1;
+
+        for (int32_t k = 0; weight != 0 && k < w->outputs; k++) {
+            const double y = dpt_target_scale_undo(&w->t->targets, k, outputs[k]);
+
+            absolute[k] += weight * fabs(y - target[k]);
+            squared[k] += weight * (y - target[k]) * (y - target[k]);
+        }
+    }
+}
+
+/* Keeps what a micro-batch's classes are said to be, where its samples stand in the evaluation. */
+static void keep_said(const struct eval_work *w, const struct dpt_batch *batch, int32_t micro_batch,
+                      const float *outputs, float *probabilities)
+{
+    const struct dpt_sampler *s = &w->split->sampler;
+    const int64_t first = w->view.step * s->global + (int64_t)micro_batch * s->micro;
+
+    if (has_labels(w->t))
+        memcpy(w->said.rows + first * w->outputs, outputs,
+               (size_t)batch->count * (size_t)w->outputs * sizeof *outputs);
+    for (int32_t i = 0; !has_labels(w->t) && i < batch->count; i++, outputs += w->outputs)
+        dpt_said_put(&w->said, first + i, dpt_class_of(w->split->set, batch->sample[i]), outputs,
+                     probabilities);
+}
+
+/* What a micro-batch gave. probabilities: room for a sample's. */
+static void keep(struct eval_work *w, int32_t micro_batch, const struct dpt_batch *batch,
+                 const float *outputs, float *probabilities,
+                 const struct dpt_metric_sums *metric_sums)
+{
+    double *sums = w->t->sums + (size_t)(w->view.step * w->micros + micro_batch) * w->sums;
+
+    sums[LOSS] = metric_sums->loss;
+    sums[CORRECT] = metric_sums->correct;
+    sums[SAMPLES] = (double)metric_sums->samples;
+    sums[WEIGHT] = metric_sums->weight;
+    if (w->said.width > 0)
+        keep_said(w, batch, micro_batch, outputs, probabilities);
+    else if (outputs != NULL && is_regression(w->t))
+        add_errors(w, batch, outputs, sums + SUMS);
+}
+
+/* The same of what an evaluation's pass gave (struct dpt_runner_pass), where this rank has the
+ * outputs. */
+static enum dpt_status take(void *arg, int thread, int32_t micro_batch,
+                            const struct dpt_batch *batch, const float *value, size_t floats,
+                            const struct dpt_metric_sums *metric_sums, struct dpt_error *err)
+{
+    struct eval_work *w = arg;
+    const struct dpt_mesh *mesh = &w->t->mesh;
+    const size_t micro = (size_t)w->split->sampler.micro, width = (size_t)w->outputs;
+
+    (void)floats, (void)err;
+    if (mesh->stage == mesh->stages - 1 && mesh->part == 0)
+        keep(w, micro_batch, batch, value,
+             w->t->outputs + ((size_t)thread * (micro + 1) + micro) * width, metric_sums);
+    return DPT_OK;
+}
+
+/* This rank's part of the split; collective where ranks need each other for it, and then a rank that
+ * failed goes on. */
+static enum dpt_status evaluate_rank(struct eval_work *w, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const int64_t steps = dpt_sampler_steps(&w->split->sampler);
+    const bool together = dpt_step_infers_together(w->t);
+    const size_t stride = ((size_t)w->split->sampler.micro + 1) * (size_t)w->outputs;
+    const struct dpt_runner_pass pass = {
+        .split = w->split,
+        .view = &w->view,
+        .take = take,
+        .arg = w,
+        .outputs = is_regression(w->t) || w->said.width > 0 ? w->t->outputs : NULL,
+        .stride = stride,
+    };
+    int64_t step = 0;
+
+    DPT_TRY(dpt_fault_strike_evaluation(&w->t->fault, w->t->comm->world.rank, w->t->progress.step,
+                                        err));
+    memset(w->t->sums, 0, (size_t)micro_batches(w->split) * w->sums * sizeof *w->t->sums);
+    if (w->said.width > 0)
+        DPT_TRY(DPT_ALLOCATE(w->said.rows,
+                             (size_t)w->split->sampler.samples * (size_t)w->said.width,
+                             "an evaluation", err));
+    DPT_TRY(dpt_loader_seek(w->split->loader, 0, 0, err));
+    for (; step < steps; step++) {
+        DPT_TRY(dpt_loader_next(w->split->loader, &w->view, err));
+        status = dpt_runner_infer(w->t->runner, &pass, step, DPT_OK, err);
+        if (status != DPT_OK)
+            step++; /* all of that one's messages have gone */
+        DPT_TRY(status);
+    }
+out:
+    for (struct dpt_error other; together && step < steps; step++)
+        dpt_runner_infer(w->t->runner, &pass, step, status, &other);
+    return status;
+}
+
+/* Rank 0: the scores of classes or labels, and the confusion of these unless they are too many. */
+static enum dpt_status score_classes(const struct eval_work *w, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const size_t n = (size_t)w->outputs;
+    struct dpt_trainer *t = w->t;
+
+    dpt_free(t->classes);
+    dpt_free(t->confusion);
+    t->confusion = NULL;
+    DPT_TRY(DPT_ALLOCATE(t->classes, n, "an evaluation", err));
+    if (has_labels(t))
+        return dpt_scores_labels(&t->scores, w->split->set, &w->split->sampler, &w->said,
+                                 t->classes, err);
+    if (n <= DPT_SCORES_CLASSES)
+        DPT_TRY(DPT_ALLOCATE(t->confusion, n * n, "an evaluation", err));
+    DPT_TRY(dpt_scores_classes(&t->scores, w->split->set, &w->split->sampler, &w->said,
+                               t->positive.class, t->classes, t->confusion, err));
+out:
+    return status;
+}
+
+/* Rank 0: the scores, from the sums of all micro-batches, which are added to those of the first. */
+static enum dpt_status score(const struct eval_work *w, double weight, struct dpt_error *err)
+{
+    double *errors = w->t->sums + SUMS;
+
+    if (w->said.width > 0)
+        return score_classes(w, err);
+    if (!is_regression(w->t))
+        return DPT_OK;
+    for (int64_t i = 1; i < micro_batches(w->split); i++)
+        for (size_t k = 0; k < w->sums - SUMS; k++)
+            errors[k] += errors[(size_t)i * w->sums + k];
+    return dpt_scores_regression(&w->t->scores, w->split->set, &w->split->sampler, errors,
+                                 errors + w->outputs, weight, err);
+}
+
+void dpt_trainer_find_positive(struct dpt_trainer *t, const struct dpt_split *split)
+{
+    struct dpt_data_conf conf = t->job->data;
+    const struct dpt_dataset_spec spec = {
+        .conf = &conf, .paths = &conf.train, .classes = true, .seed = (uint64_t)t->job->seed};
+    struct dpt_dataset set = {0};
+    struct dpt_error why = {0};
+
+    if (t->positive.training || dpt_graph_outputs(&t->model.graph) != 2 ||
+        t->model.loss.kind != DPT_LOSS_CROSS_ENTROPY)
+        return;
+    if (t->data.train.present) {
+        dpt_positive_count(&t->positive, t->data.train.set, NULL);
+        return;
+    }
+    conf.cache = DPT_CACHE_NONE; /* the labels alone */
+    conf.verify = false;
+    conf.class_weights = DPT_CLASSES_ALIKE;
+    if (t->all_scores && dpt_dataset_open(&set, &spec, t->comm, &why) == DPT_OK &&
+        dpt_dataset_check_targets(&set, 2, &why) == DPT_OK)
+        dpt_positive_count(&t->positive, &set, NULL);
+    else
+        dpt_positive_count(&t->positive, split->set, &split->sampler);
+    dpt_dataset_close(&set);
+}
+
+enum dpt_status dpt_evaluate_split(struct dpt_trainer *t, struct dpt_split *split,
+                                   struct dpt_metric_sums *total, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK, mine;
+    struct eval_work w = {
+        .t = t,
+        .split = split,
+        .micros = split->sampler.global / split->sampler.micro,
+        .sums = count_sums(t),
+        .outputs = dpt_graph_outputs(&t->model.graph),
+        .said = {.outputs = dpt_graph_outputs(&t->model.graph), .width = said_width(t, split)},
+    };
+    const int64_t n = micro_batches(split);
+    char word[32];
+
+    dpt_trainer_find_positive(t, split);
+    snprintf(word, sizeof word, "evaluating data.%s", split->name);
+    dpt_comm_note(t->comm, t->progress.step, word);
+    mine = evaluate_rank(&w, err);
+    if (mine != DPT_OK)
+        dpt_error_prefix(err, "%s after step %lld: ", word, (long long)t->progress.step);
+    DPT_TRY(dpt_group_agree(&t->comm->world, mine, err));
+    /* Each number is on one rank and zero on the others, so the ranks' sum is exact; then all add
+     * in the same order. */
+    DPT_TRY(dpt_group_sum_doubles(&t->comm->world, t->sums, t->sums, (size_t)n * w.sums, err));
+    if (w.said.width > 0)
+        DPT_TRY(dpt_group_sum_floats(&t->comm->world, w.said.rows, w.said.rows,
+                                     (size_t)split->sampler.samples * (size_t)w.said.width, err));
+    *total = (struct dpt_metric_sums){0};
+    for (int64_t i = 0; i < n; i++) {
+        const double *sums = t->sums + (size_t)i * w.sums;
+        const struct dpt_metric_sums one = {sums[LOSS], sums[CORRECT], (int64_t)sums[SAMPLES],
+                                            sums[WEIGHT]};
+
+        dpt_metric_sums_add(total, &one);
+    }
+    if (total->samples != split->sampler.samples)
+        DPT_TRY(dpt_fail(err, DPT_INTERNAL, "%s: %lld of %lld samples were evaluated", split->name,
+                         (long long)total->samples, (long long)split->sampler.samples));
+    dpt_scores_clear(&t->scores);
+    DPT_TRY(dpt_group_agree(
+        &t->comm->world, t->comm->world.rank == 0 ? score(&w, total->weight, err) : DPT_OK, err));
+out:
+    dpt_free(w.said.rows);
+    return status;
+}
+
+const char *dpt_trainer_accuracy_name(const struct dpt_trainer *t)
+{
+    return dpt_trainer_labels(t) > 1 ? "exact match" : "accuracy";
+}
+
+void dpt_trainer_tell(const struct dpt_trainer *t, const char *split,
+                      const struct dpt_metric_sums *sums, const struct dpt_scores *scores,
+                      int digits, struct dpt_str *out)
+{
+    char samples[32], scored[DPT_SCORES_TEXT];
+
+    dpt_str_printf(out, "%s ", split);
+    if (dpt_loss_judges(t->model.loss.kind))
+        dpt_str_printf(out, "%s %.4f, ", dpt_trainer_accuracy_name(t),
+                       dpt_metric_sums_accuracy(sums));
+    dpt_str_printf(out, "loss %.*g%s%s on %s samples", digits, dpt_metric_sums_loss(sums),
+                   t->targets.used ? " of scaled targets" : "",
+                   dpt_scores_text(scores, false, ", ", ", ", scored),
+                   dpt_group_digits(samples, sums->samples));
+    if (t->targets.used)
+        dpt_str_printf(out, ", MAE and RMSE in their units");
+    if (sums->weight != (double)sums->samples)
+        dpt_str_printf(out, " (weights sum to %.6g)", sums->weight);
+    dpt_str_printf(out, "\n");
+    if (scores->uneven) {
+        struct dpt_str text = {0};
+
+        dpt_str_printf(&text, "classes are uneven: ");
+        dpt_scores_uneven(scores, &t->called, "these", &text);
+        dpt_str_printf(out, "  ");
+        dpt_str_wrap(out, text.text != NULL ? text.text : "", 2, 2, COLUMNS);
+        out->failed = out->failed || text.failed;
+        dpt_str_release(&text);
+    }
+}

@@ -1,0 +1,394 @@
+#include <math.h>
+#include <stdlib.h>
+
+#include "core/base/memory.h"
+#include "core/train/use/scores.h"
+
+/* So many probabilities are kept for the scores of an evaluation, else none; of several labels at
+ * once while training fewer. */
+enum { MOST_SAID = 1 << 26, MOST_LABELS = 1 << 24 };
+/* Of fewer samples a class, chance makes some of them rare. */
+enum { EVEN_BY_CHANCE = 30 };
+
+int32_t dpt_argmax(const float *x, int32_t n)
+{
+    int32_t best = 0;
+
+    for (int32_t k = 1; k < n; k++)
+        if (x[k] > x[best])
+            best = k;
+    return best;
+}
+
+int32_t dpt_class_of(const struct dpt_dataset *set, int64_t sample)
+{
+    return set->target == DPT_TARGET_CLASS
+               ? set->labels[sample]
+               : dpt_argmax(set->targets + sample * set->target_width, set->target_width);
+}
+
+int32_t dpt_softmax(const float *logits, int32_t n, float *out)
+{
+    const int32_t best = dpt_argmax(logits, n);
+    double sum = 0;
+
+    for (int32_t k = 0; k < n; k++)
+        sum += exp((double)logits[k] - (double)logits[best]);
+    for (int32_t k = 0; k < n; k++)
+        out[k] = (float)(exp((double)logits[k] - (double)logits[best]) / sum);
+    return best;
+}
+
+void dpt_sigmoids(const float *logits, int32_t n, float *out)
+{
+    for (int32_t k = 0; k < n; k++)
+        out[k] = (float)(1 / (1 + exp(-(double)logits[k])));
+}
+
+int32_t dpt_said_labels_width(int32_t outputs, int64_t samples, bool all)
+{
+    return samples <= (all ? MOST_SAID : MOST_LABELS) / outputs ? outputs : 0;
+}
+
+int32_t dpt_said_width(int32_t outputs, int64_t samples, bool all)
+{
+    return DPT_SAID_PROBABILITY + (outputs == 2                            ? 1
+                                   : all && samples <= MOST_SAID / outputs ? outputs
+                                                                           : 0);
+}
+
+void dpt_said_put(const struct dpt_said *said, int64_t position, int32_t label, const float *logits,
+                  float *probabilities)
+{
+    float *row = said->rows + position * said->width;
+    const int32_t told = said->width - DPT_SAID_PROBABILITY;
+    int32_t above = 0;
+
+    for (int32_t k = 0; k < said->outputs; k++)
+        above += logits[k] > logits[label] || (logits[k] == logits[label] && k < label);
+    row[DPT_SAID_ABOVE] = (float)above;
+    row[DPT_SAID_CHOSEN] = (float)(told == 0 ? dpt_argmax(logits, said->outputs)
+                                             : dpt_softmax(logits, said->outputs, probabilities));
+    for (int32_t k = 0; k < told; k++)
+        row[DPT_SAID_PROBABILITY + k] = probabilities[said->outputs == 2 ? 1 : k];
+}
+
+static void score_class(struct dpt_class_score *c)
+{
+    c->precision = c->chosen > 0 ? c->right / c->chosen : 0;
+    c->recall = c->weight > 0 ? c->right / c->weight : 0;
+    c->f1 = c->weight + c->chosen > 0 ? 2 * c->right / (c->weight + c->chosen) : 0;
+}
+
+void dpt_positive_count(struct dpt_positive *positive, const struct dpt_dataset *set,
+                        const struct dpt_sampler *sampler)
+{
+    const int64_t n = sampler != NULL ? sampler->samples : set->samples;
+    int64_t ones = 0, sample;
+
+    for (int64_t i = 0; i < n; i++) {
+        sample = i;
+        if (sampler != NULL)
+            dpt_sampler_samples(sampler, 0, i, 1, &sample);
+        ones += dpt_class_of(set, sample) == 1;
+    }
+    positive->class = ones < n && n - ones < ones ? 0 : 1;
+    positive->samples = positive->class == 1 ? ones : n - ones;
+    positive->all = n;
+    positive->training = sampler == NULL;
+}
+
+/* What follows from what the samples of each class were said to be. */
+static void score_counts(struct dpt_scores *scores, struct dpt_class_score *class, int32_t classes,
+                         int32_t positive, int64_t samples)
+{
+    const struct dpt_class_score *told = classes == 2 ? &class[positive] : NULL;
+    double balanced = 0, precision = 0, recall = 0, f1 = 0, all = 0, most = 0, least = INFINITY;
+    int32_t there = 0, known = 0;
+
+    for (int32_t k = 0; k < classes; k++) {
+        struct dpt_class_score *c = &class[k];
+
+        score_class(c);
+        all += c->weight;
+        if (c->weight > 0 || c->chosen > 0) {
+            known++;
+            precision += c->precision;
+            recall += c->recall;
+            f1 += c->f1;
+        }
+        if (c->weight > 0) {
+            there++;
+            balanced += c->recall;
+            if (c->weight > most) {
+                most = c->weight;
+                scores->common = k;
+            }
+            if (c->weight < least) {
+                least = c->weight;
+                scores->rare = k;
+                scores->rare_recall = c->recall;
+            }
+        }
+    }
+    if (there == 0)
+        return;
+    scores->balanced_accuracy = balanced / there;
+    scores->precision = told != NULL ? told->precision : precision / known;
+    scores->recall = told != NULL ? told->recall : recall / known;
+    scores->f1 = told != NULL ? told->f1 : f1 / known;
+    scores->positive = told != NULL ? positive : -1;
+    scores->uneven = most > 3 * least && samples >= EVEN_BY_CHANCE * (int64_t)there;
+    scores->common_share = most / all;
+    scores->rare_share = least / all;
+}
+
+/* A sample, as a class's curve has it. */
+struct judged {
+    float probability;
+    double weight;
+};
+
+static int by_probability(const void *a, const void *b)
+{
+    const float x = ((const struct judged *)a)->probability;
+    const float y = ((const struct judged *)b)->probability;
+
+    return (x > y) - (x < y);
+}
+
+/* What the sorted samples below a probability, or not above it, weigh. sum: [n], of each and those
+ * before it. */
+static double weight_below(const struct judged *sum, int64_t n, float probability, bool equal)
+{
+    int64_t first = 0;
+
+    while (n > 0) {
+        const float middle = sum[first + n / 2].probability;
+
+        if (middle < probability || (equal && middle == probability)) {
+            first += n / 2 + 1;
+            n -= n / 2 + 1;
+        } else {
+            n /= 2;
+        }
+    }
+    return first > 0 ? sum[first - 1].weight : 0;
+}
+
+/* The chance that a sample of the class has the larger probability than one that is not of it, half
+ * of which counts where they are the same. NAN where either is missing. judged: those of the class
+ * come first. Of many classes these are few, so they alone are sorted. */
+static double area(struct judged *judged, int64_t positives, int64_t n)
+{
+    double positive = 0, negative = 0, sum = 0;
+
+    qsort(judged, (size_t)positives, sizeof *judged, by_probability);
+    for (int64_t i = 0; i < positives; i++)
+        judged[i].weight = positive += judged[i].weight;
+    for (int64_t i = positives; i < n; i++) {
+        const float probability = judged[i].probability;
+        const double below = weight_below(judged, positives, probability, false);
+        const double upto = weight_below(judged, positives, probability, true);
+
+        sum += judged[i].weight * (positive - (below + upto) / 2);
+        negative += judged[i].weight;
+    }
+    return positive > 0 && negative > 0 ? sum / (positive * negative) : NAN;
+}
+
+/* The labels and weights of a sampler's samples, in its order. */
+struct truth {
+    int32_t *label;
+    double *weight;
+};
+
+/* Measures the classes' curves; gives their mean. Two classes have the same one. */
+static double measure_areas(const struct dpt_said *said, const struct truth *truth, int64_t samples,
+                            struct judged *judged, struct dpt_class_score *classes)
+{
+    const int32_t told = said->width - DPT_SAID_PROBABILITY;
+    double sum = 0;
+
+    for (int32_t k = 0; k < said->outputs; k++)
+        classes[k].roc_auc = NAN;
+    for (int32_t k = 0; k < told; k++) {
+        const int32_t class = said->outputs == 2 ? 1 : k;
+        int64_t n = 0, positives = 0;
+
+        for (int pass = 0; pass < 2; pass++) {
+            for (int64_t i = 0; i < samples; i++)
+                if (truth->weight[i] != 0 && (truth->label[i] != class) == pass)
+                    judged[n++] = (struct judged){
+                        said->rows[i * said->width + DPT_SAID_PROBABILITY + k], truth->weight[i]};
+            positives = pass == 0 ? n : positives;
+        }
+        sum += classes[class].roc_auc = area(judged, positives, n);
+    }
+    if (said->outputs == 2)
+        classes[0].roc_auc = classes[1].roc_auc;
+    return told > 0 ? sum / told : NAN;
+}
+
+enum dpt_status dpt_scores_classes(struct dpt_scores *scores, const struct dpt_dataset *set,
+                                   const struct dpt_sampler *sampler, const struct dpt_said *said,
+                                   int32_t positive, struct dpt_class_score *classes,
+                                   double *confusion, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const char *what = "an evaluation";
+    const int64_t n = sampler->samples;
+    struct truth truth = {0};
+    struct judged *judged = NULL;
+    double all = 0, among = 0;
+
+    dpt_scores_clear(scores);
+    DPT_TRY(DPT_ALLOCATE(truth.label, (size_t)n, what, err));
+    DPT_TRY(DPT_ALLOCATE(truth.weight, (size_t)n, what, err));
+    DPT_TRY(DPT_ALLOCATE(judged, (size_t)n, what, err));
+    for (int64_t i = 0; i < n; i++) {
+        const float *row = said->rows + i * said->width;
+        const int32_t chosen = (int32_t)row[DPT_SAID_CHOSEN];
+        double weight;
+        int32_t label;
+        int64_t sample;
+
+        dpt_sampler_samples(sampler, 0, i, 1, &sample);
+        label = truth.label[i] = dpt_class_of(set, sample);
+        weight = truth.weight[i] = set->weights != NULL ? set->weights[sample] : 1;
+        all += weight;
+        among += row[DPT_SAID_ABOVE] < 5 ? weight : 0;
+        classes[label].weight += weight;
+        classes[chosen].chosen += weight;
+        classes[label].right += label == chosen ? weight : 0;
+        if (confusion != NULL)
+            confusion[(size_t)label * (size_t)said->outputs + (size_t)chosen] += weight;
+    }
+    score_counts(scores, classes, said->outputs, positive, n);
+    if (said->outputs > 5 && all > 0)
+        scores->top5 = among / all;
+    scores->roc_auc = measure_areas(said, &truth, n, judged, classes);
+out:
+    dpt_free(truth.label);
+    dpt_free(truth.weight);
+    dpt_free(judged);
+    return status;
+}
+
+/* --- several labels at once ------------------------------------------------------------------- */
+
+/* Counts one label; gives the weight of the samples of which it is said right. */
+static double score_label(const struct dpt_said *said, const struct dpt_dataset *set,
+                          const struct dpt_sampler *sampler, int32_t k, struct judged *judged,
+                          struct dpt_class_score *c)
+{
+    int64_t n = 0, positives = 0;
+    double agreed = 0;
+
+    for (int pass = 0; pass < 2; pass++) { /* those for which it holds come first */
+        for (int64_t i = 0; i < sampler->samples; i++) {
+            const float logit = said->rows[i * said->width + k];
+            struct judged one = {.weight = 1};
+            int64_t sample;
+            bool holds;
+
+            dpt_sampler_samples(sampler, 0, i, 1, &sample);
+            if (set->weights != NULL)
+                one.weight = set->weights[sample];
+            holds = set->targets[sample * said->outputs + k] >= 0.5F;
+            if (one.weight == 0 || holds == pass)
+                continue;
+            dpt_sigmoids(&logit, 1, &one.probability);
+            judged[n++] = one;
+            c->weight += holds ? one.weight : 0;
+            c->chosen += logit > 0 ? one.weight : 0;
+            c->right += holds && logit > 0 ? one.weight : 0;
+            agreed += holds == (logit > 0) ? one.weight : 0;
+        }
+        positives = pass == 0 ? n : positives;
+    }
+    score_class(c);
+    c->roc_auc = area(judged, positives, n);
+    return agreed;
+}
+
+enum dpt_status dpt_scores_labels(struct dpt_scores *scores, const struct dpt_dataset *set,
+                                  const struct dpt_sampler *sampler, const struct dpt_said *said,
+                                  struct dpt_class_score *labels, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const int32_t n = said->outputs;
+    struct judged *judged = NULL;
+    double all = 0, agreed = 0;
+
+    dpt_scores_clear(scores);
+    DPT_TRY(DPT_ALLOCATE(judged, (size_t)sampler->samples, "an evaluation", err));
+    for (int64_t i = 0; i < sampler->samples; i++) {
+        int64_t sample;
+
+        dpt_sampler_samples(sampler, 0, i, 1, &sample);
+        all += set->weights != NULL ? set->weights[sample] : 1;
+    }
+    scores->precision = scores->recall = scores->f1 = scores->roc_auc = 0;
+    for (int32_t k = 0; k < n; k++) {
+        struct dpt_class_score *c = &labels[k];
+
+        const double right = score_label(said, set, sampler, k, judged, c);
+
+        c->accuracy = all > 0 ? right / all : 0;
+        c->base_rate = all > 0 ? c->weight / all : 0;
+        agreed += right;
+        scores->precision += c->precision / n;
+        scores->recall += c->recall / n;
+        scores->f1 += c->f1 / n;
+        scores->roc_auc += c->roc_auc / n;
+    }
+    if (all > 0)
+        scores->label_accuracy = agreed / all / n;
+    else
+        dpt_scores_clear(scores);
+out:
+    dpt_free(judged);
+    return status;
+}
+
+void dpt_positive_tell(const struct dpt_positive *positive, const struct dpt_called *called,
+                       const char *split, struct dpt_str *out)
+{
+    const int64_t other = positive->all - positive->samples;
+
+    dpt_str_printf(out, "positive: ");
+    if ((size_t)positive->class < called->n)
+        dpt_str_printf(out, "%s", called->at[positive->class]);
+    else
+        dpt_str_printf(out, "%d", positive->class);
+    dpt_str_printf(out, " (%s%lld of %lld %s samples)",
+                   positive->samples < other    ? "rarer, "
+                   : positive->samples == other ? "no rarer than the other, "
+                                                : "",
+                   (long long)positive->samples, (long long)positive->all,
+                   positive->training ? "training" : split);
+}
+
+static void put_class(const struct dpt_called *called, int32_t class, struct dpt_str *out)
+{
+    if ((size_t) class < called->n)
+        dpt_str_printf(out, "'%s'", called->at[class]);
+    else
+        dpt_str_printf(out, "%d", class);
+}
+
+void dpt_scores_uneven(const struct dpt_scores *scores, const struct dpt_called *called,
+                       const char *samples, struct dpt_str *out)
+{
+    const double rare = 100 * scores->rare_share;
+
+    dpt_str_printf(out, rare < 0.1 ? "%.1g %% of %s are of class " : "%.1f %% of %s are of class ",
+                   rare, samples);
+    put_class(called, scores->rare, out);
+    dpt_str_printf(out, ", of which %.1f %% are found; always saying class ",
+                   100 * scores->rare_recall);
+    put_class(called, scores->common, out);
+    dpt_str_printf(out, " has accuracy %.4f; balanced accuracy is %.4f", scores->common_share,
+                   scores->balanced_accuracy);
+}
