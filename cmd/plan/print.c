@@ -277,6 +277,8 @@ static void print_memory(const struct dpt_plan *p, struct dpt_str *out)
     else if (p->t.job->checkpoint.keep > 0)
         dpt_str_printf(out, "; the newest %lld and the best are kept",
                        (long long)p->t.job->checkpoint.keep);
+    if (dpt_trainer_streams(&p->t) && p->t.job->checkpoint.every.unit != DPT_NEVER)
+        dpt_str_printf(out, "\n            gathered and written piece by piece, while training waits");
     dpt_str_printf(out, "\nreduction   %s a step from each rank\n", bytes_text(p->reduced, a));
     if (p->gathered > 0)
         dpt_str_printf(out, "weights     %s a step to each rank, unit by unit\n",

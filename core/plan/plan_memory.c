@@ -160,7 +160,7 @@ void dpt_plan_fill_memory(struct dpt_plan *p)
             {"divided layers, shared", "divided_shared", DPT_PLAN_RANK, told},
             {"norms, losses", "books", DPT_PLAN_RANK, bookkeeping(t) + statistics_bytes(p)},
             {"checkpoint being saved", "saver", DPT_PLAN_FIRST,
-             saves ? (t->units.sliced ? 0 : (double)p->checkpoint) + saving : 0},
+             saves ? (dpt_trainer_streams(t) ? 0 : (double)p->checkpoint) + saving : 0},
             {"libraries, shared", "libraries", DPT_PLAN_NODE, libraries},
             {"gradients, shared", "gradients_shared", DPT_PLAN_NODE, shared},
             {"samples", "samples", DPT_PLAN_NODE, node_data(p)},

@@ -281,6 +281,14 @@ static inline bool dpt_trainer_round_robin(const struct dpt_trainer *t)
     return dpt_trainer_sharded(t) && t->job->parallel.shard >= DPT_SHARD_GRADIENTS;
 }
 
+/* Whether ranks keep parts of what a checkpoint has: then rank 0 gathers and writes it piece by
+ * piece, while all ranks wait, and reads and scatters it tensor by tensor; so no rank ever has
+ * room for more. Else rank 0 has all of it, copies it, and writes while training goes on. */
+static inline bool dpt_trainer_streams(const struct dpt_trainer *t)
+{
+    return dpt_mesh_divides(&t->mesh) || dpt_trainer_sharded(t);
+}
+
 enum dpt_trainer_parts {
     DPT_PART_TRAIN = 1,
     DPT_PART_VALID = 2,
@@ -470,36 +478,33 @@ struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text);
  * else NULL. Errors: RANK. */
 enum dpt_status dpt_trainer_tensor(const struct dpt_trainer *t, bool gradient, int32_t number,
                                    float *room, const float **x, struct dpt_error *err);
-/* Collective. Gives all ranks rank 0's slots, or, in shards, the owners theirs. Errors: RANK. */
-enum dpt_status dpt_trainer_share_slots(struct dpt_trainer *t, struct dpt_error *err);
+/* Collective. Gives all ranks rank 0's parameters, or its slots, where it has all of them; else they
+ * have theirs already (dpt_trainer_follow). Errors: RANK. */
+enum dpt_status dpt_trainer_broadcast_params(struct dpt_trainer *t, struct dpt_error *err);
+enum dpt_status dpt_trainer_broadcast_slots(struct dpt_trainer *t, struct dpt_error *err);
 /* In shards, while rank 0 saves a state: what all other ranks do, which send it what they own. Else
  * nothing. Errors: RANK. */
 enum dpt_status dpt_trainer_give_slots(struct dpt_trainer *t, struct dpt_error *err);
 
 /*
- * Where ranks have stages or units, rank 0 reads a checkpoint into arenas of the whole model, which
- * are there from open to close: `state` gets them in place of its own. Of units it gives each
- * tensor away at once, and keeps no other memory. On other ranks, and without stages or units, both
- * do nothing. Errors: RANK.
+ * Where ranks keep parts (dpt_trainer_streams), rank 0 reads a checkpoint into address space for the
+ * whole model, which is there from open to close: `state` gets it in place of its own arenas, and
+ * gives each tensor away at once. On other ranks, and elsewhere, both do nothing. Errors: RANK.
  */
 enum dpt_status dpt_trainer_open_whole(const struct dpt_trainer *t, struct dpt_state *state,
                                        struct dpt_error *err);
-/* Collective, in units, once rank 0 has read such a state or failed: the others take from it what
- * they own of each tensor that it reads. Else nothing. Errors: RANK. */
+/* Collective, there, once rank 0 has read such a state or failed: the others take from it what they
+ * keep of each tensor that it reads. Elsewhere nothing. Errors: RANK. */
 enum dpt_status dpt_trainer_follow(const struct dpt_trainer *t, struct dpt_error *err);
 void dpt_trainer_close_whole(const struct dpt_trainer *t, struct dpt_state *state);
-/* Collective. Gives all ranks their parameters of rank 0's `whole`, and with `slots` their stages'
- * slots; without stages rank 0's parameters. Errors: RANK. */
-enum dpt_status dpt_trainer_deal(struct dpt_trainer *t, const struct dpt_state *whole, bool slots,
-                                 struct dpt_error *err);
 
 /* Collective. Gives all ranks rank 0's scale of the targets. Errors: MPI. */
 enum dpt_status dpt_trainer_share_targets(struct dpt_trainer *t, struct dpt_error *err);
-/* Collective. Broadcasts rank 0's parameters, with stages those of `whole`, and scale of the
- * targets, and refreshes what is derived from them. status: whether rank 0 has them. Errors:
- * that status; RANK. */
-enum dpt_status dpt_trainer_share_params(struct dpt_trainer *t, const struct dpt_state *whole,
-                                         enum dpt_status status, struct dpt_error *err);
+/* Collective. Broadcasts rank 0's parameters, where it has all, and scale of the targets, and
+ * refreshes what is derived from them. status: whether rank 0 has them. Errors: that status;
+ * RANK. */
+enum dpt_status dpt_trainer_share_params(struct dpt_trainer *t, enum dpt_status status,
+                                         struct dpt_error *err);
 /* Compares the columns of the opened sets with those that a checkpoint's model learned from, where
  * both say them. Errors: BAD_DATA (names the first that differs), RANK. */
 enum dpt_status dpt_trainer_check_columns(const struct dpt_trainer *t,

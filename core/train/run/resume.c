@@ -360,8 +360,8 @@ enum dpt_status dpt_resume_run(struct dpt_trainer *t, const struct dpt_resume *r
     DPT_TRY(dpt_group_broadcast(world, 0, &t->scale, sizeof t->scale, err));
     fit_epoch(t);
     DPT_TRY(dpt_trainer_share_targets(t, err));
-    DPT_TRY(dpt_trainer_deal(t, &state, true, err));
-    DPT_TRY(dpt_trainer_share_slots(t, err));
+    DPT_TRY(dpt_trainer_broadcast_params(t, err));
+    DPT_TRY(dpt_trainer_broadcast_slots(t, err));
     DPT_TRY(dpt_trainer_share_plans(t, found.plans, err));
     tell_plans(t, &found);
     DPT_TRY(dpt_group_agree(world, dpt_trainer_refresh(t, err), err));

@@ -7,16 +7,8 @@
 #include "core/train/mesh/mesh.h"
 #include "core/train/reduction/gradient_reduction.h"
 
-/* Floats of a message with the owners of shards: MPI's counts are int. */
-enum { PIECE = 1 << 24 };
-
 /* Arenas beside the slots, which are numbered from 0 on. */
 enum { PARAMS = -1, GRADIENT = -2 };
-
-static size_t piece_of(const struct dpt_trainer *t)
-{
-    return t->units.sliced ? DPT_CHECKPOINT_PIECE : PIECE;
-}
 
 /* The tensor of the whole model that a float is of. */
 static int32_t tensor_at(const struct dpt_graph *graph, size_t at)
@@ -124,7 +116,7 @@ static enum dpt_status gather(const void *trainer, int k, size_t at, size_t n, f
     enum dpt_status status = DPT_OK;
     const struct dpt_trainer *t = trainer;
     const struct dpt_group *world = &t->comm->world;
-    const size_t piece = piece_of(t);
+    const size_t piece = DPT_CHECKPOINT_PIECE;
 
     for (size_t i = 0, next; i < n; i = next) {
         struct dpt_range own;
@@ -147,7 +139,7 @@ static enum dpt_status scatter_to_part(const struct dpt_trainer *t, int k, const
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_group *world = &t->comm->world;
-    const size_t piece = piece_of(t);
+    const size_t piece = DPT_CHECKPOINT_PIECE;
 
     for (size_t next; at < end; at = next) {
         struct dpt_range own;
@@ -188,25 +180,7 @@ out:
     return status;
 }
 
-/* Collective. All tensors of an arena that rank 0 has. */
-static enum dpt_status scatter_arena(const struct dpt_trainer *t, int k, const float *whole,
-                                     struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    const struct dpt_graph *graph = &t->model.graph;
-
-    for (int32_t i = 0; i < graph->n_tensors; i++) {
-        const struct dpt_tensor *tensor = &graph->tensors[i];
-
-        if (k < 0 || !tensor->state)
-            DPT_TRY(scatter(t, k, whole, (size_t)tensor->offset,
-                            (size_t)(tensor->offset + tensor->count), err));
-    }
-out:
-    return status;
-}
-
-/* --- units: rank 0 reads a tensor, and gives it to its owners --------------------------------- */
+/* --- rank 0 reads a tensor, and gives it to its owners ---------------------------------------- */
 
 /* What rank 0 tells the others: which floats come next. */
 struct gift {
@@ -233,7 +207,7 @@ enum dpt_status dpt_trainer_follow(const struct dpt_trainer *t, struct dpt_error
 {
     enum dpt_status status = DPT_OK;
     struct gift gift = {.n = -1};
-    bool ends = !t->units.sliced;
+    bool ends = !dpt_trainer_streams(t);
 
     while (!ends) {
         DPT_TRY(dpt_group_broadcast(&t->comm->world, 0, &gift, sizeof gift, err));
@@ -251,9 +225,9 @@ enum dpt_status dpt_trainer_open_whole(const struct dpt_trainer *t, struct dpt_s
     const struct dpt_graph *graph = &t->model.graph;
     const size_t bytes = (size_t)graph->arena * sizeof(float);
 
-    if (!dpt_trainer_in_parts(t) || t->comm->world.rank != 0)
+    if (!dpt_trainer_streams(t) || t->comm->world.rank != 0)
         return DPT_OK;
-    state->give = t->units.sliced ? give : NULL;
+    state->give = give;
     state->owners = t;
     for (int k = 0; k < t->arenas.slots; k++)
         state->slot[k] = NULL;
@@ -268,38 +242,36 @@ void dpt_trainer_close_whole(const struct dpt_trainer *t, struct dpt_state *stat
 {
     const size_t bytes = (size_t)t->model.graph.arena * sizeof(float);
 
-    if (!dpt_trainer_in_parts(t) || t->comm->world.rank != 0)
+    if (!dpt_trainer_streams(t) || t->comm->world.rank != 0)
         return;
     dpt_unreserve(state->params, bytes);
     for (int k = 0; k < t->arenas.slots; k++)
         dpt_unreserve(state->slot[k], bytes);
 }
 
-enum dpt_status dpt_trainer_deal(struct dpt_trainer *t, const struct dpt_state *whole, bool slots,
-                                 struct dpt_error *err)
+enum dpt_status dpt_trainer_broadcast_params(struct dpt_trainer *t, struct dpt_error *err)
+{
+    return dpt_trainer_streams(t)
+               ? DPT_OK
+               : dpt_group_broadcast(&t->comm->world, 0, t->arenas.params,
+                                     (size_t)t->model.graph.arena * sizeof(float), err);
+}
+
+enum dpt_status dpt_trainer_broadcast_slots(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
-    if (t->units.sliced) /* each tensor as it was read */
-        return DPT_OK;
-    if (!dpt_mesh_divides(&t->mesh))
-        return dpt_group_broadcast(&t->comm->world, 0, t->arenas.params,
-                                   (size_t)t->model.graph.arena * sizeof(float), err);
-    for (int k = -1; k < (slots ? t->arenas.slots : 0); k++)
-        DPT_TRY(scatter_arena(t, k, k < 0 ? whole->params : whole->slot[k], err));
+    for (int k = 0; k < t->arenas.slots && !dpt_trainer_streams(t); k++)
+        DPT_TRY(dpt_group_broadcast(&t->comm->world, 0, t->arenas.slot[k],
+                                    (size_t)t->model.graph.floats * sizeof(float), err));
 out:
     return status;
 }
 
 /* --- saving and loading ----------------------------------------------------------------------- */
 
-/* Whether rank 0 asks the others for what they keep of the slots. */
-static bool gathers(const struct dpt_trainer *t)
-{
-    return !t->planned && (dpt_trainer_sharded(t) || dpt_mesh_divides(&t->mesh));
-}
-
-/* Likewise for the parameters or the gradient; else it has all of them. */
+/* Whether rank 0 asks the others for what they keep of the parameters or of the gradient; else it
+ * has all of them. Of the slots it asks wherever a checkpoint streams. */
 static bool in_parts(const struct dpt_trainer *t, int k)
 {
     return dpt_mesh_divides(&t->mesh) || (k == GRADIENT ? t->units.sliced : t->units.gathers);
@@ -310,7 +282,7 @@ enum dpt_status dpt_trainer_give_slots(struct dpt_trainer *t, struct dpt_error *
     enum dpt_status status = DPT_OK;
 
     /* As rank 0 asks for them: dpt_image_take. */
-    for (int k = in_parts(t, PARAMS) ? PARAMS : 0; k < t->arenas.slots && gathers(t); k++)
+    for (int k = in_parts(t, PARAMS) ? PARAMS : 0; k < t->arenas.slots && dpt_trainer_streams(t); k++)
         for (int pass = 0; pass < (k < 0 ? 2 : 1); pass++)
             for (int32_t i = 0; i < t->model.graph.n_tensors; i++) {
                 const struct dpt_tensor *tensor = &t->model.graph.tensors[i];
@@ -318,31 +290,6 @@ enum dpt_status dpt_trainer_give_slots(struct dpt_trainer *t, struct dpt_error *
                 if (tensor->state == (pass == 1))
                     DPT_TRY(gather(t, k, (size_t)tensor->offset, (size_t)tensor->count, NULL, err));
             }
-out:
-    return status;
-}
-
-enum dpt_status dpt_trainer_share_slots(struct dpt_trainer *t, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    const struct dpt_group *world = &t->comm->world;
-    const size_t n = (size_t)dpt_trainer_graph(t)->floats;
-
-    for (int k = 0; k < t->arenas.slots && !t->units.sliced; k++) {
-        float *slot = t->arenas.slot[k];
-
-        if (!dpt_mesh_divides(&t->mesh) && dpt_trainer_sharded(t))
-            DPT_TRY(scatter_arena(t, k, slot, err));
-        else if (!dpt_mesh_divides(&t->mesh))
-            DPT_TRY(dpt_group_broadcast(world, 0, slot, n * sizeof *slot, err));
-        if (dpt_trainer_sharded(t)) {
-            const struct dpt_slice own =
-                t->reduction.type->slice(t, dpt_trainer_replicas(t)->world.rank);
-
-            dpt_forget(slot, slot + own.begin);
-            dpt_forget(slot + own.end, slot + n);
-        }
-    }
 out:
     return status;
 }
@@ -388,10 +335,10 @@ struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text)
     };
 
     memcpy(state.slot, t->arenas.slot, sizeof state.slot);
-    if (gathers(t)) {
+    if (!t->planned && dpt_trainer_streams(t)) {
         state.gather = gather;
         state.gathers_params = in_parts(t, PARAMS);
-        state.streams = t->units.sliced;
+        state.streams = true;
         state.owners = t;
     }
     return state;
@@ -413,13 +360,13 @@ out:
     return status;
 }
 
-enum dpt_status dpt_trainer_share_params(struct dpt_trainer *t, const struct dpt_state *whole,
-                                         enum dpt_status status, struct dpt_error *err)
+enum dpt_status dpt_trainer_share_params(struct dpt_trainer *t, enum dpt_status status,
+                                         struct dpt_error *err)
 {
     const struct dpt_group *world = &t->comm->world;
 
     DPT_TRY(dpt_group_agree(world, status, err));
-    DPT_TRY(dpt_trainer_deal(t, whole, false, err));
+    DPT_TRY(dpt_trainer_broadcast_params(t, err));
     DPT_TRY(dpt_trainer_share_targets(t, err));
     DPT_TRY(dpt_group_agree(world, dpt_trainer_refresh(t, err), err));
 out:
@@ -468,5 +415,5 @@ enum dpt_status dpt_trainer_load_params(struct dpt_trainer *t, const char *path,
 
     if (t->comm->world.rank == 0)
         status = load_params(t, dpt_checkpoint_resolve(path, file), any, err);
-    return dpt_trainer_share_params(t, NULL, status, err); /* it does not train: no stages */
+    return dpt_trainer_share_params(t, status, err); /* it does not train: no stages */
 }

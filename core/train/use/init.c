@@ -72,13 +72,11 @@ enum dpt_status dpt_init_weights(struct dpt_trainer *t, struct dpt_init_result *
     dpt_comm_note(t->comm, 0, "reading the weights to begin with");
     if (world->rank == 0)
         status = dpt_trainer_open_whole(t, &whole, err);
-    if (world->rank == 0 && status == DPT_OK && dpt_mesh_divides(&t->mesh))
-        status = dpt_model_init(&t->model.graph, (uint64_t)t->job->seed, whole.params, err);
     if (world->rank == 0 && status == DPT_OK)
         status = load(t, &whole, result, err);
     followed = dpt_trainer_follow(t, status == DPT_OK ? err : &other);
     status = status == DPT_OK ? followed : status;
-    status = dpt_trainer_share_params(t, &whole, status, err);
+    status = dpt_trainer_share_params(t, status, err);
     dpt_trainer_close_whole(t, &whole);
     return status;
 }
