@@ -125,6 +125,7 @@ static enum dpt_status launch_or_hold(struct dpt_cuda_steps *s, struct dpt_error
             s->first_held = s->staging_buffer;
             s->held_micros = s->micros;
         }
+        s->deferred = false;
         return s->held == s->at_once ? launch_held(s, true, err) : DPT_OK;
     }
     DPT_TRY(launch_held(s, false, err));

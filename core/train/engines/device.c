@@ -8,6 +8,9 @@
  * next: it has nothing else to do meanwhile, so it is the communication thread. The ranks' flags
  * travel in the tail of the last bucket, as they do on host arenas.
  *
+ * On one rank short steps over samples that the device has are held by the backend and launched
+ * together; their staging buffers go back to the prefetcher then.
+ *
  * An optimizer with a step of its own (optimizer.h) is the host's alone, and so are synchronized
  * batch norms (step/exchange.c): their steps are not taken here.
  *

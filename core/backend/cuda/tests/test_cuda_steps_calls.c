@@ -299,8 +299,9 @@ static void failures(void **state)
     fake_set("FAKEGPU_QUIET", "1");
     fake_set("FAKEGPU_LEAKS", "1");
     plan.net = 1;
-    plan.micro = 2, plan.micros = 2, plan.steps = 2, plan.staging_buffers = 2;
+    plan.micro = 2, plan.micros = 2, plan.steps = 4, plan.staging_buffers = 2;
     plan.stored = true;
+    plan.at_once = 2;
     plan.bucket = 1000;
     for (size_t c = 0; c < sizeof calls / sizeof *calls; c++)
         for (int reduces = 0; reduces < 2; reduces++) {
