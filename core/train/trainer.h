@@ -478,8 +478,8 @@ struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text);
  * else NULL. Errors: RANK. */
 enum dpt_status dpt_trainer_tensor(const struct dpt_trainer *t, bool gradient, int32_t number,
                                    float *room, const float **x, struct dpt_error *err);
-/* Collective. Gives all ranks rank 0's parameters, or its slots, where it has all of them; else they
- * have theirs already (dpt_trainer_follow). Errors: RANK. */
+/* Collective. Gives all ranks rank 0's parameters, or its slots, where it has all of them; else
+ * they have theirs already (dpt_trainer_follow). Errors: RANK. */
 enum dpt_status dpt_trainer_broadcast_params(struct dpt_trainer *t, struct dpt_error *err);
 enum dpt_status dpt_trainer_broadcast_slots(struct dpt_trainer *t, struct dpt_error *err);
 /* In shards, while rank 0 saves a state: what all other ranks do, which send it what they own. Else
@@ -487,9 +487,9 @@ enum dpt_status dpt_trainer_broadcast_slots(struct dpt_trainer *t, struct dpt_er
 enum dpt_status dpt_trainer_give_slots(struct dpt_trainer *t, struct dpt_error *err);
 
 /*
- * Where ranks keep parts (dpt_trainer_streams), rank 0 reads a checkpoint into address space for the
- * whole model, which is there from open to close: `state` gets it in place of its own arenas, and
- * gives each tensor away at once. On other ranks, and elsewhere, both do nothing. Errors: RANK.
+ * Where ranks keep parts (dpt_trainer_streams), rank 0 reads a checkpoint into address space for
+ * the whole model, which is there from open to close: `state` gets it in place of its own arenas,
+ * and gives each tensor away at once. On other ranks, and elsewhere, both do nothing. Errors: RANK.
  */
 enum dpt_status dpt_trainer_open_whole(const struct dpt_trainer *t, struct dpt_state *state,
                                        struct dpt_error *err);

@@ -15,12 +15,6 @@ bool dpt_step_together(const struct dpt_runner *r)
     return r->infers != NULL ? dpt_step_infers_as_team(r->t) : r->t->team.together;
 }
 
-struct dpt_step_flight *dpt_step_flight_of(const struct dpt_runner *r, int worker, int32_t k)
-{
-    return r->infers != NULL ? &r->infer[worker]
-                             : &r->flights[worker * r->in_flight + r->action->flight + k];
-}
-
 /* The worker that a thread is, or is part of. */
 static int worker_of(const struct dpt_runner *r, int thread)
 {

@@ -82,8 +82,8 @@ out:
     return status;
 }
 
-/* A worker's micro-batches in flight: the first one uses its buffer. A stage behind the first one reads no
- * samples, only what is to be said of them. */
+/* A worker's micro-batches in flight: the first one uses its buffer. A stage behind the first
+ * one reads no samples, only what is to be said of them. */
 static enum dpt_status open_flights(struct dpt_runner *r, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -160,74 +160,6 @@ void dpt_runner_close(struct dpt_runner *r)
     dpt_free(r);
 }
 
-/* --- messages between stages ------------------------------------------------------------------ */
-
-/* What the action sends or receives for a worker: the value that a stage gives the next one, or
- * that value's gradient, of the samples' rows, which come first. NULL: nothing. */
-static float *edge(const struct dpt_runner *r, int worker, size_t *bytes)
-{
-    const struct dpt_trainer *t = r->t;
-    const struct dpt_action *a = r->action;
-    const bool to_next = (a->kind == DPT_ACTION_SEND) != a->back;
-    int32_t n;
-    size_t floats;
-    float *value;
-
-    if (dpt_step_take(&r->share, worker, a->round, &n) < 0)
-        return NULL;
-    value = t->backend->value(t->model.program, worker, r->infers != NULL ? 0 : a->flight,
-                              t->mesh.first[t->mesh.stage + to_next], a->back, &floats);
-    *bytes = floats / (size_t)t->team.group * (size_t)n * sizeof(float);
-    return value;
-}
-
-enum dpt_status dpt_step_settle(const struct dpt_runner *r, struct dpt_step_flight *flight,
-                                struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-
-    DPT_TRY(dpt_group_sent(dpt_mesh_edge(r->t, true), &flight->forward, err));
-    DPT_TRY(dpt_group_sent(dpt_mesh_edge(r->t, false), &flight->back, err));
-out:
-    return status;
-}
-
-static enum dpt_status run_receive(struct dpt_runner *r, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    const bool back = r->action->back;
-
-    for (int k = 0; k < r->share.workers; k++) {
-        size_t bytes;
-        float *to = edge(r, k, &bytes);
-
-        DPT_TRY(dpt_step_settle(r, dpt_step_flight_of(r, k, 0), err));
-        if (to != NULL)
-            DPT_TRY(dpt_group_receive(dpt_mesh_edge(r->t, back), back, to, bytes, err));
-    }
-out:
-    return status;
-}
-
-static enum dpt_status run_send(struct dpt_runner *r, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    const bool back = r->action->back;
-
-    for (int k = 0; k < r->share.workers; k++) {
-        struct dpt_step_flight *flight = dpt_step_flight_of(r, k, 0);
-        size_t bytes;
-        const float *from = edge(r, k, &bytes);
-
-        DPT_TRY(dpt_step_settle(r, flight, err));
-        if (from != NULL)
-            DPT_TRY(dpt_group_send(dpt_mesh_edge(r->t, !back), !back, from, bytes,
-                                   back ? &flight->back : &flight->forward, err));
-    }
-out:
-    return status;
-}
-
 /* --- units of the weights --------------------------------------------------------------------- */
 
 static enum dpt_status run_gather(struct dpt_runner *r, struct dpt_error *err)
@@ -258,8 +190,8 @@ static enum dpt_status (*const runs[DPT_ACTION_KINDS])(struct dpt_runner *r,
     [DPT_ACTION_FORWARD] = dpt_step_run_pass,
     [DPT_ACTION_BACKWARD] = dpt_step_run_pass,
     [DPT_ACTION_STATE] = dpt_step_run_state,
-    [DPT_ACTION_RECEIVE] = run_receive,
-    [DPT_ACTION_SEND] = run_send,
+    [DPT_ACTION_RECEIVE] = dpt_step_run_receive,
+    [DPT_ACTION_SEND] = dpt_step_run_send,
     [DPT_ACTION_GATHER] = run_gather,
     [DPT_ACTION_RELEASE] = run_release,
     [DPT_ACTION_ADD] = run_add,

@@ -62,6 +62,14 @@ struct dpt_runner {
     double waited;
 };
 
+/* The micro-batch in flight of the present action's k-th round on a worker. */
+static inline struct dpt_step_flight *dpt_step_flight_of(const struct dpt_runner *r, int worker,
+                                                         int32_t k)
+{
+    return r->infers != NULL ? &r->infer[worker]
+                             : &r->flights[worker * r->in_flight + r->action->flight + k];
+}
+
 /* --- division.c ------------------------------------------------------------------------------- */
 
 /* How a step's micro-batches are shared. step: of the split's epoch. */
@@ -82,16 +90,20 @@ const struct dpt_pipeline_schedule *dpt_step_schedule(const struct dpt_trainer *
 
 /* Whether the threads compute each micro-batch of the present step together. */
 bool dpt_step_together(const struct dpt_runner *r);
-/* The micro-batch in flight of the present action's k-th round on a worker. */
-struct dpt_step_flight *dpt_step_flight_of(const struct dpt_runner *r, int worker, int32_t k);
-/* Waits until what was sent of a micro-batch has gone, so that its memory may be written over. */
-enum dpt_status dpt_step_settle(const struct dpt_runner *r, struct dpt_step_flight *flight,
-                                struct dpt_error *err);
 /* Run the present action. */
 enum dpt_status dpt_step_run_train(struct dpt_runner *r, struct dpt_error *err);
 enum dpt_status dpt_step_run_infer(struct dpt_runner *r, struct dpt_error *err);
 enum dpt_status dpt_step_run_pass(struct dpt_runner *r, struct dpt_error *err);
 enum dpt_status dpt_step_run_state(struct dpt_runner *r, struct dpt_error *err);
+
+/* --- messages.c ------------------------------------------------------------------------------- */
+
+/* Waits until what was sent of a micro-batch has gone, so that its memory may be written over. */
+enum dpt_status dpt_step_settle(const struct dpt_runner *r, struct dpt_step_flight *flight,
+                                struct dpt_error *err);
+/* Run the present action: for each worker that has a micro-batch in its round. */
+enum dpt_status dpt_step_run_receive(struct dpt_runner *r, struct dpt_error *err);
+enum dpt_status dpt_step_run_send(struct dpt_runner *r, struct dpt_error *err);
 
 /* --- exchange.c ------------------------------------------------------------------------------- */
 

@@ -150,8 +150,8 @@ static void check_nodes(const struct rank *r, const struct dpt_action *a)
     assert_true(r->gathered == 0 || r->gathered == a->unit + 1);
 }
 
-/* Whether what was sent from a flight has been received, for which the runner waits before the flight
- * is used again. */
+/* Whether what was sent from a flight has been received, for which the runner waits before the
+ * flight is used again. */
 static bool is_settled(const struct mesh *m, int stage, int replica, int32_t flight)
 {
     const int32_t *pending = m->ranks[stage][replica].pending[flight];
@@ -332,8 +332,8 @@ static void a_plain_step_is_one_action(void **state)
     }
 }
 
-/* Narayanan et al. 2021, section 2.2: with 1f1b a stage has as many micro-batches under way as there
- * are stages from it on, with gpipe all. */
+/* Narayanan et al. 2021, section 2.2: with 1f1b a stage has as many micro-batches under way as
+ * there are stages from it on, with gpipe all. */
 static void schedules_bound_what_is_under_way(void **state)
 {
     const int32_t node[] = {0, 5};

@@ -171,8 +171,8 @@ static enum dpt_status take(void *arg, int thread, int32_t micro_batch,
     return DPT_OK;
 }
 
-/* This rank's part of the split; collective where ranks need each other for it, and then a rank that
- * failed goes on. */
+/* This rank's part of the split; collective where ranks need each other for it, and then a rank
+ * that failed goes on. */
 static enum dpt_status evaluate_rank(struct eval_work *w, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
