@@ -44,7 +44,8 @@ class Paused:
     def __init__(self, path, folder, ranks, *words, step=None, until=None, **environment):
         if until is None:
             # Rank 0 stops itself behind the step, so no run is too short; the others wait for it.
-            self.process = start(path, folder, ranks, *words, DPTRAIN_FAULT=f"stop:rank=0:step={step + 1}", **environment)
+            self.process = start(path, folder, ranks, *words, DPTRAIN_FAULT=f"stop:rank=0:step={step + 1}", **dpt.ENDS_AT_ONCE,
+                                 **environment)
             wait_until(self.process, lambda: any(map(is_stopped, ranks_of(self.process))))
         else:
             self.process = start(path, folder, ranks, *words, **environment)

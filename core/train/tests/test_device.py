@@ -383,7 +383,7 @@ def test_what_is_not_a_number_is_named(machine, ranks):
     job = machine.job(EXPLODES, batch="{global: 24}", log="{every: 7 steps}")
     said = {}
     for kind in ("ref", "cuda"):
-        result = machine.run(kind, job, ranks=ranks, kind=kind, sets=["batch.micro=8", "checkpoint.every=1000 steps"])
+        result = machine.run(kind, job, ranks=ranks, kind=kind, sets=["batch.micro=8", "checkpoint.every=1000 steps"], **dpt.ENDS_AT_ONCE)
         assert result.code == 1, result
         said[kind] = re.search(r"step \d+: not a number: .*", result.err).group()
         end = dpt.events(machine.path / kind, "end")[-1]
@@ -400,7 +400,8 @@ def test_what_is_not_a_number_is_named_whatever_is_in_shards(machine, kind):
 
     def said(name, sections, shard):
         job = machine.job({**sections, "name": name}, batch="{global: 24, micro: 3}", comm="{reduction: reproducible, timeout: 20 s}")
-        result = machine.run(f"{name}-{shard}", job, ranks=2, kind=kind, sets=[f"parallel.shard={shard}", "device.threads=2"])
+        result = machine.run(f"{name}-{shard}", job, ranks=2, kind=kind, sets=[f"parallel.shard={shard}", "device.threads=2"],
+                             **dpt.ENDS_AT_ONCE)
         found = re.search(r"step \d+: not a number: .*", result.err)
         assert result.code == 1 and found, result
         return found.group()
