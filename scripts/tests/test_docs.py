@@ -26,6 +26,7 @@ PROGRAM = r"(?:build/)?dptrain|mpirun|srun|sbatch|make|module|source|\.|\./scrip
 ELSEWHERE = [
     (r"mpirun -np 8 dptrain job.yaml|mpirun dptrain job.yaml", "scripts/tests/test_slurm.py", "mpirun dptrain"),
     (r"srun .*|sbatch .*|dptrain --ranks N", "scripts/tests/test_slurm.py", "srun --overlap"),
+    (r"\./scripts/setup\.sh", "scripts/test.sh", "./scripts/setup.sh --test"),
     (r"\./scripts/test\.sh.*|scripts/test\.sh.*", ".ci/run", "./scripts/test.sh"),
     (r"\./scripts/demo\.sh.*", "scripts/tests/test_docs.py", "def test_demo"),
     (r"scripts/fuzz\.sh.*", "scripts/tests/test_fuzz.py", "fuzz.sh"),
