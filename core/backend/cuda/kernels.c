@@ -191,7 +191,7 @@ WORK(gather_f32, dpt_cuda_gather_args)
 WORK(batchnorm, dpt_cuda_batchnorm_args)
 {
     w->threads = a->rows * (a->pitch / w->lanes);
-    w->bytes = (a->dy != NULL ? 3 : 2) * a->rows * a->pitch * w->element;
+    w->bytes = (2 + (a->dy != NULL) + (a->with != NULL)) * a->rows * a->pitch * w->element;
 }
 
 WORK(batchnorm_sums, dpt_cuda_batchnorm_args)
@@ -200,7 +200,8 @@ WORK(batchnorm_sums, dpt_cuda_batchnorm_args)
 
     w->blocks = cut.chunks;
     w->columns = cut.groups;
-    w->bytes = (a->dy != NULL ? 2 : 1) * a->rows * a->pitch * w->element;
+    w->bytes = (1 + (a->dy != NULL) + (a->with != NULL) + (a->joined != NULL) + (a->dz != NULL)) *
+               a->rows * a->pitch * w->element;
 }
 
 WORK(join, dpt_cuda_join_args)

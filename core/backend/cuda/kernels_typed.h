@@ -244,10 +244,16 @@ struct dpt_cuda_scales_args {
  * past the control's count do not count, and have no dx. weight, bias, mean, variance: floats, with
  * zeros after the last channel. add: adds to what is there. partial: two doubles for each channel
  * and chunk of dpt_cuda_bias_back_cut; counter: as for a bias.
+ *
+ * batchnorm_add: y = the norm's + with, or, _relu, the ReLU of that; 3 passes. batchnorm_sum… and
+ * …through_weights also write dz, for all rows, and add it up in place of dy. sum: dy + with, the
+ * gradients that two readers pass back. through: what goes on through the ReLU of a sum, which is
+ * `joined`. They take a pass more for each of with, joined and dz, which may be dy or with. The
+ * bits are those of one kernel for each.
  */
 struct dpt_cuda_batchnorm_args {
-    const void *x, *dy;
-    void *y;
+    const void *x, *dy, *with, *joined;
+    void *y, *dz;
     float *statistics, *means, *variances, *dweight, *dbias;
     const float *weight, *bias, *mean, *variance;
     double *partial, *sums;
@@ -342,8 +348,13 @@ struct dpt_cuda_flatten_args {
     X(batchnorm_statistics_##t, batchnorm_sums, batchnorm, lanes, true)                            \
     X(batchnorm_##t, batchnorm, batchnorm, lanes, false)                                           \
     X(batchnorm_relu_##t, batchnorm, batchnorm, lanes, false)                                      \
+    X(batchnorm_add_##t, batchnorm, batchnorm, lanes, false)                                       \
+    X(batchnorm_add_relu_##t, batchnorm, batchnorm, lanes, false)                                  \
     X(batchnorm_weights_##t, batchnorm_sums, batchnorm, lanes, true)                               \
     X(batchnorm_relu_weights_##t, batchnorm_sums, batchnorm, lanes, true)                          \
+    X(batchnorm_sum_weights_##t, batchnorm_sums, batchnorm, lanes, true)                           \
+    X(batchnorm_through_weights_##t, batchnorm_sums, batchnorm, lanes, true)                       \
+    X(batchnorm_sum_through_weights_##t, batchnorm_sums, batchnorm, lanes, true)                   \
     X(batchnorm_back_##t, batchnorm, batchnorm, lanes, false)                                      \
     X(batchnorm_relu_back_##t, batchnorm, batchnorm, lanes, false)
 // clang-format on

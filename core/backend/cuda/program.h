@@ -233,13 +233,16 @@ struct dpt_cuda_node_layout {
     bool straight;  /* the gradient of its weights is written to the arena directly */
     int32_t tensor; /* the node whose tensor its output is: itself, or one before it */
     int32_t reader; /* the only live node that reads it; NONE: several do, or it is the last */
+    /* Of a sum, and of the batch norm that nobody else reads and that it computes: the other one.
+     * The norm has no tensor then. NONE: it computes none. */
+    int32_t joined;
     int32_t channels, h, w, pitch;
     int64_t y, saved; /* in `values`; saved: what forward keeps for backward; NONE: nothing */
     /* In `gradients`; NONE: not wanted. dy: the gradient of its output. dz: the gradient before the
      * ReLU that it computes, else dy. dx: its contribution to the gradient of an input. sum: what
      * other readers of that input have contributed before, to which dx is added; NONE: it is the
-     * first. */
-    int64_t dy, dz, dx[DPT_MAX_INPUTS], sum[DPT_MAX_INPUTS];
+     * first, or the input's backward adds it, as its `more`. */
+    int64_t dy, more, dz, dx[DPT_MAX_INPUTS], sum[DPT_MAX_INPUTS];
     /* elements from the start of `copies`; NONE: in the arena, or there is none */
     int64_t weight, bias;
     int64_t dweight; /* bytes from the start of `dweights`; NONE */
@@ -365,7 +368,8 @@ struct dpt_cuda_entry {
     size_t add; /* offset in args of the int32_t that makes the kernel add; 0: none */
     bool aside; /* only makes gradients of parameters, from `dz` */
     bool loss;  /* computes the loss, not its layout */
-    bool sums;  /* of a norm of the whole step: sums over the micro-batch for `args.sums` */
+    /* Of this norm of the whole step: sums over the micro-batch for `args.sums`; 0: none. */
+    int32_t sums;
     struct dpt_cuda_math *math;
     /* For DPT_CUDA_FILL (with zeros) and DPT_CUDA_COPY. */
     void *to;

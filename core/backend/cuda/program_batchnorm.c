@@ -1,6 +1,6 @@
 /* Batch norm, in own kernels. Weight, bias and running statistics are read from the arena, where
  * each is a vector of channels followed by zeros. */
-#include "core/backend/cuda/program.h"
+#include "core/backend/cuda/program_norms.h"
 
 static struct dpt_cuda_cut cut_of(const struct dpt_cuda_node_layout *f, int64_t micro, int lanes)
 {
@@ -91,42 +91,90 @@ static struct dpt_cuda_batchnorm_args training_args(const struct dpt_cuda_progra
     return args;
 }
 
-static enum dpt_status add(struct dpt_cuda_program *p, int32_t i, enum dpt_cuda_stage stage,
-                           enum dpt_cuda_when when, enum dpt_span_pass pass,
-                           enum dpt_cuda_kernel kernel, const struct dpt_cuda_batchnorm_args *args,
-                           struct dpt_error *err)
+/* node: whose pass it is. */
+static enum dpt_status add(struct dpt_cuda_program *p, int32_t node, int32_t norm,
+                           enum dpt_cuda_stage stage, enum dpt_cuda_when when,
+                           enum dpt_span_pass pass, enum dpt_cuda_kernel kernel,
+                           const struct dpt_cuda_batchnorm_args *args, struct dpt_error *err)
 {
-    struct dpt_cuda_entry entry = dpt_cuda_kernel_entry(p, i, pass, kernel, args);
+    struct dpt_cuda_entry entry = dpt_cuda_kernel_entry(p, node, pass, kernel, args);
 
     entry.when = when;
-    entry.sums = args->sums != NULL && (kernel == DPT_CUDA_K_batchnorm_statistics_f32 ||
-                                        kernel == DPT_CUDA_K_batchnorm_weights_f32 ||
-                                        kernel == DPT_CUDA_K_batchnorm_relu_weights_f32);
+    entry.sums = args->sums != NULL &&
+                         (pass == DPT_PASS_WEIGHTS || kernel == DPT_CUDA_K_batchnorm_statistics_f32)
+                     ? norm
+                     : 0;
     entry.add = offsetof(struct dpt_cuda_batchnorm_args, add);
     return dpt_cuda_add_entry(p, stage, &entry, err);
+}
+
+/* Writes y by the running statistics in evaluation, by the micro-batch's in training. with: NULL:
+ * nothing is added. */
+static enum dpt_status normalise(struct dpt_cuda_program *p, int32_t node, int32_t norm,
+                                 enum dpt_cuda_kernel kernel, const void *with,
+                                 struct dpt_error *err)
+{
+    const bool by_running = p->spec.graph->nodes[norm].by_running;
+    struct dpt_cuda_batchnorm_args args = args_of(p, norm);
+    enum dpt_status status = DPT_OK;
+
+    args.y = dpt_cuda_value(p, node);
+    args.with = with;
+    DPT_TRY(add(p, node, norm, DPT_CUDA_FORWARD_LIST,
+                by_running ? DPT_CUDA_ALWAYS : DPT_CUDA_EVALUATION, DPT_PASS_FORWARD, kernel, &args,
+                err));
+    if (!p->spec.training || by_running)
+        goto out;
+    args = training_args(p, norm);
+    args.y = dpt_cuda_value(p, node);
+    args.with = with;
+    DPT_TRY(add(p, node, norm, DPT_CUDA_FORWARD_LIST, DPT_CUDA_TRAINING, DPT_PASS_FORWARD, kernel,
+                &args, err));
+out:
+    return status;
 }
 
 static enum dpt_status forward(struct dpt_cuda_program *p, const struct dpt_cuda_op *op, int32_t i,
                                struct dpt_error *err)
 {
-    const enum dpt_cuda_kernel kernel = dpt_cuda_node_layout_of(p, i)->relu ? op->relu : op->kernel;
-    const bool by_running = p->spec.graph->nodes[i].by_running;
-    struct dpt_cuda_batchnorm_args args = args_of(p, i);
+    struct dpt_cuda_batchnorm_args args;
     enum dpt_status status = DPT_OK;
 
-    args.y = dpt_cuda_value(p, i);
-    DPT_TRY(add(p, i, DPT_CUDA_FORWARD_LIST, by_running ? DPT_CUDA_ALWAYS : DPT_CUDA_EVALUATION,
-                DPT_PASS_FORWARD, kernel, &args, err));
-    if (!p->spec.training || by_running)
-        goto out;
-    args = training_args(p, i);
-    args.y = dpt_cuda_value(p, i);
-    DPT_TRY(add(p, i, DPT_CUDA_FORWARD_LIST, DPT_CUDA_TRAINING, DPT_PASS_FORWARD,
-                DPT_CUDA_K_batchnorm_statistics_f32, &args, err));
-    DPT_TRY(
-        add(p, i, DPT_CUDA_FORWARD_LIST, DPT_CUDA_TRAINING, DPT_PASS_FORWARD, kernel, &args, err));
+    if (p->spec.training && !p->spec.graph->nodes[i].by_running) {
+        args = training_args(p, i);
+        DPT_TRY(add(p, i, i, DPT_CUDA_FORWARD_LIST, DPT_CUDA_TRAINING, DPT_PASS_FORWARD,
+                    DPT_CUDA_K_batchnorm_statistics_f32, &args, err));
+    }
+    if (!dpt_cuda_is_joined(&p->lists->memory_layout, i))
+        DPT_TRY(normalise(p, i, i, dpt_cuda_node_layout_of(p, i)->relu ? op->relu : op->kernel,
+                          NULL, err));
 out:
     return status;
+}
+
+/* Appends the sums of a norm's backward. node: it, or the sum that computes it, which may have a
+ * ReLU: what goes back through that and what several readers of it gave is written to dz. */
+static enum dpt_status add_weights(struct dpt_cuda_program *p, int32_t node, int32_t norm,
+                                   struct dpt_error *err)
+{
+    static const enum dpt_cuda_kernel kernels[2][2] = {
+        {DPT_CUDA_K_batchnorm_weights_f32, DPT_CUDA_K_batchnorm_through_weights_f32},
+        {DPT_CUDA_K_batchnorm_sum_weights_f32, DPT_CUDA_K_batchnorm_sum_through_weights_f32}};
+    const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, node);
+    struct dpt_cuda_batchnorm_args args = training_args(p, norm);
+    const bool sum = f->more != DPT_CUDA_NONE;
+    enum dpt_cuda_kernel kernel = kernels[sum][f->relu];
+
+    if (f->relu && !sum && node == norm)
+        kernel = DPT_CUDA_K_batchnorm_relu_weights_f32;
+    args.dy = dpt_cuda_gradient(p, f->dy);
+    args.with = dpt_cuda_gradient(p, f->more);
+    if (f->relu && kernel != DPT_CUDA_K_batchnorm_relu_weights_f32)
+        args.joined = dpt_cuda_value(p, node);
+    if (args.with != NULL || args.joined != NULL)
+        args.dz = dpt_cuda_gradient(p, f->dz);
+    return add(p, node, norm, DPT_CUDA_BACKWARD_LIST, DPT_CUDA_ALWAYS, DPT_PASS_WEIGHTS, kernel,
+               &args, err);
 }
 
 static enum dpt_status backward(struct dpt_cuda_program *p, const struct dpt_cuda_op *op, int32_t i,
@@ -136,16 +184,74 @@ static enum dpt_status backward(struct dpt_cuda_program *p, const struct dpt_cud
     struct dpt_cuda_batchnorm_args args = training_args(p, i);
     enum dpt_status status = DPT_OK;
 
-    args.dy = dpt_cuda_gradient(p, f->dy);
+    if (!dpt_cuda_is_joined(&p->lists->memory_layout, i))
+        DPT_TRY(add_weights(p, i, i, err));
+    args.dy = dpt_cuda_gradient(p, f->dz);
     args.y = dpt_cuda_gradient(p, f->dx[0]);
-    DPT_TRY(add(p, i, DPT_CUDA_BACKWARD_LIST, DPT_CUDA_ALWAYS, DPT_PASS_WEIGHTS,
-                f->relu ? DPT_CUDA_K_batchnorm_relu_weights_f32 : DPT_CUDA_K_batchnorm_weights_f32,
-                &args, err));
-    if (f->dx[0] != DPT_CUDA_NONE)
-        DPT_TRY(dpt_cuda_add_kernel(p, i, DPT_PASS_BACKWARD, f->relu ? op->relu_back : op->back,
+    if (f->dx[0] != DPT_CUDA_NONE) /* a sum is already what goes on through the ReLU */
+        DPT_TRY(dpt_cuda_add_kernel(p, i, DPT_PASS_BACKWARD,
+                                    f->relu && f->more == DPT_CUDA_NONE ? op->relu_back : op->back,
                                     &args, err));
 out:
     return status;
+}
+
+/* --- as part of a sum ------------------------------------------------------------------------- */
+
+/* Of a sum's inputs the last one that is a norm whose output only the sum reads. Backward takes the
+ * norm's sums together with the sum's own pass, so no other norm of the whole step stands between
+ * them. */
+void dpt_cuda_join_norms(const struct dpt_program_spec *spec,
+                         struct dpt_cuda_memory_layout *memory_layout)
+{
+    const struct dpt_graph_node *nodes = spec->graph->nodes;
+
+    for (int32_t i = 1; spec->training && i < spec->graph->n_nodes; i++) {
+        struct dpt_cuda_node_layout *f = &memory_layout->node[i];
+        int32_t norm = DPT_CUDA_NONE;
+
+        for (int32_t k = 0; f->live && nodes[i].op == DPT_OP_ADD && k < DPT_MAX_INPUTS; k++) {
+            const int32_t x = nodes[i].inputs[k];
+            const struct dpt_cuda_node_layout *input = &memory_layout->node[x];
+
+            if (nodes[x].op == DPT_OP_BATCHNORM && nodes[x].learns && input->reader == i &&
+                !input->relu && dpt_program_computes(spec, x) == dpt_program_computes(spec, i))
+                norm = x > norm ? x : norm;
+        }
+        for (int32_t k = norm + 1; norm != DPT_CUDA_NONE && k < i; k++)
+            if (nodes[k].whole_step)
+                norm = DPT_CUDA_NONE;
+        if (norm == DPT_CUDA_NONE)
+            continue;
+        f->joined = norm;
+        memory_layout->node[norm].joined = i;
+    }
+}
+
+enum dpt_status dpt_cuda_joined_forward(struct dpt_cuda_program *p, int32_t i,
+                                        struct dpt_error *err)
+{
+    const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i);
+    const int32_t *inputs = p->spec.graph->nodes[i].inputs;
+
+    return normalise(p, i, f->joined,
+                     f->relu ? DPT_CUDA_K_batchnorm_add_relu_f32 : DPT_CUDA_K_batchnorm_add_f32,
+                     dpt_cuda_value(p, inputs[inputs[0] == f->joined]), err);
+}
+
+enum dpt_status dpt_cuda_joined_backward(struct dpt_cuda_program *p, int32_t i,
+                                         struct dpt_error *err)
+{
+    return add_weights(p, i, dpt_cuda_node_layout_of(p, i)->joined, err);
+}
+
+enum dpt_status dpt_cuda_norm_alone(struct dpt_cuda_program *p, int32_t norm, struct dpt_error *err)
+{
+    struct dpt_cuda_batchnorm_args args = args_of(p, norm);
+
+    args.y = dpt_cuda_gradient(p, dpt_cuda_node_layout_of(p, norm)->dy);
+    return dpt_cuda_launch(&p->ctx.lib, &p->ctx.module, p->ctx.compute,
+                           dpt_cuda_typed(p, DPT_CUDA_K_batchnorm_f32), &args, err);
 }
 
 const struct dpt_cuda_op dpt_cuda_batchnorm = {

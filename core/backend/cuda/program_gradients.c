@@ -74,6 +74,26 @@ static void place_part(struct placing *g, const struct dpt_cuda_op *op, int64_t 
     *in = *dx;
 }
 
+/* Whether node i, which has just added its part to the gradient of its input x, can leave that to
+ * x's own backward: the next one to compute a gradient, by a kernel that adds both parts. */
+static bool leaves_sum(const struct dpt_program_spec *spec,
+                       const struct dpt_cuda_memory_layout *memory_layout, int32_t i, int32_t x)
+{
+    const struct dpt_cuda_node_layout *f = &memory_layout->node[i];
+    const bool adds = spec->graph->nodes[x].op == DPT_OP_BATCHNORM ||
+                      memory_layout->node[x].joined != DPT_CUDA_NONE;
+
+    for (int32_t k = x + 1; k < i; k++) {
+        const struct dpt_cuda_node_layout *between = &memory_layout->node[k];
+
+        if (between->live && !between->skipped && between->wants_dy)
+            return false;
+    }
+    return adds && f->sum[0] != DPT_CUDA_NONE && f->sum[0] != f->dx[0] &&
+           spec->graph->nodes[i].n_inputs == 1 && dpt_program_computes(spec, x) &&
+           dpt_program_computes(spec, i);
+}
+
 /* The bytes of the gradient of a node's tensor; where that is another stage's, none. */
 static int64_t bytes_of(const struct dpt_cuda_memory_layout *memory_layout, int32_t i,
                         int64_t micro)
@@ -96,6 +116,8 @@ static void place_node(const struct dpt_program_spec *spec, int64_t micro,
     int64_t own = g->in[i];
 
     f->dy = f->dz = own;
+    if (f->more != DPT_CUDA_NONE) /* the node's first kernel reads it */
+        g->buffer[f->more].users--;
     if (f->relu && op->fuses_relu && !op->keeps_dy && g->buffer[own].users > 1) {
         leave(g, own);
         f->dz = own = take(g, bytes_of(memory_layout, i, micro));
@@ -106,6 +128,11 @@ static void place_node(const struct dpt_program_spec *spec, int64_t micro,
         if (memory_layout->node[x].wants_dy)
             place_part(g, op, &own, bytes_of(memory_layout, x, micro), &g->in[x], &f->dx[k],
                        &f->sum[k]);
+        if (memory_layout->node[x].wants_dy && leaves_sum(spec, memory_layout, i, x)) {
+            memory_layout->node[x].more = f->sum[k];
+            g->buffer[f->sum[k]].users++;
+            f->sum[k] = DPT_CUDA_NONE;
+        }
     }
     if (own != DPT_CUDA_NONE && reads_aside) {
         if (g->read != DPT_CUDA_NONE)
@@ -127,7 +154,8 @@ static void place_buffers(const struct dpt_graph *graph,
         at[b] = dpt_cuda_take(&memory_layout->bytes[DPT_CUDA_DY], g->buffer[b].bytes);
     for (int32_t i = 0; i < graph->n_nodes; i++) {
         struct dpt_cuda_node_layout *f = &memory_layout->node[i];
-        int64_t *const places[] = {&f->dy, &f->dz, &f->dx[0], &f->dx[1], &f->sum[0], &f->sum[1]};
+        int64_t *const places[] = {&f->dy,    &f->more,   &f->dz,    &f->dx[0],
+                                   &f->dx[1], &f->sum[0], &f->sum[1]};
 
         for (size_t k = 0; k < sizeof places / sizeof *places; k++) {
             if (*places[k] != DPT_CUDA_NONE)

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/backend/backend.h"
+#include "core/backend/cuda/program_norms.h"
 #include "core/backend/cuda/program_passes.h"
 
 /* --- train and infer -------------------------------------------------------------------------- */
@@ -300,6 +301,8 @@ static int32_t runs_in(const void *opened, int32_t node, bool backward)
     const struct dpt_graph *graph = p->spec.graph;
     const struct dpt_cuda_node_layout *f = &p->lists->memory_layout.node[node];
 
+    if (dpt_cuda_is_joined(&p->lists->memory_layout, node) && !backward)
+        return f->joined;
     if (dpt_operation_of(&graph->nodes[node])->kind == DPT_CLASS_NOTHING || !f->skipped)
         return node;
     return f->reader != DPT_CUDA_NONE && p->lists->memory_layout.node[f->reader].relu &&

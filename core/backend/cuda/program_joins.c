@@ -1,5 +1,5 @@
 /* Joins of two inputs: add, multiply, concat. */
-#include "core/backend/cuda/program.h"
+#include "core/backend/cuda/program_norms.h"
 
 static int64_t vectors_of(const struct dpt_cuda_program *p, int32_t i)
 {
@@ -35,6 +35,14 @@ static enum dpt_status forward(struct dpt_cuda_program *p, const struct dpt_cuda
                                err);
 }
 
+static enum dpt_status add_forward(struct dpt_cuda_program *p, const struct dpt_cuda_op *op,
+                                   int32_t i, struct dpt_error *err)
+{
+    return dpt_cuda_node_layout_of(p, i)->joined != DPT_CUDA_NONE
+               ? dpt_cuda_joined_forward(p, i, err)
+               : forward(p, op, i, err);
+}
+
 /* The gradient of an addition is passed on to both inputs; an input without other readers shares
  * its buffer. */
 static enum dpt_status add_backward(struct dpt_cuda_program *p, const struct dpt_cuda_op *op,
@@ -44,7 +52,9 @@ static enum dpt_status add_backward(struct dpt_cuda_program *p, const struct dpt
     enum dpt_status status = DPT_OK;
 
     (void)op;
-    if (f->relu)
+    if (f->joined != DPT_CUDA_NONE)
+        DPT_TRY(dpt_cuda_joined_backward(p, i, err));
+    else if (f->relu)
         DPT_TRY(dpt_cuda_relu_backward(p, i, err));
     for (int k = 0; k < DPT_MAX_INPUTS; k++) {
         if (f->sum[k] != DPT_CUDA_NONE)
@@ -55,7 +65,7 @@ out:
 }
 
 const struct dpt_cuda_op dpt_cuda_add = {
-    .forward = forward,
+    .forward = add_forward,
     .backward = add_backward,
     .kernel = DPT_CUDA_K_add_f32,
     .relu = DPT_CUDA_K_add_relu_f32,

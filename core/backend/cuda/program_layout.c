@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/backend/cuda/program.h"
+#include "core/backend/cuda/program_norms.h"
 
 enum { ALIGN = DPT_CUDA_ALIGN };
 
@@ -24,8 +24,10 @@ static void find_live(const struct dpt_graph *graph, struct dpt_cuda_memory_layo
         nodes[i] = (struct dpt_cuda_node_layout){.live = i == memory_layout->last,
                                                  .tensor = i,
                                                  .reader = DPT_CUDA_NONE,
+                                                 .joined = DPT_CUDA_NONE,
                                                  .saved = DPT_CUDA_NONE,
                                                  .dy = DPT_CUDA_NONE,
+                                                 .more = DPT_CUDA_NONE,
                                                  .dz = DPT_CUDA_NONE,
                                                  .dx = {DPT_CUDA_NONE, DPT_CUDA_NONE},
                                                  .sum = {DPT_CUDA_NONE, DPT_CUDA_NONE},
@@ -231,7 +233,8 @@ static void place_values(const struct dpt_program_spec *spec, int64_t micro,
         f->there = is_there(spec, memory_layout, f->tensor);
         if (f->tensor != i || !f->there)
             continue;
-        f->y = dpt_cuda_take(values, dpt_cuda_form_elements(f, micro) * memory_layout->element);
+        if (!dpt_cuda_is_joined(memory_layout, i))
+            f->y = dpt_cuda_take(values, dpt_cuda_form_elements(f, micro) * memory_layout->element);
         if (dpt_cuda_ops[node->op]->saved != NULL && dpt_program_computes(spec, i) &&
             (f->wants_dy || (spec->training && node->op == DPT_OP_BATCHNORM && !node->by_running)))
             f->saved = dpt_cuda_take(values, dpt_cuda_ops[node->op]->saved(f, micro));
@@ -304,6 +307,7 @@ enum dpt_status dpt_cuda_memory_layout_make(const struct dpt_program_spec *spec,
                                (double)spec->graph->n_nodes * sizeof *memory_layout->node);
     find_live(spec->graph, memory_layout);
     join_relus(spec->graph, memory_layout);
+    dpt_cuda_join_norms(spec, memory_layout);
     DPT_TRY(check(spec->graph, memory_layout, err));
     lay_out(spec, memory_layout);
     if (!lies_right(spec->graph, memory_layout)) {

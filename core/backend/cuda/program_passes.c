@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/backend/cuda/program_norms.h"
 #include "core/backend/cuda/program_passes.h"
 #include "core/base/str.h"
 
@@ -348,10 +349,14 @@ enum dpt_status dpt_cuda_find_nonfinite(struct dpt_cuda_program *p, int32_t coun
                  cuMemcpyHtoDAsync(dpt_cuda_ptr(l->found), l->positions, bytes, p->ctx.compute));
     for (int32_t i = first; i < last; i++) {
         const struct dpt_cuda_node_layout *f = &l->memory_layout.node[i];
-        const struct dpt_cuda_scan_args args = {.x = dpt_cuda_value(p, i),
+        const bool joined = dpt_cuda_is_joined(&l->memory_layout, i);
+        const struct dpt_cuda_scan_args args = {.x = joined ? dpt_cuda_gradient(p, f->dy)
+                                                            : dpt_cuda_value(p, i),
                                                 .n = (int64_t)count * f->h * f->w * f->pitch,
                                                 .found = l->found + i};
 
+        if (joined)
+            DPT_TRY(dpt_cuda_norm_alone(p, i, err));
         if (f->live && f->tensor == i)
             DPT_TRY(dpt_cuda_launch(lib, &p->ctx.module, p->ctx.compute,
                                     dpt_cuda_typed(p, DPT_CUDA_K_nonfinite_f32), &args, err));

@@ -128,7 +128,7 @@ enum dpt_status dpt_cuda_enqueue_range(struct dpt_cuda_program *p, enum dpt_cuda
 
     for (int k = 0; k < list->n; k++) {
         struct dpt_cuda_entry *e = &list->entry[k];
-        const bool wanted = e->sums ? e->node == norm : e->node >= first && e->node < last;
+        const bool wanted = e->sums > 0 ? e->sums == norm : e->node >= first && e->node < last;
 
         if (wanted && runs(e, training, false))
             DPT_TRY(run_entry(p, e, false, err));

@@ -204,6 +204,9 @@ RANGES(batchnorm)
 
     reads(k, a->x, all);
     reads(k, a->dy, all);
+    reads(k, a->with, all);
+    reads(k, a->joined, all);
+    writes(k, a->dz, all);
     if (!totals)
         writes(k, a->y, all);
     add(k, a->statistics, 16 * (int64_t)a->pitch, totals);

@@ -7,12 +7,12 @@
 
 #if defined(DPT_WITH_CUDA) && DPT_WITH_CUDA
 
-#include "core/backend/cuda/program.h"
+#include "core/backend/cuda/program_norms.h"
 #include "core/backend/cuda/tests/program_scene.h"
 #include "core/backend/tests/folding.h"
 #include "core/backend/tests/whole_step.h"
 
-enum { GRAPHS = 200 };
+enum { GRAPHS = 200, RESIDUALS = 48 };
 
 /* Behind a flatten: a vector and planes that are read as one, number by number or one behind the
  * other. */
@@ -113,6 +113,212 @@ static void passes_agree_with_ref(void **state)
     }
 }
 
+/* --- batch norms and sums as one kernel ------------------------------------------------------- */
+
+/* A value as another layer gives it: a dropout of nothing keeps every number, and stands between
+ * layers that would be one kernel. */
+static int32_t apart(struct scene *s, int32_t at, bool plain)
+{
+    return plain ? net_simple(&s->graph, at, DPT_OP_DROPOUT, 0) : at;
+}
+
+static int32_t norm_behind(struct scene *s, int32_t at, int32_t channels, struct draw *d)
+{
+    static const struct dpt_window same = {{3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, 1};
+
+    at = net_conv(&s->graph, at, channels, &same, draw_int(d, 0, 1));
+    return net_simple(&s->graph, at, DPT_OP_BATCHNORM, 0.1F);
+}
+
+/* A residual network: norms of which a sum or several layers read the output, behind a ReLU or not,
+ * and shortcuts of every kind. */
+static void residual_init(struct scene *s, struct whole_step *step, int seed, bool plain)
+{
+    static const struct dpt_window one = {
+        .kernel = {1, 1}, .stride = {1, 1}, .dilation = {1, 1}, .groups = 1};
+    struct draw d = {(uint64_t)seed + 90000};
+    int32_t channels = draw_int(&d, 1, 20), at;
+
+    *s = (struct scene){0};
+    note(s, "residual %d", seed);
+    at = net_input(&s->graph, draw_int(&d, 1, 9), draw_int(&d, 2, 6), draw_int(&d, 2, 6));
+    at = norm_behind(s, at, channels, &d);
+    if (draw_int(&d, 0, 1))
+        at = net_simple(&s->graph, at, DPT_OP_RELU, 0);
+    at = apart(s, at, plain);
+    for (int k = draw_int(&d, 1, 3); k > 0; k--) {
+        const int kind = draw_int(&d, 0, 2);
+        int32_t start = at;
+
+        if (kind > 0)
+            channels = draw_int(&d, 1, 20);
+        at = net_simple(&s->graph, norm_behind(s, at, channels, &d), DPT_OP_RELU, 0);
+        at = apart(s, norm_behind(s, at, channels, &d), plain);
+        if (kind == 1)
+            start = apart(s, norm_behind(s, start, channels, &d), plain);
+        else if (kind == 2)
+            start = net_conv(&s->graph, start, channels, &one, true);
+        at = draw_int(&d, 0, 1) ? net_join(&s->graph, at, start, DPT_OP_ADD)
+                                : net_join(&s->graph, start, at, DPT_OP_ADD);
+        if (draw_int(&d, 0, 3) > 0)
+            at = net_simple(&s->graph, at, DPT_OP_RELU, 0);
+    }
+    at = net_simple(&s->graph, at, draw_int(&d, 0, 1) ? DPT_OP_FLATTEN : DPT_OP_GLOBAL_AVGPOOL, 0);
+    at = net_dense(&s->graph, at, 7, true);
+    if (draw_int(&d, 0, 2) == 0)
+        whole_step_norms(&s->graph, false, &d);
+    s->outputs = (size_t)dpt_shape_size(&s->graph.nodes[at].out);
+    whole_step_fill(step, &s->graph, draw_int(&d, 1, 3), draw_int(&d, 2, 5), true, &d);
+    s->spec = (struct dpt_program_spec){.graph = &s->graph,
+                                        .loss = {DPT_LOSS_CROSS_ENTROPY, 0.1f},
+                                        .micro = step->micro,
+                                        .threads = 1,
+                                        .in_flight = step->n,
+                                        .training = true,
+                                        .precision = (enum dpt_precision)(seed % DPT_PRECISIONS),
+                                        .reproducible = true};
+    s->params = net_params(&s->graph, &d);
+    for (int32_t k = 0; seed % 5 == 0 && k < s->graph.n_tensors; k++)
+        s->graph.tensors[k].frozen = draw_int(&d, 0, 3) == 0;
+    dpt_graph_freeze(&s->graph);
+    s->batch = step->data[step->n - 1]; /* a short one */
+}
+
+/* What a program gives for the last micro-batch, and for the step. */
+struct given {
+    float *y, *g, *g_step;
+    struct dpt_metric_sums sums, sums_step;
+};
+
+static void give(struct given *given, const struct scene *s, const struct whole_step *step)
+{
+    void *gpu = open_program(cuda, s);
+    struct dpt_error err;
+
+    *given = (struct given){.g = new_arena(s), .g_step = new_arena(s)};
+    given->y = dpt_alloc_array(s->outputs * (size_t)step->micro, sizeof(float));
+    if (s->spec.precision == DPT_PRECISION_FP16)
+        assert_int_equal(cuda->scale(gpu, 64, &err), DPT_OK);
+    infer(cuda, s, gpu, given->y, &given->sums);
+    train(cuda, s, gpu, 0, false, given->g, &given->sums);
+    train(cuda, s, gpu, 0, true, given->g, &given->sums);
+    whole_step_run(step, cuda, gpu, 0, &s->graph, s->params, given->g_step, &given->sums_step);
+    cuda->close(gpu);
+}
+
+static void assert_given(const struct scene *s, const struct given *a, const struct given *b)
+{
+    const size_t bytes = (size_t)s->graph.arena * sizeof(float);
+
+    if (memcmp(a->y, b->y, s->outputs * (size_t)s->batch.batch.count * sizeof(float)) != 0 ||
+        memcmp(&a->sums, &b->sums, sizeof a->sums) != 0)
+        fail_msg("%s: other outputs", s->text);
+    if (memcmp(a->g, b->g, bytes) != 0)
+        fail_msg("%s: another gradient", s->text);
+    if (memcmp(a->g_step, b->g_step, bytes) != 0 ||
+        memcmp(&a->sums_step, &b->sums_step, sizeof a->sums) != 0)
+        fail_msg("%s: another gradient of a step", s->text);
+}
+
+/* Launches of both passes that are of norms, sums and ReLUs; of norms that are joined, and of
+ * gradients whose sum is left to them. */
+static void count_joins(const struct scene *s, int *joined, int *more)
+{
+    struct dpt_cuda_memory_layout m;
+    struct dpt_error err;
+
+    assert_int_equal(dpt_cuda_memory_layout_make(&s->spec, s->spec.micro, &m, &err), DPT_OK);
+    for (int32_t i = 0; i < s->graph.n_nodes; i++) {
+        *joined += dpt_cuda_is_joined(&m, i);
+        *more += m.node[i].more != DPT_CUDA_NONE;
+    }
+    dpt_cuda_memory_layout_release(&m);
+}
+
+/* In all precisions, with norms over micro-batches and whole steps: outputs, sums and gradients
+ * have the bits that separate kernels give, from less memory. */
+static void joined_norms_give_the_bits(void **state)
+{
+    int joined = 0, more = 0, apart_joined = 0, apart_more = 0;
+
+    (void)state;
+    for (int i = 0; i < RESIDUALS; i += net_every()) {
+        struct whole_step step[2];
+        struct dpt_program_bytes bytes[2];
+        struct given given[2];
+        struct dpt_error err;
+        struct scene s[2];
+
+        for (int plain = 0; plain < 2; plain++) {
+            residual_init(&s[plain], &step[plain], i, plain);
+            assert_int_equal(cuda->measure(&s[plain].spec, &bytes[plain], &err), DPT_OK);
+            give(&given[plain], &s[plain], &step[plain]);
+        }
+        assert_given(&s[0], &given[0], &given[1]);
+        assert_true(bytes[0].values <= bytes[1].values && bytes[0].scratch <= bytes[1].scratch);
+        count_joins(&s[0], &joined, &more);
+        count_joins(&s[1], &apart_joined, &apart_more);
+        for (int plain = 0; plain < 2; plain++) {
+            dpt_free(given[plain].y), dpt_free(given[plain].g), dpt_free(given[plain].g_step);
+            step[plain].n--; /* the scene has the last one */
+            whole_step_release(&step[plain]);
+            scene_release(&s[plain]);
+        }
+    }
+    assert_true(joined > RESIDUALS / net_every() && more > RESIDUALS / net_every());
+    assert_true(apart_joined == 0 && apart_more == 0);
+}
+
+/* A norm whose output is not finite is named, and not the sum that computes it. */
+static void joined_norms_are_named(void **state)
+{
+    int named = 0;
+
+    (void)state;
+    for (int i = 1; i < RESIDUALS; i += net_every()) {
+        struct dpt_cuda_memory_layout m;
+        struct whole_step step;
+        struct dpt_error err;
+        struct scene s;
+        int32_t norm = 0;
+
+        residual_init(&s, &step, i, false);
+        s.spec.precision = DPT_PRECISION_FP32;
+        assert_int_equal(dpt_cuda_memory_layout_make(&s.spec, s.spec.micro, &m, &err), DPT_OK);
+        while (norm < s.graph.n_nodes && !dpt_cuda_is_joined(&m, norm))
+            norm++;
+        if (norm < s.graph.n_nodes) {
+            const struct dpt_tensor *weight = &s.graph.tensors[s.graph.nodes[norm].weight];
+            void *gpu = open_program(cuda, &s), *ref = open_program(&dpt_backend_ref, &s);
+            int32_t node, at, node_ref, at_ref;
+
+            /* The last sample's numbers are too large for it. */
+            for (int64_t k = 0; k < weight->count; k++)
+                s.params[weight->offset + k] = 1e28F;
+            for (int64_t k = 0, n = dpt_shape_size(&s.graph.nodes[0].out); k < n; k++)
+                s.batch.input[(s.batch.batch.count - 1) * n + k] *= 1e18F;
+            assert_int_equal(cuda->refresh(gpu, 0, s.params, &err), DPT_OK);
+            assert_int_equal(dpt_backend_ref.refresh(ref, 0, s.params, &err), DPT_OK);
+            assert_int_equal(dpt_backend_ref.find_nonfinite(ref, 0, &s.batch.batch, s.params,
+                                                            &node_ref, &at_ref, &err),
+                             DPT_OK);
+            assert_int_equal(
+                cuda->find_nonfinite(gpu, 0, &s.batch.batch, s.params, &node, &at, &err), DPT_OK);
+            assert_true(node == node_ref && at == at_ref);
+            assert_int_equal(cuda->runs_in(gpu, norm, false), m.node[norm].joined);
+            assert_int_equal(cuda->runs_in(gpu, norm, true), norm);
+            named += node == norm && at == s.batch.batch.count - 1;
+            cuda->close(gpu);
+            dpt_backend_ref.close(ref);
+        }
+        dpt_cuda_memory_layout_release(&m);
+        step.n--;
+        whole_step_release(&step);
+        scene_release(&s);
+    }
+    assert_true(named > RESIDUALS / net_every() / 3);
+}
+
 /* --- where gradients lie ---------------------------------------------------------------------- */
 
 /* Gradients so far, while backward is gone through: of each value, which bytes have it, and whether
@@ -122,9 +328,10 @@ struct held {
     bool there, lost;
 };
 
+/* held: of n values, then what else there is of each, which its own backward adds. */
 static void write_range(struct held *held, int32_t n, int32_t to, int64_t first, int64_t last)
 {
-    for (int32_t i = 0; i < n; i++)
+    for (int32_t i = 0; i < 2 * n; i++)
         held[i].lost |= i != to && held[i].first < last && first < held[i].last;
     held[to] = (struct held){first, last, true, false};
 }
@@ -140,7 +347,11 @@ static void go_through(const struct scene *s, const struct dpt_cuda_memory_layou
     const int32_t n = s->graph.n_nodes;
 
     assert_true(held[i].there && !held[i].lost && held[i].first == f->dy);
-    if (f->relu && op->fuses_relu)
+    if (f->more != DPT_CUDA_NONE) { /* that part is there as well, and read first */
+        assert_true(held[n + i].there && !held[n + i].lost && held[n + i].first == f->more);
+        held[n + i] = (struct held){0};
+    }
+    if ((f->relu && op->fuses_relu) || f->more != DPT_CUDA_NONE)
         write_range(held, n, i, f->dz, f->dz + bytes);
     for (int32_t k = 0; k < node->n_inputs; k++) {
         const int32_t x = m->node[node->inputs[k]].tensor;
@@ -150,7 +361,9 @@ static void go_through(const struct scene *s, const struct dpt_cuda_memory_layou
             continue;
         assert_true(f->dx[k] + size <= m->bytes[DPT_CUDA_DY]);
         if (f->sum[k] == DPT_CUDA_NONE) {
-            assert_false(held[x].there);
+            assert_true(!held[x].there || m->node[x].more == held[x].first);
+            if (held[x].there)
+                held[n + x] = held[x];
         } else {
             assert_true(held[x].there && !held[x].lost && held[x].first == f->sum[k]);
             /* Its own part is not written over what it is added to. */
@@ -169,16 +382,20 @@ static void go_through(const struct scene *s, const struct dpt_cuda_memory_layou
 static void nothing_is_overwritten_that_is_read(void **state)
 {
     (void)state;
-    for (int i = 0; i < 3 * GRAPHS; i++) {
+    for (int i = 0; i < 4 * GRAPHS; i++) {
         struct dpt_cuda_memory_layout m;
+        struct whole_step step = {0};
         struct dpt_error err;
         struct held *held;
         struct scene s;
         int32_t last;
 
-        branches_init(&s, i);
+        if (i < 3 * GRAPHS)
+            branches_init(&s, i);
+        else
+            residual_init(&s, &step, i, false);
         assert_int_equal(dpt_cuda_memory_layout_make(&s.spec, s.spec.micro, &m, &err), DPT_OK);
-        held = dpt_alloc_array((size_t)s.graph.n_nodes, sizeof *held);
+        held = dpt_alloc_array(2 * (size_t)s.graph.n_nodes, sizeof *held);
         last = m.node[m.last].tensor;
         assert_int_equal(m.node[m.last].dy, m.node[last].dy);
         held[last] = (struct held){m.node[last].dy, m.node[last].dy + 1, true, false};
@@ -188,6 +405,8 @@ static void nothing_is_overwritten_that_is_read(void **state)
         }
         dpt_free(held);
         dpt_cuda_memory_layout_release(&m);
+        step.n -= step.n > 0;
+        whole_step_release(&step);
         scene_release(&s);
     }
 }
@@ -275,6 +494,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(agrees_with_ref),
         cmocka_unit_test(agrees_in_each_precision),
         cmocka_unit_test(passes_agree_with_ref),
+        cmocka_unit_test(joined_norms_give_the_bits),
+        cmocka_unit_test(joined_norms_are_named),
         cmocka_unit_test(nothing_is_overwritten_that_is_read),
         cmocka_unit_test(chains_take_two_buffers),
         cmocka_unit_test(branches_take_three_buffers),

@@ -317,6 +317,99 @@ static void batch_norm(void **state)
     }
 }
 
+/* The kernel of a norm's sums that also adds what two readers pass back, takes the sum through a
+ * ReLU, or both. */
+static enum dpt_cuda_kernel of_gradients(enum type type, bool sum, bool through)
+{
+    static const enum dpt_cuda_kernel kernels[][TYPES] = {
+        OF_ALL(batchnorm_weights), OF_ALL(batchnorm_through_weights), OF_ALL(batchnorm_sum_weights),
+        OF_ALL(batchnorm_sum_through_weights)};
+
+    return kernels[2 * sum + through][type];
+}
+
+/* The same numbers in other memory. */
+static struct device_tensor copy_of(const struct device_tensor *t)
+{
+    struct device_tensor copy = *t;
+
+    copy.at = dpt_alloc_array(tensor_bytes(t), 1);
+    memcpy(copy.at, t->at, tensor_bytes(t));
+    return copy;
+}
+
+/* Forward, whose output is in b->y. */
+static void forward_in_a_sum(struct norm *b, const struct device_tensor *with, bool relu)
+{
+    const int64_t vectors = (int64_t)tensor_elements(&b->x) / lanes_of[b->type];
+    struct dpt_cuda_batchnorm_args args = b->args;
+
+    dpt_emulate(OF(b->type, batchnorm_statistics), &args);
+    dpt_emulate(OF(b->type, batchnorm), &args);
+    dpt_emulate(relu ? OF(b->type, add_relu) : OF(b->type, add),
+                &(struct dpt_cuda_join_args){b->y.at, with->at, b->dx.at, vectors});
+    args.with = with->at;
+    dpt_emulate(relu ? OF(b->type, batchnorm_add_relu) : OF(b->type, batchnorm_add), &args);
+    assert_memory_equal(b->y.at, b->dx.at, tensor_bytes(&b->y));
+}
+
+/* What goes back, into `want`, and its sums, by a kernel for each. */
+static void back_apart(struct norm *b, const struct device_tensor *with, bool through,
+                       const struct device_tensor *want)
+{
+    const int64_t vectors = (int64_t)tensor_elements(&b->x) / lanes_of[b->type];
+    struct dpt_cuda_batchnorm_args args = b->args;
+
+    if (with != NULL)
+        dpt_emulate(OF(b->type, add),
+                    &(struct dpt_cuda_join_args){b->dy.at, with->at, want->at, vectors});
+    if (through)
+        dpt_emulate(OF(b->type, relu_back),
+                    &(struct dpt_cuda_act_back_args){b->y.at, want->at, want->at, vectors, 0});
+    args.dy = want->at;
+    dpt_emulate(OF(b->type, batchnorm_weights), &args);
+}
+
+/* With the sum behind it and that one's ReLU, forward and back: the bits of one kernel for each, of
+ * samples that are none, too; what is made may lie where one of its parts was. */
+static void batch_norm_in_a_sum(void **state)
+{
+    (void)state;
+    for (int seed = 0; seed < 96; seed++) {
+        const bool sum = seed / 3 % 2, through = seed / 6 % 2;
+        struct device_tensor with, want;
+        struct dpt_cuda_batchnorm_args args;
+        struct norm b[2];
+
+        for (int k = 0; k < 2; k++) {
+            struct draw d = {(uint64_t)seed + 9700};
+
+            norm_open(&b[k], seed, &d);
+            if (k == 0)
+                with = copy_of(&b[k].dx);
+            emulated_backwards = seed % 5 == k;
+            forward_in_a_sum(&b[k], &with, through);
+        }
+        want = copy_of(&b[0].dy);
+        back_apart(&b[0], sum ? &with : NULL, through, &want);
+        args = b[1].args;
+        args.dy = b[1].dy.at;
+        args.with = sum ? with.at : NULL;
+        args.joined = through ? b[1].y.at : NULL;
+        args.dz = seed % 4 == 1 ? b[1].dy.at : sum && seed % 4 == 2 ? with.at : b[1].dx.at;
+        dpt_emulate(of_gradients(b[1].type, sum, through), &args);
+        emulated_backwards = false;
+        if (sum || through)
+            assert_memory_equal(args.dz, want.at, tensor_bytes(&want));
+        assert_memory_equal(b[1].args.statistics, b[0].args.statistics,
+                            4 * want.pitch * sizeof(float));
+        for (int k = 0; k < 4; k++)
+            assert_memory_equal(b[1].made[k], b[0].made[k], want.c * sizeof(float));
+        dpt_free(with.at), dpt_free(want.at);
+        norm_close(&b[0]), norm_close(&b[1]);
+    }
+}
+
 /* Evaluation. */
 static void batch_norm_by_running_statistics(void **state)
 {
@@ -351,6 +444,7 @@ int main(void)
         cmocka_unit_test(joins),
         cmocka_unit_test(channels),
         cmocka_unit_test(batch_norm),
+        cmocka_unit_test(batch_norm_in_a_sum),
         cmocka_unit_test(batch_norm_by_running_statistics),
     };
 
