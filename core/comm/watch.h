@@ -110,8 +110,7 @@ void dpt_siblings_update(struct dpt_siblings *siblings);
 void dpt_siblings_notify(void);
 #define DPT_SIBLINGS_NOTICE 0.6
 
-/* --- the diagnosis: makes a line from what was seen, without clocks, processes or MPI
- * ----------- */
+/* --- the diagnosis: makes a line from what was seen, without clocks, processes or MPI --------- */
 
 enum dpt_process_state { DPT_PROCESS_RUNS, DPT_PROCESS_STOPPED, DPT_PROCESS_GONE };
 

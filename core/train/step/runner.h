@@ -55,8 +55,7 @@ struct dpt_runner_pass {
 enum dpt_status dpt_runner_infer(struct dpt_runner *runner, const struct dpt_runner_pass *pass,
                                  int64_t step, enum dpt_status status, struct dpt_error *err);
 
-/* --- how the work is divided (division.c), also of a trainer that is only planned
- * -------------- */
+/* --- how the work is divided (division.c), also of a planned trainer -------------------------- */
 
 /* Whether an evaluation needs all ranks at the same time, so that one that fails goes on. */
 bool dpt_step_infers_together(const struct dpt_trainer *t);
@@ -66,14 +65,17 @@ struct dpt_division dpt_step_division(const struct dpt_trainer *t, int32_t round
 int32_t dpt_step_most_rounds(const struct dpt_trainer *t, int32_t micro);
 /* The most micro-batches, or groups of them, that a worker has in flight then. */
 int32_t dpt_step_in_flight(const struct dpt_trainer *t, int32_t micro);
+/* Doubles that the largest exchange of a synchronized batch norm takes, and one micro-batch's part
+ * of it; 0: there is none. */
+void dpt_step_exchange_room(const struct dpt_trainer *t, size_t *all, size_t *one);
+
+/* --- what is told of it (described.c) --------------------------------------------------------- */
+
 /* Makes the list of a full training step of a trainer that is planned or open. *rounds: out.
  * Errors: RANK. */
 enum dpt_status dpt_step_list(const struct dpt_trainer *t, struct dpt_actions *list,
                               int32_t *rounds, struct dpt_error *err);
 /* Bytes that this rank sends with an action or, of RECEIVE and GATHER, gets. */
 double dpt_step_bytes(const struct dpt_trainer *t, const struct dpt_action *action);
-/* Doubles that the largest exchange of a synchronized batch norm takes, and one micro-batch's part
- * of it; 0: there is none. */
-void dpt_step_exchange_room(const struct dpt_trainer *t, size_t *all, size_t *one);
 
 #endif
