@@ -21,23 +21,24 @@
 #include "core/base/error.h"
 #include "core/train/step/schedules.h"
 
-/* The kinds, each with its name and the ranks over which it is collective. An action that is
- * collective takes place on a rank that has failed, too; the others do not. */
+/* The kinds: each with the function that runs it (dpt_step_run_...), its name, and the ranks over
+ * which it is collective. One that is collective takes place on a rank that has failed, too; the
+ * others do not, but for RELEASE. */
 #define DPT_ACTIONS(X)                                                                             \
-    X(TRAIN, "train", NOBODY)       /* rounds forward and back through the whole model */          \
-    X(INFER, "infer", NOBODY)       /* rounds of an evaluation through the whole model */          \
-    X(FORWARD, "forward", NOBODY)   /* rounds through the unit's nodes */                          \
-    X(BACKWARD, "backward", NOBODY) /* the same for gradients */                                   \
-    X(STATE, "state", NOBODY)       /* what rounds gave for running statistics and the tail */     \
-    X(RECEIVE, "receive", STAGES)   /* a round's values from the stage before; their gradients */  \
-    X(SEND, "send", STAGES)         /* the same to the stage behind, or the one before */          \
-    X(GATHER, "gather", REPLICAS)   /* the unit's weights from their owners */                     \
-    X(RELEASE, "release", NOBODY)   /* gives back the weights of others */                         \
-    X(ADD, "reduce-scatter", REPLICAS) /* a round's gradient of the unit to its owners */          \
-    X(EXCHANGE, "exchange", EVERYBODY) /* the sums of a synchronized batch norm */
+    X(TRAIN, train, "train", NOBODY)        /* rounds forward and back through the model */        \
+    X(INFER, infer, "infer", NOBODY)        /* an evaluation's rounds through the model */         \
+    X(FORWARD, pass, "forward", NOBODY)     /* rounds through the unit's nodes */                  \
+    X(BACKWARD, pass, "backward", NOBODY)   /* the same for gradients */                           \
+    X(STATE, state, "state", NOBODY)        /* what rounds gave for statistics and the tail */     \
+    X(RECEIVE, receive, "receive", STAGES)  /* a round's values, or their gradients */             \
+    X(SEND, send, "send", STAGES)           /* the same to the stage behind, or before */          \
+    X(GATHER, gather, "gather", REPLICAS)   /* the unit's weights from their owners */             \
+    X(RELEASE, release, "release", NOBODY)  /* gives back the weights of others */                 \
+    X(ADD, add, "reduce-scatter", REPLICAS) /* a round's gradient of the unit to its owners */     \
+    X(EXCHANGE, exchange, "exchange", EVERYBODY) /* the sums of a synchronized batch norm */
 
 enum dpt_action_kind {
-#define X(NAME, name, over) DPT_ACTION_##NAME,
+#define X(NAME, function, name, over) DPT_ACTION_##NAME,
     DPT_ACTIONS(X)
 #undef X
         DPT_ACTION_KINDS

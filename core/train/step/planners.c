@@ -3,7 +3,7 @@
 #include "core/train/step/actions.h"
 
 const struct dpt_action_type dpt_action_types[DPT_ACTION_KINDS] = {
-#define X(NAME, name, over) [DPT_ACTION_##NAME] = {name, DPT_OVER_##over},
+#define X(NAME, function, name, over) [DPT_ACTION_##NAME] = {name, DPT_OVER_##over},
     DPT_ACTIONS(X)
 #undef X
 };

@@ -162,40 +162,30 @@ void dpt_runner_close(struct dpt_runner *r)
 
 /* --- units of the weights --------------------------------------------------------------------- */
 
-static enum dpt_status run_gather(struct dpt_runner *r, struct dpt_error *err)
+enum dpt_status dpt_step_run_gather(struct dpt_runner *r, struct dpt_error *err)
 {
     return dpt_units_gather(r->t, r->action->unit, err);
 }
 
-static enum dpt_status run_release(struct dpt_runner *r, struct dpt_error *err)
+enum dpt_status dpt_step_run_release(struct dpt_runner *r, struct dpt_error *err)
 {
     (void)err;
     dpt_units_release(r->t, r->action->unit);
     return DPT_OK;
 }
 
-static enum dpt_status run_add(struct dpt_runner *r, struct dpt_error *err)
+enum dpt_status dpt_step_run_add(struct dpt_runner *r, struct dpt_error *err)
 {
     return r->t->reduction.type->round(r->t, r->action->round, r->action->unit, err);
 }
 
 /* --- the loop --------------------------------------------------------------------------------- */
 
-/* What each kind does; those that are collective get no word whether this rank has failed, but for
- * the exchange, which has nothing to give then. */
 static enum dpt_status (*const runs[DPT_ACTION_KINDS])(struct dpt_runner *r,
                                                        struct dpt_error *err) = {
-    [DPT_ACTION_TRAIN] = dpt_step_run_train,
-    [DPT_ACTION_INFER] = dpt_step_run_infer,
-    [DPT_ACTION_FORWARD] = dpt_step_run_pass,
-    [DPT_ACTION_BACKWARD] = dpt_step_run_pass,
-    [DPT_ACTION_STATE] = dpt_step_run_state,
-    [DPT_ACTION_RECEIVE] = dpt_step_run_receive,
-    [DPT_ACTION_SEND] = dpt_step_run_send,
-    [DPT_ACTION_GATHER] = run_gather,
-    [DPT_ACTION_RELEASE] = run_release,
-    [DPT_ACTION_ADD] = run_add,
-    [DPT_ACTION_EXCHANGE] = dpt_step_run_exchange,
+#define X(NAME, function, name, over) [DPT_ACTION_##NAME] = dpt_step_run_##function,
+    DPT_ACTIONS(X)
+#undef X
 };
 
 /* What the time of an action over these ranks is in a profile. */

@@ -70,6 +70,17 @@ static inline struct dpt_step_flight *dpt_step_flight_of(const struct dpt_runner
                              : &r->flights[worker * r->in_flight + r->action->flight + k];
 }
 
+/*
+ * Run the present action: those of passes.c on all threads, those of messages.c and runner.c on the
+ * main one, collectively over the ranks that the kind says. exchange gives all ranks the sums over
+ * the whole step of the action's norm, in r->exchanged; a rank that has failed adds nothing.
+ * Errors: as dpt_trainer_step's.
+ */
+#define X(NAME, function, name, over)                                                              \
+    enum dpt_status dpt_step_run_##function(struct dpt_runner *r, struct dpt_error *err);
+DPT_ACTIONS(X)
+#undef X
+
 /* --- division.c ------------------------------------------------------------------------------- */
 
 /* How a step's micro-batches are shared. step: of the split's epoch. */
@@ -90,25 +101,13 @@ const struct dpt_pipeline_schedule *dpt_step_schedule(const struct dpt_trainer *
 
 /* Whether the threads compute each micro-batch of the present step together. */
 bool dpt_step_together(const struct dpt_runner *r);
-/* Run the present action. */
-enum dpt_status dpt_step_run_train(struct dpt_runner *r, struct dpt_error *err);
-enum dpt_status dpt_step_run_infer(struct dpt_runner *r, struct dpt_error *err);
-enum dpt_status dpt_step_run_pass(struct dpt_runner *r, struct dpt_error *err);
-enum dpt_status dpt_step_run_state(struct dpt_runner *r, struct dpt_error *err);
 
 /* --- messages.c ------------------------------------------------------------------------------- */
 
 /* Waits until what was sent of a micro-batch has gone, so that its memory may be written over. */
 enum dpt_status dpt_step_settle(const struct dpt_runner *r, struct dpt_step_flight *flight,
                                 struct dpt_error *err);
-/* Run the present action: for each worker that has a micro-batch in its round. */
-enum dpt_status dpt_step_run_receive(struct dpt_runner *r, struct dpt_error *err);
-enum dpt_status dpt_step_run_send(struct dpt_runner *r, struct dpt_error *err);
 
 /* --- exchange.c ------------------------------------------------------------------------------- */
-
-/* Collective over all ranks: gives them the sums over the whole step of the action's norm, in
- * r->exchanged. A rank that has failed adds nothing. */
-enum dpt_status dpt_step_run_exchange(struct dpt_runner *r, struct dpt_error *err);
 
 #endif
