@@ -129,8 +129,8 @@ a  | kernels-arena   | 30 | unit test_cuda_device_arena   | likewise those that 
 a  | kernels-update  | 30 | unit test_cuda_device_update  | likewise the optimizers' updates, bit for bit
 a  | kernels-fp16    | 30 | unit test_cuda_device_fp16    | likewise those for fp16 and its loss scale
 a  | matmul          | 40 | unit test_cuda_matmul         | cuBLASLt's matrix products and dense layers give what plain loops give
-a  | graphs          | 45 | unit test_cuda_graphs         | as program, for models whose layers join two values
-a  | stages          | 30 | unit test_cuda_stages         | the stages of a pipeline compute the bits of the whole model, with its kernels
+a  | graphs          | 60 | unit test_cuda_graphs         | as program, for models whose layers join two values
+a  | stages          | 60 | unit test_cuda_stages         | the stages of a pipeline compute the bits of the whole model, with its kernels
 a  | job-bf16        | 30 | small_job bf16                | the small job in bf16
 a  | job-resnet20    | 60 | small_job bf16 resnet20       | resnet20 with its batch norms in bf16: its loss falls as on the CPU
 a  | start-up        | 40 | start_up cnn                  | what getting ready takes: libraries, driver, kernels, cuDNN, plans that are measured and plans that were kept
