@@ -207,7 +207,9 @@ static enum dpt_status run_collective(struct dpt_runner *r, const struct dpt_act
                                       struct dpt_error *err)
 {
     struct dpt_trainer *t = r->t;
-    const int span = spans[dpt_action_types[a->kind].over];
+    /* A send returns at once. */
+    const bool waits = a->kind != DPT_ACTION_SEND;
+    const int span = waits ? spans[dpt_action_types[a->kind].over] : DPT_SPAN_OTHER;
     enum dpt_status status;
     double start;
 
@@ -218,7 +220,7 @@ static enum dpt_status run_collective(struct dpt_runner *r, const struct dpt_act
     dpt_profile_switch(t->profile, DPT_SPAN_WAIT_THREADS, span);
     start = dpt_now();
     status = runs[a->kind](r, err);
-    if (a->kind != DPT_ACTION_SEND)
+    if (waits)
         r->waited += dpt_now() - start;
     dpt_profile_switch(t->profile, span, DPT_SPAN_OTHER);
     if (a->kind == DPT_ACTION_EXCHANGE)

@@ -29,7 +29,7 @@ def test_lanes_and_the_bubble(tmp_path):
             own = [e for e in spans if e["pid"] == rank and e["args"]["step"] == step]
             whole = [e for e in own if e["name"] == "step"]
             waits = [e for e in own if e["name"] == "waiting for another stage"]
-            assert len(whole) == 1 and len(waits) == 2 * 8, "each of 8 micro-batches, there and back"
+            assert len(whole) == 1 and len(waits) == 8 * ((rank > 0) + (rank < 2)), "what comes of 8 micro-batches, there and back"
             begin, end = whole[0]["ts"], whole[0]["ts"] + whole[0]["dur"]
             assert all(begin - 0.01 <= e["ts"] and e["ts"] + e["dur"] <= end + 0.01 for e in waits)
             # What a stage computes and what it waits do not overlap.
