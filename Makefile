@@ -191,9 +191,10 @@ $(library): $(call object,$(filter-out $(main),$(sources))) $(BUILD)/sources
 	@rm -f $@
 	$(call say,AR,$@) $(AR) rcs $@ $(filter %.o,$^)
 
+# The dependencies' files name $(BUILD) itself, since it may be given as a relative or as an absolute path.
 $(BUILD)/obj/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
-	$(call say,CC,$<) $(call compile,$<) -MMD -MP -c -o $@ $<
+	$(call say,CC,$<) $(call compile,$<) -MMD -MP -MT '$$(BUILD)/obj/$*.o' -c -o $@ $<
 
 # The kernels for the GPU, which module.c makes a part of the program. The sanitizers' and the
 # debugger's build have those of the plain one. PTX and what the assembler said are kept for the tests, which would take as long again.
