@@ -22,15 +22,18 @@
 
 /* Of many random cases every how many-eth is tried: all of them, but every seventh under the
  * sanitizers, which look for other mistakes than wrong numbers and make a case several times as
- * long; all there, too, with DPT_HEAVY=1. */
+ * long, and every fourth on a GPU, where plans are searched for, built and timed; all there, too,
+ * with DPT_HEAVY=1. */
 static inline int net_every(void)
 {
-#if defined(__SANITIZE_ADDRESS__)
-    const char *heavy = getenv("DPT_HEAVY");
+    const char *heavy = getenv("DPT_HEAVY"), *where = getenv("DPT_CUDA_TESTS");
 
-    return heavy != NULL && *heavy == '1' ? 1 : 7;
+    if (heavy != NULL && *heavy == '1')
+        return 1;
+#if defined(__SANITIZE_ADDRESS__)
+    return 7;
 #else
-    return 1;
+    return where != NULL && strcmp(where, "device") == 0 ? 4 : 1;
 #endif
 }
 

@@ -499,7 +499,8 @@ static void losses(void **state)
                                                  .tail = tail,
                                                  .words = 16,
                                                  .bias = back});
-        assert_memory_equal(bias[0], bias[1], sizeof bias[0]);
+        for (int k = 0; k < 160; k++) /* a NaN's payload is nobody's */
+            assert_true(bias[0][k] == bias[1][k] || (isnan(bias[0][k]) && isnan(bias[1][k])));
         assert_int_equal(counter, 0);
         assert_true(tail[DPT_CUDA_TAIL_SAMPLES] == (float)(got[0].samples + count));
         assert_true(tail[DPT_CUDA_TAIL_WEIGHT] == (float)(2 * got[0].weight - 9));
