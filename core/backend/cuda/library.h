@@ -60,8 +60,8 @@
     X(cublasLtMatrixLayoutCreate, true) X(cublasLtMatrixLayoutDestroy, true)                       \
     X(cublasLtMatmulPreferenceCreate, true) X(cublasLtMatmulPreferenceDestroy, true)               \
     X(cublasLtMatmulPreferenceSetAttribute, true) X(cublasLtMatmulAlgoGetHeuristic, true)          \
-    X(cublasLtMatmulAlgoCheck, true) X(cublasLtMatmulAlgoConfigGetAttribute, false)                \
-    X(cublasLtMatmulAlgoCapGetAttribute, false)
+    X(cublasLtMatmulAlgoCheck, true) X(cublasLtMatmulAlgoInit, false)                              \
+    X(cublasLtMatmulAlgoConfigGetAttribute, false) X(cublasLtMatmulAlgoCapGetAttribute, false)
 // clang-format on
 
 /* The libraries, as a set of bits. */

@@ -195,16 +195,45 @@ static uint32_t configured(const struct dpt_cuda_library *lib, const cublasLtMat
     return value;
 }
 
+/*
+ * Clears the bits of an algorithm that cuBLASLt never writes: what the heuristics return has there
+ * what lay on their stack, so that the tags of one algorithm, and with them the bytes of a
+ * checkpoint, would differ from process to process. Version 13.1 leaves two bytes of word 4. They
+ * are those that keep what was there before an algorithm of this number is initialised.
+ */
+static void clear_unwritten(const struct dpt_cuda_gemms *gemms, cublasLtMatmulAlgo_t *algo)
+{
+    const struct dpt_cuda_library *lib = gemms->lib;
+    const struct kind *kind = &kinds[gemms->gemm.precision];
+    const cudaDataType_t result = gemms->gemm.wide ? CUDA_R_32F : kind->type;
+    const int id = (int)configured(lib, algo, CUBLASLT_ALGO_CONFIG_ID);
+    cublasLtMatmulAlgo_t made[2];
+
+    for (int k = 0; k < 2; k++) {
+        memset(&made[k], k == 0 ? 0 : 0xff, sizeof made[k]);
+        if (lib->cublasLtMatmulAlgoInit == NULL ||
+            lib->cublasLtMatmulAlgoInit(gemms->handle, kind->compute, CUDA_R_32F, kind->type,
+                                        kind->type, result, result, id,
+                                        &made[k]) != CUBLAS_STATUS_SUCCESS)
+            return;
+    }
+    for (int i = 0; i < WORDS; i++)
+        algo->data[i] &= ~(made[0].data[i] ^ made[1].data[i]);
+}
+
 /* Fills in the description of an algorithm, and its tag. */
-static void read_algorithm(const struct dpt_cuda_library *lib,
+static void read_algorithm(const struct dpt_cuda_gemms *gemms,
                            const cublasLtMatmulHeuristicResult_t *result,
                            struct dpt_cuda_algorithm *a)
 {
-    const cublasLtMatmulAlgo_t *algo = &result->algo;
+    const struct dpt_cuda_library *lib = gemms->lib;
+    const cublasLtMatmulAlgo_t *algo = &a->algo;
     size_t written, used;
     int words = WORDS;
 
-    *a = (struct dpt_cuda_algorithm){.algo = *algo, .workspace = (int64_t)result->workspaceSize};
+    *a = (struct dpt_cuda_algorithm){.algo = result->algo,
+                                     .workspace = (int64_t)result->workspaceSize};
+    clear_unwritten(gemms, &a->algo);
     a->split = (int32_t)configured(lib, algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM);
     a->scheme = configured(lib, algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME);
     if (lib->cublasLtMatmulAlgoCapGetAttribute == NULL ||
@@ -242,7 +271,7 @@ static void consider(struct dpt_cuda_gemms *gemms, const cublasLtMatmulHeuristic
         rejected->failed++;
         return;
     }
-    read_algorithm(gemms->lib, result, a);
+    read_algorithm(gemms, result, a);
     if (a->numerics & kinds[gemms->gemm.precision].forbidden)
         rejected->numerics++;
     else if ((a->split > 1 && a->scheme & ~schemes) || (varying && !dpt_cuda_algorithm_varies(a)))
@@ -369,7 +398,7 @@ enum dpt_status dpt_cuda_gemms_rebuild(const struct dpt_cuda_library *lib, cubla
                           tag, gemm->rows, gemm->columns, gemm->depth);
         goto out;
     }
-    read_algorithm(lib, &result, &gemms->algorithm[0]);
+    read_algorithm(gemms, &result, &gemms->algorithm[0]);
     gemms->n = 1;
 out:
     if (status != DPT_OK)

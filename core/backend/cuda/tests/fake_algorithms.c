@@ -106,8 +106,9 @@ static const struct algorithm {
 
 enum { ALGORITHMS = sizeof algorithms / sizeof *algorithms };
 
-/* In an algorithm's words: its number, the alignment that it was promised, what it is for. */
-enum { WORD_ID, WORD_ALIGNMENT, WORD_PROBLEM };
+/* In an algorithm's words: its number, the alignment that it was promised, what it is for. What
+ * nobody writes, as in cuBLASLt, is in the last ones: in the heuristics' results garbage. */
+enum { WORD_ID, WORD_ALIGNMENT, WORD_PROBLEM, WORD_GARBAGE };
 
 static const struct algorithm *algorithm_of(const cublasLtMatmulAlgo_t *algo)
 {
@@ -187,12 +188,29 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
         r->algo.data[WORD_ID] = one->id;
         r->algo.data[WORD_ALIGNMENT] = alignment;
         r->algo.data[WORD_PROBLEM] = problem_of(&p);
+        r->algo.data[WORD_GARBAGE] = (uintptr_t)results;
         r->workspaceSize = workspace_of(one, &p);
         r->state = one->unusable ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;
         r->wavesCount = 0.5f;
         (*n)++;
     }
     return *n > 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
+cublasStatus_t cublasLtMatmulAlgoInit(cublasLtHandle_t handle, cublasComputeType_t compute,
+                                      cudaDataType_t scale, cudaDataType_t a, cudaDataType_t b,
+                                      cudaDataType_t c, cudaDataType_t d, int id,
+                                      cublasLtMatmulAlgo_t *algo)
+{
+    (void)compute, (void)scale, (void)a, (void)b, (void)c, (void)d;
+    FAKE(cublasLtMatmulAlgoInit, CUBLAS_STATUS_INVALID_VALUE, "%d", id);
+    if (!fake_is_alive(handle) || algo == NULL)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    algo->data[WORD_ID] = (uint64_t)id;
+    algo->data[WORD_ALIGNMENT] = algo->data[WORD_PROBLEM] = 0;
+    for (size_t i = WORD_GARBAGE + 1; i < sizeof algo->data / sizeof *algo->data; i++)
+        algo->data[i] = 0;
+    return CUBLAS_STATUS_SUCCESS;
 }
 
 static cublasStatus_t check(const struct fake_product *p, const cublasLtMatmulAlgo_t *algo)

@@ -141,6 +141,17 @@ static cublasStatus_t check_algorithm(cublasLtHandle_t h, cublasLtMatmulDesc_t o
     return told.check;
 }
 
+/* Writes all words but the upper half of word 5. */
+static cublasStatus_t initialise(cublasLtHandle_t h, cublasComputeType_t compute, cudaDataType_t s,
+                                 cudaDataType_t a, cudaDataType_t b, cudaDataType_t c,
+                                 cudaDataType_t d, int id, cublasLtMatmulAlgo_t *algo)
+{
+    (void)h, (void)compute, (void)s, (void)a, (void)b, (void)c, (void)d;
+    for (int i = 0; i < 8; i++)
+        algo->data[i] = i == 0 ? (uint64_t)id : i == 5 ? algo->data[i] & ~UINT64_C(0xffffffff) : 0;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
 /* Algorithms made up here: the split, the scheme and the numerics are words of theirs. */
 static cublasStatus_t configuration(const cublasLtMatmulAlgo_t *algo,
                                     cublasLtMatmulAlgoConfigAttributes_t name, void *value,
@@ -185,6 +196,7 @@ static const struct dpt_cuda_library telling = {
     .cublasLtMatmulPreferenceSetAttribute = set_preference,
     .cublasLtMatmulAlgoGetHeuristic = answer,
     .cublasLtMatmulAlgoCheck = check_algorithm,
+    .cublasLtMatmulAlgoInit = initialise,
     .cublasLtMatmulAlgoConfigGetAttribute = configuration,
     .cublasLtMatmulAlgoCapGetAttribute = capability,
     .cublasLtGetStatusString = status_text,
@@ -195,6 +207,31 @@ static cublasLtMatmulHeuristicResult_t algorithm(uint64_t id, uint64_t split, ui
 {
     return (cublasLtMatmulHeuristicResult_t){.algo = {{id, split, scheme, numerics}},
                                              .workspaceSize = workspace};
+}
+
+/* What cuBLASLt leaves unwritten in an algorithm is in no tag, so that these do not differ from
+ * process to process; what it writes is. */
+static void tags_hold_what_is_written(void **state)
+{
+    static const uint64_t words[3] = {0x100000007, 0x200000007, 0x100000008};
+    const struct dpt_cuda_plan_request request = {.reproducible = true, .workspace = -1};
+    const struct dpt_cuda_gemm p = square_product(DPT_PRECISION_FP32);
+    struct dpt_cuda_gemms gemms[3];
+    struct dpt_error err;
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        memset(&told, 0, sizeof told);
+        told.results[0] = algorithm(1, 1, 0, CUBLASLT_NUMERICAL_IMPL_FLAGS_FMA, 0);
+        told.results[0].algo.data[5] = words[i];
+        told.n = 1;
+        assert_int_equal(dpt_cuda_gemms_build(&telling, NULL, &p, &request, 1, &gemms[i], &err),
+                         DPT_OK);
+    }
+    assert_string_equal(gemms[0].algorithm[0].tag, gemms[1].algorithm[0].tag);
+    assert_string_not_equal(gemms[0].algorithm[0].tag, gemms[2].algorithm[0].tag);
+    for (int i = 0; i < 3; i++)
+        dpt_cuda_gemms_release(&gemms[i]);
 }
 
 /* Each precision refuses what would not be its own; the order of the others stays. */
@@ -339,7 +376,7 @@ static void tags(void **state)
         assert_int_equal(
             dpt_cuda_gemms_rebuild(&telling, NULL, &p, gemms.algorithm[0].tag, &again, &err),
             DPT_OK);
-        assert_memory_equal(&again.algorithm[0].algo, &told.results[0].algo,
+        assert_memory_equal(&again.algorithm[0].algo, &gemms.algorithm[0].algo,
                             sizeof(cublasLtMatmulAlgo_t));
         assert_string_equal(again.algorithm[0].tag, gemms.algorithm[0].tag);
         assert_int_equal(again.algorithm[0].workspace, 4711);
@@ -387,6 +424,7 @@ static void attributes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tags_hold_what_is_written),
         cmocka_unit_test(unsuited_algorithms),
         cmocka_unit_test(nothing_suits),
         cmocka_unit_test(epilogues_may_be_missing),
