@@ -10,6 +10,7 @@
 enum { RUNS = 15, TIMED = 10, MOST_COSTS = 512 };
 
 static const double measuring = 3; /* seconds, where --steps does not say */
+static const double estimating = 0.02;
 
 /* Takes n steps and waits for all of them; *seconds: of one. Collective. */
 static enum dpt_status run_steps(struct dpt_trainer *t, int64_t n, double *seconds,
@@ -23,6 +24,22 @@ static enum dpt_status run_steps(struct dpt_trainer *t, int64_t n, double *secon
         DPT_TRY(dpt_trainer_step(t, &result, err));
     DPT_TRY(dpt_trainer_settle(t, &result, err));
     *seconds = (dpt_now() - start) / (double)n;
+out:
+    return status;
+}
+
+/* Estimates the seconds of a step from a run that is long enough for its end not to count. A step
+ * that is timed by itself, as the warm-up does, is only enqueued. Collective. */
+static enum dpt_status estimate(struct dpt_trainer *t, double *seconds, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    int64_t n = 1;
+
+    do {
+        n *= 2;
+        DPT_TRY(run_steps(t, n, seconds, err));
+        DPT_TRY(dpt_group_broadcast(&t->comm->world, 0, seconds, sizeof *seconds, err));
+    } while (*seconds * (double)n < estimating);
 out:
     return status;
 }
@@ -112,6 +129,7 @@ enum dpt_status dpt_bench_device(struct dpt_bench *b, struct dpt_trainer *t, lon
     DPT_TRY(dpt_group_agree(&t->comm->world, dpt_trainer_seek(t, err), err));
     dpt_log_info(t->log, "warming up");
     DPT_TRY(dpt_bench_warm_up(t, &seconds, err));
+    DPT_TRY(estimate(t, &seconds, err));
     each = steps > 0 ? (steps + RUNS - 1) / RUNS : (int64_t)(measuring / RUNS / seconds) + 1;
     dpt_log_info(t->log, "measuring %d runs of %lld steps, then each launch by itself", RUNS,
                  (long long)each);
