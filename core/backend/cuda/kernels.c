@@ -43,6 +43,13 @@ struct dpt_cuda_cut dpt_cuda_scales_cut(int64_t rows, int64_t vectors)
     return cut_of(rows, vectors, DPT_CUDA_SUM_COLUMNS, LEAST);
 }
 
+int64_t dpt_cuda_norm_blocks(int64_t floats)
+{
+    const int64_t rounds = ceil_div(floats, DPT_CUDA_NORM_ROUND);
+
+    return ceil_div(rounds, ceil_div(rounds, DPT_CUDA_NORM_BLOCKS));
+}
+
 /* The amount of work of a launch. */
 struct work {
     int64_t lanes, element;  /* given: elements in 16 bytes, bytes of an element */
@@ -114,6 +121,14 @@ WORK(pool_back, dpt_cuda_pool_args)
 {
     w->threads = (int64_t)a->n * a->h * a->w * (a->pitch / w->lanes);
     w->bytes = pool_bytes(a, w->element);
+}
+
+WORK(window_back, dpt_cuda_pool_args)
+{
+    pool_back_of(a, w);
+    if (DPT_CUDA_POOL_TILED(a))
+        w->threads = (int64_t)a->n * ceil_div(a->h, a->stride[0]) * ceil_div(a->w, a->stride[1]) *
+                     (a->pitch / w->lanes);
 }
 
 WORK(dropout, dpt_cuda_dropout_args)
@@ -266,7 +281,7 @@ WORK(add, dpt_cuda_add_args)
 
 WORK(norm, dpt_cuda_norm_args)
 {
-    w->blocks = ceil_div(a->n + a->state_n, DPT_CUDA_NORM_CHUNK);
+    w->blocks = dpt_cuda_norm_blocks(a->n + a->state_n);
     w->bytes = (a->params != NULL ? 2 : 1) * w->element * (a->n + a->state_n) + a->copies.bytes;
 }
 

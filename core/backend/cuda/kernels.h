@@ -108,7 +108,7 @@ struct dpt_cuda_add_args {
  * state->scale = 1 / weight, times clip / norm where the norm is above clip > 0; state->withheld is
  * set where norm or loss is not finite (with `skip` for this update only, else also for all later
  * ones), or for this update only where weight is 0. Reads the gradient once. tail: the words after
- * it, summed over the ranks. partial: two doubles for each DPT_CUDA_NORM_CHUNK. n: floats, a
+ * it, summed over the ranks. partial: two doubles for each block (dpt_cuda_norm_blocks). n: floats, a
  * multiple of 4. state_n: floats of state after these; they do not count in the norm, but where one
  * is not finite, neither is the norm. params: NULL, or n + state_n floats: where one of these is
  * not finite, the loss counts as not finite. A library's ReLU may make zeros of what NaNs in the
@@ -167,12 +167,13 @@ struct dpt_cuda_update_args {
 
 enum {
     DPT_CUDA_THREADS = 256,
-    DPT_CUDA_NORM_CHUNK = 16384, /* floats that one block of `norm` sums */
-    DPT_CUDA_LOSS_ROWS = 8,      /* rows of a block of the loss, a warp each */
-    DPT_CUDA_LOSS_SUMS = 3,      /* sums of a block's rows: loss, correct, weight */
-    DPT_CUDA_SUM_BLOCKS = 264,   /* blocks of sums over rows, all groups together */
-    DPT_CUDA_SUM_ROWS = 8,       /* rows that a thread of these adds in float */
-    DPT_CUDA_SUM_COLUMNS = 8,    /* the most threads side by side: 128 bytes of a row */
+    DPT_CUDA_NORM_ROUND = 4096, /* floats that a block of `norm` has in flight */
+    DPT_CUDA_NORM_BLOCKS = 528, /* blocks of `norm` at most: four a multiprocessor of an H200 */
+    DPT_CUDA_LOSS_ROWS = 8,     /* rows of a block of the loss, a warp each */
+    DPT_CUDA_LOSS_SUMS = 3,     /* sums of a block's rows: loss, correct, weight */
+    DPT_CUDA_SUM_BLOCKS = 264,  /* blocks of sums over rows, all groups together */
+    DPT_CUDA_SUM_ROWS = 8,      /* rows that a thread of these adds in float */
+    DPT_CUDA_SUM_COLUMNS = 8,   /* the most threads side by side: 128 bytes of a row */
 };
 
 /* X(name, kind of launch, argument, elements in 16 bytes, whether a block's threads synchronise) */
@@ -232,6 +233,10 @@ struct dpt_cuda_cut dpt_cuda_bias_back_cut(int64_t rows, int32_t pitch, int lane
  * dpt_cuda_scales_args: `groups` blocks side by side, and `chunks` of `chunk` rows. `partial` has
  * chunks x 2 x vectors x lanes doubles where there are several chunks. */
 struct dpt_cuda_cut dpt_cuda_scales_cut(int64_t rows, int64_t vectors);
+
+/* The blocks of `norm` for n + state_n floats. Small arenas have a block for every
+ * DPT_CUDA_NORM_ROUND floats, since a block's rounds are a chain of latencies. */
+int64_t dpt_cuda_norm_blocks(int64_t floats);
 
 /* Appends a range to what is copied, if it has any bytes. */
 void dpt_cuda_add_feed(struct dpt_cuda_feed_args *a, void *to, const void *from, size_t bytes);

@@ -54,7 +54,8 @@ struct dpt_cuda_bias_back_args {
 /*
  * Pools. Forward reads x and writes y; max also writes the position of each maximum in its window
  * (index: 2 bytes for each element of y). Backward reads dY and the index and writes dX: a thread
- * for each input adds the outputs whose windows contain it, in their order.
+ * for each input adds the outputs whose windows contain it, in their order, or, where windows do not
+ * overlap (DPT_CUDA_POOL_TILED), a thread for each output writes its window.
  *
  * adaptive: means over the windows of adaptive_avgpool (core/backend/graph.h), which follow from
  * the sizes of input and output. bilinear: `kernel` is the factor between both.
@@ -72,6 +73,12 @@ struct dpt_cuda_pool_args {
     int32_t kernel[2], stride[2], before[2];
     const void *y; /* maxpool_relu_back: the pool's output */
 };
+
+/* Whether the windows are side by side, so that no input is in two: backward has a thread for each
+ * window then, and in front of what lies behind the last ones a thread that writes zeros. */
+#define DPT_CUDA_POOL_TILED(a)                                                                     \
+    ((a)->kernel[0] == (a)->stride[0] && (a)->kernel[1] == (a)->stride[1] &&                       \
+     (a)->before[0] == 0 && (a)->before[1] == 0)
 
 /* y = x mask, by the mask of dpt_dropout_mask, for values in forward and gradients in backward. The
  * mask is drawn again instead of stored: 2 passes. An element has the number c x area + pixel, also
@@ -320,10 +327,10 @@ struct dpt_cuda_flatten_args {
     X(bias_relu_##t, bias, bias, lanes, false)                                                     \
     X(bias_back_##t, bias_back, bias_back, lanes, true)                                            \
     X(bias_relu_back_##t, bias_back, bias_back, lanes, true)                                       \
-    X(maxpool_##t, pool, pool, lanes, false) X(maxpool_back_##t, pool_back, pool, lanes, false)    \
+    X(maxpool_##t, pool, pool, lanes, false) X(maxpool_back_##t, window_back, pool, lanes, false)    \
     X(maxpool_relu_##t, pool, pool, lanes, false)                                                  \
-    X(maxpool_relu_back_##t, pool_back, pool, lanes, false)                                        \
-    X(avgpool_##t, pool, pool, lanes, false) X(avgpool_back_##t, pool_back, pool, lanes, false)    \
+    X(maxpool_relu_back_##t, window_back, pool, lanes, false)                                        \
+    X(avgpool_##t, pool, pool, lanes, false) X(avgpool_back_##t, window_back, pool, lanes, false)    \
     X(adaptive_##t, pool, pool, lanes, false) X(adaptive_back_##t, pool_back, pool, lanes, false)  \
     X(bilinear_##t, pool, pool, lanes, false) X(bilinear_back_##t, pool_back, pool, lanes, false)  \
     X(dropout_##t, dropout, dropout, lanes, false) X(cross_entropy_##t, loss, loss, lanes, true)   \

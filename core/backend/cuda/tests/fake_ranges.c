@@ -262,7 +262,8 @@ RANGES(update)
 DPT_CUDA_TYPED_ARGUMENTS(CALL)
 CALL(add)
 CALL(feed)
-CALL(norm) CALL(update)
+CALL(norm)
+CALL(update)
 #undef CALL
 
     void fake_kernel_ranges(enum dpt_cuda_kernel kernel, const void *argument,

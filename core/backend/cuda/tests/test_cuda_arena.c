@@ -335,7 +335,7 @@ static void passes_with_copies(void **state)
         float *gradient = random_values(&d, (size_t)floats);
         float *want = dpt_alloc_array((size_t)floats, 4);
         float *params = random_values(&d, (size_t)floats), *values = random_values(&d, elements);
-        double *partial = dpt_alloc_array((size_t)floats / DPT_CUDA_NORM_CHUNK * 2 + 2, 8);
+        double *partial = dpt_alloc_array(2 * (size_t)dpt_cuda_norm_blocks(floats), 8);
         void *at = dpt_alloc(bytes), *wanted = dpt_alloc(bytes);
         const float tail[16] = {[DPT_CUDA_TAIL_LOSS] = 1, [DPT_CUDA_TAIL_WEIGHT] = 2};
         const struct dpt_cuda_rates rates = {.update = 1, .lr = 0.25f, .keep = 1};
