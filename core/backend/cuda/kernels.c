@@ -282,7 +282,7 @@ WORK(add, dpt_cuda_add_args)
 WORK(norm, dpt_cuda_norm_args)
 {
     w->blocks = dpt_cuda_norm_blocks(a->n + a->state_n);
-    w->bytes = (a->params != NULL ? 2 : 1) * w->element * (a->n + a->state_n) + a->copies.bytes;
+    w->bytes = w->element * (a->n + a->state_n) + a->copies.bytes;
 }
 
 WORK(update, dpt_cuda_update_args)

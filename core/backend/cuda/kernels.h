@@ -64,6 +64,9 @@ struct dpt_cuda_state {
     int64_t samples;
     double weight;
     int64_t weightless; /* updates skipped for sample weights of 0; not in `skipped` */
+    /* A parameter or running statistic is not finite: set by the host, and by updates that write
+     * such a number. */
+    int32_t unsound;
 };
 
 enum { DPT_CUDA_WITHHELD = 1, DPT_CUDA_JUST_NOW }; /* dpt_cuda_state.withheld */
@@ -108,11 +111,11 @@ struct dpt_cuda_add_args {
  * state->scale = 1 / weight, times clip / norm where the norm is above clip > 0; state->withheld is
  * set where norm or loss is not finite (with `skip` for this update only, else also for all later
  * ones), or for this update only where weight is 0. Reads the gradient once. tail: the words after
- * it, summed over the ranks. partial: two doubles for each block (dpt_cuda_norm_blocks). n: floats, a
+ * it, summed over the ranks. partial: a double for each block (dpt_cuda_norm_blocks). n: floats, a
  * multiple of 4. state_n: floats of state after these; they do not count in the norm, but where one
- * is not finite, neither is the norm. params: NULL, or n + state_n floats: where one of these is
- * not finite, the loss counts as not finite. A library's ReLU may make zeros of what NaNs in the
- * weights give, so that neither loss nor gradient shows them.
+ * is not finite, neither is the norm. Where state->unsound is set the loss counts as not finite. A
+ * library's ReLU may make zeros of what NaNs in the weights give, so that neither loss nor gradient
+ * shows them.
  *
  * scaled: the gradients have a loss scale. Then state->loss_scale, good and overflows follow the
  * rule of dpt_loss_scale_step: an infinite norm with a finite loss withholds this update only,
@@ -126,7 +129,7 @@ struct dpt_cuda_add_args {
  */
 struct dpt_cuda_norm_args {
     float *gradient;
-    const float *tail, *params;
+    const float *tail;
     const struct dpt_cuda_rates *rates;
     struct dpt_cuda_state *state;
     double *partial;
@@ -142,7 +145,7 @@ struct dpt_cuda_norm_args {
 
 /*
  * One optimizer update of the arena by a rule of core/backend/optimizers.inc; does nothing where
- * state->withheld is set. group: for each 16 floats, the number of their row in `rates`, or
+ * state->withheld is set. Sets state->unsound where what it writes is not finite, for the next norm. group: for each 16 floats, the number of their row in `rates`, or
  * DPT_CUDA_FROZEN where they stay as they are. scalars: only `factor` is read; the others are in
  * `rates`. copies: what is updated is written there, too, as to_layout does, padding apart. Memory
  * traffic: 12 bytes a parameter, 8 more for each slot, and the copies.
@@ -158,7 +161,7 @@ struct dpt_cuda_update_args {
     float *slot[DPT_RULE_MOST_SLOTS];
     const uint16_t *group;
     const struct dpt_cuda_rates *rates;
-    const struct dpt_cuda_state *state;
+    struct dpt_cuda_state *state;
     const float *decays, *tail;
     int64_t n, state_n;
     struct dpt_cuda_copies copies;

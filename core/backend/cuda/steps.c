@@ -155,6 +155,15 @@ out:
 
 /* --- arenas ----------------------------------------------------------------------------------- */
 
+static bool all_finite(const float *x, int64_t n)
+{
+    float sum = 0;
+
+    for (int64_t i = 0; i < n; i++)
+        sum += x[i] - x[i]; /* 0, or NaN */
+    return sum == 0;
+}
+
 static enum dpt_status steps_put(void *steps, const float *params, float *const *slot,
                                  const struct dpt_loss_scale *scale, struct dpt_error *err)
 {
@@ -171,8 +180,10 @@ static enum dpt_status steps_put(void *steps, const float *params, float *const 
     DPT_TRY(dpt_cuda_steps_upload(s, s->p->params, params, (size_t)g->arena * sizeof(float), err));
     for (int k = 0; k < s->spec.rule.slots; k++)
         DPT_TRY(dpt_cuda_steps_upload(s, s->slot[k], slot[k], bytes, err));
-    *s->reported = (struct dpt_cuda_state){
-        .loss_scale = scale->scale, .good = scale->good, .overflows = scale->overflows};
+    *s->reported = (struct dpt_cuda_state){.loss_scale = scale->scale,
+                                           .good = scale->good,
+                                           .overflows = scale->overflows,
+                                           .unsound = !all_finite(params, g->arena)};
     DPT_CUDA_TRY(&ctx->lib, cuMemcpyHtoDAsync(dpt_cuda_ptr(s->p->state), s->reported,
                                               sizeof *s->reported, ctx->compute));
     DPT_CUDA_TRY(&ctx->lib, cuMemsetD8Async(dpt_cuda_ptr(s->p->metric_sums), 0,

@@ -92,7 +92,6 @@ static enum dpt_status enqueue_update(struct dpt_cuda_steps *s, bool computed,
     const struct dpt_cuda_norm_args norm = {
         .gradient = p->gradient,
         .tail = p->gradient + p->spec.graph->arena,
-        .params = p->params,
         .sums = true,
         .rates = s->step_rates,
         .state = p->state,

@@ -103,7 +103,7 @@ static void device_step(struct model *m, struct optimizer *o, struct dpt_cuda_st
     const float tail[DPT_CUDA_TAIL_SUMS] = {
         [DPT_CUDA_TAIL_LOSS] = *loss, [DPT_CUDA_TAIL_SAMPLES] = 32, [DPT_CUDA_TAIL_WEIGHT] = 32};
     double *partial =
-        dpt_alloc_array(2 * (size_t)dpt_cuda_norm_blocks(m->graph.floats), sizeof(double));
+        dpt_alloc_array((size_t)dpt_cuda_norm_blocks(m->graph.floats), sizeof(double));
     uint32_t counter = 0;
 
     dpt_emulate(DPT_CUDA_K_norm, &(struct dpt_cuda_norm_args){.gradient = m->arrays[5],

@@ -104,7 +104,6 @@ static const struct {
     POINTER(add, y),
     POINTER(norm, gradient),
     POINTER(norm, tail),
-    POINTER(norm, params),
     POINTER(norm, rates),
     POINTER(norm, state),
     POINTER(norm, partial),

@@ -238,7 +238,6 @@ RANGES(norm)
 {
     add(k, a->gradient, 4 * (a->n + a->state_n), a->copies.number != NULL);
     reads(k, a->tail, 4 * DPT_CUDA_TAIL_SUMS);
-    reads(k, a->params, 4 * (a->n + a->state_n));
     reads(k, a->copies.at, a->copies.bytes);
     writes(k, a->state, sizeof *a->state);
     writes(k, a->counter, 4);
@@ -251,7 +250,7 @@ RANGES(update)
     writes(k, a->copies.at, a->copies.bytes);
     for (int i = 0; i < DPT_RULE_MOST_SLOTS; i++)
         writes(k, a->slot[i], 4 * a->n);
-    reads(k, a->state, sizeof *a->state);
+    writes(k, a->state, sizeof *a->state);
 }
 
 #define CALL(argument)                                                                             \
@@ -262,8 +261,7 @@ RANGES(update)
 DPT_CUDA_TYPED_ARGUMENTS(CALL)
 CALL(add)
 CALL(feed)
-CALL(norm)
-CALL(update)
+CALL(norm) CALL(update)
 #undef CALL
 
     void fake_kernel_ranges(enum dpt_cuda_kernel kernel, const void *argument,

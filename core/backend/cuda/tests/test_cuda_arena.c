@@ -335,7 +335,7 @@ static void passes_with_copies(void **state)
         float *gradient = random_values(&d, (size_t)floats);
         float *want = dpt_alloc_array((size_t)floats, 4);
         float *params = random_values(&d, (size_t)floats), *values = random_values(&d, elements);
-        double *partial = dpt_alloc_array(2 * (size_t)dpt_cuda_norm_blocks(floats), 8);
+        double *partial = dpt_alloc_array((size_t)dpt_cuda_norm_blocks(floats), 8);
         void *at = dpt_alloc(bytes), *wanted = dpt_alloc(bytes);
         const float tail[16] = {[DPT_CUDA_TAIL_LOSS] = 1, [DPT_CUDA_TAIL_WEIGHT] = 2};
         const struct dpt_cuda_rates rates = {.update = 1, .lr = 0.25f, .keep = 1};
@@ -411,6 +411,56 @@ static void passes_with_copies(void **state)
     }
 }
 
+/* An update that writes what is not finite, be it a parameter or a running statistic, is noted, and
+ * the next norm withholds the update behind it, although its own gradient and loss are finite. */
+static void updates_note_what_is_not_finite(void **state)
+{
+    enum { N = 4096, STATE = 32 };
+    uint16_t group[N / 16] = {0};
+    float *params = dpt_alloc_array(N + STATE, 4), *gradient = dpt_alloc_array(N + STATE, 4);
+    double partial[2];
+
+    (void)state;
+    for (int where = -1; where < N + STATE; where += where < 0 ? 1 : 517) {
+        const float tail[16] = {
+            [DPT_CUDA_TAIL_LOSS] = 1, [DPT_CUDA_TAIL_SAMPLES] = 2, [DPT_CUDA_TAIL_WEIGHT] = 2};
+        const float decays[STATE / 16] = {0.5f, 0.5f};
+        const struct dpt_cuda_rates rates = {.update = 7, .lr = 1, .keep = 1};
+        struct dpt_cuda_state told = {.loss_scale = 1, .scale = 1};
+        uint32_t counter = 0;
+        const struct dpt_cuda_update_args update = {.params = params,
+                                                    .gradient = gradient,
+                                                    .group = group,
+                                                    .rates = &rates,
+                                                    .state = &told,
+                                                    .decays = decays,
+                                                    .tail = tail,
+                                                    .n = N,
+                                                    .state_n = STATE};
+        const struct dpt_cuda_norm_args norm = {.gradient = gradient,
+                                                .tail = tail,
+                                                .rates = &rates,
+                                                .state = &told,
+                                                .partial = partial,
+                                                .counter = &counter,
+                                                .n = N,
+                                                .state_n = STATE};
+
+        for (int i = 0; i < N + STATE; i++) {
+            params[i] = 1;
+            gradient[i] = 0.5f;
+        }
+        if (where >= 0)
+            params[where] = where % 2 ? INFINITY : NAN;
+        assert_int_equal(dpt_cuda_norm_blocks(N + STATE), 2);
+        dpt_emulate(DPT_CUDA_K_sgd, &update);
+        assert_int_equal(told.unsound, where >= 0);
+        dpt_emulate(DPT_CUDA_K_norm, &norm);
+        assert_int_equal(told.withheld, where >= 0 ? DPT_CUDA_WITHHELD : 0);
+    }
+    dpt_free(params), dpt_free(gradient);
+}
+
 /* What there is to move at least; so that tables of a run's kernels can be believed. */
 static void bytes_are_counted(void **state)
 {
@@ -453,6 +503,7 @@ int main(void)
         cmocka_unit_test(additions),
         cmocka_unit_test(feeds),
         cmocka_unit_test(passes_with_copies),
+        cmocka_unit_test(updates_note_what_is_not_finite),
         cmocka_unit_test(bytes_are_counted),
     };
 
