@@ -122,14 +122,14 @@ steps() {
 a  | libraries       | 90 | libraries                     | the driver, cuDNN and cuBLASLt are found, and there is a GPU that answers
 a  | first-job       | 90 | small_job fp32                | a small job from start to end, each step one launch of a captured CUDA graph, comes to the CPU's loss
 a  | steps           | 45 | unit test_cuda_steps          | captured steps over random models: same parameters as on the host, gradients in buckets, NaN stops the update
-a  | program         | 45 | unit test_cuda_program        | forward and backward over random models agree with plain C in each precision, and NaN is found
+a  | program         | 60 | unit test_cuda_program        | forward and backward over random models agree with plain C in each precision, and NaN is found
 a  | kernels         | 40 | unit test_cuda_device_layers  | our kernels for layers and losses compute on the GPU what they compute on the host
-a  | kernels-joins   | 30 | unit test_cuda_device_joins   | likewise those for joins and batch norm
+a  | kernels-joins   | 45 | unit test_cuda_device_joins   | likewise those for joins and batch norm
 a  | kernels-arena   | 30 | unit test_cuda_device_arena   | likewise those that work on all parameters: casts, sums, norms, hashes, gathering of samples
 a  | kernels-update  | 30 | unit test_cuda_device_update  | likewise the optimizers' updates, bit for bit
 a  | kernels-fp16    | 30 | unit test_cuda_device_fp16    | likewise those for fp16 and its loss scale
 a  | matmul          | 40 | unit test_cuda_matmul         | cuBLASLt's matrix products and dense layers give what plain loops give
-a  | graphs          | 60 | unit test_cuda_graphs         | as program, for models whose layers join two values
+a  | graphs          | 75 | unit test_cuda_graphs         | as program, for models whose layers join two values
 a  | stages          | 60 | unit test_cuda_stages         | the stages of a pipeline compute the bits of the whole model, with its kernels
 a  | job-bf16        | 30 | small_job bf16                | the small job in bf16
 a  | job-resnet20    | 60 | small_job bf16 resnet20       | resnet20 with its batch norms in bf16: its loss falls as on the CPU

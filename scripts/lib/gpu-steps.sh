@@ -316,7 +316,7 @@ seed: 1
 data: {train: synthetic, synthetic: {samples: $samples, shape: [$shape], classes: $classes}}
 model: {$model}
 loss: cross_entropy
-batch: {global: $2}
+batch: {global: $2, micro: $2}
 optimizer: {type: adam, lr: 1.0e-3}
 train: {steps: $((6 * $3))}
 checkpoint: {every: never}

@@ -214,6 +214,22 @@ static enum dpt_status start(struct dpt_cuda_plans *plans, const struct dpt_cuda
     return DPT_OK;
 }
 
+/* Mode B of cuDNN 9.12 and later (9.24 still has it) reads through a null pointer for gradients of
+ * weights if an axis would have no output with the padding before it on both sides, as its
+ * heuristics count outputs. */
+static bool crashes(const struct dpt_cuda_conv *conv, enum dpt_cuda_pass pass,
+                    cudnnBackendHeurMode_t mode)
+{
+    bool none = false;
+
+    for (int axis = 0; axis < 2; axis++) {
+        const int64_t kernel = (conv->w[2 + axis] - 1) * conv->dilation[axis] + 1;
+
+        none |= conv->x[2 + axis] + 2 * conv->before[axis] - kernel <= -conv->stride[axis];
+    }
+    return none && pass == DPT_CUDA_BACKWARD_FILTER && mode == CUDNN_HEUR_MODE_B;
+}
+
 /* Finds plans for a convolution as it is described; finding none is not an error. */
 static enum dpt_status search(const struct dpt_cuda_library *lib,
                               const struct dpt_cuda_device *device,
@@ -229,9 +245,11 @@ static enum dpt_status search(const struct dpt_cuda_library *lib,
 
     DPT_TRY(start(plans, lib, most, err));
     DPT_TRY(dpt_cuda_conv_graph(plans, device, conv, pass, err));
-    for (int i = 0; i < MODES && plans->n < most; i++)
-        DPT_TRY(query_heuristics(plans, device, modes[i], refuse, demand, request->workspace,
-                                 rejected, err));
+    for (int i = 0; i < MODES && plans->n < most; i++) {
+        if (!crashes(conv, pass, modes[i]))
+            DPT_TRY(query_heuristics(plans, device, modes[i], refuse, demand, request->workspace,
+                                     rejected, err));
+    }
 out:
     return status;
 }

@@ -309,6 +309,7 @@ static cudnnStatus_t finalize_engine(struct fake_descriptor *d)
 static cudnnStatus_t finalize(struct fake_descriptor *d)
 {
     struct fake_choice choices[MOST];
+    cudnnBackendHeurMode_t mode;
     int64_t count;
 
     switch ((int)d->type) {
@@ -317,10 +318,10 @@ static cudnnStatus_t finalize(struct fake_descriptor *d)
         return fake_graph_meaning(d, &d->meaning.conv);
     case CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR:
         d->meaning = fake_part(d, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, 0)->meaning;
-        return fake_offers(&d->meaning.conv,
-                           *(const cudnnBackendHeurMode_t *)fake_value(
-                               d, CUDNN_ATTR_ENGINEHEUR_MODE, &count),
-                           choices, MOST) > 0
+        mode = *(const cudnnBackendHeurMode_t *)fake_value(d, CUDNN_ATTR_ENGINEHEUR_MODE, &count);
+        if (fake_heuristics_crash(&d->meaning.conv, mode))
+            return FAKE_WRONG(INTERNAL_ERROR, "heuristics that crash for such padding");
+        return fake_offers(&d->meaning.conv, mode, choices, MOST) > 0
                    ? CUDNN_STATUS_SUCCESS
                    : fake_refuse(CUDNN_STATUS_NOT_SUPPORTED, "no engine does this");
     case CUDNN_BACKEND_ENGINE_DESCRIPTOR:

@@ -71,6 +71,8 @@ cudnnStatus_t fake_graph_meaning(const struct fake_descriptor *graph, struct fak
 /* Choices that heuristics of a mode offer, at most `most`. */
 int fake_offers(const struct fake_conv *conv, cudnnBackendHeurMode_t mode,
                 struct fake_choice *choices, int most);
+/* Whether cuDNN from 9.12 on reads through a null pointer there. */
+bool fake_heuristics_crash(const struct fake_conv *conv, cudnnBackendHeurMode_t mode);
 /* Row of the engine with that number, or -1. */
 int fake_engine_row(int64_t number);
 int64_t fake_engine_number(int row);

@@ -88,6 +88,19 @@ static bool suits(int row, const struct fake_conv *c)
     return !half || engines[row].notes & NOTE(TENSOR_CORE);
 }
 
+bool fake_heuristics_crash(const struct fake_conv *conv, cudnnBackendHeurMode_t mode)
+{
+    int64_t outputs = 1;
+
+    for (int axis = 0; axis < 2; axis++) {
+        const int64_t kernel = (conv->tensor[FAKE_W].dims[2 + axis] - 1) * conv->dilation[axis] + 1;
+        const int64_t padded = conv->tensor[FAKE_X].dims[2 + axis] + 2 * conv->before[axis];
+
+        outputs *= (padded - kernel) / conv->stride[axis] + 1;
+    }
+    return conv->pass == FAKE_FILTER && mode == CUDNN_HEUR_MODE_B && outputs <= 0;
+}
+
 int fake_offers(const struct fake_conv *conv, cudnnBackendHeurMode_t mode,
                 struct fake_choice *choices, int most)
 {
