@@ -146,6 +146,23 @@ static void warn_waiting(const struct dpt_trainer *t, struct dpt_log *log, int b
                  (long long)(would > 0 ? would : 1));
 }
 
+/* A device takes a rank's micro-batches one after another, each with launches of its own. */
+static void warn_small(const struct dpt_trainer *t, struct dpt_log *log, int batches)
+{
+    const struct dpt_graph *graph = &t->model.graph;
+    const int ranks = dpt_trainer_replicas(t)->world.size, each = (batches + ranks - 1) / ranks;
+
+    if (t->backend->steps == NULL || t->job->batch.micro != 0 || graph->arena == graph->floats ||
+        t->job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE || each < 2)
+        return;
+    dpt_log_warn(log,
+                 "a GPU computes %d micro-batches of %d a step, one after another, since with a "
+                 "batchnorm their size follows from the job alone; batch.micro: %d is one, whose "
+                 "statistics are of that many samples, and is faster",
+                 each, t->data.train.sampler.micro,
+                 (t->data.train.sampler.global + ranks - 1) / ranks);
+}
+
 void dpt_trainer_warn_idle(const struct dpt_trainer *t, struct dpt_log *log)
 {
     const struct dpt_sampler *s = &t->data.train.sampler;
@@ -157,6 +174,7 @@ void dpt_trainer_warn_idle(const struct dpt_trainer *t, struct dpt_log *log)
     bool *idle = batches < ranks ? dpt_alloc_array((size_t)ranks, sizeof *idle) : NULL;
 
     warn_waiting(t, log, batches);
+    warn_small(t, log, batches);
     if (idle == NULL)
         return;
     for (int r = 0; r < ranks; r++) {
