@@ -520,7 +520,7 @@ const struct dpt_command dpt_cmd_predict = {
         "probability, or the values, or with several labels at once the probability of each. --out "
         "OUT writes that as OUT.csv; as OUT.npy the "
         "probabilities, or values, [N,K]; as OUT.h5 /logits, /probabilities [N,K] and /labels [N] "
-        "(with loss mse /predictions), with known labels /targets and /loss, and names as /names. "
+        "(of numbers /predictions), with known labels /targets and /loss, and names as /names. "
         "Accuracy and loss by known labels go to standard error. Ranks share the samples, memory "
         "is a window of them, and any number of ranks gives the same bytes.\n\n"
         "Samples are normalised as the job says. Pictures (" DPT_PICTURE_FORMATS

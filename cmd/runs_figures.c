@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "cmd/runs.h"
+#include "core/train/job/job.h"
 
 static const void *find_record(const struct dpt_history *h, enum dpt_record record)
 {
@@ -196,7 +197,7 @@ static bool has_basis(const struct dpt_runs *runs, size_t run, enum dpt_history_
         return false;
     /* What runs have learned from may differ, and is not what they are measured by. */
     return basis == DPT_BASIS_DATA    ? !training
-           : basis == DPT_BASIS_SCALE ? loss != NULL && strcmp(loss, "mse") == 0
+           : basis == DPT_BASIS_SCALE ? loss != NULL && dpt_loss_predicts_numbers(loss)
                                       : true;
 }
 

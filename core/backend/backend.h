@@ -49,13 +49,16 @@ extern const char *const dpt_precision_names[DPT_PRECISIONS + 1]; /* ends with N
  * rows are made from this list, so a loss that lacks one of them does not compile.
  *
  * CROSS_ENTROPY: softmax cross-entropy; labels, or rows of target probabilities.
- * MSE: mean over the outputs of (y - t)^2.
+ * MSE: mean over the outputs of (y - t)^2. L1: of |y - t|. HUBER: of (y - t)^2 / 2 where |y - t| is
+ * at most delta, else of delta (|y - t| - delta / 2) (Huber 1964).
  * BINARY_CROSS_ENTROPY: mean over the outputs of the cross-entropy of sigmoid(y) with t, 0 to 1:
  * labels that each hold or do not.
  */
 #define DPT_LOSS_LIST(X)                                                                           \
     X(CROSS_ENTROPY, cross_entropy)                                                                \
     X(MSE, mse)                                                                                    \
+    X(L1, l1)                                                                                      \
+    X(HUBER, huber)                                                                                \
     X(BINARY_CROSS_ENTROPY, binary_cross_entropy)
 
 #define X(NAME, name) DPT_LOSS_##NAME,
@@ -68,8 +71,9 @@ bool dpt_loss_judges(enum dpt_loss_kind kind);
 
 struct dpt_loss {
     enum dpt_loss_kind kind;
-    /* Cross-entropy: the target becomes (1 - s) target + s / outputs (Szegedy et al. 2016). */
-    float smoothing;
+    /* Of cross-entropy s: the target becomes (1 - s) target + s / outputs (Szegedy et al. 2016). Of
+     * Huber's loss delta. */
+    float attribute;
 };
 
 /* One micro-batch. All pointers are borrowed for the call. */
@@ -157,7 +161,7 @@ struct dpt_metric_sums {
     double loss; /* weight x loss of each sample */
     /* Sum of the weights of the samples whose largest output is that of the label (or where the
      * target is largest); with binary cross-entropy, of which all labels are right: those whose
-     * outputs are > 0 are the ones whose targets are >= 0.5. 0 for mse. */
+     * outputs are > 0 are the ones whose targets are >= 0.5. 0 for numbers to predict. */
     double correct;
     int64_t samples; /* counted once each, whatever their weights */
     double weight;

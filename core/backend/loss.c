@@ -46,7 +46,7 @@ static bool all_finite(const float *row, int32_t n)
 static double cross_entropy_row(const struct dpt_loss *loss, const struct target *target, int32_t n,
                                 const float *y, float *dy)
 {
-    const double smoothing = loss->smoothing;
+    const double smoothing = loss->attribute;
     const double spread = smoothing / n;
     double top, sum = 0, weight = 0, product = 0;
 
@@ -93,6 +93,46 @@ static double mse_row(const struct dpt_loss *loss, const struct target *target, 
     return sum / n;
 }
 
+/* 1, -1 or 0; what is not a number stays none. */
+static double sign_of(double x)
+{
+    return x > 0 ? 1 : x < 0 ? -1 : x;
+}
+
+/* mean_j |y_j - t_j|; where both are equal the gradient is 0. */
+static double l1_row(const struct dpt_loss *loss, const struct target *target, int32_t n,
+                     const float *y, float *dy)
+{
+    double sum = 0;
+
+    (void)loss;
+    for (int32_t j = 0; j < n; j++) {
+        const double difference = y[j] - target_at(target, j);
+
+        sum += fabs(difference);
+        if (dy != NULL)
+            dy[j] = (float)(sign_of(difference) / n);
+    }
+    return sum / n;
+}
+
+/* mean_j of d^2 / 2 where |d| = |y_j - t_j| is at most delta, else of delta (|d| - delta / 2). */
+static double huber_row(const struct dpt_loss *loss, const struct target *target, int32_t n,
+                        const float *y, float *dy)
+{
+    const double delta = loss->attribute;
+    double sum = 0;
+
+    for (int32_t j = 0; j < n; j++) {
+        const double difference = y[j] - target_at(target, j), size = fabs(difference);
+
+        sum += size <= delta ? difference * difference / 2 : delta * (size - delta / 2);
+        if (dy != NULL)
+            dy[j] = (float)((size <= delta ? difference : delta * sign_of(difference)) / n);
+    }
+    return sum / n;
+}
+
 /*
  * mean_j of log(1 + exp(y_j)) - t_j y_j, whose derivative is sigmoid(y_j) - t_j, from exp(-|y_j|),
  * which cannot overflow. Of a y_j that is not finite the loss is neither.
@@ -135,6 +175,8 @@ static const struct loss_type {
     bool (*right)(const struct target *target, int32_t n, const float *y); /* or NULL */
 } types[DPT_LOSSES] = {
 #define mse_right     NULL
+#define l1_right      NULL
+#define huber_right   NULL
 #define X(NAME, name) [DPT_LOSS_##NAME] = {name##_row, name##_right},
     DPT_LOSS_LIST(X)
 #undef X

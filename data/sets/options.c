@@ -103,7 +103,7 @@ static const struct dpt_option synthetic_options[] = {
      .fallback = "[]",
      .min = 1,
      .max = 1 << 24,
-     .help = "of a sample: [C, H, W] or [D]; empty: [1, 28, 28], with loss mse [5]"},
+     .help = "of a sample: [C, H, W] or [D]; empty: [1, 28, 28], of numbers to predict [5]"},
     {.name = "classes",
      .type = DPT_OPT_INT,
      AT(dpt_synthetic, classes),
@@ -117,7 +117,7 @@ static const struct dpt_option synthetic_options[] = {
      .fallback = "1",
      .min = 1,
      .max = 1 << 20,
-     .help = "numbers to predict, for loss mse: y = w x + b + noise; for binary_cross_entropy "
+     .help = "numbers to predict, y = w x + b + noise; for loss binary_cross_entropy "
              "whether that is positive"},
     {.name = "noise",
      .type = DPT_OPT_REAL,
@@ -160,7 +160,7 @@ const struct dpt_option dpt_data_options[] = {
      AT(dpt_data_conf, targets),
      .fallback = "{}",
      .rows = target_options,
-     .help = "what is done to the numbers to predict, with loss mse"},
+     .help = "what is done to the numbers to predict, with loss mse, l1 or huber"},
     {.name = "class_weights",
      .effect = DPT_EFFECT_RESULT,
      .type = DPT_OPT_CHOICE,

@@ -114,7 +114,7 @@ struct dpt_cuda_loss_args {
     double *partial;
     uint32_t *counter;
     int32_t n, outputs, pitch;
-    float smoothing;
+    float attribute;
     const struct dpt_cuda_state *state;
     float *tail;
     int32_t words;
@@ -334,7 +334,8 @@ struct dpt_cuda_flatten_args {
     X(adaptive_##t, pool, pool, lanes, false) X(adaptive_back_##t, pool_back, pool, lanes, false)  \
     X(bilinear_##t, pool, pool, lanes, false) X(bilinear_back_##t, pool_back, pool, lanes, false)  \
     X(dropout_##t, dropout, dropout, lanes, false) X(cross_entropy_##t, loss, loss, lanes, true)   \
-    X(mse_##t, loss, loss, lanes, true) X(binary_cross_entropy_##t, loss, loss, lanes, true)       \
+    X(mse_##t, loss, loss, lanes, true) X(l1_##t, loss, loss, lanes, true)                         \
+    X(huber_##t, loss, loss, lanes, true) X(binary_cross_entropy_##t, loss, loss, lanes, true)       \
     X(to_layout_##t, layout, layout, lanes, false)                                                 \
     X(from_layout_##t, from_layout, layout, lanes, false)                                          \
     X(gather_u8_##t, gather_u8, gather, lanes, false)                                              \

@@ -40,7 +40,7 @@ static enum dpt_status add_loss(struct dpt_cuda_program *p, bool training, struc
                       .pitch = memory_layout->canonical
                                    ? (int32_t)memory_layout->outputs
                                    : memory_layout->node[memory_layout->last].pitch,
-                      .smoothing = p->spec.loss.smoothing,
+                      .attribute = p->spec.loss.attribute,
                       .state = dpt_cuda_state_of(p)},
     };
 

@@ -32,7 +32,9 @@ def case(name, kind, smoothing, y, labels=None, targets=None):
         loss = torch.nn.functional.binary_cross_entropy_with_logits(x, goal, reduction="sum") / outputs
         correct = int(((x > 0) == (goal >= 0.5)).all(1).sum())
     else:
-        loss = torch.nn.functional.mse_loss(x, targets.float().double(), reduction="sum") / outputs
+        of = {"MSE": torch.nn.functional.mse_loss, "L1": torch.nn.functional.l1_loss,
+              "HUBER": lambda *given, **how: torch.nn.functional.huber_loss(*given, delta=smoothing, **how)}[kind]
+        loss = of(x, targets.float().double(), reduction="sum") / outputs
         correct = 0
     loss.backward()
     print(f"""    {{
@@ -78,3 +80,5 @@ case("labels with doubt", "BINARY_CROSS_ENTROPY", 0.0, torch.randn(4, 3), target
 case("extreme logits, labels", "BINARY_CROSS_ENTROPY", 0.0,
      torch.tensor([[1e4, -1e4, 0.0], [-1e4, 1e4, 700.0], [90.0, -90.0, -700.0]]),
      targets=torch.tensor([[1.0, 0, 0], [1.0, 0, 0], [1.0, 0, 1.0]]))
+for kind, delta in (("L1", 0.0), ("HUBER", 1.0), ("HUBER", 0.3)):
+    case(f"{kind.lower()} {delta}", kind, delta, torch.randn(4, 5) * 2, targets=torch.randn(4, 5))

@@ -93,6 +93,14 @@ static inline int32_t add_layer(struct scene *s, int32_t at, struct draw *d)
     return add_pool(s, at, d);
 }
 
+/* Any loss but L1, whose slope jumps where an output is its target: rounding may change it there. */
+static inline enum dpt_loss_kind draw_loss(struct draw *d)
+{
+    const enum dpt_loss_kind kind = (enum dpt_loss_kind)draw_int(d, 0, DPT_LOSSES - 1);
+
+    return kind == DPT_LOSS_L1 ? DPT_LOSS_HUBER : kind;
+}
+
 /* Planes through up to five layers; then often a vector through up to three; an output of a few
  * numbers. */
 static inline void scene_init(struct scene *s, uint64_t seed)
@@ -122,7 +130,7 @@ static inline void scene_init(struct scene *s, uint64_t seed)
     s->outputs = (size_t)dpt_shape_size(&s->graph.nodes[at].out);
     s->spec = (struct dpt_program_spec){
         .graph = &s->graph,
-        .loss = {(enum dpt_loss_kind)draw_int(&d, 0, DPT_LOSSES - 1), 0.1f},
+        .loss = {draw_loss(&d), 0.1f},
         .micro = draw_int(&d, 1, 9),
         .threads = 1,
         .training = true,

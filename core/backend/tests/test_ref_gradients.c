@@ -137,7 +137,7 @@ static void finish(struct bench *b, int32_t last, struct draw *d)
                                                DPT_LOSS_CROSS_ENTROPY,
                                                DPT_LOSS_BINARY_CROSS_ENTROPY};
     const struct dpt_loss loss = {.kind = kinds[draw_int(d, 0, 3)],
-                                  .smoothing = draw_int(d, 0, 1) ? 0.1f : 0};
+                                  .attribute = draw_int(d, 0, 1) ? 0.1f : 0};
 
     if (!b->graph.nodes[last].out.flat)
         last = net_simple(&b->graph, last, DPT_OP_FLATTEN, 0);

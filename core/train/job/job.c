@@ -141,9 +141,10 @@ static bool finish(struct dpt_job *job, struct dpt_conf *conf)
                          "map, by_order and partial are for a file of weights: `from` names it");
     if (job->data.targets.scaled != DPT_TARGETS_AS_THEY_ARE &&
         dpt_loss_judges(dpt_job_loss(job).kind))
-        dpt_conf_mistake(conf, dpt_conf_get(dpt_conf_get(root, "data"), "targets"),
-                         "data.targets.normalize",
-                         "is for numbers to predict, with `loss: mse`; classes are not scaled");
+        dpt_conf_mistake(
+            conf, dpt_conf_get(dpt_conf_get(root, "data"), "targets"), "data.targets.normalize",
+            "is for numbers to predict, with `loss: mse`, l1 or huber; classes are not "
+            "scaled");
     return finish_batch(job, conf, dpt_conf_get(root, "batch"));
 }
 

@@ -137,6 +137,8 @@ const char *dpt_job_precision(const struct dpt_job *job);
 
 /* The loss as backends want it. */
 struct dpt_loss dpt_job_loss(const struct dpt_job *job);
+/* Whether a loss of that name, of any text, is one of numbers to predict. */
+bool dpt_loss_predicts_numbers(const char *name);
 
 /*
  * The job's signature: what of the resolved job decides the result, as the rows say (enum

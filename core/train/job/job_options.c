@@ -1,3 +1,5 @@
+#include <string.h>
+
 #include "core/base/isa.h"
 #include "core/comm/cuda_aware.h"
 #include "core/train/job/job.h"
@@ -8,7 +10,7 @@
 /* The tables of a job file's sections, and the losses. */
 
 struct loss_options {
-    double label_smoothing;
+    double label_smoothing, delta;
 };
 
 #define AT(member) .offset = offsetof(struct dpt_job, member)
@@ -32,6 +34,14 @@ static const struct dpt_option cross_entropy_options[] = {
     {0},
 };
 
+static const struct dpt_option huber_options[] = {
+    {ROW("delta", AS_ABOVE, REAL), .fallback = "1", .min = 1e-30, .max = 1e30,
+     .offset = offsetof(struct loss_options, delta),
+     .help = "differences up to this are squared, larger ones count as they are; with "
+             "data.targets.normalize in standard deviations of the targets"},
+    {0},
+};
+
 static const struct dpt_option no_options[] = {{0}};
 
 static const struct dpt_variant cross_entropy = {
@@ -45,6 +55,20 @@ static const struct dpt_variant mse = {
     .name = "mse",
     .summary = "mean squared error over the outputs",
     .options = no_options,
+    .size = sizeof(struct loss_options),
+};
+
+static const struct dpt_variant l1 = {
+    .name = "l1",
+    .summary = "mean absolute error over the outputs",
+    .options = no_options,
+    .size = sizeof(struct loss_options),
+};
+
+static const struct dpt_variant huber = {
+    .name = "huber",
+    .summary = "squared error over the outputs for small differences, absolute for large ones",
+    .options = huber_options,
     .size = sizeof(struct loss_options),
 };
 
@@ -65,15 +89,26 @@ static const struct dpt_variant *const loss_variants[] = {DPT_LOSS_LIST(X) NULL}
 struct dpt_loss dpt_job_loss(const struct dpt_job *job)
 {
     const struct loss_options *options = job->loss.options;
-    const bool smooth = job->loss.variant == &cross_entropy;
     /* A loss that was not understood is a mistake of its own; as MSE it causes no second one. */
-    struct dpt_loss loss = {.kind = DPT_LOSS_MSE,
-                            .smoothing = smooth ? (float)options->label_smoothing : 0.0f};
+    struct dpt_loss loss = {.kind = DPT_LOSS_MSE};
+
+    if (job->loss.variant == &cross_entropy)
+        loss.attribute = (float)options->label_smoothing;
+    if (job->loss.variant == &huber)
+        loss.attribute = (float)options->delta;
 
     for (int kind = 0; kind < DPT_LOSSES; kind++)
         if (loss_variants[kind] == job->loss.variant)
             loss.kind = (enum dpt_loss_kind)kind;
     return loss;
+}
+
+bool dpt_loss_predicts_numbers(const char *name)
+{
+    for (int kind = 0; kind < DPT_LOSSES; kind++)
+        if (strcmp(loss_variants[kind]->name, name) == 0)
+            return !dpt_loss_judges((enum dpt_loss_kind)kind);
+    return false;
 }
 
 enum { TIMES = 1 << DPT_SECONDS | 1 << DPT_NEVER };

@@ -22,9 +22,20 @@ ACTIVATIONS = {
     "elu": [((0.7,), lambda x: np.where(x < 0, np.float32(0.7) * np.expm1(x), x))],  # Clevert et al. 2015, equation 2
 }
 
-# Loss: of each sample, from rows of outputs and of targets; which are right; how targets are drawn.
+def no_right(y, t):
+    return np.zeros(len(y))
+
+
+def normal(dice, shape):
+    return dice.normal(size=shape)
+
+
+# Loss: its attribute; of each sample, from rows of outputs and of targets; which are right; how targets are drawn.
 LOSSES = {
-    "mse": (lambda y, t: ((y - t) ** 2).mean(1), lambda y, t: np.zeros(len(y)), lambda dice, shape: dice.normal(size=shape)),
+    "mse": (0, lambda y, t: ((y - t) ** 2).mean(1), no_right, normal),
+    "l1": (0, lambda y, t: abs(y - t).mean(1), no_right, normal),
+    # Huber 1964, "Robust Estimation of a Location Parameter", section 1 (there with k in place of delta).
+    "huber": (1.5, lambda y, t: np.where(abs(y - t) <= 1.5, (y - t) ** 2 / 2, 1.5 * abs(y - t) - 1.5 ** 2 / 2).mean(1), no_right, normal),
 }
 
 # Schedule: text of the job, steps, the factor of the learning rate at step t of n.
@@ -87,7 +98,7 @@ def activation_rows():
 
 
 def loss_rows():
-    for kind, (f, right, targets) in LOSSES.items():
+    for kind, (attribute, f, right, targets) in LOSSES.items():
         label = f"{kind}, by formula"
         dice = np.random.default_rng(zlib.crc32(label.encode()))
         y, t = dice.normal(0, 2, (4, 6)).astype("f4"), targets(dice, (4, 6)).astype("f4")
@@ -95,7 +106,7 @@ def loss_rows():
                        for j in range(y.shape[1])], 1)
         yield label, f"""    {{
         .name = "{label}",
-        .loss = {{DPT_LOSS_{kind.upper()}, 0}},
+        .loss = {{DPT_LOSS_{kind.upper()}, {attribute}}},
         .count = 4,
         .outputs = 6,
         .y = {{{numbers(y)}}},

@@ -470,7 +470,7 @@ static void losses(void **state)
                                                      .n = n,
                                                      .outputs = outputs,
                                                      .pitch = (int32_t)y.pitch,
-                                                     .smoothing = loss.smoothing});
+                                                     .attribute = loss.attribute});
         }
         emulated_backwards = false;
         assert_memory_equal(&got[0], &got[1], sizeof got[0]);
@@ -495,7 +495,7 @@ static void losses(void **state)
                                                  .n = n,
                                                  .outputs = outputs,
                                                  .pitch = (int32_t)y.pitch,
-                                                 .smoothing = loss.smoothing,
+                                                 .attribute = loss.attribute,
                                                  .tail = tail,
                                                  .words = 16,
                                                  .bias = back});
