@@ -7,6 +7,7 @@
 #include "core/base/json.h"
 #include "core/train/trainer.h"
 #include "core/train/use/checkpoint_model.h"
+#include "core/train/use/evaluate.h"
 #include "models/model.h"
 
 static const struct {

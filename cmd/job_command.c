@@ -7,6 +7,7 @@
 #include "core/base/hash.h"
 #include "core/plan/plan.h"
 #include "core/train/setup/choose.h"
+#include "core/train/setup/state.h"
 #include "core/train/use/checkpoint_model.h"
 #include "core/train/use/init.h"
 

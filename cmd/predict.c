@@ -13,6 +13,7 @@
 #include "core/state/checkpoint.h"
 #include "core/train/run/stop.h"
 #include "core/train/use/checkpoint_model.h"
+#include "core/train/use/evaluate.h"
 #include "core/train/use/predict.h"
 #include "core/train/use/scores.h"
 #include "data/pictures/picture.h"

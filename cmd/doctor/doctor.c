@@ -7,6 +7,7 @@
 #include "cmd/job_command.h"
 #include "cmd/output.h"
 #include "core/base/file.h"
+#include "core/train/setup/batch_sizing.h"
 #include "core/train/setup/choose.h"
 #include "core/train/trainer.h"
 

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cmd/plan/plan.h"
+#include "core/train/setup/batch_sizing.h"
 #include "core/train/update/schedule.h"
 
 enum { DIGITS = 40, SHOWN_RANKS = 6, LINE = 80 };
@@ -278,7 +279,8 @@ static void print_memory(const struct dpt_plan *p, struct dpt_str *out)
         dpt_str_printf(out, "; the newest %lld and the best are kept",
                        (long long)p->t.job->checkpoint.keep);
     if (dpt_trainer_streams(&p->t) && p->t.job->checkpoint.every.unit != DPT_NEVER)
-        dpt_str_printf(out, "\n            gathered and written piece by piece, while training waits");
+        dpt_str_printf(out,
+                       "\n            gathered and written piece by piece, while training waits");
     dpt_str_printf(out, "\nreduction   %s a step from each rank\n", bytes_text(p->reduced, a));
     if (p->gathered > 0)
         dpt_str_printf(out, "weights     %s a step to each rank, unit by unit\n",

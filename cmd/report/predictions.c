@@ -11,6 +11,8 @@
 #include "cmd/report/report.h"
 #include "core/base/memory.h"
 #include "core/state/checkpoint.h"
+#include "core/train/setup/state.h"
+#include "core/train/use/evaluate.h"
 #include "core/train/use/predict.h"
 #include "data/sources/source.h"
 #include "data/tables/columns.h"

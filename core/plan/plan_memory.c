@@ -7,6 +7,7 @@
 #include "core/train/mesh/tensor_parallel.h"
 #include "core/train/mesh/units.h"
 #include "core/train/reduction/gradient_reduction.h"
+#include "core/train/setup/batch_sizing.h"
 #include "core/train/setup/parts.h"
 #include "core/train/step/engine.h"
 #include "core/train/step/runner.h"

@@ -5,6 +5,7 @@
 #include "core/backend/operation.h"
 #include "core/comm/tree.h"
 #include "core/plan/plan.h"
+#include "core/train/setup/batch_sizing.h"
 #include "core/train/setup/parts.h"
 #include "core/train/step/runner.h"
 

@@ -5,6 +5,7 @@
 #include "core/base/sort.h"
 #include "core/plan/plan.h"
 #include "core/train/setup/parts.h"
+#include "core/train/setup/team.h"
 #include "models/model.h"
 
 enum { LEAST = 7, MOST = 1000, MOST_TOGETHER = 4096 };

@@ -27,6 +27,8 @@
 #include "core/train/setup/choose.h"
 #include "core/train/step/engine.h"
 #include "core/train/step/prefetcher.h"
+#include "core/train/use/evaluate.h"
+#include "core/train/use/nonfinite.h"
 
 enum {
     STAGING_BUFFERS = 3, /* steps that are filled ahead */

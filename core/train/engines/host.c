@@ -12,8 +12,11 @@
 #include "core/train/mesh/units.h"
 #include "core/train/reduction/gradient_reduction.h"
 #include "core/train/setup/parts.h"
+#include "core/train/setup/team.h"
 #include "core/train/step/engine.h"
 #include "core/train/step/runner.h"
+#include "core/train/use/evaluate.h"
+#include "core/train/use/nonfinite.h"
 
 const struct dpt_gradient_reduction_type *dpt_gradient_reduction_choose(const struct dpt_trainer *t)
 {

@@ -6,6 +6,7 @@
 #include "core/trace/profile.h"
 #include "core/train/mesh/mesh.h"
 #include "core/train/reduction/gradient_reduction.h"
+#include "core/train/setup/team.h"
 #include "models/model.h"
 
 /* A unit ends where it has this part of the weights, or so many floats: more of them would take

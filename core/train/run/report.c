@@ -6,8 +6,10 @@
 #include "core/base/memory.h"
 #include "core/train/mesh/mesh.h"
 #include "core/train/run/run.h"
+#include "core/train/setup/batch_sizing.h"
 #include "core/train/setup/choose.h"
 #include "core/train/update/schedule.h"
+#include "core/train/use/evaluate.h"
 #include "data/sets/dataset.h"
 
 enum { DIGITS = 32, COLUMNS = 79 };

@@ -8,6 +8,7 @@
 #include "core/base/file.h"
 #include "core/state/jobs.h"
 #include "core/train/setup/parts.h"
+#include "core/train/setup/state.h"
 
 struct dpt_resume dpt_resume_parse(const char *word, bool overwrite, bool any)
 {

@@ -9,6 +9,7 @@
 #include "core/base/process.h"
 #include "core/state/overwritten.h"
 #include "core/train/run/stop.h"
+#include "core/train/setup/state.h"
 #include "core/train/use/audit.h"
 
 /* Seconds between two drawings of the live line. */
@@ -281,8 +282,7 @@ static void set_requests(struct dpt_run *run, double now)
 }
 
 /* Saves and ends the run early. STOPPED is for what was saved: a batch file requeues that.
- * Collective.
- */
+ * Collective. */
 static enum dpt_status stop(struct dpt_run *run, const struct dpt_step_result *result,
                             struct dpt_error *err)
 {

@@ -10,6 +10,8 @@
 #include "core/state/overwritten.h"
 #include "core/state/run_files.h"
 #include "core/train/run/run.h"
+#include "core/train/setup/state.h"
+#include "core/train/setup/team.h"
 #include "core/train/use/audit.h"
 #include "data/sets/dataset.h"
 

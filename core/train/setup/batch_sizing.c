@@ -6,6 +6,7 @@
 
 #include "core/backend/operation.h"
 #include "core/base/memory.h"
+#include "core/train/setup/batch_sizing.h"
 #include "core/train/step/engine.h"
 #include "core/train/step/runner.h"
 #include "core/train/trainer.h"

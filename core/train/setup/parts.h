@@ -1,5 +1,5 @@
 /*
- * parts: how a trainer's parts come and go. For who opens trainers (setup.c).
+ * parts: how a trainer's parts come and go. For who opens trainers (setup.c), and the engines.
  *
  * What has a size of its own for each micro-batch (loaders, team, evaluation, program) is opened
  * anew where one does not fit; closing what is not open does nothing.
@@ -29,6 +29,12 @@ void dpt_trainer_close_arenas(struct dpt_trainer *t);
 /* Collective over the node. Slots that its ranks have together (dpt_trainer_shares_slots). Errors:
  * RANK. */
 enum dpt_status dpt_trainer_join_slots(struct dpt_trainer *t, struct dpt_error *err);
+/* In shards, before an update behind which the replicas are compared: the check is of the weights
+ * as they are now. */
+void dpt_trainer_hash_replica(struct dpt_trainer *t);
+/* Whether the optimizer's slots are so large that the ranks of a node have them together, each of
+ * which writes a part (engines/host.c). Once the engine is chosen. */
+bool dpt_trainer_shares_slots(const struct dpt_trainer *t);
 
 /* team.c. A buffer of `most` samples for each thread, and the pool, which stays until the trainer
  * closes. Errors: RANK. */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/base/memory.h"
+#include "core/train/setup/batch_sizing.h"
 #include "core/train/step/engine.h"
 #include "models/model.h"
 

@@ -6,6 +6,7 @@
 #include "core/base/memory.h"
 #include "core/train/mesh/mesh.h"
 #include "core/train/reduction/gradient_reduction.h"
+#include "core/train/setup/state.h"
 
 /* Arenas beside the slots, which are numbered from 0 on. */
 enum { PARAMS = -1, GRADIENT = -2 };
@@ -282,7 +283,8 @@ enum dpt_status dpt_trainer_give_slots(struct dpt_trainer *t, struct dpt_error *
     enum dpt_status status = DPT_OK;
 
     /* As rank 0 asks for them: dpt_image_take. */
-    for (int k = in_parts(t, PARAMS) ? PARAMS : 0; k < t->arenas.slots && dpt_trainer_streams(t); k++)
+    for (int k = in_parts(t, PARAMS) ? PARAMS : 0; k < t->arenas.slots && dpt_trainer_streams(t);
+         k++)
         for (int pass = 0; pass < (k < 0 ? 2 : 1); pass++)
             for (int32_t i = 0; i < t->model.graph.n_tensors; i++) {
                 const struct dpt_tensor *tensor = &t->model.graph.tensors[i];

@@ -1,5 +1,6 @@
 /* The threads of a rank: work that all of them do, and micro-batches that they take alone or as a
  * team. */
+#include "core/train/setup/team.h"
 #include "core/base/memory.h"
 #include "core/trace/profile.h"
 #include "core/train/setup/parts.h"

@@ -6,6 +6,7 @@
 #include "core/trace/profile.h"
 #include "core/train/mesh/tensor_parallel.h"
 #include "core/train/reduction/gradient_reduction.h"
+#include "core/train/setup/team.h"
 #include "core/train/step/engine.h"
 #include "core/train/step/step.h"
 #include "models/model.h"

@@ -7,6 +7,7 @@
 
 #include "core/backend/steps.h"
 #include "core/base/rng.h"
+#include "core/train/setup/batch_sizing.h"
 #include "core/train/trainer.h"
 
 /* A number in 1 ... most, the same for a case and a question in each run. */

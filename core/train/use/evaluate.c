@@ -7,6 +7,7 @@
 #include "core/train/setup/parts.h"
 #include "core/train/step/engine.h"
 #include "core/train/step/runner.h"
+#include "core/train/use/evaluate.h"
 #include "models/model.h"
 
 /* What is kept of a micro-batch, each a double, so that the ranks can add them up; with loss mse

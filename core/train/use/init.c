@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "core/interchange/match.h"
+#include "core/train/setup/state.h"
 #include "core/train/use/checkpoint_model.h"
 #include "models/model.h"
 

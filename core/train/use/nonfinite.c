@@ -5,7 +5,9 @@
 #include "core/base/memory.h"
 #include "core/train/mesh/mesh.h"
 #include "core/train/reduction/gradient_reduction.h"
+#include "core/train/setup/team.h"
 #include "core/train/step/runner.h"
+#include "core/train/use/nonfinite.h"
 
 /* Where a rank found its first value that is not finite. */
 struct finding {

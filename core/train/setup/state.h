@@ -1,0 +1,56 @@
+/*
+ * state: what a trainer holds, to and from checkpoints.
+ *
+ * A checkpoint is what one rank would write. Where ranks keep parts of it (dpt_trainer_streams),
+ * rank 0 gathers them piece by piece and scatters them tensor by tensor.
+ */
+#ifndef DPT_TRAIN_STATE_H
+#define DPT_TRAIN_STATE_H
+
+#include "core/train/trainer.h"
+
+/* The trainer's present state, for a checkpoint. job_text: from dpt_job_signature. */
+struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text);
+
+/* Collective. Of a tensor of the parameters, or of the last step's summed gradient, which is none
+ * of the state. *x: out, on rank 0 where all of it is, in `room` where the ranks have parts of it;
+ * else NULL. Errors: RANK. */
+enum dpt_status dpt_trainer_tensor(const struct dpt_trainer *t, bool gradient, int32_t number,
+                                   float *room, const float **x, struct dpt_error *err);
+/* Collective. Gives all ranks rank 0's parameters, or its slots, where it has all of them; else
+ * they have theirs already (dpt_trainer_follow). Errors: RANK. */
+enum dpt_status dpt_trainer_broadcast_params(struct dpt_trainer *t, struct dpt_error *err);
+enum dpt_status dpt_trainer_broadcast_slots(struct dpt_trainer *t, struct dpt_error *err);
+/* In shards, while rank 0 saves a state: what all other ranks do, which send it what they own. Else
+ * nothing. Errors: RANK. */
+enum dpt_status dpt_trainer_give_slots(struct dpt_trainer *t, struct dpt_error *err);
+
+/*
+ * Where ranks keep parts (dpt_trainer_streams), rank 0 reads a checkpoint into address space for
+ * the whole model, which is there from open to close: `state` gets it in place of its own arenas,
+ * and gives each tensor away at once. On other ranks, and elsewhere, both do nothing. Errors: RANK.
+ */
+enum dpt_status dpt_trainer_open_whole(const struct dpt_trainer *t, struct dpt_state *state,
+                                       struct dpt_error *err);
+/* Collective, there, once rank 0 has read such a state or failed: the others take from it what they
+ * keep of each tensor that it reads. Elsewhere nothing. Errors: RANK. */
+enum dpt_status dpt_trainer_follow(const struct dpt_trainer *t, struct dpt_error *err);
+void dpt_trainer_close_whole(const struct dpt_trainer *t, struct dpt_state *state);
+
+/* Collective. Gives all ranks rank 0's scale of the targets. Errors: MPI. */
+enum dpt_status dpt_trainer_share_targets(struct dpt_trainer *t, struct dpt_error *err);
+/* Collective. Broadcasts rank 0's parameters, where it has all, and scale of the targets, and
+ * refreshes what is derived from them. status: whether rank 0 has them. Errors: that status;
+ * RANK. */
+enum dpt_status dpt_trainer_share_params(struct dpt_trainer *t, enum dpt_status status,
+                                         struct dpt_error *err);
+/* Compares the columns of the opened sets with those that a checkpoint's model learned from, where
+ * both say them. Errors: BAD_DATA (names the first that differs), RANK. */
+enum dpt_status dpt_trainer_check_columns(const struct dpt_trainer *t,
+                                          const struct dpt_checkpoint *file, struct dpt_error *err);
+/* Collective. Loads the parameters of a checkpoint on rank 0 and broadcasts them. path: a file, or
+ * a run folder for its latest. any: accept weights that are not finite. */
+enum dpt_status dpt_trainer_load_params(struct dpt_trainer *t, const char *path, bool any,
+                                        struct dpt_error *err);
+
+#endif

@@ -1,0 +1,180 @@
+/*
+ * trainer_parts: what a trainer is made of: a struct for each part, which one file owns, as the
+ * struct's comment says.
+ *
+ * They are members of struct dpt_trainer (trainer.h), and all rooms may read them. Only the owner
+ * changes a part.
+ */
+#ifndef DPT_TRAIN_TRAINER_PARTS_H
+#define DPT_TRAIN_TRAINER_PARTS_H
+
+#include "core/backend/backend.h"
+#include "core/base/pool.h"
+#include "core/comm/comm.h"
+#include "core/train/update/optimizer.h"
+#include "data/sets/loader.h"
+#include "data/sets/sampler.h"
+
+/* The flags that the ranks reduce with each step: how many ranks have set each. */
+enum dpt_flag {
+    DPT_FLAG_FAILED, /* its part of the step failed */
+    DPT_FLAG_SAVE,   /* it asks for a checkpoint after this step */
+    DPT_FLAG_SIGNAL, /* it received a signal to stop */
+    DPT_FLAG_CLOCK,  /* its time limit is reached */
+    DPT_FLAGS
+};
+
+/* Words after the gradient, which are summed with it. */
+enum dpt_tail {
+    DPT_TAIL_LOSS,    /* sum of the samples' losses, each times its weight */
+    DPT_TAIL_SAMPLES, /* samples that were counted; exact below 2^24 */
+    DPT_TAIL_CORRECT, /* sum of the weights of correctly classified samples */
+    DPT_TAIL_WEIGHT,  /* sum of all weights: divides loss and gradient */
+    DPT_TAIL_FLAGS,   /* the first of DPT_FLAGS */
+    DPT_TAIL_WORDS = DPT_TENSOR_ALIGN
+};
+
+enum { DPT_SPLITS = 3 };
+
+/* A set of samples, with the order in which training or evaluation reads it. */
+struct dpt_split {
+    const char *name; /* "train", "valid", "test" */
+    bool present;
+    const struct dpt_dataset *set; /* borrowed from the trainer */
+    struct dpt_sampler sampler;
+    struct dpt_loader *loader;
+};
+
+/* The samples for training, validation and test: data sets of their own, or a fraction of one.
+ * Owner: splits.c. */
+struct dpt_splits {
+    struct dpt_dataset sets[DPT_SPLITS];
+    union {
+        struct {
+            struct dpt_split train, valid, test;
+        };
+        struct dpt_split split[DPT_SPLITS]; /* the same three, for loops */
+    };
+    /* Shape of samples that do not come from these sets (predict.h); borrowed, or NULL. */
+    const struct dpt_shape *given;
+};
+
+/* The model and the program that the backend made of it. Owner: program.c. */
+struct dpt_trainer_model {
+    struct dpt_loss loss;
+    struct dpt_graph graph;
+    void *program;
+    /* The ranks of a node have together what the program derives from the weights
+     * (dpt_backend.share). */
+    bool shared;
+    /* The kernels that it chose, in the text of dpt_backend.plans; empty: there was no choice. */
+    struct dpt_str plans;
+    int32_t micro_most; /* a larger micro-batch did not fit; 0: no limit is known */
+    bool too_large;     /* the last failure was that the micro-batch did not fit */
+};
+
+/* Most micro-batches that a rank's team computes at once under `reproducible`. */
+enum { DPT_GROUP_MOST = 16 };
+
+/* The data of one thread, on cache lines of its own. */
+struct dpt_worker {
+    struct dpt_batch_buffer buffer;
+    struct dpt_metric_sums metric_sums;
+    int32_t done; /* micro-batches of this step in its gradient */
+    /* The micro-batches that this thread is computing: the metrics of each, the arena for their
+     * gradient, and whether it is added to the arena's content. */
+    struct dpt_metric_sums own[DPT_GROUP_MOST];
+    float *target;
+    bool add;
+    enum dpt_status filled; /* of filling its part of a team's micro-batch */
+    enum dpt_status status;
+    struct dpt_error err;
+};
+
+/* The threads of a rank. Owner: team.c; batch_sizing.c chooses how they share the samples. */
+struct dpt_team {
+    int threads;   /* of this rank */
+    bool together; /* they compute each micro-batch together */
+    int32_t group; /* micro-batches that are computed at once: 1, or a power of two */
+    /* Micro-batches of which the backend gives the sum of their gradients (dpt_backend.adds), if
+     * that is more than a group; of a trainer that is only planned, those that it is asked for. */
+    int32_t adds;
+    bool
+        synchronized; /* synchronized batch norms: all micro-batches of a step are under way at once */
+    int in_flight;    /* the most micro-batches, or groups, that a worker has in flight */
+    /* Threads that take micro-batches and have gradients of their own: 1 where the threads compute
+     * together, else all. */
+    int gradient_workers;
+    bool spin;           /* there is a core for every thread, so waiting threads may spin */
+    int64_t all_threads; /* of all ranks */
+    struct dpt_pool *pool;
+    struct dpt_worker *workers; /* [threads] */
+};
+
+/* What is equal on all ranks between two steps. Owner: arenas.c. */
+struct dpt_arenas {
+    float *params; /* with t->units.gathers only this rank's slice, and the state */
+    /* In shards only the floats that this rank owns (gradient_reduction.h) are there: the rest is
+     * address space, which takes no memory. */
+    float *slot[DPT_MAX_SLOTS];
+    int slots;
+    /* The memory of the slots where the ranks of a node have them together; else empty. */
+    struct dpt_shared shared;
+    size_t reserved;        /* bytes of such a slot; 0: there are no shards */
+    struct dpt_parts parts; /* [ranks]: for messages with the owners of shards or stages */
+    uint64_t *hashes;       /* [ranks], for the replica check */
+    /* In shards: of the weights before the update of this step, if replicas are compared behind it:
+     * all ranks get the owners' weights then. */
+    uint64_t hash;
+    int64_t hashed_step;
+};
+
+/* The gradient of all ranks. Owner: the engine. */
+struct dpt_gradient_reduction {
+    /* NULL in evaluation, and where a device steps. */
+    const struct dpt_gradient_reduction_type *type;
+    struct dpt_gradient_reduction_state *state; /* data of that type */
+    float reduced_flags[DPT_FLAGS];             /* the last step's flags, summed over the ranks */
+    double weight; /* with stages: of the last step's samples, which the last stage's tail has */
+    struct dpt_chunks chunks; /* of the tensors (dpt_graph_chunks) */
+    /* With its tail; the first worker's arena where there is one rank, or where it is large; NULL
+     * where a device steps (dpt_trainer_fetch). */
+    float *sum;
+};
+
+/* This rank's place among those that divide the model, and its part of it. Owner: mesh.c. */
+struct dpt_mesh {
+    int stages, stage; /* of the pipeline; 1: the stage is the whole model */
+    int tensor, part;  /* how many ranks divide a stage's layers; 1: they are not divided */
+    int32_t *first;    /* [stages + 1]: the first node of each stage, and the end */
+    /* Where ranks divide the model (dpt_mesh_divides): the graph of this rank's part, whose arena
+     * has its tensors alone, and groups of ranks; else empty. */
+    struct dpt_graph graph;
+    struct dpt_comm replicas; /* the ranks that have the same part of the model */
+    struct dpt_comm line;     /* those that have the same micro-batches, of all stages and parts */
+    struct dpt_comm parts;    /* those that divide the layers of this stage */
+    struct dpt_comm edges[2]; /* with the stages beside it: see dpt_mesh_edge */
+    struct dpt_comm *open[DPT_AXES_MOST]; /* those of these that are */
+    int splits;
+    struct dpt_tensor_parallel *divided; /* (tensor_parallel.h); NULL: no layer is */
+};
+
+/* The ranges of the stage's nodes that passes take one after another. Owner: units.c. */
+struct dpt_units {
+    int n;         /* at least 1 */
+    int32_t *node; /* [n + 1]: the first node of each, and the end */
+    size_t *edge;  /* [n + 1]: where its learned floats begin, and the end */
+    bool sliced;   /* FSDP units: each rank keeps a slice of the weights */
+    bool gathers;  /* their weights come by messages; else all ranks have one arena of them */
+    struct dpt_shared weights; /* that arena */
+};
+
+/* What this rank tells the others with the next step. Owner: the loop (run.c). */
+struct dpt_requests {
+    enum dpt_status deferred_error; /* a failure of this rank alone; its text is the caller's err */
+    bool save;                      /* a checkpoint after that step */
+    bool check;                     /* known on all: the replicas are compared after that step */
+    bool signal, clock;             /* to stop after it, and why */
+};
+
+#endif

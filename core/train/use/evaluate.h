@@ -1,0 +1,26 @@
+/*
+ * evaluate: the loss and the scores of a split, and what a person calls them.
+ */
+#ifndef DPT_TRAIN_EVALUATE_H
+#define DPT_TRAIN_EVALUATE_H
+
+#include "core/train/trainer.h"
+
+/* Collective. Finds which of two classes is the positive one, for an evaluation of a split: by the
+ * labels of data.train where they are open, or with t->all_scores can be read; else by the split's.
+ * Does nothing for other models. */
+void dpt_trainer_find_positive(struct dpt_trainer *t, const struct dpt_split *split);
+/* Does what dpt_trainer_evaluate does, for an engine whose ranks have the whole model on the host,
+ * or stages of it. */
+enum dpt_status dpt_evaluate_split(struct dpt_trainer *t, struct dpt_split *split,
+                                   struct dpt_metric_sums *total, struct dpt_error *err);
+/* How many labels each sample has that hold or not; 0: it has a class or numbers. */
+int32_t dpt_trainer_labels(const struct dpt_trainer *t);
+/* What a person calls the accuracy: that all labels of a sample are right is "exact match". */
+const char *dpt_trainer_accuracy_name(const struct dpt_trainer *t);
+/* Adds what an evaluation of a split found, for a person: a line whose loss has so many digits. */
+void dpt_trainer_tell(const struct dpt_trainer *t, const char *split,
+                      const struct dpt_metric_sums *sums, const struct dpt_scores *scores,
+                      int digits, struct dpt_str *out);
+
+#endif

@@ -1,0 +1,17 @@
+/*
+ * nonfinite: where a value first was not finite.
+ */
+#ifndef DPT_TRAIN_NONFINITE_H
+#define DPT_TRAIN_NONFINITE_H
+
+#include "core/train/trainer.h"
+
+/*
+ * Collective, after a step whose reduced gradient or loss is not finite and before the next one:
+ * finds the rank, layer and sample where that began, fills err and returns FAILED. view: the
+ * step's. gradient: memory for a gradient of this rank.
+ */
+enum dpt_status dpt_trainer_find_nonfinite(struct dpt_trainer *t, const struct dpt_step_view *view,
+                                           float *gradient, struct dpt_error *err);
+
+#endif
