@@ -70,7 +70,7 @@ static void print_list(const struct listed *l, struct dpt_str *out)
                    NODES, "nodes", "ranks", "bytes");
     for (int32_t i = 0; i < l->list.n; i++) {
         const struct dpt_action *a = &l->list.at[i];
-        const double moved = dpt_step_bytes(t, a);
+        const double moved = dpt_action_types[a->kind].bytes(t, a);
 
         dpt_str_printf(out, "%4d  %-14s %4s %5s %6d  %-*s %5d", i + 1,
                        dpt_action_types[a->kind].name, a->back ? "back" : "",
@@ -108,7 +108,7 @@ static void json_list(const struct listed *l, struct dpt_json *j)
             dpt_json_text(j, "last", node[a->last - 1].name);
         }
         dpt_json_int(j, "ranks", ranks_of(l, a));
-        dpt_json_int(j, "bytes", (int64_t)dpt_step_bytes(&l->p->t, a));
+        dpt_json_int(j, "bytes", (int64_t)dpt_action_types[a->kind].bytes(&l->p->t, a));
         dpt_json_end(j);
     }
     dpt_json_end(j);

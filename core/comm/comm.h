@@ -98,6 +98,8 @@ void dpt_comm_on_end(const struct dpt_comm *comm, void (*tell)(void *arg, const 
 /* Notes what this rank does now and in which step (from 1; 0: before the first), for the watchdog's
  * line. Takes some nanoseconds. */
 void dpt_comm_note(const struct dpt_comm *comm, int64_t step, const char *what);
+/* The same of something that has a name, in the step of the last note: "gathering conv1". */
+void dpt_comm_note_of(const struct dpt_comm *comm, const char *what, const char *name);
 /* Collective over comm->world. Gives the number of each rank's node, in the order of the nodes'
  * first ranks. nodes: [ranks], out. Errors: RANK. */
 enum dpt_status dpt_comm_number_nodes(const struct dpt_comm *comm, int32_t *nodes,

@@ -562,26 +562,6 @@ void dpt_comm_on_end(const struct dpt_comm *comm, void (*tell)(void *arg, const 
         dpt_watch_on_end(comm->watch, tell, arg);
 }
 
-void dpt_comm_note(const struct dpt_comm *comm, int64_t step, const char *what)
-{
-    if (comm->watch != NULL)
-        dpt_watch_note(comm->watch, step, what);
-}
-
-void dpt_watch_note(struct dpt_watch *w, int64_t step, const char *what)
-{
-    struct dpt_watched_rank *watched = w->mine;
-    const unsigned next = atomic_load_explicit(&watched->note, memory_order_relaxed) + 1;
-    size_t n = strlen(what);
-
-    if (step >= 0)
-        atomic_store_explicit(&watched->step, step, memory_order_relaxed);
-    n = n < DPT_NOTE_TEXT - 1 ? n : DPT_NOTE_TEXT - 1;
-    memcpy(watched->notes[next & 1], what, n);
-    watched->notes[next & 1][n] = '\0';
-    atomic_store_explicit(&watched->note, next, memory_order_release);
-}
-
 void dpt_watch_on_end(struct dpt_watch *w, void (*tell)(void *arg, const char *line), void *arg)
 {
     atomic_store(&w->tell, NULL);

@@ -70,7 +70,7 @@ void dpt_watch_on_end(struct dpt_watch *watch, void (*tell)(void *arg, const cha
                       void *arg);
 
 /* Notes what this rank does, for dpt_comm_note; step < 0: the step is unchanged. */
-void dpt_watch_note(struct dpt_watch *watch, int64_t step, const char *what);
+void dpt_watch_note(struct dpt_watch *watch, int64_t step, const char *what, const char *name);
 
 /* Say how many splits this rank has open; that it is in the group of that split whose first rank is
  * `first` (-1: no longer). A NULL watch is fine. */

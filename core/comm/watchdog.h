@@ -1,8 +1,9 @@
 /*
  * watchdog: the state of a rank's watchdog, for the files that implement it. Private to core/comm.
  *
- * watch.c observes the ranks and ends the job, without any collective; watch_attach.c connects the
- * ranks of a node when MPI runs, and nodes.c the nodes of a job.
+ * watch.c observes the ranks and ends the job, without any collective. watch_attach.c takes the
+ * notes of a rank, and connects the ranks of a node when MPI runs. nodes.c connects the nodes of a
+ * job.
  */
 #ifndef DPT_COMM_WATCHDOG_H
 #define DPT_COMM_WATCHDOG_H

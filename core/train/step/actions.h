@@ -21,29 +21,29 @@
 #include "core/base/error.h"
 #include "core/train/step/schedules.h"
 
-/* The kinds: each with the function that runs it (dpt_step_run_...), its name, and the ranks over
- * which it is collective. One that is collective takes place on a rank that has failed, too; the
- * others do not, but for RELEASE. */
+/* The kinds, of which kinds.c has a row each. One that is collective takes place on a rank that has
+ * failed, too. */
 #define DPT_ACTIONS(X)                                                                             \
-    X(TRAIN, train, "train", NOBODY)        /* rounds forward and back through the model */        \
-    X(INFER, infer, "infer", NOBODY)        /* an evaluation's rounds through the model */         \
-    X(FORWARD, pass, "forward", NOBODY)     /* rounds through the unit's nodes */                  \
-    X(BACKWARD, pass, "backward", NOBODY)   /* the same for gradients */                           \
-    X(STATE, state, "state", NOBODY)        /* what rounds gave for statistics and the tail */     \
-    X(RECEIVE, receive, "receive", STAGES)  /* a round's values, or their gradients */             \
-    X(SEND, send, "send", STAGES)           /* the same to the stage behind, or before */          \
-    X(GATHER, gather, "gather", REPLICAS)   /* the unit's weights from their owners */             \
-    X(RELEASE, release, "release", NOBODY)  /* gives back the weights of others */                 \
-    X(ADD, add, "reduce-scatter", REPLICAS) /* a round's gradient of the unit to its owners */     \
-    X(EXCHANGE, exchange, "exchange", EVERYBODY) /* the sums of a synchronized batch norm */
+    X(TRAIN)    /* rounds forward and back through the model */                                    \
+    X(INFER)    /* an evaluation's rounds through the model */                                     \
+    X(FORWARD)  /* rounds through the unit's nodes */                                              \
+    X(BACKWARD) /* the same for gradients */                                                       \
+    X(STATE)    /* what rounds gave for statistics and the tail */                                 \
+    X(RECEIVE)  /* a round's values, or their gradients */                                         \
+    X(SEND)     /* the same to the stage behind, or before */                                      \
+    X(GATHER)   /* the unit's weights from their owners */                                         \
+    X(RELEASE)  /* gives back the weights of others */                                             \
+    X(ADD)      /* a round's gradient of the unit to its owners */                                 \
+    X(EXCHANGE) /* the sums of a synchronized batch norm */
 
 enum dpt_action_kind {
-#define X(NAME, function, name, over) DPT_ACTION_##NAME,
+#define X(NAME) DPT_ACTION_##NAME,
     DPT_ACTIONS(X)
 #undef X
         DPT_ACTION_KINDS
 };
 
+/* The ranks over which an action is collective. */
 enum dpt_action_group {
     DPT_OVER_NOBODY,
     DPT_OVER_STAGES,
@@ -52,9 +52,29 @@ enum dpt_action_group {
     DPT_OVER_GROUPS
 };
 
+struct dpt_action;
+struct dpt_runner;
+struct dpt_trainer;
+
+/* All that is known of a kind. */
 struct dpt_action_type {
     const char *name;
     enum dpt_action_group over;
+    /* Runs the runner's present action (step.h). Errors: as dpt_trainer_step's. */
+    enum dpt_status (*run)(struct dpt_runner *r, struct dpt_error *err);
+    /* What this rank does behind it, once it no longer waits; NULL: nothing. */
+    enum dpt_status (*then)(struct dpt_runner *r, struct dpt_error *err);
+    bool
+        agreed; /* the ranks that divide a layer agree on it first: they all run it, or none does */
+    bool always; /* a rank that has failed runs it, though it is not collective */
+    /* What the time of a collective one is in a profile (core/base/span.h). DPT_SPAN_OTHER: it
+     * returns at once. The time of all others is waiting. */
+    int span;
+    /* Bytes that this rank sends with it or, of RECEIVE and GATHER, gets. */
+    double (*bytes)(const struct dpt_trainer *t, const struct dpt_action *action);
+    /* The watchdog's words, in front of the first node's name: what the rank waits for and, [back],
+     * what it does behind it. NULL: nothing is noted. */
+    const char *waits_for, *goes_on[2];
 };
 
 extern const struct dpt_action_type dpt_action_types[DPT_ACTION_KINDS];

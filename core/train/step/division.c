@@ -180,3 +180,14 @@ struct dpt_division dpt_step_division(const struct dpt_trainer *t, int32_t round
         .synchronized = t->team.synchronized,
     };
 }
+
+enum dpt_status dpt_step_list(const struct dpt_trainer *t, struct dpt_actions *list,
+                              int32_t *rounds, struct dpt_error *err)
+{
+    const struct dpt_step_share share = dpt_step_share_of(t, &t->data.train, 0, false);
+    struct dpt_division division;
+
+    *rounds = dpt_step_rounds(t, &share, false);
+    division = dpt_step_division(t, *rounds, false);
+    return dpt_actions_plan(&division, list, err);
+}

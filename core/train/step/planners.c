@@ -2,12 +2,6 @@
 #include "core/base/memory.h"
 #include "core/train/step/actions.h"
 
-const struct dpt_action_type dpt_action_types[DPT_ACTION_KINDS] = {
-#define X(NAME, function, name, over) [DPT_ACTION_##NAME] = {name, DPT_OVER_##over},
-    DPT_ACTIONS(X)
-#undef X
-};
-
 void dpt_actions_release(struct dpt_actions *list)
 {
     dpt_free(list->at);

@@ -1,13 +1,11 @@
 #include "core/train/step/runner.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "core/base/clock.h"
 #include "core/base/memory.h"
 #include "core/trace/profile.h"
 #include "core/train/mesh/mesh.h"
-#include "core/train/mesh/units.h"
 #include "core/train/reduction/gradient_reduction.h"
 #include "core/train/step/engine.h"
 #include "core/train/step/step.h"
@@ -160,83 +158,41 @@ void dpt_runner_close(struct dpt_runner *r)
     dpt_free(r);
 }
 
-/* --- units of the weights --------------------------------------------------------------------- */
-
-enum dpt_status dpt_step_run_gather(struct dpt_runner *r, struct dpt_error *err)
-{
-    return dpt_units_gather(r->t, r->action->unit, err);
-}
-
-enum dpt_status dpt_step_run_release(struct dpt_runner *r, struct dpt_error *err)
-{
-    (void)err;
-    dpt_units_release(r->t, r->action->unit);
-    return DPT_OK;
-}
-
-enum dpt_status dpt_step_run_add(struct dpt_runner *r, struct dpt_error *err)
-{
-    return r->t->reduction.type->round(r->t, r->action->round, r->action->unit, err);
-}
-
 /* --- the loop --------------------------------------------------------------------------------- */
 
-static enum dpt_status (*const runs[DPT_ACTION_KINDS])(struct dpt_runner *r,
-                                                       struct dpt_error *err) = {
-#define X(NAME, function, name, over) [DPT_ACTION_##NAME] = dpt_step_run_##function,
-    DPT_ACTIONS(X)
-#undef X
-};
-
-/* What the time of an action over these ranks is in a profile. */
-static const int spans[DPT_OVER_GROUPS] = {[DPT_OVER_STAGES] = DPT_SPAN_WAIT_STAGE,
-                                           [DPT_OVER_REPLICAS] = DPT_SPAN_REDUCTION,
-                                           [DPT_OVER_EVERYBODY] = DPT_SPAN_REDUCTION};
-
-/* For the watchdog: what this rank waits for in an action that is not waited for briefly. */
-static void note(const struct dpt_runner *r, const char *what, int32_t node)
+/* For the watchdog, in an action that is not waited for briefly. */
+static void note(const struct dpt_runner *r, const char *words)
 {
-    char text[DPT_NAME + 48];
-
-    snprintf(text, sizeof text, "%s %s", what, r->t->model.graph.nodes[node].name);
-    dpt_comm_note(r->t->comm, -1, text);
+    if (words != NULL)
+        dpt_comm_note_of(r->t->comm, words, r->t->model.graph.nodes[r->action->first].name);
 }
 
-/* Runs an action that is collective over some ranks; its time is waiting. */
-static enum dpt_status run_collective(struct dpt_runner *r, const struct dpt_action *a,
+/* Runs an action that is collective over some ranks. */
+static enum dpt_status run_collective(struct dpt_runner *r, const struct dpt_action_type *type,
                                       struct dpt_error *err)
 {
     struct dpt_trainer *t = r->t;
-    /* A send returns at once. */
-    const bool waits = a->kind != DPT_ACTION_SEND;
-    const int span = waits ? spans[dpt_action_types[a->kind].over] : DPT_SPAN_OTHER;
     enum dpt_status status;
     double start;
 
-    if (a->kind == DPT_ACTION_GATHER)
-        note(r, "gathering the weights from", a->first);
-    if (a->kind == DPT_ACTION_EXCHANGE)
-        note(r, "exchanging the statistics of", a->first);
-    dpt_profile_switch(t->profile, DPT_SPAN_WAIT_THREADS, span);
+    note(r, type->waits_for);
+    dpt_profile_switch(t->profile, DPT_SPAN_WAIT_THREADS, type->span);
     start = dpt_now();
-    status = runs[a->kind](r, err);
-    if (waits)
+    status = type->run(r, err);
+    if (type->span != DPT_SPAN_OTHER)
         r->waited += dpt_now() - start;
-    dpt_profile_switch(t->profile, span, DPT_SPAN_OTHER);
-    if (a->kind == DPT_ACTION_EXCHANGE)
-        note(r, a->back ? "computing back from" : "computing from", a->first);
+    dpt_profile_switch(t->profile, type->span, DPT_SPAN_OTHER);
+    note(r, type->goes_on[r->action->back]);
     return status;
 }
 
 /* Collective where layers are divided: the ranks that compute a pass together all do, or none. */
-static enum dpt_status agree_on_pass(const struct dpt_runner *r, enum dpt_status status,
-                                     struct dpt_error *err)
+static enum dpt_status agree(const struct dpt_runner *r, const struct dpt_action_type *type,
+                             enum dpt_status status, struct dpt_error *err)
 {
-    const enum dpt_action_kind kind = r->action->kind;
-
-    if (r->t->mesh.divided == NULL || (kind != DPT_ACTION_FORWARD && kind != DPT_ACTION_BACKWARD))
-        return status;
-    return dpt_group_agree(&r->t->mesh.parts.world, status, err);
+    return type->agreed && r->t->mesh.divided != NULL
+               ? dpt_group_agree(&r->t->mesh.parts.world, status, err)
+               : status;
 }
 
 /* Goes through the list. What fails first on this rank is its status. */
@@ -248,21 +204,20 @@ static enum dpt_status run(struct dpt_runner *r, const struct dpt_actions *list,
     r->waited = 0;
     r->exchanges = 0;
     for (int32_t i = 0; i < list->n; i++) {
-        const struct dpt_action *a = &list->at[i];
-        const bool collective = dpt_action_types[a->kind].over != DPT_OVER_NOBODY;
+        const struct dpt_action_type *type = &dpt_action_types[list->at[i].kind];
         enum dpt_status done = DPT_OK;
         struct dpt_error *to;
 
-        r->action = a;
-        status = agree_on_pass(r, status, err);
+        r->action = &list->at[i];
+        status = agree(r, type, status, err);
         r->failed = status != DPT_OK;
         to = r->failed ? &later : err;
-        if (collective)
-            done = run_collective(r, a, to);
-        else if (!r->failed || a->kind == DPT_ACTION_RELEASE)
-            done = runs[a->kind](r, to);
-        if (a->kind == DPT_ACTION_GATHER && status == DPT_OK && done == DPT_OK)
-            done = dpt_units_derive(r->t, a->unit, err);
+        if (type->over != DPT_OVER_NOBODY)
+            done = run_collective(r, type, to);
+        else if (!r->failed || type->always)
+            done = type->run(r, to);
+        if (type->then != NULL && status == DPT_OK && done == DPT_OK)
+            done = type->then(r, err);
         status = status == DPT_OK ? done : status;
     }
     for (int k = 0; r->t->mesh.stages > 1 && k < r->share.workers; k++)

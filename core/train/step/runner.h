@@ -68,14 +68,9 @@ int32_t dpt_step_in_flight(const struct dpt_trainer *t, int32_t micro);
 /* Doubles that the largest exchange of a synchronized batch norm takes, and one micro-batch's part
  * of it; 0: there is none. */
 void dpt_step_exchange_room(const struct dpt_trainer *t, size_t *all, size_t *one);
-
-/* --- what is told of it (described.c) --------------------------------------------------------- */
-
 /* Makes the list of a full training step of a trainer that is planned or open. *rounds: out.
  * Errors: RANK. */
 enum dpt_status dpt_step_list(const struct dpt_trainer *t, struct dpt_actions *list,
                               int32_t *rounds, struct dpt_error *err);
-/* Bytes that this rank sends with an action or, of RECEIVE and GATHER, gets. */
-double dpt_step_bytes(const struct dpt_trainer *t, const struct dpt_action *action);
 
 #endif

@@ -71,15 +71,18 @@ static inline struct dpt_step_flight *dpt_step_flight_of(const struct dpt_runner
 }
 
 /*
- * Run the present action: those of passes.c on all threads, those of messages.c and runner.c on the
- * main one, collectively over the ranks that the kind says. exchange gives all ranks the sums over
- * the whole step of the action's norm, in r->exchanged; a rank that has failed adds nothing.
- * Errors: as dpt_trainer_step's.
+ * Run the present action (kinds.c). Those of passes.c compute on all threads. Those of messages.c
+ * and exchange.c are the main thread's, collectively over the ranks that the kind says. exchange
+ * gives all ranks the sums over the whole step of the action's norm, in r->exchanged; a rank that
+ * has failed adds nothing. Errors: as dpt_trainer_step's.
  */
-#define X(NAME, function, name, over)                                                              \
-    enum dpt_status dpt_step_run_##function(struct dpt_runner *r, struct dpt_error *err);
-DPT_ACTIONS(X)
-#undef X
+enum dpt_status dpt_step_run_train(struct dpt_runner *r, struct dpt_error *err);
+enum dpt_status dpt_step_run_infer(struct dpt_runner *r, struct dpt_error *err);
+enum dpt_status dpt_step_run_pass(struct dpt_runner *r, struct dpt_error *err);
+enum dpt_status dpt_step_run_state(struct dpt_runner *r, struct dpt_error *err);
+enum dpt_status dpt_step_run_receive(struct dpt_runner *r, struct dpt_error *err);
+enum dpt_status dpt_step_run_send(struct dpt_runner *r, struct dpt_error *err);
+enum dpt_status dpt_step_run_exchange(struct dpt_runner *r, struct dpt_error *err);
 
 /* --- division.c ------------------------------------------------------------------------------- */
 
@@ -107,7 +110,5 @@ bool dpt_step_together(const struct dpt_runner *r);
 /* Waits until what was sent of a micro-batch has gone, so that its memory may be written over. */
 enum dpt_status dpt_step_settle(const struct dpt_runner *r, struct dpt_step_flight *flight,
                                 struct dpt_error *err);
-
-/* --- exchange.c ------------------------------------------------------------------------------- */
 
 #endif

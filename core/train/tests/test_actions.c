@@ -366,8 +366,11 @@ static void names_are_those_of_the_job(void **state)
     (void)state;
     for (int k = 0; k < DPT_PIPELINE_FORWARD; k++)
         assert_string_equal(dpt_pipeline_schedules[k].name, names[k]);
-    for (int k = 0; k < DPT_ACTION_KINDS; k++)
+    for (int k = 0; k < DPT_ACTION_KINDS; k++) {
         assert_non_null(dpt_action_types[k].name);
+        assert_non_null(dpt_action_types[k].run);
+        assert_non_null(dpt_action_types[k].bytes);
+    }
 }
 
 int main(void)

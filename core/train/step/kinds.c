@@ -1,0 +1,128 @@
+/* The kinds of actions, a row each: what runs it, over which ranks, what it moves, what is told of
+ * it. */
+#include "core/base/span.h"
+#include "core/train/mesh/mesh.h"
+#include "core/train/mesh/units.h"
+#include "core/train/reduction/gradient_reduction.h"
+#include "core/train/step/step.h"
+
+/* --- units of the weights --------------------------------------------------------------------- */
+
+static enum dpt_status gather(struct dpt_runner *r, struct dpt_error *err)
+{
+    return dpt_units_gather(r->t, r->action->unit, err);
+}
+
+static enum dpt_status derive(struct dpt_runner *r, struct dpt_error *err)
+{
+    return dpt_units_derive(r->t, r->action->unit, err);
+}
+
+static enum dpt_status release(struct dpt_runner *r, struct dpt_error *err)
+{
+    (void)err;
+    dpt_units_release(r->t, r->action->unit);
+    return DPT_OK;
+}
+
+static enum dpt_status add(struct dpt_runner *r, struct dpt_error *err)
+{
+    return r->t->reduction.type->round(r->t, r->action->round, r->action->unit, err);
+}
+
+/* --- bytes ------------------------------------------------------------------------------------ */
+
+static double no_bytes(const struct dpt_trainer *t, const struct dpt_action *a)
+{
+    (void)t, (void)a;
+    return 0;
+}
+
+/* A value, or its gradient, of all workers' micro-batches of the round. */
+static double message_bytes(const struct dpt_trainer *t, const struct dpt_action *a)
+{
+    const struct dpt_step_share share = dpt_step_share_of(t, &t->data.train, 0, false);
+    const bool to_next = (a->kind == DPT_ACTION_SEND) != a->back;
+    double micro_batches = 0;
+
+    for (int k = 0; k < share.workers; k++) {
+        int32_t n;
+
+        if (dpt_step_take(&share, k, a->round, &n) >= 0)
+            micro_batches += n;
+    }
+    return micro_batches * (double)dpt_mesh_edge_floats(t, t->mesh.stage - !to_next) *
+           sizeof(float);
+}
+
+/* What the others own of the unit, or of what is behind the last one. */
+static double unit_bytes(const struct dpt_trainer *t, const struct dpt_action *a)
+{
+    const double ranks = dpt_trainer_replicas(t)->world.size;
+    const struct dpt_graph *graph = dpt_trainer_graph(t);
+    const size_t *edge = t->units.edge;
+    const double floats = a->unit < t->units.n
+                              ? (double)(edge[a->unit + 1] - edge[a->unit])
+                              : (double)(graph->arena - graph->floats) + DPT_TAIL_WORDS;
+
+    return floats * (ranks - 1) / ranks * sizeof(float);
+}
+
+static double gradient_bytes(const struct dpt_trainer *t, const struct dpt_action *a)
+{
+    return unit_bytes(t, a) * t->team.gradient_workers;
+}
+
+static double exchange_bytes(const struct dpt_trainer *t, const struct dpt_action *a)
+{
+    size_t all, one;
+
+    dpt_step_exchange_room(t, &all, &one);
+    return (double)all / (double)one * 2 * t->model.graph.nodes[a->first].in.c * sizeof(double);
+}
+
+/* --- the table -------------------------------------------------------------------------------- */
+
+const struct dpt_action_type dpt_action_types[DPT_ACTION_KINDS] = {
+    [DPT_ACTION_TRAIN] = {.name = "train", .run = dpt_step_run_train, .bytes = no_bytes},
+    [DPT_ACTION_INFER] = {.name = "infer", .run = dpt_step_run_infer, .bytes = no_bytes},
+    [DPT_ACTION_FORWARD] = {.name = "forward",
+                            .run = dpt_step_run_pass,
+                            .bytes = no_bytes,
+                            .agreed = true},
+    [DPT_ACTION_BACKWARD] = {.name = "backward",
+                             .run = dpt_step_run_pass,
+                             .bytes = no_bytes,
+                             .agreed = true},
+    [DPT_ACTION_STATE] = {.name = "state", .run = dpt_step_run_state, .bytes = no_bytes},
+    [DPT_ACTION_RECEIVE] = {.name = "receive",
+                            .over = DPT_OVER_STAGES,
+                            .run = dpt_step_run_receive,
+                            .bytes = message_bytes,
+                            .span = DPT_SPAN_WAIT_STAGE},
+    [DPT_ACTION_SEND] = {.name = "send",
+                         .over = DPT_OVER_STAGES,
+                         .run = dpt_step_run_send,
+                         .bytes = message_bytes,
+                         .span = DPT_SPAN_OTHER},
+    [DPT_ACTION_GATHER] = {.name = "gather",
+                           .over = DPT_OVER_REPLICAS,
+                           .run = gather,
+                           .then = derive,
+                           .bytes = unit_bytes,
+                           .span = DPT_SPAN_REDUCTION,
+                           .waits_for = "gathering the weights from"},
+    [DPT_ACTION_RELEASE] = {.name = "release", .run = release, .bytes = no_bytes, .always = true},
+    [DPT_ACTION_ADD] = {.name = "reduce-scatter",
+                        .over = DPT_OVER_REPLICAS,
+                        .run = add,
+                        .bytes = gradient_bytes,
+                        .span = DPT_SPAN_REDUCTION},
+    [DPT_ACTION_EXCHANGE] = {.name = "exchange",
+                             .over = DPT_OVER_EVERYBODY,
+                             .run = dpt_step_run_exchange,
+                             .bytes = exchange_bytes,
+                             .span = DPT_SPAN_REDUCTION,
+                             .waits_for = "exchanging the statistics of",
+                             .goes_on = {"computing from", "computing back from"}},
+};
