@@ -122,8 +122,7 @@ static enum dpt_status write_stage(struct dpt_plan *p, int stage, struct dpt_str
     struct dpt_trainer *t = &p->t;
     struct listed l = {.p = p, .stage = stage};
 
-    if (dpt_mesh_divides(&t->mesh))
-        DPT_TRY(dpt_mesh_take(t, stage, err));
+    DPT_TRY(dpt_mesh_take(t, stage, err));
     DPT_TRY(dpt_units_plan(t, err));
     l.rank = stage * dpt_trainer_replicas(t)->world.size * t->mesh.tensor;
     DPT_TRY(dpt_step_list(t, &l.list, &l.rounds, err));

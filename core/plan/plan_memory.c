@@ -128,11 +128,10 @@ void dpt_plan_fill_memory(struct dpt_plan *p)
     const bool gpu = t->backend->devices != NULL;
     const struct dpt_program_bytes program = gpu ? (struct dpt_program_bytes){0} : p->program;
     const double libraries = dpt_process_memory("RssFile");
-    const int owners = dpt_trainer_sharded(t) ? dpt_trainer_replicas(t)->world.size : 1;
-    double gradients, shared, divided = 0, told = 0, sent;
+    const int owners = dpt_trainer_owners(t);
+    double gradients, shared, divided, told, sent;
 
-    if (t->mesh.tensor > 1)
-        dpt_tensor_parallel_bytes(t, &divided, &told, &sent);
+    dpt_tensor_parallel_bytes(t, &divided, &told, &sent);
     told /= t->mesh.tensor; /* the parts of a layer have it together */
     t->reduction.type->bytes(t, dpt_trainer_replicas(t)->node.size, &gradients, &shared);
     if (t->engine->on_device) { /* the host sums the gradients, but does not make them */

@@ -107,6 +107,12 @@ static inline bool dpt_trainer_sharded(const struct dpt_trainer *t)
            t->data.train.present;
 }
 
+/* How many ranks divide the slots among them; 1: each has all. */
+static inline int dpt_trainer_owners(const struct dpt_trainer *t)
+{
+    return dpt_trainer_sharded(t) ? dpt_trainer_replicas(t)->world.size : 1;
+}
+
 /* Whether the ranks take micro-batches in turn, and keep no gradient but a part of their own; with
  * t->units neither weights. */
 static inline bool dpt_trainer_round_robin(const struct dpt_trainer *t)

@@ -135,7 +135,7 @@ struct dpt_gradient_reduction {
     const struct dpt_gradient_reduction_type *type;
     struct dpt_gradient_reduction_state *state; /* data of that type */
     float reduced_flags[DPT_FLAGS];             /* the last step's flags, summed over the ranks */
-    double weight; /* with stages: of the last step's samples, which the last stage's tail has */
+    double weight; /* of the last step's samples; where a device steps, after dpt_trainer_fetch */
     struct dpt_chunks chunks; /* of the tensors (dpt_graph_chunks) */
     /* With its tail; the first worker's arena where there is one rank, or where it is large; NULL
      * where a device steps (dpt_trainer_fetch). */

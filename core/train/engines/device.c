@@ -238,6 +238,8 @@ static enum dpt_status fetch(struct dpt_trainer *t, bool gradient, struct dpt_er
     DPT_TRY(read_results(t, err));
     DPT_TRY(d->type->get(d->steps, t->arenas.params, t->arenas.slot,
                          gradient ? t->reduction.sum : NULL, err));
+    if (gradient)
+        t->reduction.weight = t->reduction.sum[t->model.graph.arena + DPT_TAIL_WEIGHT];
     d->fetched = true;
     d->with_gradient = gradient;
 out:

@@ -12,7 +12,6 @@
 #include "core/train/mesh/units.h"
 #include "core/train/reduction/gradient_reduction.h"
 #include "core/train/setup/parts.h"
-#include "core/train/setup/team.h"
 #include "core/train/step/engine.h"
 #include "core/train/step/runner.h"
 #include "core/train/use/evaluate.h"
@@ -50,7 +49,6 @@ static enum dpt_status begin_rank(struct step_work *w, struct dpt_error *err)
     DPT_TRY(dpt_loader_next(t->data.train.loader, &w->view, err));
     dpt_profile_switch(t->profile, DPT_SPAN_WAIT_LOADER, DPT_SPAN_OTHER);
     dpt_comm_note(t->comm, step, "computing");
-    t->reduction.type->begin(t, &w->view);
 out:
     return status;
 }
@@ -81,22 +79,13 @@ static enum dpt_status set_scale(struct dpt_trainer *t, struct dpt_error *err)
     return t->backend->scale(t->model.program, t->scale.scale, err);
 }
 
-static void refresh_part(void *arg, int thread)
-{
-    struct dpt_trainer *t = arg;
-    struct dpt_worker *worker = &t->team.workers[thread];
-
-    worker->status = t->backend->refresh(t->model.program, thread, t->arenas.params, &worker->err);
-}
-
 /* No other rank that has a part in it may be computing. Behind it all ranks of a node have written
  * what they share. */
 static enum dpt_status refresh_all(struct dpt_trainer *t, struct dpt_error *err)
 {
-    enum dpt_status status = /* of units as each is gathered */
-        t->units.gathers ? DPT_OK : dpt_trainer_run(t, refresh_part, t, err);
+    enum dpt_status status = dpt_units_refresh(t, err);
 
-    if (t->mesh.divided != NULL && !t->units.sliced && status == DPT_OK)
+    if (status == DPT_OK)
         status = dpt_tensor_parallel_refresh(t->mesh.divided, err);
     return t->model.shared || t->arenas.shared.bytes != NULL
                ? dpt_group_agree(&dpt_trainer_replicas(t)->node, status, err)
@@ -121,8 +110,7 @@ static enum dpt_status reduce(struct step_work *w, const float flags[DPT_FLAGS],
     dpt_profile_switch(t->profile, DPT_SPAN_WAIT_THREADS, DPT_SPAN_REDUCTION);
     if (t->profile != NULL)
         t->profile->arrived = t->profile->timeline.threads[0].last;
-    status = dpt_mesh_divides(&t->mesh) ? dpt_mesh_sum(t, &w->view, flags, err)
-                                        : t->reduction.type->sum(t, &w->view, flags, err);
+    status = dpt_mesh_sum(t, &w->view, flags, err);
     dpt_profile_switch(t->profile, DPT_SPAN_REDUCTION, DPT_SPAN_NORM);
     return status;
 }
@@ -141,8 +129,7 @@ static enum dpt_status update(struct step_work *w, double norm, struct dpt_step_
         scale *= clip / result->norm;
     result->lr = how.lr;
     how.scale = (float)scale;
-    if (dpt_trainer_sharded(t) &&
-        (t->requests.check || result->save || result->signal || result->clock))
+    if (t->requests.check || result->save || result->signal || result->clock)
         dpt_trainer_hash_replica(t);
     if (dpt_units_has_state(t))
         dpt_graph_update_state(dpt_trainer_graph(t), result->samples, t->reduction.sum,
@@ -190,8 +177,8 @@ static bool state_is_finite(const struct dpt_trainer *t)
 
 /* The gradient's norm and the tail. With stages all ranks get the norm of all of them, NAN where
  * the state of one is not finite, and the tail of the last. */
-static enum dpt_status learn_sums(struct step_work *w, double *norm, float tail[DPT_TAIL_FLAGS],
-                                  struct dpt_error *err)
+static enum dpt_status learn_sums(struct step_work *w, bool finite_state, double *norm,
+                                  float tail[DPT_TAIL_FLAGS], struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_trainer *t = w->t;
@@ -201,10 +188,8 @@ static enum dpt_status learn_sums(struct step_work *w, double *norm, float tail[
     _Static_assert(sizeof words.words >= DPT_TAIL_FLAGS * sizeof *tail, "the tail has more words");
     DPT_TRY(dpt_mesh_before(t, &words.squares, err));
     DPT_TRY(dpt_host_update_squares(t->engine_state->update, &words.squares, err));
-    if (dpt_mesh_divides(&t->mesh) && !state_is_finite(t)) /* so that all ranks know */
-        words.squares = NAN;
     memcpy(words.words, own, DPT_TAIL_FLAGS * sizeof *tail);
-    DPT_TRY(dpt_mesh_share(t, &words, err));
+    DPT_TRY(dpt_mesh_share(t, finite_state, &words, err));
     memcpy(tail, words.words, DPT_TAIL_FLAGS * sizeof *tail);
     *norm = sqrt(words.squares);
 out:
@@ -219,7 +204,7 @@ static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *resul
     float flags[DPT_FLAGS], tail[DPT_TAIL_FLAGS];
     const bool scaled = t->job->device.precision == DPT_PRECISION_FP16;
     double norm;
-    bool overflow = false;
+    bool overflow = false, finite_state;
 
     memset(result, 0, sizeof *result);
     mine = compute_rank(&w, err);
@@ -227,7 +212,8 @@ static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *resul
     DPT_TRY(reduce(&w, flags, err));
     if (t->reduction.reduced_flags[DPT_FLAG_FAILED] > 0)
         return dpt_group_agree(&t->comm->world, mine, err);
-    DPT_TRY(learn_sums(&w, &norm, tail, err));
+    finite_state = state_is_finite(t);
+    DPT_TRY(learn_sums(&w, finite_state, &norm, tail, err));
     result->loss = tail[DPT_TAIL_LOSS];
     result->samples = (int64_t)tail[DPT_TAIL_SAMPLES];
     result->correct = tail[DPT_TAIL_CORRECT];
@@ -242,7 +228,7 @@ static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *resul
         /* A mean over nothing: an update would still change the optimizer's moments. */
     } else if (overflow) {
         result->overflows = 1;
-    } else if (isfinite(norm) && isfinite(result->loss) && state_is_finite(t)) {
+    } else if (isfinite(norm) && isfinite(result->loss) && finite_state) {
         DPT_TRY(update(&w, norm, result, err));
     } else {
         status = find_nonfinite(&w, err);
@@ -284,10 +270,9 @@ static enum dpt_status open_host(struct dpt_trainer *t, struct dpt_error *err)
     if (status == DPT_OK)
         status = dpt_host_update_open(&t->engine_state->update, t, err);
     DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
-    if (t->mesh.tensor > 1)
-        DPT_TRY(dpt_tensor_parallel_open(&t->mesh.divided, t, err));
+    DPT_TRY(dpt_tensor_parallel_open(&t->mesh.divided, t, err));
     DPT_TRY(t->reduction.type->open(t, err));
-    if (dpt_trainer_sharded(t))
+    if (t->arenas.reserved > 0)
         touch_slots(t);
 out:
     return status;

@@ -86,17 +86,7 @@ out:
 
 struct dpt_slice dpt_host_update_owned(const struct dpt_trainer *t)
 {
-    const struct dpt_slice all = {0, (size_t)dpt_trainer_graph(t)->floats, 0,
-                                  t->reduction.chunks.n};
-
-    return dpt_trainer_sharded(t) ? t->reduction.type->slice(t, dpt_trainer_replicas(t)->world.rank)
-                                  : all;
-}
-
-/* Of what this rank updates. */
-static const float *gradient_of(const struct dpt_trainer *t)
-{
-    return dpt_trainer_sharded(t) ? t->reduction.type->slice_sum(t) : t->reduction.sum;
+    return t->reduction.type->slice(t, dpt_trainer_replicas(t)->world.rank);
 }
 
 /* Measures one of `threads` parts for the optimizer, over the norms of the gradient. */
@@ -108,8 +98,8 @@ static void measure_range(struct dpt_host_update *u, int thread, int threads)
 
     dpt_part_in_units(own.last - own.first, 1, thread, threads, &begin, &end);
     dpt_optimizer_measure(&t->job->optimizer, dpt_trainer_graph(t), &u->update, own.first + begin,
-                          own.first + end, t->arenas.params, gradient_of(t), t->arenas.slot,
-                          u->norms);
+                          own.first + end, t->arenas.params, t->reduction.type->slice_sum(t),
+                          t->arenas.slot, u->norms);
 }
 
 /* Of all chunks. */
@@ -123,7 +113,8 @@ static const double *measured(const struct dpt_host_update *u)
 static void update_range(struct dpt_host_update *u, int thread, int threads)
 {
     struct dpt_trainer *t = u->t;
-    float *const shared = dpt_trainer_sharded(t) ? t->reduction.type->weights(t) : NULL;
+    float *const shared = t->reduction.type->weights(t);
+    const float *gradient = t->reduction.type->slice_sum(t);
     size_t begin, end;
 
     dpt_thread_part(u->end - u->begin, thread, threads, &begin, &end);
@@ -132,7 +123,7 @@ static void update_range(struct dpt_host_update *u, int thread, int threads)
     for (size_t at = begin, n; at < end; at += n) {
         n = shared != NULL && end - at > PIECE ? PIECE : end - at;
         dpt_optimizer_apply(&t->job->optimizer, dpt_trainer_graph(t), &u->update, at, at + n,
-                            t->arenas.params, gradient_of(t), t->arenas.slot, measured(u));
+                            t->arenas.params, gradient, t->arenas.slot, measured(u));
         if (shared != NULL)
             dpt_copy_nontemporal(shared + at, t->arenas.params + at, n);
     }
@@ -170,8 +161,7 @@ static enum dpt_status update_all(struct dpt_host_update *u, struct dpt_error *e
         DPT_TRY(dpt_group_barrier(node, err));
     }
     update_floats(u, own.begin, own.end);
-    if (dpt_trainer_sharded(t))
-        DPT_TRY(t->reduction.type->share(t, err));
+    DPT_TRY(t->reduction.type->share(t, err));
 out:
     return status;
 }
@@ -186,7 +176,7 @@ enum dpt_status dpt_host_update_weights(struct dpt_host_update *u, const struct 
     u->update = *how;
     if (measures)
         run_parts(u, measure_range);
-    if (measures && dpt_trainer_sharded(t))
+    if (measures)
         DPT_TRY(t->reduction.type->gather_chunks(t, u->norms, DPT_OPTIMIZER_SQUARES, err));
     if (measures && t->mesh.divided != NULL)
         DPT_TRY(dpt_tensor_parallel_chunks(t, u->norms, DPT_OPTIMIZER_SQUARES, u->all, err));

@@ -249,6 +249,8 @@ enum dpt_status dpt_mesh_take(struct dpt_trainer *t, int stage, struct dpt_error
     const struct dpt_part part = {m->first[stage], m->first[stage + 1], m->part, m->tensor};
     int64_t learned, state; /* where its floats begin, which each tensor says, too */
 
+    if (!dpt_mesh_divides(m))
+        return DPT_OK;
     m->stage = stage;
     dpt_graph_release(&m->graph);
     return dpt_graph_part(&t->model.graph, &part, &m->graph, &learned, &state, err);

@@ -24,7 +24,7 @@ bool dpt_mesh_may_begin(const struct dpt_graph *graph, int32_t node);
  * communicates. Where the job has no pipeline, or does not train, there is nothing to do. Errors:
  * BAD_JOB, RANK. */
 enum dpt_status dpt_mesh_plan(struct dpt_trainer *t, struct dpt_error *err);
-/* Makes t->mesh.graph that of a stage. Errors: RANK. */
+/* Makes t->mesh.graph that of a stage, where ranks divide the model. Errors: RANK. */
 enum dpt_status dpt_mesh_take(struct dpt_trainer *t, int stage, struct dpt_error *err);
 /* Collective over t->comm: splits the ranks. Errors: RANK. */
 enum dpt_status dpt_mesh_open(struct dpt_trainer *t, struct dpt_error *err);
@@ -35,8 +35,8 @@ void dpt_mesh_close(struct dpt_trainer *t);
  * before, whose number is 0. */
 const struct dpt_group *dpt_mesh_edge(const struct dpt_trainer *t, bool next);
 
-/* Collective. Each stage sums its own gradient (dpt_gradient_reduction_type.sum), once all ranks of
- * the job know that none has failed. Errors: RANK. */
+/* Collective. Sums the gradient (dpt_gradient_reduction_type.sum). Where ranks divide the model
+ * each stage sums its own, once all ranks of the job know that none has failed. Errors: RANK. */
 enum dpt_status dpt_mesh_sum(struct dpt_trainer *t, const struct dpt_step_view *view,
                              const float flags[DPT_FLAGS], struct dpt_error *err);
 
@@ -49,10 +49,11 @@ struct dpt_mesh_words {
  * of those before this one, from which it goes on. Errors: RANK. */
 enum dpt_status dpt_mesh_before(const struct dpt_trainer *t, double *squares,
                                 struct dpt_error *err);
-/* Collective. Hands this stage's sum on; then all ranks get the last stage's sum and words. Errors:
- * RANK. */
-enum dpt_status dpt_mesh_share(const struct dpt_trainer *t, struct dpt_mesh_words *words,
-                               struct dpt_error *err);
+/* Collective. Hands this stage's sum on; then all ranks get the last stage's sum and words.
+ * finite_state: whether what the step adds to the state is a number here; where ranks divide the
+ * model and it is none on one of them, the sum is NAN, so that all know. Errors: RANK. */
+enum dpt_status dpt_mesh_share(const struct dpt_trainer *t, bool finite_state,
+                               struct dpt_mesh_words *words, struct dpt_error *err);
 
 /* Floats that a micro-batch's value has between stage k and the next. */
 int64_t dpt_mesh_edge_floats(const struct dpt_trainer *t, int stage);

@@ -1,4 +1,5 @@
 /* What the ranks that divide the model learn of each other behind the sums of their gradients. */
+#include <math.h>
 #include <string.h>
 
 #include "core/train/mesh/mesh.h"
@@ -11,6 +12,8 @@ enum dpt_status dpt_mesh_sum(struct dpt_trainer *t, const struct dpt_step_view *
     const float none[DPT_FLAGS] = {0};
     float all[DPT_FLAGS];
 
+    if (!dpt_mesh_divides(&t->mesh)) /* its flags come with the gradient's */
+        return t->reduction.type->sum(t, view, flags, err);
     DPT_TRY(dpt_group_sum_floats(&t->comm->world, flags, all, DPT_FLAGS, err));
     if (all[DPT_FLAG_FAILED] <= 0)
         DPT_TRY(t->reduction.type->sum(t, view, none, err));
@@ -27,13 +30,15 @@ enum dpt_status dpt_mesh_before(const struct dpt_trainer *t, double *squares, st
     return dpt_group_receive(dpt_mesh_edge(t, false), 0, squares, sizeof *squares, err);
 }
 
-enum dpt_status dpt_mesh_share(const struct dpt_trainer *t, struct dpt_mesh_words *words,
-                               struct dpt_error *err)
+enum dpt_status dpt_mesh_share(const struct dpt_trainer *t, bool finite_state,
+                               struct dpt_mesh_words *words, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_group *next = dpt_mesh_edge(t, true);
     struct dpt_sending sending;
 
+    if (dpt_mesh_divides(&t->mesh) && !finite_state)
+        words->squares = NAN;
     if (t->mesh.stage < t->mesh.stages - 1) {
         DPT_TRY(dpt_group_send(next, 1, &words->squares, sizeof words->squares, &sending, err));
         DPT_TRY(dpt_group_sent(next, &sending, err));

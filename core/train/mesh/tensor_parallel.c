@@ -48,13 +48,16 @@ static const float *columns(void *arg, int32_t node)
 
 const struct dpt_divided *dpt_tensor_parallel_passes(const struct dpt_tensor_parallel *d)
 {
-    return &d->passes;
+    return d != NULL ? &d->passes : NULL;
 }
 
 enum dpt_status dpt_tensor_parallel_status(struct dpt_tensor_parallel *d, struct dpt_error *err)
 {
-    const enum dpt_status status = d->status;
+    enum dpt_status status;
 
+    if (d == NULL)
+        return DPT_OK;
+    status = d->status;
     if (status != DPT_OK)
         *err = d->err;
     d->status = DPT_OK;
@@ -114,11 +117,13 @@ void dpt_tensor_parallel_bytes(const struct dpt_trainer *t, double *own, double 
     size_t value, widest;
     double columns;
 
+    *own = *shared = *sent = 0;
+    if (ranks == 1)
+        return;
     measure(t, &value, &widest, &columns);
     dpt_columns_bytes(ranks, t->comm->node.size < ranks ? t->comm->node.size : ranks, value, widest,
                       own, shared);
     *own += columns * sizeof(float);
-    *sent = 0;
     for (int32_t i = t->mesh.first[t->mesh.stage]; i < t->mesh.first[t->mesh.stage + 1]; i++) {
         const struct dpt_graph_node *node = &graph->nodes[i];
         const double in = (double)dpt_shape_size(&node->in), out = node->out.c;
@@ -168,6 +173,8 @@ enum dpt_status dpt_tensor_parallel_open(struct dpt_tensor_parallel **divided,
     size_t value, widest;
     double all;
 
+    if (t->mesh.tensor == 1)
+        return DPT_OK;
     status = DPT_ALLOCATE(d, 1, "the layers", err);
     if (status == DPT_OK) {
         *divided = d;
@@ -205,13 +212,8 @@ void dpt_tensor_parallel_close(struct dpt_tensor_parallel *d)
 
 /* --- a step ----------------------------------------------------------------------------------- */
 
-enum dpt_status dpt_tensor_parallel_refresh(struct dpt_tensor_parallel *d, struct dpt_error *err)
-{
-    return dpt_tensor_parallel_renew(d, 0, d->t->model.graph.n_nodes, err);
-}
-
-enum dpt_status dpt_tensor_parallel_renew(struct dpt_tensor_parallel *d, int32_t first,
-                                          int32_t last, struct dpt_error *err)
+static enum dpt_status derive(struct dpt_tensor_parallel *d, int32_t first, int32_t last,
+                              struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_trainer *t = d->t;
@@ -230,9 +232,20 @@ out:
     return status;
 }
 
-void dpt_tensor_parallel_forget(struct dpt_tensor_parallel *d, int32_t first, int32_t last)
+enum dpt_status dpt_tensor_parallel_refresh(struct dpt_tensor_parallel *d, struct dpt_error *err)
 {
-    for (int32_t i = first; i < last; i++)
+    return d == NULL || d->t->units.sliced ? DPT_OK : derive(d, 0, d->t->model.graph.n_nodes, err);
+}
+
+enum dpt_status dpt_tensor_parallel_derive(struct dpt_tensor_parallel *d, int32_t first,
+                                           int32_t last, struct dpt_error *err)
+{
+    return d == NULL || !d->t->units.sliced ? DPT_OK : derive(d, first, last, err);
+}
+
+void dpt_tensor_parallel_release(struct dpt_tensor_parallel *d, int32_t first, int32_t last)
+{
+    for (int32_t i = first; d != NULL && d->t->units.sliced && i < last; i++)
         if (d->layers[i].columns != NULL)
             dpt_forget(d->layers[i].columns,
                        d->layers[i].columns + column_floats(dpt_trainer_graph(d->t), i));

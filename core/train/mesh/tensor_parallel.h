@@ -21,7 +21,8 @@
 
 struct dpt_tensor_parallel;
 
-/* Collective over t->mesh.parts, for a trainer whose program is open. On failure *divided is to be
+/* Collective over t->mesh.parts, for a trainer whose program is open; nothing where no layer is
+ * divided, and *divided stays NULL, which all functions below take. On failure *divided is to be
  * closed. Errors: RANK. */
 enum dpt_status dpt_tensor_parallel_open(struct dpt_tensor_parallel **divided,
                                          struct dpt_trainer *t, struct dpt_error *err);
@@ -33,15 +34,15 @@ const struct dpt_divided *dpt_tensor_parallel_passes(const struct dpt_tensor_par
 /* The first failure of an exchange since the last call. Errors: RANK. */
 enum dpt_status dpt_tensor_parallel_status(struct dpt_tensor_parallel *divided,
                                            struct dpt_error *err);
-/* Collective. Renews the columns of nodes [first, last), whose weights have changed; of units
- * (units.h) before each time that they go back, and no other columns are kept. Errors: RANK. */
-enum dpt_status dpt_tensor_parallel_renew(struct dpt_tensor_parallel *divided, int32_t first,
-                                          int32_t last, struct dpt_error *err);
-/* Gives back their memory. */
-void dpt_tensor_parallel_forget(struct dpt_tensor_parallel *divided, int32_t first, int32_t last);
-/* Collective. Renews those of all nodes. Errors: RANK. */
+/* Collective. Derives the columns of all nodes, whose weights have changed. Of FSDP units (units.h)
+ * they are not kept: there it does nothing. Errors: RANK. */
 enum dpt_status dpt_tensor_parallel_refresh(struct dpt_tensor_parallel *divided,
                                             struct dpt_error *err);
+/* Collective. Of an FSDP unit's nodes [first, last): derives their columns before they go back, and
+ * releases the memory behind it. Columns that are kept stay as they are. Errors: RANK. */
+enum dpt_status dpt_tensor_parallel_derive(struct dpt_tensor_parallel *divided, int32_t first,
+                                           int32_t last, struct dpt_error *err);
+void dpt_tensor_parallel_release(struct dpt_tensor_parallel *divided, int32_t first, int32_t last);
 
 /*
  * Collective. Sums over chunks of this rank's tensors, `each` for each chunk, to those of all

@@ -75,6 +75,22 @@ size_t dpt_units_largest(const struct dpt_trainer *t)
     return most;
 }
 
+double dpt_units_room(const struct dpt_trainer *t)
+{
+    const double whole = (double)dpt_trainer_graph(t)->arena;
+
+    return t->units.sliced ? whole / dpt_trainer_owners(t) + (double)dpt_units_largest(t) : whole;
+}
+
+size_t dpt_units_alike(const struct dpt_trainer *t)
+{
+    const struct dpt_graph *graph = dpt_trainer_graph(t);
+
+    if (!t->units.sliced)
+        return 0;
+    return (size_t)(t->units.gathers ? graph->floats : graph->arena);
+}
+
 bool dpt_units_begins(const struct dpt_trainer *t, int32_t node)
 {
     int k = 0;
@@ -84,7 +100,32 @@ bool dpt_units_begins(const struct dpt_trainer *t, int32_t node)
     return k < t->units.n;
 }
 
-/* They have it together, where there is memory for that. */
+enum dpt_status dpt_units_open_params(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_graph *graph = dpt_trainer_graph(t);
+    const size_t bytes = (size_t)graph->arena * sizeof(float);
+
+    t->arenas.params =
+        t->units.sliced ? dpt_reserve(bytes) : dpt_alloc_array((size_t)graph->arena, sizeof(float));
+    if (t->arenas.params == NULL)
+        DPT_TRY(dpt_fail_memory(err, "the parameters", (double)bytes));
+    if (!t->units.sliced &&
+        dpt_trainer_replicas(t)->world.rank == 0) /* a tensor's numbers do not depend on others */
+        DPT_TRY(dpt_model_init(graph, (uint64_t)t->job->seed, t->arenas.params, err));
+out:
+    return status;
+}
+
+void dpt_units_close_params(struct dpt_trainer *t)
+{
+    if (!t->units.sliced)
+        dpt_free(t->arenas.params);
+    else if (t->units.weights.bytes == NULL) /* else it is these */
+        dpt_unreserve(t->arenas.params, (size_t)dpt_trainer_graph(t)->arena * sizeof(float));
+}
+
+/* The ranks have one arena together, where there is memory for that. */
 static void join_arena(struct dpt_trainer *t)
 {
     const size_t bytes = (size_t)dpt_trainer_graph(t)->arena * sizeof(float);
@@ -122,7 +163,7 @@ static struct dpt_slice own_slice(const struct dpt_trainer *t)
     return t->reduction.type->slice(t, dpt_trainer_replicas(t)->world.rank);
 }
 
-enum dpt_status dpt_units_init(struct dpt_trainer *t, struct dpt_error *err)
+static enum dpt_status init_slice(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_graph *graph = dpt_trainer_graph(t);
@@ -149,6 +190,27 @@ enum dpt_status dpt_units_init(struct dpt_trainer *t, struct dpt_error *err)
     }
     dpt_unreserve(whole, bytes);
     return dpt_group_agree(&t->comm->world, status, err);
+}
+
+enum dpt_status dpt_units_init(struct dpt_trainer *t, struct dpt_error *err)
+{
+    return t->units.sliced
+               ? init_slice(t, err)
+               : dpt_group_broadcast(&dpt_trainer_replicas(t)->world, 0, t->arenas.params,
+                                     (size_t)dpt_trainer_graph(t)->arena * sizeof(float), err);
+}
+
+static void refresh(void *arg, int thread)
+{
+    struct dpt_trainer *t = arg;
+    struct dpt_worker *worker = &t->team.workers[thread];
+
+    worker->status = t->backend->refresh(t->model.program, thread, t->arenas.params, &worker->err);
+}
+
+enum dpt_status dpt_units_refresh(struct dpt_trainer *t, struct dpt_error *err)
+{
+    return t->units.gathers ? DPT_OK : dpt_trainer_run(t, refresh, t, err);
 }
 
 /* --- a unit's weights ------------------------------------------------------------------------- */

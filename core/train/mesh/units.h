@@ -21,14 +21,26 @@
 enum dpt_status dpt_units_plan(struct dpt_trainer *t, struct dpt_error *err);
 /* Floats of the largest one. */
 size_t dpt_units_largest(const struct dpt_trainer *t);
+/* Floats of the parameters that a rank has at a time: all, or its slice and a unit. */
+double dpt_units_room(const struct dpt_trainer *t);
+/* Makes t->arenas.params. Where each rank has all of the weights, those of the first replica have
+ * their initial values; else it is address space. Errors: RANK. */
+enum dpt_status dpt_units_open_params(struct dpt_trainer *t, struct dpt_error *err);
+void dpt_units_close_params(struct dpt_trainer *t);
 /* Collective over the node, once the team and arenas are there, and before weights are in these:
  * where all ranks that keep slices share one node, they get one arena of the parameters. */
 void dpt_units_open(struct dpt_trainer *t);
 void dpt_units_close(struct dpt_trainer *t);
 
-/* Collective. Initialises the weights: each rank those that it owns, tensor by tensor. Errors:
- * RANK. */
+/* Collective. Gives all ranks the initial weights: the first replica's or, in slices, each rank
+ * those that it owns, tensor by tensor. Errors: RANK. */
 enum dpt_status dpt_units_init(struct dpt_trainer *t, struct dpt_error *err);
+/* Derives what the backend derives from all weights, on all threads. Where units are gathered each
+ * is derived then, and this does nothing. Errors: as the backend's refresh. */
+enum dpt_status dpt_units_refresh(struct dpt_trainer *t, struct dpt_error *err);
+/* From which float on all replicas hold the same parameters, each in an arena of its own: 0; behind
+ * the learned ones, of which each keeps a slice; or the arena's end, where all share one. */
+size_t dpt_units_alike(const struct dpt_trainer *t);
 
 /* Where units are gathered. gather: collective, gives this rank a unit's weights. derive: on this
  * rank, behind it, makes what the backend derives from them. release: gives back all but this
@@ -43,7 +55,7 @@ bool dpt_units_begins(const struct dpt_trainer *t, int32_t node);
 /* Whether this rank holds the model's state, and updates it. */
 static inline bool dpt_units_has_state(const struct dpt_trainer *t)
 {
-    return !t->units.sliced || t->units.gathers || dpt_trainer_replicas(t)->node.rank == 0;
+    return t->units.weights.bytes == NULL || dpt_trainer_replicas(t)->node.rank == 0;
 }
 
 #endif

@@ -43,6 +43,12 @@ static inline struct dpt_gradient_range dpt_gradient_behind(const struct dpt_tra
     return (struct dpt_gradient_range){(size_t)end, dpt_gradient_whole(t).end};
 }
 
+/* What a rank owns that owns all. */
+static inline struct dpt_slice dpt_gradient_all(const struct dpt_trainer *t)
+{
+    return (struct dpt_slice){0, (size_t)dpt_trainer_graph(t)->floats, 0, t->reduction.chunks.n};
+}
+
 struct dpt_gradient_reduction_type {
     /* Collective. Makes the buffers, and t->reduction.sum. Errors: RANK. */
     enum dpt_status (*open)(struct dpt_trainer *t, struct dpt_error *err);
@@ -78,11 +84,15 @@ struct dpt_gradient_reduction_type {
      * where the reduction computed them; else NULL. */
     const double *(*sums_of_squares)(const struct dpt_trainer *t);
     /*
-     * In shards (dpt_trainer_sharded), else NULL or not called: what a rank owns; the sum of what
-     * this rank does; where its updated parameters are to be written, too, or NULL
-     * (dpt_deterministic_weights). Collective: gives all ranks the owners' parameters, and `each`
-     * numbers for each of the owners' chunks. In units nothing is copied: share waits until all is
-     * there that ranks write in one place, the state, too.
+     * Each rank owns all parameters or, in shards (dpt_trainer_sharded), a slice of them.
+     *
+     * slice: what a rank owns. slice_sum: the gradient's sum for what this rank owns. weights:
+     * where its updated parameters are to be written, too, or NULL (dpt_deterministic_weights).
+     *
+     * share, gather_chunks: collective. They give all ranks the owners' parameters, and `each`
+     * numbers for each of the owners' chunks; where each rank owns all, they do nothing. In units
+     * nothing is copied: share waits until all is there that ranks write in one place, the state,
+     * too. Errors: RANK.
      */
     struct dpt_slice (*slice)(const struct dpt_trainer *t, int rank);
     const float *(*slice_sum)(const struct dpt_trainer *t);

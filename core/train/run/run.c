@@ -271,9 +271,8 @@ static void set_requests(struct dpt_run *run, double now)
     const int64_t next = t->progress.step + 1;
 
     t->requests.signal = dpt_stop_signal() != 0;
-    t->requests.check = dpt_trainer_sharded(t) &&
-                        (next == t->steps || due_at(t, &t->job->train.check_replicas, next) ||
-                         due_at(t, every, next) || due_at(t, &t->job->eval.every, next));
+    t->requests.check = next == t->steps || due_at(t, &t->job->train.check_replicas, next) ||
+                        due_at(t, every, next) || due_at(t, &t->job->eval.every, next);
     if (!dpt_run_leads(run))
         return;
     if (every->unit == DPT_SECONDS)
@@ -357,25 +356,23 @@ static enum dpt_status show_weights(struct dpt_run *run, struct dpt_error *err)
     enum dpt_status status = DPT_OK;
     struct dpt_trainer *t = &run->trainer;
     const struct dpt_graph *graph = &t->model.graph;
-    const bool parts = dpt_trainer_in_parts(t);
     const bool shows = run->board.open && t->requests.deferred_error == DPT_OK &&
                        run->board.weights_step != t->progress.step;
-    double weight;
 
-    if (!t->job->log.tensorboard || !(parts || shows))
+    if (!t->job->log.tensorboard || !(dpt_trainer_in_parts(t) || shows))
         return DPT_OK;
-    if (!parts && (t->requests.deferred_error = dpt_trainer_fetch(t, true, err)) != DPT_OK)
-        return DPT_OK;
+    if (shows && (t->requests.deferred_error = dpt_trainer_fetch(t, true, err)) != DPT_OK)
+        return DPT_OK; /* of a device, where no other rank has a part of it */
     dpt_profile_begin(t->profile, t->progress.step);
-    weight = parts ? t->reduction.weight : t->reduction.sum[graph->arena + DPT_TAIL_WEIGHT];
     for (int32_t i = 0; i < graph->n_tensors; i++)
         for (int gradient = 0; gradient < 2; gradient++) {
             const float *x = NULL;
 
-            if (gradient == 0 || (weight > 0 && !graph->tensors[i].state))
+            if (gradient == 0 || (t->reduction.weight > 0 && !graph->tensors[i].state))
                 DPT_TRY(dpt_trainer_tensor(t, gradient == 1, i, run->counts.room, &x, err));
             if (shows)
-                dpt_board_count(&run->counts, i, gradient == 1, x, gradient == 1 ? 1 / weight : 1);
+                dpt_board_count(&run->counts, i, gradient == 1, x,
+                                gradient == 1 ? 1 / t->reduction.weight : 1);
         }
     if (shows)
         dpt_board_weights(&run->board, t->progress.step, &run->counts);

@@ -3,10 +3,9 @@
 
 #include "core/base/hash.h"
 #include "core/base/memory.h"
-#include "core/train/reduction/gradient_reduction.h"
+#include "core/train/mesh/units.h"
 #include "core/train/setup/parts.h"
 #include "core/train/step/engine.h"
-#include "models/model.h"
 
 /* Bytes of the optimizer's state from which on the ranks of a node have it together: less than that
  * is in each core's caches. */
@@ -41,14 +40,9 @@ enum dpt_status dpt_trainer_open_arenas(struct dpt_trainer *t, struct dpt_error 
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_graph *graph = dpt_trainer_graph(t);
+    const size_t ranks = (size_t)t->comm->world.size;
 
-    t->arenas.params = t->units.sliced ? dpt_reserve((size_t)graph->arena * sizeof(float))
-                                       : dpt_alloc_array((size_t)graph->arena, sizeof(float));
-    if (t->arenas.params == NULL)
-        DPT_TRY(dpt_fail_memory(err, "the parameters", (double)graph->arena * sizeof(float)));
-    if (!t->units.sliced &&
-        dpt_trainer_replicas(t)->world.rank == 0) /* a tensor's numbers do not depend on others */
-        DPT_TRY(dpt_model_init(graph, (uint64_t)t->job->seed, t->arenas.params, err));
+    DPT_TRY(dpt_units_open_params(t, err));
     if (!t->data.train.present)
         return DPT_OK;
     t->arenas.slots = dpt_optimizer_slots(&t->job->optimizer);
@@ -60,12 +54,8 @@ enum dpt_status dpt_trainer_open_arenas(struct dpt_trainer *t, struct dpt_error 
         if (t->arenas.slot[k] == NULL)
             DPT_TRY(dpt_fail_memory(err, "the optimizer", (double)graph->floats * sizeof(float)));
     }
-    if (t->arenas.reserved > 0 || dpt_mesh_divides(&t->mesh)) {
-        const size_t ranks = (size_t)t->comm->world.size;
-
-        DPT_TRY(DPT_ALLOCATE(t->arenas.parts.count, 2 * ranks, "the list of ranks", err));
-        t->arenas.parts.at = t->arenas.parts.count + ranks;
-    }
+    DPT_TRY(DPT_ALLOCATE(t->arenas.parts.count, 2 * ranks, "the list of ranks", err));
+    t->arenas.parts.at = t->arenas.parts.count + ranks;
     DPT_TRY(DPT_ALLOCATE(t->arenas.hashes, (size_t)dpt_trainer_replicas(t)->world.size,
                          "the list of ranks", err));
 out:
@@ -75,10 +65,7 @@ out:
 void dpt_trainer_close_arenas(struct dpt_trainer *t)
 {
     dpt_free(t->arenas.hashes);
-    if (!t->units.sliced)
-        dpt_free(t->arenas.params);
-    else if (t->units.weights.bytes == NULL) /* else it is these */
-        dpt_unreserve(t->arenas.params, (size_t)dpt_trainer_graph(t)->arena * sizeof(float));
+    dpt_units_close_params(t);
     dpt_free(t->arenas.parts.count);
     for (int k = 0; k < DPT_MAX_SLOTS && t->arenas.shared.bytes == NULL; k++) {
         if (t->arenas.reserved > 0)
@@ -89,27 +76,23 @@ void dpt_trainer_close_arenas(struct dpt_trainer *t)
     dpt_shared_close(&t->arenas.shared);
 }
 
-/* Hashes weights, state and slots, each array at an offset of its own. In shards a slot has one
- * owner, so there is nothing to compare it with, and of units a weight neither, nor, where all
- * ranks read it in one place, the state. */
+/* Hashes the parameters that all replicas hold (dpt_units_alike), and the slots, each array at an
+ * offset of its own. In shards a slot has one owner, so there is nothing to compare it with. */
 static uint64_t replica_hash(const struct dpt_trainer *t)
 {
     const size_t n = (size_t)dpt_trainer_graph(t)->floats,
-                 arena = (size_t)dpt_trainer_graph(t)->arena;
-    uint64_t hash = 0;
+                 arena = (size_t)dpt_trainer_graph(t)->arena, alike = dpt_units_alike(t);
+    uint64_t hash = dpt_hash_floats(t->arenas.params + alike, arena - alike, alike);
 
-    if (t->units.gathers)
-        return dpt_hash_floats(t->arenas.params + n, arena - n, n);
-    if (t->units.sliced)
-        return 0;
-    hash = dpt_hash_floats(t->arenas.params, arena, 0);
-    for (int k = 0; k < t->arenas.slots && !dpt_trainer_sharded(t); k++)
+    for (int k = 0; k < t->arenas.slots && t->arenas.reserved == 0; k++)
         hash += dpt_hash_floats(t->arenas.slot[k], n, arena + n * (uint64_t)k);
     return hash;
 }
 
 void dpt_trainer_hash_replica(struct dpt_trainer *t)
 {
+    if (t->arenas.reserved == 0)
+        return;
     t->arenas.hash = replica_hash(t);
     t->arenas.hashed_step = t->progress.step + 1;
 }
@@ -163,8 +146,8 @@ enum dpt_status dpt_trainer_check_replicas(const struct dpt_trainer *t, struct d
     }
     if (most < size)
         status = fail_replicas(t, common, most * 2 > size, err);
-    if (dpt_mesh_divides(&t->mesh)) /* the replicas of each part found out by themselves */
-        status = dpt_group_agree(&t->comm->world, status, err);
+    /* The replicas of each part of the model found out by themselves. */
+    status = dpt_group_agree(&t->mesh.line.world, status, err);
 out:
     return status;
 }

@@ -29,8 +29,8 @@ void dpt_trainer_close_arenas(struct dpt_trainer *t);
 /* Collective over the node. Slots that its ranks have together (dpt_trainer_shares_slots). Errors:
  * RANK. */
 enum dpt_status dpt_trainer_join_slots(struct dpt_trainer *t, struct dpt_error *err);
-/* In shards, before an update behind which the replicas are compared: the check is of the weights
- * as they are now. */
+/* Before an update behind which the replicas are compared: in shards the check is of the weights as
+ * they are now. Elsewhere nothing. */
 void dpt_trainer_hash_replica(struct dpt_trainer *t);
 /* Whether the optimizer's slots are so large that the ranks of a node have them together, each of
  * which writes a part (engines/host.c). Once the engine is chosen. */

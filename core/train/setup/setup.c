@@ -126,13 +126,10 @@ static enum dpt_status check_precision(const struct dpt_trainer *t, struct dpt_e
 static enum dpt_status check_room(const struct dpt_trainer *t, struct dpt_error *err)
 {
     const struct dpt_graph *graph = dpt_trainer_graph(t);
-    const int ranks = t->comm->node.size,
-              owners = dpt_trainer_sharded(t) ? dpt_trainer_replicas(t)->world.size : 1;
-    const double slots =
-        dpt_optimizer_slots(&t->job->optimizer) * (double)graph->floats / owners * sizeof(float);
-    const double whole = (double)graph->arena * sizeof(float);
-    const double part =
-        t->units.sliced ? whole / owners + (double)dpt_units_largest(t) * sizeof(float) : whole;
+    const int ranks = t->comm->node.size;
+    const double slots = dpt_optimizer_slots(&t->job->optimizer) * (double)graph->floats /
+                         dpt_trainer_owners(t) * sizeof(float);
+    const double part = dpt_units_room(t) * sizeof(float);
     const double need = 2 * part * ranks + (dpt_trainer_shares_slots(t) ? slots : slots * ranks);
     const double available = dpt_memory_available();
 
@@ -366,11 +363,7 @@ enum dpt_status dpt_trainer_open(struct dpt_trainer *t, const struct dpt_job *jo
     DPT_TRY(dpt_trainer_share_targets(t, err));
     DPT_TRY(count_threads(t, err));
     DPT_TRY(open_all(t, err));
-    if (t->units.sliced)
-        DPT_TRY(dpt_units_init(t, err));
-    else
-        DPT_TRY(dpt_group_broadcast(&dpt_trainer_replicas(t)->world, 0, t->arenas.params,
-                                    (size_t)dpt_trainer_graph(t)->arena * sizeof(float), err));
+    DPT_TRY(dpt_units_init(t, err));
     DPT_TRY(dpt_group_agree(&comm->world, dpt_trainer_refresh(t, err), err));
 out:
     if (status != DPT_OK)

@@ -174,7 +174,7 @@ static enum dpt_status scatter(const struct dpt_trainer *t, int k, const float *
         DPT_TRY(scatter_to_part(t, k, whole, at, end, part, err));
     here = part_floats(t, k, at, end, &to);
     /* What all replicas have. Those with one arena of the parameters have it by now. */
-    if (!is_sliced(t, k, &t->model.graph.tensors[tensor]) && (!t->units.sliced || t->units.gathers))
+    if (!is_sliced(t, k, &t->model.graph.tensors[tensor]) && t->units.weights.bytes == NULL)
         DPT_TRY(dpt_group_broadcast(&dpt_trainer_replicas(t)->world, 0, to,
                                     (size_t)(here.last - here.first) * sizeof *to, err));
 out:

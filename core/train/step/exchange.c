@@ -23,12 +23,13 @@ static int32_t blocks_of(const struct dpt_trainer *t, int64_t step, int rank,
 /* The blocks of the step of an epoch that has most of them: the first one, or the last. */
 static int64_t most_blocks(const struct dpt_trainer *t)
 {
+    const struct dpt_step_share share = dpt_step_share_of(t, &t->data.train, 0, false);
     const int64_t steps[] = {0, t->steps_per_epoch - 1};
     struct dpt_block blocks[DPT_TREE_BLOCKS];
     int64_t most = 0;
 
-    if (dpt_trainer_round_robin(t))
-        return dpt_sampler_micro_batches(&t->data.train.sampler, 0);
+    if (share.round_robin)
+        return share.all;
     for (int k = 0; k < 2; k++) {
         int64_t n = 0;
 

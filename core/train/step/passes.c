@@ -185,9 +185,9 @@ static void prepare(struct dpt_runner *r, int worker, int32_t k, int32_t i, int3
         .all = norm ? r->exchanged : NULL,
         .own = flight->sums,
         .samples = r->share.samples,
-        .between = worker == 0 && dpt_mesh_divides(&t->mesh) ? get_on : NULL,
+        .between = worker == 0 ? get_on : NULL,
         .arg = r,
-        .divided = t->mesh.divided != NULL ? dpt_tensor_parallel_passes(t->mesh.divided) : NULL,
+        .divided = dpt_tensor_parallel_passes(t->mesh.divided),
     };
     if (a->back)
         flight->pass.gradient = target_of(r, worker, &flight->pass.add);
@@ -251,6 +251,12 @@ static enum dpt_status fill(struct dpt_runner *r, int thread, int32_t i, int32_t
     return status;
 }
 
+/* Whether the action computes the model's outputs, which have a loss. */
+static bool gives_outputs(const struct dpt_runner *r)
+{
+    return r->action->last == r->t->model.graph.n_nodes;
+}
+
 /* What forward gave in an evaluation: the loss of its outputs, or the value for the next stage. */
 static enum dpt_status take_value(const struct dpt_runner *r, int thread, int32_t i,
                                   struct dpt_step_flight *flight, struct dpt_error *err)
@@ -263,7 +269,7 @@ static enum dpt_status take_value(const struct dpt_runner *r, int thread, int32_
     const float *value = t->backend->value(t->model.program, thread, flight->pass.flight,
                                            r->action->last, false, &floats);
 
-    if (t->mesh.stage == t->mesh.stages - 1)
+    if (gives_outputs(r))
         DPT_TRY(
             t->backend->loss(t->model.program, thread, &flight->pass, flight->metric_sums, err));
     DPT_TRY(infers->take(infers->arg, thread, i, &flight->batch, value,
@@ -283,7 +289,7 @@ static enum dpt_status forward(struct dpt_runner *r, int thread, int32_t i,
         return DPT_OK;
     if (r->infers != NULL && thread == worker_of(r, thread))
         DPT_TRY(take_value(r, thread, i, flight, err));
-    else if (r->infers == NULL && t->mesh.stage == t->mesh.stages - 1)
+    else if (r->infers == NULL && gives_outputs(r))
         DPT_TRY(
             t->backend->loss(t->model.program, thread, &flight->pass, flight->metric_sums, err));
 out:
@@ -326,7 +332,7 @@ static enum dpt_status backward(struct dpt_runner *r, int thread, int32_t i, int
                                   flight->pass.gradient, (int64_t)edge[0], (int64_t)edge[1]);
     if (!t->team.synchronized && ends(r)) /* synchronized norms have an action for that */
         hand_over(r, thread, i, n, flight);
-    if (!t->units.sliced && !flight->batch.more)
+    if (!flight->batch.more)
         t->reduction.type->done(t, thread, i - flight->batch.before, flight->batch.before + n,
                                 flight->pass.gradient, learned, NULL);
     dpt_profile_mark(t->profile, thread, DPT_SPAN_REDUCTION);
@@ -382,24 +388,22 @@ enum dpt_status dpt_step_run_pass(struct dpt_runner *r, struct dpt_error *err)
     enum dpt_status status = DPT_OK;
     struct dpt_trainer *t = r->t;
     const struct dpt_action *a = r->action;
-    struct dpt_tensor_parallel *divided = t->mesh.divided;
-    const bool columns = divided != NULL && t->units.sliced && a->back;
     int32_t i, n;
 
-    for (int k = 0; k < r->share.workers && t->mesh.stages > 1; k++)
+    for (int k = 0; k < r->share.workers; k++)
         DPT_TRY(dpt_step_settle(r, dpt_step_flight_of(r, k, 0), err));
     if (dpt_step_together(r) && fills(r))
         DPT_TRY(dpt_trainer_run(t, fill_part, r, err));
     i = dpt_step_take(&r->share, 0, a->round, &n);
     if (dpt_step_together(r) && i >= 0)
         prepare(r, 0, 0, i, n);
-    if (columns)
-        DPT_TRY(dpt_tensor_parallel_renew(divided, a->first, a->last, err));
+    if (a->back)
+        DPT_TRY(dpt_tensor_parallel_derive(t->mesh.divided, a->first, a->last, err));
     status = dpt_trainer_run(t, pass_part, r, err);
-    if (divided != NULL && status == DPT_OK)
-        status = dpt_tensor_parallel_status(divided, err);
-    if (columns)
-        dpt_tensor_parallel_forget(divided, a->first, a->last);
+    if (status == DPT_OK)
+        status = dpt_tensor_parallel_status(t->mesh.divided, err);
+    if (a->back)
+        dpt_tensor_parallel_release(t->mesh.divided, a->first, a->last);
 out:
     return status;
 }

@@ -190,9 +190,7 @@ static enum dpt_status run_collective(struct dpt_runner *r, const struct dpt_act
 static enum dpt_status agree(const struct dpt_runner *r, const struct dpt_action_type *type,
                              enum dpt_status status, struct dpt_error *err)
 {
-    return type->agreed && r->t->mesh.divided != NULL
-               ? dpt_group_agree(&r->t->mesh.parts.world, status, err)
-               : status;
+    return type->agreed ? dpt_group_agree(&r->t->mesh.parts.world, status, err) : status;
 }
 
 /* Goes through the list. What fails first on this rank is its status. */
@@ -220,7 +218,7 @@ static enum dpt_status run(struct dpt_runner *r, const struct dpt_actions *list,
             done = type->then(r, err);
         status = status == DPT_OK ? done : status;
     }
-    for (int k = 0; r->t->mesh.stages > 1 && k < r->share.workers; k++)
+    for (int k = 0; k < r->share.workers; k++)
         for (int32_t i = 0; i < (r->infers != NULL ? 1 : r->in_flight); i++) {
             struct dpt_step_flight *flight =
                 r->infers != NULL ? &r->infer[k] : &r->flights[k * r->in_flight + i];
@@ -263,8 +261,7 @@ enum dpt_status dpt_runner_train(struct dpt_runner *r, const struct dpt_step_vie
     struct dpt_trainer *t = r->t;
     const struct dpt_step_view step = {.step = t->progress.epoch_step};
 
-    if (dpt_trainer_round_robin(t)) /* a rank that failed has not come so far */
-        t->reduction.type->begin(t, &step);
+    t->reduction.type->begin(t, &step);
     return run_step(r, &t->data.train, view, NULL, step.step, status, err);
 }
 

@@ -194,11 +194,10 @@ static enum dpt_status note(void *arg, int thread, int32_t micro_batch,
 /* Whether what this rank has of a tensor in the step's sum is finite. */
 static bool is_finite_here(const struct dpt_trainer *t, const struct dpt_tensor *tensor)
 {
-    const bool sharded = dpt_trainer_sharded(t) && !tensor->state;
-    const float *sum = sharded ? t->reduction.type->slice_sum(t) : t->reduction.sum;
+    const float *sum = tensor->state ? t->reduction.sum : t->reduction.type->slice_sum(t);
     const struct dpt_slice all = {.end = (size_t)dpt_trainer_graph(t)->arena};
     const struct dpt_slice own =
-        sharded ? t->reduction.type->slice(t, dpt_trainer_replicas(t)->world.rank) : all;
+        tensor->state ? all : t->reduction.type->slice(t, dpt_trainer_replicas(t)->world.rank);
     const size_t at = (size_t)tensor->offset, end = at + (size_t)tensor->count;
 
     for (size_t i = at > own.begin ? at : own.begin; i < end && i < own.end; i++)
