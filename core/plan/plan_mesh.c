@@ -230,10 +230,9 @@ _Static_assert(sizeof times_sent / sizeof *times_sent == DPT_SHARD_COUNT, "a row
 
 double dpt_plan_rounds(const struct dpt_plan *p, int64_t micros)
 {
-    const struct dpt_team *team = &p->t.team;
-    const double turn = (double)team->group * team->gradient_workers;
+    const int32_t turn = dpt_step_turn(&p->t);
 
-    return dpt_trainer_round_robin(&p->t) ? ceil((double)micros / turn) : 1;
+    return turn > 0 ? ceil((double)micros / turn) : 1;
 }
 
 static void data_axis(const struct dpt_plan *p, struct dpt_plan_axis *axis)

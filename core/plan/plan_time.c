@@ -179,7 +179,7 @@ static void reduce(const struct dpt_plan *p, const struct partition *d, struct d
     if (d->nodes > 1 && t->units.sliced) /* the weights are gathered twice a round */
         step->network *=
             dpt_plan_rounds(p, d->micros) * (2 + (double)t->units.edge[t->units.n - 1] / n) / 2;
-    else if (d->nodes > 1 && dpt_trainer_round_robin(t))
+    else if (d->nodes > 1)
         step->network *= (dpt_plan_rounds(p, d->micros) + 1) / 2; /* the weights are shared once */
     if (d->nodes > 1)
         step->network += p->exchanges *

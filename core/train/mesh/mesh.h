@@ -58,7 +58,8 @@ enum dpt_status dpt_mesh_share(const struct dpt_trainer *t, bool finite_state,
 /* Floats that a micro-batch's value has between stage k and the next. */
 int64_t dpt_mesh_edge_floats(const struct dpt_trainer *t, int stage);
 
-/* Which stage begins where and is on which ranks; which layers are divided. */
+/* Which stage begins where and is on which ranks; which layers are divided. Nothing, where there is
+ * one stage, or no divided layer. */
 void dpt_mesh_describe_stages(const struct dpt_trainer *t, struct dpt_str *out);
 void dpt_mesh_describe_parts(const struct dpt_trainer *t, struct dpt_str *out);
 /* The mesh, where the ranks divide the model, as part of a `run` event. nodes: [ranks], the number

@@ -8,6 +8,8 @@ void dpt_mesh_describe_stages(const struct dpt_trainer *t, struct dpt_str *out)
     const struct dpt_mesh *m = &t->mesh;
     const int replicas = m->replicas.world.size, ranks = replicas * m->tensor;
 
+    if (m->stages == 1)
+        return;
     dpt_str_printf(out, "%d x %d replica%s, %s:", m->stages, replicas, replicas == 1 ? "" : "s",
                    DPT_CHOICES(DPT_PIPELINES)[t->job->parallel.pipeline.schedule]);
     for (int k = 0; k < m->stages; k++) {
@@ -26,6 +28,8 @@ void dpt_mesh_describe_parts(const struct dpt_trainer *t, struct dpt_str *out)
     const int replicas = t->mesh.replicas.world.size;
     int n = 0;
 
+    if (t->mesh.tensor == 1)
+        return;
     dpt_str_printf(out, "%d x %d replica%s, each with a part of", t->mesh.tensor, replicas,
                    replicas == 1 ? "" : "s");
     for (int32_t i = 0; i < graph->n_nodes; i++) {

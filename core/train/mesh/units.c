@@ -200,6 +200,18 @@ enum dpt_status dpt_units_init(struct dpt_trainer *t, struct dpt_error *err)
                                      (size_t)dpt_trainer_graph(t)->arena * sizeof(float), err);
 }
 
+enum dpt_status dpt_units_share(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    if (t->backend->share == NULL)
+        return DPT_OK;
+    if (!t->units.gathers)
+        status = t->backend->share(t->model.program, &dpt_trainer_replicas(t)->node,
+                                   &t->model.shared, err);
+    return dpt_group_agree(&t->comm->world, status, err);
+}
+
 static void refresh(void *arg, int thread)
 {
     struct dpt_trainer *t = arg;

@@ -146,16 +146,14 @@ static void log_header(const struct dpt_run *run, const int32_t *threads, double
     dpt_log_info(t->log, "  data     %s", text.text);
     dpt_log_info(t->log, "  model    %s, %s%s parameters", t->job->model.variant->name, part,
                  dpt_group_digits(digits, all));
-    if (t->mesh.stages > 1) {
-        dpt_str_clear(&text);
-        dpt_mesh_describe_stages(t, &text);
+    dpt_str_clear(&text);
+    dpt_mesh_describe_stages(t, &text);
+    if (text.length > 0)
         dpt_log_info(t->log, "  stages   %s", text.text);
-    }
-    if (t->mesh.tensor > 1) {
-        dpt_str_clear(&text);
-        dpt_mesh_describe_parts(t, &text);
+    dpt_str_clear(&text);
+    dpt_mesh_describe_parts(t, &text);
+    if (text.length > 0)
         dpt_log_info(t->log, "  tensor   %s", text.text);
-    }
     dpt_log_info(t->log, "  batch    %d%s = %d micro-batch%s x %d%s", s->global, each, micros,
                  micros == 1 ? "" : "es", s->micro,
                  s->global % s->micro == 0 ? "" : ", the last one short");

@@ -195,7 +195,7 @@ void dpt_trainer_warn_idle(const struct dpt_trainer *t, struct dpt_log *log)
                      ranks - batches == 1
                          ? "%s %s of %d stays idle: %d / %d gives %d micro-batch%s a step; %s"
                          : "%ss %s of %d stay idle: %d / %d gives %d micro-batch%s a step; %s",
-                     dpt_mesh_divides(&t->mesh) ? "replica" : "rank", who.text, ranks, s->global,
+                     ranks < t->comm->world.size ? "replica" : "rank", who.text, ranks, s->global,
                      s->micro, batches, batches == 1 ? "" : "es", cure.text);
     dpt_str_release(&who);
     dpt_str_release(&cure);

@@ -86,8 +86,7 @@ static enum dpt_status plan_steps(struct dpt_trainer *t, int32_t micro, struct d
         s->global = train ? (int32_t)job->batch.global : eval_step(t, micro);
         s->shuffle = train ? (enum dpt_shuffle)job->data.shuffle : DPT_SHUFFLE_NONE;
         s->drop_last = train && job->data.drop_last;
-        s->deal =
-            train && dpt_trainer_round_robin(t) ? t->team.group * t->team.gradient_workers : 0;
+        s->deal = train ? dpt_step_turn(t) : 0;
         if (dpt_sampler_steps(s) < 1)
             DPT_TRY(dpt_fail(err, DPT_BAD_JOB, "data.%s: %lld samples give no step of %d",
                              split->name, (long long)s->samples, s->global));
@@ -247,18 +246,6 @@ static enum dpt_status shrink(struct dpt_trainer *t, enum dpt_status mine, enum 
     return DPT_OK;
 }
 
-/* What is derived from the weights, once for all ranks of a node where that is worth it.
- * Collective. */
-static enum dpt_status share_derived(struct dpt_trainer *t, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-
-    if (!t->units.gathers)
-        status = t->backend->share(t->model.program, &dpt_trainer_replicas(t)->node,
-                                   &t->model.shared, err);
-    return dpt_group_agree(&t->comm->world, status, err);
-}
-
 /* Model, program and engine. Collective. */
 static enum dpt_status open_all(struct dpt_trainer *t, struct dpt_error *err)
 {
@@ -275,8 +262,7 @@ static enum dpt_status open_all(struct dpt_trainer *t, struct dpt_error *err)
             DPT_TRY(dpt_trainer_share_plans(t, t->model.plans.text, err));
         if (status == DPT_OK && !opened) {
             dpt_units_open(t);
-            if (t->backend->share != NULL)
-                DPT_TRY(share_derived(t, err));
+            DPT_TRY(dpt_units_share(t, err));
             DPT_TRY(dpt_group_agree(&t->comm->world, dpt_trainer_join_slots(t, err), err));
             DPT_TRY(dpt_group_agree(&t->comm->world, dpt_runner_open(&t->runner, t, err), err));
             DPT_TRY(t->engine->open(t, err));

@@ -243,7 +243,7 @@ void dpt_trainer_close_whole(const struct dpt_trainer *t, struct dpt_state *stat
 {
     const size_t bytes = (size_t)t->model.graph.arena * sizeof(float);
 
-    if (!dpt_trainer_streams(t) || t->comm->world.rank != 0)
+    if (state->give == NULL)
         return;
     dpt_unreserve(state->params, bytes);
     for (int k = 0; k < t->arenas.slots; k++)

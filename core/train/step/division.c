@@ -138,6 +138,11 @@ int32_t dpt_step_most_rounds(const struct dpt_trainer *t, int32_t micro)
 
 /* --- what planners get ------------------------------------------------------------------------ */
 
+int32_t dpt_step_turn(const struct dpt_trainer *t)
+{
+    return dpt_trainer_round_robin(t) ? t->team.group * t->team.gradient_workers : 0;
+}
+
 bool dpt_step_infers_together(const struct dpt_trainer *t)
 {
     return dpt_mesh_divides(&t->mesh) || t->units.gathers;

@@ -61,6 +61,8 @@ enum dpt_status dpt_runner_infer(struct dpt_runner *runner, const struct dpt_run
 bool dpt_step_infers_together(const struct dpt_trainer *t);
 /* What the planners make this rank's list from, for that many rounds. */
 struct dpt_division dpt_step_division(const struct dpt_trainer *t, int32_t rounds, bool infers);
+/* Micro-batches that a rank takes in its turn; 0: it takes a run of a step's. */
+int32_t dpt_step_turn(const struct dpt_trainer *t);
 /* The most rounds that any replica has in a training step with micro-batches of that size. */
 int32_t dpt_step_most_rounds(const struct dpt_trainer *t, int32_t micro);
 /* The most micro-batches, or groups of them, that a worker has in flight then. */
