@@ -79,12 +79,12 @@ static int64_t most_micros(const struct dpt_plan *p)
 }
 
 /* The bytes of a micro-batch's value between stage k and the next. */
-static double edge_bytes(const struct dpt_plan *p, int k)
+static double link_bytes(const struct dpt_plan *p, int k)
 {
     const bool half =
         p->t.backend->devices != NULL && p->t.job->device.precision >= DPT_PRECISION_BF16;
 
-    return (double)dpt_mesh_edge_floats(&p->t, k) * (half ? WORD / 2 : WORD);
+    return (double)dpt_mesh_link_floats(&p->t, k) * (half ? WORD / 2 : WORD);
 }
 
 enum dpt_status dpt_plan_stages(struct dpt_plan *p, struct dpt_error *err)
@@ -121,7 +121,7 @@ enum dpt_status dpt_plan_stages(struct dpt_plan *p, struct dpt_error *err)
         for (int32_t i = t->mesh.first[k]; i < t->mesh.first[k + 1]; i++)
             stage->flop += dpt_operation_flops(&graph->nodes[i]) / all;
         if (k + 1 < stages)
-            stage->sent = (double)run * edge_bytes(p, k);
+            stage->sent = (double)run * link_bytes(p, k);
         if (t->backend->devices != NULL ? stage->device > p->stages[largest].device
                                         : stage->bytes > p->stages[largest].bytes)
             largest = k;
@@ -192,7 +192,7 @@ static bool replicas_cross(const struct dpt_plan *p, int replicas, int stage)
            ((stage + 1) * replicas - 1) / p->spec.node_ranks;
 }
 
-static bool edge_crosses(const struct dpt_plan *p, int replicas, int stage)
+static bool link_crosses(const struct dpt_plan *p, int replicas, int stage)
 {
     for (int r = stage * replicas; r < (stage + 1) * replicas; r++)
         if (r / p->spec.node_ranks != (r + replicas) / p->spec.node_ranks)
@@ -257,7 +257,7 @@ static void pipeline_axis(const struct dpt_plan *p, struct dpt_plan_axis *axis)
 
         axis->bytes = fmax(axis->bytes, p->stages[k].sent + back);
         if (k + 1 < p->t.mesh.stages)
-            axis->crosses = axis->crosses || edge_crosses(p, replicas, k);
+            axis->crosses = axis->crosses || link_crosses(p, replicas, k);
     }
 }
 
@@ -300,11 +300,11 @@ void dpt_plan_fill_mesh(struct dpt_plan *p)
 static void message_seconds(const struct dpt_plan *p, int replicas, int stage, int32_t samples,
                             double *busy, double *away)
 {
-    const double bytes = edge_bytes(p, stage) * samples / p->t.data.train.sampler.micro;
+    const double bytes = link_bytes(p, stage) * samples / p->t.data.train.sampler.micro;
     const struct dpt_fabric *f = &p->spec.fabric;
     const double rate =
         p->machine.flops > 0 ? dpt_machine_bandwidth(&p->machine, bytes) : memory_rate;
-    const bool crosses = edge_crosses(p, replicas, stage);
+    const bool crosses = link_crosses(p, replicas, stage);
 
     *busy = crosses ? f->overhead : passes / 2 * bytes / rate;
     *away = crosses ? f->latency + bytes / f->bandwidth : 0;

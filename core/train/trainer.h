@@ -212,7 +212,7 @@ enum dpt_status dpt_trainer_peek(struct dpt_trainer *t, struct dpt_step_result *
                                  struct dpt_error *err);
 enum dpt_status dpt_trainer_fetch(struct dpt_trainer *t, bool gradient, struct dpt_error *err);
 /* Stops prefetching samples, when no step follows. */
-void dpt_trainer_rest(struct dpt_trainer *t);
+void dpt_trainer_stop_prefetching(struct dpt_trainer *t);
 /* Seconds that steps have waited for samples, so far. */
 double dpt_trainer_waited(const struct dpt_trainer *t);
 

@@ -147,16 +147,17 @@ struct dpt_mesh {
     int stages, stage; /* of the pipeline; 1: the stage is the whole model */
     int tensor, part;  /* how many ranks divide a stage's layers; 1: they are not divided */
     int32_t *first;    /* [stages + 1]: the first node of each stage, and the end */
-    /* Where ranks divide the model (dpt_mesh_divides): the graph of this rank's part, whose arena
-     * has its tensors alone, and groups of ranks; else empty. */
+    /* The members below are empty where no ranks divide the model (dpt_mesh_divides). An empty
+     * group is one of this rank alone. The graph is that of this rank's part, whose arena has its
+     * tensors alone. */
     struct dpt_graph graph;
-    struct dpt_comm replicas; /* the ranks that have the same part of the model */
-    struct dpt_comm line;     /* those that have the same micro-batches, of all stages and parts */
-    struct dpt_comm parts;    /* those that divide the layers of this stage */
-    struct dpt_comm edges[2]; /* with the stages beside it: see dpt_mesh_edge */
-    struct dpt_comm *open[DPT_AXES_MOST]; /* those of these that are */
-    int splits;
-    struct dpt_tensor_parallel *divided; /* (tensor_parallel.h); NULL: no layer is */
+    struct dpt_comm replicas;             /* the ranks that have the same part of the model */
+    struct dpt_comm model_group;          /* the ranks that have one model together */
+    struct dpt_comm tensor_group;         /* the ranks that divide the layers of this stage */
+    struct dpt_comm stage_links[2];       /* pairs with the stages before and after this one */
+    struct dpt_comm *open[DPT_AXES_MOST]; /* which of these groups are open */
+    int splits;                           /* how many are */
+    struct dpt_tensor_parallel *divided;  /* (tensor_parallel.h); NULL: no layer is divided */
 };
 
 /* The ranges of the stage's nodes that passes take one after another. Owner: units.c. */

@@ -248,7 +248,7 @@ out:
 
 /* Staging buffers are filled anew after this. A launch that fails is tried again, and told of, by
  * whoever calls the device next. */
-static void rest(struct dpt_trainer *t)
+static void stop_prefetching(struct dpt_trainer *t)
 {
     const struct dpt_engine_state *d = t->engine_state;
     struct dpt_error ignored;
@@ -282,7 +282,7 @@ static enum dpt_status find_nonfinite(struct dpt_trainer *t, struct dpt_error *e
     t->progress = d->base;
     while (t->progress.updates + 1 < d->read.withheld_update)
         advance(t);
-    rest(t);
+    stop_prefetching(t);
     if (status == DPT_OK)
         status =
             dpt_loader_seek(t->data.train.loader, t->progress.epoch, t->progress.epoch_step, err);
@@ -545,5 +545,5 @@ const struct dpt_engine dpt_engine_device = {
     .settle = settle,
     .peek = peek,
     .fetch = fetch,
-    .rest = rest,
+    .stop_prefetching = stop_prefetching,
 };

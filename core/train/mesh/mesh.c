@@ -334,10 +334,10 @@ enum dpt_status dpt_mesh_open(struct dpt_trainer *t, struct dpt_error *err)
         bool wanted;
     } splits[] = {
         {&m->replicas, m->stage * tensor + m->part, true},
-        {&m->line, replica, true},
-        {&m->parts, m->stage * replicas + replica, tensor > 1},
-        {&m->edges[0], lane * (m->stages + 1) + m->stage / 2, m->stages > 1},
-        {&m->edges[1], lane * (m->stages + 1) + (m->stage + 1) / 2, m->stages > 1},
+        {&m->model_group, replica, true},
+        {&m->tensor_group, m->stage * replicas + replica, tensor > 1},
+        {&m->stage_links[0], lane * (m->stages + 1) + m->stage / 2, m->stages > 1},
+        {&m->stage_links[1], lane * (m->stages + 1) + (m->stage + 1) / 2, m->stages > 1},
     };
 
     if (!dpt_mesh_divides(m))
@@ -365,12 +365,12 @@ void dpt_mesh_close(struct dpt_trainer *t)
     *m = (struct dpt_mesh){0};
 }
 
-const struct dpt_group *dpt_mesh_edge(const struct dpt_trainer *t, bool next)
+const struct dpt_group *dpt_mesh_link(const struct dpt_trainer *t, bool next)
 {
-    return &t->mesh.edges[(t->mesh.stage + !next) % 2].world;
+    return &t->mesh.stage_links[(t->mesh.stage + !next) % 2].world;
 }
 
-int64_t dpt_mesh_edge_floats(const struct dpt_trainer *t, int stage)
+int64_t dpt_mesh_link_floats(const struct dpt_trainer *t, int stage)
 {
     const struct dpt_graph *graph = &t->model.graph;
     const struct dpt_graph_node *begins = &graph->nodes[t->mesh.first[stage + 1]];

@@ -33,7 +33,7 @@ void dpt_mesh_close(struct dpt_trainer *t);
 
 /* The group of two with the stage after this one, in which that one's number is 1, or with the one
  * before, whose number is 0. */
-const struct dpt_group *dpt_mesh_edge(const struct dpt_trainer *t, bool next);
+const struct dpt_group *dpt_mesh_link(const struct dpt_trainer *t, bool next);
 
 /* Collective. Sums the gradient (dpt_gradient_reduction_type.sum). Where ranks divide the model
  * each stage sums its own, once all ranks of the job know that none has failed. Errors: RANK. */
@@ -56,7 +56,7 @@ enum dpt_status dpt_mesh_share(const struct dpt_trainer *t, bool finite_state,
                                struct dpt_mesh_words *words, struct dpt_error *err);
 
 /* Floats that a micro-batch's value has between stage k and the next. */
-int64_t dpt_mesh_edge_floats(const struct dpt_trainer *t, int stage);
+int64_t dpt_mesh_link_floats(const struct dpt_trainer *t, int stage);
 
 /* Which stage begins where and is on which ranks; which layers are divided. Nothing, where there is
  * one stage, or no divided layer. */

@@ -27,14 +27,14 @@ enum dpt_status dpt_mesh_before(const struct dpt_trainer *t, double *squares, st
     *squares = 0;
     if (t->mesh.stage == 0)
         return DPT_OK;
-    return dpt_group_receive(dpt_mesh_edge(t, false), 0, squares, sizeof *squares, err);
+    return dpt_group_receive(dpt_mesh_link(t, false), 0, squares, sizeof *squares, err);
 }
 
 enum dpt_status dpt_mesh_share(const struct dpt_trainer *t, bool finite_state,
                                struct dpt_mesh_words *words, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct dpt_group *next = dpt_mesh_edge(t, true);
+    const struct dpt_group *next = dpt_mesh_link(t, true);
     struct dpt_sending sending;
 
     if (dpt_mesh_divides(&t->mesh) && !finite_state)
@@ -43,8 +43,8 @@ enum dpt_status dpt_mesh_share(const struct dpt_trainer *t, bool finite_state,
         DPT_TRY(dpt_group_send(next, 1, &words->squares, sizeof words->squares, &sending, err));
         DPT_TRY(dpt_group_sent(next, &sending, err));
     }
-    DPT_TRY(dpt_group_broadcast(&t->mesh.line.world, (t->mesh.stages - 1) * t->mesh.tensor, words,
-                                sizeof *words, err));
+    DPT_TRY(dpt_group_broadcast(&t->mesh.model_group.world, (t->mesh.stages - 1) * t->mesh.tensor,
+                                words, sizeof *words, err));
 out:
     return status;
 }

@@ -186,9 +186,10 @@ enum dpt_status dpt_tensor_parallel_open(struct dpt_tensor_parallel **divided,
          i < t->mesh.first[t->mesh.stage + 1] && status == DPT_OK; i++)
         if (graph->nodes[i].divided)
             status = cut_layer(d, i, err);
-    DPT_TRY(dpt_group_agree(&t->mesh.parts.world, status, err));
+    DPT_TRY(dpt_group_agree(&t->mesh.tensor_group.world, status, err));
     measure(t, &value, &widest, &all);
-    DPT_TRY(dpt_columns_open(&d->exchange, &t->mesh.parts, value, widest, t->team.spin, err));
+    DPT_TRY(
+        dpt_columns_open(&d->exchange, &t->mesh.tensor_group, value, widest, t->team.spin, err));
 out:
     return status;
 }
@@ -269,5 +270,5 @@ enum dpt_status dpt_tensor_parallel_chunks(const struct dpt_trainer *t, const do
         at += whole;
     }
     /* Each is on one rank and zero on the others, so the sum is exact. */
-    return dpt_group_sum_doubles(&t->mesh.parts.world, all, all, at * (size_t)each, err);
+    return dpt_group_sum_doubles(&t->mesh.tensor_group.world, all, all, at * (size_t)each, err);
 }

@@ -1,14 +1,14 @@
 /*
  * tensor_parallel: dense layers that several ranks divide (parallel.tensor).
  *
- * The ranks of t->mesh.parts take the same micro-batches. Each has some rows of a divided layer's
- * weights, that is outputs (dpt_graph_node.own_outputs), with their gradient and slots, and
+ * The ranks of t->mesh.tensor_group take the same micro-batches. Each has some rows of a divided
+ * layer's weights, that is outputs (dpt_graph_node.own_outputs), with their gradient and slots, and
  * computes these outputs over all inputs, which all ranks then give each other. So does backward
  * for the gradient of the inputs, each rank for some of them over all outputs, with a copy of those
- * columns of the weights that is renewed after each update. No sum is divided, so the bytes are
- * those of one rank (unlike Shoeybi et al. 2019, Megatron-LM, where every second layer is divided
- * by inputs, and sums are added up over the ranks). Narrow layers, convolutions and biases are on
- * all.
+ * columns of the weights that is derived anew after each update. No sum is divided, so the bytes
+ * are those of one rank (unlike Shoeybi et al. 2019, Megatron-LM, where every second layer is
+ * divided by inputs, and sums are added up over the ranks). Narrow layers, convolutions and biases
+ * are on all.
  *
  * A rank sends, for each micro-batch of m samples, (ranks - 1) / ranks m (outputs + inputs) floats
  * of each divided layer, its inputs only where their gradient is wanted, and for the columns of P
@@ -21,9 +21,9 @@
 
 struct dpt_tensor_parallel;
 
-/* Collective over t->mesh.parts, for a trainer whose program is open; nothing where no layer is
- * divided, and *divided stays NULL, which all functions below take. On failure *divided is to be
- * closed. Errors: RANK. */
+/* Collective over t->mesh.tensor_group, for a trainer whose program is open. Where no layer is
+ * divided *divided stays NULL, which the functions below take and then do nothing. On failure
+ * *divided is to be closed. Errors: RANK. */
 enum dpt_status dpt_tensor_parallel_open(struct dpt_tensor_parallel **divided,
                                          struct dpt_trainer *t, struct dpt_error *err);
 /* Collective. */

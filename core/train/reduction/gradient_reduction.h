@@ -108,7 +108,7 @@ struct dpt_gradient_reduction_type {
     /* Where a whole arena would begin whose state and tail are those of the thread's `target`,
      * which has room for one unit before them; and, collective, gives all ranks a unit's
      * weights. */
-    float *(*rest)(struct dpt_trainer *t, int thread);
+    float *(*extra)(struct dpt_trainer *t, int thread);
     enum dpt_status (*gather)(struct dpt_trainer *t, int unit, struct dpt_error *err);
     bool of_rows; /* the chunks are t->reduction.chunks, not all of one size */
 };

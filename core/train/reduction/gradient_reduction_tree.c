@@ -9,7 +9,7 @@
  * them. A block's number is that of its buffer. */
 struct branch {
     _Alignas(DPT_ALIGN) struct dpt_tree tree;
-    struct dpt_tree rest;
+    struct dpt_tree extra;
 };
 
 struct dpt_gradient_reduction_state {
@@ -111,7 +111,7 @@ static int group_level(const struct dpt_trainer *t)
 }
 
 /* A buffer has room for a unit's gradient, or for all units' where they are under way at once. */
-static struct dpt_deterministic_spec dealt_spec(const struct dpt_trainer *t)
+static struct dpt_deterministic_spec round_robin_spec(const struct dpt_trainer *t)
 {
     return (struct dpt_deterministic_spec){
         .n = arena_floats(t),
@@ -129,11 +129,11 @@ static struct dpt_deterministic_spec dealt_spec(const struct dpt_trainer *t)
 }
 
 /* On one node the ranks read each other's gradients in place. */
-static void dealt_bytes(const struct dpt_trainer *t, int ranks, double *own, double *shared)
+static void round_robin_bytes(const struct dpt_trainer *t, int ranks, double *own, double *shared)
 {
     const double whole = (double)arena_floats(t) * sizeof(float);
     const int all = dpt_trainer_replicas(t)->world.size;
-    const struct dpt_deterministic_spec spec = dealt_spec(t);
+    const struct dpt_deterministic_spec spec = round_robin_spec(t);
     double store, buffers, received;
 
     dpt_deterministic_dealt_floats(all, &spec, &store, &buffers, &received);
@@ -188,10 +188,10 @@ out:
     return status;
 }
 
-static enum dpt_status open_dealt(struct dpt_trainer *t, struct dpt_error *err)
+static enum dpt_status open_round_robin(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct dpt_deterministic_spec spec = dealt_spec(t);
+    const struct dpt_deterministic_spec spec = round_robin_spec(t);
     const struct dpt_comm *replicas = dpt_trainer_replicas(t);
 
     DPT_TRY(dpt_group_agree(&replicas->world,
@@ -218,7 +218,7 @@ static void again(struct dpt_trainer *t, int thread)
     struct branch *b = &g->branches[thread];
 
     dpt_tree_begin(&b->tree, g->first[dpt_trainer_replicas(t)->world.size]);
-    dpt_tree_begin(&b->rest, b->tree.total);
+    dpt_tree_begin(&b->extra, b->tree.total);
 }
 
 static void begin(struct dpt_trainer *t, const struct dpt_step_view *view)
@@ -234,7 +234,7 @@ static struct dpt_tree *tree_of(const struct dpt_trainer *t, int thread,
     struct branch *b = &t->reduction.state->branches[thread];
     const size_t floats = (size_t)dpt_trainer_graph(t)->floats;
 
-    return range.begin >= floats && range.end > floats ? &b->rest : &b->tree;
+    return range.begin >= floats && range.end > floats ? &b->extra : &b->tree;
 }
 
 /* Blocks merge into the left one's buffer, so the next one's is the first that is free; which ones
@@ -298,25 +298,25 @@ out:
     return status;
 }
 
-/* --- where micro-batches are dealt ------------------------------------------------------------ */
+/* --- rounds in turn ----------------------------------------------------------------- */
 
-static void begin_dealt(struct dpt_trainer *t, const struct dpt_step_view *view)
+static void begin_round_robin(struct dpt_trainer *t, const struct dpt_step_view *view)
 {
     dpt_deterministic_begin(t->reduction.state->allreduce,
                             dpt_sampler_micro_batches(&t->data.train.sampler, view->step));
 }
 
-static float *target_dealt(struct dpt_trainer *t, int thread, struct dpt_gradient_range range,
-                           bool *add)
+static float *target_round_robin(struct dpt_trainer *t, int thread, struct dpt_gradient_range range,
+                                 bool *add)
 {
     (void)range;
     *add = false;
     return dpt_deterministic_buffer(t->reduction.state->allreduce, thread);
 }
 
-static void done_dealt(struct dpt_trainer *t, int thread, int32_t micro_batch, int32_t n,
-                       float *gradient, struct dpt_gradient_range range,
-                       const struct dpt_metric_sums *metric_sums)
+static void done_round_robin(struct dpt_trainer *t, int thread, int32_t micro_batch, int32_t n,
+                             float *gradient, struct dpt_gradient_range range,
+                             const struct dpt_metric_sums *metric_sums)
 {
     (void)thread, (void)micro_batch, (void)range;
     if (metric_sums != NULL)
@@ -329,7 +329,7 @@ static enum dpt_status add_round(struct dpt_trainer *t, int32_t number, int unit
     return dpt_deterministic_round(t->reduction.state->allreduce, number, unit, err);
 }
 
-static float *rest(struct dpt_trainer *t, int thread)
+static float *extra(struct dpt_trainer *t, int thread)
 {
     const struct dpt_deterministic_allreduce *allreduce = t->reduction.state->allreduce;
 
@@ -343,8 +343,8 @@ static enum dpt_status gather_unit(struct dpt_trainer *t, int unit, struct dpt_e
                                          err);
 }
 
-static enum dpt_status sum_dealt(struct dpt_trainer *t, const struct dpt_step_view *view,
-                                 const float flags[DPT_FLAGS], struct dpt_error *err)
+static enum dpt_status sum_round_robin(struct dpt_trainer *t, const struct dpt_step_view *view,
+                                       const float flags[DPT_FLAGS], struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
@@ -430,13 +430,13 @@ const struct dpt_gradient_reduction_type dpt_gradient_reduction_reproducible = {
 };
 
 const struct dpt_gradient_reduction_type dpt_gradient_reduction_round_robin = {
-    .open = open_dealt,
-    .bytes = dealt_bytes,
+    .open = open_round_robin,
+    .bytes = round_robin_bytes,
     .close = close_tree,
-    .begin = begin_dealt,
-    .target = target_dealt,
-    .done = done_dealt,
-    .sum = sum_dealt,
+    .begin = begin_round_robin,
+    .target = target_round_robin,
+    .done = done_round_robin,
+    .sum = sum_round_robin,
     .sums_of_squares = sums_of_squares,
     .slice = slice,
     .slice_sum = slice_sum,
@@ -444,7 +444,7 @@ const struct dpt_gradient_reduction_type dpt_gradient_reduction_round_robin = {
     .share = share,
     .gather_chunks = gather_chunks,
     .round = add_round,
-    .rest = rest,
+    .extra = extra,
     .gather = gather_unit,
     .of_rows = true,
 };

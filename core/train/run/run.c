@@ -438,7 +438,7 @@ static enum dpt_status finish(struct dpt_run *run, struct dpt_error *err)
     struct dpt_trainer *t = &run->trainer;
 
     DPT_TRY(dpt_run_agree(run, DPT_OK, err));
-    dpt_trainer_rest(t);
+    dpt_trainer_stop_prefetching(t);
     DPT_TRY(dpt_run_fetch(run, err));
     DPT_TRY(show_weights(run, err));
     DPT_TRY(dpt_run_agree(run, DPT_OK, err));
@@ -584,7 +584,7 @@ out:
     if (run.trace != NULL && (status == DPT_OK || run.stopped))
         status = write_trace(&run, status, err);
     dpt_trace_close(run.trace);
-    dpt_trainer_rest(t);
+    dpt_trainer_stop_prefetching(t);
     status = close_run(&run, log, status, summary, err);
     dpt_init_release(&run.init);
     dpt_str_release(&run.job_text);

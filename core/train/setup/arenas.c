@@ -147,7 +147,7 @@ enum dpt_status dpt_trainer_check_replicas(const struct dpt_trainer *t, struct d
     if (most < size)
         status = fail_replicas(t, common, most * 2 > size, err);
     /* The replicas of each part of the model found out by themselves. */
-    status = dpt_group_agree(&t->mesh.line.world, status, err);
+    status = dpt_group_agree(&t->mesh.model_group.world, status, err);
 out:
     return status;
 }

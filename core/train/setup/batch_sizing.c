@@ -213,7 +213,7 @@ bool dpt_trainer_synchronized(const struct dpt_trainer *t)
 }
 
 /* The most micro-batches of a rank where the ranks take `group` of them in turn. */
-static int64_t dealt_most(const struct dpt_trainer *t, int64_t batches, int32_t group)
+static int64_t most_in_turn(const struct dpt_trainer *t, int64_t batches, int32_t group)
 {
     const int64_t turn = (int64_t)group * dpt_trainer_replicas(t)->world.size;
 
@@ -282,7 +282,8 @@ int32_t dpt_trainer_choose_group(const struct dpt_trainer *t, int32_t micro)
         return group_of_stages(t, micro, run);
     while (group < run && 2 * group <= DPT_GROUP_MOST && 2 * group * micro <= MICRO_TEAM)
         group *= 2;
-    while (dpt_trainer_round_robin(t) && group > 1 && dealt_most(t, batches, group) > run + run / 8)
+    while (dpt_trainer_round_robin(t) && group > 1 &&
+           most_in_turn(t, batches, group) > run + run / 8)
         group /= 2;
     return group;
 }

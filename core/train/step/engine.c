@@ -56,14 +56,14 @@ enum dpt_status dpt_trainer_evaluate(struct dpt_trainer *t, struct dpt_split *sp
 
 enum dpt_status dpt_trainer_seek(struct dpt_trainer *t, struct dpt_error *err)
 {
-    dpt_trainer_rest(t);
+    dpt_trainer_stop_prefetching(t);
     return dpt_loader_seek(t->data.train.loader, t->progress.epoch, t->progress.epoch_step, err);
 }
 
-void dpt_trainer_rest(struct dpt_trainer *t)
+void dpt_trainer_stop_prefetching(struct dpt_trainer *t)
 {
-    if (t->engine != NULL && t->engine->rest != NULL)
-        t->engine->rest(t);
+    if (t->engine != NULL && t->engine->stop_prefetching != NULL)
+        t->engine->stop_prefetching(t);
 }
 
 double dpt_trainer_waited(const struct dpt_trainer *t)

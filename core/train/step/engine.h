@@ -43,7 +43,7 @@ struct dpt_engine {
     enum dpt_status (*peek)(struct dpt_trainer *t, struct dpt_step_result *since,
                             struct dpt_error *err);
     enum dpt_status (*fetch)(struct dpt_trainer *t, bool gradient, struct dpt_error *err);
-    void (*rest)(struct dpt_trainer *t);
+    void (*stop_prefetching)(struct dpt_trainer *t);
 };
 
 extern const struct dpt_engine dpt_engine_device, dpt_engine_host;

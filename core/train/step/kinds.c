@@ -51,7 +51,7 @@ static double message_bytes(const struct dpt_trainer *t, const struct dpt_action
         if (dpt_step_take(&share, k, a->round, &n) >= 0)
             micro_batches += n;
     }
-    return micro_batches * (double)dpt_mesh_edge_floats(t, t->mesh.stage - !to_next) *
+    return micro_batches * (double)dpt_mesh_link_floats(t, t->mesh.stage - !to_next) *
            sizeof(float);
 }
 

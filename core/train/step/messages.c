@@ -21,13 +21,13 @@ static float *edge(const struct dpt_runner *r, int worker, size_t *bytes)
     return value;
 }
 
-enum dpt_status dpt_step_settle(const struct dpt_runner *r, struct dpt_step_flight *flight,
-                                struct dpt_error *err)
+enum dpt_status dpt_step_await(const struct dpt_runner *r, struct dpt_step_flight *flight,
+                               struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
-    DPT_TRY(dpt_group_sent(dpt_mesh_edge(r->t, true), &flight->forward, err));
-    DPT_TRY(dpt_group_sent(dpt_mesh_edge(r->t, false), &flight->back, err));
+    DPT_TRY(dpt_group_sent(dpt_mesh_link(r->t, true), &flight->forward, err));
+    DPT_TRY(dpt_group_sent(dpt_mesh_link(r->t, false), &flight->back, err));
 out:
     return status;
 }
@@ -41,9 +41,9 @@ enum dpt_status dpt_step_run_receive(struct dpt_runner *r, struct dpt_error *err
         size_t bytes;
         float *to = edge(r, k, &bytes);
 
-        DPT_TRY(dpt_step_settle(r, dpt_step_flight_of(r, k, 0), err));
+        DPT_TRY(dpt_step_await(r, dpt_step_flight_of(r, k, 0), err));
         if (to != NULL)
-            DPT_TRY(dpt_group_receive(dpt_mesh_edge(r->t, back), back, to, bytes, err));
+            DPT_TRY(dpt_group_receive(dpt_mesh_link(r->t, back), back, to, bytes, err));
     }
 out:
     return status;
@@ -59,9 +59,9 @@ enum dpt_status dpt_step_run_send(struct dpt_runner *r, struct dpt_error *err)
         size_t bytes;
         const float *from = edge(r, k, &bytes);
 
-        DPT_TRY(dpt_step_settle(r, flight, err));
+        DPT_TRY(dpt_step_await(r, flight, err));
         if (from != NULL)
-            DPT_TRY(dpt_group_send(dpt_mesh_edge(r->t, !back), !back, from, bytes,
+            DPT_TRY(dpt_group_send(dpt_mesh_link(r->t, !back), !back, from, bytes,
                                    back ? &flight->back : &flight->forward, err));
     }
 out:

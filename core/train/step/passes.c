@@ -145,7 +145,7 @@ static void get_on(void *arg)
 {
     const struct dpt_runner *r = arg;
 
-    dpt_group_progress(&r->t->mesh.line.world);
+    dpt_group_progress(&r->t->mesh.model_group.world);
 }
 
 /* Where the gradient of the action's unit goes, as the address of what would be a whole one. */
@@ -194,7 +194,7 @@ static void prepare(struct dpt_runner *r, int worker, int32_t k, int32_t i, int3
     if (a->back && infers == NULL)
         dpt_step_sum(t, r->share.all, r->share.first, r->share.last, i, n, &flight->batch);
     else if (infers == NULL) /* forward writes no other floats than those of the state */
-        flight->pass.gradient = flight->rest - graph->floats;
+        flight->pass.gradient = flight->extra - graph->floats;
 }
 
 /* Behind the first stage: what is to be said of n micro-batches' samples. */
@@ -303,16 +303,16 @@ static void hand_over(struct dpt_runner *r, int thread, int32_t i, int32_t n,
 {
     struct dpt_trainer *t = r->t;
     const struct dpt_graph *graph = dpt_trainer_graph(t);
-    const struct dpt_gradient_range rest = dpt_gradient_behind(t, graph->floats);
+    const struct dpt_gradient_range extra = dpt_gradient_behind(t, graph->floats);
     bool add = false;
-    float *whole = t->reduction.type->rest != NULL
-                       ? t->reduction.type->rest(t, thread)
-                       : t->reduction.type->target(t, thread, rest, &add);
+    float *whole = t->reduction.type->extra != NULL
+                       ? t->reduction.type->extra(t, thread)
+                       : t->reduction.type->target(t, thread, extra, &add);
     float *state = whole + graph->floats;
 
     for (int64_t k = 0; k < graph->arena - graph->floats; k++)
-        state[k] = add ? state[k] + flight->rest[k] : flight->rest[k];
-    t->reduction.type->done(t, thread, i, n, whole, rest, flight->metric_sums);
+        state[k] = add ? state[k] + flight->extra[k] : flight->extra[k];
+    t->reduction.type->done(t, thread, i, n, whole, extra, flight->metric_sums);
 }
 
 /* Backward, by the threads of a team or by one alone; the first one of them adds up. */
@@ -391,7 +391,7 @@ enum dpt_status dpt_step_run_pass(struct dpt_runner *r, struct dpt_error *err)
     int32_t i, n;
 
     for (int k = 0; k < r->share.workers; k++)
-        DPT_TRY(dpt_step_settle(r, dpt_step_flight_of(r, k, 0), err));
+        DPT_TRY(dpt_step_await(r, dpt_step_flight_of(r, k, 0), err));
     if (dpt_step_together(r) && fills(r))
         DPT_TRY(dpt_trainer_run(t, fill_part, r, err));
     i = dpt_step_take(&r->share, 0, a->round, &n);

@@ -88,13 +88,13 @@ static enum dpt_status open_flights(struct dpt_runner *r, struct dpt_error *err)
     const struct dpt_trainer *t = r->t;
     const struct dpt_graph *graph = dpt_trainer_graph(t);
     const size_t n = (size_t)r->workers * (size_t)r->in_flight,
-                 rest = (size_t)(graph->arena - graph->floats) + DPT_TAIL_WORDS;
+                 extra = (size_t)(graph->arena - graph->floats) + DPT_TAIL_WORDS;
     const int32_t rows = t->data.train.sampler.micro * t->team.group;
     size_t all, one;
 
     dpt_step_exchange_room(t, &all, &one);
     DPT_TRY(DPT_ALLOCATE(r->flights, n, "micro-batches", err));
-    DPT_TRY(DPT_ALLOCATE(r->rests, n * rest, "micro-batches", err));
+    DPT_TRY(DPT_ALLOCATE(r->extras, n * extra, "micro-batches", err));
     if (all > 0) {
         DPT_TRY(DPT_ALLOCATE(r->sums, n * one, "the statistics of steps", err));
         DPT_TRY(DPT_ALLOCATE(r->exchanged, all, "the statistics of steps", err));
@@ -102,7 +102,7 @@ static enum dpt_status open_flights(struct dpt_runner *r, struct dpt_error *err)
     for (size_t i = 0; i < n; i++) {
         struct dpt_step_flight *flight = &r->flights[i];
 
-        flight->rest = r->rests + i * rest;
+        flight->extra = r->extras + i * extra;
         flight->sums = all > 0 ? r->sums + i * one : NULL;
         flight->buffer = i % (size_t)r->in_flight == 0
                              ? &t->team.workers[i / (size_t)r->in_flight].buffer
@@ -152,7 +152,7 @@ void dpt_runner_close(struct dpt_runner *r)
     dpt_free(r->lists);
     dpt_free(r->flights);
     dpt_free(r->infer);
-    dpt_free(r->rests);
+    dpt_free(r->extras);
     dpt_free(r->sums);
     dpt_free(r->exchanged);
     dpt_free(r);
@@ -190,7 +190,7 @@ static enum dpt_status run_collective(struct dpt_runner *r, const struct dpt_act
 static enum dpt_status agree(const struct dpt_runner *r, const struct dpt_action_type *type,
                              enum dpt_status status, struct dpt_error *err)
 {
-    return type->agreed ? dpt_group_agree(&r->t->mesh.parts.world, status, err) : status;
+    return type->agreed ? dpt_group_agree(&r->t->mesh.tensor_group.world, status, err) : status;
 }
 
 /* Goes through the list. What fails first on this rank is its status. */
@@ -223,7 +223,7 @@ static enum dpt_status run(struct dpt_runner *r, const struct dpt_actions *list,
             struct dpt_step_flight *flight =
                 r->infers != NULL ? &r->infer[k] : &r->flights[k * r->in_flight + i];
 
-            if (dpt_step_settle(r, flight, &later) != DPT_OK && status == DPT_OK) {
+            if (dpt_step_await(r, flight, &later) != DPT_OK && status == DPT_OK) {
                 *err = later;
                 status = later.status;
             }

@@ -13,7 +13,8 @@ struct dpt_step_flight {
     struct dpt_batch batch;
     struct dpt_pass pass;
     struct dpt_metric_sums metric_sums[DPT_GROUP_MOST];
-    float *rest;  /* what it gives for the running statistics, and its tail, as in a gradient */
+    float *
+        extra; /* behind the learned floats of its gradient: for the running statistics, the tail */
     double *sums; /* [2][channels]: of the synchronized norm at which it stands; else NULL */
     struct dpt_sending forward, back;
 };
@@ -45,8 +46,8 @@ struct dpt_runner {
     int workers, in_flight;          /* in training; micro-batches in flight of each */
     struct dpt_step_flight *flights; /* [workers][in_flight] */
     struct dpt_step_flight *infer;   /* [threads]: of evaluations */
-    float *rests;                    /* of these */
-    double *sums;                    /* likewise */
+    float *extras;                   /* the flights' */
+    double *sums;                    /* the flights' */
     double *exchanged;               /* [blocks][2][channels]: of the whole step, of all ranks */
     int64_t exchanges;               /* so far in this step */
 
@@ -107,8 +108,9 @@ bool dpt_step_together(const struct dpt_runner *r);
 
 /* --- messages.c ------------------------------------------------------------------------------- */
 
-/* Waits until what was sent of a micro-batch has gone, so that its memory may be written over. */
-enum dpt_status dpt_step_settle(const struct dpt_runner *r, struct dpt_step_flight *flight,
-                                struct dpt_error *err);
+/* Waits until the messages of a micro-batch have gone, so that its memory may be written over.
+ * Errors: RANK. */
+enum dpt_status dpt_step_await(const struct dpt_runner *r, struct dpt_step_flight *flight,
+                               struct dpt_error *err);
 
 #endif
