@@ -123,8 +123,8 @@ struct dpt_arenas {
     size_t reserved;        /* bytes of such a slot; 0: there are no shards */
     struct dpt_parts parts; /* [ranks]: for messages with the owners of shards or stages */
     uint64_t *hashes;       /* [ranks], for the replica check */
-    /* In shards: of the weights before the update of this step, if replicas are compared behind it:
-     * all ranks get the owners' weights then. */
+    /* In shards: the hash of the weights before the update of this step, if replicas are compared
+     * behind it, since all ranks get the owners' weights then. */
     uint64_t hash;
     int64_t hashed_step;
 };
@@ -137,8 +137,8 @@ struct dpt_gradient_reduction {
     float reduced_flags[DPT_FLAGS];             /* the last step's flags, summed over the ranks */
     double weight; /* of the last step's samples; where a device steps, after dpt_trainer_fetch */
     struct dpt_chunks chunks; /* of the tensors (dpt_graph_chunks) */
-    /* With its tail; the first worker's arena where there is one rank, or where it is large; NULL
-     * where a device steps (dpt_trainer_fetch). */
+    /* The sum with its tail. It is the first worker's arena where there is one rank, or where it is
+     * large; NULL where a device steps (dpt_trainer_fetch). */
     float *sum;
 };
 

@@ -67,7 +67,7 @@ static bool takes(const struct dpt_trainer *t)
            dpt_optimizer_rule(&job->optimizer).kind != DPT_RULE_NONE && !t->team.synchronized;
 }
 
-/* Floats of a bucket at most, about: the tensors of one node close it. */
+/* About how many floats a bucket has at most: it closes behind the tensors of a node. */
 static int64_t largest_bucket(const struct dpt_graph *g)
 {
     int64_t largest = 0;
@@ -322,7 +322,7 @@ out:
 
 /* --- buckets ---------------------------------------------------------------------------------- */
 
-/* Where a bucket of this rank is. */
+/* Where a bucket of this rank lies. */
 struct part {
     float *at, *tail; /* tail: only of the last bucket */
     size_t n;
@@ -411,7 +411,7 @@ out:
     return status;
 }
 
-/* All of a step that can fail on this rank alone. */
+/* Does all of a step that can fail on this rank alone. */
 static enum dpt_status compute_rank(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;

@@ -1,5 +1,6 @@
-/* Steps on arenas in host memory, by any backend: the rank's micro-batches (step/runner.h), their
- * gradients' sum over the ranks (gradient_reduction.h), the update. */
+/* The host engine takes steps on arenas in host memory, with any backend: it computes the rank's
+ * micro-batches (step/runner.h), sums their gradients over the ranks (gradient_reduction.h), and
+ * updates the weights. */
 #include <math.h>
 #include <string.h>
 
@@ -35,7 +36,7 @@ struct step_work {
     struct dpt_step_view view;
 };
 
-/* What comes before the micro-batches. */
+/* Does what comes before the micro-batches. */
 static enum dpt_status begin_rank(struct step_work *w, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -53,8 +54,8 @@ out:
     return status;
 }
 
-/* All of a step that can fail on this rank alone; collective where its list of actions is, in which
- * a rank that fails takes part. */
+/* Does all of a step that can fail on this rank alone. It is collective where the list of actions
+ * is, in which a rank that fails takes part. */
 static enum dpt_status compute_rank(struct step_work *w, struct dpt_error *err)
 {
     struct dpt_trainer *t = w->t;
@@ -70,7 +71,7 @@ static enum dpt_status compute_rank(struct step_work *w, struct dpt_error *err)
     return DPT_OK;
 }
 
-/* Half floats' gradients are scaled: tells the backend the present scale. */
+/* Tells the backend the present scale of half floats' gradients. */
 static enum dpt_status set_scale(struct dpt_trainer *t, struct dpt_error *err)
 {
     if (t->job->device.precision != DPT_PRECISION_FP16 || t->backend->scale == NULL ||
@@ -79,8 +80,8 @@ static enum dpt_status set_scale(struct dpt_trainer *t, struct dpt_error *err)
     return t->backend->scale(t->model.program, t->scale.scale, err);
 }
 
-/* No other rank that has a part in it may be computing. Behind it all ranks of a node have written
- * what they share. */
+/* Derives what the backend derives from the weights. No other rank that has a part in it may be
+ * computing meanwhile. Behind it all ranks of a node have written what they share. */
 static enum dpt_status refresh_all(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = dpt_units_refresh(t, err);
@@ -175,8 +176,8 @@ static bool state_is_finite(const struct dpt_trainer *t)
     return finite;
 }
 
-/* The gradient's norm and the tail. With stages all ranks get the norm of all of them, NAN where
- * the state of one is not finite, and the tail of the last. */
+/* Gives all ranks the gradient's norm and the tail. With stages the norm is that of all of them,
+ * NAN where the state of one is not finite, and the tail is the last stage's. */
 static enum dpt_status learn_sums(struct step_work *w, bool finite_state, double *norm,
                                   float tail[DPT_TAIL_FLAGS], struct dpt_error *err)
 {

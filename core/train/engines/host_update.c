@@ -102,13 +102,13 @@ static void measure_range(struct dpt_host_update *u, int thread, int threads)
                           t->arenas.slot, u->norms);
 }
 
-/* Of all chunks. */
+/* What was measured of all chunks. */
 static const double *measured(const struct dpt_host_update *u)
 {
     return u->t->mesh.divided != NULL ? u->all : u->norms;
 }
 
-/* Does one of `threads` parts of the update of u's floats; in shards piece by piece, each of which
+/* Does one of `threads` parts of the update of u's floats. In shards it goes piece by piece: each
  * is still in the cache when it is copied to the other ranks. */
 static void update_range(struct dpt_host_update *u, int thread, int threads)
 {

@@ -12,14 +12,15 @@
 
 struct dpt_host_update;
 
-/* Also fills t->reduction.chunks; the type of the reduction must be known. On failure *update is to
- * be closed. Errors: RANK. */
+/* Opens the update, and fills t->reduction.chunks. The type of the reduction must be known. On
+ * failure *update is to be closed. Errors: RANK. */
 enum dpt_status dpt_host_update_open(struct dpt_host_update **update, struct dpt_trainer *t,
                                      struct dpt_error *err);
 void dpt_host_update_close(struct dpt_host_update *update);
 
-/* Adds the sum of squares of the reduced gradient (a sum over samples) to *sum; not finite where
- * any element is not. Same bits on all ranks. Collective where layers are divided. Errors: RANK. */
+/* Adds the sum of squares of the reduced gradient (a sum over samples) to *sum, which is not finite
+ * then if any element is not. All ranks get the same bits. Collective where layers are divided.
+ * Errors: RANK. */
 enum dpt_status dpt_host_update_squares(struct dpt_host_update *update, double *sum,
                                         struct dpt_error *err);
 /* Collective. Updates all parameters. Errors: RANK. */

@@ -28,7 +28,7 @@ static bool put_text(struct dpt_conf *conf, struct dpt_conf_node *map, const cha
     return dpt_conf_put(conf, map, key, node);
 }
 
-/* How many samples a step has. */
+/* Finds how many samples a step has. */
 static bool finish_batch(struct dpt_job *job, struct dpt_conf *conf, struct dpt_conf_node *batch)
 {
     const bool ranks = job->batch.per_rank != 0;
@@ -49,7 +49,7 @@ static bool finish_batch(struct dpt_job *job, struct dpt_conf *conf, struct dpt_
     return true;
 }
 
-/* What does not go with ranks that each have a part of the layers. */
+/* Refuses what does not go with ranks that each have a part of the layers. */
 static void finish_tensor(const struct dpt_job *job, struct dpt_conf *conf)
 {
     const struct dpt_conf_node *at = dpt_conf_get(dpt_conf_get(conf->root, "parallel"), "tensor");
@@ -66,7 +66,7 @@ static void finish_tensor(const struct dpt_job *job, struct dpt_conf *conf)
         dpt_conf_mistake(conf, at, "parallel.tensor", "%s", why);
 }
 
-/* What does not go with stages that each have a part of the model. */
+/* Refuses what does not go with stages that each have a part of the model. */
 static void finish_pipeline(const struct dpt_job *job, struct dpt_conf *conf)
 {
     const struct dpt_pipeline_options *p = &job->parallel.pipeline;
@@ -88,7 +88,7 @@ static void finish_pipeline(const struct dpt_job *job, struct dpt_conf *conf)
         dpt_conf_mistake(conf, p->at, "parallel.pipeline", "%s", why);
 }
 
-/* What the ranks' parts of their own do not go with. */
+/* Refuses what does not go with shards, of which each rank keeps its own. */
 static void finish_shard(const struct dpt_job *job, struct dpt_conf *conf)
 {
     const char *why = NULL;
@@ -103,7 +103,7 @@ static void finish_shard(const struct dpt_job *job, struct dpt_conf *conf)
                          "parallel.shard", "%s", why);
 }
 
-/* Checks that need more than one key, and defaults that follow from other keys. */
+/* Checks what needs more than one key, and sets defaults that follow from other keys. */
 static bool finish(struct dpt_job *job, struct dpt_conf *conf)
 {
     struct dpt_conf_node *root = conf->root;

@@ -117,18 +117,19 @@ extern const struct dpt_synonym dpt_job_synonyms[]; /* job_words.c */
 enum dpt_status dpt_job_load(struct dpt_job *job, struct dpt_conf *conf, const char *path,
                              const char *const *sets, size_t n_sets, struct dpt_error *err);
 
-/* Once the number of ranks is known: what batch.per_rank makes of batch.global. Errors: BAD_JOB. */
+/* To be called once the number of ranks is known: sets batch.global by batch.per_rank. Errors:
+ * BAD_JOB. */
 enum dpt_status dpt_job_for_ranks(struct dpt_job *job, int ranks, struct dpt_error *err);
 
 /* Whether the model leaves the width of its last layer to the data. */
 bool dpt_job_leaves_outputs(const struct dpt_job *job);
 /*
- * That width, by one process: what the model of `checkpoint`, a file of this program's, has; else,
- * or where that is NULL, what data.train wants. Errors: those of opening either.
+ * Finds that width, on one process: that of the model of `checkpoint`, a file of this program's;
+ * where it has none, or is NULL, what data.train wants. Errors: those of opening either.
  */
 enum dpt_status dpt_job_find_outputs(const struct dpt_job *job, const char *checkpoint,
                                      int64_t *outputs, struct dpt_error *err);
-/* Puts it into the job and its tree, as if the job had said it. Errors: RANK. */
+/* Puts the width into the job and its tree, as if the job had said it. Errors: RANK. */
 enum dpt_status dpt_job_set_outputs(struct dpt_job *job, struct dpt_conf *conf, int64_t outputs,
                                     struct dpt_error *err);
 

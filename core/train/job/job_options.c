@@ -279,7 +279,7 @@ static const struct dpt_option parallel_options[] = {
     {0},
 };
 
-/* The rows of a room's own struct start at that struct; the rows above at the job. */
+/* Offsets in a room's rows count from that room's own struct, in the rows above from the job. */
 const struct dpt_option dpt_job_options[] = {
     {ROW("name", OUTPUT, NAME), AT(name), .fallback = "null",
      .help = "of the job, and of its folder in runs/; default: the job file's name"},

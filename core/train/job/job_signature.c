@@ -31,7 +31,7 @@ static struct dpt_conf_node *usual(struct dpt_conf *conf, const struct dpt_optio
                                             : dpt_conf_new(conf, DPT_NODE_SCALAR, row->fallback);
 }
 
-/* A copy without what is left out; NULL: nothing remains of a section, or memory ran out. */
+/* Copies a section without what is left out. NULL: nothing remains of it, or memory ran out. */
 static struct dpt_conf_node *copy(struct dpt_conf *conf, const struct dpt_conf_node *node)
 {
     struct dpt_conf_node *new = dpt_conf_new(conf, node->kind, node->text), *item;

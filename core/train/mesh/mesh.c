@@ -31,7 +31,8 @@ bool dpt_mesh_may_begin(const struct dpt_graph *graph, int32_t node)
     return true;
 }
 
-/* "job.yaml:14:13: parallel.pipeline: ...", and the places where the model may be cut. */
+/* Fails with "job.yaml:14:13: parallel.pipeline: ...", and names the places where the model may be
+ * cut. */
 static enum dpt_status refuse(const struct dpt_trainer *t, const char *what, struct dpt_error *err)
 {
     const struct dpt_pipeline_options *p = &t->job->parallel.pipeline;
@@ -53,7 +54,7 @@ static enum dpt_status refuse(const struct dpt_trainer *t, const char *what, str
     return err->status;
 }
 
-/* The stages that the job names. */
+/* Cuts the model where the job says. */
 static enum dpt_status cut_at_names(struct dpt_trainer *t, struct dpt_error *err)
 {
     const struct dpt_texts *cut = &t->job->parallel.pipeline.cut;
@@ -173,7 +174,7 @@ static const char *unit_text(const struct dpt_mesh *m, char text[64])
     return text;
 }
 
-/* How many ranks there are for a part of the model. */
+/* Finds how many ranks there are for a part of the model. */
 static enum dpt_status divide_ranks(const struct dpt_trainer *t, int *replicas,
                                     struct dpt_error *err)
 {
@@ -201,7 +202,7 @@ static enum dpt_status divide_ranks(const struct dpt_trainer *t, int *replicas,
                     ranks == 1 ? "is" : "are", parts, text);
 }
 
-/* Whether there is a layer to divide. */
+/* Fails where there is no layer to divide. */
 static enum dpt_status check_layers(const struct dpt_trainer *t, struct dpt_error *err)
 {
     const struct dpt_graph *graph = &t->model.graph;
@@ -256,7 +257,7 @@ enum dpt_status dpt_mesh_take(struct dpt_trainer *t, int stage, struct dpt_error
     return dpt_graph_part(&t->model.graph, &part, &m->graph, &learned, &state, err);
 }
 
-/* Where a job's ranks are all replicas. */
+/* Checks parallel.data where all ranks of a job are replicas. */
 static enum dpt_status check_data(const struct dpt_trainer *t, struct dpt_error *err)
 {
     const int64_t data = t->job->parallel.data;
@@ -292,7 +293,7 @@ enum dpt_status dpt_mesh_plan(struct dpt_trainer *t, struct dpt_error *err)
     DPT_TRY(divide_ranks(t, &replicas, err));
     m->part = t->planned ? m->tensor - 1 /* none is larger */ : t->comm->world.rank % m->tensor;
     DPT_TRY(dpt_mesh_take(t, t->comm->world.rank / (replicas * m->tensor), err));
-    /* Of ranks that need not be there. */
+    /* The groups get their sizes alone here, since the ranks need not be there. */
     on_node = t->comm->node.size / m->tensor > 1 ? t->comm->node.size / m->tensor : 1;
     m->replicas.world = (struct dpt_group){.size = replicas};
     m->replicas.node = (struct dpt_group){.size = on_node < replicas ? on_node : replicas};
@@ -300,7 +301,7 @@ out:
     return status;
 }
 
-/* What each rank is there for, for the lines that name one: its stage, and its part of that. */
+/* Says what each rank is there for, for the lines that name it: its stage, and its part of that. */
 static void tell_places(const struct dpt_trainer *t)
 {
     const struct dpt_mesh *m = &t->mesh;

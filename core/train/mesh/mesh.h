@@ -31,8 +31,8 @@ enum dpt_status dpt_mesh_open(struct dpt_trainer *t, struct dpt_error *err);
 /* Collective. */
 void dpt_mesh_close(struct dpt_trainer *t);
 
-/* The group of two with the stage after this one, in which that one's number is 1, or with the one
- * before, whose number is 0. */
+/* The pair of this stage and the next one, whose number in it is 1, or the one before, whose number
+ * is 0. */
 const struct dpt_group *dpt_mesh_link(const struct dpt_trainer *t, bool next);
 
 /* Collective. Sums the gradient (dpt_gradient_reduction_type.sum). Where ranks divide the model
@@ -58,12 +58,12 @@ enum dpt_status dpt_mesh_share(const struct dpt_trainer *t, bool finite_state,
 /* Floats that a micro-batch's value has between stage k and the next. */
 int64_t dpt_mesh_link_floats(const struct dpt_trainer *t, int stage);
 
-/* Which stage begins where and is on which ranks; which layers are divided. Nothing, where there is
- * one stage, or no divided layer. */
+/* Say which stage begins where and is on which ranks, and which layers are divided. Of one stage,
+ * and of whole layers, they say nothing. */
 void dpt_mesh_describe_stages(const struct dpt_trainer *t, struct dpt_str *out);
 void dpt_mesh_describe_parts(const struct dpt_trainer *t, struct dpt_str *out);
-/* The mesh, where the ranks divide the model, as part of a `run` event. nodes: [ranks], the number
- * of each one's node. */
+/* Adds the mesh to a `run` event, where the ranks divide the model or keep shards. nodes: [ranks],
+ * the number of each one's node. */
 void dpt_mesh_metrics(const struct dpt_trainer *t, const int32_t *nodes, struct dpt_metrics *m);
 /* Whether what this rank has of a tensor of its stage is its own to tell of: of those ranks that
  * have the same of it, and the same micro-batches, one tells. */

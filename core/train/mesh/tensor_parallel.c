@@ -76,8 +76,8 @@ static size_t column_floats(const struct dpt_graph *graph, int32_t i)
     return (size_t)(node->out.c * (node->own_inputs.last - node->own_inputs.first));
 }
 
-/* Floats of the largest value that is gathered, of the longest row that is exchanged, and of all
- * columns of this rank, or of those of the unit that has most. */
+/* Measures the floats of the largest value that is gathered, of the longest row that is exchanged,
+ * and of all columns of this rank or, in FSDP units, of those of the unit that has most. */
 static void measure(const struct dpt_trainer *t, size_t *value, size_t *widest, double *columns)
 {
     const struct dpt_graph *graph = dpt_trainer_graph(t);
@@ -136,7 +136,7 @@ void dpt_tensor_parallel_bytes(const struct dpt_trainer *t, double *own, double 
     }
 }
 
-/* Where the ranks' parts of a layer begin. */
+/* Finds where the ranks' parts of a layer begin, and makes room for this rank's columns. */
 static enum dpt_status cut_layer(struct dpt_tensor_parallel *d, int32_t number,
                                  struct dpt_error *err)
 {

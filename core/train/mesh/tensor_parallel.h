@@ -38,8 +38,9 @@ enum dpt_status dpt_tensor_parallel_status(struct dpt_tensor_parallel *divided,
  * they are not kept: there it does nothing. Errors: RANK. */
 enum dpt_status dpt_tensor_parallel_refresh(struct dpt_tensor_parallel *divided,
                                             struct dpt_error *err);
-/* Collective. Of an FSDP unit's nodes [first, last): derives their columns before they go back, and
- * releases the memory behind it. Columns that are kept stay as they are. Errors: RANK. */
+/* derive: collective, derives the columns of nodes [first, last), which are an FSDP unit's, before
+ * the unit goes back. release: gives back their memory behind it. Columns that are kept stay as
+ * they are. Errors: RANK. */
 enum dpt_status dpt_tensor_parallel_derive(struct dpt_tensor_parallel *divided, int32_t first,
                                            int32_t last, struct dpt_error *err);
 void dpt_tensor_parallel_release(struct dpt_tensor_parallel *divided, int32_t first, int32_t last);
@@ -51,8 +52,8 @@ void dpt_tensor_parallel_release(struct dpt_tensor_parallel *divided, int32_t fi
 enum dpt_status dpt_tensor_parallel_chunks(const struct dpt_trainer *t, const double *own, int each,
                                            double *all, struct dpt_error *err);
 
-/* Bytes of a rank, also of a trainer that is only planned, and those that a node's ranks share; and
- * what a rank sends in a step. */
+/* Tells how many bytes a rank has by itself, how many the ranks of a node share, and how many a
+ * rank sends in a step. The trainer may be planned only. */
 void dpt_tensor_parallel_bytes(const struct dpt_trainer *t, double *own, double *shared,
                                double *sent);
 

@@ -19,7 +19,7 @@
 
 /* Finds the units of a trainer whose model is built and whose mesh is planned. Errors: RANK. */
 enum dpt_status dpt_units_plan(struct dpt_trainer *t, struct dpt_error *err);
-/* Floats of the largest one. */
+/* Floats of the largest unit. */
 size_t dpt_units_largest(const struct dpt_trainer *t);
 /* Floats of the parameters that a rank has at a time: all, or its slice and a unit. */
 double dpt_units_room(const struct dpt_trainer *t);
@@ -27,8 +27,9 @@ double dpt_units_room(const struct dpt_trainer *t);
  * their initial values; else it is address space. Errors: RANK. */
 enum dpt_status dpt_units_open_params(struct dpt_trainer *t, struct dpt_error *err);
 void dpt_units_close_params(struct dpt_trainer *t);
-/* Collective over the node, once the team and arenas are there, and before weights are in these:
- * where all ranks that keep slices share one node, they get one arena of the parameters. */
+/* Collective over the node. To be called once the team and arenas are there, and before weights
+ * are in these. Where all ranks that keep slices share one node, they get one arena of the
+ * parameters. */
 void dpt_units_open(struct dpt_trainer *t);
 void dpt_units_close(struct dpt_trainer *t);
 
@@ -45,9 +46,9 @@ enum dpt_status dpt_units_refresh(struct dpt_trainer *t, struct dpt_error *err);
  * the learned ones, of which each keeps a slice; or the arena's end, where all share one. */
 size_t dpt_units_alike(const struct dpt_trainer *t);
 
-/* Where units are gathered. gather: collective, gives this rank a unit's weights. derive: on this
- * rank, behind it, makes what the backend derives from them. release: gives back all but this
- * rank's own weights. Errors: RANK. */
+/* These are for units that are gathered. gather: collective, gives this rank a unit's weights.
+ * derive: on this rank, behind it, makes what the backend derives from them. release: gives back
+ * all but this rank's own weights. Errors: RANK. */
 enum dpt_status dpt_units_gather(struct dpt_trainer *t, int unit, struct dpt_error *err);
 enum dpt_status dpt_units_derive(struct dpt_trainer *t, int unit, struct dpt_error *err);
 void dpt_units_release(struct dpt_trainer *t, int unit);

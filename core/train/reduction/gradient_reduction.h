@@ -25,7 +25,7 @@ struct dpt_gradient_range {
     size_t begin, end;
 };
 
-/* All of them. */
+/* The whole gradient, with its tail. */
 static inline struct dpt_gradient_range dpt_gradient_whole(const struct dpt_trainer *t)
 {
     return (struct dpt_gradient_range){0, (size_t)dpt_trainer_graph(t)->arena + DPT_TAIL_WORDS};
@@ -43,7 +43,7 @@ static inline struct dpt_gradient_range dpt_gradient_behind(const struct dpt_tra
     return (struct dpt_gradient_range){(size_t)end, dpt_gradient_whole(t).end};
 }
 
-/* What a rank owns that owns all. */
+/* What a rank owns where each owns all. */
 static inline struct dpt_slice dpt_gradient_all(const struct dpt_trainer *t)
 {
     return (struct dpt_slice){0, (size_t)dpt_trainer_graph(t)->floats, 0, t->reduction.chunks.n};
@@ -57,11 +57,11 @@ struct dpt_gradient_reduction_type {
     void (*bytes)(const struct dpt_trainer *t, int ranks, double *own, double *shared);
     /* Collective; also after a failed open. */
     void (*close)(struct dpt_trainer *t);
-    /* Before a step's micro-batches, once. */
+    /* To be called once, before a step's micro-batches. */
     void (*begin)(struct dpt_trainer *t, const struct dpt_step_view *view);
-    /* The buffer for a range of the gradient of a thread's next micro-batch, with space for the
-     * tail, and whether the gradient is added to its content. What is behind the learned floats may
-     * be ahead of these, of which several micro-batches may be one sum. */
+    /* Gives the buffer for a range of the gradient of a thread's next micro-batch, with space for
+     * the tail, and says whether the gradient is added to its content. What is behind the learned
+     * floats may be ahead of these, of which several micro-batches may be one sum. */
     float *(*target)(struct dpt_trainer *t, int thread, struct dpt_gradient_range range, bool *add);
     /* To be called when a micro-batch was computed, or n of them from that one on (an aligned run
      * of a power of two, or the rest of one): the gradient is their sum along the tree. range: the
@@ -71,7 +71,7 @@ struct dpt_gradient_reduction_type {
                  struct dpt_gradient_range range, const struct dpt_metric_sums *metric_sums);
     /* A thread is to go through its micro-batches of the step once more, for another range of
      * floats: it gets the same targets as before. The last range begins with the first float. NULL
-     * where micro-batches are dealt. */
+     * where ranks take rounds in turn. */
     void (*again)(struct dpt_trainer *t, int thread);
     /*
      * Collective. Sums over threads and ranks into t->reduction.sum. flags: this rank's; their sums
@@ -100,14 +100,14 @@ struct dpt_gradient_reduction_type {
     enum dpt_status (*share)(struct dpt_trainer *t, struct dpt_error *err);
     enum dpt_status (*gather_chunks)(struct dpt_trainer *t, double *values, int each,
                                      struct dpt_error *err);
-    /* Collective. Where micro-batches are dealt, else NULL: adds those of a round, of which each
-     * thread has computed one group, to what their owners have: a unit of the gradient's floats
-     * (t->units, t->reduction.edge, else all of them), or, behind the last unit, the state and the
-     * tail. */
+    /* Collective. Adds the gradients of a round, of which each thread has computed one group, to
+     * what their owners have. NULL where ranks do not take rounds in turn. unit: a unit of the
+     * gradient's floats (t->units, t->reduction.edge, else all of them), or, behind the last unit,
+     * the state and the tail. */
     enum dpt_status (*round)(struct dpt_trainer *t, int32_t round, int unit, struct dpt_error *err);
-    /* Where a whole arena would begin whose state and tail are those of the thread's `target`,
-     * which has room for one unit before them; and, collective, gives all ranks a unit's
-     * weights. */
+    /* Where ranks take rounds in turn, else NULL. extra: where a whole arena would begin whose
+     * state and tail are those of the thread's `target`, which has room for one unit before them.
+     * gather: collective, gives all ranks a unit's weights. */
     float *(*extra)(struct dpt_trainer *t, int thread);
     enum dpt_status (*gather)(struct dpt_trainer *t, int unit, struct dpt_error *err);
     bool of_rows; /* the chunks are t->reduction.chunks, not all of one size */

@@ -45,7 +45,7 @@ static int buffers_for(const struct dpt_trainer *t, int32_t all, int32_t begin, 
     return most;
 }
 
-/* Where the ranks' runs begin in a step. */
+/* Finds where the ranks' runs begin in a step. */
 static void partition(struct dpt_trainer *t, int64_t step)
 {
     const int ranks = dpt_trainer_replicas(t)->world.size;
@@ -57,8 +57,8 @@ static void partition(struct dpt_trainer *t, int64_t step)
     t->reduction.state->first[ranks] = dpt_sampler_micro_batches(&t->data.train.sampler, step);
 }
 
-/* Buffers of a thread: of those of all ranks, in the first and the last step of an epoch, the one
- * that needs most. */
+/* How many buffers the thread has that needs most, of all ranks' threads, in the first and the last
+ * step of an epoch. */
 static int thread_buffers(const struct dpt_trainer *t)
 {
     const struct dpt_sampler *s = &t->data.train.sampler;

@@ -87,7 +87,7 @@ static const char *accuracy_text(const struct dpt_run *run,
     return buf;
 }
 
-/* Before "loss": that of scaled targets is not in their units. */
+/* The words before "loss": the loss of scaled targets is not in their units. */
 static const char *scaled_text(const struct dpt_run *run)
 {
     return run->trainer.targets.used ? "scaled " : "";
@@ -108,7 +108,8 @@ static void log_lines(const struct dpt_run *run)
                      has_accuracy(run) ? dpt_trainer_accuracy_name(&run->trainer) : "");
 }
 
-/* What a person would do about the number of ranks, behind it. cores: that a rank may use. */
+/* Adds what a person would do about the number of ranks, behind it. cores: those that a rank may
+ * use. */
 static void advise_ranks(const struct dpt_trainer *t, double cores, struct dpt_str *out)
 {
     const bool gpu = t->backend->devices != NULL;
@@ -257,7 +258,7 @@ out:
     return status;
 }
 
-/* Of the step just done, counted from 1. */
+/* The epoch of the step just done, counted from 1. */
 static int64_t epoch_of(const struct dpt_trainer *t)
 {
     return (t->progress.step - 1) / t->steps_per_epoch + 1;
@@ -384,7 +385,7 @@ out:
     return status;
 }
 
-/* TensorBoard's scalars of a set of samples. */
+/* Writes TensorBoard's scalars of a set of samples. */
 static enum dpt_status show_set(struct dpt_run *run, const char *split,
                                 const struct dpt_metric_sums *sums, const struct dpt_scores *scores,
                                 struct dpt_error *err)
@@ -399,8 +400,8 @@ static enum dpt_status show_set(struct dpt_run *run, const char *split,
     return dpt_board_evaluation(&run->board, run->trainer.progress.step, split, scalars, n, err);
 }
 
-/* The means of a whole set of samples: a line, an event, and the board. split: of an evaluation;
- * NULL: these are an epoch's. more: behind the line. */
+/* Tells the means of a whole set of samples in a line, an event, and on the board. split: of an
+ * evaluation; NULL: these are an epoch's. more: behind the line. */
 static enum dpt_status report_set(struct dpt_run *run, const char *split,
                                   const struct dpt_metric_sums *sums,
                                   const struct dpt_scores *scores, double seconds, const char *more,

@@ -228,7 +228,7 @@ enum dpt_status dpt_resume_end(const char *folder, int64_t *step, struct dpt_err
     return DPT_OK;
 }
 
-/* What the folder's job.yaml says of the result. Errors: whatever is wrong with that file. */
+/* Reads what the folder's job.yaml says of the result. Errors: whatever is wrong with that file. */
 static enum dpt_status read_signature(const struct dpt_trainer *t, struct dpt_str *out,
                                       struct dpt_error *err)
 {

@@ -35,7 +35,7 @@ static bool due_at(const struct dpt_trainer *t, const struct dpt_every *every, i
     return floor(step / steps + 1e-9) > floor((step - 1) / steps + 1e-9);
 }
 
-/* On the step just done. */
+/* Whether it falls on the step just done. */
 static bool due(const struct dpt_trainer *t, const struct dpt_every *every)
 {
     return due_at(t, every, t->progress.step);
@@ -103,7 +103,7 @@ static void name_newest(const struct dpt_run *run, struct dpt_error *err)
         dpt_fail(err, plain.status, "%s; no checkpoint was written before", plain.text);
 }
 
-/* Once a step, and not where there is nobody to compare with. Collective. */
+/* Compares the replicas, once a step, unless there is nobody to compare with. Collective. */
 static enum dpt_status check_replicas(struct dpt_run *run, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -201,7 +201,7 @@ static bool reports_epoch(const struct dpt_run *run, int64_t epoch)
                                      epoch * run->trainer.steps_per_epoch == run->trainer.steps);
 }
 
-/* Where an epoch ended: tells of it, and counts anew. A device's sums are fetched where that epoch
+/* Tells of an epoch where it ended, and counts anew. A device's sums are fetched where that epoch
  * or the next one is told of, and may run on over the others. */
 static enum dpt_status end_epoch(struct dpt_run *run, struct dpt_error *err)
 {
@@ -233,7 +233,7 @@ static void warn_changed_shards(const struct dpt_trainer *t)
                          path);
 }
 
-/* What rank 0 tells about the step just done. */
+/* Tells of the step just done, on rank 0. */
 static enum dpt_status report(struct dpt_run *run, const struct dpt_step_result *result,
                               struct dpt_error *err)
 {
@@ -259,8 +259,8 @@ out:
     return status;
 }
 
-/* What this rank asks of all with the next step. Only rank 0 looks at the clock: the ranks' clocks
- * differ. */
+/* Sets what this rank asks of all with the next step. Only rank 0 looks at the clock: the ranks'
+ * clocks differ. */
 static void set_requests(struct dpt_run *run, double now)
 {
     struct dpt_trainer *t = &run->trainer;
@@ -309,8 +309,8 @@ out:
 }
 
 /*
- * What a line tells of every rank. Not where lines come by the clock, since then only rank 0 knows
- * of one. Collective.
+ * Gathers what a line tells of every rank. Lines that come by the clock go without, since only rank
+ * 0 knows of them. Collective.
  */
 static enum dpt_status gather_ranks(struct dpt_run *run, struct dpt_error *err)
 {
@@ -349,8 +349,8 @@ static bool due_to_learn(const struct dpt_run *run)
            t->progress.step % (clock ? LOOK_BESIDE_CLOCK : LOOK_EVERY) == 0;
 }
 
-/* Collective. Histograms for TensorBoard, tensor by tensor, which rank 0 gets whole. What fails on
- * rank 0 alone reaches the others with the next step. Errors: RANK. */
+/* Collective. Makes TensorBoard's histograms, tensor by tensor; rank 0 gets each whole. What fails
+ * on rank 0 alone reaches the others with the next step. Errors: RANK. */
 static enum dpt_status show_weights(struct dpt_run *run, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -381,7 +381,7 @@ out:
     return status;
 }
 
-/* One step and what is due after it. Collective. */
+/* Takes one step and does what is due after it. Collective. */
 static enum dpt_status step(struct dpt_run *run, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -452,8 +452,8 @@ out:
     return status;
 }
 
-/* After a run that came to its end or was stopped, on all ranks alike. Gives what the run gave, or
- * what failed here. Collective. */
+/* Writes the trace of a run that came to its end or was stopped, on all ranks alike. Gives what the
+ * run gave, or what failed here. Collective. */
 static enum dpt_status write_trace(struct dpt_run *run, enum dpt_status ended,
                                    struct dpt_error *err)
 {
@@ -471,8 +471,8 @@ out:
 }
 
 /*
- * The end of a run, good or bad: what is under way in the background, the last line, the files, the
- * lock. Returns `status` or, where that is OK, what fails here.
+ * Ends a run, good or bad: what is under way in the background, the last line, the files, the lock.
+ * Returns `status` or, where that is OK, what fails here.
  */
 static enum dpt_status close_run(struct dpt_run *run, struct dpt_log *log, enum dpt_status status,
                                  struct dpt_str *summary, struct dpt_error *err)
@@ -512,8 +512,8 @@ static enum dpt_status close_run(struct dpt_run *run, struct dpt_log *log, enum 
     return status;
 }
 
-/* By the watchdog's thread, which then ends the job: the run's files get the cause. Not by what
- * rank 0 has open, since that rank may be the one that is gone. */
+/* Writes the cause into the run's files. The watchdog's thread calls it, which then ends the job.
+ * It uses nothing that rank 0 has open, since that rank may be the one that is gone. */
 static void tell_end(void *arg, const char *line)
 {
     const struct dpt_run *run = arg;
@@ -559,7 +559,8 @@ enum dpt_status dpt_run_job(const struct dpt_job *job, const struct dpt_conf *co
     struct dpt_trainer *t = &run.trainer;
     bool finished = false;
 
-    /* First of all, so that a second run in this folder neither waits nor reads anything. */
+    /* The lock comes first, so that a second run in this folder neither waits nor reads
+     * anything. */
     DPT_TRY(dpt_run_take_lock(&run, comm, log, job, err));
     if (comm->world.rank == 0)
         run.deadline = dpt_stop_deadline(job->train.max_time.n);
@@ -575,8 +576,8 @@ enum dpt_status dpt_run_job(const struct dpt_job *job, const struct dpt_conf *co
         DPT_TRY(finish(&run, err));
 out:
     dpt_comm_on_end(comm, NULL, NULL);
-    /* No advice on what would fit: all that a plan counts was allocated when the trainer was
-     * opened, and planning takes memory, without which oneDNN crashes. */
+    /* There is no advice on what would fit: all that a plan counts was allocated when the trainer
+     * was opened, and planning takes memory, without which oneDNN crashes. */
     if (t->comm != NULL)
         err->memory = false;
     if (run.trace != NULL)

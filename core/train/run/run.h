@@ -112,7 +112,7 @@ void dpt_run_count_skipped(struct dpt_run *run, const struct dpt_step_result *re
  * run where a value is not finite, so it is called before anything that uses the parameters.
  * Errors: as dpt_trainer_settle. */
 enum dpt_status dpt_run_settle(struct dpt_run *run, struct dpt_error *err);
-/* As dpt_run_settle, by rank 0 alone, for a line that only rank 0 prints. */
+/* Does what dpt_run_settle does, on rank 0 alone, for a line that only rank 0 prints. */
 enum dpt_status dpt_run_peek(struct dpt_run *run, struct dpt_error *err);
 /* Collective. Copies the parameters and slots of this step to the arenas on all ranks. Errors: as
  * dpt_run_settle. */
@@ -122,28 +122,29 @@ enum dpt_status dpt_run_fetch(struct dpt_run *run, struct dpt_error *err);
 enum dpt_status dpt_run_take_lock(struct dpt_run *run, const struct dpt_comm *comm,
                                   struct dpt_log *log, const struct dpt_job *job,
                                   struct dpt_error *err);
-/* From the open trainer to the first step. *finished: there is nothing left to do. Collective. */
+/* Does all that comes between the open trainer and the first step. *finished: there is nothing left
+ * to do. Collective. */
 enum dpt_status dpt_run_prepare(struct dpt_run *run, const struct dpt_resume *resume,
                                 bool *finished, struct dpt_error *err);
 
 /* Starts or stops recording what this run's threads do, where there is a trace. */
 void dpt_run_observe(struct dpt_run *run, bool on);
 
-/* Collective. What a person should know before it starts, in the log; the `run` event in the
- * metrics. */
+/* Collective. Logs what a person should know before the run starts, and writes the `run` event. */
 enum dpt_status dpt_report_start(struct dpt_run *run, struct dpt_error *err);
-/* These append to the metrics, so they fail as dpt_lock_check does, too. The live line and, where
- * `line`, the plain line and the `train` event. Rank 0. Errors: IO. */
+/* These append to the metrics, so they fail as dpt_lock_check does, too. Writes the live line and,
+ * where `line`, the plain line and the `train` event. Rank 0. Errors: IO. */
 enum dpt_status dpt_report_step(struct dpt_run *run, bool line, struct dpt_error *err);
-/* The line and the `epoch` event of the epoch that ended with the last step. Rank 0. Errors: IO. */
+/* Writes the line and the `epoch` event of the epoch that ended with the last step. Rank 0. Errors:
+ * IO. */
 enum dpt_status dpt_report_epoch(struct dpt_run *run, struct dpt_error *err);
 enum dpt_status dpt_report_evaluation(struct dpt_run *run, const char *split,
                                       const struct dpt_metric_sums *metric_sums, double seconds,
                                       struct dpt_error *err);
-/* The line and the `checkpoint` event of a save that ended. Errors: IO. */
+/* Writes the line and the `checkpoint` event of a save that ended. Errors: IO. */
 enum dpt_status dpt_report_saved(struct dpt_run *run, const struct dpt_saved *saved,
                                  struct dpt_error *err);
-/* The `end` event; on success also the summary. reason: "done" or what failed. */
+/* Writes the `end` event and, on success, the summary. reason: "done" or what failed. */
 enum dpt_status dpt_report_end(struct dpt_run *run, const char *reason, struct dpt_str *summary,
                                struct dpt_error *err);
 

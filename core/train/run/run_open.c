@@ -40,7 +40,7 @@ static enum dpt_status open_board(struct dpt_run *run, const char *folder, struc
     return status;
 }
 
-/* The run folder with its files: cut back to the step that the run goes on from, or fresh. */
+/* Opens the run folder with its files: cut back to the step that the run goes on from, or fresh. */
 static enum dpt_status open_folder(struct dpt_run *run, bool overwrite, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -125,8 +125,8 @@ out:
     return status;
 }
 
-/* The job as text, for its folder and, what of it decides the result, for its checkpoints. Both are
- * read again some day, as job files are. */
+/* Writes the job as text: for its folder all of it, for its checkpoints what decides the result.
+ * Both are read again some day, as job files are. */
 static enum dpt_status write_job(struct dpt_run *run, struct dpt_error *err)
 {
     dpt_job_signature(run->trainer.job, run->conf, &run->job_text);
@@ -239,8 +239,8 @@ out:
     return status;
 }
 
-/* What an --overwrite that was broken off left to do: the run before may go once the present one
- * has a checkpoint, or has ended. */
+/* Does what an --overwrite that was broken off left to do: the run before may go once the present
+ * one has a checkpoint, or has ended. */
 static enum dpt_status tidy(const char *folder, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;

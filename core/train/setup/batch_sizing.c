@@ -74,7 +74,8 @@ static bool has_windows(const struct dpt_graph *graph)
     return false;
 }
 
-/* Of all samples of a step: forward, and backward for the data and for the weights. */
+/* Floating-point operations of all samples of a step: forward, and backward for the data and for
+ * the weights. */
 static double step_flops(const struct dpt_trainer *t)
 {
     double flops = 0;
@@ -130,7 +131,7 @@ int32_t dpt_trainer_choose_micro(const struct dpt_trainer *t)
     return micro > feeding && feeding > 0 ? (int32_t)feeding : micro;
 }
 
-/* Where a replica's micro-batches are fewer than the stages that they go through. */
+/* Warns where a replica's micro-batches are fewer than the stages that they go through. */
 static void warn_waiting(const struct dpt_trainer *t, struct dpt_log *log, int batches)
 {
     const int replicas = dpt_trainer_replicas(t)->world.size, stages = t->mesh.stages;

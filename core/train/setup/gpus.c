@@ -7,7 +7,7 @@
 
 enum { LISTED = 8 };
 
-/* Of the ranks on one device, the first one. */
+/* Whether a rank is the first one of those on its device. */
 static bool is_first(const struct dpt_trainer *t, int rank)
 {
     for (int i = 0; i < rank; i++)
@@ -26,7 +26,7 @@ static int count_devices(const struct dpt_trainer *t)
     return n;
 }
 
-/* "2 x NVIDIA H100 80GB HBM3 of 85.0 GB" for each kind. */
+/* Adds "2 x NVIDIA H100 80GB HBM3 of 85.0 GB" for each kind. */
 static void list_kinds(const struct dpt_trainer *t, struct dpt_str *out)
 {
     const int ranks = t->comm->world.size;
@@ -51,7 +51,7 @@ static void list_kinds(const struct dpt_trainer *t, struct dpt_str *out)
     }
 }
 
-/* "0000:17:00.0, 0000:65:00.0, ...", of the first devices. */
+/* Adds "0000:17:00.0, 0000:65:00.0, ...", of the first devices. */
 static void list_addresses(const struct dpt_trainer *t, struct dpt_str *out)
 {
     int listed = 0;

@@ -12,36 +12,36 @@
 /* splits.c. Opens the job's data sets of `parts` (DPT_PART_...), or describes them where t is
  * planned. Collective unless it is. Errors: as dpt_dataset_open; BAD_JOB (data.valid). */
 enum dpt_status dpt_trainer_open_data(struct dpt_trainer *t, unsigned parts, struct dpt_error *err);
-/* What the job's targets are scaled by, of which the data sets are told; the model must be built.
- * Errors: BAD_JOB, BAD_DATA, RANK. */
+/* Finds what the job's targets are scaled by, and tells the data sets of it. The model must be
+ * built. Errors: BAD_JOB, BAD_DATA, RANK. */
 enum dpt_status dpt_trainer_open_targets(struct dpt_trainer *t, struct dpt_error *err);
 /* Collective. */
 void dpt_trainer_close_data(struct dpt_trainer *t);
-/* A loader for every split, whose samplers are set. Errors: BAD_DATA (no sample of one counts), IO,
- * RANK. */
+/* Opens a loader for every split, whose samplers are set. Errors: BAD_DATA (no sample of one
+ * counts), IO, RANK. */
 enum dpt_status dpt_trainer_open_loaders(struct dpt_trainer *t, struct dpt_error *err);
 void dpt_trainer_close_loaders(struct dpt_trainer *t);
 
-/* arenas.c. Parameters, initialised on rank 0, and where it trains the slots, but for those of
- * dpt_trainer_join_slots. Errors: RANK. */
+/* arenas.c. Opens the parameters, initialised on rank 0, and, where it trains, the slots but for
+ * those of dpt_trainer_join_slots. Errors: RANK. */
 enum dpt_status dpt_trainer_open_arenas(struct dpt_trainer *t, struct dpt_error *err);
 void dpt_trainer_close_arenas(struct dpt_trainer *t);
-/* Collective over the node. Slots that its ranks have together (dpt_trainer_shares_slots). Errors:
- * RANK. */
+/* Collective over the node. Opens the slots that its ranks have together
+ * (dpt_trainer_shares_slots). Errors: RANK. */
 enum dpt_status dpt_trainer_join_slots(struct dpt_trainer *t, struct dpt_error *err);
-/* Before an update behind which the replicas are compared: in shards the check is of the weights as
- * they are now. Elsewhere nothing. */
+/* To be called before an update behind which the replicas are compared. In shards it takes the hash
+ * of the weights as they are now, for that check; elsewhere it does nothing. */
 void dpt_trainer_hash_replica(struct dpt_trainer *t);
 /* Whether the optimizer's slots are so large that the ranks of a node have them together, each of
- * which writes a part (engines/host.c). Once the engine is chosen. */
+ * which writes a part (engines/host.c). The engine must be chosen. */
 bool dpt_trainer_shares_slots(const struct dpt_trainer *t);
 
-/* team.c. A buffer of `most` samples for each thread, and the pool, which stays until the trainer
- * closes. Errors: RANK. */
+/* team.c. Opens a buffer of `most` samples for each thread, and the pool, which stays until the
+ * trainer closes. Errors: RANK. */
 enum dpt_status dpt_trainer_open_team(struct dpt_trainer *t, int32_t most, struct dpt_error *err);
 void dpt_trainer_close_team(struct dpt_trainer *t);
 
-/* evaluate.c. Room for the sums of every split. Errors: RANK. */
+/* evaluate.c. Makes room for the sums of every split. Errors: RANK. */
 enum dpt_status dpt_trainer_open_evaluation(struct dpt_trainer *t, struct dpt_error *err);
 void dpt_trainer_close_evaluation(struct dpt_trainer *t);
 
@@ -54,8 +54,8 @@ void dpt_trainer_close_evaluation(struct dpt_trainer *t);
  * cache changes the bytes of a run.
  */
 
-/* The graph, on the first set's shape; the other sets must have that shape too, and targets that
- * fit its outputs. Errors: BAD_JOB, BAD_DATA, RANK. */
+/* Builds the graph, on the first set's shape. The other sets must have that shape too, and targets
+ * that fit its outputs. Errors: BAD_JOB, BAD_DATA, RANK. */
 enum dpt_status dpt_trainer_build_model(struct dpt_trainer *t, struct dpt_error *err);
 /* What a backend is asked to make of it, for t->team.group micro-batches of `micro` samples. */
 struct dpt_program_spec dpt_trainer_program_spec(const struct dpt_trainer *t, int32_t micro);

@@ -67,7 +67,7 @@ static enum dpt_status check_norms(const struct dpt_trainer *t, int32_t micro,
     return DPT_OK;
 }
 
-/* The rates and sizes of the run's steps. */
+/* Sets the rates and sizes of the run's steps. */
 static enum dpt_status plan_steps(struct dpt_trainer *t, int32_t micro, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -142,7 +142,7 @@ static enum dpt_status check_room(const struct dpt_trainer *t, struct dpt_error 
     return err->status;
 }
 
-/* The model, and the engine that can take its steps. */
+/* Builds the model, and chooses the engine that can take its steps. */
 static enum dpt_status build_model(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -168,7 +168,8 @@ out:
     return status;
 }
 
-/* most: as many as there are cores for them; the job may want another number, which counts. */
+/* Sets how many threads compute. most: as many as there are cores for them; the job may want
+ * another number, which counts. */
 static void set_threads(struct dpt_trainer *t, int most)
 {
     const bool device = t->backend->devices != NULL;
@@ -188,7 +189,7 @@ static void set_threads(struct dpt_trainer *t, int most)
     t->team.gradient_workers = t->team.together ? 1 : t->team.threads;
 }
 
-/* All that depends on the size of a micro-batch. */
+/* Opens all that depends on the size of a micro-batch. */
 static enum dpt_status open_sized(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -246,7 +247,7 @@ static enum dpt_status shrink(struct dpt_trainer *t, enum dpt_status mine, enum 
     return DPT_OK;
 }
 
-/* Model, program and engine. Collective. */
+/* Opens model, program and engine. Collective. */
 static enum dpt_status open_all(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status, mine;
@@ -290,7 +291,7 @@ static enum dpt_status count_threads(struct dpt_trainer *t, struct dpt_error *er
 
     DPT_TRY(dpt_core_share(&t->comm->node, &cores, err));
     set_threads(t, cores < 2 ? 1 : (int)(cores + 1e-6));
-    /* Stages take the same micro-batches at once, and dealt ones go round all threads. */
+    /* Stages take the same micro-batches at once, and rounds in turn go round all threads. */
     if (dpt_mesh_divides(&t->mesh) || dpt_trainer_round_robin(t)) {
         DPT_TRY(dpt_group_max(&t->comm->world, -t->team.threads, &fewest, err));
         t->team.threads = (int)-fewest;

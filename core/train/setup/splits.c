@@ -12,7 +12,7 @@ static void add_split(struct dpt_split *split, const char *name, const struct dp
     split->sampler.total = split->sampler.samples = set->samples;
 }
 
-/* A split with a data set of its own. */
+/* Opens a split with a data set of its own. */
 static enum dpt_status open_split(struct dpt_trainer *t, struct dpt_split *split, const char *name,
                                   const struct dpt_texts *paths, struct dpt_error *err)
 {

@@ -133,8 +133,8 @@ out:
     return status;
 }
 
-/* Collective. The other way round: rank 0 gives the ranks of a part their floats of [at, end) of a
- * tensor. whole: on rank 0 the arena; else NULL. */
+/* Collective. Rank 0 gives the ranks of a part their floats of [at, end) of a tensor. whole: on
+ * rank 0 the arena; else NULL. */
 static enum dpt_status scatter_to_part(const struct dpt_trainer *t, int k, const float *whole,
                                        size_t at, size_t end, int part, struct dpt_error *err)
 {
@@ -158,7 +158,7 @@ out:
     return status;
 }
 
-/* Collective. Of slot k or the parameters (-1): gives all ranks that keep floats [at, end), which
+/* Collective. Gives all ranks that keep floats [at, end) of slot k or the parameters (-1), which
  * are a tensor's, theirs of rank 0's arena. */
 static enum dpt_status scatter(const struct dpt_trainer *t, int k, const float *whole, size_t at,
                                size_t end, struct dpt_error *err)
@@ -173,7 +173,8 @@ static enum dpt_status scatter(const struct dpt_trainer *t, int k, const float *
     for (int part = 0; part < parts; part++) /* no float is sent twice by a message */
         DPT_TRY(scatter_to_part(t, k, whole, at, end, part, err));
     here = part_floats(t, k, at, end, &to);
-    /* What all replicas have. Those with one arena of the parameters have it by now. */
+    /* All replicas get what each of them has. Those with one arena of the parameters have it by
+     * now. */
     if (!is_sliced(t, k, &t->model.graph.tensors[tensor]) && t->units.weights.bytes == NULL)
         DPT_TRY(dpt_group_broadcast(&dpt_trainer_replicas(t)->world, 0, to,
                                     (size_t)(here.last - here.first) * sizeof *to, err));
@@ -189,7 +190,7 @@ struct gift {
     int k;
 };
 
-/* On rank 0; the others are in dpt_trainer_follow. */
+/* Rank 0 calls it while the others are in dpt_trainer_follow. */
 static enum dpt_status give(const void *trainer, int k, size_t at, size_t n, float *from,
                             struct dpt_error *err)
 {
@@ -282,7 +283,7 @@ enum dpt_status dpt_trainer_give_slots(struct dpt_trainer *t, struct dpt_error *
 {
     enum dpt_status status = DPT_OK;
 
-    /* As rank 0 asks for them: dpt_image_take. */
+    /* The order is that in which rank 0 asks for them (dpt_image_take). */
     for (int k = in_parts(t, PARAMS) ? PARAMS : 0; k < t->arenas.slots && dpt_trainer_streams(t);
          k++)
         for (int pass = 0; pass < (k < 0 ? 2 : 1); pass++)
@@ -390,7 +391,7 @@ out:
     return status;
 }
 
-/* On rank 0. */
+/* Loads the parameters, on rank 0. */
 static enum dpt_status load_params(struct dpt_trainer *t, const char *path, bool any,
                                    struct dpt_error *err)
 {

@@ -12,17 +12,17 @@
 /* The trainer's present state, for a checkpoint. job_text: from dpt_job_signature. */
 struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text);
 
-/* Collective. Of a tensor of the parameters, or of the last step's summed gradient, which is none
- * of the state. *x: out, on rank 0 where all of it is, in `room` where the ranks have parts of it;
- * else NULL. Errors: RANK. */
+/* Collective. Gives rank 0 a tensor of the parameters, or of the last step's summed gradient, which
+ * has none of the state. *x: out, on rank 0 where all of it is, in `room` where the ranks have
+ * parts of it; else NULL. Errors: RANK. */
 enum dpt_status dpt_trainer_tensor(const struct dpt_trainer *t, bool gradient, int32_t number,
                                    float *room, const float **x, struct dpt_error *err);
 /* Collective. Gives all ranks rank 0's parameters, or its slots, where it has all of them; else
  * they have theirs already (dpt_trainer_follow). Errors: RANK. */
 enum dpt_status dpt_trainer_broadcast_params(struct dpt_trainer *t, struct dpt_error *err);
 enum dpt_status dpt_trainer_broadcast_slots(struct dpt_trainer *t, struct dpt_error *err);
-/* In shards, while rank 0 saves a state: what all other ranks do, which send it what they own. Else
- * nothing. Errors: RANK. */
+/* All other ranks call it while rank 0 saves a state: it sends rank 0 what this rank keeps for it.
+ * Where rank 0 has all it does nothing. Errors: RANK. */
 enum dpt_status dpt_trainer_give_slots(struct dpt_trainer *t, struct dpt_error *err);
 
 /*
@@ -32,8 +32,8 @@ enum dpt_status dpt_trainer_give_slots(struct dpt_trainer *t, struct dpt_error *
  */
 enum dpt_status dpt_trainer_open_whole(const struct dpt_trainer *t, struct dpt_state *state,
                                        struct dpt_error *err);
-/* Collective, there, once rank 0 has read such a state or failed: the others take from it what they
- * keep of each tensor that it reads. Elsewhere nothing. Errors: RANK. */
+/* Collective there, once rank 0 has read such a state or failed: the others take from it what they
+ * keep of each tensor that it reads. Elsewhere it does nothing. Errors: RANK. */
 enum dpt_status dpt_trainer_follow(const struct dpt_trainer *t, struct dpt_error *err);
 void dpt_trainer_close_whole(const struct dpt_trainer *t, struct dpt_state *state);
 

@@ -27,7 +27,8 @@ void dpt_trainer_barrier(const struct dpt_trainer *t, int thread)
     dpt_profile_mark(t->profile, thread, DPT_SPAN_WAIT_THREADS);
 }
 
-/* This thread's part of each of n micro-batches, one behind the other in the first one's buffer. */
+/* Fills this thread's part of each of n micro-batches, one behind the other in the first one's
+ * buffer. */
 static enum dpt_status fill_part(struct dpt_trainer *t, int thread,
                                  const struct dpt_step_view *view, int32_t micro_batch, int32_t n,
                                  const struct dpt_batch_buffer *whole, struct dpt_batch *batch,

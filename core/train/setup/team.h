@@ -24,8 +24,8 @@ enum dpt_status dpt_trainer_train(struct dpt_trainer *t, int thread,
                                   const struct dpt_step_view *view, int32_t micro_batch, int32_t n,
                                   struct dpt_batch *batch, float *gradient, bool add,
                                   struct dpt_metric_sums *metric_sums, struct dpt_error *err);
-/* The first part of that: loads them for this thread, or for a team, into a buffer that has room
- * for them. */
+/* Does the first part of that: loads them for this thread, or for a team, into a buffer that has
+ * room for them. */
 enum dpt_status dpt_trainer_fill(struct dpt_trainer *t, int thread,
                                  const struct dpt_step_view *view, int32_t micro_batch, int32_t n,
                                  struct dpt_batch_buffer *buffer, struct dpt_batch *batch,

@@ -57,7 +57,8 @@ int32_t dpt_step_take(const struct dpt_step_share *s, int worker, int32_t round,
     return dpt_sampler_nth(s->sampler, s->ranks.size, s->first, begin + round - s->first);
 }
 
-/* sampler: of a split, or of what a trainer is to have. */
+/* How a rank shares a step's micro-batches. sampler: of a split, or of what a trainer is to
+ * have. */
 static struct dpt_step_share share_of(const struct dpt_trainer *t,
                                       const struct dpt_sampler *sampler, int64_t step, int rank,
                                       bool infers)
@@ -97,7 +98,7 @@ static int32_t count_rounds(const struct dpt_step_share *s)
     return (s->last - s->first + s->workers - 1) / s->workers;
 }
 
-/* The most of any replica. */
+/* The most rounds that any replica has. */
 static int32_t count_most(const struct dpt_trainer *t, const struct dpt_sampler *sampler,
                           int64_t step, bool infers)
 {
@@ -114,7 +115,7 @@ static int32_t count_most(const struct dpt_trainer *t, const struct dpt_sampler 
 
 int32_t dpt_step_rounds(const struct dpt_trainer *t, const struct dpt_step_share *s, bool infers)
 {
-    /* An evaluation of units: all replicas gather their weights. */
+    /* In an evaluation of units all replicas gather their weights. */
     return infers && t->units.sliced ? count_most(t, s->sampler, s->step, true) : count_rounds(s);
 }
 

@@ -52,15 +52,15 @@ void dpt_step_exchange_room(const struct dpt_trainer *t, size_t *all, size_t *on
     *all = widest > 0 ? (size_t)most_blocks(t) * *one : 0;
 }
 
-/* Added, so that a zero has no sign, as it has none once it was summed over ranks. */
+/* Adds the sums, so that a zero has no sign, as it has none once it was summed over ranks. */
 static void add_sums(double *to, const double *sums, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         to[i] += sums[i];
 }
 
-/* Joins the sums of this rank's micro-batches in flight into those of its
- * blocks; or, to != NULL, adds each to what is in its place there. */
+/* Joins the sums of this rank's micro-batches in flight into those of its blocks; or, to != NULL,
+ * adds each to what is in its place there. */
 static void join_flights(const struct dpt_runner *r, struct dpt_norm_sums *sums, size_t width,
                          double *to)
 {

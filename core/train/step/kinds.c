@@ -38,7 +38,7 @@ static double no_bytes(const struct dpt_trainer *t, const struct dpt_action *a)
     return 0;
 }
 
-/* A value, or its gradient, of all workers' micro-batches of the round. */
+/* Bytes of a value, or of its gradient, of all workers' micro-batches of the round. */
 static double message_bytes(const struct dpt_trainer *t, const struct dpt_action *a)
 {
     const struct dpt_step_share share = dpt_step_share_of(t, &t->data.train, 0, false);
@@ -55,7 +55,7 @@ static double message_bytes(const struct dpt_trainer *t, const struct dpt_action
            sizeof(float);
 }
 
-/* What the others own of the unit, or of what is behind the last one. */
+/* Bytes of what the others own of the unit, or of what is behind the last one. */
 static double unit_bytes(const struct dpt_trainer *t, const struct dpt_action *a)
 {
     const double ranks = dpt_trainer_replicas(t)->world.size;

@@ -4,7 +4,7 @@
 
 /* What the action sends or receives for a worker: the value that a stage gives the next one, or
  * that value's gradient, of the samples' rows, which come first. NULL: nothing. */
-static float *edge(const struct dpt_runner *r, int worker, size_t *bytes)
+static float *message_of(const struct dpt_runner *r, int worker, size_t *bytes)
 {
     const struct dpt_trainer *t = r->t;
     const struct dpt_action *a = r->action;
@@ -39,7 +39,7 @@ enum dpt_status dpt_step_run_receive(struct dpt_runner *r, struct dpt_error *err
 
     for (int k = 0; k < r->share.workers; k++) {
         size_t bytes;
-        float *to = edge(r, k, &bytes);
+        float *to = message_of(r, k, &bytes);
 
         DPT_TRY(dpt_step_await(r, dpt_step_flight_of(r, k, 0), err));
         if (to != NULL)
@@ -57,7 +57,7 @@ enum dpt_status dpt_step_run_send(struct dpt_runner *r, struct dpt_error *err)
     for (int k = 0; k < r->share.workers; k++) {
         struct dpt_step_flight *flight = dpt_step_flight_of(r, k, 0);
         size_t bytes;
-        const float *from = edge(r, k, &bytes);
+        const float *from = message_of(r, k, &bytes);
 
         DPT_TRY(dpt_step_await(r, flight, err));
         if (from != NULL)

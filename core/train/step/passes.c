@@ -24,8 +24,8 @@ static int worker_of(const struct dpt_runner *r, int thread)
 
 /* --- the whole model at once ------------------------------------------------------------------ */
 
-/* n micro-batches from i on, together with the others of a team, whose first thread records what
- * they gave. The backend may keep the gradient until more are in it. */
+/* Trains n micro-batches from i on, together with the others of a team, whose first thread records
+ * what they gave. The backend may keep the gradient until more are in it. */
 static enum dpt_status train(struct dpt_runner *r, int thread, int32_t i, int32_t n,
                              struct dpt_error *err)
 {
@@ -66,7 +66,7 @@ out:
     return status;
 }
 
-/* Forward as in evaluation. */
+/* Takes a micro-batch forward, as in an evaluation. */
 static enum dpt_status infer(struct dpt_runner *r, int thread, int32_t i, int32_t n,
                              struct dpt_error *err)
 {
@@ -163,7 +163,7 @@ static float *target_of(struct dpt_runner *r, int worker, bool *add)
     return gradient;
 }
 
-/* What the backend's pass takes for n micro-batches from i on. */
+/* Prepares what the backend's pass takes for n micro-batches from i on. */
 static void prepare(struct dpt_runner *r, int worker, int32_t k, int32_t i, int32_t n)
 {
     struct dpt_trainer *t = r->t;
@@ -197,7 +197,7 @@ static void prepare(struct dpt_runner *r, int worker, int32_t k, int32_t i, int3
         flight->pass.gradient = flight->extra - graph->floats;
 }
 
-/* Behind the first stage: what is to be said of n micro-batches' samples. */
+/* Fills in, behind the first stage, what is to be said of n micro-batches' samples. */
 static enum dpt_status fill_labels(struct dpt_runner *r, int32_t i, int32_t n,
                                    struct dpt_batch_buffer *buffer, struct dpt_batch *batch,
                                    struct dpt_error *err)
@@ -224,7 +224,8 @@ out:
     return status;
 }
 
-/* n micro-batches one behind the other. A team's threads each fill a part of the samples. */
+/* Fills in n micro-batches, one behind the other. A team's threads each fill a part of the
+ * samples. */
 static enum dpt_status fill(struct dpt_runner *r, int thread, int32_t i, int32_t n,
                             struct dpt_step_flight *flight, struct dpt_error *err)
 {
@@ -257,7 +258,8 @@ static bool gives_outputs(const struct dpt_runner *r)
     return r->action->last == r->t->model.graph.n_nodes;
 }
 
-/* What forward gave in an evaluation: the loss of its outputs, or the value for the next stage. */
+/* Hands over what forward gave in an evaluation: the loss of its outputs, or the value for the next
+ * stage. */
 static enum dpt_status take_value(const struct dpt_runner *r, int thread, int32_t i,
                                   struct dpt_step_flight *flight, struct dpt_error *err)
 {
@@ -315,7 +317,7 @@ static void hand_over(struct dpt_runner *r, int thread, int32_t i, int32_t n,
     t->reduction.type->done(t, thread, i, n, whole, extra, flight->metric_sums);
 }
 
-/* Backward, by the threads of a team or by one alone; the first one of them adds up. */
+/* Goes backward, by the threads of a team or by one alone. The first one of them adds up. */
 static enum dpt_status backward(struct dpt_runner *r, int thread, int32_t i, int32_t n,
                                 const struct dpt_step_flight *flight, struct dpt_error *err)
 {

@@ -71,7 +71,7 @@ static void plan_round_robin(const struct dpt_division *d, struct dpt_actions *l
 
 /* --- passes through the nodes of a stage ------------------------------------------------------ */
 
-/* A round through a unit, with its weights. */
+/* Takes a round through a unit, with its weights. */
 static void pass_unit(const struct dpt_division *d, const struct dpt_action *at, int32_t unit,
                       struct dpt_actions *list)
 {
@@ -102,9 +102,9 @@ static void pass_on(const struct dpt_division *d, const struct dpt_action *at,
 }
 
 /*
- * The rounds through a stage, in the order of its schedule, whose sources schedules.h
- * names. Backward comes in the order of forward, so that gradients are added up in one order,
- * whichever schedule it is.
+ * Takes the rounds through a stage, in the order of its schedule, whose sources schedules.h names.
+ * Backward comes in the order of forward, so that gradients are added up in one order, whichever
+ * schedule it is.
  */
 static void plan_stage(const struct dpt_division *d, struct dpt_actions *list)
 {
@@ -138,8 +138,8 @@ static void plan_stage(const struct dpt_division *d, struct dpt_actions *list)
 
 /* --- synchronized batch norms ----------------------------------------------------------------- */
 
-/* The passes of all rounds through a unit: at once or, where owners get each one's gradient, round
- * by round. Back it is from a norm's readers down to the next norm, whose gradient backward ends
+/* Takes all rounds through a unit: at once or, where owners get each one's gradient, round by
+ * round. Back it goes from a norm's readers down to the next norm, whose gradient backward ends
  * with. */
 static void pass_all(const struct dpt_division *d, bool back, int32_t unit,
                      struct dpt_actions *list)

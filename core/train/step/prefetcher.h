@@ -34,7 +34,7 @@ struct dpt_prefetched {
 /* Errors: RANK. */
 enum dpt_status dpt_prefetcher_open(struct dpt_prefetcher **prefetcher,
                                     const struct dpt_prefetcher_spec *spec, struct dpt_error *err);
-/* Before the steps are closed. NULL is fine. */
+/* To be called before the steps are closed. NULL is fine. */
 void dpt_prefetcher_close(struct dpt_prefetcher *prefetcher);
 
 /* Waits until the next step's staging buffer is filled, and gives it to the caller until

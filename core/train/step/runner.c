@@ -41,7 +41,7 @@ out:
     return status;
 }
 
-/* Those of the first step of each split, and of the last one, which may be short. */
+/* Makes the lists of the first step of each split, and of the last one, which may be short. */
 static enum dpt_status make_lists(struct dpt_runner *r, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -62,7 +62,7 @@ out:
     return status;
 }
 
-/* A message takes what crosses from one stage to the next. */
+/* Checks that a message takes what crosses from one stage to the next. */
 static enum dpt_status check_messages(const struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -80,8 +80,8 @@ out:
     return status;
 }
 
-/* A worker's micro-batches in flight: the first one uses its buffer. A stage behind the first
- * one reads no samples, only what is to be said of them. */
+/* Opens the micro-batches in flight. The first one of a worker uses the worker's buffer. A stage
+ * behind the first one reads no samples, only what is to be said of them. */
 static enum dpt_status open_flights(struct dpt_runner *r, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -160,7 +160,7 @@ void dpt_runner_close(struct dpt_runner *r)
 
 /* --- the loop --------------------------------------------------------------------------------- */
 
-/* For the watchdog, in an action that is not waited for briefly. */
+/* Notes for the watchdog what this rank does with the action's first node. */
 static void note(const struct dpt_runner *r, const char *words)
 {
     if (words != NULL)

@@ -175,7 +175,7 @@ static struct pass make_pass(const struct dpt_variant_value *optimizer,
     return pass;
 }
 
-/* Before parts of a tensor: what it reckons with. */
+/* The scalars that a tensor's parts reckon with; to be called before these. */
 static const struct dpt_scalars *scalars_of(struct pass *pass, const struct dpt_tensor *tensor)
 {
     const struct dpt_rule_group group = dpt_rule_group_of(&pass->rule, tensor);
@@ -238,7 +238,7 @@ void dpt_optimizer_measure(const struct dpt_variant_value *optimizer, const stru
     as_before(mode);
 }
 
-/* Of a tensor whose chunks begin at `squares`, added up in their order. */
+/* The norms of a tensor whose chunks begin at `squares`, added up in their order. */
 static struct dpt_optimizer_norms add_up(const struct dpt_tensor *t, const double *squares)
 {
     double params = 0, direction = 0;

@@ -83,7 +83,7 @@ const struct dpt_groups *dpt_optimizer_groups(const struct dpt_variant_value *op
 struct dpt_rule dpt_optimizer_rule(const struct dpt_variant_value *optimizer);
 
 /*
- * Before dpt_optimizer_apply, of an optimizer with a step of its own: its first pass, over the
+ * Makes the first pass of an optimizer with a step of its own, before dpt_optimizer_apply, over the
  * graph's chunks [first, last) (dpt_graph_chunks). squares: DPT_OPTIMIZER_SQUARES numbers for each
  * chunk of the graph; those of other chunks are not touched.
  */

@@ -91,7 +91,8 @@ bool dpt_groups_read(struct dpt_conf *conf, struct dpt_conf_node *node, const ch
 
 /* --- matching --------------------------------------------------------------------------------- */
 
-/* Where a pattern stands: the node in a list of them, or the list's where it is alone. */
+/* Fails at the place where a pattern stands: the node in a list of them, or the list's where it is
+ * alone. */
 static enum dpt_status refuse(const struct dpt_patterns *p, size_t i, const char *what,
                               struct dpt_error *err)
 {
@@ -119,7 +120,8 @@ bool dpt_pattern_matches(const char *pattern, const struct dpt_tensor *t)
     return fnmatch(pattern, t->name, 0) == 0 || fnmatch(pattern, layer, 0) == 0;
 }
 
-/* A pattern that matches nothing: with the name that may be meant, or else the layers there are. */
+/* Refuses a pattern that matches nothing, and names what may be meant, or else the layers there
+ * are. */
 static enum dpt_status refuse_unmatched(const struct dpt_patterns *p, size_t i, const char *key,
                                         const struct dpt_graph *graph, struct dpt_error *err)
 {

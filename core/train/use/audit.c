@@ -50,8 +50,8 @@ static struct source source_of(const struct dpt_trainer *t, int k)
     return source;
 }
 
-/* Of what this rank has of a tensor, with the zeros behind it: as a part of the whole arena, and as
- * a part of the tensor. */
+/* Hashes what this rank has of a tensor, with the zeros behind it: as a part of the whole arena,
+ * and as a part of the tensor. */
 static void hash_tensor(const struct dpt_trainer *t, int32_t number, const struct source *source,
                         uint64_t *of_arena, uint64_t *of_tensor)
 {
@@ -194,7 +194,7 @@ static const char *next_layer(const char *at, char name[DPT_NAME], char hash[2][
     return at + used;
 }
 
-/* Where two lines of one step part: a gradient first, since it makes the weights. */
+/* Says where two lines of one step part: a gradient first, since it makes the weights. */
 static void describe_difference(const struct reader *a, const struct reader *b,
                                 struct dpt_str *summary)
 {

@@ -138,7 +138,7 @@ static void keep_said(const struct eval_work *w, const struct dpt_batch *batch, 
                      probabilities);
 }
 
-/* What a micro-batch gave. probabilities: room for a sample's. */
+/* Keeps what a micro-batch gave. probabilities: room for a sample's. */
 static void keep(struct eval_work *w, int32_t micro_batch, const struct dpt_batch *batch,
                  const float *outputs, float *probabilities,
                  const struct dpt_metric_sums *metric_sums)
@@ -155,8 +155,8 @@ static void keep(struct eval_work *w, int32_t micro_batch, const struct dpt_batc
         add_errors(w, batch, outputs, sums + SUMS);
 }
 
-/* The same of what an evaluation's pass gave (struct dpt_runner_pass), where this rank has the
- * outputs. */
+/* Does the same with what an evaluation's pass gave (struct dpt_runner_pass), where this rank has
+ * the outputs. */
 static enum dpt_status take(void *arg, int thread, int32_t micro_batch,
                             const struct dpt_batch *batch, const float *value, size_t floats,
                             const struct dpt_metric_sums *metric_sums, struct dpt_error *err)
@@ -172,8 +172,8 @@ static enum dpt_status take(void *arg, int thread, int32_t micro_batch,
     return DPT_OK;
 }
 
-/* This rank's part of the split; collective where ranks need each other for it, and then a rank
- * that failed goes on. */
+/* Evaluates this rank's part of the split. It is collective where ranks need each other for it, and
+ * then a rank that failed goes on. */
 static enum dpt_status evaluate_rank(struct eval_work *w, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -211,7 +211,8 @@ out:
     return status;
 }
 
-/* Rank 0: the scores of classes or labels, and the confusion of these unless they are too many. */
+/* Computes, on rank 0, the scores of classes or labels, and the confusion of these unless they are
+ * too many. */
 static enum dpt_status score_classes(const struct eval_work *w, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -233,7 +234,8 @@ out:
     return status;
 }
 
-/* Rank 0: the scores, from the sums of all micro-batches, which are added to those of the first. */
+/* Computes the scores, on rank 0, from the sums of all micro-batches, which are added to those of
+ * the first. */
 static enum dpt_status score(const struct eval_work *w, double weight, struct dpt_error *err)
 {
     double *errors = w->t->sums + SUMS;

@@ -18,7 +18,8 @@ static enum dpt_status check_finite(const struct dpt_weights *w, const struct dp
     return DPT_OK;
 }
 
-/* What rank 0 does. The parameters that no tensor of the file becomes stay as they are. */
+/* Loads the weights, on rank 0. The parameters that no tensor of the file becomes stay as they
+ * are. */
 static enum dpt_status load(struct dpt_trainer *t, const struct dpt_state *whole,
                             struct dpt_init_result *result, struct dpt_error *err)
 {

@@ -17,9 +17,10 @@ struct dpt_init_result {
 };
 
 /*
- * Collective over the world, before the first step: the job's `init`, or nothing where it names no
- * file. Rank 0 reads; all get the same weights. result: on rank 0. Errors: BAD_DATA (the file is
- * missing, damaged or does not fit; all that does not fit is told), USAGE, IO, RANK.
+ * Collective over the world, before the first step. Does what the job's `init` says, or nothing
+ * where it names no file. Rank 0 reads; all get the same weights. result: on rank 0. Errors:
+ * BAD_DATA (the file is missing, damaged or does not fit; all that does not fit is told), USAGE,
+ * IO, RANK.
  */
 enum dpt_status dpt_init_weights(struct dpt_trainer *t, struct dpt_init_result *result,
                                  struct dpt_error *err);

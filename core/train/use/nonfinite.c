@@ -172,7 +172,8 @@ static enum dpt_status tell(const struct dpt_trainer *t, const struct finding *f
 
 /* --- in parts --------------------------------------------------------------------------------- */
 
-/* Of a micro-batch that has gone through all that this rank computes. */
+/* Notes the first value that is not finite in a micro-batch, which has gone through all that this
+ * rank computes. */
 static enum dpt_status note(void *arg, int thread, int32_t micro_batch,
                             const struct dpt_batch *batch, const float *value, size_t floats,
                             const struct dpt_metric_sums *metric_sums, struct dpt_error *err)
@@ -206,8 +207,8 @@ static bool is_finite_here(const struct dpt_trainer *t, const struct dpt_tensor 
     return true;
 }
 
-/* Collective. All values are finite: the tensor whose part of the step's sum is not, as bad_tensor
- * has it. Who gave it the sum does not say. */
+/* Collective, where all values are finite. Finds the tensor whose part of the step's sum is not, in
+ * the order of bad_tensor. Who gave it the sum does not say. */
 static enum dpt_status search_sum(struct search *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -229,8 +230,9 @@ out:
     return status;
 }
 
-/* Collective. Forward once more, where ranks have parts of the weights: the first of this rank's
- * micro-batches whose values are not finite or, where none has any, what of the sum is not. */
+/* Collective. Goes forward once more, where ranks have parts of the weights, and finds the first of
+ * this rank's micro-batches whose values are not finite or, where none has any, what of the sum is
+ * not. */
 static enum dpt_status search_parts(struct search *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -264,7 +266,7 @@ out:
 
 /* --- both ------------------------------------------------------------------------------------- */
 
-/* Collective. What this rank can find by itself, where each has all of the weights. */
+/* Collective. Finds what this rank can find by itself, where each has all of the weights. */
 static enum dpt_status search_alone(struct search *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;

@@ -31,7 +31,7 @@ struct work {
     int64_t *sample;
 };
 
-/* A micro-batch of a source. */
+/* Fills in a micro-batch of a source. */
 static enum dpt_status fill_from_source(const struct work *w, int32_t micro_batch,
                                         struct dpt_batch_buffer *buffer, struct dpt_batch *batch,
                                         struct dpt_error *err)
@@ -65,7 +65,7 @@ out:
     return status;
 }
 
-/* In the units of their files; the micro-batch has them as they are trained. */
+/* Copies targets in the units of their files; the micro-batch has them as they are trained. */
 static void copy_targets(const struct dpt_dataset *set, const struct dpt_batch *batch, float *to)
 {
     const size_t width = (size_t)set->target_width;
@@ -107,7 +107,7 @@ static void predict_part(void *arg, int thread)
     }
 }
 
-/* This rank's part of the next window. */
+/* Computes this rank's part of the next window. */
 static enum dpt_status compute(struct work *w, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -129,7 +129,7 @@ out:
     return status;
 }
 
-/* How the ranks share a window. */
+/* Finds how the ranks share a window. */
 static void partition(struct work *w, int64_t step)
 {
     const int32_t micro = w->sampler->micro, total = dpt_sampler_count(w->sampler, step);
@@ -145,7 +145,7 @@ static void partition(struct work *w, int64_t step)
     }
 }
 
-/* Collective. The ranks' rows of so many floats, on rank 0. */
+/* Collective. Gives rank 0 the ranks' rows of so many floats. */
 static enum dpt_status collect(struct work *w, const float *mine, float *all, int32_t width,
                                struct dpt_error *err)
 {
@@ -181,7 +181,7 @@ static void squash_part(void *arg, int thread)
         dpt_sigmoids(w->all + i * w->outputs, w->outputs, w->probabilities + i * w->outputs);
 }
 
-/* Rank 0: a row of targets as the loss takes it. */
+/* Gives a row of targets as the loss takes it, on rank 0. */
 static const float *as_trained(const struct work *w, const float *targets)
 {
     if (!w->t->targets.used)
@@ -190,7 +190,7 @@ static const float *as_trained(const struct work *w, const float *targets)
     return w->target;
 }
 
-/* Rank 0: what the model gave, in the targets' units. */
+/* Brings what the model gave into the targets' units, on rank 0. */
 static void undo_scale(struct work *w)
 {
     for (int64_t i = 0; w->t->targets.used && i < w->view.total; i++)
@@ -201,7 +201,7 @@ static void undo_scale(struct work *w)
         }
 }
 
-/* Rank 0: the samples' losses, and what they sum up to, where the truth is known. */
+/* Computes, on rank 0, the samples' losses and their sum, where the truth is known. */
 static void sum_up(struct work *w, struct dpt_metric_sums *total)
 {
     if (w->truth == DPT_TRUTH_CLASS)
@@ -222,7 +222,7 @@ static void sum_up(struct work *w, struct dpt_metric_sums *total)
     }
 }
 
-/* Rank 0: hands a window to the sink. */
+/* Hands a window to the sink, on rank 0. */
 static enum dpt_status hand_over(struct work *w, dpt_predict_sink *sink, void *arg,
                                  struct dpt_metric_sums *total, struct dpt_error *err)
 {
@@ -308,7 +308,7 @@ static void release(struct work *w)
     dpt_free(w->sample);
 }
 
-/* Collective. All windows, one after another. What fails on one rank fails on all. */
+/* Collective. Predicts all windows, one after another. What fails on one rank fails on all. */
 static enum dpt_status predict(struct work *w, dpt_predict_sink *sink, void *arg,
                                struct dpt_metric_sums *wanted, struct dpt_error *err)
 {

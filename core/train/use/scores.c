@@ -81,8 +81,8 @@ static void measure_spread(const struct dpt_dataset *set, const struct dpt_sampl
     }
 }
 
-/* Those of errors whose weights sum up to `weight`; squares of how far targets are from their mean:
- * `spread`. */
+/* Computes the scores of errors whose weights sum up to `weight`; squares of how far targets are
+ * from their mean: `spread`. */
 static void score_errors(struct dpt_scores *scores, int32_t width, const double *absolute,
                          const double *squared, const double *spread, double weight,
                          int64_t samples)
@@ -91,7 +91,7 @@ static void score_errors(struct dpt_scores *scores, int32_t width, const double 
     for (int32_t k = 0; k < width; k++) {
         scores->mae += absolute[k] / weight / width;
         scores->rmse += sqrt(squared[k] / weight) / width;
-        /* Of targets that are all the same: 1 where they are met, else 0. */
+        /* Where all targets are the same it is 1 if they are met, else 0. */
         scores->r2 += (spread[k] > 0 ? 1 - squared[k] / spread[k] : squared[k] > 0 ? 0 : 1) / width;
     }
     if (samples < 2)

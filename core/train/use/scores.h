@@ -87,12 +87,12 @@ enum { DPT_SCORES_TEXT = 160 };
 const char *dpt_scores_text(const struct dpt_scores *scores, bool classes, const char *front,
                             const char *between, char buf[DPT_SCORES_TEXT]);
 
-/* No score at all. */
+/* Sets every score to none. */
 void dpt_scores_clear(struct dpt_scores *scores);
 /*
- * Those of regression, from the weighted sums of each output's absolute and squared errors over the
- * samples that a sampler walks, whose weights sum up to `weight`. The targets are read twice, and
- * their sums are taken in the order of the samples. Errors: RANK.
+ * Computes the scores of regression, from the weighted sums of each output's absolute and squared
+ * errors over the samples that a sampler walks, whose weights sum up to `weight`. The targets are
+ * read twice, and their sums are taken in the order of the samples. Errors: RANK.
  */
 enum dpt_status dpt_scores_regression(struct dpt_scores *scores, const struct dpt_dataset *set,
                                       const struct dpt_sampler *sampler, const double *absolute,
@@ -107,7 +107,7 @@ void dpt_error_sums_add(double *sums, int32_t width, int64_t before, const float
 void dpt_scores_of_sums(struct dpt_scores *scores, const double *sums, int32_t width,
                         int64_t samples);
 
-/* The first of the largest. */
+/* The index of the first one of the largest. */
 int32_t dpt_argmax(const float *x, int32_t n);
 /* The softmax of a row of logits; gives the first of the largest. */
 int32_t dpt_softmax(const float *logits, int32_t n, float *out);
@@ -120,7 +120,8 @@ int32_t dpt_class_of(const struct dpt_dataset *set, int64_t sample);
 /* How wide a row is. all: it has the probabilities of all classes, unless they are too many to be
  * kept; of two classes it always has that of class 1. */
 int32_t dpt_said_width(int32_t outputs, int64_t samples, bool all);
-/* Of labels, which are all kept; 0: these are too many, so that there are no scores. */
+/* How wide a row of labels is, which are all kept; 0: these are too many, so that there are no
+ * scores. */
 int32_t dpt_said_labels_width(int32_t outputs, int64_t samples, bool all);
 /* Writes the row of a sample. probabilities: room for said->outputs. */
 void dpt_said_put(const struct dpt_said *said, int64_t position, int32_t label, const float *logits,
@@ -129,10 +130,10 @@ void dpt_said_put(const struct dpt_said *said, int64_t position, int32_t label, 
 void dpt_positive_count(struct dpt_positive *positive, const struct dpt_dataset *set,
                         const struct dpt_sampler *sampler);
 /*
- * Those of classes, from what was said of the samples that a sampler walks in its first epoch.
- * positive: which of two classes is; of more classes nobody asks. classes: [outputs] zeroed, out.
- * confusion: NULL, or [outputs][outputs] zeroed, out: the samples' weights, true class by chosen
- * one. Errors: RANK.
+ * Computes the scores of classes, from what was said of the samples that a sampler walks in its
+ * first epoch. positive: which of two classes is; of more classes nobody asks. classes: [outputs]
+ * zeroed, out. confusion: NULL, or [outputs][outputs] zeroed, out: the samples' weights, true class
+ * by chosen one. Errors: RANK.
  */
 enum dpt_status dpt_scores_classes(struct dpt_scores *scores, const struct dpt_dataset *set,
                                    const struct dpt_sampler *sampler, const struct dpt_said *said,
@@ -140,9 +141,9 @@ enum dpt_status dpt_scores_classes(struct dpt_scores *scores, const struct dpt_d
                                    double *confusion, struct dpt_error *err);
 
 /*
- * Those of several labels at once, which hold where the targets are 0.5 or more, and are said to
- * where the logits are positive. labels: [outputs] zeroed, out: each as a class of the samples for
- * which it holds. Errors: RANK.
+ * Computes the scores of several labels at once, which hold where the targets are 0.5 or more, and
+ * are said to where the logits are positive. labels: [outputs] zeroed, out: each as a class of the
+ * samples for which it holds. Errors: RANK.
  */
 enum dpt_status dpt_scores_labels(struct dpt_scores *scores, const struct dpt_dataset *set,
                                   const struct dpt_sampler *sampler, const struct dpt_said *said,

@@ -98,7 +98,7 @@ void dpt_positive_count(struct dpt_positive *positive, const struct dpt_dataset 
     positive->training = sampler == NULL;
 }
 
-/* What follows from what the samples of each class were said to be. */
+/* Computes what follows from what the samples of each class were said to be. */
 static void score_counts(struct dpt_scores *scores, struct dpt_class_score *class, int32_t classes,
                          int32_t positive, int64_t samples)
 {
