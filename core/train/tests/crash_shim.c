@@ -136,7 +136,7 @@ static void put(const void *bytes, size_t n)
         abort();
 }
 
-/* A call that was made, or was to be made, into the journal. */
+/* Writes a call that was made, or was to be made, into the journal. */
 static void note(const struct call *c, const char *what)
 {
     char line[3 * PATH];
@@ -471,7 +471,8 @@ static char owner_of(const void *caller)
 
 static bool denied(const void *caller)
 {
-    /* Only a thread that works on the folder; the rest of the process is not what is tried here. */
+    /* Only a thread that works on the folder counts; the rest of the process is not what is tried
+     * here. */
     if (calls == 0 || shim.alloc_at == 0 || owner_of(caller) != shim.alloc_owner)
         return false;
     if (++allocations != shim.alloc_at)

@@ -76,7 +76,7 @@ static void demand_survives(const struct dpt_conf_node *root)
     dpt_str_release(&second);
 }
 
-/* Any tree that the parser has no mistake in, whatever a job may hold. */
+/* Tries any tree that the parser has no mistake in, whatever a job may hold. */
 static void try_parser(const uint8_t *text, size_t size)
 {
     struct dpt_error err = {0};
@@ -139,7 +139,8 @@ static void try_models(const struct dpt_job *job)
     }
 }
 
-/* What a resumed run does: compares the job with that of a checkpoint, which may hold any text. */
+/* Does what a resumed run does: compares the job with that of a checkpoint, which may hold any
+ * text. */
 static void try_resume(const struct dpt_job *job, const struct dpt_conf *conf, const char *text)
 {
     struct dpt_str signature = {0}, changes = {0};
@@ -158,7 +159,7 @@ static void try_resume(const struct dpt_job *job, const struct dpt_conf *conf, c
     dpt_str_release(&changes);
 }
 
-/* A file without a name, so that nothing is left behind. */
+/* Makes a file without a name, so that nothing is left behind. */
 static int put_file(const void *bytes, size_t size, char path[64])
 {
     const int fd = memfd_create("fuzz", MFD_CLOEXEC);

@@ -83,7 +83,7 @@ static void match_all(const struct dpt_weights *w)
     dpt_graph_release(&graph);
 }
 
-/* The length, the header, and bytes that it may tell of. */
+/* Writes the length, the header, and bytes that it may tell of. */
 static void put_header(int fd, const uint8_t *data, size_t size)
 {
     uint8_t length[8];

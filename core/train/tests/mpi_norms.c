@@ -7,7 +7,7 @@
 #include "core/train/tests/trust.h"
 #include "core/train/trainer.h"
 
-/* Of a slot, each part of which has one owner. */
+/* The hash of a slot, each part of which has one owner. */
 static uint64_t hash_shards(const struct dpt_trainer *t)
 {
     const struct dpt_slice own = t->reduction.type->slice(t, comm.world.rank);
@@ -19,7 +19,8 @@ static uint64_t hash_shards(const struct dpt_trainer *t)
     return (uint64_t)mine;
 }
 
-/* Of weights and slot behind some steps. `hidden`: few floats are updated by one thread alone. */
+/* The hash of weights and slot behind some steps. `hidden`: few floats are updated by one thread
+ * alone. */
 static uint64_t train(int threads, int hidden, const char *shard)
 {
     char text[512];

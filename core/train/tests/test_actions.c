@@ -21,12 +21,12 @@ struct rank {
     struct dpt_actions list;
     int32_t at;                            /* its next action */
     int32_t forward[ROUNDS], back[ROUNDS]; /* units that a round has been through */
-    int32_t added[ROUNDS];                 /* units whose gradient was added, the rest too */
-    bool handed[ROUNDS];                   /* STATE */
-    int32_t in_place[ROUNDS];              /* round + 1; 0: it is free */
-    int32_t gathered;                      /* unit + 1 whose weights are there */
-    int32_t sent[2], received[2];          /* rounds, [back] */
-    int32_t pending[ROUNDS][2];            /* round + 1 that was last sent from a flight, [back] */
+    int32_t added[ROUNDS];        /* units whose gradient was added, and what is behind them */
+    bool handed[ROUNDS];          /* STATE */
+    int32_t in_place[ROUNDS];     /* round + 1; 0: it is free */
+    int32_t gathered;             /* unit + 1 whose weights are there */
+    int32_t sent[2], received[2]; /* rounds, [back] */
+    int32_t pending[ROUNDS][2];   /* round + 1 that was last sent from a flight, [back] */
     int32_t exchanges;
 };
 
@@ -126,7 +126,8 @@ static void go_whole(struct rank *r, const struct dpt_action *a)
     }
 }
 
-/* A round's gradient of a unit is added behind its pass, the rest behind what hands it over. */
+/* A round's gradient of a unit is added behind its pass, what is behind the units, behind what
+ * hands it over. */
 static void add(struct rank *r, const struct dpt_action *a)
 {
     const int32_t units = r->division.units;
@@ -152,7 +153,7 @@ static void check_nodes(const struct rank *r, const struct dpt_action *a)
 
 /* Whether what was sent from a flight has been received, for which the runner waits before the
  * flight is used again. */
-static bool is_settled(const struct mesh *m, int stage, int replica, int32_t flight)
+static bool has_arrived(const struct mesh *m, int stage, int replica, int32_t flight)
 {
     const int32_t *pending = m->ranks[stage][replica].pending[flight];
 
@@ -166,7 +167,7 @@ static bool act_alone(struct mesh *m, int stage, int replica)
     struct rank *r = &m->ranks[stage][replica];
     const struct dpt_action *a = &r->list.at[r->at];
 
-    if (!is_settled(m, stage, replica, a->flight))
+    if (!has_arrived(m, stage, replica, a->flight))
         return false;
     switch (a->kind) {
     case DPT_ACTION_TRAIN:

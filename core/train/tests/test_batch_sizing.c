@@ -16,7 +16,7 @@ static int64_t draw(uint64_t seed, uint64_t question, int64_t most)
     return 1 + (int64_t)(dpt_random64(seed, DPT_RANDOM_SHUFFLE, 0, question) % (uint64_t)most);
 }
 
-/* Trying all sizes from the largest down. */
+/* Tries all sizes from the largest down. */
 static int64_t largest_that_feeds(int64_t global, int ranks)
 {
     for (int64_t micro = global; micro > 0; micro--)

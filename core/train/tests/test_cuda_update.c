@@ -96,7 +96,7 @@ static void set_rates(struct model *m, const struct optimizer *o, double lr, int
     }
 }
 
-/* One step on the device: norm, then update. */
+/* Takes one step on the device: norm, then update. */
 static void device_step(struct model *m, struct optimizer *o, struct dpt_cuda_state *state,
                         const float *loss, double clip, bool skip)
 {

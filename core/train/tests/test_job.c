@@ -80,7 +80,7 @@ static int set_all(const struct dpt_option *table, const char *path, enum dpt_ef
     return tried;
 }
 
-/* Every row of the table that changes no byte, so that a new one is covered. */
+/* Tries every row of the table that changes no byte, so that a new one is covered. */
 static void signature_knows_nothing_that_changes_no_byte(void **state)
 {
     static const char *const jobs[] = {

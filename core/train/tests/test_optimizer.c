@@ -49,7 +49,8 @@ static void assert_close(const float *arena, const float *want, const char *text
     }
 }
 
-/* A step; one that only reads the slots gives the same parameters, and leaves the slots alone. */
+/* Takes a step; one that only reads the slots gives the same parameters, and leaves the slots
+ * alone. */
 static void reads_alike(const struct dpt_variant_value *optimizer, const struct dpt_graph *graph,
                         struct dpt_update update, float *params, const float *gradient,
                         float *const *slots)

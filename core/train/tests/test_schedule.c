@@ -60,8 +60,8 @@ static void no_schedule_goes_unchecked(void **state)
                           "golden_schedules.py");
 }
 
-/* A line up to the rate that the schedule starts with; then the schedule as if the run began there.
- */
+/* The rate goes up in a line to the one that the schedule starts with; then comes the schedule as
+ * if the run began there. */
 static void warmup_comes_before_the_schedule(void **state)
 {
     (void)state;
@@ -109,8 +109,8 @@ static void warmup_may_be_a_share_of_the_run(void **state)
     }
 }
 
-/* Also where the warm-up is longer than the run, a run is one step, or a resumed run asks behind
- * its end. */
+/* This holds also where the warm-up is longer than the run, a run is one step, or a resumed run
+ * asks behind its end. */
 static void rates_stay_between_zero_and_lr(void **state)
 {
     static const char *const texts[] = {"{type: cosine, warmup: 50}",

@@ -47,7 +47,7 @@ static struct dpt_optimizer_options trust_options = {.lr = 0.02, .weight_decay =
 static const struct dpt_variant_value trust = {.variant = &trust_variant,
                                                .options = &trust_options};
 
-/* One step in double, each norm by one plain sum. */
+/* Takes one step in double, each norm by one plain sum. */
 static inline void trust_by_hand(const struct dpt_graph *graph, const struct dpt_update *update,
                                  const float *gradient, double *mean, double *params)
 {
