@@ -91,7 +91,7 @@ static void add_parts(struct dpt_bench *b, const struct part *parts, size_t n,
                                     .cost = dpt_cost_of_part(b->t, parts[i].what)};
 
         if ((parts[i].what == DPT_SPAN_STEP && b->t->comm->world.size == 1) ||
-            (parts[i].what == DPT_SPAN_WAIT_STAGE && !dpt_mesh_divides(&b->t->mesh)) ||
+            (parts[i].what == DPT_SPAN_WAIT_STAGE && dpt_trainer_model_ranks(b->t) == 1) ||
             (parts[i].what == DPT_SPAN_WAIT_THREADS &&
              b->t->team.all_threads == b->t->comm->world.size))
             continue;

@@ -4,6 +4,7 @@
 
 #include "cmd/plan/plan.h"
 #include "core/train/setup/batch_sizing.h"
+#include "core/train/setup/state.h"
 #include "core/train/update/schedule.h"
 
 enum { DIGITS = 40, SHOWN_RANKS = 6, LINE = 80 };

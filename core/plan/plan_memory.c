@@ -9,6 +9,7 @@
 #include "core/train/reduction/gradient_reduction.h"
 #include "core/train/setup/batch_sizing.h"
 #include "core/train/setup/parts.h"
+#include "core/train/setup/state.h"
 #include "core/train/step/engine.h"
 #include "core/train/step/runner.h"
 

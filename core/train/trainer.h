@@ -120,14 +120,6 @@ static inline bool dpt_trainer_round_robin(const struct dpt_trainer *t)
     return dpt_trainer_sharded(t) && t->job->parallel.shard >= DPT_SHARD_GRADIENTS;
 }
 
-/* Whether ranks keep parts of what a checkpoint has: then rank 0 gathers and writes it piece by
- * piece, while all ranks wait, and reads and scatters it tensor by tensor; so no rank ever has
- * room for more. Else rank 0 has all of it, copies it, and writes while training goes on. */
-static inline bool dpt_trainer_streams(const struct dpt_trainer *t)
-{
-    return dpt_mesh_divides(&t->mesh) || dpt_trainer_sharded(t);
-}
-
 enum dpt_trainer_parts {
     DPT_PART_TRAIN = 1,
     DPT_PART_VALID = 2,

@@ -18,15 +18,6 @@
 #include "core/train/use/evaluate.h"
 #include "core/train/use/nonfinite.h"
 
-const struct dpt_gradient_reduction_type *dpt_gradient_reduction_choose(const struct dpt_trainer *t)
-{
-    if (dpt_trainer_round_robin(t))
-        return &dpt_gradient_reduction_round_robin;
-    return t->job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE
-               ? &dpt_gradient_reduction_reproducible
-               : &dpt_gradient_reduction_allreduce;
-}
-
 struct dpt_engine_state {
     struct dpt_host_update *update;
 };

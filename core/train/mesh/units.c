@@ -91,6 +91,16 @@ size_t dpt_units_alike(const struct dpt_trainer *t)
     return (size_t)(t->units.gathers ? graph->floats : graph->arena);
 }
 
+float *dpt_units_gradient(const struct dpt_trainer *t, int unit, float *target)
+{
+    const size_t begin = t->units.edge[unit], end = t->units.edge[unit + 1];
+
+    if (!t->units.sliced)
+        return target;
+    dpt_graph_clear_frozen(dpt_trainer_graph(t), begin, end, target - begin);
+    return target - begin;
+}
+
 bool dpt_units_begins(const struct dpt_trainer *t, int32_t node)
 {
     int k = 0;

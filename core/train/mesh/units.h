@@ -53,6 +53,11 @@ enum dpt_status dpt_units_gather(struct dpt_trainer *t, int unit, struct dpt_err
 enum dpt_status dpt_units_derive(struct dpt_trainer *t, int unit, struct dpt_error *err);
 void dpt_units_release(struct dpt_trainer *t, int unit);
 
+/* Where a whole gradient would begin whose part for a unit is in the target of the reduction. That
+ * of an FSDP unit has room for the unit alone, and held another one's before: so the frozen floats
+ * are cleared. target: of the reduction, for this unit. */
+float *dpt_units_gradient(const struct dpt_trainer *t, int unit, float *target);
+
 /* Whether a unit begins with this node. */
 bool dpt_units_begins(const struct dpt_trainer *t, int32_t node);
 

@@ -2,17 +2,18 @@
  * gradient_reduction: how the gradients of a step's micro-batches are reduced to one sum on all
  * ranks.
  *
- * There are two ways, a row each, chosen by comm.reduction. `allreduce` adds up the gradients of a
+ * There are two ways to add, chosen by comm.reduction. `allreduce` adds up the gradients of a
  * thread as they are computed, and then those of all threads of all ranks
  * (core/comm/hierarchical_allreduce.h). `reproducible` adds along one tree over the micro-batches'
  * numbers (core/comm/tree.h), so the sum has the same bits however the micro-batches are
- * partitioned. A rank whose threads are a team computes several micro-batches at once where they
- * are a node of that tree, whose value the matrix products give (backend.h, `sub_batch`): so it
- * writes a gradient no more often than with `allreduce`. The shortest of 800 steps of an MLP
- * 784-256-10, batch 128, 2 ranks, microseconds (AMD EPYC 9004, 2 cores): allreduce 586,
- * reproducible 626; one micro-batch after another 747. Either way the sum carries the tail (enum
- * dpt_tail) behind the gradient, and what the ranks have to tell each other
- * (t->reduction.reduced_flags) is known on all of them afterwards.
+ * partitioned. In shards, each of which has one owner, there are two more rows that add along this
+ * tree: `sharded`, and `round_robin` where ranks take rounds in turn. A rank whose threads are a
+ * team computes several micro-batches at once where they are a node of that tree, whose value the
+ * matrix products give (backend.h, `sub_batch`): so it writes a gradient no more often than with
+ * `allreduce`. The shortest of 800 steps of an MLP 784-256-10, batch 128, 2 ranks, microseconds
+ * (AMD EPYC 9004, 2 cores): allreduce 586, reproducible 626; one micro-batch after another 747.
+ * Either way the sum carries the tail (enum dpt_tail) behind the gradient, and what the ranks have
+ * to tell each other (t->reduction.reduced_flags) is known on all of them afterwards.
  */
 #ifndef DPT_TRAIN_GRADIENT_REDUCTION_H
 #define DPT_TRAIN_GRADIENT_REDUCTION_H
@@ -41,12 +42,6 @@ static inline struct dpt_gradient_range dpt_gradient_behind(const struct dpt_tra
                                                             int64_t end)
 {
     return (struct dpt_gradient_range){(size_t)end, dpt_gradient_whole(t).end};
-}
-
-/* What a rank owns where each owns all. */
-static inline struct dpt_slice dpt_gradient_all(const struct dpt_trainer *t)
-{
-    return (struct dpt_slice){0, (size_t)dpt_trainer_graph(t)->floats, 0, t->reduction.chunks.n};
 }
 
 struct dpt_gradient_reduction_type {
@@ -122,10 +117,31 @@ static inline void dpt_tail_write(float *tail, const struct dpt_metric_sums *met
     tail[DPT_TAIL_WEIGHT] = (float)metric_sums->weight;
 }
 
+/* What rows say in which each rank owns all (gradient_reduction.c). */
+struct dpt_slice dpt_gradient_all(const struct dpt_trainer *t, int rank);
+const float *dpt_gradient_sum(const struct dpt_trainer *t);
+float *dpt_gradient_no_weights(const struct dpt_trainer *t);
+enum dpt_status dpt_gradient_no_share(struct dpt_trainer *t, struct dpt_error *err);
+enum dpt_status dpt_gradient_no_gather(struct dpt_trainer *t, double *values, int each,
+                                       struct dpt_error *err);
+#define DPT_GRADIENT_OWNS_ALL                                                                      \
+    .slice = dpt_gradient_all, .slice_sum = dpt_gradient_sum, .weights = dpt_gradient_no_weights,  \
+    .share = dpt_gradient_no_share, .gather_chunks = dpt_gradient_no_gather
+
 extern const struct dpt_gradient_reduction_type dpt_gradient_reduction_allreduce,
-    dpt_gradient_reduction_reproducible, dpt_gradient_reduction_round_robin;
+    dpt_gradient_reduction_reproducible, dpt_gradient_reduction_sharded,
+    dpt_gradient_reduction_round_robin;
 /* The one that the job asks for. */
-const struct dpt_gradient_reduction_type *
-dpt_gradient_reduction_choose(const struct dpt_trainer *t);
+static inline const struct dpt_gradient_reduction_type *
+dpt_gradient_reduction_choose(const struct dpt_trainer *t)
+{
+    if (dpt_trainer_round_robin(t))
+        return &dpt_gradient_reduction_round_robin;
+    if (dpt_trainer_sharded(t))
+        return &dpt_gradient_reduction_sharded;
+    return t->job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE
+               ? &dpt_gradient_reduction_reproducible
+               : &dpt_gradient_reduction_allreduce;
+}
 
 #endif

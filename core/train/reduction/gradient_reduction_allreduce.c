@@ -133,37 +133,6 @@ static const double *sums_of_squares(const struct dpt_trainer *t)
     return dpt_hierarchical_sums_of_squares(t->reduction.state->allreduce);
 }
 
-/* Each rank owns all: there are no shards. */
-static struct dpt_slice slice(const struct dpt_trainer *t, int rank)
-{
-    (void)rank;
-    return dpt_gradient_all(t);
-}
-
-static const float *slice_sum(const struct dpt_trainer *t)
-{
-    return t->reduction.sum;
-}
-
-static float *weights(const struct dpt_trainer *t)
-{
-    (void)t;
-    return NULL;
-}
-
-static enum dpt_status share(struct dpt_trainer *t, struct dpt_error *err)
-{
-    (void)t, (void)err;
-    return DPT_OK;
-}
-
-static enum dpt_status gather_chunks(struct dpt_trainer *t, double *values, int each,
-                                     struct dpt_error *err)
-{
-    (void)t, (void)values, (void)each, (void)err;
-    return DPT_OK;
-}
-
 const struct dpt_gradient_reduction_type dpt_gradient_reduction_allreduce = {
     .open = open_sums,
     .bytes = bytes,
@@ -174,9 +143,5 @@ const struct dpt_gradient_reduction_type dpt_gradient_reduction_allreduce = {
     .again = again,
     .sum = sum,
     .sums_of_squares = sums_of_squares,
-    .slice = slice,
-    .slice_sum = slice_sum,
-    .weights = weights,
-    .share = share,
-    .gather_chunks = gather_chunks,
+    DPT_GRADIENT_OWNS_ALL,
 };

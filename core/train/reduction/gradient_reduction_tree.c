@@ -366,21 +366,17 @@ static const double *sums_of_squares(const struct dpt_trainer *t)
 
 static struct dpt_slice slice(const struct dpt_trainer *t, int rank)
 {
-    return dpt_trainer_sharded(t) ? dpt_deterministic_slice(t->reduction.state->allreduce, rank)
-                                  : dpt_gradient_all(t);
+    return dpt_deterministic_slice(t->reduction.state->allreduce, rank);
 }
 
 static const float *slice_sum(const struct dpt_trainer *t)
 {
-    return dpt_trainer_sharded(t) ? dpt_deterministic_slice_sum(t->reduction.state->allreduce)
-                                  : t->reduction.sum;
+    return dpt_deterministic_slice_sum(t->reduction.state->allreduce);
 }
 
 static float *weights(const struct dpt_trainer *t)
 {
-    return t->units.sliced || !dpt_trainer_sharded(t)
-               ? NULL
-               : dpt_deterministic_weights(t->reduction.state->allreduce);
+    return t->units.sliced ? NULL : dpt_deterministic_weights(t->reduction.state->allreduce);
 }
 
 static enum dpt_status share(struct dpt_trainer *t, struct dpt_error *err)
@@ -390,7 +386,7 @@ static enum dpt_status share(struct dpt_trainer *t, struct dpt_error *err)
     const struct dpt_graph *graph = dpt_trainer_graph(t);
     float *buffer;
 
-    if (t->units.gathers || !dpt_trainer_sharded(t)) /* it gets units' as it computes them */
+    if (t->units.gathers) /* as it computes them */
         return DPT_OK;
     if (t->units.sliced) /* all write where all read */
         return dpt_group_barrier(&dpt_trainer_replicas(t)->node, err);
@@ -406,12 +402,24 @@ out:
 static enum dpt_status gather_chunks(struct dpt_trainer *t, double *values, int each,
                                      struct dpt_error *err)
 {
-    return dpt_trainer_sharded(t)
-               ? dpt_deterministic_gather_chunks(t->reduction.state->allreduce, values, each, err)
-               : DPT_OK;
+    return dpt_deterministic_gather_chunks(t->reduction.state->allreduce, values, each, err);
 }
 
 const struct dpt_gradient_reduction_type dpt_gradient_reduction_reproducible = {
+    .open = open_tree,
+    .bytes = bytes,
+    .close = close_tree,
+    .begin = begin,
+    .target = target,
+    .done = done,
+    .again = again,
+    .sum = sum,
+    .sums_of_squares = sums_of_squares,
+    DPT_GRADIENT_OWNS_ALL,
+    .of_rows = true,
+};
+
+const struct dpt_gradient_reduction_type dpt_gradient_reduction_sharded = {
     .open = open_tree,
     .bytes = bytes,
     .close = close_tree,

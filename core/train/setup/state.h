@@ -9,6 +9,14 @@
 
 #include "core/train/trainer.h"
 
+/* Whether ranks keep parts of what a checkpoint has: then rank 0 gathers and writes it piece by
+ * piece, while all ranks wait, and reads and scatters it tensor by tensor; so no rank ever has
+ * room for more. Else rank 0 has all of it, copies it, and writes while training goes on. */
+static inline bool dpt_trainer_streams(const struct dpt_trainer *t)
+{
+    return dpt_mesh_divides(&t->mesh) || dpt_trainer_sharded(t);
+}
+
 /* The trainer's present state, for a checkpoint. job_text: from dpt_job_signature. */
 struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text);
 

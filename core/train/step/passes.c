@@ -5,6 +5,7 @@
 #include "core/base/clock.h"
 #include "core/trace/profile.h"
 #include "core/train/mesh/tensor_parallel.h"
+#include "core/train/mesh/units.h"
 #include "core/train/reduction/gradient_reduction.h"
 #include "core/train/setup/team.h"
 #include "core/train/step/engine.h"
@@ -154,13 +155,8 @@ static float *target_of(struct dpt_runner *r, int worker, bool *add)
     struct dpt_trainer *t = r->t;
     const size_t *edge = &t->units.edge[r->action->unit];
     const struct dpt_gradient_range range = {edge[0], edge[1]};
-    float *gradient = t->reduction.type->target(t, worker, range, add);
 
-    if (!t->units.sliced)
-        return gradient;
-    gradient -= edge[0]; /* another unit's gradient was in that memory */
-    dpt_graph_clear_frozen(dpt_trainer_graph(t), edge[0], edge[1], gradient);
-    return gradient;
+    return dpt_units_gradient(t, r->action->unit, t->reduction.type->target(t, worker, range, add));
 }
 
 /* Prepares what the backend's pass takes for n micro-batches from i on. */
