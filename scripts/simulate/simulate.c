@@ -170,7 +170,7 @@ static void go_back(struct dpt_trainer *t, int32_t micro_batch, double seconds)
 {
     const struct dpt_metric_sums metric_sums = {0};
     bool add;
-    float *gradient = t->reduction.type->target(t, 0, &add);
+    float *gradient = t->reduction.type->target(t, 0, dpt_gradient_whole(t), &add);
 
     for (int64_t k = 0; spec.check && k < dpt_trainer_graph(t)->floats; k++)
         gradient[k] = (add ? gradient[k] : 0) + leaf(micro_batch, k);
