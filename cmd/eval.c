@@ -212,7 +212,7 @@ static enum dpt_status check_model(const struct dpt_job *job, const char *checkp
     const struct dpt_dataset_spec spec = {
         .conf = &job->data,
         .paths = train ? &job->data.train : &job->data.test,
-        .classes = dpt_job_loss(job).kind == DPT_LOSS_CROSS_ENTROPY,
+        .classes = dpt_loss_has_classes(dpt_job_loss(job).kind),
         .binary = dpt_job_loss(job).kind == DPT_LOSS_BINARY_CROSS_ENTROPY,
         .seed = (uint64_t)job->seed,
     };

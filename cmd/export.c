@@ -62,7 +62,7 @@ static enum dpt_status find_source(struct dpt_cli *cli, const struct dpt_checkpo
 {
     enum dpt_status status = DPT_OK;
     struct dpt_source_model *source = &e->source;
-    const bool classes = dpt_job_loss(&m->job).kind == DPT_LOSS_CROSS_ENTROPY;
+    const bool classes = dpt_loss_has_classes(dpt_job_loss(&m->job).kind);
 
     if (dpt_cli_has(cli, "--softmax") && !dpt_loss_judges(dpt_job_loss(&m->job).kind))
         DPT_TRY(dpt_fail(err, DPT_USAGE,

@@ -94,7 +94,7 @@ static enum dpt_status take_options(struct predict *p, struct dpt_error *err)
         DPT_TRY(dpt_predictions_check(dpt_cli_value(cli, "--out"), err));
     s->conf = &p->job.data;
     s->log = &cli->log;
-    s->classes = dpt_job_loss(&p->job).kind == DPT_LOSS_CROSS_ENTROPY;
+    s->classes = dpt_loss_has_classes(dpt_job_loss(&p->job).kind);
     if (dpt_cli_value(cli, "--format") != NULL)
         DPT_TRY(dpt_source_format_find("--format ", dpt_cli_value(cli, "--format"), false,
                                        &s->format, err));

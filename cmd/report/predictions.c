@@ -148,7 +148,7 @@ static enum dpt_status open_predictions(struct dpt_page *r, struct dpt_page_pred
 
     v->split = split->name;
     v->all = split->sampler.samples;
-    v->classes = t->model.loss.kind == DPT_LOSS_CROSS_ENTROPY;
+    v->classes = dpt_loss_has_classes(t->model.loss.kind);
     v->labels = dpt_trainer_labels(t) > 0;
     v->outputs = (int32_t)n;
     if (v->classes || v->labels) {

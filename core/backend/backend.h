@@ -48,7 +48,8 @@ extern const char *const dpt_precision_names[DPT_PRECISIONS + 1]; /* ends with N
  * X(NAME, name): every loss, once. The enum, the host's functions, the GPU's kernels and the job's
  * rows are made from this list, so a loss that lacks one of them does not compile.
  *
- * CROSS_ENTROPY: softmax cross-entropy; labels, or rows of target probabilities.
+ * CROSS_ENTROPY: softmax cross-entropy; labels, or rows of target probabilities. FOCAL: the same,
+ * each class' term times (1 - its probability)^gamma (Lin et al. 2017, equation 4, of softmax).
  * MSE: mean over the outputs of (y - t)^2. L1: of |y - t|. HUBER: of (y - t)^2 / 2 where |y - t| is
  * at most delta, else of delta (|y - t| - delta / 2) (Huber 1964).
  * BINARY_CROSS_ENTROPY: mean over the outputs of the cross-entropy of sigmoid(y) with t, 0 to 1:
@@ -56,6 +57,7 @@ extern const char *const dpt_precision_names[DPT_PRECISIONS + 1]; /* ends with N
  */
 #define DPT_LOSS_LIST(X)                                                                           \
     X(CROSS_ENTROPY, cross_entropy)                                                                \
+    X(FOCAL, focal)                                                                                \
     X(MSE, mse)                                                                                    \
     X(L1, l1)                                                                                      \
     X(HUBER, huber)                                                                                \
@@ -68,11 +70,13 @@ enum dpt_loss_kind { DPT_LOSS_LIST(X) DPT_LOSSES };
 /* Whether a model is right or wrong about a sample, so that there is an accuracy; of a loss of
  * numbers to predict it is not. */
 bool dpt_loss_judges(enum dpt_loss_kind kind);
+/* Whether an output is a class' logit: labels are classes, or targets are their probabilities. */
+bool dpt_loss_has_classes(enum dpt_loss_kind kind);
 
 struct dpt_loss {
     enum dpt_loss_kind kind;
     /* Of cross-entropy s: the target becomes (1 - s) target + s / outputs (Szegedy et al. 2016). Of
-     * Huber's loss delta. */
+     * FOCAL gamma, of HUBER delta. */
     float attribute;
 };
 

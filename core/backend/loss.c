@@ -76,6 +76,40 @@ static double cross_entropy_row(const struct dpt_loss *loss, const struct target
     return weight * log(sum) - product;
 }
 
+/*
+ * -sum_j t_j (1 - p_j)^gamma log p_j with p = softmax(y). With q = 1 - p and
+ * g_j = t_j q_j^gamma (gamma p_j log(p_j) / q_j - 1) its derivative by y_j is g_j - p_j sum(g).
+ */
+static double focal_row(const struct dpt_loss *loss, const struct target *target, int32_t n,
+                        const float *y, float *dy)
+{
+    const double gamma = loss->attribute;
+    double top, sum = 0, all = 0, total = 0;
+
+    if (!all_finite(y, n)) { /* as above */
+        for (int32_t j = 0; dy != NULL && j < n; j++)
+            dy[j] = NAN;
+        return NAN;
+    }
+    top = y[arg_max(y, n)];
+    for (int32_t j = 0; j < n; j++)
+        sum += exp(y[j] - top);
+    for (int32_t j = 0; j < n; j++) {
+        const double log_p = y[j] - top - log(sum), p = exp(log_p), q = -expm1(log_p);
+        const double factor = target_at(target, j) * pow(q, gamma);
+        /* log(p) / q tends to -1 as q does to 0. */
+        const double g = factor * (gamma * p * (q > 0 ? log_p / q : -1) - 1);
+
+        total -= factor * log_p;
+        all += g;
+        if (dy != NULL)
+            dy[j] = (float)g;
+    }
+    for (int32_t j = 0; dy != NULL && j < n; j++)
+        dy[j] = (float)(dy[j] - exp(y[j] - top) / sum * all);
+    return total;
+}
+
 /* mean_j (y_j - t_j)^2 */
 static double mse_row(const struct dpt_loss *loss, const struct target *target, int32_t n,
                       const float *y, float *dy)
@@ -174,6 +208,7 @@ static const struct loss_type {
                   const float *y, float *dy);
     bool (*right)(const struct target *target, int32_t n, const float *y); /* or NULL */
 } types[DPT_LOSSES] = {
+#define focal_right   cross_entropy_right
 #define mse_right     NULL
 #define l1_right      NULL
 #define huber_right   NULL
@@ -185,6 +220,11 @@ static const struct loss_type {
 bool dpt_loss_judges(enum dpt_loss_kind kind)
 {
     return types[kind].right != NULL;
+}
+
+bool dpt_loss_has_classes(enum dpt_loss_kind kind)
+{
+    return types[kind].right == cross_entropy_right;
 }
 
 void dpt_loss_rows(const struct dpt_loss *loss, const struct dpt_batch *batch, int32_t outputs,

@@ -105,7 +105,7 @@ struct dpt_dataset {
 struct dpt_dataset_spec {
     const struct dpt_data_conf *conf;
     const struct dpt_texts *paths; /* which of conf's: train, valid, test */
-    bool classes;                  /* the loss wants classes (cross_entropy), else vectors (mse) */
+    bool classes;                  /* the loss wants classes, else vectors */
     bool binary;                   /* and these of numbers from 0 to 1 (binary_cross_entropy) */
     uint64_t seed;                 /* for synthetic data */
     uint64_t part; /* for synthetic data: 0 train, 1 valid, 2 test: other samples, the same rule */

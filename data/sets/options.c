@@ -110,7 +110,7 @@ static const struct dpt_option synthetic_options[] = {
      .fallback = "10",
      .min = 1,
      .max = 1 << 20,
-     .help = "kinds of samples, for loss cross_entropy"},
+     .help = "kinds of samples, for losses of classes"},
     {.name = "outputs",
      .type = DPT_OPT_INT,
      AT(dpt_synthetic, outputs),

@@ -54,8 +54,8 @@ struct dpt_cuda_bias_back_args {
 /*
  * Pools. Forward reads x and writes y; max also writes the position of each maximum in its window
  * (index: 2 bytes for each element of y). Backward reads dY and the index and writes dX: a thread
- * for each input adds the outputs whose windows contain it, in their order, or, where windows do not
- * overlap (DPT_CUDA_POOL_TILED), a thread for each output writes its window.
+ * for each input adds the outputs whose windows contain it, in their order, or, where windows do
+ * not overlap (DPT_CUDA_POOL_TILED), a thread for each output writes its window.
  *
  * adaptive: means over the windows of adaptive_avgpool (core/backend/graph.h), which follow from
  * the sizes of input and output. bilinear: `kernel` is the factor between both.
@@ -334,6 +334,7 @@ struct dpt_cuda_flatten_args {
     X(adaptive_##t, pool, pool, lanes, false) X(adaptive_back_##t, pool_back, pool, lanes, false)  \
     X(bilinear_##t, pool, pool, lanes, false) X(bilinear_back_##t, pool_back, pool, lanes, false)  \
     X(dropout_##t, dropout, dropout, lanes, false) X(cross_entropy_##t, loss, loss, lanes, true)   \
+    X(focal_##t, loss, loss, lanes, true)                                                          \
     X(mse_##t, loss, loss, lanes, true) X(l1_##t, loss, loss, lanes, true)                         \
     X(huber_##t, loss, loss, lanes, true) X(binary_cross_entropy_##t, loss, loss, lanes, true)       \
     X(to_layout_##t, layout, layout, lanes, false)                                                 \

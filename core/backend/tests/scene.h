@@ -93,7 +93,7 @@ static inline int32_t add_layer(struct scene *s, int32_t at, struct draw *d)
     return add_pool(s, at, d);
 }
 
-/* Any loss but L1, whose slope jumps where an output is its target: rounding may change it there. */
+/* Any loss but L1, whose slope jumps where an output is its target, and may with rounding. */
 static inline enum dpt_loss_kind draw_loss(struct draw *d)
 {
     const enum dpt_loss_kind kind = (enum dpt_loss_kind)draw_int(d, 0, DPT_LOSSES - 1);
@@ -138,8 +138,8 @@ static inline void scene_init(struct scene *s, uint64_t seed)
     count = draw_int(&d, 0, 1) ? s->spec.micro : draw_int(&d, 1, s->spec.micro);
     note(s, " micro %d of %d", count, s->spec.micro);
     s->params = net_params(&s->graph, &d);
-    batch_fill(&s->batch, &s->graph, s->spec.micro, count,
-               s->spec.loss.kind != DPT_LOSS_CROSS_ENTROPY, &d);
+    batch_fill(&s->batch, &s->graph, s->spec.micro, count, !dpt_loss_has_classes(s->spec.loss.kind),
+               &d);
 }
 
 static inline void scene_release(struct scene *s)

@@ -136,7 +136,7 @@ static void gradient_is_the_slope(void **state)
         const int32_t n = draw_int(&d, 1, 8);
         const struct dpt_loss loss = {(enum dpt_loss_kind)draw_int(&d, 0, DPT_LOSSES - 1),
                                       draw_int(&d, 0, 1) ? 0.3f * (float)draw_uniform(&d) : 0};
-        const bool soft = loss.kind != DPT_LOSS_CROSS_ENTROPY || draw_int(&d, 0, 1);
+        const bool soft = !dpt_loss_has_classes(loss.kind) || draw_int(&d, 0, 1);
         const int32_t label = draw_int(&d, 0, n - 1);
         float y[8], targets[8], dy[8];
         const struct dpt_batch batch = {

@@ -142,7 +142,7 @@ static void finish(struct bench *b, int32_t last, struct draw *d)
     if (!b->graph.nodes[last].out.flat)
         last = net_simple(&b->graph, last, DPT_OP_FLATTEN, 0);
     net_dense(&b->graph, last, draw_int(d, 2, 6), true);
-    bench_open(b, &loss, loss.kind != DPT_LOSS_CROSS_ENTROPY || draw_int(d, 0, 1), d);
+    bench_open(b, &loss, !dpt_loss_has_classes(loss.kind) || draw_int(d, 0, 1), d);
     check_all(b, d);
 }
 

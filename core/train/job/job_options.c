@@ -10,7 +10,7 @@
 /* The tables of a job file's sections, and the losses. */
 
 struct loss_options {
-    double label_smoothing, delta;
+    double label_smoothing, delta, gamma;
 };
 
 #define AT(member) .offset = offsetof(struct dpt_job, member)
@@ -34,6 +34,13 @@ static const struct dpt_option cross_entropy_options[] = {
     {0},
 };
 
+static const struct dpt_option focal_options[] = {
+    {ROW("gamma", AS_ABOVE, REAL), .fallback = "2", .max = 100,
+     .offset = offsetof(struct loss_options, gamma),
+     .help = "how much less samples count that are classified well; 0: cross_entropy"},
+    {0},
+};
+
 static const struct dpt_option huber_options[] = {
     {ROW("delta", AS_ABOVE, REAL), .fallback = "1", .min = 1e-30, .max = 1e30,
      .offset = offsetof(struct loss_options, delta),
@@ -48,6 +55,14 @@ static const struct dpt_variant cross_entropy = {
     .name = "cross_entropy",
     .summary = "softmax cross-entropy; labels are classes, or rows of probabilities",
     .options = cross_entropy_options,
+    .size = sizeof(struct loss_options),
+};
+
+static const struct dpt_variant focal = {
+    .name = "focal",
+    .summary = "softmax cross-entropy in which samples that are classified well count less, for "
+               "rare classes; labels as of cross_entropy",
+    .options = focal_options,
     .size = sizeof(struct loss_options),
 };
 
@@ -94,6 +109,8 @@ struct dpt_loss dpt_job_loss(const struct dpt_job *job)
 
     if (job->loss.variant == &cross_entropy)
         loss.attribute = (float)options->label_smoothing;
+    if (job->loss.variant == &focal)
+        loss.attribute = (float)options->gamma;
     if (job->loss.variant == &huber)
         loss.attribute = (float)options->delta;
 

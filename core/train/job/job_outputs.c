@@ -37,7 +37,7 @@ static enum dpt_status ask_data(const struct dpt_job *job, int64_t *outputs, str
     const struct dpt_dataset_spec spec = {
         .conf = &job->data,
         .paths = &job->data.train,
-        .classes = dpt_job_loss(job).kind == DPT_LOSS_CROSS_ENTROPY,
+        .classes = dpt_loss_has_classes(dpt_job_loss(job).kind),
         .seed = (uint64_t)job->seed,
     };
 

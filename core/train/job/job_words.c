@@ -126,6 +126,7 @@ const struct dpt_synonym dpt_job_synonyms[] = {
      "crossentropyloss categoricalcrossentropy sparsecategoricalcrossentropy "
      "softmaxcrossentropy softmaxcrossentropywithintegerlabels softmax nll nllloss logloss ce"},
     {"mse", "mseloss meansquarederror squarederror l2 l2loss"},
+    {"focal", "focalloss categoricalfocalcrossentropy focalcrossentropy"},
     {"l1", "mae l1loss meanabsoluteerror absoluteerror meanabserror"},
     {"huber", "huberloss smoothl1 smoothl1loss"},
     {"binary_cross_entropy",

@@ -23,7 +23,7 @@ static enum dpt_status open_split(struct dpt_trainer *t, struct dpt_split *split
     const struct dpt_dataset_spec spec = {
         .conf = &t->job->data,
         .paths = paths,
-        .classes = t->model.loss.kind == DPT_LOSS_CROSS_ENTROPY,
+        .classes = dpt_loss_has_classes(t->model.loss.kind),
         .binary = t->model.loss.kind == DPT_LOSS_BINARY_CROSS_ENTROPY,
         .seed = (uint64_t)t->job->seed,
         .part = (uint64_t)number,

@@ -41,7 +41,7 @@ INTS = {"hidden": (3, 40), "channels": (1, 9), "outputs": (3, 40), "kernel": (1,
         "base_batch": (1, 64), "crop_padding": (0, 3)}
 TIMES = ["never", "1 step", "2 steps", "3 steps", "7 steps", "0.4 epochs", "1 epoch", "2 epochs", "10 min", "1 h", "auto"]
 # What data each loss takes, and how often. A new loss needs its line.
-DATA_OF = {"cross_entropy": ["classes", "classes", "soft"], "mse": ["numbers"], "l1": ["numbers"], "huber": ["numbers"], "binary_cross_entropy": ["labels"]}
+DATA_OF = {"cross_entropy": ["classes", "classes", "soft"], "focal": ["classes", "soft"], "mse": ["numbers"], "l1": ["numbers"], "huber": ["numbers"], "binary_cross_entropy": ["labels"]}
 # Models whose smallest is too large to be trained a thousand times, and the only sizes of others that are not.
 LEFT_OUT = {"vgg": "over 100 million weights"}
 DEPTHS = {"resnet": [20]}

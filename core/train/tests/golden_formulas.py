@@ -30,8 +30,19 @@ def normal(dice, shape):
     return dice.normal(size=shape)
 
 
+def shares(dice, shape):
+    return dice.dirichlet(np.ones(shape[1]), shape[0])
+
+
+def softmax(y):
+    powers = np.exp(y - y.max(1, keepdims=True))
+    return powers / powers.sum(1, keepdims=True)
+
+
 # Loss: its attribute; of each sample, from rows of outputs and of targets; which are right; how targets are drawn.
 LOSSES = {
+    # Lin et al. 2017, "Focal Loss for Dense Object Detection", equation 4, of each class by softmax.
+    "focal": (1.5, lambda y, t: -(t * (1 - softmax(y)) ** 1.5 * np.log(softmax(y))).sum(1), lambda y, t: y.argmax(1) == t.argmax(1), shares),
     "mse": (0, lambda y, t: ((y - t) ** 2).mean(1), no_right, normal),
     "l1": (0, lambda y, t: abs(y - t).mean(1), no_right, normal),
     # Huber 1964, "Robust Estimation of a Location Parameter", section 1 (there with k in place of delta).

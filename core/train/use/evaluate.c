@@ -50,7 +50,7 @@ static int32_t said_width(const struct dpt_trainer *t, const struct dpt_split *s
 
     if (has_labels(t))
         return dpt_said_labels_width(outputs, split->sampler.samples, t->all_scores);
-    return t->model.loss.kind == DPT_LOSS_CROSS_ENTROPY && outputs >= 2
+    return dpt_loss_has_classes(t->model.loss.kind) && outputs >= 2
                ? dpt_said_width(outputs, split->sampler.samples, t->all_scores)
                : 0;
 }
@@ -260,7 +260,7 @@ void dpt_trainer_find_positive(struct dpt_trainer *t, const struct dpt_split *sp
     struct dpt_error why = {0};
 
     if (t->positive.training || dpt_graph_outputs(&t->model.graph) != 2 ||
-        t->model.loss.kind != DPT_LOSS_CROSS_ENTROPY)
+        !dpt_loss_has_classes(t->model.loss.kind))
         return;
     if (t->data.train.present) {
         dpt_positive_count(&t->positive, t->data.train.set, NULL);

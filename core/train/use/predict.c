@@ -227,7 +227,7 @@ static enum dpt_status hand_over(struct work *w, dpt_predict_sink *sink, void *a
                                  struct dpt_metric_sums *total, struct dpt_error *err)
 {
     const bool judges = dpt_loss_judges(w->t->model.loss.kind);
-    const bool classes = w->t->model.loss.kind == DPT_LOSS_CROSS_ENTROPY;
+    const bool classes = dpt_loss_has_classes(w->t->model.loss.kind);
     const struct dpt_predicted predicted = {
         .first = w->before,
         .count = w->view.total,
@@ -368,7 +368,7 @@ static enum dpt_status check_truth(const struct work *w, struct dpt_error *err)
         return dpt_fail(err, DPT_BAD_DATA, "%s: comes with %d target%s, the model has %d output%s",
                         dpt_source_where(w->source, 0, where), info->width,
                         info->width == 1 ? "" : "s", w->outputs, w->outputs == 1 ? "" : "s");
-    if (info->truth == DPT_TRUTH_CLASS && w->t->model.loss.kind != DPT_LOSS_CROSS_ENTROPY)
+    if (info->truth == DPT_TRUTH_CLASS && !dpt_loss_has_classes(w->t->model.loss.kind))
         return dpt_fail(err, DPT_BAD_DATA,
                         "%s: comes with a class; a model with loss %s is compared with targets",
                         dpt_source_where(w->source, 0, where), w->t->job->loss.variant->name);

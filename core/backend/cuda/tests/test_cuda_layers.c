@@ -401,7 +401,7 @@ static void losses(void **state)
         const enum type type = (enum type)(seed % TYPES);
         const int form = seed / TYPES;
         const enum dpt_loss_kind kind = (enum dpt_loss_kind)(form % DPT_LOSSES);
-        const bool classes = kind == DPT_LOSS_CROSS_ENTROPY, soft = (form & 2) || !classes;
+        const bool classes = dpt_loss_has_classes(kind), soft = (form & 2) || !classes;
         const int32_t n = draw_int(&d, 1, seed % 5 ? 20 : 300), count = draw_int(&d, 0, n);
         const int32_t outputs = draw_int(&d, 1, form % 4 ? 12 : 150);
         struct dpt_shape shape = {outputs, 1, 1, true};

@@ -132,7 +132,7 @@ static void leaves_are_one_after_another(void **state)
         batch_release(&s.batch);
         batch_fill(&s.batch, &s.graph, sub_batch * sub_batches,
                    sub_batch * sub_batches - draw_int(&d, 0, sub_batch - 1),
-                   s.spec.loss.kind != DPT_LOSS_CROSS_ENTROPY, &d);
+                   !dpt_loss_has_classes(s.spec.loss.kind), &d);
         s.spec.micro = sub_batch * sub_batches;
         s.spec.reproducible = true;
         in = (size_t)dpt_shape_size(&s.graph.nodes[0].out);
