@@ -146,8 +146,8 @@ struct dpt_cuda_norm_args {
 /*
  * One optimizer update of the arena by a rule of core/backend/optimizers.inc; does nothing where
  * state->withheld is set. Sets state->unsound where what it writes is not finite, for the next
- * norm. group: for each 16 floats, the number of their row in `rates`, or DPT_CUDA_FROZEN where they
- * stay as they are. scalars: only `factor` is read; the others are in `rates`. copies: what is
+ * norm. group: for each 16 floats, the number of their row in `rates`, or DPT_CUDA_FROZEN where
+ * they stay as they are. scalars: only `factor` is read; the others are in `rates`. copies: what is
  * updated is written there, too, as to_layout does, padding apart. Memory traffic: 12 bytes a
  * parameter, 8 more for each slot, and the copies.
  *
