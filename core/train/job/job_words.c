@@ -121,6 +121,7 @@ const struct dpt_synonym dpt_job_synonyms[] = {
     {"sgd", "momentum nesterov torch.optim.sgd"},
     {"adam", "torch.optim.adam fusedadam"},
     {"rmsprop", "torch.optim.rmsprop"},
+    {"adagrad", "torch.optim.adagrad"},
     {"adamw", "torch.optim.adamw adamwtorch adamwtorchfused"},
     {"cross_entropy",
      "crossentropyloss categoricalcrossentropy sparsecategoricalcrossentropy "
@@ -134,7 +135,9 @@ const struct dpt_synonym dpt_job_synonyms[] = {
      "binarycrossentropywithlogits sigmoidcrossentropy sigmoidbinarycrossentropy "
      "multilabelsoftmarginloss"},
     {"cosine", "cosineannealing cosineannealinglr cosinedecay cosinewithwarmup warmupcosine"},
-    {"step", "steplr multisteplr stepdecay exponential exponentiallr"},
+    {"step", "steplr multisteplr stepdecay"},
+    {"exponential", "exponentiallr exponentialdecay"},
+    {"polynomial", "poly polynomiallr polynomialdecay polynomialdecaylr"},
     {"linear", "lineardecay linearlr linearwithwarmup linearregression logisticregression "
                "logistic"},
     {"constant", "constantlr constantwithwarmup none"},

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+PER_EPOCH = 7  # steps of an epoch, as golden_schedules.h has it
 TOP = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parents[3])
 
 # Activation: its options in their order, each with a function of an array.
@@ -52,6 +53,10 @@ LOSSES = {
 # Schedule: text of the job, steps, the factor of the learning rate at step t of n.
 SCHEDULES = [
     ("{type: cosine, final: 0.3}", 11, lambda t, n: 0.3 + 0.7 * (1 + np.cos(np.pi * t / n)) / 2),  # Loshchilov & Hutter 2017
+    ("{type: exponential, every: 4 steps, gamma: 0.5}", 13, lambda t, n: 0.5 ** (t / 4)),  # tf.keras' ExponentialDecay
+    ("{type: exponential, every: 1 epochs}", 22, lambda t, n: 0.95 ** (t / PER_EPOCH)),
+    ("{type: polynomial, power: 0.9, final: 0.1}", 12, lambda t, n: 0.1 + 0.9 * (1 - t / n) ** 0.9),  # Chen et al. 2017, "DeepLab"
+    ("polynomial", 9, lambda t, n: (1 - t / n) ** 2),
 ]
 
 
@@ -62,11 +67,20 @@ def lion(p, g, state, lr, weight_decay, beta1=0.9, beta2=0.99):
     return p - lr * (np.sign(beta1 * m + (1 - beta1) * g) + weight_decay * p)
 
 
+def adagrad(p, g, state, lr, weight_decay=0.0, eps=1e-10):
+    """Duchi et al. 2011, figure 1, with diagonal matrices; the decay is PyTorch's, added to the gradient."""
+    g = g + weight_decay * p
+    state["sum"] = state.get("sum", np.zeros_like(p)) + g ** 2
+    return p - lr * g / (np.sqrt(state["sum"]) + eps)
+
+
 # Optimizer: its options, and a function from a float32 array, its gradient and what it keeps to the array after a step.
 OPTIMIZERS = [
     ("lion", {}, lion),
     ("lion", {"beta1": 0.7, "beta2": 0.95, "weight_decay": 0.3}, lion),
     ("lion", {"beta1": 0.0, "weight_decay": 0.1}, lion),
+    ("adagrad", {}, adagrad),
+    ("adagrad", {"eps": 0.001, "weight_decay": 0.1}, adagrad),
 ]
 
 

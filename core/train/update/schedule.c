@@ -19,6 +19,11 @@ struct decay_options {
     double final; /* fraction of the rate that is left at the end */
 };
 
+struct polynomial_options {
+    struct decay_options decay; /* begins with what all have */
+    double power;
+};
+
 struct step_options {
     struct common common;
     struct dpt_every every;
@@ -40,15 +45,30 @@ static double constant_factor(const void *options, double step, double steps, in
     return 1;
 }
 
+/* Returns the steps from one multiplication by gamma to the next. */
+static double steps_between(const struct step_options *o, int64_t per_epoch)
+{
+    const double every =
+        o->every.unit == DPT_EPOCHS ? round(o->every.n * (double)per_epoch) : o->every.n;
+
+    return every < 1 ? 1 : every; /* a fraction of an epoch may be shorter than a step */
+}
+
 static double step_factor(const void *options, double step, double steps, int64_t per_epoch)
 {
     const struct step_options *o = options;
-    double every = o->every.unit == DPT_EPOCHS ? round(o->every.n * (double)per_epoch) : o->every.n;
 
     (void)steps;
-    if (every < 1)
-        every = 1; /* a fraction of an epoch that is shorter than a step */
-    return pow(o->gamma, floor(step / every));
+    return pow(o->gamma, floor(step / steps_between(o, per_epoch)));
+}
+
+/* The same drops, each spread over the steps before it, as TensorFlow's ExponentialDecay has it. */
+static double exponential_factor(const void *options, double step, double steps, int64_t per_epoch)
+{
+    const struct step_options *o = options;
+
+    (void)steps;
+    return pow(o->gamma, step / steps_between(o, per_epoch));
 }
 
 /* Loshchilov & Hutter 2017, "SGDR", equation 5, without restarts. */
@@ -66,6 +86,15 @@ static double linear_factor(const void *options, double step, double steps, int6
 
     (void)per_epoch;
     return 1 + (o->final - 1) * step / steps;
+}
+
+/* The "poly" policy of Chen et al. 2017, "DeepLab", section 4.1.1, which ends at `final`. */
+static double polynomial_factor(const void *options, double step, double steps, int64_t per_epoch)
+{
+    const struct polynomial_options *o = options;
+
+    (void)per_epoch;
+    return o->decay.final + (1 - o->decay.final) * pow(1 - step / steps, o->power);
 }
 
 // clang-format off
@@ -89,25 +118,35 @@ static const struct dpt_option scale_table[] = {
 
 static const struct dpt_option constant_table[] = {COMMON_ROWS, {0}};
 
-static const struct dpt_option step_table[] = {
-    /* A time would make the run depend on the machine; one that never steps is called constant. */
-    {.name = "every", .type = DPT_OPT_EVERY, .offset = offsetof(struct step_options, every),
-     .units = 1 << DPT_EPOCHS | 1 << DPT_STEPS, .help = "when lr is multiplied by gamma"},
-    {.name = "gamma", .type = DPT_OPT_REAL, .offset = offsetof(struct step_options, gamma),
-     .fallback = "0.1", .min = 0, .max = 1, .help = "factor of each drop"},
-    COMMON_ROWS,
-    {0},
-};
+/* A time would make the run depend on the machine; one that never steps is called constant. */
+#define STEP_ROWS(usual, drop)                                                                     \
+    {.name = "every", .type = DPT_OPT_EVERY, .offset = offsetof(struct step_options, every),       \
+     .units = 1 << DPT_EPOCHS | 1 << DPT_STEPS, .help = "when lr " drop " by gamma"},              \
+    {.name = "gamma", .type = DPT_OPT_REAL, .offset = offsetof(struct step_options, gamma),        \
+     .fallback = usual, .min = 0, .max = 1, .help = "factor of each drop"}
 
-static const struct dpt_option decay_table[] = {
-    {.name = "final", .type = DPT_OPT_REAL, .offset = offsetof(struct decay_options, final),
-     .fallback = "0", .min = 0, .max = 1, .help = "share of lr that is left at the end"},
+static const struct dpt_option
+    step_table[] = {STEP_ROWS("0.1", "is multiplied"), COMMON_ROWS, {0}},
+    exponential_table[] = {STEP_ROWS("0.95", "has fallen"), COMMON_ROWS, {0}};
+
+#define FINAL_ROW                                                                                  \
+    {.name = "final", .type = DPT_OPT_REAL, .offset = offsetof(struct decay_options, final),       \
+     .fallback = "0", .min = 0, .max = 1, .help = "share of lr that is left at the end"}
+
+static const struct dpt_option decay_table[] = {FINAL_ROW, COMMON_ROWS, {0}};
+
+static const struct dpt_option polynomial_table[] = {
+    {.name = "power", .type = DPT_OPT_REAL, .offset = offsetof(struct polynomial_options, power),
+     .fallback = "2", .min = 0, .max = 100, .help = "1 is a line; more: it falls sooner"},
+    FINAL_ROW,
     COMMON_ROWS,
     {0},
 };
 
 static const struct schedule_type constant_type = {constant_factor}, step_type = {step_factor},
-                                  cosine_type = {cosine_factor}, linear_type = {linear_factor};
+                                  exponential_type = {exponential_factor},
+                                  cosine_type = {cosine_factor}, linear_type = {linear_factor},
+                                  polynomial_type = {polynomial_factor};
 
 static const struct dpt_variant constant = {
     .name = "constant", .summary = "the same rate throughout",
@@ -117,6 +156,10 @@ static const struct dpt_variant step = {
     .name = "step", .summary = "multiplied by gamma again and again",
     .options = step_table, .size = sizeof(struct step_options), .impl = &step_type,
 };
+static const struct dpt_variant exponential = {
+    .name = "exponential", .summary = "falls by gamma again and again, a little in each step",
+    .options = exponential_table, .size = sizeof(struct step_options), .impl = &exponential_type,
+};
 static const struct dpt_variant cosine = {
     .name = "cosine", .summary = "half a cosine from lr to final x lr (Loshchilov & Hutter 2017)",
     .options = decay_table, .size = sizeof(struct decay_options), .impl = &cosine_type,
@@ -125,10 +168,14 @@ static const struct dpt_variant linear = {
     .name = "linear", .summary = "a line from lr to final x lr",
     .options = decay_table, .size = sizeof(struct decay_options), .impl = &linear_type,
 };
+static const struct dpt_variant polynomial = {
+    .name = "polynomial", .summary = "a power of what is left of the run, from lr to final x lr",
+    .options = polynomial_table, .size = sizeof(struct polynomial_options), .impl = &polynomial_type,
+};
 // clang-format on
 
-const struct dpt_variant *const dpt_schedule_variants[] = {&constant, &step, &cosine, &linear,
-                                                           NULL};
+const struct dpt_variant *const dpt_schedule_variants[] = {
+    &constant, &step, &exponential, &cosine, &linear, &polynomial, NULL};
 
 double dpt_schedule_scale(const struct dpt_variant_value *schedule, double lr, int64_t global)
 {
