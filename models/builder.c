@@ -115,7 +115,7 @@ enum dpt_status dpt_builder_tensors(struct dpt_builder *b, struct dpt_graph_node
             if (count > DPT_MAX_TENSOR)
                 return dpt_builder_fail(b, err, "has more than %d weights", DPT_MAX_TENSOR);
         }
-        if (k == 0 && init != NULL)
+        if (init != NULL && (k == 0 || (k == 1 && init->type->biases)))
             t->init = *init;
         snprintf(name, sizeof name, "%.40s/%.12s", node->name, t->name);
         memcpy(t->name, name, sizeof name);

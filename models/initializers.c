@@ -51,6 +51,21 @@ static bool xavier(const struct dpt_tensor *t, uint64_t seed, uint64_t k, float 
     return true;
 }
 
+/* LeCun et al. 1998, "Efficient BackProp", equation 16: normal, variance 1 / fan_in. */
+static bool lecun(const struct dpt_tensor *t, uint64_t seed, uint64_t k, float *x)
+{
+    fill_normal(t, seed, k, sqrt(1.0 / (double)t->fan_in), x);
+    return true;
+}
+
+/* What PyTorch's nn.Linear and nn.Conv2d begin with: uniform, +- 1 / sqrt(fan_in), weights and
+ * biases. */
+static bool pytorch(const struct dpt_tensor *t, uint64_t seed, uint64_t k, float *x)
+{
+    fill_uniform(t, seed, k, sqrt(1.0 / (double)t->fan_in), x);
+    return true;
+}
+
 static bool normal(const struct dpt_tensor *t, uint64_t seed, uint64_t k, float *x)
 {
     fill_normal(t, seed, k, t->init.value, x);
@@ -123,11 +138,13 @@ static const struct dpt_option limit[] = {
 };
 // clang-format on
 
-/* The ways that need no number. */
-#define WORDS(X) X(zero) X(he) X(xavier) X(orthogonal)
+/* The ways that need no number, and whether biases begin so, too. */
+#define WORDS(X)                                                                                   \
+    X(zero, false)                                                                                 \
+    X(he, false) X(xavier, false) X(lecun, false) X(pytorch, true) X(orthogonal, false)
 
 static const struct dpt_initializer_type types[] = {
-#define X(way) {.name = #way, .fill = way},
+#define X(way, of_biases) {.name = #way, .fill = way, .biases = of_biases},
     WORDS(X)
 #undef X
         {.name = "normal", .fill = normal, .options = deviation},
@@ -193,7 +210,7 @@ bool dpt_read_initializer(struct dpt_conf *conf, struct dpt_conf_node *node, con
 }
 
 static const char *const words[] = {
-#define X(way) #way,
+#define X(way, of_biases) #way,
     WORDS(X)
 #undef X
         NULL};

@@ -211,6 +211,7 @@ struct dpt_initializer_type {
     const char *name;
     bool (*fill)(const struct dpt_tensor *t, uint64_t seed, uint64_t k, float *x);
     const struct dpt_option *options;
+    bool biases; /* it is also for the biases of its layer, which else begin at 0 */
 };
 
 /*
@@ -222,7 +223,7 @@ struct dpt_initializer_type {
 void dpt_orthonormalize(double *vectors, int64_t n, int64_t length);
 
 #define DPT_INITIALIZER_VALUE_TEXT                                                                 \
-    "zero, he, xavier, orthogonal, {normal: SIGMA} or {uniform: LIMIT}"
+    "zero, he, xavier, lecun, pytorch, orthogonal, {normal: SIGMA} or {uniform: LIMIT}"
 
 /* The option `init` of layers with weights and of short forms. */
 #define DPT_INITIALIZER_ROW(options, member, otherwise)                                            \
@@ -230,7 +231,7 @@ void dpt_orthonormalize(double *vectors, int64_t n, int64_t length);
         .name = "init", .type = DPT_OPT_CUSTOM, .offset = offsetof(options, member),               \
         .fallback = otherwise, .read = dpt_read_initializer,                                       \
         .alternatives = &dpt_initializer_alternatives, .value_text = DPT_INITIALIZER_VALUE_TEXT,   \
-        .help = "how weights begin; biases begin at 0",                                            \
+        .help = "how weights begin; biases begin at 0, or as weights with pytorch",                \
     }
 
 /* CUSTOM readers of struct dpt_pair (at least 1; or at least 1 or `auto`, which is read as zeros)

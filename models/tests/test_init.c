@@ -45,7 +45,8 @@ static struct moments measure(const float *x, int64_t n)
 }
 
 /* He: normal (kurtosis 3) of variance 2 / fan_in. Glorot: uniform (kurtosis 1.8) of variance 2 /
-   (fan_in + fan_out), never beyond its limit. A standard deviation that is given: normal; a limit:
+   (fan_in + fan_out), never beyond its limit. LeCun: normal, 1 / fan_in. PyTorch: uniform, up to
+   1 / sqrt(fan_in). A standard deviation that is given: normal; a limit:
    uniform. Bounds are five standard errors wide and the seeds fixed. */
 static void weights_have_their_distribution(void **state)
 {
@@ -56,6 +57,10 @@ static void weights_have_their_distribution(void **state)
         {"model: {type: sequential, layers: [{dense: 300}]}\n", 2.0 / 200, 3, 1e9},
         {"model: {type: sequential, layers: [{dense: {outputs: 300, init: xavier}}]}\n",
          2.0 / (200 + 300), 1.8, 0.10954451},
+        {"model: {type: sequential, layers: [{dense: {outputs: 300, init: lecun}}]}\n", 1.0 / 200,
+         3, 1e9},
+        {"model: {type: sequential, layers: [{dense: {outputs: 300, init: pytorch}}]}\n",
+         1.0 / (3 * 200), 1.8, 0.070710678},
         {"model: {type: sequential, layers: [{dense: {outputs: 300, init: {normal: 0.02}}}]}\n",
          0.02 * 0.02, 3, 0.02 * 6},
         {"model: {type: linear, outputs: 300, init: {normal: 1}}\n", 1, 3, 6},
@@ -78,6 +83,39 @@ static void weights_have_their_distribution(void **state)
             assert_true(fabs(m.variance / cases[i].variance - 1) < error * sqrt(2));
             assert_true(fabs(m.kurtosis - cases[i].kurtosis) < error * 5);
             assert_true(m.largest <= cases[i].limit * (1 + 1e-6));
+            dpt_free(params);
+            dpt_graph_release(&graph);
+        }
+}
+
+/* Biases begin at 0, but with PyTorch's way as its weights do, by the weights' fan-in, also where a
+   model gives all its layers one way. */
+static void biases_begin_at_zero_but_for_pytorchs(void **state)
+{
+    static const char *const ways[] = {"he", "lecun", "orthogonal", "pytorch"};
+    static const char *const models[] = {
+        "model: {type: sequential, layers: [{conv: {channels: 400, kernel: 3, init: %s}}, "
+        "global_avgpool]}\n",
+        "model: {type: cnn, channels: [400], kernel: 3, outputs: 5, init: %s}\n"};
+
+    (void)state;
+    for (int m = 0; m < 2; m++)
+        for (int k = 0; k < 4; k++) {
+            struct dpt_graph graph;
+            struct moments of;
+            float *params;
+            char text[200];
+
+            snprintf(text, sizeof text, models[m], ways[k]);
+            must_build(text, 4, 8, 8, &graph);
+            params = init(&graph, 9);
+            assert_int_equal(graph.tensors[1].count, 400);
+            of = measure(params + graph.tensors[1].offset, 400);
+            if (k < 3)
+                assert_true(of.largest == 0);
+            else
+                assert_true(of.largest <= 1.0 / 6 && of.largest > 0.16 &&
+                            fabs(of.variance * 3 * 36 - 1) < 0.25);
             dpt_free(params);
             dpt_graph_release(&graph);
         }
@@ -277,6 +315,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(weights_have_their_distribution),
         cmocka_unit_test(convolutions_count_their_window),
+        cmocka_unit_test(biases_begin_at_zero_but_for_pytorchs),
         cmocka_unit_test(orthogonal_weights_are_the_q_of_normal_ones),
         cmocka_unit_test(a_deviation_is_a_factor),
         cmocka_unit_test(the_rest_is_zero),

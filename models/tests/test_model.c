@@ -286,8 +286,8 @@ static void mistakes_in_layers_are_told(void **state)
          "'samee' is neither a number nor [height, width] nor same nor valid"},
         {LAYERS "  - conv: {channels: 4, padding: -1}\n", 3, 9, 9, "conv.padding"},
         {LAYERS "  - conv: {channels: 4, init: heh}\n", 3, 9, 9,
-         "conv.init: 'heh' is none of zero, he, xavier, orthogonal, {normal: SIGMA} or {uniform: "
-         "LIMIT}; did you mean 'he'?"},
+         "conv.init: 'heh' is none of zero, he, xavier, lecun, pytorch, orthogonal, {normal: "
+         "SIGMA} or {uniform: LIMIT}; did you mean 'he'?"},
         {LAYERS "  - conv: {channels: 4, init: normal}\n", 3, 9, 9,
          "conv.init: normal wants its standard deviation: write `init: {normal: 0.02}`"},
         {LAYERS "  - conv: {channels: 4, init: {he: 1}}\n", 3, 9, 9,
@@ -295,8 +295,8 @@ static void mistakes_in_layers_are_told(void **state)
         {LAYERS "  - conv: {channels: 4, init: {normal: -1}}\n", 3, 9, 9,
          "conv.init.normal: -1 is not in 0 … 1000000"},
         {LAYERS "  - dense: {outputs: 4, init: [he]}\n", 3, 9, 9,
-         "dense.init: expected one of zero, he, xavier, orthogonal, {normal: SIGMA} or {uniform: "
-         "LIMIT}"},
+         "dense.init: expected one of zero, he, xavier, lecun, pytorch, orthogonal, {normal: "
+         "SIGMA} or {uniform: LIMIT}"},
         {LAYERS "  - dense: {outputs: 4, init: uniform}\n", 3, 9, 9,
          "dense.init: uniform wants its largest absolute value: write `init: {uniform: 0.02}`"},
         {LAYERS "  - dense: {outputs: 4, init: {orthogonal: 1}}\n", 3, 9, 9,

@@ -148,6 +148,8 @@ const struct dpt_synonym dpt_job_synonyms[] = {
     {"reproducible", "deterministic"},
     {"xavier", "glorot glorotuniform xavieruniform"},
     {"he", "henormal kaiming kaimingnormal"},
+    {"lecun", "lecunnormal"},
+    {"pytorch", "torch kaiminguniform"},
     {"zero", "zeros"},
     /* layers */
     {"dense", "linear fc fullyconnected"},
