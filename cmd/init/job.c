@@ -210,19 +210,26 @@ static const char *a_number_for(const struct choice *c)
 }
 
 /* Writes the layers behind the convolutions, whose output has so many channels of so many numbers.
- * */
+ *
+ * Layers for pictures begin as PyTorch's do. Accuracies of the test over five splits and seeds,
+ * with what is written here, for he, lecun, xavier, pytorch: 360 drawn pictures of 48 x 48 in 4
+ * classes 0.78, 0.85, 0.88, 0.91; 600 of MNIST 0.965, 0.963, 0.952, 0.953; 1 797 digits of 8 x 8
+ * all 0.987; all of MNIST (three seeds) 0.992 with he and pytorch. On five tables they are alike
+ * within two standard errors, but for an R2 of 0.991 with he and 0.993 with pytorch. */
 static void write_head(const struct choice *c, int64_t channels, int64_t numbers,
                        struct dpt_str *out)
 {
+    const bool torch = c->image;
+
     if (channels * numbers > WIDE) {
         line(out, "a number a channel", "    - global_avgpool");
     } else {
         line(out, "one vector", "    - flatten");
         line(out, "more if valid is worse than train", "    - dropout: 0.25");
-        line(out, NULL, "    - dense: 128");
+        line(out, NULL, torch ? "    - dense: {outputs: 128, init: pytorch}" : "    - dense: 128");
         line(out, NULL, "    - relu");
     }
-    line(out, a_number_for(c), "    - dense");
+    line(out, a_number_for(c), torch ? "    - dense: {init: pytorch}" : "    - dense");
 }
 
 static void write_signals(const struct dpt_init_job *init, const struct choice *c,
@@ -265,7 +272,8 @@ static void write_cnn(const struct dpt_init_job *init, const struct choice *c, s
         if (i > 0)
             channels = clamp(2 * channels, 0, 256);
         line(out, i == 0 ? "3x3, the size stays" : NULL,
-             "    - conv: {channels: %lld, kernel: 3, padding: same}", (long long)channels);
+             "    - conv: {channels: %lld, kernel: 3, padding: same, init: pytorch}",
+             (long long)channels);
         /* In so few layers it costs two thirds of the time, and makes nothing better. */
         if (i == 0)
             line(out, NULL, "    # A much deeper model wants a `- batchnorm` behind each conv.");

@@ -68,7 +68,7 @@ def test_mnist(tmp_path, validator):
     job = init(tmp_path, validator, "mnist")
     assert job["name"] == "mnist" and job["loss"] == "cross_entropy"
     assert job["data"]["train"] == "mnist/train-*.h5" and job["data"]["test"] == "mnist/test-*.h5"
-    assert job["data"]["valid"] == 0.1 and job["model"]["layers"][-1] == "dense"
+    assert job["data"]["valid"] == 0.1 and job["model"]["layers"][-1] == {"dense": {"init": "pytorch"}}
     assert job["schedule"]["warmup"] == 0.05  # of the run, also of a shortened one
     assert job["data"]["augment"] == {"crop_padding": 2, "flip": False} and "batchnorm" not in job["model"]["layers"]
     pixels = numpy.frombuffer(idx("train-images-idx3-ubyte.gz", 6000)[16:], numpy.uint8) / 255
