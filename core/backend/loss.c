@@ -110,62 +110,37 @@ static double focal_row(const struct dpt_loss *loss, const struct target *target
     return total;
 }
 
-/* mean_j (y_j - t_j)^2 */
-static double mse_row(const struct dpt_loss *loss, const struct target *target, int32_t n,
-                      const float *y, float *dy)
-{
-    double sum = 0;
-
-    (void)loss;
-    for (int32_t j = 0; j < n; j++) {
-        const double difference = y[j] - target_at(target, j);
-
-        sum += difference * difference;
-        if (dy != NULL)
-            dy[j] = (float)(2 * difference / n);
-    }
-    return sum / n;
-}
-
 /* 1, -1 or 0; what is not a number stays none. */
 static double sign_of(double x)
 {
     return x > 0 ? 1 : x < 0 ? -1 : x;
 }
 
-/* mean_j |y_j - t_j|; where both are equal the gradient is 0. */
-static double l1_row(const struct dpt_loss *loss, const struct target *target, int32_t n,
-                     const float *y, float *dy)
-{
-    double sum = 0;
-
-    (void)loss;
-    for (int32_t j = 0; j < n; j++) {
-        const double difference = y[j] - target_at(target, j);
-
-        sum += fabs(difference);
-        if (dy != NULL)
-            dy[j] = (float)(sign_of(difference) / n);
+/* A loss that is the mean over j of a function of the difference y_j - t_j, by its `value` and its
+ * `slope`, which are expressions of difference, size (its absolute value) and delta. */
+#define OF_DIFFERENCES(name, value, slope)                                                         \
+    static double name##_row(const struct dpt_loss *loss, const struct target *target, int32_t n,  \
+                             const float *y, float *dy)                                            \
+    {                                                                                              \
+        const double delta = loss->attribute;                                                      \
+        double sum = 0;                                                                            \
+                                                                                                   \
+        for (int32_t j = 0; j < n; j++) {                                                          \
+            const double difference = y[j] - target_at(target, j), size = fabs(difference);        \
+                                                                                                   \
+            (void)delta, (void)size;                                                               \
+            sum += (value);                                                                        \
+            if (dy != NULL)                                                                        \
+                dy[j] = (float)((slope) / n);                                                      \
+        }                                                                                          \
+        return sum / n;                                                                            \
     }
-    return sum / n;
-}
 
-/* mean_j of d^2 / 2 where |d| = |y_j - t_j| is at most delta, else of delta (|d| - delta / 2). */
-static double huber_row(const struct dpt_loss *loss, const struct target *target, int32_t n,
-                        const float *y, float *dy)
-{
-    const double delta = loss->attribute;
-    double sum = 0;
-
-    for (int32_t j = 0; j < n; j++) {
-        const double difference = y[j] - target_at(target, j), size = fabs(difference);
-
-        sum += size <= delta ? difference * difference / 2 : delta * (size - delta / 2);
-        if (dy != NULL)
-            dy[j] = (float)((size <= delta ? difference : delta * sign_of(difference)) / n);
-    }
-    return sum / n;
-}
+OF_DIFFERENCES(mse, difference *difference, 2 * difference)
+OF_DIFFERENCES(l1, size, sign_of(difference)) /* the gradient is 0 where both are equal */
+OF_DIFFERENCES(huber, size <= delta ? difference * difference / 2 : delta * (size - delta / 2),
+               size <= delta ? difference : delta * sign_of(difference))
+#undef OF_DIFFERENCES
 
 /*
  * mean_j of log(1 + exp(y_j)) - t_j y_j, whose derivative is sigmoid(y_j) - t_j, from exp(-|y_j|),
