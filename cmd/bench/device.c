@@ -130,7 +130,8 @@ enum dpt_status dpt_bench_device(struct dpt_bench *b, struct dpt_trainer *t, lon
     DPT_TRY(dpt_group_agree(&t->comm->world, dpt_trainer_seek(t, err), err));
     dpt_log_info(t->log, "warming up");
     DPT_TRY(dpt_bench_warm_up(t, &seconds, err));
-    DPT_TRY(estimate(t, &seconds, err));
+    if (steps == 0)
+        DPT_TRY(estimate(t, &seconds, err));
     each = steps > 0 ? (steps + RUNS - 1) / RUNS : (int64_t)(measuring / RUNS / seconds) + 1;
     dpt_log_info(t->log, "measuring %d runs of %lld steps, then each launch by itself", RUNS,
                  (long long)each);

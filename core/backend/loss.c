@@ -30,13 +30,17 @@ static int32_t arg_max(const float *row, int32_t n)
     return best;
 }
 
-static bool all_finite(const float *row, int32_t n)
+/* Whether all logits of a row are finite; else its gradient is set to NaN. A logit of -inf can
+ * leave a formula finite, and the comparison in a maximum drops NaN. */
+static bool takes_logits(int32_t n, const float *y, float *dy)
 {
-    for (int32_t j = 0; j < n; j++) {
-        if (!isfinite(row[j]))
-            return false;
-    }
-    return true;
+    int32_t good = 0;
+
+    while (good < n && isfinite(y[good]))
+        good++;
+    for (int32_t j = 0; good < n && dy != NULL && j < n; j++)
+        dy[j] = NAN;
+    return good == n;
 }
 
 /*
@@ -50,13 +54,8 @@ static double cross_entropy_row(const struct dpt_loss *loss, const struct target
     const double spread = smoothing / n;
     double top, sum = 0, weight = 0, product = 0;
 
-    /* A logit of -inf can leave the formula finite, and the comparison in a maximum drops NaN: say
-     * it here. */
-    if (!all_finite(y, n)) {
-        for (int32_t j = 0; dy != NULL && j < n; j++)
-            dy[j] = NAN;
+    if (!takes_logits(n, y, dy))
         return NAN;
-    }
     top = y[arg_max(y, n)];
     for (int32_t j = 0; j < n; j++) {
         const double power = exp(y[j] - top);
@@ -86,11 +85,8 @@ static double focal_row(const struct dpt_loss *loss, const struct target *target
     const double gamma = loss->attribute;
     double top, sum = 0, all = 0, total = 0;
 
-    if (!all_finite(y, n)) { /* as above */
-        for (int32_t j = 0; dy != NULL && j < n; j++)
-            dy[j] = NAN;
+    if (!takes_logits(n, y, dy))
         return NAN;
-    }
     top = y[arg_max(y, n)];
     for (int32_t j = 0; j < n; j++)
         sum += exp(y[j] - top);

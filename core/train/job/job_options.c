@@ -9,8 +9,9 @@
 
 /* The tables of a job file's sections, and the losses. */
 
+/* A loss has at most one number: struct dpt_loss.attribute. */
 struct loss_options {
-    double label_smoothing, delta, gamma;
+    double attribute;
 };
 
 #define AT(member) .offset = offsetof(struct dpt_job, member)
@@ -29,21 +30,21 @@ struct loss_options {
 
 static const struct dpt_option cross_entropy_options[] = {
     {ROW("label_smoothing", AS_ABOVE, REAL), .fallback = "0", .max = 0.999,
-     .offset = offsetof(struct loss_options, label_smoothing),
+     .offset = offsetof(struct loss_options, attribute),
      .help = "share of each target spread evenly over all classes"},
     {0},
 };
 
 static const struct dpt_option focal_options[] = {
     {ROW("gamma", AS_ABOVE, REAL), .fallback = "2", .max = 100,
-     .offset = offsetof(struct loss_options, gamma),
+     .offset = offsetof(struct loss_options, attribute),
      .help = "how much less samples count that are classified well; 0: cross_entropy"},
     {0},
 };
 
 static const struct dpt_option huber_options[] = {
     {ROW("delta", AS_ABOVE, REAL), .fallback = "1", .min = 1e-30, .max = 1e30,
-     .offset = offsetof(struct loss_options, delta),
+     .offset = offsetof(struct loss_options, attribute),
      .help = "differences up to this are squared, larger ones count as they are; with "
              "data.targets.normalize in standard deviations of the targets"},
     {0},
@@ -51,50 +52,23 @@ static const struct dpt_option huber_options[] = {
 
 static const struct dpt_option no_options[] = {{0}};
 
-static const struct dpt_variant cross_entropy = {
-    .name = "cross_entropy",
-    .summary = "softmax cross-entropy; labels are classes, or rows of probabilities",
-    .options = cross_entropy_options,
-    .size = sizeof(struct loss_options),
-};
+#define LOSS(loss, table, text)                                                                    \
+    static const struct dpt_variant loss = {                                                       \
+        .name = #loss, .summary = text, .options = table, .size = sizeof(struct loss_options)}
 
-static const struct dpt_variant focal = {
-    .name = "focal",
-    .summary = "softmax cross-entropy in which samples that are classified well count less, for "
-               "rare classes; labels as of cross_entropy",
-    .options = focal_options,
-    .size = sizeof(struct loss_options),
-};
-
-static const struct dpt_variant mse = {
-    .name = "mse",
-    .summary = "mean squared error over the outputs",
-    .options = no_options,
-    .size = sizeof(struct loss_options),
-};
-
-static const struct dpt_variant l1 = {
-    .name = "l1",
-    .summary = "mean absolute error over the outputs",
-    .options = no_options,
-    .size = sizeof(struct loss_options),
-};
-
-static const struct dpt_variant huber = {
-    .name = "huber",
-    .summary = "squared error over the outputs for small differences, absolute for large ones",
-    .options = huber_options,
-    .size = sizeof(struct loss_options),
-};
-
-static const struct dpt_variant binary_cross_entropy = {
-    .name = "binary_cross_entropy",
-    .summary =
-        "sigmoid cross-entropy of each output by itself, for several labels at once that are "
-        "0 or 1; its mean over the outputs",
-    .options = no_options,
-    .size = sizeof(struct loss_options),
-};
+LOSS(cross_entropy, cross_entropy_options,
+     "softmax cross-entropy; labels are classes, or rows of probabilities");
+LOSS(focal, focal_options,
+     "softmax cross-entropy in which samples that are classified well count less, for "
+     "rare classes; labels as of cross_entropy");
+LOSS(mse, no_options, "mean squared error over the outputs");
+LOSS(l1, no_options, "mean absolute error over the outputs");
+LOSS(huber, huber_options,
+     "squared error over the outputs for small differences, absolute for large ones");
+LOSS(binary_cross_entropy, no_options,
+     "sigmoid cross-entropy of each output by itself, for several labels at once that are "
+     "0 or 1; its mean over the outputs");
+#undef LOSS
 
 /* In the order of enum dpt_loss_kind. */
 #define X(NAME, name) &name,
@@ -104,20 +78,12 @@ static const struct dpt_variant *const loss_variants[] = {DPT_LOSS_LIST(X) NULL}
 struct dpt_loss dpt_job_loss(const struct dpt_job *job)
 {
     const struct loss_options *options = job->loss.options;
-    /* A loss that was not understood is a mistake of its own; as MSE it causes no second one. */
-    struct dpt_loss loss = {.kind = DPT_LOSS_MSE};
-
-    if (job->loss.variant == &cross_entropy)
-        loss.attribute = (float)options->label_smoothing;
-    if (job->loss.variant == &focal)
-        loss.attribute = (float)options->gamma;
-    if (job->loss.variant == &huber)
-        loss.attribute = (float)options->delta;
 
     for (int kind = 0; kind < DPT_LOSSES; kind++)
         if (loss_variants[kind] == job->loss.variant)
-            loss.kind = (enum dpt_loss_kind)kind;
-    return loss;
+            return (struct dpt_loss){(enum dpt_loss_kind)kind, (float)options->attribute};
+    /* A loss that was not understood is a mistake of its own; as MSE it causes no second one. */
+    return (struct dpt_loss){.kind = DPT_LOSS_MSE};
 }
 
 bool dpt_loss_predicts_numbers(const char *name)

@@ -405,36 +405,24 @@ static enum dpt_status gather_chunks(struct dpt_trainer *t, double *values, int 
     return dpt_deterministic_gather_chunks(t->reduction.state->allreduce, values, each, err);
 }
 
+/* What does not depend on who owns the parameters. */
+#define OF_TREE                                                                                    \
+    .open = open_tree, .bytes = bytes, .close = close_tree, .begin = begin, .target = target,      \
+    .done = done, .again = again, .sum = sum, .sums_of_squares = sums_of_squares, .of_rows = true
+
+/* What shards have in place of DPT_GRADIENT_OWNS_ALL. */
+#define OWNS_A_SLICE                                                                               \
+    .slice = slice, .slice_sum = slice_sum, .weights = weights, .share = share,                    \
+    .gather_chunks = gather_chunks
+
 const struct dpt_gradient_reduction_type dpt_gradient_reduction_reproducible = {
-    .open = open_tree,
-    .bytes = bytes,
-    .close = close_tree,
-    .begin = begin,
-    .target = target,
-    .done = done,
-    .again = again,
-    .sum = sum,
-    .sums_of_squares = sums_of_squares,
+    OF_TREE,
     DPT_GRADIENT_OWNS_ALL,
-    .of_rows = true,
 };
 
 const struct dpt_gradient_reduction_type dpt_gradient_reduction_sharded = {
-    .open = open_tree,
-    .bytes = bytes,
-    .close = close_tree,
-    .begin = begin,
-    .target = target,
-    .done = done,
-    .again = again,
-    .sum = sum,
-    .sums_of_squares = sums_of_squares,
-    .slice = slice,
-    .slice_sum = slice_sum,
-    .weights = weights,
-    .share = share,
-    .gather_chunks = gather_chunks,
-    .of_rows = true,
+    OF_TREE,
+    OWNS_A_SLICE,
 };
 
 const struct dpt_gradient_reduction_type dpt_gradient_reduction_round_robin = {
@@ -446,11 +434,7 @@ const struct dpt_gradient_reduction_type dpt_gradient_reduction_round_robin = {
     .done = done_round_robin,
     .sum = sum_round_robin,
     .sums_of_squares = sums_of_squares,
-    .slice = slice,
-    .slice_sum = slice_sum,
-    .weights = weights,
-    .share = share,
-    .gather_chunks = gather_chunks,
+    OWNS_A_SLICE,
     .round = add_round,
     .extra = extra,
     .gather = gather_unit,
