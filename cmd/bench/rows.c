@@ -81,6 +81,16 @@ static void add_row(struct dpt_bench *b, const struct dpt_bench_row *row)
     b->limit += added->limit;
 }
 
+/* The bytes of the step's actions whose time is counted as `what`. */
+static double moved(const struct dpt_bench *b, int what)
+{
+    double bytes = 0;
+
+    for (int i = 0; i < DPT_ACTION_KINDS; i++)
+        bytes += dpt_action_types[i].span == what ? b->traffic.kind[i] : 0;
+    return bytes;
+}
+
 static void add_parts(struct dpt_bench *b, const struct part *parts, size_t n,
                       const double *seconds)
 {
@@ -91,10 +101,13 @@ static void add_parts(struct dpt_bench *b, const struct part *parts, size_t n,
                                     .cost = dpt_cost_of_part(b->t, parts[i].what)};
 
         if ((parts[i].what == DPT_SPAN_STEP && b->t->comm->world.size == 1) ||
-            (parts[i].what == DPT_SPAN_WAIT_STAGE && dpt_trainer_model_ranks(b->t) == 1) ||
+            (parts[i].what == DPT_SPAN_WAIT_STAGE && moved(b, parts[i].what) == 0) ||
             (parts[i].what == DPT_SPAN_WAIT_THREADS &&
              b->t->team.all_threads == b->t->comm->world.size))
             continue;
+        /* What each rank sends in the rounds of a step another one reads. */
+        if (parts[i].what == DPT_SPAN_REDUCTION)
+            row.cost.move[0].bytes += 2 * b->t->comm->world.size * moved(b, parts[i].what);
         row.small = parts[i].what == DPT_SPAN_LAYOUTS;
         snprintf(row.part, sizeof row.part, "%s", parts[i].name);
         add_row(b, &row);
@@ -159,18 +172,20 @@ static void add_backward(struct dpt_bench *b, const double *seconds, const doubl
 enum dpt_status dpt_bench_rows(struct dpt_bench *b, const double *seconds, const double *calls,
                                struct dpt_error *err)
 {
+    enum dpt_status status = DPT_OK;
     const size_t most = DPT_SPAN_NODES + (size_t)b->t->model.graph.n_nodes * DPT_SPAN_PASSES;
-
     int32_t *nodes =
         dpt_region_alloc(&b->region, (size_t)b->t->model.graph.n_nodes * sizeof *nodes);
 
     b->rows = dpt_region_alloc(&b->region, most * sizeof *b->rows);
     if (b->rows == NULL || nodes == NULL)
         return dpt_fail_memory(err, "the table", (double)most * sizeof *b->rows);
+    DPT_TRY(dpt_plan_read_list(b->t, &b->traffic, err));
     add_parts(b, before, sizeof before / sizeof *before, seconds);
     add_forward(b, seconds, calls, nodes);
     add_parts(b, middle, sizeof middle / sizeof *middle, seconds);
     add_backward(b, seconds, calls, nodes);
     add_parts(b, behind, sizeof behind / sizeof *behind, seconds);
-    return DPT_OK;
+out:
+    return status;
 }

@@ -91,6 +91,7 @@ static void rates(const struct dpt_plan *p, struct dpt_json *j)
 static void memory(const struct dpt_plan *p, struct dpt_json *j)
 {
     static const char *const scopes[] = {"rank", "rank 0", "node"};
+    const struct dpt_plan_traffic *traffic = &p->stages[p->t.mesh.stage].traffic;
 
     dpt_json_object(j, "memory");
     dpt_json_object(j, "parts");
@@ -113,8 +114,8 @@ static void memory(const struct dpt_plan *p, struct dpt_json *j)
     dpt_json_int(j, "checkpoint_bytes", (int64_t)p->checkpoint);
     dpt_json_real(j, "reduced_bytes", p->reduced);
     dpt_json_real(j, "gathered_bytes", p->gathered);
-    dpt_json_int(j, "exchanges", p->exchanges);
-    dpt_json_real(j, "exchange_bytes", p->exchanged);
+    dpt_json_int(j, "exchanges", (int64_t)traffic->exchanges);
+    dpt_json_real(j, "exchange_bytes", traffic->largest_exchange);
 }
 
 static void pipeline(const struct dpt_plan *p, struct dpt_json *j)
@@ -134,7 +135,7 @@ static void pipeline(const struct dpt_plan *p, struct dpt_json *j)
         if (p->stages[k].device > 0)
             dpt_json_real(j, "device_bytes", p->stages[k].device);
         dpt_json_int(j, "under_way", p->stages[k].in_flight);
-        dpt_json_real(j, "sent_bytes", p->stages[k].sent);
+        dpt_json_real(j, "sent_bytes", p->stages[k].traffic.to_next);
         dpt_json_end(j);
     }
     dpt_json_end(j);
@@ -195,12 +196,10 @@ static void step(const char *key, const struct dpt_plan_step *s, int64_t global,
     dpt_json_end(j);
 }
 
-static void time(const struct dpt_plan *p, struct dpt_json *j)
+static void time(const struct dpt_plan *p, const struct dpt_plan_scale *scales, struct dpt_json *j)
 {
     const struct dpt_fabric *f = &p->spec.fabric;
-    struct dpt_plan_scale scales[DPT_PLAN_SCALES];
 
-    dpt_plan_scales(p, scales);
     dpt_json_object(j, "time");
     dpt_json_bool(j, "tried", p->trial.done);
     dpt_json_real(j, "flop_per_s_thread", p->machine.flops);
@@ -226,7 +225,8 @@ static void time(const struct dpt_plan *p, struct dpt_json *j)
     dpt_json_end(j);
 }
 
-void dpt_plan_json(const struct dpt_plan *p, struct dpt_json *j)
+void dpt_plan_json(const struct dpt_plan *p, const struct dpt_plan_scale *scales,
+                   struct dpt_json *j)
 {
     const struct dpt_trainer *t = &p->t;
 
@@ -246,11 +246,11 @@ void dpt_plan_json(const struct dpt_plan *p, struct dpt_json *j)
     rates(p, j);
     memory(p, j);
     axes(p, j);
-    if (p->stages != NULL)
+    if (dpt_trainer_model_ranks(&p->t) > 1)
         pipeline(p, j);
     if (p->gpu.name[0] != '\0')
         device(p, j);
     if (p->step.total > 0)
-        time(p, j);
+        time(p, scales, j);
     dpt_json_end(j);
 }

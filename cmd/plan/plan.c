@@ -115,6 +115,7 @@ static enum dpt_status plan_job(struct dpt_cli *cli, const struct dpt_job *job,
     struct dpt_plan plan = {0};
     struct dpt_json json = {.file = stdout};
     struct dpt_str out = {0};
+    struct dpt_plan_scale scales[DPT_PLAN_SCALES];
 
     DPT_TRY(dpt_plan_open(&plan, job, spec, job_text, err));
     dpt_trainer_warn_layout(&plan.t, &cli->log);
@@ -123,15 +124,17 @@ static enum dpt_status plan_job(struct dpt_cli *cli, const struct dpt_job *job,
     warn_network(cli, &plan);
     if (!dpt_cli_has(cli, "--no-time") && !dpt_cli_has(cli, "--actions"))
         DPT_TRY(dpt_plan_time(&plan, err));
+    if (plan.step.total > 0)
+        DPT_TRY(dpt_plan_scales(&plan, scales, err));
     if (dpt_cli_has(cli, "--actions")) {
         DPT_TRY(dpt_plan_actions(&plan, &out, dpt_cli_has(cli, "--json") ? &json : NULL, err));
         status = dpt_cli_has(cli, "--json") ? dpt_json_finish(&json, "the plan", err)
                                             : dpt_output_text(&out, "the plan", err);
     } else if (dpt_cli_has(cli, "--json")) {
-        dpt_plan_json(&plan, &json);
+        dpt_plan_json(&plan, scales, &json);
         status = dpt_json_finish(&json, "the plan", err);
     } else {
-        dpt_plan_print(&plan, &out);
+        dpt_plan_print(&plan, scales, &out);
         status = dpt_output_text(&out, "the plan", err);
     }
 out:
@@ -160,8 +163,7 @@ static enum dpt_status check_mesh(const struct dpt_cli *cli, struct dpt_error *e
                         "parallel.pipeline=4 and the like",
                         mesh);
     if (mesh != NULL && dpt_cli_has(cli, "--actions"))
-        return dpt_fail(err, DPT_USAGE,
-                        "dptrain plan: --actions is of one mesh: leave out --mesh");
+        return dpt_fail(err, DPT_USAGE, "dptrain plan: --actions is of one mesh: leave out --mesh");
     if (mesh == NULL && dpt_cli_has(cli, "--memory"))
         return dpt_fail(err, DPT_USAGE,
                         "dptrain plan: --memory goes with --mesh auto, which looks for what fits");
@@ -267,7 +269,8 @@ const struct dpt_command dpt_cmd_plan = {
         "of a step a stage of a pipeline waits, and the seconds, the quickest of those that fit "
         "first. It tries no micro-batch.\n\n"
         "--actions prints what the first rank of each stage does in a full step: forward and back "
-        "through which nodes, with which micro-batches (a round is what each worker takes next), and "
+        "through which nodes, with which micro-batches (a round is what each worker takes next), "
+        "and "
         "what it sends, how many ranks take part, how many bytes move.\n\n"
         "  dptrain plan configs/mnist-cnn.yaml --ranks 8 --mesh auto --memory 16GB\n"
         "  dptrain plan configs/mnist-cnn.yaml --ranks 8 --nodes 2 --fabric 100\n"

@@ -27,11 +27,17 @@ struct dpt_plan_scale {
     struct dpt_plan_step strong, weak;
 };
 
-void dpt_plan_scales(const struct dpt_plan *plan, struct dpt_plan_scale scales[DPT_PLAN_SCALES]);
+/* Errors: RANK. */
+enum dpt_status dpt_plan_scales(const struct dpt_plan *plan,
+                                struct dpt_plan_scale scales[DPT_PLAN_SCALES],
+                                struct dpt_error *err);
 
-/* Writes the plan for a person, in 80 columns, or as one JSON object. */
-void dpt_plan_print(const struct dpt_plan *plan, struct dpt_str *out);
-void dpt_plan_json(const struct dpt_plan *plan, struct dpt_json *j);
+/* Writes the plan for a person, in 80 columns, or as one JSON object. scales: [DPT_PLAN_SCALES],
+ * not read where the plan has no time. */
+void dpt_plan_print(const struct dpt_plan *plan, const struct dpt_plan_scale *scales,
+                    struct dpt_str *out);
+void dpt_plan_json(const struct dpt_plan *plan, const struct dpt_plan_scale *scales,
+                   struct dpt_json *j);
 
 /* Their parts about train.freeze and optimizer.groups; for a person nothing where the job has
  * neither (tensors.c). */

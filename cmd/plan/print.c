@@ -30,17 +30,24 @@ int dpt_plan_rates(const struct dpt_plan *plan, struct dpt_plan_rate rates[DPT_P
     return n;
 }
 
-static void predict(const struct dpt_plan *plan, int ranks, int64_t global,
-                    struct dpt_plan_step *step)
+static enum dpt_status predict(const struct dpt_plan *plan, int ranks, int64_t global,
+                               struct dpt_plan_step *step, struct dpt_error *err)
 {
-    dpt_plan_predict(plan, ranks, global, step);
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(dpt_plan_predict(plan, ranks, global, step, err));
     if (dpt_feeding_micro(global, ranks / dpt_trainer_model_ranks(&plan->t)) <
         step->micro) /* some would stay idle */
         memset(step, 0, sizeof *step);
+out:
+    return status;
 }
 
-void dpt_plan_scales(const struct dpt_plan *plan, struct dpt_plan_scale scales[DPT_PLAN_SCALES])
+enum dpt_status dpt_plan_scales(const struct dpt_plan *plan,
+                                struct dpt_plan_scale scales[DPT_PLAN_SCALES],
+                                struct dpt_error *err)
 {
+    enum dpt_status status = DPT_OK;
     const int64_t global = plan->t.job->batch.global;
     const int64_t each = (global + plan->spec.ranks - 1) / plan->spec.ranks;
 
@@ -49,9 +56,11 @@ void dpt_plan_scales(const struct dpt_plan *plan, struct dpt_plan_scale scales[D
 
         s->ranks = (1 << i) * dpt_trainer_model_ranks(&plan->t);
         s->weak_global = each * s->ranks;
-        predict(plan, s->ranks, global, &s->strong);
-        predict(plan, s->ranks, s->weak_global, &s->weak);
+        DPT_TRY(predict(plan, s->ranks, global, &s->strong, err));
+        DPT_TRY(predict(plan, s->ranks, s->weak_global, &s->weak, err));
     }
+out:
+    return status;
 }
 
 /* A quantity with three digits and a prefix: "1.54 MB", "832 B". */
@@ -202,7 +211,7 @@ static void print_steps(const struct dpt_plan *p, struct dpt_str *out)
     dpt_str_printf(out, "%s steps in all, %.4g epochs; micro-batches of %d:\n",
                    dpt_group_digits(a, t->steps), (double)t->steps / (double)t->steps_per_epoch,
                    s->micro);
-    print_deal(p, 0, p->stages != NULL ? "replicas" : "by rank", out);
+    print_deal(p, 0, dpt_trainer_model_ranks(&p->t) > 1 ? "replicas" : "by rank", out);
     if (dpt_sampler_micro_batches(s, end) != dpt_sampler_micro_batches(s, 0))
         print_deal(p, end, "last step", out);
     dpt_str_printf(out, "\n");
@@ -247,6 +256,7 @@ static void print_device(const struct dpt_plan *p, struct dpt_str *out)
 static void print_memory(const struct dpt_plan *p, struct dpt_str *out)
 {
     static const char *const scopes[] = {"", "rank 0", "a node"};
+    const struct dpt_plan_traffic *traffic = &p->stages[p->t.mesh.stage].traffic;
     char a[DIGITS], b[DIGITS], c[DIGITS], line[4 * DIGITS], free[2 * DIGITS];
     int n;
 
@@ -286,11 +296,11 @@ static void print_memory(const struct dpt_plan *p, struct dpt_str *out)
     if (p->gathered > 0)
         dpt_str_printf(out, "weights     %s a step to each rank, unit by unit\n",
                        bytes_text(p->gathered, a));
-    if (p->exchanges > 0)
+    if (traffic->exchanges > 0)
         dpt_str_printf(out,
                        "statistics  of whole batches: %d exchanges a step, the largest %s;\n"
                        "            all micro-batches of a rank are in memory at once\n",
-                       (int)p->exchanges, bytes_text(p->exchanged, a));
+                       (int)traffic->exchanges, bytes_text(traffic->largest_exchange, a));
 }
 
 /* "3 stages x 2 parts x 4 replicas" */
@@ -339,8 +349,8 @@ static void print_stages(const struct dpt_plan *p, struct dpt_str *out)
         char ranks[DIGITS];
 
         sent[0] = '\0';
-        if (stage->sent > 0)
-            snprintf(sent, sizeof sent, " %13s", bytes_text(stage->sent, bytes));
+        if (stage->traffic.to_next > 0)
+            snprintf(sent, sizeof sent, " %13s", bytes_text(stage->traffic.to_next, bytes));
         snprintf(ranks, sizeof ranks, all == 1 ? "%d" : "%d-%d", k * all, (k + 1) * all - 1);
         dpt_str_printf(out, "%2d %-21.21s %9s %6.1f %% %10s %9d%s\n", k + 1, stage->first, ranks,
                        100 * stage->flop, bytes_text(gpu ? stage->device : stage->bytes, bytes),
@@ -364,13 +374,12 @@ static void print_scale_cell(const struct dpt_plan_step *step, int64_t global, d
                    100 * (double)global / step->total / per_rank);
 }
 
-static void print_scales(const struct dpt_plan *p, struct dpt_str *out)
+static void print_scales(const struct dpt_plan *p, const struct dpt_plan_scale *scales,
+                         struct dpt_str *out)
 {
-    struct dpt_plan_scale scales[DPT_PLAN_SCALES];
     const int64_t global = p->t.job->batch.global;
     double strong, weak;
 
-    dpt_plan_scales(p, scales);
     strong = scales[0].strong.total > 0 ? (double)global / scales[0].strong.total : 1;
     weak = scales[0].weak.total > 0 ? (double)scales[0].weak_global / scales[0].weak.total : 1;
     strong /= scales[0].ranks;
@@ -390,7 +399,8 @@ static void print_scales(const struct dpt_plan *p, struct dpt_str *out)
     }
 }
 
-static void print_time(const struct dpt_plan *p, struct dpt_str *out)
+static void print_time(const struct dpt_plan *p, const struct dpt_plan_scale *scales,
+                       struct dpt_str *out)
 {
     const struct dpt_trainer *t = &p->t;
     const struct {
@@ -414,10 +424,11 @@ static void print_time(const struct dpt_plan *p, struct dpt_str *out)
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
         if (parts[i].seconds > 0)
             dpt_str_printf(out, "  %-26s %10s\n", parts[i].name, time_text(parts[i].seconds, a));
-    print_scales(p, out);
+    print_scales(p, scales, out);
 }
 
-void dpt_plan_print(const struct dpt_plan *p, struct dpt_str *out)
+void dpt_plan_print(const struct dpt_plan *p, const struct dpt_plan_scale *scales,
+                    struct dpt_str *out)
 {
     print_head(p, out);
     print_layers(p, out);
@@ -427,12 +438,12 @@ void dpt_plan_print(const struct dpt_plan *p, struct dpt_str *out)
     if (p->gpu.name[0] != '\0')
         print_device(p, out);
     print_memory(p, out);
-    if (p->stages != NULL) {
+    if (dpt_trainer_model_ranks(&p->t) > 1) {
         print_mesh(p, out);
         if (p->t.mesh.stages > 1)
             print_stages(p, out);
         print_axes(p, out);
     }
     if (p->step.total > 0)
-        print_time(p, out);
+        print_time(p, scales, out);
 }

@@ -68,13 +68,25 @@ def test_stages_wait_for_groups_of_micro_batches(tmp_path):
     assert groups < 64 / 2 and 0.2 < step["stage_wait_s"] * groups / step["compute_s"] <= 1, step
 
 
+def test_steps_of_many_rounds(tmp_path):
+    """Of which a list of some hundred is made: all others go on as these do."""
+    text, _ = mlp(256, 3, 64, 10)
+    text = text.replace("global: 4096, micro: 32", "global: 8192, micro: 1")
+    for schedule in ("1f1b", "gpipe"):
+        pipeline = f"parallel: {{pipeline: {{stages: 3, schedule: {schedule}}}}}\n"
+        found = planned(tmp_path, text + pipeline, "--no-time", "--ranks", 3, "--set", "device.threads=1")["pipeline"]
+        assert found["bubble"] == pytest.approx(2 / (8192 / 16 + 2)), "the stages less one, to the rounds and these"
+        assert [stage["sent_bytes"] for stage in found["stages"]] == [8192 * 256 * 4, 8192 * 256 * 4, 0]
+
+
 def test_axes_in_shards(tmp_path):
     text, _ = mlp(256, 3, 64, 10)
     for kind, times in (("none", 2), ("optimizer", 2), ("gradients", None)):
         found = planned(tmp_path, text, "--no-time", "--ranks", 4, "--set", f"parallel.shard={kind}", "--set", "device.threads=1")
         data, _, pipeline = found["axes"]
         rounds = found["reduced_bytes"] // found["memory"]["parts"]["weights"]
-        assert data["sent_bytes"] == (times or rounds + 1) * found["memory"]["parts"]["weights"] * 3 / 4
+        sent = (times or rounds + 1) * found["memory"]["parts"]["weights"] * 3 / 4
+        assert data["sent_bytes"] == pytest.approx(sent, rel=1e-3), "in rounds the metrics are sent, too"
         assert pipeline["ranks"] == 1 and pipeline["sent_bytes"] == 0
 
 

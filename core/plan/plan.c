@@ -1,5 +1,6 @@
 #include "core/plan/plan.h"
 
+#include <math.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,15 +50,20 @@ static int threads_of(const struct dpt_plan *p)
 
 /* --- the whole -------------------------------------------------------------------------------- */
 
-/* Bytes of weights that a rank gets in a round of dealt micro-batches: each unit twice, but the
- * last one, which backward begins with, once. */
-static double unit_bytes(const struct dpt_plan *p)
+/* What the ranks of a part of the model put into a step's sums, and get of each other's weights: of
+ * the actions' bytes one's own part is left out. */
+static void fill_sums(struct dpt_plan *p)
 {
-    const struct dpt_units *units = &p->t.units;
+    const struct dpt_trainer *t = &p->t;
+    const double *kind = p->stages[t->mesh.stage].traffic.kind;
+    const double ranks = dpt_trainer_replicas(t)->world.size;
+    const double all = ranks / fmax(ranks - 1, 1);
 
-    return !units->gathers
-               ? 0
-               : (double)(units->edge[units->n] + units->edge[units->n - 1]) * sizeof(float);
+    if (ranks > 1)
+        p->reduced = kind[DPT_ACTION_ADD] > 0
+                         ? round(kind[DPT_ACTION_ADD] * all)
+                         : ((double)dpt_trainer_graph(t)->arena + DPT_TAIL_WORDS) * sizeof(float);
+    p->gathered = round(kind[DPT_ACTION_GATHER] * all);
 }
 
 /* Halves a micro-batch that does not fit, as training does, where the job leaves its size open;
@@ -109,8 +115,6 @@ enum dpt_status dpt_plan_open(struct dpt_plan *p, const struct dpt_job *job,
     enum dpt_status status = DPT_OK;
     const struct dpt_backend *backend;
     struct dpt_state state;
-    int64_t micros, replicas;
-    size_t all, one;
     cpu_set_t mine;
 
     memset(p, 0, sizeof *p);
@@ -128,26 +132,14 @@ enum dpt_status dpt_plan_open(struct dpt_plan *p, const struct dpt_job *job,
         DPT_TRY(dpt_augment_check(&job->data.augment, p->t.data.train.set, err));
     if (p->t.team.together) /* only its presence counts, it is never run */
         DPT_TRY(dpt_pool_open(&p->t.team.pool, 1, false, err));
-    DPT_TRY(dpt_plan_measure(p, p->t.data.train.sampler.micro, err));
     state = dpt_trainer_state(&p->t, job_text);
     DPT_TRY(dpt_checkpoint_size(&state, job->output, &p->checkpoint, err));
     if (p->process <= 0)
         p->process = dpt_process_memory("VmHWM") - dpt_process_memory("RssFile");
-    if (dpt_mesh_divides(&p->t.mesh))
-        DPT_TRY(dpt_plan_stages(p, err));
+    DPT_TRY(dpt_plan_stages(p, err));
     if (backend->devices != NULL)
         DPT_TRY(fit_device(p, err));
-    replicas = dpt_trainer_replicas(&p->t)->world.size;
-    micros = (dpt_sampler_micro_batches(&p->t.data.train.sampler, 0) + replicas - 1) / replicas;
-    if (replicas > 1)
-        p->reduced = dpt_plan_rounds(p, micros) *
-                     ((double)dpt_trainer_graph(&p->t)->arena + DPT_TAIL_WORDS) * sizeof(float);
-    p->gathered = dpt_plan_rounds(p, micros) * unit_bytes(p);
-    if (p->t.team.synchronized) {
-        dpt_step_exchange_room(&p->t, &all, &one);
-        p->exchanged = (double)all * sizeof(double);
-        p->exchanges = 2 * (p->t.units.n - 1); /* forward and backward */
-    }
+    fill_sums(p);
     dpt_plan_fill_memory(p);
     dpt_plan_fill_mesh(p);
 out:
@@ -156,6 +148,6 @@ out:
 
 void dpt_plan_close(struct dpt_plan *p)
 {
-    dpt_free(p->stages);
+    dpt_plan_release_stages(p);
     dpt_trainer_close(&p->t);
 }

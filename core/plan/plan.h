@@ -13,6 +13,7 @@
 #include "core/backend/devices.h"
 #include "core/base/str.h"
 #include "core/plan/cost.h"
+#include "core/train/step/actions.h"
 #include "core/train/trainer.h"
 
 /* --- GPUs, none of which needs to be there (plan_gpu.c) --------------------------------------- */
@@ -74,6 +75,7 @@ struct dpt_plan_step {
     double network; /* the sum between nodes */
     double update;  /* norm, optimizer, weight layouts */
     double total;
+    double meetings; /* how often ranks meet before they sum */
     int32_t micro;
 };
 
@@ -88,15 +90,26 @@ struct dpt_trial {
     double barrier; /* of these threads */
 };
 
-/* A stage of a pipeline. */
+/* What a rank's list of a full step moves (core/train/step/actions.h). */
+struct dpt_plan_traffic {
+    double kind[DPT_ACTION_KINDS]; /* bytes, by the actions' rows */
+    double to_next;                /* of messages, those to the next stage */
+    double exchanges, largest_exchange;
+    double in_flight; /* micro-batches, or groups of them, that a worker has in flight at most */
+};
+
+/* A stage of the model, of which there is at least one. */
 struct dpt_plan_stage {
+    struct dpt_graph graph; /* as its ranks have it; empty where none divide the model */
+    struct dpt_units units;
+    struct dpt_plan_traffic traffic;
+
     const char *first;  /* its first layer; borrowed */
     double flop;        /* the share of all arithmetic */
     double bytes;       /* that each of its ranks touches, without what rank 0 has alone */
     double own, shared; /* of these, a rank's own, and what its replicas on a node share */
     double device;      /* bytes of its GPU; 0: there is none */
     int in_flight;      /* micro-batches that each thread has in flight at most */
-    double sent;        /* bytes a step to the next stage, and as many back, of each replica */
 };
 
 /* What the ranks along an axis of the mesh send in a step. */
@@ -128,9 +141,7 @@ struct dpt_plan {
     int32_t device_micro; /* samples of a micro-batch that would fit; 0: this one does, or none */
     uint64_t checkpoint;  /* bytes */
     double reduced;       /* bytes that each rank puts into a step's sum */
-    double gathered;   /* bytes of weights that each rank needs of a step's messages, its own too */
-    int32_t exchanges; /* of batch norms' statistics in a step */
-    double exchanged;  /* bytes of the largest of them */
+    double gathered; /* bytes of weights that each rank needs of a step's messages, its own too */
     struct dpt_plan_axis axes[DPT_PLAN_AXES];
     struct dpt_plan_stage *stages; /* of t.mesh; the memory above is of the one that needs most, of
                                       a GPU's where there are any */
@@ -178,28 +189,44 @@ enum dpt_status dpt_plan_measure(struct dpt_plan *plan, int32_t micro, struct dp
 void dpt_plan_fill_memory(struct dpt_plan *plan);
 /* Plans each stage by itself; the one that needs most stays. Errors: RANK. */
 enum dpt_status dpt_plan_stages(struct dpt_plan *plan, struct dpt_error *err);
+void dpt_plan_release_stages(struct dpt_plan *plan);
 /* Fills plan->axes, and with stages what rank 0 and a node need. */
 void dpt_plan_fill_mesh(struct dpt_plan *plan);
 
-/* How the busiest replica's micro-batches go through the stages. */
-struct dpt_plan_turns {
-    double n;        /* one after another, or groups of them that are computed at once */
-    double together; /* of these that its threads take at once */
-    int32_t micro;   /* samples of one */
-    double slower;   /* as ranks share cores */
-    /* The seconds of one micro-batch, forward and backward through nodes [first, last). */
-    double (*seconds)(const struct dpt_plan *plan, int32_t first, int32_t last, int32_t micro);
+/* Whether ranks of a stage and of the next one, of so many replicas, are on several nodes. */
+bool dpt_plan_link_crosses(const struct dpt_plan *plan, int replicas, int stage);
+/* Seconds of either end of a message between ranks of a node. */
+double dpt_plan_copy_seconds(const struct dpt_plan *plan, double bytes);
+/* Seconds in which ranks tell each other their parts of divided layers in a step. */
+double dpt_plan_part_seconds(const struct dpt_plan *plan, double slower);
+
+/* plan_lists.c: the ranks' lists of actions. t: planned, as a rank of its present stage. Errors:
+ * RANK. */
+enum dpt_status dpt_plan_read_list(const struct dpt_trainer *t, struct dpt_plan_traffic *traffic,
+                                   struct dpt_error *err);
+/* Fills plan->bubble. Errors: RANK. */
+enum dpt_status dpt_plan_find_bubble(struct dpt_plan *plan, struct dpt_error *err);
+
+/* How fast ranks go through their lists. */
+struct dpt_plan_pace {
+    int32_t micro; /* samples of a round, of one worker */
+    /* Seconds of a round's passes (DPT_COMPUTES_) through nodes [first, last). */
+    double (*seconds)(const struct dpt_plan *plan, int32_t first, int32_t last, int32_t micro,
+                      int computes);
+    double slower;       /* as ranks share cores */
+    int replicas, nodes; /* that have the same part of the model; nodes that these are on */
+    double add;          /* seconds to add a float */
 };
-/* Fills the step's compute, wait and between. */
-void dpt_plan_pass_stages(const struct dpt_plan *plan, int replicas,
-                          const struct dpt_plan_turns *turns, struct dpt_plan_step *step);
+/* Runs the lists of all stages against each other: fills the step's compute, wait, between, network
+ * and meetings. t: the plan's trainer with that many ranks and samples. Errors: RANK. */
+enum dpt_status dpt_plan_run_lists(const struct dpt_plan *plan, const struct dpt_trainer *t,
+                                   const struct dpt_plan_pace *pace, int32_t rounds,
+                                   struct dpt_plan_step *step, struct dpt_error *err);
 
-/* How often a rank of so many micro-batches puts a gradient into a step's sum. */
-double dpt_plan_rounds(const struct dpt_plan *plan, int64_t micros);
-
-/* A step of so many samples on so many ranks; where they are more than micro-batches, some idle. */
-void dpt_plan_predict(const struct dpt_plan *plan, int ranks, int64_t global,
-                      struct dpt_plan_step *step);
+/* A step of so many samples on so many ranks; where they are more than micro-batches, some idle.
+ * Errors: RANK. */
+enum dpt_status dpt_plan_predict(const struct dpt_plan *plan, int ranks, int64_t global,
+                                 struct dpt_plan_step *step, struct dpt_error *err);
 
 /* Floating point operations of a node for one sample, forward and backward; only products count. */
 void dpt_plan_flop(const struct dpt_plan *plan, int32_t node, double *forward, double *backward);
@@ -216,8 +243,9 @@ void dpt_plan_gpu_choose(struct dpt_plan *plan, const struct dpt_backend *backen
 int dpt_plan_gpu_node(void);
 /* Fills plan->device. */
 void dpt_plan_gpu_memory(struct dpt_plan *plan);
-/* Seconds of a micro-batch, forward and backward through nodes [first, last). */
-double dpt_plan_gpu_micro(const struct dpt_plan *plan, int32_t first, int32_t last, int32_t micro);
+/* Seconds of a micro-batch's passes (DPT_COMPUTES_) through nodes [first, last). */
+double dpt_plan_gpu_micro(const struct dpt_plan *plan, int32_t first, int32_t last, int32_t micro,
+                          int computes);
 /* Estimates a step whose compute is known: the busiest of the ranks that add up gradients, so many
  * of them on a node, has so many micro-batches. */
 void dpt_plan_gpu_step(const struct dpt_plan *plan, int ranks, int node_ranks, int64_t micros,

@@ -7,6 +7,7 @@
 #include <strings.h>
 
 #include "core/backend/operation.h"
+#include "core/train/reduction/gradient_reduction.h"
 #include "core/train/setup/choose.h"
 #include "core/train/step/engine.h"
 
@@ -198,7 +199,8 @@ static double pass(const struct dpt_plan *p, const struct dpt_cost *cost, double
     return start + fmax(cost->flop / flops_of(p), bytes / p->gpu.bandwidth / reached_bytes);
 }
 
-double dpt_plan_gpu_micro(const struct dpt_plan *p, int32_t first, int32_t last, int32_t micro)
+double dpt_plan_gpu_micro(const struct dpt_plan *p, int32_t first, int32_t last, int32_t micro,
+                          int computes)
 {
     const bool half = p->t.job->device.precision >= DPT_PRECISION_BF16;
     const double part = half ? 0.5 : 1;
@@ -216,11 +218,12 @@ double dpt_plan_gpu_micro(const struct dpt_plan *p, int32_t first, int32_t last,
 
         if (dpt_operation_of(node)->traits & DPT_FUSED)
             continue;
-        seconds += pass(p, &forward, part);
-        if (own || trains)
+        if (computes & DPT_COMPUTES_FORWARD)
+            seconds += pass(p, &forward, part);
+        if (computes & DPT_COMPUTES_BACK && (own || trains))
             seconds += pass(p, &back, part) + (own && trains ? start : 0);
     }
-    return seconds + 2 * start;
+    return seconds + (computes & DPT_COMPUTES_BACK ? 2 * start : 0);
 }
 
 void dpt_plan_gpu_step(const struct dpt_plan *p, int ranks, int node_ranks, int64_t micros,
@@ -233,7 +236,7 @@ void dpt_plan_gpu_step(const struct dpt_plan *p, int ranks, int node_ranks, int6
     const int nodes = (ranks + node_ranks - 1) / node_ranks;
     const double memory = p->gpu.bandwidth * reached_bytes;
     const bool steps = t->engine->on_device;
-    double hidden;
+    double hidden, network;
 
     step->micro = micro;
     step->data = p->stored ? 0 : fmax(0, rows * sample / bus - step->compute);
@@ -242,10 +245,11 @@ void dpt_plan_gpu_step(const struct dpt_plan *p, int ranks, int node_ranks, int6
         /* To the host and back, and each rank's slice of the node's sum; a CUDA-aware MPI may be
          * quicker. */
         step->local = 2 * arena / bus + (node_ranks > 1 ? 3 * arena / host_sum : 0);
-        step->network = dpt_fabric_allreduce(&p->spec.fabric, n, nodes, 3 * WORD / host_sum);
+        network = dpt_fabric_allreduce(&p->spec.fabric, n, nodes, 3 * WORD / host_sum) *
+                  t->reduction.type->sends(t) / 2;
         step->local -= fmin(step->local, hidden);
         hidden = fmax(0, hidden - 2 * arena / bus);
-        step->network -= fmin(step->network, hidden);
+        step->network += network - fmin(network, hidden);
     }
     if (!steps) { /* it gets the sums that the device makes of gradients, and adds them up */
         const double n_groups = ceil((double)micros / t->team.group);

@@ -1,5 +1,4 @@
-/* The share of a plan that is the mesh's: what each stage needs, what each axis sends, and how long
- * micro-batches take through the stages. */
+/* The share of a plan that is the mesh's: what each stage needs, and what each axis sends. */
 #include <math.h>
 #include <string.h>
 
@@ -9,13 +8,10 @@
 #include "core/train/mesh/mesh.h"
 #include "core/train/mesh/tensor_parallel.h"
 #include "core/train/mesh/units.h"
+#include "core/train/reduction/gradient_reduction.h"
 #include "core/train/step/runner.h"
 
 enum { WORD = sizeof(float) };
-
-/* A message between ranks of a node is written and read twice, through memory that they share;
- * where the memory was not measured it has this rate. */
-static const double passes = 4, memory_rate = 8e9;
 
 /* --- memory ----------------------------------------------------------------------------------- */
 
@@ -78,57 +74,81 @@ static int64_t most_micros(const struct dpt_plan *p)
     return (((int64_t)s->global + s->micro - 1) / s->micro + replicas - 1) / replicas;
 }
 
-/* The bytes of a micro-batch's value between stage k and the next. */
-static double link_bytes(const struct dpt_plan *p, int k)
+/* Plans a stage, which becomes the trainer's. */
+static enum dpt_status take_stage(struct dpt_plan *p, int k, struct dpt_error *err)
 {
-    const bool half =
-        p->t.backend->devices != NULL && p->t.job->device.precision >= DPT_PRECISION_BF16;
+    enum dpt_status status = DPT_OK;
+    struct dpt_trainer *t = &p->t;
 
-    return (double)dpt_mesh_link_floats(&p->t, k) * (half ? WORD / 2 : WORD);
+    DPT_TRY(dpt_mesh_take(t, k, err));
+    DPT_TRY(dpt_units_plan(t, err));
+    DPT_TRY(dpt_plan_measure(p, t->data.train.sampler.micro, err));
+    dpt_plan_fill_memory(p);
+    if (t->backend->devices != NULL)
+        dpt_plan_gpu_memory(p);
+out:
+    return status;
+}
+
+/* Notes what a stage needs, which is the trainer's at present. */
+static enum dpt_status fill_stage(struct dpt_plan *p, int k, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_trainer *t = &p->t;
+    struct dpt_plan_stage *stage = &p->stages[k];
+    const struct dpt_graph_node *nodes = t->model.graph.nodes;
+
+    DPT_TRY(dpt_plan_read_list(t, &stage->traffic, err));
+    stage->first = nodes[t->mesh.first[k]].name;
+    stage->bytes = p->other_rank;
+    stage->own = sum_scope(p, DPT_PLAN_RANK, false);
+    stage->shared = sum_scope(p, DPT_PLAN_NODE, false) * fmin(tensor_of(p), p->spec.node_ranks);
+    stage->device = p->device_bytes;
+    stage->in_flight = (int)fmin(stage->traffic.in_flight * t->team.group, (double)most_micros(p));
+    for (int32_t i = t->mesh.first[k]; i < t->mesh.first[k + 1]; i++)
+        stage->flop += dpt_operation_flops(&nodes[i]);
+    stage->graph = t->mesh.graph; /* the trainer takes another one */
+    stage->units = t->units;
+    t->mesh.graph = (struct dpt_graph){0};
+    t->units = (struct dpt_units){0};
+out:
+    return status;
 }
 
 enum dpt_status dpt_plan_stages(struct dpt_plan *p, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_trainer *t = &p->t;
-    const struct dpt_graph *graph = &t->model.graph;
-    const int stages = t->mesh.stages;
-    const int64_t run = most_micros(p);
-    const int64_t turns = dpt_step_most_rounds(t, t->data.train.sampler.micro);
+    const struct dpt_trainer *t = &p->t;
+    const bool device = t->backend->devices != NULL;
     double all = 0;
     int largest = 0;
 
-    DPT_TRY(DPT_ALLOCATE(p->stages, (size_t)stages, "the stages", err));
-    for (int32_t i = 0; i < graph->n_nodes; i++)
-        all += dpt_operation_flops(&graph->nodes[i]);
-    for (int k = 0; k <= stages; k++) {
-        struct dpt_plan_stage *stage = &p->stages[k < stages ? k : largest];
+    DPT_TRY(DPT_ALLOCATE(p->stages, (size_t)t->mesh.stages, "the stages", err));
+    for (int k = 0; k < t->mesh.stages; k++) {
+        const struct dpt_plan_stage *stage = &p->stages[k], *most = &p->stages[largest];
 
-        DPT_TRY(dpt_mesh_take(t, k < stages ? k : largest, err));
-        DPT_TRY(dpt_units_plan(t, err));
-        DPT_TRY(dpt_plan_measure(p, t->data.train.sampler.micro, err));
-        dpt_plan_fill_memory(p);
-        if (t->backend->devices != NULL)
-            dpt_plan_gpu_memory(p);
-        if (k == stages)
-            break;
-        stage->first = graph->nodes[t->mesh.first[k]].name;
-        stage->bytes = p->other_rank;
-        stage->own = sum_scope(p, DPT_PLAN_RANK, false);
-        stage->shared = sum_scope(p, DPT_PLAN_NODE, false) * fmin(tensor_of(p), p->spec.node_ranks);
-        stage->device = p->device_bytes;
-        stage->in_flight = (int)fmin((double)t->team.in_flight * t->team.group, (double)run);
-        for (int32_t i = t->mesh.first[k]; i < t->mesh.first[k + 1]; i++)
-            stage->flop += dpt_operation_flops(&graph->nodes[i]) / all;
-        if (k + 1 < stages)
-            stage->sent = (double)run * link_bytes(p, k);
-        if (t->backend->devices != NULL ? stage->device > p->stages[largest].device
-                                        : stage->bytes > p->stages[largest].bytes)
+        DPT_TRY(take_stage(p, k, err));
+        DPT_TRY(fill_stage(p, k, err));
+        all += stage->flop;
+        if (device ? stage->device > most->device : stage->bytes > most->bytes)
             largest = k;
     }
-    p->bubble = (stages - 1) / (double)(turns + stages - 1);
+    for (int k = 0; k < t->mesh.stages; k++)
+        p->stages[k].flop /= all;
+    DPT_TRY(take_stage(p, largest, err));
+    DPT_TRY(dpt_plan_find_bubble(p, err));
 out:
     return status;
+}
+
+void dpt_plan_release_stages(struct dpt_plan *p)
+{
+    for (int k = 0; p->stages != NULL && k < p->t.mesh.stages; k++) {
+        dpt_graph_release(&p->stages[k].graph);
+        dpt_free(p->stages[k].units.node);
+        dpt_free(p->stages[k].units.edge);
+    }
+    dpt_free(p->stages);
 }
 
 /* A row for each of the host's and the device's, but for what rank 0 has alone. */
@@ -192,72 +212,31 @@ static bool replicas_cross(const struct dpt_plan *p, int replicas, int stage)
            ((stage + 1) * replicas - 1) / p->spec.node_ranks;
 }
 
-static bool link_crosses(const struct dpt_plan *p, int replicas, int stage)
-{
-    for (int r = stage * replicas; r < (stage + 1) * replicas; r++)
-        if (r / p->spec.node_ranks != (r + replicas) / p->spec.node_ranks)
-            return true;
-    return false;
-}
-
-/* How often a rank sends (D - 1) / D of its part of the model, where it has so many rounds. */
-static double twice(const struct dpt_plan *p, double rounds)
-{
-    (void)p, (void)rounds;
-    return 2; /* the gradient's parts to who adds them up, and sums or weights to all */
-}
-
-static double each_round(const struct dpt_plan *p, double rounds)
-{
-    (void)p;
-    return rounds + 1;
-}
-
-/* What each unit adds: its weights before each pass, where they are not in memory that all share.
- * */
-static double each_unit(const struct dpt_plan *p, double rounds)
-{
-    return rounds + p->gathered / ((double)dpt_trainer_graph(&p->t)->arena * WORD);
-}
-
-static double (*const times_sent[])(const struct dpt_plan *p, double rounds) = {
-    [DPT_SHARD_NONE] = twice,
-    [DPT_SHARD_OPTIMIZER] = twice,
-    [DPT_SHARD_GRADIENTS] = each_round,
-    [DPT_SHARD_PARAMETERS] = each_unit,
-};
-_Static_assert(sizeof times_sent / sizeof *times_sent == DPT_SHARD_COUNT, "a row for each kind");
-
-double dpt_plan_rounds(const struct dpt_plan *p, int64_t micros)
-{
-    const int32_t turn = dpt_step_turn(&p->t);
-
-    return turn > 0 ? ceil((double)micros / turn) : 1;
-}
-
 static void data_axis(const struct dpt_plan *p, struct dpt_plan_axis *axis)
 {
-    const double ranks = dpt_trainer_replicas(&p->t)->world.size;
-    const double arena = (double)dpt_trainer_graph(&p->t)->arena * WORD;
+    const struct dpt_trainer *t = &p->t;
+    const double ranks = dpt_trainer_replicas(t)->world.size;
 
     axis->ranks = (int)ranks;
-    axis->bytes = times_sent[p->t.job->parallel.shard](p, dpt_plan_rounds(p, most_micros(p))) *
-                  arena * (ranks - 1) / ranks;
-    for (int k = 0; k < (p->stages != NULL ? p->t.mesh.stages : 1); k++)
+    for (int k = 0; k < t->mesh.stages; k++) {
+        const struct dpt_plan_stage *stage = &p->stages[k];
+        const double *kind = stage->traffic.kind;
+        const int64_t arena = stage->graph.n_nodes > 0 ? stage->graph.arena : t->model.graph.arena;
+        const double summed =
+            t->reduction.type->sends(t) * (double)arena * WORD * (ranks - 1) / ranks;
+
+        axis->bytes = fmax(axis->bytes, kind[DPT_ACTION_ADD] + kind[DPT_ACTION_GATHER] + summed);
         axis->crosses = axis->crosses || replicas_cross(p, ranks_of_stage(p), k);
+    }
 }
 
 static void pipeline_axis(const struct dpt_plan *p, struct dpt_plan_axis *axis)
 {
-    const int replicas = ranks_of_stage(p);
-
     axis->ranks = p->t.mesh.stages;
-    for (int k = 0; p->stages != NULL && k < p->t.mesh.stages; k++) {
-        const double back = k > 0 ? p->stages[k - 1].sent : 0;
-
-        axis->bytes = fmax(axis->bytes, p->stages[k].sent + back);
-        if (k + 1 < p->t.mesh.stages)
-            axis->crosses = axis->crosses || link_crosses(p, replicas, k);
+    for (int k = 0; k < axis->ranks; k++) {
+        axis->bytes = fmax(axis->bytes, p->stages[k].traffic.kind[DPT_ACTION_SEND]);
+        if (k + 1 < axis->ranks)
+            axis->crosses = axis->crosses || dpt_plan_link_crosses(p, ranks_of_stage(p), k);
     }
 }
 
@@ -287,65 +266,19 @@ void dpt_plan_fill_mesh(struct dpt_plan *p)
         p->axes[i] = (struct dpt_plan_axis){.name = axes[i].name, .what = axes[i].what};
         axes[i].fill(p, &p->axes[i]);
     }
-    if (p->stages == NULL)
-        return;
     p->first_rank = p->stages[0].bytes + sum_scope(p, DPT_PLAN_FIRST, false);
     p->node = largest_node(p);
 }
 
 /* --- seconds ---------------------------------------------------------------------------------- */
 
-/* The seconds of a message of so many samples from a stage to the next one: those in which the
- * processor is busy with it, and those on the way. */
-static void message_seconds(const struct dpt_plan *p, int replicas, int stage, int32_t samples,
-                            double *busy, double *away)
-{
-    const double bytes = link_bytes(p, stage) * samples / p->t.data.train.sampler.micro;
-    const struct dpt_fabric *f = &p->spec.fabric;
-    const double rate =
-        p->machine.flops > 0 ? dpt_machine_bandwidth(&p->machine, bytes) : memory_rate;
-    const bool crosses = link_crosses(p, replicas, stage);
-
-    *busy = crosses ? f->overhead : passes / 2 * bytes / rate;
-    *away = crosses ? f->latency + bytes / f->bandwidth : 0;
-}
-
-/* The seconds in which ranks tell each other their parts of divided layers in a step; nothing hides
- * them. */
-static double part_seconds(const struct dpt_plan *p, double slower)
+double dpt_plan_part_seconds(const struct dpt_plan *p, double slower)
 {
     struct dpt_plan_axis axis = {0};
-    const struct dpt_fabric *f = &p->spec.fabric;
-    double rate;
 
     tensor_axis(p, &axis);
     if (axis.ranks == 1)
         return 0;
-    rate = p->machine.flops > 0 ? dpt_machine_bandwidth(&p->machine, axis.bytes) : memory_rate;
-    return axis.crosses ? axis.bytes / f->bandwidth : passes / 2 * axis.bytes / rate * slower;
-}
-
-void dpt_plan_pass_stages(const struct dpt_plan *p, int replicas,
-                          const struct dpt_plan_turns *turns, struct dpt_plan_step *step)
-{
-    const struct dpt_mesh *m = &p->t.mesh;
-    double all = 0, slowest = 0, messages = 0, longest = 0;
-
-    for (int k = 0; k < m->stages; k++) {
-        const double own =
-            turns->seconds(p, m->first[k] > 0 ? m->first[k] : 1, m->first[k + 1], turns->micro) *
-            turns->slower;
-        double busy = 0, away = 0;
-
-        all += own;
-        slowest = fmax(slowest, own);
-        if (k + 1 < m->stages)
-            message_seconds(p, replicas * tensor_of(p), k, turns->micro, &busy, &away);
-        /* There and back; the next stage waits for it (scripts/simulate). */
-        messages += 2 * turns->together * (busy * turns->slower + away);
-        longest = fmax(longest, 2 * turns->together * (2 * busy * turns->slower + away));
-    }
-    step->compute = turns->n * slowest;
-    step->wait = all - slowest;
-    step->between = messages + (turns->n - 1) * longest + part_seconds(p, turns->slower);
+    return axis.crosses ? axis.bytes / p->spec.fabric.bandwidth
+                        : dpt_plan_copy_seconds(p, axis.bytes) * slower;
 }

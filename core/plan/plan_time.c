@@ -5,6 +5,7 @@
 #include "core/backend/operation.h"
 #include "core/comm/tree.h"
 #include "core/plan/plan.h"
+#include "core/train/reduction/gradient_reduction.h"
 #include "core/train/setup/batch_sizing.h"
 #include "core/train/setup/parts.h"
 #include "core/train/step/runner.h"
@@ -43,10 +44,10 @@ void dpt_plan_flop(const struct dpt_plan *p, int32_t node, double *forward, doub
                     : 0;
 }
 
-/* Estimates the seconds of a micro-batch on one thread, through nodes [first, last). parts: ranks
- * that divide its layers. */
+/* Estimates the seconds of a micro-batch's passes on one thread, through nodes [first, last).
+ * parts: ranks that divide its layers. */
 static double estimate_micro(const struct dpt_plan *p, int32_t first, int32_t last, int32_t micro,
-                             int parts)
+                             int computes, int parts)
 {
     struct dpt_comm comm;
     const struct dpt_trainer one = dpt_cost_alone(&p->t, &comm, micro);
@@ -62,12 +63,15 @@ static double estimate_micro(const struct dpt_plan *p, int32_t first, int32_t la
 
         const bool divided =
             node->weight >= 0 && dpt_graph_divided(&one.model.graph, node->weight) != NULL;
-        double own =
-            dpt_cost_limit(&forward, &p->machine, 1, &by_bytes) / operation->reached.forward;
+        double own = 0;
 
-        if (node->learns)
+        if (computes & DPT_COMPUTES_FORWARD) {
+            own += dpt_cost_limit(&forward, &p->machine, 1, &by_bytes) / operation->reached.forward;
+            seconds += operation->reached.call;
+        }
+        if (computes & DPT_COMPUTES_BACK && node->learns)
             own += dpt_cost_limit(&back, &p->machine, 1, &by_bytes) / operation->reached.backward;
-        seconds += operation->reached.call + own / (divided ? parts : 1);
+        seconds += own / (divided ? parts : 1);
     }
     return seconds;
 }
@@ -78,45 +82,55 @@ struct partition {
     int ranks, node_ranks, nodes;
     int64_t global, micros; /* micros: of the busiest rank */
     int32_t micro, group;   /* group: micro-batches that are computed at once */
-    int32_t rounds;         /* of a stage's workers (dpt_step_most_rounds) */
     double slower;          /* how much sharing cores slows it */
 };
 
-/* The seconds of a micro-batch by one thread, or by a team: a part of the trial's time, or an
- * estimate. */
-static double micro_seconds(const struct dpt_plan *p, int32_t first, int32_t last, int32_t micro)
+/* The seconds of a micro-batch's passes by one thread, or by a team: a part of the trial's time, or
+ * an estimate. */
+static double micro_seconds(const struct dpt_plan *p, int32_t first, int32_t last, int32_t micro,
+                            int computes)
 {
-    const double part = estimate_micro(p, first, last, micro, p->t.mesh.tensor);
+    const double part = estimate_micro(p, first, last, micro, computes, p->t.mesh.tensor);
     const int32_t end = p->t.model.graph.n_nodes;
 
     if (p->trial.done)
         return p->trial.micro_batch * micro / p->trial.micro * part /
-               estimate_micro(p, 1, end, micro, 1);
+               estimate_micro(p, 1, end, micro, DPT_COMPUTES_FORWARD | DPT_COMPUTES_BACK, 1);
     return part / (p->t.team.together ? p->t.team.threads : 1);
 }
 
-static void compute(const struct dpt_plan *p, const struct partition *d, struct dpt_plan_step *step)
+/* Seconds to add a float to another one. */
+static double add_seconds(const struct dpt_plan *p, const struct partition *d)
 {
+    const double arena = (double)dpt_trainer_graph(&p->t)->floats * WORD;
+    const double all = (double)p->t.team.gradient_workers * d->node_ranks;
+    const double bytes = (all + 1) * arena / fmin(all, p->cores);
+
+    return 3 * WORD / dpt_machine_bandwidth(&p->machine, bytes) / reached_sum;
+}
+
+static enum dpt_status compute(const struct dpt_plan *p, const struct partition *d,
+                               const struct dpt_trainer *other, struct dpt_plan_step *step,
+                               struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
     const struct dpt_trainer *t = &p->t;
     const bool device = t->backend->devices != NULL, alone = device || t->team.together;
-    const bool groups = dpt_mesh_divides(&t->mesh) && t->team.together;
-    const double passes = groups ? d->rounds : (double)d->micros;
-    const struct dpt_plan_turns turns = {
-        .n = ceil(passes / (alone ? 1 : t->team.threads)),
-        .together = alone ? 1 : fmin(t->team.threads, (double)d->micros),
+    const int32_t rounds = dpt_step_most_rounds(other, d->micro);
+    const struct dpt_plan_pace pace = {
         /* The last group may be smaller. */
-        .micro = (int32_t)ceil((double)d->micros / passes * d->micro),
+        .micro = alone ? (int32_t)ceil((double)d->micros / rounds * d->micro) : d->micro,
         .slower = device ? 1 : d->slower,
         .seconds = device ? dpt_plan_gpu_micro : micro_seconds,
+        .replicas = d->ranks,
+        .nodes = d->nodes,
+        .add = device ? 0 : add_seconds(p, d),
     };
-    const int32_t group = device ? 1 : d->group;
 
-    if (dpt_mesh_divides(&t->mesh))
-        dpt_plan_pass_stages(p, d->ranks, &turns, step);
-    else
-        step->compute = turns.n / group *
-                        turns.seconds(p, 1, t->model.graph.n_nodes, d->micro * group) *
-                        turns.slower;
+    DPT_TRY(dpt_plan_run_lists(p, other, &pace, rounds, step, err));
+    step->between += dpt_plan_part_seconds(p, pace.slower);
+out:
+    return status;
 }
 
 static void fill(const struct dpt_plan *p, const struct partition *d, struct dpt_plan_step *step)
@@ -148,10 +162,9 @@ static bool sums_in_memory(const struct dpt_plan *p, const struct partition *d)
 static void reduce(const struct dpt_plan *p, const struct partition *d, struct dpt_plan_step *step)
 {
     const struct dpt_trainer *t = &p->t;
-    const double n = (double)dpt_trainer_graph(t)->floats, arena = n * WORD;
+    const double n = (double)dpt_trainer_graph(t)->floats;
     const double all = (double)t->team.gradient_workers * d->node_ranks, busy = fmin(all, p->cores);
-    const double bandwidth = dpt_machine_bandwidth(&p->machine, (all + 1) * arena / busy);
-    const double add = 3 * WORD / bandwidth / reached_sum;
+    const double add = add_seconds(p, d);
     const bool tree = t->job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE;
     const bool flat = tree || t->job->comm.hierarchical == DPT_HIERARCHICAL_OFF;
     const bool small = sums_in_memory(p, d) && all * n <= SMALL;
@@ -169,21 +182,13 @@ static void reduce(const struct dpt_plan *p, const struct partition *d, struct d
     if (all > 1 && p->trial.sum > 0 && !small)
         step->local += p->trial.sum * arenas / 2;
     else if (all > 1)
-        step->local += arenas * arena / bandwidth / reached_sum;
+        step->local += arenas * n * add / 3;
     if (d->node_ranks > 1)
-        step->local += ((small ? 1 : 2) + p->exchanges) * meet;
-    if (d->nodes > 1 && tree)
-        step->network = dpt_fabric_tree(&p->spec.fabric, n, parties, has_pairs(d), add);
-    else if (d->nodes > 1)
-        step->network = dpt_fabric_allreduce(&p->spec.fabric, n, parties, add);
-    if (d->nodes > 1 && t->units.sliced) /* the weights are gathered twice a round */
-        step->network *=
-            dpt_plan_rounds(p, d->micros) * (2 + (double)t->units.edge[t->units.n - 1] / n) / 2;
-    else if (d->nodes > 1)
-        step->network *= (dpt_plan_rounds(p, d->micros) + 1) / 2; /* the weights are shared once */
+        step->local += ((small ? 1 : 2) + step->meetings) * meet;
     if (d->nodes > 1)
-        step->network += p->exchanges *
-                         dpt_fabric_allreduce(&p->spec.fabric, p->exchanged / WORD, d->ranks, add);
+        step->network += (tree ? dpt_fabric_tree(&p->spec.fabric, n, parties, has_pairs(d), add)
+                               : dpt_fabric_allreduce(&p->spec.fabric, n, parties, add)) *
+                         t->reduction.type->sends(t) / 2;
 }
 
 static void update(const struct dpt_plan *p, const struct partition *d, struct dpt_plan_step *step)
@@ -207,9 +212,10 @@ static void update(const struct dpt_plan *p, const struct partition *d, struct d
     step->update *= (double)dpt_trainer_graph(&p->t)->floats / (double)p->t.model.graph.floats;
 }
 
-void dpt_plan_predict(const struct dpt_plan *p, int ranks, int64_t global,
-                      struct dpt_plan_step *step)
+enum dpt_status dpt_plan_predict(const struct dpt_plan *p, int ranks, int64_t global,
+                                 struct dpt_plan_step *step, struct dpt_error *err)
 {
+    enum dpt_status status = DPT_OK;
     const int tensor = p->t.mesh.tensor;
     const int node_ranks = ranks < p->spec.node_ranks ? ranks : p->spec.node_ranks;
     /* Those of a part of the model, of which each adds up its own gradient. */
@@ -220,15 +226,17 @@ void dpt_plan_predict(const struct dpt_plan *p, int ranks, int64_t global,
 
     memset(step, 0, sizeof *step);
     if (d.ranks == 0)
-        return;
+        return DPT_OK;
     d.node_ranks = node_ranks / tensor > 1 ? node_ranks / tensor : 1;
     d.node_ranks = d.ranks < d.node_ranks ? d.ranks : d.node_ranks;
     d.nodes = (d.ranks + d.node_ranks - 1) / d.node_ranks;
     d.slower = fmax(1, (double)p->t.team.threads * node_ranks / p->cores);
     comm.world.size = ranks;
+    comm.node.size = node_ranks;
     job.batch.global = global;
     other.comm = &comm;
     other.mesh.replicas.world.size = d.ranks;
+    other.mesh.replicas.node.size = d.node_ranks;
     other.job = &job;
     other.team.all_threads = (int64_t)ranks * p->t.team.threads;
     d.micro = dpt_trainer_choose_micro(&other);
@@ -238,19 +246,20 @@ void dpt_plan_predict(const struct dpt_plan *p, int ranks, int64_t global,
         d.group /= 2;
     if (global > other.data.train.sampler.samples) /* a step is full */
         other.data.train.sampler.samples = global;
-    if (dpt_mesh_divides(&p->t.mesh))
-        d.rounds = dpt_step_most_rounds(&other, d.micro);
-    step->micro = d.micro;
-    compute(p, &d, step);
+    other.data.train.sampler.global = (int32_t)global;
+    other.data.train.sampler.micro = step->micro = d.micro;
+    DPT_TRY(compute(p, &d, &other, step, err));
     if (p->t.backend->devices != NULL) {
         dpt_plan_gpu_step(p, d.ranks, d.node_ranks, d.micros, d.micro, step);
-        return;
+        return DPT_OK;
     }
     fill(p, &d, step);
     reduce(p, &d, step);
     update(p, &d, step);
     step->total = a_step + step->compute + step->wait + step->between + step->data + step->local +
                   step->network + step->update;
+out:
+    return status;
 }
 
 /* --- measuring -------------------------------------------------------------------------------- */
@@ -297,10 +306,8 @@ enum dpt_status dpt_plan_time(struct dpt_plan *p, struct dpt_error *err)
     const double bytes = trial_bytes(p, threads);
     struct dpt_trainer whole = *t;
 
-    if (t->backend->devices != NULL) { /* the data sheet says it */
-        dpt_plan_predict(p, p->spec.ranks, t->job->batch.global, &p->step);
-        return DPT_OK;
-    }
+    if (t->backend->devices != NULL) /* the data sheet says it */
+        return dpt_plan_predict(p, p->spec.ranks, t->job->batch.global, &p->step, err);
     if (p->spec.machine != NULL)
         p->machine = *p->spec.machine;
     else
@@ -314,7 +321,7 @@ enum dpt_status dpt_plan_time(struct dpt_plan *p, struct dpt_error *err)
         DPT_TRY(dpt_trial_run(&whole, threads, &p->trial, err));
         p->trial.update *= (double)threads / t->team.threads;
     }
-    dpt_plan_predict(p, p->spec.ranks, t->job->batch.global, &p->step);
+    DPT_TRY(dpt_plan_predict(p, p->spec.ranks, t->job->batch.global, &p->step, err));
 out:
     return status;
 }

@@ -371,12 +371,14 @@ const struct dpt_group *dpt_mesh_link(const struct dpt_trainer *t, bool next)
     return &t->mesh.stage_links[(t->mesh.stage + !next) % 2].world;
 }
 
-int64_t dpt_mesh_link_floats(const struct dpt_trainer *t, int stage)
+double dpt_mesh_link_bytes(const struct dpt_trainer *t, int stage)
 {
     const struct dpt_graph *graph = &t->model.graph;
     const struct dpt_graph_node *begins = &graph->nodes[t->mesh.first[stage + 1]];
+    const bool half = t->backend->devices != NULL && t->job->device.precision >= DPT_PRECISION_BF16;
 
-    return dpt_shape_size(&begins->in) * t->data.train.sampler.micro;
+    return (double)dpt_shape_size(&begins->in) * t->data.train.sampler.micro *
+           (half ? sizeof(float) / 2 : sizeof(float));
 }
 
 bool dpt_mesh_tells(const struct dpt_trainer *t, int32_t tensor)

@@ -55,8 +55,8 @@ enum dpt_status dpt_mesh_before(const struct dpt_trainer *t, double *squares,
 enum dpt_status dpt_mesh_share(const struct dpt_trainer *t, bool finite_state,
                                struct dpt_mesh_words *words, struct dpt_error *err);
 
-/* Floats that a micro-batch's value has between stage k and the next. */
-int64_t dpt_mesh_link_floats(const struct dpt_trainer *t, int stage);
+/* Bytes of a micro-batch's value between a stage and the next, or of its gradient. */
+double dpt_mesh_link_bytes(const struct dpt_trainer *t, int stage);
 
 /* Say which stage begins where and is on which ranks, and which layers are divided. Of one stage,
  * and of whole layers, they say nothing. */

@@ -15,8 +15,7 @@ enum { PARTS = 32, ENOUGH = 4 << 20 };
 
 /* --- the cut ---------------------------------------------------------------------------------- */
 
-/* Whether not all ranks that have slices of the same weights share a node's memory. */
-static bool gathers(const struct dpt_trainer *t)
+bool dpt_units_by_messages(const struct dpt_trainer *t)
 {
     const struct dpt_comm *replicas = dpt_trainer_replicas(t);
 
@@ -57,7 +56,7 @@ enum dpt_status dpt_units_plan(struct dpt_trainer *t, struct dpt_error *err)
             u->node[u->n] = i;
             u->edge[u->n] = dpt_graph_from(graph, i, false);
         }
-    u->gathers = gathers(t); /* once there are ranks: join_arena */
+    u->gathers = dpt_units_by_messages(t); /* once there are ranks: join_arena */
     u->n++;
     u->node[u->n] = stage[1];
     u->edge[u->n] = (size_t)graph->floats;
@@ -142,7 +141,7 @@ static void join_arena(struct dpt_trainer *t)
     const struct dpt_comm *replicas = dpt_trainer_replicas(t);
     struct dpt_error ignored;
 
-    t->units.gathers = gathers(t);
+    t->units.gathers = dpt_units_by_messages(t);
     if (!t->units.gathers)
         t->units.gathers =
             dpt_shared_open(&t->units.weights, &replicas->node, bytes, &ignored) != DPT_OK;

@@ -75,6 +75,9 @@ struct dpt_gradient_reduction_type {
      */
     enum dpt_status (*sum)(struct dpt_trainer *t, const struct dpt_step_view *view,
                            const float flags[DPT_FLAGS], struct dpt_error *err);
+    /* How often a rank sends all but its own part of the gradient, or of the weights that are made
+     * of it, in `sum` and `share`. */
+    double (*sends)(const struct dpt_trainer *t);
     /* The sums of squares of the reduced gradient, one for each chunk (core/base/sum_of_squares.h),
      * where the reduction computed them; else NULL. */
     const double *(*sums_of_squares)(const struct dpt_trainer *t);
@@ -121,6 +124,7 @@ static inline void dpt_tail_write(float *tail, const struct dpt_metric_sums *met
 struct dpt_slice dpt_gradient_all(const struct dpt_trainer *t, int rank);
 const float *dpt_gradient_sum(const struct dpt_trainer *t);
 float *dpt_gradient_no_weights(const struct dpt_trainer *t);
+double dpt_gradient_sends_twice(const struct dpt_trainer *t); /* to who adds up, and back to all */
 enum dpt_status dpt_gradient_no_share(struct dpt_trainer *t, struct dpt_error *err);
 enum dpt_status dpt_gradient_no_gather(struct dpt_trainer *t, double *values, int each,
                                        struct dpt_error *err);

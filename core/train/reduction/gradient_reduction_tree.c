@@ -369,6 +369,12 @@ static struct dpt_slice slice(const struct dpt_trainer *t, int rank)
     return dpt_deterministic_slice(t->reduction.state->allreduce, rank);
 }
 
+/* Where rounds have summed the gradient it is the weights alone, unless units gather them. */
+static double sends_weights(const struct dpt_trainer *t)
+{
+    return t->units.sliced ? 0 : 1;
+}
+
 static const float *slice_sum(const struct dpt_trainer *t)
 {
     return dpt_deterministic_slice_sum(t->reduction.state->allreduce);
@@ -408,7 +414,8 @@ static enum dpt_status gather_chunks(struct dpt_trainer *t, double *values, int 
 /* What does not depend on who owns the parameters. */
 #define OF_TREE                                                                                    \
     .open = open_tree, .bytes = bytes, .close = close_tree, .begin = begin, .target = target,      \
-    .done = done, .again = again, .sum = sum, .sums_of_squares = sums_of_squares, .of_rows = true
+    .done = done, .again = again, .sum = sum, .sends = dpt_gradient_sends_twice,                   \
+    .sums_of_squares = sums_of_squares, .of_rows = true
 
 /* What shards have in place of DPT_GRADIENT_OWNS_ALL. */
 #define OWNS_A_SLICE                                                                               \
@@ -433,6 +440,7 @@ const struct dpt_gradient_reduction_type dpt_gradient_reduction_round_robin = {
     .target = target_round_robin,
     .done = done_round_robin,
     .sum = sum_round_robin,
+    .sends = sends_weights,
     .sums_of_squares = sums_of_squares,
     OWNS_A_SLICE,
     .round = add_round,

@@ -56,10 +56,14 @@ struct dpt_action;
 struct dpt_runner;
 struct dpt_trainer;
 
+/* The passes in which an action computes its nodes. */
+enum { DPT_COMPUTES_FORWARD = 1, DPT_COMPUTES_BACK = 2 };
+
 /* All that is known of a kind. */
 struct dpt_action_type {
     const char *name;
     enum dpt_action_group over;
+    int computes; /* the passes, or 0 */
     /* Runs the runner's present action (step.h). Errors: as dpt_trainer_step's. */
     enum dpt_status (*run)(struct dpt_runner *r, struct dpt_error *err);
     /* What this rank does behind it, once it no longer waits; NULL: nothing. */

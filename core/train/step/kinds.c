@@ -51,8 +51,7 @@ static double message_bytes(const struct dpt_trainer *t, const struct dpt_action
         if (dpt_step_take(&share, k, a->round, &n) >= 0)
             micro_batches += n;
     }
-    return micro_batches * (double)dpt_mesh_link_floats(t, t->mesh.stage - !to_next) *
-           sizeof(float);
+    return micro_batches * dpt_mesh_link_bytes(t, t->mesh.stage - !to_next);
 }
 
 /* Bytes of what the others own of the unit, or of what is behind the last one. */
@@ -84,13 +83,21 @@ static double exchange_bytes(const struct dpt_trainer *t, const struct dpt_actio
 /* --- the table -------------------------------------------------------------------------------- */
 
 const struct dpt_action_type dpt_action_types[DPT_ACTION_KINDS] = {
-    [DPT_ACTION_TRAIN] = {.name = "train", .run = dpt_step_run_train, .bytes = no_bytes},
-    [DPT_ACTION_INFER] = {.name = "infer", .run = dpt_step_run_infer, .bytes = no_bytes},
+    [DPT_ACTION_TRAIN] = {.name = "train",
+                          .computes = DPT_COMPUTES_FORWARD | DPT_COMPUTES_BACK,
+                          .run = dpt_step_run_train,
+                          .bytes = no_bytes},
+    [DPT_ACTION_INFER] = {.name = "infer",
+                          .computes = DPT_COMPUTES_FORWARD,
+                          .run = dpt_step_run_infer,
+                          .bytes = no_bytes},
     [DPT_ACTION_FORWARD] = {.name = "forward",
+                            .computes = DPT_COMPUTES_FORWARD,
                             .run = dpt_step_run_pass,
                             .bytes = no_bytes,
                             .agreed = true},
     [DPT_ACTION_BACKWARD] = {.name = "backward",
+                             .computes = DPT_COMPUTES_BACK,
                              .run = dpt_step_run_pass,
                              .bytes = no_bytes,
                              .agreed = true},

@@ -36,9 +36,20 @@ static struct dpt_action of(enum dpt_action_kind kind, int32_t round, bool back)
 
 /* --- the whole model at once ------------------------------------------------------------------ */
 
+/* A round through all nodes. */
+static struct dpt_action whole(const struct dpt_division *d, enum dpt_action_kind kind,
+                               int32_t round)
+{
+    struct dpt_action all = of(kind, round, false);
+
+    all.first = d->node[0];
+    all.last = d->node[d->units];
+    return all;
+}
+
 static void plan_plain(const struct dpt_division *d, struct dpt_actions *list)
 {
-    struct dpt_action all = of(d->infers ? DPT_ACTION_INFER : DPT_ACTION_TRAIN, 0, false);
+    struct dpt_action all = whole(d, d->infers ? DPT_ACTION_INFER : DPT_ACTION_TRAIN, 0);
 
     all.rounds = d->rounds;
     if (d->rounds > 0)
@@ -63,7 +74,7 @@ static void add_to_owners(const struct dpt_division *d, int32_t round, int32_t u
 static void plan_round_robin(const struct dpt_division *d, struct dpt_actions *list)
 {
     for (int32_t k = 0; k < d->rounds; k++) {
-        add(list, of(DPT_ACTION_TRAIN, k, false));
+        add(list, whole(d, DPT_ACTION_TRAIN, k));
         add_to_owners(d, k, 0, list);
         add_to_owners(d, k, 1, list);
     }

@@ -1,0 +1,363 @@
+/* The lists of actions of a plan's stages (core/train/step/actions.h): what a rank sends by them in
+ * a step and, run against each other, how long ranks compute and wait for each other. */
+#include <math.h>
+
+#include "core/base/memory.h"
+#include "core/plan/plan.h"
+#include "core/train/mesh/mesh.h"
+#include "core/train/mesh/units.h"
+#include "core/train/reduction/gradient_reduction.h"
+#include "core/train/step/runner.h"
+
+enum { WORD = sizeof(float) };
+
+/* Lists are made of so many rounds at most, or of so many for each stage. Where a step has more,
+ * each further one takes what those of the list's second half do. */
+enum { ROUNDS = 256, ROUNDS_A_STAGE = 4 };
+
+/* A message between ranks of a node is written and read twice, through memory that they share;
+ * where the memory was not measured it has this rate. */
+static const double passes = 4, memory_rate = 8e9;
+
+/* --- a stage's list --------------------------------------------------------------------------- */
+
+/* The trainer as a rank of another stage has it. Nothing of it is to be released. */
+static struct dpt_trainer view_of(const struct dpt_plan *p, const struct dpt_trainer *t, int stage)
+{
+    struct dpt_trainer view = *t;
+
+    view.mesh.stage = stage;
+    view.mesh.graph = p->stages[stage].graph;
+    view.units = p->stages[stage].units;
+    view.units.gathers = dpt_units_by_messages(&view);
+    return view;
+}
+
+static enum dpt_status make_list(const struct dpt_trainer *view, int32_t rounds,
+                                 struct dpt_actions *list, struct dpt_error *err)
+{
+    const struct dpt_division division = dpt_step_division(view, rounds, false);
+
+    return dpt_actions_plan(&division, list, err);
+}
+
+/* Adds what so many times the rounds of the list's second half add; half: the first one's sums. */
+static void extend(double *sums, const double *half, int n, double times)
+{
+    for (int i = 0; i < n; i++)
+        sums[i] += (sums[i] - half[i]) * times;
+}
+
+static int32_t listed_rounds(int stages, int32_t rounds)
+{
+    const int32_t most = stages * ROUNDS_A_STAGE > ROUNDS ? stages * ROUNDS_A_STAGE : ROUNDS;
+
+    return rounds < most ? rounds : most;
+}
+
+/* --- what is sent ----------------------------------------------------------------------------- */
+
+static void add_traffic(const struct dpt_trainer *view, const struct dpt_actions *list,
+                        struct dpt_plan_traffic *sum)
+{
+    *sum = (struct dpt_plan_traffic){0};
+    for (int32_t i = 0; i < list->n; i++) {
+        const struct dpt_action *a = &list->at[i];
+        const double bytes = dpt_action_types[a->kind].bytes(view, a);
+
+        sum->kind[a->kind] += bytes;
+        if (a->kind == DPT_ACTION_SEND && !a->back)
+            sum->to_next += bytes;
+        if (a->kind == DPT_ACTION_EXCHANGE) {
+            sum->exchanges++;
+            sum->largest_exchange = fmax(sum->largest_exchange, bytes);
+        }
+    }
+    sum->in_flight = dpt_actions_in_flight(list);
+}
+
+enum dpt_status dpt_plan_read_list(const struct dpt_trainer *t, struct dpt_plan_traffic *traffic,
+                                   struct dpt_error *err)
+{
+    enum { N = sizeof *traffic / sizeof(double) };
+    enum dpt_status status = DPT_OK;
+    const int32_t rounds = dpt_step_most_rounds(t, t->data.train.sampler.micro),
+                  most = listed_rounds(t->mesh.stages, rounds);
+    struct dpt_plan_traffic half;
+    struct dpt_actions list = {0};
+
+    DPT_TRY(make_list(t, most, &list, err));
+    add_traffic(t, &list, traffic);
+    if (rounds > most) {
+        dpt_actions_release(&list);
+        DPT_TRY(make_list(t, most / 2, &list, err));
+        add_traffic(t, &list, &half);
+        extend((double *)traffic, (double *)&half, N, (double)(rounds - most) / (most - most / 2));
+    }
+out:
+    dpt_actions_release(&list);
+    return status;
+}
+
+/* --- messages -------------------------------------------------------------------------------- */
+
+bool dpt_plan_link_crosses(const struct dpt_plan *p, int replicas, int stage)
+{
+    for (int r = stage * replicas; r < (stage + 1) * replicas; r++)
+        if (r / p->spec.node_ranks != (r + replicas) / p->spec.node_ranks)
+            return true;
+    return false;
+}
+
+double dpt_plan_copy_seconds(const struct dpt_plan *p, double bytes)
+{
+    const double rate =
+        p->machine.flops > 0 ? dpt_machine_bandwidth(&p->machine, bytes) : memory_rate;
+
+    return passes / 2 * bytes / rate;
+}
+
+/* --- seconds ---------------------------------------------------------------------------------- */
+
+/* What a rank's seconds are spent on, and, behind it, how many of its actions were collective. */
+enum { COMPUTE, MESSAGES, COLLECTIVES, WAIT, ENDS, CALLS, SUMS };
+
+/* A rank of a stage on its way through its list. */
+struct walker {
+    struct dpt_trainer view;
+    struct dpt_actions list;
+    int32_t at;       /* its next action */
+    double sum[SUMS]; /* ENDS: the time, since the step's begin */
+    double *cost;     /* [unit][back]: seconds of a round's pass; -1: not known yet */
+    double *there[2]; /* [back][round]: when what it sent arrives; -1: it has not been sent */
+};
+
+/* The ranks of one model on their way through a step. */
+struct walk {
+    const struct dpt_plan *p;
+    const struct dpt_plan_pace *pace;
+    bool messages; /* they take time */
+    int stages;
+    struct walker *stage;
+    double *room; /* of their arrays */
+};
+
+/* The seconds of a message between a stage and the next: those in which the processor is busy with
+ * it, and those on the way. */
+static double message_seconds(const struct walk *w, int link, double bytes, double *away)
+{
+    const struct dpt_fabric *f = &w->p->spec.fabric;
+    const bool crosses = dpt_plan_link_crosses(w->p, w->pace->replicas, link);
+
+    *away = w->messages && crosses ? f->latency + bytes / f->bandwidth : 0;
+    if (!w->messages)
+        return 0;
+    return (crosses ? f->overhead : dpt_plan_copy_seconds(w->p, bytes)) * w->pace->slower;
+}
+
+/* The seconds between nodes of what is collective; on a node they are the reduction's. */
+static double collective_seconds(const struct walk *w, enum dpt_action_group over, double bytes)
+{
+    const struct dpt_plan_pace *pace = w->pace;
+    const struct dpt_fabric *f = &w->p->spec.fabric;
+    const double replicas = pace->replicas, floats = bytes / WORD;
+
+    if (pace->nodes == 1)
+        return 0;
+    if (over == DPT_OVER_EVERYBODY)
+        return dpt_fabric_allreduce(f, floats, pace->replicas, pace->add);
+    /* A rank sends all but what is its own; there and back would be an allreduce. */
+    return dpt_fabric_tree(f, floats * replicas / (replicas - 1), pace->replicas, false,
+                           pace->add) /
+           2;
+}
+
+/* The seconds of a round's pass through the action's nodes. */
+static double pass_seconds(const struct walk *w, const struct walker *s, const struct dpt_action *a,
+                           int computes)
+{
+    double *cost = &s->cost[2 * a->unit + a->back];
+
+    if (*cost < 0)
+        *cost =
+            w->pace->seconds(w->p, a->first > 0 ? a->first : 1, a->last, w->pace->micro, computes) *
+            w->pace->slower;
+    return *cost;
+}
+
+/* Takes the next action of a stage's rank, whose row says what its seconds depend on. Gives false
+ * where what it receives has not been sent. */
+static bool take(const struct walk *w, int k)
+{
+    struct walker *s = &w->stage[k];
+    const struct dpt_action *a = &s->list.at[s->at];
+    const struct dpt_action_type *type = &dpt_action_types[a->kind];
+    const double bytes = type->bytes(&s->view, a);
+    const bool sends = a->kind == DPT_ACTION_SEND, to_next = sends != a->back;
+    double took = 0, away = 0;
+    int what = MESSAGES;
+
+    if (type->over == DPT_OVER_STAGES && !sends) {
+        const double there = w->stage[to_next ? k + 1 : k - 1].there[a->back][a->round];
+
+        if (there < 0)
+            return false;
+        s->sum[WAIT] += fmax(0, there - s->sum[ENDS]);
+        s->sum[ENDS] = fmax(s->sum[ENDS], there);
+    }
+    if (type->over == DPT_OVER_STAGES) {
+        took = message_seconds(w, to_next ? k : k - 1, bytes, &away);
+    } else if (type->over != DPT_OVER_NOBODY) {
+        took = collective_seconds(w, type->over, bytes);
+        s->sum[CALLS]++;
+        what = COLLECTIVES;
+    } else if (type->computes != 0) {
+        took = a->rounds * pass_seconds(w, s, a, type->computes);
+        what = COMPUTE;
+    }
+    s->sum[what] += took;
+    s->sum[ENDS] += took;
+    if (sends)
+        s->there[a->back][a->round] = s->sum[ENDS] + away;
+    s->at++;
+    return true;
+}
+
+static void close_walk(struct walk *w)
+{
+    for (int k = 0; w->stage != NULL && k < w->stages; k++)
+        dpt_actions_release(&w->stage[k].list);
+    dpt_free(w->stage);
+    dpt_free(w->room);
+}
+
+static enum dpt_status open_walk(struct walk *w, const struct dpt_trainer *t, int32_t rounds,
+                                 struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    size_t n = 0;
+    double *at;
+
+    w->stages = t->mesh.stages;
+    DPT_TRY(DPT_ALLOCATE(w->stage, (size_t)w->stages, "a step's actions", err));
+    for (int k = 0; k < w->stages; k++) {
+        w->stage[k].view = view_of(w->p, t, k);
+        DPT_TRY(make_list(&w->stage[k].view, rounds, &w->stage[k].list, err));
+        n += 2 * (size_t)(w->stage[k].view.units.n + rounds);
+    }
+    DPT_TRY(DPT_ALLOCATE(w->room, n, "a step's actions", err));
+    for (size_t i = 0; i < n; i++)
+        w->room[i] = -1;
+    at = w->room;
+    for (int k = 0; k < w->stages; k++) {
+        struct walker *s = &w->stage[k];
+
+        s->cost = at;
+        s->there[0] = s->cost + 2 * s->view.units.n;
+        s->there[1] = s->there[0] + rounds;
+        at = s->there[1] + rounds;
+    }
+out:
+    return status;
+}
+
+/* Runs the lists of that many rounds. sum: out, of the stage that computes longest; the step ends
+ * where the last stage does. */
+static enum dpt_status run(const struct dpt_plan *p, const struct dpt_trainer *t,
+                           const struct dpt_plan_pace *pace, int32_t rounds, bool messages,
+                           double sum[SUMS], struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct walk w = {.p = p, .pace = pace, .messages = messages};
+    bool moves = true;
+    double ends = 0;
+
+    DPT_TRY(open_walk(&w, t, rounds, err));
+    while (moves) {
+        moves = false;
+        for (int k = 0; k < w.stages; k++)
+            while (w.stage[k].at < w.stage[k].list.n && take(&w, k))
+                moves = true;
+    }
+    for (int i = 0; i < SUMS; i++)
+        sum[i] = 0;
+    for (int k = 0; k < w.stages; k++) {
+        const struct walker *s = &w.stage[k];
+
+        if (s->at < s->list.n)
+            DPT_TRY(dpt_fail(err, DPT_INTERNAL, "the stages' lists wait for each other"));
+        ends = fmax(ends, s->sum[ENDS]);
+        for (int i = 0; k == 0 || s->sum[COMPUTE] > sum[COMPUTE] ? i < SUMS : false; i++)
+            sum[i] = s->sum[i];
+    }
+    sum[ENDS] = ends;
+out:
+    close_walk(&w);
+    return status;
+}
+
+/* The same for any number of rounds. */
+static enum dpt_status run_all(const struct dpt_plan *p, const struct dpt_trainer *t,
+                               const struct dpt_plan_pace *pace, int32_t rounds, bool messages,
+                               double sum[SUMS], struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const int32_t most = listed_rounds(t->mesh.stages, rounds);
+    double half[SUMS];
+
+    DPT_TRY(run(p, t, pace, most, messages, sum, err));
+    if (rounds > most) {
+        DPT_TRY(run(p, t, pace, most / 2, messages, half, err));
+        extend(sum, half, SUMS, (double)(rounds - most) / (most - most / 2));
+    }
+out:
+    return status;
+}
+
+enum dpt_status dpt_plan_run_lists(const struct dpt_plan *p, const struct dpt_trainer *t,
+                                   const struct dpt_plan_pace *pace, int32_t rounds,
+                                   struct dpt_plan_step *step, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    double sum[SUMS], silent[SUMS];
+
+    DPT_TRY(run_all(p, t, pace, rounds, true, sum, err));
+    DPT_TRY(run_all(p, t, pace, rounds, false, silent, err));
+    step->compute = sum[COMPUTE];
+    step->wait = fmax(0, silent[ENDS] - silent[COMPUTE] - silent[COLLECTIVES]);
+    step->between = fmax(0, sum[ENDS] - silent[ENDS]);
+    step->network = sum[COLLECTIVES];
+    step->meetings = sum[CALLS];
+out:
+    return status;
+}
+
+/* --- the bubble ------------------------------------------------------------------------------- */
+
+/* Stages that take equally long, backward twice as long as forward. */
+static double even_seconds(const struct dpt_plan *p, int32_t first, int32_t last, int32_t micro,
+                           int computes)
+{
+    const int32_t *begin = p->t.mesh.first;
+    int k = 0;
+
+    (void)micro;
+    while (begin[k + 1] <= first)
+        k++;
+    return (double)(last - first) / (begin[k + 1] - (k > 0 ? begin[k] : 1)) *
+           ((computes & DPT_COMPUTES_FORWARD ? 1 : 0) + (computes & DPT_COMPUTES_BACK ? 2 : 0));
+}
+
+enum dpt_status dpt_plan_find_bubble(struct dpt_plan *p, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_plan_pace even = {
+        .seconds = even_seconds, .slower = 1, .replicas = 1, .nodes = 1};
+    double sum[SUMS];
+
+    DPT_TRY(run_all(p, &p->t, &even, dpt_step_most_rounds(&p->t, p->t.data.train.sampler.micro),
+                    false, sum, err));
+    p->bubble = fmax(0, 1 - sum[COMPUTE] / sum[ENDS]);
+out:
+    return status;
+}
