@@ -89,7 +89,13 @@ struct dpt_action {
     int32_t round, rounds; /* the first one, and how many */
     int32_t flight; /* of each worker: which of its micro-batches in flight is the first one's */
     int32_t unit;   /* its number; of ADD also units: what is behind the last one */
-    int32_t first, last; /* nodes that are computed; of EXCHANGE the norm, else the unit's */
+    int32_t first, last; /* nodes that are computed; of EXCHANGE the norm, else the unit's; of what
+                            is behind the last unit 0, 0 */
+    /* Of passes. */
+    bool begins, ends; /* the rounds' first and last one in its direction on this rank */
+    bool from_norm;    /* it goes on with the sums that were exchanged last */
+    bool hands_over;   /* at its end a round gives what STATE would */
+    bool again;        /* workers go through the step's rounds once more, for other floats */
 };
 
 /* A list. Begins as {0}. */

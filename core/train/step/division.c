@@ -57,6 +57,21 @@ int32_t dpt_step_take(const struct dpt_step_share *s, int worker, int32_t round,
     return dpt_sampler_nth(s->sampler, s->ranks.size, s->first, begin + round - s->first);
 }
 
+bool dpt_step_run_of(const struct dpt_step_share *s, int rank, int32_t k, int32_t *first,
+                     int32_t *last)
+{
+    const int64_t turn = (int64_t)s->workers * s->group,
+                  begin = (k * (int64_t)s->ranks.size + rank) * turn;
+
+    if (!s->round_robin) {
+        dpt_sampler_partition(s->sampler, s->step, rank, s->ranks.size, first, last);
+        return k == 0 && *first < *last;
+    }
+    *first = begin < s->all ? (int32_t)begin : s->all;
+    *last = begin + turn < s->all ? (int32_t)(begin + turn) : s->all;
+    return *first < *last;
+}
+
 /* How a rank shares a step's micro-batches. sampler: of a split, or of what a trainer is to
  * have. */
 static struct dpt_step_share share_of(const struct dpt_trainer *t,

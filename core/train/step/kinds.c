@@ -60,7 +60,7 @@ static double unit_bytes(const struct dpt_trainer *t, const struct dpt_action *a
     const double ranks = dpt_trainer_replicas(t)->world.size;
     const struct dpt_graph *graph = dpt_trainer_graph(t);
     const size_t *edge = t->units.edge;
-    const double floats = a->unit < t->units.n
+    const double floats = a->last > a->first
                               ? (double)(edge[a->unit + 1] - edge[a->unit])
                               : (double)(graph->arena - graph->floats) + DPT_TAIL_WORDS;
 

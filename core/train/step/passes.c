@@ -129,17 +129,6 @@ enum dpt_status dpt_step_run_infer(struct dpt_runner *r, struct dpt_error *err)
 
 /* --- through a unit's nodes ------------------------------------------------------------------- */
 
-/* Whether the action is the first one of a micro-batch in its direction, or the last one. */
-static bool begins(const struct dpt_runner *r)
-{
-    return r->action->unit == (r->action->back ? r->t->units.n - 1 : 0);
-}
-
-static bool ends(const struct dpt_runner *r)
-{
-    return r->action->unit == (r->action->back ? 0 : r->t->units.n - 1);
-}
-
 /* A large message waits for both sides: without this the next stage would wait until this one has
  * computed another micro-batch. */
 static void get_on(void *arg)
@@ -167,7 +156,6 @@ static void prepare(struct dpt_runner *r, int worker, int32_t k, int32_t i, int3
     const struct dpt_graph *graph = dpt_trainer_graph(t);
     const struct dpt_runner_pass *infers = r->infers;
     struct dpt_step_flight *flight = dpt_step_flight_of(r, worker, k);
-    const bool norm = t->team.synchronized && infers == NULL && !begins(r);
 
     flight->pass = (struct dpt_pass){
         .flight = infers != NULL ? 0 : a->flight + k,
@@ -178,7 +166,7 @@ static void prepare(struct dpt_runner *r, int worker, int32_t k, int32_t i, int3
             infers != NULL && infers->nonfinite != NULL ? &infers->nonfinite[worker] : NULL,
         .batch = &flight->batch,
         .params = t->arenas.params,
-        .all = norm ? r->exchanged : NULL,
+        .all = a->from_norm ? r->exchanged : NULL,
         .own = flight->sums,
         .samples = r->share.samples,
         .between = worker == 0 ? get_on : NULL,
@@ -283,7 +271,7 @@ static enum dpt_status forward(struct dpt_runner *r, int thread, int32_t i,
     const struct dpt_trainer *t = r->t;
 
     DPT_TRY(t->backend->forward(t->model.program, thread, &flight->pass, err));
-    if (!ends(r))
+    if (!r->action->ends)
         return DPT_OK;
     if (r->infers != NULL && thread == worker_of(r, thread))
         DPT_TRY(take_value(r, thread, i, flight, err));
@@ -328,7 +316,7 @@ static enum dpt_status backward(struct dpt_runner *r, int thread, int32_t i, int
     if (i == r->share.first)
         dpt_fault_strike_gradient(&t->fault, t->comm->world.rank, t->progress.step + 1,
                                   flight->pass.gradient, (int64_t)edge[0], (int64_t)edge[1]);
-    if (!t->team.synchronized && ends(r)) /* synchronized norms have an action for that */
+    if (r->action->hands_over)
         hand_over(r, thread, i, n, flight);
     if (!flight->batch.more)
         t->reduction.type->done(t, thread, i - flight->batch.before, flight->batch.before + n,
@@ -340,7 +328,7 @@ out:
 
 static bool fills(const struct dpt_runner *r)
 {
-    return !r->action->back && begins(r);
+    return !r->action->back && r->action->begins;
 }
 
 /* A thread's micro-batches of the action's rounds. */
@@ -352,7 +340,7 @@ static void pass_part(void *arg, int thread)
     struct dpt_worker *worker = &t->team.workers[thread];
     const bool alone = !dpt_step_together(r);
 
-    if (a->back && t->team.synchronized && t->reduction.type->again != NULL)
+    if (a->again && t->reduction.type->again != NULL)
         t->reduction.type->again(t, thread);
     for (int32_t k = 0, n; k < a->rounds && worker->status == DPT_OK; k++) {
         const int32_t i = dpt_step_take(&r->share, worker_of(r, thread), a->round + k, &n);

@@ -137,6 +137,9 @@ static void plan_stage(const struct dpt_division *d, struct dpt_actions *list)
         for (int32_t i = 0; i < d->units; i++) {
             const int32_t unit = next.back ? d->units - 1 - i : i;
 
+            at.begins = i == 0;
+            at.ends = i == d->units - 1;
+            at.hands_over = next.back && at.ends;
             pass_unit(d, &at, unit, list);
             if (next.back)
                 add_to_owners(d, at.round, unit, list);
@@ -156,6 +159,7 @@ static void pass_all(const struct dpt_division *d, bool back, int32_t unit,
                      struct dpt_actions *list)
 {
     const bool one_by_one = back && d->round_robin;
+    const int32_t first = back ? d->units - 1 : 0;
 
     for (int32_t k = 0; k < (one_by_one ? d->rounds : 1); k++) {
         struct dpt_action at = of(back ? DPT_ACTION_BACKWARD : DPT_ACTION_FORWARD, k, back);
@@ -165,6 +169,10 @@ static void pass_all(const struct dpt_division *d, bool back, int32_t unit,
         at.unit = unit;
         at.first = d->node[unit] + (back && unit > 0);
         at.last = d->node[unit + 1] + (back && unit < d->units - 1);
+        at.begins = unit == first;
+        at.ends = unit == d->units - 1 - first;
+        at.from_norm = !at.begins;
+        at.again = back;
         add(list, at);
         if (back)
             add_to_owners(d, k, unit, list);

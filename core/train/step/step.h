@@ -95,6 +95,10 @@ int32_t dpt_step_rounds(const struct dpt_trainer *t, const struct dpt_step_share
                         bool infers);
 /* The first micro-batch of a worker's round, and how many they are; -1: it has no such round. */
 int32_t dpt_step_take(const struct dpt_step_share *share, int worker, int32_t round, int32_t *n);
+/* A rank's k-th run of micro-batches that follow one another, [*first, *last). Gives false where it
+ * has no such run. */
+bool dpt_step_run_of(const struct dpt_step_share *share, int rank, int32_t k, int32_t *first,
+                     int32_t *last);
 /* Whether the threads compute each micro-batch of an evaluation together: where layers are divided,
  * since the main thread tells the other ranks of them, and where a device computes one micro-batch
  * after the other. */
