@@ -157,7 +157,7 @@ struct dpt_cost dpt_cost_of_part(const struct dpt_trainer *t, int what)
         /* Weights and slots in and out, gradient in. Where norms of tensors are wanted, one pass
          * reads weights and gradient and changes the slots, a second one reads these and changes
          * the weights. */
-        const double updates = dpt_trainer_sharded(t) ? 1 : ranks; /* of all weights */
+        const double updates = ranks / dpt_trainer_owners(t); /* of all weights */
         const bool norms = dpt_optimizer_chunks(&t->job->optimizer, graph) > 0;
 
         cost.move[0].bytes = updates * (norms ? 4 + 3 * slots : 3 + 2 * slots) * arena;

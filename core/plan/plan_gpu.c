@@ -252,20 +252,18 @@ void dpt_plan_gpu_step(const struct dpt_plan *p, int ranks, int node_ranks, int6
         step->network += network - fmin(network, hidden);
     }
     if (!steps) { /* it gets the sums that the device makes of gradients, and adds them up */
-        const double n_groups = ceil((double)micros / t->team.group);
         const double n_sums = ceil((double)micros / t->team.adds);
 
         step->local +=
             n_sums * (arena / bus + 2 * arena / host_sum) + (n_sums - 1) * 3 * arena / host_sum;
-        if (t->units.gathers) /* and the weights of each unit go to it, forward and back */
-            step->local += 2 * n_groups * arena / bus;
+        /* What is gathered of weights goes to it, too. */
+        step->local += p->stages[t->mesh.stage].traffic.kind[DPT_ACTION_GATHER] / bus;
     }
     if (steps)
         step->update = ((4 + 2 * t->arenas.slots) * arena + 2 * arena) / memory + 4 * start;
     else /* the host updates what a rank owns, and the device gets the weights */
         step->update =
-            (3 + 2 * t->arenas.slots) * arena / (dpt_trainer_sharded(t) ? ranks : 1) / host_sum +
-            arena / bus;
+            (3 + 2 * t->arenas.slots) * arena / dpt_trainer_owners(t) / host_sum + arena / bus;
     step->total = a_step + step->compute + step->wait + step->between + step->data + step->local +
                   step->network + step->update;
 }

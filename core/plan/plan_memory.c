@@ -144,9 +144,8 @@ void dpt_plan_fill_memory(struct dpt_plan *p)
         (const struct dpt_plan_memory[DPT_PLAN_MEMORY]){
             {"program", "base", DPT_PLAN_RANK,
              p->process + started + (p->spec.ranks > 1 ? several : 0) + (gpu ? gpu_started : 0)},
-            {"weights", "weights",
-             t->units.sliced && !t->units.gathers ? DPT_PLAN_NODE : DPT_PLAN_RANK,
-             t->units.gathers ? arena / owners + (double)dpt_units_largest(t) * WORD : arena},
+            {"weights", "weights", dpt_units_on_node(t) ? DPT_PLAN_NODE : DPT_PLAN_RANK,
+             dpt_units_on_node(t) ? arena : dpt_units_room(t) * WORD},
             {"weights in other layouts", "copies",
              program.shares_copies && p->spec.node_ranks > 1 ? DPT_PLAN_NODE : DPT_PLAN_RANK,
              (double)program.copies},

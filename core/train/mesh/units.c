@@ -74,6 +74,11 @@ size_t dpt_units_largest(const struct dpt_trainer *t)
     return most;
 }
 
+bool dpt_units_on_node(const struct dpt_trainer *t)
+{
+    return t->units.sliced && !t->units.gathers;
+}
+
 double dpt_units_room(const struct dpt_trainer *t)
 {
     const double whole = (double)dpt_trainer_graph(t)->arena;

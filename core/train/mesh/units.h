@@ -22,6 +22,8 @@ enum dpt_status dpt_units_plan(struct dpt_trainer *t, struct dpt_error *err);
 /* Whether not all ranks that have slices of the same weights share a node's memory, so that units
  * are gathered by messages. */
 bool dpt_units_by_messages(const struct dpt_trainer *t);
+/* Whether a node's ranks have one arena of the weights together. */
+bool dpt_units_on_node(const struct dpt_trainer *t);
 /* Floats of the largest unit. */
 size_t dpt_units_largest(const struct dpt_trainer *t);
 /* Floats of the parameters that a rank has at a time: all, or its slice and a unit. */

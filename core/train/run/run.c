@@ -359,7 +359,7 @@ static enum dpt_status show_weights(struct dpt_run *run, struct dpt_error *err)
     const bool shows = run->board.open && t->requests.deferred_error == DPT_OK &&
                        run->board.weights_step != t->progress.step;
 
-    if (!t->job->log.tensorboard || !(dpt_trainer_in_parts(t) || shows))
+    if (!t->job->log.tensorboard)
         return DPT_OK;
     if (shows && (t->requests.deferred_error = dpt_trainer_fetch(t, true, err)) != DPT_OK)
         return DPT_OK; /* of a device, where no other rank has a part of it */

@@ -42,7 +42,7 @@ struct dpt_run {
     struct dpt_board board;         /* log.tensorboard, rank 0 */
     FILE *hashes;                   /* log.hashes, rank 0 */
     struct dpt_board_counts counts; /* for it */
-    int64_t *fingerprints;          /* likewise, of the last step, on every rank that has some */
+    int64_t *fingerprints;          /* of the last step, where they are logged */
     struct dpt_trace *trace;        /* log.trace */
     struct dpt_str job_text;        /* for checkpoints */
     struct dpt_str resolved;        /* for the run folder */

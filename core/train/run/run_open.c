@@ -220,7 +220,7 @@ enum dpt_status dpt_run_prepare(struct dpt_run *run, const struct dpt_resume *re
         DPT_TRY(dpt_group_agree(
             world, DPT_ALLOCATE(run->rank_work, (size_t)world->size, "the list of ranks", err),
             err));
-    if (t->job->log.hashes && (dpt_run_leads(run) || dpt_trainer_in_parts(t)))
+    if (t->job->log.hashes)
         status = DPT_ALLOCATE(run->fingerprints, (size_t)dpt_audit_hashes(t), "fingerprints", err);
     DPT_TRY(dpt_group_agree(world, status, err));
     if (t->job->log.tensorboard && dpt_run_leads(run))

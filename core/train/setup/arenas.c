@@ -16,7 +16,7 @@ bool dpt_trainer_shares_slots(const struct dpt_trainer *t)
     const double bytes = (double)dpt_optimizer_slots(&t->job->optimizer) *
                          (double)dpt_trainer_graph(t)->floats * sizeof(float);
 
-    return t->data.train.present && !t->engine->on_device && !dpt_trainer_sharded(t) &&
+    return t->data.train.present && !t->engine->on_device && dpt_trainer_owners(t) == 1 &&
            dpt_trainer_replicas(t)->node.size > 1 &&
            dpt_optimizer_rule(&t->job->optimizer).kind != DPT_RULE_NONE && bytes >= WORTH_SHARING;
 }
@@ -46,7 +46,7 @@ enum dpt_status dpt_trainer_open_arenas(struct dpt_trainer *t, struct dpt_error 
     if (!t->data.train.present)
         return DPT_OK;
     t->arenas.slots = dpt_optimizer_slots(&t->job->optimizer);
-    t->arenas.reserved = dpt_trainer_sharded(t) ? (size_t)graph->floats * sizeof(float) : 0;
+    t->arenas.reserved = dpt_trainer_owners(t) > 1 ? (size_t)graph->floats * sizeof(float) : 0;
     for (int k = 0; k < t->arenas.slots && (t->planned || !dpt_trainer_shares_slots(t)); k++) {
         t->arenas.slot[k] = t->arenas.reserved > 0
                                 ? dpt_reserve(t->arenas.reserved)

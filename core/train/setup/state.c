@@ -26,7 +26,7 @@ static int32_t tensor_at(const struct dpt_graph *graph, size_t at)
  * slice of it; else all of them have what the first one has. */
 static bool is_sliced(const struct dpt_trainer *t, int k, const struct dpt_tensor *tensor)
 {
-    return !tensor->state && (k < 0 ? t->units.sliced : dpt_trainer_sharded(t));
+    return !tensor->state && (k < 0 ? t->units.sliced : dpt_trainer_owners(t) > 1);
 }
 
 /* The gradient is the last step's sum, of which a rank of units has its own slice alone; it is only

@@ -14,7 +14,7 @@
  * room for more. Else rank 0 has all of it, copies it, and writes while training goes on. */
 static inline bool dpt_trainer_streams(const struct dpt_trainer *t)
 {
-    return dpt_mesh_divides(&t->mesh) || dpt_trainer_sharded(t);
+    return dpt_trainer_model_ranks(t) * dpt_trainer_owners(t) > 1;
 }
 
 /* The trainer's present state, for a checkpoint. job_text: from dpt_job_signature. */

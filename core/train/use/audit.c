@@ -93,9 +93,7 @@ enum dpt_status dpt_audit_take(const struct dpt_trainer *t, int64_t *hashes, str
         }
         hashes[k] = (int64_t)arena;
     }
-    return dpt_trainer_in_parts(t) ? dpt_group_sum_ints(&t->comm->world, hashes, hashes,
-                                                        (size_t)dpt_audit_hashes(t), err)
-                                   : DPT_OK;
+    return dpt_group_sum_ints(&t->comm->world, hashes, hashes, (size_t)dpt_audit_hashes(t), err);
 }
 
 static void hash(struct dpt_json *j, const char *key, int64_t value)

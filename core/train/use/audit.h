@@ -18,9 +18,8 @@
 
 /* How many fingerprints a step has. */
 int32_t dpt_audit_hashes(const struct dpt_trainer *t);
-/* Takes those of the step just done, on rank 0; collective where ranks have stages of the model,
- * whose fingerprints add up to those of the whole. hashes: [dpt_audit_hashes], out. Errors:
- * RANK. */
+/* Collective. Takes those of the step just done: what ranks have parts of adds up to the whole.
+ * hashes: [dpt_audit_hashes], out. Errors: RANK. */
 enum dpt_status dpt_audit_take(const struct dpt_trainer *t, int64_t *hashes, struct dpt_error *err);
 /* Writes them as a line of an open hashes.jsonl. Errors: IO, RANK. */
 enum dpt_status dpt_audit_step(FILE *file, const struct dpt_trainer *t, const int64_t *hashes,
