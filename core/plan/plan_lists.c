@@ -120,7 +120,7 @@ double dpt_plan_copy_seconds(const struct dpt_plan *p, double bytes)
 /* --- seconds ---------------------------------------------------------------------------------- */
 
 /* What a rank's seconds are spent on, and, behind it, how many of its actions were collective. */
-enum { COMPUTE, MESSAGES, COLLECTIVES, WAIT, ENDS, CALLS, SUMS };
+enum { COMPUTE, MESSAGES, COLLECTIVES, ENDS, CALLS, SUMS };
 
 /* A rank of a stage on its way through its list. */
 struct walker {
@@ -129,7 +129,7 @@ struct walker {
     int32_t at;       /* its next action */
     double sum[SUMS]; /* ENDS: the time, since the step's begin */
     double *cost;     /* [unit][back]: seconds of a round's pass; -1: not known yet */
-    double *there[2]; /* [back][round]: when what it sent arrives; -1: it has not been sent */
+    double *sent[2];  /* [back][round]: when it has sent; -1: not yet */
 };
 
 /* The ranks of one model on their way through a step. */
@@ -197,17 +197,16 @@ static bool take(const struct walk *w, int k)
     double took = 0, away = 0;
     int what = MESSAGES;
 
-    if (type->over == DPT_OVER_STAGES && !sends) {
-        const double there = w->stage[to_next ? k + 1 : k - 1].there[a->back][a->round];
-
-        if (there < 0)
-            return false;
-        s->sum[WAIT] += fmax(0, there - s->sum[ENDS]);
-        s->sum[ENDS] = fmax(s->sum[ENDS], there);
-    }
-    if (type->over == DPT_OVER_STAGES) {
+    if (type->over == DPT_OVER_STAGES)
         took = message_seconds(w, to_next ? k : k - 1, bytes, &away);
-    } else if (type->over != DPT_OVER_NOBODY) {
+    if (type->over == DPT_OVER_STAGES && !sends) {
+        const double sent = w->stage[to_next ? k + 1 : k - 1].sent[a->back][a->round];
+
+        if (sent < 0)
+            return false;
+        /* A large message is on its way once its receiver asks for it (MPI's rendezvous). */
+        s->sum[ENDS] = fmax(s->sum[ENDS], sent) + away;
+    } else if (type->over != DPT_OVER_NOBODY && !sends) {
         took = collective_seconds(w, type->over, bytes);
         s->sum[CALLS]++;
         what = COLLECTIVES;
@@ -218,7 +217,7 @@ static bool take(const struct walk *w, int k)
     s->sum[what] += took;
     s->sum[ENDS] += took;
     if (sends)
-        s->there[a->back][a->round] = s->sum[ENDS] + away;
+        s->sent[a->back][a->round] = s->sum[ENDS];
     s->at++;
     return true;
 }
@@ -253,9 +252,9 @@ static enum dpt_status open_walk(struct walk *w, const struct dpt_trainer *t, in
         struct walker *s = &w->stage[k];
 
         s->cost = at;
-        s->there[0] = s->cost + 2 * s->view.units.n;
-        s->there[1] = s->there[0] + rounds;
-        at = s->there[1] + rounds;
+        s->sent[0] = s->cost + 2 * s->view.units.n;
+        s->sent[1] = s->sent[0] + rounds;
+        at = s->sent[1] + rounds;
     }
 out:
     return status;

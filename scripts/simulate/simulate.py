@@ -262,7 +262,7 @@ MESHES = """| ranks | Gb/s | data x stages | a step, ms | samples/s | efficiency
 
 
 def mesh_form(cost, speed, model, data, stages, gigabits):
-    """As `dptrain plan` has it: the slowest stage's micro-batches with their messages, those that fill the pipeline, the sum of
+    """A closed form: the slowest stage's micro-batches with their messages, those that fill the pipeline, the sum of
     a stage's gradients."""
     batches = -(-model["strong"] // model["micro"] // data)
     fabric = FABRICS[gigabits]
