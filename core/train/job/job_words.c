@@ -122,6 +122,9 @@ const struct dpt_synonym dpt_job_synonyms[] = {
     {"adam", "torch.optim.adam fusedadam"},
     {"rmsprop", "torch.optim.rmsprop"},
     {"adagrad", "torch.optim.adagrad"},
+    {"nadam", "torch.optim.nadam"},
+    {"lamb", "fusedlamb nvlamb"},
+    {"lars", "larc fusedlars"},
     {"adamw", "torch.optim.adamw adamwtorch adamwtorchfused"},
     {"cross_entropy",
      "crossentropyloss categoricalcrossentropy sparsecategoricalcrossentropy "

@@ -24,16 +24,8 @@ static void scalars(const void *options, double lr, int64_t update, struct dpt_s
 }
 
 // clang-format off
-#define ADAM_ROWS                                                                                  \
-    DPT_OPTIMIZER_LR("1e-3"),                                                                      \
-    {.name = "beta1", .type = DPT_OPT_REAL, .offset = offsetof(struct adam_options, beta1),        \
-     .fallback = "0.9", .min = 0, .max = 0.999999,                                                 \
-     .help = "decay of the gradient's running mean"},                                              \
-    {.name = "beta2", .type = DPT_OPT_REAL, .offset = offsetof(struct adam_options, beta2),        \
-     .fallback = "0.999", .min = 0, .max = 0.999999,                                               \
-     .help = "decay of the squared gradient's running mean"},                                      \
-    {.name = "eps", .type = DPT_OPT_REAL, .offset = offsetof(struct adam_options, eps),            \
-     .fallback = "1e-8", .min = 1e-30, .max = 1, .help = "added to the root of that mean"}
+#define ADAM_ROWS \
+    DPT_OPTIMIZER_LR("1e-3"), DPT_OPTIMIZER_MOMENTS(struct adam_options, "1e-8")
 // clang-format on
 
 static const struct dpt_option

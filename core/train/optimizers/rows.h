@@ -4,6 +4,7 @@
 #ifndef DPT_TRAIN_OPTIMIZERS_ROWS_H
 #define DPT_TRAIN_OPTIMIZERS_ROWS_H
 
+#include "core/base/vector.h"
 #include "core/train/update/optimizer.h"
 #include "core/train/update/tensor_groups.h"
 
@@ -21,6 +22,19 @@
 #define DPT_OPTIMIZER_L2 DPT_OPTIMIZER_DECAY("0", "times the weight is added to the gradient")
 #define DPT_OPTIMIZER_DECOUPLED(usual)                                                             \
     DPT_OPTIMIZER_DECAY(usual, "times lr is taken off the weight itself")
+/* Of options that begin with struct dpt_optimizer_options and have these members, too. */
+#define DPT_OPTIMIZER_MOMENTS(options, usual)                                                      \
+    {.name = "beta1", .type = DPT_OPT_REAL, .offset = offsetof(options, beta1), .fallback = "0.9", \
+     .min = 0, .max = 0.999999, .help = "decay of the gradient's running mean"},                   \
+    {.name = "beta2", .type = DPT_OPT_REAL, .offset = offsetof(options, beta2),                    \
+     .fallback = "0.999", .min = 0, .max = 0.999999,                                               \
+     .help = "decay of the squared gradient's running mean"},                                      \
+    {.name = "eps", .type = DPT_OPT_REAL, .offset = offsetof(options, eps), .fallback = usual,     \
+     .min = 1e-30, .max = 1, .help = "added to the root of that mean"}
+/* You et al. 2020 and those who follow (timm, MLPerf) leave out what has no decay. */
+#define DPT_OPTIMIZER_ADAPT(options)                                                               \
+    {.name = "always_adapt", .type = DPT_OPT_BOOL, .offset = offsetof(options, always_adapt),      \
+     .fallback = "false", .help = "rates by norms also for biases and norms' parameters"}
 #define DPT_OPTIMIZER_GROUPS                                                                       \
     {.name = "groups", .type = DPT_OPT_CUSTOM, .added = true,                                      \
      .offset = offsetof(struct dpt_optimizer_options, groups), .fallback = "[]",                   \

@@ -60,7 +60,7 @@ SCHEDULES = [
 ]
 
 
-def lion(p, g, state, lr, weight_decay, beta1=0.9, beta2=0.99):
+def lion(p, g, state, lr, weight_decay=0.0, beta1=0.9, beta2=0.99):
     """Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms", algorithm 2, line by line."""
     m = state.get("m", np.zeros_like(p))
     state["m"] = beta2 * m + (1 - beta2) * g
@@ -74,6 +74,38 @@ def adagrad(p, g, state, lr, weight_decay=0.0, eps=1e-10):
     return p - lr * g / (np.sqrt(state["sum"]) + eps)
 
 
+def nadam(p, g, state, lr, weight_decay=0.0, beta1=0.9, beta2=0.999, eps=1e-8, momentum_decay=0.004):
+    """The algorithm in the documentation of torch.optim.NAdam, after Dozat 2016, line by line, in double."""
+    def mu(t):
+        return beta1 * (1 - 0.5 * 0.96 ** (t * momentum_decay))
+    t = state["t"] = state.get("t", 0) + 1
+    g = g + weight_decay * p.astype("f8")
+    state["product"] = state.get("product", 1) * mu(t)
+    m = state["m"] = beta1 * state.get("m", 0) + (1 - beta1) * g
+    v = state["v"] = beta2 * state.get("v", 0) + (1 - beta2) * g ** 2
+    m_hat = mu(t + 1) * m / (1 - state["product"] * mu(t + 1)) + (1 - mu(t)) * g / (1 - state["product"])
+    return (p - lr * m_hat / (np.sqrt(v / (1 - beta2 ** t)) + eps)).astype("f4")
+
+
+def lamb(p, g, state, lr, weight_decay=0.01, beta1=0.9, beta2=0.999, eps=1e-6, always_adapt="false"):
+    """You et al. 2020, "Large Batch Optimization for Deep Learning", algorithm 2, in double; phi is the identity."""
+    t = state["t"] = state.get("t", 0) + 1
+    m = state["m"] = beta1 * state.get("m", 0) + (1 - beta1) * g.astype("f8")
+    v = state["v"] = beta2 * state.get("v", 0) + (1 - beta2) * g.astype("f8") ** 2
+    r = (m / (1 - beta1 ** t)) / (np.sqrt(v / (1 - beta2 ** t)) + eps) + weight_decay * p
+    ratio = np.linalg.norm(p.astype("f8")) / np.linalg.norm(r) if always_adapt == "true" or not state["bias"] else 1
+    return (p - lr * ratio * r).astype("f4")
+
+
+def lars(p, g, state, lr, weight_decay=5e-4, momentum=0.9, coefficient=0.001, always_adapt="false"):
+    """You, Gitman & Ginsburg 2017, "Large Batch Training of Convolutional Networks", algorithm 1, in double."""
+    p, g = p.astype("f8"), g.astype("f8")
+    local = coefficient * np.linalg.norm(p) / (np.linalg.norm(g) + weight_decay * np.linalg.norm(p))
+    rate = lr * local if always_adapt == "true" or not state["bias"] else lr
+    state["v"] = momentum * state.get("v", 0) + rate * (g + weight_decay * p)
+    return (p - state["v"]).astype("f4")
+
+
 # Optimizer: its options, and a function from a float32 array, its gradient and what it keeps to the array after a step.
 OPTIMIZERS = [
     ("lion", {}, lion),
@@ -81,6 +113,16 @@ OPTIMIZERS = [
     ("lion", {"beta1": 0.0, "weight_decay": 0.1}, lion),
     ("adagrad", {}, adagrad),
     ("adagrad", {"eps": 0.001, "weight_decay": 0.1}, adagrad),
+    ("nadam", {}, nadam),
+    ("nadam", {"beta1": 0.7, "beta2": 0.95, "eps": 0.001, "weight_decay": 0.1}, nadam),
+    ("nadam", {"beta1": 0.99, "momentum_decay": 0.5}, nadam),
+    ("nadam", {"momentum_decay": 1000.0}, nadam),
+    ("lamb", {}, lamb),
+    ("lamb", {"beta1": 0.7, "beta2": 0.95, "eps": 0.001, "weight_decay": 0.3}, lamb),
+    ("lamb", {"always_adapt": "true", "weight_decay": 0.0}, lamb),
+    ("lars", {}, lars),
+    ("lars", {"momentum": 0.5, "coefficient": 0.02, "weight_decay": 0.1}, lars),
+    ("lars", {"always_adapt": "true", "momentum": 0.0, "coefficient": 0.3}, lars),
 ]
 
 
@@ -158,11 +200,10 @@ def optimizer_rows(text):
     gradients = np.array(values("golden_gradients"), "f4").reshape(len(rates), -1)
     for kind, options, step in OPTIMIZERS:
         conf = "{type: %s%s}" % (kind, "".join(f", {k}: {v}" for k, v in options.items()))
-        parts, states, rows = [start[:weights], start[weights:]], ({}, {}), []
+        parts, states, rows = [start[:weights], start[weights:]], ({"bias": False}, {"bias": True}), []
         for rate, g in zip(rates, gradients):
-            decays = options.get("weight_decay", 0.0), 0.0
-            parts = [step(p, of, state, rate, **{**options, "weight_decay": decay})
-                     for p, of, state, decay in zip(parts, (g[:weights], g[weights:]), states, decays)]
+            parts = [step(p, of, state, rate, **(options if not state["bias"] else {**options, "weight_decay": 0.0}))
+                     for p, of, state in zip(parts, (g[:weights], g[weights:]), states)]
             rows.append("        " + floats(np.concatenate(parts)) + ",\n")
         yield conf, f'    {{"{conf}", {{\n{"".join(rows)}    }}}},\n'
 

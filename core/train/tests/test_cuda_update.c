@@ -73,7 +73,8 @@ struct optimizer {
 
 enum { CASES = sizeof golden_optimizers / sizeof golden_optimizers[0] };
 
-static void optimizer_open(struct optimizer *o, int which)
+/* Opens one with a rule; those without (optimizer.h) are the host's alone. */
+static bool optimizer_open(struct optimizer *o, int which)
 {
     struct dpt_error err;
 
@@ -82,7 +83,12 @@ static void optimizer_open(struct optimizer *o, int which)
                      &err) != DPT_OK)
         fail_msg("%s", err.text);
     o->rule = dpt_optimizer_rule(&o->value);
+    if (o->rule.kind == DPT_RULE_NONE) {
+        dpt_conf_release(&o->conf);
+        return false;
+    }
     o->args.scalars = dpt_rule_scalars(&o->rule, &(struct dpt_rule_group){1, 0}, 0, 1);
+    return true;
 }
 
 /* The step's scalars, as the host hands them to the device. */
@@ -148,8 +154,9 @@ static void same_bits(void **state)
         const float loss = 3;
         const double clip = seed < CASES ? 0.5 : 0;
 
+        if (!optimizer_open(&o, seed % CASES))
+            continue;
         model_init(&m, &d);
-        optimizer_open(&o, seed % CASES);
         for (int64_t step = 1; step <= 4; step++) {
             const double lr = 0.01 / (double)step;
             struct dpt_update update = {.lr = lr, .step = step};
@@ -190,8 +197,9 @@ static void withholds(void **state)
         struct dpt_cuda_state reported = {0};
         const bool skip = seed & 1, by_loss = seed % 4 == 3;
 
+        if (!optimizer_open(&o, seed % CASES))
+            continue;
         model_init(&m, &d);
-        optimizer_open(&o, seed % CASES);
         for (int64_t step = 1; step <= 5; step++) {
             const bool now = step == 2 || step == 4;
             const float loss = now && by_loss ? bad[seed / 4 % 3] : 3;

@@ -49,6 +49,22 @@ static void assert_close(const float *arena, const float *want, const char *text
     }
 }
 
+/* What is measured of any graph here, before each step. */
+static double squares[DPT_OPTIMIZER_SQUARES * 64];
+
+/* Makes the first pass of an optimizer that has one, in `parts` parts. */
+static void measure(const struct dpt_variant_value *optimizer, const struct dpt_graph *graph,
+                    const struct dpt_update *update, size_t parts, float *params,
+                    const float *gradient, float *const *slots)
+{
+    const size_t chunks = dpt_optimizer_chunks(optimizer, graph);
+
+    assert_true(DPT_OPTIMIZER_SQUARES * chunks <= sizeof squares / sizeof squares[0]);
+    for (size_t part = parts; part-- > 0 && chunks > 0;)
+        dpt_optimizer_measure(optimizer, graph, update, chunks * part / parts,
+                              chunks * (part + 1) / parts, params, gradient, slots, squares);
+}
+
 /* Takes a step; one that only reads the slots gives the same parameters, and leaves the slots
  * alone. */
 static void reads_alike(const struct dpt_variant_value *optimizer, const struct dpt_graph *graph,
@@ -67,6 +83,19 @@ static void reads_alike(const struct dpt_variant_value *optimizer, const struct 
     update.reads_slots = false;
     dpt_optimizer_apply(optimizer, graph, &update, 0, GOLDEN_FLOATS, params, gradient, slots, NULL);
     assert_memory_equal(after, params, sizeof after);
+}
+
+static void take_step(const struct dpt_variant_value *optimizer, const struct dpt_graph *graph,
+                      const struct dpt_update *update, float *params, const float *gradient,
+                      float *const *slots)
+{
+    if (dpt_optimizer_chunks(optimizer, graph) == 0) {
+        reads_alike(optimizer, graph, *update, params, gradient, slots);
+        return;
+    }
+    measure(optimizer, graph, update, 1, params, gradient, slots);
+    dpt_optimizer_apply(optimizer, graph, update, 0, GOLDEN_FLOATS, params, gradient, slots,
+                        squares);
 }
 
 /* All options, weights with decay beside biases without, as PyTorch computes them. The gradient
@@ -97,7 +126,7 @@ static void steps_are_pytorchs(void **state)
             place(gradient, golden_gradients[step]);
             for (int i = 0; i < GOLDEN_FLOATS; i++)
                 gradient[i] *= 4;
-            reads_alike(&optimizer, &graph, update, params, gradient, slots);
+            take_step(&optimizer, &graph, &update, params, gradient, slots);
             assert_close(params, golden->after[step], golden->conf, step);
         }
         dpt_conf_release(&conf);
@@ -187,15 +216,17 @@ static void pieces_give_the_bits_of_the_whole(void **state)
         for (update.step = 1; update.step <= 3; update.step++) {
             dpt_random_normal(seed, DPT_RANDOM_SYNTHETIC, 3 + (uint64_t)update.step, 0, n,
                               gradient);
+            measure(&optimizer, &graph, &update, 1, whole[0], gradient, whole_slots);
             dpt_optimizer_apply(&optimizer, &graph, &update, 0, n, whole[0], gradient, whole_slots,
-                                NULL);
+                                squares);
+            measure(&optimizer, &graph, &update, 3, pieces[0], gradient, slots);
             for (size_t begin = 0, piece = 0; begin < n; piece++) {
                 const uint64_t word = dpt_random64(seed, DPT_RANDOM_SYNTHETIC, 9, piece);
                 const size_t left = n - begin, size = 1 + (size_t)(word % 60);
                 const size_t end = begin + (size < left ? size : left);
 
                 dpt_optimizer_apply(&optimizer, &graph, &update, begin, end, pieces[0], gradient,
-                                    slots, NULL);
+                                    slots, squares);
                 begin = end;
             }
         }
@@ -217,7 +248,7 @@ static void floats_outside_are_left_alone(void **state)
 
     (void)state;
     for (const struct dpt_variant *const *v = dpt_optimizer_variants; *v != NULL; v++) {
-        float params[48], gradient[48], slot0[48] = {0}, slot1[48] = {0};
+        float params[48], gradient[48], slot0[48] = {0}, slot1[48] = {0}, measured[48];
         float *const slots[] = {slot0, slot1};
         struct dpt_variant_value optimizer;
         struct dpt_conf conf;
@@ -227,11 +258,13 @@ static void floats_outside_are_left_alone(void **state)
             params[i] = 1;
             gradient[i] = 2;
         }
-        dpt_optimizer_apply(&optimizer, &graph, &update, 3, 30, params, gradient, slots, NULL);
+        measure(&optimizer, &graph, &update, 1, params, gradient, slots);
+        memcpy(measured, slot1, sizeof measured);
+        dpt_optimizer_apply(&optimizer, &graph, &update, 3, 30, params, gradient, slots, squares);
         for (int i = 0; i < 48; i++) {
             const bool inside = (i >= 3 && i < 5) || (i >= 16 && i < 30);
 
-            if ((params[i] != 1) != inside || (slot1[i] != 0 && !inside))
+            if ((params[i] != 1) != inside || (slot1[i] != measured[i] && !inside))
                 fail_msg("%s: element %d is %g", (*v)->name, i, (double)params[i]);
         }
         dpt_conf_release(&conf);
@@ -258,9 +291,10 @@ static void decay_spares_biases(void **state)
         open_optimizer(&conf, text, &optimizer);
         for (int i = 0; i < 32; i++)
             params[i] = 1;
-        dpt_optimizer_apply(&optimizer, &graph, &update, 0, 32, params, gradient, slots, NULL);
+        measure(&optimizer, &graph, &update, 1, params, gradient, slots);
+        dpt_optimizer_apply(&optimizer, &graph, &update, 0, 32, params, gradient, slots, squares);
         for (int i = 0; i < 3; i++) {
-            assert_true(params[i] < 0.999f);
+            assert_true(params[i] < 0.99995f);
             assert_true(params[16 + i] == 1.0f);
         }
         dpt_conf_release(&conf);
@@ -311,7 +345,6 @@ static void norms_do_not_depend_on_threads(void **state)
         struct dpt_graph graph;
         const size_t n = random_graph(&graph, tensors, seed, 1300);
         const size_t chunks = dpt_optimizer_chunks(&trust, &graph);
-        double *squares = test_malloc(DPT_OPTIMIZER_SQUARES * chunks * sizeof *squares);
 
         assert_true(n <= MOST && chunks >= (size_t)graph.n_tensors);
         memset(slot, 0, sizeof slot);
@@ -327,10 +360,7 @@ static void norms_do_not_depend_on_threads(void **state)
                 const int parts = way == 0 ? 1 : threads;
                 float *const slots[] = {slot[way]};
 
-                for (size_t part = (size_t)parts; part-- > 0;)
-                    dpt_optimizer_measure(&trust, &graph, &update, chunks * part / (size_t)parts,
-                                          chunks * (part + 1) / (size_t)parts, params[way],
-                                          gradient, slots, squares);
+                measure(&trust, &graph, &update, (size_t)parts, params[way], gradient, slots);
                 for (size_t part = 0; part < (size_t)parts; part++)
                     dpt_optimizer_apply(&trust, &graph, &update, n * part / (size_t)parts,
                                         n * (part + 1) / (size_t)parts, params[way], gradient,
@@ -344,7 +374,35 @@ static void norms_do_not_depend_on_threads(void **state)
                 if (!(fabs((double)params[0][i] - want[i]) <= 1e-5 * (1 + fabs(want[i]))))
                     fail_msg("seed %llu, element %lld: %.9g, not %.9g", (unsigned long long)seed,
                              (long long)i, (double)params[0][i], want[i]);
-        test_free(squares);
+    }
+}
+
+/* Weights that are all zero have no norm to be measured by, and would stay so: they move at the
+ * optimizer's own rate. */
+static void zero_weights_move(void **state)
+{
+    static const char *const texts[] = {"{type: lars, weight_decay: 0}",
+                                        "{type: lamb, weight_decay: 0, beta1: 0, beta2: 0}"};
+    static const float want[] = {-0.05f, -0.1f}; /* rate x gradient; rate x its sign */
+    struct dpt_tensor tensors[] = {{.count = 16, .whole = 16, .decay = true}};
+    const struct dpt_graph graph = {.tensors = tensors, .n_tensors = 1, .floats = 16};
+    const struct dpt_update update = {.lr = 0.1, .step = 1, .scale = 1};
+
+    (void)state;
+    for (size_t k = 0; k < 2; k++) {
+        float params[16] = {0}, gradient[16], slot0[16] = {0}, slot1[16] = {0};
+        float *const slots[] = {slot0, slot1};
+        struct dpt_variant_value optimizer;
+        struct dpt_conf conf;
+
+        for (int i = 0; i < 16; i++)
+            gradient[i] = 0.5f;
+        open_optimizer(&conf, texts[k], &optimizer);
+        measure(&optimizer, &graph, &update, 1, params, gradient, slots);
+        dpt_optimizer_apply(&optimizer, &graph, &update, 0, 16, params, gradient, slots, squares);
+        for (int i = 0; i < 16; i++)
+            assert_true(fabsf(params[i] - want[k]) < 1e-6f);
+        dpt_conf_release(&conf);
     }
 }
 
@@ -375,6 +433,7 @@ int main(void)
         cmocka_unit_test(decay_spares_biases),
         cmocka_unit_test(mistakes_are_told),
         cmocka_unit_test(norms_do_not_depend_on_threads),
+        cmocka_unit_test(zero_weights_move),
         cmocka_unit_test(a_step_of_its_own_is_taken_on_the_host),
     };
 

@@ -186,11 +186,12 @@ static const struct dpt_scalars *scalars_of(struct pass *pass, const struct dpt_
     return &pass->own;
 }
 
-static struct dpt_optimizer_part part_of(const struct pass *pass, const struct dpt_scalars *f,
-                                         size_t first, size_t n)
+static struct dpt_optimizer_part part_of(const struct pass *pass, const struct dpt_tensor *tensor,
+                                         const struct dpt_scalars *f, size_t first, size_t n)
 {
     struct dpt_optimizer_part part = {.f = f,
                                       .scale = pass->scale,
+                                      .spared = !tensor->decay,
                                       .n = n,
                                       .params = pass->params + first,
                                       .gradient = pass->gradient + first};
@@ -226,7 +227,7 @@ void dpt_optimizer_measure(const struct dpt_variant_value *optimizer, const stru
         for (size_t chunk = begin; last > before && chunk < end && !t->frozen; chunk++) {
             const size_t at = dpt_tensor_chunk(t, chunk);
             const size_t next = chunk + 1 < chunks ? dpt_tensor_chunk(t, chunk + 1) : tensor_end;
-            const struct dpt_optimizer_part part = part_of(&pass, f, at, next - at);
+            const struct dpt_optimizer_part part = part_of(&pass, t, f, at, next - at);
             double *sums = &squares[DPT_OPTIMIZER_SQUARES * (before + chunk)];
 
             pass.type->direction(pass.options, &part, direction);
@@ -266,7 +267,7 @@ void dpt_optimizer_apply(const struct dpt_variant_value *optimizer, const struct
 
         if (first < last && !t->frozen) {
             const struct dpt_optimizer_part part =
-                part_of(&pass, scalars_of(&pass, t), first, last - first);
+                part_of(&pass, t, scalars_of(&pass, t), first, last - first);
 
             if (pass.rule.kind != DPT_RULE_NONE) {
                 run_rule(pass.rule.kind, pass.reads_slots, &part);

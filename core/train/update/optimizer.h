@@ -36,6 +36,7 @@ struct dpt_optimizer_options {
 struct dpt_optimizer_part {
     const struct dpt_scalars *f;
     float scale; /* as in struct dpt_update */
+    bool spared; /* of a bias or a norm's parameters, which do not decay */
     size_t n;
     float *params;
     const float *gradient;

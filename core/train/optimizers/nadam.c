@@ -1,0 +1,70 @@
+#include <math.h>
+
+#include "core/train/optimizers/rows.h"
+
+struct nadam_options {
+    struct dpt_optimizer_options common;
+    double beta1, beta2, eps, momentum_decay;
+};
+
+/* The momentum of update t: PyTorch's, whose 0.96 is Dozat's. */
+static double momentum(const struct nadam_options *o, double t)
+{
+    return o->beta1 * (1 - 0.5 * pow(0.96, t * o->momentum_decay));
+}
+
+/* The product of all momenta up to update t, which PyTorch keeps as mu_product; here it follows
+ * from t, so resuming needs no state. It ends where it no longer shows beside 1, or where what is
+ * left is a power of beta1: after 3000 factors at most. */
+static double product(const struct nadam_options *o, int64_t t)
+{
+    const double nothing = 0x1p-60;
+    double all = 1;
+
+    for (int64_t i = 1; i <= t && all > nothing; i++) {
+        if (0.5 * pow(0.96, (double)i * o->momentum_decay) < nothing)
+            return all * pow(o->beta1, (double)(t - i + 1));
+        all *= momentum(o, (double)i);
+    }
+    return all;
+}
+
+/* Dozat 2016, "Incorporating Nesterov Momentum into Adam", algorithm 2, as PyTorch has it. */
+static void scalars(const void *options, double lr, int64_t update, struct dpt_scalars *f)
+{
+    const struct nadam_options *o = options;
+    const double now = momentum(o, (double)update), next = momentum(o, (double)update + 1);
+    const double all = product(o, update);
+
+    f->lr = (float)(lr * (1 - now) / (1 - all));
+    f->rate[0] = (float)(lr * next / (1 - all * next));
+    f->rate[1] = (float)(1 / sqrt(1 - pow(o->beta2, (double)update)));
+    f->factor[0] = (float)(1 - o->beta1);
+    f->factor[1] = (float)o->beta2;
+    f->factor[2] = (float)(1 - o->beta2);
+    f->factor[3] = (float)o->eps;
+}
+
+// clang-format off
+static const struct dpt_option table[] = {
+    DPT_OPTIMIZER_LR("2e-3"),
+    DPT_OPTIMIZER_MOMENTS(struct nadam_options, "1e-8"),
+    {.name = "momentum_decay", .type = DPT_OPT_REAL,
+     .offset = offsetof(struct nadam_options, momentum_decay), .fallback = "0.004", .min = 0,
+     .max = 1e6, .help = "how soon the momentum rises from half of beta1 to beta1"},
+    DPT_OPTIMIZER_L2,
+    DPT_OPTIMIZER_GROUPS,
+    {0},
+};
+// clang-format on
+
+static const struct dpt_optimizer_type type = {
+    .slots = 2, .slot_names = {"m", "v"}, .scalars = scalars, .rule = DPT_RULE_NADAM};
+
+const struct dpt_variant dpt_nadam = {
+    .name = "nadam",
+    .summary = "Adam with Nesterov's momentum (Dozat 2016), as in PyTorch",
+    .options = table,
+    .size = sizeof(struct nadam_options),
+    .impl = &type,
+};
