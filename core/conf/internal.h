@@ -43,6 +43,9 @@ bool dpt_check_text(struct dpt_conf *conf, const char *bytes, size_t n, const ch
 void dpt_value_read(struct dpt_conf *conf, const struct dpt_conf_node *node, const char *path,
                     const struct dpt_option *row, void *dest);
 
+/* EVERY: bits 1 << enum dpt_unit of the units that the row takes. */
+unsigned dpt_value_units(const struct dpt_option *row);
+
 /* Whether `word` is a word of this row (INT and REAL alone have one). */
 bool dpt_value_is_word(const struct dpt_option *row, const char *word);
 
@@ -64,8 +67,8 @@ void dpt_value_join(char *buf, size_t capacity, const char *const *names, size_t
 /* Whether text is digits with at most a sign, of any length. */
 bool dpt_is_whole(const char *text);
 
-/* Reads "1 epoch", "50 steps", "10 min", "never". NULL, or what is wrong, for a person; *every is
- * untouched then. */
+/* Reads "1 epoch", "50 steps", "10 min", "never", "10 %". NULL, or what is wrong, for a person;
+ * *every is untouched then. */
 const char *dpt_parse_every(const char *text, struct dpt_every *every);
 
 #endif

@@ -113,7 +113,7 @@ static const struct {
     {"steps", DPT_STEPS, 1},     {"s", DPT_SECONDS, 1},        {"sec", DPT_SECONDS, 1},
     {"second", DPT_SECONDS, 1},  {"seconds", DPT_SECONDS, 1},  {"min", DPT_SECONDS, 60},
     {"minute", DPT_SECONDS, 60}, {"minutes", DPT_SECONDS, 60}, {"h", DPT_SECONDS, 3600},
-    {"hour", DPT_SECONDS, 3600}, {"hours", DPT_SECONDS, 3600},
+    {"hour", DPT_SECONDS, 3600}, {"hours", DPT_SECONDS, 3600}, {"%", DPT_PERCENT, 1},
 };
 
 const char *dpt_parse_every(const char *text, struct dpt_every *every)

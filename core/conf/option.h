@@ -44,8 +44,8 @@ enum dpt_option_type {
     DPT_OPT_INTS,    /* struct dpt_ints: a list, or one number for a list of one */
     DPT_OPT_REALS,   /* struct dpt_reals: likewise */
     DPT_OPT_TEXTS,   /* struct dpt_texts: likewise */
-    DPT_OPT_EVERY,   /* struct dpt_every: "1 epoch", "50 steps", "10 min" (s, min, h), "never"; of
-                        these what `units` says */
+    DPT_OPT_EVERY,   /* struct dpt_every: "1 epoch", "50 steps", "10 min" (s, min, h), "never",
+                        "10 %"; of these what `units` says */
     DPT_OPT_SECTION, /* a struct with its own table `rows` at `offset` */
     DPT_OPT_VARIANT, /* struct dpt_variant_value: `type:` picks a row of `variants`, whose table
                         reads the other keys; left out: the default's, which is a name alone */
@@ -65,7 +65,7 @@ struct dpt_texts {
     size_t n;
 };
 
-enum dpt_unit { DPT_NEVER, DPT_EPOCHS, DPT_STEPS, DPT_SECONDS, DPT_AUTO };
+enum dpt_unit { DPT_NEVER, DPT_EPOCHS, DPT_STEPS, DPT_SECONDS, DPT_PERCENT, DPT_AUTO };
 
 struct dpt_every {
     double n;           /* > 0 unless unit is DPT_NEVER or DPT_AUTO; whole for steps */
@@ -104,7 +104,8 @@ struct dpt_option {
     const char *word; /* INT, REAL, EVERY: a word that stands for "none or automatic" ("auto",
                          "null"), read as `word_value`, or as the unit DPT_AUTO */
     double word_value;
-    unsigned units;                /* EVERY: bits 1 << enum dpt_unit of those allowed; 0: all */
+    unsigned units;                /* EVERY: bits 1 << enum dpt_unit of those allowed; 0: all but
+                                      per cent */
     const char *const *choices;    /* CHOICE: names, ends with NULL */
     const struct dpt_option *rows; /* SECTION */
     const struct dpt_variant *const *variants; /* VARIANT: ends with NULL */

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "core/base/json.h"
-#include "core/conf/option.h"
+#include "core/conf/internal.h"
 
 enum { NAMES = 128 };
 
@@ -199,7 +199,7 @@ static void write_pattern(struct dpt_json *j, const struct dpt_option *row, cons
 
 static void write_every(struct dpt_json *j, const struct dpt_option *row, bool null)
 {
-    const unsigned units = row->units == 0 ? ~0u : row->units;
+    const unsigned units = dpt_value_units(row);
     char text[600] = "^(";
     size_t used = strlen(text);
     const char *bar = "";
@@ -218,6 +218,7 @@ static void write_every(struct dpt_json *j, const struct dpt_option *row, bool n
     ADD(DPT_STEPS, "\\+?0*[1-9][0-9]{0,14}(\\.0*)? *steps?")
     ADD(DPT_EPOCHS, FRACTION "epochs?")
     ADD(DPT_SECONDS, FRACTION "(s|sec|seconds?|min|minutes?|h|hours?)")
+    ADD(DPT_PERCENT, FRACTION "%")
 #undef ADD
 #undef FRACTION
     snprintf(text + used, sizeof text - used, ")$");

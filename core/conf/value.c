@@ -33,12 +33,19 @@ static size_t count_names(const char *const *names)
 /* EVERY: the units that are allowed, in words. */
 static const char *units_wanted(unsigned units)
 {
+    if (units & 1u << DPT_PERCENT)
+        return "steps, epochs or a share of the run, such as '500 steps', '5 epochs' or '10 %'";
     if (units == 0 || (units & 1u << DPT_SECONDS && units & 1u << DPT_STEPS))
         return "a time such as '1 epoch', '50 steps', '10 min' or 'never'";
     if (units & 1u << DPT_SECONDS)
         return "a time such as '30 s', '10 min', '2 h' or 'never'";
     return units & 1u << DPT_NEVER ? "epochs or steps, such as '1 epoch', '50 steps' or 'never'"
                                    : "epochs or steps, such as '10 epochs' or '500 steps'";
+}
+
+unsigned dpt_value_units(const struct dpt_option *row)
+{
+    return row->units == 0 ? ~(1u << DPT_PERCENT) : row->units;
 }
 
 bool dpt_value_is_word(const struct dpt_option *row, const char *word)
@@ -386,9 +393,11 @@ static void read_every(struct dpt_conf *conf, const struct dpt_conf_node *node, 
         return;
     }
     problem = dpt_parse_every(node->text, dest);
-    if (problem != NULL)
+    if (problem != NULL && dpt_value_units(row) >> DPT_PERCENT & 1)
+        wrong_type(conf, node, path, row); /* the problem's words are of times */
+    else if (problem != NULL)
         dpt_conf_mistake(conf, node, path, "'%s': %s", dpt_conf_show(conf, node->text), problem);
-    else if (row->units != 0 && !(row->units >> every->unit & 1))
+    else if (!(dpt_value_units(row) >> every->unit & 1))
         wrong_type(conf, node, path, row);
 }
 

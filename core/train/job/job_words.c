@@ -143,6 +143,7 @@ const struct dpt_synonym dpt_job_synonyms[] = {
     {"polynomial", "poly polynomiallr polynomialdecay polynomialdecaylr"},
     {"linear", "lineardecay linearlr linearwithwarmup linearregression logisticregression "
                "logistic"},
+    {"onecycle", "onecyclelr 1cycle"},
     {"constant", "constantlr constantwithwarmup none"},
     {"mlp", "perceptron dnn"},
     {"cnn", "convnet"},

@@ -39,7 +39,7 @@ REALS = {"lr": (1e-3, 0.05), "lr_scale": (0.1, 3), "weight_decay": (0, 0.1), "cl
 INTS = {"hidden": (3, 40), "channels": (1, 9), "outputs": (3, 40), "kernel": (1, 3), "stride": (1, 2), "padding": (0, 2),
         "dilation": (1, 2), "groups": (1, 3), "size": (1, 3), "scale": (1, 2), "pool": (1, 2), "threads": (1, 3), "keep": (1, 9),
         "base_batch": (1, 64), "crop_padding": (0, 3)}
-TIMES = ["never", "1 step", "2 steps", "3 steps", "7 steps", "0.4 epochs", "1 epoch", "2 epochs", "10 min", "1 h", "auto"]
+TIMES = ["never", "1 step", "2 steps", "3 steps", "7 steps", "0.4 epochs", "1 epoch", "2 epochs", "10 min", "1 h", "auto", "20 %"]
 # What data each loss takes, and how often. A new loss needs its line.
 DATA_OF = {"cross_entropy": ["classes", "classes", "soft"], "focal": ["classes", "soft"], "mse": ["numbers"], "l1": ["numbers"], "huber": ["numbers"], "binary_cross_entropy": ["labels"]}
 # Models whose smallest is too large to be trained a thousand times, and the only sizes of others that are not.

@@ -50,6 +50,19 @@ LOSSES = {
     "huber": (1.5, lambda y, t: np.where(abs(y - t) <= 1.5, (y - t) ** 2 / 2, 1.5 * abs(y - t) - 1.5 ** 2 / 2).mean(1), no_right, normal),
 }
 
+def onecycle(t, n, pct_start=0.3, div_factor=25, final_div_factor=1e4):
+    """torch.optim.lr_scheduler.OneCycleLR with anneal_strategy "cos", line by line; Smith & Topin 2018, "Super-Convergence"."""
+    def anneal(start, end, pct):
+        return end + (start - end) / 2.0 * (np.cos(np.pi * pct) + 1)
+    initial, peak = 1 / div_factor, 1
+    phases = [(pct_start * n - 1, initial, peak), (n - 1, peak, initial / final_div_factor)]
+    begin = 0
+    for i, (end, start, stop) in enumerate(phases):
+        if t <= end or i == len(phases) - 1:
+            return anneal(start, stop, (t - begin) / (end - begin))
+        begin = end
+
+
 # Schedule: text of the job, steps, the factor of the learning rate at step t of n.
 SCHEDULES = [
     ("{type: cosine, final: 0.3}", 11, lambda t, n: 0.3 + 0.7 * (1 + np.cos(np.pi * t / n)) / 2),  # Loshchilov & Hutter 2017
@@ -57,6 +70,8 @@ SCHEDULES = [
     ("{type: exponential, every: 1 epochs}", 22, lambda t, n: 0.95 ** (t / PER_EPOCH)),
     ("{type: polynomial, power: 0.9, final: 0.1}", 12, lambda t, n: 0.1 + 0.9 * (1 - t / n) ** 0.9),  # Chen et al. 2017, "DeepLab"
     ("polynomial", 9, lambda t, n: (1 - t / n) ** 2),
+    ("onecycle", 20, onecycle),
+    ("{type: onecycle, pct_start: 0.5, div_factor: 4, final_div_factor: 10}", 13, lambda t, n: onecycle(t, n, 0.5, 4, 10)),
 ]
 
 

@@ -1,13 +1,14 @@
 #include "core/train/update/schedule.h"
 
 #include <math.h>
+#include <string.h>
 
 #define SCALE_RULES(X) X(SCALE_NONE, "none") X(SCALE_LINEAR, "linear") X(SCALE_SQRT, "sqrt")
 enum scale_rule { SCALE_RULES(DPT_LIST_NAME) SCALE_RULE_COUNT };
 
 /* The options of every schedule begin with these. */
 struct common {
-    double warmup; /* steps; below 1: a share of the run */
+    struct dpt_every warmup; /* steps (below 1: a share of the run), epochs or per cent */
     struct {
         int rule; /* enum scale_rule */
         int64_t base_batch;
@@ -30,8 +31,13 @@ struct step_options {
     double gamma;
 };
 
+struct onecycle_options {
+    struct common common;
+    double pct_start, div_factor, final_div_factor;
+};
+
 /* What a schedule is: its factor at `step` of `steps`, both counted from the end of the warm-up; 1
- * at step 0. */
+ * at step 0, but for onecycle's, which has no warm-up. */
 struct schedule_type {
     double (*factor)(const void *options, double step, double steps, int64_t steps_per_epoch);
 };
@@ -97,6 +103,57 @@ static double polynomial_factor(const void *options, double step, double steps, 
     return o->decay.final + (1 - o->decay.final) * pow(1 - step / steps, o->power);
 }
 
+static double half_a_cosine(double from, double to, double share)
+{
+    return to + (from - to) / 2 * (1 + cos(acos(-1.0) * share));
+}
+
+/* Smith & Topin 2018, "Super-Convergence", in two phases, as PyTorch's OneCycleLR has it. */
+static double onecycle_factor(const void *options, double step, double steps, int64_t per_epoch)
+{
+    const struct onecycle_options *o = options;
+    const double peak = o->pct_start * steps - 1, last = steps - 1;
+    const double begin = 1 / o->div_factor, end = begin / o->final_div_factor;
+
+    (void)per_epoch;
+    if (step <= peak && peak > 0)
+        return half_a_cosine(begin, 1, step / peak);
+    return last > peak ? half_a_cosine(1, end, fmin(1, (step - peak) / (last - peak))) : 1;
+}
+
+/* The warm-up as a number, which it always could be, or with its unit. */
+static const struct dpt_option warmup_rows[] = {
+    {.name = "number", .type = DPT_OPT_REAL, .max = 1e12},
+    {.name = "time",
+     .type = DPT_OPT_EVERY,
+     .units = 1 << DPT_STEPS | 1 << DPT_EPOCHS | 1 << DPT_PERCENT},
+    {0},
+};
+
+static const struct dpt_alternatives warmup_forms = {.either = warmup_rows};
+
+static bool read_warmup(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
+                        void *dest)
+{
+    const bool scalar = node->kind == DPT_NODE_SCALAR;
+    const char *unit = scalar ? node->text + strspn(node->text, "+-.0123456789eE") : "";
+    struct dpt_every *warmup = dest;
+    double number = 0;
+
+    *warmup = (struct dpt_every){.unit = DPT_STEPS};
+    if (scalar && *unit == '\0') {
+        if (!dpt_option_read(conf, node, path, &warmup_rows[0], &number))
+            return false;
+        warmup->n = number;
+        return true;
+    }
+    if (!dpt_option_read(conf, node, path, &warmup_rows[1], warmup))
+        return false;
+    if (warmup->unit == DPT_PERCENT && warmup->n > 100)
+        dpt_conf_mistake(conf, node, path, "%s is more than the whole run", node->text);
+    return true;
+}
+
 // clang-format off
 #define SCALE(member) .offset = offsetof(struct common, member) - offsetof(struct common, scale)
 
@@ -110,9 +167,13 @@ static const struct dpt_option scale_table[] = {
 };
 
 #define COMMON_ROWS                                                                                \
-    {.name = "warmup", .type = DPT_OPT_REAL, .offset = offsetof(struct common, warmup),            \
-     .fallback = "0", .min = 0, .max = 1e12,                                                       \
-     .help = "steps in which lr rises linearly; below 1: their share of the run"},                 \
+    {.name = "warmup", .type = DPT_OPT_CUSTOM, .offset = offsetof(struct common, warmup),          \
+     .fallback = "0", .read = read_warmup, .alternatives = &warmup_forms,                          \
+     .value_text = "number of steps, N epochs, or N %",                                            \
+     .help = "how long lr rises linearly first; a number below 1: a share of the run"},            \
+    SCALE_ROW
+
+#define SCALE_ROW                                                                                  \
     {.name = "scale_lr", .type = DPT_OPT_SECTION, .offset = offsetof(struct common, scale),        \
      .fallback = "{}", .rows = scale_table, .help = "scaling of lr with the global batch"}
 
@@ -143,10 +204,25 @@ static const struct dpt_option polynomial_table[] = {
     {0},
 };
 
+static const struct dpt_option onecycle_table[] = {
+    {.name = "pct_start", .type = DPT_OPT_REAL,
+     .offset = offsetof(struct onecycle_options, pct_start), .fallback = "0.3", .min = 0, .max = 1,
+     .help = "share of the run in which lr rises"},
+    {.name = "div_factor", .type = DPT_OPT_REAL,
+     .offset = offsetof(struct onecycle_options, div_factor), .fallback = "25", .min = 1,
+     .max = 1e12, .help = "it begins with lr divided by this"},
+    {.name = "final_div_factor", .type = DPT_OPT_REAL,
+     .offset = offsetof(struct onecycle_options, final_div_factor), .fallback = "1e4", .min = 1,
+     .max = 1e12, .help = "it ends with where it began divided by this"},
+    SCALE_ROW,
+    {0},
+};
+
 static const struct schedule_type constant_type = {constant_factor}, step_type = {step_factor},
                                   exponential_type = {exponential_factor},
                                   cosine_type = {cosine_factor}, linear_type = {linear_factor},
-                                  polynomial_type = {polynomial_factor};
+                                  polynomial_type = {polynomial_factor},
+                                  onecycle_type = {onecycle_factor};
 
 static const struct dpt_variant constant = {
     .name = "constant", .summary = "the same rate throughout",
@@ -172,10 +248,15 @@ static const struct dpt_variant polynomial = {
     .name = "polynomial", .summary = "a power of what is left of the run, from lr to final x lr",
     .options = polynomial_table, .size = sizeof(struct polynomial_options), .impl = &polynomial_type,
 };
+static const struct dpt_variant onecycle = {
+    .name = "onecycle",
+    .summary = "up to lr and down to almost nothing, each half a cosine (Smith & Topin 2018)",
+    .options = onecycle_table, .size = sizeof(struct onecycle_options), .impl = &onecycle_type,
+};
 // clang-format on
 
 const struct dpt_variant *const dpt_schedule_variants[] = {
-    &constant, &step, &exponential, &cosine, &linear, &polynomial, NULL};
+    &constant, &step, &exponential, &cosine, &linear, &polynomial, &onecycle, NULL};
 
 double dpt_schedule_scale(const struct dpt_variant_value *schedule, double lr, int64_t global)
 {
@@ -187,13 +268,25 @@ double dpt_schedule_scale(const struct dpt_variant_value *schedule, double lr, i
     return common->scale.rule == SCALE_SQRT ? lr * sqrt(ratio) : lr;
 }
 
+/* Returns the warm-up in whole steps. */
+static double warmup_steps(const struct dpt_every *warmup, const struct dpt_schedule_point *point)
+{
+    const double n = warmup->n, all = (double)point->steps;
+
+    if (warmup->unit == DPT_EPOCHS)
+        return ceil(n * (double)point->steps_per_epoch);
+    if (warmup->unit == DPT_PERCENT)
+        return ceil(n * all / 100);
+    return ceil(n < 1 ? n * all : n);
+}
+
 double dpt_schedule_rate(const struct dpt_variant_value *schedule, double lr,
                          const struct dpt_schedule_point *point)
 {
     const struct schedule_type *type = schedule->variant->impl;
     const struct common *common = schedule->options;
     const double all = (double)point->steps, step = (double)point->step;
-    const double warmup = ceil(common->warmup < 1 ? common->warmup * all : common->warmup);
+    const double warmup = warmup_steps(&common->warmup, point);
     const double steps = fmax(1, all - warmup);
 
     if (step < warmup)

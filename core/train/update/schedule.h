@@ -1,11 +1,11 @@
 /*
  * schedule: the learning rate of each step.
  *
- * A pure function of the step number, so resuming needs no state. Warm-up (all types): step s <
- * warmup runs at (s + 1) / warmup of the rate that the schedule starts with; the schedule's own
- * clock starts after the warm-up. A warm-up below 1 is a share of the run's steps; both are rounded
- * up. scale_lr (Goyal et al. 2017, "linear"; Krizhevsky 2014, "sqrt"):
- * the base rate times global / base_batch, or its root.
+ * A pure function of the step number, so resuming needs no state. Warm-up (all types but onecycle,
+ * which has a rise of its own): step s < warmup runs at (s + 1) / warmup of the rate that the
+ * schedule starts with; the schedule's own clock starts after the warm-up, which is given in steps,
+ * in epochs or as a share of the run, and rounded up to whole steps. scale_lr (Goyal et al. 2017,
+ * "linear"; Krizhevsky 2014, "sqrt"): the base rate times global / base_batch, or its root.
  */
 #ifndef DPT_TRAIN_SCHEDULE_H
 #define DPT_TRAIN_SCHEDULE_H
@@ -19,7 +19,7 @@ struct dpt_schedule_point {
     int64_t steps_per_epoch; /* > 0 */
 };
 
-/* constant, step, cosine, linear; ends with NULL. */
+/* constant, step, cosine, ...; ends with NULL. */
 extern const struct dpt_variant *const dpt_schedule_variants[];
 
 /* The base rate after scale_lr. global: samples a step. */
