@@ -294,7 +294,9 @@ const struct dpt_command dpt_cmd_eval = {
     .details =
         "Evaluates each sample once, shared out over all ranks, and prints one line. C may also be "
         "weights in safetensors or npz, from PyTorch or NumPy, for the job's model; left out, the "
-        "job's init.from is taken. Where the most frequent class has over three times as many "
+        "job's init.from is taken. Of a run with train.ema the weights' average is evaluated, "
+        "unless "
+        "--weights is raw. Where the most frequent class has over three times as many "
         "samples as "
         "the rarest one, it says so, and how many of that are found. --classes tells balanced "
         "accuracy, precision, recall, F1, ROC AUC and top-5 accuracy: of the positive class where "

@@ -3,7 +3,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "cmd/cmd.h"
+#include "cmd/job_command.h"
 #include "core/backend/fold.h"
 #include "core/base/str.h"
 #include "core/interchange/weights.h"
@@ -107,7 +107,7 @@ static int32_t count_norms(const struct dpt_graph *g)
 }
 
 static void print_result(const struct exported *e, const struct dpt_weights_format *format,
-                         const char *path)
+                         bool averaged, const char *path)
 {
     const struct dpt_graph *g = e->view.graph;
     char digits[32], shape[40];
@@ -121,6 +121,8 @@ static void print_result(const struct exported *e, const struct dpt_weights_form
                : e->view.bytes    ? " of bytes"
                                   : "",
                e->view.probabilities ? "probabilities" : "output", g->nodes[g->n_nodes - 1].out.c);
+    if (averaged)
+        printf(", the weights' moving average");
     if (e->arena != NULL)
         printf(", %d of %d batch norms folded", e->norms, e->norms + count_norms(g));
     if (e->view.targets->used && format->open != NULL)
@@ -139,6 +141,7 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
     struct dpt_checkpoint_model m = {0};
     struct dpt_shape shape;
     struct exported e = {0};
+    unsigned how;
 
     if (cli->n_positional != 2)
         return dpt_cli_wrong(cli,
@@ -151,8 +154,9 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
     DPT_TRY(check_options(cli, format, err));
     if (shape_text != NULL)
         DPT_TRY(read_shape(shape_text, &shape, err));
+    DPT_TRY(dpt_job_command_load_parts(cli, &how, err));
     DPT_TRY(dpt_checkpoint_model_open(&m, cli->positional[0], shape_text != NULL ? &shape : NULL,
-                                      dpt_cli_has(cli, "--allow-nan"), err));
+                                      how, err));
     e.view = (struct dpt_model_view){.graph = &m.graph,
                                      .params = m.params,
                                      .producer = "dptrain " DPT_VERSION,
@@ -162,7 +166,7 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
     DPT_TRY(find_source(cli, &m, &e, err));
     DPT_TRY(fold(cli, &e, err));
     DPT_TRY(format->write(&e.view, out, err));
-    print_result(&e, format, out);
+    print_result(&e, format, m.averaged, out);
     if (format->open == NULL && !e.source.known && e.source.columns == NULL && !e.view.bytes &&
         !e.view.normalized && !m.graph.nodes[0].out.flat)
         dpt_log_info(&cli->log,
@@ -190,7 +194,7 @@ static void list_formats(void)
 
 static const struct dpt_cli_option options[] = {
     {"--to", "safetensors|npz|onnx", "the format; else that of OUT's ending"},
-    {"--allow-nan", NULL, "take a checkpoint whose weights are not all finite"},
+    DPT_LOAD_CLI_OPTIONS,
     {"--fold-batchnorm", NULL, "onnx: batch norms become part of the weights before them"},
     {"--bytes", NULL, "onnx: inputs are bytes, 0 to 255 (what the job's data say, if there)"},
     {"--normalized", NULL, "onnx: inputs come normalised; the graph does not do it"},

@@ -45,6 +45,22 @@ enum dpt_status dpt_job_command_weights(const struct dpt_cli *cli, const struct 
                     cli->command->name);
 }
 
+enum dpt_status dpt_job_command_load_parts(const struct dpt_cli *cli, unsigned *how,
+                                           struct dpt_error *err)
+{
+    const char *weights = dpt_cli_value(cli, "--weights");
+
+    *how = dpt_cli_has(cli, "--allow-nan") ? DPT_LOAD_ANY : 0;
+    if (weights == NULL)
+        *how |= DPT_LOAD_AVERAGE;
+    else if (strcmp(weights, "ema") == 0)
+        *how |= DPT_LOAD_AVERAGE | DPT_LOAD_ONLY_AVERAGE;
+    else if (strcmp(weights, "raw") != 0)
+        return dpt_fail(err, DPT_USAGE, "dptrain %s: --weights %s is none of ema, raw",
+                        cli->command->name, weights);
+    return DPT_OK;
+}
+
 enum dpt_status dpt_job_command_load_weights(const struct dpt_cli *cli, struct dpt_trainer *t,
                                              struct dpt_error *err)
 {
@@ -52,8 +68,16 @@ enum dpt_status dpt_job_command_load_weights(const struct dpt_cli *cli, struct d
     const char *checkpoint = dpt_job_command_checkpoint(cli);
     struct dpt_init_result result = {0};
 
+    unsigned how;
+
+    DPT_TRY(dpt_job_command_load_parts(cli, &how, err));
     if (checkpoint != NULL)
-        return dpt_trainer_load_params(t, checkpoint, dpt_cli_has(cli, "--allow-nan"), err);
+        return dpt_trainer_load_params(t, checkpoint, how, err);
+    if (dpt_cli_has(cli, "--weights"))
+        return dpt_fail(err, DPT_USAGE,
+                        "dptrain %s: --weights: is for a checkpoint of dptrain that is read as a "
+                        "whole; leave it out for a file of weights",
+                        cli->command->name);
     if (t->job->data.targets.scaled == DPT_TARGETS_MEASURED && !t->targets.used)
         return dpt_fail(err, DPT_BAD_JOB,
                         "data.targets.normalize: auto measures training targets, and these weights "

@@ -19,12 +19,21 @@
             "start N ranks of this under mpirun; auto: one a GPU, else a core, or one"             \
     }
 
+/* What of a checkpoint is read (dpt_job_command_load_parts). */
+#define DPT_LOAD_CLI_OPTIONS                                                                       \
+    {"--allow-nan", NULL, "take a checkpoint whose weights are not all finite"},                   \
+    {                                                                                              \
+        "--weights", "ema|raw",                                                                    \
+            "of a checkpoint: their moving average, which is taken where it has one, or the "      \
+            "weights themselves"                                                                   \
+    }
+
 /* Options of the commands that compute with trained weights. */
 #define DPT_WEIGHTS_CLI_OPTIONS                                                                    \
     {"--checkpoint", "C",                                                                          \
      "a checkpoint, a run folder for its latest, or weights in safetensors or npz (default: the "  \
      "job's init.from)"},                                                                          \
-        {"--allow-nan", NULL, "take a checkpoint whose weights are not all finite"},               \
+        DPT_LOAD_CLI_OPTIONS,                                                                      \
         {"--map", "FROM=TO", "of weights in a file: FROM at the beginning of a name is TO here"},  \
         {"--map-by-order", NULL, "of weights in a file: layer after layer, whatever their names"}, \
     {                                                                                              \
@@ -66,6 +75,9 @@ const char *dpt_job_command_checkpoint(const struct dpt_cli *cli);
  */
 enum dpt_status dpt_job_command_weights(const struct dpt_cli *cli, const struct dpt_job *job,
                                         const char **path, struct dpt_error *err);
+/* The flags of DPT_LOAD_CLI_OPTIONS, of enum dpt_load_parts. Errors: USAGE. */
+enum dpt_status dpt_job_command_load_parts(const struct dpt_cli *cli, unsigned *how,
+                                           struct dpt_error *err);
 /* Collective. Loads these weights into a trainer, and logs what was taken from a file of other
  * programs. Errors: as dpt_trainer_load_params and dpt_init_weights. */
 enum dpt_status dpt_job_command_load_weights(const struct dpt_cli *cli, struct dpt_trainer *t,

@@ -312,7 +312,7 @@ static enum dpt_status predict(struct dpt_page *r, size_t run, const struct dpt_
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "the run has no checkpoint"));
     name_checkpoint(v, path);
     split = t.data.test.present ? &t.data.test : &t.data.valid;
-    DPT_TRY(dpt_trainer_load_params(&t, path, false, err));
+    DPT_TRY(dpt_trainer_load_params(&t, path, DPT_LOAD_AVERAGE, err));
     t.all_scores = true;
     dpt_trainer_find_positive(&t, split);
     status = open_predictions(r, v, &t, split, err);

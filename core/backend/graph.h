@@ -29,8 +29,8 @@
 #include "core/base/sum_of_squares.h"
 
 enum { DPT_NAME = 64, DPT_MAX_INPUTS = 2, DPT_MAX_ATTRIBUTES = 2, DPT_TENSOR_ALIGN = 16 };
-/* Most arenas that an optimizer keeps beside the parameters. */
-enum { DPT_MAX_SLOTS = 2 };
+/* Most arenas beside the parameters: two of an optimizer, and the weights' moving average. */
+enum { DPT_MAX_SLOTS = 3 };
 
 /* Channels, height and width of one sample, stored [c][h][w]; a flat vector of n numbers is {n, 1,
  * 1} with `flat` set. */

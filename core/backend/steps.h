@@ -81,6 +81,9 @@ struct dpt_steps_data {
 
 struct dpt_steps_spec {
     struct dpt_rule rule;
+    /* The share that the new weights have in their moving average, which is the last of the rule's
+     * slots then; 0: there is none. */
+    double average;
     double clip;         /* largest norm of the mean gradient; 0: not clipped */
     bool skip;           /* a gradient that is not finite withholds only its own update */
     int32_t micros;      /* most micro-batches of this rank in a step */

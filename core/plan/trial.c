@@ -6,6 +6,7 @@
 #include "core/plan/plan.h"
 #include "core/train/setup/parts.h"
 #include "core/train/setup/team.h"
+#include "core/train/update/average.h"
 #include "models/model.h"
 
 enum { LEAST = 7, MOST = 1000, MOST_TOGETHER = 4096 };
@@ -113,7 +114,8 @@ static void update(void *arg, int thread)
     struct trial *r = arg;
     struct dpt_trainer *t = &r->t;
     struct dpt_worker *worker = &t->team.workers[thread];
-    const struct dpt_update rates = {.lr = 1e-6, .step = 1, .scale = 1e-3F};
+    const struct dpt_update rates = {
+        .lr = 1e-6, .step = 1, .scale = 1e-3F, .average = dpt_average_share(t)};
     const size_t chunks = dpt_optimizer_chunks(&t->job->optimizer, &t->model.graph);
     /* Nobody waits for the others' */
     double *squares = r->squares + chunks * DPT_OPTIMIZER_SQUARES * (size_t)thread;

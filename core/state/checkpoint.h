@@ -5,7 +5,8 @@
  *   /state/<layer>/running_mean|running_var  float32: of batch norm; format 2, which only models
  *                                          with state have, so that an older dptrain, which knows
  *                                          format 1, refuses them
- *   /optimizer/<slot>/<layer>/weight|bias  float32, likewise
+ *   /optimizer/<slot>/<layer>/weight|bias  float32, likewise; the slot `ema` is no optimizer's, but
+ *                                          the weights' moving average (train.ema)
  *   /targets/mean, /targets/std            float32 [outputs]: where targets were scaled in
  *                                          training; the model's outputs times std plus mean are
  *                                          in the targets' units; format 3, which no other has
@@ -37,6 +38,9 @@
 
 enum { DPT_CHECKPOINT_FORMAT = 3, DPT_CHECKPOINT_TRAILER = 44 };
 enum { DPT_CHECKPOINT_PIECE = 1 << 18 }; /* floats that a state that streams is asked for at once */
+
+/* The slot that is a moving average of the weights. */
+#define DPT_CHECKPOINT_AVERAGE "ema"
 
 /* How far the run is. With the parameters and the optimizer's slots this is all that the next step
  * depends on. */
@@ -78,6 +82,7 @@ struct dpt_state {
     const char *plans;   /* NULL or empty: none */
     const char *columns; /* likewise */
     bool clips_rows;     /* its gradients are clipped by a norm of rows */
+    bool averaged;       /* out, with DPT_LOAD_AVERAGE: there was one */
     const char *version, *backend, *library;
     const struct dpt_lock *lock; /* looked at before a file gets its final name; NULL: none */
 };
@@ -127,12 +132,14 @@ bool dpt_checkpoint_is_name(const char *name);
 enum dpt_status dpt_checkpoint_verify(const char *path, struct dpt_error *err);
 
 /* Which parts of a checkpoint to load. ANY: numbers that are not finite are accepted; they are
- * refused otherwise. */
+ * refused otherwise. AVERAGE: of the weights their moving average, where the file has one. */
 enum dpt_load_parts {
     DPT_LOAD_PARAMS = 1,
     DPT_LOAD_SLOTS = 2,
     DPT_LOAD_PROGRESS = 4,
-    DPT_LOAD_ANY = 8
+    DPT_LOAD_ANY = 8,
+    DPT_LOAD_AVERAGE = 16,
+    DPT_LOAD_ONLY_AVERAGE = 32 /* with AVERAGE: a file that has none is refused */
 };
 
 /* A file that is open for reading. */

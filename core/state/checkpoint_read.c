@@ -217,12 +217,22 @@ out:
 static enum dpt_status read_arenas(struct dpt_state *s, hid_t file, const char *path,
                                    unsigned parts, struct dpt_error *err)
 {
+    static const char average[] = "/optimizer/" DPT_CHECKPOINT_AVERAGE;
     enum dpt_status status = DPT_OK;
 
+    s->averaged = false;
+    if ((parts & DPT_LOAD_AVERAGE) != 0)
+        DPT_TRY(dpt_h5_exists(file, path, average, &s->averaged, err));
+    if ((parts & DPT_LOAD_ONLY_AVERAGE) != 0 && !s->averaged)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                         "%s: holds no moving average of the weights: its job had no train.ema",
+                         path));
     for (int k = -1; k < s->slots; k++) {
         char folder[DPT_NAME] = "/params";
 
-        if (k >= 0)
+        if (k < 0 && s->averaged)
+            snprintf(folder, sizeof folder, "%s", average);
+        else if (k >= 0)
             snprintf(folder, sizeof folder, "/optimizer/%s", s->slot_names[k]);
         if ((parts & (k < 0 ? DPT_LOAD_PARAMS : DPT_LOAD_SLOTS)) == 0)
             continue;

@@ -107,6 +107,12 @@ static inline bool dpt_trainer_sharded(const struct dpt_trainer *t)
            t->data.train.present;
 }
 
+/* The slots of a job that trains: its optimizer's, and the weights' moving average. */
+static inline int dpt_trainer_slots(const struct dpt_trainer *t)
+{
+    return dpt_optimizer_slots(&t->job->optimizer) + (t->job->train.ema > 0);
+}
+
 /* How many ranks divide the slots among them; 1: each has all. */
 static inline int dpt_trainer_owners(const struct dpt_trainer *t)
 {

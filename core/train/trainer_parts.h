@@ -117,7 +117,8 @@ struct dpt_arenas {
     /* In shards only the floats that this rank owns (gradient_reduction.h) are there: the rest is
      * address space, which takes no memory. */
     float *slot[DPT_MAX_SLOTS];
-    int slots;
+    int slots; /* the last one is the weights' moving average, where there is one (average.h) */
+    const char *slot_names[DPT_MAX_SLOTS];
     /* The memory of the slots where the ranks of a node have them together; else empty. */
     struct dpt_shared shared;
     size_t reserved;        /* bytes of such a slot; 0: there are no shards */

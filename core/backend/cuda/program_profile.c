@@ -16,7 +16,14 @@ struct range {
     int64_t bytes;
 };
 
-enum { RANGES = 6 + DPT_RULE_MOST_SLOTS };
+enum { RANGES = 6 + DPT_MAX_SLOTS };
+
+static bool has(const struct range *ranges, int n, const void *at)
+{
+    while (n > 0 && ranges[n - 1].at != at)
+        n--;
+    return n > 0;
+}
 
 /*
  * The ranges of memory that repeated launches change and a later step reads. The layers' outputs
@@ -42,11 +49,10 @@ static int changes(const struct dpt_cuda_program *p, struct range ranges[RANGES]
 
         if (e->what != DPT_CUDA_KERNEL || e->span != DPT_SPAN_OPTIMIZER)
             continue;
-        for (int k = 0; k < DPT_RULE_MOST_SLOTS; k++) {
-            if (e->args.update.slot[k] != NULL)
+        for (int k = 0; k < DPT_RULE_MOST_SLOTS;
+             k++) /* of the rule, and of the average behind it */
+            if (e->args.update.slot[k] != NULL && !has(ranges, n, e->args.update.slot[k]))
                 ranges[n++] = (struct range){e->args.update.slot[k], slot};
-        }
-        break;
     }
     return n;
 }

@@ -92,7 +92,7 @@ struct dpt_cuda_steps {
     int n_replays;
     size_t replay_room;
 
-    float *slot[DPT_RULE_MOST_SLOTS];  /* in device memory, as the next five */
+    float *slot[DPT_MAX_SLOTS];        /* in device memory, as the next five */
     struct dpt_cuda_rates *step_rates; /* [n_groups] */
     uint16_t *group;                   /* for each 16 floats of what is learned: its number */
     float *state_decays; /* for each 16 floats of state: how much of it a step keeps */

@@ -105,10 +105,11 @@ static enum dpt_status enqueue_update(struct dpt_cuda_steps *s, bool computed,
         .skip = s->spec.skip,
         .scaled = p->spec.precision == DPT_PRECISION_FP16,
     };
-    const struct dpt_cuda_update_args update = {
+    const int own = s->spec.rule.slots - (s->spec.average > 0);
+    struct dpt_cuda_update_args update = {
         .params = p->params,
         .gradient = p->gradient,
-        .slot = {s->slot[0], s->slot[1]},
+        .slot = {own > 0 ? s->slot[0] : NULL, own > 1 ? s->slot[1] : NULL},
         .group = s->group,
         .rates = s->step_rates,
         .state = p->state,
@@ -124,6 +125,15 @@ static enum dpt_status enqueue_update(struct dpt_cuda_steps *s, bool computed,
     DPT_TRY(dpt_cuda_program_launch(s->p, DPT_CUDA_K_norm, &norm, DPT_SPAN_NORM, err));
     DPT_TRY(dpt_cuda_program_launch(s->p, dpt_cuda_kernel_of_rule(s->spec.rule.kind), &update,
                                     DPT_SPAN_OPTIMIZER, err));
+    if (s->spec.average > 0) { /* running statistics and copies have theirs by now */
+        update.state_n = 0;
+        update.copies = (struct dpt_cuda_copies){0};
+        update.slot[0] = s->slot[own];
+        update.slot[1] = NULL;
+        update.scalars.factor[0] = (float)s->spec.average;
+        DPT_TRY(dpt_cuda_program_launch(s->p, dpt_cuda_kernel_of_rule(DPT_RULE_AVERAGE), &update,
+                                        DPT_SPAN_OPTIMIZER, err));
+    }
 out:
     return status;
 }

@@ -186,7 +186,8 @@ def test_same_bytes_on_any_nodes(cluster, tmp_path, job):
     made, shown = [], []
     for ranks, mesh in (([4], "shard=none"), ([2, 2], "pipeline=2"), ([2, 1, 1], "shard=gradients"),
                         ([1, 2, 1], "pipeline=2 shard=parameters"), ([1, 3, 2], "shard=optimizer"), ([1, 3, 2], "shard=parameters")):
-        folder, words = tmp_path / str(len(made)), (*reproducible(mesh), "--set", "log.tensorboard=true")
+        sets = ("log.tensorboard=true", "data.valid=0.1", "train.ema=0.9")  # evaluated in the middle, by weights that change places
+        folder, words = tmp_path / str(len(made)), (*reproducible(mesh), *(part for word in sets for part in ("--set", word)))
         if mesh == "shard=parameters":  # begun on other nodes
             cluster.train([2, 1], job, folder, *words, "--set", "train.epochs=2")
         cluster.train(ranks, job, folder, *words)
@@ -196,7 +197,8 @@ def test_same_bytes_on_any_nodes(cluster, tmp_path, job):
 
 
 def test_layers_divided_between_nodes(cluster, tmp_path):
-    wide = dpt.write_small_job(tmp_path / "wide.yaml", **{**JOB, "model": "{type: mlp, hidden: [256, 256], outputs: 10}"})
+    wide = dpt.write_small_job(tmp_path / "wide.yaml", **{**JOB, "model": "{type: mlp, hidden: [256, 256], outputs: 10}",
+                                                            "optimizer": "{type: lamb}"})  # norms of tensors in parts
     made = []
     for ranks, mesh in (([1], "shard=none"), ([1, 2, 1], "tensor=4"), ([2, 2], "tensor=2 shard=parameters")):
         folder = tmp_path / mesh.replace(" ", "-")

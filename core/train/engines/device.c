@@ -27,6 +27,7 @@
 #include "core/train/setup/choose.h"
 #include "core/train/step/engine.h"
 #include "core/train/step/prefetcher.h"
+#include "core/train/update/average.h"
 #include "core/train/use/evaluate.h"
 #include "core/train/use/nonfinite.h"
 
@@ -98,8 +99,9 @@ static enum dpt_status open_steps(struct dpt_trainer *t, struct dpt_error *err)
     const struct dpt_sampler *s = &t->data.train.sampler;
     const int ranks = t->comm->world.size;
     const int64_t batches = ((int64_t)s->global + s->micro - 1) / s->micro;
-    const struct dpt_steps_spec spec = {
+    struct dpt_steps_spec spec = {
         .rule = dpt_optimizer_rule(&job->optimizer),
+        .average = dpt_average_share(t),
         .clip = job->train.clip_norm,
         .skip = job->train.on_nan == DPT_ON_NAN_SKIP,
         .micros = (int32_t)((batches + ranks - 1) / ranks),
@@ -113,6 +115,7 @@ static enum dpt_status open_steps(struct dpt_trainer *t, struct dpt_error *err)
         .data = data_of(set),
     };
 
+    spec.rule.slots = t->arenas.slots;
     return d->type->open(t->model.program, &spec, &d->steps, err);
 }
 
@@ -384,6 +387,7 @@ static enum dpt_status put(struct dpt_trainer *t, struct dpt_error *err)
     struct dpt_engine_state *d = t->engine_state;
 
     DPT_TRY(read_results(t, err));
+    dpt_average_begin(t);
     DPT_TRY(d->type->put(d->steps, t->arenas.params, t->arenas.slot, &t->scale, err));
     DPT_TRY(measure_buckets(t, err));
     d->base = t->progress;

@@ -15,6 +15,7 @@
 #include "core/train/setup/parts.h"
 #include "core/train/step/engine.h"
 #include "core/train/step/runner.h"
+#include "core/train/update/average.h"
 #include "core/train/use/evaluate.h"
 #include "core/train/use/nonfinite.h"
 
@@ -88,6 +89,7 @@ static enum dpt_status refresh(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = set_scale(t, err);
 
+    dpt_average_begin(t);
     if (t->model.shared)
         status = dpt_group_agree(&dpt_trainer_replicas(t)->node, status, err);
     return status == DPT_OK ? refresh_all(t, err) : status;
@@ -112,7 +114,8 @@ static enum dpt_status update(struct step_work *w, double norm, struct dpt_step_
 {
     struct dpt_trainer *t = w->t;
     const double clip = t->job->train.clip_norm;
-    struct dpt_update how = {.lr = dpt_step_rate(t), .step = t->progress.updates + 1};
+    struct dpt_update how = {
+        .lr = dpt_step_rate(t), .step = t->progress.updates + 1, .average = dpt_average_share(t)};
     enum dpt_status status = DPT_OK;
     double scale = 1.0 / result->weight;
 

@@ -74,6 +74,7 @@ struct dpt_job {
         int64_t epochs, steps; /* exactly one is not 0 */
         double clip_norm;      /* 0: none */
         struct dpt_patterns freeze;
+        double ema; /* of the weights' average what a step keeps; 0: there is none */
         int on_nan; /* enum dpt_on_nan */
         struct dpt_every check_replicas;
         struct dpt_every max_time;

@@ -154,6 +154,10 @@ static const struct dpt_option train_options[] = {
      .read = dpt_patterns_read, .value_text = "list of patterns",
      .alternatives = &dpt_pattern_forms,
      .help = "tensors or layers that are not updated: [\"layer1.*\", conv1/bias]"},
+    {ROW("ema", RESULT, REAL), AT(train.ema), .fallback = "null", .min = 1e-31, .max = 0.999999,
+     .word = "null", .added = true,
+     .help = "keep a moving average of the weights, of which a step keeps this share (0.999); it "
+             "is what is evaluated, and what eval, predict and export take"},
     {WHEN("max_time", NONE, train.max_time, "never"), .units = TIMES,
      .help = "save and stop (exit code 75) before the run has taken this long: 90 min"},
     {CHOICE("on_nan", RESULT, train.on_nan, DPT_ON_NANS, "stop"),

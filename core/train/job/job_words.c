@@ -40,6 +40,7 @@ const struct dpt_synonym dpt_job_synonyms[] = {
     {"train.epochs", "epochs epoch nepochs numepochs maxepochs numtrainepochs train:"},
     {"train.steps", "steps maxsteps numsteps totalsteps trainsteps numtrainsteps iterations "
                     "maxiters"},
+    {"train.ema", "ema emadecay modelema averagedmodel modelemadecay"},
     {"train.max_time", "maxtime"},
     {"train.clip_norm", "clip clipnorm gradclip clipgradnorm globalclipnorm gradientclipping "
                         "gradientclipval maxgradnorm"},

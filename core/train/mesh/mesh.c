@@ -87,7 +87,7 @@ static enum dpt_status cut_at_names(struct dpt_trainer *t, struct dpt_error *err
 static void weigh(const struct dpt_trainer *t, double *weight)
 {
     const struct dpt_graph *graph = &t->model.graph;
-    const double arenas = 2 + dpt_optimizer_slots(&t->job->optimizer);
+    const double arenas = 2 + dpt_trainer_slots(t);
     double flops = 0, memory = 0;
 
     for (int pass = 0; pass < 2; pass++)

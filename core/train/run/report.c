@@ -64,6 +64,8 @@ static void describe_rate(const struct dpt_trainer *t, struct dpt_str *out)
     if (t->lr != base)
         dpt_str_printf(out, " (%g scaled to the batch)", base);
     dpt_str_printf(out, ", %s", t->job->schedule.variant->name);
+    if (t->job->train.ema > 0)
+        dpt_str_printf(out, "; the weights' average is evaluated (ema %g)", t->job->train.ema);
 }
 
 static bool has_accuracy(const struct dpt_run *run)

@@ -1,5 +1,6 @@
 /* The arenas that all ranks hold alike, and whether they do. */
 #include <stdio.h>
+#include <string.h>
 
 #include "core/base/hash.h"
 #include "core/base/memory.h"
@@ -13,12 +14,24 @@ enum { WORTH_SHARING = 16 << 20 };
 
 bool dpt_trainer_shares_slots(const struct dpt_trainer *t)
 {
-    const double bytes = (double)dpt_optimizer_slots(&t->job->optimizer) *
-                         (double)dpt_trainer_graph(t)->floats * sizeof(float);
+    const double bytes =
+        (double)dpt_trainer_slots(t) * (double)dpt_trainer_graph(t)->floats * sizeof(float);
 
     return t->data.train.present && !t->engine->on_device && dpt_trainer_owners(t) == 1 &&
            dpt_trainer_replicas(t)->node.size > 1 &&
            dpt_optimizer_rule(&t->job->optimizer).kind != DPT_RULE_NONE && bytes >= WORTH_SHARING;
+}
+
+void dpt_trainer_count_slots(struct dpt_trainer *t)
+{
+    struct dpt_arenas *a = &t->arenas;
+    const int own = dpt_optimizer_slots(&t->job->optimizer);
+
+    a->slots = dpt_trainer_slots(t);
+    memcpy(a->slot_names, dpt_optimizer_slot_names(&t->job->optimizer),
+           (size_t)own * sizeof *a->slot_names);
+    if (a->slots > own)
+        a->slot_names[own] = DPT_CHECKPOINT_AVERAGE;
 }
 
 enum dpt_status dpt_trainer_join_slots(struct dpt_trainer *t, struct dpt_error *err)
@@ -45,7 +58,7 @@ enum dpt_status dpt_trainer_open_arenas(struct dpt_trainer *t, struct dpt_error 
     DPT_TRY(dpt_units_open_params(t, err));
     if (!t->data.train.present)
         return DPT_OK;
-    t->arenas.slots = dpt_optimizer_slots(&t->job->optimizer);
+    dpt_trainer_count_slots(t);
     t->arenas.reserved = dpt_trainer_owners(t) > 1 ? (size_t)graph->floats * sizeof(float) : 0;
     for (int k = 0; k < t->arenas.slots && (t->planned || !dpt_trainer_shares_slots(t)); k++) {
         t->arenas.slot[k] = t->arenas.reserved > 0

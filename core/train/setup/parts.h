@@ -32,6 +32,8 @@ enum dpt_status dpt_trainer_join_slots(struct dpt_trainer *t, struct dpt_error *
 /* To be called before an update behind which the replicas are compared. In shards it takes the hash
  * of the weights as they are now, for that check; elsewhere it does nothing. */
 void dpt_trainer_hash_replica(struct dpt_trainer *t);
+/* Sets how many slots there are, and their names. */
+void dpt_trainer_count_slots(struct dpt_trainer *t);
 /* Whether the optimizer's slots are so large that the ranks of a node have them together, each of
  * which writes a part (engines/host.c). The engine must be chosen. */
 bool dpt_trainer_shares_slots(const struct dpt_trainer *t);

@@ -126,8 +126,8 @@ static enum dpt_status check_room(const struct dpt_trainer *t, struct dpt_error 
 {
     const struct dpt_graph *graph = dpt_trainer_graph(t);
     const int ranks = t->comm->node.size;
-    const double slots = dpt_optimizer_slots(&t->job->optimizer) * (double)graph->floats /
-                         dpt_trainer_owners(t) * sizeof(float);
+    const double slots =
+        dpt_trainer_slots(t) * (double)graph->floats / dpt_trainer_owners(t) * sizeof(float);
     const double part = dpt_units_room(t) * sizeof(float);
     const double need = 2 * part * ranks + (dpt_trainer_shares_slots(t) ? slots : slots * ranks);
     const double available = dpt_memory_available();
@@ -370,7 +370,7 @@ enum dpt_status dpt_trainer_plan(struct dpt_trainer *t, const struct dpt_job *jo
     t->job = job;
     t->comm = comm;
     t->model.loss = dpt_job_loss(job);
-    t->arenas.slots = dpt_optimizer_slots(&job->optimizer);
+    dpt_trainer_count_slots(t);
     DPT_TRY(dpt_choose_planned((enum dpt_device_kind)job->device.kind, &t->backend, err));
     DPT_TRY(dpt_numerics_limit(t->backend, job, err));
     DPT_TRY(dpt_trainer_open_data(t, parts, err));

@@ -321,7 +321,7 @@ struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text)
         .graph = &t->model.graph,
         .params = t->arenas.params,
         .slots = t->arenas.slots,
-        .slot_names = dpt_optimizer_slot_names(&t->job->optimizer),
+        .slot_names = t->arenas.slot_names,
         .targets = &t->targets,
         .progress = t->progress,
         .seed = t->job->seed,
@@ -392,7 +392,7 @@ out:
 }
 
 /* Loads the parameters, on rank 0. */
-static enum dpt_status load_params(struct dpt_trainer *t, const char *path, bool any,
+static enum dpt_status load_params(struct dpt_trainer *t, const char *path, unsigned how,
                                    struct dpt_error *err)
 {
     struct dpt_state state = {
@@ -402,21 +402,22 @@ static enum dpt_status load_params(struct dpt_trainer *t, const char *path, bool
 
     DPT_TRY(dpt_checkpoint_verify(path, err));
     DPT_TRY(dpt_checkpoint_open(&file, path, err));
-    DPT_TRY(
-        dpt_checkpoint_read(&file, &state, DPT_LOAD_PARAMS | (any ? DPT_LOAD_ANY : 0), NULL, err));
+    DPT_TRY(dpt_checkpoint_read(&file, &state, DPT_LOAD_PARAMS | how, NULL, err));
     DPT_TRY(dpt_trainer_check_columns(t, &file, err));
+    if (state.averaged)
+        dpt_log_info(t->log, "weights: their moving average (train.ema)");
 out:
     dpt_checkpoint_close(&file);
     return status;
 }
 
-enum dpt_status dpt_trainer_load_params(struct dpt_trainer *t, const char *path, bool any,
+enum dpt_status dpt_trainer_load_params(struct dpt_trainer *t, const char *path, unsigned how,
                                         struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     char file[PATH_MAX];
 
     if (t->comm->world.rank == 0)
-        status = load_params(t, dpt_checkpoint_resolve(path, file), any, err);
+        status = load_params(t, dpt_checkpoint_resolve(path, file), how, err);
     return dpt_trainer_share_params(t, status, err); /* it does not train: no stages */
 }

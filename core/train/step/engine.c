@@ -1,6 +1,7 @@
 #include "core/train/step/engine.h"
 
 #include "core/trace/profile.h"
+#include "core/train/update/average.h"
 
 const struct dpt_engine *const dpt_engines[] = {&dpt_engine_device, &dpt_engine_host, NULL};
 
@@ -48,10 +49,32 @@ enum dpt_status dpt_trainer_refresh(struct dpt_trainer *t, struct dpt_error *err
     return t->engine->refresh(t, err);
 }
 
+/* Collective. Exchanges the weights and their average, and all that is derived from them. */
+static enum dpt_status take_average(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(dpt_group_agree(&t->comm->world, dpt_trainer_fetch(t, false, err), err));
+    DPT_TRY(dpt_average_exchange(t, err));
+    DPT_TRY(dpt_group_agree(&t->comm->world, dpt_trainer_refresh(t, err), err));
+out:
+    return status;
+}
+
 enum dpt_status dpt_trainer_evaluate(struct dpt_trainer *t, struct dpt_split *split,
                                      struct dpt_metric_sums *total, struct dpt_error *err)
 {
-    return t->engine->evaluate(t, split, total, err);
+    enum dpt_status status = DPT_OK, back;
+    struct dpt_error other;
+
+    if (!dpt_average_is_kept(t))
+        return t->engine->evaluate(t, split, total, err);
+    DPT_TRY(take_average(t, err));
+    status = t->engine->evaluate(t, split, total, err);
+    back = take_average(t, status == DPT_OK ? err : &other);
+    status = status == DPT_OK ? back : status;
+out:
+    return status;
 }
 
 enum dpt_status dpt_trainer_seek(struct dpt_trainer *t, struct dpt_error *err)

@@ -35,7 +35,7 @@ ALIKE = {"init": "begins with other weights", "device.kind": "kernels of other b
          "batch": "per_rank is a global batch that hangs on the ranks", "eval.every": "checkpoints say which evaluation was best"}
 # Of rows without a default that says it, or whose default is too large: bounds by their name.
 REALS = {"lr": (1e-3, 0.05), "lr_scale": (0.1, 3), "weight_decay": (0, 0.1), "clip_norm": (1e-3, 1), "normal": (0.01, 0.3),
-         "uniform": (0.01, 0.5), "mean": (-0.5, 0.5), "std": (0.3, 2), "noise": (0, 1), "eps": (1e-8, 1e-3), "scale": (0.3, 1.5)}
+         "uniform": (0.01, 0.5), "mean": (-0.5, 0.5), "std": (0.3, 2), "noise": (0, 1), "ema": (0.3, 0.99), "eps": (1e-8, 1e-3), "scale": (0.3, 1.5)}
 INTS = {"hidden": (3, 40), "channels": (1, 9), "outputs": (3, 40), "kernel": (1, 3), "stride": (1, 2), "padding": (0, 2),
         "dilation": (1, 2), "groups": (1, 3), "size": (1, 3), "scale": (1, 2), "pool": (1, 2), "threads": (1, 3), "keep": (1, 9),
         "base_batch": (1, 64), "crop_padding": (0, 3)}

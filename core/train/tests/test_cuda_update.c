@@ -14,12 +14,15 @@ _Static_assert((int)DPT_CUDA_TAIL_LOSS == (int)DPT_TAIL_LOSS &&
                    (int)DPT_CUDA_TAIL_WEIGHT == (int)DPT_TAIL_WEIGHT,
                "one order of the tail");
 
+/* What there is of each parameter. */
+enum { PARAMS, GRADIENT, FIRST, SECOND, AVERAGE, ARRAYS };
+
 /* An arena of some tensors, of which every other one decays, some have a rate or a decay of their
  * own, and some are frozen; each is a group by itself. */
 struct model {
     struct dpt_graph graph;
     struct dpt_tensor tensors[6];
-    float *arrays[8]; /* params, gradient, m, v on the host; then on the device */
+    float *arrays[2 * ARRAYS]; /* on the host; then on the device */
     uint16_t *group;
     struct dpt_cuda_rates rates[6];
 };
@@ -38,12 +41,15 @@ static void model_init(struct model *m, struct draw *d)
         m->graph.floats += (m->tensors[t].count + 15) / 16 * 16;
     }
     m->group = dpt_alloc_array((size_t)m->graph.floats / 16, sizeof *m->group);
-    for (int k = 0; k < 8; k++)
+    for (int k = 0; k < 2 * ARRAYS; k++)
         m->arrays[k] = dpt_alloc_array((size_t)m->graph.floats, sizeof(float));
     for (int32_t t = 0; t < m->graph.n_tensors; t++)
         for (int64_t i = m->tensors[t].offset; i < m->tensors[t].offset + m->tensors[t].count;
              i++) {
-            m->arrays[0][i] = m->arrays[4][i] = (float)draw_normal(d);
+            const float normal = (float)draw_normal(d);
+
+            for (int k = 0; k < 2 * ARRAYS; k += ARRAYS)
+                m->arrays[k + PARAMS][i] = m->arrays[k + AVERAGE][i] = normal;
             m->group[i / 16] = m->tensors[t].frozen ? DPT_CUDA_FROZEN : (uint16_t)t;
         }
 }
@@ -52,13 +58,13 @@ static void model_gradient(struct model *m, struct draw *d)
 {
     for (int32_t t = 0; t < m->graph.n_tensors; t++)
         for (int64_t i = m->tensors[t].offset; i < m->tensors[t].offset + m->tensors[t].count; i++)
-            m->arrays[1][i] = m->arrays[5][i] =
+            m->arrays[GRADIENT][i] = m->arrays[ARRAYS + GRADIENT][i] =
                 m->tensors[t].frozen ? 0 : (float)(100 * draw_normal(d));
 }
 
 static void model_release(struct model *m)
 {
-    for (int k = 0; k < 8; k++)
+    for (int k = 0; k < 2 * ARRAYS; k++)
         dpt_free(m->arrays[k]);
     dpt_free(m->group);
 }
@@ -102,7 +108,10 @@ static void set_rates(struct model *m, const struct optimizer *o, double lr, int
     }
 }
 
-/* Takes one step on the device: norm, then update. */
+/* That of the new weights in their moving average. */
+static const double SHARE = 0.01;
+
+/* Takes one step on the device: norm, update, then the average. */
 static void device_step(struct model *m, struct optimizer *o, struct dpt_cuda_state *state,
                         const float *loss, double clip, bool skip)
 {
@@ -110,27 +119,34 @@ static void device_step(struct model *m, struct optimizer *o, struct dpt_cuda_st
         [DPT_CUDA_TAIL_LOSS] = *loss, [DPT_CUDA_TAIL_SAMPLES] = 32, [DPT_CUDA_TAIL_WEIGHT] = 32};
     double *partial =
         dpt_alloc_array((size_t)dpt_cuda_norm_blocks(m->graph.floats), sizeof(double));
+    struct dpt_cuda_update_args average;
     uint32_t counter = 0;
 
-    dpt_emulate(DPT_CUDA_K_norm, &(struct dpt_cuda_norm_args){.gradient = m->arrays[5],
-                                                              .tail = tail,
-                                                              .rates = m->rates,
-                                                              .state = state,
-                                                              .partial = partial,
-                                                              .counter = &counter,
-                                                              .n = m->graph.floats,
-                                                              .clip = clip,
-                                                              .skip = skip});
+    dpt_emulate(DPT_CUDA_K_norm,
+                &(struct dpt_cuda_norm_args){.gradient = m->arrays[ARRAYS + GRADIENT],
+                                             .tail = tail,
+                                             .rates = m->rates,
+                                             .state = state,
+                                             .partial = partial,
+                                             .counter = &counter,
+                                             .n = m->graph.floats,
+                                             .clip = clip,
+                                             .skip = skip});
     assert_int_equal(counter, 0);
-    o->args.params = m->arrays[4];
-    o->args.gradient = m->arrays[5];
-    o->args.slot[0] = m->arrays[6];
-    o->args.slot[1] = m->arrays[7];
+    o->args.params = m->arrays[ARRAYS + PARAMS];
+    o->args.gradient = m->arrays[ARRAYS + GRADIENT];
+    o->args.slot[0] = m->arrays[ARRAYS + FIRST];
+    o->args.slot[1] = m->arrays[ARRAYS + SECOND];
     o->args.group = m->group;
     o->args.rates = m->rates;
     o->args.state = state;
     o->args.n = m->graph.floats;
     dpt_emulate(dpt_cuda_kernel_of_rule(o->rule.kind), &o->args);
+    average = o->args;
+    average.slot[0] = m->arrays[ARRAYS + AVERAGE];
+    average.slot[1] = NULL;
+    average.scalars.factor[0] = (float)SHARE;
+    dpt_emulate(dpt_cuda_kernel_of_rule(DPT_RULE_AVERAGE), &average);
     dpt_free(partial);
 }
 
@@ -139,7 +155,7 @@ static double plain_norm(const struct model *m)
     double sum = 0;
 
     for (int64_t i = 0; i < m->graph.floats; i++)
-        sum += (double)m->arrays[1][i] * (double)m->arrays[1][i];
+        sum += (double)m->arrays[GRADIENT][i] * (double)m->arrays[GRADIENT][i];
     return sqrt(sum);
 }
 
@@ -153,13 +169,16 @@ static void same_bits(void **state)
         struct dpt_cuda_state reported = {0};
         const float loss = 3;
         const double clip = seed < CASES ? 0.5 : 0;
+        float *slots[DPT_MAX_SLOTS];
 
         if (!optimizer_open(&o, seed % CASES))
             continue;
         model_init(&m, &d);
+        memcpy(slots, &m.arrays[FIRST], sizeof slots);
+        slots[o.rule.slots] = m.arrays[AVERAGE]; /* behind the optimizer's */
         for (int64_t step = 1; step <= 4; step++) {
             const double lr = 0.01 / (double)step;
-            struct dpt_update update = {.lr = lr, .step = step};
+            struct dpt_update update = {.lr = lr, .step = step, .average = SHARE};
 
             model_gradient(&m, &d);
             set_rates(&m, &o, lr, step);
@@ -171,10 +190,10 @@ static void same_bits(void **state)
             else
                 assert_true(reported.scale == 1.0f / 32);
             update.scale = reported.scale;
-            dpt_optimizer_apply(&o.value, &m.graph, &update, 0, (size_t)m.graph.floats, m.arrays[0],
-                                m.arrays[1], &m.arrays[2], NULL);
-            for (int k = 0; k < 4; k++)
-                assert_memory_equal(m.arrays[k], m.arrays[k + 4],
+            dpt_optimizer_apply(&o.value, &m.graph, &update, 0, (size_t)m.graph.floats,
+                                m.arrays[PARAMS], m.arrays[GRADIENT], slots, NULL);
+            for (int k = 0; k < ARRAYS; k++)
+                assert_memory_equal(m.arrays[k], m.arrays[k + ARRAYS],
                                     (size_t)m.graph.floats * sizeof(float));
         }
         assert_int_equal(reported.withheld, 0);
@@ -207,19 +226,20 @@ static void withholds(void **state)
 
             model_gradient(&m, &d);
             if (step == 1)
-                m.arrays[5][0] = 1e30f; /* its square is no float */
+                m.arrays[ARRAYS + GRADIENT][0] = 1e30f; /* its square is no float */
             if (now && !by_loss)
-                m.arrays[5][m.tensors[m.graph.n_tensors - 1].offset] = bad[seed / 4 % 3];
-            before = m.arrays[4][1];
+                m.arrays[ARRAYS + GRADIENT][m.tensors[m.graph.n_tensors - 1].offset] =
+                    bad[seed / 4 % 3];
+            before = m.arrays[ARRAYS + PARAMS][1];
             set_rates(&m, &o, 0.01, step);
             device_step(&m, &o, &reported, &loss, 0, skip);
             assert_int_equal(reported.withheld, skip ? now : step >= 2);
-            assert_true((m.arrays[4][1] == before) == (reported.withheld != 0));
+            assert_true((m.arrays[ARRAYS + PARAMS][1] == before) == (reported.withheld != 0));
         }
         assert_int_equal(reported.withheld_update, skip ? 0 : 2);
         assert_int_equal(reported.skipped, skip ? 2 : 0);
         for (int64_t i = 0; i < m.graph.floats; i++)
-            assert_true(isfinite(m.arrays[4][i]));
+            assert_true(isfinite(m.arrays[ARRAYS + PARAMS][i]));
         dpt_conf_release(&o.conf);
         model_release(&m);
     }

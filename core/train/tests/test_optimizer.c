@@ -136,7 +136,7 @@ static void steps_are_pytorchs(void **state)
 /* A row whose values nobody compared, and a rule that no case makes use of, would be two. */
 static void no_optimizer_goes_unchecked(void **state)
 {
-    bool checked[DPT_RULE_COUNT] = {[DPT_RULE_NONE] = true};
+    bool checked[DPT_RULE_COUNT] = {[DPT_RULE_NONE] = true, [DPT_RULE_AVERAGE] = true};
 
     const char *texts[GOLDEN_CASES];
 
@@ -267,6 +267,55 @@ static void floats_outside_are_left_alone(void **state)
             if ((params[i] != 1) != inside || (slot1[i] != measured[i] && !inside))
                 fail_msg("%s: element %d is %g", (*v)->name, i, (double)params[i]);
         }
+        dpt_conf_release(&conf);
+    }
+}
+
+/* Whichever the optimizer, the average is that of the weights behind each update, as double has it;
+ * where slots are only read it is left alone. */
+static void weights_have_an_average(void **state)
+{
+    enum { COUNT = 9000, FLOATS = 9024 };
+    struct dpt_tensor tensors[] = {
+        {.count = COUNT, .whole = COUNT, .offset = 0, .decay = true},
+        {.count = 7, .whole = 7, .offset = FLOATS - 16, .decay = true, .frozen = true}};
+    const struct dpt_graph graph = {.tensors = tensors, .n_tensors = 2, .floats = FLOATS};
+    static float params[FLOATS], gradient[FLOATS], slot[DPT_MAX_SLOTS][FLOATS], before[FLOATS];
+    static double want[FLOATS];
+    float *const slots[] = {slot[0], slot[1], slot[2]};
+
+    (void)state;
+    for (const struct dpt_variant *const *v = dpt_optimizer_variants; *v != NULL; v++) {
+        struct dpt_update update = {.lr = 0.1, .scale = 1, .average = 1 - 0.9};
+        struct dpt_variant_value optimizer;
+        struct dpt_conf conf;
+        float *average;
+
+        open_optimizer(&conf, (*v)->name, &optimizer);
+        average = slots[dpt_optimizer_slots(&optimizer)];
+        memset(slot, 0, sizeof slot);
+        dpt_random_normal(1, DPT_RANDOM_SYNTHETIC, 0, 0, FLOATS, params);
+        memcpy(average, params, sizeof params);
+        for (int i = 0; i < FLOATS; i++)
+            want[i] = (double)params[i];
+        for (update.step = 1; update.step <= 5; update.step++) {
+            dpt_random_normal(1, DPT_RANDOM_SYNTHETIC, (uint64_t)update.step, 0, FLOATS, gradient);
+            measure(&optimizer, &graph, &update, 1, params, gradient, slots);
+            dpt_optimizer_apply(&optimizer, &graph, &update, 0, FLOATS, params, gradient, slots,
+                                squares);
+            for (int i = 0; i < COUNT; i++)
+                want[i] = 0.9 * want[i] + (1 - 0.9) * (double)params[i];
+        }
+        for (int i = 0; i < FLOATS; i++)
+            if (!(fabs((double)average[i] - want[i]) <= 1e-6 * (1 + fabs(want[i]))))
+                fail_msg("%s: average %d is %g, not %g", (*v)->name, i, (double)average[i],
+                         want[i]);
+        update.reads_slots = dpt_optimizer_chunks(&optimizer, &graph) == 0;
+        memcpy(before, average, sizeof before);
+        if (update.reads_slots)
+            dpt_optimizer_apply(&optimizer, &graph, &update, 0, FLOATS, params, gradient, slots,
+                                squares);
+        assert_memory_equal(average, before, sizeof before);
         dpt_conf_release(&conf);
     }
 }
@@ -430,6 +479,7 @@ int main(void)
         cmocka_unit_test(no_optimizer_goes_unchecked),
         cmocka_unit_test(pieces_give_the_bits_of_the_whole),
         cmocka_unit_test(floats_outside_are_left_alone),
+        cmocka_unit_test(weights_have_an_average),
         cmocka_unit_test(decay_spares_biases),
         cmocka_unit_test(mistakes_are_told),
         cmocka_unit_test(norms_do_not_depend_on_threads),

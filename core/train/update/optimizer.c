@@ -147,6 +147,7 @@ struct pass {
     struct dpt_scalars own;            /* of the tensor under way, where a group matches it */
     float scale;
     bool reads_slots;
+    double average; /* as in struct dpt_update */
     float *params, *const *slot;
     const float *gradient;
 };
@@ -165,6 +166,7 @@ static struct pass make_pass(const struct dpt_variant_value *optimizer,
                         .decays = dpt_rule_scalars(&rule, &group, update->lr, update->step),
                         .scale = update->scale,
                         .reads_slots = update->reads_slots,
+                        .average = update->average,
                         .params = params,
                         .slot = slot,
                         .gradient = gradient};
@@ -251,6 +253,44 @@ static struct dpt_optimizer_norms add_up(const struct dpt_tensor *t, const doubl
     return (struct dpt_optimizer_norms){sqrt(params), sqrt(direction)};
 }
 
+/* Moves the average of weights that were just updated. */
+static void average_part(const struct pass *pass, const struct dpt_optimizer_part *updated,
+                         size_t first)
+{
+    const struct dpt_scalars f = {.factor = {(float)pass->average}};
+    struct dpt_optimizer_part part = *updated;
+
+    part.f = &f;
+    part.slot[0] = pass->slot[pass->rule.slots] + first;
+    run_rule(DPT_RULE_AVERAGE, false, &part);
+}
+
+/* Updates the floats [first, last) of a tensor, block by block where the average follows, whose
+ * weights are still in the cache then. squares: of the tensor's chunks. */
+static void update_tensor(struct pass *pass, const struct dpt_tensor *t, const double *squares,
+                          size_t first, size_t last)
+{
+    enum { BLOCK = 8 * 1024 };
+    const bool rule = pass->rule.kind != DPT_RULE_NONE;
+    const bool averages = pass->average > 0 && !pass->reads_slots;
+    const struct dpt_scalars *f = scalars_of(pass, t);
+    const struct dpt_optimizer_norms norms =
+        rule ? (struct dpt_optimizer_norms){0} : add_up(t, squares);
+
+    for (size_t n; first < last; first += n) {
+        n = averages && last - first > BLOCK ? BLOCK : last - first;
+
+        const struct dpt_optimizer_part part = part_of(pass, t, f, first, n);
+
+        if (rule)
+            run_rule(pass->rule.kind, pass->reads_slots, &part);
+        else
+            pass->type->step(pass->options, &part, &norms);
+        if (averages)
+            average_part(pass, &part, first);
+    }
+}
+
 void dpt_optimizer_apply(const struct dpt_variant_value *optimizer, const struct dpt_graph *graph,
                          const struct dpt_update *update, size_t begin, size_t end, float *params,
                          const float *gradient, float *const *slot, const double *squares)
@@ -265,19 +305,10 @@ void dpt_optimizer_apply(const struct dpt_variant_value *optimizer, const struct
         const size_t last =
             (size_t)(t->offset + t->count) < end ? (size_t)(t->offset + t->count) : end;
 
-        if (first < last && !t->frozen) {
-            const struct dpt_optimizer_part part =
-                part_of(&pass, t, scalars_of(&pass, t), first, last - first);
-
-            if (pass.rule.kind != DPT_RULE_NONE) {
-                run_rule(pass.rule.kind, pass.reads_slots, &part);
-            } else {
-                const struct dpt_optimizer_norms norms =
-                    add_up(t, squares + DPT_OPTIMIZER_SQUARES * chunks);
-
-                pass.type->step(pass.options, &part, &norms);
-            }
-        }
+        if (first < last && !t->frozen)
+            update_tensor(&pass, t,
+                          squares != NULL ? squares + DPT_OPTIMIZER_SQUARES * chunks : NULL, first,
+                          last);
         chunks += dpt_tensor_whole_chunks(t);
     }
     as_before(mode);

@@ -24,6 +24,9 @@ struct dpt_update {
     float scale;
     /* The slots are read only, since another rank writes these; of optimizers with a rule. */
     bool reads_slots;
+    /* The share that the new weights have in their moving average, which is the slot behind the
+     * optimizer's; 0: there is none. */
+    double average;
 };
 
 /* The options with which every optimizer's begin. */

@@ -60,7 +60,7 @@ static enum dpt_status find_shape(const struct dpt_checkpoint_model *m,
 }
 
 enum dpt_status dpt_checkpoint_model_open(struct dpt_checkpoint_model *m, const char *path,
-                                          const struct dpt_shape *shape, bool any,
+                                          const struct dpt_shape *shape, unsigned how,
                                           struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -84,9 +84,9 @@ enum dpt_status dpt_checkpoint_model_open(struct dpt_checkpoint_model *m, const 
     state.targets = &m->targets;
     state.graph = &m->graph;
     state.params = m->params;
-    DPT_TRY(
-        dpt_checkpoint_read(&file, &state, DPT_LOAD_PARAMS | (any ? DPT_LOAD_ANY : 0), NULL, err));
+    DPT_TRY(dpt_checkpoint_read(&file, &state, DPT_LOAD_PARAMS | how, NULL, err));
     m->progress = state.progress;
+    m->averaged = state.averaged;
 out:
     free(text);
     dpt_checkpoint_close(&file);
@@ -201,7 +201,7 @@ static enum dpt_status open_checkpoint(struct dpt_weights *w, struct dpt_error *
 
     DPT_TRY(DPT_ALLOCATE(m, 1, w->path, err));
     w->file = m;
-    DPT_TRY(dpt_checkpoint_model_open(m, w->path, NULL, false, err));
+    DPT_TRY(dpt_checkpoint_model_open(m, w->path, NULL, DPT_LOAD_AVERAGE, err));
     for (int32_t k = 0; k < m->graph.n_tensors; k++) {
         const struct dpt_tensor *t = &m->graph.tensors[k];
         struct dpt_weight *weight;

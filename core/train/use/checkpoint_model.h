@@ -22,17 +22,18 @@ struct dpt_checkpoint_model {
     float *params; /* arena */
     struct dpt_target_scale targets;
     struct dpt_progress progress;
+    bool averaged; /* the parameters are the weights' moving average */
     char *columns; /* how its table was read (data/tables/columns.h); NULL: it was none */
 };
 
 /*
  * Verifies and reads. path: a file, or a run folder for its latest. shape: of the samples, where
- * the checkpoint does not say; NULL: nobody knows. any: also weights that are not finite. Close it
+ * the checkpoint does not say; NULL: nobody knows. how: DPT_LOAD_ANY and those behind it. Close it
  * in any case. Errors: BAD_DATA (damaged, no checkpoint, a shape that does not fit or is not
  * known), BAD_JOB (its job cannot be read by this dptrain), IO, RANK.
  */
 enum dpt_status dpt_checkpoint_model_open(struct dpt_checkpoint_model *m, const char *path,
-                                          const struct dpt_shape *shape, bool any,
+                                          const struct dpt_shape *shape, unsigned how,
                                           struct dpt_error *err);
 void dpt_checkpoint_model_close(struct dpt_checkpoint_model *m);
 

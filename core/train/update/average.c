@@ -1,0 +1,92 @@
+#include "core/train/update/average.h"
+
+#include <string.h>
+
+#include "core/base/nontemporal.h"
+#include "core/train/reduction/gradient_reduction.h"
+
+bool dpt_average_is_kept(const struct dpt_trainer *t)
+{
+    return t->job->train.ema > 0 && t->arenas.slots > 0;
+}
+
+double dpt_average_share(const struct dpt_trainer *t)
+{
+    return t->job->train.ema > 0 ? 1 - t->job->train.ema : 0;
+}
+
+static float *average_of(const struct dpt_trainer *t)
+{
+    return t->arenas.slot[t->arenas.slots - 1];
+}
+
+/* The floats of the average that this rank writes: those that it owns, or its part of slots that a
+ * node has once. */
+static struct dpt_slice written(const struct dpt_trainer *t)
+{
+    const struct dpt_comm *replicas = dpt_trainer_replicas(t);
+    struct dpt_slice own = {.end = (size_t)dpt_trainer_graph(t)->floats};
+
+    if (t->arenas.shared.bytes != NULL)
+        dpt_thread_part(own.end, replicas->node.rank, replicas->node.size, &own.begin, &own.end);
+    else if (dpt_trainer_owners(t) > 1)
+        own = t->reduction.type->slice(t, replicas->world.rank);
+    return own;
+}
+
+void dpt_average_begin(struct dpt_trainer *t)
+{
+    struct dpt_slice own;
+
+    if (!dpt_average_is_kept(t) || t->progress.updates > 0)
+        return;
+    own = written(t);
+    memcpy(average_of(t) + own.begin, t->arenas.params + own.begin,
+           (own.end - own.begin) * sizeof(float));
+}
+
+static void exchange(float *a, float *b, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const float x = a[i];
+
+        a[i] = b[i];
+        b[i] = x;
+    }
+}
+
+/* Gives all ranks the owners' weights, as behind an update. */
+static enum dpt_status share(struct dpt_trainer *t, struct dpt_slice own, struct dpt_error *err)
+{
+    float *const shared = t->reduction.type->weights(t);
+
+    if (shared != NULL)
+        dpt_copy_nontemporal(shared + own.begin, t->arenas.params + own.begin, own.end - own.begin);
+    dpt_nontemporal_fence();
+    return t->reduction.type->share(t, err);
+}
+
+enum dpt_status dpt_average_exchange(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_comm *replicas = dpt_trainer_replicas(t);
+    const bool together = t->arenas.shared.bytes != NULL;
+    const size_t floats = (size_t)dpt_trainer_graph(t)->floats;
+    const struct dpt_slice own = written(t);
+    float *const params = t->arenas.params, *const average = average_of(t);
+
+    /* No rank may still read what the last update, or exchange, gave it. */
+    DPT_TRY(dpt_group_barrier(&replicas->world, err));
+    if (together) { /* the others' parts are only read; each writes what all have in its own */
+        memcpy(params, average, own.begin * sizeof *params);
+        memcpy(params + own.end, average + own.end, (floats - own.end) * sizeof *params);
+        DPT_TRY(dpt_group_barrier(&replicas->node, err));
+    }
+    exchange(params + own.begin, average + own.begin, own.end - own.begin);
+    if (together)
+        DPT_TRY(dpt_group_barrier(&replicas->node, err));
+    if (t->reduction.type != NULL) /* else a device steps, which has all on each rank */
+        DPT_TRY(share(t, own, err));
+out:
+    return status;
+}
