@@ -30,6 +30,10 @@ static enum dpt_status bench(struct dpt_cli *cli, const struct dpt_job *job,
     long long steps;
 
     (void)conf;
+    if (dpt_cli_has(cli, "--find-lr"))
+        return dpt_bench_find_lr(cli, job, comm, err);
+    if (dpt_cli_has(cli, "--lr-range") || dpt_cli_has(cli, "--html"))
+        return dpt_fail(err, DPT_USAGE, "dptrain bench: --lr-range and --html are for --find-lr");
     DPT_TRY(dpt_cli_int(cli, "--steps", 1, 1000000, 0, &steps, err));
     DPT_TRY(dpt_trainer_open(&t, job, comm, &cli->log, DPT_PART_TRAIN, NULL, err));
     dpt_trainer_warn_data(&t, t.log);
@@ -53,6 +57,9 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 
 static const struct dpt_cli_option options[] = {
     {"--steps", "N", "steps to measure, and as many with timelines; left out, about six seconds"},
+    {"--find-lr", NULL, "in place of that the loss at learning rates that grow, in N steps (200)"},
+    {"--lr-range", "FROM,TO", "of --find-lr: from which rate to which (1e-7,10)"},
+    {"--html", "FILE", "of --find-lr: the curve as a page for browsers"},
     {"--json", NULL, "one JSON object instead of the table"},
     DPT_JOB_CLI_OPTIONS,
     {0},
@@ -60,8 +67,8 @@ static const struct dpt_cli_option options[] = {
 
 const struct dpt_command dpt_cmd_bench = {
     .name = "bench",
-    .usage = "JOB.yaml [--ranks N] [--steps N] [--json] [options]",
-    .summary = "steps a second, and where a step's time goes",
+    .usage = "JOB.yaml [--ranks N] [--steps N] [--find-lr] [--json] [options]",
+    .summary = "steps a second, and where a step's time goes; or a learning rate",
     .details =
         "Trains for some seconds and throws the result away: no run folder, no checkpoint, no "
         "evaluation. First it measures the machine, a thread each on all ranks at once: a matrix "
@@ -78,7 +85,12 @@ const struct dpt_command dpt_cmd_bench = {
         "beside its bytes at the data sheet's bandwidth and its arithmetic at the peak of "
         "device.precision; how the step compares with their sum is told below.\n\n"
         "For a picture of single steps, train with --set log.trace=true.\n\n"
-        "  dptrain bench configs/mnist-cnn.yaml --ranks 2",
+        "--find-lr finds a learning rate instead (Smith 2015): the rate grows by a factor from "
+        "step to step, without the job's schedule, until the loss is four times its lowest. The "
+        "table has the loss as a mean over the steps around. Suggested is the rate at which it "
+        "falls fastest, as the job's optimizer.lr.\n\n"
+        "  dptrain bench configs/mnist-cnn.yaml --ranks 2\n"
+        "  dptrain bench configs/mnist-cnn.yaml --find-lr --html lr.html",
     .options = options,
     .run = run,
 };

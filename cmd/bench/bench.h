@@ -4,6 +4,7 @@
 #ifndef DPT_CMD_BENCH_H
 #define DPT_CMD_BENCH_H
 
+#include "cmd/cmd.h"
 #include "core/base/json.h"
 #include "core/plan/plan.h"
 #include "core/trace/profile.h"
@@ -75,6 +76,11 @@ enum dpt_status dpt_bench_host(struct dpt_bench *b, struct dpt_trainer *t, long 
  * more in which each launch is timed by itself: a row each. */
 enum dpt_status dpt_bench_device(struct dpt_bench *b, struct dpt_trainer *t, long long steps,
                                  struct dpt_error *err);
+
+/* Does all of `bench --find-lr`: steps at rates that grow, a table or JSON of their losses, and the
+ * page that --html names. Collective. Errors: as dpt_trainer_step; USAGE. */
+enum dpt_status dpt_bench_find_lr(struct dpt_cli *cli, const struct dpt_job *job,
+                                  const struct dpt_comm *comm, struct dpt_error *err);
 
 /* Writes a table for a person, in so many columns where the names allow it (0: names are not cut),
  * or one JSON object. */

@@ -1,5 +1,6 @@
 /*
- * chart: curves as inline SVG, and text and numbers as HTML. Private to `dptrain report`.
+ * chart: curves as inline SVG, and text and numbers as HTML. Private to the pages
+ * of `dptrain report` and `dptrain bench`.
  *
  * Colours are classes of the page's style (k0 … k7), which knows light and dark; runs that share a
  * chart differ in colour, splits in how a line is drawn, so that nothing hangs on colour alone. The

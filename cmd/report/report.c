@@ -3,40 +3,8 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "core/base/file.h"
-
-/* A text that only such a page has, so that no other file is replaced. */
-static const char mark[] = "<meta name=\"generator\" content=\"dptrain ";
-
-/* A mistyped --output must not replace another file. */
-static enum dpt_status check_output(const char *path, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    struct stat info;
-    char head[1024] = "";
-    FILE *file = NULL;
-    const char *ending = strrchr(path, '.');
-    const bool there = stat(path, &info) == 0;
-    size_t n;
-
-    if (there && !S_ISREG(info.st_mode))
-        return dpt_fail(err, DPT_USAGE, "%s: is no file; --output names the page itself", path);
-    if (ending == NULL || (strcmp(ending, ".html") != 0 && strcmp(ending, ".htm") != 0))
-        return dpt_fail(err, DPT_USAGE,
-                        "%s: a report is a page for browsers: a name that ends in .html", path);
-    if (!there)
-        return DPT_OK;
-    if (dpt_file_stream(path, DPT_FILE_READ, DPT_IO, &file, err) != DPT_OK)
-        return err->status;
-    n = fread(head, 1, sizeof head - 1, file);
-    fclose(file);
-    if (n > 0 && strstr(head, mark) == NULL)
-        status = dpt_fail(err, DPT_USAGE,
-                          "%s: there is a file that is no report; it is not written over", path);
-    return status;
-}
 
 static const char *last_part(const char *path)
 {
@@ -129,19 +97,10 @@ static void write_jobs(struct dpt_page *r)
 
 static void write_sections(struct dpt_page *r)
 {
-    dpt_str_printf(
-        &r->out,
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-        "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-        "<meta name=\"generator\" content=\"dptrain " DPT_VERSION " report\">\n"
-        /* The page is on its own: whatever may slip into it, nothing is fetched or sent. */
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
-        "'unsafe-inline'; script-src 'unsafe-inline'; img-src data:\">\n<title>");
+    dpt_page_begin(&r->out, "report");
     for (size_t i = 0; i < r->runs.n; i++)
         dpt_html_element(&r->out, i > 0 ? ", " : "", r->labels[i], "");
-    dpt_str_printf(&r->out,
-                   " – dptrain report</title>\n<style>\n%s</style>\n</head>\n<body>\n<main>\n",
-                   dpt_page_style);
+    dpt_page_body(&r->out, "report");
     dpt_page_headline(r);
     dpt_page_curves(r);
     dpt_page_ranks(r);
@@ -149,10 +108,7 @@ static void write_sections(struct dpt_page *r)
     dpt_page_models(r);
     write_jobs(r);
     dpt_page_environment(r);
-    dpt_str_printf(&r->out,
-                   "</main>\n<footer>Made by dptrain " DPT_VERSION "</footer>\n<div id=\"tip\" "
-                   "hidden></div>\n<script>\n%s</script>\n</body>\n</html>\n",
-                   dpt_page_script);
+    dpt_page_end(&r->out);
 }
 
 static enum dpt_status write_page(struct dpt_cli *cli, struct dpt_page *r, const char *path,
@@ -186,7 +142,7 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
             cli, cli->n_positional == 0 ? "which run folder?" : "100 runs at most;", err);
     if (path == NULL)
         return dpt_cli_wrong(cli, "where to? -o report.html;", err);
-    DPT_TRY(check_output(path, err));
+    DPT_TRY(dpt_page_check_output(path, err));
     r.no_predictions = dpt_cli_has(cli, "--no-predictions");
     DPT_TRY(open_page(&r, cli, err));
     DPT_TRY(predict_all(cli, &r, &comm, err));

@@ -10,6 +10,7 @@
 
 #include "cmd/cmd.h"
 #include "cmd/report/chart.h"
+#include "cmd/report/page.h"
 #include "cmd/runs.h"
 #include "core/comm/comm.h"
 #include "core/train/trainer.h"
@@ -162,8 +163,5 @@ void dpt_page_class(struct dpt_page *r, const struct dpt_page_predictions *v, co
 void dpt_page_open_table(struct dpt_page *r, const char *style, const char *caption,
                          const char *const *heads);
 void dpt_page_close_table(struct dpt_page *r);
-
-/* The page's style sheet and script. */
-extern const char dpt_page_style[], dpt_page_script[];
 
 #endif

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 sys.path.insert(0, "scripts/lib")
@@ -184,12 +185,38 @@ def test_shares_add_up_in_the_table(tmp_path):
     (["--steps", "0"], 2, "a whole number"),
     (["--steps", "many"], 2, "a whole number"),
     (["--jsno"], 2, "did you mean --json?"),
+    (["--html", "lr.html"], 2, "for --find-lr"),
+    (["--find-lr", "--lr-range", "1,0.1"], 2, "the smaller one first"),
+    (["--find-lr", "--lr-range", "0.1"], 2, "two rates above 0"),
+    (["--find-lr", "--steps", "1"], 2, "from 2 to"),
+    (["--find-lr", "--html", "lr.pdf"], 2, "ends in .html"),
     (["--set", "batch.mirco=3"], 78, "did you mean 'micro'?"),
     (["--set", "data.train=[nothing-*.h5]"], 78, "nothing-*.h5"),
 ])
 def test_mistakes(tmp_path, words, code, says):
     result = bench(tmp_path, CONV, *words)
     assert result.code == code and says in result.err and result.out == "", result
+
+
+def test_find_lr(tmp_path):
+    """The rate grows by a factor from step to step; the loss is a mean around each; and where it falls fastest is suggested."""
+    text = CONV + "optimizer: {type: sgd}\nschedule: {type: onecycle, scale_lr: {rule: sqrt, base_batch: 6}}\ncomm: {reduction: reproducible}\n"
+    page = tmp_path / "lr.html"
+    found = measured(tmp_path, text, "--find-lr", "--steps", 60, "--lr-range", "1e-3,30", "--html", page)
+    rates, raw, loss = (np.array(found[key]) for key in ("lr", "raw_loss", "loss"))
+    assert found["diverged"] and 20 < len(rates) == len(raw) == len(loss) < 60, "it ends where the loss has grown"
+    np.testing.assert_allclose(rates, 1e-3 * 30000 ** (np.arange(len(rates)) / 59), rtol=1e-9)
+    weights = 1 - abs(np.arange(-3, 4)) / 4  # a twentieth of the steps to each side
+    np.testing.assert_allclose(loss, np.convolve(raw, weights, "same") / np.convolve(np.ones(len(raw)), weights, "same"))
+    lowest = loss.argmin()
+    steepest = 1 + (loss[2:lowest + 1] - loss[:lowest - 1]).argmin()
+    assert found["lowest"] == pytest.approx(rates[lowest] / 2) and found["suggestion"] == pytest.approx(rates[steepest] / 2), "lr, before scale_lr"
+    assert "<svg" in page.read_text() and "suggestion" in page.read_text()
+    shared = measured(tmp_path, text, "--find-lr", "--steps", 60, "--lr-range", "1e-3,30", ranks=3)
+    assert shared == found
+    told = bench(tmp_path, text, "--find-lr", "--steps", 60, "--lr-range", "1e-3,30", "--quiet").out
+    assert f"optimizer.lr={found['suggestion']:.2g}, where" in told and "falls fastest" in told and "grows without end" in told
+    assert "no suggestion" in bench(tmp_path, text, "--find-lr", "--steps", 20, "--lr-range", "1e-9,1e-8", "--quiet").out
 
 
 def test_help():

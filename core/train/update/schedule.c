@@ -258,6 +258,10 @@ static const struct dpt_variant onecycle = {
 const struct dpt_variant *const dpt_schedule_variants[] = {
     &constant, &step, &exponential, &cosine, &linear, &polynomial, &onecycle, NULL};
 
+static const struct common no_options;
+const struct dpt_variant_value dpt_schedule_none = {.variant = &constant,
+                                                    .options = (void *)&no_options};
+
 double dpt_schedule_scale(const struct dpt_variant_value *schedule, double lr, int64_t global)
 {
     const struct common *common = schedule->options;

@@ -22,6 +22,9 @@ struct dpt_schedule_point {
 /* constant, step, cosine, ...; ends with NULL. */
 extern const struct dpt_variant *const dpt_schedule_variants[];
 
+/* The base rate as it is, throughout. */
+extern const struct dpt_variant_value dpt_schedule_none;
+
 /* The base rate after scale_lr. global: samples a step. */
 double dpt_schedule_scale(const struct dpt_variant_value *schedule, double lr, int64_t global);
 
