@@ -152,6 +152,7 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
     out = cli->positional[1];
     DPT_TRY(dpt_weights_target(dpt_cli_value(cli, "--to"), out, &format, err));
     DPT_TRY(check_options(cli, format, err));
+    dpt_checkpoint_tell(cli->positional[0], &cli->log);
     if (shape_text != NULL)
         DPT_TRY(read_shape(shape_text, &shape, err));
     DPT_TRY(dpt_job_command_load_parts(cli, &how, err));
@@ -208,8 +209,10 @@ const struct dpt_command dpt_cmd_export = {
     .usage = "CHECKPOINT [--to safetensors|npz|onnx] OUT",
     .summary = "a trained model for PyTorch, NumPy, JAX or onnxruntime",
     .details =
-        "Reads a checkpoint, or a run folder's latest, and writes its weights to OUT; neither the "
-        "job file nor the data are needed. Tensors are called as in PyTorch (conv1.weight, "
+        "Reads a checkpoint and writes its weights to OUT; neither the job file nor the data are "
+        "needed. A run folder stands for its best checkpoint where its job has checkpoint.monitor, "
+        "else for its newest, RUN/checkpoints/latest. Tensors are called as in PyTorch "
+        "(conv1.weight, "
         "dense1.bias) and lie as there (dense [out, in], convolution [out, in, height, width]). "
         "Those of resnet, vgg and mobilenet_v2 are torchvision's: load_state_dict takes them, "
         "counts "

@@ -40,8 +40,8 @@ enum dpt_status dpt_job_command_weights(const struct dpt_cli *cli, const struct 
     if (*path != NULL)
         return DPT_OK;
     return dpt_fail(err, DPT_USAGE,
-                    "dptrain %s: which checkpoint? --checkpoint FILE, a run folder for its latest, "
-                    "or weights in safetensors or npz",
+                    "dptrain %s: which checkpoint? --checkpoint FILE, a run folder for its best or "
+                    "newest, or weights in safetensors or npz",
                     cli->command->name);
 }
 
@@ -71,6 +71,8 @@ enum dpt_status dpt_job_command_load_weights(const struct dpt_cli *cli, struct d
     unsigned how;
 
     DPT_TRY(dpt_job_command_load_parts(cli, &how, err));
+    if (checkpoint != NULL)
+        dpt_checkpoint_tell(checkpoint, t->log);
     if (checkpoint != NULL)
         return dpt_trainer_load_params(t, checkpoint, how, err);
     if (dpt_cli_has(cli, "--weights"))

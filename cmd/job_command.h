@@ -31,8 +31,8 @@
 /* Options of the commands that compute with trained weights. */
 #define DPT_WEIGHTS_CLI_OPTIONS                                                                    \
     {"--checkpoint", "C",                                                                          \
-     "a checkpoint, a run folder for its latest, or weights in safetensors or npz (default: the "  \
-     "job's init.from)"},                                                                          \
+     "a checkpoint, a run folder for its best one where its job has checkpoint.monitor and else "  \
+     "for its newest, or weights in safetensors or npz (default: the job's init.from)"},           \
         DPT_LOAD_CLI_OPTIONS,                                                                      \
         {"--map", "FROM=TO", "of weights in a file: FROM at the beginning of a name is TO here"},  \
         {"--map-by-order", NULL, "of weights in a file: layer after layer, whatever their names"}, \

@@ -93,7 +93,9 @@ static const struct item files[] = {
                                "that one has its first checkpoint or has ended."},
     {"runs/NAME/log.txt", "What was said on standard error."},
     {"runs/NAME/checkpoints/",
-     "HDF5 files; `latest` and `best` name the newest and the best. Parameters are "
+     "HDF5 files; `latest` and `best` name the newest and, by `checkpoint.monitor`, the best: "
+     "where "
+     "the job has that, `best` is what the folder stands for. Parameters are "
      "/params/LAYER/weight and /params/LAYER/bias, a batch norm's running statistics "
      "/state/LAYER/running_mean and running_var."},
     {"NAME-00000-of-00004.h5",

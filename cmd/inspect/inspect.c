@@ -57,7 +57,7 @@ static enum dpt_status read_file(struct inspection *inspection, const char *path
     enum dpt_status status = DPT_OK;
     char file[PATH_MAX];
 
-    dpt_checkpoint_resolve(path, file);
+    dpt_checkpoint_newest(path, file);
     snprintf(inspection->reading, sizeof inspection->reading, "%s\n", file);
     f->watch = watch;
     f->watch_arg = inspection->reading;
@@ -240,7 +240,7 @@ static enum dpt_status add_files(const char *word, char ***paths, size_t *n, str
     char latest[PATH_MAX], shards[PATH_MAX];
     struct stat info;
 
-    dpt_checkpoint_resolve(word, latest);
+    dpt_checkpoint_newest(word, latest);
     if (strcmp(latest, word) == 0 || lstat(latest, &info) == 0)
         return dpt_paths_add(paths, n, (char *const[]){(char *)word}, 1, err);
     snprintf(shards, sizeof shards, "%s/*.h5", word);
@@ -308,7 +308,7 @@ const struct dpt_command dpt_cmd_inspect = {
         "Lists the data sets of each file with their shapes, types and the range of their values: "
         "of a checkpoint also how far the run was and what made it, of a shard the samples of each "
         "class. All checksums are verified, and exit code 65 says that a file is damaged or cannot "
-        "be read. A run folder stands for its latest checkpoint, another folder for "
+        "be read. A run folder stands for its newest checkpoint, another folder for "
         "the shards in it.\n\n"
         "With --diff the attributes, the jobs and every value are compared by their bits: the "
         "first difference, and for each data set how many values differ and by how much at most, "

@@ -8,6 +8,7 @@
 
 #include "cmd/cmd.h"
 #include "core/base/str.h"
+#include "core/train/update/monitor.h"
 
 enum { CLASSES_TOLD = 256, WIDTH = 80, NAME_SHOWN = 32 };
 
@@ -31,19 +32,64 @@ static const char *digits(const struct dpt_inspect *f, const char *name, char bu
 static bool is_worded(const char *name)
 {
     static const char *const worded[] = {
-        "format", "format_version", "step",    "updates", "samples",     "epoch",     "epoch_step",
-        "seed",   "parameters",     "version", "backend", "best_metric", "best_step", "library",
+        "format",     "format_version", "step",         "updates",   "samples", "epoch",
+        "epoch_step", "seed",           "parameters",   "version",   "backend", "best_metric",
+        "best_step",  "library",        "best_monitor", "best_loss",
     };
 
     for (size_t i = 0; i < sizeof worded / sizeof worded[0]; i++)
         if (strcmp(name, worded[i]) == 0)
             return true;
-    return false;
+    return strncmp(name, "early_stop_", 11) == 0 || strncmp(name, "plateau_", 8) == 0;
+}
+
+/* Prints which checkpoint was the best so far. */
+static void print_best(const struct dpt_inspect *f)
+{
+    const struct dpt_inspect_attribute *best = number(f, "best_metric");
+    const struct dpt_inspect_attribute *monitor = dpt_inspect_attribute(f, "best_monitor");
+    const char *step = number(f, "best_step")->text;
+    double value = best->real;
+
+    /* It is kept so that more is better. */
+    if (monitor != NULL && dpt_monitor_falls(dpt_monitor_find(monitor->text)))
+        value = -value;
+    if (number(f, "best_step")->integer < 0)
+        dpt_inspect_property("best", "not evaluated yet");
+    else if (monitor != NULL)
+        dpt_inspect_property("best", "%s %.6g at step %s", monitor->text, value, step);
+    else if (best->real < 0)
+        dpt_inspect_property("best", "loss %.6g at step %s", -best->real, step);
+    else
+        dpt_inspect_property("best", "%.6g at step %s", best->real, step);
+}
+
+/* Prints what is remembered of a monitored value, where something is. kind: "plateau". */
+static void print_watch(const struct dpt_inspect *f, const char *kind, const char *title)
+{
+    const char *const parts[] = {"monitor", "best", "step", "waits", "drops"};
+    const struct dpt_inspect_attribute *at[5];
+    char name[64], drops[64] = "";
+
+    for (int i = 0; i < 5; i++) {
+        snprintf(name, sizeof name, "%s_%s", kind, parts[i]);
+        at[i] = dpt_inspect_attribute(f, name);
+        if (at[i] == NULL && i < 4)
+            return;
+    }
+    if (at[4] != NULL)
+        snprintf(drops, sizeof drops, "; lowered %lld time%s", (long long)at[4]->integer,
+                 at[4]->integer == 1 ? "" : "s");
+    if (at[2]->integer < 0)
+        dpt_inspect_property(title, "%s: no value yet%s", at[0]->text, drops);
+    else
+        dpt_inspect_property(title, "%s: %.6g at step %s, %s evaluation%s since%s", at[0]->text,
+                             at[1]->real, at[2]->text, at[3]->text, at[3]->integer == 1 ? "" : "s",
+                             drops);
 }
 
 static void print_checkpoint(const struct dpt_inspect *f)
 {
-    const struct dpt_inspect_attribute *best = number(f, "best_metric");
     char a[32], b[32];
     size_t tensors = 0;
 
@@ -53,13 +99,9 @@ static void print_checkpoint(const struct dpt_inspect *f)
                          digits(f, "updates", a), digits(f, "samples", b));
     dpt_inspect_property("next", "epoch %s, step %s of it (both counted from 0)",
                          number(f, "epoch")->text, number(f, "epoch_step")->text);
-    if (number(f, "best_step")->integer < 0)
-        dpt_inspect_property("best", "not evaluated yet");
-    else if (best->real < 0) /* kept so that more is better */
-        dpt_inspect_property("best", "loss %.6g at step %s", -best->real,
-                             number(f, "best_step")->text);
-    else
-        dpt_inspect_property("best", "%.6g at step %s", best->real, number(f, "best_step")->text);
+    print_best(f);
+    print_watch(f, "early_stop", "early stop");
+    print_watch(f, "plateau", "plateau");
     dpt_inspect_property("model", "%s parameters in %zu tensors", digits(f, "parameters", a),
                          tensors);
     dpt_inspect_property("seed", "%s", number(f, "seed")->text);

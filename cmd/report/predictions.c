@@ -233,7 +233,8 @@ static void name_checkpoint(struct dpt_page_predictions *v, const char *path)
 
     target[n > 0 ? n : 0] = '\0';
     name = strrchr(target, '/') != NULL ? strrchr(target, '/') + 1 : target;
-    snprintf(v->checkpoint, sizeof v->checkpoint, "%.63s", n > 0 ? name : "latest");
+    snprintf(v->checkpoint, sizeof v->checkpoint, "%.48s%s", n > 0 ? name : basename((char *)path),
+             n > 0 && strcmp(strrchr(path, '/'), "/best") == 0 ? ", the best" : "");
     v->step = sscanf(name, "step-%lld.h5", &step) == 1 ? step : -1;
 }
 
@@ -307,6 +308,7 @@ static enum dpt_status predict(struct dpt_page *r, size_t run, const struct dpt_
     DPT_TRY(dpt_page_take_model(r, run, &t.model.graph, err));
     if (job->data.test.n == 0 && job->data.valid.n == 0)
         DPT_TRY(dpt_fail(err, DPT_BAD_JOB, "the job names neither data.test nor data.valid"));
+    dpt_checkpoint_tell(r->runs.at[run].history.folder, means->log);
     dpt_checkpoint_resolve(folder, path);
     if (access(path, R_OK) != 0)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "the run has no checkpoint"));

@@ -18,7 +18,10 @@
  *   attributes of /                        format, format_version, step, updates, samples, epoch,
  * epoch_step, seed, parameters, input_shape ("1x28x28" or "784"), best_metric, best_step, version,
  * backend, library; norm_chunks where gradients are clipped by a norm of rows (dpt_graph_chunks);
- * of a run in half floats (fp16) also loss_scale, loss_scale_good, loss_scale_overflows
+ * of a run in half floats (fp16) also loss_scale, loss_scale_good, loss_scale_overflows; of one
+ * that says by what its best checkpoint is chosen best_monitor ("valid.loss") and best_loss; of one
+ * that may stop early, or whose rate falls on a plateau, what is remembered of that value (struct
+ * dpt_watch): early_stop_monitor, _best, _step, _waits, and the same behind plateau_ with _drops
  *   attribute crc32 of every data set      CRC-32 of its bytes
  * behind HDF5's end, one line of text    "dptrain crc32 <8 hex digits> <20 digits: bytes in front
  * of this line>\n"
@@ -33,6 +36,7 @@
 
 #include "core/backend/graph.h"
 #include "core/backend/loss_scale.h"
+#include "core/base/log.h"
 #include "core/state/lock.h"
 #include "data/sets/targets.h"
 
@@ -42,6 +46,18 @@ enum { DPT_CHECKPOINT_PIECE = 1 << 18 }; /* floats that a state that streams is 
 /* The slot that is a moving average of the weights. */
 #define DPT_CHECKPOINT_AVERAGE "ema"
 
+enum { DPT_WATCH_NAME = 32 };
+
+/* What is remembered of a value that evaluations of data.valid tell, by which something is
+ * decided. */
+struct dpt_watch {
+    char monitor[DPT_WATCH_NAME]; /* "valid.loss"; "": nothing is watched */
+    double best;                  /* only where step >= 0 */
+    int64_t step;                 /* at which it was reached; -1: never */
+    int64_t waits;                /* evaluations since, without a better one */
+    int64_t drops;                /* how often the learning rate was lowered for it */
+};
+
 /* How far the run is. With the parameters and the optimizer's slots this is all that the next step
  * depends on. */
 struct dpt_progress {
@@ -50,8 +66,12 @@ struct dpt_progress {
     int64_t samples;    /* seen */
     int64_t epoch;      /* of the next step, from 0 */
     int64_t epoch_step; /* of the next step within its epoch */
-    double best_metric; /* of data.valid: accuracy, or minus the loss; only where best_step >= 0 */
+    double best_metric; /* of data.valid, more is better: accuracy, minus the loss, or what
+                           best_monitor names; only where best_step >= 0 */
     int64_t best_step;  /* at which it was reached; -1: never evaluated */
+    char best_monitor[DPT_WATCH_NAME]; /* "": the job does not say */
+    double best_loss;                  /* there, where the job says it */
+    struct dpt_watch early_stop, plateau;
 };
 
 /* What a file holds. All pointers are borrowed. */
@@ -185,8 +205,18 @@ enum dpt_status dpt_checkpoint_load(struct dpt_state *state, const char *path, u
  * aside-step-N.h5. Errors: IO, RANK. */
 enum dpt_status dpt_checkpoint_set_aside(const char *folder, int64_t step, struct dpt_error *err);
 
-/* A run folder stands for its latest checkpoint; buf: PATH_MAX bytes; returns buf. */
+/*
+ * The checkpoint that a path stands for; buf: PATH_MAX bytes; returns buf. A file stands for
+ * itself.
+ *
+ * resolve: a run folder stands for its best checkpoint where its job says by what that is chosen
+ * (checkpoint.monitor), else for its newest. So it is wherever a model is used. newest: where a run
+ * goes on, a folder stands for its newest one.
+ * tell: logs that and which best checkpoint a folder stands for; of others nothing.
+ */
 const char *dpt_checkpoint_resolve(const char *path, char *buf);
+const char *dpt_checkpoint_newest(const char *path, char *buf);
+void dpt_checkpoint_tell(const char *path, struct dpt_log *log);
 
 /*
  * --- inspect.c: what a checkpoint's last line says about the whole file, and where it is damaged -

@@ -11,6 +11,7 @@
 
 #include "core/base/file.h"
 #include "core/base/memory.h"
+#include "core/conf/yaml.h"
 #include "core/state/board.h"
 #include "core/state/checkpoint.h"
 
@@ -20,13 +21,67 @@ const char *dpt_checkpoint_path(const char *folder, int64_t step, char *buf, siz
     return buf;
 }
 
-const char *dpt_checkpoint_resolve(const char *path, char *buf)
+const char *dpt_checkpoint_newest(const char *path, char *buf)
 {
     struct stat info;
     const bool folder = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 
     snprintf(buf, PATH_MAX, folder ? "%s/checkpoints/latest" : "%s", path);
     return buf;
+}
+
+/* Reads by which value of data.valid the job of a folder's run has its best checkpoint chosen
+ * (checkpoint.monitor); "": it does not say. */
+static void read_monitor(const char *folder, char monitor[DPT_WATCH_NAME])
+{
+    struct dpt_conf conf = {0};
+    struct dpt_error ignored;
+    char path[PATH_MAX];
+
+    monitor[0] = '\0';
+    snprintf(path, sizeof path, "%s/job.yaml", folder);
+    if (dpt_file_exists(path) && dpt_conf_load(&conf, path, &ignored) == DPT_OK) {
+        const struct dpt_conf_node *section = dpt_conf_get(conf.root, "checkpoint");
+        const struct dpt_conf_node *node = section != NULL && section->kind == DPT_NODE_MAP
+                                               ? dpt_conf_get(section, "monitor")
+                                               : NULL;
+
+        if (node != NULL && node->kind == DPT_NODE_SCALAR && strncmp(node->text, "valid.", 6) == 0)
+            snprintf(monitor, DPT_WATCH_NAME, "%s", node->text);
+    }
+    dpt_conf_release(&conf);
+}
+
+/* The best checkpoint of a run folder whose job says by what it is chosen; false: there is none. */
+static bool find_best(const char *path, char *best, char monitor[DPT_WATCH_NAME])
+{
+    snprintf(best, PATH_MAX, "%s/checkpoints/best", path);
+    if (!dpt_file_exists(best)) /* of a file there is none either */
+        return false;
+    read_monitor(path, monitor);
+    return monitor[0] != '\0';
+}
+
+const char *dpt_checkpoint_resolve(const char *path, char *buf)
+{
+    char monitor[DPT_WATCH_NAME];
+
+    return find_best(path, buf, monitor) ? buf : dpt_checkpoint_newest(path, buf);
+}
+
+void dpt_checkpoint_tell(const char *path, struct dpt_log *log)
+{
+    char best[PATH_MAX], monitor[DPT_WATCH_NAME], step[NAME_MAX + 1];
+    ssize_t n;
+
+    if (!find_best(path, best, monitor))
+        return;
+    n = readlink(best, step, sizeof step - 1);
+    step[n > 0 ? n : 0] = '\0';
+    dpt_log_info(log,
+                 "%s: taking its best checkpoint by %s%s%s; its newest is "
+                 "%s/checkpoints/latest",
+                 path, monitor, n > 0 ? ", " : "", step, path);
 }
 
 /* "step-00001200.h5" -> 1200; -1 for other names. */
@@ -194,6 +249,7 @@ enum dpt_status dpt_checkpoint_rotate(const char *folder, const char *path, int6
     enum dpt_status status = DPT_OK;
     const char *name = strrchr(path, '/') != NULL ? strrchr(path, '/') + 1 : path;
     char file[PATH_MAX];
+    struct stat info;
     int64_t *steps = NULL;
     size_t n = 0, first = 0; /* later ones, damaged or left behind, stand for none that is kept */
 
@@ -210,6 +266,10 @@ enum dpt_status dpt_checkpoint_rotate(const char *folder, const char *path, int6
     for (size_t i = keep > 0 ? first + (size_t)keep : n; i < n; i++)
         if (steps[i] != best_step)
             unlink(dpt_checkpoint_path(folder, steps[i], file, sizeof file));
+    /* It may have pointed to one that is chosen by another value than the present job's. */
+    snprintf(file, sizeof file, "%s/checkpoints/best", folder);
+    if (lstat(file, &info) == 0 && S_ISLNK(info.st_mode) && !dpt_file_exists(file))
+        unlink(file);
 out:
     free(steps);
     return status;

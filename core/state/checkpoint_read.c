@@ -150,19 +150,80 @@ static enum dpt_status read_number(hid_t file, const char *path, const char *nam
     return good ? DPT_OK : dpt_fail(err, DPT_BAD_DATA, "%s: lacks its attribute %s", path, name);
 }
 
-/* Reads and checks the counters: what no run has comes of damage before it was saved, or of
- * somebody's hand; each is told by the name of its attribute. */
+/* A counter of a file's attributes, and what it can be. */
+struct counter {
+    const char *name;
+    int64_t *value, least;
+    const int64_t *most;
+    const char *limit;
+};
+
+/* Reads and checks a counter: what no run has comes of damage before it was saved, or of somebody's
+ * hand; it is told by the name of its attribute. */
+static enum dpt_status read_counter(hid_t file, const char *path, const struct counter *c,
+                                    struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(read_number(file, path, c->name, H5T_NATIVE_INT64, c->value, err));
+    if (*c->value < c->least)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: its attribute %s is %lld, less than %lld", path,
+                         c->name, (long long)*c->value, (long long)c->least));
+    if (*c->value > *c->most)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: its attribute %s is %lld, more than %s (%lld)",
+                         path, c->name, (long long)*c->value, c->limit, (long long)*c->most));
+out:
+    return status;
+}
+
+/* A text attribute of the file, or "". */
+static void read_text(hid_t file, const char *name, char *text, size_t size)
+{
+    size_t n;
+    const char *const *texts = dpt_h5_texts(file, name, &n);
+
+    snprintf(text, size, "%s", texts != NULL && n == 1 && strlen(texts[0]) < size ? texts[0] : "");
+    free((void *)texts);
+}
+
+/* Reads what is remembered of a monitored value, where the file has it. kind: "plateau". */
+static enum dpt_status read_watch(hid_t file, const char *path, const char *kind,
+                                  const struct dpt_progress *p, struct dpt_watch *watch,
+                                  struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct {
+        const char *name;
+        int64_t *value, least;
+    } counters[] = {
+        {"step", &watch->step, -1}, {"waits", &watch->waits, 0}, {"drops", &watch->drops, 0}};
+    char name[64];
+
+    *watch = (struct dpt_watch){.step = -1};
+    snprintf(name, sizeof name, "%s_monitor", kind);
+    read_text(file, name, watch->monitor, sizeof watch->monitor);
+    for (size_t i = 0; watch->monitor[0] != '\0' && i < sizeof counters / sizeof counters[0]; i++) {
+        const struct counter counter = {name, counters[i].value, counters[i].least, &p->step,
+                                        "step"};
+
+        snprintf(name, sizeof name, "%s_%s", kind, counters[i].name);
+        if (counters[i].value != &watch->drops || watch == &p->plateau)
+            DPT_TRY(read_counter(file, path, &counter, err));
+    }
+    snprintf(name, sizeof name, "%s_best", kind);
+    if (watch->monitor[0] != '\0')
+        DPT_TRY(read_number(file, path, name, H5T_NATIVE_DOUBLE, &watch->best, err));
+out:
+    return status;
+}
+
+/* Reads and checks how far the run was. */
 static enum dpt_status read_progress(hid_t file, const char *path, struct dpt_progress *p,
                                      struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     int64_t left = 0; /* steps beside those of whole epochs, at most */
-    const struct {
-        const char *name;
-        int64_t *value, least;
-        const int64_t *most;
-        const char *limit;
-    } counters[] = {
+    const struct counter counters[] = {
         {"step", &p->step, 0, &COUNT_MOST, "any run's"},
         {"updates", &p->updates, 0, &p->step, "step"},
         {"samples", &p->samples, 0, &COUNT_MOST, "any run's"},
@@ -172,21 +233,15 @@ static enum dpt_status read_progress(hid_t file, const char *path, struct dpt_pr
     };
 
     for (size_t i = 0; i < sizeof counters / sizeof counters[0]; i++) {
-        const int64_t least = counters[i].least, *most = counters[i].most;
-
-        DPT_TRY(
-            read_number(file, path, counters[i].name, H5T_NATIVE_INT64, counters[i].value, err));
+        DPT_TRY(read_counter(file, path, &counters[i], err));
         left = p->step - p->epoch;
-        if (*counters[i].value < least)
-            DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: its attribute %s is %lld, less than %lld",
-                             path, counters[i].name, (long long)*counters[i].value,
-                             (long long)least));
-        if (*counters[i].value > *most)
-            DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: its attribute %s is %lld, more than %s (%lld)",
-                             path, counters[i].name, (long long)*counters[i].value,
-                             counters[i].limit, (long long)*most));
     }
     DPT_TRY(read_number(file, path, "best_metric", H5T_NATIVE_DOUBLE, &p->best_metric, err));
+    read_text(file, "best_monitor", p->best_monitor, sizeof p->best_monitor);
+    if (p->best_monitor[0] != '\0')
+        DPT_TRY(read_number(file, path, "best_loss", H5T_NATIVE_DOUBLE, &p->best_loss, err));
+    DPT_TRY(read_watch(file, path, "early_stop", p, &p->early_stop, err));
+    DPT_TRY(read_watch(file, path, "plateau", p, &p->plateau, err));
 out:
     return status;
 }
@@ -375,24 +430,19 @@ out:
     return status;
 }
 
-/* A text attribute of the file, or "". */
-static void read_text(const struct dpt_checkpoint *c, const char *name, char *text, size_t size)
+/* The same of an open checkpoint, under HDF5's lock. */
+static void find_text(const struct dpt_checkpoint *c, const char *name, char *text, size_t size)
 {
-    const char *const *texts;
-    size_t n;
-
     dpt_h5_enter();
-    texts = dpt_h5_texts(c->file, name, &n);
+    read_text(c->file, name, text, size);
     dpt_h5_leave();
-    snprintf(text, size, "%s", texts != NULL && n == 1 && strlen(texts[0]) < size ? texts[0] : "");
-    free((void *)texts);
 }
 
 bool dpt_checkpoint_clips_rows(const struct dpt_checkpoint *c)
 {
     char text[8];
 
-    read_text(c, "norm_chunks", text, sizeof text);
+    find_text(c, "norm_chunks", text, sizeof text);
     return strcmp(text, "rows") == 0;
 }
 
@@ -400,9 +450,9 @@ const char *dpt_checkpoint_numerics(const struct dpt_checkpoint *c, char *text, 
 {
     char backend[64], library[128], version[64];
 
-    read_text(c, "backend", backend, sizeof backend);
-    read_text(c, "library", library, sizeof library);
-    read_text(c, "version", version, sizeof version);
+    find_text(c, "backend", backend, sizeof backend);
+    find_text(c, "library", library, sizeof library);
+    find_text(c, "version", version, sizeof version);
     snprintf(text, size, "%s %s, dptrain %s", backend, library, version);
     return text;
 }
@@ -413,7 +463,7 @@ bool dpt_checkpoint_input(const struct dpt_checkpoint *c, struct dpt_shape *shap
     char text[64], again[40];
     int n;
 
-    read_text(c, "input_shape", text, sizeof text);
+    find_text(c, "input_shape", text, sizeof text);
     n = sscanf(text, "%" SCNd32 "x%" SCNd32 "x%" SCNd32, &read.c, &read.h, &read.w);
     if (n == 1) {
         read.h = read.w = 1;

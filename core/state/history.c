@@ -168,7 +168,8 @@ static bool add_train(struct dpt_history *h, struct line *line)
     return true;
 }
 
-static bool add_means(struct dpt_history *h, struct line *line, enum dpt_history_split split)
+static struct dpt_history_eval read_means(struct dpt_history *h, struct line *line,
+                                          enum dpt_history_split split)
 {
     const struct dpt_history_eval e = {
         .step = whole(line, "step"),
@@ -185,11 +186,26 @@ static bool add_means(struct dpt_history *h, struct line *line, enum dpt_history
         .label_accuracy = real(line, "label_accuracy"),
         .f1 = real(line, "f1"),
         .roc_auc = real(line, "roc_auc"),
+        .best = json_object_get(line->map, "best") != NULL,
     };
 
     h->uneven = h->uneven || !isnan(e.rare_recall);
+    return e;
+}
+
+static bool add_means(struct dpt_history *h, struct line *line, enum dpt_history_split split)
+{
+    const struct dpt_history_eval e = read_means(h, line, split);
 
     APPEND(h, line, EVALS, evals, e);
+    if (split == DPT_HISTORY_TEST)
+        h->best_test.step = -1;
+    return true;
+}
+
+static bool add_best(struct dpt_history *h, struct line *line)
+{
+    h->best_test = read_means(h, line, DPT_HISTORY_TEST);
     return true;
 }
 
@@ -232,8 +248,8 @@ static const struct {
     const char *name;
     bool (*add)(struct dpt_history *h, struct line *line);
 } events[] = {
-    {"run", add_start}, {"train", add_train},     {"epoch", add_epoch},
-    {"eval", add_eval}, {"checkpoint", add_save}, {"end", add_end},
+    {"run", add_start}, {"train", add_train},     {"epoch", add_epoch}, {"eval", add_eval},
+    {"best", add_best}, {"checkpoint", add_save}, {"end", add_end},
 };
 
 /* *whole_line: it is one; events that are not known are, too. */
@@ -311,7 +327,7 @@ static void forget(struct dpt_history *h)
 {
     h->n_starts = h->n_train = h->n_evals = h->n_ends = 0;
     h->lines = h->damaged = h->offset = h->step = 0;
-    h->saved = -1;
+    h->saved = h->best_test.step = -1;
     h->scaled = h->labels = h->uneven = false;
     dpt_region_release(&h->texts);
 }
@@ -410,6 +426,8 @@ bool dpt_history_done(const struct dpt_history *h)
 const struct dpt_history_eval *dpt_history_last(const struct dpt_history *h,
                                                 enum dpt_history_split split)
 {
+    if (split == DPT_HISTORY_TEST && h->best_test.step >= 0)
+        return &h->best_test;
     for (size_t i = h->n_evals; i-- > 0;)
         if (h->evals[i].split == split)
             return &h->evals[i];
@@ -429,7 +447,8 @@ const struct dpt_history_eval *dpt_history_best(const struct dpt_history *h,
     const struct dpt_history_eval *best = NULL;
 
     for (size_t i = 0; i < h->n_evals; i++)
-        if (h->evals[i].split == split && (best == NULL || better(&h->evals[i], best)))
+        if (h->evals[i].split == split &&
+            (best == NULL || h->evals[i].best || (!best->best && better(&h->evals[i], best))))
             best = &h->evals[i];
     return best;
 }

@@ -73,6 +73,7 @@ struct dpt_history_eval {
     double balanced_accuracy; /* of classes */
     double rare_recall;       /* of the rarest class; NAN: classes are even, or there are none */
     double f1, roc_auc;
+    bool best; /* it became the best by what the job monitors (checkpoint.monitor) */
 };
 
 /* An `end` event. Times are of that start alone, from exec. */
@@ -90,6 +91,9 @@ struct dpt_history {
     struct dpt_history_eval *evals;
     struct dpt_history_end *ends;
     size_t n_starts, n_train, n_evals, n_ends;
+    /* The test of the best checkpoint at the end of a run whose job monitors a value; step -1: it
+     * is not told, or data.test was evaluated since. */
+    struct dpt_history_eval best_test;
     int64_t step;    /* the largest of any line */
     int64_t saved;   /* the step of the newest checkpoint; -1: none */
     int64_t lines;   /* read so far */
@@ -126,8 +130,9 @@ const struct dpt_history_end *dpt_history_end(const struct dpt_history *h);
 /* Whether the run made all its steps. */
 bool dpt_history_done(const struct dpt_history *h);
 
-/* The newest and the best evaluation of a split: the highest accuracy or, without classes, the
- * lowest loss; of equal ones the first. NULL: none. */
+/* The newest evaluation of a split: of test that of the best checkpoint, if it is told. And the
+ * best one: by what the job monitors, else the highest accuracy or, without classes, the lowest loss; of
+ * equal ones the first. NULL: none. */
 const struct dpt_history_eval *dpt_history_last(const struct dpt_history *h,
                                                 enum dpt_history_split split);
 const struct dpt_history_eval *dpt_history_best(const struct dpt_history *h,

@@ -110,6 +110,7 @@ static float *random_arena(uint64_t seed, int64_t floats)
 static void open_world(struct world *w, uint64_t seed)
 {
     struct dpt_graph *g = &w->graph;
+    struct dpt_progress *p = &w->state.progress;
     const int n = 1 + (int)dice(seed, 1, 7);
 
     memset(w, 0, sizeof *w);
@@ -153,8 +154,20 @@ static void open_world(struct world *w, uint64_t seed)
                      .epoch = (int64_t)dice(seed, 6, 50),
                      .epoch_step = (int64_t)dice(seed, 7, 50),
                      .best_metric = (double)dice(seed, 8, 1000) / 7,
-                     .best_step = (int64_t)dice(seed, 9, 50) - 1},
+                     .best_step = (int64_t)dice(seed, 9, 50) - 1,
+                     .early_stop = {.step = -1},
+                     .plateau = {.step = -1}},
     };
+    if (dice(seed, 10, 2) == 1) {
+        snprintf(p->best_monitor, sizeof p->best_monitor, "valid.roc_auc");
+        p->best_loss = (double)dice(seed, 11, 1000) / 3;
+    }
+    if (dice(seed, 12, 2) == 1)
+        p->early_stop =
+            (struct dpt_watch){"valid.loss", -0.3, (int64_t)dice(seed, 13, 50) - 1, 7, 0};
+    if (dice(seed, 14, 2) == 1)
+        p->plateau = (struct dpt_watch){"valid.mae", 1e-9, (int64_t)dice(seed, 15, 50) - 1, 0,
+                                        (int64_t)dice(seed, 16, 50)};
     for (int k = 0; k < w->state.slots; k++)
         w->state.slot[k] = random_arena(seed + 1000 * (uint64_t)(k + 1), g->floats);
 }

@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/train/update/schedule.h"
+
 enum { DEFAULT_GLOBAL = 256 };
 
 /* "configs/mnist-cnn.yaml" -> "mnist-cnn" */
@@ -103,6 +105,61 @@ static void finish_shard(const struct dpt_job *job, struct dpt_conf *conf)
                          "parallel.shard", "%s", why);
 }
 
+/* Refuses to watch a value of data.valid that no evaluation tells. at: what asks for it. */
+static void check_monitor(const struct dpt_job *job, struct dpt_conf *conf,
+                          const struct dpt_conf_node *at, const char *path, int monitor)
+{
+    if (!dpt_monitor_suits(monitor, dpt_job_loss(job).kind))
+        dpt_conf_mistake(conf, at, path,
+                         "%s is not told of `loss: %s`; valid.loss is of every loss",
+                         dpt_monitor_name(monitor), job->loss.variant->name);
+    if (job->data.valid.n == 0)
+        dpt_conf_mistake(conf, at, path,
+                         "goes by samples that are not trained on, and the job has none: give a "
+                         "file of them as data.valid, or hold a share out of data.train by "
+                         "`valid: 0.1` there");
+    if (job->eval.every.unit == DPT_NEVER)
+        dpt_conf_mistake(conf, at, path,
+                         "goes by evaluations, and eval.every is never: give that a number of "
+                         "steps or epochs");
+}
+
+/* Whether a section says more than what is filled in. */
+static bool says_something(const struct dpt_conf_node *section)
+{
+    bool says = false;
+
+    for (size_t i = 0; section != NULL && i < section->n; i++)
+        says = says || !section->items[i]->filled;
+    return says;
+}
+
+/* Checks what is monitored, and finds by what `best` goes where the job does not say it. */
+static bool finish_monitors(struct dpt_job *job, struct dpt_conf *conf)
+{
+    struct dpt_conf_node *root = conf->root, *checkpoint = dpt_conf_get(root, "checkpoint");
+    const struct dpt_conf_node *stop = dpt_conf_get(dpt_conf_get(root, "train"), "early_stop");
+    const struct dpt_conf_node *patience = dpt_conf_get(stop, "patience");
+    const struct dpt_patience *plateau = dpt_schedule_plateau(&job->schedule);
+    const bool stops = job->train.early_stop.patience > 0;
+    int *best = &job->checkpoint.monitor;
+
+    if (stops)
+        check_monitor(job, conf, stop, "train.early_stop", job->train.early_stop.monitor);
+    else if (patience != NULL && patience->filled && says_something(stop))
+        dpt_conf_mistake(conf, stop, "train.early_stop",
+                         "patience says after how many evaluations without a better value the run "
+                         "ends: add it, as patience: 10");
+    if (plateau != NULL)
+        check_monitor(job, conf, dpt_conf_get(root, "schedule"), "schedule", plateau->monitor);
+    if (*best != DPT_MONITOR_AUTO)
+        check_monitor(job, conf, dpt_conf_get(checkpoint, "monitor"), "checkpoint.monitor", *best);
+    if (*best != DPT_MONITOR_AUTO || (!stops && plateau == NULL))
+        return true;
+    *best = stops ? job->train.early_stop.monitor : plateau->monitor;
+    return put_text(conf, checkpoint, "monitor", dpt_monitor_name(*best), false);
+}
+
 /* Checks what needs more than one key, and sets defaults that follow from other keys. */
 static bool finish(struct dpt_job *job, struct dpt_conf *conf)
 {
@@ -128,6 +185,8 @@ static bool finish(struct dpt_job *job, struct dpt_conf *conf)
         if (train != NULL && !put_text(conf, train, "epochs", "1", false))
             return false;
     }
+    if (!finish_monitors(job, conf))
+        return false;
     if (!job->device.deterministic && job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE)
         dpt_conf_mistake(conf, dpt_conf_get(dpt_conf_get(root, "device"), "deterministic"),
                          "device.deterministic",

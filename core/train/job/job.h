@@ -10,6 +10,7 @@
 
 #include "core/backend/backend.h"
 #include "core/conf/option.h"
+#include "core/train/update/monitor.h"
 #include "core/train/update/tensor_groups.h"
 #include "data/sets/dataset.h"
 
@@ -75,7 +76,8 @@ struct dpt_job {
         double clip_norm;      /* 0: none */
         struct dpt_patterns freeze;
         double ema; /* of the weights' average what a step keeps; 0: there is none */
-        int on_nan; /* enum dpt_on_nan */
+        struct dpt_patience early_stop; /* patience 0: it does not stop early */
+        int on_nan;                     /* enum dpt_on_nan */
         struct dpt_every check_replicas;
         struct dpt_every max_time;
     } train;
@@ -85,6 +87,7 @@ struct dpt_job {
     struct {
         struct dpt_every every;
         int64_t keep; /* 0: all */
+        int monitor;  /* enum dpt_monitor, by which `best` goes */
         bool background;
     } checkpoint;
     struct {

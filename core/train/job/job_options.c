@@ -3,6 +3,7 @@
 #include "core/base/isa.h"
 #include "core/comm/cuda_aware.h"
 #include "core/train/job/job.h"
+#include "core/train/update/monitor.h"
 #include "core/train/update/optimizer.h"
 #include "core/train/update/schedule.h"
 #include "models/model.h"
@@ -142,6 +143,18 @@ static const struct dpt_option init_options[] = {
     {0},
 };
 
+static const struct dpt_option early_stop_options[] = {
+    {WHOLE("patience", LENGTH, train.early_stop.patience, "null", 1, 1e9), .word = "null",
+     .added = true,
+     .help = "end the run after so many evaluations without a better value; null: train.epochs or "
+             "train.steps alone end it"},
+    {CHOICE("monitor", LENGTH, train.early_stop.monitor, DPT_MONITORS, "valid.loss"), .added = true,
+     .help = "the value of data.valid that is to become better"},
+    {ROW("min_delta", LENGTH, REAL), AT(train.early_stop.min_delta), .fallback = "0", .min = 0,
+     .max = 1e30, .added = true, .help = "a value that is better by no more than this is not"},
+    {0},
+};
+
 static const struct dpt_option train_options[] = {
     {WHOLE("epochs", LENGTH, train.epochs, "null", 1, 1e9), .word = "null",
      .help = "passes over the training data (default 1 without steps)"},
@@ -158,6 +171,8 @@ static const struct dpt_option train_options[] = {
      .word = "null", .added = true,
      .help = "keep a moving average of the weights, of which a step keeps this share (0.999); it "
              "is what is evaluated, and what eval, predict and export take"},
+    {SECTION("early_stop", BY_ROW, early_stop_options),
+     .help = "when evaluations say that it learns no more"},
     {WHEN("max_time", NONE, train.max_time, "never"), .units = TIMES,
      .help = "save and stop (exit code 75) before the run has taken this long: 90 min"},
     {CHOICE("on_nan", RESULT, train.on_nan, DPT_ON_NANS, "stop"),
@@ -179,6 +194,12 @@ static const struct dpt_option checkpoint_options[] = {
      .help = "save; the end of a run is always saved unless this is never"},
     {WHOLE("keep", AS_ABOVE, checkpoint.keep, "3", 1, 1e9), .word = "all",
      .help = "newest checkpoints to keep"},
+    {CHOICE("monitor", AS_ABOVE, checkpoint.monitor, DPT_MONITORS_OR_AUTO, "auto"),
+     .help =
+         "the value of data.valid by which `best` is chosen, of equal ones the lower loss; it is "
+         "then what a run folder stands for; auto: what train.early_stop or the schedule "
+         "plateau monitors; without these the accuracy or loss, and a run folder stands for "
+         "its newest checkpoint"},
     {FLAG("background", AS_ABOVE, checkpoint.background, "true"),
      .help = "write while training goes on; false: training waits until it is on disk"},
     {0},

@@ -126,6 +126,7 @@ static void log_header(const struct dpt_run *run, const int32_t *threads, double
 {
     const struct dpt_trainer *t = &run->trainer;
     const struct dpt_sampler *s = &t->data.train.sampler;
+    const struct dpt_patience *stop = &t->job->train.early_stop;
     const int32_t micros = (s->global + s->micro - 1) / s->micro;
     const int64_t all = t->model.graph.parameters, learned = dpt_graph_learned(&t->model.graph);
     char digits[DIGITS], steps[DIGITS], each[64] = "", part[64] = "";
@@ -164,6 +165,10 @@ static void log_header(const struct dpt_run *run, const int32_t *threads, double
     describe_rate(t, &text);
     dpt_log_info(t->log, "  train    %s steps, %s an epoch; %s", dpt_group_digits(steps, t->steps),
                  dpt_group_digits(digits, t->steps_per_epoch), text.text);
+    if (stop->patience > 0)
+        dpt_log_info(t->log, "  stops    sooner where %lld evaluation%s bring%s no better %s",
+                     (long long)stop->patience, stop->patience == 1 ? "" : "s",
+                     stop->patience == 1 ? "s" : "", dpt_monitor_name(stop->monitor));
     dpt_init_log(t, &run->init, run->resumed >= 0);
     log_lines(run);
     dpt_log_info(t->log, "  output   %s", t->job->output);
@@ -177,8 +182,7 @@ static void log_header(const struct dpt_run *run, const int32_t *threads, double
     dpt_str_release(&text);
 }
 
-/* A run whose folder another one has taken over adds nothing to its files. */
-static enum dpt_status end_line(struct dpt_run *run, struct dpt_error *err)
+enum dpt_status dpt_report_line(struct dpt_run *run, struct dpt_error *err)
 {
     const enum dpt_status status = dpt_lock_check(run->lock, err);
 
@@ -232,7 +236,7 @@ static enum dpt_status start_event(struct dpt_run *run, const int32_t *nodes, st
     }
     if (run->resumed >= 0)
         dpt_metrics_int(m, "resumed_from_step", run->resumed);
-    return end_line(run, err);
+    return dpt_report_line(run, err);
 }
 
 enum dpt_status dpt_report_start(struct dpt_run *run, struct dpt_error *err)
@@ -263,7 +267,7 @@ out:
 /* The epoch of the step just done, counted from 1. */
 static int64_t epoch_of(const struct dpt_trainer *t)
 {
-    return (t->progress.step - 1) / t->steps_per_epoch + 1;
+    return dpt_run_epoch(t, t->progress.step);
 }
 
 /* Writes the seconds and the memory of every rank, or where there are more than a person would
@@ -299,8 +303,7 @@ static void write_ranks(struct dpt_run *run)
     dpt_metrics_real(m, "rank_bytes_most", work[largest].bytes);
 }
 
-/* A rate with three digits that count: the others change from line to line. */
-static const char *show_rate(double rate, char digits[DIGITS])
+const char *dpt_report_rate(double rate, char digits[DPT_RATE_TEXT])
 {
     const double unit = pow(10, fmax(0, floor(log10(fmax(rate, 1))) - 2));
 
@@ -332,21 +335,21 @@ static void write_step(struct dpt_run *run, char *text, size_t size)
                     (long long)epoch_of(t), run->cuts < NO_EPOCHS ? of_epochs : "",
                     (long long)p->step, run->cuts < NO_STEPS ? of_steps : "", scaled_text(run),
                     dpt_metric_sums_loss(&run->window.metric_sums), accuracy,
-                    show_rate(rate, digits), run->cuts < NO_UNIT ? " samples/s" : "/s",
+                    dpt_report_rate(rate, digits), run->cuts < NO_UNIT ? " samples/s" : "/s",
                     run->cuts < NO_CLOCK ? end : "") > COLUMNS &&
            run->cuts < NO_CLOCK)
         run->cuts++;
 }
 
-/* Begins an event of the step just done with the means of some samples. split: may be NULL. */
-static void begin_means(struct dpt_run *run, const char *event, const char *split,
+/* Begins an event of a step with the means of some samples. split: may be NULL. */
+static void begin_means(struct dpt_run *run, const char *event, int64_t step, const char *split,
                         const struct dpt_metric_sums *metric_sums)
 {
     struct dpt_metrics *m = &run->metrics;
 
     dpt_metrics_begin(m, event);
-    dpt_metrics_int(m, "step", run->trainer.progress.step);
-    dpt_metrics_int(m, "epoch", epoch_of(&run->trainer));
+    dpt_metrics_int(m, "step", step);
+    dpt_metrics_int(m, "epoch", dpt_run_epoch(&run->trainer, step));
     if (split != NULL)
         dpt_metrics_text(m, "split", split);
     dpt_metrics_real(m, "loss", dpt_metric_sums_loss(metric_sums));
@@ -373,7 +376,7 @@ enum dpt_status dpt_report_step(struct dpt_run *run, bool line, struct dpt_error
     (line ? dpt_log_progress : dpt_log_live)(run->trainer.log, text);
     if (!line)
         return DPT_OK;
-    begin_means(run, "train", NULL, sums);
+    begin_means(run, "train", p->step, NULL, sums);
     dpt_metrics_real(m, "lr", means.lr);
     dpt_metrics_real(m, "gradient_norm", means.norm);
     dpt_metrics_real(m, "samples_per_s", means.rate);
@@ -381,7 +384,7 @@ enum dpt_status dpt_report_step(struct dpt_run *run, bool line, struct dpt_error
     write_ranks(run);
     run->last_loss = means.loss;
     memset(&run->window, 0, sizeof run->window);
-    DPT_TRY(end_line(run, err));
+    DPT_TRY(dpt_report_line(run, err));
     DPT_TRY(dpt_board_step(&run->board, p->step, &means, err));
 out:
     return status;
@@ -402,31 +405,38 @@ static enum dpt_status show_set(struct dpt_run *run, const char *split,
     return dpt_board_evaluation(&run->board, run->trainer.progress.step, split, scalars, n, err);
 }
 
-/* Tells the means of a whole set of samples in a line, an event, and on the board. split: of an
- * evaluation; NULL: these are an epoch's. more: behind the line. */
-static enum dpt_status report_set(struct dpt_run *run, const char *split,
+/* What the means of a whole set of samples are of. */
+struct told {
+    const char *event, *split; /* "eval", "valid"; split NULL: an epoch */
+    int64_t step;              /* of the weights */
+    double seconds;
+    const char *more; /* behind the line */
+};
+
+/* Tells such means in a line, an event, and on the board. */
+static enum dpt_status report_set(struct dpt_run *run, const struct told *told,
                                   const struct dpt_metric_sums *sums,
-                                  const struct dpt_scores *scores, double seconds, const char *more,
-                                  struct dpt_error *err)
+                                  const struct dpt_scores *scores, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_trainer *t = &run->trainer;
-    const long long step = (long long)t->progress.step;
+    const struct dpt_progress *p = &t->progress;
+    const int64_t epoch = dpt_run_epoch(t, told->step);
     const double loss = dpt_metric_sums_loss(sums);
-    const bool shown =
-        step == t->steps || step % t->steps_per_epoch != 0 || epoch_of(t) % run->epochs_shown == 0;
+    const bool shown = p->step == t->steps || told->step != p->step || dpt_run_stops_early(run) ||
+                       told->step % t->steps_per_epoch != 0 || epoch % run->epochs_shown == 0;
     char accuracy[DIGITS], scored[DPT_SCORES_TEXT], balanced[DIGITS + 32] = "";
 
-    if (split == NULL)
+    if (told->split == NULL)
         run->last_loss = loss;
     if (scores->uneven)
         snprintf(balanced, sizeof balanced, "  balanced accuracy %.4f", scores->balanced_accuracy);
     (shown ? dpt_log_info : dpt_log_detail)(
-        t->log, "epoch %lld  step %lld  %s %sloss %.4g%s%s%s%s%s", (long long)epoch_of(t), step,
-        split != NULL ? split : "train", scaled_text(run), loss, accuracy_text(run, sums, accuracy),
-        dpt_scores_text(scores, false, "  ", "  ", scored), balanced,
-        sums->weight != (double)sums->samples ? "  (weighted)" : "", more);
-    begin_means(run, split != NULL ? "eval" : "epoch", split, sums);
+        t->log, "epoch %lld  step %lld  %s %sloss %.4g%s%s%s%s%s", (long long)epoch,
+        (long long)told->step, told->split != NULL ? told->split : "train", scaled_text(run), loss,
+        accuracy_text(run, sums, accuracy), dpt_scores_text(scores, false, "  ", "  ", scored),
+        balanced, sums->weight != (double)sums->samples ? "  (weighted)" : "", told->more);
+    begin_means(run, told->event, told->step, told->split, sums);
     for (const struct dpt_score *row = dpt_scores; row->name != NULL; row++)
         if (!isnan(dpt_score_value(scores, row)))
             dpt_metrics_real(&run->metrics, row->name, dpt_score_value(scores, row));
@@ -437,9 +447,12 @@ static enum dpt_status report_set(struct dpt_run *run, const char *split,
     dpt_metrics_int(&run->metrics, "samples", sums->samples);
     if (sums->weight != (double)sums->samples)
         dpt_metrics_real(&run->metrics, "weight", sums->weight);
-    dpt_metrics_real(&run->metrics, "seconds", seconds);
-    DPT_TRY(end_line(run, err));
-    DPT_TRY(show_set(run, split != NULL ? split : "epoch", sums, scores, err));
+    dpt_metrics_real(&run->metrics, "seconds", told->seconds);
+    if (p->best_monitor[0] != '\0' && told->step == p->best_step && sums != &run->test)
+        dpt_metrics_text(&run->metrics, "best", p->best_monitor);
+    DPT_TRY(dpt_report_line(run, err));
+    if (told->step == p->step)
+        DPT_TRY(show_set(run, told->split != NULL ? told->split : "epoch", sums, scores, err));
 out:
     return status;
 }
@@ -456,14 +469,40 @@ enum dpt_status dpt_report_epoch(struct dpt_run *run, struct dpt_error *err)
     if (sums->samples < last * s->global + dpt_sampler_count(s, last))
         snprintf(part, sizeof part, "  (%s samples)", dpt_group_digits(digits, sums->samples));
     dpt_scores_clear(&none);
-    return report_set(run, NULL, sums, &none, run->epoch.seconds, part, err);
+    return report_set(run,
+                      &(struct told){.event = "epoch",
+                                     .step = run->trainer.progress.step,
+                                     .seconds = run->epoch.seconds,
+                                     .more = part},
+                      sums, &none, err);
 }
 
 enum dpt_status dpt_report_evaluation(struct dpt_run *run, const char *split,
                                       const struct dpt_metric_sums *metric_sums, double seconds,
                                       struct dpt_error *err)
 {
-    return report_set(run, split, metric_sums, &run->trainer.scores, seconds, "", err);
+    return report_set(run,
+                      &(struct told){.event = "eval",
+                                     .split = split,
+                                     .step = run->trainer.progress.step,
+                                     .seconds = seconds,
+                                     .more = ""},
+                      metric_sums, &run->trainer.scores, err);
+}
+
+enum dpt_status dpt_report_best(struct dpt_run *run, double seconds, struct dpt_error *err)
+{
+    const struct dpt_progress *p = &run->trainer.progress;
+    char more[DPT_WATCH_NAME + 16];
+
+    snprintf(more, sizeof more, "  (best %s)", p->best_monitor);
+    return report_set(run,
+                      &(struct told){.event = "best",
+                                     .split = "test",
+                                     .step = p->best_step,
+                                     .seconds = seconds,
+                                     .more = more},
+                      &run->best_test, &run->best_test_scores, err);
 }
 
 enum dpt_status dpt_report_saved(struct dpt_run *run, const struct dpt_saved *saved,
@@ -478,107 +517,5 @@ enum dpt_status dpt_report_saved(struct dpt_run *run, const struct dpt_saved *sa
     dpt_metrics_text(m, "path", saved->path);
     dpt_metrics_real(m, "seconds", saved->seconds);
     dpt_metrics_real(m, "copy_seconds", saved->copying);
-    return end_line(run, err);
-}
-
-/* Synthetic regression has a truth to compare with, where the model is one dense layer. */
-static void compare_weights(const struct dpt_trainer *t, struct dpt_str *out)
-{
-    const float *w = dpt_dataset_true_weights(t->data.train.set);
-    const float *b = dpt_dataset_true_biases(t->data.train.set);
-    const struct dpt_tensor *weight = &t->model.graph.tensors[0],
-                            *bias = &t->model.graph.tensors[1];
-    double worst = 0;
-
-    if (w == NULL || t->model.graph.n_tensors != 2 || weight->n_dims != 2 || t->units.gathers)
-        return;
-    dpt_str_printf(out, "%-12s %10s %10s\n", "weight", "learned", "true");
-    for (int64_t i = 0; i < weight->count + bias->count; i++) {
-        const bool is_bias = i >= weight->count;
-        const int64_t k = is_bias ? i - weight->count : i, inputs = weight->dims[1];
-        const int64_t output = is_bias ? k : k / inputs;
-        const float given = t->arenas.params[(is_bias ? bias : weight)->offset + k];
-        const float std = t->targets.used ? t->targets.std[output] : 1;
-        const float learned =
-            given * std + (is_bias && t->targets.used ? t->targets.mean[output] : 0);
-        const float truth = is_bias ? b[k] : w[k];
-        char name[64];
-
-        if (is_bias)
-            snprintf(name, sizeof name, "b[%lld]", (long long)k);
-        else
-            snprintf(name, sizeof name, "w[%lld][%lld]", (long long)(k / inputs),
-                     (long long)(k % inputs));
-        worst = fmax(worst, fabs((double)learned - truth));
-        if (i < 20 || is_bias)
-            dpt_str_printf(out, "%-12s %10.5f %10.5f\n", name, learned, truth);
-        else if (i == 20)
-            dpt_str_printf(out, "…\n");
-    }
-    dpt_str_printf(out, "largest difference %.2g\n", worst);
-}
-
-static void summarize(const struct dpt_run *run, double seconds, struct dpt_str *out)
-{
-    const struct dpt_trainer *t = &run->trainer;
-    char steps[DIGITS], rate[DIGITS], resumed[64] = "", skipped[128] = "";
-
-    compare_weights(t, out);
-    if (run->resumed > 0)
-        snprintf(resumed, sizeof resumed, " (the first %lld before it was resumed)",
-                 (long long)run->resumed);
-    if (run->skipped > 0)
-        snprintf(skipped, sizeof skipped, " (%lld skipped, not a number)", (long long)run->skipped);
-    if (run->weightless > 0)
-        snprintf(skipped + strlen(skipped), sizeof skipped - strlen(skipped),
-                 " (%lld without an update: weights sum to 0)", (long long)run->weightless);
-    dpt_str_printf(out, "%s steps%s%s in %.1f s", dpt_group_digits(steps, t->progress.step),
-                   resumed, skipped, seconds);
-    if (run->training > 0)
-        dpt_str_printf(out, ", %s samples/s while training",
-                       show_rate((double)run->counted / run->training, rate));
-    dpt_str_printf(out, "\n");
-    if (run->valid.samples > 0)
-        dpt_trainer_tell(t, "valid", &run->valid, &run->valid_scores, 4, out);
-    if (run->test.samples > 0)
-        dpt_trainer_tell(t, "test", &run->test, &run->test_scores, 4, out);
-    if ((run->test_scores.uneven || run->valid_scores.uneven) &&
-        t->job->data.class_weights == DPT_CLASSES_ALIKE)
-        dpt_str_printf(out, "  data.class_weights: balanced has rare classes count more\n");
-    dpt_str_printf(out, "results in %s\n", t->job->output);
-}
-
-/* A run whose loss ended far above its first step's learned nothing, though all of it is finite. */
-static void warn_diverged(const struct dpt_run *run)
-{
-    static const double FAR = 1.5;
-    const struct dpt_trainer *t = &run->trainer;
-
-    if (run->resumed < 0 && run->last_loss > FAR * run->first_loss)
-        dpt_log_warn(t->log,
-                     "the training loss rose from %.4g at the first step to %.4g: a smaller "
-                     "optimizer.lr than %g, schedule.warmup or train.clip_norm may help",
-                     run->first_loss, run->last_loss, dpt_optimizer_lr(&t->job->optimizer));
-}
-
-enum dpt_status dpt_report_end(struct dpt_run *run, const char *reason, struct dpt_str *summary,
-                               struct dpt_error *err)
-{
-    const struct dpt_trainer *t = &run->trainer;
-    struct dpt_metrics *m = &run->metrics;
-    const double seconds = dpt_process_age();
-
-    dpt_metrics_begin(m, "end");
-    dpt_metrics_int(m, "step", t->progress.step);
-    dpt_metrics_text(m, "reason", reason);
-    dpt_metrics_real(m, "seconds", seconds);
-    dpt_metrics_real(m, "first_step_s", run->first_step);
-    dpt_metrics_real(m, "training_s", run->training);
-    if (t->data.train.loader != NULL)
-        dpt_metrics_real(m, "waited_s", dpt_trainer_waited(t));
-    if (strcmp(reason, "done") == 0) {
-        warn_diverged(run);
-        summarize(run, seconds, summary);
-    }
-    return end_line(run, err);
+    return dpt_report_line(run, err);
 }

@@ -184,7 +184,7 @@ static enum dpt_status take_path(struct dpt_trainer *t, struct dpt_state *state,
     enum dpt_status status;
     char file[PATH_MAX];
 
-    dpt_checkpoint_resolve(resume->path, file);
+    dpt_checkpoint_newest(resume->path, file);
     if (holds_run(folder) && !lies_in(file, folder) && !resume->overwrite)
         return refuse(folder, err);
     status = dpt_checkpoint_verify(file, err);
@@ -205,14 +205,16 @@ static int64_t line_step(const char *line, size_t n)
     return at != NULL ? strtoll(at + sizeof key - 1, NULL, 10) : -1;
 }
 
-enum dpt_status dpt_resume_end(const char *folder, int64_t *step, struct dpt_error *err)
+enum dpt_status dpt_resume_end(const char *folder, int64_t *step, bool *early,
+                               struct dpt_error *err)
 {
-    static const char done[] = "\"reason\": \"done\"";
+    static const char done[] = "\"reason\": \"done\"", stopped[] = "\"stopped_early\": ";
     char path[PATH_MAX], *text = NULL;
     const char *line;
     size_t length;
 
     *step = -1;
+    *early = false;
     snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
     if (!dpt_file_exists(path))
         return DPT_OK;
@@ -223,6 +225,7 @@ enum dpt_status dpt_resume_end(const char *folder, int64_t *step, struct dpt_err
         line = strrchr(text, '\n') != NULL ? strrchr(text, '\n') : text;
         if (strstr(line, done) != NULL)
             *step = line_step(line, strlen(line));
+        *early = *step >= 0 && strstr(line, stopped) != NULL;
     }
     free(text);
     return DPT_OK;
@@ -248,10 +251,10 @@ out:
     return status;
 }
 
-/* The folder's run made all its `end` steps and saved none: decides whether it is the one that is
- * asked for. */
+/* The folder's run ended with step `end`, its last one or where it stopped early, and saved
+ * nothing: decides whether it is the one that is asked for. */
 static enum dpt_status judge_ended(struct dpt_trainer *t, const char *job_text, int64_t end,
-                                   struct found *found, struct dpt_error *err)
+                                   bool early, struct found *found, struct dpt_error *err)
 {
     const char *folder = t->job->output;
     struct dpt_str old = {0}, changes = {0};
@@ -265,7 +268,7 @@ static enum dpt_status judge_ended(struct dpt_trainer *t, const char *job_text, 
                          "%s holds the run of another job:\n%s\ngive the job another --output, or "
                          "begin anew in its place with --overwrite",
                          folder, changes.text));
-    if (end < t->steps)
+    if (end < t->steps && !early)
         DPT_TRY(
             dpt_fail(err, DPT_USAGE,
                      "%s holds an earlier run, which ended at step %lld without a checkpoint to "
@@ -274,9 +277,10 @@ static enum dpt_status judge_ended(struct dpt_trainer *t, const char *job_text, 
                      folder, (long long)end));
     found->resumed = DPT_RESUMED_ENDED;
     dpt_log_info(t->log,
-                 "%s is finished, all %lld steps, and has saved nothing to go on from: --overwrite "
+                 "%s is finished, %s %lld%s, and has saved nothing to go on from: --overwrite "
                  "begins anew in its place, --output in another",
-                 folder, (long long)end);
+                 folder, early ? "stopped early at step" : "all", (long long)end,
+                 early ? "" : " steps");
 out:
     dpt_str_release(&old);
     dpt_str_release(&changes);
@@ -288,6 +292,7 @@ static enum dpt_status choose(struct dpt_trainer *t, const struct dpt_resume *re
 {
     enum dpt_status status = DPT_OK;
     int64_t end = -1;
+    bool early = false;
 
     if (resume->path != NULL) {
         DPT_TRY(take_path(t, state, resume, found, err));
@@ -295,9 +300,9 @@ static enum dpt_status choose(struct dpt_trainer *t, const struct dpt_resume *re
     } else if (!resume->none) {
         DPT_TRY(take_newest(t, state, resume->any, found, err));
         if (found->resumed == DPT_RESUMED_NOT)
-            DPT_TRY(dpt_resume_end(t->job->output, &end, err));
+            DPT_TRY(dpt_resume_end(t->job->output, &end, &early, err));
         if (end >= 0)
-            DPT_TRY(judge_ended(t, state->job_text, end, found, err));
+            DPT_TRY(judge_ended(t, state->job_text, end, early, found, err));
     } else if (holds_run(t->job->output) && !resume->overwrite) {
         DPT_TRY(refuse(t->job->output, err));
     }

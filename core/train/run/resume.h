@@ -11,7 +11,7 @@
 #include "core/train/trainer.h"
 
 struct dpt_resume {
-    const char *path; /* a checkpoint, or a run folder for its latest; NULL: the job's own folder */
+    const char *path; /* a checkpoint, or a run folder for its newest; NULL: the job's own folder */
     bool none;        /* do not resume */
     bool any;         /* accept weights that are not finite */
     bool overwrite;   /* the run that the folder holds is replaced (overwritten.h) */
@@ -39,8 +39,9 @@ enum dpt_status dpt_resume_run(struct dpt_trainer *t, const struct dpt_resume *r
                                struct dpt_error *err);
 
 /* *step: the last line of FOLDER/metrics.jsonl is the end of a run that made all its steps, so
- * many; -1: it is not, or there is no such file. Errors: IO. */
-enum dpt_status dpt_resume_end(const char *folder, int64_t *step, struct dpt_error *err);
+ * many, or that stopped *early; -1: it is not, or there is no such file. Errors: IO. */
+enum dpt_status dpt_resume_end(const char *folder, int64_t *step, bool *early,
+                               struct dpt_error *err);
 
 /*
  * Takes out of FOLDER/NAME (metrics.jsonl, hashes.jsonl) what came after `step` (all of it where

@@ -154,46 +154,6 @@ out:
     return status;
 }
 
-/* data.valid decides which checkpoint is the best, never data.test. */
-static void note_best(struct dpt_trainer *t, const struct dpt_metric_sums *metric_sums)
-{
-    const double metric = dpt_loss_judges(t->model.loss.kind)
-                              ? dpt_metric_sums_accuracy(metric_sums)
-                              : -dpt_metric_sums_loss(metric_sums);
-
-    if (t->progress.best_step >= 0 && !(metric > t->progress.best_metric))
-        return;
-    t->progress.best_metric = metric;
-    t->progress.best_step = t->progress.step;
-}
-
-/* Collective. */
-static enum dpt_status evaluate(struct dpt_run *run, struct dpt_split *split, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    struct dpt_metric_sums *metric_sums =
-        split == &run->trainer.data.valid ? &run->valid : &run->test;
-    struct dpt_scores *scores =
-        split == &run->trainer.data.valid ? &run->valid_scores : &run->test_scores;
-    double start;
-
-    DPT_TRY(dpt_run_settle(run, err));
-    start = dpt_now();
-    dpt_profile_begin(run->trainer.profile, run->trainer.progress.step);
-    DPT_TRY(dpt_trainer_evaluate(&run->trainer, split, metric_sums, err));
-    dpt_profile_end(run->trainer.profile, DPT_SPAN_EVALUATE);
-    *scores = run->trainer.scores;
-    if (split == &run->trainer.data.test)
-        run->tested_step = run->trainer.progress.step;
-    else
-        note_best(&run->trainer, metric_sums);
-    if (dpt_run_leads(run))
-        status = dpt_report_evaluation(run, split->name, metric_sums, dpt_now() - start, err);
-    DPT_TRY(dpt_run_agree(run, status, err));
-out:
-    return status;
-}
-
 /* Whether the means of an epoch are told at its end. */
 static bool reports_epoch(const struct dpt_run *run, int64_t epoch)
 {
@@ -416,7 +376,7 @@ static enum dpt_status step(struct dpt_run *run, struct dpt_error *err)
     if (due(t, &job->train.check_replicas))
         DPT_TRY(check_replicas(run, err));
     if (due(t, &job->eval.every) && (t->data.valid.present || t->data.test.present)) {
-        DPT_TRY(evaluate(run, t->data.valid.present ? &t->data.valid : &t->data.test, err));
+        DPT_TRY(dpt_run_evaluate(run, t->data.valid.present ? &t->data.valid : &t->data.test, err));
         improved = t->progress.best_step == t->progress.step;
     }
     if (due(t, board_every(t)))
@@ -425,7 +385,7 @@ static enum dpt_status step(struct dpt_run *run, struct dpt_error *err)
         (due(t, &job->checkpoint.every) || result.save || improved))
         DPT_TRY(save(run, !job->checkpoint.background, err));
     run->step_seconds = fmax(run->step_seconds, dpt_now() - start);
-    if ((result.signal || result.clock) && t->progress.step < t->steps)
+    if ((result.signal || result.clock) && t->progress.step < t->steps && !dpt_run_stops_early(run))
         DPT_TRY(stop(run, &result, err));
 out:
     return status;
@@ -438,6 +398,7 @@ static enum dpt_status finish(struct dpt_run *run, struct dpt_error *err)
     struct dpt_trainer *t = &run->trainer;
 
     DPT_TRY(dpt_run_agree(run, DPT_OK, err));
+    dpt_run_log_stop(run);
     dpt_trainer_stop_prefetching(t);
     DPT_TRY(dpt_run_fetch(run, err));
     DPT_TRY(show_weights(run, err));
@@ -446,7 +407,8 @@ static enum dpt_status finish(struct dpt_run *run, struct dpt_error *err)
         DPT_TRY(save(run, true, err));
     DPT_TRY(wait_for_save(run, err));
     if (t->data.test.present && run->tested_step != t->progress.step)
-        DPT_TRY(evaluate(run, &t->data.test, err));
+        DPT_TRY(dpt_run_evaluate(run, &t->data.test, err));
+    DPT_TRY(dpt_run_test_best(run, err));
     warn_changed_shards(t);
 out:
     return status;
@@ -570,7 +532,7 @@ enum dpt_status dpt_run_job(const struct dpt_job *job, const struct dpt_conf *co
     if (!finished)
         dpt_comm_on_end(comm, tell_end, &run);
     run.saved_at = run.live_at = dpt_now();
-    while (!finished && t->progress.step < t->steps)
+    while (!finished && t->progress.step < t->steps && !dpt_run_stops_early(&run))
         DPT_TRY(step(&run, err));
     if (!finished)
         DPT_TRY(finish(&run, err));

@@ -71,6 +71,8 @@ struct dpt_run {
     int64_t tested_step;  /* at which data.test was evaluated last, -1: never */
     struct dpt_metric_sums test, valid;
     struct dpt_scores test_scores, valid_scores;
+    struct dpt_metric_sums best_test; /* of the best checkpoint; no samples: not tested */
+    struct dpt_scores best_test_scores;
     double live_at;
 };
 
@@ -102,6 +104,12 @@ static inline enum dpt_status dpt_run_agree(const struct dpt_run *run, enum dpt_
                            err);
 }
 
+/* The epoch of a step > 0, counted from 1. */
+static inline int64_t dpt_run_epoch(const struct dpt_trainer *t, int64_t step)
+{
+    return (step - 1) / t->steps_per_epoch + 1;
+}
+
 /* Adds to the time that training took. */
 void dpt_run_spend(struct dpt_run *run, double seconds);
 /* Adds the result of steps that had an update. */
@@ -127,6 +135,28 @@ enum dpt_status dpt_run_take_lock(struct dpt_run *run, const struct dpt_comm *co
 enum dpt_status dpt_run_prepare(struct dpt_run *run, const struct dpt_resume *resume,
                                 bool *finished, struct dpt_error *err);
 
+/* Begins to watch what the job monitors, unless the state that the run goes on from knows it. */
+void dpt_run_watch(struct dpt_run *run);
+/* Collective. Evaluates a split, tells of it, and decides by data.valid. Errors: as
+ * dpt_trainer_evaluate; BAD_JOB (what is monitored is not told of these samples). */
+enum dpt_status dpt_run_evaluate(struct dpt_run *run, struct dpt_split *split,
+                                 struct dpt_error *err);
+/* Whether evaluations have ended the run (train.early_stop), alike on all ranks. */
+static inline bool dpt_run_stops_early(const struct dpt_run *run)
+{
+    const struct dpt_patience *how = &run->trainer.job->train.early_stop;
+
+    return how->patience > 0 && run->trainer.progress.early_stop.waits >= how->patience;
+}
+/* Adds why, in words without an end. */
+void dpt_run_why_stopped(const struct dpt_run *run, struct dpt_str *out);
+/* Logs that and why it did so, and where it was best; or does nothing. */
+void dpt_run_log_stop(const struct dpt_run *run);
+/* Collective, behind the last step and save. Evaluates the best checkpoint on data.test, where the
+ * job says by what it is chosen and it is not the last one; the trainer has its weights then.
+ * Errors: as dpt_trainer_load_params and dpt_trainer_evaluate. */
+enum dpt_status dpt_run_test_best(struct dpt_run *run, struct dpt_error *err);
+
 /* Starts or stops recording what this run's threads do, where there is a trace. */
 void dpt_run_observe(struct dpt_run *run, bool on);
 
@@ -141,9 +171,18 @@ enum dpt_status dpt_report_epoch(struct dpt_run *run, struct dpt_error *err);
 enum dpt_status dpt_report_evaluation(struct dpt_run *run, const char *split,
                                       const struct dpt_metric_sums *metric_sums, double seconds,
                                       struct dpt_error *err);
+/* Writes the line and the `best` event of the test of the best checkpoint. Rank 0. Errors: IO. */
+enum dpt_status dpt_report_best(struct dpt_run *run, double seconds, struct dpt_error *err);
 /* Writes the line and the `checkpoint` event of a save that ended. Errors: IO. */
 enum dpt_status dpt_report_saved(struct dpt_run *run, const struct dpt_saved *saved,
                                  struct dpt_error *err);
+/* Ends a line of the metrics. A run whose folder another one has taken over adds nothing to its
+ * files. Errors: as dpt_lock_check; IO. */
+enum dpt_status dpt_report_line(struct dpt_run *run, struct dpt_error *err);
+enum { DPT_RATE_TEXT = 32 };
+/* A rate with three digits that count, since the others change from line to line; returns
+ * digits. */
+const char *dpt_report_rate(double rate, char digits[DPT_RATE_TEXT]);
 /* Writes the `end` event and, on success, the summary. reason: "done" or what failed. */
 enum dpt_status dpt_report_end(struct dpt_run *run, const char *reason, struct dpt_str *summary,
                                struct dpt_error *err);

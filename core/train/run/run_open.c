@@ -87,9 +87,10 @@ static enum dpt_status lacks_end(const struct dpt_run *run, bool *lacks, struct 
     enum dpt_status status;
     char path[PATH_MAX];
     int64_t end;
+    bool early;
 
     snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
-    status = dpt_resume_end(folder, &end, err);
+    status = dpt_resume_end(folder, &end, &early, err);
     *lacks = dpt_file_exists(path) && end < 0; /* else the checkpoint is all that is left */
     return status;
 }
@@ -102,15 +103,26 @@ static enum dpt_status find_end(const struct dpt_run *run, const char *from, boo
     enum dpt_status status = DPT_OK;
     const struct dpt_trainer *t = &run->trainer;
     const struct dpt_group *world = &t->comm->world;
+    const bool early = dpt_run_stops_early(run) && t->progress.step < t->steps;
+    struct dpt_str why = {0};
     bool lacks = false;
 
-    *finished = run->resumed >= 0 && t->progress.step >= t->steps;
+    *finished = run->resumed >= 0 && (t->progress.step >= t->steps || early);
     if (*finished && dpt_run_leads(run))
         status = lacks_end(run, &lacks, err);
     DPT_TRY(dpt_group_agree(world, status, err));
     DPT_TRY(dpt_group_broadcast(world, 0, &lacks, sizeof lacks, err));
     *finished = *finished && !lacks;
-    if (*finished && from != NULL)
+    dpt_run_why_stopped(run, &why);
+    if (*finished && early)
+        dpt_log_info(t->log,
+                     "%s stopped early at step %lld, as %s, so nothing is left to do%s%s: give it "
+                     "more train.early_stop.patience to go on",
+                     from != NULL ? from : t->job->output, (long long)t->progress.step,
+                     why.text != NULL ? why.text : "train.early_stop wants it",
+                     from != NULL ? " and nothing was written to " : "",
+                     from != NULL ? t->job->output : "");
+    else if (*finished && from != NULL)
         dpt_log_info(t->log,
                      "%s has made all %lld steps of this job, so nothing is left to do and nothing "
                      "was written to %s: give it more train.epochs or train.steps to go on",
@@ -122,6 +134,7 @@ static enum dpt_status find_end(const struct dpt_run *run, const char *from, boo
                      "with --overwrite",
                      t->job->output, (long long)t->progress.step, (long long)t->steps);
 out:
+    dpt_str_release(&why);
     return status;
 }
 
@@ -208,6 +221,7 @@ enum dpt_status dpt_run_prepare(struct dpt_run *run, const struct dpt_resume *re
 
     DPT_TRY(dpt_group_agree(world, write_job(run, err), err));
     DPT_TRY(dpt_resume_run(t, resume, run->job_text.text, &resumed, err));
+    dpt_run_watch(run);
     run->resumed = run->saved_step = resumed == DPT_RESUMED ? t->progress.step : -1;
     DPT_TRY(find_end(run, resume->path, finished, err));
     *finished = *finished || resumed == DPT_RESUMED_ENDED;
@@ -245,13 +259,14 @@ static enum dpt_status tidy(const char *folder, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     int64_t *steps = NULL, end;
+    bool early;
     size_t n;
 
     DPT_TRY(dpt_overwritten_restore(folder, err));
     if (!dpt_overwritten_exists(folder))
         goto out;
     DPT_TRY(dpt_checkpoint_list(folder, &steps, &n, err));
-    DPT_TRY(dpt_resume_end(folder, &end, err));
+    DPT_TRY(dpt_resume_end(folder, &end, &early, err));
     if (n > 0 || end >= 0)
         DPT_TRY(dpt_overwritten_remove(folder, err));
 out:

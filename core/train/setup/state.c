@@ -392,19 +392,18 @@ out:
 }
 
 /* Loads the parameters, on rank 0. */
-static enum dpt_status load_params(struct dpt_trainer *t, const char *path, unsigned how,
-                                   struct dpt_error *err)
+static enum dpt_status load_params(struct dpt_trainer *t, struct dpt_state *state, const char *path,
+                                   unsigned how, struct dpt_error *err)
 {
-    struct dpt_state state = {
-        .graph = &t->model.graph, .params = t->arenas.params, .targets = &t->targets};
     enum dpt_status status = DPT_OK;
     struct dpt_checkpoint file = {0};
 
+    DPT_TRY(dpt_trainer_open_whole(t, state, err));
     DPT_TRY(dpt_checkpoint_verify(path, err));
     DPT_TRY(dpt_checkpoint_open(&file, path, err));
-    DPT_TRY(dpt_checkpoint_read(&file, &state, DPT_LOAD_PARAMS | how, NULL, err));
+    DPT_TRY(dpt_checkpoint_read(&file, state, DPT_LOAD_PARAMS | how, NULL, err));
     DPT_TRY(dpt_trainer_check_columns(t, &file, err));
-    if (state.averaged)
+    if (state->averaged)
         dpt_log_info(t->log, "weights: their moving average (train.ema)");
 out:
     dpt_checkpoint_close(&file);
@@ -414,10 +413,15 @@ out:
 enum dpt_status dpt_trainer_load_params(struct dpt_trainer *t, const char *path, unsigned how,
                                         struct dpt_error *err)
 {
-    enum dpt_status status = DPT_OK;
+    enum dpt_status status = DPT_OK, followed;
+    struct dpt_state state = {
+        .graph = &t->model.graph, .params = t->arenas.params, .targets = &t->targets};
+    struct dpt_error other;
     char file[PATH_MAX];
 
     if (t->comm->world.rank == 0)
-        status = load_params(t, dpt_checkpoint_resolve(path, file), how, err);
-    return dpt_trainer_share_params(t, status, err); /* it does not train: no stages */
+        status = load_params(t, &state, dpt_checkpoint_resolve(path, file), how, err);
+    followed = dpt_trainer_follow(t, status == DPT_OK ? err : &other);
+    dpt_trainer_close_whole(t, &state);
+    return dpt_trainer_share_params(t, status == DPT_OK ? followed : status, err);
 }

@@ -57,8 +57,8 @@ enum dpt_status dpt_trainer_share_params(struct dpt_trainer *t, enum dpt_status 
 enum dpt_status dpt_trainer_check_columns(const struct dpt_trainer *t,
                                           const struct dpt_checkpoint *file, struct dpt_error *err);
 /* Collective. Loads the parameters of a checkpoint on rank 0 and broadcasts them. path: a file, or
- * a run folder for its latest. how: DPT_LOAD_ANY and those behind it. Logs that an average was
- * taken. */
+ * a run folder (dpt_checkpoint_resolve). how: DPT_LOAD_ANY and those behind it. Logs that an
+ * average was taken. */
 enum dpt_status dpt_trainer_load_params(struct dpt_trainer *t, const char *path, unsigned how,
                                         struct dpt_error *err);
 

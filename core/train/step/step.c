@@ -53,7 +53,8 @@ void dpt_step_read_flags(const struct dpt_trainer *t, struct dpt_step_result *re
 
 double dpt_step_rate(const struct dpt_trainer *t)
 {
-    const struct dpt_schedule_point point = {t->progress.step, t->steps, t->steps_per_epoch};
+    const struct dpt_schedule_point point = {t->progress.step, t->steps, t->steps_per_epoch,
+                                             t->progress.plateau.drops};
 
     return dpt_schedule_rate(&t->job->schedule, t->lr, &point);
 }

@@ -25,11 +25,12 @@ HAND = {
     "batch": "sizes that go together", "train.epochs": "a few steps", "train.steps": "a few steps", "train.freeze": "names of tensors",
     "comm.reduction": "reproducible is what is tested", "output": "the command line gives it", "name": "any text",
     "parallel": "what goes with so many ranks", "device.kind": "those that are here", "device.precision": "CPUs have one",
-    "device.deterministic": "reproducible needs it"}
+    "device.deterministic": "reproducible needs it", "train.early_stop": "needs data.valid", "checkpoint.monitor": "likewise, a value that it tells"}
 # Of those that are sections the rows that are known here: a new one needs to be drawn.
 ROWS = {
     "data.synthetic": {"samples", "shape", "classes", "outputs", "noise"}, "data.targets": {"normalize"}, "batch": {"global", "per_rank", "micro"},
-    "parallel": {"data", "tensor", "pipeline", "shard"}, "init": {"from", "map", "by_order", "partial"}}
+    "parallel": {"data", "tensor", "pipeline", "shard"}, "init": {"from", "map", "by_order", "partial"},
+    "train.early_stop": {"patience", "monitor", "min_delta"}}
 # Rows that change no result of a run that goes on, yet are the same for all runs of a job.
 ALIKE = {"init": "begins with other weights", "device.kind": "kernels of other bits", "device.isa": "kernels of other bits",
          "batch": "per_rank is a global batch that hangs on the ranks", "eval.every": "checkpoints say which evaluation was best"}
@@ -42,6 +43,9 @@ INTS = {"hidden": (3, 40), "channels": (1, 9), "outputs": (3, 40), "kernel": (1,
 TIMES = ["never", "1 step", "2 steps", "3 steps", "7 steps", "0.4 epochs", "1 epoch", "2 epochs", "10 min", "1 h", "auto", "20 %"]
 # What data each loss takes, and how often. A new loss needs its line.
 DATA_OF = {"cross_entropy": ["classes", "classes", "soft"], "focal": ["classes", "soft"], "mse": ["numbers"], "l1": ["numbers"], "huber": ["numbers"], "binary_cross_entropy": ["labels"]}
+# What is monitored of each loss' evaluations beside the loss: what is told whatever the few samples are.
+MONITORS_OF = {"classes": ["accuracy", "balanced_accuracy", "f1", "recall"], "soft": ["accuracy", "precision"], "numbers": ["mae", "rmse"],
+               "labels": ["accuracy", "label_accuracy", "f1"]}
 # Models whose smallest is too large to be trained a thousand times, and the only sizes of others that are not.
 LEFT_OUT = {"vgg": "over 100 million weights"}
 DEPTHS = {"resnet": [20]}
@@ -186,6 +190,7 @@ class Case:
         for path, row, effect in leaves(schema):
             if path not in HAND and (effect in ("result", "length") or path in ALIKE) and rng.random() < self.often(path):
                 self.put(path, self.dice.value(path.split(".")[-1], row))
+        self.monitors()
         if self.job.get("optimizer", {}).get("nesterov") and not self.job["optimizer"].get("momentum"):
             self.put("optimizer.momentum", 0.9)
         self.put("device.kind", rng.choice(["cpu", "cpu", "auto", "ref"]))
@@ -281,6 +286,20 @@ class Case:
             self.put("batch.micro", rng.randint(1 if rng.random() < 0.1 else 2, max(2, size // rng.choice([1, 2, 4, 8]))))
         epoch = -(-self.samples // size)
         self.put(*rng.choice([("train.steps", rng.randint(2, 12)), ("train.epochs", 1 if epoch > 5 else rng.randint(1, 8 // epoch))]))
+
+    def monitors(self):
+        """By which values evaluations decide; these come often then, as a run is short."""
+        rng, plateau = self.rng, self.job.get("schedule", {}).get("type") == "plateau"
+        value = lambda: "valid." + rng.choice(["loss", "loss", *MONITORS_OF[self.kind]])
+        if rng.random() < GIVEN:
+            self.put("train.early_stop", {"patience": rng.randint(1, 3), "monitor": value(), "min_delta": rng.choice([0, 0, 0.01, 0.5])})
+        if rng.random() < GIVEN:
+            self.put("checkpoint.monitor", value())
+        if plateau:
+            self.job["schedule"].update({"monitor": value(), "patience": rng.randint(0, 2)})
+        if plateau or "early_stop" in self.job["train"] or "checkpoint" in self.job:
+            self.job["data"].setdefault("valid", 0.25)
+            self.put("eval.every", rng.choice(["1 step", "2 steps", "1 epoch"]))
 
     # --- model ---------------------------------------------------------------------------------
 

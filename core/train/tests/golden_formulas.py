@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-PER_EPOCH = 7  # steps of an epoch, as golden_schedules.h has it
+PER_EPOCH, RATE = 7, 0.3  # steps of an epoch and the first rate, as golden_schedules.h has them
 TOP = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parents[3])
 
 # Activation: its options in their order, each with a function of an array.
@@ -63,6 +63,19 @@ def onecycle(t, n, pct_start=0.3, div_factor=25, final_div_factor=1e4):
         begin = end
 
 
+def plateau(t, factor=0.1, patience=10, threshold=1e-4, relative=True, min_lr=0.0, rising=False):
+    """torch.optim.lr_scheduler.ReduceLROnPlateau by its description, over the values of the steps before t: share of the first rate."""
+    text = (TOP / "core/train/tests/golden_schedules.h").read_text()
+    values = [float(v) for v in re.search(r"golden_values\[.*?= {(.*?)};", text)[1].split(", ")]
+    rate, best, bad, sign = RATE, None, 0, 1 if rising else -1
+    for value in values[:t]:
+        bar = best if best is None else best * (1 + sign * threshold) if relative else best + sign * threshold
+        best, bad = (value, 0) if best is None or sign * value > sign * bar else (best, bad + 1)
+        if bad > patience:
+            rate, bad = max(rate * factor, min_lr), 0
+    return rate / RATE
+
+
 # Schedule: text of the job, steps, the factor of the learning rate at step t of n.
 SCHEDULES = [
     ("{type: cosine, final: 0.3}", 11, lambda t, n: 0.3 + 0.7 * (1 + np.cos(np.pi * t / n)) / 2),  # Loshchilov & Hutter 2017
@@ -72,6 +85,12 @@ SCHEDULES = [
     ("polynomial", 9, lambda t, n: (1 - t / n) ** 2),
     ("onecycle", 20, onecycle),
     ("{type: onecycle, pct_start: 0.5, div_factor: 4, final_div_factor: 10}", 13, lambda t, n: onecycle(t, n, 0.5, 4, 10)),
+    ("plateau", 24, lambda t, n: plateau(t)),
+    ("{type: plateau, factor: 0.5, patience: 2}", 24, lambda t, n: plateau(t, 0.5, 2)),
+    ("{type: plateau, factor: 0.5, patience: 0, min_lr: 0.05}", 24, lambda t, n: plateau(t, 0.5, 0, min_lr=0.05)),
+    ("{type: plateau, patience: 1, min_delta: 0.02, relative: false}", 24, lambda t, n: plateau(t, patience=1, threshold=0.02, relative=False)),
+    ("{type: plateau, patience: 1, min_delta: 0.1}", 24, lambda t, n: plateau(t, patience=1, threshold=0.1)),
+    ("{type: plateau, monitor: valid.accuracy, patience: 3, factor: 0.7}", 24, lambda t, n: plateau(t, 0.7, 3, rising=True)),
 ]
 
 
@@ -203,7 +222,7 @@ def loss_rows():
 
 def schedule_rows():
     for conf, steps, factor in SCHEDULES:
-        yield conf, f'    {{"{conf}", {steps},\n     {{{numbers([0.3 * factor(t, steps) for t in range(steps)], "%.15g")}}}}},\n'
+        yield conf, f'    {{"{conf}", {steps},\n     {{{numbers([RATE * factor(t, steps) for t in range(steps)], "%.15g")}}}}},\n'
 
 
 def optimizer_rows(text):

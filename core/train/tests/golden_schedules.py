@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-
-core/train/tests/golden_formulas.py, which needs no PyTorch, adds rows: run it after this.
 """Writes golden_schedules.h: learning rates of PyTorch's schedulers, step by step.
 
 Usage: golden_schedules.py > golden_schedules.h        (needs torch)
 
 Warm-up is not PyTorch's: it is tested by the rule that the rest equals a run without it.
+core/train/tests/golden_formulas.py, which needs no PyTorch, adds rows: run it after this.
 """
 import torch
 from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LinearLR, StepLR
 
 RATE, PER_EPOCH, MOST = 0.3, 7, 24
+# What evaluations behind the steps give, for the schedule plateau.
+VALUES = [1, 0.9, 0.9, 0.89995, 0.95, 0.8, 0.85, 0.85, 0.85, 0.7, 0.69999, 0.69998, 0.71, 0.72, 0.73, 0.5, 0.5, 0.5, 0.49, 0.5, 0.5, 0.4, 0.45, 0.46]
 
 
 def linear(final):
@@ -54,6 +55,7 @@ print("/* Made by golden_schedules.py with PyTorch %s. */" % torch.__version__.s
 print("// clang-format off")
 print("enum { GOLDEN_PER_EPOCH = %d, GOLDEN_MOST = %d };" % (PER_EPOCH, MOST))
 print("static const double golden_rate = %r;" % RATE)
+print("static const double golden_values[GOLDEN_MOST] = {%s};" % ", ".join("%.15g" % value for value in VALUES))
 print("static const struct golden_schedule {")
 print("    const char *conf;\n    int steps;\n    double rates[GOLDEN_MOST];")
 print("} golden_schedules[] = {")

@@ -72,8 +72,10 @@ def told(folder):
         elif event["event"] == "train":
             found["train", last, event["step"]] = {key: rest.get(key) for key in ("loss", "accuracy", "lr", "epoch", "gradient_norm")}
             last = event["step"]
-        elif event["event"] == "eval":
-            found["eval", event["step"], event.get("split")] = rest
+        elif event["event"] in ("eval", "best"):
+            found[event["event"], event["step"], event.get("split")] = rest
+        elif event["event"] == "end" and event["reason"] == "done":
+            found["end"] = event["step"], event.get("stopped_early")
     hashes = pathlib.Path(folder) / "hashes.jsonl"
     for line in hashes.read_text().splitlines() if hashes.exists() else []:
         step = json.loads(line)

@@ -20,13 +20,19 @@ static void open_schedule(struct dpt_conf *conf, const char *text, struct dpt_va
         fail_msg("%s: %s", text, err.text);
 }
 
+static double lowered_rate_at(const struct dpt_variant_value *schedule, double lr, int64_t step,
+                              int64_t steps, int64_t drops)
+{
+    const struct dpt_schedule_point point = {
+        .step = step, .steps = steps, .steps_per_epoch = GOLDEN_PER_EPOCH, .drops = drops};
+
+    return dpt_schedule_rate(schedule, lr, &point);
+}
+
 static double rate_at(const struct dpt_variant_value *schedule, double lr, int64_t step,
                       int64_t steps)
 {
-    const struct dpt_schedule_point point = {
-        .step = step, .steps = steps, .steps_per_epoch = GOLDEN_PER_EPOCH};
-
-    return dpt_schedule_rate(schedule, lr, &point);
+    return lowered_rate_at(schedule, lr, step, steps, 0);
 }
 
 static void rates_are_pytorchs(void **state)
@@ -34,16 +40,24 @@ static void rates_are_pytorchs(void **state)
     (void)state;
     for (size_t k = 0; k < GOLDEN_CASES; k++) {
         const struct golden_schedule *golden = &golden_schedules[k];
+        const struct dpt_patience *plateau;
         struct dpt_variant_value schedule;
+        struct dpt_watch watch = {.step = -1};
         struct dpt_conf conf;
 
         open_schedule(&conf, golden->conf, &schedule);
+        plateau = dpt_schedule_plateau(&schedule);
         for (int step = 0; step < golden->steps; step++) {
-            const double got = rate_at(&schedule, golden_rate, step, golden->steps);
+            const double got =
+                lowered_rate_at(&schedule, golden_rate, step, golden->steps, watch.drops);
 
             if (!(fabs(got - golden->rates[step]) <= 1e-12))
                 fail_msg("%s, step %d: %.15g, PyTorch has %.15g", golden->conf, step, got,
                          golden->rates[step]);
+            if (plateau != NULL) {
+                dpt_watch_take(&watch, plateau, golden_values[step], step);
+                dpt_schedule_lowers(plateau, &watch);
+            }
         }
         dpt_conf_release(&conf);
     }
@@ -159,6 +173,74 @@ static void rates_stay_between_zero_and_lr(void **state)
     }
 }
 
+/* min_lr raises no rate, not even one that is below it from the start or warms up. */
+static void a_plateau_raises_nothing(void **state)
+{
+    struct dpt_variant_value schedule;
+    struct dpt_conf conf;
+
+    (void)state;
+    open_schedule(&conf, "{type: plateau, warmup: 4, min_lr: 0.01}", &schedule);
+    for (int64_t drops = 0; drops < 9; drops++) {
+        assert_true(lowered_rate_at(&schedule, 0.001, 20, 40, drops) == 0.001);
+        assert_true(lowered_rate_at(&schedule, 0.5, 20, 40, drops) ==
+                    fmax(0.5 * pow(0.1, (double)drops), 0.01));
+        assert_true(lowered_rate_at(&schedule, 0.5, 1, 40, drops) ==
+                    lowered_rate_at(&schedule, 0.5, 20, 40, drops) * 2 / 4);
+    }
+    dpt_conf_release(&conf);
+}
+
+/* What is not a number is better than nothing, neither as the first value nor later. */
+static void no_number_is_no_better(void **state)
+{
+    const struct dpt_patience how = {.monitor = DPT_MONITOR_LOSS};
+    struct dpt_watch watch = {0};
+
+    (void)state;
+    dpt_watch_begin(&watch, "valid.loss");
+    assert_false(dpt_watch_take(&watch, &how, NAN, 3));
+    assert_true(watch.step == -1 && watch.waits == 1);
+    assert_true(dpt_watch_take(&watch, &how, 5, 4));
+    assert_false(dpt_watch_take(&watch, &how, NAN, 5));
+    assert_false(dpt_watch_take(&watch, &how, 5, 6));
+    assert_true(watch.best == 5 && watch.step == 4 && watch.waits == 2);
+    dpt_watch_begin(&watch, "valid.loss"); /* of a run that goes on */
+    assert_true(watch.best == 5 && watch.waits == 2);
+    dpt_watch_begin(&watch, "valid.mae"); /* whose job watches another value now */
+    assert_true(watch.step == -1 && watch.waits == 0);
+}
+
+/* Whatever an evaluation tells can be monitored, under its name. */
+static void every_score_has_its_monitor(void **state)
+{
+    const struct dpt_metric_sums sums = {.loss = 6, .correct = 3, .samples = 4, .weight = 4};
+    struct dpt_scores scores = {0};
+    int n = 2;
+
+    (void)state;
+    assert_true(dpt_monitor_value(DPT_MONITOR_LOSS, &sums, &scores) == 1.5);
+    assert_true(dpt_monitor_value(DPT_MONITOR_ACCURACY, &sums, &scores) == 0.75);
+    for (const struct dpt_score *row = dpt_scores; row->name != NULL; row++, n++) {
+        enum dpt_monitor monitor;
+        bool told = false;
+        char name[64];
+
+        snprintf(name, sizeof name, "valid.%s", row->name);
+        monitor = dpt_monitor_find(name);
+        if (monitor == DPT_MONITOR_AUTO)
+            fail_msg("%s cannot be monitored: core/train/update/monitor.h", name);
+        dpt_scores_clear(&scores);
+        assert_true(isnan(dpt_monitor_value(monitor, &sums, &scores)));
+        *(double *)(void *)((char *)&scores + row->offset) = n;
+        assert_true(dpt_monitor_value(monitor, &sums, &scores) == n);
+        for (int loss = 0; loss < DPT_LOSSES; loss++)
+            told = told || dpt_monitor_suits(monitor, (enum dpt_loss_kind)loss);
+        assert_true(told);
+    }
+    assert_int_equal(n, DPT_MONITOR_AUTO);
+}
+
 static void scaling_follows_the_batch(void **state)
 {
     static const struct {
@@ -205,6 +287,10 @@ static void mistakes_are_told(void **state)
         {"{type: cosine, final: 1.5}", "final"},
         {"{type: cosine, scale_lr: {rule: cubic}}", "rule"},
         {"cosin", "did you mean 'cosine'"},
+        {"{type: plateau, monitor: valid.los}", "did you mean 'valid.loss'"},
+        {"{type: plateau, monitor: test.loss}", "monitor"},
+        {"{type: plateau, factor: 1.5}", "factor"},
+        {"{type: plateau, patience: -1}", "patience"},
     };
 
     (void)state;
@@ -229,6 +315,9 @@ int main(void)
         cmocka_unit_test(warmup_comes_before_the_schedule),
         cmocka_unit_test(warmup_has_units),
         cmocka_unit_test(rates_stay_between_zero_and_lr),
+        cmocka_unit_test(a_plateau_raises_nothing),
+        cmocka_unit_test(no_number_is_no_better),
+        cmocka_unit_test(every_score_has_its_monitor),
         cmocka_unit_test(scaling_follows_the_batch),
         cmocka_unit_test(mistakes_are_told),
     };

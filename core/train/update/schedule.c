@@ -36,6 +36,12 @@ struct onecycle_options {
     double pct_start, div_factor, final_div_factor;
 };
 
+struct plateau_options {
+    struct common common;
+    struct dpt_patience patience;
+    double factor, min_lr;
+};
+
 /* What a schedule is: its factor at `step` of `steps`, both counted from the end of the warm-up; 1
  * at step 0, but for onecycle's, which has no warm-up. */
 struct schedule_type {
@@ -218,6 +224,28 @@ static const struct dpt_option onecycle_table[] = {
     {0},
 };
 
+static const struct dpt_option plateau_table[] = {
+    {.name = "monitor", .type = DPT_OPT_CHOICE,
+     .offset = offsetof(struct plateau_options, patience.monitor), .fallback = "valid.loss",
+     .choices = DPT_CHOICES(DPT_MONITORS), .help = "the value of data.valid that is to become better"},
+    {.name = "factor", .type = DPT_OPT_REAL, .offset = offsetof(struct plateau_options, factor),
+     .fallback = "0.1", .min = 0, .max = 1, .help = "by which lr is multiplied where it does not"},
+    {.name = "patience", .type = DPT_OPT_INT,
+     .offset = offsetof(struct plateau_options, patience.patience), .fallback = "10", .min = 0,
+     .max = 1e9,
+     .help = "evaluations without a better value that are let pass; the one after them lowers lr"},
+    {.name = "min_delta", .type = DPT_OPT_REAL,
+     .offset = offsetof(struct plateau_options, patience.min_delta), .fallback = "1e-4", .min = 0,
+     .max = 1e30, .help = "a value that is better by no more than this is not"},
+    {.name = "relative", .type = DPT_OPT_BOOL,
+     .offset = offsetof(struct plateau_options, patience.relative), .fallback = "true",
+     .help = "min_delta is a share of the best value"},
+    {.name = "min_lr", .type = DPT_OPT_REAL, .offset = offsetof(struct plateau_options, min_lr),
+     .fallback = "0", .min = 0, .max = 1e30, .help = "lr is not lowered below this"},
+    COMMON_ROWS,
+    {0},
+};
+
 static const struct schedule_type constant_type = {constant_factor}, step_type = {step_factor},
                                   exponential_type = {exponential_factor},
                                   cosine_type = {cosine_factor}, linear_type = {linear_factor},
@@ -253,14 +281,41 @@ static const struct dpt_variant onecycle = {
     .summary = "up to lr and down to almost nothing, each half a cosine (Smith & Topin 2018)",
     .options = onecycle_table, .size = sizeof(struct onecycle_options), .impl = &onecycle_type,
 };
+static const struct dpt_variant plateau = {
+    .name = "plateau",
+    .summary = "lowered where data.valid's loss, or another value, stops getting better, as by PyTorch",
+    .options = plateau_table, .size = sizeof(struct plateau_options), .impl = &constant_type,
+};
 // clang-format on
 
 const struct dpt_variant *const dpt_schedule_variants[] = {
-    &constant, &step, &exponential, &cosine, &linear, &polynomial, &onecycle, NULL};
+    &constant, &step, &exponential, &cosine, &linear, &polynomial, &onecycle, &plateau, NULL};
 
 static const struct common no_options;
 const struct dpt_variant_value dpt_schedule_none = {.variant = &constant,
                                                     .options = (void *)&no_options};
+
+const struct dpt_patience *dpt_schedule_plateau(const struct dpt_variant_value *schedule)
+{
+    const struct plateau_options *o = schedule->options;
+
+    return schedule->variant == &plateau ? &o->patience : NULL;
+}
+
+bool dpt_schedule_lowers(const struct dpt_patience *how, struct dpt_watch *watch)
+{
+    if (watch->waits <= how->patience)
+        return false;
+    watch->waits = 0;
+    watch->drops++;
+    return true;
+}
+
+/* The rate that is left of one that was lowered so often; min_lr raises none. */
+static double lower(const struct plateau_options *o, double rate, int64_t drops)
+{
+    return fmax(rate * pow(o->factor, (double)drops), fmin(rate, o->min_lr));
+}
 
 double dpt_schedule_scale(const struct dpt_variant_value *schedule, double lr, int64_t global)
 {
@@ -293,6 +348,8 @@ double dpt_schedule_rate(const struct dpt_variant_value *schedule, double lr,
     const double warmup = warmup_steps(&common->warmup, point);
     const double steps = fmax(1, all - warmup);
 
+    if (schedule->variant == &plateau)
+        lr = lower(schedule->options, lr, point->drops);
     if (step < warmup)
         return lr * (step + 1) / warmup;
     return lr * type->factor(schedule->options, fmin(step - warmup, steps), steps,

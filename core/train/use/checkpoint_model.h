@@ -27,8 +27,9 @@ struct dpt_checkpoint_model {
 };
 
 /*
- * Verifies and reads. path: a file, or a run folder for its latest. shape: of the samples, where
- * the checkpoint does not say; NULL: nobody knows. how: DPT_LOAD_ANY and those behind it. Close it
+ * Verifies and reads. path: a file, or a run folder (dpt_checkpoint_resolve). shape: of the
+ * samples, where the checkpoint does not say; NULL: nobody knows. how: DPT_LOAD_ANY and those
+ * behind it. Close it
  * in any case. Errors: BAD_DATA (damaged, no checkpoint, a shape that does not fit or is not
  * known), BAD_JOB (its job cannot be read by this dptrain), IO, RANK.
  */

@@ -99,6 +99,7 @@ void dpt_init_log(const struct dpt_trainer *t, const struct dpt_init_result *res
         dpt_log_info(t->log, "  weights  of the checkpoint; %s is for a run's beginning", path);
         return;
     }
+    dpt_checkpoint_tell(path, t->log);
     dpt_log_info(t->log, "  weights  %d tensor%s of %s (%s)%s%s", result->from,
                  result->from == 1 ? "" : "s", path, result->format,
                  result->prefix[0] != '\0' ? ", names behind " : "", result->prefix);
