@@ -11,7 +11,8 @@
 #   start       --help; exec to the first step
 #   accuracy    MNIST from exec to exit, and the accuracy reached: three epochs of a CNN, four of a residual net to PyTorch's three
 #   reduction   what comm.reduction: reproducible costs beside allreduce at 1, 2 and 4 ranks
-#   tables      the job that dptrain init writes, on five tables, beside scikit-learn's MLP: accuracy and R2 over --rounds splits
+#   tables      the job that dptrain init writes, on eight tables, beside the best of scikit-learn's MLP, HistGradientBoosting and
+#               linear models: accuracy and R2 over --rounds splits
 #   plan        dptrain plan beside the fact over all configs: a step's time, the most memory
 #
 # Options:
