@@ -86,7 +86,8 @@ static const struct item files[] = {
                            "replaces only what dptrain wrote: one by hand is refused."},
     {"runs/NAME/metrics.jsonl",
      "One JSON object a line: `run`, `train` (means since the last "
-     "one), `epoch` (means of a whole one), `eval`, `checkpoint`, `end`."},
+     "one), `epoch` (means of a whole one), `eval`, `best` (the test of the best checkpoint), "
+     "`checkpoint`, `end`."},
     {"runs/NAME/events.out.tfevents.dptrain",
      "With `log.tensorboard`: for `tensorboard --logdir runs`."},
     {"runs/NAME/overwritten/", "The run before, whose place `--overwrite` gave to another, until "

@@ -17,6 +17,7 @@ enum {
     FEW_FEATURES = 512, /* likewise */
     FEW_ROWS = 400,     /* of a table */
     STEPS = 2500,       /* that a first run is to have, about */
+    PATIENCE = 20,      /* evaluations; fewer stop small tables too soon, whose loss is noisy */
 };
 
 /* What is chosen by the data. */
@@ -180,7 +181,7 @@ static void write_data(const struct dpt_init_job *init, const struct choice *c, 
         if (init->valid.length > 0)
             line(out, "evaluated while it trains", "  valid: %s", init->valid.text);
         else if (c->valid > 0)
-            line(out, "held out of train; `best` goes by it", "  valid: %g", c->valid);
+            line(out, "held out of train, for early_stop", "  valid: %g", c->valid);
         if (init->test.length > 0)
             line(out, "never looked at while training", "  test: %s", init->test.text);
         else
@@ -312,6 +313,7 @@ static void write_training(const struct dpt_init_job *init, const struct choice 
                            struct dpt_str *out)
 {
     const bool convolves = c->image || c->signal;
+    const bool validates = c->valid > 0 || init->valid.length > 0;
 
     dpt_str_printf(out, "\n");
     choices(init, out, "loss",
@@ -333,13 +335,20 @@ static void write_training(const struct dpt_init_job *init, const struct choice 
     choices(init, out, "schedule.type", "  type: cosine");
     line(out, "share in which the rate rises; or steps", "  warmup: 0.05");
     line(out, NULL, "\ntrain:");
-    line(out, "passes over the data; or steps: N", "  epochs: %lld", (long long)c->epochs);
+    line(out, validates ? "at most; passes over the data" : "passes over the data; or steps: N",
+         "  epochs: %lld", (long long)c->epochs);
+    if (validates) {
+        line(out, NULL, "  # Sooner where so many evaluations bring no lower loss on `valid`.");
+        line(out, NULL, "  early_stop: {patience: %d}", PATIENCE);
+    }
     line(out, "1.0: no step is longer; null: never", "  clip_norm: null");
     line(out, NULL, "\neval:");
     line(out, "or 500 steps, never", "  every: 1 epoch");
     line(out, NULL, "\ncheckpoint:");
     line(out, "or 10 min, 500 steps, never", "  every: 1 epoch");
     line(out, "the newest ones; or all", "  keep: 3");
+    if (validates)
+        choices(init, out, "checkpoint.monitor", "  monitor: valid.loss");
     line(out, NULL, "\nlog:");
     line(out, "a line of loss, accuracy, samples/s; or 50 steps, 10 s", "  every: auto");
     line(out, NULL, "\ncomm:");

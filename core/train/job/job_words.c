@@ -35,13 +35,20 @@ const struct dpt_synonym dpt_job_synonyms[] = {
     {"schedule.warmup", "warmup warmupsteps numwarmupsteps"},
     {"schedule.gamma", "gamma lrdecay decayrate"},
     {"schedule.scale_lr", "scalelr"},
+    {"schedule.min_lr", "minlr"},
     {"schedule.final", "minlr etamin"},
+    {"schedule.patience", "patience"},
+    {"schedule.min_delta", "threshold"},
+    {"plateau", "reducelronplateau reduceonplateau"},
     /* train */
     {"train.epochs", "epochs epoch nepochs numepochs maxepochs numtrainepochs train:"},
     {"train.steps", "steps maxsteps numsteps totalsteps trainsteps numtrainsteps iterations "
                     "maxiters"},
     {"train.ema", "ema emadecay modelema averagedmodel modelemadecay"},
     {"train.max_time", "maxtime"},
+    {"train.early_stop", "earlystop earlystopping earlystoppingcallback"},
+    {"train.early_stop.patience", "earlystoppingpatience patience niternochange"},
+    {"train.early_stop.min_delta", "earlystoppingthreshold mindelta"},
     {"train.clip_norm", "clip clipnorm gradclip clipgradnorm globalclipnorm gradientclipping "
                         "gradientclipval maxgradnorm"},
     /* data */
@@ -92,6 +99,7 @@ const struct dpt_synonym dpt_job_synonyms[] = {
     {"checkpoint", "checkpointing"},
     {"checkpoint.every", "saveevery savesteps savestrategy savefreq checkpointevery "
                          "checkpointinterval checkpoint:"},
+    {"checkpoint.monitor", "monitor metricforbestmodel loadbestmodelatend savebestonly"},
     {"checkpoint.keep", "savetotallimit maxtokeep savetopk"},
     {"eval", "evaluation"},
     {"eval.every", "evalevery evalsteps evalstrategy evalfreq evaluationstrategy valcheckinterval "

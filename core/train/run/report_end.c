@@ -55,9 +55,9 @@ static void tell_best(const struct dpt_run *run, struct dpt_str *out)
     const bool tested = run->best_test.samples > 0;
 
     if (run->test.samples > 0)
-        dpt_trainer_tell(t, tested ? "test (last)" : "test", &run->test, &run->test_scores, 4, out);
+        dpt_trainer_tell(t, tested ? "last test" : "test", &run->test, &run->test_scores, 4, out);
     if (tested)
-        dpt_trainer_tell(t, "test (best)", &run->best_test, &run->best_test_scores, 4, out);
+        dpt_trainer_tell(t, "best test", &run->best_test, &run->best_test_scores, 4, out);
     if (p->best_monitor[0] == '\0' || p->best_step < 0)
         return;
     dpt_str_printf(out, "best by %s: %.4g at epoch %lld, step %lld%s\n", p->best_monitor,

@@ -72,7 +72,7 @@ def test_ends_where_it_should(tmp_path, sections, name, stop):
     """By the evaluations that metrics.jsonl tells: where it stops, which is the best, what is said of both."""
     folder = tmp_path / "run"
     result = dpt.train(job(tmp_path, sections, train=f"{{epochs: 60, early_stop: {stop}}}"), folder)
-    told, end, last = values(folder, name), dpt.events(folder, "end")[0], sum("test (" in line for line in result.out.splitlines())
+    told, end, last = values(folder, name), dpt.events(folder, "end")[0], sum(line.startswith(("last test", "best test")) for line in result.out.splitlines())
     delta = 0.05 if "min_delta" in stop else 0
     assert end["step"] == told[-1][0] == stops_at(told, int(stop[11]), delta) < 240 and end["reason"] == "done"
     assert f"valid.{name} has not " in end["stopped_early"] and end["stopped_early"] in result.out and end["stopped_early"] in result.err
@@ -142,8 +142,8 @@ def test_killed_between_the_last_save_and_the_end(tmp_path):
     lines = (folder / "metrics.jsonl").read_text().splitlines(True)
     (folder / "metrics.jsonl").write_text("".join(line for line in lines if not any(f'"{kind}"' in line for kind in ("test", "end"))))
     result = go_on(path, folder)
-    assert [line for line in result.out.splitlines() if line.startswith(("test", "best", "stopped"))] == \
-        [line for line in whole.out.splitlines() if line.startswith(("test", "best", "stopped"))]
+    assert [line for line in result.out.splitlines() if line.startswith(("test", "last", "best", "stopped"))] == \
+        [line for line in whole.out.splitlines() if line.startswith(("test", "last", "best", "stopped"))]
     assert [e["step"] for e in dpt.events(folder, "end")] == [e["step"] for e in dpt.events(folder, "eval")][-1:]
 
 
@@ -163,7 +163,7 @@ def test_without_a_checkpoint(tmp_path):
     """It stops all the same; there is no best to be taken or tested, and started again it says so."""
     path, folder = job(tmp_path, checkpoint="{every: never}"), tmp_path / "run"
     result = dpt.train(path, folder)
-    assert "stopped early, of at most 240 steps" in result.out and "test (" not in result.out and os.listdir(folder / "checkpoints") == []
+    assert "stopped early, of at most 240 steps" in result.out and "best" not in result.out.replace("best by", "") and os.listdir(folder / "checkpoints") == []
     again = dpt.run(path, "--output", folder)
     assert again.code == 0 and f"is finished, stopped early at step {dpt.events(folder, 'end')[0]['step']}, and has saved nothing" in again.err, again
 
