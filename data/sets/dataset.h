@@ -49,10 +49,20 @@ struct dpt_target_conf {
     struct dpt_normalize given;
 };
 
-/* What is done to training images, at random (augment.h). */
+/* What is done to training samples, at random (augment.h). Of two numbers the first is the least.
+ * 0, or none: it is not done. */
 struct dpt_augment {
     int64_t crop_padding; /* pixels on each side; 0: no crop */
     bool flip;
+    bool vertical_flip;
+    struct dpt_reals crop_area, crop_ratio; /* shares of the picture; width / height */
+    double rotate, shear;                   /* degrees at most, to both sides */
+    double shift;                           /* share of the sides at most */
+    struct dpt_reals scale;
+    double brightness, contrast, saturation, hue; /* the most that a factor differs from 1, or 0 */
+    double erase;                                 /* how often */
+    struct dpt_reals erase_area, erase_ratio;     /* shares of the picture; height / width */
+    double noise;                                 /* its standard deviation */
 };
 
 /* The `data` section. */

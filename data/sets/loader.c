@@ -38,11 +38,11 @@ struct entry {
  * with every seek, so that what was being read for before is thrown away.
  */
 struct dpt_loader {
-    const struct dpt_dataset *set;
+    struct dpt_batch_form form;
+    const struct dpt_dataset *set; /* the form's */
     struct dpt_sampler sampler;
     int rank, ranks;
-    bool streaming, augmenting;
-    struct dpt_augment augment;
+    bool streaming;
     int64_t epoch, step; /* next one to give */
     double waited;
 
@@ -163,7 +163,7 @@ out:
     return status;
 }
 
-enum dpt_status dpt_loader_open_labels(struct dpt_loader **out, const struct dpt_dataset *set,
+enum dpt_status dpt_loader_open_labels(struct dpt_loader **out, const struct dpt_batch_form *form,
                                        const struct dpt_sampler *sampler, int rank, int ranks,
                                        struct dpt_error *err)
 {
@@ -172,14 +172,15 @@ enum dpt_status dpt_loader_open_labels(struct dpt_loader **out, const struct dpt
 
     *out = NULL;
     DPT_TRY(DPT_ALLOCATE(loader, 1, "a loader", err));
-    loader->set = set;
+    loader->form = *form;
+    loader->set = form->set;
     loader->sampler = *sampler;
     loader->rank = rank;
     loader->ranks = ranks;
     if (dpt_sampler_steps(sampler) == 0)
         DPT_TRY(dpt_fail(err, DPT_BAD_JOB,
                          "%s: %lld samples make no whole step of %d: data.drop_last leaves nothing",
-                         set->parts->key, (long long)sampler->samples, sampler->global));
+                         form->set->parts->key, (long long)sampler->samples, sampler->global));
     *out = loader;
 out:
     if (status != DPT_OK)
@@ -187,22 +188,18 @@ out:
     return status;
 }
 
-enum dpt_status dpt_loader_open(struct dpt_loader **out, const struct dpt_dataset *set,
-                                const struct dpt_sampler *sampler,
-                                const struct dpt_augment *augment, int rank, int ranks,
+enum dpt_status dpt_loader_open(struct dpt_loader **out, const struct dpt_batch_form *form,
+                                const struct dpt_sampler *sampler, int rank, int ranks,
                                 struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_loader *loader = NULL;
 
-    DPT_TRY(dpt_loader_open_labels(out, set, sampler, rank, ranks, err));
+    DPT_TRY(dpt_loader_open_labels(out, form, sampler, rank, ranks, err));
     loader = *out;
-    loader->streaming = set->memory == NULL;
-    loader->augmenting = augment != NULL && dpt_augment_wanted(augment);
-    if (loader->augmenting) {
-        loader->augment = *augment;
-        DPT_TRY(dpt_augment_check(augment, set, err));
-    }
+    loader->streaming = form->set->memory == NULL;
+    if (form->augment != NULL)
+        DPT_TRY(dpt_augment_check(form->augment, form->set, err));
     if (loader->streaming)
         DPT_TRY(open_stream(loader, err));
 out:
@@ -317,58 +314,6 @@ double dpt_loader_waited(const struct dpt_loader *loader)
     return loader->waited;
 }
 
-enum dpt_status dpt_batch_buffer_open(struct dpt_batch_buffer *buffer,
-                                      const struct dpt_dataset *set, int32_t micro,
-                                      struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    const size_t n = (size_t)micro, size = (size_t)dpt_shape_size(&set->shape);
-    static const char what[] = "a micro-batch";
-
-    memset(buffer, 0, sizeof *buffer);
-    if (set->target == DPT_TARGET_VECTOR)
-        buffer->target_floats = n * (size_t)set->target_width;
-    DPT_TRY(DPT_ALLOCATE(buffer->input, n * size, what, err));
-    DPT_TRY(DPT_ALLOCATE(buffer->labels, n, what, err));
-    DPT_TRY(DPT_ALLOCATE(buffer->targets, buffer->target_floats, what, err));
-    DPT_TRY(DPT_ALLOCATE(buffer->weights, n, what, err));
-    DPT_TRY(DPT_ALLOCATE(buffer->sample, n, what, err));
-    DPT_TRY(DPT_ALLOCATE(buffer->image, size, what, err));
-out:
-    if (status != DPT_OK)
-        dpt_batch_buffer_close(buffer);
-    return status;
-}
-
-void dpt_batch_buffer_close(struct dpt_batch_buffer *buffer)
-{
-    dpt_free(buffer->input);
-    dpt_free(buffer->labels);
-    dpt_free(buffer->targets);
-    dpt_free(buffer->weights);
-    dpt_free(buffer->sample);
-    dpt_free(buffer->image);
-    memset(buffer, 0, sizeof *buffer);
-}
-
-enum dpt_status dpt_batch_buffer_widen(struct dpt_batch_buffer *buffer,
-                                       const struct dpt_dataset *set, int32_t rows,
-                                       struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    const size_t width = set->target == DPT_TARGET_VECTOR ? (size_t)set->target_width : 0,
-                 floats = (size_t)rows * width;
-
-    if (floats <= buffer->target_floats)
-        return DPT_OK;
-    buffer->target_floats = 0;
-    dpt_free(buffer->targets);
-    DPT_TRY(DPT_ALLOCATE(buffer->targets, floats, "a micro-batch's targets", err));
-    buffer->target_floats = floats;
-out:
-    return status;
-}
-
 static void fill_targets(const struct dpt_dataset *set, int32_t first, int32_t last,
                          struct dpt_batch_buffer *buffer)
 {
@@ -437,9 +382,21 @@ static const uint8_t *find_rows(const struct dpt_loader *loader, const struct dp
     return NULL;
 }
 
+/* A stored sample as the model takes it. */
+static void make_sample(const struct dpt_loader *loader, int64_t epoch, int64_t sample,
+                        const uint8_t *stored, float *out, float *scratch)
+{
+    const struct dpt_augment_key key = {loader->sampler.seed, epoch, sample};
+
+    if (loader->form.augment != NULL)
+        dpt_augment_sample(loader->form.augment, loader->set, &key, stored, out, scratch);
+    else
+        dpt_fill_sample(loader->set, stored, out);
+}
+
 static enum dpt_status fill_rows(const struct dpt_loader *loader, const struct dpt_step_view *view,
                                  const uint8_t *run, int32_t first, int32_t last,
-                                 struct dpt_batch_buffer *buffer, float *image,
+                                 struct dpt_batch_buffer *buffer, float *scratch,
                                  struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -454,10 +411,7 @@ static enum dpt_status fill_rows(const struct dpt_loader *loader, const struct d
         if (run == NULL && i + 1 < last)
             ask_for(set, buffer->sample[i + 1]);
         DPT_TRY(check_sample(set, buffer->sample[i], stored, err));
-        dpt_fill_sample(set, stored, loader->augmenting ? image : out);
-        if (loader->augmenting)
-            dpt_augment_sample(&loader->augment, set, loader->sampler.seed, view->epoch,
-                               buffer->sample[i], image, out);
+        make_sample(loader, view->epoch, buffer->sample[i], stored, out, scratch);
     }
 out:
     return status;
@@ -472,23 +426,6 @@ static int32_t rows_of(const struct dpt_loader *loader, const struct dpt_step_vi
     return left < micro ? left : micro;
 }
 
-struct dpt_batch_buffer dpt_batch_buffer_from(const struct dpt_batch_buffer *buffer,
-                                              const struct dpt_dataset *set, size_t row)
-{
-    struct dpt_batch_buffer from = *buffer;
-    const size_t width = set->target == DPT_TARGET_VECTOR ? (size_t)set->target_width : 0;
-
-    if (from.input != NULL)
-        from.input += row * (size_t)dpt_shape_size(&set->shape);
-    if (from.targets != NULL)
-        from.targets += row * width;
-    from.target_floats -= row * width;
-    from.labels += row;
-    from.weights += row;
-    from.sample += row;
-    return from;
-}
-
 void dpt_loader_fill_labels(const struct dpt_loader *loader, const struct dpt_step_view *view,
                             int32_t micro_batch, struct dpt_batch_buffer *buffer,
                             struct dpt_steps_move *move, int32_t *count)
@@ -497,15 +434,16 @@ void dpt_loader_fill_labels(const struct dpt_loader *loader, const struct dpt_st
     find_rows(loader, view, micro_batch, 0, *count, buffer->sample);
     fill_targets(loader->set, 0, *count, buffer);
     for (int32_t i = 0; move != NULL && i < *count; i++)
-        move[i] = loader->augmenting ? dpt_augment_draw(&loader->augment, loader->sampler.seed,
-                                                        view->epoch, buffer->sample[i])
-                                     : (struct dpt_steps_move){0};
+        move[i] = loader->form.augment != NULL
+                      ? dpt_augment_draw(loader->form.augment, loader->sampler.seed, view->epoch,
+                                         buffer->sample[i])
+                      : (struct dpt_steps_move){0};
 }
 
 enum dpt_status dpt_loader_fill_part(const struct dpt_loader *loader,
                                      const struct dpt_step_view *view, int32_t micro_batch,
                                      int part, int parts, struct dpt_batch_buffer *buffer,
-                                     float *image, struct dpt_batch *batch, struct dpt_error *err)
+                                     float *scratch, struct dpt_batch *batch, struct dpt_error *err)
 {
     const struct dpt_dataset *set = loader->set;
     const int32_t micro = loader->sampler.micro, count = rows_of(loader, view, micro_batch);
@@ -522,7 +460,7 @@ enum dpt_status dpt_loader_fill_part(const struct dpt_loader *loader,
     batch->targets = set->target == DPT_TARGET_CLASS ? NULL : buffer->targets;
     batch->weights = set->weights != NULL ? buffer->weights : NULL;
     run = find_rows(loader, view, micro_batch, first, last, buffer->sample);
-    status = fill_rows(loader, view, run, first, last, buffer, image, err);
+    status = fill_rows(loader, view, run, first, last, buffer, scratch, err);
     fill_targets(set, first, last, buffer);
     if (part == parts - 1 && count < micro)
         memset(buffer->input + (size_t)count * size, 0,
@@ -535,9 +473,9 @@ enum dpt_status dpt_loader_fill(const struct dpt_loader *loader, const struct dp
                                 struct dpt_batch *batch, struct dpt_error *err)
 {
     const enum dpt_status status =
-        dpt_batch_buffer_widen(buffer, loader->set, loader->sampler.micro, err);
+        dpt_batch_buffer_widen(buffer, &loader->form, loader->sampler.micro, err);
 
     return status != DPT_OK ? status
                             : dpt_loader_fill_part(loader, view, micro_batch, 0, 1, buffer,
-                                                   buffer->image, batch, err);
+                                                   buffer->scratch, batch, err);
 }

@@ -86,6 +86,42 @@ static const struct dpt_option augment_options[] = {
      AT(dpt_augment, flip),
      .fallback = "false",
      .help = "mirror every other image, at random, left to right"},
+#define SHARE(member, most, text)                                                                  \
+    {                                                                                              \
+        .name = #member, .type = DPT_OPT_REAL, AT(dpt_augment, member), .fallback = "0", .min = 0, \
+        .max = (most), .added = true, .help = (text)                                               \
+    }
+#define RANGE(member, usual, least, most, text)                                                    \
+    {                                                                                              \
+        .name = #member, .type = DPT_OPT_REALS, AT(dpt_augment, member), .fallback = (usual),      \
+        .min = (least), .max = (most), .range = true, .added = true, .help = (text)                \
+    }
+    {.name = "vertical_flip",
+     .type = DPT_OPT_BOOL,
+     AT(dpt_augment, vertical_flip),
+     .fallback = "false",
+     .added = true,
+     .help = "mirror every other image, at random, top to bottom"},
+    RANGE(crop_area, "null", 1e-4, 1,
+          "cut out a part of [least, most] of the area, and resize it: [0.08, 1] is usual"),
+    RANGE(crop_ratio, "[0.75, 1.3333333]", 0.01, 100, "with crop_area: its width / height"),
+    SHARE(rotate, 180, "turn by up to so many degrees, to both sides"),
+    SHARE(shift, 1, "move by up to this share of width and height, in whole pixels"),
+    RANGE(scale, "[1, 1]", 0.01, 100, "enlarge by a factor between the two"),
+    SHARE(shear, 80, "tilt the vertical edges by up to so many degrees, to both sides"),
+    SHARE(brightness, 10, "multiply by 1 - this to 1 + this"),
+    SHARE(contrast, 10, "multiply the distance from the mean grey by 1 - this to 1 + this"),
+    SHARE(saturation, 10, "multiply the distance from a pixel's grey by 1 - this to 1 + this"),
+    SHARE(hue, 0.5, "turn the colour circle by up to so many turns, to both sides"),
+    SHARE(erase, 1,
+          "set a random rectangle to 0, behind the normalisation, in this share of images"),
+    RANGE(erase_area, "[0.02, 0.33]", 1e-4, 1, "with erase: the rectangle's share of the area"),
+    RANGE(erase_ratio, "[0.3, 3.3]", 0.01, 100, "with erase: its height / width"),
+    SHARE(noise, 1e6,
+          "add Gaussian noise of this standard deviation to every number, behind the "
+          "normalisation; also of tables and signals"),
+#undef SHARE
+#undef RANGE
     {0},
 };
 
