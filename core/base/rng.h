@@ -22,6 +22,7 @@ enum dpt_random_stream {
     DPT_RANDOM_HOLDOUT = 5,   /* a: 0,                 b: group */
     DPT_RANDOM_AUGMENT = 6,
     DPT_RANDOM_SPLIT = 7,     /* a: class,             b: 0 (the keys of the permutation) */
+    DPT_RANDOM_PARTNER = 9,   /* a: epoch and step,  b: 0 (the keys of the permutation) */
     DPT_RANDOM_TRANSFORM = 8, /* a: epoch << 8 | which, b: sample << 24 | 4 numbers at a time */
 };
 

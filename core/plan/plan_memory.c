@@ -40,7 +40,7 @@ static double read_ahead(const struct dpt_plan *p)
             continue;
         batches = ((int64_t)s->global + s->micro - 1) / s->micro;
         most = (batches + ranks - 1) / ranks * s->micro;
-        samples = fmin((double)most, s->global);
+        samples = fmin((double)most, s->global) * dpt_batch_sources(&split->form);
         stored = samples * (double)split->set->stride;
         bytes += dpt_loader_ahead(stored) * (stored + samples * sizeof(int64_t));
     }

@@ -360,12 +360,17 @@ static const struct {
 };
 enum { TRANSFORMS = sizeof transforms / sizeof *transforms };
 
+bool dpt_augment_mixes(const struct dpt_augment *augment)
+{
+    return augment->mixup > 0 || augment->cutmix > 0;
+}
+
 bool dpt_augment_wanted(const struct dpt_augment *augment)
 {
     for (int i = 0; i < TRANSFORMS; i++)
         if (transforms[i].wanted(augment))
             return true;
-    return false;
+    return dpt_augment_mixes(augment);
 }
 
 bool dpt_augment_only_moves(const struct dpt_augment *augment)
@@ -373,7 +378,7 @@ bool dpt_augment_only_moves(const struct dpt_augment *augment)
     for (int i = 0; i < TRANSFORMS; i++)
         if (transforms[i].type != &move && transforms[i].wanted(augment))
             return false;
-    return true;
+    return !dpt_augment_mixes(augment);
 }
 
 /* Whether the samples are what a transform takes, and in words what that is. */
@@ -423,6 +428,8 @@ enum dpt_status dpt_augment_check(const struct dpt_augment *augment, const struc
     for (int i = 0; i < TRANSFORMS; i++)
         if (transforms[i].wanted(augment))
             DPT_TRY(check_takes(transforms[i].type->takes, transforms[i].type->options, set, err));
+    if (augment->cutmix > 0)
+        DPT_TRY(check_takes(TAKES_PICTURES, "cutmix", set, err));
     if (augment->crop_padding > 0 &&
         (augment->crop_padding >= shape->h || augment->crop_padding >= shape->w))
         status = dpt_fail(err, DPT_BAD_JOB,

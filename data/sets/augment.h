@@ -1,9 +1,10 @@
 /*
  * augment: what is done to training samples, at random.
  *
- * Transforms change a sample, in the order of DPT_TRANSFORM_LIST. What happens to it is a pure
- * function of (seed, epoch, sample): it does not depend on ranks, threads, the batch size or where
- * a run was stopped and resumed. What a transform computes is data/pictures/transform.h's.
+ * Transforms change a sample, in the order of DPT_TRANSFORM_LIST; then it may be mixed with another
+ * one of the same step (mix.h). What happens to a sample is a pure function of (seed, epoch,
+ * sample): it does not depend on ranks, threads, the batch size or where a run was stopped and
+ * resumed. What a transform computes is data/pictures/transform.h's.
  */
 #ifndef DPT_DATA_AUGMENT_H
 #define DPT_DATA_AUGMENT_H
@@ -14,7 +15,7 @@
 /*
  * X(NAME, name, key): every transform, in the order in which they are applied. The table of
  * augment.c is made from this list. The key is part of what its random numbers are drawn for: never
- * renumber.
+ * renumber. MIX is no transform, and shares the keys.
  */
 #define DPT_TRANSFORM_LIST(X)                                                                      \
     X(RESIZED_CROP, resized_crop, 1)                                                               \
@@ -27,6 +28,7 @@
     X(HUE, hue, 7)                                                                                 \
     X(ERASE, erase, 8)                                                                             \
     X(NOISE, noise, 9)
+enum { DPT_MIX_KEY = 10 };
 
 /* A sample of an epoch, for which random numbers are drawn. */
 struct dpt_augment_key {
@@ -34,15 +36,16 @@ struct dpt_augment_key {
     int64_t epoch, sample;
 };
 
-/* Four random words for a transform, of as many as it takes: number 0, 1, … */
+/* Four random words for a transform or the mixing, of as many as it takes: number 0, 1, … */
 void dpt_augment_words(const struct dpt_augment_key *key, int transform, uint32_t number,
                        uint32_t word[4]);
 /* A word as a number from `least` to `most`, uniform. */
 double dpt_augment_between(uint32_t word, double least, double most);
 
-/* Whether a transform is wanted; and whether nothing but crops and flips is, which the device can
- * do with samples in its own memory (struct dpt_steps_move). */
+/* Whether a transform or mixing is wanted; mixing; and nothing but crops and flips, which the device
+ * can do with samples in its own memory (struct dpt_steps_move). */
 bool dpt_augment_wanted(const struct dpt_augment *augment);
+bool dpt_augment_mixes(const struct dpt_augment *augment);
 bool dpt_augment_only_moves(const struct dpt_augment *augment);
 
 /* Whether it can be done to the samples of this set. Errors: BAD_JOB (they are no pictures, smaller

@@ -9,12 +9,15 @@ struct dpt_batch_form dpt_batch_form_of(const struct dpt_dataset *set,
                                         const struct dpt_augment *augment, int32_t outputs)
 {
     const bool augments = augment != NULL && dpt_augment_wanted(augment);
+    const bool mixes = augments && dpt_augment_mixes(augment);
 
-    (void)outputs;
     return (struct dpt_batch_form){
         .set = set,
         .augment = augments ? augment : NULL,
-        .targets = set->target == DPT_TARGET_VECTOR ? set->target_width : 0,
+        /* Of two classes there are the probabilities of all. */
+        .targets = set->target == DPT_TARGET_VECTOR ? set->target_width
+                   : mixes                          ? outputs
+                                                    : 0,
     };
 }
 
@@ -23,9 +26,17 @@ size_t dpt_batch_size(const struct dpt_batch_form *form)
     return (size_t)dpt_shape_size(&form->set->shape);
 }
 
+int dpt_batch_sources(const struct dpt_batch_form *form)
+{
+    return form->augment != NULL && dpt_augment_mixes(form->augment) ? 2 : 1;
+}
+
 size_t dpt_batch_scratch(const struct dpt_batch_form *form)
 {
-    return form->augment != NULL ? dpt_augment_scratch(form->augment, form->set) : 0;
+    if (form->augment == NULL)
+        return 0;
+    return dpt_augment_scratch(form->augment, form->set) +
+           (size_t)(dpt_batch_sources(form) - 1) * dpt_batch_size(form);
 }
 
 enum dpt_status dpt_batch_buffer_open(struct dpt_batch_buffer *buffer,

@@ -19,8 +19,10 @@ struct dpt_batch_form {
 /* The form of a set's samples, augmented or not (NULL), for a model with so many outputs. */
 struct dpt_batch_form dpt_batch_form_of(const struct dpt_dataset *set,
                                         const struct dpt_augment *augment, int32_t outputs);
-/* Floats of a sample; and of the memory in which samples are made of stored ones. */
+/* Floats of a sample; stored samples that one is made of, 2 where they are mixed (mix.h); and
+ * floats of the memory in which that is done. */
 size_t dpt_batch_size(const struct dpt_batch_form *form);
+int dpt_batch_sources(const struct dpt_batch_form *form);
 size_t dpt_batch_scratch(const struct dpt_batch_form *form);
 
 /* Memory for one micro-batch, one for each thread; filled by dpt_loader_fill, valid until the next

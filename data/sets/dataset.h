@@ -63,6 +63,7 @@ struct dpt_augment {
     double erase;                                 /* how often */
     struct dpt_reals erase_area, erase_ratio;     /* shares of the picture; height / width */
     double noise;                                 /* its standard deviation */
+    double mixup, cutmix;                         /* both of a Beta distribution's parameters */
 };
 
 /* The `data` section. */

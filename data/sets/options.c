@@ -120,6 +120,12 @@ static const struct dpt_option augment_options[] = {
     SHARE(noise, 1e6,
           "add Gaussian noise of this standard deviation to every number, behind the "
           "normalisation; also of tables and signals"),
+    SHARE(mixup, 1000,
+          "blend two samples of a step and their labels by a share of Beta(this, this): 0.2 is "
+          "usual"),
+    SHARE(cutmix, 1000,
+          "put a rectangle of one image of a step into another one, and mix their labels by its "
+          "area, which is of Beta(this, this): 1 is usual; with mixup either as often"),
 #undef SHARE
 #undef RANGE
     {0},
@@ -212,7 +218,7 @@ const struct dpt_option dpt_data_options[] = {
      AT(dpt_data_conf, augment),
      .fallback = "{}",
      .rows = augment_options,
-     .help = "of the training images; the same ones at any number of ranks"},
+     .help = "of the training samples; the same ones at any number of ranks"},
     {.name = "shuffle",
      .effect = DPT_EFFECT_RESULT,
      .type = DPT_OPT_CHOICE,

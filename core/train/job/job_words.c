@@ -62,6 +62,8 @@ const struct dpt_synonym dpt_job_synonyms[] = {
     {"data.augment.shift", "translate translation"},
     {"data.augment.erase", "randomerasing erasing cutout"},
     {"data.augment.noise", "gaussiannoise"},
+    {"data.augment.mixup", "mixupalpha"},
+    {"data.augment.cutmix", "cutmixalpha"},
     {"data.augment.brightness, contrast, saturation and hue say it", "colorjitter"},
     {READING "; " RANKS, "workers numworkers"},
     {READING, "dataloadernumworkers prefetchfactor"},

@@ -41,7 +41,7 @@ INTS = {"hidden": (3, 40), "channels": (1, 9), "outputs": (3, 40), "kernel": (1,
         "dilation": (1, 2), "groups": (1, 3), "size": (1, 3), "scale": (1, 2), "pool": (1, 2), "threads": (1, 3), "keep": (1, 9),
         "base_batch": (1, 64), "crop_padding": (0, 3)}
 # What samples must be for a transform: how many channels, how high and wide, bytes.
-TRANSFORMS = {"noise": (1, 0, False), "crop_padding": (1, 1, False), "flip": (1, 1, False), "brightness": (1, 1, False), "contrast": (1, 1, False),
+TRANSFORMS = {"noise": (1, 0, False), "mixup": (1, 0, False), "crop_padding": (1, 1, False), "flip": (1, 1, False), "brightness": (1, 1, False), "contrast": (1, 1, False),
               "saturation": (3, 2, False), "hue": (3, 2, True)}
 TIMES = ["never", "1 step", "2 steps", "3 steps", "7 steps", "0.4 epochs", "1 epoch", "2 epochs", "10 min", "1 h", "auto", "20 %"]
 # What data each loss takes, and how often. A new loss needs its line.
@@ -257,6 +257,8 @@ class Case:
                 del options[name]
         if options.get("crop_padding", 0) >= min(sides, default=1):
             del options["crop_padding"]
+        for name in ("mixup", "cutmix") if self.kind == "numbers" else ():
+            options.pop(name, None)
         return options
 
     def channels(self, key, row):
