@@ -42,8 +42,8 @@ void dpt_augment_words(const struct dpt_augment_key *key, int transform, uint32_
 /* A word as a number from `least` to `most`, uniform. */
 double dpt_augment_between(uint32_t word, double least, double most);
 
-/* Whether a transform or mixing is wanted; mixing; and nothing but crops and flips, which the device
- * can do with samples in its own memory (struct dpt_steps_move). */
+/* Whether a transform or mixing is wanted; mixing; and nothing but crops and flips, which the
+ * device can do with samples in its own memory (struct dpt_steps_move). */
 bool dpt_augment_wanted(const struct dpt_augment *augment);
 bool dpt_augment_mixes(const struct dpt_augment *augment);
 bool dpt_augment_only_moves(const struct dpt_augment *augment);
