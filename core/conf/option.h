@@ -105,6 +105,7 @@ struct dpt_option {
                          "null"), read as `word_value`, or as the unit DPT_AUTO */
     double word_value;
     bool range;                    /* REALS: two numbers, the least and the most */
+    size_t most;                   /* INTS: entries of a list, at least one; 0: any number */
     unsigned units;                /* EVERY: bits 1 << enum dpt_unit of those allowed; 0: all but
                                       per cent */
     const char *const *choices;    /* CHOICE: names, ends with NULL */

@@ -178,6 +178,10 @@ static void write_list(struct dpt_json *j, const struct dpt_option *row, bool nu
     } else if (row->type != DPT_OPT_TEXTS) {
         write_bounds(j, row);
     }
+    if (row->most > 0) {
+        dpt_json_real(j, "minItems", 1);
+        dpt_json_real(j, "maxItems", (double)row->most);
+    }
     dpt_json_object(j, "items");
     write_types(j, entry, false);
     if (row->type != DPT_OPT_TEXTS)

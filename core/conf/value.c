@@ -366,6 +366,10 @@ static void read_list(struct dpt_conf *conf, const struct dpt_conf_node *node, c
                          n == 1 ? "" : "s");
         return;
     }
+    if (row->most > 0 && (n == 0 || n > row->most)) {
+        dpt_conf_mistake(conf, node, path, "%zu numbers; one to %zu are needed", n, row->most);
+        return;
+    }
     at = dpt_region_alloc(&conf->region, (n + 1) * type->size);
     if (at == NULL)
         return;

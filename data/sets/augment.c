@@ -21,6 +21,8 @@ struct run {
     const struct dpt_augment *augment;
     const struct dpt_dataset *set;
     const struct dpt_augment_key *key;
+    /* Of what the first of the moves takes; later ones take the set's. */
+    const struct dpt_shape *from;
     float *scratch; /* of the transform alone */
 };
 
@@ -33,7 +35,7 @@ struct transform {
     void (*move)(const struct run *r, const float *from, float *to);
     void (*change)(const struct run *r, float *image);
     /* Floats of scratch; NULL: none. */
-    size_t (*scratch)(const struct dpt_shape *shape);
+    size_t (*scratch)(const struct dpt_dataset *set);
 };
 
 /* --- random numbers --------------------------------------------------------------------------- */
@@ -71,9 +73,9 @@ static double log_between(uint32_t word, const struct dpt_reals *range)
  * the height by the width. A whole side is too long where `less`.
  */
 static bool draw_box(const struct run *r, int key, const struct dpt_reals *area,
-                     const struct dpt_reals *ratio, bool tall, bool less, struct dpt_box *box)
+                     const struct dpt_reals *ratio, bool tall, bool less, const struct dpt_shape *s,
+                     struct dpt_box *box)
 {
-    const struct dpt_shape *s = &r->set->shape;
     uint32_t word[4];
 
     for (uint32_t attempt = 0; attempt < 10; attempt++) {
@@ -106,23 +108,23 @@ static bool resized_crop_wanted(const struct dpt_augment *a)
  * middle whose ratio is allowed. */
 static void resized_crop_move(const struct run *r, const float *from, float *to)
 {
-    const struct dpt_shape *s = &r->set->shape;
+    const struct dpt_shape *s = r->from, *made = &r->set->shape;
     const double *ratio = r->augment->crop_ratio.at, sides = (double)s->w / s->h;
     struct dpt_box box;
 
     if (!draw_box(r, KEY_RESIZED_CROP, &r->augment->crop_area, &r->augment->crop_ratio, false,
-                  false, &box)) {
+                  false, s, &box)) {
         const double high = sides < ratio[0] ? rint(s->w / ratio[0]) : s->h;
         const double wide = sides > ratio[1] ? rint(s->h * ratio[1]) : s->w;
 
         box = dpt_box_middle(s, high > 1 ? (int32_t)high : 1, wide > 1 ? (int32_t)wide : 1);
     }
-    dpt_picture_resize(from, s, box, to, s->h, s->w, r->scratch);
+    dpt_picture_resize(from, s, box, to, made->h, made->w, r->scratch);
 }
 
-static size_t resized_crop_scratch(const struct dpt_shape *s)
+static size_t resized_crop_scratch(const struct dpt_dataset *set)
 {
-    return dpt_picture_resize_scratch(s->w, s->w);
+    return dpt_picture_resize_scratch(set->stored.w, set->shape.w);
 }
 
 static bool move_wanted(const struct dpt_augment *a)
@@ -130,24 +132,33 @@ static bool move_wanted(const struct dpt_augment *a)
     return a->crop_padding > 0 || a->flip;
 }
 
+/* Where the window begins in a picture that is so much higher and wider than it. */
+static struct dpt_steps_move draw_move(const struct dpt_augment *augment,
+                                       const struct dpt_augment_key *key, int32_t higher,
+                                       int32_t wider)
+{
+    const int32_t padding = (int32_t)augment->crop_padding;
+    uint32_t word[4];
+
+    dpt_random4(key->seed, DPT_RANDOM_AUGMENT, (uint64_t)key->epoch, (uint64_t)key->sample, word);
+    return (struct dpt_steps_move){
+        .top = (int16_t)(below(word[0], 2 * (int64_t)padding + higher + 1) - padding),
+        .left = (int16_t)(below(word[1], 2 * (int64_t)padding + wider + 1) - padding),
+        .flip = augment->flip && (word[2] & 1) != 0};
+}
+
 struct dpt_steps_move dpt_augment_draw(const struct dpt_augment *augment, uint64_t seed,
                                        int64_t epoch, int64_t sample)
 {
-    const int32_t padding = (int32_t)augment->crop_padding;
-    const int64_t places = 2 * (int64_t)padding + 1;
-    uint32_t word[4];
-
-    dpt_random4(seed, DPT_RANDOM_AUGMENT, (uint64_t)epoch, (uint64_t)sample, word);
-    return (struct dpt_steps_move){.top = (int16_t)(below(word[0], places) - padding),
-                                   .left = (int16_t)(below(word[1], places) - padding),
-                                   .flip = augment->flip && (word[2] & 1) != 0};
+    return draw_move(augment, &(struct dpt_augment_key){seed, epoch, sample}, 0, 0);
 }
 
-/* out[x] = row[x + by], mirrored where flipped; `outside` where there is no such pixel. */
-static void shift_row(const float *row, int32_t width, int32_t by, bool flip, float outside,
-                      float *out)
+/* out[x] = row[x + by], mirrored where flipped; `outside` where there is no such pixel. n: of the
+ * row; width: of out. */
+static void shift_row(const float *row, int32_t n, int32_t width, int32_t by, bool flip,
+                      float outside, float *out)
 {
-    const int32_t begin = by < 0 ? -by : 0, end = by > 0 ? width - by : width;
+    const int32_t begin = by < 0 ? -by : 0, end = n - by < width ? n - by : width;
 
     for (int32_t x = 0; x < begin; x++)
         out[flip ? width - 1 - x : x] = outside;
@@ -162,21 +173,21 @@ static void shift_row(const float *row, int32_t width, int32_t by, bool flip, fl
 
 static void move_move(const struct run *r, const float *from, float *to)
 {
-    const struct dpt_shape *shape = &r->set->shape;
+    const struct dpt_shape *shape = &r->set->shape, *old_shape = r->from;
     const int32_t height = shape->h, width = shape->w;
     const struct dpt_steps_move move =
-        dpt_augment_draw(r->augment, r->key->seed, r->key->epoch, r->key->sample);
+        draw_move(r->augment, r->key, old_shape->h - height, old_shape->w - width);
 
     for (int32_t c = 0; c < shape->c; c++) {
-        const float *plane = from + (size_t)c * (size_t)height * (size_t)width;
+        const float *plane = from + (size_t)c * (size_t)old_shape->h * (size_t)old_shape->w;
         const float outside = r->set->parts->shift[c];
 
         for (int32_t y = 0; y < height; y++, to += width) {
             const int32_t old = y + move.top;
 
-            if (old >= 0 && old < height)
-                shift_row(plane + (size_t)old * (size_t)width, width, move.left, move.flip != 0,
-                          outside, to);
+            if (old >= 0 && old < old_shape->h)
+                shift_row(plane + (size_t)old * (size_t)old_shape->w, old_shape->w, width,
+                          move.left, move.flip != 0, outside, to);
             else
                 for (int32_t x = 0; x < width; x++)
                     to[x] = outside;
@@ -224,9 +235,9 @@ static void affine_move(const struct run *r, const float *from, float *to)
     dpt_picture_affine(from, s, &affine, r->set->parts->shift, to, r->scratch);
 }
 
-static size_t affine_scratch(const struct dpt_shape *s)
+static size_t affine_scratch(const struct dpt_dataset *set)
 {
-    return dpt_picture_affine_scratch(s);
+    return dpt_picture_affine_scratch(&set->shape);
 }
 
 /* --- light and colour ------------------------------------------------------------------------- */
@@ -291,7 +302,7 @@ static void erase_change(const struct run *r, float *image)
 
     dpt_augment_words(r->key, KEY_ERASE, OFTEN, word);
     if (dpt_augment_between(word[0], 0, 1) < a->erase &&
-        draw_box(r, KEY_ERASE, &a->erase_area, &a->erase_ratio, true, true, &box))
+        draw_box(r, KEY_ERASE, &a->erase_area, &a->erase_ratio, true, true, &r->set->shape, &box))
         dpt_picture_erase(image, &r->set->shape, box, 0);
 }
 
@@ -443,18 +454,38 @@ out:
 
 /* --- a sample --------------------------------------------------------------------------------- */
 
+/* What the first of the moves takes: where it cuts out a part by itself, more than the middle that
+ * data.crop leaves. */
+static const struct dpt_shape *first_shape(const struct dpt_augment *augment,
+                                           const struct dpt_dataset *set)
+{
+    if (!set->views)
+        return &set->shape;
+    return resized_crop_wanted(augment) ? &set->stored
+           : augment->crop_padding > 0  ? &set->parts->resized
+                                        : &set->shape;
+}
+
+/* Floats of a picture before that move. */
+static size_t first_size(const struct dpt_augment *augment, const struct dpt_dataset *set)
+{
+    const struct dpt_shape *first = first_shape(augment, set);
+
+    return first != &set->shape ? (size_t)dpt_shape_size(first) : 0;
+}
+
 size_t dpt_augment_scratch(const struct dpt_augment *augment, const struct dpt_dataset *set)
 {
-    size_t most = 0;
+    size_t most = dpt_fill_scratch(set);
 
     for (int i = 0; i < TRANSFORMS; i++) {
         const struct transform *type = transforms[i].type;
         const size_t floats =
-            type->scratch != NULL && transforms[i].wanted(augment) ? type->scratch(&set->shape) : 0;
+            type->scratch != NULL && transforms[i].wanted(augment) ? type->scratch(set) : 0;
 
         most = floats > most ? floats : most;
     }
-    return (size_t)dpt_shape_size(&set->shape) + most;
+    return (size_t)dpt_shape_size(&set->shape) + first_size(augment, set) + most;
 }
 
 /* The way from normalised numbers to light, and back. */
@@ -479,19 +510,26 @@ void dpt_augment_sample(const struct dpt_augment *augment, const struct dpt_data
                         const struct dpt_augment_key *key, const uint8_t *stored, float *out,
                         float *scratch)
 {
-    const struct run r = {augment, set, key, scratch + dpt_shape_size(&set->shape)};
-    float *image = out, *other = scratch;
-    bool light = false;
+    float *image = out, *other = scratch, *first = scratch + dpt_shape_size(&set->shape);
+    struct run r = {augment, set, key, first_shape(augment, set), first + first_size(augment, set)};
+    bool light = false, begun = r.from == &set->shape;
 
-    /* Each move goes to the other memory; the last one is to end in `out`. */
-    for (int i = 0; i < TRANSFORMS; i++)
-        if (transforms[i].type->move != NULL && transforms[i].wanted(augment)) {
+    /* Each move goes to the other memory, the first from `first` where that is another shape; the
+     * last one is to end in `out`. */
+    for (int i = 0, moves = 0; i < TRANSFORMS; i++)
+        if (transforms[i].type->move != NULL && transforms[i].wanted(augment) &&
+            (begun || moves++ > 0)) {
             float *const swapped = image;
 
             image = other;
             other = swapped;
         }
-    dpt_fill_sample(set, stored, image);
+    if (begun)
+        dpt_fill_sample(set, stored, image, r.scratch);
+    else if (r.from == &set->stored)
+        dpt_fill_stored(set, stored, first);
+    else
+        dpt_fill_resized(set, stored, first, r.scratch);
     for (int i = 0; i < TRANSFORMS; i++) {
         const struct transform *type = transforms[i].type;
 
@@ -501,12 +539,16 @@ void dpt_augment_sample(const struct dpt_augment *augment, const struct dpt_data
             light = type->light;
             normalise(set, image, light);
         }
-        if (type->move != NULL) {
+        if (type->change != NULL) {
+            type->change(&r, image);
+        } else if (!begun) {
+            type->move(&r, first, image);
+            begun = true;
+            r.from = &set->shape;
+        } else {
             type->move(&r, image, other);
             other = image;
             image = image == out ? scratch : out;
-        } else {
-            type->change(&r, image);
         }
     }
     if (light)

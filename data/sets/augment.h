@@ -64,9 +64,10 @@ size_t dpt_augment_scratch(const struct dpt_augment *augment, const struct dpt_d
  * Makes of a stored sample the normalised floats [c][h][w] that a model trains with.
  *
  * crop_padding and flip: the image is padded with `crop_padding` pixels on each side that are zero
- * before normalisation, a window of its own size is cut out at one of the (2 crop_padding + 1)^2
- * places, all equally likely, and with `flip` every other one is mirrored, left to right. The
- * others are as the rows of data.augment say.
+ * before normalisation, a window of the set's shape is cut out at one of the (2 crop_padding + 1)^2
+ * places, more where data.crop makes pictures smaller, all equally likely, and with `flip` every
+ * other one is mirrored, left to right. crop_area takes a part of what is stored. The others are as
+ * the rows of data.augment say.
  */
 void dpt_augment_sample(const struct dpt_augment *augment, const struct dpt_dataset *set,
                         const struct dpt_augment_key *key, const uint8_t *stored, float *out,

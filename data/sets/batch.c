@@ -4,6 +4,7 @@
 
 #include "core/base/memory.h"
 #include "data/sets/augment.h"
+#include "data/sets/parts.h"
 
 struct dpt_batch_form dpt_batch_form_of(const struct dpt_dataset *set,
                                         const struct dpt_augment *augment, int32_t outputs)
@@ -34,7 +35,7 @@ int dpt_batch_sources(const struct dpt_batch_form *form)
 size_t dpt_batch_scratch(const struct dpt_batch_form *form)
 {
     if (form->augment == NULL)
-        return 0;
+        return dpt_fill_scratch(form->set);
     return dpt_augment_scratch(form->augment, form->set) +
            (size_t)(dpt_batch_sources(form) - 1) * dpt_batch_size(form);
 }
@@ -86,6 +87,12 @@ out:
     return status;
 }
 
+enum dpt_status dpt_batch_buffer_scratch(struct dpt_batch_buffer *buffer, size_t floats,
+                                         struct dpt_error *err)
+{
+    return make_room(&buffer->scratch, &buffer->scratch_floats, floats, "making samples", err);
+}
+
 enum dpt_status dpt_batch_buffer_widen(struct dpt_batch_buffer *buffer,
                                        const struct dpt_batch_form *form, int32_t rows,
                                        struct dpt_error *err)
@@ -94,8 +101,7 @@ enum dpt_status dpt_batch_buffer_widen(struct dpt_batch_buffer *buffer,
 
     DPT_TRY(make_room(&buffer->targets, &buffer->target_floats,
                       (size_t)rows * (size_t)form->targets, "a micro-batch's targets", err));
-    DPT_TRY(make_room(&buffer->scratch, &buffer->scratch_floats, dpt_batch_scratch(form),
-                      "making samples", err));
+    DPT_TRY(dpt_batch_buffer_scratch(buffer, dpt_batch_scratch(form), err));
 out:
     return status;
 }

@@ -47,6 +47,9 @@ void dpt_batch_buffer_close(struct dpt_batch_buffer *buffer);
 enum dpt_status dpt_batch_buffer_widen(struct dpt_batch_buffer *buffer,
                                        const struct dpt_batch_form *form, int32_t rows,
                                        struct dpt_error *err);
+/* Makes room for so many floats to make samples in. Errors: RANK. */
+enum dpt_status dpt_batch_buffer_scratch(struct dpt_batch_buffer *buffer, size_t floats,
+                                         struct dpt_error *err);
 /* The buffer without its first rows; borrowed. */
 struct dpt_batch_buffer dpt_batch_buffer_from(const struct dpt_batch_buffer *buffer,
                                               const struct dpt_batch_form *form, size_t row);

@@ -458,7 +458,7 @@ static enum dpt_status make_sample(const struct dpt_loader *loader, int64_t epoc
     if (loader->form.augment != NULL)
         dpt_augment_sample(loader->form.augment, loader->set, &key, stored, out, scratch);
     else
-        dpt_fill_sample(loader->set, stored, out);
+        dpt_fill_sample(loader->set, stored, out, scratch);
 out:
     return status;
 }

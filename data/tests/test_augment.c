@@ -28,10 +28,10 @@ static void make_scene(struct scene *s, int32_t c, int32_t h, int32_t w)
     s->parts.scale = s->scale;
     s->parts.shift = s->shift;
     s->set.parts = &s->parts;
-    s->set.shape = (struct dpt_shape){.c = c, .h = h, .w = w};
+    s->set.shape = s->set.stored = (struct dpt_shape){.c = c, .h = h, .w = w};
     for (int i = 0; i < c * h * w; i++) /* all different, and none a shift */
         s->stored[i] = (float)(10 + i);
-    dpt_fill_sample(&s->set, (const uint8_t *)s->stored, s->image);
+    dpt_fill_stored(&s->set, (const uint8_t *)s->stored, s->image);
 }
 
 /* What becomes of the scene's sample. */

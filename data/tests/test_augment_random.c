@@ -32,7 +32,8 @@ static int set_up(void **state)
 {
     (void)state;
     parts = (struct dpt_dataset_parts){.key = "data.train", .scale = scales, .shift = shifts};
-    set = (struct dpt_dataset){.shape = {3, SIDE, SIDE, false}, .parts = &parts};
+    set = (struct dpt_dataset){
+        .shape = {3, SIDE, SIDE, false}, .stored = {3, SIDE, SIDE, false}, .parts = &parts};
     for (int y = 0; y < SIDE; y++)
         for (int x = 0; x < SIDE; x++) {
             stored[y * SIDE + x] = (float)x - (SIDE - 1) / 2.0F;

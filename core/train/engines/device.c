@@ -80,11 +80,12 @@ static int64_t largest_bucket(const struct dpt_graph *g)
     return largest < g->floats ? largest : g->floats;
 }
 
-/* What is more than a crop and a flip, the host does to samples. */
+/* What is more than a crop and a flip of what is stored, the host does to samples. */
 static struct dpt_steps_data data_of(const struct dpt_batch_form *form)
 {
     const struct dpt_dataset *set = form->set;
-    const bool as_they_are = form->augment == NULL || dpt_augment_only_moves(form->augment);
+    const bool as_they_are =
+        !set->views && (form->augment == NULL || dpt_augment_only_moves(form->augment));
     struct dpt_steps_data data = {.memory = as_they_are ? set->memory : NULL,
                                   .samples = set->samples,
                                   .stride = (int64_t)set->stride,

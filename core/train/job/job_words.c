@@ -53,6 +53,8 @@ const struct dpt_synonym dpt_job_synonyms[] = {
     {"data.normalize", "normalize normalise"},
     {"data.normalize.mean", "mean"},
     {"data.normalize.std", "std"},
+    {"data.resize", "resize imagesize imgsize"},
+    {"data.crop", "centercrop centrecrop"},
     {"data.augment", "augment augmentation transforms"},
     {"data.augment.flip", "horizontalflip randomhorizontalflip"},
     {"data.augment.crop_padding", "randomcrop"},

@@ -20,7 +20,7 @@ GIVEN = 0.3  # how often a row that may be left out is given
 # Rows that the drawing of data, model and length gives, and why: each hangs on the others.
 HAND = {
     "data.train": "files that are there", "data.valid": "likewise", "data.test": "likewise", "data.synthetic": "small ones",
-    "data.normalize": "a number or one a channel", "data.augment": "what goes with the samples", "data.class_weights": "needs classes",
+    "data.normalize": "a number or one a channel", "data.augment": "what goes with the samples", "data.class_weights": "needs classes", "data.resize": "needs pictures", "data.crop": "likewise",
     "data.targets": "needs numbers to predict", "model": "shapes that fit", "init": "files of fitting weights", "loss": "goes with the data",
     "batch": "sizes that go together", "train.epochs": "a few steps", "train.steps": "a few steps", "train.freeze": "names of tensors",
     "comm.reduction": "reproducible is what is tested", "output": "the command line gives it", "name": "any text",
@@ -110,7 +110,7 @@ class Dice:
         one = self.whole if "integer" in kinds(row["items"]) else self.real if "number" in kinds(row["items"]) else None
         if one is None:
             raise Undrawable(f"{name}: a list of texts: HAND is to say which")
-        if self.rng.random() < 0.5 and kinds(row) != ["array"]:
+        if self.rng.random() < 0.5 and {*kinds(row)} - {"null"} != {"array"}:
             return one(name, row)
         low, high = max(1, row.get("minItems", 1)), row.get("maxItems", 2)
         drawn = [one(name, row) for _ in range(self.rng.randint(low, max(low, high)))]
@@ -237,6 +237,8 @@ class Case:
             self.put("data.valid", rng.choice([0.1, 0.25, 0.5, self.shards("valid", rng.randint(1, 30)) if files else "synthetic"]))
         self.tests = [[], self.shards("test", rng.randint(1, 30)) if files else "synthetic"]
         numbers = self.schema["properties"]["data"]["properties"]
+        if self.images and 1 < min(self.shape[1:]) and side < 10 and rng.random() < GIVEN:
+            self.view()
         if rng.random() < GIVEN:
             self.put("data.normalize", {key: self.channels(key, row) for key, row in numbers["normalize"]["properties"].items()})
         if rng.random() < 0.5:
@@ -246,6 +248,17 @@ class Case:
         if self.kind == "numbers" and rng.random() < 0.5:
             scale = {"mean": [0.5] * self.outputs, "std": [1.5] * self.outputs}
             self.put("data.targets", {"normalize": rng.choice(["auto", "none", {"mean": 0.25, "std": 2}, scale])})
+
+    def view(self):
+        """Pictures of another size than those in the files, of which they are the middle."""
+        rng, sides = self.rng, self.shape[1:]
+        if rng.random() < 0.7:
+            sides = rng.choice([[rng.randint(3, 10)] * 2, [rng.randint(3, 10), rng.randint(3, 10)]])
+            self.put("data.resize", sides[0] if sides[0] == sides[1] else sides)
+        if rng.random() < 0.7:
+            sides = [rng.randint(2, side) for side in sides]
+            self.put("data.crop", sides[0] if sides[0] == sides[1] else sides)
+        self.shape = [self.shape[0], *sides]
 
     def augment(self, row):
         """Some of the transforms that go with the samples."""
