@@ -232,6 +232,7 @@ static enum dpt_status evaluate(struct dpt_cli *cli, const struct dpt_job *job,
 {
     enum dpt_status status = DPT_OK;
     const char *name = dpt_cli_value(cli, "--split");
+    struct dpt_job plain = *job; /* samples are evaluated as they are, those for training too */
     struct dpt_trainer t = {0};
     struct dpt_split *const by_index[] = {&t.data.test, &t.data.valid, &t.data.train};
     struct dpt_metric_sums metric_sums = {0};
@@ -240,6 +241,7 @@ static enum dpt_status evaluate(struct dpt_cli *cli, const struct dpt_job *job,
     size_t i = 0;
 
     (void)conf;
+    plain.data.augment = (struct dpt_augment){0};
     DPT_TRY(dpt_job_command_weights(cli, job, &weights, err));
     while (name != NULL && i < 3 && strcmp(splits[i].name, name) != 0)
         i++;
@@ -253,7 +255,7 @@ static enum dpt_status evaluate(struct dpt_cli *cli, const struct dpt_job *job,
     if (comm->world.rank == 0 && dpt_job_command_checkpoint(cli) != NULL)
         status = check_model(job, weights, i, err);
     DPT_TRY(dpt_group_agree(&comm->world, status, err));
-    DPT_TRY(dpt_trainer_open(&t, job, comm, &cli->log, splits[i].parts, NULL, err));
+    DPT_TRY(dpt_trainer_open(&t, &plain, comm, &cli->log, splits[i].parts, NULL, err));
     if (!by_index[i]->present)
         DPT_TRY(dpt_fail(err, DPT_BAD_JOB, "data.%s: the job names none to evaluate on",
                          splits[i].name));

@@ -24,8 +24,8 @@ enum { MICRO_IMAGES = 16, MICRO_ROWS = 64 };
 
 /* What is known of the checkpoint, by rank 0; told to all. */
 struct found {
-    bool shaped;
-    struct dpt_shape shape;
+    bool shaped, sized;
+    struct dpt_shape shape, stored;
     int64_t step;
     size_t columns;          /* bytes of the text that says how its table was read; 0: none */
     char name[NAME_MAX + 1]; /* of the file */
@@ -131,6 +131,7 @@ static enum dpt_status look(struct predict *p, struct dpt_error *err)
         DPT_TRY(dpt_checkpoint_verify(file, err));
         DPT_TRY(dpt_checkpoint_open(&checkpoint, file, err));
         p->found.shaped = dpt_checkpoint_input(&checkpoint, &p->found.shape);
+        p->found.sized = dpt_checkpoint_stored(&checkpoint, &p->found.stored);
         DPT_TRY(dpt_checkpoint_read(&checkpoint, &state, DPT_LOAD_PROGRESS, NULL, err));
         p->found.step = state.progress.step;
         DPT_TRY(dpt_checkpoint_text(&checkpoint, "/columns", &p->columns, err));
@@ -178,6 +179,8 @@ static enum dpt_status find_model(struct predict *p, struct dpt_error *err)
     status = dpt_source_model_find(model, &p->job.data, p->spec.classes, &p->region, err);
     DPT_TRY(dpt_group_agree(world, status, err));
     DPT_TRY(find_columns(p, err));
+    if (p->found.sized)
+        model->stored = p->found.stored;
     if (p->found.shaped) {
         model->known = true;
         model->shape = p->found.shape;

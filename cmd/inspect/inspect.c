@@ -265,6 +265,10 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 
     if (dpt_cli_has(cli, "--audit"))
         return audit(cli, err);
+    if (dpt_cli_value(cli, "--augmented") != NULL)
+        return dpt_inspect_augmented(cli, dpt_cli_value(cli, "--augmented"), err);
+    if (dpt_cli_value(cli, "--set") != NULL)
+        return dpt_fail(err, DPT_USAGE, "dptrain inspect: --set goes with --augmented alone");
     if (cli->n_positional == 0)
         return dpt_fail(err, DPT_USAGE, "dptrain inspect: which checkpoint or shard?");
     if (inspection.other != NULL && (cli->n_positional > 1 || inspection.job))
@@ -297,12 +301,14 @@ static const struct dpt_cli_option options[] = {
     {"--diff", "OTHER", "say where FILE and OTHER differ; exit 1 if they do"},
     {"--audit", NULL, "two runs with log.hashes: the first step and tensor at which they part"},
     {"--job", NULL, "print only the job that the checkpoint was made by"},
+    {"--augmented", "SHEET.png", "of a job file: training samples as they are, and augmented"},
+    {"--set", "KEY=VALUE", "override a key of that job file (data.augment.rotate=30); repeatable"},
     {0},
 };
 
 const struct dpt_command dpt_cmd_inspect = {
     .name = "inspect",
-    .usage = "FILE... [--job | --diff OTHER] | --audit RUN RUN",
+    .usage = "FILE... [--job | --diff OTHER] | --audit RUN RUN | JOB.yaml --augmented SHEET.png",
     .summary = "what is in a checkpoint or a shard; verifies its checksums",
     .details =
         "Lists the data sets of each file with their shapes, types and the range of their values: "
@@ -313,10 +319,13 @@ const struct dpt_command dpt_cmd_inspect = {
         "With --diff the attributes, the jobs and every value are compared by their bits: the "
         "first difference, and for each data set how many values differ and by how much at most, "
         "absolutely and relative to the larger of the two.\n\n"
+        "--augmented draws eight training samples of a job: each as it is, and as the first seven "
+        "epochs see it, cropped, turned, coloured and mixed as data.augment says.\n\n"
         "  dptrain inspect runs/mnist-cnn\n"
         "  dptrain inspect data/mnist/train-*.h5\n"
         "  dptrain inspect runs/a --diff runs/b\n"
-        "  dptrain inspect --audit runs/a runs/b",
+        "  dptrain inspect --audit runs/a runs/b\n"
+        "  dptrain inspect job.yaml --augmented sheet.png --set data.augment.rotate=30",
     .options = options,
     .one_rank = true,
     .run = run,

@@ -5,6 +5,7 @@
 #ifndef DPT_CMD_INSPECT_PRINT_H
 #define DPT_CMD_INSPECT_PRINT_H
 
+#include "cmd/cmd.h"
 #include "core/base/str.h"
 #include "core/state/checkpoint.h"
 #include "data/shards/inspect.h"
@@ -50,5 +51,9 @@ enum dpt_status dpt_inspect_print(struct dpt_inspect *f, enum dpt_trailer traile
  * differ; BAD_DATA, IO, RANK. */
 enum dpt_status dpt_inspect_diff(struct dpt_inspect *a, struct dpt_inspect *b,
                                  struct dpt_error *err);
+
+/* Makes a PNG of some training samples, as they are and as the first epochs see them. Errors:
+ * USAGE, BAD_JOB, BAD_DATA, IO, RANK. */
+enum dpt_status dpt_inspect_augmented(struct dpt_cli *cli, const char *path, struct dpt_error *err);
 
 #endif

@@ -91,7 +91,7 @@ enum dpt_status dpt_page_pictures(struct dpt_page *r, struct dpt_page_prediction
     if (v->width == 0 || v->n_wrong == 0)
         return DPT_OK;
     each.global = each.micro = 1;
-    DPT_TRY(dpt_loader_open(&loader, split->set, &each, NULL, 0, 1, err));
+    DPT_TRY(dpt_loader_open(&loader, &split->form, &each, 0, 1, err));
     for (int i = 0; i < v->n_wrong; i++) {
         struct dpt_page_wrong *wrong = &v->wrong[i];
 

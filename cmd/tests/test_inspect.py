@@ -11,6 +11,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from PIL import Image
 
 sys.path.insert(0, "scripts/lib")
 import dpt  # noqa: E402
@@ -455,3 +456,43 @@ def test_diff_one_bit_and_nan(shard, tmp_path):
         assert "the first at /images[13, 0, 7]\n" in out and rows["/labels"] == ["20", "20", "0", "0"]
     out = inspect(tmp_path / "a.h5", "--diff", shard, code=1).out
     assert "  /images: float32 [20, 1, 300] -> uint8 [70, 1, 5, 4]\n" in out
+
+
+@pytest.mark.parametrize("channels, cache", [(1, "memory"), (3, "none")])
+def test_sheet_of_augmented_pictures(tmp_path, channels, cache):
+    """A picture as it is in the file, and each epoch's: here it, or its mirror; in the first epoch of the first samples of it."""
+    n, height, width = 13, 40, 30
+    images = np.random.default_rng(1).integers(0, 256, (n, channels, height, width), dtype=np.uint8)
+    with h5py.File(tmp_path / "train.h5", "w") as file:
+        file["images"] = images
+        file["labels"] = np.arange(n) % 3
+    job = dpt.write_job(tmp_path / "job.yaml", f"data: {{train: {tmp_path}/train.h5, cache: {cache}, normalize: {{mean: 0.3, std: 0.25}}, "
+                                               "augment: {flip: true}}\nmodel: cnn\nbatch: {global: 5, micro: 2}\n")
+    said = dpt.run("inspect", job, "--augmented", tmp_path / "sheet.png")
+    assert said.code == 0 and said.err == "", said
+    sheet = np.asarray(Image.open(tmp_path / "sheet.png")).reshape(8 * 82 + 2, -1, channels)
+    shown = [int(line.split("sample ")[1]) for line in said.out.splitlines()[1:]]
+    assert len(set(shown)) == 8
+    mirrored = 0
+    for row, sample in enumerate(shown):
+        want = images[sample].transpose(1, 2, 0).repeat(2, 0).repeat(2, 1)  # each pixel is four: small pictures are shown larger
+        for column in range(8):
+            left = 2 + 62 * column + (4 if column else 0)
+            have = sheet[2 + 82 * row:82 + 82 * row, left:left + 60]
+            same, turned = (have == want).all(), (have == want[:, ::-1]).all()
+            assert same if column == 0 else same or turned, (row, column)
+            mirrored += turned
+    assert 10 < mirrored < 46
+
+
+def test_sheets_that_cannot_be(tmp_path):
+    text = "data: {train: synthetic, synthetic: {samples: 9, shape: [%s]}, augment: {%s}}\nmodel: mlp\n"
+    pictures = dpt.write_job(tmp_path / "a.yaml", text % ("1, 9, 9", "flip: true"))
+    rows = dpt.write_job(tmp_path / "b.yaml", text % ("9", "noise: 0.1"))
+    for words, code, says in (
+            ((pictures, "--augmented", tmp_path / "x.jpg"), 2, "ends in .png"), ((rows, "--augmented", tmp_path / "x.png"), 78, "no pictures"),
+            ((pictures, "--augmented", tmp_path / "x.png", "--set", "data.augment.flip=false"), 78, "asks for nothing"),
+            ((pictures, "--augmented", tmp_path / "no" / "x.png"), 74, "x.png"), ((pictures, "--set", "seed=3"), 2, "--augmented alone")):
+        result = dpt.run("inspect", *words)
+        assert result.code == code and says in result.err and result.out == "", result
+    assert not (tmp_path / "x.png").exists()

@@ -104,6 +104,8 @@ struct dpt_option {
     const char *word; /* INT, REAL, EVERY: a word that stands for "none or automatic" ("auto",
                          "null"), read as `word_value`, or as the unit DPT_AUTO */
     double word_value;
+    bool range;                    /* REALS: two numbers, the least and the most */
+    size_t most;                   /* INTS: entries of a list, at least one; 0: any number */
     unsigned units;                /* EVERY: bits 1 << enum dpt_unit of those allowed; 0: all but
                                       per cent */
     const char *const *choices;    /* CHOICE: names, ends with NULL */

@@ -171,9 +171,17 @@ static void write_list(struct dpt_json *j, const struct dpt_option *row, bool nu
     char types[40];
 
     snprintf(types, sizeof types, "%s array", entry);
-    write_types(j, types, null);
-    if (row->type != DPT_OPT_TEXTS)
+    write_types(j, row->range ? "array" : types, null);
+    if (row->range) {
+        dpt_json_real(j, "minItems", 2);
+        dpt_json_real(j, "maxItems", 2);
+    } else if (row->type != DPT_OPT_TEXTS) {
         write_bounds(j, row);
+    }
+    if (row->most > 0) {
+        dpt_json_real(j, "minItems", 1);
+        dpt_json_real(j, "maxItems", (double)row->most);
+    }
     dpt_json_object(j, "items");
     write_types(j, entry, false);
     if (row->type != DPT_OPT_TEXTS)

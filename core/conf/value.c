@@ -82,6 +82,8 @@ const char *dpt_value_wanted(const struct dpt_option *row, char *buf)
         snprintf(buf + used, DPT_VALUE_TEXT - used, "%s%s", i > 0 ? ", " : "",
                  row->variants[i]->name);
     }
+    if (row->range)
+        snprintf(buf, DPT_VALUE_TEXT, "a list [least, most]");
     if (row->type == DPT_OPT_CUSTOM)
         snprintf(buf, DPT_VALUE_TEXT, "%s", row->value_text == NULL ? "a value" : row->value_text);
     if (row->word != NULL && dpt_value_is_word(row, row->word)) {
@@ -352,11 +354,20 @@ static void read_list(struct dpt_conf *conf, const struct dpt_conf_node *node, c
     const struct list_type *type = &types[row->type];
     struct dpt_option entry = *row;
     const bool list = node->kind == DPT_NODE_LIST;
-    const size_t n = list ? node->n : 1;
+    const size_t n = list ? node->n : 1, mistakes = conf->n_mistakes;
     char *at;
 
-    if (node->kind == DPT_NODE_MAP) {
+    if (node->kind == DPT_NODE_MAP || (row->range && !list)) {
         wrong_type(conf, node, path, row);
+        return;
+    }
+    if (row->range && n != 2) {
+        dpt_conf_mistake(conf, node, path, "%zu number%s where two are needed: [least, most]", n,
+                         n == 1 ? "" : "s");
+        return;
+    }
+    if (row->most > 0 && (n == 0 || n > row->most)) {
+        dpt_conf_mistake(conf, node, path, "%zu numbers; one to %zu are needed", n, row->most);
         return;
     }
     at = dpt_region_alloc(&conf->region, (n + 1) * type->size);
@@ -364,6 +375,7 @@ static void read_list(struct dpt_conf *conf, const struct dpt_conf_node *node, c
         return;
     entry.type = type->entry;
     entry.word = NULL;
+    entry.range = false;
     for (size_t i = 0; i < n; i++) {
         const char *name = list ? dpt_option_path(conf, path, NULL, i) : path;
 
@@ -376,6 +388,9 @@ static void read_list(struct dpt_conf *conf, const struct dpt_conf_node *node, c
         *(struct dpt_reals *)dest = (struct dpt_reals){.at = (double *)(void *)at, .n = n};
     else
         *(struct dpt_texts *)dest = (struct dpt_texts){.at = (const char **)(void *)at, .n = n};
+    if (row->range && conf->n_mistakes == mistakes &&
+        ((const double *)(const void *)at)[0] > ((const double *)(const void *)at)[1])
+        dpt_conf_mistake(conf, node, path, "the smaller number comes first: [least, most]");
 }
 
 static void read_every(struct dpt_conf *conf, const struct dpt_conf_node *node, const char *path,

@@ -40,7 +40,7 @@ static double read_ahead(const struct dpt_plan *p)
             continue;
         batches = ((int64_t)s->global + s->micro - 1) / s->micro;
         most = (batches + ranks - 1) / ranks * s->micro;
-        samples = fmin((double)most, s->global);
+        samples = fmin((double)most, s->global) * dpt_batch_sources(&split->form);
         stored = samples * (double)split->set->stride;
         bytes += dpt_loader_ahead(stored) * (stored + samples * sizeof(int64_t));
     }
@@ -78,17 +78,17 @@ static double statistics_bytes(const struct dpt_plan *p)
 /* Each thread's micro-batches under way (dpt_batch_buffer_open). */
 static double input_bytes(const struct dpt_trainer *t)
 {
-    const struct dpt_dataset *set = t->data.train.set;
-    const double size = (double)dpt_shape_size(&set->shape),
+    const struct dpt_batch_form *form = &t->data.train.form;
+    const double size = (double)dpt_batch_size(form),
                  micro = t->data.train.sampler.micro * t->team.group;
-    const double targets = set->target == DPT_TARGET_VECTOR ? set->target_width : 0;
+    const double targets = form->targets, scratch = (double)dpt_batch_scratch(form);
 
     /* Each thread has one, and the other slots have their own, without samples behind the first
      * stage. */
     const double others = t->team.gradient_workers * (t->team.in_flight - 1.0);
     const double said = sizeof(int32_t) + sizeof(int64_t) + targets * WORD;
 
-    return (t->team.threads + others * (t->mesh.stage == 0)) * (micro + 1) * size * WORD +
+    return (t->team.threads + others * (t->mesh.stage == 0)) * (micro * size + scratch) * WORD +
            (t->team.threads + others) * micro * said;
 }
 

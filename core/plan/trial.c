@@ -85,7 +85,7 @@ static void compute(void *arg, int thread)
     const struct dpt_trainer *t = &r->t;
     struct dpt_worker *worker = &t->team.workers[thread],
                       *of = t->team.together ? t->team.workers : worker;
-    const bool classes = t->data.train.set->target == DPT_TARGET_CLASS;
+    const bool classes = t->data.train.form.targets == 0;
     const struct dpt_batch batch = {
         .count = t->data.train.sampler.micro * t->team.group,
         .input = of->buffer.input,

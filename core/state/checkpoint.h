@@ -17,11 +17,13 @@
  *                                          read, as text (data/tables/columns.h)
  *   attributes of /                        format, format_version, step, updates, samples, epoch,
  * epoch_step, seed, parameters, input_shape ("1x28x28" or "784"), best_metric, best_step, version,
- * backend, library; norm_chunks where gradients are clipped by a norm of rows (dpt_graph_chunks);
- * of a run in half floats (fp16) also loss_scale, loss_scale_good, loss_scale_overflows; of one
- * that says by what its best checkpoint is chosen best_monitor ("valid.loss") and best_loss; of one
- * that may stop early, or whose rate falls on a plateau, what is remembered of that value (struct
- * dpt_watch): early_stop_monitor, _best, _step, _waits, and the same behind plateau_ with _drops
+ * backend, library; file_shape, as the samples' files have it, where pictures are resized or cut
+ * (data.resize, data.crop); norm_chunks where gradients are clipped by a norm of rows
+ * (dpt_graph_chunks); of a run in half floats (fp16) also loss_scale, loss_scale_good,
+ * loss_scale_overflows; of one that says by what its best checkpoint is chosen best_monitor
+ * ("valid.loss") and best_loss; of one that may stop early, or whose rate falls on a plateau, what
+ * is remembered of that value (struct dpt_watch): early_stop_monitor, _best, _step, _waits, and the
+ * same behind plateau_ with _drops
  *   attribute crc32 of every data set      CRC-32 of its bytes
  * behind HDF5's end, one line of text    "dptrain crc32 <8 hex digits> <20 digits: bytes in front
  * of this line>\n"
@@ -99,10 +101,11 @@ struct dpt_state {
     bool scaled; /* its gradients are half floats */
     struct dpt_loss_scale scale;
     const char *job_text;
-    const char *plans;   /* NULL or empty: none */
-    const char *columns; /* likewise */
-    bool clips_rows;     /* its gradients are clipped by a norm of rows */
-    bool averaged;       /* out, with DPT_LOAD_AVERAGE: there was one */
+    const char *plans;              /* NULL or empty: none */
+    const char *columns;            /* likewise */
+    const struct dpt_shape *stored; /* of its samples in their files; NULL: as the model's input */
+    bool clips_rows;                /* its gradients are clipped by a norm of rows */
+    bool averaged;                  /* out, with DPT_LOAD_AVERAGE: there was one */
     const char *version, *backend, *library;
     const struct dpt_lock *lock; /* looked at before a file gets its final name; NULL: none */
 };
@@ -196,6 +199,8 @@ const char *dpt_checkpoint_numerics(const struct dpt_checkpoint *checkpoint, cha
 /* The shape of the samples that its model reads. False: it does not say, as those before this was
  * kept. */
 bool dpt_checkpoint_input(const struct dpt_checkpoint *checkpoint, struct dpt_shape *shape);
+/* The shape that they have in their files, where they are resized or cut; false: as above. */
+bool dpt_checkpoint_stored(const struct dpt_checkpoint *checkpoint, struct dpt_shape *shape);
 
 /* Verifies, opens, reads and closes a checkpoint. */
 enum dpt_status dpt_checkpoint_load(struct dpt_state *state, const char *path, unsigned parts,

@@ -26,10 +26,12 @@ static enum dpt_status make(const struct dpt_state *s, struct dpt_h5_metadata *m
     const struct dpt_watch *stop = &p->early_stop, *plateau = &p->plateau;
     const bool stops = stop->monitor[0] != '\0', lowers = plateau->monitor[0] != '\0';
     const double scale = s->scale.scale;
-    char shape[40] = "";
+    char shape[40] = "", stored[40] = "";
 
     if (s->graph->n_nodes > 0)
         dpt_shape_text(&s->graph->nodes[0].out, shape);
+    if (s->stored != NULL)
+        dpt_shape_text(s->stored, stored);
 
     /* They stand in the file's order. */
     const struct dpt_skeleton_attribute attributes[] = {
@@ -45,6 +47,7 @@ static enum dpt_status make(const struct dpt_state *s, struct dpt_h5_metadata *m
         {.name = if_any("backend", s->backend), .text = s->backend},
         {.name = if_any("library", s->library), .text = s->library},
         {.name = if_any("input_shape", shape), .text = shape},
+        {.name = if_any("file_shape", stored), .text = stored},
         {.name = s->clips_rows ? "norm_chunks" : NULL, .text = "rows"},
         {.name = if_any("best_monitor", p->best_monitor), .text = p->best_monitor},
         {.name = stops ? "early_stop_monitor" : NULL, .text = stop->monitor},

@@ -457,13 +457,13 @@ const char *dpt_checkpoint_numerics(const struct dpt_checkpoint *c, char *text, 
     return text;
 }
 
-bool dpt_checkpoint_input(const struct dpt_checkpoint *c, struct dpt_shape *shape)
+static bool read_shape(const struct dpt_checkpoint *c, const char *name, struct dpt_shape *shape)
 {
     struct dpt_shape read = {0};
     char text[64], again[40];
     int n;
 
-    find_text(c, "input_shape", text, sizeof text);
+    find_text(c, name, text, sizeof text);
     n = sscanf(text, "%" SCNd32 "x%" SCNd32 "x%" SCNd32, &read.c, &read.h, &read.w);
     if (n == 1) {
         read.h = read.w = 1;
@@ -474,4 +474,14 @@ bool dpt_checkpoint_input(const struct dpt_checkpoint *c, struct dpt_shape *shap
     *shape = read;
     return read.c > 0 && read.h > 0 && read.w > 0 && dpt_shape_size(&read) <= INT32_MAX &&
            strcmp(dpt_shape_text(&read, again), text) == 0;
+}
+
+bool dpt_checkpoint_input(const struct dpt_checkpoint *c, struct dpt_shape *shape)
+{
+    return read_shape(c, "input_shape", shape);
+}
+
+bool dpt_checkpoint_stored(const struct dpt_checkpoint *c, struct dpt_shape *shape)
+{
+    return read_shape(c, "file_shape", shape);
 }

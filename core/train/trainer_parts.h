@@ -41,6 +41,7 @@ struct dpt_split {
     const char *name; /* "train", "valid", "test" */
     bool present;
     const struct dpt_dataset *set; /* borrowed from the trainer */
+    struct dpt_batch_form form;    /* once there is a model */
     struct dpt_sampler sampler;
     struct dpt_loader *loader;
 };

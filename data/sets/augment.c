@@ -1,34 +1,60 @@
 #include "data/sets/augment.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "core/base/rng.h"
+#include "data/pictures/transform.h"
 #include "data/sets/parts.h"
 
-bool dpt_augment_wanted(const struct dpt_augment *augment)
+/* What a sample must be for a transform. */
+enum takes {
+    TAKES_ANY,      /* rows of numbers too */
+    TAKES_CHANNELS, /* pictures and signals */
+    TAKES_PICTURES, /* higher and wider than one pixel */
+    TAKES_COLOURS,  /* and of three channels */
+    TAKES_BYTES,    /* and stored as bytes, so that it is known how bright white is */
+};
+
+/* A sample on its way. */
+struct run {
+    const struct dpt_augment *augment;
+    const struct dpt_dataset *set;
+    const struct dpt_augment_key *key;
+    /* Of what the first of the moves takes; later ones take the set's. */
+    const struct dpt_shape *from;
+    float *scratch; /* of the transform alone */
+};
+
+/* One of `move` and `change` is given. */
+struct transform {
+    const char *options; /* of data.augment, for messages */
+    enum takes takes;
+    bool light; /* values are light from 0, not normalised */
+    /* Makes the sample, [c][h][w], in other memory; or in place. */
+    void (*move)(const struct run *r, const float *from, float *to);
+    void (*change)(const struct run *r, float *image);
+    /* Floats of scratch; NULL: none. */
+    size_t (*scratch)(const struct dpt_dataset *set);
+};
+
+/* --- random numbers --------------------------------------------------------------------------- */
+
+void dpt_augment_words(const struct dpt_augment_key *key, int transform, uint32_t number,
+                       uint32_t word[4])
 {
-    return augment->crop_padding > 0 || augment->flip;
+    dpt_random4(key->seed, DPT_RANDOM_TRANSFORM, (uint64_t)key->epoch << 8 | (uint64_t)transform,
+                (uint64_t)key->sample << 24 | number, word);
 }
 
-enum dpt_status dpt_augment_check(const struct dpt_augment *augment, const struct dpt_dataset *set,
-                                  struct dpt_error *err)
+double dpt_augment_between(uint32_t word, double least, double most)
 {
-    const struct dpt_shape *shape = &set->shape;
-    char text[40];
-
-    if (shape->flat)
-        return dpt_fail(err, DPT_BAD_JOB,
-                        "data.augment: the samples of %s are rows of %d numbers; only images "
-                        "[channels, height, width] can be cropped and flipped",
-                        set->parts->key, shape->c);
-    if (augment->crop_padding >= shape->h || augment->crop_padding >= shape->w)
-        return dpt_fail(err, DPT_BAD_JOB,
-                        "data.augment.crop_padding is %lld, the images of %s are %s: it must be "
-                        "smaller than they are high and wide",
-                        (long long)augment->crop_padding, set->parts->key,
-                        dpt_shape_text(shape, text));
-    return DPT_OK;
+    return least + (most - least) * ((word + 0.5) / 4294967296.0);
 }
+
+#define X(NAME, name, key) KEY_##NAME = (key),
+enum keys { DPT_TRANSFORM_LIST(X) };
+#undef X
 
 /* 0 … n - 1 of a random word; n is tiny, so the bias of 2^-32 n is of no account. */
 static int32_t below(uint32_t word, int64_t n)
@@ -36,11 +62,103 @@ static int32_t below(uint32_t word, int64_t n)
     return (int32_t)(((uint64_t)word * (uint64_t)n) >> 32);
 }
 
-/* out[x] = row[x + by], mirrored where flipped; `outside` where there is no such pixel. */
-static void shift_row(const float *row, int32_t width, int32_t by, bool flip, float outside,
-                      float *out)
+static double log_between(uint32_t word, const struct dpt_reals *range)
 {
-    const int32_t begin = by < 0 ? -by : 0, end = by > 0 ? width - by : width;
+    return exp(dpt_augment_between(word, log(range->at[0]), log(range->at[1])));
+}
+
+/*
+ * A part of random area and ratio (one side by the other) anywhere in the picture, as torchvision
+ * and Zhong et al. 2017 (algorithm 1) try for it: ten times, then false. tall: the ratio is that of
+ * the height by the width. A whole side is too long where `less`.
+ */
+static bool draw_box(const struct run *r, int key, const struct dpt_reals *area,
+                     const struct dpt_reals *ratio, bool tall, bool less, const struct dpt_shape *s,
+                     struct dpt_box *box)
+{
+    uint32_t word[4];
+
+    for (uint32_t attempt = 0; attempt < 10; attempt++) {
+        double pixels, sides, wide, high;
+
+        dpt_augment_words(r->key, key, attempt, word);
+        pixels = dpt_augment_between(word[0], area->at[0], area->at[1]) * s->h * s->w;
+        sides = log_between(word[1], ratio);
+        wide = rint(sqrt(tall ? pixels / sides : pixels * sides));
+        high = rint(sqrt(tall ? pixels * sides : pixels / sides));
+        if (wide < 1 || high < 1 || wide > s->w - less || high > s->h - less)
+            continue;
+        box->width = (int32_t)wide;
+        box->height = (int32_t)high;
+        box->top = below(word[2], s->h - box->height + 1);
+        box->left = below(word[3], s->w - box->width + 1);
+        return true;
+    }
+    return false;
+}
+
+/* --- where pixels go -------------------------------------------------------------------------- */
+
+static bool resized_crop_wanted(const struct dpt_augment *a)
+{
+    return a->crop_area.n > 0;
+}
+
+/* Szegedy et al. 2015, section 6, as torchvision does it: where no part fits, the largest in the
+ * middle whose ratio is allowed. */
+static void resized_crop_move(const struct run *r, const float *from, float *to)
+{
+    const struct dpt_shape *s = r->from, *made = &r->set->shape;
+    const double *ratio = r->augment->crop_ratio.at, sides = (double)s->w / s->h;
+    struct dpt_box box;
+
+    if (!draw_box(r, KEY_RESIZED_CROP, &r->augment->crop_area, &r->augment->crop_ratio, false,
+                  false, s, &box)) {
+        const double high = sides < ratio[0] ? rint(s->w / ratio[0]) : s->h;
+        const double wide = sides > ratio[1] ? rint(s->h * ratio[1]) : s->w;
+
+        box = dpt_box_middle(s, high > 1 ? (int32_t)high : 1, wide > 1 ? (int32_t)wide : 1);
+    }
+    dpt_picture_resize(from, s, box, to, made->h, made->w, r->scratch);
+}
+
+static size_t resized_crop_scratch(const struct dpt_dataset *set)
+{
+    return dpt_picture_resize_scratch(set->stored.w, set->shape.w);
+}
+
+static bool move_wanted(const struct dpt_augment *a)
+{
+    return a->crop_padding > 0 || a->flip;
+}
+
+/* Where the window begins in a picture that is so much higher and wider than it. */
+static struct dpt_steps_move draw_move(const struct dpt_augment *augment,
+                                       const struct dpt_augment_key *key, int32_t higher,
+                                       int32_t wider)
+{
+    const int32_t padding = (int32_t)augment->crop_padding;
+    uint32_t word[4];
+
+    dpt_random4(key->seed, DPT_RANDOM_AUGMENT, (uint64_t)key->epoch, (uint64_t)key->sample, word);
+    return (struct dpt_steps_move){
+        .top = (int16_t)(below(word[0], 2 * (int64_t)padding + higher + 1) - padding),
+        .left = (int16_t)(below(word[1], 2 * (int64_t)padding + wider + 1) - padding),
+        .flip = augment->flip && (word[2] & 1) != 0};
+}
+
+struct dpt_steps_move dpt_augment_draw(const struct dpt_augment *augment, uint64_t seed,
+                                       int64_t epoch, int64_t sample)
+{
+    return draw_move(augment, &(struct dpt_augment_key){seed, epoch, sample}, 0, 0);
+}
+
+/* out[x] = row[x + by], mirrored where flipped; `outside` where there is no such pixel. n: of the
+ * row; width: of out. */
+static void shift_row(const float *row, int32_t n, int32_t width, int32_t by, bool flip,
+                      float outside, float *out)
+{
+    const int32_t begin = by < 0 ? -by : 0, end = n - by < width ? n - by : width;
 
     for (int32_t x = 0; x < begin; x++)
         out[flip ? width - 1 - x : x] = outside;
@@ -53,40 +171,386 @@ static void shift_row(const float *row, int32_t width, int32_t by, bool flip, fl
             out[width - 1 - x] = row[x + by];
 }
 
-struct dpt_steps_move dpt_augment_draw(const struct dpt_augment *augment, uint64_t seed,
-                                       int64_t epoch, int64_t sample)
+static void move_move(const struct run *r, const float *from, float *to)
 {
-    const int32_t padding = (int32_t)augment->crop_padding;
-    const int64_t places = 2 * (int64_t)padding + 1;
+    const struct dpt_shape *shape = &r->set->shape, *old_shape = r->from;
+    const int32_t height = shape->h, width = shape->w;
+    const struct dpt_steps_move move =
+        draw_move(r->augment, r->key, old_shape->h - height, old_shape->w - width);
+
+    for (int32_t c = 0; c < shape->c; c++) {
+        const float *plane = from + (size_t)c * (size_t)old_shape->h * (size_t)old_shape->w;
+        const float outside = r->set->parts->shift[c];
+
+        for (int32_t y = 0; y < height; y++, to += width) {
+            const int32_t old = y + move.top;
+
+            if (old >= 0 && old < old_shape->h)
+                shift_row(plane + (size_t)old * (size_t)old_shape->w, old_shape->w, width,
+                          move.left, move.flip != 0, outside, to);
+            else
+                for (int32_t x = 0; x < width; x++)
+                    to[x] = outside;
+        }
+    }
+}
+
+static bool vertical_flip_wanted(const struct dpt_augment *a)
+{
+    return a->vertical_flip;
+}
+
+static void vertical_flip_move(const struct run *r, const float *from, float *to)
+{
+    const struct dpt_shape *s = &r->set->shape;
     uint32_t word[4];
 
-    dpt_random4(seed, DPT_RANDOM_AUGMENT, (uint64_t)epoch, (uint64_t)sample, word);
-    return (struct dpt_steps_move){.top = (int16_t)(below(word[0], places) - padding),
-                                   .left = (int16_t)(below(word[1], places) - padding),
-                                   .flip = augment->flip && (word[2] & 1) != 0};
+    dpt_augment_words(r->key, KEY_VERTICAL_FLIP, 0, word);
+    if ((word[0] & 1) != 0)
+        dpt_picture_upside_down(from, s, to);
+    else
+        memcpy(to, from, (size_t)dpt_shape_size(s) * sizeof *to);
+}
+
+static bool affine_wanted(const struct dpt_augment *a)
+{
+    return a->rotate > 0 || a->shift > 0 || a->shear > 0 ||
+           (a->scale.n == 2 && (a->scale.at[0] != 1 || a->scale.at[1] != 1));
+}
+
+static void affine_move(const struct run *r, const float *from, float *to)
+{
+    const struct dpt_shape *s = &r->set->shape;
+    const struct dpt_augment *a = r->augment;
+    uint32_t word[4], more[4];
+    struct dpt_affine affine;
+
+    dpt_augment_words(r->key, KEY_AFFINE, 0, word);
+    dpt_augment_words(r->key, KEY_AFFINE, 1, more);
+    affine = dpt_affine_of(dpt_augment_between(word[0], -a->rotate, a->rotate),
+                           rint(dpt_augment_between(word[1], -a->shift, a->shift) * s->w),
+                           rint(dpt_augment_between(word[2], -a->shift, a->shift) * s->h),
+                           dpt_augment_between(word[3], a->scale.at[0], a->scale.at[1]),
+                           dpt_augment_between(more[0], -a->shear, a->shear));
+    dpt_picture_affine(from, s, &affine, r->set->parts->shift, to, r->scratch);
+}
+
+static size_t affine_scratch(const struct dpt_dataset *set)
+{
+    return dpt_picture_affine_scratch(&set->shape);
+}
+
+/* --- light and colour ------------------------------------------------------------------------- */
+
+static float most_light(const struct run *r)
+{
+    return r->set->u8 ? 1 : INFINITY;
+}
+
+/* A factor about 1, not below 0. */
+static float draw_factor(const struct run *r, int key, double by)
+{
+    uint32_t word[4];
+
+    dpt_augment_words(r->key, key, 0, word);
+    return (float)dpt_augment_between(word[0], by < 1 ? 1 - by : 0, 1 + by);
+}
+
+#define FACTOR(NAME, name)                                                                         \
+    static bool name##_wanted(const struct dpt_augment *a)                                         \
+    {                                                                                              \
+        return a->name > 0;                                                                        \
+    }                                                                                              \
+    static void name##_change(const struct run *r, float *image)                                   \
+    {                                                                                              \
+        dpt_picture_##name(image, &r->set->shape, draw_factor(r, KEY_##NAME, r->augment->name),    \
+                           most_light(r));                                                         \
+    }
+
+FACTOR(BRIGHTNESS, brightness)
+FACTOR(CONTRAST, contrast)
+FACTOR(SATURATION, saturation)
+#undef FACTOR
+
+static bool hue_wanted(const struct dpt_augment *a)
+{
+    return a->hue > 0;
+}
+
+static void hue_change(const struct run *r, float *image)
+{
+    uint32_t word[4];
+
+    dpt_augment_words(r->key, KEY_HUE, 0, word);
+    dpt_picture_hue(image, &r->set->shape,
+                    (float)dpt_augment_between(word[0], -r->augment->hue, r->augment->hue));
+}
+
+/* --- behind the normalisation ----------------------------------------------------------------- */
+
+static bool erase_wanted(const struct dpt_augment *a)
+{
+    return a->erase > 0;
+}
+
+static void erase_change(const struct run *r, float *image)
+{
+    const struct dpt_augment *a = r->augment;
+    enum { OFTEN = 255 }; /* behind the numbers of the rectangle */
+    struct dpt_box box;
+    uint32_t word[4];
+
+    dpt_augment_words(r->key, KEY_ERASE, OFTEN, word);
+    if (dpt_augment_between(word[0], 0, 1) < a->erase &&
+        draw_box(r, KEY_ERASE, &a->erase_area, &a->erase_ratio, true, true, &r->set->shape, &box))
+        dpt_picture_erase(image, &r->set->shape, box, 0);
+}
+
+static bool noise_wanted(const struct dpt_augment *a)
+{
+    return a->noise > 0;
+}
+
+static void noise_change(const struct run *r, float *image)
+{
+    enum { AT_ONCE = 256 };
+    const size_t n = (size_t)dpt_shape_size(&r->set->shape);
+    const float deviation = (float)r->augment->noise;
+    float noise[AT_ONCE];
+
+    for (size_t i = 0; i < n; i += AT_ONCE) {
+        const size_t some = n - i < AT_ONCE ? n - i : AT_ONCE;
+
+        /* Four elements of a sequence are one draw of dpt_augment_words. */
+        dpt_random_normal(r->key->seed, DPT_RANDOM_TRANSFORM,
+                          (uint64_t)r->key->epoch << 8 | KEY_NOISE,
+                          ((uint64_t)r->key->sample << 26) + i, some, noise);
+        for (size_t k = 0; k < some; k++)
+            image[i + k] += deviation * noise[k];
+    }
+}
+
+/* --- the table -------------------------------------------------------------------------------- */
+
+static const struct transform
+    resized_crop = {.options = "crop_area",
+                    .takes = TAKES_PICTURES,
+                    .move = resized_crop_move,
+                    .scratch = resized_crop_scratch},
+    move = {.options = "crop_padding and flip", .takes = TAKES_CHANNELS, .move = move_move},
+    vertical_flip = {.options = "vertical_flip",
+                     .takes = TAKES_PICTURES,
+                     .move = vertical_flip_move},
+    affine = {.options = "rotate, shift, scale and shear",
+              .takes = TAKES_PICTURES,
+              .move = affine_move,
+              .scratch = affine_scratch},
+    brightness = {.options = "brightness",
+                  .takes = TAKES_CHANNELS,
+                  .light = true,
+                  .change = brightness_change},
+    contrast = {.options = "contrast",
+                .takes = TAKES_CHANNELS,
+                .light = true,
+                .change = contrast_change},
+    saturation = {.options = "saturation",
+                  .takes = TAKES_COLOURS,
+                  .light = true,
+                  .change = saturation_change},
+    hue = {.options = "hue", .takes = TAKES_BYTES, .light = true, .change = hue_change},
+    erase = {.options = "erase", .takes = TAKES_PICTURES, .change = erase_change},
+    noise = {.options = "noise", .takes = TAKES_ANY, .change = noise_change};
+
+static const struct {
+    const struct transform *type;
+    bool (*wanted)(const struct dpt_augment *augment);
+} transforms[] = {
+#define X(NAME, name, key) {&name, name##_wanted},
+    DPT_TRANSFORM_LIST(X)
+#undef X
+};
+enum { TRANSFORMS = sizeof transforms / sizeof *transforms };
+
+bool dpt_augment_mixes(const struct dpt_augment *augment)
+{
+    return augment->mixup > 0 || augment->cutmix > 0;
+}
+
+bool dpt_augment_wanted(const struct dpt_augment *augment)
+{
+    for (int i = 0; i < TRANSFORMS; i++)
+        if (transforms[i].wanted(augment))
+            return true;
+    return dpt_augment_mixes(augment);
+}
+
+bool dpt_augment_only_moves(const struct dpt_augment *augment)
+{
+    for (int i = 0; i < TRANSFORMS; i++)
+        if (transforms[i].type != &move && transforms[i].wanted(augment))
+            return false;
+    return !dpt_augment_mixes(augment);
+}
+
+/* Whether the samples are what a transform takes, and in words what that is. */
+static bool fits(enum takes takes, const struct dpt_dataset *set, const char **what)
+{
+    const struct dpt_shape *s = &set->shape;
+
+    *what = "images [channels, height, width]";
+    if (takes >= TAKES_CHANNELS && s->flat)
+        return false;
+    *what = "images higher and wider than one pixel";
+    if (takes >= TAKES_PICTURES && (s->h < 2 || s->w < 2))
+        return false;
+    *what = "images of three channels: red, green and blue";
+    if (takes >= TAKES_COLOURS && s->c != 3)
+        return false;
+    *what = "images of bytes, of which it is known how bright white is";
+    return takes < TAKES_BYTES || set->u8;
+}
+
+static enum dpt_status check_takes(enum takes takes, const char *options,
+                                   const struct dpt_dataset *set, struct dpt_error *err)
+{
+    const char *what;
+    char text[40];
+
+    if (fits(takes, set, &what))
+        return DPT_OK;
+    if (set->shape.flat)
+        return dpt_fail(err, DPT_BAD_JOB,
+                        "data.augment: the samples of %s are rows of %d numbers; %s needs %s; "
+                        "leave it out",
+                        set->parts->key, set->shape.c, options, what);
+    return dpt_fail(err, DPT_BAD_JOB,
+                    "data.augment: the images of %s are %s %s; %s needs %s; leave it out",
+                    set->parts->key, dpt_shape_text(&set->shape, text),
+                    set->u8 ? "bytes" : "numbers", options, what);
+}
+
+enum dpt_status dpt_augment_check(const struct dpt_augment *augment, const struct dpt_dataset *set,
+                                  struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_shape *shape = &set->shape;
+    char text[40];
+
+    for (int i = 0; i < TRANSFORMS; i++)
+        if (transforms[i].wanted(augment))
+            DPT_TRY(check_takes(transforms[i].type->takes, transforms[i].type->options, set, err));
+    if (augment->cutmix > 0)
+        DPT_TRY(check_takes(TAKES_PICTURES, "cutmix", set, err));
+    if (augment->crop_padding > 0 &&
+        (augment->crop_padding >= shape->h || augment->crop_padding >= shape->w))
+        status = dpt_fail(err, DPT_BAD_JOB,
+                          "data.augment.crop_padding is %lld, the images of %s are %s: it must be "
+                          "smaller than they are high and wide",
+                          (long long)augment->crop_padding, set->parts->key,
+                          dpt_shape_text(shape, text));
+out:
+    return status;
+}
+
+/* --- a sample --------------------------------------------------------------------------------- */
+
+/* What the first of the moves takes: where it cuts out a part by itself, more than the middle that
+ * data.crop leaves. */
+static const struct dpt_shape *first_shape(const struct dpt_augment *augment,
+                                           const struct dpt_dataset *set)
+{
+    if (!set->views)
+        return &set->shape;
+    return resized_crop_wanted(augment) ? &set->stored
+           : augment->crop_padding > 0  ? &set->parts->resized
+                                        : &set->shape;
+}
+
+/* Floats of a picture before that move. */
+static size_t first_size(const struct dpt_augment *augment, const struct dpt_dataset *set)
+{
+    const struct dpt_shape *first = first_shape(augment, set);
+
+    return first != &set->shape ? (size_t)dpt_shape_size(first) : 0;
+}
+
+size_t dpt_augment_scratch(const struct dpt_augment *augment, const struct dpt_dataset *set)
+{
+    size_t most = dpt_fill_scratch(set);
+
+    for (int i = 0; i < TRANSFORMS; i++) {
+        const struct transform *type = transforms[i].type;
+        const size_t floats =
+            type->scratch != NULL && transforms[i].wanted(augment) ? type->scratch(set) : 0;
+
+        most = floats > most ? floats : most;
+    }
+    return (size_t)dpt_shape_size(&set->shape) + first_size(augment, set) + most;
+}
+
+/* The way from normalised numbers to light, and back. */
+static void normalise(const struct dpt_dataset *set, float *image, bool light)
+{
+    const size_t n = (size_t)set->shape.h * (size_t)set->shape.w;
+
+    for (int32_t c = 0; c < set->shape.c; c++, image += n) {
+        const float scale = set->parts->scale[c] * (set->u8 ? 255.0F : 1.0F);
+        const float shift = set->parts->shift[c], inverse = 1 / scale;
+
+        if (light)
+            for (size_t i = 0; i < n; i++)
+                image[i] = (image[i] - shift) * inverse;
+        else
+            for (size_t i = 0; i < n; i++)
+                image[i] = image[i] * scale + shift;
+    }
 }
 
 void dpt_augment_sample(const struct dpt_augment *augment, const struct dpt_dataset *set,
-                        uint64_t seed, int64_t epoch, int64_t sample, const float *image,
-                        float *out)
+                        const struct dpt_augment_key *key, const uint8_t *stored, float *out,
+                        float *scratch)
 {
-    const struct dpt_shape *shape = &set->shape;
-    const int32_t height = shape->h, width = shape->w;
-    const struct dpt_steps_move move = dpt_augment_draw(augment, seed, epoch, sample);
+    float *image = out, *other = scratch, *first = scratch + dpt_shape_size(&set->shape);
+    struct run r = {augment, set, key, first_shape(augment, set), first + first_size(augment, set)};
+    bool light = false, begun = r.from == &set->shape;
 
-    for (int32_t c = 0; c < shape->c; c++) {
-        const float *plane = image + (size_t)c * (size_t)height * (size_t)width;
-        const float outside = set->parts->shift[c];
+    /* Each move goes to the other memory, the first from `first` where that is another shape; the
+     * last one is to end in `out`. */
+    for (int i = 0, moves = 0; i < TRANSFORMS; i++)
+        if (transforms[i].type->move != NULL && transforms[i].wanted(augment) &&
+            (begun || moves++ > 0)) {
+            float *const swapped = image;
 
-        for (int32_t y = 0; y < height; y++, out += width) {
-            const int32_t from = y + move.top;
+            image = other;
+            other = swapped;
+        }
+    if (begun)
+        dpt_fill_sample(set, stored, image, r.scratch);
+    else if (r.from == &set->stored)
+        dpt_fill_stored(set, stored, first);
+    else
+        dpt_fill_resized(set, stored, first, r.scratch);
+    for (int i = 0; i < TRANSFORMS; i++) {
+        const struct transform *type = transforms[i].type;
 
-            if (from >= 0 && from < height)
-                shift_row(plane + (size_t)from * (size_t)width, width, move.left, move.flip != 0,
-                          outside, out);
-            else
-                for (int32_t x = 0; x < width; x++)
-                    out[x] = outside;
+        if (!transforms[i].wanted(augment))
+            continue;
+        if (light != type->light) {
+            light = type->light;
+            normalise(set, image, light);
+        }
+        if (type->change != NULL) {
+            type->change(&r, image);
+        } else if (!begun) {
+            type->move(&r, first, image);
+            begun = true;
+            r.from = &set->shape;
+        } else {
+            type->move(&r, image, other);
+            other = image;
+            image = image == out ? scratch : out;
         }
     }
+    if (light)
+        normalise(set, image, false);
 }

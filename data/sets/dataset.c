@@ -121,7 +121,7 @@ static enum dpt_status describe(struct dpt_dataset *set, const struct dpt_datase
         DPT_TRY(dpt_fail(err, DPT_BAD_JOB,
                          "data.class_weights: the training samples have targets, not classes that "
                          "could be balanced"));
-    DPT_TRY(dpt_fill_prepare(set, &spec->conf->normalize, err));
+    DPT_TRY(dpt_fill_prepare(set, spec->conf, err));
 out:
     dpt_paths_release(paths);
     return status;
@@ -204,8 +204,8 @@ static enum dpt_status check_same(const struct dpt_dataset *set, const struct dp
 {
     enum dpt_status status = DPT_OK;
     const int64_t mine[] = {
-        set->samples,     set->shape.c,      set->shape.h,
-        set->shape.w,     set->u8,           set->nhwc,
+        set->samples,     set->stored.c,     set->stored.h,
+        set->stored.w,    set->u8,           set->nhwc,
         set->target,      set->target_width, (int64_t)set->parts->n_shards,
         is_weighted(set),
     };

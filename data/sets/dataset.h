@@ -49,10 +49,21 @@ struct dpt_target_conf {
     struct dpt_normalize given;
 };
 
-/* What is done to training images, at random (augment.h). */
+/* What is done to training samples, at random (augment.h). Of two numbers the first is the least.
+ * 0, or none: it is not done. */
 struct dpt_augment {
     int64_t crop_padding; /* pixels on each side; 0: no crop */
     bool flip;
+    bool vertical_flip;
+    struct dpt_reals crop_area, crop_ratio; /* shares of the picture; width / height */
+    double rotate, shear;                   /* degrees at most, to both sides */
+    double shift;                           /* share of the sides at most */
+    struct dpt_reals scale;
+    double brightness, contrast, saturation, hue; /* the most that a factor differs from 1, or 0 */
+    double erase;                                 /* how often */
+    struct dpt_reals erase_area, erase_ratio;     /* shares of the picture; height / width */
+    double noise;                                 /* its standard deviation */
+    double mixup, cutmix;                         /* both of a Beta distribution's parameters */
 };
 
 /* The `data` section. */
@@ -61,6 +72,7 @@ struct dpt_data_conf {
         test; /* globs and paths, or the one word "synthetic"; valid may be one fraction */
     struct dpt_normalize normalize;
     struct dpt_target_conf targets;
+    struct dpt_ints resize, crop; /* height and width, or both; none: not done */
     struct dpt_augment augment;
     int class_weights; /* enum dpt_class_weights; of training samples */
     int shuffle;       /* enum dpt_shuffle */
@@ -71,6 +83,14 @@ struct dpt_data_conf {
 };
 
 extern const struct dpt_option dpt_data_options[];
+
+/* Whether pictures become others before a model sees them, and which: what they are resized to, and
+ * what is cut out of that. key: of the set, for messages. Errors: BAD_JOB (they are no pictures, or
+ * smaller than the window). */
+bool dpt_data_views(const struct dpt_data_conf *conf);
+enum dpt_status dpt_data_view(const struct dpt_data_conf *conf, const char *key,
+                              const struct dpt_shape *stored, struct dpt_shape *resized,
+                              struct dpt_shape *cut, struct dpt_error *err);
 
 /* Compares by value: what lies between the members is anything. */
 static inline bool dpt_same_shape(const struct dpt_shape *a, const struct dpt_shape *b)
@@ -85,9 +105,12 @@ struct dpt_target_scale;
 struct dpt_dataset {
     int64_t samples;
     struct dpt_shape shape; /* of one sample, canonical [c][h][w]; flat for [N, D] */
-    bool u8;                /* stored as uint8, else float32 */
-    bool nhwc;              /* stored [h][w][c] */
-    size_t stride;          /* bytes of one stored sample */
+    /* Of one as it is stored; where `views`, data.resize and data.crop make the other one of it. */
+    struct dpt_shape stored;
+    bool views;
+    bool u8;       /* stored as uint8, else float32 */
+    bool nhwc;     /* stored [h][w][c] */
+    size_t stride; /* bytes of one stored sample */
     enum dpt_target_kind target;
     int32_t target_width;  /* VECTOR: numbers a sample; CLASS: largest label + 1 */
     const int32_t *labels; /* CLASS: [samples] */

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "core/base/memory.h"
+#include "data/pictures/transform.h"
 #include "data/sets/parts.h"
 
 static bool is_colour(int32_t n)
@@ -11,7 +12,7 @@ static bool is_colour(int32_t n)
 
 bool dpt_dataset_suspect_layout(const struct dpt_dataset *set, char *buf, size_t size)
 {
-    const struct dpt_shape *s = &set->shape;
+    const struct dpt_shape *s = &set->stored;
     const struct dpt_shard *first = set->parts->shards;
 
     /* Feature maps of 64x4x4 are no colours. */
@@ -58,15 +59,59 @@ static enum dpt_status check_list(const struct dpt_dataset *set, const struct dp
         set->shape.flat ? "column" : "channel", doubt[0] != '\0' ? "; " : "", doubt);
 }
 
-enum dpt_status dpt_fill_prepare(struct dpt_dataset *set, const struct dpt_normalize *normalize,
+bool dpt_data_views(const struct dpt_data_conf *conf)
+{
+    return conf->resize.n > 0 || conf->crop.n > 0;
+}
+
+/* Height and width, of one number or two. */
+static void take_sides(const struct dpt_ints *sides, struct dpt_shape *shape)
+{
+    shape->h = (int32_t)sides->at[0];
+    shape->w = (int32_t)sides->at[sides->n - 1];
+}
+
+enum dpt_status dpt_data_view(const struct dpt_data_conf *conf, const char *key,
+                              const struct dpt_shape *stored, struct dpt_shape *resized,
+                              struct dpt_shape *cut, struct dpt_error *err)
+{
+    const char *const option = conf->resize.n > 0 ? "resize" : "crop";
+    char text[40];
+
+    *resized = *cut = *stored;
+    if (!dpt_data_views(conf))
+        return DPT_OK;
+    if (stored->flat || stored->h < 2 || stored->w < 2)
+        return dpt_fail(err, DPT_BAD_JOB,
+                        "data.%s: the samples of %s are %s, which are no pictures; leave it out",
+                        option, key, dpt_shape_text(stored, text));
+    if (conf->resize.n > 0)
+        take_sides(&conf->resize, resized);
+    *cut = *resized;
+    if (conf->crop.n > 0)
+        take_sides(&conf->crop, cut);
+    if (cut->h > resized->h || cut->w > resized->w)
+        return dpt_fail(err, DPT_BAD_JOB,
+                        "data.crop: a window of %d x %d is larger than the pictures of %s, %d x %d"
+                        "%s: make it smaller, or data.resize larger",
+                        cut->h, cut->w, key, resized->h, resized->w,
+                        conf->resize.n > 0 ? " once resized" : "");
+    return DPT_OK;
+}
+
+enum dpt_status dpt_fill_prepare(struct dpt_dataset *set, const struct dpt_data_conf *conf,
                                  struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_dataset_parts *parts = set->parts;
-    const struct dpt_reals *mean = &normalize->mean, *std = &normalize->std;
+    const struct dpt_reals *mean = &conf->normalize.mean, *std = &conf->normalize.std;
     const size_t c = (size_t)set->shape.c;
     const double unit = set->u8 ? 255.0 : 1.0;
 
+    set->stored = set->shape;
+    DPT_TRY(dpt_data_view(conf, parts->key, &set->stored, &parts->resized, &set->shape, err));
+    set->views = !dpt_same_shape(&set->stored, &parts->resized) ||
+                 !dpt_same_shape(&parts->resized, &set->shape);
     DPT_TRY(check_list(set, mean, "mean", err));
     DPT_TRY(check_list(set, std, "std", err));
     DPT_TRY(DPT_ALLOCATE(parts->scale, c, "the normalisation", err));
@@ -115,8 +160,8 @@ out:
     static void name##_sample(const struct dpt_dataset *set, const type *x, float *out)            \
     {                                                                                              \
         const struct dpt_dataset_parts *p = set->parts;                                            \
-        const size_t c = (size_t)set->shape.c,                                                     \
-                     plane = (size_t)set->shape.h * (size_t)set->shape.w;                          \
+        const size_t c = (size_t)set->stored.c,                                                    \
+                     plane = (size_t)set->stored.h * (size_t)set->stored.w;                        \
                                                                                                    \
         if (p->uniform && !set->nhwc)                                                              \
             name##_run(x, c *plane, p->scale[0], p->shift[0], out);                                \
@@ -133,12 +178,66 @@ out:
 KERNELS(bytes, uint8_t)
 KERNELS(floats, float)
 
-void dpt_fill_sample(const struct dpt_dataset *set, const uint8_t *stored, float *out)
+void dpt_fill_stored(const struct dpt_dataset *set, const uint8_t *stored, float *out)
 {
     if (set->u8)
         bytes_sample(set, stored, out);
     else /* aligned: samples are a whole number of floats from an aligned start */
         floats_sample(set, (const float *)(const void *)stored, out);
+}
+
+static bool is_resized(const struct dpt_dataset *set)
+{
+    return !dpt_same_shape(&set->stored, &set->parts->resized);
+}
+
+size_t dpt_fill_scratch(const struct dpt_dataset *set)
+{
+    const struct dpt_shape *stored = &set->stored, *resized = &set->parts->resized;
+
+    if (!set->views)
+        return 0;
+    return (size_t)dpt_shape_size(resized) +
+           (is_resized(set)
+                ? (size_t)dpt_shape_size(stored) + dpt_picture_resize_scratch(stored->w, resized->w)
+                : 0);
+}
+
+void dpt_fill_resized(const struct dpt_dataset *set, const uint8_t *stored, float *out,
+                      float *scratch)
+{
+    const struct dpt_shape *shape = &set->stored;
+    const struct dpt_box all = {0, 0, shape->h, shape->w};
+
+    if (!set->views || !is_resized(set)) {
+        dpt_fill_stored(set, stored, out);
+        return;
+    }
+    dpt_fill_stored(set, stored, scratch);
+    dpt_picture_resize(scratch, shape, all, out, set->parts->resized.h, set->parts->resized.w,
+                       scratch + dpt_shape_size(shape));
+}
+
+void dpt_fill_sample(const struct dpt_dataset *set, const uint8_t *stored, float *out,
+                     float *scratch)
+{
+    const struct dpt_shape *cut = &set->shape, *resized = &set->parts->resized;
+    struct dpt_box box;
+
+    if (!set->views || dpt_same_shape(resized, cut)) {
+        dpt_fill_resized(set, stored, out, scratch);
+        return;
+    }
+    dpt_fill_resized(set, stored, scratch, scratch + dpt_shape_size(resized));
+    box = dpt_box_middle(resized, cut->h, cut->w);
+    for (int32_t c = 0; c < cut->c; c++)
+        for (int32_t y = 0; y < cut->h; y++, out += cut->w)
+            memcpy(out,
+                   scratch +
+                       ((size_t)c * (size_t)resized->h + (size_t)(box.top + y)) *
+                           (size_t)resized->w +
+                       box.left,
+                   (size_t)cut->w * sizeof *out);
 }
 
 int64_t dpt_find_nonfinite(const void *floats, size_t n)

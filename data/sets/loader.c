@@ -8,6 +8,7 @@
 #include "core/base/memory.h"
 #include "core/base/pool.h"
 #include "data/sets/augment.h"
+#include "data/sets/mix.h"
 #include "data/sets/parts.h"
 #include "data/sets/targets.h"
 
@@ -26,8 +27,8 @@ struct entry {
     int64_t epoch, step;
     bool ready;
     int32_t samples; /* of this rank */
-    int64_t *index;  /* [samples]: numbers, in the order of the micro-batches */
-    uint8_t *bytes;  /* [samples][stride] */
+    int64_t *index;  /* [samples]: numbers, in the order of the micro-batches; then the partners' */
+    uint8_t *bytes;  /* [samples][stride], and the partners' */
     enum dpt_status status;
     struct dpt_error err;
 };
@@ -38,11 +39,11 @@ struct entry {
  * with every seek, so that what was being read for before is thrown away.
  */
 struct dpt_loader {
-    const struct dpt_dataset *set;
+    struct dpt_batch_form form;
+    const struct dpt_dataset *set; /* the form's */
     struct dpt_sampler sampler;
     int rank, ranks;
-    bool streaming, augmenting;
-    struct dpt_augment augment;
+    bool streaming, mixing;
     int64_t epoch, step; /* next one to give */
     double waited;
 
@@ -68,15 +69,28 @@ static void advance(const struct dpt_sampler *s, int64_t *epoch, int64_t *step)
     }
 }
 
-/* Reads what the rank computes in a step, run by run. */
-static void fill_entry(struct dpt_loader *loader, struct entry *entry)
+/* The number of the sample that is mixed into the one at a position of a step. */
+static int64_t partner_at(const struct dpt_loader *loader, int64_t epoch, int64_t step,
+                          int32_t position)
+{
+    const struct dpt_sampler *s = &loader->sampler;
+    const int32_t count = dpt_sampler_count(s, step);
+    const int32_t partner = dpt_mix_partner(s->seed, epoch, step, count, position);
+    int64_t sample;
+
+    dpt_sampler_samples(s, epoch, step * s->global + partner, 1, &sample);
+    return sample;
+}
+
+/* Lists what the rank computes in a step, run by run, or the partners of that; gives how many. */
+static int32_t list_entry(const struct dpt_loader *loader, const struct entry *entry, bool partners,
+                          int64_t *index)
 {
     const struct dpt_sampler *s = &loader->sampler;
     const int64_t count = dpt_sampler_count(s, entry->step), start = entry->step * s->global;
-    int32_t first, last, n;
+    int32_t first, last, n, listed = 0;
 
     dpt_sampler_partition(s, entry->step, loader->rank, loader->ranks, &first, &last);
-    entry->samples = 0;
     for (int32_t k = 0; k < last - first; k += n) {
         const int64_t begin = (int64_t)dpt_sampler_nth(s, loader->ranks, first, k) * s->micro;
         int64_t end;
@@ -84,12 +98,22 @@ static void fill_entry(struct dpt_loader *loader, struct entry *entry)
         n = s->deal > 0 && s->deal < last - first - k ? s->deal : last - first - k;
         end = begin + (int64_t)n * s->micro;
         end = end < count ? end : count;
-        dpt_sampler_samples(s, entry->epoch, start + begin, end - begin,
-                            entry->index + entry->samples);
-        entry->samples += (int32_t)(end - begin);
+        if (!partners)
+            dpt_sampler_samples(s, entry->epoch, start + begin, end - begin, index + listed);
+        for (int64_t i = begin; partners && i < end; i++)
+            index[listed + i - begin] = partner_at(loader, entry->epoch, entry->step, (int32_t)i);
+        listed += (int32_t)(end - begin);
     }
-    entry->status =
-        dpt_reader_read(loader->reader, entry->index, entry->samples, entry->bytes, &entry->err);
+    return listed;
+}
+
+static void fill_entry(struct dpt_loader *loader, struct entry *entry)
+{
+    int32_t n = entry->samples = list_entry(loader, entry, false, entry->index);
+
+    if (loader->mixing)
+        n += list_entry(loader, entry, true, entry->index + n);
+    entry->status = dpt_reader_read(loader->reader, entry->index, n, entry->bytes, &entry->err);
 }
 
 static void *read_ahead(void *arg)
@@ -147,7 +171,8 @@ static enum dpt_status open_stream(struct dpt_loader *loader, struct dpt_error *
     const int64_t batches = ((int64_t)s->global + s->micro - 1) / s->micro;
     const int64_t deal = s->deal > 0 ? s->deal : 1, turn = deal * loader->ranks;
     const int64_t most = (batches + turn - 1) / turn * deal * s->micro;
-    const size_t samples = (size_t)(most < s->global ? most : s->global);
+    const size_t samples =
+        (size_t)(most < s->global ? most : s->global) * (size_t)dpt_batch_sources(&loader->form);
 
     loader->ahead = dpt_loader_ahead((double)samples * (double)loader->set->stride);
     DPT_TRY(DPT_ALLOCATE(loader->ring, loader->ahead, "reading ahead", err));
@@ -163,7 +188,7 @@ out:
     return status;
 }
 
-enum dpt_status dpt_loader_open_labels(struct dpt_loader **out, const struct dpt_dataset *set,
+enum dpt_status dpt_loader_open_labels(struct dpt_loader **out, const struct dpt_batch_form *form,
                                        const struct dpt_sampler *sampler, int rank, int ranks,
                                        struct dpt_error *err)
 {
@@ -172,14 +197,16 @@ enum dpt_status dpt_loader_open_labels(struct dpt_loader **out, const struct dpt
 
     *out = NULL;
     DPT_TRY(DPT_ALLOCATE(loader, 1, "a loader", err));
-    loader->set = set;
+    loader->form = *form;
+    loader->set = form->set;
+    loader->mixing = dpt_batch_sources(form) > 1;
     loader->sampler = *sampler;
     loader->rank = rank;
     loader->ranks = ranks;
     if (dpt_sampler_steps(sampler) == 0)
         DPT_TRY(dpt_fail(err, DPT_BAD_JOB,
                          "%s: %lld samples make no whole step of %d: data.drop_last leaves nothing",
-                         set->parts->key, (long long)sampler->samples, sampler->global));
+                         form->set->parts->key, (long long)sampler->samples, sampler->global));
     *out = loader;
 out:
     if (status != DPT_OK)
@@ -187,22 +214,18 @@ out:
     return status;
 }
 
-enum dpt_status dpt_loader_open(struct dpt_loader **out, const struct dpt_dataset *set,
-                                const struct dpt_sampler *sampler,
-                                const struct dpt_augment *augment, int rank, int ranks,
+enum dpt_status dpt_loader_open(struct dpt_loader **out, const struct dpt_batch_form *form,
+                                const struct dpt_sampler *sampler, int rank, int ranks,
                                 struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_loader *loader = NULL;
 
-    DPT_TRY(dpt_loader_open_labels(out, set, sampler, rank, ranks, err));
+    DPT_TRY(dpt_loader_open_labels(out, form, sampler, rank, ranks, err));
     loader = *out;
-    loader->streaming = set->memory == NULL;
-    loader->augmenting = augment != NULL && dpt_augment_wanted(augment);
-    if (loader->augmenting) {
-        loader->augment = *augment;
-        DPT_TRY(dpt_augment_check(augment, set, err));
-    }
+    loader->streaming = form->set->memory == NULL;
+    if (form->augment != NULL)
+        DPT_TRY(dpt_augment_check(form->augment, form->set, err));
     if (loader->streaming)
         DPT_TRY(open_stream(loader, err));
 out:
@@ -317,68 +340,54 @@ double dpt_loader_waited(const struct dpt_loader *loader)
     return loader->waited;
 }
 
-enum dpt_status dpt_batch_buffer_open(struct dpt_batch_buffer *buffer,
-                                      const struct dpt_dataset *set, int32_t micro,
-                                      struct dpt_error *err)
+/* The number of the sample that is mixed into a row of a micro-batch. */
+static int64_t partner_of(const struct dpt_loader *loader, const struct dpt_step_view *view,
+                          int32_t micro_batch, int32_t row)
 {
-    enum dpt_status status = DPT_OK;
-    const size_t n = (size_t)micro, size = (size_t)dpt_shape_size(&set->shape);
-    static const char what[] = "a micro-batch";
-
-    memset(buffer, 0, sizeof *buffer);
-    if (set->target == DPT_TARGET_VECTOR)
-        buffer->target_floats = n * (size_t)set->target_width;
-    DPT_TRY(DPT_ALLOCATE(buffer->input, n * size, what, err));
-    DPT_TRY(DPT_ALLOCATE(buffer->labels, n, what, err));
-    DPT_TRY(DPT_ALLOCATE(buffer->targets, buffer->target_floats, what, err));
-    DPT_TRY(DPT_ALLOCATE(buffer->weights, n, what, err));
-    DPT_TRY(DPT_ALLOCATE(buffer->sample, n, what, err));
-    DPT_TRY(DPT_ALLOCATE(buffer->image, size, what, err));
-out:
-    if (status != DPT_OK)
-        dpt_batch_buffer_close(buffer);
-    return status;
+    return partner_at(loader, view->epoch, view->step, micro_batch * loader->sampler.micro + row);
 }
 
-void dpt_batch_buffer_close(struct dpt_batch_buffer *buffer)
+/* The target of a sample that is mixed with another one, a row of probabilities. */
+static void mix_targets(const struct dpt_loader *loader, int64_t epoch, int64_t sample,
+                        int64_t partner, float *target, float *weight)
 {
-    dpt_free(buffer->input);
-    dpt_free(buffer->labels);
-    dpt_free(buffer->targets);
-    dpt_free(buffer->weights);
-    dpt_free(buffer->sample);
-    dpt_free(buffer->image);
-    memset(buffer, 0, sizeof *buffer);
+    const struct dpt_dataset *set = loader->set;
+    const struct dpt_augment_key key = {loader->sampler.seed, epoch, sample};
+    const struct dpt_mix mix = dpt_mix_draw(loader->form.augment, &set->shape, &key);
+    const bool weighs = set->weights != NULL;
+    const int32_t width = loader->form.targets;
+    float share[2], of_both;
+
+    dpt_mix_shares(&mix, weighs ? set->weights[sample] : 1, weighs ? set->weights[partner] : 1,
+                   share, weighs ? weight : &of_both);
+    if (set->target == DPT_TARGET_VECTOR) {
+        const float *own = set->targets + sample * width, *other = set->targets + partner * width;
+
+        for (int32_t k = 0; k < width; k++)
+            target[k] = share[0] * own[k] + share[1] * other[k];
+        return;
+    }
+    memset(target, 0, (size_t)width * sizeof *target);
+    target[set->labels[sample]] = share[0];
+    target[set->labels[partner]] += share[1];
 }
 
-enum dpt_status dpt_batch_buffer_widen(struct dpt_batch_buffer *buffer,
-                                       const struct dpt_dataset *set, int32_t rows,
-                                       struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    const size_t width = set->target == DPT_TARGET_VECTOR ? (size_t)set->target_width : 0,
-                 floats = (size_t)rows * width;
-
-    if (floats <= buffer->target_floats)
-        return DPT_OK;
-    buffer->target_floats = 0;
-    dpt_free(buffer->targets);
-    DPT_TRY(DPT_ALLOCATE(buffer->targets, floats, "a micro-batch's targets", err));
-    buffer->target_floats = floats;
-out:
-    return status;
-}
-
-static void fill_targets(const struct dpt_dataset *set, int32_t first, int32_t last,
+static void fill_targets(const struct dpt_loader *loader, const struct dpt_step_view *view,
+                         int32_t micro_batch, int32_t first, int32_t last,
                          struct dpt_batch_buffer *buffer)
 {
-    const size_t width = (size_t)set->target_width;
+    const struct dpt_dataset *set = loader->set;
+    const size_t width = (size_t)loader->form.targets;
     const int64_t *sample = buffer->sample;
     float *targets = buffer->targets;
 
     for (int32_t i = first; set->weights != NULL && i < last; i++)
         buffer->weights[i] = set->weights[sample[i]];
-    if (set->target == DPT_TARGET_CLASS)
+    if (loader->mixing)
+        for (int32_t i = first; i < last; i++)
+            mix_targets(loader, view->epoch, sample[i], partner_of(loader, view, micro_batch, i),
+                        targets + (size_t)i * width, &buffer->weights[i]);
+    else if (width == 0)
         for (int32_t i = first; i < last; i++)
             buffer->labels[i] = set->labels[sample[i]];
     else if (set->scale != NULL && set->scale->used)
@@ -437,27 +446,68 @@ static const uint8_t *find_rows(const struct dpt_loader *loader, const struct dp
     return NULL;
 }
 
+/* A stored sample as the model takes it, but for the mixing. */
+static enum dpt_status make_sample(const struct dpt_loader *loader, int64_t epoch, int64_t sample,
+                                   const uint8_t *stored, float *out, float *scratch,
+                                   struct dpt_error *err)
+{
+    const struct dpt_augment_key key = {loader->sampler.seed, epoch, sample};
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(check_sample(loader->set, sample, stored, err));
+    if (loader->form.augment != NULL)
+        dpt_augment_sample(loader->form.augment, loader->set, &key, stored, out, scratch);
+    else
+        dpt_fill_sample(loader->set, stored, out, scratch);
+out:
+    return status;
+}
+
+/* Mixes its partner into a sample. */
+static enum dpt_status mix_sample(const struct dpt_loader *loader, int64_t epoch, int64_t sample,
+                                  int64_t partner, const uint8_t *stored, float *image,
+                                  float *scratch, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_shape *shape = &loader->set->shape;
+    const struct dpt_augment_key key = {loader->sampler.seed, epoch, sample};
+    const struct dpt_mix mix = dpt_mix_draw(loader->form.augment, shape, &key);
+    float *const other = scratch, *const rest = scratch + dpt_shape_size(shape);
+
+    DPT_TRY(make_sample(loader, epoch, partner, stored, other, rest, err));
+    dpt_mix_input(&mix, shape, other, image);
+out:
+    return status;
+}
+
 static enum dpt_status fill_rows(const struct dpt_loader *loader, const struct dpt_step_view *view,
-                                 const uint8_t *run, int32_t first, int32_t last,
-                                 struct dpt_batch_buffer *buffer, float *image,
+                                 int32_t micro_batch, const uint8_t *run, int32_t first,
+                                 int32_t last, struct dpt_batch_buffer *buffer, float *scratch,
                                  struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_dataset *set = loader->set;
-    const size_t size = (size_t)dpt_shape_size(&set->shape);
+    const size_t size = dpt_batch_size(&loader->form), stride = set->stride;
+    /* From one that was read ahead to its partner. */
+    const size_t apart = loader->streaming ? (size_t)loader->ring[view->entry].samples : 0;
 
     for (int32_t i = first; i < last; i++) {
-        const size_t at = run != NULL ? (size_t)(i - first) : (size_t)buffer->sample[i];
-        const uint8_t *stored = (run != NULL ? run : set->memory) + at * set->stride;
+        const int64_t sample = buffer->sample[i];
+        const size_t at = run != NULL ? (size_t)(i - first) : (size_t)sample;
         float *out = buffer->input + (size_t)i * size;
 
         if (run == NULL && i + 1 < last)
             ask_for(set, buffer->sample[i + 1]);
-        DPT_TRY(check_sample(set, buffer->sample[i], stored, err));
-        dpt_fill_sample(set, stored, loader->augmenting ? image : out);
-        if (loader->augmenting)
-            dpt_augment_sample(&loader->augment, set, loader->sampler.seed, view->epoch,
-                               buffer->sample[i], image, out);
+        DPT_TRY(make_sample(loader, view->epoch, sample,
+                            (run != NULL ? run : set->memory) + at * stride, out, scratch, err));
+        if (loader->mixing) {
+            const int64_t partner = partner_of(loader, view, micro_batch, i);
+
+            DPT_TRY(mix_sample(loader, view->epoch, sample, partner,
+                               run != NULL ? run + (at + apart) * stride
+                                           : set->memory + (size_t)partner * stride,
+                               out, scratch, err));
+        }
     }
 out:
     return status;
@@ -472,40 +522,24 @@ static int32_t rows_of(const struct dpt_loader *loader, const struct dpt_step_vi
     return left < micro ? left : micro;
 }
 
-struct dpt_batch_buffer dpt_batch_buffer_from(const struct dpt_batch_buffer *buffer,
-                                              const struct dpt_dataset *set, size_t row)
-{
-    struct dpt_batch_buffer from = *buffer;
-    const size_t width = set->target == DPT_TARGET_VECTOR ? (size_t)set->target_width : 0;
-
-    if (from.input != NULL)
-        from.input += row * (size_t)dpt_shape_size(&set->shape);
-    if (from.targets != NULL)
-        from.targets += row * width;
-    from.target_floats -= row * width;
-    from.labels += row;
-    from.weights += row;
-    from.sample += row;
-    return from;
-}
-
 void dpt_loader_fill_labels(const struct dpt_loader *loader, const struct dpt_step_view *view,
                             int32_t micro_batch, struct dpt_batch_buffer *buffer,
                             struct dpt_steps_move *move, int32_t *count)
 {
     *count = rows_of(loader, view, micro_batch);
     find_rows(loader, view, micro_batch, 0, *count, buffer->sample);
-    fill_targets(loader->set, 0, *count, buffer);
+    fill_targets(loader, view, micro_batch, 0, *count, buffer);
     for (int32_t i = 0; move != NULL && i < *count; i++)
-        move[i] = loader->augmenting ? dpt_augment_draw(&loader->augment, loader->sampler.seed,
-                                                        view->epoch, buffer->sample[i])
-                                     : (struct dpt_steps_move){0};
+        move[i] = loader->form.augment != NULL
+                      ? dpt_augment_draw(loader->form.augment, loader->sampler.seed, view->epoch,
+                                         buffer->sample[i])
+                      : (struct dpt_steps_move){0};
 }
 
 enum dpt_status dpt_loader_fill_part(const struct dpt_loader *loader,
                                      const struct dpt_step_view *view, int32_t micro_batch,
                                      int part, int parts, struct dpt_batch_buffer *buffer,
-                                     float *image, struct dpt_batch *batch, struct dpt_error *err)
+                                     float *scratch, struct dpt_batch *batch, struct dpt_error *err)
 {
     const struct dpt_dataset *set = loader->set;
     const int32_t micro = loader->sampler.micro, count = rows_of(loader, view, micro_batch);
@@ -518,12 +552,12 @@ enum dpt_status dpt_loader_fill_part(const struct dpt_loader *loader,
     batch->count = count;
     batch->input = buffer->input;
     batch->sample = buffer->sample;
-    batch->labels = set->target == DPT_TARGET_CLASS ? buffer->labels : NULL;
-    batch->targets = set->target == DPT_TARGET_CLASS ? NULL : buffer->targets;
+    batch->labels = loader->form.targets == 0 ? buffer->labels : NULL;
+    batch->targets = loader->form.targets == 0 ? NULL : buffer->targets;
     batch->weights = set->weights != NULL ? buffer->weights : NULL;
     run = find_rows(loader, view, micro_batch, first, last, buffer->sample);
-    status = fill_rows(loader, view, run, first, last, buffer, image, err);
-    fill_targets(set, first, last, buffer);
+    status = fill_rows(loader, view, micro_batch, run, first, last, buffer, scratch, err);
+    fill_targets(loader, view, micro_batch, first, last, buffer);
     if (part == parts - 1 && count < micro)
         memset(buffer->input + (size_t)count * size, 0,
                (size_t)(micro - count) * size * sizeof(float));
@@ -535,9 +569,9 @@ enum dpt_status dpt_loader_fill(const struct dpt_loader *loader, const struct dp
                                 struct dpt_batch *batch, struct dpt_error *err)
 {
     const enum dpt_status status =
-        dpt_batch_buffer_widen(buffer, loader->set, loader->sampler.micro, err);
+        dpt_batch_buffer_widen(buffer, &loader->form, loader->sampler.micro, err);
 
     return status != DPT_OK ? status
                             : dpt_loader_fill_part(loader, view, micro_batch, 0, 1, buffer,
-                                                   buffer->image, batch, err);
+                                                   buffer->scratch, batch, err);
 }

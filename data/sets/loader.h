@@ -11,7 +11,7 @@
 
 #include "core/backend/backend.h"
 #include "core/backend/steps.h"
-#include "data/sets/dataset.h"
+#include "data/sets/batch.h"
 #include "data/sets/sampler.h"
 
 struct dpt_loader;
@@ -31,14 +31,14 @@ struct dpt_step_view {
     int entry;           /* private to the loader */
 };
 
-/* set is borrowed; sampler and augment (NULL: none) are copied. rank, ranks: who this is. Errors:
+/* form and sampler are copied; what form borrows is borrowed. rank, ranks: who this is. Errors:
  * BAD_JOB (an epoch has no step; no images to augment), RANK. */
-enum dpt_status dpt_loader_open(struct dpt_loader **loader, const struct dpt_dataset *set,
-                                const struct dpt_sampler *sampler,
-                                const struct dpt_augment *augment, int rank, int ranks,
+enum dpt_status dpt_loader_open(struct dpt_loader **loader, const struct dpt_batch_form *form,
+                                const struct dpt_sampler *sampler, int rank, int ranks,
                                 struct dpt_error *err);
 /* One for dpt_loader_fill_labels alone: it reads no samples. */
-enum dpt_status dpt_loader_open_labels(struct dpt_loader **loader, const struct dpt_dataset *set,
+enum dpt_status dpt_loader_open_labels(struct dpt_loader **loader,
+                                       const struct dpt_batch_form *form,
                                        const struct dpt_sampler *sampler, int rank, int ranks,
                                        struct dpt_error *err);
 void dpt_loader_close(struct dpt_loader *loader);
@@ -53,31 +53,6 @@ enum dpt_status dpt_loader_seek(struct dpt_loader *loader, int64_t epoch, int64_
 enum dpt_status dpt_loader_next(struct dpt_loader *loader, struct dpt_step_view *view,
                                 struct dpt_error *err);
 
-/* Memory for one micro-batch, one for each thread; filled by dpt_loader_fill, valid until the next
-   fill. It serves other sets of samples of the same shape too. */
-struct dpt_batch_buffer {
-    float *input;
-    int32_t *labels;
-    float *targets;
-    float *weights; /* of a set that has some */
-    int64_t *sample;
-    float *image;         /* one sample before it is augmented */
-    size_t target_floats; /* capacity of `targets` */
-};
-
-enum dpt_status dpt_batch_buffer_open(struct dpt_batch_buffer *buffer,
-                                      const struct dpt_dataset *set, int32_t micro,
-                                      struct dpt_error *err);
-void dpt_batch_buffer_close(struct dpt_batch_buffer *buffer);
-/* Makes room for the targets of another set, as dpt_loader_fill does, of so many rows. Errors:
- * RANK. */
-enum dpt_status dpt_batch_buffer_widen(struct dpt_batch_buffer *buffer,
-                                       const struct dpt_dataset *set, int32_t rows,
-                                       struct dpt_error *err);
-/* The buffer without its first rows; borrowed. */
-struct dpt_batch_buffer dpt_batch_buffer_from(const struct dpt_batch_buffer *buffer,
-                                              const struct dpt_dataset *set, size_t row);
-
 /*
  * Fills a micro-batch of the step: normalised, augmented NCHW floats, targets, sample numbers; rows
  * past the count are zero. batch: out; seed and step are left as they are. Any thread, with a
@@ -89,7 +64,7 @@ enum dpt_status dpt_loader_fill(const struct dpt_loader *loader, const struct dp
 
 /*
  * Fills a micro-batch whose inputs the device reads from its own copy of the data set: sample
- * numbers, labels, targets and weights alone. buffer: all members but `input` and `image` are
+ * numbers, labels, targets and weights alone. buffer: all members but `input` and `scratch` are
  * filled, and must have room (dpt_batch_buffer_widen). move: [micro], the random augmentation of
  * each sample, all zero where there is none; NULL: not wanted. *count: out.
  */
@@ -98,12 +73,13 @@ void dpt_loader_fill_labels(const struct dpt_loader *loader, const struct dpt_st
                             struct dpt_steps_move *move, int32_t *count);
 
 /* Fills a micro-batch as dpt_loader_fill does, by `parts` threads, each of which fills its part of
- * the rows of one buffer; all threads must have returned before the batch is used. Every thread
- * gets the whole batch. */
+ * the rows of one buffer, which has room; all threads must have returned before the batch is used.
+ * Every thread gets the whole batch. scratch: the thread's own, of dpt_batch_scratch floats. */
 enum dpt_status dpt_loader_fill_part(const struct dpt_loader *loader,
                                      const struct dpt_step_view *view, int32_t micro_batch,
                                      int part, int parts, struct dpt_batch_buffer *buffer,
-                                     float *image, struct dpt_batch *batch, struct dpt_error *err);
+                                     float *scratch, struct dpt_batch *batch,
+                                     struct dpt_error *err);
 /* From now on the thread that reads ahead, if there is one, records its reads in `spans`; NULL ends
  * the recording. Borrowed. */
 void dpt_loader_observe(struct dpt_loader *loader, struct dpt_spans *spans);

@@ -86,6 +86,48 @@ static const struct dpt_option augment_options[] = {
      AT(dpt_augment, flip),
      .fallback = "false",
      .help = "mirror every other image, at random, left to right"},
+#define SHARE(member, most, text)                                                                  \
+    {                                                                                              \
+        .name = #member, .type = DPT_OPT_REAL, AT(dpt_augment, member), .fallback = "0", .min = 0, \
+        .max = (most), .added = true, .help = (text)                                               \
+    }
+#define RANGE(member, usual, least, most, text)                                                    \
+    {                                                                                              \
+        .name = #member, .type = DPT_OPT_REALS, AT(dpt_augment, member), .fallback = (usual),      \
+        .min = (least), .max = (most), .range = true, .added = true, .help = (text)                \
+    }
+    {.name = "vertical_flip",
+     .type = DPT_OPT_BOOL,
+     AT(dpt_augment, vertical_flip),
+     .fallback = "false",
+     .added = true,
+     .help = "mirror every other image, at random, top to bottom"},
+    RANGE(crop_area, "null", 1e-4, 1,
+          "cut out a part of [least, most] of the area, and resize it: [0.08, 1] is usual"),
+    RANGE(crop_ratio, "[0.75, 1.3333333]", 0.01, 100, "with crop_area: its width / height"),
+    SHARE(rotate, 180, "turn by up to so many degrees, to both sides"),
+    SHARE(shift, 1, "move by up to this share of width and height, in whole pixels"),
+    RANGE(scale, "[1, 1]", 0.01, 100, "enlarge by a factor between the two"),
+    SHARE(shear, 80, "tilt the vertical edges by up to so many degrees, to both sides"),
+    SHARE(brightness, 10, "multiply by 1 - this to 1 + this"),
+    SHARE(contrast, 10, "multiply the distance from the mean grey by 1 - this to 1 + this"),
+    SHARE(saturation, 10, "multiply the distance from a pixel's grey by 1 - this to 1 + this"),
+    SHARE(hue, 0.5, "turn the colour circle by up to so many turns, to both sides"),
+    SHARE(erase, 1,
+          "set a random rectangle to 0, behind the normalisation, in this share of images"),
+    RANGE(erase_area, "[0.02, 0.33]", 1e-4, 1, "with erase: the rectangle's share of the area"),
+    RANGE(erase_ratio, "[0.3, 3.3]", 0.01, 100, "with erase: its height / width"),
+    SHARE(noise, 1e6,
+          "add Gaussian noise of this standard deviation to every number, behind the "
+          "normalisation; also of tables and signals"),
+    SHARE(mixup, 1000,
+          "blend two samples of a step and their labels by a share of Beta(this, this): 0.2 is "
+          "usual"),
+    SHARE(cutmix, 1000,
+          "put a rectangle of one image of a step into another one, and mix their labels by its "
+          "area, which is of Beta(this, this): 1 is usual; with mixup either as often"),
+#undef SHARE
+#undef RANGE
     {0},
 };
 
@@ -161,6 +203,27 @@ const struct dpt_option dpt_data_options[] = {
      .fallback = "{}",
      .rows = target_options,
      .help = "what is done to the numbers to predict, with loss mse, l1 or huber"},
+    {.name = "resize",
+     .effect = DPT_EFFECT_RESULT,
+     .type = DPT_OPT_INTS,
+     AT(dpt_data_conf, resize),
+     .fallback = "null",
+     .min = 2,
+     .max = 1 << 14,
+     .most = 2,
+     .added = true,
+     .help = "resize all pictures to this height and width, or one number for both"},
+    {.name = "crop",
+     .effect = DPT_EFFECT_RESULT,
+     .type = DPT_OPT_INTS,
+     AT(dpt_data_conf, crop),
+     .fallback = "null",
+     .min = 2,
+     .max = 1 << 14,
+     .most = 2,
+     .added = true,
+     .help = "then cut out the middle, of this height and width; in training data.augment's "
+             "crop_area or crop_padding take another part"},
     {.name = "class_weights",
      .effect = DPT_EFFECT_RESULT,
      .type = DPT_OPT_CHOICE,
@@ -176,7 +239,7 @@ const struct dpt_option dpt_data_options[] = {
      AT(dpt_data_conf, augment),
      .fallback = "{}",
      .rows = augment_options,
-     .help = "of the training images; the same ones at any number of ranks"},
+     .help = "of the training samples; the same ones at any number of ranks"},
     {.name = "shuffle",
      .effect = DPT_EFFECT_RESULT,
      .type = DPT_OPT_CHOICE,

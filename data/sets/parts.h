@@ -20,10 +20,11 @@ struct dpt_dataset_parts {
     bool balanced;                              /* each class counts as much as the others */
     struct dpt_shared images, targets, weighed; /* bytes NULL: not opened; weighed: the samples'
                                                    weights */
-    float *scale, *shift;    /* [c]: a number x of the file becomes x * scale + shift */
-    bool uniform;            /* all channels have the same two */
-    bool check_finite;       /* floats that nobody has looked at yet */
-    float *weights, *biases; /* synthetic regression, else NULL */
+    float *scale, *shift;     /* [c]: a number x of the file becomes x * scale + shift */
+    struct dpt_shape resized; /* between `stored` and `shape` of the set */
+    bool uniform;             /* all channels have the same two */
+    bool check_finite;        /* floats that nobody has looked at yet */
+    float *weights, *biases;  /* synthetic regression, else NULL */
 };
 
 /* The samples [*begin, *end) that this rank of the node reads or makes for all of them. */
@@ -49,15 +50,21 @@ enum dpt_status dpt_synthetic_describe(struct dpt_dataset *set, const struct dpt
 enum dpt_status dpt_synthetic_fill(struct dpt_dataset *set, const struct dpt_dataset_spec *spec,
                                    const struct dpt_group *node, struct dpt_error *err);
 
-/* Readies the normalisation of a described set. Errors: BAD_JOB (as many numbers as channels are
- * needed), RANK. */
-enum dpt_status dpt_fill_prepare(struct dpt_dataset *set, const struct dpt_normalize *normalize,
+/* Readies the normalisation and the view of a described set, whose shape is that of what is stored.
+ * Errors: BAD_JOB (as many numbers as channels are needed; as of dpt_data_view), RANK. */
+enum dpt_status dpt_fill_prepare(struct dpt_dataset *set, const struct dpt_data_conf *conf,
                                  struct dpt_error *err);
 /* The shard that a sample lies in; not for synthetic sets. */
 const struct dpt_shard *dpt_dataset_shard(const struct dpt_dataset *set, int64_t sample);
 
-/* One stored sample as normalised floats [c][h][w]. */
-void dpt_fill_sample(const struct dpt_dataset *set, const uint8_t *stored, float *out);
+/* One stored sample as normalised floats [c][h][w]; scratch: of dpt_fill_scratch floats. */
+size_t dpt_fill_scratch(const struct dpt_dataset *set);
+void dpt_fill_sample(const struct dpt_dataset *set, const uint8_t *stored, float *out,
+                     float *scratch);
+/* The same before anything is cut out of it, and before it is resized. */
+void dpt_fill_resized(const struct dpt_dataset *set, const uint8_t *stored, float *out,
+                      float *scratch);
+void dpt_fill_stored(const struct dpt_dataset *set, const uint8_t *stored, float *out);
 /* The first of n floats (any alignment) that is NaN or infinite, or -1. */
 int64_t dpt_find_nonfinite(const void *floats, size_t n);
 

@@ -146,7 +146,7 @@ static enum dpt_status fill_classes(struct dpt_dataset *set, const struct dpt_da
     DPT_TRY(DPT_ALLOCATE(patterns, (size_t)classes * n, "synthetic patterns", err));
     DPT_TRY(DPT_ALLOCATE(coarse, n, "synthetic patterns", err));
     for (int64_t class = 0; class < classes; class ++)
-        make_pattern(&set->shape, spec->seed, class, coarse, patterns + (size_t) class * n);
+        make_pattern(&set->stored, spec->seed, class, coarse, patterns + (size_t) class * n);
     for (int64_t i = begin; i < end; i++) {
         labels[i] = (int32_t)make_label(spec, i);
         add_noise(spec, i, patterns + (size_t)labels[i] * n, n, images + (size_t)i * n);

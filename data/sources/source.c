@@ -196,7 +196,6 @@ static enum dpt_status fit_shape(struct dpt_source *s, struct dpt_error *err)
     struct dpt_dataset *layout = &s->layout;
     char have[40], want[40];
 
-    layout->nhwc = layout->nhwc && layout->shape.c > 1;
     s->info.shape = layout->shape;
     if (!model->known)
         return DPT_OK;
@@ -209,6 +208,21 @@ static enum dpt_status fit_shape(struct dpt_source *s, struct dpt_error *err)
     if (!layout->nhwc) /* numbers a channel, or a column, mean what they meant in training */
         layout->shape = model->shape;
     return DPT_OK;
+}
+
+/* The same where pictures of any size become those of the model (data.resize, data.crop). */
+static enum dpt_status fit_view(struct dpt_source *s, struct dpt_error *err)
+{
+    const struct dpt_source_model *model = &s->spec->model;
+    char stored[40], have[40], want[40];
+
+    s->info.shape = s->layout.shape;
+    if (!model->known || dpt_same_shape(&s->layout.shape, &model->shape))
+        return DPT_OK;
+    return dpt_fail(err, DPT_BAD_DATA,
+                    "%s: samples are %s, after data.resize and data.crop %s; the model takes %s",
+                    s->paths[0], dpt_shape_text(&s->layout.stored, stored),
+                    dpt_shape_text(&s->layout.shape, have), dpt_shape_text(&model->shape, want));
 }
 
 static enum dpt_status open_source(struct dpt_source *s, struct dpt_error *err)
@@ -240,8 +254,12 @@ static enum dpt_status open_source(struct dpt_source *s, struct dpt_error *err)
         (size_t)dpt_shape_size(&s->layout.shape) * (s->layout.u8 ? 1 : sizeof(float));
     if (s->spec->convert)
         goto out;
-    DPT_TRY(fit_shape(s, err));
-    DPT_TRY(dpt_fill_prepare(&s->layout, &s->spec->conf->normalize, err));
+    s->layout.nhwc = s->layout.nhwc && s->layout.shape.c > 1;
+    if (!dpt_data_views(s->spec->conf))
+        DPT_TRY(fit_shape(s, err));
+    DPT_TRY(dpt_fill_prepare(&s->layout, s->spec->conf, err));
+    if (dpt_data_views(s->spec->conf))
+        DPT_TRY(fit_view(s, err));
 out:
     return status;
 }
@@ -334,8 +352,13 @@ out:
     return status;
 }
 
+size_t dpt_source_scratch(const struct dpt_source *s)
+{
+    return dpt_fill_scratch(&s->layout);
+}
+
 enum dpt_status dpt_source_fill(const struct dpt_source *s, int64_t sample, float *input,
-                                struct dpt_error *err)
+                                float *scratch, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     uint8_t *stored = s->stored + (size_t)(sample - s->first) * s->layout.stride;
@@ -346,7 +369,7 @@ enum dpt_status dpt_source_fill(const struct dpt_source *s, int64_t sample, floa
     if (!s->layout.u8 && dpt_find_nonfinite(stored, s->layout.stride / sizeof(float)) >= 0)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s holds NaN or an infinite value",
                          dpt_source_where(s, sample, where)));
-    dpt_fill_sample(&s->layout, stored, input);
+    dpt_fill_sample(&s->layout, stored, input, scratch);
 out:
     return status;
 }

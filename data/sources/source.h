@@ -117,6 +117,7 @@ struct dpt_source_model {
     bool seen;  /* and whether they are stored as bytes, which only they themselves tell */
     bool u8;
     struct dpt_shape shape;
+    struct dpt_shape stored;    /* before data.resize and data.crop; its height is 0: not known */
     const char *const *classes; /* names of the classes, or NULL */
     size_t n_classes;
     const char *classes_of;    /* the file that has them */
@@ -212,10 +213,12 @@ void dpt_source_close(struct dpt_source *source);
  * ended is cheap for all kinds, going back may not be. Errors: BAD_DATA, IO, RANK. */
 enum dpt_status dpt_source_fetch(struct dpt_source *source, int64_t first, int64_t n,
                                  struct dpt_error *err);
-/* Fills one of the fetched samples as normalised floats [c][h][w]. Errors: BAD_DATA (a damaged
- * picture, a value that is not finite), RANK. */
+/* Fills one of the fetched samples as normalised floats [c][h][w], as the model takes it. scratch:
+ * of dpt_source_scratch floats. Errors: BAD_DATA (a damaged picture, a value that is not finite),
+ * RANK. */
+size_t dpt_source_scratch(const struct dpt_source *source);
 enum dpt_status dpt_source_fill(const struct dpt_source *source, int64_t sample, float *input,
-                                struct dpt_error *err);
+                                float *scratch, struct dpt_error *err);
 /* Logs all other samples that cannot be read, after one could not be, as err says, and leaves in
  * err what is to be said of them all. Called on one rank, by one thread. */
 enum dpt_status dpt_source_tell_bad(const struct dpt_source *source, struct dpt_error *err);

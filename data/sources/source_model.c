@@ -65,7 +65,7 @@ enum dpt_status dpt_source_model_of(struct dpt_source_model *model, const char *
     DPT_TRY(dpt_shard_open(&shard, path, classes, false, err));
     model->known = model->seen = true;
     model->u8 = shard.images.info.type == DPT_H5_U8;
-    model->shape = shard.shape;
+    model->shape = model->stored = shard.shape;
     model->targets = shard.labels.name != NULL && !dpt_shard_whole(&shard);
     if (shard.columns != NULL)
         DPT_TRY(take_text(model, shard.columns, shard.path, &parsed, region, err));
@@ -111,6 +111,7 @@ static enum dpt_status look(struct dpt_source_model *model, const struct dpt_dat
     const struct dpt_dataset_spec spec = {.conf = conf, .paths = paths, .classes = classes};
     enum dpt_status status = DPT_OK;
     struct dpt_dataset set = {0};
+    struct dpt_shape resized;
     struct dpt_error ignored;
     char **found = NULL;
 
@@ -119,6 +120,7 @@ static enum dpt_status look(struct dpt_source_model *model, const struct dpt_dat
             model->known = model->seen = true;
             model->u8 = set.u8;
             model->shape = set.shape;
+            model->stored = set.stored;
             dpt_dataset_close(&set);
         }
         return DPT_OK;
@@ -130,6 +132,8 @@ static enum dpt_status look(struct dpt_source_model *model, const struct dpt_dat
         *err = ignored;
         status = DPT_RANK;
     }
+    if (model->known) /* sizes that do not fit are told by what takes them */
+        dpt_data_view(conf, "data", &model->stored, &resized, &model->shape, &ignored);
     dpt_paths_release(found);
     return status;
 }

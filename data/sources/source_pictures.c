@@ -288,18 +288,41 @@ out:
     return status;
 }
 
+/* What pictures are to be made: what the model takes, or what the training data were before
+ * data.resize and data.crop; what is not known of that, data.resize would have made the same. */
+static enum dpt_status choose_shape(const struct dpt_source *s, struct dpt_shape *shape,
+                                    struct dpt_error *err)
+{
+    const struct dpt_source_model *model = &s->spec->model;
+    const struct dpt_data_conf *conf = s->spec->conf;
+
+    *shape = s->spec->shape != NULL ? *s->spec->shape : model->shape;
+    if (s->spec->shape != NULL)
+        return DPT_OK;
+    if (dpt_data_views(conf) && (model->stored.h > 0 || conf->resize.n == 0)) {
+        shape->h = model->stored.h;
+        shape->w = model->stored.w;
+    } else if (conf->resize.n > 0) {
+        shape->h = (int32_t)conf->resize.at[0];
+        shape->w = (int32_t)conf->resize.at[conf->resize.n - 1];
+    }
+    if (!model->known || shape->h == 0)
+        return dpt_fail(err, DPT_BAD_DATA,
+                        "what size do the pictures have to be%s? The job's training data, which "
+                        "tell, are not there: --shape C,H,W says it, as in 1,28,28",
+                        conf->crop.n > 0 ? " before data.crop" : "");
+    return DPT_OK;
+}
+
 static enum dpt_status open_to_predict(struct dpt_source *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_pictures *state = s->state;
-    const struct dpt_shape *shape = s->spec->shape != NULL ? s->spec->shape : &s->spec->model.shape;
+    struct dpt_shape chosen, *shape = &chosen;
     struct stat info;
     char text[40];
 
-    if (!s->spec->model.known && s->spec->shape == NULL)
-        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
-                         "what size do the pictures have to be? The job's training data, which "
-                         "tell, are not there: --shape C,H,W says it, as in 1,28,28"));
+    DPT_TRY(choose_shape(s, shape, err));
     if (shape->flat || (shape->c != 1 && shape->c != 3))
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
                          "the model takes samples of %s, which are no pictures: --shape 1,H,W or "

@@ -155,7 +155,7 @@ static void use(const struct dpt_dataset *set, const struct dpt_dataset *in_memo
 
     DEMAND(sample != NULL && bytes != NULL, "no memory");
     if (read_all(set, bytes)) {
-        dpt_fill_sample(set, bytes, sample);
+        dpt_fill_sample(set, bytes, sample, NULL);
         DEMAND(in_memory == NULL || memcmp(bytes, in_memory->memory, size) == 0,
                "read when needed, the samples are others");
     } else {

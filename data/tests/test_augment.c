@@ -12,24 +12,37 @@
 #include "data/sets/parts.h"
 #include "data/tests/make_shards.h"
 
-enum { MOST = 3 * 9 * 9, PADDED = 3 * 19 * 19 };
+enum { MOST = 3 * 9 * 9, PADDED = 3 * 19 * 19, SCRATCH = 8 * MOST };
 
 /* A data set of which only the shape and the normalisation matter. */
 struct scene {
     struct dpt_dataset set;
     struct dpt_dataset_parts parts;
-    float shift[3], image[MOST];
+    float scale[3], shift[3], stored[MOST], image[MOST];
 };
 
 static void make_scene(struct scene *s, int32_t c, int32_t h, int32_t w)
 {
-    *s = (struct scene){.shift = {-0.5F, 0.25F, 3.0F}};
+    *s = (struct scene){.scale = {1, 1, 1}, .shift = {-0.5F, 0.25F, 3.0F}};
     s->parts.key = "data.train";
+    s->parts.scale = s->scale;
     s->parts.shift = s->shift;
     s->set.parts = &s->parts;
-    s->set.shape = (struct dpt_shape){.c = c, .h = h, .w = w};
+    s->set.shape = s->set.stored = (struct dpt_shape){.c = c, .h = h, .w = w};
     for (int i = 0; i < c * h * w; i++) /* all different, and none a shift */
-        s->image[i] = (float)(10 + i);
+        s->stored[i] = (float)(10 + i);
+    dpt_fill_stored(&s->set, (const uint8_t *)s->stored, s->image);
+}
+
+/* What becomes of the scene's sample. */
+static void augment_scene(const struct scene *s, const struct dpt_augment *augment, uint64_t seed,
+                          int64_t epoch, int64_t sample, float *out)
+{
+    const struct dpt_augment_key key = {seed, epoch, sample};
+    float scratch[SCRATCH];
+
+    assert_true(dpt_augment_scratch(augment, &s->set) <= SCRATCH);
+    dpt_augment_sample(augment, &s->set, &key, (const uint8_t *)s->stored, out, scratch);
 }
 
 /* The window that begins at (down, right) of the padded image, mirrored or not: the definition,
@@ -81,7 +94,8 @@ static void every_window_comes_as_often(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const struct dpt_augment augment = {cases[i].padding, cases[i].flip};
+        const struct dpt_augment augment = {.crop_padding = cases[i].padding,
+                                            .flip = cases[i].flip};
         const int n = 2 * cases[i].padding + 1, kinds = n * n * (cases[i].flip ? 2 : 1);
         int seen[7 * 7 * 2] = {0}, found = 0;
         double chi2 = 0;
@@ -91,7 +105,7 @@ static void every_window_comes_as_often(void **state)
         for (int sample = 0; sample < kinds * EACH; sample++) {
             float out[MOST];
 
-            dpt_augment_sample(&augment, &s.set, 7, sample % 3, sample, s.image, out);
+            augment_scene(&s, &augment, 7, sample % 3, sample, out);
             seen[which(&s, cases[i].padding, out)]++;
         }
         for (int k = 0; k < n * n * 2; k++) {
@@ -115,14 +129,14 @@ static void another_key_is_another_window(void **state)
     (void)state;
     make_scene(&s, 1, 9, 9);
     for (int i = 0; i < 500; i++) {
-        dpt_augment_sample(&augment, &s.set, 1, 2, i, s.image, a);
-        dpt_augment_sample(&augment, &s.set, 1, 2, i, s.image, b);
+        augment_scene(&s, &augment, 1, 2, i, a);
+        augment_scene(&s, &augment, 1, 2, i, b);
         assert_memory_equal(a, b, sizeof(float) * 81);
-        dpt_augment_sample(&augment, &s.set, 2, 2, i, s.image, b);
+        augment_scene(&s, &augment, 2, 2, i, b);
         same[0] += which(&s, 3, a) == which(&s, 3, b);
-        dpt_augment_sample(&augment, &s.set, 1, 3, i, s.image, b);
+        augment_scene(&s, &augment, 1, 3, i, b);
         same[1] += which(&s, 3, a) == which(&s, 3, b);
-        dpt_augment_sample(&augment, &s.set, 1, 2, i + 1, s.image, b);
+        augment_scene(&s, &augment, 1, 2, i + 1, b);
         same[2] += which(&s, 3, a) == which(&s, 3, b);
     }
     for (int k = 0; k < 3; k++) /* 500 / 98 expected */
@@ -143,7 +157,7 @@ static void what_cannot_be_cropped_is_refused(void **state)
     assert_int_equal(dpt_augment_check(&crop, &s.set, &err), DPT_OK);
     s.set.shape = (struct dpt_shape){.c = 24, .h = 1, .w = 1, .flat = true};
     assert_int_equal(dpt_augment_check(&crop, &s.set, &err), DPT_BAD_JOB);
-    assert_non_null(strstr(err.text, "only images"));
+    assert_non_null(strstr(err.text, "rows of 24 numbers; crop_padding and flip needs images"));
 }
 
 static const struct dpt_comm alone = {
@@ -166,12 +180,13 @@ static void collect(const char *pattern, int cache, int ranks, int32_t micro, fl
     conf.cache = cache;
     assert_int_equal(dpt_dataset_open(&set, &spec, &alone, &err), DPT_OK);
     for (int rank = 0; rank < ranks; rank++) {
+        const struct dpt_batch_form form = dpt_batch_form_of(&set, &augment, 1);
         struct dpt_batch_buffer buffer;
         struct dpt_loader *loader;
 
-        if (dpt_loader_open(&loader, &set, &s, &augment, rank, ranks, &err) != DPT_OK)
+        if (dpt_loader_open(&loader, &form, &s, rank, ranks, &err) != DPT_OK)
             fail_msg("%s", err.text);
-        assert_int_equal(dpt_batch_buffer_open(&buffer, &set, micro, &err), DPT_OK);
+        assert_int_equal(dpt_batch_buffer_open(&buffer, &form, micro, &err), DPT_OK);
         for (int64_t step = 0; step < EPOCHS * dpt_sampler_steps(&s); step++) {
             struct dpt_step_view view;
             struct dpt_batch batch = {0};

@@ -12,6 +12,9 @@
 #include "data/shards/shard.h"
 #include "data/tests/make_shards.h"
 
+/* The samples of a set as they are. */
+#define form_of(set) ((const struct dpt_batch_form[]){dpt_batch_form_of((set), NULL, 1)})
+
 static const struct dpt_comm alone = {
     .world = {0, 1, NULL}, .node = {0, 1, NULL}, .leaders = {0, 1, NULL}, .nodes = 1};
 
@@ -118,7 +121,7 @@ static void take(struct dpt_loader *loader, const struct dpt_dataset *set,
     struct dpt_batch_buffer buffer;
     struct dpt_error err;
 
-    assert_int_equal(dpt_batch_buffer_open(&buffer, set, s->micro, &err), DPT_OK);
+    assert_int_equal(dpt_batch_buffer_open(&buffer, form_of(set), s->micro, &err), DPT_OK);
     for (int i = 0; i < n; i++) {
         struct dpt_step_view view;
         struct dpt_batch batch = {.seed = 5, .step = 6};
@@ -175,7 +178,7 @@ static void every_form_and_place_gives_the_same(void **state)
                 struct dpt_error err;
 
                 open_set(&set, cache, !format->vectors, uniform);
-                assert_int_equal(dpt_loader_open(&loader, &set, &s, NULL, 0, 1, &err), DPT_OK);
+                assert_int_equal(dpt_loader_open(&loader, form_of(&set), &s, 0, 1, &err), DPT_OK);
                 take(loader, &set, &s, 0, 1, 0, 0, 14, uniform);
                 dpt_loader_close(loader);
                 dpt_dataset_close(&set);
@@ -199,7 +202,7 @@ static void every_rank_gets_its_own(void **state)
                 struct dpt_loader *loader;
                 struct dpt_error err;
 
-                assert_int_equal(dpt_loader_open(&loader, &set, &s, NULL, rank, ranks, &err),
+                assert_int_equal(dpt_loader_open(&loader, form_of(&set), &s, rank, ranks, &err),
                                  DPT_OK);
                 take(loader, &set, &s, rank, ranks, 0, 0, 8, false);
                 dpt_loader_close(loader);
@@ -220,7 +223,7 @@ static void seeking_starts_there(void **state)
         struct dpt_error err;
 
         open_set(&set, cache, true, true);
-        assert_int_equal(dpt_loader_open(&loader, &set, &s, NULL, 0, 1, &err), DPT_OK);
+        assert_int_equal(dpt_loader_open(&loader, form_of(&set), &s, 0, 1, &err), DPT_OK);
         for (uint64_t i = 0; i < 100; i++) {
             const int64_t epoch = (int64_t)(dpt_mix64(i) % 5), step = (int64_t)(dpt_mix64(~i) % 6);
 
@@ -250,11 +253,11 @@ static void a_shard_that_shrinks_is_told(void **state)
     make_shards(&formats[0]);
     snprintf(path, sizeof path, "%s/2.h5", folder);
     open_set(&set, DPT_CACHE_NONE, true, true);
-    assert_int_equal(dpt_loader_open(&loader, &set, &s, NULL, 0, 1, &err), DPT_OK);
+    assert_int_equal(dpt_loader_open(&loader, form_of(&set), &s, 0, 1, &err), DPT_OK);
     take(loader, &set, &s, 0, 1, 0, 0, 2, true); /* samples 0 to 95 */
     assert_int_equal(truncate(path, make_offset(path, "images") + 20 * MAKE_ELEMENTS + 1), 0);
     dpt_loader_close(loader);
-    assert_int_equal(dpt_loader_open(&loader, &set, &s, NULL, 0, 1, &err), DPT_OK);
+    assert_int_equal(dpt_loader_open(&loader, form_of(&set), &s, 0, 1, &err), DPT_OK);
     assert_int_equal(dpt_loader_next(loader, &view, &err), DPT_BAD_DATA);
     assert_non_null(strstr(err.text, "2.h5: became shorter while this run reads it"));
     dpt_loader_close(loader);
@@ -277,8 +280,8 @@ static void labels_alone_read_no_samples(void **state)
     snprintf(path, sizeof path, "%s/2.h5", folder);
     open_set(&set, DPT_CACHE_NONE, true, true);
     assert_int_equal(truncate(path, make_offset(path, "images")), 0);
-    assert_int_equal(dpt_batch_buffer_open(&buffer, &set, s.micro, &err), DPT_OK);
-    assert_int_equal(dpt_loader_open_labels(&loader, &set, &s, 1, 2, &err), DPT_OK);
+    assert_int_equal(dpt_batch_buffer_open(&buffer, form_of(&set), s.micro, &err), DPT_OK);
+    assert_int_equal(dpt_loader_open_labels(&loader, form_of(&set), &s, 1, 2, &err), DPT_OK);
     assert_int_equal(dpt_loader_seek(loader, 3, 1, &err), DPT_OK);
     for (int64_t step = 1; step < dpt_sampler_steps(&s); step++) {
         assert_int_equal(dpt_loader_next(loader, &view, &err), DPT_OK);
@@ -324,7 +327,7 @@ static void a_shard_that_is_written_to_is_told(void **state)
             if (!touched)
                 make_damage(path, make_offset(path, "images"), "other", 5);
             assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
-            assert_int_equal(dpt_loader_open(&loader, &set, &s, NULL, 0, 1, &err), DPT_OK);
+            assert_int_equal(dpt_loader_open(&loader, form_of(&set), &s, 0, 1, &err), DPT_OK);
             status = dpt_loader_next(loader, &view, &err);
             assert_int_equal(status, crc && !touched ? DPT_BAD_DATA : DPT_OK);
             if (status != DPT_OK)
@@ -374,8 +377,8 @@ static void a_nan_in_a_stream_is_told(void **state)
     snprintf(path, sizeof path, "%s/0.h5", folder);
     make_damage(path, make_offset(path, "images") + 9 * MAKE_ELEMENTS * 4, &nan, 4);
     open_set(&set, DPT_CACHE_NONE, true, true);
-    assert_int_equal(dpt_loader_open(&loader, &set, &s, NULL, 0, 1, &err), DPT_OK);
-    assert_int_equal(dpt_batch_buffer_open(&buffer, &set, s.micro, &err), DPT_OK);
+    assert_int_equal(dpt_loader_open(&loader, form_of(&set), &s, 0, 1, &err), DPT_OK);
+    assert_int_equal(dpt_batch_buffer_open(&buffer, form_of(&set), s.micro, &err), DPT_OK);
     assert_int_equal(dpt_loader_next(loader, &view, &err), DPT_OK);
     assert_int_equal(dpt_loader_fill(loader, &view, 0, &buffer, &batch, &err), DPT_OK);
     assert_int_equal(dpt_loader_fill(loader, &view, 1, &buffer, &batch, &err), DPT_BAD_DATA);
@@ -397,7 +400,7 @@ static void an_epoch_without_a_step_is_refused(void **state)
     open_set(&set, DPT_CACHE_AUTO, true, true);
     s.global = SAMPLES + 1;
     s.drop_last = true;
-    assert_int_equal(dpt_loader_open(&loader, &set, &s, NULL, 0, 1, &err), DPT_BAD_JOB);
+    assert_int_equal(dpt_loader_open(&loader, form_of(&set), &s, 0, 1, &err), DPT_BAD_JOB);
     assert_null(loader);
     dpt_dataset_close(&set);
 }

@@ -30,6 +30,7 @@
 #include "core/train/update/average.h"
 #include "core/train/use/evaluate.h"
 #include "core/train/use/nonfinite.h"
+#include "data/sets/augment.h"
 
 enum {
     STAGING_BUFFERS = 3, /* steps that are filled ahead */
@@ -79,9 +80,13 @@ static int64_t largest_bucket(const struct dpt_graph *g)
     return largest < g->floats ? largest : g->floats;
 }
 
-static struct dpt_steps_data data_of(const struct dpt_dataset *set)
+/* What is more than a crop and a flip of what is stored, the host does to samples. */
+static struct dpt_steps_data data_of(const struct dpt_batch_form *form)
 {
-    struct dpt_steps_data data = {.memory = set->memory,
+    const struct dpt_dataset *set = form->set;
+    const bool as_they_are =
+        !set->views && (form->augment == NULL || dpt_augment_only_moves(form->augment));
+    struct dpt_steps_data data = {.memory = as_they_are ? set->memory : NULL,
                                   .samples = set->samples,
                                   .stride = (int64_t)set->stride,
                                   .u8 = set->u8,
@@ -107,12 +112,12 @@ static enum dpt_status open_steps(struct dpt_trainer *t, struct dpt_error *err)
         .micros = (int32_t)((batches + ranks - 1) / ranks),
         .staging_buffers = STAGING_BUFFERS,
         .at_once = AT_ONCE,
-        .targets = set->target == DPT_TARGET_VECTOR ? set->target_width : 0,
+        .targets = t->data.train.form.targets,
         .weights = set->weights != NULL,
         .reduces = ranks > 1,
         .on_device = d->on_device,
         .bucket = BUCKET,
-        .data = data_of(set),
+        .data = data_of(&t->data.train.form),
     };
 
     spec.rule.slots = t->arenas.slots;
@@ -159,7 +164,7 @@ static enum dpt_status attach(struct dpt_trainer *t, struct dpt_error *err)
     DPT_TRY(dpt_prefetcher_open(
         &d->prefetcher,
         &(struct dpt_prefetcher_spec){.loader = t->data.train.loader,
-                                      .set = t->data.train.set,
+                                      .form = &t->data.train.form,
                                       .micro = t->data.train.sampler.micro,
                                       .staging_buffers = d->type->staging_buffers(d->steps),
                                       .type = d->type,

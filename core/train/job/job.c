@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/train/update/schedule.h"
+#include "data/sets/augment.h"
 
 enum { DEFAULT_GLOBAL = 256 };
 
@@ -204,6 +205,16 @@ static bool finish(struct dpt_job *job, struct dpt_conf *conf)
             conf, dpt_conf_get(dpt_conf_get(root, "data"), "targets"), "data.targets.normalize",
             "is for numbers to predict, with `loss: mse`, l1 or huber; classes are not "
             "scaled");
+    if (dpt_augment_mixes(&job->data.augment) && !dpt_loss_judges(dpt_job_loss(job).kind)) {
+        const char *key = job->data.augment.mixup > 0 ? "mixup" : "cutmix";
+        struct dpt_conf_node *augment = dpt_conf_get(dpt_conf_get(root, "data"), "augment");
+
+        dpt_conf_mistake(conf, dpt_conf_get(augment, key),
+                         dpt_option_path(conf, "data.augment", key, 0),
+                         "mixes classes, and loss %s predicts numbers: leave it out, or take "
+                         "another loss",
+                         job->loss.variant->name);
+    }
     return finish_batch(job, conf, dpt_conf_get(root, "batch"));
 }
 

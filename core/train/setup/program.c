@@ -18,8 +18,7 @@ enum dpt_status dpt_trainer_build_model(struct dpt_trainer *t, struct dpt_error 
     const char *columns, *from;
     char have[40], want[40];
 
-    for (const struct dpt_split *split = t->data.split; split < t->data.split + DPT_SPLITS;
-         split++) {
+    for (struct dpt_split *split = t->data.split; split < t->data.split + DPT_SPLITS; split++) {
         if (!split->present)
             continue;
         if (first == NULL) {
@@ -34,6 +33,9 @@ enum dpt_status dpt_trainer_build_model(struct dpt_trainer *t, struct dpt_error 
         columns = dpt_dataset_columns(first->set, &from);
         DPT_TRY(dpt_dataset_check_columns(split->set, columns, from, err));
         DPT_TRY(dpt_dataset_check_targets(split->set, dpt_graph_outputs(&t->model.graph), err));
+        split->form =
+            dpt_batch_form_of(split->set, split == &t->data.train ? &t->job->data.augment : NULL,
+                              dpt_graph_outputs(&t->model.graph));
     }
     if (named != NULL)
         t->called.at = dpt_dataset_class_names(named, &t->called.n);

@@ -175,12 +175,11 @@ enum dpt_status dpt_trainer_open_loaders(struct dpt_trainer *t, struct dpt_error
             continue;
         DPT_TRY(check_weights(s, err));
         if (t->mesh.stage > 0) /* values come from the stage in front of it */
-            DPT_TRY(dpt_loader_open_labels(&s->loader, s->set, &s->sampler, replicas->rank,
+            DPT_TRY(dpt_loader_open_labels(&s->loader, &s->form, &s->sampler, replicas->rank,
                                            replicas->size, err));
         else
-            DPT_TRY(dpt_loader_open(&s->loader, s->set, &s->sampler,
-                                    s == &t->data.train ? &t->job->data.augment : NULL,
-                                    replicas->rank, replicas->size, err));
+            DPT_TRY(dpt_loader_open(&s->loader, &s->form, &s->sampler, replicas->rank,
+                                    replicas->size, err));
     }
 out:
     return status;

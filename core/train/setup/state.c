@@ -329,6 +329,8 @@ struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text)
         .version = DPT_VERSION,
         .plans = t->model.plans.text,
         .columns = t->data.train.present ? dpt_dataset_columns(t->data.train.set, NULL) : NULL,
+        .stored =
+            t->data.train.present && t->data.train.set->views ? &t->data.train.set->stored : NULL,
         .clips_rows =
             t->job->train.clip_norm > 0 && t->job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE,
         .backend = t->backend->name,

@@ -35,16 +35,16 @@ static enum dpt_status fill_part(struct dpt_trainer *t, int thread,
                                  struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct dpt_dataset *set = t->data.train.set;
+    const struct dpt_batch_form *form = &t->data.train.form;
     const size_t micro = (size_t)t->data.train.sampler.micro;
     int32_t count = 0;
 
     for (int32_t i = 0; i < n; i++) {
-        struct dpt_batch_buffer buffer = dpt_batch_buffer_from(whole, set, (size_t)i * micro);
+        struct dpt_batch_buffer buffer = dpt_batch_buffer_from(whole, form, (size_t)i * micro);
 
         DPT_TRY(dpt_loader_fill_part(t->data.train.loader, view, micro_batch + i, thread,
-                                     t->team.threads, &buffer, t->team.workers[thread].buffer.image,
-                                     batch, err));
+                                     t->team.threads, &buffer,
+                                     t->team.workers[thread].buffer.scratch, batch, err));
         count += batch->count;
     }
     batch->count = count;
@@ -114,14 +114,15 @@ enum dpt_status dpt_trainer_open_team(struct dpt_trainer *t, int32_t most, struc
     enum dpt_status status = DPT_OK;
     const struct dpt_dataset bare = {.shape = t->model.graph.nodes[0].out,
                                      .target = DPT_TARGET_CLASS};
-    const struct dpt_dataset *set = t->data.given != NULL   ? &bare
-                                    : t->data.train.present ? t->data.train.set
-                                    : t->data.test.present  ? t->data.test.set
-                                                            : t->data.valid.set;
+    const struct dpt_batch_form of_given = {.set = &bare};
+    const struct dpt_batch_form *form = t->data.given != NULL   ? &of_given
+                                        : t->data.train.present ? &t->data.train.form
+                                        : t->data.test.present  ? &t->data.test.form
+                                                                : &t->data.valid.form;
 
     DPT_TRY(DPT_ALLOCATE(t->team.workers, (size_t)t->team.threads, "the threads", err));
     for (int i = 0; i < t->team.threads; i++)
-        DPT_TRY(dpt_batch_buffer_open(&t->team.workers[i].buffer, set, most, err));
+        DPT_TRY(dpt_batch_buffer_open(&t->team.workers[i].buffer, form, most, err));
     if (t->team.pool == NULL)
         DPT_TRY(dpt_pool_open(&t->team.pool, t->team.threads, t->team.spin, err));
 out:

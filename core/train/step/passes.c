@@ -187,14 +187,14 @@ static enum dpt_status fill_labels(struct dpt_runner *r, int32_t i, int32_t n,
                                    struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct dpt_dataset *set = r->split->set;
+    const struct dpt_batch_form *form = &r->split->form;
     const struct dpt_sampler *sampler = &r->split->sampler;
-    const bool classes = set->target == DPT_TARGET_CLASS;
+    const bool classes = form->targets == 0;
 
-    DPT_TRY(dpt_batch_buffer_widen(buffer, set, sampler->micro, err));
+    DPT_TRY(dpt_batch_buffer_widen(buffer, form, sampler->micro, err));
     for (int32_t k = 0; k < n; k++) {
         struct dpt_batch_buffer from =
-            dpt_batch_buffer_from(buffer, set, (size_t)k * (size_t)sampler->micro);
+            dpt_batch_buffer_from(buffer, form, (size_t)k * (size_t)sampler->micro);
         int32_t count;
 
         dpt_loader_fill_labels(r->split->loader, r->view, i + k, &from, NULL, &count);
@@ -203,7 +203,7 @@ static enum dpt_status fill_labels(struct dpt_runner *r, int32_t i, int32_t n,
     batch->sample = buffer->sample;
     batch->labels = classes ? buffer->labels : NULL;
     batch->targets = classes ? NULL : buffer->targets;
-    batch->weights = set->weights != NULL ? buffer->weights : NULL;
+    batch->weights = form->set->weights != NULL ? buffer->weights : NULL;
 out:
     return status;
 }

@@ -22,7 +22,7 @@ struct item {
 struct dpt_prefetcher {
     struct dpt_prefetcher_spec spec;
     struct item *items; /* [staging_buffers] */
-    float *image;       /* a sample before it is augmented */
+    float *scratch;     /* where samples are made */
     pthread_t thread;
     bool running, stop;
     bool wanted;  /* it may fill staging buffers */
@@ -37,13 +37,14 @@ struct dpt_prefetcher {
 static struct dpt_batch_buffer rows_of(const struct dpt_prefetcher *f,
                                        const struct dpt_staging_buffer *staging_buffer, int32_t k)
 {
-    const struct dpt_dataset *set = f->spec.set;
     const size_t micro = (size_t)f->spec.micro, at = (size_t)k * micro;
-    const size_t width = set->target == DPT_TARGET_VECTOR ? (size_t)set->target_width : 0;
-    struct dpt_batch_buffer rows = {.sample = staging_buffer->sample + at, .image = f->image};
+    const size_t width = (size_t)f->spec.form->targets;
+    struct dpt_batch_buffer rows = {.sample = staging_buffer->sample + at,
+                                    .scratch = f->scratch,
+                                    .scratch_floats = dpt_batch_scratch(f->spec.form)};
 
     if (staging_buffer->input != NULL)
-        rows.input = staging_buffer->input + at * (size_t)dpt_shape_size(&set->shape);
+        rows.input = staging_buffer->input + at * dpt_batch_size(f->spec.form);
     if (staging_buffer->labels != NULL)
         rows.labels = staging_buffer->labels + at;
     if (staging_buffer->targets != NULL)
@@ -117,7 +118,6 @@ enum dpt_status dpt_prefetcher_open(struct dpt_prefetcher **prefetcher,
                                     const struct dpt_prefetcher_spec *spec, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const size_t size = (size_t)dpt_shape_size(&spec->set->shape);
     struct dpt_prefetcher *f = NULL;
     int code;
 
@@ -125,7 +125,7 @@ enum dpt_status dpt_prefetcher_open(struct dpt_prefetcher **prefetcher,
     DPT_TRY(DPT_ALLOCATE(f, 1, "feeding the device", err));
     f->spec = *spec;
     DPT_TRY(DPT_ALLOCATE(f->items, (size_t)spec->staging_buffers, "feeding the device", err));
-    DPT_TRY(DPT_ALLOCATE(f->image, size, "feeding the device", err));
+    DPT_TRY(DPT_ALLOCATE(f->scratch, dpt_batch_scratch(spec->form), "feeding the device", err));
     pthread_mutex_init(&f->lock, NULL);
     pthread_cond_init(&f->work, NULL);
     pthread_cond_init(&f->done, NULL);
@@ -156,7 +156,7 @@ void dpt_prefetcher_close(struct dpt_prefetcher *f)
         pthread_mutex_destroy(&f->lock);
     }
     dpt_free(f->items);
-    dpt_free(f->image);
+    dpt_free(f->scratch);
     dpt_free(f);
 }
 

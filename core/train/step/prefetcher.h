@@ -17,8 +17,8 @@
 struct dpt_prefetcher;
 
 struct dpt_prefetcher_spec {
-    struct dpt_loader *loader;     /* borrowed, as all here */
-    const struct dpt_dataset *set; /* the loader's */
+    struct dpt_loader *loader;         /* borrowed, as all here */
+    const struct dpt_batch_form *form; /* the loader's */
     int32_t micro;
     int staging_buffers;
     const struct dpt_backend_steps *type;

@@ -109,7 +109,7 @@ static enum dpt_status open_flights(struct dpt_runner *r, struct dpt_error *err)
                              : &flight->own;
         if (flight->buffer != &flight->own)
             continue;
-        DPT_TRY(dpt_batch_buffer_open(&flight->own, t->data.train.set, rows, err));
+        DPT_TRY(dpt_batch_buffer_open(&flight->own, &t->data.train.form, rows, err));
         if (t->mesh.stage > 0) {
             dpt_free(flight->own.input);
             flight->own.input = NULL;

@@ -20,7 +20,7 @@ GIVEN = 0.3  # how often a row that may be left out is given
 # Rows that the drawing of data, model and length gives, and why: each hangs on the others.
 HAND = {
     "data.train": "files that are there", "data.valid": "likewise", "data.test": "likewise", "data.synthetic": "small ones",
-    "data.normalize": "a number or one a channel", "data.augment": "needs images", "data.class_weights": "needs classes",
+    "data.normalize": "a number or one a channel", "data.augment": "what goes with the samples", "data.class_weights": "needs classes", "data.resize": "needs pictures", "data.crop": "likewise",
     "data.targets": "needs numbers to predict", "model": "shapes that fit", "init": "files of fitting weights", "loss": "goes with the data",
     "batch": "sizes that go together", "train.epochs": "a few steps", "train.steps": "a few steps", "train.freeze": "names of tensors",
     "comm.reduction": "reproducible is what is tested", "output": "the command line gives it", "name": "any text",
@@ -36,10 +36,14 @@ ALIKE = {"init": "begins with other weights", "device.kind": "kernels of other b
          "batch": "per_rank is a global batch that hangs on the ranks", "eval.every": "checkpoints say which evaluation was best"}
 # Of rows without a default that says it, or whose default is too large: bounds by their name.
 REALS = {"lr": (1e-3, 0.05), "lr_scale": (0.1, 3), "weight_decay": (0, 0.1), "clip_norm": (1e-3, 1), "normal": (0.01, 0.3),
-         "uniform": (0.01, 0.5), "mean": (-0.5, 0.5), "std": (0.3, 2), "noise": (0, 1), "ema": (0.3, 0.99), "eps": (1e-8, 1e-3), "scale": (0.3, 1.5)}
+         "uniform": (0.01, 0.5), "mean": (-0.5, 0.5), "std": (0.3, 2), "noise": (0, 1), "ema": (0.3, 0.99), "eps": (1e-8, 1e-3), "scale": (0.3, 1.5), "rotate": (0, 60), "shear": (0, 30),
+         "crop_area": (0.2, 1), "crop_ratio": (0.5, 2), "erase_area": (0.02, 0.5), "erase_ratio": (0.3, 3)}
 INTS = {"hidden": (3, 40), "channels": (1, 9), "outputs": (3, 40), "kernel": (1, 3), "stride": (1, 2), "padding": (0, 2),
         "dilation": (1, 2), "groups": (1, 3), "size": (1, 3), "scale": (1, 2), "pool": (1, 2), "threads": (1, 3), "keep": (1, 9),
         "base_batch": (1, 64), "crop_padding": (0, 3)}
+# What samples must be for a transform: how many channels, how high and wide, bytes.
+TRANSFORMS = {"noise": (1, 0, False), "mixup": (1, 0, False), "crop_padding": (1, 1, False), "flip": (1, 1, False), "brightness": (1, 1, False), "contrast": (1, 1, False),
+              "saturation": (3, 2, False), "hue": (3, 2, True)}
 TIMES = ["never", "1 step", "2 steps", "3 steps", "7 steps", "0.4 epochs", "1 epoch", "2 epochs", "10 min", "1 h", "auto", "20 %"]
 # What data each loss takes, and how often. A new loss needs its line.
 DATA_OF = {"cross_entropy": ["classes", "classes", "soft"], "focal": ["classes", "soft"], "mse": ["numbers"], "l1": ["numbers"], "huber": ["numbers"], "binary_cross_entropy": ["labels"]}
@@ -106,14 +110,15 @@ class Dice:
         return int(min(max(value, low), high))
 
     def many(self, name, row):
-        """A list or one of them; of windows two at most."""
+        """A list or one of them; of windows two at most; of a range both ends."""
         one = self.whole if "integer" in kinds(row["items"]) else self.real if "number" in kinds(row["items"]) else None
         if one is None:
             raise Undrawable(f"{name}: a list of texts: HAND is to say which")
-        if self.rng.random() < 0.5 and kinds(row) != ["array"]:
+        if self.rng.random() < 0.5 and {*kinds(row)} - {"null"} != {"array"}:
             return one(name, row)
         low, high = max(1, row.get("minItems", 1)), row.get("maxItems", 2)
-        return [one(name, row) for _ in range(self.rng.randint(low, max(low, high)))]
+        drawn = [one(name, row) for _ in range(self.rng.randint(low, max(low, high)))]
+        return sorted(drawn) if row.get("minItems") == 2 else drawn
 
     def value(self, name, row):
         types = kinds(row)
@@ -230,23 +235,49 @@ class Case:
         synthetic = {"shape": self.shape, "samples": self.samples, "classes": self.outputs, "outputs": self.outputs,
                      "noise": self.dice.real("noise", {})}
         files = rng.random() < 0.5 or self.kind == "soft"
+        self.bytes = {"train": self.kind == "classes"}  # synthetic ones; files say it themselves
         self.put("data.train", self.shards("train", self.samples) if files else "synthetic")
         self.put("data.synthetic", synthetic)
         if rng.random() < 0.6:
             self.put("data.valid", rng.choice([0.1, 0.25, 0.5, self.shards("valid", rng.randint(1, 30)) if files else "synthetic"]))
         self.tests = [[], self.shards("test", rng.randint(1, 30)) if files else "synthetic"]
         numbers = self.schema["properties"]["data"]["properties"]
+        if self.images and 1 < min(self.shape[1:]) and side < 10 and rng.random() < GIVEN:
+            self.view()
         if rng.random() < GIVEN:
             self.put("data.normalize", {key: self.channels(key, row) for key, row in numbers["normalize"]["properties"].items()})
-        if self.images and rng.random() < 0.5:
-            self.put("data.augment", self.dice.table(numbers["augment"], 0.7))
-            if self.job["data"]["augment"].get("crop_padding", 0) >= min(self.shape[1:]):
-                del self.job["data"]["augment"]["crop_padding"]
+        if rng.random() < 0.5:
+            self.put("data.augment", self.augment(numbers["augment"]))
         if self.kind == "classes" and rng.random() < GIVEN:
             self.put("data.class_weights", self.dice.value("class_weights", numbers["class_weights"]))
         if self.kind == "numbers" and rng.random() < 0.5:
             scale = {"mean": [0.5] * self.outputs, "std": [1.5] * self.outputs}
             self.put("data.targets", {"normalize": rng.choice(["auto", "none", {"mean": 0.25, "std": 2}, scale])})
+
+    def view(self):
+        """Pictures of another size than those in the files, of which they are the middle."""
+        rng, sides = self.rng, self.shape[1:]
+        if rng.random() < 0.7:
+            sides = rng.choice([[rng.randint(3, 10)] * 2, [rng.randint(3, 10), rng.randint(3, 10)]])
+            self.put("data.resize", sides[0] if sides[0] == sides[1] else sides)
+        if rng.random() < 0.7:
+            sides = [rng.randint(2, side) for side in sides]
+            self.put("data.crop", sides[0] if sides[0] == sides[1] else sides)
+        self.shape = [self.shape[0], *sides]
+
+    def augment(self, row):
+        """Some of the transforms that go with the samples."""
+        options = self.dice.table(row, self.rng.choice([0.15, 0.6]))
+        channels, *sides = self.shape
+        for name in list(options):
+            least, side, bytes_ = TRANSFORMS.get(name, (1, 2, False))
+            if min(sides, default=0) < side or channels < least or bytes_ and not self.bytes["train"]:
+                del options[name]
+        if options.get("crop_padding", 0) >= min(sides, default=1):
+            del options["crop_padding"]
+        for name in ("mixup", "cutmix") if self.kind == "numbers" else ():
+            options.pop(name, None)
+        return options
 
     def channels(self, key, row):
         return [self.dice.real(key, row) for _ in range(self.rng.choice([1, self.shape[0] if self.images else 1]))]
@@ -254,7 +285,7 @@ class Case:
     def shards(self, name, samples):
         """Writes files of h5py, several perhaps, and returns what names them."""
         rng, dice = self.rng, np.random.default_rng([self.seed, len(name)])
-        layout, bytes_, weighs = rng.random() < 0.3 and self.images, rng.random() < 0.5, rng.random() < 0.5
+        layout, self.bytes[name], weighs = rng.random() < 0.3 and self.images, rng.random() < 0.5, rng.random() < 0.5
         cuts = sorted(rng.randint(1, samples) for _ in range(rng.choice([0, 0, 1, 2])))
         options = rng.choice([{}, {"compression": "gzip"}, {"chunks": True}])
         for k, (begin, end) in enumerate(zip([0, *cuts], [*cuts, samples])):
@@ -262,7 +293,7 @@ class Case:
                 continue
             n = end - begin
             shape = (n, *self.shape[1:], self.shape[0]) if layout else (n, *self.shape)
-            x = dice.integers(0, 256, shape, dtype=np.uint8) if bytes_ else dice.normal(size=shape).astype(np.float32)
+            x = dice.integers(0, 256, shape, dtype=np.uint8) if self.bytes[name] else dice.normal(size=shape).astype(np.float32)
             y = {"classes": lambda: dice.integers(0, self.outputs, n).astype(rng.choice(["u1", "i4", "i8"])),
                  "soft": lambda: dice.dirichlet(np.ones(self.outputs), n).astype(np.float32),
                  "numbers": lambda: dice.normal(size=(n, self.outputs)).astype(np.float32),

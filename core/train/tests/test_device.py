@@ -490,6 +490,15 @@ def test_samples_come_from_anywhere(machine):
         machine.assert_same_run(name, "cpu")
 
 
+def test_samples_that_the_host_makes(machine):
+    """What is more than a crop and a flip; labels of two samples are rows of probabilities."""
+    data = CNN["data"].replace("flip: true", "flip: true, rotate: 20, hue: 0.1, mixup: 0.4, cutmix: 1")
+    job = machine.job(DENSE, data=data)
+    machine.train("device", job)
+    machine.train("cpu", job, kind="ref")
+    machine.assert_same_run("device", "cpu")
+
+
 def test_too_little_memory(machine):
     job = machine.job(CNN, batch="{global: 512}", train="{steps: 2}",
                       data="{train: synthetic, synthetic: {samples: 1024, shape: [3, 8, 8]}}")

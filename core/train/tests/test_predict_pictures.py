@@ -100,3 +100,27 @@ def test_all_that_cannot_be_read_are_told_or_left_out(run, tmp_path):
             assert result.out.splitlines() == [line for line in good if not line.startswith(("dark/0", "light/2", "light/4"))]
     result = predict(run, *[tmp_path / f"light/{i}.png" for i in (2, 4)], "--skip-bad", code=65)
     assert f"none of the 2 pictures can be read; the first: {bad[1]}" in result.err
+
+
+def test_pictures_are_resized_and_cut_as_in_training(run, tmp_path):
+    """data.resize and data.crop: of shards, of their pictures, and of these where the training data are not, the same is said."""
+    job = ("data: {train: %s, test: %s, resize: [10, 9], crop: 7, augment: {crop_area: [0.5, 1], crop_padding: 1}}\nmodel: mlp\n"
+           "batch: {global: 4}\ntrain: {epochs: 2}\noutput: run\n")
+    shard = run / "train-00000-of-00001.h5"
+    dpt.write_job(tmp_path / "job.yaml", job % (shard, shard))
+    assert dpt.run("job.yaml", "--quiet", cwd=tmp_path).code == 0
+    with h5py.File(tmp_path / "run/checkpoints/latest") as f:
+        assert f.attrs["input_shape"] in ("1x7x7", b"1x7x7") and f.attrs["file_shape"] in ("1x8x8", b"1x8x8")
+    away = dpt.write_job(tmp_path / "away.yaml", job % ("gone.h5", "gone.h5"))
+    said = [dpt.run("predict", path, "--checkpoint", tmp_path / "run", inputs, ranks=ranks)
+            for path, inputs, ranks in ((tmp_path / "job.yaml", shard, 0), (tmp_path / "job.yaml", run / "in", 3), (away, run / "in", 0))]
+    values = [[line.split(",")[-1] for line in one.out.splitlines()[1:]] for one in said]
+    assert len(values[0]) == 12 and values[0] == values[1] == values[2], said
+    accuracy = dpt.run("eval", tmp_path / "job.yaml", "--checkpoint", tmp_path / "run").out.split(",")[0].split()[-1]
+    assert f"accuracy {accuracy}" in said[0].err, said
+    with h5py.File(tmp_path / "other.h5", "w") as f:  # of another size than those of training
+        f["images"] = np.zeros((2, 1, 30, 20), dtype=np.uint8)
+    assert dpt.run("predict", away, "--checkpoint", tmp_path / "run", tmp_path / "other.h5").code == 0
+    job = (tmp_path / "job.yaml").read_text().replace("crop: 7", "crop: 6")
+    result = dpt.run("predict", dpt.write_job(tmp_path / "cut.yaml", job), "--checkpoint", tmp_path / "run", shard)
+    assert result.code != 0 and "after data.resize and data.crop 1x6x6; the model takes 1x7x7" in result.err, result

@@ -41,6 +41,9 @@ MODELS = {
               " {dropout: 0.3}, flatten, {dense: 20}, batchnorm, gelu, {dense: 10}]}", IMAGES, "cross_entropy"),
     "chain": ("{type: sequential, layers: [flatten, {dense: 300}, relu, {dropout: 0.2}, {dense: 530}, gelu, {dense: 200}, batchnorm,"
               " {dense: 10}]}", "{samples: 509, shape: [1, 16, 16], classes: 10}", "cross_entropy"),
+    "augmented": ("{type: cnn, channels: [5, 9], outputs: 10}", "{samples: 509, shape: [3, 10, 10], classes: 10}, augment: "
+                  "{crop_area: [0.3, 1], crop_padding: 1, flip: true, vertical_flip: true, rotate: 20, shift: 0.2, brightness: 0.3, "
+                  "contrast: 0.3, saturation: 0.3, hue: 0.1, erase: 0.3, noise: 0.1, mixup: 0.3, cutmix: 1}", "cross_entropy"),
     "norms-team": ("{type: sequential, layers: [flatten, {dense: 300}, batchnorm, relu, {dropout: 0.2}, {dense: 530}, batchnorm,"
                    " relu, {dense: 10}]}", IMAGES, "cross_entropy"),
 }

@@ -249,3 +249,14 @@ def test_labels_are_from_0_to_1(labelled, tmp_path):
     assert result.code == 65 and "/labels[5] holds 2: loss binary_cross_entropy wants labels that are 0 or 1" in result.err, result
     result = dpt.run(folder / "job.yaml", "--set", "loss=BCEWithLogitsLoss")
     assert result.code == 78 and "did you mean 'binary_cross_entropy'?" in result.err, result
+
+
+def test_training_samples_are_evaluated_as_they_are(tmp_path):
+    """Neither augmented nor mixed with others, whose labels are no classes."""
+    text = ("data: {train: synthetic, synthetic: {samples: 60, shape: [3, 6, 6], classes: 4}%s}\n"
+            "model: mlp\nbatch: {global: 20}\ntrain: {steps: 2}\n")
+    job = dpt.write_job(tmp_path / "job.yaml", text % ", augment: {crop_padding: 2, noise: 0.5, mixup: 1}")
+    plain = dpt.write_job(tmp_path / "plain.yaml", text % "")
+    assert dpt.run(job, "--output", tmp_path / "run", "--quiet").code == 0
+    said = [dpt.run("eval", path, "--checkpoint", tmp_path / "run", "--split", "train", "--json", "--classes") for path in (job, plain)]
+    assert said[0].code == 0 and said[0].out == said[1].out, said

@@ -44,10 +44,12 @@ static enum dpt_status fill_from_source(const struct work *w, int32_t micro_batc
     char where[512];
 
     *batch = (struct dpt_batch){.count = count, .input = buffer->input, .sample = buffer->sample};
+    DPT_TRY(dpt_batch_buffer_scratch(buffer, dpt_source_scratch(w->source), err));
     memset(buffer->input + (size_t)count * size, 0, (size_t)(micro - count) * size * sizeof(float));
     for (int32_t i = 0; i < count; i++) {
         buffer->sample[i] = first + i;
-        DPT_TRY(dpt_source_fill(w->source, first + i, buffer->input + (size_t)i * size, err));
+        DPT_TRY(dpt_source_fill(w->source, first + i, buffer->input + (size_t)i * size,
+                                buffer->scratch, err));
         if (w->truth != DPT_TRUTH_CLASS)
             continue;
         buffer->labels[i] = dpt_source_class(w->source, first + i);

@@ -1,0 +1,124 @@
+#include "data/sets/batch.h"
+
+#include <string.h>
+
+#include "core/base/memory.h"
+#include "data/sets/augment.h"
+#include "data/sets/parts.h"
+
+struct dpt_batch_form dpt_batch_form_of(const struct dpt_dataset *set,
+                                        const struct dpt_augment *augment, int32_t outputs)
+{
+    const bool augments = augment != NULL && dpt_augment_wanted(augment);
+    const bool mixes = augments && dpt_augment_mixes(augment);
+
+    return (struct dpt_batch_form){
+        .set = set,
+        .augment = augments ? augment : NULL,
+        /* Of two classes there are the probabilities of all. */
+        .targets = set->target == DPT_TARGET_VECTOR ? set->target_width
+                   : mixes                          ? outputs
+                                                    : 0,
+    };
+}
+
+size_t dpt_batch_size(const struct dpt_batch_form *form)
+{
+    return (size_t)dpt_shape_size(&form->set->shape);
+}
+
+int dpt_batch_sources(const struct dpt_batch_form *form)
+{
+    return form->augment != NULL && dpt_augment_mixes(form->augment) ? 2 : 1;
+}
+
+size_t dpt_batch_scratch(const struct dpt_batch_form *form)
+{
+    if (form->augment == NULL)
+        return dpt_fill_scratch(form->set);
+    return dpt_augment_scratch(form->augment, form->set) +
+           (size_t)(dpt_batch_sources(form) - 1) * dpt_batch_size(form);
+}
+
+enum dpt_status dpt_batch_buffer_open(struct dpt_batch_buffer *buffer,
+                                      const struct dpt_batch_form *form, int32_t micro,
+                                      struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const size_t n = (size_t)micro;
+    static const char what[] = "a micro-batch";
+
+    memset(buffer, 0, sizeof *buffer);
+    DPT_TRY(DPT_ALLOCATE(buffer->input, n * dpt_batch_size(form), what, err));
+    DPT_TRY(DPT_ALLOCATE(buffer->labels, n, what, err));
+    DPT_TRY(DPT_ALLOCATE(buffer->weights, n, what, err));
+    DPT_TRY(DPT_ALLOCATE(buffer->sample, n, what, err));
+    DPT_TRY(dpt_batch_buffer_widen(buffer, form, micro, err));
+out:
+    if (status != DPT_OK)
+        dpt_batch_buffer_close(buffer);
+    return status;
+}
+
+void dpt_batch_buffer_close(struct dpt_batch_buffer *buffer)
+{
+    dpt_free(buffer->input);
+    dpt_free(buffer->labels);
+    dpt_free(buffer->targets);
+    dpt_free(buffer->weights);
+    dpt_free(buffer->sample);
+    dpt_free(buffer->scratch);
+    memset(buffer, 0, sizeof *buffer);
+}
+
+/* Makes room for n floats where there is less. */
+static enum dpt_status make_room(float **floats, size_t *room, size_t n, const char *what,
+                                 struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    if (n <= *room)
+        return DPT_OK;
+    *room = 0;
+    dpt_free(*floats);
+    DPT_TRY(DPT_ALLOCATE(*floats, n, what, err));
+    *room = n;
+out:
+    return status;
+}
+
+enum dpt_status dpt_batch_buffer_scratch(struct dpt_batch_buffer *buffer, size_t floats,
+                                         struct dpt_error *err)
+{
+    return make_room(&buffer->scratch, &buffer->scratch_floats, floats, "making samples", err);
+}
+
+enum dpt_status dpt_batch_buffer_widen(struct dpt_batch_buffer *buffer,
+                                       const struct dpt_batch_form *form, int32_t rows,
+                                       struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(make_room(&buffer->targets, &buffer->target_floats,
+                      (size_t)rows * (size_t)form->targets, "a micro-batch's targets", err));
+    DPT_TRY(dpt_batch_buffer_scratch(buffer, dpt_batch_scratch(form), err));
+out:
+    return status;
+}
+
+struct dpt_batch_buffer dpt_batch_buffer_from(const struct dpt_batch_buffer *buffer,
+                                              const struct dpt_batch_form *form, size_t row)
+{
+    struct dpt_batch_buffer from = *buffer;
+    const size_t width = (size_t)form->targets;
+
+    if (from.input != NULL)
+        from.input += row * dpt_batch_size(form);
+    if (from.targets != NULL)
+        from.targets += row * width;
+    from.target_floats -= row * width;
+    from.labels += row;
+    from.weights += row;
+    from.sample += row;
+    return from;
+}
