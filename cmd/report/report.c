@@ -173,7 +173,7 @@ const struct dpt_command dpt_cmd_report = {
         "throughput, how evenly the ranks worked, where each is in a mesh, the confusion of the "
         "classes with precision, "
         "recall, F1 and ROC AUC of each and the most wrong test samples, or each of several "
-        "labels, "
+        "labels, precision against recall by the threshold for a class, "
         "or how far off numbers "
         "are and where most, the model's layers, the job and where it ran. Where classes are "
         "uneven, it says how many of the rarest one are found. Of several runs, up to 100, the "
