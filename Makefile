@@ -31,8 +31,11 @@
 #   CUDA_ARCHS=         or for these only: CUDA_ARCHS='80 90'; the first one's PTX serves all later ones
 #   CUDA_HOME= CUDNN_ROOT=
 #                       where the toolkit and cuDNN lie; nothing is linked to them, so they may also be missing at run time
-#   TIFF=auto BMP=auto  pictures as TIFF by libtiff, as BMP by the header stb_image.h: 1 insists, 0 leaves them out
-#   HDF5_ROOT= ONEDNN_ROOT= YAML_ROOT= JANSSON_ROOT= ZLIB_ROOT= LIBZIP_ROOT= PNG_ROOT= JPEG_ROOT= TIFF_ROOT= CMOCKA_ROOT=
+#   TIFF=auto BMP=auto WEBP=auto
+#                       pictures as TIFF by libtiff, as BMP and GIF by the header stb_image.h, as WebP by libwebp: 1 insists,
+#                       0 leaves them out
+#   HDF5_ROOT= ONEDNN_ROOT= YAML_ROOT= JANSSON_ROOT= ZLIB_ROOT= LIBZIP_ROOT= PNG_ROOT= JPEG_ROOT= TIFF_ROOT= WEBP_ROOT=
+#   CMOCKA_ROOT=
 #                       where a library lies (its include/ and lib/ or lib64/), as a cluster's modules set it;
 #                       its lib folder is written into the binary (rpath). Empty: pkg-config, then the compiler's own paths
 #   PKG_CONFIG=pkg-config
@@ -66,6 +69,7 @@ MPICC ?= mpicc
 ONEDNN ?= auto
 TIFF ?= auto
 BMP ?= auto
+WEBP ?= auto
 CUDA ?= auto
 CUDA_ARCHS ?=
 CUDA_HOME ?=
@@ -79,6 +83,7 @@ LIBZIP_ROOT ?=
 PNG_ROOT ?=
 JPEG_ROOT ?=
 TIFF_ROOT ?=
+WEBP_ROOT ?=
 CMOCKA_ROOT ?=
 PKG_CONFIG ?= pkg-config
 PREFIX ?= /usr/local
@@ -101,9 +106,9 @@ stamp = $(if $(building),$(shell mkdir -p $(BUILD); printf '%s\n' $(call quote,$
 
 # deps.mk says which libraries were found and how to use them: HDF5_CFLAGS, HDF5_LIBS and so on. They are looked for again
 # when a knob or a search path changes, or one that may be missing appears.
-knobs := CC MPICC ONEDNN CUDA CUDA_ARCHS CUDA_HOME CUDNN_ROOT HDF5_ROOT ONEDNN_ROOT YAML_ROOT JANSSON_ROOT ZLIB_ROOT LIBZIP_ROOT PNG_ROOT JPEG_ROOT TIFF TIFF_ROOT BMP CMOCKA_ROOT PKG_CONFIG CPPFLAGS LDFLAGS
+knobs := CC MPICC ONEDNN CUDA CUDA_ARCHS CUDA_HOME CUDNN_ROOT HDF5_ROOT ONEDNN_ROOT YAML_ROOT JANSSON_ROOT ZLIB_ROOT LIBZIP_ROOT PNG_ROOT JPEG_ROOT TIFF TIFF_ROOT BMP WEBP WEBP_ROOT CMOCKA_ROOT PKG_CONFIG CPPFLAGS LDFLAGS
 $(call stamp,knobs,$(foreach knob,$(knobs),$(knob)=$($(knob))) $(PKG_CONFIG_PATH) $(CPATH) $(LIBRARY_PATH) \
-	$(shell command -v $(MPICC); command -v nvcc) $(wildcard /usr/include/dnnl.h /usr/include/stb/stb_image.h /usr/include/tiffio.h /usr/include/cmocka.h /usr/local/cuda/bin/nvcc))
+	$(shell command -v $(MPICC); command -v nvcc) $(wildcard /usr/include/dnnl.h /usr/include/stb/stb_image.h /usr/include/tiffio.h /usr/include/webp/decode.h /usr/include/cmocka.h /usr/local/cuda/bin/nvcc))
 $(BUILD)/deps.mk: scripts/check-deps.sh $(BUILD)/knobs
 	@$(foreach knob,$(knobs),$(knob)=$(call quote,$($(knob)))) scripts/check-deps.sh $@
 ifneq ($(building),)
@@ -117,7 +122,8 @@ sources := $(sort $(foreach pattern,$(rooms),$(filter-out $(wildcard */tests/*.c
 ifneq ($(WITH_ONEDNN),1)
 sources := $(filter-out core/backend/cpu/%,$(sources))
 endif
-sources := $(filter-out $(if $(filter 1,$(WITH_TIFF)),,%/picture_tiff.c) $(if $(filter 1,$(WITH_BMP)),,%/picture_bmp.c),$(sources))
+sources := $(filter-out $(if $(filter 1,$(WITH_TIFF)),,%/picture_tiff.c) $(if $(filter 1,$(WITH_BMP)),,%/picture_bmp.c %/picture_gif.c) \
+	$(if $(filter 1,$(WITH_WEBP)),,%/picture_webp.c),$(sources))
 # Where there is no CUDA only what describes the kernels remains, for the tests that run them on the host.
 ifneq ($(WITH_CUDA),1)
 sources := $(filter-out $(filter-out %/kernels.c,$(wildcard core/backend/cuda/*.c)),$(sources))
@@ -147,7 +153,8 @@ needed := -std=gnu11 -D_GNU_SOURCE -I. -pthread -ffp-contract=off -fno-math-errn
 	$(if $(filter 1,$(SANITIZE) $(DEBUG)),-Wno-pass-failed) # loops that are vectors only where there is optimisation
 defines := -DDPT_VERSION='"$(VERSION)"' $(if $(filter 1,$(WITH_ONEDNN)),-DDPT_WITH_ONEDNN=1) \
 	$(if $(filter 1,$(WITH_CUDA)),-DDPT_WITH_CUDA=1) \
-	$(if $(filter 1,$(WITH_TIFF)),-DDPT_WITH_TIFF=1) $(if $(filter 1,$(WITH_BMP)),-DDPT_WITH_BMP=1)
+	$(if $(filter 1,$(WITH_TIFF)),-DDPT_WITH_TIFF=1) $(if $(filter 1,$(WITH_BMP)),-DDPT_WITH_BMP=1) \
+	$(if $(filter 1,$(WITH_WEBP)),-DDPT_WITH_WEBP=1)
 
 # What computes, and what tests wait for: the sanitizers' build optimises nothing else, since that takes most of its time. Tests
 # themselves are optimised little in any build.
@@ -159,7 +166,7 @@ room_flags = $(if $(filter 1,$(SANITIZE)),$(if $(filter $(computes),$1),-O1),$(i
 	$(if $(filter core/backend/cuda/% core/backend/tests/test_operations.c core/train/tests/test_cuda_%,$1),$(CUDA_CFLAGS)) \
 	$(if $(filter core/backend/cuda/tests/emulate.c,$1),-fPIC -fvisibility=hidden) \
 	$(if $(filter core/backend/cuda/module.c,$1),-DDPT_CUDA_IMAGE='"$(image)"') \
-	$(if $(filter data/%,$1),$(ZLIB_CFLAGS) $(PNG_CFLAGS) $(JPEG_CFLAGS) $(TIFF_CFLAGS)) $(if $(filter core/base/%,$1),$(ZLIB_CFLAGS)) \
+	$(if $(filter data/%,$1),$(ZLIB_CFLAGS) $(PNG_CFLAGS) $(JPEG_CFLAGS) $(TIFF_CFLAGS) $(WEBP_CFLAGS)) $(if $(filter core/base/%,$1),$(ZLIB_CFLAGS)) \
 	$(if $(filter core/interchange/%,$1),$(LIBZIP_CFLAGS)) $(if $(filter core/interchange/% core/state/% core/base/tests/%,$1),$(JANSSON_CFLAGS)) \
 	$(if $(filter core/conf/%,$1),$(YAML_CFLAGS)) $(if $(findstring /tests/,$1),$(CMOCKA_CFLAGS))
 # The wrapper, made to use our compiler, for the one room that calls MPI and for the link.
@@ -168,13 +175,13 @@ with_mpi := core/comm/% $(if $(HDF5_NEEDS_MPI),data/% core/state/%)
 compiler = $(if $(filter $(with_mpi),$1),$(mpi_cc),$(CC))
 
 compile = $(compiler) $(needed) $(defines) $(CPPFLAGS) $(CFLAGS) $(room_flags)
-libraries := $(HDF5_LIBS) $(YAML_LIBS) $(JANSSON_LIBS) $(if $(filter 1,$(WITH_ONEDNN)),$(ONEDNN_LIBS)) $(LIBZIP_LIBS) $(TIFF_LIBS) $(PNG_LIBS) $(JPEG_LIBS) $(ZLIB_LIBS) -ldl -lm
+libraries := $(HDF5_LIBS) $(YAML_LIBS) $(JANSSON_LIBS) $(if $(filter 1,$(WITH_ONEDNN)),$(ONEDNN_LIBS)) $(LIBZIP_LIBS) $(TIFF_LIBS) $(WEBP_LIBS) $(PNG_LIBS) $(JPEG_LIBS) $(ZLIB_LIBS) -ldl -lm
 link = $(mpi_cc) $(needed) $(CFLAGS) $(LDFLAGS)
 # The test programs, a hundred, by the quicker linker where there is one.
 quick_linker := $(if $(shell command -v ld.gold),-fuse-ld=gold)
 
 ifdef WITH_ONEDNN # deps.mk is there
-$(call stamp,flags,$(call compile) $(HDF5_CFLAGS) $(ONEDNN_CFLAGS) $(CUDA_CFLAGS) $(CUDA_CODE) $(ZLIB_CFLAGS) $(LIBZIP_CFLAGS) $(PNG_CFLAGS) $(JPEG_CFLAGS) $(TIFF_CFLAGS) $(YAML_CFLAGS) $(JANSSON_CFLAGS) $(CMOCKA_CFLAGS) \
+$(call stamp,flags,$(call compile) $(HDF5_CFLAGS) $(ONEDNN_CFLAGS) $(CUDA_CFLAGS) $(CUDA_CODE) $(ZLIB_CFLAGS) $(LIBZIP_CFLAGS) $(PNG_CFLAGS) $(JPEG_CFLAGS) $(TIFF_CFLAGS) $(WEBP_CFLAGS) $(YAML_CFLAGS) $(JANSSON_CFLAGS) $(CMOCKA_CFLAGS) \
 	$(link) $(libraries) $(CMOCKA_LIBS))
 $(call stamp,sources,$(sources))
 endif

@@ -31,15 +31,25 @@ static const struct dpt_cli_option *find_option(const struct dpt_command *comman
     return NULL;
 }
 
+/* meant: a name, a sentence, or NULL. */
+static enum dpt_status unknown(const char *command, const char *name, const char *is,
+                               const char *meant, const char *otherwise, struct dpt_error *err)
+{
+    const bool sentence = meant != NULL && strchr(meant, ' ') != NULL;
+
+    return dpt_fail(err, DPT_USAGE, "%s: '%s' is %s%s%s%s", command, name, is,
+                    sentence        ? "; "
+                    : meant != NULL ? "; did you mean '"
+                                    : otherwise,
+                    meant != NULL ? meant : "", meant != NULL && !sentence ? "'?" : "");
+}
+
 enum dpt_status dpt_cli_unknown(const char *command, const char *name, const char *is,
                                 const char *const *names, size_t n, const char *otherwise,
                                 struct dpt_error *err)
 {
-    const char *near = dpt_nearest(name, names, n);
-
-    return dpt_fail(err, DPT_USAGE, "%s: '%s' is %s%s%s%s", command, name, is,
-                    near != NULL ? "; did you mean '" : otherwise, near != NULL ? near : "",
-                    near != NULL ? "'?" : "");
+    return unknown(command, name, is, dpt_word_meant(dpt_job_synonyms, NULL, name, names, n),
+                   otherwise, err);
 }
 
 static enum dpt_status unknown_command(const struct dpt_cli *cli, const char *name,
@@ -310,11 +320,11 @@ static enum dpt_status help_of_keys(const struct dpt_cli *cli, struct dpt_error 
     for (size_t i = 0; i < cli->n_positional; i++) {
         word = cli->positional[i];
         if (!dpt_cli_print_keys(word))
-            return dpt_cli_unknown("dptrain", word,
-                                   cli->command == NULL ? "neither a command nor a key of the job "
-                                                          "file"
-                                                        : "no key of the job file",
-                                   names, n, "; `dptrain train --help` lists the keys", err);
+            return unknown("dptrain", word,
+                           cli->command == NULL ? "neither a command nor a key of the job file"
+                                                : "no key of the job file",
+                           dpt_word_meant(dpt_job_synonyms, "", word, names, n),
+                           "; `dptrain train --help` lists the keys", err);
     }
     return DPT_OK;
 }

@@ -98,8 +98,8 @@ enum dpt_status dpt_cli_int(const struct dpt_cli *cli, const char *name, long lo
                             long long max, long long fallback, long long *value,
                             struct dpt_error *err);
 
-/* USAGE: "dptrain layers: 'dens' is not known; did you mean 'dense'?", of n names; `otherwise`
- * stands in place of the question where none of them is near. */
+/* USAGE: "dptrain layers: 'dens' is not known; did you mean 'dense'?", of n names, also where other
+ * programs say 'Linear'; `otherwise` stands in place of the question where none of them is near. */
 enum dpt_status dpt_cli_unknown(const char *command, const char *name, const char *is,
                                 const char *const *names, size_t n, const char *otherwise,
                                 struct dpt_error *err);

@@ -1,5 +1,6 @@
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cmd/job_command.h"
@@ -48,6 +49,7 @@ static double value_of(const struct dpt_class_score *c, const struct column *col
 {
     return *(const double *)(const void *)((const char *)c + column->offset);
 }
+
 /* What a class is called, or its number where it has no name. */
 static const char *class_text(const struct dpt_called *called, int32_t class, char number[16])
 {
@@ -64,7 +66,7 @@ static bool is_told(const struct dpt_trainer *t, const struct column *column)
 static void print_classes(const struct dpt_trainer *t, struct dpt_str *out)
 {
     enum { WIDEST = 32 };
-    const int32_t n = dpt_graph_outputs(&t->model.graph);
+    const int32_t n = dpt_trainer_classes(t);
     size_t widest = 5;
     char number[16];
 
@@ -100,7 +102,7 @@ static void print_classes(const struct dpt_trainer *t, struct dpt_str *out)
 
 static void write_classes(const struct dpt_trainer *t, struct dpt_json *j)
 {
-    const int32_t n = dpt_graph_outputs(&t->model.graph);
+    const int32_t n = dpt_trainer_classes(t);
 
     dpt_json_array(j, has_labels(t) ? "labels" : "classes");
     for (int32_t k = 0; k < n; k++) {
@@ -128,6 +130,43 @@ static void write_classes(const struct dpt_trainer *t, struct dpt_json *j)
     dpt_json_end(j);
 }
 
+/* Writes a float as people type it. */
+static void write_threshold(struct dpt_json *j, float threshold)
+{
+    struct dpt_str text = {0};
+
+    dpt_str_float(&text, threshold);
+    dpt_json_real(j, "threshold", text.failed ? NAN : strtod(text.text, NULL));
+    dpt_str_release(&text);
+}
+
+/* What the classes were decided by, and what recall was sought. */
+static void write_decision(const struct dpt_trainer *t, struct dpt_json *j)
+{
+    const struct dpt_decision *d = t->decision;
+
+    if (d->decides) {
+        dpt_json_array(j, "thresholds");
+        for (int32_t k = 0; k < d->classes; k++) {
+            if (isnan(d->threshold[k]))
+                continue;
+            dpt_json_object(j, NULL);
+            dpt_json_int(j, has_labels(t) ? "label" : "class", k);
+            write_threshold(j, d->threshold[k]);
+            dpt_json_end(j);
+        }
+        dpt_json_end(j);
+    }
+    if (d->wished > 0) {
+        dpt_json_object(j, "wished");
+        dpt_json_real(j, "at_least", d->wished);
+        write_threshold(j, d->found.threshold);
+        dpt_json_real(j, "precision", d->found.precision);
+        dpt_json_real(j, "recall", d->found.recall);
+        dpt_json_end(j);
+    }
+}
+
 /* One object. Samples are counted by their weights, where they have any. */
 static enum dpt_status write_result(const struct dpt_trainer *t, const struct dpt_split *split,
                                     const struct dpt_metric_sums *sums, struct dpt_error *err)
@@ -149,10 +188,41 @@ static enum dpt_status write_result(const struct dpt_trainer *t, const struct dp
             dpt_json_bool(&j, "uneven", t->scores.uneven);
         if (t->scores.positive >= 0)
             dpt_json_int(&j, "positive", t->scores.positive);
+        if (t->decision != NULL)
+            write_decision(t, &j);
         write_classes(t, &j);
     }
     dpt_json_end(&j);
     return dpt_json_finish(&j, "the results", err);
+}
+
+static void print_positive(const struct dpt_trainer *t, const struct dpt_split *split,
+                           struct dpt_str *out)
+{
+    dpt_str_printf(out, "  ");
+    dpt_positive_tell(&t->positive, &t->called, split->name, out);
+    dpt_str_printf(out, "\n");
+}
+
+/* What was decided by, and the threshold that was sought. */
+static void print_decision(const struct dpt_trainer *t, const struct dpt_split *split, bool classes,
+                           struct dpt_str *out)
+{
+    const struct dpt_decision *d = t->decision;
+
+    if (d->decides) {
+        dpt_str_printf(out, "  decided by --threshold ");
+        dpt_decision_tell(d, " --threshold ", out);
+        dpt_str_printf(out, "\n");
+    }
+    if (!(d->wished > 0))
+        return;
+    if (!classes)
+        print_positive(t, split, out);
+    dpt_str_printf(out, "  recall %.6g: --threshold ", d->wished);
+    dpt_threshold_tell(&d->called, t->positive.class, d->found.threshold, out);
+    dpt_str_printf(out, " gives recall %.4f, precision %.4f\n", d->found.recall,
+                   d->found.precision);
 }
 
 static enum dpt_status print_result(const struct dpt_trainer *t, const struct dpt_split *split,
@@ -163,14 +233,14 @@ static enum dpt_status print_result(const struct dpt_trainer *t, const struct dp
     char scores[DPT_SCORES_TEXT];
 
     dpt_trainer_tell(t, split->name, sums, &t->scores, 6, &text);
+    if (t->decision != NULL)
+        print_decision(t, split, classes, &text);
     if (classes && t->classes != NULL) {
-        const int32_t n = dpt_graph_outputs(&t->model.graph);
+        const int32_t n = dpt_trainer_classes(t);
 
         dpt_str_printf(&text, "%s\n", dpt_scores_text(&t->scores, true, "  ", "\n  ", scores));
         if (t->scores.positive >= 0) {
-            dpt_str_printf(&text, "  ");
-            dpt_positive_tell(&t->positive, &t->called, split->name, &text);
-            dpt_str_printf(&text, "\n");
+            print_positive(t, split, &text);
         } else {
             dpt_str_printf(&text, "  (precision, recall, F1 and ROC AUC: means over the %s)\n",
                            has_labels(t) ? "labels" : "classes");
@@ -192,7 +262,7 @@ static enum dpt_status find_names(const struct dpt_job *job, const char *weights
     enum dpt_status status = DPT_OK;
     struct dpt_source_model model = {0};
 
-    if (t->classes == NULL)
+    if (!dpt_loss_judges(t->model.loss.kind))
         return DPT_OK;
     DPT_TRY(dpt_job_command_source_model(job, weights, !has_labels(t), &model, region, err));
     t->called = has_labels(t) ? (struct dpt_called){model.labels, model.n_labels}
@@ -226,6 +296,70 @@ out:
     return status;
 }
 
+/* Whether the command line says how classes are decided, or asks about that. */
+static bool wants_decision(const struct dpt_cli *cli)
+{
+    return dpt_cli_has(cli, "--positive") || dpt_cli_has(cli, "--recall") ||
+           dpt_cli_has(cli, "--threshold");
+}
+
+/* Takes --threshold, --positive and --recall, on rank 0 with the names that there are. */
+static enum dpt_status take_decision(const struct dpt_cli *cli, struct dpt_trainer *t,
+                                     struct dpt_decision *d, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const char *positive = dpt_cli_value(cli, "--positive"),
+               *recall = dpt_cli_value(cli, "--recall");
+    char *end;
+
+    DPT_TRY(dpt_job_command_decision(cli, t->job, dpt_graph_outputs(&t->model.graph), &t->called, d,
+                                     err));
+    t->decision = d;
+    t->called = d->called;
+    if (positive != NULL) {
+        DPT_TRY(dpt_decision_find(d, "--positive", positive, &t->positive.class, err));
+        t->positive.told = true;
+    }
+    if (recall == NULL)
+        return DPT_OK;
+    d->wished = strtod(recall, &end);
+    if (end == recall || *end != '\0' || !(d->wished > 0 && d->wished <= 1))
+        DPT_TRY(dpt_fail(err, DPT_USAGE, "--recall %s: must be above 0 and at most 1, as 0.95 is",
+                         recall));
+    if (positive == NULL && (d->classes != 2 || d->labels))
+        DPT_TRY(dpt_fail(err, DPT_USAGE, "--recall: of which of the %d %s? --positive names it",
+                         d->classes, d->labels ? "labels" : "classes"));
+out:
+    return status;
+}
+
+/* Finds the names on rank 0, and takes what needs them. Collective. */
+static enum dpt_status prepare(const struct dpt_cli *cli, const char *weights,
+                               struct dpt_trainer *t, struct dpt_decision *d,
+                               struct dpt_region *region, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_group *world = &t->comm->world;
+
+    t->all_scores =
+        dpt_cli_has(cli, "--classes") || dpt_cli_has(cli, "--json") || wants_decision(cli);
+    if (world->rank == 0 && t->called.n == 0)
+        status = find_names(t->job, weights, t, region, err);
+    DPT_TRY(dpt_group_agree(world, status, err));
+    if (!wants_decision(cli))
+        return DPT_OK;
+    if (world->rank == 0)
+        status = take_decision(cli, t, d, err);
+    else
+        status = dpt_decision_open(d, dpt_graph_outputs(&t->model.graph), dpt_trainer_labels(t) > 0,
+                                   &(struct dpt_called){0}, err);
+    DPT_TRY(dpt_group_agree(world, status, err));
+    t->decision = d;
+    DPT_TRY(dpt_group_broadcast(world, 0, &t->positive, sizeof t->positive, err));
+out:
+    return status;
+}
+
 static enum dpt_status evaluate(struct dpt_cli *cli, const struct dpt_job *job,
                                 const struct dpt_conf *conf, const struct dpt_comm *comm,
                                 struct dpt_error *err)
@@ -236,6 +370,7 @@ static enum dpt_status evaluate(struct dpt_cli *cli, const struct dpt_job *job,
     struct dpt_trainer t = {0};
     struct dpt_split *const by_index[] = {&t.data.test, &t.data.valid, &t.data.train};
     struct dpt_metric_sums metric_sums = {0};
+    struct dpt_decision decision = {0};
     struct dpt_region region = {0};
     const char *weights;
     size_t i = 0;
@@ -260,17 +395,17 @@ static enum dpt_status evaluate(struct dpt_cli *cli, const struct dpt_job *job,
         DPT_TRY(dpt_fail(err, DPT_BAD_JOB, "data.%s: the job names none to evaluate on",
                          splits[i].name));
     DPT_TRY(dpt_job_command_load_weights(cli, &t, err));
-    t.all_scores = dpt_cli_has(cli, "--classes") || dpt_cli_has(cli, "--json");
+    DPT_TRY(prepare(cli, weights, &t, &decision, &region, err));
     DPT_TRY(dpt_trainer_evaluate(&t, by_index[i], &metric_sums, err));
-    if (comm->world.rank == 0 && t.called.n == 0)
-        status = find_names(job, weights, &t, &region, err);
-    if (comm->world.rank == 0 && status == DPT_OK)
-        status = dpt_cli_has(cli, "--json") ? write_result(&t, by_index[i], &metric_sums, err)
-                                            : print_result(&t, by_index[i], &metric_sums,
-                                                           dpt_cli_has(cli, "--classes"), err);
+    if (comm->world.rank == 0)
+        status = dpt_cli_has(cli, "--json")
+                     ? write_result(&t, by_index[i], &metric_sums, err)
+                     : print_result(&t, by_index[i], &metric_sums,
+                                    dpt_cli_has(cli, "--classes") || t.positive.told, err);
 out:
     if (t.comm != NULL)
         dpt_trainer_close(&t);
+    dpt_decision_close(&decision);
     dpt_region_release(&region);
     return status;
 }
@@ -284,6 +419,10 @@ static const struct dpt_cli_option options[] = {
     DPT_WEIGHTS_CLI_OPTIONS,
     {"--split", "NAME", "test (the default), valid or train"},
     {"--classes", NULL, "precision, recall, F1 and ROC AUC of each class or label, and of all"},
+    {"--positive", "CLASS",
+     "tell precision, recall and F1 of this class or label (of two the rarer class)"},
+    {"--recall", "R", "find the threshold that gives the positive class at least this recall"},
+    DPT_THRESHOLD_CLI_OPTION,
     {"--json", NULL, "one JSON object, with all of that and the confusion of up to 1024 classes"},
     DPT_JOB_CLI_OPTIONS,
     {0},
@@ -309,7 +448,15 @@ const struct dpt_command dpt_cmd_eval = {
         "labels; --classes adds means over the labels, and of each its base rate (the share of the "
         "samples for which it holds), accuracy, precision, recall, F1 and ROC AUC. A sample that "
         "is labelled with a probability of each class is of the likeliest one.\n\n"
+        "--threshold ill=0.1 decides for a class wherever its probability is at least that, of "
+        "several such for the likeliest, and elsewhere for the likeliest of the others; a label "
+        "holds from its threshold on. --recall 0.95 finds the largest threshold with which so many "
+        "of the positive class are found, and tells the precision there: find it on the "
+        "validation data, and look at it on the test data. With binary_cross_entropy a single "
+        "label is two classes here, 0 and 1.\n\n"
         "  mpirun -np 2 dptrain eval configs/mnist-cnn.yaml --checkpoint runs/mnist-cnn\n"
+        "  dptrain eval job.yaml --checkpoint runs/mine --split valid --recall 0.95\n"
+        "  dptrain eval job.yaml --checkpoint runs/mine --threshold ill=0.1 --classes\n"
         "  dptrain eval job.yaml --checkpoint weights.safetensors --map-by-order",
     .options = options,
     .run = run,

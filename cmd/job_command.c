@@ -221,6 +221,27 @@ out:
     return status;
 }
 
+enum dpt_status dpt_job_command_decision(const struct dpt_cli *cli, const struct dpt_job *job,
+                                         int32_t outputs, const struct dpt_called *called,
+                                         struct dpt_decision *decision, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const enum dpt_loss_kind kind = dpt_job_loss(job).kind;
+    const char *given[cli->n_given + 1];
+    const size_t n = dpt_cli_all(cli, "--threshold", given);
+
+    if (!dpt_loss_judges(kind))
+        return dpt_fail(err, DPT_USAGE,
+                        "with loss %s the model predicts numbers: there are no classes to decide "
+                        "for",
+                        job->loss.variant->name);
+    DPT_TRY(dpt_decision_open(decision, outputs, !dpt_loss_has_classes(kind), called, err));
+    for (size_t i = 0; i < n; i++)
+        DPT_TRY(dpt_decision_take(decision, given[i], err));
+out:
+    return status;
+}
+
 void dpt_job_command_name(const char *path, struct dpt_error *err)
 {
     if (path != NULL && strstr(err->text, path) == NULL)

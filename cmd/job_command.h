@@ -11,6 +11,13 @@
 #include "core/train/trainer.h"
 #include "data/sources/source.h"
 
+/* The option of those that decide for a class. */
+#define DPT_THRESHOLD_CLI_OPTION                                                                   \
+    {                                                                                              \
+        "--threshold", "CLASS=P",                                                                  \
+            "CLASS, by name or number, where its probability is at least P; repeatable"            \
+    }
+
 /* Rows that these commands share, for their option tables. */
 #define DPT_JOB_CLI_OPTIONS                                                                        \
     {"--set", "KEY=VALUE", "override a key of the job file (batch.global=512); repeatable"},       \
@@ -82,6 +89,12 @@ enum dpt_status dpt_job_command_load_parts(const struct dpt_cli *cli, unsigned *
  * programs. Errors: as dpt_trainer_load_params and dpt_init_weights. */
 enum dpt_status dpt_job_command_load_weights(const struct dpt_cli *cli, struct dpt_trainer *t,
                                              struct dpt_error *err);
+
+/* Opens a decision (decide.h) for a model of so many outputs, and takes --threshold. called: what
+ * its classes or labels are called; borrowed. Errors: USAGE, RANK. */
+enum dpt_status dpt_job_command_decision(const struct dpt_cli *cli, const struct dpt_job *job,
+                                         int32_t outputs, const struct dpt_called *called,
+                                         struct dpt_decision *decision, struct dpt_error *err);
 
 /* What the job's data tell of the samples, and a checkpoint, whose columns count more; weights: its
  * path, or a file of other programs, which says nothing. Errors: BAD_DATA, IO, RANK. */

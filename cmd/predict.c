@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "cmd/decided.h"
 #include "cmd/job_command.h"
 #include "cmd/output.h"
 #include "cmd/standard_input.h"
@@ -52,6 +53,7 @@ struct predict {
     size_t names_room;
     double *errors; /* dpt_error_sums_add; NULL: there are no targets to compare numbers with */
     int32_t outputs;
+    struct dpt_decided decided;
 };
 
 /* All values of a repeatable option. */
@@ -221,6 +223,30 @@ out:
     return status;
 }
 
+/* Takes --threshold and --probabilities, by the names that are known of classes. */
+static enum dpt_status open_decision(struct predict *p, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_source_model *model = &p->spec.model;
+    const struct dpt_called called = p->spec.classes
+                                         ? (struct dpt_called){model->classes, model->n_classes}
+                                         : (struct dpt_called){model->labels, model->n_labels};
+    const char *out = dpt_cli_value(p->cli, "--out");
+
+    if (!dpt_cli_has(p->cli, "--threshold") && !dpt_cli_has(p->cli, "--probabilities"))
+        return DPT_OK;
+    DPT_TRY(dpt_job_command_decision(p->cli, &p->job, dpt_graph_outputs(&p->trainer.model.graph),
+                                     &called, &p->decided.decision, err));
+    if (p->decided.decision.decides && out != NULL && dpt_predictions_only_numbers(out))
+        DPT_TRY(dpt_fail(err, DPT_USAGE,
+                         "--threshold: %s holds probabilities alone; .csv and .h5 hold what is "
+                         "decided",
+                         out));
+    DPT_TRY(dpt_decided_open(&p->decided, err));
+out:
+    return status;
+}
+
 /* Collective. */
 static enum dpt_status open_trainer(struct predict *p, struct dpt_error *err)
 {
@@ -252,6 +278,9 @@ static enum dpt_status open_out(struct predict *p, struct dpt_error *err)
         .outputs = dpt_graph_outputs(&p->trainer.model.graph),
         .classes = p->spec.classes,
         .labels = dpt_job_loss(&p->job).kind == DPT_LOSS_BINARY_CROSS_ENTROPY,
+        .decided = !p->spec.classes && p->decided.decision.decides,
+        .all_probabilities = dpt_cli_has(p->cli, "--probabilities"),
+        .thresholds = p->decided.decision.decides ? p->decided.thresholds.text : NULL,
         .truth = p->info->truth,
         .checkpoint = p->found.name,
         .step = p->found.step,
@@ -347,6 +376,10 @@ static enum dpt_status take(void *arg, const struct dpt_predicted *d, struct dpt
         DPT_TRY(dpt_fail(err, DPT_STOPPED, "stopped by %s; nothing was written",
                          dpt_stop_name(dpt_stop_signal())));
     show(p, d->first + d->count);
+    if (p->decided.decision.decides) {
+        DPT_TRY(dpt_decided_take(&p->decided, d, err));
+        rows.labels = p->decided.said;
+    }
     if (d->targets != NULL && !dpt_loss_judges(dpt_job_loss(&p->job).kind))
         DPT_TRY(add_errors(p, d, err));
     if (p->info->named) {
@@ -393,6 +426,13 @@ static void print_summary(const struct predict *p, const struct dpt_metric_sums 
         dpt_log_info(log, "%sloss %.6g%s%s on %s sample%s", accuracy, metric_sums->loss / n,
                      p->trainer.targets.used ? " of scaled targets" : "", text, digits,
                      p->info->samples == 1 ? "" : "s");
+    if (p->info->truth != DPT_TRUTH_NONE && p->decided.decision.decides) {
+        struct dpt_str told = {0};
+
+        dpt_decided_tell(&p->decided, &told);
+        dpt_log_info(log, "%s", told.failed ? "" : told.text);
+        dpt_str_release(&told);
+    }
     print_told(p);
     if (!p->printed)
         dpt_log_info(log, "%s: %s sample%s", dpt_cli_value(p->cli, "--out"), digits,
@@ -442,6 +482,7 @@ static enum dpt_status predict(struct dpt_cli *cli, const struct dpt_job *job,
     DPT_TRY(find_model(&p, err));
     DPT_TRY(open_source(&p, err));
     DPT_TRY(open_trainer(&p, err));
+    DPT_TRY(dpt_group_agree(&comm->world, open_decision(&p, err), err));
     DPT_TRY(predict_all(&p, err));
 out:
     dpt_predictions_close(p.file);
@@ -449,6 +490,7 @@ out:
         dpt_trainer_close(&p.trainer);
     dpt_source_close(p.source);
     dpt_region_release(&p.region);
+    dpt_decided_close(&p.decided);
     dpt_free(p.errors);
     free(p.names);
     free(p.columns);
@@ -459,6 +501,8 @@ static const struct dpt_cli_option options[] = {
     DPT_WEIGHTS_CLI_OPTIONS,
     {"--input", "PATH", "a file, a folder of pictures, a glob, - for standard input; repeatable"},
     {"--out", "OUT", "a .csv, .npy or .h5 file, in place of a table on standard output"},
+    DPT_THRESHOLD_CLI_OPTION,
+    {"--probabilities", NULL, "csv: the probability of each class, not of the chosen one alone"},
     {"--format", "h5|idx|csv|npy|pictures", "what the inputs are (what they look like)"},
     {"--labels", "PATH", "idx, npy: the labels of an input; repeatable, one for each"},
     {"--label", "COLUMN,...", "csv: the label column, or none (the last, where there is one more)"},
@@ -521,7 +565,10 @@ const struct dpt_command dpt_cmd_predict = {
     .details =
         "Prints a table (CSV) with a line a sample: its name where it has one (--id, a picture's "
         "file), else its number from 0; with known labels the true one; the class and its "
-        "probability, or the values, or with several labels at once the probability of each. --out "
+        "probability, or the values, or with several labels at once the probability of each; "
+        "--probabilities adds that of each class. --threshold ill=0.1 has the class ill said "
+        "wherever its probability is at least that, and adds columns with 1 where a label holds; "
+        "eval --recall finds such a threshold. --out "
         "OUT writes that as OUT.csv; as OUT.npy the "
         "probabilities, or values, [N,K]; as OUT.h5 /logits, /probabilities [N,K] and /labels [N] "
         "(of numbers /predictions), with known labels /targets and /loss, and names as /names. "

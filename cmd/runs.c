@@ -37,7 +37,8 @@ enum dpt_status dpt_runs_open(struct dpt_runs *runs, const char *const *folders,
     }
     if (!whole && !dpt_runs_fold_models(runs))
         DPT_TRY(dpt_fail_memory(err, "the models of the jobs", 0));
-    if (!dpt_job_keys_open(&runs->jobs, jobs, n) || !dpt_runs_find_bases(runs))
+    if (!dpt_job_keys_open(&runs->jobs, jobs, n) || !dpt_runs_find_bases(runs) ||
+        !dpt_runs_sort(runs))
         status = dpt_fail_memory(err, "the keys of the jobs", 0);
 out:
     return status;

@@ -38,6 +38,10 @@ struct dpt_runs {
     struct dpt_run_folder *at;
     size_t n;
     struct dpt_job_keys jobs;
+    /* How tables tell them (runs_order.c): [n], and the groups of which figures can be compared. */
+    size_t *order;
+    int *group;
+    const char *sorted_by; /* "best valid accuracy"; NULL: they stay as they were given */
     struct dpt_region texts;
 };
 
@@ -49,6 +53,8 @@ enum dpt_status dpt_runs_open(struct dpt_runs *runs, const char *const *folders,
  * layer of a list one text, `model.layers[0]`: "conv 32, kernel 3". False where memory ran out. */
 bool dpt_runs_fold_models(struct dpt_runs *runs);
 void dpt_runs_close(struct dpt_runs *runs);
+/* What the job of a run says, "0.1"; NULL: it has no such key. */
+const char *dpt_runs_value(const struct dpt_runs *runs, size_t run, const char *path);
 
 /* A record of a history. */
 enum dpt_record {
@@ -119,7 +125,9 @@ double dpt_figure_best_loss(const struct dpt_history *h);
 
 /* Finds what the figures of each run are of. False where memory ran out. */
 bool dpt_runs_find_bases(struct dpt_runs *runs);
-/* Whether a figure of all the runs that have it is of the same. */
+/* Whether a figure of two runs is of the same; and of all the runs that have it. */
+bool dpt_runs_same_basis(const struct dpt_runs *runs, const struct dpt_figure *f, size_t a,
+                         size_t b);
 bool dpt_runs_alike(const struct dpt_runs *runs, const struct dpt_figure *f);
 /* What has to be said behind such a figure: "", "scaled", "weighted", "weighted, scaled". */
 const char *dpt_runs_mark(const struct dpt_runs *runs, size_t run, const struct dpt_figure *f);
@@ -132,5 +140,13 @@ const char *dpt_runs_mark(const struct dpt_runs *runs, size_t run, const struct 
 enum { DPT_MOST_REASONS = DPT_BASES * DPT_HISTORY_SPLITS };
 size_t dpt_runs_tell_bases(const struct dpt_runs *runs, const char *const *names,
                            struct dpt_region *region, const char *said[DPT_MOST_REASONS]);
+
+/* --- in which order (runs_order.c) ------------------------------------------------------------ */
+
+/* Fills runs->order, group and sorted_by: by what the jobs monitor, the best first. False where
+ * memory ran out. */
+bool dpt_runs_sort(struct dpt_runs *runs);
+/* "Sorted by best valid accuracy.", in the region; NULL: they are not, or memory ran out. */
+const char *dpt_runs_tell_order(const struct dpt_runs *runs, struct dpt_region *region);
 
 #endif

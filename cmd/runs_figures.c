@@ -77,7 +77,7 @@ static bool is_below(const char *path, const char *key)
     return strncmp(path, key, n) == 0 && (path[n] == '\0' || path[n] == '.');
 }
 
-static const char *value_of(const struct dpt_runs *runs, size_t run, const char *path)
+const char *dpt_runs_value(const struct dpt_runs *runs, size_t run, const char *path)
 {
     for (size_t k = 0; k < runs->jobs.n_keys; k++)
         if (strcmp(runs->jobs.keys[k].path, path) == 0)
@@ -108,7 +108,7 @@ static void add_values(const struct dpt_runs *runs, size_t run, const char *key,
 /* Whether data.valid is a part of data.train, which the seed draws. */
 static bool is_held_out(const struct dpt_runs *runs, size_t run)
 {
-    const char *valid = value_of(runs, run, "data.valid");
+    const char *valid = dpt_runs_value(runs, run, "data.valid");
     char *end;
 
     return valid != NULL && strtod(valid, &end) > 0 && *end == '\0';
@@ -116,7 +116,7 @@ static bool is_held_out(const struct dpt_runs *runs, size_t run)
 
 static bool is_synthetic(const struct dpt_runs *runs, size_t run, const char *key)
 {
-    const char *value = value_of(runs, run, key);
+    const char *value = dpt_runs_value(runs, run, key);
 
     return value != NULL && strcmp(value, "synthetic") == 0;
 }
@@ -128,10 +128,10 @@ static void add_data(const struct dpt_runs *runs, size_t run, enum dpt_history_s
     static const char *const keys[] = {"data.train", "data.valid", "data.test"};
     const bool held_out = split == DPT_HISTORY_VALID && is_held_out(runs, run);
     const char *key = held_out ? "data.train" : keys[split];
-    const char *seed = value_of(runs, run, "seed");
+    const char *seed = dpt_runs_value(runs, run, "seed");
 
     if (held_out)
-        dpt_str_printf(out, "%s of ", value_of(runs, run, "data.valid"));
+        dpt_str_printf(out, "%s of ", dpt_runs_value(runs, run, "data.valid"));
     add_values(runs, run, key, out);
     if (is_synthetic(runs, run, key)) {
         dpt_str_printf(out, ", ");
@@ -155,7 +155,7 @@ static void describe_weights(const struct dpt_runs *runs, size_t run, enum dpt_h
                              struct dpt_str *out)
 {
     const struct dpt_history_eval *e = dpt_history_last(&runs->at[run].history, split);
-    const char *classes = value_of(runs, run, "data.class_weights");
+    const char *classes = dpt_runs_value(runs, run, "data.class_weights");
     const bool trained =
         split == DPT_HISTORY_EPOCH || (split == DPT_HISTORY_VALID && is_held_out(runs, run));
 
@@ -168,14 +168,15 @@ static void describe_weights(const struct dpt_runs *runs, size_t run, enum dpt_h
 
 static void describe_scale(const struct dpt_runs *runs, size_t run, struct dpt_str *out)
 {
-    const char *how = value_of(runs, run, "data.targets.normalize");
+    const char *how = dpt_runs_value(runs, run, "data.targets.normalize");
 
     if (how != NULL && strcmp(how, "auto") == 0) {
         dpt_str_printf(out, "of targets scaled by those of ");
         add_data(runs, run, DPT_HISTORY_EPOCH, out);
         if (is_held_out(runs, run))
             dpt_str_printf(out, " without the %s that seed %s holds out",
-                           value_of(runs, run, "data.valid"), value_of(runs, run, "seed"));
+                           dpt_runs_value(runs, run, "data.valid"),
+                           dpt_runs_value(runs, run, "seed"));
     } else if (runs->at[run].history.scaled) {
         dpt_str_printf(out, "of targets scaled by ");
         add_values(runs, run, "data.targets.normalize", out);
@@ -189,7 +190,7 @@ static bool has_basis(const struct dpt_runs *runs, size_t run, enum dpt_history_
                       enum dpt_basis basis)
 {
     const struct dpt_history *h = &runs->at[run].history;
-    const char *loss = value_of(runs, run, "loss.type");
+    const char *loss = dpt_runs_value(runs, run, "loss.type");
     const bool training = split == DPT_HISTORY_EPOCH;
 
     if (runs->at[run].no_job != NULL || (training && h->n_train == 0) ||
@@ -224,12 +225,12 @@ static const char *describe(struct dpt_runs *runs, size_t run, enum dpt_history_
 static void mend_history(const struct dpt_runs *runs, size_t run)
 {
     struct dpt_history *h = &runs->at[run].history;
-    const char *loss = value_of(runs, run, "loss.type");
-    const char *how = value_of(runs, run, "data.targets.normalize");
+    const char *loss = dpt_runs_value(runs, run, "loss.type");
+    const char *how = dpt_runs_value(runs, run, "data.targets.normalize");
 
     h->scaled = h->scaled || (loss != NULL && strcmp(loss, "mse") == 0 &&
                               ((how != NULL && strcmp(how, "none") != 0) ||
-                               value_of(runs, run, "data.targets.normalize.std") != NULL));
+                               dpt_runs_value(runs, run, "data.targets.normalize.std") != NULL));
     for (size_t i = 0; i < h->n_evals; i++)
         h->labels = h->labels || (!isnan(h->evals[i].label_accuracy) &&
                                   h->evals[i].label_accuracy != h->evals[i].accuracy);
@@ -279,6 +280,20 @@ static bool same_basis(const struct dpt_runs *runs, enum dpt_history_split split
         if (first != NULL && strcmp(first, text) != 0)
             return false;
         first = text;
+    }
+    return true;
+}
+
+bool dpt_runs_same_basis(const struct dpt_runs *runs, const struct dpt_figure *f, size_t a,
+                         size_t b)
+{
+    const enum dpt_history_split split = split_of(f->record);
+
+    for (int basis = 0; basis < DPT_BASES; basis++) {
+        const char *x = runs->at[a].basis[split][basis], *y = runs->at[b].basis[split][basis];
+
+        if ((f->basis & 1U << basis) != 0 && x != NULL && y != NULL && strcmp(x, y) != 0)
+            return false;
     }
     return true;
 }

@@ -5,7 +5,7 @@
 set -u
 # shellcheck disable=SC2153  # the knobs are in capitals, the rows below are not
 : "${CC:?} ${MPICC:?} ${PKG_CONFIG:?} ${ONEDNN:?}"
-: "${TIFF:=auto} ${BMP:=auto} ${TIFF_ROOT:=}"
+: "${TIFF:=auto} ${BMP:=auto} ${WEBP:=auto} ${TIFF_ROOT:=} ${WEBP_ROOT:=}"
 : "${CUDA:=0} ${CUDA_ARCHS:=} ${CUDA_HOME:=} ${CUDNN_ROOT:=}"
 out=$1
 scratch=$(mktemp -d) || exit 1
@@ -22,6 +22,7 @@ libzip=("libzip 1.4 or later" "zip.h" "zip_source_buffer_fragment_create(0, 0, 0
 png=("libpng 1.6 or later" "png.h" "png_access_version_number() == 0" libpng "PNG_ROOT=/path")
 jpeg=("libjpeg (libjpeg-turbo)" "jpeglib.h" "jpeg_std_error(NULL) == NULL" libjpeg "JPEG_ROOT=/path")
 tiff=("libtiff 4 or later" "tiffio.h" "TIFFGetVersion() == 0" libtiff "TIFF_ROOT=/path, or TIFF=0")
+webp=("libwebp" "webp/decode.h" "WebPGetDecoderVersion() == 0" libwebp "WEBP_ROOT=/path, or WEBP=0")
 bmp=("stb_image" "stb/stb_image.h" "stbi_load_from_memory == 0" stb "BMP=0")
 onednn=("oneDNN 2.6 or later" "dnnl.h" "dnnl_version() == 0" onednn "ONEDNN_ROOT=/path, or ONEDNN=0")
 
@@ -135,6 +136,7 @@ choose() {
 }
 
 choose TIFF "$TIFF" "$TIFF_ROOT" libtiff-4 "-ltiff" "${tiff[@]}"
+choose WEBP "$WEBP" "$WEBP_ROOT" libwebp "-lwebp" "${webp[@]}"
 # A header alone: what it declares is compiled in.
 choose BMP "$BMP" "" no-package "" "${bmp[@]}"
 

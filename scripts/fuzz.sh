@@ -2,7 +2,7 @@
 # Throws changed inputs at what reads foreign bytes: job files, checkpoints, shards, files to convert, weights. One line each; exit 1
 # where one of them crashed, leaked, hung or broke its own rules.
 #
-#   scripts/fuzz.sh [SECONDS] [NAME...]     20 seconds each by default; NAME: job, checkpoint, shard, convert, weights
+#   scripts/fuzz.sh [SECONDS] [NAME...]     20 seconds each by default; NAME: job, checkpoint, shard, convert, picture, weights
 #   scripts/fuzz.sh --list
 #
 # Builds with clang, libFuzzer, AddressSanitizer and UBSan into build/fuzz. The inputs to begin with are in tests/corpus/ beside
@@ -83,7 +83,7 @@ build_fuzzer() {
 options_for() {
     case $1 in
     job) echo "-max_len=16384 -dict=core/train/tests/corpus/job.dict" ;;
-    convert | weights) echo "-max_len=4096" ;;
+    convert | picture | weights) echo "-max_len=4096" ;;
     *) echo "-max_len=512 -len_control=0" ;; # choices for a generator
     esac
 }

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "cmd/cmd.h"
+#include "cmd/init/idx.h"
 #include "cmd/init/job.h"
 #include "core/base/file.h"
 
@@ -25,6 +26,7 @@ struct init {
     struct files parts[PARTS];
     struct dpt_str values[PARTS]; /* YAML */
     struct dpt_region names;
+    struct dpt_init_idx idx; /* files that have to become shards first */
 };
 
 static const char *base_of(const char *path)
@@ -66,9 +68,23 @@ static void release(struct init *init)
         dpt_str_release(&init->values[p]);
     }
     dpt_region_release(&init->names);
+    dpt_init_idx_release(&init->idx);
 }
 
 /* --- which files ------------------------------------------------------------------------------ */
+
+/* Adds a shard to the part that its name speaks of, or an IDX file to those that become some. */
+static enum dpt_status add_file(struct init *init, const char *path, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    bool is;
+
+    DPT_TRY(dpt_init_idx_add(&init->idx, path, &is, err));
+    if (!is)
+        status = push(init, path, err);
+out:
+    return status;
+}
 
 /* Adds what a pattern matches; *n: how many. */
 static enum dpt_status add_matches(struct init *init, const char *pattern, size_t *n,
@@ -81,8 +97,26 @@ static enum dpt_status add_matches(struct init *init, const char *pattern, size_
     if (glob(pattern, 0, NULL, &found) == 0) {
         *n = found.gl_pathc;
         for (size_t i = 0; i < found.gl_pathc; i++)
-            DPT_TRY(push(init, found.gl_pathv[i], err));
+            DPT_TRY(add_file(init, found.gl_pathv[i], err));
     }
+out:
+    globfree(&found);
+    return status;
+}
+
+/* Adds the IDX files among those that a pattern matches; *n: how many. */
+static enum dpt_status add_idx(struct init *init, const char *pattern, size_t *n,
+                               struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    glob_t found = {0};
+    bool is;
+
+    if (glob(pattern, 0, NULL, &found) == 0)
+        for (size_t i = 0; i < found.gl_pathc; i++) {
+            DPT_TRY(dpt_init_idx_add(&init->idx, found.gl_pathv[i], &is, err));
+            *n += is;
+        }
 out:
     globfree(&found);
     return status;
@@ -104,7 +138,7 @@ static enum dpt_status add_argument(struct init *init, const char *path, struct 
     size_t n = 0;
 
     if (stat(path, &st) == 0 && !S_ISDIR(st.st_mode))
-        return push(init, path, err);
+        return add_file(init, path, err);
     if (stat(path, &st) == 0) {
         const size_t length = strlen(path);
 
@@ -113,11 +147,16 @@ static enum dpt_status add_argument(struct init *init, const char *path, struct 
         if (pattern.failed)
             DPT_TRY(dpt_fail_memory(err, "the pattern", 0));
         DPT_TRY(add_matches(init, pattern.text, &n, err));
+        pattern.length -= strlen(".h5");
+        pattern.text[pattern.length] = '\0'; /* all files */
         if (n == 0)
-            DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
-                             "%s: no *.h5 in this folder; `dptrain convert` makes them of CSV, "
-                             "pictures, NumPy, MNIST and CIFAR-10 files",
-                             path));
+            DPT_TRY(add_idx(init, pattern.text, &n, err));
+        if (n == 0)
+            DPT_TRY(
+                dpt_fail(err, DPT_BAD_DATA,
+                         "%s: neither *.h5 nor IDX files in this folder; `dptrain convert` makes "
+                         "shards of CSV, pictures, NumPy and CIFAR-10 files",
+                         path));
     } else {
         DPT_TRY(add_matches(init, path, &n, err));
         if (n == 0)
@@ -302,13 +341,26 @@ out:
     return status;
 }
 
-static enum dpt_status find_files(const struct dpt_cli *cli, struct init *init,
-                                  struct dpt_error *err)
+static const char *part_name(const char *path)
+{
+    static const char *const names[PARTS] = {[TRAIN] = "train", [VALID] = "valid", [TEST] = "test"};
+
+    return names[part_of(path)];
+}
+
+static enum dpt_status take_shard(void *init, const char *path, struct dpt_error *err)
+{
+    return push(init, path, err);
+}
+
+static enum dpt_status find_files(struct dpt_cli *cli, struct init *init, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
     for (size_t i = 0; i < cli->n_positional; i++)
         DPT_TRY(add_argument(init, cli->positional[i], err));
+    DPT_TRY(dpt_init_idx_convert(&init->idx, part_name, dpt_cli_has(cli, "--force"), &cli->log,
+                                 take_shard, init, err));
     for (int p = TEST; p > TRAIN && init->parts[TRAIN].n == 0; p--) { /* all there is */
         const struct files none = init->parts[TRAIN];
 
@@ -422,9 +474,12 @@ const struct dpt_command dpt_cmd_init = {
         "several labels that are 0 or 1 with the binary one, other targets with the mean squared "
         "error. Files with `test` in their names are for "
         "testing, those with `valid` for validation; without the latter a part of the training "
-        "data is held out. Without DATA the job is one for made-up images. `dptrain convert` makes "
+        "data is held out. Of IDX files, as those of MNIST and Fashion-MNIST (or a folder of them, "
+        "gzipped or not), it makes shards first, beside them: train-00000-of-00001.h5 and test-... "
+        "Without DATA the job is one for made-up images. `dptrain convert` makes "
         "shards of other files.\n\n"
-        "  dptrain init data/mnist --output mnist.yaml",
+        "  dptrain init data/mnist --output mnist.yaml\n"
+        "  dptrain init fashion-mnist/*.gz --output fashion.yaml",
     .options = options,
     .one_rank = true,
     .run = run,

@@ -244,29 +244,7 @@ static void write_path(struct dpt_page *r, const char *path)
     }
 }
 
-/* Writes the keys in which the jobs differ; returns how many. */
-static int write_differences(struct dpt_page *r)
-{
-    int n = 0;
-
-    for (size_t k = 0; k < r->runs.jobs.n_keys; k++) {
-        const struct dpt_job_key *key = &r->runs.jobs.keys[k];
-
-        if (!key->differs)
-            continue;
-        n++;
-        dpt_str_printf(&r->out, "<tr><th scope=\"row\"><code>");
-        write_path(r, key->path);
-        dpt_str_printf(&r->out, "</code></th>");
-        for (size_t run = 0; run < r->runs.n; run++)
-            dpt_html_element(&r->out, "<td class=\"num\">",
-                             key->value[run] != NULL ? key->value[run] : "–", "</td>");
-        dpt_str_printf(&r->out, "</tr>\n");
-    }
-    return n;
-}
-
-/* --- a row for each of many runs -------------------------------------------------------------- */
+/* --- a row for each run ----------------------------------------------------------------------- */
 
 static bool is_known(const struct dpt_page *r, const struct quantity *q)
 {
@@ -304,6 +282,12 @@ static void write_run_row(struct dpt_page *r, size_t run, const struct quantity 
         write_state(r, run);
         dpt_str_printf(&r->out, "</td>");
     }
+    for (size_t i = 0; i < n; i++) {
+        const bool best = !differing && find_best(r, &list[i]) == run;
+
+        if (is_column(r, &list[i], differing))
+            write_cell(r, &list[i], run, best, "num");
+    }
     for (size_t k = 0; k < r->runs.jobs.n_keys && !differing; k++) {
         const struct dpt_job_key *key = &r->runs.jobs.keys[k];
 
@@ -311,17 +295,11 @@ static void write_run_row(struct dpt_page *r, size_t run, const struct quantity 
             dpt_html_element(&r->out, "<td class=\"key\">",
                              key->value[run] != NULL ? key->value[run] : "–", "</td>");
     }
-    for (size_t i = 0; i < n; i++) {
-        const bool best = !differing && find_best(r, &list[i]) == run;
-
-        if (is_column(r, &list[i], differing))
-            write_cell(r, &list[i], run, best, "num");
-    }
     dpt_str_printf(&r->out, "</tr>\n");
 }
 
-/* Writes rows of what came out with the keys in which jobs differ; or, `differing`, of what is not
- * the same for all runs. */
+/* Writes rows of what came out, the best first, with the keys in which jobs differ; or,
+ * `differing`, of what is not the same for all runs. */
 static void write_run_rows(struct dpt_page *r, const struct quantity *list, size_t n,
                            bool differing)
 {
@@ -330,6 +308,9 @@ static void write_run_rows(struct dpt_page *r, const struct quantity *list, size
                    "runs\"><table class=\"compare many\">\n<thead><tr><th "
                    "scope=\"col\">run</th>%s",
                    differing ? "" : "<th scope=\"col\">state</th>");
+    for (size_t i = 0; i < n; i++)
+        if (is_column(r, &list[i], differing))
+            dpt_str_printf(&r->out, "<th scope=\"col\">%s</th>", list[i].name);
     for (size_t k = 0; k < r->runs.jobs.n_keys && !differing; k++) {
         if (!r->runs.jobs.keys[k].differs)
             continue;
@@ -337,12 +318,13 @@ static void write_run_rows(struct dpt_page *r, const struct quantity *list, size
         write_path(r, r->runs.jobs.keys[k].path);
         dpt_str_printf(&r->out, "</code></th>");
     }
-    for (size_t i = 0; i < n; i++)
-        if (is_column(r, &list[i], differing))
-            dpt_str_printf(&r->out, "<th scope=\"col\">%s</th>", list[i].name);
     dpt_str_printf(&r->out, "</tr></thead>\n<tbody>");
-    for (size_t run = 0; run < r->runs.n; run++)
-        write_run_row(r, run, list, n, differing);
+    for (size_t i = 0; i < r->runs.n; i++) {
+        /* A line is drawn between runs that cannot be compared. */
+        if (!differing && i > 0 && r->runs.group[i] != r->runs.group[i - 1])
+            dpt_str_printf(&r->out, "</tbody>\n<tbody>");
+        write_run_row(r, differing ? i : r->runs.order[i], list, n, differing);
+    }
     dpt_str_printf(&r->out, "</tbody></table></div>\n");
 }
 
@@ -376,40 +358,17 @@ static void write_bases(struct dpt_page *r)
 
 static void write_comparison(struct dpt_page *r)
 {
+    const char *order = dpt_runs_tell_order(&r->runs, &r->region);
+    bool differ = false;
+
+    for (size_t k = 0; k < r->runs.jobs.n_keys; k++)
+        differ = differ || r->runs.jobs.keys[k].differs;
     dpt_str_printf(&r->out, "<section id=\"comparison\"><h2>Comparison</h2>\n");
-    if (dpt_page_many(r)) {
-        write_run_rows(r, quantities, QUANTITIES, false);
-        dpt_str_printf(&r->out, "<p class=\"dim note\">Keys are those in which the jobs differ. "
-                                "Bold: the best of a column.</p>\n");
-        write_bases(r);
-        dpt_str_printf(&r->out, "</section>\n");
-        return;
-    }
-    dpt_str_printf(&r->out, "<div class=\"scroll\" "
-                            "tabindex=\"0\" role=\"region\" aria-label=\"comparison of the runs\">"
-                            "<table class=\"compare\">\n");
-    page_heads(r);
-    dpt_str_printf(&r->out,
-                   "<tbody class=\"diff\"><tr class=\"head\"><th "
-                   "scope=\"rowgroup\" colspan=\"%zu\">what differs in the jobs</th></tr>",
-                   r->runs.n + 1);
-    if (write_differences(r) == 0)
-        dpt_str_printf(&r->out, "<tr><td colspan=\"%zu\" class=\"dim\">nothing</td></tr>",
-                       r->runs.n + 1);
-    dpt_str_printf(&r->out,
-                   "</tbody>\n<tbody><tr class=\"head\"><th scope=\"rowgroup\" "
-                   "colspan=\"%zu\">what came out</th></tr>\n<tr><th scope=\"row\">state</th>",
-                   r->runs.n + 1);
-    for (size_t i = 0; i < r->runs.n; i++) {
-        dpt_str_printf(&r->out, "<td class=\"num wrap\">");
-        write_state(r, i);
-        dpt_str_printf(&r->out, "</td>");
-    }
-    dpt_str_printf(&r->out, "</tr>\n");
-    for (size_t i = 0; i < QUANTITIES; i++)
-        write_quantity(r, &quantities[i]);
-    dpt_str_printf(&r->out, "</tbody></table></div>\n<p class=\"dim note\">Bold: the best of a "
-                            "row.</p>\n");
+    write_run_rows(r, quantities, QUANTITIES, false);
+    dpt_str_printf(&r->out, "<p class=\"dim note\">%s%s%s Bold: the best of a column.</p>\n",
+                   order != NULL ? order : "", order != NULL ? " " : "",
+                   differ ? "The last columns are the keys in which the jobs differ."
+                          : "The jobs are the same.");
     write_bases(r);
     dpt_str_printf(&r->out, "</section>\n");
 }

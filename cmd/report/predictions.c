@@ -272,11 +272,13 @@ static enum dpt_status judge(struct dpt_page *r, struct dpt_page_predictions *v,
     struct dpt_source_model model = {0};
 
     if (v->classes)
-        DPT_TRY(dpt_scores_classes(&v->scores, split->set, &split->sampler, &v->said,
-                                   t->positive.class, v->class, v->confusion, err));
+        DPT_TRY(dpt_scores_classes(&v->scores, split->set, &split->sampler, &v->said, &t->positive,
+                                   v->class, v->confusion, err));
     if (v->labels && v->said.width > 0)
-        DPT_TRY(
-            dpt_scores_labels(&v->scores, split->set, &split->sampler, &v->said, v->class, err));
+        DPT_TRY(dpt_scores_labels(&v->scores, split->set, &split->sampler, &v->said, NULL,
+                                  &t->positive, v->class, err));
+    if (v->classes || v->labels)
+        DPT_TRY(dpt_page_take_curves(r, v, split, err));
     for (int32_t k = 0; v->classes && k < v->outputs; k++) {
         v->weight += v->class[k].weight;
         v->accuracy += v->class[k].right;

@@ -119,6 +119,7 @@ static void write_predictions(struct dpt_page *r, size_t index)
     dpt_html_element(&r->out, "by the weights of <code>", v->checkpoint, "</code>.</p>\n");
     if (v->labels) {
         dpt_page_each_label(r, v);
+        dpt_page_recall(r, v);
         return;
     }
     if (!v->classes) {
@@ -129,6 +130,7 @@ static void write_predictions(struct dpt_page *r, size_t index)
     if (r->runs.n > 1)
         dpt_page_uneven(r, index);
     dpt_page_classes(r, v);
+    dpt_page_recall(r, v);
     write_wrongs(r, v);
 }
 

@@ -23,6 +23,7 @@ enum {
     DPT_PAGE_SIDE = 48,     /* pixels of a shown picture, at most */
     DPT_PAGE_CLOUD = 600,   /* points of predicted against true */
     DPT_PAGE_OFF = 20,      /* samples far off that are shown */
+    DPT_PAGE_WISHED = 5,    /* recalls whose thresholds are told */
 };
 
 /* A sample in a list of those with the largest losses. */
@@ -56,6 +57,14 @@ struct dpt_page_target {
     double squares, absolute; /* sums of squared and of absolute errors */
 };
 
+/* How precise a class or label is, by how much of it is found. */
+struct dpt_page_curve {
+    int32_t class;
+    struct dpt_series points; /* x recall, y precision */
+    double average_precision;
+    struct dpt_operating_point wished[DPT_PAGE_WISHED];
+};
+
 /* The predictions of a run's checkpoint for its test data, or for data.valid where there is
  * none. */
 struct dpt_page_predictions {
@@ -78,6 +87,8 @@ struct dpt_page_predictions {
     struct dpt_positive positive;  /* of two classes */
     /* [outputs][outputs] by weight, true by chosen; NULL: too many classes */
     double *confusion;
+    struct dpt_page_curve curves[DPT_CHART_COLOURS];
+    int n_curves;
     struct dpt_page_wrong wrong[DPT_PAGE_WORST]; /* the largest losses first */
     int n_wrong;
     int64_t all_wrong;
@@ -131,6 +142,11 @@ enum dpt_status dpt_page_pictures(struct dpt_page *r, struct dpt_page_prediction
                                   struct dpt_trainer *t, const struct dpt_split *split,
                                   struct dpt_error *err);
 
+/* Keeps the curves of the positive class, or of the hardest ones, while v->said is there. Errors:
+ * RANK (memory). */
+enum dpt_status dpt_page_take_curves(struct dpt_page *r, struct dpt_page_predictions *v,
+                                     const struct dpt_split *split, struct dpt_error *err);
+
 /* The parts of the page, in their order. */
 void dpt_page_headline(struct dpt_page *r);
 void dpt_page_curves(struct dpt_page *r);
@@ -145,6 +161,8 @@ void dpt_page_write_predictions(struct dpt_page *r);
 void dpt_page_numbers(struct dpt_page *r, size_t run);
 void dpt_page_classes(struct dpt_page *r, const struct dpt_page_predictions *v);
 void dpt_page_each_label(struct dpt_page *r, const struct dpt_page_predictions *v);
+/* Writes what other thresholds would give (recall_html.c). */
+void dpt_page_recall(struct dpt_page *r, const struct dpt_page_predictions *v);
 void dpt_page_models(struct dpt_page *r);
 void dpt_page_environment(struct dpt_page *r);
 

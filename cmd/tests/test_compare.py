@@ -35,10 +35,22 @@ def table(*words, **environment):
     return result.out
 
 
-def rows(text):
-    """{name: cells} of a table of one block."""
-    lines = [re.split(r"\s{2,}", line.strip()) for line in text.split("\n  The ")[0].splitlines()[1:] if line and not line.startswith("The jobs")]
-    return {line[0]: line[1:] for line in lines}
+def rows(text, *names):
+    """{column: cells of these runs} of a table, whose columns end where their heads do, in blocks; and the order of the runs."""
+    found, order = {}, []
+    for block in re.split(r"\n\n(?=\s{3,})", re.split(r"\n\n  (?=\S)", text)[0]):
+        heads = [line for line in block.splitlines() if line.startswith("  ")]
+        lines = [line for line in block.splitlines()[len(heads):] if line]
+        order = [line.split("  ")[0] for line in lines]
+        for cell in re.finditer(r"\S+(?: \S+)*", lines[0][len(order[0]):]):
+            end = len(order[0]) + cell.end()
+            name = ""
+            for line in heads:
+                word = next((w[0] for w in re.finditer(r"\S+(?: \S+)*", line) if w.end() == end), "")
+                name += word if name.endswith(".") or not name else " " * bool(word) + word
+            cells = {run: next(w[0] for w in re.finditer(r"\S+(?: \S+)*", line) if w.end() == end) for run, line in zip(order, lines)}
+            found[name] = [cells[n] for n in names or order]
+    return found, order
 
 
 def read(*words):
@@ -47,9 +59,11 @@ def read(*words):
 
 def test_what_differs_beside_what_came_of_it(runs):
     text = table(runs / "a", runs / "b", COLUMNS="200")
-    found = rows(text)
+    found, order = rows(text, "a", "b")
     assert found["optimizer.lr"] == ["0.01", "0.02"] and found["seed"] == ["5", "6"]
-    assert [name for name in found if "." in name or name == "seed"] == ["seed", "optimizer.lr"]
+    # What came out, then in what they differ, then how they ran.
+    names = list(found)
+    assert names[:2] == ["state", "best valid accuracy"] and names.index("seconds") < names.index("seed") < names.index("optimizer.lr") < names.index("ranks")
     assert found["state"] == ["done", "done"] and found["ranks"] == ["1", "2"]
     for name, column in (("a", 0), ("b", 1)):
         events = dpt.events(runs / name)
@@ -62,7 +76,9 @@ def test_what_differs_beside_what_came_of_it(runs):
         assert found["best valid accuracy"][column] == f"{best['accuracy']:.4f}" and found["at step"][column] == str(best["step"])
         assert found["test accuracy"][column] == f"{test['accuracy']:.4f}" and found["test loss"][column] == f"{test['loss']:.4g}"
         assert found["seconds"][column] == f"{events[-1]['seconds']:.1f}"
-    assert text.splitlines()[0].split() == ["a", "b"]  # what their names have in common is left out
+    # What their names have in common is left out; they are not of the same samples, so they stand apart, as they were given.
+    assert order == ["a", "b"] and "\n\nb " in text and "  Sorted by best valid accuracy, those apart that cannot be compared by it.\n" in text
+    assert re.search(r"\n  The same: of steps 30, parameters [\d ]+, device cpu, dptrain [\d.]+\.\n", text), text
     # The seed draws the samples that are held out, and synthetic ones.
     assert "The valid figures are not comparable: 101 samples, 0.1 of synthetic" in text and "The test figures are not comparable" in text
     assert "The train" not in text
@@ -93,7 +109,10 @@ def test_unfinished_and_resumed(runs):
     assert states == [("done", 30, 1, 1), ("lost", 20, 1, 1), ("done", 30, 2, 2)]
     assert found["differs"] == [] and found["runs"][1]["reason"] is None and found["runs"][1]["seconds"] is None
     text = table(runs / "a", runs / "killed", runs / "resumed", COLUMNS="200")
-    assert "The jobs are the same." in text and rows(text)["starts"] == ["1", "1", "2"]
+    found, order = rows(text, "a", "killed", "resumed")
+    assert "\n  The jobs are the same.\n" in text and found["starts"] == ["1", "1", "2"] and "\n\nkilled" not in text
+    accuracy = [float(cell) for cell in rows(text)[0]["best valid accuracy"]]
+    assert accuracy == sorted(accuracy, reverse=True) and order[-1] == "killed"
 
 
 HEAD = "model: {type: linear, outputs: %d}\nbatch: {global: 30}\noptimizer: {type: adam, lr: 0.05}\ntrain: {epochs: 2}\n"
@@ -102,8 +121,12 @@ HEAD = "model: {type: linear, outputs: %d}\nbatch: {global: 30}\noptimizer: {typ
 def page_of(folder, *runs):
     assert dpt.run("report", *runs, "-o", folder / "r.html", "--no-predictions", "--quiet").code == 0
     section = Page(folder / "r.html").section("comparison")
-    return {row[0]: row[1:] for row in section.one("table").rows()}, section, {
-        row.one("th").words: [c.words for c in row.all("td", klass="best")] for row in section.all("tr") if len(row.all("th")) == 1}
+    head, *lines = section.one("table").all("tr")
+    heads = [th.words for th in head.all("th")]
+    cells = {line.one("th").words: line.all("td") for line in lines}
+    order = [cells[run.name] for run in runs]
+    return ({name: [row[i].words for row in order] for i, name in enumerate(heads[1:])}, section,
+            {name: [row[i].words for row in order if "best" in (row[i].attributes.get("class") or "").split()] for i, name in enumerate(heads[1:])})
 
 
 def test_weighted_is_not_compared_with_unweighted(tmp_path):
@@ -118,7 +141,8 @@ def test_weighted_is_not_compared_with_unweighted(tmp_path):
     dpt.train(job, tmp_path / "balanced", "--set", "data.class_weights=balanced")
     both = [tmp_path / "plain", tmp_path / "balanced"]
     text = table(*both, COLUMNS="200")
-    found, valid, test = rows(text), [], []
+    found, valid, test = rows(text, "plain", "balanced")[0], [], []
+    assert "\n\nbalanced " in text, "apart"
     for run in both:
         events = dpt.events(run, "eval")
         valid.append(max((e for e in events if e["split"] == "valid"), key=lambda e: e["accuracy"]))
@@ -173,7 +197,7 @@ def test_scaled_and_other_losses(tmp_path):
     for i, name in enumerate(("raw", "other")):
         test = dpt.events(tmp_path / name, "eval")[-1]
         assert told["test MAE"][i] == f"{test['mae']:.5g}" and told["test R²"][i] == f"{test['r2']:.4f}"
-    found = rows(table(tmp_path / "raw", tmp_path / "scaled", COLUMNS="200"))
+    found = rows(table(tmp_path / "raw", tmp_path / "scaled", COLUMNS="200"), "raw", "scaled")[0]
     assert found["test R2"][1] == f"{dpt.events(tmp_path / 'scaled', 'eval')[-1]['r2']:.4f}" and found["test loss"][1].endswith(" scaled")
     # The page of one run begins with what is in the targets' units.
     assert dpt.run("report", tmp_path / "scaled", "-o", tmp_path / "one.html", "--quiet").code == 0
@@ -184,8 +208,28 @@ def test_scaled_and_other_losses(tmp_path):
     assert "  test scaled loss " in ran and not re.search(r"(?<!scaled )loss\b(?! [\d.]+ of scaled)", ran), ran
 
 
+@pytest.mark.parametrize("monitor, order", [
+    (["valid.mae"] * 4, "cabd"), (["valid.mae", "valid.r2", "auto", None], "bacd"), (["valid.r2"] * 4, "acbd"), ([None] * 4, "bacd")])
+def test_the_best_by_what_is_monitored_comes_first(tmp_path, monitor, order):
+    """Where all say the same, else by the loss of numbers; runs without an evaluation come last."""
+    for name, said, loss, mae, r2 in zip("abcd", monitor, (0.5, 0.4, 0.9, None), (3, 5, 2, None), (0.9, 0.1, 0.5, None)):
+        (tmp_path / name).mkdir()
+        lines = [{"event": "run", "name": name, "ranks": 1, "steps": 4}, {"event": "train", "step": 4, "loss": 1, "lr": 0.1}]
+        if loss is not None:
+            lines.insert(1, {"event": "eval", "step": 2, "split": "valid", "samples": 9, "loss": loss, "mae": mae, "r2": r2})
+        (tmp_path / name / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        (tmp_path / name / "job.yaml").write_text("data: {valid: v.h5}\nloss: {type: mse}\n" + (f"checkpoint: {{monitor: {said}}}\n" if said else ""))
+    everyone = [tmp_path / name for name in "abcd"]
+    text = table(*everyone, COLUMNS="200")
+    words = {"cabd": "MAE", "bacd": "loss", "acbd": "R2"}[order]
+    assert "".join(rows(text)[1]) == order and f"\n  Sorted by best valid {words}" in text, text
+    _, section, _ = page_of(tmp_path, *everyone)
+    assert [row[0] for row in section.one("table").rows()[1:]] == list(order) and f"Sorted by best valid {words}" in section.words
+
+
 def test_one_run(runs):
-    assert rows(table(runs / "a"))["state"] == ["done"]
+    text = table(runs / "a")
+    assert rows(text)[0]["state"] == ["done"] and "Sorted" not in text and "\n  of steps 30, " in text
 
 
 def copy(runs, tmp_path):
@@ -223,7 +267,10 @@ def test_numbers_are_compared_as_such(runs, tmp_path):
 def test_keys_that_only_one_has(runs, tmp_path):
     path = dpt.write_small_job(tmp_path / "job.yaml", train="{epochs: 1}", optimizer="{type: sgd, momentum: 0.5}")
     dpt.train(path, tmp_path / "sgd")
-    found = rows(table(runs / "a", tmp_path / "sgd", COLUMNS="200"))
+    for name in ("a", "sgd"):
+        (tmp_path / "both" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "both" / name).symlink_to((runs if name == "a" else tmp_path) / name)
+    found = rows(table(tmp_path / "both/a", tmp_path / "both/sgd", COLUMNS="200"), "a", "sgd")[0]
     assert found["optimizer.type"] == ["adam", "sgd"] and found["optimizer.momentum"] == ["-", "0.5"]
     assert found["optimizer.beta1"] == ["0.9", "-"] and found["train.epochs"] == ["2", "1"]
 
@@ -239,21 +286,20 @@ def test_models_of_different_kinds(tmp_path):
         dpt.train(dpt.write_small_job(tmp_path / f"{name}.yaml", name="same", train="{steps: 1}", model=model), tmp_path / name)
     text = table(tmp_path / "mlp", tmp_path / "list", COLUMNS="80")
     assert max(map(len, text.splitlines())) <= 80
-    found = rows(text)
+    found = rows(text, "mlp", "list")[0]
     assert {name: cells for name, cells in found.items() if "." in name} == {
         "model.type": ["mlp, hidden [8, 6]", "sequential"],
-        "model.layers[0]": ["-", "conv 4, padding same, bias fa…"],
+        "model.layers[0]": ["-", "conv 4, padding same, bias false"],
         "model.layers[1]": ["-", "batchnorm"], "model.layers[2]": ["-", "relu"],
-        "model.layers[3]": ["-", "residual [relu, conv 4, kerne…"],
+        "model.layers[3]": ["-", "residual [relu, conv 4, kernel [3, 1], padding [1, 0]]"],
         "model.layers[4]": ["-", "flatten"], "model.layers[5]": ["-", "dense 10, init {normal 0.02}"]}
-    assert table(tmp_path / "mlp", tmp_path / "wide", COLUMNS="62").count("train loss") == 1  # beside each other
-    found = rows(table(tmp_path / "list", tmp_path / "mlp", COLUMNS="180"))
-    assert found["model.layers[3]"] == ["residual [relu, conv 4, kernel [3, 1], padding [1, 0]]", "-"]
-    found = rows(table(tmp_path / "list", tmp_path / "other"))
+    text = table(tmp_path / "mlp", tmp_path / "list", COLUMNS="50")
+    assert max(map(len, text.splitlines())) <= 50 and rows(text)[0]["model.layers[3]"][1] == "residual [relu, conv 4, kernel [3, 1], padd…"
+    found = rows(table(tmp_path / "list", tmp_path / "other"), "list", "other")[0]
     assert {name: cells for name, cells in found.items() if "." in name} == {"model.layers[1]": ["batchnorm", "groupnorm 2"]}
-    found = rows(table(tmp_path / "mlp", tmp_path / "lenet"))
+    found = rows(table(tmp_path / "mlp", tmp_path / "lenet"), "mlp", "lenet")[0]
     assert {name: cells for name, cells in found.items() if "." in name} == {"model.type": ["mlp, hidden [8, 6]", "lenet"]}
-    found = rows(table(tmp_path / "list", tmp_path / "wide"))
+    found = rows(table(tmp_path / "list", tmp_path / "wide"), "list", "wide")[0]
     assert found["model.layers[0].conv.channels"] == ["4", "6"] and "model.layers[0]" not in found
     whole = read(tmp_path / "mlp", tmp_path / "list")
     assert whole["runs"][0]["job"]["model.hidden"] == "[8, 6]" and "model.layers[1].batchnorm.eps" in whole["differs"]
@@ -261,11 +307,13 @@ def test_models_of_different_kinds(tmp_path):
 
 @pytest.mark.parametrize("columns", [40, 60, 80])
 def test_fits_the_width(runs, columns):
-    """Runs that do not fit beside each other come in several tables."""
+    """Columns that do not fit beside each other come in several tables, each with all runs."""
     everyone = [runs / name for name in ("a", "b", "killed", "resumed")]
     text = table(*everyone, COLUMNS=str(columns))
     assert max(map(len, text.splitlines())) <= columns
-    assert text.count("train loss") == {40: 2, 60: 1, 80: 1}[columns]
+    wide, wide_order = rows(table(*everyone, COLUMNS="400"))
+    narrow, order = rows(text)
+    assert narrow == wide and order == wide_order and text.count("\nresumed ") == text.count("\nkilled ") > 1
     assert table(*everyone, COLUMNS="40", LC_ALL="C").isascii()
 
 

@@ -40,10 +40,12 @@ def test_runs(path, ranks, mnist, tmp_path):
     text = open(path, encoding="utf-8").read()
     words = list(SHORT)
     for part in ("train", "test"):
-        if re.search(rf"^ *{part}: *data/mnist", text, re.M):
+        if re.search(rf"^ *{part}: *data/(fashion-)?mnist", text, re.M):
             words += ["--set", f"data.{part}={mnist}/{part}-*.h5"]
     if "data.train" not in "".join(words):
         words += ["--set", "data.synthetic.samples=1024"]
+    if "fashion" in path:  # the model of another file
+        words += ["--set", "batch.global=64"]
     if "resnet20" in path and ranks > 1:  # images of the real size take seconds
         words += ["--set", "data.synthetic.shape=[3, 16, 16]"]
     result = dpt.train(path, tmp_path / "out", *words, ranks=ranks)

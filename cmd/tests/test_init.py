@@ -81,6 +81,52 @@ def test_mnist(tmp_path, validator):
     assert test.code == 0 and float(re.search(r"accuracy (?:= )?([0-9.]+)", test.out)[1]) > 0.9, test
 
 
+def clothes(folder, **parts):
+    """IDX files of bright squares, each class in a place of its own, some gzipped; {part: (images, labels)}."""
+    rng, made = numpy.random.default_rng(2), {}
+    folder.mkdir(parents=True, exist_ok=True)
+    for part, n in parts.items():
+        labels = rng.integers(0, 4, n).astype(numpy.uint8)
+        images = rng.integers(0, 60, (n, 12, 10)).astype(numpy.uint8)
+        for image, label in zip(images, labels):
+            image[3 * label:3 * label + 3, 2:8] += 150
+        for kind, array in (("images", images), ("labels", labels)):
+            content = struct.pack(f">{1 + array.ndim}I", 0x800 + array.ndim, *array.shape) + array.tobytes()
+            name = f"{part}-{kind}-idx{array.ndim}-ubyte"
+            if kind == "images":
+                (folder / f"{name}.gz").write_bytes(gzip.compress(content))
+            else:
+                (folder / name).write_bytes(content)
+        made[part] = images, labels
+    return made
+
+
+def test_idx_files_become_shards_and_a_job(tmp_path, validator):
+    """Those of a folder, or of a pattern, in one command: what Fashion-MNIST comes as."""
+    made = clothes(tmp_path / "fashion", train=400, t10k=90)
+    result = dpt.run("init", "fashion", "--output", "fashion.yaml", cwd=tmp_path)
+    assert result.code == 0 and "wrote fashion.yaml; train with: dptrain fashion.yaml --ranks auto" in result.out, result
+    assert "fashion/train-00000-of-00001.h5: 400 samples of fashion/train-images-idx3-ubyte.gz and fashion/train-labels-idx1-ubyte\n" in result.err
+    for part, name in (("train", "train"), ("t10k", "test")):
+        with h5py.File(tmp_path / f"fashion/{name}-00000-of-00001.h5") as file:
+            assert (file["images"][:, 0] == made[part][0]).all() and (file["labels"][()] == made[part][1]).all()
+    # The shards are there now, and are taken.
+    job = init(tmp_path, validator, "fashion", "--output", "again.yaml", name="again.yaml")
+    assert job["data"]["train"] == "fashion/train-00000-of-00001.h5" and job["data"]["test"] == "fashion/test-00000-of-00001.h5"
+    done = dpt.run("fashion.yaml", "--set", "train.epochs=4", cwd=tmp_path)
+    assert done.code == 0 and dpt.events(tmp_path / "runs/fashion", "eval")[-1]["accuracy"] > 0.9, done
+    files = sorted(f"fashion/{path.name}" for path in (tmp_path / "fashion").glob("*ubyte*"))
+    for words, says in ((files, "fashion/test-00000-of-00001.h5: is there already; name it in place of fashion/t10k-images-idx3-ubyte.gz, or --force"),
+                        (files[:1], "t10k-images-idx3-ubyte.gz: where are its labels?"), (files[3:], "train-labels-idx1-ubyte: holds labels; where are its images?"),
+                        ([*files[:2], files[0], "--force"], "where are its labels?")):
+        result = dpt.run("init", *words, "--output", "other.yaml", cwd=tmp_path)
+        assert result.code in (2, 65) and says in result.err and result.err.count("\n") == 1 and not (tmp_path / "other.yaml").exists(), result
+    before = (tmp_path / "fashion/train-00000-of-00001.h5").stat().st_mtime_ns
+    result = dpt.run("init", files[3], "--force", "--output", "other.yaml", cwd=tmp_path)
+    assert result.code == 65 and (tmp_path / "fashion/train-00000-of-00001.h5").stat().st_mtime_ns == before, "nothing was made"
+    assert dpt.run("init", *files, "--force", "--output", "other.yaml", cwd=tmp_path).code == 0
+
+
 def test_rows_with_classes(tmp_path, validator):
     """Features of very different sizes: normalised one by one, and learned."""
     rng = numpy.random.default_rng(1)
@@ -229,7 +275,7 @@ def test_bad_data(tmp_path):
     shard(tmp_path / "none.h5", rows[:0], numpy.zeros(0, "uint8"))
     with open(tmp_path / "rows.h5", "rb") as file:
         (tmp_path / "cut.h5").write_bytes(file.read()[:1500])
-    for words, says in ((["a.csv"], "dptrain convert"), (["empty"], "no *.h5"), (["missing.h5"], "no such file"),
+    for words, says in ((["a.csv"], "dptrain convert"), (["empty"], "neither *.h5 nor IDX files in this folder"), (["missing.h5"], "no such file"),
                         (["negative.h5"], "/labels[0] is -1"), (["nan.h5"], "not finite"), (["cut.h5"], "cut.h5"),
                         (["rows.h5", "wide.h5"], "wide.h5 holds samples of 5 float32, rows.h5 of 4 float32"), (["none.h5"], "no samples"),
                         (["rows.h5", "test.h5"], "labels up to 3")):

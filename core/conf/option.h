@@ -187,6 +187,11 @@ bool dpt_option_is_name(const char *text);
 
 /* The whole path of the key that a word is a synonym of, or NULL. */
 const char *dpt_option_synonym(const struct dpt_synonym *synonyms, const char *word);
+/* What a word that is none of n names may mean: the one that is spelt otherwise, or is a synonym of
+ * it, or is near; a sentence; or NULL. path: of an unknown key, for which the path of another may
+ * stand; NULL: only the names are meant. */
+const char *dpt_word_meant(const struct dpt_synonym *synonyms, const char *path, const char *word,
+                           const char *const *names, size_t n);
 
 /*
  * What a word that is none of n names may mean: "; did you mean 'full'?", "; ranks are ..." or "".

@@ -186,17 +186,22 @@ static const char *answer(const char *meant, const char *path, const char *const
     return find_word(meant, names, n);
 }
 
+const char *dpt_word_meant(const struct dpt_synonym *synonyms, const char *path, const char *word,
+                           const char *const *names, size_t n)
+{
+    const char *name = find_word(word, names, n);
+
+    for (const struct dpt_synonym *s = synonyms; name == NULL && s != NULL && s->words != NULL; s++)
+        if (has_word(s, word, path))
+            name = answer(s->meant, path, names, n);
+    return name != NULL ? name : dpt_nearest(word, names, n);
+}
+
 const char *dpt_value_suggestion(struct dpt_conf *conf, const char *path, const char *text,
                                  const char *const *names, size_t n)
 {
-    const char *name = find_word(text, names, n), *suggestion;
+    const char *name = dpt_word_meant(conf->synonyms, path, text, names, n), *suggestion;
 
-    for (const struct dpt_synonym *s = conf->synonyms;
-         name == NULL && s != NULL && s->words != NULL; s++)
-        if (has_word(s, text, path))
-            name = answer(s->meant, path, names, n);
-    if (name == NULL)
-        name = dpt_nearest(text, names, n);
     if (name == NULL)
         return "";
     suggestion = strchr(name, ' ') != NULL

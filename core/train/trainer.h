@@ -21,7 +21,7 @@
 #include "core/train/job/job.h"
 #include "core/train/run/fault.h"
 #include "core/train/trainer_parts.h"
-#include "core/train/use/scores.h"
+#include "core/train/use/decide.h"
 #include "data/sets/targets.h"
 
 struct dpt_runner;
@@ -56,6 +56,8 @@ struct dpt_trainer {
     double *confusion;        /* likewise, [outputs][outputs] true by chosen class; NULL: none */
     struct dpt_called called; /* what the data sets call the classes; borrowed of these */
     struct dpt_positive positive; /* of two classes; what data.train says goes before the rest */
+    /* What is decided by thresholds, or to be found out about them; NULL: nothing. Borrowed. */
+    struct dpt_decision *decision;
     bool all_scores; /* also those that take long: the ROC AUC of more than two classes */
     struct dpt_requests requests;
     struct dpt_progress progress;
@@ -215,7 +217,8 @@ void dpt_trainer_stop_prefetching(struct dpt_trainer *t);
 double dpt_trainer_waited(const struct dpt_trainer *t);
 
 /* Collective. Evaluates each sample of the split once. *total: out, sums over all ranks; sets
- * t->scores. Errors: as dpt_trainer_step. */
+ * t->scores, and with t->decision what that looks for. Errors: as dpt_trainer_step; USAGE, where
+ * t->decision wants what is not there. */
 enum dpt_status dpt_trainer_evaluate(struct dpt_trainer *t, struct dpt_split *split,
                                      struct dpt_metric_sums *total, struct dpt_error *err);
 

@@ -9,16 +9,35 @@
 #include "data/pictures/picture_decode.h"
 
 static const struct dpt_picture_decoder *const decoders[] = {
-    &dpt_picture_png,
-    &dpt_picture_jpeg,
+    &dpt_picture_png,  &dpt_picture_jpeg,
 #ifdef DPT_WITH_TIFF
     &dpt_picture_tiff,
 #endif
 #ifdef DPT_WITH_BMP
-    &dpt_picture_bmp,
+    &dpt_picture_bmp,  &dpt_picture_gif,
+#endif
+#ifdef DPT_WITH_WEBP
+    &dpt_picture_webp,
 #endif
 };
 enum { DECODERS = sizeof decoders / sizeof decoders[0] };
+
+/* Other pictures, by what their files begin with: those that this build can read are found before
+ * them. */
+static const struct {
+    const char *name, *mark;
+    size_t at, n;
+    const char *knob; /* of the Makefile; NULL: no build reads them */
+} others[] = {
+    {"a TIFF", "II*\0", 0, 4, "TIFF=1"}, {"a TIFF", "MM\0*", 0, 4, "TIFF=1"},
+    {"a GIF", "GIF89a", 0, 6, "BMP=1"},  {"a GIF", "GIF87a", 0, 6, "BMP=1"},
+    {"a WebP", "WEBP", 8, 4, "WEBP=1"},  {"a HEIC", "ftyphei", 4, 7, NULL},
+    {"a HEIC", "ftyphev", 4, 7, NULL},   {"a HEIF", "ftypmif1", 4, 8, NULL},
+    {"an AVIF", "ftypavif", 4, 8, NULL}, {"a JPEG XL", "\xFF\x0A", 0, 2, NULL},
+    {"a JPEG XL", "JXL ", 4, 4, NULL},   {"a JPEG 2000", "jP  ", 4, 4, NULL},
+    {"a Photoshop", "8BPS", 0, 4, NULL},
+};
+enum { OTHERS = sizeof others / sizeof others[0] };
 
 static const struct dpt_picture_decoder *find(const uint8_t *bytes, size_t n)
 {
@@ -28,9 +47,39 @@ static const struct dpt_picture_decoder *find(const uint8_t *bytes, size_t n)
     return NULL;
 }
 
+/* The number of those that a file is one of; OTHERS: none. */
+static size_t find_other(const uint8_t *bytes, size_t n)
+{
+    size_t i = 0;
+
+    while (i < OTHERS && (n < others[i].at + others[i].n ||
+                          memcmp(bytes + others[i].at, others[i].mark, others[i].n) != 0))
+        i++;
+    return i;
+}
+
 bool dpt_picture_is(const uint8_t *bytes, size_t n)
 {
-    return find(bytes, n) != NULL;
+    return find(bytes, n) != NULL || find_other(bytes, n) < OTHERS;
+}
+
+/* Says which picture it is that cannot be read, if it is one. */
+static enum dpt_status refuse(const char *path, const uint8_t *bytes, size_t n,
+                              struct dpt_error *err)
+{
+    const size_t other = find_other(bytes, n);
+
+    if (other == OTHERS)
+        return dpt_fail(err, DPT_BAD_DATA, "%s: is no " DPT_PICTURE_FORMATS " file%s", path,
+                        n == 0 ? ": it is empty" : "");
+    if (others[other].knob != NULL)
+        return dpt_fail(err, DPT_BAD_DATA,
+                        "%s: is %s file, which this dptrain was built without (make %s); it "
+                        "reads " DPT_PICTURE_FORMATS,
+                        path, others[other].name, others[other].knob);
+    return dpt_fail(err, DPT_BAD_DATA,
+                    "%s: is %s file, which is not read; save it as one of " DPT_PICTURE_FORMATS,
+                    path, others[other].name);
 }
 
 enum dpt_status dpt_picture_read(struct dpt_picture *p, const char *path, bool header_only,
@@ -45,8 +94,7 @@ enum dpt_status dpt_picture_read(struct dpt_picture *p, const char *path, bool h
     DPT_TRY(dpt_file_read(path, DPT_PICTURE_BYTES, DPT_BAD_DATA, &bytes, &n, err));
     decoder = find((const uint8_t *)bytes, n);
     if (decoder == NULL)
-        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: is no " DPT_PICTURE_FORMATS " file%s", path,
-                         n == 0 ? ": it is empty" : ""));
+        DPT_TRY(refuse(path, (const uint8_t *)bytes, n, err));
     DPT_TRY(decoder->decode(p, path, (const uint8_t *)bytes, n, header_only, err));
 out:
     free(bytes);

@@ -1,10 +1,11 @@
 /*
- * picture: PNG, JPEG, TIFF and BMP files as bytes.
+ * picture: PNG, JPEG, TIFF, BMP, GIF and WebP files as bytes.
  *
- * Decoded by libpng, libjpeg, and where the build has them libtiff and stb_image: 8 bits a channel,
- * grey or RGB. 16 bits are cut to 8, palettes and fewer bits widened, transparent pixels blended
- * with white, embedded colour profiles and gamma ignored. JPEG and TIFF are rotated as their
- * orientation says; of several pictures in a TIFF the first one counts. The files are untrusted
+ * Decoded by libpng, libjpeg, and where the build has them libtiff, stb_image and libwebp: 8 bits a
+ * channel, grey or RGB. 16 bits are cut to 8, palettes and fewer bits widened, transparent pixels
+ * blended with white, embedded colour profiles and gamma ignored. JPEG, TIFF and WebP are rotated
+ * as their orientation says; of several pictures in a TIFF or GIF the first one counts. A picture
+ * of another kind, or of one that this build leaves out, is refused by its name. They are untrusted
  * input: what the libraries report is an error with the file's name, and a size is used only once
  * the memory for it is allocated.
  */
@@ -27,14 +28,25 @@
 #define DPT_PICTURE_TIFF_ENDS
 #endif
 #ifdef DPT_WITH_BMP
-#define DPT_PICTURE_BMP      ", BMP"
-#define DPT_PICTURE_BMP_ENDS ", .bmp"
+#define DPT_PICTURE_BMP      ", BMP, GIF"
+#define DPT_PICTURE_BMP_ENDS ", .bmp, .gif"
 #else
 #define DPT_PICTURE_BMP
 #define DPT_PICTURE_BMP_ENDS
 #endif
-#define DPT_PICTURE_FORMATS "PNG, JPEG" DPT_PICTURE_TIFF DPT_PICTURE_BMP
-#define DPT_PICTURE_ENDS    ".png, .jpg, .jpeg" DPT_PICTURE_TIFF_ENDS DPT_PICTURE_BMP_ENDS
+#ifdef DPT_WITH_WEBP
+#define DPT_PICTURE_WEBP      ", WebP"
+#define DPT_PICTURE_WEBP_ENDS ", .webp"
+#else
+#define DPT_PICTURE_WEBP
+#define DPT_PICTURE_WEBP_ENDS
+#endif
+#define DPT_PICTURE_FORMATS "PNG, JPEG" DPT_PICTURE_TIFF DPT_PICTURE_BMP DPT_PICTURE_WEBP
+#define DPT_PICTURE_ENDS                                                                           \
+    ".png, .jpg, .jpeg" DPT_PICTURE_TIFF_ENDS DPT_PICTURE_BMP_ENDS DPT_PICTURE_WEBP_ENDS
+/* The ends of all pictures' names, so that one which cannot be read is told and not left out. */
+#define DPT_PICTURE_ALL_ENDS                                                                       \
+    ".png, .jpg, .jpeg, .tif, .tiff, .bmp, .gif, .webp, .heic, .heif, .avif, .jxl"
 
 /* Pixels of a side, and bytes of a decoded picture, at most. */
 enum { DPT_PICTURE_SIDE = 1 << 15, DPT_PICTURE_BYTES = 1 << 29 };
@@ -45,8 +57,8 @@ struct dpt_picture {
     uint8_t *pixels;                 /* [height][width][channels] */
 };
 
-/* Whether a file's first bytes are those of a picture that can be read; by its content, not its
- * name. */
+/* Whether a file's first bytes are those of a picture, also of one that is refused; by its content,
+ * not its name. */
 bool dpt_picture_is(const uint8_t *bytes, size_t n);
 
 /* header_only: its size and channels alone; its pixels are NULL then. Errors: BAD_DATA (no picture,

@@ -1,6 +1,7 @@
 /*
  * BMP through stb_image, which does not notice where a file ends, so that its size is looked at
- * here; nor that a palette has nothing but greys, as all grey BMP files have.
+ * here; nor that a palette has nothing but greys, as all grey BMP files have. The library itself is
+ * compiled here, for GIF (picture_gif.c) too.
  */
 #include <string.h>
 
@@ -8,6 +9,7 @@
 
 #define STB_IMAGE_IMPLEMENTATION
 #define STBI_ONLY_BMP
+#define STBI_ONLY_GIF
 #define STBI_NO_STDIO
 #define STBI_NO_LINEAR
 #define STBI_MAX_DIMENSIONS (1 << 15)

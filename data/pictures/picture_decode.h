@@ -18,8 +18,11 @@ struct dpt_picture_decoder {
 };
 
 extern const struct dpt_picture_decoder dpt_picture_png, dpt_picture_jpeg, dpt_picture_tiff,
-    dpt_picture_bmp;
+    dpt_picture_bmp, dpt_picture_gif, dpt_picture_webp;
 
+/* The orientation that EXIF data say (tag 0x0112 of EXIF 2.3, 4.6.4), with or without the mark
+ * "Exif" before them; 1, upright, where there is none. */
+int dpt_picture_exif(const uint8_t *exif, size_t n);
 /* Turns and mirrors as an orientation of EXIF and TIFF, 1 to 8, says; where there are no pixels,
  * the size alone. Errors: RANK. */
 enum dpt_status dpt_picture_orient(struct dpt_picture *p, const char *path, int orientation,

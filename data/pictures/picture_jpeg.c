@@ -44,46 +44,11 @@ static void say_nothing(j_common_ptr jpeg)
     (void)jpeg;
 }
 
-static unsigned number(const uint8_t *at, int bytes, bool little)
-{
-    unsigned value = 0;
-
-    for (int i = 0; i < bytes; i++)
-        value |= (unsigned)at[i] << 8 * (little ? i : bytes - 1 - i);
-    return value;
-}
-
-/* The tag 0x0112 of an EXIF marker, 1 … 8; 1, upright, where there is none. EXIF 2.3, 4.6.4. */
-static int orientation_in(const uint8_t *exif, size_t n)
-{
-    enum { ENTRY = 12, TAG = 0x0112 };
-    const uint8_t *tiff = exif + 6;
-    const size_t size = n < 14 ? 0 : n - 6;
-    bool little;
-    size_t at, entries;
-
-    if (size < 8 || memcmp(exif, "Exif\0\0", 6) != 0)
-        return 1;
-    little = tiff[0] == 'I';
-    at = number(tiff + 4, 4, little);
-    if (at > size - 2)
-        return 1;
-    entries = number(tiff + at, 2, little);
-    at += 2;
-    for (size_t i = 0; i < entries && size - at >= ENTRY; i++, at += ENTRY) {
-        const unsigned value = number(tiff + at + 8, 2, little);
-
-        if (number(tiff + at, 2, little) == TAG)
-            return value >= 1 && value <= 8 ? (int)value : 1;
-    }
-    return 1;
-}
-
 static int orientation_of(const struct reading *r)
 {
     for (jpeg_saved_marker_ptr m = r->jpeg.marker_list; m != NULL; m = m->next)
         if (m->marker == JPEG_APP0 + 1)
-            return orientation_in(m->data, m->data_length);
+            return dpt_picture_exif(m->data, m->data_length);
     return 1;
 }
 

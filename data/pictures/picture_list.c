@@ -40,7 +40,7 @@ enum dpt_status dpt_picture_list_add(struct dpt_picture_list *list, const char *
 
 bool dpt_picture_is_name(const char *name)
 {
-    static const char ends[] = DPT_PICTURE_ENDS ", ";
+    static const char ends[] = DPT_PICTURE_ALL_ENDS ", ";
     const char *dot = strrchr(name, '.');
 
     /* ".jp" is the beginning of one, and no one's end. */

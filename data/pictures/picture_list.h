@@ -2,7 +2,7 @@
  * picture_list: the pictures in a folder, and the classes that its sub-folders stand for.
  *
  * A folder with a sub-folder a class, each with its pictures, at any depth below: what most tools
- * for images take. Files are pictures by the end of their names (DPT_PICTURE_ENDS, any case);
+ * for images take. Files are pictures by the end of their names (DPT_PICTURE_ALL_ENDS, any case);
  * names that begin with a dot are passed over. Pictures stand in the order of their names, byte by
  * byte, classes in the same but numbers before words and by their value, so that 10 comes behind 9.
  */
@@ -37,7 +37,7 @@ struct dpt_picture_list {
     struct dpt_region region;
 };
 
-/* Whether a file's name ends as a picture's. */
+/* Whether a file's name ends as a picture's, also of a kind that is refused. */
 bool dpt_picture_is_name(const char *name);
 /* Errors: IO (a folder that cannot be read), BAD_DATA (no pictures), RANK. */
 enum dpt_status dpt_picture_list_folder(struct dpt_picture_list *list, const char *folder,

@@ -41,6 +41,41 @@ enum dpt_status dpt_picture_orient(struct dpt_picture *p, const char *path, int 
     return DPT_OK;
 }
 
+static unsigned number(const uint8_t *at, int bytes, bool little)
+{
+    unsigned value = 0;
+
+    for (int i = 0; i < bytes; i++)
+        value |= (unsigned)at[i] << 8 * (little ? i : bytes - 1 - i);
+    return value;
+}
+
+int dpt_picture_exif(const uint8_t *exif, size_t n)
+{
+    enum { MARK = 6, ENTRY = 12, TAG = 0x0112 };
+    const bool marked = n >= MARK && memcmp(exif, "Exif\0\0", MARK) == 0;
+    const uint8_t *tiff = marked ? exif + MARK : exif;
+    const size_t size = marked ? n - MARK : n;
+    bool little;
+    size_t at, entries;
+
+    if (size < 8 || (memcmp(tiff, "II", 2) != 0 && memcmp(tiff, "MM", 2) != 0))
+        return 1;
+    little = tiff[0] == 'I';
+    at = number(tiff + 4, 4, little);
+    if (at > size - 2)
+        return 1;
+    entries = number(tiff + at, 2, little);
+    at += 2;
+    for (size_t i = 0; i < entries && size - at >= ENTRY; i++, at += ENTRY) {
+        const unsigned value = number(tiff + at + 8, 2, little);
+
+        if (number(tiff + at, 2, little) == TAG)
+            return value >= 1 && value <= 8 ? (int)value : 1;
+    }
+    return 1;
+}
+
 void dpt_picture_flatten(const uint8_t *from, size_t n, size_t colours, uint8_t *out)
 {
     for (size_t i = 0; i < n; i++) {

@@ -39,6 +39,11 @@ enum dpt_status dpt_predictions_check(const char *path, struct dpt_error *err)
                     path);
 }
 
+bool dpt_predictions_only_numbers(const char *path)
+{
+    return find_kind(path) == &dpt_predictions_npy;
+}
+
 static enum dpt_status cannot_write(const struct dpt_predictions *p, struct dpt_error *err)
 {
     return dpt_fail_errno(err, DPT_IO, "%s: cannot write", p->path);

@@ -3,19 +3,22 @@
  *
  * .csv: a line a sample, below the names of the columns: what it is called (a name of its table's,
  * its file, else its number from 0), what was right where that is known, then its class and the
- * probability of it, or the values, or of several labels the probability of each. Numbers are the
- * shortest that read back as the same float32.
+ * probability of it (and, with all_probabilities, of each class), or the values, or of several
+ * labels the probability of each (and, with decided, whether it holds, before these). Numbers are
+ * the shortest that read back as the same float32.
  *
  * .npy: float32 [N, K], the probabilities, or the values.
  *
  * .h5:
  *   /logits, /probabilities  float32 [N, K]   (cross_entropy, binary_cross_entropy)
- *   /labels                  int32 [N]        the class of the largest logit (cross_entropy)
+ *   /labels                  int32 [N]        the chosen class (cross_entropy), or with decided
+ *                            int32 [N, K]     whether each label holds (binary_cross_entropy)
  *   /predictions             float32 [N, K]   (mse, in the place of the three)
  *   /targets                 int32 [N] or float32 [N, K]: what was right, where it is known
  *   /loss                    float32 [N], likewise
  *   /names                   text [N]: the samples' names, where they have some
- *   attributes of /          checkpoint, step, job, version; of /labels: classes, their names
+ *   attributes of /          checkpoint, step, job, version, and thresholds where classes were
+ *                            chosen by some; of /labels: classes, their names
  *
  * The same samples give the same bytes: no time, host or rank count is in it. It needs memory for
  * one batch of samples. The file gets its name only once it is complete and on the disk.
@@ -28,8 +31,11 @@
 struct dpt_predictions_format {
     int64_t samples;
     int32_t outputs;
-    bool classes; /* of a cross_entropy model */
-    bool labels;  /* of a binary_cross_entropy model: a probability for each output */
+    bool classes;           /* of a cross_entropy model */
+    bool labels;            /* of a binary_cross_entropy model: a probability for each output */
+    bool decided;           /* and whether it holds */
+    bool all_probabilities; /* a table has those of all classes */
+    const char *thresholds; /* "ill=0.1"; NULL: the largest output chooses */
     enum dpt_truth truth;
     size_t name_bytes; /* of the longest name; 0: none */
     const char *checkpoint, *job, *version;
@@ -44,7 +50,8 @@ struct dpt_predictions_format {
 struct dpt_predictions_rows {
     int32_t count;
     const float *values, *probabilities;
-    const int32_t *labels, *classes;
+    const int32_t *labels, *classes; /* said and true; of labels [count][outputs], of classes
+                                        [count] */
     const float *targets, *loss;
     const char *const *names;
 };
@@ -53,6 +60,9 @@ struct dpt_predictions;
 
 /* Whether there is a format for files of this name. Errors: USAGE (lists the endings). */
 enum dpt_status dpt_predictions_check(const char *path, struct dpt_error *err);
+
+/* Whether the format of files of this name holds no class. */
+bool dpt_predictions_only_numbers(const char *path);
 
 /* path: NULL: a table on standard output; whether all of it arrived is for its owner to ask. All
  * strings are borrowed until close. Errors: USAGE, IO (names the file), RANK. */

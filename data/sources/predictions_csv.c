@@ -29,7 +29,7 @@ static enum dpt_status flush(struct dpt_predictions *p, struct dpt_error *err)
     return status;
 }
 
-/* ",price" or, of several without a name, ",value_2". */
+/* ",price" or, of several without a name, ",value_2"; before: "", "true_" or the like. */
 static void put_value_name(struct dpt_str *out, const struct dpt_predictions_format *f,
                            const char *before, int32_t k)
 {
@@ -41,6 +41,22 @@ static void put_value_name(struct dpt_str *out, const struct dpt_predictions_for
                                           : "");
     if (f->value_names == NULL && f->outputs > 1)
         dpt_str_printf(&name, "%s%d", before[0] == '\0' ? "_" : "", k + 1);
+    dpt_str_add(out, ",", 1);
+    dpt_csv_put(out, name.failed ? "" : name.text);
+    out->failed |= name.failed;
+    dpt_str_release(&name);
+}
+
+/* ",probability_ill", or without a name its number. */
+static void put_class_name(struct dpt_str *out, const struct dpt_predictions_format *f,
+                           int32_t class)
+{
+    struct dpt_str name = {0};
+
+    if (f->class_names != NULL && (size_t) class < f->n_classes)
+        dpt_str_printf(&name, "probability_%s", f->class_names[class]);
+    else
+        dpt_str_printf(&name, "probability_%d", class);
     dpt_str_add(out, ",", 1);
     dpt_csv_put(out, name.failed ? "" : name.text);
     out->failed |= name.failed;
@@ -59,6 +75,12 @@ static enum dpt_status begin(struct dpt_predictions *p, struct dpt_error *err)
         put_value_name(out, f, "true_", k);
     if (f->classes)
         dpt_str_printf(out, ",class,probability");
+    for (int32_t k = 0; f->classes && f->all_probabilities && k < f->outputs; k++)
+        put_class_name(out, f, k);
+    if (f->decided && f->outputs == 1)
+        dpt_str_printf(out, ",class");
+    for (int32_t k = 0; f->decided && f->outputs > 1 && k < f->outputs; k++)
+        put_value_name(out, f, "class_", k);
     for (int32_t k = 0; !f->classes && k < f->outputs; k++)
         put_value_name(out, f, "", k);
     dpt_str_add(out, "\n", 1);
@@ -102,7 +124,11 @@ static enum dpt_status add(struct dpt_predictions *p, const struct dpt_predictio
         if (f->classes) {
             put_class(out, f, rows->labels[i]);
             put_values(out, rows->probabilities + row + rows->labels[i], 1);
+            if (f->all_probabilities)
+                put_values(out, rows->probabilities + row, f->outputs);
         } else {
+            for (int32_t k = 0; f->decided && k < f->outputs; k++)
+                dpt_str_printf(out, ",%d", rows->labels[row + (size_t)k]);
             put_values(out, (f->labels ? rows->probabilities : rows->values) + row, f->outputs);
         }
         dpt_str_add(out, "\n", 1);

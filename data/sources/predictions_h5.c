@@ -56,6 +56,8 @@ static void list_sets(struct dpt_predictions *p)
             sets[LABELS].n_classes = f->n_classes;
         }
     }
+    if (f->decided)
+        add_set(p, LABELS, "labels", H5T_STD_I32LE, f->outputs);
     if (f->truth == DPT_TRUTH_CLASS)
         add_set(p, TARGETS, "targets", H5T_STD_I32LE, 0);
     if (f->truth == DPT_TRUTH_VECTOR)
@@ -77,6 +79,7 @@ static enum dpt_status begin(struct dpt_predictions *p, struct dpt_error *err)
         {.name = "step", .number = f->step},
         {.name = "job", .text = f->job},
         {.name = "version", .text = f->version},
+        {.name = f->thresholds != NULL ? "thresholds" : NULL, .text = f->thresholds},
     };
     struct dpt_h5_metadata skeleton = {
         .memory = -1,

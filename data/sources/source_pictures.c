@@ -407,9 +407,9 @@ const struct dpt_source_format dpt_source_pictures = {
     .details =
         "FOLDER/CLASS/... with pictures at any depth become uint8 [N,C,H,W], grey where all "
         "are grey, in the order of their names. The sub-folders' names, sorted (numbers by "
-        "their value), are the classes, an attribute of /labels. Transparent is white; JPEG and "
-        "TIFF "
-        "are turned upright as they say; --size stretches, unless --fit says otherwise, which is "
+        "their value), are the classes, an attribute of /labels. Transparent is white; JPEG, "
+        "TIFF and WebP are turned upright as they say; of several pictures in a GIF or TIFF the "
+        "first counts; --size stretches, unless --fit says otherwise, which is "
         "kept for predict and --like. All "
         "pictures that cannot be read are told, of many the first, or left out by --skip-bad. A "
         "test set goes with "

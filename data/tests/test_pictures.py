@@ -1,4 +1,4 @@
-"""Pictures into shards: what Pillow sees in a PNG, JPEG, TIFF or BMP file is what the shard holds; bad files and folders are told."""
+"""Pictures into shards: what Pillow sees in a PNG, JPEG, TIFF, BMP, GIF or WebP file is what the shard holds; bad files and folders are told."""
 
 import io
 import os
@@ -111,6 +111,47 @@ def test_bmp_and_tiff(tmp_path, mode, name, save):
     else:
         want = np.asarray(on_white(read)).transpose(2, 0, 1)
     assert got.shape == want.shape and np.abs(got.astype(int) - want).max() <= (2 if mode in ("RGBA", "I;16") else 0)
+
+
+@pytest.mark.parametrize("mode, save", [("L", {}), ("P", {}), ("1", {}), ("P", {"interlace": 1}), ("P", {"transparency": 7}), ("several", {})])
+def test_gif(tmp_path, mode, save):
+    """The first picture of several; grey where the palette is."""
+    image = Image.fromarray(picture(13, 17)).convert(mode if mode != "several" else "P")
+    if mode == "several":
+        save = {"save_all": True, "append_images": [Image.new("P", (17, 13), k) for k in range(3)]}
+    got, read = one(tmp_path, "p.GIF", image, **save)
+    grey = mode in ("L", "1")
+    want = np.asarray(read.convert("L"))[None] if grey else np.asarray(on_white(read)).transpose(2, 0, 1)
+    assert getattr(read, "n_frames", 1) == (4 if mode == "several" else 1)
+    assert got.shape == want.shape and (got == want).all()
+
+
+@pytest.mark.parametrize("mode, save", [("RGB", {"lossless": True}), ("RGB", {"quality": 70}), ("RGBA", {"lossless": True}), ("RGBA", {"quality": 80}),
+                                        ("L", {"quality": 80})])
+def test_webp(tmp_path, mode, save):
+    image = Image.fromarray(picture(13, 17)).convert(mode)
+    if mode == "RGBA":
+        image.putalpha(Image.fromarray(picture(13, 17, 1, seed=1)))
+    got, read = one(tmp_path, "p.webp", image, **save)
+    want = np.asarray(on_white(read)).transpose(2, 0, 1)
+    assert got.shape == want.shape and np.abs(got.astype(int) - want).max() <= (1 if mode == "RGBA" else 0)
+
+
+@pytest.mark.parametrize("orientation", [1, 3, 6, 8])
+@pytest.mark.parametrize("form", ["webp", "jpg"])
+def test_webp_is_turned_upright(tmp_path, orientation, form):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    got, read = one(tmp_path, f"p.{form}", Image.fromarray(picture(24, 40)), exif=exif.tobytes())
+    want = np.asarray(ImageOps.exif_transpose(read)).transpose(2, 0, 1)
+    assert got.shape == want.shape and np.abs(got.astype(int) - want).max() <= (form == "jpg")
+
+
+def test_pictures_that_move_as_webp_are_refused(tmp_path):
+    moving = encoded(Image.fromarray(picture(9, 9)), "WEBP", save_all=True, append_images=[Image.fromarray(picture(9, 9, seed=1))])
+    folder = folder_of(tmp_path / "in", {"a/1.webp": moving, "a/2.png": Image.new("RGB", (9, 9)), "b/1.png": Image.new("RGB", (9, 9))})
+    bad(BAD_DATA, "1.webp: is an animated WebP file; save one of its pictures", tmp_path, "pictures", folder)
+    assert "2 samples of" in good("pictures", folder, "--skip-bad", "--output", tmp_path / "o", warns=True)
 
 
 @pytest.mark.parametrize("orientation", [1, 3, 5, 6, 8])
@@ -269,8 +310,12 @@ GOOD = Image.new("L", (4, 4), 7)
     (BAD_DATA, "loose.png: lies beside the sub-folders", {"a/1.png": GOOD, "loose.png": GOOD}, []),
     (BAD_DATA, "empty: holds no picture", {"a/1.png": GOOD, "b/1.png": GOOD, "empty/x.txt": b""}, []),
     (BAD_DATA, "--size 4x4 makes all of one size", {"a/1.png": GOOD, "b/1.png": Image.new("L", (5, 4))}, []),
-    (BAD_DATA, "b/1.png: is no PNG, JPEG, TIFF, BMP file: it is empty", {"a/1.png": GOOD, "b/1.png": b""}, []),
-    (BAD_DATA, "b/1.png: is no PNG, JPEG, TIFF, BMP file", {"a/1.png": GOOD, "b/1.png": b"GIF89a...."}, ["--size", "4x4"]),
+    (BAD_DATA, "b/1.png: is no PNG, JPEG, TIFF, BMP, GIF, WebP file: it is empty", {"a/1.png": GOOD, "b/1.png": b""}, []),
+    (BAD_DATA, "b/1.png: is no PNG, JPEG, TIFF, BMP, GIF, WebP file", {"a/1.png": GOOD, "b/1.png": b"GIF90a...."}, ["--size", "4x4"]),
+    (BAD_DATA, "b/1.gif: is a damaged GIF file, or of a rare kind (the file is cut off", {"a/1.png": GOOD, "b/1.gif": b"GIF89a...."}, []),
+    (BAD_DATA, "b/1.HEIC: is a HEIC file, which is not read; save it as one of PNG, JPEG, TIFF, BMP, GIF, WebP",
+     {"a/1.png": GOOD, "b/1.HEIC": b"\0\0\0\x18ftypheic\0\0\0\0mif1heic"}, []),
+    (BAD_DATA, "b/1.png: is an AVIF file", {"a/1.png": GOOD, "b/1.png": b"\0\0\0\x18ftypavif\0\0\0\0"}, []),
     (USAGE, "--size 4: must be height and width", {"a/1.png": GOOD}, ["--size", "4"]),
     (USAGE, "--size 0x4: must be height and width", {"a/1.png": GOOD}, ["--size", "0x4"]),
     (USAGE, "--fit fill: stretch, crop or pad", {"a/1.png": GOOD}, ["--fit", "fill"]),
@@ -303,7 +348,7 @@ def test_pictures_for_print_are_refused(tmp_path):
         folder_of(tmp_path / "in", {"a/1.jpg": cmyk, "b/1.png": GOOD}))
 
 
-@pytest.mark.parametrize("form", ["PNG", "JPEG", "TIFF", "BMP"])
+@pytest.mark.parametrize("form", ["PNG", "JPEG", "TIFF", "BMP", "GIF", "WebP"])
 def test_cut_off_pictures_are_told(tmp_path, form):
     whole = encoded(Image.fromarray(picture(40, 40)), form)
     folder = folder_of(tmp_path / "in", {"a/0.png": Image.new("RGB", (40, 40)), "b/1.png": whole})
@@ -320,7 +365,7 @@ def test_a_size_that_no_memory_holds_is_not_believed(tmp_path):
     bad(BAD_DATA, "b/1.png: ", tmp_path, "pictures", folder_of(tmp_path / "in", {"a/1.png": GOOD, "b/1.png": bytes(whole)}))
 
 
-@pytest.mark.parametrize("form", ["PNG", "JPEG", "TIFF", "BMP"])
+@pytest.mark.parametrize("form", ["PNG", "JPEG", "TIFF", "BMP", "GIF", "WebP"])
 def test_damage_never_crashes(tmp_path, form):
     """Any change of some bytes: a shard, or one line that names the file."""
     draw = random.Random(form)

@@ -240,8 +240,10 @@ def test_tutorial(sandbox, tmp_path):
     assert len(right) >= 3 and min(right) > 0.9, said
     plain, weighted = (said[f"dptrain eval patients.yaml --checkpoint runs/{run} --classes"] for run in ("patients", "weighted"))
     assert "classes are uneven" in plain and plain.split()[-3] < "0.4" < "0.6" < weighted.split()[-3], plain + weighted
-    doubtful = said[next(command for command in said if "awk" in command)].splitlines()
-    assert "sample,class,probability" in doubtful and 20 < len(doubtful) < 120
+    threshold = re.search(r"--threshold ill=[\d.]+ gives recall ([\d.]+)", said["dptrain eval patients.yaml --checkpoint runs/patients --split valid --recall 0.75"])
+    assert float(threshold[1]) >= 0.75
+    decided = said[next(command for command in said if "new-patients.csv" in command)].splitlines()
+    assert "sample,class,probability,probability_healthy,probability_ill" in decided and 20 < sum(",ill," in line for line in decided) < 120
     prices = [float(line.split(",")[-1]) for line in said["dptrain predict houses.yaml --checkpoint runs/houses new-houses.csv"].splitlines()[-2:]]
     assert prices == pytest.approx([174000, 234000], rel=0.1), prices
     answers = said["dptrain predict shapes.yaml --checkpoint runs/shapes shapes/test/circle/0001.png shapes/test/square/0001.png"]

@@ -19,7 +19,7 @@ def names():
 
 
 def test_every_fuzzer_has_a_small_corpus():
-    assert set(names()) == {"job", "checkpoint", "shard", "convert", "weights"}
+    assert set(names()) == {"job", "checkpoint", "shard", "convert", "picture", "weights"}
     total = 0
     for name in names():
         corpora = [p for p in TOP.glob(f"**/tests/corpus/{name}") if p.is_dir() and "build" not in p.parts]

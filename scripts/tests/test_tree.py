@@ -26,7 +26,8 @@ LIBRARIES = {
     r"png\.h": r"data/pictures/picture_png\.c",
     r"jpeglib\.h|jerror\.h": r"data/pictures/picture_jpeg\.c",
     r"tiffio\.h": r"data/pictures/picture_tiff\.c",
-    r"stb/.*": r"data/pictures/picture_bmp\.c",
+    r"webp/.*": r"data/pictures/picture_webp\.c",
+    r"stb/.*": r"data/pictures/picture_(bmp|gif)\.c",
     r"zip\.h": r"core/interchange/",
     r"cmocka\.h": r".*/tests/",
 }

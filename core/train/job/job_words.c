@@ -1,12 +1,18 @@
-/* What other programs call the things of a job: PyTorch, Keras, Hugging Face, Lightning, DeepSpeed,
- * Horovod. A row names a thing once, with all words that others use for it; where a word stands in
- * two rows that fit, the first one is taken. */
+/* What other programs call the things of a job: PyTorch, Keras, scikit-learn, Hugging Face,
+ * Lightning, DeepSpeed, Horovod. A row names a thing once, with all words that others use for it;
+ * where a word stands in two rows that fit, the first one is taken. */
 #include "core/train/job/job.h"
 
 #define RANKS   "mpirun -np N or --ranks N says how many ranks there are"
 #define READING "samples are read beside the training, without a key"
 #define RESUME  "--resume on the command line says where a run goes on from"
 #define FOLLOWS "this follows from the data and the layers before"
+#define BESIDE  "an activation is a layer behind another, or model.activation of mlp and cnn"
+#define LASTS   "a schedule lasts as long as train.epochs or train.steps say"
+#define METRICS "all that fit are told without a key; `dptrain layers metrics` lists them"
+#define GROUPED "conv with as many groups as there are channels is depthwise"
+#define SAMPLES "/weights beside the labels says how much each sample counts"
+#define EPOCHS  "an epoch is each sample once; train.steps says how many steps the run has"
 #define MICRO   "a step's batch.global samples are cut into micro-batches of batch.micro"
 
 const struct dpt_synonym dpt_job_synonyms[] = {
@@ -21,43 +27,54 @@ const struct dpt_synonym dpt_job_synonyms[] = {
             "accumulationsteps accumulation gradaccum backwardpassesperstep"},
     {"data.drop_last", "droplast"},
     /* optimizer */
-    {"optimizer.lr", "lr learningrate initiallearningrate baselr stepsize"},
+    {"every", "stepsize decaysteps"},
+    {"optimizer.lr", "lr learningrate learningrateinit initiallearningrate baselr eta eta0"},
+    {"decay", "momentum"}, /* of a batch norm, as in Keras */
     {"optimizer.momentum", "momentum"},
     {"optimizer.nesterov", "nesterov"},
-    {"optimizer.weight_decay", "weightdecay wd decoupledweightdecay l2"},
+    {"optimizer.weight_decay", "weightdecay wd decoupledweightdecay l2 l2penalty"},
     {"optimizer.beta1", "beta1 b1 adambeta1"},
     {"optimizer.beta2", "beta2 b2 adambeta2"},
     {"optimizer.beta1 and optimizer.beta2 say it", "betas"},
     {"optimizer.eps", "epsilon eps adamepsilon"},
-    {"optimizer", "optim optimiser"},
+    {"alpha", "rho"},
+    {"optimizer", "optim optimiser solver"},
     /* schedule */
-    {"schedule", "lrscheduler lrschedulertype lrschedule scheduler"},
-    {"schedule.warmup", "warmup warmupsteps numwarmupsteps"},
+    {"schedule", "lrscheduler lrschedulertype lrschedule learningrateschedule "
+                 "learningratescheduler scheduler sched lrpolicy"},
+    {"schedule.warmup",
+     "warmup warmupsteps numwarmupsteps warmupepochs warmupratio warmupfraction"},
     {"schedule.gamma", "gamma lrdecay decayrate"},
     {"schedule.scale_lr", "scalelr"},
     {"schedule.min_lr", "minlr"},
-    {"schedule.final", "minlr etamin"},
+    {"schedule.final", "minlr etamin lrmin endlearningrate"},
     {"schedule.patience", "patience"},
     {"schedule.min_delta", "threshold"},
     {"plateau", "reducelronplateau reduceonplateau"},
+    {LASTS, "tmax totaliters decaysteps"},
     /* train */
-    {"train.epochs", "epochs epoch nepochs numepochs maxepochs numtrainepochs train:"},
+    {"train.epochs", "epochs epoch nepochs numepochs maxepochs numtrainepochs totalepochs "
+                     "maxiter train:"},
     {"train.steps", "steps maxsteps numsteps totalsteps trainsteps numtrainsteps iterations "
-                    "maxiters"},
+                    "maxiters niter niters"},
+    {EPOCHS, "stepsperepoch limittrainbatches"},
     {"train.ema", "ema emadecay modelema averagedmodel modelemadecay"},
     {"train.max_time", "maxtime"},
     {"train.early_stop", "earlystop earlystopping earlystoppingcallback"},
     {"train.early_stop.patience", "earlystoppingpatience patience niternochange"},
     {"train.early_stop.min_delta", "earlystoppingthreshold mindelta"},
     {"train.clip_norm", "clip clipnorm gradclip clipgradnorm globalclipnorm gradientclipping "
-                        "gradientclipval maxgradnorm"},
+                        "gradientclipval maxgradnorm maxnorm clipgradientsbynorm"},
     /* data */
     {"data", "dataset datasets"},
     {"data.train", "traindata traindir data.path data.dir data:"},
     {"data.test", "testdata"},
-    {"data.valid", "val valdata valsplit validation validationdata validationsplit data.dev"},
+    {"data.valid", "val valdata valsplit valfraction valratio validation validationdata "
+                   "validationsplit validationfraction data.dev"},
     {"data.shuffle", "shuffle"},
     {"data.normalize", "normalize normalise"},
+    {"data.class_weights", "classweight classweights"},
+    {SAMPLES, "sampleweight sampleweights"},
     {"data.normalize.mean", "mean"},
     {"data.normalize.std", "std"},
     {"data.resize", "resize imagesize imgsize"},
@@ -80,31 +97,43 @@ const struct dpt_synonym dpt_job_synonyms[] = {
     /* device and ranks */
     {"device.kind", "gpu cuda usecuda accelerator backend device:"},
     {"device.threads", "threads numthreads"},
-    {"device.precision", "precision dtype amp fp16 bf16 tf32 mixedprecision computedtype"},
+    {"device.precision", "precision dtype amp fp16 bf16 tf32 mixedprecision computedtype allowtf32 "
+                         "usefp16 usebf16"},
     {RANKS, "ranks np gpus devices numgpus numnodes nprocpernode numprocesses worldsize localrank"},
     /* model */
     {"model.layers", "layers"},
     {"outputs", "units features outfeatures outputdim outdim numclasses classes nclasses"},
-    {"hidden", "hiddensize hiddensizes hiddenlayers hiddendim hiddenunits units"},
-    {"channels", "features outchannels filters"},
+    {"hidden",
+     "hiddensize hiddensizes hiddenlayers hiddenlayersizes hiddendim hiddendims hiddenunits "
+     "hiddenfeatures nhidden numhidden units"},
+    {"channels", "features outchannels filters nfilters numfilters"},
     {"model.outputs", "numclasses"},
+    {"model.hidden", "hidden hiddensizes hiddenlayers hiddenlayersizes hiddenunits"},
     {"kernel", "kernelsize filtersize"},
     {"size", "kernelsize poolsize"},
     {"pool", "poolsize"},
     {"stride", "strides"},
+    {"dilation", "dilationrate"},
+    {"groups", "numgroups"},
+    {"slope", "negativeslope"},
+    {"scale", "scalefactor"},
+    {"delta", "beta"},
     {"bias", "usebias"},
-    {"dropout", "dropoutrate"},
+    {"dropout", "dropoutrate dropout1d dropout2d spatialdropout2d"},
     {"model.dropout", "dropout"},
     {"rate", "dropoutrate p prob"},
-    {"activation", "activationfunction nonlinearity"},
+    {"activation", "activationfunction act nonlinearity"},
+    {BESIDE, "activation activationfunction act nonlinearity"},
     {"init", "kernelinitializer initializer weightinit"},
-    {FOLLOWS, "infeatures inchannels inputshape inputdim inputs"},
+    {FOLLOWS, "infeatures inchannels inputshape inputdim inputsize inputs numfeatures "
+              "normalizedshape"},
     {"model", "arch network net"},
     {"loss", "lossfn lossfunction criterion objective"},
+    {METRICS, "metrics metric scoring"},
     {"loss.label_smoothing", "labelsmoothing"},
     {"init.from", "pretrained weights initfrom init:"},
     /* what is written, and when */
-    {"seed", "randomseed manualseed rngseed"},
+    {"seed", "randomseed randomstate manualseed globalseed rngseed"},
     {"output", "outputdir outdir savedir logdir rundir workdir checkpointdir"},
     {"name", "runname experiment jobname"},
     {"checkpoint", "checkpointing"},
@@ -138,7 +167,7 @@ const struct dpt_synonym dpt_job_synonyms[] = {
     {"bf16", "bfloat16 bf16mixed mixedbfloat16"},
     {"fp32", "32 float float32 f32 single"},
     {"tf32", "tensorfloat32 tensorfloat"},
-    {"sgd", "momentum nesterov torch.optim.sgd"},
+    {"sgd", "momentum nesterov gd gradientdescent torch.optim.sgd"},
     {"adam", "torch.optim.adam fusedadam"},
     {"rmsprop", "torch.optim.rmsprop"},
     {"adagrad", "torch.optim.adagrad"},
@@ -147,9 +176,10 @@ const struct dpt_synonym dpt_job_synonyms[] = {
     {"lars", "larc fusedlars"},
     {"adamw", "torch.optim.adamw adamwtorch adamwtorchfused"},
     {"cross_entropy",
-     "crossentropyloss categoricalcrossentropy sparsecategoricalcrossentropy "
+     "crossentropyloss crossentropywithlogits labelsmoothingcrossentropy softtargetcrossentropy "
+     "categoricalcrossentropy sparsecategoricalcrossentropy "
      "softmaxcrossentropy softmaxcrossentropywithintegerlabels softmax nll nllloss logloss ce"},
-    {"mse", "mseloss meansquarederror squarederror l2 l2loss"},
+    {"mse", "mseloss meansquarederror squarederror l2 l2loss quadratic rmse"},
     {"focal", "focalloss categoricalfocalcrossentropy focalcrossentropy"},
     {"l1", "mae l1loss meanabsoluteerror absoluteerror meanabserror"},
     {"huber", "huberloss smoothl1 smoothl1loss"},
@@ -176,13 +206,27 @@ const struct dpt_synonym dpt_job_synonyms[] = {
     {"pytorch", "torch kaiminguniform"},
     {"zero", "zeros"},
     /* layers */
-    {"dense", "linear fc fullyconnected"},
-    {"conv", "conv2d convolution"},
-    {"maxpool", "maxpool2d maxpooling2d"},
-    {"avgpool", "avgpool2d averagepool averagepooling2d"},
-    {"batchnorm", "batchnorm1d batchnorm2d batchnormalization bn norm"},
+    {"dense", "linear fc fullyconnected lazylinear affine innerproduct gemm"},
+    {"conv", "conv2d lazyconv2d convolution convolution2d"},
+    {GROUPED, "depthwiseconv2d depthwiseconv depthwise separableconv2d"},
+    {"conv1d", "convolution1d"},
+    {"maxpool", "maxpool2d maxpooling maxpooling2d"},
+    {"avgpool", "avgpool2d averagepool averagepool2d averagepooling averagepooling2d meanpool"},
+    {"batchnorm", "batchnorm1d batchnorm2d batchnormalization batchnormalisation bn bn2d norm"},
+    {"layernorm", "layernormalization layernormalisation ln"},
+    {"groupnorm", "groupnormalization gn instancenorm instancenorm2d"},
     {"batchnorm: {statistics: batch}", "syncbatchnorm syncbn"},
-    {"global_avgpool", "adaptiveavgpool2d globalaveragepool globalaveragepooling2d gap"},
+    {"global_avgpool", "globalaveragepool globalaveragepooling2d globalavgpool2d gap"},
+    {"adaptive_avgpool", "adaptiveavgpool2d adaptiveaveragepool"},
+    {"upsample", "upsampling2d upsamplingnearest2d upsamplingbilinear2d interpolate resize"},
+    {"concat", "concatenate cat"},
+    {"multiply", "mul"},
+    {"add", "sum plus"},
+    {"residual", "resblock residualblock basicblock skipconnection"},
+    {"relu", "rectifier rectified rectifiedlinear"},
+    {"silu", "swish"},
+    {"leaky_relu", "lrelu leakyrectifier"},
+    {"hardswish", "hswish"},
     {"loss: cross_entropy has the softmax in it; leave this one out", "logsoftmax softmax"},
     {0},
 };

@@ -10,6 +10,8 @@
 
 #include "core/train/job/job.h"
 
+#define LAYER(text) "model: {type: sequential, layers: [{" text "}]}"
+
 struct search {
     const char *name;
     bool found;
@@ -85,11 +87,69 @@ static void none_is_there_twice(void **state)
     }
 }
 
+/* As people type them, in the places where they do. */
+static void words_lead_to_what_is_meant(void **state)
+{
+    static const struct {
+        const char *text, *want;
+    } cases[] = {
+        {"lr: 0.1", "lr: unknown key, did you mean 'optimizer.lr'?"},
+        {"learning_rate_init: 0.1", "did you mean 'optimizer.lr'?"},
+        {"batch_size: 32", "did you mean 'batch.global'?"},
+        {"num_epochs: 3", "did you mean 'train.epochs'?"},
+        {"max_iter: 3", "did you mean 'train.epochs'?"},
+        {"random_state: 3", "did you mean 'seed'?"},
+        {"class_weight: balanced", "did you mean 'data.class_weights'?"},
+        {"hidden_layer_sizes: [3]", "did you mean 'model.hidden'?"},
+        {"metrics: [accuracy]", "metrics: unknown key; all that fit are told without a key"},
+        {"solver: adam", "did you mean 'optimizer'?"},
+        {"loss: mae", "did you mean 'l1'?"},
+        {"loss: MeanSquaredError", "did you mean 'mse'?"},
+        {"loss: BCEWithLogitsLoss", "did you mean 'binary_cross_entropy'?"},
+        {"optimizer: GradientDescent", "did you mean 'sgd'?"},
+        {"optimizer: {type: rmsprop, rho: 0.9}", "did you mean 'alpha'?"},
+        {"schedule: {type: step, step_size: 3}", "did you mean 'every'?"},
+        {"schedule: {type: cosine, T_max: 3}", "a schedule lasts as long as train.epochs"},
+        {"schedule: CosineAnnealingLR", "did you mean 'cosine'?"},
+        {"model: {type: mlp, hidden_layer_sizes: [3]}", "did you mean 'hidden'?"},
+        {"model: {type: mlp, activation: swish}", "did you mean 'silu'?"},
+        {"model: {type: mlp, activation: LeakyReLU}", "did you mean 'leaky_relu'?"},
+        {LAYER("Conv2d: 3"), "did you mean 'conv'?"},
+        {LAYER("Linear: 3"), "did you mean 'dense'?"},
+        {LAYER("bn"), "did you mean 'batchnorm'?"},
+        {LAYER("BatchNorm2d"), "did you mean 'batchnorm'?"},
+        {LAYER("LayerNormalization"), "did you mean 'layernorm'?"},
+        {LAYER("AdaptiveAvgPool2d: 1"), "did you mean 'adaptive_avgpool'?"},
+        {LAYER("DepthwiseConv2D: 3"), "conv with as many groups as there are channels"},
+        {LAYER("Concatenate"), "did you mean 'concat'?"},
+        {LAYER("batchnorm: {momentum: 0.9}"), "did you mean 'decay'?"},
+        {LAYER("conv: {channels: 3, dilation_rate: 2}"), "did you mean 'dilation'?"},
+        {LAYER("dense: {units: 3, activation: relu}"), "an activation is a layer behind another"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct dpt_error err = {0};
+        struct dpt_job job = {0};
+        struct dpt_conf conf;
+
+        assert_int_equal(
+            dpt_conf_parse(&conf, "job.yaml", cases[i].text, strlen(cases[i].text), &err), DPT_OK);
+        conf.synonyms = dpt_job_synonyms;
+        assert_true(dpt_options_read(&conf, conf.root, "", dpt_job_options, &job));
+        assert_int_equal(dpt_conf_validation_result(&conf, &err), DPT_BAD_JOB);
+        if (strstr(err.text, cases[i].want) == NULL)
+            fail_msg("%s gave\n%s", cases[i].text, err.text);
+        dpt_conf_release(&conf);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_lead_somewhere),
         cmocka_unit_test(none_is_there_twice),
+        cmocka_unit_test(words_lead_to_what_is_meant),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -84,11 +84,11 @@ def test_all_that_cannot_be_read_are_told_or_left_out(run, tmp_path):
     for name in names:
         os.makedirs((tmp_path / name).parent, exist_ok=True)
         (tmp_path / name).write_bytes((run / "in" / name).read_bytes())
-    for name, content in (("dark/0.png", (tmp_path / "dark/0.png").read_bytes()[:-30]), ("light/2.png", b""), ("light/4.png", b"GIF89a..")):
+    for name, content in (("dark/0.png", (tmp_path / "dark/0.png").read_bytes()[:-30]), ("light/2.png", b""), ("light/4.png", b"none at all")):
         (tmp_path / name).write_bytes(content)
     bad = [f"{tmp_path}/dark/0.png: is a damaged PNG file (the file is cut off)",
-           f"{tmp_path}/light/2.png: is no PNG, JPEG, TIFF, BMP file: it is empty",
-           f"{tmp_path}/light/4.png: is no PNG, JPEG, TIFF, BMP file"]
+           f"{tmp_path}/light/2.png: is no PNG, JPEG, TIFF, BMP, GIF, WebP file: it is empty",
+           f"{tmp_path}/light/4.png: is no PNG, JPEG, TIFF, BMP, GIF, WebP file"]
     every = [tmp_path / name for name in names]
     for inputs, ranks in (([tmp_path], 0), ([tmp_path], 3), (every, 0)):
         result = predict(run, *inputs, ranks=ranks, code=65)

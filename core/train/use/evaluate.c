@@ -32,10 +32,28 @@ static bool is_regression(const struct dpt_trainer *t)
     return !dpt_loss_judges(t->model.loss.kind);
 }
 
+/* Whether the two classes are those of a single label. */
+static bool is_pair(const struct dpt_trainer *t)
+{
+    return t->decision != NULL && t->decision->pair;
+}
+
 int32_t dpt_trainer_labels(const struct dpt_trainer *t)
 {
-    return t->model.loss.kind == DPT_LOSS_BINARY_CROSS_ENTROPY ? dpt_graph_outputs(&t->model.graph)
-                                                               : 0;
+    return t->model.loss.kind == DPT_LOSS_BINARY_CROSS_ENTROPY && !is_pair(t)
+               ? dpt_graph_outputs(&t->model.graph)
+               : 0;
+}
+
+int32_t dpt_trainer_classes(const struct dpt_trainer *t)
+{
+    return is_pair(t) ? 2 : dpt_graph_outputs(&t->model.graph);
+}
+
+/* Whether a sample has a class, also as a single label. */
+static bool has_classes(const struct dpt_trainer *t)
+{
+    return dpt_loss_has_classes(t->model.loss.kind) || is_pair(t);
 }
 
 static bool has_labels(const struct dpt_trainer *t)
@@ -46,12 +64,12 @@ static bool has_labels(const struct dpt_trainer *t)
 /* What is kept of each sample for the scores of classes or labels. */
 static int32_t said_width(const struct dpt_trainer *t, const struct dpt_split *split)
 {
-    const int32_t outputs = dpt_graph_outputs(&t->model.graph);
+    const int32_t classes = dpt_trainer_classes(t);
 
     if (has_labels(t))
-        return dpt_said_labels_width(outputs, split->sampler.samples, t->all_scores);
-    return dpt_loss_has_classes(t->model.loss.kind) && outputs >= 2
-               ? dpt_said_width(outputs, split->sampler.samples, t->all_scores)
+        return dpt_said_labels_width(classes, split->sampler.samples, t->all_scores);
+    return has_classes(t) && classes >= 2
+               ? dpt_said_width(classes, split->sampler.samples, t->all_scores)
                : 0;
 }
 
@@ -133,9 +151,14 @@ static void keep_said(const struct eval_work *w, const struct dpt_batch *batch, 
     if (has_labels(w->t))
         memcpy(w->said.rows + first * w->outputs, outputs,
                (size_t)batch->count * (size_t)w->outputs * sizeof *outputs);
-    for (int32_t i = 0; !has_labels(w->t) && i < batch->count; i++, outputs += w->outputs)
-        dpt_said_put(&w->said, first + i, dpt_class_of(w->split->set, batch->sample[i]), outputs,
-                     probabilities);
+    for (int32_t i = 0; !has_labels(w->t) && i < batch->count; i++, outputs += w->outputs) {
+        const bool pair = is_pair(w->t);
+        const float logits[2] = {0, outputs[0]};
+        float both[2];
+
+        dpt_said_put(&w->said, first + i, dpt_class_of(w->split->set, batch->sample[i]),
+                     pair ? logits : outputs, pair ? both : probabilities);
+    }
 }
 
 /* Keeps what a micro-batch gave. probabilities: room for a sample's. */
@@ -211,69 +234,132 @@ out:
     return status;
 }
 
-/* Computes, on rank 0, the scores of classes or labels, and the confusion of these unless they are
- * too many. */
-static enum dpt_status score_classes(const struct eval_work *w, struct dpt_error *err)
+/* Decides all samples by the thresholds, on rank 0: the chosen classes, and how many are right. */
+static void decide(struct eval_work *w, struct dpt_metric_sums *total)
+{
+    const struct dpt_decision *d = w->t->decision;
+    const struct dpt_dataset *set = w->split->set;
+
+    total->correct = 0;
+    for (int64_t i = 0; i < w->split->sampler.samples; i++) {
+        float *row = w->said.rows + i * w->said.width;
+        bool right = true;
+        int64_t sample;
+
+        dpt_sampler_samples(&w->split->sampler, 0, i, 1, &sample);
+        if (d->labels) {
+            for (int32_t k = 0; k < d->classes && right; k++)
+                right = dpt_label_holds(row[k], d->threshold[k]) == dpt_is_of(set, sample, true, k);
+        } else {
+            row[DPT_SAID_CHOSEN] = (float)dpt_decide(d, row + DPT_SAID_PROBABILITY);
+            right = (int32_t)row[DPT_SAID_CHOSEN] == dpt_class_of(set, sample);
+        }
+        if (right)
+            total->correct += set->weights != NULL ? set->weights[sample] : 1;
+    }
+}
+
+/* Finds, on rank 0, the threshold of the positive class that gives the wished recall. */
+static enum dpt_status find_threshold(const struct eval_work *w, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const size_t n = (size_t)w->outputs;
+    struct dpt_decision *d = w->t->decision;
+    struct dpt_curve curve = {0};
+
+    DPT_TRY(dpt_curve_open(&curve, w->split->set, &w->split->sampler, &w->said, d->labels,
+                           w->t->positive.class, err));
+    if (curve.n == 0)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                         "--recall: none of the %s samples is of the positive class",
+                         w->split->name));
+    d->found = dpt_curve_find(&curve, d->wished);
+out:
+    dpt_free(curve.at);
+    return status;
+}
+
+/* Computes, on rank 0, the scores of classes or labels, and the confusion of these unless they are
+ * too many. */
+static enum dpt_status score_classes(struct eval_work *w, struct dpt_metric_sums *total,
+                                     struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
     struct dpt_trainer *t = w->t;
+    const struct dpt_split *split = w->split;
+    const size_t n = (size_t)dpt_trainer_classes(t);
+    const struct dpt_decision *d = t->decision;
 
     dpt_free(t->classes);
     dpt_free(t->confusion);
     t->confusion = NULL;
     DPT_TRY(DPT_ALLOCATE(t->classes, n, "an evaluation", err));
+    if (d != NULL && !d->labels && (size_t)w->said.width < DPT_SAID_PROBABILITY + n)
+        return dpt_fail(err, DPT_USAGE,
+                        "%lld samples of %zu classes are too many to keep their probabilities: "
+                        "thresholds are for fewer",
+                        (long long)split->sampler.samples, n);
+    if (d != NULL && d->decides)
+        decide(w, total);
+    if (d != NULL && d->wished > 0)
+        DPT_TRY(find_threshold(w, err));
     if (has_labels(t))
-        return dpt_scores_labels(&t->scores, w->split->set, &w->split->sampler, &w->said,
-                                 t->classes, err);
+        return dpt_scores_labels(&t->scores, split->set, &split->sampler, &w->said,
+                                 d != NULL ? d->threshold : NULL, &t->positive, t->classes, err);
     if (n <= DPT_SCORES_CLASSES)
         DPT_TRY(DPT_ALLOCATE(t->confusion, n * n, "an evaluation", err));
-    DPT_TRY(dpt_scores_classes(&t->scores, w->split->set, &w->split->sampler, &w->said,
-                               t->positive.class, t->classes, t->confusion, err));
+    DPT_TRY(dpt_scores_classes(&t->scores, split->set, &split->sampler, &w->said, &t->positive,
+                               t->classes, t->confusion, err));
 out:
     return status;
 }
 
 /* Computes the scores, on rank 0, from the sums of all micro-batches, which are added to those of
  * the first. */
-static enum dpt_status score(const struct eval_work *w, double weight, struct dpt_error *err)
+static enum dpt_status score(struct eval_work *w, struct dpt_metric_sums *total,
+                             struct dpt_error *err)
 {
     double *errors = w->t->sums + SUMS;
 
     if (w->said.width > 0)
-        return score_classes(w, err);
+        return score_classes(w, total, err);
+    if (w->t->decision != NULL)
+        return dpt_fail(err, DPT_USAGE, "there are too many samples times labels for thresholds");
     if (!is_regression(w->t))
         return DPT_OK;
     for (int64_t i = 1; i < micro_batches(w->split); i++)
         for (size_t k = 0; k < w->sums - SUMS; k++)
             errors[k] += errors[(size_t)i * w->sums + k];
     return dpt_scores_regression(&w->t->scores, w->split->set, &w->split->sampler, errors,
-                                 errors + w->outputs, weight, err);
+                                 errors + w->outputs, total->weight, err);
 }
 
 void dpt_trainer_find_positive(struct dpt_trainer *t, const struct dpt_split *split)
 {
     struct dpt_data_conf conf = t->job->data;
-    const struct dpt_dataset_spec spec = {
-        .conf = &conf, .paths = &conf.train, .classes = true, .seed = (uint64_t)t->job->seed};
+    const bool classes = dpt_loss_has_classes(t->model.loss.kind), labels = has_labels(t);
+    const struct dpt_dataset_spec spec = {.conf = &conf,
+                                          .paths = &conf.train,
+                                          .classes = classes,
+                                          .binary = !classes,
+                                          .seed = (uint64_t)t->job->seed};
     struct dpt_dataset set = {0};
     struct dpt_error why = {0};
 
-    if (t->positive.training || dpt_graph_outputs(&t->model.graph) != 2 ||
-        !dpt_loss_has_classes(t->model.loss.kind))
+    if (t->positive.training ||
+        !(t->positive.told || (has_classes(t) && dpt_trainer_classes(t) == 2)))
         return;
     if (t->data.train.present) {
-        dpt_positive_count(&t->positive, t->data.train.set, NULL);
+        dpt_positive_count(&t->positive, t->data.train.set, NULL, labels);
         return;
     }
     conf.cache = DPT_CACHE_NONE; /* the labels alone */
     conf.verify = false;
     conf.class_weights = DPT_CLASSES_ALIKE;
     if (t->all_scores && dpt_dataset_open(&set, &spec, t->comm, &why) == DPT_OK &&
-        dpt_dataset_check_targets(&set, 2, &why) == DPT_OK)
-        dpt_positive_count(&t->positive, &set, NULL);
+        dpt_dataset_check_targets(&set, dpt_graph_outputs(&t->model.graph), &why) == DPT_OK)
+        dpt_positive_count(&t->positive, &set, NULL, labels);
     else
-        dpt_positive_count(&t->positive, split->set, &split->sampler);
+        dpt_positive_count(&t->positive, split->set, &split->sampler, labels);
     dpt_dataset_close(&set);
 }
 
@@ -287,7 +373,7 @@ enum dpt_status dpt_evaluate_split(struct dpt_trainer *t, struct dpt_split *spli
         .micros = split->sampler.global / split->sampler.micro,
         .sums = count_sums(t),
         .outputs = dpt_graph_outputs(&t->model.graph),
-        .said = {.outputs = dpt_graph_outputs(&t->model.graph), .width = said_width(t, split)},
+        .said = {.outputs = dpt_trainer_classes(t), .width = said_width(t, split)},
     };
     const int64_t n = micro_batches(split);
     char word[32];
@@ -317,8 +403,10 @@ enum dpt_status dpt_evaluate_split(struct dpt_trainer *t, struct dpt_split *spli
         DPT_TRY(dpt_fail(err, DPT_INTERNAL, "%s: %lld of %lld samples were evaluated", split->name,
                          (long long)total->samples, (long long)split->sampler.samples));
     dpt_scores_clear(&t->scores);
-    DPT_TRY(dpt_group_agree(
-        &t->comm->world, t->comm->world.rank == 0 ? score(&w, total->weight, err) : DPT_OK, err));
+    DPT_TRY(dpt_group_agree(&t->comm->world,
+                            t->comm->world.rank == 0 ? score(&w, total, err) : DPT_OK, err));
+    if (t->decision != NULL)
+        DPT_TRY(dpt_group_broadcast(&t->comm->world, 0, total, sizeof *total, err));
 out:
     dpt_free(w.said.rows);
     return status;

@@ -6,16 +6,19 @@
 
 #include "core/train/trainer.h"
 
-/* Collective. Finds which of two classes is the positive one, for an evaluation of a split: by the
- * labels of data.train where they are open, or with t->all_scores can be read; else by the split's.
- * Does nothing for other models. */
+/* Collective. Finds which of two classes is the positive one, for an evaluation of a split, or
+ * counts the one that was told: by the labels of data.train where they are open, or with
+ * t->all_scores can be read; else by the split's. Does nothing for other models. */
 void dpt_trainer_find_positive(struct dpt_trainer *t, const struct dpt_split *split);
 /* Does what dpt_trainer_evaluate does, for an engine whose ranks have the whole model on the host,
  * or stages of it. */
 enum dpt_status dpt_evaluate_split(struct dpt_trainer *t, struct dpt_split *split,
                                    struct dpt_metric_sums *total, struct dpt_error *err);
-/* How many labels each sample has that hold or not; 0: it has a class or numbers. */
+/* How many labels each sample has that hold or not; 0: it has a class or numbers. With t->decision
+ * a single label is a class, one of two. */
 int32_t dpt_trainer_labels(const struct dpt_trainer *t);
+/* How many classes, or labels, an evaluation tells of. */
+int32_t dpt_trainer_classes(const struct dpt_trainer *t);
 /* What a person calls the accuracy: that all labels of a sample are right is "exact match". */
 const char *dpt_trainer_accuracy_name(const struct dpt_trainer *t);
 /* Adds what an evaluation of a split found, for a person: a line whose loss has so many digits. */

@@ -32,14 +32,16 @@ struct dpt_scores {
     int32_t common, rare;            /* these two */
     double common_share, rare_share; /* of all samples */
     double rare_recall;
-    int32_t positive; /* of two classes (struct dpt_positive); else -1 */
+    int32_t positive; /* of two classes, or told (struct dpt_positive); else -1 */
 };
 
-/* Which of two classes precision, recall and F1 are about: the rarer one by the number of samples,
- * whatever they weigh; class 1 where there are as many of both, or none of class 0. */
+/* Which class precision, recall and F1 are about: of two the rarer one by the number of samples,
+ * whatever they weigh; class 1 where there are as many of both, or none of class 0. Of any number
+ * of classes, or labels, the one that a person told. */
 struct dpt_positive {
     int32_t class;
-    int64_t samples, all; /* of the class, of both; all 0: not counted yet */
+    bool told;
+    int64_t samples, all; /* of the class, of all; all 0: not counted yet */
     bool training;        /* counted in data.train; else in the samples that are evaluated */
 };
 
@@ -57,7 +59,7 @@ enum { DPT_SAID_CHOSEN, DPT_SAID_ABOVE, DPT_SAID_PROBABILITY };
 struct dpt_said {
     int32_t outputs;
     /* Of a row: the chosen class, how many are likelier than the true one, and the probabilities:
-     * of all classes, of class 1 of two, or none. Of labels: the logits of all. */
+     * of all classes, of class 1 of two, or none. Of several labels: the logits of all. */
     int32_t width;
     float *rows;
 };
@@ -113,12 +115,17 @@ int32_t dpt_argmax(const float *x, int32_t n);
 int32_t dpt_softmax(const float *logits, int32_t n, float *out);
 /* The sigmoid of each of a row of logits. */
 void dpt_sigmoids(const float *logits, int32_t n, float *out);
+/* Whether a label is said to hold: where the sigmoid of its logit is at least the threshold or,
+ * without one (NAN), above 0.5. */
+bool dpt_label_holds(float logit, float threshold);
 /* The class of a sample; of one whose target is a share of each class the largest one's, as
- * accuracy has it. */
+ * accuracy has it; of one with a single label 1 where that holds, else 0. */
 int32_t dpt_class_of(const struct dpt_dataset *set, int64_t sample);
+/* Whether a sample is of a class, or one of its labels holds. */
+bool dpt_is_of(const struct dpt_dataset *set, int64_t sample, bool labels, int32_t class);
 
 /* How wide a row is. all: it has the probabilities of all classes, unless they are too many to be
- * kept; of two classes it always has that of class 1. */
+ * kept; of two classes it has at least that of class 1. */
 int32_t dpt_said_width(int32_t outputs, int64_t samples, bool all);
 /* How wide a row of labels is, which are all kept; 0: these are too many, so that there are no
  * scores. */
@@ -126,27 +133,31 @@ int32_t dpt_said_labels_width(int32_t outputs, int64_t samples, bool all);
 /* Writes the row of a sample. probabilities: room for said->outputs. */
 void dpt_said_put(const struct dpt_said *said, int64_t position, int32_t label, const float *logits,
                   float *probabilities);
-/* Counts the two classes of a set: of all its samples, or of those that a sampler walks. */
+/* Counts the two classes of a set, or the class or label that was told: of all its samples, or of
+ * those that a sampler walks. */
 void dpt_positive_count(struct dpt_positive *positive, const struct dpt_dataset *set,
-                        const struct dpt_sampler *sampler);
+                        const struct dpt_sampler *sampler, bool labels);
 /*
  * Computes the scores of classes, from what was said of the samples that a sampler walks in its
- * first epoch. positive: which of two classes is; of more classes nobody asks. classes: [outputs]
- * zeroed, out. confusion: NULL, or [outputs][outputs] zeroed, out: the samples' weights, true class
- * by chosen one. Errors: RANK.
+ * first epoch. positive: which of two classes is, or of more the one that was told. classes:
+ * [outputs] zeroed, out. confusion: NULL, or [outputs][outputs] zeroed, out: the samples' weights,
+ * true class by chosen one. Errors: RANK.
  */
 enum dpt_status dpt_scores_classes(struct dpt_scores *scores, const struct dpt_dataset *set,
                                    const struct dpt_sampler *sampler, const struct dpt_said *said,
-                                   int32_t positive, struct dpt_class_score *classes,
-                                   double *confusion, struct dpt_error *err);
+                                   const struct dpt_positive *positive,
+                                   struct dpt_class_score *classes, double *confusion,
+                                   struct dpt_error *err);
 
 /*
  * Computes the scores of several labels at once, which hold where the targets are 0.5 or more, and
- * are said to where the logits are positive. labels: [outputs] zeroed, out: each as a class of the
- * samples for which it holds. Errors: RANK.
+ * are said to where the logits are positive or, by thresholds, [outputs] or NULL, as
+ * dpt_label_holds has it. positive: the one that was told, if any. labels: [outputs] zeroed, out:
+ * each as a class of the samples for which it holds. Errors: RANK.
  */
 enum dpt_status dpt_scores_labels(struct dpt_scores *scores, const struct dpt_dataset *set,
                                   const struct dpt_sampler *sampler, const struct dpt_said *said,
+                                  const float *thresholds, const struct dpt_positive *positive,
                                   struct dpt_class_score *labels, struct dpt_error *err);
 
 /* What classes, or labels, are called; one behind the last has its number alone. */
@@ -158,7 +169,8 @@ struct dpt_called {
  * these are, "these". */
 void dpt_scores_uneven(const struct dpt_scores *scores, const struct dpt_called *called,
                        const char *samples, struct dpt_str *out);
-/* "positive: ill (rarer, 37 of 768 training samples)". split: of the evaluated samples, "test". */
+/* "positive: ill (rarer, 37 of 768 training samples)", or "(as told, ...". split: of the evaluated
+ * samples, "test". */
 void dpt_positive_tell(const struct dpt_positive *positive, const struct dpt_called *called,
                        const char *split, struct dpt_str *out);
 

@@ -22,9 +22,16 @@ int32_t dpt_argmax(const float *x, int32_t n)
 
 int32_t dpt_class_of(const struct dpt_dataset *set, int64_t sample)
 {
-    return set->target == DPT_TARGET_CLASS
-               ? set->labels[sample]
+    return set->target == DPT_TARGET_CLASS ? set->labels[sample]
+           : set->target_width == 1
+               ? set->targets[sample] >= 0.5F
                : dpt_argmax(set->targets + sample * set->target_width, set->target_width);
+}
+
+bool dpt_is_of(const struct dpt_dataset *set, int64_t sample, bool labels, int32_t class)
+{
+    return labels ? set->targets[sample * set->target_width + class] >= 0.5F
+                  : dpt_class_of(set, sample) == class;
 }
 
 int32_t dpt_softmax(const float *logits, int32_t n, float *out)
@@ -45,6 +52,14 @@ void dpt_sigmoids(const float *logits, int32_t n, float *out)
         out[k] = (float)(1 / (1 + exp(-(double)logits[k])));
 }
 
+bool dpt_label_holds(float logit, float threshold)
+{
+    float probability;
+
+    dpt_sigmoids(&logit, 1, &probability);
+    return isnan(threshold) ? logit > 0 : probability >= threshold;
+}
+
 int32_t dpt_said_labels_width(int32_t outputs, int64_t samples, bool all)
 {
     return samples <= (all ? MOST_SAID : MOST_LABELS) / outputs ? outputs : 0;
@@ -52,9 +67,9 @@ int32_t dpt_said_labels_width(int32_t outputs, int64_t samples, bool all)
 
 int32_t dpt_said_width(int32_t outputs, int64_t samples, bool all)
 {
-    return DPT_SAID_PROBABILITY + (outputs == 2                            ? 1
-                                   : all && samples <= MOST_SAID / outputs ? outputs
-                                                                           : 0);
+    return DPT_SAID_PROBABILITY + (all && samples <= MOST_SAID / outputs ? outputs
+                                   : outputs == 2                        ? 1
+                                                                         : 0);
 }
 
 void dpt_said_put(const struct dpt_said *said, int64_t position, int32_t label, const float *logits,
@@ -70,7 +85,7 @@ void dpt_said_put(const struct dpt_said *said, int64_t position, int32_t label, 
     row[DPT_SAID_CHOSEN] = (float)(told == 0 ? dpt_argmax(logits, said->outputs)
                                              : dpt_softmax(logits, said->outputs, probabilities));
     for (int32_t k = 0; k < told; k++)
-        row[DPT_SAID_PROBABILITY + k] = probabilities[said->outputs == 2 ? 1 : k];
+        row[DPT_SAID_PROBABILITY + k] = probabilities[told == 1 ? 1 : k];
 }
 
 static void score_class(struct dpt_class_score *c)
@@ -81,28 +96,30 @@ static void score_class(struct dpt_class_score *c)
 }
 
 void dpt_positive_count(struct dpt_positive *positive, const struct dpt_dataset *set,
-                        const struct dpt_sampler *sampler)
+                        const struct dpt_sampler *sampler, bool labels)
 {
     const int64_t n = sampler != NULL ? sampler->samples : set->samples;
-    int64_t ones = 0, sample;
+    const int32_t class = positive->told ? positive->class : 1;
+    int64_t own = 0, sample;
 
     for (int64_t i = 0; i < n; i++) {
         sample = i;
         if (sampler != NULL)
             dpt_sampler_samples(sampler, 0, i, 1, &sample);
-        ones += dpt_class_of(set, sample) == 1;
+        own += dpt_is_of(set, sample, labels, class);
     }
-    positive->class = ones < n && n - ones < ones ? 0 : 1;
-    positive->samples = positive->class == 1 ? ones : n - ones;
+    positive->class = positive->told || own == n || n - own >= own ? class : 0;
+    positive->samples = positive->class == class ? own : n - own;
     positive->all = n;
     positive->training = sampler == NULL;
 }
 
 /* Computes what follows from what the samples of each class were said to be. */
 static void score_counts(struct dpt_scores *scores, struct dpt_class_score *class, int32_t classes,
-                         int32_t positive, int64_t samples)
+                         const struct dpt_positive *positive, int64_t samples)
 {
-    const struct dpt_class_score *told = classes == 2 ? &class[positive] : NULL;
+    const struct dpt_class_score *told =
+        classes == 2 || positive->told ? &class[positive->class] : NULL;
     double balanced = 0, precision = 0, recall = 0, f1 = 0, all = 0, most = 0, least = INFINITY;
     int32_t there = 0, known = 0;
 
@@ -137,7 +154,7 @@ static void score_counts(struct dpt_scores *scores, struct dpt_class_score *clas
     scores->precision = told != NULL ? told->precision : precision / known;
     scores->recall = told != NULL ? told->recall : recall / known;
     scores->f1 = told != NULL ? told->f1 : f1 / known;
-    scores->positive = told != NULL ? positive : -1;
+    scores->positive = told != NULL ? positive->class : -1;
     scores->uneven = most > 3 * least && samples >= EVEN_BY_CHANCE * (int64_t)there;
     scores->common_share = most / all;
     scores->rare_share = least / all;
@@ -212,7 +229,7 @@ static double measure_areas(const struct dpt_said *said, const struct truth *tru
 
     for (int32_t k = 0; k < said->outputs; k++)
         classes[k].roc_auc = NAN;
-    for (int32_t k = 0; k < told; k++) {
+    for (int32_t k = said->outputs == 2 ? told - 1 : 0; k < told; k++) {
         const int32_t class = said->outputs == 2 ? 1 : k;
         int64_t n = 0, positives = 0;
 
@@ -227,13 +244,14 @@ static double measure_areas(const struct dpt_said *said, const struct truth *tru
     }
     if (said->outputs == 2)
         classes[0].roc_auc = classes[1].roc_auc;
-    return told > 0 ? sum / told : NAN;
+    return said->outputs == 2 ? sum : told > 0 ? sum / told : NAN;
 }
 
 enum dpt_status dpt_scores_classes(struct dpt_scores *scores, const struct dpt_dataset *set,
                                    const struct dpt_sampler *sampler, const struct dpt_said *said,
-                                   int32_t positive, struct dpt_class_score *classes,
-                                   double *confusion, struct dpt_error *err)
+                                   const struct dpt_positive *positive,
+                                   struct dpt_class_score *classes, double *confusion,
+                                   struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const char *what = "an evaluation";
@@ -254,7 +272,7 @@ enum dpt_status dpt_scores_classes(struct dpt_scores *scores, const struct dpt_d
         int64_t sample;
 
         dpt_sampler_samples(sampler, 0, i, 1, &sample);
-        label = truth.label[i] = dpt_class_of(set, sample);
+        label = truth.label[i] = said->outputs > 1 ? dpt_class_of(set, sample) : 0;
         weight = truth.weight[i] = set->weights != NULL ? set->weights[sample] : 1;
         all += weight;
         among += row[DPT_SAID_ABOVE] < 5 ? weight : 0;
@@ -268,6 +286,8 @@ enum dpt_status dpt_scores_classes(struct dpt_scores *scores, const struct dpt_d
     if (said->outputs > 5 && all > 0)
         scores->top5 = among / all;
     scores->roc_auc = measure_areas(said, &truth, n, judged, classes);
+    if (scores->positive >= 0)
+        scores->roc_auc = classes[scores->positive].roc_auc;
 out:
     dpt_free(truth.label);
     dpt_free(truth.weight);
@@ -279,8 +299,8 @@ out:
 
 /* Counts one label; gives the weight of the samples of which it is said right. */
 static double score_label(const struct dpt_said *said, const struct dpt_dataset *set,
-                          const struct dpt_sampler *sampler, int32_t k, struct judged *judged,
-                          struct dpt_class_score *c)
+                          const struct dpt_sampler *sampler, float threshold, int32_t k,
+                          struct judged *judged, struct dpt_class_score *c)
 {
     int64_t n = 0, positives = 0;
     double agreed = 0;
@@ -289,21 +309,22 @@ static double score_label(const struct dpt_said *said, const struct dpt_dataset 
         for (int64_t i = 0; i < sampler->samples; i++) {
             const float logit = said->rows[i * said->width + k];
             struct judged one = {.weight = 1};
+            const bool says = dpt_label_holds(logit, threshold);
             int64_t sample;
             bool holds;
 
             dpt_sampler_samples(sampler, 0, i, 1, &sample);
             if (set->weights != NULL)
                 one.weight = set->weights[sample];
-            holds = set->targets[sample * said->outputs + k] >= 0.5F;
+            holds = dpt_is_of(set, sample, true, k);
             if (one.weight == 0 || holds == pass)
                 continue;
             dpt_sigmoids(&logit, 1, &one.probability);
             judged[n++] = one;
             c->weight += holds ? one.weight : 0;
-            c->chosen += logit > 0 ? one.weight : 0;
-            c->right += holds && logit > 0 ? one.weight : 0;
-            agreed += holds == (logit > 0) ? one.weight : 0;
+            c->chosen += says ? one.weight : 0;
+            c->right += holds && says ? one.weight : 0;
+            agreed += holds == says ? one.weight : 0;
         }
         positives = pass == 0 ? n : positives;
     }
@@ -314,6 +335,7 @@ static double score_label(const struct dpt_said *said, const struct dpt_dataset 
 
 enum dpt_status dpt_scores_labels(struct dpt_scores *scores, const struct dpt_dataset *set,
                                   const struct dpt_sampler *sampler, const struct dpt_said *said,
+                                  const float *thresholds, const struct dpt_positive *positive,
                                   struct dpt_class_score *labels, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -333,7 +355,8 @@ enum dpt_status dpt_scores_labels(struct dpt_scores *scores, const struct dpt_da
     for (int32_t k = 0; k < n; k++) {
         struct dpt_class_score *c = &labels[k];
 
-        const double right = score_label(said, set, sampler, k, judged, c);
+        const double right =
+            score_label(said, set, sampler, thresholds != NULL ? thresholds[k] : NAN, k, judged, c);
 
         c->accuracy = all > 0 ? right / all : 0;
         c->base_rate = all > 0 ? c->weight / all : 0;
@@ -342,6 +365,15 @@ enum dpt_status dpt_scores_labels(struct dpt_scores *scores, const struct dpt_da
         scores->recall += c->recall / n;
         scores->f1 += c->f1 / n;
         scores->roc_auc += c->roc_auc / n;
+    }
+    if (positive->told) {
+        const struct dpt_class_score *c = &labels[positive->class];
+
+        scores->positive = positive->class;
+        scores->precision = c->precision;
+        scores->recall = c->recall;
+        scores->f1 = c->f1;
+        scores->roc_auc = c->roc_auc;
     }
     if (all > 0)
         scores->label_accuracy = agreed / all / n;
@@ -363,7 +395,8 @@ void dpt_positive_tell(const struct dpt_positive *positive, const struct dpt_cal
     else
         dpt_str_printf(out, "%d", positive->class);
     dpt_str_printf(out, " (%s%lld of %lld %s samples)",
-                   positive->samples < other    ? "rarer, "
+                   positive->told               ? "as told, "
+                   : positive->samples < other  ? "rarer, "
                    : positive->samples == other ? "no rarer than the other, "
                                                 : "",
                    (long long)positive->samples, (long long)positive->all,

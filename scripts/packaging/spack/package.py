@@ -32,6 +32,7 @@ class Dptrain(MakefilePackage):
     depends_on("libpng@1.6:")
     depends_on("jpeg")
     depends_on("libtiff@4:")
+    depends_on("libwebp")
     depends_on("onednn@2.6:", when="+onednn")
 
     # The knob of the Makefile that says where a library lies, and the library.
@@ -44,6 +45,7 @@ class Dptrain(MakefilePackage):
         "PNG_ROOT": "libpng",
         "JPEG_ROOT": "jpeg",
         "TIFF_ROOT": "libtiff",
+        "WEBP_ROOT": "libwebp",
     }
 
     def knobs(self):

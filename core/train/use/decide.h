@@ -1,0 +1,86 @@
+/*
+ * decide: from probabilities to a class, in another way than by the largest one.
+ *
+ * A threshold has a class chosen where its probability is at least that, and of several such
+ * classes the likeliest; elsewhere it is the likeliest of those without a threshold. Of several
+ * labels at once it says from which probability on one holds. A model with a single label, loss
+ * binary_cross_entropy and one output, has two classes here: 1, it holds, and 0.
+ *
+ * A precision-recall curve has what each threshold of one class would give, so that one can be
+ * chosen by the recall that is wished.
+ */
+#ifndef DPT_TRAIN_DECIDE_H
+#define DPT_TRAIN_DECIDE_H
+
+#include "core/base/memory.h"
+#include "core/train/use/scores.h"
+
+/* A point of a curve: what is given by a threshold that takes all from this probability on. */
+struct dpt_curve_point {
+    float probability;
+    double precision, recall;
+};
+
+/* Of one class or label, by falling thresholds, so that recall does not fall; n 0: no sample is of
+ * it. average_precision: the sum over the points of the recall that one adds times its precision
+ * (scikit-learn's average_precision_score). */
+struct dpt_curve {
+    struct dpt_curve_point *at;
+    int64_t n;
+    double average_precision;
+};
+
+/* A threshold, and what it gives. */
+struct dpt_operating_point {
+    float threshold;
+    double precision, recall;
+};
+
+/* Zero-initialise; close what was opened. */
+struct dpt_decision {
+    int32_t classes; /* or labels */
+    bool labels;     /* several, each of which holds or not */
+    bool pair;       /* the two classes of a single label */
+    bool decides;    /* there is a threshold */
+    struct dpt_called called;
+    float *threshold; /* [classes]; NAN: none */
+    double wished;    /* recall of the positive class for which one is sought; 0: none is */
+    struct dpt_operating_point found;
+    struct dpt_region region;
+};
+
+/* outputs: the model's; labels: its loss is binary_cross_entropy. called: borrowed. Errors: RANK.
+ */
+enum dpt_status dpt_decision_open(struct dpt_decision *d, int32_t outputs, bool labels,
+                                  const struct dpt_called *called, struct dpt_error *err);
+void dpt_decision_close(struct dpt_decision *d);
+
+/* Finds a class by its name, or else its number. option: what the message begins with. Errors:
+ * USAGE, with the names that there are; RANK. */
+enum dpt_status dpt_decision_find(struct dpt_decision *d, const char *option, const char *name,
+                                  int32_t *class, struct dpt_error *err);
+/* Takes a threshold, "ill=0.1". Errors: USAGE, RANK. */
+enum dpt_status dpt_decision_take(struct dpt_decision *d, const char *text, struct dpt_error *err);
+/* Adds the thresholds as they are typed, with `between` between them: "ill=0.1". */
+void dpt_decision_tell(const struct dpt_decision *d, const char *between, struct dpt_str *out);
+/* Adds a class and its threshold as they are typed. */
+void dpt_threshold_tell(const struct dpt_called *called, int32_t class, float threshold,
+                        struct dpt_str *out);
+
+/* The class of a row of probabilities, [classes]. */
+int32_t dpt_decide(const struct dpt_decision *d, const float *probabilities);
+/* The probabilities of both classes of a single label, of its logit. */
+void dpt_pair_probabilities(float logit, float pair[2]);
+
+/* The curve of one class, or label, from what was said of the samples that a sampler walks in its
+ * first epoch; release its `at` by dpt_free. said: with the probabilities of all classes, or of two
+ * that of class 1. Errors: RANK. */
+enum dpt_status dpt_curve_open(struct dpt_curve *curve, const struct dpt_dataset *set,
+                               const struct dpt_sampler *sampler, const struct dpt_said *said,
+                               bool labels, int32_t class, struct dpt_error *err);
+/* The largest threshold with at least this recall; n > 0. It lies between the probabilities of two
+ * samples, with as few digits as that takes, so that the last bits of a probability decide nothing.
+ */
+struct dpt_operating_point dpt_curve_find(const struct dpt_curve *curve, double recall);
+
+#endif
