@@ -184,7 +184,7 @@ static const struct dpt_cli_option options[] = {
 const struct dpt_command dpt_cmd_compare = {
     .name = "compare",
     .usage = "RUN... [--json]",
-    .summary = "what came of runs, the best first, beside what differs in their jobs",
+    .summary = "what came of runs, the best first, and how their jobs differ",
     .details =
         "Prints a table with a line for each run folder: how it went (accuracies, losses, steps, "
         "speed, time; of numbers MAE, RMSE and R2 in their units, of several labels exact match "
