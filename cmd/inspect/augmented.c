@@ -132,8 +132,7 @@ static enum dpt_status open_sheet(struct sheet *s, struct dpt_error *err)
 
     if (shape->flat || shape->w < 2 || shape->h < 2)
         return dpt_fail(err, DPT_BAD_JOB,
-                        "--augmented: the samples of data.train are %s: there are no pictures to "
-                        "show",
+                        "--augmented: the samples of data.train (%s) are no pictures",
                         dpt_shape_text(shape, text));
     s->shrink = (larger + MOST_SIDE - 1) / MOST_SIDE;
     s->zoom = s->shrink == 1 && larger < LEAST_SIDE ? (LEAST_SIDE + larger - 1) / larger : 1;

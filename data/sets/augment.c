@@ -420,13 +420,11 @@ static enum dpt_status check_takes(enum takes takes, const char *options,
         return DPT_OK;
     if (set->shape.flat)
         return dpt_fail(err, DPT_BAD_JOB,
-                        "data.augment: the samples of %s are rows of %d numbers; %s needs %s; "
-                        "leave it out",
-                        set->parts->key, set->shape.c, options, what);
-    return dpt_fail(err, DPT_BAD_JOB,
-                    "data.augment: the images of %s are %s %s; %s needs %s; leave it out",
-                    set->parts->key, dpt_shape_text(&set->shape, text),
-                    set->u8 ? "bytes" : "numbers", options, what);
+                        "data.augment: %s: only for %s; the samples of %s are rows of %d numbers",
+                        options, what, set->parts->key, set->shape.c);
+    return dpt_fail(err, DPT_BAD_JOB, "data.augment: %s: only for %s; the images of %s are %s %s",
+                    options, what, set->parts->key, dpt_shape_text(&set->shape, text),
+                    set->u8 ? "bytes" : "numbers");
 }
 
 enum dpt_status dpt_augment_check(const struct dpt_augment *augment, const struct dpt_dataset *set,

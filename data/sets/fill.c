@@ -83,7 +83,7 @@ enum dpt_status dpt_data_view(const struct dpt_data_conf *conf, const char *key,
         return DPT_OK;
     if (stored->flat || stored->h < 2 || stored->w < 2)
         return dpt_fail(err, DPT_BAD_JOB,
-                        "data.%s: the samples of %s are %s, which are no pictures; leave it out",
+                        "data.%s: the samples of %s (%s) are no pictures; leave it out",
                         option, key, dpt_shape_text(stored, text));
     if (conf->resize.n > 0)
         take_sides(&conf->resize, resized);

@@ -39,7 +39,7 @@ static void augment_scene(const struct scene *s, const struct dpt_augment *augme
                           int64_t epoch, int64_t sample, float *out)
 {
     const struct dpt_augment_key key = {seed, epoch, sample};
-    float scratch[SCRATCH];
+    static float scratch[SCRATCH];
 
     assert_true(dpt_augment_scratch(augment, &s->set) <= SCRATCH);
     dpt_augment_sample(augment, &s->set, &key, (const uint8_t *)s->stored, out, scratch);
@@ -157,7 +157,7 @@ static void what_cannot_be_cropped_is_refused(void **state)
     assert_int_equal(dpt_augment_check(&crop, &s.set, &err), DPT_OK);
     s.set.shape = (struct dpt_shape){.c = 24, .h = 1, .w = 1, .flat = true};
     assert_int_equal(dpt_augment_check(&crop, &s.set, &err), DPT_BAD_JOB);
-    assert_non_null(strstr(err.text, "rows of 24 numbers; crop_padding and flip needs images"));
+    assert_non_null(strstr(err.text, "crop_padding and flip: only for images [channels"));
 }
 
 static const struct dpt_comm alone = {
