@@ -127,12 +127,12 @@ enum dpt_status dpt_history_more(struct dpt_history *h, bool *changed, struct dp
 /* The newest start and its end; NULL where there is none: it runs, or was stopped by force. */
 const struct dpt_history_start *dpt_history_start(const struct dpt_history *h);
 const struct dpt_history_end *dpt_history_end(const struct dpt_history *h);
-/* Whether the run made all its steps. */
+/* Whether the run made all its steps, or stopped early. */
 bool dpt_history_done(const struct dpt_history *h);
 
 /* The newest evaluation of a split: of test that of the best checkpoint, if it is told. And the
- * best one: by what the job monitors, else the highest accuracy or, without classes, the lowest loss; of
- * equal ones the first. NULL: none. */
+ * best one: by what the job monitors, else the highest accuracy or, without classes, the lowest
+ * loss; of equal ones the first. NULL: none. */
 const struct dpt_history_eval *dpt_history_last(const struct dpt_history *h,
                                                 enum dpt_history_split split);
 const struct dpt_history_eval *dpt_history_best(const struct dpt_history *h,
@@ -156,7 +156,7 @@ extern const char *const dpt_history_splits[DPT_HISTORY_SPLITS];
 
 enum dpt_run_state {
     DPT_RUN_RUNNING,
-    DPT_RUN_DONE,    /* made all its steps */
+    DPT_RUN_DONE,    /* made all its steps, or stopped early */
     DPT_RUN_STOPPED, /* on request: started again, it goes on */
     DPT_RUN_FAILED,  /* and said why */
     DPT_RUN_LOST,    /* stopped by force, or its node is gone */
