@@ -80,6 +80,7 @@ struct dpt_history_eval {
 struct dpt_history_end {
     int32_t start;
     const char *reason; /* "done", or why not: a line for a person */
+    const char *early;  /* why it stopped early; "": it did not */
     double seconds;
     int64_t generation; /* of the lock's owner that a watchdog ended; -1: not told */
 };
@@ -165,7 +166,7 @@ enum dpt_run_state {
 
 struct dpt_run_status {
     enum dpt_run_state state;
-    const char *reason; /* why it ended, the history's; "" */
+    const char *reason; /* why it ended, or stopped early, the history's; "" */
     bool held;          /* a process holds the lock: */
     struct dpt_owner owner;
     double silent; /* seconds since its last sign of life */
