@@ -17,7 +17,7 @@ enum {
     FEW_FEATURES = 512, /* likewise */
     FEW_ROWS = 400,     /* of a table */
     STEPS = 2500,       /* that a first run is to have, about */
-    PATIENCE = 20,      /* evaluations; fewer stop small tables too soon, whose loss is noisy */
+    PATIENCE = 20,      /* evaluations; of few rows twice as many, since their loss is noisy */
 };
 
 /* What is chosen by the data. */
@@ -309,10 +309,15 @@ static void write_model(const struct dpt_init_job *init, const struct choice *c,
 
 /* --- the rest --------------------------------------------------------------------------------- */
 
+/* Rates and decays of tables are those with which none of seven was worse than the best of
+ * scikit-learn's by a standard error (scripts/bench.sh tables, five splits): with fewer rows more
+ * decay, with more of them a lower rate, since the best checkpoint of a high one is a matter of
+ * luck where few samples are held out. */
 static void write_training(const struct dpt_init_job *init, const struct choice *c,
                            struct dpt_str *out)
 {
     const bool convolves = c->image || c->signal;
+    const bool few = !convolves && c->samples < FEW_ROWS;
     const bool validates = c->valid > 0 || init->valid.length > 0;
 
     dpt_str_printf(out, "\n");
@@ -326,11 +331,16 @@ static void write_training(const struct dpt_init_job *init, const struct choice 
     line(out, NULL, "\noptimizer:");
     choices(init, out, "optimizer.type", convolves ? "  type: adam" : "  type: adamw");
     line(out, "the rate; try three times more and less", "  lr: %s",
-         convolves ? "1.0e-3" : "3.0e-3");
+         convolves ? "1.0e-3"
+         : few     ? "3.0e-3"
+                   : "2.0e-3");
     line(out,
          convolves ? "shrinks the weights; adamw likes 0.01"
                    : "shrinks the weights: more overfits less",
-         "  weight_decay: %s", convolves ? "0" : "0.5");
+         "  weight_decay: %s",
+         convolves ? "0"
+         : few     ? "2"
+                   : "0.5");
     line(out, NULL, "\nschedule:");
     choices(init, out, "schedule.type", "  type: cosine");
     line(out, "share in which the rate rises; or steps", "  warmup: 0.05");
@@ -339,7 +349,7 @@ static void write_training(const struct dpt_init_job *init, const struct choice 
          "  epochs: %lld", (long long)c->epochs);
     if (validates) {
         line(out, NULL, "  # Sooner where so many evaluations bring no lower loss on `valid`.");
-        line(out, NULL, "  early_stop: {patience: %d}", PATIENCE);
+        line(out, NULL, "  early_stop: {patience: %d}", few ? 2 * PATIENCE : PATIENCE);
     }
     line(out, "1.0: no step is longer; null: never", "  clip_norm: null");
     line(out, NULL, "\neval:");

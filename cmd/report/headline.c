@@ -152,7 +152,9 @@ static void write_state(struct dpt_page *r, size_t run)
     dpt_str_printf(&r->out, "<span class=\"state %s\"><span aria-hidden=\"true\">%s</span>\u00a0",
                    good ? "good" : "open", good ? "✓" : "!");
     if (good || end != NULL)
-        dpt_html_text(&r->out, good ? "done" : end->reason);
+        dpt_html_text(&r->out, !good                   ? end->reason
+                               : end->early[0] != '\0' ? "stopped early"
+                                                       : "done");
     else
         dpt_str_printf(&r->out, "not finished: step %lld", (long long)dpt_history_step(h));
     if (!good && end == NULL && start != NULL && start->steps > 0)

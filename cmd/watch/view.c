@@ -236,10 +236,12 @@ static void view_foot(const struct dpt_view *v, const struct dpt_history *h,
     if (run_status->state == DPT_RUN_LOST)
         print_line(v, out, "%sno process runs it and it did not say its end: stopped by force",
                    red);
-    if (run_status->state != DPT_RUN_STOPPED && run_status->state != DPT_RUN_FAILED)
+    if (run_status->state != DPT_RUN_STOPPED && run_status->state != DPT_RUN_FAILED &&
+        (run_status->state != DPT_RUN_DONE || strcmp(run_status->reason, "done") == 0))
         return;
     dpt_show_text(shown, run_status->reason, SHOWN);
-    print_line(v, out, "%s%s", state_ink(run_status->state), shown);
+    print_line(v, out, "%s%s%s", state_ink(run_status->state),
+               run_status->state == DPT_RUN_DONE ? "stopped early: " : "", shown);
 }
 
 static bool has_accuracy(const struct dpt_history *h)

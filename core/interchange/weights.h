@@ -99,8 +99,9 @@ extern const struct dpt_weights_format *const dpt_weights_formats[];
 
 /*
  * Opens a file of any format that can be read; a run folder stands for a checkpoint
- * (dpt_checkpoint_resolve). own: the row of dptrain's own checkpoints (core/train/use/checkpoint_model.h). Close it in any case.
- * Errors: BAD_DATA (missing, damaged, of no such format; names the file), IO, RANK.
+ * (dpt_checkpoint_resolve). own: the row of dptrain's own checkpoints
+ * (core/train/use/checkpoint_model.h). Close it in any case. Errors: BAD_DATA (missing, damaged, of
+ * no such format; names the file), IO, RANK.
  */
 enum dpt_status dpt_weights_open(struct dpt_weights *w, const char *path,
                                  const struct dpt_weights_format *own, struct dpt_error *err);

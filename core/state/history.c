@@ -235,6 +235,7 @@ static bool add_end(struct dpt_history *h, struct line *line)
     const struct dpt_history_end e = {
         .start = (int32_t)h->n_starts - 1,
         .reason = text(h, line, "reason"),
+        .early = text(h, line, "stopped_early"),
         .seconds = real(line, "seconds"),
         .generation = whole(line, "generation"),
     };
@@ -509,7 +510,9 @@ void dpt_run_status_read(const struct dpt_history *h, struct dpt_run_status *run
     char host[DPT_OWNER_WORD] = "";
     bool alive = false, dying;
 
-    *run_status = (struct dpt_run_status){.reason = end != NULL ? end->reason : ""};
+    *run_status = (struct dpt_run_status){.reason = end == NULL             ? ""
+                                                    : end->early[0] != '\0' ? end->early
+                                                                            : end->reason};
     if (gethostname(host, sizeof host - 1) != 0)
         host[0] = '\0';
     run_status->held =

@@ -80,6 +80,7 @@ struct dpt_history_eval {
 struct dpt_history_end {
     int32_t start;
     const char *reason; /* "done", or why not: a line for a person */
+    const char *early;  /* why it stopped early; "": it did not */
     double seconds;
     int64_t generation; /* of the lock's owner that a watchdog ended; -1: not told */
 };
@@ -127,12 +128,12 @@ enum dpt_status dpt_history_more(struct dpt_history *h, bool *changed, struct dp
 /* The newest start and its end; NULL where there is none: it runs, or was stopped by force. */
 const struct dpt_history_start *dpt_history_start(const struct dpt_history *h);
 const struct dpt_history_end *dpt_history_end(const struct dpt_history *h);
-/* Whether the run made all its steps. */
+/* Whether the run made all its steps, or stopped early. */
 bool dpt_history_done(const struct dpt_history *h);
 
 /* The newest evaluation of a split: of test that of the best checkpoint, if it is told. And the
- * best one: by what the job monitors, else the highest accuracy or, without classes, the lowest loss; of
- * equal ones the first. NULL: none. */
+ * best one: by what the job monitors, else the highest accuracy or, without classes, the lowest
+ * loss; of equal ones the first. NULL: none. */
 const struct dpt_history_eval *dpt_history_last(const struct dpt_history *h,
                                                 enum dpt_history_split split);
 const struct dpt_history_eval *dpt_history_best(const struct dpt_history *h,
@@ -156,7 +157,7 @@ extern const char *const dpt_history_splits[DPT_HISTORY_SPLITS];
 
 enum dpt_run_state {
     DPT_RUN_RUNNING,
-    DPT_RUN_DONE,    /* made all its steps */
+    DPT_RUN_DONE,    /* made all its steps, or stopped early */
     DPT_RUN_STOPPED, /* on request: started again, it goes on */
     DPT_RUN_FAILED,  /* and said why */
     DPT_RUN_LOST,    /* stopped by force, or its node is gone */
@@ -165,7 +166,7 @@ enum dpt_run_state {
 
 struct dpt_run_status {
     enum dpt_run_state state;
-    const char *reason; /* why it ended, the history's; "" */
+    const char *reason; /* why it ended, or stopped early, the history's; "" */
     bool held;          /* a process holds the lock: */
     struct dpt_owner owner;
     double silent; /* seconds since its last sign of life */
