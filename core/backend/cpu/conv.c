@@ -1,3 +1,4 @@
+#include "core/backend/bf16.h"
 #include "core/backend/cpu/kernels.h"
 #include "core/backend/cpu/program.h"
 #include "core/backend/cpu/sparse.h"
@@ -22,6 +23,9 @@ struct conv {
     int forward, data, weights; /* calls */
     int unpack[2];              /* calls; the second one adds */
     int dw, db;                 /* buffers */
+    /* Buffers of the operands: what the node reads, in forward and in backward, and the gradient of
+     * what it gives, or that of its pool; those of the nodes, or rounded ones. */
+    int x, back_x, dy;
     int64_t n_weights;
     struct dpt_winograd winograd; /* forward, where it has kernels */
     float *winograd_weights;
@@ -157,6 +161,7 @@ static enum dpt_status plan_winograd(struct dpt_cpu_program *program, struct dpt
     *chosen = true;
     conv->winograd = w;
     DPT_TRY(dpt_cpu_read(program, node, DPT_LAYOUT_C16, err));
+    conv->x = dpt_cpu_take_rounded(program, node->x, node->x_floats);
     if (w.pool) {
         node->pool->fused = true;
         /* Here, where it is computed, and while the input is still there. */
@@ -175,7 +180,8 @@ static void winograd_forward(const struct dpt_cpu_run *run, const struct dpt_cpu
     const struct dpt_cpu_node *to = node->pool != NULL ? node->pool : node;
     const bool keeps_argmax = run->training && to->argmax != DPT_CPU_NONE;
 
-    dpt_winograd_forward(&conv->winograd, run->program->spec.micro, dpt_cpu_buffer(run, node->x),
+    dpt_winograd_forward(&conv->winograd, run->program->spec.micro,
+                         dpt_cpu_round(run, node->x, conv->x, 0, node->x_floats),
                          conv->winograd_weights, bias_of(run, node), run->scratch,
                          dpt_cpu_buffer(run, to->y),
                          keeps_argmax ? (void *)dpt_cpu_buffer(run, to->argmax) : NULL);
@@ -203,35 +209,47 @@ static enum dpt_status plan_direct(struct dpt_cpu_program *program, struct dpt_c
 
     DPT_TRY(dpt_conv_kernels_choose(&request, k, err));
     DPT_TRY(dpt_cpu_read(program, node, k->x, err));
+    conv->x = dpt_cpu_take_rounded(program, node->x, node->x_floats);
     dpt_cpu_write(program, node, k->y);
     DPT_TRY(open_copy(program, node, k->pass[DPT_CONV_FORWARD], &conv->forward_weights, err));
     conv->forward =
-        take_call(program, conv, DPT_CONV_FORWARD, node->x, node->y, DPT_CPU_NONE, DPT_CPU_NONE);
+        take_call(program, conv, DPT_CONV_FORWARD, conv->x, node->y, DPT_CPU_NONE, DPT_CPU_NONE);
 out:
     return status;
 }
 
-/* --- a batch norm in the weights -------------------------------------------------------------- */
+/* --- a batch norm in the weights, and rounded ones -------------------------------------------- */
 
-static void plan_folded(struct dpt_cpu_program *program, const struct dpt_cpu_node *node)
+static void plan_weights(struct dpt_cpu_program *program, const struct dpt_cpu_node *node)
 {
     struct conv *conv = node->own;
 
-    if (conv->n_weights > program->folded)
+    if (conv->n_weights > program->folded && (node->norm != NULL || dpt_cpu_rounds(program)))
         program->folded = conv->n_weights;
-    dpt_cpu_copy(program, node, (node->out.c + DPT_LANES - 1) / DPT_LANES * DPT_LANES,
-                 &conv->folded_bias);
+    if (node->norm != NULL)
+        dpt_cpu_copy(program, node, (node->out.c + DPT_LANES - 1) / DPT_LANES * DPT_LANES,
+                     &conv->folded_bias);
 }
 
-/* The weights stand in the calling worker's buffers. */
-static const float *fold(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
+/* The weights as the passes take them: where they are others than the parameters they stand in
+ * memory of the calling worker. */
+static const float *weights_of(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
 {
     const struct conv *conv = node->own;
-    float *folded = run->worker->values;
+    const float *weights = dpt_cpu_param(run, node->graph->weight);
+    const int memory = run->program->refreshed;
+    float *own = memory == DPT_CPU_NONE ? run->worker->values : dpt_cpu_buffer(run, memory);
 
-    dpt_fold(run->program->spec.graph, node->graph, node->norm, run->params, folded,
-             conv->folded_bias);
-    return folded;
+    if (node->norm != NULL) {
+        dpt_fold(run->program->spec.graph, node->graph, node->norm, run->params, own,
+                 conv->folded_bias);
+        weights = own;
+    }
+    if (dpt_cpu_rounds(run->program)) {
+        dpt_bf16_round(conv->n_weights, weights, own);
+        weights = own;
+    }
+    return weights;
 }
 
 static enum dpt_status plan_conv(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
@@ -247,8 +265,8 @@ static enum dpt_status plan_conv(struct dpt_cpu_program *program, struct dpt_cpu
     DPT_TRY(plan_winograd(program, node, &chosen, err));
     if (!chosen)
         DPT_TRY(plan_direct(program, node, err));
-    if (node->norm != NULL)
-        plan_folded(program, node);
+    plan_weights(program, node);
+    dpt_cpu_give_rounded(program, node->x, conv->x);
 out:
     return status;
 }
@@ -299,8 +317,8 @@ static void backward_by_lists(const struct dpt_cpu_run *run, const struct dpt_cp
     const struct dpt_sparse_work work = {
         .count = run->batch->count,
         .micro = run->program->spec.micro,
-        .x = dpt_cpu_buffer(run, node->x),
-        .dy = dpt_cpu_buffer(run, node->dy),
+        .x = dpt_cpu_round(run, node->x, conv->back_x, 0, node->x_floats),
+        .dy = dpt_cpu_round(run, node->dy, conv->dy, 0, node->pool->y_floats),
         .argmax = (const void *)dpt_cpu_buffer(run, node->pool->argmax),
         .packed = conv->sparse_weights,
         .scratch = dpt_cpu_buffer(run, conv->sparse_scratch),
@@ -323,12 +341,17 @@ static enum dpt_status plan_conv_backward(struct dpt_cpu_program *program,
     const struct dpt_kernel *const weights = kernels[DPT_CONV_BACKWARD_WEIGHTS];
     enum dpt_status status = DPT_OK;
 
-    if (lists(node))
-        return plan_lists(program, node, err);
+    conv->back_x = dpt_cpu_take_rounded(program, node->x, node->x_floats);
+    conv->dy = dpt_cpu_take_rounded(program, node->dy,
+                                    lists(node) ? node->pool->y_floats : node->y_floats);
+    if (lists(node)) {
+        status = plan_lists(program, node, err);
+        goto out;
+    }
     if (node->wants_dx) {
         DPT_TRY(
             open_copy(program, node, kernels[DPT_CONV_BACKWARD_DATA], &conv->data_weights, err));
-        conv->data = take_call(program, conv, DPT_CONV_BACKWARD_DATA, node->dx, node->dy,
+        conv->data = take_call(program, conv, DPT_CONV_BACKWARD_DATA, node->dx, conv->dy,
                                DPT_CPU_NONE, DPT_CPU_NONE);
     }
     conv->weights = DPT_CPU_NONE;
@@ -344,11 +367,13 @@ static enum dpt_status plan_conv_backward(struct dpt_cpu_program *program,
         conv->unpack[add] =
             dpt_cpu_call(program, unpack, conv->dw, DPT_CPU_NONE, DPT_CPU_NONE, DPT_CPU_NONE);
     }
-    conv->weights = take_call(program, conv, DPT_CONV_BACKWARD_WEIGHTS, node->x, node->dy, conv->dw,
-                              conv->shape.bias ? conv->db : DPT_CPU_NONE);
+    conv->weights = take_call(program, conv, DPT_CONV_BACKWARD_WEIGHTS, conv->back_x, conv->dy,
+                              conv->dw, conv->shape.bias ? conv->db : DPT_CPU_NONE);
     dpt_cpu_give(program, conv->dw);
     dpt_cpu_give(program, conv->db);
 out:
+    dpt_cpu_give_rounded(program, node->x, conv->back_x);
+    dpt_cpu_give_rounded(program, node->dy, conv->dy);
     return status;
 }
 
@@ -364,8 +389,7 @@ static enum dpt_status refresh_forward(const struct dpt_cpu_run *run,
                                        const struct dpt_cpu_node *node, struct dpt_error *err)
 {
     const struct conv *conv = node->own;
-    const float *weights =
-        node->norm != NULL ? fold(run, node) : dpt_cpu_param(run, node->graph->weight);
+    const float *weights = weights_of(run, node);
 
     if (conv->winograd.kernels == NULL)
         return refresh_copy(run, &conv->forward_weights, weights, err);
@@ -377,15 +401,14 @@ static enum dpt_status refresh_conv(const struct dpt_cpu_run *run, const struct 
                                     int thread, int *task, struct dpt_error *err)
 {
     const struct conv *conv = node->own;
-    const float *weights = dpt_cpu_param(run, node->graph->weight);
     enum dpt_status status = DPT_OK;
 
     if (dpt_cpu_own_task(run, thread, task))
         DPT_TRY(refresh_forward(run, node, err));
     if (conv->data_weights.call != DPT_CPU_NONE && dpt_cpu_own_task(run, thread, task))
-        DPT_TRY(refresh_copy(run, &conv->data_weights, weights, err));
+        DPT_TRY(refresh_copy(run, &conv->data_weights, weights_of(run, node), err));
     if (conv->sparse_weights != NULL && dpt_cpu_own_task(run, thread, task))
-        dpt_sparse_pack(conv->sparse, weights, conv->sparse_weights);
+        dpt_sparse_pack(conv->sparse, weights_of(run, node), conv->sparse_weights);
 out:
     return status;
 }
@@ -400,6 +423,7 @@ static enum dpt_status conv_forward(const struct dpt_cpu_run *run, const struct 
         winograd_forward(run, node);
         return DPT_OK;
     }
+    dpt_cpu_round(run, node->x, conv->x, 0, node->x_floats);
     dpt_cpu_set(run, conv->forward, DPT_ROLE_W, conv->forward_weights.weights);
     if (conv->shape.bias)
         dpt_cpu_set(run, conv->forward, DPT_ROLE_B, bias_of(run, node));
@@ -437,8 +461,11 @@ static enum dpt_status conv_backward(const struct dpt_cpu_run *run, const struct
         backward_by_lists(run, node);
         return DPT_OK;
     }
-    if (conv->weights != DPT_CPU_NONE)
+    dpt_cpu_round(run, node->dy, conv->dy, 0, node->y_floats);
+    if (conv->weights != DPT_CPU_NONE) {
+        dpt_cpu_round(run, node->x, conv->back_x, 0, node->x_floats);
         DPT_TRY(weight_gradient(run, node, err));
+    }
     if (node->wants_dx) {
         dpt_cpu_mark(run, node, DPT_PASS_WEIGHTS);
         dpt_cpu_set(run, conv->data, DPT_ROLE_W, conv->data_weights.weights);

@@ -1,13 +1,21 @@
+#include "core/backend/bf16.h"
 #include "core/backend/cpu/gemm.h"
 #include "core/backend/cpu/program.h"
 
 /* y = x W^T + b on the canonical weights where they lie. In a team each thread computes a part of
  * the outputs, then of the weights' gradient for the same outputs, then of the inputs' gradient. */
 
+enum { ROUNDED = 1 << 16 }; /* weights that a thread rounds at a time */
+
 struct dense {
     struct dpt_gemm gemm;
     bool small;     /* not worth the tiles: plain loops, by one thread */
     int transposed; /* buffer: x, transposed; forward's alone */
+    /* Rounded operands, in bf16: buffers of what the node reads, in forward and in backward, of the
+     * gradient of what it gives, and of the columns of weights that other ranks tell; and the
+     * weights, which stay NULL in fp32. */
+    int x, back_x, dy, columns;
+    float *weights;
 };
 
 /* Whether several ranks compute its outputs, and what it passes back. */
@@ -34,14 +42,85 @@ static enum dpt_status plan_dense(struct dpt_cpu_program *program, struct dpt_cp
     }
     dense->small = dense->gemm.inputs * dense->gemm.outputs <= DPT_SMALL;
     DPT_TRY(dpt_cpu_read(program, node, DPT_LAYOUT_NCHW, err));
+    dense->x = dpt_cpu_take_rounded(program, node->x, node->x_floats);
     dpt_cpu_write(program, node, DPT_LAYOUT_NCHW);
-    if (dense->small)
-        return DPT_OK;
-    dense->transposed = dpt_cpu_take(program, dpt_gemm_transposed(&dense->gemm));
-    dpt_cpu_give(program, dense->transposed);
-    dpt_cpu_want_scratch(program, dpt_gemm_scratch(&dense->gemm));
+    if (dpt_cpu_rounds(program))
+        dpt_cpu_copy(program, node, program->spec.graph->tensors[node->graph->weight].count,
+                     &dense->weights);
+    if (!dense->small) {
+        dense->transposed = dpt_cpu_take(program, dpt_gemm_transposed(&dense->gemm));
+        dpt_cpu_give(program, dense->transposed);
+        dpt_cpu_want_scratch(program, dpt_gemm_scratch(&dense->gemm));
+    }
+    dpt_cpu_give_rounded(program, node->x, dense->x);
 out:
     return status;
+}
+
+static enum dpt_status plan_dense_backward(struct dpt_cpu_program *program,
+                                           struct dpt_cpu_node *node, struct dpt_error *err)
+{
+    struct dense *dense = node->own;
+
+    (void)err;
+    dense->back_x = dpt_cpu_take_rounded(program, node->x, node->x_floats);
+    dense->dy = dpt_cpu_take_rounded(program, node->dy, node->y_floats);
+    dense->columns = DPT_CPU_NONE;
+    if (is_divided(node) && node->wants_dx)
+        dense->columns =
+            dpt_cpu_take_rounded(program, DPT_CPU_NONE, dense->gemm.outputs * dense->gemm.row);
+    dpt_cpu_give_rounded(program, node->x, dense->back_x);
+    dpt_cpu_give_rounded(program, node->dy, dense->dy);
+    dpt_cpu_give_rounded(program, DPT_CPU_NONE, dense->columns);
+    return DPT_OK;
+}
+
+static enum dpt_status refresh_dense(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
+                                     int thread, int *task, struct dpt_error *err)
+{
+    const struct dense *dense = node->own;
+    const int64_t n = run->program->spec.graph->tensors[node->graph->weight].count;
+
+    (void)err;
+    for (int64_t at = 0; dpt_cpu_rounds(run->program) && at < n; at += ROUNDED) {
+        const int64_t left = n - at < ROUNDED ? n - at : ROUNDED;
+
+        if (dpt_cpu_own_task(run, thread, task))
+            dpt_bf16_round(left, dpt_cpu_param(run, node->graph->weight) + at, dense->weights + at);
+    }
+    return DPT_OK;
+}
+
+static const float *weights_of(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
+{
+    const struct dense *dense = node->own;
+
+    return dpt_cpu_rounds(run->program) ? dense->weights : dpt_cpu_param(run, node->graph->weight);
+}
+
+/* An operand of which each thread rounds its rows. */
+static const float *operand(const struct dpt_cpu_run *run, int buffer, int rounded, int64_t width)
+{
+    int64_t first, last;
+
+    dpt_cpu_part(run, run->rows, 1, &first, &last);
+    return dpt_cpu_round(run, buffer, rounded, first * width, last * width);
+}
+
+/* The weights of the inputs whose gradient this rank computes. */
+static const float *columns_of(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
+{
+    const struct dpt_divided *divided = run->pass->divided;
+    const struct dense *dense = node->own;
+    const float *columns = divided->columns(divided->arg, node->number);
+    int64_t first, last;
+
+    if (!dpt_cpu_rounds(run->program))
+        return columns;
+    dpt_cpu_part(run, dense->gemm.outputs * dense->gemm.row, DPT_TILE_LANES, &first, &last);
+    dpt_bf16_round(last - first, columns + first, dpt_cpu_buffer(run, dense->columns) + first);
+    dpt_cpu_barrier_within(run, node, DPT_PASS_BACKWARD);
+    return dpt_cpu_buffer(run, dense->columns);
 }
 
 /* The product of the rows that there are. */
@@ -88,13 +167,15 @@ static enum dpt_status dense_forward(const struct dpt_cpu_run *run, const struct
 {
     const struct dense *dense = node->own;
     const struct dpt_gemm own = gemm_of(run, dense), *p = &own;
-    const float *x = dpt_cpu_buffer(run, node->x);
-    const float *w = dpt_cpu_param(run, node->graph->weight);
+    const float *x = operand(run, node->x, dense->x, dense->gemm.inputs);
+    const float *w = weights_of(run, node);
     const float *bias = dpt_cpu_param(run, node->graph->bias);
     float *y = dpt_cpu_buffer(run, node->y);
     int64_t first, last;
 
     (void)err;
+    if (dpt_cpu_rounds(run->program))
+        dpt_cpu_barrier_within(run, node, DPT_PASS_FORWARD);
     if (dense->small) {
         if (run->thread == 0)
             dpt_small_forward(p, x, w, bias, y);
@@ -119,14 +200,17 @@ static enum dpt_status dense_backward(const struct dpt_cpu_run *run,
 {
     const struct dense *dense = node->own;
     const struct dpt_gemm own = gemm_of(run, dense), *p = &own;
-    const float *x = dpt_cpu_buffer(run, node->x), *w = dpt_cpu_param(run, node->graph->weight);
-    const float *dy = dpt_cpu_buffer(run, node->dy);
+    const float *x = operand(run, node->x, dense->back_x, dense->gemm.inputs);
+    const float *dy = operand(run, node->dy, dense->dy, dense->gemm.outputs);
+    const float *w = weights_of(run, node);
     float *dw = dpt_cpu_gradient(run, node->graph->weight);
     float *db = dpt_cpu_gradient(run, node->graph->bias);
     float *dx = node->wants_dx ? dpt_cpu_buffer(run, node->dx) : NULL;
     int64_t first, last;
 
     (void)err;
+    if (dpt_cpu_rounds(run->program))
+        dpt_cpu_barrier_within(run, node, DPT_PASS_BACKWARD);
     if (dense->small) {
         if (run->thread == 0)
             dpt_small_backward(p, dy, x, w, run->add, dw, db, dx);
@@ -144,8 +228,7 @@ static enum dpt_status dense_backward(const struct dpt_cpu_run *run,
     dpt_cpu_mark(run, node, DPT_PASS_WEIGHTS);
     if (is_divided(node)) {
         range_part(run, &node->graph->own_inputs, &first, &last);
-        dpt_gemm_data(p, dy, run->pass->divided->columns(run->pass->divided->arg, node->number),
-                      first, last, run->scratch, dx);
+        dpt_gemm_data(p, dy, columns_of(run, node), first, last, run->scratch, dx);
         gather(run, node, true, dx);
         return DPT_OK;
     }
@@ -156,6 +239,8 @@ static enum dpt_status dense_backward(const struct dpt_cpu_run *run,
 
 const struct dpt_cpu_op dpt_cpu_dense = {
     .plan = plan_dense,
+    .plan_backward = plan_dense_backward,
+    .refresh = refresh_dense,
     .forward = dense_forward,
     .backward = dense_backward,
     .own = sizeof(struct dense),

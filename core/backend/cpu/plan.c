@@ -382,8 +382,11 @@ static enum dpt_status plan_program(const struct dpt_program_spec *spec, bool pl
         let_go(program, node);
     }
     program->planning = true;
+    program->refreshed = DPT_CPU_NONE;
     if (spec->training) {
         reserve_unwanted(program);
+        if (program->folded > 0)
+            program->refreshed = dpt_cpu_reserve(program, program->folded);
         DPT_TRY(dpt_cpu_plan_gradients(program, err));
     }
     want_values(program);

@@ -446,7 +446,7 @@ static int32_t runs_in(const void *opened, int32_t node, bool backward)
 const struct dpt_backend dpt_backend_cpu = {
     .name = "cpu",
     .summary = "oneDNN, own matrix products",
-    .precisions = 1u << DPT_PRECISION_FP32,
+    .precisions = 1u << DPT_PRECISION_FP32 | 1u << DPT_PRECISION_BF16,
     .describe = dpt_dnnl_describe,
     .uses = dpt_dnnl_uses,
     .isa = dpt_dnnl_isa,
