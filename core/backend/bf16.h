@@ -12,8 +12,22 @@
 #define DPT_BACKEND_BF16_H
 
 #include <stdint.h>
+#include <string.h>
 
 #include "core/backend/graph.h"
+#include "core/base/vector.h"
+
+DPT_INLINE float dpt_bf16_nearest(float x)
+{
+    uint32_t bits, rounded;
+
+    memcpy(&bits, &x, sizeof bits);
+    rounded = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000;
+    rounded = (bits & 0x7f800000) == 0 ? bits & 0x80000000 : rounded;
+    rounded = (bits & 0x7fffffff) > 0x7f800000 ? (bits & 0xffff0000) | 0x400000 : rounded;
+    memcpy(&x, &rounded, sizeof x);
+    return x;
+}
 
 /* Rounds n floats; y may be x. */
 void dpt_bf16_round(int64_t n, const float *x, float *y);

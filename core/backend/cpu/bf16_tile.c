@@ -1,0 +1,303 @@
+#include "core/backend/cpu/bf16_tile.h"
+
+#include <pthread.h>
+#include <stddef.h>
+
+#include "core/base/vector.h"
+
+#if DPT_X86 && (!defined(__clang__) && __GNUC__ >= 12)
+#define HAS_BF16 1
+#else
+#define HAS_BF16 0
+#endif
+
+#if HAS_BF16
+
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define BF16 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")))
+#define AMX  __attribute__((target("amx-tile,amx-bf16")))
+
+enum { SIDE = DPT_BF16_SIDE, DEPTH = DPT_BF16_DEPTH, WORDS = DEPTH / 2 };
+
+/* --- packing ---------------------------------------------------------------------------------- */
+
+/* The first n of 16 floats, zeros behind them. */
+DPT_INLINE BF16 __m512 load_part(const float *x, int64_t n)
+{
+    if (n >= SIDE)
+        return _mm512_loadu_ps(x);
+    return n <= 0 ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), x);
+}
+
+/* 32 numbers side by side. */
+DPT_INLINE BF16 __m512i round_line(const float *x, int64_t n)
+{
+    return (__m512i)_mm512_cvtne2ps_pbh(load_part(x + SIDE, n - SIDE), load_part(x, n));
+}
+
+/* 16 pairs: of each number the one of the next row beside it. rows: how many there are. */
+DPT_INLINE BF16 __m512i round_pairs(const float *x, int64_t ldx, int64_t rows, int64_t n)
+{
+    static const uint16_t interleave[DEPTH] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
+                                               21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
+                                               11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    const __m512 even = load_part(x, rows > 0 ? n : 0), odd = load_part(x + ldx, rows > 1 ? n : 0);
+
+    return _mm512_permutexvar_epi16(_mm512_loadu_si512(interleave),
+                                    (__m512i)_mm512_cvtne2ps_pbh(odd, even));
+}
+
+/* Writes row j with word j of each of 16 rows. */
+DPT_INLINE BF16 void store_transposed(const __m512i *rows, uint16_t *to)
+{
+    __m512i a[16], b[16];
+
+    DPT_UNROLL for (int i = 0; i < 8; i++)
+    {
+        a[2 * i] = _mm512_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]);
+        a[2 * i + 1] = _mm512_unpackhi_epi32(rows[2 * i], rows[2 * i + 1]);
+    }
+    DPT_UNROLL for (int i = 0; i < 4; i++)
+    {
+        b[4 * i] = _mm512_unpacklo_epi64(a[4 * i], a[4 * i + 2]);
+        b[4 * i + 1] = _mm512_unpackhi_epi64(a[4 * i], a[4 * i + 2]);
+        b[4 * i + 2] = _mm512_unpacklo_epi64(a[4 * i + 1], a[4 * i + 3]);
+        b[4 * i + 3] = _mm512_unpackhi_epi64(a[4 * i + 1], a[4 * i + 3]);
+    }
+    DPT_UNROLL for (int i = 0; i < 4; i++)
+    {
+        const __m512i low = _mm512_shuffle_i32x4(b[i], b[4 + i], 0x88),
+                      high = _mm512_shuffle_i32x4(b[8 + i], b[12 + i], 0x88),
+                      low1 = _mm512_shuffle_i32x4(b[i], b[4 + i], 0xdd),
+                      high1 = _mm512_shuffle_i32x4(b[8 + i], b[12 + i], 0xdd);
+
+        _mm512_storeu_si512(to + (ptrdiff_t)i * DEPTH, _mm512_shuffle_i32x4(low, high, 0x88));
+        _mm512_storeu_si512(to + (ptrdiff_t)(i + 8) * DEPTH, _mm512_shuffle_i32x4(low, high, 0xdd));
+        _mm512_storeu_si512(to + (ptrdiff_t)(i + 4) * DEPTH,
+                            _mm512_shuffle_i32x4(low1, high1, 0x88));
+        _mm512_storeu_si512(to + (ptrdiff_t)(i + 12) * DEPTH,
+                            _mm512_shuffle_i32x4(low1, high1, 0xdd));
+    }
+}
+
+static BF16 void pack_a(const float *x, int64_t ldx, int64_t m, int64_t k, uint16_t *a)
+{
+    for (int64_t i = 0; i < SIDE; i++)
+        _mm512_storeu_si512(a + i * DEPTH, round_line(x + i * ldx, i < m ? k : 0));
+}
+
+static BF16 void pack_a_columns(const float *x, int64_t ldx, int64_t m, int64_t k, uint16_t *a)
+{
+    __m512i pairs[WORDS];
+
+    for (int64_t i = 0; i < WORDS; i++)
+        pairs[i] = round_pairs(x + 2 * i * ldx, ldx, k - 2 * i, m);
+    store_transposed(pairs, a);
+}
+
+static BF16 void pack_b(const float *x, int64_t ldx, int64_t k, int64_t n, uint16_t *b)
+{
+    for (int64_t i = 0; i < WORDS; i++)
+        _mm512_storeu_si512(b + i * DEPTH, round_pairs(x + 2 * i * ldx, ldx, k - 2 * i, n));
+}
+
+static BF16 void pack_b_columns(const float *x, int64_t ldx, int64_t k, int64_t n, uint16_t *b)
+{
+    __m512i lines[SIDE];
+
+    for (int64_t i = 0; i < SIDE; i++)
+        lines[i] = round_line(x + i * ldx, i < n ? k : 0);
+    store_transposed(lines, b);
+}
+
+/* --- AVX-512 BF16 ----------------------------------------------------------------------------- */
+
+enum { ROWS = 8 }; /* of c in registers */
+
+static void begin_nothing(void)
+{
+}
+
+DPT_INLINE BF16 void multiply_rows(const struct dpt_bf16_product *p, int n, const uint16_t *a,
+                                   const uint16_t *b, bool add, float *c, int64_t ldc)
+{
+    __m512 sum[ROWS][2];
+
+    DPT_UNROLL for (int r = 0; r < ROWS; r++)
+    {
+        sum[r][0] = add ? _mm512_loadu_ps(c + r * ldc) : _mm512_setzero_ps();
+        sum[r][1] = add && n > 1 ? _mm512_loadu_ps(c + r * ldc + SIDE) : _mm512_setzero_ps();
+    }
+    for (int32_t tap = 0; tap < p->taps; tap++) {
+        for (int64_t step = 0; step < p->steps; step++) {
+            const uint16_t *from = a + p->tap[tap] + step * p->a_step;
+            const uint16_t *by = b + tap * p->b_tap + step * p->b_step;
+
+            for (int k = 0; k < DEPTH; k += 2, by += 2 * SIDE) {
+                const __m512bh low = (__m512bh)_mm512_loadu_si512(by);
+                const __m512bh high = (__m512bh)_mm512_loadu_si512(by + (n > 1 ? p->b_tile : 0));
+
+                DPT_UNROLL for (int r = 0; r < ROWS; r++)
+                {
+                    int32_t word;
+                    __m512bh pair;
+
+                    __builtin_memcpy(&word, from + r * p->a_row + k, sizeof word);
+                    pair = (__m512bh)_mm512_set1_epi32(word);
+                    sum[r][0] = _mm512_dpbf16_ps(sum[r][0], pair, low);
+                    if (n > 1)
+                        sum[r][1] = _mm512_dpbf16_ps(sum[r][1], pair, high);
+                }
+            }
+        }
+    }
+    DPT_UNROLL for (int r = 0; r < ROWS; r++)
+    {
+        _mm512_storeu_ps(c + r * ldc, sum[r][0]);
+        if (n > 1)
+            _mm512_storeu_ps(c + r * ldc + SIDE, sum[r][1]);
+    }
+}
+
+static BF16 void multiply_avx512(const struct dpt_bf16_product *p, const uint16_t *a,
+                                 const uint16_t *b, bool add, float *c, int64_t ldc)
+{
+    for (int row = 0; row < p->m * SIDE; row += ROWS) {
+        const uint16_t *from = a + row / SIDE * p->a_tile + row % SIDE * p->a_row;
+
+        if (p->n > 1)
+            multiply_rows(p, 2, from, b, add, c + row * ldc, ldc);
+        else
+            multiply_rows(p, 1, from, b, add, c + row * ldc, ldc);
+    }
+}
+
+/* --- AMX -------------------------------------------------------------------------------------- */
+
+/* Of ldtilecfg: all eight tiles have 16 rows of 64 bytes. Tiles 0 to 3 are c, 4 and 5 a, 6 and 7
+ * b. */
+static AMX void begin_amx(void)
+{
+    static const struct {
+        uint8_t palette, start, reserved[14];
+        uint16_t row_bytes[16];
+        uint8_t rows[16];
+    } config = {.palette = 1,
+                .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
+                .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
+
+    _tile_loadconfig(&config);
+}
+
+static AMX void end_amx(void)
+{
+    _tile_release();
+}
+
+DPT_INLINE AMX void multiply_tiles(const struct dpt_bf16_product *p, int m, int n,
+                                   const uint16_t *a, const uint16_t *b, bool add, float *c,
+                                   int64_t ldc)
+{
+    const int64_t row = p->a_row * (int64_t)sizeof *a, line = ldc * (int64_t)sizeof *c;
+    float *below = c + SIDE * ldc;
+
+    if (add) {
+        _tile_loadd(0, c, line);
+        if (n > 1)
+            _tile_loadd(1, c + SIDE, line);
+        if (m > 1)
+            _tile_loadd(2, below, line);
+        if (m > 1 && n > 1)
+            _tile_loadd(3, below + SIDE, line);
+    } else {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+    }
+    for (int32_t tap = 0; tap < p->taps; tap++) {
+        const uint16_t *from = a + p->tap[tap], *by = b + tap * p->b_tap;
+
+        for (int64_t step = 0; step < p->steps; step++, from += p->a_step, by += p->b_step) {
+            _tile_loadd(6, by, 64);
+            _tile_loadd(4, from, row);
+            _tile_dpbf16ps(0, 4, 6);
+            if (n > 1) {
+                _tile_loadd(7, by + p->b_tile, 64);
+                _tile_dpbf16ps(1, 4, 7);
+            }
+            if (m > 1) {
+                _tile_loadd(5, from + p->a_tile, row);
+                _tile_dpbf16ps(2, 5, 6);
+            }
+            if (m > 1 && n > 1)
+                _tile_dpbf16ps(3, 5, 7);
+        }
+    }
+    _tile_stored(0, c, line);
+    if (n > 1)
+        _tile_stored(1, c + SIDE, line);
+    if (m > 1)
+        _tile_stored(2, below, line);
+    if (m > 1 && n > 1)
+        _tile_stored(3, below + SIDE, line);
+}
+
+static AMX void multiply_amx(const struct dpt_bf16_product *p, const uint16_t *a, const uint16_t *b,
+                             bool add, float *c, int64_t ldc)
+{
+    if (p->m > 1 && p->n > 1)
+        multiply_tiles(p, 2, 2, a, b, add, c, ldc);
+    else if (p->m > 1)
+        multiply_tiles(p, 2, 1, a, b, add, c, ldc);
+    else if (p->n > 1)
+        multiply_tiles(p, 1, 2, a, b, add, c, ldc);
+    else
+        multiply_tiles(p, 1, 1, a, b, add, c, ldc);
+}
+
+/* --- the choice ------------------------------------------------------------------------------- */
+
+#define KERNELS(isa_, begin_, end_, multiply_)                                                     \
+    {                                                                                              \
+        .isa = isa_, .begin = begin_, .end = end_, .multiply = multiply_, .pack_a = pack_a,        \
+        .pack_a_columns = pack_a_columns, .pack_b = pack_b, .pack_b_columns = pack_b_columns       \
+    }
+
+static const struct dpt_bf16_kernels avx512 =
+    KERNELS(DPT_ISA_AVX512_BF16, begin_nothing, begin_nothing, multiply_avx512);
+static const struct dpt_bf16_kernels amx = KERNELS(DPT_ISA_AMX, begin_amx, end_amx, multiply_amx);
+
+static pthread_once_t asked = PTHREAD_ONCE_INIT;
+static bool permitted;
+
+/* Linux saves a thread's tiles, 8 KiB, only where the process has asked for them (5.16 on). */
+static void ask_for_tiles(void)
+{
+    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
+
+#ifdef SYS_arch_prctl
+    permitted = syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+#endif
+}
+
+#endif
+
+const struct dpt_bf16_kernels *dpt_bf16_kernels(enum dpt_isa most)
+{
+#if HAS_BF16
+    const enum dpt_isa here = dpt_isa_here(), isa = most < here ? most : here;
+
+    if (isa >= DPT_ISA_AMX)
+        pthread_once(&asked, ask_for_tiles);
+    if (isa >= DPT_ISA_AMX && permitted)
+        return &amx;
+    if (isa >= DPT_ISA_AVX512_BF16)
+        return &avx512;
+#endif
+    (void)most;
+    return NULL;
+}
