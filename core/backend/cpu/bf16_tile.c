@@ -3,85 +3,16 @@
 #include <pthread.h>
 #include <stddef.h>
 
-#include "core/base/vector.h"
-
-#if DPT_X86 && (!defined(__clang__) && __GNUC__ >= 12)
-#define HAS_BF16 1
-#else
-#define HAS_BF16 0
-#endif
+#include "core/backend/cpu/bf16_lanes.h"
 
 #if HAS_BF16
 
-#include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define BF16 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")))
-#define AMX  __attribute__((target("amx-tile,amx-bf16")))
-
-enum { SIDE = DPT_BF16_SIDE, DEPTH = DPT_BF16_DEPTH, WORDS = DEPTH / 2 };
+#define AMX __attribute__((target("amx-tile,amx-bf16")))
 
 /* --- packing ---------------------------------------------------------------------------------- */
-
-/* The first n of 16 floats, zeros behind them. */
-DPT_INLINE BF16 __m512 load_part(const float *x, int64_t n)
-{
-    if (n >= SIDE)
-        return _mm512_loadu_ps(x);
-    return n <= 0 ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), x);
-}
-
-/* 32 numbers side by side. */
-DPT_INLINE BF16 __m512i round_line(const float *x, int64_t n)
-{
-    return (__m512i)_mm512_cvtne2ps_pbh(load_part(x + SIDE, n - SIDE), load_part(x, n));
-}
-
-/* 16 pairs: of each number the one of the next row beside it. rows: how many there are. */
-DPT_INLINE BF16 __m512i round_pairs(const float *x, int64_t ldx, int64_t rows, int64_t n)
-{
-    static const uint16_t interleave[DEPTH] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
-                                               21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
-                                               11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-    const __m512 even = load_part(x, rows > 0 ? n : 0), odd = load_part(x + ldx, rows > 1 ? n : 0);
-
-    return _mm512_permutexvar_epi16(_mm512_loadu_si512(interleave),
-                                    (__m512i)_mm512_cvtne2ps_pbh(odd, even));
-}
-
-/* Writes row j with word j of each of 16 rows. */
-DPT_INLINE BF16 void store_transposed(const __m512i *rows, uint16_t *to)
-{
-    __m512i a[16], b[16];
-
-    DPT_UNROLL for (int i = 0; i < 8; i++)
-    {
-        a[2 * i] = _mm512_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]);
-        a[2 * i + 1] = _mm512_unpackhi_epi32(rows[2 * i], rows[2 * i + 1]);
-    }
-    DPT_UNROLL for (int i = 0; i < 4; i++)
-    {
-        b[4 * i] = _mm512_unpacklo_epi64(a[4 * i], a[4 * i + 2]);
-        b[4 * i + 1] = _mm512_unpackhi_epi64(a[4 * i], a[4 * i + 2]);
-        b[4 * i + 2] = _mm512_unpacklo_epi64(a[4 * i + 1], a[4 * i + 3]);
-        b[4 * i + 3] = _mm512_unpackhi_epi64(a[4 * i + 1], a[4 * i + 3]);
-    }
-    DPT_UNROLL for (int i = 0; i < 4; i++)
-    {
-        const __m512i low = _mm512_shuffle_i32x4(b[i], b[4 + i], 0x88),
-                      high = _mm512_shuffle_i32x4(b[8 + i], b[12 + i], 0x88),
-                      low1 = _mm512_shuffle_i32x4(b[i], b[4 + i], 0xdd),
-                      high1 = _mm512_shuffle_i32x4(b[8 + i], b[12 + i], 0xdd);
-
-        _mm512_storeu_si512(to + (ptrdiff_t)i * DEPTH, _mm512_shuffle_i32x4(low, high, 0x88));
-        _mm512_storeu_si512(to + (ptrdiff_t)(i + 8) * DEPTH, _mm512_shuffle_i32x4(low, high, 0xdd));
-        _mm512_storeu_si512(to + (ptrdiff_t)(i + 4) * DEPTH,
-                            _mm512_shuffle_i32x4(low1, high1, 0x88));
-        _mm512_storeu_si512(to + (ptrdiff_t)(i + 12) * DEPTH,
-                            _mm512_shuffle_i32x4(low1, high1, 0xdd));
-    }
-}
 
 static BF16 void pack_a(const float *x, int64_t ldx, int64_t m, int64_t k, uint16_t *a)
 {
@@ -95,7 +26,7 @@ static BF16 void pack_a_columns(const float *x, int64_t ldx, int64_t m, int64_t 
 
     for (int64_t i = 0; i < WORDS; i++)
         pairs[i] = round_pairs(x + 2 * i * ldx, ldx, k - 2 * i, m);
-    store_transposed(pairs, a);
+    store_transposed(pairs, a, DEPTH);
 }
 
 static BF16 void pack_b(const float *x, int64_t ldx, int64_t k, int64_t n, uint16_t *b)
@@ -110,7 +41,7 @@ static BF16 void pack_b_columns(const float *x, int64_t ldx, int64_t k, int64_t 
 
     for (int64_t i = 0; i < SIDE; i++)
         lines[i] = round_line(x + i * ldx, i < n ? k : 0);
-    store_transposed(lines, b);
+    store_transposed(lines, b, DEPTH);
 }
 
 /* --- AVX-512 BF16 ----------------------------------------------------------------------------- */

@@ -293,7 +293,7 @@ enum dpt_status dpt_cpu_plan_gradients(struct dpt_cpu_program *program, struct d
 
 /* Whether the convolution's backward pass can read the gradient of the pool after it as a list of
  * maxima (sparse.h). */
-bool dpt_cpu_conv_lists(const struct dpt_cpu_node *conv);
+bool dpt_cpu_conv_lists(const struct dpt_cpu_program *program, const struct dpt_cpu_node *conv);
 
 /* dpt_backend.open, .share, .measure and .close. plain: each batch norm is computed by itself. */
 enum dpt_status dpt_cpu_open_plain(const struct dpt_program_spec *spec, void **opened,
