@@ -126,39 +126,76 @@ static BF16 void planes(const struct dpt_bf16_pixels *p, int64_t ld, uint16_t *t
     }
 }
 
-DPT_INLINE BF16 void tiles_of_blocks(const struct dpt_bf16_pixels *p, bool pooled, int32_t tiles,
-                                     uint16_t *to, float *sum)
+static BF16 void tiles_of_blocks(const struct dpt_bf16_pixels *p, int32_t tiles, uint16_t *to)
 {
     const int64_t blocks = (p->channels + SIDE - 1) / SIDE;
 
     for (int64_t b = 0; b < tiles; b++) {
-        __m512 all =
-            sum != NULL && b < blocks ? _mm512_loadu_ps(sum + b * SIDE) : _mm512_setzero_ps();
-
         for (int64_t i = 0; i < p->places; i += 2) {
             uint16_t *tile = to + (i / DEPTH * tiles + b) * DPT_BF16_TILE + i % DEPTH * SIDE;
-            __m512i pair = _mm512_setzero_si512();
 
-            if (b < blocks)
-                pair = round_two(pixel(p, pooled, b, p->table[i]),
-                                 pixel(p, pooled, b, p->table[i + 1]));
-            _mm512_storeu_si512(tile, pair);
-            all = _mm512_add_ps(all, (__m512)_mm512_slli_epi32(pair, 16));
-            all = _mm512_add_ps(
-                all, (__m512)_mm512_and_si512(pair, _mm512_set1_epi32((int32_t)0xffff0000)));
+            _mm512_storeu_si512(tile, b < blocks ? round_two(pixel(p, false, b, p->table[i]),
+                                                             pixel(p, false, b, p->table[i + 1]))
+                                                 : _mm512_setzero_si512());
         }
-        if (sum != NULL && b < blocks)
-            _mm512_storeu_ps(sum + b * SIDE, all);
     }
 }
 
-static BF16 void tiles(const struct dpt_bf16_pixels *pixels, int32_t tiles, uint16_t *to,
-                       float *sum)
+/* Two places of a window's row: its number stands in one of them, or in the other row. */
+DPT_INLINE BF16 __m512i spread(const struct dpt_bf16_pixels *p, int64_t block, int32_t at)
+{
+    const int64_t from = block * p->plane + (int64_t)(at / 2) * SIDE;
+    const __m512i argmax = _mm512_loadu_si512(p->argmax + from);
+    const __m512i low =
+        _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(p->x + from)));
+    const int first = at % 2 * 2;
+
+    return _mm512_mask_slli_epi32(
+        _mm512_maskz_mov_epi32(_mm512_cmpeq_epi32_mask(argmax, _mm512_set1_epi32(first)), low),
+        _mm512_cmpeq_epi32_mask(argmax, _mm512_set1_epi32(first + 1)), low, 16);
+}
+
+static BF16 void tiles_of_windows(const struct dpt_bf16_pixels *p, int32_t tiles, uint16_t *to)
+{
+    const int64_t blocks = (p->channels + SIDE - 1) / SIDE;
+
+    for (int64_t b = 0; b < tiles; b++) {
+        for (int64_t i = 0; i < p->places; i += 2) {
+            const int32_t at = b < blocks ? p->table[i / 2] : -1;
+
+            _mm512_storeu_si512(to + (i / DEPTH * tiles + b) * DPT_BF16_TILE + i % DEPTH * SIDE,
+                                at < 0 ? _mm512_setzero_si512() : spread(p, b, at));
+        }
+    }
+}
+
+static BF16 void tiles(const struct dpt_bf16_pixels *pixels, int32_t tiles, uint16_t *to)
 {
     if (pixels->argmax != NULL)
-        tiles_of_blocks(pixels, true, tiles, to, sum);
+        tiles_of_windows(pixels, tiles, to);
     else
-        tiles_of_blocks(pixels, false, tiles, to, sum);
+        tiles_of_blocks(pixels, tiles, to);
+}
+
+static BF16 void sum(const struct dpt_bf16_pixels *p, int64_t n, float *sum)
+{
+    for (int64_t b = 0; b * SIDE < p->channels; b++) {
+        __m512 all = _mm512_loadu_ps(sum + b * SIDE);
+
+        for (int64_t i = 0; i < n; i++) {
+            const int64_t from = b * p->plane + i * SIDE;
+            const __m512i word = _mm512_slli_epi32(
+                _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(p->x + from))),
+                16);
+            const __mmask16 there =
+                p->argmax == NULL ? 0xffff
+                                  : _mm512_cmpge_epi32_mask(_mm512_loadu_si512(p->argmax + from),
+                                                            _mm512_setzero_si512());
+
+            all = _mm512_mask_add_ps(all, there, all, (__m512)word);
+        }
+        _mm512_storeu_ps(sum + b * SIDE, all);
+    }
 }
 
 /* --- results ---------------------------------------------------------------------------------- */
@@ -175,18 +212,19 @@ DPT_INLINE BF16 void give_window(const float *sum, int64_t below, __m512 bias, b
                                  int32_t *argmax)
 {
     const int64_t at[4] = {0, 2 * SIDE, below, below + 2 * SIDE};
-    __m512 best = _mm512_add_ps(_mm512_loadu_ps(sum), bias);
+    __m512 best = _mm512_loadu_ps(sum);
     __m512i where = _mm512_setzero_si512();
 
     DPT_UNROLL for (int i = 1; i < 4; i++)
     {
-        const __m512 v = _mm512_add_ps(_mm512_loadu_ps(sum + at[i]), bias);
+        const __m512 v = _mm512_loadu_ps(sum + at[i]);
         const __mmask16 wins =
             _mm512_cmp_ps_mask(v, best, _CMP_GT_OQ) | _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
 
         best = _mm512_mask_mov_ps(best, wins, v);
         where = _mm512_mask_mov_epi32(where, wins, _mm512_set1_epi32(i));
     }
+    best = _mm512_add_ps(best, bias);
     if (relu) {
         where =
             _mm512_mask_mov_epi32(_mm512_set1_epi32(-1),
@@ -267,8 +305,13 @@ static BF16 void scatter(const float *sum, bool add, int64_t step, int32_t colum
     _mm512_mask_i32scatter_ps(dw, there, at, v, 4);
 }
 
-const struct dpt_bf16_conv_lanes dpt_bf16_conv_lanes = {
-    .line = line, .planes = planes, .tiles = tiles, .give = give, .pack = pack, .scatter = scatter};
+const struct dpt_bf16_conv_lanes dpt_bf16_conv_lanes = {.line = line,
+                                                        .planes = planes,
+                                                        .tiles = tiles,
+                                                        .sum = sum,
+                                                        .give = give,
+                                                        .pack = pack,
+                                                        .scatter = scatter};
 
 #else
 

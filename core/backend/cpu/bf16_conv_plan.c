@@ -65,38 +65,76 @@ static void widen(struct extent *e, const struct along *taps, int32_t n, int32_t
     e->grid = grid > e->grid ? grid : e->grid;
 }
 
-/* size: of the sample; of a phase it is a part. */
-static enum dpt_status open_view(struct view *v, const int32_t size[2], int32_t channels,
-                                 int32_t stride[2], const struct extent e[2], struct dpt_error *err)
+/* What a view is of: samples of this size, `apart` pixels from one to the next, or windows of the
+ * pool that reads them (NULL: none does); strides whose phases are apart. The pitch is a multiple
+ * of `unit`. */
+struct seen {
+    int32_t channels, size[2], stride[2], unit, samples;
+    int64_t apart;
+    const struct dpt_bf16_conv_shape *pool;
+};
+
+/* What the table has for a pixel. */
+static int32_t entry_of(const struct seen *of, int32_t sample, int32_t row, int32_t column)
 {
-    const int32_t width = (size[1] + stride[1] - 1) / stride[1];
-    const int32_t left = -e[1].low, right = e[1].grid - 1 + e[1].high - (width - 1);
-    const int32_t zeros = (int32_t)most(most(left, right), e[1].grid - width);
-    const int32_t phases[2] = {stride[0], stride[1]};
+    const struct dpt_bf16_conv_shape *pool = of->pool;
+    const int64_t first = sample * of->apart;
+
+    if (pool == NULL)
+        return (int32_t)(first + (int64_t)row * of->size[1] + column);
+    if (row / 2 >= pool->pooled[0] || column / 2 >= pool->pooled[1])
+        return -1;
+    return (int32_t)(4 * (first + (int64_t)(row / 2) * pool->pooled[1] + column / 2)) +
+           row % 2 * 2 + column % 2;
+}
+
+static void fill_table(struct view *v, const struct seen *of)
+{
+    for (int32_t sample = 0; sample < of->samples; sample++)
+        for (int32_t row = 0; row < of->size[0]; row++)
+            for (int32_t column = 0; column < of->size[1]; column++) {
+                const int32_t j = row / of->stride[0], i = column / of->stride[1];
+                const int64_t phase =
+                    (int64_t)(row % of->stride[0]) * of->stride[1] + column % of->stride[1];
+                const int64_t place = v->front + ((int64_t)sample * v->rows + j) * v->pitch + i;
+
+                if (place < v->length) /* else nobody reads it */
+                    v->table[phase * v->length + place] = entry_of(of, sample, row, column);
+            }
+}
+
+/* Zeros behind a row (or the last row) of what is seen, so many of which are read before the next
+ * one and behind it, and all outputs of a row have a place. */
+static int32_t zeros_of(const struct extent *e, int32_t size)
+{
+    return (int32_t)most(most(-e->low, e->grid - 1 + e->high - (size - 1)),
+                         most(e->grid - size, 0));
+}
+
+static enum dpt_status open_view(struct view *v, const struct seen *of, const struct extent e[2],
+                                 struct dpt_error *err)
+{
+    const int32_t height = (of->size[0] + of->stride[0] - 1) / of->stride[0];
+    const int32_t width = (of->size[1] + of->stride[1] - 1) / of->stride[1];
     int64_t n;
 
-    v->lanes = lanes_of(channels);
-    v->phases = phases[1];
-    v->pitch = width + (zeros > 0 ? zeros : 0);
-    v->front = (int64_t)-e[0].low * v->pitch + (left > 0 ? left : 0);
-    v->length = up(v->front + (int64_t)(e[0].grid + e[0].high + 1) * v->pitch +
-                       (e[1].high > 0 ? e[1].high : 0) + 2 * PAIR + MOST_TAPS,
-                   DEPTH);
-    n = v->length * phases[0] * phases[1];
+    v->lanes = lanes_of(of->channels);
+    v->phases = of->stride[1];
+    v->samples = of->samples;
+    v->pitch = (int32_t)up(width + zeros_of(&e[1], width), of->unit);
+    v->rows = height + zeros_of(&e[0], height);
+    v->front = (int64_t)-e[0].low * v->pitch + -e[1].low;
+    v->length = up(
+        v->front + ((int64_t)(of->samples - 1) * v->rows + e[0].grid + e[0].high + 1) * v->pitch +
+            most(e[1].high, 0) + 2 * PAIR + MOST_TAPS,
+        DEPTH);
+    n = v->length * of->stride[0] * of->stride[1];
     v->table = dpt_alloc_array((size_t)n, sizeof *v->table);
     if (v->table == NULL)
         return dpt_fail_memory(err, "a convolution's table", 4.0 * (double)n);
     for (int64_t i = 0; i < n; i++)
         v->table[i] = -1;
-    for (int32_t row = 0; row < size[0]; row++)
-        for (int32_t column = 0; column < size[1]; column++) {
-            const int32_t j = row / stride[0], i = column / stride[1];
-            const int64_t phase = (int64_t)(row % stride[0]) * phases[1] + column % stride[1];
-            const int64_t place = v->front + (int64_t)j * v->pitch + i;
-
-            if (place < v->length)
-                v->table[phase * v->length + place] = row * size[1] + column;
-        }
+    fill_table(v, of);
     return DPT_OK;
 }
 
@@ -143,13 +181,36 @@ static void close_pass(struct pass *p)
     dpt_free(p->run_at);
 }
 
+static struct seen gradient_seen(const struct dpt_bf16_conv *conv)
+{
+    const struct dpt_bf16_conv_shape *s = &conv->shape;
+    const int32_t *size = s->pool ? s->pooled : s->out;
+
+    return (struct seen){.channels = s->out_channels,
+                         .size = {s->out[0], s->out[1]},
+                         .stride = {1, 1},
+                         .unit = 1,
+                         .samples = conv->stack,
+                         .apart = (int64_t)blocks_of(s->out_channels) * size[0] * size[1],
+                         .pool = s->pool ? s : NULL};
+}
+
 static enum dpt_status open_forward(struct dpt_bf16_conv *conv, struct dpt_error *err)
 {
     const struct dpt_bf16_conv_shape *s = &conv->shape;
     const struct dpt_window *w = &s->window;
     struct along *taps[2] = {NULL, NULL};
     struct extent extents[2] = {{0}};
-    int32_t n[2], stride[2] = {w->stride[0], w->stride[1]}, one[2] = {1, 1};
+    const int64_t pixels = (int64_t)s->in[0] * s->in[1];
+    const struct seen x = {.channels = s->in_channels,
+                           .size = {s->in[0], s->in[1]},
+                           .stride = {w->stride[0], w->stride[1]},
+                           .unit = s->pool ? 2 : 1,
+                           .samples = conv->stack,
+                           .apart = s->x == DPT_LAYOUT_NCHW ? s->in_channels * pixels
+                                                            : blocks_of(s->in_channels) * pixels};
+    const struct seen dy = gradient_seen(conv);
+    int32_t n[2];
     enum dpt_status status = DPT_OK;
 
     for (int axis = 0; axis < 2; axis++) {
@@ -158,14 +219,14 @@ static enum dpt_status open_forward(struct dpt_bf16_conv *conv, struct dpt_error
         widen(&extents[axis], taps[axis], n[axis], s->out[axis]);
         conv->forward.grid[axis] = s->out[axis];
     }
-    DPT_TRY(open_view(&conv->x, s->in, s->in_channels, stride, extents, err));
+    DPT_TRY(open_view(&conv->x, &x, extents, err));
     DPT_TRY(open_pass(&conv->forward, &conv->x, taps[0], n[0], taps[1], n[1], w->kernel[1], err));
     /* The weights' gradient has the outputs in the same grid, from the first place on. */
     for (int axis = 0; axis < 2; axis++)
-        extents[axis] = (struct extent){0, 0, s->out[axis]};
-    extents[1].high = conv->x.pitch - s->out[1];
+        extents[axis] = (struct extent){
+            0, (axis == 0 ? conv->x.rows : conv->x.pitch) - s->out[axis], s->out[axis]};
     if (s->backward)
-        DPT_TRY(open_view(&conv->grid, s->out, s->out_channels, one, extents, err));
+        DPT_TRY(open_view(&conv->grid, &dy, extents, err));
 out:
     dpt_free(taps[0]);
     dpt_free(taps[1]);
@@ -178,7 +239,7 @@ static enum dpt_status open_data(struct dpt_bf16_conv *conv, struct dpt_error *e
     const struct dpt_window *w = &s->window;
     struct along *taps[2] = {NULL, NULL};
     struct extent extents[2] = {{0}};
-    int32_t one[2] = {1, 1};
+    const struct seen dy = gradient_seen(conv);
     enum dpt_status status = DPT_OK;
 
     conv->n_data = w->stride[0] * w->stride[1];
@@ -189,7 +250,7 @@ static enum dpt_status open_data(struct dpt_bf16_conv *conv, struct dpt_error *e
             widen(&extents[axis], taps[axis], list_taps(w, axis, true, r, taps[axis]),
                   (s->in[axis] - r + w->stride[axis] - 1) / w->stride[axis]);
     }
-    DPT_TRY(open_view(&conv->dy, s->out, s->out_channels, one, extents, err));
+    DPT_TRY(open_view(&conv->dy, &dy, extents, err));
     for (int32_t i = 0; i < conv->n_data; i++) {
         struct pass *p = &conv->data[i];
         int32_t n[2];
@@ -211,20 +272,6 @@ out:
     return status;
 }
 
-/* Where a max-pool's gradient is spread, a place has its window and which of the four it is. */
-static void pool_table(const struct dpt_bf16_conv_shape *s, struct view *v)
-{
-    for (int64_t i = 0; s->pool && v->table != NULL && i < v->length; i++) {
-        const int32_t row = v->table[i] / s->out[1], column = v->table[i] % s->out[1];
-
-        if (v->table[i] < 0)
-            continue;
-        v->table[i] = row / 2 < s->pooled[0] && column / 2 < s->pooled[1]
-                          ? 4 * (row / 2 * s->pooled[1] + column / 2) + row % 2 * 2 + column % 2
-                          : -1;
-    }
-}
-
 /* --- memory ----------------------------------------------------------------------------------- */
 
 static int64_t sums_of(const struct dpt_bf16_conv *conv)
@@ -239,7 +286,7 @@ static int64_t line_of(const struct view *v, int64_t places)
 
 static int64_t products_of(const struct pass *p, const struct view *v)
 {
-    return (up((int64_t)band_of(p, v) * v->pitch, PAIR)) * PAIR;
+    return up(((int64_t)(v->samples - 1) * v->rows + band_of(p, v)) * v->pitch, PAIR) * PAIR;
 }
 
 struct dpt_bf16_conv_memory dpt_bf16_conv_arrange(const struct dpt_bf16_conv *conv, float *scratch)
@@ -256,6 +303,9 @@ struct dpt_bf16_conv_memory dpt_bf16_conv_arrange(const struct dpt_bf16_conv *co
     end += up(line, SIDE);
     m.products = scratch + end;
     end += up(products, SIDE);
+    m.few = (uint16_t *)(scratch + end);
+    end +=
+        conv->shape.backward && is_unrolled(conv) ? up(SIDE * x_places(conv) / 2 + PAIR, SIDE) : 0;
     m.planes = (uint16_t *)(scratch + end);
     end += conv->shape.backward ? up(conv->together * planes_of(conv) / 2 + PAIR, SIDE) : 0;
     m.tiles = (uint16_t *)(scratch + end);
@@ -273,6 +323,17 @@ int64_t dpt_bf16_conv_scratch(const struct dpt_bf16_conv *conv)
     return dpt_bf16_conv_arrange(conv, NULL).end;
 }
 
+/* As many small samples in a line as make it long enough; a part of the micro-batch without rest. */
+static int32_t stack_of(const struct dpt_bf16_conv_shape *s, int32_t micro)
+{
+    int32_t best = 1;
+
+    for (int32_t n = 2; n <= micro; n++)
+        if (micro % n == 0 && (int64_t)n * (s->out[0] + 1) * (s->out[1] + 1) <= STACKED)
+            best = n;
+    return best;
+}
+
 enum dpt_status dpt_bf16_conv_open(const struct dpt_bf16_conv_shape *shape,
                                    const struct dpt_bf16_kernels *kernels, int32_t micro,
                                    struct dpt_bf16_conv **opened, struct dpt_error *err)
@@ -287,13 +348,14 @@ enum dpt_status dpt_bf16_conv_open(const struct dpt_bf16_conv_shape *shape,
     conv->shape = *shape;
     conv->kernels = kernels;
     conv->taps = shape->window.kernel[0] * shape->window.kernel[1];
+    conv->stack = stack_of(shape, micro);
     DPT_TRY(open_forward(conv, err));
     if (shape->backward && shape->wants_dx)
         DPT_TRY(open_data(conv, err));
-    pool_table(shape, &conv->grid);
-    pool_table(shape, &conv->dy);
+    for (int64_t i = 0; shape->pool && conv->grid.table != NULL && i < conv->grid.length / 2; i++)
+        conv->grid.table[i] = conv->grid.table[2 * i] < 0 ? -1 : conv->grid.table[2 * i] / 2;
     each = 2 * (planes_of(conv) + tiles_of(conv));
-    conv->together = (int32_t)least(most(TOGETHER / each, 1), micro);
+    conv->together = (int32_t)least(most(TOGETHER / each, 1), micro / conv->stack);
     DPT_TRY(DPT_ALLOCATE(conv->samples, (size_t)conv->together, "a convolution", err));
     for (int32_t i = 0; i < conv->together; i++)
         conv->samples[i] = i * planes_of(conv);

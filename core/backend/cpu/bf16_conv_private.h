@@ -12,19 +12,21 @@ enum {
     PAIR = 2 * DPT_BF16_SIDE,
     DEPTH = DPT_BF16_DEPTH,
     TILE = DPT_BF16_TILE,
-    BAND = 2048,          /* places whose products are kept at a time, about */
-    TOGETHER = 512 << 10, /* bytes of samples that are packed for the weights' gradient at a time */
+    BAND = 256,           /* places whose products are kept at a time, at least, if there are */
+    STACKED = 320,        /* places of several samples in a line, at most */
+    TOGETHER = 512 << 10, /* bytes of lines that are packed for the weights' gradient at a time */
     MOST_TAPS = 8,        /* of a run */
 };
 
-/* Samples as lines of pixels: a line for each phase, which share a geometry. Row j, column i is the
- * place front + j * pitch + i; what is not in the sample is zero. */
+/* Samples as lines of pixels: a line for each phase, which share a geometry. Row j, column i of
+ * sample s is the place front + (s * rows + j) * pitch + i; what is not in a sample is zero. */
 struct view {
-    int32_t lanes;  /* channels of a pixel, those that are none included */
-    int32_t phases; /* along each axis */
+    int32_t lanes;         /* channels of a pixel, those that are none included */
+    int32_t phases;        /* along each axis */
+    int32_t samples, rows; /* in a line; rows from one to the next */
     int32_t pitch;
     int64_t front, length; /* length: a multiple of 32 */
-    int32_t *table;        /* [phases][phases][length]: which pixel of the sample it is; -1: none */
+    int32_t *table;        /* [phases][phases][length]: which pixel it is; -1: none */
 };
 
 /* A kernel's element, as it is read: at place q of the output's grid it is at q + at of the view. */
@@ -57,9 +59,9 @@ struct dpt_bf16_conv {
     int32_t taps;            /* of the kernel */
     struct view x, dy, grid; /* grid: dy in forward's grid, one line, in pairs */
     struct pass forward, *data;
-    int32_t n_data;   /* passes */
-    int64_t *samples; /* [together]: where a sample of the weights' gradient begins */
-    int32_t together;
+    int32_t n_data;          /* passes */
+    int64_t *samples;        /* [together]: where a line of the weights' gradient begins */
+    int32_t stack, together; /* samples in a line; lines at a time */
 };
 
 static inline int64_t parts(int64_t n, int64_t of)
@@ -106,7 +108,8 @@ static inline int64_t pass_tiles(const struct pass *p, const struct view *v, int
 /* Places of forward's grid that are computed: whole tiles. */
 static inline int64_t grid_places(const struct dpt_bf16_conv *conv)
 {
-    return up((int64_t)conv->shape.out[0] * conv->x.pitch, DEPTH);
+    return up(((int64_t)(conv->stack - 1) * conv->x.rows + conv->shape.out[0]) * conv->x.pitch,
+              DEPTH);
 }
 
 static inline int64_t x_places(const struct dpt_bf16_conv *conv)
@@ -119,10 +122,31 @@ static inline int32_t gradient_tiles(const struct dpt_bf16_conv *conv)
     return (int32_t)(2 * parts(conv->shape.out_channels, PAIR));
 }
 
-/* Of a sample of the weights' gradient: its input in planes, and the gradient in tiles; numbers. */
+/* Rows of the weights' gradient: [tap][input], or of few inputs [input][tap], for which the planes
+ * of a sample are copied for each tap, since a tile of one tap's would be nearly empty. */
+static inline bool is_unrolled(const struct dpt_bf16_conv *conv)
+{
+    return conv->shape.in_channels <= DPT_BF16_FEW;
+}
+
+/* From plane to plane. */
+static inline int64_t plane_of(const struct dpt_bf16_conv *conv)
+{
+    return is_unrolled(conv) ? grid_places(conv) : x_places(conv);
+}
+
+/* Tiles of 16 rows of the weights' gradient. */
+static inline int64_t row_tiles(const struct dpt_bf16_conv *conv)
+{
+    return is_unrolled(conv) ? parts((int64_t)conv->shape.in_channels * conv->taps, SIDE)
+                             : (int64_t)conv->taps * blocks_of(conv->shape.in_channels);
+}
+
+/* Of a line of the weights' gradient: its input in planes, and the gradient in tiles; numbers. */
 static inline int64_t planes_of(const struct dpt_bf16_conv *conv)
 {
-    return up(conv->shape.in_channels, SIDE) * x_places(conv);
+    return (is_unrolled(conv) ? row_tiles(conv) : blocks_of(conv->shape.in_channels)) * SIDE *
+           plane_of(conv);
 }
 
 static inline int64_t tiles_of(const struct dpt_bf16_conv *conv)
@@ -130,24 +154,18 @@ static inline int64_t tiles_of(const struct dpt_bf16_conv *conv)
     return grid_places(conv) / DEPTH * gradient_tiles(conv) * TILE;
 }
 
-/* Tiles of 16 rows of the weights' gradient: [tap][block of inputs], an even number. */
-static inline int64_t row_tiles(const struct dpt_bf16_conv *conv)
-{
-    return (int64_t)conv->taps * blocks_of(conv->shape.in_channels);
-}
-
-/* Rows of a grid whose products are kept at a time; even, since windows of a pool have two. */
+/* Rows of a grid whose products are kept at a time: 8 of them, which are whole tiles where the pitch
+ * is even, or several times as many; all of several samples. */
 static inline int32_t band_of(const struct pass *p, const struct view *v)
 {
-    const int32_t rows = BAND / v->pitch / 2 * 2;
-
-    return (int32_t)least(most(rows, 2), p->grid[0]);
+    return v->samples > 1 ? p->grid[0] : (int32_t)least(up(parts(BAND, v->pitch), 8), p->grid[0]);
 }
 
 /* The workspace in its parts. */
 struct dpt_bf16_conv_memory {
     uint16_t *line; /* of x in forward, of dy for the gradient of x */
     float *products;
+    uint16_t *few;            /* planes before they are copied */
     uint16_t *planes, *tiles; /* [together] */
     float *sums, *bias;
     int64_t end;

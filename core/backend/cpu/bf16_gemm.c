@@ -3,6 +3,8 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "core/base/memory.h"
+
 enum {
     SIDE = DPT_BF16_SIDE,
     PAIR = 2 * DPT_BF16_SIDE, /* rows or columns of two tiles */
@@ -127,6 +129,14 @@ void dpt_bf16_gemm_pack(const struct dpt_bf16_gemm *g, enum dpt_bf16_operand ope
     }
 }
 
+int64_t dpt_bf16_gemm_packed_weights(const struct dpt_gemm *p, bool data)
+{
+    const int64_t tiles = data ? tiles_of(p->inputs) * parts(p->outputs, DEPTH)
+                               : tiles_of(p->outputs) * parts(p->inputs, DEPTH);
+
+    return tiles * TILE / 2;
+}
+
 /* --- the three products ----------------------------------------------------------------------- */
 
 int64_t dpt_bf16_gemm_scratch(const struct dpt_gemm *p)
@@ -152,7 +162,22 @@ static struct dpt_bf16_product product_of(int64_t m, int64_t n, int64_t steps, i
                                      .a_tile = a_tile,
                                      .a_step = TILE,
                                      .b_tile = b_tile,
-                                     .b_step = TILE};
+                                     .b_step = TILE,
+                                     .c_tile = SIDE};
+}
+
+/* The weights of outputs [o, o + m), tiles [at, at + k) of inputs, as tiles of a, `apart` of them
+ * from output to output. */
+static void pack_outputs(const struct dpt_bf16_gemm *g, const float *w, int64_t o, int64_t m,
+                         int64_t at, int64_t k, int64_t apart, uint16_t *a)
+{
+    const int64_t inputs = g->p.inputs;
+
+    for (int64_t i = 0; i < m; i += SIDE)
+        for (int64_t s = 0; s < k; s++)
+            g->kernels->pack_a(w + (o + i - g->p.first_output) * inputs + (at + s) * DEPTH, inputs,
+                               least(m - i, SIDE), least(inputs - (at + s) * DEPTH, DEPTH),
+                               a + (i / SIDE * apart + s) * TILE);
 }
 
 void dpt_bf16_gemm_forward(const struct dpt_bf16_gemm *g, const float *inputs, const float *w,
@@ -161,7 +186,8 @@ void dpt_bf16_gemm_forward(const struct dpt_bf16_gemm *g, const float *inputs, c
     enum { PIECE = LONG / DEPTH };
     const struct dpt_gemm *p = &g->p;
     const int64_t line = parts(p->rows, PAIR) * PAIR, steps = parts(p->inputs, DEPTH);
-    uint16_t *a = (uint16_t *)scratch;
+    const int64_t apart = g->forward_weights != NULL ? steps : PIECE;
+    const uint16_t *a = (const uint16_t *)scratch;
     float *sum = scratch + LONG * PAIR / 2;
 
     g->kernels->begin();
@@ -171,15 +197,13 @@ void dpt_bf16_gemm_forward(const struct dpt_bf16_gemm *g, const float *inputs, c
         for (int64_t at = 0; at < steps; at += PIECE) {
             const int64_t k = least(steps - at, PIECE);
 
-            for (int64_t i = 0; i < m; i += SIDE)
-                for (int64_t s = 0; s < k; s++)
-                    g->kernels->pack_a(w + (o + i - p->first_output) * p->inputs + (at + s) * DEPTH,
-                                       p->inputs, least(m - i, SIDE),
-                                       least(p->inputs - (at + s) * DEPTH, DEPTH),
-                                       a + (i / SIDE * PIECE + s) * TILE);
+            if (g->forward_weights != NULL)
+                a = (const uint16_t *)g->forward_weights + (o / SIDE * steps + at) * TILE;
+            else
+                pack_outputs(g, w, o, m, at, k, PIECE, (uint16_t *)scratch);
             for (int64_t row = 0; row < p->rows; row += PAIR) {
                 const struct dpt_bf16_product product =
-                    product_of(m, p->rows - row, k, PIECE * TILE, steps * TILE);
+                    product_of(m, p->rows - row, k, apart * TILE, steps * TILE);
 
                 g->kernels->multiply(&product, a,
                                      (const uint16_t *)inputs + (row / SIDE * steps + at) * TILE,
@@ -220,7 +244,6 @@ void dpt_bf16_gemm_weights(const struct dpt_bf16_gemm *g, const float *output_ro
     const int64_t steps = row_steps(p);
     const bool stream = p->inputs * p->outputs >= STREAMED && p->inputs % SIDE == 0 &&
                         (uintptr_t)dw % (SIDE * sizeof *dw) == 0;
-    const enum dpt_tile_way way = add ? DPT_TILE_ADD : stream ? DPT_TILE_STREAM : DPT_TILE_WRITE;
 
     g->kernels->begin();
     for (int64_t o = first; o < last; o += PAIR) {
@@ -232,18 +255,19 @@ void dpt_bf16_gemm_weights(const struct dpt_bf16_gemm *g, const float *output_ro
             const int left = multiply_sub_batches(
                 g, a, (const uint16_t *)input_rows + i / SIDE * steps * TILE, m, n, scratch);
 
-            dpt_tile_put(scratch, left > 1 ? scratch + (ptrdiff_t)PAIR * PAIR : NULL, PAIR, way, m,
-                         n, dw + (o - p->first_output) * p->inputs + i, p->inputs);
+            g->kernels->put(scratch, left > 1 ? scratch + (ptrdiff_t)PAIR * PAIR : NULL, add,
+                            stream && !add, m, n, dw + (o - p->first_output) * p->inputs + i,
+                            p->inputs);
         }
     }
     g->kernels->end();
     dpt_tile_fence();
 }
 
-/* The weights of outputs [at, at + k) and inputs [i, i + n), as tiles of b: [input / 16][output /
- * 32]. */
-static void pack_weights(const struct dpt_bf16_gemm *g, const float *w, int64_t at, int64_t k,
-                         int64_t i, int64_t n, uint16_t *b)
+/* The weights of outputs [at, at + k) and inputs [i, i + n), as tiles of b, `apart` of them from
+ * input to input. */
+static void pack_inputs(const struct dpt_bf16_gemm *g, const float *w, int64_t at, int64_t k,
+                        int64_t i, int64_t n, int64_t apart, uint16_t *b)
 {
     const int64_t line = g->p.row > 0 ? g->p.row : g->p.inputs;
 
@@ -251,7 +275,7 @@ static void pack_weights(const struct dpt_bf16_gemm *g, const float *w, int64_t 
         for (int64_t t = 0; t < n; t += SIDE)
             g->kernels->pack_b(w + (at + s) * line + i + t - g->p.first_input, line,
                                least(k - s, DEPTH), least(n - t, SIDE),
-                               b + (t / SIDE * (HIGH / DEPTH) + s / DEPTH) * TILE);
+                               b + (t / SIDE * apart + s / DEPTH) * TILE);
 }
 
 void dpt_bf16_gemm_data(const struct dpt_bf16_gemm *g, const float *gradient, const float *w,
@@ -260,7 +284,8 @@ void dpt_bf16_gemm_data(const struct dpt_bf16_gemm *g, const float *gradient, co
     enum { PIECE = HIGH / DEPTH };
     const struct dpt_gemm *p = &g->p;
     const int64_t steps = parts(p->outputs, DEPTH);
-    uint16_t *b = (uint16_t *)scratch;
+    const int64_t apart = g->data_weights != NULL ? steps : PIECE;
+    const uint16_t *b = (const uint16_t *)scratch;
     float *sum = scratch + HIGH * WIDE / 2;
 
     g->kernels->begin();
@@ -270,16 +295,19 @@ void dpt_bf16_gemm_data(const struct dpt_bf16_gemm *g, const float *gradient, co
         for (int64_t at = 0; at < p->outputs; at += HIGH) {
             const int64_t k = least(p->outputs - at, HIGH);
 
-            pack_weights(g, w, at, k, i, n, b);
+            if (g->data_weights != NULL)
+                b = (const uint16_t *)g->data_weights + (i / SIDE * steps + at / DEPTH) * TILE;
+            else
+                pack_inputs(g, w, at, k, i, n, apart, (uint16_t *)scratch);
             for (int64_t row = 0; row < p->rows; row += PAIR) {
                 const uint16_t *a =
                     (const uint16_t *)gradient + (row / SIDE * steps + at / DEPTH) * TILE;
 
                 for (int64_t t = 0; t < n; t += PAIR) {
                     const struct dpt_bf16_product product = product_of(
-                        p->rows - row, n - t, parts(k, DEPTH), steps * TILE, PIECE * TILE);
+                        p->rows - row, n - t, parts(k, DEPTH), steps * TILE, apart * TILE);
 
-                    g->kernels->multiply(&product, a, b + t / SIDE * PIECE * TILE, at > 0,
+                    g->kernels->multiply(&product, a, b + t / SIDE * apart * TILE, at > 0,
                                          sum + row * WIDE + t, WIDE);
                 }
             }
@@ -288,4 +316,36 @@ void dpt_bf16_gemm_data(const struct dpt_bf16_gemm *g, const float *gradient, co
             memcpy(dx + row * p->inputs + i, sum + row * WIDE, (size_t)n * sizeof *dx);
     }
     g->kernels->end();
+}
+
+void dpt_bf16_gemm_pack_weights(const struct dpt_bf16_gemm *g, bool data, const float *w,
+                                int64_t first, int64_t last, float *packed)
+{
+    const struct dpt_gemm *p = &g->p;
+    const int64_t steps = parts(data ? p->outputs : p->inputs, DEPTH);
+    uint16_t *to = (uint16_t *)packed + first / SIDE * steps * TILE;
+
+    if (data)
+        pack_inputs(g, w, 0, p->outputs, first, last - first, steps, to);
+    else
+        pack_outputs(g, w, first, last - first, 0, steps, steps, to);
+}
+
+enum dpt_status dpt_bf16_product(const struct dpt_bf16_kernels *kernels, int64_t m, int64_t n,
+                                 int64_t k, const float *a, const float *b, float *c,
+                                 struct dpt_error *err)
+{
+    const struct dpt_bf16_gemm g = {.p = {.rows = m, .inputs = n, .outputs = k},
+                                    .kernels = kernels};
+    const int64_t packed = dpt_bf16_gemm_packed(&g.p, DPT_BF16_GRADIENT);
+    enum dpt_status status = DPT_OK;
+    float *memory = NULL;
+
+    DPT_TRY(DPT_ALLOCATE(memory, (size_t)(packed + dpt_bf16_gemm_scratch(&g.p)), "a matrix product",
+                         err));
+    dpt_bf16_gemm_pack(&g, DPT_BF16_GRADIENT, a, 0, k, memory);
+    dpt_bf16_gemm_data(&g, memory, b, 0, n, memory + packed, c);
+out:
+    dpt_free(memory);
+    return status;
 }

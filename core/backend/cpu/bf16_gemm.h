@@ -10,6 +10,7 @@
 
 #include "core/backend/cpu/bf16_tile.h"
 #include "core/backend/cpu/gemm.h"
+#include "core/base/error.h"
 
 /* What an operand is packed for. */
 enum dpt_bf16_operand {
@@ -23,6 +24,9 @@ enum dpt_bf16_operand {
 struct dpt_bf16_gemm {
     struct dpt_gemm p;
     const struct dpt_bf16_kernels *kernels;
+    /* All weights, packed before: worth it where few rows share the work. NULL: they are read from
+     * w. */
+    const float *forward_weights, *data_weights;
 };
 
 /* Floats of a packed operand, and of each thread's workspace. */
@@ -34,6 +38,12 @@ int64_t dpt_bf16_gemm_scratch(const struct dpt_gemm *p);
 void dpt_bf16_gemm_pack(const struct dpt_bf16_gemm *g, enum dpt_bf16_operand operand,
                         const float *from, int64_t first, int64_t last, float *packed);
 
+/* Floats of the packed weights; packs those of the outputs, or (`data`) inputs, [first, last), from a
+ * multiple of 32 on. The whole layer is there. */
+int64_t dpt_bf16_gemm_packed_weights(const struct dpt_gemm *p, bool data);
+void dpt_bf16_gemm_pack_weights(const struct dpt_bf16_gemm *g, bool data, const float *w,
+                                int64_t first, int64_t last, float *packed);
+
 /* Do what dpt_gemm_forward, dpt_gemm_weights and dpt_gemm_data do. weights: `first` is a multiple
  * of 16 behind first_output. */
 void dpt_bf16_gemm_forward(const struct dpt_bf16_gemm *g, const float *inputs, const float *w,
@@ -44,5 +54,10 @@ void dpt_bf16_gemm_weights(const struct dpt_bf16_gemm *g, const float *output_ro
                            float *scratch, float *dw);
 void dpt_bf16_gemm_data(const struct dpt_bf16_gemm *g, const float *gradient, const float *w,
                         int64_t first, int64_t last, float *scratch, float *dx);
+
+/* C [m][n] = A [m][k] B [k][n]. Errors: RANK. */
+enum dpt_status dpt_bf16_product(const struct dpt_bf16_kernels *kernels, int64_t m, int64_t n,
+                                 int64_t k, const float *a, const float *b, float *c,
+                                 struct dpt_error *err);
 
 #endif

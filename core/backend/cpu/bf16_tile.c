@@ -44,6 +44,27 @@ static BF16 void pack_b_columns(const float *x, int64_t ldx, int64_t k, int64_t 
     store_transposed(lines, b, DEPTH);
 }
 
+static BF16 void put(const float *a, const float *b, bool add, bool stream, int64_t m, int64_t n,
+                     float *to, int64_t ld)
+{
+    for (int64_t i = 0; i < m; i++, to += ld) {
+        for (int64_t k = 0; k < n; k += SIDE) {
+            const int64_t at = i * 2 * SIDE + k;
+            const __mmask16 there = n - k >= SIDE ? 0xffff : (__mmask16)((1u << (n - k)) - 1);
+            __m512 v = _mm512_loadu_ps(a + at);
+
+            if (b != NULL)
+                v = _mm512_add_ps(v, _mm512_loadu_ps(b + at));
+            if (add)
+                v = _mm512_add_ps(_mm512_maskz_loadu_ps(there, to + k), v);
+            if (stream)
+                _mm512_stream_ps(to + k, v);
+            else
+                _mm512_mask_storeu_ps(to + k, there, v);
+        }
+    }
+}
+
 /* --- AVX-512 BF16 ----------------------------------------------------------------------------- */
 
 enum { ROWS = 8 }; /* of c in registers */
@@ -60,7 +81,7 @@ DPT_INLINE BF16 void multiply_rows(const struct dpt_bf16_product *p, int n, cons
     DPT_UNROLL for (int r = 0; r < ROWS; r++)
     {
         sum[r][0] = add ? _mm512_loadu_ps(c + r * ldc) : _mm512_setzero_ps();
-        sum[r][1] = add && n > 1 ? _mm512_loadu_ps(c + r * ldc + SIDE) : _mm512_setzero_ps();
+        sum[r][1] = add && n > 1 ? _mm512_loadu_ps(c + r * ldc + p->c_tile) : _mm512_setzero_ps();
     }
     for (int32_t tap = 0; tap < p->taps; tap++) {
         for (int64_t step = 0; step < p->steps; step++) {
@@ -89,7 +110,7 @@ DPT_INLINE BF16 void multiply_rows(const struct dpt_bf16_product *p, int n, cons
     {
         _mm512_storeu_ps(c + r * ldc, sum[r][0]);
         if (n > 1)
-            _mm512_storeu_ps(c + r * ldc + SIDE, sum[r][1]);
+            _mm512_storeu_ps(c + r * ldc + p->c_tile, sum[r][1]);
     }
 }
 
@@ -138,11 +159,11 @@ DPT_INLINE AMX void multiply_tiles(const struct dpt_bf16_product *p, int m, int 
     if (add) {
         _tile_loadd(0, c, line);
         if (n > 1)
-            _tile_loadd(1, c + SIDE, line);
+            _tile_loadd(1, c + p->c_tile, line);
         if (m > 1)
             _tile_loadd(2, below, line);
         if (m > 1 && n > 1)
-            _tile_loadd(3, below + SIDE, line);
+            _tile_loadd(3, below + p->c_tile, line);
     } else {
         _tile_zero(0);
         _tile_zero(1);
@@ -170,11 +191,11 @@ DPT_INLINE AMX void multiply_tiles(const struct dpt_bf16_product *p, int m, int 
     }
     _tile_stored(0, c, line);
     if (n > 1)
-        _tile_stored(1, c + SIDE, line);
+        _tile_stored(1, c + p->c_tile, line);
     if (m > 1)
         _tile_stored(2, below, line);
     if (m > 1 && n > 1)
-        _tile_stored(3, below + SIDE, line);
+        _tile_stored(3, below + p->c_tile, line);
 }
 
 static AMX void multiply_amx(const struct dpt_bf16_product *p, const uint16_t *a, const uint16_t *b,
@@ -195,7 +216,8 @@ static AMX void multiply_amx(const struct dpt_bf16_product *p, const uint16_t *a
 #define KERNELS(isa_, begin_, end_, multiply_)                                                     \
     {                                                                                              \
         .isa = isa_, .begin = begin_, .end = end_, .multiply = multiply_, .pack_a = pack_a,        \
-        .pack_a_columns = pack_a_columns, .pack_b = pack_b, .pack_b_columns = pack_b_columns       \
+        .pack_a_columns = pack_a_columns, .pack_b = pack_b, .pack_b_columns = pack_b_columns,      \
+        .put = put                                                                                 \
     }
 
 static const struct dpt_bf16_kernels avx512 =
@@ -231,4 +253,9 @@ const struct dpt_bf16_kernels *dpt_bf16_kernels(enum dpt_isa most)
 #endif
     (void)most;
     return NULL;
+}
+
+const char *dpt_bf16_name(const struct dpt_bf16_kernels *kernels)
+{
+    return kernels->isa >= DPT_ISA_AMX ? "AMX tiles" : "AVX-512 BF16";
 }

@@ -30,14 +30,14 @@ enum {
  * Which numbers a product of m x n tiles of c reads: for each tap, `steps` tiles along k. Distances
  * count bf16 numbers: a_row from row to row, a_tile from the first 16 rows to the next, a_step and
  * b_step along k, b_tile from the first 16 columns to the next, b_tap from tap to tap; tap[i] is
- * where a tap's a begins.
+ * where a tap's a begins. c_tile: floats of c from the first 16 columns to the next.
  */
 struct dpt_bf16_product {
     int m, n; /* 1 or 2 */
     int32_t taps;
     int64_t steps;
     const int64_t *tap;
-    int64_t a_row, a_tile, a_step, b_tile, b_step, b_tap;
+    int64_t a_row, a_tile, a_step, b_tile, b_step, b_tap, c_tile;
 };
 
 struct dpt_bf16_kernels {
@@ -56,10 +56,17 @@ struct dpt_bf16_kernels {
      * k. */
     void (*pack_b)(const float *x, int64_t ldx, int64_t k, int64_t n, uint16_t *b);
     void (*pack_b_columns)(const float *x, int64_t ldx, int64_t k, int64_t n, uint16_t *b);
+    /* to [m][n] (+)= a, or a + b where there is one; rows of a and b have 32 floats, those of `to`
+     * are ld apart. stream: past the caches; `to` and ld are whole lines of 16 floats. */
+    void (*put)(const float *a, const float *b, bool add, bool stream, int64_t m, int64_t n,
+                float *to, int64_t ld);
 };
 
 /* What this machine has of these instructions up to `most`, and the system lets the process use;
  * NULL: neither. */
 const struct dpt_bf16_kernels *dpt_bf16_kernels(enum dpt_isa most);
+
+/* What `kernels` are, for messages: "AMX tiles". */
+const char *dpt_bf16_name(const struct dpt_bf16_kernels *kernels);
 
 #endif

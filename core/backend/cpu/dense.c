@@ -5,7 +5,11 @@
 /* y = x W^T + b on the canonical weights where they lie. In a team each thread computes a part of
  * the outputs, then of the weights' gradient for the same outputs, then of the inputs' gradient. */
 
-enum { ROUNDED = 1 << 16 }; /* weights that a thread rounds at a time */
+enum {
+    ROUNDED = 1 << 16, /* weights that a thread rounds at a time */
+    PACKED = 64,       /* inputs or outputs whose weights it packs */
+    FEW_ROWS = 64,
+};
 
 struct dense {
     struct dpt_gemm gemm;
@@ -16,16 +20,23 @@ struct dense {
      * weights, which stay NULL in fp32. */
     int x, back_x, dy, columns;
     float *weights;
-    /* By the processor's own instructions instead, where it has some (`kernels`): buffers of the
+    /* By the processor's own instructions instead, where it has some (NULL: none): buffers of the
      * packed operands. */
-    struct dpt_bf16_gemm bf16;
+    const struct dpt_bf16_kernels *bf16;
     int packed[DPT_BF16_OPERANDS];
+    float *bf16_weights, *bf16_data; /* packed weights; NULL: none */
 };
 
 /* Whether several ranks compute its outputs, and what it passes back. */
 static bool is_divided(const struct dpt_cpu_node *node)
 {
     return node->graph->divided;
+}
+
+/* Few rows: weights are packed once a step, not for each micro-batch and thread. */
+static bool packs_weights(const struct dpt_cpu_node *node, const struct dense *dense)
+{
+    return dense->gemm.rows <= FEW_ROWS && !is_divided(node);
 }
 
 /* Takes buffers for packed operands (a bit each) while a pass is planned. */
@@ -59,11 +70,14 @@ static enum dpt_status plan_dense(struct dpt_cpu_program *program, struct dpt_cp
     dense->small = dense->gemm.inputs * dense->gemm.outputs <= DPT_SMALL;
     DPT_TRY(dpt_cpu_read(program, node, DPT_LAYOUT_NCHW, err));
     if (dpt_cpu_rounds(program) && !dense->small)
-        dense->bf16.kernels = dpt_bf16_kernels(dense->gemm.isa);
-    if (dense->bf16.kernels != NULL) {
+        dense->bf16 = dpt_bf16_kernels(dense->gemm.isa);
+    if (dense->bf16 != NULL) {
         dense->gemm.rounds = true;
         dpt_cpu_write(program, node, DPT_LAYOUT_NCHW);
         take_packed(program, dense, 1u << DPT_BF16_INPUTS);
+        if (packs_weights(node, dense))
+            dpt_cpu_copy(program, node, dpt_bf16_gemm_packed_weights(&dense->gemm, false),
+                         &dense->bf16_weights);
         dpt_cpu_want_scratch(program, dpt_bf16_gemm_scratch(&dense->gemm));
         return DPT_OK;
     }
@@ -88,10 +102,13 @@ static enum dpt_status plan_dense_backward(struct dpt_cpu_program *program,
     struct dense *dense = node->own;
 
     (void)err;
-    if (dense->bf16.kernels != NULL) {
+    if (dense->bf16 != NULL) {
         take_packed(program, dense,
                     1u << DPT_BF16_GRADIENT | 1u << DPT_BF16_INPUT_ROWS |
                         1u << DPT_BF16_OUTPUT_ROWS);
+        if (node->wants_dx && packs_weights(node, dense))
+            dpt_cpu_copy(program, node, dpt_bf16_gemm_packed_weights(&dense->gemm, true),
+                         &dense->bf16_data);
         return DPT_OK;
     }
     dense->back_x = dpt_cpu_take_rounded(program, node->x, node->x_floats);
@@ -106,6 +123,19 @@ static enum dpt_status plan_dense_backward(struct dpt_cpu_program *program,
     return DPT_OK;
 }
 
+static void pack_weights(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node, bool data,
+                         float *packed, int thread, int *task)
+{
+    const struct dense *dense = node->own;
+    const struct dpt_bf16_gemm g = {.p = dense->gemm, .kernels = dense->bf16};
+    const int64_t n = data ? g.p.inputs : g.p.outputs;
+
+    for (int64_t at = 0; at < n; at += PACKED)
+        if (dpt_cpu_own_task(run, thread, task))
+            dpt_bf16_gemm_pack_weights(&g, data, dpt_cpu_param(run, node->graph->weight), at,
+                                       n - at < PACKED ? n : at + PACKED, packed);
+}
+
 static enum dpt_status refresh_dense(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
                                      int thread, int *task, struct dpt_error *err)
 {
@@ -113,6 +143,10 @@ static enum dpt_status refresh_dense(const struct dpt_cpu_run *run, const struct
     const int64_t n = run->program->spec.graph->tensors[node->graph->weight].count;
 
     (void)err;
+    if (dense->bf16_weights != NULL)
+        pack_weights(run, node, false, dense->bf16_weights, thread, task);
+    if (dense->bf16_data != NULL)
+        pack_weights(run, node, true, dense->bf16_data, thread, task);
     for (int64_t at = 0; dense->weights != NULL && at < n; at += ROUNDED) {
         const int64_t left = n - at < ROUNDED ? n - at : ROUNDED;
 
@@ -126,7 +160,7 @@ static const float *weights_of(const struct dpt_cpu_run *run, const struct dpt_c
 {
     const struct dense *dense = node->own;
 
-    return dpt_cpu_rounds(run->program) && dense->bf16.kernels == NULL
+    return dpt_cpu_rounds(run->program) && dense->bf16 == NULL
                ? dense->weights
                : dpt_cpu_param(run, node->graph->weight);
 }
@@ -199,7 +233,8 @@ static void gather(const struct dpt_cpu_run *run, const struct dpt_cpu_node *nod
 
 static struct dpt_bf16_gemm bf16_of(const struct dpt_cpu_run *run, const struct dense *dense)
 {
-    return (struct dpt_bf16_gemm){gemm_of(run, dense), dense->bf16.kernels};
+    return (struct dpt_bf16_gemm){gemm_of(run, dense), dense->bf16, dense->bf16_weights,
+                                  dense->bf16_data};
 }
 
 /* This thread's part of an operand of so many columns, packed for all. */
@@ -370,7 +405,7 @@ static enum dpt_status dense_forward(const struct dpt_cpu_run *run, const struct
     const struct dense *dense = node->own;
 
     (void)err;
-    (dense->bf16.kernels != NULL ? bf16_forward : plain_forward)(run, node);
+    (dense->bf16 != NULL ? bf16_forward : plain_forward)(run, node);
     return DPT_OK;
 }
 
@@ -380,7 +415,7 @@ static enum dpt_status dense_backward(const struct dpt_cpu_run *run,
     const struct dense *dense = node->own;
 
     (void)err;
-    (dense->bf16.kernels != NULL ? bf16_backward : plain_backward)(run, node);
+    (dense->bf16 != NULL ? bf16_backward : plain_backward)(run, node);
     return DPT_OK;
 }
 

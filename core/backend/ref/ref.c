@@ -559,14 +559,20 @@ static void profile(void *opened, int worker, struct dpt_spans *spans)
     flight_of(opened, worker, 0)->spans = spans;
 }
 
-static enum dpt_status gemm(int64_t m, int64_t n, int64_t k, const float *a, const float *b,
-                            float *c, struct dpt_error *err)
+/* All products are fp32. */
+static enum dpt_status gemm(enum dpt_precision precision, int64_t m, int64_t n, int64_t k,
+                            const float *a, const float *b, float *c, struct dpt_error *err)
 {
-    (void)err;
+    (void)precision, (void)err;
     memset(c, 0, (size_t)m * (size_t)n * sizeof *c);
     dpt_ref_matmul_add((size_t)m, (size_t)n, (size_t)k, (struct dpt_ref_matrix){a, (size_t)k, 1},
                        (struct dpt_ref_matrix){b, (size_t)n, 1}, c, (size_t)n);
     return DPT_OK;
+}
+
+static const char *bf16(void)
+{
+    return NULL;
 }
 
 const struct dpt_backend dpt_backend_ref = {
@@ -589,4 +595,5 @@ const struct dpt_backend dpt_backend_ref = {
     .find_nonfinite = find_nonfinite,
     .profile = profile,
     .gemm = gemm,
+    .bf16 = bf16,
 };

@@ -355,7 +355,7 @@ def test_other_precisions_train(machine, precision):
         assert "loss_scale" not in attributes
     if precision != "bf16":
         refused = machine.run("cpu", job, kind="cpu")
-        told = f"device.precision: {precision} needs device.kind: cuda; cpu, which this would run on, has fp32 and bf16"
+        told = f"device.precision: {precision} needs device.kind: cuda; cpu, which this would run on, has fp32 and bf16; take bf16"
         assert refused.code == 78 and told in refused.err, refused
     if precision == "bf16":
         other = machine.run("cpu", job, kind="cpu", sets=["train.steps=2"])

@@ -140,7 +140,7 @@ static void part_of(int64_t n, int part, int parts, int64_t *first, int64_t *las
 static void pack_layer(struct layer *l, const struct dpt_gemm *p, enum dpt_bf16_operand operand,
                        const float *from, int64_t base, int64_t n, int parts)
 {
-    const struct dpt_bf16_gemm g = {*p, bf16};
+    const struct dpt_bf16_gemm g = {.p = *p, .kernels = bf16};
     const int64_t steps = (n + 31) / 32;
 
     for (int part = 0; part < parts; part++) {
@@ -155,7 +155,7 @@ static void pack_layer(struct layer *l, const struct dpt_gemm *p, enum dpt_bf16_
 static void forward(struct layer *l, const struct dpt_gemm *p, const float *w, int64_t first,
                     int64_t last)
 {
-    const struct dpt_bf16_gemm g = {*p, bf16};
+    const struct dpt_bf16_gemm g = {.p = *p, .kernels = bf16};
 
     if (bf16 == NULL)
         dpt_gemm_forward(p, l->transposed, w, l->b, first, last, l->scratch, l->y);
@@ -167,7 +167,7 @@ static void forward(struct layer *l, const struct dpt_gemm *p, const float *w, i
 static void weights(struct layer *l, const struct dpt_gemm *p, bool add, int64_t first,
                     int64_t last, float *dw)
 {
-    const struct dpt_bf16_gemm g = {*p, bf16};
+    const struct dpt_bf16_gemm g = {.p = *p, .kernels = bf16};
 
     if (bf16 == NULL)
         dpt_gemm_weights(p, l->dy, l->x, add, first, last, l->scratch, dw);
@@ -179,7 +179,7 @@ static void weights(struct layer *l, const struct dpt_gemm *p, bool add, int64_t
 static void data(struct layer *l, const struct dpt_gemm *p, const float *w, int64_t first,
                  int64_t last)
 {
-    const struct dpt_bf16_gemm g = {*p, bf16};
+    const struct dpt_bf16_gemm g = {.p = *p, .kernels = bf16};
 
     if (bf16 == NULL)
         dpt_gemm_data(p, l->dy, w, first, last, l->scratch, l->dx);
