@@ -89,6 +89,17 @@ static void print_row(const struct dpt_bench *b, const char *name, double second
     print_line(name, width, (const char *const[]){time, share, least, by, part}, out);
 }
 
+static void print_machine(const struct dpt_machine *m, struct dpt_str *out)
+{
+    dpt_str_printf(out, "a thread, all busy: %.1f GFLOP/s, %.1f GB/s in cache, %.1f in memory\n",
+                   m->fp32 * 1e-9, m->memory[1].rate * 1e-9,
+                   m->memory[DPT_MACHINE_SIZES - 1].rate * 1e-9);
+    if (m->bf16 > 0)
+        dpt_str_printf(out, "in bf16, by %s: %.1f GFLOP/s, %.1f times as many\n",
+                       dpt_backends[0]->bf16(), m->bf16 * 1e-9, m->bf16 / m->fp32);
+    dpt_str_printf(out, "\n");
+}
+
 static void print_head(const struct dpt_bench *b, struct dpt_str *out)
 {
     const struct dpt_trainer *t = b->t;
@@ -110,10 +121,7 @@ static void print_head(const struct dpt_bench *b, struct dpt_str *out)
         dpt_str_printf(out, "%s, by its data sheet: %.1f TFLOP/s in %s, %.2f TB/s\n\n", b->gpu.name,
                        b->flops * 1e-12, dpt_job_precision(t->job), b->gpu.bandwidth * 1e-12);
     else
-        dpt_str_printf(out,
-                       "a thread, all busy: %.1f GFLOP/s, %.1f GB/s in cache, %.1f in memory\n\n",
-                       m->flops * 1e-9, m->memory[1].rate * 1e-9,
-                       m->memory[DPT_MACHINE_SIZES - 1].rate * 1e-9);
+        print_machine(m, out);
     dpt_str_printf(out, "step  %.*f %s, the median of ", d, b->step.median / u.seconds, u.name);
     if (b->runs > 0)
         dpt_str_printf(out, "%d runs of %lld\n", b->runs, (long long)(b->steps / b->runs));
@@ -198,6 +206,8 @@ static void json_machine(const struct dpt_machine *m, struct dpt_json *j)
 {
     dpt_json_object(j, "machine");
     dpt_json_real(j, "flop_per_s_thread", m->flops);
+    if (m->bf16 > 0)
+        dpt_json_real(j, "flop_per_s_thread_bf16", m->bf16);
     dpt_json_array(j, "bandwidth_thread");
     for (int i = 0; i < DPT_MACHINE_SIZES; i++) {
         dpt_json_object(j, NULL);

@@ -74,8 +74,12 @@ enum dpt_status dpt_doctor_speed(struct dpt_doctor *d, struct dpt_error *err)
     enum dpt_status status = DPT_OK;
     const double *flops, *rates;
     double usual, usual_rate;
+    char bf16[64] = "";
 
     DPT_TRY(measure(d, err));
+    if (d->machine.bf16 > 0)
+        snprintf(bf16, sizeof bf16, " (%.3g in bf16, by %s)", d->machine.bf16 / 1e9,
+                 dpt_backends[0]->bf16());
     flops = dpt_doctor_gather(d, &d->machine.flops, sizeof *flops, err);
     if (flops == NULL)
         return err->status;
@@ -85,7 +89,8 @@ enum dpt_status dpt_doctor_speed(struct dpt_doctor *d, struct dpt_error *err)
         return err->status;
     if (!warn_of_slow(d, flops, "computes", &usual) &&
         !warn_of_slow(d, rates, "moves memory", &usual_rate))
-        dpt_ok(d, "%.3g GFLOP/s and %.3g GB/s a rank, all at once", usual / 1e9, usual_rate / 1e9);
+        dpt_ok(d, "%.3g GFLOP/s%s and %.3g GB/s a rank, all at once", usual / 1e9, bf16,
+               usual_rate / 1e9);
 out:
     return status;
 }

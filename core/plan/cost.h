@@ -22,7 +22,9 @@ enum { DPT_MACHINE_SIZES = 5 };
 /* The speed of one thread while all threads of all ranks do the same work; the mean over the
  * threads. */
 struct dpt_machine {
-    double flops; /* floating point operations a second, in a matrix product of the backend */
+    double flops; /* floating point operations a second, in a matrix product of the backend, in the
+                     job's precision; */
+    double fp32, bf16; /* and in these, bf16 where the processor has instructions for it; else 0 */
     struct {
         double bytes;            /* that the loop goes over again and again */
         double rate;             /* bytes read and written a second */

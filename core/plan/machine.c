@@ -22,6 +22,7 @@ static const double product_seconds = 0.15, loop_seconds = 0.03;
 struct measuring {
     struct dpt_trainer *t;
     const struct dpt_backend *backend; /* whose product is measured */
+    bool bf16;                         /* also that in bf16 */
     double main_bytes;
     struct dpt_machine *each; /* [threads] */
     bool loop;                /* the memory, else the product */
@@ -48,23 +49,36 @@ static double rate_since(const struct began *began, double amount)
 
 /* Takes the best of as many products as fit into the time, at least two, since the first one warms
  * up. */
+static enum dpt_status repeat_product(const struct measuring *m, enum dpt_precision precision,
+                                      const float *a, const float *b, float *c, double *flops,
+                                      struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const double until = dpt_now() + product_seconds;
+
+    for (int i = 0; i < 2 || dpt_now() < until; i++) {
+        const struct began began = begin_now();
+
+        DPT_TRY(m->backend->gemm(precision, SIDE, SIDE, SIDE, a, b, c, err));
+        *flops = fmax(*flops, rate_since(&began, 2.0 * SIDE * SIDE * SIDE));
+    }
+out:
+    return status;
+}
+
 static enum dpt_status measure_product(const struct measuring *m, struct dpt_machine *own,
                                        struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     float *a = NULL, *b;
-    const double until = dpt_now() + product_seconds;
 
     DPT_TRY(DPT_ALLOCATE(a, (size_t)3 * SIDE * SIDE, "measuring the machine", err));
     b = a + SIDE * SIDE;
     for (int i = 0; i < 2 * SIDE * SIDE; i++)
         a[i] = (float)(i % 7) * 0.25f;
-    for (int i = 0; i < 2 || dpt_now() < until; i++) {
-        const struct began began = begin_now();
-
-        DPT_TRY(m->backend->gemm(SIDE, SIDE, SIDE, a, b, b + SIDE * SIDE, err));
-        own->flops = fmax(own->flops, rate_since(&began, 2.0 * SIDE * SIDE * SIDE));
-    }
+    DPT_TRY(repeat_product(m, DPT_PRECISION_FP32, a, b, b + SIDE * SIDE, &own->fp32, err));
+    if (m->bf16)
+        DPT_TRY(repeat_product(m, DPT_PRECISION_BF16, a, b, b + SIDE * SIDE, &own->bf16, err));
 out:
     dpt_free(a);
     return status;
@@ -122,19 +136,25 @@ static enum dpt_status average(const struct measuring *m, struct dpt_machine *ma
                                struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    double sums[1 + DPT_MACHINE_SIZES] = {0};
+    double sums[2 + DPT_MACHINE_SIZES] = {0};
+    const struct dpt_job *job = m->t->job;
     const double threads = (double)m->t->team.all_threads;
 
     for (int i = 0; i < m->t->team.threads; i++) {
-        sums[0] += m->each[i].flops;
+        sums[0] += m->each[i].fp32;
+        sums[1] += m->each[i].bf16;
         for (int k = 0; k < DPT_MACHINE_SIZES; k++)
-            sums[1 + k] += m->each[i].memory[k].rate;
+            sums[2 + k] += m->each[i].memory[k].rate;
     }
     DPT_TRY(dpt_group_sum_doubles(&m->t->comm->world, sums, sums, sizeof sums / sizeof *sums, err));
-    machine->flops = fmax(machine->flops, sums[0] / threads);
+    machine->fp32 = fmax(machine->fp32, sums[0] / threads);
+    machine->bf16 = fmax(machine->bf16, sums[1] / threads);
+    machine->flops = machine->bf16 > 0 && job != NULL && job->device.precision == DPT_PRECISION_BF16
+                         ? machine->bf16
+                         : machine->fp32;
     for (int k = 0; k < DPT_MACHINE_SIZES; k++) {
         machine->memory[k].bytes = m->each[0].memory[k].bytes;
-        machine->memory[k].rate = fmax(machine->memory[k].rate, sums[1 + k] / threads);
+        machine->memory[k].rate = fmax(machine->memory[k].rate, sums[2 + k] / threads);
     }
 out:
     return status;
@@ -153,6 +173,7 @@ enum dpt_status dpt_machine_measure(struct dpt_trainer *t, struct dpt_machine *m
             m.backend = dpt_backends[i];
             break;
         }
+    m.bf16 = m.backend->bf16 != NULL && m.backend->bf16() != NULL;
     dpt_comm_note(t->comm, 0, "measuring the machine");
     DPT_TRY(dpt_group_sum_ints(&t->comm->node, &threads, &threads, 1, err));
     m.main_bytes = fmax(LEAST_MAIN, (double)SHARED_MAIN / (double)threads);

@@ -1,3 +1,5 @@
+#include "core/backend/bf16.h"
+#include "core/backend/cpu/bf16_conv.h"
 #include "core/backend/cpu/kernels.h"
 #include "core/backend/cpu/program.h"
 #include "core/backend/cpu/sparse.h"
@@ -22,7 +24,12 @@ struct conv {
     int forward, data, weights; /* calls */
     int unpack[2];              /* calls; the second one adds */
     int dw, db;                 /* buffers */
+    /* Buffers of the operands: what the node reads, in forward and in backward, and the gradient of
+     * what it gives, or that of its pool; those of the nodes, or rounded ones. */
+    int x, back_x, dy;
     int64_t n_weights;
+    struct dpt_bf16_conv *bf16; /* all passes, where the processor has instructions for it */
+    float *bf16_weights, *bf16_data;
     struct dpt_winograd winograd; /* forward, where it has kernels */
     float *winograd_weights;
     struct dpt_sparse *sparse; /* the backward passes, where the pool is `listed`; else NULL */
@@ -86,6 +93,7 @@ static void close_conv(struct dpt_cpu_node *node)
 
     dpt_conv_kernels_close(&conv->kernels);
     dpt_free(conv->sparse);
+    dpt_bf16_conv_close(conv->bf16);
 }
 
 static const float *bias_of(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
@@ -124,6 +132,17 @@ out:
     return status;
 }
 
+/* Of a convolution that computes the max-pool after it. */
+static void write_output(struct dpt_cpu_program *program, struct dpt_cpu_node *node)
+{
+    if (node->pool != NULL) {
+        node->pool->fused = true;
+        /* Here, where it is computed, and while the input is still there. */
+        dpt_cpu_write(program, node->pool, DPT_LAYOUT_C16);
+    }
+    dpt_cpu_write(program, node, DPT_LAYOUT_C16);
+}
+
 /* *chosen: whether forward goes this way. */
 static enum dpt_status plan_winograd(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                                      bool *chosen, struct dpt_error *err)
@@ -157,12 +176,8 @@ static enum dpt_status plan_winograd(struct dpt_cpu_program *program, struct dpt
     *chosen = true;
     conv->winograd = w;
     DPT_TRY(dpt_cpu_read(program, node, DPT_LAYOUT_C16, err));
-    if (w.pool) {
-        node->pool->fused = true;
-        /* Here, where it is computed, and while the input is still there. */
-        dpt_cpu_write(program, node->pool, DPT_LAYOUT_C16);
-    }
-    dpt_cpu_write(program, node, DPT_LAYOUT_C16);
+    conv->x = dpt_cpu_take_rounded(program, node->x, node->x_floats);
+    write_output(program, node);
     dpt_cpu_want_scratch(program, dpt_winograd_scratch(&w));
     dpt_cpu_copy(program, node, dpt_winograd_packed(&w), &conv->winograd_weights);
 out:
@@ -175,10 +190,90 @@ static void winograd_forward(const struct dpt_cpu_run *run, const struct dpt_cpu
     const struct dpt_cpu_node *to = node->pool != NULL ? node->pool : node;
     const bool keeps_argmax = run->training && to->argmax != DPT_CPU_NONE;
 
-    dpt_winograd_forward(&conv->winograd, run->program->spec.micro, dpt_cpu_buffer(run, node->x),
+    dpt_winograd_forward(&conv->winograd, run->program->spec.micro,
+                         dpt_cpu_round(run, node->x, conv->x, 0, node->x_floats),
                          conv->winograd_weights, bias_of(run, node), run->scratch,
                          dpt_cpu_buffer(run, to->y),
                          keeps_argmax ? (void *)dpt_cpu_buffer(run, to->argmax) : NULL);
+}
+
+/* --- in bf16, by the processor's own instructions --------------------------------------------- */
+
+static const struct dpt_bf16_kernels *bf16_kernels(const struct dpt_cpu_program *program,
+                                                   const struct dpt_cpu_node *node)
+{
+    return dpt_cpu_rounds(program) && node->graph->window.groups == 1
+               ? dpt_bf16_kernels(dpt_dnnl_isa())
+               : NULL;
+}
+
+static enum dpt_status plan_bf16(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
+                                 const struct dpt_bf16_kernels *kernels, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct conv *conv = node->own;
+    const bool backward = program->spec.training && node->wants_dy;
+    const bool planes = node->in.c <= DPT_BF16_FEW && !(backward && node->wants_dx) &&
+                        dpt_cpu_input_layout(program, node) == DPT_LAYOUT_NCHW;
+    struct dpt_bf16_conv_shape shape = {.in_channels = node->in.c,
+                                        .out_channels = node->out.c,
+                                        .in = {node->in.h, node->in.w},
+                                        .out = {node->out.h, node->out.w},
+                                        .window = node->graph->window,
+                                        .x = planes ? DPT_LAYOUT_NCHW : DPT_LAYOUT_C16,
+                                        .relu = node->relu,
+                                        .backward = backward,
+                                        .wants_dx = node->wants_dx};
+
+    if (node->pool != NULL) {
+        shape.pool = true;
+        shape.relu |= node->pool->relu;
+        shape.pooled[0] = node->pool->out.h;
+        shape.pooled[1] = node->pool->out.w;
+    }
+    DPT_TRY(dpt_bf16_conv_open(&shape, kernels, program->spec.micro, &conv->bf16, err));
+    DPT_TRY(dpt_cpu_read(program, node, shape.x, err));
+    conv->x = node->x;
+    write_output(program, node);
+    dpt_cpu_want_scratch(program, dpt_bf16_conv_scratch(conv->bf16));
+    dpt_cpu_copy(program, node, dpt_bf16_conv_packed(conv->bf16, false), &conv->bf16_weights);
+out:
+    return status;
+}
+
+static void bf16_forward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
+{
+    const struct conv *conv = node->own;
+    const struct dpt_cpu_node *to = node->pool != NULL ? node->pool : node;
+    const bool keeps_argmax = run->training && to->argmax != DPT_CPU_NONE;
+
+    dpt_bf16_conv_forward(conv->bf16, run->program->spec.micro, dpt_cpu_buffer(run, node->x),
+                          conv->bf16_weights, bias_of(run, node), run->scratch,
+                          dpt_cpu_buffer(run, to->y),
+                          keeps_argmax ? (void *)dpt_cpu_buffer(run, to->argmax) : NULL);
+}
+
+static void bf16_backward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
+{
+    const struct conv *conv = node->own;
+    const struct dpt_graph *graph = run->program->spec.graph;
+    const struct dpt_bf16_conv_work work = {
+        .count = run->batch->count,
+        .micro = run->program->spec.micro,
+        .x = dpt_cpu_buffer(run, node->x),
+        .dy = dpt_cpu_buffer(run, node->dy),
+        .argmax = node->pool != NULL ? (void *)dpt_cpu_buffer(run, node->pool->argmax) : NULL,
+        .packed = conv->bf16_data,
+        .scratch = run->scratch,
+        .add = run->add,
+        .dw = dpt_graph_updates(graph, node->graph->weight)
+                  ? dpt_cpu_gradient(run, node->graph->weight)
+                  : NULL,
+        .db = dpt_cpu_gradient(run, node->graph->bias),
+        .dx = node->wants_dx ? dpt_cpu_buffer(run, node->dx) : NULL,
+    };
+
+    dpt_bf16_conv_backward(conv->bf16, &work);
 }
 
 /* --- the direct way --------------------------------------------------------------------------- */
@@ -203,35 +298,48 @@ static enum dpt_status plan_direct(struct dpt_cpu_program *program, struct dpt_c
 
     DPT_TRY(dpt_conv_kernels_choose(&request, k, err));
     DPT_TRY(dpt_cpu_read(program, node, k->x, err));
+    conv->x = dpt_cpu_take_rounded(program, node->x, node->x_floats);
     dpt_cpu_write(program, node, k->y);
     DPT_TRY(open_copy(program, node, k->pass[DPT_CONV_FORWARD], &conv->forward_weights, err));
     conv->forward =
-        take_call(program, conv, DPT_CONV_FORWARD, node->x, node->y, DPT_CPU_NONE, DPT_CPU_NONE);
+        take_call(program, conv, DPT_CONV_FORWARD, conv->x, node->y, DPT_CPU_NONE, DPT_CPU_NONE);
 out:
     return status;
 }
 
-/* --- a batch norm in the weights -------------------------------------------------------------- */
+/* --- a batch norm in the weights, and rounded ones -------------------------------------------- */
 
-static void plan_folded(struct dpt_cpu_program *program, const struct dpt_cpu_node *node)
+static void plan_weights(struct dpt_cpu_program *program, const struct dpt_cpu_node *node)
 {
     struct conv *conv = node->own;
 
-    if (conv->n_weights > program->folded)
+    if (conv->n_weights > program->folded &&
+        (node->norm != NULL || (dpt_cpu_rounds(program) && conv->bf16 == NULL)))
         program->folded = conv->n_weights;
-    dpt_cpu_copy(program, node, (node->out.c + DPT_LANES - 1) / DPT_LANES * DPT_LANES,
-                 &conv->folded_bias);
+    if (node->norm != NULL)
+        dpt_cpu_copy(program, node, (node->out.c + DPT_LANES - 1) / DPT_LANES * DPT_LANES,
+                     &conv->folded_bias);
 }
 
-/* The weights stand in the calling worker's buffers. */
-static const float *fold(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
+/* The weights as the passes take them: where they are others than the parameters they stand in
+ * memory of the calling worker. */
+static const float *weights_of(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
 {
     const struct conv *conv = node->own;
-    float *folded = run->worker->values;
+    const float *weights = dpt_cpu_param(run, node->graph->weight);
+    const int memory = run->program->refreshed;
+    float *own = memory == DPT_CPU_NONE ? run->worker->values : dpt_cpu_buffer(run, memory);
 
-    dpt_fold(run->program->spec.graph, node->graph, node->norm, run->params, folded,
-             conv->folded_bias);
-    return folded;
+    if (node->norm != NULL) {
+        dpt_fold(run->program->spec.graph, node->graph, node->norm, run->params, own,
+                 conv->folded_bias);
+        weights = own;
+    }
+    if (dpt_cpu_rounds(run->program) && conv->bf16 == NULL) {
+        dpt_bf16_round(conv->n_weights, weights, own);
+        weights = own;
+    }
+    return weights;
 }
 
 static enum dpt_status plan_conv(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
@@ -239,16 +347,20 @@ static enum dpt_status plan_conv(struct dpt_cpu_program *program, struct dpt_cpu
 {
     enum dpt_status status = DPT_OK;
     struct conv *conv = node->own;
-    bool chosen;
+    const struct dpt_bf16_kernels *kernels = bf16_kernels(program, node);
+    bool chosen = kernels != NULL;
 
     conv->shape = dpt_cpu_conv_shape(program, node);
     conv->n_weights = program->spec.graph->tensors[node->graph->weight].count;
     conv->forward_weights.call = conv->data_weights.call = DPT_CPU_NONE;
-    DPT_TRY(plan_winograd(program, node, &chosen, err));
+    if (kernels != NULL)
+        DPT_TRY(plan_bf16(program, node, kernels, err));
+    else
+        DPT_TRY(plan_winograd(program, node, &chosen, err));
     if (!chosen)
         DPT_TRY(plan_direct(program, node, err));
-    if (node->norm != NULL)
-        plan_folded(program, node);
+    plan_weights(program, node);
+    dpt_cpu_give_rounded(program, node->x, conv->x);
 out:
     return status;
 }
@@ -271,10 +383,12 @@ static struct dpt_sparse_shape sparse_shape(const struct dpt_cpu_node *node)
                                      .wants_dx = node->wants_dx};
 }
 
-bool dpt_cpu_conv_lists(const struct dpt_cpu_node *conv)
+bool dpt_cpu_conv_lists(const struct dpt_cpu_program *program, const struct dpt_cpu_node *conv)
 {
     const struct dpt_sparse_shape shape = sparse_shape(conv);
 
+    if (bf16_kernels(program, conv) != NULL)
+        return true;
     return is_plain(&conv->graph->window) && dpt_sparse_fits(&shape);
 }
 
@@ -299,8 +413,8 @@ static void backward_by_lists(const struct dpt_cpu_run *run, const struct dpt_cp
     const struct dpt_sparse_work work = {
         .count = run->batch->count,
         .micro = run->program->spec.micro,
-        .x = dpt_cpu_buffer(run, node->x),
-        .dy = dpt_cpu_buffer(run, node->dy),
+        .x = dpt_cpu_round(run, node->x, conv->back_x, 0, node->x_floats),
+        .dy = dpt_cpu_round(run, node->dy, conv->dy, 0, node->pool->y_floats),
         .argmax = (const void *)dpt_cpu_buffer(run, node->pool->argmax),
         .packed = conv->sparse_weights,
         .scratch = dpt_cpu_buffer(run, conv->sparse_scratch),
@@ -323,12 +437,22 @@ static enum dpt_status plan_conv_backward(struct dpt_cpu_program *program,
     const struct dpt_kernel *const weights = kernels[DPT_CONV_BACKWARD_WEIGHTS];
     enum dpt_status status = DPT_OK;
 
-    if (lists(node))
-        return plan_lists(program, node, err);
+    if (conv->bf16 != NULL) {
+        if (node->wants_dx)
+            dpt_cpu_copy(program, node, dpt_bf16_conv_packed(conv->bf16, true), &conv->bf16_data);
+        return DPT_OK;
+    }
+    conv->back_x = dpt_cpu_take_rounded(program, node->x, node->x_floats);
+    conv->dy = dpt_cpu_take_rounded(program, node->dy,
+                                    lists(node) ? node->pool->y_floats : node->y_floats);
+    if (lists(node)) {
+        status = plan_lists(program, node, err);
+        goto out;
+    }
     if (node->wants_dx) {
         DPT_TRY(
             open_copy(program, node, kernels[DPT_CONV_BACKWARD_DATA], &conv->data_weights, err));
-        conv->data = take_call(program, conv, DPT_CONV_BACKWARD_DATA, node->dx, node->dy,
+        conv->data = take_call(program, conv, DPT_CONV_BACKWARD_DATA, node->dx, conv->dy,
                                DPT_CPU_NONE, DPT_CPU_NONE);
     }
     conv->weights = DPT_CPU_NONE;
@@ -344,11 +468,13 @@ static enum dpt_status plan_conv_backward(struct dpt_cpu_program *program,
         conv->unpack[add] =
             dpt_cpu_call(program, unpack, conv->dw, DPT_CPU_NONE, DPT_CPU_NONE, DPT_CPU_NONE);
     }
-    conv->weights = take_call(program, conv, DPT_CONV_BACKWARD_WEIGHTS, node->x, node->dy, conv->dw,
-                              conv->shape.bias ? conv->db : DPT_CPU_NONE);
+    conv->weights = take_call(program, conv, DPT_CONV_BACKWARD_WEIGHTS, conv->back_x, conv->dy,
+                              conv->dw, conv->shape.bias ? conv->db : DPT_CPU_NONE);
     dpt_cpu_give(program, conv->dw);
     dpt_cpu_give(program, conv->db);
 out:
+    dpt_cpu_give_rounded(program, node->x, conv->back_x);
+    dpt_cpu_give_rounded(program, node->dy, conv->dy);
     return status;
 }
 
@@ -364,9 +490,12 @@ static enum dpt_status refresh_forward(const struct dpt_cpu_run *run,
                                        const struct dpt_cpu_node *node, struct dpt_error *err)
 {
     const struct conv *conv = node->own;
-    const float *weights =
-        node->norm != NULL ? fold(run, node) : dpt_cpu_param(run, node->graph->weight);
+    const float *weights = weights_of(run, node);
 
+    if (conv->bf16 != NULL)
+        dpt_bf16_conv_pack(conv->bf16, false, weights, conv->bf16_weights);
+    if (conv->bf16 != NULL)
+        return DPT_OK;
     if (conv->winograd.kernels == NULL)
         return refresh_copy(run, &conv->forward_weights, weights, err);
     dpt_winograd_pack(&conv->winograd, weights, conv->winograd_weights);
@@ -377,15 +506,16 @@ static enum dpt_status refresh_conv(const struct dpt_cpu_run *run, const struct 
                                     int thread, int *task, struct dpt_error *err)
 {
     const struct conv *conv = node->own;
-    const float *weights = dpt_cpu_param(run, node->graph->weight);
     enum dpt_status status = DPT_OK;
 
     if (dpt_cpu_own_task(run, thread, task))
         DPT_TRY(refresh_forward(run, node, err));
     if (conv->data_weights.call != DPT_CPU_NONE && dpt_cpu_own_task(run, thread, task))
-        DPT_TRY(refresh_copy(run, &conv->data_weights, weights, err));
+        DPT_TRY(refresh_copy(run, &conv->data_weights, weights_of(run, node), err));
+    if (conv->bf16_data != NULL && dpt_cpu_own_task(run, thread, task))
+        dpt_bf16_conv_pack(conv->bf16, true, weights_of(run, node), conv->bf16_data);
     if (conv->sparse_weights != NULL && dpt_cpu_own_task(run, thread, task))
-        dpt_sparse_pack(conv->sparse, weights, conv->sparse_weights);
+        dpt_sparse_pack(conv->sparse, weights_of(run, node), conv->sparse_weights);
 out:
     return status;
 }
@@ -396,10 +526,13 @@ static enum dpt_status conv_forward(const struct dpt_cpu_run *run, const struct 
     const struct conv *conv = node->own;
     enum dpt_status status = DPT_OK;
 
-    if (conv->winograd.kernels != NULL) {
+    if (conv->bf16 != NULL)
+        bf16_forward(run, node);
+    else if (conv->winograd.kernels != NULL)
         winograd_forward(run, node);
+    if (conv->bf16 != NULL || conv->winograd.kernels != NULL)
         return DPT_OK;
-    }
+    dpt_cpu_round(run, node->x, conv->x, 0, node->x_floats);
     dpt_cpu_set(run, conv->forward, DPT_ROLE_W, conv->forward_weights.weights);
     if (conv->shape.bias)
         dpt_cpu_set(run, conv->forward, DPT_ROLE_B, bias_of(run, node));
@@ -433,12 +566,17 @@ static enum dpt_status conv_backward(const struct dpt_cpu_run *run, const struct
     const struct conv *conv = node->own;
     enum dpt_status status = DPT_OK;
 
-    if (conv->sparse != NULL) {
+    if (conv->bf16 != NULL)
+        bf16_backward(run, node);
+    else if (conv->sparse != NULL)
         backward_by_lists(run, node);
+    if (conv->bf16 != NULL || conv->sparse != NULL)
         return DPT_OK;
-    }
-    if (conv->weights != DPT_CPU_NONE)
+    dpt_cpu_round(run, node->dy, conv->dy, 0, node->y_floats);
+    if (conv->weights != DPT_CPU_NONE) {
+        dpt_cpu_round(run, node->x, conv->back_x, 0, node->x_floats);
         DPT_TRY(weight_gradient(run, node, err));
+    }
     if (node->wants_dx) {
         dpt_cpu_mark(run, node, DPT_PASS_WEIGHTS);
         dpt_cpu_set(run, conv->data, DPT_ROLE_W, conv->data_weights.weights);

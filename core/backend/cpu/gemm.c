@@ -3,6 +3,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "core/backend/bf16.h"
 #include "core/base/vector.h"
 
 /* --- how the operands are cut ------------------------------------------------------------------
@@ -134,9 +135,9 @@ static void transpose_square(const float *from, int64_t ld_from, float *to, int6
         memcpy(to + j * ld_to, &t[j], sizeof t[j]);
 }
 
-/* to[j][i] = from[i][j] for i < m, j < n; whole lines of `to` one after another. */
-static void transpose(const float *from, int64_t ld_from, int64_t m, int64_t n, float *to,
-                      int64_t ld_to)
+/* Whole lines of `to` one after another. */
+void dpt_transpose(const float *from, int64_t ld_from, int64_t m, int64_t n, float *to,
+                   int64_t ld_to)
 {
     const int64_t whole_m = m / 4 * 4, whole_n = n / 4 * 4;
 
@@ -164,7 +165,7 @@ void dpt_gemm_transpose(const struct dpt_gemm *p, const float *x, int64_t first,
         const int64_t n = least(p->rows - row, block), width = up(n, LANES);
         float *to = xt + row * p->inputs + first * width;
 
-        transpose(x + row * p->inputs + first, p->inputs, n, last - first, to, width);
+        dpt_transpose(x + row * p->inputs + first, p->inputs, n, last - first, to, width);
         for (int64_t i = first; n < width && i < last; i++, to += width)
             memset(to + n, 0, (size_t)(width - n) * sizeof *to);
     }
@@ -234,7 +235,7 @@ void dpt_gemm_forward(const struct dpt_gemm *p, const float *xt, const float *w,
         for (int64_t i = 0; bias != NULL && i < n; i++)
             for (int64_t row = 0; row < line; row++)
                 sum[i * line + row] += bias[o + i];
-        transpose(sum, line, n, p->rows, y + o, p->outputs);
+        dpt_transpose(sum, line, n, p->rows, y + o, p->outputs);
     }
 }
 
@@ -330,6 +331,18 @@ DPT_VECTOR static void add_rows(const float *restrict d, int64_t ld, int64_t row
     memcpy(result, sum, sizeof sum);
 }
 
+/* The same of rounded rows. */
+DPT_VECTOR static void add_rounded_rows(const float *restrict d, int64_t ld, int64_t rows,
+                                        int64_t n, float *restrict result)
+{
+    float sum[LANES] = {0};
+
+    for (int64_t row = 0; row < rows; row++, d += ld)
+        for (int64_t lane = 0; lane < n; lane++)
+            sum[lane] += dpt_bf16_nearest(d[lane]);
+    memcpy(result, sum, sizeof sum);
+}
+
 void dpt_gemm_bias(const struct dpt_gemm *p, const float *dy, bool add, int64_t first, int64_t last,
                    float *db)
 {
@@ -341,7 +354,8 @@ void dpt_gemm_bias(const struct dpt_gemm *p, const float *dy, bool add, int64_t 
         int top = 0;
 
         for (int64_t row = 0, done = 1; row < p->rows; row += sub_batch, done++) {
-            add_rows(dy + row * p->outputs + o, p->outputs, sub_batch, n, sums + top * LANES);
+            (p->rounds ? add_rounded_rows : add_rows)(dy + row * p->outputs + o, p->outputs,
+                                                      sub_batch, n, sums + top * LANES);
             top = dpt_sub_batches_join(sums, LANES, top + 1, done, 1);
         }
         dpt_sub_batches_join(sums, LANES, top, 0, 1);

@@ -33,6 +33,7 @@ struct dpt_gemm {
     /* Where not all weights of a layer are there: w of forward, and dw, begin with first_output; w
      * of data, in rows of `row` inputs (0: all), begins with first_input. */
     int64_t first_output, first_input, row;
+    bool rounds; /* dy of the bias' gradient is rounded to bf16 (bf16.h) */
 };
 
 enum { DPT_SUB_BATCH_LEVELS = 9, DPT_SUB_BATCHES = 1 << (DPT_SUB_BATCH_LEVELS - 1) };
@@ -52,6 +53,10 @@ int64_t dpt_gemm_scratch(const struct dpt_gemm *p);
 int64_t dpt_gemm_transposed(const struct dpt_gemm *p);
 void dpt_gemm_transpose(const struct dpt_gemm *p, const float *x, int64_t first, int64_t last,
                         float *xt);
+
+/* to[j][i] = from[i][j] for i < m, j < n. */
+void dpt_transpose(const float *from, int64_t ld_from, int64_t m, int64_t n, float *to,
+                   int64_t ld_to);
 
 /* Computes the outputs [first, last). bias: NULL: none. */
 void dpt_gemm_forward(const struct dpt_gemm *p, const float *xt, const float *w, const float *bias,

@@ -1,3 +1,4 @@
+#include "core/backend/bf16.h"
 #include "core/backend/cpu/kernels.h"
 #include "core/backend/cpu/program.h"
 #include "core/backend/operation.h"
@@ -39,6 +40,17 @@ void dpt_cpu_give(struct dpt_cpu_program *program, int buffer)
 {
     if (buffer > DPT_CPU_INPUT && --program->buffers[buffer].owners == 0)
         program->buffers[buffer].given = program->n_taken;
+}
+
+int dpt_cpu_take_rounded(struct dpt_cpu_program *program, int buffer, int64_t floats)
+{
+    return dpt_cpu_rounds(program) ? dpt_cpu_take(program, floats) : buffer;
+}
+
+void dpt_cpu_give_rounded(struct dpt_cpu_program *program, int buffer, int rounded)
+{
+    if (rounded != buffer)
+        dpt_cpu_give(program, rounded);
 }
 
 void dpt_cpu_copy(struct dpt_cpu_program *program, const struct dpt_cpu_node *node, int64_t floats,
@@ -200,6 +212,17 @@ float *dpt_cpu_buffer(const struct dpt_cpu_run *run, int buffer)
     if (buffer == DPT_CPU_INPUT)
         return (float *)(uintptr_t)run->batch->input;
     return run->worker->buffers[buffer];
+}
+
+const float *dpt_cpu_round(const struct dpt_cpu_run *run, int buffer, int rounded, int64_t first,
+                           int64_t last)
+{
+    const float *from = dpt_cpu_buffer(run, buffer);
+
+    if (rounded == buffer)
+        return from;
+    dpt_bf16_round(last - first, from + first, dpt_cpu_buffer(run, rounded) + first);
+    return dpt_cpu_buffer(run, rounded);
 }
 
 void dpt_cpu_set(const struct dpt_cpu_run *run, int call, enum dpt_role role, const float *memory)

@@ -117,7 +117,7 @@ static void join_pool(struct dpt_cpu_program *program, struct dpt_cpu_node *pool
             return;
     }
     conv->pool = pool;
-    pool->listed = program->spec.training && dpt_cpu_conv_lists(conv);
+    pool->listed = program->spec.training && dpt_cpu_conv_lists(program, conv);
 }
 
 static void read_graph(struct dpt_cpu_program *program)
@@ -382,8 +382,11 @@ static enum dpt_status plan_program(const struct dpt_program_spec *spec, bool pl
         let_go(program, node);
     }
     program->planning = true;
+    program->refreshed = DPT_CPU_NONE;
     if (spec->training) {
         reserve_unwanted(program);
+        if (program->folded > 0)
+            program->refreshed = dpt_cpu_reserve(program, program->folded);
         DPT_TRY(dpt_cpu_plan_gradients(program, err));
     }
     want_values(program);

@@ -1,4 +1,5 @@
 #include "core/backend/cpu/program.h"
+#include "core/backend/cpu/bf16_gemm.h"
 
 #include <math.h>
 #include <string.h>
@@ -443,10 +444,27 @@ static int32_t runs_in(const void *opened, int32_t node, bool backward)
     return (backward ? in->listed : in->fused) ? in->inputs[0] : in->number;
 }
 
+static enum dpt_status gemm(enum dpt_precision precision, int64_t m, int64_t n, int64_t k,
+                            const float *a, const float *b, float *c, struct dpt_error *err)
+{
+    const struct dpt_bf16_kernels *kernels = dpt_bf16_kernels(dpt_dnnl_isa());
+
+    return precision == DPT_PRECISION_BF16 && kernels != NULL
+               ? dpt_bf16_product(kernels, m, n, k, a, b, c, err)
+               : dpt_dnnl_gemm(m, n, k, a, b, c, err);
+}
+
+static const char *bf16(void)
+{
+    const struct dpt_bf16_kernels *kernels = dpt_bf16_kernels(dpt_dnnl_isa());
+
+    return kernels != NULL ? dpt_bf16_name(kernels) : NULL;
+}
+
 const struct dpt_backend dpt_backend_cpu = {
     .name = "cpu",
     .summary = "oneDNN, own matrix products",
-    .precisions = 1u << DPT_PRECISION_FP32,
+    .precisions = 1u << DPT_PRECISION_FP32 | 1u << DPT_PRECISION_BF16,
     .describe = dpt_dnnl_describe,
     .uses = dpt_dnnl_uses,
     .isa = dpt_dnnl_isa,
@@ -468,5 +486,6 @@ const struct dpt_backend dpt_backend_cpu = {
     .find_nonfinite = find_nonfinite,
     .profile = profile,
     .runs_in = runs_in,
-    .gemm = dpt_dnnl_gemm,
+    .gemm = gemm,
+    .bf16 = bf16,
 };

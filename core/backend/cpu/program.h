@@ -216,7 +216,8 @@ struct dpt_cpu_program {
     struct dpt_shared shared; /* with the other ranks of the node; empty: with none */
     int ranks, rank;          /* that share it, of which this is one; 1, 0: none do */
     int64_t scratch;          /* floats of the largest workspace that a kernel needs */
-    int64_t folded; /* floats of a worker's buffers that refresh needs; they are idle then */
+    int64_t folded; /* floats that refresh needs of a worker: of its buffers, which are idle then */
+    int refreshed;  /* or this one where some of them keep what is in them; NONE: they do not */
     int unwanted;   /* buffer for the gradients of frozen tensors; NONE: there are none */
     bool plain;     /* no batch norm is folded into a convolution's weights */
     bool planning;  /* a node that it computes: what is asked for now will be used */
@@ -237,6 +238,12 @@ enum dpt_status dpt_cpu_place_buffers(struct dpt_cpu_program *program, struct dp
 /* Adds an owner and returns the buffer; removes one. */
 int dpt_cpu_share(struct dpt_cpu_program *program, int buffer);
 void dpt_cpu_give(struct dpt_cpu_program *program, int buffer);
+
+/* Whether what a node multiplies is rounded first (bf16.h). */
+static inline bool dpt_cpu_rounds(const struct dpt_cpu_program *program)
+{
+    return program->spec.precision == DPT_PRECISION_BF16;
+}
 
 /* Whether the program computes the node of this number in the graph. */
 static inline bool dpt_cpu_computes(const struct dpt_cpu_program *program, int32_t number)
@@ -266,6 +273,12 @@ void dpt_cpu_write(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                    enum dpt_layout layout);
 void dpt_cpu_write_over(struct dpt_cpu_program *program, struct dpt_cpu_node *node);
 
+/* In bf16: takes a buffer for the rounded operand that lies in another one; in fp32 it is that one.
+ * It is given back once the node's pass is planned. dpt_cpu_round rounds the floats [first, last)
+ * and returns the buffer's address. */
+int dpt_cpu_take_rounded(struct dpt_cpu_program *program, int buffer, int64_t floats);
+void dpt_cpu_give_rounded(struct dpt_cpu_program *program, int buffer, int rounded);
+
 /* Adds a call that copies activations of this shape from one layout and buffer to others. Errors:
  * BAD_JOB, RANK. */
 enum dpt_status dpt_cpu_reorder(struct dpt_cpu_program *program, const struct dpt_shape *s,
@@ -280,7 +293,7 @@ enum dpt_status dpt_cpu_plan_gradients(struct dpt_cpu_program *program, struct d
 
 /* Whether the convolution's backward pass can read the gradient of the pool after it as a list of
  * maxima (sparse.h). */
-bool dpt_cpu_conv_lists(const struct dpt_cpu_node *conv);
+bool dpt_cpu_conv_lists(const struct dpt_cpu_program *program, const struct dpt_cpu_node *conv);
 
 /* dpt_backend.open, .share, .measure and .close. plain: each batch norm is computed by itself. */
 enum dpt_status dpt_cpu_open_plain(const struct dpt_program_spec *spec, void **opened,
@@ -303,6 +316,8 @@ static inline int64_t dpt_cpu_sub_batch(const struct dpt_cpu_program *program)
 {
     return program->spec.sub_batch > 0 ? program->spec.sub_batch : program->spec.micro;
 }
+const float *dpt_cpu_round(const struct dpt_cpu_run *run, int buffer, int rounded, int64_t first,
+                           int64_t last);
 /* This thread's part [*first, *last) of n, which begins and ends at multiples of `step`. */
 void dpt_cpu_part(const struct dpt_cpu_run *run, int64_t n, int64_t step, int64_t *first,
                   int64_t *last);

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "core/backend/bf16.h"
+
 /* The outputs that this rank computes, and the inputs whose gradient it does: all, unless ranks
  * divide the layer. */
 static struct dpt_range outputs_of(const struct dpt_ref_call *call)
@@ -45,11 +47,15 @@ static void divided_dx(const struct dpt_ref_call *call)
     const struct dpt_divided *divided = call->pass->divided;
     const struct dpt_range *own = &call->node->own_inputs;
     const size_t columns = (size_t)(own->last - own->first);
+    const float *weight = divided->columns(divided->arg, call->index);
 
+    if (call->columns != NULL) {
+        dpt_bf16_round((int64_t)(call->out * columns), weight, call->columns);
+        weight = call->columns;
+    }
     dpt_ref_matmul_add(
         call->count, columns, call->out, (struct dpt_ref_matrix){call->dy, call->out, 1},
-        (struct dpt_ref_matrix){divided->columns(divided->arg, call->index), columns, 1},
-        call->dx + own->first, call->in);
+        (struct dpt_ref_matrix){weight, columns, 1}, call->dx + own->first, call->in);
     gather(call, true, call->dx);
 }
 

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/backend/bf16.h"
 #include "core/backend/operation.h"
 #include "core/base/memory.h"
 
@@ -31,6 +32,9 @@ struct program {
     struct location *locations; /* of each node */
     int64_t words;              /* of a micro-batch in flight */
     int64_t scratch;            /* where it lies; the largest that any node needs */
+    struct {
+        int64_t x, weight, dy; /* likewise */
+    } rounded;                 /* operands in bf16 */
     int per_worker, n_flights;
     struct flight *flights;
 };
@@ -58,6 +62,35 @@ static bool is_there(const struct dpt_program_spec *spec, int32_t number)
             there = there ||
                     (spec->graph->nodes[i].inputs[k] == number && dpt_program_computes(spec, i));
     return there;
+}
+
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* What the operands of a product are rounded into, of the nodes that are computed. */
+static void plan_rounded(struct program *program)
+{
+    const struct dpt_program_spec *spec = &program->spec;
+    int64_t x = 0, weight = 0, dy = 0;
+
+    for (int32_t i = 0; i < spec->graph->n_nodes; i++) {
+        const struct dpt_graph_node *node = &spec->graph->nodes[i];
+
+        if (spec->precision != DPT_PRECISION_BF16 || !dpt_bf16_rounds(node) ||
+            !dpt_program_computes(spec, i))
+            continue;
+        x = larger(x, dpt_shape_size(&node->in));
+        dy = larger(dy, spec->training ? dpt_shape_size(&node->out) : 0);
+        weight = larger(weight, spec->graph->tensors[node->weight].count);
+        if (node->divided)
+            weight = larger(weight, dpt_shape_size(&node->out) *
+                                        (node->own_inputs.last - node->own_inputs.first));
+    }
+    program->rounded.x = take(&program->words, spec->micro, x);
+    program->rounded.weight = take(&program->words, 1, weight);
+    program->rounded.dy = take(&program->words, spec->micro, dy);
 }
 
 /* All outputs stay until the next micro-batch: the backward pass and find_bad read them. */
@@ -88,6 +121,7 @@ static enum dpt_status plan(struct program *program, struct dpt_error *err)
             return dpt_fail(err, DPT_RANK, "%s: more memory than there can be", node->name);
     }
     program->scratch = take(&program->words, 1, scratch);
+    plan_rounded(program);
     return DPT_OK;
 }
 
@@ -213,6 +247,25 @@ static struct run run_of(const struct program *program, int worker, int flight,
     };
 }
 
+static const float *rounded(float *memory, int64_t n, const float *x)
+{
+    dpt_bf16_round(n, x, memory);
+    return memory;
+}
+
+/* In bf16. */
+static void round_input(const struct run *run, struct dpt_ref_call *call)
+{
+    const struct program *program = run->program;
+    const int32_t weight = call->node->weight;
+
+    if (program->spec.precision != DPT_PRECISION_BF16 || !dpt_bf16_rounds(call->node))
+        return;
+    call->columns = run->memory + program->rounded.weight;
+    call->x = rounded(run->memory + program->rounded.x, (int64_t)(call->in * call->count), call->x);
+    call->weight = rounded(call->columns, program->spec.graph->tensors[weight].count, call->weight);
+}
+
 static struct dpt_ref_call call_of(const struct run *run, int32_t index)
 {
     const struct program *program = run->program;
@@ -248,6 +301,7 @@ static struct dpt_ref_call call_of(const struct run *run, int32_t index)
     call.dbias = sum_in(program, run->gradient, node->bias);
     call.means = sum_in(program, run->gradient, node->mean);
     call.variances = sum_in(program, run->gradient, node->variance);
+    round_input(run, &call);
     return call;
 }
 
@@ -258,6 +312,9 @@ static struct dpt_ref_call back_call_of(const struct run *run, int32_t index)
     struct dpt_ref_call call = call_of(run, index);
 
     call.dy = run->memory + locations[index].dy;
+    if (call.columns != NULL)
+        call.dy = rounded(run->memory + run->program->rounded.dy, (int64_t)(call.out * call.count),
+                          call.dy);
     call.dx = at(run->memory, locations[call.node->inputs[0]].dy);
     if (call.node->n_inputs > 1)
         call.dx_other = at(run->memory, locations[call.node->inputs[1]].dy);
@@ -502,20 +559,26 @@ static void profile(void *opened, int worker, struct dpt_spans *spans)
     flight_of(opened, worker, 0)->spans = spans;
 }
 
-static enum dpt_status gemm(int64_t m, int64_t n, int64_t k, const float *a, const float *b,
-                            float *c, struct dpt_error *err)
+/* All products are fp32. */
+static enum dpt_status gemm(enum dpt_precision precision, int64_t m, int64_t n, int64_t k,
+                            const float *a, const float *b, float *c, struct dpt_error *err)
 {
-    (void)err;
+    (void)precision, (void)err;
     memset(c, 0, (size_t)m * (size_t)n * sizeof *c);
     dpt_ref_matmul_add((size_t)m, (size_t)n, (size_t)k, (struct dpt_ref_matrix){a, (size_t)k, 1},
                        (struct dpt_ref_matrix){b, (size_t)n, 1}, c, (size_t)n);
     return DPT_OK;
 }
 
+static const char *bf16(void)
+{
+    return NULL;
+}
+
 const struct dpt_backend dpt_backend_ref = {
     .name = "ref",
     .summary = "plain C loops, any shape: for tests, and where there is no library",
-    .precisions = 1u << DPT_PRECISION_FP32,
+    .precisions = 1u << DPT_PRECISION_FP32 | 1u << DPT_PRECISION_BF16,
     .describe = dpt_ref_describe,
     .uses = dpt_ref_describe,
     .isa = dpt_isa_here,
@@ -532,4 +595,5 @@ const struct dpt_backend dpt_backend_ref = {
     .find_nonfinite = find_nonfinite,
     .profile = profile,
     .gemm = gemm,
+    .bf16 = bf16,
 };

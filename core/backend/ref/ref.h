@@ -34,6 +34,9 @@ struct dpt_ref_call {
     const struct dpt_pass *pass;
     void *saved;    /* from forward to backward, of dpt_ref_op.saved's size; NULL unless training */
     float *scratch; /* of dpt_ref_op.scratch's size; what is in it at the start is undefined */
+    /* In bf16, to which x, weight and dy are rounded: room for the weights that another rank gives
+     * (dpt_divided.columns), to be rounded too; NULL: fp32. */
+    float *columns;
 };
 
 struct dpt_ref_op {

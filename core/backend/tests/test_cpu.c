@@ -373,8 +373,8 @@ static void describes_itself(void **state)
 {
     (void)state;
     assert_true(strncmp(dpt_backend_cpu.describe(), "oneDNN ", 7) == 0);
-    /* fp32 is all that it computes, whatever else the processor could. */
-    assert_int_equal(dpt_backend_cpu.precisions, 1u << DPT_PRECISION_FP32);
+    assert_int_equal(dpt_backend_cpu.precisions,
+                     1u << DPT_PRECISION_FP32 | 1u << DPT_PRECISION_BF16);
     assert_true(strncmp(dpt_backend_cpu.uses(), "oneDNN ", 7) == 0);
     assert_null(strstr(dpt_backend_cpu.uses(), "BF16"));
     assert_null(strstr(dpt_backend_cpu.uses(), "AMX"));

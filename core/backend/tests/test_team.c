@@ -54,6 +54,8 @@ static void run(const struct scene *s, int threads, struct crew *crew)
     spec.threads = threads > 0 ? threads : 1;
     spec.team = crew->pool;
     assert_int_equal(dpt_backend_cpu.open(&spec, &crew->program, &err), DPT_OK);
+    for (int worker = 0; worker < spec.threads; worker++)
+        assert_int_equal(dpt_backend_cpu.refresh(crew->program, worker, s->params, &err), DPT_OK);
     crew->gradient = dpt_alloc_array((size_t)s->graph.arena, sizeof *crew->gradient);
     assert_non_null(crew->gradient);
     for (int64_t i = 0; i < s->graph.arena; i++)
@@ -69,7 +71,7 @@ static void run(const struct scene *s, int threads, struct crew *crew)
     dpt_pool_close(crew->pool);
 }
 
-static void compare(const struct scene *s)
+static void compare_in(const struct scene *s)
 {
     struct crew alone, team;
 
@@ -86,6 +88,13 @@ static void compare(const struct scene *s)
         dpt_free(team.gradient);
     }
     dpt_free(alone.gradient);
+}
+
+static void compare(struct scene *s)
+{
+    compare_in(s);
+    s->spec.precision = DPT_PRECISION_BF16;
+    compare_in(s);
 }
 
 static void teams_have_the_bits_of_one(void **state)

@@ -104,7 +104,8 @@ static const struct dpt_option device_options[] = {
      .help = "CPU threads a rank; auto: its allowed cores, shared with the node's other ranks, or "
              "fewer where a step is too small for them"},
     {CHOICE("precision", RESULT, device.precision, DPT_PRECISION_LIST, "fp32"), .added = true,
-     .help = "of the layers' numbers; GPUs have all four; weights, sums and optimizer are fp32"},
+     .help = "of the layers' numbers; GPUs have all four, CPUs fp32 and bf16; weights, sums and "
+             "optimizer are fp32"},
     {FLAG("deterministic", RESULT, device.deterministic, "true"), .added = true,
      .help =
          "of the GPU's kernels those that repeat their bits; false: faster ones that do not, too"},

@@ -122,6 +122,23 @@ static void advise_ranks(const struct dpt_trainer *t, double cores, struct dpt_s
         dpt_str_printf(out, "; ranks that share a core slow each other down");
 }
 
+/* Of a CPU, and what bf16 is there. */
+static void log_device(const struct dpt_trainer *t)
+{
+    const char *bf16 = t->backend->bf16();
+    const bool on = t->job->device.precision == DPT_PRECISION_BF16;
+    char text[160] = "";
+
+    if (on)
+        snprintf(text, sizeof text, " by %s",
+                 bf16 != NULL ? bf16
+                              : "fp32's instructions, no faster than fp32 (none for bf16 here)");
+    else if (bf16 != NULL)
+        snprintf(text, sizeof text, "; device.precision: bf16 would multiply by %s", bf16);
+    dpt_log_info(t->log, "  device   %s (%s), %s%s", t->backend->name, t->backend->uses(),
+                 dpt_job_precision(t->job), text);
+}
+
 static void log_header(const struct dpt_run *run, const int32_t *threads, double cores)
 {
     const struct dpt_trainer *t = &run->trainer;
@@ -143,8 +160,7 @@ static void log_header(const struct dpt_run *run, const int32_t *threads, double
     if (t->backend->devices != NULL)
         dpt_gpus_log(t);
     else
-        dpt_log_info(t->log, "  device   %s (%s), %s", t->backend->name, t->backend->uses(),
-                     dpt_job_precision(t->job));
+        log_device(t);
     dpt_str_clear(&text);
     describe_data(t, &text);
     dpt_log_info(t->log, "  data     %s", text.text);

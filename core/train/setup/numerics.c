@@ -38,12 +38,16 @@ static struct numerics numerics_of(const struct dpt_backend *backend, int device
     struct numerics mine = {.isa = backend->isa != NULL ? (int32_t)backend->isa() : -1};
     struct dpt_device_info info;
     struct dpt_error ignored;
+    const char *bf16 = backend->bf16 != NULL && job->device.precision == DPT_PRECISION_BF16
+                           ? backend->bf16()
+                           : NULL;
     char kind[32] = "";
 
     if (backend->devices != NULL && backend->devices->info(device, &info, &ignored) == DPT_OK)
         snprintf(kind, sizeof kind, ", sm_%d%d", info.major, info.minor);
-    snprintf(mine.text, sizeof mine.text, "%s %.120s%s, %s, dptrain %s", backend->name,
-             backend->describe(), kind, dpt_job_precision(job), DPT_VERSION);
+    snprintf(mine.text, sizeof mine.text, "%s %.120s%s, %s%s%s, dptrain %s", backend->name,
+             backend->describe(), kind, dpt_job_precision(job), bf16 != NULL ? " by " : "",
+             bf16 != NULL ? bf16 : "", DPT_VERSION);
     return mine;
 }
 

@@ -113,7 +113,7 @@ static enum dpt_status check_precision(const struct dpt_trainer *t, struct dpt_e
     return dpt_fail(
         err, DPT_BAD_JOB,
         "device.precision: %s needs device.kind: cuda; %s, which this would run on, has "
-        "fp32",
+        "fp32 and bf16; take bf16",
         dpt_job_precision(t->job), t->backend->name);
 }
 

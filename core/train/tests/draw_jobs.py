@@ -24,7 +24,7 @@ HAND = {
     "data.targets": "needs numbers to predict", "model": "shapes that fit", "init": "files of fitting weights", "loss": "goes with the data",
     "batch": "sizes that go together", "train.epochs": "a few steps", "train.steps": "a few steps", "train.freeze": "names of tensors",
     "comm.reduction": "reproducible is what is tested", "output": "the command line gives it", "name": "any text",
-    "parallel": "what goes with so many ranks", "device.kind": "those that are here", "device.precision": "CPUs have one",
+    "parallel": "what goes with so many ranks", "device.kind": "those that are here", "device.precision": "CPUs have two",
     "device.deterministic": "reproducible needs it", "train.early_stop": "needs data.valid", "checkpoint.monitor": "likewise, a value that it tells"}
 # Of those that are sections the rows that are known here: a new one needs to be drawn.
 ROWS = {
@@ -199,7 +199,9 @@ class Case:
         if self.job.get("optimizer", {}).get("nesterov") and not self.job["optimizer"].get("momentum"):
             self.put("optimizer.momentum", 0.9)
         self.put("device.kind", rng.choice(["cpu", "cpu", "auto", "ref"]))
-        if rng.random() < 0.01:
+        if rng.random() < 0.2:
+            self.put("device.precision", "bf16")
+        elif rng.random() < 0.01:
             self.put("device.precision", self.dice.value("precision", rows["device"]["properties"]["precision"]))
         self.model()
         if self.plan:

@@ -353,9 +353,13 @@ def test_other_precisions_train(machine, precision):
         assert attributes["loss_scale"] == 1024 and attributes["updates"] == 16 and attributes["loss_scale_overflows"] == 0
     else:
         assert "loss_scale" not in attributes
-    if precision == "bf16":
+    if precision != "bf16":
         refused = machine.run("cpu", job, kind="cpu")
-        assert refused.code == 78 and "device.precision: bf16 needs device.kind: cuda" in refused.err, refused
+        told = f"device.precision: {precision} needs device.kind: cuda; cpu, which this would run on, has fp32 and bf16; take bf16"
+        assert refused.code == 78 and told in refused.err, refused
+    if precision == "bf16":
+        other = machine.run("cpu", job, kind="cpu", sets=["train.steps=2"])
+        assert other.code == 0, other
         used = dpt.run("eval", job, "--checkpoint", machine.path / "out", "--split", "valid", env=machine.environment)
         assert used.code == 0, used
 

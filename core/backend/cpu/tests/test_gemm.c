@@ -1,7 +1,7 @@
 /*
  * The products of dense layers are those of plain loops in double precision, over random shapes; in
  * ranges, by sub-batches and on other instruction sets they have the same bits; NaN and infinities
- * arrive where they must, and only there.
+ * arrive where they must, and only there. So have those in bf16, of numbers that need no rounding.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,6 +12,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/backend/bf16.h"
+#include "core/backend/cpu/bf16_gemm.h"
 #include "core/backend/cpu/gemm.h"
 #include "core/base/memory.h"
 #include "core/base/rng.h"
@@ -21,11 +23,36 @@ enum { CASES = 70, MARGIN = 16 };
 
 static const char *const isa_names[] = {"plain", "AVX2", "AVX-512"};
 
+/* Of products in bf16; NULL: they are fp32. */
+static const struct dpt_bf16_kernels *bf16;
+
+static int with_amx(void **state)
+{
+    (void)state;
+    bf16 = dpt_bf16_kernels(DPT_ISA_AMX);
+    return 0;
+}
+
+static int with_avx512_bf16(void **state)
+{
+    (void)state;
+    bf16 = dpt_bf16_kernels(DPT_ISA_AVX512_BF16);
+    return 0;
+}
+
+static int with_fp32(void **state)
+{
+    (void)state;
+    bf16 = NULL;
+    return 0;
+}
+
 /* All arrays of a layer; y, dw, db and dx have a margin that nobody may write to. */
 struct layer {
     struct dpt_gemm p;
     bool small;
     float *x, *w, *b, *dy, *y, *dw, *db, *dx, *transposed, *scratch;
+    float *packed[DPT_BF16_OPERANDS];
 };
 
 static int64_t draw(uint64_t seed, uint64_t what, int64_t low, int64_t high)
@@ -48,7 +75,20 @@ static float *normal(uint64_t seed, uint64_t what, int64_t n)
     float *x = array(n);
 
     dpt_random_normal(seed, DPT_RANDOM_SYNTHETIC, what, 0, (size_t)n, x);
+    if (bf16 != NULL)
+        dpt_bf16_round(n, x, x);
     return x;
+}
+
+static void open_memory(struct layer *l)
+{
+    const struct dpt_gemm *p = &l->p;
+    const int64_t fp32 = dpt_gemm_scratch(p), half = dpt_bf16_gemm_scratch(p);
+
+    l->transposed = array(dpt_gemm_transposed(p));
+    l->scratch = array(fp32 > half ? fp32 : half);
+    for (int i = 0; i < DPT_BF16_OPERANDS; i++)
+        l->packed[i] = array(dpt_bf16_gemm_packed(p, (enum dpt_bf16_operand)i));
 }
 
 /* Mostly small and odd, at times beyond the pieces into which long sums and wide layers are cut. */
@@ -71,8 +111,7 @@ static void open_layer(struct layer *l, uint64_t seed, enum dpt_isa isa)
     l->dw = normal(seed, 14, p->outputs * p->inputs);
     l->db = normal(seed, 15, p->outputs);
     l->dx = array(p->rows * p->inputs);
-    l->transposed = array(dpt_gemm_transposed(p));
-    l->scratch = array(dpt_gemm_scratch(p));
+    open_memory(l);
 }
 
 static void close_layer(struct layer *l)
@@ -82,6 +121,8 @@ static void close_layer(struct layer *l)
 
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         dpt_free(all[i]);
+    for (int i = 0; i < DPT_BF16_OPERANDS; i++)
+        dpt_free(l->packed[i]);
 }
 
 /* [*first, *last) of n, the part-th of several, at multiples of 16. */
@@ -93,6 +134,68 @@ static void part_of(int64_t n, int part, int parts, int64_t *first, int64_t *las
     *last = steps * (part + 1) / parts * 16;
     *last = *last < n ? *last : n;
     *first = *first < *last ? *first : *last;
+}
+
+/* Packs an operand in parts. */
+static void pack_layer(struct layer *l, const struct dpt_gemm *p, enum dpt_bf16_operand operand,
+                       const float *from, int64_t base, int64_t n, int parts)
+{
+    const struct dpt_bf16_gemm g = {.p = *p, .kernels = bf16};
+    const int64_t steps = (n + 31) / 32;
+
+    for (int part = 0; part < parts; part++) {
+        const int64_t first = steps * part / parts * 32, last = steps * (part + 1) / parts * 32;
+
+        dpt_bf16_gemm_pack(&g, operand, from, base + first, base + (last < n ? last : n),
+                           l->packed[operand]);
+    }
+}
+
+/* The three products, in fp32 or in bf16, of ranges. */
+static void forward(struct layer *l, const struct dpt_gemm *p, const float *w, int64_t first,
+                    int64_t last)
+{
+    const struct dpt_bf16_gemm g = {.p = *p, .kernels = bf16};
+
+    if (bf16 == NULL)
+        dpt_gemm_forward(p, l->transposed, w, l->b, first, last, l->scratch, l->y);
+    else
+        dpt_bf16_gemm_forward(&g, l->packed[DPT_BF16_INPUTS], w, l->b, first, last, l->scratch,
+                              l->y);
+}
+
+static void weights(struct layer *l, const struct dpt_gemm *p, bool add, int64_t first,
+                    int64_t last, float *dw)
+{
+    const struct dpt_bf16_gemm g = {.p = *p, .kernels = bf16};
+
+    if (bf16 == NULL)
+        dpt_gemm_weights(p, l->dy, l->x, add, first, last, l->scratch, dw);
+    else
+        dpt_bf16_gemm_weights(&g, l->packed[DPT_BF16_OUTPUT_ROWS], l->packed[DPT_BF16_INPUT_ROWS],
+                              add, first, last, l->scratch, dw);
+}
+
+static void data(struct layer *l, const struct dpt_gemm *p, const float *w, int64_t first,
+                 int64_t last)
+{
+    const struct dpt_bf16_gemm g = {.p = *p, .kernels = bf16};
+
+    if (bf16 == NULL)
+        dpt_gemm_data(p, l->dy, w, first, last, l->scratch, l->dx);
+    else
+        dpt_bf16_gemm_data(&g, l->packed[DPT_BF16_GRADIENT], w, first, last, l->scratch, l->dx);
+}
+
+/* own: how many outputs from p->first_output on are this rank's. */
+static void pack_all(struct layer *l, const struct dpt_gemm *p, int64_t own, int parts)
+{
+    if (bf16 == NULL)
+        return;
+    pack_layer(l, p, DPT_BF16_INPUTS, l->x, 0, p->inputs, parts);
+    pack_layer(l, p, DPT_BF16_GRADIENT, l->dy, 0, p->outputs, parts);
+    pack_layer(l, p, DPT_BF16_INPUT_ROWS, l->x, 0, p->inputs, parts);
+    pack_layer(l, p, DPT_BF16_OUTPUT_ROWS, l->dy, p->first_output, own, parts);
 }
 
 static void run_layer(struct layer *l, bool add, int parts)
@@ -109,13 +212,14 @@ static void run_layer(struct layer *l, bool add, int parts)
         part_of(p->inputs, part, parts, &first, &last);
         dpt_gemm_transpose(p, l->x, first, last, l->transposed);
     }
+    pack_all(l, p, p->outputs, parts);
     for (int part = 0; part < parts; part++) {
         part_of(p->outputs, part, parts, &first, &last);
-        dpt_gemm_forward(p, l->transposed, l->w, l->b, first, last, l->scratch, l->y);
-        dpt_gemm_weights(p, l->dy, l->x, add, first, last, l->scratch, l->dw);
+        forward(l, p, l->w, first, last);
+        weights(l, p, add, first, last, l->dw);
         dpt_gemm_bias(p, l->dy, add, first, last, l->db);
         part_of(p->inputs, part, parts, &first, &last);
-        dpt_gemm_data(p, l->dy, l->w, first, last, l->scratch, l->dx);
+        data(l, p, l->w, first, last);
     }
 }
 
@@ -136,8 +240,9 @@ static void run_divided(struct layer *l, bool add, int part, int parts)
     memcpy(w, l->w + first * in, (size_t)(rows * in) * sizeof *w);
     memcpy(dw, l->dw + first * in, (size_t)(rows * in) * sizeof *w);
     dpt_gemm_transpose(&p, l->x, 0, in, l->transposed);
-    dpt_gemm_forward(&p, l->transposed, w, l->b, first, last, l->scratch, l->y);
-    dpt_gemm_weights(&p, l->dy, l->x, add, first, last, l->scratch, dw);
+    pack_all(l, &p, rows, 1 + part % 2);
+    forward(l, &p, w, first, last);
+    weights(l, &p, add, first, last, dw);
     dpt_gemm_bias(&p, l->dy, add, first, last, l->db);
     memcpy(l->dw + first * in, dw, (size_t)(rows * in) * sizeof *w);
     dpt_free(w);
@@ -148,7 +253,7 @@ static void run_divided(struct layer *l, bool add, int part, int parts)
     w = array(p.outputs * p.row);
     for (int64_t o = 0; o < p.outputs && p.row > 0; o++)
         memcpy(w + o * p.row, l->w + o * in + first, (size_t)p.row * sizeof *w);
-    dpt_gemm_data(&p, l->dy, w, first, last, l->scratch, l->dx);
+    data(l, &p, w, first, last);
     dpt_free(w);
 }
 
@@ -351,9 +456,10 @@ static void large_gradients(void **state)
     l.x = normal(1, 1, p->rows * p->inputs);
     l.dy = normal(1, 2, p->rows * p->outputs);
     l.dw = array(p->inputs * p->outputs);
-    l.scratch = array(dpt_gemm_scratch(p));
-    dpt_gemm_weights(p, l.dy, l.x, false, 0, 512, l.scratch, l.dw);
-    dpt_gemm_weights(p, l.dy, l.x, false, 512, p->outputs, l.scratch, l.dw);
+    open_memory(&l);
+    pack_all(&l, p, p->outputs, 1);
+    weights(&l, p, false, 0, 512, l.dw);
+    weights(&l, p, false, 512, p->outputs, l.dw);
     for (int64_t o = 0; o < p->outputs; o++)
         for (int64_t i = 0; i < p->inputs; i += 1 + o % 7) {
             double size = 0;
@@ -361,21 +467,18 @@ static void large_gradients(void **state)
 
             assert_near(l.dw[o * p->inputs + i], want, size, "a weight's gradient", 0);
         }
-    dpt_free(l.x);
-    dpt_free(l.dy);
-    dpt_free(l.dw);
-    dpt_free(l.scratch);
+    close_layer(&l);
 }
 
-static void sum_rows(const struct layer *l, const float *dy, const float *x, float *scratch,
-                     float *dw, float *db)
+static void sum_rows(struct layer *l, float *dw, float *db)
 {
     if (l->small) {
-        dpt_small_backward(&l->p, dy, x, NULL, false, dw, db, NULL);
+        dpt_small_backward(&l->p, l->dy, l->x, NULL, false, dw, db, NULL);
         return;
     }
-    dpt_gemm_weights(&l->p, dy, x, false, 0, l->p.outputs, scratch, dw);
-    dpt_gemm_bias(&l->p, dy, false, 0, l->p.outputs, db);
+    pack_all(l, &l->p, l->p.outputs, 1);
+    weights(l, &l->p, false, 0, l->p.outputs, dw);
+    dpt_gemm_bias(&l->p, l->dy, false, 0, l->p.outputs, db);
 }
 
 /* Sums by sub-batches have the bits of the sub-batches' own sums, added up along the tree. */
@@ -399,26 +502,36 @@ static void leaves_are_joined_along_the_tree(void **state)
         l.dy = normal(seed, 13, l.p.rows * out);
         l.dw = array(n);
         l.db = array(out);
-        l.scratch = array(dpt_gemm_scratch(&l.p));
+        open_memory(&l);
+        open_memory(&sub_batch);
         sub_batch.dw = array(several * n);
         sub_batch.db = array(several * out);
         dpt_tree_begin(&tree, (int32_t)several);
         dpt_tree_begin(&biases, (int32_t)several);
         for (int64_t i = 0; i < several; i++) {
             float *const dw = sub_batch.dw + i * n, *const db = sub_batch.db + i * out;
-            const float *dy = l.dy + i * rows * out, *x = l.x + i * rows * in;
 
-            sum_rows(&sub_batch, dy, x, l.scratch, dw, db);
+            sub_batch.dy = l.dy + i * rows * out;
+            sub_batch.x = l.x + i * rows * in;
+            sum_rows(&sub_batch, dw, db);
             dpt_tree_push(&tree, (struct dpt_block){(int32_t)i, 0}, dw, (size_t)n, NULL, NULL);
             dpt_tree_push(&biases, (struct dpt_block){(int32_t)i, 0}, db, (size_t)out, NULL, NULL);
         }
-        sum_rows(&l, l.dy, l.x, l.scratch, l.dw, l.db);
+        sum_rows(&l, l.dw, l.db);
         assert_memory_equal(l.dw, tree.value[0], (size_t)n * sizeof *l.dw);
         assert_memory_equal(l.db, biases.value[0], (size_t)out * sizeof *l.db);
+        sub_batch.x = sub_batch.dy = NULL;
         close_layer(&l);
         close_layer(&sub_batch);
     }
 }
+
+#define IN_BF16(setup)                                                                             \
+    cmocka_unit_test_setup(products_are_those_of_plain_loops, setup),                              \
+        cmocka_unit_test(ranges_have_the_bits_of_the_whole),                                       \
+        cmocka_unit_test(divided_layers_have_the_bits_of_the_whole),                               \
+        cmocka_unit_test(what_is_not_finite_passes_through), cmocka_unit_test(large_gradients),    \
+        cmocka_unit_test_teardown(leaves_are_joined_along_the_tree, with_fp32)
 
 int main(void)
 {
@@ -430,6 +543,8 @@ int main(void)
         cmocka_unit_test(what_is_not_finite_passes_through),
         cmocka_unit_test(large_gradients),
         cmocka_unit_test(leaves_are_joined_along_the_tree),
+        IN_BF16(with_amx), /* where the machine has these; else once more in less */
+        IN_BF16(with_avx512_bf16),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,320 @@
+#include "core/backend/cpu/bf16_conv_lanes.h"
+
+#include <stddef.h>
+
+#include "core/backend/cpu/bf16_lanes.h"
+
+#if HAS_BF16
+
+/* --- lines of pixels -------------------------------------------------------------------------- */
+
+static const float zeros[SIDE];
+
+/* 16 channels at a place. */
+DPT_INLINE BF16 __m512 pixel(const struct dpt_bf16_pixels *p, bool pooled, int64_t block,
+                             int32_t at)
+{
+    const float *x = p->x + block * p->plane;
+
+    if (!pooled)
+        return _mm512_loadu_ps(at < 0 ? zeros : x + (int64_t)at * SIDE);
+    if (at < 0)
+        return _mm512_setzero_ps();
+    return _mm512_maskz_loadu_ps(
+        _mm512_cmpeq_epi32_mask(
+            _mm512_loadu_si512(p->argmax + block * p->plane + (int64_t)(at / 4) * SIDE),
+            _mm512_set1_epi32(at % 4)),
+        x + (int64_t)(at / 4) * SIDE);
+}
+
+/* One channel at 16 places. */
+DPT_INLINE BF16 __m512 places(const struct dpt_bf16_pixels *p, int64_t channel, int64_t place)
+{
+    const __m512i at = _mm512_loadu_si512(p->table + place);
+    const __mmask16 there = _mm512_cmpge_epi32_mask(at, _mm512_setzero_si512());
+
+    return _mm512_mask_i32gather_ps(_mm512_setzero_ps(), there, at, p->x + channel * p->plane, 4);
+}
+
+DPT_INLINE BF16 void line_of_blocks(const struct dpt_bf16_pixels *p, bool pooled, int32_t lanes,
+                                    uint16_t *to)
+{
+    const int64_t blocks = (p->channels + SIDE - 1) / SIDE;
+
+    for (int64_t b = 0; b * SIDE < lanes; b += 2) {
+        uint16_t *at = to + b * SIDE;
+
+        for (int64_t i = 0; i < p->places; i++, at += lanes) {
+            const __m512 low = pixel(p, pooled, b, p->table[i]);
+            const __m512 high =
+                b + 1 < blocks ? pixel(p, pooled, b + 1, p->table[i]) : _mm512_setzero_ps();
+            const __m512i both = (__m512i)_mm512_cvtne2ps_pbh(high, low);
+
+            if (lanes >= DEPTH)
+                _mm512_storeu_si512(at, both);
+            else if (lanes == SIDE)
+                _mm256_storeu_si256((void *)at, _mm512_castsi512_si256(both));
+            else if (lanes == SIDE / 2)
+                _mm_storeu_si128((void *)at, _mm512_castsi512_si128(both));
+            else
+                _mm_storel_epi64((void *)at, _mm512_castsi512_si128(both));
+        }
+    }
+}
+
+/* Four or eight planes become pixels. */
+static BF16 void line_of_planes(const struct dpt_bf16_pixels *p, int32_t lanes, uint16_t *to)
+{
+    for (int64_t i = 0; i < p->places; i += SIDE, to += (ptrdiff_t)SIDE * lanes) {
+        uint16_t channel[DPT_BF16_SIDE / 2][SIDE];
+
+        for (int32_t c = 0; c < lanes; c++)
+            _mm256_storeu_si256((void *)channel[c],
+                                (__m256i)_mm512_cvtneps_pbh(c < p->channels ? places(p, c, i)
+                                                                            : _mm512_setzero_ps()));
+        if (lanes == 4) {
+            static const int32_t low[] = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23},
+                                 high[] = {8,  24, 9,  25, 10, 26, 11, 27,
+                                           12, 28, 13, 29, 14, 30, 15, 31};
+            __m512i pair[2];
+
+            for (int c = 0; c < 2; c++)
+                pair[c] = _mm512_or_si512(
+                    _mm512_cvtepu16_epi32(_mm256_loadu_si256((void *)channel[2 * c])),
+                    _mm512_slli_epi32(
+                        _mm512_cvtepu16_epi32(_mm256_loadu_si256((void *)channel[2 * c + 1])), 16));
+            _mm512_storeu_si512(
+                to, _mm512_permutex2var_epi32(pair[0], _mm512_loadu_si512(low), pair[1]));
+            _mm512_storeu_si512(
+                to + DEPTH, _mm512_permutex2var_epi32(pair[0], _mm512_loadu_si512(high), pair[1]));
+        } else {
+            for (int k = 0; k < SIDE; k++)
+                for (int32_t c = 0; c < lanes; c++)
+                    to[k * lanes + c] = channel[c][k];
+        }
+    }
+}
+
+static BF16 void line(const struct dpt_bf16_pixels *pixels, int32_t lanes, uint16_t *to)
+{
+    if (pixels->planes)
+        line_of_planes(pixels, lanes, to);
+    else if (pixels->argmax != NULL)
+        line_of_blocks(pixels, true, lanes, to);
+    else
+        line_of_blocks(pixels, false, lanes, to);
+}
+
+static BF16 void planes(const struct dpt_bf16_pixels *p, int64_t ld, uint16_t *to)
+{
+    if (p->planes) {
+        for (int32_t c = 0; c < p->channels; c++)
+            for (int64_t i = 0; i < p->places; i += DEPTH)
+                _mm512_storeu_si512(to + c * ld + i, (__m512i)_mm512_cvtne2ps_pbh(
+                                                         places(p, c, i + SIDE), places(p, c, i)));
+        return;
+    }
+    for (int64_t b = 0; b * SIDE < p->channels; b++) {
+        for (int64_t i = 0; i < p->places; i += DEPTH) {
+            __m512i pairs[WORDS];
+
+            for (int k = 0; k < WORDS; k++)
+                pairs[k] = round_two(pixel(p, false, b, p->table[i + 2 * k]),
+                                     pixel(p, false, b, p->table[i + 2 * k + 1]));
+            store_transposed(pairs, to + b * SIDE * ld + i, ld);
+        }
+    }
+}
+
+static BF16 void tiles_of_blocks(const struct dpt_bf16_pixels *p, int32_t tiles, uint16_t *to)
+{
+    const int64_t blocks = (p->channels + SIDE - 1) / SIDE;
+
+    for (int64_t b = 0; b < tiles; b++) {
+        for (int64_t i = 0; i < p->places; i += 2) {
+            uint16_t *tile = to + (i / DEPTH * tiles + b) * DPT_BF16_TILE + i % DEPTH * SIDE;
+
+            _mm512_storeu_si512(tile, b < blocks ? round_two(pixel(p, false, b, p->table[i]),
+                                                             pixel(p, false, b, p->table[i + 1]))
+                                                 : _mm512_setzero_si512());
+        }
+    }
+}
+
+/* Two places of a window's row: its number stands in one of them, or in the other row. */
+DPT_INLINE BF16 __m512i spread(const struct dpt_bf16_pixels *p, int64_t block, int32_t at)
+{
+    const int64_t from = block * p->plane + (int64_t)(at / 2) * SIDE;
+    const __m512i argmax = _mm512_loadu_si512(p->argmax + from);
+    const __m512i low =
+        _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(p->x + from)));
+    const int first = at % 2 * 2;
+
+    return _mm512_mask_slli_epi32(
+        _mm512_maskz_mov_epi32(_mm512_cmpeq_epi32_mask(argmax, _mm512_set1_epi32(first)), low),
+        _mm512_cmpeq_epi32_mask(argmax, _mm512_set1_epi32(first + 1)), low, 16);
+}
+
+static BF16 void tiles_of_windows(const struct dpt_bf16_pixels *p, int32_t tiles, uint16_t *to)
+{
+    const int64_t blocks = (p->channels + SIDE - 1) / SIDE;
+
+    for (int64_t b = 0; b < tiles; b++) {
+        for (int64_t i = 0; i < p->places; i += 2) {
+            const int32_t at = b < blocks ? p->table[i / 2] : -1;
+
+            _mm512_storeu_si512(to + (i / DEPTH * tiles + b) * DPT_BF16_TILE + i % DEPTH * SIDE,
+                                at < 0 ? _mm512_setzero_si512() : spread(p, b, at));
+        }
+    }
+}
+
+static BF16 void tiles(const struct dpt_bf16_pixels *pixels, int32_t tiles, uint16_t *to)
+{
+    if (pixels->argmax != NULL)
+        tiles_of_windows(pixels, tiles, to);
+    else
+        tiles_of_blocks(pixels, tiles, to);
+}
+
+static BF16 void sum(const struct dpt_bf16_pixels *p, int64_t n, float *sum)
+{
+    for (int64_t b = 0; b * SIDE < p->channels; b++) {
+        __m512 all = _mm512_loadu_ps(sum + b * SIDE);
+
+        for (int64_t i = 0; i < n; i++) {
+            const int64_t from = b * p->plane + i * SIDE;
+            const __m512i word = _mm512_slli_epi32(
+                _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(p->x + from))),
+                16);
+            const __mmask16 there =
+                p->argmax == NULL ? 0xffff
+                                  : _mm512_cmpge_epi32_mask(_mm512_loadu_si512(p->argmax + from),
+                                                            _mm512_setzero_si512());
+
+            all = _mm512_mask_add_ps(all, there, all, (__m512)word);
+        }
+        _mm512_storeu_ps(sum + b * SIDE, all);
+    }
+}
+
+/* --- results ---------------------------------------------------------------------------------- */
+
+DPT_INLINE BF16 __m512 cut(__m512 v)
+{
+    /* NaN stays. */
+    return _mm512_mask_mov_ps(v, _mm512_cmp_ps_mask(v, _mm512_setzero_ps(), _CMP_LT_OQ),
+                              _mm512_setzero_ps());
+}
+
+/* The first of equal numbers wins, NaN over all. */
+DPT_INLINE BF16 void give_window(const float *sum, int64_t below, __m512 bias, bool relu, float *y,
+                                 int32_t *argmax)
+{
+    const int64_t at[4] = {0, 2 * SIDE, below, below + 2 * SIDE};
+    __m512 best = _mm512_loadu_ps(sum);
+    __m512i where = _mm512_setzero_si512();
+
+    DPT_UNROLL for (int i = 1; i < 4; i++)
+    {
+        const __m512 v = _mm512_loadu_ps(sum + at[i]);
+        const __mmask16 wins =
+            _mm512_cmp_ps_mask(v, best, _CMP_GT_OQ) | _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+
+        best = _mm512_mask_mov_ps(best, wins, v);
+        where = _mm512_mask_mov_epi32(where, wins, _mm512_set1_epi32(i));
+    }
+    best = _mm512_add_ps(best, bias);
+    if (relu) {
+        where =
+            _mm512_mask_mov_epi32(_mm512_set1_epi32(-1),
+                                  _mm512_cmp_ps_mask(best, _mm512_setzero_ps(), _CMP_GT_OQ), where);
+        best = cut(best);
+    }
+    _mm512_storeu_ps(y, best);
+    if (argmax != NULL)
+        _mm512_storeu_si512(argmax, where);
+}
+
+static BF16 void give(const struct dpt_bf16_result *r)
+{
+    const int32_t each = r->pool ? 2 : 1;
+    const int64_t line = (int64_t)r->pitch * 2 * SIDE;
+
+    for (int32_t b = 0; b < r->blocks; b++) {
+        const __m512 bias =
+            r->bias != NULL ? _mm512_loadu_ps(r->bias + (ptrdiff_t)b * SIDE) : _mm512_setzero_ps();
+
+        for (int32_t row = 0; row < r->rows / each; row++) {
+            const float *sum = r->sum + row * each * line + (ptrdiff_t)b * SIDE;
+            const int64_t to = b * r->plane + row * r->line;
+
+            for (int32_t i = 0; i < r->columns / each; i++, sum += (ptrdiff_t)each * 2 * SIDE) {
+                __m512 v;
+
+                if (r->pool) {
+                    give_window(sum, line, bias, r->relu, r->y + to + i * r->step,
+                                r->argmax != NULL ? r->argmax + to + i * r->step : NULL);
+                    continue;
+                }
+                v = _mm512_add_ps(_mm512_loadu_ps(sum), bias);
+                _mm512_storeu_ps(r->y + to + i * r->step, r->relu ? cut(v) : v);
+            }
+        }
+    }
+}
+
+/* --- weights ---------------------------------------------------------------------------------- */
+
+DPT_INLINE BF16 __mmask16 first_of(int32_t columns)
+{
+    return columns >= SIDE ? 0xffff : (__mmask16)((1u << columns) - 1);
+}
+
+DPT_INLINE BF16 __m512i every(int64_t step)
+{
+    const __m512i number = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+
+    return _mm512_mullo_epi32(number, _mm512_set1_epi32((int32_t)step));
+}
+
+static BF16 void pack(const float *w, const int32_t from[32], int64_t step, int32_t columns,
+                      uint16_t *to)
+{
+    const __m512i at = every(step);
+    const __mmask16 there = first_of(columns);
+
+    for (int i = 0; i < DEPTH; i += 2) {
+        __m512 two[2];
+
+        for (int k = 0; k < 2; k++)
+            two[k] = _mm512_mask_i32gather_ps(_mm512_setzero_ps(), from[i + k] < 0 ? 0 : there, at,
+                                              w + (from[i + k] < 0 ? 0 : from[i + k]), 4);
+        _mm512_storeu_si512(to + (ptrdiff_t)i * SIDE, round_two(two[0], two[1]));
+    }
+}
+
+static BF16 void scatter(const float *sum, bool add, int64_t step, int32_t columns, float *dw)
+{
+    const __m512i at = every(step);
+    const __mmask16 there = first_of(columns);
+    __m512 v = _mm512_loadu_ps(sum);
+
+    if (add)
+        v = _mm512_add_ps(_mm512_mask_i32gather_ps(v, there, at, dw, 4), v);
+    _mm512_mask_i32scatter_ps(dw, there, at, v, 4);
+}
+
+const struct dpt_bf16_conv_lanes dpt_bf16_conv_lanes = {.line = line,
+                                                        .planes = planes,
+                                                        .tiles = tiles,
+                                                        .sum = sum,
+                                                        .give = give,
+                                                        .pack = pack,
+                                                        .scatter = scatter};
+
+#else
+
+const struct dpt_bf16_conv_lanes dpt_bf16_conv_lanes;
+
+#endif
