@@ -228,23 +228,6 @@ def test_goes_on_where_it_was(machine, precision, ranks, late):
         assert machine.weights("parts")[1]["loss_scale"] == 2048
 
 
-def test_evaluations_decide_as_on_the_cpu(machine):
-    """Where it stops and which is the best; the rate falls in whole steps' graphs, too; the best is tested, with its own weights."""
-    job = machine.job(MLP, train="{epochs: 40, early_stop: {patience: 3}}", schedule="{type: plateau, factor: 0.5, patience: 0}",
-                      data="{train: synthetic, valid: 0.2, test: synthetic, synthetic: {samples: 110, shape: [6], classes: 10, noise: 3}}")
-    for name, options in (("cpu", {"kind": "cpu"}), ("device", {}), ("parts", {"sets": ["train.epochs=2"]})):
-        machine.train(name, job, **options)
-    machine.train("parts", job)
-    assert machine.newest("parts") == machine.newest("device")
-    want = machine.weights("cpu")[1]
-    assert want["step"] < 200 and want["plateau_drops"] > 0 and want["best_step"] < want["step"], want
-    tested = dpt.events(machine.path / "cpu", "best")
-    machine.assert_same_run("device", "cpu", 1e-3)
-    got = machine.weights("device")[1]
-    assert all(got[key] == want[key] for key in ("plateau_drops", "early_stop_waits", "early_stop_step")), got
-    assert [e["loss"] for e in dpt.events(machine.path / "device", "best")] == pytest.approx([e["loss"] for e in tested], rel=1e-3) and tested
-
-
 def test_goes_on_with_its_running_statistics(machine):
     job = machine.job(RESIDUAL)
     machine.train("whole", job)

@@ -8,6 +8,7 @@ import pytest
 sys.path[:0] = ["scripts/lib", "core/train/tests"]
 import dpt  # noqa: E402
 from running import stop_at  # noqa: E402
+from test_device import MLP, fixture_machine, pytestmark as needs_device  # noqa: E402, F401
 
 OVERFITS = {
     "seed": "3", "name": "it",
@@ -219,3 +220,21 @@ def test_all_meshes_decide_alike(tmp_path):
     assert code == 75, err
     go_on(path, tmp_path / "parts", "--set", "parallel.pipeline=2", ranks=2)
     assert dpt.newest(tmp_path / "parts") == want
+
+
+@needs_device
+def test_a_device_decides_as_the_cpu(machine):
+    """Where it stops and which is the best; the rate falls in whole steps' graphs, too; the best is tested, with its own weights."""
+    job = machine.job(MLP, train="{epochs: 40, early_stop: {patience: 3}}", schedule="{type: plateau, factor: 0.5, patience: 0}",
+                      data="{train: synthetic, valid: 0.2, test: synthetic, synthetic: {samples: 110, shape: [6], classes: 10, noise: 3}}")
+    for name, options in (("cpu", {"kind": "cpu"}), ("device", {}), ("parts", {"sets": ["train.epochs=2"]})):
+        machine.train(name, job, **options)
+    machine.train("parts", job)
+    assert machine.newest("parts") == machine.newest("device")
+    want = machine.weights("cpu")[1]
+    assert want["step"] < 200 and want["plateau_drops"] > 0 and want["best_step"] < want["step"], want
+    tested = dpt.events(machine.path / "cpu", "best")
+    machine.assert_same_run("device", "cpu", 1e-3)
+    got = machine.weights("device")[1]
+    assert all(got[key] == want[key] for key in ("plateau_drops", "early_stop_waits", "early_stop_step")), got
+    assert [e["loss"] for e in dpt.events(machine.path / "device", "best")] == pytest.approx([e["loss"] for e in tested], rel=1e-3) and tested
