@@ -101,10 +101,14 @@ struct dpt_figure {
         DPT_RECORD_##record, DPT_FIGURE_##type, offsetof(struct dpt_history_eval, member), NULL,   \
             runs, basis                                                                            \
     }
-/* The loss of the best evaluation of valid, where the loss says which is. */
+/* The loss of the best evaluation of valid: of numbers, which have no accuracy, or of the rest. */
 #define DPT_OF_BEST_LOSS                                                                           \
     {                                                                                              \
         .record = DPT_RECORD_BEST, .of = dpt_figure_best_loss, .basis = DPT_ON_LOSS                \
+    }
+#define DPT_OF_ITS_LOSS                                                                            \
+    {                                                                                              \
+        .record = DPT_RECORD_BEST, .of = dpt_figure_its_loss, .basis = DPT_ON_LOSS                 \
     }
 #define DPT_OF_RUN(function)                                                                       \
     {                                                                                              \
@@ -120,6 +124,7 @@ const char *dpt_figure_text(const struct dpt_figure *f, const struct dpt_history
 double dpt_figure_step(const struct dpt_history *h);
 double dpt_figure_starts(const struct dpt_history *h);
 double dpt_figure_best_loss(const struct dpt_history *h);
+double dpt_figure_its_loss(const struct dpt_history *h);
 
 /* --- which figures may be compared (runs_figures.c) ------------------------------------------- */
 

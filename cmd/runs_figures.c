@@ -63,6 +63,13 @@ double dpt_figure_best_loss(const struct dpt_history *h)
     return e != NULL && isnan(e->accuracy) ? e->loss : NAN;
 }
 
+double dpt_figure_its_loss(const struct dpt_history *h)
+{
+    const struct dpt_history_eval *e = dpt_history_best(h, DPT_HISTORY_VALID);
+
+    return e != NULL && !isnan(e->accuracy) ? e->loss : NAN;
+}
+
 double dpt_figure_starts(const struct dpt_history *h)
 {
     return (double)h->n_starts;

@@ -55,6 +55,7 @@ static const struct result results[] = {
     {"best valid accuracy", OUTCOME, NULL, "%.4f", DPT_OF_EVAL(BEST, REAL, accuracy, DPT_OF_OTHERS, DPT_ON_SHARE)},
     {"best valid exact match", OUTCOME, NULL, "%.4f", DPT_OF_EVAL(BEST, REAL, accuracy, DPT_OF_LABELS, DPT_ON_SHARE)},
     {"best valid loss", OUTCOME, NULL, "%.4g", DPT_OF_BEST_LOSS},
+    {"its loss", OUTCOME, NULL, "%.4g", DPT_OF_ITS_LOSS},
     SCORES_OF("its", BEST)
     {"at step", OUTCOME, NULL, NULL, DPT_OF_EVAL(BEST, COUNT, step, DPT_OF_ALL, 0)},
     {"test accuracy", OUTCOME, NULL, "%.4f", DPT_OF_EVAL(TEST, REAL, accuracy, DPT_OF_OTHERS, DPT_ON_SHARE)},

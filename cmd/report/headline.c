@@ -50,6 +50,7 @@ static const struct quantity {
     {"test loss", DPT_OF_EVAL(TEST, REAL, loss, DPT_OF_ALL, DPT_ON_LOSS), four_digits, -1, true},
     SCORES_OF("best valid ", "valid ", BEST)
     {"best valid loss", DPT_OF_BEST_LOSS, four_digits, -1, true},
+    {"valid loss", DPT_OF_ITS_LOSS, four_digits, -1, false},
     {"best at step", DPT_OF_EVAL(BEST, COUNT, step, DPT_OF_ALL, 0), dpt_html_count, 0, false},
     {"last training loss", DPT_OF_TRAIN(loss, DPT_OF_ALL, DPT_ON_LOSS), four_digits, 0, true},
     {"last epoch's loss", DPT_OF_EVAL(EPOCH, REAL, loss, DPT_OF_ALL, DPT_ON_LOSS), four_digits, 0, false},

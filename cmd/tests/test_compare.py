@@ -74,6 +74,7 @@ def test_what_differs_beside_what_came_of_it(runs):
         epoch = [e for e in events if e["event"] == "epoch"][-1]
         assert found["epoch loss"][column] == f"{epoch['loss']:.4g}" and found["epoch accuracy"][column] == f"{epoch['accuracy']:.4f}"
         assert found["best valid accuracy"][column] == f"{best['accuracy']:.4f}" and found["at step"][column] == str(best["step"])
+        assert found["its loss"][column] == f"{best['loss']:.4g}"
         assert found["test accuracy"][column] == f"{test['accuracy']:.4f}" and found["test loss"][column] == f"{test['loss']:.4g}"
         assert found["seconds"][column] == f"{events[-1]['seconds']:.1f}"
     # What their names have in common is left out; they are not of the same samples, so they stand apart, as they were given.
