@@ -387,8 +387,8 @@ struct dpt_backend {
     /* Sets the loss scale, a power of two by which the gradient of the loss is multiplied before
      * backward and the parameters' gradient divided. Errors: RANK. Optional. */
     enum dpt_status (*scale)(void *program, float loss_scale, struct dpt_error *err);
-    /* C [m][n] = A [m][k] B [k][n], contiguous, in a precision of the backend, on the calling thread
-     * alone: measures the machine's peak arithmetic. Errors: INTERNAL, RANK. */
+    /* C [m][n] = A [m][k] B [k][n], contiguous, in a precision of the backend, on the calling
+     * thread alone: measures the machine's peak arithmetic. Errors: INTERNAL, RANK. */
     enum dpt_status (*gemm)(enum dpt_precision precision, int64_t m, int64_t n, int64_t k,
                             const float *a, const float *b, float *c, struct dpt_error *err);
     /* With what bf16 is multiplied, for messages: "AMX tiles"; NULL: with fp32's instructions, so

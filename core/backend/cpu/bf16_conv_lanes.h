@@ -1,8 +1,8 @@
 /*
  * bf16_conv_lanes: the loops of bf16_conv.c that are compiled for AVX-512 BF16.
  *
- * A table says which pixel of a sample stands at each place of a line; -1: zeros. Where a max-pool's
- * gradient is spread it has 4 x window + which of the window's four.
+ * A table says which pixel stands at each place of a line; -1: zeros. Where the gradient of a pool
+ * is spread it has 4 x window + which of the window's four.
  */
 #ifndef DPT_BACKEND_CPU_BF16_CONV_LANES_H
 #define DPT_BACKEND_CPU_BF16_CONV_LANES_H
@@ -41,8 +41,8 @@ struct dpt_bf16_conv_lanes {
     /* The same channel by channel, each `ld` numbers behind the one before. */
     void (*planes)(const struct dpt_bf16_pixels *pixels, int64_t ld, uint16_t *to);
     /* The same as tiles of b, with the pixels along k: [place / 32][tile], `tiles` of them. Where a
-     * max-pool's gradient is spread the table has an entry for two places, which are in one row: 2 x
-     * window + which of its rows. */
+     * max-pool's gradient is spread the table has an entry for two places, which are in one row:
+     * 2 x window + which of its rows. */
     void (*tiles)(const struct dpt_bf16_pixels *pixels, int32_t tiles, uint16_t *to);
     /* Adds each channel's rounded numbers of `n` pixels (or windows whose argmax is not -1). */
     void (*sum)(const struct dpt_bf16_pixels *pixels, int64_t n, float *sum);

@@ -13,7 +13,7 @@ static inline int32_t lanes_of(int32_t channels)
     return (int32_t)up(channels, PAIR);
 }
 
-/* --- which pixels a tap reads, along an axis --------------------------------------------------- */
+/* --- which pixels a tap reads, along an axis -------------------------------------------------- */
 
 /* A tap of one axis: output j of a phase reads row j + shift of a phase of what is read. */
 struct along {
@@ -323,7 +323,7 @@ int64_t dpt_bf16_conv_scratch(const struct dpt_bf16_conv *conv)
     return dpt_bf16_conv_arrange(conv, NULL).end;
 }
 
-/* As many small samples in a line as make it long enough; a part of the micro-batch without rest. */
+/* As many small samples in a line as make it long enough; they divide the micro-batch. */
 static int32_t stack_of(const struct dpt_bf16_conv_shape *s, int32_t micro)
 {
     int32_t best = 1;

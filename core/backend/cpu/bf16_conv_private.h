@@ -29,7 +29,7 @@ struct view {
     int32_t *table;        /* [phases][phases][length]: which pixel it is; -1: none */
 };
 
-/* A kernel's element, as it is read: at place q of the output's grid it is at q + at of the view. */
+/* A kernel's element, as it is read: for place q of the output's grid, place q + at of the view. */
 struct tap {
     int32_t number; /* in the kernel, row-major */
     int64_t at;
@@ -154,8 +154,8 @@ static inline int64_t tiles_of(const struct dpt_bf16_conv *conv)
     return grid_places(conv) / DEPTH * gradient_tiles(conv) * TILE;
 }
 
-/* Rows of a grid whose products are kept at a time: 8 of them, which are whole tiles where the pitch
- * is even, or several times as many; all of several samples. */
+/* Rows of a grid whose products are kept at a time: 8 of them, which are whole tiles where the
+ * pitch is even, or several times as many; all of several samples. */
 static inline int32_t band_of(const struct pass *p, const struct view *v)
 {
     return v->samples > 1 ? p->grid[0] : (int32_t)least(up(parts(BAND, v->pitch), 8), p->grid[0]);

@@ -38,8 +38,8 @@ int64_t dpt_bf16_gemm_scratch(const struct dpt_gemm *p);
 void dpt_bf16_gemm_pack(const struct dpt_bf16_gemm *g, enum dpt_bf16_operand operand,
                         const float *from, int64_t first, int64_t last, float *packed);
 
-/* Floats of the packed weights; packs those of the outputs, or (`data`) inputs, [first, last), from a
- * multiple of 32 on. The whole layer is there. */
+/* Floats of the packed weights; packs those of the outputs, or (`data`) inputs, [first, last), from
+ * a multiple of 32 on. The whole layer is there. */
 int64_t dpt_bf16_gemm_packed_weights(const struct dpt_gemm *p, bool data);
 void dpt_bf16_gemm_pack_weights(const struct dpt_bf16_gemm *g, bool data, const float *w,
                                 int64_t first, int64_t last, float *packed);

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 sys.path.insert(0, "scripts/lib")
@@ -111,3 +112,21 @@ def test_shown_and_told_when_going_on(tmp_path, job, here):
     result = dpt.run(job, "--output", tmp_path / "out", "--set", "device.isa=avx2", "--set", "train.epochs=2")
     assert result.code == 0, result
     assert re.search(rf"was made with cpu oneDNN \S+, {here}, dptrain \S+, this is cpu oneDNN \S+, AVX2, ", result.err), result
+
+
+@pytest.mark.parametrize("isa", ["auto", "avx512_bf16", "avx2"])
+def test_bf16_has_the_bytes_of_one_rank(tmp_path, job, here, isa):
+    """With whatever multiplies it, which the run says; and nearly the losses of fp32."""
+    sets = list(SETS.values())
+    if isa != "auto" and sets.index(isa) > sets.index(SETS[here]):
+        pytest.skip(f"a processor with {isa} is needed")
+    words = ["--set", "device.kind=cpu", "--set", f"device.isa={isa}"]
+    newest, losses = {}, {}
+    for name, ranks, more in (("1", 1, ["device.precision=bf16"]), ("3", 3, ["device.precision=bf16"]), ("fp32", 1, [])):
+        result = dpt.train(job, tmp_path / name, *words, *(word for text in more for word in ("--set", text)), ranks=ranks)
+        newest[name] = dpt.newest(tmp_path / name)
+        losses[name] = [event["loss"] for event in dpt.events(tmp_path / name, "train")]
+        assert re.search(r"device   cpu \(oneDNN [^)]*\), " + (r"bf16 by (AMX tiles|AVX-512 BF16|fp32's instructions)" if more else "fp32"),
+                         result.err), result
+    assert newest["1"] == newest["3"] and losses["1"] != losses["fp32"]
+    np.testing.assert_allclose(losses["1"], losses["fp32"], rtol=0.02)
