@@ -82,24 +82,34 @@ static enum dpt_status refuse(const char *path, const uint8_t *bytes, size_t n,
                     path, others[other].name);
 }
 
+enum dpt_status dpt_picture_decode(struct dpt_picture *p, const char *name, const uint8_t *bytes,
+                                   size_t n, bool header_only, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_picture_decoder *decoder = find(bytes, n);
+
+    *p = (struct dpt_picture){0};
+    if (decoder == NULL)
+        DPT_TRY(refuse(name, bytes, n, err));
+    DPT_TRY(decoder->decode(p, name, bytes, n, header_only, err));
+out:
+    if (status != DPT_OK)
+        dpt_picture_release(p);
+    return status;
+}
+
 enum dpt_status dpt_picture_read(struct dpt_picture *p, const char *path, bool header_only,
                                  struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct dpt_picture_decoder *decoder;
     char *bytes = NULL;
     size_t n = 0;
 
     *p = (struct dpt_picture){0};
     DPT_TRY(dpt_file_read(path, DPT_PICTURE_BYTES, DPT_BAD_DATA, &bytes, &n, err));
-    decoder = find((const uint8_t *)bytes, n);
-    if (decoder == NULL)
-        DPT_TRY(refuse(path, (const uint8_t *)bytes, n, err));
-    DPT_TRY(decoder->decode(p, path, (const uint8_t *)bytes, n, header_only, err));
+    DPT_TRY(dpt_picture_decode(p, path, (const uint8_t *)bytes, n, header_only, err));
 out:
     free(bytes);
-    if (status != DPT_OK)
-        dpt_picture_release(p);
     return status;
 }
 
