@@ -55,7 +55,7 @@ static void print_result(const struct dpt_shard_result *result)
            dpt_group_digits(samples, format->samples), format->samples == 1 ? "" : "s");
     for (int i = 0; i < format->n_dims; i++)
         printf("%s%lld", i > 0 ? "x" : "", (long long)format->dims[i]);
-    printf(" %s, ", format->u8 ? "uint8" : "float32");
+    printf(" %s, ", format->files ? "in files" : format->u8 ? "uint8" : "float32");
     if (format->targets > 0)
         printf("%lld target%s", (long long)format->targets, format->targets > 1 ? "s" : "");
     else
@@ -254,13 +254,16 @@ const struct dpt_command dpt_cmd_convert = {
     .usage = "FORMAT IN... --output PREFIX [--shards N] [options of the format]",
     .summary = "MNIST, CIFAR-10, CSV, NumPy and pictures into HDF5 shards",
     .details = "Writes HDF5 files that train reads and h5py, MATLAB and h5ls as well: /images and "
-               "/labels, contiguous and uncompressed, each with a checksum. The same input gives "
+               "/labels, contiguous and uncompressed, each with a checksum; --keep-files stores "
+               "the files of pictures instead, which training decodes. The same input gives "
                "the same bytes. A file has its name only once all shards are written and synced; "
                "those of the same names are replaced.\n\n"
                "  dptrain convert idx --output data/mnist/train --shards 4 \\\n"
                "      data/mnist/train-images-idx3-ubyte.gz \\\n"
                "      data/mnist/train-labels-idx1-ubyte.gz\n"
-               "  dptrain convert csv iris.csv --label species --output data/iris",
+               "  dptrain convert csv iris.csv --label species --output data/iris\n"
+               "  dptrain convert pictures photos --keep-files --size 224x224 \\\n"
+               "      --output data/photos --shards 16",
     .options = options,
     .one_rank = true,
     .run = run,

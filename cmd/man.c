@@ -101,7 +101,9 @@ static const struct item files[] = {
      "/state/LAYER/running_mean and running_var."},
     {"NAME-00000-of-00004.h5",
      "A shard: /images or /x, [N, C, H, W], [N, H, W, C] (attribute `layout`) or [N, D], bytes or "
-     "floats; /labels or /y, [N] classes or [N, K] numbers."},
+     "floats, or instead the files of pictures, /files, one behind the other, and /offsets, where "
+     "each "
+     "begins; /labels or /y, [N] classes or [N, K] numbers."},
     {0},
 };
 

@@ -134,9 +134,7 @@ static void print_shard(const struct dpt_inspect_shard *shard)
     size_t present = 0;
 
     if (shard->labels == NULL) {
-        dpt_inspect_property(
-            "samples", "%s, without labels",
-            dpt_group_digits(a, shard->images->n_dims > 0 ? shard->images->dims[0] : 0));
+        dpt_inspect_property("samples", "%s, without labels", dpt_group_digits(a, shard->samples));
         return;
     }
     dpt_inspect_extent(shard->shape.flat ? 1 : 3,
@@ -144,7 +142,10 @@ static void print_shard(const struct dpt_inspect_shard *shard)
                        sizeof extent);
     dpt_inspect_property("samples", "%s of %s%s", dpt_group_digits(a, shard->samples), extent,
                          shard->shape.flat ? "" : " (channels, height, width)");
-    if (!shard->shape.flat)
+    if (shard->files)
+        dpt_inspect_property("stored", "as files of pictures, %.0f bytes each on average",
+                             (double)shard->images->bytes / (double)shard->samples);
+    else if (!shard->shape.flat)
         dpt_inspect_property("layout", "%s%s", shard->nhwc ? "NHWC" : "NCHW",
                              shard->layout == NULL ? " (no attribute says otherwise)" : "");
     if (!shard->classes) {

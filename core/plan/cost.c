@@ -133,7 +133,8 @@ struct dpt_cost dpt_cost_of_part(const struct dpt_trainer *t, int what)
     const struct dpt_dataset *set = t->data.train.set;
     const double samples = t->data.train.sampler.global, micro = t->data.train.sampler.micro;
     const double arena = WORD * (double)graph->parameters, ranks = t->comm->world.size;
-    const double image = WORD * (double)dpt_shape_size(&set->shape), stored = (double)set->stride;
+    const double image = WORD * (double)dpt_shape_size(&set->shape),
+                 stored = (double)set->bytes / (double)set->samples;
     const double outputs = WORD * (double)dpt_shape_size(&graph->nodes[graph->n_nodes - 1].out);
     const double threads = (double)t->team.all_threads, slots = t->arenas.slots;
     struct dpt_cost cost = {0};

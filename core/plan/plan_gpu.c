@@ -148,7 +148,7 @@ void dpt_plan_gpu_memory(struct dpt_plan *p)
     const double arena = (double)dpt_trainer_graph(t)->arena * WORD;
     const double learned = (double)dpt_trainer_graph(t)->floats * WORD;
     const double copies = fmax(0, (double)p->program.copies - 2 * arena);
-    const double stored = (double)set->samples * (double)set->stride;
+    const double stored = (double)set->bytes;
     /* Else the host updates, and sends one micro-batch after the other. */
     const bool steps = t->engine->on_device;
     const double slots = steps ? t->arenas.slots * learned : 0;
@@ -161,7 +161,7 @@ void dpt_plan_gpu_memory(struct dpt_plan *p)
 
     if (!adds)
         t->team.adds = t->team.group;
-    p->stored = steps && dpt_dataset_in_memory(set, &t->job->data, p->available) &&
+    p->stored = steps && !set->files && dpt_dataset_in_memory(set, &t->job->data, p->available) &&
                 sum + stored + margin * p->gpu.memory <= p->gpu.memory;
     memcpy(p->device,
            (const struct dpt_plan_memory[DPT_PLAN_DEVICE]){

@@ -41,7 +41,7 @@ static double read_ahead(const struct dpt_plan *p)
         batches = ((int64_t)s->global + s->micro - 1) / s->micro;
         most = (batches + ranks - 1) / ranks * s->micro;
         samples = fmin((double)most, s->global) * dpt_batch_sources(&split->form);
-        stored = samples * (double)split->set->stride;
+        stored = samples * (double)split->set->bytes / (double)split->set->samples;
         bytes += dpt_loader_ahead(stored) * (stored + samples * sizeof(int64_t));
     }
     return bytes;
@@ -59,7 +59,7 @@ static double node_data(const struct dpt_plan *p)
             continue;
         bytes += dpt_dataset_target_bytes(set);
         if (dpt_dataset_in_memory(set, &p->t.job->data, p->available))
-            bytes += (double)set->samples * (double)set->stride;
+            bytes += (double)set->bytes;
     }
     return bytes;
 }

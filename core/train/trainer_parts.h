@@ -108,6 +108,7 @@ struct dpt_team {
     int gradient_workers;
     bool spin;           /* there is a core for every thread, so waiting threads may spin */
     int64_t all_threads; /* of all ranks */
+    int decoders;        /* threads that decode a device's samples; 1: nothing to decode */
     struct dpt_pool *pool;
     struct dpt_worker *workers; /* [threads] */
 };

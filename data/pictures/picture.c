@@ -82,24 +82,34 @@ static enum dpt_status refuse(const char *path, const uint8_t *bytes, size_t n,
                     path, others[other].name);
 }
 
+enum dpt_status dpt_picture_decode(struct dpt_picture *p, const char *name, const uint8_t *bytes,
+                                   size_t n, bool header_only, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_picture_decoder *decoder = find(bytes, n);
+
+    *p = (struct dpt_picture){0};
+    if (decoder == NULL)
+        DPT_TRY(refuse(name, bytes, n, err));
+    DPT_TRY(decoder->decode(p, name, bytes, n, header_only, err));
+out:
+    if (status != DPT_OK)
+        dpt_picture_release(p);
+    return status;
+}
+
 enum dpt_status dpt_picture_read(struct dpt_picture *p, const char *path, bool header_only,
                                  struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct dpt_picture_decoder *decoder;
     char *bytes = NULL;
     size_t n = 0;
 
     *p = (struct dpt_picture){0};
     DPT_TRY(dpt_file_read(path, DPT_PICTURE_BYTES, DPT_BAD_DATA, &bytes, &n, err));
-    decoder = find((const uint8_t *)bytes, n);
-    if (decoder == NULL)
-        DPT_TRY(refuse(path, (const uint8_t *)bytes, n, err));
-    DPT_TRY(decoder->decode(p, path, (const uint8_t *)bytes, n, header_only, err));
+    DPT_TRY(dpt_picture_decode(p, path, (const uint8_t *)bytes, n, header_only, err));
 out:
     free(bytes);
-    if (status != DPT_OK)
-        dpt_picture_release(p);
     return status;
 }
 
@@ -109,24 +119,37 @@ void dpt_picture_release(struct dpt_picture *p)
     *p = (struct dpt_picture){0};
 }
 
-/* One channel of a pixel, or its grey. */
-static float value_of(const struct dpt_picture *p, const uint8_t *pixel, int32_t channel,
-                      int32_t channels)
+/* A part of a picture. */
+struct box {
+    int32_t x, y, w, h;
+};
+
+/* One channel, or the grey, of a line of a part of a picture: [box->w]. */
+static void take_line(const struct dpt_picture *p, const struct box *box, int32_t y,
+                      int32_t channel, int32_t channels, float *line)
 {
-    if (p->channels == channels)
-        return pixel[channel];
-    if (p->channels == 1)
-        return pixel[0];
-    /* The arithmetic is in whole numbers, rounded, as most programs have it. */
-    return (float)((19595u * pixel[0] + 38470u * pixel[1] + 7471u * pixel[2] + 0x8000u) >> 16);
+    const size_t step = (size_t)p->channels, n = (size_t)box->w;
+    const uint8_t *pixel =
+        p->pixels + ((size_t)(box->y + y) * (size_t)p->width + (size_t)box->x) * step;
+
+    if (p->channels == 1 || p->channels == channels)
+        for (size_t x = 0; x < n; x++)
+            line[x] = pixel[x * step + (p->channels == 1 ? 0 : (size_t)channel)];
+    else /* The arithmetic is in whole numbers, rounded, as most programs have it. */
+        for (size_t x = 0; x < n; x++, pixel += step)
+            line[x] =
+                (float)((19595u * pixel[0] + 38470u * pixel[1] + 7471u * pixel[2] + 0x8000u) >> 16);
 }
 
-static uint8_t byte_of(float value, bool invert)
+/* A line of numbers as bytes; not by fminf and fmaxf, which are calls. */
+static void put_line(const float *line, size_t n, bool invert, uint8_t *out)
 {
-    const float bounded = fminf(fmaxf(value, 0.0f), 255.0f);
-    const uint8_t byte = (uint8_t)(bounded + 0.5f);
+    for (size_t x = 0; x < n; x++) {
+        const float low = line[x] > 0.0f ? line[x] : 0.0f, bounded = low < 255.0f ? low : 255.0f;
+        const uint8_t byte = (uint8_t)(int)(bounded + 0.5f);
 
-    return invert ? (uint8_t)(255 - byte) : byte;
+        out[x] = invert ? (uint8_t)(255 - byte) : byte;
+    }
 }
 
 /* The pixels of one line that make up one pixel of another length, and their shares. */
@@ -161,6 +184,7 @@ struct scaler {
     struct dpt_region region;
     struct taps *across, *down;
     float *lines; /* [height of the picture][new width] of one channel */
+    float *line;  /* of the picture, or the new one */
 };
 
 /* The pixels that each of `to` pixels is made of. NULL: memory ran out. */
@@ -175,11 +199,6 @@ static struct taps *make_taps(struct scaler *s, int32_t from, int32_t to)
     find_taps(from, to, taps, shares, most);
     return taps;
 }
-
-/* A part of a picture. */
-struct box {
-    int32_t x, y, w, h;
-};
 
 /* side * to / from, rounded, and something of it always left. */
 static int32_t scaled(int32_t side, int32_t to, int32_t from)
@@ -216,45 +235,41 @@ static void scale_channel(const struct scaler *s, const struct dpt_picture *p,
                           const struct dpt_picture_format *format, const struct box *from,
                           const struct box *to, int32_t channel, uint8_t *out)
 {
-    const size_t step = (size_t)p->channels, w = (size_t)to->w;
+    const size_t w = (size_t)to->w;
+    float *line = s->line;
 
     for (int32_t y = 0; y < from->h; y++) {
-        const uint8_t *line =
-            p->pixels + ((size_t)(from->y + y) * (size_t)p->width + (size_t)from->x) * step;
-
+        take_line(p, from, y, channel, format->channels, line);
         for (int32_t x = 0; x < to->w; x++) {
             const struct taps *t = &s->across[x];
             float sum = 0;
 
             for (int32_t k = 0; k < t->n; k++)
-                sum += t->share[k] *
-                       value_of(p, line + (size_t)(t->first + k) * step, channel, format->channels);
+                sum += t->share[k] * line[t->first + k];
             s->lines[(size_t)y * w + (size_t)x] = sum;
         }
     }
-    for (int32_t y = 0; y < to->h; y++)
-        for (size_t x = 0; x < w; x++) {
-            const struct taps *t = &s->down[y];
-            float sum = 0;
+    for (int32_t y = 0; y < to->h; y++) {
+        const struct taps *t = &s->down[y];
 
-            for (int32_t k = 0; k < t->n; k++)
-                sum += t->share[k] * s->lines[(size_t)(t->first + k) * w + x];
-            out[(size_t)y * (size_t)format->width + x] = byte_of(sum, format->invert);
+        memset(line, 0, w * sizeof *line);
+        for (int32_t k = 0; k < t->n; k++) {
+            const float share = t->share[k], *from_line = s->lines + (size_t)(t->first + k) * w;
+
+            for (size_t x = 0; x < w; x++)
+                line[x] += share * from_line[x];
         }
+        put_line(line, w, format->invert, out + (size_t)y * (size_t)format->width);
+    }
 }
 
-static void copy_channel(const struct dpt_picture *p, const struct dpt_picture_format *format,
-                         const struct box *from, int32_t channel, uint8_t *out)
+static void copy_channel(const struct scaler *s, const struct dpt_picture *p,
+                         const struct dpt_picture_format *format, const struct box *from,
+                         int32_t channel, uint8_t *out)
 {
-    const size_t step = (size_t)p->channels;
-
     for (int32_t y = 0; y < from->h; y++) {
-        const uint8_t *line =
-            p->pixels + ((size_t)(from->y + y) * (size_t)p->width + (size_t)from->x) * step;
-
-        for (size_t x = 0; x < (size_t)from->w; x++)
-            out[(size_t)y * (size_t)format->width + x] =
-                byte_of(value_of(p, line + x * step, channel, format->channels), format->invert);
+        take_line(p, from, y, channel, format->channels, s->line);
+        put_line(s->line, (size_t)from->w, format->invert, out + (size_t)y * (size_t)format->width);
     }
 }
 
@@ -265,17 +280,19 @@ enum dpt_status dpt_picture_shape(const struct dpt_picture *p,
     const size_t plane = (size_t)format->height * (size_t)format->width;
     struct scaler s = {0};
     struct box from, to;
-    bool good = true, same;
+    bool good, same;
     size_t floats;
 
     find_boxes(p, format, &from, &to);
     same = from.w == to.w && from.h == to.h;
     floats = (size_t)from.h * (size_t)to.w;
+    s.line = dpt_region_alloc(&s.region, (size_t)(from.w > to.w ? from.w : to.w) * sizeof *s.line);
+    good = s.line != NULL;
     if (!same) {
         s.across = make_taps(&s, from.w, to.w);
         s.down = make_taps(&s, from.h, to.h);
         s.lines = dpt_region_alloc(&s.region, floats * sizeof *s.lines);
-        good = s.across != NULL && s.down != NULL && s.lines != NULL;
+        good = good && s.across != NULL && s.down != NULL && s.lines != NULL;
     }
     if (to.w < format->width || to.h < format->height)
         memset(out, 0, plane * (size_t)format->channels);
@@ -283,7 +300,7 @@ enum dpt_status dpt_picture_shape(const struct dpt_picture *p,
         uint8_t *begin = out + (size_t)c * plane + (size_t)to.y * (size_t)format->width + to.x;
 
         if (same)
-            copy_channel(p, format, &from, c, begin);
+            copy_channel(&s, p, format, &from, c, begin);
         else
             scale_channel(&s, p, format, &from, &to, c, begin);
     }

@@ -65,6 +65,11 @@ bool dpt_picture_is(const uint8_t *bytes, size_t n);
  * damaged, cut off, too large, CMYK; names the file), IO, RANK. */
 enum dpt_status dpt_picture_read(struct dpt_picture *picture, const char *path, bool header_only,
                                  struct dpt_error *err);
+/* The same of the n bytes of a file; name: what messages call it. Any thread. Errors: BAD_DATA,
+ * RANK. */
+enum dpt_status dpt_picture_decode(struct dpt_picture *picture, const char *name,
+                                   const uint8_t *bytes, size_t n, bool header_only,
+                                   struct dpt_error *err);
 void dpt_picture_release(struct dpt_picture *picture);
 
 /* Adds the bytes of a PNG file to out: 8 bits a sample, rows from the top. channels: 1 (grey) or 3

@@ -81,7 +81,9 @@ static enum dpt_status describe_shards(struct dpt_dataset *set, const struct dpt
         DPT_TRY(dpt_shard_open(shard, paths[i], spec->classes, true, err));
         parts->n_shards = i + 1;
         shard->first = set->samples;
+        shard->start = set->bytes;
         set->samples += shard->samples;
+        set->bytes += shard->offsets != NULL ? shard->images.info.bytes : 0;
         DPT_TRY(dpt_shard_check_alike(shard, &parts->shards[0], err));
         DPT_TRY(compare_names(parts, shard, err));
         DPT_TRY(compare_columns(parts, shard, err));
@@ -92,7 +94,10 @@ static enum dpt_status describe_shards(struct dpt_dataset *set, const struct dpt
     set->shape = parts->shards[0].shape;
     set->u8 = dpt_shard_u8(&parts->shards[0]);
     set->nhwc = parts->shards[0].nhwc && set->shape.c > 1;
+    set->files = parts->shards[0].offsets != NULL;
     set->stride = (size_t)dpt_shape_size(&set->shape) * (set->u8 ? 1 : sizeof(float));
+    if (!set->files)
+        set->bytes = set->samples * (int64_t)set->stride;
     set->target = parts->shards[0].target;
     set->target_width = parts->shards[0].target_width;
 out:
@@ -150,7 +155,7 @@ bool dpt_dataset_in_memory(const struct dpt_dataset *set, const struct dpt_data_
                            double available)
 {
     const int cache = cache_of(set, conf);
-    const double bytes = (double)set->samples * (double)set->stride;
+    const double bytes = (double)set->bytes;
 
     return cache == DPT_CACHE_MEMORY ||
            (cache == DPT_CACHE_AUTO && (available < 0 || bytes <= available / 2));
@@ -207,7 +212,7 @@ static enum dpt_status check_same(const struct dpt_dataset *set, const struct dp
         set->samples,     set->stored.c,     set->stored.h,
         set->stored.w,    set->u8,           set->nhwc,
         set->target,      set->target_width, (int64_t)set->parts->n_shards,
-        is_weighted(set),
+        is_weighted(set), set->bytes,
     };
     int64_t first[sizeof mine / sizeof *mine];
 
@@ -216,11 +221,12 @@ static enum dpt_status check_same(const struct dpt_dataset *set, const struct dp
     if (memcmp(first, mine, sizeof mine) != 0)
         status = dpt_fail(
             err, DPT_BAD_DATA,
-            "%s: here are %lld samples of %lldx%lldx%lld in %lld files, on rank 0 %lld "
-            "of %lldx%lldx%lld in %lld: all nodes need the same files",
+            "%s: here are %lld samples of %lldx%lldx%lld in %lld files, %lld bytes, on rank 0 %lld "
+            "of %lldx%lldx%lld in %lld, %lld bytes: all nodes need the same files",
             set->parts->key, (long long)mine[0], (long long)mine[1], (long long)mine[2],
-            (long long)mine[3], (long long)mine[8], (long long)first[0], (long long)first[1],
-            (long long)first[2], (long long)first[3], (long long)first[8]);
+            (long long)mine[3], (long long)mine[8], (long long)mine[10], (long long)first[0],
+            (long long)first[1], (long long)first[2], (long long)first[3], (long long)first[8],
+            (long long)first[10]);
     DPT_TRY(dpt_group_agree(world, status, err));
 out:
     return status;
@@ -233,7 +239,7 @@ static enum dpt_status place_images(struct dpt_dataset *set, const struct dpt_da
 {
     enum dpt_status status = DPT_OK;
     const int cache = cache_of(set, spec->conf);
-    const double bytes = (double)set->samples * (double)set->stride;
+    const double bytes = (double)set->bytes;
     double available = dpt_memory_available();
 
     DPT_TRY(dpt_group_broadcast(node, 0, &available, sizeof available, err));

@@ -4,8 +4,9 @@
  * Several shards (HDF5 files, unequal sizes) or a synthetic rule make one data set of numbered
  * samples: 0 … samples-1 in the order of the shards. Labels and weights are always in memory.
  * Images are either in memory, one copy a node in shared memory, or read when needed (loader.h).
- * Images are stored as they lie in the files (uint8 or float32, NCHW or NHWC) and become normalised
- * NCHW floats when a micro-batch is filled. Immutable after opening; any thread may read.
+ * Images are stored as they lie in the files (uint8 or float32, NCHW or NHWC, or the bytes of
+ * picture files, of any length) and become normalised NCHW floats when a micro-batch is filled; the
+ * thread that fills it decodes. Immutable after opening; any thread may read.
  */
 #ifndef DPT_DATA_DATASET_H
 #define DPT_DATA_DATASET_H
@@ -110,7 +111,9 @@ struct dpt_dataset {
     bool views;
     bool u8;       /* stored as uint8, else float32 */
     bool nhwc;     /* stored [h][w][c] */
-    size_t stride; /* bytes of one stored sample */
+    bool files;    /* stored as files of pictures, which are decoded to uint8 [c][h][w] */
+    size_t stride; /* bytes of one stored sample, of a file once it is decoded */
+    int64_t bytes; /* of all stored samples */
     enum dpt_target_kind target;
     int32_t target_width;  /* VECTOR: numbers a sample; CLASS: largest label + 1 */
     const int32_t *labels; /* CLASS: [samples] */

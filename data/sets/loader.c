@@ -28,7 +28,9 @@ struct entry {
     bool ready;
     int32_t samples; /* of this rank */
     int64_t *index;  /* [samples]: numbers, in the order of the micro-batches; then the partners' */
-    uint8_t *bytes;  /* [samples][stride], and the partners' */
+    uint8_t *bytes;  /* [samples][stride], and the partners'; files one behind the other */
+    size_t *at;      /* of `index`: where in `bytes` each file begins; NULL: no files */
+    size_t room;     /* of `bytes` */
     enum dpt_status status;
     struct dpt_error err;
 };
@@ -67,6 +69,26 @@ static void advance(const struct dpt_sampler *s, int64_t *epoch, int64_t *step)
         *step = 0;
         ++*epoch;
     }
+}
+
+/* Makes room for the files of a step, n of them, which may be larger than those of others. */
+static enum dpt_status make_room(const struct dpt_loader *loader, struct entry *entry, int32_t n,
+                                 struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    size_t all;
+
+    if (entry->at == NULL)
+        return DPT_OK;
+    all = dpt_reader_places(loader->set, entry->index, n, entry->at);
+    if (all <= entry->room)
+        return DPT_OK;
+    entry->room = 0;
+    dpt_free(entry->bytes);
+    DPT_TRY(DPT_ALLOCATE(entry->bytes, all, "reading ahead", err));
+    entry->room = all;
+out:
+    return status;
 }
 
 /* The number of the sample that is mixed into the one at a position of a step. */
@@ -113,7 +135,9 @@ static void fill_entry(struct dpt_loader *loader, struct entry *entry)
 
     if (loader->mixing)
         n += list_entry(loader, entry, true, entry->index + n);
-    entry->status = dpt_reader_read(loader->reader, entry->index, n, entry->bytes, &entry->err);
+    entry->status = make_room(loader, entry, n, &entry->err);
+    if (entry->status == DPT_OK)
+        entry->status = dpt_reader_read(loader->reader, entry->index, n, entry->bytes, &entry->err);
 }
 
 static void *read_ahead(void *arg)
@@ -174,12 +198,16 @@ static enum dpt_status open_stream(struct dpt_loader *loader, struct dpt_error *
     const size_t samples =
         (size_t)(most < s->global ? most : s->global) * (size_t)dpt_batch_sources(&loader->form);
 
-    loader->ahead = dpt_loader_ahead((double)samples * (double)loader->set->stride);
+    const size_t bytes = loader->set->files ? 0 : samples * loader->set->stride;
+
+    loader->ahead = dpt_loader_ahead((double)samples * (double)loader->set->bytes /
+                                     (double)loader->set->samples);
     DPT_TRY(DPT_ALLOCATE(loader->ring, loader->ahead, "reading ahead", err));
     for (int i = 0; i < loader->ahead; i++) {
         DPT_TRY(DPT_ALLOCATE(loader->ring[i].index, samples, "reading ahead", err));
-        DPT_TRY(DPT_ALLOCATE(loader->ring[i].bytes, samples * loader->set->stride, "reading ahead",
-                             err));
+        DPT_TRY(DPT_ALLOCATE(loader->ring[i].bytes, bytes, "reading ahead", err));
+        if (loader->set->files)
+            DPT_TRY(DPT_ALLOCATE(loader->ring[i].at, samples, "reading ahead", err));
     }
     DPT_TRY(dpt_reader_open(&loader->reader, loader->set, samples, s->shuffle != DPT_SHUFFLE_FULL,
                             err));
@@ -255,6 +283,7 @@ void dpt_loader_close(struct dpt_loader *loader)
     for (int i = 0; loader->ring != NULL && i < loader->ahead; i++) {
         dpt_free(loader->ring[i].index);
         dpt_free(loader->ring[i].bytes);
+        dpt_free(loader->ring[i].at);
     }
     dpt_free(loader->ring);
     dpt_free(loader);
@@ -403,31 +432,10 @@ static void fill_targets(const struct dpt_loader *loader, const struct dpt_step_
                    width * sizeof(float));
 }
 
-static enum dpt_status check_sample(const struct dpt_dataset *set, int64_t sample,
-                                    const uint8_t *stored, struct dpt_error *err)
-{
-    char where[256];
-
-    if (!set->parts->check_finite || dpt_find_nonfinite(stored, set->stride / sizeof(float)) < 0)
-        return DPT_OK;
-    return dpt_fail(err, DPT_BAD_DATA, "%s holds NaN or an infinite value",
-                    dpt_dataset_where(set, sample, where));
-}
-
-/* Shuffled samples lie anywhere in memory: ask for one while another is being converted. */
-static void ask_for(const struct dpt_dataset *set, int64_t sample)
-{
-    enum { LINE = 64, MOST = 64 * LINE };
-    const uint8_t *at = set->memory + (size_t)sample * set->stride;
-
-    for (size_t i = 0; i < set->stride && i < MOST; i += LINE)
-        __builtin_prefetch(at + i);
-}
-
-/* The numbers of the rows [first, last); gives their stored bytes where they were read ahead, one
- * after another. */
-static const uint8_t *find_rows(const struct dpt_loader *loader, const struct dpt_step_view *view,
-                                int32_t micro_batch, int32_t first, int32_t last, int64_t *sample)
+/* The numbers of the rows [first, last); gives the place of the first among those that were read
+ * ahead. */
+static int64_t find_rows(const struct dpt_loader *loader, const struct dpt_step_view *view,
+                         int32_t micro_batch, int32_t first, int32_t last, int64_t *sample)
 {
     const struct dpt_sampler *s = &loader->sampler;
     const int64_t begin = (int64_t)micro_batch * s->micro + first;
@@ -439,75 +447,86 @@ static const uint8_t *find_rows(const struct dpt_loader *loader, const struct dp
             first;
 
         memcpy(sample + first, entry->index + at, (size_t)(last - first) * sizeof *sample);
-        return entry->bytes + (size_t)at * loader->set->stride;
+        return at;
     }
     dpt_sampler_samples(s, view->epoch, view->step * s->global + begin, last - first,
                         sample + first);
-    return NULL;
+    return 0;
 }
 
-/* A stored sample as the model takes it, but for the mixing. */
-static enum dpt_status make_sample(const struct dpt_loader *loader, int64_t epoch, int64_t sample,
-                                   const uint8_t *stored, float *out, float *scratch,
-                                   struct dpt_error *err)
+/* A stored sample, of so many bytes: the one at a place among those that were read ahead, or in
+ * memory. */
+static const uint8_t *stored_of(const struct dpt_loader *loader, const struct dpt_step_view *view,
+                                int64_t place, int64_t sample, size_t *bytes)
 {
-    const struct dpt_augment_key key = {loader->sampler.seed, epoch, sample};
-    enum dpt_status status = DPT_OK;
+    const int64_t at = dpt_dataset_place(loader->set, sample, bytes);
+    const struct entry *entry;
 
-    DPT_TRY(check_sample(loader->set, sample, stored, err));
+    if (!loader->streaming)
+        return loader->set->memory + at;
+    entry = &loader->ring[view->entry];
+    return entry->bytes + (entry->at != NULL ? entry->at[place] : (size_t)place * *bytes);
+}
+
+/* A stored sample as the model takes it, but for the mixing. place: of stored_of. */
+static enum dpt_status make_sample(const struct dpt_loader *loader,
+                                   const struct dpt_step_view *view, int64_t place, int64_t sample,
+                                   float *out, float *scratch, struct dpt_error *err)
+{
+    const struct dpt_augment_key key = {loader->sampler.seed, view->epoch, sample};
+    enum dpt_status status = DPT_OK;
+    size_t bytes;
+    const uint8_t *stored = stored_of(loader, view, place, sample, &bytes);
+    uint8_t *decoded = NULL;
+
+    DPT_TRY(dpt_dataset_take(loader->set, sample, bytes, &stored, &decoded, err));
     if (loader->form.augment != NULL)
         dpt_augment_sample(loader->form.augment, loader->set, &key, stored, out, scratch);
     else
         dpt_fill_sample(loader->set, stored, out, scratch);
 out:
+    dpt_free(decoded);
     return status;
 }
 
 /* Mixes its partner into a sample. */
-static enum dpt_status mix_sample(const struct dpt_loader *loader, int64_t epoch, int64_t sample,
-                                  int64_t partner, const uint8_t *stored, float *image,
+static enum dpt_status mix_sample(const struct dpt_loader *loader, const struct dpt_step_view *view,
+                                  int64_t place, int64_t sample, int64_t partner, float *image,
                                   float *scratch, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_shape *shape = &loader->set->shape;
-    const struct dpt_augment_key key = {loader->sampler.seed, epoch, sample};
+    const struct dpt_augment_key key = {loader->sampler.seed, view->epoch, sample};
     const struct dpt_mix mix = dpt_mix_draw(loader->form.augment, shape, &key);
     float *const other = scratch, *const rest = scratch + dpt_shape_size(shape);
 
-    DPT_TRY(make_sample(loader, epoch, partner, stored, other, rest, err));
+    DPT_TRY(make_sample(loader, view, place, partner, other, rest, err));
     dpt_mix_input(&mix, shape, other, image);
 out:
     return status;
 }
 
 static enum dpt_status fill_rows(const struct dpt_loader *loader, const struct dpt_step_view *view,
-                                 int32_t micro_batch, const uint8_t *run, int32_t first,
-                                 int32_t last, struct dpt_batch_buffer *buffer, float *scratch,
+                                 int32_t micro_batch, int64_t place, int32_t first, int32_t last,
+                                 struct dpt_batch_buffer *buffer, float *scratch,
                                  struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_dataset *set = loader->set;
-    const size_t size = dpt_batch_size(&loader->form), stride = set->stride;
+    const size_t size = dpt_batch_size(&loader->form);
     /* From one that was read ahead to its partner. */
-    const size_t apart = loader->streaming ? (size_t)loader->ring[view->entry].samples : 0;
+    const int64_t apart = loader->streaming ? loader->ring[view->entry].samples : 0;
 
     for (int32_t i = first; i < last; i++) {
         const int64_t sample = buffer->sample[i];
-        const size_t at = run != NULL ? (size_t)(i - first) : (size_t)sample;
         float *out = buffer->input + (size_t)i * size;
 
-        if (run == NULL && i + 1 < last)
-            ask_for(set, buffer->sample[i + 1]);
-        DPT_TRY(make_sample(loader, view->epoch, sample,
-                            (run != NULL ? run : set->memory) + at * stride, out, scratch, err));
-        if (loader->mixing) {
-            const int64_t partner = partner_of(loader, view, micro_batch, i);
-
-            DPT_TRY(mix_sample(loader, view->epoch, sample, partner,
-                               run != NULL ? run + (at + apart) * stride
-                                           : set->memory + (size_t)partner * stride,
-                               out, scratch, err));
-        }
+        if (!loader->streaming && i + 1 < last)
+            dpt_dataset_prefetch(set, buffer->sample[i + 1]);
+        DPT_TRY(make_sample(loader, view, place + i - first, sample, out, scratch, err));
+        if (loader->mixing)
+            DPT_TRY(mix_sample(loader, view, place + i - first + apart, sample,
+                               partner_of(loader, view, micro_batch, i), out, scratch, err));
     }
 out:
     return status;
@@ -547,7 +566,7 @@ enum dpt_status dpt_loader_fill_part(const struct dpt_loader *loader,
     const int32_t last = (int32_t)((int64_t)count * (part + 1) / parts);
     const size_t size = (size_t)dpt_shape_size(&set->shape);
     enum dpt_status status;
-    const uint8_t *run;
+    int64_t place;
 
     batch->count = count;
     batch->input = buffer->input;
@@ -555,8 +574,8 @@ enum dpt_status dpt_loader_fill_part(const struct dpt_loader *loader,
     batch->labels = loader->form.targets == 0 ? buffer->labels : NULL;
     batch->targets = loader->form.targets == 0 ? NULL : buffer->targets;
     batch->weights = set->weights != NULL ? buffer->weights : NULL;
-    run = find_rows(loader, view, micro_batch, first, last, buffer->sample);
-    status = fill_rows(loader, view, micro_batch, run, first, last, buffer, scratch, err);
+    place = find_rows(loader, view, micro_batch, first, last, buffer->sample);
+    status = fill_rows(loader, view, micro_batch, place, first, last, buffer, scratch, err);
     fill_targets(loader, view, micro_batch, first, last, buffer);
     if (part == parts - 1 && count < micro)
         memset(buffer->input + (size_t)count * size, 0,

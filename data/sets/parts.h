@@ -57,7 +57,24 @@ enum dpt_status dpt_fill_prepare(struct dpt_dataset *set, const struct dpt_data_
 /* The shard that a sample lies in; not for synthetic sets. */
 const struct dpt_shard *dpt_dataset_shard(const struct dpt_dataset *set, int64_t sample);
 
-/* One stored sample as normalised floats [c][h][w]; scratch: of dpt_fill_scratch floats. */
+/* Where a stored sample begins among all of the set, and how many bytes it has. */
+int64_t dpt_dataset_place(const struct dpt_dataset *set, int64_t sample, size_t *bytes);
+/* Decodes a sample of a set of files, n bytes, to the [stride] bytes that others store. Errors:
+ * BAD_DATA (names the shard and the sample), RANK. */
+enum dpt_status dpt_dataset_decode(const struct dpt_dataset *set, int64_t sample,
+                                   const uint8_t *bytes, size_t n, uint8_t *out,
+                                   struct dpt_error *err);
+
+/* Makes of a stored sample of so many bytes what others store: *stored is then *decoded where the
+ * set is of files, which the caller frees in any case, and its numbers are finite. Errors: BAD_DATA
+ * (names the sample), RANK. */
+enum dpt_status dpt_dataset_take(const struct dpt_dataset *set, int64_t sample, size_t bytes,
+                                 const uint8_t **stored, uint8_t **decoded, struct dpt_error *err);
+/* Shuffled samples lie anywhere in memory: asks for one while another is being converted. */
+void dpt_dataset_prefetch(const struct dpt_dataset *set, int64_t sample);
+
+/* One stored, or decoded, sample as normalised floats [c][h][w]; scratch: of dpt_fill_scratch
+ * floats. */
 size_t dpt_fill_scratch(const struct dpt_dataset *set);
 void dpt_fill_sample(const struct dpt_dataset *set, const uint8_t *stored, float *out,
                      float *scratch);
@@ -80,8 +97,11 @@ enum dpt_status dpt_reader_open(struct dpt_reader **reader, const struct dpt_dat
                                 size_t most, bool sequential, struct dpt_error *err);
 void dpt_reader_close(struct dpt_reader *reader);
 
-/* bytes: out, [n][stride], in the order of `sample`. Errors: BAD_DATA, IO (names the file and the
- * sample). */
+/* Where each of n samples begins when they are read, and how many bytes there are. at: out, [n]. */
+size_t dpt_reader_places(const struct dpt_dataset *set, const int64_t *sample, int32_t n,
+                         size_t *at);
+/* bytes: out, one sample behind the other, in the order of `sample`: [n][stride], of files as many
+ * as they have (dpt_dataset_place). Errors: BAD_DATA, IO (names the file and the sample). */
 enum dpt_status dpt_reader_read(struct dpt_reader *reader, const int64_t *sample, int32_t n,
                                 uint8_t *bytes, struct dpt_error *err);
 

@@ -38,20 +38,22 @@ static void check_image_values(struct reading *r, const struct dpt_shard *shard,
                  isnan(values[bad]) ? "NaN" : "an infinite value", (long long)(bad % items));
 }
 
-/* This rank's run of one shard's images: into memory where there is some, else only looked at. */
-static enum dpt_status read_run(struct reading *r, const struct dpt_shard *shard, int64_t first,
-                                int64_t last, struct finding *finding, struct dpt_error *err)
+/* This rank's run of one shard's samples: into memory where there is some, else only looked at. */
+static enum dpt_status read_run(struct reading *r, const struct dpt_shard *shard, int64_t begin,
+                                int64_t end, struct finding *finding, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_field *field = &shard->images;
+    const int64_t first = dpt_shard_row(shard, begin), last = dpt_shard_row(shard, end);
+    const size_t stride = r->set->files ? 1 : r->set->stride; /* of a row in memory */
+    const int64_t before = r->set->files ? shard->start : shard->first;
     uint8_t *memory = r->set->parts->images.bytes, *raw = NULL;
 
     if (memory == NULL || field->info.type == DPT_H5_F64)
         DPT_TRY(
             DPT_ALLOCATE(raw, dpt_field_piece_bytes(field, last - first), "reading a shard", err));
     for (int64_t row = first, n; row < last; row += n) {
-        void *place =
-            memory == NULL ? NULL : memory + (size_t)(shard->first + row) * r->set->stride;
+        void *place = memory == NULL ? NULL : memory + (size_t)(before + row) * stride;
         void *stored = raw != NULL ? raw : place;
         size_t items;
 

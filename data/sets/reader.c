@@ -16,7 +16,7 @@ static const double LOOK = 1;
 /* A sample to read and its place in the output. */
 struct want {
     int64_t sample;
-    int32_t place;
+    size_t at, bytes;
 };
 
 struct dpt_reader {
@@ -27,6 +27,79 @@ struct dpt_reader {
     double look_at; /* when to see whether the shards are still what they were */
     struct iovec to[RUN];
 };
+
+int64_t dpt_dataset_place(const struct dpt_dataset *set, int64_t sample, size_t *bytes)
+{
+    const struct dpt_shard *shard;
+    int64_t first;
+
+    if (!set->files) {
+        *bytes = set->stride;
+        return sample * (int64_t)set->stride;
+    }
+    shard = dpt_dataset_shard(set, sample);
+    first = dpt_shard_row(shard, sample - shard->first);
+    *bytes = (size_t)(dpt_shard_row(shard, sample - shard->first + 1) - first);
+    return shard->start + first;
+}
+
+enum dpt_status dpt_dataset_decode(const struct dpt_dataset *set, int64_t sample,
+                                   const uint8_t *bytes, size_t n, uint8_t *out,
+                                   struct dpt_error *err)
+{
+    const struct dpt_shard *shard = dpt_dataset_shard(set, sample);
+
+    return dpt_shard_decode(shard, sample - shard->first, bytes, n, out, err);
+}
+
+void dpt_dataset_prefetch(const struct dpt_dataset *set, int64_t sample)
+{
+    enum { LINE = 64, MOST = 64 * LINE };
+    size_t bytes;
+    const uint8_t *at = set->memory + dpt_dataset_place(set, sample, &bytes);
+
+    for (size_t i = 0; i < bytes && i < MOST; i += LINE)
+        __builtin_prefetch(at + i);
+}
+
+static enum dpt_status check_sample(const struct dpt_dataset *set, int64_t sample,
+                                    const uint8_t *stored, struct dpt_error *err)
+{
+    char where[256];
+
+    if (!set->parts->check_finite || dpt_find_nonfinite(stored, set->stride / sizeof(float)) < 0)
+        return DPT_OK;
+    return dpt_fail(err, DPT_BAD_DATA, "%s holds NaN or an infinite value",
+                    dpt_dataset_where(set, sample, where));
+}
+
+enum dpt_status dpt_dataset_take(const struct dpt_dataset *set, int64_t sample, size_t bytes,
+                                 const uint8_t **stored, uint8_t **decoded, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    *decoded = NULL;
+    if (!set->files)
+        return check_sample(set, sample, *stored, err);
+    DPT_TRY(DPT_ALLOCATE(*decoded, set->stride, "a decoded sample", err));
+    DPT_TRY(dpt_dataset_decode(set, sample, *stored, bytes, *decoded, err));
+    *stored = *decoded;
+out:
+    return status;
+}
+
+size_t dpt_reader_places(const struct dpt_dataset *set, const int64_t *sample, int32_t n,
+                         size_t *at)
+{
+    size_t all = 0, bytes;
+
+    for (int32_t i = 0; i < n; i++) {
+        at[i] = all;
+        dpt_dataset_place(set, sample[i], &bytes);
+        all += bytes;
+    }
+    return all;
+}
 
 enum dpt_status dpt_reader_open(struct dpt_reader **out, const struct dpt_dataset *set, size_t most,
                                 bool sequential, struct dpt_error *err)
@@ -42,7 +115,7 @@ enum dpt_status dpt_reader_open(struct dpt_reader **out, const struct dpt_datase
         const size_t need = dpt_field_piece_bytes(&shard->images, shard->samples);
 
         if (!dpt_shard_direct(shard))
-            reader->raw_bytes = need > reader->raw_bytes ? need : reader->raw_bytes;
+            reader->raw_bytes = need > reader->raw_bytes && !set->files ? need : reader->raw_bytes;
         else if (!sequential) /* reading ahead would fetch samples that nobody wants yet */
             posix_fadvise(shard->fd, 0, 0, POSIX_FADV_RANDOM);
     }
@@ -71,18 +144,22 @@ static int compare(const void *a, const void *b)
     return x->sample < y->sample ? -1 : x->sample > y->sample;
 }
 
-/* One by one, to find the sample that could not be read. */
-static enum dpt_status read_singly(struct dpt_reader *reader, const struct dpt_shard *shard,
-                                   const struct want *wants, int32_t n, uint8_t *bytes,
-                                   struct dpt_error *err)
+/* Where a sample lies in its file. */
+static int64_t place_of(const struct dpt_shard *shard, int64_t sample)
 {
-    const size_t stride = reader->set->stride;
+    return shard->images.info.offset +
+           dpt_shard_row(shard, sample) * (int64_t)shard->images.row_bytes;
+}
 
+/* One by one, to find the sample that could not be read. */
+static enum dpt_status read_singly(const struct dpt_shard *shard, const struct want *wants,
+                                   int32_t n, uint8_t *bytes, struct dpt_error *err)
+{
     for (int32_t i = 0; i < n; i++) {
         const int64_t row = wants[i].sample - shard->first;
 
-        if (dpt_pread_all(shard->fd, bytes + (size_t)wants[i].place * stride, stride,
-                          shard->images.info.offset + row * (int64_t)stride) == 0)
+        if (dpt_pread_all(shard->fd, bytes + wants[i].at, wants[i].bytes, place_of(shard, row)) ==
+            0)
             continue;
         if (errno == EPIPE)
             return dpt_fail(err, DPT_BAD_DATA,
@@ -100,15 +177,16 @@ static enum dpt_status read_direct(struct dpt_reader *reader, const struct dpt_s
                                    const struct want *wants, int32_t n, uint8_t *bytes,
                                    struct dpt_error *err)
 {
-    const size_t stride = reader->set->stride;
-    const int64_t row = wants[0].sample - shard->first;
+    size_t all = 0;
 
-    for (int32_t i = 0; i < n; i++)
-        reader->to[i] = (struct iovec){bytes + (size_t)wants[i].place * stride, stride};
-    if (preadv(shard->fd, reader->to, n, shard->images.info.offset + row * (int64_t)stride) ==
-        (ssize_t)(stride * (size_t)n))
+    for (int32_t i = 0; i < n; i++) {
+        reader->to[i] = (struct iovec){bytes + wants[i].at, wants[i].bytes};
+        all += wants[i].bytes;
+    }
+    if (preadv(shard->fd, reader->to, n, place_of(shard, wants[0].sample - shard->first)) ==
+        (ssize_t)all)
         return DPT_OK;
-    return read_singly(reader, shard, wants, n, bytes, err); /* interrupted, cut short, or failed */
+    return read_singly(shard, wants, n, bytes, err); /* interrupted, cut short, or failed */
 }
 
 /* Neighbours through HDF5, as many at a time as `raw` holds. */
@@ -122,12 +200,17 @@ static enum dpt_status read_indirect(struct dpt_reader *reader, const struct dpt
     const int64_t first = wants[0].sample - shard->first;
     const int64_t most = (int64_t)(reader->raw_bytes / field->row_bytes);
 
+    for (int32_t i = 0; reader->set->files && i < n; i++)
+        DPT_TRY(dpt_field_read(field, dpt_shard_row(shard, first + i), (int64_t)wants[i].bytes,
+                               bytes + wants[i].at, err));
+    if (reader->set->files)
+        return DPT_OK;
     for (int64_t done = 0, rows; done < n; done += rows) {
         rows = n - done < most ? n - done : most;
         DPT_TRY(dpt_field_read(field, first + done, rows, reader->raw, err));
         for (int64_t i = 0; i < rows; i++) {
             const uint8_t *raw = reader->raw + (size_t)i * field->row_bytes;
-            uint8_t *place = bytes + (size_t)wants[done + i].place * stride;
+            uint8_t *place = bytes + wants[done + i].at;
 
             if (field->info.type == DPT_H5_F64)
                 dpt_field_floats(field, raw, (size_t)field->row_items, (float *)(void *)place);
@@ -159,10 +242,14 @@ enum dpt_status dpt_reader_read(struct dpt_reader *reader, const int64_t *sample
 {
     enum dpt_status status = DPT_OK;
     struct want *wants = reader->wants;
+    size_t at = 0;
 
     DPT_TRY(look_at_shards(reader, err));
-    for (int32_t i = 0; i < n; i++)
-        wants[i] = (struct want){sample[i], i};
+    for (int32_t i = 0; i < n; i++) {
+        wants[i] = (struct want){.sample = sample[i], .at = at};
+        dpt_dataset_place(reader->set, sample[i], &wants[i].bytes);
+        at += wants[i].bytes;
+    }
     qsort(wants, (size_t)n, sizeof *wants, compare);
     for (int32_t i = 0, run; i < n; i += run) {
         const struct dpt_shard *shard = dpt_dataset_shard(reader->set, wants[i].sample);

@@ -72,6 +72,7 @@ enum dpt_status dpt_synthetic_describe(struct dpt_dataset *set, const struct dpt
     set->target_width = (int32_t)(spec->classes ? s->classes : s->outputs);
     if (set->samples > INT64_MAX / 8 / (int64_t)set->stride)
         DPT_TRY(dpt_fail(err, DPT_BAD_JOB, "data.synthetic.samples: too many of this shape"));
+    set->bytes = set->samples * (int64_t)set->stride;
     if (spec->classes)
         return DPT_OK;
     outputs = (size_t)s->outputs;

@@ -193,7 +193,7 @@ static bool worth_following(const link_info *link, const char *full)
 {
     static const char *const read[] = {"images",    "x",       "labels",  "y",      "weights",
                                        "mask",      "id",      "columns", "params", "state",
-                                       "optimizer", "targets", "job"};
+                                       "optimizer", "targets", "job",     "files",  "offsets"};
     const size_t n = strcspn(full + 1, "/");
 
     for (size_t i = 0; i < sizeof read / sizeof read[0]; i++)

@@ -126,6 +126,7 @@ struct dpt_inspect_shard {
     int64_t samples;
     struct dpt_shape shape; /* of a sample */
     bool nhwc;
+    bool files;         /* they are files of pictures, which are decoded to this shape */
     const char *layout; /* the attribute, or NULL */
     bool classes;       /* labels are class numbers, counted here */
     int64_t *counts;    /* [n_counts]; the last one is not 0 */

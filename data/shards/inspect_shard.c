@@ -70,17 +70,23 @@ enum dpt_status dpt_inspect_shard(struct dpt_inspect *f, struct dpt_inspect_shar
 {
     enum dpt_status status = DPT_OK;
     struct dpt_shard opened;
+    const struct dpt_inspect_set *offsets;
     const char **texts;
     size_t n;
 
     memset(shard, 0, sizeof *shard);
     shard->images = either(f, "/images", "/x");
+    offsets = dpt_inspect_find(f, "/offsets");
+    shard->files = shard->images == NULL && offsets != NULL;
+    if (shard->files)
+        shard->images = dpt_inspect_find(f, "/files");
     shard->labels = either(f, "/labels", "/y");
     *is = shard->images != NULL;
     if (!*is || shard->images->sum == DPT_SUM_UNREADABLE)
         return DPT_OK;
     DPT_TRY(read_strings(f, shard->images, "layout", &texts, &n, err));
     shard->layout = n == 1 ? texts[0] : NULL;
+    shard->samples = shard->files ? offsets->items - 1 : shard->images->dims[0];
     if (shard->labels == NULL || shard->labels->sum == DPT_SUM_UNREADABLE)
         return DPT_OK;
     /* The shard is opened as one of numbers to be fitted, which takes class numbers as well. */

@@ -304,13 +304,15 @@ out:
 
 static void note_unused(hid_t file, struct dpt_shard *shard)
 {
-    const char *taken[DPT_SHARD_FIELDS + 2] = {0};
+    const char *taken[DPT_SHARD_FIELDS + 3] = {0};
     size_t n = 0;
     struct dpt_str text = {0};
 
     for (size_t i = 0; i < DPT_SHARD_FIELDS; i++)
         if (dpt_shard_field(shard, i)->name != NULL)
             taken[n++] = dpt_shard_field(shard, i)->name;
+    if (shard->offsets != NULL)
+        taken[n++] = "offsets";
     if (shard->columns != NULL)
         taken[n++] = "columns";
     if (shard->has_ids)
@@ -319,6 +321,13 @@ static void note_unused(hid_t file, struct dpt_shard *shard)
     if (text.text != NULL)
         snprintf(shard->unused, sizeof shard->unused, "%s", text.text);
     dpt_str_release(&text);
+}
+
+/* What other programs have under /files is theirs, where there are images. */
+static bool keeps_files(hid_t file)
+{
+    return H5Lexists(file, "files", H5P_DEFAULT) > 0 &&
+           H5Lexists(file, "images", H5P_DEFAULT) == 0 && H5Lexists(file, "x", H5P_DEFAULT) == 0;
 }
 
 static bool has_labels(hid_t file)
@@ -348,15 +357,21 @@ enum dpt_status dpt_shard_open(struct dpt_shard *shard, const char *path, bool c
     shard->h5 = file;
     DPT_TRY(dpt_shard_take_mark(shard, &shard->mark, err));
     shard->h5 = H5I_INVALID_HID;
-    DPT_TRY(find_field(file, shard->path, "images", "x", &shard->images, err));
+    if (keeps_files(file)) {
+        DPT_TRY(dpt_shard_open_files(shard, file, err));
+    } else {
+        DPT_TRY(find_field(file, shard->path, "images", "x", &shard->images, err));
+        DPT_TRY(read_shape(file, shard, err));
+    }
     if (need_labels || has_labels(file))
         DPT_TRY(find_field(file, shard->path, "labels", "y", &shard->labels, err));
-    DPT_TRY(read_shape(file, shard, err));
     if (shard->labels.name != NULL) {
         DPT_TRY(read_target(shard, classes, need_labels, err));
         DPT_TRY(read_class_names(&shard->names, file, shard->labels.name, err));
     }
     DPT_TRY(read_table(file, shard, err));
+    if (shard->offsets != NULL)
+        DPT_TRY(dpt_shard_take_fit(shard, err));
     if (need_labels) {
         DPT_TRY(read_weights(file, shard, err));
         note_unused(file, shard);
@@ -376,7 +391,9 @@ void dpt_shard_close(struct dpt_shard *shard)
     dpt_class_names_release(&shard->names);
     free(shard->path);
     free(shard->columns);
+    free(shard->offsets);
     shard->path = shard->columns = NULL;
+    shard->offsets = NULL;
 }
 
 enum dpt_status dpt_shard_attach(struct dpt_shard *shard, struct dpt_error *err)
@@ -435,6 +452,10 @@ enum dpt_status dpt_shard_check_alike(const struct dpt_shard *a, const struct dp
     const struct dpt_field *x = &a->labels, *y = &b->labels;
     char one[40], other[40];
 
+    if ((a->offsets != NULL) != (b->offsets != NULL))
+        return dpt_fail(err, DPT_BAD_DATA,
+                        "%s keeps files of pictures, %s decoded ones: they must be alike",
+                        (a->offsets != NULL ? a : b)->path, (a->offsets != NULL ? b : a)->path);
     if (!dpt_same_shape(&a->shape, &b->shape) || dpt_shard_u8(a) != dpt_shard_u8(b) ||
         (a->nhwc != b->nhwc && a->shape.c > 1))
         return dpt_fail(err, DPT_BAD_DATA,

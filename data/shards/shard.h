@@ -1,13 +1,17 @@
 /*
  * shard: one HDF5 file of samples.
  *
- * Opening looks at the layout alone and leaves no file open: the metadata is checked against the
- * file's true size before a byte of data is read. Attaching opens its fields for reading (field.h);
- * they may then be read by any thread. Private to data/.
+ * They are stored as numbers (/images), or as the files of pictures, of any length, one behind the
+ * other (/files, /offsets), which are decoded when they are used.
+ *
+ * Opening looks at the layout, and of files at where each begins, and leaves no file open: the
+ * metadata is checked against the file's true size before a byte of data is read. Attaching opens
+ * its fields for reading (field.h); they may then be read by any thread. Private to data/.
  */
 #ifndef DPT_DATA_SHARD_H
 #define DPT_DATA_SHARD_H
 
+#include "data/pictures/picture.h"
 #include "data/sets/dataset.h"
 #include "data/shards/field.h"
 
@@ -43,14 +47,17 @@ struct dpt_shard {
     char *path;
     const char *file; /* its last part, for short messages; points into path */
     int64_t first;    /* number of its first sample in the data set */
+    int64_t start;    /* of kept files: bytes of the data set's files before its own */
     int64_t samples;
     struct dpt_shape shape; /* of one sample, canonical */
     bool nhwc;
     bool unsaid; /* of four dimensions, and no attribute says in which order */
     enum dpt_target_kind target;
-    int32_t target_width; /* VECTOR */
-    struct dpt_field images, labels, weights;
-    struct dpt_class_names names; /* of the labels' classes */
+    int32_t target_width;                     /* VECTOR */
+    struct dpt_field images, labels, weights; /* images: or the bytes of kept files */
+    int64_t *offsets; /* of kept files: where each begins, [samples + 1]; NULL: none are kept */
+    struct dpt_picture_format form; /* what a kept file is decoded to */
+    struct dpt_class_names names;   /* of the labels' classes */
     char *columns;   /* how the table that it was made of was read (tables/columns.h); NULL: none */
     bool has_ids;    /* the samples have names: /id */
     char unused[96]; /* what else the file holds: "/ids, /meta"; empty: nothing */
@@ -78,6 +85,13 @@ static inline struct dpt_field *dpt_shard_field(struct dpt_shard *shard, size_t 
     return fields[i];
 }
 
+/* The row of `images` at which a sample begins, or all end: a row is a sample, or a byte of kept
+ * files. */
+static inline int64_t dpt_shard_row(const struct dpt_shard *shard, int64_t sample)
+{
+    return shard->offsets != NULL ? shard->offsets[sample] : sample;
+}
+
 void dpt_shard_close(struct dpt_shard *shard);
 
 /* Errors: BAD_DATA (it is not the file that was opened, or was changed since), IO. */
@@ -101,6 +115,23 @@ enum dpt_status dpt_shard_take_mark(const struct dpt_shard *shard, struct dpt_sh
                                     struct dpt_error *err);
 /* Whether an attached shard is the file that was opened, unchanged. Errors: BAD_DATA, IO. */
 enum dpt_status dpt_shard_check_mark(const struct dpt_shard *shard, struct dpt_error *err);
+
+/*
+ * Kept files. dpt_shard_open_files describes those of an open file: their shape and offsets
+ * (shard_files.c). dpt_shard_picture decodes the n bytes of a sample to the whole, upright picture;
+ * dpt_shard_decode makes it the set's form, as `dptrain convert` does, too: out [c][h][w]. Any
+ * thread. Errors: BAD_DATA (names the shard, the sample and, where /id tells, the file), RANK.
+ */
+enum dpt_status dpt_shard_open_files(struct dpt_shard *shard, hid_t file, struct dpt_error *err);
+enum dpt_status dpt_shard_picture(const struct dpt_shard *shard, int64_t sample,
+                                  const uint8_t *bytes, size_t n, struct dpt_picture *picture,
+                                  struct dpt_error *err);
+enum dpt_status dpt_shard_decode(const struct dpt_shard *shard, int64_t sample,
+                                 const uint8_t *bytes, size_t n, uint8_t *out,
+                                 struct dpt_error *err);
+/* Takes from /columns, which the shard has read, what becomes of pictures of another shape.
+ * Errors: BAD_DATA, RANK. */
+enum dpt_status dpt_shard_take_fit(struct dpt_shard *shard, struct dpt_error *err);
 
 /* Whether the images can be read with pread in the layout that they have in memory. */
 bool dpt_shard_direct(const struct dpt_shard *shard);

@@ -46,7 +46,7 @@ static enum dpt_status examine(struct dpt_shard *shard, bool verify, struct dpt_
             shard->change = DPT_SHARD_CHANGED;
         return DPT_OK;
     }
-    if (dpt_field_verify(images, shard->samples, &why) == DPT_OK)
+    if (dpt_field_verify(images, dpt_shard_row(shard, shard->samples), &why) == DPT_OK)
         return DPT_OK;
     return dpt_fail(err, why.status, "%s: it was written to while this run reads it", why.text);
 }

@@ -114,7 +114,7 @@ out:
 static enum dpt_status take_values(struct scan *scan, const struct dpt_shard *shard, int64_t row,
                                    const float *values, int64_t rows, struct dpt_error *err)
 {
-    const size_t items = (size_t)shard->images.row_items, channels = (size_t)shard->shape.c;
+    const size_t items = (size_t)dpt_shape_size(&shard->shape), channels = (size_t)shard->shape.c;
     const size_t plane = items / channels;
     const double scale = scan->statistics->u8 ? 1.0 / 255 : 1;
 
@@ -131,13 +131,46 @@ static enum dpt_status take_values(struct scan *scan, const struct dpt_shard *sh
     return DPT_OK;
 }
 
+/* The numbers of some samples; raw: room for them as they are stored, or for a decoded file. */
+static enum dpt_status read_values(const struct dpt_shard *shard, int64_t sample, int64_t n,
+                                   uint8_t *raw, float *values, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_field *field = &shard->images;
+    const int64_t items = dpt_shape_size(&shard->shape);
+    uint8_t *file = NULL;
+
+    if (shard->offsets == NULL) {
+        DPT_TRY(dpt_field_read(field, sample, n, raw, err));
+        dpt_field_floats(field, raw, (size_t)(n * items), values);
+        return DPT_OK;
+    }
+    for (int64_t i = sample; i < sample + n; i++, values += items) {
+        const int64_t bytes = shard->offsets[i + 1] - shard->offsets[i];
+
+        dpt_free(file);
+        DPT_TRY(DPT_ALLOCATE(file, bytes, "a file", err));
+        DPT_TRY(dpt_field_read(field, shard->offsets[i], bytes, file, err));
+        DPT_TRY(dpt_shard_decode(shard, i, file, (size_t)bytes, raw, err));
+        dpt_field_floats(field, raw, (size_t)items, values);
+    }
+out:
+    dpt_free(file);
+    return status;
+}
+
+/* Bytes of a sample as it is stored, of files of a decoded one. */
+static size_t sample_bytes(const struct dpt_shard *shard)
+{
+    return (size_t)dpt_shape_size(&shard->shape) * (size_t)shard->images.info.size;
+}
+
 /* Some runs of rows, spread evenly: a file may be sorted by class. All rows, where few. */
 static enum dpt_status scan_values(struct scan *scan, const struct dpt_shard *shard, int64_t wanted,
                                    struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct dpt_field *field = &shard->images;
-    const int64_t most = RUN_BYTES / (int64_t)(field->row_bytes + 1) + 1;
+    const int64_t most = RUN_BYTES / (int64_t)(sample_bytes(shard) + 1) + 1;
     int64_t rows, chunks;
     uint8_t *raw = NULL;
     float *values = NULL;
@@ -146,14 +179,13 @@ static enum dpt_status scan_values(struct scan *scan, const struct dpt_shard *sh
     rows = (wanted + LOOK_RUNS - 1) / LOOK_RUNS;
     rows = rows > most ? most : rows;
     chunks = (wanted + rows - 1) / rows;
-    DPT_TRY(DPT_ALLOCATE(raw, (size_t)rows * field->row_bytes, "samples", err));
-    DPT_TRY(DPT_ALLOCATE(values, rows * field->row_items, "samples", err));
+    DPT_TRY(DPT_ALLOCATE(raw, (size_t)rows * sample_bytes(shard), "samples", err));
+    DPT_TRY(DPT_ALLOCATE(values, rows * dpt_shape_size(&shard->shape), "samples", err));
     for (int64_t i = 0; i < chunks; i++) {
         const int64_t row = shard->samples * i / chunks, end = shard->samples * (i + 1) / chunks;
         const int64_t n = end - row < rows ? end - row : rows;
 
-        DPT_TRY(dpt_field_read(field, row, n, raw, err));
-        dpt_field_floats(field, raw, (size_t)n * (size_t)field->row_items, values);
+        DPT_TRY(read_values(shard, row, n, raw, values, err));
         DPT_TRY(take_values(scan, shard, row, values, n, err));
     }
 out:
@@ -226,7 +258,7 @@ enum dpt_status dpt_shard_statistics_collect(struct dpt_shard_statistics *statis
         double wanted;
 
         DPT_TRY(dpt_shard_open(&shard, paths[i], false, true, err));
-        wanted = fmin(LOOK_SAMPLES, LOOK_BYTES / (double)shard.images.row_bytes);
+        wanted = fmin(LOOK_SAMPLES, LOOK_BYTES / (double)sample_bytes(&shard));
         wanted *= (double)shard.samples / (double)statistics->samples;
         DPT_TRY(dpt_shard_attach(&shard, err));
         scan.shard = &shard;

@@ -23,7 +23,7 @@ enum {
 
 /* The data sets of a shard, in the order in which HDF5 is told of them: another order is another
  * file. */
-enum { IMAGES, LABELS, COLUMNS, ID, SETS };
+enum { IMAGES, OFFSETS, LABELS, COLUMNS, ID, SETS };
 
 struct dpt_shard_writer {
     struct dpt_shard_output output;
@@ -38,6 +38,7 @@ struct dpt_shard_writer {
     /* The shard being written, number begun - 1; fd < 0: none. */
     int fd;
     int64_t size, in_shard; /* its samples, and those of them that are there */
+    int64_t images_at;      /* bytes of these */
     struct dpt_h5_metadata metadata;
     struct dpt_skeleton_set sets[SETS];
     uint32_t crc[SETS];
@@ -72,23 +73,41 @@ static enum dpt_status cannot_write(const struct dpt_shard_writer *w, int64_t sh
     return dpt_fail_errno(err, DPT_IO, "%s/%s: cannot write", w->folder, name);
 }
 
+/* Bytes of n images from the first on. */
+static int64_t image_bytes(const struct dpt_shard_writer *w, int64_t first, int64_t n)
+{
+    int64_t bytes = n * (int64_t)w->image_bytes;
+
+    for (int64_t i = first; w->format.files && i < first + n; i++)
+        bytes += w->format.sizes[i];
+    return bytes;
+}
+
 /* The data sets of the shard that is written. */
 static void list_sets(struct dpt_shard_writer *w)
 {
     const struct dpt_shard_format *format = &w->format;
     struct dpt_skeleton_set images = {
-        .name = "images",
-        .n_dims = format->n_dims + 1,
-        .dims = {(hsize_t)w->size},
+        .name = format->files ? "files" : "images",
+        .n_dims = format->files ? 1 : format->n_dims + 1,
+        .dims = {(hsize_t)(format->files ? image_bytes(w, w->done, w->size) : w->size)},
         .crc = &w->crc[IMAGES],
         .layout = format->nhwc ? "NHWC" : NULL,
+        .shape = format->files ? format->dims : NULL,
     };
 
     dpt_h5_enter(); /* its types are calls */
     images.type = format->u8 ? H5T_NATIVE_UINT8 : H5T_NATIVE_FLOAT;
-    for (int i = 0; i < format->n_dims; i++)
+    for (int i = 0; i < format->n_dims && !format->files; i++)
         images.dims[i + 1] = (hsize_t)format->dims[i];
     w->sets[IMAGES] = images;
+    w->sets[OFFSETS] = (struct dpt_skeleton_set){
+        .name = format->files ? "offsets" : NULL,
+        .type = H5T_NATIVE_UINT64,
+        .n_dims = 1,
+        .dims = {(hsize_t)w->size + 1},
+        .crc = &w->crc[OFFSETS],
+    };
     w->sets[LABELS] = (struct dpt_skeleton_set){
         .name = "labels",
         .type = format->targets > 0      ? H5T_NATIVE_FLOAT
@@ -122,7 +141,7 @@ static enum dpt_status begin_shard(struct dpt_shard_writer *w, struct dpt_error 
     char name[NAME_BYTES];
 
     w->size = shard_size(w, w->begun);
-    w->in_shard = 0;
+    w->in_shard = w->images_at = 0;
     memset(w->crc, 0, sizeof w->crc);
     final_name(w, w->begun, name);
     dpt_str_printf(&path, "%s/%s", w->folder, name);
@@ -152,6 +171,21 @@ static enum dpt_status put(struct dpt_shard_writer *w, size_t set, const void *b
     return DPT_OK;
 }
 
+/* Where each of the shard's files begins, and the last one ends. */
+static enum dpt_status put_offsets(struct dpt_shard_writer *w, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    uint64_t *offsets;
+
+    DPT_TRY(DPT_ALLOCATE(offsets, w->size + 1, "the offsets of files", err));
+    for (int64_t i = 0; i < w->size; i++)
+        offsets[i + 1] = offsets[i] + (uint64_t)w->format.sizes[w->done - w->size + i];
+    DPT_TRY(put(w, OFFSETS, offsets, (size_t)(w->size + 1) * sizeof *offsets, 0, err));
+out:
+    dpt_free(offsets);
+    return status;
+}
+
 static enum dpt_status end_shard(struct dpt_shard_writer *w, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -161,6 +195,8 @@ static enum dpt_status end_shard(struct dpt_shard_writer *w, struct dpt_error *e
 
     if (w->format.columns != NULL)
         DPT_TRY(put(w, COLUMNS, w->format.columns, strlen(w->format.columns), 0, err));
+    if (w->format.files)
+        DPT_TRY(put_offsets(w, err));
     for (size_t i = 0; i < SETS; i++)
         first[i] = w->sets[i].first;
     DPT_TRY(dpt_h5_metadata_make(&w->metadata, err)); /* with the checksums of what was written */
@@ -201,9 +237,13 @@ static enum dpt_status add_some(struct dpt_shard_writer *w, const void *const ro
 {
     enum dpt_status status = DPT_OK;
 
+    const int64_t images = image_bytes(w, w->done, n);
+
+    DPT_TRY(put(w, IMAGES, rows[IMAGES], (size_t)images, w->images_at, err));
     for (size_t i = 0; i < SETS; i++)
         if (bytes[i] > 0)
             DPT_TRY(put(w, i, rows[i], (size_t)n * bytes[i], w->in_shard * (int64_t)bytes[i], err));
+    w->images_at += images;
     w->in_shard += n;
     w->done += n;
 out:
@@ -220,8 +260,8 @@ enum dpt_status dpt_shard_writer_add(struct dpt_shard_writer *w, const void *ima
         [LABELS] = w->format.targets > 0 ? (const void *)targets : labels,
         [ID] = ids,
     };
-    const size_t bytes[SETS] = {
-        [IMAGES] = w->image_bytes, [LABELS] = w->label_bytes, [ID] = w->format.id_bytes};
+    const size_t bytes[SETS] = {[LABELS] = w->label_bytes, [ID] = w->format.id_bytes};
+    int64_t images_here;
 
     if (n > w->format.samples - w->done)
         DPT_TRY(dpt_fail(err, DPT_INTERNAL, "%s: more samples than were announced", w->folder));
@@ -233,7 +273,9 @@ enum dpt_status dpt_shard_writer_add(struct dpt_shard_writer *w, const void *ima
         if (w->fd < 0)
             DPT_TRY(begin_shard(w, err));
         some = left < w->size - w->in_shard ? left : w->size - w->in_shard;
+        images_here = image_bytes(w, w->done, some);
         DPT_TRY(add_some(w, rows, bytes, some, err));
+        rows[IMAGES] = (const char *)rows[IMAGES] + images_here;
         for (size_t i = 0; i < SETS; i++)
             if (bytes[i] > 0)
                 rows[i] = (const char *)rows[i] + (size_t)some * bytes[i];
@@ -340,12 +382,17 @@ static enum dpt_status check_format(struct dpt_shard_writer *w, struct dpt_error
         if (format->dims[i] <= 0 || __builtin_mul_overflow(bytes, format->dims[i], &bytes))
             return dpt_fail(err, DPT_BAD_DATA, "%s: dimension %d of a sample is %lld",
                             w->output.from, i + 1, (long long)format->dims[i]);
-    w->image_bytes = (size_t)bytes;
+    for (int64_t i = 0; format->files && i < format->samples; i++)
+        if (__builtin_add_overflow(bytes, format->sizes[i], &bytes))
+            return dpt_fail(err, DPT_BAD_DATA, "%s: more bytes than a file can hold",
+                            w->output.from);
+    w->image_bytes = format->files ? 0 : (size_t)bytes;
     w->label_bytes = format->targets > 0      ? 4 * (size_t)format->targets
                      : format->classes <= 256 ? 1
                                               : 4;
-    if (__builtin_mul_overflow(format->samples,
-                               bytes + (int64_t)(w->label_bytes + format->id_bytes), &all))
+    if (__builtin_mul_overflow(
+            format->samples, (int64_t)w->image_bytes + (int64_t)(w->label_bytes + format->id_bytes),
+            &all))
         return dpt_fail(
             err, DPT_BAD_DATA, "%s: %s samples of %lld bytes are more than a file can hold",
             w->output.from, dpt_group_digits(samples, format->samples), (long long)bytes);
@@ -386,6 +433,7 @@ static enum dpt_status tell_result(const struct dpt_shard_writer *w,
     result->format = w->format;
     result->format.class_names = NULL;
     result->format.columns = NULL;
+    result->format.sizes = NULL;
     result->shards = w->output.shards;
     result->bytes = w->bytes;
     dpt_str_printf(&result->first, "%s-%05d-of-%05lld.h5", w->output.prefix, 0,

@@ -2,6 +2,7 @@
  * shard_writer: a set of new shards.
  *
  * Contiguous uncompressed uint8 (or float32) /images [N, C, H, W] or [N, D], /labels [N] or [N, K],
+ * or of files of pictures, which stay as they are, /files and /offsets [N + 1] instead of /images;
  * of a table also how its columns were read, /columns, and the samples' names, /id [N]; a checksum
  * of each data set; under a temporary name until all is written and synced. The same samples give
  * the same bytes.
@@ -25,7 +26,10 @@ struct dpt_shard_format {
     int64_t samples;
     int n_dims; /* of one sample: 1 [D] or 3 [C, H, W] */
     int64_t dims[3];
-    bool u8;         /* else float32 */
+    const int64_t *sizes; /* [samples]: bytes of each file, of which dims say what it is decoded to;
+                             borrowed; NULL: images */
+    bool files;           /* it has sizes */
+    bool u8;              /* else float32 */
     bool nhwc;       /* dims are [H, W, C]: stored so, with an attribute `layout` that says it */
     int64_t targets; /* 0: integer labels [N] (uint8 up to 256 classes, else int32); K: float32 [N,
                         K] */
@@ -42,7 +46,7 @@ enum { DPT_CLASS_NAME_BYTES = 60000 };
 
 /* What was written; zero-initialise, release. Filled by dpt_shard_writer_commit. */
 struct dpt_shard_result {
-    struct dpt_shard_format format; /* without class_names and columns */
+    struct dpt_shard_format format; /* without class_names, columns and sizes */
     int64_t shards;
     double bytes;           /* of all shards */
     struct dpt_str first;   /* path of the first shard */
@@ -72,9 +76,9 @@ struct dpt_shard_writer;
 enum dpt_status dpt_shard_writer_open(struct dpt_shard_writer **writer,
                                       const struct dpt_shard_output *output,
                                       const struct dpt_shard_format *format, struct dpt_error *err);
-/* images: n stored samples; labels: n numbers (targets == 0), which are overwritten, or targets:
- * n x K; ids: n x id_bytes. Errors: BAD_DATA (a label is none of the classes), IO (disk full: names
- * the file), STOPPED. */
+/* images: n stored samples, files one behind the other; labels: n numbers (targets == 0), which are
+ * overwritten, or targets: n x K; ids: n x id_bytes. Errors: BAD_DATA (a label is none of the
+ * classes), IO (disk full: names the file), STOPPED. */
 enum dpt_status dpt_shard_writer_add(struct dpt_shard_writer *writer, const void *images,
                                      int32_t *labels, const float *targets, const char *ids,
                                      int64_t n, struct dpt_error *err);

@@ -124,6 +124,7 @@ static bool add_set(hid_t file, struct dpt_skeleton_set *set, bool ascii)
         good = set->first > 0 && set->end > set->first;
     }
     good = good && (set->crc == NULL || put(id, "crc32", H5T_NATIVE_UINT32, 0, set->crc)) &&
+           (set->shape == NULL || put(id, "shape", H5T_NATIVE_INT64, 3, set->shape)) &&
            (set->layout == NULL || put_texts(id, "layout", &set->layout, 0, ascii)) &&
            (set->classes == NULL || put_texts(id, "classes", set->classes, set->n_classes, ascii));
     if (text >= 0)

@@ -21,6 +21,7 @@ struct dpt_skeleton_set {
     hsize_t dims[4];
     const uint32_t *crc;        /* the attribute crc32; NULL: none */
     const char *layout;         /* the attribute layout; NULL: none */
+    const int64_t *shape;       /* [3]: the attribute shape; NULL: none */
     const char *const *classes; /* [n_classes]: the attribute classes; NULL: none */
     size_t n_classes;
     int64_t first, end; /* out: its bytes in the file */

@@ -1,4 +1,5 @@
 /* Files of other programs into shards. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "data/sources/source_type.h"
@@ -14,6 +15,7 @@ struct converter {
     size_t parts;    /* 1 to DPT_SOURCE_PARTS */
     size_t id_bytes; /* of the longest name of a sample; 0: they have none */
     int64_t samples[DPT_SOURCE_PARTS];
+    int64_t *sizes[DPT_SOURCE_PARTS]; /* of each one's files; NULL: of all, or none are kept */
     struct dpt_str prefix[DPT_SOURCE_PARTS];
     struct dpt_shard_writer *writer[DPT_SOURCE_PARTS]; /* NULL: a dry run */
     /* The samples of a batch that go into one part: [batch] each. */
@@ -80,6 +82,23 @@ out:
     return status;
 }
 
+/* The sizes of each part's files, in its order. */
+static enum dpt_status divide_sizes(struct converter *c, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_source *s = c->source;
+    size_t at[DPT_SOURCE_PARTS] = {0};
+
+    if (s->info.sizes == NULL || c->part == NULL)
+        return DPT_OK;
+    for (size_t p = 0; p < c->parts; p++)
+        DPT_TRY(DPT_ALLOCATE(c->sizes[p], c->samples[p], "the files' sizes", err));
+    for (int64_t i = 0; i < s->info.samples; i++)
+        c->sizes[c->part[i]][at[c->part[i]]++] = s->info.sizes[i];
+out:
+    return status;
+}
+
 /* Bytes of the longest name of a sample, a row's id or a picture's file; 0: they have none. */
 static size_t longest_id(const struct dpt_source *s)
 {
@@ -101,6 +120,8 @@ static struct dpt_shard_format form_of(const struct converter *c, size_t part)
     struct dpt_shard_format format = {
         .samples = c->samples[part],
         .n_dims = shape->flat ? 1 : 3,
+        .sizes = c->sizes[part] != NULL ? c->sizes[part] : s->info.sizes,
+        .files = s->info.sizes != NULL,
         .u8 = s->layout.u8,
         .nhwc = s->layout.nhwc,
         .targets = s->info.truth == DPT_TRUTH_VECTOR ? s->info.width : 0,
@@ -183,7 +204,8 @@ static void gather(struct converter *c, int64_t first, int64_t n, size_t part)
         if (c->id_bytes > 0)
             put_id(c, at, dpt_source_name(s, first + (int64_t)i));
         if (c->part != NULL) {
-            memcpy(to->stored + at * stride, s->stored + i * stride, stride);
+            if (s->info.sizes == NULL)
+                memcpy(to->stored + at * stride, s->stored + i * stride, stride);
             if (s->classes != NULL)
                 to->classes[at] = s->classes[i];
             if (s->targets != NULL)
@@ -194,28 +216,49 @@ static void gather(struct converter *c, int64_t first, int64_t n, size_t part)
     to->n = (int64_t)at;
 }
 
+/* Makes of the n samples fetched from `at` on what is stored: *file, of one, which is the caller's
+ * to free, or s->stored. */
+static enum dpt_status render(struct converter *c, int64_t at, int64_t n, char **file,
+                              struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_source *s = c->source;
+    size_t bytes;
+
+    free(*file);
+    *file = NULL;
+    if (s->info.sizes != NULL)
+        return s->format->file(s, at, file, &bytes, err);
+    for (int64_t i = 0; s->format->render != NULL && i < n; i++)
+        DPT_TRY(s->format->render(s, at + i, s->stored + (size_t)i * s->layout.stride, err));
+out:
+    return status;
+}
+
 static enum dpt_status copy(struct converter *c, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_source *s = c->source;
     const int64_t samples = s->info.samples;
     const bool whole = c->part == NULL;
+    char *file = NULL;
 
     DPT_TRY(make_room(c, err));
     for (int64_t at = 0, n; at < samples; at += n) {
         n = samples - at < c->batch ? samples - at : c->batch;
         DPT_TRY(dpt_source_fetch(s, at, n, err));
-        for (int64_t i = 0; s->format->render != NULL && i < n; i++)
-            DPT_TRY(s->format->render(s, at + i, s->stored + (size_t)i * s->layout.stride, err));
+        DPT_TRY(render(c, at, n, &file, err));
         for (size_t p = 0; p < c->parts && c->writer[p] != NULL; p++) {
+            const void *stored = whole ? s->stored : c->some.stored;
+
             gather(c, at, n, p);
-            DPT_TRY(dpt_shard_writer_add(c->writer[p], whole ? s->stored : c->some.stored,
-                                         whole ? s->classes : c->some.classes,
-                                         whole ? s->targets : c->some.targets, c->ids, c->some.n,
-                                         err));
+            DPT_TRY(dpt_shard_writer_add(
+                c->writer[p], file != NULL ? file : stored, whole ? s->classes : c->some.classes,
+                whole ? s->targets : c->some.targets, c->ids, c->some.n, err));
         }
     }
 out:
+    free(file);
     return status;
 }
 
@@ -230,6 +273,8 @@ static void close_converter(struct converter *c)
     dpt_source_close(c->source);
     dpt_free(c->class);
     dpt_free(c->part);
+    for (size_t p = 0; p < DPT_SOURCE_PARTS; p++)
+        dpt_free(c->sizes[p]);
     dpt_free(c->some.stored);
     dpt_free(c->some.classes);
     dpt_free(c->some.targets);
@@ -246,9 +291,12 @@ enum dpt_status dpt_source_convert(const struct dpt_source_spec *spec,
 
     DPT_TRY(dpt_source_open(&c.source, spec, 0, 1, err));
     s = c.source;
-    c.batch = s->layout.stride < BATCH_BYTES ? (int64_t)(BATCH_BYTES / s->layout.stride) : 1;
+    c.batch = s->layout.stride < BATCH_BYTES && s->info.sizes == NULL
+                  ? (int64_t)(BATCH_BYTES / s->layout.stride)
+                  : 1; /* a file at a time */
     DPT_TRY(dpt_source_room(s, c.batch, err));
     DPT_TRY(divide(&c, err));
+    DPT_TRY(divide_sizes(&c, err));
     if (s->format->fit != NULL)
         DPT_TRY(s->format->fit(s, c.part, err));
     c.id_bytes = longest_id(s);

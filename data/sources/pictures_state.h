@@ -14,6 +14,7 @@ struct dpt_pictures {
     struct dpt_picture_list list;
     int32_t *classes;                 /* [list.classes.n]: the class of each sub-folder */
     struct dpt_picture_format layout; /* height, channels 0: not known yet */
+    int64_t *sizes;                   /* [list.n]: bytes of files that are kept; or NULL */
     struct dpt_str told;              /* which pictures were left out */
 };
 

@@ -48,6 +48,8 @@
     X(FIT, "--fit", "HOW",                                                                         \
       "pictures: of another shape than --size: stretch (default), crop, or pad with black; kept "  \
       "with the shards for predict")                                                               \
+    X(KEEP_FILES, "--keep-files", NULL,                                                            \
+      "pictures: store the files as they are; training decodes them, to --size")                   \
     X(SKIP_BAD, "--skip-bad", NULL,                                                                \
       "pictures: leave out those that cannot be read, and list them at the end")                   \
     X(LIKE, "--like", "SHARD",                                                                     \
@@ -91,6 +93,10 @@ struct dpt_source_format {
     /* May be NULL: one sample's stored bytes, where `read` leaves them out; any thread. */
     enum dpt_status (*render)(const struct dpt_source *source, int64_t sample, uint8_t *stored,
                               struct dpt_error *err);
+    /* NULL where info.sizes never is: the whole file of a sample, once it could be decoded,
+     * malloc'ed. */
+    enum dpt_status (*file)(struct dpt_source *source, int64_t sample, char **bytes, size_t *n,
+                            struct dpt_error *err);
     /* May be NULL: what a sample is called; itself NULL where this source's have no names. */
     const char *(*sample_name)(const struct dpt_source *source, int64_t sample);
     /* May be NULL: takes from the samples of part 0, or where `part` is NULL from all, what reading
@@ -195,6 +201,7 @@ struct dpt_source_info {
      * */
     int64_t classes;
     const char *const *class_names; /* [classes], or NULL */
+    const int64_t *sizes;           /* [samples]: bytes of their files, which are kept; or NULL */
     const char *columns;            /* the text that shards keep of their columns, or NULL */
     const char *told; /* what was done to each column or which pictures were left out, a line each,
                        * or NULL */

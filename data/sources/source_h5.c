@@ -13,6 +13,8 @@ struct state {
     size_t attached; /* the one that is, n_parts: none */
     char **ids;      /* [n_parts] the samples' names, [samples] of `stride` bytes; NULL: none */
     size_t *stride;  /* [n_parts] */
+    uint8_t *files;  /* of shards that keep files: those of the window, one behind the other */
+    size_t room;
 };
 
 static bool is(const uint8_t *head, size_t n)
@@ -62,7 +64,7 @@ static enum dpt_status verify(struct dpt_source *s, struct dpt_error *err)
         const struct dpt_shard *shard = &state->shards[i];
 
         DPT_TRY(attach(s, i, err));
-        DPT_TRY(dpt_field_verify(&shard->images, shard->samples, err));
+        DPT_TRY(dpt_field_verify(&shard->images, dpt_shard_row(shard, shard->samples), err));
         DPT_TRY(dpt_field_verify(&shard->labels, shard->samples, err));
     }
 out:
@@ -87,15 +89,22 @@ out:
     return status;
 }
 
+static size_t part_of(const struct dpt_source *s, int64_t sample)
+{
+    size_t part = 0;
+
+    while (part + 1 < s->n_parts && sample >= s->parts[part + 1].first)
+        part++;
+    return part;
+}
+
 static const char *sample_name(const struct dpt_source *s, int64_t sample)
 {
     const struct state *state = s->state;
-    size_t part = 0;
+    const size_t part = part_of(s, sample);
 
     if (state->ids == NULL)
         return NULL;
-    while (part + 1 < s->n_parts && sample >= s->parts[part + 1].first)
-        part++;
     return state->ids[part] + (size_t)(sample - s->parts[part].first) * state->stride[part];
 }
 
@@ -114,6 +123,8 @@ static enum dpt_status open_source(struct dpt_source *s, struct dpt_error *err)
         DPT_TRY(dpt_shard_open(shard, s->paths[i], s->spec->classes, false, err));
         state->opened = i + 1;
         s->parts[i].samples = shard->samples;
+        if (i > 0)
+            shard->start = shard[-1].start + shard[-1].images.info.bytes;
         DPT_TRY(dpt_shard_check_alike(shard, first, err));
         DPT_TRY(check_names(s, shard, err));
         if (shard->columns != NULL && s->spec->model.columns != NULL)
@@ -144,6 +155,47 @@ static void close_source(void *arg)
     dpt_free(state->ids);
     dpt_free(state->stride);
     dpt_free(state->shards);
+    free(state->files);
+}
+
+/* Where a sample's file begins among those of all shards. */
+static int64_t place_of(const struct dpt_source *s, int64_t sample)
+{
+    const size_t part = part_of(s, sample);
+    const struct dpt_shard *shard = &((const struct state *)s->state)->shards[part];
+
+    return shard->start + dpt_shard_row(shard, sample - s->parts[part].first);
+}
+
+/* Adds the files of some rows to those of the window. */
+static enum dpt_status read_files(struct dpt_source *s, const struct dpt_source_rows *rows,
+                                  struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct state *state = s->state;
+    const struct dpt_shard *shard = &state->shards[rows->part];
+    const int64_t first = dpt_shard_row(shard, rows->row);
+    const int64_t bytes = dpt_shard_row(shard, rows->row + rows->n) - first;
+    const size_t at = (size_t)(shard->start + first - place_of(s, s->first));
+
+    DPT_GROW(state->files, &state->room, at + (size_t)bytes, "a window of files", err);
+    DPT_TRY(dpt_field_read(&shard->images, first, bytes, state->files + at, err));
+out:
+    return status;
+}
+
+static enum dpt_status render(const struct dpt_source *s, int64_t sample, uint8_t *stored,
+                              struct dpt_error *err)
+{
+    const struct state *state = s->state;
+    const size_t part = part_of(s, sample);
+    const struct dpt_shard *shard = &state->shards[part];
+    const int64_t row = sample - s->parts[part].first;
+
+    if (shard->offsets == NULL)
+        return DPT_OK;
+    return dpt_shard_decode(shard, row, state->files + place_of(s, sample) - place_of(s, s->first),
+                            (size_t)(shard->offsets[row + 1] - shard->offsets[row]), stored, err);
 }
 
 /* What the two visits of a scan need. */
@@ -192,7 +244,10 @@ static enum dpt_status read_rows(struct dpt_source *s, const struct dpt_source_r
     struct window w = {shard, rows, s->layout.stride};
 
     DPT_TRY(attach(s, rows->part, err));
-    DPT_TRY(dpt_field_scan(&shard->images, rows->row, end, take_images, &w, NULL, err));
+    if (shard->offsets != NULL)
+        DPT_TRY(read_files(s, rows, err));
+    else
+        DPT_TRY(dpt_field_scan(&shard->images, rows->row, end, take_images, &w, NULL, err));
     if (rows->classes != NULL || rows->targets != NULL)
         DPT_TRY(dpt_field_scan(&shard->labels, rows->row, end, take_labels, &w, NULL, err));
 out:
@@ -207,5 +262,6 @@ const struct dpt_source_format dpt_source_h5 = {
     .open = open_source,
     .close = close_source,
     .read = read_rows,
+    .render = render,
     .sample_name = sample_name,
 };

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "core/base/file.h"
 #include "core/base/rng.h"
 #include "core/base/str.h"
 #include "data/sources/pictures_state.h"
@@ -179,6 +180,27 @@ out:
     return status;
 }
 
+/* Looks at how large the files are that are to be kept. */
+static enum dpt_status find_sizes(struct dpt_source *s, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_pictures *state = s->state;
+    struct stat info;
+
+    if (s->spec->option[DPT_SOURCE_KEEP_FILES] == NULL)
+        return DPT_OK;
+    DPT_TRY(DPT_ALLOCATE(state->sizes, state->list.n, "the files' sizes", err));
+    for (size_t i = 0; i < state->list.n; i++) {
+        if (stat(state->list.entries[i].path, &info) != 0)
+            DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s: cannot be looked at",
+                                   state->list.entries[i].path));
+        state->sizes[i] = info.st_size;
+    }
+    s->info.sizes = state->sizes;
+out:
+    return status;
+}
+
 static enum dpt_status open_to_convert(struct dpt_source *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -197,6 +219,7 @@ static enum dpt_status open_to_convert(struct dpt_source *s, struct dpt_error *e
     DPT_TRY(number_classes(s, err));
     DPT_TRY(check_list(s, err));
     DPT_TRY(find_form(s, err));
+    DPT_TRY(find_sizes(s, err));
     if (s->spec->log != NULL)
         dpt_picture_list_log(&state->list, s->spec->log);
     s->layout.shape = (struct dpt_shape){state->layout.channels, state->layout.height,
@@ -366,6 +389,7 @@ static void close_source(void *arg)
     dpt_picture_list_release(&state->list);
     dpt_str_release(&state->told);
     dpt_free(state->classes);
+    dpt_free(state->sizes);
 }
 
 static enum dpt_status read_rows(struct dpt_source *s, const struct dpt_source_rows *rows,
@@ -394,6 +418,25 @@ out:
     return status;
 }
 
+/* A file that cannot be decoded is told now, not while a job trains. */
+static enum dpt_status keep_file(struct dpt_source *s, int64_t sample, char **bytes, size_t *n,
+                                 struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_pictures *state = s->state;
+    const char *path = state->list.entries[sample].path;
+    struct dpt_picture picture = {0};
+
+    DPT_TRY(dpt_file_read(path, DPT_PICTURE_BYTES, DPT_BAD_DATA, bytes, n, err));
+    status = dpt_picture_decode(&picture, path, (const uint8_t *)*bytes, *n, false, err);
+    DPT_TRY(status == DPT_BAD_DATA ? dpt_pictures_tell_bad(s, err) : status);
+    if ((int64_t)*n != state->sizes[sample])
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: changed while it was read", path));
+out:
+    dpt_picture_release(&picture);
+    return status;
+}
+
 static const char *name(const struct dpt_source *s, int64_t sample)
 {
     return ((const struct dpt_pictures *)s->state)->list.entries[sample].name;
@@ -410,19 +453,21 @@ const struct dpt_source_format dpt_source_pictures = {
         "their value), are the classes, an attribute of /labels. Transparent is white; JPEG, "
         "TIFF and WebP are turned upright as they say; of several pictures in a GIF or TIFF the "
         "first counts; --size stretches, unless --fit says otherwise, which is "
-        "kept for predict and --like. All "
+        "kept for predict and --like. --keep-files stores the files themselves, uint8 /files and "
+        "/offsets, which training decodes to the same. All "
         "pictures that cannot be read are told, of many the first, or left out by --skip-bad. A "
         "test set goes with "
         "--like TRAINSHARD, so that its classes have the same numbers.",
     .options = 1u << DPT_SOURCE_SIZE | 1u << DPT_SOURCE_GREY | 1u << DPT_SOURCE_LIKE |
                1u << DPT_SOURCE_SHUFFLE | 1u << DPT_SOURCE_INVERT | 1u << DPT_SOURCE_FIT |
-               1u << DPT_SOURCE_SKIP_BAD,
+               1u << DPT_SOURCE_SKIP_BAD | 1u << DPT_SOURCE_KEEP_FILES,
     .is = dpt_picture_is,
     .state = sizeof(struct dpt_pictures),
     .open = open_source,
     .close = close_source,
     .read = read_rows,
     .render = render,
+    .file = keep_file,
     .sample_name = name,
     .tell_bad = dpt_pictures_tell_bad,
 };

@@ -221,9 +221,9 @@ static inline bool forge_plain(hid_t type)
            H5Tget_class(type) != H5T_REFERENCE;
 }
 
-/* An attribute, usually one value of a type. */
+/* An attribute, usually n values of a type; 0: one. */
 static inline void forge_attribute(struct forge *f, hid_t object, const char *name, hid_t usual,
-                                   const void *value)
+                                   hsize_t n, const void *value)
 {
     const bool before = forge_hush(f);
     const unsigned how = forge_pick(f, 6);
@@ -237,7 +237,9 @@ static inline void forge_attribute(struct forge *f, hid_t object, const char *na
         return;
     }
     type = how == 0 ? H5Tcopy(usual) : forge_type(f, usual);
-    space = how <= 2 ? H5Screate(H5S_SCALAR) : forge_space(f, &n_dims, dims);
+    space = how > 2 ? forge_space(f, &n_dims, dims)
+            : n > 0 ? H5Screate_simple(1, &n, NULL)
+                    : H5Screate(H5S_SCALAR);
     attribute = forge_bytes(type, space) <= FORGE_VALUES / 2
                     ? H5Acreate2(object, name, type, space, H5P_DEFAULT, H5P_DEFAULT)
                     : H5I_INVALID_HID;
@@ -262,9 +264,10 @@ struct forge_want {
     int n_dims; /* 0: one value */
     hsize_t dims[4];
     const void *values;
-    const char *layout;  /* an attribute, or NULL */
-    bool crc;            /* an attribute */
-    const char *classes; /* an attribute, or NULL */
+    const char *layout;   /* an attribute, or NULL */
+    bool crc;             /* an attribute */
+    const char *classes;  /* an attribute, or NULL */
+    const int32_t *shape; /* an attribute of three numbers, or NULL */
 };
 
 /* How it is stored. Chunks and compact data cannot take every form: then there is no data set. */
@@ -304,7 +307,7 @@ static inline void forge_text(struct forge *f, hid_t object, const char *name, c
     if (text == NULL)
         return;
     type = forge_string(strlen(text));
-    forge_attribute(f, object, name, type, text);
+    forge_attribute(f, object, name, type, 0, text);
     H5Tclose(type);
 }
 
@@ -324,7 +327,7 @@ static inline void forge_crc(struct forge *f, hid_t set, const struct forge_want
         crc = dpt_crc32(0, raw, (size_t)bytes);
     }
     if (want->crc)
-        forge_attribute(f, set, "crc32", H5T_STD_U32LE, &crc);
+        forge_attribute(f, set, "crc32", H5T_STD_U32LE, 0, &crc);
     free(raw);
 }
 
@@ -356,6 +359,8 @@ static inline void forge_data(struct forge *f, hid_t file, const struct forge_wa
         forge_crc(f, set, want, type, space);
         forge_text(f, set, "layout", want->layout);
         forge_text(f, set, "classes", want->classes);
+        if (want->shape != NULL)
+            forge_attribute(f, set, "shape", H5T_NATIVE_INT32, 3, want->shape);
         H5Dclose(set);
     }
     H5Pclose(create);

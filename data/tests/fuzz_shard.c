@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdint.h>
 
+#include "data/pictures/picture.h"
 #include "data/sets/dataset.h"
 #include "data/sets/parts.h"
 #include "data/shards/h5.h"
@@ -24,8 +25,14 @@ enum {
     FLAT = 16,
     NHWC = 32,
     SHORT_NAMES = 64,
-    WEIGHTS = 128
+    WEIGHTS = 128,
+    FILES = FLAT | NHWC /* without VECTORS and FLOATS, instead of both */
 };
+
+static bool keeps_files(unsigned how)
+{
+    return (how & (FILES | VECTORS | FLOATS)) == FILES;
+}
 
 static const struct dpt_comm lone = {.world = {.rank = 0, .size = 1},
                                      .node = {.rank = 0, .size = 1},
@@ -49,6 +56,37 @@ static void forge_images(struct forge *f, hid_t file, unsigned how)
     }
     want.values = how & FLOATS ? (void *)floats : (void *)pixels;
     forge_put(f, file, &want);
+}
+
+/* Small pictures, each of another size, and where they begin. */
+static void forge_files(struct forge *f, hid_t file)
+{
+    static const int32_t shape[3] = {3, 2, 4};
+    uint64_t offsets[SAMPLES + 1] = {0};
+    struct dpt_str bytes = {0};
+    struct forge_want want = {.name = "/files", .type = H5T_STD_U8LE, .n_dims = 1, .crc = true};
+
+    for (int i = 0; i < SAMPLES; i++) {
+        uint8_t pixels[SAMPLES * 4 * 3];
+
+        for (size_t k = 0; k < sizeof pixels; k++)
+            pixels[k] = (uint8_t)(17 * k + 3 * (size_t)i);
+        dpt_picture_write(&bytes, pixels, 4, 1 + i, i % 2 == 0 ? 3 : 1);
+        offsets[i + 1] = bytes.length;
+    }
+    DEMAND(!bytes.failed && bytes.length <= FORGE_VALUES, "%zu bytes", bytes.length);
+    want.dims[0] = bytes.length;
+    want.values = bytes.text;
+    want.shape = shape;
+    forge_put(f, file, &want);
+    want = (struct forge_want){.name = "/offsets",
+                               .type = H5T_STD_U64LE,
+                               .n_dims = 1,
+                               .dims = {SAMPLES + 1},
+                               .values = offsets,
+                               .crc = true};
+    forge_put(f, file, &want);
+    dpt_str_release(&bytes);
 }
 
 static void forge_labels(struct forge *f, hid_t file, unsigned how)
@@ -88,7 +126,10 @@ static bool forge_shard(struct forge *f, unsigned how, const char *path)
 {
     const hid_t file = forge_create(f, path);
 
-    forge_images(f, file, how);
+    if (keeps_files(how))
+        forge_files(f, file);
+    else
+        forge_images(f, file, how);
     forge_labels(f, file, how);
     if (how & WEIGHTS)
         forge_weights(f, file, how);
@@ -115,6 +156,14 @@ static void demand_sound(const struct dpt_dataset *set)
     DEMAND(set->samples > 0 && dpt_shape_size(&set->shape) > 0 &&
                set->stride == element * (size_t)dpt_shape_size(&set->shape),
            "%lld samples of %zu bytes", (long long)set->samples, set->stride);
+    for (int64_t i = 0, at = 0; i < set->samples; i++) {
+        size_t bytes;
+
+        DEMAND(dpt_dataset_place(set, i, &bytes) == at && bytes > 0, "%lld", (long long)i);
+        at += (int64_t)bytes;
+        DEMAND(i < set->samples - 1 || at == set->bytes, "%lld of %lld bytes", (long long)at,
+               (long long)set->bytes);
+    }
     DEMAND((set->labels != NULL) != (set->targets != NULL), "%d", (int)set->target);
     for (int64_t i = 0; i < set->samples; i++) {
         DEMAND(set->labels == NULL || (set->labels[i] >= 0 && set->labels[i] < set->target_width),
@@ -147,15 +196,37 @@ static bool read_all(const struct dpt_dataset *set, uint8_t *bytes)
     return status == DPT_OK;
 }
 
-static void use(const struct dpt_dataset *set, const struct dpt_dataset *in_memory)
+/* Each sample as floats; usual: files are pictures. */
+static void fill_all(const struct dpt_dataset *set, const uint8_t *bytes, float *sample, bool usual)
 {
-    const size_t size = (size_t)set->samples * set->stride;
+    struct dpt_error err = {0};
+    uint8_t *decoded = malloc(set->stride);
+
+    DEMAND(decoded != NULL, "no memory");
+    for (int64_t i = 0; i < set->samples; i++) {
+        size_t n;
+        const uint8_t *stored = bytes + dpt_dataset_place(set, i, &n);
+        const enum dpt_status status =
+            set->files ? dpt_dataset_decode(set, i, stored, n, decoded, &err) : DPT_OK;
+
+        DEMAND(!usual || status == DPT_OK, "%s", err.text);
+        if (status == DPT_OK)
+            dpt_fill_sample(set, set->files ? decoded : stored, sample, NULL);
+        else
+            demand_reason(status, &err);
+    }
+    free(decoded);
+}
+
+static void use(const struct dpt_dataset *set, const struct dpt_dataset *in_memory, bool usual)
+{
+    const size_t size = (size_t)set->bytes;
     float *sample = calloc((size_t)dpt_shape_size(&set->shape), sizeof *sample);
     uint8_t *bytes = malloc(size);
 
     DEMAND(sample != NULL && bytes != NULL, "no memory");
     if (read_all(set, bytes)) {
-        dpt_fill_sample(set, bytes, sample, NULL);
+        fill_all(set, bytes, sample, usual);
         DEMAND(in_memory == NULL || memcmp(bytes, in_memory->memory, size) == 0,
                "read when needed, the samples are others");
     } else {
@@ -194,8 +265,8 @@ static void try_open(char *const *paths, size_t n, unsigned how, bool usual)
         if (fits != DPT_OK)
             demand_reason(fits, &err);
         demand_sound(&disk);
-        if ((double)disk.samples * (double)disk.stride <= MOST)
-            use(&disk, status == DPT_OK ? &memory : NULL);
+        if ((double)disk.samples * (double)disk.stride <= MOST && disk.bytes <= MOST)
+            use(&disk, status == DPT_OK ? &memory : NULL, usual);
     } else {
         demand_reason(other, &err);
     }

@@ -77,8 +77,8 @@ static void forge_numbers(struct forge *f, hid_t file)
     const double best = 0.75;
 
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
-        forge_attribute(f, file, numbers[i].name, H5T_NATIVE_INT64, &numbers[i].value);
-    forge_attribute(f, file, "best_metric", H5T_NATIVE_DOUBLE, &best);
+        forge_attribute(f, file, numbers[i].name, H5T_NATIVE_INT64, 0, &numbers[i].value);
+    forge_attribute(f, file, "best_metric", H5T_NATIVE_DOUBLE, 0, &best);
 }
 
 static void forge_tensors(struct forge *f, const struct scene *s, hid_t file)

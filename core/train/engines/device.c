@@ -80,12 +80,12 @@ static int64_t largest_bucket(const struct dpt_graph *g)
     return largest < g->floats ? largest : g->floats;
 }
 
-/* What is more than a crop and a flip of what is stored, the host does to samples. */
+/* The host decodes, and does to samples what is more than a crop and a flip of what is stored. */
 static struct dpt_steps_data data_of(const struct dpt_batch_form *form)
 {
     const struct dpt_dataset *set = form->set;
-    const bool as_they_are =
-        !set->views && (form->augment == NULL || dpt_augment_only_moves(form->augment));
+    const bool as_they_are = !set->files && !set->views &&
+                             (form->augment == NULL || dpt_augment_only_moves(form->augment));
     struct dpt_steps_data data = {.memory = as_they_are ? set->memory : NULL,
                                   .samples = set->samples,
                                   .stride = (int64_t)set->stride,
@@ -166,6 +166,7 @@ static enum dpt_status attach(struct dpt_trainer *t, struct dpt_error *err)
         &(struct dpt_prefetcher_spec){.loader = t->data.train.loader,
                                       .form = &t->data.train.form,
                                       .micro = t->data.train.sampler.micro,
+                                      .threads = t->team.decoders,
                                       .staging_buffers = d->type->staging_buffers(d->steps),
                                       .type = d->type,
                                       .steps = d->steps},

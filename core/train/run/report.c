@@ -52,7 +52,9 @@ static void describe_data(const struct dpt_trainer *t, struct dpt_str *out)
                            dpt_group_digits(digits, s->sampler.samples), s->name,
                            s->set->weights != NULL ? " (weighted)" : "");
     dpt_str_printf(out, "; samples %s %s, %s", dpt_shape_text(&t->data.train.set->shape, shape),
-                   t->data.train.set->u8 ? "uint8" : "float32",
+                   t->data.train.set->files ? "decoded from pictures' files"
+                   : t->data.train.set->u8  ? "uint8"
+                                            : "float32",
                    t->data.train.set->memory != NULL ? "in memory" : "read while training");
 }
 

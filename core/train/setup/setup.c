@@ -184,6 +184,9 @@ static void set_threads(struct dpt_trainer *t, int most)
     t->team.threads = most < useful ? most : useful;
     if (t->job->device.threads != 0)
         t->team.threads = (int)t->job->device.threads;
+    t->team.decoders = !t->data.train.present || !t->data.train.set->files ? 1
+                       : t->job->device.threads != 0                       ? t->team.threads
+                                                                           : most;
     if (t->mesh.tensor > 1 && !t->team.together) /* one tells the other ranks of its layers */
         t->team.threads = 1;
     t->team.gradient_workers = t->team.together ? 1 : t->team.threads;

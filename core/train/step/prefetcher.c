@@ -14,6 +14,13 @@ struct item {
     struct dpt_error err;
 };
 
+/* One of the threads that fill a staging buffer. */
+struct filler {
+    float *scratch; /* where samples are made */
+    enum dpt_status status;
+    struct dpt_error err;
+};
+
 /*
  * Staging buffers are used in turn: the thread fills staging buffer `filled % staging_buffers`
  * while filled - released < staging_buffers; next() waits for staging buffer `taken %
@@ -21,8 +28,9 @@ struct item {
  */
 struct dpt_prefetcher {
     struct dpt_prefetcher_spec spec;
-    struct item *items; /* [staging_buffers] */
-    float *scratch;     /* where samples are made */
+    struct item *items;     /* [staging_buffers] */
+    struct dpt_pool *pool;  /* fills a staging buffer; run by the thread alone */
+    struct filler *fillers; /* [threads] */
     pthread_t thread;
     bool running, stop;
     bool wanted;  /* it may fill staging buffers */
@@ -39,9 +47,7 @@ static struct dpt_batch_buffer rows_of(const struct dpt_prefetcher *f,
 {
     const size_t micro = (size_t)f->spec.micro, at = (size_t)k * micro;
     const size_t width = (size_t)f->spec.form->targets;
-    struct dpt_batch_buffer rows = {.sample = staging_buffer->sample + at,
-                                    .scratch = f->scratch,
-                                    .scratch_floats = dpt_batch_scratch(f->spec.form)};
+    struct dpt_batch_buffer rows = {.sample = staging_buffer->sample + at};
 
     if (staging_buffer->input != NULL)
         rows.input = staging_buffer->input + at * dpt_batch_size(f->spec.form);
@@ -55,32 +61,68 @@ static struct dpt_batch_buffer rows_of(const struct dpt_prefetcher *f,
     return rows;
 }
 
+/* A step that is filled. */
+struct filling {
+    struct dpt_prefetcher *f;
+    struct dpt_step_view view;
+    struct dpt_staging_buffer staging_buffer;
+};
+
+/* A thread's rows of all micro-batches. */
+static void fill_share(void *arg, int thread)
+{
+    const struct filling *filling = arg;
+    const struct dpt_prefetcher *f = filling->f;
+    const struct dpt_step_view *view = &filling->view;
+    struct filler *filler = &f->fillers[thread];
+
+    filler->status = DPT_OK;
+    for (int32_t m = view->first; filler->status == DPT_OK && m < view->last; m++) {
+        struct dpt_batch_buffer rows = rows_of(f, &filling->staging_buffer, m - view->first);
+        struct dpt_batch batch = {0};
+
+        filler->status = dpt_loader_fill_part(f->spec.loader, view, m, thread, f->spec.threads,
+                                              &rows, filler->scratch, &batch, &filler->err);
+        if (thread == 0)
+            filling->staging_buffer.count[m - view->first] = batch.count;
+    }
+}
+
+/* The inputs of a step, by all threads. */
+static enum dpt_status fill_inputs(struct dpt_prefetcher *f, struct filling *filling,
+                                   struct dpt_error *err)
+{
+    dpt_pool_run(f->pool, fill_share, filling);
+    for (int i = 0; i < f->spec.threads; i++)
+        if (f->fillers[i].status != DPT_OK) {
+            *err = f->fillers[i].err;
+            return err->status;
+        }
+    return DPT_OK;
+}
+
 static enum dpt_status fill(struct dpt_prefetcher *f, struct dpt_prefetched *prefetched,
                             struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_step_view view;
-    struct dpt_staging_buffer staging_buffer;
+    struct filling filling = {.f = f};
+    const struct dpt_step_view *view = &filling.view;
+    const struct dpt_staging_buffer *staging_buffer = &filling.staging_buffer;
 
-    DPT_TRY(dpt_loader_next(f->spec.loader, &view, err));
-    DPT_TRY(f->spec.type->staging_buffer(f->spec.steps, prefetched->staging_buffer, &staging_buffer,
-                                         err));
-    prefetched->micros = view.last - view.first;
-    for (int32_t k = 0; k < prefetched->micros; k++) {
-        struct dpt_batch_buffer rows = rows_of(f, &staging_buffer, k);
-        struct dpt_batch batch = {0};
+    DPT_TRY(dpt_loader_next(f->spec.loader, &filling.view, err));
+    DPT_TRY(f->spec.type->staging_buffer(f->spec.steps, prefetched->staging_buffer,
+                                         &filling.staging_buffer, err));
+    prefetched->micros = view->last - view->first;
+    if (staging_buffer->input != NULL)
+        DPT_TRY(fill_inputs(f, &filling, err));
+    for (int32_t k = 0; staging_buffer->input == NULL && k < prefetched->micros; k++) {
+        struct dpt_batch_buffer rows = rows_of(f, staging_buffer, k);
+        struct dpt_steps_move *move = staging_buffer->move;
 
-        if (staging_buffer.input != NULL) {
-            DPT_TRY(dpt_loader_fill(f->spec.loader, &view, view.first + k, &rows, &batch, err));
-            staging_buffer.count[k] = batch.count;
-        } else {
-            struct dpt_steps_move *move = staging_buffer.move;
-
-            if (move != NULL)
-                move += (size_t)k * (size_t)f->spec.micro;
-            dpt_loader_fill_labels(f->spec.loader, &view, view.first + k, &rows, move,
-                                   &staging_buffer.count[k]);
-        }
+        if (move != NULL)
+            move += (size_t)k * (size_t)f->spec.micro;
+        dpt_loader_fill_labels(f->spec.loader, view, view->first + k, &rows, move,
+                               &staging_buffer->count[k]);
     }
     DPT_TRY(f->spec.type->send(f->spec.steps, prefetched->staging_buffer, prefetched->micros, err));
 out:
@@ -125,7 +167,11 @@ enum dpt_status dpt_prefetcher_open(struct dpt_prefetcher **prefetcher,
     DPT_TRY(DPT_ALLOCATE(f, 1, "feeding the device", err));
     f->spec = *spec;
     DPT_TRY(DPT_ALLOCATE(f->items, (size_t)spec->staging_buffers, "feeding the device", err));
-    DPT_TRY(DPT_ALLOCATE(f->scratch, dpt_batch_scratch(spec->form), "feeding the device", err));
+    DPT_TRY(DPT_ALLOCATE(f->fillers, (size_t)spec->threads, "feeding the device", err));
+    for (int i = 0; i < spec->threads; i++)
+        DPT_TRY(DPT_ALLOCATE(f->fillers[i].scratch, dpt_batch_scratch(spec->form),
+                             "feeding the device", err));
+    DPT_TRY(dpt_pool_open(&f->pool, spec->threads, false, err));
     pthread_mutex_init(&f->lock, NULL);
     pthread_cond_init(&f->work, NULL);
     pthread_cond_init(&f->done, NULL);
@@ -155,8 +201,11 @@ void dpt_prefetcher_close(struct dpt_prefetcher *f)
         pthread_cond_destroy(&f->done);
         pthread_mutex_destroy(&f->lock);
     }
+    dpt_pool_close(f->pool);
+    for (int i = 0; f->fillers != NULL && i < f->spec.threads; i++)
+        dpt_free(f->fillers[i].scratch);
+    dpt_free(f->fillers);
     dpt_free(f->items);
-    dpt_free(f->scratch);
     dpt_free(f);
 }
 

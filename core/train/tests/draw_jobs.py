@@ -6,7 +6,9 @@ once for a job; the others, `x-effect: none`, `kept` and `output`, anew for each
 import json
 import os
 import re
+import struct
 import sys
+import zlib
 
 import h5py
 import numpy as np
@@ -62,6 +64,16 @@ class Undrawable(Exception):
 
 def kinds(row):
     return row["type"] if isinstance(row.get("type"), list) else [row.get("type")]
+
+
+def png(pixels):
+    """The file of [height, width, 1 or 3] bytes."""
+    def part(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    height, width, channels = pixels.shape
+    rows = b"".join(b"\0" + row.tobytes() for row in pixels)
+    head = struct.pack(">IIBBBBB", width, height, 8, 2 if channels == 3 else 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + part(b"IHDR", head) + part(b"IDAT", zlib.compress(rows)) + part(b"IEND", b"")
 
 
 def is_section(row):
@@ -290,6 +302,7 @@ class Case:
         layout, self.bytes[name], weighs = rng.random() < 0.3 and self.images, rng.random() < 0.5, rng.random() < 0.5
         cuts = sorted(rng.randint(1, samples) for _ in range(rng.choice([0, 0, 1, 2])))
         options = rng.choice([{}, {"compression": "gzip"}, {"chunks": True}])
+        kept = self.images and self.shape[0] != 2 and rng.random() < 0.25
         for k, (begin, end) in enumerate(zip([0, *cuts], [*cuts, samples])):
             if end == begin:
                 continue
@@ -303,13 +316,22 @@ class Case:
             if self.kind == "classes":
                 y[0] = self.outputs - 1  # a model whose outputs are left to the data has as many in all sets
             with h5py.File(f"{self.folder}/{name}-{k}.h5", "w") as file:
-                file.create_dataset("images" if self.images else "x", data=x, **options)
+                if kept:
+                    self.files(file, n, dice, options)
+                else:
+                    file.create_dataset("images" if self.images else "x", data=x, **options)
                 file.create_dataset("labels" if self.images else "y", data=y)
-                if layout:
+                if layout and not kept:
                     file["images"].attrs["layout"] = "NHWC"
                 if weighs:
                     file["weights"] = dice.choice([0, 1, 0.25, 2.7], n, p=[0.1, 0.3, 0.3, 0.3]).astype(np.float32)
         return f"{self.folder}/{name}-*.h5"
+
+    def files(self, file, n, dice, options):
+        """Pictures of any size, as they are."""
+        files = [png(dice.integers(0, 256, (*dice.integers(1, 12, 2), dice.choice([1, 3])), dtype=np.uint8)) for _ in range(n)]
+        file.create_dataset("files", data=np.frombuffer(b"".join(files), np.uint8), **options).attrs["shape"] = self.shape
+        file["offsets"] = np.cumsum([0, *map(len, files)], dtype=np.uint64)
 
     def length(self):
         rng = self.rng
