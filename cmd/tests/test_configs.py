@@ -1,5 +1,6 @@
 """Every job file in configs/ is loaded and run, shortened, on 1 to 8 ranks."""
 import glob
+import json
 import os
 import re
 import subprocess
@@ -8,6 +9,7 @@ import sys
 import h5py
 import numpy as np
 import pytest
+from PIL import Image
 
 sys.path.insert(0, "scripts/lib")
 import dpt  # noqa: E402
@@ -33,8 +35,11 @@ def mnist(tmp_path_factory):
     return folder
 
 
+PICTURES = ["configs/resnet18-pictures.yaml", "configs/resnet50-imagenet.yaml"]
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
-@pytest.mark.parametrize("path", sorted(glob.glob("configs/*.yaml")))
+@pytest.mark.parametrize("path", sorted(set(glob.glob("configs/*.yaml")) - set(PICTURES)))
 def test_runs(path, ranks, mnist, tmp_path):
     """And nobody is left idle."""
     text = open(path, encoding="utf-8").read()
@@ -52,6 +57,27 @@ def test_runs(path, ranks, mnist, tmp_path):
     assert "results in" in result.out and "idle" not in result.err, result
     assert len(dpt.events(tmp_path / "out", "train")) == 3
     assert dpt.events(tmp_path / "out", "end")[0]["reason"] == "done"
+
+
+@pytest.mark.parametrize("path", PICTURES)
+def test_pictures_run(path, tmp_path):
+    """From files, smaller than theirs; and from weights of another file, of which one fits."""
+    pixels = np.random.default_rng(1).integers(0, 256, (32, 40, 48, 3), np.uint8)
+    for i, picture in enumerate(pixels):
+        (tmp_path / f"in/{i % 2}").mkdir(parents=True, exist_ok=True)
+        Image.fromarray(picture).save(tmp_path / f"in/{i % 2}/{i}.png")
+    for part in ("train", "test"):
+        done = dpt.run("convert", "pictures", tmp_path / "in", "--keep-files", "--size", "36x36", "--fit", "crop", "--output", tmp_path / part)
+        assert done.code == 0, done
+    weight = np.full((64, 3, 7, 7), 0.01, np.float32)
+    header = json.dumps({"conv1.weight": {"dtype": "F32", "shape": weight.shape, "data_offsets": [0, weight.nbytes]}}).encode()
+    (tmp_path / "weights.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + weight.tobytes())
+    words = ["--set", f"data.train={tmp_path}/train-*.h5", "--set", f"data.test={tmp_path}/test-*.h5", "--set", "data.crop=32",
+             "--set", "batch={global: 8, micro: 4}", "--set", "device={kind: cpu}", "--set", "train.epochs=1"]
+    if "\ninit:" in open(path, encoding="utf-8").read():
+        words += ["--set", f"init.from={tmp_path}/weights.safetensors"]
+    result = dpt.train(path, tmp_path / "out", *words, ranks=2)
+    assert "test accuracy" in result.out and dpt.events(tmp_path / "out", "end")[0]["reason"] == "done", result
 
 
 def test_mpirun_as_root_with_few_cores(tmp_path):
