@@ -64,7 +64,7 @@ def test_version_names_the_libraries():
     (["train", SMOKE, "--epochs", "3"], "unknown option --epochs, did you mean --set train.epochs=VALUE?"),
     (["bench", SMOKE, "--batch-size=3"], "unknown option --batch-size, did you mean --set batch.global=VALUE?"),
     (["train", SMOKE, "--gpus", "3"], "unknown option --gpus; mpirun -np N or --ranks N says how many ranks there are"),
-    (["inspect", "--lr", "3"], "unknown option --lr; `dptrain inspect --help`"),
+    (["watch", "--lr", "3"], "unknown option --lr; `dptrain watch --help`"),
     (["train", SMOKE, "--output"], "--output needs a value"),
     (["train", SMOKE, "--quiet=3"], "takes no value"),
     (["train"], "which job file?"),
