@@ -19,7 +19,7 @@ from convert_tools import BAD_DATA, USAGE, bad, convert, good, shards  # noqa: E
 JOB = {
     "seed": "5",
     "data": "{train: train-*.h5, valid: 0.2, normalize: {mean: [0.4, 0.5, 0.6], std: [0.2, 0.3, 0.2]}, class_weights: balanced, "
-            "augment: {crop_padding: 1, flip: true}}",
+            "resize: [11, 9], crop: 8, augment: {crop_padding: 1, flip: true, crop_area: [0.5, 1], mixup: 0.3}}",
     "model": "{type: sequential, layers: [{conv: {channels: 4}}, relu, {maxpool: 2}, flatten, {dense: 3}]}",
     "batch": "{global: 12, micro: 5}",
     "optimizer": "{type: sgd, lr: 0.05}",
