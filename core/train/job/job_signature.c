@@ -5,13 +5,30 @@
 
 /* Writes what of a job decides its result, as a checkpoint keeps it. */
 
+/* Whether a list of scalars is the one that a text has, "[0.75, 1.5]". */
+static bool is_list(const struct dpt_conf_node *list, const char *text)
+{
+    for (size_t i = 0; i < list->n; i++) {
+        const struct dpt_conf_node *item = list->items[i];
+        const char *before = i == 0 ? "[" : ", ";
+        const size_t skip = strlen(before),
+                     length = item->kind == DPT_NODE_SCALAR ? strlen(item->text) : 0;
+
+        if (length == 0 || strncmp(text, before, skip) != 0 ||
+            strncmp(text + skip, item->text, length) != 0)
+            return false;
+        text += skip + length;
+    }
+    return strcmp(text, list->n == 0 ? "[]" : "]") == 0;
+}
+
 static bool is_default(const struct dpt_conf_node *node)
 {
+    const char *usual = node->row->fallback;
+
     return node->filled ||
-           (node->kind == DPT_NODE_LIST && node->n == 0 && node->row->fallback != NULL &&
-            strcmp(node->row->fallback, "[]") == 0) ||
-           (node->kind == DPT_NODE_SCALAR && node->row->fallback != NULL &&
-            strcmp(node->text, node->row->fallback) == 0);
+           (usual != NULL && ((node->kind == DPT_NODE_LIST && is_list(node, usual)) ||
+                              (node->kind == DPT_NODE_SCALAR && strcmp(node->text, usual) == 0)));
 }
 
 /* Whether a checkpoint's job goes without an entry. */

@@ -135,10 +135,10 @@ static void log_device(const struct dpt_trainer *t)
         snprintf(text, sizeof text, " by %s",
                  bf16 != NULL ? bf16
                               : "fp32's instructions, no faster than fp32 (none for bf16 here)");
-    else if (bf16 != NULL)
-        snprintf(text, sizeof text, "; device.precision: bf16 would multiply by %s", bf16);
     dpt_log_info(t->log, "  device   %s (%s), %s%s", t->backend->name, t->backend->uses(),
                  dpt_job_precision(t->job), text);
+    if (!on && bf16 != NULL)
+        dpt_log_info(t->log, "           device.precision: bf16 would multiply by %s", bf16);
 }
 
 static void log_header(const struct dpt_run *run, const int32_t *threads, double cores)

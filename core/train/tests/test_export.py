@@ -108,7 +108,8 @@ def trained(request, tmp_path_factory):
 
 def export(run, path, *words, says=""):
     result = dpt.run("export", run, path, *words)
-    assert result.code == 0 and result.err == "" and says in result.out, result
+    assert result.code == 0 and says in result.out, result
+    assert re.fullmatch(r"(\S+: taking its best checkpoint by .*\n)?", result.err), result
     assert result.out.startswith(f"{path}: ") and result.out.count("\n") == 1
     return str(path)
 

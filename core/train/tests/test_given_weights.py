@@ -96,4 +96,4 @@ def test_what_does_not_fit_is_told(tmp_path, job):
     check_line(said.out, "test ")
     assert "is of no layer here:\n  batches [3]: not in the model\n" in said.err
     said = dpt.run("eval", job)
-    assert said.code == 2 and "which checkpoint? --checkpoint FILE, a run folder for its latest, or weights in safetensors or npz" in said.err
+    assert said.code == 2 and "which checkpoint? --checkpoint FILE, a run folder for its best or newest, or weights in safetensors or npz" in said.err
