@@ -506,40 +506,6 @@ out:
     return status;
 }
 
-/* Whether samples lie in memory as the model takes them, but for the numbers' type and scale. */
-static bool is_plain(const struct dpt_loader *loader)
-{
-    const struct dpt_dataset *set = loader->set;
-
-    return !loader->streaming && loader->form.augment == NULL && !set->files && !set->views;
-}
-
-/* Fills in such samples. Small ones take no longer than to find out what all else might do. */
-static enum dpt_status fill_plain(const struct dpt_loader *loader, int32_t first, int32_t last,
-                                  struct dpt_batch_buffer *buffer, struct dpt_error *err)
-{
-    enum { LINE = 64, MOST = 64 * LINE };
-    const struct dpt_dataset *set = loader->set;
-    const size_t size = dpt_batch_size(&loader->form), stride = set->stride;
-    const bool checks = set->parts->check_finite;
-    enum dpt_status status = DPT_OK;
-    uint8_t *decoded; /* none is */
-
-    for (int32_t i = first; i < last; i++) {
-        const uint8_t *stored = set->memory + (size_t)buffer->sample[i] * stride;
-        const uint8_t *next =
-            set->memory + (size_t)buffer->sample[i + 1 < last ? i + 1 : i] * stride;
-
-        for (size_t at = 0; at < stride && at < MOST; at += LINE)
-            __builtin_prefetch(next + at);
-        if (checks)
-            DPT_TRY(dpt_dataset_take(set, buffer->sample[i], stride, &stored, &decoded, err));
-        dpt_fill_stored(set, stored, buffer->input + (size_t)i * size);
-    }
-out:
-    return status;
-}
-
 static enum dpt_status fill_rows(const struct dpt_loader *loader, const struct dpt_step_view *view,
                                  int32_t micro_batch, int64_t place, int32_t first, int32_t last,
                                  struct dpt_batch_buffer *buffer, float *scratch,
@@ -551,8 +517,9 @@ static enum dpt_status fill_rows(const struct dpt_loader *loader, const struct d
     /* From one that was read ahead to its partner. */
     const int64_t apart = loader->streaming ? loader->ring[view->entry].samples : 0;
 
-    if (is_plain(loader))
-        return fill_plain(loader, first, last, buffer, err);
+    if (!loader->streaming && loader->form.augment == NULL && !set->files && !set->views)
+        return dpt_dataset_fill(set, buffer->sample + first, last - first,
+                                buffer->input + (size_t)first * size, err);
     for (int32_t i = first; i < last; i++) {
         const int64_t sample = buffer->sample[i];
         float *out = buffer->input + (size_t)i * size;

@@ -28,6 +28,9 @@ struct dpt_reader {
     struct iovec to[RUN];
 };
 
+/* Of a cache line, and what is fetched ahead of a sample. */
+enum { LINE = 64, MOST_AHEAD = 64 * LINE };
+
 int64_t dpt_dataset_place(const struct dpt_dataset *set, int64_t sample, size_t *bytes)
 {
     const struct dpt_shard *shard;
@@ -54,11 +57,10 @@ enum dpt_status dpt_dataset_decode(const struct dpt_dataset *set, int64_t sample
 
 void dpt_dataset_prefetch(const struct dpt_dataset *set, int64_t sample)
 {
-    enum { LINE = 64, MOST = 64 * LINE };
     size_t bytes;
     const uint8_t *at = set->memory + dpt_dataset_place(set, sample, &bytes);
 
-    for (size_t i = 0; i < bytes && i < MOST; i += LINE)
+    for (size_t i = 0; i < bytes && i < MOST_AHEAD; i += LINE)
         __builtin_prefetch(at + i);
 }
 
@@ -86,6 +88,25 @@ enum dpt_status dpt_dataset_take(const struct dpt_dataset *set, int64_t sample, 
     *stored = *decoded;
 out:
     return status;
+}
+
+enum dpt_status dpt_dataset_fill(const struct dpt_dataset *set, const int64_t *sample, int32_t n,
+                                 float *out, struct dpt_error *err)
+{
+    const size_t size = (size_t)dpt_shape_size(&set->shape), stride = set->stride;
+    const bool checks = set->parts->check_finite;
+
+    for (int32_t i = 0; i < n; i++) {
+        const uint8_t *stored = set->memory + (size_t)sample[i] * stride;
+        const uint8_t *next = set->memory + (size_t)sample[i + 1 < n ? i + 1 : i] * stride;
+
+        for (size_t at = 0; at < stride && at < MOST_AHEAD; at += LINE)
+            __builtin_prefetch(next + at);
+        if (checks && check_sample(set, sample[i], stored, err) != DPT_OK)
+            return err->status;
+        dpt_fill_stored(set, stored, out + (size_t)i * size);
+    }
+    return DPT_OK;
 }
 
 size_t dpt_reader_places(const struct dpt_dataset *set, const int64_t *sample, int32_t n,

@@ -150,6 +150,8 @@ static enum dpt_status build_model(struct dpt_trainer *t, struct dpt_error *err)
     DPT_TRY(check_precision(t, err));
     DPT_TRY(dpt_trainer_build_model(t, err));
     t->team.synchronized = dpt_trainer_synchronized(t);
+    for (int32_t i = 0; i < t->model.graph.n_nodes && !t->team.synchronized; i++)
+        t->model.graph.nodes[i].whole_step = false; /* a step is one micro-batch */
     t->team.together =
         !t->team.synchronized && t->backend->teams != NULL && t->backend->teams(&t->model.graph);
     t->engine = dpt_engine_choose(t);

@@ -236,6 +236,9 @@ def test_a_batch_of_one_micro_batch_is_as_micro(whole, tmp_path, kind):
         dpt.train(f"{kind}-{statistics}.yaml", tmp_path / statistics, "--quiet", "--set", f"device.kind={kind}", cwd=whole)
         found[statistics] = {k: v for k, v in read(tmp_path / statistics)[0].items() if k.startswith(("params", "state"))}
     assert len(found["batch"]) == 22
+    # By passes over units, too, the first of which begins with such a norm.
+    dpt.train(f"{kind}-batch.yaml", tmp_path / "units", "--quiet", "--set", f"device.kind={kind}", "--set", "parallel.shard=parameters", "--set",
+              "comm.reduction=reproducible", ranks=2, cwd=whole)
     for name, want in found["micro"].items():
         np.testing.assert_array_equal(found["batch"][name], want, err_msg=name)
 
