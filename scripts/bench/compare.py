@@ -82,9 +82,10 @@ def in_turn(pairs, model, batch, rounds):
     return rates, memory
 
 
-def ours(args):
-    """dptrain on all of --ranks, as ranks and as threads of one rank."""
-    return [Dptrain(args.ranks, 1, args.work), Dptrain(1, args.ranks, args.work)]
+def ours(args, model, *options):
+    """dptrain on all of --ranks, as ranks and as threads of one rank; a step of linreg is too short to be divided."""
+    ways = [(args.ranks, 1), (1, args.ranks)] + [(1, 1)] * (model == "linreg")
+    return [Dptrain(ranks, threads, args.work, list(options)) for ranks, threads in ways]
 
 
 def grouped(value):
@@ -92,7 +93,7 @@ def grouped(value):
 
 
 def speed(args):
-    """samples/s in fp32 beside the fastest fp32 form of PyTorch and JAX, and beside PyTorch's bf16 autocast, which computes with half the bits"""
+    """samples/s in fp32 beside the fastest fp32 form of PyTorch and JAX, and in bf16 beside PyTorch's bf16 autocast"""
     fp32 = bf16 = []
     if not args.only_dptrain:
         found = versions(args.python)
@@ -100,18 +101,18 @@ def speed(args):
         bf16 = torch_peers(args.python, args.ranks, "--fused", "--bf16") if "torch" in found else []
         print("Peers: " + ", ".join(f"{name} {version}" for name, version in found.items()) + "; the fastest of: "
               + "; ".join(peer.label for peer in fp32 + bf16) + ".\n")
-    beside = [("fastest fp32 peer", fp32)] * bool(fp32) + [("fastest bf16 peer", bf16)] * bool(bf16)
-    head("model", "dptrain", "as", *(cell for name, _ in beside for cell in (name, "which", "ratio")))
+    beside = [("fastest fp32 peer", fp32, 0)] * bool(fp32) + [("fastest bf16 peer", bf16, 1)] * bool(bf16)
+    head("model", "dptrain, fp32", "as", "dptrain, bf16", "as", *(cell for name, _, _ in beside for cell in (name, "which", "ratio to it")))
     for entry in args.models or PEER_MODELS:
         model, batch = entry.split(":")[0], int(entry.split(":")[1]) if ":" in entry else args.batch
-        lone = [Dptrain(1, 1, args.work)] if model == "linreg" else []
-        pairs = [fastest(ours(args) + lone, model, batch)] + [fastest(peers, model, batch) for _, peers in beside]
+        pairs = [fastest(ours(args, model, f"device.precision={precision}"), model, batch) for precision in ("fp32", "bf16")]
+        pairs += [fastest(peers, model, batch) for _, peers, _ in beside]
         rates, _ = in_turn(pairs, model, batch, args.rounds)
         cells = [f"{model}, batch {batch}" if batch != args.batch else NAMES.get(model, model)]
-        for (runner, _), mine in zip(pairs, rates):
+        for i, ((runner, _), mine) in enumerate(zip(pairs, rates)):
             cells += [grouped(statistics.median(mine)), runner.label]
-            if mine is not rates[0]:
-                cells.append(summary([a / b for a, b in zip(rates[0], mine)], "{:.2f}"))
+            if i >= 2:
+                cells.append(summary([a / b for a, b in zip(rates[beside[i - 2][2]], mine)], "{:.2f}"))
         row(*cells)
 
 
