@@ -71,8 +71,8 @@ enum dpt_status dpt_dataset_decode(const struct dpt_dataset *set, int64_t sample
 enum dpt_status dpt_dataset_take(const struct dpt_dataset *set, int64_t sample, size_t bytes,
                                  const uint8_t **stored, uint8_t **decoded, struct dpt_error *err);
 /* Fills out [n][shape] with samples of a set in memory that the model takes as they are stored: not
- * files, nor other views. Small ones take no longer than to ask for each what else it needs. Errors:
- * as above. */
+ * files, nor other views. Small ones take no longer than to ask for each what else it needs.
+ * Errors: as above. */
 enum dpt_status dpt_dataset_fill(const struct dpt_dataset *set, const int64_t *sample, int32_t n,
                                  float *out, struct dpt_error *err);
 /* Shuffled samples lie anywhere in memory: asks for one while another is being converted. */
