@@ -56,9 +56,10 @@ def test_peers_are_compared_by_their_precision(tmp_path):
                           capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in done.stdout.splitlines() if line.startswith("|")]
-    assert rows[0] == ["model", "dptrain", "as", "fastest fp32 peer", "which", "ratio", "fastest bf16 peer", "which", "ratio"]
+    assert rows[0] == ["model", "dptrain, fp32", "as", "dptrain, bf16", "as", "fastest fp32 peer", "which", "ratio to it", "fastest bf16 peer",
+                       "which", "ratio to it"]
     assert [row[0] for row in rows[2:]] == ["linreg, batch 1024"] and "in fp32 beside the fastest fp32 form" in done.stdout
     for row in rows[2:]:
-        assert row[3:5] == ["2 000", "PyTorch, 2 threads, fused"] and row[6:8] == ["4 000", "PyTorch DDP, 2 ranks, fused, bf16"], row
-        rate = float(row[1].replace(" ", ""))
-        assert abs(float(row[5].split()[0]) / (rate / 2000) - 1) < 0.01 and abs(float(row[8].split()[0]) / (rate / 4000) - 1) < 0.01
+        assert row[5:7] == ["2 000", "PyTorch, 2 threads, fused"] and row[8:10] == ["4 000", "PyTorch DDP, 2 ranks, fused, bf16"], row
+        fp32, bf16 = (float(row[i].replace(" ", "")) for i in (1, 3))
+        assert abs(float(row[7].split()[0]) / (fp32 / 2000) - 1) < 0.01 and abs(float(row[10].split()[0]) / (bf16 / 4000) - 1) < 0.01
