@@ -1,6 +1,7 @@
 /* The lists of actions of a plan's stages (core/train/step/actions.h): what a rank sends by them in
  * a step and, run against each other, how long ranks compute and wait for each other. */
 #include <math.h>
+#include <string.h>
 
 #include "core/base/memory.h"
 #include "core/plan/plan.h"
@@ -321,7 +322,9 @@ enum dpt_status dpt_plan_run_lists(const struct dpt_plan *p, const struct dpt_tr
     double sum[SUMS], silent[SUMS];
 
     DPT_TRY(run_all(p, t, pace, rounds, true, sum, err));
-    DPT_TRY(run_all(p, t, pace, rounds, false, silent, err));
+    memcpy(silent, sum, sizeof silent);
+    if (sum[MESSAGES] > 0)
+        DPT_TRY(run_all(p, t, pace, rounds, false, silent, err));
     step->compute = sum[COMPUTE];
     step->wait = fmax(0, silent[ENDS] - silent[COMPUTE] - silent[COLLECTIVES]);
     step->between = fmax(0, sum[ENDS] - silent[ENDS]);

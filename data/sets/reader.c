@@ -28,9 +28,6 @@ struct dpt_reader {
     struct iovec to[RUN];
 };
 
-/* Of a cache line, and what is fetched ahead of a sample. */
-enum { LINE = 64, MOST_AHEAD = 64 * LINE };
-
 int64_t dpt_dataset_place(const struct dpt_dataset *set, int64_t sample, size_t *bytes)
 {
     const struct dpt_shard *shard;
@@ -55,13 +52,21 @@ enum dpt_status dpt_dataset_decode(const struct dpt_dataset *set, int64_t sample
     return dpt_shard_decode(shard, sample - shard->first, bytes, n, out, err);
 }
 
+/* Asks for the bytes of a sample, the first ones if they are many. */
+static inline void prefetch(const uint8_t *at, size_t bytes)
+{
+    enum { LINE = 64, MOST = 64 * LINE };
+
+    for (size_t i = 0; i < bytes && i < MOST; i += LINE)
+        __builtin_prefetch(at + i);
+}
+
 void dpt_dataset_prefetch(const struct dpt_dataset *set, int64_t sample)
 {
     size_t bytes;
-    const uint8_t *at = set->memory + dpt_dataset_place(set, sample, &bytes);
+    const int64_t at = dpt_dataset_place(set, sample, &bytes);
 
-    for (size_t i = 0; i < bytes && i < MOST_AHEAD; i += LINE)
-        __builtin_prefetch(at + i);
+    prefetch(set->memory + at, bytes);
 }
 
 static enum dpt_status check_sample(const struct dpt_dataset *set, int64_t sample,
@@ -98,10 +103,8 @@ enum dpt_status dpt_dataset_fill(const struct dpt_dataset *set, const int64_t *s
 
     for (int32_t i = 0; i < n; i++) {
         const uint8_t *stored = set->memory + (size_t)sample[i] * stride;
-        const uint8_t *next = set->memory + (size_t)sample[i + 1 < n ? i + 1 : i] * stride;
 
-        for (size_t at = 0; at < stride && at < MOST_AHEAD; at += LINE)
-            __builtin_prefetch(next + at);
+        prefetch(set->memory + (size_t)sample[i + 1 < n ? i + 1 : i] * stride, stride);
         if (checks && check_sample(set, sample[i], stored, err) != DPT_OK)
             return err->status;
         dpt_fill_stored(set, stored, out + (size_t)i * size);

@@ -6,6 +6,7 @@
 #define DPT_BACKEND_CPU_BF16_LANES_H
 
 #include "core/backend/cpu/bf16_tile.h"
+#include "core/backend/cpu/transpose.h"
 #include "core/base/vector.h"
 
 #if DPT_X86 && !defined(__clang__) && __GNUC__ >= 12
@@ -53,34 +54,14 @@ DPT_INLINE BF16 __m512i round_pairs(const float *x, int64_t ldx, int64_t rows, i
     return round_two(load_part(x, rows > 0 ? n : 0), load_part(x + ldx, rows > 1 ? n : 0));
 }
 
-/* Writes row j, `ld` numbers behind row j - 1, with word j of each of 16 rows. */
-DPT_INLINE BF16 void store_transposed(const __m512i *rows, uint16_t *to, int64_t ld)
+/* Writes row j, `ld` numbers behind row j - 1, with word j of each of 16 rows, which are lost. */
+DPT_INLINE BF16 void store_transposed(__m512i *rows, uint16_t *to, int64_t ld)
 {
-    __m512i a[16], b[16];
-
-    DPT_UNROLL for (int i = 0; i < 8; i++)
+    dpt_transpose(rows);
+    DPT_UNROLL for (int i = 0; i < SIDE / 2; i++)
     {
-        a[2 * i] = _mm512_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]);
-        a[2 * i + 1] = _mm512_unpackhi_epi32(rows[2 * i], rows[2 * i + 1]);
-    }
-    DPT_UNROLL for (int i = 0; i < 4; i++)
-    {
-        b[4 * i] = _mm512_unpacklo_epi64(a[4 * i], a[4 * i + 2]);
-        b[4 * i + 1] = _mm512_unpackhi_epi64(a[4 * i], a[4 * i + 2]);
-        b[4 * i + 2] = _mm512_unpacklo_epi64(a[4 * i + 1], a[4 * i + 3]);
-        b[4 * i + 3] = _mm512_unpackhi_epi64(a[4 * i + 1], a[4 * i + 3]);
-    }
-    DPT_UNROLL for (int i = 0; i < 4; i++)
-    {
-        const __m512i low = _mm512_shuffle_i32x4(b[i], b[4 + i], 0x88),
-                      high = _mm512_shuffle_i32x4(b[8 + i], b[12 + i], 0x88),
-                      low1 = _mm512_shuffle_i32x4(b[i], b[4 + i], 0xdd),
-                      high1 = _mm512_shuffle_i32x4(b[8 + i], b[12 + i], 0xdd);
-
-        _mm512_storeu_si512(to + i * ld, _mm512_shuffle_i32x4(low, high, 0x88));
-        _mm512_storeu_si512(to + (i + 8) * ld, _mm512_shuffle_i32x4(low, high, 0xdd));
-        _mm512_storeu_si512(to + (i + 4) * ld, _mm512_shuffle_i32x4(low1, high1, 0x88));
-        _mm512_storeu_si512(to + (i + 12) * ld, _mm512_shuffle_i32x4(low1, high1, 0xdd));
+        _mm512_storeu_si512(to + i * ld, rows[i]);
+        _mm512_storeu_si512(to + (i + SIDE / 2) * ld, rows[i + SIDE / 2]);
     }
 }
 

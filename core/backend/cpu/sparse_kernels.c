@@ -7,6 +7,7 @@
 #include <immintrin.h>
 #endif
 
+#include "core/backend/cpu/transpose.h"
 #include "core/base/vector.h"
 
 /* --- lists ------------------------------------------------------------------------------------ */
@@ -129,37 +130,6 @@ static AVX512 void sort_avx512(int32_t used, const int32_t *argmax, const float 
     }
 }
 
-/* 16 rows of 16 words become columns. */
-DPT_INLINE AVX512 void transpose(__m512i *row)
-{
-    __m512i a[16], b[16];
-
-    DPT_UNROLL for (int i = 0; i < 8; i++)
-    {
-        a[2 * i] = _mm512_unpacklo_epi32(row[2 * i], row[2 * i + 1]);
-        a[2 * i + 1] = _mm512_unpackhi_epi32(row[2 * i], row[2 * i + 1]);
-    }
-    DPT_UNROLL for (int i = 0; i < 4; i++)
-    {
-        b[4 * i] = _mm512_unpacklo_epi64(a[4 * i], a[4 * i + 2]);
-        b[4 * i + 1] = _mm512_unpackhi_epi64(a[4 * i], a[4 * i + 2]);
-        b[4 * i + 2] = _mm512_unpacklo_epi64(a[4 * i + 1], a[4 * i + 3]);
-        b[4 * i + 3] = _mm512_unpackhi_epi64(a[4 * i + 1], a[4 * i + 3]);
-    }
-    DPT_UNROLL for (int i = 0; i < 4; i++)
-    {
-        a[i] = _mm512_shuffle_i32x4(b[i], b[4 + i], 0x88);
-        a[4 + i] = _mm512_shuffle_i32x4(b[i], b[4 + i], 0xdd);
-        a[8 + i] = _mm512_shuffle_i32x4(b[8 + i], b[12 + i], 0x88);
-        a[12 + i] = _mm512_shuffle_i32x4(b[8 + i], b[12 + i], 0xdd);
-    }
-    DPT_UNROLL for (int i = 0; i < 8; i++)
-    {
-        row[i] = _mm512_shuffle_i32x4(a[i], a[8 + i], 0x88);
-        row[8 + i] = _mm512_shuffle_i32x4(a[i], a[8 + i], 0xdd);
-    }
-}
-
 /* 16 windows at a time: a register for each, then one for each channel. */
 static AVX512 void list_avx512(int32_t used, int32_t windows, const int32_t *argmax,
                                const float *dy, const int32_t *start, const int32_t *corner,
@@ -180,8 +150,8 @@ static AVX512 void list_avx512(int32_t used, int32_t windows, const int32_t *arg
             argmaxes[i] = _mm512_loadu_si512(argmax + from);
             values[i] = _mm512_loadu_si512(dy + from);
         }
-        transpose(argmaxes);
-        transpose(values);
+        dpt_transpose(argmaxes);
+        dpt_transpose(values);
         for (int32_t c = 0; c < used; c++) {
             const __mmask16 won = there & ~_mm512_movepi32_mask(argmaxes[c]);
             const __m512i where =

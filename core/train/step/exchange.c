@@ -85,23 +85,24 @@ static void join_flights(const struct dpt_runner *r, const struct place *p,
 
 /* Writes this rank's own blocks, among zeros. Returns how many there are of all ranks. begun: sums
  * without blocks. */
-static int64_t write_blocks(struct dpt_runner *r, const struct dpt_norm_sums *begun, size_t width)
+static int64_t write_blocks(const struct dpt_runner *r, const struct dpt_norm_sums *begun,
+                            size_t width)
 {
-    const int64_t all = count_blocks(&r->share);
     struct place p = {.rank = -1};
     double *to = r->exchanged;
+    int64_t n = 0;
 
-    memset(r->exchanged, 0, (size_t)all * width * sizeof *r->exchanged);
-    while (!r->failed && next_run(&r->share, &p)) {
+    for (; next_run(&r->share, &p); n += p.n) {
+        const bool own = p.rank == r->share.ranks.rank && !r->failed;
         struct dpt_norm_sums sums = *begun;
 
-        if (p.rank == r->share.ranks.rank)
+        if (own)
             join_flights(r, &p, &sums);
         for (int32_t k = 0; k < p.n; k++, to += width)
-            for (size_t i = 0; p.rank == r->share.ranks.rank && i < width; i++)
-                to[i] += sums.value[k][i]; /* so a zero has no sign, as behind a sum over ranks */
+            for (size_t i = 0; i < width; i++) /* a zero has no sign, as behind a sum over ranks */
+                to[i] = own ? 0 + sums.value[k][i] : 0;
     }
-    return all;
+    return n;
 }
 
 /* Sums the blocks of all ranks into one. */
