@@ -245,14 +245,14 @@ static void input_gradient(const struct dpt_bf16_conv *conv, const struct dpt_bf
 
 /* --- the gradient of the weights -------------------------------------------------------------- */
 
-/* Where tile t of rows is in the planes of a sample. */
-static int64_t row_tile(const struct dpt_bf16_conv *conv, int64_t t)
+/* Where tile t of a group's rows is in the planes of a sample. */
+static int64_t row_tile(const struct dpt_bf16_conv *conv, int32_t group, int64_t t)
 {
-    const int32_t blocks = blocks_of(conv->shape.in_channels);
+    const int32_t blocks = group_blocks(conv, group);
 
     if (is_unrolled(conv))
         return t * SIDE * plane_of(conv);
-    return conv->forward.taps[t / blocks].at + t % blocks * SIDE * x_places(conv);
+    return conv->forward.taps[t / blocks].at + (group * 2 + t % blocks) * SIDE * x_places(conv);
 }
 
 /* A sample's input, channel by channel. */
@@ -272,56 +272,64 @@ static void pack_planes(const struct dpt_bf16_conv *conv, const struct dpt_bf16_
                    (size_t)line * sizeof *to);
 }
 
-/* Adds the products of so many samples. */
-static void add_samples(const struct dpt_bf16_conv *conv, const struct dpt_bf16_conv_memory *m,
-                        int32_t samples, bool add)
+/* Adds the products of so many samples to the sums of a group of inputs and a pair of blocks of
+ * outputs. */
+static void add_group(const struct dpt_bf16_conv *conv, const struct dpt_bf16_conv_memory *m,
+                      int32_t samples, int32_t group, int64_t pair, bool add, float *sums)
 {
-    const int64_t tiles = row_tiles(conv), pairs = parts(conv->shape.out_channels, PAIR);
-    float *sums = m->sums;
+    const int64_t tiles = group_tiles(conv, group);
 
-    for (int64_t t = 0; t < tiles; t += 2) {
-        const int64_t at = row_tile(conv, t);
+    for (int64_t t = 0; t < tiles; t += 2, sums += (ptrdiff_t)PAIR * PAIR) {
+        const int64_t at = row_tile(conv, group, t);
+        const struct dpt_bf16_product product = {
+            .m = t + 1 < tiles ? 2 : 1,
+            .n = conv->shape.out_channels - pair * PAIR > SIDE ? 2 : 1,
+            .taps = samples,
+            .steps = grid_places(conv) / DEPTH,
+            .tap = conv->samples,
+            .a_row = plane_of(conv),
+            .a_tile = t + 1 < tiles ? row_tile(conv, group, t + 1) - at : 0,
+            .a_step = DEPTH,
+            .b_tile = TILE,
+            .b_step = (int64_t)gradient_tiles(conv) * TILE,
+            .b_tap = tiles_of(conv),
+            .c_tile = SIDE};
 
-        for (int64_t o = 0; o < pairs; o++, sums += (ptrdiff_t)PAIR * PAIR) {
-            const struct dpt_bf16_product product = {
-                .m = t + 1 < tiles ? 2 : 1,
-                .n = conv->shape.out_channels - o * PAIR > SIDE ? 2 : 1,
-                .taps = samples,
-                .steps = grid_places(conv) / DEPTH,
-                .tap = conv->samples,
-                .a_row = plane_of(conv),
-                .a_tile = t + 1 < tiles ? row_tile(conv, t + 1) - at : 0,
-                .a_step = DEPTH,
-                .b_tile = TILE,
-                .b_step = (int64_t)gradient_tiles(conv) * TILE,
-                .b_tap = tiles_of(conv),
-                .c_tile = SIDE};
-
-            conv->kernels->multiply(&product, m->planes + at, m->tiles + o * 2 * TILE, add, sums,
-                                    PAIR);
-        }
+        conv->kernels->multiply(&product, m->planes + at, m->tiles + pair * 2 * TILE, add, sums,
+                                PAIR);
     }
 }
 
-/* Where canonical order has it: dw[out][in][tap]. */
-static void hand_over(const struct dpt_bf16_conv *conv, const float *sums, bool add, float *dw)
+/* Puts the sums of a group where canonical order has them: dw[out][in][tap]. */
+static void hand_over(const struct dpt_bf16_conv *conv, int32_t group, int64_t pair,
+                      const float *sums, bool add, float *dw)
 {
-    const struct dpt_bf16_conv_shape *s = &conv->shape;
-    const int32_t blocks = blocks_of(s->in_channels), pairs = (int32_t)parts(s->out_channels, PAIR);
-    const int64_t filter = (int64_t)s->in_channels * conv->taps;
+    const int32_t outputs = conv->shape.out_channels;
+    const int64_t filter = (int64_t)conv->shape.in_channels * conv->taps;
+    const int64_t first = (int64_t)group * PAIR * conv->taps;
+    const int64_t n = group + 1 == groups_of(conv) ? filter - first : (int64_t)PAIR * conv->taps;
 
-    for (int32_t o = 0; o < s->out_channels; o += SIDE)
-        for (int32_t c = 0; c < s->in_channels; c++)
-            for (int32_t tap = 0; tap < conv->taps; tap++) {
-                const int64_t row = is_unrolled(conv) ? (int64_t)c * conv->taps + tap
-                                                      : ((int64_t)tap * blocks * SIDE) + c;
-                const float *from = sums + (row / PAIR * pairs + o / PAIR) * PAIR * PAIR +
-                                    row % PAIR * PAIR + o % PAIR;
+    for (int64_t o = pair * PAIR; o < least(outputs, (pair + 1) * PAIR); o++)
+        dpt_bf16_conv_lanes.gather(sums + o % PAIR, conv->sums + first, n, add,
+                                   dw + o * filter + first);
+}
 
-                dpt_bf16_conv_lanes.scatter(from, add, filter, s->out_channels - o,
-                                            dw + o * filter + (int64_t)c * conv->taps +
-                                                conv->forward.taps[tap].number);
-            }
+/* Adds the products of so many samples; with the last ones a group's sums go to the gradient while
+ * they are in the nearest cache. */
+static void add_samples(const struct dpt_bf16_conv *conv, const struct dpt_bf16_conv_memory *m,
+                        int32_t samples, bool first, bool last,
+                        const struct dpt_bf16_conv_work *work)
+{
+    const int64_t pairs = parts(conv->shape.out_channels, PAIR);
+    float *sums = m->sums;
+
+    for (int64_t pair = 0; pair < pairs; pair++)
+        for (int32_t group = 0; group < groups_of(conv); group++) {
+            add_group(conv, m, samples, group, pair, !first, sums);
+            if (last)
+                hand_over(conv, group, pair, sums, work->add, work->dw);
+            sums += keeps_sums(conv) ? group_floats(conv) : 0;
+        }
 }
 
 static void add_bias(const struct dpt_bf16_conv *conv, const struct dpt_bf16_conv_work *work,
@@ -364,14 +372,12 @@ void dpt_bf16_conv_backward(const struct dpt_bf16_conv *conv, const struct dpt_b
                 input_gradient(conv, work, &m, sample);
         }
         if (work->dw != NULL)
-            add_samples(conv, &m, n, first > 0);
+            add_samples(conv, &m, n, first == 0, first + n == lines, work);
     }
     conv->kernels->end();
     if (work->dx != NULL)
         memset(work->dx + done * x_floats, 0,
                (size_t)((work->micro - done) * x_floats) * sizeof *work->dx);
-    if (work->dw != NULL)
-        hand_over(conv, m.sums, work->add, work->dw);
     if (work->db != NULL)
         dpt_accumulate(s->out_channels, m.bias, work->add, work->db);
 }

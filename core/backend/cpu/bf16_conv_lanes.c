@@ -266,7 +266,7 @@ static BF16 void give(const struct dpt_bf16_result *r)
 
 /* --- weights ---------------------------------------------------------------------------------- */
 
-DPT_INLINE BF16 __mmask16 first_of(int32_t columns)
+DPT_INLINE BF16 __mmask16 first_of(int64_t columns)
 {
     return columns >= SIDE ? 0xffff : (__mmask16)((1u << columns) - 1);
 }
@@ -294,15 +294,17 @@ static BF16 void pack(const float *w, const int32_t from[32], int64_t step, int3
     }
 }
 
-static BF16 void scatter(const float *sum, bool add, int64_t step, int32_t columns, float *dw)
+static BF16 void gather(const float *sums, const int32_t *at, int64_t n, bool add, float *dw)
 {
-    const __m512i at = every(step);
-    const __mmask16 there = first_of(columns);
-    __m512 v = _mm512_loadu_ps(sum);
+    for (int64_t i = 0; i < n; i += SIDE) {
+        const __mmask16 there = first_of(n - i);
+        __m512 v = _mm512_mask_i32gather_ps(_mm512_setzero_ps(), there,
+                                            _mm512_maskz_loadu_epi32(there, at + i), sums, 4);
 
-    if (add)
-        v = _mm512_add_ps(_mm512_mask_i32gather_ps(v, there, at, dw, 4), v);
-    _mm512_mask_i32scatter_ps(dw, there, at, v, 4);
+        if (add)
+            v = _mm512_add_ps(_mm512_maskz_loadu_ps(there, dw + i), v);
+        _mm512_mask_storeu_ps(dw + i, there, v);
+    }
 }
 
 const struct dpt_bf16_conv_lanes dpt_bf16_conv_lanes = {.line = line,
@@ -311,7 +313,7 @@ const struct dpt_bf16_conv_lanes dpt_bf16_conv_lanes = {.line = line,
                                                         .sum = sum,
                                                         .give = give,
                                                         .pack = pack,
-                                                        .scatter = scatter};
+                                                        .gather = gather};
 
 #else
 

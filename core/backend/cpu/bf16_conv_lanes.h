@@ -51,8 +51,8 @@ struct dpt_bf16_conv_lanes {
      * from[2 i + 1] (-1: zero) behind w + n * step, for n < columns. */
     void (*pack)(const float *w, const int32_t from[32], int64_t step, int32_t columns,
                  uint16_t *to);
-    /* dw[n * step] (+)= sum[n] for n < columns, at most 16. */
-    void (*scatter)(const float *sum, bool add, int64_t step, int32_t columns, float *dw);
+    /* dw[i] (+)= sums[at[i]] for i < n. */
+    void (*gather)(const float *sums, const int32_t *at, int64_t n, bool add, float *dw);
 };
 
 /* Empty where dpt_bf16_kernels gives none. */

@@ -276,7 +276,9 @@ out:
 
 static int64_t sums_of(const struct dpt_bf16_conv *conv)
 {
-    return parts(row_tiles(conv), 2) * parts(conv->shape.out_channels, PAIR) * PAIR * PAIR;
+    const int64_t pairs = parts(conv->shape.out_channels, PAIR);
+
+    return (keeps_sums(conv) ? pairs * groups_of(conv) : 1) * group_floats(conv);
 }
 
 static int64_t line_of(const struct view *v, int64_t places)
@@ -334,6 +336,26 @@ static int32_t stack_of(const struct dpt_bf16_conv_shape *s, int32_t micro)
     return best;
 }
 
+/* Where the products leave the sums of a weight. */
+static enum dpt_status list_sums(struct dpt_bf16_conv *conv, struct dpt_error *err)
+{
+    const int32_t channels = conv->shape.in_channels;
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(DPT_ALLOCATE(conv->sums, (size_t)channels * (size_t)conv->taps, "a convolution", err));
+    for (int32_t c = 0; c < channels; c++)
+        for (int32_t tap = 0; tap < conv->taps; tap++) {
+            const int32_t tile =
+                tap * group_blocks(conv, c / PAIR) + c % PAIR / SIDE; /* of 16 rows */
+            const int32_t row = is_unrolled(conv) ? c * conv->taps + tap : tile * SIDE + c % SIDE;
+
+            conv->sums[c * conv->taps + conv->forward.taps[tap].number] =
+                row / PAIR * PAIR * PAIR + row % PAIR * PAIR;
+        }
+out:
+    return status;
+}
+
 enum dpt_status dpt_bf16_conv_open(const struct dpt_bf16_conv_shape *shape,
                                    const struct dpt_bf16_kernels *kernels, int32_t micro,
                                    struct dpt_bf16_conv **opened, struct dpt_error *err)
@@ -355,10 +377,13 @@ enum dpt_status dpt_bf16_conv_open(const struct dpt_bf16_conv_shape *shape,
     for (int64_t i = 0; shape->pool && conv->grid.table != NULL && i < conv->grid.length / 2; i++)
         conv->grid.table[i] = conv->grid.table[2 * i] < 0 ? -1 : conv->grid.table[2 * i] / 2;
     each = 2 * (planes_of(conv) + tiles_of(conv));
-    conv->together = (int32_t)least(most(TOGETHER / each, 1), micro / conv->stack);
+    conv->lines = micro / conv->stack;
+    conv->together = (int32_t)least(most(TOGETHER / each, 1), conv->lines);
     DPT_TRY(DPT_ALLOCATE(conv->samples, (size_t)conv->together, "a convolution", err));
     for (int32_t i = 0; i < conv->together; i++)
         conv->samples[i] = i * planes_of(conv);
+    if (shape->backward)
+        DPT_TRY(list_sums(conv, err));
 out:
     if (status != DPT_OK) {
         dpt_bf16_conv_close(*opened);
@@ -376,6 +401,7 @@ void dpt_bf16_conv_close(struct dpt_bf16_conv *conv)
     close_pass(&conv->forward);
     dpt_free(conv->data);
     dpt_free(conv->samples);
+    dpt_free(conv->sums);
     dpt_free(conv->x.table);
     dpt_free(conv->dy.table);
     dpt_free(conv->grid.table);

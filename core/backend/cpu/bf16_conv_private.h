@@ -59,9 +59,10 @@ struct dpt_bf16_conv {
     int32_t taps;            /* of the kernel */
     struct view x, dy, grid; /* grid: dy in forward's grid, one line, in pairs */
     struct pass forward, *data;
-    int32_t n_data;          /* passes */
-    int64_t *samples;        /* [together]: where a line of the weights' gradient begins */
-    int32_t stack, together; /* samples in a line; lines at a time */
+    int32_t n_data;   /* passes */
+    int64_t *samples; /* [together]: where a line of the weights' gradient begins */
+    int32_t *sums;    /* [in][tap]: where the sums for 32 outputs are in those of its group */
+    int32_t stack, lines, together; /* samples in a line; lines, at most, and those at a time */
 };
 
 static inline int64_t parts(int64_t n, int64_t of)
@@ -135,17 +136,43 @@ static inline int64_t plane_of(const struct dpt_bf16_conv *conv)
     return is_unrolled(conv) ? grid_places(conv) : x_places(conv);
 }
 
-/* Tiles of 16 rows of the weights' gradient. */
-static inline int64_t row_tiles(const struct dpt_bf16_conv *conv)
+/* The rows of the weights' gradient are computed in groups: of two blocks of inputs, all of their
+ * taps; or all of few inputs. */
+static inline int32_t groups_of(const struct dpt_bf16_conv *conv)
+{
+    return is_unrolled(conv) ? 1 : (int32_t)parts(conv->shape.in_channels, PAIR);
+}
+
+/* Blocks of inputs in a group. */
+static inline int32_t group_blocks(const struct dpt_bf16_conv *conv, int32_t group)
+{
+    return (int32_t)least(blocks_of(conv->shape.in_channels) - 2 * group, 2);
+}
+
+/* Tiles of 16 rows in a group: [tap][block], or of few inputs [input][tap]. */
+static inline int64_t group_tiles(const struct dpt_bf16_conv *conv, int32_t group)
 {
     return is_unrolled(conv) ? parts((int64_t)conv->shape.in_channels * conv->taps, SIDE)
-                             : (int64_t)conv->taps * blocks_of(conv->shape.in_channels);
+                             : (int64_t)conv->taps * group_blocks(conv, group);
+}
+
+/* Floats of a group's sums for a pair of blocks of outputs: [pair of tiles][32][32]. */
+static inline int64_t group_floats(const struct dpt_bf16_conv *conv)
+{
+    return parts(group_tiles(conv, 0), 2) * PAIR * PAIR;
+}
+
+/* Whether the lines of a micro-batch are more than are multiplied at a time, so that all sums stay
+ * until the last ones. */
+static inline bool keeps_sums(const struct dpt_bf16_conv *conv)
+{
+    return conv->together < conv->lines;
 }
 
 /* Of a line of the weights' gradient: its input in planes, and the gradient in tiles; numbers. */
 static inline int64_t planes_of(const struct dpt_bf16_conv *conv)
 {
-    return (is_unrolled(conv) ? row_tiles(conv) : blocks_of(conv->shape.in_channels)) * SIDE *
+    return (is_unrolled(conv) ? group_tiles(conv, 0) : blocks_of(conv->shape.in_channels)) * SIDE *
            plane_of(conv);
 }
 
