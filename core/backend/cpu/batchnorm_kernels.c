@@ -92,27 +92,62 @@ DPT_INLINE void pass_relu(const struct map *map, const vector *a, vector *g)
 
 /* --- channels side by side -------------------------------------------------------------------- */
 
-/* Some pixels of some samples. */
-struct chunk {
+/* So many chunks are added up side by side: an addition waits for the one before it, and meanwhile
+ * there are those of the other chunk. */
+enum { ABREAST = 2 };
+
+/* Chunks of so many pixels of so many samples: at most CHUNK numbers each. */
+struct chunks {
     int64_t rows, pixels;
+    int n;
+    int64_t at[ABREAST]; /* where each begins */
 };
 
-/* The chunk that begins with a sample and a pixel, of so many samples: at most CHUNK numbers. */
-DPT_INLINE struct chunk chunk_at(const struct dpt_lanes *v, int64_t rows, int64_t row,
-                                 int64_t pixel)
+/* The sample and the pixel with which a chunk begins. */
+struct start {
+    int64_t row, pixel;
+};
+
+/* The next chunks in so many samples, and behind which the others begin; all have one shape. false:
+ * there are none. */
+DPT_INLINE bool next_chunks(const struct dpt_lanes *v, int64_t rows, struct start *start,
+                            struct chunks *chunks)
 {
     const int64_t most = v->pixels < CHUNK ? CHUNK / v->pixels : 1;
-    struct chunk c = {rows - row, v->pixels - pixel};
 
-    c.rows = c.rows < most ? c.rows : most;
-    c.pixels = c.pixels < CHUNK ? c.pixels : CHUNK;
-    return c;
+    for (chunks->n = 0; chunks->n < ABREAST && start->row < rows; chunks->n++) {
+        const int64_t left = rows - start->row, ahead = v->pixels - start->pixel;
+        const int64_t these = left < most ? left : most, pixels = ahead < CHUNK ? ahead : CHUNK;
+
+        if (chunks->n > 0 && (these != chunks->rows || pixels != chunks->pixels))
+            return true;
+        chunks->rows = these;
+        chunks->pixels = pixels;
+        chunks->at[chunks->n] = start->row * v->row + start->pixel * v->pixel;
+        start->pixel += pixels;
+        if (start->pixel == v->pixels)
+            *start = (struct start){start->row + these, 0};
+    }
+    return chunks->n > 0;
 }
 
-#define FOR_CHUNKS(v, rows, chunk)                                                                 \
-    for (int64_t at_row = 0, at_pixel = 0; at_row < (rows); at_row += (chunk).rows, at_pixel = 0)  \
-        for (; at_pixel < (v)->pixels && ((chunk) = chunk_at(v, rows, at_row, at_pixel), true);    \
-             at_pixel += (chunk).pixels)
+#define FOR_CHUNKS(v, all_rows, chunks)                                                            \
+    for (struct start start_ = {0, 0}; next_chunks(v, all_rows, &start_, &(chunks));)
+
+/* All numbers of chunks that lie side by side; `at` is where one is from the chunk's begin. */
+#define FOR_NUMBERS(v, chunks)                                                                     \
+    for (int64_t row_ = 0; row_ < (chunks)->rows; row_++)                                          \
+        for (int64_t at = row_ * (v)->row, end_ = at + (chunks)->pixels * (v)->pixel; at < end_;   \
+             at += (v)->pixel)
+
+/* Runs `function` with the number of chunks as a constant. */
+#define FOR_ABREAST(chunks, function, ...)                                                         \
+    do {                                                                                           \
+        if ((chunks)->n == ABREAST)                                                                \
+            function(ABREAST, chunks, __VA_ARGS__);                                                \
+        else                                                                                       \
+            function(1, chunks, __VA_ARGS__);                                                      \
+    } while (0)
 
 /* Moments so far; squares: of what is off the mean. */
 struct moments {
@@ -139,71 +174,85 @@ DPT_INLINE void join(struct moments *m, double n, const vector *centers, const v
     m->n = all;
 }
 
-DPT_INLINE void add_chunk(const struct dpt_lanes *v, int lanes, const struct chunk *chunk,
-                          const float *x, struct moments *m)
+DPT_INLINE void add_chunks(int n, const struct chunks *chunks, const struct dpt_lanes *v, int lanes,
+                           const float *x, struct moments *m)
 {
-    const float each = 1 / (float)(chunk->rows * chunk->pixels);
-    vector at, sum = {0}, center, off = {0}, squares = {0};
+    const int64_t numbers = chunks->rows * chunks->pixels;
+    vector one, sum[ABREAST] = {0}, center[ABREAST], off[ABREAST] = {0}, squares[ABREAST] = {0};
 
-    for (int64_t row = 0; row < chunk->rows; row++)
-        for (int64_t i = 0; i < chunk->pixels; i++) {
-            load(&at, x + row * v->row + i * v->pixel, lanes);
-            sum += at;
+    FOR_NUMBERS(v, chunks)
+    {
+        DPT_UNROLL for (int k = 0; k < n; k++)
+        {
+            load(&one, x + chunks->at[k] + at, lanes);
+            sum[k] += one;
         }
-    center = sum * each;
-    for (int64_t row = 0; row < chunk->rows; row++)
-        for (int64_t i = 0; i < chunk->pixels; i++) {
-            load(&at, x + row * v->row + i * v->pixel, lanes);
-            at -= center;
-            off += at;
-            squares += at * at;
+    }
+    for (int k = 0; k < n; k++)
+        center[k] = sum[k] * (1 / (float)numbers);
+    FOR_NUMBERS(v, chunks)
+    {
+        DPT_UNROLL for (int k = 0; k < n; k++)
+        {
+            load(&one, x + chunks->at[k] + at, lanes);
+            one -= center[k];
+            off[k] += one;
+            squares[k] += one * one;
         }
-    join(m, (double)(chunk->rows * chunk->pixels), &center, &off, &squares);
+    }
+    for (int k = 0; k < n; k++)
+        join(m, (double)numbers, &center[k], &off[k], &squares[k]);
 }
 
 DPT_INLINE void moments(const struct dpt_lanes *v, int lanes, int64_t rows, const float *x,
                         struct moments *m)
 {
-    struct chunk chunk = {0};
+    struct chunks chunks;
 
-    FOR_CHUNKS(v, rows, chunk)
-    add_chunk(v, lanes, &chunk, x + at_row * v->row + at_pixel * v->pixel, m);
+    FOR_CHUNKS(v, rows, chunks)
+    FOR_ABREAST(&chunks, add_chunks, v, lanes, x, m);
+}
+
+DPT_INLINE void sum_chunks(int n, const struct chunks *chunks, const struct dpt_lanes *v, int lanes,
+                           bool relu, const struct map *map, const float *x, const float *dy,
+                           double *sum, double *inner)
+{
+    vector a, g, near[ABREAST] = {0}, nearer[ABREAST] = {0};
+    float of[2][LANES];
+
+    FOR_NUMBERS(v, chunks)
+    {
+        DPT_UNROLL for (int k = 0; k < n; k++)
+        {
+            load(&g, dy + chunks->at[k] + at, lanes);
+            load(&a, x + chunks->at[k] + at, lanes);
+            a -= map->center;
+            if (relu)
+                pass_relu(map, &a, &g);
+            near[k] += g;
+            nearer[k] += g * a;
+        }
+    }
+    for (int k = 0; k < n; k++) {
+        memcpy(of[0], &near[k], sizeof near[k]);
+        memcpy(of[1], &nearer[k], sizeof nearer[k]);
+        for (int c = 0; c < LANES; c++) {
+            sum[c] += of[0][c];
+            inner[c] += of[1][c];
+        }
+    }
 }
 
 DPT_INLINE void sums(const struct dpt_lanes *v, int lanes, bool relu,
                      const struct dpt_lanes_map *from, int64_t rows, const float *x,
                      const float *dy, double *sum, double *inner)
 {
-    struct chunk chunk = {0};
+    struct chunks chunks;
     struct map map;
-    vector a, g;
 
     load_map(&map, from);
-    FOR_CHUNKS(v, rows, chunk)
-    {
-        const int64_t begin = at_row * v->row + at_pixel * v->pixel;
-        vector near = {0}, nearer = {0};
-        float of[2][LANES];
-
-        for (int64_t row = 0; row < chunk.rows; row++)
-            for (int64_t i = 0; i < chunk.pixels; i++) {
-                const int64_t at = begin + row * v->row + i * v->pixel;
-
-                load(&g, dy + at, lanes);
-                load(&a, x + at, lanes);
-                a -= map.center;
-                if (relu)
-                    pass_relu(&map, &a, &g);
-                near += g;
-                nearer += g * a;
-            }
-        memcpy(of[0], &near, sizeof near);
-        memcpy(of[1], &nearer, sizeof nearer);
-        for (int c = 0; c < LANES; c++) {
-            sum[c] += of[0][c];
-            inner[c] += of[1][c];
-        }
-    }
+    FOR_CHUNKS(v, rows, chunks)
+    FOR_ABREAST(&chunks, sum_chunks, v, lanes, relu, &map, x, dy, sum, inner);
 }
 
 DPT_INLINE void apply(const struct dpt_lanes *v, int lanes, bool relu,
