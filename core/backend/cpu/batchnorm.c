@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/backend/cpu/batchnorm_kernels.h"
+#include "core/backend/cpu/bf16_norm.h"
 #include "core/backend/cpu/gemm.h"
 #include "core/backend/cpu/program.h"
 
@@ -39,6 +40,27 @@ struct sub_batch {
     float *mean, *scale;
 };
 
+/* Chooses which results are rounded to bf16: what all readers of the norm round, and the gradient
+ * that only the convolution before it reads. What another rank computes, or computed, is fp32. */
+static void choose_rounded(struct dpt_cpu_program *program, struct dpt_cpu_node *norm)
+{
+    struct dpt_cpu_node *before = &program->nodes[norm->inputs[0]];
+    bool rounded = dpt_cpu_computes(program, norm->number);
+
+    before->dy_bf16 = rounded && before->consumers == 1 &&
+                      dpt_cpu_computes(program, before->number) &&
+                      dpt_cpu_conv_rounds(program, before);
+    for (int32_t i = norm->number + 1; i < program->n_nodes; i++) {
+        const struct dpt_cpu_node *reader = &program->nodes[i];
+
+        for (int32_t k = 0; k < reader->n_inputs && !reader->skipped; k++)
+            if (reader->inputs[k] == norm->number)
+                rounded = rounded && dpt_cpu_computes(program, reader->number) &&
+                          dpt_cpu_conv_rounds(program, reader);
+    }
+    norm->y_bf16 = rounded;
+}
+
 static enum dpt_status plan(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                             struct dpt_error *err)
 {
@@ -61,6 +83,8 @@ static enum dpt_status plan(struct dpt_cpu_program *program, struct dpt_cpu_node
     own->step = own->lanes.lanes * (layout == DPT_LAYOUT_NHWC ? 1 : pixels);
     own->n = (node->in.c + own->lanes.lanes - 1) / own->lanes.lanes;
     DPT_TRY(dpt_cpu_read(program, node, layout, err));
+    if (own->lanes.lanes == LANES && own->filled)
+        choose_rounded(program, node);
     dpt_cpu_write(program, node, layout);
     if (program->spec.training)
         own->statistics = dpt_cpu_reserve(program, own->n * batches * 2 * LANES);
@@ -162,6 +186,20 @@ static void write_sums(const struct dpt_cpu_run *run, const struct dpt_cpu_node 
     memcpy(run->pass->own + node->in.c + g->channel, second, (size_t)g->count * sizeof *second);
 }
 
+/* From x to y, the number `at` of their buffers being the first. */
+static void normalise(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
+                      const struct group *g, int64_t rows, const struct dpt_lanes_map *map,
+                      int64_t at)
+{
+    const float *x = dpt_cpu_buffer(run, node->x) + at;
+    float *y = dpt_cpu_buffer(run, node->y);
+
+    if (node->y_bf16)
+        dpt_bf16_norm_apply(&g->lanes, rows, map, x, (uint16_t *)y + at);
+    else
+        dpt_lanes_apply(&g->lanes, rows, map, x, y + at);
+}
+
 /* Normalises by the statistics of a sub-batch, or of the step. sums: out: what it adds to the
  * running ones. */
 static void forward_sub_batch(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
@@ -187,8 +225,7 @@ static void forward_sub_batch(const struct dpt_cpu_run *run, const struct dpt_cp
         sums[LANES + c] = (float)(rows * (variance[c] * (n / less)));
     }
     map = map_of(g, &s);
-    dpt_lanes_apply(&g->lanes, s.all, &map, dpt_cpu_buffer(run, node->x) + s.at,
-                    dpt_cpu_buffer(run, node->y) + s.at);
+    normalise(run, node, g, s.all, &map, s.at);
 }
 
 /* Evaluation: by the running statistics. */
@@ -204,8 +241,7 @@ static void forward_running(const struct dpt_cpu_run *run, const struct dpt_cpu_
         map.center[c] = mean[c];
         map.scale[c] = (float)(1 / sqrt((double)variance[c] + eps) * (double)g->weight[c]);
     }
-    dpt_lanes_apply(&g->lanes, run->rows, &map, dpt_cpu_buffer(run, node->x) + g->at,
-                    dpt_cpu_buffer(run, node->y) + g->at);
+    normalise(run, node, g, run->rows, &map, g->at);
 }
 
 /* The sums of g, what the relu lets pass of dy, and of g x', with x' what is normalised, over a
@@ -267,10 +303,17 @@ static void backward_sub_batch(const struct dpt_cpu_run *run, const struct dpt_c
         less[c] = node->graph->by_running ? 0 : (float)(sum[c] / n);
         slope[c] = node->graph->by_running ? 0 : (float)(inner[c] / n * s.scale[c]);
     }
-    dx = dpt_cpu_buffer(run, node->dx) + s.at;
-    dpt_lanes_back(&g->lanes, s.rows, &map, slope, less, x, dy, dx);
+    dx = dpt_cpu_buffer(run, node->dx);
     /* What is no sample has no gradient, though it has a value. */
-    dpt_lanes_apply(&g->lanes, s.all - s.rows, &nothing, x + left, dx + left);
+    if (run->program->nodes[node->inputs[0]].dy_bf16) {
+        uint16_t *const words = (uint16_t *)dx + s.at;
+
+        dpt_bf16_norm_back(&g->lanes, s.rows, &map, slope, less, x, dy, words);
+        dpt_bf16_norm_apply(&g->lanes, s.all - s.rows, &nothing, x + left, words + left);
+    } else {
+        dpt_lanes_back(&g->lanes, s.rows, &map, slope, less, x, dy, dx + s.at);
+        dpt_lanes_apply(&g->lanes, s.all - s.rows, &nothing, x + left, dx + s.at + left);
+    }
 }
 
 /* What a pass does with each sub-batch of a group. */

@@ -161,12 +161,21 @@ static void run_pass(const struct dpt_bf16_conv *conv, const struct pass *p, con
     }
 }
 
-static struct dpt_bf16_pixels pixels_of(const struct dpt_bf16_conv *conv, const float *x)
+/* The number that is so many behind the first one. */
+static const void *number_at(const void *x, bool bf16, int64_t at)
+{
+    return (const char *)x + at * (bf16 ? 2 : 4);
+}
+
+static struct dpt_bf16_pixels pixels_of(const struct dpt_bf16_conv *conv, const void *x,
+                                        int32_t sample)
 {
     const struct dpt_bf16_conv_shape *s = &conv->shape;
     const bool planes = s->x == DPT_LAYOUT_NCHW;
+    const int64_t each = dpt_layout_floats(s->x, s->in_channels, s->in[0], s->in[1]);
 
-    return (struct dpt_bf16_pixels){.x = x,
+    return (struct dpt_bf16_pixels){.x = number_at(x, s->x_bf16, sample * each),
+                                    .bf16 = s->x_bf16,
                                     .table = conv->x.table,
                                     .places = x_places(conv),
                                     .plane = (int64_t)s->in[0] * s->in[1] * (planes ? 1 : SIDE),
@@ -174,20 +183,19 @@ static struct dpt_bf16_pixels pixels_of(const struct dpt_bf16_conv *conv, const 
                                     .planes = planes};
 }
 
-void dpt_bf16_conv_forward(const struct dpt_bf16_conv *conv, int32_t samples, const float *x,
+void dpt_bf16_conv_forward(const struct dpt_bf16_conv *conv, int32_t samples, const void *x,
                            const float *packed, const float *bias, float *scratch, float *y,
                            int32_t *argmax)
 {
     const struct dpt_bf16_conv_shape *s = &conv->shape;
     const int32_t *size = s->pool ? s->pooled : s->out;
-    const int64_t each = dpt_layout_floats(s->x, s->in_channels, s->in[0], s->in[1]);
     const int64_t plane = (int64_t)size[0] * size[1] * SIDE;
     const int64_t out = blocks_of(s->out_channels) * plane;
     const struct dpt_bf16_conv_memory m = dpt_bf16_conv_arrange(conv, scratch);
 
     conv->kernels->begin();
     for (int32_t i = 0; i < samples; i += conv->stack) {
-        const struct dpt_bf16_pixels pixels = pixels_of(conv, x + i * each);
+        const struct dpt_bf16_pixels pixels = pixels_of(conv, x, i);
 
         dpt_bf16_conv_lanes.line(&pixels, conv->x.lanes, m.line);
         run_pass(conv, &conv->forward, &conv->x, m.line, packed, s->out_channels, out, m.products,
@@ -212,7 +220,8 @@ static struct dpt_bf16_pixels gradient_of(const struct dpt_bf16_conv *conv,
     const int64_t plane = (int64_t)size[0] * size[1] * SIDE;
     const int64_t at = sample * blocks_of(s->out_channels) * plane;
 
-    return (struct dpt_bf16_pixels){.x = work->dy + at,
+    return (struct dpt_bf16_pixels){.x = number_at(work->dy, work->dy_bf16, at),
+                                    .bf16 = work->dy_bf16,
                                     .argmax = s->pool ? work->argmax + at : NULL,
                                     .table = v->table,
                                     .places = places,
@@ -357,7 +366,7 @@ void dpt_bf16_conv_backward(const struct dpt_bf16_conv *conv, const struct dpt_b
 
         for (int32_t i = 0; i < n; i++) {
             const int32_t sample = (first + i) * conv->stack;
-            const struct dpt_bf16_pixels pixels = pixels_of(conv, work->x + sample * x_floats);
+            const struct dpt_bf16_pixels pixels = pixels_of(conv, work->x, sample);
             const struct dpt_bf16_pixels gradient =
                 gradient_of(conv, work, sample, &conv->grid, grid_places(conv));
 

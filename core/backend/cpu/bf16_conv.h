@@ -27,6 +27,7 @@ struct dpt_bf16_conv_shape {
     int32_t in_channels, out_channels, in[2], out[2];
     struct dpt_window window;
     enum dpt_layout x;
+    bool x_bf16;       /* rounded already, in half the room; in blocks */
     bool relu, pool;   /* after it, the relu first */
     int32_t pooled[2]; /* with `pool` */
     bool backward, wants_dx;
@@ -35,7 +36,8 @@ struct dpt_bf16_conv_shape {
 /* One micro-batch's backward passes. All pointers are borrowed. */
 struct dpt_bf16_conv_work {
     int32_t count, micro;  /* samples that there are; dx has zeros behind them */
-    const float *x, *dy;   /* dy: of the pool, where there is one */
+    const void *x, *dy;    /* dy: of the pool, where there is one */
+    bool dy_bf16;          /* as x_bf16; not of a pool */
     const int32_t *argmax; /* of the pool: 0 to 3; -1: none */
     const float *packed;   /* from dpt_bf16_conv_pack, for dx */
     float *scratch;
@@ -63,7 +65,7 @@ void dpt_bf16_conv_pack(const struct dpt_bf16_conv *conv, bool data, const float
 
 /* bias: out_channels, and zeros up to a multiple of 16 behind, or NULL. y, argmax: of the pool,
  * where there is one; argmax NULL: not wanted. */
-void dpt_bf16_conv_forward(const struct dpt_bf16_conv *conv, int32_t samples, const float *x,
+void dpt_bf16_conv_forward(const struct dpt_bf16_conv *conv, int32_t samples, const void *x,
                            const float *packed, const float *bias, float *scratch, float *y,
                            int32_t *argmax);
 void dpt_bf16_conv_backward(const struct dpt_bf16_conv *conv,

@@ -14,7 +14,7 @@ static const float zeros[SIDE];
 DPT_INLINE BF16 __m512 pixel(const struct dpt_bf16_pixels *p, bool pooled, int64_t block,
                              int32_t at)
 {
-    const float *x = p->x + block * p->plane;
+    const float *x = (const float *)p->x + block * p->plane;
 
     if (!pooled)
         return _mm512_loadu_ps(at < 0 ? zeros : x + (int64_t)at * SIDE);
@@ -27,16 +27,46 @@ DPT_INLINE BF16 __m512 pixel(const struct dpt_bf16_pixels *p, bool pooled, int64
         x + (int64_t)(at / 4) * SIDE);
 }
 
+/* The same where they are rounded already. */
+DPT_INLINE BF16 __m256i rounded_pixel(const struct dpt_bf16_pixels *p, int64_t block, int32_t at)
+{
+    const uint16_t *x = (const uint16_t *)p->x + block * p->plane;
+
+    return _mm256_loadu_si256(at < 0 ? (const void *)zeros : x + (int64_t)at * SIDE);
+}
+
+/* How pixels are read. */
+enum form { PLAIN, POOLED, ROUNDED };
+
+/* Twice 16 channels, rounded: of one block at a place, and behind them of another. */
+DPT_INLINE BF16 __m512i two_pixels(const struct dpt_bf16_pixels *p, enum form form, int64_t block,
+                                   int32_t at, int64_t other, int32_t other_at)
+{
+    if (form == ROUNDED)
+        return _mm512_inserti64x4(_mm512_castsi256_si512(rounded_pixel(p, block, at)),
+                                  rounded_pixel(p, other, other_at), 1);
+    return (__m512i)_mm512_cvtne2ps_pbh(pixel(p, form == POOLED, other, other_at),
+                                        pixel(p, form == POOLED, block, at));
+}
+
+/* 16 pairs: of each channel the number at a place and at the next one. */
+DPT_INLINE BF16 __m512i pairs_at(const struct dpt_bf16_pixels *p, enum form form, int64_t block,
+                                 int64_t place)
+{
+    return interleave(two_pixels(p, form, block, p->table[place], block, p->table[place + 1]));
+}
+
 /* One channel at 16 places. */
 DPT_INLINE BF16 __m512 places(const struct dpt_bf16_pixels *p, int64_t channel, int64_t place)
 {
     const __m512i at = _mm512_loadu_si512(p->table + place);
     const __mmask16 there = _mm512_cmpge_epi32_mask(at, _mm512_setzero_si512());
 
-    return _mm512_mask_i32gather_ps(_mm512_setzero_ps(), there, at, p->x + channel * p->plane, 4);
+    return _mm512_mask_i32gather_ps(_mm512_setzero_ps(), there, at,
+                                    (const float *)p->x + channel * p->plane, 4);
 }
 
-DPT_INLINE BF16 void line_of_blocks(const struct dpt_bf16_pixels *p, bool pooled, int32_t lanes,
+DPT_INLINE BF16 void line_of_blocks(const struct dpt_bf16_pixels *p, enum form form, int32_t lanes,
                                     uint16_t *to)
 {
     const int64_t blocks = (p->channels + SIDE - 1) / SIDE;
@@ -45,19 +75,18 @@ DPT_INLINE BF16 void line_of_blocks(const struct dpt_bf16_pixels *p, bool pooled
         uint16_t *at = to + b * SIDE;
 
         for (int64_t i = 0; i < p->places; i++, at += lanes) {
-            const __m512 low = pixel(p, pooled, b, p->table[i]);
-            const __m512 high =
-                b + 1 < blocks ? pixel(p, pooled, b + 1, p->table[i]) : _mm512_setzero_ps();
-            const __m512i both = (__m512i)_mm512_cvtne2ps_pbh(high, low);
+            const bool both = b + 1 < blocks;
+            const __m512i words =
+                two_pixels(p, form, b, p->table[i], b + both, both ? p->table[i] : -1);
 
             if (lanes >= DEPTH)
-                _mm512_storeu_si512(at, both);
+                _mm512_storeu_si512(at, words);
             else if (lanes == SIDE)
-                _mm256_storeu_si256((void *)at, _mm512_castsi512_si256(both));
+                _mm256_storeu_si256((void *)at, _mm512_castsi512_si256(words));
             else if (lanes == SIDE / 2)
-                _mm_storeu_si128((void *)at, _mm512_castsi512_si128(both));
+                _mm_storeu_si128((void *)at, _mm512_castsi512_si128(words));
             else
-                _mm_storel_epi64((void *)at, _mm512_castsi512_si128(both));
+                _mm_storel_epi64((void *)at, _mm512_castsi512_si128(words));
         }
     }
 }
@@ -100,33 +129,43 @@ static BF16 void line(const struct dpt_bf16_pixels *pixels, int32_t lanes, uint1
     if (pixels->planes)
         line_of_planes(pixels, lanes, to);
     else if (pixels->argmax != NULL)
-        line_of_blocks(pixels, true, lanes, to);
+        line_of_blocks(pixels, POOLED, lanes, to);
+    else if (pixels->bf16)
+        line_of_blocks(pixels, ROUNDED, lanes, to);
     else
-        line_of_blocks(pixels, false, lanes, to);
+        line_of_blocks(pixels, PLAIN, lanes, to);
 }
 
-static BF16 void planes(const struct dpt_bf16_pixels *p, int64_t ld, uint16_t *to)
+DPT_INLINE BF16 void planes_of_blocks(const struct dpt_bf16_pixels *p, enum form form, int64_t ld,
+                                      uint16_t *to)
 {
-    if (p->planes) {
-        for (int32_t c = 0; c < p->channels; c++)
-            for (int64_t i = 0; i < p->places; i += DEPTH)
-                _mm512_storeu_si512(to + c * ld + i, (__m512i)_mm512_cvtne2ps_pbh(
-                                                         places(p, c, i + SIDE), places(p, c, i)));
-        return;
-    }
     for (int64_t b = 0; b * SIDE < p->channels; b++) {
         for (int64_t i = 0; i < p->places; i += DEPTH) {
             __m512i pairs[WORDS];
 
             for (int k = 0; k < WORDS; k++)
-                pairs[k] = round_two(pixel(p, false, b, p->table[i + 2 * k]),
-                                     pixel(p, false, b, p->table[i + 2 * k + 1]));
+                pairs[k] = pairs_at(p, form, b, i + 2 * k);
             store_transposed(pairs, to + b * SIDE * ld + i, ld);
         }
     }
 }
 
-static BF16 void tiles_of_blocks(const struct dpt_bf16_pixels *p, int32_t tiles, uint16_t *to)
+static BF16 void planes(const struct dpt_bf16_pixels *p, int64_t ld, uint16_t *to)
+{
+    for (int32_t c = 0; p->planes && c < p->channels; c++)
+        for (int64_t i = 0; i < p->places; i += DEPTH)
+            _mm512_storeu_si512(to + c * ld + i, (__m512i)_mm512_cvtne2ps_pbh(
+                                                     places(p, c, i + SIDE), places(p, c, i)));
+    if (p->planes)
+        return;
+    if (p->bf16)
+        planes_of_blocks(p, ROUNDED, ld, to);
+    else
+        planes_of_blocks(p, PLAIN, ld, to);
+}
+
+DPT_INLINE BF16 void tiles_of_blocks(const struct dpt_bf16_pixels *p, enum form form, int32_t tiles,
+                                     uint16_t *to)
 {
     const int64_t blocks = (p->channels + SIDE - 1) / SIDE;
 
@@ -134,9 +173,8 @@ static BF16 void tiles_of_blocks(const struct dpt_bf16_pixels *p, int32_t tiles,
         for (int64_t i = 0; i < p->places; i += 2) {
             uint16_t *tile = to + (i / DEPTH * tiles + b) * DPT_BF16_TILE + i % DEPTH * SIDE;
 
-            _mm512_storeu_si512(tile, b < blocks ? round_two(pixel(p, false, b, p->table[i]),
-                                                             pixel(p, false, b, p->table[i + 1]))
-                                                 : _mm512_setzero_si512());
+            _mm512_storeu_si512(tile,
+                                b < blocks ? pairs_at(p, form, b, i) : _mm512_setzero_si512());
         }
     }
 }
@@ -146,8 +184,8 @@ DPT_INLINE BF16 __m512i spread(const struct dpt_bf16_pixels *p, int64_t block, i
 {
     const int64_t from = block * p->plane + (int64_t)(at / 2) * SIDE;
     const __m512i argmax = _mm512_loadu_si512(p->argmax + from);
-    const __m512i low =
-        _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(p->x + from)));
+    const __m512i low = _mm512_cvtepu16_epi32(
+        (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps((const float *)p->x + from)));
     const int first = at % 2 * 2;
 
     return _mm512_mask_slli_epi32(
@@ -173,26 +211,30 @@ static BF16 void tiles(const struct dpt_bf16_pixels *pixels, int32_t tiles, uint
 {
     if (pixels->argmax != NULL)
         tiles_of_windows(pixels, tiles, to);
+    else if (pixels->bf16)
+        tiles_of_blocks(pixels, ROUNDED, tiles, to);
     else
-        tiles_of_blocks(pixels, tiles, to);
+        tiles_of_blocks(pixels, PLAIN, tiles, to);
 }
 
 static BF16 void sum(const struct dpt_bf16_pixels *p, int64_t n, float *sum)
 {
     for (int64_t b = 0; b * SIDE < p->channels; b++) {
+        const float *x = (const float *)p->x + b * p->plane;
         __m512 all = _mm512_loadu_ps(sum + b * SIDE);
 
         for (int64_t i = 0; i < n; i++) {
-            const int64_t from = b * p->plane + i * SIDE;
-            const __m512i word = _mm512_slli_epi32(
-                _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(p->x + from))),
-                16);
+            const __m256i words = p->bf16
+                                      ? rounded_pixel(p, b, (int32_t)i)
+                                      : (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(x + i * SIDE));
             const __mmask16 there =
                 p->argmax == NULL ? 0xffff
-                                  : _mm512_cmpge_epi32_mask(_mm512_loadu_si512(p->argmax + from),
-                                                            _mm512_setzero_si512());
+                                  : _mm512_cmpge_epi32_mask(
+                                        _mm512_loadu_si512(p->argmax + b * p->plane + i * SIDE),
+                                        _mm512_setzero_si512());
 
-            all = _mm512_mask_add_ps(all, there, all, (__m512)word);
+            all = _mm512_mask_add_ps(all, there, all,
+                                     (__m512)_mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16));
         }
         _mm512_storeu_ps(sum + b * SIDE, all);
     }

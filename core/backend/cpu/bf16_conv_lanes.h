@@ -10,9 +10,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* One sample: in blocks of 16 channels, planes of `plane` floats apart, or in planes of one. */
+/* One sample: in blocks of 16 channels, planes of `plane` numbers apart, or in planes of one. */
 struct dpt_bf16_pixels {
-    const float *x;
+    const void *x; /* floats or, in blocks and without argmax, numbers rounded already */
+    bool bf16;
     const int32_t *argmax; /* NULL: pixels are read as they are */
     const int32_t *table;
     int64_t places, plane; /* places: a multiple of 32 */

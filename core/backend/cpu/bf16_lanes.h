@@ -37,15 +37,20 @@ DPT_INLINE BF16 __m512i round_line(const float *x, int64_t n)
     return (__m512i)_mm512_cvtne2ps_pbh(load_part(x + SIDE, n - SIDE), load_part(x, n));
 }
 
+/* 16 pairs: of each of 16 words, and of the one 16 words behind it. */
+DPT_INLINE BF16 __m512i interleave(__m512i words)
+{
+    static const uint16_t order[DEPTH] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
+                                          21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
+                                          11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+
+    return _mm512_permutexvar_epi16(_mm512_loadu_si512(order), words);
+}
+
 /* 16 pairs: of each lane the even number and the odd one beside it. */
 DPT_INLINE BF16 __m512i round_two(__m512 even, __m512 odd)
 {
-    static const uint16_t interleave[DEPTH] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
-                                               21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
-                                               11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-
-    return _mm512_permutexvar_epi16(_mm512_loadu_si512(interleave),
-                                    (__m512i)_mm512_cvtne2ps_pbh(odd, even));
+    return interleave((__m512i)_mm512_cvtne2ps_pbh(odd, even));
 }
 
 /* 16 pairs: of each number the one of the next row beside it. rows: how many there are. */

@@ -207,6 +207,11 @@ static const struct dpt_bf16_kernels *bf16_kernels(const struct dpt_cpu_program 
                : NULL;
 }
 
+bool dpt_cpu_conv_rounds(const struct dpt_cpu_program *program, const struct dpt_cpu_node *node)
+{
+    return node->op == &dpt_cpu_conv && bf16_kernels(program, node) != NULL;
+}
+
 static enum dpt_status plan_bf16(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                                  const struct dpt_bf16_kernels *kernels, struct dpt_error *err)
 {
@@ -221,6 +226,7 @@ static enum dpt_status plan_bf16(struct dpt_cpu_program *program, struct dpt_cpu
                                         .out = {node->out.h, node->out.w},
                                         .window = node->graph->window,
                                         .x = planes ? DPT_LAYOUT_NCHW : DPT_LAYOUT_C16,
+                                        .x_bf16 = program->nodes[node->inputs[0]].y_bf16,
                                         .relu = node->relu,
                                         .backward = backward,
                                         .wants_dx = node->wants_dx};
@@ -262,6 +268,7 @@ static void bf16_backward(const struct dpt_cpu_run *run, const struct dpt_cpu_no
         .micro = run->program->spec.micro,
         .x = dpt_cpu_buffer(run, node->x),
         .dy = dpt_cpu_buffer(run, node->dy),
+        .dy_bf16 = node->dy_bf16,
         .argmax = node->pool != NULL ? (void *)dpt_cpu_buffer(run, node->pool->argmax) : NULL,
         .packed = conv->bf16_data,
         .scratch = run->scratch,
@@ -387,9 +394,8 @@ bool dpt_cpu_conv_lists(const struct dpt_cpu_program *program, const struct dpt_
 {
     const struct dpt_sparse_shape shape = sparse_shape(conv);
 
-    if (bf16_kernels(program, conv) != NULL)
-        return true;
-    return is_plain(&conv->graph->window) && dpt_sparse_fits(&shape);
+    return bf16_kernels(program, conv) != NULL ||
+           (is_plain(&conv->graph->window) && dpt_sparse_fits(&shape));
 }
 
 static enum dpt_status plan_lists(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
@@ -494,11 +500,10 @@ static enum dpt_status refresh_forward(const struct dpt_cpu_run *run,
 
     if (conv->bf16 != NULL)
         dpt_bf16_conv_pack(conv->bf16, false, weights, conv->bf16_weights);
-    if (conv->bf16 != NULL)
-        return DPT_OK;
-    if (conv->winograd.kernels == NULL)
+    else if (conv->winograd.kernels != NULL)
+        dpt_winograd_pack(&conv->winograd, weights, conv->winograd_weights);
+    else
         return refresh_copy(run, &conv->forward_weights, weights, err);
-    dpt_winograd_pack(&conv->winograd, weights, conv->winograd_weights);
     return DPT_OK;
 }
 
@@ -526,12 +531,10 @@ static enum dpt_status conv_forward(const struct dpt_cpu_run *run, const struct 
     const struct conv *conv = node->own;
     enum dpt_status status = DPT_OK;
 
-    if (conv->bf16 != NULL)
-        bf16_forward(run, node);
-    else if (conv->winograd.kernels != NULL)
-        winograd_forward(run, node);
-    if (conv->bf16 != NULL || conv->winograd.kernels != NULL)
+    if (conv->bf16 != NULL || conv->winograd.kernels != NULL) {
+        (conv->bf16 != NULL ? bf16_forward : winograd_forward)(run, node);
         return DPT_OK;
+    }
     dpt_cpu_round(run, node->x, conv->x, 0, node->x_floats);
     dpt_cpu_set(run, conv->forward, DPT_ROLE_W, conv->forward_weights.weights);
     if (conv->shape.bias)
@@ -566,12 +569,10 @@ static enum dpt_status conv_backward(const struct dpt_cpu_run *run, const struct
     const struct conv *conv = node->own;
     enum dpt_status status = DPT_OK;
 
-    if (conv->bf16 != NULL)
-        bf16_backward(run, node);
-    else if (conv->sparse != NULL)
-        backward_by_lists(run, node);
-    if (conv->bf16 != NULL || conv->sparse != NULL)
+    if (conv->bf16 != NULL || conv->sparse != NULL) {
+        (conv->bf16 != NULL ? bf16_backward : backward_by_lists)(run, node);
         return DPT_OK;
+    }
     dpt_cpu_round(run, node->dy, conv->dy, 0, node->y_floats);
     if (conv->weights != DPT_CPU_NONE) {
         dpt_cpu_round(run, node->x, conv->back_x, 0, node->x_floats);

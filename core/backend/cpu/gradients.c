@@ -37,11 +37,13 @@ static bool over_dy(const struct dpt_cpu_program *program, const struct dpt_cpu_
 /* The buffer of an input's gradient. */
 static int place(struct dpt_cpu_program *program, const struct dpt_cpu_node *node, int32_t i)
 {
+    const struct dpt_cpu_node *input = &program->nodes[node->inputs[i]];
+
     if (node->op == &dpt_cpu_add && i > 0 && node->wants[0])
         return dpt_cpu_share(program, node->dx);
     if (passes_on(node) || over_dy(program, node, i))
         return dpt_cpu_share(program, node->dy);
-    return dpt_cpu_take(program, node->floats[i]);
+    return dpt_cpu_take(program, node->floats[i] / (input->dy_bf16 ? 2 : 1));
 }
 
 /* Adds a gradient to the one that others passed back, in whichever buffer belongs to nobody else.

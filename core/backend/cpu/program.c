@@ -14,9 +14,12 @@ static void look(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
     const struct dpt_cpu_node *to = node->pool != NULL && node->pool->fused ? node->pool : node;
     const int64_t n = to->y_floats / run->program->spec.micro;
     const float *y = dpt_cpu_buffer(run, to->y);
+    const uint16_t *words = (const void *)y; /* of which a float's upper half is one */
 
     for (int64_t i = 0; !node->fused && i < n * run->batch->count; i++) {
-        if (!isfinite(y[i])) {
+        const bool finite = to->y_bf16 ? (words[i] & 0x7f80) != 0x7f80 : isfinite(y[i]);
+
+        if (!finite) {
             *bad = (struct dpt_nonfinite){node->number, (int32_t)(i / n)};
             return;
         }

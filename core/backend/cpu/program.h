@@ -124,6 +124,9 @@ struct dpt_cpu_node {
     struct dpt_cpu_node *pool;         /* a convolution: the 2 x 2 max-pool after it, or NULL */
     const struct dpt_graph_node *norm; /* the batch norm folded into its weights, or NULL */
     bool wants_dy;                     /* it or a node before it has parameters */
+    /* Its output, and the gradient of that, lie in their buffers rounded to bf16, in half the room:
+     * where all that reads them rounds them anyway. */
+    bool y_bf16, dy_bf16;
 
     /* The first input and, for a join, the second, each under two names: by meaning, as kernels use
      * them, and by number, for loops. The buffers are those of the input node or of a reorder of
@@ -294,6 +297,9 @@ enum dpt_status dpt_cpu_plan_gradients(struct dpt_cpu_program *program, struct d
 /* Whether the convolution's backward pass can read the gradient of the pool after it as a list of
  * maxima (sparse.h). */
 bool dpt_cpu_conv_lists(const struct dpt_cpu_program *program, const struct dpt_cpu_node *conv);
+/* Whether the node is a convolution that reads blocks of 16 channels and rounds them (bf16_conv.h).
+ */
+bool dpt_cpu_conv_rounds(const struct dpt_cpu_program *program, const struct dpt_cpu_node *node);
 
 /* dpt_backend.open, .share, .measure and .close. plain: each batch norm is computed by itself. */
 enum dpt_status dpt_cpu_open_plain(const struct dpt_program_spec *spec, void **opened,
