@@ -1,5 +1,6 @@
 #include "core/backend/bf16.h"
 #include "core/backend/cpu/bf16_conv.h"
+#include "core/backend/cpu/conv_weights.h"
 #include "core/backend/cpu/kernels.h"
 #include "core/backend/cpu/program.h"
 #include "core/backend/cpu/sparse.h"
@@ -21,9 +22,8 @@ struct conv {
     struct dpt_conv_shape shape;
     struct dpt_conv_kernels kernels; /* those that are no calls yet */
     struct copy forward_weights, data_weights;
-    int forward, data, weights; /* calls */
-    int unpack[2];              /* calls; the second one adds */
-    int dw, db;                 /* buffers */
+    int forward, data; /* calls */
+    struct dpt_conv_weights weights;
     /* Buffers of the operands: what the node reads, in forward and in backward, and the gradient of
      * what it gives, or that of its pool; those of the nodes, or rounded ones. */
     int x, back_x, dy;
@@ -439,8 +439,7 @@ static enum dpt_status plan_conv_backward(struct dpt_cpu_program *program,
                                           struct dpt_cpu_node *node, struct dpt_error *err)
 {
     struct conv *conv = node->own;
-    struct dpt_kernel **kernels = conv->kernels.pass, *unpack;
-    const struct dpt_kernel *const weights = kernels[DPT_CONV_BACKWARD_WEIGHTS];
+    struct dpt_kernel **kernels = conv->kernels.pass;
     enum dpt_status status = DPT_OK;
 
     if (conv->bf16 != NULL) {
@@ -461,23 +460,8 @@ static enum dpt_status plan_conv_backward(struct dpt_cpu_program *program,
         conv->data = take_call(program, conv, DPT_CONV_BACKWARD_DATA, node->dx, conv->dy,
                                DPT_CPU_NONE, DPT_CPU_NONE);
     }
-    conv->weights = DPT_CPU_NONE;
-    if (!dpt_graph_updates(program->spec.graph, node->graph->weight) &&
-        !dpt_graph_updates(program->spec.graph, node->graph->bias))
-        goto out;
-    conv->dw = dpt_cpu_take(program, weights->floats[DPT_ROLE_W]);
-    conv->db = dpt_cpu_take(program, conv->shape.out_channels);
-    for (int add = 0; add < 2; add++) {
-        DPT_TRY(dpt_kernel_reorder_weights(program->dnnl, &conv->shape, weights,
-                                           add ? DPT_WEIGHTS_UNPACK_ADD : DPT_WEIGHTS_UNPACK,
-                                           &unpack, err));
-        conv->unpack[add] =
-            dpt_cpu_call(program, unpack, conv->dw, DPT_CPU_NONE, DPT_CPU_NONE, DPT_CPU_NONE);
-    }
-    conv->weights = take_call(program, conv, DPT_CONV_BACKWARD_WEIGHTS, conv->back_x, conv->dy,
-                              conv->dw, conv->shape.bias ? conv->db : DPT_CPU_NONE);
-    dpt_cpu_give(program, conv->dw);
-    dpt_cpu_give(program, conv->db);
+    status = dpt_conv_weights_plan(program, node, &conv->shape, &kernels[DPT_CONV_BACKWARD_WEIGHTS],
+                                   conv->back_x, conv->dy, &conv->weights, err);
 out:
     dpt_cpu_give_rounded(program, node->x, conv->back_x);
     dpt_cpu_give_rounded(program, node->dy, conv->dy);
@@ -546,23 +530,6 @@ out:
     return status;
 }
 
-static enum dpt_status weight_gradient(const struct dpt_cpu_run *run,
-                                       const struct dpt_cpu_node *node, struct dpt_error *err)
-{
-    const struct conv *conv = node->own;
-    const int unpack = conv->unpack[run->add];
-    enum dpt_status status = DPT_OK;
-
-    DPT_TRY(dpt_cpu_execute(run, conv->weights, err));
-    dpt_cpu_set(run, unpack, DPT_ROLE_Y, dpt_cpu_gradient(run, node->graph->weight));
-    DPT_TRY(dpt_cpu_execute(run, unpack, err));
-    if (conv->shape.bias)
-        dpt_accumulate(conv->shape.out_channels, dpt_cpu_buffer(run, conv->db), run->add,
-                       dpt_cpu_gradient(run, node->graph->bias));
-out:
-    return status;
-}
-
 static enum dpt_status conv_backward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
                                      struct dpt_error *err)
 {
@@ -574,10 +541,8 @@ static enum dpt_status conv_backward(const struct dpt_cpu_run *run, const struct
         return DPT_OK;
     }
     dpt_cpu_round(run, node->dy, conv->dy, 0, node->y_floats);
-    if (conv->weights != DPT_CPU_NONE) {
-        dpt_cpu_round(run, node->x, conv->back_x, 0, node->x_floats);
-        DPT_TRY(weight_gradient(run, node, err));
-    }
+    dpt_cpu_round(run, node->x, conv->back_x, 0, node->x_floats);
+    DPT_TRY(dpt_conv_weights_run(run, node, &conv->weights, err));
     if (node->wants_dx) {
         dpt_cpu_mark(run, node, DPT_PASS_WEIGHTS);
         dpt_cpu_set(run, conv->data, DPT_ROLE_W, conv->data_weights.weights);

@@ -59,6 +59,20 @@ static void agrees_with_ref(void **state)
     }
 }
 
+/* Ends a stack of layers with a dense one, and draws its weights and samples. */
+static void stack_end(struct scene *s, int32_t at, struct draw *d)
+{
+    net_dense(&s->graph, net_simple(&s->graph, at, DPT_OP_FLATTEN, 0), 7, true);
+    s->outputs = 7;
+    s->spec = (struct dpt_program_spec){.graph = &s->graph,
+                                        .loss = {DPT_LOSS_CROSS_ENTROPY, 0},
+                                        .micro = draw_int(d, 1, 6),
+                                        .threads = THREADS,
+                                        .training = true};
+    s->params = net_params(&s->graph, d);
+    batch_fill(&s->batch, &s->graph, s->spec.micro, draw_int(d, 1, s->spec.micro), false, d);
+}
+
 /* Stacks of what is fused: a convolution, often a relu, often a max-pool of 2 x 2. */
 static void stack_init(struct scene *s, uint64_t seed)
 {
@@ -89,27 +103,41 @@ static void stack_init(struct scene *s, uint64_t seed)
             at = net_pool(&s->graph, at, DPT_OP_MAXPOOL, &halve);
         }
     }
-    net_dense(&s->graph, net_simple(&s->graph, at, DPT_OP_FLATTEN, 0), 7, true);
-    s->outputs = 7;
-    s->spec = (struct dpt_program_spec){.graph = &s->graph,
-                                        .loss = {DPT_LOSS_CROSS_ENTROPY, 0},
-                                        .micro = draw_int(&d, 1, 6),
-                                        .threads = THREADS,
-                                        .training = true};
-    s->params = net_params(&s->graph, &d);
-    batch_fill(&s->batch, &s->graph, s->spec.micro, draw_int(&d, 1, s->spec.micro), false, &d);
+    stack_end(s, at, &d);
 }
 
-/* Equal values in a window are rare here: but for rounding the same elements win as in ref. */
-static void fuses_without_a_difference(void **state)
+/* Convolutions of few pixels with many channels: the weights' gradient is a product of patches. */
+static void wide_init(struct scene *s, uint64_t seed)
 {
-    (void)state;
+    struct draw d = {seed};
+    int32_t at;
+
+    *s = (struct scene){0};
+    at = net_input(&s->graph, 16, draw_int(&d, 1, 4), draw_int(&d, 1, 4));
+    note(s, "seed %d: 16x%dx%d", (int)seed, s->graph.nodes[at].out.h, s->graph.nodes[at].out.w);
+    for (int i = draw_int(&d, 1, 3); i > 0; i--) {
+        struct dpt_window w = {.groups = 1};
+
+        for (int axis = 0; axis < 2; axis++) {
+            w.kernel[axis] = draw_int(&d, 1, 3);
+            w.stride[axis] = draw_int(&d, 1, 2);
+            w.dilation[axis] = draw_int(&d, 1, 2);
+            w.before[axis] = w.after[axis] = (w.kernel[axis] - 1) * w.dilation[axis];
+        }
+        at = net_conv(&s->graph, at, 16 * draw_int(&d, 6, 10), &w, draw_int(&d, 0, 1) > 0);
+        note(s, " conv(%d %dx%d)", s->graph.nodes[at].out.c, w.kernel[0], w.kernel[1]);
+    }
+    stack_end(s, at, &d);
+}
+
+static void trains_as_ref(void (*init)(struct scene *s, uint64_t seed))
+{
     for (uint64_t seed = 0; seed < STACKS; seed += (uint64_t)net_every()) {
         struct dpt_metric_sums wanted = {0}, got = {0};
         struct dpt_error err;
         struct scene s;
 
-        stack_init(&s, seed);
+        init(&s, seed);
         void *ref = open_program(&dpt_backend_ref, &s), *cpu = open_program(&dpt_backend_cpu, &s);
         const size_t n = s.outputs * (size_t)s.batch.batch.count;
         float *y_ref = dpt_alloc_array(n, sizeof *y_ref), *y = dpt_alloc_array(n, sizeof *y);
@@ -133,6 +161,19 @@ static void fuses_without_a_difference(void **state)
         dpt_free(g);
         scene_release(&s);
     }
+}
+
+/* Equal values in a window are rare here: but for rounding the same elements win as in ref. */
+static void fuses_without_a_difference(void **state)
+{
+    (void)state;
+    trains_as_ref(stack_init);
+}
+
+static void unrolls_few_pixels(void **state)
+{
+    (void)state;
+    trains_as_ref(wide_init);
 }
 
 /* A program that is only for evaluation gives the outputs of one for training. */
@@ -387,6 +428,7 @@ int main(void)
         cmocka_unit_test(agrees_with_ref),
         cmocka_unit_test(evaluates_alike),
         cmocka_unit_test(fuses_without_a_difference),
+        cmocka_unit_test(unrolls_few_pixels),
         cmocka_unit_test(slots_do_not_meet),
         cmocka_unit_test(finds_nan),
         cmocka_unit_test(ties_go_to_the_first),
