@@ -7,7 +7,8 @@
 #   --ranks LIST     how many ranks; what is no power of two takes long, and is left out of weak scaling
 #   --fabrics LIST   Gb/s of a node's link: 10 | 100
 #   --models LIST    mlp (784-4608-4608-10, 25 million parameters) | cnn (3x32x32, conv 32, conv 64, dense 10) |
-#                    deep (784-8x1792-10, 24 million, in 1 to 8 stages)
+#                    deep (784-8x1792-10, 24 million, in 1 to 8 stages) | resnet50 (3x224x224, 26 million; only by name, since
+#                    it takes minutes to measure)
 #   --per-node N     ranks that share a node and its link (1)
 #   --speed X        ranks compute X times as fast as one core of this machine (1)
 #   --times FILE     the computing times; measured with dptrain and written there where it does not exist

@@ -38,6 +38,11 @@ MODELS = {
         "job": "synthetic: {samples: 4096, shape: [3, 32, 32], classes: 10}\n"
                "model: {type: cnn, channels: [32, 64], kernel: 3, padding: same, pool: 2, outputs: 10}\n",
     },
+    "resnet50": {
+        "title": "ResNet-50, 3x224x224", "micro": 16, "strong": 8192, "weak": 128, "steps": 10,
+        "job": "synthetic: {samples: 80, shape: [3, 224, 224], classes: 1000}\n"
+               "model: {type: resnet, depth: 50, outputs: 1000}\n",
+    },
     # In stages, which are taken to be alike: so many floats of a sample go from one to the next.
     "deep": {
         "title": "MLP 784-1792-...-1792-10, eight hidden layers", "micro": 64, "strong": 16384, "edge": 1792,
@@ -87,7 +92,7 @@ def build_adding(folder):
 def job_text(model, micro_batches):
     return (f"name: simulate\ndevice: {{kind: cpu, threads: 1}}\ndata:\n  train: synthetic\n  {model['job']}"
             f"loss: cross_entropy\nbatch: {{global: {model['micro'] * micro_batches}, micro: {model['micro']}}}\n"
-            "optimizer: {type: adam, lr: 1.0e-3}\ntrain: {steps: 24}\ncheckpoint: {every: never}\n"
+            f"optimizer: {{type: adam, lr: 1.0e-3}}\ntrain: {{steps: {model.get('steps', 24)}}}\ncheckpoint: {{every: never}}\n"
             "log: {every: 1 steps}\n")
 
 
@@ -333,7 +338,7 @@ def main():
     numbers = lambda text: [int(word) for word in text.split()]  # noqa: E731
     parser.add_argument("--ranks", type=numbers, default=[16, 64, 256])
     parser.add_argument("--fabrics", type=numbers, default=sorted(FABRICS))
-    parser.add_argument("--models", type=str.split, default=list(MODELS))
+    parser.add_argument("--models", type=str.split, default=["mlp", "cnn", "deep"])
     parser.add_argument("--per-node", type=int, default=1)
     parser.add_argument("--speed", type=float, default=1)
     parser.add_argument("--times")
