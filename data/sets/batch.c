@@ -40,6 +40,32 @@ size_t dpt_batch_scratch(const struct dpt_batch_form *form)
            (size_t)(dpt_batch_sources(form) - 1) * dpt_batch_size(form);
 }
 
+enum dpt_status dpt_batch_sample(const struct dpt_batch_form *form,
+                                 const struct dpt_augment_key *key, const uint8_t *stored,
+                                 size_t bytes, float *out, float *scratch, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_dataset *set = form->set;
+    const struct dpt_augment *augment = form->augment;
+    struct dpt_picture picture = {0};
+    uint8_t *decoded = NULL;
+
+    if (augment != NULL && dpt_augment_takes_pictures(augment, set)) {
+        DPT_TRY(dpt_dataset_picture(set, key->sample, stored, bytes, &picture, err));
+        DPT_TRY(dpt_augment_picture(augment, set, key, &picture, out, scratch, err));
+    } else {
+        DPT_TRY(dpt_dataset_take(set, key->sample, bytes, &stored, &decoded, err));
+        if (augment != NULL)
+            dpt_augment_sample(augment, set, key, stored, out, scratch);
+        else
+            dpt_fill_sample(set, stored, out, scratch);
+    }
+out:
+    dpt_picture_release(&picture);
+    dpt_free(decoded);
+    return status;
+}
+
 enum dpt_status dpt_batch_buffer_open(struct dpt_batch_buffer *buffer,
                                       const struct dpt_batch_form *form, int32_t micro,
                                       struct dpt_error *err)
