@@ -122,22 +122,25 @@ static void resize(const struct source *s, float *to, int32_t height, int32_t wi
     columns_of(box.width, width, taps, weight, first, one);
     /* A column that has less taps reads behind the row's end, and forgets it. */
     memset(row + box.width, 0, (size_t)taps * sizeof *row);
-    for (int32_t c = 0; c < s->channels; c++)
-        for (int32_t y = 0; y < height; y++, to += width) {
-            float rows[most_taps(box.height, height)];
-            int32_t n;
-            const int32_t first_row = taps_of(y, box.height, height, rows, &n);
+    for (int32_t y = 0; y < height; y++) {
+        float rows[most_taps(box.height, height)];
+        int32_t n;
+        const int32_t first_row = taps_of(y, box.height, height, rows, &n);
+
+        for (int32_t c = 0; c < s->channels; c++) {
+            float *out = to + ((size_t)c * (size_t)height + (size_t)y) * (size_t)width;
 
             blend_rows(s, c, first_row, n, rows, row);
             for (int32_t x = 0; x < width; x++)
-                to[x] = weight[x] * row[first[x]];
+                out[x] = weight[x] * row[first[x]];
             for (int32_t k = 1; k < taps; k++) {
                 const float *factor = weight + (size_t)k * (size_t)width;
 
                 for (int32_t x = 0; x < width; x++)
-                    to[x] += factor[x] * row[first[x] + k];
+                    out[x] += factor[x] * row[first[x] + k];
             }
         }
+    }
 }
 
 void dpt_picture_resize(const float *from, const struct dpt_shape *shape, struct dpt_box box,

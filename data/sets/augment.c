@@ -321,18 +321,17 @@ static bool noise_wanted(const struct dpt_augment *a)
 
 static void noise_change(const struct run *r, float *image)
 {
-    enum { AT_ONCE = 256 };
     const size_t n = (size_t)dpt_shape_size(&r->set->shape);
     const float deviation = (float)r->augment->noise;
-    float noise[AT_ONCE];
+    float noise[DPT_NORMAL_BLOCK];
 
-    for (size_t i = 0; i < n; i += AT_ONCE) {
-        const size_t some = n - i < AT_ONCE ? n - i : AT_ONCE;
+    for (size_t i = 0; i < n; i += DPT_NORMAL_BLOCK) {
+        const size_t some = n - i < DPT_NORMAL_BLOCK ? n - i : DPT_NORMAL_BLOCK;
 
-        /* Four elements of a sequence are one draw of dpt_augment_words. */
-        dpt_random_normal(r->key->seed, DPT_RANDOM_TRANSFORM,
-                          (uint64_t)r->key->epoch << 8 | KEY_NOISE,
-                          ((uint64_t)r->key->sample << 26) + i, some, noise);
+        /* Four numbers are one draw of dpt_augment_words. */
+        dpt_random_normal_block(r->key->seed, DPT_RANDOM_TRANSFORM,
+                                (uint64_t)r->key->epoch << 8 | KEY_NOISE,
+                                ((uint64_t)r->key->sample << 24) + i / 4, noise);
         for (size_t k = 0; k < some; k++)
             image[i + k] += deviation * noise[k];
     }
