@@ -53,17 +53,21 @@ size_t dpt_picture_resize_scratch(int32_t most, int32_t width)
 }
 
 /* The columns' weights, tap after tap, and where each begins; those that a column has less are 0
- * and read from within the row. */
-static void columns_of(int32_t from, int32_t to, int32_t taps, float *weight, int32_t *first,
-                       float *one)
+ * and read from within the row. Gives the most that one has. */
+static int32_t columns_of(int32_t from, int32_t to, int32_t taps, float *weight, int32_t *first,
+                          float *one)
 {
+    int32_t most = 0;
+
     for (int32_t x = 0; x < to; x++) {
         int32_t n;
 
         first[x] = taps_of(x, from, to, one, &n);
         for (int32_t k = 0; k < taps; k++)
             weight[(size_t)k * (size_t)to + (size_t)x] = k < n ? one[k] : 0;
+        most = n > most ? n : most;
     }
+    return most;
 }
 
 /* A part of a picture of floats, or of bytes that become floats. */
@@ -93,7 +97,7 @@ static const float *row_of(const struct source *s, int32_t c, int32_t y)
 
 /* The rows from `first` on under one new row, weighed and added. */
 static void blend_rows(const struct source *s, int32_t c, int32_t first, int32_t rows,
-                       const float *weight, float *out)
+                                  const float *weight, float *out)
 {
     const int32_t width = s->box.width;
 
@@ -110,7 +114,8 @@ static void blend_rows(const struct source *s, int32_t c, int32_t first, int32_t
     }
 }
 
-static void resize(const struct source *s, float *to, int32_t height, int32_t width, float *scratch)
+static void resize(const struct source *s, float *to, int32_t height, int32_t width,
+                              float *scratch)
 {
     const struct dpt_box box = s->box;
     const int32_t taps = most_taps(box.width, width);
@@ -119,7 +124,8 @@ static void resize(const struct source *s, float *to, int32_t height, int32_t wi
     float *const weight = row + box.width + taps; /* [taps][width] */
     int32_t *const first = (int32_t *)(void *)(weight + (size_t)taps * (size_t)width);
 
-    columns_of(box.width, width, taps, weight, first, one);
+    const int32_t used = columns_of(box.width, width, taps, weight, first, one);
+
     /* A column that has less taps reads behind the row's end, and forgets it. */
     memset(row + box.width, 0, (size_t)taps * sizeof *row);
     for (int32_t y = 0; y < height; y++) {
@@ -133,7 +139,7 @@ static void resize(const struct source *s, float *to, int32_t height, int32_t wi
             blend_rows(s, c, first_row, n, rows, row);
             for (int32_t x = 0; x < width; x++)
                 out[x] = weight[x] * row[first[x]];
-            for (int32_t k = 1; k < taps; k++) {
+            for (int32_t k = 1; k < used; k++) {
                 const float *factor = weight + (size_t)k * (size_t)width;
 
                 for (int32_t x = 0; x < width; x++)
