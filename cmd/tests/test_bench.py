@@ -113,6 +113,11 @@ def test_a_processor_time_that_stands_still(tmp_path):
     check_sums(measured(tmp_path, CONV, "--steps", 9, "--set", "device.threads=2", env={"LD_PRELOAD": str(shim)}))
 
 
+def test_the_row_of_samples_says_what_is_done_to_them(tmp_path):
+    found = measured(tmp_path, CONV, "--steps", 4, "--set", "data.augment.flip=true")
+    assert "data: augmentation" in [row["part"] for row in found["rows"]]
+
+
 @pytest.mark.parametrize("kind", ["ref", "cpu"])
 @pytest.mark.parametrize("ranks, threads", [(1, 1), (1, 3), (3, 1), (3, 2)])
 def test_the_rows_add_up_to_the_step(tmp_path, kind, ranks, threads):
