@@ -166,12 +166,16 @@ static void add_sorted(struct table *t)
 static void fill(struct table *t)
 {
     const struct dpt_runs *c = t->c;
+    bool told = c->n < 2 || c->sorted == NULL;
 
-    if (c->n > 1 && c->sorted != NULL)
-        add_sorted(t);
-    for (size_t k = 0; k < RESULTS; k++)
+    for (size_t k = 0; k < RESULTS; k++) {
+        if (results[k].figure.record == DPT_RECORD_BEST && !told) {
+            add_sorted(t);
+            told = true;
+        }
         if (results[k].kind <= DETAIL)
             add_result(t, &results[k]);
+    }
     for (size_t k = 0; k < c->jobs.n_keys; k++) {
         const struct dpt_job_key *key = &c->jobs.keys[k];
 
