@@ -222,7 +222,8 @@ static double most_shown(const struct find_lr *f)
     return fmax(least + 1.5 * (f->loss[0] - least), least + 0.25 * fabs(least));
 }
 
-/* Points over the logarithm of the rate, up to where the smoothed loss leaves the chart for good. */
+/* Points over the logarithm of the rate, up to where the smoothed loss leaves the chart for
+ * good. */
 static bool open_line(struct find_lr *f, struct dpt_line *line, const double *values)
 {
     const double most = most_shown(f);

@@ -97,7 +97,7 @@ static const float *row_of(const struct source *s, int32_t c, int32_t y)
 
 /* The rows from `first` on under one new row, weighed and added. */
 static void blend_rows(const struct source *s, int32_t c, int32_t first, int32_t rows,
-                                  const float *weight, float *out)
+                       const float *weight, float *out)
 {
     const int32_t width = s->box.width;
 
@@ -114,8 +114,7 @@ static void blend_rows(const struct source *s, int32_t c, int32_t first, int32_t
     }
 }
 
-static void resize(const struct source *s, float *to, int32_t height, int32_t width,
-                              float *scratch)
+static void resize(const struct source *s, float *to, int32_t height, int32_t width, float *scratch)
 {
     const struct dpt_box box = s->box;
     const int32_t taps = most_taps(box.width, width);

@@ -32,8 +32,8 @@ enum dpt_status dpt_batch_sample(const struct dpt_batch_form *form,
                                  const struct dpt_augment_key *key, const uint8_t *stored,
                                  size_t bytes, float *out, float *scratch, struct dpt_error *err);
 
-/* Measures the seconds that making a sample takes one thread, the median of some: of the first files
- * of a described set, else of made-up ones. Errors: as of dpt_batch_sample, IO. */
+/* Measures the seconds that making a sample takes one thread, the median of some: of the first
+ * files of a described set, else of made-up ones. Errors: as of dpt_batch_sample, IO. */
 enum dpt_status dpt_batch_cost(const struct dpt_batch_form *form, double *seconds,
                                struct dpt_error *err);
 
