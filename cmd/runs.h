@@ -34,6 +34,8 @@ struct dpt_run_folder {
     const char *(*basis)[DPT_BASES];
 };
 
+struct dpt_figure;
+
 struct dpt_runs {
     struct dpt_run_folder *at;
     size_t n;
@@ -41,7 +43,8 @@ struct dpt_runs {
     /* How tables tell them (runs_order.c): [n], and the groups of which figures can be compared. */
     size_t *order;
     int *group;
-    const char *sorted_by; /* "best valid accuracy"; NULL: they stay as they were given */
+    const char *sorted_by;           /* "best valid accuracy"; NULL: they stay as they were given */
+    const struct dpt_figure *sorted; /* likewise */
     struct dpt_region texts;
 };
 
@@ -151,6 +154,8 @@ size_t dpt_runs_tell_bases(const struct dpt_runs *runs, const char *const *names
 /* Fills runs->order, group and sorted_by: by what the jobs monitor, the best first. False where
  * memory ran out. */
 bool dpt_runs_sort(struct dpt_runs *runs);
+/* Whether a figure is the one that they are sorted by, or they stay as they were given. */
+bool dpt_runs_sorted_by(const struct dpt_runs *runs, const struct dpt_figure *f);
 /* "Sorted by best valid accuracy.", in the region; NULL: they are not, or memory ran out. */
 const char *dpt_runs_tell_order(const struct dpt_runs *runs, struct dpt_region *region);
 

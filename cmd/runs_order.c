@@ -5,29 +5,31 @@
 #include <string.h>
 
 #include "cmd/runs.h"
+#include "core/train/update/monitor.h"
 
-#define VALID(member, basis) DPT_OF_EVAL(BEST, REAL, member, DPT_OF_ALL, basis)
+#define VALID(monitor, words, member, basis)                                                       \
+    [monitor] = {words, DPT_OF_EVAL(BEST, REAL, member, DPT_OF_ALL, basis)}
 
-/* What a job may monitor (checkpoint.monitor), of the best evaluation of data.valid. */
+/* All that a job may monitor (checkpoint.monitor), of the best evaluation of data.valid. */
 static const struct monitored {
-    const char *name;  /* in the job */
     const char *words; /* for a person */
     struct dpt_figure figure;
-    int better; /* 1 where more is better, -1 where less is */
 } monitored[] = {
-    {"valid.accuracy", "best valid accuracy", VALID(accuracy, DPT_ON_SHARE), 1},
-    {"valid.loss", "best valid loss", VALID(loss, DPT_ON_LOSS), -1},
-    {"valid.mae", "best valid MAE", VALID(mae, DPT_ON_DATA), -1},
-    {"valid.rmse", "best valid RMSE", VALID(rmse, DPT_ON_DATA), -1},
-    {"valid.r2", "best valid R2", VALID(r2, DPT_ON_DATA), 1},
-    {"valid.label_accuracy", "best valid label accuracy", VALID(label_accuracy, DPT_ON_DATA), 1},
-    {"valid.balanced_accuracy", "best valid balanced accuracy",
-     VALID(balanced_accuracy, DPT_ON_DATA), 1},
-    {"valid.rare_recall", "best valid rare recall", VALID(rare_recall, DPT_ON_DATA), 1},
-    {"valid.f1", "best valid F1", VALID(f1, DPT_ON_DATA), 1},
-    {"valid.roc_auc", "best valid ROC AUC", VALID(roc_auc, DPT_ON_DATA), 1},
+    VALID(DPT_MONITOR_LOSS, "best valid loss", loss, DPT_ON_LOSS),
+    VALID(DPT_MONITOR_MAE, "best valid MAE", mae, DPT_ON_DATA),
+    VALID(DPT_MONITOR_RMSE, "best valid RMSE", rmse, DPT_ON_DATA),
+    VALID(DPT_MONITOR_ACCURACY, "best valid accuracy", accuracy, DPT_ON_SHARE),
+    VALID(DPT_MONITOR_R2, "best valid R2", r2, DPT_ON_DATA),
+    VALID(DPT_MONITOR_LABEL_ACCURACY, "best valid label accuracy", label_accuracy, DPT_ON_DATA),
+    VALID(DPT_MONITOR_BALANCED_ACCURACY, "best valid balanced accuracy", balanced_accuracy,
+          DPT_ON_DATA),
+    VALID(DPT_MONITOR_PRECISION, "best valid precision", precision, DPT_ON_DATA),
+    VALID(DPT_MONITOR_RECALL, "best valid recall", recall, DPT_ON_DATA),
+    VALID(DPT_MONITOR_F1, "best valid F1", f1, DPT_ON_DATA),
+    VALID(DPT_MONITOR_ROC_AUC, "best valid ROC AUC", roc_auc, DPT_ON_DATA),
+    VALID(DPT_MONITOR_TOP5, "best valid top-5 accuracy", top5, DPT_ON_DATA),
 };
-enum { ACCURACY, LOSS, MONITORED = sizeof monitored / sizeof *monitored };
+_Static_assert(sizeof monitored / sizeof *monitored == DPT_MONITOR_AUTO, "each monitor has a row");
 
 /* A run on its way to its place. */
 struct place {
@@ -58,29 +60,27 @@ static size_t count(const struct dpt_runs *runs, const struct monitored *m)
 }
 
 /* What all runs that have evaluations monitor; where their jobs do not say it, or differ in it,
- * the accuracy if they have one, else the loss. NULL: nothing was evaluated. */
-static const struct monitored *find(const struct dpt_runs *runs)
+ * the accuracy if they have one, else the loss. AUTO: nothing was evaluated. */
+static enum dpt_monitor find(const struct dpt_runs *runs)
 {
-    const size_t evaluated = count(runs, &monitored[LOSS]);
-    const struct monitored *found = NULL;
+    const struct monitored *loss = &monitored[DPT_MONITOR_LOSS];
+    const size_t evaluated = count(runs, loss);
+    enum dpt_monitor found = DPT_MONITOR_COUNT;
 
-    for (size_t k = 0; k < MONITORED && found == NULL; k++) {
-        size_t say = 0;
+    for (size_t i = 0; i < runs->n; i++) {
+        const char *said = dpt_runs_value(runs, i, "checkpoint.monitor");
+        const enum dpt_monitor own = said != NULL ? dpt_monitor_find(said) : DPT_MONITOR_AUTO;
 
-        for (size_t i = 0; i < runs->n; i++) {
-            const char *said = dpt_runs_value(runs, i, "checkpoint.monitor");
-
-            say += said != NULL && strcmp(said, monitored[k].name) == 0 &&
-                   !isnan(dpt_figure_number(&monitored[LOSS].figure, &runs->at[i].history));
-        }
-        if (say == evaluated && count(runs, &monitored[k]) == evaluated)
-            found = &monitored[k];
+        if (isnan(dpt_figure_number(&loss->figure, &runs->at[i].history)))
+            continue;
+        found = found == DPT_MONITOR_COUNT || found == own ? own : DPT_MONITOR_AUTO;
     }
     if (evaluated == 0)
-        return NULL;
-    return found != NULL                                    ? found
-           : count(runs, &monitored[ACCURACY]) == evaluated ? &monitored[ACCURACY]
-                                                            : &monitored[LOSS];
+        return DPT_MONITOR_AUTO;
+    if (found != DPT_MONITOR_AUTO && count(runs, &monitored[found]) == evaluated)
+        return found;
+    return count(runs, &monitored[DPT_MONITOR_ACCURACY]) == evaluated ? DPT_MONITOR_ACCURACY
+                                                                      : DPT_MONITOR_LOSS;
 }
 
 /* The group of a run: that of the first one with the same basis. */
@@ -101,7 +101,8 @@ static int group_of(const struct dpt_runs *runs, const struct monitored *m, size
 
 bool dpt_runs_sort(struct dpt_runs *runs)
 {
-    const struct monitored *m = find(runs);
+    const enum dpt_monitor monitor = find(runs);
+    const struct monitored *m = monitor != DPT_MONITOR_AUTO ? &monitored[monitor] : NULL;
     struct place *places = dpt_region_alloc(&runs->texts, runs->n * sizeof *places);
 
     runs->order = dpt_region_alloc(&runs->texts, runs->n * sizeof *runs->order);
@@ -114,7 +115,8 @@ bool dpt_runs_sort(struct dpt_runs *runs)
         *p = (struct place){i, 0, NAN};
         if (m == NULL)
             continue;
-        p->value = -m->better * dpt_figure_number(&m->figure, &runs->at[i].history);
+        p->value = dpt_figure_number(&m->figure, &runs->at[i].history);
+        p->value *= dpt_monitor_falls(monitor) ? 1 : -1;
         /* Those without a figure come last. */
         p->group = isnan(p->value) ? (int)runs->n : group_of(runs, m, i, places);
     }
@@ -124,6 +126,18 @@ bool dpt_runs_sort(struct dpt_runs *runs)
         runs->group[i] = places[i].group;
     }
     runs->sorted_by = m != NULL ? m->words : NULL;
+    runs->sorted = m != NULL ? &m->figure : NULL;
+    return true;
+}
+
+bool dpt_runs_sorted_by(const struct dpt_runs *runs, const struct dpt_figure *f)
+{
+    for (size_t i = 0; runs->sorted != NULL && i < runs->n; i++) {
+        const double sorted = dpt_figure_number(runs->sorted, &runs->at[i].history);
+
+        if (!isnan(sorted) && dpt_figure_number(f, &runs->at[i].history) != sorted)
+            return false;
+    }
     return true;
 }
 

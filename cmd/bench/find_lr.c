@@ -212,14 +212,30 @@ static enum dpt_status print_json(const struct find_lr *f, struct dpt_error *err
     return dpt_json_finish(&j, "the table", err);
 }
 
-/* Points over the logarithm of the rate. */
+/* The loss above which a chart says no more: behind a divergence all else would be a flat line. */
+static double most_shown(const struct find_lr *f)
+{
+    double least = INFINITY;
+
+    for (int64_t k = 0; k < f->n; k++)
+        least = fmin(least, f->loss[k]);
+    return fmax(least + 1.5 * (f->loss[0] - least), least + 0.25 * fabs(least));
+}
+
+/* Points over the logarithm of the rate, up to where the smoothed loss leaves the chart for
+ * good. */
 static bool open_line(struct find_lr *f, struct dpt_line *line, const double *values)
 {
+    const double most = most_shown(f);
+    int64_t last = f->n - 1;
+
     if (!dpt_series_open(&line->points, (size_t)f->n, &f->region))
         return false;
-    for (int64_t k = 0; k < f->n; k++)
+    while (last > 0 && !(f->loss[last - 1] < most))
+        last--;
+    for (int64_t k = 0; k <= last; k++)
         if (dpt_series_fits(values[k]))
-            dpt_series_add(&line->points, log10(f->rate[k]), values[k]);
+            dpt_series_add(&line->points, log10(f->rate[k]), fmin(values[k], most));
     return true;
 }
 
@@ -233,8 +249,9 @@ static enum dpt_status write_html(struct find_lr *f, const char *path, struct dp
         {.name = "suggestion", .part = "suggestion", .kind = DPT_LINE_MARK, .colour = 1}};
     struct dpt_chart chart = {.id = "range",
                               .title = "Loss by learning rate",
-                              .x_label = "log10 of the learning rate",
-                              .y_label = "loss",
+                              .x_label = "learning rate",
+                              .powers = true,
+                              .y_label = "of each step, and smoothed",
                               .lines = lines,
                               .n = f->steepest < 0 ? 2 : 3};
 

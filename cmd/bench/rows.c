@@ -91,6 +91,18 @@ static double moved(const struct dpt_bench *b, int what)
     return bytes;
 }
 
+/* What filling a micro-batch does beside normalising. */
+static const char *done_to_samples(const struct dpt_trainer *t)
+{
+    const struct dpt_batch_form *form = &t->data.train.form;
+    const bool decodes = form->set->files, augments = form->augment != NULL;
+
+    return decodes && augments ? ": decoding, augmentation"
+           : decodes           ? ": decoding"
+           : augments          ? ": augmentation"
+                               : "";
+}
+
 static void add_parts(struct dpt_bench *b, const struct part *parts, size_t n,
                       const double *seconds)
 {
@@ -109,7 +121,8 @@ static void add_parts(struct dpt_bench *b, const struct part *parts, size_t n,
         if (parts[i].what == DPT_SPAN_REDUCTION)
             row.cost.move[0].bytes += 2 * b->t->comm->world.size * moved(b, parts[i].what);
         row.small = parts[i].what == DPT_SPAN_LAYOUTS;
-        snprintf(row.part, sizeof row.part, "%s", parts[i].name);
+        snprintf(row.part, sizeof row.part, "%s%s", parts[i].name,
+                 parts[i].what == DPT_SPAN_DATA ? done_to_samples(b->t) : "");
         add_row(b, &row);
     }
 }

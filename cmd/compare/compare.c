@@ -34,8 +34,11 @@ static const struct {
     {"label_accuracy", offsetof(struct dpt_history_eval, label_accuracy)},
     {"balanced_accuracy", offsetof(struct dpt_history_eval, balanced_accuracy)},
     {"rare_recall", offsetof(struct dpt_history_eval, rare_recall)},
+    {"precision", offsetof(struct dpt_history_eval, precision)},
+    {"recall", offsetof(struct dpt_history_eval, recall)},
     {"f1", offsetof(struct dpt_history_eval, f1)},
     {"roc_auc", offsetof(struct dpt_history_eval, roc_auc)},
+    {"top5_accuracy", offsetof(struct dpt_history_eval, top5)},
 };
 
 static void write_eval(struct dpt_json *j, const char *key, const struct dpt_history_eval *e)

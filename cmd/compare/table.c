@@ -150,14 +150,32 @@ static void add_result(struct table *t, const struct result *r)
         dpt_str_printf(&t->same, "%s%s %s", t->same.length > 0 ? ", " : "", r->name, cells[0]);
 }
 
+/* Adds what the runs are sorted by, where no other column tells it. */
+static void add_sorted(struct table *t)
+{
+    const struct result sorted = {t->c->sorted_by, OUTCOME, NULL, "%.4f", *t->c->sorted};
+
+    for (size_t k = 0; k < RESULTS; k++)
+        if (results[k].figure.record == DPT_RECORD_BEST &&
+            dpt_runs_sorted_by(t->c, &results[k].figure))
+            return;
+    add_result(t, &sorted);
+}
+
 /* What came out, then in what the jobs differ, then how they ran. */
 static void fill(struct table *t)
 {
     const struct dpt_runs *c = t->c;
+    bool told = c->n < 2 || c->sorted == NULL;
 
-    for (size_t k = 0; k < RESULTS; k++)
+    for (size_t k = 0; k < RESULTS; k++) {
+        if (results[k].figure.record == DPT_RECORD_BEST && !told) {
+            add_sorted(t);
+            told = true;
+        }
         if (results[k].kind <= DETAIL)
             add_result(t, &results[k]);
+    }
     for (size_t k = 0; k < c->jobs.n_keys; k++) {
         const struct dpt_job_key *key = &c->jobs.keys[k];
 
@@ -371,7 +389,7 @@ static void print_remarks(const struct table *t, struct dpt_str *out)
 
 void dpt_compare_table(const struct dpt_runs *c, int columns, bool ascii, struct dpt_str *out)
 {
-    const size_t most = c->jobs.n_keys + RESULTS;
+    const size_t most = c->jobs.n_keys + RESULTS + 1;
     struct table t = {.c = c, .columns = columns, .ascii = ascii, .shared = common_folders(c)};
     char folder[6 * 200 + 8];
 

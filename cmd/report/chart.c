@@ -131,6 +131,8 @@ static void draw_axes(const struct frame *f)
     for (int i = 0; i < ticks.n; i++) {
         const double x = place_x(f, ticks.at[i]);
 
+        if (f->chart->powers)
+            snprintf(ticks.label[i], sizeof ticks.label[i], "%.2g", pow(10, ticks.at[i]));
         dpt_str_printf(f->out,
                        "<path class=\"axis\" d=\"M%.1f %gv4\"/><text x=\"%.1f\" y=\"%g\" "
                        "class=\"tick mid\">%s</text>\n",
@@ -325,9 +327,10 @@ static void write_head(const struct frame *f)
                    "aria-label=\"",
                    WIDTH, HEIGHT);
     dpt_html_text(f->out, chart->about != NULL ? chart->about : chart->title);
-    dpt_str_printf(f->out, "\" data-x=\"%.17g %.17g\" data-y=\"%.17g %.17g\"%s%s data-in=\"",
+    dpt_str_printf(f->out, "\" data-x=\"%.17g %.17g\" data-y=\"%.17g %.17g\"%s%s%s data-in=\"",
                    f->low_x, f->high_x, scale_y(f, f->low_y), scale_y(f, f->high_y),
-                   chart->log ? " data-log" : "", chart->percent ? " data-percent" : "");
+                   chart->log ? " data-log" : "", chart->powers ? " data-powers" : "",
+                   chart->percent ? " data-percent" : "");
     dpt_str_printf(f->out, "%g %g %g %g\"", LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM);
     dpt_html_element(f->out, " data-unit=\"", chart->x_label, "\">\n");
     dpt_str_printf(f->out,

@@ -73,6 +73,7 @@ struct dpt_chart {
     struct dpt_line *lines;
     size_t n;
     bool log;      /* the y axis; all y above 0 */
+    bool powers;   /* x are exponents of ten */
     bool percent;  /* y are fractions */
     bool zero;     /* the y axis begins at 0 */
     bool diagonal; /* x and y have the same scale, and a line where they are equal */

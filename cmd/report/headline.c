@@ -362,12 +362,21 @@ static void write_bases(struct dpt_page *r)
 static void write_comparison(struct dpt_page *r)
 {
     const char *order = dpt_runs_tell_order(&r->runs, &r->region);
-    bool differ = false;
+    struct quantity shown[1 + QUANTITIES] = {
+        {.name = r->runs.sorted_by, .text = four_places, .better = 1}};
+    bool differ = false, told = r->runs.sorted == NULL;
 
     for (size_t k = 0; k < r->runs.jobs.n_keys; k++)
         differ = differ || r->runs.jobs.keys[k].differs;
     dpt_str_printf(&r->out, "<section id=\"comparison\"><h2>Comparison</h2>\n");
-    write_run_rows(r, quantities, QUANTITIES, false);
+    /* What they are sorted by comes first, where no other column tells it. */
+    for (size_t k = 0; k < QUANTITIES; k++)
+        told = told || (quantities[k].figure.record == DPT_RECORD_BEST &&
+                        dpt_runs_sorted_by(&r->runs, &quantities[k].figure));
+    if (!told)
+        shown[0].figure = *r->runs.sorted;
+    memcpy(shown + !told, quantities, sizeof quantities);
+    write_run_rows(r, shown, !told + (size_t)QUANTITIES, false);
     dpt_str_printf(&r->out, "<p class=\"dim note\">%s%s%s Bold: the best of a column.</p>\n",
                    order != NULL ? order : "", order != NULL ? " " : "",
                    differ ? "The last columns are the keys in which the jobs differ."

@@ -26,8 +26,15 @@ static void write_picture(struct dpt_page *r, const struct dpt_page_predictions 
     dpt_page_class(r, v, "<b class=\"off\">", w->chosen, "</b> ");
     dpt_str_printf(&r->out, "<small>%.1f\u00a0%%</small> <small class=\"dim\">#%lld</small>",
                    100 * (double)w->p_chosen, (long long)w->sample.number);
-    if (w->sample.name != NULL)
-        dpt_html_element(&r->out, " <small class=\"dim\">", w->sample.name, "</small>");
+    if (w->sample.name != NULL) {
+        const char *slash = strrchr(w->sample.name, '/');
+        const int folder = slash != NULL ? (int)(slash + 1 - w->sample.name) : 0;
+        const char *shown = dpt_region_printf(&r->region, "%.*s", folder, w->sample.name);
+
+        /* A line may break behind the folder. */
+        dpt_html_element(&r->out, " <small class=\"dim\">", shown != NULL ? shown : "", "<wbr>");
+        dpt_html_element(&r->out, "", w->sample.name + folder, "</small>");
+    }
     dpt_str_printf(&r->out, "</figcaption></figure>\n");
 }
 

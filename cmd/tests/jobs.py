@@ -88,6 +88,10 @@ def value(schema, rng):
         return rng.choice(schema["enum"])
     if "allOf" in schema.get("then", {}):
         return variant(schema, rng)
+    if "then" in schema:  # a map, or what one of its keys may be
+        return value(schema[rng.choice(["then", "else"])], rng)
+    if "properties" in schema:
+        return table(schema, rng, {})
     kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
     kind = rng.choice(kinds)
     if "pattern" in schema:

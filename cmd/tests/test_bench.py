@@ -1,6 +1,7 @@
 """`dptrain bench`: the table adds up to the step whatever is measured, names what runs, and leaves nothing behind."""
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -113,6 +114,11 @@ def test_a_processor_time_that_stands_still(tmp_path):
     check_sums(measured(tmp_path, CONV, "--steps", 9, "--set", "device.threads=2", env={"LD_PRELOAD": str(shim)}))
 
 
+def test_the_row_of_samples_says_what_is_done_to_them(tmp_path):
+    found = measured(tmp_path, CONV, "--steps", 4, "--set", "data.augment.flip=true")
+    assert "data: augmentation" in [row["part"] for row in found["rows"]]
+
+
 @pytest.mark.parametrize("kind", ["ref", "cpu"])
 @pytest.mark.parametrize("ranks, threads", [(1, 1), (1, 3), (3, 1), (3, 2)])
 def test_the_rows_add_up_to_the_step(tmp_path, kind, ranks, threads):
@@ -211,7 +217,10 @@ def test_find_lr(tmp_path):
     lowest = loss.argmin()
     steepest = 1 + (loss[2:lowest + 1] - loss[:lowest - 1]).argmin()
     assert found["lowest"] == pytest.approx(rates[lowest] / 2) and found["suggestion"] == pytest.approx(rates[steepest] / 2), "lr, before scale_lr"
-    assert "<svg" in page.read_text() and "suggestion" in page.read_text()
+    drawn = page.read_text()
+    assert "<svg" in drawn and "suggestion" in drawn and '">0.001</text>' in drawn, "rates, not their logarithms"
+    low, high = (float(number) for number in re.search(r'data-y="(\S+) (\S+)"', drawn).groups())
+    assert low < loss.min() and loss[0] < high < loss.min() + 2 * max(loss[0] - loss.min(), loss.min()), "a loss without end hides no other"
     shared = measured(tmp_path, text, "--find-lr", "--steps", 60, "--lr-range", "1e-3,30", ranks=3)
     assert shared == found
     told = bench(tmp_path, text, "--find-lr", "--steps", 60, "--lr-range", "1e-3,30", "--quiet").out

@@ -96,7 +96,7 @@ def test_the_same_in_json(runs):
         assert run["step"] == run["steps"] == 30 and run["starts"] == 1
         assert run["train_loss"] == train[-1]["loss"] and run["train_accuracy"] == train[-1]["accuracy"]
         assert run["epoch"] == {key: [e for e in events if e["event"] == "epoch"][-1][key] for key in ("step", "loss", "accuracy")}
-        assert run["valid"] == {key: valid[-1][key] for key in ("step", "loss", "accuracy", "balanced_accuracy", "f1")}
+        assert run["valid"] == {key: valid[-1][key] for key in ("step", "loss", "accuracy", "balanced_accuracy", "precision", "recall", "f1", "top5_accuracy")}
         assert run["best_valid"]["accuracy"] == max(e["accuracy"] for e in valid)
         rate = train[-1]["samples"] / sum(64 / e["samples_per_s"] if e["step"] % 15 else 13 / e["samples_per_s"] for e in train)
         assert run["samples_per_s"] == pytest.approx(rate, rel=0.2) and run["version"] == events[0]["version"]
@@ -226,6 +226,34 @@ def test_the_best_by_what_is_monitored_comes_first(tmp_path, monitor, order):
     assert "".join(rows(text)[1]) == order and f"\n  Sorted by best valid {words}" in text, text
     _, section, _ = page_of(tmp_path, *everyone)
     assert [row[0] for row in section.one("table").rows()[1:]] == list(order) and f"Sorted by best valid {words}" in section.words
+
+
+MONITORS = re.findall(r'"(valid\.\w+)"', open("core/train/update/monitor.h", encoding="utf-8").read())
+
+
+@pytest.mark.parametrize("monitor", MONITORS)
+def test_runs_are_sorted_by_whatever_a_job_monitors(tmp_path, monitor):
+    """The value of the best evaluation, which a column tells, whatever accuracy and loss say."""
+    score, falls = monitor.split(".")[1], monitor in ("valid.loss", "valid.mae", "valid.rmse")
+    of_numbers = score in ("mae", "rmse", "r2")
+    for name, value in zip("abc", (0.5, 0.75, 0.25)):
+        (tmp_path / name).mkdir()
+        line = {"event": "eval", "step": 2, "split": "valid", "samples": 9, "loss": 1 - value, **({} if of_numbers else {"accuracy": 1 - value}), score: value, "best": monitor}
+        (tmp_path / name / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in ({"event": "run", "name": name, "ranks": 1, "steps": 4}, line)))
+        loss = "mse" if of_numbers else "binary_cross_entropy" if score == "label_accuracy" else "cross_entropy"
+        (tmp_path / name / "job.yaml").write_text(f"data: {{valid: v.h5}}\nloss: {{type: {loss}}}\ncheckpoint: {{monitor: {monitor}}}\n")
+    everyone = [tmp_path / name for name in "abc"]
+    text = table(*everyone, COLUMNS="200")
+    words = re.search(r"Sorted by (best valid .*)\.", text)[1]
+    found, order = rows(text)
+    assert "".join(order) == ("cab" if falls else "bac") and words.lower().replace("-", "").replace(" ", "_").endswith(score), text
+    told = next(found[head] for head in (words, "its " + words.removeprefix("best valid ")) if head in found)
+    assert sorted(float(cell) for cell in told) == [0.25, 0.5, 0.75], found
+    assert json.loads(table("--json", *everyone))["runs"][0]["best_valid"][score] == 0.5
+    _, section, _ = page_of(tmp_path, *everyone)
+    heads = section.one("table").rows()[0]
+    assert [row[0] for row in section.one("table").rows()[1:]] == order and f"Sorted by {words}." in section.words, section.words
+    assert {words, words.replace("R2", "R²"), words.replace("best valid", "valid").replace("R2", "R²")} & set(heads), heads
 
 
 def test_one_run(runs):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from PIL import Image
 
 sys.path.insert(0, "scripts/lib")
 import dpt  # noqa: E402
@@ -213,6 +214,25 @@ def test_a_model_that_is_larger_than_the_memory(tmp_path, ranks):
     assert found["checkpoint_bytes"] == pytest.approx(3 * arena, rel=1e-3)
     assert found["reduced_bytes"] == (pytest.approx(arena, rel=1e-3) if ranks > 1 else 0)
     assert found["memory"]["rank"] > 4 * arena
+
+
+def test_what_is_done_to_samples_takes_time(tmp_path):
+    """As much as a step's data in `bench`, in the same order: plain, augmented, mixed, and decoded from large files."""
+    seconds = []
+    for words in [], ["data.augment={rotate: 30, noise: 0.1}"], ["data.augment={rotate: 30, noise: 0.1, mixup: 0.2}"]:
+        found = json.loads(plan(tmp_path, CNN, "--json", "--no-trial", *[w for word in words for w in ("--set", word)]).out)
+        seconds.append(found["time"]["step"]["data_s"])
+    assert 2 * seconds[0] < seconds[1] and 1.3 * seconds[1] < seconds[2], seconds
+    folder = tmp_path / "photos" / "a"
+    folder.mkdir(parents=True)
+    for i in range(3):
+        Image.effect_noise((300 + i, 300), 50).convert("RGB").save(folder / f"{i}.png")
+    for name, more in ("decoded", []), ("kept", ["--keep-files"]):
+        made = dpt.run("convert", "pictures", folder.parent, "--size", "32x32", "--output", tmp_path / name, *more)
+        assert made.code == 0, made
+        job = f"data: {{train: {tmp_path}/{name}-*.h5}}\nmodel: {{type: linear, outputs: 2}}\nbatch: {{global: 3}}\n"
+        seconds.append(json.loads(plan(tmp_path, job, "--json", "--no-trial").out)["time"]["step"]["data_s"])
+    assert seconds[4] > 30 * seconds[3] and seconds[4] > 0.5e-3, seconds
 
 
 def test_time(tmp_path):

@@ -1,6 +1,7 @@
 #include "core/base/rng.h"
 
 #include <math.h>
+#include <stdbool.h>
 
 #include "core/base/vector.h"
 
@@ -192,6 +193,78 @@ void dpt_random_normal(uint64_t seed, enum dpt_random_stream stream, uint64_t a,
                        size_t n, float *out)
 {
     fill(to_normal, seed, stream, a, first, n, out);
+}
+
+enum { PAIRS = DPT_NORMAL_BLOCK / 2 };
+
+/* sqrt(-2 ln u) of u = (word / 2^8 + 1) / 2^24, in (0, 1]: the logarithm is Cephes' logf (Moshier
+ * 1989), of 2^e m with m from 1/sqrt(2) to sqrt(2). */
+DPT_INLINE float radius_of(uint32_t word)
+{
+    union {
+        float value;
+        uint32_t bits;
+    } m = {.value = (float)(int32_t)((word >> 8) + 1) * 0x1p-24F};
+    const int32_t exponent = (int32_t)(m.bits >> 23) - 127;
+    float e, x, z, y;
+    bool large;
+
+    m.bits = (m.bits & 0x7FFFFF) | 0x3F800000;
+    large = m.value > 1.41421356F;
+    e = (float)(exponent + large);
+    x = m.value * (large ? 0.5F : 1.0F) - 1;
+    z = x * x;
+    y = 7.0376836292e-2F * x - 1.1514610310e-1F;
+    y = y * x + 1.1676998740e-1F;
+    y = y * x - 1.2420140846e-1F;
+    y = y * x + 1.4249322787e-1F;
+    y = y * x - 1.6668057665e-1F;
+    y = y * x + 2.0000714765e-1F;
+    y = y * x - 2.4999993993e-1F;
+    y = y * x + 3.3333331174e-1F;
+    y = y * x * z - 0.5F * z + x + e * 0.693147181F;
+    return sqrtf(y < 0 ? -2 * y : 0);
+}
+
+/* Cosine and sine of an angle whose quarter the word's upper two bits say, and the others where it
+ * lies in that, from -1/8 to 1/8 of a turn; Cephes' polynomials. */
+DPT_INLINE void direction_of(uint32_t word, float *right, float *up)
+{
+    const uint32_t quarter = word >> 30;
+    const float x = ((float)(int32_t)(word << 2 >> 8) * 0x1p-24F - 0.5F) * 1.57079633F, z = x * x;
+    const float sine =
+        ((-1.9515295891e-4F * z + 8.3321608736e-3F) * z - 1.6666654611e-1F) * z * x + x;
+    const float cosine =
+        ((2.4433157118e-5F * z - 1.3887316255e-3F) * z + 4.1666645683e-2F) * z * z - 0.5F * z + 1;
+    const float along = (quarter & 1) != 0 ? sine : cosine;
+    const float across = (quarter & 1) != 0 ? cosine : sine;
+
+    *right = ((quarter + 1) & 2) != 0 ? -along : along;
+    *up = (quarter & 2) != 0 ? -across : across;
+}
+
+/* The first half of the words are for the radii. */
+DPT_VECTOR static void make_normals(const uint32_t *restrict word, float *restrict out)
+{
+    float radius[PAIRS], right[PAIRS], up[PAIRS];
+
+    for (int i = 0; i < PAIRS; i++)
+        radius[i] = radius_of(word[i]);
+    for (int i = 0; i < PAIRS; i++)
+        direction_of(word[PAIRS + i], &right[i], &up[i]);
+    for (int i = 0; i < PAIRS; i++) {
+        out[i] = radius[i] * right[i];
+        out[PAIRS + i] = radius[i] * up[i];
+    }
+}
+
+void dpt_random_normal_block(uint64_t seed, enum dpt_random_stream stream, uint64_t a, uint64_t b,
+                             float out[DPT_NORMAL_BLOCK])
+{
+    uint32_t word[DPT_NORMAL_BLOCK];
+
+    dpt_random4_run(seed, stream, a, b, DPT_NORMAL_DRAWS, word);
+    make_normals(word, out);
 }
 
 /* The smallest s with s * s >= n. n > 0. */

@@ -51,6 +51,16 @@ void dpt_random_uniform(uint64_t seed, enum dpt_random_stream stream, uint64_t a
 void dpt_random_normal(uint64_t seed, enum dpt_random_stream stream, uint64_t a, uint64_t first,
                        size_t n, float *out);
 
+/*
+ * A block of standard normal numbers from the words of dpt_random4 for b, b + 1, … b +
+ * DPT_NORMAL_DRAWS - 1: Box & Muller's in floats, several at a time, a tenth of the time. They are
+ * within 1e-6 of the exact ones and at most 5.8, and the same bits on every machine, since they are
+ * made by additions, multiplications and roots alone.
+ */
+enum { DPT_NORMAL_BLOCK = 128, DPT_NORMAL_DRAWS = DPT_NORMAL_BLOCK / 4 };
+void dpt_random_normal_block(uint64_t seed, enum dpt_random_stream stream, uint64_t a, uint64_t b,
+                             float out[DPT_NORMAL_BLOCK]);
+
 /* splitmix64's finaliser (Steele, Lea, Flood 2014): a bijection that mixes all bits. */
 uint64_t dpt_mix64(uint64_t x);
 

@@ -301,7 +301,8 @@ bool dpt_option_read(struct dpt_conf *conf, struct dpt_conf_node *node, const ch
         }
     }
     if (row->type == DPT_OPT_SECTION)
-        good = read_map(conf, node, path, row->rows, NULL, dest);
+        good = (row->bare == NULL || dpt_option_bare(conf, node, row->bare)) &&
+               read_map(conf, node, path, row->rows, NULL, dest);
     else if (row->type == DPT_OPT_VARIANT)
         good = read_variant(conf, node, path, row, dest);
     else if (row->type == DPT_OPT_CUSTOM)

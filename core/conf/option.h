@@ -110,6 +110,7 @@ struct dpt_option {
                                       per cent */
     const char *const *choices;    /* CHOICE: names, ends with NULL */
     const struct dpt_option *rows; /* SECTION */
+    const char *bare; /* SECTION: the option that a value which is no map stands for, or NULL */
     const struct dpt_variant *const *variants; /* VARIANT: ends with NULL */
     /*
      * CUSTOM: reads `node` into `dest` (the address base + offset), adds mistakes to conf, may

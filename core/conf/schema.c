@@ -306,12 +306,6 @@ static void write_table(struct dpt_json *j, const struct dpt_option *table, bool
     write_rivals(j, table);
 }
 
-static void write_section(struct dpt_json *j, const struct dpt_option *row, bool null)
-{
-    write_types(j, "object", null);
-    write_table(j, row->rows, false);
-}
-
 /* {"if": {"type": kind}, "then": {…: the members up to dpt_json_end. */
 static void open_if(struct dpt_json *j, const char *type)
 {
@@ -319,6 +313,35 @@ static void open_if(struct dpt_json *j, const char *type)
     dpt_json_text(j, "type", type);
     dpt_json_end(j);
     dpt_json_object(j, "then");
+}
+
+/* A map of options, or the one that a bare value is for; NULL: nothing else. */
+static void write_bare(struct dpt_json *j, const struct dpt_option *options, const char *bare,
+                       bool null)
+{
+    const struct dpt_option *row = options;
+
+    while (bare != NULL && strcmp(row->name, bare) != 0)
+        row++;
+    open_if(j, "object");
+    write_table(j, options, false);
+    dpt_json_end(j);
+    dpt_json_object(j, "else");
+    if (bare == NULL)
+        dpt_json_text(j, "type", "null");
+    else
+        write_value(j, row, null);
+    dpt_json_end(j);
+}
+
+static void write_section(struct dpt_json *j, const struct dpt_option *row, bool null)
+{
+    if (row->bare != NULL) {
+        write_bare(j, row->rows, row->bare, null);
+        return;
+    }
+    write_types(j, "object", null);
+    write_table(j, row->rows, false);
 }
 
 /* The members of a map whose `type` is one of n names, or where `left_out` is missing. */
@@ -370,24 +393,12 @@ static void write_variant(struct dpt_json *j, const struct dpt_option *row, bool
 
 /* --- what CUSTOM rows read -------------------------------------------------------------------- */
 
-/* What stands behind a kind's name: a map of its options, or the one that a bare value is for. */
+/* What stands behind a kind's name. */
 static void write_kind(struct dpt_json *j, const struct dpt_option_kind *kind)
 {
-    const struct dpt_option *row = kind->options;
-
-    while (kind->bare != NULL && strcmp(row->name, kind->bare) != 0)
-        row++;
     dpt_json_object(j, kind->name);
     dpt_json_text(j, "description", kind->summary);
-    open_if(j, "object");
-    write_table(j, kind->options, false);
-    dpt_json_end(j);
-    dpt_json_object(j, "else");
-    if (kind->bare == NULL)
-        dpt_json_text(j, "type", "null");
-    else
-        write_value(j, row, !must_give(kind->options));
-    dpt_json_end(j);
+    write_bare(j, kind->options, kind->bare, !must_give(kind->options));
     dpt_json_end(j);
 }
 

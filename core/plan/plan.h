@@ -148,6 +148,7 @@ struct dpt_plan {
     double bubble;                 /* the share of a step in which a stage waits for the others */
     struct dpt_machine machine;    /* flops 0: not measured */
     struct dpt_trial trial;
+    double sample; /* seconds to decode, resize or augment a sample; 0: nothing is done to it */
     struct dpt_plan_step step;
 };
 

@@ -139,7 +139,7 @@ static void fill(const struct dpt_plan *p, const struct partition *d, struct dpt
     const double floats = (double)dpt_shape_size(&t->data.train.set->shape);
     const double samples = fmin((double)d->micros * d->micro, (double)d->global);
 
-    step->data = samples * (fill_sample + floats * fill_float) * d->slower /
+    step->data = samples * (fill_sample + fmax(p->sample, floats * fill_float)) * d->slower /
                  fmin(t->team.threads, t->team.together ? t->team.threads : (double)d->micros);
 }
 
@@ -300,6 +300,7 @@ enum dpt_status dpt_plan_time(struct dpt_plan *p, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_trainer *t = &p->t;
+    const struct dpt_batch_form *form = &t->data.train.form;
     const double wanted = fmin(p->cores, (double)t->team.threads * p->spec.node_ranks);
     const int busy = (int)fmax(1, fmin(wanted, MAX_THREADS)),
               threads = t->team.together ? t->team.threads : busy;
@@ -308,6 +309,8 @@ enum dpt_status dpt_plan_time(struct dpt_plan *p, struct dpt_error *err)
 
     if (t->backend->devices != NULL) /* the data sheet says it */
         return dpt_plan_predict(p, p->spec.ranks, t->job->batch.global, &p->step, err);
+    if (form->augment != NULL || form->set->files || form->set->views)
+        DPT_TRY(dpt_batch_cost(form, &p->sample, err));
     if (p->spec.machine != NULL)
         p->machine = *p->spec.machine;
     else

@@ -184,8 +184,11 @@ static struct dpt_history_eval read_means(struct dpt_history *h, struct line *li
         .rmse = real(line, "rmse"),
         .r2 = real(line, "r2"),
         .label_accuracy = real(line, "label_accuracy"),
+        .precision = real(line, "precision"),
+        .recall = real(line, "recall"),
         .f1 = real(line, "f1"),
         .roc_auc = real(line, "roc_auc"),
+        .top5 = real(line, "top5_accuracy"),
         .best = json_object_get(line->map, "best") != NULL,
     };
 

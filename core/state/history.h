@@ -72,7 +72,7 @@ struct dpt_history_eval {
     double label_accuracy;    /* of several labels: the share of all that is right */
     double balanced_accuracy; /* of classes */
     double rare_recall;       /* of the rarest class; NAN: classes are even, or there are none */
-    double f1, roc_auc;
+    double precision, recall, f1, roc_auc, top5;
     bool best; /* it became the best by what the job monitors (checkpoint.monitor) */
 };
 

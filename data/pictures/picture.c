@@ -124,20 +124,18 @@ struct box {
     int32_t x, y, w, h;
 };
 
-/* One channel, or the grey, of a line of a part of a picture: [box->w]. */
-static void take_line(const struct dpt_picture *p, const struct box *box, int32_t y,
-                      int32_t channel, int32_t channels, float *line)
+void dpt_picture_line(const struct dpt_picture *p, int32_t x, int32_t y, int32_t n, int32_t channel,
+                      int32_t channels, float *line)
 {
-    const size_t step = (size_t)p->channels, n = (size_t)box->w;
-    const uint8_t *pixel =
-        p->pixels + ((size_t)(box->y + y) * (size_t)p->width + (size_t)box->x) * step;
+    const size_t step = (size_t)p->channels;
+    const uint8_t *pixel = p->pixels + ((size_t)y * (size_t)p->width + (size_t)x) * step;
 
     if (p->channels == 1 || p->channels == channels)
-        for (size_t x = 0; x < n; x++)
-            line[x] = pixel[x * step + (p->channels == 1 ? 0 : (size_t)channel)];
+        for (int32_t i = 0; i < n; i++)
+            line[i] = pixel[(size_t)i * step + (p->channels == 1 ? 0 : (size_t)channel)];
     else /* The arithmetic is in whole numbers, rounded, as most programs have it. */
-        for (size_t x = 0; x < n; x++, pixel += step)
-            line[x] =
+        for (int32_t i = 0; i < n; i++, pixel += step)
+            line[i] =
                 (float)((19595u * pixel[0] + 38470u * pixel[1] + 7471u * pixel[2] + 0x8000u) >> 16);
 }
 
@@ -239,7 +237,7 @@ static void scale_channel(const struct scaler *s, const struct dpt_picture *p,
     float *line = s->line;
 
     for (int32_t y = 0; y < from->h; y++) {
-        take_line(p, from, y, channel, format->channels, line);
+        dpt_picture_line(p, from->x, from->y + y, from->w, channel, format->channels, line);
         for (int32_t x = 0; x < to->w; x++) {
             const struct taps *t = &s->across[x];
             float sum = 0;
@@ -268,7 +266,7 @@ static void copy_channel(const struct scaler *s, const struct dpt_picture *p,
                          int32_t channel, uint8_t *out)
 {
     for (int32_t y = 0; y < from->h; y++) {
-        take_line(p, from, y, channel, format->channels, s->line);
+        dpt_picture_line(p, from->x, from->y + y, from->w, channel, format->channels, s->line);
         put_line(s->line, (size_t)from->w, format->invert, out + (size_t)y * (size_t)format->width);
     }
 }

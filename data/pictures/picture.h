@@ -72,6 +72,11 @@ enum dpt_status dpt_picture_decode(struct dpt_picture *picture, const char *name
                                    struct dpt_error *err);
 void dpt_picture_release(struct dpt_picture *picture);
 
+/* One of `channels` (1 or 3) of the n pixels from (x, y) on, in one row, as bytes that are written
+ * as floats; grey and colour become each other as in dpt_picture_shape. */
+void dpt_picture_line(const struct dpt_picture *picture, int32_t x, int32_t y, int32_t n,
+                      int32_t channel, int32_t channels, float *line);
+
 /* Adds the bytes of a PNG file to out: 8 bits a sample, rows from the top. channels: 1 (grey) or 3
  * (red, green, blue), interleaved. Check out->failed. */
 void dpt_picture_write(struct dpt_str *out, const uint8_t *pixels, int width, int height,

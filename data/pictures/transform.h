@@ -10,6 +10,7 @@
 #define DPT_DATA_TRANSFORM_H
 
 #include "core/backend/graph.h"
+#include "data/pictures/picture.h"
 
 /* A part of a picture, in pixels. */
 struct dpt_box {
@@ -29,6 +30,17 @@ size_t dpt_picture_resize_scratch(int32_t most, int32_t width);
  */
 void dpt_picture_resize(const float *from, const struct dpt_shape *shape, struct dpt_box box,
                         float *to, int32_t height, int32_t width, float *scratch);
+
+/* Floats that dpt_picture_resize_bytes needs to make `width` pixels of at most `most`. */
+size_t dpt_picture_resize_bytes_scratch(int32_t most, int32_t width);
+/*
+ * The same of a picture of bytes, which may be large: they become floats row by row, x * scale[c] +
+ * shift[c] each, and nothing of the whole picture's size is kept. The bits are those of
+ * dpt_picture_resize of these floats. shape: of `to`.
+ */
+void dpt_picture_resize_bytes(const struct dpt_picture *picture, struct dpt_box box,
+                              const float *scale, const float *shift, float *to,
+                              const struct dpt_shape *shape, float *scratch);
 
 /* [c][h][w] into other memory, mirrored top to bottom (vertical_flip). */
 void dpt_picture_upside_down(const float *from, const struct dpt_shape *shape, float *to);

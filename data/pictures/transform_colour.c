@@ -1,6 +1,7 @@
 /* What becomes of pixels where they are: light, colour, holes. */
 #include <math.h>
 
+#include "core/base/vector.h"
 #include "data/pictures/transform.h"
 
 enum { LANES = 16 };
@@ -89,7 +90,7 @@ static float share_at(float sixths)
     return cut(2 - (once < around ? once : around), 1);
 }
 
-void dpt_picture_hue(float *image, const struct dpt_shape *shape, float turns)
+DPT_VECTOR void dpt_picture_hue(float *image, const struct dpt_shape *shape, float turns)
 {
     const size_t n = pixels_of(shape);
     float *red = image, *green = image + n, *blue = image + 2 * n;

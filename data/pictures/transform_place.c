@@ -53,64 +53,127 @@ size_t dpt_picture_resize_scratch(int32_t most, int32_t width)
 }
 
 /* The columns' weights, tap after tap, and where each begins; those that a column has less are 0
- * and read from within the row. */
-static void columns_of(int32_t from, int32_t to, int32_t taps, float *weight, int32_t *first,
-                       float *one)
+ * and read from within the row. Gives the most that one has. */
+static int32_t columns_of(int32_t from, int32_t to, int32_t taps, float *weight, int32_t *first,
+                          float *one)
 {
+    int32_t most = 0;
+
     for (int32_t x = 0; x < to; x++) {
         int32_t n;
 
         first[x] = taps_of(x, from, to, one, &n);
         for (int32_t k = 0; k < taps; k++)
             weight[(size_t)k * (size_t)to + (size_t)x] = k < n ? one[k] : 0;
+        most = n > most ? n : most;
     }
+    return most;
 }
 
-/* The rows of the box under one new row, weighed and added. */
-static void blend_rows(const float *plane, int32_t stride, int32_t width, int32_t rows,
+/* A part of a picture of floats, or of bytes that become floats. */
+struct source {
+    const float *planes; /* [c][height][width]; NULL: bytes */
+    int32_t height, width;
+    const struct dpt_picture *bytes;
+    const float *scale, *shift;
+    float *line; /* a row of bytes as floats */
+    struct dpt_box box;
+    int32_t channels;
+};
+
+static const float *row_of(const struct source *s, int32_t c, int32_t y)
+{
+    const int32_t n = s->box.width, row = s->box.top + y;
+    float *const line = s->line;
+
+    if (s->planes != NULL)
+        return s->planes + ((size_t)c * (size_t)s->height + (size_t)row) * (size_t)s->width +
+               s->box.left;
+    dpt_picture_line(s->bytes, s->box.left, row, n, c, s->channels, line);
+    for (int32_t x = 0; x < n; x++)
+        line[x] = line[x] * s->scale[c] + s->shift[c];
+    return line;
+}
+
+/* The rows from `first` on under one new row, weighed and added. */
+static void blend_rows(const struct source *s, int32_t c, int32_t first, int32_t rows,
                        const float *weight, float *out)
 {
-    for (int32_t x = 0; x < width; x++)
-        out[x] = weight[0] * plane[x];
-    for (int32_t k = 1; k < rows; k++) {
-        const float *row = plane + (size_t)k * (size_t)stride;
+    const int32_t width = s->box.width;
+
+    for (int32_t k = 0; k < rows; k++) {
+        const float *row = row_of(s, c, first + k);
         const float factor = weight[k];
 
-        for (int32_t x = 0; x < width; x++)
-            out[x] += factor * row[x];
+        if (k == 0)
+            for (int32_t x = 0; x < width; x++)
+                out[x] = factor * row[x];
+        else
+            for (int32_t x = 0; x < width; x++)
+                out[x] += factor * row[x];
     }
 }
 
-void dpt_picture_resize(const float *from, const struct dpt_shape *shape, struct dpt_box box,
-                        float *to, int32_t height, int32_t width, float *scratch)
+static void resize(const struct source *s, float *to, int32_t height, int32_t width, float *scratch)
 {
-    const size_t plane = (size_t)shape->h * (size_t)shape->w;
+    const struct dpt_box box = s->box;
     const int32_t taps = most_taps(box.width, width);
     float *const one = scratch; /* weights of one pixel */
     float *const row = one + taps;
     float *const weight = row + box.width + taps; /* [taps][width] */
     int32_t *const first = (int32_t *)(void *)(weight + (size_t)taps * (size_t)width);
 
-    columns_of(box.width, width, taps, weight, first, one);
+    const int32_t used = columns_of(box.width, width, taps, weight, first, one);
+
     /* A column that has less taps reads behind the row's end, and forgets it. */
     memset(row + box.width, 0, (size_t)taps * sizeof *row);
-    for (int32_t c = 0; c < shape->c; c++)
-        for (int32_t y = 0; y < height; y++, to += width) {
-            float rows[most_taps(box.height, height)];
-            int32_t n;
-            const int32_t top = box.top + taps_of(y, box.height, height, rows, &n);
+    for (int32_t y = 0; y < height; y++) {
+        float rows[most_taps(box.height, height)];
+        int32_t n;
+        const int32_t first_row = taps_of(y, box.height, height, rows, &n);
 
-            blend_rows(from + (size_t)c * plane + (size_t)top * (size_t)shape->w + box.left,
-                       shape->w, box.width, n, rows, row);
+        for (int32_t c = 0; c < s->channels; c++) {
+            float *out = to + ((size_t)c * (size_t)height + (size_t)y) * (size_t)width;
+
+            blend_rows(s, c, first_row, n, rows, row);
             for (int32_t x = 0; x < width; x++)
-                to[x] = weight[x] * row[first[x]];
-            for (int32_t k = 1; k < taps; k++) {
+                out[x] = weight[x] * row[first[x]];
+            for (int32_t k = 1; k < used; k++) {
                 const float *factor = weight + (size_t)k * (size_t)width;
 
                 for (int32_t x = 0; x < width; x++)
-                    to[x] += factor[x] * row[first[x] + k];
+                    out[x] += factor[x] * row[first[x] + k];
             }
         }
+    }
+}
+
+void dpt_picture_resize(const float *from, const struct dpt_shape *shape, struct dpt_box box,
+                        float *to, int32_t height, int32_t width, float *scratch)
+{
+    const struct source s = {
+        .planes = from, .height = shape->h, .width = shape->w, .box = box, .channels = shape->c};
+
+    resize(&s, to, height, width, scratch);
+}
+
+size_t dpt_picture_resize_bytes_scratch(int32_t most, int32_t width)
+{
+    return (size_t)most + dpt_picture_resize_scratch(most, width);
+}
+
+void dpt_picture_resize_bytes(const struct dpt_picture *picture, struct dpt_box box,
+                              const float *scale, const float *shift, float *to,
+                              const struct dpt_shape *shape, float *scratch)
+{
+    const struct source s = {.bytes = picture,
+                             .scale = scale,
+                             .shift = shift,
+                             .line = scratch,
+                             .box = box,
+                             .channels = shape->c};
+
+    resize(&s, to, shape->h, shape->w, scratch + box.width);
 }
 
 void dpt_picture_upside_down(const float *from, const struct dpt_shape *shape, float *to)

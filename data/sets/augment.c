@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/base/memory.h"
 #include "core/base/rng.h"
 #include "data/pictures/transform.h"
 #include "data/sets/parts.h"
@@ -24,6 +25,9 @@ struct run {
     /* Of what the first of the moves takes; later ones take the set's. */
     const struct dpt_shape *from;
     float *scratch; /* of the transform alone */
+    /* What resized_crop takes instead of floats, where it is not NULL; and its scratch. */
+    const struct dpt_picture *picture;
+    float *lines;
 };
 
 /* One of `move` and `change` is given. */
@@ -119,7 +123,11 @@ static void resized_crop_move(const struct run *r, const float *from, float *to)
 
         box = dpt_box_middle(s, high > 1 ? (int32_t)high : 1, wide > 1 ? (int32_t)wide : 1);
     }
-    dpt_picture_resize(from, s, box, to, made->h, made->w, r->scratch);
+    if (r->picture != NULL)
+        dpt_picture_resize_bytes(r->picture, box, r->set->parts->scale, r->set->parts->shift, to,
+                                 made, r->lines);
+    else
+        dpt_picture_resize(from, s, box, to, made->h, made->w, r->scratch);
 }
 
 static size_t resized_crop_scratch(const struct dpt_dataset *set)
@@ -313,18 +321,17 @@ static bool noise_wanted(const struct dpt_augment *a)
 
 static void noise_change(const struct run *r, float *image)
 {
-    enum { AT_ONCE = 256 };
     const size_t n = (size_t)dpt_shape_size(&r->set->shape);
     const float deviation = (float)r->augment->noise;
-    float noise[AT_ONCE];
+    float noise[DPT_NORMAL_BLOCK];
 
-    for (size_t i = 0; i < n; i += AT_ONCE) {
-        const size_t some = n - i < AT_ONCE ? n - i : AT_ONCE;
+    for (size_t i = 0; i < n; i += DPT_NORMAL_BLOCK) {
+        const size_t some = n - i < DPT_NORMAL_BLOCK ? n - i : DPT_NORMAL_BLOCK;
 
-        /* Four elements of a sequence are one draw of dpt_augment_words. */
-        dpt_random_normal(r->key->seed, DPT_RANDOM_TRANSFORM,
-                          (uint64_t)r->key->epoch << 8 | KEY_NOISE,
-                          ((uint64_t)r->key->sample << 26) + i, some, noise);
+        /* Four numbers are one draw of dpt_augment_words. */
+        dpt_random_normal_block(r->key->seed, DPT_RANDOM_TRANSFORM,
+                                (uint64_t)r->key->epoch << 8 | KEY_NOISE,
+                                ((uint64_t)r->key->sample << 24) + i / 4, noise);
         for (size_t k = 0; k < some; k++)
             image[i + k] += deviation * noise[k];
     }
@@ -504,14 +511,15 @@ static void normalise(const struct dpt_dataset *set, float *image, bool light)
     }
 }
 
-void dpt_augment_sample(const struct dpt_augment *augment, const struct dpt_dataset *set,
-                        const struct dpt_augment_key *key, const uint8_t *stored, float *out,
-                        float *scratch)
+/* Makes a sample of `stored`, or of the run's picture. */
+static void make_sample(struct run *r, const uint8_t *stored, float *out, float *scratch)
 {
+    const struct dpt_augment *augment = r->augment;
+    const struct dpt_dataset *set = r->set;
     float *image = out, *other = scratch, *first = scratch + dpt_shape_size(&set->shape);
-    struct run r = {augment, set, key, first_shape(augment, set), first + first_size(augment, set)};
-    bool light = false, begun = r.from == &set->shape;
+    bool light = false, begun = r->from == &set->shape;
 
+    r->scratch = first + first_size(augment, set);
     /* Each move goes to the other memory, the first from `first` where that is another shape; the
      * last one is to end in `out`. */
     for (int i = 0, moves = 0; i < TRANSFORMS; i++)
@@ -523,11 +531,11 @@ void dpt_augment_sample(const struct dpt_augment *augment, const struct dpt_data
             other = swapped;
         }
     if (begun)
-        dpt_fill_sample(set, stored, image, r.scratch);
-    else if (r.from == &set->stored)
+        dpt_fill_sample(set, stored, image, r->scratch);
+    else if (r->from == &set->stored)
         dpt_fill_stored(set, stored, first);
-    else
-        dpt_fill_resized(set, stored, first, r.scratch);
+    else if (r->picture == NULL)
+        dpt_fill_resized(set, stored, first, r->scratch);
     for (int i = 0; i < TRANSFORMS; i++) {
         const struct transform *type = transforms[i].type;
 
@@ -538,17 +546,49 @@ void dpt_augment_sample(const struct dpt_augment *augment, const struct dpt_data
             normalise(set, image, light);
         }
         if (type->change != NULL) {
-            type->change(&r, image);
+            type->change(r, image);
         } else if (!begun) {
-            type->move(&r, first, image);
+            type->move(r, first, image);
             begun = true;
-            r.from = &set->shape;
+            r->from = &set->shape;
         } else {
-            type->move(&r, image, other);
+            type->move(r, image, other);
             other = image;
             image = image == out ? scratch : out;
         }
     }
     if (light)
         normalise(set, image, false);
+}
+
+void dpt_augment_sample(const struct dpt_augment *augment, const struct dpt_dataset *set,
+                        const struct dpt_augment_key *key, const uint8_t *stored, float *out,
+                        float *scratch)
+{
+    struct run r = {.augment = augment, .set = set, .key = key, .from = first_shape(augment, set)};
+
+    make_sample(&r, stored, out, scratch);
+}
+
+bool dpt_augment_takes_pictures(const struct dpt_augment *augment, const struct dpt_dataset *set)
+{
+    return set->files && resized_crop_wanted(augment);
+}
+
+enum dpt_status dpt_augment_picture(const struct dpt_augment *augment,
+                                    const struct dpt_dataset *set,
+                                    const struct dpt_augment_key *key,
+                                    const struct dpt_picture *picture, float *out, float *scratch,
+                                    struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_shape shape = {set->shape.c, picture->height, picture->width, false};
+    struct run r = {augment, set, key, .from = &shape, .picture = picture};
+
+    DPT_TRY(DPT_ALLOCATE(r.lines, dpt_picture_resize_bytes_scratch(picture->width, set->shape.w),
+                         "a part of a picture", err));
+    make_sample(&r, NULL, out, scratch);
+out:
+    dpt_free(r.lines);
+    return status;
 }

@@ -10,6 +10,7 @@
 #define DPT_DATA_AUGMENT_H
 
 #include "core/backend/steps.h"
+#include "data/pictures/picture.h"
 #include "data/sets/dataset.h"
 
 /*
@@ -72,5 +73,16 @@ size_t dpt_augment_scratch(const struct dpt_augment *augment, const struct dpt_d
 void dpt_augment_sample(const struct dpt_augment *augment, const struct dpt_dataset *set,
                         const struct dpt_augment_key *key, const uint8_t *stored, float *out,
                         float *scratch);
+
+/*
+ * Whether crop_area takes its part of a picture as it is in its file, which has more to show than
+ * what it would be decoded to; then dpt_augment_picture makes the sample of it. Errors: RANK.
+ */
+bool dpt_augment_takes_pictures(const struct dpt_augment *augment, const struct dpt_dataset *set);
+enum dpt_status dpt_augment_picture(const struct dpt_augment *augment,
+                                    const struct dpt_dataset *set,
+                                    const struct dpt_augment_key *key,
+                                    const struct dpt_picture *picture, float *out, float *scratch,
+                                    struct dpt_error *err);
 
 #endif

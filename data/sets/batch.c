@@ -2,7 +2,9 @@
 
 #include <string.h>
 
+#include "core/base/clock.h"
 #include "core/base/memory.h"
+#include "core/base/sort.h"
 #include "data/sets/augment.h"
 #include "data/sets/parts.h"
 
@@ -38,6 +40,95 @@ size_t dpt_batch_scratch(const struct dpt_batch_form *form)
         return dpt_fill_scratch(form->set);
     return dpt_augment_scratch(form->augment, form->set) +
            (size_t)(dpt_batch_sources(form) - 1) * dpt_batch_size(form);
+}
+
+enum dpt_status dpt_batch_sample(const struct dpt_batch_form *form,
+                                 const struct dpt_augment_key *key, const uint8_t *stored,
+                                 size_t bytes, float *out, float *scratch, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_dataset *set = form->set;
+    const struct dpt_augment *augment = form->augment;
+    struct dpt_picture picture = {0};
+    uint8_t *decoded = NULL;
+
+    if (augment != NULL && dpt_augment_takes_pictures(augment, set)) {
+        DPT_TRY(dpt_dataset_picture(set, key->sample, stored, bytes, &picture, err));
+        DPT_TRY(dpt_augment_picture(augment, set, key, &picture, out, scratch, err));
+    } else {
+        DPT_TRY(dpt_dataset_take(set, key->sample, bytes, &stored, &decoded, err));
+        if (augment != NULL)
+            dpt_augment_sample(augment, set, key, stored, out, scratch);
+        else
+            dpt_fill_sample(set, stored, out, scratch);
+    }
+out:
+    dpt_picture_release(&picture);
+    dpt_free(decoded);
+    return status;
+}
+
+/* A sample of the first shard, or nothing but zeros. room: of `bytes`, which may become others. */
+static enum dpt_status read_one(const struct dpt_dataset *set, int64_t sample, uint8_t **bytes,
+                                size_t *room, size_t *n, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_shard *shard = set->parts->shards;
+
+    dpt_dataset_place(set, sample, n);
+    if (*n > *room) {
+        dpt_free(*bytes);
+        *room = 0;
+        DPT_TRY(DPT_ALLOCATE(*bytes, *n, "a sample", err));
+        *room = *n;
+    }
+    if (set->files)
+        DPT_TRY(
+            dpt_field_read(&shard->images, dpt_shard_row(shard, sample), (int64_t)*n, *bytes, err));
+out:
+    return status;
+}
+
+enum dpt_status dpt_batch_cost(const struct dpt_batch_form *form, double *seconds,
+                               struct dpt_error *err)
+{
+    enum { MOST = 64, LEAST = 4 };
+    static const double enough = 0.1;
+    enum dpt_status status = DPT_OK;
+    const struct dpt_dataset *set = form->set;
+    struct dpt_shard *shard = set->files ? set->parts->shards : NULL;
+    const int64_t samples = shard != NULL ? shard->samples : set->samples;
+    struct dpt_augment_key key = {0};
+    size_t room = 0, n;
+    uint8_t *bytes = NULL;
+    float *out = NULL, *scratch = NULL;
+    double taken[1 + MOST], all = 0;
+    int64_t made = 0;
+
+    if (shard != NULL)
+        DPT_TRY(dpt_shard_attach(shard, err));
+    DPT_TRY(DPT_ALLOCATE(out, dpt_batch_size(form), "a sample", err));
+    DPT_TRY(DPT_ALLOCATE(scratch, dpt_batch_scratch(form), "a sample", err));
+    /* The first one, which touches the memory, does not count. */
+    for (int64_t i = 0; i <= MOST && (i <= LEAST || all < enough); i++) {
+        double start;
+
+        key.sample = i % samples;
+        DPT_TRY(read_one(set, key.sample, &bytes, &room, &n, err));
+        start = dpt_now();
+        DPT_TRY(dpt_batch_sample(form, &key, bytes, n, out, scratch, err));
+        taken[i] = dpt_now() - start;
+        all += taken[i];
+        made = i;
+    }
+    *seconds = dpt_median(taken + 1, (size_t)made) * dpt_batch_sources(form);
+out:
+    if (shard != NULL)
+        dpt_shard_detach(shard);
+    dpt_free(bytes);
+    dpt_free(out);
+    dpt_free(scratch);
+    return status;
 }
 
 enum dpt_status dpt_batch_buffer_open(struct dpt_batch_buffer *buffer,

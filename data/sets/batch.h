@@ -10,6 +10,8 @@
 
 #include "data/sets/dataset.h"
 
+struct dpt_augment_key;
+
 struct dpt_batch_form {
     const struct dpt_dataset *set;     /* borrowed */
     const struct dpt_augment *augment; /* borrowed; NULL: nothing is done to them */
@@ -24,6 +26,16 @@ struct dpt_batch_form dpt_batch_form_of(const struct dpt_dataset *set,
 size_t dpt_batch_size(const struct dpt_batch_form *form);
 int dpt_batch_sources(const struct dpt_batch_form *form);
 size_t dpt_batch_scratch(const struct dpt_batch_form *form);
+/* Makes of a stored sample, of so many bytes, what the model takes, but for the mixing. scratch: of
+ * dpt_batch_scratch floats. Errors: BAD_DATA (names the sample), RANK. */
+enum dpt_status dpt_batch_sample(const struct dpt_batch_form *form,
+                                 const struct dpt_augment_key *key, const uint8_t *stored,
+                                 size_t bytes, float *out, float *scratch, struct dpt_error *err);
+
+/* Measures the seconds that making a sample takes one thread, the median of some: of the first
+ * files of a described set, else of made-up ones. Errors: as of dpt_batch_sample, IO. */
+enum dpt_status dpt_batch_cost(const struct dpt_batch_form *form, double *seconds,
+                               struct dpt_error *err);
 
 /* Memory for one micro-batch, one for each thread; filled by dpt_loader_fill, valid until the next
  * fill. */

@@ -474,19 +474,10 @@ static enum dpt_status make_sample(const struct dpt_loader *loader,
                                    float *out, float *scratch, struct dpt_error *err)
 {
     const struct dpt_augment_key key = {loader->sampler.seed, view->epoch, sample};
-    enum dpt_status status = DPT_OK;
     size_t bytes;
     const uint8_t *stored = stored_of(loader, view, place, sample, &bytes);
-    uint8_t *decoded = NULL;
 
-    DPT_TRY(dpt_dataset_take(loader->set, sample, bytes, &stored, &decoded, err));
-    if (loader->form.augment != NULL)
-        dpt_augment_sample(loader->form.augment, loader->set, &key, stored, out, scratch);
-    else
-        dpt_fill_sample(loader->set, stored, out, scratch);
-out:
-    dpt_free(decoded);
-    return status;
+    return dpt_batch_sample(&loader->form, &key, stored, bytes, out, scratch, err);
 }
 
 /* Mixes its partner into a sample. */

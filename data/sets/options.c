@@ -103,7 +103,8 @@ static const struct dpt_option augment_options[] = {
      .added = true,
      .help = "mirror every other image, at random, top to bottom"},
     RANGE(crop_area, "null", 1e-4, 1,
-          "cut out a part of [least, most] of the area, and resize it: [0.08, 1] is usual"),
+          "cut out a part of [least, most] of the area, and resize it: [0.08, 1] is usual; where "
+          "shards keep the files of pictures, of the picture as it is in its file"),
     RANGE(crop_ratio, "[0.75, 1.3333333]", 0.01, 100, "with crop_area: its width / height"),
     SHARE(rotate, 180, "turn by up to so many degrees, to both sides"),
     SHARE(shift, 1, "move by up to this share of width and height, in whole pixels"),

@@ -64,6 +64,10 @@ int64_t dpt_dataset_place(const struct dpt_dataset *set, int64_t sample, size_t 
 enum dpt_status dpt_dataset_decode(const struct dpt_dataset *set, int64_t sample,
                                    const uint8_t *bytes, size_t n, uint8_t *out,
                                    struct dpt_error *err);
+/* Decodes it to the whole picture, which the caller releases. Errors: likewise. */
+enum dpt_status dpt_dataset_picture(const struct dpt_dataset *set, int64_t sample,
+                                    const uint8_t *bytes, size_t n, struct dpt_picture *picture,
+                                    struct dpt_error *err);
 
 /* Makes of a stored sample of so many bytes what others store: *stored is then *decoded where the
  * set is of files, which the caller frees in any case, and its numbers are finite. Errors: BAD_DATA

@@ -52,6 +52,15 @@ enum dpt_status dpt_dataset_decode(const struct dpt_dataset *set, int64_t sample
     return dpt_shard_decode(shard, sample - shard->first, bytes, n, out, err);
 }
 
+enum dpt_status dpt_dataset_picture(const struct dpt_dataset *set, int64_t sample,
+                                    const uint8_t *bytes, size_t n, struct dpt_picture *picture,
+                                    struct dpt_error *err)
+{
+    const struct dpt_shard *shard = dpt_dataset_shard(set, sample);
+
+    return dpt_shard_picture(shard, sample - shard->first, bytes, n, picture, err);
+}
+
 /* Asks for the bytes of a sample, the first ones if they are many. */
 static inline void prefetch(const uint8_t *at, size_t bytes)
 {

@@ -19,7 +19,7 @@ from convert_tools import BAD_DATA, USAGE, bad, convert, good, shards  # noqa: E
 JOB = {
     "seed": "5",
     "data": "{train: train-*.h5, valid: 0.2, normalize: {mean: [0.4, 0.5, 0.6], std: [0.2, 0.3, 0.2]}, class_weights: balanced, "
-            "resize: [11, 9], crop: 8, augment: {crop_padding: 1, flip: true, crop_area: [0.5, 1], mixup: 0.3}}",
+            "resize: [11, 9], crop: 8, augment: {crop_padding: 1, flip: true, mixup: 0.3}}",
     "model": "{type: sequential, layers: [{conv: {channels: 4}}, relu, {maxpool: 2}, flatten, {dense: 3}]}",
     "batch": "{global: 12, micro: 5}",
     "optimizer": "{type: sgd, lr: 0.05}",
@@ -31,11 +31,14 @@ TEXT = open("data/README.md", encoding="utf-8").read()
 SNIPPET = next(code for code in re.findall(r"```python\n(.*?)```", TEXT, re.S) if "offsets" in code)
 
 
-def write_pictures(folder, n=33):
+PARTS = {"data": JOB["data"].replace("flip: true", "flip: true, crop_area: [0.1, 0.9]")}
+
+
+def write_pictures(folder, n=33, size=None):
     """Of all formats, sizes and colours, in three uneven classes."""
     rng = np.random.default_rng(1)
     for i in range(n):
-        height, width = rng.integers(5, 40, 2)
+        height, width = size or rng.integers(5, 40, 2)
         colours = 1 if i % 5 == 0 else 3
         y, x = np.mgrid[:height, :width]
         waves = [120 + 70 * np.sin(x / (2 + i % 7) + c) + 40 * np.cos(y / 3) for c in range(colours)]
@@ -56,13 +59,13 @@ def fixture_sets(tmp_path_factory):
     return folder
 
 
-def job_in(folder):
-    dpt.write_job(folder / "job.yaml", "".join(f"{key}: {text}\n" for key, text in JOB.items()))
+def job_in(folder, **others):
+    dpt.write_job(folder / "job.yaml", "".join(f"{key}: {text}\n" for key, text in {**JOB, **others}.items()))
     return "job.yaml"
 
 
-def train(folder, output, *words, ranks=0, code=0):
-    result = dpt.run("train", job_in(folder), "--output", output, *words, ranks=ranks, cwd=folder, env=dpt.ENDS_AT_ONCE)
+def train(folder, output, *words, ranks=0, code=0, **others):
+    result = dpt.run("train", job_in(folder, **others), "--output", output, *words, ranks=ranks, cwd=folder, env=dpt.ENDS_AT_ONCE)
     assert result.code == code, result
     return result
 
@@ -125,6 +128,83 @@ def test_a_job_has_the_bytes_of_decoded_pictures(sets, trained, tmp_path, ranks,
     said = train(sets / "kept", tmp_path / "run", *[w for word in words for w in ("--set", word)], ranks=ranks)
     assert dpt.newest(tmp_path / "run") == trained
     assert f"decoded from pictures' files, {'in memory' if ranks == 0 and len(words) == 1 else 'read while training'}" in said.err, said
+
+
+MESHES = [(0, ["data.cache=none", "device.threads=2"]), (3, ["data.cache=memory", "batch.micro=5"])]
+
+
+@pytest.mark.parametrize("size", [None, (12, 10)])
+def test_parts_of_whole_pictures_are_the_same_on_any_ranks(tmp_path, size):
+    """And those of pictures that are of the shards' size are the parts of decoded ones."""
+    write_pictures(tmp_path, 20, size)
+    for name in "decoded", "kept":
+        good("pictures", tmp_path / "photos", "--output", tmp_path / name / "train", "--size", "12x10", "--shards", 2, *["--keep-files"][:name == "kept"])
+        train(tmp_path / name, "run", "--set", "device.threads=1", **PARTS)
+    kept = dpt.newest(tmp_path / "kept" / "run")
+    assert (kept == dpt.newest(tmp_path / "decoded" / "run")) == (size is not None)
+    for ranks, words in MESHES:
+        train(tmp_path / "kept", f"run-{ranks}", *[w for word in words for w in ("--set", word)], ranks=ranks, **PARTS)
+        assert dpt.newest(tmp_path / "kept" / f"run-{ranks}") == kept
+
+
+def philox(key, counter):
+    """Philox-4x32-10 (Salmon et al. 2011)."""
+    for r in range(10):
+        products = 0xD2511F53 * counter[0], 0xCD9E8D57 * counter[2]
+        keys = [(k + r * weyl) % 2**32 for k, weyl in zip(key, (0x9E3779B9, 0xBB67AE85))]
+        counter = [products[1] >> 32 ^ counter[1] ^ keys[0], products[1] % 2**32, products[0] >> 32 ^ counter[3] ^ keys[1], products[0] % 2**32]
+    return counter
+
+
+def mix64(x):
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    x = (x ^ x >> 27) * 0x94D049BB133111EB % 2**64
+    return x ^ x >> 31
+
+
+def drawn_box(seed, epoch, sample, height, width, area, ratio):
+    """torchvision's RandomResizedCrop.get_params, by the numbers of this sample and epoch."""
+    key = mix64((seed + 8 * 0x9E3779B97F4A7C15) % 2**64)
+    for attempt in range(10):
+        counter = (epoch << 8 | 1) << 64 | sample << 24 | attempt
+        word = philox([key % 2**32, key >> 32], [counter >> 32 * k & 0xFFFFFFFF for k in range(4)])
+        share = [(w + 0.5) / 2**32 for w in word]
+        pixels = height * width * (area[0] + share[0] * (area[1] - area[0]))
+        sides = np.exp(np.log(ratio[0]) + share[1] * np.log(ratio[1] / ratio[0]))
+        w, h = round(np.sqrt(pixels * sides)), round(np.sqrt(pixels / sides))
+        if 0 < w <= width and 0 < h <= height:
+            top, left = int(share[2] * (height - h + 1)), int(share[3] * (width - w + 1))
+            return left, top, left + w, top + h
+    w = min(width, round(height * ratio[1])) if width / height > ratio[1] else width
+    h = min(height, round(width / ratio[0])) if width / height < ratio[0] else height
+    left, top = round((width - w) / 2), round((height - h) / 2)
+    return left, top, left + w, top + h
+
+
+def test_crop_area_takes_a_part_of_the_file(tmp_path):
+    """What Pillow, and so torchvision, makes of the part of the whole picture that the numbers say."""
+    write_pictures(tmp_path)
+    good("pictures", tmp_path / "photos", "--output", tmp_path / "train", "--size", "12x10", "--fit", "crop", "--shards", 3, "--keep-files")
+    job = job_in(tmp_path, seed="7", data="{train: train-*.h5, resize: [13, 16], crop: [8, 9], augment: {crop_area: [0.1, 0.6]}}")
+    done = dpt.run("inspect", job, "--augmented", "sheet.png", cwd=tmp_path)
+    assert done.code == 0, done
+    sheet = np.asarray(Image.open(tmp_path / "sheet.png")).astype(int)
+    zoom, gap = 8, 2
+    firsts, names = {}, []
+    for path in shards(tmp_path / "train", 3):
+        with h5py.File(path) as file:
+            firsts[os.path.basename(path)] = len(names)
+            names += [name.decode() for name in file["id"]]
+    differences = []
+    for row, (shard, number) in enumerate(re.findall(r"^  \d  (\S+), sample (\d+)$", done.out, re.M)):
+        sample = firsts[shard] + int(number)
+        picture = Image.open(tmp_path / "photos" / names[sample]).convert("RGB")
+        for epoch in range(7):
+            box = drawn_box(7, epoch, sample, picture.height, picture.width, (0.1, 0.6), (0.75, 1.3333333))
+            want = np.asarray(picture.crop(box).resize((9, 8), Image.BILINEAR)).astype(int)
+            top, left = gap + row * (8 * zoom + gap), 3 * gap + (epoch + 1) * (9 * zoom + gap)
+            differences.append(np.abs(sheet[top:top + 8 * zoom:zoom, left:left + 9 * zoom:zoom] - want).max())
+    assert len(differences) == 56 and max(differences) <= 2, differences
 
 
 def test_other_commands(sets, trained):

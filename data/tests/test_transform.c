@@ -44,6 +44,22 @@ static void make_picture(const struct dpt_shape *shape, float *x)
         x[i] = (float)((i * i * 31 + i * 17) % 101) / 100;
 }
 
+/* The same picture as bytes, [h][w][c], whose floats are at most a rounding away. */
+static void resize_bytes(const struct golden *g, struct dpt_box part, float *out)
+{
+    static const float scale[] = {0.01F, 0.01F, 0.01F}, shift[3];
+    const struct dpt_shape *s = &g->shape, made = {s->c, g->height, g->width, false};
+    const int32_t plane = s->h * s->w;
+    uint8_t pixels[MOST];
+    const struct dpt_picture picture = {s->w, s->h, s->c, pixels};
+    float scratch[SCRATCH];
+
+    for (int32_t i = 0; i < s->c * plane; i++)
+        pixels[i % plane * s->c + i / plane] = (uint8_t)((i * i * 31 + i * 17) % 101);
+    assert_true(dpt_picture_resize_bytes_scratch(part.width, g->width) <= SCRATCH);
+    dpt_picture_resize_bytes(&picture, part, scale, shift, out, &made, scratch);
+}
+
 static void apply(const struct golden *g, const float *x, float *out)
 {
     const struct dpt_shape *s = &g->shape;
@@ -92,6 +108,14 @@ static void apply(const struct golden *g, const float *x, float *out)
     }
 }
 
+static void compare(size_t i, const struct golden *g, const float *out)
+{
+    for (int32_t k = 0; k < g->shape.c * g->height * g->width; k++)
+        if (!(fabsf(out[k] - g->want[k]) < 5e-6F))
+            fail_msg("case %zu (%d): value %d is %.9g, torchvision's %.9g", i, (int)g->what, k,
+                     (double)out[k], (double)g->want[k]);
+}
+
 static void all_is_as_torchvision_has_it(void **state)
 {
     int seen[DO_COUNT] = {0};
@@ -104,10 +128,14 @@ static void all_is_as_torchvision_has_it(void **state)
         seen[g->what]++;
         make_picture(&g->shape, x);
         apply(g, x, out);
-        for (int32_t k = 0; k < g->shape.c * g->height * g->width; k++)
-            if (!(fabsf(out[k] - g->want[k]) < 5e-6F))
-                fail_msg("case %zu (%d): value %d is %.9g, torchvision's %.9g", i, (int)g->what, k,
-                         (double)out[k], (double)g->want[k]);
+        compare(i, g, out);
+        if (g->what != DO_RESIZE)
+            continue;
+        resize_bytes(g,
+                     (struct dpt_box){(int32_t)g->given[0], (int32_t)g->given[1],
+                                      (int32_t)g->given[2], (int32_t)g->given[3]},
+                     out);
+        compare(i, g, out);
     }
     for (int what = 0; what < DO_COUNT; what++)
         if (seen[what] == 0)

@@ -86,7 +86,21 @@ static void draws_differ_by_name(void **state)
 
 typedef void (*filler)(uint64_t, enum dpt_random_stream, uint64_t, uint64_t, size_t, float *);
 
-static const filler fillers[] = {dpt_random_uniform, dpt_random_normal};
+/* The first of n numbers is the first of a block. */
+static void fill_blocks(uint64_t seed, enum dpt_random_stream stream, uint64_t a, uint64_t first,
+                        size_t n, float *out)
+{
+    float block[DPT_NORMAL_BLOCK];
+
+    for (size_t i = 0; i < n; i += DPT_NORMAL_BLOCK) {
+        const size_t some = n - i < DPT_NORMAL_BLOCK ? n - i : DPT_NORMAL_BLOCK;
+
+        dpt_random_normal_block(seed, stream, a, (first + i) / 4, block);
+        memcpy(out + i, block, some * sizeof *out);
+    }
+}
+
+static const filler fillers[] = {dpt_random_uniform, dpt_random_normal, fill_blocks};
 
 /* Element k is the same wherever a call begins and ends, and nothing is written past the end. */
 static void elements_do_not_depend_on_first(void **state)
@@ -127,14 +141,14 @@ static int ascending(const void *a, const void *b)
 /* Kolmogorov and Smirnov's distance to the distribution; neighbours are uncorrelated. */
 static void numbers_have_their_distribution(void **state)
 {
-    static double (*const below[])(double) = {uniform_below, normal_below};
-    static const double mean[] = {0.5, 0.0}, variance[] = {1.0 / 12.0, 1.0};
+    static double (*const below[])(double) = {uniform_below, normal_below, normal_below};
+    static const double mean[] = {0.5, 0.0, 0.0}, variance[] = {1.0 / 12.0, 1.0, 1.0};
     const size_t n = 200000;
     float *x = malloc(n * sizeof *x);
 
     (void)state;
     assert_non_null(x);
-    for (int f = 0; f < 2; f++) {
+    for (int f = 0; f < 3; f++) {
         double worst = 0.0;
 
         fillers[f](1, DPT_RANDOM_INIT, 0, 0, n, x);
@@ -149,10 +163,37 @@ static void numbers_have_their_distribution(void **state)
         for (size_t i = 0; i < n; i++)
             worst = fmax(worst, fabs(below[f](x[i]) - ((double)i + 0.5) / (double)n));
         assert_true(worst * sqrt((double)n) < 1.95); /* exceeded once in 1000 */
-        assert_true(f == 1 || (x[0] >= 0.0f && x[n - 1] < 1.0f));
+        assert_true(f > 0 || (x[0] >= 0.0f && x[n - 1] < 1.0f));
         assert_true(isfinite(x[0]) && isfinite(x[n - 1]));
     }
     free(x);
+}
+
+/* Box & Muller's in double precision, of the same words; and the bits that every machine has. */
+static void blocks_are_box_mullers(void **state)
+{
+    static const float bits[] = {0x1.afba1ep-1F, -0x1.132612p-6F, -0x1.70c578p+1F, 0x1.2ff9a2p+1F,
+                                 0x1.b53bbap-2F, 0x1.e9bccap+0F,  -0x1.74cbdp-1F};
+    enum { HALF = DPT_NORMAL_BLOCK / 2 };
+    float x[DPT_NORMAL_BLOCK];
+    uint32_t word[DPT_NORMAL_BLOCK];
+
+    (void)state;
+    for (uint64_t b = 0; b < 1000; b++) {
+        dpt_random_normal_block(1, DPT_RANDOM_TRANSFORM, 2, b * DPT_NORMAL_DRAWS, x);
+        dpt_random4_run(1, DPT_RANDOM_TRANSFORM, 2, b * DPT_NORMAL_DRAWS, DPT_NORMAL_DRAWS, word);
+        for (int k = 0; k < HALF; k++) {
+            const uint32_t w = word[HALF + k];
+            const double radius = sqrt(-2 * log(((word[k] >> 8) + 1) * 0x1p-24));
+            const double turns = (w >> 30) / 4.0 + ((w << 2 >> 8) * 0x1p-24 - 0.5) / 4;
+
+            assert_true(fabs(radius * cos(2 * M_PI * turns) - (double)x[k]) < 1e-6);
+            assert_true(fabs(radius * sin(2 * M_PI * turns) - (double)x[HALF + k]) < 1e-6);
+        }
+    }
+    dpt_random_normal_block(1, DPT_RANDOM_TRANSFORM, 2, 3, x);
+    for (int k = 0; k < 7; k++)
+        assert_memory_equal(&x[21 * k], &bits[k], sizeof *x);
 }
 
 /* Each image once, for all small sizes and some large ones. */
@@ -303,6 +344,7 @@ int main(void)
         cmocka_unit_test(draws_differ_by_name),
         cmocka_unit_test(elements_do_not_depend_on_first),
         cmocka_unit_test(numbers_have_their_distribution),
+        cmocka_unit_test(blocks_are_box_mullers),
         cmocka_unit_test(permutation_is_one_to_one),
         cmocka_unit_test(permutation_in_runs),
         cmocka_unit_test(permutation_of_huge_sizes),

@@ -252,6 +252,7 @@ static void scaling_follows_the_batch(void **state)
         {"{type: constant, scale_lr: {rule: linear}}", 8192, 3.2}, /* Goyal et al. 2017: k = 32 */
         {"{type: constant, scale_lr: {rule: linear, base_batch: 128}}", 64, 0.05},
         {"{type: cosine, scale_lr: {rule: sqrt}}", 1024, 0.2},
+        {"{type: cosine, scale_lr: sqrt}", 1024, 0.2},
         {"{type: step, every: 1 epoch, scale_lr: {rule: sqrt, base_batch: 32}}", 128, 0.2},
         {"{type: linear, scale_lr: {rule: none, base_batch: 32}}", 128, 0.1},
     };
@@ -286,6 +287,7 @@ static void mistakes_are_told(void **state)
         {"{type: onecycle, pct_start: 30}", "pct_start"},
         {"{type: cosine, final: 1.5}", "final"},
         {"{type: cosine, scale_lr: {rule: cubic}}", "rule"},
+        {"{type: cosine, scale_lr: cubic}", "'cubic' is none of none, linear, sqrt"},
         {"cosin", "did you mean 'cosine'"},
         {"{type: plateau, monitor: valid.los}", "did you mean 'valid.loss'"},
         {"{type: plateau, monitor: test.loss}", "monitor"},

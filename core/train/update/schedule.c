@@ -181,7 +181,8 @@ static const struct dpt_option scale_table[] = {
 
 #define SCALE_ROW                                                                                  \
     {.name = "scale_lr", .type = DPT_OPT_SECTION, .offset = offsetof(struct common, scale),        \
-     .fallback = "{}", .rows = scale_table, .help = "scaling of lr with the global batch"}
+     .fallback = "{}", .rows = scale_table, .bare = "rule",                                        \
+     .help = "scaling of lr with the global batch; linear or sqrt alone is its rule"}
 
 static const struct dpt_option constant_table[] = {COMMON_ROWS, {0}};
 
