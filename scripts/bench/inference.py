@@ -104,15 +104,12 @@ class Other:
                         "--threads", args.ranks, *options, *["--by-processor"] * args.by_processor]
 
     def rate(self, samples):
-        seconds = self.take(FILE)[0]
-        _, memory, text = self.take(samples)
-        return float(re.search(r"^samples_per_s (\S+)", text, re.M)[1]), seconds, memory
-
-    def take(self, samples):
-        return run([*self.command, "--samples", samples], self.trained.log, self.processors)
+        seconds, memory, text = run([*self.command, "--samples", samples], self.trained.log, self.processors)
+        rate = float(re.search(r"^samples_per_s (\S+)", text, re.M)[1])
+        return rate, seconds - (samples - FILE) / rate, memory
 
     def first_look(self):
-        return float(re.search(r"^samples_per_s (\S+)", self.take(1024)[2], re.M)[1])
+        return self.rate(1024)[0]
 
 
 def others(trained, args):

@@ -97,7 +97,8 @@ static void join_norm_to(struct dpt_cpu_program *program, struct dpt_cpu_node *n
     struct dpt_cpu_node *before = &program->nodes[norm->inputs[0]];
 
     if (program->spec.training || program->plain || norm->op != &dpt_cpu_batchnorm ||
-        !before->op->takes_norm || before->norm != NULL || before->relu || before->consumers > 1)
+        !before->op->takes_norm || before->norm != NULL || before->relu || before->n_inputs > 1 ||
+        before->consumers > 1)
         return;
     join_to(norm, before);
     before->norm = norm->graph;

@@ -391,8 +391,8 @@ static enum dpt_status find_nonfinite(void *opened, int worker, const struct dpt
                                       const float *params, int32_t *node, int32_t *position,
                                       struct dpt_error *err);
 
-/* Whether a convolution or the batch norm in its weights, or what it adds, is to blame shows where each is computed
- * by itself. */
+/* Whether a convolution, the batch norm in its weights or what it adds is to blame shows where each
+ * is computed by itself. */
 static enum dpt_status find_in_plain(const struct dpt_cpu_program *program,
                                      const struct dpt_batch *batch, const float *params,
                                      int32_t *node, int32_t *position, struct dpt_error *err)

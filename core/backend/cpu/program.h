@@ -294,8 +294,8 @@ enum dpt_status dpt_cpu_plan_gradients(struct dpt_cpu_program *program, struct d
 /* Whether the convolution's backward pass can read the gradient of the pool after it as a list of
  * maxima (sparse.h). */
 bool dpt_cpu_conv_lists(const struct dpt_cpu_program *program, const struct dpt_cpu_node *conv);
-/* The kernels of bf16_conv.h for a convolution, whose forward pass can add another value, its second
- * input then, to what it gives; NULL: it has others. */
+/* The kernels of bf16_conv.h for a convolution, with which forward can add another value, its
+ * second input, to what it gives; NULL: it has others. */
 const struct dpt_bf16_kernels *dpt_cpu_conv_bf16(const struct dpt_cpu_program *program,
                                                  const struct dpt_cpu_node *conv);
 
