@@ -133,7 +133,7 @@ enum dpt_trainer_parts {
     DPT_PART_TRAIN = 1,
     DPT_PART_VALID = 2,
     DPT_PART_TEST = 4,
-    DPT_PART_LOADED = 8, /* no data: all weights are loaded before they are used, so none is drawn */
+    DPT_PART_LOADED = 8, /* no data: all weights are loaded before their use, so none is drawn */
 };
 
 /*

@@ -295,8 +295,9 @@ def tables(args):
 def inference(args):
     """samples/s of `predict` and `eval` without their start, and of the libraries' passes alone, each at its fastest; ratios are those of
     predict in the faster precision; then from exec to exit, 4 096 samples, and the most memory, of predict and the libraries in turn"""
-    head("model", "predict, fp32", "predict, bf16", "eval, bf16",
-         *(cell for name in ("onnxruntime", "PyTorch") * (not args.only_dptrain) for cell in (name, "as", "ratio to it")), "4 096 samples, s", "memory, MB")
+    peers = () if args.only_dptrain else ("onnxruntime", "PyTorch")
+    head("model", "predict, fp32", "predict, bf16", "eval, bf16", *(cell for name in peers for cell in (name, "as", "ratio to it")),
+         "4 096 samples, s", "memory, MB")
     for model in args.models or INFERENCE_MODELS:
         row(NAMES.get(model, model), *cells_of(measure(args, model, say), grouped, summary))
 

@@ -245,7 +245,8 @@ static void graphs_are_those_of_ref(void **state)
         fail_msg("cpu and ref in bf16 are %g apart, fp32 and bf16 %g", apart, rounding);
 }
 
-/* A convolution whose outputs are added to what it reads or to another one's, and what may follow. */
+/* A convolution whose outputs are added to what it reads or to another one's, and what may follow.
+ */
 static int32_t add_residual(struct scene *s, int32_t at, bool norms, struct draw *d)
 {
     static const struct dpt_window same = {{3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, 1};
@@ -307,8 +308,8 @@ static float *inferred(const struct scene *s, enum dpt_precision precision, bool
     return y;
 }
 
-/* Whether the processor has instructions for bf16 that the limit permits: else fp32's kernels, which
- * may be others in a program that trains, get rounded operands. */
+/* Whether the processor has instructions for bf16 that the limit permits: else the kernels of fp32,
+ * which may be others in a program that trains, get rounded operands. */
 static bool has_own_kernels(void)
 {
     const struct dpt_backend *backend = CPU;
