@@ -390,7 +390,8 @@ static enum dpt_status evaluate(struct dpt_cli *cli, const struct dpt_job *job,
     if (comm->world.rank == 0 && dpt_job_command_checkpoint(cli) != NULL)
         status = check_model(job, weights, i, err);
     DPT_TRY(dpt_group_agree(&comm->world, status, err));
-    DPT_TRY(dpt_trainer_open(&t, &plain, comm, &cli->log, splits[i].parts, NULL, err));
+    DPT_TRY(dpt_trainer_open(&t, &plain, comm, &cli->log,
+                             splits[i].parts | dpt_job_command_loaded(cli), NULL, err));
     if (!by_index[i]->present)
         DPT_TRY(dpt_fail(err, DPT_BAD_JOB, "data.%s: the job names none to evaluate on",
                          splits[i].name));

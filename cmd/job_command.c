@@ -31,6 +31,11 @@ const char *dpt_job_command_checkpoint(const struct dpt_cli *cli)
     return checkpoint != NULL && init_file(cli) != checkpoint ? checkpoint : NULL;
 }
 
+unsigned dpt_job_command_loaded(const struct dpt_cli *cli)
+{
+    return dpt_job_command_checkpoint(cli) != NULL ? DPT_PART_LOADED : 0;
+}
+
 enum dpt_status dpt_job_command_weights(const struct dpt_cli *cli, const struct dpt_job *job,
                                         const char **path, struct dpt_error *err)
 {

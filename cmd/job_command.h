@@ -74,6 +74,8 @@ void dpt_job_command_name(const char *path, struct dpt_error *err);
 
 /* --checkpoint's file, where it is one of dptrain that is to be read as a whole; else NULL. */
 const char *dpt_job_command_checkpoint(const struct dpt_cli *cli);
+/* DPT_PART_LOADED where there is such a file, else 0. */
+unsigned dpt_job_command_loaded(const struct dpt_cli *cli);
 
 /*
  * The file of weights of such a command: --checkpoint's file or else the job's init.from. A

@@ -256,7 +256,8 @@ static enum dpt_status open_trainer(struct predict *p, struct dpt_error *err)
     /* The size of a micro-batch may show in the last bits, so it follows from the model alone. */
     job->batch.micro = p->info->shape.h * p->info->shape.w > 1 ? MICRO_IMAGES : MICRO_ROWS;
     job->batch.global = job->batch.micro * p->comm->world.size;
-    DPT_TRY(dpt_trainer_open(&p->trainer, job, p->comm, &p->cli->log, 0, &p->info->shape, err));
+    DPT_TRY(dpt_trainer_open(&p->trainer, job, p->comm, &p->cli->log,
+                             dpt_job_command_loaded(p->cli), &p->info->shape, err));
     DPT_TRY(dpt_job_command_load_weights(p->cli, &p->trainer, err));
 out:
     return status;

@@ -13,6 +13,7 @@
 #   reduction   what comm.reduction: reproducible costs beside allreduce at 1, 2 and 4 ranks
 #   tables      the job that dptrain init writes, on eight tables, beside the best of scikit-learn's MLP, HistGradientBoosting and
 #               linear models: accuracy and R2 over --rounds splits
+#   inference   samples a second of predict and eval beside onnxruntime and PyTorch on the same models, and from exec to exit
 #   plan        dptrain plan beside the fact over all configs: a step's time, the most memory
 #
 # Options:
@@ -23,6 +24,7 @@
 #   --venv DIR        a virtual environment with torch, jax and optax; by default build/bench-venv, made where it is not there
 #                     (5 GB from a package index)
 #   --only-dptrain    no peers
+#   --by-processor    in `inference`: count seconds of the processors, not of the clock, where others use the machine too
 #
 # Nothing is judged here: machines differ, and have slow spells; look at the ranges.
 set -euo pipefail
@@ -37,6 +39,7 @@ while [ $# -gt 0 ]; do
         peers=0
         pass+=("$1")
         ;;
+    --by-processor) pass+=("$1") ;;
     --rounds | --ranks | --batch | --models | --venv)
         [ $# -ge 2 ] || { echo "bench.sh: $1 needs a value" >&2; exit 2; }
         if [ "$1" = --venv ]; then venv=$2; else pass+=("$1" "$2"); fi
@@ -60,6 +63,7 @@ case " ${pass[*]-} " in *" reduction "* | *" scaling "* | *" start "*)
 esac
 modules='torch jax optax' packages='torch numpy jax optax'
 if [ "${pass[*]-}" = tables ]; then modules='sklearn pandas h5py' packages='scikit-learn pandas h5py'; fi
+if [ "${pass[0]-}" = inference ]; then modules='torch onnxruntime' packages='torch numpy onnxruntime'; fi
 if [ $peers = 1 ] && ! "$venv/bin/python" -c "import ${modules// /, }" 2>/dev/null; then
     ./scripts/setup.sh --bench
     echo "installing $packages into $venv" >&2

@@ -34,6 +34,7 @@ struct dpt_trainer {
     int gpu;                   /* number of its device, if it has devices */
     struct dpt_rank_gpu *gpus; /* [ranks] (choose.h); NULL: no rank has a GPU */
     bool planned;              /* opened by dpt_trainer_plan: cannot take steps */
+    bool loads;                /* DPT_PART_LOADED */
     struct dpt_splits data;
     struct dpt_trainer_model model;
     struct dpt_target_scale targets; /* of the model's outputs; with loss mse. Owner: splits.c */
@@ -132,6 +133,7 @@ enum dpt_trainer_parts {
     DPT_PART_TRAIN = 1,
     DPT_PART_VALID = 2,
     DPT_PART_TEST = 4,
+    DPT_PART_LOADED = 8, /* no data: all weights are loaded before their use, so none is drawn */
 };
 
 /*

@@ -13,6 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from inference import INFERENCE_MODELS, cells_of, measure
 from peers import DPTRAIN, MODELS, SECONDS, TOP, Dptrain, Failed, Peer, events, fp32_peers, jax_peers, torch_peers, versions
 
 # Of the table `speed`; behind a colon a batch of its own.
@@ -291,7 +292,17 @@ def tables(args):
         raise Failed("scripts/bench/sklearn_tables.py failed; it needs scikit-learn, pandas and h5py")
 
 
-TABLES = {table.__name__: table for table in (speed, scaling, memory, start, accuracy, reduction, tables, plan)}
+def inference(args):
+    """samples/s of `predict` and `eval` without their start, and of the libraries' passes alone, each at its fastest; ratios are those of
+    predict in the faster precision; then from exec to exit, 4 096 samples, and the most memory, of predict and the libraries in turn"""
+    peers = () if args.only_dptrain else ("onnxruntime", "PyTorch")
+    head("model", "predict, fp32", "predict, bf16", "eval, bf16", *(cell for name in peers for cell in (name, "as", "ratio to it")),
+         "4 096 samples, s", "memory, MB")
+    for model in args.models or INFERENCE_MODELS:
+        row(NAMES.get(model, model), *cells_of(measure(args, model, say), grouped, summary))
+
+
+TABLES = {table.__name__: table for table in (speed, scaling, memory, start, accuracy, reduction, tables, plan, inference)}
 
 
 def main():
@@ -303,6 +314,7 @@ def main():
     parser.add_argument("--models", type=str.split)
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--only-dptrain", action="store_true")
+    parser.add_argument("--by-processor", action="store_true")
     args = parser.parse_args()
     for name in args.tables + (args.models or []):
         if name not in TABLES and not re.fullmatch(rf"({'|'.join(MODELS)})(:[1-9]\d*)?", name):

@@ -40,23 +40,27 @@ struct sub_batch {
     float *mean, *scale;
 };
 
+static bool rounds(const struct dpt_cpu_program *program, const struct dpt_cpu_node *node)
+{
+    return node->op == &dpt_cpu_conv && dpt_cpu_computes(program, node->number) &&
+           dpt_cpu_conv_bf16(program, node) != NULL;
+}
+
 /* Chooses which results are rounded to bf16: what all readers of the norm round, and the gradient
- * that only the convolution before it reads. What another rank computes, or computed, is fp32. */
+ * that only the convolution before it reads. What another rank computes, or computed, is fp32, and
+ * so is what a convolution adds to its own outputs. */
 static void choose_rounded(struct dpt_cpu_program *program, struct dpt_cpu_node *norm)
 {
     struct dpt_cpu_node *before = &program->nodes[norm->inputs[0]];
     bool rounded = dpt_cpu_computes(program, norm->number);
 
-    before->dy_bf16 = rounded && before->consumers == 1 &&
-                      dpt_cpu_computes(program, before->number) &&
-                      dpt_cpu_conv_rounds(program, before);
+    before->dy_bf16 = rounded && before->consumers == 1 && rounds(program, before);
     for (int32_t i = norm->number + 1; i < program->n_nodes; i++) {
         const struct dpt_cpu_node *reader = &program->nodes[i];
 
         for (int32_t k = 0; k < reader->n_inputs && !reader->skipped; k++)
             if (reader->inputs[k] == norm->number)
-                rounded = rounded && dpt_cpu_computes(program, reader->number) &&
-                          dpt_cpu_conv_rounds(program, reader);
+                rounded = rounded && k == 0 && rounds(program, reader);
     }
     norm->y_bf16 = rounded;
 }

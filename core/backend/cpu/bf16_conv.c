@@ -71,8 +71,8 @@ void dpt_bf16_conv_pack(const struct dpt_bf16_conv *conv, bool data, const float
 static bool is_direct(const struct pass *p, const struct view *v,
                       const struct dpt_bf16_result *result)
 {
-    return v->samples == 1 && p->grid[1] % SIDE == 0 && result->bias == NULL && !result->relu &&
-           !result->pool && result->step == SIDE;
+    return v->samples == 1 && p->grid[1] % SIDE == 0 && result->bias == NULL &&
+           result->added == NULL && !result->relu && !result->pool && result->step == SIDE;
 }
 
 /* Computes a pair of blocks so: two tiles of a row at a time, or one of each of two rows. */
@@ -104,6 +104,7 @@ static void give_sample(const struct dpt_bf16_result *first, int64_t products, i
     result.sum += products;
     result.y += outputs;
     result.argmax = first->argmax != NULL ? first->argmax + outputs : NULL;
+    result.added = first->added != NULL ? first->added + outputs : NULL;
     dpt_bf16_conv_lanes.give(&result);
 }
 
@@ -142,6 +143,7 @@ static void run_pass(const struct dpt_bf16_conv *conv, const struct pass *p, con
         to.y += o / SIDE * result.plane;
         to.argmax = result.argmax != NULL ? result.argmax + o / SIDE * result.plane : NULL;
         to.bias = result.bias != NULL ? result.bias + o : NULL;
+        to.added = result.added != NULL ? result.added + o / SIDE * result.plane : NULL;
         for (int32_t row = 0; row < p->grid[0]; row += band) {
             const int64_t start = (int64_t)row * v->pitch;
             int64_t places;
@@ -157,6 +159,7 @@ static void run_pass(const struct dpt_bf16_conv *conv, const struct pass *p, con
                 give_sample(&to, (int64_t)sample * v->rows * v->pitch * PAIR, sample * out);
             to.y += to.rows / apart * result.line;
             to.argmax = to.argmax != NULL ? to.argmax + to.rows / apart * result.line : NULL;
+            to.added = to.added != NULL ? to.added + to.rows / apart * result.line : NULL;
         }
     }
 }
@@ -184,8 +187,8 @@ static struct dpt_bf16_pixels pixels_of(const struct dpt_bf16_conv *conv, const 
 }
 
 void dpt_bf16_conv_forward(const struct dpt_bf16_conv *conv, int32_t samples, const void *x,
-                           const float *packed, const float *bias, float *scratch, float *y,
-                           int32_t *argmax)
+                           const float *packed, const float *bias, const float *added,
+                           float *scratch, float *y, int32_t *argmax)
 {
     const struct dpt_bf16_conv_shape *s = &conv->shape;
     const int32_t *size = s->pool ? s->pooled : s->out;
@@ -200,6 +203,7 @@ void dpt_bf16_conv_forward(const struct dpt_bf16_conv *conv, int32_t samples, co
         dpt_bf16_conv_lanes.line(&pixels, conv->x.lanes, m.line);
         run_pass(conv, &conv->forward, &conv->x, m.line, packed, s->out_channels, out, m.products,
                  (struct dpt_bf16_result){.bias = bias,
+                                          .added = added != NULL ? added + i * out : NULL,
                                           .relu = s->relu,
                                           .pool = s->pool,
                                           .y = y + i * out,

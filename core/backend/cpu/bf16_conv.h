@@ -63,11 +63,12 @@ int64_t dpt_bf16_conv_packed(const struct dpt_bf16_conv *conv, bool data);
 void dpt_bf16_conv_pack(const struct dpt_bf16_conv *conv, bool data, const float *weights,
                         float *packed);
 
-/* bias: out_channels, and zeros up to a multiple of 16 behind, or NULL. y, argmax: of the pool,
- * where there is one; argmax NULL: not wanted. */
+/* bias: out_channels, and zeros up to a multiple of 16 behind, or NULL. added: laid out as y, added
+ * before the relu, or NULL; not with a pool. y, argmax: of the pool, where there is one; argmax
+ * NULL: not wanted. */
 void dpt_bf16_conv_forward(const struct dpt_bf16_conv *conv, int32_t samples, const void *x,
-                           const float *packed, const float *bias, float *scratch, float *y,
-                           int32_t *argmax);
+                           const float *packed, const float *bias, const float *added,
+                           float *scratch, float *y, int32_t *argmax);
 void dpt_bf16_conv_backward(const struct dpt_bf16_conv *conv,
                             const struct dpt_bf16_conv_work *work);
 

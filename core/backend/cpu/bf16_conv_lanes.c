@@ -300,6 +300,8 @@ static BF16 void give(const struct dpt_bf16_result *r)
                     continue;
                 }
                 v = _mm512_add_ps(_mm512_loadu_ps(sum), bias);
+                if (r->added != NULL)
+                    v = _mm512_add_ps(v, _mm512_loadu_ps(r->added + to + i * r->step));
                 _mm512_storeu_ps(r->y + to + i * r->step, r->relu ? cut(v) : v);
             }
         }

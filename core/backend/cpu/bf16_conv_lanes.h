@@ -26,7 +26,8 @@ struct dpt_bf16_pixels {
 struct dpt_bf16_result {
     const float *sum;
     int32_t rows, columns, pitch;
-    const float *bias; /* of the first block's first channel; NULL: none */
+    const float *bias;  /* of the first block's first channel; NULL: none */
+    const float *added; /* to the sum, before the relu; laid out as y; NULL: nothing */
     bool relu, pool;
     float *y;        /* where the first one goes; of a pool: the first window's */
     int32_t *argmax; /* likewise; NULL: not wanted */

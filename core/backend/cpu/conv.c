@@ -199,17 +199,12 @@ static void winograd_forward(const struct dpt_cpu_run *run, const struct dpt_cpu
 
 /* --- in bf16, by the processor's own instructions --------------------------------------------- */
 
-static const struct dpt_bf16_kernels *bf16_kernels(const struct dpt_cpu_program *program,
-                                                   const struct dpt_cpu_node *node)
+const struct dpt_bf16_kernels *dpt_cpu_conv_bf16(const struct dpt_cpu_program *program,
+                                                 const struct dpt_cpu_node *conv)
 {
-    return dpt_cpu_rounds(program) && node->graph->window.groups == 1
+    return dpt_cpu_rounds(program) && conv->graph->window.groups == 1
                ? dpt_bf16_kernels(dpt_dnnl_isa())
                : NULL;
-}
-
-bool dpt_cpu_conv_rounds(const struct dpt_cpu_program *program, const struct dpt_cpu_node *node)
-{
-    return node->op == &dpt_cpu_conv && bf16_kernels(program, node) != NULL;
 }
 
 static enum dpt_status plan_bf16(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
@@ -219,6 +214,7 @@ static enum dpt_status plan_bf16(struct dpt_cpu_program *program, struct dpt_cpu
     struct conv *conv = node->own;
     const bool backward = program->spec.training && node->wants_dy;
     const bool planes = node->in.c <= DPT_BF16_FEW && !(backward && node->wants_dx) &&
+                        node->n_inputs == 1 &&
                         dpt_cpu_input_layout(program, node) == DPT_LAYOUT_NCHW;
     struct dpt_bf16_conv_shape shape = {.in_channels = node->in.c,
                                         .out_channels = node->out.c,
@@ -254,8 +250,9 @@ static void bf16_forward(const struct dpt_cpu_run *run, const struct dpt_cpu_nod
     const bool keeps_argmax = run->training && to->argmax != DPT_CPU_NONE;
 
     dpt_bf16_conv_forward(conv->bf16, run->program->spec.micro, dpt_cpu_buffer(run, node->x),
-                          conv->bf16_weights, bias_of(run, node), run->scratch,
-                          dpt_cpu_buffer(run, to->y),
+                          conv->bf16_weights, bias_of(run, node),
+                          node->n_inputs > 1 ? dpt_cpu_buffer(run, node->other) : NULL,
+                          run->scratch, dpt_cpu_buffer(run, to->y),
                           keeps_argmax ? (void *)dpt_cpu_buffer(run, to->argmax) : NULL);
 }
 
@@ -354,7 +351,7 @@ static enum dpt_status plan_conv(struct dpt_cpu_program *program, struct dpt_cpu
 {
     enum dpt_status status = DPT_OK;
     struct conv *conv = node->own;
-    const struct dpt_bf16_kernels *kernels = bf16_kernels(program, node);
+    const struct dpt_bf16_kernels *kernels = dpt_cpu_conv_bf16(program, node);
     bool chosen = kernels != NULL;
 
     conv->shape = dpt_cpu_conv_shape(program, node);
@@ -394,7 +391,7 @@ bool dpt_cpu_conv_lists(const struct dpt_cpu_program *program, const struct dpt_
 {
     const struct dpt_sparse_shape shape = sparse_shape(conv);
 
-    return bf16_kernels(program, conv) != NULL ||
+    return dpt_cpu_conv_bf16(program, conv) != NULL ||
            (is_plain(&conv->graph->window) && dpt_sparse_fits(&shape));
 }
 

@@ -97,10 +97,27 @@ static void join_norm_to(struct dpt_cpu_program *program, struct dpt_cpu_node *n
     struct dpt_cpu_node *before = &program->nodes[norm->inputs[0]];
 
     if (program->spec.training || program->plain || norm->op != &dpt_cpu_batchnorm ||
-        !before->op->takes_norm || before->norm != NULL || before->relu || before->consumers > 1)
+        !before->op->takes_norm || before->norm != NULL || before->relu || before->n_inputs > 1 ||
+        before->consumers > 1)
         return;
     join_to(norm, before);
     before->norm = norm->graph;
+}
+
+/* In evaluation a convolution adds what is there already to what it gives, as it writes it: the
+ * same sums in the same order, and two passes less over the values. */
+static void join_add_to(struct dpt_cpu_program *program, struct dpt_cpu_node *add)
+{
+    const bool second = add->inputs[1] > add->inputs[0];
+    const int32_t other = add->inputs[second ? 0 : 1];
+    struct dpt_cpu_node *before = &program->nodes[add->inputs[second ? 1 : 0]];
+
+    if (program->spec.training || program->plain || add->op != &dpt_cpu_add ||
+        before->op != &dpt_cpu_conv || dpt_cpu_conv_bf16(program, before) == NULL ||
+        before->number == other || before->relu || before->n_inputs > 1 || before->consumers > 1)
+        return;
+    join_to(add, before);
+    before->inputs[before->n_inputs++] = other;
 }
 
 /* Behind a max-pool most gradients of a convolution are zeros: it works on lists of the others. */
@@ -108,7 +125,8 @@ static void join_pool(struct dpt_cpu_program *program, struct dpt_cpu_node *pool
 {
     struct dpt_cpu_node *conv = &program->nodes[pool->inputs[0]];
 
-    if (pool->op != &dpt_cpu_maxpool || conv->op != &dpt_cpu_conv || conv->consumers > 1)
+    if (pool->op != &dpt_cpu_maxpool || conv->op != &dpt_cpu_conv || conv->consumers > 1 ||
+        conv->n_inputs > 1)
         return;
     for (int i = 0; i < 2; i++) {
         const struct dpt_window *w = &pool->graph->window;
@@ -143,6 +161,7 @@ static void read_graph(struct dpt_cpu_program *program)
         for (int32_t k = 0; k < node->n_inputs; k++)
             node->inputs[k] = program->nodes[node->inputs[k]].within;
         join_norm_to(program, node);
+        join_add_to(program, node);
         join_relu_to(program, node);
         join_pool(program, node);
     }

@@ -382,7 +382,9 @@ out:
 static bool folds(const struct dpt_cpu_program *program)
 {
     for (int32_t i = 0; i < program->n_nodes; i++) {
-        if (program->nodes[i].norm != NULL)
+        const struct dpt_cpu_node *node = &program->nodes[i];
+
+        if (node->norm != NULL || (node->op == &dpt_cpu_conv && node->n_inputs > 1))
             return true;
     }
     return false;
@@ -392,8 +394,8 @@ static enum dpt_status find_nonfinite(void *opened, int worker, const struct dpt
                                       const float *params, int32_t *node, int32_t *position,
                                       struct dpt_error *err);
 
-/* Whether a convolution or the batch norm in its weights is to blame shows where each is computed
- * by itself. */
+/* Whether a convolution, the batch norm in its weights or what it adds is to blame shows where each
+ * is computed by itself. */
 static enum dpt_status find_in_plain(const struct dpt_cpu_program *program,
                                      const struct dpt_batch *batch, const float *params,
                                      int32_t *node, int32_t *position, struct dpt_error *err)

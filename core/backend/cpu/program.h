@@ -112,7 +112,7 @@ struct dpt_cpu_node {
     int32_t n_inputs, inputs[DPT_MAX_INPUTS]; /* numbers of nodes, none of them skipped */
     struct dpt_shape in, out;
     int32_t consumers;
-    bool skipped; /* a relu or a batch norm that another node computes */
+    bool skipped; /* a relu, a batch norm or an addition that another node computes */
     /* The node that computes it: the max-pool that reads it, or the node that it reads; else the
      * node itself. */
     int32_t within;
@@ -297,9 +297,10 @@ enum dpt_status dpt_cpu_plan_gradients(struct dpt_cpu_program *program, struct d
 /* Whether the convolution's backward pass can read the gradient of the pool after it as a list of
  * maxima (sparse.h). */
 bool dpt_cpu_conv_lists(const struct dpt_cpu_program *program, const struct dpt_cpu_node *conv);
-/* Whether the node is a convolution that reads blocks of 16 channels and rounds them (bf16_conv.h).
- */
-bool dpt_cpu_conv_rounds(const struct dpt_cpu_program *program, const struct dpt_cpu_node *node);
+/* The kernels of bf16_conv.h for a convolution, with which forward can add another value, its
+ * second input, to what it gives; NULL: it has others. */
+const struct dpt_bf16_kernels *dpt_cpu_conv_bf16(const struct dpt_cpu_program *program,
+                                                 const struct dpt_cpu_node *conv);
 
 /* dpt_backend.open, .share, .measure and .close. plain: each batch norm is computed by itself. */
 enum dpt_status dpt_cpu_open_plain(const struct dpt_program_spec *spec, void **opened,

@@ -14,7 +14,7 @@
 #define CPU &dpt_backend_ref /* there is no other */
 #endif
 
-enum { LAYERS = 300, GRAPHS = 300 };
+enum { LAYERS = 300, GRAPHS = 300, RESIDUALS = 120 };
 
 /* The next bf16 number above or below by the distance of neighbours, in double. */
 static double nearest(double x)
@@ -245,6 +245,109 @@ static void graphs_are_those_of_ref(void **state)
         fail_msg("cpu and ref in bf16 are %g apart, fp32 and bf16 %g", apart, rounding);
 }
 
+/* A convolution whose outputs are added to what it reads or to another one's, and what may follow.
+ */
+static int32_t add_residual(struct scene *s, int32_t at, bool norms, struct draw *d)
+{
+    static const struct dpt_window same = {{3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, 1};
+    static const struct dpt_window halve = {{2, 2}, {2, 2}, {1, 1}, {0, 0}, {0, 0}, 1};
+    const int32_t channels = s->graph.nodes[at].out.c, from = at;
+    int32_t other = from;
+
+    if (draw_int(d, 0, 2) == 0)
+        other = net_conv(&s->graph, from, channels, &same, draw_int(d, 0, 1));
+    at = net_conv(&s->graph, from, channels, &same, draw_int(d, 0, 1));
+    if (norms && draw_int(d, 0, 3) > 0)
+        at = net_simple(&s->graph, at, DPT_OP_BATCHNORM, 1e-3f);
+    else if (draw_int(d, 0, 4) == 0)
+        at = net_simple(&s->graph, at, DPT_OP_RELU, 0);
+    at = draw_int(d, 0, 1) ? net_join(&s->graph, at, other, DPT_OP_ADD)
+                           : net_join(&s->graph, other, at, DPT_OP_ADD);
+    if (norms && draw_int(d, 0, 3) == 0) /* which is of a sum */
+        at = net_simple(&s->graph, at, DPT_OP_BATCHNORM, 1e-3f);
+    if (draw_int(d, 0, 2) > 0)
+        at = net_simple(&s->graph, at, DPT_OP_RELU, 0);
+    return draw_int(d, 0, 3) == 0 && s->graph.nodes[at].out.h > 1 && s->graph.nodes[at].out.w > 1
+               ? net_pool(&s->graph, at, DPT_OP_MAXPOOL, &halve)
+               : at;
+}
+
+static void residuals_init(struct scene *s, uint64_t seed, bool norms)
+{
+    struct draw d = {seed + 9000};
+    int32_t at;
+
+    *s = (struct scene){0};
+    at = net_input(&s->graph, draw_int(&d, 1, 40), draw_int(&d, 2, 19), draw_int(&d, 2, 40));
+    note(s, "residuals %d: %dx%dx%d", (int)seed, s->graph.nodes[at].out.c, s->graph.nodes[at].out.h,
+         s->graph.nodes[at].out.w);
+    for (int i = draw_int(&d, 1, 3); i > 0; i--)
+        at = add_residual(s, at, norms, &d);
+    s->outputs = (size_t)dpt_shape_size(&s->graph.nodes[at].out);
+    s->spec = (struct dpt_program_spec){
+        .graph = &s->graph, .loss = {DPT_LOSS_MSE, 0}, .micro = draw_int(&d, 1, 5), .threads = 1};
+    s->params = net_params(&s->graph, &d);
+    batch_fill(&s->batch, &s->graph, s->spec.micro, draw_int(&d, 1, s->spec.micro), true, &d);
+}
+
+static float *inferred(const struct scene *s, enum dpt_precision precision, bool training)
+{
+    const struct dpt_backend *backend = CPU;
+    struct dpt_program_spec spec = s->spec;
+    float *y = dpt_alloc_array(s->outputs * (size_t)s->batch.batch.count, sizeof *y);
+    struct dpt_error err;
+    void *program;
+
+    spec.precision = precision;
+    spec.training = training;
+    if (backend->open(&spec, &program, &err) != DPT_OK)
+        fail_msg("%s: %s", s->text, err.text);
+    assert_int_equal(backend->refresh(program, 0, s->params, &err), DPT_OK);
+    backend->infer(program, 0, &s->batch.batch, s->params, y, NULL, &err);
+    backend->close(program);
+    return y;
+}
+
+/* Whether the processor has instructions for bf16 that the limit permits: else the kernels of fp32,
+ * which may be others in a program that trains, get rounded operands. */
+static bool has_own_kernels(void)
+{
+    const struct dpt_backend *backend = CPU;
+
+    return backend->bf16 != NULL && backend->bf16() != NULL;
+}
+
+/* What is computed together in evaluation has the bytes of one after the other, as a program that
+ * trains has it; with batch norms in the weights it is as near to that as roundings let it be. */
+static void evaluates_what_it_trains(void **state)
+{
+    double apart = 0, rounding = 0;
+
+    (void)state;
+    for (uint64_t seed = 0; seed < RESIDUALS; seed += (uint64_t)net_every()) {
+        const bool norms = seed % 2;
+        struct scene s;
+
+        limit(seed);
+        residuals_init(&s, seed, norms);
+        float *apiece = inferred(&s, DPT_PRECISION_BF16, true),
+              *fused = inferred(&s, DPT_PRECISION_BF16, false),
+              *fp32 = inferred(&s, DPT_PRECISION_FP32, true);
+        const size_t n = s.outputs * (size_t)s.batch.batch.count;
+
+        if (!norms && has_own_kernels() && memcmp(fused, apiece, n * sizeof *fused) != 0)
+            fail_msg("%s: outputs differ by %g", s.text, distance(fused, apiece, n, 1e-3));
+        apart += norms ? distance(fused, apiece, n, 1e-3) : 0;
+        rounding += norms ? distance(fp32, apiece, n, 1e-3) : 0;
+        dpt_free(apiece);
+        dpt_free(fused);
+        dpt_free(fp32);
+        scene_release(&s);
+    }
+    if (!(apart < 2 * rounding))
+        fail_msg("folded and not they are %g apart, fp32 and bf16 %g", apart, rounding);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -252,6 +355,7 @@ int main(void)
         cmocka_unit_test(ref_rounds_its_operands),
         cmocka_unit_test_teardown(a_layer_is_that_of_ref, no_limit),
         cmocka_unit_test_teardown(graphs_are_those_of_ref, no_limit),
+        cmocka_unit_test_teardown(evaluates_what_it_trains, no_limit),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -124,7 +124,7 @@ enum dpt_status dpt_units_open_params(struct dpt_trainer *t, struct dpt_error *e
         t->units.sliced ? dpt_reserve(bytes) : dpt_alloc_array((size_t)graph->arena, sizeof(float));
     if (t->arenas.params == NULL)
         DPT_TRY(dpt_fail_memory(err, "the parameters", (double)bytes));
-    if (!t->units.sliced &&
+    if (!t->units.sliced && !t->loads &&
         dpt_trainer_replicas(t)->world.rank == 0) /* a tensor's numbers do not depend on others */
         DPT_TRY(dpt_model_init(graph, (uint64_t)t->job->seed, t->arenas.params, err));
 out:

@@ -338,6 +338,7 @@ enum dpt_status dpt_trainer_open(struct dpt_trainer *t, const struct dpt_job *jo
 
     memset(t, 0, sizeof *t);
     t->data.given = given;
+    t->loads = (parts & DPT_PART_LOADED) != 0;
     t->job = job;
     t->comm = comm;
     t->log = log;
@@ -355,6 +356,8 @@ enum dpt_status dpt_trainer_open(struct dpt_trainer *t, const struct dpt_job *jo
     DPT_TRY(dpt_trainer_share_targets(t, err));
     DPT_TRY(count_threads(t, err));
     DPT_TRY(open_all(t, err));
+    if (t->loads)
+        return DPT_OK;
     DPT_TRY(dpt_units_init(t, err));
     DPT_TRY(dpt_group_agree(&comm->world, dpt_trainer_refresh(t, err), err));
 out:
