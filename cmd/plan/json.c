@@ -123,7 +123,7 @@ static void pipeline(const struct dpt_plan *p, struct dpt_json *j)
     const struct dpt_mesh *m = &p->t.mesh;
 
     dpt_json_object(j, "pipeline");
-    dpt_json_int(j, "replicas", m->replicas.world.size);
+    dpt_json_int(j, "replicas", m->replicas->world.size);
     dpt_json_int(j, "tensor", m->tensor);
     dpt_json_real(j, "bubble", p->bubble);
     dpt_json_array(j, "stages");

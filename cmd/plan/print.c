@@ -307,7 +307,7 @@ static void print_memory(const struct dpt_plan *p, struct dpt_str *out)
 static void print_mesh(const struct dpt_plan *p, struct dpt_str *out)
 {
     const struct dpt_mesh *m = &p->t.mesh;
-    const int replicas = m->replicas.world.size;
+    const int replicas = m->replicas->world.size;
 
     dpt_str_printf(out, "\n");
     if (m->stages > 1)
@@ -338,7 +338,7 @@ static void print_axes(const struct dpt_plan *p, struct dpt_str *out)
 static void print_stages(const struct dpt_plan *p, struct dpt_str *out)
 {
     const struct dpt_mesh *m = &p->t.mesh;
-    const int all = m->replicas.world.size * m->tensor;
+    const int all = m->replicas->world.size * m->tensor;
     const bool gpu = p->gpu.name[0] != '\0';
     char bytes[DIGITS], sent[2 * DIGITS];
 

@@ -221,9 +221,8 @@ static void data_axis(const struct dpt_plan *p, struct dpt_plan_axis *axis)
     for (int k = 0; k < t->mesh.stages; k++) {
         const struct dpt_plan_stage *stage = &p->stages[k];
         const double *kind = stage->traffic.kind;
-        const int64_t arena = stage->graph.n_nodes > 0 ? stage->graph.arena : t->model.graph.arena;
         const double summed =
-            t->reduction.type->sends(t) * (double)arena * WORD * (ranks - 1) / ranks;
+            t->reduction.type->sends(t) * (double)stage->graph.arena * WORD * (ranks - 1) / ranks;
 
         axis->bytes = fmax(axis->bytes, kind[DPT_ACTION_ADD] + kind[DPT_ACTION_GATHER] + summed);
         axis->crosses = axis->crosses || replicas_cross(p, ranks_of_stage(p), k);

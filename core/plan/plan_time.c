@@ -220,7 +220,7 @@ enum dpt_status dpt_plan_predict(const struct dpt_plan *p, int ranks, int64_t gl
     const int node_ranks = ranks < p->spec.node_ranks ? ranks : p->spec.node_ranks;
     /* Those of a part of the model, of which each adds up its own gradient. */
     struct partition d = {.ranks = ranks / dpt_trainer_model_ranks(&p->t), .global = global};
-    struct dpt_comm comm = p->comm;
+    struct dpt_comm comm = p->comm, replicas = p->comm;
     struct dpt_job job = *p->t.job;
     struct dpt_trainer other = p->t;
 
@@ -235,8 +235,9 @@ enum dpt_status dpt_plan_predict(const struct dpt_plan *p, int ranks, int64_t gl
     comm.node.size = node_ranks;
     job.batch.global = global;
     other.comm = &comm;
-    other.mesh.replicas.world.size = d.ranks;
-    other.mesh.replicas.node.size = d.node_ranks;
+    replicas.world.size = d.ranks;
+    replicas.node.size = d.node_ranks;
+    other.mesh.replicas = &replicas;
     other.job = &job;
     other.team.all_threads = (int64_t)ranks * p->t.team.threads;
     d.micro = dpt_trainer_choose_micro(&other);
@@ -316,7 +317,8 @@ enum dpt_status dpt_plan_time(struct dpt_plan *p, struct dpt_error *err)
         DPT_TRY(dpt_trial_sum((size_t)dpt_trainer_graph(t)->floats, busy, &p->trial, err));
     if (p->spec.trial && t->team.threads <= p->cores && bytes <= trial_most &&
         (p->available < 0 || bytes <= trial_part * p->available)) {
-        whole.mesh = (struct dpt_mesh){.stages = 1, .tensor = 1}; /* a stage takes a part of that */
+        whole.mesh = dpt_mesh_whole(whole.comm); /* a stage takes a part of that */
+        whole.mesh.graph = whole.model.graph;
         whole.units = (struct dpt_units){.n = 1};
         DPT_TRY(dpt_trial_run(&whole, threads, &p->trial, err));
         p->trial.update *= (double)threads / t->team.threads;

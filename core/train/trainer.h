@@ -71,6 +71,12 @@ struct dpt_trainer {
     struct dpt_profile *profile; /* NULL: no profile is recorded; borrowed */
 };
 
+/* The mesh of a trainer before the job divides it (dpt_mesh_plan): all ranks are replicas. */
+static inline struct dpt_mesh dpt_mesh_whole(const struct dpt_comm *comm)
+{
+    return (struct dpt_mesh){.stages = 1, .tensor = 1, .replicas = comm};
+}
+
 /* Whether ranks have parts of the model; else each has all of it, and all ranks are replicas. */
 static inline bool dpt_mesh_divides(const struct dpt_mesh *m)
 {
@@ -87,13 +93,13 @@ static inline bool dpt_trainer_in_parts(const struct dpt_trainer *t)
 /* The model as this rank's arenas have it: all of it, or the tensors of its part alone. */
 static inline const struct dpt_graph *dpt_trainer_graph(const struct dpt_trainer *t)
 {
-    return dpt_mesh_divides(&t->mesh) ? &t->mesh.graph : &t->model.graph;
+    return &t->mesh.graph;
 }
 
 /* The ranks that have the same part of the model, and divide the samples. */
 static inline const struct dpt_comm *dpt_trainer_replicas(const struct dpt_trainer *t)
 {
-    return dpt_mesh_divides(&t->mesh) ? &t->mesh.replicas : t->comm;
+    return t->mesh.replicas;
 }
 
 /* How many ranks have the model once: all stages and parts of it. */

@@ -150,11 +150,13 @@ struct dpt_mesh {
     int stages, stage; /* of the pipeline; 1: the stage is the whole model */
     int tensor, part;  /* how many ranks divide a stage's layers; 1: they are not divided */
     int32_t *first;    /* [stages + 1]: the first node of each stage, and the end */
-    /* The members below are empty where no ranks divide the model (dpt_mesh_divides). An empty
-     * group is one of this rank alone. The graph is that of this rank's part, whose arena has its
-     * tensors alone. */
+    /* The graph of this rank's part, whose arena has its tensors alone: one stage of whole layers
+     * has all of the model's. */
     struct dpt_graph graph;
-    struct dpt_comm replicas;             /* the ranks that have the same part of the model */
+    /* The ranks that have the same part of the model: the job's, or those of the group below. */
+    const struct dpt_comm *replicas;
+    /* Empty where no ranks divide the model: an empty group is one of this rank alone. */
+    struct dpt_comm replica_group;
     struct dpt_comm model_group;          /* the ranks that have one model together */
     struct dpt_comm tensor_group;         /* the ranks that divide the layers of this stage */
     struct dpt_comm stage_links[2];       /* pairs with the stages before and after this one */

@@ -6,7 +6,7 @@
 void dpt_mesh_describe_stages(const struct dpt_trainer *t, struct dpt_str *out)
 {
     const struct dpt_mesh *m = &t->mesh;
-    const int replicas = m->replicas.world.size, ranks = replicas * m->tensor;
+    const int replicas = m->replicas->world.size, ranks = replicas * m->tensor;
 
     if (m->stages == 1)
         return;
@@ -25,7 +25,7 @@ void dpt_mesh_describe_parts(const struct dpt_trainer *t, struct dpt_str *out)
 {
     enum { NAMED = 3 };
     const struct dpt_graph *graph = &t->model.graph;
-    const int replicas = t->mesh.replicas.world.size;
+    const int replicas = t->mesh.replicas->world.size;
     int n = 0;
 
     if (t->mesh.tensor == 1)

@@ -340,6 +340,7 @@ enum dpt_status dpt_trainer_open(struct dpt_trainer *t, const struct dpt_job *jo
     t->data.given = given;
     t->job = job;
     t->comm = comm;
+    t->mesh = dpt_mesh_whole(comm);
     t->log = log;
     t->model.loss = dpt_job_loss(job);
     t->progress.best_step = -1;
@@ -374,6 +375,7 @@ enum dpt_status dpt_trainer_plan(struct dpt_trainer *t, const struct dpt_job *jo
     t->planned = true;
     t->job = job;
     t->comm = comm;
+    t->mesh = dpt_mesh_whole(comm);
     t->model.loss = dpt_job_loss(job);
     dpt_trainer_count_slots(t);
     DPT_TRY(dpt_choose_planned((enum dpt_device_kind)job->device.kind, &t->backend, err));
