@@ -300,23 +300,30 @@ out:
     return status;
 }
 
-/* Says what each rank is there for, for the lines that name it: its stage, and its part of that. */
-static void tell_places(const struct dpt_trainer *t)
+const char *dpt_mesh_place(const struct dpt_trainer *t, int rank, char place[DPT_PLACE_TEXT])
 {
     const struct dpt_mesh *m = &t->mesh;
-    const int ranks = t->comm->world.size, each = m->replicas->world.size * m->tensor;
+    int n = 0;
+
+    place[0] = '\0';
+    if (m->stages > 1)
+        n = snprintf(place, DPT_PLACE_TEXT, "stage %d of %d%s",
+                     rank / (m->replicas->world.size * m->tensor) + 1, m->stages,
+                     m->tensor > 1 ? ", " : "");
+    if (m->tensor > 1)
+        snprintf(place + n, DPT_PLACE_TEXT - (size_t)n, "part %d of %d", rank % m->tensor + 1,
+                 m->tensor);
+    return place;
+}
+
+/* Says what each rank is there for, for the lines that name it. */
+static void tell_places(const struct dpt_trainer *t)
+{
+    const int ranks = t->comm->world.size;
     char(*places)[DPT_PLACE_TEXT] = dpt_alloc_array((size_t)ranks, sizeof *places);
 
-    for (int r = 0; places != NULL && r < ranks; r++) {
-        int n = 0;
-
-        if (m->stages > 1)
-            n = snprintf(places[r], sizeof places[r], "stage %d of %d%s", r / each + 1, m->stages,
-                         m->tensor > 1 ? ", " : "");
-        if (m->tensor > 1)
-            snprintf(places[r] + n, sizeof places[r] - (size_t)n, "part %d of %d",
-                     r % m->tensor + 1, m->tensor);
-    }
+    for (int r = 0; places != NULL && r < ranks; r++)
+        dpt_mesh_place(t, r, places[r]);
     dpt_comm_places(t->comm, places);
 }
 
@@ -340,7 +347,7 @@ enum dpt_status dpt_mesh_open(struct dpt_trainer *t, struct dpt_error *err)
         {&m->stage_links[1], lane * (m->stages + 1) + (m->stage + 1) / 2, m->stages > 1},
     };
 
-    if (!dpt_mesh_divides(m))
+    if (dpt_trainer_model_ranks(t) == 1)
         return DPT_OK;
     tell_places(t);
     for (size_t i = 0; i < sizeof splits / sizeof *splits; i++)

@@ -48,13 +48,13 @@ void dpt_mesh_metrics(const struct dpt_trainer *t, const int32_t *nodes, struct 
 {
     const struct dpt_mesh *mesh = &t->mesh;
 
-    if (!dpt_mesh_divides(mesh) && !dpt_trainer_sharded(t))
+    if (dpt_trainer_model_ranks(t) == 1 && dpt_trainer_owners(t) == 1)
         return;
     dpt_metrics_int(m, "data", dpt_trainer_replicas(t)->world.size);
     dpt_metrics_int(m, "tensor", mesh->tensor);
     dpt_metrics_int(m, "pipeline", mesh->stages);
     dpt_metrics_text(m, "shard", DPT_CHOICES(DPT_SHARDS)[t->job->parallel.shard]);
-    if (dpt_mesh_divides(mesh)) {
+    if (dpt_trainer_model_ranks(t) > 1) {
         const char *names[mesh->stages];
 
         for (int k = 0; k < mesh->stages; k++)

@@ -45,8 +45,13 @@ enum dpt_status dpt_units_plan(struct dpt_trainer *t, struct dpt_error *err)
 
     dpt_free(u->node); /* of another stage, where it is planned */
     dpt_free(u->edge);
-    *u = (struct dpt_units){.sliced = dpt_trainer_sharded(t) &&
+    *u = (struct dpt_units){.sliced = dpt_trainer_owners(t) > 1 &&
                                       t->job->parallel.shard == DPT_SHARD_PARAMETERS};
+    if (u->sliced && t->team.synchronized)
+        return dpt_fail(err, DPT_BAD_JOB,
+                        "parallel.shard: parameters does not go with a batch norm over the whole "
+                        "step (statistics: batch), for which all micro-batches are under way at "
+                        "once; gradients and optimizer do, or statistics: micro");
     DPT_TRY(DPT_ALLOCATE(u->node, (size_t)graph->n_nodes + 1, "the units", err));
     DPT_TRY(DPT_ALLOCATE(u->edge, (size_t)graph->n_nodes + 1, "the units", err));
     u->node[0] = stage[0];
@@ -224,6 +229,11 @@ enum dpt_status dpt_units_share(struct dpt_trainer *t, struct dpt_error *err)
         status = t->backend->share(t->model.program, &dpt_trainer_replicas(t)->node,
                                    &t->model.shared, err);
     return dpt_group_agree(&t->comm->world, status, err);
+}
+
+enum dpt_status dpt_units_await(struct dpt_trainer *t, struct dpt_error *err)
+{
+    return t->units.gathers ? DPT_OK : dpt_group_barrier(&dpt_trainer_replicas(t)->node, err);
 }
 
 static void refresh(void *arg, int thread)

@@ -24,6 +24,16 @@ enum dpt_status dpt_units_plan(struct dpt_trainer *t, struct dpt_error *err);
 bool dpt_units_by_messages(const struct dpt_trainer *t);
 /* Whether a node's ranks have one arena of the weights together. */
 bool dpt_units_on_node(const struct dpt_trainer *t);
+/* How many ranks keep slices of the weights; 1: each has all. */
+static inline int dpt_units_owners(const struct dpt_trainer *t)
+{
+    return t->units.sliced ? dpt_trainer_owners(t) : 1;
+}
+/* How many units are gathered for their passes alone; 0: the weights stay. */
+static inline int dpt_units_gathered(const struct dpt_trainer *t)
+{
+    return t->units.gathers ? t->units.n : 0;
+}
 /* Floats of the largest unit. */
 size_t dpt_units_largest(const struct dpt_trainer *t);
 /* Floats of the parameters that a rank has at a time: all, or its slice and a unit. */
@@ -44,6 +54,9 @@ enum dpt_status dpt_units_init(struct dpt_trainer *t, struct dpt_error *err);
 /* Collective. Where it is worth it, the ranks of a node get together what the backend derives from
  * the weights (dpt_backend.share). Errors: RANK. */
 enum dpt_status dpt_units_share(struct dpt_trainer *t, struct dpt_error *err);
+/* Collective over the node. Waits until the owners have written what all read: their slices, and
+ * the state. Where units are gathered it does nothing. Errors: RANK. */
+enum dpt_status dpt_units_await(struct dpt_trainer *t, struct dpt_error *err);
 /* Derives what the backend derives from all weights, on all threads. Where units are gathered each
  * is derived then, and this does nothing. Errors: as the backend's refresh. */
 enum dpt_status dpt_units_refresh(struct dpt_trainer *t, struct dpt_error *err);
