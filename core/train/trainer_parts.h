@@ -123,7 +123,7 @@ struct dpt_arenas {
     const char *slot_names[DPT_MAX_SLOTS];
     /* The memory of the slots where the ranks of a node have them together; else empty. */
     struct dpt_shared shared;
-    size_t reserved;        /* bytes of such a slot; 0: there are no shards */
+    size_t reserved;        /* bytes of such a slot; 0: all of it is there */
     struct dpt_parts parts; /* [ranks]: for messages with the owners of shards or stages */
     uint64_t *hashes;       /* [ranks], for the replica check */
     /* In shards: the hash of the weights before the update of this step, if replicas are compared

@@ -1,18 +1,5 @@
-/* Which reduction a job has, and what those say in which each rank owns all. */
+/* What reductions say in which each rank owns all. */
 #include "core/train/reduction/gradient_reduction.h"
-
-const struct dpt_gradient_reduction_type *dpt_gradient_reduction_choose(const struct dpt_trainer *t)
-{
-    static const struct dpt_gradient_reduction_type
-        *const whole[] = {[DPT_REDUCTION_ALLREDUCE] = &dpt_gradient_reduction_allreduce,
-                          [DPT_REDUCTION_REPRODUCIBLE] = &dpt_gradient_reduction_reproducible},
-               *const owned[] = {[DPT_SHARD_OPTIMIZER] = &dpt_gradient_reduction_sharded,
-                                 [DPT_SHARD_GRADIENTS] = &dpt_gradient_reduction_round_robin,
-                                 [DPT_SHARD_PARAMETERS] = &dpt_gradient_reduction_units};
-
-    return dpt_trainer_owners(t) > 1 ? owned[t->job->parallel.shard]
-                                     : whole[t->job->comm.reduction];
-}
 
 struct dpt_slice dpt_gradient_all(const struct dpt_trainer *t, int rank)
 {

@@ -10,7 +10,7 @@
 #include "core/comm/deterministic_allreduce.h"
 #include "core/train/trainer.h"
 
-/* The arenas beside the slots, which are numbered from 0 on. The gradient is the last step's sum. */
+/* The arenas beside the slots, which are numbered from 0 on. The gradient is the last sum. */
 enum { DPT_PARAMS = -1, DPT_GRADIENT = -2 };
 
 /* One of the arenas of this rank, where all floats have their places; it is only read. */

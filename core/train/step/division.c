@@ -203,7 +203,8 @@ static double slowest_stage(const struct dpt_trainer *t, int64_t *widest)
  * In stages, the group with which a step is shortest, if to pass over all weights takes as long as
  * to compute PASS_SAMPLES samples. The slowest stage takes all groups, and waits until the others
  * have taken one: many small groups pass over the weights more often, few large ones wait longer.
- * It hangs on the job and the mesh alone, and from DPT_MICRO_TEAM samples on not on how many there are.
+ * It hangs on the job and the mesh alone, and from DPT_MICRO_TEAM samples on not on how many there
+ * are.
  */
 static int32_t group_of_stages(const struct dpt_trainer *t, int32_t micro, int64_t run)
 {
@@ -272,11 +273,6 @@ bool dpt_step_takes_all(const struct dpt_trainer *t)
 int dpt_step_most_workers(const struct dpt_trainer *t)
 {
     return t->mesh.tensor > 1 && !t->team.together ? 1 : INT_MAX;
-}
-
-bool dpt_step_infers_together(const struct dpt_trainer *t)
-{
-    return dpt_trainer_model_ranks(t) > 1 || t->units.gathers;
 }
 
 bool dpt_step_infers_as_team(const struct dpt_trainer *t)

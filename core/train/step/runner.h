@@ -73,8 +73,6 @@ bool dpt_step_takes_all(const struct dpt_trainer *t);
 /* The most workers that a rank may have: a divided layer has one, which tells the other ranks of
  * it. */
 int dpt_step_most_workers(const struct dpt_trainer *t);
-/* Whether an evaluation needs all ranks at the same time, so that one that fails goes on. */
-bool dpt_step_infers_together(const struct dpt_trainer *t);
 /* What the planners make this rank's list from, for that many rounds. */
 struct dpt_division dpt_step_division(const struct dpt_trainer *t, int32_t rounds, bool infers);
 /* Micro-batches that a rank takes in its turn; 0: it takes a run of a step's. */
