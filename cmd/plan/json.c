@@ -246,8 +246,7 @@ void dpt_plan_json(const struct dpt_plan *p, const struct dpt_plan_scale *scales
     rates(p, j);
     memory(p, j);
     axes(p, j);
-    if (dpt_trainer_model_ranks(&p->t) > 1)
-        pipeline(p, j);
+    pipeline(p, j);
     if (p->gpu.name[0] != '\0')
         device(p, j);
     if (p->step.total > 0)

@@ -251,18 +251,19 @@ static void tensor_axis(const struct dpt_plan *p, struct dpt_plan_axis *axis)
 }
 
 static const struct {
-    const char *name, *what;
+    const char *name, *part, *what;
     void (*fill)(const struct dpt_plan *p, struct dpt_plan_axis *axis);
 } axes[DPT_PLAN_AXES] = {
-    {"data", "gradients, and what is made of them", data_axis},
-    {"tensor", "values of divided layers, and columns of weights", tensor_axis},
-    {"pipeline", "values, and their gradients back", pipeline_axis},
+    {"data", "replica", "gradients, and what is made of them", data_axis},
+    {"tensor", "part", "values of divided layers, and columns of weights", tensor_axis},
+    {"pipeline", "stage", "values, and their gradients back", pipeline_axis},
 };
 
 void dpt_plan_fill_mesh(struct dpt_plan *p)
 {
     for (int i = 0; i < DPT_PLAN_AXES; i++) {
-        p->axes[i] = (struct dpt_plan_axis){.name = axes[i].name, .what = axes[i].what};
+        p->axes[i] = (struct dpt_plan_axis){
+            .name = axes[i].name, .part = axes[i].part, .what = axes[i].what};
         axes[i].fill(p, &p->axes[i]);
     }
     p->first_rank = p->stages[0].bytes + sum_scope(p, DPT_PLAN_FIRST, false);

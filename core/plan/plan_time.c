@@ -82,6 +82,7 @@ struct partition {
     int ranks, node_ranks, nodes;
     int64_t global, micros; /* micros: of the busiest rank */
     int32_t micro, group;   /* group: micro-batches that are computed at once */
+    double owners;          /* that divide the update */
     double slower;          /* how much sharing cores slows it */
 };
 
@@ -198,7 +199,6 @@ static void update(const struct dpt_plan *p, const struct partition *d, struct d
     const struct dpt_cost norm = dpt_cost_of_part(&one, DPT_SPAN_NORM);
     const struct dpt_cost optimizer = dpt_cost_of_part(&one, DPT_SPAN_OPTIMIZER);
     const int threads = p->t.team.threads;
-    const double owners = p->t.job->parallel.shard != DPT_SHARD_NONE ? d->ranks : 1;
     double seconds, whole;
     bool by_bytes;
 
@@ -208,7 +208,7 @@ static void update(const struct dpt_plan *p, const struct partition *d, struct d
     seconds = dpt_cost_limit(&optimizer, &p->machine, threads, &by_bytes) / reached_update;
     whole = p->trial.done ? p->trial.update : seconds;
     /* Shards divide the optimizer's part of it. */
-    step->update += fmax(whole - seconds * (1 - 1 / owners), whole / owners) * d->slower;
+    step->update += fmax(whole - seconds * (1 - 1 / d->owners), whole / d->owners) * d->slower;
     step->update *= (double)dpt_trainer_graph(&p->t)->floats / (double)p->t.model.graph.floats;
 }
 
@@ -239,6 +239,7 @@ enum dpt_status dpt_plan_predict(const struct dpt_plan *p, int ranks, int64_t gl
     replicas.node.size = d.node_ranks;
     other.mesh.replicas = &replicas;
     other.job = &job;
+    d.owners = dpt_trainer_owners(&other);
     other.team.all_threads = (int64_t)ranks * p->t.team.threads;
     d.micro = dpt_trainer_choose_micro(&other);
     d.micros = ((global + d.micro - 1) / d.micro + d.ranks - 1) / d.ranks;
