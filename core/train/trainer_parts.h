@@ -116,18 +116,18 @@ struct dpt_team {
 /* What is equal on all ranks between two steps. Owner: arenas.c. */
 struct dpt_arenas {
     float *params; /* with t->units.gathers only this rank's slice, and the state */
-    /* In shards only the floats that this rank owns (gradient_reduction.h) are there: the rest is
+    /* Of several owners each has the floats that it owns (gradient_reduction.h): the rest is
      * address space, which takes no memory. */
     float *slot[DPT_MAX_SLOTS];
     int slots; /* the last one is the weights' moving average, where there is one (average.h) */
     const char *slot_names[DPT_MAX_SLOTS];
     /* The memory of the slots where the ranks of a node have them together; else empty. */
     struct dpt_shared shared;
-    size_t reserved;        /* bytes of such a slot; 0: all of it is there */
+    int owners;             /* that divide each slot */
     struct dpt_parts parts; /* [ranks]: for messages with the owners of shards or stages */
     uint64_t *hashes;       /* [ranks], for the replica check */
-    /* In shards: the hash of the weights before the update of this step, if replicas are compared
-     * behind it, since all ranks get the owners' weights then. */
+    /* Of several owners: the hash of the weights before the update of this step, if replicas are
+     * compared behind it, since all ranks get the owners' weights then. */
     uint64_t hash;
     int64_t hashed_step;
 };

@@ -119,16 +119,28 @@ bool dpt_units_begins(const struct dpt_trainer *t, int32_t node)
     return k < t->units.n;
 }
 
+float *dpt_units_open_arena(size_t floats, int owners)
+{
+    return owners > 1 ? dpt_reserve(floats * sizeof(float))
+                      : dpt_alloc_array(floats, sizeof(float));
+}
+
+void dpt_units_close_arena(float *arena, size_t floats, int owners)
+{
+    if (owners > 1)
+        dpt_unreserve(arena, floats * sizeof(float));
+    else
+        dpt_free(arena);
+}
+
 enum dpt_status dpt_units_open_params(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_graph *graph = dpt_trainer_graph(t);
-    const size_t bytes = (size_t)graph->arena * sizeof(float);
 
-    t->arenas.params =
-        t->units.sliced ? dpt_reserve(bytes) : dpt_alloc_array((size_t)graph->arena, sizeof(float));
+    t->arenas.params = dpt_units_open_arena((size_t)graph->arena, dpt_units_owners(t));
     if (t->arenas.params == NULL)
-        DPT_TRY(dpt_fail_memory(err, "the parameters", (double)bytes));
+        DPT_TRY(dpt_fail_memory(err, "the parameters", (double)graph->arena * sizeof(float)));
     if (!t->units.sliced &&
         dpt_trainer_replicas(t)->world.rank == 0) /* a tensor's numbers do not depend on others */
         DPT_TRY(dpt_model_init(graph, (uint64_t)t->job->seed, t->arenas.params, err));
@@ -138,10 +150,9 @@ out:
 
 void dpt_units_close_params(struct dpt_trainer *t)
 {
-    if (!t->units.sliced)
-        dpt_free(t->arenas.params);
-    else if (t->units.weights.bytes == NULL) /* else it is these */
-        dpt_unreserve(t->arenas.params, (size_t)dpt_trainer_graph(t)->arena * sizeof(float));
+    if (t->units.weights.bytes == NULL) /* else it is these */
+        dpt_units_close_arena(t->arenas.params, (size_t)dpt_trainer_graph(t)->arena,
+                              dpt_units_owners(t));
 }
 
 /* The ranks have one arena together, where there is memory for that. */

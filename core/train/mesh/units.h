@@ -38,6 +38,10 @@ static inline int dpt_units_gathered(const struct dpt_trainer *t)
 size_t dpt_units_largest(const struct dpt_trainer *t);
 /* Floats of the parameters that a rank has at a time: all, or its slice and a unit. */
 double dpt_units_room(const struct dpt_trainer *t);
+/* Memory for an arena: zeros or, where several owners divide it, address space, of which each takes
+ * its part. NULL: there is none. close takes NULL, too. */
+float *dpt_units_open_arena(size_t floats, int owners);
+void dpt_units_close_arena(float *arena, size_t floats, int owners);
 /* Makes t->arenas.params. Where each rank has all of the weights, those of the first replica have
  * their initial values; else it is address space. Errors: RANK. */
 enum dpt_status dpt_units_open_params(struct dpt_trainer *t, struct dpt_error *err);
