@@ -137,10 +137,11 @@ enum dpt_status dpt_units_open_params(struct dpt_trainer *t, struct dpt_error *e
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_graph *graph = dpt_trainer_graph(t);
+    const size_t bytes = (size_t)graph->arena * sizeof(float);
 
     t->arenas.params = dpt_units_open_arena((size_t)graph->arena, dpt_units_owners(t));
     if (t->arenas.params == NULL)
-        DPT_TRY(dpt_fail_memory(err, "the parameters", (double)graph->arena * sizeof(float)));
+        DPT_TRY(dpt_fail_memory(err, "the parameters", (double)bytes));
     if (!t->units.sliced &&
         dpt_trainer_replicas(t)->world.rank == 0) /* a tensor's numbers do not depend on others */
         DPT_TRY(dpt_model_init(graph, (uint64_t)t->job->seed, t->arenas.params, err));
