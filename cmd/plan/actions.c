@@ -57,11 +57,10 @@ static int ranks_of(const struct listed *l, const struct dpt_action *a)
 static void print_list(const struct listed *l, struct dpt_str *out)
 {
     const struct dpt_trainer *t = &l->p->t;
-    char nodes[NODES + 1], rounds[DIGITS], bytes[DIGITS];
+    char nodes[NODES + 1], rounds[DIGITS], bytes[DIGITS], place[DPT_PLACE_TEXT];
 
-    dpt_str_printf(out, "rank %d", l->rank);
-    if (t->mesh.stages > 1)
-        dpt_str_printf(out, ", stage %d of %d", l->stage + 1, t->mesh.stages);
+    dpt_mesh_place(t, l->rank, place);
+    dpt_str_printf(out, "rank %d%s%s", l->rank, place[0] != '\0' ? ", " : "", place);
     dpt_str_printf(out, ": %d action%s, %d round%s of %d worker%s, %d in flight\n", l->list.n,
                    l->list.n == 1 ? "" : "s", l->rounds, l->rounds == 1 ? "" : "s",
                    t->team.gradient_workers, t->team.gradient_workers == 1 ? "" : "s",

@@ -123,7 +123,7 @@ static void pipeline(const struct dpt_plan *p, struct dpt_json *j)
     const struct dpt_mesh *m = &p->t.mesh;
 
     dpt_json_object(j, "pipeline");
-    dpt_json_int(j, "replicas", m->replicas.world.size);
+    dpt_json_int(j, "replicas", m->replicas->world.size);
     dpt_json_int(j, "tensor", m->tensor);
     dpt_json_real(j, "bubble", p->bubble);
     dpt_json_array(j, "stages");
@@ -246,8 +246,7 @@ void dpt_plan_json(const struct dpt_plan *p, const struct dpt_plan_scale *scales
     rates(p, j);
     memory(p, j);
     axes(p, j);
-    if (dpt_trainer_model_ranks(&p->t) > 1)
-        pipeline(p, j);
+    pipeline(p, j);
     if (p->gpu.name[0] != '\0')
         device(p, j);
     if (p->step.total > 0)

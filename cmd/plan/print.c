@@ -233,6 +233,14 @@ static void print_rates(const struct dpt_plan *p, struct dpt_str *out)
     dpt_str_printf(out, "\n");
 }
 
+/* Of which of several stages the memory above is. */
+static void print_stage(const struct dpt_plan *p, bool needs_most, struct dpt_str *out)
+{
+    if (p->t.mesh.stages > 1)
+        dpt_str_printf(out, "of stage %d%s\n", p->t.mesh.stage + 1,
+                       needs_most ? ", which needs most" : "");
+}
+
 static void print_device(const struct dpt_plan *p, struct dpt_str *out)
 {
     char a[DIGITS], b[DIGITS];
@@ -242,8 +250,7 @@ static void print_device(const struct dpt_plan *p, struct dpt_str *out)
         if (p->device[i].bytes > 0)
             dpt_str_printf(out, "  %-26s %10s\n", p->device[i].name,
                            bytes_text(p->device[i].bytes, a));
-    if (p->t.mesh.stages > 1)
-        dpt_str_printf(out, "of stage %d, which needs most\n", p->t.mesh.stage + 1);
+    print_stage(p, true, out);
     dpt_str_printf(out, "%s of %s: ", bytes_text(p->device_bytes, a), bytes_text(p->gpu.memory, b));
     if (p->device_bytes <= p->gpu.memory)
         dpt_str_printf(out, "fits\n\n");
@@ -269,13 +276,11 @@ static void print_memory(const struct dpt_plan *p, struct dpt_str *out)
             dpt_str_printf(out, "  %-26s %10s%s%s\n", m->name, bytes_text(m->bytes, a),
                            m->scope == DPT_PLAN_RANK ? "" : "  ", scopes[m->scope]);
     }
-    if (p->t.mesh.stages > 1)
-        dpt_str_printf(out, "of stage %d%s\n", p->t.mesh.stage + 1,
-                       p->gpu.name[0] == '\0' ? ", which needs most" : "");
+    print_stage(p, p->gpu.name[0] == '\0', out);
     n = snprintf(line, sizeof line, "rank 0 %s", bytes_text(p->first_rank, a));
     if (p->spec.ranks > 1)
         n += snprintf(line + n, sizeof line - (size_t)n, ", the others %s%s, a node %s",
-                      p->t.mesh.stages > 1 ? "up to " : "", bytes_text(p->other_rank, a),
+                      p->bubble > 0 ? "up to " : "", bytes_text(p->other_rank, a),
                       bytes_text(p->node, b));
     dpt_str_printf(out, "%s", line);
     if (p->available >= 0) {
@@ -306,16 +311,15 @@ static void print_memory(const struct dpt_plan *p, struct dpt_str *out)
 /* "3 stages x 2 parts x 4 replicas" */
 static void print_mesh(const struct dpt_plan *p, struct dpt_str *out)
 {
-    const struct dpt_mesh *m = &p->t.mesh;
-    const int replicas = m->replicas.world.size;
-
     dpt_str_printf(out, "\n");
-    if (m->stages > 1)
-        dpt_str_printf(out, "%d stages x ", m->stages);
-    if (m->tensor > 1)
-        dpt_str_printf(out, "%d parts x ", m->tensor);
-    dpt_str_printf(out, "%d replica%s", replicas, replicas == 1 ? "" : "s");
-    if (m->stages > 1)
+    for (int i = DPT_PLAN_AXES - 1; i >= 0; i--) {
+        const int ranks = p->axes[i].ranks;
+
+        if (ranks > 1 || i == 0)
+            dpt_str_printf(out, "%d %s%s%s", ranks, p->axes[i].part, ranks == 1 ? "" : "s",
+                           i > 0 ? " x " : "");
+    }
+    if (p->bubble > 0)
         dpt_str_printf(out, ", %s; a stage waits %.0f %% of a step",
                        DPT_CHOICES(DPT_PIPELINES)[p->t.job->parallel.pipeline.schedule],
                        100 * p->bubble);
@@ -338,7 +342,7 @@ static void print_axes(const struct dpt_plan *p, struct dpt_str *out)
 static void print_stages(const struct dpt_plan *p, struct dpt_str *out)
 {
     const struct dpt_mesh *m = &p->t.mesh;
-    const int all = m->replicas.world.size * m->tensor;
+    const int all = m->replicas->world.size * m->tensor;
     const bool gpu = p->gpu.name[0] != '\0';
     char bytes[DIGITS], sent[2 * DIGITS];
 

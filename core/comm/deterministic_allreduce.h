@@ -69,7 +69,7 @@ struct dpt_deterministic_spec {
     /* With several ranks each one keeps a slice of the sum, of whole chunks, and the ranks share
      * what the caller makes of it (dpt_deterministic_share). */
     bool sharded;
-    bool keeps_sum; /* in shards: all ranks get the sum all the same */
+    bool keeps_sum; /* in shards that are not dealt: all ranks get the sum all the same */
     /* Dealt shards: the ranks take micro-batches in turn, `buffers` of them each, so that a slice's
      * sum grows from left to right, and nobody holds more than the owner's part of it
      * (dpt_deterministic_round). The chunks' floats are added unit by unit: unit k has those from

@@ -399,7 +399,6 @@ size_t dpt_deterministic_rest(const struct dpt_deterministic_allreduce *d)
 
 enum dpt_status dpt_deterministic_end(struct dpt_deterministic_allreduce *d, struct dpt_error *err)
 {
-    enum dpt_status status = DPT_OK;
     const struct dpt_rounds *rounds = d->rounds;
     const struct dpt_slice own = dpt_deterministic_slice(d, d->rank);
 
@@ -409,13 +408,7 @@ enum dpt_status dpt_deterministic_end(struct dpt_deterministic_allreduce *d, str
 
         if (p->n > 0 && p->tree.value[0] != to)
             memcpy(to, p->tree.value[0], p->n * sizeof *to);
-        if (!is_rest(d, p) && d->keeps_sum)
-            memcpy(d->result + p->at, p->store, p->n * sizeof *to);
     }
     d->slice = rounds->store - own.begin;
-    DPT_TRY(dpt_messages_square(d, d->slice, err));
-    if (d->keeps_sum)
-        DPT_TRY(dpt_messages_share(d, d->result, err));
-out:
-    return status;
+    return dpt_messages_square(d, d->slice, err);
 }

@@ -14,7 +14,7 @@ struct dpt_trainer dpt_cost_alone(const struct dpt_trainer *t, struct dpt_comm *
 
     *comm = *t->comm;
     comm->world.size = 1;
-    one.comm = comm;
+    one.comm = one.mesh.replicas = comm;
     one.data.train.sampler.global = one.data.train.sampler.micro = samples;
     one.team.all_threads = 1;
     return one;

@@ -114,10 +114,10 @@ struct dpt_plan_stage {
 
 /* What the ranks along an axis of the mesh send in a step. */
 struct dpt_plan_axis {
-    const char *name, *what; /* as parallel has it; for a person */
-    int ranks;               /* along it; 1: it sends nothing */
-    double bytes;            /* at least, of the rank that sends most */
-    bool crosses;            /* from node to node */
+    const char *name, *part, *what; /* as parallel has it; a place along it; what it sends */
+    int ranks;                      /* along it; 1: it sends nothing */
+    double bytes;                   /* at least, of the rank that sends most */
+    bool crosses;                   /* from node to node */
 };
 enum { DPT_PLAN_AXES = 3, DPT_PLAN_TEXT = 128 };
 

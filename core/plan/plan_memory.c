@@ -130,6 +130,7 @@ void dpt_plan_fill_memory(struct dpt_plan *p)
     const struct dpt_program_bytes program = gpu ? (struct dpt_program_bytes){0} : p->program;
     const double libraries = dpt_process_memory("RssFile");
     const int owners = dpt_trainer_owners(t);
+    const bool once = dpt_units_on_node(t);
     double gradients, shared, divided, told, sent;
 
     dpt_tensor_parallel_bytes(t, &divided, &told, &sent);
@@ -144,8 +145,8 @@ void dpt_plan_fill_memory(struct dpt_plan *p)
         (const struct dpt_plan_memory[DPT_PLAN_MEMORY]){
             {"program", "base", DPT_PLAN_RANK,
              p->process + started + (p->spec.ranks > 1 ? several : 0) + (gpu ? gpu_started : 0)},
-            {"weights", "weights", dpt_units_on_node(t) ? DPT_PLAN_NODE : DPT_PLAN_RANK,
-             dpt_units_on_node(t) ? arena : dpt_units_room(t) * WORD},
+            {"weights", "weights", once ? DPT_PLAN_NODE : DPT_PLAN_RANK,
+             once ? arena : dpt_units_room(t) * WORD},
             {"weights in other layouts", "copies",
              program.shares_copies && p->spec.node_ranks > 1 ? DPT_PLAN_NODE : DPT_PLAN_RANK,
              (double)program.copies},
@@ -172,19 +173,18 @@ void dpt_plan_fill_memory(struct dpt_plan *p)
 enum dpt_status dpt_plan_measure(struct dpt_plan *p, int32_t micro, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct dpt_units *units = &p->t.units;
     struct dpt_program_spec spec;
     int64_t copies = 0;
 
     p->t.team.in_flight = dpt_step_in_flight(&p->t, micro);
-    p->t.team.adds = dpt_trainer_choose_adds(&p->t, micro);
+    p->t.team.adds = dpt_step_choose_adds(&p->t, micro);
     spec = dpt_trainer_program_spec(&p->t, micro);
     DPT_TRY(p->t.backend->measure(&spec, &p->program, err));
-    for (int k = 0; k < units->n && units->gathers; k++) { /* those of one are there at a time */
+    for (int k = 0; k < dpt_units_gathered(&p->t); k++) { /* those of one are there at a time */
         struct dpt_program_bytes unit;
 
-        spec.first = units->node[k];
-        spec.last = units->node[k + 1];
+        spec.first = p->t.units.node[k];
+        spec.last = p->t.units.node[k + 1];
         DPT_TRY(p->t.backend->measure(&spec, &unit, err));
         copies = unit.copies > copies ? unit.copies : copies;
         p->program.copies = copies;

@@ -221,9 +221,8 @@ static void data_axis(const struct dpt_plan *p, struct dpt_plan_axis *axis)
     for (int k = 0; k < t->mesh.stages; k++) {
         const struct dpt_plan_stage *stage = &p->stages[k];
         const double *kind = stage->traffic.kind;
-        const int64_t arena = stage->graph.n_nodes > 0 ? stage->graph.arena : t->model.graph.arena;
         const double summed =
-            t->reduction.type->sends(t) * (double)arena * WORD * (ranks - 1) / ranks;
+            t->reduction.type->sends(t) * (double)stage->graph.arena * WORD * (ranks - 1) / ranks;
 
         axis->bytes = fmax(axis->bytes, kind[DPT_ACTION_ADD] + kind[DPT_ACTION_GATHER] + summed);
         axis->crosses = axis->crosses || replicas_cross(p, ranks_of_stage(p), k);
@@ -252,18 +251,19 @@ static void tensor_axis(const struct dpt_plan *p, struct dpt_plan_axis *axis)
 }
 
 static const struct {
-    const char *name, *what;
+    const char *name, *part, *what;
     void (*fill)(const struct dpt_plan *p, struct dpt_plan_axis *axis);
 } axes[DPT_PLAN_AXES] = {
-    {"data", "gradients, and what is made of them", data_axis},
-    {"tensor", "values of divided layers, and columns of weights", tensor_axis},
-    {"pipeline", "values, and their gradients back", pipeline_axis},
+    {"data", "replica", "gradients, and what is made of them", data_axis},
+    {"tensor", "part", "values of divided layers, and columns of weights", tensor_axis},
+    {"pipeline", "stage", "values, and their gradients back", pipeline_axis},
 };
 
 void dpt_plan_fill_mesh(struct dpt_plan *p)
 {
     for (int i = 0; i < DPT_PLAN_AXES; i++) {
-        p->axes[i] = (struct dpt_plan_axis){.name = axes[i].name, .what = axes[i].what};
+        p->axes[i] = (struct dpt_plan_axis){
+            .name = axes[i].name, .part = axes[i].part, .what = axes[i].what};
         axes[i].fill(p, &p->axes[i]);
     }
     p->first_rank = p->stages[0].bytes + sum_scope(p, DPT_PLAN_FIRST, false);

@@ -82,6 +82,7 @@ struct partition {
     int ranks, node_ranks, nodes;
     int64_t global, micros; /* micros: of the busiest rank */
     int32_t micro, group;   /* group: micro-batches that are computed at once */
+    double owners;          /* that divide the update */
     double slower;          /* how much sharing cores slows it */
 };
 
@@ -198,7 +199,6 @@ static void update(const struct dpt_plan *p, const struct partition *d, struct d
     const struct dpt_cost norm = dpt_cost_of_part(&one, DPT_SPAN_NORM);
     const struct dpt_cost optimizer = dpt_cost_of_part(&one, DPT_SPAN_OPTIMIZER);
     const int threads = p->t.team.threads;
-    const double owners = p->t.job->parallel.shard != DPT_SHARD_NONE ? d->ranks : 1;
     double seconds, whole;
     bool by_bytes;
 
@@ -208,7 +208,7 @@ static void update(const struct dpt_plan *p, const struct partition *d, struct d
     seconds = dpt_cost_limit(&optimizer, &p->machine, threads, &by_bytes) / reached_update;
     whole = p->trial.done ? p->trial.update : seconds;
     /* Shards divide the optimizer's part of it. */
-    step->update += fmax(whole - seconds * (1 - 1 / owners), whole / owners) * d->slower;
+    step->update += fmax(whole - seconds * (1 - 1 / d->owners), whole / d->owners) * d->slower;
     step->update *= (double)dpt_trainer_graph(&p->t)->floats / (double)p->t.model.graph.floats;
 }
 
@@ -220,7 +220,7 @@ enum dpt_status dpt_plan_predict(const struct dpt_plan *p, int ranks, int64_t gl
     const int node_ranks = ranks < p->spec.node_ranks ? ranks : p->spec.node_ranks;
     /* Those of a part of the model, of which each adds up its own gradient. */
     struct partition d = {.ranks = ranks / dpt_trainer_model_ranks(&p->t), .global = global};
-    struct dpt_comm comm = p->comm;
+    struct dpt_comm comm = p->comm, replicas = p->comm;
     struct dpt_job job = *p->t.job;
     struct dpt_trainer other = p->t;
 
@@ -235,9 +235,11 @@ enum dpt_status dpt_plan_predict(const struct dpt_plan *p, int ranks, int64_t gl
     comm.node.size = node_ranks;
     job.batch.global = global;
     other.comm = &comm;
-    other.mesh.replicas.world.size = d.ranks;
-    other.mesh.replicas.node.size = d.node_ranks;
+    replicas.world.size = d.ranks;
+    replicas.node.size = d.node_ranks;
+    other.mesh.replicas = &replicas;
     other.job = &job;
+    d.owners = dpt_trainer_owners(&other);
     other.team.all_threads = (int64_t)ranks * p->t.team.threads;
     d.micro = dpt_trainer_choose_micro(&other);
     d.micros = ((global + d.micro - 1) / d.micro + d.ranks - 1) / d.ranks;
@@ -319,7 +321,8 @@ enum dpt_status dpt_plan_time(struct dpt_plan *p, struct dpt_error *err)
         DPT_TRY(dpt_trial_sum((size_t)dpt_trainer_graph(t)->floats, busy, &p->trial, err));
     if (p->spec.trial && t->team.threads <= p->cores && bytes <= trial_most &&
         (p->available < 0 || bytes <= trial_part * p->available)) {
-        whole.mesh = (struct dpt_mesh){.stages = 1, .tensor = 1}; /* a stage takes a part of that */
+        whole.mesh = dpt_mesh_whole(whole.comm); /* a stage takes a part of that */
+        whole.mesh.graph = whole.model.graph;
         whole.units = (struct dpt_units){.n = 1};
         DPT_TRY(dpt_trial_run(&whole, threads, &p->trial, err));
         p->trial.update *= (double)threads / t->team.threads;

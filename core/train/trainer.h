@@ -72,29 +72,10 @@ struct dpt_trainer {
     struct dpt_profile *profile; /* NULL: no profile is recorded; borrowed */
 };
 
-/* Whether ranks have parts of the model; else each has all of it, and all ranks are replicas. */
-static inline bool dpt_mesh_divides(const struct dpt_mesh *m)
+/* The mesh of a trainer before the job divides it (dpt_mesh_plan): all ranks are replicas. */
+static inline struct dpt_mesh dpt_mesh_whole(const struct dpt_comm *comm)
 {
-    return m->stages * m->tensor > 1;
-}
-
-/* Whether ranks have parts of the model, or slices of its weights, so that it is computed by passes
- * over some of its nodes, and no rank has all of it. */
-static inline bool dpt_trainer_in_parts(const struct dpt_trainer *t)
-{
-    return dpt_mesh_divides(&t->mesh) || t->units.sliced;
-}
-
-/* The model as this rank's arenas have it: all of it, or the tensors of its part alone. */
-static inline const struct dpt_graph *dpt_trainer_graph(const struct dpt_trainer *t)
-{
-    return dpt_mesh_divides(&t->mesh) ? &t->mesh.graph : &t->model.graph;
-}
-
-/* The ranks that have the same part of the model, and divide the samples. */
-static inline const struct dpt_comm *dpt_trainer_replicas(const struct dpt_trainer *t)
-{
-    return dpt_mesh_divides(&t->mesh) ? &t->mesh.replicas : t->comm;
+    return (struct dpt_mesh){.stages = 1, .tensor = 1, .replicas = comm};
 }
 
 /* How many ranks have the model once: all stages and parts of it. */
@@ -103,11 +84,23 @@ static inline int dpt_trainer_model_ranks(const struct dpt_trainer *t)
     return t->mesh.stages * t->mesh.tensor;
 }
 
-/* Whether each rank keeps and updates a part of its own (parallel.shard). */
-static inline bool dpt_trainer_sharded(const struct dpt_trainer *t)
+/* Whether ranks have parts of the model, or slices of its weights, so that it is computed by passes
+ * over some of its nodes, and no rank has all of it. */
+static inline bool dpt_trainer_in_parts(const struct dpt_trainer *t)
 {
-    return t->job->parallel.shard != DPT_SHARD_NONE && dpt_trainer_replicas(t)->world.size > 1 &&
-           t->data.train.present;
+    return dpt_trainer_model_ranks(t) > 1 || t->units.sliced;
+}
+
+/* The model as this rank's arenas have it: all of it, or the tensors of its part alone. */
+static inline const struct dpt_graph *dpt_trainer_graph(const struct dpt_trainer *t)
+{
+    return &t->mesh.graph;
+}
+
+/* The ranks that have the same part of the model, and divide the samples. */
+static inline const struct dpt_comm *dpt_trainer_replicas(const struct dpt_trainer *t)
+{
+    return t->mesh.replicas;
 }
 
 /* The slots of a job that trains: its optimizer's, and the weights' moving average. */
@@ -116,17 +109,12 @@ static inline int dpt_trainer_slots(const struct dpt_trainer *t)
     return dpt_optimizer_slots(&t->job->optimizer) + (t->job->train.ema > 0);
 }
 
-/* How many ranks divide the slots among them; 1: each has all. */
+/* How many ranks divide the slots among them, and the update (parallel.shard); 1: each has all. */
 static inline int dpt_trainer_owners(const struct dpt_trainer *t)
 {
-    return dpt_trainer_sharded(t) ? dpt_trainer_replicas(t)->world.size : 1;
-}
-
-/* Whether the ranks take micro-batches in turn, and keep no gradient but a part of their own; with
- * t->units neither weights. */
-static inline bool dpt_trainer_round_robin(const struct dpt_trainer *t)
-{
-    return dpt_trainer_sharded(t) && t->job->parallel.shard >= DPT_SHARD_GRADIENTS;
+    return t->job->parallel.shard != DPT_SHARD_NONE && t->data.train.present
+               ? dpt_trainer_replicas(t)->world.size
+               : 1;
 }
 
 enum dpt_trainer_parts {

@@ -116,18 +116,18 @@ struct dpt_team {
 /* What is equal on all ranks between two steps. Owner: arenas.c. */
 struct dpt_arenas {
     float *params; /* with t->units.gathers only this rank's slice, and the state */
-    /* In shards only the floats that this rank owns (gradient_reduction.h) are there: the rest is
+    /* Of several owners each has the floats that it owns (gradient_reduction.h): the rest is
      * address space, which takes no memory. */
     float *slot[DPT_MAX_SLOTS];
     int slots; /* the last one is the weights' moving average, where there is one (average.h) */
     const char *slot_names[DPT_MAX_SLOTS];
     /* The memory of the slots where the ranks of a node have them together; else empty. */
     struct dpt_shared shared;
-    size_t reserved;        /* bytes of such a slot; 0: there are no shards */
+    int owners;             /* that divide each slot */
     struct dpt_parts parts; /* [ranks]: for messages with the owners of shards or stages */
     uint64_t *hashes;       /* [ranks], for the replica check */
-    /* In shards: the hash of the weights before the update of this step, if replicas are compared
-     * behind it, since all ranks get the owners' weights then. */
+    /* Of several owners: the hash of the weights before the update of this step, if replicas are
+     * compared behind it, since all ranks get the owners' weights then. */
     uint64_t hash;
     int64_t hashed_step;
 };
@@ -150,11 +150,13 @@ struct dpt_mesh {
     int stages, stage; /* of the pipeline; 1: the stage is the whole model */
     int tensor, part;  /* how many ranks divide a stage's layers; 1: they are not divided */
     int32_t *first;    /* [stages + 1]: the first node of each stage, and the end */
-    /* The members below are empty where no ranks divide the model (dpt_mesh_divides). An empty
-     * group is one of this rank alone. The graph is that of this rank's part, whose arena has its
-     * tensors alone. */
+    /* The graph of this rank's part, whose arena has its tensors alone: one stage of whole layers
+     * has all of the model's. */
     struct dpt_graph graph;
-    struct dpt_comm replicas;             /* the ranks that have the same part of the model */
+    /* The ranks that have the same part of the model: the job's, or those of the group below. */
+    const struct dpt_comm *replicas;
+    /* Empty where no ranks divide the model: an empty group is one of this rank alone. */
+    struct dpt_comm replica_group;
     struct dpt_comm model_group;          /* the ranks that have one model together */
     struct dpt_comm tensor_group;         /* the ranks that divide the layers of this stage */
     struct dpt_comm stage_links[2];       /* pairs with the stages before and after this one */

@@ -233,10 +233,7 @@ static enum dpt_status one_step(struct dpt_trainer *t, int64_t step, struct dpt_
     dpt_sampler_partition(&t->data.train.sampler, step, replicas->rank, replicas->size, &view.first,
                           &view.last);
     t->reduction.type->begin(t, &view);
-    if (t->mesh.stages > 0)
-        DPT_TRY(pass_stage(t, &view, err));
-    for (int32_t i = view.first; i < view.last && t->mesh.stages == 0; i++)
-        go_back(t, i, spec.micro_seconds);
+    DPT_TRY(pass_stage(t, &view, err));
     DPT_TRY(t->reduction.type->sum(t, &view, flags, err));
     if (spec.check)
         DPT_TRY(check_sum(t, step, err));
@@ -255,20 +252,21 @@ static enum dpt_status run(const struct dpt_comm *comm, struct dpt_error *err)
     const struct dpt_job job = {.comm.hierarchical = DPT_HIERARCHICAL_OFF};
     struct dpt_trainer t = {.job = &job,
                             .comm = comm,
+                            .mesh = dpt_mesh_whole(comm),
                             .team = {.threads = 1, .gradient_workers = 1, .workers = &worker}};
+    const int replicas = comm->world.size / (int)spec.stages;
     double start = 0;
 
     t.reduction.type = types[strcmp(spec.way, "reproducible") == 0];
     t.model.graph.floats = t.model.graph.arena =
         (int64_t)dpt_round_up((size_t)spec.floats, sizeof(float));
+    t.mesh.stages = (int)spec.stages;
+    t.mesh.stage = comm->world.rank / replicas;
+    t.mesh.graph.floats = t.mesh.graph.arena =
+        (int64_t)dpt_round_up((size_t)(spec.floats / spec.stages), sizeof(float));
     if (spec.stages > 1) {
-        const int replicas = comm->world.size / (int)spec.stages;
-
-        t.mesh.stages = (int)spec.stages;
-        t.mesh.stage = comm->world.rank / replicas;
-        t.mesh.graph.floats = t.mesh.graph.arena =
-            (int64_t)dpt_round_up((size_t)(spec.floats / spec.stages), sizeof(float));
-        DPT_TRY(dpt_comm_split(comm, t.mesh.stage, &t.mesh.replicas, err));
+        DPT_TRY(dpt_comm_split(comm, t.mesh.stage, &t.mesh.replica_group, err));
+        t.mesh.replicas = &t.mesh.replica_group;
     }
     t.data.train.sampler = (struct dpt_sampler){
         .total = spec.global * (spec.steps + 1),
@@ -292,8 +290,8 @@ static enum dpt_status run(const struct dpt_comm *comm, struct dpt_error *err)
         printf("%.9g\n", (MPI_Wtime() - start) / (double)spec.steps);
 out:
     t.reduction.type->close(&t);
-    if (t.mesh.replicas.started)
-        dpt_comm_close(&t.mesh.replicas);
+    if (t.mesh.replica_group.started)
+        dpt_comm_close(&t.mesh.replica_group);
     return status;
 }
 

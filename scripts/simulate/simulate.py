@@ -16,7 +16,7 @@ WAYS = ("allreduce", "reproducible")
 # What the sources of the simulated ranks call and simulate.c answers.
 WRAPPED = ("MPI_Init_thread", "MPI_Allreduce", "MPI_Testall", "dpt_watch_attach", "dpt_alloc", "dpt_alloc_array", "dpt_free",
            "dpt_tree_push")
-SOURCES = (f"{HERE}/simulate.c", "core/comm/*.c", "core/base/*.c", "data/sets/sampler.c", "core/train/gradient_reduction_*.c",
+SOURCES = (f"{HERE}/simulate.c", "core/comm/*.c", "core/base/*.c", "data/sets/sampler.c", "core/train/reduction/*.c",
            "core/train/step/step.c", "core/train/step/schedules.c")
 
 # Of a message between two nodes: microseconds on the way, and of each side's processor; the part of the bits that is data.
@@ -69,16 +69,16 @@ def call(command, says=False, **options):
 
 
 def newest(*patterns):
-    return max(os.path.getmtime(path) for pattern in patterns for path in glob.glob(pattern))
+    return max(os.path.getmtime(path) for pattern in patterns for path in glob.glob(pattern, recursive=True))
 
 
 def build_ranks(folder):
     made = f"{folder}/simulate"
-    if os.path.exists(made) and os.path.getmtime(made) > newest(*SOURCES, "*/*.h", "core/*/*.h", f"{HERE}/simulate.py"):
+    if os.path.exists(made) and os.path.getmtime(made) > newest(*SOURCES, "*/*.h", "core/**/*.h", f"{HERE}/simulate.py"):
         return
     wrap = " ".join(f"-Wl,--wrap={name}" for name in WRAPPED)
-    call(f"smpicc -std=gnu11 -D_GNU_SOURCE -O2 -g -Wall -Wextra -ffp-contract=off -ffunction-sections -fvisibility=hidden -I. "
-         f"{' '.join(SOURCES)} -o '{made}' -lz -pthread -Wl,--gc-sections {wrap}", shell=True)
+    call(f"smpicc -std=gnu11 -D_GNU_SOURCE -O2 -g -Wall -Wextra -ffp-contract=off -ffunction-sections -fdata-sections "
+         f"-fvisibility=hidden -I. {' '.join(SOURCES)} -o '{made}' -lz -pthread -Wl,--gc-sections {wrap}", shell=True)
 
 
 def build_adding(folder):

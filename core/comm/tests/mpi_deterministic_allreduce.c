@@ -369,7 +369,6 @@ static void dealt_shards(void **state)
                                               .buffers = 1 + (int)dice(round, 10, 3),
                                               .chunks = {.begin = begin},
                                               .sharded = true,
-                                              .keeps_sum = round % 2 == 0,
                                               .unit = unit,
                                               .units = 3,
                                               .whole = round % 3 == 1,

@@ -11,7 +11,7 @@
 
 enum { SAMPLES = 24 };
 
-/* A job of one rank with its trainer, so far as plans need it. */
+/* A job with rank 0's trainer, so far as plans need it. */
 struct planned {
     struct dpt_comm comm;
     struct dpt_conf conf;
@@ -20,23 +20,31 @@ struct planned {
 };
 
 /* wanted: the optimizer; NULL: the text's. */
-static void plan(struct planned *p, const char *model, const char *optimizer,
-                 const struct dpt_variant_value *wanted)
+static void plan_on(struct planned *p, int ranks, const char *parallel, const char *model,
+                    const char *optimizer, const struct dpt_variant_value *wanted)
 {
     struct dpt_error err = {0};
     char text[256];
 
-    *p = (struct planned){.comm = {.world.size = 1, .node.size = 1, .leaders.size = 1, .nodes = 1}};
+    *p = (struct planned){
+        .comm = {.world.size = ranks, .node.size = ranks, .leaders.size = 1, .nodes = 1}};
     snprintf(text, sizeof text,
              "{data: {train: synthetic}, model: %s, device: {kind: ref}, "
-             "batch: {global: %d, micro: 4}, optimizer: %s}",
-             model, SAMPLES, optimizer);
+             "batch: {global: %d, micro: 4}, optimizer: %s, comm: {reduction: reproducible}, "
+             "parallel: %s}",
+             model, SAMPLES, optimizer, parallel);
     assert_int_equal(dpt_conf_parse(&p->conf, "job", text, strlen(text), &err), DPT_OK);
     assert_true(dpt_options_read(&p->conf, p->conf.root, "", dpt_job_options, &p->job));
     if (wanted != NULL)
         p->job.optimizer = *wanted;
     if (dpt_trainer_plan(&p->t, &p->job, &p->comm, 1, DPT_PART_TRAIN, &err) != DPT_OK)
         fail_msg("%s", err.text);
+}
+
+static void plan(struct planned *p, const char *model, const char *optimizer,
+                 const struct dpt_variant_value *wanted)
+{
+    plan_on(p, 1, "{data: 1}", model, optimizer, wanted);
 }
 
 static void unplan(struct planned *p)
@@ -67,6 +75,26 @@ static void an_update_moves_its_arrays(void **state)
     assert_true(arrays("sgd", NULL) == 3 + 2 * 1);
     assert_true(arrays("adam", NULL) == 3 + 2 * 2);
     assert_true(arrays("sgd", &trust) == (2 + 2) + (2 + 1));
+}
+
+/* All of its weights, whatever mesh the job has. */
+static void a_rank_alone_updates_all_weights(void **state)
+{
+    static const char *const meshes[] = {"{data: 4}", "{shard: optimizer}",
+                                         "{pipeline: 2, shard: optimizer}"};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof meshes / sizeof *meshes; i++) {
+        struct planned p;
+        struct dpt_comm comm;
+        struct dpt_trainer alone;
+
+        plan_on(&p, 4, meshes[i], "{type: mlp, hidden: [6], outputs: 10}", "adam", NULL);
+        alone = dpt_cost_alone(&p.t, &comm, 1);
+        assert_true(dpt_cost_of_part(&alone, DPT_SPAN_OPTIMIZER).move[0].bytes ==
+                    (3 + 2 * 2) * sizeof(float) * (double)p.t.model.graph.parameters);
+        unplan(&p);
+    }
 }
 
 /* Forward reads x for the statistics, then to normalise it, and writes y; backward reads x and
@@ -101,6 +129,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_update_moves_its_arrays),
+        cmocka_unit_test(a_rank_alone_updates_all_weights),
         cmocka_unit_test(a_batch_norm_goes_over_its_numbers_twice),
     };
 

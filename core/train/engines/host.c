@@ -267,7 +267,7 @@ static enum dpt_status open_host(struct dpt_trainer *t, struct dpt_error *err)
     DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
     DPT_TRY(dpt_tensor_parallel_open(&t->mesh.divided, t, err));
     DPT_TRY(t->reduction.type->open(t, err));
-    if (t->arenas.reserved > 0)
+    if (t->arenas.owners > 1)
         touch_slots(t);
 out:
     return status;

@@ -15,9 +15,9 @@ struct dpt_host_update {
     struct dpt_trainer *t; /* borrowed */
     double *norms; /* partial sums of squares, one for each chunk (core/base/sum_of_squares.h), and
                       those that the optimizer wants */
-    double *all;   /* likewise, of the chunks of all parts of the layers; NULL: none is divided */
-    struct dpt_update update;                                         /* the present one */
-    size_t begin, end;                                                /* the floats that it is of */
+    const double *measured;   /* those that the optimizer wants, of all parts of the layers */
+    struct dpt_update update; /* the present one */
+    size_t begin, end;        /* the floats that it is of */
     void (*part)(struct dpt_host_update *u, int thread, int threads); /* what the threads do */
 };
 
@@ -73,11 +73,7 @@ enum dpt_status dpt_host_update_squares(struct dpt_host_update *u, double *sum,
         run_parts(u, norm_range);
         sums_of_squares = u->norms;
     }
-    if (t->mesh.divided != NULL) {
-        DPT_TRY(dpt_tensor_parallel_chunks(t, sums_of_squares, 1, u->all, err));
-        sums_of_squares = u->all;
-        chunks = dpt_graph_whole_chunks(dpt_trainer_graph(t));
-    }
+    DPT_TRY(dpt_tensor_parallel_chunks(t->mesh.divided, 1, &sums_of_squares, &chunks, err));
     for (size_t i = 0; i < chunks; i++)
         *sum += sums_of_squares[i];
 out:
@@ -102,12 +98,6 @@ static void measure_range(struct dpt_host_update *u, int thread, int threads)
                           t->arenas.slot, u->norms);
 }
 
-/* What was measured of all chunks. */
-static const double *measured(const struct dpt_host_update *u)
-{
-    return u->t->mesh.divided != NULL ? u->all : u->norms;
-}
-
 /* Does one of `threads` parts of the update of u's floats. In shards it goes piece by piece: each
  * is still in the cache when it is copied to the other ranks. */
 static void update_range(struct dpt_host_update *u, int thread, int threads)
@@ -123,7 +113,7 @@ static void update_range(struct dpt_host_update *u, int thread, int threads)
     for (size_t at = begin, n; at < end; at += n) {
         n = shared != NULL && end - at > PIECE ? PIECE : end - at;
         dpt_optimizer_apply(&t->job->optimizer, dpt_trainer_graph(t), &u->update, at, at + n,
-                            t->arenas.params, gradient, t->arenas.slot, measured(u));
+                            t->arenas.params, gradient, t->arenas.slot, u->measured);
         if (shared != NULL)
             dpt_copy_nontemporal(shared + at, t->arenas.params + at, n);
     }
@@ -171,15 +161,17 @@ enum dpt_status dpt_host_update_weights(struct dpt_host_update *u, const struct 
 {
     enum dpt_status status = DPT_OK;
     struct dpt_trainer *t = u->t;
-    const bool measures = dpt_optimizer_chunks(&t->job->optimizer, dpt_trainer_graph(t)) > 0;
+    size_t chunks = dpt_optimizer_chunks(&t->job->optimizer, dpt_trainer_graph(t));
+    const bool measures = chunks > 0;
 
     u->update = *how;
-    if (measures)
+    u->measured = u->norms;
+    if (measures) {
         run_parts(u, measure_range);
-    if (measures)
         DPT_TRY(t->reduction.type->gather_chunks(t, u->norms, DPT_OPTIMIZER_SQUARES, err));
-    if (measures && t->mesh.divided != NULL)
-        DPT_TRY(dpt_tensor_parallel_chunks(t, u->norms, DPT_OPTIMIZER_SQUARES, u->all, err));
+        DPT_TRY(dpt_tensor_parallel_chunks(t->mesh.divided, DPT_OPTIMIZER_SQUARES, &u->measured,
+                                           &chunks, err));
+    }
     DPT_TRY(update_all(u, err));
 out:
     return status;
@@ -193,7 +185,6 @@ enum dpt_status dpt_host_update_open(struct dpt_host_update **update, struct dpt
     enum dpt_status status = DPT_OK;
     const struct dpt_graph *graph = dpt_trainer_graph(t);
     const size_t squares = DPT_OPTIMIZER_SQUARES * dpt_optimizer_chunks(&t->job->optimizer, graph);
-    const size_t whole = dpt_graph_whole_chunks(graph);
     struct dpt_host_update *u = NULL;
     size_t chunks;
 
@@ -204,9 +195,6 @@ enum dpt_status dpt_host_update_open(struct dpt_host_update **update, struct dpt
     chunks = norm_chunks(t);
     DPT_TRY(
         DPT_ALLOCATE(u->norms, squares > chunks ? squares : chunks, "the norms of gradients", err));
-    if (t->mesh.tensor > 1)
-        DPT_TRY(DPT_ALLOCATE(u->all, squares > 0 ? DPT_OPTIMIZER_SQUARES * whole : whole,
-                             "the norms of gradients", err));
 out:
     return status;
 }
@@ -216,7 +204,6 @@ void dpt_host_update_close(struct dpt_host_update *u)
     if (u == NULL)
         return;
     dpt_free(u->norms);
-    dpt_free(u->all);
     dpt_free(u->t->reduction.chunks.begin);
     u->t->reduction.chunks.begin = NULL;
     dpt_free(u);

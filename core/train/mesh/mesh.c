@@ -250,8 +250,6 @@ enum dpt_status dpt_mesh_take(struct dpt_trainer *t, int stage, struct dpt_error
     const struct dpt_part part = {m->first[stage], m->first[stage + 1], m->part, m->tensor};
     int64_t learned, state; /* where its floats begin, which each tensor says, too */
 
-    if (!dpt_mesh_divides(m))
-        return DPT_OK;
     m->stage = stage;
     dpt_graph_release(&m->graph);
     return dpt_graph_part(&t->model.graph, &part, &m->graph, &learned, &state, err);
@@ -286,7 +284,7 @@ enum dpt_status dpt_mesh_plan(struct dpt_trainer *t, struct dpt_error *err)
     DPT_TRY(DPT_ALLOCATE(m->first, (size_t)m->stages + 1, "the stages", err));
     m->first[m->stages] = t->model.graph.n_nodes;
     if (!divides)
-        return DPT_OK;
+        return dpt_mesh_take(t, 0, err);
     DPT_TRY(check_model(t, err));
     if (stages > 1)
         DPT_TRY(p->cut.n > 0 ? cut_at_names(t, err) : cut_evenly(t, err));
@@ -295,29 +293,37 @@ enum dpt_status dpt_mesh_plan(struct dpt_trainer *t, struct dpt_error *err)
     DPT_TRY(dpt_mesh_take(t, t->comm->world.rank / (replicas * m->tensor), err));
     /* The groups get their sizes alone here, since the ranks need not be there. */
     on_node = t->comm->node.size / m->tensor > 1 ? t->comm->node.size / m->tensor : 1;
-    m->replicas.world = (struct dpt_group){.size = replicas};
-    m->replicas.node = (struct dpt_group){.size = on_node < replicas ? on_node : replicas};
+    m->replica_group.world = (struct dpt_group){.size = replicas};
+    m->replica_group.node = (struct dpt_group){.size = on_node < replicas ? on_node : replicas};
+    m->replicas = &m->replica_group;
 out:
     return status;
 }
 
-/* Says what each rank is there for, for the lines that name it: its stage, and its part of that. */
-static void tell_places(const struct dpt_trainer *t)
+const char *dpt_mesh_place(const struct dpt_trainer *t, int rank, char place[DPT_PLACE_TEXT])
 {
     const struct dpt_mesh *m = &t->mesh;
-    const int ranks = t->comm->world.size, each = m->replicas.world.size * m->tensor;
+    int n = 0;
+
+    place[0] = '\0';
+    if (m->stages > 1)
+        n = snprintf(place, DPT_PLACE_TEXT, "stage %d of %d%s",
+                     rank / (m->replicas->world.size * m->tensor) + 1, m->stages,
+                     m->tensor > 1 ? ", " : "");
+    if (m->tensor > 1)
+        snprintf(place + n, DPT_PLACE_TEXT - (size_t)n, "part %d of %d", rank % m->tensor + 1,
+                 m->tensor);
+    return place;
+}
+
+/* Says what each rank is there for, for the lines that name it. */
+static void tell_places(const struct dpt_trainer *t)
+{
+    const int ranks = t->comm->world.size;
     char(*places)[DPT_PLACE_TEXT] = dpt_alloc_array((size_t)ranks, sizeof *places);
 
-    for (int r = 0; places != NULL && r < ranks; r++) {
-        int n = 0;
-
-        if (m->stages > 1)
-            n = snprintf(places[r], sizeof places[r], "stage %d of %d%s", r / each + 1, m->stages,
-                         m->tensor > 1 ? ", " : "");
-        if (m->tensor > 1)
-            snprintf(places[r] + n, sizeof places[r] - (size_t)n, "part %d of %d",
-                     r % m->tensor + 1, m->tensor);
-    }
+    for (int r = 0; places != NULL && r < ranks; r++)
+        dpt_mesh_place(t, r, places[r]);
     dpt_comm_places(t->comm, places);
 }
 
@@ -334,14 +340,14 @@ enum dpt_status dpt_mesh_open(struct dpt_trainer *t, struct dpt_error *err)
         int color;
         bool wanted;
     } splits[] = {
-        {&m->replicas, m->stage * tensor + m->part, true},
+        {&m->replica_group, m->stage * tensor + m->part, true},
         {&m->model_group, replica, true},
         {&m->tensor_group, m->stage * replicas + replica, tensor > 1},
         {&m->stage_links[0], lane * (m->stages + 1) + m->stage / 2, m->stages > 1},
         {&m->stage_links[1], lane * (m->stages + 1) + (m->stage + 1) / 2, m->stages > 1},
     };
 
-    if (!dpt_mesh_divides(m))
+    if (dpt_trainer_model_ranks(t) == 1)
         return DPT_OK;
     tell_places(t);
     for (size_t i = 0; i < sizeof splits / sizeof *splits; i++)

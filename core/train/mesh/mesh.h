@@ -58,6 +58,8 @@ enum dpt_status dpt_mesh_share(const struct dpt_trainer *t, bool finite_state,
 /* Bytes of a micro-batch's value between a stage and the next, or of its gradient. */
 double dpt_mesh_link_bytes(const struct dpt_trainer *t, int stage);
 
+/* What a rank is there for: its stage, and its part of that; "" where each has all of the model. */
+const char *dpt_mesh_place(const struct dpt_trainer *t, int rank, char place[DPT_PLACE_TEXT]);
 /* Say which stage begins where and is on which ranks, and which layers are divided. Of one stage,
  * and of whole layers, they say nothing. */
 void dpt_mesh_describe_stages(const struct dpt_trainer *t, struct dpt_str *out);

@@ -6,7 +6,7 @@
 void dpt_mesh_describe_stages(const struct dpt_trainer *t, struct dpt_str *out)
 {
     const struct dpt_mesh *m = &t->mesh;
-    const int replicas = m->replicas.world.size, ranks = replicas * m->tensor;
+    const int replicas = m->replicas->world.size, ranks = replicas * m->tensor;
 
     if (m->stages == 1)
         return;
@@ -25,7 +25,7 @@ void dpt_mesh_describe_parts(const struct dpt_trainer *t, struct dpt_str *out)
 {
     enum { NAMED = 3 };
     const struct dpt_graph *graph = &t->model.graph;
-    const int replicas = t->mesh.replicas.world.size;
+    const int replicas = t->mesh.replicas->world.size;
     int n = 0;
 
     if (t->mesh.tensor == 1)
@@ -48,13 +48,13 @@ void dpt_mesh_metrics(const struct dpt_trainer *t, const int32_t *nodes, struct 
 {
     const struct dpt_mesh *mesh = &t->mesh;
 
-    if (!dpt_mesh_divides(mesh) && !dpt_trainer_sharded(t))
+    if (dpt_trainer_model_ranks(t) == 1 && dpt_trainer_owners(t) == 1)
         return;
     dpt_metrics_int(m, "data", dpt_trainer_replicas(t)->world.size);
     dpt_metrics_int(m, "tensor", mesh->tensor);
     dpt_metrics_int(m, "pipeline", mesh->stages);
     dpt_metrics_text(m, "shard", DPT_CHOICES(DPT_SHARDS)[t->job->parallel.shard]);
-    if (dpt_mesh_divides(mesh)) {
+    if (dpt_trainer_model_ranks(t) > 1) {
         const char *names[mesh->stages];
 
         for (int k = 0; k < mesh->stages; k++)

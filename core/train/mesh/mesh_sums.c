@@ -12,7 +12,7 @@ enum dpt_status dpt_mesh_sum(struct dpt_trainer *t, const struct dpt_step_view *
     const float none[DPT_FLAGS] = {0};
     float all[DPT_FLAGS];
 
-    if (!dpt_mesh_divides(&t->mesh)) /* its flags come with the gradient's */
+    if (dpt_trainer_model_ranks(t) == 1) /* its flags come with the gradient's */
         return t->reduction.type->sum(t, view, flags, err);
     DPT_TRY(dpt_group_sum_floats(&t->comm->world, flags, all, DPT_FLAGS, err));
     if (all[DPT_FLAG_FAILED] <= 0)
@@ -37,7 +37,7 @@ enum dpt_status dpt_mesh_share(const struct dpt_trainer *t, bool finite_state,
     const struct dpt_group *next = dpt_mesh_link(t, true);
     struct dpt_sending sending;
 
-    if (dpt_mesh_divides(&t->mesh) && !finite_state)
+    if (dpt_trainer_model_ranks(t) > 1 && !finite_state)
         words->squares = NAN;
     if (t->mesh.stage < t->mesh.stages - 1) {
         DPT_TRY(dpt_group_send(next, 1, &words->squares, sizeof words->squares, &sending, err));

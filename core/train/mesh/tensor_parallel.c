@@ -21,6 +21,7 @@ struct dpt_tensor_parallel {
     struct dpt_columns *exchange;
     struct layer *layers; /* [nodes] */
     struct dpt_divided passes;
+    double *sums; /* of all ranks' chunks */
     enum dpt_status status;
     struct dpt_error err;
 };
@@ -182,6 +183,9 @@ enum dpt_status dpt_tensor_parallel_open(struct dpt_tensor_parallel **divided,
         d->passes = (struct dpt_divided){.gather = gather, .columns = columns, .arg = d};
         status = DPT_ALLOCATE(d->layers, (size_t)graph->n_nodes, "the layers", err);
     }
+    if (status == DPT_OK)
+        status = DPT_ALLOCATE(d->sums, DPT_OPTIMIZER_SQUARES * dpt_graph_whole_chunks(graph),
+                              "the norms of gradients", err);
     for (int32_t i = t->mesh.first[t->mesh.stage];
          i < t->mesh.first[t->mesh.stage + 1] && status == DPT_OK; i++)
         if (graph->nodes[i].divided)
@@ -207,6 +211,7 @@ void dpt_tensor_parallel_close(struct dpt_tensor_parallel *d)
                           (column_floats(dpt_trainer_graph(d->t), i) + 1) * sizeof(float));
     }
     dpt_free(d->layers);
+    dpt_free(d->sums);
     dpt_columns_close(d->exchange);
     dpt_free(d);
 }
@@ -252,23 +257,29 @@ void dpt_tensor_parallel_release(struct dpt_tensor_parallel *d, int32_t first, i
                        d->layers[i].columns + column_floats(dpt_trainer_graph(d->t), i));
 }
 
-enum dpt_status dpt_tensor_parallel_chunks(const struct dpt_trainer *t, const double *own, int each,
-                                           double *all, struct dpt_error *err)
+enum dpt_status dpt_tensor_parallel_chunks(struct dpt_tensor_parallel *d, int each,
+                                           const double **sums, size_t *n, struct dpt_error *err)
 {
-    const struct dpt_graph *graph = dpt_trainer_graph(t);
+    const struct dpt_graph *graph = d != NULL ? dpt_trainer_graph(d->t) : NULL;
+    const double *own = *sums;
     size_t before = 0, at = 0; /* chunks, of this rank's and of all */
 
+    if (d == NULL)
+        return DPT_OK;
     for (int32_t i = 0; i < graph->n_tensors; i++) {
         const struct dpt_tensor *tensor = &graph->tensors[i];
         const size_t mine = dpt_tensor_chunks(tensor), whole = dpt_tensor_whole_chunks(tensor);
 
-        memset(all + at * (size_t)each, 0, whole * (size_t)each * sizeof *all);
-        if (dpt_mesh_tells(t, i) && mine > 0)
-            memcpy(all + (at + dpt_tensor_chunks_before(tensor)) * (size_t)each,
-                   own + before * (size_t)each, mine * (size_t)each * sizeof *all);
+        memset(d->sums + at * (size_t)each, 0, whole * (size_t)each * sizeof *own);
+        if (dpt_mesh_tells(d->t, i) && mine > 0)
+            memcpy(d->sums + (at + dpt_tensor_chunks_before(tensor)) * (size_t)each,
+                   own + before * (size_t)each, mine * (size_t)each * sizeof *own);
         before += mine;
         at += whole;
     }
     /* Each is on one rank and zero on the others, so the sum is exact. */
-    return dpt_group_sum_doubles(&t->mesh.tensor_group.world, all, all, at * (size_t)each, err);
+    *sums = d->sums;
+    *n = at;
+    return dpt_group_sum_doubles(&d->t->mesh.tensor_group.world, d->sums, d->sums,
+                                 at * (size_t)each, err);
 }

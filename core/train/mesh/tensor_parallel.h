@@ -46,11 +46,12 @@ enum dpt_status dpt_tensor_parallel_derive(struct dpt_tensor_parallel *divided, 
 void dpt_tensor_parallel_release(struct dpt_tensor_parallel *divided, int32_t first, int32_t last);
 
 /*
- * Collective. Sums over chunks of this rank's tensors, `each` for each chunk, to those of all
- * ranks' chunks in their order. own, all: [chunks][each]. Errors: RANK.
+ * Collective. Makes of sums over the *n chunks of this rank's tensors, `each` for each chunk (up to
+ * DPT_OPTIMIZER_SQUARES), those of all ranks' chunks in their order, which last until the next
+ * call. Errors: RANK.
  */
-enum dpt_status dpt_tensor_parallel_chunks(const struct dpt_trainer *t, const double *own, int each,
-                                           double *all, struct dpt_error *err);
+enum dpt_status dpt_tensor_parallel_chunks(struct dpt_tensor_parallel *divided, int each,
+                                           const double **sums, size_t *n, struct dpt_error *err);
 
 /* Tells how many bytes a rank has by itself, how many the ranks of a node share, and how many a
  * rank sends in a step. The trainer may be planned only. */

@@ -45,8 +45,13 @@ enum dpt_status dpt_units_plan(struct dpt_trainer *t, struct dpt_error *err)
 
     dpt_free(u->node); /* of another stage, where it is planned */
     dpt_free(u->edge);
-    *u = (struct dpt_units){.sliced = dpt_trainer_sharded(t) &&
+    *u = (struct dpt_units){.sliced = dpt_trainer_owners(t) > 1 &&
                                       t->job->parallel.shard == DPT_SHARD_PARAMETERS};
+    if (u->sliced && t->team.synchronized)
+        return dpt_fail(err, DPT_BAD_JOB,
+                        "parallel.shard: parameters does not go with a batch norm over the whole "
+                        "step (statistics: batch), for which all micro-batches are under way at "
+                        "once; gradients and optimizer do, or statistics: micro");
     DPT_TRY(DPT_ALLOCATE(u->node, (size_t)graph->n_nodes + 1, "the units", err));
     DPT_TRY(DPT_ALLOCATE(u->edge, (size_t)graph->n_nodes + 1, "the units", err));
     u->node[0] = stage[0];
@@ -114,14 +119,27 @@ bool dpt_units_begins(const struct dpt_trainer *t, int32_t node)
     return k < t->units.n;
 }
 
+float *dpt_units_open_arena(size_t floats, int owners)
+{
+    return owners > 1 ? dpt_reserve(floats * sizeof(float))
+                      : dpt_alloc_array(floats, sizeof(float));
+}
+
+void dpt_units_close_arena(float *arena, size_t floats, int owners)
+{
+    if (owners > 1)
+        dpt_unreserve(arena, floats * sizeof(float));
+    else
+        dpt_free(arena);
+}
+
 enum dpt_status dpt_units_open_params(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_graph *graph = dpt_trainer_graph(t);
     const size_t bytes = (size_t)graph->arena * sizeof(float);
 
-    t->arenas.params =
-        t->units.sliced ? dpt_reserve(bytes) : dpt_alloc_array((size_t)graph->arena, sizeof(float));
+    t->arenas.params = dpt_units_open_arena((size_t)graph->arena, dpt_units_owners(t));
     if (t->arenas.params == NULL)
         DPT_TRY(dpt_fail_memory(err, "the parameters", (double)bytes));
     if (!t->units.sliced && !t->loads &&
@@ -133,10 +151,9 @@ out:
 
 void dpt_units_close_params(struct dpt_trainer *t)
 {
-    if (!t->units.sliced)
-        dpt_free(t->arenas.params);
-    else if (t->units.weights.bytes == NULL) /* else it is these */
-        dpt_unreserve(t->arenas.params, (size_t)dpt_trainer_graph(t)->arena * sizeof(float));
+    if (t->units.weights.bytes == NULL) /* else it is these */
+        dpt_units_close_arena(t->arenas.params, (size_t)dpt_trainer_graph(t)->arena,
+                              dpt_units_owners(t));
 }
 
 /* The ranks have one arena together, where there is memory for that. */
@@ -224,6 +241,11 @@ enum dpt_status dpt_units_share(struct dpt_trainer *t, struct dpt_error *err)
         status = t->backend->share(t->model.program, &dpt_trainer_replicas(t)->node,
                                    &t->model.shared, err);
     return dpt_group_agree(&t->comm->world, status, err);
+}
+
+enum dpt_status dpt_units_await(struct dpt_trainer *t, struct dpt_error *err)
+{
+    return t->units.gathers ? DPT_OK : dpt_group_barrier(&dpt_trainer_replicas(t)->node, err);
 }
 
 static void refresh(void *arg, int thread)

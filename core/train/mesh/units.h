@@ -24,10 +24,24 @@ enum dpt_status dpt_units_plan(struct dpt_trainer *t, struct dpt_error *err);
 bool dpt_units_by_messages(const struct dpt_trainer *t);
 /* Whether a node's ranks have one arena of the weights together. */
 bool dpt_units_on_node(const struct dpt_trainer *t);
+/* How many ranks keep slices of the weights; 1: each has all. */
+static inline int dpt_units_owners(const struct dpt_trainer *t)
+{
+    return t->units.sliced ? dpt_trainer_owners(t) : 1;
+}
+/* How many units are gathered for their passes alone; 0: the weights stay. */
+static inline int dpt_units_gathered(const struct dpt_trainer *t)
+{
+    return t->units.gathers ? t->units.n : 0;
+}
 /* Floats of the largest unit. */
 size_t dpt_units_largest(const struct dpt_trainer *t);
 /* Floats of the parameters that a rank has at a time: all, or its slice and a unit. */
 double dpt_units_room(const struct dpt_trainer *t);
+/* Memory for an arena: zeros or, where several owners divide it, address space, of which each takes
+ * its part. NULL: there is none. close takes NULL, too. */
+float *dpt_units_open_arena(size_t floats, int owners);
+void dpt_units_close_arena(float *arena, size_t floats, int owners);
 /* Makes t->arenas.params. Where each rank has all of the weights, those of the first replica have
  * their initial values; else it is address space. Errors: RANK. */
 enum dpt_status dpt_units_open_params(struct dpt_trainer *t, struct dpt_error *err);
@@ -44,6 +58,9 @@ enum dpt_status dpt_units_init(struct dpt_trainer *t, struct dpt_error *err);
 /* Collective. Where it is worth it, the ranks of a node get together what the backend derives from
  * the weights (dpt_backend.share). Errors: RANK. */
 enum dpt_status dpt_units_share(struct dpt_trainer *t, struct dpt_error *err);
+/* Collective over the node. Waits until the owners have written what all read: their slices, and
+ * the state. Where units are gathered it does nothing. Errors: RANK. */
+enum dpt_status dpt_units_await(struct dpt_trainer *t, struct dpt_error *err);
 /* Derives what the backend derives from all weights, on all threads. Where units are gathered each
  * is derived then, and this does nothing. Errors: as the backend's refresh. */
 enum dpt_status dpt_units_refresh(struct dpt_trainer *t, struct dpt_error *err);

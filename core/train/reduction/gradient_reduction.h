@@ -6,12 +6,13 @@
  * thread as they are computed, and then those of all threads of all ranks
  * (core/comm/hierarchical_allreduce.h). `reproducible` adds along one tree over the micro-batches'
  * numbers (core/comm/tree.h), so the sum has the same bits however the micro-batches are
- * partitioned. In shards, each of which has one owner, there are two more rows that add along this
- * tree: `sharded`, and `round_robin` where ranks take rounds in turn. A rank whose threads are a
- * team computes several micro-batches at once where they are a node of that tree, whose value the
- * matrix products give (backend.h, `sub_batch`): so it writes a gradient no more often than with
- * `allreduce`. The shortest of 800 steps of an MLP 784-256-10, batch 128, 2 ranks, microseconds
- * (AMD EPYC 9004, 2 cores): allreduce 586, reproducible 626; one micro-batch after another 747.
+ * partitioned. In shards, each of which has one owner, three more rows add along this tree:
+ * `sharded`, `round_robin` where ranks take rounds in turn, and `units` where they also keep slices
+ * of the weights. A rank whose threads are a team computes several micro-batches at once where they
+ * are a node of that tree, whose value the matrix products give (backend.h, `sub_batch`): so it
+ * writes a gradient no more often than with `allreduce`. The shortest of 800 steps of an MLP
+ * 784-256-10, batch 128, 2 ranks, microseconds (AMD EPYC 9004, 2 cores): allreduce 586,
+ * reproducible 626; one micro-batch after another 747.
  * Either way the sum carries the tail (enum dpt_tail) behind the gradient, and what the ranks have
  * to tell each other (t->reduction.reduced_flags) is known on all of them afterwards.
  */
@@ -82,7 +83,7 @@ struct dpt_gradient_reduction_type {
      * where the reduction computed them; else NULL. */
     const double *(*sums_of_squares)(const struct dpt_trainer *t);
     /*
-     * Each rank owns all parameters or, in shards (dpt_trainer_sharded), a slice of them.
+     * Each rank owns all parameters or, in shards (dpt_trainer_owners), a slice of them.
      *
      * slice: what a rank owns. slice_sum: the gradient's sum for what this rank owns. weights:
      * where its updated parameters are to be written, too, or NULL (dpt_deterministic_weights).
@@ -108,7 +109,8 @@ struct dpt_gradient_reduction_type {
      * gather: collective, gives all ranks a unit's weights. */
     float *(*extra)(struct dpt_trainer *t, int thread);
     enum dpt_status (*gather)(struct dpt_trainer *t, int unit, struct dpt_error *err);
-    bool of_rows; /* the chunks are t->reduction.chunks, not all of one size */
+    bool of_rows;   /* the chunks are t->reduction.chunks, not all of one size */
+    bool in_slices; /* a rank has the sum of what it owns alone, in slice_sum until the next step */
 };
 
 /* Writes metric sums as words of the tail. */
@@ -134,18 +136,20 @@ enum dpt_status dpt_gradient_no_gather(struct dpt_trainer *t, double *values, in
 
 extern const struct dpt_gradient_reduction_type dpt_gradient_reduction_allreduce,
     dpt_gradient_reduction_reproducible, dpt_gradient_reduction_sharded,
-    dpt_gradient_reduction_round_robin;
+    dpt_gradient_reduction_round_robin, dpt_gradient_reduction_units;
 /* The one that the job asks for. */
 static inline const struct dpt_gradient_reduction_type *
 dpt_gradient_reduction_choose(const struct dpt_trainer *t)
 {
-    if (dpt_trainer_round_robin(t))
-        return &dpt_gradient_reduction_round_robin;
-    if (dpt_trainer_sharded(t))
-        return &dpt_gradient_reduction_sharded;
-    return t->job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE
-               ? &dpt_gradient_reduction_reproducible
-               : &dpt_gradient_reduction_allreduce;
+    static const struct dpt_gradient_reduction_type
+        *const whole[] = {[DPT_REDUCTION_ALLREDUCE] = &dpt_gradient_reduction_allreduce,
+                          [DPT_REDUCTION_REPRODUCIBLE] = &dpt_gradient_reduction_reproducible},
+               *const owned[] = {[DPT_SHARD_OPTIMIZER] = &dpt_gradient_reduction_sharded,
+                                 [DPT_SHARD_GRADIENTS] = &dpt_gradient_reduction_round_robin,
+                                 [DPT_SHARD_PARAMETERS] = &dpt_gradient_reduction_units};
+
+    return dpt_trainer_owners(t) > 1 ? owned[t->job->parallel.shard]
+                                     : whole[t->job->comm.reduction];
 }
 
 #endif

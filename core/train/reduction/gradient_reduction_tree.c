@@ -2,6 +2,7 @@
 
 #include "core/base/memory.h"
 #include "core/comm/deterministic_allreduce.h"
+#include "core/train/mesh/units.h"
 #include "core/train/reduction/gradient_reduction.h"
 #include "core/train/step/engine.h"
 
@@ -95,7 +96,7 @@ static void bytes(const struct dpt_trainer *t, int ranks, double *own, double *s
 
     *own = *shared = 0;
     if (all > 1 && ranks == all)
-        *shared = (buffers * ranks + 1 + (dpt_trainer_sharded(t) && keeps_sum(t))) * one;
+        *shared = (buffers * ranks + 1 + (dpt_trainer_owners(t) > 1 && keeps_sum(t))) * one;
     else
         *own = (buffers + (all > 1 ? 2 : 0)) * one; /* also the sum, and what other ranks send */
 }
@@ -119,7 +120,6 @@ static struct dpt_deterministic_spec round_robin_spec(const struct dpt_trainer *
         .spin = t->team.spin,
         .chunks = t->reduction.chunks,
         .sharded = true,
-        .keeps_sum = keeps_sum(t) && !t->units.sliced,
         .unit = t->units.edge,
         .units = t->units.n,
         .whole = t->team.synchronized,
@@ -131,13 +131,12 @@ static struct dpt_deterministic_spec round_robin_spec(const struct dpt_trainer *
 /* On one node the ranks read each other's gradients in place. */
 static void round_robin_bytes(const struct dpt_trainer *t, int ranks, double *own, double *shared)
 {
-    const double whole = (double)arena_floats(t) * sizeof(float);
     const int all = dpt_trainer_replicas(t)->world.size;
     const struct dpt_deterministic_spec spec = round_robin_spec(t);
     double store, buffers, received;
 
     dpt_deterministic_dealt_floats(all, &spec, &store, &buffers, &received);
-    *own = store * sizeof(float) + spec.keeps_sum * whole;
+    *own = store * sizeof(float);
     *shared = 0;
     if (ranks == all)
         *shared = ranks * buffers * sizeof(float);
@@ -169,7 +168,7 @@ static enum dpt_status open_tree(struct dpt_trainer *t, struct dpt_error *err)
         .n = arena_floats(t),
         .spin = t->team.spin,
         .chunks = t->reduction.chunks,
-        .sharded = dpt_trainer_sharded(t),
+        .sharded = dpt_trainer_owners(t) > 1,
         .keeps_sum = keeps_sum(t),
     };
 
@@ -369,10 +368,17 @@ static struct dpt_slice slice(const struct dpt_trainer *t, int rank)
     return dpt_deterministic_slice(t->reduction.state->allreduce, rank);
 }
 
-/* Where rounds have summed the gradient it is the weights alone, unless units gather them. */
+/* Where rounds have summed the gradient it is the weights alone; and units gather these. */
 static double sends_weights(const struct dpt_trainer *t)
 {
-    return t->units.sliced ? 0 : 1;
+    (void)t;
+    return 1;
+}
+
+static double sends_nothing(const struct dpt_trainer *t)
+{
+    (void)t;
+    return 0;
 }
 
 static const float *slice_sum(const struct dpt_trainer *t)
@@ -382,7 +388,7 @@ static const float *slice_sum(const struct dpt_trainer *t)
 
 static float *weights(const struct dpt_trainer *t)
 {
-    return t->units.sliced ? NULL : dpt_deterministic_weights(t->reduction.state->allreduce);
+    return dpt_deterministic_weights(t->reduction.state->allreduce);
 }
 
 static enum dpt_status share(struct dpt_trainer *t, struct dpt_error *err)
@@ -392,10 +398,6 @@ static enum dpt_status share(struct dpt_trainer *t, struct dpt_error *err)
     const struct dpt_graph *graph = dpt_trainer_graph(t);
     float *buffer;
 
-    if (t->units.gathers) /* as it computes them */
-        return DPT_OK;
-    if (t->units.sliced) /* all write where all read */
-        return dpt_group_barrier(&dpt_trainer_replicas(t)->node, err);
     DPT_TRY(dpt_deterministic_share(t->reduction.state->allreduce, t->arenas.params, t->team.pool,
                                     err));
     buffer = dpt_deterministic_buffer(allreduce, 0);
@@ -417,10 +419,9 @@ static enum dpt_status gather_chunks(struct dpt_trainer *t, double *values, int 
     .done = done, .again = again, .sum = sum, .sends = dpt_gradient_sends_twice,                   \
     .sums_of_squares = sums_of_squares, .of_rows = true
 
-/* What shards have in place of DPT_GRADIENT_OWNS_ALL. */
-#define OWNS_A_SLICE                                                                               \
-    .slice = slice, .slice_sum = slice_sum, .weights = weights, .share = share,                    \
-    .gather_chunks = gather_chunks
+/* What shards have in place of DPT_GRADIENT_OWNS_ALL, and how the owners' weights get to all. */
+#define OWNS_A_SLICE .slice = slice, .slice_sum = slice_sum, .gather_chunks = gather_chunks
+#define SHARES       .weights = weights, .share = share
 
 const struct dpt_gradient_reduction_type dpt_gradient_reduction_reproducible = {
     OF_TREE,
@@ -430,21 +431,27 @@ const struct dpt_gradient_reduction_type dpt_gradient_reduction_reproducible = {
 const struct dpt_gradient_reduction_type dpt_gradient_reduction_sharded = {
     OF_TREE,
     OWNS_A_SLICE,
+    SHARES,
 };
 
+#define OF_ROUNDS                                                                                  \
+    .open = open_round_robin, .bytes = round_robin_bytes, .close = close_tree,                     \
+    .begin = begin_round_robin, .target = target_round_robin, .done = done_round_robin,            \
+    .sum = sum_round_robin, .sums_of_squares = sums_of_squares, .round = add_round,                \
+    .extra = extra, .of_rows = true, .in_slices = true
+
 const struct dpt_gradient_reduction_type dpt_gradient_reduction_round_robin = {
-    .open = open_round_robin,
-    .bytes = round_robin_bytes,
-    .close = close_tree,
-    .begin = begin_round_robin,
-    .target = target_round_robin,
-    .done = done_round_robin,
-    .sum = sum_round_robin,
-    .sends = sends_weights,
-    .sums_of_squares = sums_of_squares,
+    OF_ROUNDS,
     OWNS_A_SLICE,
-    .round = add_round,
-    .extra = extra,
+    SHARES,
+    .sends = sends_weights,
+};
+
+const struct dpt_gradient_reduction_type dpt_gradient_reduction_units = {
+    OF_ROUNDS,
+    OWNS_A_SLICE,
+    .weights = dpt_gradient_no_weights,
+    .share = dpt_units_await,
     .gather = gather_unit,
-    .of_rows = true,
+    .sends = sends_nothing,
 };

@@ -4,6 +4,7 @@
 
 #include "core/base/clock.h"
 #include "core/train/run/run.h"
+#include "core/train/setup/state.h"
 #include "core/train/use/evaluate.h"
 #include "data/sets/dataset.h"
 
@@ -18,7 +19,8 @@ static void compare_weights(const struct dpt_trainer *t, struct dpt_str *out)
                             *bias = &t->model.graph.tensors[1];
     double worst = 0;
 
-    if (w == NULL || t->model.graph.n_tensors != 2 || weight->n_dims != 2 || t->units.gathers)
+    if (w == NULL || t->model.graph.n_tensors != 2 || weight->n_dims != 2 ||
+        !dpt_trainer_has_all(t, DPT_PARAMS))
         return;
     dpt_str_printf(out, "%-12s %10s %10s\n", "weight", "learned", "true");
     for (int64_t i = 0; i < weight->count + bias->count; i++) {

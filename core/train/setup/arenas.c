@@ -55,15 +55,13 @@ enum dpt_status dpt_trainer_open_arenas(struct dpt_trainer *t, struct dpt_error 
     const struct dpt_graph *graph = dpt_trainer_graph(t);
     const size_t ranks = (size_t)t->comm->world.size;
 
+    t->arenas.owners = dpt_trainer_owners(t);
     DPT_TRY(dpt_units_open_params(t, err));
     if (!t->data.train.present)
         return DPT_OK;
     dpt_trainer_count_slots(t);
-    t->arenas.reserved = dpt_trainer_owners(t) > 1 ? (size_t)graph->floats * sizeof(float) : 0;
     for (int k = 0; k < t->arenas.slots && (t->planned || !dpt_trainer_shares_slots(t)); k++) {
-        t->arenas.slot[k] = t->arenas.reserved > 0
-                                ? dpt_reserve(t->arenas.reserved)
-                                : dpt_alloc_array((size_t)graph->floats, sizeof(float));
+        t->arenas.slot[k] = dpt_units_open_arena((size_t)graph->floats, t->arenas.owners);
         if (t->arenas.slot[k] == NULL)
             DPT_TRY(dpt_fail_memory(err, "the optimizer", (double)graph->floats * sizeof(float)));
     }
@@ -80,12 +78,9 @@ void dpt_trainer_close_arenas(struct dpt_trainer *t)
     dpt_free(t->arenas.hashes);
     dpt_units_close_params(t);
     dpt_free(t->arenas.parts.count);
-    for (int k = 0; k < DPT_MAX_SLOTS && t->arenas.shared.bytes == NULL; k++) {
-        if (t->arenas.reserved > 0)
-            dpt_unreserve(t->arenas.slot[k], t->arenas.reserved);
-        else
-            dpt_free(t->arenas.slot[k]);
-    }
+    for (int k = 0; k < DPT_MAX_SLOTS && t->arenas.shared.bytes == NULL; k++)
+        dpt_units_close_arena(t->arenas.slot[k], (size_t)dpt_trainer_graph(t)->floats,
+                              t->arenas.owners);
     dpt_shared_close(&t->arenas.shared);
 }
 
@@ -97,14 +92,14 @@ static uint64_t replica_hash(const struct dpt_trainer *t)
                  arena = (size_t)dpt_trainer_graph(t)->arena, alike = dpt_units_alike(t);
     uint64_t hash = dpt_hash_floats(t->arenas.params + alike, arena - alike, alike);
 
-    for (int k = 0; k < t->arenas.slots && t->arenas.reserved == 0; k++)
+    for (int k = 0; k < t->arenas.slots && t->arenas.owners == 1; k++)
         hash += dpt_hash_floats(t->arenas.slot[k], n, arena + n * (uint64_t)k);
     return hash;
 }
 
 void dpt_trainer_hash_replica(struct dpt_trainer *t)
 {
-    if (t->arenas.reserved == 0)
+    if (t->arenas.owners == 1)
         return;
     t->arenas.hash = replica_hash(t);
     t->arenas.hashed_step = t->progress.step + 1;

@@ -1,23 +1,15 @@
-/* The size of a micro-batch, and how many of them a rank's threads, or its device, compute at
- * once. */
+/* The size of a micro-batch, and how many threads a step feeds. */
 #include <limits.h>
-#include <math.h>
 #include <sched.h>
 
 #include "core/backend/operation.h"
 #include "core/base/memory.h"
 #include "core/train/setup/batch_sizing.h"
-#include "core/train/step/engine.h"
-#include "core/train/step/runner.h"
 #include "core/train/trainer.h"
 
 /* A team's micro-batch may be large: its activations are shared, and each pass over wide weights is
  * dear. A device works on all samples at once. */
-enum { MICRO_CONV = 16, MICRO_FLAT = 32, MICRO_TEAM = 256, MICRO_DEVICE = 4096 };
-/* Weights are read twice in a pass over a layer, and their gradient written and added: as long as
- * computing so many samples. 784-4096-4096-10 in micro-batches of 16, one at a time or 8, on a core
- * each of an AMD EPYC 9004 (`dptrain bench`): 586 and 326 ms. */
-enum { PASS_SAMPLES = 16 };
+enum { MICRO_CONV = 16, MICRO_FLAT = 32, MICRO_DEVICE = 4096 };
 /* Where what is computed hangs on the micro-batch, its size depends on the job alone, as if there
  * were this many workers. */
 enum { FIXED_WORKERS = 8 };
@@ -123,7 +115,7 @@ int32_t dpt_trainer_choose_micro(const struct dpt_trainer *t)
         micro = auto_micro(global, ranks,
                            t->model.micro_most != 0 ? t->model.micro_most : MICRO_DEVICE);
     else if (t->team.together)
-        micro = auto_micro(global, ranks, MICRO_TEAM);
+        micro = auto_micro(global, ranks, DPT_MICRO_TEAM);
     else
         micro = auto_micro(global, t->team.all_threads,
                            has_windows(&t->model.graph) ? MICRO_CONV : MICRO_FLAT);
@@ -211,93 +203,4 @@ bool dpt_trainer_synchronized(const struct dpt_trainer *t)
         if (graph->nodes[i].whole_step && t->job->batch.global > dpt_trainer_choose_micro(t))
             return true;
     return false;
-}
-
-/* The most micro-batches of a rank where the ranks take `group` of them in turn. */
-static int64_t most_in_turn(const struct dpt_trainer *t, int64_t batches, int32_t group)
-{
-    const int64_t turn = (int64_t)group * dpt_trainer_replicas(t)->world.size;
-
-    return (batches + turn - 1) / turn * group;
-}
-
-/* What the slowest stage computes of a model, and the most numbers that cross a cut. */
-static double slowest_stage(const struct dpt_trainer *t, int64_t *widest)
-{
-    const struct dpt_graph *graph = &t->model.graph;
-    double all = 0, slowest = 0;
-
-    *widest = 1;
-    for (int k = 0; k < t->mesh.stages; k++) {
-        const int64_t crossing = dpt_shape_size(&graph->nodes[t->mesh.first[k]].in);
-        double own = 0;
-
-        for (int32_t i = t->mesh.first[k]; i < t->mesh.first[k + 1]; i++)
-            own += dpt_operation_flops(&graph->nodes[i]);
-        all += own;
-        slowest = own > slowest ? own : slowest;
-        *widest = k > 0 && crossing > *widest ? crossing : *widest;
-    }
-    return all > 0 ? slowest / all : 1;
-}
-
-/*
- * In stages, the group with which a step is shortest, if to pass over all weights takes as long as
- * to compute PASS_SAMPLES samples. The slowest stage takes all groups, and waits until the others
- * have taken one: many small groups pass over the weights more often, few large ones wait longer.
- * It hangs on the job and the mesh alone, and from MICRO_TEAM samples on not on how many there are.
- */
-static int32_t group_of_stages(const struct dpt_trainer *t, int32_t micro, int64_t run)
-{
-    int64_t widest;
-    const double slowest = slowest_stage(t, &widest);
-    double shortest = INFINITY;
-    int32_t chosen = 1;
-
-    for (int32_t group = 1; group <= DPT_GROUP_MOST && group < 2 * run; group *= 2) {
-        const int64_t samples = (int64_t)group * micro, groups = (run + group - 1) / group;
-        const double time = ((double)(groups - 1) * slowest + 1) * (double)(samples + PASS_SAMPLES);
-
-        if (samples > MICRO_TEAM || (size_t)(samples * widest) > DPT_MESSAGE_BYTES / sizeof(float))
-            break;
-        if (time < shortest) {
-            shortest = time;
-            chosen = group;
-        }
-    }
-    return chosen;
-}
-
-int32_t dpt_trainer_choose_group(const struct dpt_trainer *t, int32_t micro)
-{
-    const int64_t batches = (t->job->batch.global + micro - 1) / micro;
-    const int64_t run =
-        (batches + dpt_trainer_replicas(t)->world.size - 1) / dpt_trainer_replicas(t)->world.size;
-    int32_t group = 1;
-
-    if (!t->team.together || t->job->comm.reduction != DPT_REDUCTION_REPRODUCIBLE)
-        return 1;
-    if (dpt_trainer_in_parts(t) && t->backend->devices != NULL) /* it works on all at once */
-        return 1;
-    if (t->mesh.stages > 1)
-        return group_of_stages(t, micro, run);
-    while (group < run && 2 * group <= DPT_GROUP_MOST && 2 * group * micro <= MICRO_TEAM)
-        group *= 2;
-    while (dpt_trainer_round_robin(t) && group > 1 &&
-           most_in_turn(t, batches, group) > run + run / 8)
-        group /= 2;
-    return group;
-}
-
-int32_t dpt_trainer_choose_adds(const struct dpt_trainer *t, int32_t micro)
-{
-    const int64_t batches = (t->job->batch.global + micro - 1) / micro;
-    const int ranks = dpt_trainer_replicas(t)->world.size;
-    const int32_t run = (int32_t)((batches + ranks - 1) / ranks);
-
-    if (t->backend->adds == NULL || t->engine->on_device || !t->data.train.present ||
-        dpt_trainer_round_robin(t) || t->team.gradient_workers > 1 ||
-        dpt_fault_strikes_gradients(&t->fault))
-        return t->team.group;
-    return run > t->team.group ? run : t->team.group;
 }

@@ -1,6 +1,5 @@
 /*
- * batch_sizing: how large a micro-batch is, how many of them a rank computes at once, and on how
- * many threads.
+ * batch_sizing: how large a micro-batch is, and on how many threads a rank computes them.
  *
  * All of it follows from the job, the model, the number of ranks and the cores. The trainer's model
  * must be built. Nothing here changes the trainer; setup.c keeps what these functions give.
@@ -9,6 +8,9 @@
 #define DPT_TRAIN_BATCH_SIZING_H
 
 #include "core/train/trainer.h"
+
+/* Samples that a team computes at once, at most. */
+enum { DPT_MICRO_TEAM = 256 };
 
 /* Whether a norm of the model takes the statistics of steps of more than one micro-batch. Follows
  * from the job and the model alone. */
@@ -22,16 +24,6 @@ bool dpt_trainer_micro_is_open(const struct dpt_trainer *t);
 /* The size of a trainer's micro-batch. Where dptrain may not choose it, some ranks may be without
  * any. */
 int32_t dpt_trainer_choose_micro(const struct dpt_trainer *t);
-/*
- * How many micro-batches of size `micro` a rank's team computes at once under `reproducible`: as
- * many as form a node of the reduction's tree, whose gradients it adds on the way (backend.h,
- * `sub_batch`). The bits are the same, and weights and gradient are read and written once. In
- * stages it has several such groups under way, which are smaller so that few stages wait.
- */
-int32_t dpt_trainer_choose_group(const struct dpt_trainer *t, int32_t micro);
-/* Of how many a device is to add the gradients before the host gets their sum: of all that a rank
- * has in a step, unless the ranks exchange them in rounds, or something looks at each. */
-int32_t dpt_trainer_choose_adds(const struct dpt_trainer *t, int32_t micro);
 /* Collective over the node. *cores: out, the cores that this rank may use; those shared with other
  * ranks are divided among them. Errors: RANK. */
 enum dpt_status dpt_core_share(const struct dpt_group *node, double *cores, struct dpt_error *err);

@@ -155,12 +155,6 @@ static enum dpt_status build_model(struct dpt_trainer *t, struct dpt_error *err)
     t->team.together =
         !t->team.synchronized && t->backend->teams != NULL && t->backend->teams(&t->model.graph);
     t->engine = dpt_engine_choose(t);
-    if (t->team.synchronized && dpt_trainer_sharded(t) &&
-        t->job->parallel.shard == DPT_SHARD_PARAMETERS)
-        DPT_TRY(dpt_fail(err, DPT_BAD_JOB,
-                         "parallel.shard: parameters does not go with a batch norm over the whole "
-                         "step (statistics: batch), for which all micro-batches are under way at "
-                         "once; gradients and optimizer do, or statistics: micro"));
     DPT_TRY(dpt_mesh_plan(t, err));
     DPT_TRY(dpt_units_plan(t, err));
     if (!t->planned)
@@ -189,8 +183,8 @@ static void set_threads(struct dpt_trainer *t, int most)
     t->team.decoders = !t->data.train.present || !t->data.train.set->files ? 1
                        : t->job->device.threads != 0                       ? t->team.threads
                                                                            : most;
-    if (t->mesh.tensor > 1 && !t->team.together) /* one tells the other ranks of its layers */
-        t->team.threads = 1;
+    if (t->team.threads > dpt_step_most_workers(t))
+        t->team.threads = dpt_step_most_workers(t);
     t->team.gradient_workers = t->team.together ? 1 : t->team.threads;
 }
 
@@ -200,9 +194,9 @@ static enum dpt_status open_sized(struct dpt_trainer *t, struct dpt_error *err)
     enum dpt_status status = DPT_OK;
     const int32_t micro = dpt_trainer_choose_micro(t);
 
-    t->team.group = dpt_trainer_choose_group(t, micro);
+    t->team.group = dpt_step_choose_group(t, micro);
     t->team.in_flight = dpt_step_in_flight(t, micro);
-    t->team.adds = dpt_trainer_choose_adds(t, micro);
+    t->team.adds = dpt_step_choose_adds(t, micro);
     DPT_TRY(plan_steps(t, micro, err));
     DPT_TRY(dpt_trainer_open_loaders(t, err));
     DPT_TRY(dpt_trainer_open_evaluation(t, err));
@@ -296,8 +290,7 @@ static enum dpt_status count_threads(struct dpt_trainer *t, struct dpt_error *er
 
     DPT_TRY(dpt_core_share(&t->comm->node, &cores, err));
     set_threads(t, cores < 2 ? 1 : (int)(cores + 1e-6));
-    /* Stages take the same micro-batches at once, and rounds in turn go round all threads. */
-    if (dpt_mesh_divides(&t->mesh) || dpt_trainer_round_robin(t)) {
+    if (dpt_step_takes_all(t)) {
         DPT_TRY(dpt_group_max(&t->comm->world, -t->team.threads, &fewest, err));
         t->team.threads = (int)-fewest;
         t->team.gradient_workers = t->team.together ? 1 : t->team.threads;
@@ -341,6 +334,7 @@ enum dpt_status dpt_trainer_open(struct dpt_trainer *t, const struct dpt_job *jo
     t->loads = (parts & DPT_PART_LOADED) != 0;
     t->job = job;
     t->comm = comm;
+    t->mesh = dpt_mesh_whole(comm);
     t->log = log;
     t->model.loss = dpt_job_loss(job);
     t->progress.best_step = -1;
@@ -377,6 +371,7 @@ enum dpt_status dpt_trainer_plan(struct dpt_trainer *t, const struct dpt_job *jo
     t->planned = true;
     t->job = job;
     t->comm = comm;
+    t->mesh = dpt_mesh_whole(comm);
     t->model.loss = dpt_job_loss(job);
     dpt_trainer_count_slots(t);
     DPT_TRY(dpt_choose_planned((enum dpt_device_kind)job->device.kind, &t->backend, err));
@@ -386,9 +381,9 @@ enum dpt_status dpt_trainer_plan(struct dpt_trainer *t, const struct dpt_job *jo
     set_threads(t, threads);
     t->team.all_threads = (int64_t)t->team.threads * comm->world.size;
     micro = dpt_trainer_choose_micro(t);
-    t->team.group = dpt_trainer_choose_group(t, micro);
+    t->team.group = dpt_step_choose_group(t, micro);
     t->team.in_flight = dpt_step_in_flight(t, micro);
-    t->team.adds = dpt_trainer_choose_adds(t, micro);
+    t->team.adds = dpt_step_choose_adds(t, micro);
     DPT_TRY(plan_steps(t, micro, err));
     t->reduction.type = dpt_gradient_reduction_choose(t);
 out:

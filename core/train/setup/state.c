@@ -5,11 +5,9 @@
 
 #include "core/base/memory.h"
 #include "core/train/mesh/mesh.h"
+#include "core/train/mesh/units.h"
 #include "core/train/reduction/gradient_reduction.h"
 #include "core/train/setup/state.h"
-
-/* Arenas beside the slots, which are numbered from 0 on. */
-enum { PARAMS = -1, GRADIENT = -2 };
 
 /* The tensor of the whole model that a float is of. */
 static int32_t tensor_at(const struct dpt_graph *graph, size_t at)
@@ -22,22 +20,42 @@ static int32_t tensor_at(const struct dpt_graph *graph, size_t at)
     return i;
 }
 
-/* Whether each of the ranks that have a tensor of slot k, the parameters or the gradient keeps a
- * slice of it; else all of them have what the first one has. */
-static bool is_sliced(const struct dpt_trainer *t, int k, const struct dpt_tensor *tensor)
+/* How many replicas keep slices of an arena; 1: all have what the first one has. */
+static int owners_of(const struct dpt_trainer *t, int k)
 {
-    return !tensor->state && (k < 0 ? t->units.sliced : dpt_trainer_owners(t) > 1);
+    const struct dpt_gradient_reduction_type *type = t->reduction.type;
+
+    if (k == DPT_PARAMS)
+        return dpt_units_owners(t);
+    return k == DPT_GRADIENT && (type == NULL || !type->in_slices) ? 1 : dpt_trainer_owners(t);
 }
 
-/* The gradient is the last step's sum, of which a rank of units has its own slice alone; it is only
- * read. */
 static float *arena_of(const struct dpt_trainer *t, int k)
 {
     if (k >= 0)
         return t->arenas.slot[k];
-    if (k == PARAMS)
+    if (k == DPT_PARAMS)
         return t->arenas.params;
-    return t->units.sliced ? (float *)t->reduction.type->slice_sum(t) : t->reduction.sum;
+    return owners_of(t, k) > 1 ? (float *)t->reduction.type->slice_sum(t) : t->reduction.sum;
+}
+
+const float *dpt_trainer_arena(const struct dpt_trainer *t, int k)
+{
+    return arena_of(t, k);
+}
+
+bool dpt_trainer_has_all(const struct dpt_trainer *t, int k)
+{
+    const bool here = k == DPT_PARAMS && t->units.weights.bytes != NULL;
+
+    return dpt_trainer_model_ranks(t) * (here ? 1 : owners_of(t, k)) == 1;
+}
+
+struct dpt_slice dpt_trainer_kept(const struct dpt_trainer *t, int k, int replica)
+{
+    if (owners_of(t, k) > 1)
+        return t->reduction.type->slice(t, replica);
+    return (struct dpt_slice){.end = replica == 0 ? (size_t)dpt_trainer_graph(t)->floats : 0};
 }
 
 /* The floats that both have, or none. */
@@ -81,12 +99,12 @@ static struct dpt_range own_floats(const struct dpt_trainer *t, int k, size_t at
 
     if (t->mesh.part != part && dpt_graph_divided(&t->model.graph, i) == NULL)
         return none;
-    if (is_sliced(t, k, whole)) {
-        const struct dpt_slice slice = t->reduction.type->slice(t, replica);
+    if (!whole->state) {
+        const struct dpt_slice kept = dpt_trainer_kept(t, k, replica);
         const int64_t to_whole = whole->offset + own->first - own->offset;
 
-        has = common(here, (struct dpt_range){(int64_t)slice.begin + to_whole,
-                                              (int64_t)slice.end + to_whole});
+        has = common(
+            here, (struct dpt_range){(int64_t)kept.begin + to_whole, (int64_t)kept.end + to_whole});
     } else if (replica > 0) {
         return none;
     }
@@ -166,6 +184,7 @@ static enum dpt_status scatter(const struct dpt_trainer *t, int k, const float *
     enum dpt_status status = DPT_OK;
     const int32_t tensor = tensor_at(&t->model.graph, at);
     const bool divided = dpt_graph_divided(&t->model.graph, tensor) != NULL;
+    const bool has_owners = !t->model.graph.tensors[tensor].state && owners_of(t, k) > 1;
     const int parts = divided ? 1 : t->mesh.tensor;
     struct dpt_range here;
     float *to;
@@ -175,7 +194,7 @@ static enum dpt_status scatter(const struct dpt_trainer *t, int k, const float *
     here = part_floats(t, k, at, end, &to);
     /* All replicas get what each of them has. Those with one arena of the parameters have it by
      * now. */
-    if (!is_sliced(t, k, &t->model.graph.tensors[tensor]) && t->units.weights.bytes == NULL)
+    if (!has_owners && t->units.weights.bytes == NULL)
         DPT_TRY(dpt_group_broadcast(&dpt_trainer_replicas(t)->world, 0, to,
                                     (size_t)(here.last - here.first) * sizeof *to, err));
 out:
@@ -272,20 +291,13 @@ out:
 
 /* --- saving and loading ----------------------------------------------------------------------- */
 
-/* Whether rank 0 asks the others for what they keep of the parameters or of the gradient; else it
- * has all of them. Of the slots it asks wherever a checkpoint streams. */
-static bool in_parts(const struct dpt_trainer *t, int k)
-{
-    return dpt_mesh_divides(&t->mesh) || (k == GRADIENT ? t->units.sliced : t->units.gathers);
-}
-
 enum dpt_status dpt_trainer_give_slots(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
     /* The order is that in which rank 0 asks for them (dpt_image_take). */
-    for (int k = in_parts(t, PARAMS) ? PARAMS : 0; k < t->arenas.slots && dpt_trainer_streams(t);
-         k++)
+    for (int k = dpt_trainer_has_all(t, DPT_PARAMS) ? 0 : DPT_PARAMS;
+         k < t->arenas.slots && dpt_trainer_streams(t); k++)
         for (int pass = 0; pass < (k < 0 ? 2 : 1); pass++)
             for (int32_t i = 0; i < t->model.graph.n_tensors; i++) {
                 const struct dpt_tensor *tensor = &t->model.graph.tensors[i];
@@ -301,11 +313,11 @@ enum dpt_status dpt_trainer_tensor(const struct dpt_trainer *t, bool gradient, i
                                    float *room, const float **x, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const int k = gradient ? GRADIENT : PARAMS;
+    const int k = gradient ? DPT_GRADIENT : DPT_PARAMS;
     const struct dpt_tensor *tensor = &t->model.graph.tensors[number];
 
     *x = NULL;
-    if (in_parts(t, k)) {
+    if (!dpt_trainer_has_all(t, k)) {
         DPT_TRY(gather(t, k, (size_t)tensor->offset, (size_t)tensor->count, room, err));
         *x = t->comm->world.rank == 0 ? room : NULL;
     } else if (t->comm->world.rank == 0) {
@@ -342,7 +354,7 @@ struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text)
     memcpy(state.slot, t->arenas.slot, sizeof state.slot);
     if (!t->planned && dpt_trainer_streams(t)) {
         state.gather = gather;
-        state.gathers_params = in_parts(t, PARAMS);
+        state.gathers_params = !dpt_trainer_has_all(t, DPT_PARAMS);
         state.streams = true;
         state.owners = t;
     }

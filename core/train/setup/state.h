@@ -7,7 +7,19 @@
 #ifndef DPT_TRAIN_STATE_H
 #define DPT_TRAIN_STATE_H
 
+#include "core/comm/deterministic_allreduce.h"
 #include "core/train/trainer.h"
+
+/* The arenas beside the slots, which are numbered from 0 on. The gradient is the last sum. */
+enum { DPT_PARAMS = -1, DPT_GRADIENT = -2 };
+
+/* One of the arenas of this rank, where all floats have their places; it is only read. */
+const float *dpt_trainer_arena(const struct dpt_trainer *t, int k);
+/* Whether rank 0 has all of it, as of weights that a node has once; else the ranks have parts. */
+bool dpt_trainer_has_all(const struct dpt_trainer *t, int k);
+/* The learned floats of it that a replica keeps for all: in slices its own; else all of them, by
+ * the first replica. */
+struct dpt_slice dpt_trainer_kept(const struct dpt_trainer *t, int k, int replica);
 
 /* Whether ranks keep parts of what a checkpoint has: then rank 0 gathers and writes it piece by
  * piece, while all ranks wait, and reads and scatters it tensor by tensor; so no rank ever has

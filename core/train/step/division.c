@@ -1,7 +1,19 @@
 /* How a step's work is divided: into which rounds of micro-batches for which workers, and what the
  * planners make a list from. */
+#include <limits.h>
+#include <math.h>
+
+#include "core/backend/operation.h"
+#include "core/train/setup/batch_sizing.h"
 #include "core/train/step/engine.h"
 #include "core/train/step/step.h"
+
+/* Whether the ranks take micro-batches in turn, so that nobody keeps more of a step's gradient than
+ * its own part. */
+static bool in_turn(const struct dpt_trainer *t)
+{
+    return dpt_trainer_owners(t) > 1 && t->job->parallel.shard >= DPT_SHARD_GRADIENTS;
+}
 
 /* --- who takes which micro-batch -------------------------------------------------------------- */
 
@@ -85,7 +97,7 @@ static struct dpt_step_share share_of(const struct dpt_trainer *t,
                    : dpt_step_infers_as_team(t) ? 1
                                                 : t->team.threads,
         .group = infers ? 1 : t->team.group,
-        .round_robin = !infers && dpt_trainer_round_robin(t),
+        .round_robin = !infers && in_turn(t),
         .step = step,
         .samples = dpt_sampler_count(sampler, step),
         .all = dpt_sampler_micro_batches(sampler, step),
@@ -152,16 +164,115 @@ int32_t dpt_step_most_rounds(const struct dpt_trainer *t, int32_t micro)
     return most;
 }
 
+/* --- how many micro-batches are computed at once ---------------------------------------------- */
+
+/* Weights are read twice in a pass over a layer, and their gradient written and added: as long as
+ * computing so many samples. 784-4096-4096-10 in micro-batches of 16, one at a time or 8, on a core
+ * each of an AMD EPYC 9004 (`dptrain bench`): 586 and 326 ms. */
+enum { PASS_SAMPLES = 16 };
+
+/* The most micro-batches that a rank has of so many in groups of that size. */
+static int64_t busiest(const struct dpt_trainer *t, int64_t batches, int32_t group)
+{
+    const int64_t turn = (int64_t)dpt_trainer_replicas(t)->world.size * (in_turn(t) ? group : 1);
+
+    return (batches + turn - 1) / turn * (in_turn(t) ? group : 1);
+}
+
+/* What the slowest stage computes of a model, and the most numbers that cross a cut. */
+static double slowest_stage(const struct dpt_trainer *t, int64_t *widest)
+{
+    const struct dpt_graph *graph = &t->model.graph;
+    double all = 0, slowest = 0;
+
+    *widest = 1;
+    for (int k = 0; k < t->mesh.stages; k++) {
+        const int64_t crossing = dpt_shape_size(&graph->nodes[t->mesh.first[k]].in);
+        double own = 0;
+
+        for (int32_t i = t->mesh.first[k]; i < t->mesh.first[k + 1]; i++)
+            own += dpt_operation_flops(&graph->nodes[i]);
+        all += own;
+        slowest = own > slowest ? own : slowest;
+        *widest = k > 0 && crossing > *widest ? crossing : *widest;
+    }
+    return all > 0 ? slowest / all : 1;
+}
+
+/*
+ * In stages, the group with which a step is shortest, if to pass over all weights takes as long as
+ * to compute PASS_SAMPLES samples. The slowest stage takes all groups, and waits until the others
+ * have taken one: many small groups pass over the weights more often, few large ones wait longer.
+ * It hangs on the job and the mesh alone, and from DPT_MICRO_TEAM samples on not on how many there
+ * are.
+ */
+static int32_t group_of_stages(const struct dpt_trainer *t, int32_t micro, int64_t run)
+{
+    int64_t widest;
+    const double slowest = slowest_stage(t, &widest);
+    double shortest = INFINITY;
+    int32_t chosen = 1;
+
+    for (int32_t group = 1; group <= DPT_GROUP_MOST && group < 2 * run; group *= 2) {
+        const int64_t samples = (int64_t)group * micro, groups = (run + group - 1) / group;
+        const double time = ((double)(groups - 1) * slowest + 1) * (double)(samples + PASS_SAMPLES);
+
+        if (samples > DPT_MICRO_TEAM ||
+            (size_t)(samples * widest) > DPT_MESSAGE_BYTES / sizeof(float))
+            break;
+        if (time < shortest) {
+            shortest = time;
+            chosen = group;
+        }
+    }
+    return chosen;
+}
+
+int32_t dpt_step_choose_group(const struct dpt_trainer *t, int32_t micro)
+{
+    const int64_t batches = (t->job->batch.global + micro - 1) / micro;
+    const int64_t run = busiest(t, batches, 1);
+    int32_t group = 1;
+
+    if (!t->team.together || t->job->comm.reduction != DPT_REDUCTION_REPRODUCIBLE)
+        return 1;
+    if (dpt_trainer_in_parts(t) && t->backend->devices != NULL) /* it works on all at once */
+        return 1;
+    if (t->mesh.stages > 1)
+        return group_of_stages(t, micro, run);
+    while (group < run && 2 * group <= DPT_GROUP_MOST && 2 * group * micro <= DPT_MICRO_TEAM)
+        group *= 2;
+    while (group > 1 && busiest(t, batches, group) > run + run / 8)
+        group /= 2;
+    return group;
+}
+
+int32_t dpt_step_choose_adds(const struct dpt_trainer *t, int32_t micro)
+{
+    const int64_t batches = (t->job->batch.global + micro - 1) / micro;
+    const int32_t run = (int32_t)busiest(t, batches, 1);
+
+    if (t->backend->adds == NULL || t->engine->on_device || !t->data.train.present || in_turn(t) ||
+        t->team.gradient_workers > 1 || dpt_fault_strikes_gradients(&t->fault))
+        return t->team.group;
+    return run > t->team.group ? run : t->team.group;
+}
+
 /* --- what planners get ------------------------------------------------------------------------ */
 
 int32_t dpt_step_turn(const struct dpt_trainer *t)
 {
-    return dpt_trainer_round_robin(t) ? t->team.group * t->team.gradient_workers : 0;
+    return in_turn(t) ? t->team.group * t->team.gradient_workers : 0;
 }
 
-bool dpt_step_infers_together(const struct dpt_trainer *t)
+bool dpt_step_takes_all(const struct dpt_trainer *t)
 {
-    return dpt_mesh_divides(&t->mesh) || t->units.gathers;
+    return dpt_trainer_model_ranks(t) > 1 || in_turn(t);
+}
+
+int dpt_step_most_workers(const struct dpt_trainer *t)
+{
+    return t->mesh.tensor > 1 && !t->team.together ? 1 : INT_MAX;
 }
 
 bool dpt_step_infers_as_team(const struct dpt_trainer *t)
@@ -197,7 +308,7 @@ struct dpt_division dpt_step_division(const struct dpt_trainer *t, int32_t round
         .infers = infers,
         .in_passes = dpt_trainer_in_parts(t),
         .gathers = t->units.gathers,
-        .round_robin = dpt_trainer_round_robin(t),
+        .round_robin = in_turn(t),
         .synchronized = t->team.synchronized,
     };
 }

@@ -57,8 +57,22 @@ enum dpt_status dpt_runner_infer(struct dpt_runner *runner, const struct dpt_run
 
 /* --- how the work is divided (division.c), also of a planned trainer -------------------------- */
 
-/* Whether an evaluation needs all ranks at the same time, so that one that fails goes on. */
-bool dpt_step_infers_together(const struct dpt_trainer *t);
+/*
+ * How many micro-batches of size `micro` a rank's team computes at once under `reproducible`: as
+ * many as form a node of the reduction's tree, whose gradients it adds on the way (backend.h,
+ * `sub_batch`). The bits are the same, and weights and gradient are read and written once. In
+ * stages it has several such groups under way, which are smaller so that few stages wait.
+ */
+int32_t dpt_step_choose_group(const struct dpt_trainer *t, int32_t micro);
+/* Of how many a device is to add the gradients before the host gets their sum: of all that a rank
+ * has in a step, unless the ranks exchange them in rounds, or something looks at each. */
+int32_t dpt_step_choose_adds(const struct dpt_trainer *t, int32_t micro);
+/* Whether a round takes the workers of all ranks, so that all must have as many: stages take the
+ * same micro-batches at once, and rounds in turn go round all workers. */
+bool dpt_step_takes_all(const struct dpt_trainer *t);
+/* The most workers that a rank may have: a divided layer has one, which tells the other ranks of
+ * it. */
+int dpt_step_most_workers(const struct dpt_trainer *t);
 /* What the planners make this rank's list from, for that many rounds. */
 struct dpt_division dpt_step_division(const struct dpt_trainer *t, int32_t rounds, bool infers);
 /* Micro-batches that a rank takes in its turn; 0: it takes a run of a step's. */

@@ -69,6 +69,7 @@ static void chosen_micro_batches(void **state)
         struct dpt_trainer t = {
             .job = &job,
             .comm = &comm,
+            .mesh = dpt_mesh_whole(&comm),
             .backend = draw(seed, 2, 3) == 1 ? &gpu : &host,
             .team = {.together = draw(seed, 3, 2) == 1,
                      .all_threads = comm.world.size * draw(seed, 4, 9)},
@@ -84,7 +85,7 @@ static void chosen_micro_batches(void **state)
                      (long long)t.team.all_threads, micro);
         job.comm.reduction = DPT_REDUCTION_REPRODUCIBLE;
         fixed = dpt_trainer_choose_micro(&t);
-        t.comm = &other;
+        t.comm = t.mesh.replicas = &other;
         t.team.all_threads = draw(seed, 5, 500);
         assert_int_equal(dpt_trainer_choose_micro(&t), fixed);
         job.comm.reduction = DPT_REDUCTION_ALLREDUCE;

@@ -124,3 +124,19 @@ def test_faults_name_their_rank(tmp_path):
     result = dpt.run(job(tmp_path, "cnn"), "--output", tmp_path / "nan", "--quiet", *mesh, "--set", "optimizer.lr=1000000", "--set", "train.clip_norm=null",
                      "--ranks", 2)
     assert result.code == 1 and re.search(r"not a number: rank 0 \([^)]*\), output of layer \w+, synthetic sample \d+", result.err), result
+
+
+def test_true_weights_are_compared_with_all_of_the_learned_ones(tmp_path):
+    """Rank 0 has a part of a divided layer: its end compares nothing, where one rank compares all."""
+    path = dpt.write_job(tmp_path / "line.yaml", """
+data: {train: synthetic, synthetic: {samples: 80, shape: [1024], outputs: 64, noise: 0.1}}
+model: {type: linear}
+loss: mse
+batch: {global: 40, micro: 10}
+train: {steps: 2}
+comm: {reduction: reproducible, timeout: 20 s}
+""")
+    one, two = (dpt.run(path, "--output", tmp_path / str(ranks), "--ranks", ranks, "--set", f"parallel.tensor={ranks}") for ranks in (1, 2))
+    assert one.code == 0 and "largest difference" in one.out, one
+    assert two.code == 0 and "largest difference" not in two.out, two
+    assert dpt.newest(tmp_path / "1") == dpt.newest(tmp_path / "2")

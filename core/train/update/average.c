@@ -29,7 +29,7 @@ static struct dpt_slice written(const struct dpt_trainer *t)
 
     if (t->arenas.shared.bytes != NULL)
         dpt_thread_part(own.end, replicas->node.rank, replicas->node.size, &own.begin, &own.end);
-    else if (dpt_trainer_owners(t) > 1)
+    else if (t->reduction.type != NULL) /* else a device steps, which has all on each rank */
         own = t->reduction.type->slice(t, replicas->world.rank);
     return own;
 }
@@ -85,7 +85,7 @@ enum dpt_status dpt_average_exchange(struct dpt_trainer *t, struct dpt_error *er
     exchange(params + own.begin, average + own.begin, own.end - own.begin);
     if (together)
         DPT_TRY(dpt_group_barrier(&replicas->node, err));
-    if (t->reduction.type != NULL) /* else a device steps, which has all on each rank */
+    if (t->reduction.type != NULL)
         DPT_TRY(share(t, own, err));
 out:
     return status;

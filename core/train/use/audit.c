@@ -12,19 +12,20 @@
 #include "core/base/hash.h"
 #include "core/base/memory.h"
 #include "core/train/mesh/mesh.h"
-#include "core/train/reduction/gradient_reduction.h"
+#include "core/train/setup/state.h"
 
 enum { DIGITS = 16 };
 
 enum { WEIGHTS, GRADIENT, ARENAS };
+static const int arenas[ARENAS] = {DPT_PARAMS, DPT_GRADIENT};
 
 int32_t dpt_audit_hashes(const struct dpt_trainer *t)
 {
     return ARENAS * (t->model.graph.n_tensors + 1);
 }
 
-/* One of the two arenas, as this rank has it: of units (units.h) the learned floats of its slice
- * alone, of which every rank tells, else all, of which the first of the replicas tells. */
+/* One of the two arenas, and the learned floats of which this rank tells; of the state the first of
+ * the replicas tells. */
 struct source {
     const float *learned, *state;
     size_t begin, end; /* of the learned floats */
@@ -33,21 +34,14 @@ struct source {
 
 static struct source source_of(const struct dpt_trainer *t, int k)
 {
-    const struct dpt_gradient_reduction *r = &t->reduction;
     const int replica = dpt_trainer_replicas(t)->world.rank;
-    const float *arena = k == WEIGHTS ? t->arenas.params : r->sum;
-    struct source source = {.learned = arena, .state = arena, .has_state = replica == 0};
+    const struct dpt_slice kept = dpt_trainer_kept(t, arenas[k], replica);
 
-    if (t->units.sliced) {
-        const struct dpt_slice own = r->type->slice(t, replica);
-
-        source.learned = k == WEIGHTS ? arena : r->type->slice_sum(t);
-        source.begin = own.begin;
-        source.end = own.end;
-    } else if (replica == 0) {
-        source.end = (size_t)dpt_trainer_graph(t)->floats;
-    }
-    return source;
+    return (struct source){.learned = dpt_trainer_arena(t, arenas[k]),
+                           .state = k == WEIGHTS ? t->arenas.params : t->reduction.sum,
+                           .begin = kept.begin,
+                           .end = kept.end,
+                           .has_state = replica == 0};
 }
 
 /* Hashes what this rank has of a tensor, with the zeros behind it: as a part of the whole arena,

@@ -195,13 +195,12 @@ static enum dpt_status take(void *arg, int thread, int32_t micro_batch,
     return DPT_OK;
 }
 
-/* Evaluates this rank's part of the split. It is collective where ranks need each other for it, and
- * then a rank that failed goes on. */
+/* Evaluates this rank's part of the split. A rank that failed goes on, as others may need it for
+ * theirs: alone it has no more to do in a step. */
 static enum dpt_status evaluate_rank(struct eval_work *w, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const int64_t steps = dpt_sampler_steps(&w->split->sampler);
-    const bool together = dpt_step_infers_together(w->t);
     const size_t stride = ((size_t)w->split->sampler.micro + 1) * (size_t)w->outputs;
     const struct dpt_runner_pass pass = {
         .split = w->split,
@@ -229,7 +228,7 @@ static enum dpt_status evaluate_rank(struct eval_work *w, struct dpt_error *err)
         DPT_TRY(status);
     }
 out:
-    for (struct dpt_error other; together && step < steps; step++)
+    for (struct dpt_error other; step < steps; step++)
         dpt_runner_infer(w->t->runner, &pass, step, status, &other);
     return status;
 }

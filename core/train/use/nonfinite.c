@@ -15,7 +15,6 @@ struct finding {
     int32_t location; /* node, or tensor */
     int32_t micro_batch;
     int64_t sample; /* the first one of the micro-batch of a gradient */
-    char host[DPT_HOST_TEXT];
 };
 
 struct search {
@@ -136,24 +135,21 @@ static enum dpt_status tell(const struct dpt_trainer *t, const struct finding *f
     const long long step = (long long)t->progress.step + 1;
     const char *what = advice(t);
     const char *by = by_statistics(t, f);
-    const int stages = t->mesh.stages;
-    char where[256] = "", place[48] = "";
+    char where[256] = "", place[DPT_WHERE_TEXT] = "";
 
-    if (stages > 1)
-        snprintf(place, sizeof place, ", stage %d of %d", rank / (t->comm->world.size / stages) + 1,
-                 stages);
-    if (f->kind == IN_OUTPUT || f->kind == IN_GRADIENT)
+    if (f->kind == IN_OUTPUT || f->kind == IN_GRADIENT) {
         dpt_dataset_where(t->data.train.set, f->sample, where);
+        dpt_comm_where(t->comm, rank, place);
+    }
     if (f->kind == IN_OUTPUT)
         return dpt_fail(err, DPT_FAILED,
-                        "step %lld: not a number: rank %d (%s%s), output of layer %s, %s%s; %s",
-                        step, rank, f->host, place, t->model.graph.nodes[f->location].name, where,
-                        by, what);
+                        "step %lld: not a number: rank %d (%s), output of layer %s, %s%s; %s", step,
+                        rank, place, t->model.graph.nodes[f->location].name, where, by, what);
     if (f->kind == IN_GRADIENT)
         return dpt_fail(
             err, DPT_FAILED,
             "step %lld: not a number: rank %d (%s), %s%s, micro-batch that begins with %s%s; %s",
-            step, rank, f->host, t->model.graph.tensors[f->location].state ? "" : "gradient of ",
+            step, rank, place, t->model.graph.tensors[f->location].state ? "" : "gradient of ",
             t->model.graph.tensors[f->location].name, where, by, what);
     if (f->kind == IN_SUM)
         return dpt_fail(err, DPT_FAILED, "step %lld: not a number: %s%s; %s", step,
@@ -289,7 +285,6 @@ enum dpt_status dpt_trainer_find_nonfinite(struct dpt_trainer *t, const struct d
 
     dpt_comm_note(t->comm, -1, "looking for what is not a number");
     DPT_TRY(dpt_trainer_in_parts(t) ? search_parts(&s, err) : search_alone(&s, err));
-    snprintf(s.found.host, sizeof s.found.host, "%s", t->comm->host);
     if (s.found.kind != NOTHING)
         first = t->comm->world.rank;
     DPT_TRY(dpt_group_max(&t->comm->world, -(double)first, &largest, err));
