@@ -19,7 +19,7 @@ from peers import DPTRAIN, MODELS, SECONDS, TOP, Dptrain, Failed, Peer, events, 
 PEER_MODELS = ("cnn", "mnistcnn", "resnet20", "resnet18", "mlp", "mlp4k", "linreg", "cnn:32", "mnistcnn:32", "cnn:1024", "mnistcnn:1024")
 NAMES = {"cnn": "cnn, 3x32x32", "mnistcnn": "mnistcnn, 1x28x28", "resnet20": "resnet20, 3x32x32",
          "resnet18": "resnet18, 3x64x64", "mlp": "mlp 784-256-10", "mlp4k": "mlp4k 784-4096-4096-10", "linreg": "linreg 5-1"}
-QUICK = {"linreg": 1000, "mlp": 100, "mlp4k": 2, "mlp25m": 2}  # steps of a first look at batch 128; others 5
+QUICK = {"linreg": 1000, "mlp": 100, "mlp4k": 2, "mlp25m": 2, "resnet20": 2, "resnet18": 2}  # steps of a first look at batch 128; others 5
 
 
 def say(text):
