@@ -1,8 +1,10 @@
 """The models of the benchmark, as dptrain's jobs and as the commands of those who do the same work otherwise."""
+import contextlib
 import json
 import os
 import re
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -28,6 +30,7 @@ MODELS = {
 }
 BLOCKS = 5  # whose rates are taken, after one that is not
 SECONDS = float(os.environ.get("BENCH_SECONDS", 0.7))  # about as long as a block takes
+LIMIT = 150  # seconds that a peer may take, compiling included
 
 
 class Failed(Exception):
@@ -93,12 +96,19 @@ class Peer:
 
     def rate(self, model, batch, steps):
         command = [self.python, str(HERE / self.script), model, "--batch", str(batch), "--steps", str(steps), *self.options]
-        done = subprocess.run(command, capture_output=True, text=True)
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+            try:
+                out, complaints = process.communicate(timeout=LIMIT)
+            except subprocess.TimeoutExpired:
+                raise Failed(f"it took more than {LIMIT} s") from None
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # and ranks and compilers that are left of it
         # gloo may abort while it ends, after the number is told: the exit code does not count.
-        found = re.search(r"^samples_per_s (\S+)", done.stdout, re.M)
+        found = re.search(r"^samples_per_s (\S+)", out, re.M)
         if not found:
-            raise Failed(done.stdout + done.stderr)
-        return float(found[1]), float(re.search(r"^peak_mb (\S+)", done.stdout, re.M)[1])
+            raise Failed(out + complaints)
+        return float(found[1]), float(re.search(r"^peak_mb (\S+)", out, re.M)[1])
 
 
 def peers_of(python, found, n, precision):
