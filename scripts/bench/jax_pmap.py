@@ -171,7 +171,7 @@ def measure(args):
             *state[:], value = step(*state, x[:, at:at + mine], y[:, at:at + mine])
         jax.block_until_ready(value)
 
-    run(10)
+    run(min(10, args.steps))
     rates = []
     for _ in range(BLOCKS):
         start = time.perf_counter()

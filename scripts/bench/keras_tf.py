@@ -71,7 +71,7 @@ def measure(args):
             loss = step(*batches[i % len(batches)])
         loss.numpy()
 
-    run(10)
+    run(min(10, args.steps))
     rates = []
     for _ in range(BLOCKS):
         start = time.perf_counter()

@@ -30,7 +30,7 @@ MODELS = {
 }
 BLOCKS = 5  # whose rates are taken, after one that is not
 SECONDS = float(os.environ.get("BENCH_SECONDS", 0.7))  # about as long as a block takes
-LIMIT = 150  # seconds that a peer may take, compiling included
+LIMIT = 90  # seconds that a peer may take, compiling included
 
 
 class Failed(Exception):
