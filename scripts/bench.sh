@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# Measures dptrain, in turn with PyTorch DDP and JAX in one sitting, and prints Markdown tables of medians, ranges and ratios.
+# Measures dptrain, in turn with PyTorch, JAX and Keras in one sitting, and prints Markdown tables of medians, ranges and ratios.
 #
 #   scripts/bench.sh [TABLE...] [--rounds N] [--ranks N] [--batch B] [--models 'cnn mlp'] [--venv DIR] [--only-dptrain]
 #
 # Tables:
-#   speed       samples a second beside those of the fastest fp32 peer and of PyTorch's bf16 autocast (the default; rows as the
-#               scripts/bench/README.md has them, ready to be put there)
+#   speed       samples a second beside those of the fastest peer in fp32 and in bf16: PyTorch (eager, fused, compiled), JAX and
+#               Keras (the default; rows as the scripts/bench/README.md has them, ready to be put there)
 #   scaling     2 ranks, and 2 threads, beside 1
 #   memory      the most that a rank holds
 #   start       --help; exec to the first step
-#   accuracy    MNIST from exec to exit, and the accuracy reached: three epochs of a CNN, four of a residual net to PyTorch's three
+#   accuracy    MNIST from exec to exit, and the accuracy reached: three epochs of a CNN, four of a residual net to PyTorch's three;
+#               --models mnistcnn or mnistresnet: one of them
 #   reduction   what comm.reduction: reproducible costs beside allreduce at 1, 2 and 4 ranks
 #   tables      the job that dptrain init writes, on eight tables, beside the best of scikit-learn's MLP, HistGradientBoosting and
 #               linear models: accuracy and R2 over --rounds splits
@@ -21,8 +22,8 @@
 #   --ranks N         MPI ranks, or threads of one rank, and the same for the peers (2)
 #   --batch B         samples a step, over all ranks (128)
 #   --models LIST     of cnn, mnistcnn, resnet20, resnet18, mlp, mlp4k, mlp25m, linreg; in `speed` also cnn:32, with a batch of its own
-#   --venv DIR        a virtual environment with torch, jax and optax; by default build/bench-venv, made where it is not there
-#                     (5 GB from a package index)
+#   --venv DIR        a virtual environment with torch, jax and optax, and maybe tensorflow and keras; by default build/bench-venv,
+#                     made where it is not there (7 GB from a package index)
 #   --only-dptrain    no peers
 #   --by-processor    in `inference`: count seconds of the processors, not of the clock, where others use the machine too
 #
@@ -61,15 +62,17 @@ make -s -j"$(nproc)"
 case " ${pass[*]-} " in *" reduction "* | *" scaling "* | *" start "*)
     case " ${pass[*]-} " in *" speed "* | *" memory "* | *" accuracy "*) ;; *) peers=0 ;; esac ;;
 esac
-modules='torch jax optax' packages='torch numpy jax optax'
-if [ "${pass[*]-}" = tables ]; then modules='sklearn pandas h5py' packages='scikit-learn pandas h5py'; fi
-if [ "${pass[0]-}" = inference ]; then modules='torch onnxruntime' packages='torch numpy onnxruntime'; fi
+modules='torch jax optax' packages='torch numpy jax optax' more='tensorflow keras'
+if [ "${pass[*]-}" = tables ]; then modules='sklearn pandas h5py' packages='scikit-learn pandas h5py' more=''; fi
+if [ "${pass[0]-}" = inference ]; then modules='torch onnxruntime' packages='torch numpy onnxruntime' more=''; fi
 if [ $peers = 1 ] && ! "$venv/bin/python" -c "import ${modules// /, }" 2>/dev/null; then
     ./scripts/setup.sh --bench
     echo "installing $packages into $venv" >&2
     python3 -m venv "$venv"
     # shellcheck disable=SC2086 # several words
     "$venv/bin/pip" install --quiet $packages
+    # shellcheck disable=SC2086
+    [ -z "$more" ] || "$venv/bin/pip" install --quiet $more || echo "bench.sh: without $more" >&2
 fi
 if [ $peers = 1 ]; then pass+=(--python "$venv/bin/python"); fi
 exec python3 scripts/bench/compare.py "${pass[@]}"

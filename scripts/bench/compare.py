@@ -14,13 +14,13 @@ import time
 from pathlib import Path
 
 from inference import INFERENCE_MODELS, cells_of, measure
-from peers import DPTRAIN, MODELS, SECONDS, TOP, Dptrain, Failed, Peer, events, fp32_peers, jax_peers, torch_peers, versions
+from peers import DPTRAIN, MODELS, SECONDS, TOP, Dptrain, Failed, Peer, events, peers_of, versions
 
 # Of the table `speed`; behind a colon a batch of its own.
 PEER_MODELS = ("cnn", "mnistcnn", "resnet20", "resnet18", "mlp", "mlp4k", "linreg", "cnn:32", "mnistcnn:32", "cnn:1024", "mnistcnn:1024")
 NAMES = {"cnn": "cnn, 3x32x32", "mnistcnn": "mnistcnn, 1x28x28", "resnet20": "resnet20, 3x32x32",
          "resnet18": "resnet18, 3x64x64", "mlp": "mlp 784-256-10", "mlp4k": "mlp4k 784-4096-4096-10", "linreg": "linreg 5-1"}
-QUICK = {"linreg": 1000, "mlp": 100, "mlp4k": 2, "mlp25m": 2}  # steps of a first look at batch 128; others 5
+QUICK = {"linreg": 1000, "mlp": 100, "mlp4k": 2, "mlp25m": 2, "resnet20": 2, "resnet18": 2}  # steps of a first look at batch 128; others 5
 
 
 def say(text):
@@ -53,21 +53,18 @@ def steps_for(runner, model, batch):
     return max(2, min(200_000, round(rate * SECONDS / batch))), rate
 
 
-def fastest(runners, model, batch):
-    """The one that is fastest at a first look, with its steps a block."""
-    best = None
+def first_looks(runners, model, batch):
+    """(runner, its steps a block, its rate) of those that can do the model, the fastest first."""
+    looks = []
     for runner in runners:
         try:
-            steps, rate = steps_for(runner, model, batch)
+            looks.append((runner, *steps_for(runner, model, batch)))
+            say(f"{model}, batch {batch}: {runner.label}: {looks[-1][2]:.0f}")
         except Failed as why:
             say(f"{runner.label}: left out of {model}: {str(why).strip().splitlines()[-1:]}")
-            continue
-        say(f"{model}, batch {batch}: {runner.label}: {rate:.0f}")
-        if best is None or rate > best[2]:
-            best = runner, steps, rate
-    if best is None:
+    if not looks:
         sys.exit(f"bench.sh: nobody can do {model}")
-    return best[0], best[1]
+    return sorted(looks, key=lambda look: -look[2])
 
 
 def in_turn(pairs, model, batch, rounds):
@@ -93,28 +90,39 @@ def grouped(value):
     return f"{value:,.0f}".replace(",", " ")
 
 
+def ratios(one, other):
+    return summary([a / b for a, b in zip(one, other)], "{:.2f}")
+
+
 def speed(args):
-    """samples/s in fp32 beside the fastest fp32 form of PyTorch and JAX, and in bf16 beside PyTorch's bf16 autocast"""
-    fp32 = bf16 = []
-    if not args.only_dptrain:
-        found = versions(args.python)
-        fp32 = fp32_peers(args.python, found, args.ranks)
-        bf16 = torch_peers(args.python, args.ranks, "--fused", "--bf16") if "torch" in found else []
+    """samples/s in fp32 and bf16 beside the fastest peer in each, and of both the fastest of any precision"""
+    found = {} if args.only_dptrain else versions(args.python)
+    peers = {precision: peers_of(args.python, found, args.ranks, precision) for precision in ("fp32", "bf16")}
+    if found:
         print("Peers: " + ", ".join(f"{name} {version}" for name, version in found.items()) + "; the fastest of: "
-              + "; ".join(peer.label for peer in fp32 + bf16) + ".\n")
-    beside = [("fastest fp32 peer", fp32, 0)] * bool(fp32) + [("fastest bf16 peer", bf16, 1)] * bool(bf16)
-    head("model", "dptrain, fp32", "as", "dptrain, bf16", "as", *(cell for name, _, _ in beside for cell in (name, "which", "ratio to it")))
+              + "; ".join(peer.label for peer in peers["fp32"] + peers["bf16"]) + ".\n")
+    beside = [f"fastest {precision} peer" for precision in peers if found]
+    head("model", "dptrain, fp32", "as", "dptrain, bf16", "as", *(cell for name in beside for cell in (name, "which", "ratio to it")),
+         *["ratio of the fastest"] * bool(found))
+    slow = []
     for entry in args.models or PEER_MODELS:
         model, batch = entry.split(":")[0], int(entry.split(":")[1]) if ":" in entry else args.batch
-        pairs = [fastest(ours(args, model, f"device.precision={precision}"), model, batch) for precision in ("fp32", "bf16")]
-        pairs += [fastest(peers, model, batch) for _, peers, _ in beside]
-        rates, _ = in_turn(pairs, model, batch, args.rounds)
+        ways = [first_looks(ours(args, model, f"device.precision={precision}"), model, batch)[:1] for precision in peers]
+        looks = [first_looks(peers[precision], model, batch) for precision in peers if found]
+        most = max((mine[0][2] for mine in looks), default=0)
+        for mine in looks:
+            ways.append(mine[:1] + [look for look in mine[1:] if look[2] >= most / 2])
+            slow += [f"{model}, batch {batch}: {runner.label} ({grouped(rate)})" for runner, _, rate in mine[len(ways[-1]):]]
+        rates, _ = in_turn([look[:2] for way in ways for look in way], model, batch, args.rounds)
+        left = iter(rates)  # (median, rates, label) of the fastest in each column
+        best = [max((statistics.median(mine), mine, look[0].label) for look, mine in zip(way, left)) for way in ways]
         cells = [f"{model}, batch {batch}" if batch != args.batch else NAMES.get(model, model)]
-        for i, ((runner, _), mine) in enumerate(zip(pairs, rates)):
-            cells += [grouped(statistics.median(mine)), runner.label]
-            if i >= 2:
-                cells.append(summary([a / b for a, b in zip(rates[beside[i - 2][2]], mine)], "{:.2f}"))
-        row(*cells)
+        for i, (middle, mine, label) in enumerate(best):
+            cells += [grouped(middle), label, *[ratios(best[i - 2][1], mine)] * (i >= 2)]
+        row(*cells, *[ratios(max(best[:2])[1], max(best[2:])[1])] * bool(found))
+    if slow:
+        print("\nSlower at a first look than half of the fastest peer, and than another in its precision, so given no rounds (samples/s): "
+              + "; ".join(slow) + ".")
 
 
 def reduction(args):
@@ -143,8 +151,9 @@ def scaling(args):
 def memory(args):
     """most memory that one rank on one thread held, MB, synthetic images included"""
     found = {} if args.only_dptrain else versions(args.python)
-    peers = ([Peer("PyTorch, 1 rank", args.python, "torch_ddp.py", "--ranks", "1")] if "torch" in found else []) \
-        + (jax_peers(args.python, args.ranks)[:1] if "jax" in found else [])
+    peers = [peer for name, peer in (("torch", Peer("PyTorch, 1 rank", args.python, "torch_ddp.py", "--ranks", "1")),
+                                     ("jax", Peer("JAX, 1 device", args.python, "jax_pmap.py", "--devices", "1")),
+                                     ("keras", Peer("Keras, 1 thread", args.python, "keras_tf.py", "--threads", "1"))) if name in found]
     head("model", "dptrain", *(peer.label for peer in peers))
     for model in args.models or ("cnn", "mnistcnn", "resnet20", "resnet18"):
         _, peaks = in_turn([(runner, 5) for runner in (Dptrain(1, 1, args.work), *peers)], model, args.batch, 1)
@@ -189,16 +198,17 @@ schedule: {{type: cosine}}
 train: {{epochs: 3}}
 """)
 
-    def dptrain(job):
+    def dptrain(job, precision):
         shutil.rmtree(run, ignore_errors=True)
-        seconds, done = timed(["mpirun", "-np", str(args.ranks), DPTRAIN, job, "--output", run, "--quiet"], cwd=TOP)
+        seconds, done = timed(["mpirun", "-np", str(args.ranks), DPTRAIN, job, "--output", run, "--quiet",
+                               "--set", f"device.precision={precision}"], cwd=TOP)
         if done.returncode != 0:
             raise Failed(done.stdout + done.stderr)
         return seconds, [event for event in events(run, "eval") if event["split"] == "test"][-1]["accuracy"]
 
-    def torch(model):
+    def torch(model, precision):
         seconds, done = timed([args.python, TOP / "scripts/bench/torch_accuracy.py", mnist, "--model", model,
-                               "--ranks", str(args.ranks), "--batch", str(batch)])
+                               "--ranks", str(args.ranks), "--batch", str(batch), *["--bf16"] * (precision == "bf16")])
         found = re.search(r"^accuracy (\S+)", done.stdout, re.M)
         if not found:
             raise Failed(done.stdout + done.stderr)
@@ -206,18 +216,20 @@ train: {{epochs: 3}}
 
     # The residual net's job has four epochs, with which it gets to 99.5 %; PyTorch has three of both.
     for model, job in (("mnistcnn", plain), ("mnistresnet", "configs/mnist-resnet.yaml")):
+        if args.models and model not in args.models:
+            continue
+        ways = {f"dptrain, {args.ranks} ranks, {precision}": (dptrain, job, precision) for precision in ("fp32", "bf16")}
+        if not args.only_dptrain:
+            ways |= {f"PyTorch, {args.ranks} ranks, 3 epochs, {precision}": (torch, model, precision) for precision in ("fp32", "bf16")}
         results = []
         for number in range(args.rounds):
-            results.append((dptrain(job), (0, 0) if args.only_dptrain else torch(model)))
+            results.append([measure(*what) for measure, *what in ways.values()])
             say(f"{model}, round {number + 1} of {args.rounds}: {results[-1]}")
-        mine, other = zip(*results)
         head(f"MNIST, {model}", "seconds", "test accuracy")
-        row(f"dptrain, {args.ranks} ranks", summary([s for s, _ in mine], "{:.1f}"), summary([a for _, a in mine], "{:.4f}"))
+        for label, of in zip(ways, zip(*results)):
+            row(label, summary([s for s, _ in of], "{:.1f}"), summary([a for _, a in of], "{:.4f}"))
         if not args.only_dptrain:
-            row(f"PyTorch, {args.ranks} ranks, 3 epochs", summary([s for s, _ in other], "{:.1f}"),
-                summary([a for _, a in other], "{:.4f}"))
-            row("ratio", summary([b[0] / a[0] for a, b in results], "{:.2f}"), "")
-
+            row("ratio of the faster ones", summary([min(c, d)[0] / min(a, b)[0] for a, b, c, d in results], "{:.2f}"), "")
 
 
 def peak(ranks, words):
@@ -317,7 +329,7 @@ def main():
     parser.add_argument("--by-processor", action="store_true")
     args = parser.parse_args()
     for name in args.tables + (args.models or []):
-        if name not in TABLES and not re.fullmatch(rf"({'|'.join(MODELS)})(:[1-9]\d*)?", name):
+        if name not in TABLES and not re.fullmatch(rf"({'|'.join(MODELS)}|mnistresnet)(:[1-9]\d*)?", name):
             sys.exit(f"bench.sh: no table or model {name}: tables are {', '.join(TABLES)}, models {', '.join(MODELS)}")
     args.work = TOP / "build/bench"
     args.work.mkdir(parents=True, exist_ok=True)

@@ -1,10 +1,13 @@
 """The models of the benchmark, as dptrain's jobs and as the commands of those who do the same work otherwise."""
+import contextlib
 import json
 import os
 import re
 import shutil
+import signal
 import statistics
 import subprocess
+import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -27,6 +30,7 @@ MODELS = {
 }
 BLOCKS = 5  # whose rates are taken, after one that is not
 SECONDS = float(os.environ.get("BENCH_SECONDS", 0.7))  # about as long as a block takes
+LIMIT = 90  # seconds that a peer may take, compiling included
 
 
 class Failed(Exception):
@@ -92,37 +96,44 @@ class Peer:
 
     def rate(self, model, batch, steps):
         command = [self.python, str(HERE / self.script), model, "--batch", str(batch), "--steps", str(steps), *self.options]
-        done = subprocess.run(command, capture_output=True, text=True)
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+            try:
+                out, complaints = process.communicate(timeout=LIMIT)
+            except subprocess.TimeoutExpired:
+                raise Failed(f"it took more than {LIMIT} s") from None
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # and ranks and compilers that are left of it
         # gloo may abort while it ends, after the number is told: the exit code does not count.
-        found = re.search(r"^samples_per_s (\S+)", done.stdout, re.M)
+        found = re.search(r"^samples_per_s (\S+)", out, re.M)
         if not found:
-            raise Failed(done.stdout + done.stderr)
-        return float(found[1]), float(re.search(r"^peak_mb (\S+)", done.stdout, re.M)[1])
+            raise Failed(out + complaints)
+        return float(found[1]), float(re.search(r"^peak_mb (\S+)", out, re.M)[1])
 
 
-def torch_peers(python, n, *options):
-    """PyTorch on n cores, as ranks and as threads of one; options: of torch_ddp.py, named in the label."""
-    words = "".join(", " + option.strip("-") for option in options)
-    return [Peer(f"PyTorch DDP, {n} ranks{words}", python, "torch_ddp.py", "--ranks", str(n), *options),
-            Peer(f"PyTorch, {n} threads{words}", python, "torch_ddp.py", "--ranks", "1", "--threads", str(n), *options)]
-
-
-def fp32_peers(python, found, n):
-    """All ways of those that are there to compute in fp32."""
-    torch = torch_peers(python, n) + torch_peers(python, n, "--fused") if "torch" in found else []
-    return torch + (jax_peers(python, n) if "jax" in found else [])
-
-
-def jax_peers(python, n):
-    return [Peer("JAX, 1 device", python, "jax_pmap.py", "--devices", "1"),
-            Peer(f"JAX, {n} devices", python, "jax_pmap.py", "--devices", str(n))]
+def peers_of(python, found, n, precision):
+    """All ways of those that are there to compute in fp32, or in bf16."""
+    ranks, threads, devices = ([f"--{word}", str(n)] for word in ("ranks", "threads", "devices"))
+    ways = []  # label, script, how the cores are used, options that the label names too
+    if "torch" in found:
+        ways += [(label, "torch_ddp.py", cores, options) for options in ([], ["--fused"], ["--fused", "--compile"])
+                 for label, cores in ((f"PyTorch DDP, {n} ranks", ranks), (f"PyTorch, {n} threads", ["--ranks", "1", *threads]))]
+    if "jax" in found:
+        ways += [("JAX, 1 device", "jax_pmap.py", ["--devices", "1"], []), (f"JAX, {n} devices", "jax_pmap.py", devices, [])]
+    if "keras" in found:
+        ways += [(f"Keras, {n} threads", "keras_tf.py", threads, options) for options in ([], ["--xla"])]
+    bf16 = ["--bf16"] * (precision == "bf16")
+    return [Peer(", ".join([label, *(option.strip("-") for option in options + bf16)]), python, script, *cores, *options, *bf16)
+            for label, script, cores, options in ways]
 
 
 def versions(python):
     """{"torch": "2.15.0", ...} of what the environment has."""
     found = {}
-    for name in ("torch", "jax"):
-        done = subprocess.run([python, "-c", f"import {name}; print({name}.__version__)"], capture_output=True, text=True)
+    for name, modules in (("torch", "torch"), ("jax", "jax"), ("keras", "tensorflow, keras")):
+        done = subprocess.run([python, "-c", f"import {modules}; print({name}.__version__)"], capture_output=True, text=True)
         if done.returncode == 0:
             found[name] = done.stdout.strip()
+        else:
+            print(f"bench.sh: {name} is left out: {python} has no {modules}", file=sys.stderr, flush=True)
     return found

@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
 """The jobs of scripts/bench.sh in PyTorch: DistributedDataParallel over gloo, one CPU rank a process.
 
-    torch_ddp.py MODEL --ranks N --batch B --steps S [--fused] [--bf16] [--shard optimizer | gradients | parameters] [--tensor] [--pipeline M]
+    torch_ddp.py MODEL --ranks N --batch B --steps S [--fused] [--bf16] [--compile] [--shard optimizer | gradients | parameters] [--tensor]
+                 [--pipeline M]
 
 MODEL: linreg, mlp, mlp4k, mlp8k (784-8192-10), cnn (32x32x3), mnistcnn, mnistresnet (28x28x1; configs/mnist-resnet.yaml's), resnet20
 (CIFAR's, 32x32x3) or resnet18 (64x64x3). Channels-last, which is PyTorch's faster way, Adam, data in memory. --fused: Adam in one pass over
-all parameters; --bf16: autocast, so that the products have numbers of half the bits. --shard: what the ranks divide among them:
-ZeroRedundancyOptimizer, or FSDP2 that keeps the weights of a layer until it has gone back, or gathers them again. --tensor: the ranks
-divide the layers, not the samples: DTensor, every second dense layer by its outputs and the next one by its inputs (Shoeybi et al. 2019).
---pipeline: each rank has a stage, cut in front of a layer with weights so that the one with most arithmetic has least, and M micro-batches
-go through them a step (torch.distributed.pipelining, 1F1B). Prints the median rate over blocks of S steps, and the most memory of rank 0:
-`samples_per_s 1234.5`, `peak_mb 678`.
+all parameters; --bf16: autocast, so that the products have numbers of half the bits; --compile: torch.compile, which needs a C++ compiler.
+--shard: what the ranks divide among them: ZeroRedundancyOptimizer, or FSDP2 that keeps the weights of a layer until it has gone back, or
+gathers them again. --tensor: the ranks divide the layers, not the samples: DTensor, every second dense layer by its outputs and the next one
+by its inputs (Shoeybi et al. 2019). --pipeline: each rank has a stage, cut in front of a layer with weights so that the one with most
+arithmetic has least, and M micro-batches go through them a step (torch.distributed.pipelining, 1F1B). Prints the median rate over blocks of
+S steps, and the most memory of rank 0: `samples_per_s 1234.5`, `peak_mb 678`.
 """
 
 import argparse
@@ -152,6 +153,8 @@ def train(rank, args, store):
     net = nn.Sequential(*layers())
     if images:
         net = net.to(memory_format=torch.channels_last)
+    if args.compile:
+        net = torch.compile(net)
     if args.shard in ("gradients", "parameters"):
         for layer in net:
             if any(True for _ in layer.parameters()):
@@ -215,6 +218,7 @@ def main():
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--fused", action="store_true")
     parser.add_argument("--bf16", action="store_true")
+    parser.add_argument("--compile", action="store_true")
     parser.add_argument("--shard", choices=("none", "optimizer", "gradients", "parameters"), default="none")
     parser.add_argument("--tensor", action="store_true")
     parser.add_argument("--pipeline", type=int, default=0, metavar="M")
