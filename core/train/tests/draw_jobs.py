@@ -142,6 +142,8 @@ class Dice:
             return self.rng.choice([word for word in row["enum"] if word is not None])
         if "allOf" in row.get("then", {}):
             return self.variant(name, row)
+        if row.get("if") == {"type": "object"}:  # a word alone, or a section
+            return self.value(name, self.rng.choice([row["else"], {"type": "object", **row["then"]}]))
         if "pattern" in row:
             return self.rng.choice([time for time in TIMES if re.search(row["pattern"], time)])
         if is_section(row):

@@ -75,6 +75,7 @@ def test_files_keep_their_names(run, tmp_path):
     assert dpt.run("report", "run", "-o", page, cwd=tmp_path).code == 0
     shown = page.read_text()
     assert "the sample's number and name." in shown
+    shown = shown.replace("<wbr>", "")  # where a line may break
     assert sum(f'<small class="dim">{name}</small></figcaption>' in shown for name in names) >= 6
 
 
