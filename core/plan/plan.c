@@ -134,8 +134,9 @@ enum dpt_status dpt_plan_open(struct dpt_plan *p, const struct dpt_job *job,
         DPT_TRY(dpt_pool_open(&p->t.team.pool, 1, false, err));
     state = dpt_trainer_state(&p->t, job_text);
     DPT_TRY(dpt_checkpoint_size(&state, job->output, &p->checkpoint, err));
+    p->libraries = dpt_process_memory("RssFile"); /* once: it grows while libraries are used */
     if (p->process <= 0)
-        p->process = dpt_process_memory("VmHWM") - dpt_process_memory("RssFile");
+        p->process = dpt_process_memory("VmHWM") - p->libraries;
     DPT_TRY(dpt_plan_stages(p, err));
     if (backend->devices != NULL)
         DPT_TRY(fit_device(p, err));

@@ -133,6 +133,7 @@ struct dpt_plan {
     double first_rank, other_rank, node; /* bytes: what each touches, and what a node needs */
     double available;                    /* bytes on this machine; -1: unknown */
     double process;                      /* that this process has touched, without libraries */
+    double libraries;                    /* and their pages */
     struct dpt_gpu_type gpu;             /* that it would run on; no name: none */
     bool gpu_here;                       /* in this machine */
     struct dpt_plan_memory device[DPT_PLAN_DEVICE]; /* of a rank, on it */

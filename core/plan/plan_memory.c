@@ -128,7 +128,6 @@ void dpt_plan_fill_memory(struct dpt_plan *p)
     const bool saves = t->job->checkpoint.every.unit != DPT_NEVER;
     const bool gpu = t->backend->devices != NULL;
     const struct dpt_program_bytes program = gpu ? (struct dpt_program_bytes){0} : p->program;
-    const double libraries = dpt_process_memory("RssFile");
     const int owners = dpt_trainer_owners(t);
     const bool once = dpt_units_on_node(t);
     double gradients, shared, divided, told, sent;
@@ -162,7 +161,7 @@ void dpt_plan_fill_memory(struct dpt_plan *p)
             {"norms, losses", "books", DPT_PLAN_RANK, bookkeeping(t) + statistics_bytes(p)},
             {"checkpoint being saved", "saver", DPT_PLAN_FIRST,
              saves ? (dpt_trainer_streams(t) ? 0 : (double)p->checkpoint) + saving : 0},
-            {"libraries, shared", "libraries", DPT_PLAN_NODE, libraries},
+            {"libraries, shared", "libraries", DPT_PLAN_NODE, p->libraries},
             {"gradients, shared", "gradients_shared", DPT_PLAN_NODE, shared},
             {"samples", "samples", DPT_PLAN_NODE, node_data(p)},
         },
