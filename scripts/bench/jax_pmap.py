@@ -127,6 +127,17 @@ def main():
     print(f"peak_mb {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1.024e-3:.1f}")
 
 
+def median_rate(run, args):
+    """Samples a second of run(steps): the median over blocks, after some steps that do not count."""
+    run(min(10, args.steps))
+    rates = []
+    for _ in range(BLOCKS):
+        start = time.perf_counter()
+        run(args.steps)
+        rates.append(args.steps * args.batch / (time.perf_counter() - start))
+    return statistics.median(rates)
+
+
 def measure(args):
     import jax
     import jax.numpy as jnp
@@ -171,13 +182,7 @@ def measure(args):
             *state[:], value = step(*state, x[:, at:at + mine], y[:, at:at + mine])
         jax.block_until_ready(value)
 
-    run(min(10, args.steps))
-    rates = []
-    for _ in range(BLOCKS):
-        start = time.perf_counter()
-        run(args.steps)
-        rates.append(args.steps * args.batch / (time.perf_counter() - start))
-    return statistics.median(rates)
+    return median_rate(run, args)
 
 
 if __name__ == "__main__":

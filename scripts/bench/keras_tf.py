@@ -9,10 +9,8 @@ Prints the median rate over blocks of S steps, and the most memory held: `sample
 import argparse
 import os
 import resource
-import statistics
-import time
 
-from jax_pmap import BLOCKS, MODELS, SAMPLES
+from jax_pmap import MODELS, SAMPLES, median_rate
 
 os.environ.update(KERAS_BACKEND="tensorflow", TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="")
 
@@ -71,13 +69,7 @@ def measure(args):
             loss = step(*batches[i % len(batches)])
         loss.numpy()
 
-    run(min(10, args.steps))
-    rates = []
-    for _ in range(BLOCKS):
-        start = time.perf_counter()
-        run(args.steps)
-        rates.append(args.steps * args.batch / (time.perf_counter() - start))
-    return statistics.median(rates)
+    return median_rate(run, args)
 
 
 def main():

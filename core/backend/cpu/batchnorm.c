@@ -87,7 +87,7 @@ static enum dpt_status plan(struct dpt_cpu_program *program, struct dpt_cpu_node
     own->step = own->lanes.lanes * (layout == DPT_LAYOUT_NHWC ? 1 : pixels);
     own->n = (node->in.c + own->lanes.lanes - 1) / own->lanes.lanes;
     DPT_TRY(dpt_cpu_read(program, node, layout, err));
-    if (own->lanes.lanes == LANES && own->filled)
+    if (dpt_cpu_rounds(program) && own->lanes.lanes == LANES && own->filled)
         choose_rounded(program, node);
     dpt_cpu_write(program, node, layout);
     if (program->spec.training)
@@ -190,15 +190,16 @@ static void write_sums(const struct dpt_cpu_run *run, const struct dpt_cpu_node 
     memcpy(run->pass->own + node->in.c + g->channel, second, (size_t)g->count * sizeof *second);
 }
 
-/* From x to y, the number `at` of their buffers being the first. */
-static void normalise(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
-                      const struct group *g, int64_t rows, const struct dpt_lanes_map *map,
-                      int64_t at)
+/* Maps the node's input, from the number `at` of its buffer on, to the same place of another one,
+ * which has floats or numbers in bf16. */
+static void apply(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
+                  const struct group *g, int64_t rows, const struct dpt_lanes_map *map, int64_t at,
+                  int to, bool bf16)
 {
     const float *x = dpt_cpu_buffer(run, node->x) + at;
-    float *y = dpt_cpu_buffer(run, node->y);
+    float *y = dpt_cpu_buffer(run, to);
 
-    if (node->y_bf16)
+    if (bf16)
         dpt_bf16_norm_apply(&g->lanes, rows, map, x, (uint16_t *)y + at);
     else
         dpt_lanes_apply(&g->lanes, rows, map, x, y + at);
@@ -229,7 +230,7 @@ static void forward_sub_batch(const struct dpt_cpu_run *run, const struct dpt_cp
         sums[LANES + c] = (float)(rows * (variance[c] * (n / less)));
     }
     map = map_of(g, &s);
-    normalise(run, node, g, s.all, &map, s.at);
+    apply(run, node, g, s.all, &map, s.at, node->y, node->y_bf16);
 }
 
 /* Evaluation: by the running statistics. */
@@ -245,7 +246,7 @@ static void forward_running(const struct dpt_cpu_run *run, const struct dpt_cpu_
         map.center[c] = mean[c];
         map.scale[c] = (float)(1 / sqrt((double)variance[c] + eps) * (double)g->weight[c]);
     }
-    normalise(run, node, g, run->rows, &map, g->at);
+    apply(run, node, g, run->rows, &map, g->at, node->y, node->y_bf16);
 }
 
 /* The sums of g, what the relu lets pass of dy, and of g x', with x' what is normalised, over a
@@ -285,6 +286,7 @@ static void backward_sub_batch(const struct dpt_cpu_run *run, const struct dpt_c
                                const struct group *g, int64_t number, float *sums)
 {
     const struct sub_batch s = sub_batch_at(run, g, number);
+    const bool bf16 = run->program->nodes[node->inputs[0]].dy_bf16;
     const struct dpt_lanes_map nothing = {0};
     struct dpt_lanes_map map;
     const double n = numbers_of(run, node, g, &s);
@@ -308,16 +310,12 @@ static void backward_sub_batch(const struct dpt_cpu_run *run, const struct dpt_c
         slope[c] = node->graph->by_running ? 0 : (float)(inner[c] / n * s.scale[c]);
     }
     dx = dpt_cpu_buffer(run, node->dx);
-    /* What is no sample has no gradient, though it has a value. */
-    if (run->program->nodes[node->inputs[0]].dy_bf16) {
-        uint16_t *const words = (uint16_t *)dx + s.at;
-
-        dpt_bf16_norm_back(&g->lanes, s.rows, &map, slope, less, x, dy, words);
-        dpt_bf16_norm_apply(&g->lanes, s.all - s.rows, &nothing, x + left, words + left);
-    } else {
+    if (bf16)
+        dpt_bf16_norm_back(&g->lanes, s.rows, &map, slope, less, x, dy, (uint16_t *)dx + s.at);
+    else
         dpt_lanes_back(&g->lanes, s.rows, &map, slope, less, x, dy, dx + s.at);
-        dpt_lanes_apply(&g->lanes, s.all - s.rows, &nothing, x + left, dx + s.at + left);
-    }
+    /* What is no sample has no gradient, though it has a value. */
+    apply(run, node, g, s.all - s.rows, &nothing, s.at + left, node->dx, bf16);
 }
 
 /* What a pass does with each sub-batch of a group. */
