@@ -15,8 +15,12 @@ def job(tmp_path, epochs=6):
 
 
 def is_stopped(pid):
-    with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
-        return file.read().rsplit(")", 1)[1].split()[0] == "T"
+    """Whether a process stands still: one that has ended since it was listed does not."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] == "T"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def is_pending(pid, number):
