@@ -12,7 +12,8 @@ enum {
     TILE = DPT_BF16_TILE,
     LONG = 1024, /* inputs whose weights forward packs at a time */
     HIGH = 256,  /* outputs whose weights data packs at a time, */
-    WIDE = 128,  /* of so many inputs */
+    FEW = 128,   /* of so many inputs, */
+    MANY = 512,  /* or, with up to FEW rows, of so many: their sums stay in the L2 cache, too */
     LEVELS = DPT_SUB_BATCH_LEVELS,
 };
 
@@ -144,9 +145,15 @@ int64_t dpt_bf16_gemm_scratch(const struct dpt_gemm *p)
     const int64_t rows = parts(p->rows, PAIR) * PAIR;
     const int64_t forward = LONG * PAIR / 2 + PAIR * rows;
     const int64_t weights = (int64_t)LEVELS * PAIR * PAIR;
-    const int64_t data = HIGH * WIDE / 2 + WIDE * rows;
+    const int64_t data = HIGH * MANY / 2 + most(MANY * least(rows, FEW), FEW * rows);
 
     return most(forward, most(weights, data));
+}
+
+/* Inputs whose gradient data adds up at a time. */
+static int64_t width_of(const struct dpt_gemm *p)
+{
+    return p->rows <= FEW ? MANY : FEW;
 }
 
 /* Products of two tiles by two, which lie `a_tile` and `b_tile` numbers apart, in steps of one. */
@@ -286,11 +293,12 @@ void dpt_bf16_gemm_data(const struct dpt_bf16_gemm *g, const float *gradient, co
     const int64_t steps = parts(p->outputs, DEPTH);
     const int64_t apart = g->data_weights != NULL ? steps : PIECE;
     const uint16_t *b = (const uint16_t *)scratch;
-    float *sum = scratch + HIGH * WIDE / 2;
+    float *sum = scratch + HIGH * MANY / 2;
+    const int64_t width = width_of(p);
 
     g->kernels->begin();
-    for (int64_t i = first; i < last; i += WIDE) {
-        const int64_t n = least(last - i, WIDE);
+    for (int64_t i = first; i < last; i += width) {
+        const int64_t n = least(last - i, width);
 
         for (int64_t at = 0; at < p->outputs; at += HIGH) {
             const int64_t k = least(p->outputs - at, HIGH);
@@ -308,12 +316,12 @@ void dpt_bf16_gemm_data(const struct dpt_bf16_gemm *g, const float *gradient, co
                         p->rows - row, n - t, parts(k, DEPTH), steps * TILE, apart * TILE);
 
                     g->kernels->multiply(&product, a, b + t / SIDE * apart * TILE, at > 0,
-                                         sum + row * WIDE + t, WIDE);
+                                         sum + row * width + t, width);
                 }
             }
         }
         for (int64_t row = 0; row < p->rows; row++)
-            memcpy(dx + row * p->inputs + i, sum + row * WIDE, (size_t)n * sizeof *dx);
+            memcpy(dx + row * p->inputs + i, sum + row * width, (size_t)n * sizeof *dx);
     }
     g->kernels->end();
 }
