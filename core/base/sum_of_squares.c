@@ -1,5 +1,6 @@
 #include "core/base/sum_of_squares.h"
 
+#include "core/base/prefetch.h"
 #include "core/base/vector.h"
 
 /* The square of a float is exact in double, so adding it is rounded once, contracted or not: the
@@ -10,13 +11,13 @@
 
 DPT_VECTOR double dpt_sum_of_squares(const float *x, size_t n)
 {
-    enum { LANES = 32, AHEAD = 512 }; /* a processor asks ahead by itself, but not for enough */
+    enum { LANES = 2 * DPT_LINE };
     double lane[LANES] = {0}, sum = 0;
     size_t i = 0;
 
     for (; i + LANES <= n; i += LANES) {
-        __builtin_prefetch(x + i + AHEAD);
-        __builtin_prefetch(x + i + AHEAD + LANES / 2);
+        dpt_prefetch(x + i);
+        dpt_prefetch(x + i + DPT_LINE);
         for (size_t k = 0; k < LANES; k++)
             lane[k] += (double)x[i + k] * x[i + k];
     }

@@ -4,11 +4,12 @@
 
 #include "core/base/memory.h"
 #include "core/base/nontemporal.h"
+#include "core/base/prefetch.h"
 #include "core/base/sum_of_squares.h"
 #include "core/comm/internal.h"
 
 enum {
-    LINE = DPT_ALIGN / sizeof(float),
+    LINE = DPT_LINE,
     CHUNK = DPT_SUM_OF_SQUARES_CHUNK, /* floats that are added at a time: they fit the L1 cache */
     WORTH = 4,        /* chunks a rank from which on sums of squares are computed here */
     SMALL = 4096,     /* floats of a node's buffers up to which each rank adds all of them */
@@ -28,7 +29,7 @@ struct dpt_hierarchical_allreduce {
     int first;     /* the number of its first one at `base` */
     int all;       /* of all local ranks */
     bool small;    /* each rank adds everything itself, from buffers in shared memory */
-    bool large;    /* the buffers are in shared memory, and the sum comes into the first of each */
+    bool large;    /* the buffers are in shared memory, and the sum comes into the first of all */
     int set;       /* the set of buffers for the next sum. Small ones have two sets, since others
                       read one while the next is written */
     struct dpt_shared shared; /* empty where `local` is one rank */
@@ -155,7 +156,7 @@ static enum dpt_status open_shared(struct dpt_hierarchical_allreduce *s, bool sp
     if (s->own == NULL)
         DPT_TRY(alloc_fail(err, own));
     s->base = shares_buffers(s) ? shared : s->own;
-    s->result = s->small ? s->own : s->large ? buffer_at(s, s->first) : shared;
+    s->result = s->small ? s->own : s->large ? buffer_at(s, 0) : shared;
 out:
     return status;
 }
@@ -302,6 +303,12 @@ void dpt_hierarchical_close(struct dpt_hierarchical_allreduce *s)
 
 static void add_two(float *restrict to, const float *restrict a, const float *restrict b, size_t n)
 {
+    for (; n >= LINE; n -= LINE, to += LINE, a += LINE, b += LINE) {
+        dpt_prefetch(a);
+        dpt_prefetch(b);
+        for (size_t i = 0; i < LINE; i++)
+            to[i] = a[i] + b[i];
+    }
     for (size_t i = 0; i < n; i++)
         to[i] = a[i] + b[i];
 }
@@ -401,21 +408,6 @@ static void add_range(const struct dpt_hierarchical_allreduce *s, float *sum, si
     }
 }
 
-/* Fetches the other ranks' slices of the sum, where these are in their first buffers. */
-static void fetch_range(const struct dpt_hierarchical_allreduce *s, size_t begin, size_t end)
-{
-    for (int r = 0; r < s->local->size; r++) {
-        size_t from, to;
-
-        slice(s, r, &from, &to);
-        from = from < begin ? begin : from;
-        to = to < end ? to : end;
-        if (r != s->local->rank && from < to)
-            dpt_copy_nontemporal(s->result + from, buffer_at(s, r * s->each) + from, to - from);
-    }
-    dpt_nontemporal_fence();
-}
-
 /* The buffer of the local sum: its first buffer where this rank is alone. */
 static float *local_sum(const struct dpt_hierarchical_allreduce *s)
 {
@@ -438,15 +430,6 @@ static void give_part(void *arg, int thread)
 
     part(s, thread, 0, s->n, &begin, &end);
     give_range(s, begin, end);
-}
-
-static void fetch_part(void *arg, int thread)
-{
-    const struct dpt_hierarchical_allreduce *s = arg;
-    size_t begin, end;
-
-    part(s, thread, 0, s->n, &begin, &end);
-    fetch_range(s, begin, end);
 }
 
 static void add_part(void *arg, int thread)
@@ -488,6 +471,12 @@ static void find_filled(struct dpt_hierarchical_allreduce *s)
     }
 }
 
+void dpt_hierarchical_begin(struct dpt_hierarchical_allreduce *s)
+{
+    if (s->large)
+        dpt_node_barrier_wait(&s->barrier);
+}
+
 enum dpt_status dpt_hierarchical_sum(struct dpt_hierarchical_allreduce *s, const bool *filled,
                                      struct dpt_pool *pool, struct dpt_error *err)
 {
@@ -513,10 +502,6 @@ enum dpt_status dpt_hierarchical_sum(struct dpt_hierarchical_allreduce *s, const
     }
     if (together)
         dpt_node_barrier_wait(&s->barrier); /* all slices are written */
-    if (s->large) {
-        run(s, pool, fetch_part, s->n - own);
-        dpt_node_barrier_wait(&s->barrier); /* nobody reads this rank's buffers any more */
-    }
     if (s->comm->world.size > 1 && s->above->size > 1)
         DPT_TRY(dpt_group_sum_floats(s->above, local_sum(s), s->result, s->n, err));
     if (together && s->comm->nodes > 1)

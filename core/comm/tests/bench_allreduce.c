@@ -66,6 +66,7 @@ static void large(struct bench *b)
     static const bool filled = true;
     struct dpt_error err;
 
+    dpt_hierarchical_begin(b->large);
     dpt_hierarchical_sum(b->large, &filled, NULL, &err);
 }
 

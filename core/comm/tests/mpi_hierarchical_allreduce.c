@@ -134,6 +134,7 @@ static uint64_t sums(uint64_t seed, size_t n, bool hierarchical, bool possible, 
     for (uint64_t sum = 0; sum < SUMS; sum++) {
         const float *result = dpt_hierarchical_result(s);
 
+        dpt_hierarchical_begin(s);
         fill(s, seed, sum, n, filled);
         CHECK(dpt_hierarchical_sum(s, filled, pool, &err) == DPT_OK);
         CHECK(result == dpt_hierarchical_result(s));

@@ -53,7 +53,7 @@ struct dpt_gradient_reduction_type {
     void (*bytes)(const struct dpt_trainer *t, int ranks, double *own, double *shared);
     /* Collective; also after a failed open. */
     void (*close)(struct dpt_trainer *t);
-    /* To be called once, before a step's micro-batches. */
+    /* Collective. To be called once, before a step's micro-batches. */
     void (*begin)(struct dpt_trainer *t, const struct dpt_step_view *view);
     /* Gives the buffer for a range of the gradient of a thread's next micro-batch, with space for
      * the tail, and says whether the gradient is added to its content. What is behind the learned

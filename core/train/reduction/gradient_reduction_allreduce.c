@@ -60,6 +60,7 @@ static void close_sums(struct dpt_trainer *t)
 static void begin(struct dpt_trainer *t, const struct dpt_step_view *view)
 {
     (void)view;
+    dpt_hierarchical_begin(t->reduction.state->allreduce);
     for (int i = 0; i < t->team.gradient_workers; i++) {
         t->team.workers[i].done = 0;
         memset(&t->team.workers[i].metric_sums, 0, sizeof t->team.workers[i].metric_sums);

@@ -2,6 +2,7 @@
 
 #include <math.h>
 
+#include "core/base/prefetch.h"
 #include "core/base/sum_of_squares.h"
 #include "core/base/vector.h"
 
@@ -27,7 +28,7 @@ const struct dpt_variant *const dpt_optimizer_variants[] = {DPT_OPTIMIZERS(ROW) 
 /* The loop of a rule: float, one pass over memory. writes: how many of its slots it changes, or 0.
  */
 #define LOOP(way, name, slots, writes)                                                             \
-    DPT_VECTOR static void way##_##name(const struct dpt_scalars f, float scale, size_t n,         \
+    DPT_INLINE void some_##way##_##name(const struct dpt_scalars *f, float scale, size_t n,        \
                                         float *restrict params, const float *restrict gradient,    \
                                         float *restrict first, float *restrict second)             \
     {                                                                                              \
@@ -35,13 +36,33 @@ const struct dpt_variant *const dpt_optimizer_variants[] = {DPT_OPTIMIZERS(ROW) 
             struct dpt_element x = {params[i], (slots) > 0 ? first[i] : 0,                         \
                                     (slots) > 1 ? second[i] : 0};                                  \
                                                                                                    \
-            rule_##name(&x, gradient[i] * scale, &f);                                              \
+            rule_##name(&x, gradient[i] * scale, f);                                               \
             if ((writes) > 0)                                                                      \
                 first[i] = x.m;                                                                    \
             if ((writes) > 1)                                                                      \
                 second[i] = x.v;                                                                   \
             params[i] = x.p;                                                                       \
         }                                                                                          \
+    }                                                                                              \
+    DPT_VECTOR static void way##_##name(const struct dpt_scalars f, float scale, size_t n,         \
+                                        float *restrict params, const float *restrict gradient,    \
+                                        float *restrict first, float *restrict second)             \
+    {                                                                                              \
+        while (n >= DPT_LINE) {                                                                    \
+            dpt_prefetch(params);                                                                  \
+            dpt_prefetch(gradient);                                                                \
+            if ((slots) > 0)                                                                       \
+                dpt_prefetch(first);                                                               \
+            if ((slots) > 1)                                                                       \
+                dpt_prefetch(second);                                                              \
+            some_##way##_##name(&f, scale, DPT_LINE, params, gradient, first, second);             \
+            params += DPT_LINE;                                                                    \
+            gradient += DPT_LINE;                                                                  \
+            first += (slots) > 0 ? DPT_LINE : 0;                                                   \
+            second += (slots) > 1 ? DPT_LINE : 0;                                                  \
+            n -= DPT_LINE;                                                                         \
+        }                                                                                          \
+        some_##way##_##name(&f, scale, n, params, gradient, first, second);                        \
     }
 #define LOOPS(X, NAME, name, slots) LOOP(pass, name, slots, slots) LOOP(read, name, slots, 0)
 DPT_RULES(LOOPS, )
