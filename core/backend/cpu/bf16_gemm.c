@@ -236,6 +236,34 @@ static int multiply_sub_batches(const struct dpt_bf16_gemm *g, const uint16_t *a
     return dpt_sub_batches_join(sums, (int64_t)PAIR * PAIR, top, 0, 2);
 }
 
+/* The same of several micro-batches, added from the first to the last. */
+static int multiply_several(const struct dpt_bf16_gemm *g, const uint16_t *a, const uint16_t *b,
+                            int64_t m, int64_t n, float *sums)
+{
+    const int64_t steps = row_steps(&g->p);
+    const int64_t a_next = 2 * dpt_bf16_gemm_packed(&g->p, DPT_BF16_OUTPUT_ROWS);
+    const int64_t b_next = 2 * dpt_bf16_gemm_packed(&g->p, DPT_BF16_INPUT_ROWS);
+    struct dpt_bf16_product product = product_of(m, n, steps, steps * TILE, steps * TILE);
+    int64_t tap[DPT_BF16_SEVERAL];
+
+    if (g->kernels->adds_tiles && steps == 1) {
+        for (int32_t i = 0; i < g->several; i++)
+            tap[i] = i * a_next;
+        product.taps = g->several;
+        product.tap = tap;
+        product.b_tap = b_next;
+        g->kernels->multiply(&product, a, b, false, sums, PAIR);
+        return 1;
+    }
+    for (int32_t i = 0; i < g->several; i++) {
+        if (i > 1)
+            dpt_sub_batches_join(sums, (int64_t)PAIR * PAIR, 2, 0, 1);
+        g->kernels->multiply(&product, a + i * a_next, b + i * b_next, false,
+                             sums + (i > 0 ? (ptrdiff_t)PAIR * PAIR : 0), PAIR);
+    }
+    return g->several > 1 ? 2 : 1;
+}
+
 void dpt_bf16_gemm_weights(const struct dpt_bf16_gemm *g, const float *output_rows,
                            const float *input_rows, bool add, int64_t first, int64_t last,
                            float *scratch, float *dw)
@@ -252,7 +280,7 @@ void dpt_bf16_gemm_weights(const struct dpt_bf16_gemm *g, const float *output_ro
 
         for (int64_t i = 0; i < p->inputs; i += PAIR) {
             const int64_t m = least(last - o, PAIR), n = least(p->inputs - i, PAIR);
-            const int left = multiply_sub_batches(
+            const int left = (g->several > 0 ? multiply_several : multiply_sub_batches)(
                 g, a, (const uint16_t *)input_rows + i / SIDE * steps * TILE, m, n, scratch);
 
             g->kernels->put(scratch, left > 1 ? scratch + (ptrdiff_t)PAIR * PAIR : NULL, add,
