@@ -10,6 +10,13 @@
 
 static const float zeros[SIDE];
 
+/* Which of 16 channels have that argmax. */
+DPT_INLINE BF16 __mmask16 argmax_is(const struct dpt_bf16_pixels *p, int64_t from, int which)
+{
+    return _mm_cmpeq_epi8_mask(_mm_loadu_si128((const void *)(p->argmax + from)),
+                               _mm_set1_epi8((char)which));
+}
+
 /* 16 channels at a place. */
 DPT_INLINE BF16 __m512 pixel(const struct dpt_bf16_pixels *p, bool pooled, int64_t block,
                              int32_t at)
@@ -20,11 +27,8 @@ DPT_INLINE BF16 __m512 pixel(const struct dpt_bf16_pixels *p, bool pooled, int64
         return _mm512_loadu_ps(at < 0 ? zeros : x + (int64_t)at * SIDE);
     if (at < 0)
         return _mm512_setzero_ps();
-    return _mm512_maskz_loadu_ps(
-        _mm512_cmpeq_epi32_mask(
-            _mm512_loadu_si512(p->argmax + block * p->plane + (int64_t)(at / 4) * SIDE),
-            _mm512_set1_epi32(at % 4)),
-        x + (int64_t)(at / 4) * SIDE);
+    return _mm512_maskz_loadu_ps(argmax_is(p, block * p->plane + (int64_t)(at / 4) * SIDE, at % 4),
+                                 x + (int64_t)(at / 4) * SIDE);
 }
 
 /* The same where they are rounded already. */
@@ -172,14 +176,12 @@ static BF16 void planes(const struct dpt_bf16_pixels *pixels, int64_t ld, uint16
 DPT_INLINE BF16 __m512i spread(const struct dpt_bf16_pixels *p, int64_t block, int32_t at)
 {
     const int64_t from = block * p->plane + (int64_t)(at / 2) * SIDE;
-    const __m512i argmax = _mm512_loadu_si512(p->argmax + from);
     const __m512i low = _mm512_cvtepu16_epi32(
         (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps((const float *)p->x + from)));
     const int first = at % 2 * 2;
 
-    return _mm512_mask_slli_epi32(
-        _mm512_maskz_mov_epi32(_mm512_cmpeq_epi32_mask(argmax, _mm512_set1_epi32(first)), low),
-        _mm512_cmpeq_epi32_mask(argmax, _mm512_set1_epi32(first + 1)), low, 16);
+    return _mm512_mask_slli_epi32(_mm512_maskz_mov_epi32(argmax_is(p, from, first), low),
+                                  argmax_is(p, from, first + 1), low, 16);
 }
 
 /* 16 pairs: of each channel of a block the number at a place and at the next one. */
@@ -232,11 +234,10 @@ static BF16 void sum(const struct dpt_bf16_pixels *p, int64_t n, float *sum)
             const __m256i words = p->bf16
                                       ? rounded_pixel(p, b, (int32_t)i)
                                       : (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(x + i * SIDE));
-            const __mmask16 there =
-                p->argmax == NULL ? 0xffff
-                                  : _mm512_cmpge_epi32_mask(
-                                        _mm512_loadu_si512(p->argmax + b * p->plane + i * SIDE),
-                                        _mm512_setzero_si512());
+            const __mmask16 there = p->argmax == NULL
+                                        ? 0xffff
+                                        : ~_mm_movepi8_mask(_mm_loadu_si128(
+                                              (const void *)(p->argmax + b * p->plane + i * SIDE)));
 
             all = _mm512_mask_add_ps(all, there, all,
                                      (__m512)_mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16));
@@ -254,20 +255,20 @@ DPT_INLINE BF16 __m512 cut(__m512 v)
 }
 
 /* NaN over all, the last one. */
-static BF16 __m512 prefer_nan(__m512 best, const __m512 v[4], __m512i *where)
+static BF16 __m512 prefer_nan(__m512 best, const __m512 v[4], __m128i *where)
 {
     for (int i = 0; i < 4; i++) {
         const __mmask16 wins = _mm512_cmp_ps_mask(v[i], v[i], _CMP_UNORD_Q);
 
         best = _mm512_mask_mov_ps(best, wins, v[i]);
-        *where = _mm512_mask_mov_epi32(*where, wins, _mm512_set1_epi32(i));
+        *where = _mm_mask_mov_epi8(*where, wins, _mm_set1_epi8((char)i));
     }
     return best;
 }
 
 /* The first of equal numbers wins. */
 DPT_INLINE BF16 void give_window(const float *sum, int64_t below, __m512 bias, bool relu, float *y,
-                                 int32_t *argmax)
+                                 int8_t *argmax)
 {
     const __m512 v[4] = {_mm512_loadu_ps(sum), _mm512_loadu_ps(sum + (ptrdiff_t)2 * SIDE),
                          _mm512_loadu_ps(sum + below), _mm512_loadu_ps(sum + below + 2 * SIDE)};
@@ -276,28 +277,27 @@ DPT_INLINE BF16 void give_window(const float *sum, int64_t below, __m512 bias, b
     const __m512 upper = _mm512_max_ps(v[1], v[0]), lower = _mm512_max_ps(v[3], v[2]);
     const __mmask16 second = _mm512_cmp_ps_mask(v[1], v[0], _CMP_GT_OQ),
                     fourth = _mm512_cmp_ps_mask(v[3], v[2], _CMP_GT_OQ);
-    __m512i where = _mm512_mask_mov_epi32(
-        _mm512_maskz_set1_epi32(second, 1), _mm512_cmp_ps_mask(lower, upper, _CMP_GT_OQ),
-        _mm512_mask_mov_epi32(_mm512_set1_epi32(2), fourth, _mm512_set1_epi32(3)));
+    __m128i where = _mm_mask_mov_epi8(
+        _mm_maskz_set1_epi8(second, 1), _mm512_cmp_ps_mask(lower, upper, _CMP_GT_OQ),
+        _mm_mask_mov_epi8(_mm_set1_epi8(2), fourth, _mm_set1_epi8(3)));
     __m512 best = _mm512_max_ps(lower, upper);
 
     if (__builtin_expect(nan != 0, 0))
         best = prefer_nan(best, v, &where);
     best = _mm512_add_ps(best, bias);
     if (relu) {
-        where =
-            _mm512_mask_mov_epi32(_mm512_set1_epi32(-1),
+        where = _mm_mask_mov_epi8(_mm_set1_epi8(-1),
                                   _mm512_cmp_ps_mask(best, _mm512_setzero_ps(), _CMP_GT_OQ), where);
         best = cut(best);
     }
     _mm512_storeu_ps(y, best);
     if (argmax != NULL)
-        _mm512_storeu_si512(argmax, where);
+        _mm_storeu_si128((void *)argmax, where);
 }
 
 /* A row of outputs of a block. */
 DPT_INLINE BF16 void give_windows(const struct dpt_bf16_result *r, const float *sum, __m512 bias,
-                                  bool relu, float *y, int32_t *argmax)
+                                  bool relu, float *y, int8_t *argmax)
 {
     const int64_t line = (int64_t)r->pitch * 2 * SIDE, step = r->step;
     const int32_t n = r->columns / 2;
