@@ -313,12 +313,15 @@ void dpt_bf16_gemm_data(const struct dpt_bf16_gemm *g, const float *gradient, co
     const struct dpt_gemm *p = &g->p;
     const int64_t steps = parts(p->outputs, DEPTH);
     const int64_t apart = g->data_weights != NULL ? steps : PIECE;
+    /* Whole tiles go where they belong, unless they would come back to be added to. */
+    const bool direct = p->rows % SIDE == 0 && (last - first) % SIDE == 0 && p->outputs <= HIGH;
+    const int64_t line = direct ? p->inputs : WIDE;
     const uint16_t *b = (const uint16_t *)scratch;
-    float *sum = scratch + HIGH * WIDE / 2;
 
     g->kernels->begin();
     for (int64_t i = first; i < last; i += WIDE) {
         const int64_t n = least(last - i, WIDE);
+        float *sum = direct ? dx + i : scratch + HIGH * WIDE / 2;
 
         for (int64_t at = 0; at < p->outputs; at += HIGH) {
             const int64_t k = least(p->outputs - at, HIGH);
@@ -336,11 +339,11 @@ void dpt_bf16_gemm_data(const struct dpt_bf16_gemm *g, const float *gradient, co
                         p->rows - row, n - t, parts(k, DEPTH), steps * TILE, apart * TILE);
 
                     g->kernels->multiply(&product, a, b + t / SIDE * apart * TILE, at > 0,
-                                         sum + row * WIDE + t, WIDE);
+                                         sum + row * line + t, line);
                 }
             }
         }
-        for (int64_t row = 0; row < p->rows; row++)
+        for (int64_t row = 0; row < p->rows && !direct; row++)
             memcpy(dx + row * p->inputs + i, sum + row * WIDE, (size_t)n * sizeof *dx);
     }
     g->kernels->end();
