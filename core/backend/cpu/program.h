@@ -175,8 +175,10 @@ struct dpt_cpu_node {
 
 /* A kernel and the buffers to which its calls are bound; NONE: given at each call. */
 struct dpt_cpu_call {
-    struct dpt_kernel *kernel;
+    struct dpt_kernel *kernel; /* NULL: dpt_move_blocks, from X to Y */
     int buffers[DPT_ROLE_COUNT];
+    int64_t blocks, pixels;
+    bool to_planes;
 };
 
 /* Buffers that are not in use at the same time lie in the same memory (dpt_cpu_place_buffers). */
