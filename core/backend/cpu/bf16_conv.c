@@ -188,7 +188,7 @@ static struct dpt_bf16_pixels pixels_of(const struct dpt_bf16_conv *conv, const 
 
 void dpt_bf16_conv_forward(const struct dpt_bf16_conv *conv, int32_t samples, const void *x,
                            const float *packed, const float *bias, const float *added,
-                           float *scratch, float *y, int32_t *argmax)
+                           float *scratch, float *y, int8_t *argmax)
 {
     const struct dpt_bf16_conv_shape *s = &conv->shape;
     const int32_t *size = s->pool ? s->pooled : s->out;

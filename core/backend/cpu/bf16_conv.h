@@ -35,11 +35,11 @@ struct dpt_bf16_conv_shape {
 
 /* One micro-batch's backward passes. All pointers are borrowed. */
 struct dpt_bf16_conv_work {
-    int32_t count, micro;  /* samples that there are; dx has zeros behind them */
-    const void *x, *dy;    /* dy: of the pool, where there is one */
-    bool dy_bf16;          /* as x_bf16; not of a pool */
-    const int32_t *argmax; /* of the pool: 0 to 3; -1: none */
-    const float *packed;   /* from dpt_bf16_conv_pack, for dx */
+    int32_t count, micro; /* samples that there are; dx has zeros behind them */
+    const void *x, *dy;   /* dy: of the pool, where there is one */
+    bool dy_bf16;         /* as x_bf16; not of a pool */
+    const int8_t *argmax; /* of the pool: 0 to 3; -1: none */
+    const float *packed;  /* from dpt_bf16_conv_pack, for dx */
     float *scratch;
     bool add;       /* to dw and db, which are overwritten else */
     float *dw, *db; /* canonical; NULL: not wanted */
@@ -68,7 +68,7 @@ void dpt_bf16_conv_pack(const struct dpt_bf16_conv *conv, bool data, const float
  * NULL: not wanted. */
 void dpt_bf16_conv_forward(const struct dpt_bf16_conv *conv, int32_t samples, const void *x,
                            const float *packed, const float *bias, const float *added,
-                           float *scratch, float *y, int32_t *argmax);
+                           float *scratch, float *y, int8_t *argmax);
 void dpt_bf16_conv_backward(const struct dpt_bf16_conv *conv,
                             const struct dpt_bf16_conv_work *work);
 

@@ -10,6 +10,13 @@
 
 static const float zeros[SIDE];
 
+/* Which of 16 channels have that argmax. */
+DPT_INLINE BF16 __mmask16 argmax_is(const struct dpt_bf16_pixels *p, int64_t from, int which)
+{
+    return _mm_cmpeq_epi8_mask(_mm_loadu_si128((const void *)(p->argmax + from)),
+                               _mm_set1_epi8((char)which));
+}
+
 /* 16 channels at a place. */
 DPT_INLINE BF16 __m512 pixel(const struct dpt_bf16_pixels *p, bool pooled, int64_t block,
                              int32_t at)
@@ -20,11 +27,8 @@ DPT_INLINE BF16 __m512 pixel(const struct dpt_bf16_pixels *p, bool pooled, int64
         return _mm512_loadu_ps(at < 0 ? zeros : x + (int64_t)at * SIDE);
     if (at < 0)
         return _mm512_setzero_ps();
-    return _mm512_maskz_loadu_ps(
-        _mm512_cmpeq_epi32_mask(
-            _mm512_loadu_si512(p->argmax + block * p->plane + (int64_t)(at / 4) * SIDE),
-            _mm512_set1_epi32(at % 4)),
-        x + (int64_t)(at / 4) * SIDE);
+    return _mm512_maskz_loadu_ps(argmax_is(p, block * p->plane + (int64_t)(at / 4) * SIDE, at % 4),
+                                 x + (int64_t)(at / 4) * SIDE);
 }
 
 /* The same where they are rounded already. */
@@ -126,14 +130,16 @@ static BF16 void line_of_planes(const struct dpt_bf16_pixels *p, int32_t lanes, 
 
 static BF16 void line(const struct dpt_bf16_pixels *pixels, int32_t lanes, uint16_t *to)
 {
-    if (pixels->planes)
-        line_of_planes(pixels, lanes, to);
-    else if (pixels->argmax != NULL)
-        line_of_blocks(pixels, POOLED, lanes, to);
-    else if (pixels->bf16)
-        line_of_blocks(pixels, ROUNDED, lanes, to);
+    const struct dpt_bf16_pixels p = *pixels; /* which no store can change */
+
+    if (p.planes)
+        line_of_planes(&p, lanes, to);
+    else if (p.argmax != NULL)
+        line_of_blocks(&p, POOLED, lanes, to);
+    else if (p.bf16)
+        line_of_blocks(&p, ROUNDED, lanes, to);
     else
-        line_of_blocks(pixels, PLAIN, lanes, to);
+        line_of_blocks(&p, PLAIN, lanes, to);
 }
 
 DPT_INLINE BF16 void planes_of_blocks(const struct dpt_bf16_pixels *p, enum form form, int64_t ld,
@@ -150,8 +156,10 @@ DPT_INLINE BF16 void planes_of_blocks(const struct dpt_bf16_pixels *p, enum form
     }
 }
 
-static BF16 void planes(const struct dpt_bf16_pixels *p, int64_t ld, uint16_t *to)
+static BF16 void planes(const struct dpt_bf16_pixels *pixels, int64_t ld, uint16_t *to)
 {
+    const struct dpt_bf16_pixels own = *pixels, *p = &own;
+
     for (int32_t c = 0; p->planes && c < p->channels; c++)
         for (int64_t i = 0; i < p->places; i += DEPTH)
             _mm512_storeu_si512(to + c * ld + i, (__m512i)_mm512_cvtne2ps_pbh(
@@ -164,57 +172,56 @@ static BF16 void planes(const struct dpt_bf16_pixels *p, int64_t ld, uint16_t *t
         planes_of_blocks(p, PLAIN, ld, to);
 }
 
-DPT_INLINE BF16 void tiles_of_blocks(const struct dpt_bf16_pixels *p, enum form form, int32_t tiles,
-                                     uint16_t *to)
-{
-    const int64_t blocks = (p->channels + SIDE - 1) / SIDE;
-
-    for (int64_t b = 0; b < tiles; b++) {
-        for (int64_t i = 0; i < p->places; i += 2) {
-            uint16_t *tile = to + (i / DEPTH * tiles + b) * DPT_BF16_TILE + i % DEPTH * SIDE;
-
-            _mm512_storeu_si512(tile,
-                                b < blocks ? pairs_at(p, form, b, i) : _mm512_setzero_si512());
-        }
-    }
-}
-
 /* Two places of a window's row: its number stands in one of them, or in the other row. */
 DPT_INLINE BF16 __m512i spread(const struct dpt_bf16_pixels *p, int64_t block, int32_t at)
 {
     const int64_t from = block * p->plane + (int64_t)(at / 2) * SIDE;
-    const __m512i argmax = _mm512_loadu_si512(p->argmax + from);
     const __m512i low = _mm512_cvtepu16_epi32(
         (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps((const float *)p->x + from)));
     const int first = at % 2 * 2;
 
-    return _mm512_mask_slli_epi32(
-        _mm512_maskz_mov_epi32(_mm512_cmpeq_epi32_mask(argmax, _mm512_set1_epi32(first)), low),
-        _mm512_cmpeq_epi32_mask(argmax, _mm512_set1_epi32(first + 1)), low, 16);
+    return _mm512_mask_slli_epi32(_mm512_maskz_mov_epi32(argmax_is(p, from, first), low),
+                                  argmax_is(p, from, first + 1), low, 16);
 }
 
-static BF16 void tiles_of_windows(const struct dpt_bf16_pixels *p, int32_t tiles, uint16_t *to)
+/* 16 pairs: of each channel of a block the number at a place and at the next one. */
+DPT_INLINE BF16 __m512i pairs_of(const struct dpt_bf16_pixels *p, enum form form, int64_t block,
+                                 int64_t place)
+{
+    const int32_t at = p->table[form == POOLED ? place / 2 : place];
+
+    if (form != POOLED)
+        return pairs_at(p, form, block, place);
+    return at < 0 ? _mm512_setzero_si512() : spread(p, block, at);
+}
+
+DPT_INLINE BF16 void tiles_of(const struct dpt_bf16_pixels *p, enum form form, int32_t tiles,
+                              uint16_t *to)
 {
     const int64_t blocks = (p->channels + SIDE - 1) / SIDE;
 
     for (int64_t b = 0; b < tiles; b++) {
-        for (int64_t i = 0; i < p->places; i += 2) {
-            const int32_t at = b < blocks ? p->table[i / 2] : -1;
+        for (int64_t i = 0; i < p->places; i += DEPTH) {
+            uint16_t *tile = to + (i / DEPTH * tiles + b) * DPT_BF16_TILE;
 
-            _mm512_storeu_si512(to + (i / DEPTH * tiles + b) * DPT_BF16_TILE + i % DEPTH * SIDE,
-                                at < 0 ? _mm512_setzero_si512() : spread(p, b, at));
+            for (int k = 0; k < DEPTH; k += 2)
+                _mm512_storeu_si512(tile + (ptrdiff_t)k * SIDE, b < blocks
+                                                                    ? pairs_of(p, form, b, i + k)
+                                                                    : _mm512_setzero_si512());
         }
     }
 }
 
 static BF16 void tiles(const struct dpt_bf16_pixels *pixels, int32_t tiles, uint16_t *to)
 {
-    if (pixels->argmax != NULL)
-        tiles_of_windows(pixels, tiles, to);
-    else if (pixels->bf16)
-        tiles_of_blocks(pixels, ROUNDED, tiles, to);
+    const struct dpt_bf16_pixels p = *pixels; /* which no store can change */
+
+    if (p.argmax != NULL)
+        tiles_of(&p, POOLED, tiles, to);
+    else if (p.bf16)
+        tiles_of(&p, ROUNDED, tiles, to);
     else
-        tiles_of_blocks(pixels, PLAIN, tiles, to);
+        tiles_of(&p, PLAIN, tiles, to);
 }
 
 static BF16 void sum(const struct dpt_bf16_pixels *p, int64_t n, float *sum)
@@ -227,11 +234,10 @@ static BF16 void sum(const struct dpt_bf16_pixels *p, int64_t n, float *sum)
             const __m256i words = p->bf16
                                       ? rounded_pixel(p, b, (int32_t)i)
                                       : (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(x + i * SIDE));
-            const __mmask16 there =
-                p->argmax == NULL ? 0xffff
-                                  : _mm512_cmpge_epi32_mask(
-                                        _mm512_loadu_si512(p->argmax + b * p->plane + i * SIDE),
-                                        _mm512_setzero_si512());
+            const __mmask16 there = p->argmax == NULL
+                                        ? 0xffff
+                                        : ~_mm_movepi8_mask(_mm_loadu_si128(
+                                              (const void *)(p->argmax + b * p->plane + i * SIDE)));
 
             all = _mm512_mask_add_ps(all, there, all,
                                      (__m512)_mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16));
@@ -242,40 +248,78 @@ static BF16 void sum(const struct dpt_bf16_pixels *p, int64_t n, float *sum)
 
 /* --- results ---------------------------------------------------------------------------------- */
 
+/* max gives its second operand where the two are equal, and where one is NaN: so NaN stays. */
 DPT_INLINE BF16 __m512 cut(__m512 v)
 {
-    /* NaN stays. */
-    return _mm512_mask_mov_ps(v, _mm512_cmp_ps_mask(v, _mm512_setzero_ps(), _CMP_LT_OQ),
-                              _mm512_setzero_ps());
+    return _mm512_max_ps(_mm512_setzero_ps(), v);
 }
 
-/* The first of equal numbers wins, NaN over all. */
-DPT_INLINE BF16 void give_window(const float *sum, int64_t below, __m512 bias, bool relu, float *y,
-                                 int32_t *argmax)
+/* NaN over all, the last one. */
+static BF16 __m512 prefer_nan(__m512 best, const __m512 v[4], __m128i *where)
 {
-    const int64_t at[4] = {0, 2 * SIDE, below, below + 2 * SIDE};
-    __m512 best = _mm512_loadu_ps(sum);
-    __m512i where = _mm512_setzero_si512();
+    for (int i = 0; i < 4; i++) {
+        const __mmask16 wins = _mm512_cmp_ps_mask(v[i], v[i], _CMP_UNORD_Q);
 
-    DPT_UNROLL for (int i = 1; i < 4; i++)
-    {
-        const __m512 v = _mm512_loadu_ps(sum + at[i]);
-        const __mmask16 wins =
-            _mm512_cmp_ps_mask(v, best, _CMP_GT_OQ) | _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
-
-        best = _mm512_mask_mov_ps(best, wins, v);
-        where = _mm512_mask_mov_epi32(where, wins, _mm512_set1_epi32(i));
+        best = _mm512_mask_mov_ps(best, wins, v[i]);
+        *where = _mm_mask_mov_epi8(*where, wins, _mm_set1_epi8((char)i));
     }
+    return best;
+}
+
+/* The first of equal numbers wins. */
+DPT_INLINE BF16 void give_window(const float *sum, int64_t below, __m512 bias, bool relu, float *y,
+                                 int8_t *argmax)
+{
+    const __m512 v[4] = {_mm512_loadu_ps(sum), _mm512_loadu_ps(sum + (ptrdiff_t)2 * SIDE),
+                         _mm512_loadu_ps(sum + below), _mm512_loadu_ps(sum + below + 2 * SIDE)};
+    const __mmask16 nan =
+        _mm512_cmp_ps_mask(v[0], v[1], _CMP_UNORD_Q) | _mm512_cmp_ps_mask(v[2], v[3], _CMP_UNORD_Q);
+    const __m512 upper = _mm512_max_ps(v[1], v[0]), lower = _mm512_max_ps(v[3], v[2]);
+    const __mmask16 second = _mm512_cmp_ps_mask(v[1], v[0], _CMP_GT_OQ),
+                    fourth = _mm512_cmp_ps_mask(v[3], v[2], _CMP_GT_OQ);
+    __m128i where = _mm_mask_mov_epi8(
+        _mm_maskz_set1_epi8(second, 1), _mm512_cmp_ps_mask(lower, upper, _CMP_GT_OQ),
+        _mm_mask_mov_epi8(_mm_set1_epi8(2), fourth, _mm_set1_epi8(3)));
+    __m512 best = _mm512_max_ps(lower, upper);
+
+    if (__builtin_expect(nan != 0, 0))
+        best = prefer_nan(best, v, &where);
     best = _mm512_add_ps(best, bias);
     if (relu) {
-        where =
-            _mm512_mask_mov_epi32(_mm512_set1_epi32(-1),
+        where = _mm_mask_mov_epi8(_mm_set1_epi8(-1),
                                   _mm512_cmp_ps_mask(best, _mm512_setzero_ps(), _CMP_GT_OQ), where);
         best = cut(best);
     }
     _mm512_storeu_ps(y, best);
     if (argmax != NULL)
-        _mm512_storeu_si512(argmax, where);
+        _mm_storeu_si128((void *)argmax, where);
+}
+
+/* A row of outputs of a block. */
+DPT_INLINE BF16 void give_windows(const struct dpt_bf16_result *r, const float *sum, __m512 bias,
+                                  bool relu, float *y, int8_t *argmax)
+{
+    const int64_t line = (int64_t)r->pitch * 2 * SIDE, step = r->step;
+    const int32_t n = r->columns / 2;
+
+    for (int32_t i = 0; i < n; i++, sum += (ptrdiff_t)4 * SIDE)
+        give_window(sum, line, bias, relu, y + i * step, argmax != NULL ? argmax + i * step : NULL);
+}
+
+DPT_INLINE BF16 void give_pixels(const struct dpt_bf16_result *r, const float *sum, __m512 bias,
+                                 const float *added, float *y)
+{
+    const int64_t step = r->step;
+    const int32_t n = r->columns;
+    const bool relu = r->relu;
+
+    for (int32_t i = 0; i < n; i++, sum += (ptrdiff_t)2 * SIDE) {
+        __m512 v = _mm512_add_ps(_mm512_loadu_ps(sum), bias);
+
+        if (added != NULL)
+            v = _mm512_add_ps(v, _mm512_loadu_ps(added + i * step));
+        _mm512_storeu_ps(y + i * step, relu ? cut(v) : v);
+    }
 }
 
 static BF16 void give(const struct dpt_bf16_result *r)
@@ -291,19 +335,13 @@ static BF16 void give(const struct dpt_bf16_result *r)
             const float *sum = r->sum + row * each * line + (ptrdiff_t)b * SIDE;
             const int64_t to = b * r->plane + row * r->line;
 
-            for (int32_t i = 0; i < r->columns / each; i++, sum += (ptrdiff_t)each * 2 * SIDE) {
-                __m512 v;
-
-                if (r->pool) {
-                    give_window(sum, line, bias, r->relu, r->y + to + i * r->step,
-                                r->argmax != NULL ? r->argmax + to + i * r->step : NULL);
-                    continue;
-                }
-                v = _mm512_add_ps(_mm512_loadu_ps(sum), bias);
-                if (r->added != NULL)
-                    v = _mm512_add_ps(v, _mm512_loadu_ps(r->added + to + i * r->step));
-                _mm512_storeu_ps(r->y + to + i * r->step, r->relu ? cut(v) : v);
-            }
+            if (!r->pool)
+                give_pixels(r, sum, bias, r->added != NULL ? r->added + to : NULL, r->y + to);
+            else if (r->relu && r->argmax != NULL)
+                give_windows(r, sum, bias, true, r->y + to, r->argmax + to);
+            else
+                give_windows(r, sum, bias, r->relu, r->y + to,
+                             r->argmax != NULL ? r->argmax + to : NULL);
         }
     }
 }

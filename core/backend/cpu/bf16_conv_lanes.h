@@ -14,7 +14,7 @@
 struct dpt_bf16_pixels {
     const void *x; /* floats or, in blocks and without argmax, numbers rounded already */
     bool bf16;
-    const int32_t *argmax; /* NULL: pixels are read as they are */
+    const int8_t *argmax; /* NULL: pixels are read as they are */
     const int32_t *table;
     int64_t places, plane; /* places: a multiple of 32 */
     int32_t channels;
@@ -29,12 +29,12 @@ struct dpt_bf16_result {
     const float *bias;  /* of the first block's first channel; NULL: none */
     const float *added; /* to the sum, before the relu; laid out as y; NULL: nothing */
     bool relu, pool;
-    float *y;        /* where the first one goes; of a pool: the first window's */
-    int32_t *argmax; /* likewise; NULL: not wanted */
-    int64_t plane;   /* from the first block to the second, */
-    int64_t line;    /* from row to row, */
-    int64_t step;    /* and from column to column, in floats of y */
-    int32_t blocks;  /* 1 or 2 */
+    float *y;       /* where the first one goes; of a pool: the first window's */
+    int8_t *argmax; /* likewise; NULL: not wanted */
+    int64_t plane;  /* from the first block to the second, */
+    int64_t line;   /* from row to row, */
+    int64_t step;   /* and from column to column, in floats of y */
+    int32_t blocks; /* 1 or 2 */
 };
 
 struct dpt_bf16_conv_lanes {

@@ -12,7 +12,7 @@ enum {
     PAIR = 2 * DPT_BF16_SIDE,
     DEPTH = DPT_BF16_DEPTH,
     TILE = DPT_BF16_TILE,
-    BAND = 256,           /* places whose products are kept at a time, at least, if there are */
+    BAND = 128,           /* places whose products are kept at a time, at least, if there are */
     STACKED = 320,        /* places of several samples in a line, at most */
     TOGETHER = 512 << 10, /* bytes of lines that are packed for the weights' gradient at a time */
     MOST_TAPS = 8,        /* of a run */

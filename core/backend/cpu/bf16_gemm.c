@@ -243,6 +243,34 @@ static int multiply_sub_batches(const struct dpt_bf16_gemm *g, const uint16_t *a
     return dpt_sub_batches_join(sums, (int64_t)PAIR * PAIR, top, 0, 2);
 }
 
+/* The same of several micro-batches, added from the first to the last. */
+static int multiply_several(const struct dpt_bf16_gemm *g, const uint16_t *a, const uint16_t *b,
+                            int64_t m, int64_t n, float *sums)
+{
+    const int64_t steps = row_steps(&g->p);
+    const int64_t a_next = 2 * dpt_bf16_gemm_packed(&g->p, DPT_BF16_OUTPUT_ROWS);
+    const int64_t b_next = 2 * dpt_bf16_gemm_packed(&g->p, DPT_BF16_INPUT_ROWS);
+    struct dpt_bf16_product product = product_of(m, n, steps, steps * TILE, steps * TILE);
+    int64_t tap[DPT_BF16_SEVERAL];
+
+    if (g->kernels->adds_tiles && steps == 1) {
+        for (int32_t i = 0; i < g->several; i++)
+            tap[i] = i * a_next;
+        product.taps = g->several;
+        product.tap = tap;
+        product.b_tap = b_next;
+        g->kernels->multiply(&product, a, b, false, sums, PAIR);
+        return 1;
+    }
+    for (int32_t i = 0; i < g->several; i++) {
+        if (i > 1)
+            dpt_sub_batches_join(sums, (int64_t)PAIR * PAIR, 2, 0, 1);
+        g->kernels->multiply(&product, a + i * a_next, b + i * b_next, false,
+                             sums + (i > 0 ? (ptrdiff_t)PAIR * PAIR : 0), PAIR);
+    }
+    return g->several > 1 ? 2 : 1;
+}
+
 void dpt_bf16_gemm_weights(const struct dpt_bf16_gemm *g, const float *output_rows,
                            const float *input_rows, bool add, int64_t first, int64_t last,
                            float *scratch, float *dw)
@@ -259,7 +287,7 @@ void dpt_bf16_gemm_weights(const struct dpt_bf16_gemm *g, const float *output_ro
 
         for (int64_t i = 0; i < p->inputs; i += PAIR) {
             const int64_t m = least(last - o, PAIR), n = least(p->inputs - i, PAIR);
-            const int left = multiply_sub_batches(
+            const int left = (g->several > 0 ? multiply_several : multiply_sub_batches)(
                 g, a, (const uint16_t *)input_rows + i / SIDE * steps * TILE, m, n, scratch);
 
             g->kernels->put(scratch, left > 1 ? scratch + (ptrdiff_t)PAIR * PAIR : NULL, add,
@@ -292,13 +320,15 @@ void dpt_bf16_gemm_data(const struct dpt_bf16_gemm *g, const float *gradient, co
     const struct dpt_gemm *p = &g->p;
     const int64_t steps = parts(p->outputs, DEPTH);
     const int64_t apart = g->data_weights != NULL ? steps : PIECE;
+    /* Whole tiles go where they belong, unless they would come back to be added to. */
+    const bool direct = p->rows % SIDE == 0 && (last - first) % SIDE == 0 && p->outputs <= HIGH;
+    const int64_t width = width_of(p), line = direct ? p->inputs : width;
     const uint16_t *b = (const uint16_t *)scratch;
-    float *sum = scratch + HIGH * MANY / 2;
-    const int64_t width = width_of(p);
 
     g->kernels->begin();
     for (int64_t i = first; i < last; i += width) {
         const int64_t n = least(last - i, width);
+        float *sum = direct ? dx + i : scratch + HIGH * MANY / 2;
 
         for (int64_t at = 0; at < p->outputs; at += HIGH) {
             const int64_t k = least(p->outputs - at, HIGH);
@@ -316,11 +346,11 @@ void dpt_bf16_gemm_data(const struct dpt_bf16_gemm *g, const float *gradient, co
                         p->rows - row, n - t, parts(k, DEPTH), steps * TILE, apart * TILE);
 
                     g->kernels->multiply(&product, a, b + t / SIDE * apart * TILE, at > 0,
-                                         sum + row * width + t, width);
+                                         sum + row * line + t, line);
                 }
             }
         }
-        for (int64_t row = 0; row < p->rows; row++)
+        for (int64_t row = 0; row < p->rows && !direct; row++)
             memcpy(dx + row * p->inputs + i, sum + row * width, (size_t)n * sizeof *dx);
     }
     g->kernels->end();

@@ -12,6 +12,8 @@
 #include "core/backend/cpu/gemm.h"
 #include "core/base/error.h"
 
+enum { DPT_BF16_SEVERAL = 16 };
+
 /* What an operand is packed for. */
 enum dpt_bf16_operand {
     DPT_BF16_INPUTS,      /* x, for forward */
@@ -27,6 +29,10 @@ struct dpt_bf16_gemm {
     /* All weights, packed before: worth it where few rows share the work. NULL: they are read from
      * w. */
     const float *forward_weights, *data_weights;
+    /* Micro-batches of p.rows rows, at most DPT_BF16_SEVERAL, whose gradients of the weights are
+     * summed from the first to the last, with the bits that sums of the gradients have: their
+     * packed operands lie one behind the other. 0: one. */
+    int32_t several;
 };
 
 /* Floats of a packed operand, and of each thread's workspace. */

@@ -213,16 +213,17 @@ static AMX void multiply_amx(const struct dpt_bf16_product *p, const uint16_t *a
 
 /* --- the choice ------------------------------------------------------------------------------- */
 
-#define KERNELS(isa_, begin_, end_, multiply_)                                                     \
+#define KERNELS(isa_, adds_tiles_, begin_, end_, multiply_)                                        \
     {                                                                                              \
-        .isa = isa_, .begin = begin_, .end = end_, .multiply = multiply_, .pack_a = pack_a,        \
-        .pack_a_columns = pack_a_columns, .pack_b = pack_b, .pack_b_columns = pack_b_columns,      \
-        .put = put                                                                                 \
+        .isa = isa_, .adds_tiles = adds_tiles_, .begin = begin_, .end = end_,                      \
+        .multiply = multiply_, .pack_a = pack_a, .pack_a_columns = pack_a_columns,                 \
+        .pack_b = pack_b, .pack_b_columns = pack_b_columns, .put = put                             \
     }
 
 static const struct dpt_bf16_kernels avx512 =
-    KERNELS(DPT_ISA_AVX512_BF16, begin_nothing, begin_nothing, multiply_avx512);
-static const struct dpt_bf16_kernels amx = KERNELS(DPT_ISA_AMX, begin_amx, end_amx, multiply_amx);
+    KERNELS(DPT_ISA_AVX512_BF16, false, begin_nothing, begin_nothing, multiply_avx512);
+static const struct dpt_bf16_kernels amx =
+    KERNELS(DPT_ISA_AMX, true, begin_amx, end_amx, multiply_amx);
 
 static pthread_once_t asked = PTHREAD_ONCE_INIT;
 static bool permitted;

@@ -42,6 +42,9 @@ struct dpt_bf16_product {
 
 struct dpt_bf16_kernels {
     enum dpt_isa isa;
+    /* A tile's products are summed by themselves before c is added: with tiles of several products
+     * c has the bits of the sum of these, but that it has no denormals. */
+    bool adds_tiles;
     /* Around the products of a thread: sets up its tiles, and gives them back. */
     void (*begin)(void);
     void (*end)(void);

@@ -25,6 +25,7 @@ struct dense {
     const struct dpt_bf16_kernels *bf16;
     int packed[DPT_BF16_OPERANDS];
     float *bf16_weights, *bf16_data; /* packed weights; NULL: none */
+    bool keeps; /* several micro-batches' operands of the weights' gradient (dpt_cpu_kept) */
 };
 
 /* Whether several ranks compute its outputs, and what it passes back. */
@@ -51,6 +52,17 @@ static void take_packed(struct dpt_cpu_program *program, struct dense *dense, un
     for (int i = 0; i < DPT_BF16_OPERANDS; i++)
         if (operands >> i & 1)
             dpt_cpu_give(program, dense->packed[i]);
+}
+
+/* The same for the operands of the weights' gradient, of all micro-batches that are added. */
+static void keep_packed(struct dpt_cpu_program *program, struct dense *dense)
+{
+    const enum dpt_bf16_operand kept[] = {DPT_BF16_INPUT_ROWS, DPT_BF16_OUTPUT_ROWS};
+
+    program->keeps = true;
+    for (int i = 0; i < 2; i++)
+        dense->packed[kept[i]] = dpt_cpu_reserve(
+            program, dpt_cpu_kept(program) * dpt_bf16_gemm_packed(&dense->gemm, kept[i]));
 }
 
 static enum dpt_status plan_dense(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
@@ -105,9 +117,14 @@ static enum dpt_status plan_dense_backward(struct dpt_cpu_program *program,
 
     (void)err;
     if (dense->bf16 != NULL) {
-        take_packed(program, dense,
-                    1u << DPT_BF16_GRADIENT | 1u << DPT_BF16_INPUT_ROWS |
-                        1u << DPT_BF16_OUTPUT_ROWS);
+        /* Else the operands are not less than the gradient. */
+        dense->keeps = dpt_cpu_kept(program) > 1 && dense->gemm.rows <= dense->gemm.outputs;
+        if (dense->keeps)
+            keep_packed(program, dense);
+        take_packed(
+            program, dense,
+            1u << DPT_BF16_GRADIENT |
+                (dense->keeps ? 0 : 1u << DPT_BF16_INPUT_ROWS | 1u << DPT_BF16_OUTPUT_ROWS));
         if (node->wants_dx && packs_weights(node, dense))
             dpt_cpu_copy(program, node, dpt_bf16_gemm_packed_weights(&dense->gemm, true),
                          &dense->bf16_data);
@@ -235,8 +252,18 @@ static void gather(const struct dpt_cpu_run *run, const struct dpt_cpu_node *nod
 
 static struct dpt_bf16_gemm bf16_of(const struct dpt_cpu_run *run, const struct dense *dense)
 {
-    return (struct dpt_bf16_gemm){gemm_of(run, dense), dense->bf16, dense->bf16_weights,
-                                  dense->bf16_data};
+    return (struct dpt_bf16_gemm){.p = gemm_of(run, dense),
+                                  .kernels = dense->bf16,
+                                  .forward_weights = dense->bf16_weights,
+                                  .data_weights = dense->bf16_data};
+}
+
+/* A packed operand; of those that are kept, that of this micro-batch, or the first one's. */
+static float *packed_at(const struct dpt_cpu_run *run, const struct dense *dense,
+                        enum dpt_bf16_operand operand, int32_t micro_batch)
+{
+    return dpt_cpu_buffer(run, dense->packed[operand]) +
+           micro_batch * dpt_bf16_gemm_packed(&dense->gemm, operand);
 }
 
 /* This thread's part of an operand of so many columns, packed for all. */
@@ -244,11 +271,13 @@ static void pack(const struct dpt_cpu_run *run, const struct dense *dense,
                  const struct dpt_bf16_gemm *g, enum dpt_bf16_operand operand, int buffer,
                  struct dpt_range columns)
 {
+    const bool kept = operand == DPT_BF16_INPUT_ROWS || operand == DPT_BF16_OUTPUT_ROWS;
     int64_t first, last;
 
     dpt_cpu_part(run, columns.last - columns.first, 2 * DPT_BF16_SIDE, &first, &last);
-    dpt_bf16_gemm_pack(g, operand, dpt_cpu_buffer(run, buffer), columns.first + first,
-                       columns.first + last, dpt_cpu_buffer(run, dense->packed[operand]));
+    dpt_bf16_gemm_pack(
+        g, operand, dpt_cpu_buffer(run, buffer), columns.first + first, columns.first + last,
+        packed_at(run, dense, operand, dense->keeps && kept ? run->batch->before : 0));
 }
 
 static struct dpt_range all_outputs(const struct dpt_cpu_node *node, const struct dense *dense)
@@ -280,17 +309,20 @@ static void bf16_weights(const struct dpt_cpu_run *run, const struct dpt_cpu_nod
 {
     const struct dense *dense = node->own;
     const struct dpt_range outputs = all_outputs(node, dense);
+    struct dpt_bf16_gemm all = *g;
     float *db = dpt_cpu_gradient(run, node->graph->bias);
     int64_t first, last;
 
+    all.several = dense->keeps ? run->batch->before + 1 : 0;
     output_part(run, &g->p, &first, &last);
     if (db != NULL)
         dpt_gemm_bias(&g->p, dpt_cpu_buffer(run, node->dy), run->add, first, last, db);
     range_part(run, &outputs, &first, &last);
-    if (dpt_graph_updates(run->program->spec.graph, node->graph->weight))
-        dpt_bf16_gemm_weights(g, dpt_cpu_buffer(run, dense->packed[DPT_BF16_OUTPUT_ROWS]),
-                              dpt_cpu_buffer(run, dense->packed[DPT_BF16_INPUT_ROWS]), run->add,
-                              first, last, run->scratch,
+    if (dpt_graph_updates(run->program->spec.graph, node->graph->weight) &&
+        !(dense->keeps && run->batch->more))
+        dpt_bf16_gemm_weights(&all, dpt_cpu_buffer(run, dense->packed[DPT_BF16_OUTPUT_ROWS]),
+                              dpt_cpu_buffer(run, dense->packed[DPT_BF16_INPUT_ROWS]),
+                              dense->keeps ? run->adds : run->add, first, last, run->scratch,
                               dpt_cpu_gradient(run, node->graph->weight));
 }
 

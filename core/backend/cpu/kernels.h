@@ -29,6 +29,11 @@ void dpt_multiply(int64_t n, const float *a, const float *b, float *y);
 void dpt_add(int64_t n, const float *a, const float *b, float *y);
 void dpt_add_relu(int64_t n, const float *a, const float *b, float *y);
 
+/* Moves blocks of 16 channels, none of them filling, to planes [channel][pixel], or back: y from x,
+ * which is somewhere else. Where dpt_moves_blocks says so. */
+bool dpt_moves_blocks(int64_t pixels);
+void dpt_move_blocks(int64_t blocks, int64_t pixels, bool to_planes, const float *x, float *y);
+
 /* y (+)= x, exactly n elements of each. */
 void dpt_accumulate(int64_t n, const float *x, bool add, float *y);
 

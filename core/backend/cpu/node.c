@@ -74,7 +74,8 @@ void dpt_cpu_want_scratch(struct dpt_cpu_program *program, int64_t floats)
 int dpt_cpu_call(struct dpt_cpu_program *program, struct dpt_kernel *kernel, int x, int y, int w,
                  int b)
 {
-    program->calls[program->n_calls] = (struct dpt_cpu_call){kernel, {x, y, w, b}};
+    program->calls[program->n_calls] =
+        (struct dpt_cpu_call){.kernel = kernel, .buffers = {x, y, w, b}};
     dpt_cpu_want_scratch(program, kernel->scratch);
     return program->n_calls++;
 }
@@ -108,9 +109,21 @@ enum dpt_status dpt_cpu_reorder(struct dpt_cpu_program *program, const struct dp
                                 struct dpt_error *err)
 {
     const int32_t dims[4] = {program->spec.micro, s->c, s->h, s->w};
+    const bool to_planes = to == DPT_LAYOUT_NCHW;
+    const int64_t pixels = (int64_t)s->h * s->w;
     enum dpt_status status = DPT_OK;
     struct dpt_kernel *kernel;
 
+    if ((to_planes ? from : to) == DPT_LAYOUT_C16 && (to_planes || from == DPT_LAYOUT_NCHW) &&
+        s->c % DPT_LANES == 0 && dpt_moves_blocks(pixels)) {
+        *call = program->n_calls++;
+        program->calls[*call] =
+            (struct dpt_cpu_call){.buffers = {x, y, DPT_CPU_NONE, DPT_CPU_NONE},
+                                  .blocks = (int64_t)program->spec.micro * s->c / DPT_LANES,
+                                  .pixels = pixels,
+                                  .to_planes = to_planes};
+        return DPT_OK;
+    }
     DPT_TRY(dpt_kernel_reorder(program->dnnl, dims, from, to, &kernel, err));
     *call = dpt_cpu_call(program, kernel, x, y, DPT_CPU_NONE, DPT_CPU_NONE);
 out:
@@ -235,6 +248,12 @@ enum dpt_status dpt_cpu_execute(const struct dpt_cpu_run *run, int call, struct 
 {
     const struct dpt_cpu_call *plan = &run->program->calls[call];
 
+    if (plan->kernel == NULL) {
+        dpt_move_blocks(plan->blocks, plan->pixels, plan->to_planes,
+                        dpt_cpu_buffer(run, plan->buffers[DPT_ROLE_X]),
+                        dpt_cpu_buffer(run, plan->buffers[DPT_ROLE_Y]));
+        return DPT_OK;
+    }
     for (int role = 0; role < DPT_ROLE_COUNT; role++) {
         if (plan->buffers[role] == DPT_CPU_INPUT)
             dpt_cpu_set(run, call, (enum dpt_role)role, run->batch->input);

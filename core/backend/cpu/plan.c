@@ -189,6 +189,8 @@ static enum dpt_status bind_calls(struct dpt_cpu_program *program, int number,
     for (int i = 0; i < program->n_calls; i++) {
         const struct dpt_cpu_call *call = &program->calls[i];
 
+        if (call->kernel == NULL)
+            continue;
         DPT_TRY(
             dpt_call_open(&worker->calls[i], program->dnnl, thread, call->kernel, scratch, err));
         for (int role = 0; role < DPT_ROLE_COUNT; role++) {

@@ -1,6 +1,12 @@
 #include "core/backend/cpu/kernels.h"
 #include "core/backend/cpu/program.h"
 
+/* Whether the convolution that computes it keeps argmaxes of a byte each (bf16_conv.h). */
+static bool in_bytes(const struct dpt_cpu_program *program, const struct dpt_cpu_node *node)
+{
+    return node->fused && dpt_cpu_conv_bf16(program, &program->nodes[node->inputs[0]]) != NULL;
+}
+
 /* Pools take any layout: a window is the same for all channels. The global one has a window over
  * all. */
 static enum dpt_status plan_pool(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
@@ -28,7 +34,7 @@ static enum dpt_status plan_pool(struct dpt_cpu_program *program, struct dpt_cpu
     if (!node->fused)
         dpt_cpu_write(program, node, layout);
     if (node->op == &dpt_cpu_maxpool && program->spec.training && node->wants_dx)
-        node->argmax = dpt_cpu_reserve(program, node->y_floats);
+        node->argmax = dpt_cpu_reserve(program, node->y_floats / (in_bytes(program, node) ? 4 : 1));
 out:
     return status;
 }

@@ -278,7 +278,8 @@ static enum dpt_status train(void *opened, int worker, const struct dpt_batch *b
     enum dpt_status status = DPT_OK;
 
     run.gradient = gradient;
-    run.add = add;
+    run.adds = add;
+    run.add = add || batch->before > 0;
     run.training = true;
     join_team(&run, worker);
     DPT_TRY(run_forward(&run, NULL, err));
@@ -432,6 +433,14 @@ out:
     return status;
 }
 
+static int32_t adds(const void *opened)
+{
+    const struct dpt_cpu_program *program = opened;
+
+    return program->keeps ? dpt_cpu_kept(program)
+                          : (int32_t)(program->spec.micro / dpt_cpu_sub_batch(program));
+}
+
 static void profile(void *opened, int worker, struct dpt_spans *spans)
 {
     const struct dpt_cpu_program *program = opened;
@@ -478,6 +487,7 @@ const struct dpt_backend dpt_backend_cpu = {
     .open = dpt_cpu_open,
     .share = dpt_cpu_share_copies,
     .close = dpt_cpu_close,
+    .adds = adds,
     .measure = dpt_cpu_measure,
     .refresh = refresh,
     .renew = renew,

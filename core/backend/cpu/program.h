@@ -34,8 +34,8 @@
 #define DPT_BACKEND_CPU_PROGRAM_H
 
 #include "core/backend/backend.h"
+#include "core/backend/cpu/bf16_gemm.h"
 #include "core/backend/cpu/dnnl.h"
-#include "core/backend/cpu/gemm.h"
 #include "core/comm/comm.h"
 
 enum { DPT_CPU_NONE = -1, DPT_CPU_INPUT = 0 };
@@ -61,6 +61,7 @@ struct dpt_cpu_run {
     const float *params;
     float *gradient;
     bool add, training;
+    bool adds; /* add, but for the micro-batches of the same sum that were before */
     const struct dpt_pass *pass; /* over some nodes; NULL: over all, which is the whole step */
     struct dpt_spans *spans;     /* NULL: no profile is recorded */
 };
@@ -174,8 +175,10 @@ struct dpt_cpu_node {
 
 /* A kernel and the buffers to which its calls are bound; NONE: given at each call. */
 struct dpt_cpu_call {
-    struct dpt_kernel *kernel;
+    struct dpt_kernel *kernel; /* NULL: dpt_move_blocks, from X to Y */
     int buffers[DPT_ROLE_COUNT];
+    int64_t blocks, pixels;
+    bool to_planes;
 };
 
 /* Buffers that are not in use at the same time lie in the same memory (dpt_cpu_place_buffers). */
@@ -224,6 +227,7 @@ struct dpt_cpu_program {
     int unwanted;   /* buffer for the gradients of frozen tensors; NONE: there are none */
     bool plain;     /* no batch norm is folded into a convolution's weights */
     bool planning;  /* a node that it computes: what is asked for now will be used */
+    bool keeps;     /* a node keeps operands of several micro-batches (dpt_cpu_kept) */
     int in_flight;  /* micro-batches that a worker may have in flight */
     /* in_flight for each worker, of which the first one has the workspace and the spans of all. */
     struct dpt_cpu_worker *workers;
@@ -322,6 +326,18 @@ enum dpt_status dpt_cpu_execute(const struct dpt_cpu_run *run, int call, struct 
 static inline int64_t dpt_cpu_sub_batch(const struct dpt_cpu_program *program)
 {
     return program->spec.sub_batch > 0 ? program->spec.sub_batch : program->spec.micro;
+}
+/* Micro-batches that a dense layer in bf16 keeps the operands of, to write their gradients' sum
+ * once (dpt_backend.adds); 1: it writes each. The sum grows from the first to the last, as it does
+ * where each is added to the arena. */
+static inline int32_t dpt_cpu_kept(const struct dpt_cpu_program *program)
+{
+    const struct dpt_program_spec *spec = &program->spec;
+    const bool keeps = spec->adds > spec->micro / dpt_cpu_sub_batch(program) &&
+                       spec->adds <= DPT_BF16_SEVERAL && !spec->reproducible && spec->last == 0 &&
+                       program->in_flight == 1;
+
+    return keeps ? spec->adds : 1;
 }
 const float *dpt_cpu_round(const struct dpt_cpu_run *run, int buffer, int rounded, int64_t first,
                            int64_t last);

@@ -4,6 +4,7 @@
 #ifndef DPT_BACKEND_CPU_TRANSPOSE_H
 #define DPT_BACKEND_CPU_TRANSPOSE_H
 
+#include "core/base/isa.h"
 #include "core/base/vector.h"
 
 #if DPT_X86

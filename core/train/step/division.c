@@ -250,10 +250,11 @@ int32_t dpt_step_choose_group(const struct dpt_trainer *t, int32_t micro)
 int32_t dpt_step_choose_adds(const struct dpt_trainer *t, int32_t micro)
 {
     const int64_t batches = (t->job->batch.global + micro - 1) / micro;
-    const int32_t run = (int32_t)busiest(t, batches, 1);
+    const int64_t workers = t->team.gradient_workers > 1 ? t->team.gradient_workers : 1;
+    const int32_t run = (int32_t)((busiest(t, batches, 1) + workers - 1) / workers);
 
     if (t->backend->adds == NULL || t->engine->on_device || !t->data.train.present || in_turn(t) ||
-        t->team.gradient_workers > 1 || dpt_fault_strikes_gradients(&t->fault))
+        (workers > 1 && t->backend->devices != NULL) || dpt_fault_strikes_gradients(&t->fault))
         return t->team.group;
     return run > t->team.group ? run : t->team.group;
 }

@@ -40,7 +40,11 @@ static enum dpt_status train(struct dpt_runner *r, int thread, int32_t i, int32_
     bool add;
 
     if (keeps) {
-        dpt_step_sum(t, r->share.all, r->share.first, r->share.last, i, n, &batch);
+        int32_t begin, end;
+
+        dpt_step_run(r->share.first, r->share.last, worker_of(r, thread), r->share.workers, &begin,
+                     &end);
+        dpt_step_sum(t, r->share.all, begin, end, i, n, &batch);
         range.end = tail.begin = (size_t)dpt_trainer_graph(t)->arena;
     }
     if (leads)

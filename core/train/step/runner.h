@@ -64,8 +64,9 @@ enum dpt_status dpt_runner_infer(struct dpt_runner *runner, const struct dpt_run
  * stages it has several such groups under way, which are smaller so that few stages wait.
  */
 int32_t dpt_step_choose_group(const struct dpt_trainer *t, int32_t micro);
-/* Of how many a device is to add the gradients before the host gets their sum: of all that a rank
- * has in a step, unless the ranks exchange them in rounds, or something looks at each. */
+/* Of how many the backend is to add the gradients before it gives their sum: of all that a rank, or
+ * a thread by itself, has in a step, unless the ranks exchange them in rounds, or something looks
+ * at each. */
 int32_t dpt_step_choose_adds(const struct dpt_trainer *t, int32_t micro);
 /* Whether a round takes the workers of all ranks, so that all must have as many: stages take the
  * same micro-batches at once, and rounds in turn go round all workers. */
