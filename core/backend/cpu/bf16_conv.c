@@ -317,14 +317,15 @@ static void add_group(const struct dpt_bf16_conv *conv, const struct dpt_bf16_co
 static void hand_over(const struct dpt_bf16_conv *conv, int32_t group, int64_t pair,
                       const float *sums, bool add, float *dw)
 {
-    const int32_t outputs = conv->shape.out_channels;
+    const int64_t outputs = least(conv->shape.out_channels, (pair + 1) * PAIR);
     const int64_t filter = (int64_t)conv->shape.in_channels * conv->taps;
     const int64_t first = (int64_t)group * PAIR * conv->taps;
     const int64_t n = group + 1 == groups_of(conv) ? filter - first : (int64_t)PAIR * conv->taps;
 
-    for (int64_t o = pair * PAIR; o < least(outputs, (pair + 1) * PAIR); o++)
-        dpt_bf16_conv_lanes.gather(sums + o % PAIR, conv->sums + first, n, add,
-                                   dw + o * filter + first);
+    for (int64_t o = pair * PAIR; o < outputs; o += SIDE)
+        dpt_bf16_conv_lanes.gather(sums + o % PAIR, conv->sums + first, n,
+                                   (int32_t)least(outputs - o, SIDE), add, dw + o * filter + first,
+                                   filter);
 }
 
 /* Adds the products of so many samples; with the last ones a group's sums go to the gradient while

@@ -338,16 +338,25 @@ static BF16 void pack(const float *w, const int32_t from[32], int64_t step, int3
     }
 }
 
-static BF16 void gather(const float *sums, const int32_t *at, int64_t n, bool add, float *dw)
+/* 16 sums of each of 16 outputs at a time: what is read and what is written are whole lines. */
+static BF16 void gather(const float *sums, const int32_t *at, int64_t n, int32_t outputs, bool add,
+                        float *dw, int64_t filter)
 {
     for (int64_t i = 0; i < n; i += SIDE) {
         const __mmask16 there = first_of(n - i);
-        __m512 v = _mm512_mask_i32gather_ps(_mm512_setzero_ps(), there,
-                                            _mm512_maskz_loadu_epi32(there, at + i), sums, 4);
+        __m512i rows[SIDE];
 
-        if (add)
-            v = _mm512_add_ps(_mm512_maskz_loadu_ps(there, dw + i), v);
-        _mm512_mask_storeu_ps(dw + i, there, v);
+        for (int k = 0; k < SIDE; k++)
+            rows[k] = i + k < n ? _mm512_loadu_si512(sums + at[i + k]) : _mm512_setzero_si512();
+        dpt_transpose(rows);
+        for (int32_t o = 0; o < outputs; o++) {
+            float *to = dw + o * filter + i;
+            __m512 v = (__m512)rows[o];
+
+            if (add)
+                v = _mm512_add_ps(_mm512_maskz_loadu_ps(there, to), v);
+            _mm512_mask_storeu_ps(to, there, v);
+        }
     }
 }
 
