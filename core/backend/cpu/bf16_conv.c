@@ -67,44 +67,62 @@ void dpt_bf16_conv_pack(const struct dpt_bf16_conv *conv, bool data, const float
 
 /* --- forward, and the gradient of the input --------------------------------------------------- */
 
-/* Whether products can be written where they belong: rows are whole tiles, and nothing is added. */
-static bool is_direct(const struct pass *p, const struct view *v,
-                      const struct dpt_bf16_result *result)
+/* Whether products can be written where they belong, as they are. */
+static bool is_direct(const struct dpt_bf16_result *result)
 {
-    return v->samples == 1 && p->grid[1] % SIDE == 0 && result->bias == NULL &&
-           result->added == NULL && !result->relu && !result->pool && result->step == SIDE;
+    return result->bias == NULL && result->added == NULL && !result->relu && result->step == SIDE;
 }
 
-/* Computes a pair of blocks so: two tiles of a row at a time, or one of each of two rows. */
+/* The result from its number `at` on. */
+static struct dpt_bf16_result result_at(const struct dpt_bf16_result *from, int64_t at)
+{
+    struct dpt_bf16_result to = *from;
+
+    to.y += at;
+    to.argmax = from->argmax != NULL ? from->argmax + at : NULL;
+    to.added = from->added != NULL ? from->added + at : NULL;
+    to.known = from->known != NULL ? from->known + at : NULL;
+    return to;
+}
+
+/* Computes a pair of blocks whose rows are whole tiles so: two tiles of a row at a time, or one of
+ * each of two rows. products: for those that are no results yet. */
 static void run_rows(const struct dpt_bf16_conv *conv, const struct pass *p, const struct view *v,
                      struct dpt_bf16_product product, const uint16_t *line, const uint16_t *b,
-                     const struct dpt_bf16_result *result, int32_t o)
+                     float *products, const struct dpt_bf16_result *result)
 {
-    /* Two rows lie as one does. */
-    const bool narrow = p->grid[1] == SIDE && result->line == (int64_t)SIDE * SIDE;
-    float *y = result->y + o / SIDE * result->plane;
+    const bool narrow = p->grid[1] == SIDE;
+    /* Two rows are written as one only where they lie as one does. */
+    const bool direct = is_direct(result) && (!narrow || result->line == (int64_t)SIDE * SIDE);
 
-    product.c_tile = result->plane;
+    product.c_tile = direct ? result->plane : SIDE;
     product.a_tile = (narrow ? v->pitch : SIDE) * (int64_t)v->lanes;
     for (int32_t row = 0; row < p->grid[0]; row += narrow ? 2 : 1)
         for (int32_t column = 0; column < p->grid[1]; column += PAIR) {
             const bool two = narrow ? row + 1 < p->grid[0] : column + SIDE < p->grid[1];
+            const uint16_t *a = line + ((int64_t)row * v->pitch + column) * v->lanes;
+            struct dpt_bf16_result to =
+                result_at(result, row * result->line + column * result->step);
 
             product.m = two ? 2 : 1;
-            conv->kernels->multiply(&product, line + ((int64_t)row * v->pitch + column) * v->lanes,
-                                    b, false, y + row * result->line + (int64_t)column * SIDE,
-                                    SIDE);
+            if (direct) {
+                conv->kernels->multiply(&product, a, b, false, to.y, SIDE);
+                continue;
+            }
+            conv->kernels->multiply(&product, a, b, false, products, PAIR);
+            to.sum = products;
+            to.pitch = SIDE;
+            to.rows = narrow && two ? 2 : 1;
+            to.columns = narrow || !two ? SIDE : PAIR;
+            dpt_bf16_conv_lanes.give(&to);
         }
 }
 
 static void give_sample(const struct dpt_bf16_result *first, int64_t products, int64_t outputs)
 {
-    struct dpt_bf16_result result = *first;
+    struct dpt_bf16_result result = result_at(first, outputs);
 
     result.sum += products;
-    result.y += outputs;
-    result.argmax = first->argmax != NULL ? first->argmax + outputs : NULL;
-    result.added = first->added != NULL ? first->added + outputs : NULL;
     dpt_bf16_conv_lanes.give(&result);
 }
 
@@ -129,21 +147,17 @@ static void run_pass(const struct dpt_bf16_conv *conv, const struct pass *p, con
                                        .c_tile = SIDE};
 
     for (int32_t o = 0; o < outputs; o += PAIR, b += each) {
-        struct dpt_bf16_result to = result;
+        struct dpt_bf16_result to = result_at(&result, o / SIDE * result.plane);
 
-        product.n = outputs - o > SIDE ? 2 : 1;
-        if (is_direct(p, v, &result)) {
-            run_rows(conv, p, v, product, line, b, &result, o);
+        to.bias = result.bias != NULL ? result.bias + o : NULL;
+        to.blocks = product.n = outputs - o > SIDE ? 2 : 1;
+        if (v->samples == 1 && p->grid[1] % SIDE == 0 && !result.pool) {
+            run_rows(conv, p, v, product, line, b, products, &to);
             continue;
         }
-        to.blocks = product.n;
         to.sum = products;
         to.pitch = v->pitch;
         to.columns = p->grid[1];
-        to.y += o / SIDE * result.plane;
-        to.argmax = result.argmax != NULL ? result.argmax + o / SIDE * result.plane : NULL;
-        to.bias = result.bias != NULL ? result.bias + o : NULL;
-        to.added = result.added != NULL ? result.added + o / SIDE * result.plane : NULL;
         for (int32_t row = 0; row < p->grid[0]; row += band) {
             const int64_t start = (int64_t)row * v->pitch;
             int64_t places;
@@ -157,9 +171,7 @@ static void run_pass(const struct dpt_bf16_conv *conv, const struct pass *p, con
             }
             for (int32_t sample = 0; sample < v->samples; sample++)
                 give_sample(&to, (int64_t)sample * v->rows * v->pitch * PAIR, sample * out);
-            to.y += to.rows / apart * result.line;
-            to.argmax = to.argmax != NULL ? to.argmax + to.rows / apart * result.line : NULL;
-            to.added = to.added != NULL ? to.added + to.rows / apart * result.line : NULL;
+            to = result_at(&to, to.rows / apart * result.line);
         }
     }
 }
@@ -240,19 +252,21 @@ static void input_gradient(const struct dpt_bf16_conv *conv, const struct dpt_bf
     const struct dpt_bf16_pixels pixels =
         gradient_of(conv, work, sample, &conv->dy, conv->dy.length);
     const int64_t plane = (int64_t)s->in[0] * s->in[1] * SIDE;
-    float *dx = work->dx + sample * blocks_of(s->in_channels) * plane;
+    const int64_t first = sample * blocks_of(s->in_channels) * plane;
 
     dpt_bf16_conv_lanes.line(&pixels, conv->dy.lanes, m->line);
     for (int32_t i = 0; i < conv->n_data; i++) {
         const struct pass *p = &conv->data[i];
+        const int64_t at = first + ((int64_t)p->phase[0] * s->in[1] + p->phase[1]) * SIDE;
 
         run_pass(conv, p, &conv->dy, m->line, work->packed, s->in_channels,
                  blocks_of(s->in_channels) * plane, m->products,
-                 (struct dpt_bf16_result){
-                     .y = dx + ((int64_t)p->phase[0] * s->in[1] + p->phase[1]) * SIDE,
-                     .plane = plane,
-                     .line = (int64_t)s->window.stride[0] * s->in[1] * SIDE,
-                     .step = (int64_t)s->window.stride[1] * SIDE});
+                 (struct dpt_bf16_result){.added = work->added != NULL ? work->added + at : NULL,
+                                          .known = work->known != NULL ? work->known + at : NULL,
+                                          .y = work->dx + at,
+                                          .plane = plane,
+                                          .line = (int64_t)s->window.stride[0] * s->in[1] * SIDE,
+                                          .step = (int64_t)s->window.stride[1] * SIDE});
     }
 }
 

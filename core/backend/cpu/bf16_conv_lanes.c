@@ -302,6 +302,11 @@ static BF16 void give(const struct dpt_bf16_result *r)
                 v = _mm512_add_ps(_mm512_loadu_ps(sum), bias);
                 if (r->added != NULL)
                     v = _mm512_add_ps(v, _mm512_loadu_ps(r->added + to + i * r->step));
+                if (r->known != NULL)
+                    v = _mm512_maskz_mov_ps(
+                        _mm512_cmp_ps_mask(_mm512_loadu_ps(r->known + to + i * r->step),
+                                           _mm512_setzero_ps(), _CMP_GT_OQ),
+                        v);
                 _mm512_storeu_ps(r->y + to + i * r->step, r->relu ? cut(v) : v);
             }
         }

@@ -28,6 +28,7 @@ struct dpt_bf16_result {
     int32_t rows, columns, pitch;
     const float *bias;  /* of the first block's first channel; NULL: none */
     const float *added; /* to the sum, before the relu; laid out as y; NULL: nothing */
+    const float *known; /* laid out as y: where it is not positive the result is 0; NULL: nowhere */
     bool relu, pool;
     float *y;        /* where the first one goes; of a pool: the first window's */
     int32_t *argmax; /* likewise; NULL: not wanted */

@@ -71,7 +71,7 @@ static enum dpt_status add_backward(const struct dpt_cpu_run *run, const struct 
 
     (void)err;
     dpt_cpu_floats_part(run, node->y_floats, &first, &last);
-    if (node->relu && dx != DPT_CPU_NONE)
+    if (node->relu && !node->passed && dx != DPT_CPU_NONE)
         dpt_relu_back(last - first, 0, dpt_cpu_buffer(run, node->y) + first,
                       dpt_cpu_buffer(run, node->dy) + first, dpt_cpu_buffer(run, dx) + first);
     return DPT_OK;

@@ -28,6 +28,8 @@ DPT_ACTIVATIONS(X, 0)
 void dpt_multiply(int64_t n, const float *a, const float *b, float *y);
 void dpt_add(int64_t n, const float *a, const float *b, float *y);
 void dpt_add_relu(int64_t n, const float *a, const float *b, float *y);
+/* a + b where a relu's output is positive, and else 0. */
+void dpt_add_relu_back(int64_t n, const float *known, const float *a, const float *b, float *y);
 
 /* y (+)= x, exactly n elements of each. */
 void dpt_accumulate(int64_t n, const float *x, bool add, float *y);

@@ -158,10 +158,11 @@ static void read_graph(struct dpt_cpu_program *program)
         struct dpt_cpu_node *node = &program->nodes[i];
 
         node->number = node->within = i;
-        node->y = node->dy = node->argmax = DPT_CPU_NONE;
+        node->y = node->dy = node->argmax = node->adder = DPT_CPU_NONE;
         for (int k = 0; k < DPT_MAX_INPUTS; k++) {
             node->xs[k] = node->dxs[k] = node->add[k].sum = DPT_CPU_NONE;
             node->reorder[k] = node->reorder_back[k] = DPT_CPU_NONE;
+            node->add[k].known = DPT_CPU_NONE;
         }
         if (i < program->n_nodes - 1)
             read_node(program, i);

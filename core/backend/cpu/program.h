@@ -163,7 +163,14 @@ struct dpt_cpu_node {
         /* Buffers for a gradient with several readers: what the others passed back, what this node
          * does, and their sum; NONE: it is the only reader. */
         int a, b, sum;
+        int known; /* the output of a relu through which the sum passes in the same pass, or NONE */
+        bool within; /* all that is done by the node's own backward pass */
     } add[DPT_MAX_INPUTS];
+    /* The node that added up its gradient last, and which of that node's inputs this one is; NONE:
+     * it has one reader. */
+    int32_t adder, adder_input;
+    bool adds_up; /* its backward pass can write the sum where its own share would lie */
+    bool passed;  /* its gradient has passed its relu already, with that sum */
 
     enum dpt_layout x_layout, y_layout;
     int y, dy; /* buffers */
