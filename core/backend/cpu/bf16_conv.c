@@ -198,6 +198,16 @@ static struct dpt_bf16_pixels pixels_of(const struct dpt_bf16_conv *conv, const 
                                     .planes = planes};
 }
 
+/* Numbers along k in the longest of a pass' runs. */
+static int depth_of(const struct pass *p, const struct view *v)
+{
+    int n = 1;
+
+    for (int32_t i = 0; i < p->n_runs; i++)
+        n = p->runs[i].n > n ? p->runs[i].n : n;
+    return (int)least((int64_t)n * v->lanes, DEPTH);
+}
+
 void dpt_bf16_conv_forward(const struct dpt_bf16_conv *conv, int32_t samples, const void *x,
                            const float *packed, const float *bias, const float *added,
                            float *scratch, float *y, int32_t *argmax)
@@ -208,7 +218,7 @@ void dpt_bf16_conv_forward(const struct dpt_bf16_conv *conv, int32_t samples, co
     const int64_t out = blocks_of(s->out_channels) * plane;
     const struct dpt_bf16_conv_memory m = dpt_bf16_conv_arrange(conv, scratch);
 
-    conv->kernels->begin();
+    conv->kernels->begin(depth_of(&conv->forward, &conv->x));
     for (int32_t i = 0; i < samples; i += conv->stack) {
         const struct dpt_bf16_pixels pixels = pixels_of(conv, x, i);
 
@@ -379,7 +389,7 @@ void dpt_bf16_conv_backward(const struct dpt_bf16_conv *conv, const struct dpt_b
     const int32_t lines = (int32_t)parts(work->count, conv->stack), done = lines * conv->stack;
 
     memset(m.bias, 0, (size_t)up(s->out_channels, PAIR) * sizeof *m.bias);
-    conv->kernels->begin();
+    conv->kernels->begin(DEPTH);
     for (int32_t first = 0; first < lines; first += conv->together) {
         const int32_t n = (int32_t)least(lines - first, conv->together);
 

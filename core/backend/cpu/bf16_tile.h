@@ -42,8 +42,10 @@ struct dpt_bf16_product {
 
 struct dpt_bf16_kernels {
     enum dpt_isa isa;
-    /* Around the products of a thread: sets up its tiles, and gives them back. */
-    void (*begin)(void);
+    /* Around the products of a thread: sets up its tiles, and gives them back. depth: how many
+     * numbers of a tile of a or b along k may be other than zero, an even number; the others need
+     * not be read. */
+    void (*begin)(int depth);
     void (*end)(void);
     /* c (+)= a b; rows of c are ldc floats apart. */
     void (*multiply)(const struct dpt_bf16_product *p, const uint16_t *a, const uint16_t *b,
