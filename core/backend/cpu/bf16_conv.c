@@ -32,20 +32,24 @@ static void list_numbers(const struct view *v, const struct run *run, int64_t st
     }
 }
 
-/* columns: numbers that are apart by `next`; a channel's are apart by `each`. */
+/* columns: numbers that are apart by `next`; a channel's are apart by `each`. It goes over all taps
+ * of 32 channels before the next ones, since their numbers share cache lines. */
 static void pack_pass(const struct pass *p, const struct view *v, const float *weights,
                       int32_t channels, int64_t each, int32_t columns, int64_t next, uint16_t *to)
 {
+    const int64_t steps = steps_of(v);
+
     to += p->packed * TILE;
-    for (int32_t o = 0; o < up(columns, PAIR); o += PAIR) {
-        for (int32_t r = 0; r < p->n_runs; r++) {
-            for (int64_t step = 0; step < steps_of(v); step++) {
+    for (int32_t o = 0; o < up(columns, PAIR); o += PAIR, to += p->n_runs * steps * 2 * TILE) {
+        for (int64_t step = 0; step < steps; step++) {
+            for (int32_t r = 0; r < p->n_runs; r++) {
+                uint16_t *tile = to + (r * steps + step) * 2 * TILE;
                 int32_t from[DEPTH];
 
                 list_numbers(v, &p->runs[r], step, channels, each, from);
-                for (int32_t t = o; t < o + PAIR; t += SIDE, to += TILE)
+                for (int32_t t = o; t < o + PAIR; t += SIDE, tile += TILE)
                     dpt_bf16_conv_lanes.pack(weights + (t < columns ? t * next : 0), from, next,
-                                             (int32_t)most(columns - t, 0), to);
+                                             (int32_t)most(columns - t, 0), tile);
             }
         }
     }
