@@ -22,7 +22,7 @@
 #if defined(__clang__)
 #define DPT_UNROLL _Pragma("unroll")
 #else
-#define DPT_UNROLL _Pragma("GCC unroll 8")
+#define DPT_UNROLL _Pragma("GCC unroll 16")
 #endif
 
 #endif

@@ -65,6 +65,19 @@ static void choose_rounded(struct dpt_cpu_program *program, struct dpt_cpu_node 
     norm->y_bf16 = rounded;
 }
 
+/* The input of the sum after a norm that the norm does not give. */
+static const struct dpt_cpu_node *added_to(const struct dpt_cpu_program *program,
+                                           const struct dpt_cpu_node *norm)
+{
+    return &program->nodes[norm->sum->inputs[norm->sum->inputs[0] == norm->number]];
+}
+
+static enum dpt_layout added_layout(const struct dpt_cpu_program *program,
+                                    const struct dpt_cpu_node *norm)
+{
+    return added_to(program, norm)->y_layout;
+}
+
 static enum dpt_status plan(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                             struct dpt_error *err)
 {
@@ -89,6 +102,11 @@ static enum dpt_status plan(struct dpt_cpu_program *program, struct dpt_cpu_node
     DPT_TRY(dpt_cpu_read(program, node, layout, err));
     if (dpt_cpu_rounds(program) && own->lanes.lanes == LANES && own->filled)
         choose_rounded(program, node);
+    if (node->sum != NULL && added_layout(program, node) == layout) {
+        node->sum->fused = true;
+        /* Here, where it is computed, and while what is added is still there. */
+        dpt_cpu_write(program, node->sum, layout);
+    }
     dpt_cpu_write(program, node, layout);
     if (program->spec.training)
         own->statistics = dpt_cpu_reserve(program, own->n * batches * 2 * LANES);
@@ -191,10 +209,10 @@ static void write_sums(const struct dpt_cpu_run *run, const struct dpt_cpu_node 
 }
 
 /* Maps the node's input, from the number `at` of its buffer on, to the same place of another one,
- * which has floats or numbers in bf16. */
+ * which has floats or numbers in bf16. added: a buffer with what is added, or NONE. */
 static void apply(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
                   const struct group *g, int64_t rows, const struct dpt_lanes_map *map, int64_t at,
-                  int to, bool bf16)
+                  int added, int to, bool bf16)
 {
     const float *x = dpt_cpu_buffer(run, node->x) + at;
     float *y = dpt_cpu_buffer(run, to);
@@ -202,7 +220,19 @@ static void apply(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node
     if (bf16)
         dpt_bf16_norm_apply(&g->lanes, rows, map, x, (uint16_t *)y + at);
     else
-        dpt_lanes_apply(&g->lanes, rows, map, x, y + at);
+        dpt_lanes_apply(&g->lanes, rows, map, x,
+                        added != DPT_CPU_NONE ? dpt_cpu_buffer(run, added) + at : NULL, y + at);
+}
+
+/* Maps it to its output, or to that of the sum after it. */
+static void give(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
+                 const struct group *g, int64_t rows, struct dpt_lanes_map *map, int64_t at)
+{
+    const struct dpt_cpu_node *to = dpt_cpu_target(node);
+    const int added = to != node ? added_to(run->program, node)->y : DPT_CPU_NONE;
+
+    map->relu = to->relu;
+    apply(run, node, g, rows, map, at, added, to->y, to->y_bf16);
 }
 
 /* Normalises by the statistics of a sub-batch, or of the step. sums: out: what it adds to the
@@ -230,7 +260,7 @@ static void forward_sub_batch(const struct dpt_cpu_run *run, const struct dpt_cp
         sums[LANES + c] = (float)(rows * (variance[c] * (n / less)));
     }
     map = map_of(g, &s);
-    apply(run, node, g, s.all, &map, s.at, node->y, node->y_bf16);
+    give(run, node, g, s.all, &map, s.at);
 }
 
 /* Evaluation: by the running statistics. */
@@ -246,7 +276,7 @@ static void forward_running(const struct dpt_cpu_run *run, const struct dpt_cpu_
         map.center[c] = mean[c];
         map.scale[c] = (float)(1 / sqrt((double)variance[c] + eps) * (double)g->weight[c]);
     }
-    apply(run, node, g, run->rows, &map, g->at, node->y, node->y_bf16);
+    give(run, node, g, run->rows, &map, g->at);
 }
 
 /* The sums of g, what the relu lets pass of dy, and of g x', with x' what is normalised, over a
@@ -315,7 +345,7 @@ static void backward_sub_batch(const struct dpt_cpu_run *run, const struct dpt_c
     else
         dpt_lanes_back(&g->lanes, s.rows, &map, slope, less, x, dy, dx + s.at);
     /* What is no sample has no gradient, though it has a value. */
-    apply(run, node, g, s.all - s.rows, &nothing, s.at + left, node->dx, bf16);
+    apply(run, node, g, s.all - s.rows, &nothing, s.at + left, DPT_CPU_NONE, node->dx, bf16);
 }
 
 /* What a pass does with each sub-batch of a group. */

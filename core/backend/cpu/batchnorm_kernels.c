@@ -256,10 +256,11 @@ DPT_INLINE void sums(const struct dpt_lanes *v, int lanes, bool relu,
 }
 
 DPT_INLINE void apply(const struct dpt_lanes *v, int lanes, bool relu,
-                      const struct dpt_lanes_map *from, int64_t rows, const float *x, float *y)
+                      const struct dpt_lanes_map *from, int64_t rows, const float *x,
+                      const float *added, float *y)
 {
     struct map map;
-    vector a;
+    vector a, b;
 
     load_map(&map, from);
     for (int64_t row = 0; row < rows; row++)
@@ -268,6 +269,10 @@ DPT_INLINE void apply(const struct dpt_lanes *v, int lanes, bool relu,
 
             load(&a, x + at, lanes);
             a = (a - map.center) * map.scale + map.shift;
+            if (added != NULL) {
+                load(&b, added + at, lanes);
+                a += b;
+            }
             if (relu) { /* NaN passes */
                 const mask keep = ~(a < 0.0F);
 
@@ -413,13 +418,15 @@ DPT_INLINE void plane_sums(const struct dpt_lanes *v, int c, int64_t rows, bool 
              at++)
 
 DPT_INLINE void plane_apply(const struct dpt_lanes *v, int c, int64_t rows, bool relu,
-                            const struct dpt_lanes_map *map, const float *x, float *y)
+                            const struct dpt_lanes_map *map, const float *x, const float *added,
+                            float *y)
 {
     const float center = map->center[c], scale = map->scale[c], shift = map->shift[c];
 
     FOR_PLANE(v, c, rows)
     {
-        const float a = (x[at] - center) * scale + shift;
+        const float own = (x[at] - center) * scale + shift;
+        const float a = added != NULL ? own + added[at] : own;
 
         y[at] = relu && a < 0 ? 0 : a;
     }
@@ -458,12 +465,13 @@ DPT_VECTOR void dpt_lanes_moments(const struct dpt_lanes *v, int64_t rows, const
 }
 
 DPT_VECTOR void dpt_lanes_apply(const struct dpt_lanes *v, int64_t rows,
-                                const struct dpt_lanes_map *map, const float *x, float *y)
+                                const struct dpt_lanes_map *map, const float *x, const float *added,
+                                float *y)
 {
     for (int c = 0; v->planar && c < v->lanes; c++)
-        plane_apply(v, c, rows, map->relu, map, x, y);
+        plane_apply(v, c, rows, map->relu, map, x, added, y);
     if (!v->planar)
-        FOR_LANES_AND_RELU(v, map, apply, rows, x, y);
+        FOR_LANES_AND_RELU(v, map, apply, rows, x, added, y);
 }
 
 DPT_VECTOR void dpt_lanes_sums(const struct dpt_lanes *v, int64_t rows,

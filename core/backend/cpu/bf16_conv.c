@@ -32,20 +32,24 @@ static void list_numbers(const struct view *v, const struct run *run, int64_t st
     }
 }
 
-/* columns: numbers that are apart by `next`; a channel's are apart by `each`. */
+/* columns: numbers that are apart by `next`; a channel's are apart by `each`. It goes over all taps
+ * of 32 channels before the next ones, since their numbers share cache lines. */
 static void pack_pass(const struct pass *p, const struct view *v, const float *weights,
                       int32_t channels, int64_t each, int32_t columns, int64_t next, uint16_t *to)
 {
+    const int64_t steps = steps_of(v);
+
     to += p->packed * TILE;
-    for (int32_t o = 0; o < up(columns, PAIR); o += PAIR) {
-        for (int32_t r = 0; r < p->n_runs; r++) {
-            for (int64_t step = 0; step < steps_of(v); step++) {
+    for (int32_t o = 0; o < up(columns, PAIR); o += PAIR, to += p->n_runs * steps * 2 * TILE) {
+        for (int64_t step = 0; step < steps; step++) {
+            for (int32_t r = 0; r < p->n_runs; r++) {
+                uint16_t *tile = to + (r * steps + step) * 2 * TILE;
                 int32_t from[DEPTH];
 
                 list_numbers(v, &p->runs[r], step, channels, each, from);
-                for (int32_t t = o; t < o + PAIR; t += SIDE, to += TILE)
+                for (int32_t t = o; t < o + PAIR; t += SIDE, tile += TILE)
                     dpt_bf16_conv_lanes.pack(weights + (t < columns ? t * next : 0), from, next,
-                                             (int32_t)most(columns - t, 0), to);
+                                             (int32_t)most(columns - t, 0), tile);
             }
         }
     }
@@ -67,44 +71,62 @@ void dpt_bf16_conv_pack(const struct dpt_bf16_conv *conv, bool data, const float
 
 /* --- forward, and the gradient of the input --------------------------------------------------- */
 
-/* Whether products can be written where they belong: rows are whole tiles, and nothing is added. */
-static bool is_direct(const struct pass *p, const struct view *v,
-                      const struct dpt_bf16_result *result)
+/* Whether products can be written where they belong, as they are. */
+static bool is_direct(const struct dpt_bf16_result *result)
 {
-    return v->samples == 1 && p->grid[1] % SIDE == 0 && result->bias == NULL &&
-           result->added == NULL && !result->relu && !result->pool && result->step == SIDE;
+    return result->bias == NULL && result->added == NULL && !result->relu && result->step == SIDE;
 }
 
-/* Computes a pair of blocks so: two tiles of a row at a time, or one of each of two rows. */
+/* The result from its number `at` on. */
+static struct dpt_bf16_result result_at(const struct dpt_bf16_result *from, int64_t at)
+{
+    struct dpt_bf16_result to = *from;
+
+    to.y += at;
+    to.argmax = from->argmax != NULL ? from->argmax + at : NULL;
+    to.added = from->added != NULL ? from->added + at : NULL;
+    to.known = from->known != NULL ? from->known + at : NULL;
+    return to;
+}
+
+/* Computes a pair of blocks whose rows are whole tiles so: two tiles of a row at a time, or one of
+ * each of two rows. products: for those that are no results yet. */
 static void run_rows(const struct dpt_bf16_conv *conv, const struct pass *p, const struct view *v,
                      struct dpt_bf16_product product, const uint16_t *line, const uint16_t *b,
-                     const struct dpt_bf16_result *result, int32_t o)
+                     float *products, const struct dpt_bf16_result *result)
 {
-    /* Two rows lie as one does. */
-    const bool narrow = p->grid[1] == SIDE && result->line == (int64_t)SIDE * SIDE;
-    float *y = result->y + o / SIDE * result->plane;
+    const bool narrow = p->grid[1] == SIDE;
+    /* Two rows are written as one only where they lie as one does. */
+    const bool direct = is_direct(result) && (!narrow || result->line == (int64_t)SIDE * SIDE);
 
-    product.c_tile = result->plane;
+    product.c_tile = direct ? result->plane : SIDE;
     product.a_tile = (narrow ? v->pitch : SIDE) * (int64_t)v->lanes;
     for (int32_t row = 0; row < p->grid[0]; row += narrow ? 2 : 1)
         for (int32_t column = 0; column < p->grid[1]; column += PAIR) {
             const bool two = narrow ? row + 1 < p->grid[0] : column + SIDE < p->grid[1];
+            const uint16_t *a = line + ((int64_t)row * v->pitch + column) * v->lanes;
+            struct dpt_bf16_result to =
+                result_at(result, row * result->line + column * result->step);
 
             product.m = two ? 2 : 1;
-            conv->kernels->multiply(&product, line + ((int64_t)row * v->pitch + column) * v->lanes,
-                                    b, false, y + row * result->line + (int64_t)column * SIDE,
-                                    SIDE);
+            if (direct) {
+                conv->kernels->multiply(&product, a, b, false, to.y, SIDE);
+                continue;
+            }
+            conv->kernels->multiply(&product, a, b, false, products, PAIR);
+            to.sum = products;
+            to.pitch = SIDE;
+            to.rows = narrow && two ? 2 : 1;
+            to.columns = narrow || !two ? SIDE : PAIR;
+            dpt_bf16_conv_lanes.give(&to);
         }
 }
 
 static void give_sample(const struct dpt_bf16_result *first, int64_t products, int64_t outputs)
 {
-    struct dpt_bf16_result result = *first;
+    struct dpt_bf16_result result = result_at(first, outputs);
 
     result.sum += products;
-    result.y += outputs;
-    result.argmax = first->argmax != NULL ? first->argmax + outputs : NULL;
-    result.added = first->added != NULL ? first->added + outputs : NULL;
     dpt_bf16_conv_lanes.give(&result);
 }
 
@@ -129,21 +151,17 @@ static void run_pass(const struct dpt_bf16_conv *conv, const struct pass *p, con
                                        .c_tile = SIDE};
 
     for (int32_t o = 0; o < outputs; o += PAIR, b += each) {
-        struct dpt_bf16_result to = result;
+        struct dpt_bf16_result to = result_at(&result, o / SIDE * result.plane);
 
-        product.n = outputs - o > SIDE ? 2 : 1;
-        if (is_direct(p, v, &result)) {
-            run_rows(conv, p, v, product, line, b, &result, o);
+        to.bias = result.bias != NULL ? result.bias + o : NULL;
+        to.blocks = product.n = outputs - o > SIDE ? 2 : 1;
+        if (v->samples == 1 && p->grid[1] % SIDE == 0 && !result.pool) {
+            run_rows(conv, p, v, product, line, b, products, &to);
             continue;
         }
-        to.blocks = product.n;
         to.sum = products;
         to.pitch = v->pitch;
         to.columns = p->grid[1];
-        to.y += o / SIDE * result.plane;
-        to.argmax = result.argmax != NULL ? result.argmax + o / SIDE * result.plane : NULL;
-        to.bias = result.bias != NULL ? result.bias + o : NULL;
-        to.added = result.added != NULL ? result.added + o / SIDE * result.plane : NULL;
         for (int32_t row = 0; row < p->grid[0]; row += band) {
             const int64_t start = (int64_t)row * v->pitch;
             int64_t places;
@@ -157,9 +175,7 @@ static void run_pass(const struct dpt_bf16_conv *conv, const struct pass *p, con
             }
             for (int32_t sample = 0; sample < v->samples; sample++)
                 give_sample(&to, (int64_t)sample * v->rows * v->pitch * PAIR, sample * out);
-            to.y += to.rows / apart * result.line;
-            to.argmax = to.argmax != NULL ? to.argmax + to.rows / apart * result.line : NULL;
-            to.added = to.added != NULL ? to.added + to.rows / apart * result.line : NULL;
+            to = result_at(&to, to.rows / apart * result.line);
         }
     }
 }
@@ -186,6 +202,16 @@ static struct dpt_bf16_pixels pixels_of(const struct dpt_bf16_conv *conv, const 
                                     .planes = planes};
 }
 
+/* Numbers along k in the longest of a pass' runs. */
+static int depth_of(const struct pass *p, const struct view *v)
+{
+    int n = 1;
+
+    for (int32_t i = 0; i < p->n_runs; i++)
+        n = p->runs[i].n > n ? p->runs[i].n : n;
+    return (int)least((int64_t)n * v->lanes, DEPTH);
+}
+
 void dpt_bf16_conv_forward(const struct dpt_bf16_conv *conv, int32_t samples, const void *x,
                            const float *packed, const float *bias, const float *added,
                            float *scratch, float *y, int8_t *argmax)
@@ -196,7 +222,7 @@ void dpt_bf16_conv_forward(const struct dpt_bf16_conv *conv, int32_t samples, co
     const int64_t out = blocks_of(s->out_channels) * plane;
     const struct dpt_bf16_conv_memory m = dpt_bf16_conv_arrange(conv, scratch);
 
-    conv->kernels->begin();
+    conv->kernels->begin(depth_of(&conv->forward, &conv->x));
     for (int32_t i = 0; i < samples; i += conv->stack) {
         const struct dpt_bf16_pixels pixels = pixels_of(conv, x, i);
 
@@ -240,19 +266,21 @@ static void input_gradient(const struct dpt_bf16_conv *conv, const struct dpt_bf
     const struct dpt_bf16_pixels pixels =
         gradient_of(conv, work, sample, &conv->dy, conv->dy.length);
     const int64_t plane = (int64_t)s->in[0] * s->in[1] * SIDE;
-    float *dx = work->dx + sample * blocks_of(s->in_channels) * plane;
+    const int64_t first = sample * blocks_of(s->in_channels) * plane;
 
     dpt_bf16_conv_lanes.line(&pixels, conv->dy.lanes, m->line);
     for (int32_t i = 0; i < conv->n_data; i++) {
         const struct pass *p = &conv->data[i];
+        const int64_t at = first + ((int64_t)p->phase[0] * s->in[1] + p->phase[1]) * SIDE;
 
         run_pass(conv, p, &conv->dy, m->line, work->packed, s->in_channels,
                  blocks_of(s->in_channels) * plane, m->products,
-                 (struct dpt_bf16_result){
-                     .y = dx + ((int64_t)p->phase[0] * s->in[1] + p->phase[1]) * SIDE,
-                     .plane = plane,
-                     .line = (int64_t)s->window.stride[0] * s->in[1] * SIDE,
-                     .step = (int64_t)s->window.stride[1] * SIDE});
+                 (struct dpt_bf16_result){.added = work->added != NULL ? work->added + at : NULL,
+                                          .known = work->known != NULL ? work->known + at : NULL,
+                                          .y = work->dx + at,
+                                          .plane = plane,
+                                          .line = (int64_t)s->window.stride[0] * s->in[1] * SIDE,
+                                          .step = (int64_t)s->window.stride[1] * SIDE});
     }
 }
 
@@ -317,14 +345,15 @@ static void add_group(const struct dpt_bf16_conv *conv, const struct dpt_bf16_co
 static void hand_over(const struct dpt_bf16_conv *conv, int32_t group, int64_t pair,
                       const float *sums, bool add, float *dw)
 {
-    const int32_t outputs = conv->shape.out_channels;
+    const int64_t outputs = least(conv->shape.out_channels, (pair + 1) * PAIR);
     const int64_t filter = (int64_t)conv->shape.in_channels * conv->taps;
     const int64_t first = (int64_t)group * PAIR * conv->taps;
     const int64_t n = group + 1 == groups_of(conv) ? filter - first : (int64_t)PAIR * conv->taps;
 
-    for (int64_t o = pair * PAIR; o < least(outputs, (pair + 1) * PAIR); o++)
-        dpt_bf16_conv_lanes.gather(sums + o % PAIR, conv->sums + first, n, add,
-                                   dw + o * filter + first);
+    for (int64_t o = pair * PAIR; o < outputs; o += SIDE)
+        dpt_bf16_conv_lanes.gather(sums + o % PAIR, conv->sums + first, n,
+                                   (int32_t)least(outputs - o, SIDE), add, dw + o * filter + first,
+                                   filter);
 }
 
 /* Adds the products of so many samples; with the last ones a group's sums go to the gradient while
@@ -364,7 +393,7 @@ void dpt_bf16_conv_backward(const struct dpt_bf16_conv *conv, const struct dpt_b
     const int32_t lines = (int32_t)parts(work->count, conv->stack), done = lines * conv->stack;
 
     memset(m.bias, 0, (size_t)up(s->out_channels, PAIR) * sizeof *m.bias);
-    conv->kernels->begin();
+    conv->kernels->begin(DEPTH);
     for (int32_t first = 0; first < lines; first += conv->together) {
         const int32_t n = (int32_t)least(lines - first, conv->together);
 

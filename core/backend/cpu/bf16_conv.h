@@ -44,6 +44,9 @@ struct dpt_bf16_conv_work {
     bool add;       /* to dw and db, which are overwritten else */
     float *dw, *db; /* canonical; NULL: not wanted */
     float *dx;      /* where wants_dx */
+    /* Laid out as dx, or NULL: what is added to it; and a relu's output, which lets pass the sum
+     * where it is positive. */
+    const float *added, *known;
 };
 
 struct dpt_bf16_conv;

@@ -306,9 +306,13 @@ DPT_INLINE BF16 void give_windows(const struct dpt_bf16_result *r, const float *
         give_window(sum, line, bias, relu, y + i * step, argmax != NULL ? argmax + i * step : NULL);
 }
 
+/* A row, which begins `to` floats behind the first one. */
 DPT_INLINE BF16 void give_pixels(const struct dpt_bf16_result *r, const float *sum, __m512 bias,
-                                 const float *added, float *y)
+                                 int64_t to)
 {
+    const float *added = r->added != NULL ? r->added + to : NULL;
+    const float *known = r->known != NULL ? r->known + to : NULL;
+    float *y = r->y + to;
     const int64_t step = r->step;
     const int32_t n = r->columns;
     const bool relu = r->relu;
@@ -318,6 +322,10 @@ DPT_INLINE BF16 void give_pixels(const struct dpt_bf16_result *r, const float *s
 
         if (added != NULL)
             v = _mm512_add_ps(v, _mm512_loadu_ps(added + i * step));
+        if (known != NULL)
+            v = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(_mm512_loadu_ps(known + i * step),
+                                                       _mm512_setzero_ps(), _CMP_GT_OQ),
+                                    v);
         _mm512_storeu_ps(y + i * step, relu ? cut(v) : v);
     }
 }
@@ -336,7 +344,7 @@ static BF16 void give(const struct dpt_bf16_result *r)
             const int64_t to = b * r->plane + row * r->line;
 
             if (!r->pool)
-                give_pixels(r, sum, bias, r->added != NULL ? r->added + to : NULL, r->y + to);
+                give_pixels(r, sum, bias, to);
             else if (r->relu && r->argmax != NULL)
                 give_windows(r, sum, bias, true, r->y + to, r->argmax + to);
             else
@@ -376,16 +384,25 @@ static BF16 void pack(const float *w, const int32_t from[32], int64_t step, int3
     }
 }
 
-static BF16 void gather(const float *sums, const int32_t *at, int64_t n, bool add, float *dw)
+/* 16 sums of each of 16 outputs at a time: what is read and what is written are whole lines. */
+static BF16 void gather(const float *sums, const int32_t *at, int64_t n, int32_t outputs, bool add,
+                        float *dw, int64_t filter)
 {
     for (int64_t i = 0; i < n; i += SIDE) {
         const __mmask16 there = first_of(n - i);
-        __m512 v = _mm512_mask_i32gather_ps(_mm512_setzero_ps(), there,
-                                            _mm512_maskz_loadu_epi32(there, at + i), sums, 4);
+        __m512i rows[SIDE];
 
-        if (add)
-            v = _mm512_add_ps(_mm512_maskz_loadu_ps(there, dw + i), v);
-        _mm512_mask_storeu_ps(dw + i, there, v);
+        for (int k = 0; k < SIDE; k++)
+            rows[k] = i + k < n ? _mm512_loadu_si512(sums + at[i + k]) : _mm512_setzero_si512();
+        dpt_transpose(rows);
+        for (int32_t o = 0; o < outputs; o++) {
+            float *to = dw + o * filter + i;
+            __m512 v = (__m512)rows[o];
+
+            if (add)
+                v = _mm512_add_ps(_mm512_maskz_loadu_ps(there, to), v);
+            _mm512_mask_storeu_ps(to, there, v);
+        }
     }
 }
 

@@ -28,6 +28,7 @@ struct dpt_bf16_result {
     int32_t rows, columns, pitch;
     const float *bias;  /* of the first block's first channel; NULL: none */
     const float *added; /* to the sum, before the relu; laid out as y; NULL: nothing */
+    const float *known; /* laid out as y: where it is not positive the result is 0; NULL: nowhere */
     bool relu, pool;
     float *y;       /* where the first one goes; of a pool: the first window's */
     int8_t *argmax; /* likewise; NULL: not wanted */
@@ -53,8 +54,9 @@ struct dpt_bf16_conv_lanes {
      * from[2 i + 1] (-1: zero) behind w + n * step, for n < columns. */
     void (*pack)(const float *w, const int32_t from[32], int64_t step, int32_t columns,
                  uint16_t *to);
-    /* dw[i] (+)= sums[at[i]] for i < n. */
-    void (*gather)(const float *sums, const int32_t *at, int64_t n, bool add, float *dw);
+    /* dw[o * filter + i] (+)= sums[at[i] + o] for i < n and o < outputs, at most 16. */
+    void (*gather)(const float *sums, const int32_t *at, int64_t n, int32_t outputs, bool add,
+                   float *dw, int64_t filter);
 };
 
 /* Empty where dpt_bf16_kernels gives none. */

@@ -221,6 +221,9 @@ static enum dpt_status open_forward(struct dpt_bf16_conv *conv, struct dpt_error
     }
     DPT_TRY(open_view(&conv->x, &x, extents, err));
     DPT_TRY(open_pass(&conv->forward, &conv->x, taps[0], n[0], taps[1], n[1], w->kernel[1], err));
+    for (int32_t i = 0; i < conv->taps; i++)
+        conv->x_phases =
+            (int32_t)most(conv->x_phases, conv->forward.taps[i].at / conv->x.length + 1);
     /* The weights' gradient has the outputs in the same grid, from the first place on. */
     for (int axis = 0; axis < 2; axis++)
         extents[axis] = (struct extent){

@@ -57,6 +57,7 @@ struct dpt_bf16_conv {
     struct dpt_bf16_conv_shape shape;
     const struct dpt_bf16_kernels *kernels;
     int32_t taps;            /* of the kernel */
+    int32_t x_phases;        /* of x that are packed */
     struct view x, dy, grid; /* grid: dy in forward's grid, one line, in pairs */
     struct pass forward, *data;
     int32_t n_data;   /* passes */
@@ -90,11 +91,6 @@ static inline int32_t blocks_of(int32_t channels)
     return (int32_t)parts(channels, SIDE);
 }
 
-static inline int64_t view_places(const struct view *v, const int32_t stride[2])
-{
-    return v->length * stride[0] * stride[1];
-}
-
 /* Tiles of a pass' packed weights: [pair of blocks of outputs][run][step][2]. */
 static inline int64_t steps_of(const struct view *v)
 {
@@ -113,9 +109,10 @@ static inline int64_t grid_places(const struct dpt_bf16_conv *conv)
               DEPTH);
 }
 
+/* Places of x up to the last phase that a tap reads. */
 static inline int64_t x_places(const struct dpt_bf16_conv *conv)
 {
-    return view_places(&conv->x, conv->shape.window.stride);
+    return conv->x.length * conv->x_phases;
 }
 
 static inline int32_t gradient_tiles(const struct dpt_bf16_conv *conv)

@@ -197,7 +197,7 @@ void dpt_bf16_gemm_forward(const struct dpt_bf16_gemm *g, const float *inputs, c
     const uint16_t *a = (const uint16_t *)scratch;
     float *sum = scratch + LONG * PAIR / 2;
 
-    g->kernels->begin();
+    g->kernels->begin(DPT_BF16_DEPTH);
     for (int64_t o = first; o < last; o += PAIR) {
         const int64_t m = least(last - o, PAIR);
 
@@ -280,7 +280,7 @@ void dpt_bf16_gemm_weights(const struct dpt_bf16_gemm *g, const float *output_ro
     const bool stream = p->inputs * p->outputs >= STREAMED && p->inputs % SIDE == 0 &&
                         (uintptr_t)dw % (SIDE * sizeof *dw) == 0;
 
-    g->kernels->begin();
+    g->kernels->begin(DPT_BF16_DEPTH);
     for (int64_t o = first; o < last; o += PAIR) {
         const uint16_t *a =
             (const uint16_t *)output_rows + (o - p->first_output) / SIDE * steps * TILE;
@@ -325,7 +325,7 @@ void dpt_bf16_gemm_data(const struct dpt_bf16_gemm *g, const float *gradient, co
     const int64_t width = width_of(p), line = direct ? p->inputs : width;
     const uint16_t *b = (const uint16_t *)scratch;
 
-    g->kernels->begin();
+    g->kernels->begin(DPT_BF16_DEPTH);
     for (int64_t i = first; i < last; i += width) {
         const int64_t n = least(last - i, width);
         float *sum = direct ? dx + i : scratch + HIGH * MANY / 2;

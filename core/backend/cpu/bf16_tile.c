@@ -69,7 +69,12 @@ static BF16 void put(const float *a, const float *b, bool add, bool stream, int6
 
 enum { ROWS = 8 }; /* of c in registers */
 
-static void begin_nothing(void)
+static void begin_nothing(int depth)
+{
+    (void)depth;
+}
+
+static void end_nothing(void)
 {
 }
 
@@ -129,18 +134,22 @@ static BF16 void multiply_avx512(const struct dpt_bf16_product *p, const uint16_
 
 /* --- AMX -------------------------------------------------------------------------------------- */
 
-/* Of ldtilecfg: all eight tiles have 16 rows of 64 bytes. Tiles 0 to 3 are c, 4 and 5 a, 6 and 7
- * b. */
-static AMX void begin_amx(void)
+/* Of ldtilecfg: tiles 0 to 3 are c, 4 and 5 a, 6 and 7 b, of 16 rows of 64 bytes; less of a's rows
+ * and fewer of b's where there is less along k: rows of a that lie close together then need not be
+ * read across cache lines, which takes five times as long. */
+static AMX void begin_amx(int depth)
 {
-    static const struct {
+    const uint16_t bytes = (uint16_t)(2 * depth);
+    const uint8_t pairs = (uint8_t)(depth / 2);
+    const struct {
         uint8_t palette, start, reserved[14];
         uint16_t row_bytes[16];
         uint8_t rows[16];
     } config = {.palette = 1,
-                .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
-                .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
+                .row_bytes = {64, 64, 64, 64, bytes, bytes, 64, 64},
+                .rows = {16, 16, 16, 16, 16, 16, pairs, pairs}};
 
+    __asm__ volatile("" : : "r"(&config) : "memory"); /* GCC takes it that 8 bytes are read */
     _tile_loadconfig(&config);
 }
 
@@ -221,7 +230,7 @@ static AMX void multiply_amx(const struct dpt_bf16_product *p, const uint16_t *a
     }
 
 static const struct dpt_bf16_kernels avx512 =
-    KERNELS(DPT_ISA_AVX512_BF16, false, begin_nothing, begin_nothing, multiply_avx512);
+    KERNELS(DPT_ISA_AVX512_BF16, false, begin_nothing, end_nothing, multiply_avx512);
 static const struct dpt_bf16_kernels amx =
     KERNELS(DPT_ISA_AMX, true, begin_amx, end_amx, multiply_amx);
 

@@ -45,8 +45,10 @@ struct dpt_bf16_kernels {
     /* A tile's products are summed by themselves before c is added: with tiles of several products
      * c has the bits of the sum of these, but that it has no denormals. */
     bool adds_tiles;
-    /* Around the products of a thread: sets up its tiles, and gives them back. */
-    void (*begin)(void);
+    /* Around the products of a thread: sets up its tiles, and gives them back. depth: how many
+     * numbers of a tile of a or b along k may be other than zero, an even number; the others need
+     * not be read. */
+    void (*begin)(int depth);
     void (*end)(void);
     /* c (+)= a b; rows of c are ldc floats apart. */
     void (*multiply)(const struct dpt_bf16_product *p, const uint16_t *a, const uint16_t *b,

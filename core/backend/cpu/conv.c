@@ -260,6 +260,8 @@ static void bf16_backward(const struct dpt_cpu_run *run, const struct dpt_cpu_no
 {
     const struct conv *conv = node->own;
     const struct dpt_graph *graph = run->program->spec.graph;
+    const bool adds = node->add[0].within;
+    const int known = adds ? node->add[0].known : DPT_CPU_NONE;
     const struct dpt_bf16_conv_work work = {
         .count = run->batch->count,
         .micro = run->program->spec.micro,
@@ -275,6 +277,8 @@ static void bf16_backward(const struct dpt_cpu_run *run, const struct dpt_cpu_no
                   : NULL,
         .db = dpt_cpu_gradient(run, node->graph->bias),
         .dx = node->wants_dx ? dpt_cpu_buffer(run, node->dx) : NULL,
+        .added = adds ? dpt_cpu_buffer(run, node->add[0].a) : NULL,
+        .known = known != DPT_CPU_NONE ? dpt_cpu_buffer(run, known) : NULL,
     };
 
     dpt_bf16_conv_backward(conv->bf16, &work);
@@ -440,6 +444,7 @@ static enum dpt_status plan_conv_backward(struct dpt_cpu_program *program,
     enum dpt_status status = DPT_OK;
 
     if (conv->bf16 != NULL) {
+        node->adds_up = true;
         if (node->wants_dx)
             dpt_cpu_copy(program, node, dpt_bf16_conv_packed(conv->bf16, true), &conv->bf16_data);
         return DPT_OK;

@@ -7,7 +7,8 @@
 /* Whether dx is dy as it is. */
 static bool passes_on(const struct dpt_cpu_node *node)
 {
-    return node->op->moves_nothing || node->listed || (node->op == &dpt_cpu_add && !node->relu);
+    return node->op->moves_nothing || node->listed ||
+           (node->op == &dpt_cpu_add && (!node->relu || node->passed));
 }
 
 bool dpt_cpu_moves_back(const struct dpt_cpu_node *node)
@@ -62,6 +63,9 @@ static void add_up(struct dpt_cpu_program *program, struct dpt_cpu_node *node, i
     node->add[i].a = before;
     node->add[i].b = dx;
     node->add[i].sum = input->dy;
+    node->add[i].within = node->adds_up && input->dy == node->dxs[i];
+    input->adder = node->number;
+    input->adder_input = i;
     dpt_cpu_give(program, before);
     dpt_cpu_give(program, dx);
 }
@@ -87,12 +91,26 @@ out:
     return status;
 }
 
+/* Where the gradient of a relu after an addition was added up here, it passes the relu as it is
+ * written: a pass less over both. */
+static void pass_with_sum(struct dpt_cpu_program *program, struct dpt_cpu_node *node)
+{
+    const int32_t adder = node->adder;
+
+    if (node->op != &dpt_cpu_add || !node->relu || adder == DPT_CPU_NONE ||
+        !dpt_cpu_computes(program, node->number) || !dpt_cpu_computes(program, adder))
+        return;
+    node->passed = true;
+    program->nodes[adder].add[node->adder_input].known = node->y;
+}
+
 static enum dpt_status plan_node(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                                  struct dpt_error *err)
 {
     const unsigned keeps = dpt_cpu_keeps(program, node);
     enum dpt_status status = DPT_OK;
 
+    pass_with_sum(program, node);
     for (int32_t i = 0; i < node->n_inputs; i++)
         if (node->wants[i])
             node->dxs[i] = place(program, node, i);
@@ -138,19 +156,26 @@ enum dpt_status dpt_cpu_pass_back(const struct dpt_cpu_run *run, const struct dp
 
     for (int32_t i = 0; i < node->n_inputs; i++) {
         const int64_t floats = run->program->nodes[node->inputs[i]].y_floats;
+        const int known = node->add[i].known;
+        const float *a, *b;
         int64_t first, last;
+        float *sum;
 
         if (node->reorder_back[i] != DPT_CPU_NONE)
             DPT_TRY(dpt_cpu_execute(run, node->reorder_back[i], err));
-        if (node->add[i].sum == DPT_CPU_NONE)
+        if (node->add[i].sum == DPT_CPU_NONE || node->add[i].within)
             continue;
         if (!waited)
             dpt_cpu_barrier_within(run, node, DPT_PASS_BACKWARD);
         waited = true;
         dpt_cpu_floats_part(run, floats, &first, &last);
-        dpt_add(last - first, dpt_cpu_buffer(run, node->add[i].a) + first,
-                dpt_cpu_buffer(run, node->add[i].b) + first,
-                dpt_cpu_buffer(run, node->add[i].sum) + first);
+        a = dpt_cpu_buffer(run, node->add[i].a) + first;
+        b = dpt_cpu_buffer(run, node->add[i].b) + first;
+        sum = dpt_cpu_buffer(run, node->add[i].sum) + first;
+        if (known != DPT_CPU_NONE)
+            dpt_add_relu_back(last - first, dpt_cpu_buffer(run, known) + first, a, b, sum);
+        else
+            dpt_add(last - first, a, b, sum);
     }
 out:
     return status;

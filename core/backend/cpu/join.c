@@ -41,7 +41,8 @@ static enum dpt_status plan_pairs(struct dpt_cpu_program *program, struct dpt_cp
     enum dpt_status status = DPT_OK;
 
     DPT_TRY(dpt_cpu_read(program, node, common_layout(program, node), err));
-    dpt_cpu_write_over(program, node);
+    if (!node->fused)
+        dpt_cpu_write_over(program, node);
 out:
     return status;
 }
@@ -51,11 +52,13 @@ out:
 static enum dpt_status add_forward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
                                    struct dpt_error *err)
 {
-    const struct part part = part_of(run, node);
-
     (void)err;
-    (node->relu ? dpt_add_relu : dpt_add)(part.n, part.x, part.other,
-                                          dpt_cpu_buffer(run, node->y) + part.first);
+    if (!node->fused) {
+        const struct part part = part_of(run, node);
+
+        (node->relu ? dpt_add_relu : dpt_add)(part.n, part.x, part.other,
+                                              dpt_cpu_buffer(run, node->y) + part.first);
+    }
     return DPT_OK;
 }
 
@@ -64,13 +67,13 @@ static enum dpt_status add_backward(const struct dpt_cpu_run *run, const struct 
                                     struct dpt_error *err)
 {
     const int dx = node->wants_dx ? node->dx : node->dx_other;
-    const struct part part = part_of(run, node);
+    int64_t first, last;
 
     (void)err;
-    if (node->relu && dx != DPT_CPU_NONE)
-        dpt_relu_back(part.n, 0, dpt_cpu_buffer(run, node->y) + part.first,
-                      dpt_cpu_buffer(run, node->dy) + part.first,
-                      dpt_cpu_buffer(run, dx) + part.first);
+    dpt_cpu_floats_part(run, node->y_floats, &first, &last);
+    if (node->relu && !node->passed && dx != DPT_CPU_NONE)
+        dpt_relu_back(last - first, 0, dpt_cpu_buffer(run, node->y) + first,
+                      dpt_cpu_buffer(run, node->dy) + first, dpt_cpu_buffer(run, dx) + first);
     return DPT_OK;
 }
 

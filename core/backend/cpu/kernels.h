@@ -28,6 +28,8 @@ DPT_ACTIVATIONS(X, 0)
 void dpt_multiply(int64_t n, const float *a, const float *b, float *y);
 void dpt_add(int64_t n, const float *a, const float *b, float *y);
 void dpt_add_relu(int64_t n, const float *a, const float *b, float *y);
+/* a + b where a relu's output is positive, and else 0. */
+void dpt_add_relu_back(int64_t n, const float *known, const float *a, const float *b, float *y);
 
 /* Moves blocks of 16 channels, none of them filling, to planes [channel][pixel], or back: y from x,
  * which is somewhere else. Where dpt_moves_blocks says so. */

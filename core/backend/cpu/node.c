@@ -185,7 +185,7 @@ void dpt_cpu_write(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
 {
     node->y_layout = layout;
     node->y_floats = floats_of(program, &node->out, layout);
-    if (node->pool == NULL || !node->pool->fused) {
+    if (dpt_cpu_target(node) == node) {
         write_to(program, node,
                  dpt_cpu_take(program, node->y_bf16 ? node->y_floats / 2 : node->y_floats));
         dpt_cpu_give(program, node->y);

@@ -120,6 +120,20 @@ static void join_add_to(struct dpt_cpu_program *program, struct dpt_cpu_node *ad
     before->inputs[before->n_inputs++] = other;
 }
 
+/* In training the batch norm that is computed last adds the other value to its own as it writes it:
+ * a pass less over both. */
+static void join_sum(struct dpt_cpu_program *program, struct dpt_cpu_node *add)
+{
+    struct dpt_cpu_node *norm;
+
+    if (!program->spec.training || add->op != &dpt_cpu_add || add->inputs[0] == add->inputs[1])
+        return;
+    norm = &program->nodes[add->inputs[add->inputs[1] > add->inputs[0]]];
+    if (norm->op == &dpt_cpu_batchnorm && !norm->relu && norm->consumers == 1 &&
+        dpt_cpu_computes(program, norm->number) && dpt_cpu_computes(program, add->number))
+        norm->sum = add;
+}
+
 /* Behind a max-pool most gradients of a convolution are zeros: it works on lists of the others. */
 static void join_pool(struct dpt_cpu_program *program, struct dpt_cpu_node *pool)
 {
@@ -144,10 +158,11 @@ static void read_graph(struct dpt_cpu_program *program)
         struct dpt_cpu_node *node = &program->nodes[i];
 
         node->number = node->within = i;
-        node->y = node->dy = node->argmax = DPT_CPU_NONE;
+        node->y = node->dy = node->argmax = node->adder = DPT_CPU_NONE;
         for (int k = 0; k < DPT_MAX_INPUTS; k++) {
             node->xs[k] = node->dxs[k] = node->add[k].sum = DPT_CPU_NONE;
             node->reorder[k] = node->reorder_back[k] = DPT_CPU_NONE;
+            node->add[k].known = DPT_CPU_NONE;
         }
         if (i < program->n_nodes - 1)
             read_node(program, i);
@@ -162,6 +177,7 @@ static void read_graph(struct dpt_cpu_program *program)
             node->inputs[k] = program->nodes[node->inputs[k]].within;
         join_norm_to(program, node);
         join_add_to(program, node);
+        join_sum(program, node);
         join_relu_to(program, node);
         join_pool(program, node);
     }

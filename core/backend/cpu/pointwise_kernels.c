@@ -180,6 +180,17 @@ PAIRS(dpt_multiply, a[i] * b[i])
 PAIRS(dpt_add, a[i] + b[i])
 PAIRS(dpt_add_relu, a[i] + b[i] < 0.0f ? 0.0f : a[i] + b[i])
 
+DPT_VECTOR void dpt_add_relu_back(int64_t n, const float *known, const float *a, const float *b,
+                                  float *y)
+{
+    INDEPENDENT
+    for (int64_t i = 0; i < n; i++) {
+        const float v = a[i] + b[i];
+
+        y[i] = known[i] > 0.0f ? v : 0.0f;
+    }
+}
+
 DPT_VECTOR void dpt_accumulate(int64_t n, const float *restrict x, bool add, float *restrict y)
 {
     if (!add)

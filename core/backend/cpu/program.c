@@ -7,11 +7,11 @@
 #include "core/base/memory.h"
 
 /* *bad: out, where what the node has just computed holds a number that is not finite. A
- * convolution that computes its pool too stands for both. */
+ * convolution that computes its pool too, or a norm its sum, stands for both. */
 static void look(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
                  struct dpt_nonfinite *bad)
 {
-    const struct dpt_cpu_node *to = node->pool != NULL && node->pool->fused ? node->pool : node;
+    const struct dpt_cpu_node *to = dpt_cpu_target(node);
     const int64_t n = to->y_floats / run->program->spec.micro;
     const float *y = dpt_cpu_buffer(run, to->y);
     const uint16_t *words = (const void *)y; /* of which a float's upper half is one */
@@ -448,14 +448,16 @@ static void profile(void *opened, int worker, struct dpt_spans *spans)
     program->workers[worker * program->in_flight].spans = spans;
 }
 
-/* A relu or a batch norm may be part of another node's passes; and a max-pool of its convolution's.
- */
+/* A relu or a batch norm may be part of another node's passes; a max-pool of its convolution's; and
+ * of an addition the forward pass of a norm's. */
 static int32_t runs_in(const void *opened, int32_t node, bool backward)
 {
     const struct dpt_cpu_program *program = opened;
     const struct dpt_cpu_node *in = &program->nodes[program->nodes[node].within];
 
-    return (backward ? in->listed : in->fused) ? in->inputs[0] : in->number;
+    if (!(backward ? in->listed : in->fused))
+        return in->number;
+    return in->inputs[in->n_inputs > 1 && program->nodes[in->inputs[1]].sum == in];
 }
 
 static enum dpt_status gemm(enum dpt_precision precision, int64_t m, int64_t n, int64_t k,

@@ -120,9 +120,11 @@ struct dpt_cpu_node {
     bool relu; /* also computes a relu: a max-pool the one before it, others the one after */
     /* A max-pool whose convolution reads the pool's gradient as a list of maxima (sparse.h). */
     bool listed;
-    /* A max-pool that the convolution before it computes, which then has no output of its own. */
+    /* A max-pool that the convolution before it computes, or an addition that a batch norm before
+     * it does: that one then has no output of its own. */
     bool fused;
     struct dpt_cpu_node *pool;         /* a convolution: the 2 x 2 max-pool after it, or NULL */
+    struct dpt_cpu_node *sum;          /* a batch norm: the addition after it, or NULL */
     const struct dpt_graph_node *norm; /* the batch norm folded into its weights, or NULL */
     bool wants_dy;                     /* it or a node before it has parameters */
     /* Its output, and the gradient of that, lie in their buffers rounded to bf16, in half the room:
@@ -162,7 +164,14 @@ struct dpt_cpu_node {
         /* Buffers for a gradient with several readers: what the others passed back, what this node
          * does, and their sum; NONE: it is the only reader. */
         int a, b, sum;
+        int known; /* the output of a relu through which the sum passes in the same pass, or NONE */
+        bool within; /* all that is done by the node's own backward pass */
     } add[DPT_MAX_INPUTS];
+    /* The node that added up its gradient last, and which of that node's inputs this one is; NONE:
+     * it has one reader. */
+    int32_t adder, adder_input;
+    bool adds_up; /* its backward pass can write the sum where its own share would lie */
+    bool passed;  /* its gradient has passed its relu already, with that sum */
 
     enum dpt_layout x_layout, y_layout;
     int y, dy; /* buffers */
@@ -172,6 +181,14 @@ struct dpt_cpu_node {
     bool filled; /* an activation that does not map the padding channels' zeros to 0 */
     void *own;   /* the operation's own data; zeroed before `plan` */
 };
+
+/* The node whose output this one writes: that of one after it which it computes too, or its own. */
+static inline const struct dpt_cpu_node *dpt_cpu_target(const struct dpt_cpu_node *node)
+{
+    const struct dpt_cpu_node *after = node->pool != NULL ? node->pool : node->sum;
+
+    return after != NULL && after->fused ? after : node;
+}
 
 /* A kernel and the buffers to which its calls are bound; NONE: given at each call. */
 struct dpt_cpu_call {

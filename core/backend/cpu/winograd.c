@@ -185,8 +185,8 @@ void dpt_winograd_forward(const struct dpt_winograd *w, int32_t samples, const f
 
         take_tiles(w, first, tiles, x, v);
         for (int32_t g = 0; g < groups_of(w); g++) {
-            w->kernels->multiply(tiles, inputs, v, packed + (int64_t)g * POINTS * inputs * group,
-                                 m);
+            w->kernels->multiply(tiles, inputs, w->out_channels - g * group, v,
+                                 packed + (int64_t)g * POINTS * inputs * group, m);
             give_tiles(w, first, tiles, g * group, m, bias != NULL ? bias + g * group : none, y,
                        argmax);
         }

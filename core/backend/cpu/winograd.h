@@ -46,8 +46,9 @@ struct dpt_winograd_kernels {
     void (*take)(const float *plane, const int32_t size[2], const int32_t first[2], float *v,
                  int64_t step);
     /* Computes m [BATCH][group] = v [BATCH][channels] u [channels][group] for each point; only the
-     * first `tiles` rows are needed. */
-    void (*multiply)(int32_t tiles, int32_t channels, const float *v, const float *u, float *m);
+     * first `tiles` rows and `outputs` columns are needed. */
+    void (*multiply)(int32_t tiles, int32_t channels, int32_t outputs, const float *v,
+                     const float *u, float *m);
     /* The inverse transform of LANES channels at m + point * step; then bias, relu and pool. */
     void (*give)(const float *m, int64_t step, const float *bias,
                  const struct dpt_winograd_target *target);

@@ -218,6 +218,38 @@ static void computes_relus_with_what_is_before(void **state)
     }
 }
 
+/* In training a batch norm adds what a sum after it has besides, unless another layer reads the
+ * norm too; the sum's backward pass is its own. */
+static void norms_take_the_sum_after_them(void **state)
+{
+    (void)state;
+    for (int other = 0; other < 2; other++) {
+        for (int first = 0; first < 2; first++) {
+            struct scene s = {0};
+            struct draw d = {1};
+            const int32_t start = net_conv(&s.graph, net_input(&s.graph, 3, 6, 6), 16, &same, true);
+            const int32_t conv = net_conv(&s.graph, start, 16, &same, true);
+            const int32_t norm = net_simple(&s.graph, conv, DPT_OP_BATCHNORM, 0.9f);
+            const int32_t sum = first ? net_join(&s.graph, norm, start, DPT_OP_ADD)
+                                      : net_join(&s.graph, start, norm, DPT_OP_ADD);
+            const int32_t last = net_simple(&s.graph, sum, DPT_OP_RELU, 0);
+            const int32_t at = other ? net_join(&s.graph, last, norm, DPT_OP_MULTIPLY) : last;
+
+            net_dense(&s.graph, net_simple(&s.graph, at, DPT_OP_FLATTEN, 0), 5, true);
+            s.spec = (struct dpt_program_spec){
+                .graph = &s.graph, .micro = 2, .threads = 1, .training = true};
+            s.params = net_params(&s.graph, &d);
+            void *program = open_program(&dpt_backend_cpu, &s);
+
+            assert_int_equal(dpt_backend_cpu.runs_in(program, sum, false), other ? sum : norm);
+            assert_int_equal(dpt_backend_cpu.runs_in(program, last, false), other ? sum : norm);
+            assert_int_equal(dpt_backend_cpu.runs_in(program, last, true), sum);
+            dpt_backend_cpu.close(program);
+            scene_release(&s);
+        }
+    }
+}
+
 static void folds_norms_into_weights(void **state)
 {
     (void)state;
@@ -231,6 +263,7 @@ int main(void)
         cmocka_unit_test(finds_nan_where_ref_does),
         cmocka_unit_test(holds_what_it_needs),
         cmocka_unit_test(computes_relus_with_what_is_before),
+        cmocka_unit_test(norms_take_the_sum_after_them),
         cmocka_unit_test(folds_norms_into_weights),
     };
 
