@@ -12,7 +12,10 @@
 
 #include "core/base/error.h"
 
-enum { DPT_ALIGN = 64 };
+enum {
+    DPT_ALIGN = 64,                       /* bytes of a cache line */
+    DPT_LINE = DPT_ALIGN / sizeof(float), /* floats of one */
+};
 
 /* Zeroed, DPT_ALIGN-aligned bytes, or NULL. `bytes` may be 0 (a valid, empty buffer). */
 void *dpt_alloc(size_t bytes);

@@ -220,7 +220,7 @@ void dpt_part_in_units(size_t n, size_t unit, int part, int parts, size_t *begin
 
 void dpt_thread_part(size_t n, int thread, int threads, size_t *begin, size_t *end)
 {
-    dpt_part_in_units(n, DPT_ALIGN / sizeof(float), thread, threads, begin, end);
+    dpt_part_in_units(n, DPT_LINE, thread, threads, begin, end);
 }
 
 int dpt_thread_start(pthread_t *thread, void *(*work)(void *), void *arg)

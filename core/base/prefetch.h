@@ -10,8 +10,6 @@
 
 #include "core/base/memory.h"
 
-enum { DPT_LINE = DPT_ALIGN / sizeof(float) }; /* floats of a cache line */
-
 /* Asks for the line that is 32 lines behind x, which need not exist. */
 static inline void dpt_prefetch(const float *x)
 {

@@ -6,7 +6,7 @@
 #include "core/comm/internal.h"
 
 /* Floats of a message of dpt_columns_exchange. */
-enum { PIECE = 1 << 20, LINE = DPT_ALIGN / sizeof(float) };
+enum { PIECE = 1 << 20 };
 
 struct dpt_columns {
     const struct dpt_comm *comm;
@@ -21,11 +21,11 @@ struct dpt_columns {
     struct dpt_parts send, receive;
 };
 
-/* A rank's columns are some lines of LINE more than an even share at most; so many floats of a row
- * may come to a rank, or go from it. */
+/* A rank's columns are some lines of DPT_LINE more than an even share at most; so many floats of a
+ * row may come to a rank, or go from it. */
 static size_t line_room(int ranks, size_t width)
 {
-    return width + (size_t)ranks * LINE;
+    return width + (size_t)ranks * DPT_LINE;
 }
 
 static size_t piece_room(int ranks, size_t widest)

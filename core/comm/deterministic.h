@@ -12,8 +12,6 @@
 #include "core/comm/deterministic_allreduce.h"
 #include "core/comm/internal.h"
 
-enum { DPT_LINE = DPT_ALIGN / sizeof(float) };
-
 /* A rank's message to the others of its node about a sum. */
 struct dpt_deterministic_notice {
     float words[DPT_DETERMINISTIC_WORDS];

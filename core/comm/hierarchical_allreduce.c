@@ -9,7 +9,6 @@
 #include "core/comm/internal.h"
 
 enum {
-    LINE = DPT_LINE,
     CHUNK = DPT_SUM_OF_SQUARES_CHUNK, /* floats that are added at a time: they fit the L1 cache */
     WORTH = 4,        /* chunks a rank from which on sums of squares are computed here */
     SMALL = 4096,     /* floats of a node's buffers up to which each rank adds all of them */
@@ -51,7 +50,7 @@ struct dpt_hierarchical_allreduce {
 
 static float *buffer_at(const struct dpt_hierarchical_allreduce *s, int buffer)
 {
-    return s->base + ((size_t)s->set * (size_t)s->all + (size_t)buffer) * s->stride + LINE;
+    return s->base + ((size_t)s->set * (size_t)s->all + (size_t)buffer) * s->stride + DPT_LINE;
 }
 
 float *dpt_hierarchical_buffer(const struct dpt_hierarchical_allreduce *s, int i)
@@ -94,7 +93,7 @@ static void choose(struct dpt_hierarchical_allreduce *s, const struct dpt_hierar
 /* Parts of threads and ranks are multiples of this many floats. */
 static size_t unit(const struct dpt_hierarchical_allreduce *s)
 {
-    return s->squared > 0 ? CHUNK : LINE;
+    return s->squared > 0 ? CHUNK : DPT_LINE;
 }
 
 /* Finds the slice that a local rank adds up. */
@@ -203,7 +202,7 @@ void dpt_hierarchical_bytes(const struct dpt_hierarchical_spec *spec, int ranks,
         .n = spec->n,
         .buffers = spec->buffers,
         .all = spec->buffers * local,
-        .stride = dpt_round_up(spec->n, sizeof(float)) + LINE,
+        .stride = dpt_round_up(spec->n, sizeof(float)) + DPT_LINE,
     };
     const double sum = (double)dpt_round_up(spec->n, sizeof(float)) * sizeof(float);
     const double squares =
@@ -267,7 +266,7 @@ enum dpt_status dpt_hierarchical_open(struct dpt_hierarchical_allreduce **allred
                : comm->leaders.rank >= 0 ? &comm->leaders
                                          : &nobody;
     s->n = spec->n;
-    s->stride = dpt_round_up(spec->n, sizeof(float)) + LINE;
+    s->stride = dpt_round_up(spec->n, sizeof(float)) + DPT_LINE;
     s->buffers = spec->buffers;
     status = dpt_group_agree(&comm->world, open_here(s, spec, err), err);
     if (status != DPT_OK && spec->hierarchical && comm->world.size > 1) {
@@ -303,10 +302,10 @@ void dpt_hierarchical_close(struct dpt_hierarchical_allreduce *s)
 
 static void add_two(float *restrict to, const float *restrict a, const float *restrict b, size_t n)
 {
-    for (; n >= LINE; n -= LINE, to += LINE, a += LINE, b += LINE) {
+    for (; n >= DPT_LINE; n -= DPT_LINE, to += DPT_LINE, a += DPT_LINE, b += DPT_LINE) {
         dpt_prefetch(a);
         dpt_prefetch(b);
-        for (size_t i = 0; i < LINE; i++)
+        for (size_t i = 0; i < DPT_LINE; i++)
             to[i] = a[i] + b[i];
     }
     for (size_t i = 0; i < n; i++)
@@ -466,7 +465,7 @@ static void find_filled(struct dpt_hierarchical_allreduce *s)
     for (int b = 0; b < n; b++) {
         const int list = s->large ? b / s->each : 0;
 
-        if (buffer_at(s, b)[-LINE] > 0)
+        if (buffer_at(s, b)[-DPT_LINE] > 0)
             s->from[list * s->each + s->n_from[list]++] = buffer_at(s, b);
     }
 }
@@ -485,7 +484,7 @@ enum dpt_status dpt_hierarchical_sum(struct dpt_hierarchical_allreduce *s, const
     const size_t own = s->end - s->begin;
 
     for (int i = 0; i < s->buffers; i++)
-        buffer_at(s, s->first + i)[-LINE] = filled[i] || i == 0 ? 1.0f : 0.0f;
+        buffer_at(s, s->first + i)[-DPT_LINE] = filled[i] || i == 0 ? 1.0f : 0.0f;
     if (together && !shares_buffers(s)) {
         find_filled(s);
         run(s, pool, give_part, (s->n - own) * (size_t)s->n_from[0]);

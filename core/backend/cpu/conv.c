@@ -444,7 +444,6 @@ static enum dpt_status plan_conv_backward(struct dpt_cpu_program *program,
     enum dpt_status status = DPT_OK;
 
     if (conv->bf16 != NULL) {
-        node->adds_up = true;
         if (node->wants_dx)
             dpt_cpu_copy(program, node, dpt_bf16_conv_packed(conv->bf16, true), &conv->bf16_data);
         return DPT_OK;

@@ -47,6 +47,12 @@ static int place(struct dpt_cpu_program *program, const struct dpt_cpu_node *nod
     return dpt_cpu_take(program, node->floats[i] / (input->dy_bf16 ? 2 : 1));
 }
 
+/* Whether its own backward pass can write the sum where its share of it would lie. */
+static bool adds_within(const struct dpt_cpu_program *program, const struct dpt_cpu_node *node)
+{
+    return node->op == &dpt_cpu_conv && dpt_cpu_conv_bf16(program, node) != NULL;
+}
+
 /* Adds a gradient to the one that others passed back, in whichever buffer belongs to nobody else.
  */
 static void add_up(struct dpt_cpu_program *program, struct dpt_cpu_node *node, int32_t i, int dx)
@@ -63,7 +69,7 @@ static void add_up(struct dpt_cpu_program *program, struct dpt_cpu_node *node, i
     node->add[i].a = before;
     node->add[i].b = dx;
     node->add[i].sum = input->dy;
-    node->add[i].within = node->adds_up && input->dy == node->dxs[i];
+    node->add[i].within = adds_within(program, node) && input->dy == node->dxs[i];
     input->adder = node->number;
     input->adder_input = i;
     dpt_cpu_give(program, before);

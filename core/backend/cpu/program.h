@@ -170,8 +170,7 @@ struct dpt_cpu_node {
     /* The node that added up its gradient last, and which of that node's inputs this one is; NONE:
      * it has one reader. */
     int32_t adder, adder_input;
-    bool adds_up; /* its backward pass can write the sum where its own share would lie */
-    bool passed;  /* its gradient has passed its relu already, with that sum */
+    bool passed; /* its gradient has passed its relu already, with that sum */
 
     enum dpt_layout x_layout, y_layout;
     int y, dy; /* buffers */
