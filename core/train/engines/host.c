@@ -46,6 +46,16 @@ out:
     return status;
 }
 
+/* The ranks may wait for each other here: that is neither reading nor computing. */
+static void begin_reduction(struct dpt_trainer *t)
+{
+    const struct dpt_step_view view = {.step = t->progress.epoch_step};
+
+    dpt_profile_switch(t->profile, DPT_SPAN_OTHER, DPT_SPAN_REDUCTION);
+    t->reduction.type->begin(t, &view);
+    dpt_profile_switch(t->profile, DPT_SPAN_REDUCTION, DPT_SPAN_OTHER);
+}
+
 /* Does all of a step that can fail on this rank alone. It is collective where the list of actions
  * is, in which a rank that fails takes part. */
 static enum dpt_status compute_rank(struct step_work *w, struct dpt_error *err)
@@ -202,6 +212,7 @@ static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *resul
     bool overflow = false, finite_state;
 
     memset(result, 0, sizeof *result);
+    begin_reduction(t);
     mine = compute_rank(&w, err);
     dpt_step_flags(t, mine != DPT_OK, flags);
     DPT_TRY(reduce(&w, flags, err));

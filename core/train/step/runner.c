@@ -259,10 +259,8 @@ enum dpt_status dpt_runner_train(struct dpt_runner *r, const struct dpt_step_vie
                                  enum dpt_status status, struct dpt_error *err)
 {
     struct dpt_trainer *t = r->t;
-    const struct dpt_step_view step = {.step = t->progress.epoch_step};
 
-    t->reduction.type->begin(t, &step);
-    return run_step(r, &t->data.train, view, NULL, step.step, status, err);
+    return run_step(r, &t->data.train, view, NULL, t->progress.epoch_step, status, err);
 }
 
 enum dpt_status dpt_runner_infer(struct dpt_runner *r, const struct dpt_runner_pass *pass,

@@ -24,9 +24,10 @@ enum dpt_status dpt_runner_open(struct dpt_runner **runner, struct dpt_trainer *
                                 struct dpt_error *err);
 void dpt_runner_close(struct dpt_runner *runner);
 
-/* Collective where the list is. Computes this rank's micro-batches of the next step. status: this
- * rank's so far; where it failed, view is not read and nothing is computed. Gives the rank's own
- * status, which the others do not know yet. Errors: as dpt_trainer_step's. */
+/* Collective where the list is. Computes this rank's micro-batches of the next step, for which the
+ * reduction has begun (gradient_reduction.h). status: this rank's so far; where it failed, view is
+ * not read and nothing is computed. Gives the rank's own status, which the others do not know yet.
+ * Errors: as dpt_trainer_step's. */
 enum dpt_status dpt_runner_train(struct dpt_runner *runner, const struct dpt_step_view *view,
                                  enum dpt_status status, struct dpt_error *err);
 /* Seconds of the last step that this rank waited for others. */
