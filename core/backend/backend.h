@@ -96,6 +96,11 @@ struct dpt_batch {
      * of them follow, so that no gradient is written yet. */
     int32_t before;
     bool more;
+    /* Where this batch writes the gradient of the whole step: for each tensor of the graph whose
+     * pieces of DPT_SUM_OF_SQUARES_CHUNK floats are chunks of the norm, where their sums of squares
+     * (core/base/sum_of_squares.h) may be written; NULL for the others. A program that has the
+     * gradient in its registers writes them all, any other none. NULL: nobody asks. */
+    double *const *squares;
 };
 
 /*

@@ -11,9 +11,11 @@
 
 DPT_VECTOR double dpt_sum_of_squares(const float *x, size_t n)
 {
-    enum { LANES = 2 * DPT_LINE };
+    enum { LANES = DPT_SUM_OF_SQUARES_LANES };
     double lane[LANES] = {0}, sum = 0;
     size_t i = 0;
+
+    _Static_assert((int)LANES == 2 * (int)DPT_LINE, "lines that are asked for");
 
     for (; i + LANES <= n; i += LANES) {
         dpt_prefetch(x + i);
@@ -28,10 +30,11 @@ DPT_VECTOR double dpt_sum_of_squares(const float *x, size_t n)
     return sum;
 }
 
-double dpt_sum_of_squares_of_chunk(const float *x, size_t n, size_t run)
+double dpt_sum_of_lanes(const double *lane)
 {
-    const size_t begin = run * DPT_SUM_OF_SQUARES_CHUNK, left = n - begin;
+    double sum = 0;
 
-    return dpt_sum_of_squares(x + begin,
-                              left < DPT_SUM_OF_SQUARES_CHUNK ? left : DPT_SUM_OF_SQUARES_CHUNK);
+    for (int k = 0; k < DPT_SUM_OF_SQUARES_LANES; k++)
+        sum += lane[k];
+    return sum;
 }

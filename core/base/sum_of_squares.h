@@ -24,11 +24,16 @@ struct dpt_chunks {
  * is not. */
 double dpt_sum_of_squares(const float *x, size_t n);
 
-/* The number of chunks in n floats, and the sum of squares of chunk number `chunk`. */
+/* The order: the squares of floats that many apart are added up in a lane, which begins with 0, and
+ * at the end the lanes. dpt_sum_of_lanes gives the sum for whoever filled lanes by itself, of a
+ * number of floats that has no rest. */
+enum { DPT_SUM_OF_SQUARES_LANES = 32 };
+double dpt_sum_of_lanes(const double *lane);
+
+/* The number of chunks in n floats. */
 static inline size_t dpt_sum_of_squares_chunks(size_t n)
 {
     return (n + DPT_SUM_OF_SQUARES_CHUNK - 1) / DPT_SUM_OF_SQUARES_CHUNK;
 }
-double dpt_sum_of_squares_of_chunk(const float *x, size_t n, size_t run);
 
 #endif

@@ -140,6 +140,9 @@ struct dpt_gradient_reduction {
     float reduced_flags[DPT_FLAGS];             /* the last step's flags, summed over the ranks */
     double weight; /* of the last step's samples; where a device steps, after dpt_trainer_fetch */
     struct dpt_chunks chunks; /* of the tensors (dpt_graph_chunks) */
+    /* Where a backend may write sums of squares (dpt_batch.squares) with the gradient of a step
+     * that is one batch; NULL where there is nothing for it. Owner: host_update.c. */
+    double **squares;
     /* The sum with its tail. It is the first worker's arena where there is one rank, or where it is
      * large; NULL where a device steps (dpt_trainer_fetch). */
     float *sum;

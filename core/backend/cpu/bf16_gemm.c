@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/base/memory.h"
+#include "core/base/sum_of_squares.h"
 
 enum {
     SIDE = DPT_BF16_SIDE,
@@ -271,28 +272,47 @@ static int multiply_several(const struct dpt_bf16_gemm *g, const uint16_t *a, co
     return g->several > 1 ? 2 : 1;
 }
 
+/* The sums of squares of m rows, of which `lanes` have a piece each, and begins the next ones. */
+static void finish_squares(double lanes[PAIR][DPT_SUM_OF_SQUARES_LANES], int64_t m, double *squares,
+                           int64_t apart)
+{
+    for (int64_t k = 0; k < m; k++)
+        squares[k * apart] = dpt_sum_of_lanes(lanes[k]);
+    memset(lanes, 0, (size_t)m * sizeof lanes[0]);
+}
+
 void dpt_bf16_gemm_weights(const struct dpt_bf16_gemm *g, const float *output_rows,
                            const float *input_rows, bool add, int64_t first, int64_t last,
                            float *scratch, float *dw)
 {
+    enum { PIECE = DPT_SUM_OF_SQUARES_CHUNK };
     const struct dpt_gemm *p = &g->p;
     const int64_t steps = row_steps(p);
     const bool stream = p->inputs * p->outputs >= STREAMED && p->inputs % SIDE == 0 &&
-                        (uintptr_t)dw % (SIDE * sizeof *dw) == 0;
+                        (uintptr_t)dw % (SIDE * sizeof *dw) == 0 && !add;
+    const int64_t pieces = p->inputs / PIECE;
+    double *squares = stream && p->inputs % PIECE == 0 ? g->squares : NULL;
+    double lanes[PAIR][DPT_SUM_OF_SQUARES_LANES] = {{0}};
 
+    _Static_assert((int)PAIR == (int)DPT_SUM_OF_SQUARES_LANES, "a pair of tiles fills the lanes");
     g->kernels->begin(DPT_BF16_DEPTH);
     for (int64_t o = first; o < last; o += PAIR) {
-        const uint16_t *a =
-            (const uint16_t *)output_rows + (o - p->first_output) / SIDE * steps * TILE;
+        const int64_t m = least(last - o, PAIR), row = o - p->first_output;
+        const uint16_t *a = (const uint16_t *)output_rows + row / SIDE * steps * TILE;
 
         for (int64_t i = 0; i < p->inputs; i += PAIR) {
-            const int64_t m = least(last - o, PAIR), n = least(p->inputs - i, PAIR);
+            const int64_t n = least(p->inputs - i, PAIR);
             const int left = (g->several > 0 ? multiply_several : multiply_sub_batches)(
                 g, a, (const uint16_t *)input_rows + i / SIDE * steps * TILE, m, n, scratch);
+            const float *second = left > 1 ? scratch + (ptrdiff_t)PAIR * PAIR : NULL;
+            float *to = dw + row * p->inputs + i;
 
-            g->kernels->put(scratch, left > 1 ? scratch + (ptrdiff_t)PAIR * PAIR : NULL, add,
-                            stream && !add, m, n, dw + (o - p->first_output) * p->inputs + i,
-                            p->inputs);
+            if (squares == NULL)
+                g->kernels->put(scratch, second, add, stream, m, n, to, p->inputs);
+            else
+                g->kernels->put_squared(scratch, second, m, to, p->inputs, lanes[0]);
+            if (squares != NULL && (i + PAIR) % PIECE == 0)
+                finish_squares(lanes, m, squares + row * pieces + i / PIECE, pieces);
         }
     }
     g->kernels->end();

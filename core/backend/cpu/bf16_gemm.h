@@ -33,6 +33,9 @@ struct dpt_bf16_gemm {
      * summed from the first to the last, with the bits that sums of the gradients have: their
      * packed operands lie one behind the other. 0: one. */
     int32_t several;
+    /* Where `weights` may write the sums of squares of its result's pieces, in their order
+     * (dpt_batch.squares). NULL: nowhere. */
+    double *squares;
 };
 
 /* Floats of a packed operand, and of each thread's workspace. */

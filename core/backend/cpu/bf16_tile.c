@@ -65,6 +65,25 @@ static BF16 void put(const float *a, const float *b, bool add, bool stream, int6
     }
 }
 
+static BF16 void put_squared(const float *a, const float *b, int64_t m, float *to, int64_t ld,
+                             double *lanes)
+{
+    for (int64_t i = 0; i < m * 2 * SIDE; i += SIDE) {
+        __m512 v = _mm512_loadu_ps(a + i);
+        __m512d low, high;
+
+        if (b != NULL)
+            v = _mm512_add_ps(v, _mm512_loadu_ps(b + i));
+        low = _mm512_cvtps_pd(_mm512_castps512_ps256(v));
+        high = _mm512_cvtps_pd(_mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(v), 1)));
+        _mm512_stream_ps(to + i / (2 * SIDE) * ld + i % (2 * SIDE), v);
+        /* A square is exact: contracted or not, it is rounded once. */
+        _mm512_storeu_pd(lanes + i, _mm512_fmadd_pd(low, low, _mm512_loadu_pd(lanes + i)));
+        _mm512_storeu_pd(lanes + i + SIDE / 2,
+                         _mm512_fmadd_pd(high, high, _mm512_loadu_pd(lanes + i + SIDE / 2)));
+    }
+}
+
 /* --- AVX-512 BF16 ----------------------------------------------------------------------------- */
 
 enum { ROWS = 8 }; /* of c in registers */
@@ -226,7 +245,8 @@ static AMX void multiply_amx(const struct dpt_bf16_product *p, const uint16_t *a
     {                                                                                              \
         .isa = isa_, .adds_tiles = adds_tiles_, .begin = begin_, .end = end_,                      \
         .multiply = multiply_, .pack_a = pack_a, .pack_a_columns = pack_a_columns,                 \
-        .pack_b = pack_b, .pack_b_columns = pack_b_columns, .put = put                             \
+        .pack_b = pack_b, .pack_b_columns = pack_b_columns, .put = put,                            \
+        .put_squared = put_squared,                                                                \
     }
 
 static const struct dpt_bf16_kernels avx512 =

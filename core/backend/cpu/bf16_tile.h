@@ -65,6 +65,10 @@ struct dpt_bf16_kernels {
      * are ld apart. stream: past the caches; `to` and ld are whole lines of 16 floats. */
     void (*put)(const float *a, const float *b, bool add, bool stream, int64_t m, int64_t n,
                 float *to, int64_t ld);
+    /* What `put` does with a stream of 32 whole columns, and adds the square of each number to
+     * lanes [m][32] (core/base/sum_of_squares.h). */
+    void (*put_squared)(const float *a, const float *b, int64_t m, float *to, int64_t ld,
+                        double *lanes);
 };
 
 /* What this machine has of these instructions up to `most`, and the system lets the process use;

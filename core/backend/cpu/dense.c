@@ -310,6 +310,7 @@ static void bf16_weights(const struct dpt_cpu_run *run, const struct dpt_cpu_nod
     const struct dense *dense = node->own;
     const struct dpt_range outputs = all_outputs(node, dense);
     struct dpt_bf16_gemm all = *g;
+    const int32_t weight = node->graph->weight;
     float *db = dpt_cpu_gradient(run, node->graph->bias);
     int64_t first, last;
 
@@ -318,12 +319,13 @@ static void bf16_weights(const struct dpt_cpu_run *run, const struct dpt_cpu_nod
     if (db != NULL)
         dpt_gemm_bias(&g->p, dpt_cpu_buffer(run, node->dy), run->add, first, last, db);
     range_part(run, &outputs, &first, &last);
-    if (dpt_graph_updates(run->program->spec.graph, node->graph->weight) &&
-        !(dense->keeps && run->batch->more))
+    if (run->batch->squares != NULL)
+        all.squares = run->batch->squares[weight];
+    if (dpt_graph_updates(run->program->spec.graph, weight) && !(dense->keeps && run->batch->more))
         dpt_bf16_gemm_weights(&all, dpt_cpu_buffer(run, dense->packed[DPT_BF16_OUTPUT_ROWS]),
                               dpt_cpu_buffer(run, dense->packed[DPT_BF16_INPUT_ROWS]),
                               dense->keeps ? run->adds : run->add, first, last, run->scratch,
-                              dpt_cpu_gradient(run, node->graph->weight));
+                              dpt_cpu_gradient(run, weight));
 }
 
 static void bf16_data(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,

@@ -7,6 +7,7 @@
 
 #include "core/backend/backend.h"
 #include "core/backend/bf16.h"
+#include "core/base/sum_of_squares.h"
 
 #if defined(DPT_WITH_ONEDNN) && DPT_WITH_ONEDNN
 #define CPU &dpt_backend_cpu
@@ -410,6 +411,68 @@ static void sums_have_the_bits_of_each_added(void **state)
     }
 }
 
+/* A wide layer alone, whose gradient is written past the caches. */
+static void wide_init(struct scene *s, uint64_t seed)
+{
+    struct draw d = {seed + 7000};
+    int32_t at;
+
+    *s = (struct scene){0};
+    at = net_input(&s->graph, 1024 * draw_int(&d, 1, 2), 1, 1);
+    at = net_dense(&s->graph, at, draw_int(&d, 2048, 2100), false);
+    note(s, "wide %d: %d to %d", (int)seed, s->graph.nodes[0].out.c, s->graph.nodes[at].out.c);
+    s->outputs = (size_t)s->graph.nodes[at].out.c;
+    s->spec = (struct dpt_program_spec){.graph = &s->graph,
+                                        .loss = {DPT_LOSS_MSE, 0},
+                                        .micro = draw_int(&d, 1, 40),
+                                        .threads = 1,
+                                        .training = true,
+                                        .precision = DPT_PRECISION_BF16};
+    s->params = net_params(&s->graph, &d);
+}
+
+/* The sums of squares that come with a gradient, of one micro-batch or of several, are those of the
+ * gradient in memory; none come where it is added to another one. */
+static void squares_are_those_of_the_gradient(void **state)
+{
+    enum { PIECE = DPT_SUM_OF_SQUARES_CHUNK, MICRO_BATCHES = 3, CASES = 18 };
+
+    (void)state;
+    for (uint64_t seed = 0; seed < CASES; seed++) {
+        struct owned_batch data[MICRO_BATCHES];
+        struct scene s;
+
+        limit(seed);
+        wide_init(&s, seed);
+        struct draw d = {seed + 9000};
+        const int32_t n = seed / 6 == 0 ? 1 : MICRO_BATCHES; /* limits are six seeds */
+        const bool keeps = seed / 6 == 1;
+        const size_t pieces = (size_t)s.graph.tensors[0].count / PIECE;
+        double *squares = dpt_alloc_array(pieces, sizeof *squares);
+        float *gradient = new_arena(&s);
+
+        for (size_t k = 0; k < pieces; k++)
+            squares[k] = -1;
+        for (int32_t k = 0; k < n; k++)
+            batch_fill(&data[k], &s.graph, s.spec.micro, s.spec.micro, true, &d);
+        data[n - 1].batch.squares = &squares;
+        train_in_turn(&s, data, n, keeps, gradient);
+        for (size_t k = 0; k < pieces; k++) {
+            const double want = has_own_kernels() && (keeps || n == 1)
+                                    ? dpt_sum_of_squares(gradient + k * PIECE, PIECE)
+                                    : -1;
+
+            if (squares[k] != want)
+                fail_msg("%s: squares of piece %zu: %.17g, not %.17g", s.text, k, squares[k], want);
+        }
+        for (int32_t k = 0; k < n; k++)
+            batch_release(&data[k]);
+        dpt_free(squares);
+        dpt_free(gradient);
+        scene_release(&s);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -419,6 +482,7 @@ int main(void)
         cmocka_unit_test_teardown(graphs_are_those_of_ref, no_limit),
         cmocka_unit_test_teardown(evaluates_what_it_trains, no_limit),
         cmocka_unit_test_teardown(sums_have_the_bits_of_each_added, no_limit),
+        cmocka_unit_test_teardown(squares_are_those_of_the_gradient, no_limit),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -106,9 +106,11 @@ static void check_squares(const struct dpt_hierarchical_allreduce *s, size_t n)
 {
     const double *sums_of_squares = dpt_hierarchical_sums_of_squares(s);
 
-    for (size_t run = 0; sums_of_squares != NULL && run < dpt_sum_of_squares_chunks(n); run++)
-        CHECK(sums_of_squares[run] ==
-              dpt_sum_of_squares_of_chunk(dpt_hierarchical_result(s), n, run));
+    for (size_t at = 0; sums_of_squares != NULL && at < n; at += DPT_SUM_OF_SQUARES_CHUNK)
+        CHECK(sums_of_squares[at / DPT_SUM_OF_SQUARES_CHUNK] ==
+              dpt_sum_of_squares(dpt_hierarchical_result(s) + at, n - at < DPT_SUM_OF_SQUARES_CHUNK
+                                                                      ? n - at
+                                                                      : DPT_SUM_OF_SQUARES_CHUNK));
 }
 
 /* large: floats from which on the buffers are shared, or 0. Returns the hash of the last sum. */

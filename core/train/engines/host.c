@@ -53,6 +53,7 @@ static void begin_reduction(struct dpt_trainer *t)
 
     dpt_profile_switch(t->profile, DPT_SPAN_OTHER, DPT_SPAN_REDUCTION);
     t->reduction.type->begin(t, &view);
+    dpt_host_update_begin(t->engine_state->update);
     dpt_profile_switch(t->profile, DPT_SPAN_REDUCTION, DPT_SPAN_OTHER);
 }
 

@@ -12,9 +12,11 @@ enum {
 };
 
 struct dpt_host_update {
-    struct dpt_trainer *t; /* borrowed */
-    double *norms; /* partial sums of squares, one for each chunk (core/base/sum_of_squares.h), and
-                      those that the optimizer wants */
+    struct dpt_trainer *t;    /* borrowed */
+    struct dpt_chunks chunks; /* of the gradient's norm: t->reduction's, or all of one size */
+    /* Partial sums of squares, one for each chunk (core/base/sum_of_squares.h), and those that the
+     * optimizer wants. In a step's backward they are negative but where the backend wrote them. */
+    double *norms;
     const double *measured;   /* those that the optimizer wants, of all parts of the layers */
     struct dpt_update update; /* the present one */
     size_t begin, end;        /* the floats that it is of */
@@ -39,26 +41,22 @@ static void run_parts(struct dpt_host_update *u,
         dpt_pool_run(u->t->team.pool, run_part, u);
 }
 
-/* How many chunks the gradient's norm is made of. */
-static size_t norm_chunks(const struct dpt_trainer *t)
-{
-    return t->reduction.type->of_rows
-               ? t->reduction.chunks.n
-               : dpt_sum_of_squares_chunks((size_t)dpt_trainer_graph(t)->floats);
-}
-
 static void norm_range(struct dpt_host_update *u, int thread, int threads)
 {
     const struct dpt_trainer *t = u->t;
-    const size_t n = (size_t)dpt_trainer_graph(t)->floats, *at = t->reduction.chunks.begin;
-    const float *sum = t->reduction.sum;
+    const size_t *at = u->chunks.begin;
     size_t begin, end;
 
-    dpt_part_in_units(norm_chunks(t), 1, thread, threads, &begin, &end);
+    dpt_part_in_units(u->chunks.n, 1, thread, threads, &begin, &end);
     for (size_t k = begin; k < end; k++)
-        u->norms[k] = t->reduction.type->of_rows
-                          ? dpt_sum_of_squares(sum + at[k], at[k + 1] - at[k])
-                          : dpt_sum_of_squares_of_chunk(sum, n, k);
+        if (t->reduction.squares == NULL || !(u->norms[k] >= 0))
+            u->norms[k] = dpt_sum_of_squares(t->reduction.sum + at[k], at[k + 1] - at[k]);
+}
+
+void dpt_host_update_begin(struct dpt_host_update *u)
+{
+    for (size_t k = 0; u->t->reduction.squares != NULL && k < u->chunks.n; k++)
+        u->norms[k] = -1;
 }
 
 enum dpt_status dpt_host_update_squares(struct dpt_host_update *u, double *sum,
@@ -66,7 +64,7 @@ enum dpt_status dpt_host_update_squares(struct dpt_host_update *u, double *sum,
 {
     enum dpt_status status = DPT_OK;
     struct dpt_trainer *t = u->t;
-    size_t chunks = norm_chunks(t);
+    size_t chunks = u->chunks.n;
     const double *sums_of_squares = t->reduction.type->sums_of_squares(t);
 
     if (sums_of_squares == NULL) {
@@ -179,6 +177,63 @@ out:
 
 /* --- opening ---------------------------------------------------------------------------------- */
 
+static enum dpt_status list_chunks(struct dpt_host_update *u, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_trainer *t = u->t;
+    const struct dpt_graph *graph = dpt_trainer_graph(t);
+
+    DPT_TRY(dpt_graph_chunks(graph, &t->reduction.chunks, err));
+    u->chunks = t->reduction.chunks;
+    if (t->reduction.type->of_rows)
+        return DPT_OK;
+    u->chunks = (struct dpt_chunks){dpt_sum_of_squares_chunks((size_t)graph->floats), NULL};
+    DPT_TRY(DPT_ALLOCATE(u->chunks.begin, u->chunks.n + 1, "the norms of gradients", err));
+    for (size_t k = 0; k < u->chunks.n; k++)
+        u->chunks.begin[k] = k * DPT_SUM_OF_SQUARES_CHUNK;
+    u->chunks.begin[u->chunks.n] = (size_t)graph->floats;
+out:
+    return status;
+}
+
+/* Whether the tensor's chunks, from number `first` on, are pieces of DPT_SUM_OF_SQUARES_CHUNK
+ * floats. */
+static bool is_in_pieces(const struct dpt_chunks *chunks, const struct dpt_tensor *tensor,
+                         size_t first)
+{
+    enum { PIECE = DPT_SUM_OF_SQUARES_CHUNK };
+    const size_t offset = (size_t)tensor->offset, n = (size_t)tensor->count / PIECE;
+
+    if (tensor->state || n * PIECE != (size_t)tensor->count)
+        return false;
+    for (size_t k = 0; k <= n; k++)
+        if (first + k > chunks->n || chunks->begin[first + k] != offset + k * PIECE)
+            return false;
+    return true;
+}
+
+/* Only a rank without others has the gradient of the whole step when a backend has computed it, and
+ * only where no fault is to change it then (fault.h). */
+static enum dpt_status offer_squares(struct dpt_host_update *u, struct dpt_error *err)
+{
+    struct dpt_trainer *t = u->t;
+    const struct dpt_graph *graph = dpt_trainer_graph(t);
+    size_t first = 0;
+
+    if (t->comm->world.size > 1 || dpt_fault_strikes_gradients(&t->fault))
+        return DPT_OK;
+    if (DPT_ALLOCATE(t->reduction.squares, (size_t)graph->n_tensors, "the norms of gradients",
+                     err) != DPT_OK)
+        return err->status;
+    for (int32_t i = 0; i < graph->n_tensors; i++) {
+        while (first < u->chunks.n && u->chunks.begin[first] < (size_t)graph->tensors[i].offset)
+            first++;
+        if (is_in_pieces(&u->chunks, &graph->tensors[i], first))
+            t->reduction.squares[i] = u->norms + first;
+    }
+    return DPT_OK;
+}
+
 enum dpt_status dpt_host_update_open(struct dpt_host_update **update, struct dpt_trainer *t,
                                      struct dpt_error *err)
 {
@@ -191,10 +246,11 @@ enum dpt_status dpt_host_update_open(struct dpt_host_update **update, struct dpt
     DPT_TRY(DPT_ALLOCATE(u, 1, "the norms of gradients", err));
     *update = u;
     u->t = t;
-    DPT_TRY(dpt_graph_chunks(graph, &t->reduction.chunks, err));
-    chunks = norm_chunks(t);
+    DPT_TRY(list_chunks(u, err));
+    chunks = u->chunks.n;
     DPT_TRY(
         DPT_ALLOCATE(u->norms, squares > chunks ? squares : chunks, "the norms of gradients", err));
+    DPT_TRY(offer_squares(u, err));
 out:
     return status;
 }
@@ -204,7 +260,11 @@ void dpt_host_update_close(struct dpt_host_update *u)
     if (u == NULL)
         return;
     dpt_free(u->norms);
+    if (u->chunks.begin != u->t->reduction.chunks.begin)
+        dpt_free(u->chunks.begin);
     dpt_free(u->t->reduction.chunks.begin);
     u->t->reduction.chunks.begin = NULL;
+    dpt_free(u->t->reduction.squares);
+    u->t->reduction.squares = NULL;
     dpt_free(u);
 }

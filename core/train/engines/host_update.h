@@ -18,6 +18,9 @@ enum dpt_status dpt_host_update_open(struct dpt_host_update **update, struct dpt
                                      struct dpt_error *err);
 void dpt_host_update_close(struct dpt_host_update *update);
 
+/* To be called before a step's micro-batches. */
+void dpt_host_update_begin(struct dpt_host_update *update);
+
 /* Adds the sum of squares of the reduced gradient (a sum over samples) to *sum, which is not finite
  * then if any element is not. All ranks get the same bits. Collective where layers are divided.
  * Errors: RANK. */

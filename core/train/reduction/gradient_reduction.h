@@ -109,7 +109,7 @@ struct dpt_gradient_reduction_type {
      * gather: collective, gives all ranks a unit's weights. */
     float *(*extra)(struct dpt_trainer *t, int thread);
     enum dpt_status (*gather)(struct dpt_trainer *t, int unit, struct dpt_error *err);
-    bool of_rows;   /* the chunks are t->reduction.chunks, not all of one size */
+    bool of_rows;   /* the norm's chunks are t->reduction.chunks, not all of one size */
     bool in_slices; /* a rank has the sum of what it owns alone, in slice_sum until the next step */
 };
 

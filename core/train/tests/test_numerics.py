@@ -130,3 +130,16 @@ def test_bf16_has_the_bytes_of_one_rank(tmp_path, job, here, isa):
                          result.err), result
     assert newest["1"] == newest["3"] and losses["1"] != losses["fp32"]
     np.testing.assert_allclose(losses["1"], losses["fp32"], rtol=0.02)
+
+
+@pytest.mark.parametrize("micro", [60, 15])
+def test_a_wide_layer_s_norm_is_that_of_several_ranks(tmp_path, micro):
+    """One rank gets the squares with the gradient of such a layer (dpt_batch.squares), several get them as they add."""
+    job = dpt.write_small_job(tmp_path / "job.yaml", **{
+        **JOB, "data": "{train: synthetic, synthetic: {samples: 240, shape: [1024]}}", "model": "{type: mlp, hidden: [2048], outputs: 10}",
+        "batch": f"{{global: 60, micro: {micro}}}", "train": "{epochs: 1, clip_norm: 0.1}", "device": "{precision: bf16}"})
+    for name, ranks, threads in (("1", 1, 1), ("2", 1, 2), ("3", 3, 1)):
+        dpt.train(job, tmp_path / name, "--set", f"device.threads={threads}", "--set", "log.every=1 steps", ranks=ranks)
+    norms = [[event["gradient_norm"] for event in dpt.events(tmp_path / name, "train")] for name in "123"]
+    assert norms[0] == norms[1] == norms[2] and min(norms[0]) > 0.1
+    assert dpt.newest(tmp_path / "1") == dpt.newest(tmp_path / "2") == dpt.newest(tmp_path / "3")
