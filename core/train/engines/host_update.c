@@ -17,6 +17,7 @@ struct dpt_host_update {
     /* Partial sums of squares, one for each chunk (core/base/sum_of_squares.h), and those that the
      * optimizer wants. In a step's backward they are negative but where the backend wrote them. */
     double *norms;
+    size_t *left, n_left;     /* chunks of the norm whose squares are to be summed */
     const double *measured;   /* those that the optimizer wants, of all parts of the layers */
     struct dpt_update update; /* the present one */
     size_t begin, end;        /* the floats that it is of */
@@ -41,16 +42,28 @@ static void run_parts(struct dpt_host_update *u,
         dpt_pool_run(u->t->team.pool, run_part, u);
 }
 
+/* Sums the squares of a thread's part of the chunks that are left. */
 static void norm_range(struct dpt_host_update *u, int thread, int threads)
 {
-    const struct dpt_trainer *t = u->t;
+    const float *sum = u->t->reduction.sum;
     const size_t *at = u->chunks.begin;
     size_t begin, end;
 
-    dpt_part_in_units(u->chunks.n, 1, thread, threads, &begin, &end);
-    for (size_t k = begin; k < end; k++)
-        if (t->reduction.squares == NULL || !(u->norms[k] >= 0))
-            u->norms[k] = dpt_sum_of_squares(t->reduction.sum + at[k], at[k + 1] - at[k]);
+    dpt_part_in_units(u->n_left, 1, thread, threads, &begin, &end);
+    for (size_t i = begin; i < end; i++) {
+        const size_t k = u->left[i];
+
+        u->norms[k] = dpt_sum_of_squares(sum + at[k], at[k + 1] - at[k]);
+    }
+}
+
+/* Lists the chunks whose squares the backend has not summed. */
+static void list_left(struct dpt_host_update *u)
+{
+    u->n_left = 0;
+    for (size_t k = 0; k < u->chunks.n; k++)
+        if (!(u->norms[k] >= 0))
+            u->left[u->n_left++] = k;
 }
 
 void dpt_host_update_begin(struct dpt_host_update *u)
@@ -68,6 +81,8 @@ enum dpt_status dpt_host_update_squares(struct dpt_host_update *u, double *sum,
     const double *sums_of_squares = t->reduction.type->sums_of_squares(t);
 
     if (sums_of_squares == NULL) {
+        if (t->reduction.squares != NULL)
+            list_left(u);
         run_parts(u, norm_range);
         sums_of_squares = u->norms;
     }
@@ -218,19 +233,23 @@ static enum dpt_status offer_squares(struct dpt_host_update *u, struct dpt_error
 {
     struct dpt_trainer *t = u->t;
     const struct dpt_graph *graph = dpt_trainer_graph(t);
+    double **squares = NULL;
     size_t first = 0;
 
     if (t->comm->world.size > 1 || dpt_fault_strikes_gradients(&t->fault))
         return DPT_OK;
-    if (DPT_ALLOCATE(t->reduction.squares, (size_t)graph->n_tensors, "the norms of gradients",
-                     err) != DPT_OK)
+    if (DPT_ALLOCATE(squares, (size_t)graph->n_tensors, "the norms of gradients", err) != DPT_OK)
         return err->status;
     for (int32_t i = 0; i < graph->n_tensors; i++) {
         while (first < u->chunks.n && u->chunks.begin[first] < (size_t)graph->tensors[i].offset)
             first++;
-        if (is_in_pieces(&u->chunks, &graph->tensors[i], first))
-            t->reduction.squares[i] = u->norms + first;
+        if (is_in_pieces(&u->chunks, &graph->tensors[i], first)) {
+            squares[i] = u->norms + first;
+            t->reduction.squares = squares;
+        }
     }
+    if (t->reduction.squares == NULL)
+        dpt_free(squares);
     return DPT_OK;
 }
 
@@ -250,6 +269,9 @@ enum dpt_status dpt_host_update_open(struct dpt_host_update **update, struct dpt
     chunks = u->chunks.n;
     DPT_TRY(
         DPT_ALLOCATE(u->norms, squares > chunks ? squares : chunks, "the norms of gradients", err));
+    DPT_TRY(DPT_ALLOCATE(u->left, chunks, "the norms of gradients", err));
+    for (u->n_left = 0; u->n_left < chunks; u->n_left++)
+        u->left[u->n_left] = u->n_left;
     DPT_TRY(offer_squares(u, err));
 out:
     return status;
@@ -260,6 +282,7 @@ void dpt_host_update_close(struct dpt_host_update *u)
     if (u == NULL)
         return;
     dpt_free(u->norms);
+    dpt_free(u->left);
     if (u->chunks.begin != u->t->reduction.chunks.begin)
         dpt_free(u->chunks.begin);
     dpt_free(u->t->reduction.chunks.begin);
