@@ -16,6 +16,7 @@ TESTS = os.path.join(os.path.dirname(dpt.BINARY), "tests")
 @pytest.mark.parametrize("command, rows", [
     (["bench_conv", "cnn", "4", "1"], 6),
     (["bench_conv", "mnistcnn", "4", "1"], 8),
+    (["bench_primitives", "resnet20", "fp32", "4", "1"], 30),
     (["bench_product", "1"], 8),
     (["mpirun", "-np", "2", "bench_allreduce", "100000"], 3),
 ], ids=lambda value: "-".join(value) if isinstance(value, list) else "")

@@ -263,7 +263,7 @@ DPT_INLINE void apply(const struct dpt_lanes *v, int lanes, bool relu,
     vector a, b;
 
     load_map(&map, from);
-    for (int64_t row = 0; row < rows; row++)
+    for (int64_t row = rows; row-- > 0;)
         for (int64_t i = 0; i < v->pixels; i++) {
             const int64_t at = row * v->row + i * v->pixel;
 
@@ -292,7 +292,7 @@ DPT_INLINE void back(const struct dpt_lanes *v, int lanes, bool relu,
     load_map(&map, from);
     load(&along, slope, LANES);
     load(&off, less, LANES);
-    for (int64_t row = 0; row < rows; row++)
+    for (int64_t row = rows; row-- > 0;)
         for (int64_t i = 0; i < v->pixels; i++) {
             const int64_t at = row * v->row + i * v->pixel;
 
