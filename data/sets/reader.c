@@ -270,6 +270,38 @@ out:
     return status;
 }
 
+/* How many of the n wants are neighbours in one shard. */
+static int32_t run_of(const struct dpt_shard *shard, const struct want *wants, int32_t n)
+{
+    int32_t run = 1;
+
+    while (run < n && run < RUN && wants[run].sample == wants[0].sample + run &&
+           wants[run].sample < shard->first + shard->samples)
+        run++;
+    return run;
+}
+
+/* Asks for all that will be read, so that a disk has many requests at once: one after the other it
+ * would be idle between them. Advice only. */
+static void announce(const struct dpt_reader *reader, int32_t n)
+{
+    const struct want *wants = reader->wants;
+
+    for (int32_t i = 0, run; i < n; i += run) {
+        const struct dpt_shard *shard = dpt_dataset_shard(reader->set, wants[i].sample);
+        const struct want *last;
+
+        run = run_of(shard, wants + i, n - i);
+        last = &wants[i + run - 1];
+        if (dpt_shard_direct(shard)) {
+            const int64_t begin = place_of(shard, wants[i].sample - shard->first);
+            const int64_t end = place_of(shard, last->sample - shard->first) + (int64_t)last->bytes;
+
+            posix_fadvise(shard->fd, begin, end - begin, POSIX_FADV_WILLNEED);
+        }
+    }
+}
+
 enum dpt_status dpt_reader_read(struct dpt_reader *reader, const int64_t *sample, int32_t n,
                                 uint8_t *bytes, struct dpt_error *err)
 {
@@ -284,13 +316,11 @@ enum dpt_status dpt_reader_read(struct dpt_reader *reader, const int64_t *sample
         at += wants[i].bytes;
     }
     qsort(wants, (size_t)n, sizeof *wants, compare);
+    announce(reader, n);
     for (int32_t i = 0, run; i < n; i += run) {
         const struct dpt_shard *shard = dpt_dataset_shard(reader->set, wants[i].sample);
 
-        for (run = 1; i + run < n && run < RUN; run++)
-            if (wants[i + run].sample != wants[i].sample + run ||
-                wants[i + run].sample >= shard->first + shard->samples)
-                break;
+        run = run_of(shard, wants + i, n - i);
         DPT_TRY((dpt_shard_direct(shard) ? read_direct : read_indirect)(reader, shard, wants + i,
                                                                         run, bytes, err));
     }
