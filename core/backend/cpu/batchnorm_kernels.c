@@ -255,6 +255,7 @@ DPT_INLINE void sums(const struct dpt_lanes *v, int lanes, bool relu,
     FOR_ABREAST(&chunks, sum_chunks, v, lanes, relu, &map, x, dy, sum, inner);
 }
 
+/* The last sample first, as in `back`: of what was just summed the end is still in the cache. */
 DPT_INLINE void apply(const struct dpt_lanes *v, int lanes, bool relu,
                       const struct dpt_lanes_map *from, int64_t rows, const float *x,
                       const float *added, float *y)

@@ -22,7 +22,7 @@
 enum { SAMPLES = 128, ARGUMENTS = 16 };
 
 /* What the primitives are made with. */
-struct oracle {
+struct library {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
     dnnl_data_type_t type; /* of activations and weights */
@@ -79,7 +79,7 @@ static void build(struct dpt_graph *g, int32_t pixels, int32_t channels, int siz
 /* --- primitives ------------------------------------------------------------------------------- */
 
 /* Milliseconds per 128 samples of a primitive on memory of its own, the fastest of the rounds. */
-static double time_of(struct oracle *o, const_dnnl_primitive_desc_t pd)
+static double time_of(struct library *o, const_dnnl_primitive_desc_t pd)
 {
     static const int codes[] = {
         DNNL_ARG_SRC_0,      DNNL_ARG_SRC_1,    DNNL_ARG_DST,       DNNL_ARG_WEIGHTS,
@@ -124,7 +124,7 @@ static double time_of(struct oracle *o, const_dnnl_primitive_desc_t pd)
     return least;
 }
 
-static dnnl_primitive_desc_t describe(const struct oracle *o, const_dnnl_op_desc_t op,
+static dnnl_primitive_desc_t describe(const struct library *o, const_dnnl_op_desc_t op,
                                       const_dnnl_primitive_desc_t forward)
 {
     dnnl_primitive_desc_t pd;
@@ -139,7 +139,7 @@ static void print(double ms)
 }
 
 /* The three passes of a convolution; *out: the layout of its outputs. */
-static void time_conv(struct oracle *o, const struct dpt_graph_node *node, dnnl_memory_desc_t *out)
+static void time_conv(struct library *o, const struct dpt_graph_node *node, dnnl_memory_desc_t *out)
 {
     const struct dpt_window *w = &node->window;
     const dnnl_dims_t x = {o->micro, node->in.c, node->in.h, node->in.w},
@@ -181,7 +181,7 @@ static void time_conv(struct oracle *o, const struct dpt_graph_node *node, dnnl_
 }
 
 /* A norm and its relu, of what a convolution gave. */
-static void time_norm(struct oracle *o, const dnnl_memory_desc_t *of)
+static void time_norm(struct library *o, const dnnl_memory_desc_t *of)
 {
     const unsigned flags = dnnl_use_scaleshift | dnnl_fuse_norm_relu;
     dnnl_batch_normalization_desc_t op;
@@ -200,7 +200,7 @@ static void time_norm(struct oracle *o, const dnnl_memory_desc_t *of)
 }
 
 /* A sum, its relu, and the relu's gradient. */
-static void time_sum(struct oracle *o, const dnnl_memory_desc_t *of)
+static void time_sum(struct library *o, const dnnl_memory_desc_t *of)
 {
     dnnl_binary_desc_t op;
     dnnl_eltwise_desc_t relu;
@@ -221,7 +221,7 @@ static void time_sum(struct oracle *o, const dnnl_memory_desc_t *of)
     dnnl_primitive_desc_destroy(forward);
 }
 
-static void time_all(struct oracle *o, const struct dpt_graph *g)
+static void time_all(struct library *o, const struct dpt_graph *g)
 {
     dnnl_memory_desc_t of;
 
@@ -289,9 +289,9 @@ int main(int argc, char **argv)
     const bool small = argc < 2 || strcmp(argv[1], "resnet18") != 0;
     const bool bf16 = argc < 3 || strcmp(argv[2], "fp32") != 0;
     const int micro = argc > 3 && atoi(argv[3]) > 0 ? atoi(argv[3]) : 16;
-    struct oracle o = {.type = bf16 ? dnnl_bf16 : dnnl_f32,
-                       .micro = micro,
-                       .rounds = argc > 4 && atoi(argv[4]) > 0 ? atoi(argv[4]) : 20};
+    struct library o = {.type = bf16 ? dnnl_bf16 : dnnl_f32,
+                        .micro = micro,
+                        .rounds = argc > 4 && atoi(argv[4]) > 0 ? atoi(argv[4]) : 20};
     struct dpt_graph g = {0};
     double ours;
 
