@@ -289,16 +289,13 @@ static void announce(const struct dpt_reader *reader, int32_t n)
 
     for (int32_t i = 0, run; i < n; i += run) {
         const struct dpt_shard *shard = dpt_dataset_shard(reader->set, wants[i].sample);
-        const struct want *last;
+        const int64_t first = wants[i].sample - shard->first;
 
         run = run_of(shard, wants + i, n - i);
-        last = &wants[i + run - 1];
-        if (dpt_shard_direct(shard)) {
-            const int64_t begin = place_of(shard, wants[i].sample - shard->first);
-            const int64_t end = place_of(shard, last->sample - shard->first) + (int64_t)last->bytes;
-
-            posix_fadvise(shard->fd, begin, end - begin, POSIX_FADV_WILLNEED);
-        }
+        if (dpt_shard_direct(shard))
+            posix_fadvise(shard->fd, place_of(shard, first),
+                          place_of(shard, first + run) - place_of(shard, first),
+                          POSIX_FADV_WILLNEED);
     }
 }
 

@@ -272,15 +272,6 @@ static int multiply_several(const struct dpt_bf16_gemm *g, const uint16_t *a, co
     return g->several > 1 ? 2 : 1;
 }
 
-/* The sums of squares of m rows, of which `lanes` have a piece each, and begins the next ones. */
-static void finish_squares(double lanes[PAIR][DPT_SUM_OF_SQUARES_LANES], int64_t m, double *squares,
-                           int64_t apart)
-{
-    for (int64_t k = 0; k < m; k++)
-        squares[k * apart] = dpt_sum_of_lanes(lanes[k]);
-    memset(lanes, 0, (size_t)m * sizeof lanes[0]);
-}
-
 void dpt_bf16_gemm_weights(const struct dpt_bf16_gemm *g, const float *output_rows,
                            const float *input_rows, bool add, int64_t first, int64_t last,
                            float *scratch, float *dw)
@@ -292,7 +283,7 @@ void dpt_bf16_gemm_weights(const struct dpt_bf16_gemm *g, const float *output_ro
                         (uintptr_t)dw % (SIDE * sizeof *dw) == 0 && !add;
     const int64_t pieces = p->inputs / PIECE;
     double *squares = stream && p->inputs % PIECE == 0 ? g->squares : NULL;
-    double lanes[PAIR][DPT_SUM_OF_SQUARES_LANES] = {{0}};
+    double lanes[PAIR][DPT_SUM_OF_SQUARES_LANES]; /* of a piece of each row */
 
     _Static_assert((int)PAIR == (int)DPT_SUM_OF_SQUARES_LANES, "a pair of tiles fills the lanes");
     g->kernels->begin(DPT_BF16_DEPTH);
@@ -307,12 +298,15 @@ void dpt_bf16_gemm_weights(const struct dpt_bf16_gemm *g, const float *output_ro
             const float *second = left > 1 ? scratch + (ptrdiff_t)PAIR * PAIR : NULL;
             float *to = dw + row * p->inputs + i;
 
-            if (squares == NULL)
+            if (squares == NULL) {
                 g->kernels->put(scratch, second, add, stream, m, n, to, p->inputs);
-            else
-                g->kernels->put_squared(scratch, second, m, to, p->inputs, lanes[0]);
-            if (squares != NULL && (i + PAIR) % PIECE == 0)
-                finish_squares(lanes, m, squares + row * pieces + i / PIECE, pieces);
+                continue;
+            }
+            if (i % PIECE == 0)
+                memset(lanes, 0, sizeof lanes);
+            g->kernels->put_squared(scratch, second, m, to, p->inputs, lanes[0]);
+            for (int64_t k = 0; k < m && (i + PAIR) % PIECE == 0; k++)
+                squares[(row + k) * pieces + i / PIECE] = dpt_sum_of_lanes(lanes[k]);
         }
     }
     g->kernels->end();

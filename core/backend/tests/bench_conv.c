@@ -74,12 +74,6 @@ static void build(struct dpt_graph *g, bool mnist)
     net_dense(g, at, 10, true);
 }
 
-static void keep_least(double *least, double value)
-{
-    if (*least == 0 || value < *least)
-        *least = value;
-}
-
 static void run_node(const struct dpt_cpu_run *run, int32_t i, bool backward, double *least)
 {
     const struct dpt_cpu_node *node = &run->program->nodes[i];

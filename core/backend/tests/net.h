@@ -436,4 +436,11 @@ static inline void batch_release(struct owned_batch *b)
     *b = (struct owned_batch){0};
 }
 
+/* Of benchmarks: the least of the times so far; 0: there is none. */
+static inline void keep_least(double *least, double value)
+{
+    if (*least == 0 || value < *least)
+        *least = value;
+}
+
 #endif

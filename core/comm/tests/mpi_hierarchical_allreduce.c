@@ -104,13 +104,14 @@ static uint64_t check_sum(const struct dpt_hierarchical_allreduce *s, uint64_t s
 /* Where there are any, they have the bits of those made of the sum. */
 static void check_squares(const struct dpt_hierarchical_allreduce *s, size_t n)
 {
+    enum { CHUNK = DPT_SUM_OF_SQUARES_CHUNK };
     const double *sums_of_squares = dpt_hierarchical_sums_of_squares(s);
 
-    for (size_t at = 0; sums_of_squares != NULL && at < n; at += DPT_SUM_OF_SQUARES_CHUNK)
-        CHECK(sums_of_squares[at / DPT_SUM_OF_SQUARES_CHUNK] ==
-              dpt_sum_of_squares(dpt_hierarchical_result(s) + at, n - at < DPT_SUM_OF_SQUARES_CHUNK
-                                                                      ? n - at
-                                                                      : DPT_SUM_OF_SQUARES_CHUNK));
+    for (size_t at = 0, left; sums_of_squares != NULL && at < n; at += CHUNK) {
+        left = n - at < CHUNK ? n - at : CHUNK;
+        CHECK(sums_of_squares[at / CHUNK] ==
+              dpt_sum_of_squares(dpt_hierarchical_result(s) + at, left));
+    }
 }
 
 /* large: floats from which on the buffers are shared, or 0. Returns the hash of the last sum. */

@@ -47,7 +47,7 @@ static enum dpt_status train(struct dpt_runner *r, int thread, int32_t i, int32_
         dpt_step_sum(t, r->share.all, begin, end, i, n, &batch);
         range.end = tail.begin = (size_t)dpt_trainer_graph(t)->arena;
     }
-    if (i - batch.before == 0 && i + n == r->share.all)
+    if (i == batch.before && i + n == r->share.all) /* it is the whole step */
         batch.squares = t->reduction.squares;
     if (leads)
         memset(worker->own, 0, (size_t)n * sizeof worker->own[0]);

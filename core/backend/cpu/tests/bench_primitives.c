@@ -55,13 +55,13 @@ static int32_t add_conv(struct dpt_graph *g, int32_t from, int32_t channels, int
 
 /* Of basic blocks (He et al. 2016), `blocks` for each size. */
 static void build(struct dpt_graph *g, int32_t pixels, int32_t channels, int sizes, int blocks,
-                  bool deep_stem)
+                  bool wide_stem)
 {
     const struct dpt_window pool = {{3, 3}, {2, 2}, {1, 1}, {1, 1}, {1, 1}, 1};
     int32_t at = net_input(g, 3, pixels, pixels);
 
-    at = add_conv(g, at, channels, deep_stem ? 7 : 3, deep_stem ? 2 : 1, true);
-    if (deep_stem)
+    at = add_conv(g, at, channels, wide_stem ? 7 : 3, wide_stem ? 2 : 1, true);
+    if (wide_stem)
         at = net_pool(g, at, DPT_OP_MAXPOOL, &pool);
     for (int size = 0; size < sizes; size++, channels *= 2)
         for (int i = 0; i < blocks; i++) {
@@ -111,8 +111,7 @@ static double time_of(struct library *o, const_dnnl_primitive_desc_t pd)
 
         must(dnnl_primitive_execute(primitive, o->stream, n, args), "a call");
         must(dnnl_stream_wait(o->stream), "a call");
-        if (least == 0 || dpt_now() - start < least)
-            least = dpt_now() - start;
+        keep_least(&least, dpt_now() - start);
     }
     for (int i = 0; i < n; i++) {
         dnnl_memory_destroy(args[i].memory);
@@ -133,9 +132,31 @@ static dnnl_primitive_desc_t describe(const struct library *o, const_dnnl_op_des
     return pd;
 }
 
-static void print(double ms)
+/* Times what is described and prints a cell. */
+static void print_described(struct library *o, const_dnnl_primitive_desc_t pd)
 {
-    printf(" %.3f |", ms);
+    printf(" %.3f |", time_of(o, pd));
+}
+
+/* The same of an operation; forward: the description of its forward pass, NULL: it is none's
+ * backward. */
+static void print_time(struct library *o, const_dnnl_op_desc_t op,
+                       const_dnnl_primitive_desc_t forward)
+{
+    const dnnl_primitive_desc_t pd = describe(o, op, forward);
+
+    print_described(o, pd);
+    dnnl_primitive_desc_destroy(pd);
+}
+
+/* A forward pass, and the backward one that belongs to it. */
+static void print_pair(struct library *o, const_dnnl_op_desc_t op, const_dnnl_op_desc_t backward)
+{
+    const dnnl_primitive_desc_t forward = describe(o, op, NULL);
+
+    print_described(o, forward);
+    print_time(o, backward, forward);
+    dnnl_primitive_desc_destroy(forward);
 }
 
 /* The three passes of a convolution; *out: the layout of its outputs. */
@@ -150,7 +171,7 @@ static void time_conv(struct library *o, const struct dpt_graph_node *node, dnnl
     const dnnl_alg_kind_t any = dnnl_convolution_auto;
     dnnl_memory_desc_t mx, mk, my;
     dnnl_convolution_desc_t op;
-    dnnl_primitive_desc_t forward, pd;
+    dnnl_primitive_desc_t forward;
 
     dnnl_memory_desc_init_by_tag(&mx, 4, x, o->type, dnnl_format_tag_any);
     dnnl_memory_desc_init_by_tag(&mk, 4, k, o->type, dnnl_format_tag_any);
@@ -160,23 +181,19 @@ static void time_conv(struct library *o, const struct dpt_graph_node *node, dnnl
          "a convolution");
     forward = describe(o, &op, NULL);
     *out = *dnnl_primitive_desc_query_md(forward, dnnl_query_dst_md, 0);
-    print(time_of(o, forward));
+    print_described(o, forward);
     if (node->inputs[0] > 0) { /* nobody wants the gradient of the samples */
         must(dnnl_convolution_backward_data_desc_init(&op, any, &mx, &mk, &my, stride, before,
                                                       after),
              "a convolution");
-        pd = describe(o, &op, forward);
-        print(time_of(o, pd));
-        dnnl_primitive_desc_destroy(pd);
+        print_time(o, &op, forward);
     } else {
         printf(" |");
     }
     must(dnnl_convolution_backward_weights_desc_init(&op, any, &mx, &mk, NULL, &my, stride, before,
                                                      after),
          "a convolution");
-    pd = describe(o, &op, forward);
-    print(time_of(o, pd));
-    dnnl_primitive_desc_destroy(pd);
+    print_time(o, &op, forward);
     dnnl_primitive_desc_destroy(forward);
 }
 
@@ -184,41 +201,29 @@ static void time_conv(struct library *o, const struct dpt_graph_node *node, dnnl
 static void time_norm(struct library *o, const dnnl_memory_desc_t *of)
 {
     const unsigned flags = dnnl_use_scaleshift | dnnl_fuse_norm_relu;
-    dnnl_batch_normalization_desc_t op;
-    dnnl_primitive_desc_t forward, pd;
+    dnnl_batch_normalization_desc_t forward, backward;
 
-    must(dnnl_batch_normalization_forward_desc_init(&op, dnnl_forward_training, of, 1e-5f, flags),
+    must(dnnl_batch_normalization_forward_desc_init(&forward, dnnl_forward_training, of, 1e-5f,
+                                                    flags),
          "a norm");
-    forward = describe(o, &op, NULL);
-    print(time_of(o, forward));
-    must(dnnl_batch_normalization_backward_desc_init(&op, dnnl_backward, of, of, 1e-5f, flags),
-         "a norm");
-    pd = describe(o, &op, forward);
-    print(time_of(o, pd));
-    dnnl_primitive_desc_destroy(pd);
-    dnnl_primitive_desc_destroy(forward);
+    must(
+        dnnl_batch_normalization_backward_desc_init(&backward, dnnl_backward, of, of, 1e-5f, flags),
+        "a norm");
+    print_pair(o, &forward, &backward);
 }
 
 /* A sum, its relu, and the relu's gradient. */
 static void time_sum(struct library *o, const dnnl_memory_desc_t *of)
 {
-    dnnl_binary_desc_t op;
-    dnnl_eltwise_desc_t relu;
-    dnnl_primitive_desc_t forward, pd;
+    const dnnl_alg_kind_t kind = dnnl_eltwise_relu;
+    dnnl_binary_desc_t sum;
+    dnnl_eltwise_desc_t relu, backward;
 
-    must(dnnl_binary_desc_init(&op, dnnl_binary_add, of, of, of), "a sum");
-    pd = describe(o, &op, NULL);
-    print(time_of(o, pd));
-    dnnl_primitive_desc_destroy(pd);
-    must(dnnl_eltwise_forward_desc_init(&relu, dnnl_forward_training, dnnl_eltwise_relu, of, 0, 0),
-         "a relu");
-    forward = describe(o, &relu, NULL);
-    print(time_of(o, forward));
-    must(dnnl_eltwise_backward_desc_init(&relu, dnnl_eltwise_relu, of, of, 0, 0), "a relu");
-    pd = describe(o, &relu, forward);
-    print(time_of(o, pd));
-    dnnl_primitive_desc_destroy(pd);
-    dnnl_primitive_desc_destroy(forward);
+    must(dnnl_binary_desc_init(&sum, dnnl_binary_add, of, of, of), "a sum");
+    print_time(o, &sum, NULL);
+    must(dnnl_eltwise_forward_desc_init(&relu, dnnl_forward_training, kind, of, 0, 0), "a relu");
+    must(dnnl_eltwise_backward_desc_init(&backward, kind, of, of, 0, 0), "a relu");
+    print_pair(o, &relu, &backward);
 }
 
 static void time_all(struct library *o, const struct dpt_graph *g)
@@ -261,21 +266,24 @@ static double time_ours(const struct dpt_graph *g, enum dpt_precision precision,
     float *params = net_params(g, &d);
     float *gradient = dpt_alloc_array((size_t)g->arena, sizeof *gradient);
     double least = 0;
+    enum dpt_status status;
     void *program;
 
     batch_fill(&batch, g, micro, micro, false, &d);
-    if (dpt_backend_cpu.open(&spec, &program, &err) != DPT_OK ||
-        dpt_backend_cpu.refresh(program, 0, params, &err) != DPT_OK) {
-        fprintf(stderr, "%s\n", err.text);
-        exit(1);
-    }
-    for (int i = 0; i < rounds; i++) {
+    status = dpt_backend_cpu.open(&spec, &program, &err);
+    if (status == DPT_OK)
+        status = dpt_backend_cpu.refresh(program, 0, params, &err);
+    for (int i = 0; i < rounds && status == DPT_OK; i++) {
         struct dpt_metric_sums sums = {0};
         const double start = dpt_now();
 
-        dpt_backend_cpu.train(program, 0, &batch.batch, params, gradient, true, &sums, &err);
-        if (least == 0 || dpt_now() - start < least)
-            least = dpt_now() - start;
+        status =
+            dpt_backend_cpu.train(program, 0, &batch.batch, params, gradient, true, &sums, &err);
+        keep_least(&least, dpt_now() - start);
+    }
+    if (status != DPT_OK) {
+        fprintf(stderr, "%s\n", err.text);
+        exit(1);
     }
     dpt_backend_cpu.close(program);
     batch_release(&batch);
