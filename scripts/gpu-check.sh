@@ -153,6 +153,7 @@ b2 | to-cpu          | 60 | interchange cuda cpu          | the CPU evaluates an
 b2 | to-gpu          | 40 | interchange cpu cuda          | the GPU evaluates and goes on with the CPU's checkpoint
 b2 | two-ranks-aware | 60 | accuracy mnist-mlp fp32 2 auto | two ranks, gradients summed in the GPU's memory if MPI can
 b2 | reproducible-bf16 | 60 | reproducible bf16 1 2 4     | the same checkpoint from 1, 2 and 4 ranks in bf16
+b2 | random-jobs     | 100 | random_jobs 50               | whole jobs drawn from the tables of options: the same bytes on any ranks and after resuming, begun as on the CPU
 b2 | mnist-mlp-bf16  | 30 | accuracy mnist-mlp bf16       | the perceptron in bf16: as accurate
 b2 | linreg          | 30 | accuracy linreg fp32          | linear regression: the CPU's loss
 c1 | speed-cnn       | 60 | speed cnn                     | a step's time of cnn (3x32x32) at batch 128 and 1024, tf32 and bf16
@@ -160,7 +161,7 @@ c1 | speed-resnet50  | 100 | speed resnet50               | a step's time of res
 c1 | peers-resnet50  | 100 | peers torch --models resnet50 --batches 64,256 --precisions bf16 --modes graph,eager --steps 20 | the same steps of resnet50 in PyTorch, captured in a CUDA graph, and eager
 c1 | peers-torch     | 100 | peers torch                  | the same steps of the other models in PyTorch, captured in CUDA graphs, all in one process
 c1 | peers-jax       | 150 | peers jax                    | the same steps in JAX, compiled as a whole, all in one process
-c1 | compiled-resnet50 | 100 | peers torch --models resnet50 --batches 64,256 --precisions bf16 --modes compile --steps 20 | resnet50 by torch.compile, captured in a CUDA graph
+c1 | compiled-resnet50 | 150 | peers torch --models resnet50 --batches 64,256 --precisions bf16 --modes compile --steps 20 | resnet50 by torch.compile, captured in a CUDA graph
 c1 | speed-mlp       | 60 | speed mlp                     | a step's time of mlp (784-256-10)
 c1 | speed-mnistcnn  | 60 | speed mnistcnn                | a step's time of mnistcnn (1x28x28)
 c1 | speed-mlp4k     | 60 | speed mlp4k                   | a step's time of mlp4k (784-4096-4096-10)

@@ -275,6 +275,19 @@ reproducible() { # PRECISION RANKS[:pipeline]...
     seen ok "ranks $said: the same $(wc -c <"$work/same-$1/checkpoints/latest") bytes"
 }
 
+# DPT_RANDOM_SEED in the environment begins with another job; a difference is told with its seed.
+random_jobs() { # SECONDS
+    local seconds=$1 rc
+    "$python" -c 'import h5py, yaml' || seen skipped "Python's h5py or yaml is not installed"
+    [ "$quick" = 0 ] || seconds=5
+    [ "$packed" = 0 ] || PATH=$top/bundle/bin:$PATH
+    DPTRAIN=$program "$python" "$top/core/train/tests/random_jobs.py" --device cuda --seed "${DPT_RANDOM_SEED:-$RANDOM}" --seconds "$seconds" \
+        --keep "$work/random-jobs" 2>&1 | tee "$work/random-jobs.txt"
+    rc=${PIPESTATUS[0]}
+    [ "$rc" = 0 ] || seen failed "$(last_line "$work/random-jobs.txt"); $(grep -m 1 '^DIFFERENCE' "$work/random-jobs.txt")"
+    seen ok "$(last_line "$work/random-jobs.txt")"
+}
+
 mnist_99() {
     local precision start seconds got text='' met=0
     take_job mnist-cnn

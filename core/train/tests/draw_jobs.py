@@ -192,9 +192,9 @@ class Dice:
 
 
 class Case:
-    """A job: `job` is what stands in its file."""
+    """A job: `job` is what stands in its file. device: a kind to compute on; else one of those that every machine has."""
 
-    def __init__(self, schema, seed, rng, folder):
+    def __init__(self, schema, seed, rng, folder, device=None):
         self.dice, self.schema, self.rng, self.seed, self.folder = Dice(schema, rng), schema, rng, seed, folder
         self.layers, self.plan = [], {}
         self.job = {"comm": {"reduction": "reproducible"}}
@@ -212,8 +212,10 @@ class Case:
         self.monitors()
         if self.job.get("optimizer", {}).get("nesterov") and not self.job["optimizer"].get("momentum"):
             self.put("optimizer.momentum", 0.9)
-        self.put("device.kind", rng.choice(["cpu", "cpu", "auto", "ref"]))
-        if rng.random() < 0.2:
+        self.put("device.kind", device or rng.choice(["cpu", "cpu", "auto", "ref"]))
+        if device == "cuda":
+            self.put("device.precision", rng.choice(["fp32", "fp32", "tf32", "bf16", "fp16"]))
+        elif rng.random() < 0.2:
             self.put("device.precision", "bf16")
         elif rng.random() < 0.01:
             self.put("device.precision", self.dice.value("precision", rows["device"]["properties"]["precision"]))
@@ -508,6 +510,8 @@ class Case:
         whole = "statistics: batch" in text and rng.random() < 0.95
         wide = any(layer["parameters"] >= 65536 + 64 and "x" not in layer["output"] for layer in parts)
         tensor = rng.choice([1, 2, 2, 3]) if wide and not whole else 2 if rng.random() < 0.01 else 1
+        if self.job["device"]["kind"] == "cuda":
+            tensor = 1  # it is refused there
         stages = 1 if whole or len(parts) < 2 else rng.choice([1, rng.randint(2, min(4, len(parts)))])
         data = rng.randint(1 + (tensor * stages == 1 and rng.random() < 0.8), max(2, rng.choice([3, 4, 6]) // (tensor * stages)))
         ranks = tensor * stages * data

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Random whole jobs on random meshes, stopped and resumed, against one rank's bytes.
 
-    random_jobs.py [--seed N] [--count N] [--seconds S] [--keep FOLDER]
+    random_jobs.py [--seed N] [--count N] [--seconds S] [--device KIND] [--keep FOLDER]
 
 draws a job for each seed from N on (draw_jobs.py), runs it on one rank, on two meshes, and on a chain of meshes on which it is stopped
 at random steps; compares checkpoints, losses, evaluations, fingerprints and how it ends. Of a difference it prints the seed, the job, the
 commands, and the smallest job that still shows it, and goes on; the exit code is then 1. `--seed N --count 1` repeats one.
+`--device cuda` draws jobs for GPUs, which ranks may share, and holds the first step of those in fp32 to the CPU's as well.
 DPTRAIN in the environment names another program than build/dptrain. Needs h5py, as Debian's own python3 has it."""
 import argparse
 import collections
@@ -37,11 +38,11 @@ BAD_DATA, BAD_JOB, STOPPED = 65, 78, 75
 
 
 class Difference(Exception):
-    """What differs, and the words of the run that does."""
+    """What differs, and the words of the run that does; how: what tells whether two runs' folders are alike."""
 
-    def __init__(self, what, ranks=1, words=()):
+    def __init__(self, what, ranks=1, words=(), how=None):
         super().__init__(what)
-        self.ranks, self.words = ranks, words
+        self.ranks, self.words, self.how = ranks, words, how
 
 
 def schema():
@@ -117,6 +118,15 @@ def compare(one, other, ranks, words, kept):
     return len(ours.keys() & theirs.keys()) + len(ours_saved.keys() & theirs_saved.keys())
 
 
+def nearly(one, other, ranks, words):
+    """A Difference where the first step of two runs has not nearly the same loss and gradient, as before their weights moved apart."""
+    first = [dpt.events(folder, "train")[0] for folder in (one, other)]
+    for key in ("loss", "gradient_norm"):
+        here, there = (event.get(key) for event in first)
+        if None not in (here, there) and not abs(here - there) <= 1e-3 * max(abs(here), abs(there), 1e-3):
+            raise Difference(f"step {first[0]['step']}: {key} {here}, but {there} on the CPU", ranks, words, nearly)
+
+
 def is_about_the_mesh(message):
     return "parallel." in message or "rank" in message
 
@@ -130,8 +140,8 @@ def reason(message):
 class Runner:
     """Runs a case's job in a folder of its own, and counts."""
 
-    def __init__(self, folder, say=print, tries=60):
-        self.folder, self.say, self.schema = folder, say, schema()
+    def __init__(self, folder, say=print, tries=60, device=None):
+        self.folder, self.say, self.schema, self.device = folder, say, schema(), device
         self.tries = tries  # runs that making one difference's job smaller may take
         self.counts, self.refusals = collections.Counter(), collections.Counter()
         self.kept = [path for path, _, effect in leaves(self.schema) if effect == "kept"]
@@ -142,7 +152,7 @@ class Runner:
         shutil.rmtree(folder, ignore_errors=True)
         os.makedirs(folder)
         rng = random.Random(seed)
-        case = Case(self.schema, seed, rng, folder)
+        case = Case(self.schema, seed, rng, folder, self.device)
         case.write()
         self.counts["drawn"] += 1
         try:
@@ -172,11 +182,22 @@ class Runner:
                 raise Difference(f"exit {begun.code} on one rank, else {other.code}: {begun.err}{other.err}", ranks, mesh)
             return
         self.counts["run"] += 1
+        # A model may be deep and its init anything: in another precision even the first loss is another then.
+        if self.device is not None and case.job["device"]["precision"] == "fp32":
+            self.is_as_the_cpu(case, one, f"{folder}/cpu")
         self.meets(one, f"{folder}/mesh-0", ranks, mesh, other)
         ranks, mesh = case.draw_run()
         self.meets(one, f"{folder}/mesh-1", ranks, mesh, train(path, f"{folder}/mesh-1", ranks, mesh))
         if dpt.events(one, "end")[-1]["step"] > 1:
             self.chain(case, folder, one, dpt.events(one, "end")[-1]["step"])
+
+    def is_as_the_cpu(self, case, one, other):
+        words = (*case.alone, "--set", "device.kind=cpu")
+        result = train(case.path, other, 1, words)
+        if result.code != 0:
+            raise Difference(f"exit 0, but {result.code} on the CPU: {result.err}", 1, words)
+        nearly(one, other, 1, words)
+        self.counts["as the CPU"] += 1
 
     def meets(self, one, other, ranks, words, result):
         """A run has ended as that on one rank, or was refused for its mesh alone."""
@@ -237,6 +258,9 @@ class Runner:
         """Takes out what the difference does not need, one thing after another; (None, ...) where one run alone does not show it."""
         job, words, last = jobs.load(jobs.dump(case.job)), list(difference.words), self.counts["runs to shrink"] + self.tries
 
+        def same(one, two, ranks, words):
+            (difference.how or (lambda *runs: compare(*runs, self.kept)))(one, two, ranks, words)
+
         def differs(job, words):
             self.counts["runs to shrink"] += 1
             text = "".join(f"{key}: {jobs.dump(value)}\n" for key, value in job.items())
@@ -248,7 +272,7 @@ class Runner:
                     return False
                 if train(file, f"{folder}/try-two", difference.ranks, words).code != 0:
                     return False
-                compare(f"{folder}/try-one", f"{folder}/try-two", difference.ranks, words, self.kept)
+                same(f"{folder}/try-one", f"{folder}/try-two", difference.ranks, words)
             except Difference:
                 return True
             return False
@@ -279,7 +303,7 @@ class Runner:
 
     def report(self):
         return ", ".join(f"{self.counts[key]} {key}" for key in (
-            "drawn", "run", "refused", "not finite", "compared", "stopped", "meshes refused", "things", "different"))
+            "drawn", "run", "refused", "not finite", "as the CPU", "compared", "stopped", "meshes refused", "things", "different"))
 
     def draws_badly(self):
         """Whether so many jobs were refused that little is tested."""
@@ -303,9 +327,13 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int)
     parser.add_argument("--seconds", type=float)
+    parser.add_argument("--device", metavar="KIND", help="what to compute on, instead of drawing that too")
     parser.add_argument("--keep", metavar="FOLDER", help="where jobs that differ stay; else in a new folder below /tmp")
     given = parser.parse_args()
-    runner = Runner(os.path.join(STARTED_IN, given.keep) if given.keep else tempfile.mkdtemp(prefix="random-jobs-"), lambda text: print(text, flush=True))
+    if given.device is not None and os.environ["CUDA_VISIBLE_DEVICES"] == "":
+        del os.environ["CUDA_VISIBLE_DEVICES"]  # dpt.py hides all GPUs
+    folder = os.path.join(STARTED_IN, given.keep) if given.keep else tempfile.mkdtemp(prefix="random-jobs-")
+    runner = Runner(folder, lambda text: print(text, flush=True), device=given.device)
     go(runner, given.seed, given.count if given.count or given.seconds else 1, given.seconds, every=10)
     print("\n".join(f"{count} refused: {why}" for why, count in runner.refusals.most_common()))
     print(runner.report())
