@@ -111,5 +111,8 @@ enum dpt_status dpt_job_command_source_model(const struct dpt_job *job, const ch
  * Errors: USAGE, RANK. */
 enum dpt_status dpt_launch_ranks(struct dpt_cli *cli, const struct dpt_job *job,
                                  const struct dpt_conf *conf, struct dpt_error *err);
+/* Rank 0 of several that share one node's CPUs says where a plan has one rank quicker. */
+void dpt_launch_advise(const struct dpt_job *job, const struct dpt_conf *conf,
+                       const struct dpt_comm *comm, struct dpt_log *log);
 
 #endif

@@ -325,27 +325,35 @@ static bool guess_training(const struct dpt_job *job, const char *signature, int
     return planned;
 }
 
-/* Whether one rank, which has all the cores then, is the better choice than so many; says so. */
-static bool one_is_enough(const struct dpt_job *job, const struct dpt_conf *conf, int ranks,
-                          struct dpt_log *log)
+/* Training on one rank, which has all the cores then, and on so many. False: cannot be planned. */
+static bool guess_both(const struct dpt_job *job, const struct dpt_conf *conf, int ranks,
+                       struct guess *one, struct guess *many)
 {
     struct dpt_str signature = {0};
     struct dpt_conf_node *node;
     int64_t *const outputs = dpt_model_outputs(&job->model, &node);
     const bool left = dpt_job_leaves_outputs(job);
     struct dpt_error ignored;
-    struct guess one, many;
     bool planned;
 
     dpt_job_signature(job, conf, &signature);
     planned = !signature.failed &&
               (!left || dpt_job_find_outputs(job, NULL, outputs, &ignored) == DPT_OK) &&
-              guess_training(job, signature.text, 1, &one) &&
-              guess_training(job, signature.text, ranks, &many);
+              guess_training(job, signature.text, 1, one) &&
+              guess_training(job, signature.text, ranks, many);
     if (left)
         *outputs = 0; /* still: who trains asks the data, too, and says so in the resolved job */
     dpt_str_release(&signature);
-    if (!planned)
+    return planned;
+}
+
+/* Whether one rank is the better choice than so many; says so. */
+static bool one_is_enough(const struct dpt_job *job, const struct dpt_conf *conf, int ranks,
+                          struct dpt_log *log)
+{
+    struct guess one, many;
+
+    if (!guess_both(job, conf, ranks, &one, &many))
         return false;
     if (many.sample > SLOWER * one.sample)
         dpt_log_info(log,
@@ -360,6 +368,28 @@ static bool one_is_enough(const struct dpt_job *job, const struct dpt_conf *conf
     else
         return false;
     return true;
+}
+
+void dpt_launch_advise(const struct dpt_job *job, const struct dpt_conf *conf,
+                       const struct dpt_comm *comm, struct dpt_log *log)
+{
+    const double matters = 5e-3; /* seconds of a step: small jobs are started as anybody likes */
+    struct dpt_job sized = *job;
+    struct guess one, many;
+
+    if (comm->world.rank != 0 || comm->world.size == 1 || comm->node.size < comm->world.size)
+        return;
+    if (job->parallel.pipeline.stages > 1 || job->parallel.tensor > 1 ||
+        job->parallel.shard != DPT_SHARD_NONE ||
+        dpt_choose_count((enum dpt_device_kind)job->device.kind) > 0)
+        return;
+    sized.device.threads = 0;
+    if (guess_both(&sized, conf, comm->world.size, &one, &many) &&
+        many.sample > SLOWER * one.sample && many.step > one.step + matters)
+        dpt_log_info(log,
+                     "one rank with all cores would be quicker than %d: each of them reads and "
+                     "updates all weights (--ranks auto chooses)",
+                     comm->world.size);
 }
 
 /* What it means that ranks share cores; those on GPUs compute there, and mpirun may have further

@@ -225,6 +225,19 @@ def test_auto_takes_one_rank_where_more_would_be_slower(tmp_path):
     assert dpt.events(tmp_path / "out", "run")[0]["ranks"] == 1
 
 
+@pytest.mark.skipif(CORES < 2, reason="needs two cores")
+@pytest.mark.parametrize("ranks, words, told", [(2, (), True), (2, ("parallel.shard=optimizer", "comm.reduction=reproducible"), False),
+                                                (2, ("model.hidden=[16]",), False), (1, (), False)])
+def test_ranks_that_are_slower_than_one_are_told(tmp_path, ranks, words, told):
+    """Of mpirun's own ranks as well: each updates all of many weights for a few samples."""
+    job = dpt.write_small_job(tmp_path / "job.yaml", data="{train: synthetic, synthetic: {samples: 64, shape: [1024]}}",
+                              model="{type: mlp, hidden: [2048, 2048], outputs: 10}", batch="{global: 4, micro: 2}",
+                              train="{steps: 2}", checkpoint="{every: never}")
+    result = dpt.run(job, "--output", tmp_path / "out", *(word for text in words for word in ("--set", text)), ranks=ranks)
+    line = "one rank with all cores would be quicker than 2: each of them reads and updates all weights (--ranks auto chooses)\n"
+    assert result.code == 0 and (line in result.err) == told and ("would be quicker" in result.err) == told, result
+
+
 def test_ranks_that_share_cores_are_told(tmp_path):
     job = dpt.write_small_job(tmp_path / "job.yaml", train="{steps: 2}")
     result = dpt.run(job, "--ranks", CORES + 1, "--output", tmp_path / "out")
