@@ -67,13 +67,24 @@ def first_looks(runners, model, batch):
     return sorted(looks, key=lambda look: -look[2])
 
 
+def rate_again(runner, model, batch, steps):
+    """A peer's rate, of a second try where the first one fails: frameworks may hang or abort at times, as JAX's collectives do."""
+    try:
+        return runner.rate(model, batch, steps)
+    except Failed as why:
+        if isinstance(runner, Dptrain):
+            raise
+        say(f"{runner.label}: once more: {str(why).strip().splitlines()[-1:]}")
+        return runner.rate(model, batch, steps)
+
+
 def in_turn(pairs, model, batch, rounds):
     """Rates of each runner, in turn: [[rates of the first], [of the second], …]; and the memory of the last round."""
     rates, memory = [[] for _ in pairs], []
     for number in range(rounds):
         memory = []
         for (runner, steps), mine in zip(pairs, rates):
-            rate, peak = runner.rate(model, batch, steps)
+            rate, peak = rate_again(runner, model, batch, steps)
             mine.append(rate)
             memory.append(peak)
         say(f"{model}, round {number + 1} of {rounds}: " + ", ".join(f"{mine[-1]:.0f}" for mine in rates))
@@ -119,7 +130,7 @@ def speed(args):
         cells = [f"{model}, batch {batch}" if batch != args.batch else NAMES.get(model, model)]
         for i, (middle, mine, label) in enumerate(best):
             cells += [grouped(middle), label, *[ratios(best[i - 2][1], mine)] * (i >= 2)]
-        row(*cells, *[ratios(max(best[:2])[1], max(best[2:])[1])] * bool(found))
+        row(*cells, *[ratios(max(best[:2])[1], max(best[2:])[1]) for _ in peers if found][:1])
     if slow:
         print("\nSlower at a first look than half of the fastest peer, and than another in its precision, so given no rounds (samples/s): "
               + "; ".join(slow) + ".")
