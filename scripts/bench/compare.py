@@ -130,7 +130,9 @@ def speed(args):
         cells = [f"{model}, batch {batch}" if batch != args.batch else NAMES.get(model, model)]
         for i, (middle, mine, label) in enumerate(best):
             cells += [grouped(middle), label, *[ratios(best[i - 2][1], mine)] * (i >= 2)]
-        row(*cells, *[ratios(max(best[:2])[1], max(best[2:])[1]) for _ in peers if found][:1])
+        if found:
+            cells.append(ratios(max(best[:2])[1], max(best[2:])[1]))
+        row(*cells)
     if slow:
         print("\nSlower at a first look than half of the fastest peer, and than another in its precision, so given no rounds (samples/s): "
               + "; ".join(slow) + ".")

@@ -10,6 +10,7 @@ commands, and the smallest job that still shows it, and goes on; the exit code i
 DPTRAIN in the environment names another program than build/dptrain. Needs h5py, as Debian's own python3 has it."""
 import argparse
 import collections
+import functools
 import io
 import json
 import os
@@ -38,7 +39,7 @@ BAD_DATA, BAD_JOB, STOPPED = 65, 78, 75
 
 
 class Difference(Exception):
-    """What differs, and the words of the run that does; how: what tells whether two runs' folders are alike."""
+    """What differs, and the words of the run that does; how: what tells whether two runs' folders are alike, if not compare."""
 
     def __init__(self, what, ranks=1, words=(), how=None):
         super().__init__(what)
@@ -258,8 +259,7 @@ class Runner:
         """Takes out what the difference does not need, one thing after another; (None, ...) where one run alone does not show it."""
         job, words, last = jobs.load(jobs.dump(case.job)), list(difference.words), self.counts["runs to shrink"] + self.tries
 
-        def same(one, two, ranks, words):
-            (difference.how or (lambda *runs: compare(*runs, self.kept)))(one, two, ranks, words)
+        same = difference.how or functools.partial(compare, kept=self.kept)
 
         def differs(job, words):
             self.counts["runs to shrink"] += 1
