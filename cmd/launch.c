@@ -39,8 +39,8 @@ static volatile pid_t mpirun;
 static volatile sig_atomic_t asked, asked_by; /* how often; the first signal */
 static volatile bool passes_requests;
 
-/* What Open MPI needs on this machine; other MPIs do not look at these names. What the user has set
- * stays. */
+/* What Open MPI needs on this machine, version 5 by names that begin with PRTE; other MPIs do not
+ * look at these. What the user has set stays. */
 static void set_environment(const struct dpt_cli *cli, int ranks)
 {
     char columns[16];
@@ -52,12 +52,14 @@ static void set_environment(const struct dpt_cli *cli, int ranks)
     setenv("OMPI_MCA_orte_execute_quiet", "1", 0);
     /* Threads of a rank and its loader need more than the one core that mpirun would bind it to. */
     setenv("OMPI_MCA_hwloc_base_binding_policy", "none", 0);
+    setenv("PRTE_MCA_hwloc_default_binding_policy", "none", 0);
     if (geteuid() == 0) {
         setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
         setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
     }
     if (ranks > count_cores()) {
         setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 0);
+        setenv("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe", 0);
         setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
     }
     /* hwloc looks for X displays at every start, which takes seconds where no name server answers,
