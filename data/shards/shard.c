@@ -513,8 +513,8 @@ enum dpt_status dpt_class_names_check(const struct dpt_class_names *names, const
             return dpt_fail(
                 err, DPT_BAD_DATA,
                 "%s: class %zu is '%s', in %s it is '%s': a number must mean the "
-                "same class in both; `dptrain convert` with `--like %s` makes the first "
-                "anew with the second's numbers",
-                path, i, shown(names->at[i], mine), other, shown(others->at[i], theirs), other);
+                "same class in both; `dptrain convert --like SHARD`, a shard with the second's "
+                "numbers, makes the first anew",
+                path, i, shown(names->at[i], mine), other, shown(others->at[i], theirs));
     return DPT_OK;
 }

@@ -327,6 +327,19 @@ out:
     return status;
 }
 
+enum dpt_status dpt_trainer_identify(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(dpt_dataset_identity(t->data.train.set, t->data.identity, err));
+    dpt_str_clear(&t->data.classes);
+    dpt_dataset_write_classes(t->data.train.set, &t->data.classes);
+    if (t->data.classes.failed)
+        DPT_TRY(dpt_fail_memory(err, "the names of classes", (double)t->data.classes.length));
+out:
+    return status;
+}
+
 struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text)
 {
     struct dpt_state state = {
@@ -343,6 +356,11 @@ struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text)
         .columns = t->data.train.present ? dpt_dataset_columns(t->data.train.set, NULL) : NULL,
         .stored =
             t->data.train.present && t->data.train.set->views ? &t->data.train.set->stored : NULL,
+        .classes = t->data.classes.text,
+        .training_data = t->data.identity,
+        .input_type = !t->data.train.present  ? NULL
+                      : t->data.train.set->u8 ? "uint8"
+                                              : "float32",
         .clips_rows =
             t->job->train.clip_norm > 0 && t->job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE,
         .backend = t->backend->name,
