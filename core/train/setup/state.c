@@ -423,6 +423,22 @@ out:
     return status;
 }
 
+/* A number must mean the same class to the model and in the opened sets. Errors: BAD_DATA, RANK. */
+static enum dpt_status check_classes(const struct dpt_trainer *t, const struct dpt_checkpoint *file,
+                                     struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    char *classes = NULL;
+
+    DPT_TRY(dpt_checkpoint_text(file, "/classes", &classes, err));
+    for (size_t i = 0; i < DPT_SPLITS; i++)
+        if (t->data.split[i].present)
+            DPT_TRY(dpt_dataset_compare_classes(t->data.split[i].set, classes, file->path, err));
+out:
+    free(classes);
+    return status;
+}
+
 /* Loads the parameters, on rank 0. */
 static enum dpt_status load_params(struct dpt_trainer *t, struct dpt_state *state, const char *path,
                                    unsigned how, struct dpt_error *err)
@@ -435,6 +451,7 @@ static enum dpt_status load_params(struct dpt_trainer *t, struct dpt_state *stat
     DPT_TRY(dpt_checkpoint_open(&file, path, err));
     DPT_TRY(dpt_checkpoint_read(&file, state, DPT_LOAD_PARAMS | how, NULL, err));
     DPT_TRY(dpt_trainer_check_columns(t, &file, err));
+    DPT_TRY(check_classes(t, &file, err));
     if (state->averaged)
         dpt_log_info(t->log, "weights: their moving average (train.ema)");
 out:
