@@ -23,10 +23,10 @@
  * (data.resize, data.crop); input_type, "uint8" or "float32", as these have them; training_data,
  * which tells its training data from others (data/sets/identity.h); norm_chunks where gradients are
  * clipped by a norm of rows (dpt_graph_chunks); of a run in half floats (fp16) also loss_scale,
- * loss_scale_good, loss_scale_overflows; of one that says by what its best checkpoint is chosen best_monitor
- * ("valid.loss") and best_loss; of one that may stop early, or whose rate falls on a plateau, what
- * is remembered of that value (struct dpt_watch): early_stop_monitor, _best, _step, _waits, and the
- * same behind plateau_ with _drops
+ * loss_scale_good, loss_scale_overflows; of one that says by what its best checkpoint is chosen
+ * best_monitor ("valid.loss") and best_loss; of one that may stop early, or whose rate falls on a
+ * plateau, what is remembered of that value (struct dpt_watch): early_stop_monitor, _best, _step,
+ * _waits, and the same behind plateau_ with _drops
  *   attribute crc32 of every data set      CRC-32 of its bytes
  * behind HDF5's end, one line of text    "dptrain crc32 <8 hex digits> <20 digits: bytes in front
  * of this line>\n"
