@@ -69,14 +69,14 @@ static enum dpt_status find_source(struct dpt_cli *cli, const struct dpt_checkpo
                          "dptrain export: --softmax: the model's outputs are numbers, not classes; "
                          "leave it out"));
     DPT_TRY(dpt_source_model_find(source, &m->job.data, classes, &e->region, err));
-    if (m->columns != NULL)
-        DPT_TRY(dpt_source_model_columns(source, m->columns, m->path, &e->region, err));
+    DPT_TRY(dpt_source_model_keep(source, &m->kept, m->path, &e->region, err));
     e->view.columns = source->columns;
     if (source->n_classes <= (size_t)m->graph.nodes[m->graph.n_nodes - 1].out.c) {
         e->view.classes = source->classes;
         e->view.n_classes = source->n_classes;
     }
-    e->view.bytes = dpt_cli_has(cli, "--bytes") || (source->known && source->u8);
+    e->view.bytes = dpt_cli_has(cli, "--bytes") || (source->seen && source->u8);
+    e->view.typed = dpt_cli_has(cli, "--bytes") || source->seen;
     e->view.normalized = dpt_cli_has(cli, "--normalized");
     e->view.probabilities = dpt_cli_has(cli, "--softmax");
     e->view.labels = dpt_job_loss(&m->job).kind == DPT_LOSS_BINARY_CROSS_ENTROPY;
@@ -116,9 +116,10 @@ static void print_result(const struct exported *e, const struct dpt_weights_form
     printf("%s: %s, %s parameters in %d tensors, step %lld", path, format->name,
            dpt_group_digits(digits, g->parameters), g->n_tensors, (long long)e->view.step);
     if (format->open == NULL)
-        printf(", input [batch, %s]%s, %s [batch, %d]", dpt_shape_text(&g->nodes[0].out, shape),
+        printf(", input float32 [batch, %s]%s, %s [batch, %d]",
+               dpt_shape_text(&g->nodes[0].out, shape),
                e->view.normalized ? ", normalised"
-               : e->view.bytes    ? " of bytes"
+               : e->view.bytes    ? ", values 0 to 255"
                                   : "",
                e->view.probabilities ? "probabilities" : "output", g->nodes[g->n_nodes - 1].out.c);
     if (averaged)
@@ -168,11 +169,12 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
     DPT_TRY(fold(cli, &e, err));
     DPT_TRY(format->write(&e.view, out, err));
     print_result(&e, format, m.averaged, out);
-    if (format->open == NULL && !e.source.known && e.source.columns == NULL && !e.view.bytes &&
-        !e.view.normalized && !m.graph.nodes[0].out.flat)
-        dpt_log_info(&cli->log,
-                     "the job's data are not there to say what the inputs are: if they were bytes, "
-                     "--bytes lets the graph take them as they are");
+    if (format->open == NULL && !e.view.typed && e.source.columns == NULL && !e.view.normalized &&
+        !m.graph.nodes[0].out.flat)
+        dpt_log_info(
+            &cli->log,
+            "neither this older checkpoint nor the job's data say what the inputs are: if they "
+            "were bytes, --bytes lets the graph take their values as they are");
 out:
     dpt_region_release(&e.region);
     dpt_graph_release(&e.folded);
@@ -197,7 +199,8 @@ static const struct dpt_cli_option options[] = {
     {"--to", "safetensors|npz|onnx", "the format; else that of OUT's ending"},
     DPT_LOAD_CLI_OPTIONS,
     {"--fold-batchnorm", NULL, "onnx: batch norms become part of the weights before them"},
-    {"--bytes", NULL, "onnx: inputs are bytes, 0 to 255 (what the job's data say, if there)"},
+    {"--bytes", NULL,
+     "onnx: inputs are the values of bytes, 0 to 255, as float32 (as the checkpoint says)"},
     {"--normalized", NULL, "onnx: inputs come normalised; the graph does not do it"},
     {"--softmax", NULL, "onnx: outputs are probabilities (of several labels sigmoids), not logits"},
     {"--input-shape", "C,H,W", "of a sample, where an old checkpoint does not say it"},
@@ -217,10 +220,10 @@ const struct dpt_command dpt_cmd_export = {
         "Those of resnet, vgg and mobilenet_v2 are torchvision's: load_state_dict takes them, "
         "counts "
         "of steps and all. "
-        "An ONNX graph takes samples as files hold them, and normalises them itself; names of "
-        "classes, and of a table's columns, are in its metadata. What a model's inputs were "
-        "normalised with is in the metadata of all files but npz. The same checkpoint gives the "
-        "same bytes where the same data are at hand. `dptrain train --init-from` reads safetensors "
+        "An ONNX graph takes samples as files hold them, in float32, and normalises them itself; "
+        "names of a table's columns are in its metadata. Names of classes, the type of the inputs "
+        "and what they were normalised with are in the metadata of all files but npz. The same "
+        "checkpoint gives the same bytes. `dptrain train --init-from` reads safetensors "
         "and "
         "npz.\n\n"
         "  dptrain export runs/mnist-cnn --to onnx mnist.onnx\n"

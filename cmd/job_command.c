@@ -104,18 +104,18 @@ enum dpt_status dpt_job_command_source_model(const struct dpt_job *job, const ch
 {
     enum dpt_status status = DPT_OK;
     struct dpt_checkpoint checkpoint = {0};
-    char path[PATH_MAX], *columns = NULL;
+    struct dpt_source_kept kept = {0};
+    char path[PATH_MAX];
 
     DPT_TRY(dpt_source_model_find(model, &job->data, classes, region, err));
     if (dpt_weights_foreign(weights, &dpt_weights_checkpoint))
         return DPT_OK;
     DPT_TRY(dpt_checkpoint_open(&checkpoint, dpt_checkpoint_resolve(weights, path), err));
-    DPT_TRY(dpt_checkpoint_text(&checkpoint, "/columns", &columns, err));
-    if (columns != NULL)
-        DPT_TRY(dpt_source_model_columns(model, columns, weights, region, err));
+    DPT_TRY(dpt_checkpoint_kept(&checkpoint, &kept, err));
+    DPT_TRY(dpt_source_model_keep(model, &kept, weights, region, err));
 out:
     dpt_checkpoint_close(&checkpoint);
-    free(columns);
+    dpt_checkpoint_kept_release(&kept);
     return status;
 }
 

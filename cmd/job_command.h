@@ -98,8 +98,8 @@ enum dpt_status dpt_job_command_decision(const struct dpt_cli *cli, const struct
                                          int32_t outputs, const struct dpt_called *called,
                                          struct dpt_decision *decision, struct dpt_error *err);
 
-/* What the job's data tell of the samples, and a checkpoint, whose columns count more; weights: its
- * path, or a file of other programs, which says nothing. Errors: BAD_DATA, IO, RANK. */
+/* What the job's data tell of the samples, and a checkpoint, which counts more. weights: its path,
+ * or a file of other programs, which says nothing. Errors: BAD_DATA, IO, RANK. */
 enum dpt_status dpt_job_command_source_model(const struct dpt_job *job, const char *weights,
                                              bool classes, struct dpt_source_model *model,
                                              struct dpt_region *region, struct dpt_error *err);

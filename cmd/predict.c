@@ -28,7 +28,6 @@ struct found {
     bool shaped, sized;
     struct dpt_shape shape, stored;
     int64_t step;
-    size_t columns;          /* bytes of the text that says how its table was read; 0: none */
     char name[NAME_MAX + 1]; /* of the file */
 };
 
@@ -41,7 +40,7 @@ struct predict {
     struct dpt_shape shape; /* --shape */
     const char *weights;    /* where they are */
     struct found found;
-    char *columns; /* rank 0: the checkpoint's text, found.columns bytes */
+    struct dpt_source_kept kept; /* by the checkpoint */
     struct dpt_source *source;
     const struct dpt_source_info *info;
     struct dpt_trainer trainer;
@@ -136,35 +135,13 @@ static enum dpt_status look(struct predict *p, struct dpt_error *err)
         p->found.sized = dpt_checkpoint_stored(&checkpoint, &p->found.stored);
         DPT_TRY(dpt_checkpoint_read(&checkpoint, &state, DPT_LOAD_PROGRESS, NULL, err));
         p->found.step = state.progress.step;
-        DPT_TRY(dpt_checkpoint_text(&checkpoint, "/columns", &p->columns, err));
-        p->found.columns = p->columns != NULL ? strlen(p->columns) : 0;
+        DPT_TRY(dpt_checkpoint_kept(&checkpoint, &p->kept, err));
     }
     if (realpath(file, real) == NULL) /* `latest` is a link to the one that is meant */
         snprintf(real, sizeof real, "%s", file);
     snprintf(p->found.name, sizeof p->found.name, "%.255s", basename(real));
 out:
     dpt_checkpoint_close(&checkpoint);
-    return status;
-}
-
-/* What the checkpoint says of the columns of tables, on every rank. Collective. */
-static enum dpt_status find_columns(struct predict *p, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    const struct dpt_group *world = &p->comm->world;
-    char *text = dpt_region_alloc(&p->region, p->found.columns + 1);
-
-    if (p->found.columns == 0)
-        return DPT_OK;
-    if (text == NULL)
-        status = dpt_fail_memory(err, "the columns", (double)p->found.columns);
-    DPT_TRY(dpt_group_agree(world, status, err));
-    if (world->rank == 0)
-        memcpy(text, p->columns, p->found.columns);
-    DPT_TRY(dpt_group_broadcast(world, 0, text, p->found.columns, err));
-    status = dpt_source_model_columns(&p->spec.model, text, p->found.name, &p->region, err);
-    DPT_TRY(dpt_group_agree(world, status, err));
-out:
     return status;
 }
 
@@ -180,7 +157,9 @@ static enum dpt_status find_model(struct predict *p, struct dpt_error *err)
     DPT_TRY(dpt_group_broadcast(world, 0, &p->found, sizeof p->found, err));
     status = dpt_source_model_find(model, &p->job.data, p->spec.classes, &p->region, err);
     DPT_TRY(dpt_group_agree(world, status, err));
-    DPT_TRY(find_columns(p, err));
+    DPT_TRY(dpt_checkpoint_kept_share(&p->kept, world, err));
+    status = dpt_source_model_keep(model, &p->kept, p->found.name, &p->region, err);
+    DPT_TRY(dpt_group_agree(world, status, err));
     if (p->found.sized)
         model->stored = p->found.stored;
     if (p->found.shaped) {
@@ -494,7 +473,7 @@ out:
     dpt_decided_close(&p.decided);
     dpt_free(p.errors);
     free(p.names);
-    free(p.columns);
+    dpt_checkpoint_kept_release(&p.kept);
     return status;
 }
 

@@ -57,7 +57,7 @@ static const struct dpt_cli_option options[] = {
     DPT_JOB_CLI_OPTIONS,
     {"--resume", "auto|none|PATH",
      "go on from the run folder's newest checkpoint (auto), begin a fresh folder (none), or start "
-     "from this checkpoint on purpose"},
+     "from this checkpoint on purpose, also with other training data"},
     {"--overwrite", NULL,
      "begin anew also where the folder holds a run; that one lies in its `overwritten` until this "
      "one has a checkpoint. Not for a batch file that is requeued: each start would begin anew"},

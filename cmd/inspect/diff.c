@@ -66,7 +66,8 @@ static enum dpt_status diff_jobs(struct dpt_inspect *a, struct dpt_inspect *b, b
     *is_job = old_job != NULL && new_job != NULL;
     if (!*is_job || strcmp(old_job, new_job) == 0)
         goto out;
-    dpt_jobs_compare(old_job, new_job, dpt_job_options, sizeof(struct dpt_job), true, &changes);
+    dpt_jobs_compare(old_job, new_job, dpt_job_options, sizeof(struct dpt_job), NULL, true,
+                     &changes);
     if (changes.failed)
         DPT_TRY(dpt_fail_memory(err, "comparing jobs", 0));
     begin("job", &lines);

@@ -23,17 +23,6 @@ static void put_collected(struct dpt_str *model, const char *key, struct dpt_str
     dpt_str_clear(text);
 }
 
-static void put_classes(const struct dpt_model_view *view, struct dpt_str *model,
-                        struct dpt_str *text)
-{
-    for (size_t i = 0; i < view->n_classes; i++) {
-        dpt_str_printf(text, i == 0 ? "[" : ", ");
-        dpt_str_json(text, view->classes[i]);
-    }
-    dpt_str_printf(text, "]");
-    put_collected(model, "classes", text);
-}
-
 /* "size", or "colour=red" of a category. */
 static void put_features(const struct dpt_columns *columns, struct dpt_str *model,
                          struct dpt_str *text)
@@ -76,11 +65,14 @@ enum dpt_status dpt_onnx_metadata(const struct dpt_model_view *view, struct dpt_
                  view->normalized ? "(x - normalize_mean) / normalize_std for each channel; x: "
                                     "bytes divided by 255, or numbers as they are; an empty list: "
                                     "nothing is subtracted or divided"
-                 : view->bytes    ? "bytes, 0 to 255, as they are: the graph normalises them"
+                 : view->bytes    ? "float32 values of bytes, 0 to 255, as they are: the graph "
+                                    "normalises them"
                                   : "numbers as they are, bytes divided by 255: the graph "
                                     "normalises them");
-    if (view->n_classes > 0)
-        put_classes(view, model, &text);
+    if (view->n_classes > 0) {
+        dpt_texts_json(view->classes, view->n_classes, &text);
+        put_collected(model, "classes", &text);
+    }
     if (view->columns != NULL) {
         DPT_TRY(dpt_columns_parse(&columns, view->columns, "the checkpoint", err));
         put_features(&columns, model, &text);

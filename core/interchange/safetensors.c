@@ -206,14 +206,20 @@ static enum dpt_status read_safetensors(struct dpt_weights *w, const struct dpt_
                : dpt_fail_errno(err, DPT_IO, "%s: cannot read", w->path);
 }
 
+/* A value whose text was collected, which is released. */
+static void add_collected(struct dpt_json *j, const char *key, struct dpt_str *text)
+{
+    j->text.failed = j->text.failed || text->failed;
+    dpt_json_text(j, key, text->text);
+    dpt_str_release(text);
+}
+
 static void add_reals(struct dpt_json *j, const char *key, const struct dpt_reals *reals)
 {
     struct dpt_str text = {0};
 
     dpt_reals_json(reals, &text);
-    j->text.failed = j->text.failed || text.failed;
-    dpt_json_text(j, key, text.text);
-    dpt_str_release(&text);
+    add_collected(j, key, &text);
 }
 
 static void add_floats(struct dpt_json *j, const char *key, const float *numbers, int32_t n)
@@ -223,9 +229,7 @@ static void add_floats(struct dpt_json *j, const char *key, const float *numbers
     for (int32_t i = 0; i < n; i++)
         dpt_str_printf(&text, "%s%.9g", i == 0 ? "[" : ", ", (double)numbers[i]);
     dpt_str_printf(&text, "]");
-    j->text.failed = j->text.failed || text.failed;
-    dpt_json_text(j, key, text.text);
-    dpt_str_release(&text);
+    add_collected(j, key, &text);
 }
 
 /* "format": "pt" is what readers of PyTorch's files ask for: names and layouts are PyTorch's. All
@@ -235,6 +239,7 @@ static void add_metadata(const struct dpt_model_view *view, struct dpt_json *j)
     const struct dpt_shape *input = &view->graph->nodes[0].out;
     const int64_t sizes[] = {input->c, input->h, input->w};
     char text[DPT_DIMS_TEXT];
+    struct dpt_str classes = {0};
 
     dpt_json_object(j, "__metadata__");
     dpt_json_text(j, "format", "pt");
@@ -242,11 +247,17 @@ static void add_metadata(const struct dpt_model_view *view, struct dpt_json *j)
     snprintf(text, sizeof text, "%lld", (long long)view->step);
     dpt_json_text(j, "step", text);
     dpt_json_text(j, "input_shape", dpt_dims_text(input->flat ? 1 : 3, sizes, text));
+    if (view->typed)
+        dpt_json_text(j, "input_type", view->bytes ? "uint8" : "float32");
     add_reals(j, "normalize_mean", &view->normalize->mean);
     add_reals(j, "normalize_std", &view->normalize->std);
     if (view->targets->used) {
         add_floats(j, "target_mean", view->targets->mean, view->targets->outputs);
         add_floats(j, "target_std", view->targets->std, view->targets->outputs);
+    }
+    if (view->n_classes > 0) {
+        dpt_texts_json(view->classes, view->n_classes, &classes);
+        add_collected(j, "classes", &classes);
     }
     dpt_json_end(j);
 }

@@ -225,3 +225,14 @@ void dpt_reals_json(const struct dpt_reals *reals, struct dpt_str *out)
     dpt_json_end(&j);
     *out = j.text;
 }
+
+void dpt_texts_json(const char *const *texts, size_t n, struct dpt_str *out)
+{
+    struct dpt_json j = {.text = *out};
+
+    dpt_json_array(&j, NULL);
+    for (size_t i = 0; i < n; i++)
+        dpt_json_text(&j, NULL, texts[i]);
+    dpt_json_end(&j);
+    *out = j.text;
+}

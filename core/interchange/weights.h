@@ -65,8 +65,9 @@ struct dpt_model_view {
     const char *const *classes;             /* names of the outputs, or NULL */
     size_t n_classes;
     const char *columns; /* how its table was read (data/tables/columns.h), or NULL */
+    bool typed;          /* what its inputs are is known: */
+    bool bytes;          /* bytes, 0 to 255; else numbers */
     /* These are for graphs (ONNX): */
-    bool bytes;         /* inputs are bytes, 0 to 255 */
     bool normalized;    /* inputs come normalised */
     bool probabilities; /* outputs are the softmax of the logits */
     bool labels;        /* then of several labels at once: their sigmoids */
@@ -156,5 +157,7 @@ enum dpt_status dpt_weight_count(const struct dpt_weights *w, struct dpt_weight 
 
 /* "[0.1307]": the numbers as JSON. */
 void dpt_reals_json(const struct dpt_reals *reals, struct dpt_str *out);
+/* Adds texts likewise. */
+void dpt_texts_json(const char *const *texts, size_t n, struct dpt_str *out);
 
 #endif

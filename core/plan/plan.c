@@ -132,6 +132,7 @@ enum dpt_status dpt_plan_open(struct dpt_plan *p, const struct dpt_job *job,
         DPT_TRY(dpt_augment_check(&job->data.augment, p->t.data.train.set, err));
     if (p->t.team.together) /* only its presence counts, it is never run */
         DPT_TRY(dpt_pool_open(&p->t.team.pool, 1, false, err));
+    DPT_TRY(dpt_trainer_identify(&p->t, err));
     state = dpt_trainer_state(&p->t, job_text);
     DPT_TRY(dpt_checkpoint_size(&state, job->output, &p->checkpoint, err));
     p->libraries = dpt_process_memory("RssFile"); /* once: it grows while libraries are used */

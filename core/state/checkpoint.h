@@ -15,15 +15,18 @@
  *                                          (program.h)
  *   /columns                               where its training data came of a table: how that was
  *                                          read, as text (data/tables/columns.h)
+ *   /classes                               where its training data name classes: the names, as
+ *                                          text, a line each (data/sets/identity.h)
  *   attributes of /                        format, format_version, step, updates, samples, epoch,
  * epoch_step, seed, parameters, input_shape ("1x28x28" or "784"), best_metric, best_step, version,
  * backend, library; file_shape, as the samples' files have it, where pictures are resized or cut
- * (data.resize, data.crop); norm_chunks where gradients are clipped by a norm of rows
- * (dpt_graph_chunks); of a run in half floats (fp16) also loss_scale, loss_scale_good,
- * loss_scale_overflows; of one that says by what its best checkpoint is chosen best_monitor
- * ("valid.loss") and best_loss; of one that may stop early, or whose rate falls on a plateau, what
- * is remembered of that value (struct dpt_watch): early_stop_monitor, _best, _step, _waits, and the
- * same behind plateau_ with _drops
+ * (data.resize, data.crop); input_type, "uint8" or "float32", as these have them; training_data,
+ * which tells its training data from others (data/sets/identity.h); norm_chunks where gradients are
+ * clipped by a norm of rows (dpt_graph_chunks); of a run in half floats (fp16) also loss_scale,
+ * loss_scale_good, loss_scale_overflows; of one that says by what its best checkpoint is chosen
+ * best_monitor ("valid.loss") and best_loss; of one that may stop early, or whose rate falls on a
+ * plateau, what is remembered of that value (struct dpt_watch): early_stop_monitor, _best, _step,
+ * _waits, and the same behind plateau_ with _drops
  *   attribute crc32 of every data set      CRC-32 of its bytes
  * behind HDF5's end, one line of text    "dptrain crc32 <8 hex digits> <20 digits: bytes in front
  * of this line>\n"
@@ -103,6 +106,9 @@ struct dpt_state {
     const char *job_text;
     const char *plans;              /* NULL or empty: none */
     const char *columns;            /* likewise */
+    const char *classes;            /* likewise */
+    const char *training_data;      /* likewise */
+    const char *input_type;         /* likewise */
     const struct dpt_shape *stored; /* of its samples in their files; NULL: as the model's input */
     bool clips_rows;                /* its gradients are clipped by a norm of rows */
     bool averaged;                  /* out, with DPT_LOAD_AVERAGE: there was one */
@@ -185,7 +191,8 @@ enum dpt_status dpt_checkpoint_read(const struct dpt_checkpoint *checkpoint,
                                     struct dpt_state *state, unsigned parts, char **job_text,
                                     struct dpt_error *err);
 
-/* The text of its /plans or /columns, malloc'ed; NULL: it has none. Errors: BAD_DATA, RANK. */
+/* The text of its /plans, /columns or /classes, malloc'ed; NULL: it has none. Errors: BAD_DATA,
+ * RANK. */
 enum dpt_status dpt_checkpoint_text(const struct dpt_checkpoint *checkpoint, const char *name,
                                     char **text, struct dpt_error *err);
 
@@ -201,6 +208,12 @@ const char *dpt_checkpoint_numerics(const struct dpt_checkpoint *checkpoint, cha
 bool dpt_checkpoint_input(const struct dpt_checkpoint *checkpoint, struct dpt_shape *shape);
 /* The shape that they have in their files, where they are resized or cut; false: as above. */
 bool dpt_checkpoint_stored(const struct dpt_checkpoint *checkpoint, struct dpt_shape *shape);
+/* What it says of its samples' type, and of its training data, into text; returns text. "": it does
+ * not say, as those before this was kept. */
+const char *dpt_checkpoint_input_type(const struct dpt_checkpoint *checkpoint, char *text,
+                                      size_t size);
+const char *dpt_checkpoint_training_data(const struct dpt_checkpoint *checkpoint, char *text,
+                                         size_t size);
 
 /* Verifies, opens, reads and closes a checkpoint. */
 enum dpt_status dpt_checkpoint_load(struct dpt_state *state, const char *path, unsigned parts,

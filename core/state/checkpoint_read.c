@@ -485,3 +485,15 @@ bool dpt_checkpoint_stored(const struct dpt_checkpoint *c, struct dpt_shape *sha
 {
     return read_shape(c, "file_shape", shape);
 }
+
+const char *dpt_checkpoint_input_type(const struct dpt_checkpoint *c, char *text, size_t size)
+{
+    find_text(c, "input_type", text, size);
+    return text;
+}
+
+const char *dpt_checkpoint_training_data(const struct dpt_checkpoint *c, char *text, size_t size)
+{
+    find_text(c, "training_data", text, size);
+    return text;
+}

@@ -66,10 +66,14 @@ static void add_tensors(struct dpt_image *image, const struct dpt_graph *graph, 
     }
 }
 
+/* Where there is one. */
 static void add_text(struct dpt_image *image, const char *name, const char *text)
 {
-    struct dpt_item *item = &image->items[image->n++];
+    struct dpt_item *item = &image->items[image->n];
 
+    if (text == NULL || text[0] == '\0')
+        return;
+    image->n++;
     *item = (struct dpt_item){.size = strlen(text), .bytes = text};
     snprintf(item->name, sizeof item->name, "%s", name);
 }
@@ -86,7 +90,7 @@ static void add_targets(struct dpt_image *image, const char *name, const float *
 static enum dpt_status list_items(struct dpt_image *image, const struct dpt_state *s,
                                   struct dpt_error *err)
 {
-    const size_t n = (size_t)s->graph->n_tensors * (size_t)(1 + s->slots) + 5;
+    const size_t n = (size_t)s->graph->n_tensors * (size_t)(1 + s->slots) + 6;
 
     image->items = dpt_alloc_array(n, sizeof *image->items);
     if (image->items == NULL)
@@ -104,10 +108,9 @@ static enum dpt_status list_items(struct dpt_image *image, const struct dpt_stat
         add_targets(image, "std", s->targets->std, s->targets->outputs);
     }
     add_text(image, "/job", s->job_text);
-    if (s->plans != NULL && s->plans[0] != '\0')
-        add_text(image, "/plans", s->plans);
-    if (s->columns != NULL && s->columns[0] != '\0')
-        add_text(image, "/columns", s->columns);
+    add_text(image, "/plans", s->plans);
+    add_text(image, "/columns", s->columns);
+    add_text(image, "/classes", s->classes);
     return DPT_OK;
 }
 

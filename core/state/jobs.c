@@ -138,12 +138,14 @@ static bool parse(struct dpt_conf *conf, const char *name, const char *text,
 }
 
 /* Adds the differing keys. Whether a run may go on with them. */
-static bool tell(const struct dpt_job_keys *keys, bool all, struct dpt_str *changes)
+static bool tell(const struct dpt_job_keys *keys, const char *settled, bool all,
+                 struct dpt_str *changes)
 {
     bool same = true;
 
     for (size_t k = 0; k < keys->n_keys; k++)
-        same &= !keys->keys[k].differs || keys->keys[k].effect >= DPT_EFFECT_LENGTH;
+        same &= !keys->keys[k].differs || keys->keys[k].effect >= DPT_EFFECT_LENGTH ||
+                (settled != NULL && strcmp(keys->keys[k].path, settled) == 0);
     for (size_t k = 0; k < keys->n_keys; k++) {
         const struct dpt_job_key *key = &keys->keys[k];
         const char *before = key->value[0], *now = key->value[1];
@@ -159,7 +161,7 @@ static bool tell(const struct dpt_job_keys *keys, bool all, struct dpt_str *chan
 }
 
 bool dpt_jobs_compare(const char *old_job, const char *new_job, const struct dpt_option *table,
-                      size_t size, bool all, struct dpt_str *changes)
+                      size_t size, const char *settled, bool all, struct dpt_str *changes)
 {
     struct dpt_conf before = {0}, now = {0};
     struct dpt_job_keys keys = {0};
@@ -168,7 +170,7 @@ bool dpt_jobs_compare(const char *old_job, const char *new_job, const struct dpt
 
     if (same &&
         dpt_job_keys_open(&keys, (const struct dpt_conf_node *const[]){before.root, now.root}, 2))
-        same = tell(&keys, all, changes);
+        same = tell(&keys, settled, all, changes);
     changes->failed |= keys.failed;
     dpt_job_keys_close(&keys);
     dpt_conf_release(&before);

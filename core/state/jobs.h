@@ -34,13 +34,13 @@ void dpt_job_keys_close(struct dpt_job_keys *keys);
 /*
  * Compares the job of a checkpoint with the present one. table: the rows of a job, which say what
  * the keys mean to a run that goes on, and the defaults of those that a text lacks; size: of the
- * struct that they fill. Without a table every key counts. *changes: one line a difference, "key:
- * old -> new"; all: also of the keys that change no byte, which only older
- * checkpoints tell. Returns
+ * struct that they fill. Without a table every key counts. settled: a key that may differ, since
+ * what it names is known to be the same; NULL: none. *changes: one line a difference, "key: old ->
+ * new"; all: also of the keys that change no byte, which only older checkpoints tell. Returns
  * whether only such keys differ as a continued run may change. Memory that ran out is in
  * changes->failed.
  */
 bool dpt_jobs_compare(const char *old_job, const char *new_job, const struct dpt_option *table,
-                      size_t size, bool all, struct dpt_str *changes);
+                      size_t size, const char *settled, bool all, struct dpt_str *changes);
 
 #endif

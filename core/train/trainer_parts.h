@@ -12,6 +12,7 @@
 #include "core/base/pool.h"
 #include "core/comm/comm.h"
 #include "core/train/update/optimizer.h"
+#include "data/sets/identity.h"
 #include "data/sets/loader.h"
 #include "data/sets/sampler.h"
 
@@ -58,6 +59,9 @@ struct dpt_splits {
     };
     /* Shape of samples that do not come from these sets (predict.h); borrowed, or NULL. */
     const struct dpt_shape *given;
+    /* What checkpoints keep of the training set (dpt_trainer_identify; data/sets/identity.h). */
+    char identity[DPT_IDENTITY_TEXT];
+    struct dpt_str classes;
 };
 
 /* The model and the program that the backend made of it. Owner: program.c. */

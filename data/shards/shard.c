@@ -510,11 +510,12 @@ enum dpt_status dpt_class_names_check(const struct dpt_class_names *names, const
 
     for (size_t i = 0; i < names->n && i < others->n; i++)
         if (strcmp(names->at[i], others->at[i]) != 0)
-            return dpt_fail(
-                err, DPT_BAD_DATA,
-                "%s: class %zu is '%s', in %s it is '%s': a number must mean the "
-                "same class in both; `dptrain convert` with `--like %s` makes the first "
-                "anew with the second's numbers",
-                path, i, shown(names->at[i], mine), other, shown(others->at[i], theirs), other);
+            return dpt_fail(err, DPT_BAD_DATA,
+                            "%s: class %zu is '%s', in %s it is '%s': a number must mean the "
+                            "same class in both; `dptrain convert --like SHARD`, a shard with the "
+                            "numbers of the "
+                            "second, makes the first anew",
+                            path, i, shown(names->at[i], mine), other,
+                            shown(others->at[i], theirs));
     return DPT_OK;
 }

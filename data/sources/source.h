@@ -120,7 +120,7 @@ enum dpt_status dpt_source_format_find(const char *what, const char *name, bool 
  * known. */
 struct dpt_source_model {
     bool known; /* their shape */
-    bool seen;  /* and whether they are stored as bytes, which only they themselves tell */
+    bool seen;  /* whether they are stored as bytes, which the model's shape does not tell */
     bool u8;
     struct dpt_shape shape;
     struct dpt_shape stored;    /* before data.resize and data.crop; its height is 0: not known */
@@ -178,11 +178,19 @@ enum dpt_status dpt_source_model_find(struct dpt_source_model *model,
                                       const struct dpt_data_conf *conf, bool classes,
                                       struct dpt_region *region, struct dpt_error *err);
 
-/* Takes what a checkpoint of the model says of the columns, or of pictures, which counts more than
- * what the data say, and names of classes where the data have none. Errors: BAD_DATA, RANK. */
-enum dpt_status dpt_source_model_columns(struct dpt_source_model *model, const char *columns,
-                                         const char *from, struct dpt_region *region,
-                                         struct dpt_error *err);
+/* What a checkpoint keeps of the samples that its model learned from; what is empty or NULL is not
+ * known. Zero-initialise; who fills it frees the texts. */
+struct dpt_source_kept {
+    char *columns; /* how their table was read (data/tables/columns.h), or what --fit did */
+    char *classes; /* names of the classes (data/sets/identity.h) */
+    char type[16]; /* as they are stored: "uint8", "float32" */
+};
+
+/* Takes this of a checkpoint, which counts more than what the data at hand say. from: its file.
+ * Errors: BAD_DATA, RANK. */
+enum dpt_status dpt_source_model_keep(struct dpt_source_model *model,
+                                      const struct dpt_source_kept *kept, const char *from,
+                                      struct dpt_region *region, struct dpt_error *err);
 
 /* Reads this from one shard. Errors: BAD_DATA, RANK. */
 enum dpt_status dpt_source_model_of(struct dpt_source_model *model, const char *path, bool classes,

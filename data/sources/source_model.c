@@ -6,18 +6,19 @@
 #include "data/sources/source.h"
 #include "data/tables/columns.h"
 
-/* The shard's names, for longer than it is open. */
-static enum dpt_status keep_names(const struct dpt_shard *shard, struct dpt_source_model *model,
-                                  struct dpt_region *region, struct dpt_error *err)
+/* The names of a file's classes, for longer than it is open. */
+static enum dpt_status keep_names(const struct dpt_class_names *found, const char *from,
+                                  struct dpt_source_model *model, struct dpt_region *region,
+                                  struct dpt_error *err)
 {
-    const size_t n = shard->names.n;
+    const size_t n = found->n;
     const char **names = dpt_region_alloc(region, n * sizeof *names);
 
     if (n == 0)
         return DPT_OK;
-    model->classes_of = dpt_region_strdup(region, shard->path);
+    model->classes_of = dpt_region_strdup(region, from);
     for (size_t i = 0; names != NULL && i < n; i++)
-        names[i] = dpt_region_strdup(region, shard->names.at[i]);
+        names[i] = dpt_region_strdup(region, found->at[i]);
     if (region->failed)
         return dpt_fail_memory(err, "the names of classes", (double)n * sizeof *names);
     model->classes = names;
@@ -69,16 +70,17 @@ enum dpt_status dpt_source_model_of(struct dpt_source_model *model, const char *
     model->targets = shard.labels.name != NULL && !dpt_shard_whole(&shard);
     if (shard.columns != NULL)
         DPT_TRY(take_text(model, shard.columns, shard.path, &parsed, region, err));
-    DPT_TRY(keep_names(&shard, model, region, err));
+    DPT_TRY(keep_names(&shard.names, shard.path, model, region, err));
 out:
     dpt_columns_release(&parsed);
     dpt_shard_close(&shard);
     return status;
 }
 
-enum dpt_status dpt_source_model_columns(struct dpt_source_model *model, const char *columns,
-                                         const char *from, struct dpt_region *region,
-                                         struct dpt_error *err)
+/* A checkpoint's columns, and names of classes where nobody else has some. */
+static enum dpt_status keep_columns(struct dpt_source_model *model, const char *columns,
+                                    const char *from, struct dpt_region *region,
+                                    struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_columns parsed = {0};
@@ -101,6 +103,28 @@ enum dpt_status dpt_source_model_columns(struct dpt_source_model *model, const c
         DPT_TRY(dpt_fail_memory(err, "the columns", (double)strlen(columns)));
 out:
     dpt_columns_release(&parsed);
+    return status;
+}
+
+enum dpt_status dpt_source_model_keep(struct dpt_source_model *model,
+                                      const struct dpt_source_kept *kept, const char *from,
+                                      struct dpt_region *region, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_class_names names = {0};
+
+    if (kept->type[0] != '\0') {
+        model->seen = true;
+        model->u8 = strcmp(kept->type, "uint8") == 0;
+    }
+    if (kept->classes != NULL) {
+        DPT_TRY(dpt_class_names_parse(&names, kept->classes, err));
+        DPT_TRY(keep_names(&names, from, model, region, err));
+    }
+    if (kept->columns != NULL)
+        DPT_TRY(keep_columns(model, kept->columns, from, region, err));
+out:
+    dpt_class_names_release(&names);
     return status;
 }
 

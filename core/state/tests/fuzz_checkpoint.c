@@ -178,7 +178,7 @@ static void try_load(struct scene *s, const char *path, bool usual)
 
     DEMAND(status == DPT_OK || !usual, "%s", err.text);
     if (status == DPT_OK) {
-        const bool same = dpt_jobs_compare(text, job_text, NULL, 0, true, &changes);
+        const bool same = dpt_jobs_compare(text, job_text, NULL, 0, NULL, true, &changes);
 
         DEMAND(text != NULL && (same || !usual), "%s", changes.text);
     } else {

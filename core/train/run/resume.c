@@ -42,28 +42,54 @@ static void explain_batch(const struct dpt_trainer *t, struct dpt_str *changes)
                    t->comm->world.size);
 }
 
-/* Takes a verified checkpoint: compares its job with ours, then reads its state. */
+/* What a checkpoint was made from, beside ours. */
+struct comparison {
+    bool job, data; /* are they the same, as far as a run that goes on needs them to be */
+    struct dpt_str changes;
+};
+
+/* Compares data and job of a checkpoint with ours. Data that are the same may lie elsewhere. */
+static enum dpt_status compare(const struct dpt_trainer *t, const struct dpt_checkpoint *file,
+                               const char *old_job, const char *job, struct comparison *c,
+                               struct dpt_error *err)
+{
+    static const char train[] = "data.train";
+    char then[DPT_IDENTITY_TEXT];
+    struct dpt_str told = {0};
+    const enum dpt_identity_result data = dpt_identity_compare(
+        dpt_checkpoint_training_data(file, then, sizeof then), t->data.identity, train, &told);
+
+    c->data = data != DPT_IDENTITY_OTHER;
+    c->job = dpt_jobs_compare(old_job, job, dpt_job_options, sizeof *t->job,
+                              data == DPT_IDENTITY_UNKNOWN ? NULL : train, false, &c->changes);
+    explain_batch(t, &c->changes);
+    if (told.length > 0)
+        dpt_str_printf(&c->changes, "%s%s", c->changes.length > 0 ? "\n" : "", told.text);
+    c->changes.failed = c->changes.failed || told.failed;
+    dpt_str_release(&told);
+    return c->changes.failed ? dpt_fail_memory(err, "comparing jobs", 0) : DPT_OK;
+}
+
+/* Takes a verified checkpoint: compares its job and data with ours, then reads its state. */
 static enum dpt_status take(struct dpt_trainer *t, struct dpt_state *state, const char *path,
                             bool any_job, bool any, struct found *found, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_str changes = {0};
+    struct comparison c = {0};
     struct dpt_checkpoint file = {0};
     char *old_job = NULL, made_by[512], ours[512];
     bool same;
 
     DPT_TRY(dpt_checkpoint_open(&file, path, err));
     DPT_TRY(dpt_checkpoint_read(&file, state, DPT_LOAD_PROGRESS, &old_job, err));
-    same = dpt_jobs_compare(old_job, state->job_text, dpt_job_options, sizeof *t->job, false,
-                            &changes);
-    explain_batch(t, &changes);
-    if (changes.failed)
-        DPT_TRY(dpt_fail_memory(err, "comparing jobs", 0));
+    DPT_TRY(compare(t, &file, old_job, state->job_text, &c, err));
+    same = c.job && c.data;
     if (!same && !any_job)
         DPT_TRY(dpt_fail(err, DPT_BAD_JOB,
-                         "%s was made by another job:\n%s\ngive the job another --output, or start "
+                         "%s was made %s:\n%s\ngive the job another --output, or start "
                          "from that checkpoint on purpose with --resume %s",
-                         path, changes.text, path));
+                         path, c.job ? "with other training data" : "by another job",
+                         c.changes.text, path));
     if (same && !any_job && state->progress.epoch_step >= t->steps_per_epoch)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
                          "%s: its attribute epoch_step is %lld, an epoch has %lld steps: the data "
@@ -93,12 +119,12 @@ static enum dpt_status take(struct dpt_trainer *t, struct dpt_state *state, cons
                      "%s was made by a dptrain that added up clip_norm's norm in another order: "
                      "from here on the last bits may differ from what they would have been there",
                      path);
-    if (changes.length > 0)
-        dpt_log_info(t->log, "changed since then:\n%s", changes.text);
+    if (c.changes.length > 0)
+        dpt_log_info(t->log, "changed since then:\n%s", c.changes.text);
 out:
     dpt_checkpoint_close(&file);
     free(old_job);
-    dpt_str_release(&changes);
+    dpt_str_release(&c.changes);
     return status;
 }
 
@@ -263,7 +289,8 @@ static enum dpt_status judge_ended(struct dpt_trainer *t, const char *job_text, 
 
     if (read_signature(t, &old, &unreadable) != DPT_OK)
         DPT_TRY(refuse(folder, err)); /* by another version, or changed since */
-    if (!dpt_jobs_compare(old.text, job_text, dpt_job_options, sizeof *t->job, false, &changes))
+    if (!dpt_jobs_compare(old.text, job_text, dpt_job_options, sizeof *t->job, NULL, false,
+                          &changes))
         DPT_TRY(dpt_fail(err, DPT_BAD_JOB,
                          "%s holds the run of another job:\n%s\ngive the job another --output, or "
                          "begin anew in its place with --overwrite",
@@ -310,13 +337,20 @@ out:
     return status;
 }
 
-/* With another batch or data set an epoch may have fewer steps: then it begins anew. */
-static void fit_epoch(struct dpt_trainer *t)
+/* With another batch or data set an epoch may have fewer steps, and then begins anew; a run of so
+ * many epochs still has those that are left. */
+static void fit_epochs(struct dpt_trainer *t)
 {
-    if (t->progress.epoch_step < t->steps_per_epoch)
-        return;
-    t->progress.epoch_step = 0;
-    t->progress.epoch++;
+    struct dpt_progress *p = &t->progress;
+    int64_t left;
+
+    if (p->epoch_step >= t->steps_per_epoch) {
+        p->epoch_step = 0;
+        p->epoch++;
+    }
+    left = t->job->train.epochs - p->epoch;
+    if (t->job->train.steps == 0)
+        t->steps = p->step + (left > 0 ? left * t->steps_per_epoch - p->epoch_step : 0);
 }
 
 /* Rank 0 warns where some */
@@ -364,7 +398,7 @@ enum dpt_status dpt_resume_run(struct dpt_trainer *t, const struct dpt_resume *r
     }
     DPT_TRY(dpt_group_broadcast(world, 0, &t->progress, sizeof t->progress, err));
     DPT_TRY(dpt_group_broadcast(world, 0, &t->scale, sizeof t->scale, err));
-    fit_epoch(t);
+    fit_epochs(t);
     DPT_TRY(dpt_trainer_share_targets(t, err));
     DPT_TRY(dpt_trainer_broadcast_params(t, err));
     DPT_TRY(dpt_trainer_broadcast_slots(t, err));

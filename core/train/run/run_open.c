@@ -220,6 +220,9 @@ enum dpt_status dpt_run_prepare(struct dpt_run *run, const struct dpt_resume *re
     enum dpt_resumed resumed;
 
     DPT_TRY(dpt_group_agree(world, write_job(run, err), err));
+    dpt_comm_note(t->comm, 0, "identifying data.train");
+    DPT_TRY(
+        dpt_group_agree(world, dpt_run_leads(run) ? dpt_trainer_identify(t, err) : DPT_OK, err));
     DPT_TRY(dpt_resume_run(t, resume, run->job_text.text, &resumed, err));
     dpt_run_watch(run);
     run->resumed = run->saved_step = resumed == DPT_RESUMED ? t->progress.step : -1;

@@ -141,6 +141,7 @@ out:
 void dpt_trainer_close_data(struct dpt_trainer *t)
 {
     dpt_target_scale_release(&t->targets);
+    dpt_str_release(&t->data.classes);
     for (size_t i = 0; t->comm != NULL && i < DPT_SPLITS; i++)
         dpt_dataset_close(&t->data.sets[i]);
 }

@@ -327,6 +327,19 @@ out:
     return status;
 }
 
+enum dpt_status dpt_trainer_identify(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(dpt_dataset_identity(t->data.train.set, t->data.identity, err));
+    dpt_str_clear(&t->data.classes);
+    dpt_dataset_write_classes(t->data.train.set, &t->data.classes);
+    if (t->data.classes.failed)
+        DPT_TRY(dpt_fail_memory(err, "the names of classes", (double)t->data.classes.length));
+out:
+    return status;
+}
+
 struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text)
 {
     struct dpt_state state = {
@@ -343,6 +356,11 @@ struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text)
         .columns = t->data.train.present ? dpt_dataset_columns(t->data.train.set, NULL) : NULL,
         .stored =
             t->data.train.present && t->data.train.set->views ? &t->data.train.set->stored : NULL,
+        .classes = t->data.classes.text,
+        .training_data = t->data.identity,
+        .input_type = !t->data.train.present  ? NULL
+                      : t->data.train.set->u8 ? "uint8"
+                                              : "float32",
         .clips_rows =
             t->job->train.clip_norm > 0 && t->job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE,
         .backend = t->backend->name,
@@ -405,6 +423,22 @@ out:
     return status;
 }
 
+/* A number must mean the same class to the model and in the opened sets. Errors: BAD_DATA, RANK. */
+static enum dpt_status check_classes(const struct dpt_trainer *t, const struct dpt_checkpoint *file,
+                                     struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    char *classes = NULL;
+
+    DPT_TRY(dpt_checkpoint_text(file, "/classes", &classes, err));
+    for (size_t i = 0; i < DPT_SPLITS; i++)
+        if (t->data.split[i].present)
+            DPT_TRY(dpt_dataset_compare_classes(t->data.split[i].set, classes, file->path, err));
+out:
+    free(classes);
+    return status;
+}
+
 /* Loads the parameters, on rank 0. */
 static enum dpt_status load_params(struct dpt_trainer *t, struct dpt_state *state, const char *path,
                                    unsigned how, struct dpt_error *err)
@@ -417,6 +451,7 @@ static enum dpt_status load_params(struct dpt_trainer *t, struct dpt_state *stat
     DPT_TRY(dpt_checkpoint_open(&file, path, err));
     DPT_TRY(dpt_checkpoint_read(&file, state, DPT_LOAD_PARAMS | how, NULL, err));
     DPT_TRY(dpt_trainer_check_columns(t, &file, err));
+    DPT_TRY(check_classes(t, &file, err));
     if (state->averaged)
         dpt_log_info(t->log, "weights: their moving average (train.ema)");
 out:

@@ -29,6 +29,10 @@ static inline bool dpt_trainer_streams(const struct dpt_trainer *t)
     return dpt_trainer_model_ranks(t) * dpt_trainer_owners(t) > 1;
 }
 
+/* Finds what checkpoints are to keep of the training set: its identity, and its classes' names
+ * (t->data.identity, classes). On the rank that saves, or where t is planned. Errors: BAD_DATA, IO,
+ * RANK. */
+enum dpt_status dpt_trainer_identify(struct dpt_trainer *t, struct dpt_error *err);
 /* The trainer's present state, for a checkpoint. job_text: from dpt_job_signature. */
 struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text);
 

@@ -148,12 +148,14 @@ static void try_resume(const struct dpt_job *job, const struct dpt_conf *conf, c
     dpt_job_signature(job, conf, &signature);
     if (signature.length < DPT_YAML_BYTES) {
         DEMAND(dpt_jobs_compare(signature.text, signature.text, dpt_job_options,
-                                sizeof(struct dpt_job), true, &changes),
+                                sizeof(struct dpt_job), NULL, true, &changes),
                "%s", changes.text);
         DEMAND(changes.length == 0, "%s", changes.text);
     }
-    dpt_jobs_compare(text, signature.text, dpt_job_options, sizeof(struct dpt_job), true, &changes);
-    dpt_jobs_compare(signature.text, text, dpt_job_options, sizeof(struct dpt_job), true, &changes);
+    dpt_jobs_compare(text, signature.text, dpt_job_options, sizeof(struct dpt_job), NULL, true,
+                     &changes);
+    dpt_jobs_compare(signature.text, text, dpt_job_options, sizeof(struct dpt_job), NULL, true,
+                     &changes);
     DEMAND(!changes.failed, "no memory");
     dpt_str_release(&signature);
     dpt_str_release(&changes);

@@ -39,6 +39,47 @@ out:
     return status;
 }
 
+enum dpt_status dpt_checkpoint_kept(const struct dpt_checkpoint *file, struct dpt_source_kept *kept,
+                                    struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    dpt_checkpoint_input_type(file, kept->type, sizeof kept->type);
+    DPT_TRY(dpt_checkpoint_text(file, "/columns", &kept->columns, err));
+    DPT_TRY(dpt_checkpoint_text(file, "/classes", &kept->classes, err));
+out:
+    return status;
+}
+
+void dpt_checkpoint_kept_release(struct dpt_source_kept *kept)
+{
+    free(kept->columns);
+    free(kept->classes);
+    *kept = (struct dpt_source_kept){0};
+}
+
+enum dpt_status dpt_checkpoint_kept_share(struct dpt_source_kept *kept,
+                                          const struct dpt_group *world, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    char **const texts[] = {&kept->columns, &kept->classes};
+
+    DPT_TRY(dpt_group_broadcast(world, 0, kept->type, sizeof kept->type, err));
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        size_t n = *texts[i] != NULL ? strlen(*texts[i]) + 1 : 0;
+
+        DPT_TRY(dpt_group_broadcast(world, 0, &n, sizeof n, err));
+        if (n == 0)
+            continue;
+        if (world->rank != 0 && (*texts[i] = malloc(n)) == NULL)
+            status = dpt_fail_memory(err, "a checkpoint's texts", (double)n);
+        DPT_TRY(dpt_group_agree(world, status, err));
+        DPT_TRY(dpt_group_broadcast(world, 0, *texts[i], n, err));
+    }
+out:
+    return status;
+}
+
 static enum dpt_status find_shape(const struct dpt_checkpoint_model *m,
                                   const struct dpt_checkpoint *file, const struct dpt_shape *given,
                                   struct dpt_shape *shape, struct dpt_error *err)
@@ -74,7 +115,7 @@ enum dpt_status dpt_checkpoint_model_open(struct dpt_checkpoint_model *m, const 
     DPT_TRY(dpt_checkpoint_verify(m->path, err));
     DPT_TRY(dpt_checkpoint_open(&file, m->path, err));
     DPT_TRY(dpt_checkpoint_read(&file, &state, DPT_LOAD_PROGRESS, &text, err));
-    DPT_TRY(dpt_checkpoint_text(&file, "/columns", &m->columns, err));
+    DPT_TRY(dpt_checkpoint_kept(&file, &m->kept, err));
     DPT_TRY(read_job(&m->job, &m->conf, m->path, text, err));
     DPT_TRY(find_shape(m, &file, shape, &input, err));
     DPT_TRY(dpt_model_build(&m->job.model, &input, &m->graph, err));
@@ -97,7 +138,7 @@ out:
 
 void dpt_checkpoint_model_close(struct dpt_checkpoint_model *m)
 {
-    free(m->columns);
+    dpt_checkpoint_kept_release(&m->kept);
     dpt_free(m->params);
     dpt_target_scale_release(&m->targets);
     dpt_graph_release(&m->graph);

@@ -12,6 +12,7 @@
 #include "core/interchange/weights.h"
 #include "core/state/checkpoint.h"
 #include "core/train/job/job.h"
+#include "data/sources/source.h"
 
 /* Zero-initialise: {0}. */
 struct dpt_checkpoint_model {
@@ -23,7 +24,7 @@ struct dpt_checkpoint_model {
     struct dpt_target_scale targets;
     struct dpt_progress progress;
     bool averaged; /* the parameters are the weights' moving average */
-    char *columns; /* how its table was read (data/tables/columns.h); NULL: it was none */
+    struct dpt_source_kept kept;
 };
 
 /*
@@ -37,6 +38,14 @@ enum dpt_status dpt_checkpoint_model_open(struct dpt_checkpoint_model *m, const 
                                           const struct dpt_shape *shape, unsigned how,
                                           struct dpt_error *err);
 void dpt_checkpoint_model_close(struct dpt_checkpoint_model *m);
+
+/* Reads what a checkpoint keeps of its samples, and frees that. Errors: BAD_DATA, RANK. */
+enum dpt_status dpt_checkpoint_kept(const struct dpt_checkpoint *file, struct dpt_source_kept *kept,
+                                    struct dpt_error *err);
+void dpt_checkpoint_kept_release(struct dpt_source_kept *kept);
+/* Collective. Gives all ranks rank 0's, each its own. Errors: MPI, RANK. */
+enum dpt_status dpt_checkpoint_kept_share(struct dpt_source_kept *kept,
+                                          const struct dpt_group *world, struct dpt_error *err);
 
 /* The job of a checkpoint alone. *job, *conf: zeroed; the latter is the caller's to release in any
  * case, and the job's strings live in it. Errors: as above. */
