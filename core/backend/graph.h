@@ -252,6 +252,17 @@ struct dpt_range dpt_tensor_columns(const struct dpt_graph *graph, int32_t tenso
  * else NULL. */
 const struct dpt_graph_node *dpt_graph_divided(const struct dpt_graph *graph, int32_t tensor);
 
+/*
+ * What a float leaves of a norm's mean, where that shows beside the deviation, 1 / scale; else 0.
+ * Far from 0, as years are, it is much: what is normalised by the float alone would not sum to 0,
+ * and the layer before multiplies that sum by numbers as large. Both are doubles; for hosts and
+ * devices.
+ */
+#define DPT_NORM_REST(mean, scale)                                                                 \
+    (fabs((mean) - (double)(float)(mean)) * (scale) > 0x1p-21                                      \
+         ? (float)((mean) - (double)(float)(mean))                                                 \
+         : 0.0f)
+
 /* The samples of a step, of a whole step, which an epoch's last one may not be, and of a
  * micro-batch, of which the last one may be short. */
 struct dpt_step_samples {

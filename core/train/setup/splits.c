@@ -129,7 +129,8 @@ static void warn_lone(const struct dpt_trainer *t, struct dpt_log *log)
     const struct dpt_graph_node *each = lone_norm(t, whole, s->micro),
                                 *node = each != NULL ? each : lone_norm(t, last, s->micro);
     const int32_t micro = micro_without(t, whole, last);
-    char what[64] = "an epoch's last step is one sample", cure[64] = "another batch.global would do";
+    char what[64] = "an epoch's last step is one sample";
+    char cure[64] = "another batch.global would do";
 
     if (node == NULL)
         return;

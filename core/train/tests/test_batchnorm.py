@@ -235,6 +235,32 @@ def test_statistics_that_are_no_numbers_are_told(tmp_path):
         assert all(np.isfinite(v).all() for k, v in found.items() if k.startswith("state"))
 
 
+FAR = {"flat": ("{dense: 16}, %s, relu, {dense: 3}", (8,)), "planes": ("{conv: 16}, %s, relu, flatten, {dense: 3}", (3, 6, 6)),
+       "few": ("{conv: 5}, %s, relu, flatten, {dense: 3}", (3, 6, 6))}
+
+
+@pytest.mark.parametrize("name", FAR)
+@pytest.mark.parametrize("norm", ["batchnorm", "{batchnorm: {statistics: batch}}", "{groupnorm: 1}", "instance"])
+def test_gradients_far_from_zero(tmp_path, name, norm):
+    """The sums of what a norm passes back are 0, and the layer before multiplies them by samples of some 1e4: as in double, which ref computes in."""
+    layers, shape = FAR[name]
+    norm = norm.replace("instance", f"{{groupnorm: {re.search('[0-9]+', layers)[0]}}}")
+    if "groupnorm" in norm and len(shape) == 1:
+        norm = "layernorm"
+    dice = np.random.default_rng(1)
+    with h5py.File(tmp_path / "t.h5", "w") as file:
+        file["images"], file["labels"] = dice.normal(1e4, 1, (64, *shape)).astype("f4"), dice.integers(0, 3, 64)
+    job = dpt.write_job(tmp_path / "job.yaml", f"data: {{train: t.h5}}\nmodel: {{type: sequential, layers: [{layers % norm}]}}\n"
+                        "batch: {global: 64, micro: 32}\ntrain: {steps: 1}\nlog: {every: 1 step}\ncomm: {reduction: reproducible}\n")
+    found = {}
+    for kind in ("ref", "cpu", *("cuda",) * os.path.exists(test_device.FAKE)):
+        environment = test_device.Machine(tmp_path).environment if kind == "cuda" else None
+        dpt.train(job, tmp_path / kind, "--quiet", "--set", f"device.kind={kind}", cwd=tmp_path, env=environment)
+        found[kind] = dpt.events(tmp_path / kind, "train")[0]["gradient_norm"]
+    for kind in found:
+        assert found[kind] == pytest.approx(found["ref"], rel=2e-3), found
+
+
 # --- statistics: batch --------------------------------------------------------------------------------------------------------
 
 
