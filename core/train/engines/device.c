@@ -110,6 +110,7 @@ static enum dpt_status open_steps(struct dpt_trainer *t, struct dpt_error *err)
         .clip = job->train.clip_norm,
         .skip = job->train.on_nan == DPT_ON_NAN_SKIP,
         .micros = (int32_t)((batches + ranks - 1) / ranks),
+        .whole = dpt_sampler_count(s, 0),
         .staging_buffers = STAGING_BUFFERS,
         .at_once = AT_ONCE,
         .targets = t->data.train.form.targets,
