@@ -142,6 +142,8 @@ enum dpt_status dpt_csv_columns_list(struct dpt_source *s, struct dpt_error *err
         state->kept = state->kept || s->spec->option[said[i]] != NULL;
     /* An array of pointers. NOLINTNEXTLINE(bugprone-sizeof-expression) */
     state->inputs = dpt_region_alloc(&t->region, t->n_features * sizeof *state->inputs);
+    /* NOLINTNEXTLINE(bugprone-sizeof-expression) */
+    state->targets = dpt_region_alloc(&t->region, t->n_labels * sizeof *state->targets);
     state->met = dpt_region_alloc(&t->region, t->n_features * sizeof *state->met);
     state->undecided = dpt_region_alloc(&t->region, t->n_features * sizeof *state->undecided);
     state->index = dpt_region_alloc(&t->region, t->columns * sizeof *state->index);
@@ -151,6 +153,8 @@ enum dpt_status dpt_csv_columns_list(struct dpt_source *s, struct dpt_error *err
     for (size_t i = 0; i < columns->n && n < t->n_features; i++)
         if (dpt_column_is_input(&columns->at[i]))
             state->inputs[n++] = &columns->at[i];
+    for (size_t k = 0; k < t->n_labels; k++)
+        state->targets[k] = dpt_csv_label_column(state, k);
     state->watched = state->impute;
     for (size_t k = 0; k < n; k++)
         state->watched = state->watched || state->inputs[k]->filled ||
@@ -162,6 +166,7 @@ enum dpt_status dpt_csv_columns_list(struct dpt_source *s, struct dpt_error *err
         if (t->role[i] == DPT_COLUMN_NUMBER &&
             (t->names[i][0] == '\0' || strncmp(t->names[i], "Unnamed:", 8) == 0))
             state->index[state->n_index++] = i;
+    DPT_TRY(dpt_csv_spans_begin(s, err));
     if (t->id < t->columns) {
         s->info.id = dpt_region_strdup(&s->region, t->names != NULL ? t->names[t->id] : "id");
         if (s->info.id == NULL)
@@ -403,7 +408,7 @@ enum dpt_status dpt_csv_features(const struct dpt_csv_state *state, float *value
             DPT_TRY(dpt_csv_no_number(state, at, DPT_CSV_MISSING, err));
         else
             DPT_TRY(dpt_csv_input_at(state, k, &value, err));
-        *values++ = (float)value;
+        *values++ = (float)(value - column->offset);
     }
 out:
     return status;

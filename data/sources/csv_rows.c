@@ -120,6 +120,19 @@ enum dpt_status dpt_csv_input_at(const struct dpt_csv_state *state, size_t k, do
                           column->texts[0], column->texts[1]);
 }
 
+enum dpt_status dpt_csv_target_at(const struct dpt_csv_state *state, size_t k, float *target,
+                                  struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_column *column = state->targets[k];
+    double value;
+
+    DPT_TRY(dpt_csv_number_at(state, state->table.labels[k], &value, err));
+    *target = (float)(value - (column != NULL ? column->offset : 0));
+out:
+    return status;
+}
+
 enum dpt_status dpt_csv_walk(struct dpt_source *s, const char *what, dpt_csv_visit *visit,
                              void *arg, struct dpt_error *err)
 {

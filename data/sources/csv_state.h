@@ -1,6 +1,6 @@
 /*
  * csv_state: a CSV source: its table, what its columns become, and what its labels are. Private to
- * source_csv.c, csv_rows.c, csv_labels.c, csv_columns.c, csv_words.c and csv_fit.c.
+ * source_csv.c, csv_rows.c, csv_labels.c, csv_columns.c, csv_spans.c, csv_words.c and csv_fit.c.
  */
 #ifndef DPT_DATA_CSV_STATE_H
 #define DPT_DATA_CSV_STATE_H
@@ -36,6 +36,14 @@ struct dpt_csv_met {
     const dpt_column_words *words;
 };
 
+/* The numbers of a column, as far as they have to be looked at. */
+struct dpt_csv_span {
+    size_t column; /* of the table */
+    double low, high, last;
+    int64_t n, merged; /* merged: rows that differ from the one before, but not as float32 */
+    bool exact;        /* a float32 holds each */
+};
+
 struct dpt_csv_state {
     struct dpt_csv_table table;
     int64_t row;                /* that the table gives next */
@@ -46,10 +54,14 @@ struct dpt_csv_state {
     bool impute, mean;              /* missing numbers become the median, or the mean */
     struct dpt_column **inputs;     /* [table.n_features], in `columns` */
     struct dpt_csv_met *met;        /* likewise */
+    struct dpt_column **targets;    /* [table.n_labels], likewise; NULL: nothing is known of one */
     size_t *undecided, n_undecided; /* inputs that have had nothing but such words until now */
-    float *floats;                  /* a row's features, where they are stored as bytes */
-    struct dpt_str label;           /* --label, where it was guessed */
-    const char **ids;               /* [rows], where there is such a column */
+    /* Columns of numbers whose offset is to be found: those that may need one. */
+    struct dpt_csv_span *spans;
+    size_t n_spans;
+    float *floats;        /* a row's features, where they are stored as bytes */
+    struct dpt_str label; /* --label, where it was guessed */
+    const char **ids;     /* [rows], where there is such a column */
     size_t ids_room;
     /* Columns without a name whose cells are whole numbers, as pandas' index. */
     size_t *index, n_index;
@@ -81,6 +93,9 @@ const char *dpt_csv_other_marks(const struct dpt_csv_state *state, const char *t
 /* Fails for a cell that had to be a number and is none. */
 enum dpt_status dpt_csv_no_number(const struct dpt_csv_state *state, size_t column,
                                   enum dpt_csv_kind kind, struct dpt_error *err);
+/* What the k-th label of the row is as a target. Errors: BAD_DATA. */
+enum dpt_status dpt_csv_target_at(const struct dpt_csv_state *state, size_t k, float *target,
+                                  struct dpt_error *err);
 /* A number of the row that a float can hold. Errors: BAD_DATA. */
 enum dpt_status dpt_csv_number_at(const struct dpt_csv_state *state, size_t column, double *value,
                                   struct dpt_error *err);
@@ -108,6 +123,18 @@ enum dpt_status dpt_csv_labels_decide(struct dpt_source *source, struct dpt_erro
 /* The class that a cell of the row names, else its number. Errors: BAD_DATA. */
 enum dpt_status dpt_csv_class_at(const struct dpt_source *source, size_t column, int32_t *class,
                                  struct dpt_error *err);
+
+/* --- csv_spans.c ------------------------------------------------------------------------------ */
+
+/* Lists the columns whose numbers may need an offset, once it is known what they are. Errors:
+ * RANK. */
+enum dpt_status dpt_csv_spans_begin(struct dpt_source *source, struct dpt_error *err);
+/* Looks at their numbers in one row. */
+void dpt_csv_spans_scan(struct dpt_csv_state *state);
+/* Gives an offset to those that need one, and tells of it. */
+void dpt_csv_spans_end(struct dpt_source *source);
+/* What is known of the k-th label's column; NULL: nothing. */
+struct dpt_column *dpt_csv_label_column(const struct dpt_csv_state *state, size_t k);
 
 /* --- csv_words.c ------------------------------------------------------------------------------ */
 

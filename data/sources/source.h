@@ -132,8 +132,9 @@ struct dpt_source_model {
     const char *columns_of;    /* the file that says it */
     const char *const *labels; /* names of the label columns of their table, [n_labels], or NULL */
     size_t n_labels;
-    const char *fit;    /* what was done to the sides of pictures: --fit; NULL: not known */
-    const char *fit_of; /* likewise */
+    const double *offsets; /* [n_labels] what was subtracted from each; NULL: nothing from any */
+    const char *fit;       /* what was done to the sides of pictures: --fit; NULL: not known */
+    const char *fit_of;    /* likewise */
 };
 
 /* How samples that become shards are divided at random: n shares, for training, maybe validation,

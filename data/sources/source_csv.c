@@ -30,6 +30,7 @@ static enum dpt_status scan_row(struct dpt_source *s, void *arg, struct dpt_erro
     if (s->spec->convert)
         DPT_TRY(dpt_csv_labels_scan(s->state, err));
     DPT_TRY(dpt_csv_columns_scan(s, err));
+    dpt_csv_spans_scan(s->state);
 out:
     return status;
 }
@@ -225,6 +226,7 @@ static enum dpt_status open_source(struct dpt_source *s, struct dpt_error *err)
         DPT_TRY(take_shape(s, err));
         DPT_TRY(fit_like(s, err));
         DPT_TRY(dpt_csv_labels_decide(s, err));
+        dpt_csv_spans_end(s);
     }
     DPT_TRY(DPT_ALLOCATE(state->floats, dpt_shape_size(&s->layout.shape), "a row", err));
     s->info.width = s->info.truth == DPT_TRUTH_VECTOR ? (int32_t)state->table.n_labels : 0;
@@ -306,7 +308,6 @@ static enum dpt_status read_rows(struct dpt_source *s, const struct dpt_source_r
     enum dpt_status status = DPT_OK;
     struct dpt_csv_state *state = s->state;
     const size_t labels = state->table.n_labels;
-    double value;
     bool more;
 
     DPT_TRY(seek(s, rows->row, err));
@@ -320,10 +321,8 @@ static enum dpt_status read_rows(struct dpt_source *s, const struct dpt_source_r
         }
         if (rows->classes != NULL)
             DPT_TRY(dpt_csv_class_at(s, state->table.labels[0], &rows->classes[i], err));
-        for (size_t k = 0; rows->targets != NULL && k < labels; k++) {
-            DPT_TRY(dpt_csv_number_at(state, state->table.labels[k], &value, err));
-            rows->targets[(size_t)i * labels + k] = (float)value;
-        }
+        for (size_t k = 0; rows->targets != NULL && k < labels; k++)
+            DPT_TRY(dpt_csv_target_at(state, k, &rows->targets[(size_t)i * labels + k], err));
     }
     if (state->row == s->parts[rows->part].samples) {
         DPT_TRY(dpt_csv_table_next(&state->table, &more, err));

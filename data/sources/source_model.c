@@ -25,6 +25,21 @@ static enum dpt_status keep_names(const struct dpt_shard *shard, struct dpt_sour
     return DPT_OK;
 }
 
+/* What was subtracted from the labels, where it was from any; check region->failed. */
+static void take_offsets(struct dpt_source_model *model, const struct dpt_columns *parsed,
+                         struct dpt_region *region)
+{
+    double *offsets = dpt_region_alloc(region, model->n_labels * sizeof *offsets);
+    bool any = false;
+
+    for (size_t i = 0, k = 0; offsets != NULL && i < parsed->n; i++)
+        if (parsed->at[i].role == DPT_COLUMN_LABEL) {
+            any = any || parsed->at[i].offset != 0;
+            offsets[k++] = parsed->at[i].offset;
+        }
+    model->offsets = any ? offsets : NULL;
+}
+
 /* Takes the text of a shard, or checkpoint. *parsed: out; release it in any case. */
 static enum dpt_status take_text(struct dpt_source_model *model, const char *text, const char *from,
                                  struct dpt_columns *parsed, struct dpt_region *region,
@@ -43,6 +58,7 @@ static enum dpt_status take_text(struct dpt_source_model *model, const char *tex
         for (size_t i = 0; labels != NULL && i < parsed->n; i++)
             if (parsed->at[i].role == DPT_COLUMN_LABEL)
                 labels[model->n_labels++] = dpt_region_strdup(region, parsed->at[i].name);
+        take_offsets(model, parsed, region);
     }
     if (parsed->fit != NULL) {
         model->fit = dpt_region_strdup(region, parsed->fit);
@@ -157,6 +173,7 @@ enum dpt_status dpt_source_model_find(struct dpt_source_model *model,
             model->columns_of = found.columns_of;
             model->labels = found.labels;
             model->n_labels = found.n_labels;
+            model->offsets = found.offsets;
         }
         if (model->fit == NULL) {
             model->fit = found.fit;
