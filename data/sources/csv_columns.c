@@ -12,15 +12,18 @@ static enum dpt_status take_mark(const struct dpt_source *s, enum dpt_source_opt
                                  const char *name, char *mark, struct dpt_error *err)
 {
     const char *text = s->spec->option[option];
+    char plain;
 
     if (text == NULL)
         return DPT_OK;
     if (strcmp(text, "tab") == 0)
         text = "\t";
-    if (strlen(text) != 1 || strchr("\"\n\r", *text) != NULL)
+    /* A program's space between groups of digits, copied as it is: one for all kinds of spaces. */
+    plain = option == DPT_SOURCE_THOUSANDS || strlen(text) == 1 ? dpt_csv_plain_mark(text) : '\0';
+    if (plain == '\0' || strchr("\"\n\r", plain) != NULL)
         return dpt_fail(err, DPT_USAGE, "%s '%s': one character is needed, or the word tab", name,
                         text);
-    *mark = *text;
+    *mark = plain;
     return DPT_OK;
 }
 
@@ -137,7 +140,7 @@ enum dpt_status dpt_csv_columns_list(struct dpt_source *s, struct dpt_error *err
 
     if (!state->known)
         DPT_TRY(describe(state, err));
-    state->kept = t->names != NULL || state->known;
+    state->kept = t->names != NULL || state->known || columns->delimiter != 0;
     for (size_t i = 0; i < sizeof said / sizeof said[0]; i++)
         state->kept = state->kept || s->spec->option[said[i]] != NULL;
     /* An array of pointers. NOLINTNEXTLINE(bugprone-sizeof-expression) */

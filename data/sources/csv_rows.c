@@ -143,6 +143,7 @@ enum dpt_status dpt_csv_walk(struct dpt_source *s, const char *what, dpt_csv_vis
     bool more;
 
     dpt_csv_table_rewind(&state->table);
+    state->table.comments = 0;
     for (state->row = 0;; state->row++) {
         DPT_TRY(dpt_csv_table_next(&state->table, &more, err));
         if (!more)

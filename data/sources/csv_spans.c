@@ -1,4 +1,6 @@
 /*
+ * Magnitudes and units of numbers.
+ *
  * Columns whose numbers are far from 0 and close to each other, as time stamps: a float32 has 24
  * bits, so many of them would become one number. What is common to all of a column is subtracted
  * while they are doubles, and kept with the column (data/tables/columns.h).
@@ -48,27 +50,75 @@ static void take(struct dpt_csv_span *span, double value)
     span->last = value;
 }
 
+static enum dpt_status list_units(struct dpt_csv_state *state, struct dpt_error *err)
+{
+    struct dpt_csv_table *t = &state->table;
+
+    state->units =
+        dpt_region_alloc(&t->region, (t->n_features + t->n_labels) * sizeof *state->units);
+    if (state->units == NULL)
+        return dpt_fail_memory(err, "the columns", (double)t->columns);
+    for (size_t k = 0; k < t->n_features; k++)
+        if (state->inputs[k]->role == DPT_COLUMN_NUMBER)
+            state->units[state->n_units++].column = t->features[k];
+    for (size_t k = 0; k < t->n_labels; k++)
+        state->units[state->n_units++].column = t->labels[k];
+    return DPT_OK;
+}
+
 enum dpt_status dpt_csv_spans_begin(struct dpt_source *s, struct dpt_error *err)
 {
+    enum dpt_status status = DPT_OK;
     struct dpt_csv_state *state = s->state;
     const struct dpt_csv_table *t = &state->table;
 
     if (!s->spec->convert || state->known)
         return DPT_OK;
+    DPT_TRY(list_units(state, err));
     state->spans = dpt_region_alloc(&state->table.region,
                                     (t->n_features + t->n_labels) * sizeof *state->spans);
     if (state->spans == NULL)
-        return dpt_fail_memory(err, "the columns", (double)t->columns);
+        DPT_TRY(dpt_fail_memory(err, "the columns", (double)t->columns));
     for (size_t k = 0; k < t->n_features && !s->layout.u8; k++)
         if (state->inputs[k]->role == DPT_COLUMN_NUMBER)
             state->spans[state->n_spans++].column = t->features[k];
     for (size_t k = 0; k < t->n_labels; k++)
         state->spans[state->n_spans++].column = t->labels[k];
-    return DPT_OK;
+out:
+    return status;
 }
 
-void dpt_csv_spans_scan(struct dpt_csv_state *state)
+/* Notes the unit of a cell; most have none, and are numbers by their first and last character. */
+static enum dpt_status scan_unit(struct dpt_csv_state *state, struct dpt_csv_units *u,
+                                 struct dpt_error *err)
 {
+    const struct dpt_csv_spec *spec = &state->table.spec;
+    const struct dpt_csv_cell *cell = dpt_csv_cell_at(state, u->column);
+    const char *text = cell->text, *unit = NULL;
+    const char first = text[0], last = cell->length > 0 ? text[cell->length - 1] : '0';
+    const bool digits = last >= '0' && last <= '9';
+
+    if (!digits || first > '9' || first < '+' || text[first == '-'] == '$')
+        unit =
+            dpt_csv_unit(text, (char)(spec->decimal == 0 ? '.' : spec->decimal), spec->thousands);
+    u->with += unit != NULL;
+    u->without += unit == NULL && digits && cell->length > (first == '0');
+    if (unit == NULL || unit == u->unit)
+        return DPT_OK;
+    if (u->unit != NULL)
+        return dpt_csv_refuse(state, u->column, err, "in another unit than %s: a column needs one",
+                              u->first);
+    u->unit = unit;
+    u->first = dpt_csv_place(state, u->column);
+    return u->first != NULL ? DPT_OK : dpt_fail_memory(err, "a message", DPT_CSV_WHERE);
+}
+
+enum dpt_status dpt_csv_spans_scan(struct dpt_csv_state *state, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    for (size_t i = 0; i < state->n_units; i++)
+        DPT_TRY(scan_unit(state, &state->units[i], err));
     for (size_t i = 0; i < state->n_spans; i++) {
         struct dpt_csv_span *span = &state->spans[i];
         const struct dpt_csv_cell *cell = dpt_csv_cell_at(state, span->column);
@@ -83,6 +133,8 @@ void dpt_csv_spans_scan(struct dpt_csv_state *state)
         if (kind == DPT_CSV_TEXT || (kind == DPT_CSV_NUMBER && is_settled(span)))
             state->spans[i--] = state->spans[--state->n_spans];
     }
+out:
+    return status;
 }
 
 /* What is known of a column of the table that is not known from elsewhere. */
@@ -134,7 +186,23 @@ static void tell(const struct dpt_source *s, const struct dpt_csv_span *span, bo
 void dpt_csv_spans_end(struct dpt_source *s)
 {
     struct dpt_csv_state *state = s->state;
+    char digits[32];
 
+    for (size_t i = 0; i < state->n_units && s->spec->log != NULL; i++) {
+        const struct dpt_csv_units *u = &state->units[i];
+
+        if (u->unit == NULL || u->unit[0] != '%')
+            continue;
+        if (u->without == 0)
+            dpt_log_info(s->spec->log, "%s: percents are hundredths", u->first);
+        else
+            dpt_log_warn(s->spec->log,
+                         "%s is in percent, which are hundredths, but %s number%s of its column %s "
+                         "no unit: %s read as %s",
+                         u->first, dpt_group_digits(digits, u->without), u->without > 1 ? "s" : "",
+                         u->without > 1 ? "have" : "has", u->without > 1 ? "these are" : "it is",
+                         u->without > 1 ? "they are" : "it is");
+    }
     for (size_t i = 0; i < state->n_spans; i++) {
         const struct dpt_csv_span *span = &state->spans[i];
         const bool label = state->table.role[span->column] == DPT_COLUMN_LABEL;

@@ -44,6 +44,14 @@ struct dpt_csv_span {
     bool exact;        /* a float32 holds each */
 };
 
+/* The units of a column's numbers. */
+struct dpt_csv_units {
+    size_t column;    /* of the table */
+    const char *unit; /* that some have; NULL: none has */
+    char *first;      /* where the first of these is, and what */
+    int64_t with, without;
+};
+
 struct dpt_csv_state {
     struct dpt_csv_table table;
     int64_t row;                /* that the table gives next */
@@ -59,6 +67,8 @@ struct dpt_csv_state {
     /* Columns of numbers whose offset is to be found: those that may need one. */
     struct dpt_csv_span *spans;
     size_t n_spans;
+    struct dpt_csv_units *units; /* [n_units] columns of numbers, and of labels */
+    size_t n_units;
     float *floats;        /* a row's features, where they are stored as bytes */
     struct dpt_str label; /* --label, where it was guessed */
     const char **ids;     /* [rows], where there is such a column */
@@ -126,12 +136,12 @@ enum dpt_status dpt_csv_class_at(const struct dpt_source *source, size_t column,
 
 /* --- csv_spans.c ------------------------------------------------------------------------------ */
 
-/* Lists the columns whose numbers may need an offset, once it is known what they are. Errors:
- * RANK. */
+/* Lists the columns whose numbers may need an offset, or have units, once it is known what they
+ * are. Errors: RANK. */
 enum dpt_status dpt_csv_spans_begin(struct dpt_source *source, struct dpt_error *err);
-/* Looks at their numbers in one row. */
-void dpt_csv_spans_scan(struct dpt_csv_state *state);
-/* Gives an offset to those that need one, and tells of it. */
+/* Looks at their numbers in one row. Errors: BAD_DATA (two units in a column), RANK. */
+enum dpt_status dpt_csv_spans_scan(struct dpt_csv_state *state, struct dpt_error *err);
+/* Gives an offset to those that need one, and tells of it, and of percents beside other numbers. */
 void dpt_csv_spans_end(struct dpt_source *source);
 /* What is known of the k-th label's column; NULL: nothing. */
 struct dpt_column *dpt_csv_label_column(const struct dpt_csv_state *state, size_t k);

@@ -30,7 +30,7 @@ static enum dpt_status scan_row(struct dpt_source *s, void *arg, struct dpt_erro
     if (s->spec->convert)
         DPT_TRY(dpt_csv_labels_scan(s->state, err));
     DPT_TRY(dpt_csv_columns_scan(s, err));
-    dpt_csv_spans_scan(s->state);
+    DPT_TRY(dpt_csv_spans_scan(s->state, err));
 out:
     return status;
 }
@@ -58,8 +58,12 @@ static enum dpt_status open_table(struct dpt_source *s, const char *label, struc
         .stop = s->spec->stop,
     };
 
+    enum dpt_status status;
+
     dpt_csv_table_close(&state->table);
-    return dpt_csv_table_open(&state->table, &spec, err);
+    status = dpt_csv_table_open(&state->table, &spec, err);
+    state->columns.delimiter = state->table.spec.delimiter; /* as the file itself may say */
+    return status;
 }
 
 /* Which columns hold labels, where nobody said it: as many as there are beyond what the model
@@ -208,6 +212,17 @@ out:
     return status;
 }
 
+static void tell_comments(const struct dpt_source *s)
+{
+    const struct dpt_csv_table *t = &((const struct dpt_csv_state *)s->state)->table;
+    char digits[32];
+
+    if (t->comments > 0 && s->spec->log != NULL)
+        dpt_log_info(s->spec->log, "%s: %s comment line%s, which begin%s with #, left out",
+                     s->paths[0], dpt_group_digits(digits, t->comments), t->comments > 1 ? "s" : "",
+                     t->comments > 1 ? "" : "s");
+}
+
 static enum dpt_status open_source(struct dpt_source *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -218,6 +233,7 @@ static enum dpt_status open_source(struct dpt_source *s, struct dpt_error *err)
     DPT_TRY((convert ? open_to_convert : open_to_predict)(s, err));
     DPT_TRY(dpt_csv_columns_list(s, err));
     DPT_TRY(dpt_csv_walk(s, "counting rows", scan_row, NULL, err));
+    tell_comments(s);
     DPT_TRY(dpt_csv_columns_end(s, err));
     s->layout.shape = (struct dpt_shape){.h = 1, .w = 1, .flat = true};
     for (size_t k = 0; k < state->table.n_features; k++)

@@ -27,9 +27,9 @@
  * `fill`: the number that stands for a missing one. The inputs of a model
  * are the columns `number` and `category`, in this order.
  *
- * Where a float32 does not tell the numbers of a column apart, as time stamps in milliseconds, there
- * is a sixth cell, `offset`: what is subtracted from each number, and from `fill`, before it is
- * stored. Of a label it is to be added to what a model predicts.
+ * Where a float32 does not tell the numbers of a column apart, as time stamps in milliseconds,
+ * there is a sixth cell, `offset`: what is subtracted from each number, and from `fill`, before it
+ * is stored. Of a label it is to be added to what a model predicts.
  */
 #ifndef DPT_DATA_COLUMNS_H
 #define DPT_DATA_COLUMNS_H

@@ -23,8 +23,9 @@ struct dpt_csv_spec {
      * `known` says; "": none has labels.
      */
     const char *asked[DPT_COLUMN_ROLE_COUNT];
-    const char *header;                /* --header: auto, yes, no; NULL: auto */
-    char delimiter, decimal;           /* 0: a comma, a point */
+    const char *header; /* --header: auto, yes, no; NULL: auto */
+    /* 0: a comma, a point. Where the first file says its delimiter, the table's spec has that. */
+    char delimiter, decimal;
     char thousands;                    /* 0: none */
     const struct dpt_columns *known;   /* the columns are to be these, found by name; or NULL */
     bool by_name;                      /* names of columns are kept, or looked for: no two alike */
@@ -47,6 +48,7 @@ struct dpt_csv_table {
     bool *assigned;     /* [columns] that have a role already */
     struct dpt_csv csv; /* the row, where there is one; open while it has a buffer */
     size_t file;        /* of the inputs, that csv reads */
+    int64_t comments;   /* lines that begin with # and are no rows, since somebody set it to 0 */
     struct dpt_region region;
 };
 
