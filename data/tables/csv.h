@@ -2,7 +2,7 @@
  * csv: records and numbers of comma-separated text, RFC 4180.
  *
  * A record is a line, or several where a quoted cell holds line ends. Line ends are LF, CRLF or CR;
- * lines with nothing in them are skipped; a byte-order mark of UTF-8 at the start of a file is, too,
+ * lines with nothing in them are skipped; a byte-order mark of UTF-8 at the start is, too,
  * and a first line as "sep=;", which says what the delimiter is. Spaces and tabs around an unquoted
  * cell do not belong to it. Memory is one record. One thread.
  */
@@ -66,9 +66,9 @@ enum dpt_csv_kind { DPT_CSV_NUMBER, DPT_CSV_NOT_FINITE, DPT_CSV_MISSING, DPT_CSV
 
 /*
  * What a cell holds (csv_number.c). NUMBER: digits, a point, an exponent, no matter what the locale
- * is, maybe within blanks or with a unit, as 5% (which is 0.05), $5 or 5 €; a minus may be U+2212;
- * *value is the nearest double. NOT_FINITE: nan, inf, or beyond a double. MISSING: nothing, NA, N/A,
- * null, None, ?. *value is 0 but for NUMBER.
+ * is, maybe within blanks or with a unit, as 5% (which is 0.05) or $5; a minus may be U+2212;
+ * *value is the nearest double. NOT_FINITE: nan, inf, or beyond a double. MISSING: nothing, NA,
+ * N/A, null, None, ?. *value is 0 but for NUMBER.
  */
 enum dpt_csv_kind dpt_csv_number(const char *text, double *value);
 /* Likewise, with `decimal` in the place of the point; then a point is none. thousands: what may

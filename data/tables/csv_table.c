@@ -107,23 +107,35 @@ out:
     return status;
 }
 
-/* Whether the cells hold all inputs that are known by name; or, `any`, one that is no number. */
-static bool holds_known(const struct dpt_csv_table *t, const struct dpt_csv *csv, bool any)
+/* Whether the cells hold all inputs that are known by name, or one that is no number. */
+static enum dpt_status holds_known(struct dpt_csv_table *t, const struct dpt_csv *csv, bool *holds,
+                                   struct dpt_error *err)
 {
+    enum dpt_status status = DPT_OK;
     const struct dpt_columns *known = t->spec.known;
+    struct dpt_name_index cells;
+    bool all = known != NULL, any = false;
 
-    for (size_t k = 0; known != NULL && k < known->n; k++) {
-        bool found = false;
+    *holds = false;
+    if (known == NULL)
+        return DPT_OK;
+    DPT_TRY(dpt_name_index_open(&cells, csv->n_cells, &t->region, err));
+    for (size_t i = 0; i < csv->n_cells; i++)
+        dpt_name_index_add(&cells, csv->cells[i].text);
+    dpt_name_index_sort(&cells);
+    for (size_t k = 0; k < known->n && !any; k++) {
+        const struct dpt_name_place *first;
 
         if (!dpt_column_is_input(&known->at[k]))
             continue;
-        for (size_t i = 0; i < csv->n_cells && !found; i++)
-            found = strcmp(csv->cells[i].text, known->at[k].name) == 0 &&
-                    (!any || !is_number(t, &csv->cells[i]));
-        if (found == any)
-            return any;
+        if (dpt_name_index_find(&cells, known->at[k].name, &first) == 0)
+            all = false;
+        else
+            any = !is_number(t, &csv->cells[first->at]);
     }
-    return known != NULL && !any;
+    *holds = all || any;
+out:
+    return status;
 }
 
 /*
@@ -131,12 +143,12 @@ static bool holds_known(const struct dpt_csv_table *t, const struct dpt_csv *csv
  * label, as some programs number columns), the label tells: text above numbers. A mixture is data,
  * whose error then names the place. Names that are known tell at once.
  */
-static enum dpt_status looks_like_header(const struct dpt_csv_table *t, struct dpt_csv *csv,
-                                         bool *header, struct dpt_error *err)
+static enum dpt_status looks_like_header(struct dpt_csv_table *t, struct dpt_csv *csv, bool *header,
+                                         struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     size_t numbers = 0, features = 0;
-    bool text_label = true, more;
+    bool text_label = true, holds, more;
 
     for (size_t i = 0; i < t->columns; i++) {
         if (t->role[i] == DPT_COLUMN_LABEL)
@@ -144,7 +156,8 @@ static enum dpt_status looks_like_header(const struct dpt_csv_table *t, struct d
         else if (t->role[i] == DPT_COLUMN_NUMBER)
             features++, numbers += is_number(t, &csv->cells[i]);
     }
-    *header = numbers == 0 || holds_known(t, csv, true) || holds_known(t, csv, false);
+    DPT_TRY(holds_known(t, csv, &holds, err));
+    *header = numbers == 0 || holds;
     if (*header || numbers < features || !text_label || t->n_labels == 0)
         goto out;
     DPT_TRY(next_record(t, csv, &more, err));

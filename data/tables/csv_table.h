@@ -11,6 +11,7 @@
 #include "core/base/memory.h"
 #include "data/tables/columns.h"
 #include "data/tables/csv.h"
+#include "data/tables/name_index.h"
 
 /* What is to be read, and what was said of it; borrowed. */
 struct dpt_csv_spec {
@@ -40,8 +41,10 @@ struct dpt_csv_table {
     size_t *labels, n_labels;   /* the label columns, in the order they were asked for */
     /* The columns that are inputs, in the order of the file, or of `known` */
     size_t *features, n_features;
-    size_t id;           /* `columns`: none */
-    char **names;        /* [columns], or NULL: no header */
+    size_t id;    /* `columns`: none */
+    char **names; /* [columns], or NULL: no header */
+    /* Of these, and of the columns of `known`. */
+    struct dpt_name_index by_name, known_by_name;
     const char *unknown; /* columns that are none of `known`: "'a', 'b'"; NULL: there are none */
     /* "; columns seem to be separated by semicolons: --delimiter ';'", behind messages; or "". */
     const char *hint;
