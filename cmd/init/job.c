@@ -395,8 +395,12 @@ static void write_found(const struct dpt_init_job *init, struct dpt_str *out)
         least = s->counts[i] < least ? s->counts[i] : least;
         greatest = s->counts[i] > greatest ? s->counts[i] : greatest;
     }
-    dpt_str_printf(out, "%lld classes of %s to %s samples\n", (long long)s->classes,
-                   dpt_group_digits(fewest, least), dpt_group_digits(most, greatest));
+    if (s->classes == 1)
+        dpt_str_printf(out, "1 class of %s sample%s\n", dpt_group_digits(fewest, least),
+                       least == 1 ? "" : "s");
+    else
+        dpt_str_printf(out, "%lld classes of %s to %s samples\n", (long long)s->classes,
+                       dpt_group_digits(fewest, least), dpt_group_digits(most, greatest));
 }
 
 void dpt_init_job_write(const struct dpt_init_job *init, struct dpt_str *out)

@@ -147,6 +147,7 @@ enum dpt_status dpt_csv_columns_list(struct dpt_source *s, struct dpt_error *err
     state->inputs = dpt_region_alloc(&t->region, t->n_features * sizeof *state->inputs);
     /* NOLINTNEXTLINE(bugprone-sizeof-expression) */
     state->targets = dpt_region_alloc(&t->region, t->n_labels * sizeof *state->targets);
+    state->met_targets = dpt_region_alloc(&t->region, t->n_labels * sizeof *state->met_targets);
     state->met = dpt_region_alloc(&t->region, t->n_features * sizeof *state->met);
     state->undecided = dpt_region_alloc(&t->region, t->n_features * sizeof *state->undecided);
     state->index = dpt_region_alloc(&t->region, t->columns * sizeof *state->index);
@@ -335,14 +336,13 @@ static void warn_index(const struct dpt_source *s)
     }
 }
 
-/* The words of a column become its values, in the order of their numbers. */
-static enum dpt_status keep_words(struct dpt_csv_state *state, size_t k, struct dpt_error *err)
+enum dpt_status dpt_csv_keep_words(struct dpt_csv_state *state, struct dpt_column *column,
+                                   const dpt_column_words *words, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_column *column = state->inputs[k];
 
     for (size_t i = 0; i < 2; i++) {
-        struct dpt_name value = dpt_column_value((*state->met[k].words)[i]);
+        struct dpt_name value = dpt_column_value((*words)[i]);
 
         value.class = (int32_t)i;
         DPT_TRY(dpt_names_add(&column->values, value, err));
@@ -368,7 +368,7 @@ enum dpt_status dpt_csv_columns_end(struct dpt_source *s, struct dpt_error *err)
         struct dpt_column *column = state->inputs[k];
 
         if (state->met[k].words != NULL)
-            DPT_TRY(keep_words(state, k, err));
+            DPT_TRY(dpt_csv_keep_words(state, column, state->met[k].words, err));
         if (column->role != DPT_COLUMN_CATEGORY)
             continue;
         if (column->values.n == 0)

@@ -103,8 +103,11 @@ out:
 
 /* --- what was done ---------------------------------------------------------------------------- */
 
-static void tell_offset(const struct dpt_column *column, struct dpt_str *told)
+/* What its words mean, and what is subtracted from its numbers. */
+static void tell_numbers(const struct dpt_column *column, struct dpt_str *told)
 {
+    if (column->values.n == 2)
+        dpt_str_printf(told, ", %s is 0 and %s is 1", column->texts[0], column->texts[1]);
     if (column->offset != 0)
         dpt_str_printf(told, ", less %.15g", column->offset);
 }
@@ -122,9 +125,7 @@ static void tell_column(const struct dpt_source *s, const struct dpt_column *col
     switch (role) {
     case DPT_COLUMN_NUMBER:
         dpt_str_printf(told, "number");
-        if (column->values.n > 0)
-            dpt_str_printf(told, ", %s is 0 and %s is 1", column->texts[0], column->texts[1]);
-        tell_offset(column, told);
+        tell_numbers(column, told);
         if (met->missing > 0)
             dpt_str_printf(told, "; %s missing, filled with %.6g%s",
                            dpt_group_digits(digits, met->missing), column->fill,
@@ -154,7 +155,8 @@ static void tell_column(const struct dpt_source *s, const struct dpt_column *col
                                : "targets");
         else
             dpt_str_printf(told, "label, a target");
-        tell_offset(column, told);
+        if (s->info.truth == DPT_TRUTH_VECTOR)
+            tell_numbers(column, told);
         return;
     case DPT_COLUMN_ID:
         dpt_str_printf(told, "names of the rows");

@@ -15,17 +15,26 @@ enum { DPT_CSV_LABEL_MOST = INT32_MAX - 1 };
 
 /* What the labels of a file that becomes shards are, as a first reading finds out. */
 struct dpt_csv_labels {
-    struct dpt_names names;          /* the model's classes, or those that were found */
-    const char *shard;               /* --like; NULL: not given */
-    size_t longest;                  /* name, in bytes */
-    bool given;                      /* the names are the model's, or those of --like */
-    bool named;                      /* labels are names, also where they are numbers */
-    bool regression;                 /* labels are targets */
-    bool whole;                      /* all are whole numbers */
-    double smallest, largest;        /* label that is a number */
-    char *first_number, *first_word; /* where the first of each kind is, and what; NULL: none */
-    bool *seen;                      /* [n_seen] which numbers of classes occur */
+    struct dpt_names names;   /* the model's classes, or those that were found */
+    const char *shard;        /* --like; NULL: not given */
+    size_t longest;           /* name, in bytes */
+    bool given;               /* the names are the model's, or those of --like */
+    bool named;               /* labels are names, also where they are numbers */
+    bool regression;          /* labels are targets */
+    bool whole;               /* all are whole numbers */
+    double smallest, largest; /* label that is a number */
+    /* Where the first of each kind is, and what; NULL: none. first_none: "none", which is a class
+     * among words, and no value among numbers. */
+    char *first_number, *first_word, *first_none;
+    bool words; /* the names are two words for yes and no, in any case */
+    bool *seen; /* [n_seen] which numbers of classes occur */
     size_t n_seen, seen_room, distinct;
+};
+
+/* What was met in a label column of several, or with --regression. */
+struct dpt_csv_target {
+    bool numbers;                  /* it has some */
+    const dpt_column_words *words; /* it has nothing but these, which stand for 0 and 1 */
 };
 
 /* What was met in a column that is an input. */
@@ -57,13 +66,17 @@ struct dpt_csv_state {
     int64_t row;                /* that the table gives next */
     struct dpt_columns columns; /* of this file; `known`: of the model, or the shard of --like */
     bool known;
-    bool kept;                      /* shards are told of the columns */
-    bool watched;                   /* some input has categories, or may miss values */
-    bool impute, mean;              /* missing numbers become the median, or the mean */
-    struct dpt_column **inputs;     /* [table.n_features], in `columns` */
-    struct dpt_csv_met *met;        /* likewise */
-    struct dpt_column **targets;    /* [table.n_labels], likewise; NULL: nothing is known of one */
-    size_t *undecided, n_undecided; /* inputs that have had nothing but such words until now */
+    bool kept;                   /* shards are told of the columns */
+    bool watched;                /* some input has categories, or may miss values */
+    bool impute, mean;           /* missing numbers become the median, or the mean */
+    bool converts;               /* the file becomes shards */
+    bool drops;                  /* rows without a label are left out */
+    int64_t dropped;             /* of the walk */
+    struct dpt_column **inputs;  /* [table.n_features], in `columns` */
+    struct dpt_csv_met *met;     /* likewise */
+    struct dpt_column **targets; /* [table.n_labels], likewise; NULL: nothing is known of one */
+    struct dpt_csv_target *met_targets; /* likewise */
+    size_t *undecided, n_undecided;     /* inputs that have had nothing but such words until now */
     /* Columns of numbers whose offset is to be found: those that may need one. */
     struct dpt_csv_span *spans;
     size_t n_spans;
@@ -115,6 +128,9 @@ enum dpt_status dpt_csv_input_at(const struct dpt_csv_state *state, size_t k, do
                                  struct dpt_error *err);
 /* "t.csv:3: column 2 (b): 'x'" of a cell, in the table's region; NULL: memory ran out. */
 char *dpt_csv_place(struct dpt_csv_state *state, size_t column);
+/* Makes the table hold the next row that is not left out. *more: false behind the last. Errors:
+ * those of reading. */
+enum dpt_status dpt_csv_next_row(struct dpt_csv_state *state, bool *more, struct dpt_error *err);
 /* Walks over all rows, and leaves the table in front of the first again. what: for the live line;
  * NULL: none. Errors: visit's, those of reading. */
 typedef enum dpt_status dpt_csv_visit(struct dpt_source *source, void *arg, struct dpt_error *err);
@@ -162,6 +178,9 @@ enum dpt_status dpt_csv_columns_begin(struct dpt_source *source, struct dpt_erro
 enum dpt_status dpt_csv_columns_list(struct dpt_source *source, struct dpt_error *err);
 /* Looks at the cells of one row: its name, categories, missing values. Errors: BAD_DATA, RANK. */
 enum dpt_status dpt_csv_columns_scan(struct dpt_source *source, struct dpt_error *err);
+/* Makes two words the values of a column, in the order of their numbers. Errors: RANK. */
+enum dpt_status dpt_csv_keep_words(struct dpt_csv_state *state, struct dpt_column *column,
+                                   const dpt_column_words *words, struct dpt_error *err);
 /* Numbers the categories, and tells what was met. Errors: BAD_DATA, RANK. */
 enum dpt_status dpt_csv_columns_end(struct dpt_source *source, struct dpt_error *err);
 /* Writes a row's features into `values`, as many as all columns give. Errors: BAD_DATA. */

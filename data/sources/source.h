@@ -37,6 +37,8 @@
     X(IMPUTE, "--impute", "HOW",                                                                   \
       "csv: what a missing number becomes: median, mean or refuse (median where --missing is "     \
       "given)")                                                                                    \
+    X(DROP_MISSING_LABEL, "--drop-missing-label", NULL,                                            \
+      "csv: leave out rows whose label is missing; they are counted")                              \
     X(DROP, "--drop", "COL,...", "csv: columns to leave out")                                      \
     X(COLUMNS, "--columns", "COL,...", "csv: the only columns to take as features")                \
     X(ID, "--id", "COLUMN", "csv: names of the rows, which predict gives back")                    \

@@ -192,6 +192,8 @@ static enum dpt_status open_to_convert(struct dpt_source *s, struct dpt_error *e
     labels->named = option[DPT_SOURCE_CLASSES] != NULL;
     labels->regression = option[DPT_SOURCE_REGRESSION] != NULL;
     labels->whole = true;
+    state->converts = true;
+    state->drops = option[DPT_SOURCE_DROP_MISSING_LABEL] != NULL;
     s->layout.u8 = option[DPT_SOURCE_U8] != NULL;
     if (labels->named && labels->regression)
         DPT_TRY(dpt_fail(err, DPT_USAGE, "--classes and --regression exclude each other"));
@@ -212,11 +214,15 @@ out:
     return status;
 }
 
-static void tell_comments(const struct dpt_source *s)
+static void tell_left_out(const struct dpt_source *s)
 {
-    const struct dpt_csv_table *t = &((const struct dpt_csv_state *)s->state)->table;
+    const struct dpt_csv_state *state = s->state;
+    const struct dpt_csv_table *t = &state->table;
     char digits[32];
 
+    if (state->dropped > 0 && s->parts[0].samples > 0 && s->spec->log != NULL)
+        dpt_log_info(s->spec->log, "%s: %s row%s without a label left out", s->paths[0],
+                     dpt_group_digits(digits, state->dropped), state->dropped > 1 ? "s" : "");
     if (t->comments > 0 && s->spec->log != NULL)
         dpt_log_info(s->spec->log, "%s: %s comment line%s, which begin%s with #, left out",
                      s->paths[0], dpt_group_digits(digits, t->comments), t->comments > 1 ? "s" : "",
@@ -233,7 +239,7 @@ static enum dpt_status open_source(struct dpt_source *s, struct dpt_error *err)
     DPT_TRY((convert ? open_to_convert : open_to_predict)(s, err));
     DPT_TRY(dpt_csv_columns_list(s, err));
     DPT_TRY(dpt_csv_walk(s, "counting rows", scan_row, NULL, err));
-    tell_comments(s);
+    tell_left_out(s);
     DPT_TRY(dpt_csv_columns_end(s, err));
     s->layout.shape = (struct dpt_shape){.h = 1, .w = 1, .flat = true};
     for (size_t k = 0; k < state->table.n_features; k++)
@@ -313,7 +319,7 @@ static enum dpt_status seek(struct dpt_source *s, int64_t row, struct dpt_error 
         state->row = 0;
     }
     for (; more && state->row < row; state->row++)
-        DPT_TRY(dpt_csv_table_next(&state->table, &more, err));
+        DPT_TRY(dpt_csv_next_row(state, &more, err));
 out:
     return status;
 }
@@ -328,7 +334,7 @@ static enum dpt_status read_rows(struct dpt_source *s, const struct dpt_source_r
 
     DPT_TRY(seek(s, rows->row, err));
     for (int64_t i = 0; i < rows->n; i++, state->row++) {
-        DPT_TRY(dpt_csv_table_next(&state->table, &more, err));
+        DPT_TRY(dpt_csv_next_row(state, &more, err));
         if (!more)
             DPT_TRY(changed(s, err));
         if (rows->stored != NULL) {
@@ -341,7 +347,7 @@ static enum dpt_status read_rows(struct dpt_source *s, const struct dpt_source_r
             DPT_TRY(dpt_csv_target_at(state, k, &rows->targets[(size_t)i * labels + k], err));
     }
     if (state->row == s->parts[rows->part].samples) {
-        DPT_TRY(dpt_csv_table_next(&state->table, &more, err));
+        DPT_TRY(dpt_csv_next_row(state, &more, err));
         if (more)
             DPT_TRY(changed(s, err));
     }
@@ -367,7 +373,8 @@ const struct dpt_source_format dpt_source_csv = {
         "are classes, those below 0 by their names; words become classes in sorted order, their "
         "names an "
         "attribute of /labels; other "
-        "numbers, several label columns and --regression make targets [N,K]. A feature of nothing "
+        "numbers, several label columns and --regression make targets [N,K], in which yes is 1 and "
+        "no is 0. A feature of nothing "
         "but true and false, yes and no, y and n, t and f, or on and off is a number, 0 or 1. With "
         "a header or one "
         "of the options for columns the shards keep in /columns what each column became, and so "
@@ -380,7 +387,7 @@ const struct dpt_source_format dpt_source_csv = {
                1u << DPT_SOURCE_U8 | 1u << DPT_SOURCE_DELIMITER | 1u << DPT_SOURCE_DECIMAL |
                1u << DPT_SOURCE_THOUSANDS | 1u << DPT_SOURCE_MISSING | 1u << DPT_SOURCE_IMPUTE |
                1u << DPT_SOURCE_DROP | 1u << DPT_SOURCE_COLUMNS | 1u << DPT_SOURCE_ID |
-               1u << DPT_SOURCE_CATEGORIES,
+               1u << DPT_SOURCE_CATEGORIES | 1u << DPT_SOURCE_DROP_MISSING_LABEL,
     .is = is,
     .state = sizeof(struct dpt_csv_state),
     .open = open_source,

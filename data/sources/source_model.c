@@ -100,7 +100,8 @@ enum dpt_status dpt_source_model_columns(struct dpt_source_model *model, const c
     struct dpt_columns parsed = {0};
 
     DPT_TRY(take_text(model, columns, from, &parsed, region, err));
-    for (size_t i = 0; i < parsed.n && model->n_classes == 0; i++) {
+    /* Of several labels, these are the words for 0 and 1. */
+    for (size_t i = 0; i < parsed.n && model->n_classes == 0 && model->n_labels < 2; i++) {
         const struct dpt_column *label = &parsed.at[i];
         const char **names;
 

@@ -1,5 +1,5 @@
 /*
- * name_index: a list of names, sorted, so that each is found in few steps: tables have many columns.
+ * name_index: a list of names, sorted, so that each is found in few steps: tables may be wide.
  *
  * The names are borrowed. Immutable once it is made.
  */
