@@ -92,7 +92,8 @@ static struct dpt_steps_data data_of(const struct dpt_batch_form *form)
                                   .u8 = set->u8,
                                   .nhwc = set->nhwc};
 
-    dpt_dataset_normal(set, &data.scale, &data.shift);
+    if (!dpt_dataset_normal(set, &data.scale, &data.shift))
+        data.memory = NULL; /* then the host makes the samples */
     return data;
 }
 
