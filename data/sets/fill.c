@@ -193,10 +193,11 @@ static bool is_resized(const struct dpt_dataset *set)
 
 size_t dpt_fill_scratch(const struct dpt_dataset *set)
 {
-    const struct dpt_shape *stored = &set->stored, *resized = &set->parts->resized;
+    const struct dpt_shape *stored = &set->stored, *resized;
 
-    if (!set->views)
+    if (!set->views) /* also of a set that is nothing but a shape, without parts */
         return 0;
+    resized = &set->parts->resized;
     return (size_t)dpt_shape_size(resized) +
            (is_resized(set)
                 ? (size_t)dpt_shape_size(stored) + dpt_picture_resize_scratch(stored->w, resized->w)
