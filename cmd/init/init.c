@@ -13,6 +13,7 @@
 #include "cmd/init/idx.h"
 #include "cmd/init/job.h"
 #include "core/base/file.h"
+#include "data/shards/labels.h"
 
 enum part { TRAIN, VALID, TEST, PARTS };
 
@@ -403,6 +404,23 @@ static enum dpt_status write_file(const char *path, const struct dpt_str *text, 
     return status;
 }
 
+/* What is to be known of labels that are taken as classes. */
+static void warn_labels(const struct dpt_shard_statistics *s, const char *path, struct dpt_log *log)
+{
+    char text[512];
+
+    if (s->floats != NULL)
+        dpt_log_warn(log,
+                     "%s: the labels are whole numbers, stored as %s: taken as %lld classes; "
+                     "amounts to predict have `loss: mse` in the job",
+                     path, s->floats, (long long)s->classes);
+    if (s->named == 0 && dpt_labels_doubt(s->counts, s->classes, text, sizeof text))
+        dpt_log_warn(log, "%s: %s", path, text);
+    else if (s->named > 0 && s->named < s->classes)
+        dpt_log_warn(log, "%s: names %lld of %lld classes; the others are numbers in predictions",
+                     path, (long long)s->named, (long long)s->classes);
+}
+
 static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -413,7 +431,6 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
     struct dpt_str name = {0}, text = {0};
     struct dpt_init_job job = {0};
     struct dpt_word_keys keys = {0};
-    char samples[32], most[32];
 
     output = output == NULL ? "job.yaml" : output;
     if (!force && strcmp(output, "-") != 0 && dpt_file_exists(output))
@@ -437,12 +454,8 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
     if (name.failed || text.failed)
         DPT_TRY(dpt_fail_memory(err, "the job file", (double)text.length));
     DPT_TRY(write_file(output, &text, force, err));
-    if (statistics_of.classes > statistics_of.samples)
-        dpt_log_warn(&cli->log,
-                     "the labels of %s samples go up to %s, so the model has as many outputs: "
-                     "`dptrain convert csv --regression` makes numbers to predict of them",
-                     dpt_group_digits(samples, statistics_of.samples),
-                     dpt_group_digits(most, statistics_of.classes - 1));
+    if (statistics_of.classes > 0)
+        warn_labels(&statistics_of, init.parts[TRAIN].at[0], &cli->log);
     if (job.path != NULL)
         printf("wrote %s; train with: dptrain %s --ranks auto\n", output, output);
 out:

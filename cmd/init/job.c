@@ -321,6 +321,9 @@ static void write_training(const struct dpt_init_job *init, const struct choice 
     const bool validates = c->valid > 0 || init->valid.length > 0;
 
     dpt_str_printf(out, "\n");
+    if (init->statistics != NULL && init->statistics->floats != NULL)
+        line(out, NULL,
+             "# Labels that are whole numbers are classes; amounts to predict have mse.");
     choices(init, out, "loss",
             c->classes  ? "loss: cross_entropy"
             : c->labels ? "loss: binary_cross_entropy"

@@ -444,14 +444,17 @@ static enum dpt_status see_labels(void *arg, int64_t row, int64_t n, const void 
 {
     struct seen *seen = arg;
     const struct dpt_shard *shard = seen->shard;
+    char text[32];
 
     for (int64_t i = 0; i < n; i++) {
         const int64_t label = dpt_field_int(&shard->labels, raw, (size_t)i);
 
         if (label < 0 || label >= DPT_MOST_CLASSES)
-            return dpt_fail(err, DPT_BAD_DATA, "%s: /%s[%lld] is %lld, no class (0 to %d)",
-                            shard->path, shard->labels.name, (long long)(row + i), (long long)label,
-                            DPT_MOST_CLASSES - 1);
+            return dpt_fail(err, DPT_BAD_DATA, "%s: /%s[%lld] is %s, no class (0 to %d)%s",
+                            shard->path, shard->labels.name, (long long)(row + i),
+                            dpt_field_show(&shard->labels, raw, (size_t)i, text),
+                            DPT_MOST_CLASSES - 1,
+                            dpt_shard_whole(shard) ? "" : "; `loss: mse` learns numbers to predict");
         seen->classes = label >= seen->classes ? label + 1 : seen->classes;
     }
     return DPT_OK;

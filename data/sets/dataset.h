@@ -204,6 +204,9 @@ bool dpt_dataset_suspect_layout(const struct dpt_dataset *set, char *buf, size_t
 /* Says likewise whether numbers to predict look like classes: whole numbers, one a sample. */
 bool dpt_dataset_suspect_classes(const struct dpt_dataset *set, char *buf, size_t size);
 
+/* Says likewise whether classes seem to be numbered from 1. */
+bool dpt_dataset_suspect_numbers(const struct dpt_dataset *set, char *buf, size_t size);
+
 /* "train-00001-of-00004.h5, sample 377" of a sample number, for messages; returns buf (at least 256
  * bytes). */
 const char *dpt_dataset_where(const struct dpt_dataset *set, int64_t sample, char *buf);

@@ -42,6 +42,23 @@ bool dpt_dataset_suspect_classes(const struct dpt_dataset *set, char *buf, size_
     return true;
 }
 
+bool dpt_dataset_suspect_numbers(const struct dpt_dataset *set, char *buf, size_t size)
+{
+    enum { FEW = 20 };
+    const struct dpt_shard *first = set->parts->shards;
+
+    if (first == NULL || set->labels == NULL || set->parts->named != NULL || set->samples < FEW)
+        return false;
+    for (int64_t i = 0; i < set->samples; i++)
+        if (set->labels[i] == 0)
+            return false;
+    snprintf(buf, size,
+             "%s: no sample has the class 0: the model has an output for it all the same; if /%s "
+             "begins at 1, subtract 1 from it (h5py: file[\"%s\"][...] -= 1)",
+             first->file, first->labels.name, first->labels.name);
+    return true;
+}
+
 static enum dpt_status check_list(const struct dpt_dataset *set, const struct dpt_reals *list,
                                   const char *name, struct dpt_error *err)
 {
@@ -83,8 +100,8 @@ enum dpt_status dpt_data_view(const struct dpt_data_conf *conf, const char *key,
         return DPT_OK;
     if (stored->flat || stored->h < 2 || stored->w < 2)
         return dpt_fail(err, DPT_BAD_JOB,
-                        "data.%s: the samples of %s (%s) are no pictures; leave it out",
-                        option, key, dpt_shape_text(stored, text));
+                        "data.%s: the samples of %s (%s) are no pictures; leave it out", option,
+                        key, dpt_shape_text(stored, text));
     if (conf->resize.n > 0)
         take_sides(&conf->resize, resized);
     *cut = *resized;

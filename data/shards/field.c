@@ -1,6 +1,8 @@
 #include "data/shards/field.h"
 
 #include <errno.h>
+#include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "core/base/file.h"
@@ -170,6 +172,24 @@ out:
     return status;
 }
 
+static bool is_float(const struct dpt_field *field)
+{
+    return field->info.type == DPT_H5_F32 || field->info.type == DPT_H5_F64;
+}
+
+static double real_at(const struct dpt_field *field, const void *raw, size_t i)
+{
+    double value;
+    float single;
+
+    if (field->info.type == DPT_H5_F64) {
+        memcpy(&value, (const char *)raw + i * sizeof value, sizeof value);
+        return value;
+    }
+    memcpy(&single, (const char *)raw + i * sizeof single, sizeof single);
+    return (double)single;
+}
+
 void dpt_field_floats(const struct dpt_field *field, const void *raw, size_t n, float *out)
 {
     switch (field->info.type) {
@@ -177,12 +197,8 @@ void dpt_field_floats(const struct dpt_field *field, const void *raw, size_t n, 
         memmove(out, raw, n * sizeof *out);
         break;
     case DPT_H5_F64:
-        for (size_t i = 0; i < n; i++) {
-            double value;
-
-            memcpy(&value, (const char *)raw + i * sizeof value, sizeof value);
-            out[i] = (float)value;
-        }
+        for (size_t i = 0; i < n; i++)
+            out[i] = (float)real_at(field, raw, i);
         break;
     default:
         for (size_t i = 0; i < n; i++)
@@ -190,10 +206,25 @@ void dpt_field_floats(const struct dpt_field *field, const void *raw, size_t n, 
     }
 }
 
+const char *dpt_field_show(const struct dpt_field *field, const void *raw, size_t i, char *buf)
+{
+    if (is_float(field))
+        snprintf(buf, 32, "%g", real_at(field, raw, i));
+    else
+        snprintf(buf, 32, "%lld", (long long)dpt_field_int(field, raw, i));
+    return buf;
+}
+
 int64_t dpt_field_int(const struct dpt_field *field, const void *raw, size_t i)
 {
     const int size = field->info.size;
     uint64_t bits = 0;
+
+    if (is_float(field)) {
+        const double value = real_at(field, raw, i);
+
+        return fabs(value) < 0x1p62 && value == floor(value) ? (int64_t)value : INT64_MIN;
+    }
 
     memcpy(&bits, (const char *)raw + i * (size_t)size, (size_t)size);
     if (!field->info.is_signed)

@@ -54,8 +54,11 @@ enum dpt_status dpt_field_verify(const struct dpt_field *field, int64_t rows,
 enum dpt_status dpt_field_check_crc(const struct dpt_field *field, uint32_t crc,
                                     struct dpt_error *err);
 
-/* n raw elements as numbers. Unsigned numbers above INT64_MAX become INT64_MAX. */
+/* n raw elements as numbers. Unsigned numbers above INT64_MAX become INT64_MAX, floats that are no
+ * whole numbers INT64_MIN. */
 void dpt_field_floats(const struct dpt_field *field, const void *raw, size_t n, float *out);
 int64_t dpt_field_int(const struct dpt_field *field, const void *raw, size_t i);
+/* Element i as it is told, "-1" or "0.5"; returns buf (at least 32 bytes). */
+const char *dpt_field_show(const struct dpt_field *field, const void *raw, size_t i, char *buf);
 
 #endif

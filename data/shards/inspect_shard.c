@@ -94,7 +94,7 @@ enum dpt_status dpt_inspect_shard(struct dpt_inspect *f, struct dpt_inspect_shar
     shard->samples = opened.samples;
     shard->shape = opened.shape;
     shard->nhwc = opened.nhwc;
-    shard->classes = dpt_shard_whole(&opened);
+    shard->classes = dpt_shard_whole(&opened) && opened.target_width == 1;
     memcpy(shard->unused, opened.unused, sizeof shard->unused);
     dpt_shard_close(&opened);
     shard->weights = either(f, "/weights", "/mask");

@@ -118,13 +118,11 @@ out:
     return status;
 }
 
-/* What the labels are, given what the loss wants, if a model is to learn from them. */
-static enum dpt_status read_target(struct dpt_shard *shard, bool classes, bool learned,
-                                   struct dpt_error *err)
+/* What the labels are, given what the loss wants. */
+static enum dpt_status read_target(struct dpt_shard *shard, bool classes, struct dpt_error *err)
 {
     const struct dpt_field *field = &shard->labels;
     const struct dpt_h5_info *info = &field->info;
-    const bool whole = dpt_shard_whole(shard);
     const int64_t width = info->n_dims == 2 ? info->dims[1] : 1;
     char text[DPT_DIMS_TEXT];
 
@@ -135,21 +133,15 @@ static enum dpt_status read_target(struct dpt_shard *shard, bool classes, bool l
             "%s: /%s holds %s values: it must be numbers, or class names as numbers with "
             "the names in its attribute classes",
             shard->path, field->name, info->type_text);
-    if (info->n_dims < 1 || info->n_dims > 2 || width < 1 || width > INT32_MAX / 8 ||
-        (whole && width != 1))
+    if (info->n_dims < 1 || info->n_dims > 2 || width < 1 || width > INT32_MAX / 8)
         return dpt_fail(err, DPT_BAD_DATA,
-                        "%s: /%s is %s of %s, not [N] integers or [N, K] float32", shard->path,
-                        field->name, text, info->type_text);
-    if (classes && !whole && width == 1 && (learned || info->n_dims == 1))
-        return dpt_fail(err, DPT_BAD_DATA,
-                        "%s: /%s is %s of %s, numbers to predict: `loss: mse` learns them; "
-                        "cross_entropy wants [N] integers, or [N, K] class probabilities",
+                        "%s: /%s is %s of %s, not [N] numbers or [N, K], K of each sample",
                         shard->path, field->name, text, info->type_text);
     if (info->dims[0] != shard->samples)
         return dpt_fail(err, DPT_BAD_DATA, "%s: /%s has %lld samples, /%s has %lld", shard->path,
                         shard->images.name, (long long)shard->samples, field->name,
                         (long long)info->dims[0]);
-    shard->target = classes && whole ? DPT_TARGET_CLASS : DPT_TARGET_VECTOR;
+    shard->target = classes && width == 1 ? DPT_TARGET_CLASS : DPT_TARGET_VECTOR;
     shard->target_width = (int32_t)width;
     return DPT_OK;
 }
@@ -366,7 +358,7 @@ enum dpt_status dpt_shard_open(struct dpt_shard *shard, const char *path, bool c
     if (need_labels || has_labels(file))
         DPT_TRY(find_field(file, shard->path, "labels", "y", &shard->labels, err));
     if (shard->labels.name != NULL) {
-        DPT_TRY(read_target(shard, classes, need_labels, err));
+        DPT_TRY(read_target(shard, classes, err));
         DPT_TRY(read_class_names(&shard->names, file, shard->labels.name, err));
     }
     DPT_TRY(read_table(file, shard, err));

@@ -15,8 +15,11 @@ struct dpt_shard_statistics {
     int64_t samples;
     struct dpt_shape shape; /* of one sample */
     bool u8;                /* bytes, else numbers */
-    /* Labels that are whole numbers are classes, of which each is below `classes`. */
+    /* Labels that are whole numbers are classes, of which each is below `classes`; also those that
+     * are stored as floats, where they seem to be (labels.h). */
     int64_t classes;
+    const char *floats; /* these have this type ("float32"); NULL: integers, or no classes */
+    int64_t named;      /* classes that the first file names */
     int64_t *counts;    /* [classes] samples of each */
     int64_t width;      /* without classes: the number of targets a sample */
     bool probabilities; /* the targets are never negative and sum to 1 */

@@ -25,7 +25,7 @@
     X(HEADER, "--header", "auto|yes|no", "csv: does the first line hold the names of the columns") \
     X(CLASSES, "--classes", NULL, "csv: labels are names of classes, also where they are numbers") \
     X(REGRESSION, "--regression", NULL,                                                            \
-      "csv: labels are targets of a regression, also whole numbers")                               \
+      "csv, idx, npy: labels are targets of a regression, also whole numbers")                     \
     X(SHAPE, "--shape", "C,H,W", "csv: the features are an image of this shape")                   \
     X(U8, "--u8", NULL, "csv: store uint8; all features are whole numbers from 0 to 255")          \
     X(DELIMITER, "--delimiter", "C|tab", "csv: what stands between columns (default: a comma)")    \

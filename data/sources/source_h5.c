@@ -226,12 +226,19 @@ static enum dpt_status take_labels(void *arg, int64_t row, int64_t n, const void
     const struct window *w = arg;
     const struct dpt_field *field = &w->shard->labels;
     const int64_t at = row - w->rows->row, width = w->shard->target_width;
+    char text[32];
 
-    (void)err;
     if (w->rows->targets != NULL)
         dpt_field_floats(field, raw, (size_t)(n * width), w->rows->targets + at * width);
-    for (int64_t i = 0; w->rows->classes != NULL && i < n; i++)
-        w->rows->classes[at + i] = dpt_source_class_of(dpt_field_int(field, raw, (size_t)i));
+    for (int64_t i = 0; w->rows->classes != NULL && i < n; i++) {
+        const int64_t label = dpt_field_int(field, raw, (size_t)i);
+
+        if (label == INT64_MIN)
+            return dpt_fail(err, DPT_BAD_DATA, "%s: /%s[%lld] is %s: no number of a class",
+                            field->path, field->name, (long long)(row + i),
+                            dpt_field_show(field, raw, (size_t)i, text));
+        w->rows->classes[at + i] = dpt_source_class_of(label);
+    }
     return DPT_OK;
 }
 

@@ -101,6 +101,8 @@ void dpt_trainer_warn_data(const struct dpt_trainer *t, struct dpt_log *log)
     if (!dpt_loss_judges(t->model.loss.kind) &&
         dpt_dataset_suspect_classes(t->data.train.set, text, sizeof text))
         dpt_log_warn(log, "%s", text);
+    if (dpt_dataset_suspect_numbers(t->data.train.set, text, sizeof text))
+        dpt_log_warn(log, "%s", text);
 }
 
 enum dpt_status dpt_trainer_open_data(struct dpt_trainer *t, unsigned parts, struct dpt_error *err)
