@@ -28,6 +28,7 @@ struct init {
     struct dpt_str values[PARTS]; /* YAML */
     struct dpt_region names;
     struct dpt_init_idx idx; /* files that have to become shards first */
+    struct dpt_data_keys keys;
 };
 
 static const char *base_of(const char *path)
@@ -276,9 +277,10 @@ static void name_job(const char *output, const struct files *train, struct dpt_s
 static void advise(const char *const *paths, size_t n, struct dpt_error *err)
 {
     static const char signature[] = "\211HDF\r\n\032\n";
+    enum { MATLAB = 512 }; /* bytes that it writes in front */
 
     for (size_t i = 0; i < n; i++) {
-        char bytes[sizeof signature - 1] = "";
+        char bytes[sizeof signature - 1] = "", later[sizeof signature - 1] = "";
         struct dpt_error ignored;
         bool read;
         int fd;
@@ -286,9 +288,11 @@ static void advise(const char *const *paths, size_t n, struct dpt_error *err)
         if (dpt_file_open(paths[i], DPT_FILE_READ, DPT_BAD_DATA, &fd, &ignored) != DPT_OK)
             continue;
         read = dpt_pread_all(fd, bytes, sizeof bytes, 0) == 0;
+        read = dpt_pread_all(fd, later, sizeof later, MATLAB) == 0 || read;
         close(fd);
         if (strncmp(err->text, paths[i], strlen(paths[i])) == 0 &&
-            (!read || memcmp(bytes, signature, sizeof bytes) != 0)) {
+            (!read || (memcmp(bytes, signature, sizeof bytes) != 0 &&
+                       memcmp(later, signature, sizeof later) != 0))) {
             dpt_fail(err, DPT_BAD_DATA,
                      "%s: no HDF5 file; `dptrain convert` makes shards of CSV, pictures, NumPy, "
                      "MNIST and CIFAR-10 files",
@@ -298,10 +302,11 @@ static void advise(const char *const *paths, size_t n, struct dpt_error *err)
     }
 }
 
-static enum dpt_status statistics(const struct files *files, struct dpt_shard_statistics *s,
-                                  struct dpt_error *err)
+static enum dpt_status statistics(const struct init *init, const struct files *files,
+                                  struct dpt_shard_statistics *s, struct dpt_error *err)
 {
-    const enum dpt_status status = dpt_shard_statistics_collect(s, files->at, files->n, err);
+    const enum dpt_status status =
+        dpt_shard_statistics_collect(s, files->at, files->n, &init->keys, err);
 
     if (status == DPT_BAD_DATA)
         advise(files->at, files->n, err);
@@ -316,13 +321,13 @@ static enum dpt_status look(const struct init *init, struct dpt_shard_statistics
     struct dpt_shard_statistics s = {0};
     char a[40], b[40];
 
-    DPT_TRY(statistics(&init->parts[TRAIN], train, err));
+    DPT_TRY(statistics(init, &init->parts[TRAIN], train, err));
     for (int p = VALID; p < PARTS; p++) {
         const struct files *files = &init->parts[p];
 
         if (files->n == 0)
             continue;
-        DPT_TRY(statistics(files, &s, err));
+        DPT_TRY(statistics(init, files, &s, err));
         if (strcmp(dpt_shape_text(&s.shape, a), dpt_shape_text(&train->shape, b)) != 0 ||
             s.width != train->width)
             DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
@@ -438,6 +443,7 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
                         "%s is there already; --force replaces it, --output writes another",
                         output);
     DPT_TRY(dpt_word_keys_open(&keys, err));
+    DPT_TRY(dpt_data_keys_take(dpt_cli_value(cli, "--keys"), &init.names, &init.keys, err));
     DPT_TRY(find_files(cli, &init, err));
     if (init.parts[TRAIN].n > 0)
         DPT_TRY(look(&init, &statistics_of, err));
@@ -448,12 +454,19 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
                                 .train = init.values[TRAIN],
                                 .valid = init.values[VALID],
                                 .test = init.values[TEST],
-                                .keys = &keys};
+                                .keys = &keys,
+                                .data_keys = init.keys};
     if (!name.failed)
         dpt_init_job_write(&job, &text);
     if (name.failed || text.failed)
         DPT_TRY(dpt_fail_memory(err, "the job file", (double)text.length));
     DPT_TRY(write_file(output, &text, force, err));
+    if (statistics_of.nhwc)
+        dpt_log_warn(
+            &cli->log,
+            "%s: of four dimensions the last one is taken for channels, as in [N, H, W, "
+            "C], which the file does not say (`layout: nhwc` in the job; nchw: the second)",
+            init.parts[TRAIN].at[0]);
     if (statistics_of.classes > 0)
         warn_labels(&statistics_of, init.parts[TRAIN].at[0], &cli->log);
     if (job.path != NULL)
@@ -470,12 +483,14 @@ out:
 static const struct dpt_cli_option options[] = {
     {"--output", "OUT.yaml", "the job file (job.yaml); - for standard output"},
     {"--force", NULL, "replace a file that is there"},
+    {"--keys", "X,Y",
+     "names of the data sets of samples and labels (default: images or x, labels or y)"},
     {0},
 };
 
 const struct dpt_command dpt_cmd_init = {
     .name = "init",
-    .usage = "[DATA...] [--output OUT.yaml] [--force]",
+    .usage = "[DATA...] [--output OUT.yaml] [--force] [--keys X,Y]",
     .summary = "write a job file for a data set, with comments",
     .details =
         "Looks into shards (files, patterns, or folders of *.h5): what the samples are like, the "

@@ -5,23 +5,17 @@
 #include "data/pictures/transform.h"
 #include "data/sets/parts.h"
 
-static bool is_colour(int32_t n)
-{
-    return n == 1 || n == 3 || n == 4;
-}
-
 bool dpt_dataset_suspect_layout(const struct dpt_dataset *set, char *buf, size_t size)
 {
-    const struct dpt_shape *s = &set->stored;
     const struct dpt_shard *first = set->parts->shards;
+    const struct dpt_shape *s = &set->stored;
 
-    /* Feature maps of 64x4x4 are no colours. */
-    if (first == NULL || !first->unsaid || is_colour(s->c) || !is_colour(s->w) || s->h == s->w)
+    if (first == NULL || !dpt_shard_suspect_layout(first))
         return false;
     snprintf(buf, size,
              "%s: /%s is [N, %d, %d, %d] without the attribute `layout`, so a sample has %d "
-             "channels of %dx%d: is this NHWC? Then say so (h5py: "
-             "file[\"%s\"].attrs[\"layout\"] = \"NHWC\")",
+             "channels of %dx%d: is this NHWC? Then say so: `data: {layout: nhwc}`, or in the file "
+             "(h5py: file[\"%s\"].attrs[\"layout\"] = \"NHWC\")",
              first->file, first->images.name, s->c, s->h, s->w, s->c, s->h, s->w,
              first->images.name);
     return true;

@@ -23,6 +23,7 @@ struct scan {
     struct sums *channels;
     size_t classes_room;
     bool whole; /* labels */
+    struct dpt_shard_spec how;
 };
 
 static void add(struct sums *s, double x)
@@ -209,7 +210,7 @@ static enum dpt_status survey(struct scan *scan, const char *const *paths, size_
     bool floats = false;
 
     for (size_t i = 0; i < n; i++) {
-        DPT_TRY(dpt_shard_open(&shard, paths[i], false, true, err));
+        DPT_TRY(dpt_shard_open(&shard, paths[i], &scan->how, err));
         DPT_TRY(dpt_shard_check_alike(&shard, first, err));
         s->samples += shard.samples;
         if (!dpt_shard_whole(&shard) && shard.target_width == 1 && classes >= 0) {
@@ -259,15 +260,33 @@ static void finish(struct scan *scan)
     }
 }
 
+/* Opens the first shard, and finds out in which order its dimensions are. */
+static enum dpt_status open_first(struct scan *scan, struct dpt_shard *first, const char *path,
+                                  struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(dpt_shard_open(first, path, &scan->how, err));
+    if (!dpt_shard_suspect_layout(first))
+        return DPT_OK;
+    dpt_shard_close(first);
+    scan->statistics->nhwc = true;
+    scan->how.layout = DPT_LAYOUT_NHWC;
+    DPT_TRY(dpt_shard_open(first, path, &scan->how, err));
+out:
+    return status;
+}
+
 enum dpt_status dpt_shard_statistics_collect(struct dpt_shard_statistics *statistics,
                                              const char *const *paths, size_t n,
+                                             const struct dpt_data_keys *keys,
                                              struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct scan scan = {.statistics = statistics};
+    struct scan scan = {.statistics = statistics, .how = {.need_labels = true, .keys = *keys}};
     struct dpt_shard first = {.fd = -1}, shard = {.fd = -1};
 
-    DPT_TRY(dpt_shard_open(&first, paths[0], false, true, err));
+    DPT_TRY(open_first(&scan, &first, paths[0], err));
     DPT_TRY(survey(&scan, paths, n, &first, err));
     DPT_TRY(begin(&scan, &first, err));
     if (statistics->samples == 0)
@@ -275,7 +294,7 @@ enum dpt_status dpt_shard_statistics_collect(struct dpt_shard_statistics *statis
     for (size_t i = 0; i < n; i++) {
         double wanted;
 
-        DPT_TRY(dpt_shard_open(&shard, paths[i], false, true, err));
+        DPT_TRY(dpt_shard_open(&shard, paths[i], &scan.how, err));
         wanted = fmin(LOOK_SAMPLES, LOOK_BYTES / (double)sample_bytes(&shard));
         wanted *= (double)shard.samples / (double)statistics->samples;
         DPT_TRY(dpt_shard_attach(&shard, err));
