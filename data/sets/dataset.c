@@ -379,6 +379,18 @@ const char *dpt_dataset_changed(const struct dpt_dataset *set)
     return NULL;
 }
 
+const char *dpt_dataset_shared(const struct dpt_dataset *a, const struct dpt_dataset *b)
+{
+    for (size_t i = 0; i < a->parts->n_shards; i++)
+        for (size_t k = 0; k < b->parts->n_shards; k++) {
+            const struct dpt_shard *one = &a->parts->shards[i], *other = &b->parts->shards[k];
+
+            if (one->mark.device == other->mark.device && one->mark.number == other->mark.number)
+                return other->path;
+        }
+    return NULL;
+}
+
 void dpt_dataset_close(struct dpt_dataset *set)
 {
     struct dpt_dataset_parts *parts = set->parts;

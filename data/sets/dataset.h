@@ -224,6 +224,9 @@ bool dpt_dataset_suspect_classes(const struct dpt_dataset *set, char *buf, size_
 /* Says likewise whether classes seem to be numbered from 1. */
 bool dpt_dataset_suspect_numbers(const struct dpt_dataset *set, char *buf, size_t size);
 
+/* A file that is a shard of both sets; NULL: there is none. */
+const char *dpt_dataset_shared(const struct dpt_dataset *a, const struct dpt_dataset *b);
+
 /* "train-00001-of-00004.h5, sample 377" of a sample number, for messages; returns buf (at least 256
  * bytes). */
 const char *dpt_dataset_where(const struct dpt_dataset *set, int64_t sample, char *buf);

@@ -141,6 +141,31 @@ def test_labels_from_one(tmp_path, first, names, n, doubt):
     assert ("/labels begins at 1, subtract 1" in result.stderr) == doubt
 
 
+@pytest.mark.parametrize("names, said", [
+    (list("aacd"), "the data call classes 0 and 1 both 'a': predictions tell them as one"), (list("ab"), "the data name 2 of 4 classes"), (list("abcd"), None),
+])
+def test_names_that_do_not_name_each_class(tmp_path, names, said):
+    path = make_h5.write(tmp_path / "a.h5", make_h5.pixels(), make_h5.classes(k=4))
+    with h5py.File(path, "r+") as f:
+        f["labels"].attrs["classes"] = names
+    result = train(tmp_path, [f"train: {path}", "valid: 0.2"], outputs=4, ranks=2)
+    assert result.returncode == 0 and result.stderr.count("the data ") == (said is not None) and (said or "") in result.stderr, result.stderr
+
+
+def test_one_file_for_training_and_its_test(tmp_path):
+    """Told by what the file is, not by its name; parts of one set are no doubt."""
+    a = make_h5.write(tmp_path / "a.h5", make_h5.pixels(), make_h5.classes())
+    b = make_h5.write(tmp_path / "b.h5", make_h5.pixels(seed=1), make_h5.classes())
+    os.link(a, tmp_path / "c.h5")
+    said = "in data.train, too: its scores are of what was learned"
+    for data, part in (("test: c.h5", "test"), ("valid: [b.h5, c.h5]", "valid"), ("test: b.h5", None), ("valid: 0.2", None)):
+        data = data.replace("b.h5", str(b)).replace("c.h5", f"{tmp_path}/c.h5")
+        result = train(tmp_path, [f"train: {a}", data], sets=[f"output={tmp_path}/{part}"])
+        assert result.returncode == 0 and result.stderr.count(said) == (part is not None), result.stderr
+        assert part is None or f"data.{part}: {tmp_path}/c.h5 is {said}" in result.stderr, result.stderr
+        shutil.rmtree(tmp_path / "run")
+
+
 def test_no_file(tmp_path):
     refused(train(tmp_path, [f"train: {tmp_path}/none-*.h5"]), BAD_JOB, "data.train", "no file matches", f"convert FORMAT IN... --output {tmp_path}/none` makes")
     refused(train(tmp_path, ["train: none-*.h5"]), BAD_JOB, "(relative to ")
