@@ -106,6 +106,7 @@ static enum dpt_status take_options(struct predict *p, struct dpt_error *err)
     s->option[DPT_SOURCE_THOUSANDS] = dpt_cli_value(cli, "--thousands");
     s->option[DPT_SOURCE_ID] = dpt_cli_value(cli, "--id");
     s->option[DPT_SOURCE_LAYOUT] = dpt_cli_value(cli, "--layout");
+    s->option[DPT_SOURCE_KEYS] = dpt_cli_value(cli, "--keys");
     s->option[DPT_SOURCE_LABELS] = dpt_cli_value(cli, "--labels");
     s->option[DPT_SOURCE_FIT] = dpt_cli_value(cli, "--fit");
     s->option[DPT_SOURCE_INVERT] = dpt_cli_has(cli, "--invert") ? "" : NULL;
@@ -493,7 +494,8 @@ static const struct dpt_cli_option options[] = {
     {"--decimal", "C", "csv: the decimal mark of numbers (as in the training data)"},
     {"--thousands", "C", "csv: what stands between groups of digits (as in the training data)"},
     {"--header", "auto|yes|no", "csv: does the first line hold the names of the columns"},
-    {"--layout", "nchw|nhwc", "npy: order of the four dimensions (default: nchw)"},
+    {"--layout", "nchw|nhwc", "h5, npy: order of the four dimensions (h5: as in the job; nchw)"},
+    {"--keys", "X,Y", "h5: names of the arrays of samples and of labels (as in the job)"},
     {"--shape", "C,H,W", "pictures: the size to make them (what the model takes)"},
     {"--fit", "stretch|crop|pad", "pictures: of another shape (as they were made for training)"},
     {"--skip-bad", NULL, "pictures: leave out those that cannot be read, and list them at the end"},

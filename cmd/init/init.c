@@ -13,6 +13,7 @@
 #include "cmd/init/idx.h"
 #include "cmd/init/job.h"
 #include "core/base/file.h"
+#include "data/shards/labels.h"
 
 enum part { TRAIN, VALID, TEST, PARTS };
 
@@ -27,6 +28,7 @@ struct init {
     struct dpt_str values[PARTS]; /* YAML */
     struct dpt_region names;
     struct dpt_init_idx idx; /* files that have to become shards first */
+    struct dpt_data_keys keys;
 };
 
 static const char *base_of(const char *path)
@@ -275,9 +277,10 @@ static void name_job(const char *output, const struct files *train, struct dpt_s
 static void advise(const char *const *paths, size_t n, struct dpt_error *err)
 {
     static const char signature[] = "\211HDF\r\n\032\n";
+    enum { MATLAB = 512 }; /* bytes that it writes in front */
 
     for (size_t i = 0; i < n; i++) {
-        char bytes[sizeof signature - 1] = "";
+        char bytes[sizeof signature - 1] = "", later[sizeof signature - 1] = "";
         struct dpt_error ignored;
         bool read;
         int fd;
@@ -285,9 +288,11 @@ static void advise(const char *const *paths, size_t n, struct dpt_error *err)
         if (dpt_file_open(paths[i], DPT_FILE_READ, DPT_BAD_DATA, &fd, &ignored) != DPT_OK)
             continue;
         read = dpt_pread_all(fd, bytes, sizeof bytes, 0) == 0;
+        read = dpt_pread_all(fd, later, sizeof later, MATLAB) == 0 || read;
         close(fd);
         if (strncmp(err->text, paths[i], strlen(paths[i])) == 0 &&
-            (!read || memcmp(bytes, signature, sizeof bytes) != 0)) {
+            (!read || (memcmp(bytes, signature, sizeof bytes) != 0 &&
+                       memcmp(later, signature, sizeof later) != 0))) {
             dpt_fail(err, DPT_BAD_DATA,
                      "%s: no HDF5 file; `dptrain convert` makes shards of CSV, pictures, NumPy, "
                      "MNIST and CIFAR-10 files",
@@ -297,10 +302,11 @@ static void advise(const char *const *paths, size_t n, struct dpt_error *err)
     }
 }
 
-static enum dpt_status statistics(const struct files *files, struct dpt_shard_statistics *s,
-                                  struct dpt_error *err)
+static enum dpt_status statistics(const struct init *init, const struct files *files,
+                                  struct dpt_shard_statistics *s, struct dpt_error *err)
 {
-    const enum dpt_status status = dpt_shard_statistics_collect(s, files->at, files->n, err);
+    const enum dpt_status status =
+        dpt_shard_statistics_collect(s, files->at, files->n, &init->keys, err);
 
     if (status == DPT_BAD_DATA)
         advise(files->at, files->n, err);
@@ -315,13 +321,13 @@ static enum dpt_status look(const struct init *init, struct dpt_shard_statistics
     struct dpt_shard_statistics s = {0};
     char a[40], b[40];
 
-    DPT_TRY(statistics(&init->parts[TRAIN], train, err));
+    DPT_TRY(statistics(init, &init->parts[TRAIN], train, err));
     for (int p = VALID; p < PARTS; p++) {
         const struct files *files = &init->parts[p];
 
         if (files->n == 0)
             continue;
-        DPT_TRY(statistics(files, &s, err));
+        DPT_TRY(statistics(init, files, &s, err));
         if (strcmp(dpt_shape_text(&s.shape, a), dpt_shape_text(&train->shape, b)) != 0 ||
             s.width != train->width)
             DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
@@ -403,6 +409,23 @@ static enum dpt_status write_file(const char *path, const struct dpt_str *text, 
     return status;
 }
 
+/* What is to be known of labels that are taken as classes. */
+static void warn_labels(const struct dpt_shard_statistics *s, const char *path, struct dpt_log *log)
+{
+    char text[512];
+
+    if (s->floats != NULL)
+        dpt_log_warn(log,
+                     "%s: the labels are whole numbers, stored as %s: taken as %lld classes; "
+                     "amounts to predict have `loss: mse` in the job",
+                     path, s->floats, (long long)s->classes);
+    if (s->named == 0 && dpt_labels_doubt(s->counts, s->classes, text, sizeof text))
+        dpt_log_warn(log, "%s: %s", path, text);
+    else if (s->named > 0 && s->named < s->classes)
+        dpt_log_warn(log, "%s: names %lld of %lld classes; the others are numbers in predictions",
+                     path, (long long)s->named, (long long)s->classes);
+}
+
 static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -413,7 +436,6 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
     struct dpt_str name = {0}, text = {0};
     struct dpt_init_job job = {0};
     struct dpt_word_keys keys = {0};
-    char samples[32], most[32];
 
     output = output == NULL ? "job.yaml" : output;
     if (!force && strcmp(output, "-") != 0 && dpt_file_exists(output))
@@ -421,6 +443,7 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
                         "%s is there already; --force replaces it, --output writes another",
                         output);
     DPT_TRY(dpt_word_keys_open(&keys, err));
+    DPT_TRY(dpt_data_keys_take(dpt_cli_value(cli, "--keys"), &init.names, &init.keys, err));
     DPT_TRY(find_files(cli, &init, err));
     if (init.parts[TRAIN].n > 0)
         DPT_TRY(look(&init, &statistics_of, err));
@@ -431,18 +454,21 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
                                 .train = init.values[TRAIN],
                                 .valid = init.values[VALID],
                                 .test = init.values[TEST],
-                                .keys = &keys};
+                                .keys = &keys,
+                                .data_keys = init.keys};
     if (!name.failed)
         dpt_init_job_write(&job, &text);
     if (name.failed || text.failed)
         DPT_TRY(dpt_fail_memory(err, "the job file", (double)text.length));
     DPT_TRY(write_file(output, &text, force, err));
-    if (statistics_of.classes > statistics_of.samples)
-        dpt_log_warn(&cli->log,
-                     "the labels of %s samples go up to %s, so the model has as many outputs: "
-                     "`dptrain convert csv --regression` makes numbers to predict of them",
-                     dpt_group_digits(samples, statistics_of.samples),
-                     dpt_group_digits(most, statistics_of.classes - 1));
+    if (statistics_of.nhwc)
+        dpt_log_warn(
+            &cli->log,
+            "%s: of four dimensions the last one is taken for channels, as in [N, H, W, "
+            "C], which the file does not say (`layout: nhwc` in the job; nchw: the second)",
+            init.parts[TRAIN].at[0]);
+    if (statistics_of.classes > 0)
+        warn_labels(&statistics_of, init.parts[TRAIN].at[0], &cli->log);
     if (job.path != NULL)
         printf("wrote %s; train with: dptrain %s --ranks auto\n", output, output);
 out:
@@ -457,12 +483,14 @@ out:
 static const struct dpt_cli_option options[] = {
     {"--output", "OUT.yaml", "the job file (job.yaml); - for standard output"},
     {"--force", NULL, "replace a file that is there"},
+    {"--keys", "X,Y",
+     "names of the data sets of samples and labels (default: images or x, labels or y)"},
     {0},
 };
 
 const struct dpt_command dpt_cmd_init = {
     .name = "init",
-    .usage = "[DATA...] [--output OUT.yaml] [--force]",
+    .usage = "[DATA...] [--output OUT.yaml] [--force] [--keys X,Y]",
     .summary = "write a job file for a data set, with comments",
     .details =
         "Looks into shards (files, patterns, or folders of *.h5): what the samples are like, the "

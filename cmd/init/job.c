@@ -167,6 +167,18 @@ static void write_normalize(const struct dpt_shard_statistics *s, struct dpt_str
     write_numbers(out, "std", each ? s->std : &std, each ? s->std : &std, each ? channels : 1);
 }
 
+/* The names of the data sets, in quotes: they may be any. */
+static void write_keys(const struct dpt_data_keys *keys, struct dpt_str *out)
+{
+    dpt_str_printf(out, "  keys: {x: ");
+    dpt_str_json(out, keys->x);
+    if (keys->y != NULL) {
+        dpt_str_printf(out, ", y: ");
+        dpt_str_json(out, keys->y);
+    }
+    dpt_str_printf(out, "}\n");
+}
+
 static void write_data(const struct dpt_init_job *init, const struct choice *c, struct dpt_str *out)
 {
     const struct dpt_shard_statistics *s = init->statistics;
@@ -187,6 +199,10 @@ static void write_data(const struct dpt_init_job *init, const struct choice *c, 
             line(out, "never looked at while training", "  test: %s", init->test.text);
         else
             line(out, "if there is one", "  # test: data/test-*.h5");
+        if (init->data_keys.x != NULL)
+            write_keys(&init->data_keys, out);
+        if (s->nhwc)
+            line(out, "channels are last; nchw: first", "  layout: nhwc");
         write_normalize(s, out);
         if (!c->classes && !c->labels)
             line(out, "trained so; told in their own units", "  targets: {normalize: auto}");
@@ -322,6 +338,9 @@ static void write_training(const struct dpt_init_job *init, const struct choice 
     const bool validates = c->valid > 0 || init->valid.length > 0;
 
     dpt_str_printf(out, "\n");
+    if (init->statistics != NULL && init->statistics->floats != NULL)
+        line(out, NULL,
+             "# Labels that are whole numbers are classes; amounts to predict have mse.");
     choices(init, out, "loss",
             c->classes  ? "loss: cross_entropy"
             : c->labels ? "loss: binary_cross_entropy"

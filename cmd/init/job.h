@@ -13,6 +13,7 @@ struct dpt_init_job {
     const struct dpt_shard_statistics *statistics; /* NULL: synthetic data */
     struct dpt_str train, valid, test; /* values of data.train and so on, as YAML; empty: none */
     const struct dpt_word_keys *keys;
+    struct dpt_data_keys data_keys; /* data.keys; NULL: the usual names */
 };
 
 /* Writes it; check out->failed. */

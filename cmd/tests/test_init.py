@@ -81,6 +81,39 @@ def test_mnist(tmp_path, validator):
     assert test.code == 0 and float(re.search(r"accuracy (?:= )?([0-9.]+)", test.out)[1]) > 0.9, test
 
 
+def test_labels_that_are_floats(tmp_path, validator):
+    """Whole numbers from 0 are classes, which is said, and trains; amounts are not; a first class that nobody has is told, too."""
+    x = numpy.random.default_rng(3).normal(size=(200, 4)).astype("f4")
+    for k, (labels, loss, said) in enumerate((
+            (numpy.arange(200) % 3, "cross_entropy", "labels are whole numbers, stored as float64: taken as 3 classes; amounts to predict have `loss: mse` in the job"),
+            (numpy.arange(200) % 3 + 1, "cross_entropy", "no sample has the class 0: the model gets 4 outputs all the same; if the labels begin at 1, subtract 1"),
+            (numpy.arange(200) % 90, "mse", ""), (numpy.arange(200) % 3 - 1, "mse", ""))):
+        shard(tmp_path / f"{k}.h5", x, labels.astype("f8").reshape(-1, 1))
+        done = dpt.run("init", f"{k}.h5", "--output", f"job{k}.yaml", cwd=tmp_path)
+        text = (tmp_path / f"job{k}.yaml").read_text()
+        assert done.code == 0 and f"warning: {k}.h5: the {said}".replace("the no", "no") in done.err if said else done.err == "", done
+        assert jobs.load(text)["loss"] == loss and ("amounts to predict have mse" in text) == (loss != "mse"), text
+        assert dpt.run(f"job{k}.yaml", "--set", "train.epochs=1", cwd=tmp_path).code == 0
+    shard(tmp_path / "named.h5", x, numpy.arange(200) % 4)
+    with h5py.File(tmp_path / "named.h5", "r+") as file:
+        file["labels"].attrs["classes"] = ["cat", "dog"]
+    done = dpt.run("init", "named.h5", "--output", "n.yaml", cwd=tmp_path)
+    assert done.code == 0 and "named.h5: names 2 of 4 classes" in done.err, done
+
+
+@pytest.mark.parametrize("dtype", ["u1", "?", "i8"])
+def test_several_labels_that_are_no_floats(tmp_path, validator, dtype):
+    x = numpy.random.default_rng(3).normal(size=(200, 4)).astype("f4")
+    shard(tmp_path / "a.h5", x, (x[:, :3] > 0.8).astype(dtype))
+    assert init(tmp_path, validator, "a.h5")["loss"] == "binary_cross_entropy"
+    shard(tmp_path / "b.h5", x, numpy.eye(4)[numpy.arange(200) % 4].astype(dtype))
+    job = init(tmp_path, validator, "b.h5", "--output", "b.yaml", name="b.yaml")
+    assert job["loss"] == "cross_entropy"
+    for name in "job.yaml", "b.yaml":
+        done = dpt.run(name, "--set", "train.epochs=1", cwd=tmp_path)
+        assert done.code == 0, done
+
+
 def clothes(folder, **parts):
     """IDX files of bright squares, each class in a place of its own, some gzipped; {part: (images, labels)}."""
     rng, made = numpy.random.default_rng(2), {}
@@ -218,7 +251,7 @@ def test_prices_that_were_taken_for_classes(tmp_path):
     shard(tmp_path / "homes.h5", numpy.zeros((60, 1), "float32"), numpy.arange(60, dtype="int32") * 1000)
     result = dpt.run("init", "homes.h5", cwd=tmp_path)
     assert result.code == 0 and (tmp_path / "job.yaml").read_text().count("60 samples of 1 number, 59001 classes") == 1
-    assert "warning: the labels of 60 samples go up to 59 000" in result.err and "--regression" in result.err, result
+    assert "warning: homes.h5: the labels of 60 samples go up to 59 000" in result.err and "--regression" in result.err, result
 
 
 def test_without_data(tmp_path, validator):

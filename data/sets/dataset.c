@@ -70,6 +70,10 @@ static enum dpt_status describe_shards(struct dpt_dataset *set, const struct dpt
 {
     enum dpt_status status = DPT_OK;
     struct dpt_dataset_parts *parts = set->parts;
+    const struct dpt_shard_spec how = {.classes = spec->classes,
+                                       .need_labels = true,
+                                       .keys = spec->conf->keys,
+                                       .layout = spec->conf->layout};
     size_t n = 0;
 
     while (paths[n] != NULL)
@@ -78,7 +82,7 @@ static enum dpt_status describe_shards(struct dpt_dataset *set, const struct dpt
     for (size_t i = 0; i < n; i++) {
         struct dpt_shard *shard = &parts->shards[i];
 
-        DPT_TRY(dpt_shard_open(shard, paths[i], spec->classes, true, err));
+        DPT_TRY(dpt_shard_open(shard, paths[i], &how, err));
         parts->n_shards = i + 1;
         shard->first = set->samples;
         shard->start = set->bytes;
@@ -183,7 +187,13 @@ double dpt_dataset_target_bytes(const struct dpt_dataset *set)
 void dpt_dataset_warn_unused(const struct dpt_dataset *set, struct dpt_log *log)
 {
     const struct dpt_dataset_parts *parts = set->parts;
+    char dims[DPT_DIMS_TEXT];
 
+    if (parts->n_shards > 0 && parts->shards->matlab)
+        dpt_log_info(log, "%s: MATLAB's, so dimensions are read in its order: /%s is %s",
+                     parts->shards->path, parts->shards->images.name,
+                     dpt_dims_text(parts->shards->images.info.n_dims,
+                                   parts->shards->images.info.dims, dims));
     /* Most sets' shards are alike: each kind is told once, by the first file that is so. */
     for (size_t i = 0; i < parts->n_shards; i++) {
         const char *unused = parts->shards[i].unused;
@@ -369,6 +379,18 @@ const char *dpt_dataset_changed(const struct dpt_dataset *set)
     return NULL;
 }
 
+const char *dpt_dataset_shared(const struct dpt_dataset *a, const struct dpt_dataset *b)
+{
+    for (size_t i = 0; i < a->parts->n_shards; i++)
+        for (size_t k = 0; k < b->parts->n_shards; k++) {
+            const struct dpt_shard *one = &a->parts->shards[i], *other = &b->parts->shards[k];
+
+            if (one->mark.device == other->mark.device && one->mark.number == other->mark.number)
+                return other->path;
+        }
+    return NULL;
+}
+
 void dpt_dataset_close(struct dpt_dataset *set)
 {
     struct dpt_dataset_parts *parts = set->parts;
@@ -446,14 +468,17 @@ static enum dpt_status see_labels(void *arg, int64_t row, int64_t n, const void 
 {
     struct seen *seen = arg;
     const struct dpt_shard *shard = seen->shard;
+    char text[32];
 
     for (int64_t i = 0; i < n; i++) {
         const int64_t label = dpt_field_int(&shard->labels, raw, (size_t)i);
 
         if (label < 0 || label >= DPT_MOST_CLASSES)
-            return dpt_fail(err, DPT_BAD_DATA, "%s: /%s[%lld] is %lld, no class (0 to %d)",
-                            shard->path, shard->labels.name, (long long)(row + i), (long long)label,
-                            DPT_MOST_CLASSES - 1);
+            return dpt_fail(
+                err, DPT_BAD_DATA, "%s: /%s[%lld] is %s, no class (0 to %d)%s", shard->path,
+                shard->labels.name, (long long)(row + i),
+                dpt_field_show(&shard->labels, raw, (size_t)i, text), DPT_MOST_CLASSES - 1,
+                dpt_shard_whole(shard) ? "" : "; `loss: mse` learns numbers to predict");
         seen->classes = label >= seen->classes ? label + 1 : seen->classes;
     }
     return DPT_OK;

@@ -13,6 +13,7 @@
 
 #include "core/backend/graph.h"
 #include "core/base/log.h"
+#include "core/base/memory.h"
 #include "core/comm/comm.h"
 #include "core/conf/option.h"
 
@@ -26,6 +27,20 @@ enum dpt_cache { DPT_CACHES(DPT_LIST_NAME) DPT_CACHE_COUNT };
 enum dpt_shuffle { DPT_SHUFFLES(DPT_LIST_NAME) DPT_SHUFFLE_COUNT };
 
 enum { DPT_MOST_CLASSES = 1 << 20 };
+
+/* What the data sets of a shard are called; NULL: /images or /x, /labels or /y. */
+struct dpt_data_keys {
+    const char *x, *y;
+};
+
+/* Takes --keys, "X_train,y_train" or the first alone; NULL: leaves them. Names live in the region,
+ * or are `text`. Errors: USAGE, RANK. */
+enum dpt_status dpt_data_keys_take(const char *text, struct dpt_region *region,
+                                   struct dpt_data_keys *keys, struct dpt_error *err);
+
+#define DPT_LAYOUTS(X)                                                                             \
+    X(DPT_LAYOUT_AUTO, "auto") X(DPT_LAYOUT_NCHW, "nchw") X(DPT_LAYOUT_NHWC, "nhwc")
+enum dpt_layout { DPT_LAYOUTS(DPT_LIST_NAME) DPT_LAYOUT_COUNT };
 
 struct dpt_normalize {
     struct dpt_reals mean, std; /* one for all channels, or one a channel; empty: 0 and 1 */
@@ -71,6 +86,8 @@ struct dpt_augment {
 struct dpt_data_conf {
     struct dpt_texts train, valid,
         test; /* globs and paths, or the one word "synthetic"; valid may be one fraction */
+    struct dpt_data_keys keys;
+    int layout; /* enum dpt_layout; of shards of four dimensions that do not say */
     struct dpt_normalize normalize;
     struct dpt_target_conf targets;
     struct dpt_ints resize, crop; /* height and width, or both; none: not done */
@@ -204,6 +221,12 @@ bool dpt_dataset_normal(const struct dpt_dataset *set, const float **scale, cons
 bool dpt_dataset_suspect_layout(const struct dpt_dataset *set, char *buf, size_t size);
 /* Says likewise whether numbers to predict look like classes: whole numbers, one a sample. */
 bool dpt_dataset_suspect_classes(const struct dpt_dataset *set, char *buf, size_t size);
+
+/* Says likewise whether classes seem to be numbered from 1. */
+bool dpt_dataset_suspect_numbers(const struct dpt_dataset *set, char *buf, size_t size);
+
+/* A file that is a shard of both sets; NULL: there is none. */
+const char *dpt_dataset_shared(const struct dpt_dataset *a, const struct dpt_dataset *b);
 
 /* "train-00001-of-00004.h5, sample 377" of a sample number, for messages; returns buf (at least 256
  * bytes). */

@@ -6,23 +6,17 @@
 #include "data/pictures/transform.h"
 #include "data/sets/parts.h"
 
-static bool is_colour(int32_t n)
-{
-    return n == 1 || n == 3 || n == 4;
-}
-
 bool dpt_dataset_suspect_layout(const struct dpt_dataset *set, char *buf, size_t size)
 {
-    const struct dpt_shape *s = &set->stored;
     const struct dpt_shard *first = set->parts->shards;
+    const struct dpt_shape *s = &set->stored;
 
-    /* Feature maps of 64x4x4 are no colours. */
-    if (first == NULL || !first->unsaid || is_colour(s->c) || !is_colour(s->w) || s->h == s->w)
+    if (first == NULL || !dpt_shard_suspect_layout(first))
         return false;
     snprintf(buf, size,
              "%s: /%s is [N, %d, %d, %d] without the attribute `layout`, so a sample has %d "
-             "channels of %dx%d: is this NHWC? Then say so (h5py: "
-             "file[\"%s\"].attrs[\"layout\"] = \"NHWC\")",
+             "channels of %dx%d: is this NHWC? Then say so: `data: {layout: nhwc}`, or in the file "
+             "(h5py: file[\"%s\"].attrs[\"layout\"] = \"NHWC\")",
              first->file, first->images.name, s->c, s->h, s->w, s->c, s->h, s->w,
              first->images.name);
     return true;
@@ -40,6 +34,23 @@ bool dpt_dataset_suspect_classes(const struct dpt_dataset *set, char *buf, size_
              "%s: /%s holds whole numbers, as of classes, and `loss: mse` learns them as amounts: "
              "`loss: cross_entropy` tells classes apart (amounts are stored as float32)",
              first->file, first->labels.name);
+    return true;
+}
+
+bool dpt_dataset_suspect_numbers(const struct dpt_dataset *set, char *buf, size_t size)
+{
+    enum { FEW = 20 };
+    const struct dpt_shard *first = set->parts->shards;
+
+    if (first == NULL || set->labels == NULL || set->parts->named != NULL || set->samples < FEW)
+        return false;
+    for (int64_t i = 0; i < set->samples; i++)
+        if (set->labels[i] == 0)
+            return false;
+    snprintf(buf, size,
+             "%s: no sample has the class 0: the model has an output for it all the same; if /%s "
+             "begins at 1, subtract 1 from it (h5py: file[\"%s\"][...] -= 1)",
+             first->file, first->labels.name, first->labels.name);
     return true;
 }
 
@@ -242,10 +253,11 @@ static bool is_resized(const struct dpt_dataset *set)
 
 size_t dpt_fill_scratch(const struct dpt_dataset *set)
 {
-    const struct dpt_shape *stored = &set->stored, *resized = &set->parts->resized;
+    const struct dpt_shape *stored = &set->stored, *resized;
 
-    if (!set->views)
+    if (!set->views) /* also of a set that is nothing but a shape, without parts */
         return 0;
+    resized = &set->parts->resized;
     return (size_t)dpt_shape_size(resized) +
            (is_resized(set)
                 ? (size_t)dpt_shape_size(stored) + dpt_picture_resize_scratch(stored->w, resized->w)

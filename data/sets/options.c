@@ -1,6 +1,24 @@
+#include <string.h>
+
 #include "data/sets/dataset.h"
 
 #define AT(type, member) .offset = offsetof(struct type, member)
+
+static const struct dpt_option keys_options[] = {
+    {.name = "x",
+     .type = DPT_OPT_TEXT,
+     AT(dpt_data_keys, x),
+     .fallback = "null",
+     .added = true,
+     .help = "of the samples; null: images or x"},
+    {.name = "y",
+     .type = DPT_OPT_TEXT,
+     AT(dpt_data_keys, y),
+     .fallback = "null",
+     .added = true,
+     .help = "of the labels or targets; null: labels or y"},
+    {0},
+};
 
 static const struct dpt_option normalize_options[] = {
     {.name = "mean",
@@ -190,6 +208,23 @@ const struct dpt_option dpt_data_options[] = {
      AT(dpt_data_conf, test),
      .fallback = "[]",
      .help = "likewise; never looked at while training"},
+    {.name = "keys",
+     .effect = DPT_EFFECT_RESULT,
+     .type = DPT_OPT_SECTION,
+     AT(dpt_data_conf, keys),
+     .fallback = "{}",
+     .rows = keys_options,
+     .help =
+         "names of the data sets in the shards, of others' HDF5 files: {x: X_train, y: y_train}"},
+    {.name = "layout",
+     .effect = DPT_EFFECT_RESULT,
+     .type = DPT_OPT_CHOICE,
+     AT(dpt_data_conf, layout),
+     .fallback = "auto",
+     .added = true,
+     .choices = DPT_CHOICES(DPT_LAYOUTS),
+     .help = "order of samples of four dimensions: nchw or nhwc; auto: as the shards' attribute "
+             "`layout` says, which always counts, else nchw"},
     {.name = "normalize",
      .effect = DPT_EFFECT_RESULT,
      .type = DPT_OPT_SECTION,
@@ -277,3 +312,20 @@ const struct dpt_option dpt_data_options[] = {
      .help = "what synthetic samples are like"},
     {0},
 };
+
+enum dpt_status dpt_data_keys_take(const char *text, struct dpt_region *region,
+                                   struct dpt_data_keys *keys, struct dpt_error *err)
+{
+    size_t n;
+
+    if (text == NULL)
+        return DPT_OK;
+    n = strcspn(text, ",");
+    if (n == 0 || (text[n] == ',' && (text[n + 1] == '\0' || strchr(text + n + 1, ',') != NULL)))
+        return dpt_fail(err, DPT_USAGE,
+                        "--keys %s: must be two names, as in --keys X_train,y_train, or the first",
+                        text);
+    keys->x = dpt_region_strndup(region, text, n);
+    keys->y = text[n] == ',' ? text + n + 1 : NULL;
+    return keys->x != NULL ? DPT_OK : dpt_fail_memory(err, "the names of arrays", (double)n);
+}

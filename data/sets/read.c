@@ -104,6 +104,7 @@ static void take_classes(struct reading *r, const struct dpt_shard *shard, int64
                          int64_t rows, const void *raw)
 {
     int32_t *out = (int32_t *)r->set->parts->targets.bytes + shard->first + row;
+    char text[32];
 
     for (int64_t i = 0; i < rows; i++) {
         const int64_t value = dpt_field_int(&shard->labels, raw, (size_t)i);
@@ -111,9 +112,10 @@ static void take_classes(struct reading *r, const struct dpt_shard *shard, int64
         if (value < 0 || value >= INT32_MAX) {
             if (r->complaint.status == DPT_OK)
                 dpt_fail(&r->complaint, DPT_BAD_DATA,
-                         "%s: /%s[%lld] is %lld: classes are numbered from 0 to "
-                         "2147483646 at most",
-                         shard->path, shard->labels.name, (long long)row + i, (long long)value);
+                         "%s: /%s[%lld] is %s: classes are numbered from 0 to 2147483646 at most%s",
+                         shard->path, shard->labels.name, (long long)row + i,
+                         dpt_field_show(&shard->labels, raw, (size_t)i, text),
+                         dpt_shard_whole(shard) ? "" : "; `loss: mse` learns numbers to predict");
             return;
         }
         out[i] = (int32_t)value;

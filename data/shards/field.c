@@ -1,6 +1,8 @@
 #include "data/shards/field.h"
 
 #include <errno.h>
+#include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "core/base/file.h"
@@ -10,6 +12,15 @@
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "raw values are little-endian");
 
 enum { PIECE_BYTES = 4 << 20, CACHE_LEAST = 1 << 20, CACHE_MOST = 256 << 20 };
+
+/* Measures the rows of one whose extent is known. */
+static void measure(struct dpt_field *field)
+{
+    field->row_items = 1;
+    for (int i = 1; i < field->info.n_dims && field->info.bytes > 0; i++)
+        field->row_items *= field->info.dims[i];
+    field->row_bytes = (size_t)field->row_items * (size_t)field->info.size;
+}
 
 enum dpt_status dpt_field_describe(struct dpt_field *field, hid_t file, const char *path,
                                    struct dpt_error *err)
@@ -21,11 +32,25 @@ enum dpt_status dpt_field_describe(struct dpt_field *field, hid_t file, const ch
     field->data = field->type = H5I_INVALID_HID;
     if (field->name != NULL)
         status = dpt_h5_info(file, path, field->name, &field->info, err);
-    field->row_items = 1;
-    for (int i = 1; i < field->info.n_dims && field->info.bytes > 0; i++)
-        field->row_items *= field->info.dims[i];
-    field->row_bytes = (size_t)field->row_items * (size_t)field->info.size;
+    measure(field);
     return status;
+}
+
+void dpt_field_turn(struct dpt_field *field, const int *axis)
+{
+    struct dpt_h5_info *info = &field->info;
+    const struct dpt_h5_info file = *info;
+
+    for (int i = 0; i < info->n_dims; i++) {
+        field->axis[i] = axis[i];
+        info->dims[i] = file.dims[axis[i]];
+        info->chunk[i] = file.chunk[axis[i]];
+    }
+    field->turned = true;
+    info->contiguous = false; /* HDF5 finds the rows */
+    info->has_crc = false;    /* of the bytes in their order in the file */
+    info->chunk_rows = info->chunk[0];
+    measure(field);
 }
 
 enum dpt_status dpt_field_open(struct dpt_field *field, hid_t file, struct dpt_error *err)
@@ -60,28 +85,63 @@ void dpt_field_close(struct dpt_field *field)
     field->data = field->type = H5I_INVALID_HID;
 }
 
+/* Puts elements that have the order of the file's axes into that of the field's. count: of each of
+ * the file's axes. */
+static void turn(const struct dpt_field *field, const hsize_t *count, const char *from, char *to)
+{
+    const int n = field->info.n_dims;
+    const size_t size = (size_t)field->info.size;
+    size_t stride[DPT_H5_DIMS], step[DPT_H5_DIMS], index[DPT_H5_DIMS] = {0}, all = 1, at = 0;
+
+    for (int i = n; i-- > 0;) {
+        stride[i] = all;
+        all *= (size_t)count[i];
+    }
+    for (int i = 0; i < n; i++)
+        step[i] = stride[field->axis[i]];
+    for (size_t k = 0; k < all; k++) {
+        memcpy(to + k * size, from + at * size, size);
+        for (int i = n; i-- > 0;) {
+            at += step[i];
+            if (++index[i] < (size_t)count[field->axis[i]])
+                break;
+            at -= step[i] * index[i];
+            index[i] = 0;
+        }
+    }
+}
+
 /* One plain block: lists of blocks are far slower. */
 static enum dpt_status read_hdf5(const struct dpt_field *field, int64_t row, int64_t rows,
                                  void *raw, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const int n = field->info.n_dims;
-    hsize_t start[DPT_H5_DIMS] = {(hsize_t)row}, count[DPT_H5_DIMS] = {(hsize_t)rows};
+    hsize_t start[DPT_H5_DIMS] = {0}, count[DPT_H5_DIMS] = {0};
+    char *in_file = raw;
     hid_t file_space, memory_space;
 
-    for (int i = 1; i < n; i++)
-        count[i] = (hsize_t)field->info.dims[i];
+    for (int i = 0; i < n; i++)
+        count[field->turned ? field->axis[i] : i] = (hsize_t)(i > 0 ? field->info.dims[i] : rows);
+    start[field->turned ? field->axis[0] : 0] = (hsize_t)row;
+    if (field->turned)
+        DPT_TRY(DPT_ALLOCATE(in_file, (size_t)rows * field->row_bytes, field->path, err));
     dpt_h5_enter();
     file_space = H5Dget_space(field->data);
     memory_space = n > 0 ? H5Screate_simple(n, count, NULL) : H5Screate(H5S_SCALAR);
     if ((n > 0 && H5Sselect_hyperslab(file_space, H5S_SELECT_SET, start, NULL, count, NULL) < 0) ||
-        H5Dread(field->data, field->type, memory_space, file_space, H5P_DEFAULT, raw) < 0)
+        H5Dread(field->data, field->type, memory_space, file_space, H5P_DEFAULT, in_file) < 0)
         status =
             dpt_h5_fail(err, DPT_BAD_DATA, "%s is damaged: /%s cannot be read (rows %lld to %lld)",
                         field->path, field->name, (long long)row, (long long)(row + rows - 1));
     H5Sclose(memory_space);
     H5Sclose(file_space);
     dpt_h5_leave();
+    if (field->turned && status == DPT_OK)
+        turn(field, count, in_file, raw);
+out:
+    if (field->turned)
+        dpt_free(in_file);
     return status;
 }
 
@@ -170,6 +230,24 @@ out:
     return status;
 }
 
+static bool is_float(const struct dpt_field *field)
+{
+    return field->info.type == DPT_H5_F32 || field->info.type == DPT_H5_F64;
+}
+
+static double real_at(const struct dpt_field *field, const void *raw, size_t i)
+{
+    double value;
+    float single;
+
+    if (field->info.type == DPT_H5_F64) {
+        memcpy(&value, (const char *)raw + i * sizeof value, sizeof value);
+        return value;
+    }
+    memcpy(&single, (const char *)raw + i * sizeof single, sizeof single);
+    return (double)single;
+}
+
 void dpt_field_floats(const struct dpt_field *field, const void *raw, size_t n, float *out)
 {
     switch (field->info.type) {
@@ -177,12 +255,8 @@ void dpt_field_floats(const struct dpt_field *field, const void *raw, size_t n, 
         memmove(out, raw, n * sizeof *out);
         break;
     case DPT_H5_F64:
-        for (size_t i = 0; i < n; i++) {
-            double value;
-
-            memcpy(&value, (const char *)raw + i * sizeof value, sizeof value);
-            out[i] = (float)value;
-        }
+        for (size_t i = 0; i < n; i++)
+            out[i] = (float)real_at(field, raw, i);
         break;
     default:
         for (size_t i = 0; i < n; i++)
@@ -190,10 +264,25 @@ void dpt_field_floats(const struct dpt_field *field, const void *raw, size_t n, 
     }
 }
 
+const char *dpt_field_show(const struct dpt_field *field, const void *raw, size_t i, char *buf)
+{
+    if (is_float(field))
+        snprintf(buf, 32, "%g", real_at(field, raw, i));
+    else
+        snprintf(buf, 32, "%lld", (long long)dpt_field_int(field, raw, i));
+    return buf;
+}
+
 int64_t dpt_field_int(const struct dpt_field *field, const void *raw, size_t i)
 {
     const int size = field->info.size;
     uint64_t bits = 0;
+
+    if (is_float(field)) {
+        const double value = real_at(field, raw, i);
+
+        return fabs(value) < 0x1p62 && value == floor(value) ? (int64_t)value : INT64_MIN;
+    }
 
     memcpy(&bits, (const char *)raw + i * (size_t)size, (size_t)size);
     if (!field->info.is_signed)

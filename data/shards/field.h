@@ -15,16 +15,21 @@ struct dpt_field {
     const char *path; /* of the file, for messages; borrowed */
     const char *name; /* "images", "params/conv1/weight"; borrowed; NULL: there is none */
     struct dpt_h5_info info;
-    int64_t row_items; /* elements of a row: a sample */
-    size_t row_bytes;  /* of a row, raw */
-    int fd;            /* of the open file, where the values lie in one run; borrowed */
-    hid_t data, type;  /* open, where HDF5 reads it; type: raw values in memory */
+    int64_t row_items;     /* elements of a row: a sample */
+    size_t row_bytes;      /* of a row, raw */
+    bool turned;           /* rows are read in another order of axes than they have in the file */
+    int axis[DPT_H5_DIMS]; /* then: the file's axis of each */
+    int fd;                /* of the open file, where the values lie in one run; borrowed */
+    hid_t data, type;      /* open, where HDF5 reads it; type: raw values in memory */
 };
 
 /* Reads what the file says of field->name, if it is not NULL, and measures its rows. Errors: as
  * dpt_h5_info. */
 enum dpt_status dpt_field_describe(struct dpt_field *field, hid_t file, const char *path,
                                    struct dpt_error *err);
+/* Has the axes of a described one read in another order: axis[i] is the file's number of the i-th.
+ */
+void dpt_field_turn(struct dpt_field *field, const int *axis);
 /* Opens it for HDF5 to read, with room in its cache for the chunks of one row; and closes it. Under
  * HDF5's lock. Errors: BAD_DATA. */
 enum dpt_status dpt_field_open(struct dpt_field *field, hid_t file, struct dpt_error *err);
@@ -54,8 +59,11 @@ enum dpt_status dpt_field_verify(const struct dpt_field *field, int64_t rows,
 enum dpt_status dpt_field_check_crc(const struct dpt_field *field, uint32_t crc,
                                     struct dpt_error *err);
 
-/* n raw elements as numbers. Unsigned numbers above INT64_MAX become INT64_MAX. */
+/* n raw elements as numbers. Unsigned numbers above INT64_MAX become INT64_MAX, floats that are no
+ * whole numbers INT64_MIN. */
 void dpt_field_floats(const struct dpt_field *field, const void *raw, size_t n, float *out);
 int64_t dpt_field_int(const struct dpt_field *field, const void *raw, size_t i);
+/* Element i as it is told, "-1" or "0.5"; returns buf (at least 32 bytes). */
+const char *dpt_field_show(const struct dpt_field *field, const void *raw, size_t i, char *buf);
 
 #endif

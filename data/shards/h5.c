@@ -1,9 +1,12 @@
 #include "data/shards/h5.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -180,6 +183,37 @@ bool dpt_h5_stat(hid_t file, struct stat *st)
     return known;
 }
 
+bool dpt_h5_is_written(const char *path)
+{
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    bool locked;
+
+    if (fd < 0)
+        return false;
+    locked = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    close(fd);
+    return locked;
+}
+
+/* Why a file cannot be opened that begins as one of HDF5. */
+static enum dpt_status refuse_file(const char *path, struct dpt_error *err)
+{
+    char inner[256] = "";
+
+    H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, keep_first, inner);
+    if (dpt_h5_is_written(path))
+        return dpt_fail(err, DPT_BAD_DATA,
+                        "%s: another program has it open for writing at the moment: wait until it "
+                        "is closed",
+                        path);
+    if (strstr(inner, "already open for") != NULL)
+        return dpt_fail(err, DPT_BAD_DATA,
+                        "%s: is marked as open for writing: another program writes it at the "
+                        "moment, or crashed while it did; then `h5clear -s %s` removes the mark",
+                        path, path);
+    return dpt_h5_fail(err, DPT_BAD_DATA, "%s cannot be opened: truncated or damaged", path);
+}
+
 /* HDF5 opens by name, so another file may have come there since it was checked. */
 static bool is_checked(hid_t file, const struct stat *checked)
 {
@@ -210,7 +244,7 @@ enum dpt_status dpt_h5_open(const char *path, hid_t *file, struct dpt_error *err
 #endif
     *file = H5Fopen(path, H5F_ACC_RDONLY, access);
     if (*file < 0)
-        DPT_TRY(dpt_h5_fail(err, DPT_BAD_DATA, "%s cannot be opened: truncated or damaged", path));
+        DPT_TRY(refuse_file(path, err));
     if (!is_checked(*file, &checked)) {
         H5Fclose(*file);
         *file = H5I_INVALID_HID;
@@ -315,6 +349,7 @@ static enum dpt_status read_extent(const struct look *l)
 
 static enum dpt_status check_filters(const struct look *l)
 {
+    enum { LZF = 32000 }; /* no plugin of it exists */
     const int n = H5Pget_nfilters(l->plist);
 
     for (int i = 0; i < n; i++) {
@@ -327,9 +362,13 @@ static enum dpt_status check_filters(const struct look *l)
         if (id < 0 || H5Zfilter_avail(id) <= 0)
             return refuse(
                 l,
-                "was written with the HDF5 filter '%s' (%d), which is missing here: write "
-                "it with gzip or without compression",
-                filter, (int)id);
+                "was written with the HDF5 filter '%s' (%d), which is missing here: write it with "
+                "gzip or without compression%s",
+                filter, (int)id,
+                id == LZF ? "; lzf is h5py's own"
+                          : ", or set HDF5_PLUGIN_PATH to the folder of its plugin (pip install "
+                            "hdf5plugin; python3 -c 'import hdf5plugin; "
+                            "print(hdf5plugin.PLUGIN_PATH)')");
     }
     return DPT_OK;
 }
@@ -393,8 +432,10 @@ static enum dpt_status read_chunks(const struct look *l)
     if (!good)
         return dpt_h5_fail(l->err, DPT_BAD_DATA, "%s: the chunks of /%s are damaged", l->path,
                            l->name);
-    for (int i = 0; i < info->n_dims; i++)
+    for (int i = 0; i < info->n_dims; i++) {
         bytes *= (double)chunk[i];
+        info->chunk[i] = (int64_t)chunk[i];
+    }
     if (bytes > CHUNK_MOST && bytes > (double)info->bytes)
         return dpt_fail(l->err, DPT_BAD_DATA,
                         "%s: a chunk of /%s unpacks to %.0f MB, the whole of it has %.1f: write it "

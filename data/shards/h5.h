@@ -28,6 +28,9 @@ enum dpt_status dpt_h5_fail(struct dpt_error *err, enum dpt_status status, const
  * truncated). */
 enum dpt_status dpt_h5_open(const char *path, hid_t *file, struct dpt_error *err);
 
+/* Whether another program has the file open for writing, as far as HDF5's lock on it tells. */
+bool dpt_h5_is_written(const char *path);
+
 /* fstat of the open file; false with *st untouched. */
 bool dpt_h5_stat(hid_t file, struct stat *st);
 
@@ -62,9 +65,10 @@ struct dpt_h5_info {
     char type_text[24]; /* "uint8", "float64", "string", … for messages */
     bool contiguous; /* one run of bytes at `offset`, in this machine's byte order, all within the
                         file */
-    int64_t offset, bytes; /* bytes: of all elements, uncompressed */
-    int64_t chunk_rows;    /* extent of a chunk along the first axis; 0: not chunked */
-    bool has_crc;          /* an attribute `crc32` */
+    int64_t offset, bytes;      /* bytes: of all elements, uncompressed */
+    int64_t chunk_rows;         /* extent of a chunk along the first axis; 0: not chunked */
+    int64_t chunk[DPT_H5_DIMS]; /* along each */
+    bool has_crc;               /* an attribute `crc32` */
     uint32_t crc;
 };
 

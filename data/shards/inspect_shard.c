@@ -90,11 +90,11 @@ enum dpt_status dpt_inspect_shard(struct dpt_inspect *f, struct dpt_inspect_shar
     if (shard->labels == NULL || shard->labels->sum == DPT_SUM_UNREADABLE)
         return DPT_OK;
     /* The shard is opened as one of numbers to be fitted, which takes class numbers as well. */
-    DPT_TRY(dpt_shard_open(&opened, f->path, false, true, err));
+    DPT_TRY(dpt_shard_open(&opened, f->path, &(struct dpt_shard_spec){.need_labels = true}, err));
     shard->samples = opened.samples;
     shard->shape = opened.shape;
     shard->nhwc = opened.nhwc;
-    shard->classes = dpt_shard_whole(&opened);
+    shard->classes = dpt_shard_whole(&opened) && opened.target_width == 1;
     memcpy(shard->unused, opened.unused, sizeof shard->unused);
     dpt_shard_close(&opened);
     shard->weights = either(f, "/weights", "/mask");

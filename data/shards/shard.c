@@ -8,56 +8,11 @@
 
 #include "core/base/file.h"
 #include "core/base/hash.h"
-#include "core/base/str.h"
+#include "data/shards/shard_find.h"
 #include "data/tables/columns.h"
 
-/* What a file holds, for the one who looks for other names: "/data, /meta". taken: [n] names that
- * are left out, NULL behind the last. */
-static void list_contents(hid_t file, const char *const *taken, size_t n, struct dpt_str *out)
-{
-    enum { MOST = 12 };
-    H5G_info_t group;
-
-    if (H5Gget_info(file, &group) < 0)
-        return;
-    for (hsize_t i = 0; i < group.nlinks && i < MOST; i++) {
-        char name[64];
-        bool left_out = false;
-
-        if (H5Lget_name_by_idx(file, "/", H5_INDEX_NAME, H5_ITER_INC, i, name, sizeof name,
-                               H5P_DEFAULT) < 0)
-            continue;
-        for (size_t k = 0; k < n && taken[k] != NULL; k++)
-            left_out = left_out || strcmp(name, taken[k]) == 0;
-        if (!left_out)
-            dpt_str_printf(out, "%s/%s", out->length > 0 ? ", " : "", name);
-    }
-    if (group.nlinks > MOST)
-        dpt_str_printf(out, ", …");
-}
-
-/* Takes whichever of two names the file has. */
-static enum dpt_status find_field(hid_t file, const char *path, const char *name, const char *other,
-                                  struct dpt_field *field, struct dpt_error *err)
-{
-    const htri_t has = H5Lexists(file, name, H5P_DEFAULT);
-    const htri_t has_other = H5Lexists(file, other, H5P_DEFAULT);
-    struct dpt_str contents = {0};
-
-    if (has < 0 || has_other < 0)
-        return dpt_h5_fail(err, DPT_BAD_DATA, "%s cannot be read: damaged", path);
-    if (has || has_other) {
-        field->name = has ? name : other;
-        return dpt_field_describe(field, file, path, err);
-    }
-    list_contents(file, NULL, 0, &contents);
-    dpt_fail(err, DPT_BAD_DATA, "%s has neither /%s nor /%s; it holds %s", path, name, other,
-             contents.text != NULL ? contents.text : "nothing");
-    dpt_str_release(&contents);
-    return DPT_BAD_DATA;
-}
-
-static enum dpt_status read_order(hid_t file, struct dpt_shard *shard, struct dpt_error *err)
+static enum dpt_status read_order(hid_t file, struct dpt_shard *shard, int layout,
+                                  struct dpt_error *err)
 {
     const hid_t data = H5Dopen2(file, shard->images.name, H5P_DEFAULT);
     enum dpt_status status = DPT_OK;
@@ -65,7 +20,10 @@ static enum dpt_status read_order(hid_t file, struct dpt_shard *shard, struct dp
     size_t n;
 
     shard->unsaid = H5Aexists(data, "layout") == 0;
-    if (!shard->unsaid) {
+    if (shard->unsaid) {
+        shard->nhwc = layout == DPT_LAYOUT_NHWC;
+        shard->unsaid = layout == DPT_LAYOUT_AUTO;
+    } else {
         texts = dpt_h5_texts(data, "layout", &n);
         shard->nhwc = texts != NULL && n == 1 && strcasecmp(texts[0], "NHWC") == 0;
         if (texts == NULL || n != 1 || (!shard->nhwc && strcasecmp(texts[0], "NCHW") != 0))
@@ -79,7 +37,8 @@ static enum dpt_status read_order(hid_t file, struct dpt_shard *shard, struct dp
 }
 
 /* Derives the shape of a sample from the extent of the images. */
-static enum dpt_status read_shape(hid_t file, struct dpt_shard *shard, struct dpt_error *err)
+static enum dpt_status read_shape(hid_t file, struct dpt_shard *shard, int layout,
+                                  struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_field *field = &shard->images;
@@ -88,14 +47,16 @@ static enum dpt_status read_shape(hid_t file, struct dpt_shard *shard, struct dp
     char text[DPT_DIMS_TEXT];
 
     if (info->type != DPT_H5_U8 && info->type != DPT_H5_F32 && info->type != DPT_H5_F64)
-        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: /%s holds %s values, not uint8 or float32",
-                         shard->path, field->name, info->type_text));
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                         "%s: /%s holds %s values, not uint8 or float32: write it as one of these "
+                         "(h5py: file[\"%s\"] = a.astype(\"float32\"))",
+                         shard->path, field->name, info->type_text, field->name));
     if (info->n_dims < 2 || info->n_dims > 4)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
                          "%s: /%s is %s, not [N, C, H, W], [N, H, W, C], [N, H, W] or [N, D]",
                          shard->path, field->name, dpt_dims_text(info->n_dims, info->dims, text)));
     if (info->n_dims == 4) {
-        DPT_TRY(read_order(file, shard, err));
+        DPT_TRY(read_order(file, shard, layout, err));
         c = info->dims[shard->nhwc ? 3 : 1];
         h = info->dims[shard->nhwc ? 1 : 2];
         w = info->dims[shard->nhwc ? 2 : 3];
@@ -118,13 +79,11 @@ out:
     return status;
 }
 
-/* What the labels are, given what the loss wants, if a model is to learn from them. */
-static enum dpt_status read_target(struct dpt_shard *shard, bool classes, bool learned,
-                                   struct dpt_error *err)
+/* What the labels are, given what the loss wants. */
+static enum dpt_status read_target(struct dpt_shard *shard, bool classes, struct dpt_error *err)
 {
     const struct dpt_field *field = &shard->labels;
     const struct dpt_h5_info *info = &field->info;
-    const bool whole = dpt_shard_whole(shard);
     const int64_t width = info->n_dims == 2 ? info->dims[1] : 1;
     char text[DPT_DIMS_TEXT];
 
@@ -135,21 +94,15 @@ static enum dpt_status read_target(struct dpt_shard *shard, bool classes, bool l
             "%s: /%s holds %s values: it must be numbers, or class names as numbers with "
             "the names in its attribute classes",
             shard->path, field->name, info->type_text);
-    if (info->n_dims < 1 || info->n_dims > 2 || width < 1 || width > INT32_MAX / 8 ||
-        (whole && width != 1))
+    if (info->n_dims < 1 || info->n_dims > 2 || width < 1 || width > INT32_MAX / 8)
         return dpt_fail(err, DPT_BAD_DATA,
-                        "%s: /%s is %s of %s, not [N] integers or [N, K] float32", shard->path,
-                        field->name, text, info->type_text);
-    if (classes && !whole && width == 1 && (learned || info->n_dims == 1))
-        return dpt_fail(err, DPT_BAD_DATA,
-                        "%s: /%s is %s of %s, numbers to predict: `loss: mse` learns them; "
-                        "cross_entropy wants [N] integers, or [N, K] class probabilities",
+                        "%s: /%s is %s of %s, not [N] numbers or [N, K], K of each sample",
                         shard->path, field->name, text, info->type_text);
     if (info->dims[0] != shard->samples)
         return dpt_fail(err, DPT_BAD_DATA, "%s: /%s has %lld samples, /%s has %lld", shard->path,
                         shard->images.name, (long long)shard->samples, field->name,
                         (long long)info->dims[0]);
-    shard->target = classes && whole ? DPT_TARGET_CLASS : DPT_TARGET_VECTOR;
+    shard->target = classes && width == 1 ? DPT_TARGET_CLASS : DPT_TARGET_VECTOR;
     shard->target_width = (int32_t)width;
     return DPT_OK;
 }
@@ -171,7 +124,7 @@ static enum dpt_status read_weights(hid_t file, struct dpt_shard *shard, struct 
                          "%s holds both /weights and /mask, which say the same: how much each "
                          "sample counts; delete or rename one of them",
                          shard->path));
-    DPT_TRY(find_field(file, shard->path, "weights", "mask", field, err));
+    DPT_TRY(dpt_shard_find(file, shard->path, NULL, "weights", "mask", field, err));
     if (info->type == DPT_H5_OTHER || info->n_dims != 1)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
                          "%s: /%s is %s of %s, not [N] numbers: how much each sample counts",
@@ -302,41 +255,16 @@ out:
     return status;
 }
 
-static void note_unused(hid_t file, struct dpt_shard *shard)
+/* Whether the labels of a file that need not have any are to be looked for. */
+static bool has_labels(hid_t file, const struct dpt_shard_spec *spec)
 {
-    const char *taken[DPT_SHARD_FIELDS + 3] = {0};
-    size_t n = 0;
-    struct dpt_str text = {0};
-
-    for (size_t i = 0; i < DPT_SHARD_FIELDS; i++)
-        if (dpt_shard_field(shard, i)->name != NULL)
-            taken[n++] = dpt_shard_field(shard, i)->name;
-    if (shard->offsets != NULL)
-        taken[n++] = "offsets";
-    if (shard->columns != NULL)
-        taken[n++] = "columns";
-    if (shard->has_ids)
-        taken[n++] = "id";
-    list_contents(file, taken, n, &text);
-    if (text.text != NULL)
-        snprintf(shard->unused, sizeof shard->unused, "%s", text.text);
-    dpt_str_release(&text);
+    return spec->keys.y != NULL ? H5Oexists_by_name(file, spec->keys.y, H5P_DEFAULT) > 0
+                                : H5Lexists(file, "labels", H5P_DEFAULT) != 0 ||
+                                      H5Lexists(file, "y", H5P_DEFAULT) != 0;
 }
 
-/* What other programs have under /files is theirs, where there are images. */
-static bool keeps_files(hid_t file)
-{
-    return H5Lexists(file, "files", H5P_DEFAULT) > 0 &&
-           H5Lexists(file, "images", H5P_DEFAULT) == 0 && H5Lexists(file, "x", H5P_DEFAULT) == 0;
-}
-
-static bool has_labels(hid_t file)
-{
-    return H5Lexists(file, "labels", H5P_DEFAULT) != 0 || H5Lexists(file, "y", H5P_DEFAULT) != 0;
-}
-
-enum dpt_status dpt_shard_open(struct dpt_shard *shard, const char *path, bool classes,
-                               bool need_labels, struct dpt_error *err)
+enum dpt_status dpt_shard_open(struct dpt_shard *shard, const char *path,
+                               const struct dpt_shard_spec *spec, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const char *slash;
@@ -357,25 +285,29 @@ enum dpt_status dpt_shard_open(struct dpt_shard *shard, const char *path, bool c
     shard->h5 = file;
     DPT_TRY(dpt_shard_take_mark(shard, &shard->mark, err));
     shard->h5 = H5I_INVALID_HID;
-    if (keeps_files(file)) {
+    if (spec->keys.x == NULL && dpt_shard_keeps_files(file))
         DPT_TRY(dpt_shard_open_files(shard, file, err));
-    } else {
-        DPT_TRY(find_field(file, shard->path, "images", "x", &shard->images, err));
-        DPT_TRY(read_shape(file, shard, err));
+    else
+        DPT_TRY(
+            dpt_shard_find(file, shard->path, spec->keys.x, "images", "x", &shard->images, err));
+    if (spec->need_labels || has_labels(file, spec))
+        DPT_TRY(
+            dpt_shard_find(file, shard->path, spec->keys.y, "labels", "y", &shard->labels, err));
+    if (shard->offsets == NULL) {
+        dpt_shard_turn(shard, file);
+        DPT_TRY(read_shape(file, shard, spec->layout, err));
     }
-    if (need_labels || has_labels(file))
-        DPT_TRY(find_field(file, shard->path, "labels", "y", &shard->labels, err));
     if (shard->labels.name != NULL) {
-        DPT_TRY(read_target(shard, classes, need_labels, err));
+        DPT_TRY(read_target(shard, spec->classes, err));
         DPT_TRY(read_class_names(&shard->names, file, shard->labels.name, err));
     }
     DPT_TRY(read_table(file, shard, err));
     if (shard->offsets != NULL)
         DPT_TRY(dpt_shard_take_fit(shard, err));
-    if (need_labels) {
+    if (spec->need_labels)
         DPT_TRY(read_weights(file, shard, err));
-        note_unused(file, shard);
-    }
+    if (spec->need_labels && spec->keys.x == NULL && spec->keys.y == NULL)
+        dpt_shard_note_unused(shard, file);
 out:
     if (file >= 0)
         H5Fclose(file);
@@ -439,6 +371,19 @@ void dpt_shard_detach(struct dpt_shard *shard)
         close(shard->fd);
     shard->fd = -1;
     shard->attached = false;
+}
+
+static bool is_colour(int32_t n)
+{
+    return n == 1 || n == 3 || n == 4;
+}
+
+bool dpt_shard_suspect_layout(const struct dpt_shard *shard)
+{
+    const struct dpt_shape *s = &shard->shape;
+
+    /* Feature maps of 64x4x4 are no colours. */
+    return shard->unsaid && !is_colour(s->c) && is_colour(s->w) && s->h != s->w;
 }
 
 bool dpt_shard_direct(const struct dpt_shard *shard)

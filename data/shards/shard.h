@@ -57,7 +57,8 @@ struct dpt_shard {
     int64_t samples;
     struct dpt_shape shape; /* of one sample, canonical */
     bool nhwc;
-    bool unsaid; /* of four dimensions, and no attribute says in which order */
+    bool unsaid; /* of four dimensions, and nobody says in which order */
+    bool matlab; /* written by MATLAB, and read in the order of its dimensions */
     enum dpt_target_kind target;
     int32_t target_width;                     /* VECTOR */
     struct dpt_field images, labels, weights; /* images: or the bytes of kept files */
@@ -75,11 +76,19 @@ struct dpt_shard {
     _Atomic int change;
 };
 
-/* Examines a file. classes: as in struct dpt_dataset_spec. Without need_labels it may have none;
- * then labels.name is NULL, and weights are ignored, since no model is trained on it. Errors:
- * BAD_DATA (names the file), RANK. */
-enum dpt_status dpt_shard_open(struct dpt_shard *shard, const char *path, bool classes,
-                               bool need_labels, struct dpt_error *err);
+/* How a file is looked at. */
+struct dpt_shard_spec {
+    bool classes; /* as in struct dpt_dataset_spec */
+    /* Without it the file may have none; then labels.name is NULL, and weights are ignored, since
+     * no model is trained on it. */
+    bool need_labels;
+    struct dpt_data_keys keys; /* borrowed, as long as the shard */
+    int layout;                /* enum dpt_layout */
+};
+
+/* Examines a file. Errors: BAD_DATA (names the file), RANK. */
+enum dpt_status dpt_shard_open(struct dpt_shard *shard, const char *path,
+                               const struct dpt_shard_spec *spec, struct dpt_error *err);
 /* A field by its number: what a shard consists of. */
 enum { DPT_SHARD_FIELDS = 3 };
 
@@ -138,6 +147,10 @@ enum dpt_status dpt_shard_decode(const struct dpt_shard *shard, int64_t sample,
 /* Takes from /columns, which the shard has read, what becomes of pictures of another shape.
  * Errors: BAD_DATA, RANK. */
 enum dpt_status dpt_shard_take_fit(struct dpt_shard *shard, struct dpt_error *err);
+
+/* Whether samples that are read as channels first look as if their channels were last, which nobody
+ * says. */
+bool dpt_shard_suspect_layout(const struct dpt_shard *shard);
 
 /* Whether the images can be read with pread in the layout that they have in memory. */
 bool dpt_shard_direct(const struct dpt_shard *shard);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/base/memory.h"
+#include "data/shards/labels.h"
 #include "data/shards/shard.h"
 
 enum { LOOK_SAMPLES = 8192, LOOK_RUNS = 64, RUN_BYTES = 1 << 20, LOOK_BYTES = 1 << 28 };
@@ -25,6 +26,7 @@ struct scan {
     struct sums *channels;
     size_t classes_room;
     bool whole; /* labels */
+    struct dpt_shard_spec how;
 };
 
 static void add(struct sums *s, double x)
@@ -199,10 +201,35 @@ out:
 
 /* --- shards ----------------------------------------------------------------------------------- */
 
-/* Whether the labels are classes. */
-static bool is_whole(const struct dpt_shard *shard)
+/* Opens all shards, which must be alike, and counts their samples. Labels that are floats are
+ * classes where they seem to be in all of them. */
+static enum dpt_status survey(struct scan *scan, const char *const *paths, size_t n,
+                              const struct dpt_shard *first, struct dpt_error *err)
 {
-    return shard->target_width == 1 && dpt_shard_whole(shard);
+    enum dpt_status status = DPT_OK;
+    struct dpt_shard_statistics *s = scan->statistics;
+    struct dpt_shard shard = {.fd = -1};
+    int64_t classes = 0;
+    bool floats = false;
+
+    for (size_t i = 0; i < n; i++) {
+        DPT_TRY(dpt_shard_open(&shard, paths[i], &scan->how, err));
+        DPT_TRY(dpt_shard_check_alike(&shard, first, err));
+        s->samples += shard.samples;
+        if (!dpt_shard_whole(&shard) && shard.target_width == 1 && classes >= 0) {
+            floats = true;
+            s->floats = shard.labels.info.type == DPT_H5_F32 ? "float32" : "float64";
+            DPT_TRY(dpt_labels_count(&shard, &classes, err));
+        }
+        dpt_shard_close(&shard);
+    }
+    scan->whole =
+        first->target_width == 1 && (!floats || dpt_labels_seem_classes(classes, s->samples));
+    if (!scan->whole)
+        s->floats = NULL;
+out:
+    dpt_shard_close(&shard);
+    return status;
 }
 
 /* Says by the first shard what they are like. */
@@ -212,7 +239,7 @@ static enum dpt_status begin(struct scan *scan, const struct dpt_shard *first,
     enum dpt_status status = DPT_OK;
     struct dpt_shard_statistics *s = scan->statistics;
 
-    scan->whole = is_whole(first);
+    s->named = scan->whole ? (int64_t)first->names.n : 0;
     s->shape = first->shape;
     s->u8 = dpt_shard_u8(first);
     s->width = scan->whole ? 0 : first->target_width;
@@ -237,31 +264,41 @@ static void finish(struct scan *scan)
     }
 }
 
+/* Opens the first shard, and finds out in which order its dimensions are. */
+static enum dpt_status open_first(struct scan *scan, struct dpt_shard *first, const char *path,
+                                  struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(dpt_shard_open(first, path, &scan->how, err));
+    if (!dpt_shard_suspect_layout(first))
+        return DPT_OK;
+    dpt_shard_close(first);
+    scan->statistics->nhwc = true;
+    scan->how.layout = DPT_LAYOUT_NHWC;
+    DPT_TRY(dpt_shard_open(first, path, &scan->how, err));
+out:
+    return status;
+}
+
 enum dpt_status dpt_shard_statistics_collect(struct dpt_shard_statistics *statistics,
                                              const char *const *paths, size_t n,
+                                             const struct dpt_data_keys *keys,
                                              struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct scan scan = {.statistics = statistics};
+    struct scan scan = {.statistics = statistics, .how = {.need_labels = true, .keys = *keys}};
     struct dpt_shard first = {.fd = -1}, shard = {.fd = -1};
 
-    DPT_TRY(dpt_shard_open(&first, paths[0], false, true, err));
+    DPT_TRY(open_first(&scan, &first, paths[0], err));
+    DPT_TRY(survey(&scan, paths, n, &first, err));
     DPT_TRY(begin(&scan, &first, err));
-    for (size_t i = 0; i < n; i++) {
-        DPT_TRY(dpt_shard_open(&shard, paths[i], false, true, err));
-        DPT_TRY(dpt_shard_check_alike(&shard, &first, err));
-        if (scan.whole != is_whole(&shard))
-            DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: /%s is of another type than in the others",
-                             shard.path, shard.labels.name));
-        statistics->samples += shard.samples;
-        dpt_shard_close(&shard);
-    }
     if (statistics->samples == 0)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: holds no samples", paths[0]));
     for (size_t i = 0; i < n; i++) {
         double wanted;
 
-        DPT_TRY(dpt_shard_open(&shard, paths[i], false, true, err));
+        DPT_TRY(dpt_shard_open(&shard, paths[i], &scan.how, err));
         wanted = fmin(LOOK_SAMPLES, LOOK_BYTES / (double)sample_bytes(&shard));
         wanted *= (double)shard.samples / (double)statistics->samples;
         DPT_TRY(dpt_shard_attach(&shard, err));

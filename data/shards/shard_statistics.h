@@ -9,14 +9,19 @@
 
 #include "core/backend/graph.h"
 #include "core/base/error.h"
+#include "data/sets/dataset.h"
 
 /* Zero-initialise; release. */
 struct dpt_shard_statistics {
     int64_t samples;
     struct dpt_shape shape; /* of one sample */
+    bool nhwc;              /* four dimensions look as if channels were last, and are read so */
     bool u8;                /* bytes, else numbers */
-    /* Labels that are whole numbers are classes, of which each is below `classes`. */
+    /* Labels that are whole numbers are classes, of which each is below `classes`; also those that
+     * are stored as floats, where they seem to be (labels.h). */
     int64_t classes;
+    const char *floats; /* these have this type ("float32"); NULL: integers, or no classes */
+    int64_t named;      /* classes that the first file names */
     int64_t *counts;    /* [classes] samples of each */
     int64_t width;      /* without classes: the number of targets a sample */
     bool probabilities; /* the targets are never negative and sum to 1 */
@@ -28,12 +33,13 @@ struct dpt_shard_statistics {
 };
 
 /*
- * Reads n > 0 shards: all labels, and the values of some thousand samples spread over them. Errors:
- * BAD_DATA (names the file; also labels that are no classes, values that are not finite, shards
- * that do not fit each other), IO, RANK.
+ * Reads n > 0 shards, whose data sets have these names: all labels, and the values of some thousand
+ * samples spread over them. Errors: BAD_DATA (names the file; also labels that are no classes,
+ * values that are not finite, shards that do not fit each other), IO, RANK.
  */
 enum dpt_status dpt_shard_statistics_collect(struct dpt_shard_statistics *statistics,
                                              const char *const *paths, size_t n,
+                                             const struct dpt_data_keys *keys,
                                              struct dpt_error *err);
 void dpt_shard_statistics_release(struct dpt_shard_statistics *statistics);
 

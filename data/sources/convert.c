@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "data/shards/labels.h"
 #include "data/sources/source_type.h"
 
 enum { BATCH_BYTES = 1 << 20 };
@@ -11,6 +12,9 @@ struct converter {
     struct dpt_source *source;
     int64_t batch;   /* samples that are read at once */
     int32_t *class;  /* [samples], where each class is divided by itself */
+    int64_t *counts; /* [counted] samples of each class, where nobody counted them before */
+    int64_t counted;
+    size_t counts_room;
     uint8_t *part;   /* [samples] which part each goes into; NULL: there is one */
     size_t parts;    /* 1 to DPT_SOURCE_PARTS */
     size_t id_bytes; /* of the longest name of a sample; 0: they have none */
@@ -24,6 +28,35 @@ struct converter {
 };
 
 /* --- what the samples are --------------------------------------------------------------------- */
+
+/* Counts a class; of numbers that are none as a rule it may be any. */
+static enum dpt_status count_class(struct converter *c, int32_t class, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_source_info *info = &c->source->info;
+
+    if (class < DPT_MOST_CLASSES) {
+        DPT_GROW(c->counts, &c->counts_room, (size_t) class + 1, "the classes", err);
+        for (; c->counted <= class; c->counted++)
+            c->counts[c->counted] = 0;
+        c->counts[class]++;
+    }
+    if (class >= info->classes)
+        info->classes = (int64_t) class + 1;
+out:
+    return status;
+}
+
+/* Numbers of classes that nobody named, and that look as if they were none. */
+static void warn_classes(const struct converter *c)
+{
+    const struct dpt_source *s = c->source;
+    char text[512];
+
+    if (s->spec->log != NULL && s->info.class_names == NULL && c->counted == s->info.classes &&
+        dpt_labels_doubt(c->counts, c->counted, text, sizeof text))
+        dpt_log_warn(s->spec->log, "%s: %s", s->paths[s->n_paths > s->n_parts ? 1 : 0], text);
+}
 
 /* All labels, into c->class where that is wanted: they are there, and they are good. Counts the
  * classes where nobody did: one more than the largest label. */
@@ -40,11 +73,11 @@ static enum dpt_status read_labels(struct converter *c, struct dpt_error *err)
             rows = (struct dpt_source_rows){.part = k, .row = at, .n = n, .classes = s->classes};
             DPT_TRY(s->format->read(s, &rows, err));
             for (int64_t i = 0; count && i < n; i++)
-                if (s->classes[i] >= s->info.classes)
-                    s->info.classes = (int64_t)s->classes[i] + 1;
+                DPT_TRY(count_class(c, s->classes[i], err));
             if (c->class != NULL)
                 memcpy(c->class + s->parts[k].first + at, s->classes, (size_t)n * sizeof *c->class);
         }
+    warn_classes(c);
 out:
     return status;
 }
@@ -272,6 +305,7 @@ static void close_converter(struct converter *c)
     }
     dpt_source_close(c->source);
     dpt_free(c->class);
+    free(c->counts);
     dpt_free(c->part);
     for (size_t p = 0; p < DPT_SOURCE_PARTS; p++)
         dpt_free(c->sizes[p]);

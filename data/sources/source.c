@@ -15,7 +15,7 @@
 #include "data/sets/parts.h"
 #include "data/sources/source_type.h"
 
-enum { HEAD = 16 };
+enum { HEAD = 1024 };
 
 extern const struct dpt_source_format dpt_source_idx, dpt_source_cifar10, dpt_source_csv,
     dpt_source_npy, dpt_source_pictures, dpt_source_h5;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/base/memory.h"
+#include "data/shards/labels.h"
 #include "data/sources/source_type.h"
 #include "data/tables/array.h"
 
@@ -81,11 +82,6 @@ static enum dpt_status check_npy(const struct dpt_array *images, const struct dp
         return dpt_fail(err, DPT_BAD_DATA,
                         "%s: has %d dimensions; labels are [N], targets [N] or [N,K]", path,
                         labels->npy.n_dims);
-    if (path != NULL && labels->npy.kind != 'f' && labels->row != 1)
-        return dpt_fail(err, DPT_BAD_DATA,
-                        "%s: integer labels are [N], these are [N,%lld]; one-hot labels are saved "
-                        "as a.argmax(1), targets as floats",
-                        path, (long long)labels->row);
     return DPT_OK;
 }
 
@@ -154,6 +150,71 @@ static enum dpt_status shape_of(const struct dpt_source *s, const struct dpt_arr
     return DPT_OK;
 }
 
+/* n rows of a file into `raw`. */
+static enum dpt_status read_raw(struct state *state, struct dpt_array *a, int64_t row, int64_t n,
+                                struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    DPT_GROW(state->raw, &state->room, (size_t)(n * a->row * a->npy.size), a->in.path, err);
+    DPT_TRY(dpt_array_read(a, row, n, state->raw, err));
+out:
+    return status;
+}
+
+/* Whether a file of floats holds numbers of classes: whole ones from 0, and not too many. */
+static enum dpt_status find_classes(struct dpt_source *s, bool *found, struct dpt_error *err)
+{
+    enum { ROWS = 1 << 12 };
+    enum dpt_status status = DPT_OK;
+    struct state *state = s->state;
+    struct dpt_array *labels = &state->labels;
+    const int64_t samples = labels->npy.dims[0];
+    int64_t classes = 0;
+
+    for (int64_t at = 0, n; at < samples && classes >= 0; at += n) {
+        n = samples - at < ROWS ? samples - at : ROWS;
+        DPT_TRY(read_raw(state, labels, at, n, err));
+        for (int64_t i = 0; i < n && classes >= 0; i++) {
+            const int64_t label = dpt_npy_integer(&labels->npy, state->raw + i * labels->npy.size);
+
+            classes = label < 0 || label >= DPT_MOST_CLASSES ? -1
+                      : label >= classes                     ? label + 1
+                                                             : classes;
+        }
+    }
+    *found = dpt_labels_seem_classes(classes, samples);
+    if (*found && s->spec->log != NULL)
+        dpt_log_warn(s->spec->log,
+                     "%s: the labels are whole numbers, stored as floats: taken as %lld classes; "
+                     "--regression takes them as numbers to predict",
+                     labels->in.path, (long long)classes);
+out:
+    return status;
+}
+
+/* What the labels of an open part are. */
+static enum dpt_status truth_of(struct dpt_source *s, size_t part, enum dpt_truth *truth,
+                                struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_array *labels = &((const struct state *)s->state)->labels;
+    bool classes = labels->npy.kind != 'f';
+
+    *truth = DPT_TRUTH_NONE;
+    if (labels_of(s, part) == NULL)
+        return DPT_OK;
+    if (labels->row > 1 || s->spec->option[DPT_SOURCE_REGRESSION] != NULL)
+        classes = false;
+    else if (!classes && !s->spec->convert)
+        classes = s->spec->classes;
+    else if (!classes)
+        DPT_TRY(find_classes(s, &classes, err));
+    *truth = classes ? DPT_TRUTH_CLASS : DPT_TRUTH_VECTOR;
+out:
+    return status;
+}
+
 /* What the first part says of the form; the others must be alike. */
 static enum dpt_status take_layout(struct dpt_source *s, size_t part, struct dpt_error *err)
 {
@@ -161,13 +222,13 @@ static enum dpt_status take_layout(struct dpt_source *s, size_t part, struct dpt
     const char *layout = s->spec->option[DPT_SOURCE_LAYOUT];
     const struct state *state = s->state;
     const bool u8 = state->images.npy.kind == 'u';
-    const enum dpt_truth truth = labels_of(s, part) == NULL      ? DPT_TRUTH_NONE
-                                 : state->labels.npy.kind == 'f' ? DPT_TRUTH_VECTOR
-                                                                 : DPT_TRUTH_CLASS;
-    const int32_t width = truth == DPT_TRUTH_VECTOR ? (int32_t)state->labels.row : 0;
     struct dpt_shape shape;
+    enum dpt_truth truth;
+    int32_t width;
 
     DPT_TRY(shape_of(s, &state->images, &shape, err));
+    DPT_TRY(truth_of(s, part, &truth, err));
+    width = truth == DPT_TRUTH_VECTOR ? (int32_t)state->labels.row : 0;
     if (part == 0) {
         s->layout.shape = shape;
         s->layout.u8 = u8;
@@ -209,18 +270,6 @@ static void close_source(void *state)
     dpt_free(((struct state *)state)->raw);
 }
 
-/* n rows of a file into `raw`. */
-static enum dpt_status read_raw(struct state *state, struct dpt_array *a, int64_t row, int64_t n,
-                                struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-
-    DPT_GROW(state->raw, &state->room, (size_t)(n * a->row * a->npy.size), a->in.path, err);
-    DPT_TRY(dpt_array_read(a, row, n, state->raw, err));
-out:
-    return status;
-}
-
 static enum dpt_status read_floats(struct state *state, struct dpt_array *a, int64_t row, int64_t n,
                                    float *out, struct dpt_error *err)
 {
@@ -244,10 +293,12 @@ static enum dpt_status read_classes(struct dpt_source *s, int64_t row, int64_t n
         const int64_t value = dpt_npy_integer(&labels->npy, state->raw + i * labels->npy.size);
 
         classes[i] = dpt_source_class_of(value);
-        if (s->spec->convert && (value < 0 || value >= INT32_MAX))
+        if ((s->spec->convert && (value < 0 || value >= INT32_MAX)) || value == INT64_MIN)
             DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
-                             "%s: the label of sample %lld is %lld: no number of a class",
-                             labels->in.path, (long long)(row + i), (long long)value));
+                             "%s: the label of sample %lld is %.17g: no number of a class%s",
+                             labels->in.path, (long long)(row + i),
+                             dpt_npy_real(&labels->npy, state->raw + i * labels->npy.size),
+                             s->spec->convert ? "; --regression takes numbers to predict" : ""));
     }
 out:
     return status;
@@ -282,7 +333,7 @@ const struct dpt_source_format dpt_source_idx = {
     .summary = "IDX files of unsigned bytes, as MNIST's; gzipped or not",
     .details = "Images [N,H,W] become uint8 [N,1,H,W]; [N,C,H,W] and [N,D] stay as they are. "
                "Labels: one byte each.",
-    .options = 1u << DPT_SOURCE_LABELS,
+    .options = 1u << DPT_SOURCE_LABELS | 1u << DPT_SOURCE_REGRESSION,
     .is = is_idx,
     .state = sizeof(struct state),
     .open = open_source,
@@ -295,10 +346,13 @@ const struct dpt_source_format dpt_source_npy = {
     .help = "NumPy arrays",
     .inputs = "IMAGES.npy LABELS.npy",
     .summary = "NumPy arrays as numpy.save writes them",
-    .details = "Images [N,D], [N,H,W], [N,C,H,W] or, with --layout nhwc, [N,H,W,C], of uint8, "
-               "float32 or float64 (becomes "
-               "float32). Labels: integers [N] are classes, floats [N] or [N,K] are targets.",
-    .options = 1u << DPT_SOURCE_LAYOUT | 1u << DPT_SOURCE_LABELS,
+    .details =
+        "Images [N,D], [N,H,W], [N,C,H,W] or, with --layout nhwc, [N,H,W,C], of uint8, "
+        "float32 or float64 (becomes "
+        "float32). Labels: integers [N] are classes, and so are floats that are whole numbers "
+        "from 0; other floats [N], and any numbers [N,K], are targets: several labels, "
+        "probabilities of classes, numbers to predict.",
+    .options = 1u << DPT_SOURCE_LAYOUT | 1u << DPT_SOURCE_LABELS | 1u << DPT_SOURCE_REGRESSION,
     .is = is_npy,
     .state = sizeof(struct state),
     .open = open_source,

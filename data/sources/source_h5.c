@@ -1,8 +1,11 @@
-/* HDF5 shards as samples to predict: as those of a job, but labels may be missing. */
+/* HDF5 files: samples to predict, as those of a job, but labels may be missing; or others' files
+ * that become shards. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/base/memory.h"
+#include "data/sets/parts.h"
+#include "data/shards/labels.h"
 #include "data/shards/shard.h"
 #include "data/sources/source_type.h"
 #include "data/tables/columns.h"
@@ -17,9 +20,15 @@ struct state {
     size_t room;
 };
 
+static bool signed_at(const uint8_t *head, size_t n, size_t at)
+{
+    return n >= at + 8 && memcmp(head + at, "\x89HDF\r\n\x1a\n", 8) == 0;
+}
+
+/* MATLAB writes a text of 512 bytes in front of its files. */
 static bool is(const uint8_t *head, size_t n)
 {
-    return n >= 8 && memcmp(head, "\x89HDF\r\n\x1a\n", 8) == 0;
+    return signed_at(head, n, 0) || signed_at(head, n, 512);
 }
 
 static bool labelled(const struct dpt_shard *shard)
@@ -27,14 +36,26 @@ static bool labelled(const struct dpt_shard *shard)
     return shard->labels.name != NULL;
 }
 
-/* Its labels are to be compared with the model's classes. */
-static enum dpt_status check_names(const struct dpt_source *s, const struct dpt_shard *shard,
+/* Its labels are to be compared with the model's classes, or become a set with those of the first;
+ * likewise its columns. */
+static enum dpt_status check_alike(const struct dpt_source *s, const struct dpt_shard *shard,
                                    struct dpt_error *err)
 {
+    enum dpt_status status = DPT_OK;
+    const struct dpt_shard *first = ((const struct state *)s->state)->shards;
     const struct dpt_source_model *model = &s->spec->model;
     const struct dpt_class_names names = {model->classes, model->n_classes};
+    const bool convert = s->spec->convert;
+    const char *columns = convert ? first->columns : model->columns;
 
-    return dpt_class_names_check(&shard->names, shard->path, &names, model->classes_of, err);
+    DPT_TRY(dpt_shard_check_alike(shard, first, err));
+    DPT_TRY(dpt_class_names_check(&shard->names, shard->path, convert ? &first->names : &names,
+                                  convert ? first->path : model->classes_of, err));
+    if (shard->columns != NULL && columns != NULL)
+        DPT_TRY(dpt_columns_check(shard->columns, shard->path, columns,
+                                  convert ? first->path : model->columns_of, err));
+out:
+    return status;
 }
 
 static enum dpt_status attach(struct dpt_source *s, size_t part, struct dpt_error *err)
@@ -59,7 +80,8 @@ static enum dpt_status verify(struct dpt_source *s, struct dpt_error *err)
     enum dpt_status status = DPT_OK;
     struct state *state = s->state;
 
-    for (size_t i = (size_t)s->rank; i < s->n_parts && s->spec->conf->verify;
+    for (size_t i = (size_t)s->rank;
+         i < s->n_parts && (s->spec->conf == NULL || s->spec->conf->verify);
          i += (size_t)s->ranks) {
         const struct dpt_shard *shard = &state->shards[i];
 
@@ -108,29 +130,110 @@ static const char *sample_name(const struct dpt_source *s, int64_t sample)
     return state->ids[part] + (size_t)(sample - s->parts[part].first) * state->stride[part];
 }
 
+static void close_shards(struct state *state)
+{
+    for (; state->opened > 0; state->opened--)
+        dpt_shard_close(&state->shards[state->opened - 1]);
+}
+
+static enum dpt_status open_shards(struct dpt_source *s, const struct dpt_shard_spec *how,
+                                   struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct state *state = s->state;
+    int64_t samples = 0;
+
+    for (size_t i = 0; i < s->n_parts; i++) {
+        struct dpt_shard *shard = &state->shards[i];
+
+        DPT_TRY(dpt_shard_open(shard, s->paths[i], how, err));
+        state->opened = i + 1;
+        s->parts[i].samples = shard->samples;
+        s->parts[i].first = samples;
+        samples += shard->samples;
+        if (i > 0)
+            shard->start = shard[-1].start + shard[-1].images.info.bytes;
+        DPT_TRY(check_alike(s, shard, err));
+    }
+out:
+    return status;
+}
+
+/* Finds out what the labels of files that become shards are. *classes: out. */
+static enum dpt_status decide_labels(struct dpt_source *s, bool *classes, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct state *state = s->state;
+    struct dpt_shard *first = state->shards;
+    const size_t last = s->n_parts - 1;
+    int64_t n = 0;
+    bool whole = true;
+
+    for (size_t i = 0; i <= last && n >= 0; i++) {
+        whole = whole && dpt_shard_whole(&state->shards[i]);
+        if (first->target == DPT_TARGET_CLASS)
+            DPT_TRY(dpt_labels_count(&state->shards[i], &n, err));
+    }
+    *classes = first->target == DPT_TARGET_CLASS &&
+               (whole || dpt_labels_seem_classes(n, s->parts[last].first + s->parts[last].samples));
+    if (!*classes)
+        goto out;
+    if (!whole && s->spec->log != NULL)
+        dpt_log_warn(s->spec->log,
+                     "%s: the labels are whole numbers, stored as floats: taken as %lld classes; "
+                     "--regression takes them as numbers to predict",
+                     first->path, (long long)n);
+    if (first->names.n > 0 && (int64_t)first->names.n >= n) {
+        s->info.class_names = first->names.at;
+        s->info.classes = (int64_t)first->names.n;
+    } else if (first->names.n > 0 && s->spec->log != NULL) {
+        dpt_log_warn(s->spec->log, "%s: names %zu of %lld classes: the names are left out",
+                     first->path, first->names.n, (long long)n);
+    }
+out:
+    return status;
+}
+
+/* Opens files that become shards. */
+static enum dpt_status open_others(struct dpt_source *s, struct dpt_shard_spec *how,
+                                   struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct state *state = s->state;
+
+    how->need_labels = true;
+    how->classes = s->spec->option[DPT_SOURCE_REGRESSION] == NULL;
+    DPT_TRY(open_shards(s, how, err));
+    if (how->classes)
+        DPT_TRY(decide_labels(s, &how->classes, err));
+    if (!how->classes && state->shards->target == DPT_TARGET_CLASS) {
+        close_shards(state);
+        DPT_TRY(open_shards(s, how, err));
+    }
+    s->info.columns = state->shards->columns;
+    if (state->shards->weights.name != NULL && s->spec->log != NULL)
+        dpt_log_warn(s->spec->log, "%s: /%s is left out", state->shards->path,
+                     state->shards->weights.name);
+out:
+    return status;
+}
+
 static enum dpt_status open_source(struct dpt_source *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct state *state = s->state;
+    struct dpt_shard_spec how = {.classes = s->spec->classes};
     const struct dpt_shard *first;
 
     state->attached = s->n_parts;
     DPT_TRY(DPT_ALLOCATE(state->shards, s->n_parts, "the shards", err));
     first = &state->shards[0];
-    for (size_t i = 0; i < s->n_parts; i++) {
-        struct dpt_shard *shard = &state->shards[i];
-
-        DPT_TRY(dpt_shard_open(shard, s->paths[i], s->spec->classes, false, err));
-        state->opened = i + 1;
-        s->parts[i].samples = shard->samples;
-        if (i > 0)
-            shard->start = shard[-1].start + shard[-1].images.info.bytes;
-        DPT_TRY(dpt_shard_check_alike(shard, first, err));
-        DPT_TRY(check_names(s, shard, err));
-        if (shard->columns != NULL && s->spec->model.columns != NULL)
-            DPT_TRY(dpt_columns_check(shard->columns, shard->path, s->spec->model.columns,
-                                      s->spec->model.columns_of, err));
-    }
+    DPT_TRY(dpt_source_keys(s, &how.keys, err));
+    DPT_TRY(dpt_source_layout(s, &how.layout, err));
+    if (s->spec->convert)
+        DPT_TRY(open_others(s, &how, err));
+    else
+        DPT_TRY(open_shards(s, &how, err));
     DPT_TRY(verify(s, err));
     DPT_TRY(read_ids(s, err));
     s->layout.shape = first->shape;
@@ -147,11 +250,9 @@ static void close_source(void *arg)
 {
     struct state *state = arg;
 
-    for (size_t i = 0; i < state->opened; i++) {
-        dpt_shard_close(&state->shards[i]);
-        if (state->ids != NULL)
-            free(state->ids[i]);
-    }
+    for (size_t i = 0; state->ids != NULL && i < state->opened; i++)
+        free(state->ids[i]);
+    close_shards(state);
     dpt_free(state->ids);
     dpt_free(state->stride);
     dpt_free(state->shards);
@@ -203,7 +304,20 @@ struct window {
     const struct dpt_shard *shard;
     const struct dpt_source_rows *rows;
     size_t stride;
+    bool convert; /* what no model could learn is refused */
 };
+
+static enum dpt_status check_finite(const struct window *w, const struct dpt_field *field,
+                                    int64_t row, int64_t n, const float *values,
+                                    struct dpt_error *err)
+{
+    const int64_t bad =
+        w->convert ? dpt_find_nonfinite(values, (size_t)(n * field->row_items)) : -1;
+
+    return bad < 0 ? DPT_OK
+                   : dpt_fail(err, DPT_BAD_DATA, "%s: /%s[%lld] holds NaN or an infinite value",
+                              field->path, field->name, (long long)(row + bad / field->row_items));
+}
 
 static enum dpt_status take_images(void *arg, int64_t row, int64_t n, const void *raw,
                                    struct dpt_error *err)
@@ -212,12 +326,12 @@ static enum dpt_status take_images(void *arg, int64_t row, int64_t n, const void
     const struct dpt_field *field = &w->shard->images;
     uint8_t *to = w->rows->stored + (size_t)(row - w->rows->row) * w->stride;
 
-    (void)err;
-    if (dpt_shard_u8(w->shard))
+    if (dpt_shard_u8(w->shard)) {
         memcpy(to, raw, (size_t)n * w->stride);
-    else
-        dpt_field_floats(field, raw, (size_t)(n * field->row_items), (float *)(void *)to);
-    return DPT_OK;
+        return DPT_OK;
+    }
+    dpt_field_floats(field, raw, (size_t)(n * field->row_items), (float *)(void *)to);
+    return check_finite(w, field, row, n, (float *)(void *)to, err);
 }
 
 static enum dpt_status take_labels(void *arg, int64_t row, int64_t n, const void *raw,
@@ -226,12 +340,21 @@ static enum dpt_status take_labels(void *arg, int64_t row, int64_t n, const void
     const struct window *w = arg;
     const struct dpt_field *field = &w->shard->labels;
     const int64_t at = row - w->rows->row, width = w->shard->target_width;
+    char text[32];
 
-    (void)err;
-    if (w->rows->targets != NULL)
+    if (w->rows->targets != NULL) {
         dpt_field_floats(field, raw, (size_t)(n * width), w->rows->targets + at * width);
-    for (int64_t i = 0; w->rows->classes != NULL && i < n; i++)
-        w->rows->classes[at + i] = dpt_source_class_of(dpt_field_int(field, raw, (size_t)i));
+        return check_finite(w, field, row, n, w->rows->targets + at * width, err);
+    }
+    for (int64_t i = 0; w->rows->classes != NULL && i < n; i++) {
+        const int64_t label = dpt_field_int(field, raw, (size_t)i);
+
+        if (label == INT64_MIN || (w->convert && (label < 0 || label >= INT32_MAX)))
+            return dpt_fail(err, DPT_BAD_DATA, "%s: /%s[%lld] is %s: no number of a class",
+                            field->path, field->name, (long long)(row + i),
+                            dpt_field_show(field, raw, (size_t)i, text));
+        w->rows->classes[at + i] = dpt_source_class_of(label);
+    }
     return DPT_OK;
 }
 
@@ -241,12 +364,12 @@ static enum dpt_status read_rows(struct dpt_source *s, const struct dpt_source_r
     enum dpt_status status = DPT_OK;
     const struct dpt_shard *shard = &((struct state *)s->state)->shards[rows->part];
     const int64_t end = rows->row + rows->n;
-    struct window w = {shard, rows, s->layout.stride};
+    struct window w = {shard, rows, s->layout.stride, s->spec->convert};
 
     DPT_TRY(attach(s, rows->part, err));
-    if (shard->offsets != NULL)
+    if (rows->stored != NULL && shard->offsets != NULL)
         DPT_TRY(read_files(s, rows, err));
-    else
+    else if (rows->stored != NULL)
         DPT_TRY(dpt_field_scan(&shard->images, rows->row, end, take_images, &w, NULL, err));
     if (rows->classes != NULL || rows->targets != NULL)
         DPT_TRY(dpt_field_scan(&shard->labels, rows->row, end, take_labels, &w, NULL, err));
@@ -257,6 +380,12 @@ out:
 const struct dpt_source_format dpt_source_h5 = {
     .name = "h5",
     .help = "HDF5 shards",
+    .inputs = "FILE.h5...",
+    .summary = "HDF5 files of other programs, and shards",
+    .details = "Data sets of any names (--keys), compressed or not, also MATLAB's of version 7.3 "
+               "(FILE.mat); several files become one set. Samples are uint8, float32 or float64. "
+               "Labels are as in npy; names of classes and of samples are kept, weights are not.",
+    .options = 1u << DPT_SOURCE_KEYS | 1u << DPT_SOURCE_LAYOUT | 1u << DPT_SOURCE_REGRESSION,
     .is = is,
     .state = sizeof(struct state),
     .open = open_source,

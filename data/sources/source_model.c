@@ -71,15 +71,16 @@ out:
     return status;
 }
 
-enum dpt_status dpt_source_model_of(struct dpt_source_model *model, const char *path, bool classes,
-                                    struct dpt_region *region, struct dpt_error *err)
+static enum dpt_status read_shard(struct dpt_source_model *model, const char *path,
+                                  const struct dpt_shard_spec *how, struct dpt_region *region,
+                                  struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_columns parsed = {0};
     struct dpt_shard shard = {0};
 
     *model = (struct dpt_source_model){0};
-    DPT_TRY(dpt_shard_open(&shard, path, classes, false, err));
+    DPT_TRY(dpt_shard_open(&shard, path, how, err));
     model->known = model->seen = true;
     model->u8 = shard.images.info.type == DPT_H5_U8;
     model->shape = model->stored = shard.shape;
@@ -91,6 +92,12 @@ out:
     dpt_columns_release(&parsed);
     dpt_shard_close(&shard);
     return status;
+}
+
+enum dpt_status dpt_source_model_of(struct dpt_source_model *model, const char *path, bool classes,
+                                    struct dpt_region *region, struct dpt_error *err)
+{
+    return read_shard(model, path, &(struct dpt_shard_spec){.classes = classes}, region, err);
 }
 
 /* A checkpoint's columns, and names of classes where nobody else has some. */
@@ -150,6 +157,8 @@ static enum dpt_status look(struct dpt_source_model *model, const struct dpt_dat
                             struct dpt_error *err)
 {
     const struct dpt_dataset_spec spec = {.conf = conf, .paths = paths, .classes = classes};
+    const struct dpt_shard_spec how = {
+        .classes = classes, .keys = conf->keys, .layout = conf->layout};
     enum dpt_status status = DPT_OK;
     struct dpt_dataset set = {0};
     struct dpt_shape resized;
@@ -169,7 +178,7 @@ static enum dpt_status look(struct dpt_source_model *model, const struct dpt_dat
     if (paths->n == 0 || dpt_paths_find(paths, "data", &found, &ignored) != DPT_OK)
         return DPT_OK;
     /* A damaged file here is no hindrance to predict others; but memory that ran out is. */
-    if (dpt_source_model_of(model, found[0], classes, region, &ignored) == DPT_RANK) {
+    if (read_shard(model, found[0], &how, region, &ignored) == DPT_RANK) {
         *err = ignored;
         status = DPT_RANK;
     }

@@ -41,6 +41,14 @@ struct dpt_source_rows {
     float *targets; /* labels go into the one of the two that is not NULL */
 };
 
+/* The names of the arrays of samples and labels: --keys, or else the job's. Errors: USAGE, RANK. */
+enum dpt_status dpt_source_keys(struct dpt_source *source, struct dpt_data_keys *keys,
+                                struct dpt_error *err);
+
+/* --layout, or else of the job: an enum dpt_layout. Errors: USAGE. */
+enum dpt_status dpt_source_layout(const struct dpt_source *source, int *layout,
+                                  struct dpt_error *err);
+
 /* Room for a window of n samples. Errors: RANK. */
 enum dpt_status dpt_source_room(struct dpt_source *source, int64_t n, struct dpt_error *err);
 

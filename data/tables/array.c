@@ -145,13 +145,15 @@ static uint64_t bits_at(const struct dpt_npy *npy, const uint8_t *at)
     return bits;
 }
 
-static double real_at(const struct dpt_npy *npy, const uint8_t *at)
+double dpt_npy_real(const struct dpt_npy *npy, const uint8_t *at)
 {
     const uint64_t bits = bits_at(npy, at);
     const uint32_t low = (uint32_t)bits;
     double d;
     float f;
 
+    if (npy->kind != 'f')
+        return (double)dpt_npy_integer(npy, at);
     if (npy->size == 4) {
         memcpy(&f, &low, sizeof f);
         return (double)f;
@@ -165,6 +167,11 @@ int64_t dpt_npy_integer(const struct dpt_npy *npy, const uint8_t *at)
     const uint64_t bits = bits_at(npy, at);
     const int unused = 64 - 8 * npy->size;
 
+    if (npy->kind == 'f') {
+        const double value = dpt_npy_real(npy, at);
+
+        return fabs(value) < 0x1p62 && value == floor(value) ? (int64_t)value : INT64_MIN;
+    }
     if (npy->kind == 'i')
         return (int64_t)(bits << unused) >> unused;
     return bits > INT64_MAX ? INT64_MAX : (int64_t)bits;
@@ -174,7 +181,7 @@ enum dpt_status dpt_array_floats(const struct dpt_array *a, const uint8_t *raw, 
                                  int64_t n, float *out, struct dpt_error *err)
 {
     for (int64_t i = 0; i < n * a->row; i++) {
-        const double value = real_at(&a->npy, raw + i * a->npy.size);
+        const double value = dpt_npy_real(&a->npy, raw + i * a->npy.size);
 
         out[i] = (float)value;
         if (!isfinite(out[i]))

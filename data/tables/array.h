@@ -33,11 +33,13 @@ enum dpt_status dpt_array_open_idx(struct dpt_array *a, const char *path,
 enum dpt_status dpt_array_read(struct dpt_array *a, int64_t row, int64_t n, void *raw,
                                struct dpt_error *err);
 
-/* An integer; those above INT64_MAX become INT64_MAX, which is too large for a label as well. */
+/* A number. As an integer those above INT64_MAX become INT64_MAX, which is too large for a label as
+ * well, and floats that are no whole numbers INT64_MIN. */
 int64_t dpt_npy_integer(const struct dpt_npy *npy, const uint8_t *at);
+double dpt_npy_real(const struct dpt_npy *npy, const uint8_t *at);
 
-/* n rows of raw floats; `row` is the number of the first, for messages. Errors: BAD_DATA (one is
- * not finite). */
+/* n rows of raw numbers as floats; `row` is the number of the first, for messages. Errors: BAD_DATA
+ * (one is not finite). */
 enum dpt_status dpt_array_floats(const struct dpt_array *a, const uint8_t *raw, int64_t row,
                                  int64_t n, float *out, struct dpt_error *err);
 

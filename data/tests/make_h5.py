@@ -70,6 +70,9 @@ GOOD = {
     "weights_big_endian": lambda p: write(p, pixels(), classes(), weights=np.arange(N).astype(">f8")),
     "weights_bool": lambda p: write(p, pixels(), classes(), weights=np.arange(N) % 3 > 0),
     "weights_int": lambda p: write(p, pixels(), classes(), weights=np.arange(N).astype("i2"), crc=True),
+    "classes_as_floats": lambda p: write(p, pixels(), classes().astype("f4"), crc=True),
+    "column_of_doubles": lambda p: write(p, pixels(), classes().reshape(-1, 1).astype("f8")),
+    "one_hot": lambda p: write(p, pixels(), np.eye(10, dtype=np.uint8)[classes()], crc=True),
     "probabilities": lambda p: write(p, pixels(), np.eye(10, dtype=np.float32)[classes()]),
 }
 

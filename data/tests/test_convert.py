@@ -126,6 +126,13 @@ def test_cifar10_that_is_none(tmp_path):
     bad(BAD_DATA, ["tar archive", "unpack"], tmp_path, "cifar10", tmp_path / "c.tar.gz")
 
 
+def test_idx_as_targets(tmp_path):
+    images, labels, a, b = idx_pair(tmp_path)
+    good("idx", a, b, "--regression", "--output", tmp_path / "o")
+    got = load(f"{tmp_path}/o")[1]
+    assert got.dtype == np.float32 and np.array_equal(got.ravel(), labels)
+
+
 # --- npy ---------------------------------------------------------------------------------------------------------
 
 
@@ -167,6 +174,42 @@ def test_npy_targets(tmp_path):
             good("npy", path, save(tmp_path, "t.npy", targets), "--output", tmp_path / "o")
             got = load(f"{tmp_path}/o")[1]
             assert got.dtype == np.float32 and np.array_equal(got, targets.reshape(11, -1).astype(np.float32))
+
+
+@pytest.mark.parametrize("dtype", ["?", "u1", "<i8", ">i2"])
+def test_npy_several_labels(tmp_path, dtype):
+    several = (np.random.default_rng(3).random((40, 3)) < 0.3).astype(dtype)
+    good("npy", save(tmp_path, "i.npy", np.zeros((40, 2), "f4")), save(tmp_path, "l.npy", several), "--output", tmp_path / "o")
+    got = load(f"{tmp_path}/o")[1]
+    assert got.dtype == np.float32 and np.array_equal(got, several)
+
+
+@pytest.mark.parametrize("dtype", ["<f4", ">f8"])
+def test_npy_classes_as_floats(tmp_path, dtype):
+    """Whole numbers from 0, not too many, are classes, which is said; --regression has them as they are."""
+    images = save(tmp_path, "i.npy", np.zeros((400, 2), "f4"))
+    for k, labels, classes in ((0, np.arange(400) % 4, 4), (1, np.arange(400) % 40, 40), (2, np.arange(400) % 41, 0), (3, np.arange(400) % 4 - 1, 0), (4, np.arange(400) % 4 / 2, 0)):
+        path = save(tmp_path, "l.npy", labels.astype(dtype).reshape((-1, 1) if k % 2 else -1))
+        done = convert("npy", images, path, "--output", tmp_path / "o")
+        got = load(f"{tmp_path}/o")[1]
+        assert done.returncode == 0 and np.array_equal(got.ravel(), labels.astype("f4")), done.stderr
+        assert got.dtype == (np.uint8 if classes else np.float32)
+        assert (f"l.npy: the labels are whole numbers, stored as floats: taken as {classes} classes; --regression" in done.stderr) == (classes > 0), done.stderr
+        assert done.stderr.count("\n") == (classes > 0)
+        good("npy", images, path, "--regression", "--output", tmp_path / "o")
+        assert load(f"{tmp_path}/o")[1].dtype == np.float32
+
+
+def test_numbers_that_are_doubtful_classes(tmp_path):
+    images = save(tmp_path, "i.npy", np.zeros((40, 2), "f4"))
+    for labels, said in ((np.arange(40) % 4 + 1, "l.npy: no sample has the class 0: the model gets 5 outputs all the same; if the labels begin at 1, subtract 1 from them"),
+                         (np.arange(40) % 4 * 3, "no sample has the classes 1, 2, 4, 5, 7, …: the model gets 10 outputs"),
+                         (np.arange(40) * 1000, "the labels of 40 samples go up to 39 000, so the model has as many outputs")):
+        done = convert("npy", images, save(tmp_path, "l.npy", labels), "--output", tmp_path / "o")
+        assert done.returncode == 0 and said in done.stderr and done.stderr.count("\n") == 1, done.stderr
+    a, b = write_idx(tmp_path / "a", np.zeros((40, 2), "u1")), write_idx(tmp_path / "b", (np.arange(40) % 4 + 1).astype("u1"))
+    done = convert("idx", a, b, "--output", tmp_path / "o")
+    assert done.returncode == 0 and "/b: no sample has the class 0" in done.stderr, done.stderr
 
 
 def test_npy_layout(tmp_path):
@@ -212,7 +255,6 @@ def test_npy_that_does_not_fit(tmp_path):
     labels(np.array([0, 1, -1, 0, 0, 0]), "sample 2", "-1")
     labels(np.array([0, 1, 2**40, 0, 0, 0]), "sample 2")
     labels(np.array([0, 1, 2**63, 0, 0, 0], np.uint64), "sample 2")
-    labels(np.eye(6, dtype=int), "one-hot")
     labels(np.zeros((6, 2, 2)), "3 dimensions")
     labels(np.array([1, 2, np.nan, 4, 5, 6]), "sample 2", "not finite")
     labels(np.array(list("abcdef")), "<U1")

@@ -342,6 +342,7 @@ static void a_shard_that_is_written_to_is_told(void **state)
 
 static void a_shard_that_is_replaced_meanwhile_is_told(void **state)
 {
+    const struct dpt_shard_spec how = {.classes = true, .need_labels = true};
     struct dpt_shard shard;
     struct dpt_error err;
     char path[192], other[192];
@@ -350,7 +351,7 @@ static void a_shard_that_is_replaced_meanwhile_is_told(void **state)
     make_shards(&formats[0]);
     snprintf(path, sizeof path, "%s/0.h5", folder);
     snprintf(other, sizeof other, "%s/1.h5", folder);
-    assert_int_equal(dpt_shard_open(&shard, path, true, true, &err), DPT_OK);
+    assert_int_equal(dpt_shard_open(&shard, path, &how, &err), DPT_OK);
     assert_int_equal(dpt_shard_attach(&shard, &err), DPT_OK);
     dpt_shard_detach(&shard);
     assert_int_equal(rename(other, path), 0);

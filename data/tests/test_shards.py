@@ -98,6 +98,74 @@ def test_regression_targets(tmp_path):
         assert result.returncode == 0, result.stderr
 
 
+def losses(folder):
+    lines = (folder / "run" / "metrics.jsonl").read_text().splitlines()
+    return [line.split('"loss":')[1].split(",")[0] for line in lines if '"loss":' in line]
+
+
+@pytest.mark.parametrize("loss, types", [("binary_cross_entropy", ("f4", "u1", "?", "i1", "i8", ">i4", "u2")), ("cross_entropy", ("i4", "u1", "f4", "f8", ">f8"))])
+def test_labels_of_any_type_are_the_same_labels(tmp_path, loss, types):
+    """Several labels [N, K], and classes [N]: bools, whole numbers of any size, floats."""
+    several = np.random.default_rng(4).random((64, 3)) < 0.3
+    seen = set()
+    for k, dtype in enumerate(types):
+        folder = tmp_path / str(k)
+        folder.mkdir()
+        y = several if loss == "binary_cross_entropy" else make_h5.classes(k=3)
+        path = make_h5.write(folder / "a.h5", make_h5.pixels(), y.astype(dtype), crc=dtype != "?")
+        result = train(folder, [f"train: {path}", f"test: {path}"], outputs=3, loss=loss, sets=["log.every=1 steps"])
+        assert result.returncode == 0, result.stderr
+        seen.add(tuple(losses(folder)))
+    assert len(seen) == 1 and len(seen.pop()) > 2
+
+
+def test_floats_that_are_no_classes(tmp_path):
+    """A fraction, and what no class can be: told with its place, whether the outputs are counted first or not."""
+    for value, shown in ((0.5, "0.5"), (-1, "-1"), (np.nan, "nan"), (3e9, "3e+09"), (1e300, "1e+300")):
+        y = make_h5.classes().astype("f8")
+        y[7] = value
+        path = make_h5.write(tmp_path / "a.h5", make_h5.pixels(), y)
+        for outputs in (10, "auto"):
+            refused(train(tmp_path, [f"train: {path}"], outputs=outputs), BAD_DATA, f"a.h5: /labels[7] is {shown}", "`loss: mse` learns numbers to predict")
+
+
+@pytest.mark.parametrize("first, names, n, doubt", [(1, None, 64, True), (0, None, 64, False), (1, list("abcde"), 64, False), (1, None, 12, False)])
+def test_labels_from_one(tmp_path, first, names, n, doubt):
+    """MATLAB's classes begin at 1: class 0 has an output that nothing is learned for."""
+    path = make_h5.write(tmp_path / "a.h5", make_h5.pixels(n), make_h5.classes(n, 4) + first)
+    if names:
+        with h5py.File(path, "r+") as f:
+            f["labels"].attrs["classes"] = names
+    result = train(tmp_path, [f"train: {path}"], outputs=5, ranks=2)
+    assert result.returncode == 0 and (result.stderr.count("a.h5: no sample has the class 0") == 1) == doubt, result.stderr
+    assert ("/labels begins at 1, subtract 1" in result.stderr) == doubt
+
+
+@pytest.mark.parametrize("names, said", [
+    (list("aacd"), "the data call classes 0 and 1 both 'a': predictions tell them as one"), (list("ab"), "the data name 2 of 4 classes"), (list("abcd"), None),
+])
+def test_names_that_do_not_name_each_class(tmp_path, names, said):
+    path = make_h5.write(tmp_path / "a.h5", make_h5.pixels(), make_h5.classes(k=4))
+    with h5py.File(path, "r+") as f:
+        f["labels"].attrs["classes"] = names
+    result = train(tmp_path, [f"train: {path}", "valid: 0.2"], outputs=4, ranks=2)
+    assert result.returncode == 0 and result.stderr.count("the data ") == (said is not None) and (said or "") in result.stderr, result.stderr
+
+
+def test_one_file_for_training_and_its_test(tmp_path):
+    """Told by what the file is, not by its name; parts of one set are no doubt."""
+    a = make_h5.write(tmp_path / "a.h5", make_h5.pixels(), make_h5.classes())
+    b = make_h5.write(tmp_path / "b.h5", make_h5.pixels(seed=1), make_h5.classes())
+    os.link(a, tmp_path / "c.h5")
+    said = "in data.train, too: its scores are of what was learned"
+    for data, part in (("test: c.h5", "test"), ("valid: [b.h5, c.h5]", "valid"), ("test: b.h5", None), ("valid: 0.2", None)):
+        data = data.replace("b.h5", str(b)).replace("c.h5", f"{tmp_path}/c.h5")
+        result = train(tmp_path, [f"train: {a}", data], sets=[f"output={tmp_path}/{part}"])
+        assert result.returncode == 0 and result.stderr.count(said) == (part is not None), result.stderr
+        assert part is None or f"data.{part}: {tmp_path}/c.h5 is {said}" in result.stderr, result.stderr
+        shutil.rmtree(tmp_path / "run")
+
+
 def test_no_file(tmp_path):
     refused(train(tmp_path, [f"train: {tmp_path}/none-*.h5"]), BAD_JOB, "data.train", "no file matches", f"convert FORMAT IN... --output {tmp_path}/none` makes")
     refused(train(tmp_path, ["train: none-*.h5"]), BAD_JOB, "(relative to ")

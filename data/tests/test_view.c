@@ -12,6 +12,7 @@
 #include "core/base/memory.h"
 #include "data/pictures/transform.h"
 #include "data/sets/augment.h"
+#include "data/sets/batch.h"
 #include "data/sets/parts.h"
 
 enum { HIGH = 11, WIDE = 13, MOST = 3 * 20 * 20, SCRATCH = 10 * MOST };
@@ -178,6 +179,17 @@ static void moves_of_all_numbers_end_in_place(void **state)
     }
 }
 
+/* Samples that are given as numbers have a shape, and nothing else is known of them. */
+static void what_is_only_a_shape_needs_no_scratch(void **state)
+{
+    const struct dpt_dataset bare = {.shape = {3, HIGH, WIDE, false}};
+    const struct dpt_batch_form form = {.set = &bare};
+
+    (void)state;
+    assert_int_equal(dpt_fill_scratch(&bare), 0);
+    assert_int_equal(dpt_batch_scratch(&form), 0);
+}
+
 static void what_is_no_picture_is_refused(void **state)
 {
     struct dpt_error err;
@@ -205,6 +217,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(windows_come_from_the_whole_picture, set_up, tear_down),
         cmocka_unit_test_setup_teardown(parts_come_from_what_is_stored, set_up, tear_down),
         cmocka_unit_test_setup_teardown(moves_of_all_numbers_end_in_place, set_up, tear_down),
+        cmocka_unit_test(what_is_only_a_shape_needs_no_scratch),
         cmocka_unit_test_setup_teardown(what_is_no_picture_is_refused, set_up, tear_down),
     };
 

@@ -1,5 +1,6 @@
 /* The data sets of a job, and which of their samples train, validate and test. */
 #include <stdio.h>
+#include <string.h>
 
 #include "core/train/setup/parts.h"
 #include "models/model.h"
@@ -145,11 +146,42 @@ static void warn_lone(const struct dpt_trainer *t, struct dpt_log *log)
                  node->name, what, cure);
 }
 
+/* Names of classes that do not name each class. */
+static void warn_names(const struct dpt_trainer *t, struct dpt_log *log)
+{
+    enum { MOST = 4096 }; /* that are compared, each with each */
+    const size_t outputs = (size_t)dpt_graph_outputs(&t->model.graph);
+    const char *const *names = t->called.at;
+
+    if (!dpt_loss_judges(t->model.loss.kind) || t->called.n == 0)
+        return;
+    if (t->called.n < outputs)
+        dpt_log_warn(log,
+                     "the data name %zu of %zu classes; predictions tell the others as numbers",
+                     t->called.n, outputs);
+    for (size_t i = 1; i < t->called.n && i < MOST; i++)
+        for (size_t k = 0; k < i; k++)
+            if (strcmp(names[i], names[k]) == 0) {
+                dpt_log_warn(log,
+                             "the data call classes %zu and %zu both '%.60s': predictions tell "
+                             "them as one",
+                             k, i, names[i]);
+                return;
+            }
+}
+
 void dpt_trainer_warn_data(const struct dpt_trainer *t, struct dpt_log *log)
 {
     const struct dpt_sampler *s = &t->data.train.sampler;
     char text[DPT_ERROR_TEXT];
 
+    for (const struct dpt_split *split = t->data.split; split < t->data.split + DPT_SPLITS; split++)
+        if (split->present && split->set != t->data.train.set &&
+            dpt_dataset_shared(t->data.train.set, split->set) != NULL)
+            dpt_log_warn(log,
+                         "data.%s: %s is in data.train, too: its scores are of what was learned",
+                         split->name, dpt_dataset_shared(t->data.train.set, split->set));
+    warn_names(t, log);
     if (s->samples < s->global)
         dpt_log_warn(log,
                      "%s: a step of %d is more than the %lld training sample%s, so an epoch is one "
@@ -160,6 +192,8 @@ void dpt_trainer_warn_data(const struct dpt_trainer *t, struct dpt_log *log)
     warn_lone(t, log);
     if (!dpt_loss_judges(t->model.loss.kind) &&
         dpt_dataset_suspect_classes(t->data.train.set, text, sizeof text))
+        dpt_log_warn(log, "%s", text);
+    if (dpt_dataset_suspect_numbers(t->data.train.set, text, sizeof text))
         dpt_log_warn(log, "%s", text);
 }
 
