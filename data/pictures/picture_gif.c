@@ -7,7 +7,11 @@
 
 #include "data/pictures/picture_decode.h"
 
+#define STB_IMAGE_IMPLEMENTATION
+#define STBI_ONLY_GIF
 #define STBI_NO_STDIO
+#define STBI_NO_LINEAR
+#define STBI_MAX_DIMENSIONS (1 << 15)
 #include <stb/stb_image.h>
 
 enum { HEADER = 13, DESCRIPTOR = 10, EXTENSION = 0x21, IMAGE = 0x2C };
