@@ -45,10 +45,11 @@ static void say_nothing(j_common_ptr jpeg)
     (void)jpeg;
 }
 
+/* Of the markers of this number some hold XMP. */
 static int orientation_of(const struct reading *r)
 {
     for (jpeg_saved_marker_ptr m = r->jpeg.marker_list; m != NULL; m = m->next)
-        if (m->marker == JPEG_APP0 + 1)
+        if (m->marker == JPEG_APP0 + 1 && m->data_length > 5 && memcmp(m->data, "Exif", 5) == 0)
             return dpt_picture_exif(m->data, m->data_length);
     return 1;
 }

@@ -52,7 +52,7 @@ static unsigned number(const uint8_t *at, int bytes, bool little)
 
 int dpt_picture_exif(const uint8_t *exif, size_t n)
 {
-    enum { MARK = 6, ENTRY = 12, TAG = 0x0112 };
+    enum { MARK = 6, ENTRY = 12, TAG = 0x0112, LONG = 4 };
     const bool marked = n >= MARK && memcmp(exif, "Exif\0\0", MARK) == 0;
     const uint8_t *tiff = marked ? exif + MARK : exif;
     const size_t size = marked ? n - MARK : n;
@@ -68,7 +68,8 @@ int dpt_picture_exif(const uint8_t *exif, size_t n)
     entries = number(tiff + at, 2, little);
     at += 2;
     for (size_t i = 0; i < entries && size - at >= ENTRY; i++, at += ENTRY) {
-        const unsigned value = number(tiff + at + 8, 2, little);
+        const int bytes = number(tiff + at + 2, 2, little) == LONG ? 4 : 2;
+        const unsigned value = number(tiff + at + 8, bytes, little);
 
         if (number(tiff + at, 2, little) == TAG)
             return value >= 1 && value <= 8 ? (int)value : 1;

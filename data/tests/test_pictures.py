@@ -176,6 +176,17 @@ def test_jpeg_is_turned_upright(tmp_path, orientation, endian):
     assert got.shape == want.shape and np.abs(got.astype(int) - want).max() <= 1
 
 
+def test_orientation_behind_xmp_and_of_four_bytes(tmp_path):
+    """As some editors write it."""
+    data, xmp = encoded(Image.fromarray(picture(24, 40)), "JPEG"), b"http://ns.adobe.com/xap/1.0/\0<x:xmpmeta/>"
+    exif = b"Exif\0\0MM\0*" + struct.pack(">IHHHIII", 8, 1, 0x0112, 4, 1, 6, 0)
+    data = data[:2] + b"".join(struct.pack(">HH", 0xFFE1, 2 + len(segment)) + segment for segment in (xmp, exif)) + data[2:]
+    good("pictures", folder_of(tmp_path / "in", {"a/1.jpg": data}), "--output", tmp_path / "out" / "x", warns=True)
+    want = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(data)))).transpose(2, 0, 1)
+    got = load(tmp_path / "out" / "x")[0][0]
+    assert got.shape == want.shape == (3, 40, 24) and np.abs(got.astype(int) - want).max() <= 1
+
+
 @pytest.mark.parametrize("size", [(28, 28), (10, 31), (100, 90), (1, 1), (7, 200)])
 def test_scaling_is_as_pillow_does_it(tmp_path, size):
     got, read = one(tmp_path, "p.png", Image.fromarray(picture(60, 45)), "--size", f"{size[0]}x{size[1]}")
