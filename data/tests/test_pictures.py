@@ -127,6 +127,23 @@ def test_gif(tmp_path, mode, save):
     assert got.shape == want.shape and (got == want).all()
 
 
+@pytest.mark.parametrize("transparency", [None, 7])
+def test_gif_that_fills_a_part(tmp_path, transparency):
+    """A first picture of 17 x 13 at (2, 3) of 30 x 20, whatever the background's colour."""
+    data = bytearray(encoded(Image.fromarray(picture(13, 17)).convert("P"), "GIF", **({"transparency": 7} if transparency else {})))
+    at = 13 + (3 << ((data[10] & 7) + 1))
+    while data[at] == 0x21:
+        at += 2
+        while data[at]:
+            at += data[at] + 1
+        at += 1
+    assert data[at] == 0x2C
+    data[6:12], data[at + 1:at + 5] = struct.pack("<HHBB", 30, 20, data[10], 5), struct.pack("<HH", 2, 3)
+    good("pictures", folder_of(tmp_path / "in", {"a/1.gif": bytes(data)}), "--output", tmp_path / "out" / "x", warns=True)
+    want = np.asarray(on_white(Image.open(io.BytesIO(data)))).transpose(2, 0, 1)
+    assert (load(tmp_path / "out" / "x")[0][0] == want).all()
+
+
 @pytest.mark.parametrize("mode, save", [("RGB", {"lossless": True}), ("RGB", {"quality": 70}), ("RGBA", {"lossless": True}), ("RGBA", {"quality": 80}),
                                         ("L", {"quality": 80})])
 def test_webp(tmp_path, mode, save):
