@@ -142,7 +142,7 @@ static bool is_named(const struct result *r, const char *first)
     return strncmp(r->name, first, strlen(first)) == 0;
 }
 
-/* "best" is said only of what the best evaluation is chosen by: of the rest another may have more. */
+/* "best" is said only of what the best evaluation is chosen by: of others another may have more. */
 static const char *name_of(const struct table *t, const struct result *r)
 {
     static const char *const others[][2] = {{"best valid accuracy", "its accuracy"},
