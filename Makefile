@@ -122,7 +122,7 @@ sources := $(sort $(foreach pattern,$(rooms),$(filter-out $(wildcard */tests/*.c
 ifneq ($(WITH_ONEDNN),1)
 sources := $(filter-out core/backend/cpu/%,$(sources))
 endif
-sources := $(filter-out $(if $(filter 1,$(WITH_TIFF)),,%/picture_tiff.c) $(if $(filter 1,$(WITH_BMP)),,%/picture_bmp.c %/picture_gif.c) \
+sources := $(filter-out $(if $(filter 1,$(WITH_TIFF)),,%/picture_tiff.c %/picture_tiff_pixels.c) $(if $(filter 1,$(WITH_BMP)),,%/picture_bmp.c %/picture_gif.c) \
 	$(if $(filter 1,$(WITH_WEBP)),,%/picture_webp.c),$(sources))
 # Where there is no CUDA only what describes the kernels remains, for the tests that run them on the host.
 ifneq ($(WITH_CUDA),1)

@@ -131,6 +131,30 @@ static int width_of(const char *text)
     return (int)dpt_utf8_width(text, strlen(text));
 }
 
+/* Whether the best evaluations are chosen by a result. */
+static bool is_monitored(const struct table *t, const struct result *r)
+{
+    return r->figure.record == DPT_RECORD_BEST && dpt_runs_sorted_by(t->c, &r->figure);
+}
+
+static bool is_named(const struct result *r, const char *first)
+{
+    return strncmp(r->name, first, strlen(first)) == 0;
+}
+
+/* "best" is said only of what the best evaluation is chosen by: of others another may have more. */
+static const char *name_of(const struct table *t, const struct result *r)
+{
+    static const char *const others[][2] = {{"best valid accuracy", "its accuracy"},
+                                            {"best valid exact match", "its exact match"},
+                                            {"best valid loss", "its loss"}};
+
+    for (size_t i = 0; i < sizeof others / sizeof *others && !is_monitored(t, r); i++)
+        if (strcmp(r->name, others[i][0]) == 0)
+            return others[i][1];
+    return r->name;
+}
+
 /* Adds a column of results, or tells it once, where somebody has it. */
 static void add_result(struct table *t, const struct result *r)
 {
@@ -145,19 +169,18 @@ static void add_result(struct table *t, const struct result *r)
     if (!any || (!differs && (r->kind == DETAIL || r->kind == HIDDEN)))
         return;
     if (differs || r->kind == OUTCOME)
-        t->names[t->n++] = r->name;
+        t->names[t->n++] = name_of(t, r);
     else
         dpt_str_printf(&t->same, "%s%s %s", t->same.length > 0 ? ", " : "", r->name, cells[0]);
 }
 
-/* Adds what the runs are sorted by, where no other column tells it. */
+/* Adds what the runs are sorted by, where no other column is called so. */
 static void add_sorted(struct table *t)
 {
     const struct result sorted = {t->c->sorted_by, OUTCOME, NULL, "%.4f", *t->c->sorted};
 
     for (size_t k = 0; k < RESULTS; k++)
-        if (results[k].figure.record == DPT_RECORD_BEST &&
-            dpt_runs_sorted_by(t->c, &results[k].figure))
+        if (is_named(&results[k], "best ") && is_monitored(t, &results[k]))
             return;
     add_result(t, &sorted);
 }
@@ -166,14 +189,15 @@ static void add_sorted(struct table *t)
 static void fill(struct table *t)
 {
     const struct dpt_runs *c = t->c;
-    bool told = c->n < 2 || c->sorted == NULL;
+    bool told = c->sorted == NULL;
 
     for (size_t k = 0; k < RESULTS; k++) {
         if (results[k].figure.record == DPT_RECORD_BEST && !told) {
             add_sorted(t);
             told = true;
         }
-        if (results[k].kind <= DETAIL)
+        if (results[k].kind <= DETAIL &&
+            !(c->sorted != NULL && is_named(&results[k], "its ") && is_monitored(t, &results[k])))
             add_result(t, &results[k]);
     }
     for (size_t k = 0; k < c->jobs.n_keys; k++) {

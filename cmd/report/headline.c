@@ -163,19 +163,56 @@ static void write_state(struct dpt_page *r, size_t run)
     dpt_str_printf(&r->out, "</span>");
 }
 
-static void write_tiles(struct dpt_page *r)
+/* Whether the best evaluations are chosen by a quantity of theirs. */
+static bool is_monitored(const struct dpt_page *r, const struct quantity *q)
 {
+    return q->figure.record == DPT_RECORD_BEST && dpt_runs_sorted_by(&r->runs, &q->figure);
+}
+
+/* "best" is said only of what the best evaluation is chosen by: of the rest another one may have
+ * more. */
+static const char *title_of(const struct dpt_page *r, const struct quantity *q)
+{
+    static const char best[] = "best ";
+    const size_t n = strncmp(q->name, best, sizeof best - 1) == 0 ? sizeof best - 1 : 0;
+
+    return q->better != 0 && !is_monitored(r, q) ? q->name + n : q->name;
+}
+
+static struct quantity monitored(const struct dpt_page *r, bool tile)
+{
+    struct quantity q = {.name = r->runs.sorted_by, .text = four_places, .better = 1, .tile = tile};
+
+    if (r->runs.sorted != NULL)
+        q.figure = *r->runs.sorted;
+    return q;
+}
+
+static void write_tile(struct dpt_page *r, const struct quantity *q)
+{
+    const double value = value_of(r, q, 0);
+    const char *mark = dpt_runs_mark(&r->runs, 0, &q->figure);
     char text[DPT_HTML_NUMBER];
 
+    if (q->tile && !isnan(value))
+        dpt_str_printf(&r->out, "<div><dt>%s%s%s</dt><dd>%s</dd></div>\n", title_of(r, q),
+                       mark[0] != '\0' ? ", " : "", mark, q->text(text, value));
+}
+
+static void write_tiles(struct dpt_page *r)
+{
+    const struct quantity chosen = monitored(r, true);
+    bool told = r->runs.sorted == NULL;
+
+    for (size_t i = 0; i < QUANTITIES; i++)
+        told = told || (quantities[i].tile && is_monitored(r, &quantities[i]));
     dpt_str_printf(&r->out, "<dl class=\"tiles\">\n");
     for (size_t i = 0; i < QUANTITIES; i++) {
-        const double value = value_of(r, &quantities[i], 0);
-
-        const char *mark = dpt_runs_mark(&r->runs, 0, &quantities[i].figure);
-
-        if (quantities[i].tile && !isnan(value))
-            dpt_str_printf(&r->out, "<div><dt>%s%s%s</dt><dd>%s</dd></div>\n", quantities[i].name,
-                           mark[0] != '\0' ? ", " : "", mark, quantities[i].text(text, value));
+        if (!told && quantities[i].figure.record == DPT_RECORD_BEST) {
+            write_tile(r, &chosen);
+            told = true;
+        }
+        write_tile(r, &quantities[i]);
     }
     dpt_str_printf(&r->out, "</dl>\n");
 }
@@ -313,7 +350,7 @@ static void write_run_rows(struct dpt_page *r, const struct quantity *list, size
                    differing ? "" : "<th scope=\"col\">state</th>");
     for (size_t i = 0; i < n; i++)
         if (is_column(r, &list[i], differing))
-            dpt_str_printf(&r->out, "<th scope=\"col\">%s</th>", list[i].name);
+            dpt_str_printf(&r->out, "<th scope=\"col\">%s</th>", title_of(r, &list[i]));
     for (size_t k = 0; k < r->runs.jobs.n_keys && !differing; k++) {
         if (!r->runs.jobs.keys[k].differs)
             continue;
@@ -362,8 +399,7 @@ static void write_bases(struct dpt_page *r)
 static void write_comparison(struct dpt_page *r)
 {
     const char *order = dpt_runs_tell_order(&r->runs, &r->region);
-    struct quantity shown[1 + QUANTITIES] = {
-        {.name = r->runs.sorted_by, .text = four_places, .better = 1}};
+    struct quantity shown[1 + QUANTITIES] = {monitored(r, false)};
     bool differ = false, told = r->runs.sorted == NULL;
 
     for (size_t k = 0; k < r->runs.jobs.n_keys; k++)
@@ -371,10 +407,7 @@ static void write_comparison(struct dpt_page *r)
     dpt_str_printf(&r->out, "<section id=\"comparison\"><h2>Comparison</h2>\n");
     /* What they are sorted by comes first, where no other column tells it. */
     for (size_t k = 0; k < QUANTITIES; k++)
-        told = told || (quantities[k].figure.record == DPT_RECORD_BEST &&
-                        dpt_runs_sorted_by(&r->runs, &quantities[k].figure));
-    if (!told)
-        shown[0].figure = *r->runs.sorted;
+        told = told || is_monitored(r, &quantities[k]);
     memcpy(shown + !told, quantities, sizeof quantities);
     write_run_rows(r, shown, !told + (size_t)QUANTITIES, false);
     dpt_str_printf(&r->out, "<p class=\"dim note\">%s%s%s Bold: the best of a column.</p>\n",

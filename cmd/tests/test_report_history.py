@@ -49,6 +49,26 @@ def test_many_runs(tmp_path, n):
     assert len(page.bytes) < 60e3 + 12e3 * n
 
 
+@pytest.mark.parametrize("monitor, tiles", [
+    ("valid.loss", {"best valid loss": "0.3000", "valid accuracy": "92.86 %"}), ("valid.accuracy", {"best valid accuracy": "94.05 %"}),
+    (None, {"best valid accuracy": "94.05 %"})])
+def test_best_is_what_the_job_monitors(tmp_path, monitor, tiles):
+    """Of the rest another evaluation may have more: it is that of the best checkpoint, and not called best. With its rival in a table likewise."""
+    runs = [tmp_path / name for name in "ab"]
+    for run in runs:
+        run.mkdir()
+        evals = [{"event": "eval", "step": step, "split": "valid", "samples": 84, "loss": loss, "accuracy": accuracy,
+                  **({"best": monitor} if monitor and step == (2 if monitor == "valid.loss" else 4) else {})}
+                 for step, loss, accuracy in ((2, 0.3, 0.9286), (4, 0.35, 0.9405), (6, 0.4, 0.9))]
+        events = [{"event": "run", "name": "x", "ranks": 1, "steps": 6}, *evals]
+        (run / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+        (run / "job.yaml").write_text(f"data: {{valid: v.h5}}\ncheckpoint: {{monitor: {monitor}}}\n" if monitor else "data: {valid: v.h5}\n")
+    found = report(tmp_path / "r.html", runs[0], "--no-predictions").tiles()
+    assert {name: text for name, text in found.items() if "valid" in name} == tiles
+    head, *_ = report(tmp_path / "r2.html", *runs, "--no-predictions").section("comparison").rows()
+    assert [name for name in head if name.endswith("valid accuracy")] == [name for name in tiles if name.endswith("accuracy")]
+
+
 def test_numbers_that_are_none(tmp_path):
     run = tmp_path / "run"
     run.mkdir()

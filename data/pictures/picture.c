@@ -1,8 +1,10 @@
 #include "data/pictures/picture.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/base/file.h"
 #include "core/base/memory.h"
@@ -98,6 +100,20 @@ out:
     return status;
 }
 
+enum dpt_status dpt_picture_file(const char *path, char **bytes, size_t *n, struct dpt_error *err)
+{
+    const enum dpt_status status =
+        dpt_file_read(path, DPT_PICTURE_BYTES, DPT_BAD_DATA, bytes, n, err);
+    char to[PATH_MAX];
+    const ssize_t length =
+        status == DPT_OK || access(path, F_OK) == 0 ? 0 : readlink(path, to, sizeof to);
+
+    if (length <= 0)
+        return status;
+    return dpt_fail(err, DPT_BAD_DATA, "%s: is a link to %.*s, which is not there", path,
+                    (int)length, to);
+}
+
 enum dpt_status dpt_picture_read(struct dpt_picture *p, const char *path, bool header_only,
                                  struct dpt_error *err)
 {
@@ -106,7 +122,7 @@ enum dpt_status dpt_picture_read(struct dpt_picture *p, const char *path, bool h
     size_t n = 0;
 
     *p = (struct dpt_picture){0};
-    DPT_TRY(dpt_file_read(path, DPT_PICTURE_BYTES, DPT_BAD_DATA, &bytes, &n, err));
+    DPT_TRY(dpt_picture_file(path, &bytes, &n, err));
     DPT_TRY(dpt_picture_decode(p, path, (const uint8_t *)bytes, n, header_only, err));
 out:
     free(bytes);

@@ -1,13 +1,13 @@
 /*
  * picture: PNG, JPEG, TIFF, BMP, GIF and WebP files as bytes.
  *
- * Decoded by libpng, libjpeg, and where the build has them libtiff, stb_image and libwebp: 8 bits a
- * channel, grey or RGB. 16 bits are cut to 8, palettes and fewer bits widened, transparent pixels
- * blended with white, embedded colour profiles and gamma ignored. JPEG, TIFF and WebP are rotated
- * as their orientation says; of several pictures in a TIFF or GIF the first one counts. A picture
- * of another kind, or of one that this build leaves out, is refused by its name. They are untrusted
- * input: what the libraries report is an error with the file's name, and a size is used only once
- * the memory for it is allocated.
+ * Decoded by libpng, libjpeg, and where the build has them libtiff, stb_image (GIF) and libwebp: 8
+ * bits a channel, grey or RGB. 16 bits are cut to 8, palettes and fewer bits widened, transparent
+ * pixels blended with white, inks (CMYK) made RGB as Pillow does, embedded colour profiles and
+ * gamma ignored. PNG, JPEG, TIFF and WebP are rotated as their orientation says; of several
+ * pictures in a TIFF or GIF the first one counts. A picture of another kind, or of one that this
+ * build leaves out, is refused by its name. They are untrusted input: what the libraries report is
+ * an error with the file's name, and a size is used only once the memory for it is allocated.
  */
 #ifndef DPT_DATA_PICTURE_H
 #define DPT_DATA_PICTURE_H
@@ -43,10 +43,11 @@
 #endif
 #define DPT_PICTURE_FORMATS "PNG, JPEG" DPT_PICTURE_TIFF DPT_PICTURE_BMP DPT_PICTURE_WEBP
 #define DPT_PICTURE_ENDS                                                                           \
-    ".png, .jpg, .jpeg" DPT_PICTURE_TIFF_ENDS DPT_PICTURE_BMP_ENDS DPT_PICTURE_WEBP_ENDS
+    ".png, .jpg, .jpeg, .jpe, .jfif" DPT_PICTURE_TIFF_ENDS DPT_PICTURE_BMP_ENDS                    \
+        DPT_PICTURE_WEBP_ENDS
 /* The ends of all pictures' names, so that one which cannot be read is told and not left out. */
 #define DPT_PICTURE_ALL_ENDS                                                                       \
-    ".png, .jpg, .jpeg, .tif, .tiff, .bmp, .gif, .webp, .heic, .heif, .avif, .jxl"
+    ".png, .jpg, .jpeg, .jpe, .jfif, .tif, .tiff, .bmp, .gif, .webp, .heic, .heif, .avif, .jxl"
 
 /* Pixels of a side, and bytes of a decoded picture, at most. */
 enum { DPT_PICTURE_SIDE = 1 << 15, DPT_PICTURE_BYTES = 1 << 29 };
@@ -55,14 +56,19 @@ enum { DPT_PICTURE_SIDE = 1 << 15, DPT_PICTURE_BYTES = 1 << 29 };
 struct dpt_picture {
     int32_t width, height, channels; /* 1: grey, 3: red, green, blue */
     uint8_t *pixels;                 /* [height][width][channels] */
+    /* Of samples of 16 bits the largest of a colour, of a header alone 65535; 0: of fewer bits. */
+    uint16_t deepest;
 };
 
 /* Whether a file's first bytes are those of a picture, also of one that is refused; by its content,
  * not its name. */
 bool dpt_picture_is(const uint8_t *bytes, size_t n);
 
+/* A file's bytes, which the caller frees. Errors: BAD_DATA (also of a link that leads nowhere),
+ * RANK. */
+enum dpt_status dpt_picture_file(const char *path, char **bytes, size_t *n, struct dpt_error *err);
 /* header_only: its size and channels alone; its pixels are NULL then. Errors: BAD_DATA (no picture,
- * damaged, cut off, too large, CMYK; names the file), IO, RANK. */
+ * damaged, cut off, too large; names the file), IO, RANK. */
 enum dpt_status dpt_picture_read(struct dpt_picture *picture, const char *path, bool header_only,
                                  struct dpt_error *err);
 /* The same of the n bytes of a file; name: what messages call it. Any thread. Errors: BAD_DATA,

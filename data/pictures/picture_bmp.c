@@ -1,27 +1,20 @@
 /*
- * BMP through stb_image, which does not notice where a file ends, so that its size is looked at
- * here; nor that a palette has nothing but greys, as all grey BMP files have. The library itself is
- * compiled here, for GIF (picture_gif.c) too.
+ * BMP: rows of 1 to 32 bits a pixel, plain or run-length encoded, palettes and masks (Microsoft,
+ * "Bitmap Storage"; OS/2's have the same rows). Without masks a fourth byte says nothing, as most
+ * programs have it.
  */
 #include <string.h>
 
 #include "data/pictures/picture_decode.h"
 
-#define STB_IMAGE_IMPLEMENTATION
-#define STBI_ONLY_BMP
-#define STBI_ONLY_GIF
-#define STBI_NO_STDIO
-#define STBI_NO_LINEAR
-#define STBI_MAX_DIMENSIONS (1 << 15)
-#include <stb/stb_image.h>
+enum { FILE_HEADER = 14, OLD_HEADER = 12, WITH_OPACITY = 56 };
+enum { PLAIN, RLE8, RLE4, MASKS };
 
-enum { FILE_HEADER = 14, OLD_HEADER = 12 };
-
-static uint32_t number(const uint8_t *at, int bytes)
+static uint32_t number(const uint8_t *at, size_t bytes)
 {
     uint32_t value = 0;
 
-    for (int i = 0; i < bytes; i++)
+    for (size_t i = 0; i < bytes; i++)
         value |= (uint32_t)at[i] << 8 * i;
     return value;
 }
@@ -29,7 +22,7 @@ static uint32_t number(const uint8_t *at, int bytes)
 /* The size of the second header is one of those that there are: else a text may begin so. */
 static bool is(const uint8_t *bytes, size_t n)
 {
-    static const uint32_t sizes[] = {OLD_HEADER, 40, 52, 56, 64, 108, 124};
+    static const uint32_t sizes[] = {OLD_HEADER, 40, 52, WITH_OPACITY, 64, 108, 124};
     bool known = false;
 
     for (size_t i = 0; n >= 16 && i < sizeof sizes / sizeof sizes[0]; i++)
@@ -39,56 +32,173 @@ static bool is(const uint8_t *bytes, size_t n)
 
 /* What the two headers say. */
 struct header {
-    uint32_t pixels, header, width, height, bits, colours;
-    bool packed;
+    uint32_t pixels, header, width, height, bits, packing;
+    bool from_top;
+    uint32_t masks[4]; /* of more than 8 bits: red, green, blue; and opacity, or 0 */
+    const uint8_t *palette;
+    size_t colours, entry; /* of the palette; bytes of one */
 };
+
+/* False: the file ends before. */
+static bool read_palette(struct header *h, const uint8_t *bytes, size_t n, uint32_t colours)
+{
+    const size_t at = (size_t)FILE_HEADER + h->header, all = (size_t)1 << h->bits;
+
+    h->entry = h->header == OLD_HEADER ? 3 : 4;
+    h->colours = colours > 0 && colours < all ? colours : all;
+    /* Short palettes of old files whose header does not say so. */
+    if (h->pixels > at && (h->pixels - at) / h->entry < h->colours)
+        h->colours = (h->pixels - at) / h->entry;
+    h->palette = bytes + at;
+    return at + h->colours * h->entry <= n;
+}
 
 static bool read_header(struct header *h, const uint8_t *bytes, size_t n)
 {
+    static const uint32_t usual[2][4] = {{0x7C00, 0x3E0, 0x1F, 0}, {0xFF0000, 0xFF00, 0xFF, 0}};
     const uint8_t *at = bytes + FILE_HEADER;
+    const bool old = n >= FILE_HEADER + OLD_HEADER && number(at, 4) == OLD_HEADER;
     int32_t height;
 
-    if (n < FILE_HEADER + OLD_HEADER)
+    if (n < FILE_HEADER + OLD_HEADER || (!old && n < FILE_HEADER + 40))
         return false;
     h->pixels = number(bytes + 10, 4);
     h->header = number(at, 4);
-    if (h->header == OLD_HEADER) {
-        h->width = number(at + 4, 2);
-        h->height = number(at + 6, 2);
-        h->bits = number(at + 10, 2);
+    h->width = old ? number(at + 4, 2) : number(at + 4, 4);
+    height = old ? (int32_t)number(at + 6, 2) : (int32_t)number(at + 8, 4);
+    h->from_top = height < 0;
+    h->height = height < 0 ? 0U - (uint32_t)height : (uint32_t)height;
+    h->bits = number(at + (old ? 10 : 14), 2);
+    h->packing = old ? PLAIN : number(at + 16, 4);
+    if (h->bits <= 8)
+        return read_palette(h, bytes, n, old ? 0 : number(at + 32, 4));
+    memcpy(h->masks, usual[h->bits > 16], sizeof h->masks);
+    if (h->packing != MASKS)
         return true;
-    }
-    if (n < FILE_HEADER + 40)
+    if (n < FILE_HEADER + WITH_OPACITY)
         return false;
-    height = (int32_t)number(at + 8, 4);
-    h->width = number(at + 4, 4);
-    h->height = height < 0 ? 0U - (uint32_t)height : (uint32_t)height; /* rows from the top */
-    h->bits = number(at + 14, 2);
-    h->packed = number(at + 16, 4) == 1 || number(at + 16, 4) == 2;
-    h->colours = number(at + 32, 4);
+    for (size_t c = 0; c < (h->header < WITH_OPACITY ? 3 : 4); c++)
+        h->masks[c] = number(at + 40 + 4 * c, 4);
     return true;
 }
 
-/* Whether all pixels are there, each row filled up to whole words. */
-static bool is_whole(const struct header *h, size_t n)
+/* Why its pixels cannot be read; NULL: they can. */
+static const char *find_fault(const struct header *h, size_t n)
 {
     const uint64_t row = ((uint64_t)h->width * h->bits + 31) / 32 * 4;
+    const bool low = h->bits == 1 || h->bits == 4 || h->bits == 8;
+    const bool high = h->bits == 16 || h->bits == 24 || h->bits == 32;
 
-    return h->packed || (uint64_t)h->pixels + row * h->height <= n;
+    if (!low && !high)
+        return "bits of a pixel";
+    if (h->packing == PLAIN || (h->packing == MASKS && high))
+        return h->pixels + row * h->height <= n ? NULL : "the file is cut off";
+    if ((h->packing == RLE8 && h->bits == 8) || (h->packing == RLE4 && h->bits == 4))
+        return h->pixels < n ? NULL : "the file is cut off";
+    return "compression";
 }
 
-static bool is_grey(const struct header *h, const uint8_t *bytes, size_t n)
+static bool is_grey(const struct header *h)
 {
-    const size_t entry = h->header == OLD_HEADER ? 3 : 4, at = FILE_HEADER + h->header;
-    const size_t all = h->bits <= 8 ? (size_t)1 << h->bits : 0;
-    const size_t colours = h->colours > 0 && h->colours < all ? h->colours : all;
+    for (size_t i = 0; i < h->colours; i++) {
+        const uint8_t *c = h->palette + i * h->entry;
 
-    if (colours == 0 || at + colours * entry > n)
-        return false;
-    for (const uint8_t *c = bytes + at; c < bytes + at + colours * entry; c += entry)
         if (c[0] != c[1] || c[1] != c[2])
             return false;
+    }
+    return h->colours > 0;
+}
+
+/* Unpacks runs into numbers of colours, a byte a pixel, rows as in the file; those passed over are
+ * 0. False: the file ends before. */
+static bool unpack(const struct header *h, const uint8_t *at, const uint8_t *end, uint8_t *out)
+{
+    const unsigned bits = h->bits;
+    uint32_t x = 0, y = 0;
+
+    while (y < h->height) {
+        uint32_t count, code, bytes;
+        bool run;
+
+        if (end - at < 2)
+            return false;
+        count = at[0];
+        code = at[1];
+        run = count > 0;
+        at += run ? 1 : 2;
+        if (!run && code == 1) /* end of the picture */
+            return true;
+        if (!run && code == 0) { /* of the row */
+            x = 0;
+            y++;
+            continue;
+        }
+        count = run ? count : code == 2 ? 0 : code;
+        bytes = run ? 1 : code == 2 ? 2 : (count * bits + 15) / 16 * 2;
+        if ((size_t)(end - at) < bytes)
+            return false;
+        for (uint32_t i = 0; i < count; i++, x++) {
+            const uint32_t bit = (run ? i * bits % 8 : i * bits);
+
+            if (x < h->width)
+                out[(size_t)y * h->width + x] =
+                    (uint8_t)(at[bit / 8] >> (8 - bits - bit % 8) & ((1u << bits) - 1));
+        }
+        if (!run && code == 2) { /* further right and up */
+            x += at[0];
+            y += at[1];
+        }
+        at += bytes;
+    }
     return true;
+}
+
+/* What a mask takes of a pixel, in 8 bits: fewer are repeated. */
+static uint8_t masked(uint32_t pixel, uint32_t mask)
+{
+    const int n = __builtin_popcount(mask);
+    uint32_t value;
+
+    if (mask == 0)
+        return 0;
+    value = (pixel & mask) >> __builtin_ctz(mask);
+    value = n > 8 ? value >> (n - 8) : value << (8 - n);
+    for (int bits = n; bits < 8; bits *= 2)
+        value |= value >> bits;
+    return (uint8_t)value;
+}
+
+/* One pixel of a row: red, green, blue, opacity. */
+static void pixel_at(const struct header *h, const uint8_t *row, size_t x, uint8_t out[4])
+{
+    const size_t bit = x * h->bits;
+
+    if (h->bits <= 8) {
+        const size_t index = row[bit / 8] >> (8 - h->bits - bit % 8) & ((1u << h->bits) - 1);
+        const uint8_t *c = h->palette + index * h->entry;
+
+        for (int i = 0; i < 3; i++)
+            out[i] = index < h->colours ? c[2 - i] : 0;
+    } else {
+        for (int i = 0; i < 4; i++)
+            out[i] = masked(number(row + bit / 8, h->bits / 8), h->masks[i]);
+    }
+}
+
+static void take_rows(const struct header *h, const uint8_t *rows, size_t row,
+                      struct dpt_picture *p)
+{
+    const size_t channels = (size_t)p->channels;
+    uint8_t *out = p->pixels, pixel[4];
+
+    for (size_t y = 0; y < h->height; y++)
+        for (size_t x = 0; x < h->width; x++, out += channels) {
+            pixel_at(h, rows + (h->from_top ? y : h->height - 1 - y) * row, x, pixel);
+            if (h->masks[3] != 0)
+                dpt_picture_flatten(pixel, 1, 3, out);
+            else
+                memcpy(out, pixel, channels);
+        }
 }
 
 static enum dpt_status damaged(const char *path, const char *why, struct dpt_error *err)
@@ -102,31 +212,31 @@ static enum dpt_status decode(struct dpt_picture *p, const char *path, const uin
 {
     enum dpt_status status = DPT_OK;
     struct header h = {0};
-    stbi_uc *pixels = NULL;
-    int width = 0, height = 0, stored = 0, channels;
-    size_t count;
+    uint8_t *unpacked = NULL;
+    const char *fault;
 
     if (!read_header(&h, bytes, n))
         DPT_TRY(damaged(path, "the file is cut off", err));
-    DPT_TRY(dpt_picture_room(p, path, h.width, h.height, is_grey(&h, bytes, n) ? 1 : 3, true, err));
-    if (!is_whole(&h, n))
-        DPT_TRY(damaged(path, "the file is cut off", err));
-    if (!stbi_info_from_memory(bytes, (int)n, &width, &height, &stored))
-        DPT_TRY(damaged(path, stbi_failure_reason(), err));
+    DPT_TRY(dpt_picture_room(p, path, h.width, h.height, is_grey(&h) ? 1 : 3, true, err));
+    fault = find_fault(&h, n);
+    if (fault != NULL)
+        DPT_TRY(damaged(path, fault, err));
     if (header_only)
         goto out;
-    channels = stored == 4 ? 4 : p->channels;
-    pixels = stbi_load_from_memory(bytes, (int)n, &width, &height, &stored, channels);
-    if (pixels == NULL || width != p->width || height != p->height)
-        DPT_TRY(damaged(path, pixels == NULL ? stbi_failure_reason() : "two sizes", err));
     DPT_TRY(dpt_picture_room(p, path, h.width, h.height, p->channels, false, err));
-    count = (size_t)width * (size_t)height;
-    if (channels == 4)
-        dpt_picture_flatten(pixels, count, (size_t)p->channels, p->pixels);
-    else
-        memcpy(p->pixels, pixels, count * (size_t)channels);
+    if (h.packing == RLE8 || h.packing == RLE4) {
+        unpacked = calloc(h.height, h.width);
+        if (unpacked == NULL)
+            DPT_TRY(dpt_fail_memory(err, path, (double)h.height * h.width));
+        if (!unpack(&h, bytes + h.pixels, bytes + n, unpacked))
+            DPT_TRY(damaged(path, "the file is cut off", err));
+        h.bits = 8;
+        take_rows(&h, unpacked, h.width, p);
+    } else {
+        take_rows(&h, bytes + h.pixels, ((size_t)h.width * h.bits + 31) / 32 * 4, p);
+    }
 out:
-    stbi_image_free(pixels);
+    free(unpacked);
     return status;
 }
 

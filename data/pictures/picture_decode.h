@@ -29,6 +29,8 @@ enum dpt_status dpt_picture_orient(struct dpt_picture *p, const char *path, int 
                                    struct dpt_error *err);
 /* Pixels of `colours` channels and an opacity, shown on white. */
 void dpt_picture_flatten(const uint8_t *from, size_t n, size_t colours, uint8_t *out);
+/* n pixels of four inks as red, green and blue. inverted: 255 is no ink, as in JPEG. */
+void dpt_picture_inks(const uint8_t *from, size_t n, bool inverted, uint8_t *out);
 
 /* Checks a size and, unless it is only looked at, makes room for its pixels. Errors: BAD_DATA,
  * RANK. */

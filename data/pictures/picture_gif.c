@@ -7,10 +7,22 @@
 
 #include "data/pictures/picture_decode.h"
 
+#define STB_IMAGE_IMPLEMENTATION
+#define STBI_ONLY_GIF
 #define STBI_NO_STDIO
+#define STBI_NO_LINEAR
+#define STBI_MAX_DIMENSIONS (1 << 15)
 #include <stb/stb_image.h>
 
-enum { HEADER = 13, DESCRIPTOR = 10, EXTENSION = 0x21, IMAGE = 0x2C };
+enum { HEADER = 13, DESCRIPTOR = 10, EXTENSION = 0x21, CONTROL = 0xF9, IMAGE = 0x2C };
+
+/* The first picture of a file, which may fill only a part of it. */
+struct first {
+    const uint8_t *palette;
+    size_t size; /* bytes of the palette */
+    uint32_t x, y, width, height;
+    bool transparent; /* one of its colours is */
+};
 
 static bool is(const uint8_t *bytes, size_t n)
 {
@@ -36,39 +48,60 @@ static bool skip_blocks(const uint8_t *bytes, size_t n, size_t *at)
     return (*at)++ < n;
 }
 
-/* Finds the first picture, all of whose bytes must be there, and its palette. */
-static bool find_picture(const uint8_t *bytes, size_t n, const uint8_t **palette, size_t *size)
+/* Finds the first picture, all of whose bytes must be there. */
+static bool find_picture(struct first *f, const uint8_t *bytes, size_t n)
 {
     size_t at = HEADER;
 
     if (n < HEADER)
         return false;
-    *size = palette_size(bytes[10]);
-    *palette = bytes + at;
-    at += *size;
+    f->size = palette_size(bytes[10]);
+    f->palette = bytes + at;
+    at += f->size;
     while (at + 2 <= n && bytes[at] == EXTENSION) {
+        if (bytes[at + 1] == CONTROL && at + 4 <= n)
+            f->transparent = (bytes[at + 3] & 1) != 0;
         at += 2;
         if (!skip_blocks(bytes, n, &at))
             return false;
     }
     if (at + DESCRIPTOR > n || bytes[at] != IMAGE)
         return false;
+    f->x = number(bytes + at + 1);
+    f->y = number(bytes + at + 3);
+    f->width = number(bytes + at + 5);
+    f->height = number(bytes + at + 7);
     at += DESCRIPTOR;
     if (palette_size(bytes[at - 1]) > 0) { /* one of its own */
-        *size = palette_size(bytes[at - 1]);
-        *palette = bytes + at;
-        at += *size;
+        f->size = palette_size(bytes[at - 1]);
+        f->palette = bytes + at;
+        at += f->size;
     }
     at++; /* the length of the codes */
     return skip_blocks(bytes, n, &at);
 }
 
-static bool is_grey(const uint8_t *palette, size_t size)
+static bool is_grey(const struct first *f)
 {
-    for (const uint8_t *c = palette; c < palette + size; c += 3)
+    for (const uint8_t *c = f->palette; c < f->palette + f->size; c += 3)
         if (c[0] != c[1] || c[1] != c[2])
             return false;
-    return size > 0;
+    return f->size > 0;
+}
+
+/* What the picture leaves of the whole is of its first colour, or transparent where it has such a
+ * colour, as Pillow has it. */
+static void fill_around(const struct first *f, const struct dpt_picture *p, uint8_t *pixel)
+{
+    const size_t colours = (size_t)p->channels;
+
+    for (uint32_t y = 0; y < (uint32_t)p->height; y++)
+        for (uint32_t x = 0; x < (uint32_t)p->width; x++, pixel += colours + 1) {
+            if (x >= f->x && x - f->x < f->width && y >= f->y && y - f->y < f->height)
+                continue;
+            memcpy(pixel, f->palette, f->size > 0 ? colours : 0);
+            pixel[colours] = f->transparent || f->size == 0 ? 0 : 255;
+        }
 }
 
 static enum dpt_status damaged(const char *path, const char *why, struct dpt_error *err)
@@ -81,20 +114,21 @@ static enum dpt_status decode(struct dpt_picture *p, const char *path, const uin
                               size_t n, bool header_only, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const uint8_t *palette = NULL;
+    struct first first = {0};
     stbi_uc *pixels = NULL;
     int width = 0, height = 0, stored = 0;
-    size_t size = 0, count;
+    size_t count;
 
-    if (!find_picture(bytes, n, &palette, &size))
+    if (!find_picture(&first, bytes, n))
         DPT_TRY(damaged(path, "the file is cut off, or holds no picture", err));
-    DPT_TRY(dpt_picture_room(p, path, number(bytes + 6), number(bytes + 8),
-                             is_grey(palette, size) ? 1 : 3, true, err));
+    DPT_TRY(dpt_picture_room(p, path, number(bytes + 6), number(bytes + 8), is_grey(&first) ? 1 : 3,
+                             true, err));
     if (header_only)
         return DPT_OK;
     pixels = stbi_load_from_memory(bytes, (int)n, &width, &height, &stored, p->channels + 1);
     if (pixels == NULL || width != p->width || height != p->height)
         DPT_TRY(damaged(path, pixels == NULL ? stbi_failure_reason() : "two sizes", err));
+    fill_around(&first, p, pixels);
     count = (size_t)width * (size_t)height;
     DPT_TRY(dpt_picture_room(p, path, (uint32_t)width, (uint32_t)height, p->channels, false, err));
     dpt_picture_flatten(pixels, count, (size_t)p->channels, p->pixels);

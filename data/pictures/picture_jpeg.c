@@ -17,6 +17,7 @@ struct reading {
     struct jpeg_decompress_struct jpeg;
     struct jpeg_error_mgr errors;
     jmp_buf back;
+    uint8_t *inks; /* one row of four; NULL: the picture has none */
     char said[JMSG_LENGTH_MAX];
 };
 
@@ -44,10 +45,11 @@ static void say_nothing(j_common_ptr jpeg)
     (void)jpeg;
 }
 
+/* Of the markers of this number some hold XMP. */
 static int orientation_of(const struct reading *r)
 {
     for (jpeg_saved_marker_ptr m = r->jpeg.marker_list; m != NULL; m = m->next)
-        if (m->marker == JPEG_APP0 + 1)
+        if (m->marker == JPEG_APP0 + 1 && m->data_length > 5 && memcmp(m->data, "Exif", 5) == 0)
             return dpt_picture_exif(m->data, m->data_length);
     return 1;
 }
@@ -61,12 +63,16 @@ static bool head_of(struct reading *r, const uint8_t *bytes, size_t n)
     jpeg_mem_src(&r->jpeg, bytes, (unsigned long)n);
     jpeg_save_markers(&r->jpeg, JPEG_APP0 + 1, 0xFFFF);
     jpeg_read_header(&r->jpeg, TRUE);
-    r->jpeg.out_color_space = r->jpeg.jpeg_color_space == JCS_GRAYSCALE ? JCS_GRAYSCALE : JCS_RGB;
+    r->jpeg.out_color_space = r->jpeg.num_components == 4                 ? JCS_CMYK
+                              : r->jpeg.jpeg_color_space == JCS_GRAYSCALE ? JCS_GRAYSCALE
+                                                                          : JCS_RGB;
     /* The same bytes from every build and machine. */
     r->jpeg.dct_method = JDCT_ISLOW;
     return true;
 }
 
+/* Inks, of print, are stored as Adobe's programs have them, and as Pillow takes all of them: 255 is
+ * none. */
 static bool rows_of(struct reading *r, const struct dpt_picture *p)
 {
     const size_t row = (size_t)p->width * (size_t)p->channels;
@@ -75,9 +81,12 @@ static bool rows_of(struct reading *r, const struct dpt_picture *p)
         return false;
     jpeg_start_decompress(&r->jpeg);
     while (r->jpeg.output_scanline < r->jpeg.output_height) {
-        JSAMPROW line = p->pixels + (size_t)r->jpeg.output_scanline * row;
+        uint8_t *out = p->pixels + (size_t)r->jpeg.output_scanline * row;
+        JSAMPROW line = r->inks != NULL ? r->inks : out;
 
         jpeg_read_scanlines(&r->jpeg, &line, 1);
+        if (r->inks != NULL)
+            dpt_picture_inks(r->inks, (size_t)p->width, true, out);
     }
     jpeg_finish_decompress(&r->jpeg);
     return true;
@@ -102,17 +111,23 @@ static enum dpt_status decode(struct dpt_picture *p, const char *path, const uin
     r.errors.output_message = say_nothing;
     if (!head_of(&r, bytes, n))
         DPT_TRY(damaged(&r, path, err));
-    if (r.jpeg.num_components != 1 && r.jpeg.num_components != 3)
+    if (r.jpeg.num_components == 2 || r.jpeg.num_components > 4)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
-                         "%s: has %d colour channels, as for print (CMYK); save it as RGB or grey",
-                         path, r.jpeg.num_components));
+                         "%s: has %d colour channels; save it as RGB, grey or CMYK", path,
+                         r.jpeg.num_components));
     DPT_TRY(dpt_picture_room(p, path, r.jpeg.image_width, r.jpeg.image_height,
                              r.jpeg.out_color_space == JCS_GRAYSCALE ? 1 : 3, header_only, err));
+    if (r.jpeg.num_components == 4 && !header_only) {
+        r.inks = malloc((size_t)p->width * 4);
+        if (r.inks == NULL)
+            DPT_TRY(dpt_fail_memory(err, path, (double)p->width * 4));
+    }
     orientation = orientation_of(&r); /* finishing forgets the markers */
     if (!header_only && !rows_of(&r, p))
         DPT_TRY(damaged(&r, path, err));
     DPT_TRY(dpt_picture_orient(p, path, orientation, err));
 out:
+    free(r.inks);
     jpeg_destroy_decompress(&r.jpeg);
     return status;
 }

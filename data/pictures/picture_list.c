@@ -56,7 +56,8 @@ bool dpt_picture_is_name(const char *name)
 static enum dpt_status take_entry(struct dpt_picture_list *list, const FTSENT *e, size_t root,
                                   size_t *before, struct dpt_error *err)
 {
-    const bool picture = e->fts_info == FTS_F && dpt_picture_is_name(e->fts_name);
+    const bool nowhere = e->fts_info == FTS_SLNONE; /* a link to what is not there */
+    const bool picture = (e->fts_info == FTS_F || nowhere) && dpt_picture_is_name(e->fts_name);
     const char *path;
 
     if (e->fts_info == FTS_D && e->fts_level == 1)
@@ -67,8 +68,11 @@ static enum dpt_status take_entry(struct dpt_picture_list *list, const FTSENT *e
     if (e->fts_info == FTS_DC)
         return dpt_fail(err, DPT_BAD_DATA, "%s: is a link to a folder that it lies in",
                         e->fts_path);
-    errno = e->fts_errno;
-    if (e->fts_info == FTS_DNR || e->fts_info == FTS_NS || e->fts_info == FTS_SLNONE)
+    if (nowhere && e->fts_level == 1 && !picture) /* it may be that of a class */
+        return dpt_fail(err, DPT_BAD_DATA, "%s: is a link that leads nowhere; mend or remove it",
+                        e->fts_path);
+    errno = nowhere ? ENOENT : e->fts_errno;
+    if (e->fts_info == FTS_DNR || e->fts_info == FTS_NS || (nowhere && e->fts_level == 0))
         return dpt_fail_errno(err, DPT_IO, "%s: cannot %s", e->fts_path,
                               e->fts_info == FTS_DNR || e->fts_level == 0 ? "list the folder"
                                                                           : "be looked at");

@@ -39,7 +39,9 @@ struct dpt_picture_list {
 
 /* Whether a file's name ends as a picture's, also of a kind that is refused. */
 bool dpt_picture_is_name(const char *name);
-/* Errors: IO (a folder that cannot be read), BAD_DATA (no pictures), RANK. */
+/* Links are followed; a picture's that leads nowhere is one that cannot be read. Errors: IO (a
+ * folder that cannot be read), BAD_DATA (no pictures, a sub-folder's link that leads nowhere),
+ * RANK. */
 enum dpt_status dpt_picture_list_folder(struct dpt_picture_list *list, const char *folder,
                                         struct dpt_error *err);
 /* Adds one file by its own name. Errors: RANK. */

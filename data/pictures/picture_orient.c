@@ -1,4 +1,4 @@
-/* What becomes of pixels that a format stores otherwise: on their side, or with an opacity. */
+/* What becomes of pixels that are stored otherwise: on their side, with an opacity, as inks. */
 #include <string.h>
 
 #include "data/pictures/picture_decode.h"
@@ -52,7 +52,7 @@ static unsigned number(const uint8_t *at, int bytes, bool little)
 
 int dpt_picture_exif(const uint8_t *exif, size_t n)
 {
-    enum { MARK = 6, ENTRY = 12, TAG = 0x0112 };
+    enum { MARK = 6, ENTRY = 12, TAG = 0x0112, LONG = 4 };
     const bool marked = n >= MARK && memcmp(exif, "Exif\0\0", MARK) == 0;
     const uint8_t *tiff = marked ? exif + MARK : exif;
     const size_t size = marked ? n - MARK : n;
@@ -68,7 +68,8 @@ int dpt_picture_exif(const uint8_t *exif, size_t n)
     entries = number(tiff + at, 2, little);
     at += 2;
     for (size_t i = 0; i < entries && size - at >= ENTRY; i++, at += ENTRY) {
-        const unsigned value = number(tiff + at + 8, 2, little);
+        const int bytes = number(tiff + at + 2, 2, little) == LONG ? 4 : 2;
+        const unsigned value = number(tiff + at + 8, bytes, little);
 
         if (number(tiff + at, 2, little) == TAG)
             return value >= 1 && value <= 8 ? (int)value : 1;
@@ -85,4 +86,25 @@ void dpt_picture_flatten(const uint8_t *from, size_t n, size_t colours, uint8_t 
             out[i * colours + c] =
                 (uint8_t)((from[i * (colours + 1) + c] * alpha + 255 * (255 - alpha) + 127) / 255);
     }
+}
+
+/* The product of two shares of 255, rounded. */
+static unsigned part(unsigned a, unsigned b)
+{
+    const unsigned product = a * b + 128;
+
+    return ((product >> 8) + product) >> 8;
+}
+
+/* As Pillow has it: each ink takes its part of what black leaves. */
+void dpt_picture_inks(const uint8_t *from, size_t n, bool inverted, uint8_t *out)
+{
+    const uint8_t flip = inverted ? 255 : 0;
+
+    for (size_t i = 0; i < n; i++, from += 4)
+        for (size_t c = 0; c < 3; c++) {
+            const unsigned left = 255u - (from[3] ^ flip);
+
+            out[i * 3 + c] = (uint8_t)(left - part(from[c] ^ flip, left));
+        }
 }

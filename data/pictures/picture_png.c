@@ -17,7 +17,7 @@ struct reading {
     png_structp png;
     png_infop info;
     png_bytep *rows;
-    uint8_t *with_alpha; /* pixels with their opacity, where there is any */
+    uint8_t *stored; /* pixels with their opacity or of 16 bits, where they are; else NULL */
     bool no_memory;
     char said[128];
 };
@@ -47,20 +47,29 @@ static void give(png_structp png, png_bytep out, size_t n)
     r->at += n;
 }
 
-/* Reads up to where the size is known, and says what is to become of the pixels. False where libpng
- * jumped out of it. */
+/* Reads up to where the size is known; false where libpng jumped out of it. */
 static bool head_of(struct reading *r, uint32_t size[2], int *channels)
 {
     if (setjmp(png_jmpbuf(r->png)) != 0)
         return false;
     png_read_info(r->png, r->info);
-    png_set_expand(r->png); /* palettes, fewer than 8 bits, transparent colours */
-    png_set_scale_16(r->png);
-    png_set_interlace_handling(r->png);
-    png_read_update_info(r->png, r->info);
     size[0] = png_get_image_width(r->png, r->info);
     size[1] = png_get_image_height(r->png, r->info);
-    *channels = png_get_channels(r->png, r->info);
+    *channels = (png_get_color_type(r->png, r->info) & PNG_COLOR_MASK_COLOR) != 0 ? 3 : 1;
+    return true;
+}
+
+/* Says what is to become of the pixels; false likewise. Samples of 16 bits stay, to be looked at,
+ * in this machine's order. */
+static bool form_of(struct reading *r)
+{
+    if (setjmp(png_jmpbuf(r->png)) != 0)
+        return false;
+    png_set_expand(r->png); /* palettes, fewer than 8 bits, transparent colours */
+    if (__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__)
+        png_set_swap(r->png);
+    png_set_interlace_handling(r->png);
+    png_read_update_info(r->png, r->info);
     return true;
 }
 
@@ -79,6 +88,72 @@ static enum dpt_status damaged(const struct reading *r, const char *path, struct
     return dpt_fail(err, DPT_BAD_DATA, "%s: is a damaged PNG file (%s)", path, r->said);
 }
 
+static uint32_t number(const uint8_t *at)
+{
+    return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
+}
+
+/* What its eXIf chunk says, which may stand anywhere; 1, upright, where there is none. */
+static int orientation_of(const uint8_t *bytes, size_t n)
+{
+    enum { MARK = 8, HEAD = 8, SUM = 4 };
+
+    for (size_t at = MARK; at + HEAD + SUM <= n;) {
+        const size_t size = number(bytes + at);
+
+        if (size > n - at - HEAD - SUM)
+            return 1;
+        if (memcmp(bytes + at + 4, "eXIf", 4) == 0)
+            return dpt_picture_exif(bytes + at + HEAD, size);
+        at += HEAD + size + SUM;
+    }
+    return 1;
+}
+
+/* Makes bytes of n samples of 16 bits, rounded. Returns the largest of a colour: of `channels` the
+ * last one of an even count is the opacity. */
+static uint16_t narrow(uint8_t *bytes, size_t n, size_t channels)
+{
+    const size_t colours = channels - (channels % 2 == 0);
+    uint16_t most = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        uint16_t value;
+
+        memcpy(&value, bytes + 2 * i, sizeof value);
+        bytes[i] = (uint8_t)((value + 128u) / 257);
+        most = value > most && i % channels < colours ? value : most;
+    }
+    return most;
+}
+
+/* Reads the pixels, of which there is room. */
+static enum dpt_status pixels_of(struct reading *r, const char *path, struct dpt_picture *p,
+                                 struct dpt_error *err)
+{
+    const size_t pixels = (size_t)p->width * (size_t)p->height;
+    const size_t row = png_get_rowbytes(r->png, r->info);
+    const size_t channels = png_get_channels(r->png, r->info);
+    const bool deep = png_get_bit_depth(r->png, r->info) == 16;
+
+    if (deep || channels % 2 == 0)
+        r->stored = malloc(row * (size_t)p->height);
+    r->rows = calloc((size_t)p->height, sizeof *r->rows);
+    if (r->rows == NULL || (r->stored == NULL && (deep || channels % 2 == 0)))
+        return dpt_fail_memory(err, path, (double)row * p->height);
+    for (size_t y = 0; y < (size_t)p->height; y++)
+        r->rows[y] = (r->stored != NULL ? r->stored : p->pixels) + y * row;
+    if (!rows_of(r))
+        return damaged(r, path, err);
+    if (deep)
+        p->deepest = narrow(r->stored, pixels * channels, channels);
+    if (channels % 2 == 0)
+        dpt_picture_flatten(r->stored, pixels, (size_t)p->channels, p->pixels);
+    else if (deep)
+        memcpy(p->pixels, r->stored, pixels * channels);
+    return DPT_OK;
+}
+
 static enum dpt_status decode(struct dpt_picture *p, const char *path, const uint8_t *bytes,
                               size_t n, bool header_only, struct dpt_error *err)
 {
@@ -86,35 +161,27 @@ static enum dpt_status decode(struct dpt_picture *p, const char *path, const uin
     struct reading r = {.bytes = bytes, .n = n};
     uint32_t size[2] = {0};
     int channels = 0;
-    size_t pixels;
 
     r.png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &r, fail, warn);
     r.info = r.png != NULL ? png_create_info_struct(r.png) : NULL;
     if (r.info == NULL)
         DPT_TRY(dpt_fail_memory(err, path, 0));
     png_set_read_fn(r.png, &r, give);
-    png_set_user_limits(r.png, DPT_PICTURE_SIDE, DPT_PICTURE_SIDE);
+    /* What is too large, dpt_picture_room tells, before libpng has memory for a row. */
+    png_set_user_limits(r.png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);
     if (!head_of(&r, size, &channels))
         DPT_TRY(damaged(&r, path, err));
-    DPT_TRY(dpt_picture_room(p, path, size[0], size[1], channels > 2 ? 3 : 1, header_only, err));
-    if (header_only)
-        goto out;
-    pixels = (size_t)size[0] * size[1];
-    r.rows = calloc(size[1], sizeof *r.rows);
-    r.with_alpha = channels % 2 == 0 ? malloc(pixels * (size_t)channels) : NULL;
-    if (r.rows == NULL || (channels % 2 == 0 && r.with_alpha == NULL))
-        DPT_TRY(dpt_fail_memory(err, path, (double)pixels * channels));
-    for (uint32_t y = 0; y < size[1]; y++)
-        r.rows[y] =
-            (r.with_alpha != NULL ? r.with_alpha : p->pixels) + y * png_get_rowbytes(r.png, r.info);
-    if (!rows_of(&r))
+    DPT_TRY(dpt_picture_room(p, path, size[0], size[1], channels, header_only, err));
+    if (!form_of(&r))
         DPT_TRY(damaged(&r, path, err));
-    if (r.with_alpha != NULL)
-        dpt_picture_flatten(r.with_alpha, pixels, (size_t)p->channels, p->pixels);
+    p->deepest = png_get_bit_depth(r.png, r.info) == 16 ? UINT16_MAX : 0;
+    if (!header_only)
+        DPT_TRY(pixels_of(&r, path, p, err));
+    DPT_TRY(dpt_picture_orient(p, path, orientation_of(bytes, n), err));
 out:
     png_destroy_read_struct(&r.png, &r.info, NULL);
     free(r.rows);
-    free(r.with_alpha);
+    free(r.stored);
     return status;
 }
 

@@ -1,15 +1,15 @@
 /*
- * TIFF through libtiff: the first picture of a file, whatever its compression, as its RGBA
- * interface makes it. Its own way with errors is to print them; here the first one is kept.
+ * TIFF through libtiff: the first picture of a file, whatever its compression. What is not whole
+ * numbers of grey, of a palette, of RGB or CMYK is as its RGBA interface makes it. Its own way with
+ * errors is to print them; here the first one is kept.
  */
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <tiffio.h>
-
 #include "data/pictures/picture_decode.h"
+#include "data/pictures/picture_tiff.h"
 
 struct reading {
     const uint8_t *bytes;
@@ -82,13 +82,19 @@ static enum dpt_status damaged(const struct reading *r, const char *path, struct
                     r->said[0] != '\0' ? r->said : "no reason given");
 }
 
-/* Fills r->raster, rows from the top as they are stored: what is upright is our own affair. */
-static bool rows_of(struct reading *r, const struct dpt_picture *p)
+/* Fills p->pixels, rows from the top as they are stored: what is upright is our own affair. */
+static enum dpt_status rows_of(struct reading *r, const char *path, struct dpt_picture *p,
+                               struct dpt_error *err)
 {
-    TIFFRGBAImage image;
+    const size_t n = (size_t)p->width * (size_t)p->height;
     char said[1024] = "";
-    int good = TIFFRGBAImageBegin(&image, r->tiff, 1, said);
+    TIFFRGBAImage image;
+    int good;
 
+    r->raster = calloc(n, sizeof *r->raster);
+    if (r->raster == NULL)
+        return dpt_fail_memory(err, path, (double)n * sizeof *r->raster);
+    good = TIFFRGBAImageBegin(&image, r->tiff, 1, said);
     if (good) {
         image.orientation = image.req_orientation = ORIENTATION_TOPLEFT;
         good = TIFFRGBAImageGet(&image, r->raster, (uint32_t)p->width, (uint32_t)p->height);
@@ -96,20 +102,9 @@ static bool rows_of(struct reading *r, const struct dpt_picture *p)
     }
     if (said[0] != '\0')
         memcpy(r->said, said, sizeof said);
-    return good && r->said[0] == '\0';
-}
-
-/* Pixels whose colours are multiplied by their opacity, shown on white. */
-static void flatten(struct dpt_picture *p, const uint32_t *raster)
-{
-    const size_t n = (size_t)p->width * (size_t)p->height, channels = (size_t)p->channels;
-
-    for (size_t i = 0; i < n; i++)
-        for (size_t c = 0; c < channels; c++) {
-            const uint32_t value = (raster[i] >> 8 * c & 255) + 255 - TIFFGetA(raster[i]);
-
-            p->pixels[i * channels + c] = (uint8_t)(value < 255 ? value : 255);
-        }
+    for (size_t i = 0; i < n * 3; i++)
+        p->pixels[i] = (uint8_t)(r->raster[i / 3] >> 8 * (i % 3));
+    return good && r->said[0] == '\0' ? DPT_OK : damaged(r, path, err);
 }
 
 static enum dpt_status decode(struct dpt_picture *p, const char *path, const uint8_t *bytes,
@@ -117,35 +112,27 @@ static enum dpt_status decode(struct dpt_picture *p, const char *path, const uin
 {
     enum dpt_status status = DPT_OK;
     struct reading r = {.bytes = bytes, .n = n};
-    uint32_t width = 0, height = 0;
-    uint16_t colours = PHOTOMETRIC_RGB, orientation = ORIENTATION_TOPLEFT;
-    char said[1024] = "";
+    struct dpt_tiff_form form;
+    bool own, good = true;
 
     pthread_once(&silenced, silence);
     r.tiff = TIFFClientOpen(path, "rm", &r, take, put, seek, leave, size, NULL, NULL);
     if (r.tiff == NULL)
         DPT_TRY(damaged(&r, path, err));
-    TIFFGetField(r.tiff, TIFFTAG_IMAGEWIDTH, &width);
-    TIFFGetField(r.tiff, TIFFTAG_IMAGELENGTH, &height);
-    TIFFGetField(r.tiff, TIFFTAG_PHOTOMETRIC, &colours);
-    TIFFGetField(r.tiff, TIFFTAG_ORIENTATION, &orientation);
-    if (!TIFFRGBAImageOK(r.tiff, said)) {
-        memcpy(r.said, said, sizeof said);
+    own = dpt_tiff_form_read(&form, r.tiff);
+    if (!own && !TIFFRGBAImageOK(r.tiff, r.said))
         DPT_TRY(damaged(&r, path, err));
-    }
-    DPT_TRY(dpt_picture_room(
-        p, path, width, height,
-        colours == PHOTOMETRIC_MINISBLACK || colours == PHOTOMETRIC_MINISWHITE ? 1 : 3, header_only,
-        err));
-    if (!header_only) {
-        r.raster = calloc((size_t)width * height, sizeof *r.raster);
-        if (r.raster == NULL)
-            DPT_TRY(dpt_fail_memory(err, path, (double)width * height * sizeof *r.raster));
-        if (!rows_of(&r, p))
-            DPT_TRY(damaged(&r, path, err));
-        flatten(p, r.raster);
-    }
-    DPT_TRY(dpt_picture_orient(p, path, orientation, err));
+    DPT_TRY(dpt_picture_room(p, path, form.width, form.height,
+                             own && form.inks == 1 && form.palette[0] == NULL ? 1 : 3, header_only,
+                             err));
+    p->deepest = own && form.bits == 16 && form.palette[0] == NULL ? UINT16_MAX : 0;
+    if (!header_only && own)
+        DPT_TRY(dpt_tiff_pixels(&form, r.tiff, path, p, &good, err));
+    if (!good || r.said[0] != '\0')
+        DPT_TRY(damaged(&r, path, err));
+    if (!header_only && !own)
+        DPT_TRY(rows_of(&r, path, p, err));
+    DPT_TRY(dpt_picture_orient(p, path, form.orientation, err));
 out:
     if (r.tiff != NULL)
         TIFFClose(r.tiff);

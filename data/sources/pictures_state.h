@@ -1,6 +1,5 @@
 /*
- * pictures_state: a source of pictures. Private to source_pictures.c, pictures_bad.c and
- * pictures_fit.c.
+ * pictures_state: a source of pictures. Private to source_pictures.c and pictures_*.c.
  */
 #ifndef DPT_DATA_PICTURES_STATE_H
 #define DPT_DATA_PICTURES_STATE_H
@@ -24,6 +23,10 @@ struct dpt_pictures {
  * RANK.
  */
 enum dpt_status dpt_pictures_fit(struct dpt_source *source, struct dpt_error *err);
+
+/* Warns of what is rarely meant: sub-folders that are called as splits, to become shards; samples
+ * of 16 bits that leave the highest ones out. Looks at a few pictures, on rank 0. */
+void dpt_pictures_doubt(const struct dpt_source *source);
 
 /* dpt_source_format.tell_bad. */
 enum dpt_status dpt_pictures_tell_bad(const struct dpt_source *source, struct dpt_error *err);

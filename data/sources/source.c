@@ -1,5 +1,6 @@
 #include "data/sources/source.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -125,18 +126,22 @@ static enum dpt_status format_of(const char *path, const struct dpt_source_forma
     struct stat info;
     size_t n;
 
-    if (stat(path, &info) != 0)
+    *format = &dpt_source_pictures;
+    if (stat(path, &info) != 0) {
+        const int code = errno;
+
+        if (dpt_picture_is_name(path) && lstat(path, &info) == 0)
+            return DPT_OK; /* a link that leads nowhere, which is told with others */
+        errno = code;
         return dpt_fail_errno(err, DPT_IO, "%s: cannot be looked at", path);
-    if (S_ISDIR(info.st_mode)) {
-        *format = &dpt_source_pictures;
-        return DPT_OK;
     }
+    if (S_ISDIR(info.st_mode))
+        return DPT_OK;
     if (!S_ISREG(info.st_mode))
         return dpt_fail(err, DPT_BAD_DATA, "%s: is no regular file and no folder", path);
     n = read_head(path, head);
-    *format = &dpt_source_pictures; /* also one that cannot be read, which is told with others */
     if (dpt_picture_is_name(path) && (n == 0 || dpt_source_csv.is(head, n)))
-        return DPT_OK;
+        return DPT_OK; /* also one that cannot be read, which is told with others */
     if (n == 0)
         return dpt_fail(err, DPT_BAD_DATA, "%s: is empty, or cannot be read", path);
     for (size_t i = FORMATS; i-- > 0;) { /* text, which may be anything, behind npy */

@@ -7,7 +7,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "core/base/file.h"
 #include "core/base/rng.h"
 #include "core/base/str.h"
 #include "data/sources/pictures_state.h"
@@ -191,10 +190,8 @@ static enum dpt_status find_sizes(struct dpt_source *s, struct dpt_error *err)
         return DPT_OK;
     DPT_TRY(DPT_ALLOCATE(state->sizes, state->list.n, "the files' sizes", err));
     for (size_t i = 0; i < state->list.n; i++) {
-        if (stat(state->list.entries[i].path, &info) != 0)
-            DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s: cannot be looked at",
-                                   state->list.entries[i].path));
-        state->sizes[i] = info.st_size;
+        /* One that cannot be looked at is told when its turn comes to be read. */
+        state->sizes[i] = stat(state->list.entries[i].path, &info) == 0 ? info.st_size : 0;
     }
     s->info.sizes = state->sizes;
 out:
@@ -220,6 +217,7 @@ static enum dpt_status open_to_convert(struct dpt_source *s, struct dpt_error *e
     DPT_TRY(check_list(s, err));
     DPT_TRY(find_form(s, err));
     DPT_TRY(find_sizes(s, err));
+    dpt_pictures_doubt(s);
     if (s->spec->log != NULL)
         dpt_picture_list_log(&state->list, s->spec->log);
     s->layout.shape = (struct dpt_shape){state->layout.channels, state->layout.height,
@@ -303,6 +301,7 @@ static enum dpt_status tell_scaling(const struct dpt_source *s, struct dpt_error
                      : layout->channels == 1        ? ", in grey"
                                                     : ", in colour");
     dpt_picture_list_log(&state->list, s->spec->log);
+    dpt_pictures_doubt(s);
     if (s->spec->model.seen && !s->spec->model.u8)
         dpt_log_warn(s->spec->log,
                      "the job's training data are float32, not bytes; pictures are divided by 255, "
@@ -427,8 +426,9 @@ static enum dpt_status keep_file(struct dpt_source *s, int64_t sample, char **by
     const char *path = state->list.entries[sample].path;
     struct dpt_picture picture = {0};
 
-    DPT_TRY(dpt_file_read(path, DPT_PICTURE_BYTES, DPT_BAD_DATA, bytes, n, err));
-    status = dpt_picture_decode(&picture, path, (const uint8_t *)*bytes, *n, false, err);
+    status = dpt_picture_file(path, bytes, n, err);
+    if (status == DPT_OK)
+        status = dpt_picture_decode(&picture, path, (const uint8_t *)*bytes, *n, false, err);
     DPT_TRY(status == DPT_BAD_DATA ? dpt_pictures_tell_bad(s, err) : status);
     if ((int64_t)*n != state->sizes[sample])
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: changed while it was read", path));
@@ -451,7 +451,8 @@ const struct dpt_source_format dpt_source_pictures = {
         "FOLDER/CLASS/... with pictures at any depth become uint8 [N,C,H,W], grey where all "
         "are grey, in the order of their names. The sub-folders' names, sorted (numbers by "
         "their value), are the classes, an attribute of /labels. Transparent is white; JPEG, "
-        "TIFF and WebP are turned upright as they say; of several pictures in a GIF or TIFF the "
+        "PNG, TIFF and WebP are turned upright as they say; of several pictures in a GIF or TIFF "
+        "the "
         "first counts; --size stretches, unless --fit says otherwise, which is "
         "kept for predict and --like. --keep-files stores the files themselves, uint8 /files and "
         "/offsets, which training decodes to the same. All "

@@ -3,6 +3,7 @@
 import io
 import os
 import random
+import struct
 import sys
 import zlib
 
@@ -126,6 +127,23 @@ def test_gif(tmp_path, mode, save):
     assert got.shape == want.shape and (got == want).all()
 
 
+@pytest.mark.parametrize("transparency", [None, 7])
+def test_gif_that_fills_a_part(tmp_path, transparency):
+    """A first picture of 17 x 13 at (2, 3) of 30 x 20, whatever the background's colour."""
+    data = bytearray(encoded(Image.fromarray(picture(13, 17)).convert("P"), "GIF", **({"transparency": 7} if transparency else {})))
+    at = 13 + (3 << ((data[10] & 7) + 1))
+    while data[at] == 0x21:
+        at += 2
+        while data[at]:
+            at += data[at] + 1
+        at += 1
+    assert data[at] == 0x2C
+    data[6:12], data[at + 1:at + 5] = struct.pack("<HHBB", 30, 20, data[10], 5), struct.pack("<HH", 2, 3)
+    good("pictures", folder_of(tmp_path / "in", {"a/1.gif": bytes(data)}), "--output", tmp_path / "out" / "x", warns=True)
+    want = np.asarray(on_white(Image.open(io.BytesIO(data)))).transpose(2, 0, 1)
+    assert (load(tmp_path / "out" / "x")[0][0] == want).all()
+
+
 @pytest.mark.parametrize("mode, save", [("RGB", {"lossless": True}), ("RGB", {"quality": 70}), ("RGBA", {"lossless": True}), ("RGBA", {"quality": 80}),
                                         ("L", {"quality": 80})])
 def test_webp(tmp_path, mode, save):
@@ -138,8 +156,8 @@ def test_webp(tmp_path, mode, save):
 
 
 @pytest.mark.parametrize("orientation", [1, 3, 6, 8])
-@pytest.mark.parametrize("form", ["webp", "jpg"])
-def test_webp_is_turned_upright(tmp_path, orientation, form):
+@pytest.mark.parametrize("form", ["webp", "jpg", "png"])
+def test_pictures_are_turned_upright(tmp_path, orientation, form):
     exif = Image.Exif()
     exif[0x0112] = orientation
     got, read = one(tmp_path, f"p.{form}", Image.fromarray(picture(24, 40)), exif=exif.tobytes())
@@ -173,6 +191,17 @@ def test_jpeg_is_turned_upright(tmp_path, orientation, endian):
     got, read = one(tmp_path, "p.jpg", Image.fromarray(picture(24, 40)), exif=exif.tobytes(), quality=95)
     want = np.asarray(ImageOps.exif_transpose(read)).transpose(2, 0, 1)
     assert got.shape == want.shape and np.abs(got.astype(int) - want).max() <= 1
+
+
+def test_orientation_behind_xmp_and_of_four_bytes(tmp_path):
+    """As some editors write it."""
+    data, xmp = encoded(Image.fromarray(picture(24, 40)), "JPEG"), b"http://ns.adobe.com/xap/1.0/\0<x:xmpmeta/>"
+    exif = b"Exif\0\0MM\0*" + struct.pack(">IHHHIII", 8, 1, 0x0112, 4, 1, 6, 0)
+    data = data[:2] + b"".join(struct.pack(">HH", 0xFFE1, 2 + len(segment)) + segment for segment in (xmp, exif)) + data[2:]
+    good("pictures", folder_of(tmp_path / "in", {"a/1.jpg": data}), "--output", tmp_path / "out" / "x", warns=True)
+    want = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(data)))).transpose(2, 0, 1)
+    got = load(tmp_path / "out" / "x")[0][0]
+    assert got.shape == want.shape == (3, 40, 24) and np.abs(got.astype(int) - want).max() <= 1
 
 
 @pytest.mark.parametrize("size", [(28, 28), (10, 31), (100, 90), (1, 1), (7, 200)])
@@ -342,10 +371,174 @@ def encoded(image, form, **save):
     return out.getvalue()
 
 
-def test_pictures_for_print_are_refused(tmp_path):
-    cmyk = encoded(Image.fromarray(picture(9, 9)).convert("CMYK"), "JPEG")
-    bad(BAD_DATA, ["1.jpg: has 4 colour channels", "save it as RGB"], tmp_path, "pictures",
-        folder_of(tmp_path / "in", {"a/1.jpg": cmyk, "b/1.png": GOOD}))
+@pytest.mark.parametrize("kind", ["Adobe", "YCCK", "bare"])
+def test_inks_are_as_pillow_makes_them(tmp_path, kind):
+    """Four inks as Adobe's programs store them, with or without its marker (0xFFEE), whose last byte says YCCK."""
+    data = encoded(Image.frombytes("CMYK", (35, 50), picture(50, 35, 4).tobytes()), "JPEG", quality=90)
+    at = data.index(b"\xff\xee")
+    marker = data[at:at + 16]
+    assert marker[4:9] == b"Adobe" and marker[-1] == 0
+    data = data[:at] + {"Adobe": marker, "YCCK": marker[:-1] + b"\2", "bare": b""}[kind] + data[at + 16:]
+    good("pictures", folder_of(tmp_path / "in", {"a/1.jpg": data}), "--output", tmp_path / "out" / "x", warns=True)
+    want = np.asarray(Image.open(io.BytesIO(data)).convert("RGB")).transpose(2, 0, 1)
+    assert np.abs(load(tmp_path / "out" / "x")[0][0].astype(int) - want).max() <= 1
+
+
+def tiff(samples, bits, colour, extra=(), tile=None, planes=1, order="<", palette=None):
+    """A TIFF file (TIFF 6.0) of samples [H, W, K], uncompressed, in tiles of a side or strips of 5 rows; planes 2: one sample after the other."""
+    height, width, k = samples.shape
+
+    def rows(block):
+        if bits == 16:
+            return block.astype(order + "u2").tobytes()
+        lines = block.reshape(len(block), -1)[..., None] >> np.arange(bits)[::-1] & 1
+        return np.packbits(lines.reshape(len(block), -1).astype(np.uint8), axis=1).tobytes()
+
+    side = tile or (5, width)
+    full = np.zeros((-(-height // side[0]) * side[0] if tile else height, -(-width // side[1]) * side[1], k), int)
+    full[:height, :width] = samples
+    parts = [full] if planes == 1 else [full[..., c:c + 1] for c in range(k)]
+    blocks = [rows(part[y:y + side[0], x:x + side[1]]) for part in parts for y in range(0, len(full), side[0]) for x in range(0, full.shape[1], side[1])]
+    ends = np.cumsum([8] + [len(b) for b in blocks]).tolist()
+    where, sizes = (324, 325) if tile else (273, 279)
+    tags = {256: [width], 257: [height], 258: [bits] * k, 259: [1], 262: [colour], 277: [k], 284: [planes], where: ends[:-1], sizes: list(map(len, blocks))}
+    tags |= {338: extra} if extra else {}
+    tags |= {322: [side[1]], 323: [side[0]]} if tile else {278: [side[0]]}
+    tags |= {320: palette.T.ravel().tolist()} if palette is not None else {}
+    entries, more, at = b"", b"", ends[-1] + 2 + 12 * len(tags) + 4
+    for tag, values in sorted(tags.items()):
+        form = order + str(len(values)) + ("I" if tag in (where, sizes) else "H")
+        body = struct.pack(form, *values)
+        place = body.ljust(4, b"\0") if len(body) <= 4 else struct.pack(order + "I", at + len(more))
+        more += body if len(body) > 4 else b""
+        entries += struct.pack(order + "HHI", tag, 4 if tag in (where, sizes) else 3, len(values)) + place
+    head = (b"II" if order == "<" else b"MM") + struct.pack(order + "HI", 42, ends[-1])
+    return head + b"".join(blocks) + struct.pack(order + "H", len(tags)) + entries + bytes(4) + more
+
+
+WHITE, BLACK, RGB, PALETTE, INKS = 0, 1, 2, 3, 5  # PhotometricInterpretation
+UNSPECIFIED, PREMULTIPLIED, OPACITY = 0, 1, 2  # ExtraSamples
+
+
+def seen(samples, bits, colour, extra, palette):
+    """What a person sees of samples on white, by the definitions of TIFF 6.0."""
+    value = samples * 255.0 / (2**bits - 1)
+    colours = {RGB: 3, INKS: 4}.get(colour, 1)
+    shown = value[..., :colours]
+    if colour == WHITE:
+        shown = 255 - shown
+    if colour == PALETTE:
+        shown = palette[samples[..., 0]] / 257
+    if colour == INKS:
+        shown = (255 - shown[..., :3]) * (255 - shown[..., 3:]) / 255
+    opacity = value[..., colours:colours + 1] / 255
+    if extra and extra[0] == OPACITY:
+        shown = shown * opacity + 255 * (1 - opacity)
+    if extra and extra[0] == PREMULTIPLIED:
+        shown = shown + 255 * (1 - opacity)
+    return shown
+
+
+def test_tiff_of_any_samples(tmp_path):
+    """Any bits, tiles, planes, byte orders and fourth samples: as the standard defines them."""
+    draw = random.Random(5)
+    files, wants = {}, []
+    for i in range(120):
+        colour = draw.choice([WHITE, BLACK, BLACK, RGB, RGB, PALETTE, INKS])
+        bits = draw.choice([1, 4, 8, 16] if colour == PALETTE else [1, 2, 4, 8, 8, 10, 12, 14, 16, 16])
+        extra = draw.choice([(), (UNSPECIFIED,), (OPACITY,), (OPACITY, UNSPECIFIED)] + [(PREMULTIPLIED,)] * (colour in (BLACK, RGB)))
+        if colour == INKS:
+            extra = draw.choice([(), (UNSPECIFIED,)])
+        k = {RGB: 3, INKS: 4}.get(colour, 1) + len(extra)
+        samples = np.random.default_rng(i).integers(0, 2**bits, (23, 37, k))
+        if extra[:1] == (PREMULTIPLIED,):
+            samples = np.minimum(samples, samples[..., -1:])
+        palette = np.random.default_rng(i).integers(0, 256, (2**bits, 3)) * 257 if colour == PALETTE else None
+        form = {"tile": draw.choice([None, (16, 16), (32, 48)]), "planes": draw.choice([1, 2] if k > 1 else [1]), "order": draw.choice("<>")}
+        files[f"a/{i:03}.tif"] = tiff(samples, bits, colour, extra, palette=palette, **form)
+        wants.append((seen(samples, bits, colour, extra, palette), (bits, colour, extra, form)))
+    good("pictures", folder_of(tmp_path / "in", files), "--output", tmp_path / "out" / "x", warns=True)
+    for got, (want, what) in zip(load(tmp_path / "out" / "x")[0], wants, strict=True):
+        assert np.abs(got.transpose(1, 2, 0) - want).max() <= 1.5, what
+
+
+def test_grey_with_opacity_is_the_same_in_tiff_and_png(tmp_path):
+    opacity = np.tile(np.linspace(0, 255, 6).astype(np.uint8), (4, 1))
+    image = Image.merge("LA", (Image.new("L", (6, 4), 100), Image.fromarray(opacity)))
+    good("pictures", folder_of(tmp_path / "in", {"a/0.tif": image, "a/1.png": image}), "--output", tmp_path / "out" / "x", warns=True)
+    images = load(tmp_path / "out" / "x")[0]
+    assert images[0, 0, 0].tolist() == images[1, 0, 0].tolist() == [255, 224, 193, 162, 131, 100]
+
+
+def bmp(pixels, width, height, bits, compression=0, masks=(), palette=b"", header=40):
+    head = struct.pack("<IiiHHIIiiII", header, width, height, 1, bits, compression, len(pixels), 0, 0, 0, 0)
+    head = (head + struct.pack(f"<{len(masks)}I", *masks)).ljust(header, b"\0") + palette
+    return b"BM" + struct.pack("<IHHI", 14 + len(head) + len(pixels), 0, 0, 14 + len(head)) + head + pixels
+
+
+RUNS = bytes([3, 9, 0, 5, 1, 2, 3, 4, 5, 0, 0, 0, 0, 4, 7, 8, 9, 10, 2, 255, 0, 0, 8, 77, 0, 1])
+NIBBLES = bytes([4, 0x9A, 0, 4, 0x12, 0x34, 0, 0, 0, 4, 0x78, 0x9A, 2, 0xFF, 0, 0, 8, 0x71, 0, 1])
+COLOURS = bytes(np.random.default_rng(1).integers(0, 256, 1024, dtype=np.uint8))
+
+
+@pytest.mark.parametrize("content", [
+    bmp(COLOURS[:96], 8, 3, 32),
+    bmp(COLOURS[:96], 8, -3, 32, header=124),
+    bmp(COLOURS[:96], 8, 3, 32, 3, (0xFF0000, 0xFF00, 0xFF, 0xFF000000), header=108),
+    bmp(COLOURS[:96], 8, 3, 32, 3, (0xFF, 0xFF00, 0xFF0000, 0xFF000000), header=124),
+    bmp(COLOURS[:48], 8, 3, 16), bmp(COLOURS[:48], 8, 3, 16, 3, (0xF800, 0x7E0, 0x1F)),
+    bmp(RUNS, 8, 3, 8, 1, palette=COLOURS), bmp(NIBBLES, 8, 3, 4, 2, palette=COLOURS[:64])],
+    ids=["32", "32 from the top", "32 with opacity", "32 of other masks", "16", "16 of masks", "runs of 8", "runs of 4"])
+def test_bmp_is_as_pillow_reads_it(tmp_path, content):
+    """Without masks a fourth byte is no opacity; runs of 8 and 4 bits; masks of 16 and 32."""
+    good("pictures", folder_of(tmp_path / "in", {"a/1.bmp": content}), "--output", tmp_path / "out" / "x", warns=True)
+    want = np.asarray(on_white(Image.open(io.BytesIO(content)))).transpose(2, 0, 1)
+    got = load(tmp_path / "out" / "x")[0][0]
+    assert got.shape == want.shape and np.abs(got.astype(int) - want).max() <= 1
+
+
+@pytest.mark.parametrize("form", ["png", "tif"])
+@pytest.mark.parametrize("most", [1023, 4095, 65535])
+def test_few_bits_in_16_are_told(tmp_path, most, form):
+    """A camera's numbers of 10 or 12 bits would become nearly black."""
+    image = Image.fromarray(np.linspace(0, most, 6400).round().astype(np.uint16).reshape(80, 80))
+    said = convert("pictures", folder_of(tmp_path / "in", {f"a/1.{form}": image, "b/1.png": Image.new("L", (80, 80))}), "--output", tmp_path / "x")
+    assert said.returncode == 0
+    if most == 65535:
+        assert said.stderr == ""
+    else:
+        assert f"a/1.{form}: no sample of 16 bits that was looked at is above {most};" in said.stderr, said
+        assert f"they become {round(most / 257)} at most; if they have fewer bits, multiply them by {65536 // (most + 1)} first" in said.stderr, said
+
+
+def test_links_that_lead_nowhere(tmp_path):
+    """A picture's is one that cannot be read; a class's ends it, as the class would be missing."""
+    folder = folder_of(tmp_path / "in", {"a/1.png": GOOD, "b/1.png": GOOD})
+    (folder / "a" / "0.png").symlink_to("gone.png")
+    for options in [], ["--size", "4x4"], ["--size", "4x4", "--keep-files"]:
+        bad(BAD_DATA, "a/0.png: is a link to gone.png, which is not there", tmp_path, "pictures", folder, *options)
+    assert "1 of 3 pictures left out" in good("pictures", folder, "--skip-bad", "--output", tmp_path / "o" / "x")
+    assert load(tmp_path / "o" / "x")[1].tolist() == [0, 1]
+    (folder / "c").symlink_to("gone")
+    bad(BAD_DATA, "in/c: is a link that leads nowhere", tmp_path, "pictures", folder, "--skip-bad")
+    bad(IO, "c: cannot list the folder: No such file", tmp_path, "pictures", folder / "c")
+
+
+@pytest.mark.parametrize("names, warned", [(["train", "val"], True), (["Train", "TEST", "extra"], True), (["train"], True), (["train", "bus"], False)])
+def test_splits_that_are_taken_for_classes_are_told(tmp_path, names, warned):
+    said = convert("pictures", folder_of(tmp_path / "in", {f"{name}/cat/1.png": GOOD for name in names}), "--output", tmp_path / "x")
+    assert said.returncode == 0 and warned == ("are taken for classes, among them '" in said.stderr), said
+
+
+def test_other_ends_of_names(tmp_path):
+    jpeg = encoded(Image.fromarray(picture(9, 9)), "JPEG")
+    good("pictures", folder_of(tmp_path / "in", {"a/1.jfif": jpeg, "a/2.JPE": jpeg, "b/1.jpg": jpeg}), "--output", tmp_path / "out" / "x")
+    assert load(tmp_path / "out" / "x")[1].tolist() == [0, 0, 1]
+
+
+def test_wide_pictures_are_told(tmp_path):
+    folder = folder_of(tmp_path / "in", {"a/1.png": Image.new("1", (40000, 10)), "b/1.png": GOOD})
+    bad(BAD_DATA, "1.png: says that it has 40000 x 10 pixels; at most 32768 a side", tmp_path, "pictures", folder, "--size", "8x8")
 
 
 @pytest.mark.parametrize("form", ["PNG", "JPEG", "TIFF", "BMP", "GIF", "WebP"])

@@ -25,7 +25,7 @@ LIBRARIES = {
     r"jansson\.h": r"core/state/history\.c|core/interchange/safetensors\.c|core/base/tests/",
     r"png\.h": r"data/pictures/picture_png\.c",
     r"jpeglib\.h|jerror\.h": r"data/pictures/picture_jpeg\.c",
-    r"tiffio\.h": r"data/pictures/picture_tiff\.c",
+    r"tiffio\.h": r"data/pictures/picture_tiff",
     r"webp/.*": r"data/pictures/picture_webp\.c",
     r"stb/.*": r"data/pictures/picture_(bmp|gif)\.c",
     r"zip\.h": r"core/interchange/",

@@ -101,6 +101,11 @@ def test_all_that_cannot_be_read_are_told_or_left_out(run, tmp_path):
             assert result.out.splitlines() == [line for line in good if not line.startswith(("dark/0", "light/2", "light/4"))]
     result = predict(run, *[tmp_path / f"light/{i}.png" for i in (2, 4)], "--skip-bad", code=65)
     assert f"none of the 2 pictures can be read; the first: {bad[1]}" in result.err
+    link = tmp_path / "0.png"
+    link.symlink_to("gone.png")
+    said = f"{link}: is a link to gone.png, which is not there"
+    assert said in predict(run, link, code=65).err
+    assert f"warning: {said}" in predict(run, link, tmp_path / "light/1.png", "--skip-bad").err
 
 
 def test_pictures_are_resized_and_cut_as_in_training(run, tmp_path):
