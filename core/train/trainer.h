@@ -51,7 +51,12 @@ struct dpt_trainer {
     /* Metric sums of an evaluation, by micro-batch; they are added in their order, whichever rank
      * computed them. Owner: evaluate.c. */
     double *sums;
-    float *outputs; /* of one, and room for probabilities: [threads][micro + 1][outputs] */
+    float *outputs; /* of one: [threads][micro][outputs] */
+    /* Of the last one: how many samples have outputs that are not finite, so that nothing is said of
+     * them and there are no scores; the number of the first in its set. */
+    struct {
+        int64_t samples, first;
+    } nonfinite;
     struct dpt_scores scores;        /* of the last one; rank 0's */
     struct dpt_class_score *classes; /* likewise, [outputs]; NULL: there are none */
     double *confusion;        /* likewise, [outputs][outputs] true by chosen class; NULL: none */

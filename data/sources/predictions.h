@@ -5,13 +5,15 @@
  * its file, else its number from 0), what was right where that is known, then its class and the
  * probability of it (and, with all_probabilities, of each class), or the values, or of several
  * labels the probability of each (and, with decided, whether it holds, before these). Numbers are
- * the shortest that read back as the same float32.
+ * the shortest that read back as the same float32. A sample whose outputs are not finite has no
+ * class, and `nan` as its probability.
  *
  * .npy: float32 [N, K], the probabilities, or the values.
  *
  * .h5:
  *   /logits, /probabilities  float32 [N, K]   (cross_entropy, binary_cross_entropy)
- *   /labels                  int32 [N]        the chosen class (cross_entropy), or with decided
+ *   /labels                  int32 [N]        the chosen class (cross_entropy), -1 of a sample
+ *                                             whose outputs are not finite; or with decided
  *                            int32 [N, K]     whether each label holds (binary_cross_entropy)
  *   /predictions             float32 [N, K]   (mse, in the place of the three)
  *   /targets                 int32 [N] or float32 [N, K]: what was right, where it is known
