@@ -52,8 +52,8 @@ struct dpt_trainer {
      * computed them. Owner: evaluate.c. */
     double *sums;
     float *outputs; /* of one: [threads][micro][outputs] */
-    /* Of the last one: how many samples have outputs that are not finite, so that nothing is said of
-     * them and there are no scores; the number of the first in its set. */
+    /* Of the last one: how many samples have outputs that are not finite, so that there are no
+     * scores; the number of the first in its set. */
     struct {
         int64_t samples, first;
     } nonfinite;
@@ -152,6 +152,9 @@ void dpt_trainer_warn_layout(const struct dpt_trainer *t, struct dpt_log *log);
 /* Warns where a step takes more samples than there are, and where classes are learned as numbers.
  * The trainer must be open or planned. */
 void dpt_trainer_warn_data(const struct dpt_trainer *t, struct dpt_log *log);
+/* Warns of a last layer that the loss has in it, and of a learning rate that is 0 or never reached.
+ * The trainer must be open or planned. */
+void dpt_trainer_warn_job(const struct dpt_trainer *t, struct dpt_log *log);
 /* Warns of ranks that have no micro-batch in a whole step, and says which size would give them one.
  * The trainer must be open or planned. */
 void dpt_trainer_warn_idle(const struct dpt_trainer *t, struct dpt_log *log);
