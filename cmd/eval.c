@@ -427,7 +427,8 @@ const struct dpt_command dpt_cmd_eval = {
     .details =
         "Evaluates each sample once, shared out over all ranks, and prints one line. C may also be "
         "weights in safetensors or npz, from PyTorch or NumPy, for the job's model; left out, the "
-        "job's init.from is taken. Of a run with train.ema the weights' average is evaluated, "
+        "job's init.from is taken. A run folder in the place of JOB.yaml stands for its job and "
+        "its checkpoint. Of a run with train.ema the weights' average is evaluated, "
         "unless "
         "--weights is raw. Where the most frequent class has over three times as many "
         "samples as "

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cmd/lead.h"
 #include "core/base/hash.h"
 #include "core/plan/plan.h"
 #include "core/train/setup/choose.h"
@@ -193,6 +194,7 @@ enum dpt_status dpt_job_command_load(struct dpt_cli *cli, struct dpt_job *job,
                                      struct dpt_conf *conf, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    static char job_of_run[PATH_MAX + 16];
     const char *const *sets;
     struct dpt_region region = {0};
     size_t n;
@@ -200,6 +202,8 @@ enum dpt_status dpt_job_command_load(struct dpt_cli *cli, struct dpt_job *job,
     if (cli->n_positional != 1)
         return dpt_cli_wrong(
             cli, cli->n_positional == 0 ? "which job file?" : "one job file at a time;", err);
+    dpt_lead_take_run(cli, job_of_run, sizeof job_of_run);
+    DPT_TRY(dpt_lead_job(cli, err));
     DPT_TRY(collect_sets(cli, &region, &sets, &n, err));
     DPT_TRY(dpt_job_load(job, conf, cli->positional[0], sets, n, err));
 out:

@@ -7,6 +7,7 @@
 
 #include "cmd/decided.h"
 #include "cmd/job_command.h"
+#include "cmd/lead.h"
 #include "cmd/output.h"
 #include "cmd/standard_input.h"
 #include "core/base/clock.h"
@@ -550,9 +551,7 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 {
     take_words(cli);
     if (dpt_cli_value(cli, "--input") == NULL)
-        return dpt_fail(err, DPT_USAGE,
-                        "dptrain predict: which samples? --input FILE or FOLDER, or several of "
-                        "them behind the job");
+        return dpt_lead_samples(cli, err);
     return dpt_job_command(cli, predict, err);
 }
 
@@ -585,8 +584,9 @@ const struct dpt_command dpt_cmd_predict = {
         "size that the model takes and made grey or colour as it wants; all that cannot be read "
         "are told, or left out by --skip-bad; a folder is searched with its "
         "sub-folders, and where these are called as the classes they are the labels.\n\n"
-        "C may also be weights in safetensors or npz, from PyTorch or NumPy, for the job's model: "
-        "nothing has to be trained first.\n\n"
+        "C may also be weights in safetensors or npz, for the job's model: nothing has to be "
+        "trained first. A run folder for JOB.yaml stands for its job and its checkpoint.\n\n"
+        "  dptrain predict runs/mine three.png\n"
         "  dptrain predict job.yaml --checkpoint runs/mine --input three.png --invert\n"
         "  dptrain predict job.yaml --checkpoint weights.safetensors --input x.npy\n"
         "  head new.csv | dptrain predict job.yaml --checkpoint runs/mine - > said.csv\n"

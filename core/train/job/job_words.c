@@ -99,7 +99,8 @@ const struct dpt_synonym dpt_job_synonyms[] = {
     {"device.threads", "threads numthreads"},
     {"device.precision", "precision dtype amp fp16 bf16 tf32 mixedprecision computedtype allowtf32 "
                          "usefp16 usebf16"},
-    {RANKS, "ranks np gpus devices numgpus numnodes nprocpernode numprocesses worldsize localrank"},
+    {RANKS,
+     "ranks n np gpus devices numgpus numnodes nprocpernode numprocesses worldsize localrank"},
     /* model */
     {"model.layers", "layers"},
     {"outputs", "units features outfeatures outputdim outdim numclasses classes nclasses"},

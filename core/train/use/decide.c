@@ -90,23 +90,47 @@ enum dpt_status dpt_decision_find(struct dpt_decision *d, const char *option, co
     return status;
 }
 
+/* A threshold without its class: says how that is typed, with the classes' names. */
+static enum dpt_status which_class(const struct dpt_decision *d, const char *text, bool number,
+                                   struct dpt_error *err)
+{
+    struct dpt_str forms = {0};
+
+    for (int32_t k = d->classes == 2 ? 0 : 1; k < 2; k++) {
+        struct dpt_str word = {0};
+
+        if ((size_t)k < d->called.n)
+            dpt_str_printf(&word, "%s=%s", d->called.at[k], number ? text : "0.2");
+        else
+            dpt_str_printf(&word, "%d=%s", k, number ? text : "0.2");
+        dpt_str_printf(&forms, k == 1 && d->classes == 2 ? " or --threshold " : "--threshold ");
+        dpt_str_shell(&forms, word.failed ? "" : word.text);
+        dpt_str_release(&word);
+    }
+    dpt_fail(err, DPT_USAGE, "--threshold %s: must be CLASS=PROBABILITY, as in %s", text,
+             forms.failed ? "1=0.2" : forms.text);
+    dpt_str_release(&forms);
+    return DPT_USAGE;
+}
+
 enum dpt_status dpt_decision_take(struct dpt_decision *d, const char *text, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const char *equals = strrchr(text, '=');
+    /* A single label is what a threshold alone is about. */
+    const char *number = equals != NULL ? equals + 1 : text;
     int32_t class;
-    char *end;
-    char *name;
+    const char *name;
     double value;
+    char *end;
 
-    if (equals == NULL || equals == text)
-        return dpt_fail(err, DPT_USAGE, "--threshold %s: must be CLASS=PROBABILITY, as in 1=0.2",
-                        text);
-    value = strtod(equals + 1, &end);
-    if (end == equals + 1 || *end != '\0' || !(value >= 0 && value <= 1))
+    value = strtod(number, &end);
+    if (equals == text || (equals == NULL && (!d->pair || end == text)))
+        return which_class(d, text, equals == NULL && end != text && *end == '\0', err);
+    if (end == number || *end != '\0' || !(value >= 0 && value <= 1))
         return dpt_fail(err, DPT_USAGE, "--threshold %s: '%s' is no probability from 0 to 1", text,
-                        equals + 1);
-    name = dpt_region_printf(&d->region, "%.*s", (int)(equals - text), text);
+                        number);
+    name = equals == NULL ? "1" : dpt_region_printf(&d->region, "%.*s", (int)(equals - text), text);
     if (name == NULL)
         return dpt_fail_memory(err, "the thresholds", 0);
     DPT_TRY(dpt_decision_find(d, "--threshold", name, &class, err));
