@@ -137,6 +137,10 @@ static enum dpt_status collect_sets(const struct dpt_cli *cli, struct dpt_region
 
     if (all == NULL)
         DPT_TRY(dpt_fail_memory(err, "the command line", 0));
+    if (quoted[0].value != NULL &&
+        quoted[0].value[0] == '\0') /* as of a variable that is not set */
+        DPT_TRY(dpt_fail(err, DPT_USAGE, "dptrain %s: --output is empty: a folder is wanted",
+                         cli->command->name));
     *n = dpt_cli_all(cli, "--set", all);
     for (size_t i = 0; i < sizeof quoted / sizeof quoted[0]; i++) {
         if (quoted[i].value == NULL)

@@ -95,7 +95,7 @@ const struct dpt_synonym dpt_job_synonyms[] = {
     {READING, "dataloadernumworkers prefetchfactor"},
     {"this is done where it helps, without a key", "pinmemory"},
     /* device and ranks */
-    {"device.kind", "gpu cuda usecuda accelerator backend device:"},
+    {"device.kind", "device gpu cuda usecuda accelerator backend device:"},
     {"device.threads", "threads numthreads"},
     {"device.precision", "precision dtype amp fp16 bf16 tf32 mixedprecision computedtype allowtf32 "
                          "usefp16 usebf16"},
