@@ -34,7 +34,7 @@ output: {folder}/run
 """)
 
     def run(self, command, *words, code=0, **options):
-        result = dpt.run(command, self.job, "--checkpoint", self.folder / "w.npz", *words, **options)
+        result = dpt.run(command, self.job, "--checkpoint", self.folder / "w.npz", *words, env=dpt.ENDS_AT_ONCE, **options)
         assert result.code == code, result
         return result
 
@@ -142,7 +142,7 @@ output: {tmp_path}/run
 """)
     folder = tmp_path / "run" / "checkpoints"
     for ranks in (0, 2):
-        result = dpt.run(job, "--overwrite", ranks=ranks)
+        result = dpt.run(job, "--overwrite", ranks=ranks, env=dpt.ENDS_AT_ONCE)
         assert result.code == 1 and result.err.count("step 2: data.valid: not a number: outputs for 40 of 40 samples; the first is synthetic sample ") >= 1
         assert "a lower learning rate or train.clip_norm may help" in result.err, result
         assert sorted(os.listdir(folder)) == ["best", "latest", "step-00000001.h5"]
