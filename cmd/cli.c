@@ -64,16 +64,71 @@ static enum dpt_status unknown_command(const struct dpt_cli *cli, const char *na
                            "; `dptrain --help` lists the commands", err);
 }
 
+/* What other programs call an option; of several rows the first one that the command has counts. */
+static const struct {
+    const char *words, *option;
+} synonyms[] = {
+    {" -o --output --outfile ", "--out"},
+    {" -o --out --outdir --output-dir --logdir ", "--output"},
+    {" -c --model --ckpt --load --weights-file --from --resume ", "--checkpoint"},
+    {" --checkpoint --ckpt --load --continue --from ", "--resume"},
+    {" --force --restart --fresh ", "--overwrite"},
+    {" --data --test --images ", "--input"},
+    {" --proba --probs ", "--probabilities"},
+    {" -q --silent ", "--quiet"},
+    {" -v --debug ", "--verbose"},
+};
+
+static const char *find_synonym(const struct dpt_command *command, const char *word)
+{
+    char whole[80];
+
+    snprintf(whole, sizeof whole, " %.64s ", word);
+    for (size_t i = 0; i < sizeof synonyms / sizeof *synonyms; i++)
+        if (strstr(synonyms[i].words, whole) != NULL &&
+            find_option(command, synonyms[i].option, strlen(synonyms[i].option)) != NULL)
+            return synonyms[i].option;
+    return NULL;
+}
+
+/* The option whose name is near to a word, both without their dashes, by which all are alike. */
+static const char *near_option(const struct dpt_command *command, const char *word)
+{
+    const struct dpt_cli_option *const tables[] = {dpt_cli_common_options, command->options};
+    const char *names[MAX_NAMES], *options[MAX_NAMES], *near;
+    size_t n = 0;
+
+    for (size_t t = 0; t < 2; t++)
+        for (const struct dpt_cli_option *o = tables[t]; o->name != NULL && n < MAX_NAMES; o++) {
+            names[n] = o->name + strspn(o->name, "-");
+            options[n++] = o->name;
+        }
+    near = dpt_nearest(word + strspn(word, "-"), names, n);
+    return near != NULL ? options[dpt_find(near, names, n)] : NULL;
+}
+
+/* The key of the job file that an option is called as, or is a synonym of; or a sentence; or NULL.
+ */
+static const char *find_key(const char *word)
+{
+    const char *key = dpt_option_synonym(dpt_job_synonyms, word);
+
+    for (const struct dpt_option *o = dpt_job_options; key == NULL && o->name != NULL; o++)
+        if (o->type != DPT_OPT_SECTION && strcmp(o->name, word + strspn(word, "-")) == 0)
+            key = o->name;
+    return key;
+}
+
 static enum dpt_status unknown_option(const struct dpt_command *command, const char *name,
                                       struct dpt_error *err)
 {
-    const char *names[MAX_NAMES], *near, *key = NULL;
+    const char *near, *key = NULL;
     char word[64];
-    size_t n = 0;
 
     snprintf(word, sizeof word, "%.*s", (int)strcspn(name, "="), name);
-    if (find_option(command, "--set", strlen("--set")) != NULL) /* it takes a job */
-        key = dpt_option_synonym(dpt_job_synonyms, word);
+    near = find_synonym(command, word);
+    if (near == NULL && find_option(command, "--set", strlen("--set")) != NULL) /* takes a job */
+        key = find_key(word);
     if (key != NULL && strchr(key, ' ') != NULL)
         return dpt_fail(err, DPT_USAGE, "dptrain %s: unknown option %s; %s", command->name, word,
                         key);
@@ -81,11 +136,8 @@ static enum dpt_status unknown_option(const struct dpt_command *command, const c
         return dpt_fail(err, DPT_USAGE,
                         "dptrain %s: unknown option %s, did you mean --set %s=VALUE?",
                         command->name, word, key);
-    for (const struct dpt_cli_option *o = dpt_cli_common_options; o->name != NULL; o++)
-        names[n++] = o->name;
-    for (const struct dpt_cli_option *o = command->options; o->name != NULL && n < MAX_NAMES; o++)
-        names[n++] = o->name;
-    near = dpt_nearest(name, names, n);
+    if (near == NULL)
+        near = near_option(command, word);
     return dpt_fail(err, DPT_USAGE,
                     "dptrain %s: unknown option %s%s%s%s; `dptrain %s --help` lists them",
                     command->name, name, near != NULL ? ", did you mean " : "",

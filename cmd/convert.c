@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "cmd/cmd.h"
+#include "cmd/lead.h"
 #include "core/base/str.h"
 #include "data/sources/source.h"
 
@@ -188,7 +189,13 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 
     if (cli->n_positional == 0)
         return dpt_fail(err, DPT_USAGE, "which format? `dptrain convert --help` lists them");
-    DPT_TRY(dpt_source_format_find("", cli->positional[0], true, &spec.format, err));
+    if (dpt_source_format_find("", cli->positional[0], true, &spec.format, err) != DPT_OK) {
+        const struct dpt_error unknown = *err;
+
+        DPT_TRY(dpt_lead_format(cli->positional[0], err));
+        *err = unknown;
+        DPT_TRY(err->status);
+    }
     spec.inputs = cli->positional + 1;
     spec.n_inputs = cli->n_positional - 1;
     output.from = spec.inputs[0];

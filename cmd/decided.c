@@ -33,10 +33,10 @@ static bool decide_labels(struct dpt_decided *d, const float *logits, const floa
     bool right = true;
 
     for (int32_t k = 0; k < d->decision.classes; k++) {
-        said[k] = dpt_label_holds(logits[k], d->decision.threshold[k]);
+        said[k] = isfinite(logits[k]) ? dpt_label_holds(logits[k], d->decision.odds[k]) : -1;
         if (truth == NULL)
             continue;
-        count(&d->score[k], truth[k] >= 0.5F, said[k]);
+        count(&d->score[k], truth[k] >= 0.5F, said[k] > 0);
         right = right && (truth[k] >= 0.5F) == said[k];
     }
     return right;
@@ -64,7 +64,7 @@ enum dpt_status dpt_decided_take(struct dpt_decided *d, const struct dpt_predict
         const float *logits = p->values + (size_t)i * outputs;
         const int32_t class = true_class(d, p, i);
         int32_t *said = d->said + (size_t)i * width;
-        float pair[2];
+        const float pair[2] = {0, logits[0]};
 
         if (d->decision.labels) {
             const float *truth = p->targets != NULL ? p->targets + (size_t)i * outputs : NULL;
@@ -72,10 +72,7 @@ enum dpt_status dpt_decided_take(struct dpt_decided *d, const struct dpt_predict
             d->right += decide_labels(d, logits, truth, said);
             continue;
         }
-        if (d->decision.pair)
-            dpt_pair_probabilities(logits[0], pair);
-        *said = dpt_decide(&d->decision,
-                           d->decision.pair ? pair : p->probabilities + (size_t)i * outputs);
+        *said = dpt_decide(&d->decision, d->decision.pair ? pair : logits);
         d->right += *said == class;
         for (int32_t k = 0; class >= 0 && k < d->decision.classes; k++)
             count(&d->score[k], class == k, *said == k);

@@ -15,7 +15,7 @@ struct dpt_decided {
     struct dpt_decision decision; /* decides: there are thresholds, else nothing is done */
     struct dpt_str thresholds;    /* as they were typed */
     int32_t *said;                /* of one run: [count], or of a binary_cross_entropy model
-                                     [count][outputs], 0 or 1 each */
+                                     [count][outputs], 0 or 1 each; -1: no number */
     size_t said_room;
     struct dpt_class_score *score; /* [decision.classes], where the truth is known */
     int64_t samples, right;        /* of these */

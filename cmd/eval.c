@@ -9,6 +9,7 @@
 #include "core/train/trainer.h"
 #include "core/train/use/checkpoint_model.h"
 #include "core/train/use/evaluate.h"
+#include "core/train/use/nonfinite.h"
 #include "models/model.h"
 
 static const struct {
@@ -130,16 +131,6 @@ static void write_classes(const struct dpt_trainer *t, struct dpt_json *j)
     dpt_json_end(j);
 }
 
-/* Writes a float as people type it. */
-static void write_threshold(struct dpt_json *j, float threshold)
-{
-    struct dpt_str text = {0};
-
-    dpt_str_float(&text, threshold);
-    dpt_json_real(j, "threshold", text.failed ? NAN : strtod(text.text, NULL));
-    dpt_str_release(&text);
-}
-
 /* What the classes were decided by, and what recall was sought. */
 static void write_decision(const struct dpt_trainer *t, struct dpt_json *j)
 {
@@ -152,7 +143,7 @@ static void write_decision(const struct dpt_trainer *t, struct dpt_json *j)
                 continue;
             dpt_json_object(j, NULL);
             dpt_json_int(j, has_labels(t) ? "label" : "class", k);
-            write_threshold(j, d->threshold[k]);
+            dpt_json_real(j, "threshold", d->threshold[k]);
             dpt_json_end(j);
         }
         dpt_json_end(j);
@@ -160,7 +151,7 @@ static void write_decision(const struct dpt_trainer *t, struct dpt_json *j)
     if (d->wished > 0) {
         dpt_json_object(j, "wished");
         dpt_json_real(j, "at_least", d->wished);
-        write_threshold(j, d->found.threshold);
+        dpt_json_real(j, "threshold", d->found.threshold);
         dpt_json_real(j, "precision", d->found.precision);
         dpt_json_real(j, "recall", d->found.recall);
         dpt_json_end(j);
@@ -245,10 +236,9 @@ static enum dpt_status print_result(const struct dpt_trainer *t, const struct dp
             dpt_str_printf(&text, "  (precision, recall, F1 and ROC AUC: means over the %s)\n",
                            has_labels(t) ? "labels" : "classes");
         }
-        if (!has_labels(t) &&
-            dpt_said_width(n, split->sampler.samples, true) == DPT_SAID_PROBABILITY)
-            dpt_str_printf(&text, "  no ROC AUC: too many samples times classes to keep their "
-                                  "probabilities\n");
+        if (!has_labels(t) && dpt_said_width(n, split->sampler.samples, true) == DPT_SAID_LOGITS)
+            dpt_str_printf(&text, "  no ROC AUC: too many samples times classes to keep what is "
+                                  "said of each\n");
         print_classes(t, &text);
     }
     return dpt_output_text(&text, "the results", err);
@@ -399,6 +389,7 @@ static enum dpt_status evaluate(struct dpt_cli *cli, const struct dpt_job *job,
     DPT_TRY(dpt_job_command_load_weights(cli, &t, err));
     DPT_TRY(prepare(cli, weights, &t, &decision, &region, err));
     DPT_TRY(dpt_trainer_evaluate(&t, by_index[i], &metric_sums, err));
+    DPT_TRY(dpt_trainer_check_outputs(&t, by_index[i], err));
     if (comm->world.rank == 0)
         status = dpt_cli_has(cli, "--json")
                      ? write_result(&t, by_index[i], &metric_sums, err)
@@ -437,7 +428,8 @@ const struct dpt_command dpt_cmd_eval = {
     .details =
         "Evaluates each sample once, shared out over all ranks, and prints one line. C may also be "
         "weights in safetensors or npz, from PyTorch or NumPy, for the job's model; left out, the "
-        "job's init.from is taken. Of a run with train.ema the weights' average is evaluated, "
+        "job's init.from is taken. A run folder in the place of JOB.yaml stands for its job and "
+        "its checkpoint. Of a run with train.ema the weights' average is evaluated, "
         "unless "
         "--weights is raw. Where the most frequent class has over three times as many "
         "samples as "

@@ -16,8 +16,8 @@ static enum dpt_status read_shape(const char *text, struct dpt_shape *shape, str
     int end = 0;
 
     *shape = (struct dpt_shape){.h = 1, .w = 1, .flat = strchr(text, ',') == NULL};
-    if ((shape->flat ? sscanf(text, "%d%n", &shape->c, &end)
-                     : sscanf(text, "%d,%d,%d%n", &shape->c, &shape->h, &shape->w, &end)) < 1 ||
+    if ((shape->flat ? sscanf(text, "%9d%n", &shape->c, &end)
+                     : sscanf(text, "%9d,%9d,%9d%n", &shape->c, &shape->h, &shape->w, &end)) < 1 ||
         end == 0 || text[end] != '\0' || shape->c < 1 || shape->h < 1 || shape->w < 1)
         return dpt_fail(err, DPT_USAGE,
                         "dptrain export: --input-shape %s: C,H,W is wanted (1,28,28), or N (784)",

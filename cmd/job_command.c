@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cmd/lead.h"
 #include "core/base/hash.h"
 #include "core/plan/plan.h"
 #include "core/train/setup/choose.h"
@@ -136,6 +137,10 @@ static enum dpt_status collect_sets(const struct dpt_cli *cli, struct dpt_region
 
     if (all == NULL)
         DPT_TRY(dpt_fail_memory(err, "the command line", 0));
+    if (quoted[0].value != NULL &&
+        quoted[0].value[0] == '\0') /* as of a variable that is not set */
+        DPT_TRY(dpt_fail(err, DPT_USAGE, "dptrain %s: --output is empty: a folder is wanted",
+                         cli->command->name));
     *n = dpt_cli_all(cli, "--set", all);
     for (size_t i = 0; i < sizeof quoted / sizeof quoted[0]; i++) {
         if (quoted[i].value == NULL)
@@ -193,6 +198,7 @@ enum dpt_status dpt_job_command_load(struct dpt_cli *cli, struct dpt_job *job,
                                      struct dpt_conf *conf, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    static char job_of_run[PATH_MAX + 16];
     const char *const *sets;
     struct dpt_region region = {0};
     size_t n;
@@ -200,6 +206,8 @@ enum dpt_status dpt_job_command_load(struct dpt_cli *cli, struct dpt_job *job,
     if (cli->n_positional != 1)
         return dpt_cli_wrong(
             cli, cli->n_positional == 0 ? "which job file?" : "one job file at a time;", err);
+    dpt_lead_take_run(cli, job_of_run, sizeof job_of_run);
+    DPT_TRY(dpt_lead_job(cli, err));
     DPT_TRY(collect_sets(cli, &region, &sets, &n, err));
     DPT_TRY(dpt_job_load(job, conf, cli->positional[0], sets, n, err));
 out:

@@ -7,6 +7,7 @@
 
 #include "cmd/decided.h"
 #include "cmd/job_command.h"
+#include "cmd/lead.h"
 #include "cmd/output.h"
 #include "cmd/standard_input.h"
 #include "core/base/clock.h"
@@ -50,6 +51,7 @@ struct predict {
     double shown;                 /* when the live line was drawn */
     const char **names;           /* of one run */
     size_t names_room;
+    struct dpt_unpredicted unpredicted;
     double *errors; /* dpt_error_sums_add; NULL: there are no targets to compare numbers with */
     int32_t outputs;
     struct dpt_decided decided;
@@ -359,6 +361,7 @@ static enum dpt_status take(void *arg, const struct dpt_predicted *d, struct dpt
         DPT_TRY(dpt_fail(err, DPT_STOPPED, "stopped by %s; nothing was written",
                          dpt_stop_name(dpt_stop_signal())));
     show(p, d->first + d->count);
+    dpt_unpredicted_note(&p->unpredicted, d, p->source);
     if (p->decided.decision.decides) {
         DPT_TRY(dpt_decided_take(&p->decided, d, err));
         rows.labels = p->decided.said;
@@ -444,8 +447,11 @@ static enum dpt_status predict_all(struct predict *p, struct dpt_error *err)
     if (p->file != NULL)
         status = dpt_predictions_commit(p->file, err);
     DPT_TRY(dpt_group_agree(world, status, err));
-    if (world->rank == 0)
+    if (world->rank == 0) {
         print_summary(p, &metric_sums);
+        status = dpt_unpredicted_tell(&p->unpredicted, p->info->samples, err);
+    }
+    DPT_TRY(dpt_group_agree(world, status, err));
 out:
     return status;
 }
@@ -474,6 +480,7 @@ out:
     dpt_source_close(p.source);
     dpt_region_release(&p.region);
     dpt_decided_close(&p.decided);
+    dpt_str_release(&p.unpredicted.where);
     dpt_free(p.errors);
     free(p.names);
     dpt_checkpoint_kept_release(&p.kept);
@@ -500,8 +507,7 @@ static const struct dpt_cli_option options[] = {
     {"--fit", "stretch|crop|pad", "pictures: of another shape (as they were made for training)"},
     {"--skip-bad", NULL, "pictures: leave out those that cannot be read, and list them at the end"},
     {"--invert", NULL,
-     "pictures: dark becomes light, for ink on paper where training had light on "
-     "dark"},
+     "pictures: dark becomes light, for ink on paper where training had light on dark"},
     DPT_JOB_CLI_OPTIONS,
     {0},
 };
@@ -528,9 +534,7 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 {
     take_words(cli);
     if (dpt_cli_value(cli, "--input") == NULL)
-        return dpt_fail(err, DPT_USAGE,
-                        "dptrain predict: which samples? --input FILE or FOLDER, or several of "
-                        "them behind the job");
+        return dpt_lead_samples(cli, err);
     return dpt_job_command(cli, predict, err);
 }
 
@@ -552,20 +556,20 @@ const struct dpt_command dpt_cmd_predict = {
         "probability, or the values, or with several labels at once the probability of each; "
         "--probabilities adds that of each class. --threshold ill=0.1 has the class ill said "
         "wherever its probability is at least that, and adds columns with 1 where a label holds; "
-        "eval --recall finds such a threshold. --out "
-        "OUT writes that as OUT.csv; as OUT.npy the "
+        "eval --recall finds such a threshold. --out OUT writes that as OUT.csv; as OUT.npy the "
         "probabilities, or values, [N,K]; as OUT.h5 /logits, /probabilities [N,K] and /labels [N] "
         "(of numbers /predictions), with known labels /targets and /loss, and names as /names. "
-        "Accuracy and loss by known labels go to standard error. Ranks share the samples, memory "
+        "Accuracy and loss by known labels go to standard error. A sample whose outputs are not "
+        "finite has no class, and nan; then the exit code is 1. Ranks share the samples, memory "
         "is a window of them, and any number of ranks gives the same bytes.\n\n"
         "Samples are normalised as the job says. Pictures (" DPT_PICTURE_FORMATS
         ") are stretched, cropped or padded, as they were for training or as --fit says, to the "
         "size that the model takes and made grey or colour as it wants; all that cannot be read "
-        "are told, or left out by --skip-bad; "
-        "a folder is searched with its "
+        "are told, or left out by --skip-bad; a folder is searched with its "
         "sub-folders, and where these are called as the classes they are the labels.\n\n"
-        "C may also be weights in safetensors or npz, from PyTorch or NumPy, for the job's model: "
-        "nothing has to be trained first.\n\n"
+        "C may also be weights in safetensors or npz, for the job's model: nothing has to be "
+        "trained first. A run folder for JOB.yaml stands for its job and its checkpoint.\n\n"
+        "  dptrain predict runs/mine three.png\n"
         "  dptrain predict job.yaml --checkpoint runs/mine --input three.png --invert\n"
         "  dptrain predict job.yaml --checkpoint weights.safetensors --input x.npy\n"
         "  head new.csv | dptrain predict job.yaml --checkpoint runs/mine - > said.csv\n"

@@ -120,6 +120,7 @@ static enum dpt_status plan_job(struct dpt_cli *cli, const struct dpt_job *job,
     DPT_TRY(dpt_plan_open(&plan, job, spec, job_text, err));
     dpt_trainer_warn_layout(&plan.t, &cli->log);
     dpt_trainer_warn_data(&plan.t, &cli->log);
+    dpt_trainer_warn_job(&plan.t, &cli->log);
     dpt_trainer_warn_idle(&plan.t, &cli->log);
     warn_network(cli, &plan);
     if (!dpt_cli_has(cli, "--no-time") && !dpt_cli_has(cli, "--actions"))

@@ -56,7 +56,7 @@ static void take_classes(struct dpt_page_predictions *v, const struct dpt_predic
 
         v->samples++;
         v->correct += label == chosen;
-        dpt_said_put(&v->said, p->first + i, label, p->values + at, v->probabilities);
+        dpt_said_put(&v->said, p->first + i, label, p->values + at);
         if (label == chosen)
             continue;
         v->all_wrong++;
@@ -129,7 +129,12 @@ static enum dpt_status take(void *arg, const struct dpt_predicted *p, struct dpt
 {
     struct dpt_page_predictions *v = arg;
 
-    (void)err;
+    for (int32_t i = 0; i < p->count; i++)
+        if (!dpt_is_finite(p->values + (size_t)i * (size_t)p->outputs, p->outputs))
+            return dpt_fail(err, DPT_FAILED,
+                            "the checkpoint's outputs are not numbers, as for sample %lld of "
+                            "data.%s",
+                            (long long)p->sample[i], v->split);
     if (v->classes)
         take_classes(v, p);
     else if (v->labels)
@@ -155,7 +160,6 @@ static enum dpt_status open_predictions(struct dpt_page *r, struct dpt_page_pred
         v->said.outputs = v->outputs;
         v->said.width = v->labels ? dpt_said_labels_width(v->outputs, v->all, true)
                                   : dpt_said_width(v->outputs, v->all, true);
-        v->probabilities = dpt_region_alloc(&r->region, n * sizeof *v->probabilities);
         v->class = dpt_region_alloc(&r->region, n * sizeof *v->class);
         if (v->classes && v->outputs <= DPT_PAGE_CLASSES)
             v->confusion = dpt_region_alloc(&r->region, n * n * sizeof *v->confusion);

@@ -77,7 +77,7 @@ enum dpt_status dpt_page_take_curves(struct dpt_page *r, struct dpt_page_predict
 
     if (all == NULL)
         return dpt_fail_memory(err, "the curves", (double)v->outputs);
-    if (v->said.width <= (v->labels ? 0 : DPT_SAID_PROBABILITY))
+    if (v->said.width <= (v->labels ? 0 : DPT_SAID_LOGITS))
         return DPT_OK; /* too many samples times classes */
     n = choose(v, all);
     for (int i = 0; i < n; i++) {

@@ -81,7 +81,6 @@ struct dpt_page_predictions {
     /* What is known of classes, and of labels, of which each is like a class: */
     struct dpt_called called; /* as the data have them */
     struct dpt_said said;     /* of each sample; while these are predicted */
-    float *probabilities;     /* [outputs], of one; likewise */
     struct dpt_scores scores;
     struct dpt_class_score *class; /* [outputs] */
     struct dpt_positive positive;  /* of two classes */

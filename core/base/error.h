@@ -15,7 +15,7 @@
 /* Name, exit code, and what the exit code means to whoever reads it. */
 #define DPT_STATUS_LIST(X)                                                                         \
     X(OK, 0, "done")                                                                               \
-    X(FAILED, 1, "training failed: it diverged, replicas differ, or it stopped unsaved")           \
+    X(FAILED, 1, "it diverged, outputs are no numbers, replicas differ, or it stopped unsaved")    \
     X(USAGE, 2, "the command line is wrong")                                                       \
     X(BAD_DATA, 65, "bad data: a damaged or unfitting shard, checkpoint or input file")            \
     X(INTERNAL, 70, "internal error: a mistake in dptrain")                                        \

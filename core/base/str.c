@@ -293,7 +293,7 @@ void dpt_str_float(struct dpt_str *s, float value)
     char text[40];
 
     for (int digits = 6; digits <= 9; digits++) { /* 9 always do */
-        snprintf(text, sizeof text, "%.*g", digits, (double)value);
+        snprintf(text, sizeof text, "%.*g", digits, isnan(value) ? NAN : (double)value);
         if (!isfinite(value) || strtof(text, NULL) == value)
             break;
     }

@@ -51,7 +51,12 @@ struct dpt_trainer {
     /* Metric sums of an evaluation, by micro-batch; they are added in their order, whichever rank
      * computed them. Owner: evaluate.c. */
     double *sums;
-    float *outputs; /* of one, and room for probabilities: [threads][micro + 1][outputs] */
+    float *outputs; /* of one: [threads][micro][outputs] */
+    /* Of the last one: how many samples have outputs that are not finite, so that there are no
+     * scores; the number of the first in its set. */
+    struct {
+        int64_t samples, first;
+    } nonfinite;
     struct dpt_scores scores;        /* of the last one; rank 0's */
     struct dpt_class_score *classes; /* likewise, [outputs]; NULL: there are none */
     double *confusion;        /* likewise, [outputs][outputs] true by chosen class; NULL: none */
@@ -147,6 +152,9 @@ void dpt_trainer_warn_layout(const struct dpt_trainer *t, struct dpt_log *log);
 /* Warns where a step takes more samples than there are, where a batch norm gets one of them alone,
  * and where classes are learned as numbers. The trainer must be open or planned. */
 void dpt_trainer_warn_data(const struct dpt_trainer *t, struct dpt_log *log);
+/* Warns of a last layer that the loss has in it, and of a learning rate that is 0 or never reached.
+ * The trainer must be open or planned. */
+void dpt_trainer_warn_job(const struct dpt_trainer *t, struct dpt_log *log);
 /* Warns of ranks that have no micro-batch in a whole step, and says which size would give them one.
  * The trainer must be open or planned. */
 void dpt_trainer_warn_idle(const struct dpt_trainer *t, struct dpt_log *log);

@@ -6,13 +6,15 @@
  * probability of it (and, with all_probabilities, of each class), or the values, or of several
  * labels the probability of each (and, with decided, whether it holds, before these). Numbers are
  * the shortest that read back as the same float32. Values and targets from which an offset was
- * subtracted (data/tables/columns.h) have it again, as float64, in all three formats.
+ * subtracted (data/tables/columns.h) have it again, as float64, in all three formats. A sample
+ * whose outputs are not finite has no class, and `nan` as its probability.
  *
  * .npy: float32 [N, K], the probabilities, or the values.
  *
  * .h5:
  *   /logits, /probabilities  float32 [N, K]   (cross_entropy, binary_cross_entropy)
- *   /labels                  int32 [N]        the chosen class (cross_entropy), or with decided
+ *   /labels                  int32 [N]        the chosen class (cross_entropy), -1 of a sample
+ *                                             whose outputs are not finite; or with decided
  *                            int32 [N, K]     whether each label holds (binary_cross_entropy)
  *   /predictions             float32 [N, K]   (mse, in the place of the three)
  *   /targets                 int32 [N] or float32 [N, K]: what was right, where it is known

@@ -2,6 +2,7 @@
  * Predictions as a table (RFC 4180, with LF): what a sample is called, what was right where that is
  * known, and what the model says.
  */
+#include <math.h>
 #include <stdio.h>
 
 #include "core/base/str.h"
@@ -92,7 +93,7 @@ static void put_class(struct dpt_str *out, const struct dpt_predictions_format *
     dpt_str_add(out, ",", 1);
     if (f->class_names != NULL && class >= 0 && (size_t) class < f->n_classes)
         dpt_csv_put(out, f->class_names[class]);
-    else
+    else if (class >= 0)
         dpt_str_printf(out, "%d", class);
 }
 
@@ -123,6 +124,7 @@ static enum dpt_status add(struct dpt_predictions *p, const struct dpt_predictio
 {
     const struct dpt_predictions_format *f = &p->format;
     struct dpt_str *out = &((struct state *)p->state)->text;
+    const float none = NAN;
 
     for (int32_t i = 0; i < rows->count; i++) {
         const size_t row = (size_t)i * (size_t)f->outputs;
@@ -137,12 +139,14 @@ static enum dpt_status add(struct dpt_predictions *p, const struct dpt_predictio
             put_numbers(out, p->targets, rows->targets, row, f->outputs);
         if (f->classes) {
             put_class(out, f, rows->labels[i]);
-            put_values(out, rows->probabilities + row + rows->labels[i], 1);
+            put_values(
+                out, rows->labels[i] >= 0 ? rows->probabilities + row + rows->labels[i] : &none, 1);
             if (f->all_probabilities)
                 put_values(out, rows->probabilities + row, f->outputs);
         } else {
             for (int32_t k = 0; f->decided && k < f->outputs; k++)
-                dpt_str_printf(out, ",%d", rows->labels[row + (size_t)k]);
+                dpt_str_printf(out, rows->labels[row + (size_t)k] < 0 ? "," : ",%d",
+                               rows->labels[row + (size_t)k]);
             put_numbers(out, p->values, f->labels ? rows->probabilities : rows->values, row,
                         f->outputs);
         }

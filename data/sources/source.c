@@ -156,6 +156,14 @@ static enum dpt_status format_of(const char *path, const struct dpt_source_forma
                     path);
 }
 
+const char *dpt_source_format_name(const char *path)
+{
+    const struct dpt_source_format *format = NULL;
+    struct dpt_error why;
+
+    return format_of(path, &format, &why) == DPT_OK ? format->name : NULL;
+}
+
 /* All inputs of one format: the one that was asked for, or what they are. */
 static enum dpt_status choose_format(struct dpt_source *s, struct dpt_error *err)
 {

@@ -114,6 +114,8 @@ struct dpt_source_format {
 /* h5, idx, cifar10, csv, npy, pictures; ends with NULL. */
 extern const struct dpt_source_format *const dpt_source_formats[];
 
+/* The format of a file, by how it begins, or of a folder; NULL: none. */
+const char *dpt_source_format_name(const char *path);
 /* The one of a name that convert, or else predict, takes. what: stands before the name in the
  * message. Errors: USAGE (lists them, suggests one). */
 enum dpt_status dpt_source_format_find(const char *what, const char *name, bool convert,

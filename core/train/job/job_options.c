@@ -177,7 +177,8 @@ static const struct dpt_option train_options[] = {
     {WHEN("max_time", NONE, train.max_time, "never"), .units = TIMES,
      .help = "save and stop (exit code 75) before the run has taken this long: 90 min"},
     {CHOICE("on_nan", RESULT, train.on_nan, DPT_ON_NANS, "stop"),
-     .help = "a loss or gradient that is not finite: stop the run, or skip the step"},
+     .help = "a loss or gradient that is not finite: stop the run, or skip the step; outputs in "
+             "an evaluation: stop the run, or warn"},
     {WHEN("check_replicas", NONE, train.check_replicas, "100 steps"),
      .help = "compare the weights of all ranks, also at each checkpoint"},
     {0},

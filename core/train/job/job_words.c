@@ -95,11 +95,12 @@ const struct dpt_synonym dpt_job_synonyms[] = {
     {READING, "dataloadernumworkers prefetchfactor"},
     {"this is done where it helps, without a key", "pinmemory"},
     /* device and ranks */
-    {"device.kind", "gpu cuda usecuda accelerator backend device:"},
+    {"device.kind", "device gpu cuda usecuda accelerator backend device:"},
     {"device.threads", "threads numthreads"},
     {"device.precision", "precision dtype amp fp16 bf16 tf32 mixedprecision computedtype allowtf32 "
                          "usefp16 usebf16"},
-    {RANKS, "ranks np gpus devices numgpus numnodes nprocpernode numprocesses worldsize localrank"},
+    {RANKS,
+     "ranks n np gpus devices numgpus numnodes nprocpernode numprocesses worldsize localrank"},
     /* model */
     {"model.layers", "layers"},
     {"outputs", "units features outfeatures outputdim outdim numclasses classes nclasses"},

@@ -191,6 +191,7 @@ static void log_header(const struct dpt_run *run, const int32_t *threads, double
     log_lines(run);
     dpt_log_info(t->log, "  output   %s", t->job->output);
     dpt_trainer_warn_data(t, t->log);
+    dpt_trainer_warn_job(t, t->log);
     dpt_trainer_warn_idle(t, t->log);
     if (t->comm->world.size == 1 && t->backend->devices != NULL && t->gpus[0].info.count > 1)
         dpt_log_warn(t->log,
@@ -431,6 +432,17 @@ struct told {
     const char *more; /* behind the line */
 };
 
+/* Remembers the mean loss of an epoch that is told, for the end. */
+static void note_epoch(struct dpt_run *run, int64_t epoch, double loss)
+{
+    if (run->first_epoch == 0) {
+        run->first_epoch = epoch;
+        run->first_epoch_loss = loss;
+    }
+    run->last_epoch = epoch;
+    run->last_epoch_loss = run->last_loss = loss;
+}
+
 /* Tells such means in a line, an event, and on the board. */
 static enum dpt_status report_set(struct dpt_run *run, const struct told *told,
                                   const struct dpt_metric_sums *sums,
@@ -446,7 +458,7 @@ static enum dpt_status report_set(struct dpt_run *run, const struct told *told,
     char accuracy[DIGITS], scored[DPT_SCORES_TEXT], balanced[DIGITS + 32] = "";
 
     if (told->split == NULL)
-        run->last_loss = loss;
+        note_epoch(run, epoch, loss);
     if (scores->uneven)
         snprintf(balanced, sizeof balanced, "  balanced accuracy %.4f", scores->balanced_accuracy);
     (shown ? dpt_log_info : dpt_log_detail)(

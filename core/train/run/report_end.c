@@ -103,17 +103,27 @@ static void summarize(const struct dpt_run *run, double seconds, struct dpt_str 
     dpt_str_printf(out, "results in %s\n", t->job->output);
 }
 
-/* A run whose loss ended far above its first step's learned nothing, though all of it is finite. */
+/* A run whose loss ended far above that of its first epoch learned nothing, though all of it is
+ * finite. Of a run of one epoch a step's loss says so, only from farther: its samples are few. */
 static void warn_diverged(const struct dpt_run *run)
 {
-    static const double FAR = 1.5;
+    static const double FAR = 1.5, FARTHER = 10;
     const struct dpt_trainer *t = &run->trainer;
+    const bool epochs = run->last_epoch > run->first_epoch;
+    char from[96] = "";
 
-    if (run->resumed < 0 && run->last_loss > FAR * run->first_loss)
+    if (epochs && run->last_epoch_loss > FAR * run->first_epoch_loss)
+        snprintf(from, sizeof from, "%.4g in epoch %lld to %.4g in epoch %lld",
+                 run->first_epoch_loss, (long long)run->first_epoch, run->last_epoch_loss,
+                 (long long)run->last_epoch);
+    if (!epochs && run->last_loss > FARTHER * run->first_loss)
+        snprintf(from, sizeof from, "%.4g at the first step to %.4g", run->first_loss,
+                 run->last_loss);
+    if (run->resumed < 0 && from[0] != '\0')
         dpt_log_warn(t->log,
-                     "the training loss rose from %.4g at the first step to %.4g: a smaller "
-                     "optimizer.lr than %g, schedule.warmup or train.clip_norm may help",
-                     run->first_loss, run->last_loss, dpt_optimizer_lr(&t->job->optimizer));
+                     "the training loss rose from %s: a smaller optimizer.lr than %g, "
+                     "schedule.warmup or train.clip_norm may help",
+                     from, dpt_optimizer_lr(&t->job->optimizer));
 }
 
 enum dpt_status dpt_report_end(struct dpt_run *run, const char *reason, struct dpt_str *summary,

@@ -73,6 +73,9 @@ struct dpt_run {
     struct dpt_scores test_scores, valid_scores;
     struct dpt_metric_sums best_test; /* of the best checkpoint; no samples: not tested */
     struct dpt_scores best_test_scores;
+    /* The first and the last epoch that was told, from 1, 0: none; and their mean losses. */
+    int64_t first_epoch, last_epoch;
+    double first_epoch_loss, last_epoch_loss;
     double live_at;
 };
 

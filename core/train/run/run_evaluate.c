@@ -11,6 +11,7 @@
 #include "core/train/setup/state.h"
 #include "core/train/step/engine.h"
 #include "core/train/update/schedule.h"
+#include "core/train/use/nonfinite.h"
 
 /* What may be monitored at once, each by a value of its own. */
 enum { BEST, EARLY_STOP, PLATEAU, MONITORED };
@@ -85,8 +86,9 @@ static enum dpt_status share_values(const struct dpt_run *run, const int monitor
     const struct dpt_trainer *t = &run->trainer;
 
     for (int i = 0; i < MONITORED; i++)
-        values[i] =
-            monitors[i] < 0 ? NAN : dpt_monitor_value(monitors[i], &run->valid, &run->valid_scores);
+        values[i] = monitors[i] < 0 || t->nonfinite.samples > 0
+                        ? NAN
+                        : dpt_monitor_value(monitors[i], &run->valid, &run->valid_scores);
     DPT_TRY(dpt_group_broadcast(&t->comm->world, 0, values, MONITORED * sizeof *values, err));
     for (int i = 0; i < MONITORED; i++)
         if (monitors[i] >= 0 && isnan(values[i]) && isfinite(dpt_metric_sums_loss(&run->valid)))
@@ -114,7 +116,7 @@ static void note_best(struct dpt_run *run, int monitor, double value)
                      ? !isnan(metric)
                      : metric > p->best_metric || (metric == p->best_metric && loss < p->best_loss);
     }
-    if (!better)
+    if (!better || run->trainer.nonfinite.samples > 0)
         return;
     p->best_metric = metric;
     p->best_loss = loss;
@@ -184,6 +186,24 @@ out:
     return status;
 }
 
+/* Ends the run where an evaluation gave what is not a number, as for a step that does, or warns. */
+static enum dpt_status check_outputs(const struct dpt_run *run, const struct dpt_split *split,
+                                     struct dpt_error *err)
+{
+    const struct dpt_trainer *t = &run->trainer;
+    struct dpt_error why;
+
+    if (dpt_trainer_check_outputs(t, split, &why) == DPT_OK)
+        return DPT_OK;
+    dpt_error_prefix(&why, "step %lld: ", (long long)t->progress.step);
+    if (t->job->train.on_nan == DPT_ON_NAN_STOP)
+        return dpt_fail(err, DPT_FAILED, "%s; a lower learning rate or train.clip_norm may help",
+                        why.text);
+    if (dpt_run_leads(run))
+        dpt_log_warn(t->log, "%s", why.text);
+    return DPT_OK;
+}
+
 enum dpt_status dpt_run_evaluate(struct dpt_run *run, struct dpt_split *split,
                                  struct dpt_error *err)
 {
@@ -202,6 +222,7 @@ enum dpt_status dpt_run_evaluate(struct dpt_run *run, struct dpt_split *split,
     if (dpt_run_leads(run) && decided == DPT_OK)
         status = dpt_report_evaluation(run, split->name, sums, seconds, err);
     DPT_TRY(dpt_run_agree(run, decided != DPT_OK ? decided : status, err));
+    DPT_TRY(check_outputs(run, split, err));
 out:
     return status;
 }
@@ -241,6 +262,7 @@ enum dpt_status dpt_run_test_best(struct dpt_run *run, struct dpt_error *err)
     if (dpt_run_leads(run))
         status = dpt_report_best(run, seconds, err);
     DPT_TRY(dpt_run_agree(run, status, err));
+    DPT_TRY(check_outputs(run, &t->data.test, err));
 out:
     return status;
 }

@@ -175,6 +175,14 @@ def test_deciding(trained, tmp_path):
     assert result.code == 2 and "p.npy holds probabilities alone; .csv and .h5 hold what is decided" in result.err, result
 
 
+def test_a_threshold_alone_is_of_the_one_label(trained):
+    if trained.kind == "label":
+        assert trained.eval("--threshold", "0.3", "--json") == trained.eval("--threshold", "ill=0.3", "--json")
+    else:
+        result = trained.run("eval", "--threshold", "0.3")
+        assert result.code == 2 and f"as in --threshold {'well' if trained.kind == 'two' else trained.names[1]}=0.3" in result.err, result
+
+
 def test_all_probabilities(trained):
     head, *rows = list(csv.reader(io.StringIO(trained.predict("--probabilities"))))
     said = np.array([row[-trained.given.shape[1]:] for row in rows], "f4") if trained.kind != "label" else None
@@ -230,7 +238,9 @@ def test_what_cannot_be_decided(tmp_path):
             ("eval", ["--positive", "-1"], "there is no class '-1'"),
             ("eval", ["--recall", "95"], "--recall 95: must be above 0 and at most 1, as 0.95 is"),
             ("eval", ["--recall", "0.9x"], "--recall 0.9x: must be"),
-            ("predict", ["--threshold", "0.3"], "--threshold 0.3: must be CLASS=PROBABILITY, as in 1=0.2"),
+            ("predict", ["--threshold", "0.3"],
+             "--threshold 0.3: must be CLASS=PROBABILITY, as in --threshold well=0.3 or --threshold 'very ill=0.3'"),
+            ("predict", ["--threshold", "=0.3"], "as in --threshold well=0.2 or --threshold 'very ill=0.2'"),
             ("predict", ["--threshold", "well="], "--threshold well=: '' is no probability from 0 to 1"),
             ("eval", ["--threshold", "1=nan"], "--threshold 1=nan: 'nan' is no probability"),
             ("predict", ["--threshold", "sick=0.1"], "--threshold: there is no class 'sick'"),

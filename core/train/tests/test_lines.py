@@ -3,6 +3,7 @@ import re
 import signal
 import sys
 
+import h5py
 import numpy as np
 import pytest
 
@@ -118,7 +119,7 @@ def test_lines_fit_a_terminal(tmp_path):
 
 
 def test_many_short_epochs_and_a_loss_that_rose(tmp_path):
-    """Of a hundred epochs some are shown, and all are in metrics.jsonl; who ends far above the first step's loss is told so."""
+    """Of a hundred epochs some are shown, and all are in metrics.jsonl; who ends far above the first epoch's loss is told so."""
     path = dpt.write_job(tmp_path / "job.yaml", LINREG)
     result = dpt.train(path, tmp_path / "many", "--set", "train.epochs=100", "--set", "log.every=10 steps")
     shown = re.findall(r"^epoch (\d+)  step \d+  train loss", result.err, re.M)
@@ -127,4 +128,51 @@ def test_many_short_epochs_and_a_loss_that_rose(tmp_path):
     assert len(rates) == 10 and all(rate % 10 ** (len(str(rate)) - 3) == 0 for rate in rates), rates
     assert "the training loss rose" not in result.err
     result = dpt.train(path, tmp_path / "far", "--set", "train.epochs=8", "--set", "optimizer.lr=3")
-    assert re.search(r"warning: the training loss rose from \S+ at the first step to \S+: a smaller optimizer.lr than 3,", result.err), result
+    losses = [e["loss"] for e in dpt.events(tmp_path / "far", "epoch")]
+    assert f"warning: the training loss rose from {losses[0]:.4g} in epoch 1 to {losses[-1]:.4g} in epoch 8: a smaller optimizer.lr than 3," in result.err
+    result = dpt.train(path, tmp_path / "steps", "--set", "batch.global=8", "--set", "train.steps=7", "--set", "optimizer.lr=3")
+    assert re.search(r"warning: the training loss rose from \S+ at the first step to \S+: a smaller", result.err), result
+
+
+def test_a_first_step_of_easy_samples_is_no_loss_that_rose(tmp_path):
+    """Four samples of a target that hardly varies, and then others: the epochs' means fall."""
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(40, 3)).astype("f4")
+    y = (x.sum(1, keepdims=True) + 2 * rng.normal(size=(40, 1))).astype("f4")
+    x[:4], y[:4] = 0, 0.3
+    with h5py.File(tmp_path / "x.h5", "w") as f:
+        f["images"], f["labels"] = x, y
+    path = dpt.write_job(tmp_path / "job.yaml", f"data: {{train: {tmp_path}/x.h5, shuffle: none}}\nmodel: {{type: linear, outputs: 1}}\n"
+                         "loss: mse\nbatch: {global: 4}\noptimizer: {type: sgd, lr: 0.001}\ncheckpoint: {every: never}\n")
+    result = dpt.train(path, tmp_path / "run", "--set", "train.epochs=4", "--set", "log.every=1 step")
+    lines, epochs = ([e["loss"] for e in dpt.events(tmp_path / "run", kind)] for kind in ("train", "epoch"))
+    assert epochs[-1] < epochs[0] and epochs[-1] > 10 * lines[0]
+    assert "the training loss rose" not in result.err, result
+
+
+@pytest.mark.parametrize("loss, last, inside", [("cross_entropy", "relu", "softmax"), ("focal", "sigmoid", "softmax"), ("binary_cross_entropy", "sigmoid", "sigmoid"),
+                                                ("binary_cross_entropy", "leaky_relu", ""), ("mse", "relu", "")])
+def test_a_last_layer_that_the_loss_has_in_it_is_told(tmp_path, loss, last, inside):
+    numbers = "outputs" if loss in ("mse", "binary_cross_entropy") else "classes"
+    if loss == "binary_cross_entropy":
+        with h5py.File(tmp_path / "x.h5", "w") as f:
+            f["images"], f["labels"] = np.random.default_rng(1).normal(size=(32, 4)).astype("f4"), np.eye(2, dtype="f4")[np.arange(32) % 2]
+        data = f"{{train: {tmp_path}/x.h5}}"
+    else:
+        data = f"{{train: synthetic, synthetic: {{samples: 32, shape: [4], {numbers}: 2}}}}"
+    path = dpt.write_job(tmp_path / "job.yaml", f"data: {data}\nmodel: {{type: sequential, layers: [{{dense: 2}}, {last}]}}\nloss: {loss}\n"
+                         "train: {steps: 1}\ncheckpoint: {every: never}\n")
+    told = [line for line in dpt.train(path, tmp_path / "run").err.splitlines() if "last layer" in line]
+    assert told == [f"warning: model: the last layer is {last}, and loss {loss} has the {inside} in it, so it takes outputs of any size: "
+                    "leave that layer out"] * bool(inside)
+
+
+def test_rates_that_train_nothing_are_told(tmp_path):
+    path = job(tmp_path, "steps: 20")
+    for sets, told in ((["optimizer.lr=0"], "optimizer.lr is 0: the run changes no weight"),
+                       (["schedule.warmup=50"], "schedule.warmup is 50 steps, and the run has 20: it ends at 0.02, and never reaches its learning rate, 0.05"),
+                       (["schedule.warmup=2 epochs"], "schedule.warmup is 32 steps, and the run has 20: it ends at 0.0312, "),
+                       (["schedule.warmup=20"], None), (["schedule.type=onecycle"], None)):
+        result = dpt.train(path, tmp_path / "run", "--overwrite", *(word for key in sets for word in ("--set", key)))
+        warned = [line for line in result.err.splitlines() if line.startswith("warning: ") and ("warmup" in line or ".lr" in line)]
+        assert len(warned) == (told is not None) and (told is None or told in warned[0]), result

@@ -328,9 +328,10 @@ double dpt_schedule_scale(const struct dpt_variant_value *schedule, double lr, i
     return common->scale.rule == SCALE_SQRT ? lr * sqrt(ratio) : lr;
 }
 
-/* Returns the warm-up in whole steps. */
-static double warmup_steps(const struct dpt_every *warmup, const struct dpt_schedule_point *point)
+double dpt_schedule_warmup(const struct dpt_variant_value *schedule,
+                           const struct dpt_schedule_point *point)
 {
+    const struct dpt_every *warmup = &((const struct common *)schedule->options)->warmup;
     const double n = warmup->n, all = (double)point->steps;
 
     if (warmup->unit == DPT_EPOCHS)
@@ -344,9 +345,8 @@ double dpt_schedule_rate(const struct dpt_variant_value *schedule, double lr,
                          const struct dpt_schedule_point *point)
 {
     const struct schedule_type *type = schedule->variant->impl;
-    const struct common *common = schedule->options;
     const double all = (double)point->steps, step = (double)point->step;
-    const double warmup = warmup_steps(&common->warmup, point);
+    const double warmup = dpt_schedule_warmup(schedule, point);
     const double steps = fmax(1, all - warmup);
 
     if (schedule->variant == &plateau)

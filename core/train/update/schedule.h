@@ -37,6 +37,10 @@ bool dpt_schedule_lowers(const struct dpt_patience *plateau, struct dpt_watch *w
 /* The base rate after scale_lr. global: samples a step. */
 double dpt_schedule_scale(const struct dpt_variant_value *schedule, double lr, int64_t global);
 
+/* Whole steps of the warm-up. */
+double dpt_schedule_warmup(const struct dpt_variant_value *schedule,
+                           const struct dpt_schedule_point *point);
+
 /* The learning rate of a step; lr: base rate after scaling. */
 double dpt_schedule_rate(const struct dpt_variant_value *schedule, double lr,
                          const struct dpt_schedule_point *point);

@@ -30,10 +30,11 @@ enum dpt_status dpt_decision_open(struct dpt_decision *d, int32_t outputs, bool 
     if (d->pair && called->n == 1)
         name_pair(d, called->at[0]);
     d->threshold = dpt_region_alloc(&d->region, (size_t)d->classes * sizeof *d->threshold);
+    d->odds = dpt_region_alloc(&d->region, (size_t)d->classes * sizeof *d->odds);
     if (d->region.failed)
         return dpt_fail_memory(err, "the classes", (double)d->classes);
     for (int32_t k = 0; k < d->classes; k++)
-        d->threshold[k] = NAN;
+        d->threshold[k] = d->odds[k] = NAN;
     return DPT_OK;
 }
 
@@ -89,23 +90,47 @@ enum dpt_status dpt_decision_find(struct dpt_decision *d, const char *option, co
     return status;
 }
 
+/* A threshold without its class: says how that is typed, with the classes' names. */
+static enum dpt_status which_class(const struct dpt_decision *d, const char *text, bool number,
+                                   struct dpt_error *err)
+{
+    struct dpt_str forms = {0};
+
+    for (int32_t k = d->classes == 2 ? 0 : 1; k < 2; k++) {
+        struct dpt_str word = {0};
+
+        if ((size_t)k < d->called.n)
+            dpt_str_printf(&word, "%s=%s", d->called.at[k], number ? text : "0.2");
+        else
+            dpt_str_printf(&word, "%d=%s", k, number ? text : "0.2");
+        dpt_str_printf(&forms, k == 1 && d->classes == 2 ? " or --threshold " : "--threshold ");
+        dpt_str_shell(&forms, word.failed ? "" : word.text);
+        dpt_str_release(&word);
+    }
+    dpt_fail(err, DPT_USAGE, "--threshold %s: must be CLASS=PROBABILITY, as in %s", text,
+             forms.failed ? "1=0.2" : forms.text);
+    dpt_str_release(&forms);
+    return DPT_USAGE;
+}
+
 enum dpt_status dpt_decision_take(struct dpt_decision *d, const char *text, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const char *equals = strrchr(text, '=');
+    /* A single label is what a threshold alone is about. */
+    const char *number = equals != NULL ? equals + 1 : text;
     int32_t class;
+    const char *name;
+    double value;
     char *end;
-    char *name;
-    float value;
 
-    if (equals == NULL || equals == text)
-        return dpt_fail(err, DPT_USAGE, "--threshold %s: must be CLASS=PROBABILITY, as in 1=0.2",
-                        text);
-    value = strtof(equals + 1, &end);
-    if (end == equals + 1 || *end != '\0' || !(value >= 0 && value <= 1))
+    value = strtod(number, &end);
+    if (equals == text || (equals == NULL && (!d->pair || end == text)))
+        return which_class(d, text, equals == NULL && end != text && *end == '\0', err);
+    if (end == number || *end != '\0' || !(value >= 0 && value <= 1))
         return dpt_fail(err, DPT_USAGE, "--threshold %s: '%s' is no probability from 0 to 1", text,
-                        equals + 1);
-    name = dpt_region_printf(&d->region, "%.*s", (int)(equals - text), text);
+                        number);
+    name = equals == NULL ? "1" : dpt_region_printf(&d->region, "%.*s", (int)(equals - text), text);
     if (name == NULL)
         return dpt_fail_memory(err, "the thresholds", 0);
     DPT_TRY(dpt_decision_find(d, "--threshold", name, &class, err));
@@ -115,12 +140,13 @@ enum dpt_status dpt_decision_take(struct dpt_decision *d, const char *text, stru
                          "what is left",
                          text));
     d->threshold[class] = value;
+    d->odds[class] = dpt_threshold_odds(value);
     d->decides = true;
 out:
     return status;
 }
 
-void dpt_threshold_tell(const struct dpt_called *called, int32_t class, float threshold,
+void dpt_threshold_tell(const struct dpt_called *called, int32_t class, double threshold,
                         struct dpt_str *out)
 {
     struct dpt_str word = {0};
@@ -129,7 +155,7 @@ void dpt_threshold_tell(const struct dpt_called *called, int32_t class, float th
         dpt_str_printf(&word, "%s=", called->at[class]);
     else
         dpt_str_printf(&word, "%d=", class);
-    dpt_str_float(&word, threshold);
+    dpt_str_number(&word, threshold);
     if (!word.failed)
         dpt_str_shell(out, word.text);
     out->failed = out->failed || word.failed;
@@ -150,60 +176,67 @@ void dpt_decision_tell(const struct dpt_decision *d, const char *between, struct
 
 /* --- deciding --------------------------------------------------------------------------------- */
 
-int32_t dpt_decide(const struct dpt_decision *d, const float *probabilities)
+double dpt_threshold_odds(double threshold)
 {
-    int32_t best = -1;
+    const float near = (float)threshold;
+    struct dpt_str shown = {0};
+    double from = threshold;
 
-    for (int32_t k = 0; k < d->classes; k++)
-        if (probabilities[k] >= d->threshold[k] && /* of NAN it is not */
-            (best < 0 || probabilities[k] > probabilities[best]))
-            best = k;
-    for (int32_t k = 0, others = best < 0; others && k < d->classes; k++)
-        if (isnan(d->threshold[k]) && (best < 0 || probabilities[k] > probabilities[best]))
-            best = k;
-    return best >= 0 ? best : dpt_argmax(probabilities, d->classes);
+    dpt_str_float(&shown, near);
+    /* What rounds to that float begins in the middle between it and the one before. */
+    if (near > 0 && !shown.failed && strtod(shown.text, NULL) == threshold)
+        from = ((double)near + (double)nextafterf(near, 0)) / 2;
+    dpt_str_release(&shown);
+    return log(from) - log1p(-from);
 }
 
-void dpt_pair_probabilities(float logit, float pair[2])
+int32_t dpt_decide(const struct dpt_decision *d, const float *logits)
 {
-    const float logits[2] = {0, logit};
+    const int32_t n = d->classes;
+    const struct dpt_odds sums = dpt_odds_sums(logits, n);
+    int32_t best = -1;
 
-    dpt_softmax(logits, 2, pair);
+    if (!dpt_is_finite(logits, n))
+        return -1;
+    for (int32_t k = 0; k < n; k++)
+        if (!isnan(d->odds[k]) && dpt_log_odds(&sums, logits, n, k) >= d->odds[k] &&
+            (best < 0 || logits[k] > logits[best]))
+            best = k;
+    for (int32_t k = 0, others = best < 0; others && k < n; k++)
+        if (isnan(d->odds[k]) && (best < 0 || logits[k] > logits[best]))
+            best = k;
+    return best >= 0 ? best : sums.best;
 }
 
 /* --- precision-recall curves ------------------------------------------------------------------ */
 
 /* A sample, as the curve of a class has it. */
 struct judged {
-    float probability;
+    double odds;             /* log-odds of the class */
     double weight, positive; /* its weight where it is of the class, else 0 */
 };
 
 static int largest_first(const void *a, const void *b)
 {
-    const float x = ((const struct judged *)a)->probability;
-    const float y = ((const struct judged *)b)->probability;
+    const double x = ((const struct judged *)a)->odds;
+    const double y = ((const struct judged *)b)->odds;
 
     return (x < y) - (x > y);
 }
 
 /* What is said of a class, or label, in a row. */
-static float probability_of(const struct dpt_said *said, const float *row, bool labels,
-                            int32_t class)
+static double odds_of(const struct dpt_said *said, const float *row, bool labels, int32_t class)
 {
-    float probability;
+    struct dpt_odds sums;
 
-    if (labels) {
-        dpt_sigmoids(row + class, 1, &probability);
-        return probability;
-    }
-    row += DPT_SAID_PROBABILITY;
-    if (said->width - DPT_SAID_PROBABILITY == said->outputs)
+    if (labels)
         return row[class];
-    return class == 1 ? row[0] : 1 - row[0];
+    row += DPT_SAID_LOGITS;
+    sums = dpt_odds_sums(row, said->outputs);
+    return dpt_log_odds(&sums, row, said->outputs, class);
 }
 
-/* Makes the points of samples in their order: one for all of a probability. */
+/* Makes the points of samples in their order: one for all of the same odds. */
 static void walk(struct dpt_curve *curve, const struct judged *judged, int64_t n, double positives)
 {
     double taken = 0, right = 0, before = 0;
@@ -211,10 +244,10 @@ static void walk(struct dpt_curve *curve, const struct judged *judged, int64_t n
     for (int64_t i = 0; i < n; i++) {
         taken += judged[i].weight;
         right += judged[i].positive;
-        if (i + 1 < n && judged[i + 1].probability == judged[i].probability)
+        if (i + 1 < n && judged[i + 1].odds == judged[i].odds)
             continue;
         curve->at[curve->n] = (struct dpt_curve_point){
-            .probability = judged[i].probability,
+            .odds = judged[i].odds,
             .precision = right / taken,
             /* Exactly 1 in the end, however the sums are rounded. */
             .recall = i + 1 < n ? right / positives : 1,
@@ -245,7 +278,7 @@ enum dpt_status dpt_curve_open(struct dpt_curve *curve, const struct dpt_dataset
         dpt_sampler_samples(sampler, 0, i, 1, &sample);
         one.weight = set->weights != NULL ? set->weights[sample] : 1;
         one.positive = dpt_is_of(set, sample, labels, class) ? one.weight : 0;
-        one.probability = probability_of(said, said->rows + i * said->width, labels, class);
+        one.odds = odds_of(said, said->rows + i * said->width, labels, class);
         positives += one.positive;
         if (one.weight > 0)
             judged[n++] = one;
@@ -258,32 +291,51 @@ out:
     return status;
 }
 
-/* A number between two with as few digits as that takes, about in their middle; or the upper one
- * where no other lies there. */
-static float between(float lower, float upper)
+/* The number with so many digits, of itself where it is below one half and else of what it lacks to
+ * 1, that comes next below the probability of these log-odds; 0: doubles have no such digits. */
+static double below(double odds, int digits)
 {
-    const double middle = ((double)lower + (double)upper) / 2;
-    char text[32];
+    const double p = 1 / (1 + exp(-odds)), rest = 1 / (1 + exp(odds));
+    const int places = digits - 1 - (int)floor(log10(fmin(p, rest)));
+    const double unit = pow(10, -places);
+    char text[400];
+    double value;
 
-    for (int digits = 1; digits <= 9; digits++) {
-        float value;
+    if (p >= 0.5 && places > 17)
+        return 0;
+    snprintf(text, sizeof text, "%.*f", places, p);
+    value = strtod(text, NULL);
+    if (value < p)
+        return value;
+    snprintf(text, sizeof text, "%.*f", places, value - unit);
+    return strtod(text, NULL);
+}
 
-        snprintf(text, sizeof text, "%.*g", digits, middle);
-        value = strtof(text, NULL);
-        if (lower < value && value < upper)
-            return value;
+/* Finds a threshold that takes what has the log-odds `upper`, and not what has `lower`. */
+static bool separate(double lower, double upper, double *threshold)
+{
+    for (int digits = 4; digits <= 17; digits++) {
+        const double value = below(upper, digits), odds = dpt_threshold_odds(value);
+
+        if (value > 0 && lower < odds && odds <= upper) {
+            *threshold = value;
+            return true;
+        }
     }
-    return upper;
+    return false;
 }
 
 struct dpt_operating_point dpt_curve_find(const struct dpt_curve *curve, double recall)
 {
     const struct dpt_curve_point *at = curve->at, *last = curve->at + curve->n - 1;
+    double threshold = 0;
 
     while (at < last && at->recall < recall)
         at++;
+    while (!separate(at < last ? at[1].odds : -INFINITY, at->odds, &threshold) && at < last)
+        at++;
     return (struct dpt_operating_point){
-        .threshold = between(at < last ? at[1].probability : 0, at->probability),
+        .threshold = threshold,
         .precision = at->precision,
         .recall = at->recall,
     };

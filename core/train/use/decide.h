@@ -15,9 +15,9 @@
 #include "core/base/memory.h"
 #include "core/train/use/scores.h"
 
-/* A point of a curve: what is given by a threshold that takes all from this probability on. */
+/* A point of a curve: what is given by a threshold that takes all from these log-odds on. */
 struct dpt_curve_point {
-    float probability;
+    double odds;
     double precision, recall;
 };
 
@@ -32,7 +32,7 @@ struct dpt_curve {
 
 /* A threshold, and what it gives. */
 struct dpt_operating_point {
-    float threshold;
+    double threshold; /* a probability */
     double precision, recall;
 };
 
@@ -43,8 +43,9 @@ struct dpt_decision {
     bool pair;       /* the two classes of a single label */
     bool decides;    /* there is a threshold */
     struct dpt_called called;
-    float *threshold; /* [classes]; NAN: none */
-    double wished;    /* recall of the positive class for which one is sought; 0: none is */
+    double *threshold; /* [classes], probabilities as they are typed; NAN: none */
+    double *odds;      /* [classes]: from which log-odds on a class, or label, is said by it */
+    double wished;     /* recall of the positive class for which one is sought; 0: none is */
     struct dpt_operating_point found;
     struct dpt_region region;
 };
@@ -64,22 +65,28 @@ enum dpt_status dpt_decision_take(struct dpt_decision *d, const char *text, stru
 /* Adds the thresholds as they are typed, with `between` between them: "ill=0.1". */
 void dpt_decision_tell(const struct dpt_decision *d, const char *between, struct dpt_str *out);
 /* Adds a class and its threshold as they are typed. */
-void dpt_threshold_tell(const struct dpt_called *called, int32_t class, float threshold,
+void dpt_threshold_tell(const struct dpt_called *called, int32_t class, double threshold,
                         struct dpt_str *out);
 
-/* The class of a row of probabilities, [classes]. */
-int32_t dpt_decide(const struct dpt_decision *d, const float *probabilities);
-/* The probabilities of both classes of a single label, of its logit. */
-void dpt_pair_probabilities(float logit, float pair[2]);
+/*
+ * The log-odds from which on a probability is at least a threshold as it is typed. One with as few
+ * digits as a float32 is shown with is reached by each probability that is shown so or larger; with
+ * more digits it is met exactly, so that those near 1 can be told from each other.
+ */
+double dpt_threshold_odds(double threshold);
+/* The class of a row of logits, [classes]; -1: they are not all finite. */
+int32_t dpt_decide(const struct dpt_decision *d, const float *logits);
 
 /* The curve of one class, or label, from what was said of the samples that a sampler walks in its
- * first epoch; release its `at` by dpt_free. said: with the probabilities of all classes, or of two
- * that of class 1. Errors: RANK. */
+ * first epoch; release its `at` by dpt_free. said: with the logits. Errors: RANK. */
 enum dpt_status dpt_curve_open(struct dpt_curve *curve, const struct dpt_dataset *set,
                                const struct dpt_sampler *sampler, const struct dpt_said *said,
                                bool labels, int32_t class, struct dpt_error *err);
-/* The largest threshold with at least this recall; n > 0. It lies between the probabilities of two
- * samples, with as few digits as that takes, so that the last bits of a probability decide nothing.
+/*
+ * The largest threshold with at least this recall; n > 0. It lies a little below the probability of
+ * a sample, so that the last bits of that decide nothing: four digits of it, or of what it lacks to
+ * 1, or as many as tell it from the next sample's. Samples whose probabilities a double cannot tell
+ * from each other are taken together.
  */
 struct dpt_operating_point dpt_curve_find(const struct dpt_curve *curve, double recall);
 

@@ -10,9 +10,10 @@
 #include "core/train/use/evaluate.h"
 #include "models/model.h"
 
-/* What is kept of a micro-batch, each a double, so that the ranks can add them up; with loss mse
+/* What is kept of a micro-batch, each a double, so that the ranks can add them up: metric sums, how
+ * many samples have outputs that are not finite, and where the first of these stands; with loss mse
  * then each output's sums of absolute and of squared errors. */
-enum { LOSS, CORRECT, SAMPLES, WEIGHT, SUMS };
+enum { LOSS, CORRECT, SAMPLES, WEIGHT, NONFINITE, FIRST, SUMS };
 
 enum { COLUMNS = 79 }; /* of a line for a person */
 
@@ -108,10 +109,9 @@ enum dpt_status dpt_trainer_open_evaluation(struct dpt_trainer *t, struct dpt_er
             micro = t->data.split[i].sampler.micro;
         }
     DPT_TRY(DPT_ALLOCATE(t->sums, (size_t)most * count_sums(t), "an evaluation", err));
-    /* The outputs of a micro-batch, and of one sample the probabilities. */
     if (micro > 0)
         DPT_TRY(DPT_ALLOCATE(t->outputs,
-                             (size_t)t->team.threads * ((size_t)micro + 1) *
+                             (size_t)t->team.threads * (size_t)micro *
                                  (size_t)dpt_graph_outputs(&t->model.graph),
                              "an evaluation", err));
 out:
@@ -151,39 +151,49 @@ static void add_errors(const struct eval_work *w, const struct dpt_batch *batch,
 }
 
 /* Keeps what a micro-batch's classes are said to be, where its samples stand in the evaluation. */
-static void keep_said(const struct eval_work *w, const struct dpt_batch *batch, int32_t micro_batch,
-                      const float *outputs, float *probabilities)
+static void keep_said(const struct eval_work *w, const struct dpt_batch *batch, int64_t first,
+                      const float *outputs)
 {
-    const struct dpt_sampler *s = &w->split->sampler;
-    const int64_t first = w->view.step * s->global + (int64_t)micro_batch * s->micro;
-
     if (has_labels(w->t))
         memcpy(w->said.rows + first * w->outputs, outputs,
                (size_t)batch->count * (size_t)w->outputs * sizeof *outputs);
     for (int32_t i = 0; !has_labels(w->t) && i < batch->count; i++, outputs += w->outputs) {
-        const bool pair = is_pair(w->t);
         const float logits[2] = {0, outputs[0]};
-        float both[2];
 
         dpt_said_put(&w->said, first + i, dpt_class_of(w->split->set, batch->sample[i]),
-                     pair ? logits : outputs, pair ? both : probabilities);
+                     is_pair(w->t) ? logits : outputs);
     }
 }
 
-/* Keeps what a micro-batch gave. probabilities: room for a sample's. */
-static void keep(struct eval_work *w, int32_t micro_batch, const struct dpt_batch *batch,
-                 const float *outputs, float *probabilities,
-                 const struct dpt_metric_sums *metric_sums)
+/* Counts a micro-batch's samples whose outputs are not finite, and notes the first one. */
+static void note_nonfinite(const struct eval_work *w, const struct dpt_batch *batch, int64_t first,
+                           const float *outputs, double *sums)
 {
+    for (int32_t i = 0; i < batch->count; i++, outputs += w->outputs) {
+        if (dpt_is_finite(outputs, w->outputs) ||
+            (batch->weights != NULL && batch->weights[i] == 0))
+            continue;
+        if (sums[NONFINITE]++ == 0)
+            sums[FIRST] = (double)(first + i);
+    }
+}
+
+/* Keeps what a micro-batch gave. */
+static void keep(struct eval_work *w, int32_t micro_batch, const struct dpt_batch *batch,
+                 const float *outputs, const struct dpt_metric_sums *metric_sums)
+{
+    const struct dpt_sampler *s = &w->split->sampler;
+    const int64_t first = w->view.step * s->global + (int64_t)micro_batch * s->micro;
     double *sums = w->t->sums + (size_t)(w->view.step * w->micros + micro_batch) * w->sums;
 
     sums[LOSS] = metric_sums->loss;
     sums[CORRECT] = metric_sums->correct;
     sums[SAMPLES] = (double)metric_sums->samples;
     sums[WEIGHT] = metric_sums->weight;
+    note_nonfinite(w, batch, first, outputs, sums);
     if (w->said.width > 0)
-        keep_said(w, batch, micro_batch, outputs, probabilities);
-    else if (outputs != NULL && is_regression(w->t))
+        keep_said(w, batch, first, outputs);
+    else if (is_regression(w->t))
         add_errors(w, batch, outputs, sums + SUMS);
 }
 
@@ -195,12 +205,10 @@ static enum dpt_status take(void *arg, int thread, int32_t micro_batch,
 {
     struct eval_work *w = arg;
     const struct dpt_mesh *mesh = &w->t->mesh;
-    const size_t micro = (size_t)w->split->sampler.micro, width = (size_t)w->outputs;
 
-    (void)floats, (void)err;
+    (void)thread, (void)floats, (void)err;
     if (mesh->stage == mesh->stages - 1 && mesh->part == 0)
-        keep(w, micro_batch, batch, value,
-             w->t->outputs + ((size_t)thread * (micro + 1) + micro) * width, metric_sums);
+        keep(w, micro_batch, batch, value, metric_sums);
     return DPT_OK;
 }
 
@@ -210,14 +218,13 @@ static enum dpt_status evaluate_rank(struct eval_work *w, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const int64_t steps = dpt_sampler_steps(&w->split->sampler);
-    const size_t stride = ((size_t)w->split->sampler.micro + 1) * (size_t)w->outputs;
     const struct dpt_runner_pass pass = {
         .split = w->split,
         .view = &w->view,
         .take = take,
         .arg = w,
-        .outputs = is_regression(w->t) || w->said.width > 0 ? w->t->outputs : NULL,
-        .stride = stride,
+        .outputs = w->t->outputs,
+        .stride = (size_t)w->split->sampler.micro * (size_t)w->outputs,
     };
     int64_t step = 0;
 
@@ -257,9 +264,9 @@ static void decide(struct eval_work *w, struct dpt_metric_sums *total)
         dpt_sampler_samples(&w->split->sampler, 0, i, 1, &sample);
         if (d->labels) {
             for (int32_t k = 0; k < d->classes && right; k++)
-                right = dpt_label_holds(row[k], d->threshold[k]) == dpt_is_of(set, sample, true, k);
+                right = dpt_label_holds(row[k], d->odds[k]) == dpt_is_of(set, sample, true, k);
         } else {
-            row[DPT_SAID_CHOSEN] = (float)dpt_decide(d, row + DPT_SAID_PROBABILITY);
+            row[DPT_SAID_CHOSEN] = (float)dpt_decide(d, row + DPT_SAID_LOGITS);
             right = (int32_t)row[DPT_SAID_CHOSEN] == dpt_class_of(set, sample);
         }
         if (right)
@@ -301,9 +308,9 @@ static enum dpt_status score_classes(struct eval_work *w, struct dpt_metric_sums
     dpt_free(t->confusion);
     t->confusion = NULL;
     DPT_TRY(DPT_ALLOCATE(t->classes, n, "an evaluation", err));
-    if (d != NULL && !d->labels && (size_t)w->said.width < DPT_SAID_PROBABILITY + n)
+    if (d != NULL && !d->labels && (size_t)w->said.width < DPT_SAID_LOGITS + n)
         return dpt_fail(err, DPT_USAGE,
-                        "%lld samples of %zu classes are too many to keep their probabilities: "
+                        "%lld samples of %zu classes are too many to keep what is said of each: "
                         "thresholds are for fewer",
                         (long long)split->sampler.samples, n);
     if (d != NULL && d->decides)
@@ -312,7 +319,7 @@ static enum dpt_status score_classes(struct eval_work *w, struct dpt_metric_sums
         DPT_TRY(find_threshold(w, err));
     if (has_labels(t))
         return dpt_scores_labels(&t->scores, split->set, &split->sampler, &w->said,
-                                 d != NULL ? d->threshold : NULL, &t->positive, t->classes, err);
+                                 d != NULL ? d->odds : NULL, &t->positive, t->classes, err);
     if (n <= DPT_SCORES_CLASSES)
         DPT_TRY(DPT_ALLOCATE(t->confusion, n * n, "an evaluation", err));
     DPT_TRY(dpt_scores_classes(&t->scores, split->set, &split->sampler, &w->said, &t->positive,
@@ -328,6 +335,11 @@ static enum dpt_status score(struct eval_work *w, struct dpt_metric_sums *total,
 {
     double *errors = w->t->sums + SUMS;
 
+    if (w->t->nonfinite.samples > 0) { /* numbers cannot be compared with what is none */
+        dpt_free(w->t->classes);
+        w->t->classes = NULL;
+        return DPT_OK;
+    }
     if (w->said.width > 0)
         return score_classes(w, total, err);
     if (w->t->decision != NULL)
@@ -371,6 +383,26 @@ void dpt_trainer_find_positive(struct dpt_trainer *t, const struct dpt_split *sp
     dpt_dataset_close(&set);
 }
 
+/* Adds up what all micro-batches gave. */
+static void add_up(const struct eval_work *w, struct dpt_metric_sums *total)
+{
+    struct dpt_trainer *t = w->t;
+
+    *total = (struct dpt_metric_sums){0};
+    t->nonfinite.samples = 0;
+    for (int64_t i = 0; i < micro_batches(w->split); i++) {
+        const double *sums = t->sums + (size_t)i * w->sums;
+        const struct dpt_metric_sums one = {sums[LOSS], sums[CORRECT], (int64_t)sums[SAMPLES],
+                                            sums[WEIGHT]};
+
+        dpt_metric_sums_add(total, &one);
+        if (t->nonfinite.samples == 0 && sums[NONFINITE] > 0)
+            dpt_sampler_samples(&w->split->sampler, 0, (int64_t)sums[FIRST], 1,
+                                &t->nonfinite.first);
+        t->nonfinite.samples += (int64_t)sums[NONFINITE];
+    }
+}
+
 enum dpt_status dpt_evaluate_split(struct dpt_trainer *t, struct dpt_split *split,
                                    struct dpt_metric_sums *total, struct dpt_error *err)
 {
@@ -399,14 +431,7 @@ enum dpt_status dpt_evaluate_split(struct dpt_trainer *t, struct dpt_split *spli
     if (w.said.width > 0)
         DPT_TRY(dpt_group_sum_floats(&t->comm->world, w.said.rows, w.said.rows,
                                      (size_t)split->sampler.samples * (size_t)w.said.width, err));
-    *total = (struct dpt_metric_sums){0};
-    for (int64_t i = 0; i < n; i++) {
-        const double *sums = t->sums + (size_t)i * w.sums;
-        const struct dpt_metric_sums one = {sums[LOSS], sums[CORRECT], (int64_t)sums[SAMPLES],
-                                            sums[WEIGHT]};
-
-        dpt_metric_sums_add(total, &one);
-    }
+    add_up(&w, total);
     if (total->samples != split->sampler.samples)
         DPT_TRY(dpt_fail(err, DPT_INTERNAL, "%s: %lld of %lld samples were evaluated", split->name,
                          (long long)total->samples, (long long)split->sampler.samples));

@@ -297,3 +297,16 @@ enum dpt_status dpt_trainer_find_nonfinite(struct dpt_trainer *t, const struct d
 out:
     return status;
 }
+
+enum dpt_status dpt_trainer_check_outputs(const struct dpt_trainer *t,
+                                          const struct dpt_split *split, struct dpt_error *err)
+{
+    char where[256];
+
+    if (t->nonfinite.samples == 0)
+        return DPT_OK;
+    return dpt_fail(err, DPT_FAILED,
+                    "data.%s: not a number: outputs for %lld of %lld samples; the first is %s",
+                    split->name, (long long)t->nonfinite.samples, (long long)split->sampler.samples,
+                    dpt_dataset_where(split->set, t->nonfinite.first, where));
+}

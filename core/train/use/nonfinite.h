@@ -1,5 +1,5 @@
 /*
- * nonfinite: where a value first was not finite.
+ * nonfinite: where a value first was not finite, in a step or an evaluation.
  */
 #ifndef DPT_TRAIN_NONFINITE_H
 #define DPT_TRAIN_NONFINITE_H
@@ -13,5 +13,10 @@
  */
 enum dpt_status dpt_trainer_find_nonfinite(struct dpt_trainer *t, const struct dpt_step_view *view,
                                            float *gradient, struct dpt_error *err);
+
+/* Fails where samples of the last evaluation, which was of this split, have outputs that are not
+ * finite: says how many, and names the first. Alike on all ranks. Errors: FAILED. */
+enum dpt_status dpt_trainer_check_outputs(const struct dpt_trainer *t,
+                                          const struct dpt_split *split, struct dpt_error *err);
 
 #endif

@@ -168,9 +168,12 @@ static void soften_part(void *arg, int thread)
     const int64_t total = w->view.total;
     const int64_t end = total * (thread + 1) / w->t->team.threads;
 
-    for (int64_t i = total * thread / w->t->team.threads; i < end; i++)
-        w->labels[i] =
-            dpt_softmax(w->all + i * w->outputs, w->outputs, w->probabilities + i * w->outputs);
+    for (int64_t i = total * thread / w->t->team.threads; i < end; i++) {
+        const float *logits = w->all + i * w->outputs;
+        const int32_t best = dpt_softmax(logits, w->outputs, w->probabilities + i * w->outputs);
+
+        w->labels[i] = dpt_is_finite(logits, w->outputs) ? best : -1;
+    }
 }
 
 static void squash_part(void *arg, int thread)
@@ -402,4 +405,29 @@ enum dpt_status dpt_trainer_predict_source(struct dpt_trainer *t, struct dpt_sou
 
     status = check_truth(&w, err); /* the same on all ranks */
     return status == DPT_OK ? predict(&w, sink, arg, total, err) : status;
+}
+
+enum { NAMED = 5 }; /* of the samples whose outputs are not finite */
+
+void dpt_unpredicted_note(struct dpt_unpredicted *u, const struct dpt_predicted *predicted,
+                          const struct dpt_source *source)
+{
+    const int32_t n = predicted->outputs;
+    char where[512];
+
+    for (int32_t i = 0; i < predicted->count; i++)
+        if (!dpt_is_finite(predicted->values + (size_t)i * (size_t)n, n) && u->samples++ < NAMED)
+            dpt_str_printf(&u->where, "%s%s", u->samples == 1 ? "" : "; ",
+                           dpt_source_where(source, predicted->first + i, where));
+}
+
+enum dpt_status dpt_unpredicted_tell(const struct dpt_unpredicted *u, int64_t all,
+                                     struct dpt_error *err)
+{
+    if (u->samples == 0)
+        return DPT_OK;
+    return dpt_fail(err, DPT_FAILED,
+                    "not a number: outputs for %lld of %lld samples, written as nan: %s%s",
+                    (long long)u->samples, (long long)all, u->where.failed ? "" : u->where.text,
+                    u->samples > NAMED ? "; and others" : "");
 }

@@ -24,12 +24,25 @@ struct dpt_predicted {
     /* Likewise, the softmax of the logits, or with binary_cross_entropy their sigmoids; NULL for
      * mse. */
     const float *probabilities;
-    const int32_t *labels; /* [count] of cross_entropy the first of the largest logits, else NULL */
+    /* [count] of cross_entropy the first of the largest logits, or -1 where these are not all
+     * finite; else NULL */
+    const int32_t *labels;
     /* The true classes or targets, if they are known: at most one of the two. */
     const int32_t *classes; /* [count] */
     const float *targets;   /* [count][outputs] */
     const float *loss;      /* [count] where the truth is known, else NULL; of targets as trained */
 };
+
+/* The samples whose outputs are not all finite. Zero-initialise; release `where`. */
+struct dpt_unpredicted {
+    int64_t samples;
+    struct dpt_str where; /* the first ones */
+};
+void dpt_unpredicted_note(struct dpt_unpredicted *u, const struct dpt_predicted *predicted,
+                          const struct dpt_source *source);
+/* Fails where there are some of `all`, and names the first ones. Errors: FAILED. */
+enum dpt_status dpt_unpredicted_tell(const struct dpt_unpredicted *u, int64_t all,
+                                     struct dpt_error *err);
 
 /* Called on rank 0 with one group of consecutive samples after another. Its failure ends the
  * prediction on all ranks. */

@@ -55,11 +55,11 @@ struct dpt_class_score {
 };
 
 /* What was said of the samples of an evaluation: a row each, in the order of their evaluation. */
-enum { DPT_SAID_CHOSEN, DPT_SAID_ABOVE, DPT_SAID_PROBABILITY };
+enum { DPT_SAID_CHOSEN, DPT_SAID_ABOVE, DPT_SAID_LOGITS };
 struct dpt_said {
     int32_t outputs;
-    /* Of a row: the chosen class, how many are likelier than the true one, and the probabilities:
-     * of all classes, of class 1 of two, or none. Of several labels: the logits of all. */
+    /* Of a row: the chosen class, how many are likelier than the true one, and the logits of all
+     * classes, or none. Of several labels: the logits of all, and nothing else. */
     int32_t width;
     float *rows;
 };
@@ -115,24 +115,40 @@ int32_t dpt_argmax(const float *x, int32_t n);
 int32_t dpt_softmax(const float *logits, int32_t n, float *out);
 /* The sigmoid of each of a row of logits. */
 void dpt_sigmoids(const float *logits, int32_t n, float *out);
-/* Whether a label is said to hold: where the sigmoid of its logit is at least the threshold or,
- * without one (NAN), above 0.5. */
-bool dpt_label_holds(float logit, float threshold);
+/* Whether all of a row of outputs are finite. */
+bool dpt_is_finite(const float *row, int32_t n);
+/*
+ * The log-odds of a class, log(p / (1 - p)), of a row of logits. They rank samples as its
+ * probability p does, and go on where that rounds to 0 or 1: in fp32 from 17 on. sums: of this row.
+ */
+struct dpt_odds {
+    int32_t best; /* the class of the first of the largest logits */
+    double rest;  /* log of the sum of the powers of all others */
+};
+struct dpt_odds dpt_odds_sums(const float *logits, int32_t n);
+double dpt_log_odds(const struct dpt_odds *sums, const float *logits, int32_t n, int32_t class);
+/* Whether a label is said to hold: where its logit, which is its log-odds, is at least the
+ * threshold or, without one (NAN), positive. */
+static inline bool dpt_label_holds(float logit, double threshold)
+{
+    return threshold == threshold ? (double)logit >= threshold : logit > 0;
+}
+
 /* The class of a sample; of one whose target is a share of each class the largest one's, as
  * accuracy has it; of one with a single label 1 where that holds, else 0. */
 int32_t dpt_class_of(const struct dpt_dataset *set, int64_t sample);
 /* Whether a sample is of a class, or one of its labels holds. */
 bool dpt_is_of(const struct dpt_dataset *set, int64_t sample, bool labels, int32_t class);
 
-/* How wide a row is. all: it has the probabilities of all classes, unless they are too many to be
- * kept; of two classes it has at least that of class 1. */
+/* How wide a row is. all: it has the logits of all classes, unless they are too many to be kept; of
+ * two classes it has them in any case. */
 int32_t dpt_said_width(int32_t outputs, int64_t samples, bool all);
 /* How wide a row of labels is, which are all kept; 0: these are too many, so that there are no
  * scores. */
 int32_t dpt_said_labels_width(int32_t outputs, int64_t samples, bool all);
-/* Writes the row of a sample. probabilities: room for said->outputs. */
-void dpt_said_put(const struct dpt_said *said, int64_t position, int32_t label, const float *logits,
-                  float *probabilities);
+/* Writes the row of a sample. */
+void dpt_said_put(const struct dpt_said *said, int64_t position, int32_t label,
+                  const float *logits);
 /* Counts the two classes of a set, or the class or label that was told: of all its samples, or of
  * those that a sampler walks. */
 void dpt_positive_count(struct dpt_positive *positive, const struct dpt_dataset *set,
@@ -151,13 +167,13 @@ enum dpt_status dpt_scores_classes(struct dpt_scores *scores, const struct dpt_d
 
 /*
  * Computes the scores of several labels at once, which hold where the targets are 0.5 or more, and
- * are said to where the logits are positive or, by thresholds, [outputs] or NULL, as
+ * are said to where the logits are positive or, by thresholds, log-odds [outputs] or NULL, as
  * dpt_label_holds has it. positive: the one that was told, if any. labels: [outputs] zeroed, out:
  * each as a class of the samples for which it holds. Errors: RANK.
  */
 enum dpt_status dpt_scores_labels(struct dpt_scores *scores, const struct dpt_dataset *set,
                                   const struct dpt_sampler *sampler, const struct dpt_said *said,
-                                  const float *thresholds, const struct dpt_positive *positive,
+                                  const double *thresholds, const struct dpt_positive *positive,
                                   struct dpt_class_score *labels, struct dpt_error *err);
 
 /* What classes, or labels, are called; one behind the last has its number alone. */

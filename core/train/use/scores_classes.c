@@ -1,10 +1,11 @@
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/base/memory.h"
 #include "core/train/use/scores.h"
 
-/* So many probabilities are kept for the scores of an evaluation, else none; of several labels at
+/* So many logits are kept for the scores of an evaluation, else none; of several labels at
  * once while training fewer. */
 enum { MOST_SAID = 1 << 26, MOST_LABELS = 1 << 24 };
 /* Of fewer samples a class, chance makes some of them rare. */
@@ -52,12 +53,39 @@ void dpt_sigmoids(const float *logits, int32_t n, float *out)
         out[k] = (float)(1 / (1 + exp(-(double)logits[k])));
 }
 
-bool dpt_label_holds(float logit, float threshold)
+bool dpt_is_finite(const float *row, int32_t n)
 {
-    float probability;
+    for (int32_t k = 0; k < n; k++)
+        if (!isfinite(row[k]))
+            return false;
+    return true;
+}
 
-    dpt_sigmoids(&logit, 1, &probability);
-    return isnan(threshold) ? logit > 0 : probability >= threshold;
+struct dpt_odds dpt_odds_sums(const float *logits, int32_t n)
+{
+    struct dpt_odds sums = {.best = dpt_argmax(logits, n)};
+    double second = -INFINITY, sum = 0;
+
+    for (int32_t k = 0; k < n; k++)
+        if (k != sums.best && (double)logits[k] > second)
+            second = logits[k];
+    for (int32_t k = 0; k < n; k++)
+        if (k != sums.best)
+            sum += exp((double)logits[k] - second);
+    sums.rest = second + log(sum);
+    return sums;
+}
+
+double dpt_log_odds(const struct dpt_odds *sums, const float *logits, int32_t n, int32_t class)
+{
+    const double own = logits[class], best = logits[sums->best];
+
+    if (n == 2) /* exactly */
+        return own - (double)logits[1 - class];
+    if (class == sums->best)
+        return own - sums->rest;
+    /* Its own power is at most half of the sum, so that nothing cancels. */
+    return own - best - log(1 + exp(sums->rest - best) - exp(own - best));
 }
 
 int32_t dpt_said_labels_width(int32_t outputs, int64_t samples, bool all)
@@ -67,25 +95,21 @@ int32_t dpt_said_labels_width(int32_t outputs, int64_t samples, bool all)
 
 int32_t dpt_said_width(int32_t outputs, int64_t samples, bool all)
 {
-    return DPT_SAID_PROBABILITY + (all && samples <= MOST_SAID / outputs ? outputs
-                                   : outputs == 2                        ? 1
-                                                                         : 0);
+    return DPT_SAID_LOGITS +
+           (outputs == 2 || (all && samples <= MOST_SAID / outputs) ? outputs : 0);
 }
 
-void dpt_said_put(const struct dpt_said *said, int64_t position, int32_t label, const float *logits,
-                  float *probabilities)
+void dpt_said_put(const struct dpt_said *said, int64_t position, int32_t label, const float *logits)
 {
     float *row = said->rows + position * said->width;
-    const int32_t told = said->width - DPT_SAID_PROBABILITY;
     int32_t above = 0;
 
     for (int32_t k = 0; k < said->outputs; k++)
         above += logits[k] > logits[label] || (logits[k] == logits[label] && k < label);
     row[DPT_SAID_ABOVE] = (float)above;
-    row[DPT_SAID_CHOSEN] = (float)(told == 0 ? dpt_argmax(logits, said->outputs)
-                                             : dpt_softmax(logits, said->outputs, probabilities));
-    for (int32_t k = 0; k < told; k++)
-        row[DPT_SAID_PROBABILITY + k] = probabilities[told == 1 ? 1 : k];
+    row[DPT_SAID_CHOSEN] = (float)dpt_argmax(logits, said->outputs);
+    if (said->width > DPT_SAID_LOGITS)
+        memcpy(row + DPT_SAID_LOGITS, logits, (size_t)said->outputs * sizeof *logits);
 }
 
 static void score_class(struct dpt_class_score *c)
@@ -162,28 +186,28 @@ static void score_counts(struct dpt_scores *scores, struct dpt_class_score *clas
 
 /* A sample, as a class's curve has it. */
 struct judged {
-    float probability;
+    double odds; /* log-odds of the class */
     double weight;
 };
 
-static int by_probability(const void *a, const void *b)
+static int by_odds(const void *a, const void *b)
 {
-    const float x = ((const struct judged *)a)->probability;
-    const float y = ((const struct judged *)b)->probability;
+    const double x = ((const struct judged *)a)->odds;
+    const double y = ((const struct judged *)b)->odds;
 
     return (x > y) - (x < y);
 }
 
-/* What the sorted samples below a probability, or not above it, weigh. sum: [n], of each and those
+/* What the sorted samples below some odds, or not above them, weigh. sum: [n], of each and those
  * before it. */
-static double weight_below(const struct judged *sum, int64_t n, float probability, bool equal)
+static double weight_below(const struct judged *sum, int64_t n, double odds, bool equal)
 {
     int64_t first = 0;
 
     while (n > 0) {
-        const float middle = sum[first + n / 2].probability;
+        const double middle = sum[first + n / 2].odds;
 
-        if (middle < probability || (equal && middle == probability)) {
+        if (middle < odds || (equal && middle == odds)) {
             first += n / 2 + 1;
             n -= n / 2 + 1;
         } else {
@@ -193,20 +217,19 @@ static double weight_below(const struct judged *sum, int64_t n, float probabilit
     return first > 0 ? sum[first - 1].weight : 0;
 }
 
-/* The chance that a sample of the class has the larger probability than one that is not of it, half
- * of which counts where they are the same. NAN where either is missing. judged: those of the class
+/* The chance that a sample of the class has larger odds than one that is not of it, half of which
+ * counts where they are the same. NAN where either is missing. judged: those of the class
  * come first. Of many classes these are few, so they alone are sorted. */
 static double area(struct judged *judged, int64_t positives, int64_t n)
 {
     double positive = 0, negative = 0, sum = 0;
 
-    qsort(judged, (size_t)positives, sizeof *judged, by_probability);
+    qsort(judged, (size_t)positives, sizeof *judged, by_odds);
     for (int64_t i = 0; i < positives; i++)
         judged[i].weight = positive += judged[i].weight;
     for (int64_t i = positives; i < n; i++) {
-        const float probability = judged[i].probability;
-        const double below = weight_below(judged, positives, probability, false);
-        const double upto = weight_below(judged, positives, probability, true);
+        const double below = weight_below(judged, positives, judged[i].odds, false);
+        const double upto = weight_below(judged, positives, judged[i].odds, true);
 
         sum += judged[i].weight * (positive - (below + upto) / 2);
         negative += judged[i].weight;
@@ -214,37 +237,43 @@ static double area(struct judged *judged, int64_t positives, int64_t n)
     return positive > 0 && negative > 0 ? sum / (positive * negative) : NAN;
 }
 
-/* The labels and weights of a sampler's samples, in its order. */
+/* The labels and weights of a sampler's samples, in its order, and what the odds are made from. */
 struct truth {
     int32_t *label;
     double *weight;
+    struct dpt_odds *odds;
 };
 
 /* Measures the classes' curves; gives their mean. Two classes have the same one. */
 static double measure_areas(const struct dpt_said *said, const struct truth *truth, int64_t samples,
                             struct judged *judged, struct dpt_class_score *classes)
 {
-    const int32_t told = said->width - DPT_SAID_PROBABILITY;
+    const int32_t outputs = said->outputs, first = outputs == 2;
+    const bool told = said->width > DPT_SAID_LOGITS;
     double sum = 0;
 
-    for (int32_t k = 0; k < said->outputs; k++)
+    for (int32_t k = 0; k < outputs; k++)
         classes[k].roc_auc = NAN;
-    for (int32_t k = said->outputs == 2 ? told - 1 : 0; k < told; k++) {
-        const int32_t class = said->outputs == 2 ? 1 : k;
+    for (int64_t i = 0; told && i < samples; i++)
+        truth->odds[i] = dpt_odds_sums(said->rows + i * said->width + DPT_SAID_LOGITS, outputs);
+    for (int32_t k = first; told && k < outputs; k++) {
         int64_t n = 0, positives = 0;
 
         for (int pass = 0; pass < 2; pass++) {
-            for (int64_t i = 0; i < samples; i++)
-                if (truth->weight[i] != 0 && (truth->label[i] != class) == pass)
-                    judged[n++] = (struct judged){
-                        said->rows[i * said->width + DPT_SAID_PROBABILITY + k], truth->weight[i]};
+            for (int64_t i = 0; i < samples; i++) {
+                const float *logits = said->rows + i * said->width + DPT_SAID_LOGITS;
+
+                if (truth->weight[i] != 0 && (truth->label[i] != k) == pass)
+                    judged[n++] = (struct judged){dpt_log_odds(&truth->odds[i], logits, outputs, k),
+                                                  truth->weight[i]};
+            }
             positives = pass == 0 ? n : positives;
         }
-        sum += classes[class].roc_auc = area(judged, positives, n);
+        sum += classes[k].roc_auc = area(judged, positives, n);
     }
-    if (said->outputs == 2)
+    if (outputs == 2)
         classes[0].roc_auc = classes[1].roc_auc;
-    return said->outputs == 2 ? sum : told > 0 ? sum / told : NAN;
+    return told ? sum / (outputs - first) : NAN;
 }
 
 enum dpt_status dpt_scores_classes(struct dpt_scores *scores, const struct dpt_dataset *set,
@@ -263,6 +292,7 @@ enum dpt_status dpt_scores_classes(struct dpt_scores *scores, const struct dpt_d
     dpt_scores_clear(scores);
     DPT_TRY(DPT_ALLOCATE(truth.label, (size_t)n, what, err));
     DPT_TRY(DPT_ALLOCATE(truth.weight, (size_t)n, what, err));
+    DPT_TRY(DPT_ALLOCATE(truth.odds, (size_t)n, what, err));
     DPT_TRY(DPT_ALLOCATE(judged, (size_t)n, what, err));
     for (int64_t i = 0; i < n; i++) {
         const float *row = said->rows + i * said->width;
@@ -274,6 +304,8 @@ enum dpt_status dpt_scores_classes(struct dpt_scores *scores, const struct dpt_d
         dpt_sampler_samples(sampler, 0, i, 1, &sample);
         label = truth.label[i] = said->outputs > 1 ? dpt_class_of(set, sample) : 0;
         weight = truth.weight[i] = set->weights != NULL ? set->weights[sample] : 1;
+        if (weight == 0)
+            continue;
         all += weight;
         among += row[DPT_SAID_ABOVE] < 5 ? weight : 0;
         classes[label].weight += weight;
@@ -291,6 +323,7 @@ enum dpt_status dpt_scores_classes(struct dpt_scores *scores, const struct dpt_d
 out:
     dpt_free(truth.label);
     dpt_free(truth.weight);
+    dpt_free(truth.odds);
     dpt_free(judged);
     return status;
 }
@@ -299,7 +332,7 @@ out:
 
 /* Counts one label; gives the weight of the samples of which it is said right. */
 static double score_label(const struct dpt_said *said, const struct dpt_dataset *set,
-                          const struct dpt_sampler *sampler, float threshold, int32_t k,
+                          const struct dpt_sampler *sampler, double threshold, int32_t k,
                           struct judged *judged, struct dpt_class_score *c)
 {
     int64_t n = 0, positives = 0;
@@ -308,7 +341,7 @@ static double score_label(const struct dpt_said *said, const struct dpt_dataset 
     for (int pass = 0; pass < 2; pass++) { /* those for which it holds come first */
         for (int64_t i = 0; i < sampler->samples; i++) {
             const float logit = said->rows[i * said->width + k];
-            struct judged one = {.weight = 1};
+            struct judged one = {.odds = logit, .weight = 1};
             const bool says = dpt_label_holds(logit, threshold);
             int64_t sample;
             bool holds;
@@ -319,7 +352,6 @@ static double score_label(const struct dpt_said *said, const struct dpt_dataset 
             holds = dpt_is_of(set, sample, true, k);
             if (one.weight == 0 || holds == pass)
                 continue;
-            dpt_sigmoids(&logit, 1, &one.probability);
             judged[n++] = one;
             c->weight += holds ? one.weight : 0;
             c->chosen += says ? one.weight : 0;
@@ -335,7 +367,7 @@ static double score_label(const struct dpt_said *said, const struct dpt_dataset 
 
 enum dpt_status dpt_scores_labels(struct dpt_scores *scores, const struct dpt_dataset *set,
                                   const struct dpt_sampler *sampler, const struct dpt_said *said,
-                                  const float *thresholds, const struct dpt_positive *positive,
+                                  const double *thresholds, const struct dpt_positive *positive,
                                   struct dpt_class_score *labels, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
