@@ -51,7 +51,8 @@ static void resize_bytes(const struct golden *g, struct dpt_box part, float *out
     const struct dpt_shape *s = &g->shape, made = {s->c, g->height, g->width, false};
     const int32_t plane = s->h * s->w;
     uint8_t pixels[MOST];
-    const struct dpt_picture picture = {s->w, s->h, s->c, pixels};
+    const struct dpt_picture picture = {
+        .width = s->w, .height = s->h, .channels = s->c, .pixels = pixels};
     float scratch[SCRATCH];
 
     for (int32_t i = 0; i < s->c * plane; i++)
