@@ -366,7 +366,7 @@ static enum dpt_status evaluate(struct dpt_cli *cli, const struct dpt_job *job,
 {
     enum dpt_status status = DPT_OK;
     const char *name = dpt_cli_value(cli, "--split");
-    struct dpt_job plain = *job; /* samples are evaluated as they are, those for training too */
+    struct dpt_job plain = *job; /* all samples are evaluated as they are, training ones too */
     struct dpt_trainer t = {0};
     struct dpt_split *const by_index[] = {&t.data.test, &t.data.valid, &t.data.train};
     struct dpt_metric_sums metric_sums = {0};
@@ -377,6 +377,7 @@ static enum dpt_status evaluate(struct dpt_cli *cli, const struct dpt_job *job,
 
     (void)conf;
     plain.data.augment = (struct dpt_augment){0};
+    plain.data.drop_last = false;
     DPT_TRY(dpt_job_command_weights(cli, job, &weights, err));
     while (name != NULL && i < 3 && strcmp(splits[i].name, name) != 0)
         i++;

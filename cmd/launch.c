@@ -16,6 +16,7 @@
 #include "cmd/job_command.h"
 #include "cmd/relay.h"
 #include "core/base/clock.h"
+#include "core/base/file.h"
 #include "core/base/process.h"
 #include "core/comm/launched.h"
 #include "core/plan/plan.h"
@@ -36,11 +37,15 @@ static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGHUP};
 enum { NUMBERS = sizeof numbers / sizeof numbers[0] };
 
 static volatile pid_t mpirun;
-static volatile sig_atomic_t asked, asked_by; /* how often; the first signal */
+static volatile sig_atomic_t asked_by, ended_by; /* the first signal, and the one that ends all */
+static _Atomic double asked_at;
 static volatile bool passes_requests;
 
-/* What Open MPI needs on this machine; other MPIs do not look at these names. What the user has set
- * stays. */
+/* What ends mpirun and its ranks: INT and TERM are blocked there. */
+static const int END = SIGHUP;
+
+/* What Open MPI needs on this machine, version 5 by names that begin with PRTE; other MPIs do not
+ * look at these. What the user has set stays. */
 static void set_environment(const struct dpt_cli *cli, int ranks)
 {
     char columns[16];
@@ -52,37 +57,46 @@ static void set_environment(const struct dpt_cli *cli, int ranks)
     setenv("OMPI_MCA_orte_execute_quiet", "1", 0);
     /* Threads of a rank and its loader need more than the one core that mpirun would bind it to. */
     setenv("OMPI_MCA_hwloc_base_binding_policy", "none", 0);
+    setenv("PRTE_MCA_hwloc_default_binding_policy", "none", 0);
     if (geteuid() == 0) {
         setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
         setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
     }
     if (ranks > count_cores()) {
         setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 0);
+        setenv("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe", 0);
         setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
     }
     /* hwloc looks for X displays at every start, which takes seconds where no name server answers,
      * and reads all PCI devices in every process, which takes milliseconds in virtual machines. */
     setenv("HWLOC_COMPONENTS", "-gl,-opencl,-pci,-linuxio", 0);
+    /* An mpirun that is ended while it starts ranks makes epoll fail, and libevent says so. */
+    setenv("EVENT_NOEPOLL", "1", 0);
     /* Containers often forbid the system call behind it, and Open MPI says so thousands of times.
      */
     setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
 }
 
 /*
- * mpirun itself answers INT and TERM by killing the ranks within two seconds. So a request to save
- * and stop goes to the ranks by their page; look_after sends it to mpirun, too, once nobody dies of
- * it. Asked twice mpirun shall end at once, and so shall a command that knows no requests.
+ * A request to save and stop goes to the ranks by their page; look_after sends it to mpirun, too,
+ * once nobody dies of it. A second request ends mpirun, and a third one kills it; where the command
+ * knows no requests the first one ends it. The same request once more is none.
  */
 static void pass_on(int number)
 {
     const int before = errno;
 
-    if (asked++ == 0)
-        asked_by = number;
-    if (asked == 1 && passes_requests)
+    if (asked_by != 0 && dpt_stop_repeats(asked_at))
+        return;
+    asked_at = dpt_now();
+    if (asked_by == 0 && passes_requests) {
         dpt_launched_request(number);
-    else
-        kill(mpirun, asked <= 2 ? SIGTERM : SIGKILL);
+    } else {
+        kill(mpirun, ended_by == 0 ? END : SIGKILL);
+        ended_by = number;
+    }
+    if (asked_by == 0)
+        asked_by = number;
     errno = before;
 }
 
@@ -102,19 +116,26 @@ static void catch_signals(sigset_t *before)
             sigaction(numbers[i], &action, NULL);
 }
 
-/* Runs in the child, which leaves the terminal's foreground group, so that Ctrl-C comes to the
- * parent alone: one that came to both before is the parent's, too. */
+/*
+ * Runs in the child, which leaves the terminal's foreground group, so that Ctrl-C comes to the
+ * parent alone: one that came to both before is the parent's, too. mpirun itself answers INT and
+ * TERM by killing the ranks within two seconds, whether or not they have saved. Whoever signals all
+ * processes of a job sends them to mpirun as well, so they are blocked there.
+ */
 static void leave_signals(const sigset_t *before)
 {
+    sigset_t mask = *before;
     struct sigaction old;
 
     setpgid(0, 0);
+    sigaddset(&mask, SIGINT);
+    sigaddset(&mask, SIGTERM);
     for (int i = 0; i < NUMBERS; i++)
         if (sigaction(numbers[i], NULL, &old) == 0 && old.sa_handler == pass_on) {
             signal(numbers[i], SIG_IGN); /* drops what waits */
             signal(numbers[i], SIG_DFL);
         }
-    sigprocmask(SIG_SETMASK, before, NULL);
+    sigprocmask(SIG_SETMASK, &mask, NULL);
 }
 
 /* mpirun -np N this-binary arguments…; --ranks among them is not heeded again (DPTRAIN_LAUNCHED).
@@ -127,7 +148,7 @@ static void become_mpirun(const struct dpt_cli *cli, size_t n, char *self, char 
 
     memcpy(words, (char *[]){"mpirun", "-np", number, self}, 4 * sizeof *words);
     memcpy(words + 4, cli->argv + 1, n * sizeof *words); /* and the NULL behind them */
-    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    prctl(PR_SET_PDEATHSIG, END);
     if (null >= 0 && !cli->reads_input)
         dup2(null, STDIN_FILENO);
     dpt_relay_enter(relay);
@@ -163,6 +184,19 @@ static bool could_end(void)
            !dpt_relay_blocked();
 }
 
+/* A signal that came to mpirun alone, where it is blocked; 0: none. */
+static int sent_to_mpirun(void)
+{
+    char path[64], mask[32];
+
+    snprintf(path, sizeof path, "/proc/%d/status", (int)mpirun);
+    if (dpt_file_value(path, "ShdPnd", mask, sizeof mask))
+        for (int i = 0; i < NUMBERS; i++)
+            if ((strtoull(mask, NULL, 16) >> (numbers[i] - 1) & 1) != 0)
+                return numbers[i];
+    return 0;
+}
+
 /*
  * Ends an mpirun that stays when its ranks are gone. Open MPI 4.1's sometimes does where a rank
  * dies early, and is deaf to TERM then. Ranks on other nodes are not seen from here, but while one
@@ -178,8 +212,10 @@ static void look_after(struct watched *w)
     w->looked = now;
     dpt_launched_look(mpirun, &tree);
     w->seen |= tree.ranks || dpt_launched_come();
+    if (asked_by == 0 && sent_to_mpirun() != 0)
+        pass_on(sent_to_mpirun());
     /* A rank that is not yet that far would die of USR1; without the page nobody knows. */
-    if (asked > 0 && passes_requests && !w->handed &&
+    if (asked_by != 0 && passes_requests && !w->handed &&
         (dpt_launched_ready() || (tree.connected && !tree.ranks)))
         w->handed = kill(mpirun, SIGUSR1) == 0;
     if (tree.ranks || tree.connected || (!w->seen && tree.others) || !could_end())
@@ -223,13 +259,16 @@ static enum dpt_status await_mpirun(struct dpt_relay *relay, struct watched *w, 
 static int exit_code(const struct watched *w, int state)
 {
     const int code = WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state);
+    const int noted = dpt_launched_code();
 
-    if (!passes_requests && asked > 0)
-        return 128 + asked_by;
+    if (noted == dpt_exit_code(DPT_STOPPED)) /* all is saved, whatever mpirun ended of after that */
+        return noted;
+    if (ended_by != 0)
+        return 128 + ended_by;
     if (w->killed)
-        return dpt_launched_code() >= 0 ? dpt_launched_code() : dpt_exit_code(DPT_RANK);
+        return noted >= 0 ? noted : dpt_exit_code(DPT_RANK);
     /* mpirun gives the signal of a rank that died by one. */
-    return code > 128 && asked < 2 ? dpt_exit_code(DPT_RANK) : code;
+    return code > 128 ? dpt_exit_code(DPT_RANK) : code;
 }
 
 /* Starts `ranks` ranks of this very command line under mpirun and gives its exit code in *code.

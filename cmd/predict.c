@@ -277,6 +277,8 @@ static enum dpt_status open_out(struct predict *p, struct dpt_error *err)
     /* The values have the names that the table of the training called its labels. */
     if (!p->spec.classes && p->spec.model.n_labels == (size_t)format.outputs)
         format.value_names = p->spec.model.labels;
+    if (format.value_names != NULL && !format.labels)
+        format.offsets = p->spec.model.offsets;
     if (format.n_classes == 0 || format.n_classes > (size_t)format.outputs)
         format.class_names = NULL;
     if (out == NULL)

@@ -112,11 +112,11 @@ build() {
     mapfile -t goals < <(goals "$2" | tr ' ' '\n')
     echo "building ${1:+with $1 }..." >&2
     # shellcheck disable=SC2086
-    if ! make -k -j"$cores" $1 "${goals[@]}" >"$log" 2>&1; then
+    if ! make WERROR=1 -k -j"$cores" $1 "${goals[@]}" >"$log" 2>&1; then
         # Old programs would hide that theirs no longer build.
         rm -rf "$2/tests" "$2/dptrain"
         # shellcheck disable=SC2086
-        make -k -j"$cores" $1 "${goals[@]}" >"$log" 2>&1
+        make WERROR=1 -k -j"$cores" $1 "${goals[@]}" >"$log" 2>&1
         grep -E 'error|warning|undefined|\*\*\*' "$log" | head -n 40 >&2
         echo "some of it did not build, see $log" >&2
         echo "0 1 0" >"$logs/make$1.count"

@@ -133,7 +133,7 @@ static void write_numbers(struct dpt_str *out, const char *key, const double *va
     const size_t before = out->length;
 
     for (size_t i = 0; i < n; i++) {
-        const double ratio = fabs(values[i]) / fmax(std[i], 1e-12);
+        const double ratio = fabs(values[i]) / std[i];
         const int digits = 7 + (int)ceil(log10(fmin(fmax(ratio, 1), 1e8)));
 
         dpt_str_printf(&list, "%s%.*g%s", i == 0 ? "[" : " ", digits, values[i],
@@ -153,11 +153,12 @@ static void write_normalize(const struct dpt_shard_statistics *s, struct dpt_str
     double mean = 0, squares = 0, std;
     char digits[32];
 
-    for (size_t c = 0; c < channels; c++) {
+    for (size_t c = 0; c < channels; c++)
         mean += s->mean[c] / (double)channels;
-        squares += (s->std[c] * s->std[c] + s->mean[c] * s->mean[c]) / (double)channels;
-    }
-    std = sqrt(fmax(1e-12, squares - mean * mean));
+    for (size_t c = 0; c < channels; c++)
+        squares +=
+            (s->std[c] * s->std[c] + (s->mean[c] - mean) * (s->mean[c] - mean)) / (double)channels;
+    std = sqrt(squares); /* as none of theirs is 0 */
     dpt_str_printf(out, "  # (x - mean) / std%s; from %s of the samples\n",
                    s->u8 ? ", after bytes were divided by 255" : "",
                    dpt_group_digits(digits, s->scanned));
@@ -394,8 +395,12 @@ static void write_found(const struct dpt_init_job *init, struct dpt_str *out)
         least = s->counts[i] < least ? s->counts[i] : least;
         greatest = s->counts[i] > greatest ? s->counts[i] : greatest;
     }
-    dpt_str_printf(out, "%lld classes of %s to %s samples\n", (long long)s->classes,
-                   dpt_group_digits(fewest, least), dpt_group_digits(most, greatest));
+    if (s->classes == 1)
+        dpt_str_printf(out, "1 class of %s sample%s\n", dpt_group_digits(fewest, least),
+                       least == 1 ? "" : "s");
+    else
+        dpt_str_printf(out, "%lld classes of %s to %s samples\n", (long long)s->classes,
+                       dpt_group_digits(fewest, least), dpt_group_digits(most, greatest));
 }
 
 void dpt_init_job_write(const struct dpt_init_job *init, struct dpt_str *out)

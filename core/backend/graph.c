@@ -123,25 +123,36 @@ enum dpt_status dpt_graph_add_tensor(struct dpt_graph *graph, const struct dpt_t
     return DPT_OK;
 }
 
-static void update(const struct dpt_tensor *t, double decay, double samples, const float *sum,
+static void update(const struct dpt_tensor *t, double decay, int64_t samples, const float *sum,
                    float *params)
 {
-    for (int64_t i = t->offset; i < t->offset + t->count; i++)
-        params[i] = (float)(decay * (double)params[i] + (1 - decay) * ((double)sum[i] / samples));
+    for (int64_t i = t->offset; samples > 0 && i < t->offset + t->count; i++)
+        params[i] =
+            (float)(decay * (double)params[i] + (1 - decay) * ((double)sum[i] / (double)samples));
 }
 
-void dpt_graph_update_state(const struct dpt_graph *graph, int64_t samples, const float *sum,
-                            float *params)
+int64_t dpt_graph_variance_samples(const struct dpt_graph_node *node, int64_t whole, int32_t micro)
 {
+    return (int64_t)node->in.h * node->in.w > 1 ? 0 : node->whole_step ? whole : micro;
+}
+
+void dpt_graph_update_state(const struct dpt_graph *graph, const struct dpt_step_samples *samples,
+                            const float *sum, float *params)
+{
+    const double share = (double)samples->step / (double)samples->whole;
+
     for (int32_t i = 0; i < graph->n_nodes && graph->arena > graph->floats; i++) {
         const struct dpt_graph_node *node = &graph->nodes[i];
+        const int64_t each = dpt_graph_variance_samples(node, samples->whole, samples->micro);
+        double decay = node->attribute[DPT_BATCHNORM_DECAY];
 
         if (node->op != DPT_OP_BATCHNORM || node->by_running)
             continue;
-        update(&graph->tensors[node->mean], node->attribute[DPT_BATCHNORM_DECAY], (double)samples,
-               sum, params);
-        update(&graph->tensors[node->variance], node->attribute[DPT_BATCHNORM_DECAY],
-               (double)samples, sum, params);
+        if (share < DPT_TINY_STEP)
+            decay = 1 - (1 - decay) * share;
+        update(&graph->tensors[node->mean], decay, samples->step, sum, params);
+        update(&graph->tensors[node->variance], decay,
+               samples->step - (each > 1 && samples->step % each == 1), sum, params);
     }
 }
 

@@ -253,11 +253,36 @@ struct dpt_range dpt_tensor_columns(const struct dpt_graph *graph, int32_t tenso
 const struct dpt_graph_node *dpt_graph_divided(const struct dpt_graph *graph, int32_t tensor);
 
 /*
+ * What a float leaves of a norm's mean, where that shows beside the deviation, 1 / scale; else 0.
+ * Far from 0, as years are, it is much: what is normalised by the float alone would not sum to 0,
+ * and the layer before multiplies that sum by numbers as large. Both are doubles; for hosts and
+ * devices.
+ */
+#define DPT_NORM_REST(mean, scale)                                                                 \
+    (fabs((mean) - (double)(float)(mean)) * (scale) > 0x1p-21                                      \
+         ? (float)((mean) - (double)(float)(mean))                                                 \
+         : 0.0f)
+
+/* The samples of a step, of a whole step, which an epoch's last one may not be, and of a
+ * micro-batch, of which the last one may be short. */
+struct dpt_step_samples {
+    int64_t step, whole;
+    int32_t micro;
+};
+
+/* A step of fewer than this share of a whole one's samples is tiny. */
+#define DPT_TINY_STEP 0.25
+
+/*
  * Updates the state in params after a step: running = decay running + (1 - decay) sum / samples.
  * sum: a reduced gradient; of each micro-batch it holds the samples times its mean, and times its
- * unbiased variance.
+ * unbiased variance. Statistics of few samples say little: those of a tiny step count by its share
+ * of a whole step's samples, and a single number, which has no variance, does not count in it.
  */
-void dpt_graph_update_state(const struct dpt_graph *graph, int64_t samples, const float *sum,
-                            float *params);
+void dpt_graph_update_state(const struct dpt_graph *graph, const struct dpt_step_samples *samples,
+                            const float *sum, float *params);
+/* Of how many samples each variance of a norm is, where each gives one number of a channel: one
+ * that is left over has none. 0: it has several numbers of each sample. */
+int64_t dpt_graph_variance_samples(const struct dpt_graph_node *node, int64_t whole, int32_t micro);
 
 #endif

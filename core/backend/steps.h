@@ -87,6 +87,7 @@ struct dpt_steps_spec {
     double clip;         /* largest norm of the mean gradient; 0: not clipped */
     bool skip;           /* a gradient that is not finite withholds only its own update */
     int32_t micros;      /* most micro-batches of this rank in a step */
+    int64_t whole;       /* samples of a whole step, of all ranks */
     int staging_buffers; /* how many steps may be filled in advance, at least 2 */
     int at_once;         /* steps that may be launched together; 0 or 1: each by itself */
     int32_t targets;     /* length of a sample's target vector; 0: labels */

@@ -12,8 +12,8 @@ enum {
     WEYL_1 = 0xBB67AE85,
     FACTOR_0 = 0xD2511F53,
     FACTOR_1 = 0xCD9E8D57,
-    ROUNDS = 10,
 };
+enum { ROUNDS = 10 };
 
 void dpt_philox(const uint32_t key[2], const uint32_t counter[4], uint32_t out[4])
 {

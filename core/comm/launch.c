@@ -132,8 +132,14 @@ void dpt_launcher_prepare_lone(void)
 
 void dpt_launcher_prepare(void)
 {
+    const int ranks = dpt_launcher_number("OMPI_COMM_WORLD_SIZE", -1);
+
     if (!dpt_launcher_present())
         dpt_launcher_prepare_lone();
+    /* Open MPI 5 complains of addresses that do not reach each other, IPv6 ones mostly, even where
+     * all ranks share their memory and no message takes that way. */
+    if (ranks > 0 && dpt_launcher_number("OMPI_COMM_WORLD_LOCAL_SIZE", -1) == ranks)
+        setenv("OMPI_MCA_btl_tcp_disable_family", "6", 0);
 }
 
 void dpt_host_name(char host[DPT_HOST_TEXT])

@@ -48,6 +48,29 @@ static void put_features(const struct dpt_columns *columns, struct dpt_str *mode
     put_collected(model, "features", text);
 }
 
+/* What is subtracted from the numbers of features before they are float32, or was from those of
+ * labels; nothing where nothing is. */
+static void put_offsets(const struct dpt_columns *columns, bool labels, struct dpt_str *model,
+                        struct dpt_str *text)
+{
+    bool any = false;
+
+    for (size_t i = 0; i < columns->n; i++) {
+        const struct dpt_column *c = &columns->at[i];
+        const size_t n = labels ? c->role == DPT_COLUMN_LABEL : dpt_column_width(c);
+
+        any = any || (n > 0 && c->offset != 0);
+        for (size_t k = 0; k < n; k++) {
+            dpt_str_printf(text, text->length == 0 ? "[" : ", ");
+            dpt_str_number(text, c->offset);
+        }
+    }
+    dpt_str_printf(text, "]");
+    if (any)
+        put_collected(model, labels ? "label_offsets" : "feature_offsets", text);
+    dpt_str_clear(text);
+}
+
 enum dpt_status dpt_onnx_metadata(const struct dpt_model_view *view, struct dpt_str *model,
                                   struct dpt_error *err)
 {
@@ -76,6 +99,8 @@ enum dpt_status dpt_onnx_metadata(const struct dpt_model_view *view, struct dpt_
     if (view->columns != NULL) {
         DPT_TRY(dpt_columns_parse(&columns, view->columns, "the checkpoint", err));
         put_features(&columns, model, &text);
+        put_offsets(&columns, false, model, &text);
+        put_offsets(&columns, true, model, &text);
         put_property(model, "columns", view->columns);
     }
 out:

@@ -1,6 +1,7 @@
 /* The nodes of an ONNX graph, and the numbers that they are made with. */
 #include "core/interchange/onnx_nodes.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -267,6 +268,25 @@ static void put_with_reals(struct writer *w, const char *type, const struct dpt_
     free(numbers);
 }
 
+/* What floats leave of means that are far from 0, as times are: subtracted last it is exact. */
+static void put_rest(struct writer *w, const struct dpt_reals *mean, char value[VALUE])
+{
+    struct dpt_reals rest = {.at = malloc((mean->n + 1) * sizeof *rest.at), .n = mean->n};
+    const struct dpt_reals *std = &w->view->normalize->std;
+    bool matters = false;
+
+    w->constants->failed = w->constants->failed || rest.at == NULL;
+    for (size_t i = 0; rest.at != NULL && i < mean->n; i++) {
+        const double s = std->n == 0 ? 1 : std->at[std->n == 1 ? 0 : i];
+
+        rest.at[i] = mean->at[i] - (double)(float)mean->at[i];
+        matters = matters || fabs(rest.at[i]) > 1e-4 * s;
+    }
+    if (matters)
+        put_with_reals(w, "Sub", &rest, "input/mean_rest", "input/centered_rest", value);
+    free(rest.at);
+}
+
 /* What is done to samples before the first layer sees them. */
 static void put_normalize(struct writer *w, char value[VALUE])
 {
@@ -279,6 +299,7 @@ static void put_normalize(struct writer *w, char value[VALUE])
         snprintf(value, VALUE, "input/unit");
     }
     put_with_reals(w, "Sub", &normalize->mean, "input/mean", "input/centered", value);
+    put_rest(w, &normalize->mean, value);
     put_with_reals(w, "Div", &normalize->std, "input/std", "input/scaled", value);
 }
 

@@ -78,21 +78,29 @@ static bool is_job(const struct ends *e)
     return begins(e, "name: ");
 }
 
-/* Where an HDF5 file says it ends, by its superblock; 0: it is none. */
+/* How many bytes an HDF5 file has, as its superblock says; of one that is cut in there as many as
+ * there can be. */
 static uint64_t said_end(const struct ends *e)
 {
-    uint64_t end = 0;
+    uint64_t end = UINT64_MAX;
 
-    if (e->n_head >= 48 && memcmp(e->head, "\x89HDF\r\n\x1a\n", 8) == 0)
+    if (e->n_head >= 48)
         memcpy(&end, e->head + (e->head[8] < 2 ? 40 : 28), sizeof end);
     return end;
 }
 
-/* A checkpoint that was cut is one, too: its end is all that tells it from somebody else's HDF5
- * file. */
-static bool is_checkpoint(const struct ends *e)
+/*
+ * A checkpoint that was cut, or overwritten, is one, too. By its attribute `format` or its last
+ * line it is known; where both are gone it is no HDF5 file any more, or one that is cut. What else
+ * lies under a step's name is a whole HDF5 file, somebody else's; of the links' names nothing but
+ * HDF5 files is ours.
+ */
+static bool is_checkpoint(const struct ends *e, bool of_step)
 {
-    return memmem(e->tail, e->n_tail, "dptrain c", 9) != NULL || said_end(e) > (uint64_t)e->size;
+    if (memmem(e->tail, e->n_tail, "dptrain c", 9) != NULL ||
+        memmem(e->head, e->n_head, "dptrain c", 9) != NULL)
+        return true;
+    return begins(e, "\x89HDF\r\n\x1a\n") ? said_end(e) > (uint64_t)e->size : of_step;
 }
 
 /* They stand in the order in which --overwrite moves them. */
@@ -144,7 +152,7 @@ bool dpt_run_file_ours(const char *folder, const char *name)
     e = dpt_alloc(sizeof *e);
     if (e != NULL && snprintf(path, sizeof path, "%s/%s", folder, name) < PATH_MAX &&
         read_ends(path, e) && e->size > 0 && e->head[0] != '\0') /* zeros: the power failed */
-        ours = i < MARKS ? marks[i].is(e) : is_checkpoint(e);
+        ours = i < MARKS ? marks[i].is(e) : is_checkpoint(e, strstr(name, "step-") != NULL);
     dpt_free(e);
     return ours;
 }

@@ -4,7 +4,8 @@
  * A run replaces files of its folder and appends to them by their names; what lies there under such
  * a name may be somebody else's, as where the folder is the one that the hand-written job.yaml lies
  * in. A file is known as ours by how it begins, or ends; also one of an older version, one that a
- * crash cut, one that begins with zeros, as a power failure leaves it, and an empty one.
+ * crash cut, one that begins with zeros, as a power failure leaves it, and an empty one. A step's
+ * checkpoint is ours whatever damage it has, unless it is a whole HDF5 file of somebody else's.
  */
 #ifndef DPT_STATE_RUN_FILES_H
 #define DPT_STATE_RUN_FILES_H

@@ -144,8 +144,8 @@ enum dpt_status dpt_trainer_plan(struct dpt_trainer *t, const struct dpt_job *jo
                                  struct dpt_error *err);
 /* Warns where the samples look as if they were in another layout. The data must be open. */
 void dpt_trainer_warn_layout(const struct dpt_trainer *t, struct dpt_log *log);
-/* Warns where a step takes more samples than there are, and where classes are learned as numbers.
- * The trainer must be open or planned. */
+/* Warns where a step takes more samples than there are, where a batch norm gets one of them alone,
+ * and where classes are learned as numbers. The trainer must be open or planned. */
 void dpt_trainer_warn_data(const struct dpt_trainer *t, struct dpt_log *log);
 /* Warns of ranks that have no micro-batch in a whole step, and says which size would give them one.
  * The trainer must be open or planned. */

@@ -383,6 +383,8 @@ void dpt_dataset_close(struct dpt_dataset *set)
     dpt_free(parts->shards);
     dpt_free(parts->scale);
     dpt_free(parts->shift);
+    dpt_free(parts->centre);
+    dpt_free(parts->rest);
     dpt_free(parts->weights);
     dpt_free(parts->biases);
     dpt_free(parts);
@@ -522,10 +524,11 @@ enum dpt_status dpt_dataset_check_columns(const struct dpt_dataset *set, const c
                : dpt_columns_check(table->columns, table->path, columns, from, err);
 }
 
-void dpt_dataset_normal(const struct dpt_dataset *set, const float **scale, const float **shift)
+bool dpt_dataset_normal(const struct dpt_dataset *set, const float **scale, const float **shift)
 {
     *scale = set->parts->scale;
     *shift = set->parts->shift;
+    return set->parts->centre == NULL;
 }
 
 const char *dpt_dataset_where(const struct dpt_dataset *set, int64_t sample, char *buf)

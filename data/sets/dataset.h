@@ -195,8 +195,9 @@ const char *dpt_dataset_columns(const struct dpt_dataset *set, const char **from
 enum dpt_status dpt_dataset_check_columns(const struct dpt_dataset *set, const char *columns,
                                           const char *from, struct dpt_error *err);
 
-/* The normalisation of the stored numbers: x * scale + shift, [c] each. Borrowed. */
-void dpt_dataset_normal(const struct dpt_dataset *set, const float **scale, const float **shift);
+/* The normalisation of the stored numbers: x * scale + shift, [c] each. Borrowed. False: the means
+ * are so far from 0 that only dpt_dataset's own way keeps their digits. */
+bool dpt_dataset_normal(const struct dpt_dataset *set, const float **scale, const float **shift);
 
 /* Whether samples that are read as channels first look as if their channels were last, which their
  * file does not say; then what to do about it, in one line, into buf. */

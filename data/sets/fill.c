@@ -1,3 +1,4 @@
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -83,8 +84,8 @@ enum dpt_status dpt_data_view(const struct dpt_data_conf *conf, const char *key,
         return DPT_OK;
     if (stored->flat || stored->h < 2 || stored->w < 2)
         return dpt_fail(err, DPT_BAD_JOB,
-                        "data.%s: the samples of %s (%s) are no pictures; leave it out",
-                        option, key, dpt_shape_text(stored, text));
+                        "data.%s: the samples of %s (%s) are no pictures; leave it out", option,
+                        key, dpt_shape_text(stored, text));
     if (conf->resize.n > 0)
         take_sides(&conf->resize, resized);
     *cut = *resized;
@@ -99,6 +100,32 @@ enum dpt_status dpt_data_view(const struct dpt_data_conf *conf, const char *key,
     return DPT_OK;
 }
 
+/* Standard deviations that a mean may be from 0 before x * scale + shift, a difference of two large
+ * numbers, loses more than half of the digits. */
+enum { FAR = 4096 };
+
+/* Readies (x - centre) * scale + rest instead: centre is the mean as a float, from which numbers
+ * near it differ exactly, and rest what that leaves of the mean. */
+static enum dpt_status centre(struct dpt_dataset *set, const struct dpt_reals *mean,
+                              const struct dpt_reals *std, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_dataset_parts *parts = set->parts;
+    const size_t c = (size_t)set->shape.c;
+
+    DPT_TRY(DPT_ALLOCATE(parts->centre, c, "the normalisation", err));
+    DPT_TRY(DPT_ALLOCATE(parts->rest, c, "the normalisation", err));
+    for (size_t i = 0; i < c; i++) {
+        const double m = mean->at[mean->n == 1 ? 0 : i];
+        const double s = std->n == 0 ? 1.0 : std->at[std->n == 1 ? 0 : i];
+
+        parts->centre[i] = fabs(m) > FAR * s ? (float)m : 0;
+        parts->rest[i] = (float)((parts->centre[i] - m) / s);
+    }
+out:
+    return status;
+}
+
 enum dpt_status dpt_fill_prepare(struct dpt_dataset *set, const struct dpt_data_conf *conf,
                                  struct dpt_error *err)
 {
@@ -107,6 +134,7 @@ enum dpt_status dpt_fill_prepare(struct dpt_dataset *set, const struct dpt_data_
     const struct dpt_reals *mean = &conf->normalize.mean, *std = &conf->normalize.std;
     const size_t c = (size_t)set->shape.c;
     const double unit = set->u8 ? 255.0 : 1.0;
+    bool far = false;
 
     set->stored = set->shape;
     DPT_TRY(dpt_data_view(conf, parts->key, &set->stored, &parts->resized, &set->shape, err));
@@ -122,8 +150,11 @@ enum dpt_status dpt_fill_prepare(struct dpt_dataset *set, const struct dpt_data_
 
         parts->scale[i] = (float)(1.0 / (unit * s));
         parts->shift[i] = (float)(-m / s);
+        far = far || fabs(m) > FAR * s;
     }
     parts->uniform = mean->n <= 1 && std->n <= 1;
+    if (far && !set->u8)
+        DPT_TRY(centre(set, mean, std, err));
 out:
     return status;
 }
@@ -178,9 +209,27 @@ out:
 KERNELS(bytes, uint8_t)
 KERNELS(floats, float)
 
+/* Floats of channels whose means are far from 0. */
+static void centred_sample(const struct dpt_dataset *set, const float *x, float *out)
+{
+    const struct dpt_dataset_parts *p = set->parts;
+    const size_t c = (size_t)set->stored.c;
+    const size_t plane = (size_t)set->stored.h * (size_t)set->stored.w;
+    const size_t stride = set->nhwc ? c : 1;
+
+    for (size_t i = 0; i < c; i++) {
+        const float *from = x + i * (set->nhwc ? 1 : plane);
+
+        for (size_t k = 0; k < plane; k++)
+            *out++ = (from[k * stride] - p->centre[i]) * p->scale[i] + p->rest[i];
+    }
+}
+
 void dpt_fill_stored(const struct dpt_dataset *set, const uint8_t *stored, float *out)
 {
-    if (set->u8)
+    if (set->parts->centre != NULL)
+        centred_sample(set, (const float *)(const void *)stored, out);
+    else if (set->u8)
         bytes_sample(set, stored, out);
     else /* aligned: samples are a whole number of floats from an aligned start */
         floats_sample(set, (const float *)(const void *)stored, out);

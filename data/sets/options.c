@@ -12,8 +12,8 @@ static const struct dpt_option normalize_options[] = {
      .type = DPT_OPT_REALS,
      AT(dpt_normalize, std),
      .fallback = "[1]",
-     .min = 1e-9,
-     .max = 1e9,
+     .min = 1e-37,
+     .max = 1e37,
      .help = "divides the rest: one number, or one a channel"},
     {0},
 };

@@ -20,7 +20,8 @@ struct dpt_dataset_parts {
     bool balanced;                              /* each class counts as much as the others */
     struct dpt_shared images, targets, weighed; /* bytes NULL: not opened; weighed: the samples'
                                                    weights */
-    float *scale, *shift;     /* [c]: a number x of the file becomes x * scale + shift */
+    float *scale, *shift;     /* [c]: a number x of the file becomes x * scale + shift, */
+    float *centre, *rest;     /* or (x - centre) * scale + rest, where these are not NULL */
     struct dpt_shape resized; /* between `stored` and `shape` of the set */
     bool uniform;             /* all channels have the same two */
     bool check_finite;        /* floats that nobody has looked at yet */

@@ -10,6 +10,9 @@
 
 enum { LOOK_SAMPLES = 8192, LOOK_RUNS = 64, RUN_BYTES = 1 << 20, LOOK_BYTES = 1 << 28 };
 
+/* Of float32, whose inverse is one, too, as data.normalize takes it. */
+static const double STD_LEAST = 1e-37, STD_MOST = 1e37;
+
 /* Sums about a first value, so that a large mean does not swallow the differences. */
 struct sums {
     double first, sum, sum_of_squares;
@@ -228,8 +231,9 @@ static void finish(struct scan *scan)
 
     for (int32_t c = 0; c < s->shape.c; c++) {
         amount(&scan->channels[c], &s->mean[c], &s->std[c]);
-        if (s->std[c] < 1e-9)
+        if (!(s->std[c] >= STD_LEAST)) /* all are the same */
             s->std[c] = 1;
+        s->std[c] = fmin(s->std[c], STD_MOST);
     }
 }
 

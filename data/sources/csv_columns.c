@@ -12,15 +12,18 @@ static enum dpt_status take_mark(const struct dpt_source *s, enum dpt_source_opt
                                  const char *name, char *mark, struct dpt_error *err)
 {
     const char *text = s->spec->option[option];
+    char plain;
 
     if (text == NULL)
         return DPT_OK;
     if (strcmp(text, "tab") == 0)
         text = "\t";
-    if (strlen(text) != 1 || strchr("\"\n\r", *text) != NULL)
+    /* A program's space between groups of digits, copied as it is: one for all kinds of spaces. */
+    plain = option == DPT_SOURCE_THOUSANDS || strlen(text) == 1 ? dpt_csv_plain_mark(text) : '\0';
+    if (plain == '\0' || strchr("\"\n\r", plain) != NULL)
         return dpt_fail(err, DPT_USAGE, "%s '%s': one character is needed, or the word tab", name,
                         text);
-    *mark = *text;
+    *mark = plain;
     return DPT_OK;
 }
 
@@ -137,11 +140,14 @@ enum dpt_status dpt_csv_columns_list(struct dpt_source *s, struct dpt_error *err
 
     if (!state->known)
         DPT_TRY(describe(state, err));
-    state->kept = t->names != NULL || state->known;
+    state->kept = t->names != NULL || state->known || columns->delimiter != 0;
     for (size_t i = 0; i < sizeof said / sizeof said[0]; i++)
         state->kept = state->kept || s->spec->option[said[i]] != NULL;
     /* An array of pointers. NOLINTNEXTLINE(bugprone-sizeof-expression) */
     state->inputs = dpt_region_alloc(&t->region, t->n_features * sizeof *state->inputs);
+    /* NOLINTNEXTLINE(bugprone-sizeof-expression) */
+    state->targets = dpt_region_alloc(&t->region, t->n_labels * sizeof *state->targets);
+    state->met_targets = dpt_region_alloc(&t->region, t->n_labels * sizeof *state->met_targets);
     state->met = dpt_region_alloc(&t->region, t->n_features * sizeof *state->met);
     state->undecided = dpt_region_alloc(&t->region, t->n_features * sizeof *state->undecided);
     state->index = dpt_region_alloc(&t->region, t->columns * sizeof *state->index);
@@ -151,6 +157,8 @@ enum dpt_status dpt_csv_columns_list(struct dpt_source *s, struct dpt_error *err
     for (size_t i = 0; i < columns->n && n < t->n_features; i++)
         if (dpt_column_is_input(&columns->at[i]))
             state->inputs[n++] = &columns->at[i];
+    for (size_t k = 0; k < t->n_labels; k++)
+        state->targets[k] = dpt_csv_label_column(state, k);
     state->watched = state->impute;
     for (size_t k = 0; k < n; k++)
         state->watched = state->watched || state->inputs[k]->filled ||
@@ -162,6 +170,7 @@ enum dpt_status dpt_csv_columns_list(struct dpt_source *s, struct dpt_error *err
         if (t->role[i] == DPT_COLUMN_NUMBER &&
             (t->names[i][0] == '\0' || strncmp(t->names[i], "Unnamed:", 8) == 0))
             state->index[state->n_index++] = i;
+    DPT_TRY(dpt_csv_spans_begin(s, err));
     if (t->id < t->columns) {
         s->info.id = dpt_region_strdup(&s->region, t->names != NULL ? t->names[t->id] : "id");
         if (s->info.id == NULL)
@@ -327,14 +336,13 @@ static void warn_index(const struct dpt_source *s)
     }
 }
 
-/* The words of a column become its values, in the order of their numbers. */
-static enum dpt_status keep_words(struct dpt_csv_state *state, size_t k, struct dpt_error *err)
+enum dpt_status dpt_csv_keep_words(struct dpt_csv_state *state, struct dpt_column *column,
+                                   const dpt_column_words *words, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_column *column = state->inputs[k];
 
     for (size_t i = 0; i < 2; i++) {
-        struct dpt_name value = dpt_column_value((*state->met[k].words)[i]);
+        struct dpt_name value = dpt_column_value((*words)[i]);
 
         value.class = (int32_t)i;
         DPT_TRY(dpt_names_add(&column->values, value, err));
@@ -360,7 +368,7 @@ enum dpt_status dpt_csv_columns_end(struct dpt_source *s, struct dpt_error *err)
         struct dpt_column *column = state->inputs[k];
 
         if (state->met[k].words != NULL)
-            DPT_TRY(keep_words(state, k, err));
+            DPT_TRY(dpt_csv_keep_words(state, column, state->met[k].words, err));
         if (column->role != DPT_COLUMN_CATEGORY)
             continue;
         if (column->values.n == 0)
@@ -403,7 +411,7 @@ enum dpt_status dpt_csv_features(const struct dpt_csv_state *state, float *value
             DPT_TRY(dpt_csv_no_number(state, at, DPT_CSV_MISSING, err));
         else
             DPT_TRY(dpt_csv_input_at(state, k, &value, err));
-        *values++ = (float)value;
+        *values++ = (float)(value - column->offset);
     }
 out:
     return status;

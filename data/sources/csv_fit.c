@@ -103,20 +103,29 @@ out:
 
 /* --- what was done ---------------------------------------------------------------------------- */
 
+/* What its words mean, and what is subtracted from its numbers. */
+static void tell_numbers(const struct dpt_column *column, struct dpt_str *told)
+{
+    if (column->values.n == 2)
+        dpt_str_printf(told, ", %s is 0 and %s is 1", column->texts[0], column->texts[1]);
+    if (column->offset != 0)
+        dpt_str_printf(told, ", less %.15g", column->offset);
+}
+
 /* What a column became, behind its name. */
 static void tell_column(const struct dpt_source *s, const struct dpt_column *column,
-                        const struct dpt_csv_met *met, struct dpt_str *told)
+                        enum dpt_column_role role, const struct dpt_csv_met *met,
+                        struct dpt_str *told)
 {
     const struct dpt_csv_state *state = s->state;
     const struct dpt_csv_labels *labels = &state->labels;
     char digits[32], shown[DPT_CSV_SHOWN];
     enum { MOST = 8 };
 
-    switch (column->role) {
+    switch (role) {
     case DPT_COLUMN_NUMBER:
         dpt_str_printf(told, "number");
-        if (column->values.n > 0)
-            dpt_str_printf(told, ", %s is 0 and %s is 1", column->texts[0], column->texts[1]);
+        tell_numbers(column, told);
         if (met->missing > 0)
             dpt_str_printf(told, "; %s missing, filled with %.6g%s",
                            dpt_group_digits(digits, met->missing), column->fill,
@@ -146,6 +155,8 @@ static void tell_column(const struct dpt_source *s, const struct dpt_column *col
                                : "targets");
         else
             dpt_str_printf(told, "label, a target");
+        if (s->info.truth == DPT_TRUTH_VECTOR)
+            tell_numbers(column, told);
         return;
     case DPT_COLUMN_ID:
         dpt_str_printf(told, "names of the rows");
@@ -155,52 +166,74 @@ static void tell_column(const struct dpt_source *s, const struct dpt_column *col
     }
 }
 
-/* The input that a column of the file is; n_features: none. */
-static size_t input_of(const struct dpt_csv_state *state, size_t column)
+static void tell_name(const struct dpt_csv_table *t, size_t column, struct dpt_str *told)
 {
-    size_t k = 0;
+    char shown[DPT_CSV_SHOWN];
 
-    while (k < state->table.n_features && state->table.features[k] != column)
-        k++;
-    return k;
+    dpt_str_printf(told, "column %zu", column + 1);
+    if (t->names != NULL && t->names[column][0] != '\0')
+        dpt_str_printf(told, " (%s)", dpt_csv_shown(t->names[column], shown));
+    dpt_str_printf(told, ": ");
+}
+
+/* Which input or label each column of the file is, among its kind. */
+static enum dpt_status find_places(const struct dpt_csv_table *t, size_t **place,
+                                   struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(DPT_ALLOCATE(*place, t->columns, "the columns", err));
+    for (size_t k = 0; k < t->n_features; k++)
+        (*place)[t->features[k]] = k;
+    for (size_t k = 0; k < t->n_labels; k++)
+        (*place)[t->labels[k]] = k;
+out:
+    return status;
+}
+
+/* Whether a column is a mere number, of which nothing is to be said. */
+static bool is_plain(const struct dpt_csv_state *state, size_t column, const size_t *place)
+{
+    const size_t k = place[column];
+
+    return state->table.role[column] == DPT_COLUMN_NUMBER && state->met[k].missing == 0 &&
+           state->inputs[k]->values.n == 0 && state->inputs[k]->offset == 0;
 }
 
 /* A line a column; of wide tables, such as pictures, one for neighbours that are mere numbers. */
-static void tell(const struct dpt_source *s, struct dpt_str *told)
+static enum dpt_status tell(const struct dpt_source *s, struct dpt_str *told, struct dpt_error *err)
 {
     enum { WIDE = 40 };
+    enum dpt_status status = DPT_OK;
     const struct dpt_csv_state *state = s->state;
     const struct dpt_csv_table *t = &state->table;
-    char shown[DPT_CSV_SHOWN];
-    size_t plain = 0; /* such neighbours before this one */
+    size_t *place = NULL;
 
+    DPT_TRY(find_places(t, &place, err));
     if (t->hint[0] != '\0')
         dpt_str_printf(told, "warning: %s\n", t->hint + strlen("; "));
-    for (size_t i = 0; i <= t->columns; i++) {
-        const size_t k = i < t->columns ? input_of(state, i) : t->n_features;
-        const bool is_plain = t->columns > WIDE && k < t->n_features &&
-                              t->role[i] == DPT_COLUMN_NUMBER && state->met[k].missing == 0 &&
-                              state->inputs[k]->values.n == 0;
-        struct dpt_column here = {0};
+    for (size_t i = 0, plain; i<t->columns; i += plain> 1 ? plain : 1) {
+        const struct dpt_column here = {.role = t->role[i]};
+        const bool input = dpt_column_is_input(&here), label = here.role == DPT_COLUMN_LABEL;
 
-        if (is_plain) {
+        plain = 0;
+        while (t->columns > WIDE && i + plain < t->columns && is_plain(state, i + plain, place))
             plain++;
+        if (plain > 1) {
+            dpt_str_printf(told, "columns %zu to %zu: numbers\n", i + 1, i + plain);
             continue;
         }
-        if (plain > 0)
-            dpt_str_printf(told, "columns %zu to %zu: numbers\n", i - plain + 1, i);
-        plain = 0;
-        if (i == t->columns)
-            break;
-        dpt_str_printf(told, "column %zu", i + 1);
-        if (t->names != NULL && t->names[i][0] != '\0')
-            dpt_str_printf(told, " (%s)", dpt_csv_shown(t->names[i], shown));
-        dpt_str_printf(told, ": ");
-        here.role = t->role[i];
-        tell_column(s, k < t->n_features ? state->inputs[k] : &here,
-                    k < t->n_features ? &state->met[k] : NULL, told);
+        tell_name(t, i, told);
+        tell_column(s,
+                    input                                       ? state->inputs[place[i]]
+                    : label && state->targets[place[i]] != NULL ? state->targets[place[i]]
+                                                                : &here,
+                    here.role, input ? &state->met[place[i]] : NULL, told);
         dpt_str_printf(told, "\n");
     }
+out:
+    dpt_free(place);
+    return status;
 }
 
 /* The names of the classes, which the label column of the shards has as its values. */
@@ -240,7 +273,7 @@ enum dpt_status dpt_csv_fit(struct dpt_source *s, const uint8_t *part, struct dp
         return DPT_OK;
     DPT_TRY(name_classes(s, err));
     dpt_columns_write(&state->columns, &text);
-    tell(s, &state->told);
+    DPT_TRY(tell(s, &state->told, err));
     s->info.columns = dpt_region_strdup(&s->region, text.text != NULL ? text.text : "");
     s->info.told = state->told.text;
     if (text.failed || state->told.failed || s->info.columns == NULL)

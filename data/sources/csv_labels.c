@@ -1,7 +1,35 @@
 /* What the labels of a CSV file are: classes, names of classes, targets. */
 #include <string.h>
+#include <strings.h>
 
 #include "data/sources/csv_state.h"
+
+/* The two words for no and yes, if each name is one of them in some case; NULL: not. */
+static const dpt_column_words *words_of(const struct dpt_csv_labels *labels)
+{
+    const dpt_column_words *words = NULL;
+
+    for (size_t i = 0; i < labels->names.n; i++) {
+        const dpt_column_words *pair = dpt_column_words_of(labels->names.at[i].text);
+
+        if (pair == NULL || (i > 0 && pair != words))
+            return NULL;
+        words = pair;
+    }
+    return words;
+}
+
+/* The class of a name; True, TRUE and true are one. NULL: it is none of them. */
+static const struct dpt_name *find_class(const struct dpt_csv_labels *labels,
+                                         const struct dpt_name *name)
+{
+    const struct dpt_name *found = dpt_names_find(&labels->names, name);
+
+    for (size_t i = 0; found == NULL && labels->words && i < labels->names.n; i++)
+        if (strcasecmp(labels->names.at[i].text, name->text) == 0)
+            found = &labels->names.at[i];
+    return found;
+}
 
 enum dpt_status dpt_csv_labels_take(struct dpt_csv_labels *labels,
                                     const struct dpt_source_model *model, struct dpt_error *err)
@@ -15,6 +43,7 @@ enum dpt_status dpt_csv_labels_take(struct dpt_csv_labels *labels,
         DPT_TRY(dpt_names_add(&labels->names, name, err));
     }
     labels->given = model->n_classes > 0;
+    labels->words = words_of(labels) != NULL;
 out:
     return status;
 }
@@ -27,7 +56,7 @@ static enum dpt_status find_name(struct dpt_csv_state *state, size_t column, str
     const struct dpt_csv_cell *cell = dpt_csv_cell_at(state, column);
     struct dpt_name name = dpt_column_value(cell->text);
 
-    if (dpt_names_find(&labels->names, &name) != NULL)
+    if (find_class(labels, &name) != NULL)
         return DPT_OK;
     if (labels->given)
         return dpt_csv_refuse(state, column, err, "no class of %s", labels->shard);
@@ -86,23 +115,57 @@ static void take_number(struct dpt_csv_labels *labels, double value)
         labels->largest = value;
 }
 
-static enum dpt_status scan_label(struct dpt_csv_state *state, size_t column, struct dpt_error *err)
+/* A label that is a target: a number, or in a column of nothing else a word for yes or no. */
+static enum dpt_status scan_target(struct dpt_csv_state *state, size_t k, struct dpt_error *err)
+{
+    const size_t column = state->table.labels[k];
+    struct dpt_csv_target *met = &state->met_targets[k];
+    const char *text = dpt_csv_cell_at(state, column)->text;
+    const struct dpt_column *known = state->known ? state->targets[k] : NULL;
+    const dpt_column_words *words = dpt_column_words_of(text);
+    double value;
+    enum dpt_csv_kind kind;
+
+    if (known != NULL && known->values.n == 2 && dpt_column_take_word(known, text, &value)) {
+        take_number(&state->labels, value);
+        return DPT_OK;
+    }
+    kind = dpt_csv_table_number(&state->table, text, &value);
+    if (kind == DPT_CSV_NUMBER && met->words == NULL) {
+        met->numbers = true;
+        take_number(&state->labels, value);
+        return remember(state, column, &state->labels.first_number, err);
+    }
+    if (words != NULL && !met->numbers && (met->words == NULL || met->words == words)) {
+        met->words = words;
+        take_number(&state->labels, strcasecmp(text, (*words)[1]) == 0);
+        return remember(state, column, &state->labels.first_number, err);
+    }
+    if (met->words != NULL && kind != DPT_CSV_MISSING)
+        return dpt_csv_refuse(state, column, err, "neither %s nor %s, as in the rows before",
+                              (*met->words)[0], (*met->words)[1]);
+    return dpt_csv_no_number(state, column, kind, err);
+}
+
+static enum dpt_status scan_class(struct dpt_csv_state *state, size_t column, struct dpt_error *err)
 {
     struct dpt_csv_labels *labels = &state->labels;
     const struct dpt_csv_cell *cell = dpt_csv_cell_at(state, column);
     enum dpt_status status = DPT_OK;
     double value;
     const enum dpt_csv_kind kind = dpt_csv_table_number(&state->table, cell->text, &value);
+    const bool none = kind == DPT_CSV_MISSING && strcasecmp(cell->text, "none") == 0 &&
+                      !dpt_csv_is_missing(state, cell);
 
     if (labels->named && cell->length > 0) {
         DPT_TRY(find_name(state, column, err));
     } else if (kind == DPT_CSV_NUMBER) {
         take_number(labels, value);
-        if (labels->whole && !labels->regression)
+        if (labels->whole)
             DPT_TRY(note_class(labels, value, err));
         DPT_TRY(remember(state, column, &labels->first_number, err));
-    } else if (kind == DPT_CSV_TEXT && !labels->regression) {
-        DPT_TRY(remember(state, column, &labels->first_word, err));
+    } else if (kind == DPT_CSV_TEXT || none) {
+        DPT_TRY(remember(state, column, none ? &labels->first_none : &labels->first_word, err));
         DPT_TRY(find_name(state, column, err));
     } else {
         DPT_TRY(dpt_csv_no_number(state, column, kind, err));
@@ -113,6 +176,11 @@ static enum dpt_status scan_label(struct dpt_csv_state *state, size_t column, st
                      "%s is a number, but %s is none%s; --classes takes all as names of classes",
                      labels->first_number, labels->first_word,
                      kind == DPT_CSV_TEXT ? dpt_csv_other_marks(state, cell->text) : ""));
+    if (labels->first_number != NULL && labels->first_none != NULL)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                         "%s is a missing value; --drop-missing-label leaves such rows out, "
+                         "--classes takes all as names of classes",
+                         labels->first_none));
 out:
     return status;
 }
@@ -121,8 +189,9 @@ enum dpt_status dpt_csv_labels_scan(struct dpt_csv_state *state, struct dpt_erro
 {
     enum dpt_status status = DPT_OK;
 
-    for (size_t i = 0; i < state->table.n_labels; i++)
-        DPT_TRY(scan_label(state, state->table.labels[i], err));
+    for (size_t k = 0; k < state->table.n_labels; k++)
+        DPT_TRY(state->labels.regression ? scan_target(state, k, err)
+                                         : scan_class(state, state->table.labels[k], err));
 out:
     return status;
 }
@@ -189,16 +258,52 @@ static void warn_of_classes(const struct dpt_source *s)
         warn_empty(s);
 }
 
+/* Makes one class of each of two words that stand there in more than one case: false and true. */
+static enum dpt_status merge_words(struct dpt_csv_state *state, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_csv_labels *labels = &state->labels;
+    const dpt_column_words *words = words_of(labels);
+    struct dpt_names merged = {0};
+
+    labels->words = words != NULL;
+    for (size_t k = 0; words != NULL && k < 2; k++)
+        for (size_t i = 0; i < labels->names.n; i++)
+            if (strcasecmp(labels->names.at[i].text, (*words)[k]) == 0)
+                DPT_TRY(dpt_names_add(&merged, dpt_column_value((*words)[k]), err));
+    if (words != NULL && merged.n < labels->names.n) {
+        dpt_names_release(&labels->names);
+        labels->names = merged;
+        merged = (struct dpt_names){0};
+    }
+out:
+    dpt_names_release(&merged);
+    return status;
+}
+
+/* Makes the words of targets their values. */
+static enum dpt_status keep_target_words(struct dpt_csv_state *state, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    for (size_t k = 0; !state->known && k < state->table.n_labels; k++)
+        if (state->met_targets[k].words != NULL)
+            DPT_TRY(dpt_csv_keep_words(state, state->targets[k], state->met_targets[k].words, err));
+out:
+    return status;
+}
+
 enum dpt_status dpt_csv_labels_decide(struct dpt_source *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_csv_state *state = s->state;
     struct dpt_csv_labels *labels = &state->labels;
-    const bool numbers = !labels->named && labels->first_word == NULL;
+    const bool numbers = !labels->named && labels->first_word == NULL && labels->first_none == NULL;
     const char **names;
 
     if (s->parts[0].samples == 0)
-        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: has no row of data", s->paths[0]));
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: has no row %s", s->paths[0],
+                         state->dropped > 0 ? "with a label" : "of data"));
     s->info.truth = DPT_TRUTH_CLASS;
     if (!labels->regression && numbers && labels->whole && labels->smallest < 0) {
         /* -1 and 1, as some programs number two classes: no numbers of classes, but names. */
@@ -207,10 +312,12 @@ enum dpt_status dpt_csv_labels_decide(struct dpt_source *s, struct dpt_error *er
     }
     if (labels->regression || (numbers && !labels->whole)) {
         s->info.truth = DPT_TRUTH_VECTOR;
+        DPT_TRY(keep_target_words(state, err));
     } else if (labels->given) {
         s->info.classes = (int64_t)s->like.n_classes;
         s->info.class_names = s->like.classes;
     } else if (labels->names.n > 0) {
+        DPT_TRY(merge_words(state, err));
         DPT_TRY(dpt_names_number(&labels->names, &s->region, &names, err));
         labels->named = true;
         s->info.classes = (int64_t)labels->names.n;
@@ -223,6 +330,11 @@ enum dpt_status dpt_csv_labels_decide(struct dpt_source *s, struct dpt_error *er
     } else {
         s->info.classes = (int64_t)labels->largest + 1;
     }
+    if (labels->first_none != NULL && s->spec->log != NULL)
+        dpt_log_info(s->spec->log,
+                     "%s is taken for a class; --missing none with "
+                     "--drop-missing-label takes it for no value",
+                     labels->first_none);
     warn_of_classes(s);
 out:
     return status;
@@ -234,7 +346,7 @@ enum dpt_status dpt_csv_class_at(const struct dpt_source *s, size_t column, int3
     const struct dpt_csv_state *state = s->state;
     const struct dpt_csv_labels *labels = &state->labels;
     const struct dpt_name name = dpt_column_value(dpt_csv_cell_at(state, column)->text);
-    const struct dpt_name *known = dpt_names_find(&labels->names, &name);
+    const struct dpt_name *known = find_class(labels, &name);
 
     if (known != NULL)
         *class = known->class;

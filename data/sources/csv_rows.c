@@ -1,6 +1,7 @@
 /* Cells of a CSV source's row, what is wrong with them, and walks over all rows. */
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "data/sources/csv_state.h"
 
@@ -71,10 +72,11 @@ enum dpt_status dpt_csv_no_number(const struct dpt_csv_state *state, size_t colu
     const char *text = dpt_csv_cell_at(state, column)->text;
     const enum dpt_column_role role = state->table.role[column];
     const bool fillable = role != DPT_COLUMN_LABEL && !state->impute && !state->known;
-    const char *fills = !fillable ? ""
-                        : role == DPT_COLUMN_CATEGORY
-                            ? "; with --impute median it counts as none of the categories"
-                            : "; --impute median fills such cells";
+    const char *fills =
+        role == DPT_COLUMN_LABEL && state->converts ? "; --drop-missing-label leaves such rows out"
+        : !fillable                                 ? ""
+        : role == DPT_COLUMN_CATEGORY ? "; with --impute median it counts as none of the categories"
+                                      : "; --impute median fills such cells";
     char where[DPT_CSV_WHERE];
 
     if (text[0] == '\0')
@@ -84,6 +86,10 @@ enum dpt_status dpt_csv_no_number(const struct dpt_csv_state *state, size_t colu
         return dpt_csv_refuse(state, column, err, "a missing value%s", fills);
     if (kind == DPT_CSV_TEXT)
         return dpt_csv_refuse(state, column, err, "not a number%s", cure(state, column));
+    if (role == DPT_COLUMN_LABEL)
+        return dpt_csv_refuse(state, column, err, "%s%s",
+                              kind == DPT_CSV_MISSING ? "a missing value" : "not finite",
+                              kind == DPT_CSV_MISSING || strcasecmp(text, "nan") == 0 ? fills : "");
     return dpt_csv_refuse(
         state, column, err, "%s%s%s%s", kind == DPT_CSV_MISSING ? "a missing value" : "not finite",
         fillable ? "; --missing " : "", fillable ? text : "", fillable ? " fills such cells" : "");
@@ -102,22 +108,82 @@ enum dpt_status dpt_csv_number_at(const struct dpt_csv_state *state, size_t colu
                : dpt_csv_refuse(state, column, err, "too large for a 32-bit float");
 }
 
-enum dpt_status dpt_csv_input_at(const struct dpt_csv_state *state, size_t k, double *value,
-                                 struct dpt_error *err)
+/* The number, 0 or 1, of a cell of a column of two words. */
+static enum dpt_status word_at(const struct dpt_csv_state *state, size_t at,
+                               const struct dpt_column *column, double *value,
+                               struct dpt_error *err)
 {
-    const struct dpt_column *column = state->inputs[k];
-    const size_t at = state->table.features[k];
     const char *text = dpt_csv_cell_at(state, at)->text;
     double ignored;
 
-    if (column->values.n == 0)
-        return dpt_csv_number_at(state, at, value, err);
     if (dpt_column_take_word(column, text, value))
         return DPT_OK;
     if (dpt_csv_number(text, &ignored) == DPT_CSV_MISSING)
         return dpt_csv_no_number(state, at, DPT_CSV_MISSING, err);
     return dpt_csv_refuse(state, at, err, "neither %s nor %s, as in the training data",
                           column->texts[0], column->texts[1]);
+}
+
+enum dpt_status dpt_csv_input_at(const struct dpt_csv_state *state, size_t k, double *value,
+                                 struct dpt_error *err)
+{
+    const struct dpt_column *column = state->inputs[k];
+    const size_t at = state->table.features[k];
+
+    return column->values.n == 0 ? dpt_csv_number_at(state, at, value, err)
+                                 : word_at(state, at, column, value, err);
+}
+
+enum dpt_status dpt_csv_target_at(const struct dpt_csv_state *state, size_t k, float *target,
+                                  struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_column *column = state->targets[k];
+    double value;
+
+    if (column != NULL && column->values.n == 2) {
+        DPT_TRY(word_at(state, state->table.labels[k], column, &value, err));
+        *target = (float)value;
+        return DPT_OK;
+    }
+    DPT_TRY(dpt_csv_number_at(state, state->table.labels[k], &value, err));
+    *target = (float)(value - (column != NULL ? column->offset : 0));
+out:
+    return status;
+}
+
+/* Whether a label holds no value, as --drop-missing-label means it. --classes takes any word for a
+ * class; a number that --missing lists, as the 0 of features, may be a class's all the same. */
+static bool is_no_label(const struct dpt_csv_state *state, const struct dpt_csv_cell *cell)
+{
+    const struct dpt_csv_labels *labels = &state->labels;
+    double value;
+    const enum dpt_csv_kind kind = dpt_csv_table_number(&state->table, cell->text, &value);
+
+    if (dpt_csv_is_missing(state, cell))
+        return kind != DPT_CSV_NUMBER || labels->regression || value < 0 || value != floor(value);
+    return !labels->named && (kind == DPT_CSV_MISSING || strcasecmp(cell->text, "nan") == 0);
+}
+
+static bool lacks_label(const struct dpt_csv_state *state)
+{
+    for (size_t k = 0; k < state->table.n_labels; k++)
+        if (is_no_label(state, dpt_csv_cell_at(state, state->table.labels[k])))
+            return true;
+    return false;
+}
+
+enum dpt_status dpt_csv_next_row(struct dpt_csv_state *state, bool *more, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(dpt_csv_table_next(&state->table, more, err));
+    while (*more && state->drops && lacks_label(state)) {
+        state->dropped++;
+        DPT_TRY(dpt_csv_table_next(&state->table, more, err));
+    }
+out:
+    return status;
 }
 
 enum dpt_status dpt_csv_walk(struct dpt_source *s, const char *what, dpt_csv_visit *visit,
@@ -130,8 +196,9 @@ enum dpt_status dpt_csv_walk(struct dpt_source *s, const char *what, dpt_csv_vis
     bool more;
 
     dpt_csv_table_rewind(&state->table);
+    state->table.comments = state->dropped = 0;
     for (state->row = 0;; state->row++) {
-        DPT_TRY(dpt_csv_table_next(&state->table, &more, err));
+        DPT_TRY(dpt_csv_next_row(state, &more, err));
         if (!more)
             break;
         DPT_TRY(visit(s, arg, err));

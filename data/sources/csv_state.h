@@ -1,6 +1,6 @@
 /*
  * csv_state: a CSV source: its table, what its columns become, and what its labels are. Private to
- * source_csv.c, csv_rows.c, csv_labels.c, csv_columns.c, csv_words.c and csv_fit.c.
+ * source_csv.c, csv_rows.c, csv_labels.c, csv_columns.c, csv_spans.c, csv_words.c and csv_fit.c.
  */
 #ifndef DPT_DATA_CSV_STATE_H
 #define DPT_DATA_CSV_STATE_H
@@ -15,17 +15,26 @@ enum { DPT_CSV_LABEL_MOST = INT32_MAX - 1 };
 
 /* What the labels of a file that becomes shards are, as a first reading finds out. */
 struct dpt_csv_labels {
-    struct dpt_names names;          /* the model's classes, or those that were found */
-    const char *shard;               /* --like; NULL: not given */
-    size_t longest;                  /* name, in bytes */
-    bool given;                      /* the names are the model's, or those of --like */
-    bool named;                      /* labels are names, also where they are numbers */
-    bool regression;                 /* labels are targets */
-    bool whole;                      /* all are whole numbers */
-    double smallest, largest;        /* label that is a number */
-    char *first_number, *first_word; /* where the first of each kind is, and what; NULL: none */
-    bool *seen;                      /* [n_seen] which numbers of classes occur */
+    struct dpt_names names;   /* the model's classes, or those that were found */
+    const char *shard;        /* --like; NULL: not given */
+    size_t longest;           /* name, in bytes */
+    bool given;               /* the names are the model's, or those of --like */
+    bool named;               /* labels are names, also where they are numbers */
+    bool regression;          /* labels are targets */
+    bool whole;               /* all are whole numbers */
+    double smallest, largest; /* label that is a number */
+    /* Where the first of each kind is, and what; NULL: none. first_none: "none", which is a class
+     * among words, and no value among numbers. */
+    char *first_number, *first_word, *first_none;
+    bool words; /* the names are two words for yes and no, in any case */
+    bool *seen; /* [n_seen] which numbers of classes occur */
     size_t n_seen, seen_room, distinct;
+};
+
+/* What was met in a label column of several, or with --regression. */
+struct dpt_csv_target {
+    bool numbers;                  /* it has some */
+    const dpt_column_words *words; /* it has nothing but these, which stand for 0 and 1 */
 };
 
 /* What was met in a column that is an input. */
@@ -36,20 +45,46 @@ struct dpt_csv_met {
     const dpt_column_words *words;
 };
 
+/* The numbers of a column, as far as they have to be looked at. */
+struct dpt_csv_span {
+    size_t column; /* of the table */
+    double low, high, last;
+    int64_t n, merged; /* merged: rows that differ from the one before, but not as float32 */
+    bool exact;        /* a float32 holds each */
+};
+
+/* The units of a column's numbers. */
+struct dpt_csv_units {
+    size_t column;    /* of the table */
+    const char *unit; /* that some have; NULL: none has */
+    char *first;      /* where the first of these is, and what */
+    int64_t with, without;
+};
+
 struct dpt_csv_state {
     struct dpt_csv_table table;
     int64_t row;                /* that the table gives next */
     struct dpt_columns columns; /* of this file; `known`: of the model, or the shard of --like */
     bool known;
-    bool kept;                      /* shards are told of the columns */
-    bool watched;                   /* some input has categories, or may miss values */
-    bool impute, mean;              /* missing numbers become the median, or the mean */
-    struct dpt_column **inputs;     /* [table.n_features], in `columns` */
-    struct dpt_csv_met *met;        /* likewise */
-    size_t *undecided, n_undecided; /* inputs that have had nothing but such words until now */
-    float *floats;                  /* a row's features, where they are stored as bytes */
-    struct dpt_str label;           /* --label, where it was guessed */
-    const char **ids;               /* [rows], where there is such a column */
+    bool kept;                   /* shards are told of the columns */
+    bool watched;                /* some input has categories, or may miss values */
+    bool impute, mean;           /* missing numbers become the median, or the mean */
+    bool converts;               /* the file becomes shards */
+    bool drops;                  /* rows without a label are left out */
+    int64_t dropped;             /* of the walk */
+    struct dpt_column **inputs;  /* [table.n_features], in `columns` */
+    struct dpt_csv_met *met;     /* likewise */
+    struct dpt_column **targets; /* [table.n_labels], likewise; NULL: nothing is known of one */
+    struct dpt_csv_target *met_targets; /* likewise */
+    size_t *undecided, n_undecided;     /* inputs that have had nothing but such words until now */
+    /* Columns of numbers whose offset is to be found: those that may need one. */
+    struct dpt_csv_span *spans;
+    size_t n_spans;
+    struct dpt_csv_units *units; /* [n_units] columns of numbers, and of labels */
+    size_t n_units;
+    float *floats;        /* a row's features, where they are stored as bytes */
+    struct dpt_str label; /* --label, where it was guessed */
+    const char **ids;     /* [rows], where there is such a column */
     size_t ids_room;
     /* Columns without a name whose cells are whole numbers, as pandas' index. */
     size_t *index, n_index;
@@ -81,6 +116,9 @@ const char *dpt_csv_other_marks(const struct dpt_csv_state *state, const char *t
 /* Fails for a cell that had to be a number and is none. */
 enum dpt_status dpt_csv_no_number(const struct dpt_csv_state *state, size_t column,
                                   enum dpt_csv_kind kind, struct dpt_error *err);
+/* What the k-th label of the row is as a target. Errors: BAD_DATA. */
+enum dpt_status dpt_csv_target_at(const struct dpt_csv_state *state, size_t k, float *target,
+                                  struct dpt_error *err);
 /* A number of the row that a float can hold. Errors: BAD_DATA. */
 enum dpt_status dpt_csv_number_at(const struct dpt_csv_state *state, size_t column, double *value,
                                   struct dpt_error *err);
@@ -90,6 +128,9 @@ enum dpt_status dpt_csv_input_at(const struct dpt_csv_state *state, size_t k, do
                                  struct dpt_error *err);
 /* "t.csv:3: column 2 (b): 'x'" of a cell, in the table's region; NULL: memory ran out. */
 char *dpt_csv_place(struct dpt_csv_state *state, size_t column);
+/* Makes the table hold the next row that is not left out. *more: false behind the last. Errors:
+ * those of reading. */
+enum dpt_status dpt_csv_next_row(struct dpt_csv_state *state, bool *more, struct dpt_error *err);
 /* Walks over all rows, and leaves the table in front of the first again. what: for the live line;
  * NULL: none. Errors: visit's, those of reading. */
 typedef enum dpt_status dpt_csv_visit(struct dpt_source *source, void *arg, struct dpt_error *err);
@@ -109,6 +150,18 @@ enum dpt_status dpt_csv_labels_decide(struct dpt_source *source, struct dpt_erro
 enum dpt_status dpt_csv_class_at(const struct dpt_source *source, size_t column, int32_t *class,
                                  struct dpt_error *err);
 
+/* --- csv_spans.c ------------------------------------------------------------------------------ */
+
+/* Lists the columns whose numbers may need an offset, or have units, once it is known what they
+ * are. Errors: RANK. */
+enum dpt_status dpt_csv_spans_begin(struct dpt_source *source, struct dpt_error *err);
+/* Looks at their numbers in one row. Errors: BAD_DATA (two units in a column), RANK. */
+enum dpt_status dpt_csv_spans_scan(struct dpt_csv_state *state, struct dpt_error *err);
+/* Gives an offset to those that need one, and tells of it, and of percents beside other numbers. */
+void dpt_csv_spans_end(struct dpt_source *source);
+/* What is known of the k-th label's column; NULL: nothing. */
+struct dpt_column *dpt_csv_label_column(const struct dpt_csv_state *state, size_t k);
+
 /* --- csv_words.c ------------------------------------------------------------------------------ */
 
 /* Looks at all rows after a feature of a file that becomes shards was refused, as err says. Where
@@ -125,6 +178,9 @@ enum dpt_status dpt_csv_columns_begin(struct dpt_source *source, struct dpt_erro
 enum dpt_status dpt_csv_columns_list(struct dpt_source *source, struct dpt_error *err);
 /* Looks at the cells of one row: its name, categories, missing values. Errors: BAD_DATA, RANK. */
 enum dpt_status dpt_csv_columns_scan(struct dpt_source *source, struct dpt_error *err);
+/* Makes two words the values of a column, in the order of their numbers. Errors: RANK. */
+enum dpt_status dpt_csv_keep_words(struct dpt_csv_state *state, struct dpt_column *column,
+                                   const dpt_column_words *words, struct dpt_error *err);
 /* Numbers the categories, and tells what was met. Errors: BAD_DATA, RANK. */
 enum dpt_status dpt_csv_columns_end(struct dpt_source *source, struct dpt_error *err);
 /* Writes a row's features into `values`, as many as all columns give. Errors: BAD_DATA. */

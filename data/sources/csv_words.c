@@ -1,10 +1,13 @@
 /* What to do about columns of a CSV file that hold words where numbers were expected: all of them
  * are told at once, with the command that converts the file. */
+#include <ctype.h>
 #include <string.h>
 
 #include "data/sources/csv_state.h"
 
 enum { DISTINCT_MOST = 1000, CATEGORIES_MOST = 100, SPELLINGS_MOST = 3, COMMAND_MOST = 2000 };
+/* More categories than CATEGORIES_MOST are fine where each has so many rows. */
+enum { CATEGORY_ROWS = 100 };
 
 /* What was found in one column that has to be numbers. */
 struct column_cells {
@@ -13,11 +16,13 @@ struct column_cells {
     struct dpt_names spellings; /* those that are no numbers, up to SPELLINGS_MOST + 1 */
     struct dpt_names missing;   /* NA, nan and the like, which --missing does not list yet */
     bool other_marks;           /* all words are numbers with other marks than the file's */
+    bool digits;                /* some word seems to be a number in other writing, or a date */
     const char *place, *marks;  /* of the first word; how its marks would be said */
 };
 
-/* What becomes of it. */
-enum fate { NUMBERS, SPELLINGS, CATEGORIES, DIFFERENT, EMPTY };
+/* What becomes of it. WRITINGS: some of its numbers are written so that they cannot be read: their
+ * values are there, and are not to be filled. */
+enum fate { NUMBERS, SPELLINGS, WRITINGS, CATEGORIES, DIFFERENT, EMPTY };
 
 struct cells_scan {
     struct column_cells *of; /* [features] */
@@ -52,6 +57,8 @@ static enum dpt_status note_word(struct dpt_csv_state *state, struct column_cell
             return dpt_fail_memory(err, "a message", DPT_CSV_WHERE);
     }
     c->other_marks = c->other_marks && marks[0] != '\0';
+    c->digits =
+        c->digits || (!isalpha((unsigned char)text[0]) && strpbrk(text, "0123456789") != NULL);
     return note_text(state, &c->spellings, SPELLINGS_MOST + 1, text, err);
 }
 
@@ -105,9 +112,15 @@ static enum fate fate_of(const struct column_cells *c)
         return EMPTY;
     if (c->words == 0)
         return NUMBERS;
+    if (c->digits && c->words < c->numbers)
+        return WRITINGS;
     if (c->spellings.n <= SPELLINGS_MOST && c->words < c->numbers)
         return SPELLINGS;
-    return 2 * distinct <= there && distinct <= CATEGORIES_MOST ? CATEGORIES : DIFFERENT;
+    return 2 * distinct <= there &&
+                   (distinct <= CATEGORIES_MOST ||
+                    (distinct < DISTINCT_MOST && distinct * CATEGORY_ROWS <= there))
+               ? CATEGORIES
+               : DIFFERENT;
 }
 
 /* --- the command ------------------------------------------------------------------------------ */
@@ -147,9 +160,15 @@ static void add_option(struct dpt_str *command, const char *option, struct dpt_s
     dpt_str_release(value);
 }
 
-static void add_names(const struct dpt_names *names, struct dpt_str *list)
+/* Adds those that are not listed yet. */
+static void add_names(const struct dpt_names *names, struct dpt_names *listed, struct dpt_str *list)
 {
+    struct dpt_error err;
+
     for (size_t i = 0; i < names->n; i++) {
+        if (dpt_names_find(listed, &names->at[i]) != NULL)
+            continue;
+        list->failed = list->failed || dpt_names_add(listed, names->at[i], &err) != DPT_OK;
         if (list->length > 0)
             dpt_str_add(list, ",", 1);
         dpt_csv_put(list, names->at[i].text);
@@ -170,22 +189,23 @@ static void add_missing(const struct advice *a, struct dpt_str *command)
 {
     const struct dpt_csv_state *state = a->state;
     const char *impute = a->s->spec->option[DPT_SOURCE_IMPUTE];
+    struct dpt_names listed = {0};
     struct dpt_str list = {0}, how = {0};
     bool lacking = false;
 
     for (size_t i = 0; i < state->columns.n_missing; i++) {
-        if (i > 0)
-            dpt_str_add(&list, ",", 1);
-        dpt_csv_put(&list, state->columns.missing[i]);
+        struct dpt_name said = dpt_column_value(state->columns.missing[i]);
+
+        add_names(&(const struct dpt_names){.at = &said, .n = 1}, &listed, &list);
     }
     for (size_t k = 0; k < state->table.n_features; k++) {
         const struct column_cells *c = &a->cells[k];
 
         lacking = lacking || lacks_values(c);
         if (fate_of(c) == NUMBERS || fate_of(c) == SPELLINGS)
-            add_names(&c->missing, &list);
+            add_names(&c->missing, &listed, &list);
         if (fate_of(c) == SPELLINGS)
-            add_names(&c->spellings, &list);
+            add_names(&c->spellings, &listed, &list);
     }
     if (lacking && !state->impute && (impute != NULL || list.length == 0))
         dpt_str_printf(&how, "median");
@@ -193,6 +213,7 @@ static void add_missing(const struct advice *a, struct dpt_str *command)
         dpt_str_printf(&how, "%s", impute);
     add_option(command, "--missing", &list);
     add_option(command, "--impute", &how);
+    dpt_names_release(&listed);
 }
 
 static enum dpt_column_role role_of(enum fate fate)
@@ -269,6 +290,14 @@ static void tell_column(const struct advice *a, size_t k, struct dpt_str *told)
                            dpt_csv_shown(c->spellings.at[i].text, shown));
         dpt_str_printf(told, ", which --missing takes for no value");
         return;
+    case WRITINGS:
+        dpt_str_printf(told, ": numbers, but");
+        for (size_t i = 0; i < c->spellings.n && i < SPELLINGS_MOST; i++)
+            dpt_str_printf(told, "%s '%s'", i > 0 ? "," : "",
+                           dpt_csv_shown(c->spellings.at[i].text, shown));
+        dpt_str_printf(told, "%s cannot be read as one: correct the file",
+                       c->spellings.n > SPELLINGS_MOST ? " and others" : "");
+        return;
     case CATEGORIES:
         dpt_str_printf(told, ": %s different values in %s rows, which --categories takes", distinct,
                        rows);
@@ -276,8 +305,9 @@ static void tell_column(const struct advice *a, size_t k, struct dpt_str *told)
     case DIFFERENT:
         dpt_str_printf(told,
                        ": %s%s different values in %s rows, too many to learn from: --drop leaves "
-                       "it out, --id would keep it as the names of the rows",
-                       c->values.n == DISTINCT_MOST ? "over " : "", distinct, rows);
+                       "it out, --id would keep it as the names of the rows%s",
+                       c->values.n == DISTINCT_MOST ? "over " : "", distinct, rows,
+                       c->digits ? "; amounts have to be written as numbers" : "");
         return;
     default:
         dpt_str_printf(told, ": no value at all, so --drop leaves it out");
@@ -290,11 +320,13 @@ static bool write_advice(struct advice *a, struct dpt_str *text)
     enum { LINES = 12 };
     const struct dpt_csv_state *state = a->state;
     struct dpt_str command = {0};
+    bool unreadable = false; /* no command helps */
     size_t n = 0;
 
     for (size_t k = 0; k < state->table.n_features; k++) {
         if (state->inputs[k]->role != DPT_COLUMN_NUMBER || fate_of(&a->cells[k]) == NUMBERS)
             continue;
+        unreadable = unreadable || fate_of(&a->cells[k]) == WRITINGS;
         if (n++ < LINES)
             tell_column(a, k, text);
     }
@@ -308,7 +340,7 @@ static bool write_advice(struct advice *a, struct dpt_str *text)
     }
     if (a->kept == 0)
         dpt_str_printf(text, "\nNo column would be left as a feature.");
-    else if (command.length <= COMMAND_MOST && strpbrk(command.text, "\n\r") == NULL)
+    else if (!unreadable && command.length <= COMMAND_MOST && strpbrk(command.text, "\n\r") == NULL)
         dpt_str_printf(text, "\nThis command does so:\n  %s", command.text);
     text->failed = text->failed || command.failed;
     dpt_str_release(&command);

@@ -89,6 +89,22 @@ out:
     return status;
 }
 
+/* Adds the offsets to n rows of numbers; from may be NULL. */
+static enum dpt_status add_offsets(const struct dpt_predictions_format *f, const float *from,
+                                   int32_t n, double **to, size_t *room, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const size_t width = (size_t)f->outputs, all = (size_t)n * width;
+
+    if (f->offsets == NULL || from == NULL)
+        return DPT_OK;
+    DPT_GROW(*to, room, all, "the predictions", err);
+    for (size_t i = 0; i < all; i++)
+        (*to)[i] = from[i] + f->offsets[i % width];
+out:
+    return status;
+}
+
 enum dpt_status dpt_predictions_add(struct dpt_predictions *p,
                                     const struct dpt_predictions_rows *rows, struct dpt_error *err)
 {
@@ -96,6 +112,9 @@ enum dpt_status dpt_predictions_add(struct dpt_predictions *p,
 
     if (rows->count > p->format.samples - p->done)
         DPT_TRY(dpt_fail(err, DPT_INTERNAL, "%s: more samples than were announced", p->path));
+    DPT_TRY(add_offsets(&p->format, rows->values, rows->count, &p->values, &p->values_room, err));
+    DPT_TRY(
+        add_offsets(&p->format, rows->targets, rows->count, &p->targets, &p->targets_room, err));
     DPT_TRY(p->kind->add(p, rows, err));
     p->done += rows->count;
 out:
@@ -135,5 +154,7 @@ void dpt_predictions_close(struct dpt_predictions *p)
     if (p->state != NULL && p->kind->close != NULL)
         p->kind->close(p->state);
     dpt_free(p->state);
+    free(p->values);
+    free(p->targets);
     dpt_free(p);
 }

@@ -5,7 +5,8 @@
  * its file, else its number from 0), what was right where that is known, then its class and the
  * probability of it (and, with all_probabilities, of each class), or the values, or of several
  * labels the probability of each (and, with decided, whether it holds, before these). Numbers are
- * the shortest that read back as the same float32.
+ * the shortest that read back as the same float32. Values and targets from which an offset was
+ * subtracted (data/tables/columns.h) have it again, as float64, in all three formats.
  *
  * .npy: float32 [N, K], the probabilities, or the values.
  *
@@ -44,6 +45,7 @@ struct dpt_predictions_format {
     size_t n_classes;
     const char *id;                 /* what the names are: "file"; NULL: there are none */
     const char *const *value_names; /* [outputs] of what is no class: a label, a number; or NULL */
+    const double *offsets; /* [outputs] what is added to values and targets; NULL: nothing */
 };
 
 /* Adds the next samples; a pointer is NULL where the format says that there is no such data set. */

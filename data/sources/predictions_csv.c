@@ -104,6 +104,20 @@ static void put_values(struct dpt_str *out, const float *values, int32_t n)
     }
 }
 
+/* A row of numbers, which has its offset again where it has one. */
+static void put_numbers(struct dpt_str *out, const double *doubles, const float *values, size_t row,
+                        int32_t n)
+{
+    if (doubles == NULL) {
+        put_values(out, values + row, n);
+        return;
+    }
+    for (int32_t k = 0; k < n; k++) {
+        dpt_str_add(out, ",", 1);
+        dpt_str_number(out, doubles[row + (size_t)k]);
+    }
+}
+
 static enum dpt_status add(struct dpt_predictions *p, const struct dpt_predictions_rows *rows,
                            struct dpt_error *err)
 {
@@ -120,7 +134,7 @@ static enum dpt_status add(struct dpt_predictions *p, const struct dpt_predictio
         if (f->truth == DPT_TRUTH_CLASS)
             put_class(out, f, rows->classes[i]);
         if (f->truth == DPT_TRUTH_VECTOR)
-            put_values(out, rows->targets + row, f->outputs);
+            put_numbers(out, p->targets, rows->targets, row, f->outputs);
         if (f->classes) {
             put_class(out, f, rows->labels[i]);
             put_values(out, rows->probabilities + row + rows->labels[i], 1);
@@ -129,7 +143,8 @@ static enum dpt_status add(struct dpt_predictions *p, const struct dpt_predictio
         } else {
             for (int32_t k = 0; f->decided && k < f->outputs; k++)
                 dpt_str_printf(out, ",%d", rows->labels[row + (size_t)k]);
-            put_values(out, (f->labels ? rows->probabilities : rows->values) + row, f->outputs);
+            put_numbers(out, p->values, f->labels ? rows->probabilities : rows->values, row,
+                        f->outputs);
         }
         dpt_str_add(out, "\n", 1);
     }

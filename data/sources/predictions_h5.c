@@ -44,9 +44,9 @@ static void list_sets(struct dpt_predictions *p)
 {
     const struct dpt_predictions_format *f = &p->format;
     struct dpt_skeleton_set *sets = ((struct state *)p->state)->sets;
+    const hid_t number = f->offsets != NULL ? H5T_IEEE_F64LE : H5T_IEEE_F32LE;
 
-    add_set(p, VALUES, f->classes || f->labels ? "logits" : "predictions", H5T_IEEE_F32LE,
-            f->outputs);
+    add_set(p, VALUES, f->classes || f->labels ? "logits" : "predictions", number, f->outputs);
     if (f->classes || f->labels)
         add_set(p, PROBABILITIES, "probabilities", H5T_IEEE_F32LE, f->outputs);
     if (f->classes) {
@@ -61,7 +61,7 @@ static void list_sets(struct dpt_predictions *p)
     if (f->truth == DPT_TRUTH_CLASS)
         add_set(p, TARGETS, "targets", H5T_STD_I32LE, 0);
     if (f->truth == DPT_TRUTH_VECTOR)
-        add_set(p, TARGETS, "targets", H5T_IEEE_F32LE, f->outputs);
+        add_set(p, TARGETS, "targets", number, f->outputs);
     if (f->truth != DPT_TRUTH_NONE)
         add_set(p, LOSS, "loss", H5T_IEEE_F32LE, 0);
     if (f->name_bytes > 0) {
@@ -121,12 +121,14 @@ static enum dpt_status add(struct dpt_predictions *p, const struct dpt_predictio
 {
     enum dpt_status status = DPT_OK;
     struct state *state = p->state;
+    const bool offset = p->format.offsets != NULL;
     const void *from[SETS] = {
-        [VALUES] = rows->values,
+        [VALUES] = offset ? (const void *)p->values : rows->values,
         [PROBABILITIES] = rows->probabilities,
         [LABELS] = rows->labels,
-        [TARGETS] =
-            p->format.truth == DPT_TRUTH_CLASS ? (const void *)rows->classes : rows->targets,
+        [TARGETS] = p->format.truth == DPT_TRUTH_CLASS ? (const void *)rows->classes
+                    : offset                           ? (const void *)p->targets
+                                                       : rows->targets,
         [LOSS] = rows->loss,
     };
 

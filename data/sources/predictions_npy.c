@@ -14,7 +14,7 @@ static enum dpt_status begin(struct dpt_predictions *p, struct dpt_error *err)
     struct state *state = p->state;
     char header[DPT_NPY_HEADER];
 
-    state->length = dpt_npy_header("<f4", dims, 2, header);
+    state->length = dpt_npy_header(p->format.offsets != NULL ? "<f8" : "<f4", dims, 2, header);
     return dpt_predictions_put(p, header, state->length, 0, err);
 }
 
@@ -22,9 +22,11 @@ static enum dpt_status add(struct dpt_predictions *p, const struct dpt_predictio
                            struct dpt_error *err)
 {
     const struct state *state = p->state;
-    const size_t row = (size_t)p->format.outputs * sizeof(float);
+    const bool offset = p->format.offsets != NULL;
+    const size_t row = (size_t)p->format.outputs * (offset ? sizeof(double) : sizeof(float));
+    const float *floats = rows->probabilities != NULL ? rows->probabilities : rows->values;
 
-    return dpt_predictions_put(p, rows->probabilities != NULL ? rows->probabilities : rows->values,
+    return dpt_predictions_put(p, offset ? (const void *)p->values : floats,
                                (size_t)rows->count * row,
                                (int64_t)(state->length + (size_t)p->done * row), err);
 }

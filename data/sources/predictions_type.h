@@ -28,7 +28,10 @@ struct dpt_predictions {
     char *temporary;  /* NULL: none is there */
     int fd;           /* -1: none */
     int64_t done;     /* rows */
-    void *state;      /* the kind's */
+    /* Of the rows that are added, where the format has offsets: with them. */
+    double *values, *targets;
+    size_t values_room, targets_room;
+    void *state; /* the kind's */
 };
 
 /* Writes at a place of the file. Errors: IO. */

@@ -37,6 +37,8 @@
     X(IMPUTE, "--impute", "HOW",                                                                   \
       "csv: what a missing number becomes: median, mean or refuse (median where --missing is "     \
       "given)")                                                                                    \
+    X(DROP_MISSING_LABEL, "--drop-missing-label", NULL,                                            \
+      "csv: leave out rows whose label is missing; they are counted")                              \
     X(DROP, "--drop", "COL,...", "csv: columns to leave out")                                      \
     X(COLUMNS, "--columns", "COL,...", "csv: the only columns to take as features")                \
     X(ID, "--id", "COLUMN", "csv: names of the rows, which predict gives back")                    \
@@ -132,8 +134,9 @@ struct dpt_source_model {
     const char *columns_of;    /* the file that says it */
     const char *const *labels; /* names of the label columns of their table, [n_labels], or NULL */
     size_t n_labels;
-    const char *fit;    /* what was done to the sides of pictures: --fit; NULL: not known */
-    const char *fit_of; /* likewise */
+    const double *offsets; /* [n_labels] what was subtracted from each; NULL: nothing from any */
+    const char *fit;       /* what was done to the sides of pictures: --fit; NULL: not known */
+    const char *fit_of;    /* likewise */
 };
 
 /* How samples that become shards are divided at random: n shares, for training, maybe validation,

@@ -30,6 +30,7 @@ static enum dpt_status scan_row(struct dpt_source *s, void *arg, struct dpt_erro
     if (s->spec->convert)
         DPT_TRY(dpt_csv_labels_scan(s->state, err));
     DPT_TRY(dpt_csv_columns_scan(s, err));
+    DPT_TRY(dpt_csv_spans_scan(s->state, err));
 out:
     return status;
 }
@@ -57,8 +58,12 @@ static enum dpt_status open_table(struct dpt_source *s, const char *label, struc
         .stop = s->spec->stop,
     };
 
+    enum dpt_status status;
+
     dpt_csv_table_close(&state->table);
-    return dpt_csv_table_open(&state->table, &spec, err);
+    status = dpt_csv_table_open(&state->table, &spec, err);
+    state->columns.delimiter = state->table.spec.delimiter; /* as the file itself may say */
+    return status;
 }
 
 /* Which columns hold labels, where nobody said it: as many as there are beyond what the model
@@ -187,6 +192,8 @@ static enum dpt_status open_to_convert(struct dpt_source *s, struct dpt_error *e
     labels->named = option[DPT_SOURCE_CLASSES] != NULL;
     labels->regression = option[DPT_SOURCE_REGRESSION] != NULL;
     labels->whole = true;
+    state->converts = true;
+    state->drops = option[DPT_SOURCE_DROP_MISSING_LABEL] != NULL;
     s->layout.u8 = option[DPT_SOURCE_U8] != NULL;
     if (labels->named && labels->regression)
         DPT_TRY(dpt_fail(err, DPT_USAGE, "--classes and --regression exclude each other"));
@@ -207,6 +214,21 @@ out:
     return status;
 }
 
+static void tell_left_out(const struct dpt_source *s)
+{
+    const struct dpt_csv_state *state = s->state;
+    const struct dpt_csv_table *t = &state->table;
+    char digits[32];
+
+    if (state->dropped > 0 && s->parts[0].samples > 0 && s->spec->log != NULL)
+        dpt_log_info(s->spec->log, "%s: %s row%s without a label left out", s->paths[0],
+                     dpt_group_digits(digits, state->dropped), state->dropped > 1 ? "s" : "");
+    if (t->comments > 0 && s->spec->log != NULL)
+        dpt_log_info(s->spec->log, "%s: %s comment line%s, which begin%s with #, left out",
+                     s->paths[0], dpt_group_digits(digits, t->comments), t->comments > 1 ? "s" : "",
+                     t->comments > 1 ? "" : "s");
+}
+
 static enum dpt_status open_source(struct dpt_source *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -217,6 +239,7 @@ static enum dpt_status open_source(struct dpt_source *s, struct dpt_error *err)
     DPT_TRY((convert ? open_to_convert : open_to_predict)(s, err));
     DPT_TRY(dpt_csv_columns_list(s, err));
     DPT_TRY(dpt_csv_walk(s, "counting rows", scan_row, NULL, err));
+    tell_left_out(s);
     DPT_TRY(dpt_csv_columns_end(s, err));
     s->layout.shape = (struct dpt_shape){.h = 1, .w = 1, .flat = true};
     for (size_t k = 0; k < state->table.n_features; k++)
@@ -225,6 +248,7 @@ static enum dpt_status open_source(struct dpt_source *s, struct dpt_error *err)
         DPT_TRY(take_shape(s, err));
         DPT_TRY(fit_like(s, err));
         DPT_TRY(dpt_csv_labels_decide(s, err));
+        dpt_csv_spans_end(s);
     }
     DPT_TRY(DPT_ALLOCATE(state->floats, dpt_shape_size(&s->layout.shape), "a row", err));
     s->info.width = s->info.truth == DPT_TRUTH_VECTOR ? (int32_t)state->table.n_labels : 0;
@@ -295,7 +319,7 @@ static enum dpt_status seek(struct dpt_source *s, int64_t row, struct dpt_error 
         state->row = 0;
     }
     for (; more && state->row < row; state->row++)
-        DPT_TRY(dpt_csv_table_next(&state->table, &more, err));
+        DPT_TRY(dpt_csv_next_row(state, &more, err));
 out:
     return status;
 }
@@ -306,12 +330,11 @@ static enum dpt_status read_rows(struct dpt_source *s, const struct dpt_source_r
     enum dpt_status status = DPT_OK;
     struct dpt_csv_state *state = s->state;
     const size_t labels = state->table.n_labels;
-    double value;
     bool more;
 
     DPT_TRY(seek(s, rows->row, err));
     for (int64_t i = 0; i < rows->n; i++, state->row++) {
-        DPT_TRY(dpt_csv_table_next(&state->table, &more, err));
+        DPT_TRY(dpt_csv_next_row(state, &more, err));
         if (!more)
             DPT_TRY(changed(s, err));
         if (rows->stored != NULL) {
@@ -320,13 +343,11 @@ static enum dpt_status read_rows(struct dpt_source *s, const struct dpt_source_r
         }
         if (rows->classes != NULL)
             DPT_TRY(dpt_csv_class_at(s, state->table.labels[0], &rows->classes[i], err));
-        for (size_t k = 0; rows->targets != NULL && k < labels; k++) {
-            DPT_TRY(dpt_csv_number_at(state, state->table.labels[k], &value, err));
-            rows->targets[(size_t)i * labels + k] = (float)value;
-        }
+        for (size_t k = 0; rows->targets != NULL && k < labels; k++)
+            DPT_TRY(dpt_csv_target_at(state, k, &rows->targets[(size_t)i * labels + k], err));
     }
     if (state->row == s->parts[rows->part].samples) {
-        DPT_TRY(dpt_csv_table_next(&state->table, &more, err));
+        DPT_TRY(dpt_csv_next_row(state, &more, err));
         if (more)
             DPT_TRY(changed(s, err));
     }
@@ -352,7 +373,8 @@ const struct dpt_source_format dpt_source_csv = {
         "are classes, those below 0 by their names; words become classes in sorted order, their "
         "names an "
         "attribute of /labels; other "
-        "numbers, several label columns and --regression make targets [N,K]. A feature of nothing "
+        "numbers, several label columns and --regression make targets [N,K], in which yes is 1 and "
+        "no is 0. A feature of nothing "
         "but true and false, yes and no, y and n, t and f, or on and off is a number, 0 or 1. With "
         "a header or one "
         "of the options for columns the shards keep in /columns what each column became, and so "
@@ -365,7 +387,7 @@ const struct dpt_source_format dpt_source_csv = {
                1u << DPT_SOURCE_U8 | 1u << DPT_SOURCE_DELIMITER | 1u << DPT_SOURCE_DECIMAL |
                1u << DPT_SOURCE_THOUSANDS | 1u << DPT_SOURCE_MISSING | 1u << DPT_SOURCE_IMPUTE |
                1u << DPT_SOURCE_DROP | 1u << DPT_SOURCE_COLUMNS | 1u << DPT_SOURCE_ID |
-               1u << DPT_SOURCE_CATEGORIES,
+               1u << DPT_SOURCE_CATEGORIES | 1u << DPT_SOURCE_DROP_MISSING_LABEL,
     .is = is,
     .state = sizeof(struct dpt_csv_state),
     .open = open_source,

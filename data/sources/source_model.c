@@ -26,6 +26,21 @@ static enum dpt_status keep_names(const struct dpt_class_names *found, const cha
     return DPT_OK;
 }
 
+/* What was subtracted from the labels, where it was from any; check region->failed. */
+static void take_offsets(struct dpt_source_model *model, const struct dpt_columns *parsed,
+                         struct dpt_region *region)
+{
+    double *offsets = dpt_region_alloc(region, model->n_labels * sizeof *offsets);
+    bool any = false;
+
+    for (size_t i = 0, k = 0; offsets != NULL && i < parsed->n; i++)
+        if (parsed->at[i].role == DPT_COLUMN_LABEL) {
+            any = any || parsed->at[i].offset != 0;
+            offsets[k++] = parsed->at[i].offset;
+        }
+    model->offsets = any ? offsets : NULL;
+}
+
 /* Takes the text of a shard, or checkpoint. *parsed: out; release it in any case. */
 static enum dpt_status take_text(struct dpt_source_model *model, const char *text, const char *from,
                                  struct dpt_columns *parsed, struct dpt_region *region,
@@ -44,6 +59,7 @@ static enum dpt_status take_text(struct dpt_source_model *model, const char *tex
         for (size_t i = 0; labels != NULL && i < parsed->n; i++)
             if (parsed->at[i].role == DPT_COLUMN_LABEL)
                 labels[model->n_labels++] = dpt_region_strdup(region, parsed->at[i].name);
+        take_offsets(model, parsed, region);
     }
     if (parsed->fit != NULL) {
         model->fit = dpt_region_strdup(region, parsed->fit);
@@ -86,7 +102,8 @@ static enum dpt_status keep_columns(struct dpt_source_model *model, const char *
     struct dpt_columns parsed = {0};
 
     DPT_TRY(take_text(model, columns, from, &parsed, region, err));
-    for (size_t i = 0; i < parsed.n && model->n_classes == 0; i++) {
+    /* Of several labels, these are the words for 0 and 1. */
+    for (size_t i = 0; i < parsed.n && model->n_classes == 0 && model->n_labels < 2; i++) {
         const struct dpt_column *label = &parsed.at[i];
         const char **names;
 
@@ -181,6 +198,7 @@ enum dpt_status dpt_source_model_find(struct dpt_source_model *model,
             model->columns_of = found.columns_of;
             model->labels = found.labels;
             model->n_labels = found.n_labels;
+            model->offsets = found.offsets;
         }
         if (model->fit == NULL) {
             model->fit = found.fit;

@@ -6,10 +6,12 @@
 
 #include "data/tables/csv.h"
 
+/* The cells of a row, and those where some column has an offset. */
 static const char heading[] = "column,name,role,fill,value\n";
+static const char heading_offset[] = "column,name,role,fill,value,offset\n";
 static const char *const roles[] = {DPT_COLUMN_ROLES(DPT_LIST_WORD)};
 static const char what[] = "the columns";
-enum { NUMBER, NAME, ROLE, FILL, VALUE, CELLS };
+enum { NUMBER, NAME, ROLE, FILL, VALUE, CELLS, OFFSET = CELLS };
 
 enum dpt_status dpt_columns_add(struct dpt_columns *c, const char *name, enum dpt_column_role role,
                                 struct dpt_column **column, struct dpt_error *err)
@@ -111,10 +113,16 @@ static bool take_value(struct dpt_columns *c, const char *text, enum dpt_status 
     return *status != DPT_OK || values->n > before;
 }
 
+/* A number that may be left out. False: the cell holds something else. */
+static bool take_number(const struct dpt_csv_cell *cell, double *value)
+{
+    return cell->length == 0 || dpt_csv_number(cell->text, value) == DPT_CSV_NUMBER;
+}
+
 /* A row of another column than 0: a new one's, or one more value of the last. False: it is not as
  * it must be. */
-static bool take_column(struct dpt_columns *c, const struct dpt_csv_cell *cells, bool again,
-                        enum dpt_status *status, struct dpt_error *err)
+static bool take_column(struct dpt_columns *c, const struct dpt_csv_cell *cells, bool offset,
+                        bool again, enum dpt_status *status, struct dpt_error *err)
 {
     const size_t role = dpt_find(cells[ROLE].text, roles, DPT_COLUMN_ROLE_COUNT);
     const bool has_value = cells[VALUE].length > 0 || cells[VALUE].quoted;
@@ -130,7 +138,8 @@ static bool take_column(struct dpt_columns *c, const struct dpt_csv_cell *cells,
     if (*status != DPT_OK)
         return true;
     column->filled = role == DPT_COLUMN_NUMBER && cells[FILL].length > 0;
-    if (column->filled && dpt_csv_number(cells[FILL].text, &column->fill) != DPT_CSV_NUMBER)
+    if ((column->filled && !take_number(&cells[FILL], &column->fill)) ||
+        (offset && !take_number(&cells[OFFSET], &column->offset)))
         return false;
     return !has_value || take_value(c, cells[VALUE].text, status, err);
 }
@@ -159,7 +168,8 @@ static enum dpt_status list_values(struct dpt_columns *c, const char *from, stru
 
 bool dpt_columns_is(const char *text)
 {
-    return strncmp(text, heading, strlen(heading)) == 0;
+    return strncmp(text, heading, strlen(heading)) == 0 ||
+           strncmp(text, heading_offset, strlen(heading_offset)) == 0;
 }
 
 enum dpt_status dpt_columns_parse(struct dpt_columns *c, const char *text, const char *from,
@@ -168,6 +178,7 @@ enum dpt_status dpt_columns_parse(struct dpt_columns *c, const char *text, const
     enum dpt_status status = DPT_OK;
     struct dpt_csv csv = {0};
     bool more = false, good = dpt_columns_is(text);
+    const bool offset = strncmp(text, heading, strlen(heading)) != 0;
     double number, last = 0;
 
     *c = (struct dpt_columns){0};
@@ -177,11 +188,11 @@ enum dpt_status dpt_columns_parse(struct dpt_columns *c, const char *text, const
         DPT_TRY(dpt_csv_next(&csv, &more, err));
         if (!more)
             break;
-        good = csv.n_cells == CELLS &&
+        good = csv.n_cells == (offset ? CELLS + 1 : CELLS) &&
                dpt_csv_number(csv.cells[NUMBER].text, &number) == DPT_CSV_NUMBER && number >= last;
         if (good)
             good = number == 0 ? take_file(c, csv.cells, &status, err)
-                               : take_column(c, csv.cells, number == last, &status, err);
+                               : take_column(c, csv.cells, offset, number == last, &status, err);
         last = number;
         DPT_TRY(status);
     }
@@ -198,17 +209,30 @@ out:
 
 /* --- writing ---------------------------------------------------------------------------------- */
 
-static void put_row(struct dpt_str *out, size_t number, const char *name, const char *role,
-                    const double *fill, const char *value)
+/* The text, and whether its rows have an offset. */
+struct writing {
+    struct dpt_str *out;
+    bool offset;
+};
+
+/* column: NULL: the row is the file's. */
+static void put_row(const struct writing *w, size_t number, const char *name, const char *role,
+                    const struct dpt_column *column, const char *value)
 {
+    struct dpt_str *out = w->out;
+
     dpt_str_printf(out, "%zu,", number);
     dpt_csv_put(out, name);
     dpt_str_printf(out, ",%s,", role);
-    if (fill != NULL)
-        dpt_str_number(out, *fill);
+    if (column != NULL && column->filled)
+        dpt_str_number(out, column->fill);
     dpt_str_add(out, ",", 1);
     if (value != NULL)
         dpt_csv_put(out, value);
+    if (w->offset)
+        dpt_str_add(out, ",", 1);
+    if (column != NULL && column->offset != 0)
+        dpt_str_number(out, column->offset);
     dpt_str_add(out, "\n", 1);
 }
 
@@ -216,24 +240,26 @@ void dpt_columns_write(const struct dpt_columns *c, struct dpt_str *out)
 {
     const char *const marks[] = {"delimiter", "decimal", "thousands"};
     const char values[] = {c->delimiter, c->decimal, c->thousands};
+    struct writing w = {.out = out};
 
-    dpt_str_add(out, heading, strlen(heading));
+    for (size_t i = 0; i < c->n; i++)
+        w.offset = w.offset || c->at[i].offset != 0;
+    dpt_str_printf(out, "%s", w.offset ? heading_offset : heading);
     for (size_t i = 0; i < sizeof values; i++)
         if (values[i] != 0)
-            put_row(out, 0, marks[i], "file", NULL, (const char[]){values[i], '\0'});
+            put_row(&w, 0, marks[i], "file", NULL, (const char[]){values[i], '\0'});
     for (size_t i = 0; i < c->n_missing; i++)
-        put_row(out, 0, "missing", "file", NULL, c->missing[i]);
+        put_row(&w, 0, "missing", "file", NULL, c->missing[i]);
     if (c->fit != NULL)
-        put_row(out, 0, "fit", "file", NULL, c->fit);
+        put_row(&w, 0, "fit", "file", NULL, c->fit);
     for (size_t i = 0; i < c->n; i++) {
         const struct dpt_column *column = &c->at[i];
         const char *role = roles[column->role];
-        const double *fill = column->filled ? &column->fill : NULL;
 
         if (column->values.n == 0)
-            put_row(out, i + 1, column->name, role, fill, NULL);
+            put_row(&w, i + 1, column->name, role, column, NULL);
         for (size_t k = 0; k < column->values.n; k++)
-            put_row(out, i + 1, column->name, role, fill, column->texts[k]);
+            put_row(&w, i + 1, column->name, role, column, column->texts[k]);
     }
 }
 
@@ -273,12 +299,40 @@ static const struct dpt_column *next_input(const struct dpt_columns *c, size_t *
 
 static bool alike(const struct dpt_column *a, const struct dpt_column *b)
 {
-    if (strcmp(a->name, b->name) != 0 || a->role != b->role || a->values.n != b->values.n)
+    if (strcmp(a->name, b->name) != 0 || a->role != b->role || a->values.n != b->values.n ||
+        a->offset != b->offset)
         return false;
     for (size_t k = 0; k < a->values.n; k++)
         if (strcmp(a->texts[k], b->texts[k]) != 0)
             return false;
     return true;
+}
+
+/* The next label at or behind the i-th column; NULL: none. */
+static const struct dpt_column *next_label(const struct dpt_columns *c, size_t *i)
+{
+    while (*i < c->n && c->at[*i].role != DPT_COLUMN_LABEL)
+        ++*i;
+    return *i < c->n ? &c->at[(*i)++] : NULL;
+}
+
+/* Labels that are there in both must be the same distance from what they were. */
+static enum dpt_status check_labels(const struct dpt_columns *mine, const char *path,
+                                    const struct dpt_columns *theirs, const char *other,
+                                    struct dpt_error *err)
+{
+    const struct dpt_column *a, *b;
+    char name[DPT_CSV_SHOWN];
+    size_t i = 0, k = 0;
+
+    while ((a = next_label(mine, &i)) != NULL && (b = next_label(theirs, &k)) != NULL)
+        if (a->offset != b->offset)
+            return dpt_fail(err, DPT_BAD_DATA,
+                            "%s: the label '%s' has the offset %.17g, in %s it is %.17g; `dptrain "
+                            "convert csv` with `--like` and a shard of the training data reads "
+                            "both alike",
+                            path, dpt_csv_shown(a->name, name), a->offset, other, b->offset);
+    return DPT_OK;
 }
 
 enum dpt_status dpt_columns_check(const char *text, const char *path, const char *other_text,
@@ -310,6 +364,7 @@ enum dpt_status dpt_columns_check(const char *text, const char *path, const char
                          : a->role == DPT_COLUMN_CATEGORY && b->role == DPT_COLUMN_CATEGORY
                              ? " with other categories"
                              : ", which was read otherwise"));
+    DPT_TRY(check_labels(&mine, path, &theirs, other, err));
 out:
     dpt_columns_release(&mine);
     dpt_columns_release(&theirs);

@@ -26,6 +26,10 @@
  * order of their numbers; or the two words of a column in which they stand for the numbers 0 and 1.
  * `fill`: the number that stands for a missing one. The inputs of a model
  * are the columns `number` and `category`, in this order.
+ *
+ * Where a float32 does not tell the numbers of a column apart, as time stamps in milliseconds,
+ * there is a sixth cell, `offset`: what is subtracted from each number, and from `fill`, before it
+ * is stored. Of a label it is to be added to what a model predicts.
  */
 #ifndef DPT_DATA_COLUMNS_H
 #define DPT_DATA_COLUMNS_H
@@ -45,6 +49,7 @@ struct dpt_column {
     enum dpt_column_role role;
     bool filled; /* NUMBER: a missing value becomes `fill` */
     double fill;
+    double offset; /* NUMBER, LABEL: what is subtracted from each number */
     /* CATEGORY, LABEL: each with the number that it has as `class`; a label may have none. NUMBER:
      * none, or the words for 0 and 1. */
     struct dpt_names values;

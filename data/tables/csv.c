@@ -1,14 +1,11 @@
 #include "data/tables/csv.h"
 
-#include <ctype.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
 #include "core/base/memory.h"
 #include "core/base/str.h"
-#include "core/conf/option.h"
 
 enum { END = -1 };
 
@@ -195,6 +192,22 @@ out:
     return status;
 }
 
+/* Takes a first line "sep=;", by which Excel is told what stands between columns. */
+static void take_separator(struct dpt_csv *csv)
+{
+    const char *line = csv->buffer + csv->used;
+    const size_t left = csv->filled - csv->used;
+    const size_t quote = left > 0 && line[0] == '"';
+    const size_t end = quote + strlen("sep=") + 1 + quote;
+
+    if (left < end || strncasecmp(line + quote, "sep=", strlen("sep=")) != 0 ||
+        strchr("\"\r\n", line[end - quote - 1]) != NULL || (quote > 0 && line[end - 1] != '"') ||
+        (left > end && line[end] != '\r' && line[end] != '\n'))
+        return;
+    csv->delimiter = line[end - quote - 1];
+    csv->used += end;
+}
+
 static enum dpt_status skip_mark(struct dpt_csv *csv, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -208,6 +221,7 @@ static enum dpt_status skip_mark(struct dpt_csv *csv, struct dpt_error *err)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
                          "%s: is UTF-16; UTF-8 is needed (iconv -f UTF-16 -t UTF-8)",
                          csv->in.path));
+    take_separator(csv); /* the rest of its line is an empty one */
 out:
     return status;
 }
@@ -266,124 +280,6 @@ const char *dpt_csv_shown(const char *text, char buf[DPT_CSV_SHOWN])
 {
     dpt_show_text(buf, text, DPT_CSV_CHARACTERS);
     return buf;
-}
-
-/*
- * Up to 15 digits and at most 22 places behind the point: digits and power of ten are exact
- * doubles, so one division rounds once (Clinger 1990). Most numbers in files are such, and strtod
- * is four times slower.
- */
-static bool short_decimal(const char *p, double *value)
-{
-    static const double powers[] = {1e0, 1e1, 1e2,  1e3,  1e4,  1e5,  1e6,  1e7,
-                                    1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15};
-    const bool minus = *p == '-';
-    int64_t digits = 0;
-    int n = 0, behind = 0;
-
-    p += minus;
-    for (; isdigit((unsigned char)*p) && n < 15; p++, n++)
-        digits = 10 * digits + (*p - '0');
-    if (*p == '.')
-        for (p++; isdigit((unsigned char)*p) && n < 15; p++, n++, behind++)
-            digits = 10 * digits + (*p - '0');
-    if (*p != '\0' || n == 0)
-        return false;
-    *value = (double)digits / powers[behind];
-    if (minus)
-        *value = -*value;
-    return true;
-}
-
-enum dpt_csv_kind dpt_csv_number(const char *text, double *value)
-{
-    static const char *const missing[] = {"", "NA", "N/A", "null", "none", "?"};
-    static const char *const not_finite[] = {"nan", "inf", "infinity"};
-    const size_t decimal = dpt_number_length(text);
-
-    if (short_decimal(text, value))
-        return DPT_CSV_NUMBER;
-    *value = 0;
-    if (decimal > 0 && text[decimal] == '\0') {
-        const double number = strtod(text, NULL);
-
-        if (!isfinite(number))
-            return DPT_CSV_NOT_FINITE;
-        *value = number;
-        return DPT_CSV_NUMBER;
-    }
-    for (size_t i = 0; i < sizeof missing / sizeof missing[0]; i++)
-        if (strcasecmp(text, missing[i]) == 0)
-            return DPT_CSV_MISSING;
-    for (size_t i = 0; i < sizeof not_finite / sizeof not_finite[0]; i++)
-        if (strcasecmp(text + (*text == '+' || *text == '-'), not_finite[i]) == 0)
-            return DPT_CSV_NOT_FINITE;
-    return DPT_CSV_TEXT;
-}
-
-/* Whether separators stand where they must: 1,234,567.5 or 12,34,567. */
-static bool is_grouped(const char *p, char thousands)
-{
-    static const char digits[] = "0123456789";
-    size_t n;
-
-    p += *p == '+' || *p == '-';
-    n = strspn(p, digits);
-    if (n < 1 || n > 3)
-        return false;
-    for (p += n; *p == thousands; p += n) {
-        n = strspn(++p, digits);
-        if (n != 3 && (n != 2 || p[n] != thousands))
-            return false;
-    }
-    return strchr(p, thousands) == NULL;
-}
-
-/* The text with plain spaces in the place of those at which no line is broken, as French and
- * Swedish programs write them (UTF-8's U+00A0, U+2009, U+202F); returns `text` itself where there
- * are none, or where it has no room. */
-static const char *plain_spaces(const char *text, char *buf, size_t room)
-{
-    static const char *const spaces[] = {"\xC2\xA0", "\xE2\x80\x89", "\xE2\x80\xAF"};
-    size_t n = 0;
-    bool found = false;
-
-    for (const char *p = text; *p != '\0' && n + 1 < room; n++) {
-        size_t taken = 1;
-
-        for (size_t k = 0; k < sizeof spaces / sizeof *spaces; k++)
-            if (strncmp(p, spaces[k], strlen(spaces[k])) == 0)
-                taken = strlen(spaces[k]);
-        buf[n] = (char)(taken > 1 ? ' ' : *p);
-        found = found || taken > 1;
-        p += taken;
-    }
-    buf[n] = '\0';
-    return found && strlen(text) < room ? buf : text;
-}
-
-enum dpt_csv_kind dpt_csv_number_in(const char *text, char decimal, char thousands, double *value)
-{
-    enum { LONGEST = 512 };
-    char spaced[LONGEST], plain[LONGEST];
-    const char *const in = thousands == ' ' ? plain_spaces(text, spaced, LONGEST) : text;
-    const bool grouped = thousands != 0 && strchr(in, thousands) != NULL;
-    enum dpt_csv_kind kind;
-    size_t n = 0;
-
-    if (decimal == '.' && !grouped)
-        return dpt_csv_number(text, value);
-    if (strlen(in) >= LONGEST || (grouped && !is_grouped(in, thousands)) ||
-        (decimal != '.' && thousands != '.' && strchr(in, '.') != NULL)) {
-        kind = dpt_csv_number(text, value); /* what else it may be */
-        *value = 0;
-        return kind == DPT_CSV_NUMBER || kind == DPT_CSV_NOT_FINITE ? DPT_CSV_TEXT : kind;
-    }
-    for (const char *p = in; *p != '\0'; p++)
-        if (!grouped || *p != thousands)
-            plain[n++] = (char)(*p == decimal ? '.' : *p);
-    plain[n] = '\0';
-    return dpt_csv_number(plain, value);
 }
 
 void dpt_csv_put(struct dpt_str *out, const char *text)

@@ -2,8 +2,9 @@
  * csv: records and numbers of comma-separated text, RFC 4180.
  *
  * A record is a line, or several where a quoted cell holds line ends. Line ends are LF, CRLF or CR;
- * lines with nothing in them are skipped; a byte-order mark of UTF-8 at the start is, too. Spaces
- * and tabs around an unquoted cell do not belong to it. Memory is one record. One thread.
+ * lines with nothing in them are skipped; a byte-order mark of UTF-8 at the start is, too,
+ * and a first line as "sep=;", which says what the delimiter is. Spaces and tabs around an unquoted
+ * cell do not belong to it. Memory is one record. One thread.
  */
 #ifndef DPT_DATA_CSV_H
 #define DPT_DATA_CSV_H
@@ -64,16 +65,22 @@ const char *dpt_csv_shown(const char *text, char buf[DPT_CSV_SHOWN]);
 enum dpt_csv_kind { DPT_CSV_NUMBER, DPT_CSV_NOT_FINITE, DPT_CSV_MISSING, DPT_CSV_TEXT };
 
 /*
- * What a cell holds. NUMBER: digits, a point, an exponent, no matter what the locale is; *value is
- * the nearest double. NOT_FINITE: nan, inf, or beyond a double. MISSING: nothing, NA, N/A, null,
- * None, ?. *value is 0 but for NUMBER.
+ * What a cell holds (csv_number.c). NUMBER: digits, a point, an exponent, no matter what the locale
+ * is, maybe within blanks or with a unit, as 5% (which is 0.05) or $5; a minus may be U+2212;
+ * *value is the nearest double. NOT_FINITE: nan, inf, or beyond a double. MISSING: nothing, NA,
+ * N/A, null, None, ?. *value is 0 but for NUMBER.
  */
 enum dpt_csv_kind dpt_csv_number(const char *text, double *value);
 /* Likewise, with `decimal` in the place of the point; then a point is none. thousands: what may
  * stand between groups of digits in front of it, the last of three, those before of two (as in
- * India) or three; 0: nothing. A space is also each of those at which no line is broken. Both
- * differ. */
+ * India) or three; 0: nothing. A space is also each of those at which no line is broken, an
+ * apostrophe also the curved one. Both differ. */
 enum dpt_csv_kind dpt_csv_number_in(const char *text, char decimal, char thousands, double *value);
+/* The unit of a number, "%" or "$", static; NULL: it has none, or is none. */
+const char *dpt_csv_unit(const char *text, char decimal, char thousands);
+/* The character that a mark of --thousands is: itself, or the plain one of U+00A0 and the like; 0:
+ * it is none. */
+char dpt_csv_plain_mark(const char *text);
 
 /* Adds a cell, in quotes where it would be read as another without. */
 void dpt_csv_put(struct dpt_str *out, const char *text);

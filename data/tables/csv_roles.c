@@ -75,13 +75,11 @@ static enum dpt_status unknown_column(const struct dpt_csv_table *t, enum dpt_co
 /* How many columns have a name; *column: the last of them. */
 static size_t count_named(const struct dpt_csv_table *t, const char *name, size_t *column)
 {
-    size_t found = 0;
+    const struct dpt_name_place *first;
+    const size_t found = dpt_name_index_find(&t->by_name, name, &first);
 
-    for (size_t i = 0; t->names != NULL && i < t->columns; i++)
-        if (strcmp(t->names[i], name) == 0) {
-            *column = i;
-            found++;
-        }
+    if (found > 0)
+        *column = first[found - 1].at;
     return found;
 }
 
@@ -259,16 +257,15 @@ static enum dpt_status as_asked(struct dpt_csv_table *t, struct dpt_error *err)
 /* The column of a known one: by its name, and of those of one name by their order. */
 static size_t find_known(const struct dpt_csv_table *t, size_t k)
 {
-    const struct dpt_columns *known = t->spec.known;
-    const char *name = known->at[k].name;
+    const char *name = t->spec.known->at[k].name;
+    const struct dpt_name_place *known, *mine;
+    const size_t n = dpt_name_index_find(&t->by_name, name, &mine);
     size_t before = 0;
 
-    for (size_t i = 0; i < k; i++)
-        before += strcmp(known->at[i].name, name) == 0;
-    for (size_t i = 0; i < t->columns; i++)
-        if (strcmp(t->names[i], name) == 0 && before-- == 0)
-            return i;
-    return t->columns;
+    dpt_name_index_find(&t->known_by_name, name, &known);
+    while (known[before].at < k)
+        before++;
+    return before < n ? mine[before].at : t->columns;
 }
 
 static void add_quoted(struct dpt_str *list, const char *name)
@@ -403,8 +400,29 @@ out:
     return status;
 }
 
+/* Sorts the names of the columns, and of those that are known. */
+static enum dpt_status sort_names(struct dpt_csv_table *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_columns *known = t->spec.known;
+    const size_t named = t->names != NULL ? t->columns : 0, n = known != NULL ? known->n : 0;
+
+    DPT_TRY(dpt_name_index_open(&t->by_name, named, &t->region, err));
+    for (size_t i = 0; i < named; i++)
+        dpt_name_index_add(&t->by_name, t->names[i]);
+    dpt_name_index_sort(&t->by_name);
+    DPT_TRY(dpt_name_index_open(&t->known_by_name, n, &t->region, err));
+    for (size_t k = 0; k < n; k++)
+        dpt_name_index_add(&t->known_by_name, known->at[k].name);
+    dpt_name_index_sort(&t->known_by_name);
+out:
+    return status;
+}
+
 enum dpt_status dpt_csv_roles(struct dpt_csv_table *t, struct dpt_error *err)
 {
+    if (sort_names(t, err) != DPT_OK)
+        return err->status;
     t->n_labels = t->n_features = 0;
     t->id = t->columns;
     t->unknown = NULL;

@@ -32,23 +32,110 @@ static bool is_number(const struct dpt_csv_table *t, const struct dpt_csv_cell *
     return kind == DPT_CSV_NUMBER || kind == DPT_CSV_NOT_FINITE;
 }
 
-/* Whether the cells hold all inputs that are known by name; or, `any`, one that is no number. */
-static bool holds_known(const struct dpt_csv_table *t, const struct dpt_csv *csv, bool any)
+/* Whether a record is a line that begins with #: a comment, unless it has a row's cells. */
+static bool begins_with_hash(const struct dpt_csv *csv)
 {
-    const struct dpt_columns *known = t->spec.known;
+    return !csv->cells[0].quoted && csv->cells[0].text[0] == '#';
+}
 
-    for (size_t k = 0; known != NULL && k < known->n; k++) {
-        bool found = false;
+/* Numbers that some program put between blanks, in quotes, are numbers, and blanks alone are no
+ * value. Names of classes and rows are not changed. */
+static void trim_quoted(const struct dpt_csv_table *t, struct dpt_csv *csv)
+{
+    for (size_t i = 0; i < csv->n_cells; i++) {
+        struct dpt_csv_cell *cell = &csv->cells[i];
+        char *text = csv->text + (cell->text - csv->text);
+        size_t skip, n = cell->length;
+
+        if (!cell->quoted || n == 0 ||
+            (strchr(" \t", text[0]) == NULL && strchr(" \t", text[n - 1]) == NULL))
+            continue;
+        skip = strspn(text, " \t");
+        if (skip < n && !is_number(t, cell))
+            continue;
+        while (n > skip && strchr(" \t", text[n - 1]) != NULL)
+            n--;
+        text[n] = '\0';
+        cell->text = text + skip;
+        cell->length = n - skip;
+    }
+}
+
+static enum dpt_status next_record(const struct dpt_csv_table *t, struct dpt_csv *csv, bool *more,
+                                   struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(dpt_csv_next(csv, more, err));
+    if (*more)
+        trim_quoted(t, csv);
+out:
+    return status;
+}
+
+/* Opens the file that is next. */
+static enum dpt_status open_file(struct dpt_csv_table *t, struct dpt_error *err)
+{
+    const enum dpt_status status =
+        dpt_csv_open(&t->csv, t->spec.inputs[t->file], t->spec.stop, err);
+
+    if (t->spec.delimiter != 0)
+        t->csv.delimiter = t->spec.delimiter;
+    return status;
+}
+
+/* Gives the first record behind the comments at the beginning of a file. The last of these counts
+ * as a record where it has as many cells, as the names that np.savetxt writes. */
+static enum dpt_status first_record(struct dpt_csv_table *t, bool *more, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_csv *csv = &t->csv;
+    size_t comments = 0, cells = 0;
+
+    DPT_TRY(next_record(t, csv, more, err));
+    for (; *more && begins_with_hash(csv); comments++) {
+        cells = csv->n_cells;
+        DPT_TRY(next_record(t, csv, more, err));
+    }
+    if (comments == 0 || (*more && (csv->n_cells != cells || cells == 1)))
+        return DPT_OK;
+    dpt_csv_close(csv);
+    DPT_TRY(open_file(t, err));
+    for (size_t i = 0; i < comments; i++)
+        DPT_TRY(next_record(t, csv, more, err));
+out:
+    return status;
+}
+
+/* Whether the cells hold all inputs that are known by name, or one that is no number. */
+static enum dpt_status holds_known(struct dpt_csv_table *t, const struct dpt_csv *csv, bool *holds,
+                                   struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_columns *known = t->spec.known;
+    struct dpt_name_index cells;
+    bool all = known != NULL, any = false;
+
+    *holds = false;
+    if (known == NULL)
+        return DPT_OK;
+    DPT_TRY(dpt_name_index_open(&cells, csv->n_cells, &t->region, err));
+    for (size_t i = 0; i < csv->n_cells; i++)
+        dpt_name_index_add(&cells, csv->cells[i].text);
+    dpt_name_index_sort(&cells);
+    for (size_t k = 0; k < known->n && !any; k++) {
+        const struct dpt_name_place *first;
 
         if (!dpt_column_is_input(&known->at[k]))
             continue;
-        for (size_t i = 0; i < csv->n_cells && !found; i++)
-            found = strcmp(csv->cells[i].text, known->at[k].name) == 0 &&
-                    (!any || !is_number(t, &csv->cells[i]));
-        if (found == any)
-            return any;
+        if (dpt_name_index_find(&cells, known->at[k].name, &first) == 0)
+            all = false;
+        else
+            any = !is_number(t, &csv->cells[first->at]);
     }
-    return known != NULL && !any;
+    *holds = all || any;
+out:
+    return status;
 }
 
 /*
@@ -56,12 +143,12 @@ static bool holds_known(const struct dpt_csv_table *t, const struct dpt_csv *csv
  * label, as some programs number columns), the label tells: text above numbers. A mixture is data,
  * whose error then names the place. Names that are known tell at once.
  */
-static enum dpt_status looks_like_header(const struct dpt_csv_table *t, struct dpt_csv *csv,
-                                         bool *header, struct dpt_error *err)
+static enum dpt_status looks_like_header(struct dpt_csv_table *t, struct dpt_csv *csv, bool *header,
+                                         struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     size_t numbers = 0, features = 0;
-    bool text_label = true, more;
+    bool text_label = true, holds, more;
 
     for (size_t i = 0; i < t->columns; i++) {
         if (t->role[i] == DPT_COLUMN_LABEL)
@@ -69,10 +156,11 @@ static enum dpt_status looks_like_header(const struct dpt_csv_table *t, struct d
         else if (t->role[i] == DPT_COLUMN_NUMBER)
             features++, numbers += is_number(t, &csv->cells[i]);
     }
-    *header = numbers == 0 || holds_known(t, csv, true) || holds_known(t, csv, false);
+    DPT_TRY(holds_known(t, csv, &holds, err));
+    *header = numbers == 0 || holds;
     if (*header || numbers < features || !text_label || t->n_labels == 0)
         goto out;
-    DPT_TRY(dpt_csv_next(csv, &more, err));
+    DPT_TRY(next_record(t, csv, &more, err));
     *header = more && csv->n_cells == t->columns;
     for (size_t i = 0; *header && i < t->n_labels; i++)
         *header = is_number(t, &csv->cells[t->labels[i]]);
@@ -148,9 +236,11 @@ static enum dpt_status look(struct dpt_csv_table *t, struct dpt_csv *csv, struct
 
     if (!automatic && !header && strcmp(option, "no") != 0)
         DPT_TRY(dpt_fail(err, DPT_USAGE, "--header %s: must be auto, yes or no", option));
-    DPT_TRY(dpt_csv_next(csv, &more, err));
+    DPT_TRY(first_record(t, &more, err));
     if (!more)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: is empty", csv->in.path));
+    if (csv->delimiter != ',' || t->spec.delimiter != 0)
+        t->spec.delimiter = (char)(csv->delimiter == ',' ? 0 : csv->delimiter);
     DPT_TRY(check_columns(t, csv, err));
     t->columns = csv->n_cells;
     t->labels = dpt_region_alloc(&t->region, t->columns * sizeof *t->labels);
@@ -175,17 +265,6 @@ static enum dpt_status look(struct dpt_csv_table *t, struct dpt_csv *csv, struct
     DPT_TRY(dpt_csv_roles(t, err));
     DPT_TRY(dpt_csv_roles_check_names(t, err));
 out:
-    return status;
-}
-
-/* Opens the file that is next. */
-static enum dpt_status open_file(struct dpt_csv_table *t, struct dpt_error *err)
-{
-    const enum dpt_status status =
-        dpt_csv_open(&t->csv, t->spec.inputs[t->file], t->spec.stop, err);
-
-    if (t->spec.delimiter != 0)
-        t->csv.delimiter = t->spec.delimiter;
     return status;
 }
 
@@ -262,8 +341,11 @@ enum dpt_status dpt_csv_table_next(struct dpt_csv_table *t, bool *more, struct d
             DPT_TRY(open_file(t, err));
             first = true;
         }
-        DPT_TRY(dpt_csv_next(&t->csv, more, err));
-        if (*more) {
+        DPT_TRY(next_record(t, &t->csv, more, err));
+        if (*more && begins_with_hash(&t->csv) &&
+            (t->csv.n_cells != t->columns || t->columns == 1)) {
+            t->comments++;
+        } else if (*more) {
             DPT_TRY(check_row(t, &t->csv, first, &skip, err));
             first = false;
         } else {

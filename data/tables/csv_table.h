@@ -11,6 +11,7 @@
 #include "core/base/memory.h"
 #include "data/tables/columns.h"
 #include "data/tables/csv.h"
+#include "data/tables/name_index.h"
 
 /* What is to be read, and what was said of it; borrowed. */
 struct dpt_csv_spec {
@@ -23,8 +24,9 @@ struct dpt_csv_spec {
      * `known` says; "": none has labels.
      */
     const char *asked[DPT_COLUMN_ROLE_COUNT];
-    const char *header;                /* --header: auto, yes, no; NULL: auto */
-    char delimiter, decimal;           /* 0: a comma, a point */
+    const char *header; /* --header: auto, yes, no; NULL: auto */
+    /* 0: a comma, a point. Where the first file says its delimiter, the table's spec has that. */
+    char delimiter, decimal;
     char thousands;                    /* 0: none */
     const struct dpt_columns *known;   /* the columns are to be these, found by name; or NULL */
     bool by_name;                      /* names of columns are kept, or looked for: no two alike */
@@ -39,14 +41,17 @@ struct dpt_csv_table {
     size_t *labels, n_labels;   /* the label columns, in the order they were asked for */
     /* The columns that are inputs, in the order of the file, or of `known` */
     size_t *features, n_features;
-    size_t id;           /* `columns`: none */
-    char **names;        /* [columns], or NULL: no header */
+    size_t id;    /* `columns`: none */
+    char **names; /* [columns], or NULL: no header */
+    /* Of these, and of the columns of `known`. */
+    struct dpt_name_index by_name, known_by_name;
     const char *unknown; /* columns that are none of `known`: "'a', 'b'"; NULL: there are none */
     /* "; columns seem to be separated by semicolons: --delimiter ';'", behind messages; or "". */
     const char *hint;
     bool *assigned;     /* [columns] that have a role already */
     struct dpt_csv csv; /* the row, where there is one; open while it has a buffer */
     size_t file;        /* of the inputs, that csv reads */
+    int64_t comments;   /* lines that begin with # and are no rows, since somebody set it to 0 */
     struct dpt_region region;
 };
 

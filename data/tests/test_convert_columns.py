@@ -392,3 +392,25 @@ def test_wide_tables_are_told_in_few_lines(tmp_path):
     names = ",".join(f"p{i}" for i in range(50))
     out = good("csv", text(tmp_path, f"y,{names}\n" + "0," + ",".join("1" * 50) + "\n1," + ",".join("2" * 50) + "\n"), "--output", tmp_path / "o", "--label", "y")
     assert out.splitlines()[:2] == ["column 1 (y): label, 2 classes", "columns 2 to 51: numbers"] and len(out.splitlines()) == 3
+
+
+def test_a_lone_number_among_many_columns_is_one(tmp_path):
+    names = ",".join(f"p{i}" for i in range(50))
+    rows = ["0," + ",".join("1" * 50), "1," + ",".join("2" * 50)]
+    out = good("csv", text(tmp_path, f"y,{names}\n" + "\n".join(rows) + "\n"), "--output", tmp_path / "o", "--label", "y", "--drop", "p1")
+    assert out.splitlines()[1:4] == ["column 2 (p0): number", "column 3 (p1): left out", "columns 4 to 51: numbers"]
+
+
+def test_tables_of_many_columns(tmp_path):
+    """100 000 columns: what looks for each of them among all takes minutes, what sorts them a second or two."""
+    limit = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_CPU, (60, 60)), "cwd": tmp_path}
+    n = 100000
+    path = text(tmp_path, ",".join(f"c{i}" for i in range(n)) + ",y\n" + "".join(",".join(str((i * 7 + r) % 100) for i in range(n)) + f",{r}\n" for r in (0, 1)))
+    good("csv", path, "--output", tmp_path / "o", **limit)
+    good("csv", path, "--output", tmp_path / "p", "--like", tmp_path / "o-00000-of-00001.h5", **limit)
+    assert (tmp_path / "p-00000-of-00001.h5").read_bytes() == (tmp_path / "o-00000-of-00001.h5").read_bytes()
+    (tmp_path / "j.yaml").write_text("name: wide\noutput: r\ndata: {train: o-*.h5}\nmodel: {type: linear}\nbatch: {global: 2}\ntrain: {epochs: 1}\n")
+    for command in ["j.yaml", "--quiet"], ["predict", "j.yaml", "--checkpoint", "r", "--quiet", str(path)]:
+        done = subprocess.run([DPTRAIN, *command], env={**os.environ, **dpt.MPI_ENVIRONMENT}, capture_output=True, text=True, timeout=300, **limit)
+        assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 3

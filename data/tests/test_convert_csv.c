@@ -367,6 +367,8 @@ static void columns_come_back(void **state)
                 DPT_OK);
             column->filled = column->role == DPT_COLUMN_NUMBER && below(&r, 2);
             column->fill = column->filled ? below(&r, 1000) / 7.0 : 0;
+            if (column->role == DPT_COLUMN_NUMBER || column->role == DPT_COLUMN_LABEL)
+                column->offset = below(&r, 3) ? 0 : 1.7e12 + below(&r, 1000) / 7.0;
             if (column->role == DPT_COLUMN_CATEGORY || column->role == DPT_COLUMN_LABEL)
                 add_values(&r, &columns, column);
             else if (column->role == DPT_COLUMN_NUMBER && below(&r, 2))
@@ -381,8 +383,10 @@ static void columns_come_back(void **state)
         assert_string_equal(twice.text, text.text);
         assert_int_equal(again.n, columns.n);
         assert_int_equal(dpt_columns_check(text.text, "a", twice.text, "b", &err), DPT_OK);
-        for (size_t i = 0; i < columns.n; i++)
+        for (size_t i = 0; i < columns.n; i++) {
             assert_string_equal(again.at[i].name, columns.at[i].name);
+            assert_true(again.at[i].offset == columns.at[i].offset);
+        }
         dpt_columns_release(&again);
         text.text[below(&r, (uint32_t)text.length)] = "x,\"\n9"[below(&r, 5)];
         if (dpt_columns_parse(&again, text.text, "t.h5", &err) != DPT_OK)

@@ -6,7 +6,9 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <math.h>
 
+#include "data/sets/parts.h"
 #include "data/tests/make_shards.h"
 
 static const struct dpt_comm alone = {
@@ -350,6 +352,39 @@ static void normalisation_must_fit(void **state)
     assert_non_null(strstr(err.text, "2 channels"));
 }
 
+/* A mean that is many standard deviations from 0 takes no digits of what is near it: the same as
+ * in double. */
+static void means_may_be_far_from_0(void **state)
+{
+    struct files *f = *state;
+    const char *paths[] = {f->glob};
+    struct dpt_data_conf conf = make_conf(paths, 1);
+    const struct dpt_dataset_spec spec = {.conf = &conf, .paths = &conf.train, .classes = true};
+
+    for (int nhwc = 0; nhwc < 2; nhwc++)
+        for (double distance = 1e3; distance < 1e9; distance *= 10) {
+            const struct make_form form = {.n_dims = 4, .floats = true, .nhwc = nhwc == 1};
+            double mean[] = {distance + 0.3, -0.1}, std[] = {0.7, 3};
+            struct dpt_dataset set;
+            struct dpt_error err;
+            float x[MAKE_ELEMENTS], out[MAKE_ELEMENTS];
+
+            make_shard(f->path[0], &form, 0, 1);
+            conf.normalize.mean = (struct dpt_reals){mean, 2};
+            conf.normalize.std = (struct dpt_reals){std, 2};
+            assert_int_equal(dpt_dataset_open(&set, &spec, &alone, &err), DPT_OK);
+            for (int k = 0; k < MAKE_ELEMENTS; k++)
+                x[k] = (float)(mean[nhwc ? k % 2 : k / 12] + 0.01 * k);
+            dpt_fill_stored(&set, (const uint8_t *)x, out);
+            for (int k = 0; k < MAKE_ELEMENTS; k++) {
+                const int c = nhwc ? k % 2 : k / 12, at = make_canonical(&form, k);
+
+                assert_true(fabs(out[at] - (x[k] - mean[c]) / std[c]) < 5e-4);
+            }
+            dpt_dataset_close(&set);
+        }
+}
+
 static void a_checksum_may_be_ignored(void **state)
 {
     struct files *f = *state;
@@ -383,6 +418,7 @@ int main(void)
         TEST(refuses_values_that_are_no_numbers),
         TEST(damage_is_found),
         TEST(normalisation_must_fit),
+        TEST(means_may_be_far_from_0),
         TEST(a_checksum_may_be_ignored),
     };
 

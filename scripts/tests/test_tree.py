@@ -272,6 +272,12 @@ def test_make_follows_headers_flags_and_sources(tmp_path):
     (tree / "data/e.c").write_text("int e(void);\nint e(void) { return 3; }\n")
     assert run("CFLAGS=-O0") == ["data/e.c"]
     (tree / "data/e.c").unlink()
+    # A compiler that finds more than ours does stops nobody's build but the tests'; who wants that builds nothing again.
+    (tree / "data/d.c").write_text("int d(unsigned x);\nint d(unsigned x) { int y = 2; return x < y; }\n")
+    assert run("CFLAGS=-O0") == ["data/d.c"]
+    assert run("CFLAGS=-O0", "WERROR=1") == []
+    touch("data/d.c")
+    assert subprocess.run(["make", "CFLAGS=-O0", "WERROR=1"], cwd=tree, capture_output=True, timeout=300).returncode != 0
     run("CFLAGS=-O0", "build/libdptrain.a")
     members = subprocess.run(["ar", "t", tree / "build/libdptrain.a"], capture_output=True, text=True).stdout.split()
     assert sorted(members) == ["a.o", "c.o", "d.o"]

@@ -13,13 +13,14 @@
 #include "core/backend/cpu/program.h"
 
 enum { LANES = DPT_LANES };
+enum { KEPT = 3 * LANES }; /* floats that are kept of a sub-batch: mean, scale and rest */
 
 struct batchnorm {
     struct dpt_lanes lanes; /* of a group of channels; the last group may have fewer */
     bool filled;            /* not so: blocks have zeros behind the last channel */
     int64_t step;           /* from one group to the next */
     int64_t n;              /* groups */
-    int statistics;         /* buffer: of each group, of each sub-batch: LANES means, and scales */
+    int statistics;         /* buffer: of each group, of each sub-batch: KEPT */
 };
 
 /* A group in a pass. */
@@ -35,9 +36,9 @@ struct group {
 
 /* A sub-batch of it. */
 struct sub_batch {
-    int64_t at;        /* its first number */
-    int64_t rows, all; /* samples, and with those that are none */
-    float *mean, *scale;
+    int64_t at;                 /* its first number */
+    int64_t rows, all;          /* samples, and with those that are none */
+    float *mean, *scale, *rest; /* rest: DPT_NORM_REST */
 };
 
 static bool rounds(const struct dpt_cpu_program *program, const struct dpt_cpu_node *node)
@@ -109,7 +110,7 @@ static enum dpt_status plan(struct dpt_cpu_program *program, struct dpt_cpu_node
     }
     dpt_cpu_write(program, node, layout);
     if (program->spec.training)
-        own->statistics = dpt_cpu_reserve(program, own->n * batches * 2 * LANES);
+        own->statistics = dpt_cpu_reserve(program, own->n * batches * KEPT);
 out:
     return status;
 }
@@ -134,7 +135,7 @@ static struct group group_at(const struct dpt_cpu_run *run, const struct dpt_cpu
         g.map.shift[c] = dpt_cpu_param(run, node->graph->bias)[g.channel + c];
     }
     if (run->training)
-        g.statistics = dpt_cpu_buffer(run, own->statistics) + number * batches * 2 * LANES;
+        g.statistics = dpt_cpu_buffer(run, own->statistics) + number * batches * KEPT;
     return g;
 }
 
@@ -142,7 +143,7 @@ static struct sub_batch sub_batch_at(const struct dpt_cpu_run *run, const struct
                                      int64_t number)
 {
     const int64_t all = dpt_cpu_sub_batch(run->program), left = run->batch->count - number * all;
-    float *const mean = g->statistics + number * 2 * LANES;
+    float *const mean = g->statistics + number * KEPT;
 
     return (struct sub_batch){
         .at = number * all * g->lanes.row + g->at,
@@ -150,6 +151,7 @@ static struct sub_batch sub_batch_at(const struct dpt_cpu_run *run, const struct
         .all = all,
         .mean = mean,
         .scale = mean + LANES,
+        .rest = mean + 2 * LANES,
     };
 }
 
@@ -174,6 +176,8 @@ static struct dpt_lanes_map map_of(const struct group *g, const struct sub_batch
     for (int c = 0; c < LANES; c++) {
         map.center[c] = s->mean[c];
         map.scale[c] = s->scale[c] * g->weight[c];
+        if (s->rest[c] != 0)
+            map.shift[c] -= s->rest[c] * map.scale[c];
     }
     return map;
 }
@@ -256,6 +260,7 @@ static void forward_sub_batch(const struct dpt_cpu_run *run, const struct dpt_cp
     for (int c = 0; c < LANES; c++) {
         s.mean[c] = (float)mean[c];
         s.scale[c] = c < g->count ? (float)(1 / sqrt(variance[c] + eps)) : 0;
+        s.rest[c] = DPT_NORM_REST(mean[c], (double)s.scale[c]);
         sums[c] = (float)(rows * mean[c]);
         sums[LANES + c] = (float)(rows * (variance[c] * (n / less)));
     }
@@ -290,7 +295,7 @@ static void sum_sub_batch(const struct dpt_cpu_run *run, const struct dpt_cpu_no
     dpt_lanes_sums(&g->lanes, s->rows, &map, dpt_cpu_buffer(run, node->x) + s->at,
                    dpt_cpu_buffer(run, node->dy) + s->at, sum, inner);
     for (int c = 0; c < LANES; c++) {
-        inner[c] *= s->scale[c];
+        inner[c] = (inner[c] - (double)s->rest[c] * sum[c]) * s->scale[c];
         sums[c] = (float)inner[c];
         sums[LANES + c] = (float)sum[c];
     }
@@ -307,6 +312,7 @@ static void load_running(const struct dpt_cpu_run *run, const struct dpt_cpu_nod
     for (int32_t c = 0; c < LANES; c++) {
         s->mean[c] = c < g->count ? mean[c] : 0;
         s->scale[c] = c < g->count ? (float)(1 / sqrt((double)variance[c] + eps)) : 0;
+        s->rest[c] = 0;
     }
 }
 
@@ -336,8 +342,10 @@ static void backward_sub_batch(const struct dpt_cpu_run *run, const struct dpt_c
     if (!node->wants_dx)
         return;
     for (int c = 0; c < LANES; c++) {
-        less[c] = node->graph->by_running ? 0 : (float)(sum[c] / n);
-        slope[c] = node->graph->by_running ? 0 : (float)(inner[c] / n * s.scale[c]);
+        const double along = node->graph->by_running ? 0 : inner[c] / n * s.scale[c];
+
+        less[c] = node->graph->by_running ? 0 : (float)(sum[c] / n - s.rest[c] * along);
+        slope[c] = (float)along;
     }
     dx = dpt_cpu_buffer(run, node->dx);
     if (bf16)

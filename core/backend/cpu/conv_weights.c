@@ -24,6 +24,13 @@ static bool unrolls(const struct dpt_cpu_node *node, const struct dpt_conv_shape
            s->out_channels % LANES == 0 && (int64_t)s->n * pixels_of(s) <= s->out_channels;
 }
 
+static int64_t unpacked_floats(const struct dpt_conv_shape *s)
+{
+    return (int64_t)s->out_channels * (s->in_channels / s->window.groups) * taps_of(s);
+}
+
+/* oneDNN 3 cannot add to the gradient where its own order pads the channels: it unpacks into a
+ * buffer then, and dpt_accumulate adds, with the same bits. */
 static enum dpt_status plan_call(struct dpt_cpu_program *program, struct dpt_kernel **kernel,
                                  struct dpt_conv_weights *w, struct dpt_error *err)
 {
@@ -32,10 +39,18 @@ static enum dpt_status plan_call(struct dpt_cpu_program *program, struct dpt_ker
 
     w->dw = dpt_cpu_take(program, own->floats[DPT_ROLE_W]);
     w->db = dpt_cpu_take(program, w->shape.out_channels);
+    w->unpacked = DPT_CPU_NONE;
     for (int add = 0; add < 2; add++) {
-        DPT_TRY(dpt_kernel_reorder_weights(program->dnnl, &w->shape, own,
-                                           add ? DPT_WEIGHTS_UNPACK_ADD : DPT_WEIGHTS_UNPACK,
-                                           &unpack, err));
+        status = dpt_kernel_reorder_weights(program->dnnl, &w->shape, own,
+                                            add ? DPT_WEIGHTS_UNPACK_ADD : DPT_WEIGHTS_UNPACK,
+                                            &unpack, err);
+        if (status == DPT_BAD_JOB && add) {
+            w->unpacked = dpt_cpu_take(program, unpacked_floats(&w->shape));
+            w->unpack[add] = w->unpack[0];
+            status = DPT_OK;
+            break;
+        }
+        DPT_TRY(status);
         w->unpack[add] =
             dpt_cpu_call(program, unpack, w->dw, DPT_CPU_NONE, DPT_CPU_NONE, DPT_CPU_NONE);
     }
@@ -43,6 +58,7 @@ static enum dpt_status plan_call(struct dpt_cpu_program *program, struct dpt_ker
     w->call = dpt_cpu_call(program, own, w->x, w->dy, w->dw, w->shape.bias ? w->db : DPT_CPU_NONE);
     dpt_cpu_give(program, w->dw);
     dpt_cpu_give(program, w->db);
+    dpt_cpu_give(program, w->unpacked);
 out:
     return status;
 }
@@ -154,15 +170,20 @@ enum dpt_status dpt_conv_weights_run(const struct dpt_cpu_run *run, const struct
                                      const struct dpt_conv_weights *w, struct dpt_error *err)
 {
     const int unpack = w->unpack[run->add];
+    const bool adds = run->add && w->unpacked != DPT_CPU_NONE;
     enum dpt_status status = DPT_OK;
+    float *dw;
 
     if (w->unrolls)
         run_product(run, node, w);
     if (w->unrolls || w->call == DPT_CPU_NONE)
         return DPT_OK;
     DPT_TRY(dpt_cpu_execute(run, w->call, err));
-    dpt_cpu_set(run, unpack, DPT_ROLE_Y, dpt_cpu_gradient(run, node->graph->weight));
+    dw = dpt_cpu_gradient(run, node->graph->weight);
+    dpt_cpu_set(run, unpack, DPT_ROLE_Y, adds ? dpt_cpu_buffer(run, w->unpacked) : dw);
     DPT_TRY(dpt_cpu_execute(run, unpack, err));
+    if (adds)
+        dpt_accumulate(unpacked_floats(&w->shape), dpt_cpu_buffer(run, w->unpacked), true, dw);
     if (w->shape.bias)
         dpt_accumulate(w->shape.out_channels, dpt_cpu_buffer(run, w->db), run->add,
                        dpt_cpu_gradient(run, node->graph->bias));

@@ -15,7 +15,8 @@ struct dpt_conv_weights {
     struct dpt_conv_shape shape;
     int x, dy, dw, db; /* buffers */
     int call;          /* oneDNN's; NONE: there is nothing to compute */
-    int unpack[2];     /* calls; the second one adds */
+    int unpack[2];     /* calls; the second one adds, unless it writes to `unpacked` */
+    int unpacked;      /* buffer of the gradient in canonical order, or NONE */
     bool unrolls;      /* the second way */
     struct dpt_gemm product;
     int patches, rows; /* buffers: [pixel][input][tap], and dy as [pixel][output] */

@@ -350,7 +350,7 @@ void dpt_gemm_bias(const struct dpt_gemm *p, const float *dy, bool add, int64_t 
 
     for (int64_t o = first; o < last; o += LANES) {
         const int64_t n = least(last - o, LANES);
-        float sums[LEVELS * LANES];
+        float sums[LEVELS * LANES] = {0}; /* for compilers that do not know that there are rows */
         int top = 0;
 
         for (int64_t row = 0, done = 1; row < p->rows; row += sub_batch, done++) {

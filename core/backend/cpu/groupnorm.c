@@ -10,11 +10,13 @@
  * channels.
  */
 
+enum { KEPT = 3 }; /* mean, scale and rest (DPT_NORM_REST) */
+
 struct groupnorm {
     struct dpt_channels channels;
     struct dpt_gemm sums; /* over samples, by sub-batches */
     int64_t width;
-    int statistics;    /* buffer: [sample][2][channel], mean and scale of its group */
+    int statistics;    /* buffer: [sample][KEPT][channel], of its group */
     int products, dys; /* buffers: [sample][channel], sums of dy times what is normalised; of dy */
 };
 
@@ -30,8 +32,8 @@ static enum dpt_status plan(struct dpt_cpu_program *program, struct dpt_cpu_node
     own->channels = dpt_channels_of(node);
     own->width = dpt_channels_width(&own->channels);
     own->sums = (struct dpt_gemm){.outputs = own->width, .sub_batch = dpt_cpu_sub_batch(program)};
-    own->statistics = dpt_cpu_reserve(program, 2 * own->width * micro);
-    dpt_cpu_want_scratch(program, 4 * own->width);
+    own->statistics = dpt_cpu_reserve(program, KEPT * own->width * micro);
+    dpt_cpu_want_scratch(program, 5 * own->width);
     if (program->spec.training) {
         own->products = dpt_cpu_reserve(program, own->width * micro);
         own->dys = dpt_cpu_reserve(program, own->width * micro);
@@ -192,14 +194,17 @@ static enum dpt_status forward(const struct dpt_cpu_run *run, const struct dpt_c
 {
     const struct groupnorm *own = node->own;
     const int64_t n = dpt_channels_floats(&own->channels), width = own->width;
+    const float *weight = dpt_cpu_param(run, node->graph->weight);
     double *means = (void *)run->scratch, *variances = means + width;
+    float *shift = run->scratch + 4 * width;
     int64_t first, last;
 
     (void)err;
     dpt_cpu_part(run, run->rows, 1, &first, &last);
     for (int64_t row = first; row < last; row++) {
         const float *x = dpt_cpu_buffer(run, node->x) + row * n;
-        float *statistics = dpt_cpu_buffer(run, own->statistics) + 2 * row * width;
+        float *statistics = dpt_cpu_buffer(run, own->statistics) + KEPT * row * width;
+        float *scale = statistics + width, *rest = scale + width;
 
         memset(variances, 0, (size_t)width * sizeof *variances);
         sum_sample(&own->channels, false, x, variances, means);
@@ -208,12 +213,15 @@ static enum dpt_status forward(const struct dpt_cpu_run *run, const struct dpt_c
         share(node, width, variances);
         for (int64_t c = 0; c < width; c++) {
             statistics[c] = (float)means[c];
-            statistics[width + c] =
-                c < node->in.c ? (float)(1 / sqrt(variances[c] + (double)node->graph->attribute[0]))
-                               : 0;
+            scale[c] = c < node->in.c
+                           ? (float)(1 / sqrt(variances[c] + (double)node->graph->attribute[0]))
+                           : 0;
+            rest[c] = DPT_NORM_REST(means[c], (double)scale[c]);
+            shift[c] = dpt_cpu_param(run, node->graph->bias)[c];
+            if (rest[c] != 0)
+                shift[c] -= rest[c] * scale[c] * weight[c];
         }
-        apply_sample(&own->channels, statistics, dpt_cpu_param(run, node->graph->weight),
-                     dpt_cpu_param(run, node->graph->bias), x,
+        apply_sample(&own->channels, statistics, weight, shift, x,
                      dpt_cpu_buffer(run, node->y) + row * n);
     }
     return DPT_OK;
@@ -226,6 +234,8 @@ static void back(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
     const struct groupnorm *own = node->own;
     const int64_t n = dpt_channels_floats(&own->channels), width = own->width;
     const float *weight = dpt_cpu_param(run, node->graph->weight);
+    const float *statistics = dpt_cpu_buffer(run, own->statistics) + KEPT * row * width,
+                *scale = statistics + width, *rest = scale + width;
     double *sums = (void *)run->scratch;
     float *sum = run->scratch + 2 * width, *inner = sum + width;
 
@@ -237,11 +247,13 @@ static void back(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
         sums[c] = (double)products[c] * weight[c];
     }
     share(node, width, sums);
-    for (int64_t c = 0; c < width; c++)
+    for (int64_t c = 0; c < width; c++) {
         inner[c] = (float)sums[c];
-    back_sample(&own->channels, dpt_cpu_buffer(run, own->statistics) + 2 * row * width, weight, sum,
-                inner, dpt_cpu_buffer(run, node->x) + row * n,
-                dpt_cpu_buffer(run, node->dy) + row * n, dpt_cpu_buffer(run, node->dx) + row * n);
+        sum[c] -= rest[c] * scale[c] * inner[c];
+    }
+    back_sample(&own->channels, statistics, weight, sum, inner,
+                dpt_cpu_buffer(run, node->x) + row * n, dpt_cpu_buffer(run, node->dy) + row * n,
+                dpt_cpu_buffer(run, node->dx) + row * n);
 }
 
 static enum dpt_status backward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
@@ -255,9 +267,14 @@ static enum dpt_status backward(const struct dpt_cpu_run *run, const struct dpt_
     (void)err;
     dpt_cpu_part(run, run->rows, 1, &first, &last);
     for (int64_t row = first; row < last; row++) {
-        sums_sample(&own->channels, dpt_cpu_buffer(run, own->statistics) + 2 * row * width,
-                    dpt_cpu_buffer(run, node->x) + row * n, dpt_cpu_buffer(run, node->dy) + row * n,
-                    products + row * width, dys + row * width);
+        const float *statistics = dpt_cpu_buffer(run, own->statistics) + KEPT * row * width,
+                    *scale = statistics + width, *rest = scale + width;
+
+        sums_sample(&own->channels, statistics, dpt_cpu_buffer(run, node->x) + row * n,
+                    dpt_cpu_buffer(run, node->dy) + row * n, products + row * width,
+                    dys + row * width);
+        for (int64_t c = 0; c < width; c++)
+            products[row * width + c] -= rest[c] * scale[c] * dys[row * width + c];
         if (node->wants_dx)
             back(run, node, row, products + row * width, dys + row * width);
     }

@@ -7,10 +7,11 @@
  * samples, and then, for the gradient of weight and bias, some of their numbers. */
 
 enum { LANES = DPT_LANES };
+enum { KEPT = 3 }; /* mean, scale and rest (DPT_NORM_REST) */
 
 struct layernorm {
     struct dpt_gemm sums; /* over samples, by sub-batches */
-    int statistics;       /* buffer: mean and scale of each sample */
+    int statistics;       /* buffer: KEPT of each sample */
     int products;         /* buffer: dy times what is normalised */
 };
 
@@ -24,7 +25,7 @@ static enum dpt_status plan(struct dpt_cpu_program *program, struct dpt_cpu_node
                                   .sub_batch = dpt_cpu_sub_batch(program)};
     DPT_TRY(dpt_cpu_read(program, node, DPT_LAYOUT_NCHW, err));
     dpt_cpu_write(program, node, DPT_LAYOUT_NCHW);
-    own->statistics = dpt_cpu_reserve(program, 2 * (int64_t)program->spec.micro);
+    own->statistics = dpt_cpu_reserve(program, KEPT * (int64_t)program->spec.micro);
     if (program->spec.training)
         own->products = dpt_cpu_reserve(program, node->y_floats);
 out:
@@ -40,13 +41,13 @@ static double sum_of(const double *lanes)
     return sum;
 }
 
-/* Sums in lanes, whose order does not hang on the machine. statistics: out: mean, scale. */
+/* Sums in lanes, whose order does not hang on the machine. statistics: out: KEPT. */
 DPT_VECTOR static void normalise(int64_t n, float eps, const float *restrict x,
                                  const float *restrict weight, const float *restrict bias,
                                  float *restrict y, float *restrict statistics)
 {
     double lanes[LANES] = {0}, mean;
-    float center, scale;
+    float center, scale, rest;
     int64_t i = 0;
 
     for (; i + LANES <= n; i += LANES)
@@ -64,8 +65,9 @@ DPT_VECTOR static void normalise(int64_t n, float eps, const float *restrict x,
         lanes[i % LANES] += (x[i] - mean) * (x[i] - mean);
     statistics[0] = center = (float)mean;
     statistics[1] = scale = (float)(1 / sqrt(sum_of(lanes) / (double)n + (double)eps));
+    statistics[2] = rest = DPT_NORM_REST(mean, (double)scale);
     for (i = 0; i < n; i++)
-        y[i] = (x[i] - center) * scale * weight[i] + bias[i];
+        y[i] = (x[i] - center - rest) * scale * weight[i] + bias[i];
 }
 
 /* dx = scale (g - mean of g - x' mean of (g x')), with x' what is normalised and g = dy weight;
@@ -74,13 +76,13 @@ DPT_VECTOR static void back(int64_t n, const float *restrict statistics, const f
                             const float *restrict weight, const float *restrict dy,
                             float *restrict products, float *restrict dx)
 {
-    const float center = statistics[0], scale = statistics[1];
+    const float center = statistics[0], scale = statistics[1], rest = statistics[2];
     double sums[LANES] = {0}, inner[LANES] = {0};
     float sum, normal;
     int64_t i = 0;
 
     for (int64_t k = 0; k < n; k++)
-        products[k] = dy[k] * ((x[k] - center) * scale);
+        products[k] = dy[k] * ((x[k] - center - rest) * scale);
     if (dx == NULL)
         return;
     for (; i + LANES <= n; i += LANES)
@@ -96,7 +98,7 @@ DPT_VECTOR static void back(int64_t n, const float *restrict statistics, const f
     sum = (float)(sum_of(sums) / (double)n);
     normal = (float)(sum_of(inner) / (double)n);
     for (i = 0; i < n; i++)
-        dx[i] = scale * (dy[i] * weight[i] - sum - (x[i] - center) * scale * normal);
+        dx[i] = scale * (dy[i] * weight[i] - sum - (x[i] - center - rest) * scale * normal);
 }
 
 static enum dpt_status forward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
@@ -113,7 +115,7 @@ static enum dpt_status forward(const struct dpt_cpu_run *run, const struct dpt_c
     for (int64_t row = first; row < last; row++)
         normalise(n, node->graph->attribute[0], dpt_cpu_buffer(run, node->x) + row * n, weight,
                   bias, dpt_cpu_buffer(run, node->y) + row * n,
-                  dpt_cpu_buffer(run, own->statistics) + 2 * row);
+                  dpt_cpu_buffer(run, own->statistics) + KEPT * row);
     return DPT_OK;
 }
 
@@ -129,7 +131,7 @@ static enum dpt_status backward(const struct dpt_cpu_run *run, const struct dpt_
     (void)err;
     dpt_cpu_part(run, run->rows, 1, &first, &last);
     for (int64_t row = first; row < last; row++)
-        back(n, dpt_cpu_buffer(run, own->statistics) + 2 * row,
+        back(n, dpt_cpu_buffer(run, own->statistics) + KEPT * row,
              dpt_cpu_buffer(run, node->x) + row * n, dpt_cpu_param(run, node->graph->weight),
              dy + row * n, products + row * n,
              node->wants_dx ? dpt_cpu_buffer(run, node->dx) + row * n : NULL);

@@ -23,7 +23,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/backend/activations.h"
+#include "core/backend/graph.h"
 #include "core/backend/loss_scale.h"
 #include "core/backend/optimizers.inc"
 
@@ -143,6 +143,13 @@ struct dpt_cuda_norm_args {
     int32_t sums;
 };
 
+/* How running statistics are updated. decay: of the value. each: of a variance,
+ * dpt_graph_variance_samples; else 0. */
+struct dpt_cuda_running {
+    float decay;
+    int32_t each;
+};
+
 /*
  * One optimizer update of the arena by a rule of core/backend/optimizers.inc; does nothing where
  * state->withheld is set. Sets state->unsound where what it writes is not finite, for the next
@@ -153,7 +160,7 @@ struct dpt_cuda_norm_args {
  *
  * The running statistics are the state_n floats (a multiple of 4) behind the n parameters. They are
  * updated as dpt_graph_update_state does, from the sums over all micro-batches, which lie behind
- * the gradient. decays: for each 16 floats, the decay of the running value.
+ * the gradient. running: for each 16 floats, how. whole: samples of a whole step.
  */
 enum { DPT_CUDA_FROZEN = UINT16_MAX };
 struct dpt_cuda_update_args {
@@ -163,8 +170,9 @@ struct dpt_cuda_update_args {
     const uint16_t *group;
     const struct dpt_cuda_rates *rates;
     struct dpt_cuda_state *state;
-    const float *decays, *tail;
-    int64_t n, state_n;
+    const struct dpt_cuda_running *running;
+    const float *tail;
+    int64_t n, state_n, whole;
     struct dpt_cuda_copies copies;
     struct dpt_scalars scalars;
 };

@@ -215,8 +215,8 @@ void dpt_cuda_program_plans(const void *program, struct dpt_str *text);
 
 enum { DPT_CUDA_NONE = -1, DPT_CUDA_ALIGN = 256 };
 
-/* Rows of floats in dpt_cuda_batchnorm_args.statistics. */
-enum { DPT_CUDA_STATISTICS = 4 };
+/* Rows of floats in dpt_cuda_batchnorm_args.statistics, and how many of them forward writes. */
+enum { DPT_CUDA_STATISTICS = 5, DPT_CUDA_STATISTICS_FORWARD = 3 };
 
 /* --- memory layout: program_layout.c ---------------------------------------------------------- */
 

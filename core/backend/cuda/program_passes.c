@@ -189,19 +189,25 @@ static enum dpt_status send_statistics(struct dpt_cuda_program *p, int32_t norm,
     const size_t channels = (size_t)node->in.c,
                  pitch = (size_t)dpt_cuda_node_layout_of(p, norm)->pitch;
     const double n = numbers_of(node, pass), eps = (double)node->attribute[DPT_BATCHNORM_EPS];
+    const size_t n_rows =
+        backward ? DPT_CUDA_STATISTICS - DPT_CUDA_STATISTICS_FORWARD : DPT_CUDA_STATISTICS_FORWARD;
     float *rows = p->lists->norm_rows;
     enum dpt_status status = DPT_OK;
 
-    memset(rows, 0, 2 * pitch * sizeof *rows);
+    memset(rows, 0, n_rows * pitch * sizeof *rows);
     for (size_t c = 0; c < channels; c++) {
         const double first = pass->all[c], second = pass->all[channels + c] / n;
+        const double scale = 1 / sqrt(second + eps);
 
         rows[c] = (float)(backward ? first / n : first);
-        rows[pitch + c] = (float)(backward ? second : 1 / sqrt(second + eps));
+        rows[pitch + c] = (float)(backward ? second : scale);
+        if (!backward)
+            rows[2 * pitch + c] = DPT_NORM_REST(first, scale);
     }
     DPT_CUDA_TRY(
-        lib, cuMemcpyHtoDAsync(dpt_cuda_ptr(statistics_of(p, norm) + (backward ? 2 * pitch : 0)),
-                               rows, 2 * pitch * sizeof *rows, p->ctx.compute));
+        lib, cuMemcpyHtoDAsync(dpt_cuda_ptr(statistics_of(p, norm) +
+                                            (backward ? DPT_CUDA_STATISTICS_FORWARD * pitch : 0)),
+                               rows, n_rows * pitch * sizeof *rows, p->ctx.compute));
 out:
     return status;
 }

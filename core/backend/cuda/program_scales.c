@@ -57,17 +57,17 @@ static struct dpt_cuda_layout layout(const struct dpt_graph *graph,
                                     .padded_inputs = f->pitch};
 }
 
-/* Bytes for mean and scale of each group of channels in each sample; there are at most as many
+/* Bytes for mean, scale and rest of each group of channels in each sample; there are at most as many
  * groups as channels. */
 static int64_t sample_bytes(const struct dpt_cuda_node_layout *f, int64_t micro)
 {
     (void)f;
-    return micro * 2 * (int64_t)sizeof(float);
+    return micro * 3 * (int64_t)sizeof(float);
 }
 
 static int64_t groups_bytes(const struct dpt_cuda_node_layout *f, int64_t micro)
 {
-    return micro * f->channels * 2 * (int64_t)sizeof(float);
+    return micro * f->channels * 3 * (int64_t)sizeof(float);
 }
 
 /* passes: how often the tensor is read or written. */

@@ -95,7 +95,7 @@ struct dpt_cuda_steps {
     float *slot[DPT_MAX_SLOTS];        /* in device memory, as the next five */
     struct dpt_cuda_rates *step_rates; /* [n_groups] */
     uint16_t *group;                   /* for each 16 floats of what is learned: its number */
-    float *state_decays; /* for each 16 floats of state: how much of it a step keeps */
+    struct dpt_cuda_running *running;  /* for each 16 floats of state */
     struct dpt_cuda_copies copies, gradients; /* of the parameters, and of their gradients */
     double *partial;
     uint32_t *counter;

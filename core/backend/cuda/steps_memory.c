@@ -277,12 +277,12 @@ out:
 }
 
 /* Of state's tensors, as dpt_graph_update_state has them: what is frozen is kept whole. */
-static enum dpt_status send_state_decays(struct dpt_cuda_steps *s, struct dpt_error *err)
+static enum dpt_status send_running(struct dpt_cuda_steps *s, struct dpt_error *err)
 {
     const struct dpt_graph *g = s->p->spec.graph;
     const size_t n = (size_t)(g->arena - g->floats) / DPT_TENSOR_ALIGN;
     enum dpt_status status = DPT_OK;
-    float *host = dpt_alloc_array(n, sizeof *host);
+    struct dpt_cuda_running *host = dpt_alloc_array(n, sizeof *host);
 
     if (host == NULL)
         return dpt_fail_memory(err, "the running statistics", (double)(n * sizeof *host));
@@ -293,11 +293,14 @@ static enum dpt_status send_state_decays(struct dpt_cuda_steps *s, struct dpt_er
             const struct dpt_tensor *t = &g->tensors[numbers[k]];
 
             for (int64_t at = 0; at < t->count; at += DPT_TENSOR_ALIGN)
-                host[(t->offset - g->floats + at) / DPT_TENSOR_ALIGN] =
-                    t->frozen ? 1 : g->nodes[i].attribute[DPT_BATCHNORM_DECAY];
+                host[(t->offset - g->floats + at) / DPT_TENSOR_ALIGN] = (struct dpt_cuda_running){
+                    .decay = t->frozen ? 1 : g->nodes[i].attribute[DPT_BATCHNORM_DECAY],
+                    .each = k == 0 ? 0
+                                   : (int32_t)dpt_graph_variance_samples(
+                                         &g->nodes[i], s->spec.whole, s->p->micro)};
         }
     }
-    DPT_TRY(dpt_cuda_steps_upload(s, s->state_decays, host, n * sizeof *host, err));
+    DPT_TRY(dpt_cuda_steps_upload(s, s->running, host, n * sizeof *host, err));
 out:
     dpt_free(host);
     return status;
@@ -311,8 +314,8 @@ static enum dpt_status hold_optimizer(struct dpt_cuda_steps *s, struct dpt_error
         {"the gradient's norm", dpt_cuda_norm_blocks(floats + state) * (int64_t)sizeof(double),
          (void **)&s->partial, false},
         {"the gradient's norm", sizeof *s->counter, (void **)&s->counter, false},
-        {"the running statistics", state / DPT_TENSOR_ALIGN * (int64_t)sizeof *s->state_decays,
-         (void **)&s->state_decays, false},
+        {"the running statistics", state / DPT_TENSOR_ALIGN * (int64_t)sizeof *s->running,
+         (void **)&s->running, false},
         {"the device's state", sizeof *s->reported, (void **)&s->reported, true},
         {"copies", DPT_CUDA_PIECE, (void **)&s->piece[0], true},
         {"copies", DPT_CUDA_PIECE, (void **)&s->piece[1], true},
@@ -331,7 +334,7 @@ static enum dpt_status hold_optimizer(struct dpt_cuda_steps *s, struct dpt_error
     DPT_TRY(send_groups(s, err));
     DPT_TRY(send_copies(s, false, &s->copies, err));
     DPT_TRY(send_copies(s, true, &s->gradients, err));
-    DPT_TRY(send_state_decays(s, err));
+    DPT_TRY(send_running(s, err));
 out:
     return status;
 }

@@ -112,7 +112,9 @@ static void compare_gradients(const struct golden *g, const struct dpt_graph *gr
 static void compare_state(const struct golden *g, const struct dpt_graph *graph,
                           const float *gradient, float *params)
 {
-    dpt_graph_update_state(graph, g->count, gradient, params);
+    const struct dpt_step_samples samples = {g->count, g->count, g->count};
+
+    dpt_graph_update_state(graph, &samples, gradient, params);
     for (int32_t i = 0; graph->arena > graph->floats && i < g->n_weight; i++) {
         near(g, "mean", i, params[graph->tensors[3].offset + i], g->new_mean[i]);
         near(g, "variance", i, params[graph->tensors[4].offset + i], g->new_variance[i]);

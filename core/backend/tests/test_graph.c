@@ -126,6 +126,20 @@ static void state_lies_behind(void **state)
     dpt_graph_release(&g);
 }
 
+/* A graph of a norm of two channels: its weight, running mean and running variance. */
+static void add_norm(struct dpt_graph *g, struct dpt_graph_node *node)
+{
+    int32_t *const numbers[] = {&node->weight, &node->mean, &node->variance};
+    struct dpt_error err;
+
+    for (int k = 0; k < 3; k++) {
+        const struct dpt_tensor tensor = {.name = "x", .n_dims = 1, .dims = {2}, .state = k > 0};
+
+        assert_int_equal(dpt_graph_add_tensor(g, &tensor, numbers[k], &err), DPT_OK);
+    }
+    assert_int_equal(dpt_graph_add(g, node, &node->bias, &err), DPT_OK);
+}
+
 /* Running statistics after a step, by hand. */
 static void state_is_updated(void **state)
 {
@@ -133,25 +147,55 @@ static void state_is_updated(void **state)
     struct dpt_graph_node node = {.op = DPT_OP_BATCHNORM, .attribute = {0, 0.75f}};
     const float sum[] = {[0] = 9, [16] = 40, [17] = -8, [32] = 16, [33] = 4};
     float params[48] = {[0] = 7, [16] = 2, [17] = 4, [32] = 1, [33] = 3};
-    struct dpt_error err;
 
     (void)state;
-    for (int k = 0; k < 3; k++) {
-        const struct dpt_tensor tensor = {.name = "x", .n_dims = 1, .dims = {2}, .state = k > 0};
-
-        assert_int_equal(dpt_graph_add_tensor(&g, &tensor,
-                                              k == 0   ? &node.weight
-                                              : k == 1 ? &node.mean
-                                                       : &node.variance,
-                                              &err),
-                         DPT_OK);
-    }
-    assert_int_equal(dpt_graph_add(&g, &node, &node.bias, &err), DPT_OK);
-    dpt_graph_update_state(&g, 8, sum, params);
+    add_norm(&g, &node);
+    dpt_graph_update_state(&g, &(struct dpt_step_samples){8, 32, 8}, sum, params);
     assert_true(params[0] == 7);
     assert_true(params[16] == 0.75f * 2 + 0.25f * 5 && params[17] == 0.75f * 4 - 0.25f);
     assert_true(params[32] == 0.75f + 0.25f * 2 && params[33] == 0.75f * 3 + 0.125f);
     dpt_graph_release(&g);
+}
+
+/* A step of few samples counts by its share of a whole one's, and a variance by the samples of the
+ * micro-batches that have one. */
+static void tiny_steps_count_little(void **state)
+{
+    static const struct {
+        struct dpt_step_samples samples;
+        bool planes, whole_step;
+        float mean, variance; /* the share of the new value in the running one, which is 0 */
+    } cases[] = {
+        {{32, 32, 8}, false, false, 0.25f, 0.25f},
+        {{8, 32, 8}, false, false, 0.25f, 0.25f},
+        {{4, 32, 8}, false, false, 0.03125f, 0.03125f},
+        {{1, 32, 8}, false, false, 0.0078125f, 0},
+        {{1, 32, 8}, true, false, 0.0078125f, 0.0078125f},
+        {{9, 32, 8}, false, false, 0.25f, 0.28125f},
+        {{9, 32, 8}, true, false, 0.25f, 0.25f},
+        {{9, 32, 8}, false, true, 0.25f, 0.25f},
+        {{1, 32, 8}, false, true, 0.0078125f, 0},
+        {{1, 1, 1}, true, false, 0.25f, 0.25f},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const float samples = (float)cases[i].samples.step,
+                    sum[] = {[16] = samples, [32] = samples};
+        const int32_t side = cases[i].planes ? 2 : 1;
+        struct dpt_graph g = {0};
+        struct dpt_graph_node node = {.op = DPT_OP_BATCHNORM,
+                                      .in = {2, side, side, !cases[i].planes},
+                                      .whole_step = cases[i].whole_step,
+                                      .attribute = {0, 0.75f}};
+        float params[48] = {0};
+
+        add_norm(&g, &node);
+        dpt_graph_update_state(&g, &cases[i].samples, sum, params);
+        assert_true(params[16] == cases[i].mean);
+        assert_true(params[32] == cases[i].variance);
+        dpt_graph_release(&g);
+    }
 }
 
 static void nodes_are_copied_in_order(void **state)
@@ -380,6 +424,7 @@ int main(void)
         cmocka_unit_test(parts_have_their_own_tensors),
         cmocka_unit_test(dense_layers_are_divided),
         cmocka_unit_test(state_is_updated),
+        cmocka_unit_test(tiny_steps_count_little),
         cmocka_unit_test(nodes_are_copied_in_order),
         cmocka_unit_test(too_many_parameters_are_refused),
         cmocka_unit_test(extent_is_what_sliding_counts),

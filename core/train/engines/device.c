@@ -92,7 +92,8 @@ static struct dpt_steps_data data_of(const struct dpt_batch_form *form)
                                   .u8 = set->u8,
                                   .nhwc = set->nhwc};
 
-    dpt_dataset_normal(set, &data.scale, &data.shift);
+    if (!dpt_dataset_normal(set, &data.scale, &data.shift))
+        data.memory = NULL; /* then the host makes the samples */
     return data;
 }
 
@@ -110,6 +111,7 @@ static enum dpt_status open_steps(struct dpt_trainer *t, struct dpt_error *err)
         .clip = job->train.clip_norm,
         .skip = job->train.on_nan == DPT_ON_NAN_SKIP,
         .micros = (int32_t)((batches + ranks - 1) / ranks),
+        .whole = dpt_sampler_count(s, 0),
         .staging_buffers = STAGING_BUFFERS,
         .at_once = AT_ONCE,
         .targets = t->data.train.form.targets,

@@ -128,6 +128,9 @@ static enum dpt_status update(struct step_work *w, double norm, struct dpt_step_
     struct dpt_update how = {
         .lr = dpt_step_rate(t), .step = t->progress.updates + 1, .average = dpt_average_share(t)};
     enum dpt_status status = DPT_OK;
+    const struct dpt_sampler *sampler = &t->data.train.sampler;
+    const struct dpt_step_samples samples = {
+        .step = result->samples, .whole = dpt_sampler_count(sampler, 0), .micro = sampler->micro};
     double scale = 1.0 / result->weight;
 
     result->norm = norm * scale;
@@ -138,8 +141,7 @@ static enum dpt_status update(struct step_work *w, double norm, struct dpt_step_
     if (t->requests.check || result->save || result->signal || result->clock)
         dpt_trainer_hash_replica(t);
     if (dpt_units_has_state(t))
-        dpt_graph_update_state(dpt_trainer_graph(t), result->samples, t->reduction.sum,
-                               t->arenas.params);
+        dpt_graph_update_state(dpt_trainer_graph(t), &samples, t->reduction.sum, t->arenas.params);
     DPT_TRY(dpt_host_update_weights(t->engine_state->update, &how, err));
     t->progress.updates++;
     dpt_profile_switch(t->profile, DPT_SPAN_OPTIMIZER, DPT_SPAN_LAYOUTS);

@@ -258,6 +258,8 @@ static enum dpt_status stop(struct dpt_run *run, const struct dpt_step_result *r
     DPT_TRY(wait_for_save(run, err));
     run->stopped = true;
     saved = run->saved_step == t->progress.step;
+    if (saved)
+        dpt_stop_done();
     status =
         dpt_fail(err, saved ? DPT_STOPPED : DPT_FAILED, "stopped after step %lld of %lld (%s), %s",
                  (long long)t->progress.step, (long long)t->steps, why,

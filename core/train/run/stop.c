@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <math.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,32 +25,33 @@ static const struct {
                {SIGHUP, "SIGHUP", false}};
 
 /*
- * SLURM asks once and is heard twice: it sends TERM to the ranks and to srun or mpirun, which pass
- * theirs on to the ranks, mpirun a second later. So a TERM this soon after the first signal is not
- * a second request. (Between two and three seconds, in whole ones.)
+ * Who asks once is heard several times: SLURM, systemd and `timeout` send their signal to each
+ * process of a group, and srun and mpirun pass theirs on to the ranks, mpirun a second later.
  */
-static const time_t ECHO_SECONDS = 2;
+static const double ECHO_SECONDS = 2;
 
-static volatile sig_atomic_t caught, caught_at;
+static volatile sig_atomic_t caught;
+static _Atomic double caught_at;
+
+bool dpt_stop_repeats(double first)
+{
+    return dpt_now() - first <= ECHO_SECONDS;
+}
 
 static void note(int number)
 {
     const int keep = errno;
-    struct timespec now = {0};
-    sig_atomic_t seconds;
 
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    seconds = (sig_atomic_t)(now.tv_sec & 0x3fffffff);
-    errno = keep;
     if (caught == 0) {
-        caught_at = seconds;
+        caught_at = dpt_now();
         caught = number;
     } else if (number == SIGUSR1 && dpt_launched_signal() != 0) {
-        return; /* the launcher passes on the same request, by mpirun */
-    } else if (number != SIGTERM || seconds - caught_at > ECHO_SECONDS) {
+        /* the launcher passes on the same request, by mpirun */
+    } else if (!dpt_stop_repeats(caught_at)) {
         signal(number, SIG_DFL);
         raise(number);
     }
+    errno = keep;
 }
 
 void dpt_stop_catch(void)
@@ -57,6 +59,14 @@ void dpt_stop_catch(void)
     struct sigaction action = {.sa_handler = note, .sa_flags = SA_RESTART}, before;
 
     sigemptyset(&action.sa_mask);
+    if (getenv(DPT_LAUNCHED_VARIABLE) != NULL) { /* an mpirun whose own are blocked started it */
+        sigset_t blocked;
+
+        sigemptyset(&blocked);
+        for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++)
+            sigaddset(&blocked, signals[i].number);
+        sigprocmask(SIG_UNBLOCK, &blocked, NULL);
+    }
     for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++)
         if (signals[i].caught && sigaction(signals[i].number, NULL, &before) == 0 &&
             before.sa_handler != SIG_IGN)
@@ -73,6 +83,13 @@ void dpt_stop_release(void)
             signal(signals[i].number, SIG_DFL);
     if (caught != 0)
         raise(caught);
+}
+
+void dpt_stop_done(void)
+{
+    for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++)
+        if (signals[i].caught)
+            signal(signals[i].number, SIG_IGN);
 }
 
 int dpt_stop_signal(void)

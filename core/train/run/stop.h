@@ -2,9 +2,10 @@
  * stop: requests to stop, from signals and from the clock.
  *
  * A signal handler only sets a flag, which the rank passes on with the next step's reduction; so
- * all ranks stop after the same step. A second signal ends the process at once; but a TERM within
- * two seconds of the first one is the same request once more (srun and mpirun pass on what SLURM
- * sends to the ranks itself). There is one such flag in the process.
+ * all ranks stop after the same step. Any signal within two seconds of the first one is the same
+ * request once more: a batch system, systemd and `timeout` signal each process of a group, and srun
+ * and mpirun pass theirs on. One that comes later ends the process at once, unless all is saved
+ * (dpt_stop_done). There is one such flag in the process.
  */
 #ifndef DPT_TRAIN_STOP_H
 #define DPT_TRAIN_STOP_H
@@ -17,6 +18,11 @@ void dpt_stop_catch(void);
 /* Gives the signals their usual effect again, for what is not ended by requests: one that came
  * since dpt_stop_catch ends the process now. */
 void dpt_stop_release(void);
+/* What the request was for is done: no signal changes the exit code any more. */
+void dpt_stop_done(void);
+/* Whether a signal that comes now, after one at `first` (dpt_now), is the same request once more.
+ * For signal handlers. */
+bool dpt_stop_repeats(double first);
 /* The signal that came, here or to the process that started these ranks (core/comm/launched.h), or
  * 0. */
 int dpt_stop_signal(void);

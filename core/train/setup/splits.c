@@ -86,6 +86,65 @@ void dpt_trainer_warn_layout(const struct dpt_trainer *t, struct dpt_log *log)
         }
 }
 
+/* The first batch norm of which a step's last variance would be of a single number, or NULL. */
+static const struct dpt_graph_node *lone_norm(const struct dpt_trainer *t, int64_t samples,
+                                              int32_t micro)
+{
+    const int32_t whole = dpt_sampler_count(&t->data.train.sampler, 0);
+
+    for (int32_t i = 0; i < t->model.graph.n_nodes; i++) {
+        const struct dpt_graph_node *node = &t->model.graph.nodes[i];
+
+        if (node->op == DPT_OP_BATCHNORM && !node->by_running) {
+            const int64_t each = dpt_graph_variance_samples(node, whole, micro);
+
+            if (each > 1 && samples % each == 1)
+                return node;
+        }
+    }
+    return NULL;
+}
+
+/* The micro-batch next to the present one with which no batch norm gets one sample alone, smaller
+ * if there is one; 0: there is none. */
+static int32_t micro_without(const struct dpt_trainer *t, int32_t whole, int32_t last)
+{
+    const int32_t now = t->data.train.sampler.micro;
+
+    for (int32_t k = 0; k < whole; k++) {
+        const int32_t micro = k < now ? now - k : k + 1;
+
+        if (micro > 1 && lone_norm(t, whole, micro) == NULL && lone_norm(t, last, micro) == NULL)
+            return micro;
+    }
+    return 0;
+}
+
+/* Warns where a batch norm gets a single number of each channel, which is its own mean. */
+static void warn_lone(const struct dpt_trainer *t, struct dpt_log *log)
+{
+    const struct dpt_sampler *s = &t->data.train.sampler;
+    const int32_t whole = dpt_sampler_count(s, 0),
+                  last = dpt_sampler_count(s, dpt_sampler_steps(s) - 1);
+    const struct dpt_graph_node *each = lone_norm(t, whole, s->micro),
+                                *node = each != NULL ? each : lone_norm(t, last, s->micro);
+    const int32_t micro = micro_without(t, whole, last);
+    char what[64] = "an epoch's last step is one sample";
+    char cure[64] = "another batch.global would do";
+
+    if (node == NULL)
+        return;
+    if (each != NULL || last > 1)
+        snprintf(what, sizeof what, "%s step of %d ends with a micro-batch of one sample",
+                 each != NULL ? "each" : "an epoch's last", each != NULL ? whole : last);
+    if (micro > 0)
+        snprintf(cure, sizeof cure, "batch.micro: %d would do", micro);
+    else if (each == NULL)
+        snprintf(cure, sizeof cure, "data.drop_last: true leaves that step out");
+    dpt_log_warn(log, "%s: %s, for which a batchnorm gives the same outputs whatever it is; %s",
+                 node->name, what, cure);
+}
+
 void dpt_trainer_warn_data(const struct dpt_trainer *t, struct dpt_log *log)
 {
     const struct dpt_sampler *s = &t->data.train.sampler;
@@ -98,6 +157,7 @@ void dpt_trainer_warn_data(const struct dpt_trainer *t, struct dpt_log *log)
                      t->job->batch.per_rank > 0 ? "batch.per_rank" : "batch.global", s->global,
                      (long long)s->samples, s->samples == 1 ? "" : "s", (long long)s->samples,
                      (long long)(s->samples > 1 ? s->samples / 2 : 1));
+    warn_lone(t, log);
     if (!dpt_loss_judges(t->model.loss.kind) &&
         dpt_dataset_suspect_classes(t->data.train.set, text, sizeof text))
         dpt_log_warn(log, "%s", text);

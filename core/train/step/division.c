@@ -285,16 +285,15 @@ int32_t dpt_step_in_flight(const struct dpt_trainer *t, int32_t micro)
 {
     const int32_t rounds = dpt_step_most_rounds(t, micro);
 
-    if (t->team.synchronized)
-        return rounds;
-    return t->mesh.stages == 1
-               ? 1
+    return t->team.synchronized
+               ? rounds
                : dpt_step_schedule(t)->under_way(t->mesh.stages, t->mesh.stage, rounds);
 }
 
 const struct dpt_pipeline_schedule *dpt_step_schedule(const struct dpt_trainer *t)
 {
-    return &dpt_pipeline_schedules[t->job->parallel.pipeline.schedule];
+    return &dpt_pipeline_schedules[t->mesh.stages == 1 ? DPT_PIPELINE_1F1B
+                                                       : t->job->parallel.pipeline.schedule];
 }
 
 struct dpt_division dpt_step_division(const struct dpt_trainer *t, int32_t rounds, bool infers)

@@ -103,6 +103,8 @@ bool dpt_step_run_of(const struct dpt_step_share *share, int rank, int32_t k, in
  * since the main thread tells the other ranks of them, and where a device computes one micro-batch
  * after the other. */
 bool dpt_step_infers_as_team(const struct dpt_trainer *t);
+/* In which order a stage takes its micro-batches. One stage, which waits for no other, takes them
+ * one by one, whatever the job says of stages. */
 const struct dpt_pipeline_schedule *dpt_step_schedule(const struct dpt_trainer *t);
 
 /* --- passes.c --------------------------------------------------------------------------------- */

@@ -517,10 +517,10 @@ class Case:
         ranks = tensor * stages * data
         if tensor > 1:
             settings["parallel.tensor"] = tensor
-        if stages > 1:
+        if stages > 1 or rng.random() < 0.5:
             section = {"stages": stages, **{key: self.dice.value(key, row) for key, row in rows["pipeline"]["anyOf"][1]["properties"].items()
                                            if key not in ("stages", "cut") and rng.random() < 0.5}}
-            if rng.random() < 0.2:
+            if stages > 1 and rng.random() < 0.2:
                 section["cut"] = [layer["name"] for layer in sorted(rng.sample(parts[1:], stages - 1), key=parts.index)]
             settings["parallel.pipeline"] = section if len(section) > 1 or rng.random() < 0.5 else stages
         shard = self.dice.value("shard", rows["shard"])

@@ -4,7 +4,7 @@
     random_jobs.py [--seed N] [--count N] [--seconds S] [--device KIND] [--keep FOLDER]
 
 draws a job for each seed from N on (draw_jobs.py), runs it on one rank, on two meshes, and on a chain of meshes on which it is stopped
-at random steps; compares checkpoints, losses, evaluations, fingerprints and how it ends. Of a difference it prints the seed, the job, the
+at random steps; compares checkpoints, losses, evaluations, fingerprints and how it ends, and what `eval` then says of each split. Of a difference it prints the seed, the job, the
 commands, and the smallest job that still shows it, and goes on; the exit code is then 1. `--seed N --count 1` repeats one.
 `--device cuda` draws jobs for GPUs, which ranks may share, and holds the first step of those in fp32 to the CPU's as well.
 DPTRAIN in the environment names another program than build/dptrain. Needs h5py, as Debian's own python3 has it."""
@@ -189,6 +189,7 @@ class Runner:
         self.meets(one, f"{folder}/mesh-0", ranks, mesh, other)
         ranks, mesh = case.draw_run()
         self.meets(one, f"{folder}/mesh-1", ranks, mesh, train(path, f"{folder}/mesh-1", ranks, mesh))
+        self.evaluate(case, one)
         if dpt.events(one, "end")[-1]["step"] > 1:
             self.chain(case, folder, one, dpt.events(one, "end")[-1]["step"])
 
@@ -210,6 +211,24 @@ class Runner:
         else:
             self.counts["compared"] += 1
             self.counts["things"] += compare(one, other, ranks, words, self.kept)
+
+    def evaluate(self, case, one):
+        """`eval` of each split, on one rank and on another mesh."""
+        data = case.job["data"]
+        for split in ("train", *("valid",) * ("valid" in data), "test"):
+            words = ("eval", case.path, "--checkpoint", one, "--split", split, "--json", "--classes")
+            words += ("--set", f"data.test={jobs.dump(case.tests[1])}") * (split == "test")
+            alone = dpt.run(*words, "--set", "device.threads=1", timeout=120)
+            ranks, mesh = case.draw_run()
+            other = dpt.run(*words, *mesh, *words[-2:] * (split == "test"), ranks=ranks if ranks > 1 else 0, timeout=120)
+            if alone.code != 0:
+                raise Difference(f"{' '.join(map(str, words))}: exit {alone.code}: {alone.err}")
+            if other.code == BAD_JOB and is_about_the_mesh(other.err):
+                self.counts["meshes refused"] += 1
+            elif (other.code, other.out) != (alone.code, alone.out):
+                raise Difference(f"{' '.join(map(str, words))}: {alone.out} on one rank, else exit {other.code}: {other.out}{other.err}", ranks, mesh)
+            else:
+                self.counts["evaluated"] += 1
 
     def chain(self, case, folder, one, last):
         """A run is stopped at random steps, and each time another mesh goes on with it."""
@@ -303,7 +322,7 @@ class Runner:
 
     def report(self):
         return ", ".join(f"{self.counts[key]} {key}" for key in (
-            "drawn", "run", "refused", "not finite", "as the CPU", "compared", "stopped", "meshes refused", "things", "different"))
+            "drawn", "run", "refused", "not finite", "as the CPU", "compared", "evaluated", "stopped", "meshes refused", "things", "different"))
 
     def draws_badly(self):
         """Whether so many jobs were refused that little is tested."""

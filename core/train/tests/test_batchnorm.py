@@ -67,6 +67,50 @@ def test_running_statistics_are_those_of_the_micro_batches(tmp_path):
     assert attributes["parameters"] == sum(found[k].size for k in learned)
 
 
+def flat(folder, samples, words, layers="batchnorm, {dense: 2}", shape=(4,)):
+    """A run of 15 epochs, in steps of 32, on normal numbers of deviation 3; its running variance and mean, what it said, the samples' variances."""
+    x = np.random.default_rng(3).normal(1, 3, (samples, *shape)).astype("f4")
+    with h5py.File(folder / "f.h5", "w") as file:
+        file["images"], file["labels"] = x, (np.arange(samples) % 2).astype("i4")
+    job = dpt.write_job(folder / "f.yaml", f"data: {{train: f.h5}}\nmodel: {{type: sequential, layers: [{layers}]}}\n"
+                        "batch: {global: 32}\ntrain: {epochs: 15}\n")
+    sets = [word for setting in words for word in ("--set", setting)]
+    result = dpt.run(job, "--output", folder / "run", "--overwrite", *sets, cwd=folder, ranks=2 if "device.kind=cuda" in words else 0,
+                     env=test_device.Machine(folder).environment if "device.kind=cuda" in words else None)
+    assert result.code == 0, result
+    found = read(folder / "run")[0]
+    axes = (0, *range(2, 1 + len(shape)))
+    return found["state/batchnorm1/running_var"] / x.var(axis=axes, ddof=1), found["state/batchnorm1/running_mean"] - x.mean(axis=axes), result.err
+
+
+TINY = [("device.kind=ref",), ("device.kind=cpu", "batch.micro=32"), ("device.kind=cpu", "device.precision=bf16"),
+        pytest.param(("device.kind=cuda", "batch.micro=16"), marks=test_device.pytestmark)]
+
+
+@pytest.mark.parametrize("words", TINY, ids=lambda words: words[-1])
+def test_a_tiny_last_step_counts_little(tmp_path, words):
+    """Of 129 or 130 samples in steps of 32 the last one or two alone, once an epoch: the running variance stays that of the samples."""
+    for samples in (129, 130):
+        variance, mean, err = flat(tmp_path, samples, words)
+        assert np.abs(variance - 1).max() < 0.12 and np.abs(mean).max() < 0.6, (samples, variance, mean)
+        warns = "batchnorm1: an epoch's last step is one sample, for which a batchnorm gives the same outputs" in err
+        assert warns == (samples == 129), err
+    variance, _, err = flat(tmp_path, 130, (*words, "batch.micro=3"))
+    assert "batchnorm1: " not in err and np.abs(variance - 1).max() < 0.3, (variance, err)
+    variance, _, err = flat(tmp_path, 129, (*words, "batch.global=33", "batch.micro=16"))
+    assert "batchnorm1: each step of 33 ends with a micro-batch of one sample" in err and "batch.micro: 15 would do" in err, err
+    assert np.abs(variance - 1).max() < 0.12, variance
+
+
+def test_a_tiny_last_step_of_synchronized_norms_counts_little(tmp_path):
+    for shape, layers in (((4,), "{batchnorm: {statistics: batch}}, {dense: 2}"), ((3, 4, 4), "{batchnorm: {statistics: batch}}, flatten, {dense: 2}")):
+        variance, _, err = flat(tmp_path, 129, ("batch.micro=8", "comm.reduction=reproducible"), layers, shape)
+        assert np.abs(variance - 1).max() < 0.12, (shape, variance)
+        assert ("data.drop_last: true leaves that step out" in err) == (len(shape) == 1), err
+    err = flat(tmp_path, 129, ("data.drop_last=true",))[2]
+    assert "batchnorm1: " not in err, err
+
+
 def test_evaluation_is_by_the_running_statistics(tmp_path):
     """`eval` on any ranks gives what the run's validation gave, but for the rounding of batch norms in weights, and what the exported
     model gives in NumPy."""
@@ -189,6 +233,32 @@ def test_statistics_that_are_no_numbers_are_told(tmp_path):
         found, attributes = read(run)
         assert (attributes["step"], attributes["updates"]) == (2, 1)
         assert all(np.isfinite(v).all() for k, v in found.items() if k.startswith("state"))
+
+
+FAR = {"flat": ("{dense: 16}, %s, relu, {dense: 3}", (8,)), "planes": ("{conv: 16}, %s, relu, flatten, {dense: 3}", (3, 6, 6)),
+       "few": ("{conv: 5}, %s, relu, flatten, {dense: 3}", (3, 6, 6))}
+
+
+@pytest.mark.parametrize("name", FAR)
+@pytest.mark.parametrize("norm", ["batchnorm", "{batchnorm: {statistics: batch}}", "{groupnorm: 1}", "instance"])
+def test_gradients_far_from_zero(tmp_path, name, norm):
+    """The sums of what a norm passes back are 0, and the layer before multiplies them by samples of some 1e4: as in double, which ref computes in."""
+    layers, shape = FAR[name]
+    norm = norm.replace("instance", f"{{groupnorm: {re.search('[0-9]+', layers)[0]}}}")
+    if "groupnorm" in norm and len(shape) == 1:
+        norm = "layernorm"
+    dice = np.random.default_rng(1)
+    with h5py.File(tmp_path / "t.h5", "w") as file:
+        file["images"], file["labels"] = dice.normal(1e4, 1, (64, *shape)).astype("f4"), dice.integers(0, 3, 64)
+    job = dpt.write_job(tmp_path / "job.yaml", f"data: {{train: t.h5}}\nmodel: {{type: sequential, layers: [{layers % norm}]}}\n"
+                        "batch: {global: 64, micro: 32}\ntrain: {steps: 1}\nlog: {every: 1 step}\ncomm: {reduction: reproducible}\n")
+    found = {}
+    for kind in ("ref", "cpu", *("cuda",) * os.path.exists(test_device.FAKE)):
+        environment = test_device.Machine(tmp_path).environment if kind == "cuda" else None
+        dpt.train(job, tmp_path / kind, "--quiet", "--set", f"device.kind={kind}", cwd=tmp_path, env=environment)
+        found[kind] = dpt.events(tmp_path / kind, "train")[0]["gradient_norm"]
+    for kind in found:
+        assert found[kind] == pytest.approx(found["ref"], rel=2e-3), found
 
 
 # --- statistics: batch --------------------------------------------------------------------------------------------------------

@@ -68,7 +68,7 @@ def evaluations(folder):
 
 CASES = [("mlp", 3, "{stages: 3, schedule: gpipe}", 1, "cpu", "none"), ("mlp", 6, "3", 1, "cpu", "gradients"),
          ("cnn", 4, "2", 1, "cpu", "optimizer"), ("resnet", 4, "2", 2, "cpu", "parameters"), ("cnn", 3, "3", 2, "ref", "none"),
-         ("numbers", 2, "2", 1, "cpu", "none")]
+         ("numbers", 2, "2", 1, "cpu", "none"), ("cnn", 2, "{stages: 1, schedule: gpipe}", 1, "cpu", "parameters")]
 MORE = [("mlp", 2, "2", 3, "cpu", "none"), ("cnn", 4, "{stages: 4, schedule: gpipe}", 2, "cpu", "none"),
         ("cnn", 8, "{stages: 4, schedule: gpipe}", 1, "cpu", "parameters"), ("resnet", 3, "3", 1, "ref", "none"),
         ("resnet", 2, "{stages: 2, schedule: gpipe}", 1, "cpu", "none"), ("mlp", 3, "3", 1, "ref", "none"),

@@ -1,6 +1,7 @@
 """Stopped anywhere and started again, a run ends with the same bytes as one that nobody disturbed."""
 import os
 import random
+import shutil
 import signal
 import sys
 
@@ -233,6 +234,49 @@ def test_damaged_newest_is_passed_over(tmp_path, how):
     assert len(warnings) == 1 and files[-1].name in warnings[0] and "damaged" in warnings[0], result
     assert newest(tmp_path / "out") == newest(tmp_path / "whole")
     assert steps_logged(tmp_path / "out") == list(range(1, 61))
+
+
+def damages(whole):
+    """Name and bytes of what may become of a checkpoint: cut anywhere, also beside what it is known by, or overwritten."""
+    dice = random.Random(3)
+    cuts = [1, 8, 9, 47, 48, 100] + [len(whole) - n for n in (1000, 46, 45, 44, 37, 36, 35, 1)]
+    yield from ((f"cut to {n}", whole[:n]) for n in cuts)
+    yield from ((f"{n} random bytes", dice.randbytes(n)) for n in (1, 48, 5000, len(whole)))
+    yield "its beginning random", dice.randbytes(512) + whole[512:]
+    yield "its end random", whole[:-512] + dice.randbytes(512)
+    yield "all behind the signature random", whole[:8] + dice.randbytes(len(whole) - 8)
+
+
+def test_any_damage_is_passed_over(tmp_path):
+    path = job(tmp_path, epochs=1)
+    out = tmp_path / "out"
+    dpt.train(path, out)
+    newest_file = out / "checkpoints" / os.readlink(out / "checkpoints" / "latest")
+    whole, before = newest_file.read_bytes(), tmp_path / "before"
+    shutil.copytree(out, before, symlinks=True)
+    for how, damaged in damages(whole):
+        newest_file.write_bytes(damaged)
+        result = dpt.run(path, "--output", out)
+        assert result.code == 0 and result.err.count("; taking the one before it, of step 14\n") == 1, (how, result)
+        assert newest_file.read_bytes() == whole, how
+        shutil.rmtree(out)
+        shutil.copytree(before, out, symlinks=True)
+
+
+def test_other_files_are_no_damaged_checkpoints(tmp_path):
+    """What is named on purpose is told by its name; a whole HDF5 file of somebody else's is left where it lies."""
+    path = job(tmp_path, epochs=1)
+    (tmp_path / "notes").write_text("no checkpoint at all, and longer than a checkpoint's last line")
+    for words in (["--resume", tmp_path / "notes"], ["--init-from", tmp_path / "notes"]):
+        result = dpt.run(path, "--output", tmp_path / "out", *words)
+        assert result.code == 65 and result.err.startswith(f"{tmp_path}/notes: "), result
+    foreign = tmp_path / "out" / "checkpoints" / "step-00000020.h5"
+    foreign.parent.mkdir(parents=True, exist_ok=True)
+    with h5py.File(foreign, "w") as file:
+        file["mine"] = np.arange(100)
+    before = foreign.read_bytes()
+    result = dpt.run(path, "--output", tmp_path / "out", "--overwrite")
+    assert result.code == 2 and f"{foreign.name} was not written by dptrain" in result.err and foreign.read_bytes() == before, result
 
 
 def test_all_damaged_is_an_error(tmp_path):

@@ -263,3 +263,26 @@ def test_training_samples_are_evaluated_as_they_are(tmp_path):
     assert dpt.run(job, "--output", tmp_path / "run", "--quiet").code == 0
     said = [dpt.run("eval", path, "--checkpoint", tmp_path / "run", "--split", "train", "--json", "--classes") for path in (job, plain)]
     assert said[0].code == 0 and said[0].out == said[1].out, said
+
+
+@pytest.mark.parametrize("samples, size, micro", [(78, 18, 4), (33, 8, 5), (40, 7, 3)])
+def test_each_training_sample_is_evaluated_once(tmp_path, samples, size, micro):
+    """Also where a step is no whole number of micro-batches, and where an epoch leaves out its short last step: as those of a test set of the same file."""
+    draw = np.random.default_rng(samples)
+    with h5py.File(tmp_path / "a.h5", "w") as f:
+        f["images"] = draw.normal(size=(samples, 6)).astype("f4")
+        f["labels"] = draw.integers(0, 4, samples)
+    job = dpt.write_job(tmp_path / "job.yaml", f"data: {{train: {tmp_path}/a.h5, test: {tmp_path}/a.h5, drop_last: true}}\nmodel: mlp\n"
+                        f"batch: {{global: {size}, micro: {micro}}}\ntrain: {{steps: 2}}\ncomm: {{reduction: reproducible}}\n")
+    assert dpt.run(job, "--output", tmp_path / "run", "--quiet").code == 0
+    said = {}
+    for split in ("test", "train"):
+        for ranks in (0, 2):
+            result = dpt.run("eval", job, "--checkpoint", tmp_path / "run", "--split", split, "--json", "--classes", ranks=ranks)
+            assert result.code == 0, result
+            said[split, ranks] = json.loads(result.out)
+    assert said["train", 0] == said["train", 2] and said["test", 0] == said["test", 2]
+    train, test = said["train", 0], said["test", 0]
+    assert train["samples"] == samples and train["loss"] == pytest.approx(test["loss"], rel=1e-12)
+    for key in ("accuracy", "roc_auc", "classes", "confusion"):
+        assert train[key] == test[key], key

@@ -21,6 +21,9 @@
 
 /* --- signals: each case in a process of its own ----------------------------------------------- */
 
+static const int all[] = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+enum { ALL = sizeof all / sizeof all[0] };
+
 /* The signals raised one after another; gives what the process died of, or 0: it lived. */
 static int fate(const int *numbers, size_t n)
 {
@@ -43,44 +46,72 @@ static int fate(const int *numbers, size_t n)
     return 0;
 }
 
-static void one_is_a_request_and_two_are_an_end(void **state)
+/* Who signals a group of processes reaches each of them several times. */
+static void several_at_a_time_are_one_request(void **state)
 {
-    static const int all[] = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
-
     (void)state;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < ALL; i++) {
         assert_int_equal(fate(&all[i], 1), 0);
-        for (int k = 0; k < 4; k++) {
-            const int two[] = {all[i], all[k]};
+        for (int k = 0; k < ALL; k++) {
+            const int three[] = {all[i], all[k], all[k]};
 
-            assert_int_equal(fate(two, 2), all[k] == SIGTERM ? 0 : all[k]);
+            assert_int_equal(fate(three, 3), 0);
         }
     }
 }
 
-/* srun and mpirun repeat the TERM that the ranks got already; someone who means it sends it later.
- */
-static void term_is_an_end_when_it_comes_later(void **state)
+/* A process that gets the same signal again and again for `seconds`, while it runs or (saved) ends;
+ * it exits with 7 behind them. */
+static pid_t start_repeating(int number, bool saved, double seconds)
 {
-    static const int echo[] = {SIGTERM, SIGTERM, SIGTERM};
+    const pid_t child = fork();
+
+    if (child == 0) {
+        const double end = dpt_now() + seconds;
+
+        signal(number, SIG_DFL);
+        dpt_stop_catch();
+        raise(number);
+        if (saved)
+            dpt_stop_done();
+        while (dpt_now() < end) {
+            raise(number);
+            usleep(20000);
+        }
+        _exit(7);
+    }
+    return child;
+}
+
+/* Someone who means it sends it later than an echo comes. */
+static void a_later_one_is_an_end(void **state)
+{
     const double start = dpt_now();
-    pid_t child;
+    pid_t children[ALL];
     int how;
 
     (void)state;
-    assert_int_equal(fate(echo, 3), 0);
-    child = fork();
-    if (child == 0) {
-        dpt_stop_catch();
-        while (dpt_now() - start < 300) {
-            raise(SIGTERM);
-            usleep(20000);
-        }
-        _exit(1);
+    for (int i = 0; i < ALL; i++)
+        children[i] = start_repeating(all[i], false, 300);
+    for (int i = 0; i < ALL; i++) {
+        assert_int_equal(waitpid(children[i], &how, 0), children[i]);
+        assert_true(WIFSIGNALED(how) && WTERMSIG(how) == all[i]);
+        assert_true(dpt_now() - start > 2);
     }
-    assert_int_equal(waitpid(child, &how, 0), child);
-    assert_true(WIFSIGNALED(how) && WTERMSIG(how) == SIGTERM);
-    assert_true(dpt_now() - start > 2);
+}
+
+static void none_is_an_end_once_all_is_saved(void **state)
+{
+    pid_t children[ALL];
+    int how;
+
+    (void)state;
+    for (int i = 0; i < ALL; i++)
+        children[i] = start_repeating(all[i], true, 2.5);
+    for (int i = 0; i < ALL; i++) {
+        assert_int_equal(waitpid(children[i], &how, 0), children[i]);
+        assert_true(WIFEXITED(how) && WEXITSTATUS(how) == 7);
+    }
 }
 
 static void ignored_signals_stay_ignored(void **state)
@@ -264,8 +295,9 @@ static void nonsense_is_no_end(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_is_a_request_and_two_are_an_end),
-        cmocka_unit_test(term_is_an_end_when_it_comes_later),
+        cmocka_unit_test(several_at_a_time_are_one_request),
+        cmocka_unit_test(a_later_one_is_an_end),
+        cmocka_unit_test(none_is_an_end_once_all_is_saved),
         cmocka_unit_test(ignored_signals_stay_ignored),
         cmocka_unit_test_setup(without_slurm_only_the_job_counts, clean_environment),
         cmocka_unit_test_setup(the_variable_is_believed, clean_environment),

@@ -78,11 +78,20 @@ static size_t count_sums(const struct dpt_trainer *t)
     return SUMS + (is_regression(t) ? 2 * (size_t)dpt_graph_outputs(&t->model.graph) : 0);
 }
 
+/* The micro-batches of a whole step, whose last one may be short. */
+static int64_t step_micro_batches(const struct dpt_split *split)
+{
+    const struct dpt_sampler *s = &split->sampler;
+
+    return ((int64_t)s->global + s->micro - 1) / s->micro;
+}
+
 static int64_t micro_batches(const struct dpt_split *split)
 {
     const struct dpt_sampler *s = &split->sampler;
 
-    return (s->samples + s->micro - 1) / s->micro;
+    return s->samples / s->global * step_micro_batches(split) +
+           (s->samples % s->global + s->micro - 1) / s->micro;
 }
 
 enum dpt_status dpt_trainer_open_evaluation(struct dpt_trainer *t, struct dpt_error *err)
@@ -369,7 +378,7 @@ enum dpt_status dpt_evaluate_split(struct dpt_trainer *t, struct dpt_split *spli
     struct eval_work w = {
         .t = t,
         .split = split,
-        .micros = split->sampler.global / split->sampler.micro,
+        .micros = step_micro_batches(split),
         .sums = count_sums(t),
         .outputs = dpt_graph_outputs(&t->model.graph),
         .said = {.outputs = dpt_trainer_classes(t), .width = said_width(t, split)},

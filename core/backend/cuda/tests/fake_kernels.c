@@ -113,7 +113,7 @@ static const struct {
     POINTER(update, group),
     POINTER(update, params),
     POINTER(update, gradient),
-    POINTER(update, decays),
+    POINTER(update, running),
     POINTER(update, tail),
     POINTER(update, copies.list),
     POINTER(update, copies.number),

@@ -155,7 +155,7 @@ RANGES(scales)
     reads(k, a->bias, (int64_t)a->weight_area * a->pitch * k->element);
     if (!k->sums)
         writes(k, a->y, all);
-    add(k, a->statistics, 8 * (int64_t)a->n * a->groups, !k->back && !k->sums);
+    add(k, a->statistics, 12 * (int64_t)a->n * a->groups, !k->back && !k->sums);
     if (!k->sums)
         return;
     writes(k, a->dweight, weights);
@@ -209,7 +209,7 @@ RANGES(batchnorm)
     writes(k, a->dz, all);
     if (!totals)
         writes(k, a->y, all);
-    add(k, a->statistics, 16 * (int64_t)a->pitch, totals);
+    add(k, a->statistics, 20 * (int64_t)a->pitch, totals);
     reads(k, a->weight, floats);
     reads(k, a->bias, floats);
     reads(k, a->control, sizeof *a->control);

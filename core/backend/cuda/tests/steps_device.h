@@ -139,6 +139,7 @@ static inline enum dpt_status device_open(struct device *d, const struct scene *
                                    .clip = p->clip,
                                    .skip = p->skip,
                                    .micros = p->micros,
+                                   .whole = scene_whole(s),
                                    .staging_buffers = p->staging_buffers,
                                    .at_once = p->at_once,
                                    .targets = p->vectors ? s->outputs : 0,

@@ -424,7 +424,7 @@ static void updates_note_what_is_not_finite(void **state)
     for (int where = -1; where < N + STATE; where += where < 0 ? 1 : 517) {
         const float tail[16] = {
             [DPT_CUDA_TAIL_LOSS] = 1, [DPT_CUDA_TAIL_SAMPLES] = 2, [DPT_CUDA_TAIL_WEIGHT] = 2};
-        const float decays[STATE / 16] = {0.5f, 0.5f};
+        const struct dpt_cuda_running running[STATE / 16] = {{0.5f, 0}, {0.5f, 0}};
         const struct dpt_cuda_rates rates = {.update = 7, .lr = 1, .keep = 1};
         struct dpt_cuda_state told = {.loss_scale = 1, .scale = 1};
         uint32_t counter = 0;
@@ -433,8 +433,9 @@ static void updates_note_what_is_not_finite(void **state)
                                                     .group = group,
                                                     .rates = &rates,
                                                     .state = &told,
-                                                    .decays = decays,
+                                                    .running = running,
                                                     .tail = tail,
+                                                    .whole = 2,
                                                     .n = N,
                                                     .state_n = STATE};
         const struct dpt_cuda_norm_args norm = {.gradient = gradient,

@@ -137,7 +137,7 @@ static void as_ref(void **state)
         float *statistics;
 
         layer_init(&l, op, type, &d);
-        statistics = dpt_alloc_array(2 * l.n * (size_t)l.node.window.groups, sizeof *statistics);
+        statistics = dpt_alloc_array(3 * l.n * (size_t)l.node.window.groups, sizeof *statistics);
         args = (struct dpt_cuda_scales_args){
             .x = l.tx.at,
             .dy = l.tdy.at,

@@ -33,7 +33,7 @@ static void rows_open(struct rows *r, enum type type, int32_t channels, int32_t 
     r->partial = dpt_alloc_array(2 * (size_t)r->cut.chunks * r->x.pitch, sizeof *r->partial);
     r->counter = dpt_alloc_array((size_t)r->cut.groups, sizeof *r->counter);
     for (int k = 0; k < 4; k++)
-        r->made[k] = dpt_alloc_array(4 * r->x.pitch, sizeof(float));
+        r->made[k] = dpt_alloc_array(5 * r->x.pitch, sizeof(float));
 }
 
 static void rows_close(struct rows *r)
