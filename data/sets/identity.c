@@ -250,7 +250,7 @@ enum dpt_status dpt_dataset_compare_classes(const struct dpt_dataset *set, const
 
     if (mine == NULL || text == NULL)
         return DPT_OK;
-    status = dpt_class_names_parse(&others, text, err);
+    status = dpt_class_names_parse(&others, text, from, err);
     if (status == DPT_OK)
         status = dpt_class_names_check(&mine->names, mine->path, &others, from, err);
     dpt_class_names_release(&others);

@@ -145,7 +145,7 @@ enum dpt_status dpt_source_model_keep(struct dpt_source_model *model,
     if (kept->classes != NULL) {
         const bool alike = model->labels == model->classes; /* no columns name the labels */
 
-        DPT_TRY(dpt_class_names_parse(&names, kept->classes, err));
+        DPT_TRY(dpt_class_names_parse(&names, kept->classes, from, err));
         DPT_TRY(keep_names(&names, from, model, region, err));
         if (alike)
             name_labels(model);
