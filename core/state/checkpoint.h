@@ -20,7 +20,7 @@
  *   attributes of /                        format, format_version, step, updates, samples, epoch,
  * epoch_step, seed, parameters, input_shape ("1x28x28" or "784"), best_metric, best_step, version,
  * backend, library; file_shape, as the samples' files have it, where pictures are resized or cut
- * (data.resize, data.crop); input_type, "uint8" or "float32", as these have them; training_data,
+ * (data.resize, data.crop); input_type, "uint8" or "float32", as these have them; trained_on,
  * which tells its training data from others (data/sets/identity.h); norm_chunks where gradients are
  * clipped by a norm of rows (dpt_graph_chunks); of a run in half floats (fp16) also loss_scale,
  * loss_scale_good, loss_scale_overflows; of one that says by what its best checkpoint is chosen

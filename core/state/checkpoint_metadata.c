@@ -49,7 +49,7 @@ static enum dpt_status make(const struct dpt_state *s, struct dpt_h5_metadata *m
         {.name = if_any("input_shape", shape), .text = shape},
         {.name = if_any("file_shape", stored), .text = stored},
         {.name = if_any("input_type", s->input_type), .text = s->input_type},
-        {.name = if_any("training_data", s->training_data), .text = s->training_data},
+        {.name = if_any("trained_on", s->training_data), .text = s->training_data},
         {.name = s->clips_rows ? "norm_chunks" : NULL, .text = "rows"},
         {.name = if_any("best_monitor", p->best_monitor), .text = p->best_monitor},
         {.name = stops ? "early_stop_monitor" : NULL, .text = stop->monitor},

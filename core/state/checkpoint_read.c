@@ -494,6 +494,6 @@ const char *dpt_checkpoint_input_type(const struct dpt_checkpoint *c, char *text
 
 const char *dpt_checkpoint_training_data(const struct dpt_checkpoint *c, char *text, size_t size)
 {
-    find_text(c, "training_data", text, size);
+    find_text(c, "trained_on", text, size);
     return text;
 }

@@ -76,8 +76,8 @@ static enum dpt_status sum_some(const struct dpt_dataset *set, uint32_t *crc, st
     size_t room = 0;
 
     *crc = 0;
-    if (set->memory == NULL)
-        DPT_TRY(dpt_reader_open(&reader, set, (size_t)run_length(set), false, err));
+    if (set->memory == NULL) /* sequential: what is said of the files holds for the training, too */
+        DPT_TRY(dpt_reader_open(&reader, set, (size_t)run_length(set), true, err));
     for (int64_t run = 0; run < RUNS; run++) {
         const uint8_t *from = set->memory;
         int64_t first, end;
@@ -250,7 +250,7 @@ enum dpt_status dpt_dataset_compare_classes(const struct dpt_dataset *set, const
 
     if (mine == NULL || text == NULL)
         return DPT_OK;
-    status = dpt_class_names_parse(&others, text, err);
+    status = dpt_class_names_parse(&others, text, from, err);
     if (status == DPT_OK)
         status = dpt_class_names_check(&mine->names, mine->path, &others, from, err);
     dpt_class_names_release(&others);

@@ -17,7 +17,7 @@ void dpt_class_names_write(const char *const *names, size_t n, struct dpt_str *o
 }
 
 enum dpt_status dpt_class_names_parse(struct dpt_class_names *names, const char *text,
-                                      struct dpt_error *err)
+                                      const char *from, struct dpt_error *err)
 {
     const size_t length = strlen(text);
     const char **at;
@@ -29,6 +29,9 @@ enum dpt_status dpt_class_names_parse(struct dpt_class_names *names, const char 
         n += *p == '\n' || p[1] == '\0';
     if (n == 0)
         return DPT_OK;
+    if (n > DPT_MOST_CLASSES)
+        return dpt_fail(err, DPT_BAD_DATA, "%s: names %zu classes, no model has more than %d", from,
+                        n, DPT_MOST_CLASSES);
     at = malloc(n * sizeof *at + length + 1); /* each line's end makes room for a NUL */
     if (at == NULL)
         return dpt_fail_memory(err, "the names of classes", (double)length);

@@ -33,11 +33,11 @@ enum dpt_status dpt_class_names_check(const struct dpt_class_names *names, const
                                       const struct dpt_class_names *others, const char *other,
                                       struct dpt_error *err);
 
-/* Adds n names to a text as checkpoints keep them, a line each; and reads that text (class_text.c).
- * Errors: RANK. */
+/* Adds n names to a text as checkpoints keep them, a line each; and reads that text, of the file
+ * `from` (class_text.c). Errors: BAD_DATA (more than there can be), RANK. */
 void dpt_class_names_write(const char *const *names, size_t n, struct dpt_str *out);
 enum dpt_status dpt_class_names_parse(struct dpt_class_names *names, const char *text,
-                                      struct dpt_error *err);
+                                      const char *from, struct dpt_error *err);
 
 /* Identifies a file, and shows that its content was changed. */
 struct dpt_shard_mark {

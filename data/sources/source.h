@@ -136,7 +136,8 @@ struct dpt_source_model {
     bool targets;              /* what they are labelled with is no class */
     const char *columns;       /* how their table was read (data/tables/columns.h), or NULL */
     const char *columns_of;    /* the file that says it */
-    const char *const *labels; /* names of the label columns of their table, [n_labels], or NULL */
+    const char *const *labels; /* names of the label columns of their table, else of the classes,
+                                * [n_labels], or NULL */
     size_t n_labels;
     const double *offsets; /* [n_labels] what was subtracted from each; NULL: nothing from any */
     const char *fit;       /* what was done to the sides of pictures: --fit; NULL: not known */

@@ -130,6 +130,14 @@ out:
     return status;
 }
 
+/* Several labels at once are called as the file's attribute `classes` says, where no columns name
+ * them. */
+static void name_labels(struct dpt_source_model *model)
+{
+    model->labels = model->classes;
+    model->n_labels = model->n_classes;
+}
+
 enum dpt_status dpt_source_model_keep(struct dpt_source_model *model,
                                       const struct dpt_source_kept *kept, const char *from,
                                       struct dpt_region *region, struct dpt_error *err)
@@ -142,8 +150,12 @@ enum dpt_status dpt_source_model_keep(struct dpt_source_model *model,
         model->u8 = strcmp(kept->type, "uint8") == 0;
     }
     if (kept->classes != NULL) {
-        DPT_TRY(dpt_class_names_parse(&names, kept->classes, err));
+        const bool alike = model->labels == model->classes; /* no columns name the labels */
+
+        DPT_TRY(dpt_class_names_parse(&names, kept->classes, from, err));
         DPT_TRY(keep_names(&names, from, model, region, err));
+        if (alike)
+            name_labels(model);
     }
     if (kept->columns != NULL)
         DPT_TRY(keep_columns(model, kept->columns, from, region, err));
@@ -217,6 +229,8 @@ enum dpt_status dpt_source_model_find(struct dpt_source_model *model,
         model->n_classes = found.n_classes;
         model->classes_of = found.classes_of;
     }
+    if (model->n_labels == 0)
+        name_labels(model);
 out:
     return status;
 }

@@ -42,8 +42,8 @@ static void names_come_back(void **state)
             names[i] = text[i];
         }
         dpt_class_names_write(names, n, &out);
-        assert_int_equal(dpt_class_names_parse(&got, out.text != NULL ? out.text : "", &err),
-                         DPT_OK);
+        assert_int_equal(
+            dpt_class_names_parse(&got, out.text != NULL ? out.text : "", "c.h5", &err), DPT_OK);
         assert_int_equal(got.n, n);
         for (size_t i = 0; i < n; i++)
             assert_string_equal(got.at[i], names[i]);
@@ -58,12 +58,30 @@ static void a_last_line_may_lack_its_end(void **state)
     struct dpt_error err;
 
     (void)state;
-    assert_int_equal(dpt_class_names_parse(&got, "a\\x\n\nb\\", &err), DPT_OK);
+    assert_int_equal(dpt_class_names_parse(&got, "a\\x\n\nb\\", "c.h5", &err), DPT_OK);
     assert_int_equal(got.n, 3);
     assert_string_equal(got.at[0], "a\\x");
     assert_string_equal(got.at[1], "");
     assert_string_equal(got.at[2], "b\\");
     dpt_class_names_release(&got);
+}
+
+static void no_model_has_so_many(void **state)
+{
+    struct dpt_class_names got;
+    struct dpt_error err;
+    char *text = calloc(DPT_MOST_CLASSES + 2, 1);
+
+    (void)state;
+    assert_non_null(text);
+    memset(text, '\n', DPT_MOST_CLASSES);
+    assert_int_equal(dpt_class_names_parse(&got, text, "c.h5", &err), DPT_OK);
+    assert_int_equal(got.n, DPT_MOST_CLASSES);
+    dpt_class_names_release(&got);
+    text[DPT_MOST_CLASSES] = '\n';
+    assert_int_equal(dpt_class_names_parse(&got, text, "c.h5", &err), DPT_BAD_DATA);
+    assert_string_equal(err.text, "c.h5: names 1048577 classes, no model has more than 1048576");
+    free(text);
 }
 
 static void facts_are_compared_one_by_one(void **state)
@@ -116,6 +134,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_come_back),
         cmocka_unit_test(a_last_line_may_lack_its_end),
+        cmocka_unit_test(no_model_has_so_many),
         cmocka_unit_test(facts_are_compared_one_by_one),
     };
 

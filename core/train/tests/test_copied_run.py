@@ -138,3 +138,19 @@ def test_the_checkpoint_is_asked_first(tmp_path):
     assert predicted(tmp_path) <= {"0", "1", "2"}
     result = ready("export", "run", "m.onnx", cwd=tmp_path)
     assert "input float32 [batch, 3], output [batch, 3]" in result.out, result
+
+
+def test_several_labels_have_names(tmp_path):
+    dice = np.random.default_rng(0)
+    with h5py.File(tmp_path / "t.h5", "w") as file:
+        file["x"] = x = dice.normal(size=(60, 4)).astype("f4")
+        file["y"] = (x[:, :3] > 0).astype("f4")
+        file["y"].attrs["classes"] = ["sport", "music", "film"]
+    dpt.write_job(tmp_path / "job.yaml", JOB.format(train="t.h5").replace("linear", "linear, outputs: 3") + "loss: binary_cross_entropy\n")
+    ready("job.yaml", "--output", "run", "--quiet", cwd=tmp_path)
+    np.save(tmp_path / "new.npy", x[:5])
+    words = ["predict", "job.yaml", "--checkpoint", "run", "new.npy"]
+    said = ready(*words, cwd=tmp_path).out
+    assert said.split("\n")[0] == "sample,sport,music,film"
+    os.remove(tmp_path / "t.h5")
+    assert ready(*words, cwd=tmp_path).out == said

@@ -177,9 +177,9 @@ def test_saving_in_the_background_or_not(tmp_path, ranks):
 def test_differences_are_shown_safely(tmp_path):
     """Whatever a value holds, the terminal gets one line of printable characters."""
     text = 'data: {train: "%s"}\nmodel: {type: sequential, layers: [flatten, {dense: 10}]}\ntrain: {steps: 2}\n'
-    for name in ("a.h5", "b\x1b[31m.h5"):
+    for name, labels in (("a.h5", np.arange(8)), ("b\x1b[31m.h5", np.arange(8)[::-1])):
         with h5py.File(tmp_path / name, "w") as file:
-            file["x"], file["y"] = np.zeros((8, 3), "f4"), np.arange(8)
+            file["x"], file["y"] = np.zeros((8, 3), "f4"), labels
     first = dpt.write_job(tmp_path / "first.yaml", text % "a.h5")
     second = dpt.write_job(tmp_path / "second.yaml", text % "b\\e[31m.h5")
     result = dpt.run(first, "--output", tmp_path / "out", cwd=tmp_path)

@@ -202,8 +202,8 @@ def test_one_that_does_not_say_goes_on(tmp_path):
     body = path.read_bytes()[:-44]
     path.write_bytes(body)
     with h5py.File(path, "r+") as file:
-        assert file.attrs["training_data"].decode().startswith("samples 100; form float32 6; sampled ")
-        del file.attrs["training_data"]
+        assert file.attrs["trained_on"].decode().startswith("samples 100; form float32 6; sampled ")
+        del file.attrs["trained_on"]
     body = path.read_bytes()
     path.write_bytes(body + b"dptrain crc32 %08x %020d\n" % (zlib.crc32(body), len(body)))
     os.rename(tmp_path / "a.h5", tmp_path / "b.h5")
