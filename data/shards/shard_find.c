@@ -1,12 +1,12 @@
 /* Which of a file's data sets are samples and labels, and what to say of a file that has none. */
-#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "core/base/str.h"
 #include "data/shards/shard_find.h"
+#include "data/tables/array_names.h"
 
-enum { NAME = 64, LISTED = 12 };
+enum { NAME = DPT_ARRAY_NAME, LISTED = 12 };
 
 /* The name of the i-th link of the file's root; false: it cannot be read. */
 static bool link_name(hid_t file, hsize_t i, char name[NAME])
@@ -65,51 +65,17 @@ static const char *other_kind(hid_t file)
     return NULL;
 }
 
-/* How likely a name is that of samples or labels: by a letter that it begins or ends with, or a
- * word in it, and rather what is for training. */
-static int likeness(const char *name, const char *letter, const char *const *words)
+/* The names of a file that are likeliest those of samples and labels. */
+static void guess(hid_t file, struct dpt_array_names *names)
 {
-    char lower[NAME] = "";
-    size_t n = 0;
-    int points = 0;
-
-    for (; name[n] != '\0' && n + 1 < NAME; n++)
-        lower[n] = (char)tolower((unsigned char)name[n]);
-    lower[n] = '\0';
-    if ((lower[0] == *letter && !isalpha((unsigned char)lower[1])) ||
-        (n > 1 && lower[n - 1] == *letter && !isalpha((unsigned char)lower[n - 2])))
-        points = 4;
-    else if (lower[0] == *letter && strstr(lower, "train") != NULL)
-        points = 3;
-    for (size_t i = 0; words[i] != NULL && points == 0; i++)
-        points = strstr(lower, words[i]) != NULL ? 2 : 0;
-    return points > 0 && strstr(lower, "train") != NULL ? points + 1 : points;
-}
-
-/* The names of a file that are likeliest those of samples and labels; "" where none is. */
-static void guess(hid_t file, char x[NAME], char y[NAME])
-{
-    static const char *const of_x[] = {"image", "data", "feature", "input", "sample", NULL};
-    static const char *const of_y[] = {"label", "target", "class", "output", NULL};
     const hsize_t links = count_links(file);
-    int best_x = 0, best_y = 0;
 
-    x[0] = y[0] = '\0';
+    *names = (struct dpt_array_names){0};
     for (hsize_t i = 0; i < links && i < LISTED; i++) {
         char name[NAME];
-        int like_x, like_y;
 
-        if (!link_name(file, i, name))
-            continue;
-        like_x = likeness(name, "x", of_x);
-        like_y = likeness(name, "y", of_y);
-        if (like_x > best_x && like_x >= like_y) {
-            best_x = like_x;
-            snprintf(x, NAME, "%s", name);
-        } else if (like_y > best_y) {
-            best_y = like_y;
-            snprintf(y, NAME, "%s", name);
-        }
+        if (link_name(file, i, name))
+            dpt_array_names_look(names, name);
     }
 }
 
@@ -119,12 +85,12 @@ static enum dpt_status tell_missing(hid_t file, const char *path, const char *mi
 {
     const char *kind = other_kind(file);
     struct dpt_str contents = {0};
-    char x[NAME], y[NAME];
+    struct dpt_array_names names;
 
     if (kind != NULL)
         return dpt_fail(err, DPT_BAD_DATA, "%s %s: %s", path, kind, missing);
     list_contents(file, NULL, 0, &contents);
-    guess(file, x, y);
+    guess(file, &names);
     if (dpt_h5_is_written(path))
         dpt_fail(err, DPT_BAD_DATA,
                  "%s %s, and another program has it open for writing at the moment: wait until it "
@@ -136,9 +102,8 @@ static enum dpt_status tell_missing(hid_t file, const char *path, const char *mi
         dpt_fail(err, DPT_BAD_DATA,
                  "%s %s; it holds %s; other names: `data: {keys: {x: %s, y: %s}}` in the job, or "
                  "--keys %s,%s",
-                 path, missing, contents.text != NULL ? contents.text : "…",
-                 x[0] != '\0' ? x : "NAME", y[0] != '\0' ? y : "NAME", x[0] != '\0' ? x : "NAME",
-                 y[0] != '\0' ? y : "NAME");
+                 path, missing, contents.text, dpt_array_name(names.x), dpt_array_name(names.y),
+                 dpt_array_name(names.x), dpt_array_name(names.y));
     dpt_str_release(&contents);
     return DPT_BAD_DATA;
 }
