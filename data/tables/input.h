@@ -27,7 +27,8 @@ struct dpt_input {
 /* Errors: IO (missing, unreadable), BAD_DATA (no regular file). */
 enum dpt_status dpt_input_open(struct dpt_input *in, const char *path,
                                const volatile sig_atomic_t *stop, struct dpt_error *err);
-/* Opens NAME of an archive; shown: what messages call it, borrowed. Errors: as dpt_zip_entry_open. */
+/* Opens NAME of an archive; shown: what messages call it, borrowed. Errors: as of
+ * dpt_zip_entry_open. */
 enum dpt_status dpt_input_open_entry(struct dpt_input *in, const char *path, const char *name,
                                      const char *shown, const volatile sig_atomic_t *stop,
                                      struct dpt_error *err);
