@@ -255,6 +255,8 @@ def test_matlab_trains_and_predicts(tmp_path, cache):
     matlab(tmp_path / "x.mat", x=x[:9])
     alone = dpt.run("predict", "a.yaml", "--checkpoint", "run-a", "x.mat", cwd=tmp_path)
     assert alone.code == 0 and len(alone.out.splitlines()) == 10, alone
+    seen = dpt.run("inspect", "a.mat", cwd=tmp_path)
+    assert seen.code == 0 and "72 of [6]" in seen.out and "numbers, 1 a sample" in seen.out, seen
     made = dpt.run("init", "a.mat", "--output", "m.yaml", cwd=tmp_path)
     assert made.code == 0 and "72 samples of 6 numbers, 3 classes" in (tmp_path / "m.yaml").read_text(), made
 
