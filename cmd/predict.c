@@ -505,7 +505,7 @@ static const struct dpt_cli_option options[] = {
     {"--out", "OUT", "a .csv, .npy or .h5 file, in place of a table on standard output"},
     DPT_THRESHOLD_CLI_OPTION,
     {"--probabilities", NULL, "csv: the probability of each class, not of the chosen one alone"},
-    {"--format", "h5|idx|csv|npy|pictures", "what the inputs are (what they look like)"},
+    {"--format", "h5|idx|csv|npy|npz|pictures", "what the inputs are (what they look like)"},
     {"--labels", "PATH", "idx, npy: the labels of an input; repeatable, one for each"},
     {"--label", "COLUMN,...", "csv: the label column, or none (the last, where there is one more)"},
     {"--id", "COLUMN", "csv: names of the rows (as in the training data)"},
