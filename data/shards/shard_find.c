@@ -8,18 +8,18 @@
 
 enum { NAME = DPT_ARRAY_NAME, LISTED = 12 };
 
-/* The name of the i-th link of the file's root; false: it cannot be read. */
-static bool link_name(hid_t file, hsize_t i, char name[NAME])
+/* The name of the i-th link of a group; false: it cannot be read. */
+static bool link_name(hid_t group, hsize_t i, char name[NAME])
 {
-    return H5Lget_name_by_idx(file, "/", H5_INDEX_NAME, H5_ITER_INC, i, name, NAME, H5P_DEFAULT) >=
+    return H5Lget_name_by_idx(group, ".", H5_INDEX_NAME, H5_ITER_INC, i, name, NAME, H5P_DEFAULT) >=
            0;
 }
 
-static hsize_t count_links(hid_t file)
+static hsize_t count_links(hid_t group)
 {
-    H5G_info_t group;
+    H5G_info_t info;
 
-    return H5Gget_info(file, &group) < 0 ? 0 : group.nlinks;
+    return H5Gget_info(group, &info) < 0 ? 0 : info.nlinks;
 }
 
 /* What a file holds, for the one who looks for other names: "/data, /meta/". taken: [n] names that
@@ -65,17 +65,25 @@ static const char *other_kind(hid_t file)
     return NULL;
 }
 
-/* The names of a file that are likeliest those of samples and labels. */
-static void guess(hid_t file, struct dpt_array_names *names)
+/* Looks at the names of a group's data sets, and of those in its groups where `deeper`. */
+static void guess(hid_t group, const char *prefix, bool deeper, struct dpt_array_names *names)
 {
-    const hsize_t links = count_links(file);
+    const hsize_t links = count_links(group);
 
-    *names = (struct dpt_array_names){0};
     for (hsize_t i = 0; i < links && i < LISTED; i++) {
-        char name[NAME];
+        char name[NAME] = "", path[2 * NAME];
+        hid_t object = H5I_INVALID_HID;
 
-        if (link_name(file, i, name))
-            dpt_array_names_look(names, name);
+        if (link_name(group, i, name))
+            object = H5Oopen(group, name, H5P_DEFAULT);
+        snprintf(path, sizeof path, "%s%s", prefix, name);
+        if (object >= 0 && H5Iget_type(object) == H5I_DATASET)
+            dpt_array_names_look(names, path);
+        strcat(path, "/");
+        if (object >= 0 && H5Iget_type(object) == H5I_GROUP && deeper)
+            guess(object, path, false, names);
+        if (object >= 0)
+            H5Oclose(object);
     }
 }
 
@@ -85,12 +93,12 @@ static enum dpt_status tell_missing(hid_t file, const char *path, const char *mi
 {
     const char *kind = other_kind(file);
     struct dpt_str contents = {0};
-    struct dpt_array_names names;
+    struct dpt_array_names names = {0};
 
     if (kind != NULL)
         return dpt_fail(err, DPT_BAD_DATA, "%s %s: %s", path, kind, missing);
     list_contents(file, NULL, 0, &contents);
-    guess(file, &names);
+    guess(file, "", true, &names);
     if (dpt_h5_is_written(path))
         dpt_fail(err, DPT_BAD_DATA,
                  "%s %s, and another program has it open for writing at the moment: wait until it "

@@ -6,8 +6,9 @@
 
 /* How likely a name is that of samples or labels: by a letter that it begins or ends with, or a
  * word in it, and rather what is for training. */
-static int likeness(const char *name, const char *letter, const char *const *words)
+static int likeness(const char *path, const char *letter, const char *const *words)
 {
+    const char *name = strrchr(path, '/') != NULL ? strrchr(path, '/') + 1 : path;
     char lower[DPT_ARRAY_NAME] = "";
     size_t n = 0;
     int points = 0;
@@ -22,7 +23,7 @@ static int likeness(const char *name, const char *letter, const char *const *wor
         points = 3;
     for (size_t i = 0; words[i] != NULL && points == 0; i++)
         points = strstr(lower, words[i]) != NULL ? 2 : 0;
-    return points > 0 && strstr(lower, "train") != NULL ? points + 1 : points;
+    return points > 0 && strcasestr(path, "train") != NULL ? points + 1 : points;
 }
 
 void dpt_array_names_look(struct dpt_array_names *names, const char *name)

@@ -8,7 +8,7 @@ enum { DPT_ARRAY_NAME = 64 };
 
 /* The likeliest names so far; "": none. Zero-initialise. */
 struct dpt_array_names {
-    char x[DPT_ARRAY_NAME], y[DPT_ARRAY_NAME];
+    char x[2 * DPT_ARRAY_NAME], y[2 * DPT_ARRAY_NAME]; /* maybe with that of a group */
     int like_x, like_y;
 };
 

@@ -77,6 +77,7 @@ def test_other_names(tmp_path, x_name, y_name):
 @pytest.mark.parametrize("names, keys", [
     (("X_train", "y_train", "X_test", "y_test"), "X_train,y_train"), (("test_set_x", "train_set_x", "train_set_y"), "train_set_x,train_set_y"),
     (("data", "label"), "data,label"), (("Features", "Targets", "meta"), "Features,Targets"), (("abc", "group/a"), "NAME,NAME"),
+    (("test/x", "test/y", "train/x", "train/y", "valid/y"), "train/x,train/y"),
 ])
 def test_names_that_are_missing(tmp_path, names, keys):
     """The file's own names are in the advice, where they look like samples and labels."""
@@ -87,7 +88,7 @@ def test_names_that_are_missing(tmp_path, names, keys):
     for result in (train(tmp_path, "a.h5"), dpt.run("init", "a.h5", "--output", "b.yaml", cwd=tmp_path),
                    dpt.run("convert", "h5", "a.h5", "--output", "o", cwd=tmp_path)):
         assert result.code == BAD_DATA and len(result.err.splitlines()) == 1, result
-        assert f"a.h5 has neither /images nor /x; it holds {', '.join('/' + n for n in sorted({n.replace('/a', '/') for n in names}))};" in result.err, result
+        assert f"a.h5 has neither /images nor /x; it holds {', '.join(sorted({'/' + n.split('/')[0] + '/' * ('/' in n) for n in names}))};" in result.err, result
         assert f"`data: {{keys: {{x: {x}, y: {y}}}}}` in the job, or --keys {keys}\n" in result.err, result
     wrong = train(tmp_path, "a.h5", ", keys: {x: nowhere}", name="c")
     assert wrong.code == BAD_DATA and "a.h5 has no /nowhere; it holds " in wrong.err, wrong
