@@ -399,7 +399,7 @@ def test_mistakes_are_told(trained, tmp_path):
         (65, "there is no '/nowhere.png'", ["--input", "/nowhere.png"]),
         (65, f"{tmp_path}/empty: holds no pictures", ["--input", tmp_path / "empty"]),
         (65, "bad.png: is a damaged PNG file", ["--input", png, tmp_path / "bad.png"]),
-        (65, "bytes: is no HDF5, IDX, npy, PNG, JPEG, TIFF, BMP, GIF, WebP file and no text", ["--input", tmp_path / "bytes"]),
+        (65, "bytes: is no HDF5, IDX, npy, npz, PNG, JPEG, TIFF, BMP, GIF, WebP file and no text", ["--input", tmp_path / "bytes"]),
         (65, "void: is empty", ["--input", tmp_path / "void"]),
         (2, "one kind at a time", ["--input", good, "--input", png]),
         (2, "--format hdf5: is none of", ["--input", good, "--format", "hdf5"]),
