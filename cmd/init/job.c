@@ -413,8 +413,9 @@ static void write_found(const struct dpt_init_job *init, struct dpt_str *out)
         least = s->counts[i] < least ? s->counts[i] : least;
         greatest = s->counts[i] > greatest ? s->counts[i] : greatest;
     }
-    dpt_str_printf(out, "%lld classes of %s to %s samples\n", (long long)s->classes,
-                   dpt_group_digits(fewest, least), dpt_group_digits(most, greatest));
+    dpt_str_printf(out, "%lld classes of %s to %s samples%s\n", (long long)s->classes,
+                   dpt_group_digits(fewest, least), dpt_group_digits(most, greatest),
+                   s->counts[0] == 0 ? "; class 0 has none" : "");
 }
 
 void dpt_init_job_write(const struct dpt_init_job *init, struct dpt_str *out)
