@@ -167,7 +167,7 @@ room_flags = $(if $(filter 1,$(SANITIZE)),$(if $(filter $(computes),$1),-O1),$(i
 	$(if $(filter core/backend/cuda/tests/emulate.c,$1),-fPIC -fvisibility=hidden) \
 	$(if $(filter core/backend/cuda/module.c,$1),-DDPT_CUDA_IMAGE='"$(image)"') \
 	$(if $(filter data/%,$1),$(ZLIB_CFLAGS) $(PNG_CFLAGS) $(JPEG_CFLAGS) $(TIFF_CFLAGS) $(WEBP_CFLAGS)) $(if $(filter core/base/%,$1),$(ZLIB_CFLAGS)) \
-	$(if $(filter core/interchange/%,$1),$(LIBZIP_CFLAGS)) $(if $(filter core/interchange/% core/state/% core/base/tests/%,$1),$(JANSSON_CFLAGS)) \
+	$(if $(filter core/interchange/% data/tables/%,$1),$(LIBZIP_CFLAGS)) $(if $(filter core/interchange/% core/state/% core/base/tests/%,$1),$(JANSSON_CFLAGS)) \
 	$(if $(filter core/conf/%,$1),$(YAML_CFLAGS)) $(if $(findstring /tests/,$1),$(CMOCKA_CFLAGS))
 # The wrapper, made to use our compiler, for the one room that calls MPI and for the link.
 mpi_cc = OMPI_CC='$(CC)' MPICH_CC='$(CC)' I_MPI_CC='$(CC)' $(MPICC)

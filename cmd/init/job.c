@@ -418,8 +418,9 @@ static void write_found(const struct dpt_init_job *init, struct dpt_str *out)
         dpt_str_printf(out, "1 class of %s sample%s\n", dpt_group_digits(fewest, least),
                        least == 1 ? "" : "s");
     else
-        dpt_str_printf(out, "%lld classes of %s to %s samples\n", (long long)s->classes,
-                       dpt_group_digits(fewest, least), dpt_group_digits(most, greatest));
+        dpt_str_printf(out, "%lld classes of %s to %s samples%s\n", (long long)s->classes,
+                       dpt_group_digits(fewest, least), dpt_group_digits(most, greatest),
+                       s->counts[0] == 0 ? "; class 0 has none" : "");
 }
 
 void dpt_init_job_write(const struct dpt_init_job *init, struct dpt_str *out)

@@ -149,8 +149,7 @@ static void print_shard(const struct dpt_inspect_shard *shard)
         dpt_inspect_property("layout", "%s%s", shard->nhwc ? "NHWC" : "NCHW",
                              shard->layout == NULL ? " (no attribute says otherwise)" : "");
     if (!shard->classes) {
-        dpt_inspect_property("labels", "numbers, %lld a sample",
-                             shard->labels->n_dims > 1 ? (long long)shard->labels->dims[1] : 1);
+        dpt_inspect_property("labels", "numbers, %lld a sample", (long long)shard->width);
         return;
     }
     for (size_t i = 0; i < shard->n_counts; i++) {

@@ -92,6 +92,7 @@ def test_labels_that_are_floats(tmp_path, validator):
         done = dpt.run("init", f"{k}.h5", "--output", f"job{k}.yaml", cwd=tmp_path)
         text = (tmp_path / f"job{k}.yaml").read_text()
         assert done.code == 0 and f"warning: {k}.h5: the {said}".replace("the no", "no") in done.err if said else done.err == "", done
+        assert ("4 classes of 0 to 67 samples; class 0 has none\n" in text) == (k == 1), text
         assert jobs.load(text)["loss"] == loss and ("amounts to predict have mse" in text) == (loss != "mse"), text
         assert dpt.run(f"job{k}.yaml", "--set", "train.epochs=1", cwd=tmp_path).code == 0
     shard(tmp_path / "named.h5", x, numpy.arange(200) % 4)

@@ -223,6 +223,24 @@ static bool is_checked(hid_t file, const struct stat *checked)
            now.st_ino == checked->st_ino;
 }
 
+/* What makes an HDF5 file of another one that somebody took for one. */
+static const char *advice_for(int fd)
+{
+    static const struct {
+        const char *begins, *advice;
+    } kinds[] = {
+        {"\x93NUMPY", "; `dptrain convert npy` makes shards of NumPy's arrays"},
+        {"PK\3\4", "; `dptrain convert npz` makes shards of NumPy's archives"},
+    };
+    char head[8] = "";
+
+    if (pread(fd, head, sizeof head, 0) > 0)
+        for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+            if (memcmp(head, kinds[i].begins, strlen(kinds[i].begins)) == 0)
+                return kinds[i].advice;
+    return "";
+}
+
 enum dpt_status dpt_h5_open(const char *path, hid_t *file, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -236,7 +254,7 @@ enum dpt_status dpt_h5_open(const char *path, hid_t *file, struct dpt_error *err
     DPT_TRY(check_file(path, &fd, &checked, err));
     is_hdf5 = H5Fis_hdf5(path);
     if (is_hdf5 == 0)
-        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s is not an HDF5 file", path));
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s is not an HDF5 file%s", path, advice_for(fd)));
     access = H5Pcreate(H5P_FILE_ACCESS);
     H5Pset_fapl_sec2(access); /* whatever HDF5_DRIVER says: dpt_h5_stat knows this one */
 #if H5_VERSION_GE(1, 12, 1) || (H5_VERSION_GE(1, 10, 7) && !H5_VERSION_GE(1, 12, 0))

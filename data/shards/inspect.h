@@ -128,6 +128,7 @@ struct dpt_inspect_shard {
     bool nhwc;
     bool files;         /* they are files of pictures, which are decoded to this shape */
     const char *layout; /* the attribute, or NULL */
+    int64_t width;      /* labels of a sample */
     bool classes;       /* labels are class numbers, counted here */
     int64_t *counts;    /* [n_counts]; the last one is not 0 */
     size_t n_counts;

@@ -93,6 +93,7 @@ enum dpt_status dpt_inspect_shard(struct dpt_inspect *f, struct dpt_inspect_shar
     DPT_TRY(dpt_shard_open(&opened, f->path, &(struct dpt_shard_spec){.need_labels = true}, err));
     shard->samples = opened.samples;
     shard->shape = opened.shape;
+    shard->width = opened.target_width;
     shard->nhwc = opened.nhwc;
     shard->classes = dpt_shard_whole(&opened) && opened.target_width == 1;
     memcpy(shard->unused, opened.unused, sizeof shard->unused);

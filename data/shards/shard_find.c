@@ -1,25 +1,25 @@
 /* Which of a file's data sets are samples and labels, and what to say of a file that has none. */
-#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "core/base/str.h"
 #include "data/shards/shard_find.h"
+#include "data/tables/array_names.h"
 
-enum { NAME = 64, LISTED = 12 };
+enum { NAME = DPT_ARRAY_NAME, LISTED = 12 };
 
-/* The name of the i-th link of the file's root; false: it cannot be read. */
-static bool link_name(hid_t file, hsize_t i, char name[NAME])
+/* The name of the i-th link of a group; false: it cannot be read. */
+static bool link_name(hid_t group, hsize_t i, char name[NAME])
 {
-    return H5Lget_name_by_idx(file, "/", H5_INDEX_NAME, H5_ITER_INC, i, name, NAME, H5P_DEFAULT) >=
+    return H5Lget_name_by_idx(group, ".", H5_INDEX_NAME, H5_ITER_INC, i, name, NAME, H5P_DEFAULT) >=
            0;
 }
 
-static hsize_t count_links(hid_t file)
+static hsize_t count_links(hid_t group)
 {
-    H5G_info_t group;
+    H5G_info_t info;
 
-    return H5Gget_info(file, &group) < 0 ? 0 : group.nlinks;
+    return H5Gget_info(group, &info) < 0 ? 0 : info.nlinks;
 }
 
 /* What a file holds, for the one who looks for other names: "/data, /meta/". taken: [n] names that
@@ -65,51 +65,25 @@ static const char *other_kind(hid_t file)
     return NULL;
 }
 
-/* How likely a name is that of samples or labels: by a letter that it begins or ends with, or a
- * word in it, and rather what is for training. */
-static int likeness(const char *name, const char *letter, const char *const *words)
+/* Looks at the names of a group's data sets, and of those in its groups where `deeper`. */
+static void guess(hid_t group, const char *prefix, bool deeper, struct dpt_array_names *names)
 {
-    char lower[NAME] = "";
-    size_t n = 0;
-    int points = 0;
+    const hsize_t links = count_links(group);
 
-    for (; name[n] != '\0' && n + 1 < NAME; n++)
-        lower[n] = (char)tolower((unsigned char)name[n]);
-    lower[n] = '\0';
-    if ((lower[0] == *letter && !isalpha((unsigned char)lower[1])) ||
-        (n > 1 && lower[n - 1] == *letter && !isalpha((unsigned char)lower[n - 2])))
-        points = 4;
-    else if (lower[0] == *letter && strstr(lower, "train") != NULL)
-        points = 3;
-    for (size_t i = 0; words[i] != NULL && points == 0; i++)
-        points = strstr(lower, words[i]) != NULL ? 2 : 0;
-    return points > 0 && strstr(lower, "train") != NULL ? points + 1 : points;
-}
-
-/* The names of a file that are likeliest those of samples and labels; "" where none is. */
-static void guess(hid_t file, char x[NAME], char y[NAME])
-{
-    static const char *const of_x[] = {"image", "data", "feature", "input", "sample", NULL};
-    static const char *const of_y[] = {"label", "target", "class", "output", NULL};
-    const hsize_t links = count_links(file);
-    int best_x = 0, best_y = 0;
-
-    x[0] = y[0] = '\0';
     for (hsize_t i = 0; i < links && i < LISTED; i++) {
-        char name[NAME];
-        int like_x, like_y;
+        char name[NAME] = "", path[2 * NAME];
+        hid_t object = H5I_INVALID_HID;
 
-        if (!link_name(file, i, name))
-            continue;
-        like_x = likeness(name, "x", of_x);
-        like_y = likeness(name, "y", of_y);
-        if (like_x > best_x && like_x >= like_y) {
-            best_x = like_x;
-            snprintf(x, NAME, "%s", name);
-        } else if (like_y > best_y) {
-            best_y = like_y;
-            snprintf(y, NAME, "%s", name);
-        }
+        if (link_name(group, i, name))
+            object = H5Oopen(group, name, H5P_DEFAULT);
+        snprintf(path, sizeof path, "%s%s", prefix, name);
+        if (object >= 0 && H5Iget_type(object) == H5I_DATASET)
+            dpt_array_names_look(names, path);
+        strcat(path, "/");
+        if (object >= 0 && H5Iget_type(object) == H5I_GROUP && deeper)
+            guess(object, path, false, names);
+        if (object >= 0)
+            H5Oclose(object);
     }
 }
 
@@ -119,12 +93,12 @@ static enum dpt_status tell_missing(hid_t file, const char *path, const char *mi
 {
     const char *kind = other_kind(file);
     struct dpt_str contents = {0};
-    char x[NAME], y[NAME];
+    struct dpt_array_names names = {0};
 
     if (kind != NULL)
         return dpt_fail(err, DPT_BAD_DATA, "%s %s: %s", path, kind, missing);
     list_contents(file, NULL, 0, &contents);
-    guess(file, x, y);
+    guess(file, "", true, &names);
     if (dpt_h5_is_written(path))
         dpt_fail(err, DPT_BAD_DATA,
                  "%s %s, and another program has it open for writing at the moment: wait until it "
@@ -136,9 +110,8 @@ static enum dpt_status tell_missing(hid_t file, const char *path, const char *mi
         dpt_fail(err, DPT_BAD_DATA,
                  "%s %s; it holds %s; other names: `data: {keys: {x: %s, y: %s}}` in the job, or "
                  "--keys %s,%s",
-                 path, missing, contents.text != NULL ? contents.text : "…",
-                 x[0] != '\0' ? x : "NAME", y[0] != '\0' ? y : "NAME", x[0] != '\0' ? x : "NAME",
-                 y[0] != '\0' ? y : "NAME");
+                 path, missing, contents.text, dpt_array_name(names.x), dpt_array_name(names.y),
+                 dpt_array_name(names.x), dpt_array_name(names.y));
     dpt_str_release(&contents);
     return DPT_BAD_DATA;
 }

@@ -19,16 +19,11 @@
 enum { HEAD = 1024 };
 
 extern const struct dpt_source_format dpt_source_idx, dpt_source_cifar10, dpt_source_csv,
-    dpt_source_npy, dpt_source_pictures, dpt_source_h5;
+    dpt_source_npy, dpt_source_npz, dpt_source_pictures, dpt_source_h5;
 
 const struct dpt_source_format *const dpt_source_formats[] = {
-    &dpt_source_h5,
-    &dpt_source_idx,
-    &dpt_source_cifar10,
-    &dpt_source_csv,
-    &dpt_source_npy,
-    &dpt_source_pictures,
-    NULL,
+    &dpt_source_h5,  &dpt_source_idx, &dpt_source_cifar10,  &dpt_source_csv,
+    &dpt_source_npy, &dpt_source_npz, &dpt_source_pictures, NULL,
 };
 enum { FORMATS = sizeof dpt_source_formats / sizeof dpt_source_formats[0] - 1 };
 
@@ -150,7 +145,7 @@ static enum dpt_status format_of(const char *path, const struct dpt_source_forma
             return DPT_OK;
     }
     return dpt_fail(err, DPT_BAD_DATA,
-                    "%s: is no HDF5, IDX, npy, " DPT_PICTURE_FORMATS
+                    "%s: is no HDF5, IDX, npy, npz, " DPT_PICTURE_FORMATS
                     " file and no text: nothing that can be "
                     "predicted",
                     path);

@@ -25,7 +25,7 @@
     X(HEADER, "--header", "auto|yes|no", "csv: does the first line hold the names of the columns") \
     X(CLASSES, "--classes", NULL, "csv: labels are names of classes, also where they are numbers") \
     X(REGRESSION, "--regression", NULL,                                                            \
-      "csv, h5, idx, npy: labels are targets of a regression, also whole numbers")                 \
+      "csv, h5, idx, npy, npz: labels are targets of a regression, also whole numbers")            \
     X(SHAPE, "--shape", "C,H,W", "csv: the features are an image of this shape")                   \
     X(U8, "--u8", NULL, "csv: store uint8; all features are whole numbers from 0 to 255")          \
     X(DELIMITER, "--delimiter", "C|tab", "csv: what stands between columns (default: a comma)")    \
@@ -44,9 +44,8 @@
     X(ID, "--id", "COLUMN", "csv: names of the rows, which predict gives back")                    \
     X(CATEGORIES, "--categories", "COL,...",                                                       \
       "csv: columns of words; each word becomes a feature of its own, 0 or 1")                     \
-    X(LAYOUT, "--layout", "nchw|nhwc", "h5, npy: order of the four dimensions (default: nchw)")    \
-    X(KEYS, "--keys", "X,Y",                                                                       \
-      "h5: names of the arrays of samples and of labels (default: images or x, labels or y)")      \
+    X(LAYOUT, "--layout", "nchw|nhwc",                                                             \
+      "h5, npy, npz: order of the four dimensions (default: nchw)")                                \
     X(SIZE, "--size", "HxW", "pictures: make all of this size; else they must have one")           \
     X(GREY, "--grey", NULL, "pictures: one channel, also of those in colour")                      \
     X(FIT, "--fit", "HOW",                                                                         \
@@ -59,7 +58,9 @@
     X(LIKE, "--like", "SHARD",                                                                     \
       "csv, pictures: classes and form as in this shard, for a test set beside its training set")  \
     X(SHUFFLE, "--shuffle", "SEED",                                                                \
-      "pictures: store them in an order drawn by this number, not that of their names")
+      "pictures: store them in an order drawn by this number, not that of their names")            \
+    X(KEYS, "--keys", "X,Y",                                                                       \
+      "h5, npz: names of the arrays of samples and of labels (default: images or x, labels or y)")
 
 enum dpt_source_option {
 #define X(id, name, value, help) DPT_SOURCE_##id,
@@ -111,7 +112,7 @@ struct dpt_source_format {
     enum dpt_status (*tell_bad)(const struct dpt_source *source, struct dpt_error *err);
 };
 
-/* h5, idx, cifar10, csv, npy, pictures; ends with NULL. */
+/* h5, idx, cifar10, csv, npy, npz, pictures; ends with NULL. */
 extern const struct dpt_source_format *const dpt_source_formats[];
 
 /* The format of a file, by how it begins, or of a folder; NULL: none. */

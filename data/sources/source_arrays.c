@@ -1,17 +1,23 @@
 /*
  * Arrays of NumPy and IDX: a file of images or rows, and one of labels or targets, which may be
- * missing where samples are predicted.
+ * missing where samples are predicted; or both in one archive, .npz.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "core/base/memory.h"
 #include "data/shards/labels.h"
 #include "data/sources/source_type.h"
 #include "data/tables/array.h"
+#include "data/tables/array_names.h"
+#include "data/tables/zip_entry.h"
 
 /* The files that are open. */
 struct state {
     struct dpt_array images, labels;
+    /* Of an archive: what the two are called, NULL: no labels; and what messages say. */
+    const char *x, *y;
+    char shown_x[512], shown_y[512];
     size_t part;  /* n_parts: none */
     uint8_t *raw; /* rows as they lie in the file */
     size_t room;
@@ -28,6 +34,16 @@ static bool is_idx(const uint8_t *head, size_t n)
            head[3] > 0;
 }
 
+static bool is_npz(const uint8_t *head, size_t n)
+{
+    return n >= 4 && memcmp(head, "PK\3\4", 4) == 0;
+}
+
+static bool from_npz(const struct dpt_source *s)
+{
+    return s->format->is == is_npz;
+}
+
 static bool from_idx(const struct dpt_source *s)
 {
     return s->format->is == is_idx;
@@ -36,6 +52,8 @@ static bool from_idx(const struct dpt_source *s)
 /* The file of labels that belongs to a part, or NULL. */
 static const char *labels_of(const struct dpt_source *s, size_t part)
 {
+    if (from_npz(s))
+        return ((const struct state *)s->state)->y != NULL ? s->paths[part] : NULL;
     if (s->spec->convert)
         return s->paths[1];
     return s->spec->n_labels > 0 ? s->spec->labels[part] : NULL;
@@ -85,6 +103,73 @@ static enum dpt_status check_npy(const struct dpt_array *images, const struct dp
     return DPT_OK;
 }
 
+/* The first of some names that an archive has; NULL: none. */
+static const char *first_of(const char *const *wanted, const char *const *names, size_t n)
+{
+    for (; *wanted != NULL; wanted++)
+        if (dpt_find(*wanted, names, n) < n)
+            return *wanted;
+    return NULL;
+}
+
+/* Says what an archive lacks, what it has, and how to name another array. */
+static enum dpt_status tell_missing(const char *path, const char *missing, const char *const *names,
+                                    size_t n, struct dpt_error *err)
+{
+    enum { LISTED = 12 };
+    struct dpt_array_names guess = {0};
+    struct dpt_str list = {0};
+
+    for (size_t i = 0; i < n && i < LISTED; i++) {
+        dpt_str_printf(&list, "%s%.64s", i > 0 ? ", " : "", names[i]);
+        dpt_array_names_look(&guess, names[i]);
+    }
+    dpt_fail(err, DPT_BAD_DATA, "%s has no array %s; it holds %s%s: --keys %s,%s names them", path,
+             missing, list.text != NULL ? list.text : "none", n > LISTED ? ", …" : "",
+             dpt_array_name(guess.x), dpt_array_name(guess.y));
+    dpt_str_release(&list);
+    return err->status;
+}
+
+/* Finds the arrays of an archive: those of --keys, or with the usual names. */
+static enum dpt_status find_arrays(struct dpt_source *s, size_t part, struct dpt_error *err)
+{
+    static const char *const xs[] = {"images", "x", "arr_0", NULL};
+    static const char *const ys[] = {"labels", "y", "arr_1", NULL};
+    enum dpt_status status = DPT_OK;
+    struct state *state = s->state;
+    const char *path = s->paths[part], *const * names;
+    struct dpt_data_keys keys = {0};
+    size_t n;
+
+    DPT_TRY(dpt_zip_list_npy(path, &names, &n, &s->region, err));
+    DPT_TRY(dpt_data_keys_take(s->spec->option[DPT_SOURCE_KEYS], &s->region, &keys, err));
+    state->x = keys.x != NULL ? keys.x : first_of(xs, names, n);
+    if (state->x == NULL && n == 1)
+        state->x = names[0];
+    state->y = keys.y != NULL ? keys.y : first_of(ys, names, n);
+    if (state->x == NULL || dpt_find(state->x, names, n) == n)
+        DPT_TRY(
+            tell_missing(path, state->x != NULL ? state->x : "images, x or arr_0", names, n, err));
+    if (state->y != NULL ? dpt_find(state->y, names, n) == n : s->spec->convert)
+        DPT_TRY(
+            tell_missing(path, state->y != NULL ? state->y : "labels, y or arr_1", names, n, err));
+    snprintf(state->shown_x, sizeof state->shown_x, "%.400s: %.64s", path, state->x);
+    snprintf(state->shown_y, sizeof state->shown_y, "%.400s: %.64s", path,
+             state->y != NULL ? state->y : "");
+out:
+    return status;
+}
+
+/* Opens the array at `path`, or the one of an archive that has the name. */
+static enum dpt_status open_array(struct dpt_source *s, struct dpt_array *a, const char *path,
+                                  const char *name, const char *shown, struct dpt_error *err)
+{
+    if (from_npz(s))
+        return dpt_array_open_npz(a, path, name, shown, s->spec->stop, err);
+    return (from_idx(s) ? dpt_array_open_idx : dpt_array_open_npy)(a, path, s->spec->stop, err);
+}
+
 static void close_files(struct state *state)
 {
     dpt_input_close(&state->images.in);
@@ -97,17 +182,18 @@ static enum dpt_status open_files(struct dpt_source *s, size_t part, struct dpt_
     enum dpt_status status = DPT_OK;
     struct state *state = s->state;
     const struct dpt_array *images = &state->images, *labels = &state->labels;
-    const char *path = labels_of(s, part);
-    const bool idx = from_idx(s);
+    const char *path;
 
     close_files(state);
     state->part = s->n_parts;
-    DPT_TRY((idx ? dpt_array_open_idx : dpt_array_open_npy)(&state->images, s->paths[part],
-                                                            s->spec->stop, err));
+    if (from_npz(s))
+        DPT_TRY(find_arrays(s, part, err));
+    path = labels_of(s, part);
+    DPT_TRY(open_array(s, &state->images, s->paths[part], state->x, state->shown_x, err));
     if (path != NULL)
-        DPT_TRY((idx ? dpt_array_open_idx : dpt_array_open_npy)(&state->labels, path, s->spec->stop,
-                                                                err));
-    DPT_TRY((idx ? check_idx : check_npy)(images, labels, path, err));
+        DPT_TRY(open_array(s, &state->labels, path, state->y, state->shown_y, err));
+    path = path != NULL ? labels->in.path : NULL;
+    DPT_TRY((from_idx(s) ? check_idx : check_npy)(images, labels, path, err));
     if (path != NULL && labels->npy.dims[0] != images->npy.dims[0])
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s has %lld images, but %s has %lld labels",
                          images->in.path, (long long)images->npy.dims[0], path,
@@ -251,10 +337,10 @@ static enum dpt_status open_source(struct dpt_source *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
-    if (s->spec->convert && s->n_paths != 2)
+    if (s->spec->convert && !from_npz(s) && s->n_paths != 2)
         DPT_TRY(dpt_fail(err, DPT_USAGE, "%s takes two files, images and labels; %zu given",
                          s->format->name, s->n_paths));
-    if (s->spec->convert)
+    if (s->spec->convert && !from_npz(s))
         s->n_parts = 1;
     for (size_t i = 0; i < s->n_parts; i++) {
         DPT_TRY(open_files(s, i, err));
@@ -354,6 +440,21 @@ const struct dpt_source_format dpt_source_npy = {
         "probabilities of classes, numbers to predict.",
     .options = 1u << DPT_SOURCE_LAYOUT | 1u << DPT_SOURCE_LABELS | 1u << DPT_SOURCE_REGRESSION,
     .is = is_npy,
+    .state = sizeof(struct state),
+    .open = open_source,
+    .close = close_source,
+    .read = read_arrays,
+};
+
+const struct dpt_source_format dpt_source_npz = {
+    .name = "npz",
+    .help = "archives of NumPy arrays",
+    .inputs = "FILE.npz...",
+    .summary = "archives of NumPy arrays as numpy.savez and savez_compressed write them",
+    .details = "Arrays as those of npy, images or x or arr_0, and labels or y or arr_1; --keys "
+               "names others. Several files become one set.",
+    .options = 1u << DPT_SOURCE_KEYS | 1u << DPT_SOURCE_LAYOUT | 1u << DPT_SOURCE_REGRESSION,
+    .is = is_npz,
     .state = sizeof(struct state),
     .open = open_source,
     .close = close_source,

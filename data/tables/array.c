@@ -2,6 +2,7 @@
 
 #include <endian.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,12 +26,12 @@ out:
     return status;
 }
 
-enum dpt_status dpt_array_open_npy(struct dpt_array *a, const char *path,
-                                   const volatile sig_atomic_t *stop, struct dpt_error *err)
+/* Takes what the header of an open file says. */
+static enum dpt_status begin_npy(struct dpt_array *a, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    const char *path = a->in.path;
 
-    DPT_TRY(dpt_input_open(&a->in, path, stop, err));
     DPT_TRY(read_header(a, err));
     /* One dimension has the same order either way, and NumPy then says False; two and more would
      * have to be turned. */
@@ -44,6 +45,31 @@ enum dpt_status dpt_array_open_npy(struct dpt_array *a, const char *path,
     a->row = a->npy.count / a->npy.dims[0];
     a->at = 0;
     DPT_TRY(dpt_input_promise(&a->in, a->npy.count * a->npy.size, err));
+out:
+    return status;
+}
+
+enum dpt_status dpt_array_open_npy(struct dpt_array *a, const char *path,
+                                   const volatile sig_atomic_t *stop, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(dpt_input_open(&a->in, path, stop, err));
+    DPT_TRY(begin_npy(a, err));
+out:
+    return status;
+}
+
+enum dpt_status dpt_array_open_npz(struct dpt_array *a, const char *path, const char *name,
+                                   const char *shown, const volatile sig_atomic_t *stop,
+                                   struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    char file[256];
+
+    snprintf(file, sizeof file, "%.250s.npy", name);
+    DPT_TRY(dpt_input_open_entry(&a->in, path, file, shown, stop, err));
+    DPT_TRY(begin_npy(a, err));
 out:
     return status;
 }

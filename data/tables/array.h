@@ -1,5 +1,6 @@
 /*
- * array: files of one array of numbers, NumPy's (npy.h) and IDX, read from front to back.
+ * array: files of one array of numbers, NumPy's (npy.h, also in .npz) and IDX, read from front to
+ * back.
  *
  * IDX is the format of MNIST, http://yann.lecun.com/exdb/mnist/ ("THE IDX FILE FORMAT"): two zero
  * bytes, a type, the number of dimensions, each dimension as a big-endian 32-bit number, the
@@ -25,6 +26,10 @@ struct dpt_array {
 /* Errors: BAD_DATA (no file of this kind, no samples, too short for its header), IO, RANK. */
 enum dpt_status dpt_array_open_npy(struct dpt_array *a, const char *path,
                                    const volatile sig_atomic_t *stop, struct dpt_error *err);
+/* The array NAME of an archive of NumPy's; shown: what messages call it, borrowed. */
+enum dpt_status dpt_array_open_npz(struct dpt_array *a, const char *path, const char *name,
+                                   const char *shown, const volatile sig_atomic_t *stop,
+                                   struct dpt_error *err);
 enum dpt_status dpt_array_open_idx(struct dpt_array *a, const char *path,
                                    const volatile sig_atomic_t *stop, struct dpt_error *err);
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "core/base/file.h"
+#include "data/tables/zip_entry.h"
 
 enum {
     BUFFER = 256 * 1024,
@@ -40,8 +41,18 @@ enum dpt_status dpt_input_open(struct dpt_input *in, const char *path,
     return DPT_OK;
 }
 
+enum dpt_status dpt_input_open_entry(struct dpt_input *in, const char *path, const char *name,
+                                     const char *shown, const volatile sig_atomic_t *stop,
+                                     struct dpt_error *err)
+{
+    *in = (struct dpt_input){.path = shown, .stop = stop};
+    return dpt_zip_entry_open(&in->entry, path, name, shown, err);
+}
+
 void dpt_input_close(struct dpt_input *in)
 {
+    dpt_zip_entry_close(in->entry);
+    in->entry = NULL;
     if (in->gz != NULL)
         gzclose_r(in->gz);
     in->gz = NULL;
@@ -82,6 +93,11 @@ enum dpt_status dpt_input_some(struct dpt_input *in, void *bytes, size_t capacit
 
         if (in->stop != NULL && *in->stop != 0)
             return dpt_fail(err, DPT_STOPPED, "stopped; nothing was written");
+        if (in->entry != NULL) {
+            DPT_TRY(dpt_zip_entry_read(in->entry, bytes, capacity, got, err));
+            in->read += (int64_t)*got;
+            break;
+        }
         n = gzread(in->gz, (char *)bytes + *got, want);
         if (n > 0) {
             *got += (size_t)n;
@@ -118,7 +134,9 @@ enum dpt_status dpt_input_skip(struct dpt_input *in, int64_t n, struct dpt_error
 
     if (n == 0)
         return DPT_OK;
-    if (gzseek(in->gz, (z_off_t)n, SEEK_CUR) < 0) {
+    if (in->entry != NULL)
+        DPT_TRY(dpt_zip_entry_skip(in->entry, n, err));
+    else if (gzseek(in->gz, (z_off_t)n, SEEK_CUR) < 0) {
         DPT_TRY(gzip_error(in, err));
         DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s: cannot be read from another place", in->path));
     }
@@ -129,8 +147,8 @@ out:
 
 enum dpt_status dpt_input_promise(struct dpt_input *in, int64_t bytes, struct dpt_error *err)
 {
-    const bool plain = gzdirect(in->gz) != 0;
-    int64_t most = in->size - in->read;
+    const bool plain = in->entry != NULL || gzdirect(in->gz) != 0;
+    int64_t most = (in->entry != NULL ? dpt_zip_entry_most(in->entry) : in->size) - in->read;
 
     if (!plain && __builtin_mul_overflow(in->size, (int64_t)DEFLATE_MOST, &most))
         most = INT64_MAX;

@@ -1,5 +1,5 @@
 /*
- * input: reading a file of another program, gzipped or not.
+ * input: reading a file of another program, gzipped or not, or one that lies in a zip archive.
  *
  * A regular file, read from front to back; one that begins as gzip does is unpacked on the way. A
  * gzip stream that ends early, is damaged, or declares more than it can hold is an error. One
@@ -18,6 +18,7 @@
 struct dpt_input {
     const char *path; /* borrowed */
     gzFile gz;
+    struct dpt_zip_entry *entry;       /* is read instead; NULL: none is */
     int64_t size;                      /* of the file as it lies on disk */
     int64_t read;                      /* unpacked bytes handed out */
     const volatile sig_atomic_t *stop; /* not 0: give up as soon as possible; or NULL */
@@ -26,6 +27,11 @@ struct dpt_input {
 /* Errors: IO (missing, unreadable), BAD_DATA (no regular file). */
 enum dpt_status dpt_input_open(struct dpt_input *in, const char *path,
                                const volatile sig_atomic_t *stop, struct dpt_error *err);
+/* Opens NAME of an archive; shown: what messages call it, borrowed. Errors: as of
+ * dpt_zip_entry_open. */
+enum dpt_status dpt_input_open_entry(struct dpt_input *in, const char *path, const char *name,
+                                     const char *shown, const volatile sig_atomic_t *stop,
+                                     struct dpt_error *err);
 void dpt_input_close(struct dpt_input *in);
 
 /* Reads up to `capacity` bytes; *got is less only at the end. Errors: BAD_DATA (damaged gzip

@@ -194,10 +194,11 @@ enum dpt_status dpt_npy_read(const char *path,
 
     DPT_TRY(read(arg, b, sizeof b, err));
     if (memcmp(b, "\x93NUMPY", 6) != 0)
-        DPT_TRY(dpt_fail(
-            err, DPT_BAD_DATA,
-            "%s: is no .npy file: it begins with %02x %02x %02x %02x, not \\x93NUMPY%s", path, b[0],
-            b[1], b[2], b[3], memcmp(b, "PK\3\4", 4) == 0 ? "; unzip an .npz first" : ""));
+        DPT_TRY(
+            dpt_fail(err, DPT_BAD_DATA,
+                     "%s: is no .npy file: it begins with %02x %02x %02x %02x, not \\x93NUMPY%s",
+                     path, b[0], b[1], b[2], b[3],
+                     memcmp(b, "PK\3\4", 4) == 0 ? "; `dptrain convert npz` takes .npz" : ""));
     if (b[6] < 1 || b[6] > 3 || b[7] != 0)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
                          "%s: is of .npy version %d.%d; 1.0, 2.0 and 3.0 are taken", path, b[6],

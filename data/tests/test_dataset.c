@@ -228,6 +228,7 @@ static void refuses_odd_contents(void **state)
 {
     struct files *f = *state;
     const int64_t large[4] = {0, 1, INT64_C(1) << 31, 3}, negative[4] = {0, 1, 2, -1};
+    const float halves[4] = {0, 1, 1.5F, 2};
     const char *a = f->path[0];
     const hid_t u8 = H5T_NATIVE_UINT8, i64 = H5T_NATIVE_INT64;
 
@@ -248,8 +249,8 @@ static void refuses_odd_contents(void **state)
     assert_refused(f, true, DPT_BAD_DATA, "/labels[2] is 2147483648");
     make_odd(a, "images", 2, 4, 3, u8, "labels", 4, i64, negative);
     assert_refused(f, true, DPT_BAD_DATA, "/labels[3] is -1");
-    make_odd(a, "images", 2, 4, 3, u8, "labels", 4, H5T_NATIVE_FLOAT, NULL);
-    assert_refused(f, true, DPT_BAD_DATA, "/labels is [4] of float32|wants [N] integers");
+    make_odd(a, "images", 2, 4, 3, u8, "labels", 4, H5T_NATIVE_FLOAT, halves);
+    assert_refused(f, true, DPT_BAD_DATA, "/labels[2] is 1.5|learns numbers to predict");
     make_odd(a, "images", 2, 0, 3, u8, "labels", 0, u8, NULL);
     assert_refused(f, true, DPT_BAD_DATA, "a.h5 holds no sample");
     make_shard(f->path[0], &formats[0], 0, 10);

@@ -77,6 +77,7 @@ def test_other_names(tmp_path, x_name, y_name):
 @pytest.mark.parametrize("names, keys", [
     (("X_train", "y_train", "X_test", "y_test"), "X_train,y_train"), (("test_set_x", "train_set_x", "train_set_y"), "train_set_x,train_set_y"),
     (("data", "label"), "data,label"), (("Features", "Targets", "meta"), "Features,Targets"), (("abc", "group/a"), "NAME,NAME"),
+    (("test/x", "test/y", "train/x", "train/y", "valid/y"), "train/x,train/y"),
 ])
 def test_names_that_are_missing(tmp_path, names, keys):
     """The file's own names are in the advice, where they look like samples and labels."""
@@ -87,7 +88,7 @@ def test_names_that_are_missing(tmp_path, names, keys):
     for result in (train(tmp_path, "a.h5"), dpt.run("init", "a.h5", "--output", "b.yaml", cwd=tmp_path),
                    dpt.run("convert", "h5", "a.h5", "--output", "o", cwd=tmp_path)):
         assert result.code == BAD_DATA and len(result.err.splitlines()) == 1, result
-        assert f"a.h5 has neither /images nor /x; it holds {', '.join('/' + n for n in sorted({n.replace('/a', '/') for n in names}))};" in result.err, result
+        assert f"a.h5 has neither /images nor /x; it holds {', '.join(sorted({'/' + n.split('/')[0] + '/' * ('/' in n) for n in names}))};" in result.err, result
         assert f"`data: {{keys: {{x: {x}, y: {y}}}}}` in the job, or --keys {keys}\n" in result.err, result
     wrong = train(tmp_path, "a.h5", ", keys: {x: nowhere}", name="c")
     assert wrong.code == BAD_DATA and "a.h5 has no /nowhere; it holds " in wrong.err, wrong
@@ -255,6 +256,8 @@ def test_matlab_trains_and_predicts(tmp_path, cache):
     matlab(tmp_path / "x.mat", x=x[:9])
     alone = dpt.run("predict", "a.yaml", "--checkpoint", "run-a", "x.mat", cwd=tmp_path)
     assert alone.code == 0 and len(alone.out.splitlines()) == 10, alone
+    seen = dpt.run("inspect", "a.mat", cwd=tmp_path)
+    assert seen.code == 0 and "72 of [6]" in seen.out and "numbers, 1 a sample" in seen.out, seen
     made = dpt.run("init", "a.mat", "--output", "m.yaml", cwd=tmp_path)
     assert made.code == 0 and "72 samples of 6 numbers, 3 classes" in (tmp_path / "m.yaml").read_text(), made
 
@@ -303,3 +306,72 @@ def test_init_of_channels_last(tmp_path, attribute, said):
     assert trained.code == 0 and "samples 3x12x10 " in trained.err and "NHWC?" not in trained.err, trained
     told = dpt.run("job.yaml", "--set", "train.epochs=1", "--set", "data.layout=nchw", "--set", "data.normalize={}", "--output", "runs/b", cwd=tmp_path)
     assert told.code == 0 and ("samples 12x10x3 " if said else "samples 3x12x10 ") in told.err and "NHWC?" not in told.err, told
+
+
+# --- NumPy's archives --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+@pytest.mark.parametrize("names, more", [(("x", "y"), ()), (("images", "labels"), ()), (("arr_0", "arr_1"), ()), (("x_train", "y_train"), ("--keys", "x_train,y_train"))])
+def test_archives_of_numpy(tmp_path, names, more, save):
+    """Become the shards that npy files become, and are predicted as these are, with their labels."""
+    x, y = rows(700)
+    save(tmp_path / "a.npz", **dict(zip(names, (x, y))), x_test=x[:5])
+    np.save(tmp_path / "x.npy", x), np.save(tmp_path / "y.npy", y)
+    done = dpt.run("convert", "npz", "a.npz", *more, "--output", "o", "--split", "80/20", cwd=tmp_path)
+    same = dpt.run("convert", "npy", "x.npy", "y.npy", "--output", "n", "--split", "80/20", cwd=tmp_path)
+    assert done.code == 0 and same.code == 0 and done.err == "", done
+    for part in "train", "test":
+        for got, want in zip(arrays(tmp_path / f"o-{part}")[:2], arrays(tmp_path / f"n-{part}")[:2]):
+            assert np.array_equal(got, want)
+    assert train(tmp_path, "o-train-*.h5").code == 0
+    said = [dpt.run("predict", "job.yaml", "--checkpoint", "run-job", *words, cwd=tmp_path) for words in (("a.npz", *more), ("x.npy", "--labels", "y.npy"))]
+    assert said[0].code == 0 and said[0].out == said[1].out and "true" in said[0].out and said[0].err == said[1].err, said
+    few = dpt.run("predict", "job.yaml", "--checkpoint", "run-job", "a.npz", "--keys", "x_test", cwd=tmp_path)
+    assert few.code == 0 or names[0] != "x_train" and "5 images" in few.err, few
+    if names[0] == "x_train":
+        assert len(few.out.splitlines()) == 6 and "true" not in few.out, few
+    two = dpt.run("convert", "npz", "a.npz", "a.npz", *more, "--output", "t", cwd=tmp_path)
+    assert two.code == 0 and np.array_equal(arrays(tmp_path / "t")[0], np.concatenate([x, x])), two
+
+
+def test_damaged_archives_never_crash(tmp_path):
+    x, y = rows()
+    np.savez_compressed(tmp_path / "a.npz", x=x, y=y)
+    whole, rng = (tmp_path / "a.npz").read_bytes(), np.random.default_rng(3)
+    for k in range(60):
+        damaged = bytearray(whole)
+        for at in rng.integers(0, len(whole), 1 + k % 3):  # the directory at its end as often as the arrays
+            damaged[at if k % 2 else len(whole) - 1 - at % 220] = rng.integers(256)
+        (tmp_path / "b.npz").write_bytes(damaged if k % 5 else damaged[:at])
+        result = dpt.run("convert", "npz", "b.npz", "--output", "o", cwd=tmp_path)
+        assert result.code in (0, BAD_DATA) and (result.code == 0 or "b.npz" in result.err), result
+
+
+def test_archives_that_do_not_fit(tmp_path):
+    """Each with its array; damage is noticed by the checksum, and nothing is left behind."""
+    x, y = rows()
+    np.savez(tmp_path / "a.npz", x_train=x, y_train=y, x_test=x)
+    np.savez(tmp_path / "b.npz", x=x, y=y[:9])
+    np.savez(tmp_path / "c.npz", x=x)
+    np.savez(tmp_path / "d.npz", x=x.astype(object), y=y)
+    (tmp_path / "e.npz").write_bytes(b"PK\3\4" + bytes(100))
+    np.savez(tmp_path / "f.npz", x=x, y=y)
+    whole = bytearray((tmp_path / "f.npz").read_bytes())
+    whole[300] ^= 1
+    (tmp_path / "f.npz").write_bytes(whole)
+    np.savez(tmp_path / "g.npz", x=np.asfortranarray(x), y=y)
+    for file, said in (("a", "a.npz has no array images, x or arr_0; it holds x_train, y_train, x_test: --keys x_train,y_train names them"),
+                       ("b", "b.npz: x has 64 images, but b.npz: y has 9 labels"), ("c", "c.npz has no array labels, y or arr_1; it holds x"),
+                       ("d", "d.npz: x: holds values of the type '|O' (Python objects)"), ("e", "e.npz: no archive of NumPy's"),
+                       ("f", "f.npz: x: is damaged: CRC error"), ("g", "g.npz: x: is in Fortran order")):
+        result = dpt.run("convert", "npz", f"{file}.npz", "--output", "out/o", cwd=tmp_path)
+        assert result.code == BAD_DATA and said in result.err and result.err.count("\n") == 1, result
+        assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
+    for keys, said in (("x_train,nowhere", "a.npz has no array nowhere; it holds"), ("nowhere,y_train", "a.npz has no array nowhere; it holds")):
+        result = dpt.run("convert", "npz", "a.npz", "--keys", keys, "--output", "o", cwd=tmp_path)
+        assert result.code == BAD_DATA and said in result.err, result
+    for name, format_ in (("a.npz", "npz"), ("x.npy", "npy")):
+        np.save(tmp_path / "x.npy", x)
+        result = train(tmp_path, name)
+        assert result.code == BAD_DATA and f"{name} is not an HDF5 file; `dptrain convert {format_}` makes shards" in result.err, result

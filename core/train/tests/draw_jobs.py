@@ -21,7 +21,7 @@ GIVEN = 0.3  # how often a row that may be left out is given
 
 # Rows that the drawing of data, model and length gives, and why: each hangs on the others.
 HAND = {
-    "data.train": "files that are there", "data.valid": "likewise", "data.test": "likewise", "data.synthetic": "small ones",
+    "data.train": "files that are there", "data.valid": "likewise", "data.test": "likewise", "data.keys": "names that are in them", "data.layout": "as they are written", "data.synthetic": "small ones",
     "data.normalize": "a number or one a channel", "data.augment": "what goes with the samples", "data.class_weights": "needs classes", "data.resize": "needs pictures", "data.crop": "likewise",
     "data.targets": "needs numbers to predict", "model": "shapes that fit", "init": "files of fitting weights", "loss": "goes with the data",
     "batch": "sizes that go together", "train.epochs": "a few steps", "train.steps": "a few steps", "train.freeze": "names of tensors",
@@ -254,6 +254,11 @@ class Case:
                      "noise": self.dice.real("noise", {})}
         files = rng.random() < 0.5 or self.kind == "soft"
         self.bytes = {"train": self.kind == "classes"}  # synthetic ones; files say it themselves
+        self.keys, self.last = rng.choice([None, None, ("X", "Y"), ("train/x", "train/y")]) if files else None, files and rng.random() < 0.2
+        if self.keys:
+            self.put("data.keys", dict(zip("xy", self.keys)))
+        if self.last:
+            self.put("data.layout", "nhwc")
         self.put("data.train", self.shards("train", self.samples) if files else "synthetic")
         self.put("data.synthetic", synthetic)
         if rng.random() < 0.6:
@@ -303,30 +308,31 @@ class Case:
     def shards(self, name, samples):
         """Writes files of h5py, several perhaps, and returns what names them."""
         rng, dice = self.rng, np.random.default_rng([self.seed, len(name)])
-        layout, self.bytes[name], weighs = rng.random() < 0.3 and self.images, rng.random() < 0.5, rng.random() < 0.5
+        layout, self.bytes[name], weighs = (self.last or rng.random() < 0.3) and self.images, rng.random() < 0.5, rng.random() < 0.5
         cuts = sorted(rng.randint(1, samples) for _ in range(rng.choice([0, 0, 1, 2])))
         options = rng.choice([{}, {"compression": "gzip"}, {"chunks": True}])
-        kept = self.images and self.shape[0] != 2 and rng.random() < 0.25
+        kept = self.images and not self.keys and self.shape[0] != 2 and rng.random() < 0.25
         for k, (begin, end) in enumerate(zip([0, *cuts], [*cuts, samples])):
             if end == begin:
                 continue
             n = end - begin
             shape = (n, *self.shape[1:], self.shape[0]) if layout else (n, *self.shape)
             x = dice.integers(0, 256, shape, dtype=np.uint8) if self.bytes[name] else dice.normal(size=shape).astype(np.float32)
-            y = {"classes": lambda: dice.integers(0, self.outputs, n).astype(rng.choice(["u1", "i4", "i8"])),
+            y = {"classes": lambda: dice.integers(0, self.outputs, n).astype(rng.choice(["u1", "i4", "i8", "f4", "f8"])),
                  "soft": lambda: dice.dirichlet(np.ones(self.outputs), n).astype(np.float32),
                  "numbers": lambda: dice.normal(size=(n, self.outputs)).astype(np.float32),
-                 "labels": lambda: dice.integers(0, 2, (n, self.outputs)).astype(np.float32)}[self.kind]()
+                 "labels": lambda: dice.integers(0, 2, (n, self.outputs)).astype(rng.choice(["f4", "u1", "i8", "?"]))}[self.kind]()
             if self.kind == "classes":
                 y[0] = self.outputs - 1  # a model whose outputs are left to the data has as many in all sets
+            names = self.keys or (("images", "labels") if self.images else ("x", "y"))
             with h5py.File(f"{self.folder}/{name}-{k}.h5", "w") as file:
                 if kept:
                     self.files(file, n, dice, options)
                 else:
-                    file.create_dataset("images" if self.images else "x", data=x, **options)
-                file.create_dataset("labels" if self.images else "y", data=y)
-                if layout and not kept:
-                    file["images"].attrs["layout"] = "NHWC"
+                    file.create_dataset(names[0], data=x, **options)
+                file.create_dataset(names[1], data=y)
+                if layout and not kept and not self.last:
+                    file[names[0]].attrs["layout"] = "NHWC"
                 if weighs:
                     file["weights"] = dice.choice([0, 1, 0.25, 2.7], n, p=[0.1, 0.3, 0.3, 0.3]).astype(np.float32)
         return f"{self.folder}/{name}-*.h5"

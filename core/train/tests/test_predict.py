@@ -228,6 +228,8 @@ def test_every_kind_of_input_gives_the_same(trained, tmp_path):
     np.save(tmp_path / "x.npy", images)
     np.save(tmp_path / "f.npy", images.reshape(n, 30) / np.float32(255))
     np.save(tmp_path / "y.npy", labels)
+    np.save(tmp_path / "d.npy", labels.astype(">f8").reshape(-1, 1))
+    np.savez_compressed(tmp_path / "z.npz", arr_0=images, arr_1=labels.astype("f4"))
     folder = tmp_path / "pictures"
     for i in range(n):
         path = folder / words[i] / f"{i:03}.png"
@@ -242,6 +244,9 @@ def test_every_kind_of_input_gives_the_same(trained, tmp_path):
                  write_idx(tmp_path / "l.gz", labels.astype(np.uint8), gzip.open)], labels),
         "idx.gz": ([write_idx(tmp_path / "a.gz", one[:, 0], gzip.open), write_idx(tmp_path / "b.gz", two[:, 0], gzip.open)], None),
         "npy": ([tmp_path / "x.npy", "--labels", tmp_path / "y.npy"], labels),
+        "npy-doubles": ([tmp_path / "x.npy", "--labels", tmp_path / "d.npy"], labels),
+        "npz": ([tmp_path / "z.npz"], labels),
+        "h5-floats": ([write_shard(tmp_path / "l.h5", images, labels.astype("f4"))], labels),
         "npy-float": ([tmp_path / "f.npy"], None),
         "csv": ([write_csv(tmp_path / "plain.csv", images)], None),
         "csv-labels": ([write_csv(tmp_path / "n.csv", images, labels)], labels),
@@ -394,7 +399,7 @@ def test_mistakes_are_told(trained, tmp_path):
         (65, "there is no '/nowhere.png'", ["--input", "/nowhere.png"]),
         (65, f"{tmp_path}/empty: holds no pictures", ["--input", tmp_path / "empty"]),
         (65, "bad.png: is a damaged PNG file", ["--input", png, tmp_path / "bad.png"]),
-        (65, "bytes: is no HDF5, IDX, npy, PNG, JPEG, TIFF, BMP, GIF, WebP file and no text", ["--input", tmp_path / "bytes"]),
+        (65, "bytes: is no HDF5, IDX, npy, npz, PNG, JPEG, TIFF, BMP, GIF, WebP file and no text", ["--input", tmp_path / "bytes"]),
         (65, "void: is empty", ["--input", tmp_path / "void"]),
         (2, "one kind at a time", ["--input", good, "--input", png]),
         (2, "--format hdf5: is none of", ["--input", good, "--format", "hdf5"]),
