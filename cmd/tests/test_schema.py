@@ -96,6 +96,8 @@ def test_a_job_in_json_and_its_resolved_form_for_other_readers(schema, validator
     assert read["name"] == "2024-11-28" and read["comm"]["cuda_aware"] == "off" and read["optimizer"]["lr"] == 1e-5
     assert read["optimizer"]["eps"] == 1e-8 and read["model"]["layers"][0]["dense"]["init"] == {"normal": 1e-5} and read["data"]["normalize"]["std"] == [0.5]
     (tmp_path / "again.yaml").write_text((tmp_path / "run/job.yaml").read_text())
+    assert dpt.run(tmp_path / "again.yaml", "--output", tmp_path / "same", "--quiet").code == 0
+    assert dpt.newest(tmp_path / "same") == dpt.newest(tmp_path / "run")
     result = dpt.run(tmp_path / "again.yaml", "--output", tmp_path / "run", "--quiet", "--set", "train.steps=3")
     assert result.code == 0 and dpt.events(tmp_path / "run", "end")[-1]["step"] == 3, result
 
