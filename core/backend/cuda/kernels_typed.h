@@ -214,8 +214,8 @@ struct dpt_cuda_scan_args {
  *
  * layernorm: y = (x - mean) scale weight + bias over each of `groups` groups of a sample's
  * channels, over all pixels, a block for each. statistics: out, mean, scale and rest of each
- * group; NULL: not wanted. layernorm_back: writes dx to y. prelu: y = x, or weight x where x < 0; prelu_back
- * writes dx to y, which may be dy; vectors: of 16 bytes.
+ * group; NULL: not wanted. layernorm_back: writes dx to y. prelu: y = x, or weight x where x < 0;
+ * prelu_back writes dx to y, which may be dy; vectors: of 16 bytes.
  *
  * layernorm_weights: the sums over n samples of dy x' and dy, where x' = (x - mean) scale, to
  * dweight and dbias in canonical order, divided by state's loss_scale (NULL: there is none); add:

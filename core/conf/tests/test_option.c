@@ -514,19 +514,6 @@ static void others_read_what_is_written(void **state)
     }
 }
 
-static void numbers_are_shortened(void **state)
-{
-    static const char *const cases[][2] = {
-        {"1.0e-3", "1e-3"}, {"1e-3", "1e-3"}, {"1.0E+6", "1E6"}, {"2.5e+3", "2.5e3"},
-        {"1.00", "1.00"},   {"5.e2", "5.e2"}, {"10", "10"},      {"-10.0e+1", "-10e1"}};
-    struct dpt_region region = {0};
-
-    (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
-        assert_string_equal(dpt_number_short(&region, cases[i][0]), cases[i][1]);
-    dpt_region_release(&region);
-}
-
 /* The resolved job is a job, resolves to itself, and does so however the keys were ordered. */
 static void resolved_jobs_read_the_same(void **state)
 {
@@ -602,7 +589,6 @@ int main(void)
         cmocka_unit_test(all_mistakes_are_told),
         cmocka_unit_test(spellings_are_one_value),
         cmocka_unit_test(others_read_what_is_written),
-        cmocka_unit_test(numbers_are_shortened),
         cmocka_unit_test(words_from_elsewhere_are_understood),
         cmocka_unit_test(resolved_jobs_read_the_same),
         cmocka_unit_test(help_fits_a_terminal),
