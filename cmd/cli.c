@@ -170,6 +170,8 @@ static enum dpt_status take_option(struct dpt_cli *cli, int argc, char **argv, i
                             cli->command->name, option->name, option->name, option->value);
         value = equals != NULL ? equals + 1 : argv[++*i];
     }
+    if (value != NULL && (value = dpt_file_from_home(value, &cli->paths)) == NULL)
+        return dpt_fail_memory(err, "the command line", 0);
     cli->given[cli->n_given++] = (struct dpt_cli_given){option, value};
     return DPT_OK;
 }
@@ -233,7 +235,11 @@ enum dpt_status dpt_cli_parse(struct dpt_cli *cli, const struct dpt_command *con
         } else if (!only_words && argv[i][0] == '-' && argv[i][1] != '\0') {
             DPT_TRY(take_option(cli, argc, argv, &i, err));
         } else {
-            cli->positional[cli->n_positional++] = argv[i];
+            const char *word = dpt_file_from_home(argv[i], &cli->paths);
+
+            if (word == NULL)
+                DPT_TRY(dpt_fail_memory(err, "the command line", 0));
+            cli->positional[cli->n_positional++] = word;
         }
     }
 out:
@@ -244,6 +250,7 @@ void dpt_cli_release(struct dpt_cli *cli)
 {
     free(cli->given);
     free(cli->positional);
+    dpt_region_release(&cli->paths);
 }
 
 size_t dpt_cli_all(const struct dpt_cli *cli, const char *name, const char **list)

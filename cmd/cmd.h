@@ -14,6 +14,7 @@
 
 #include "core/base/error.h"
 #include "core/base/log.h"
+#include "core/base/memory.h"
 
 /* One option of a subcommand; an array of them ends with a row without a name. */
 struct dpt_cli_option {
@@ -41,6 +42,8 @@ struct dpt_cli {
     size_t n_positional;
     struct dpt_cli_given *given;
     size_t n_given;
+    /* Words that began with `~/`. */
+    struct dpt_region paths;
     bool reads_input;   /* ranks that it starts get its standard input */
     struct dpt_log log; /* level set from --quiet and --verbose; silent on every rank but 0 */
 };

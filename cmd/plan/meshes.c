@@ -7,6 +7,7 @@
 #include "cmd/job_command.h"
 #include "cmd/plan/plan.h"
 #include "core/base/memory.h"
+#include "core/train/setup/batch_sizing.h"
 
 /* What divides the model, by its key of `parallel`; those that the job format has are tried. */
 static const char *const divisions[DPT_PLAN_DIVISIONS] = {"tensor", "pipeline"};
@@ -73,19 +74,15 @@ out:
     return status;
 }
 
-/* More replicas than micro-batches. */
-static enum dpt_status check_fed(const struct dpt_plan *p, struct dpt_error *err)
+/* Finds how many replicas have no micro-batch, where there are more of them. */
+static void count_idle(const struct dpt_plan *p, struct dpt_plan_candidate *c)
 {
     const struct dpt_sampler *s = &p->t.data.train.sampler;
     const int replicas = dpt_trainer_replicas(&p->t)->world.size;
     const int batches = (s->global + s->micro - 1) / s->micro;
 
-    if (batches >= replicas)
-        return DPT_OK;
-    return dpt_fail(err, DPT_BAD_JOB,
-                    "parallel.data: %d / %d gives %d micro-batches a step for %d replicas: "
-                    "batch.global of %lld or more would feed them",
-                    s->global, s->micro, batches, replicas, (long long)replicas * s->micro);
+    c->idle = batches < replicas ? replicas - batches : 0;
+    c->feeding = dpt_feeding_micro(s->global, replicas);
 }
 
 static enum dpt_status try_mesh(struct dpt_cli *cli, struct dpt_plan_meshes *all,
@@ -102,7 +99,7 @@ static enum dpt_status try_mesh(struct dpt_cli *cli, struct dpt_plan_meshes *all
     if (signature.failed)
         DPT_TRY(dpt_fail_memory(err, "the job", 0));
     DPT_TRY(dpt_plan_open(&plan, &job, &all->spec, signature.text, err));
-    DPT_TRY(check_fed(&plan, err));
+    count_idle(&plan, c);
     if (all->time)
         DPT_TRY(dpt_plan_time(&plan, err));
     if (all->spec.machine == NULL && plan.machine.flops > 0) { /* measured once is enough */
@@ -198,8 +195,9 @@ static double sent(const struct dpt_plan_candidate *c)
     return bytes;
 }
 
-/* The best first: what is possible, what fits, the shortest step; without seconds what waits least
- * and then what sends least; of what does not fit what needs least. */
+/* The best first: what is possible, what fits, what leaves no replica idle, the shortest step;
+ * without seconds what waits least and then what sends least; of what does not fit what needs
+ * least. */
 static int by_merit(const void *a, const void *b)
 {
     const struct dpt_plan_candidate *x = a, *y = b;
@@ -207,6 +205,7 @@ static int by_merit(const void *a, const void *b)
         {x->why[0] != '\0', y->why[0] != '\0'},
         {!x->fits, !y->fits},
         {x->fits ? 0 : x->share.all, y->fits ? 0 : y->share.all},
+        {x->idle > 0, y->idle > 0},
         {x->seconds, y->seconds},
         {x->bubble, y->bubble},
         {sent(x), sent(y)},
@@ -296,6 +295,7 @@ void dpt_plan_meshes_json(const struct dpt_plan_meshes *all, struct dpt_json *j)
             continue;
         }
         dpt_json_bool(j, "fits", c->fits);
+        dpt_json_int(j, "idle_replicas", c->idle);
         dpt_json_object(j, "memory");
         for (int k = 0; k < DPT_PLAN_PARTS; k++)
             dpt_json_real(j, parts[k], c->share.bytes[k]);

@@ -106,7 +106,10 @@ static void print_rows(const struct dpt_plan_meshes *all, size_t *i, bool fits, 
 {
     size_t n = 0;
 
-    for (; *i < all->n && all->list[*i].why[0] == '\0' && all->list[*i].fits == fits; (*i)++)
+    for (const struct dpt_plan_candidate *c = &all->list[*i], *first = c;
+         *i < all->n && c->why[0] == '\0' && c->fits == fits &&
+         (!fits || (c->idle > 0) == (first->idle > 0));
+         c = &all->list[++*i])
         if (n++ < most)
             print_row(&all->list[*i], out);
     if (n > most)
@@ -177,6 +180,18 @@ static void print_head(const struct dpt_plan_meshes *all, struct dpt_str *out)
     dpt_str_printf(out, ", the best first\n\n");
 }
 
+/* How many replicas the best mesh leaves idle, and what would feed them. */
+static void print_idle(const struct dpt_plan_candidate *c, struct dpt_str *out)
+{
+    dpt_str_printf(out, "%d of its %d replicas stay%s idle: ", c->idle, c->data,
+                   c->idle == 1 ? "s" : "");
+    if (c->feeding > 0)
+        dpt_str_printf(out, "batch.micro: %lld%s would feed all\n", (long long)c->feeding,
+                       c->feeding > 1 ? " or less" : "");
+    else
+        dpt_str_printf(out, "start fewer ranks, or make batch.global larger\n");
+}
+
 void dpt_plan_meshes_print(const struct dpt_plan_meshes *all, struct dpt_str *out)
 {
     const struct dpt_plan_candidate *first = &all->list[0];
@@ -185,6 +200,10 @@ void dpt_plan_meshes_print(const struct dpt_plan_meshes *all, struct dpt_str *ou
     print_head(all, out);
     print_names(first, out);
     print_rows(all, &i, true, SHOWN, out);
+    if (i < all->n && all->list[i].why[0] == '\0' && all->list[i].fits) {
+        dpt_str_printf(out, "leaves replicas idle:\n");
+        print_rows(all, &i, true, SHOWN_LARGE, out);
+    }
     if (i < all->n && all->list[i].why[0] == '\0') {
         dpt_str_printf(out, "does not fit:\n");
         print_rows(all, &i, false, SHOWN_LARGE, out);
@@ -197,6 +216,8 @@ void dpt_plan_meshes_print(const struct dpt_plan_meshes *all, struct dpt_str *ou
         dpt_str_printf(out, "\n");
         if (first->data < all->spec.ranks || first->shard != DPT_SHARD_NONE)
             dpt_str_printf(out, "      comm: {reduction: reproducible}\n");
+        if (first->idle > 0)
+            print_idle(first, out);
     } else {
         dpt_str_printf(out,
                        "no mesh of %d ranks fits %.3g GB a rank: the least needs %.3g GB;\n"

@@ -62,6 +62,8 @@ struct dpt_plan_candidate {
     int data, by[DPT_PLAN_DIVISIONS]; /* ranks along each axis */
     int shard;                        /* enum dpt_shard */
     char why[256];                    /* it is not possible; else empty, and what follows is set */
+    int idle;                         /* replicas that have no micro-batch of a step */
+    int64_t feeding; /* the largest batch.micro with which each has one; 0: there is none */
     struct dpt_plan_share share;
     struct dpt_plan_axis axes[DPT_PLAN_AXES];
     double bubble, seconds; /* seconds 0: not known */

@@ -238,3 +238,24 @@ def test_the_files_name_is_one_too(tmp_path):
     for words in (["--set", "name=x" + "y" * 254], ["--set", "name=with space", "--output", "runs/../runs/é"]):
         assert dpt.run(path, *words, cwd=tmp_path).code == 0
     assert sorted(os.listdir(tmp_path / "runs")) == ["x" + "y" * 254, "é"]
+
+
+def test_paths_below_the_home_folder(tmp_path):
+    """`~/` in a job, behind --set, in an option and as a file of the command line; a run's job.yaml keeps it as it was written."""
+    home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
+    home.mkdir(), elsewhere.mkdir()
+    environment = {"HOME": str(home)}
+
+    def run(*words):
+        result = dpt.run(*words, "--quiet", cwd=elsewhere, env=environment)
+        assert result.code == 0, result
+
+    (home / "t.csv").write_text("".join(f"{i},{i % 7},{'ab'[i % 2]}\n" for i in range(40)))
+    run("convert", "csv", "~/t.csv", "--output=~/t")
+    (home / "job.yaml").write_text("data: {train: ~/t-*.h5, valid: [~/t-*.h5], test: '~/t-*.h5'}\nmodel: mlp\nbatch: {global: 20}\noutput: ~/runs/a\n")
+    run("~/job.yaml")
+    assert "output: ~/runs/a\n" in (home / "runs/a/job.yaml").read_text()
+    run("~/job.yaml", "--set", "init.from=~/runs/a", "--output", "~/runs/b")
+    run("eval", "~/job.yaml", "--checkpoint", "~/runs/b")
+    run("export", "~/runs/b", "~/b.npz")
+    assert (home / "b.npz").exists() and list(elsewhere.iterdir()) == []

@@ -149,7 +149,8 @@ def test_meshes_for_a_person(tmp_path):
     assert "no mesh of 8 ranks fits 0.02 GB a rank: the least needs 0." in out and "does not fit:\n" in out
     assert "1x1x8: parallel.pipeline: 8 stages are more than the 5 that" in out
     out = plan(tmp_path, text.replace("global: 4096", "global: 64"), *words, "--memory", "64").stdout
-    assert "parallel.data: 64 / 32 gives 2 micro-batches a step for\n    4 replicas: batch.global of 128 or more would" in out
+    fed, idle = out.split("leaves replicas idle:\n")
+    assert "\n2x1x4 " in fed and "\n4x1x2 " not in fed and "4x1x2 " in idle and "\nbest: " in idle and "stay idle" not in out
     # It asks for what the meshes need where the job has less; a job without replicas of anything is one row.
     text = text.replace("comm: {reduction: reproducible}\n", "")
     rows = meshes(tmp_path, text, "--ranks", 2, "--no-time")["meshes"]
@@ -172,8 +173,8 @@ def test_meshes_of_billions_of_weights(tmp_path, width, layers, ranks):
             assert row["memory"]["weights"] >= 4 * parameters / parts, "the largest stage"
         if row["shard"] == "none":
             assert row["memory"]["optimizer"] * min(row["data"], 8) >= 8 * parameters / parts
-    assert not any(row["fits"] for row in rows if row["pipeline"] * row["tensor"] == 1) or ranks == 8
-    assert rows[0]["fits"]
+    assert not any(row["fits"] for row in rows if row["pipeline"] * row["tensor"] == 1 and row["idle_replicas"] == 0) or ranks == 8
+    assert rows[0]["fits"] and rows[0]["idle_replicas"] == 0
     assert max(map(len, plan(tmp_path, text, "--mesh", "auto", "--ranks", ranks, "--memory", "80GB", "--no-time").stdout.splitlines())) <= 80
 
 
@@ -181,7 +182,6 @@ def test_meshes_of_billions_of_weights(tmp_path, width, layers, ranks):
     (["--mesh", "4x2"], 2, "auto tries all"),
     (["--memory", "80GB"], 2, "goes with --mesh auto"),
     (["--mesh", "auto", "--memory", "much"], 2, "a number and a unit are expected, as in 150MB, 1.5G or 80 GiB"),
-    (["--mesh", "auto", "--ranks", "301"], 78, "no mesh of 301 ranks can train this: parallel."),
 ])
 def test_mistakes(tmp_path, words, code, says):
     text, _ = mlp(64, 2, 64, 10)
@@ -219,3 +219,16 @@ def test_actions_of_a_step(tmp_path):
     names = [a["action"] for a in sharded[0]["actions"]]
     assert len(sharded) == 1 and names.count("gather") == names.count("release") > 0 and "reduce-scatter" in names
     assert "leave out --mesh" in plan(tmp_path, text, "--actions", "--mesh", "auto", "--ranks", 2, code=2).stderr
+
+
+def test_more_ranks_than_micro_batches_are_a_mesh(tmp_path):
+    """As `train` starts with them, and says who stays idle; what would feed all is told as there."""
+    text = ("data: {train: synthetic, synthetic: {samples: 60, shape: [6], classes: 3}}\nmodel: mlp\n"
+            "batch: {global: 20, micro: 10}\ntrain: {steps: 1}\n")
+    found = meshes(tmp_path, text, "--ranks", 7, "--no-time")["meshes"]
+    assert {row["idle_replicas"] for row in found if "impossible" not in row} == {5}
+    out = plan(tmp_path, text, "--mesh", "auto", "--ranks", 7, "--no-time").stdout
+    assert "5 of its 7 replicas stay idle: batch.micro: 3 or less would feed all" in out
+    job = dpt.write_job(tmp_path / "idle.yaml", text)
+    result = dpt.run(job, "--output", tmp_path / "run", "--quiet", ranks=7)
+    assert result.code == 0 and "of 7 stay idle: 20 / 10 gives 2 micro-batches a step; batch.micro: 3 or less would feed all" in result.err, result

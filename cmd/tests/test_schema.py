@@ -6,6 +6,7 @@ import re
 import sys
 
 import pytest
+import yaml
 
 sys.path[:0] = ["scripts/lib", os.path.dirname(os.path.abspath(__file__))]
 import dpt  # noqa: E402
@@ -15,7 +16,7 @@ import test_job_file  # noqa: E402
 jsonschema = pytest.importorskip("jsonschema")
 
 # What a schema cannot say, or could only say twice: rules between keys, and a layer's name.
-# How a scalar is spelt it does not see either: 32.0 for 32, "32" in quotes for auto, True for true.
+# How a scalar is spelt it does not see either: 32.0 for 32.
 UNSAYABLE = re.compile("is more than batch\\.|needs momentum|is no name|"
                        "an earlier layer has the name|'input' is the name|`from` names it|"
                        "a join of|does not go with |needs comm.reduction|runs on device.kind|stages says|"
@@ -65,6 +66,40 @@ def test_configs_and_readme(validator, tmp_path):
 def test_the_resolved_job_is_accepted(validator, tmp_path):
     dpt.train("configs/smoke.yaml", tmp_path / "out", "--set", "train.epochs=1")
     validator.validate(jobs.load((tmp_path / "out" / "job.yaml").read_text()))
+
+
+def words(row, path=()):
+    """(path, word) of each number that may be a word, outside of lists."""
+    for part in [row, *row.get("anyOf", []), row.get("then", {})]:
+        if "const" in part:
+            yield path, part["const"]
+        for name, inner in part.get("properties", {}).items():
+            yield from words(inner, (*path, name)) if isinstance(inner, dict) else ()
+
+
+def test_a_job_in_json_and_its_resolved_form_for_other_readers(schema, validator, tmp_path):
+    """Each word in quotes, as JSON has them; the run's job.yaml is what PyYAML reads, which has YAML 1.1, and the run goes on from it."""
+    job = {"name": "2024-11-28", "data": {"train": "synthetic", "synthetic": {"samples": 60, "shape": [6], "classes": 3}, "normalize": {"std": [5e-1]}},
+           "model": {"type": "sequential", "layers": [{"dense": {"outputs": 8, "init": {"normal": 1e-5}}}, {"dense": {"outputs": "auto"}}]},
+           "optimizer": {"type": "adam", "lr": 1e-5}, "comm": {"cuda_aware": "off"}, "train": {"steps": 2}, "batch": {"global": 20}}
+    found = [(path, word) for path, word in words(schema) if path[0] not in ("model", "optimizer", "schedule", "loss")]
+    assert {"batch.micro", "device.threads", "parallel.data", "checkpoint.keep"} <= {".".join(path) for path, _ in found}
+    for path, word in found:
+        at = job
+        for key in path[:-1]:
+            at = at.setdefault(key, {})
+        at[path[-1]] = word
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    assert dpt.run(tmp_path / "job.json", "--output", tmp_path / "run", "--quiet").code == 0
+    read = yaml.safe_load((tmp_path / "run/job.yaml").read_text())
+    validator.validate(read)
+    assert read["name"] == "2024-11-28" and read["comm"]["cuda_aware"] == "off" and read["optimizer"]["lr"] == 1e-5
+    assert read["optimizer"]["eps"] == 1e-8 and read["model"]["layers"][0]["dense"]["init"] == {"normal": 1e-5} and read["data"]["normalize"]["std"] == [0.5]
+    (tmp_path / "again.yaml").write_text((tmp_path / "run/job.yaml").read_text())
+    assert dpt.run(tmp_path / "again.yaml", "--output", tmp_path / "same", "--quiet").code == 0
+    assert dpt.newest(tmp_path / "same") == dpt.newest(tmp_path / "run")
+    result = dpt.run(tmp_path / "again.yaml", "--output", tmp_path / "run", "--quiet", "--set", "train.steps=3")
+    assert result.code == 0 and dpt.events(tmp_path / "run", "end")[-1]["step"] == 3, result
 
 
 SMALL = "data: {train: synthetic}\nmodel: {type: mlp, outputs: 10}\n"

@@ -58,6 +58,15 @@ int dpt_append_all(int fd, const void *bytes, size_t n)
     return -1;
 }
 
+const char *dpt_file_from_home(const char *path, struct dpt_region *region)
+{
+    const char *home = getenv("HOME");
+
+    return strncmp(path, "~/", 2) != 0 || home == NULL || home[0] == '\0'
+               ? path
+               : dpt_region_printf(region, "%s/%s", home, path + 2);
+}
+
 bool dpt_file_exists(const char *path)
 {
     struct stat st;

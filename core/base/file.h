@@ -9,6 +9,7 @@
 #include <stdio.h>
 
 #include "core/base/error.h"
+#include "core/base/memory.h"
 
 /*
  * How a file of a user's folder is opened. Others may write there, too, and by mistake or on
@@ -87,6 +88,9 @@ enum dpt_status dpt_make_folders(const char *path, struct dpt_error *err);
 const char *dpt_file_relative_to(const char *path, char *text, size_t size);
 
 bool dpt_file_exists(const char *path);
+/* A path that begins with `~/` as one below the home folder ($HOME), as shells have it, in the
+ * region; any other as it is. NULL: memory ran out. */
+const char *dpt_file_from_home(const char *path, struct dpt_region *region);
 
 /* pread/pwrite of exactly n bytes, EINTR and short transfers handled. 0, or -1 with errno (EPIPE:
  * the file ended). */

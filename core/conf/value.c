@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 void dpt_value_join(char *buf, size_t capacity, const char *const *names, size_t n)
 {
@@ -244,13 +245,40 @@ static bool in_bounds(struct dpt_conf *conf, const struct dpt_conf_node *node, c
     return false;
 }
 
+void dpt_value_settle(struct dpt_conf_node *node, const struct dpt_option *row)
+{
+    static const char *const truths[] = {"true", "false", "True", "False", "TRUE", "FALSE"};
+    enum { TRUTHS = sizeof truths / sizeof truths[0] };
+
+    if (node->kind != DPT_NODE_SCALAR)
+        return;
+    if (row->type == DPT_OPT_BOOL && !node->quoted) {
+        const size_t i = dpt_find(node->text, truths, TRUTHS);
+
+        node->text = i < TRUTHS ? truths[i % 2] : node->text;
+    }
+    if (dpt_value_is_word(row, node->text) && strcmp(node->text, "null") != 0)
+        node->quoted = false;
+}
+
+/* YAML's truths are those of its core schema: `yes` and `on` are texts, which others may mean. */
 static void read_bool(struct dpt_conf *conf, const struct dpt_conf_node *node, const char *path,
                       const struct dpt_option *row, void *dest)
 {
-    if (is_plain(node) && strcmp(node->text, "true") == 0)
+    static const char *const meant[] = {"yes", "on", "y", "no", "off", "n"};
+    enum { MEANT = sizeof meant / sizeof meant[0] };
+    const bool plain = is_plain(node);
+    size_t i = plain ? 0 : MEANT;
+
+    while (i < MEANT && strcasecmp(node->text, meant[i]) != 0)
+        i++;
+    if (plain && strcmp(node->text, "true") == 0)
         *(bool *)dest = true;
-    else if (is_plain(node) && strcmp(node->text, "false") == 0)
+    else if (plain && strcmp(node->text, "false") == 0)
         *(bool *)dest = false;
+    else if (i < MEANT)
+        dpt_conf_mistake(conf, node, path, "expected true or false, got '%s', did you mean %s?",
+                         dpt_conf_show(conf, node->text), i < MEANT / 2 ? "true" : "false");
     else
         wrong_type(conf, node, path, row);
 }

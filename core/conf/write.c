@@ -1,7 +1,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "core/conf/option.h"
+#include "core/conf/internal.h"
 
 enum {
     STEP = 2,   /* spaces a level */
@@ -34,8 +34,8 @@ static bool can_be_plain(const char *text, bool flow)
     return true;
 }
 
-/* Whether another reader of YAML might take a key for a number, a null or a truth. */
-static bool is_ambiguous_key(const char *key)
+/* Whether another reader of YAML might take a text for a number, a null, a truth or a date. */
+static bool is_ambiguous(const char *key)
 {
     static const char *const words[] = {"null", "~",  "true", "false", "yes",
                                         "no",   "on", "off",  "<<",    "="};
@@ -46,11 +46,74 @@ static bool is_ambiguous_key(const char *key)
     return strchr("+-.0123456789", key[0]) != NULL;
 }
 
-static void write_scalar(const struct dpt_conf_node *node, bool flow, struct dpt_str *out)
+/* A number as each reader of YAML takes it for one: in YAML 1.1, as PyYAML reads, it has a digit in
+ * front of its point, a point in front of its exponent, which has a sign, and no zeros first. */
+static void write_number(const char *text, struct dpt_str *out)
 {
+    const size_t sign = *text == '-' || *text == '+';
+    const char *from = text + sign, *exponent = from + strcspn(from, "eE");
+
+    while (from[0] == '0' && from[1] >= '0' && from[1] <= '9')
+        from++;
+    dpt_str_printf(out, "%.*s%s%.*s", (int)sign, text, *from == '.' ? "0" : "",
+                   (int)(exponent - from), from);
+    if (*exponent != '\0')
+        dpt_str_printf(out, "%s%c%s%s", memchr(from, '.', (size_t)(exponent - from)) ? "" : ".0",
+                       *exponent, strchr("+-", exponent[1]) != NULL ? "" : "+", exponent + 1);
+}
+
+const char *dpt_number_short(struct dpt_region *region, const char *text)
+{
+    const size_t exponent = strcspn(text, "eE"),
+                 plus = text[exponent] != '\0' && text[exponent + 1] == '+';
+    const size_t mantissa =
+        exponent > 2 && memcmp(text + exponent - 2, ".0", 2) == 0 ? exponent - 2 : exponent;
+
+    return text[exponent] == '\0' ? text
+                                  : dpt_region_printf(region, "%.*s%c%s", (int)mantissa, text,
+                                                      text[exponent], text + exponent + 1 + plus);
+}
+
+static bool is_number(const char *text)
+{
+    return text[0] != '\0' && text[dpt_number_length(text)] == '\0';
+}
+
+static bool reads_texts(const struct dpt_option *row)
+{
+    return row != NULL && (row->type == DPT_OPT_TEXT || row->type == DPT_OPT_NAME ||
+                           row->type == DPT_OPT_TEXTS || row->type == DPT_OPT_CHOICE);
+}
+
+bool dpt_option_reads_numbers(const struct dpt_option *row)
+{
+    bool numbers = false;
+
+    if (row == NULL || row->type != DPT_OPT_CUSTOM)
+        return row != NULL && (row->type == DPT_OPT_INT || row->type == DPT_OPT_REAL ||
+                               row->type == DPT_OPT_INTS || row->type == DPT_OPT_REALS);
+    for (const struct dpt_option *form = row->alternatives != NULL ? row->alternatives->either
+                                                                   : NULL;
+         form != NULL && form->name != NULL; form++) {
+        numbers |= dpt_option_reads_numbers(form);
+        if (reads_texts(form))
+            return false;
+    }
+    return numbers;
+}
+
+/* row: that reads it, or the list that it is in; NULL: unknown, and it stays as it was written. */
+static void write_scalar(const struct dpt_conf_node *node, const struct dpt_option *row, bool flow,
+                         struct dpt_str *out)
+{
+    const bool number = !node->quoted && is_number(node->text);
+    const bool quotes = node->quoted || (!number && reads_texts(row) && is_ambiguous(node->text));
+
     if (dpt_conf_is_null(node))
         dpt_str_printf(out, "null");
-    else if (!node->quoted && can_be_plain(node->text, flow))
+    else if (number && dpt_option_reads_numbers(row))
+        write_number(node->text, out);
+    else if (!quotes && can_be_plain(node->text, flow))
         dpt_str_add(out, node->text, strlen(node->text));
     else
         dpt_str_json(out, node->text); /* YAML takes what JSON takes */
@@ -75,7 +138,7 @@ static size_t column(const struct dpt_str *out)
 static void write_flat(const struct dpt_conf_node *node, size_t indent, struct dpt_str *out)
 {
     if (node->kind == DPT_NODE_SCALAR) {
-        write_scalar(node, false, out);
+        write_scalar(node, node->row, false, out);
     } else if (node->kind == DPT_NODE_MAP) {
         dpt_str_printf(out, "{}");
     } else {
@@ -89,7 +152,7 @@ static void write_flat(const struct dpt_conf_node *node, size_t indent, struct d
             } else if (i > 0) {
                 dpt_str_printf(out, " ");
             }
-            write_scalar(node->items[i], true, out);
+            write_scalar(node->items[i], node->row, true, out);
         }
         dpt_str_printf(out, "]");
     }
@@ -102,7 +165,7 @@ static void write_key(const char *key, size_t indent, struct dpt_str *out)
 
     if (complex_key)
         dpt_str_printf(out, "? ");
-    if (!is_ambiguous_key(key) && can_be_plain(key, false))
+    if (!is_ambiguous(key) && can_be_plain(key, false))
         dpt_str_add(out, key, strlen(key));
     else
         dpt_str_json(out, key);

@@ -213,9 +213,9 @@ struct dpt_cuda_scan_args {
  * tensor's type, where weight_area is the area or 1.
  *
  * layernorm: y = (x - mean) scale weight + bias over each of `groups` groups of a sample's
- * channels, over all pixels, a block for each. statistics: out, mean, scale and rest of each group; NULL:
- * not wanted. layernorm_back: writes dx to y. prelu: y = x, or weight x where x < 0; prelu_back
- * writes dx to y, which may be dy; vectors: of 16 bytes.
+ * channels, over all pixels, a block for each. statistics: out, mean, scale and rest of each
+ * group; NULL: not wanted. layernorm_back: writes dx to y. prelu: y = x, or weight x where x < 0;
+ * prelu_back writes dx to y, which may be dy; vectors: of 16 bytes.
  *
  * layernorm_weights: the sums over n samples of dy x' and dy, where x' = (x - mean) scale, to
  * dweight and dbias in canonical order, divided by state's loss_scale (NULL: there is none); add:
@@ -241,7 +241,8 @@ struct dpt_cuda_scales_args {
  * `statistics` or, where it is NULL, from the running mean and variance; 2 passes.
  *
  * statistics: [5][pitch]. batchnorm_statistics writes the micro-batch's means and scales, and what
- * the floats leave of the means, to its first three rows, and samples x mean and samples x unbiased variance to `means` and `variances`.
+ * the floats leave of the means, to its first three rows, and samples x mean and samples x
+ * unbiased variance to `means` and `variances`.
  * batchnorm_weights writes the means of dy and of dy x', where x' = (x - mean) scale, to the last
  * two rows, and their sums to dbias and dweight, divided by state's loss_scale (NULL: there is
  * none). sums: [2][pitch], NULL where nobody reads them: the first one writes the means and the

@@ -57,8 +57,8 @@ static struct dpt_cuda_layout layout(const struct dpt_graph *graph,
                                     .padded_inputs = f->pitch};
 }
 
-/* Bytes for mean, scale and rest of each group of channels in each sample; there are at most as many
- * groups as channels. */
+/* Bytes for mean, scale and rest of each group of channels in each sample; there are at most as
+ * many groups as channels. */
 static int64_t sample_bytes(const struct dpt_cuda_node_layout *f, int64_t micro)
 {
     (void)f;

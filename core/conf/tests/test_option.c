@@ -270,6 +270,33 @@ static void values_are_read(void **state)
     dpt_conf_release(&conf);
 }
 
+/* YAML 1.2's core schema has three spellings of each truth; JSON cannot say a word without
+ * quotes. The resolved job has one form. */
+static void spellings_are_one_value(void **state)
+{
+    static const char *const texts[] = {
+        "{name: x, batch: {drop_last: true, micro: auto}}",
+        "{name: x, batch: {drop_last: True, micro: 'auto'}}",
+        "{\"name\": \"x\", \"batch\": {\"drop_last\": TRUE, \"micro\": \"auto\"}}"};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        struct dpt_str out = {0};
+        struct dpt_conf conf;
+        struct dpt_error err;
+        struct job job;
+
+        if (read_job(&conf, &job, texts[i], &err) != DPT_OK)
+            fail_msg("%s", err.text);
+        assert_true(job.batch.drop_last);
+        assert_int_equal(job.batch.micro, -7);
+        dpt_conf_write(conf.root, &out);
+        assert_non_null(strstr(out.text, "  micro: auto\n  drop_last: true\n"));
+        dpt_str_release(&out);
+        dpt_conf_release(&conf);
+    }
+}
+
 static void mistakes_say_what_was_wanted(void **state)
 {
     static const struct {
@@ -293,11 +320,16 @@ static void mistakes_say_what_was_wanted(void **state)
         {"{name: x, seed: auto}", "1:17: seed: expected a whole number, got 'auto'"},
         {"{name: x, batch: {micro: atuo}}",
          "1:26: batch.micro: expected a whole number or auto, got 'atuo'"},
-        {"{name: x, batch: {micro: 'auto'}}",
-         "1:26: batch.micro: expected a whole number or auto, got 'auto' in quotes"},
+        {"{name: x, batch: {micro: '8'}}",
+         "1:26: batch.micro: expected a whole number or auto, got '8' in quotes"},
+        {"{name: x, clip: 'null'}", "1:17: clip: expected a number or null, got 'null' in quotes"},
         {"{name: x, batch: {micro: 0}}", "1:26: batch.micro: 0 is not in 1 … 1000000"},
         {"{name: x, batch: {drop_last: yes}}",
-         "1:30: batch.drop_last: expected true or false, got 'yes'"},
+         "1:30: batch.drop_last: expected true or false, got 'yes', did you mean true?"},
+        {"{name: x, batch: {drop_last: OFF}}",
+         "1:30: batch.drop_last: expected true or false, got 'OFF', did you mean false?"},
+        {"{name: x, batch: {drop_last: tRUE}}",
+         "1:30: batch.drop_last: expected true or false, got 'tRUE'"},
         {"{name: x, batch: {drop_last: 'true'}}",
          "1:30: batch.drop_last: expected true or false, got 'true' in quotes"},
         {"{name: x, valid: .inf}", "1:18: valid: expected a number, got '.inf'"},
@@ -447,6 +479,41 @@ static void write_again(const char *text, struct dpt_str *out)
     dpt_conf_release(&conf);
 }
 
+/* PyYAML, which has YAML 1.1, reads each value as what it is here. */
+static void others_read_what_is_written(void **state)
+{
+    static const struct {
+        const char *given, *written;
+    } cases[] = {
+        {"clip: 1e-3", "clip: 1.0e-3\n"},
+        {"clip: 1E6", "clip: 1.0E+6\n"},
+        {"clip: 2.5e3", "clip: 2.5e+3\n"},
+        {"clip: +.5e+3", "clip: +0.5e+3\n"},
+        {"mean: [1e-3, -.5, 5., 0.25, 1e2]", "mean: [1.0e-3, -0.5, 5., 0.25, 1.0e+2]\n"},
+        {"seed: 0010", "seed: 10\n"},
+        {"seed: -0", "seed: -0\n"},
+        {"note: 1e3", "note: 1e3\n"},
+        {"note: 2024-11-28", "note: \"2024-11-28\"\n"},
+        {"note: 12:30:15", "note: \"12:30:15\"\n"},
+        {"note: Yes", "note: \"Yes\"\n"},
+        {"note: 0x1f", "note: \"0x1f\"\n"},
+        {"train: [no, a.h5]", "train: [\"no\", a.h5]\n"},
+        {"every: 10 min", "every: 10 min\n"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char text[100];
+        struct dpt_str out = {0};
+
+        snprintf(text, sizeof text, "name: x\n%s\n", cases[i].given);
+        write_again(text, &out);
+        if (strstr(out.text, cases[i].written) == NULL)
+            fail_msg("%s is not written as %s: %s", cases[i].given, cases[i].written, out.text);
+        dpt_str_release(&out);
+    }
+}
+
 /* The resolved job is a job, resolves to itself, and does so however the keys were ordered. */
 static void resolved_jobs_read_the_same(void **state)
 {
@@ -520,6 +587,8 @@ int main(void)
         cmocka_unit_test(values_are_read),
         cmocka_unit_test(mistakes_say_what_was_wanted),
         cmocka_unit_test(all_mistakes_are_told),
+        cmocka_unit_test(spellings_are_one_value),
+        cmocka_unit_test(others_read_what_is_written),
         cmocka_unit_test(words_from_elsewhere_are_understood),
         cmocka_unit_test(resolved_jobs_read_the_same),
         cmocka_unit_test(help_fits_a_terminal),

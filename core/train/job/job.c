@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/base/file.h"
+
 #include "core/train/update/schedule.h"
 #include "data/sets/augment.h"
 
@@ -161,6 +163,22 @@ static bool finish_monitors(struct dpt_job *job, struct dpt_conf *conf)
     return put_text(conf, checkpoint, "monitor", dpt_monitor_name(*best), false);
 }
 
+/* Finds the files that `~/` names; the job's text keeps it as it is. False: memory ran out. */
+static bool find_home(struct dpt_job *job, struct dpt_conf *conf)
+{
+    const char **const one[] = {&job->output, &job->init.from};
+    const struct dpt_texts *const lists[] = {&job->data.train, &job->data.valid, &job->data.test};
+
+    for (size_t k = 0; k < 2; k++)
+        if (*one[k] != NULL && (*one[k] = dpt_file_from_home(*one[k], &conf->region)) == NULL)
+            return false;
+    for (size_t k = 0; k < 3; k++)
+        for (size_t i = 0; i < lists[k]->n; i++)
+            if ((lists[k]->at[i] = dpt_file_from_home(lists[k]->at[i], &conf->region)) == NULL)
+                return false;
+    return true;
+}
+
 /* Checks what needs more than one key, and sets defaults that follow from other keys. */
 static bool finish(struct dpt_job *job, struct dpt_conf *conf)
 {
@@ -230,7 +248,7 @@ enum dpt_status dpt_job_load(struct dpt_job *job, struct dpt_conf *conf, const c
         DPT_TRY(dpt_conf_set(conf, sets[i], err));
     if (!dpt_options_read(conf, conf->root, "", dpt_job_options, job))
         DPT_TRY(dpt_fail_memory(err, "the job file", 0));
-    if (conf->n_mistakes == 0 && !finish(job, conf))
+    if (conf->n_mistakes == 0 && !(finish(job, conf) && find_home(job, conf)))
         DPT_TRY(dpt_fail_memory(err, "the job file", 0));
     DPT_TRY(dpt_conf_validation_result(conf, err));
 out:

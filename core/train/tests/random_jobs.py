@@ -215,6 +215,8 @@ class Runner:
     def evaluate(self, case, one):
         """`eval` of each split, on one rank and on another mesh."""
         data = case.job["data"]
+        if not os.path.exists(f"{one}/checkpoints/latest"):  # checkpoint.every: never
+            return
         for split in ("train", *("valid",) * ("valid" in data), "test"):
             words = ("eval", case.path, "--checkpoint", one, "--split", split, "--json", "--classes")
             words += ("--set", f"data.test={jobs.dump(case.tests[1])}") * (split == "test")
