@@ -239,6 +239,11 @@ void dpt_image_close(struct dpt_image *image)
     dpt_free(image);
 }
 
+uint64_t dpt_image_bytes(const struct dpt_image *image)
+{
+    return image->size + DPT_CHECKPOINT_TRAILER;
+}
+
 static const void *source(const struct dpt_state *state, const struct dpt_item *item)
 {
     if (item->bytes != NULL)
