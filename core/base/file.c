@@ -52,7 +52,7 @@ int dpt_append_all(int fd, const void *bytes, size_t n)
     if (dpt_pwrite_all(fd, bytes, n, before.st_size) == 0)
         return 0;
     code = errno;
-    cut = ftruncate(fd, before.st_size);
+    cut = TEMP_FAILURE_RETRY(ftruncate(fd, before.st_size));
     (void)cut;
     errno = code;
     return -1;
@@ -114,7 +114,8 @@ enum dpt_status dpt_file_open(const char *path, enum dpt_file_mode mode, enum dp
     int code;
 
     /* Not blocking: opening a pipe would otherwise wait for its other end. */
-    *fd = open(path, modes[mode].flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666);
+    *fd =
+        TEMP_FAILURE_RETRY(open(path, modes[mode].flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666));
     code = errno;
     if (*fd >= 0 ? fstat(*fd, &st) == 0 : (follow ? stat(path, &st) : lstat(path, &st)) == 0) {
         if (other_kind(st.st_mode) != NULL)
@@ -219,12 +220,12 @@ enum dpt_status dpt_file_sync_folder(const char *path, struct dpt_error *err)
         dpt_str_add(&folder, path, n);
     if (folder.failed)
         DPT_TRY(dpt_fail_memory(err, path, (double)n));
-    fd = open(folder.text, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    fd = TEMP_FAILURE_RETRY(open(folder.text, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (fd < 0)
         DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s: cannot open the folder", folder.text));
     /* Some file systems cannot sync a folder and say EINVAL: there is nothing to be done about it.
      */
-    if (fsync(fd) != 0 && errno != EINVAL)
+    if (TEMP_FAILURE_RETRY(fsync(fd)) != 0 && errno != EINVAL)
         DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s: cannot sync the folder", folder.text));
 out:
     if (fd >= 0)
@@ -278,11 +279,11 @@ static void remove_left_behind(const char *path)
 static int create_new(const char *path)
 {
     const int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
-    int fd = open(path, flags, 0666);
+    int fd = TEMP_FAILURE_RETRY(open(path, flags, 0666));
 
     /* The name holds our process number, so one that exists was left by a process that is gone. */
     if (fd < 0 && errno == EEXIST && unlink(path) == 0)
-        fd = open(path, flags, 0666);
+        fd = TEMP_FAILURE_RETRY(open(path, flags, 0666));
     return fd;
 }
 
@@ -317,13 +318,13 @@ static enum dpt_status put_in_place(int fd, const char *temporary, const char *p
     bool made = true;
     int code;
 
-    if (fsync(fd) != 0)
+    if (TEMP_FAILURE_RETRY(fsync(fd)) != 0)
         DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s: cannot write", path));
     code = close(fd);
     fd = -1;
     if (code != 0)
         DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s: cannot write", path));
-    if (rename(temporary, path) != 0)
+    if (TEMP_FAILURE_RETRY(rename(temporary, path)) != 0)
         DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s: cannot put the new file in place", path));
     made = false;
     DPT_TRY(dpt_file_sync_folder(path, err));
@@ -347,7 +348,7 @@ enum dpt_status dpt_file_temporary(const char *path, char **temporary, struct dp
 
 enum dpt_status dpt_file_commit(const char *temporary, const char *path, struct dpt_error *err)
 {
-    const int fd = open(temporary, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
+    const int fd = TEMP_FAILURE_RETRY(open(temporary, O_WRONLY | O_NOFOLLOW | O_CLOEXEC));
 
     if (fd >= 0)
         return put_in_place(fd, temporary, path, err);
@@ -408,7 +409,7 @@ enum dpt_status dpt_make_folders(const char *path, struct dpt_error *err)
         if (c != '/' && c != '\0')
             continue;
         part.text[i] = '\0';
-        if (mkdir(part.text, 0777) == 0) {
+        if (TEMP_FAILURE_RETRY(mkdir(part.text, 0777)) == 0) {
             /* A power cut must not take it away. Where we may write but not read there is no way to
              * sync, and it has to do without. */
             struct dpt_error ignored;

@@ -60,6 +60,9 @@ void dpt_launcher_prepare(void);
  * is started for one process only, which is faster. Errors: RANK, USAGE (srun without --mpi=pmix).
  */
 enum dpt_status dpt_comm_open(struct dpt_comm *comm, struct dpt_error *err);
+/* Sets, before dpt_comm_open, how many seconds a rank that is stopped may keep the others waiting
+ * while MPI starts; 0: for ever. The limit is 60 where this is not called. */
+void dpt_comm_start_limit(double seconds);
 /* Ends MPI, after a barrier, so that all ranks have done their work when one returns.
  * Collective. */
 void dpt_comm_close(struct dpt_comm *comm);

@@ -23,6 +23,8 @@ static const double TICK = 0.25;
 static const double START_LIMIT = 300;
 /* The limit until the job sets one. */
 static const double USUAL_LIMIT = 60;
+/* The limit for a rank that is stopped while MPI starts. There is one MPI a process. */
+static double start_limit = 60;
 /* Delays before a line is printed, so that the node whose rank is missing prints first, then one
  * node after another, and on a node the first rank, which knows about the other nodes. */
 static const double GRACE = 2, NODE_GRACE = 0.25, RANK_GRACE = 1;
@@ -271,11 +273,11 @@ static void check_start(struct dpt_watch *w, double passed)
         dpt_sleep(TICK); /* as for a neighbour */
         end_start(w, line);
     }
-    if (w->siblings.stopped >= 0 && w->waited >= USUAL_LIMIT) {
+    if (w->siblings.stopped >= 0 && start_limit > 0 && w->waited >= start_limit) {
         snprintf(line, sizeof line,
                  "rank %d (%s) has not arrived at the start of MPI for %g s: it is stopped "
                  "(SIGSTOP)",
-                 w->siblings.stopped, w->host, USUAL_LIMIT);
+                 w->siblings.stopped, w->host, start_limit);
         end_start(w, line);
     }
     if (w->waited >= START_LIMIT) {
@@ -517,6 +519,11 @@ static void set_seconds(struct dpt_watch *w, double *to, double seconds)
     pthread_mutex_lock(&w->lock);
     *to = seconds;
     pthread_mutex_unlock(&w->lock);
+}
+
+void dpt_comm_start_limit(double seconds)
+{
+    start_limit = seconds;
 }
 
 void dpt_comm_limit(const struct dpt_comm *comm, double seconds)

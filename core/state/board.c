@@ -1,5 +1,6 @@
 #include "core/state/board.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -393,7 +394,7 @@ enum dpt_status dpt_board_open(struct dpt_board *b, const char *folder, int64_t 
     DPT_TRY(dpt_file_open(b->path, DPT_FILE_UPDATE, DPT_IO, &b->fd, err));
     b->open = true;
     DPT_TRY(dpt_records_scan(b->fd, b->path, take_back_outcome, NULL, &end, err));
-    if (ftruncate(b->fd, end) != 0)
+    if (TEMP_FAILURE_RETRY(ftruncate(b->fd, end)) != 0)
         DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s", b->path));
     add_head(b, end == 0, resumed);
     if (end == 0 || resumed < 0) { /* else it is there, and its first word counts */

@@ -163,13 +163,13 @@ static enum dpt_status point(const char *folder, const char *name, const char *t
         if (dpt_file_check_target(link, err) != DPT_OK)
             return err->status;
     snprintf(temporary, sizeof temporary, "%s.tmp-%ld", link, (long)getpid());
-    if (symlink(target, temporary) != 0) {
+    if (TEMP_FAILURE_RETRY(symlink(target, temporary)) != 0) {
         if (errno == EEXIST && unlink(temporary) == 0) /* an earlier process had our number */
-            errno = symlink(target, temporary) == 0 ? 0 : errno;
+            errno = TEMP_FAILURE_RETRY(symlink(target, temporary)) == 0 ? 0 : errno;
         if (errno != 0)
             return dpt_fail_errno(err, DPT_IO, "%s", link);
     }
-    if (rename(temporary, link) == 0)
+    if (TEMP_FAILURE_RETRY(rename(temporary, link)) == 0)
         return DPT_OK;
     dpt_fail_errno(err, DPT_IO, "%s", link);
     unlink(temporary);
@@ -223,7 +223,7 @@ static enum dpt_status sync_file(const char *folder, const char *name, struct dp
         return DPT_OK;
     if (dpt_file_open(path, DPT_FILE_READ, DPT_IO, &fd, err) != DPT_OK)
         return err->status;
-    if (fsync(fd) != 0)
+    if (TEMP_FAILURE_RETRY(fsync(fd)) != 0)
         status = dpt_fail_errno(err, DPT_IO, "%s", path);
     close(fd);
     return status;
@@ -286,7 +286,7 @@ enum dpt_status dpt_checkpoint_set_aside(const char *folder, int64_t step, struc
     for (size_t i = 0; i < n && steps[i] > step; i++) {
         dpt_checkpoint_path(folder, steps[i], from, sizeof from);
         snprintf(to, sizeof to, "%s/checkpoints/aside-step-%08lld.h5", folder, (long long)steps[i]);
-        if (rename(from, to) != 0)
+        if (TEMP_FAILURE_RETRY(rename(from, to)) != 0)
             DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s", from));
     }
 out:

@@ -22,6 +22,8 @@ struct dpt_image;
 enum dpt_status dpt_image_open(struct dpt_image **image, const struct dpt_state *state,
                                const char *path, struct dpt_error *err);
 void dpt_image_close(struct dpt_image *image);
+/* Bytes of the file. */
+uint64_t dpt_image_bytes(const struct dpt_image *image);
 
 /* Copies the state, which must be of the same model and job; it may change as soon as this
  * returns. path: of the save that follows. pool: whose threads copy; NULL: the caller alone.

@@ -112,7 +112,8 @@ enum dpt_status dpt_checkpoint_metadata(const struct dpt_state *state, struct dp
     *fd = -1;
     if (!may_be_so_large(items, n)) {
         errno = EFBIG;
-        DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s", path));
+        DPT_TRY(dpt_fail_errno(
+            err, DPT_IO, "%s: a checkpoint is larger than files may be here (ulimit -f)", path));
     }
     if (sets == NULL || !has_headroom(headroom))
         DPT_TRY(dpt_fail_memory(err, "writing a checkpoint", (double)headroom));

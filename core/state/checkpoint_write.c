@@ -242,6 +242,11 @@ void dpt_image_close(struct dpt_image *image)
     dpt_free(image);
 }
 
+uint64_t dpt_image_bytes(const struct dpt_image *image)
+{
+    return image->size + DPT_CHECKPOINT_TRAILER;
+}
+
 static const void *source(const struct dpt_state *state, const struct dpt_item *item)
 {
     if (item->bytes != NULL)
@@ -309,10 +314,13 @@ static enum dpt_status open_file(struct dpt_image *image, const char *path, stru
     if (dpt_file_check_target(path, err) != DPT_OK)
         return err->status;
     unlink(image->temporary); /* of an earlier process with our number */
-    image->fd = open(image->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    image->fd =
+        TEMP_FAILURE_RETRY(open(image->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
     if (image->fd < 0)
         return dpt_fail_errno(err, DPT_IO, "%s", path);
-    code = posix_fallocate(image->fd, 0, (off_t)(image->size + DPT_CHECKPOINT_TRAILER));
+    do
+        code = posix_fallocate(image->fd, 0, (off_t)(image->size + DPT_CHECKPOINT_TRAILER));
+    while (code == EINTR);
     if (code != 0 && code != EOPNOTSUPP && code != EINVAL) {
         errno = code;
         DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s", path));
@@ -388,9 +396,14 @@ static void join_checksums(struct dpt_image *image)
     }
 }
 
+static enum dpt_status fail_layout(const char *path, struct dpt_error *err)
+{
+    return dpt_fail(err, DPT_RANK, "%s: cannot be laid out in memory", path);
+}
+
 /* What HDF5 made from `at` up to `end`; *crc: of all in front of it, and with it. */
-static bool put_frame(struct dpt_image *image, int metadata, uint64_t at, uint64_t end,
-                      uint32_t *crc)
+static enum dpt_status put_frame(struct dpt_image *image, const char *path, int metadata,
+                                 uint64_t at, uint64_t end, uint32_t *crc, struct dpt_error *err)
 {
     const bool streams = image->state.streams;
 
@@ -398,12 +411,13 @@ static bool put_frame(struct dpt_image *image, int metadata, uint64_t at, uint64
         unsigned char *to = image->bytes + (streams ? 0 : at);
 
         n = end - at < CHUNK ? end - at : CHUNK;
-        if (dpt_pread_all(metadata, to, n, (long long)at) != 0 ||
-            (streams && dpt_pwrite_all(image->fd, to, n, (long long)at) != 0))
-            return false;
+        if (dpt_pread_all(metadata, to, n, (long long)at) != 0)
+            return fail_layout(path, err);
+        if (streams && dpt_pwrite_all(image->fd, to, n, (long long)at) != 0)
+            return dpt_fail_errno(err, DPT_IO, "%s", path);
         *crc = dpt_crc32(*crc, to, n);
     }
-    return at == end;
+    return at == end ? DPT_OK : fail_layout(path, err);
 }
 
 /* What stands between the data sets, and the last line, which is the checksum of all in front of
@@ -424,15 +438,16 @@ static enum dpt_status frame(struct dpt_image *image, const char *path, struct d
     for (int c = 0; c < image->n_chunks; c++)
         good = good && image->chunks[c].to ==
                            image->items[image->chunks[c].item].offset + image->chunks[c].start;
-    for (int i = 0; good && i < image->n; i++) {
+    if (!good || size != image->size)
+        DPT_TRY(fail_layout(path, err));
+    for (int i = 0; i < image->n; i++) {
         const struct dpt_item *item = &image->items[image->order[i]];
 
-        good = put_frame(image, metadata, at, item->offset, &crc);
+        DPT_TRY(put_frame(image, path, metadata, at, item->offset, &crc, err));
         crc = dpt_crc32_join(crc, item->crc, item->size);
         at = item->offset + item->size;
     }
-    if (!good || size != image->size || !put_frame(image, metadata, at, size, &crc))
-        DPT_TRY(dpt_fail(err, DPT_RANK, "%s: cannot be laid out in memory", path));
+    DPT_TRY(put_frame(image, path, metadata, at, size, &crc, err));
     snprintf(line, sizeof line, "dptrain crc32 %08x %020llu\n", crc, (unsigned long long)size);
     if (!image->state.streams)
         memcpy(image->bytes + size, line, DPT_CHECKPOINT_TRAILER);
@@ -483,7 +498,7 @@ static enum dpt_status write_file(struct dpt_image *image, const char *path, str
     if (!image->state.streams)
         DPT_TRY(open_file(image, path, err));
     if ((!image->state.streams && !put_bytes(image->bytes, size, image->fd)) ||
-        fsync(image->fd) != 0)
+        TEMP_FAILURE_RETRY(fsync(image->fd)) != 0)
         DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s", path));
     fd = image->fd;
     image->fd = -1;
@@ -500,7 +515,7 @@ enum dpt_status dpt_image_save(struct dpt_image *image, const char *path, struct
     DPT_TRY(frame(image, path, err));
     DPT_TRY(write_file(image, path, err));
     DPT_TRY(dpt_lock_check(image->state.lock, err));
-    if (rename(image->temporary, path) != 0)
+    if (TEMP_FAILURE_RETRY(rename(image->temporary, path)) != 0)
         DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s", path));
     DPT_TRY(dpt_file_sync_folder(path, err));
 out:

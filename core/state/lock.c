@@ -6,6 +6,7 @@
 #include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -18,7 +19,8 @@
 
 /* Seconds between two signs of life. */
 enum { RENEW = 10 };
-/* Seconds given to a process on this machine that may be about to end. */
+/* Seconds given to a process on this machine that may be about to end, and to one that may be about
+ * to write its line. */
 static const double LINGER = 2;
 /* How often the lock may turn out to be another than the one just looked at. */
 enum { TRIES = 20 };
@@ -43,6 +45,7 @@ struct dpt_lock {
 
 /* A lock file as it was found. */
 struct found {
+    bool there;
     char line[DPT_OWNER_LINE];
     struct dpt_owner owner;
     struct timespec renewed;
@@ -51,7 +54,7 @@ struct found {
 /* Opening a file asks a network file system's server for its present state. False with errno. */
 static bool read_lock(const char *path, struct found *found)
 {
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    const int fd = TEMP_FAILURE_RETRY(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     struct stat info;
     ssize_t n = -1;
     int code;
@@ -69,6 +72,7 @@ static bool read_lock(const char *path, struct found *found)
     errno = code;
     if (n < 0)
         return false;
+    found->there = true;
     found->line[n] = '\0';
     found->renewed = info.st_mtim;
     dpt_owner_read(found->line, &found->owner);
@@ -85,10 +89,11 @@ static long long generation_in(const char *path)
 /* Makes a file with our line; -1 with errno. */
 static int write_line(const struct dpt_lock *lock, const char *path)
 {
-    const int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    const int fd = TEMP_FAILURE_RETRY(open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
     int code;
 
-    if (fd < 0 || (dpt_pwrite_all(fd, lock->line, lock->length, 0) == 0 && fsync(fd) == 0))
+    if (fd < 0 || (dpt_pwrite_all(fd, lock->line, lock->length, 0) == 0 &&
+                   TEMP_FAILURE_RETRY(fsync(fd)) == 0))
         return fd;
     code = errno;
     unlink(path);
@@ -129,7 +134,7 @@ static bool link_or_create(struct dpt_lock *lock, const char *path)
 {
     struct stat info;
 
-    if (link(lock->own, path) == 0)
+    if (TEMP_FAILURE_RETRY(link(lock->own, path)) == 0)
         return true;
     /* A server's answer may get lost, and the second try then says that it exists. */
     if (errno == EEXIST) {
@@ -154,14 +159,21 @@ static bool gone(const struct dpt_lock *lock, const struct found *found)
     return dpt_owner_gone(&found->owner, &lock->me, age);
 }
 
-/* A process of this machine that was killed may take a moment to end, and so may one that is done.
- */
+/* Whether nothing is in the file: a power cut took the line of its owner, or an owner where there
+ * are no hard links is about to write it. */
+static bool blank(const struct found *found)
+{
+    return found->there && found->line[0] == '\0';
+}
+
+/* A process of this machine that was killed may take a moment to end, and so may one that is done,
+ * or begins. */
 static void wait_a_moment(const struct dpt_lock *lock, const struct found *found)
 {
     const double end = dpt_now() + LINGER;
     struct found now;
 
-    if (!dpt_owner_near(&found->owner, &lock->me))
+    if (!dpt_owner_near(&found->owner, &lock->me) && !blank(found))
         return;
     while (dpt_now() < end && !dpt_owner_gone(&found->owner, &lock->me, 0) &&
            read_lock(lock->path, &now) && strcmp(now.line, found->line) == 0)
@@ -208,7 +220,7 @@ static enum dpt_status replace(struct dpt_lock *lock, const struct found *old, b
         unlink(lock->claim);
         return DPT_OK;
     }
-    if (rename(lock->claim, lock->path) != 0) {
+    if (TEMP_FAILURE_RETRY(rename(lock->claim, lock->path)) != 0) {
         dpt_fail_errno(err, DPT_IO, "%s", lock->path);
         unlink(lock->claim);
         return err->status;
@@ -217,12 +229,14 @@ static enum dpt_status replace(struct dpt_lock *lock, const struct found *old, b
     return DPT_OK;
 }
 
-/* One attempt. *done: the lock is ours; else look again. */
+/* One attempt. *done: the lock is ours; else look again. found: in, what the attempt before saw and
+ * waited for; out, what this one saw. */
 static enum dpt_status attempt(struct dpt_lock *lock, bool waited, bool *done, struct found *found,
                                struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const long long before = generation_in(lock->last), held = generation_in(lock->path);
+    const bool stays_blank = waited && blank(found);
 
     *done = false;
     memset(found, 0, sizeof *found);
@@ -240,19 +254,31 @@ static enum dpt_status attempt(struct dpt_lock *lock, bool waited, bool *done, s
             return dpt_fail_errno(err, DPT_IO, "%s", lock->path);
         return DPT_OK;
     }
-    if (gone(lock, found))
+    if (gone(lock, found) || (stays_blank && blank(found)))
         return replace(lock, found, done, err);
-    if (waited || !dpt_owner_near(&found->owner, &lock->me))
+    if (waited || (!dpt_owner_near(&found->owner, &lock->me) && !blank(found)))
         return refuse(lock, found, err);
     wait_a_moment(lock, found);
 out:
     return status;
 }
 
+static const char prefix[] = ".lock.tmp-";
+
+/* Whether the name of a file without a whole line says that a process of this host made it, which
+ * is gone. */
+static bool named_gone(const struct dpt_lock *lock, const char *name)
+{
+    const char *host = name + sizeof prefix - 1, *process = strrchr(name, '-') + 1;
+
+    return strncmp(host, lock->me.host, strlen(lock->me.host)) == 0 &&
+           process == host + strlen(lock->me.host) + 1 &&
+           dpt_process_gone(strtol(process, NULL, 10));
+}
+
 /* What processes left in the folder that were killed while they took the lock. */
 static void remove_leftovers(const struct dpt_lock *lock)
 {
-    static const char prefix[] = ".lock.tmp-";
     char path[PATH_MAX + NAME_MAX + 2];
     DIR *dir = opendir(lock->folder);
     struct dirent *entry;
@@ -262,7 +288,8 @@ static void remove_leftovers(const struct dpt_lock *lock)
         if (strncmp(entry->d_name, prefix, sizeof prefix - 1) != 0)
             continue;
         snprintf(path, sizeof path, "%s/%s", lock->folder, entry->d_name);
-        if (read_lock(path, &found) && gone(lock, &found))
+        if (read_lock(path, &found) &&
+            (gone(lock, &found) || (found.owner.pid == 0 && named_gone(lock, entry->d_name))))
             unlink(path);
     }
     if (dir != NULL)
@@ -284,11 +311,14 @@ static enum dpt_status acquire(struct dpt_lock *lock, struct dpt_log *log, struc
                          "wait",
                          lock->folder));
     lock->taken = true;
-    if (found.line[0] != '\0')
+    if (blank(&found))
+        dpt_log_info(log, "%s is empty, as a power cut leaves it: taking the folder over",
+                     lock->path);
+    else if (found.there)
         dpt_log_info(log, "%s was left behind by %s, which is gone: taking it over", lock->folder,
                      dpt_owner_text(&found.owner, who, sizeof who));
 out:
-    unlink(lock->own);
+    TEMP_FAILURE_RETRY(unlink(lock->own));
     if (status == DPT_OK)
         remove_leftovers(lock);
     return status;
@@ -388,8 +418,8 @@ void dpt_lock_release(struct dpt_lock *lock)
     if (lock->fd >= 0)
         close(lock->fd);
     if (lock->taken && dpt_lock_check(lock, &err) == DPT_OK) {
-        if (lock->fresh || rename(lock->path, lock->last) != 0)
-            unlink(lock->path);
+        if (lock->fresh || TEMP_FAILURE_RETRY(rename(lock->path, lock->last)) != 0)
+            TEMP_FAILURE_RETRY(unlink(lock->path));
     }
     if (lock->fresh)
         rmdir(lock->folder); /* fails where something lies in it, and then it stays */

@@ -32,7 +32,8 @@ static enum dpt_status take(const char *from, const char *to, const char *name,
     char source[ROOM], target[ROOM];
 
     inside(from, name, source);
-    if ((to != NULL ? rename(source, inside(to, name, target)) : unlink(source)) == 0 ||
+    if (TEMP_FAILURE_RETRY(to != NULL ? rename(source, inside(to, name, target))
+                                      : unlink(source)) == 0 ||
         errno == ENOENT)
         return DPT_OK;
     return dpt_fail_errno(err, DPT_IO, "%s", source);
@@ -141,7 +142,7 @@ enum dpt_status dpt_overwritten_put(const char *folder, struct dpt_error *err)
     DPT_TRY(dpt_make_folders(part, err));
     DPT_TRY(take_run(folder, part, err));
     DPT_TRY(sync_run(part, err));
-    if (rename(part, path) != 0)
+    if (TEMP_FAILURE_RETRY(rename(part, path)) != 0)
         DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s", path));
     DPT_TRY(dpt_file_sync_folder(path, err));
 out:

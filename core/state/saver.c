@@ -1,5 +1,6 @@
 #include "core/state/saver.h"
 
+#include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -92,13 +93,15 @@ enum dpt_status dpt_saver_open(struct dpt_saver **saver, const struct dpt_state 
 {
     enum dpt_status status = DPT_OK;
     struct dpt_saver *s = dpt_alloc(sizeof *s);
+    char checkpoints[PATH_MAX];
 
     *saver = NULL;
     if (s == NULL)
         return dpt_fail_memory(err, "saving", sizeof *s);
     s->folder = folder;
     s->keep = keep;
-    DPT_TRY(dpt_image_open(&s->image, state, folder, err));
+    snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", folder);
+    DPT_TRY(dpt_image_open(&s->image, state, checkpoints, err));
     DPT_TRY(start_thread(s, err));
     *saver = s;
 out:
@@ -123,6 +126,11 @@ void dpt_saver_close(struct dpt_saver *s)
     }
     dpt_image_close(s->image);
     dpt_free(s);
+}
+
+uint64_t dpt_saver_bytes(const struct dpt_saver *s)
+{
+    return dpt_image_bytes(s->image);
 }
 
 void dpt_saver_observe(struct dpt_saver *s, struct dpt_spans *spans)

@@ -38,6 +38,9 @@ void dpt_saver_close(struct dpt_saver *saver);
 enum dpt_status dpt_saver_start(struct dpt_saver *saver, const struct dpt_state *state,
                                 struct dpt_pool *pool, struct dpt_error *err);
 
+/* Bytes of the file of a save. */
+uint64_t dpt_saver_bytes(const struct dpt_saver *saver);
+
 /* Waits for a save that is under way, for at most so many seconds; whether it still is. NULL:
  * false. */
 bool dpt_saver_busy(struct dpt_saver *saver, double seconds);

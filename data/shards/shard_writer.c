@@ -204,7 +204,7 @@ static enum dpt_status end_shard(struct dpt_shard_writer *w, struct dpt_error *e
         if (first[i] != w->sets[i].first || total != w->metadata.total)
             DPT_TRY(dpt_fail(err, DPT_INTERNAL, "%s: HDF5 laid the same file out in two ways",
                              w->folder));
-    if (dpt_h5_metadata_copy(&w->metadata, fd) != 0 || fsync(fd) != 0)
+    if (dpt_h5_metadata_copy(&w->metadata, fd) != 0 || TEMP_FAILURE_RETRY(fsync(fd)) != 0)
         DPT_TRY(cannot_write(w, w->begun - 1, err));
     w->fd = -1;
     if (close(fd) != 0)
@@ -468,7 +468,7 @@ enum dpt_status dpt_shard_writer_commit(struct dpt_shard_writer *w, struct dpt_s
             DPT_TRY(cannot_write(w, i, err));
     }
     /* Some file systems cannot sync a folder and say EINVAL. */
-    if (fsync(w->dir) != 0 && errno != EINVAL)
+    if (TEMP_FAILURE_RETRY(fsync(w->dir)) != 0 && errno != EINVAL)
         DPT_TRY(cannot_write(w, 0, err));
     if (w->output.force) /* only now: until here the older set is whole */
         DPT_TRY(walk_folder(w, true, err));

@@ -12,6 +12,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -137,8 +138,12 @@ int putenv(char *text)
 
 static void enter(void)
 {
+    const char *stops = getenv("BEFORE_MPI_STOP"), *rank = getenv("OMPI_COMM_WORLD_RANK");
+
     n_there = find_threads(there);
     tell("init %d", n_there);
+    if (stops != NULL && rank != NULL && strcmp(stops, rank) == 0)
+        raise(SIGSTOP);
     phase = INSIDE;
 }
 

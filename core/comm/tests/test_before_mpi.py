@@ -42,6 +42,7 @@ def look(shim, folder, kind, *words, ranks=0, codes=(0,), **more):
     done = dpt.Result(subprocess.run(line, env={**kept, **dpt.MPI_ENVIRONMENT, "ASAN_OPTIONS": options, "XDG_CACHE_HOME": str(folder)},
                                      cwd=folder, timeout=120, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
     assert done.code in codes, done
+    look.err = done.err
     return sorted(line.split(" ", 1)[1] for line in log.read_text().splitlines())
 
 
@@ -55,6 +56,12 @@ def test_on_processors(shim, tmp_path):
     assert train(shim, tmp_path, "cpu") == ["init 1"]
     assert train(shim, tmp_path, "cpu", "--ranks", "auto") == ["init 1"], "planning leaves none behind"
     assert train(shim, tmp_path, "cpu", ranks=2) == ["init 2"] * 2
+
+
+def test_a_rank_that_is_stopped_as_mpi_starts(shim, tmp_path):
+    """It is told within the job's comm.timeout, as in any other place."""
+    train(shim, tmp_path, "cpu", "--set", "comm.timeout=1 s", ranks=2, codes=[71], BEFORE_MPI_STOP="1")
+    assert re.search(r"^rank 1 \(\S+\) has not arrived at the start of MPI for 1 s: it is stopped \(SIGSTOP\)$", look.err, re.M), look.err
 
 
 needs_fake = pytest.mark.skipif(not os.path.exists(os.path.join(FAKE, "libcuda.so.1")),

@@ -2,6 +2,7 @@
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 
@@ -87,7 +88,7 @@ def test_a_lock_of_another_host(tmp_path):
     folder = tmp_path / "out"
     folder.mkdir()
     lock = folder / ".lock"
-    for text, who in ((lock_line(), "process 99 on elsewhere (since 2026-11-21T08:00:00)"), ("", "an unknown process"),
+    for text, who in ((lock_line(), "process 99 on elsewhere (since 2026-11-21T08:00:00)"),
                       ("rubbish\n" * 1000, "an unknown process")):
         lock.write_text(text)
         os.utime(lock, (time.time() - 40, time.time() - 40))
@@ -100,6 +101,24 @@ def test_a_lock_of_another_host(tmp_path):
     assert result.code == 0 and "left behind by process 99 on elsewhere" in result.err, result
     assert field(folder / ".lock.last", "generation") == "8"
     assert not lock.exists()
+
+
+@pytest.mark.parametrize("text", ["", "\0" * 200])
+def test_a_lock_that_a_power_cut_left_empty(tmp_path, text):
+    """It is taken over, even if it is from the future; what lies half written beside it goes."""
+    path = job(tmp_path, epochs=1)
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / ".lock").write_text(text)
+    os.utime(folder / ".lock", (time.time() + 1e6, time.time() + 1e6))
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    host = os.uname().nodename.split(".")[0]
+    for name, line in ((f".lock.tmp-{host}-{dead.pid}", text), (f".lock.tmp-{host}-{os.getpid()}", text)):
+        (folder / name).write_text(line)
+    result = dpt.run(path, "--output", folder)
+    assert result.code == 0 and result.err.count(f"{folder}/.lock is empty, as a power cut leaves it: taking the folder over") == 1, result
+    assert {name for name in os.listdir(folder) if name.startswith(".lock")} == {".lock.last", f".lock.tmp-{host}-{os.getpid()}"}
 
 
 def test_the_owner_shows_that_it_lives(tmp_path):

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 
 #include "core/base/file.h"
 #include "core/state/overwritten.h"
@@ -37,6 +38,59 @@ static enum dpt_status open_board(struct dpt_run *run, const char *folder, struc
     status = machine.failed ? dpt_fail_memory(err, "a text", 0)
                             : dpt_board_open(&run->board, folder, run->resumed, &start, err);
     dpt_str_release(&machine);
+    return status;
+}
+
+/* How many checkpoints this run will add to those of its folder, at most at a time: one that is
+ * being written counts, too. What it saves by the clock, or as the best, is not foreseen. */
+static int64_t count_checkpoints(const struct dpt_run *run, int64_t there)
+{
+    const struct dpt_trainer *t = &run->trainer;
+    const struct dpt_every *every = &t->job->checkpoint.every;
+    const double left = (double)(t->steps - (run->resumed > 0 ? run->resumed : 0));
+    const double steps =
+        every->unit == DPT_EPOCHS ? every->n * (double)t->steps_per_epoch : every->n;
+    const double saves = every->unit == DPT_SECONDS ? 1 : fmax(ceil(left / steps), 1);
+    const int64_t keep = t->job->checkpoint.keep;
+
+    if (keep == 0)
+        return (int64_t)saves;
+    return (int64_t)fmin(saves, (double)(keep >= there ? keep + 1 - there : 1));
+}
+
+/* Says at the start where the disk has no space for what the run will save. By rank 0. Errors: IO
+ * (not for one checkpoint). */
+static enum dpt_status check_space(const struct dpt_run *run, const char *path,
+                                   struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_trainer *t = &run->trainer;
+    const double bytes = (double)dpt_saver_bytes(run->saver);
+    char one[32], rest[32];
+    int64_t *steps = NULL, wanted;
+    struct statvfs disk;
+    size_t there;
+    double space;
+
+    DPT_TRY(dpt_checkpoint_list(t->job->output, &steps, &there, err));
+    free(steps);
+    if (statvfs(path, &disk) != 0 || disk.f_blocks == 0) /* it does not say */
+        return DPT_OK;
+    space = (double)disk.f_bavail * (double)disk.f_frsize;
+    wanted = count_checkpoints(run, (int64_t)there);
+    dpt_show_bytes(bytes, one);
+    dpt_show_bytes(space, rest);
+    if (space < bytes)
+        DPT_TRY(dpt_fail(err, DPT_IO,
+                         "%s: a checkpoint takes %s, and the disk has %s left: free some, or "
+                         "choose another folder with --output",
+                         path, one, rest));
+    if (space < bytes * (double)wanted)
+        dpt_log_warn(t->log,
+                     "%s: this run will save %lld checkpoints of %s, and the disk has %s left, for "
+                     "%.0f of them: lower checkpoint.keep, or choose another folder with --output",
+                     path, (long long)wanted, one, rest, floor(space / bytes));
+out:
     return status;
 }
 
@@ -73,8 +127,11 @@ static enum dpt_status open_folder(struct dpt_run *run, bool overwrite, struct d
         (const struct dpt_file_piece[]){{DPT_RUN_JOB_MARK, sizeof DPT_RUN_JOB_MARK - 1},
                                         {run->resolved.text, run->resolved.length}},
         2, err));
-    if (t->job->checkpoint.every.unit != DPT_NEVER)
+    if (t->job->checkpoint.every.unit != DPT_NEVER) {
         DPT_TRY(dpt_saver_open(&run->saver, &state, folder, t->job->checkpoint.keep, err));
+        snprintf(path, sizeof path, "%s/checkpoints", folder);
+        DPT_TRY(check_space(run, path, err));
+    }
 out:
     return status;
 }

@@ -10,7 +10,7 @@
  *   SHIM_FOLDER   the run folder, an absolute path, as the process spells it
  *   SHIM_JOURNAL  file to append the journal to: a line a call, with what it wrote behind it
  *   SHIM_AT       m12: the 12th call of the main thread; s7: the 7th of the thread that saves
- *   SHIM_DO       before, after, torn (half of a write, then the end), EIO, ENOSPC, short
+ *   SHIM_DO       before, after, torn (half of a write, then the end), EIO, ENOSPC, EINTR, short
  *   SHIM_ALLOC    m12, s7, h3: the allocation that fails: of the program's main thread, of the one
  * that saves, of HDF5; counted from the thread's first call above
  *
@@ -182,7 +182,9 @@ static enum fate begin(struct call *c)
         return c->data != NULL && c->size > 1 ? TORN : AFTER;
     if (strcmp(shim.action, "short") == 0)
         return c->data != NULL && c->size > 1 ? SHORT : PASS;
-    errno = strcmp(shim.action, "ENOSPC") == 0 ? ENOSPC : EIO;
+    errno = strcmp(shim.action, "ENOSPC") == 0  ? ENOSPC
+            : strcmp(shim.action, "EINTR") == 0 ? EINTR
+                                                : EIO;
     return FAIL;
 }
 

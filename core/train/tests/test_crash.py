@@ -53,10 +53,10 @@ def shim(tmp_path_factory):
 
 
 class Place:
-    """A folder of its own with the job and, below it, the run folder."""
+    """A folder of its own with the job and, below it, the run folder; how many ranks run it, and with which words."""
 
-    def __init__(self, path):
-        self.path = str(path)
+    def __init__(self, path, ranks=0, words=()):
+        self.path, self.ranks, self.words = str(path), ranks, words
         self.mpi = self.path + ".mpi"
         self.out = os.path.join(self.path, "run")
         self.checkpoints = os.path.join(self.out, "checkpoints")
@@ -65,10 +65,10 @@ class Place:
 
     def train(self, shim=None, **variables):
         os.makedirs(self.mpi, exist_ok=True)  # runs that begin and end side by side take MPI's common folder from each other
-        env = {"OMPI_MCA_orte_tmpdir_base": self.mpi}
+        env = {"OMPI_MCA_orte_tmpdir_base": self.mpi, **dpt.ENDS_AT_ONCE}
         if shim:
             env.update({"LD_PRELOAD": shim, "SHIM_FOLDER": self.path, **variables})
-        return dpt.run(self.job, "--output", self.out, "--quiet", env=env, timeout=60)
+        return dpt.run(self.job, "--output", self.out, "--quiet", *self.words, ranks=self.ranks, env=env, timeout=100)
 
     def final(self):
         with open(os.path.join(self.checkpoints, "latest"), "rb") as file:
@@ -105,8 +105,7 @@ def check_goes_on(place, wanted):
     assert steps == list(range(1, STEPS + 1)), f"steps in metrics.jsonl: {steps}"
     for folder in ("run", os.path.join("run", "checkpoints")):
         ours, theirs = (set(os.listdir(os.path.join(p.path, folder))) for p in (place, wanted))
-        differing = {name for name in ours ^ theirs if not name.startswith(".lock")}
-        assert not differing, f"{folder} has {differing} too many or too few"
+        assert ours == theirs, f"{folder} has {ours ^ theirs} too many or too few"
     check_names(place)
 
 
@@ -292,14 +291,16 @@ def cuts(dice):
 # --- the tests ----------------------------------------------------------------------------------------------------------
 
 class World:
-    """The undisturbed run, and two runs with their journals: a fresh one, and one that goes on after a kill."""
+    """The undisturbed run, and two runs with their journals: a fresh one, and, of one rank, one that goes on after a kill."""
 
-    def __init__(self, path, shim):
-        self.shim, self.path, self.numbers = shim, path, itertools.count()
+    def __init__(self, path, shim, ranks=0, words=()):
+        self.shim, self.path, self.ranks, self.words, self.numbers = shim, path, ranks, words, itertools.count()
         self.start, self.disk, self.journal = {"fresh": None}, {}, {}
-        self.wanted = Place(path / "wanted")
+        self.wanted = Place(path / "wanted", ranks, words)
         assert self.wanted.train().code == 0
         self.record("fresh")
+        if ranks:
+            return
         killed = self.place("fresh")
         second = [r for r in self.journal["fresh"] if r.call == "rename" and "step-" in r.path][1]
         assert killed.train(shim, SHIM_AT=second.point, SHIM_DO="before").code == -9
@@ -307,7 +308,7 @@ class World:
         self.record("resumed")
 
     def place(self, kind=None):
-        place = Place(self.path / f"case-{next(self.numbers)}")
+        place = Place(self.path / f"case-{next(self.numbers)}", self.ranks, self.words)
         if kind and self.start[kind]:
             shutil.copytree(self.start[kind], place.out, symlinks=True)
         return place
@@ -337,6 +338,15 @@ class World:
 @pytest.fixture(scope="module")
 def world(tmp_path_factory, shim):
     return World(tmp_path_factory.mktemp("crash"), shim)
+
+
+SHARDED = ("--set", "comm.reduction=reproducible", "--set", "parallel.shard=parameters")
+
+
+@pytest.fixture(scope="module", params=[(), SHARDED], ids=["replicas", "sharded"])
+def two_ranks(request, tmp_path_factory, shim):
+    """Where they share the parameters a checkpoint is written as it is gathered."""
+    return World(tmp_path_factory.mktemp("two"), shim, ranks=2, words=request.param)
 
 
 def test_the_journal_has_saves_links_and_removals(world):
@@ -416,26 +426,66 @@ def struck(journal, record, before):
     return (record, before) if hit.call == record.call and same else (hit, records[at - 1])
 
 
-@pytest.mark.parametrize("how", ["EIO", "ENOSPC", "short"])
+def fail_call(world, kind, record, how):
+    """Makes the call fail: the exit code, and the call that was hit. Whatever the number of ranks one line names the file."""
+    place = world.place(kind)
+    journal = place.path + ".journal"
+    result = place.train(world.shim, SHIM_AT=record.point, SHIM_DO=how, SHIM_JOURNAL=journal)
+    record, before = struck(journal, record, world.before(kind, record))
+    if how in ("short", "EINTR"):
+        assert result.code == 0, f"the rest of a short write is written, and what was interrupted is tried again: {result}"
+    elif not may_be_ignored(record, before):
+        assert result.code == 74, result
+        name = name_of(record)
+        lines = [line for line in result.err.splitlines() if name in line and "warning: " not in line]
+        assert len(lines) == 1 and "Traceback" not in result.err, f"{name} is not named once: {result}"
+    assert result.code in (0, 74), result
+    check_names(place)
+    check_goes_on(place, world.wanted)
+    shutil.rmtree(place.path)
+    return result.code, record
+
+
+@pytest.mark.parametrize("how", ["EIO", "ENOSPC", "EINTR", "short"])
 def test_any_call_fails(world, how):
+    each(world.points(14, how, calls=["write"] if how == "short" else None), lambda case: fail_call(world, *case, how))
+
+
+def twin(record, records, others):
+    """The same call in another journal, told by what it does to which file, and how often that was done before."""
+    def key(r):
+        return r.call, name_of(r)
+
+    before = sum(key(r) == key(record) for r in records[:records.index(record)])
+    return next(itertools.islice((r for r in others if key(r) == key(record)), before, None), None)
+
+
+@pytest.mark.parametrize("how", ["EIO", "ENOSPC", "EINTR"])
+def test_any_call_fails_on_two_ranks(world, two_ranks, how):
+    """With the exit code of one rank."""
     def work(case):
-        kind, record = case
-        place = world.place(kind)
-        journal = place.path + ".journal"
-        result = place.train(world.shim, SHIM_AT=record.point, SHIM_DO=how, SHIM_JOURNAL=journal)
-        record, before = struck(journal, record, world.before(kind, record))
-        if how == "short":
-            assert result.code == 0, f"the rest of a short write is written: {result}"
-        elif not may_be_ignored(record, before):
-            assert result.code == 74, result
-            name = name_of(record)
-            assert name in result.err and "Traceback" not in result.err, f"{name} is not named: {result}"
-        assert result.code in (0, 74), result
+        code, hit = fail_call(two_ranks, *case, how)
+        records, others = two_ranks.journal["fresh"], world.journal["fresh"]
+        same = twin(case[1], records, others)
+        if hit is case[1] and same is not None:
+            alone, hit = fail_call(world, "fresh", same, how)
+            assert hit is not same or alone == code, f"{alone} on one rank, {code} on two"
+
+    each(two_ranks.points(4, f"{how} {two_ranks.words}"), work)
+
+
+@pytest.mark.parametrize("owner", ["m", "s"])
+def test_any_allocation_fails_on_two_ranks(two_ranks, owner):
+    def work(number):
+        place = two_ranks.place()
+        result = place.train(two_ranks.shim, SHIM_ALLOC=f"{owner}{number}")
+        assert result.code in (0, 71, 74), result
+        assert result.code == 0 or "memory" in result.err, result
         check_names(place)
-        check_goes_on(place, world.wanted)
+        check_goes_on(place, two_ranks.wanted)
         shutil.rmtree(place.path)
 
-    each(world.points(14, how, calls=["write"] if how == "short" else None), work)
+    each(sample(range(1, {"m": 120, "s": 24}[owner]), 2, f"{owner} {two_ranks.words}"), work)
 
 
 def allocations(world, owner):

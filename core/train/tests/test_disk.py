@@ -23,7 +23,7 @@ def mount(*words):
 @contextlib.contextmanager
 def small_disk(tmp_path, size):
     disk = tmp_path / "disk"
-    disk.mkdir()
+    disk.mkdir(parents=True)
     mount("-t", "tmpfs", "-o", f"size={size}", "tmpfs", disk)
     try:
         yield disk
@@ -85,6 +85,25 @@ def test_the_disk_fills_up(tmp_path, ranks, shard):
         assert result.code == 0 and "resuming at step" in result.err, result
         assert newest(folder) == newest(tmp_path / "whole")
         assert steps_logged(folder) == list(range(1, 91))
+
+
+def test_a_disk_that_is_too_small_is_told_at_the_start(tmp_path):
+    """Before a step is made: that not all checkpoints will fit, or not even one, and that a file may not be so large."""
+    path = job(tmp_path)
+    dpt.train(path, tmp_path / "first", "--set", "train.epochs=1")
+    size = os.path.getsize(tmp_path / "first" / "checkpoints" / "latest")
+    # 90 steps are 13 checkpoints, and up to 6 of the best; tmpfs has pages of 4 kB.
+    for keep, room, code in (("all", 30, 0), ("all", 6, None), (3, 8, 0), (3, 1 / 2, 74)):
+        with small_disk(tmp_path / f"{keep}-{room}", int(room * size) + 16384) as disk:
+            result = dpt.run(path, "--output", disk / "out", "--quiet", "--set", f"checkpoint.keep={keep}")
+            warned = f"{disk}/out/checkpoints: this run will save 13 checkpoints of" in result.err
+            assert warned == (code is None) and result.code == (74 if code is None else code), result
+            if code == 74:
+                assert f"{disk}/out/checkpoints: a checkpoint takes " in result.err and dpt.events(disk / "out", "train") == [], result
+    limit = ["bash", "-c", f'ulimit -f {size // 2048}; exec "$@"', "-", dpt.BINARY, path, "--output", str(tmp_path / "limited")]
+    done = dpt.Result(subprocess.run(limit, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False))
+    line = f"{tmp_path}/limited/checkpoints: a checkpoint is larger than files may be here (ulimit -f): File too large\n"
+    assert done.code == 74 and done.err.endswith(line), done
 
 
 def test_the_disk_fills_up_before_a_line(tmp_path):
