@@ -46,7 +46,8 @@ static enum dpt_status take_missing(struct dpt_source *s, struct dpt_error *err)
     while (more) {
         DPT_TRY(dpt_csv_next(&csv, &more, err));
         for (size_t i = 0; more && i < csv.n_cells; i++)
-            if (csv.cells[i].length > 0)
+            if (csv.cells[i].length > 0 &&
+                !dpt_columns_is_missing(&state->columns, csv.cells[i].text))
                 DPT_TRY(dpt_columns_add_missing(&state->columns, csv.cells[i].text,
                                                 csv.cells[i].length, err));
     }

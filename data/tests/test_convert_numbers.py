@@ -141,7 +141,8 @@ def warned(folder, content, *options):
 
 
 @pytest.mark.parametrize("before, mark, between", [("sep=;\n", ";", ""), ("\ufeffsep=\t\r\n", "\t", ""), ('"sep=|"\n', "|", ""), ("# made by hand\n#\n# x, y\n", ",", ""),
-                                                   ("\n# one\n", ",", "# two, of four, cells, here\n"), ("sep=;\n# one\n", ";", "# two\n")])
+                                                   ("\n# one\n", ",", "# two, of four, cells, here\n"), ("sep=;\n# one\n", ";", "# two\n"),
+                                                   ("# as many, cells, as columns\n#, 2, 3\n", ",", "")])
 def test_lines_in_front_of_the_header(tmp_path, before, mark, between):
     """A line sep=; as Excel writes it, and comments: they are no records, in any of the files, and `predict` reads files with and without alike."""
     rows = [mark.join((str(i), str(i * i % 7), "ab"[i % 2])) for i in range(12)]
