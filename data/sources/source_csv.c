@@ -51,6 +51,7 @@ static enum dpt_status open_table(struct dpt_source *s, const char *label, struc
                   [DPT_COLUMN_NUMBER] = option[DPT_SOURCE_COLUMNS]},
         .header = option[DPT_SOURCE_HEADER],
         .delimiter = state->columns.delimiter,
+        .said = option[DPT_SOURCE_DELIMITER] != NULL,
         .decimal = state->columns.decimal,
         .thousands = state->columns.thousands,
         .known = state->known ? &state->columns : NULL,

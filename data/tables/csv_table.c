@@ -81,6 +81,7 @@ static enum dpt_status open_file(struct dpt_csv_table *t, struct dpt_error *err)
 
     if (t->spec.delimiter != 0)
         t->csv.delimiter = t->spec.delimiter;
+    t->csv.said = t->spec.said;
     return status;
 }
 

@@ -159,6 +159,12 @@ def test_lines_in_front_of_the_header(tmp_path, before, mark, between):
     assert len(predicted(tmp_path, path)[0]) == 12 and len(predicted(tmp_path, plain)[0]) == 1
 
 
+def test_an_option_counts_more_than_a_line_of_the_file(tmp_path):
+    for option, mark in ((";", ";"), ("tab", "\t"), (",", ",")):
+        good("csv", text(tmp_path, "sep=|\n" + "u,v,y\n1,2,0\n3,4,1\n".replace(",", mark)), "--delimiter", option, "--output", tmp_path / "o")
+        assert shard(tmp_path / "o")[0].tolist() == [[1, 2], [3, 4]]
+
+
 def test_a_header_behind_a_hash(tmp_path):
     """As np.savetxt writes it."""
     good("csv", text(tmp_path, "# u,v,y\n1,2,0\n3,4,1\n"), "--output", tmp_path / "o")
