@@ -188,12 +188,13 @@ static enum dpt_status name_targets(struct dpt_page *r, struct dpt_page_predicti
     if (v->classes || v->labels || model->columns == NULL)
         return DPT_OK;
     DPT_TRY(dpt_columns_parse(&columns, model->columns, model->columns_of, err));
-    for (size_t i = 0; i < columns.n && k < v->outputs; i++)
-        if (columns.at[i].role == DPT_COLUMN_LABEL)
-            v->target[k++].name = columns.at[i].offset == 0
-                                      ? dpt_region_strdup(&r->region, columns.at[i].name)
-                                      : dpt_region_printf(&r->region, "%s, less %.15g",
-                                                          columns.at[i].name, columns.at[i].offset);
+    for (; (size_t)k < columns.n_labels && k < v->outputs; k++) {
+        const struct dpt_column *label = &columns.at[columns.labels[k]];
+
+        v->target[k].name = label->offset == 0 ? dpt_region_strdup(&r->region, label->name)
+                                               : dpt_region_printf(&r->region, "%s, less %.15g",
+                                                                   label->name, label->offset);
+    }
     if (r->region.failed)
         DPT_TRY(dpt_fail_memory(err, "the names of the targets", (double)k));
 out:

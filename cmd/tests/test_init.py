@@ -317,3 +317,8 @@ def test_bad_data(tmp_path):
         assert result.code == 65 and says in result.err and len(result.err.splitlines()) == 1, result
         assert words[-1] in result.err and not (tmp_path / "job.yaml").exists(), result
     assert dpt.run("init", "--ouput", "x", cwd=tmp_path).code == 2
+
+
+def test_one_class_is_told_as_one(tmp_path):
+    shard(tmp_path / "one.h5", numpy.zeros((20, 4), "float32"), numpy.zeros(20, "uint8"))
+    assert "# 20 samples of 4 numbers, 1 class of 20 samples\n" in dpt.run("init", "one.h5", "--output", "-", cwd=tmp_path).out

@@ -55,9 +55,9 @@ static void put_offsets(const struct dpt_columns *columns, bool labels, struct d
 {
     bool any = false;
 
-    for (size_t i = 0; i < columns->n; i++) {
-        const struct dpt_column *c = &columns->at[i];
-        const size_t n = labels ? c->role == DPT_COLUMN_LABEL : dpt_column_width(c);
+    for (size_t i = 0; i < (labels ? columns->n_labels : columns->n); i++) {
+        const struct dpt_column *c = &columns->at[labels ? columns->labels[i] : i];
+        const size_t n = labels ? 1 : dpt_column_width(c);
 
         any = any || (n > 0 && c->offset != 0);
         for (size_t k = 0; k < n; k++) {

@@ -46,7 +46,8 @@ static enum dpt_status take_missing(struct dpt_source *s, struct dpt_error *err)
     while (more) {
         DPT_TRY(dpt_csv_next(&csv, &more, err));
         for (size_t i = 0; more && i < csv.n_cells; i++)
-            if (csv.cells[i].length > 0)
+            if (csv.cells[i].length > 0 &&
+                !dpt_columns_is_missing(&state->columns, csv.cells[i].text))
                 DPT_TRY(dpt_columns_add_missing(&state->columns, csv.cells[i].text,
                                                 csv.cells[i].length, err));
     }
@@ -136,6 +137,7 @@ enum dpt_status dpt_csv_columns_list(struct dpt_source *s, struct dpt_error *err
         DPT_SOURCE_DELIMITER, DPT_SOURCE_DECIMAL, DPT_SOURCE_THOUSANDS,
         DPT_SOURCE_MISSING,   DPT_SOURCE_IMPUTE,  DPT_SOURCE_DROP,
         DPT_SOURCE_COLUMNS,   DPT_SOURCE_ID,      DPT_SOURCE_CATEGORIES};
+    bool sorted = true; /* the labels are in the order of the columns */
     size_t n = 0;
 
     if (!state->known)
@@ -157,8 +159,12 @@ enum dpt_status dpt_csv_columns_list(struct dpt_source *s, struct dpt_error *err
     for (size_t i = 0; i < columns->n && n < t->n_features; i++)
         if (dpt_column_is_input(&columns->at[i]))
             state->inputs[n++] = &columns->at[i];
-    for (size_t k = 0; k < t->n_labels; k++)
+    for (size_t k = 0; k < t->n_labels; k++) {
         state->targets[k] = dpt_csv_label_column(state, k);
+        sorted = sorted && (k == 0 || t->labels[k] > t->labels[k - 1]);
+    }
+    for (size_t k = 0; !sorted && !state->known && k < t->n_labels; k++)
+        state->targets[k]->place = k + 1;
     state->watched = state->impute;
     for (size_t k = 0; k < n; k++)
         state->watched = state->watched || state->inputs[k]->filled ||

@@ -150,12 +150,7 @@ struct dpt_column *dpt_csv_label_column(const struct dpt_csv_state *state, size_
 
     if (!state->known)
         return t->labels[k] < columns->n ? column_of(state, t->labels[k]) : NULL;
-    for (size_t i = 0, n = 0; i < columns->n; i++)
-        if (columns->at[i].role == DPT_COLUMN_LABEL &&
-            (t->names != NULL ? strcmp(columns->at[i].name, t->names[t->labels[k]]) == 0
-                              : n++ == k))
-            return &columns->at[i];
-    return NULL;
+    return k < columns->n_labels ? &columns->at[columns->labels[k]] : NULL;
 }
 
 /* "column 1 (t)" */

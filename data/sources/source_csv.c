@@ -51,6 +51,7 @@ static enum dpt_status open_table(struct dpt_source *s, const char *label, struc
                   [DPT_COLUMN_NUMBER] = option[DPT_SOURCE_COLUMNS]},
         .header = option[DPT_SOURCE_HEADER],
         .delimiter = state->columns.delimiter,
+        .said = option[DPT_SOURCE_DELIMITER] != NULL,
         .decimal = state->columns.decimal,
         .thousands = state->columns.thousands,
         .known = state->known ? &state->columns : NULL,
@@ -369,19 +370,16 @@ const struct dpt_source_format dpt_source_csv = {
     .summary = "comma-separated text (RFC 4180), gzipped or not: features and labels in columns",
     .details =
         "Features become float32 [N,D], or [N,C,H,W] with --shape, or uint8 with --u8. "
-        "Labels that are whole numbers "
-        "are classes, those below 0 by their names; words become classes in sorted order, their "
-        "names an "
-        "attribute of /labels; other "
-        "numbers, several label columns and --regression make targets [N,K], in which yes is 1 and "
-        "no is 0. A feature of nothing "
-        "but true and false, yes and no, y and n, t and f, or on and off is a number, 0 or 1. With "
-        "a header or one "
-        "of the options for columns the shards keep in /columns what each column became, and so "
-        "do checkpoints: predict finds columns by their names, of which no two may be alike. In a "
-        "list of columns, a name that "
-        "holds a comma stands in quotes: '\"price, EUR\",size'. A test set goes with "
-        "--like TRAINSHARD, so that its columns and classes are the same.",
+        "Labels that are whole numbers are classes, those below 0 by their names; words become "
+        "classes in sorted order, their names an attribute of /labels; other numbers, several "
+        "label columns and --regression make targets [N,K], in which yes is 1 and no is 0. A "
+        "feature of nothing but true and false, yes and no, y and n, t and f, or on and off is a "
+        "number, 0 or 1. Numbers may have a unit, as $5 or 5%, which is 0.05; lines that begin "
+        "with # and are not as long as the others are comments. With a header or one of the "
+        "options for columns the shards keep in /columns what each column became, and so do "
+        "checkpoints: predict finds columns by their names, of which no two may be alike. In a "
+        "list of columns, a name that holds a comma stands in quotes: '\"price, EUR\",size'. A "
+        "test set goes with --like TRAINSHARD, so that its columns and classes are the same.",
     .options = 1u << DPT_SOURCE_LIKE | 1u << DPT_SOURCE_LABEL | 1u << DPT_SOURCE_HEADER |
                1u << DPT_SOURCE_CLASSES | 1u << DPT_SOURCE_REGRESSION | 1u << DPT_SOURCE_SHAPE |
                1u << DPT_SOURCE_U8 | 1u << DPT_SOURCE_DELIMITER | 1u << DPT_SOURCE_DECIMAL |

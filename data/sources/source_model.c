@@ -26,18 +26,24 @@ static enum dpt_status keep_names(const struct dpt_class_names *found, const cha
     return DPT_OK;
 }
 
-/* What was subtracted from the labels, where it was from any; check region->failed. */
-static void take_offsets(struct dpt_source_model *model, const struct dpt_columns *parsed,
-                         struct dpt_region *region)
+/* The names of the labels, and what was subtracted from them; check region->failed. */
+static void take_labels(struct dpt_source_model *model, const struct dpt_columns *parsed,
+                        struct dpt_region *region)
 {
-    double *offsets = dpt_region_alloc(region, model->n_labels * sizeof *offsets);
+    const size_t n = parsed->n_labels;
+    const char **names = dpt_region_alloc(region, n * sizeof *names);
+    double *offsets = dpt_region_alloc(region, n * sizeof *offsets);
     bool any = false;
 
-    for (size_t i = 0, k = 0; offsets != NULL && i < parsed->n; i++)
-        if (parsed->at[i].role == DPT_COLUMN_LABEL) {
-            any = any || parsed->at[i].offset != 0;
-            offsets[k++] = parsed->at[i].offset;
-        }
+    for (size_t k = 0; names != NULL && offsets != NULL && k < n; k++) {
+        const struct dpt_column *label = &parsed->at[parsed->labels[k]];
+
+        names[k] = dpt_region_strdup(region, label->name);
+        offsets[k] = label->offset;
+        any = any || label->offset != 0;
+    }
+    model->labels = names;
+    model->n_labels = n;
     model->offsets = any ? offsets : NULL;
 }
 
@@ -50,16 +56,9 @@ static enum dpt_status take_text(struct dpt_source_model *model, const char *tex
 
     DPT_TRY(dpt_columns_parse(parsed, text, from, err));
     if (parsed->n > 0) {
-        const char **labels = dpt_region_alloc(region, parsed->n * sizeof *labels);
-
         model->columns = dpt_region_strdup(region, text);
         model->columns_of = dpt_region_strdup(region, from);
-        model->labels = labels;
-        model->n_labels = 0;
-        for (size_t i = 0; labels != NULL && i < parsed->n; i++)
-            if (parsed->at[i].role == DPT_COLUMN_LABEL)
-                labels[model->n_labels++] = dpt_region_strdup(region, parsed->at[i].name);
-        take_offsets(model, parsed, region);
+        take_labels(model, parsed, region);
     }
     if (parsed->fit != NULL) {
         model->fit = dpt_region_strdup(region, parsed->fit);

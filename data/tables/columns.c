@@ -138,6 +138,13 @@ static bool take_column(struct dpt_columns *c, const struct dpt_csv_cell *cells,
     if (*status != DPT_OK)
         return true;
     column->filled = role == DPT_COLUMN_NUMBER && cells[FILL].length > 0;
+    if (role == DPT_COLUMN_LABEL && cells[FILL].length > 0) {
+        double place;
+
+        if (!take_number(&cells[FILL], &place) || place < 1 || place > 1e9)
+            return false;
+        column->place = (size_t)place;
+    }
     if ((column->filled && !take_number(&cells[FILL], &column->fill)) ||
         (offset && !take_number(&cells[OFFSET], &column->offset)))
         return false;
@@ -162,6 +169,22 @@ static enum dpt_status list_values(struct dpt_columns *c, const char *from, stru
             return dpt_fail_memory(err, what, (double)column->values.n);
         for (size_t k = 0; k < column->values.n; k++)
             column->texts[column->values.at[k].class] = column->values.at[k].text;
+    }
+    return DPT_OK;
+}
+
+/* Lists the labels in the order of the targets. */
+static enum dpt_status list_labels(struct dpt_columns *c, struct dpt_error *err)
+{
+    c->labels = dpt_region_alloc(&c->region, c->n * sizeof *c->labels);
+    if (c->labels == NULL)
+        return dpt_fail_memory(err, what, (double)c->n);
+    for (size_t i = 0, to; i < c->n; i++) {
+        if (c->at[i].role != DPT_COLUMN_LABEL)
+            continue;
+        for (to = c->n_labels++; to > 0 && c->at[c->labels[to - 1]].place > c->at[i].place; to--)
+            c->labels[to] = c->labels[to - 1];
+        c->labels[to] = i;
     }
     return DPT_OK;
 }
@@ -200,6 +223,7 @@ enum dpt_status dpt_columns_parse(struct dpt_columns *c, const char *text, const
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: line %lld of its /columns is not as it must be",
                          from, (long long)csv.line));
     DPT_TRY(list_values(c, from, err));
+    DPT_TRY(list_labels(c, err));
 out:
     dpt_csv_close(&csv);
     if (status != DPT_OK)
@@ -226,6 +250,8 @@ static void put_row(const struct writing *w, size_t number, const char *name, co
     dpt_str_printf(out, ",%s,", role);
     if (column != NULL && column->filled)
         dpt_str_number(out, column->fill);
+    else if (column != NULL && column->place > 0)
+        dpt_str_printf(out, "%zu", column->place);
     dpt_str_add(out, ",", 1);
     if (value != NULL)
         dpt_csv_put(out, value);
@@ -308,30 +334,24 @@ static bool alike(const struct dpt_column *a, const struct dpt_column *b)
     return true;
 }
 
-/* The next label at or behind the i-th column; NULL: none. */
-static const struct dpt_column *next_label(const struct dpt_columns *c, size_t *i)
-{
-    while (*i < c->n && c->at[*i].role != DPT_COLUMN_LABEL)
-        ++*i;
-    return *i < c->n ? &c->at[(*i)++] : NULL;
-}
-
 /* Labels that are there in both must be the same distance from what they were. */
 static enum dpt_status check_labels(const struct dpt_columns *mine, const char *path,
                                     const struct dpt_columns *theirs, const char *other,
                                     struct dpt_error *err)
 {
-    const struct dpt_column *a, *b;
     char name[DPT_CSV_SHOWN];
-    size_t i = 0, k = 0;
 
-    while ((a = next_label(mine, &i)) != NULL && (b = next_label(theirs, &k)) != NULL)
+    for (size_t k = 0; k < mine->n_labels && k < theirs->n_labels; k++) {
+        const struct dpt_column *a = &mine->at[mine->labels[k]];
+        const struct dpt_column *b = &theirs->at[theirs->labels[k]];
+
         if (a->offset != b->offset)
             return dpt_fail(err, DPT_BAD_DATA,
                             "%s: the label '%s' has the offset %.17g, in %s it is %.17g; `dptrain "
                             "convert csv` with `--like` and a shard of the training data reads "
                             "both alike",
                             path, dpt_csv_shown(a->name, name), a->offset, other, b->offset);
+    }
     return DPT_OK;
 }
 

@@ -24,8 +24,9 @@
  * `fit`. All others are the file's, in its order, each in as many rows as it has values: the
  * categories of a column that became as many numbers, 0 or 1, or the names of the classes, in the
  * order of their numbers; or the two words of a column in which they stand for the numbers 0 and 1.
- * `fill`: the number that stands for a missing one. The inputs of a model
- * are the columns `number` and `category`, in this order.
+ * `fill`: the number that stands for a missing one; of a label its place among the targets, from 1,
+ * where these are in another order than the columns. The inputs of a model are the columns `number`
+ * and `category`, in this order.
  *
  * Where a float32 does not tell the numbers of a column apart, as time stamps in milliseconds,
  * there is a sixth cell, `offset`: what is subtracted from each number, and from `fill`, before it
@@ -50,6 +51,7 @@ struct dpt_column {
     bool filled; /* NUMBER: a missing value becomes `fill` */
     double fill;
     double offset; /* NUMBER, LABEL: what is subtracted from each number */
+    size_t place;  /* LABEL: among the targets, from 1; 0: labels are in the order of the columns */
     /* CATEGORY, LABEL: each with the number that it has as `class`; a label may have none. NUMBER:
      * none, or the words for 0 and 1. */
     struct dpt_names values;
@@ -60,9 +62,10 @@ struct dpt_column {
 struct dpt_columns {
     struct dpt_column *at;
     size_t n, room;
-    char delimiter, decimal; /* 0: a comma, a point */
-    char thousands;          /* between groups of digits; 0: nothing */
-    const char **missing;    /* [n_missing] cells that hold no value, beside empty ones */
+    size_t *labels, n_labels; /* which columns are labels, in the order of the targets, once read */
+    char delimiter, decimal;  /* 0: a comma, a point */
+    char thousands;           /* between groups of digits; 0: nothing */
+    const char **missing;     /* [n_missing] cells that hold no value, beside empty ones */
     size_t n_missing, missing_room;
     const char *fit; /* of pictures, in the region; NULL: not said */
     struct dpt_region region;

@@ -204,7 +204,8 @@ static void take_separator(struct dpt_csv *csv)
         strchr("\"\r\n", line[end - quote - 1]) != NULL || (quote > 0 && line[end - 1] != '"') ||
         (left > end && line[end] != '\r' && line[end] != '\n'))
         return;
-    csv->delimiter = line[end - quote - 1];
+    if (!csv->said)
+        csv->delimiter = line[end - quote - 1];
     csv->used += end;
 }
 

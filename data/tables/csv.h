@@ -32,6 +32,7 @@ struct dpt_csv {
     size_t n_cells;
     int64_t line;   /* where the record begins */
     char delimiter; /* between cells; a comma, unless set before the first record */
+    bool said;      /* that is so, whatever a line sep= says */
 
     /* Private. */
     struct dpt_input in;

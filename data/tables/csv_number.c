@@ -207,6 +207,20 @@ static const char *take_unit(char *text)
     return NULL;
 }
 
+/* Whether a text may be such a number: most words are told by a letter. */
+static bool may_be_dressed(const char *text)
+{
+    bool digit = false;
+    size_t n = 0;
+
+    for (; text[n] != '\0' && n < LONGEST; n++) {
+        digit = digit || isdigit((unsigned char)text[n]);
+        if (isalpha((unsigned char)text[n]) && text[n] != 'e' && text[n] != 'E')
+            return false;
+    }
+    return digit && n < LONGEST;
+}
+
 /* A number with a minus sign of typography (U+2212), within blanks, or with a unit. *unit: which,
  * or NULL. Of percents the value is the number, 0.05. */
 static enum dpt_csv_kind dressed(const char *text, char decimal, char thousands, double *value,
@@ -218,7 +232,7 @@ static enum dpt_csv_kind dressed(const char *text, char decimal, char thousands,
 
     *value = 0;
     *unit = NULL;
-    if (strlen(text) >= LONGEST || strpbrk(text, "0123456789") == NULL)
+    if (!may_be_dressed(text))
         return DPT_CSV_TEXT;
     for (const char *p = text; *p != '\0'; n++) {
         const bool is = strncmp(p, minus, strlen(minus)) == 0;
@@ -229,8 +243,6 @@ static enum dpt_csv_kind dressed(const char *text, char decimal, char thousands,
     plain[n] = '\0';
     trim(plain);
     *unit = take_unit(plain);
-    if (*unit != NULL && (plain[0] == '\0' || isalpha((unsigned char)plain[0])))
-        return DPT_CSV_TEXT;
     if (bare_number_in(plain, decimal, thousands, value) != DPT_CSV_NUMBER)
         return DPT_CSV_TEXT;
     if (*unit == units[0])

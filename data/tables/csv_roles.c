@@ -386,6 +386,27 @@ static enum dpt_status by_place(struct dpt_csv_table *t, struct dpt_error *err)
     return DPT_OK;
 }
 
+/* Brings the labels into the order of the known targets, where they are the same columns. */
+static enum dpt_status order_labels(struct dpt_csv_table *t, struct dpt_error *err)
+{
+    const struct dpt_columns *known = t->spec.known;
+    const size_t n = t->n_labels;
+    size_t *ordered;
+
+    if (n < 2 || n != known->n_labels)
+        return DPT_OK;
+    ordered = dpt_region_alloc(&t->region, n * sizeof *ordered);
+    if (ordered == NULL)
+        return dpt_fail_memory(err, "the labels", (double)n);
+    for (size_t k = 0; k < n; k++) {
+        ordered[k] = t->names != NULL ? find_known(t, known->labels[k]) : known->labels[k];
+        if (ordered[k] >= t->columns || t->role[ordered[k]] != DPT_COLUMN_LABEL)
+            return DPT_OK;
+    }
+    memcpy(t->labels, ordered, n * sizeof *ordered);
+    return DPT_OK;
+}
+
 static enum dpt_status as_known(struct dpt_csv_table *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -396,6 +417,7 @@ static enum dpt_status as_known(struct dpt_csv_table *t, struct dpt_error *err)
     if (asked[DPT_COLUMN_ID] != NULL)
         DPT_TRY(assign(t, DPT_COLUMN_ID, err));
     DPT_TRY((t->names != NULL ? by_name : by_place)(t, err));
+    DPT_TRY(order_labels(t, err));
 out:
     return status;
 }

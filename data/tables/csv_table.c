@@ -81,16 +81,29 @@ static enum dpt_status open_file(struct dpt_csv_table *t, struct dpt_error *err)
 
     if (t->spec.delimiter != 0)
         t->csv.delimiter = t->spec.delimiter;
+    t->csv.said = t->spec.said;
     return status;
 }
 
+/* Whether each cell of a record is a word: no number, and not one that stands for none. */
+static bool all_words(const struct dpt_csv_table *t, const struct dpt_csv *csv)
+{
+    double ignored;
+
+    for (size_t i = 0; i < csv->n_cells; i++)
+        if (dpt_csv_table_number(t, csv->cells[i].text, &ignored) != DPT_CSV_TEXT)
+            return false;
+    return true;
+}
+
 /* Gives the first record behind the comments at the beginning of a file. The last of these counts
- * as a record where it has as many cells, as the names that np.savetxt writes. */
+ * as a record where it has as many cells, as the names that np.savetxt writes, unless names follow
+ * it, and then numbers. */
 static enum dpt_status first_record(struct dpt_csv_table *t, bool *more, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_csv *csv = &t->csv;
-    size_t comments = 0, cells = 0;
+    size_t comments = 0, cells = 0, take;
 
     DPT_TRY(next_record(t, csv, more, err));
     for (; *more && begins_with_hash(csv); comments++) {
@@ -99,9 +112,14 @@ static enum dpt_status first_record(struct dpt_csv_table *t, bool *more, struct 
     }
     if (comments == 0 || (*more && (csv->n_cells != cells || cells == 1)))
         return DPT_OK;
+    take = comments;
+    if (*more && all_words(t, csv)) {
+        DPT_TRY(next_record(t, csv, more, err));
+        take += *more && !all_words(t, csv);
+    }
     dpt_csv_close(csv);
     DPT_TRY(open_file(t, err));
-    for (size_t i = 0; i < comments; i++)
+    for (size_t i = 0; i < take; i++)
         DPT_TRY(next_record(t, csv, more, err));
 out:
     return status;
@@ -307,6 +325,13 @@ static bool same_names(const struct dpt_csv_table *t, const struct dpt_csv *csv)
     return true;
 }
 
+/* Whether a record is a comment. first: of its file, where a header may begin with #. */
+static bool is_comment(const struct dpt_csv_table *t, bool first)
+{
+    return begins_with_hash(&t->csv) && (t->csv.n_cells != t->columns || t->columns == 1 ||
+                                         (first && t->names != NULL && !same_names(t, &t->csv)));
+}
+
 /* What is wrong with a row, if anything; *skip: it is a header. */
 static enum dpt_status check_row(const struct dpt_csv_table *t, const struct dpt_csv *csv,
                                  bool first, bool *skip, struct dpt_error *err)
@@ -342,8 +367,7 @@ enum dpt_status dpt_csv_table_next(struct dpt_csv_table *t, bool *more, struct d
             first = true;
         }
         DPT_TRY(next_record(t, &t->csv, more, err));
-        if (*more && begins_with_hash(&t->csv) &&
-            (t->csv.n_cells != t->columns || t->columns == 1)) {
+        if (*more && is_comment(t, first)) {
             t->comments++;
         } else if (*more) {
             DPT_TRY(check_row(t, &t->csv, first, &skip, err));

@@ -27,6 +27,7 @@ struct dpt_csv_spec {
     const char *header; /* --header: auto, yes, no; NULL: auto */
     /* 0: a comma, a point. Where the first file says its delimiter, the table's spec has that. */
     char delimiter, decimal;
+    bool said;                         /* the delimiter is so, whatever files say */
     char thousands;                    /* 0: none */
     const struct dpt_columns *known;   /* the columns are to be these, found by name; or NULL */
     bool by_name;                      /* names of columns are kept, or looked for: no two alike */

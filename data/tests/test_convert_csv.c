@@ -366,6 +366,8 @@ static void columns_come_back(void **state)
                 dpt_columns_add(&columns, name, below(&r, DPT_COLUMN_ROLE_COUNT), &column, &err),
                 DPT_OK);
             column->filled = column->role == DPT_COLUMN_NUMBER && below(&r, 2);
+            if (column->role == DPT_COLUMN_LABEL && below(&r, 2))
+                column->place = 1 + below(&r, 9);
             column->fill = column->filled ? below(&r, 1000) / 7.0 : 0;
             if (column->role == DPT_COLUMN_NUMBER || column->role == DPT_COLUMN_LABEL)
                 column->offset = below(&r, 3) ? 0 : 1.7e12 + below(&r, 1000) / 7.0;
@@ -386,6 +388,7 @@ static void columns_come_back(void **state)
         for (size_t i = 0; i < columns.n; i++) {
             assert_string_equal(again.at[i].name, columns.at[i].name);
             assert_true(again.at[i].offset == columns.at[i].offset);
+            assert_true(again.at[i].place == columns.at[i].place);
         }
         dpt_columns_release(&again);
         text.text[below(&r, (uint32_t)text.length)] = "x,\"\n9"[below(&r, 5)];

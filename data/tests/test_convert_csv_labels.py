@@ -95,3 +95,21 @@ def test_rows_without_a_label_are_left_out(tmp_path, labels, options, want, drop
 
 def test_no_row_has_a_label(tmp_path):
     bad(BAD_DATA, "t.csv: has no row with a label", tmp_path, "csv", text(tmp_path, rows(["", "NA"])), "--drop-missing-label")
+
+
+def test_labels_in_another_order_than_their_columns(tmp_path):
+    """Targets are in the order of --label; what predict and another file call them is right, too."""
+    lines = "".join(f"{i % 10},{i},{1000 + i % 10}\n" for i in range(100))
+    path = text(tmp_path, "small,x,large\n" + lines)
+    good("csv", path, "--label", "large,small", "--regression", "--output", tmp_path / "o")
+    labels, _, columns = found(tmp_path / "o")
+    assert labels[3] == [1003, 3] and columns.endswith("1,small,label,2,\n2,x,number,,\n3,large,label,1,\n")
+    for options in [], ["--label", "small,large"]:
+        good("csv", path, "--output", tmp_path / "p", "--like", tmp_path / "o-00000-of-00001.h5", *options)
+        assert found(tmp_path / "p") == (labels, [], columns)
+    (tmp_path / "j.yaml").write_text("name: w\noutput: r\ndata: {train: o-*.h5, targets: {normalize: auto}}\nmodel: {type: linear}\nloss: mse\n"
+                                     "batch: {global: 50}\ntrain: {epochs: 1}\noptimizer: {type: sgd, lr: 1e-9}\n")
+    assert dpt.run("j.yaml", "--quiet", cwd=tmp_path).code == 0
+    done = dpt.run("predict", "j.yaml", "--checkpoint", "r", path, cwd=tmp_path)
+    rows = list(csv.DictReader(io.StringIO(done.out)))
+    assert [row["true_small"] for row in rows[:3]] == ["0", "1", "2"] and float(rows[0]["large"]) > 500 > float(rows[0]["small"]), done

@@ -141,7 +141,8 @@ def warned(folder, content, *options):
 
 
 @pytest.mark.parametrize("before, mark, between", [("sep=;\n", ";", ""), ("\ufeffsep=\t\r\n", "\t", ""), ('"sep=|"\n', "|", ""), ("# made by hand\n#\n# x, y\n", ",", ""),
-                                                   ("\n# one\n", ",", "# two, of four, cells, here\n"), ("sep=;\n# one\n", ";", "# two\n")])
+                                                   ("\n# one\n", ",", "# two, of four, cells, here\n"), ("sep=;\n# one\n", ";", "# two\n"),
+                                                   ("# as many, cells, as columns\n#, 2, 3\n", ",", "")])
 def test_lines_in_front_of_the_header(tmp_path, before, mark, between):
     """A line sep=; as Excel writes it, and comments: they are no records, in any of the files, and `predict` reads files with and without alike."""
     rows = [mark.join((str(i), str(i * i % 7), "ab"[i % 2])) for i in range(12)]
@@ -156,6 +157,12 @@ def test_lines_in_front_of_the_header(tmp_path, before, mark, between):
     plain = text(tmp_path, f"v{mark}u\n3{mark}1\n", "plain.csv")
     trained(tmp_path, "train.epochs=1")
     assert len(predicted(tmp_path, path)[0]) == 12 and len(predicted(tmp_path, plain)[0]) == 1
+
+
+def test_an_option_counts_more_than_a_line_of_the_file(tmp_path):
+    for option, mark in ((";", ";"), ("tab", "\t"), (",", ",")):
+        good("csv", text(tmp_path, "sep=|\n" + "u,v,y\n1,2,0\n3,4,1\n".replace(",", mark)), "--delimiter", option, "--output", tmp_path / "o")
+        assert shard(tmp_path / "o")[0].tolist() == [[1, 2], [3, 4]]
 
 
 def test_a_header_behind_a_hash(tmp_path):
@@ -185,3 +192,25 @@ def test_many_categories_with_many_rows_each_are_learned_from(tmp_path):
     for rows, fate in ((1200, "too many to learn from"), (12000, "120 different values in 12 000 rows, which --categories takes")):
         path = text(tmp_path, "a,b,y\n" + "".join(f"{i},k{i % 120},{i % 2}\n" for i in range(rows)))
         bad(BAD_DATA, fate, tmp_path, "csv", path)
+
+
+@pytest.mark.parametrize("decimal, group, unit", [(".", "", ""), (".", ",", "$"), (",", ".", "€"), (",", "\u202f", "%"), (".", "", "%"), (".", "'", "£"), (",", "", "")])
+def test_random_numbers_in_any_writing(tmp_path, decimal, group, unit):
+    """Signs, groups of three digits, exponents, blanks and units, drawn at random: the float32 nearest to what was written."""
+    r = random.Random(f"{decimal}{group}{unit}")
+    cells, want = [], []
+    for _ in range(500):
+        digits, behind = str(r.randrange(10 ** r.randrange(1, 8))), "".join(r.choice("0123456789") for _ in range(r.randrange(5)))
+        sign, exponent = r.choice(["", "", "-", "+", "\u2212"]), r.choice(["", "", "", "e2", "E-3", "e\u22122"])
+        grouped = group and r.random() < 0.7
+        exponent = "" if grouped else exponent
+        number = (f"{int(digits):,}".replace(",", group) if grouped else digits) + (decimal + behind if behind else "") + exponent
+        blank, front = r.choice(["", " ", "\u00a0"]), unit not in ("", "%") and r.random() < 0.5
+        written = sign + unit + number if front else sign + number + blank + unit if unit else sign + number
+        cells.append('"' + r.choice(["", " ", "\t"]) + written + r.choice(["", "  "]) + '"')
+        value = float(f"{sign}{digits}.{behind or 0}{exponent}".replace("\u2212", "-"))
+        want.append(value / 100 if unit == "%" else value)
+    path = text(tmp_path, "x,a,y\n" + "".join(f"{c},{i},{i % 2}\n" for i, c in enumerate(cells)))
+    options = (["--decimal", decimal] if decimal != "." else []) + (["--thousands", group] if group else [])
+    good("csv", path, "--output", tmp_path / "o", *options)
+    assert shard(tmp_path / "o")[0][:, 0].tolist() == [np.float32(v) for v in want]
