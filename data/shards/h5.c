@@ -152,6 +152,11 @@ enum dpt_status dpt_h5_fail(struct dpt_error *err, enum dpt_status status, const
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    if (strstr(inner, "version number") != NULL)
+        return dpt_fail(err, status,
+                        "%s: %s (HDF5): damaged, or written for a newer HDF5 than %s, which is "
+                        "here: h5py writes such files with libver='latest', leave that out",
+                        text, inner, dpt_h5_version());
     return inner[0] != '\0' ? dpt_fail(err, status, "%s: %s (HDF5)", text, inner)
                             : dpt_fail(err, status, "%s", text);
 }
@@ -211,7 +216,8 @@ static enum dpt_status refuse_file(const char *path, struct dpt_error *err)
                         "%s: is marked as open for writing: another program writes it at the "
                         "moment, or crashed while it did; then `h5clear -s %s` removes the mark",
                         path, path);
-    return dpt_h5_fail(err, DPT_BAD_DATA, "%s cannot be opened: truncated or damaged", path);
+    return dpt_h5_fail(err, DPT_BAD_DATA, "%s cannot be opened%s", path,
+                       strstr(inner, "version number") != NULL ? "" : ": truncated or damaged");
 }
 
 /* HDF5 opens by name, so another file may have come there since it was checked. */

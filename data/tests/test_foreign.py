@@ -142,6 +142,22 @@ def test_the_newest_format(tmp_path):
     assert losses(tmp_path, "a") == losses(tmp_path, "b")
 
 
+def test_a_format_newer_than_the_library(tmp_path):
+    """A layout of a version that none has yet, in a file of the oldest format, which has no checksum."""
+    x, y = rows()
+    with h5py.File(tmp_path / "a.h5", "w", libver="earliest") as f:
+        f["x"], f["y"] = x, y
+        at = f["x"].id.get_offset().to_bytes(8, "little")
+    content = bytearray((tmp_path / "a.h5").read_bytes())
+    place = content.index(at) - 2  # a layout message: version, class (1: contiguous), address
+    assert content[place:place + 2] == b"\x03\x01"
+    content[place] = 99
+    (tmp_path / "a.h5").write_bytes(content)
+    result = train(tmp_path, "a.h5")
+    assert result.code == BAD_DATA and "a.h5: /x cannot be opened" in result.err, result
+    assert "written for a newer HDF5 than" in result.err and "libver='latest'" in result.err, result
+
+
 @pytest.mark.parametrize("number, name, helps", [(32001, b"blosc", True), (32015, b"zstd", True), (32000, b"lzf", False)])
 def test_filters_that_are_missing(tmp_path, number, name, helps):
     """Plugins are found by HDF5_PLUGIN_PATH; of h5py's own filter there is none."""
