@@ -73,6 +73,7 @@ static bool is_default(const char *key, const struct dpt_conf_node *value,
                        const struct dpt_option *rows)
 {
     struct dpt_str text = {0};
+    double number, usual;
     bool same;
 
     while (rows != NULL && rows->name != NULL && strcmp(rows->name, key) != 0)
@@ -80,7 +81,10 @@ static bool is_default(const char *key, const struct dpt_conf_node *value,
     if (rows == NULL || rows->name == NULL || rows->fallback == NULL || !dpt_conf_is_setting(value))
         return false;
     dpt_conf_setting_text(value, &text);
-    same = text.text != NULL && strcmp(text.text, rows->fallback) == 0;
+    same =
+        text.text != NULL && (strcmp(text.text, rows->fallback) == 0 ||
+                              (rows->type == DPT_OPT_REAL && dpt_parse_real(text.text, &number) &&
+                               dpt_parse_real(rows->fallback, &usual) && number == usual));
     dpt_str_release(&text);
     return same;
 }

@@ -46,9 +46,11 @@ void dpt_value_read(struct dpt_conf *conf, const struct dpt_conf_node *node, con
 /* EVERY: bits 1 << enum dpt_unit of the units that the row takes. */
 unsigned dpt_value_units(const struct dpt_option *row);
 
-/* Gives a scalar the one form that a row has for it: a truth in lower case, and without quotes the
- * row's word, which JSON cannot say otherwise. */
-void dpt_value_settle(struct dpt_conf_node *node, const struct dpt_option *row);
+/* Gives a scalar, or those of a list, the one form that a row has for it: a truth in lower case,
+ * without quotes the row's word, which JSON cannot say otherwise, and `1e-3` for `1.0e-3`, as
+ * dpt_conf_write has it. */
+void dpt_value_settle(struct dpt_conf *conf, struct dpt_conf_node *node,
+                      const struct dpt_option *row);
 
 /* Whether `word` is a word of this row (INT and REAL alone have one). */
 bool dpt_value_is_word(const struct dpt_option *row, const char *word);

@@ -286,7 +286,7 @@ bool dpt_option_read(struct dpt_conf *conf, struct dpt_conf_node *node, const ch
     bool good = true;
     char wanted[DPT_VALUE_TEXT];
 
-    dpt_value_settle(node, row);
+    dpt_value_settle(conf, node, row);
     if (dpt_conf_is_null(node) && !dpt_value_is_word(row, "null")) {
         if (row->fallback == NULL) {
             dpt_conf_mistake(conf, node, path, "must be given: %s", dpt_value_wanted(row, wanted));

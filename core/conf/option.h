@@ -279,11 +279,6 @@ size_t dpt_number_length(const char *text);
  * the type. */
 bool dpt_parse_int(const char *text, int64_t *value);
 bool dpt_parse_real(const char *text, double *value);
-/* A number without what dpt_conf_write adds to one with an exponent: `1e-3` for `1.0e-3`. In the
- * region, where it is another text. NULL: memory ran out. */
-const char *dpt_number_short(struct dpt_region *region, const char *text);
-/* Whether a row reads numbers, and no texts that look like some. NULL: it does not. */
-bool dpt_option_reads_numbers(const struct dpt_option *row);
 /* Reads a size above 0: a number and B, kB, MB, GB or TB (powers of 1000; k, M, G and T are the
  * same), or KiB, MiB, GiB or TiB (of 1024), in upper or lower case. bare: what a number without a
  * unit counts, in bytes; 0: it must have one. NULL, or static text that says what is wrong. */

@@ -245,13 +245,33 @@ static bool in_bounds(struct dpt_conf *conf, const struct dpt_conf_node *node, c
     return false;
 }
 
-void dpt_value_settle(struct dpt_conf_node *node, const struct dpt_option *row)
+/* `1e-3` for `1.0e-3`. */
+static const char *shorten(struct dpt_region *region, const char *text)
+{
+    const size_t e = strcspn(text, "eE"), plus = text[e] != '\0' && text[e + 1] == '+';
+    const size_t mantissa = e > 2 && memcmp(text + e - 2, ".0", 2) == 0 ? e - 2 : e;
+    const char *other = NULL;
+
+    if (plus || mantissa < e)
+        other = dpt_region_printf(region, "%.*s%c%s", (int)mantissa, text, text[e],
+                                  text + e + 1 + plus);
+    return other != NULL ? other : text;
+}
+
+void dpt_value_settle(struct dpt_conf *conf, struct dpt_conf_node *node,
+                      const struct dpt_option *row)
 {
     static const char *const truths[] = {"true", "false", "True", "False", "TRUE", "FALSE"};
     enum { TRUTHS = sizeof truths / sizeof truths[0] };
 
+    for (size_t i = 0; node->kind == DPT_NODE_LIST && row->type == DPT_OPT_REALS && i < node->n;
+         i++)
+        dpt_value_settle(conf, node->items[i], row);
     if (node->kind != DPT_NODE_SCALAR)
         return;
+    if ((row->type == DPT_OPT_REAL || row->type == DPT_OPT_REALS) && !node->quoted &&
+        node->text[dpt_number_length(node->text)] == '\0' && strpbrk(node->text, "eE") != NULL)
+        node->text = shorten(&conf->region, node->text);
     if (row->type == DPT_OPT_BOOL && !node->quoted) {
         const size_t i = dpt_find(node->text, truths, TRUTHS);
 

@@ -62,18 +62,6 @@ static void write_number(const char *text, struct dpt_str *out)
                        *exponent, strchr("+-", exponent[1]) != NULL ? "" : "+", exponent + 1);
 }
 
-const char *dpt_number_short(struct dpt_region *region, const char *text)
-{
-    const size_t exponent = strcspn(text, "eE"),
-                 plus = text[exponent] != '\0' && text[exponent + 1] == '+';
-    const size_t mantissa =
-        exponent > 2 && memcmp(text + exponent - 2, ".0", 2) == 0 ? exponent - 2 : exponent;
-
-    return text[exponent] == '\0' ? text
-                                  : dpt_region_printf(region, "%.*s%c%s", (int)mantissa, text,
-                                                      text[exponent], text + exponent + 1 + plus);
-}
-
 static bool is_number(const char *text)
 {
     return text[0] != '\0' && text[dpt_number_length(text)] == '\0';
@@ -85,7 +73,8 @@ static bool reads_texts(const struct dpt_option *row)
                            row->type == DPT_OPT_TEXTS || row->type == DPT_OPT_CHOICE);
 }
 
-bool dpt_option_reads_numbers(const struct dpt_option *row)
+/* Whether a row reads numbers, and no texts that look like some. */
+static bool reads_numbers(const struct dpt_option *row)
 {
     bool numbers = false;
 
@@ -95,7 +84,7 @@ bool dpt_option_reads_numbers(const struct dpt_option *row)
     for (const struct dpt_option *form = row->alternatives != NULL ? row->alternatives->either
                                                                    : NULL;
          form != NULL && form->name != NULL; form++) {
-        numbers |= dpt_option_reads_numbers(form);
+        numbers |= reads_numbers(form);
         if (reads_texts(form))
             return false;
     }
@@ -111,7 +100,7 @@ static void write_scalar(const struct dpt_conf_node *node, const struct dpt_opti
 
     if (dpt_conf_is_null(node))
         dpt_str_printf(out, "null");
-    else if (number && dpt_option_reads_numbers(row))
+    else if (number && reads_numbers(row))
         write_number(node->text, out);
     else if (!quotes && can_be_plain(node->text, flow))
         dpt_str_add(out, node->text, strlen(node->text));

@@ -1,7 +1,6 @@
 #include "core/state/jobs.h"
 
 #include <search.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -74,36 +73,14 @@ static void collect(void *arg, const char *path, const struct dpt_conf_node *set
     dpt_str_release(&text);
 }
 
-/* Whether two texts are lists of the same numbers. */
-static bool same_numbers(const char *a, const char *b)
-{
-    static const char between[] = "[], ";
-    size_t n, m;
-
-    for (; *a != '\0' && *b != '\0'; a += n, b += m) {
-        char one[64], other[64];
-        double x, y;
-
-        if (*a == *b && strchr(between, *a) != NULL) {
-            n = m = 1;
-            continue;
-        }
-        n = strcspn(a, between), m = strcspn(b, between);
-        if (n >= sizeof one || m >= sizeof other)
-            return false;
-        snprintf(one, sizeof one, "%.*s", (int)n, a);
-        snprintf(other, sizeof other, "%.*s", (int)m, b);
-        if (!dpt_parse_real(one, &x) || !dpt_parse_real(other, &y) || x != y)
-            return false;
-    }
-    return *a == *b;
-}
-
 static bool same_value(const char *a, const char *b, bool words)
 {
+    double x, y;
+
     if (a == NULL || b == NULL)
         return a == b;
-    return strcmp(a, b) == 0 || (!words && same_numbers(a, b));
+    return strcmp(a, b) == 0 ||
+           (!words && dpt_parse_real(a, &x) && dpt_parse_real(b, &y) && x == y);
 }
 
 static void find_difference(struct dpt_job_key *key, const struct dpt_conf_node *const *jobs,

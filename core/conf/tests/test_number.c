@@ -126,26 +126,12 @@ static void sizes_are_read(void **state)
     assert_non_null(dpt_parse_size("80", 0, &bytes)); /* the unit is missing */
 }
 
-static void numbers_are_shortened(void **state)
-{
-    static const char *const cases[][2] = {
-        {"1.0e-3", "1e-3"}, {"1e-3", "1e-3"}, {"1.0E+6", "1E6"}, {"2.5e+3", "2.5e3"},
-        {"1.00", "1.00"},   {"5.e2", "5.e2"}, {"10", "10"},      {"-10.0e+1", "-10e1"}};
-    struct dpt_region region = {0};
-
-    (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
-        assert_string_equal(dpt_number_short(&region, cases[i][0]), cases[i][1]);
-    dpt_region_release(&region);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(times_are_read),
         cmocka_unit_test(sizes_are_read),
         cmocka_unit_test(numbers_are_decimal_and_whole_texts),
-        cmocka_unit_test(numbers_are_shortened),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -22,23 +22,13 @@ static bool is_list(const struct dpt_conf_node *list, const char *text)
     return strcmp(text, list->n == 0 ? "[]" : "]") == 0;
 }
 
-/* Whether a scalar is the one that a text has, however a number is spelt. */
-static bool is_scalar(const struct dpt_conf_node *node, const char *text)
-{
-    double mine, usual;
-
-    return strcmp(node->text, text) == 0 ||
-           (dpt_option_reads_numbers(node->row) && dpt_parse_real(node->text, &mine) &&
-            dpt_parse_real(text, &usual) && mine == usual);
-}
-
 static bool is_default(const struct dpt_conf_node *node)
 {
     const char *usual = node->row->fallback;
 
     return node->filled ||
            (usual != NULL && ((node->kind == DPT_NODE_LIST && is_list(node, usual)) ||
-                              (node->kind == DPT_NODE_SCALAR && is_scalar(node, usual))));
+                              (node->kind == DPT_NODE_SCALAR && strcmp(node->text, usual) == 0)));
 }
 
 /* Whether a checkpoint's job goes without an entry. */
@@ -58,18 +48,10 @@ static struct dpt_conf_node *usual(struct dpt_conf *conf, const struct dpt_optio
                                             : dpt_conf_new(conf, DPT_NODE_SCALAR, row->fallback);
 }
 
-/* Copies a section without what is left out; a job and the one that its run wrote have the same
- * numbers then. list: the row of the list that it is in, or NULL. NULL: nothing remains of it, or
- * memory ran out. */
-static struct dpt_conf_node *copy(struct dpt_conf *conf, const struct dpt_conf_node *node,
-                                  const struct dpt_option *list)
+/* Copies a section without what is left out. NULL: nothing remains of it, or memory ran out. */
+static struct dpt_conf_node *copy(struct dpt_conf *conf, const struct dpt_conf_node *node)
 {
-    const struct dpt_option *reader = node->row != NULL ? node->row : list;
-    const bool number = node->kind == DPT_NODE_SCALAR && !node->quoted &&
-                        dpt_option_reads_numbers(reader) && !dpt_conf_is_null(node) &&
-                        node->text[dpt_number_length(node->text)] == '\0';
-    const char *text = number ? dpt_number_short(&conf->region, node->text) : node->text;
-    struct dpt_conf_node *new = dpt_conf_new(conf, node->kind, text), *item;
+    struct dpt_conf_node *new = dpt_conf_new(conf, node->kind, node->text), *item;
 
     if (new == NULL)
         return NULL;
@@ -77,10 +59,9 @@ static struct dpt_conf_node *copy(struct dpt_conf *conf, const struct dpt_conf_n
     for (size_t i = 0; i < node->n && !conf->region.failed; i++) {
         const struct dpt_option *row = node->items[i]->row;
 
-        item = is_left_out(node->items[i]) ? NULL
-               : row != NULL && row->effect == DPT_EFFECT_NONE_KEPT
-                   ? usual(conf, row)
-                   : copy(conf, node->items[i], node->kind == DPT_NODE_LIST ? node->row : NULL);
+        item = is_left_out(node->items[i])                          ? NULL
+               : row != NULL && row->effect == DPT_EFFECT_NONE_KEPT ? usual(conf, row)
+                                                                    : copy(conf, node->items[i]);
         if (item != NULL && node->kind == DPT_NODE_MAP)
             dpt_conf_put(conf, new, node->keys[i], item);
         else if (item != NULL)
@@ -99,7 +80,7 @@ void dpt_job_signature(const struct dpt_job *job, const struct dpt_conf *conf, s
                                         "optimizer", "schedule", "train", "comm"};
     enum { FIRST = sizeof first / sizeof first[0] };
     struct dpt_conf kept = {0};
-    struct dpt_conf_node *all = copy(&kept, conf->root, NULL);
+    struct dpt_conf_node *all = copy(&kept, conf->root);
     struct dpt_conf_node *map = dpt_conf_new(&kept, DPT_NODE_MAP, NULL);
     struct dpt_conf_node *batch = all != NULL ? dpt_conf_get(all, "batch") : NULL;
     struct dpt_conf_node *global = batch != NULL ? dpt_conf_get(batch, "global") : NULL;
