@@ -38,7 +38,7 @@ ELSEWHERE = [
     (r"make style", "scripts/lib/run-test.sh", "make -s style"),
     (r"make (format|lint)", None, "one changes the tree, the other takes minutes"),
     (r"make help", "scripts/tests/test_tree.py", '"help"'),
-    (r"make( -j\d*)?", "scripts/test.sh", "make -k"),
+    (r"make( -j\d*)?( WERROR=1)?", "scripts/test.sh", "make WERROR=1 -k"),
     (r"make (dist|bundle|deb)\b.*", "scripts/tests/test_packaging.py", "bundle"),
     (r"build/dist/\S+/bin/.*", "scripts/tests/test_packaging.py", "bundle"),
     (r"module load .*", None, "modules are the cluster's"),
