@@ -41,6 +41,8 @@ static size_t begun(const char *text, size_t n)
     return 0;
 }
 
+static bool out_of_memory; /* for what was to be printed */
+
 /* `rest`: of the text before, where stdio cut a character in two. */
 static ssize_t print(void *rest, const char *bytes, size_t n)
 {
@@ -52,6 +54,7 @@ static ssize_t print(void *rest, const char *bytes, size_t n)
     kept = begun(text->text, text->length);
     dpt_str_printable(&clean, text->text, text->length - kept, true);
     good = !text->failed && !clean.failed;
+    out_of_memory |= !good;
     if (!good)
         errno = ENOMEM;
     good = good && dpt_output_write(STDOUT_FILENO, clean.text, clean.length);
@@ -99,6 +102,8 @@ static enum dpt_status check(bool written, struct dpt_error *err)
 {
     if ((written && !ferror(stdout)) || (!written && errno == EPIPE) || reader_left(STDOUT_FILENO))
         return DPT_OK;
+    if (out_of_memory)
+        return dpt_fail_memory(err, "standard output", BUFSIZ);
     if (!written)
         return dpt_fail_errno(err, DPT_IO, "standard output: cannot write");
     /* An earlier write failed, and nobody kept its reason. */

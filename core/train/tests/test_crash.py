@@ -65,7 +65,7 @@ class Place:
 
     def train(self, shim=None, **variables):
         os.makedirs(self.mpi, exist_ok=True)  # runs that begin and end side by side take MPI's common folder from each other
-        env = {"OMPI_MCA_orte_tmpdir_base": self.mpi, **dpt.ENDS_AT_ONCE}
+        env = {"OMPI_MCA_orte_tmpdir_base": self.mpi, "OMPI_MCA_orte_execute_quiet": "1", **dpt.ENDS_AT_ONCE}
         if shim:
             env.update({"LD_PRELOAD": shim, "SHIM_FOLDER": self.path, **variables})
         return dpt.run(self.job, "--output", self.out, "--quiet", *self.words, ranks=self.ranks, env=env, timeout=100)
