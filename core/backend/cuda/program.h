@@ -439,8 +439,8 @@ struct dpt_cuda_lists {
     int64_t workspace_limit;                 /* of one plan */
     bool refitted; /* plans were chosen again, for a workspace that fits */
     float *rows, *drows;
-    float *sums, *more_sums; /* arenas: of a batch's sub-batches; for more than those */
-    int32_t adds;            /* dpt_backend.adds */
+    float *sums, *more_sums;         /* arenas: of a batch's sub-batches; for more than those */
+    int32_t adds;                    /* dpt_backend.adds */
     double *partial, *partial_aside; /* sums over rows: dpt_cuda_cut */
     double *losses;                  /* partial sums of losses */
     uint32_t *counters, *counters_aside;

@@ -105,8 +105,9 @@ static void live_line_is_cut_and_cleared(void **state)
     unsetenv("DPTRAIN_TTY");
     unsetenv("COLUMNS");
     assert_int_equal(log.columns, 6);
-    assert_string_equal(c.text, "\rabcde\033[K\r\xc3\xa4\xe2\x82\xac\xf0\x9f\x99\x82x\033[K" /* which is two wide */
-                                "\r\033[Ka long line stays whole\nnext\n\rend\033[K\r\033[K");
+    assert_string_equal(
+        c.text, "\rabcde\033[K\r\xc3\xa4\xe2\x82\xac\xf0\x9f\x99\x82x\033[K" /* which is two wide */
+                "\r\033[Ka long line stays whole\nnext\n\rend\033[K\r\033[K");
 }
 
 static void file_gets_time_stamps(void **state)

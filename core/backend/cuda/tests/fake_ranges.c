@@ -258,14 +258,17 @@ RANGES(update)
     {                                                                                              \
         argument##_ranges(k, a);                                                                   \
     }
+/* clang-format off: it takes a macro without a semicolon for the beginning of what follows */
 DPT_CUDA_TYPED_ARGUMENTS(CALL)
 CALL(add)
 CALL(feed)
-CALL(norm) CALL(update)
+CALL(norm)
+CALL(update)
+/* clang-format on */
 #undef CALL
 
-    void fake_kernel_ranges(enum dpt_cuda_kernel kernel, const void *argument,
-                            struct fakegpu_work *work)
+void fake_kernel_ranges(enum dpt_cuda_kernel kernel, const void *argument,
+                        struct fakegpu_work *work)
 {
     static const struct {
         void (*call)(const struct kernel *k, const void *argument);
