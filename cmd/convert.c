@@ -259,7 +259,7 @@ static const struct dpt_cli_option options[] = {
 const struct dpt_command dpt_cmd_convert = {
     .name = "convert",
     .usage = "FORMAT IN... --output PREFIX [--shards N] [options of the format]",
-    .summary = "MNIST, CIFAR-10, CSV, NumPy, pictures and others' HDF5 into shards",
+    .summary = "MNIST, CIFAR-10, CSV, NumPy, HDF5 and pictures into shards",
     .details = "Writes HDF5 files that train reads and h5py, MATLAB and h5ls as well: /images and "
                "/labels, contiguous and uncompressed, each with a checksum; --keep-files stores "
                "the files of pictures instead, which training decodes. The same input gives "
