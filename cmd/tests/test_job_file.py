@@ -209,10 +209,13 @@ def test_full_disk(tmp_path):
     if os.system(f"mount -t tmpfs -o size=1m tmpfs {disk} 2>/dev/null") != 0:
         pytest.skip("mounting a small file system is not allowed here")
     try:
-        path = dpt.write_job(tmp_path / "job.yaml", GOOD.replace("[16]", "[512]"))
+        path = dpt.write_job(tmp_path / "job.yaml", GOOD.replace("[16]", "[64]").replace("steps: 2", "steps: 20") +
+                             "checkpoint: {every: 1 steps, keep: all}\n")
         result = dpt.run("train", path, "--output", disk / "run", ranks=2, timeout=60)
         assert result.code == 74 and "No space left" in result.err, result
-        assert "step-" in result.err and os.listdir(disk / "run" / "checkpoints") == [], result
+        names = sorted(os.listdir(disk / "run" / "checkpoints"))
+        assert "step-" in result.err and names[0] == "latest" and "step-00000001.h5" in names, (names, result)
+        assert not any(".tmp" in name for name in names), names
     finally:
         os.system(f"umount {disk}")
 
