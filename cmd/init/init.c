@@ -14,6 +14,7 @@
 #include "cmd/init/job.h"
 #include "core/base/file.h"
 #include "data/shards/labels.h"
+#include "data/tables/array.h"
 
 enum part { TRAIN, VALID, TEST, PARTS };
 
@@ -467,6 +468,9 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
             "%s: of four dimensions the last one is taken for channels, as in [N, H, W, "
             "C], which the file does not say (`layout: nhwc` in the job; nchw: the second)",
             init.parts[TRAIN].at[0]);
+    if (job.statistics != NULL && statistics_of.merged >= 0)
+        dpt_log_warn(&cli->log, "%s: " DPT_FLOAT_MERGES, init.parts[TRAIN].at[0],
+                     (long long)statistics_of.merged);
     if (statistics_of.classes > 0)
         warn_labels(&statistics_of, init.parts[TRAIN].at[0], &cli->log);
     if (job.path != NULL)

@@ -113,6 +113,15 @@ static bool join_sums(const struct dpt_dataset_parts *parts, uint32_t *crc)
     return true;
 }
 
+/* Weights of 1 change nothing, so they are the same as none. */
+static bool weighted(const struct dpt_dataset *set)
+{
+    for (int64_t i = 0; set->weights != NULL && i < set->samples; i++)
+        if (set->weights[i] != 1)
+            return true;
+    return false;
+}
+
 enum dpt_status dpt_dataset_identity(const struct dpt_dataset *set, char text[DPT_IDENTITY_TEXT],
                                      struct dpt_error *err)
 {
@@ -143,11 +152,11 @@ enum dpt_status dpt_dataset_identity(const struct dpt_dataset *set, char text[DP
                    open ? dpt_crc32(0, labels, n * width) : 0);
     /* Where classes are balanced, the weights are no longer the file's; they follow from the labels
      * there. */
-    if (parts->shards[0].weights.name == NULL)
+    if (parts->shards[0].weights.name == NULL || (open && !parts->balanced && !weighted(set)))
         snprintf(text + at, (size_t)(DPT_IDENTITY_TEXT - at), "; weights none");
     else if (!parts->balanced)
         snprintf(text + at, (size_t)(DPT_IDENTITY_TEXT - at), "; weights %08x",
-                 set->weights != NULL ? dpt_crc32(0, set->weights, n) : 0);
+                 open ? dpt_crc32(0, set->weights, n) : 0);
 out:
     return status;
 }

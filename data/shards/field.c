@@ -8,6 +8,7 @@
 #include "core/base/file.h"
 #include "core/base/hash.h"
 #include "core/base/memory.h"
+#include "data/tables/array.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "raw values are little-endian");
 
@@ -262,6 +263,17 @@ void dpt_field_floats(const struct dpt_field *field, const void *raw, size_t n, 
         for (size_t i = 0; i < n; i++)
             out[i] = (float)dpt_field_int(field, raw, i);
     }
+}
+
+int64_t dpt_field_merged(const struct dpt_field *field, const void *raw, int64_t n)
+{
+    const int64_t items = field->row_items;
+
+    for (int64_t i = items; field->info.type == DPT_H5_F64 && i < n * items; i++)
+        if (dpt_float_merges(real_at(field, raw, (size_t)i),
+                             real_at(field, raw, (size_t)(i - items))))
+            return i % items;
+    return -1;
 }
 
 const char *dpt_field_show(const struct dpt_field *field, const void *raw, size_t i, char *buf)

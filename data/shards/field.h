@@ -63,6 +63,9 @@ enum dpt_status dpt_field_check_crc(const struct dpt_field *field, uint32_t crc,
  * whole numbers INT64_MIN. */
 void dpt_field_floats(const struct dpt_field *field, const void *raw, size_t n, float *out);
 int64_t dpt_field_int(const struct dpt_field *field, const void *raw, size_t i);
+/* Which element of a row merges with that of the row before (dpt_float_merges, data/tables/array.h)
+ * in some of n rows; -1: none. */
+int64_t dpt_field_merged(const struct dpt_field *field, const void *raw, int64_t n);
 /* Element i as it is told, "-1" or "0.5"; returns buf (at least 32 bytes). */
 const char *dpt_field_show(const struct dpt_field *field, const void *raw, size_t i, char *buf);
 

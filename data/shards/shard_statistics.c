@@ -137,8 +137,9 @@ static enum dpt_status take_values(struct scan *scan, const struct dpt_shard *sh
 }
 
 /* The numbers of some samples; raw: room for them as they are stored, or for a decoded file. */
-static enum dpt_status read_values(const struct dpt_shard *shard, int64_t sample, int64_t n,
-                                   uint8_t *raw, float *values, struct dpt_error *err)
+static enum dpt_status read_values(struct dpt_shard_statistics *s, const struct dpt_shard *shard,
+                                   int64_t sample, int64_t n, uint8_t *raw, float *values,
+                                   struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_field *field = &shard->images;
@@ -148,6 +149,8 @@ static enum dpt_status read_values(const struct dpt_shard *shard, int64_t sample
     if (shard->offsets == NULL) {
         DPT_TRY(dpt_field_read(field, sample, n, raw, err));
         dpt_field_floats(field, raw, (size_t)(n * items), values);
+        if (s->merged < 0)
+            s->merged = dpt_field_merged(field, raw, n);
         return DPT_OK;
     }
     for (int64_t i = sample; i < sample + n; i++, values += items) {
@@ -190,7 +193,7 @@ static enum dpt_status scan_values(struct scan *scan, const struct dpt_shard *sh
         const int64_t row = shard->samples * i / chunks, end = shard->samples * (i + 1) / chunks;
         const int64_t n = end - row < rows ? end - row : rows;
 
-        DPT_TRY(read_values(shard, row, n, raw, values, err));
+        DPT_TRY(read_values(scan->statistics, shard, row, n, raw, values, err));
         DPT_TRY(take_values(scan, shard, row, values, n, err));
     }
 out:
@@ -239,6 +242,7 @@ static enum dpt_status begin(struct scan *scan, const struct dpt_shard *first,
     enum dpt_status status = DPT_OK;
     struct dpt_shard_statistics *s = scan->statistics;
 
+    s->merged = -1;
     s->named = scan->whole ? (int64_t)first->names.n : 0;
     s->shape = first->shape;
     s->u8 = dpt_shard_u8(first);

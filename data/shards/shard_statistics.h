@@ -29,6 +29,7 @@ struct dpt_shard_statistics {
     /* Mean and deviation of the values as training sees them, bytes divided by 255: [shape.c]; std
      * is 1 where all values are the same. */
     double *mean, *std;
+    int64_t merged; /* a value of which two samples have one float32 (dpt_field_merged); -1: none */
     int64_t scanned; /* samples from which mean and std were computed */
 };
 

@@ -21,6 +21,7 @@ struct state {
     size_t part;  /* n_parts: none */
     uint8_t *raw; /* rows as they lie in the file */
     size_t room;
+    bool told; /* that numbers became one as float32 */
 };
 
 static bool is_npy(const uint8_t *head, size_t n)
@@ -356,13 +357,18 @@ static void close_source(void *state)
     dpt_free(((struct state *)state)->raw);
 }
 
-static enum dpt_status read_floats(struct state *state, struct dpt_array *a, int64_t row, int64_t n,
-                                   float *out, struct dpt_error *err)
+static enum dpt_status read_floats(struct dpt_source *s, struct dpt_array *a, int64_t row,
+                                   int64_t n, float *out, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    struct state *state = s->state;
 
     DPT_TRY(read_raw(state, a, row, n, err));
     DPT_TRY(dpt_array_floats(a, state->raw, row, n, out, err));
+    if (a->merged >= 0 && !state->told && s->spec->log != NULL) {
+        dpt_log_warn(s->spec->log, "%s: " DPT_FLOAT_MERGES, a->in.path, (long long)a->merged);
+        state->told = true;
+    }
 out:
     return status;
 }
@@ -403,11 +409,11 @@ static enum dpt_status read_arrays(struct dpt_source *s, const struct dpt_source
     if (rows->stored != NULL && s->layout.u8)
         DPT_TRY(dpt_array_read(&state->images, row, n, rows->stored, err));
     else if (rows->stored != NULL)
-        DPT_TRY(read_floats(state, &state->images, row, n, floats, err));
+        DPT_TRY(read_floats(s, &state->images, row, n, floats, err));
     if (rows->classes != NULL)
         DPT_TRY(read_classes(s, row, n, rows->classes, err));
     if (rows->targets != NULL)
-        DPT_TRY(read_floats(state, &state->labels, row, n, rows->targets, err));
+        DPT_TRY(read_floats(s, &state->labels, row, n, rows->targets, err));
 out:
     return status;
 }

@@ -8,6 +8,7 @@
 #include "data/shards/labels.h"
 #include "data/shards/shard.h"
 #include "data/sources/source_type.h"
+#include "data/tables/array.h"
 #include "data/tables/columns.h"
 
 struct state {
@@ -18,6 +19,7 @@ struct state {
     size_t *stride;  /* [n_parts] */
     uint8_t *files;  /* of shards that keep files: those of the window, one behind the other */
     size_t room;
+    bool told; /* that numbers became one as float32 */
 };
 
 static bool signed_at(const uint8_t *head, size_t n, size_t at)
@@ -301,6 +303,7 @@ static enum dpt_status render(const struct dpt_source *s, int64_t sample, uint8_
 
 /* What the two visits of a scan need. */
 struct window {
+    struct dpt_source *source;
     const struct dpt_shard *shard;
     const struct dpt_source_rows *rows;
     size_t stride;
@@ -319,6 +322,21 @@ static enum dpt_status check_finite(const struct window *w, const struct dpt_fie
                               field->path, field->name, (long long)(row + bad / field->row_items));
 }
 
+/* Says once that numbers became one as float32. */
+static void tell_merged(const struct window *w, const struct dpt_field *field, int64_t n,
+                        const void *raw)
+{
+    struct state *state = w->source->state;
+    const int64_t at =
+        state->told || w->source->spec->log == NULL ? -1 : dpt_field_merged(field, raw, n);
+
+    if (at < 0)
+        return;
+    dpt_log_warn(w->source->spec->log, "%s: /%s: " DPT_FLOAT_MERGES, field->path, field->name,
+                 (long long)at);
+    state->told = true;
+}
+
 static enum dpt_status take_images(void *arg, int64_t row, int64_t n, const void *raw,
                                    struct dpt_error *err)
 {
@@ -330,6 +348,7 @@ static enum dpt_status take_images(void *arg, int64_t row, int64_t n, const void
         memcpy(to, raw, (size_t)n * w->stride);
         return DPT_OK;
     }
+    tell_merged(w, field, n, raw);
     dpt_field_floats(field, raw, (size_t)(n * field->row_items), (float *)(void *)to);
     return check_finite(w, field, row, n, (float *)(void *)to, err);
 }
@@ -343,6 +362,7 @@ static enum dpt_status take_labels(void *arg, int64_t row, int64_t n, const void
     char text[32];
 
     if (w->rows->targets != NULL) {
+        tell_merged(w, field, n, raw);
         dpt_field_floats(field, raw, (size_t)(n * width), w->rows->targets + at * width);
         return check_finite(w, field, row, n, w->rows->targets + at * width, err);
     }
@@ -364,7 +384,7 @@ static enum dpt_status read_rows(struct dpt_source *s, const struct dpt_source_r
     enum dpt_status status = DPT_OK;
     const struct dpt_shard *shard = &((struct state *)s->state)->shards[rows->part];
     const int64_t end = rows->row + rows->n;
-    struct window w = {shard, rows, s->layout.stride, s->spec->convert};
+    struct window w = {s, shard, rows, s->layout.stride, s->spec->convert};
 
     DPT_TRY(attach(s, rows->part, err));
     if (rows->stored != NULL && shard->offsets != NULL)

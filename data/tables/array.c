@@ -203,13 +203,22 @@ int64_t dpt_npy_integer(const struct dpt_npy *npy, const uint8_t *at)
     return bits > INT64_MAX ? INT64_MAX : (int64_t)bits;
 }
 
-enum dpt_status dpt_array_floats(const struct dpt_array *a, const uint8_t *raw, int64_t row,
-                                 int64_t n, float *out, struct dpt_error *err)
+bool dpt_float_merges(double a, double b)
 {
+    return fabs(a) > 0x1p24 && a != b && (float)a == (float)b && a == floor(a) && b == floor(b);
+}
+
+enum dpt_status dpt_array_floats(struct dpt_array *a, const uint8_t *raw, int64_t row, int64_t n,
+                                 float *out, struct dpt_error *err)
+{
+    a->merged = -1;
     for (int64_t i = 0; i < n * a->row; i++) {
         const double value = dpt_npy_real(&a->npy, raw + i * a->npy.size);
 
         out[i] = (float)value;
+        if (i >= a->row && out[i] == out[i - a->row] &&
+            dpt_float_merges(value, dpt_npy_real(&a->npy, raw + (i - a->row) * a->npy.size)))
+            a->merged = i % a->row;
         if (!isfinite(out[i]))
             return dpt_fail(err, DPT_BAD_DATA, "%s: sample %lld, value %lld is %g: not finite%s",
                             a->in.path, (long long)row + i / a->row, (long long)(i % a->row), value,

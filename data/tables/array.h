@@ -21,6 +21,8 @@ struct dpt_array {
     struct dpt_npy npy;
     int64_t row; /* numbers of a row */
     int64_t at;  /* the row that is read next */
+    /* By dpt_array_floats: a column in which two rows merge (dpt_float_merges); -1: there is none. */
+    int64_t merged;
 };
 
 /* Errors: BAD_DATA (no file of this kind, no samples, too short for its header), IO, RANK. */
@@ -43,9 +45,16 @@ enum dpt_status dpt_array_read(struct dpt_array *a, int64_t row, int64_t n, void
 int64_t dpt_npy_integer(const struct dpt_npy *npy, const uint8_t *at);
 double dpt_npy_real(const struct dpt_npy *npy, const uint8_t *at);
 
+/* Whether two whole numbers are one as float32, as time stamps in milliseconds are. */
+bool dpt_float_merges(double a, double b);
+/* What to tell of a column that holds such; format it with the column's number (long long). */
+#define DPT_FLOAT_MERGES                                                                           \
+    "column %lld: whole numbers beyond 2^24 that differ are one number as float32: subtract an "   \
+    "offset from the column where the file is written"
+
 /* n rows of raw numbers as floats; `row` is the number of the first, for messages. Errors: BAD_DATA
  * (one is not finite). */
-enum dpt_status dpt_array_floats(const struct dpt_array *a, const uint8_t *raw, int64_t row,
-                                 int64_t n, float *out, struct dpt_error *err);
+enum dpt_status dpt_array_floats(struct dpt_array *a, const uint8_t *raw, int64_t row, int64_t n,
+                                 float *out, struct dpt_error *err);
 
 #endif

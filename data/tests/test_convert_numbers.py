@@ -58,6 +58,20 @@ def test_times_are_stored_from_an_offset_on(tmp_path):
     assert shard(tmp_path / "n")[0].ravel().tolist() == list(range(8)) and ",offset" in shard(tmp_path / "n")[2]
 
 
+@pytest.mark.parametrize("step, told", [(1, True), (1 << 17, False), (0, False)])
+def test_times_in_arrays_are_told(tmp_path, step, told):
+    """Numbers of columns without a name have no offset, so what becomes one number as float32 is told, in whatever file it is."""
+    times = (1 << 40) + step * np.arange(400.0)
+    x, y = np.column_stack([np.arange(400.0), times]), (np.arange(400) % 2).astype(np.int32)
+    np.savez(tmp_path / "a.npz", x=x, y=y)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"], file["y"] = x, y
+    for words in (["convert", "npz", tmp_path / "a.npz", "--output", tmp_path / "npz"], ["convert", "h5", tmp_path / "a.h5", "--output", tmp_path / "h5"],
+                  ["init", tmp_path / "a.h5", "--output", tmp_path / "job.yaml"]):
+        done = dpt.run(*words)
+        assert done.code == 0 and ("column 1: whole numbers beyond 2^24" in done.err) == told, done
+
+
 def test_numbers_that_float32_holds_keep_their_bytes(tmp_path):
     """Whole numbers below 2^24, years, amounts from 0 on: no offset. Those that it does not tell apart beside 0 are told."""
     rows = "".join(f"{16000000 + i},{1990 + i % 30},{i * 10 ** 13 // 7},{300 + i / 7:.3f},{i % 2}\n" for i in range(50))

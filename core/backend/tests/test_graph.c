@@ -181,7 +181,7 @@ static void tiny_steps_count_little(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const float samples = (float)cases[i].samples.step,
-                    sum[] = {[16] = samples, [32] = samples};
+                    sum[48] = {[16] = samples, [32] = samples};
         const int32_t side = cases[i].planes ? 2 : 1;
         struct dpt_graph g = {0};
         struct dpt_graph_node node = {.op = DPT_OP_BATCHNORM,

@@ -216,7 +216,7 @@ def test_what_is_not_used_is_told_once(tmp_path):
     lines = [line for line in said.err.splitlines() if "not used" in line]
     known = "(known: /images or /x, /labels or /y, /weights or /mask)"
     assert lines == [f"warning: {tmp_path}/train-0.h5: /weigths is not used {known}, nor in the other files",
-                     f"warning: {tmp_path}/train-1.h5: /meta, /weigths are not used {known}"]
+                     f"warning: {tmp_path}/train-1.h5: /meta/, /weigths are not used {known}"]
 
 
 def test_predict_takes_no_notice(tmp_path):
