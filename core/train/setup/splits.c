@@ -129,12 +129,13 @@ static void warn_lone(const struct dpt_trainer *t, struct dpt_log *log)
                   last = dpt_sampler_count(s, dpt_sampler_steps(s) - 1);
     const struct dpt_graph_node *each = lone_norm(t, whole, s->micro),
                                 *node = each != NULL ? each : lone_norm(t, last, s->micro);
-    const int32_t micro = micro_without(t, whole, last);
+    int32_t micro;
     char what[64] = "an epoch's last step is one sample";
     char cure[64] = "another batch.global would do";
 
     if (node == NULL)
         return;
+    micro = micro_without(t, whole, last);
     if (each != NULL || last > 1)
         snprintf(what, sizeof what, "%s step of %d ends with a micro-batch of one sample",
                  each != NULL ? "each" : "an epoch's last", each != NULL ? whole : last);
