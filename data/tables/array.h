@@ -21,7 +21,7 @@ struct dpt_array {
     struct dpt_npy npy;
     int64_t row; /* numbers of a row */
     int64_t at;  /* the row that is read next */
-    /* By dpt_array_floats: a column in which two rows merge (dpt_float_merges); -1: there is none. */
+    /* By dpt_array_floats: a column in which two rows merge (dpt_float_merges); -1: none. */
     int64_t merged;
 };
 
