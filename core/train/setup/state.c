@@ -408,35 +408,30 @@ out:
     return status;
 }
 
-enum dpt_status dpt_trainer_check_columns(const struct dpt_trainer *t,
-                                          const struct dpt_checkpoint *file, struct dpt_error *err)
+/* Holds a text of a checkpoint, "/columns", against each of the opened sets. Errors: those of
+ * `compare`, BAD_DATA, RANK. */
+static enum dpt_status
+check_text(const struct dpt_trainer *t, const struct dpt_checkpoint *file, const char *name,
+           enum dpt_status (*compare)(const struct dpt_dataset *set, const char *text,
+                                      const char *from, struct dpt_error *err),
+           struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    char *columns = NULL;
+    char *text = NULL;
 
-    DPT_TRY(dpt_checkpoint_text(file, "/columns", &columns, err));
+    DPT_TRY(dpt_checkpoint_text(file, name, &text, err));
     for (size_t i = 0; i < DPT_SPLITS; i++)
         if (t->data.split[i].present)
-            DPT_TRY(dpt_dataset_check_columns(t->data.split[i].set, columns, file->path, err));
+            DPT_TRY(compare(t->data.split[i].set, text, file->path, err));
 out:
-    free(columns);
+    free(text);
     return status;
 }
 
-/* A number must mean the same class to the model and in the opened sets. Errors: BAD_DATA, RANK. */
-static enum dpt_status check_classes(const struct dpt_trainer *t, const struct dpt_checkpoint *file,
-                                     struct dpt_error *err)
+enum dpt_status dpt_trainer_check_columns(const struct dpt_trainer *t,
+                                          const struct dpt_checkpoint *file, struct dpt_error *err)
 {
-    enum dpt_status status = DPT_OK;
-    char *classes = NULL;
-
-    DPT_TRY(dpt_checkpoint_text(file, "/classes", &classes, err));
-    for (size_t i = 0; i < DPT_SPLITS; i++)
-        if (t->data.split[i].present)
-            DPT_TRY(dpt_dataset_compare_classes(t->data.split[i].set, classes, file->path, err));
-out:
-    free(classes);
-    return status;
+    return check_text(t, file, "/columns", dpt_dataset_check_columns, err);
 }
 
 /* Loads the parameters, on rank 0. */
@@ -451,7 +446,8 @@ static enum dpt_status load_params(struct dpt_trainer *t, struct dpt_state *stat
     DPT_TRY(dpt_checkpoint_open(&file, path, err));
     DPT_TRY(dpt_checkpoint_read(&file, state, DPT_LOAD_PARAMS | how, NULL, err));
     DPT_TRY(dpt_trainer_check_columns(t, &file, err));
-    DPT_TRY(check_classes(t, &file, err));
+    /* A number must mean the same class to the model and in the sets. */
+    DPT_TRY(check_text(t, &file, "/classes", dpt_dataset_compare_classes, err));
     if (state->averaged)
         dpt_log_info(t->log, "weights: their moving average (train.ema)");
 out:
