@@ -335,6 +335,7 @@ class Case:
                     file[names[0]].attrs["layout"] = "NHWC"
                 if weighs:
                     file["weights"] = dice.choice([0, 1, 0.25, 2.7], n, p=[0.1, 0.3, 0.3, 0.3]).astype(np.float32)
+                    file["weights"][0] = 1  # a set of which no sample counts cannot be evaluated
         return f"{self.folder}/{name}-*.h5"
 
     def files(self, file, n, dice, options):
