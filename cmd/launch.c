@@ -70,8 +70,10 @@ static void set_environment(const struct dpt_cli *cli, int ranks)
     /* hwloc looks for X displays at every start, which takes seconds where no name server answers,
      * and reads all PCI devices in every process, which takes milliseconds in virtual machines. */
     setenv("HWLOC_COMPONENTS", "-gl,-opencl,-pci,-linuxio", 0);
-    /* An mpirun that is ended while it starts ranks makes epoll fail, and libevent says so. */
-    setenv("EVENT_NOEPOLL", "1", 0);
+    /* An mpirun that is ended while it starts ranks makes epoll fail, and libevent says so. Open
+     * MPI 5 can do with nothing else. */
+    if (strncmp(dpt_comm_version(), "Open MPI 4", 10) == 0)
+        setenv("EVENT_NOEPOLL", "1", 0);
     /* Containers often forbid the system call behind it, and Open MPI says so thousands of times.
      */
     setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);

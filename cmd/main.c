@@ -71,5 +71,7 @@ int main(int argc, char **argv)
     if (status == DPT_OK && (status = dpt_output_end(&err)) != DPT_OK)
         fprintf(stderr, "%s\n", err.text);
     dpt_launched_end(dpt_exit_code(status));
+    if (status != DPT_OK)
+        dpt_launcher_let_first_speak();
     return dpt_exit_code(status);
 }

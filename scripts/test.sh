@@ -135,6 +135,10 @@ all_jobs() {
     fi
 }
 build "" build
+# Which system and libraries it ran on; the last of them are what the program itself says.
+# shellcheck source=/dev/null
+echo "on $(. /etc/os-release && echo "$PRETTY_NAME"), $(uname -m)$(./build/dptrain --version 2>/dev/null | sed -n '2,$ { s/^backend //; s/[:;] no GPU here.*//; s/^/; /; p }' |
+    tr -d '\n')" >&2
 
 export DPT_HEAVY=$heavy DPT_LOGS=$logs PYTHONDONTWRITEBYTECODE=1
 # Debian's own Python is the one that Debian's pytest, h5py and numpy belong to; another may come first in the PATH.

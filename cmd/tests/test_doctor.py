@@ -46,10 +46,7 @@ def doctor(*words, ranks=0, **more):
 
 def by_hand(*ranks, words=("--json",), **more):
     """Each rank by a shell line of its own, in which DOCTOR is the program."""
-    line = ["mpirun"]
-    for number, script in enumerate(ranks):
-        line += ([":"] if number else []) + ["-np", "1", "sh", "-c", script.replace("DOCTOR", f"exec '{dpt.BINARY}' doctor {' '.join(words)}")]
-    return call(*line, **more)
+    return call(*dpt.each_rank(*(script.replace("DOCTOR", f"exec '{dpt.BINARY}' doctor {' '.join(words)}") for script in ranks)), **more)
 
 
 def lines(result, name):

@@ -4,6 +4,7 @@ import glob
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -59,12 +60,8 @@ def train(place, *words, ranks=0, code=0, output="run", **more):
 
 def apart(place, *environments, words=(), code=0):
     """Each rank with variables of its own."""
-    line = ["mpirun"]
-    for number, own in enumerate(environments):
-        line += ([":"] if number else []) + ["-np", "1"]
-        line += [word for name, text in own.items() for word in ("-x", f"{name}={text}")]
-        line += [dpt.BINARY, place / "job.yaml", "--output", "run", *words]
-    result = call(place, line)
+    call_it = shlex.join(map(str, [dpt.BINARY, place / "job.yaml", "--output", "run", *words]))
+    result = call(place, dpt.each_rank(*(f"exec env {shlex.join(f'{name}={text}' for name, text in own.items())} {call_it}" for own in environments)))
     assert result.code == code, result
     return result
 
@@ -240,8 +237,8 @@ def test_doctor_measures_sums_in_gpu_memory(place):
 
 
 def test_doctor_where_a_rank_has_none(place):
-    line = ["mpirun", "-np", 1, dpt.BINARY, "doctor", "--json", ":", "-np", 1, "-x", f"LD_LIBRARY_PATH={NONE}", dpt.BINARY, "doctor", "--json"]
-    result = call(place, line)
+    doctor_it = f"'{dpt.BINARY}' doctor --json"
+    result = call(place, dpt.each_rank(f"exec {doctor_it}", f"LD_LIBRARY_PATH='{NONE}' exec {doctor_it}"))
     assert result.code == 0, result
     ranks = [check for check in json.loads(result.out)["checks"] if check["name"] == "GPU ranks"]
     assert len(ranks) == 1 and ranks[0]["level"] == "warning" and "no GPU for rank 1" in ranks[0]["found"], ranks

@@ -217,7 +217,7 @@ def test_most_wrong_pictures(project, page):
     assert len(sheet) == 40
     for sample, label, chosen, percent, image in sheet:
         values = pixels(image)
-        assert values.shape == (12, 12) and values[0, 0] * 256 + values[0, 1] == sample, "that very picture"
+        assert values.shape == (12, 12) and int(values[0, 0]) * 256 + int(values[0, 1]) == sample, "that very picture"
         assert label == labels[sample] and label != chosen and 10 <= percent <= 100
         assert f"true class {label}, taken for {chosen}" in image.attributes["alt"]
 

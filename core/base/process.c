@@ -4,7 +4,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
 
+#include "core/base/clock.h"
 #include "core/base/file.h"
 
 bool dpt_process_read(int pid, struct dpt_process *process)
@@ -64,4 +67,16 @@ double dpt_process_memory(const char *name)
 
     dpt_file_value("/proc/self/status", name, kilobytes, sizeof kilobytes);
     return atof(kilobytes) * 1024;
+}
+
+void dpt_pipe_drain(int fd, double most)
+{
+    const double start = dpt_now(), look = 1e-3;
+    struct stat what;
+    int left;
+
+    if (fstat(fd, &what) != 0 || !S_ISFIFO(what.st_mode))
+        return;
+    while (ioctl(fd, FIONREAD, &left) == 0 && left > 0 && dpt_now() - start < most)
+        dpt_sleep(look);
 }

@@ -54,6 +54,10 @@ int dpt_launcher_local_rank(void);
  * may, since setenv moves the environment. dpt_comm_open calls it too, which then changes nothing.
  */
 void dpt_launcher_prepare(void);
+/* A rank beside rank 0 that is about to end with an error which rank 0 tells waits here until that
+ * has ended, a second at most: launchers end all ranks as soon as one has failed, and what a rank
+ * has written by then may be lost. Not collective. */
+void dpt_launcher_let_first_speak(void);
 
 /*
  * Starts MPI and finds the groups. Collective over all processes of the job. Without a launcher MPI

@@ -123,6 +123,8 @@ void dpt_launcher_prepare_lone(void)
     setenv("OMPI_MCA_ess_singleton_isolated", "1", 0);
     setenv("OMPI_MCA_pml", "ob1", 0);
     setenv("OMPI_MCA_btl", "self,vader", 0);
+    /* Open MPI 5 does not start without one. */
+    setenv("HOME", "/", 0);
     /* Processes that start and end at the same time would remove each other's session folders. */
     setenv("OMPI_MCA_orte_create_session_dirs", "0", 0);
     /* hwloc looks for X displays at every start: seconds where no name server answers. It also
@@ -130,15 +132,23 @@ void dpt_launcher_prepare_lone(void)
     setenv("HWLOC_COMPONENTS", "-gl,-opencl,-pci,-linuxio", 0);
 }
 
-void dpt_launcher_prepare(void)
+/* Whether the launcher says that all ranks are on this node. */
+static bool on_one_node(void)
 {
     const int ranks = dpt_launcher_number("OMPI_COMM_WORLD_SIZE", -1);
 
+    if (ranks > 0)
+        return dpt_launcher_number("OMPI_COMM_WORLD_LOCAL_SIZE", -1) == ranks;
+    return slurm_tasks() > 1 && dpt_launcher_number("SLURM_STEP_NUM_NODES", -1) == 1;
+}
+
+void dpt_launcher_prepare(void)
+{
     if (!dpt_launcher_present())
         dpt_launcher_prepare_lone();
     /* Open MPI 5 complains of addresses that do not reach each other, IPv6 ones mostly, even where
      * all ranks share their memory and no message takes that way. */
-    if (ranks > 0 && dpt_launcher_number("OMPI_COMM_WORLD_LOCAL_SIZE", -1) == ranks)
+    if (on_one_node())
         setenv("OMPI_MCA_btl_tcp_disable_family", "6", 0);
 }
 

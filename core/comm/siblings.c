@@ -3,6 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/base/clock.h"
 #include "core/base/process.h"
 #include "core/comm/watch.h"
 
@@ -90,4 +91,25 @@ void dpt_siblings_notify(void)
         return;
     fputs(explained, file);
     fclose(file);
+}
+
+/* Whether rank 0 has ended, and in *found whether it was ever seen: it may be on another machine. */
+static bool first_has_ended(struct dpt_siblings *siblings, bool *found)
+{
+    dpt_siblings_update(siblings);
+    for (int i = 0; i < siblings->n; i++)
+        *found |= siblings->all[i].rank == 0;
+    return *found && siblings->dead == 0;
+}
+
+void dpt_launcher_let_first_speak(void)
+{
+    const double start = dpt_now(), most = 1, unseen = 0.3, look = 0.01;
+    struct dpt_siblings siblings = {0};
+    bool found = false;
+
+    if (!dpt_launcher_present() || dpt_launcher_rank() == 0)
+        return;
+    while (!first_has_ended(&siblings, &found) && dpt_now() - start < (found ? most : unseen))
+        dpt_sleep(look);
 }

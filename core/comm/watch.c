@@ -114,11 +114,13 @@ static _Noreturn void end_job(struct dpt_watch *w, int code, const char *line)
     if (first) {
         print_line(line);
         dpt_launched_end(code);
-    }
-    if (first && tell != NULL)
-        tell(w->tell_arg, line);
-    if (!first)
+        if (tell != NULL)
+            tell(w->tell_arg, line);
+        /* A launcher that is told to end all may lose what it has not read yet. */
+        dpt_pipe_drain(STDERR_FILENO, 1);
+    } else {
         dpt_sleep(YIELD); /* the rank that printed ends the job, and its exit code should count */
+    }
     /* MPI_Abort talks to a launcher, which may hang itself. */
     signal(SIGALRM, SIG_DFL);
     alarm(ABORT_LIMIT);

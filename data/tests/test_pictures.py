@@ -123,7 +123,7 @@ def test_gif(tmp_path, mode, save):
     got, read = one(tmp_path, "p.GIF", image, **save)
     grey = mode in ("L", "1")
     want = np.asarray(read.convert("L"))[None] if grey else np.asarray(on_white(read)).transpose(2, 0, 1)
-    assert getattr(read, "n_frames", 1) == (4 if mode == "several" else 1)
+    assert (getattr(read, "n_frames", 1) > 1) == (mode == "several")
     assert got.shape == want.shape and (got == want).all()
 
 

@@ -46,10 +46,14 @@ unit)
     timed timeout -k 10 "$limit" "${command[@]}"
     rc=$?
     read -r passed failed skipped < <(
-        sed -e 's/^\[[0-9]*,0\]<std[a-z]*>://' -e '/^\[[0-9]*,[0-9]*\]</d' "$log" | awk '
+        sed -e 's/^\[[0-9]*,0\]<std[a-z]*>: *//' -e '/^\[[0-9]*,[0-9]*\]</d' "$log" | awk '
             /^\[ +OK \]/ { p++ }
-            /^\[ +FAILED +\] [0-9]+ test\(s\), listed below/ { f += $4 }
-            /^\[ +SKIPPED +\] [0-9]+ test\(s\), listed below/ { s += $4 }
+            /^\[ +(FAILED|SKIPPED) +\] .*test\(s\), listed below/ { # later ones name the group before the number
+                n = $0
+                sub(/ test\(s\), listed below.*/, "", n)
+                sub(/.* /, "", n)
+                if (/FAILED/) f += n; else s += n
+            }
             END { print p + 0, f + 0, s + 0 }'
     )
     ;;
@@ -90,6 +94,6 @@ line+="  $label$why (${seconds} s)"
 if [ "$failed" = 0 ]; then
     printf '%s\n' "$line"
 else
-    printf '%s\n%s\n' "$line" "$(tail -n 200 "$log" | sed 's/^/    | /')"
+    printf '%s\n%s\n' "$line" "$(tail -n 200 "$log" | tr -d '\0' | sed 's/^/    | /')"
 fi
 exit 0

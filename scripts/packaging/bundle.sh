@@ -15,8 +15,11 @@ mpicc=$(command -v "${MPICC:-mpicc}") || mpicc=/usr/bin/mpicc
 mpi=$(dirname "$mpicc")
 
 need patchelf
-for name in ompi_info orted; do
-    [ -x "$mpi/$name" ] || fail "$mpi has no $name: of the MPIs only Open MPI up to 4 can be taken along"
+[ -x "$mpi/ompi_info" ] || fail "$mpi has no ompi_info: of the MPIs only Open MPI can be taken along"
+# What starts ranks: of Open MPI 4 mpirun does it itself, of 5 prterun does, and each has a daemon on other nodes.
+starters=()
+for name in mpirun orted prterun prted; do
+    [ ! -x "$mpi/$name" ] || starters+=("$name")
 done
 path_of() {
     "$mpi/ompi_info" --parsable --path all | awk -F: -v key="$1" '$1 == "path" && $2 == key { found = $3 } END { print found }'
@@ -27,19 +30,23 @@ path_of() {
 mkdir -p "$stage"/{libexec,lib/openmpi,lib/hwloc,lib/pmix,share/doc/dptrain}
 mv "$stage/bin/dptrain" "$stage/libexec/dptrain"
 strip --strip-unneeded "$stage/libexec/dptrain"
-for name in mpirun orted; do
+for name in "${starters[@]}"; do
     install -m 755 "$(readlink -f "$mpi/$name")" "$stage/libexec/$name"
 done
-for name in dptrain mpirun orted; do
+for name in dptrain "${starters[@]}"; do
     install -m 755 "$here/bundle-run" "$stage/bin/$name"
 done
 ln -s mpirun "$stage/bin/mpiexec"
 ln -s mpirun "$stage/libexec/mpiexec"
 
-install -m 644 "$(path_of pkglibdir)"/mca_*.so "$stage/lib/openmpi"
+find -L "$(path_of pkglibdir)" -maxdepth 1 -name 'mca_*.so' -exec install -m 644 -t "$stage/lib/openmpi" {} + # 5 has them inside
 mkdir -p "$stage/etc/openmpi" "$stage/share/openmpi"
 find -L "$(path_of sysconfdir)" -maxdepth 1 -type f -exec cp {} "$stage/etc/openmpi" \;
 find -L "$(path_of pkgdatadir)" -maxdepth 1 -type f ! -name '*wrapper-data*' -exec cp {} "$stage/share/openmpi" \;
+if [ -x "$mpi/prte_info" ]; then
+    mkdir -p "$stage/share/prte"
+    cp -rL "$("$mpi/prte_info" --path pkgdatadir | sed 's/.*: *//')/." "$stage/share/prte"
+fi
 
 # --- the libraries of all of it ----------------------------------------------------------------------------------------
 

@@ -286,7 +286,8 @@ def test_preempted_and_signalled_ends_with_the_same_bytes(slurm, whole, tmp_path
     slurm.wait_for_end(*jobs)
     for kind in kinds:
         end = slurm.ask(number[kind])
-        assert (end["JobState"], end["ExitCode"], end["Restarts"]) == ("COMPLETED", "0:0", "2"), (kind, end, log[kind].read_text())
+        # Slurm 24.11 counts one that asks to be requeued while it is preempted twice.
+        assert (end["JobState"], end["ExitCode"]) == ("COMPLETED", "0:0") and end["Restarts"] in ("2", "3"), (kind, end, log[kind].read_text())
         assert "(SIGUSR1), all is saved" in log[kind].read_text(), log[kind].read_text()
         assert_undisturbed(folder[kind], expected, epochs)
 

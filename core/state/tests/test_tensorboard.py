@@ -238,7 +238,7 @@ def test_the_file_cannot_grow(tmp_path):
     done = dpt.Result(subprocess.run([*command, str(tmp_path / "out"), *ON], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                      timeout=100, check=False))
     assert done.code == 74 and f"{tmp_path}/out/{NAME}: File too large" in done.err, done
-    assert done.err.count("File too large") == 1, done
+    assert len(re.findall("^step .*File too large$", done.err, re.M)) == 1, done  # Open MPI 5 has a page of its own, of its memory
     assert Events(tmp_path / "out" / NAME).count > 3
 
 

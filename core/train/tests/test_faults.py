@@ -173,8 +173,8 @@ def test_fault_is_read_at_the_start(tmp_path, job):
 
 def test_a_fault_of_one_rank_is_announced(tmp_path, job):
     """Also where rank 0 has no such variable."""
-    words = [dpt.BINARY, job, "--output", tmp_path / "out", "--set", "train.epochs=1"]
-    done = subprocess.run(["mpirun", "-np", "1", *words, ":", "-np", "1", "-x", "DPTRAIN_FAULT=kill:rank=7:step=1", *words],
+    words = f"'{dpt.BINARY}' '{job}' --output '{tmp_path}/out' --set train.epochs=1"
+    done = subprocess.run(dpt.each_rank(f"exec {words}", f"DPTRAIN_FAULT=kill:rank=7:step=1 exec {words}"),
                           env={**os.environ, **dpt.MPI_ENVIRONMENT}, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and done.stderr.count("DPTRAIN_FAULT is in the environment of rank 1") == 1, done
 

@@ -279,7 +279,7 @@ BROKEN = {
     "twice": (header("{" + ENTRY % ("1", "0, 4") + ", " + ENTRY % ("1", "4, 8") + "}", b"12345678"),
               'two entries of its header are called "a"'),
     "long name": (header('{"%s": {}}' % ("a" * 600)), "a tensor's name has 600 characters"),
-    "zip": (b"PK\x03\x04 and no more", "Not a zip archive"),
+    "zip": (b"PK\x03\x04 and no more", "zip archive"),
     "no checkpoint": (b"\x89HDF\r\n\x1a\n", "is no checkpoint of dptrain"),
 }
 

@@ -1,6 +1,7 @@
 """Ranks that do not compute alike: instructions of the processor that the environment keeps from some, and device.isa against it."""
 import os
 import re
+import shlex
 import subprocess
 import sys
 
@@ -42,8 +43,8 @@ def with_avx512(here):
 
 def mixed(job, folder, variable, value, *words):
     """Two ranks, the second with a variable of its own."""
-    program = [dpt.BINARY, job, "--output", str(folder), *words]
-    done = subprocess.run(["mpirun", "-np", "1", *program, ":", "-np", "1", "-x", f"{variable}={value}", *program],
+    program = shlex.join([dpt.BINARY, job, "--output", str(folder), *words])
+    done = subprocess.run(dpt.each_rank(f"exec {program}", f"{variable}={value} exec {program}"),
                           env={**os.environ, **dpt.MPI_ENVIRONMENT}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, timeout=60)
     return dpt.Result(done)

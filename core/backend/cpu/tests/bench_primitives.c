@@ -4,7 +4,7 @@
  *   build/tests/bench_primitives [resnet20 | resnet18] [bf16 | fp32] [micro-batch] [rounds]
  *
  * Prints a Markdown table, milliseconds per 128 samples (the fastest of the rounds): oneDNN's
- * convolutions in the layouts and by the algorithm that it chooses (forward, data, weights); its
+ * direct convolutions in the layouts that it chooses (forward, data, weights); its
  * batch norms of their outputs, fused with a relu (forward, backward); its sums with a relu. Then
  * their sum, and what `train` of this backend takes for the whole network, loss and all. Each
  * primitive runs alone, on memory of its own; layouts are not converted from one to the next.
@@ -12,18 +12,15 @@
 #include "core/backend/tests/net.h"
 
 #if defined(DPT_WITH_ONEDNN) && DPT_WITH_ONEDNN
-#include <oneapi/dnnl/dnnl.h>
-#endif
 
-#if defined(DNNL_VERSION_MAJOR) && DNNL_VERSION_MAJOR == 2
-
+#include "core/backend/cpu/dnnl_private.h"
 #include "core/base/clock.h"
 
 enum { SAMPLES = 128, ARGUMENTS = 16 };
 
 /* What the primitives are made with. */
 struct library {
-    dnnl_engine_t engine;
+    struct dpt_dnnl library; /* its engine alone */
     dnnl_stream_t stream;
     dnnl_data_type_t type; /* of activations and weights */
     int32_t micro;
@@ -94,7 +91,7 @@ static double time_of(struct library *o, const_dnnl_primitive_desc_t pd)
 
     must(dnnl_primitive_create(&primitive, pd), "a primitive");
     for (size_t i = 0; i < sizeof codes / sizeof codes[0]; i++) {
-        const dnnl_memory_desc_t *md =
+        const dpt_borrowed_desc md =
             dnnl_primitive_desc_query_md(pd, dnnl_query_exec_arg_md, codes[i]);
         const size_t bytes = md != NULL ? dnnl_memory_desc_get_size(md) : 0;
 
@@ -103,7 +100,7 @@ static double time_of(struct library *o, const_dnnl_primitive_desc_t pd)
         memory[n] = dpt_alloc(bytes);
         memset(memory[n], 0, bytes);
         args[n].arg = codes[i];
-        must(dnnl_memory_create(&args[n].memory, md, o->engine, memory[n]), "memory");
+        must(dnnl_memory_create(&args[n].memory, md, o->library.engine, memory[n]), "memory");
         n++;
     }
     for (int i = 0; i < o->rounds; i++) {
@@ -123,112 +120,164 @@ static double time_of(struct library *o, const_dnnl_primitive_desc_t pd)
     return least;
 }
 
-static dnnl_primitive_desc_t describe(const struct library *o, const_dnnl_op_desc_t op,
-                                      const_dnnl_primitive_desc_t forward)
+/* Times what is described, which is freed, and prints a cell. */
+static void print_time(struct library *o, dnnl_status_t result, dnnl_primitive_desc_t pd)
 {
-    dnnl_primitive_desc_t pd;
-
-    must(dnnl_primitive_desc_create(&pd, op, NULL, o->engine, forward), "a description");
-    return pd;
-}
-
-/* Times what is described and prints a cell. */
-static void print_described(struct library *o, const_dnnl_primitive_desc_t pd)
-{
+    must(result, "a description");
     printf(" %.3f |", time_of(o, pd));
-}
-
-/* The same of an operation; forward: the description of its forward pass, NULL: it is none's
- * backward. */
-static void print_time(struct library *o, const_dnnl_op_desc_t op,
-                       const_dnnl_primitive_desc_t forward)
-{
-    const dnnl_primitive_desc_t pd = describe(o, op, forward);
-
-    print_described(o, pd);
     dnnl_primitive_desc_destroy(pd);
 }
 
-/* A forward pass, and the backward one that belongs to it. */
-static void print_pair(struct library *o, const_dnnl_op_desc_t op, const_dnnl_op_desc_t backward)
-{
-    const dnnl_primitive_desc_t forward = describe(o, op, NULL);
+/* --- what 2.x and 3.x describe differently ---------------------------------------------------- */
 
-    print_described(o, forward);
-    print_time(o, backward, forward);
-    dnnl_primitive_desc_destroy(forward);
+static const float epsilon = 1e-5f;
+
+#if DNNL_VERSION_MAJOR >= 3
+
+static void any_layout(const struct library *o, const dnnl_dims_t dims, dpt_desc *d)
+{
+    must(dnnl_memory_desc_create_with_tag(d, 4, dims, o->type, dnnl_format_tag_any), "a layout");
 }
 
-/* The three passes of a convolution; *out: the layout of its outputs. */
-static void time_conv(struct library *o, const struct dpt_graph_node *node, dnnl_memory_desc_t *out)
+static dnnl_status_t norm_pd(const struct library *o, dpt_borrowed_desc of,
+                             const_dnnl_primitive_desc_t forward, dnnl_primitive_desc_t *pd)
+{
+    const unsigned flags = dnnl_use_scale | dnnl_use_shift | dnnl_fuse_norm_relu;
+
+    if (forward == NULL)
+        return dnnl_batch_normalization_forward_primitive_desc_create(
+            pd, o->library.engine, dnnl_forward_training, of, of, epsilon, flags, NULL);
+    return dnnl_batch_normalization_backward_primitive_desc_create(
+        pd, o->library.engine, dnnl_backward, of, of, of, epsilon, flags, forward, NULL);
+}
+
+static dnnl_status_t sum_pd(const struct library *o, dpt_borrowed_desc of,
+                            dnnl_primitive_desc_t *pd)
+{
+    return dnnl_binary_primitive_desc_create(pd, o->library.engine, dnnl_binary_add, of, of, of,
+                                             NULL);
+}
+
+static dnnl_status_t relu_pd(const struct library *o, dpt_borrowed_desc of,
+                             const_dnnl_primitive_desc_t forward, dnnl_primitive_desc_t *pd)
+{
+    if (forward == NULL)
+        return dnnl_eltwise_forward_primitive_desc_create(
+            pd, o->library.engine, dnnl_forward_training, dnnl_eltwise_relu, of, of, 0, 0, NULL);
+    return dnnl_eltwise_backward_primitive_desc_create(
+        pd, o->library.engine, dnnl_eltwise_relu, of, of, of, 0, 0, forward, NULL);
+}
+
+#else
+
+static void any_layout(const struct library *o, const dnnl_dims_t dims, dpt_desc *d)
+{
+    must(dnnl_memory_desc_init_by_tag(d, 4, dims, o->type, dnnl_format_tag_any), "a layout");
+}
+
+static dnnl_status_t norm_pd(const struct library *o, dpt_borrowed_desc of,
+                             const_dnnl_primitive_desc_t forward, dnnl_primitive_desc_t *pd)
+{
+    const unsigned flags = dnnl_use_scaleshift | dnnl_fuse_norm_relu;
+    dnnl_batch_normalization_desc_t op;
+
+    must(forward == NULL
+             ? dnnl_batch_normalization_forward_desc_init(&op, dnnl_forward_training, of, epsilon,
+                                                          flags)
+             : dnnl_batch_normalization_backward_desc_init(&op, dnnl_backward, of, of, epsilon,
+                                                           flags),
+         "a norm");
+    return dnnl_primitive_desc_create(pd, &op, NULL, o->library.engine, forward);
+}
+
+static dnnl_status_t sum_pd(const struct library *o, dpt_borrowed_desc of,
+                            dnnl_primitive_desc_t *pd)
+{
+    dnnl_binary_desc_t op;
+
+    must(dnnl_binary_desc_init(&op, dnnl_binary_add, of, of, of), "a sum");
+    return dnnl_primitive_desc_create(pd, &op, NULL, o->library.engine, NULL);
+}
+
+static dnnl_status_t relu_pd(const struct library *o, dpt_borrowed_desc of,
+                             const_dnnl_primitive_desc_t forward, dnnl_primitive_desc_t *pd)
+{
+    dnnl_eltwise_desc_t op;
+
+    must(forward == NULL
+             ? dnnl_eltwise_forward_desc_init(&op, dnnl_forward_training, dnnl_eltwise_relu, of, 0,
+                                              0)
+             : dnnl_eltwise_backward_desc_init(&op, dnnl_eltwise_relu, of, of, 0, 0),
+         "a relu");
+    return dnnl_primitive_desc_create(pd, &op, NULL, o->library.engine, forward);
+}
+
+#endif
+
+/* --- the passes of a layer -------------------------------------------------------------------- */
+
+/* A forward pass, and the backward one that belongs to it. */
+static void print_pair(struct library *o, dpt_borrowed_desc of,
+                       dnnl_status_t (*describe)(const struct library *, dpt_borrowed_desc,
+                                                 const_dnnl_primitive_desc_t,
+                                                 dnnl_primitive_desc_t *))
+{
+    dnnl_primitive_desc_t forward, backward;
+    dnnl_status_t result;
+
+    must(describe(o, of, NULL, &forward), "a description");
+    result = describe(o, of, forward, &backward);
+    print_time(o, dnnl_success, forward);
+    print_time(o, result, backward);
+}
+
+/* The three passes of a convolution; *out: the layout of its outputs, which is owned. */
+static void time_conv(struct library *o, const struct dpt_graph_node *node, dpt_desc *out)
 {
     const struct dpt_window *w = &node->window;
     const dnnl_dims_t x = {o->micro, node->in.c, node->in.h, node->in.w},
                       y = {o->micro, node->out.c, node->out.h, node->out.w},
-                      k = {node->out.c, node->in.c, w->kernel[0], w->kernel[1]},
-                      stride = {w->stride[0], w->stride[1]}, before = {w->before[0], w->before[1]},
-                      after = {w->after[0], w->after[1]};
-    const dnnl_alg_kind_t any = dnnl_convolution_auto;
-    dnnl_memory_desc_t mx, mk, my;
-    dnnl_convolution_desc_t op;
-    dnnl_primitive_desc_t forward;
+                      k = {node->out.c, node->in.c, w->kernel[0], w->kernel[1]};
+    struct dpt_conv_descs c = {.stride = {w->stride[0], w->stride[1]},
+                               .before = {w->before[0], w->before[1]},
+                               .after = {w->after[0], w->after[1]}};
+    dnnl_primitive_desc_t forward, pd;
+    dnnl_status_t result;
 
-    dnnl_memory_desc_init_by_tag(&mx, 4, x, o->type, dnnl_format_tag_any);
-    dnnl_memory_desc_init_by_tag(&mk, 4, k, o->type, dnnl_format_tag_any);
-    dnnl_memory_desc_init_by_tag(&my, 4, y, o->type, dnnl_format_tag_any);
-    must(dnnl_convolution_forward_desc_init(&op, dnnl_forward_training, any, &mx, &mk, NULL, &my,
-                                            stride, before, after),
-         "a convolution");
-    forward = describe(o, &op, NULL);
-    *out = *dnnl_primitive_desc_query_md(forward, dnnl_query_dst_md, 0);
-    print_described(o, forward);
+    any_layout(o, x, &c.x);
+    any_layout(o, k, &c.w);
+    any_layout(o, y, &c.y);
+    must(dpt_conv_pd(&o->library, DPT_CONV_FORWARD, &c, NULL, &forward), "a convolution");
+    must(dpt_desc_copy(out, dnnl_primitive_desc_query_md(forward, dnnl_query_dst_md, 0)),
+         "a layout");
+    printf(" %.3f |", time_of(o, forward));
     if (node->inputs[0] > 0) { /* nobody wants the gradient of the samples */
-        must(dnnl_convolution_backward_data_desc_init(&op, any, &mx, &mk, &my, stride, before,
-                                                      after),
-             "a convolution");
-        print_time(o, &op, forward);
+        result = dpt_conv_pd(&o->library, DPT_CONV_BACKWARD_DATA, &c, forward, &pd);
+        print_time(o, result, pd);
     } else {
         printf(" |");
     }
-    must(dnnl_convolution_backward_weights_desc_init(&op, any, &mx, &mk, NULL, &my, stride, before,
-                                                     after),
-         "a convolution");
-    print_time(o, &op, forward);
+    result = dpt_conv_pd(&o->library, DPT_CONV_BACKWARD_WEIGHTS, &c, forward, &pd);
+    print_time(o, result, pd);
     dnnl_primitive_desc_destroy(forward);
-}
-
-/* A norm and its relu, of what a convolution gave. */
-static void time_norm(struct library *o, const dnnl_memory_desc_t *of)
-{
-    const unsigned flags = dnnl_use_scaleshift | dnnl_fuse_norm_relu;
-    dnnl_batch_normalization_desc_t forward, backward;
-
-    must(dnnl_batch_normalization_forward_desc_init(&forward, dnnl_forward_training, of, 1e-5f,
-                                                    flags),
-         "a norm");
-    must(
-        dnnl_batch_normalization_backward_desc_init(&backward, dnnl_backward, of, of, 1e-5f, flags),
-        "a norm");
-    print_pair(o, &forward, &backward);
+    dpt_desc_free(&c.x);
+    dpt_desc_free(&c.w);
+    dpt_desc_free(&c.y);
 }
 
 /* A sum, its relu, and the relu's gradient. */
-static void time_sum(struct library *o, const dnnl_memory_desc_t *of)
+static void time_sum(struct library *o, dpt_borrowed_desc of)
 {
-    const dnnl_alg_kind_t kind = dnnl_eltwise_relu;
-    dnnl_binary_desc_t sum;
-    dnnl_eltwise_desc_t relu, backward;
+    dnnl_primitive_desc_t sum;
+    const dnnl_status_t result = sum_pd(o, of, &sum);
 
-    must(dnnl_binary_desc_init(&sum, dnnl_binary_add, of, of, of), "a sum");
-    print_time(o, &sum, NULL);
-    must(dnnl_eltwise_forward_desc_init(&relu, dnnl_forward_training, kind, of, 0, 0), "a relu");
-    must(dnnl_eltwise_backward_desc_init(&backward, kind, of, of, 0, 0), "a relu");
-    print_pair(o, &relu, &backward);
+    print_time(o, result, sum);
+    print_pair(o, of, relu_pd);
 }
 
 static void time_all(struct library *o, const struct dpt_graph *g)
 {
-    dnnl_memory_desc_t of;
+    dpt_desc of = {0};
 
     printf("| ms per %d samples | forward | data | weights | norm | its gradient |\n"
            "|---|---|---|---|---|---|\n",
@@ -238,15 +287,17 @@ static void time_all(struct library *o, const struct dpt_graph *g)
 
         if (node->op == DPT_OP_CONV) {
             printf("| %s |", node->name);
+            dpt_desc_free(&of);
             time_conv(o, node, &of);
-            time_norm(o, &of);
+            print_pair(o, BORROW(of), norm_pd);
             putchar('\n');
         } else if (node->op == DPT_OP_ADD) {
             printf("| %s, relu, its gradient |", node->name);
-            time_sum(o, &of);
+            time_sum(o, BORROW(of));
             puts(" | |");
         }
     }
+    dpt_desc_free(&of);
 }
 
 /* --- ours ------------------------------------------------------------------------------------- */
@@ -306,15 +357,15 @@ int main(int argc, char **argv)
     build(&g, small ? 32 : 64, small ? 16 : 64, small ? 3 : 4, small ? 3 : 2, !small);
     /* It opens the library, which uses one thread from then on. */
     ours = time_ours(&g, bf16 ? DPT_PRECISION_BF16 : DPT_PRECISION_FP32, micro, o.rounds);
-    must(dnnl_engine_create(&o.engine, dnnl_cpu, 0), "an engine");
-    must(dnnl_stream_create(&o.stream, o.engine, dnnl_stream_in_order), "a stream");
+    must(dnnl_engine_create(&o.library.engine, dnnl_cpu, 0), "an engine");
+    must(dnnl_stream_create(&o.stream, o.library.engine, dnnl_stream_in_order), "a stream");
     printf("%s in %s, micro-batch %d, %s\n\n", small ? "resnet20" : "resnet18",
            bf16 ? "bf16" : "fp32", micro, dpt_backend_cpu.describe());
     time_all(&o, &g);
     printf("\noneDNN's primitives together %.2f, a whole pass here %.2f: %.2f of them\n", o.sum,
            ours, ours / o.sum);
     dnnl_stream_destroy(o.stream);
-    dnnl_engine_destroy(o.engine);
+    dnnl_engine_destroy(o.library.engine);
     dpt_graph_release(&g);
     return 0;
 }
@@ -323,7 +374,7 @@ int main(int argc, char **argv)
 
 int main(void)
 {
-    puts("built without oneDNN 2");
+    puts("built without oneDNN");
     return 0;
 }
 
