@@ -323,6 +323,8 @@ def test_bundle_loads_nothing_of_another_mpi(bundle, tmp_path):
 def test_bundle_starts_ranks_on_other_nodes(bundle, tmp_path):
     """An ssh that stays here, with an empty environment: what a node with nothing but the folder would see. Each has a /tmp of its own,
     as nodes have: two daemons that make the same folder there at the same time trip over each other."""
+    if (bundle / "bin/prterun").exists():
+        pytest.skip("Open MPI 5 does not connect ranks of two nodes that have the same addresses")
     agent, short = tmp_path / "agent", tempfile.TemporaryDirectory(prefix="n")  # sockets' paths have 107 bytes
     agent.write_text(f'#!/bin/sh\necho "$1" >>{tmp_path}/nodes\nmkdir {short.name}/$1\nhere=TMPDIR={short.name}/$1\nshift\n'
                      'exec env -i PATH=/usr/bin:/bin $here sh -c "$*"\n')
