@@ -32,6 +32,11 @@ static const struct mpi *const own = &mpis[0];
 static const struct mpi *const own = &mpis[1];
 #endif
 
+const char *dpt_mpirun_name(void)
+{
+    return own->programs[0];
+}
+
 bool dpt_mpirun_talks(void)
 {
 #if defined(OMPI_MAJOR_VERSION)
