@@ -24,7 +24,8 @@
 #   WERROR=0            1: a warning is an error, as for the tests; no object is built again for it
 #   DEBUG=0             1: no optimisation
 #   SANITIZE=0          1: stop at memory errors and undefined behaviour (AddressSanitizer, UBSan)
-#   MPICC=mpicc         the MPI's compiler wrapper (Open MPI, MPICH, a cluster's own); it compiles core/comm and links
+#   MPICC=mpicc         the MPI's compiler wrapper (Open MPI, MPICH, a cluster's own); it compiles core/comm and links.
+#                       Debian's MPICH beside Open MPI: make MPICC=mpicc.mpich BUILD=build/mpich
 #   ONEDNN=auto         the CPU backend: 1 insists on oneDNN, 0 leaves it out (plain C computes), auto looks for it
 #   CUDA=auto           the GPU's kernels and libraries' tables: 1 insists on nvcc and cuDNN 9.8 or later, 0 leaves them out,
 #                       auto looks for them. auto compiles code for sm_90 and PTX for all others, 1 for each architecture

@@ -209,7 +209,8 @@ out:
 
 static const struct dpt_cli_option options[] = {
     {"--output", "DIR", "the folder that runs are to go to; left out: runs, or this folder"},
-    {"--ranks", "N|auto", "start N ranks of this by the MPI's mpirun or mpiexec; auto: one a GPU, else a core"},
+    {"--ranks", "N|auto",
+     "start N ranks of this by its MPI's mpirun; auto: one a GPU, else a core"},
     {"--mesh", "DxS", "where D data ranks x S stages (parallel.pipeline) of these ranks would be"},
     {"--limit", "SECONDS", "how long a check may take; 20"},
     {"--json", NULL, "one JSON object"},
