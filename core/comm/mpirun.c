@@ -6,6 +6,21 @@
 #include "core/comm/internal.h"
 #include "core/comm/launched.h"
 
+#define TEXT_OF(x)                    #x
+#define TEXT(x)                       TEXT_OF(x)
+#define DOTTED(major, minor, release) TEXT(major) "." TEXT(minor) "." TEXT(release)
+
+const char *dpt_comm_version(void)
+{
+#if defined(OMPI_MAJOR_VERSION)
+    return "Open MPI " DOTTED(OMPI_MAJOR_VERSION, OMPI_MINOR_VERSION, OMPI_RELEASE_VERSION);
+#elif defined(MPICH_VERSION)
+    return "MPICH " MPICH_VERSION;
+#else
+    return "MPI " TEXT(MPI_VERSION) "." TEXT(MPI_SUBVERSION);
+#endif
+}
+
 /* The MPIs that a PATH may hold several of, and how to tell their programs apart: what is called
  * mpirun is any of them. */
 static const struct mpi {
