@@ -24,7 +24,8 @@
 #   WERROR=0            1: a warning is an error, as for the tests; no object is built again for it
 #   DEBUG=0             1: no optimisation
 #   SANITIZE=0          1: stop at memory errors and undefined behaviour (AddressSanitizer, UBSan)
-#   MPICC=mpicc         the MPI's compiler wrapper (Open MPI, MPICH, a cluster's own); it compiles core/comm and links
+#   MPICC=mpicc         the MPI's compiler wrapper (Open MPI, MPICH, a cluster's own); it compiles core/comm and links.
+#                       Debian's MPICH beside Open MPI: make MPICC=mpicc.mpich BUILD=build/mpich
 #   ONEDNN=auto         the CPU backend: 1 insists on oneDNN, 0 leaves it out (plain C computes), auto looks for it
 #   CUDA=auto           the GPU's kernels and libraries' tables: 1 insists on nvcc and cuDNN 9.8 or later, 0 leaves them out,
 #                       auto looks for them. auto compiles code for sm_90 and PTX for all others, 1 for each architecture
@@ -166,12 +167,15 @@ room_flags = $(if $(filter 1,$(SANITIZE)),$(if $(filter $(computes),$1),-O1),$(i
 	$(if $(filter core/backend/cuda/% core/backend/tests/test_operations.c core/train/tests/test_cuda_%,$1),$(CUDA_CFLAGS)) \
 	$(if $(filter core/backend/cuda/tests/emulate.c,$1),-fPIC -fvisibility=hidden) \
 	$(if $(filter core/backend/cuda/module.c,$1),-DDPT_CUDA_IMAGE='"$(image)"') \
+	$(if $(filter core/comm/mpirun.c,$1),-DDPT_MPI_FOLDER='"$(mpi_folder)"') \
 	$(if $(filter data/%,$1),$(ZLIB_CFLAGS) $(PNG_CFLAGS) $(JPEG_CFLAGS) $(TIFF_CFLAGS) $(WEBP_CFLAGS)) $(if $(filter core/base/%,$1),$(ZLIB_CFLAGS)) \
 	$(if $(filter core/interchange/% data/tables/%,$1),$(LIBZIP_CFLAGS)) $(if $(filter core/interchange/% core/state/% core/base/tests/%,$1),$(JANSSON_CFLAGS)) \
 	$(if $(filter core/conf/%,$1),$(YAML_CFLAGS)) $(if $(findstring /tests/,$1),$(CMOCKA_CFLAGS))
 # The wrapper, made to use our compiler, for the one room that calls MPI and for the link.
 mpi_cc = OMPI_CC='$(CC)' MPICH_CC='$(CC)' I_MPI_CC='$(CC)' $(MPICC)
 with_mpi := core/comm/% $(if $(HDF5_NEEDS_MPI),data/% core/state/%)
+# Where the MPI's own programs lie: --ranks looks there for its mpirun where the PATH has none that fits.
+mpi_folder := $(patsubst %/,%,$(dir $(shell command -v $(firstword $(MPICC)))))
 compiler = $(if $(filter $(with_mpi),$1),$(mpi_cc),$(CC))
 
 compile = $(compiler) $(needed) $(defines) $(CPPFLAGS) $(CFLAGS) $(room_flags)
@@ -182,7 +186,9 @@ quick_linker := $(if $(shell command -v ld.gold),-fuse-ld=gold)
 
 ifdef WITH_ONEDNN # deps.mk is there
 $(call stamp,flags,$(filter-out -Werror,$(call compile)) $(HDF5_CFLAGS) $(ONEDNN_CFLAGS) $(CUDA_CFLAGS) $(CUDA_CODE) $(ZLIB_CFLAGS) $(LIBZIP_CFLAGS) $(PNG_CFLAGS) $(JPEG_CFLAGS) $(TIFF_CFLAGS) $(WEBP_CFLAGS) $(YAML_CFLAGS) $(JANSSON_CFLAGS) $(CMOCKA_CFLAGS) \
-	$(filter-out -Werror,$(link)) $(libraries) $(CMOCKA_LIBS))
+	$(LDFLAGS) $(libraries) $(CMOCKA_LIBS))
+# Apart from these, since another MPI touches few objects.
+$(call stamp,mpi,$(mpi_cc) $(mpi_folder) $(HDF5_NEEDS_MPI))
 $(call stamp,sources,$(sources))
 endif
 
@@ -191,7 +197,7 @@ endif
 all: $(binary)
 
 # From the objects, not the library: so that two rooms with a function of the same name are an error.
-$(binary): $(call object,$(sources)) $(BUILD)/flags $(BUILD)/sources
+$(binary): $(call object,$(sources)) $(BUILD)/flags $(BUILD)/mpi $(BUILD)/sources
 	$(call say,LINK,$@) $(link) -o $@ $(filter %.o,$^) $(libraries)
 
 $(library): $(call object,$(filter-out $(main),$(sources))) $(BUILD)/sources
@@ -202,6 +208,8 @@ $(library): $(call object,$(filter-out $(main),$(sources))) $(BUILD)/sources
 $(BUILD)/obj/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(call say,CC,$<) $(call compile,$<) -MMD -MP -MT '$$(BUILD)/obj/$*.o' -c -o $@ $<
+
+$(filter $(patsubst %,$(BUILD)/obj/%,$(with_mpi)),$(call object,$(sources) $(tests))): $(BUILD)/mpi
 
 # The kernels for the GPU, which module.c makes a part of the program. The sanitizers' and the
 # debugger's build have those of the plain one. PTX and what the assembler said are kept for the tests, which would take as long again.
@@ -243,7 +251,7 @@ fakes: $(if $(fakes),$(fakes) $(fakegpu)/libcublasLt.so.12)
 check-units: $(programs) fakes
 $(foreach test,$(tests),$(eval $(call program,$(test)): $(call object,$(test))))
 $(call program,$(filter core/backend/cuda/tests/test_% core/train/tests/test_cuda_%,$(tests))): $(emulation)
-$(programs): $(library) $(BUILD)/flags
+$(programs): $(library) $(BUILD)/flags $(BUILD)/mpi
 	@[ "$(HAVE_CMOCKA)" = 1 ] || { echo "the test programs need cmocka (Debian: libcmocka-dev; or CMOCKA_ROOT=)" >&2; exit 1; }
 	@mkdir -p $(@D)
 	$(call say,LINK,$@) $(link) $(quick_linker) -o $@ $(filter %.o,$^) $(library) $(libraries) $(CMOCKA_LIBS)
@@ -306,7 +314,7 @@ deb: $(installed)
 
 # Names what make writes: BUILD may be a folder with other things in it.
 clean:
-	rm -rf $(addprefix $(BUILD)/,obj tests share dist libdptrain.a dptrain kernels.fatbin kernels.fatbin.flags kernels.fatbin.kept deps.mk knobs flags sources)
+	rm -rf $(addprefix $(BUILD)/,obj tests share dist libdptrain.a dptrain kernels.fatbin kernels.fatbin.flags kernels.fatbin.kept deps.mk knobs flags mpi sources)
 	-rmdir $(BUILD) 2>/dev/null || true
 
 written := find core models data cmd scripts -name '*.[ch]'

@@ -23,7 +23,7 @@
     {"--set", "KEY=VALUE", "override a key of the job file (batch.global=512); repeatable"},       \
     {                                                                                              \
         "--ranks", "N|auto",                                                                       \
-            "start N ranks of this under mpirun; auto: one a GPU, else a core, or one"             \
+            "start N ranks of this by its MPI's mpirun; auto: one a GPU, else a core, or one"      \
     }
 
 /* What of a checkpoint is read (dpt_job_command_load_parts). */

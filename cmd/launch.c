@@ -2,6 +2,7 @@
  * mpirun that does not end with its ranks. */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <math.h>
 #include <sched.h>
 #include <signal.h>
@@ -142,21 +143,20 @@ static void leave_signals(const sigset_t *before)
 
 /* mpirun -np N this-binary arguments…; --ranks among them is not heeded again (DPTRAIN_LAUNCHED).
  * Without the terminal's input, unless the command reads that. */
-static void become_mpirun(const struct dpt_cli *cli, size_t n, char *self, char *number,
-                          const struct dpt_relay *relay)
+static void become_mpirun(const struct dpt_cli *cli, size_t n, char *program, char *self,
+                          char *number, const struct dpt_relay *relay)
 {
     char *words[n + 4];
     const int null = open("/dev/null", O_RDONLY);
 
-    memcpy(words, (char *[]){"mpirun", "-np", number, self}, 4 * sizeof *words);
+    memcpy(words, (char *[]){program, "-np", number, self}, 4 * sizeof *words);
     memcpy(words + 4, cli->argv + 1, n * sizeof *words); /* and the NULL behind them */
     prctl(PR_SET_PDEATHSIG, END);
     if (null >= 0 && !cli->reads_input)
         dup2(null, STDIN_FILENO);
     dpt_relay_enter(relay);
     execvp(words[0], words);
-    fprintf(stderr, "dptrain: mpirun: %s; it comes with the MPI (Debian: openmpi-bin)\n",
-            strerror(errno));
+    fprintf(stderr, "dptrain: %s: %s\n", program, strerror(errno));
     _exit(dpt_exit_code(DPT_RANK));
 }
 
@@ -164,6 +164,8 @@ static void become_mpirun(const struct dpt_cli *cli, size_t n, char *self, char 
 
 /* Seconds from one look at mpirun to the next, and those that it may take to start its ranks. */
 static const double LOOK = 0.25, START_LIMIT = 300;
+/* While ranks come they are looked for more often, in the first seconds: one may die soon. */
+static const double START_LOOK = 0.01, START_LOOKS = 10;
 /* Bounds of those that it may take to end behind them: it gives ranks that it ends a second or two
  * itself, and no network and no disk is waited for. */
 static const double LEAST_LIMIT = 5, MOST_LIMIT = 60;
@@ -238,12 +240,16 @@ static enum dpt_status await_mpirun(struct dpt_relay *relay, struct watched *w, 
 {
     const pid_t child = mpirun;
     const int ended = (int)syscall(SYS_pidfd_open, child, 0); /* -1: the next look finds out */
+    const double begun = dpt_now();
     pid_t found;
 
     dpt_relay_begin(relay);
-    w->looked = dpt_now();
+    w->looked = begun;
     do {
-        dpt_relay_wait(relay, ended, (int)(LOOK * 1e3));
+        const bool come = dpt_launched_ready() || dpt_now() - begun > START_LOOKS;
+
+        dpt_launched_follow();
+        dpt_relay_wait(relay, ended, (int)((come ? LOOK : START_LOOK) * 1e3));
         found = waitpid(child, state, WNOHANG);
         if (found == 0)
             look_after(w);
@@ -257,8 +263,8 @@ static enum dpt_status await_mpirun(struct dpt_relay *relay, struct watched *w, 
     return dpt_relay_end(relay, err);
 }
 
-/* The code to end with, from waitpid's state. */
-static int exit_code(const struct watched *w, int state)
+/* The code to end with, from waitpid's state. lost: a rank left without a word. */
+static int exit_code(const struct watched *w, int state, bool lost)
 {
     const int code = WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state);
     const int noted = dpt_launched_code();
@@ -269,8 +275,31 @@ static int exit_code(const struct watched *w, int state)
         return 128 + ended_by;
     if (w->killed)
         return noted >= 0 ? noted : dpt_exit_code(DPT_RANK);
+    if (noted > 0)
+        return noted;
     /* mpirun gives the signal of a rank that died by one. */
-    return code > 128 ? dpt_exit_code(DPT_RANK) : code;
+    return lost || code > 128 ? dpt_exit_code(DPT_RANK) : code;
+}
+
+/* Reports how it ended, where the ranks could not, and gives the code to end with. */
+static int conclude(struct dpt_log *log, const struct watched *w, int state)
+{
+    char line[512];
+    const bool lost = dpt_launched_lost(line, sizeof line);
+    const int code = exit_code(w, state, lost);
+    struct dpt_error err;
+
+    if (w->killed)
+        dpt_log_warn(log,
+                     "mpirun had not ended %g s after its last rank, and was killed; the exit code "
+                     "%d is %s",
+                     w->seen ? w->limit : START_LIMIT, code,
+                     dpt_launched_code() >= 0 ? "the ranks'" : "that of ranks that died");
+    else if (lost && ended_by == 0) {
+        dpt_fail(&err, DPT_RANK, "%s", line);
+        dpt_log_error(log, &err);
+    }
+    return code;
 }
 
 /* Starts `ranks` ranks of this very command line under mpirun and gives its exit code in *code.
@@ -278,7 +307,7 @@ static int exit_code(const struct watched *w, int state)
 static enum dpt_status launch(struct dpt_cli *cli, int ranks, double limit, int *code,
                               struct dpt_error *err)
 {
-    char self[4096], number[24];
+    char program[PATH_MAX], self[4096], number[24];
     const ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
     enum dpt_status status = DPT_OK;
     struct dpt_relay relay = DPT_RELAY_CLOSED;
@@ -293,7 +322,8 @@ static enum dpt_status launch(struct dpt_cli *cli, int ranks, double limit, int 
     snprintf(number, sizeof number, "%d", ranks);
     while (cli->argv[n] != NULL)
         n++;
-    DPT_TRY(dpt_relay_open(&relay, err));
+    DPT_TRY(dpt_mpirun_find(program, err));
+    DPT_TRY(dpt_relay_open(&relay, dpt_mpirun_talks(), err));
     dpt_launched_create(ranks);
     passes_requests = cli->command->stops;
     catch_signals(&before);
@@ -301,7 +331,7 @@ static enum dpt_status launch(struct dpt_cli *cli, int ranks, double limit, int 
     if (mpirun == 0) {
         leave_signals(&before);
         set_environment(cli, ranks); /* here no driver has threads, which counting GPUs may start */
-        become_mpirun(cli, n, self, number, &relay);
+        become_mpirun(cli, n, program, self, number, &relay);
     }
     if (mpirun < 0)
         DPT_TRY(dpt_fail_errno(err, DPT_RANK, "mpirun could not be started"));
@@ -309,13 +339,7 @@ static enum dpt_status launch(struct dpt_cli *cli, int ranks, double limit, int 
         pass_on(dpt_stop_signal());
     sigprocmask(SIG_SETMASK, &before, NULL);
     status = await_mpirun(&relay, &watched, &state, err);
-    *code = exit_code(&watched, state);
-    if (watched.killed)
-        dpt_log_warn(&cli->log,
-                     "mpirun had not ended %g s after its last rank, and was killed; the exit code "
-                     "%d is %s",
-                     watched.seen ? limit : START_LIMIT, *code,
-                     dpt_launched_code() >= 0 ? "the ranks'" : "that of ranks that died");
+    *code = conclude(&cli->log, &watched, state);
     if (status == DPT_IO && *code != 0) /* what made it fail comes first */
         status = DPT_OK;
 out:

@@ -30,8 +30,9 @@ static const struct item description[] = {
            "averaged with MPI_Allreduce, the same update everywhere. One YAML file says what to "
            "train on what, and how; samples come from HDF5 files."},
     {NULL, "Started by `mpirun` or `srun` it is one rank of what they launch. Started alone it is "
-           "one rank, or with `--ranks` it starts mpirun itself. Results go to standard output, "
-           "progress and errors to standard error; rank 0 alone talks."},
+           "one rank, or with `--ranks` it starts the mpirun or mpiexec of its MPI itself; that of "
+           "another MPI is refused. Results go to standard output, progress and errors to standard "
+           "error; rank 0 alone talks."},
     {NULL, "The word `train` may be left out. Each option can be written `--name value` or "
            "`--name=value`; behind `--` nothing is an option."},
     {0},
@@ -121,7 +122,7 @@ static const struct item examples[] = {
 };
 
 static const struct item see[] = {
-    {NULL, "`mpirun`(1), `srun`(1), `h5ls`(1)"},
+    {NULL, "`mpirun`(1), `mpiexec`(1), `srun`(1), `h5ls`(1)"},
     {0},
 };
 

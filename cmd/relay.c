@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "cmd/output.h"
+#include "core/comm/launched.h"
 
 enum { PIECE = 1 << 16 };
 
@@ -30,14 +31,15 @@ static enum dpt_status open_pipe(struct dpt_relay *relay, int i, struct dpt_erro
     return DPT_OK;
 }
 
-enum dpt_status dpt_relay_open(struct dpt_relay *relay, struct dpt_error *err)
+enum dpt_status dpt_relay_open(struct dpt_relay *relay, bool talks, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
     *relay = DPT_RELAY_CLOSED;
-    if (!isatty(STDOUT_FILENO))
+    relay->talks = talks;
+    if (talks || !isatty(STDOUT_FILENO))
         DPT_TRY(open_pipe(relay, 0, err));
-    if (!isatty(STDERR_FILENO) && !same_file(STDOUT_FILENO, STDERR_FILENO))
+    if ((talks || !isatty(STDERR_FILENO)) && !same_file(STDOUT_FILENO, STDERR_FILENO))
         DPT_TRY(open_pipe(relay, 1, err));
 out:
     return status;
@@ -68,17 +70,27 @@ void dpt_relay_enter(const struct dpt_relay *relay)
         dup2(relay->to[1] >= 0 ? relay->to[1] : relay->to[0], STDERR_FILENO);
 }
 
-/* Passes on what one pipe holds now; what comes behind a write that failed is dropped. */
-static void pass_on(struct dpt_relay *relay, int i)
+/* What comes behind a write that failed is dropped. */
+static void put(struct dpt_relay *relay, int i, const char *bytes, size_t n)
 {
     static const int to[2] = {STDOUT_FILENO, STDERR_FILENO};
-    char bytes[PIECE];
+
+    if (n > 0 && relay->lost[i] == 0 && !dpt_output_write(to[i], bytes, n))
+        relay->lost[i] = errno;
+}
+
+/* Passes on what one pipe holds now. */
+static void pass_on(struct dpt_relay *relay, int i)
+{
+    char bytes[PIECE], left[PIECE + DPT_LAUNCHER_TEXT_HELD];
     const ssize_t n = read(relay->from[i], bytes, sizeof bytes);
 
     if (n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN))
         close_end(&relay->from[i]);
-    else if (n > 0 && relay->lost[i] == 0 && !dpt_output_write(to[i], bytes, (size_t)n))
-        relay->lost[i] = errno;
+    else if (n > 0 && relay->talks && dpt_launched_come())
+        put(relay, i, left, dpt_launcher_text(&relay->text[i], bytes, (size_t)n, left));
+    else if (n > 0)
+        put(relay, i, bytes, (size_t)n);
 }
 
 void dpt_relay_begin(struct dpt_relay *relay)
@@ -115,8 +127,12 @@ bool dpt_relay_blocked(void)
     return false;
 }
 
-enum dpt_status dpt_relay_end(const struct dpt_relay *relay, struct dpt_error *err)
+enum dpt_status dpt_relay_end(struct dpt_relay *relay, struct dpt_error *err)
 {
+    char left[DPT_LAUNCHER_TEXT_HELD];
+
+    for (int i = 0; i < 2; i++)
+        put(relay, i, left, dpt_launcher_text_end(&relay->text[i], left));
     errno = relay->lost[0];
     if (errno != 0 && errno != EPIPE)
         return dpt_fail_errno(err, DPT_IO, "standard output: cannot write");

@@ -50,7 +50,7 @@ unit_jobs() {
     done
 }
 # Those that take longest come first, so that none of them trails alone: they wait more than they compute.
-long='scripts/tests/test_(slurm|gpu_check|fuzz|tree|packaging|docs)|cmd/tests/test_(doctor|bench)|core/comm/tests/test_nodes|core/train/tests/test_(device|random_jobs|reproducible|faults|resume|crash|instructions)'
+long='scripts/tests/test_(slurm|gpu_check|fuzz|tree|packaging|mpich|docs)|cmd/tests/test_(doctor|bench)|core/comm/tests/test_nodes|core/train/tests/test_(device|random_jobs|reproducible|faults|resume|crash|instructions)'
 python_jobs() {
     tests 'test_*.py' | grep -E "$long" | sort -r | sed "s|.*|$1 pytest & 0|"
     tests 'test_*.py' | grep -Ev "$long" | sed "s|.*|$1 pytest & 0|"

@@ -104,7 +104,7 @@ static bool yields(void)
 {
     const char *text = getenv("OMPI_MCA_mpi_yield_when_idle");
 
-    return strstr(dpt_comm_version(), "Open MPI") == NULL || (text != NULL && atoi(text) != 0);
+    return !dpt_doctor_open_mpi() || (text != NULL && atoi(text) != 0);
 }
 
 /* Warns of the worst fault of the node whose first rank is `first`; false: it has none. */
@@ -126,7 +126,9 @@ static bool warn_of_node(struct dpt_doctor *d, const struct seat *seats, int fir
                         : "start fewer, or set OMPI_MCA_mpi_yield_when_idle=1: waiting is busy",
                     "%d ranks on %d core%s of %s", s->ranks, s->all, s->all == 1 ? "" : "s", host);
     else if (cramped < d->comm.world.size)
-        dpt_warning(d, "mpirun --report-bindings shows who is where",
+        dpt_warning(d,
+                    dpt_doctor_open_mpi() ? "mpirun --report-bindings shows who is where"
+                                          : "HYDRA_TOPO_DEBUG=1 mpiexec shows who is where",
                     "rank %d (%s) shares its core with others, and %d are there", cramped, host,
                     s->online);
     else if (d->crowded)

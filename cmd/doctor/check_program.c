@@ -39,14 +39,18 @@ static bool is_set(const char *name)
     return text != NULL && text[0] != '\0';
 }
 
+bool dpt_doctor_open_mpi(void)
+{
+    return strncmp(dpt_comm_version(), "Open MPI", 8) == 0;
+}
+
 void dpt_doctor_user(struct dpt_doctor *d)
 {
     const bool root = geteuid() == 0;
     const bool allowed =
         is_set("OMPI_ALLOW_RUN_AS_ROOT") && is_set("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM");
 
-    if (root && !allowed && !dpt_launcher_present() &&
-        strstr(dpt_comm_version(), "Open MPI") != NULL)
+    if (root && !allowed && !dpt_launcher_present() && dpt_doctor_open_mpi())
         dpt_warning(d, "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
                     "root, whom mpirun refuses (--ranks N does not)");
     else
@@ -158,9 +162,11 @@ static const struct {
     {"CUDA_LAUNCH_BLOCKING", NULL, "makes a GPU wait for each kernel: unset it"},
 };
 
-/* The row of a variable that hurts with this value, or NULL. */
+/* The row of a variable that hurts with this value, or NULL. Other MPIs do not heed Open MPI's. */
 static const char *harm(const char *name, const char *value)
 {
+    if (strncmp(name, "OMPI_", 5) == 0 && !dpt_doctor_open_mpi())
+        return NULL;
     for (size_t i = 0; i < sizeof hurts / sizeof hurts[0] && value != NULL; i++)
         if (strcmp(hurts[i].name, name) == 0 && value[0] != '\0' &&
             (hurts[i].value == NULL || hurts[i].value(value)))
@@ -170,18 +176,25 @@ static const char *harm(const char *name, const char *value)
 
 /* Beginnings of the names of variables that change what a rank does: told where ranks differ. */
 static const char *const watched[] = {
-    "OMPI_MCA_", "LD_",     "OMP_",  "GOMP_", "KMP_", "HDF5_",   "DNNL_",          "ONEDNN_",
-    "CUDA_",     "NVIDIA_", "NCCL_", "UCX_",  "FI_",  "MALLOC_", "GLIBC_TUNABLES", "DPTRAIN_",
+    "OMPI_MCA_", "MPIR_CVAR_", "I_MPI_", "LD_",     "OMP_",           "GOMP_",
+    "KMP_",      "HDF5_",      "DNNL_",  "ONEDNN_", "CUDA_",          "NVIDIA_",
+    "NCCL_",     "UCX_",       "FI_",    "MALLOC_", "GLIBC_TUNABLES", "DPTRAIN_",
 };
 
 /* Beginnings of names by which a launcher tells each rank or node something else: these differ
  * always. */
 static const char *const own[] = {
-    "OMPI_MCA_ess_",         "OMPI_MCA_orte_",
-    "OMPI_MCA_plm",          "OMPI_MCA_routed",
-    "OMPI_MCA_pmix",         "OMPI_MCA_shmem_RUNTIME",
-    "OMPI_MCA_initial_wdir", "PMIX_MCA_",
-    "CUDA_VISIBLE_DEVICES",  "OMPI_MCA_mpi_oversubscribe",
+    "OMPI_MCA_ess_",
+    "OMPI_MCA_orte_",
+    "OMPI_MCA_plm",
+    "OMPI_MCA_routed",
+    "OMPI_MCA_pmix",
+    "OMPI_MCA_shmem_RUNTIME",
+    "OMPI_MCA_initial_wdir",
+    "PMIX_MCA_",
+    "CUDA_VISIBLE_DEVICES",
+    "OMPI_MCA_mpi_oversubscribe",
+    "MPIR_CVAR_CH3_INTERFACE_HOSTNAME",
 };
 
 static bool begins_with(const char *name, const char *const *list, size_t n)

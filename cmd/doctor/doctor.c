@@ -44,7 +44,7 @@ static const struct dpt_doctor_check checks[] = {
     {"Machine", "processor", NODE, dpt_doctor_processor, NULL, WARN, "another processor: the others wait; `reproducible` may differ"},
     {"Machine", "speed", WORLD, NULL, dpt_doctor_speed, WARN, NULL},
     {"Machine", "frequency", NODE, dpt_doctor_governor, NULL, WARN, "set all nodes alike: each step waits for the slowest rank"},
-    {"Machine", "NUMA", NODE, dpt_doctor_numa, NULL, WARN, "another layout: check the binding (mpirun --report-bindings)"},
+    {"Machine", "NUMA", NODE, dpt_doctor_numa, NULL, WARN, "another layout: check how ranks are bound to cores"},
     {"Machine", "huge pages", NODE, dpt_doctor_pages, NULL, WARN, "set all nodes alike"},
     {"Machine", "load", LEAST, dpt_doctor_load, NULL, WARN, NULL},
     {"Machine", "memory", LEAST, dpt_doctor_memory, NULL, WARN, NULL},
@@ -67,7 +67,7 @@ static const struct dpt_doctor_check checks[] = {
     {"Limits", "ulimit", RANK, dpt_doctor_limits, NULL, WARN, "another limit: see limits.conf, the profile and slurmd's service there"},
 
     {"Environment", "variable", RANK, dpt_doctor_variables, NULL, WARN,
-     "set it on all ranks or on none (mpirun -x NAME, srun --export=ALL)"},
+     "set it on all ranks or on none (mpirun -x NAME; MPICH: mpiexec -genvall; srun --export=ALL)"},
 
     {"Slurm", "job", FIRST, dpt_doctor_slurm, NULL, WARN, NULL},
     {"Slurm", "cores", NODE, dpt_doctor_slurm_cores, NULL, WARN, NULL},
@@ -209,7 +209,8 @@ out:
 
 static const struct dpt_cli_option options[] = {
     {"--output", "DIR", "the folder that runs are to go to; left out: runs, or this folder"},
-    {"--ranks", "N|auto", "start N ranks of this under mpirun; auto: one a GPU, else a core"},
+    {"--ranks", "N|auto",
+     "start N ranks of this by its MPI's mpirun; auto: one a GPU, else a core"},
     {"--mesh", "DxS", "where D data ranks x S stages (parallel.pipeline) of these ranks would be"},
     {"--limit", "SECONDS", "how long a check may take; 20"},
     {"--json", NULL, "one JSON object"},

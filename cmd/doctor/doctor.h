@@ -90,6 +90,8 @@ void dpt_doctor_add(struct dpt_doctor *d, struct dpt_finding finding, const char
 /* Judges with the advice only where it is not ok. */
 #define dpt_judge(d, at, advice, ...)                                                              \
     dpt_doctor_say(d, at, (at) == DPT_DOCTOR_OK ? NULL : (advice), __VA_ARGS__)
+/* Whether this is built with Open MPI, whose variables and options others do not have. */
+bool dpt_doctor_open_mpi(void);
 /* What a value is that should not lie below these. */
 enum dpt_doctor_level dpt_doctor_below(double value, double fails, double warns);
 

@@ -291,18 +291,3 @@ const char *dpt_comm_where(const struct dpt_comm *comm, int rank, char where[DPT
 {
     return dpt_watch_where(comm->watch, rank, dpt_comm_host(comm, rank), where);
 }
-
-#define TEXT_OF(x)                    #x
-#define TEXT(x)                       TEXT_OF(x)
-#define DOTTED(major, minor, release) TEXT(major) "." TEXT(minor) "." TEXT(release)
-
-const char *dpt_comm_version(void)
-{
-#if defined(OMPI_MAJOR_VERSION)
-    return "Open MPI " DOTTED(OMPI_MAJOR_VERSION, OMPI_MINOR_VERSION, OMPI_RELEASE_VERSION);
-#elif defined(MPICH_VERSION)
-    return "MPICH " MPICH_VERSION;
-#else
-    return "MPI " TEXT(MPI_VERSION) "." TEXT(MPI_SUBVERSION);
-#endif
-}

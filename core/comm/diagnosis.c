@@ -222,12 +222,13 @@ enum dpt_diagnosis dpt_watch_diagnose_remote(const struct dpt_remote_node *remot
 void dpt_watch_describe_death(const struct dpt_rank_status *dead, const char *host, char *line,
                               size_t size)
 {
-    char at[WHERE_TEXT];
+    char at[WHERE_TEXT], who[32] = "a rank";
 
     where(dead->step, at, sizeof at);
-    snprintf(
-        line, size,
-        "rank %d (%s) died %s: its process is gone (killed, crashed, or out of memory: `dptrain "
-        "plan` says what it needs)%s%s",
-        dead->rank, host, at, dead->note[0] != '\0' ? ". Its last word: " : "", dead->note);
+    if (dead->rank >= 0)
+        snprintf(who, sizeof who, "rank %d", dead->rank);
+    snprintf(line, size,
+             "%s (%s) died %s: its process is gone (killed, crashed, or out of memory: `dptrain "
+             "plan` says what it needs)%s%s",
+             who, host, at, dead->note[0] != '\0' ? ". Its last word: " : "", dead->note);
 }

@@ -76,11 +76,18 @@ enum dpt_status dpt_shared_open_by(struct dpt_shared *shared, const struct dpt_g
                                    size_t size, enum dpt_shared_way way, struct dpt_error *err);
 
 /*
- * Refuses several tasks of srun of which MPI does not know that they belong together (srun without
- * --mpi=pmix), since each would train the same job by itself. ranks: of MPI's world; 0 before
- * MPI_Init. Errors: USAGE.
+ * Refuses several tasks of which MPI does not know that they belong together (srun without
+ * --mpi=pmix, the launcher of another MPI), since each would train the same job by itself. ranks:
+ * of MPI's world; 0 before MPI_Init. Errors: USAGE.
  */
 enum dpt_status dpt_launcher_check(int ranks, struct dpt_error *err);
+
+/* What usually starts ranks of the MPI that this is built with: "mpirun", "mpiexec". */
+const char *dpt_mpirun_name(void);
+
+/* Whether `text`, NAME=VALUE of an environment, is a rank's number: -1 where it is not, less where
+ * NAME comes before another one that is there, too. */
+int dpt_launcher_rank_variable(const char *text, const char **value);
 
 /* Makes MPI_Init quick, free of side processes, and possible in a step of Slurm; for a process
  * without a launcher, before MPI_Init. */

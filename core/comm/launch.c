@@ -57,6 +57,19 @@ static const char *rank_name(void)
     return NULL;
 }
 
+int dpt_launcher_rank_variable(const char *text, const char **value)
+{
+    for (int i = 0; i < RANK_NAMES; i++) {
+        const size_t n = strlen(rank_names[i]);
+
+        if (strncmp(text, rank_names[i], n) == 0 && text[n] == '=') {
+            *value = text + n + 1;
+            return i;
+        }
+    }
+    return -1;
+}
+
 bool dpt_launcher_present(void)
 {
     return rank_name() != NULL || slurm_tasks() > 1;
@@ -104,10 +117,36 @@ static const bool needs_a_rank = true;
 static const bool needs_a_rank = false;
 #endif
 
+/* How many ranks the launcher says that there are, and what it is called; 0: it does not say. */
+static int launched_ranks(const char **launcher)
+{
+    const char *name = rank_name();
+
+    *launcher = "Open MPI's mpirun";
+    if (name == rank_names[0])
+        return dpt_launcher_number("OMPI_COMM_WORLD_SIZE", 0);
+    *launcher = "Hydra (MPICH)";
+    if (name != NULL && is_set("MPI_LOCALRANKID"))
+        return dpt_launcher_number("PMI_SIZE", 0);
+    *launcher = "srun";
+    if (slurm_tasks() > 1)
+        return slurm_tasks();
+    *launcher = "the launcher";
+    return name != NULL ? dpt_launcher_number("PMI_SIZE", 0) : 0;
+}
+
 enum dpt_status dpt_launcher_check(int ranks, struct dpt_error *err)
 {
-    if (rank_name() != NULL || slurm_tasks() <= 1 || (ranks == 0 && !needs_a_rank) || ranks > 1)
+    const char *launcher;
+    const int launched = launched_ranks(&launcher);
+
+    if (ranks > 1 || launched <= 1 || (ranks == 0 && (rank_name() != NULL || !needs_a_rank)))
         return DPT_OK;
+    if (rank_name() != NULL)
+        return dpt_fail(err, DPT_USAGE,
+                        "%s started %d ranks, but this dptrain is linked with %s, which knows of "
+                        "1: use that MPI's %s, or --ranks %d without a launcher",
+                        launcher, launched, dpt_comm_version(), dpt_mpirun_name(), launched);
     return dpt_fail(err, DPT_USAGE,
                     "srun started %d tasks and did not tell MPI that they belong together: add "
                     "--mpi=pmix to srun (srun --mpi=list names what there is), or use mpirun",
@@ -164,13 +203,13 @@ void dpt_host_name(char host[DPT_HOST_TEXT])
     strcpy(host, name);
 }
 
-/* Names of processes that start ranks. */
+/* How the names of processes begin that start ranks. */
 static const struct {
     const char *process, *text;
 } launchers[] = {
     {"mpirun", "mpirun"},   {"orterun", "mpirun"},        {"mpiexec", "mpiexec"},
     {"orted", "mpirun"},    {"prterun", "mpirun"},        {"prted", "mpirun"},
-    {"slurmstepd", "srun"}, {"hydra_pmi_proxy", "Hydra"}, {"mpiexec.hydra", "Hydra"},
+    {"slurmstepd", "srun"}, {"hydra_pmi_proxy", "Hydra"},
 };
 
 const char *dpt_launcher_name(void)
@@ -180,7 +219,7 @@ const char *dpt_launcher_name(void)
 
     for (int depth = 0; depth < 16 && pid > 1 && dpt_process_read(pid, &process); depth++) {
         for (size_t i = 0; i < sizeof launchers / sizeof launchers[0]; i++)
-            if (strcmp(process.name, launchers[i].process) == 0)
+            if (strncmp(process.name, launchers[i].process, strlen(launchers[i].process)) == 0)
                 return launchers[i].text;
         pid = process.parent;
     }

@@ -258,9 +258,9 @@ enum dpt_status dpt_probe_shared(const struct dpt_comm *comm, struct dpt_probe_s
  * none. */
 static void forget_launcher(void)
 {
-    static const char *const prefixes[] = {"PMIX_",         "PMI_",          "OMPI_COMM_WORLD_",
-                                           "OMPI_MCA_ess_", "OMPI_MCA_orte", "OMPI_MCA_pmix",
-                                           "SLURM_"};
+    static const char *const prefixes[] = {
+        "PMIX_",         "PMI_",   "OMPI_COMM_WORLD_", "OMPI_MCA_ess_", "OMPI_MCA_orte",
+        "OMPI_MCA_pmix", "SLURM_", "MPI_LOCAL",        "HYDI_",         "HYDRA_"};
     char name[128];
 
     for (char **at = environ; *at != NULL;) {

@@ -1,3 +1,4 @@
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -5,6 +6,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/process.h"
+#include "core/comm/internal.h"
 #include "core/comm/watch.h"
 
 /* The name that a process takes once it has printed why it ends. It must not change, since
@@ -14,23 +16,23 @@ static const char explained[] = "dptrain-told";
 /* The rank that a process's environment names, or -1. */
 static int rank_of(int pid)
 {
-    static const char name[] = "OMPI_COMM_WORLD_RANK=";
-    static const char other[] = "PMIX_RANK=";
     char path[64], *text = NULL;
     size_t capacity = 0;
-    ssize_t length;
     FILE *file;
-    int rank = -1;
+    int rank = -1, best = INT_MAX;
 
     snprintf(path, sizeof path, "/proc/%d/environ", pid);
     file = fopen(path, "re");
     if (file == NULL)
         return -1;
-    while (rank < 0 && (length = getdelim(&text, &capacity, '\0', file)) > 0) {
-        if (strncmp(text, name, sizeof name - 1) == 0)
-            rank = atoi(text + sizeof name - 1);
-        else if (strncmp(text, other, sizeof other - 1) == 0)
-            rank = atoi(text + sizeof other - 1);
+    while (best > 0 && getdelim(&text, &capacity, '\0', file) > 0) {
+        const char *value;
+        const int which = dpt_launcher_rank_variable(text, &value);
+
+        if (which >= 0 && which < best) {
+            rank = atoi(value);
+            best = which;
+        }
     }
     free(text);
     fclose(file);

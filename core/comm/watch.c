@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
@@ -105,6 +106,15 @@ static void print_line(const char *text)
     dpt_str_release(&line);
 }
 
+/* MPI_Abort may add lines of MPI's own to ours. */
+static void close_stderr(void)
+{
+    const int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+
+    if (null >= 0)
+        dup2(null, STDERR_FILENO);
+}
+
 /* Prints the line, if no rank of this node has printed one, and ends the job. */
 static _Noreturn void end_job(struct dpt_watch *w, int code, const char *line)
 {
@@ -124,8 +134,10 @@ static _Noreturn void end_job(struct dpt_watch *w, int code, const char *line)
     /* MPI_Abort talks to a launcher, which may hang itself. */
     signal(SIGALRM, SIG_DFL);
     alarm(ABORT_LIMIT);
-    if (w->n != 0 && !atomic_load(&w->closing))
+    if (w->n != 0 && !atomic_load(&w->closing)) {
+        close_stderr();
         MPI_Abort(MPI_COMM_WORLD, code);
+    }
     dpt_sleep(TICK); /* a launcher that sees the exit first may lose the line */
     _exit(code);
 }
@@ -246,6 +258,7 @@ static _Noreturn void end_start(const struct dpt_watch *w, const char *line)
 {
     if (w->rank == (w->siblings.first >= 0 ? w->siblings.first : 0)) {
         print_line(line);
+        dpt_launched_end(dpt_exit_code(DPT_RANK));
         dpt_siblings_notify();
         dpt_sleep(DPT_SIBLINGS_NOTICE);
     } else {

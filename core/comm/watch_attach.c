@@ -4,6 +4,7 @@
 
 #include "core/base/memory.h"
 #include "core/base/process.h"
+#include "core/comm/launched.h"
 #include "core/comm/watchdog.h"
 
 /* --- notes ------------------------------------------------------------------------------------ */
@@ -25,8 +26,10 @@ void dpt_watch_note(struct dpt_watch *w, int64_t step, const char *what, const c
     char *note = watched->notes[next & 1];
     const size_t end = add_text(note, 0, what);
 
-    if (step >= 0)
+    if (step >= 0) {
         atomic_store_explicit(&watched->step, step, memory_order_relaxed);
+        dpt_launched_step(step);
+    }
     if (name[0] != '\0')
         add_text(note, add_text(note, end, " "), name);
     atomic_store_explicit(&watched->note, next, memory_order_release);

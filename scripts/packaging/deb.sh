@@ -29,6 +29,11 @@ if [ -n "${DEBEMAIL:-}" ]; then
     sed -i "s/^Maintainer: .*/Maintainer: $maintainer/" debian/control
 fi
 
+# What starts ranks of the MPI that is linked.
+if "$stage/usr/bin/dptrain" --version | grep -q '^MPICH'; then
+    sed -i '/^Depends:/s/openmpi-bin/mpich/' debian/control
+fi
+
 # --- files as Debian wants them -------------------------------------------------------------------------------------------
 
 share=$stage/usr/share

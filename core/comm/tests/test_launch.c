@@ -11,8 +11,8 @@
 #include "core/comm/internal.h"
 
 static const char *const names[] = {
-    "OMPI_COMM_WORLD_RANK", "PMIX_RANK",    "PMI_RANK", "SLURM_PROCID", "SLURM_STEP_ID",
-    "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "PMI_SIZE",
+    "OMPI_COMM_WORLD_RANK", "PMIX_RANK",    "PMI_RANK", "SLURM_PROCID",         "SLURM_STEP_ID",
+    "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALRANKID",
 };
 
 enum { NAMES = sizeof names / sizeof names[0] };
@@ -138,6 +138,54 @@ static void tasks_without_ranks_are_refused(void **state)
     set(NULL);
 }
 
+/* Where MPI knows of one rank and the launcher of more, it is another MPI's launcher. */
+static void a_launcher_of_another_mpi_is_refused(void **state)
+{
+    // clang-format off
+    static const struct { const char *value[NAMES]; int ranks; const char *says; } cases[] = {
+        {{"1", "1", [8] = "2"}, 1, "Open MPI's mpirun started 2 ranks"},
+        {{"1", "1", [8] = "2"}, 0, NULL},
+        {{"1", "1", [8] = "2"}, 2, NULL},
+        {{"0", "0", [8] = "1"}, 1, NULL},
+        {{[2] = "1", [7] = "3", [9] = "1"}, 1, "Hydra (MPICH) started 3 ranks"},
+        {{[2] = "1", [7] = "3", [9] = "1"}, 0, NULL},
+        {{[2] = "1", [7] = "3", [9] = "1"}, 3, NULL},
+        {{[2] = "0", [7] = "1", [9] = "0"}, 1, NULL},
+        {{[2] = "1", [7] = "3"}, 1, "the launcher started 3 ranks"},           /* PALS, Flux */
+        {{[1] = "1", [3] = "1", "0", "4", "4"}, 1, "srun started 4 ranks"},    /* --mpi=pmix */
+        {{[2] = "1", "1", "0", "4", "4", "4"}, 1, "srun started 4 ranks"},     /* --mpi=pmi2 */
+        {{[2] = "1", "0", "0", "4", "4", "2", NULL, "1"}, 1, "Hydra (MPICH) started 2 ranks"},
+    };
+    // clang-format on
+    struct dpt_error err = {0};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        set(cases[i].value);
+        assert_int_equal(dpt_launcher_check(cases[i].ranks, &err),
+                         cases[i].says != NULL ? DPT_USAGE : DPT_OK);
+        if (cases[i].says == NULL)
+            continue;
+        assert_ptr_equal(strstr(err.text, cases[i].says), err.text);
+        assert_non_null(strstr(err.text, dpt_comm_version()));
+        assert_null(strchr(err.text, '\n'));
+    }
+    set(NULL);
+}
+
+static void rank_of_another_process_is_found(void **state)
+{
+    const char *value;
+
+    (void)state;
+    assert_int_equal(dpt_launcher_rank_variable("PMI_RANKS=1", &value), -1);
+    assert_int_equal(dpt_launcher_rank_variable("PMI_RANK", &value), -1);
+    assert_true(dpt_launcher_rank_variable("OMPI_COMM_WORLD_RANK=1", &value) <
+                dpt_launcher_rank_variable("PMIX_RANK=1", &value));
+    assert_true(dpt_launcher_rank_variable("PMI_RANK=12", &value) > 0);
+    assert_string_equal(value, "12");
+}
+
 static void settings_of_the_user_stay(void **state)
 {
     (void)state;
@@ -171,6 +219,8 @@ int main(void)
         cmocka_unit_test(launcher_is_told_by_the_environment),
         cmocka_unit_test(rank_of_the_node_is_told_by_the_environment),
         cmocka_unit_test(tasks_without_ranks_are_refused),
+        cmocka_unit_test(a_launcher_of_another_mpi_is_refused),
+        cmocka_unit_test(rank_of_another_process_is_found),
         cmocka_unit_test(settings_of_the_user_stay),
         cmocka_unit_test(host_has_a_short_name),
         cmocka_unit_test(version_needs_no_mpi),
