@@ -25,6 +25,11 @@ enum dpt_status dpt_numerics_limit(const struct dpt_backend *backend, const stru
         return dpt_fail(err, DPT_BAD_JOB,
                         "device.isa: %s: this machine has none of these sets: leave it `auto`",
                         dpt_isa_names[wanted]);
+    if ((machine == DPT_ISA_NEON) != (wanted == DPT_ISA_NEON))
+        return dpt_fail(err, DPT_BAD_JOB,
+                        "device.isa: %s: this is an %s machine, which has %s: take that or `auto`",
+                        dpt_isa_names[wanted], DPT_ARM64 ? "arm64" : "x86-64",
+                        dpt_isa_names[machine]);
     if (machine < wanted)
         return dpt_fail(err, DPT_BAD_JOB, "device.isa: %s: this machine has %s at most",
                         dpt_isa_names[wanted], dpt_isa_names[machine]);
