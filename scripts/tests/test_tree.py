@@ -339,6 +339,29 @@ def test_a_root_is_used_and_written_into_the_binary(tmp_path):
     assert f"HDF5_CFLAGS := -I{root}/include" in text and f"-Wl,-rpath,{root}/lib" in text
 
 
+@pytest.mark.parametrize("mpi", ["same", "other"])
+def test_a_parallel_hdf5_is_one_of_the_same_mpi(tmp_path, mpi):
+    """Two MPIs in a program end it at the first call of the second: so the build says it. The HDF5 is a stand-in of one function."""
+    root = tmp_path / "hdf5"
+    for folder in ("include", "lib"):
+        (root / folder).mkdir(parents=True)
+    (root / "include/hdf5.h").write_text("#include <mpi.h>\nint H5open(void);\n")
+    (tmp_path / "hdf5.c").write_text("extern int MPI_Initialized(int *); int H5open(void) { int on; return MPI_Initialized(&on); }\n")
+    (tmp_path / "mpi.c").write_text("int MPI_Initialized(int *on) { return *on = 0; }\n")
+    shared = ["-shared", "-fPIC", "-o"]
+    if mpi == "other":
+        subprocess.run(["gcc", *shared, root / "lib/libmpi.so.7", "-Wl,-soname,libmpi.so.7", tmp_path / "mpi.c"], check=True)
+    subprocess.run(["gcc" if mpi == "other" else "mpicc", *shared, root / "lib/libhdf5.so", tmp_path / "hdf5.c",
+                    *([root / "lib/libmpi.so.7"] if mpi == "other" else [])], check=True)
+    build = tmp_path / "b"
+    done = make(f"BUILD={build}", f"HDF5_ROOT={root}", f"{build}/deps.mk", check=False)
+    if mpi == "same":
+        assert done.returncode == 0 and "HDF5_NEEDS_MPI := 1" in (build / "deps.mk").read_text(), done.stderr
+    else:
+        told = [line for line in done.stderr.splitlines() if line.startswith("  ")]
+        assert done.returncode != 0 and len(told) == 1 and "libmpi.so.7" in told[0] and "another MPI" in told[0], done.stderr
+
+
 def test_install_and_uninstall(tmp_path):
     make("-j2")
     make("install", f"DESTDIR={tmp_path}", "PREFIX=/usr")
