@@ -362,6 +362,24 @@ def test_a_parallel_hdf5_is_one_of_the_same_mpi(tmp_path, mpi):
         assert done.returncode != 0 and len(told) == 1 and "libmpi.so.7" in told[0] and "another MPI" in told[0], done.stderr
 
 
+def test_what_depends_on_the_processor_compiles_for_arm64(tmp_path):
+    """Without a warning, and products as NEON's. clang compiles for any processor; of this system's headers three parts are made fit."""
+    if shutil.which("clang") is None or os.uname().machine != "x86_64":
+        pytest.skip("needs clang on x86-64")
+    for name, text in (("gnu/stubs.h", ""), ("bits/wordsize.h", "#define __WORDSIZE 64\n#define __WORDSIZE_TIME64_COMPAT32 0\n")):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(text)
+    clang = ["clang", "--target=aarch64-linux-gnu", "-isystem", tmp_path, "-isystem", "/usr/include/x86_64-linux-gnu", "-D__regparm__(n)=",
+             "-std=gnu11", "-D_GNU_SOURCE", "-DDPT_VERSION=\"0\"", "-I.", "-ffp-contract=off", "-fno-math-errno", "-Wall", "-Wextra", "-Werror", "-Wno-pass-failed"]
+    sources = [p for p in written(".c") if re.search(r"DPT_(X86|ARM64)|__(x86_64|aarch64)__|<immintrin", p.read_text())]
+    sources = [p for p in sources if "/tests/" not in str(p) and ("oneapi" not in p.read_text() or Path("/usr/include/oneapi").exists())]
+    assert len(sources) > 5
+    done = subprocess.run([*clang, "-fsyntax-only", *sources], cwd=TOP, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    done = subprocess.run([*clang, "-O3", "-S", "-o", "-", "core/backend/cpu/tile.c"], cwd=TOP, capture_output=True, text=True, timeout=300)
+    assert len(re.findall(r"\tfmla\tv\d+\.4s", done.stdout)) >= 9 * 16, done.stderr[-3000:]
+
+
 def test_install_and_uninstall(tmp_path):
     make("-j2")
     make("install", f"DESTDIR={tmp_path}", "PREFIX=/usr")

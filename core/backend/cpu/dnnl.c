@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/backend/cpu/dnnl_private.h"
@@ -63,10 +64,8 @@ static const struct {
     const char *name;
 } sets[] = {
 #if DPT_ARM64
-    {0x01, DPT_ISA_NEON, "NEON"},
-    {0x03, DPT_ISA_NEON, "NEON, SVE 128"},
-    {0x07, DPT_ISA_NEON, "NEON, SVE 256"},
-    {0x1f, DPT_ISA_NEON, "NEON, SVE 512"},
+    {0x01, DPT_ISA_NEON, "NEON"},          {0x03, DPT_ISA_NEON, "NEON, SVE 128"},
+    {0x07, DPT_ISA_NEON, "NEON, SVE 256"}, {0x1f, DPT_ISA_NEON, "NEON, SVE 512"},
     {0x27, DPT_ISA_NEON, "NEON, SVE 512"},
 #else
     {dnnl_cpu_isa_sse41, DPT_ISA_PLAIN, "SSE4.1"},
@@ -146,6 +145,9 @@ enum dpt_status dpt_dnnl_limit(enum dpt_isa most, struct dpt_error *err)
         set++;
     /* It refuses a second time; what counts is what it makes use of from here on. */
     (void)dnnl_set_max_cpu_isa((dnnl_cpu_isa_t)sets[set].bits);
+#if DPT_ARM64
+    setenv("ONEDNN_MAX_CPU_ISA", "advanced_simd", 1); /* the call is one of x86-64 */
+#endif
     have = dpt_dnnl_isa();
     if (have < most)
         return dpt_fail(err, DPT_BAD_JOB, "device.isa: %s: oneDNN has %s at most on this machine",

@@ -87,16 +87,19 @@ static void list_numerics(const struct dpt_comm *comm, const struct numerics *al
     }
 }
 
-/* Says what would make them alike: instructions that all have, where it is these that differ. */
+/* Says what would make them alike: instructions that all have, where it is these that differ. Of
+ * arm64's one is a set, and the others are oneDNN's affair. */
 static void advise(const struct numerics *all, int n, struct dpt_str *out)
 {
     int32_t least = all[0].isa, most = all[0].isa;
+    bool sve = false;
 
-    for (int r = 1; r < n; r++) {
+    for (int r = 0; r < n; r++) {
+        sve = sve || strstr(all[r].text, "SVE") != NULL;
         least = all[r].isa < least ? all[r].isa : least;
         most = all[r].isa > most ? all[r].isa : most;
     }
-    if (least > DPT_ISA_PLAIN && least < most)
+    if (least > DPT_ISA_PLAIN && (least < most || sve))
         dpt_str_printf(out, "set device.isa: %s, which all of them have", dpt_isa_names[least]);
     else
         dpt_str_printf(out, "give all ranks the same program, libraries and environment");
