@@ -98,12 +98,21 @@ fi
 if ! try "$MPICC" "" "" "${mpi[1]}" "${mpi[2]}"; then
     miss "${mpi[@]}"
 fi
-# The header of a parallel HDF5 includes mpi.h: then the MPI's wrapper compiles what uses it.
+# The MPIs that the program of `try` would load. Their libraries' numbers tell them apart: 40 is Open MPI's, 12 that of MPICH and its kin.
+mpis() {
+    ldd "$scratch/try" 2>/dev/null | sed -n 's/^[[:space:]]*\(libmpi[a-z0-9_]*\.so\.[0-9]*\).*/\1/p' | sort -u
+}
+
+# The header of a parallel HDF5 includes mpi.h: then the MPI's wrapper compiles what uses it. With that of another MPI it would end
+# at its first call.
 if search "$HDF5_ROOT" hdf5 "-lhdf5" "${hdf5[1]}" "${hdf5[2]}"; then
     emit HDF5
 elif using=$MPICC search "$HDF5_ROOT" hdf5 "-lhdf5" "${hdf5[1]}" "${hdf5[2]}"; then
     emit HDF5
     echo "HDF5_NEEDS_MPI := 1" >>"$scratch/deps.mk"
+    if [ "$(mpis | sed 's/.*\.so\.//' | sort -u | wc -l)" -gt 1 ]; then
+        miss "HDF5 of $MPICC's MPI" "" "" hdf5 "HDF5_ROOT=/path; the parallel one found is of another MPI: $(mpis | paste -sd ' ')"
+    fi
 else
     miss "${hdf5[@]}"
 fi

@@ -45,6 +45,8 @@ void dpt_doctor_processor(struct dpt_doctor *d)
     else
         dpt_warning(d, "several times slower than a processor with AVX2",
                     "%s, neither AVX2 nor AVX-512", model);
+#elif DPT_ARM64
+    dpt_ok(d, "%s, NEON", model);
 #else
     dpt_ok(d, "%s", model);
 #endif

@@ -23,6 +23,8 @@ enum dpt_isa dpt_isa_machine(void)
         return DPT_ISA_AMX;
 #endif
     return DPT_ISA_AVX512_BF16;
+#elif DPT_ARM64
+    return DPT_ISA_NEON;
 #else
     return DPT_ISA_PLAIN;
 #endif

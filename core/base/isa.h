@@ -1,5 +1,6 @@
 /*
- * isa: the instruction sets that results depend on, each one holding those before it.
+ * isa: the instruction sets that results depend on, each one holding those of its kind of processor
+ * before it.
  *
  * The order in which a kernel adds, and whether it rounds between a product and a sum, follow from
  * its set: so all code that chooses a kernel by the machine asks dpt_isa_here, and one limit holds
@@ -16,9 +17,17 @@
 #else
 #define DPT_X86 0
 #endif
+#if defined(__aarch64__) && defined(__ARM_NEON)
+#define DPT_ARM64 1
+#else
+#define DPT_ARM64 0
+#endif
 
-/* avx2: with FMA; avx512: F, DQ, BW, VL; those behind it only make a difference to libraries. */
+/* neon: arm64's, which every such processor has and no other one, with FMA. The others are those of
+ * x86-64. avx2: with FMA; avx512: F, DQ, BW, VL; those behind it only make a difference to
+ * libraries. */
 #define DPT_ISA_SETS(X)                                                                            \
+    X(DPT_ISA_NEON, "neon")                                                                        \
     X(DPT_ISA_AVX2, "avx2")                                                                        \
     X(DPT_ISA_AVX512, "avx512")                                                                    \
     X(DPT_ISA_AVX512_BF16, "avx512_bf16")                                                          \

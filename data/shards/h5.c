@@ -140,6 +140,18 @@ static herr_t keep_first(unsigned n, const H5E_error2_t *entry, void *text)
     return 0;
 }
 
+/* Which HDF5 reads what this one calls of an unknown version; "": not known. */
+static const char *reader_of(const char *inner)
+{
+    /* The fourth version of a layout is 1.10's, and the third of a datatype. */
+    if (strstr(inner, "layout message") != NULL)
+        return " (2.0 or later reads it)";
+    if (strstr(inner, "datatype message") != NULL)
+        return H5_VERSION_GE(1, 12, 0) ? " (2.0 or later reads it)"
+                                       : " (1.12 or later reads it; complex numbers of 2.0: 2.0)";
+    return "";
+}
+
 enum dpt_status dpt_h5_fail(struct dpt_error *err, enum dpt_status status, const char *format, ...)
 {
     char inner[256] = "", text[DPT_ERROR_TEXT];
@@ -155,8 +167,8 @@ enum dpt_status dpt_h5_fail(struct dpt_error *err, enum dpt_status status, const
     if (strstr(inner, "version number") != NULL)
         return dpt_fail(err, status,
                         "%s: %s (HDF5): damaged, or written for a newer HDF5 than %s, which is "
-                        "here: h5py writes such files with libver='latest', leave that out",
-                        text, inner, dpt_h5_version());
+                        "here%s: h5py writes such files with libver='latest', leave that out",
+                        text, inner, dpt_h5_version(), reader_of(inner));
     return inner[0] != '\0' ? dpt_fail(err, status, "%s: %s (HDF5)", text, inner)
                             : dpt_fail(err, status, "%s", text);
 }

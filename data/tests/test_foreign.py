@@ -1,9 +1,12 @@
 """HDF5 files of other programs: other names, MATLAB's, Keras's models, those that are being written, filters that are missing."""
 
+import base64
 import os
+import re
 import shutil
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import h5py
@@ -156,6 +159,32 @@ def test_a_format_newer_than_the_library(tmp_path):
     result = train(tmp_path, "a.h5")
     assert result.code == BAD_DATA and "a.h5: /x cannot be opened" in result.err, result
     assert "written for a newer HDF5 than" in result.err and "libver='latest'" in result.err, result
+
+
+# /x of 64 rows by 6, /y of as many 0 and 1, by HDF5 2.0.0: h5py 3.16 with libver="latest", zlib and base85 around it. x is one
+# compressed chunk, whose layout is of version 5; or complex64, a datatype of version 5.
+OF_HDF5_2 = {
+    "layout": b"c-rgqaB<`1lHy|K;9!7(|4@(#6*7Q|Pc?aR+26w@h>4+sNeEdX3~(_qFfuT(@h|`>#){2QZBTyYenzN(1q0b2tnlF-uoHj=GO92zFflPQI>79K(&&6<5e7y<1"
+              b"$hP*Fi(L&oP$BU9>`(^x|W%nn}>lBXb8xKU=<v)AQ>iRMh7+)Monb9VFA?2FgU=>-0rFHun+-;1tTIXU^Fw(cLEHc@Q3&S>}M_xVC*q7YI2~eW!S+mWWn6(2V4xJU=)mk"
+              b"Q7{UK2NiM22@H*F)d~+8TpaE&9N}*G(ZC#$6_N*o5vLd#Ze%}P#lT1z1OO1oKr#",
+    "datatype": b"c-rmJu?_)25C-6Xc9G5HB#1;J5eg5W5~V^!CsB9@iN;kl)M~A_P|$e>y+)$-4D7Khh>Aia|98dQ%<b*o%*{Kkb~-2q+8B6er<uRyHCI0_mZff|)l(R&+~YzoP!J#"
+                b"$!Uh?y+-okMY{eBC_*j2**k3=vZYWhiDUqf>$HmuN*CBlc#0^G3wo*po`k;b>L1AX^21vXsCv87EFt%4M@bd{>oZ`p2r_AX-3;V0=DDJcHQHPKW;`ztSb4U5-wb<Zqt#`u"
+                b"+L_|bHL_|bH^oD$QT>#y{F~9",
+}
+
+
+@pytest.mark.parametrize("what", OF_HDF5_2)
+def test_a_file_that_hdf5_2_wrote(tmp_path, what):
+    """Older libraries refuse it, and say which one reads it; a newer one reads it."""
+    (tmp_path / "a.h5").write_bytes(zlib.decompress(base64.b85decode(OF_HDF5_2[what])))
+    here = re.search(r"^HDF5 (\d+)\.", dpt.run("--version").out, re.M)
+    result = train(tmp_path, "a.h5")
+    if int(here.group(1)) >= 2:
+        assert result.code == 0 if what == "layout" else "/x holds " in result.err, result
+        return
+    assert result.code == BAD_DATA and len(result.err.splitlines()) == 1, result
+    for said in result.err, dpt.run("inspect", "a.h5", cwd=tmp_path).err:
+        assert re.search(rf"a.h5: /x cannot be opened: bad version number for {what} message .*which is here \(.*2\.0.*\): h5py writes", said), said
 
 
 @pytest.mark.parametrize("number, name, helps", [(32001, b"blosc", True), (32015, b"zstd", True), (32000, b"lzf", False)])

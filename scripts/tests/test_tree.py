@@ -339,6 +339,47 @@ def test_a_root_is_used_and_written_into_the_binary(tmp_path):
     assert f"HDF5_CFLAGS := -I{root}/include" in text and f"-Wl,-rpath,{root}/lib" in text
 
 
+@pytest.mark.parametrize("mpi", ["same", "other"])
+def test_a_parallel_hdf5_is_one_of_the_same_mpi(tmp_path, mpi):
+    """Two MPIs in a program end it at the first call of the second: so the build says it. The HDF5 is a stand-in of one function."""
+    root = tmp_path / "hdf5"
+    for folder in ("include", "lib"):
+        (root / folder).mkdir(parents=True)
+    (root / "include/hdf5.h").write_text("#include <mpi.h>\nint H5open(void);\n")
+    (tmp_path / "hdf5.c").write_text("extern int MPI_Initialized(int *); int H5open(void) { int on; return MPI_Initialized(&on); }\n")
+    (tmp_path / "mpi.c").write_text("int MPI_Initialized(int *on) { return *on = 0; }\n")
+    shared = ["-shared", "-fPIC", "-o"]
+    if mpi == "other":
+        subprocess.run(["gcc", *shared, root / "lib/libmpi.so.7", "-Wl,-soname,libmpi.so.7", tmp_path / "mpi.c"], check=True)
+    subprocess.run(["gcc" if mpi == "other" else "mpicc", *shared, root / "lib/libhdf5.so", tmp_path / "hdf5.c",
+                    *([root / "lib/libmpi.so.7"] if mpi == "other" else [])], check=True)
+    build = tmp_path / "b"
+    done = make(f"BUILD={build}", f"HDF5_ROOT={root}", f"{build}/deps.mk", check=False)
+    if mpi == "same":
+        assert done.returncode == 0 and "HDF5_NEEDS_MPI := 1" in (build / "deps.mk").read_text(), done.stderr
+    else:
+        told = [line for line in done.stderr.splitlines() if line.startswith("  ")]
+        assert done.returncode != 0 and len(told) == 1 and "libmpi.so.7" in told[0] and "another MPI" in told[0], done.stderr
+
+
+def test_what_depends_on_the_processor_compiles_for_arm64(tmp_path):
+    """Without a warning, and products as NEON's. clang compiles for any processor; of this system's headers three parts are made fit."""
+    if shutil.which("clang") is None or os.uname().machine != "x86_64":
+        pytest.skip("needs clang on x86-64")
+    for name, text in (("gnu/stubs.h", ""), ("bits/wordsize.h", "#define __WORDSIZE 64\n#define __WORDSIZE_TIME64_COMPAT32 0\n")):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(text)
+    clang = ["clang", "--target=aarch64-linux-gnu", "-isystem", tmp_path, "-isystem", "/usr/include/x86_64-linux-gnu", "-D__regparm__(n)=",
+             "-std=gnu11", "-D_GNU_SOURCE", "-DDPT_VERSION=\"0\"", "-I.", "-ffp-contract=off", "-fno-math-errno", "-Wall", "-Wextra", "-Werror", "-Wno-pass-failed"]
+    sources = [p for p in written(".c") if re.search(r"DPT_(X86|ARM64)|__(x86_64|aarch64)__|<immintrin", p.read_text())]
+    sources = [p for p in sources if "/tests/" not in str(p) and ("oneapi" not in p.read_text() or Path("/usr/include/oneapi").exists())]
+    assert len(sources) > 5
+    done = subprocess.run([*clang, "-fsyntax-only", *sources], cwd=TOP, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    done = subprocess.run([*clang, "-O3", "-S", "-o", "-", "core/backend/cpu/tile.c"], cwd=TOP, capture_output=True, text=True, timeout=300)
+    assert len(re.findall(r"\tfmla\tv\d+\.4s", done.stdout)) >= 9 * 16, done.stderr[-3000:]
+
+
 def test_install_and_uninstall(tmp_path):
     make("-j2")
     make("install", f"DESTDIR={tmp_path}", "PREFIX=/usr")

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/backend/cpu/dnnl_private.h"
@@ -54,13 +55,19 @@ static enum dpt_status dnnl_fail(dnnl_status_t result, const char *what, struct 
 /* --- the library ------------------------------------------------------------------------------ */
 
 /* oneDNN's instruction sets. Each value holds the bits of those it extends. Those behind the first
- * FP32_SETS make no difference to fp32, which is all that is computed here. */
-enum { FP32_SETS = 4 };
+ * FP32_SETS make no difference to fp32, which is all that is computed here. On arm64 the same bits
+ * mean other sets, which its header does not name: of SVE's two longest ones, 2 has the former and
+ * 3 the latter. */
 static const struct {
     unsigned bits;
     enum dpt_isa isa;
     const char *name;
 } sets[] = {
+#if DPT_ARM64
+    {0x01, DPT_ISA_NEON, "NEON"},          {0x03, DPT_ISA_NEON, "NEON, SVE 128"},
+    {0x07, DPT_ISA_NEON, "NEON, SVE 256"}, {0x1f, DPT_ISA_NEON, "NEON, SVE 512"},
+    {0x27, DPT_ISA_NEON, "NEON, SVE 512"},
+#else
     {dnnl_cpu_isa_sse41, DPT_ISA_PLAIN, "SSE4.1"},
     {dnnl_cpu_isa_avx, DPT_ISA_PLAIN, "AVX"},
     {dnnl_cpu_isa_avx2, DPT_ISA_AVX2, "AVX2"},
@@ -68,8 +75,9 @@ static const struct {
     {dnnl_cpu_isa_avx512_core_vnni, DPT_ISA_AVX512, "AVX-512 VNNI"},
     {dnnl_cpu_isa_avx512_core_bf16, DPT_ISA_AVX512_BF16, "AVX-512 BF16"},
     {dnnl_cpu_isa_avx512_core_amx, DPT_ISA_AMX, "AVX-512 AMX"},
+#endif
 };
-enum { SETS = sizeof sets / sizeof sets[0] };
+enum { SETS = sizeof sets / sizeof sets[0], FP32_SETS = DPT_ARM64 ? SETS : 4 };
 
 /* The last of the first n sets that oneDNN makes use of; -1: none. */
 static int find_set(int n)
@@ -137,15 +145,18 @@ enum dpt_status dpt_dnnl_limit(enum dpt_isa most, struct dpt_error *err)
         set++;
     /* It refuses a second time; what counts is what it makes use of from here on. */
     (void)dnnl_set_max_cpu_isa((dnnl_cpu_isa_t)sets[set].bits);
+#if DPT_ARM64
+    setenv("ONEDNN_MAX_CPU_ISA", "advanced_simd", 1); /* the call is one of x86-64 */
+#endif
     have = dpt_dnnl_isa();
     if (have < most)
         return dpt_fail(err, DPT_BAD_JOB, "device.isa: %s: oneDNN has %s at most on this machine",
                         dpt_isa_names[most], dpt_isa_names[have]);
-    if (have > most)
+    if (have > most || find_set(FP32_SETS) > set)
         return dpt_fail(err, DPT_BAD_JOB,
                         "device.isa: %s: this oneDNN cannot be held to it and uses %s: build it "
                         "with DNNL_ENABLE_MAX_CPU_ISA=ON",
-                        dpt_isa_names[most], dpt_isa_names[have]);
+                        dpt_isa_names[most], sets[find_set(SETS)].name);
     return DPT_OK;
 }
 

@@ -5,6 +5,8 @@
 
 #if DPT_X86
 #include <immintrin.h>
+#elif DPT_ARM64
+#include <arm_neon.h>
 #endif
 
 #include "core/backend/cpu/transpose.h"
@@ -179,6 +181,24 @@ static AVX512 void list_avx512(int32_t used, int32_t windows, const int32_t *arg
 #define SORT         sort_avx512
 #include "core/backend/cpu/sparse_lanes.inc"
 
+#elif DPT_ARM64
+
+/* --- NEON ------------------------------------------------------------------------------------- */
+
+#define NAME(x) neon_##x
+#define TARGET
+#define ISA          DPT_ISA_NEON
+#define WIDTH        4
+#define VEC          float32x4_t
+#define LOAD(x)      vld1q_f32(x)
+#define STORE(x, v)  vst1q_f32(x, v)
+#define SET1(s)      vdupq_n_f32(s)
+#define ADD(a, b)    vaddq_f32(a, b)
+#define FMA(a, b, c) vfmaq_f32(c, a, b)
+#define LIST         list_plain
+#define SORT         sort_plain
+#include "core/backend/cpu/sparse_lanes.inc"
+
 #endif
 
 const struct dpt_sparse_kernels *dpt_sparse_kernels(enum dpt_isa most)
@@ -188,6 +208,8 @@ const struct dpt_sparse_kernels *dpt_sparse_kernels(enum dpt_isa most)
 #if DPT_X86
         &avx2_kernels,
         &avx512_kernels,
+#elif DPT_ARM64
+        &neon_kernels,
 #endif
     };
     const enum dpt_isa here = dpt_isa_here();

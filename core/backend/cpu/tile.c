@@ -4,6 +4,8 @@
 
 #if DPT_X86
 #include <immintrin.h>
+#elif DPT_ARM64
+#include <arm_neon.h>
 #endif
 
 #include "core/base/vector.h"
@@ -64,6 +66,24 @@ DPT_INLINE void plain(int64_t k, const float *a, int64_t row, int64_t column, in
 // clang-format on
 
 FORMS(PLAIN, plain)
+
+#define FAST(isa, target, name, v, row, column)                                                    \
+    target static void name(int64_t k, const float *a, int64_t lda, const float *b,                \
+                            enum dpt_tile_way way, float *c, int64_t ldc,                          \
+                            const struct dpt_tile_prefetch *prefetch)                              \
+    {                                                                                              \
+        (void)lda;                                                                                 \
+        isa(k, a, row, column, v, b, way, c, ldc, prefetch);                                       \
+    }
+
+/* The body of a tile whose registers hold four rows by sixteen columns. */
+#define BY_PARTS(part)                                                                             \
+    for (int64_t i = 0; i < k && prefetch != NULL; i += LANES)                                     \
+        prefetch_piece(prefetch, i / LANES);                                                       \
+    for (int m = 0; m < ROWS; m += 4)                                                              \
+        for (int n = 0; n < v; n++)                                                                \
+    part(k, a + m * row, row, column, v, b + (int64_t)n * LANES, way,                              \
+         c + m * ldc + (int64_t)n * LANES, ldc)
 
 #if DPT_X86
 
@@ -161,28 +181,65 @@ DPT_INLINE AVX2 void avx2(int64_t k, const float *a, int64_t row, int64_t column
                           const float *b, enum dpt_tile_way way, float *c, int64_t ldc,
                           const struct dpt_tile_prefetch *prefetch)
 {
-    for (int64_t i = 0; i < k && prefetch != NULL; i += LANES)
-        prefetch_piece(prefetch, i / LANES);
-    for (int m = 0; m < ROWS; m += 4)
-        for (int n = 0; n < v; n++)
-            avx2_part(k, a + m * row, row, column, v, b + (int64_t)n * LANES, way,
-                      c + m * ldc + (int64_t)n * LANES, ldc);
+    BY_PARTS(avx2_part);
 }
-
-#define FAST(isa, target, name, v, row, column)                                                    \
-    target static void name(int64_t k, const float *a, int64_t lda, const float *b,                \
-                            enum dpt_tile_way way, float *c, int64_t ldc,                          \
-                            const struct dpt_tile_prefetch *prefetch)                              \
-    {                                                                                              \
-        (void)lda;                                                                                 \
-        isa(k, a, row, column, v, b, way, c, ldc, prefetch);                                       \
-    }
 
 #define FAST_AVX512(name, v, row, column) FAST(avx512, AVX512, name, v, row, column)
 #define FAST_AVX2(name, v, row, column)   FAST(avx2, AVX2, name, v, row, column)
 
 FORMS(FAST_AVX512, avx512)
 FORMS(FAST_AVX2, avx2)
+
+#elif DPT_ARM64
+
+/* Four rows by sixteen columns at a time: half of the registers are sums. Each adds as the others
+ * with FMA do, so that the bits are theirs. */
+DPT_INLINE void neon_part(int64_t k, const float *a, int64_t row, int64_t column, int v,
+                          const float *b, enum dpt_tile_way way, float *c, int64_t ldc)
+{
+    float32x4_t sum[4][4];
+
+#pragma GCC unroll 4
+    for (int m = 0; m < 4; m++)
+#pragma GCC unroll 4
+        for (int n = 0; n < 4; n++)
+            sum[m][n] = vdupq_n_f32(0);
+    for (int64_t i = 0; i < k; i++, a += column, b += (int64_t)v * LANES) {
+        float32x4_t from[4];
+
+#pragma GCC unroll 4
+        for (int n = 0; n < 4; n++)
+            from[n] = vld1q_f32(b + (int64_t)n * 4);
+#pragma GCC unroll 4
+        for (int m = 0; m < 4; m++) {
+            const float32x4_t factor = vdupq_n_f32(a[m * row]);
+
+#pragma GCC unroll 4
+            for (int n = 0; n < 4; n++)
+                sum[m][n] = vfmaq_f32(sum[m][n], factor, from[n]);
+        }
+    }
+#pragma GCC unroll 4
+    for (int m = 0; m < 4; m++, c += ldc) {
+#pragma GCC unroll 4
+        for (int n = 0; n < 4; n++) {
+            float *to = c + (int64_t)n * 4;
+
+            vst1q_f32(to, way == DPT_TILE_ADD ? vaddq_f32(vld1q_f32(to), sum[m][n]) : sum[m][n]);
+        }
+    }
+}
+
+DPT_INLINE void neon(int64_t k, const float *a, int64_t row, int64_t column, int v, const float *b,
+                     enum dpt_tile_way way, float *c, int64_t ldc,
+                     const struct dpt_tile_prefetch *prefetch)
+{
+    BY_PARTS(neon_part);
+}
+
+#define FAST_NEON(name, v, row, column) FAST(neon, , name, v, row, column)
+
+FORMS(FAST_NEON, neon)
 
 #endif
 
@@ -257,8 +314,11 @@ dpt_tile *dpt_tile_for(enum dpt_isa isa, int v, enum dpt_tile_layout layout)
     static dpt_tile *const tiles[][3][4] = {
         [DPT_ISA_PLAIN] = TABLE(plain),
 #if DPT_X86
+        [DPT_ISA_NEON] = TABLE(plain), /* nobody asks for it */
         [DPT_ISA_AVX2] = TABLE(avx2),
         [DPT_ISA_AVX512] = TABLE(avx512),
+#elif DPT_ARM64
+        [DPT_ISA_NEON] = TABLE(neon),
 #endif
     };
 

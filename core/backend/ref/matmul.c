@@ -43,7 +43,9 @@ const char *dpt_ref_describe(void)
 {
     if (dpt_isa_here() >= DPT_ISA_AVX512)
         return "plain C, AVX-512";
-    return dpt_isa_here() >= DPT_ISA_AVX2 ? "plain C, AVX2" : "plain C";
+    if (dpt_isa_here() >= DPT_ISA_AVX2)
+        return "plain C, AVX2";
+    return dpt_isa_here() == DPT_ISA_NEON ? "plain C, NEON" : "plain C";
 }
 
 /* `depth` rows of b from its place `at` on, WIDTH apart; columns behind the last one are zero. */

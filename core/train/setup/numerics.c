@@ -25,6 +25,11 @@ enum dpt_status dpt_numerics_limit(const struct dpt_backend *backend, const stru
         return dpt_fail(err, DPT_BAD_JOB,
                         "device.isa: %s: this machine has none of these sets: leave it `auto`",
                         dpt_isa_names[wanted]);
+    if ((machine == DPT_ISA_NEON) != (wanted == DPT_ISA_NEON))
+        return dpt_fail(err, DPT_BAD_JOB,
+                        "device.isa: %s: this is an %s machine, which has %s: take that or `auto`",
+                        dpt_isa_names[wanted], DPT_ARM64 ? "arm64" : "x86-64",
+                        dpt_isa_names[machine]);
     if (machine < wanted)
         return dpt_fail(err, DPT_BAD_JOB, "device.isa: %s: this machine has %s at most",
                         dpt_isa_names[wanted], dpt_isa_names[machine]);
@@ -82,16 +87,19 @@ static void list_numerics(const struct dpt_comm *comm, const struct numerics *al
     }
 }
 
-/* Says what would make them alike: instructions that all have, where it is these that differ. */
+/* Says what would make them alike: instructions that all have, where it is these that differ. Of
+ * arm64's one is a set, and the others are oneDNN's affair. */
 static void advise(const struct numerics *all, int n, struct dpt_str *out)
 {
     int32_t least = all[0].isa, most = all[0].isa;
+    bool sve = false;
 
-    for (int r = 1; r < n; r++) {
+    for (int r = 0; r < n; r++) {
+        sve = sve || strstr(all[r].text, "SVE") != NULL;
         least = all[r].isa < least ? all[r].isa : least;
         most = all[r].isa > most ? all[r].isa : most;
     }
-    if (least > DPT_ISA_PLAIN && least < most)
+    if (least > DPT_ISA_PLAIN && (least < most || sve))
         dpt_str_printf(out, "set device.isa: %s, which all of them have", dpt_isa_names[least]);
     else
         dpt_str_printf(out, "give all ranks the same program, libraries and environment");

@@ -12,7 +12,7 @@ sys.path.insert(0, "scripts/lib")
 import dpt  # noqa: E402
 
 SETS = {"SSE4.1": None, "AVX": None, "AVX2": "avx2", "AVX-512": "avx512", "AVX-512 VNNI": "avx512", "AVX-512 BF16": "avx512_bf16",
-        "AVX-512 AMX": "amx"}
+        "AVX-512 AMX": "amx", "NEON": "neon", **{f"NEON, SVE {bits}": "neon" for bits in (128, 256, 512)}}
 JOB = {
     "data": "{train: synthetic, synthetic: {samples: 240, shape: [1, 12, 12]}}",
     "model": "{type: cnn, channels: [8, 16], outputs: 10}",
@@ -36,6 +36,15 @@ def here():
     return found.group(1)
 
 
+def lesser(here):
+    """A word for ONEDNN_MAX_CPU_ISA that keeps something of this machine from it, and the set that remains."""
+    if here == "NEON":
+        pytest.skip("a processor with SVE is needed")
+    if here.startswith("NEON"):
+        return "ADVANCED_SIMD", "NEON"
+    return ("AVX2", "AVX2") if here.startswith("AVX-512") else ("SSE41", "SSE4.1")
+
+
 def with_avx512(here):
     if not here.startswith("AVX-512"):
         pytest.skip("a processor with AVX-512 is needed")
@@ -56,18 +65,17 @@ def library(folder):
 
 @pytest.mark.parametrize("variable", ["ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"])
 def test_other_instructions_are_refused(tmp_path, job, here, variable):
-    lesser, name = ("AVX2", "AVX2") if here.startswith("AVX-512") else ("SSE41", "SSE4.1")
-    result = mixed(job, tmp_path / "out", variable, lesser)
+    word, name = lesser(here)
+    result = mixed(job, tmp_path / "out", variable, word)
     assert result.code == 78, result
     line = next(line for line in result.err.splitlines() if "do not compute alike" in line)
     assert re.search(rf"rank 0 \(\S+\) computes with cpu oneDNN \S+, {here}, fp32.*; rank 1 \(\S+\) with cpu oneDNN \S+, {name}, ", line)
-    assert line.endswith("set device.isa: avx2, which all of them have" if name == "AVX2" else "libraries and environment"), line
+    assert line.endswith(f"set device.isa: {name.lower()}, which all of them have" if SETS[name] else "libraries and environment"), line
     assert not (tmp_path / "out" / "checkpoints").exists()
 
 
 def test_other_instructions_are_a_warning_elsewhere(tmp_path, job, here):
-    lesser = "AVX2" if here.startswith("AVX-512") else "SSE41"
-    result = mixed(job, tmp_path / "out", "ONEDNN_MAX_CPU_ISA", lesser, "--set", "comm.reduction=allreduce")
+    result = mixed(job, tmp_path / "out", "ONEDNN_MAX_CPU_ISA", lesser(here)[0], "--set", "comm.reduction=allreduce")
     assert result.code == 0 and result.err.count("warning: the ranks do not compute alike") == 1, result
 
 
@@ -97,6 +105,8 @@ def test_plain_loops_too(tmp_path, job, here):
 def test_no_more_than_there_is(tmp_path, job, here):
     words = ["avx2", "avx512", "avx512_bf16", "amx"]
     have = SETS[here]
+    if have == "neon":
+        pytest.skip("arm64 has one set")
     more = words[words.index(have) + 1:] if have else words
     if not more:
         pytest.skip("this machine has all of them")
@@ -104,6 +114,20 @@ def test_no_more_than_there_is(tmp_path, job, here):
         result = dpt.run(job, "--output", tmp_path / "out", "--set", f"device.kind={device}", "--set", f"device.isa={more[0]}")
         assert result.code == 78 and f"device.isa: {more[0]}: " in result.err and (not have or f"has {have} at most" in result.err), result
     assert not (tmp_path / "out" / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("device", ["cpu", "ref"])
+def test_a_set_of_another_kind_of_processor(tmp_path, job, here, device):
+    here = SETS[here]
+    if here is None:
+        pytest.skip("this machine has none of these sets")
+    other, kind = ("avx2", "arm64") if here == "neon" else ("neon", "x86-64")
+    result = dpt.run(job, "--output", tmp_path / "out", "--set", f"device.kind={device}", "--set", f"device.isa={other}")
+    assert result.code == 78 and len(result.err.splitlines()) == 1, result
+    assert re.search(rf"device\.isa: {other}: this is an {kind} machine, which has {here}[a-z0-9_]*: take that or `auto`", result.err), result
+    if here == "neon":
+        dpt.train(job, tmp_path / "neon", "--set", f"device.kind={device}", "--set", "device.isa=neon")
+        assert library(tmp_path / "neon").endswith(", NEON")
 
 
 def test_shown_and_told_when_going_on(tmp_path, job, here):

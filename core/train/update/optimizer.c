@@ -98,6 +98,13 @@ static unsigned without_denormals(void)
 
     _mm_setcsr(before | FLUSH_TO_ZERO | DENORMALS_ARE_ZERO);
     return before;
+#elif defined(__aarch64__)
+    const uint64_t flush_to_zero = UINT64_C(1) << 24; /* of what goes in, too */
+    uint64_t before;
+
+    __asm__ volatile("mrs %0, fpcr" : "=r"(before));
+    __asm__ volatile("msr fpcr, %0" : : "r"(before | flush_to_zero));
+    return (unsigned)before;
 #else
     return 0;
 #endif
@@ -107,6 +114,8 @@ static void as_before(unsigned mode)
 {
 #if defined(__x86_64__)
     _mm_setcsr(mode);
+#elif defined(__aarch64__)
+    __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)mode));
 #else
     (void)mode;
 #endif
