@@ -96,7 +96,7 @@ class Cluster:
     def start(self, ranks, job, output, *words, **environment):
         """ranks: of each node. The job's process."""
         hosts = ",".join(f"n{i}:{n}" for i, n in enumerate(ranks, 1))
-        given = {**dpt.MPI_ENVIRONMENT, "OMPI_MCA_plm_rsh_agent": str(self.agent)}
+        given = {**dpt.MPI_ENVIRONMENT, "OMPI_MCA_plm_rsh_agent": str(self.agent), "PRTE_MCA_plm_ssh_agent": str(self.agent)}
         exported = [word for name in environment for word in ("-x", name)]
         command = [str(self.agent), "n1", f"cd '{os.getcwd()}' && exec mpirun", "--host", hosts, "-np", str(sum(ranks)), *exported,
                    "-x", "HWLOC_COMPONENTS", dpt.BINARY, job, "--output", str(output), "--quiet", *words]
