@@ -132,7 +132,7 @@ def below(pid):
     return [name for name, _ in descendants(pid)]
 
 
-MPIRUN = {"mpirun", "orterun"}
+MPIRUN = {"mpirun", "orterun", "prterun"}
 
 # What has happened when the signal is sent; it is sent right then.
 MOMENTS = {
