@@ -260,9 +260,9 @@ def test_a_command_without_requests_ends_with_its_ranks(tmp_path, long_job):
     """`bench` on ranks: one signal is enough."""
     process = start("bench", long_job, "--steps", "1000000", "--ranks", 2)
     assert dpt.wait_until(process, lambda: below(process.pid).count("dptrain") == 2)
-    mpirun, = (pid for name, pid in descendants(process.pid) if name in MPIRUN)
-    # Where epoll fails on what is being closed libevent prints a warning.
-    assert "anon_inode:[eventpoll]" not in map(os.readlink, glob.glob(f"/proc/{mpirun}/fd/*"))
+    (name, mpirun), = (found for found in descendants(process.pid) if found[0] in MPIRUN)
+    # Where epoll fails on what is being closed libevent prints a warning. Open MPI 5 can do with nothing else.
+    assert name == "prterun" or "anon_inode:[eventpoll]" not in map(os.readlink, glob.glob(f"/proc/{mpirun}/fd/*"))
     os.kill(process.pid, signal.SIGTERM)
     err = finish(process)
     assert process.returncode == 128 + signal.SIGTERM and "[warn]" not in err, err
