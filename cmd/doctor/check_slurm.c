@@ -31,7 +31,10 @@ void dpt_doctor_slurm(struct dpt_doctor *d)
     else if (d->alone)
         dpt_ok(d, "%s", job());
     else if (tasks > 0 && tasks != ranks)
-        dpt_warning(d, "srun --mpi=pmix, or mpirun without -np, starts a rank for each",
+        dpt_warning(d,
+                    dpt_doctor_open_mpi()
+                        ? "srun --mpi=pmix, or mpirun without -np, starts a rank for each"
+                        : "srun --mpi=pmi2, or mpiexec without -np, starts a rank for each",
                     "%s: %ld task%s, but %d rank%s", job(), tasks, tasks == 1 ? "" : "s", ranks,
                     ranks == 1 ? "" : "s");
     else if (nodes > d->comm.nodes)

@@ -1,3 +1,4 @@
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -113,8 +114,10 @@ int dpt_launcher_local_rank(void)
  * directly; if they do not, each task becomes a world of its own, which is found after MPI_Init. */
 #if defined(OMPI_MAJOR_VERSION)
 static const bool needs_a_rank = true;
+static const char srun_plugin[] = "pmix"; /* what it mostly finds its ranks by */
 #else
 static const bool needs_a_rank = false;
+static const char srun_plugin[] = "pmi2";
 #endif
 
 /* How many ranks the launcher says that there are, and what it is called; 0: it does not say. */
@@ -137,20 +140,23 @@ static int launched_ranks(const char **launcher)
 
 enum dpt_status dpt_launcher_check(int ranks, struct dpt_error *err)
 {
+    char srun[32] = "";
     const char *launcher;
     const int launched = launched_ranks(&launcher);
 
     if (ranks > 1 || launched <= 1 || (ranks == 0 && (rank_name() != NULL || !needs_a_rank)))
         return DPT_OK;
+    if (strcmp(launcher, "srun") == 0)
+        snprintf(srun, sizeof srun, "srun --mpi=%s, ", srun_plugin);
     if (rank_name() != NULL)
         return dpt_fail(err, DPT_USAGE,
                         "%s started %d ranks, but this dptrain is linked with %s, which knows of "
-                        "1: use that MPI's %s, or --ranks %d without a launcher",
-                        launcher, launched, dpt_comm_version(), dpt_mpirun_name(), launched);
+                        "1: use %sthat MPI's %s, or --ranks %d without a launcher",
+                        launcher, launched, dpt_comm_version(), srun, dpt_mpirun_name(), launched);
     return dpt_fail(err, DPT_USAGE,
                     "srun started %d tasks and did not tell MPI that they belong together: add "
-                    "--mpi=pmix to srun (srun --mpi=list names what there is), or use mpirun",
-                    slurm_tasks());
+                    "--mpi=%s to srun (srun --mpi=list names what there is), or use %s",
+                    slurm_tasks(), srun_plugin, dpt_mpirun_name());
 }
 
 void dpt_launcher_prepare_lone(void)

@@ -272,6 +272,10 @@ def test_make_follows_headers_flags_and_sources(tmp_path):
     (tree / "data/e.c").write_text("int e(void);\nint e(void) { return 3; }\n")
     assert run("CFLAGS=-O0") == ["data/e.c"]
     (tree / "data/e.c").unlink()
+    other = tmp_path / "mpicc"  # another MPI is only another one where it is called
+    other.write_text('#!/bin/sh\nexec mpicc "$@"\n')
+    other.chmod(0o755)
+    assert run("CFLAGS=-O0", f"MPICC={other}") == run("CFLAGS=-O0") == ["core/comm/c.c"]
     # A compiler that finds more than ours does stops nobody's build but the tests'; who wants that builds nothing again.
     (tree / "data/d.c").write_text("int d(unsigned x);\nint d(unsigned x) { int y = 2; return x < y; }\n")
     assert run("CFLAGS=-O0") == ["data/d.c"]
