@@ -32,10 +32,13 @@ void dpt_doctor_system(struct dpt_doctor *d)
 
 void dpt_doctor_processor(struct dpt_doctor *d)
 {
-    char model[80] = "";
+    char model[80] = "", maker[16] = "?", part[16];
 
     dpt_file_value("/proc/cpuinfo", "model name", model, sizeof model);
-    if (model[0] == '\0')
+    dpt_file_value("/proc/cpuinfo", "CPU implementer", maker, sizeof maker);
+    if (model[0] == '\0' && dpt_file_value("/proc/cpuinfo", "CPU part", part, sizeof part))
+        snprintf(model, sizeof model, "arm64 processor %s of implementer %s", part, maker);
+    else if (model[0] == '\0')
         snprintf(model, sizeof model, "unknown model");
 #if DPT_X86
     if (dpt_isa_machine() >= DPT_ISA_AVX512)
