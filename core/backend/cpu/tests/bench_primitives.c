@@ -79,14 +79,18 @@ static void build(struct dpt_graph *g, int32_t pixels, int32_t channels, int siz
 static double time_of(struct library *o, const_dnnl_primitive_desc_t pd)
 {
     static const int codes[] = {
-        DNNL_ARG_SRC_0,      DNNL_ARG_SRC_1,    DNNL_ARG_DST,       DNNL_ARG_WEIGHTS,
-        DNNL_ARG_BIAS,       DNNL_ARG_MEAN,     DNNL_ARG_VARIANCE,  DNNL_ARG_WORKSPACE,
-        DNNL_ARG_DIFF_SRC_0, DNNL_ARG_DIFF_DST, DNNL_ARG_DIFF_BIAS, DNNL_ARG_DIFF_WEIGHTS,
+        DNNL_ARG_SRC_0,      DNNL_ARG_SRC_1,    DNNL_ARG_DST,        DNNL_ARG_WEIGHTS,
+        DNNL_ARG_BIAS,       DNNL_ARG_MEAN,     DNNL_ARG_VARIANCE,   DNNL_ARG_WORKSPACE,
+        DNNL_ARG_DIFF_SRC_0, DNNL_ARG_DIFF_DST, DNNL_ARG_DIFF_BIAS,  DNNL_ARG_DIFF_WEIGHTS,
+        DNNL_ARG_SCALE,      DNNL_ARG_SHIFT,    DNNL_ARG_DIFF_SCALE, DNNL_ARG_DIFF_SHIFT,
     };
     dnnl_exec_arg_t args[ARGUMENTS];
     void *memory[ARGUMENTS];
     dnnl_primitive_t primitive;
     double least = 0;
+    const dpt_borrowed_desc shift =
+        dnnl_primitive_desc_query_md(pd, dnnl_query_exec_arg_md, DNNL_ARG_DIFF_SHIFT);
+    const bool backward = shift != NULL && dnnl_memory_desc_get_size(shift) > 0;
     int n = 0;
 
     must(dnnl_primitive_create(&primitive, pd), "a primitive");
@@ -95,8 +99,8 @@ static double time_of(struct library *o, const_dnnl_primitive_desc_t pd)
             dnnl_primitive_desc_query_md(pd, dnnl_query_exec_arg_md, codes[i]);
         const size_t bytes = md != NULL ? dnnl_memory_desc_get_size(md) : 0;
 
-        if (bytes == 0)
-            continue;
+        if (bytes == 0 || (codes[i] == DNNL_ARG_SHIFT && backward))
+            continue; /* 3.x describes the shift of a backward pass, and does not take it */
         memory[n] = dpt_alloc(bytes);
         memset(memory[n], 0, bytes);
         args[n].arg = codes[i];
@@ -164,8 +168,8 @@ static dnnl_status_t relu_pd(const struct library *o, dpt_borrowed_desc of,
     if (forward == NULL)
         return dnnl_eltwise_forward_primitive_desc_create(
             pd, o->library.engine, dnnl_forward_training, dnnl_eltwise_relu, of, of, 0, 0, NULL);
-    return dnnl_eltwise_backward_primitive_desc_create(
-        pd, o->library.engine, dnnl_eltwise_relu, of, of, of, 0, 0, forward, NULL);
+    return dnnl_eltwise_backward_primitive_desc_create(pd, o->library.engine, dnnl_eltwise_relu, of,
+                                                       of, of, 0, 0, forward, NULL);
 }
 
 #else
@@ -181,11 +185,10 @@ static dnnl_status_t norm_pd(const struct library *o, dpt_borrowed_desc of,
     const unsigned flags = dnnl_use_scaleshift | dnnl_fuse_norm_relu;
     dnnl_batch_normalization_desc_t op;
 
-    must(forward == NULL
-             ? dnnl_batch_normalization_forward_desc_init(&op, dnnl_forward_training, of, epsilon,
-                                                          flags)
-             : dnnl_batch_normalization_backward_desc_init(&op, dnnl_backward, of, of, epsilon,
-                                                           flags),
+    must(forward == NULL ? dnnl_batch_normalization_forward_desc_init(&op, dnnl_forward_training,
+                                                                      of, epsilon, flags)
+                         : dnnl_batch_normalization_backward_desc_init(&op, dnnl_backward, of, of,
+                                                                       epsilon, flags),
          "a norm");
     return dnnl_primitive_desc_create(pd, &op, NULL, o->library.engine, forward);
 }
@@ -204,10 +207,9 @@ static dnnl_status_t relu_pd(const struct library *o, dpt_borrowed_desc of,
 {
     dnnl_eltwise_desc_t op;
 
-    must(forward == NULL
-             ? dnnl_eltwise_forward_desc_init(&op, dnnl_forward_training, dnnl_eltwise_relu, of, 0,
-                                              0)
-             : dnnl_eltwise_backward_desc_init(&op, dnnl_eltwise_relu, of, of, 0, 0),
+    must(forward == NULL ? dnnl_eltwise_forward_desc_init(&op, dnnl_forward_training,
+                                                          dnnl_eltwise_relu, of, 0, 0)
+                         : dnnl_eltwise_backward_desc_init(&op, dnnl_eltwise_relu, of, of, 0, 0),
          "a relu");
     return dnnl_primitive_desc_create(pd, &op, NULL, o->library.engine, forward);
 }
