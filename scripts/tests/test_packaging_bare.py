@@ -245,10 +245,10 @@ def test_arm64_builds_and_trains(system, packages):
            "--set data.synthetic.samples=512 --set train.epochs=2 --output /tmp/")
     done = here.run(job + "one")
     assert re.search(r"oneDNN [\d.]+, NEON\)", done.stdout + done.stderr)
-    for name, words in {"two": "--ranks 2", "pipeline": "--set parallel.pipeline=2 --ranks 2", "tensor": "--set parallel.tensor=2 --ranks 2"}.items():
+    for name, words in {"two": "--ranks 2", "pipeline": "--set parallel.pipeline=2 --ranks 2", "shard": "--set parallel.shard=parameters --ranks 2"}.items():
         here.run(f"{job}{name} {words}")
     here.run(f"{job}resumed --set train.epochs=1 && {job}resumed --ranks 2")
-    for name in "two", "pipeline", "tensor", "resumed":
+    for name in "two", "pipeline", "shard", "resumed":
         here.run(f"cmp /tmp/one/checkpoints/step-00000032.h5 /tmp/{name}/checkpoints/step-00000032.h5")
     refused = here.run(job + "no --set device.isa=avx2", check=False)
     assert refused.returncode == 78 and "this is an arm64 machine, which has neon" in refused.stderr
