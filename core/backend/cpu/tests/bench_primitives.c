@@ -20,12 +20,12 @@ enum { SAMPLES = 128, ARGUMENTS = 16 };
 
 /* What the primitives are made with. */
 struct library {
-    struct dpt_dnnl library; /* its engine alone */
     dnnl_stream_t stream;
     dnnl_data_type_t type; /* of activations and weights */
     int32_t micro;
     int rounds;
-    double sum; /* milliseconds per 128 samples so far */
+    double sum;              /* milliseconds per 128 samples so far */
+    struct dpt_dnnl library; /* its engine alone */
 };
 
 static void must(dnnl_status_t status, const char *what)
