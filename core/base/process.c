@@ -1,11 +1,13 @@
 #include "core/base/process.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "core/base/clock.h"
 #include "core/base/file.h"
@@ -69,14 +71,16 @@ double dpt_process_memory(const char *name)
     return atof(kilobytes) * 1024;
 }
 
-void dpt_pipe_drain(int fd, double most)
+void dpt_stderr_end(double most)
 {
     const double start = dpt_now(), look = 1e-3;
+    const int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
     struct stat what;
     int left;
 
-    if (fstat(fd, &what) != 0 || !S_ISFIFO(what.st_mode))
-        return;
-    while (ioctl(fd, FIONREAD, &left) == 0 && left > 0 && dpt_now() - start < most)
-        dpt_sleep(look);
+    if (fstat(STDERR_FILENO, &what) == 0 && S_ISFIFO(what.st_mode))
+        while (ioctl(STDERR_FILENO, FIONREAD, &left) == 0 && left > 0 && dpt_now() - start < most)
+            dpt_sleep(look);
+    if (null >= 0)
+        dup2(null, STDERR_FILENO);
 }

@@ -24,8 +24,8 @@ void dpt_process_children(int pid, bool (*child)(void *arg, int pid), void *arg)
  * 0: not known. */
 double dpt_process_memory(const char *name);
 
-/* Waits until the reader of a pipe has taken all that was written to it, `most` seconds at most; not
- * at all where fd is no pipe. */
-void dpt_pipe_drain(int fd, double most);
+/* Ends standard error: where it is a pipe, waits until its reader has taken all, `most` seconds at
+ * most; what is written to it from here on goes nowhere. */
+void dpt_stderr_end(double most);
 
 #endif

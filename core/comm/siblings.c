@@ -95,7 +95,7 @@ void dpt_siblings_notify(void)
     fclose(file);
 }
 
-/* Whether rank 0 has ended, and in *found whether it was ever seen: it may be on another machine. */
+/* Whether rank 0 has ended, and in *found whether it was ever seen: it may be elsewhere. */
 static bool first_has_ended(struct dpt_siblings *siblings, bool *found)
 {
     dpt_siblings_update(siblings);

@@ -1,4 +1,3 @@
-#include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
@@ -106,15 +105,6 @@ static void print_line(const char *text)
     dpt_str_release(&line);
 }
 
-/* MPI_Abort may add lines of MPI's own to ours. */
-static void close_stderr(void)
-{
-    const int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
-
-    if (null >= 0)
-        dup2(null, STDERR_FILENO);
-}
-
 /* Prints the line, if no rank of this node has printed one, and ends the job. */
 static _Noreturn void end_job(struct dpt_watch *w, int code, const char *line)
 {
@@ -126,18 +116,17 @@ static _Noreturn void end_job(struct dpt_watch *w, int code, const char *line)
         dpt_launched_end(code);
         if (tell != NULL)
             tell(w->tell_arg, line);
-        /* A launcher that is told to end all may lose what it has not read yet. */
-        dpt_pipe_drain(STDERR_FILENO, 1);
     } else {
         dpt_sleep(YIELD); /* the rank that printed ends the job, and its exit code should count */
     }
+    /* A launcher that is told to end all may lose what it has not read yet, and MPI_Abort may add
+     * lines of MPI's own. */
+    dpt_stderr_end(1);
     /* MPI_Abort talks to a launcher, which may hang itself. */
     signal(SIGALRM, SIG_DFL);
     alarm(ABORT_LIMIT);
-    if (w->n != 0 && !atomic_load(&w->closing)) {
-        close_stderr();
+    if (w->n != 0 && !atomic_load(&w->closing))
         MPI_Abort(MPI_COMM_WORLD, code);
-    }
     dpt_sleep(TICK); /* a launcher that sees the exit first may lose the line */
     _exit(code);
 }

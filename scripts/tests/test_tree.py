@@ -373,7 +373,7 @@ def test_what_depends_on_the_processor_compiles_for_arm64(tmp_path):
     for name, text in (("gnu/stubs.h", ""), ("bits/wordsize.h", "#define __WORDSIZE 64\n#define __WORDSIZE_TIME64_COMPAT32 0\n")):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_text(text)
-    clang = ["clang", "--target=aarch64-linux-gnu", "-isystem", tmp_path, "-isystem", "/usr/include/x86_64-linux-gnu", "-D__regparm__(n)=",
+    clang = ["clang", "--target=aarch64-linux-gnu", "-isystem", tmp_path, "-isystem", "/usr/include/x86_64-linux-gnu", "-D__regparm__(n)=", "-D__float128=long double",
              "-std=gnu11", "-D_GNU_SOURCE", "-DDPT_VERSION=\"0\"", "-I.", "-ffp-contract=off", "-fno-math-errno", "-Wall", "-Wextra", "-Werror", "-Wno-pass-failed"]
     sources = [p for p in written(".c") if re.search(r"DPT_(X86|ARM64)|__(x86_64|aarch64)__|<immintrin", p.read_text())]
     sources = [p for p in sources if "/tests/" not in str(p) and ("oneapi" not in p.read_text() or Path("/usr/include/oneapi").exists())]
