@@ -55,7 +55,7 @@ def schema():
 def train(path, folder, ranks, words):
     """One rank alone, or several under mpirun."""
     try:
-        return dpt.run(path, "--output", folder, "--quiet", *words, ranks=ranks if ranks > 1 else 0, timeout=120)
+        return dpt.run(path, "--output", folder, "--quiet", *words, ranks=ranks if ranks > 1 else 0, timeout=600)  # beside other work, too
     except subprocess.TimeoutExpired:
         raise Difference("it does not end", ranks, words) from None
 
