@@ -8,6 +8,7 @@
 #include "cmd/doctor/doctor.h"
 #include "core/backend/backend.h"
 #include "core/base/hash.h"
+#include "core/base/str.h"
 
 void dpt_doctor_program(struct dpt_doctor *d)
 {
@@ -197,14 +198,6 @@ static const char *const own[] = {
     "MPIR_CVAR_CH3_INTERFACE_HOSTNAME",
 };
 
-static bool begins_with(const char *name, const char *const *list, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        if (strncmp(name, list[i], strlen(list[i])) == 0)
-            return true;
-    return false;
-}
-
 /* Of a long value the report has the beginning, and a checksum that tells it from others. */
 static void write_value(char *text, size_t size, const char *value)
 {
@@ -241,8 +234,8 @@ void dpt_doctor_variables(struct dpt_doctor *d)
             continue;
         memcpy(name, *at, n);
         name[n] = '\0';
-        if (!begins_with(name, own, sizeof own / sizeof own[0]) &&
-            (begins_with(name, watched, sizeof watched / sizeof watched[0]) ||
+        if (!dpt_begins_with(name, own, sizeof own / sizeof own[0]) &&
+            (dpt_begins_with(name, watched, sizeof watched / sizeof watched[0]) ||
              harm(name, *at + n + 1) != NULL))
             look_at_variable(d, name, *at + n + 1);
         none.quiet |= harm(name, *at + n + 1) != NULL;

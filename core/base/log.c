@@ -25,14 +25,11 @@ static int open_launcher_terminal(void)
     static const char *const launchers[] = {"mpirun",  "mpiexec", /* and mpirun.openmpi */
                                             "orterun", "prte",    "hydra_pmi_proxy", "srun"};
     char path[64], text[256];
-    bool found = false;
     ssize_t n;
 
     snprintf(path, sizeof path, "/proc/%ld/comm", (long)getppid());
     dpt_file_line(path, text, sizeof text);
-    for (size_t i = 0; i < sizeof launchers / sizeof launchers[0]; i++)
-        found |= strncmp(text, launchers[i], strlen(launchers[i])) == 0;
-    if (!found)
+    if (!dpt_begins_with(text, launchers, sizeof launchers / sizeof launchers[0]))
         return -1;
     snprintf(path, sizeof path, "/proc/%ld/fd/2", (long)getppid());
     n = readlink(path, text, sizeof text - 1);

@@ -344,6 +344,14 @@ size_t dpt_find(const char *name, const char *const *names, size_t n)
     return i;
 }
 
+bool dpt_begins_with(const char *text, const char *const *beginnings, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strncmp(text, beginnings[i], strlen(beginnings[i])) == 0)
+            return true;
+    return false;
+}
+
 static size_t smaller(size_t a, size_t b)
 {
     return a < b ? a : b;

@@ -80,6 +80,8 @@ void dpt_show_text(char *out, const char *text, size_t limit);
 
 /* The number of the one of n names that is `name`; n: none is. */
 size_t dpt_find(const char *name, const char *const *names, size_t n);
+/* Whether a text begins with one of n others. */
+bool dpt_begins_with(const char *text, const char *const *beginnings, size_t n);
 /* The one of n names that is nearest to `name` by edit distance and close enough to suggest, or
  * NULL. */
 const char *dpt_nearest(const char *name, const char *const *names, size_t n);

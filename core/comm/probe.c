@@ -10,6 +10,7 @@
 #include "core/base/clock.h"
 #include "core/base/memory.h"
 #include "core/base/sort.h"
+#include "core/base/str.h"
 #include "core/comm/hierarchical_allreduce.h"
 #include "core/comm/internal.h"
 
@@ -265,11 +266,9 @@ static void forget_launcher(void)
 
     for (char **at = environ; *at != NULL;) {
         const size_t n = strcspn(*at, "=");
-        bool found = false;
 
-        for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0]; i++)
-            found |= strncmp(*at, prefixes[i], strlen(prefixes[i])) == 0;
-        if (found && n < sizeof name) {
+        if (dpt_begins_with(*at, prefixes, sizeof prefixes / sizeof prefixes[0]) &&
+            n < sizeof name) {
             memcpy(name, *at, n);
             name[n] = '\0';
             unsetenv(name); /* the list moves up */

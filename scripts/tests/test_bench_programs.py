@@ -56,7 +56,7 @@ def test_peers_are_compared_by_their_precision(tmp_path):
     python.chmod(0o755)
     done = subprocess.run([sys.executable, "scripts/bench/compare.py", "--python", python, "--rounds", "1", "--models", "linreg:1024"],
                           env={**os.environ, **dpt.MPI_ENVIRONMENT, "DPTRAIN": dpt.BINARY, "BENCH_SECONDS": "0.05"},
-                          capture_output=True, text=True, timeout=300, check=False)
+                          capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     assert "jax is left out" in done.stderr and "keras is left out" not in done.stderr
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in done.stdout.splitlines() if line.startswith("|")]

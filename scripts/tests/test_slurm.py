@@ -288,6 +288,8 @@ def test_preempted_and_signalled_ends_with_the_same_bytes(slurm, whole, tmp_path
         end = slurm.ask(number[kind])
         # Slurm 24.11 counts one that asks to be requeued while it is preempted twice.
         assert (end["JobState"], end["ExitCode"]) == ("COMPLETED", "0:0") and end["Restarts"] in ("2", "3"), (kind, end, log[kind].read_text())
+        # Twice in all: where there was no time to react the first one is Slurm's own.
+        assert log[kind].read_text().count("requeueing job") == (1 if kind == "abrupt" else 2), (kind, log[kind].read_text())
         assert "(SIGUSR1), all is saved" in log[kind].read_text(), log[kind].read_text()
         assert_undisturbed(folder[kind], expected, epochs)
 

@@ -279,7 +279,7 @@ BROKEN = {
     "twice": (header("{" + ENTRY % ("1", "0, 4") + ", " + ENTRY % ("1", "4, 8") + "}", b"12345678"),
               'two entries of its header are called "a"'),
     "long name": (header('{"%s": {}}' % ("a" * 600)), "a tensor's name has 600 characters"),
-    "zip": (b"PK\x03\x04 and no more", "zip archive"),
+    "zip": (b"PK\x03\x04 and no more", ("Not a zip archive", "Possibly truncated or corrupted zip archive")),  # older and newer libzip
     "no checkpoint": (b"\x89HDF\r\n\x1a\n", "is no checkpoint of dptrain"),
 }
 
@@ -289,7 +289,7 @@ def test_broken_files_are_refused(job, tmp_path, what):
     data, says = BROKEN[what]
     (tmp_path / "w").write_bytes(data)
     result = begin(job, tmp_path / "run", tmp_path / "w")
-    assert result.code == 65 and result.err.startswith(f"{tmp_path / 'w'}") and says in result.err, result
+    assert result.code == 65 and result.err.startswith(f"{tmp_path / 'w'}") and any(text in result.err for text in ([says] if isinstance(says, str) else says)), result
 
 
 def archive(path, entries):
