@@ -107,12 +107,18 @@ enum dpt_status dpt_job_command_source_model(const struct dpt_job *job, const ch
 /* Where the command line has --ranks: starts them and ends this process with their exit code. In
  * one of them, and without the option, returns. job: what `auto`, and how long mpirun may stay when
  * its ranks are gone, depend on, with its conf; NULL: there is none. `auto` means a rank a GPU or
- * else a core; for training this process alone, where a plan says that more would take longer.
+ * else a free core; for training this process alone, where a plan says that more would take longer.
  * Errors: USAGE, RANK. */
 enum dpt_status dpt_launch_ranks(struct dpt_cli *cli, const struct dpt_job *job,
                                  const struct dpt_conf *conf, struct dpt_error *err);
-/* Rank 0 of several that share one node's CPUs says where a plan has one rank quicker. */
-void dpt_launch_advise(const struct dpt_job *job, const struct dpt_conf *conf,
+
+/* How many ranks `--ranks auto` starts on this machine's cores: one a core that is free; 1, for
+ * training, where a plan says that more would take longer. Says so where it is not one a core. */
+int dpt_advice_ranks(const struct dpt_job *job, const struct dpt_conf *conf, bool trains,
+                     struct dpt_log *log);
+/* Rank 0 says where a plan has another division or precision quicker: one rank, of several that
+ * share one node's CPUs, and bf16. */
+void dpt_advice_before_training(const struct dpt_job *job, const struct dpt_conf *conf,
                        const struct dpt_comm *comm, struct dpt_log *log);
 
 #endif

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <math.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,17 +19,8 @@
 #include "core/base/file.h"
 #include "core/base/process.h"
 #include "core/comm/launched.h"
-#include "core/plan/plan.h"
 #include "core/train/run/stop.h"
 #include "core/train/setup/choose.h"
-#include "models/model.h"
-
-static int count_cores(void)
-{
-    cpu_set_t cores;
-
-    return sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
-}
 
 /* --- mpirun ----------------------------------------------------------------------------------- */
 
@@ -63,7 +53,7 @@ static void set_environment(const struct dpt_cli *cli, int ranks)
         setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
         setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
     }
-    if (ranks > count_cores()) {
+    if (ranks > dpt_process_cores()) {
         setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 0);
         setenv("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe", 0);
         setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
@@ -349,119 +339,11 @@ out:
 
 /* --- how many --------------------------------------------------------------------------------- */
 
-/* Seconds that mpirun takes to start ranks and end them, about; and how much slower the model must
- * say that they are, which is not exact. */
-static const double START = 0.3, SLOWER = 1.25;
-
-/* A core of these years, so that nothing is measured: which way is quicker depends little on it. */
-static const struct dpt_machine usual_machine = {
-    .flops = 60e9,
-    .memory = {{48e3, 100e9}, {400e3, 60e9}, {1.6e6, 40e9}, {6.4e6, 25e9}, {64e6, 10e9}},
-};
-
-/* What a plan says of training on so many ranks. */
-struct guess {
-    double step, exchange; /* seconds, of a step and of the sum in it */
-    double sample;         /* seconds a sample */
-    double samples;        /* of the whole training */
-};
-
-/* False: the job cannot be trained on so many ranks, or cannot be planned. */
-static bool guess_training(const struct dpt_job *job, const char *signature, int ranks,
-                           struct guess *guess)
-{
-    const struct dpt_plan_spec spec = {
-        .ranks = ranks, .node_ranks = ranks, .machine = &usual_machine};
-    struct dpt_job sized = *job;
-    struct dpt_plan plan = {0};
-    struct dpt_error ignored;
-    const bool planned = dpt_job_for_ranks(&sized, ranks, &ignored) == DPT_OK &&
-                         dpt_plan_open(&plan, &sized, &spec, signature, &ignored) == DPT_OK &&
-                         dpt_plan_time(&plan, &ignored) == DPT_OK;
-
-    if (planned)
-        *guess = (struct guess){
-            .step = plan.step.total,
-            .exchange = plan.step.local + plan.step.network,
-            .sample = plan.step.total / (double)sized.batch.global,
-            .samples = (double)plan.t.steps * (double)sized.batch.global,
-        };
-    dpt_plan_close(&plan);
-    return planned;
-}
-
-/* Training on one rank, which has all the cores then, and on so many. False: cannot be planned. */
-static bool guess_both(const struct dpt_job *job, const struct dpt_conf *conf, int ranks,
-                       struct guess *one, struct guess *many)
-{
-    struct dpt_str signature = {0};
-    struct dpt_conf_node *node;
-    int64_t *const outputs = dpt_model_outputs(&job->model, &node);
-    const bool left = dpt_job_leaves_outputs(job);
-    struct dpt_error ignored;
-    bool planned;
-
-    dpt_job_signature(job, conf, &signature);
-    planned = !signature.failed &&
-              (!left || dpt_job_find_outputs(job, NULL, outputs, &ignored) == DPT_OK) &&
-              guess_training(job, signature.text, 1, one) &&
-              guess_training(job, signature.text, ranks, many);
-    if (left)
-        *outputs = 0; /* still: who trains asks the data, too, and says so in the resolved job */
-    dpt_str_release(&signature);
-    return planned;
-}
-
-/* Whether one rank is the better choice than so many; says so. */
-static bool one_is_enough(const struct dpt_job *job, const struct dpt_conf *conf, int ranks,
-                          struct dpt_log *log)
-{
-    struct guess one, many;
-
-    if (!guess_both(job, conf, ranks, &one, &many))
-        return false;
-    if (many.sample > SLOWER * one.sample)
-        dpt_log_info(log,
-                     "--ranks auto: one rank; %d would be slower: a step takes about %.3g us on "
-                     "one, and exchanging %.3g us",
-                     ranks, one.step * 1e6, many.exchange * 1e6);
-    else if (one.samples * one.sample < START)
-        dpt_log_info(log,
-                     "--ranks auto: one rank; to start %d takes longer (%.1f s) than to train on "
-                     "one (about %.2g s)",
-                     ranks, START, one.samples * one.sample);
-    else
-        return false;
-    return true;
-}
-
-void dpt_launch_advise(const struct dpt_job *job, const struct dpt_conf *conf,
-                       const struct dpt_comm *comm, struct dpt_log *log)
-{
-    const double matters = 5e-3; /* seconds of a step: small jobs are started as anybody likes */
-    struct dpt_job sized = *job;
-    struct guess one, many;
-
-    if (comm->world.rank != 0 || comm->world.size == 1 || comm->node.size < comm->world.size)
-        return;
-    if (job->parallel.pipeline.stages > 1 || job->parallel.tensor > 1 ||
-        job->parallel.shard != DPT_SHARD_NONE ||
-        dpt_choose_count((enum dpt_device_kind)job->device.kind) > 0)
-        return;
-    sized.device.threads = 0;
-    if (guess_both(&sized, conf, comm->world.size, &one, &many) &&
-        many.sample > SLOWER * one.sample && many.step > one.step + matters)
-        dpt_log_info(log,
-                     "one rank with all cores would be quicker than %d: each of them reads and "
-                     "updates all weights (--ranks auto chooses)",
-                     comm->world.size);
-}
-
 /* What it means that ranks share cores; those on GPUs compute there, and mpirun may have further
  * nodes. */
 static void warn_crowded(struct dpt_log *log, long long ranks, enum dpt_device_kind kind)
 {
-    const int cores = count_cores();
+    const int cores = dpt_process_cores();
 
     if (ranks <= cores || dpt_launcher_number("SLURM_JOB_NUM_NODES", 1) > 1 ||
         getenv("OMPI_MCA_orte_default_hostfile") != NULL || dpt_choose_count(kind) > 0)
@@ -497,8 +379,8 @@ enum dpt_status dpt_launch_ranks(struct dpt_cli *cli, const struct dpt_job *job,
     else
         DPT_TRY(dpt_cli_int(cli, "--ranks", 1, 65536, 1, &ranks, err));
     if (ranks == 0) {
-        ranks = count_cores();
-        if (ranks > 1 && cli->command->trains && one_is_enough(job, conf, (int)ranks, &cli->log))
+        ranks = dpt_advice_ranks(job, conf, cli->command->trains, &cli->log);
+        if (ranks == 1)
             return DPT_OK;
     } else if (job != NULL) {
         warn_crowded(&cli->log, ranks, kind);

@@ -32,7 +32,7 @@ static enum dpt_status train(struct dpt_cli *cli, const struct dpt_job *job,
                          dpt_cli_has(cli, "--allow-nan"));
     struct dpt_str summary = {0};
 
-    dpt_launch_advise(job, conf, comm, &cli->log);
+    dpt_advice_before_training(job, conf, comm, &cli->log);
     status = dpt_run_job(job, conf, comm, &cli->log, &resume, &summary, err);
     if (status == DPT_OK)
         status = dpt_output_text(&summary, "the summary", err);

@@ -1,11 +1,11 @@
 /* Checks of MPI itself: its library, who started the ranks, which cores they have. */
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "cmd/doctor/doctor.h"
 #include "core/base/file.h"
+#include "core/base/process.h"
 #include "core/comm/probe.h"
 
 void dpt_doctor_start(struct dpt_doctor *d)
@@ -170,14 +170,11 @@ enum dpt_status dpt_doctor_cores(struct dpt_doctor *d, struct dpt_error *err)
                         .ranks = d->comm.node.size,
                         .online = online,
                         .all = (int32_t)(d->node_cores + 0.5),
-                        .own = 1,
+                        .own = dpt_process_cores(),
                         .share = (float)d->cores,
                         .quota = (float)cpu_quota(online)};
     const struct seat *seats;
-    cpu_set_t cores;
 
-    if (sched_getaffinity(0, sizeof cores, &cores) == 0)
-        mine.own = CPU_COUNT(&cores);
     DPT_TRY(dpt_group_broadcast(&d->comm.node, 0, &mine.first, sizeof mine.first, err));
     seats = dpt_doctor_gather(d, &mine, sizeof mine, err);
     if (seats == NULL)

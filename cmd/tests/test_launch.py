@@ -4,6 +4,7 @@ import glob
 import os
 import random
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -273,19 +274,61 @@ def test_a_command_without_requests_ends_with_its_ranks(tmp_path, long_job):
 CORES = len(os.sched_getaffinity(0))
 
 
+LOAD = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+/* What is on the machine, as the test says. */
+FILE *fopen(const char *path, const char *mode)
+{
+    FILE *(*real)(const char *, const char *) = (FILE *(*)(const char *, const char *))dlsym(RTLD_NEXT, "fopen");
+
+    return real(strcmp(path, "/proc/loadavg") == 0 ? getenv("LOADAVG") : path, mode);
+}
+"""
+
+
+@pytest.fixture(scope="module", name="load")
+def fixture_load(tmp_path_factory):
+    """The environment of a machine on which so many others compute: in the mean of a minute, and now."""
+    folder = tmp_path_factory.mktemp("load")
+    (folder / "load.c").write_text(LOAD)
+    subprocess.run([*shlex.split(os.environ.get("CC", "gcc")), "-shared", "-fPIC", "-o", folder / "load.so", folder / "load.c", "-ldl"], check=True)
+
+    def machine(mean, now):
+        path = folder / f"{mean}-{now}"
+        path.write_text(f"{mean} 0.50 0.10 {now + 1}/321 4711\n")
+        return {"LD_PRELOAD": str(folder / "load.so"), "LOADAVG": str(path)}
+    return machine
+
+
 @pytest.mark.skipif(CORES < 2, reason="needs two cores")
-def test_auto_starts_ranks_where_they_are_worth_it(tmp_path, long_job):
+def test_auto_leaves_out_cores_that_others_use(tmp_path, long_job, load):
+    """Where the last minute and this moment say so: what has just ended counts for a minute more, what has just begun may be a moment's."""
+    online = os.cpu_count()
+    for mean, now, ranks in ((0.1, 0, CORES), (online - 1, online - 1, 1), (3.0 * online, 3 * online, 1), (3.0 * online, 0, CORES), (0.2, 3 * online, CORES)):
+        folder = tmp_path / f"{mean}-{now}"
+        result = dpt.run(long_job, "--ranks", "auto", "--output", folder, "--set", "train.max_time=1 s", env=load(mean, now))
+        assert result.code == 75 and dpt.events(folder, "run")[0]["ranks"] == ranks, result
+        busy = f"--ranks auto: {ranks} rank on {CORES} cores: others keep about {min(mean, now):.1f} of this machine's {online} cores busy"
+        assert result.err.startswith(busy) == (ranks < CORES), result
+
+
+@pytest.mark.skipif(CORES < 2, reason="needs two cores")
+def test_auto_starts_ranks_where_they_are_worth_it(tmp_path, long_job, load):
     """For a moment of training mpirun takes too long; a run of hours gets a rank a core."""
     short = dpt.write_small_job(tmp_path / "short.yaml")
     asks = dpt.write_job(tmp_path / "asks.yaml", "data: {train: synthetic, synthetic: {samples: 64, shape: [8], classes: 3}}\n"
                          "model: {type: mlp, hidden: [16]}\nbatch: {global: 8}\ntrain: {steps: 10}\n")  # the data for its outputs
     for job, ranks in ((short, 1), (asks, 1), (long_job, CORES)):
         folder = tmp_path / f"{os.path.basename(job)}-{ranks}"
-        result = dpt.run(job, "--ranks", "auto", "--output", folder, "--set", "train.max_time=1 s")
+        result = dpt.run(job, "--ranks", "auto", "--output", folder, "--set", "train.max_time=1 s", env=load(0.1, 0))
         assert result.code in (0, 75), result
         assert dpt.events(folder, "run")[0]["ranks"] == ranks, result
         assert result.err.startswith("--ranks auto: one rank; to start ") == (ranks == 1), result
-    assert "--ranks auto" not in dpt.run("eval", short, "--checkpoint", tmp_path / "short.yaml-1", "--ranks", "auto").err
+    assert "--ranks auto" not in dpt.run("eval", short, "--checkpoint", tmp_path / "short.yaml-1", "--ranks", "auto", env=load(0.1, 0)).err
 
 
 @pytest.mark.skipif(CORES < 2, reason="needs two cores")
@@ -310,6 +353,25 @@ def test_ranks_that_are_slower_than_one_are_told(tmp_path, ranks, words, told):
     result = dpt.run(job, "--output", tmp_path / "out", *(word for text in words for word in ("--set", text)), ranks=ranks)
     line = "one rank with all cores would be quicker than 2: each of them reads and updates all weights (--ranks auto chooses)\n"
     assert result.code == 0 and (line in result.err) == told and ("would be quicker" in result.err) == told, result
+
+
+BF16 = next((name for flag, name in (("amx_bf16", "AMX tiles"), ("avx512_bf16", "AVX-512 BF16")) if flag in open("/proc/cpuinfo", encoding="utf-8").read()), None)
+WIDE = {"data": "{train: synthetic, synthetic: {samples: 4096, shape: [1024]}}", "model": "{type: mlp, hidden: [2048, 2048], outputs: 10}",
+        "batch": "{global: 1024, micro: 512}"}
+PICTURES = {"data": "{train: synthetic, synthetic: {samples: 64, shape: [3, 32, 32]}}", "model": "{type: resnet, depth: 20, outputs: 10}",
+            "batch": "{global: 32, micro: 16}"}
+
+
+@pytest.mark.skipif(BF16 is None, reason="this processor multiplies no bf16")
+@pytest.mark.parametrize("sections, epochs, words, told", [
+    (WIDE, 1000, (), True), (WIDE, 1, (), False), (WIDE, 1000, ("device.precision=bf16",), False), (WIDE, 1000, ("model.hidden=[8]",), False),
+    (PICTURES, 100000, (), BF16 == "AMX tiles")])
+def test_bf16_is_told_where_it_is_quicker(tmp_path, sections, epochs, words, told):
+    """In a run that is long enough to matter; of convolutions only where tiles multiply it."""
+    job = dpt.write_small_job(tmp_path / "job.yaml", train=f"{{epochs: {epochs}, max_time: 1 s}}", checkpoint="{every: never}", **sections)
+    result = dpt.run(job, "--output", tmp_path / "out", *(word for text in words for word in ("--set", text)))
+    line = re.search(rf"^device.precision: bf16 would be about [1-3]\.\d times as fast: {BF16} multiply it$", result.err, re.M)
+    assert (line is not None) == told == ("bf16 would" in result.err), result
 
 
 def test_ranks_that_share_cores_are_told(tmp_path):

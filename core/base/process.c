@@ -2,6 +2,8 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <math.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,6 +71,25 @@ double dpt_process_memory(const char *name)
 
     dpt_file_value("/proc/self/status", name, kilobytes, sizeof kilobytes);
     return atof(kilobytes) * 1024;
+}
+
+int dpt_process_cores(void)
+{
+    cpu_set_t cores;
+
+    return sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
+}
+
+double dpt_process_busy(void)
+{
+    FILE *file = fopen("/proc/loadavg", "re");
+    double mean = 0;
+    long running = 1; /* with this thread */
+    const bool told = file != NULL && fscanf(file, "%lf %*f %*f %ld/", &mean, &running) == 2;
+
+    if (file != NULL)
+        fclose(file);
+    return told ? fmax(0, fmin(mean, (double)running - 1)) : 0;
 }
 
 void dpt_stderr_end(double most)

@@ -24,6 +24,13 @@ void dpt_process_children(int pid, bool (*child)(void *arg, int pid), void *arg)
  * 0: not known. */
 double dpt_process_memory(const char *name);
 
+/* Cores that this process may use; 1 where nobody says. */
+int dpt_process_cores(void);
+
+/* Cores of this machine that others keep busy: the mean of the last minute, which knows too long
+ * what has ended, or what wants a core at this moment, whichever is less. 0: not known. */
+double dpt_process_busy(void);
+
 /* Ends standard error: where it is a pipe, waits until its reader has taken all, `most` seconds at
  * most; what is written to it from here on goes nowhere. */
 void dpt_stderr_end(double most);

@@ -1,7 +1,6 @@
 #include "core/plan/plan.h"
 
 #include <math.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -115,13 +114,12 @@ enum dpt_status dpt_plan_open(struct dpt_plan *p, const struct dpt_job *job,
     enum dpt_status status = DPT_OK;
     const struct dpt_backend *backend;
     struct dpt_state state;
-    cpu_set_t mine;
 
     memset(p, 0, sizeof *p);
     p->spec = *spec;
     p->available = dpt_memory_available();
     p->process = spec->process;
-    p->cores = sched_getaffinity(0, sizeof mine, &mine) == 0 ? CPU_COUNT(&mine) : 1;
+    p->cores = dpt_process_cores();
     DPT_TRY(dpt_choose_planned((enum dpt_device_kind)job->device.kind, &backend, err));
     make_comm(p, backend);
     if (backend->devices != NULL)

@@ -26,7 +26,7 @@
  * loss_scale_good, loss_scale_overflows; of one that says by what its best checkpoint is chosen
  * best_monitor ("valid.loss") and best_loss; of one that may stop early, or whose rate falls on a
  * plateau, what is remembered of that value (struct dpt_watch): early_stop_monitor, _best, _step,
- * _waits, and the same behind plateau_ with _drops
+ * _waits, the same behind early_stop_also_ of a second value, and behind plateau_ with _drops
  *   attribute crc32 of every data set      CRC-32 of its bytes
  * behind HDF5's end, one line of text    "dptrain crc32 <8 hex digits> <20 digits: bytes in front
  * of this line>\n"
@@ -76,7 +76,7 @@ struct dpt_progress {
     int64_t best_step;  /* at which it was reached; -1: never evaluated */
     char best_monitor[DPT_WATCH_NAME]; /* "": the job does not say */
     double best_loss;                  /* there, where the job says it */
-    struct dpt_watch early_stop, plateau;
+    struct dpt_watch early_stop, also, plateau; /* also: a second value of early_stop */
 };
 
 /* What a file holds. All pointers are borrowed. */

@@ -23,8 +23,9 @@ static enum dpt_status make(const struct dpt_state *s, struct dpt_h5_metadata *m
                             struct dpt_error *err)
 {
     const struct dpt_progress *p = &s->progress;
-    const struct dpt_watch *stop = &p->early_stop, *plateau = &p->plateau;
-    const bool stops = stop->monitor[0] != '\0', lowers = plateau->monitor[0] != '\0';
+    const struct dpt_watch *stop = &p->early_stop, *also = &p->also, *plateau = &p->plateau;
+    const bool stops = stop->monitor[0] != '\0', two = also->monitor[0] != '\0';
+    const bool lowers = plateau->monitor[0] != '\0';
     const double scale = s->scale.scale;
     char shape[40] = "", stored[40] = "";
 
@@ -38,6 +39,7 @@ static enum dpt_status make(const struct dpt_state *s, struct dpt_h5_metadata *m
         {.name = "best_metric", .real = &p->best_metric},
         {.name = if_any("best_loss", p->best_monitor), .real = &p->best_loss},
         {.name = stops ? "early_stop_best" : NULL, .real = &stop->best},
+        {.name = two ? "early_stop_also_best" : NULL, .real = &also->best},
         {.name = lowers ? "plateau_best" : NULL, .real = &plateau->best},
         {.name = s->scaled ? "loss_scale" : NULL, .real = &scale},
         {.name = s->scaled ? "loss_scale_good" : NULL, .number = s->scale.good},
@@ -53,6 +55,7 @@ static enum dpt_status make(const struct dpt_state *s, struct dpt_h5_metadata *m
         {.name = s->clips_rows ? "norm_chunks" : NULL, .text = "rows"},
         {.name = if_any("best_monitor", p->best_monitor), .text = p->best_monitor},
         {.name = stops ? "early_stop_monitor" : NULL, .text = stop->monitor},
+        {.name = two ? "early_stop_also_monitor" : NULL, .text = also->monitor},
         {.name = lowers ? "plateau_monitor" : NULL, .text = plateau->monitor},
         {.name = "format_version", .number = dpt_checkpoint_format(s)},
         {.name = "step", .number = p->step},
@@ -65,6 +68,8 @@ static enum dpt_status make(const struct dpt_state *s, struct dpt_h5_metadata *m
         {.name = "best_step", .number = p->best_step},
         {.name = stops ? "early_stop_step" : NULL, .number = stop->step},
         {.name = stops ? "early_stop_waits" : NULL, .number = stop->waits},
+        {.name = two ? "early_stop_also_step" : NULL, .number = also->step},
+        {.name = two ? "early_stop_also_waits" : NULL, .number = also->waits},
         {.name = lowers ? "plateau_step" : NULL, .number = plateau->step},
         {.name = lowers ? "plateau_waits" : NULL, .number = plateau->waits},
         {.name = lowers ? "plateau_drops" : NULL, .number = plateau->drops},

@@ -241,6 +241,7 @@ static enum dpt_status read_progress(hid_t file, const char *path, struct dpt_pr
     if (p->best_monitor[0] != '\0')
         DPT_TRY(read_number(file, path, "best_loss", H5T_NATIVE_DOUBLE, &p->best_loss, err));
     DPT_TRY(read_watch(file, path, "early_stop", p, &p->early_stop, err));
+    DPT_TRY(read_watch(file, path, "early_stop_also", p, &p->also, err));
     DPT_TRY(read_watch(file, path, "plateau", p, &p->plateau, err));
 out:
     return status;

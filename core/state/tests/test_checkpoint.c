@@ -156,6 +156,7 @@ static void open_world(struct world *w, uint64_t seed)
                      .best_metric = (double)dice(seed, 8, 1000) / 7,
                      .best_step = (int64_t)dice(seed, 9, 50) - 1,
                      .early_stop = {.step = -1},
+                     .also = {.step = -1},
                      .plateau = {.step = -1}},
     };
     if (dice(seed, 10, 2) == 1) {
@@ -165,6 +166,8 @@ static void open_world(struct world *w, uint64_t seed)
     if (dice(seed, 12, 2) == 1)
         p->early_stop =
             (struct dpt_watch){"valid.loss", -0.3, (int64_t)dice(seed, 13, 50) - 1, 7, 0};
+    if (dice(seed, 17, 2) == 1)
+        p->also = (struct dpt_watch){"valid.r2", 0.7, (int64_t)dice(seed, 18, 50) - 1, 3, 0};
     if (dice(seed, 14, 2) == 1)
         p->plateau = (struct dpt_watch){"valid.mae", 1e-9, (int64_t)dice(seed, 15, 50) - 1, 0,
                                         (int64_t)dice(seed, 16, 50)};

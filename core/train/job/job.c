@@ -149,7 +149,9 @@ static bool finish_monitors(struct dpt_job *job, struct dpt_conf *conf)
 
     if (stops)
         check_monitor(job, conf, stop, "train.early_stop", job->train.early_stop.monitor);
-    else if (patience != NULL && patience->filled && says_something(stop))
+    if (stops && job->train.also != DPT_MONITOR_AUTO)
+        check_monitor(job, conf, stop, "train.early_stop", job->train.also);
+    if (!stops && patience != NULL && patience->filled && says_something(stop))
         dpt_conf_mistake(conf, stop, "train.early_stop",
                          "patience says after how many evaluations without a better value the run "
                          "ends: add it, as patience: 10");

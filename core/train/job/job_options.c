@@ -151,6 +151,8 @@ static const struct dpt_option early_stop_options[] = {
              "train.steps alone end it"},
     {CHOICE("monitor", LENGTH, train.early_stop.monitor, DPT_MONITORS, "valid.loss"), .added = true,
      .help = "the value of data.valid that is to become better"},
+    {CHOICE("also", LENGTH, train.also, DPT_MONITORS_OR_NONE, "none"), .added = true,
+     .help = "a second one: the run goes on as long as either becomes better"},
     {ROW("min_delta", LENGTH, REAL), AT(train.early_stop.min_delta), .fallback = "0", .min = 0,
      .max = 1e30, .added = true, .help = "a value that is better by no more than this is not"},
     {0},

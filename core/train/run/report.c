@@ -124,21 +124,18 @@ static void advise_ranks(const struct dpt_trainer *t, double cores, struct dpt_s
         dpt_str_printf(out, "; ranks that share a core slow each other down");
 }
 
-/* Of a CPU, and what bf16 is there. */
+/* Of a CPU, and with what it multiplies bf16 where it does. */
 static void log_device(const struct dpt_trainer *t)
 {
     const char *bf16 = t->backend->bf16();
-    const bool on = t->job->device.precision == DPT_PRECISION_BF16;
     char text[160] = "";
 
-    if (on)
+    if (t->job->device.precision == DPT_PRECISION_BF16)
         snprintf(text, sizeof text, " by %s",
                  bf16 != NULL ? bf16
                               : "fp32's instructions, no faster than fp32 (none for bf16 here)");
     dpt_log_info(t->log, "  device   %s (%s), %s%s", t->backend->name, t->backend->uses(),
                  dpt_job_precision(t->job), text);
-    if (!on && bf16 != NULL)
-        dpt_log_info(t->log, "           device.precision: bf16 would multiply by %s", bf16);
 }
 
 static void log_header(const struct dpt_run *run, const int32_t *threads, double cores)
@@ -146,6 +143,7 @@ static void log_header(const struct dpt_run *run, const int32_t *threads, double
     const struct dpt_trainer *t = &run->trainer;
     const struct dpt_sampler *s = &t->data.train.sampler;
     const struct dpt_patience *stop = &t->job->train.early_stop;
+    const int also = t->job->train.also;
     const int32_t micros = (s->global + s->micro - 1) / s->micro;
     const int64_t all = t->model.graph.parameters, learned = dpt_graph_learned(&t->model.graph);
     char digits[DIGITS], steps[DIGITS], each[64] = "", part[64] = "";
@@ -184,9 +182,11 @@ static void log_header(const struct dpt_run *run, const int32_t *threads, double
     dpt_log_info(t->log, "  train    %s steps, %s an epoch; %s", dpt_group_digits(steps, t->steps),
                  dpt_group_digits(digits, t->steps_per_epoch), text.text);
     if (stop->patience > 0)
-        dpt_log_info(t->log, "  stops    sooner where %lld evaluation%s bring%s no better %s",
+        dpt_log_info(t->log, "  stops    sooner where %lld evaluation%s bring%s no better %s%s%s",
                      (long long)stop->patience, stop->patience == 1 ? "" : "s",
-                     stop->patience == 1 ? "s" : "", dpt_monitor_name(stop->monitor));
+                     stop->patience == 1 ? "s" : "", dpt_monitor_name(stop->monitor),
+                     also != DPT_MONITOR_AUTO ? " or " : "",
+                     also != DPT_MONITOR_AUTO ? dpt_monitor_name(also) : "");
     dpt_init_log(t, &run->init, run->resumed >= 0);
     log_lines(run);
     dpt_log_info(t->log, "  output   %s", t->job->output);

@@ -48,24 +48,42 @@ static void compare_weights(const struct dpt_trainer *t, struct dpt_str *out)
     dpt_str_printf(out, "largest difference %.2g\n", worst);
 }
 
+/* Whether the run came to its end while it still learned: of several evaluations the last one was
+ * the best. */
+static bool still_learned(const struct dpt_run *run)
+{
+    const struct dpt_trainer *t = &run->trainer;
+    const struct dpt_progress *p = &t->progress;
+    const struct dpt_every *every = &t->job->eval.every;
+    const double steps = every->n * (every->unit == DPT_EPOCHS ? (double)t->steps_per_epoch : 1);
+
+    return run->valid.samples > 0 && p->best_step == p->step && p->step == t->steps &&
+           (double)p->step > steps && every->unit != DPT_NEVER;
+}
+
 /* Says by what, and where, the best checkpoint was found, and what the test says of it beside the
  * last one. */
 static void tell_best(const struct dpt_run *run, struct dpt_str *out)
 {
     const struct dpt_trainer *t = &run->trainer;
     const struct dpt_progress *p = &t->progress;
-    const bool tested = run->best_test.samples > 0;
+    const bool tested = run->best_test.samples > 0, epochs = t->job->train.epochs > 0;
 
     if (run->test.samples > 0)
         dpt_trainer_tell(t, tested ? "last test" : "test", &run->test, &run->test_scores, 4, out);
     if (tested)
         dpt_trainer_tell(t, "best test", &run->best_test, &run->best_test_scores, 4, out);
-    if (p->best_monitor[0] == '\0' || p->best_step < 0)
-        return;
-    dpt_str_printf(out, "best by %s: %.4g at epoch %lld, step %lld%s\n", p->best_monitor,
-                   dpt_monitor_falls(t->job->checkpoint.monitor) ? -p->best_metric : p->best_metric,
-                   (long long)dpt_run_epoch(t, p->best_step), (long long)p->best_step,
-                   p->best_step == p->step ? ", the last one" : "");
+    if (p->best_monitor[0] != '\0' && p->best_step >= 0)
+        dpt_str_printf(
+            out, "best by %s: %.4g at epoch %lld, step %lld%s\n", p->best_monitor,
+            dpt_monitor_falls(t->job->checkpoint.monitor) ? -p->best_metric : p->best_metric,
+            (long long)dpt_run_epoch(t, p->best_step), (long long)p->best_step,
+            p->best_step == p->step ? ", the last one" : "");
+    if (still_learned(run))
+        dpt_str_printf(out,
+                       "it still got better at its end: train longer, as by --set train.%s=%lld\n",
+                       epochs ? "epochs" : "steps",
+                       2 * (long long)(epochs ? t->job->train.epochs : t->steps));
 }
 
 static void summarize(const struct dpt_run *run, double seconds, struct dpt_str *out)

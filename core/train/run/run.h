@@ -147,9 +147,12 @@ enum dpt_status dpt_run_evaluate(struct dpt_run *run, struct dpt_split *split,
 /* Whether evaluations have ended the run (train.early_stop), alike on all ranks. */
 static inline bool dpt_run_stops_early(const struct dpt_run *run)
 {
-    const struct dpt_patience *how = &run->trainer.job->train.early_stop;
+    const struct dpt_job *job = run->trainer.job;
+    const struct dpt_progress *p = &run->trainer.progress;
+    const int64_t patience = job->train.early_stop.patience;
 
-    return how->patience > 0 && run->trainer.progress.early_stop.waits >= how->patience;
+    return patience > 0 && p->early_stop.waits >= patience &&
+           (job->train.also == DPT_MONITOR_AUTO || p->also.waits >= patience);
 }
 /* Adds why, in words without an end. */
 void dpt_run_why_stopped(const struct dpt_run *run, struct dpt_str *out);

@@ -14,7 +14,7 @@
 #include "core/train/use/nonfinite.h"
 
 /* What may be monitored at once, each by a value of its own. */
-enum { BEST, EARLY_STOP, PLATEAU, MONITORED };
+enum { BEST, EARLY_STOP, ALSO, PLATEAU, MONITORED };
 
 /* The values that the job monitors; -1: none. */
 static void list_monitors(const struct dpt_job *job, int monitors[MONITORED])
@@ -23,7 +23,11 @@ static void list_monitors(const struct dpt_job *job, int monitors[MONITORED])
     const int best = job->checkpoint.monitor;
 
     monitors[BEST] = best != DPT_MONITOR_AUTO ? best : -1;
-    monitors[EARLY_STOP] = job->train.early_stop.patience > 0 ? job->train.early_stop.monitor : -1;
+    monitors[EARLY_STOP] = monitors[ALSO] = -1;
+    if (job->train.early_stop.patience > 0)
+        monitors[EARLY_STOP] = job->train.early_stop.monitor;
+    if (job->train.early_stop.patience > 0 && job->train.also != DPT_MONITOR_AUTO)
+        monitors[ALSO] = job->train.also;
     monitors[PLATEAU] = plateau != NULL ? plateau->monitor : -1;
 }
 
@@ -31,7 +35,7 @@ void dpt_run_watch(struct dpt_run *run)
 {
     struct dpt_trainer *t = &run->trainer;
     struct dpt_progress *p = &t->progress;
-    struct dpt_watch *const watches[MONITORED] = {NULL, &p->early_stop, &p->plateau};
+    struct dpt_watch *const watches[MONITORED] = {NULL, &p->early_stop, &p->also, &p->plateau};
     int monitors[MONITORED];
     const char *best;
 
@@ -58,6 +62,10 @@ void dpt_run_why_stopped(const struct dpt_run *run, struct dpt_str *out)
     const struct dpt_trainer *t = &run->trainer;
 
     dpt_monitor_waits(t->job->train.early_stop.monitor, &t->progress.early_stop, out);
+    if (t->job->train.also == DPT_MONITOR_AUTO)
+        return;
+    dpt_str_printf(out, ", and ");
+    dpt_monitor_waits(t->job->train.also, &t->progress.also, out);
 }
 
 void dpt_run_log_stop(const struct dpt_run *run)
@@ -161,6 +169,12 @@ static enum dpt_status decide(struct dpt_run *run, struct dpt_error *err)
     if (monitors[EARLY_STOP] >= 0)
         dpt_watch_take(&t->progress.early_stop, &t->job->train.early_stop, values[EARLY_STOP],
                        t->progress.step);
+    if (monitors[ALSO] >= 0) {
+        struct dpt_patience how = t->job->train.early_stop;
+
+        how.monitor = monitors[ALSO];
+        dpt_watch_take(&t->progress.also, &how, values[ALSO], t->progress.step);
+    }
     if (monitors[PLATEAU] >= 0)
         lower_rate(run, values[PLATEAU]);
 out:

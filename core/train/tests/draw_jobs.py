@@ -32,7 +32,7 @@ HAND = {
 ROWS = {
     "data.synthetic": {"samples", "shape", "classes", "outputs", "noise"}, "data.targets": {"normalize"}, "batch": {"global", "per_rank", "micro"},
     "parallel": {"data", "tensor", "pipeline", "shard"}, "init": {"from", "map", "by_order", "partial"},
-    "train.early_stop": {"patience", "monitor", "min_delta"}}
+    "train.early_stop": {"patience", "monitor", "also", "min_delta"}}
 # Rows that change no result of a run that goes on, yet are the same for all runs of a job.
 ALIKE = {"init": "begins with other weights", "device.kind": "kernels of other bits", "device.isa": "kernels of other bits",
          "batch": "per_rank is a global batch that hangs on the ranks", "eval.every": "checkpoints say which evaluation was best"}
@@ -358,7 +358,8 @@ class Case:
         rng, plateau = self.rng, self.job.get("schedule", {}).get("type") == "plateau"
         value = lambda: "valid." + rng.choice(["loss", "loss", *MONITORS_OF[self.kind]])
         if rng.random() < GIVEN:
-            self.put("train.early_stop", {"patience": rng.randint(1, 3), "monitor": value(), "min_delta": rng.choice([0, 0, 0.01, 0.5])})
+            self.put("train.early_stop", {"patience": rng.randint(1, 3), "monitor": value(), "min_delta": rng.choice([0, 0, 0.01, 0.5]),
+                                          "also": rng.choice(["none", value()])})
         if rng.random() < GIVEN:
             self.put("checkpoint.monitor", value())
         if plateau:

@@ -52,6 +52,14 @@ def stops_at(told, patience, min_delta=0.0):
     return None
 
 
+def waits_at(told):
+    """By the rule: how many evaluations have brought no better value at the last of these."""
+    best, waits = None, 0
+    for _, value, _ in told:
+        best, waits = (value, 0) if best is None or value < best else (best, waits + 1)
+    return waits
+
+
 def best_of(told):
     return min(told, key=lambda one: (one[1], one[2], one[0]))[0]
 
@@ -84,6 +92,41 @@ def test_ends_where_it_should(tmp_path, sections, name, stop):
     assert [e["step"] for e in dpt.events(folder, "eval") if e.get("best") == f"valid.{name}"][-1] == best
     tested = dpt.events(folder, "best")
     assert [e["step"] for e in tested] == [best] * (best != end["step"]) and last == 2 * len(tested)
+
+
+def test_goes_on_as_long_as_either_becomes_better(tmp_path):
+    """By the rule for each of two values; the counts of both are in the checkpoint, and a run that goes on has them."""
+    monitors = "patience: 5, monitor: valid.accuracy, also: valid.loss"
+    path, folder = job(tmp_path, train=f"{{epochs: 60, early_stop: {{{monitors}}}}}"), tmp_path / "run"
+    result = dpt.train(path, folder)
+    both = [values(folder, name) for name in ("accuracy", "loss")]
+    waits = [[waits_at(told[:i + 1]) for i in range(len(told))] for told in both]
+    wanted = next(i for i, pair in enumerate(zip(*waits)) if min(pair) >= 5)
+    assert dpt.events(folder, "end")[0]["step"] == both[0][wanted][0] < 240 and len(both[0]) == wanted + 1
+    assert any(max(pair) >= 5 > min(pair) for pair in zip(*waits)), "neither ever waited for the other"
+    assert [attributes(folder)[f"early_stop_{key}waits"] for key in ("", "also_")] == [each[-1] for each in waits]
+    assert [attributes(folder)[key] for key in ("early_stop_also_monitor", "best_monitor")] == [b"valid.loss", b"valid.accuracy"]
+    assert "sooner where 5 evaluations bring no better valid.accuracy or valid.loss" in result.err
+    assert "valid.accuracy has not risen above" in result.out and ", and valid.loss has not fallen below" in result.out
+    assert link(folder) == best_of(both[0])
+    code, err = stop_at(path, tmp_path / "parts", both[0][wanted][0] - 6, 2)
+    assert code == 75, err
+    go_on(path, tmp_path / "parts")
+    assert (tmp_path / "parts/checkpoints/latest").read_bytes() == (folder / "checkpoints/latest").read_bytes()
+
+
+@pytest.mark.parametrize("sections, length, longer", [
+    ({"model": "{type: linear}", "optimizer": "{type: sgd, lr: 1.0e-3}", "train": "{epochs: 5}"}, 20, "train.epochs=10"),
+    ({"model": "{type: linear}", "optimizer": "{type: sgd, lr: 1.0e-3}", "train": "{steps: 9}", "eval": "{every: 3 steps}"}, 9, "train.steps=18"),
+    ({"model": "{type: linear}", "optimizer": "{type: sgd, lr: 1.0e-3}", "train": "{epochs: 1}"}, 4, None),  # one evaluation says nothing
+    ({"train": "{epochs: 60}"}, 240, None), ({}, None, None)])
+def test_a_run_that_still_learns_at_its_end_says_so(tmp_path, sections, length, longer):
+    folder = tmp_path / "run"
+    result = dpt.train(job(tmp_path, NUMBERS, **sections), folder)
+    told = values(folder, "loss")
+    assert (best_of(told) == told[-1][0] and len(told) > 1) == (longer is not None) and (length is None or told[-1][0] == length), told
+    line = f"it still got better at its end: train longer, as by --set {longer}\n"
+    assert ("still got better" in result.out) == (longer is not None) == (line in result.out), result
 
 
 def test_a_folder_stands_for_its_best(tmp_path):

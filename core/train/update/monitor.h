@@ -30,6 +30,7 @@
     X(DPT_MONITOR_TOP5, "valid.top5_accuracy")
 #define DPT_MONITORS(X)         DPT_MONITORS_FALLING(X) DPT_MONITORS_RISING(X)
 #define DPT_MONITORS_OR_AUTO(X) DPT_MONITORS(X) X(DPT_MONITOR_AUTO, "auto")
+#define DPT_MONITORS_OR_NONE(X) DPT_MONITORS(X) X(DPT_MONITOR_AUTO, "none")
 
 /* AUTO: the accuracy or, where there is none, the loss; of equal ones the first. */
 enum dpt_monitor { DPT_MONITORS_OR_AUTO(DPT_LIST_NAME) DPT_MONITOR_COUNT };
