@@ -60,7 +60,8 @@ static bool plan_way(const struct dpt_job *job, const char *signature, struct wa
         way->samples = (double)plan.t.steps * (double)sized.batch.global;
         way->convolves = false;
         for (int32_t i = 0; i < plan.t.model.graph.n_nodes; i++)
-            way->convolves |= dpt_operation_of(&plan.t.model.graph.nodes[i])->kind == DPT_CLASS_CONV;
+            way->convolves |=
+                dpt_operation_of(&plan.t.model.graph.nodes[i])->kind == DPT_CLASS_CONV;
     }
     dpt_plan_close(&plan);
     return planned;
@@ -168,7 +169,8 @@ static void advise_precision(const struct dpt_job *job, const struct dpt_conf *c
     if (plan_ways(job, conf, ways, 2) && ways[0].sample > SLOWER * ways[1].sample &&
         ways[0].samples * (ways[0].sample - ways[1].sample) > matters &&
         (kind->convolves || !ways[0].convolves))
-        dpt_log_info(log, "device.precision: bf16 would be about %.1f times as fast: %s multiply it",
+        dpt_log_info(log,
+                     "device.precision: bf16 would be about %.1f times as fast: %s multiply it",
                      ways[0].sample / ways[1].sample, by);
 }
 

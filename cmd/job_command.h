@@ -119,6 +119,6 @@ int dpt_advice_ranks(const struct dpt_job *job, const struct dpt_conf *conf, boo
 /* Rank 0 says where a plan has another division or precision quicker: one rank, of several that
  * share one node's CPUs, and bf16. */
 void dpt_advice_before_training(const struct dpt_job *job, const struct dpt_conf *conf,
-                       const struct dpt_comm *comm, struct dpt_log *log);
+                                const struct dpt_comm *comm, struct dpt_log *log);
 
 #endif

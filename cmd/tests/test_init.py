@@ -178,17 +178,54 @@ def test_rows_with_classes(tmp_path, validator):
     assert dpt.events(tmp_path / job["output"], "eval")[-1]["accuracy"] > 0.9
 
 
+def test_columns_of_zeros_and_ones_stay(tmp_path, validator):
+    """The 1 of a rare category is no 25; a column that is all the same, and one that has other numbers, too, are scaled as ever."""
+    rng = numpy.random.default_rng(5)
+    rows = numpy.stack([rng.normal(size=900) * 7 + 3, rng.random(900) < 0.002, rng.random(900) < 0.5, numpy.ones(900), rng.integers(0, 3, 900)], 1)
+    rows[0, 1] = 1
+    shard(tmp_path / "a.h5", rows.astype("f4"), rng.normal(size=900).astype("f4"))
+    stated, text = init(tmp_path, validator, "a.h5")["data"]["normalize"], (tmp_path / "job.yaml").read_text()
+    assert stated["mean"] == pytest.approx([rows[:, 0].mean(), 0, 0, 1, rows[:, 4].mean()], rel=1e-5)
+    assert stated["std"] == pytest.approx([rows[:, 0].std(), 1, 1, 1, rows[:, 4].std()], rel=1e-5) and "(2 columns of 0 and 1 stay as they are)" in text
+    shard(tmp_path / "b.h5", (rng.random((900, 1, 12, 12)) < 0.2).astype("f4"), rng.integers(0, 2, 900))
+    assert init(tmp_path, validator, "b.h5", "--force")["data"]["normalize"]["std"] == pytest.approx([0.4], rel=0.1)  # an image is scaled
+
+
+def test_what_is_held_out_and_how_long_it_trains(tmp_path, validator):
+    """By the number of samples: of few rows all are trained on; of few pictures enough tell the best, by accuracy, as long as either gets better."""
+    rng = numpy.random.default_rng(6)
+    for n, valid, schedule, stop, decay in ((300, None, "cosine", None, 0.5), (1000, 0.1, "plateau", 25, 0.5), (4000, 0.1, "plateau", 25, 0.1),
+                                            (20000, 0.05, "plateau", 12, 0.1)):
+        shard(tmp_path / "rows.h5", rng.normal(size=(n, 3)).astype("f4"), rng.integers(0, 3, n))
+        job = init(tmp_path, validator, "rows.h5", "--force")
+        assert job["data"].get("valid") == valid and job["schedule"]["type"] == schedule and job["optimizer"]["weight_decay"] == decay, job
+        assert job["train"].get("early_stop") == (stop and {"patience": stop}) and job["train"]["ema"] == 0.98, job
+        assert job["checkpoint"].get("monitor") == (valid and "valid.loss"), job
+    shard(tmp_path / "pictures.h5", rng.integers(0, 256, (360, 3, 24, 24), numpy.uint8), rng.integers(0, 3, 360))
+    job = init(tmp_path, validator, "pictures.h5", "--force")
+    assert "valid" not in job["data"] and "monitor" not in job["checkpoint"] and job["train"]["epochs"] == 53, job
+    for n, valid in ((600, 0.2), (1200, 0.15), (3000, 0.1)):
+        shard(tmp_path / "pictures.h5", rng.integers(0, 256, (n, 1, 8, 8), numpy.uint8), rng.integers(0, 3, n))
+        job = init(tmp_path, validator, "pictures.h5", "--force")
+        assert job["data"]["valid"] == valid and job["checkpoint"]["monitor"] == "valid.accuracy" and job["schedule"]["type"] == "cosine", job
+        assert job["train"]["early_stop"] == {"patience": 20, "monitor": "valid.accuracy", "also": "valid.loss"} and "ema" not in job["train"], job
+    shard(tmp_path / "train-few.h5", rng.normal(size=(300, 3)).astype("f4"), rng.integers(0, 3, 300))
+    shard(tmp_path / "valid-few.h5", rng.normal(size=(100, 3)).astype("f4"), rng.integers(0, 3, 100))
+    job = init(tmp_path, validator, "train-few.h5", "valid-few.h5", "--force")  # who gives samples for it has them used
+    assert job["data"]["valid"] == "valid-few.h5" and job["schedule"]["type"] == "plateau" and "monitor" in job["checkpoint"]
+
+
 def test_targets(tmp_path, validator):
     """Numbers to predict: the mean squared error; rows of probabilities: classes; of 0 and 1: several labels at once."""
     rng = numpy.random.default_rng(2)
-    rows = rng.normal(size=(500, 3)).astype("float32")
+    rows = rng.normal(size=(700, 3)).astype("float32")
     shard(tmp_path / "a" / "train.h5", rows, (rows @ [[1, 0], [2, -1], [0, 3]]).astype("float32"))
     job = init(tmp_path, validator, "a")
     assert job["loss"] == "mse" and "outputs" not in job["model"]
     assert dpt.run("job.yaml", "--set", "train.epochs=15", cwd=tmp_path).code == 0
     losses = [e["loss"] for e in dpt.events(tmp_path / job["output"], "eval")]
     assert losses[-1] < 0.1 * losses[0], losses
-    soft = rng.random((500, 4)).astype("float32")
+    soft = rng.random((700, 4)).astype("float32")
     shard(tmp_path / "b" / "train.h5", rows, soft / soft.sum(1, keepdims=True))
     job = init(tmp_path, validator, "b", "--output", "soft.yaml", name="soft.yaml")
     assert job["loss"] == "cross_entropy" and job["name"] == "soft"
@@ -243,7 +280,7 @@ def test_signals(tmp_path, validator, shape, form):
     kinds = [next(iter(layer)) if isinstance(layer, dict) else layer for layer in job["model"]["layers"]]
     assert kinds[0] == ("conv" if len(shape) == 2 else "conv1d") and "augment" not in job["data"]
     assert kinds.count("conv1d") == {40: 3, 9: 1}[shape[-1]] - (len(shape) == 2)
-    done = dpt.run("job.yaml", "--set", "train.epochs=null", "--set", "train.steps=60", cwd=tmp_path)
+    done = dpt.run("job.yaml", "--set", "train.epochs=null", "--set", "train.steps=60", "--set", "data.valid=0.2", cwd=tmp_path)
     assert done.code == 0 and float(re.findall(r"valid loss .*accuracy ([0-9.]+)", done.err + done.out)[-1]) > 0.9, done
 
 

@@ -74,8 +74,8 @@ struct dpt_progress {
     double best_metric; /* of data.valid, more is better: accuracy, minus the loss, or what
                            best_monitor names; only where best_step >= 0 */
     int64_t best_step;  /* at which it was reached; -1: never evaluated */
-    char best_monitor[DPT_WATCH_NAME]; /* "": the job does not say */
-    double best_loss;                  /* there, where the job says it */
+    char best_monitor[DPT_WATCH_NAME];          /* "": the job does not say */
+    double best_loss;                           /* there, where the job says it */
     struct dpt_watch early_stop, also, plateau; /* also: a second value of early_stop */
 };
 

@@ -18,6 +18,7 @@ static const double STD_LEAST = 1e-37, STD_MOST = 1e37;
 struct sums {
     double first, sum, sum_of_squares;
     int64_t n;
+    bool other; /* than 0 and 1 */
 };
 
 struct scan {
@@ -33,6 +34,7 @@ static void add(struct sums *s, double x)
 {
     if (s->n++ == 0)
         s->first = x;
+    s->other = s->other || (x != 0 && x != 1);
     s->sum += x - s->first;
     s->sum_of_squares += (x - s->first) * (x - s->first);
 }
@@ -262,8 +264,14 @@ static void finish(struct scan *scan)
 
     for (int32_t c = 0; c < s->shape.c; c++) {
         amount(&scan->channels[c], &s->mean[c], &s->std[c]);
-        if (!(s->std[c] >= STD_LEAST)) /* all are the same */
+        if (!(s->std[c] >= STD_LEAST)) { /* all are the same */
             s->std[c] = 1;
+        } else if (s->shape.flat && !s->u8 && !scan->channels[c].other) {
+            /* Divided by its deviation the 1 of a rare category would be 25 and more. */
+            s->mean[c] = 0;
+            s->std[c] = 1;
+            s->zeros_and_ones++;
+        }
         s->std[c] = fmin(s->std[c], STD_MOST);
     }
 }

@@ -27,8 +27,10 @@ struct dpt_shard_statistics {
     bool probabilities; /* the targets are never negative and sum to 1 */
     bool binary;        /* they are several a sample, each 0 or 1 */
     /* Mean and deviation of the values as training sees them, bytes divided by 255: [shape.c]; std
-     * is 1 where all values are the same. */
+     * is 1 where all values are the same. Columns of a table that hold 0 and 1 alone have 0 and 1,
+     * which leave them as they are. */
     double *mean, *std;
+    int64_t zeros_and_ones; /* such columns */
     int64_t merged; /* a value of which two samples have one float32 (dpt_field_merged); -1: none */
     int64_t scanned; /* samples from which mean and std were computed */
 };

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""The job that `dptrain init` writes, no key touched, beside the best of scikit-learn's models, on tables.
+"""The job that `dptrain init` writes, no key touched, beside scikit-learn's models and an MLP of Keras, on tables (tables.py).
 
     sklearn_tables.py DPTRAIN FOLDER --rounds N [--only TABLE,...]
 
-From a CSV file on: `convert --split 80/20`, `init`, training, `predict`; scikit-learn gets the same rows of the same files: an MLP as it
-comes and one with early stopping, gradient boosting, and a linear model. Prints a row of Markdown a table: accuracies, or R2. Both are
-computed with scikit-learn's metrics from the predictions, and compared with what dptrain says of itself. Needs scikit-learn and pandas.
+From a CSV file on: `convert --split 80/20`, `init`, training, `predict`; the others get the same rows of the same files: an MLP with early
+stopping, gradient boosting and a linear model of scikit-learn's, and where Keras is here one of 256-128 that stops early. Prints a row of
+Markdown a table: accuracies, or R2. All are computed with scikit-learn's metrics from the predictions, and compared with what dptrain
+says of itself. Needs scikit-learn and pandas.
 """
 import argparse
+import importlib.util
 import json
 import shutil
 import subprocess
@@ -18,8 +20,6 @@ from pathlib import Path
 
 import h5py
 import numpy as np
-import pandas as pd
-from sklearn import datasets
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.linear_model import LogisticRegression, RidgeCV
@@ -28,55 +28,9 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from tables import TABLES, table
+
 warnings.filterwarnings("ignore")  # of scikit-learn's: that a fit has not converged
-
-
-def house_prices():
-    """2000 sales around 250 000, whose logarithm is nearly a sum; a perfect model has an R2 of about 0.995."""
-    draw = np.random.default_rng(7)
-    n = 2000
-    area, year, distance = draw.gamma(9, 14, n), draw.integers(1900, 2024, n), draw.exponential(9, n)
-    rooms, town = np.round(area / 30 + draw.normal(0, 0.7, n)).clip(1), draw.choice(["north", "south", "west"], n, p=[0.5, 0.3, 0.2])
-    price = 11.55 + 0.0052 * area + 0.03 * rooms + 0.002 * (year - 1960) - 0.012 * distance
-    price = np.exp(price + np.select([town == "south", town == "west"], [0.12, -0.08]) + draw.normal(0, 0.025, n))
-    return pd.DataFrame({"area": area.round(1), "rooms": rooms, "year": year, "distance": distance.round(2), "town": town, "target": price.round(-2)})
-
-
-def patients():
-    """2000 people, of whom one in twenty is ill and has larger numbers: as the tutorial's."""
-    draw = np.random.default_rng(6)
-    ill = draw.random(2000) < 0.05
-    return pd.DataFrame({"age": draw.normal(45 + 8 * ill, 12).round(), "pulse": draw.normal(70 + 9 * ill, 10).round(),
-                         "sugar": draw.normal(5 + 1.3 * ill, 0.8).round(1), "target": np.where(ill, "ill", "healthy")})
-
-
-def houses():
-    """400 prices that are linear but for 5 000 of noise: as the tutorial's."""
-    draw = np.random.default_rng(4)
-    area, rooms, town = draw.integers(40, 201, 400), draw.integers(1, 7, 400), draw.choice(["Ashford", "Bywater"], 400)
-    price = 1500 * area + 8000 * rooms + 60000 * (town == "Bywater") + draw.normal(0, 5000, 400)
-    return pd.DataFrame({"area": area, "rooms": rooms, "town": town, "target": price.round()})
-
-
-def bundled(load):
-    return lambda: load(as_frame=True).frame
-
-
-def flowers():
-    return pd.read_csv("data/flowers.csv").rename(columns={"species": "target"})
-
-
-# Name: the table, what `convert` is told beside the label, whether it is a regression.
-TABLES = {
-    "wine": (bundled(datasets.load_wine), [], False),
-    "breast cancer": (bundled(datasets.load_breast_cancer), [], False),
-    "digits": (bundled(datasets.load_digits), [], False),
-    "diabetes": (bundled(datasets.load_diabetes), [], True),
-    "house prices": (house_prices, ["--categories", "town"], True),
-    "flowers": (flowers, [], False),
-    "patients": (patients, [], False),
-    "houses": (houses, ["--categories", "town"], True),
-}
 
 
 def run(*words):
@@ -95,8 +49,7 @@ def dptrain(binary, folder, csv, words, regression, seed):
     """The test score, and the seconds of all four commands."""
     shutil.rmtree(folder, ignore_errors=True)
     begin = time.monotonic()
-    run(binary, "convert", "csv", csv, "--label", "target", "--split", "80/20", "--seed", seed, "--output", f"{folder}/", *words,
-        "--regression" if regression else "--stratify")
+    run(binary, "convert", "csv", csv, "--label", "target", "--split", "80/20", "--seed", seed, "--output", f"{folder}/", *words)
     run(binary, "init", folder, "--output", folder / "job.yaml")
     run(binary, folder / "job.yaml", "--output", folder / "run", "--quiet")
     run(binary, "predict", folder / "job.yaml", "--checkpoint", folder / "run", "--input", folder / "test-00000-of-00001.h5",
@@ -113,27 +66,54 @@ def dptrain(binary, folder, csv, words, regression, seed):
     return score, seconds
 
 
+def keras_mlp(x, y, x_test, regression, seed):
+    """256-128 as a user of Keras would write it: Adam, a tenth held out, the best weights after 20 epochs that are not better."""
+    import keras
+    keras.utils.set_random_seed(seed)
+    scaler = StandardScaler().fit(x)
+    mean, std = (y.mean(), y.std()) if regression else (0, 1)
+    order = np.random.default_rng(seed).permutation(len(x))
+    layers = keras.layers
+    model = keras.Sequential([layers.Input((x.shape[1],)), layers.Dense(256, activation="relu"), layers.Dense(128, activation="relu"),
+                              layers.Dense(1 if regression else int(y.max()) + 1)])
+    model.compile("adam", "mse" if regression else keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.fit(scaler.transform(x)[order].astype("f4"), ((y - mean) / std)[order], epochs=200, batch_size=32 if len(x) < 20000 else 128,
+              validation_split=0.1, verbose=0,
+              callbacks=[keras.callbacks.EarlyStopping(patience=20 if len(x) < 20000 else 10, restore_best_weights=True)])
+    said = model.predict(scaler.transform(x_test).astype("f4"), batch_size=4096, verbose=0)
+    return said[:, 0] * std + mean if regression else said.argmax(1)
+
+
 def peers(folder, regression, seed):
-    """scikit-learn's scores on the same rows; MLPs of regression also with scaled targets."""
+    """{name: (score, seconds)} on the same rows; targets are scaled for the MLPs."""
     (x, y), (x_test, y_test) = read(folder, "train"), read(folder, "test")
     scaled = lambda model: make_pipeline(StandardScaler(), model)
-    if not regression:
-        models = {"MLP": scaled(MLPClassifier(max_iter=1000, random_state=seed)),
-                  "MLP, early stopping": scaled(MLPClassifier(max_iter=1000, early_stopping=True, random_state=seed)),
+    if regression:
+        mlp = MLPRegressor(max_iter=1000, early_stopping=True, random_state=seed)
+        models = {"MLP": TransformedTargetRegressor(scaled(mlp), transformer=StandardScaler()),
+                  "HistGradientBoosting": HistGradientBoostingRegressor(random_state=seed),
+                  "linear": scaled(RidgeCV(np.logspace(-3, 3, 13)))}
+    else:
+        models = {"MLP": scaled(MLPClassifier(max_iter=1000, early_stopping=True, random_state=seed)),
                   "HistGradientBoosting": HistGradientBoostingClassifier(random_state=seed),
-                  "LogisticRegression": scaled(LogisticRegression(max_iter=10000))}
-        return {name: accuracy_score(y_test, model.fit(x, y).predict(x_test)) for name, model in models.items()}
-    mlp = MLPRegressor(max_iter=1000, random_state=seed)
-    early = MLPRegressor(max_iter=1000, early_stopping=True, random_state=seed)
-    models = {"MLP": scaled(mlp), "MLP, targets scaled": TransformedTargetRegressor(scaled(mlp), transformer=StandardScaler()),
-              "MLP, early stopping, targets scaled": TransformedTargetRegressor(scaled(early), transformer=StandardScaler()),
-              "HistGradientBoosting": HistGradientBoostingRegressor(random_state=seed),
-              "RidgeCV": scaled(RidgeCV(np.logspace(-3, 3, 13)))}
-    return {name: r2_score(y_test, model.fit(x, y).predict(x_test)) for name, model in models.items()}
+                  "linear": scaled(LogisticRegression(max_iter=2000))}
+    says = {name: lambda model=model: model.fit(x, y).predict(x_test) for name, model in models.items()}
+    if importlib.util.find_spec("keras") is not None:
+        says["Keras"] = lambda: keras_mlp(x, y, x_test, regression, seed)
+    result = {}
+    for name, say in says.items():
+        begin = time.monotonic()
+        score = (r2_score if regression else accuracy_score)(y_test, say())
+        result[name] = score, time.monotonic() - begin
+    return result
+
+
+def error_of(scores):
+    return np.std(scores, ddof=1) / np.sqrt(len(scores)) if len(scores) > 1 else 0
 
 
 def shown(scores):
-    return f"{np.mean(scores):.4f} ± {np.std(scores, ddof=1) / np.sqrt(len(scores)):.4f}"
+    return f"{np.mean(scores):.4f} ± {error_of(scores):.4f}"
 
 
 def main():
@@ -144,11 +124,15 @@ def main():
     parser.add_argument("--only", type=lambda text: text.split(","), default=list(TABLES))
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
-    print("| table | dptrain init | seconds | scikit-learn | which | worse by more than a standard error |\n|---|---|---|---|---|---|")
+    print("| table | rows | dptrain | s | best MLP | which | s | linear | HistGradientBoosting | less than the MLP, the linear one |\n" + "|---" * 10 + "|")
+    within = []
     for name in args.only:
-        table, words, regression = TABLES[name]
-        csv, folder = args.folder / f"{name.replace(' ', '-')}.csv", args.folder / name.replace(" ", "-")
-        table().to_csv(csv, index=False)
+        csv, folder = args.folder / f"{name}.csv", args.folder / name
+        made = table(name, csv)
+        if made is None:
+            print(f"{name}: its package is not here", file=sys.stderr)
+            continue
+        words, regression, rows = made
         mine, seconds, others = [], [], {}
         for seed in range(args.rounds):
             score, taken = dptrain(args.binary, folder, csv, words, regression, seed)
@@ -156,12 +140,17 @@ def main():
             seconds.append(taken)
             for peer, theirs in peers(folder, regression, seed).items():
                 others.setdefault(peer, []).append(theirs)
-        print(f"{name}: {mine} {others}", file=sys.stderr)
-        which = max(others, key=lambda peer: np.mean(others[peer]))
-        best = others[which]
-        error = np.std(best, ddof=1) / np.sqrt(len(best))
-        verdict = "yes" if np.mean(mine) < np.mean(best) - error else "no"
-        print(f"| {name}{', R2' if regression else ''} | {shown(mine)} | {np.median(seconds):.1f} | {shown(best)} | {which} | {verdict} |", flush=True)
+        print(f"{name}: {mine} {seconds} {others}", file=sys.stderr)
+        scores = {peer: [score for score, _ in theirs] for peer, theirs in others.items()}
+        which = max((peer for peer in ("MLP", "Keras") if peer in scores), key=lambda peer: np.mean(scores[peer]))
+        less = [np.mean(mine) < np.mean(scores[peer]) - error_of(scores[peer]) for peer in (which, "linear")]
+        within.append(less)
+        print(f"| {name}{', R2' if regression else ''} | {rows} | {shown(mine)} | {np.median(seconds):.1f} | {shown(scores[which])} | "
+              f"{'scikit-learn' if which == 'MLP' else which} | {np.median([taken for _, taken in others[which]]):.1f} | {shown(scores['linear'])} | "
+              f"{shown(scores['HistGradientBoosting'])} | {', '.join('yes' if one else 'no' for one in less)} |", flush=True)
+        shutil.rmtree(folder)
+    print(f"\n{len(within)} tables: by more than a standard error below the best MLP on {sum(less[0] for less in within)}, "
+          f"below the linear model on {sum(less[1] for less in within)}")
 
 
 if __name__ == "__main__":

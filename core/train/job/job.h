@@ -77,7 +77,7 @@ struct dpt_job {
         struct dpt_patterns freeze;
         double ema; /* of the weights' average what a step keeps; 0: there is none */
         struct dpt_patience early_stop; /* patience 0: it does not stop early */
-        int also; /* enum dpt_monitor: a second value that may become better; AUTO: none */
+        int also;   /* enum dpt_monitor: a second value that may become better; AUTO: none */
         int on_nan; /* enum dpt_on_nan */
         struct dpt_every check_replicas;
         struct dpt_every max_time;

@@ -74,16 +74,15 @@ static void tell_best(const struct dpt_run *run, struct dpt_str *out)
     if (tested)
         dpt_trainer_tell(t, "best test", &run->best_test, &run->best_test_scores, 4, out);
     if (p->best_monitor[0] != '\0' && p->best_step >= 0)
-        dpt_str_printf(
-            out, "best by %s: %.4g at epoch %lld, step %lld%s\n", p->best_monitor,
-            dpt_monitor_falls(t->job->checkpoint.monitor) ? -p->best_metric : p->best_metric,
-            (long long)dpt_run_epoch(t, p->best_step), (long long)p->best_step,
-            p->best_step == p->step ? ", the last one" : "");
+        dpt_str_printf(out, "best by %s: %.4g at epoch %lld, step %lld%s\n", p->best_monitor,
+                       dpt_monitor_falls(t->job->checkpoint.monitor) ? -p->best_metric
+                                                                     : p->best_metric,
+                       (long long)dpt_run_epoch(t, p->best_step), (long long)p->best_step,
+                       p->best_step == p->step ? ", the last one" : "");
     if (still_learned(run))
-        dpt_str_printf(out,
-                       "it still got better at its end: train longer, as by --set train.%s=%lld\n",
-                       epochs ? "epochs" : "steps",
-                       2 * (long long)(epochs ? t->job->train.epochs : t->steps));
+        dpt_str_printf(
+            out, "it still got better at its end: train longer, as by --set train.%s=%lld\n",
+            epochs ? "epochs" : "steps", 2 * (long long)(epochs ? t->job->train.epochs : t->steps));
 }
 
 static void summarize(const struct dpt_run *run, double seconds, struct dpt_str *out)
