@@ -87,8 +87,8 @@ const struct dpt_command dpt_cmd_bench = {
         "For a picture of single steps, train with --set log.trace=true.\n\n"
         "--find-lr finds a learning rate instead (Smith 2015): the rate grows by a factor from "
         "step to step, without the job's schedule, until the loss is four times its lowest. The "
-        "table has the loss as a mean over the steps around. Suggested is the rate at which it "
-        "falls fastest, as the job's optimizer.lr.\n\n"
+        "table has the loss as a mean over the steps around. Suggested is half the rate at "
+        "which it is lowest, as the job's optimizer.lr.\n\n"
         "  dptrain bench configs/mnist-cnn.yaml --ranks 2\n"
         "  dptrain bench configs/mnist-cnn.yaml --find-lr --html lr.html",
     .options = options,

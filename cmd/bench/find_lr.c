@@ -21,13 +21,18 @@ static const double remembered = 0.9; /* of the running loss that says when it i
 static const double too_much = 4;     /* times the lowest running loss: the end, as in fastai */
 static const double window = 0.05;    /* of the steps, before and behind one: its loss is a mean */
 static const double falls = 2;        /* times what the steps' losses stray: it fell at all */
+/* Of the rate at which the loss is lowest. Of seven jobs (MLPs on tables with adamw and with sgd,
+ * CNNs on digits) the best rate of a grid was 0.2 to 1.8 times that. Half of it left 1.15 times the
+ * grid's least loss in the mean, 1.24 at most; a third 1.31; the rate at which the loss falls
+ * fastest, which hangs on noise, 2.4. */
+static const double careful = 0.5;
 
 struct find_lr {
     const struct dpt_job *job;
     double from, to;
     int64_t steps, n;          /* n: taken */
     double *rate, *raw, *loss; /* [n]; loss: smoothed */
-    int64_t steepest, lowest;  /* points; -1: the loss never falls */
+    int64_t suggested, lowest; /* points; -1: the loss never falls */
     bool diverged;             /* it ended before `to` */
     struct dpt_region region;
 };
@@ -101,25 +106,23 @@ static void smooth(struct find_lr *f)
     }
 }
 
-/* Finds where the loss is lowest, and where it falls fastest before that. */
+/* Finds where the loss is lowest, and the last point that stays carefully below. */
 static void judge(struct find_lr *f)
 {
-    double slope = 0, stray = 0;
+    double stray = 0;
 
-    f->lowest = f->steepest = -1;
+    f->lowest = f->suggested = -1;
     for (int64_t k = 0; k < f->n; k++)
         if (f->lowest < 0 || f->loss[k] < f->loss[f->lowest])
             f->lowest = k;
-    for (int64_t k = 1; k < f->lowest; k++)
-        if (f->loss[k + 1] - f->loss[k - 1] < slope) {
-            slope = f->loss[k + 1] - f->loss[k - 1];
-            f->steepest = k;
-        }
-    for (int64_t k = 0; k <= f->lowest; k++)
+    for (int64_t k = 0; k <= f->lowest; k++) {
         stray += (f->raw[k] - f->loss[k]) * (f->raw[k] - f->loss[k]);
+        if (f->rate[k] <= careful * f->rate[f->lowest])
+            f->suggested = k;
+    }
     stray = f->lowest >= 0 ? sqrt(stray / (double)(f->lowest + 1)) : 0;
-    if (f->steepest < 0 || f->loss[0] - f->loss[f->lowest] < falls * stray)
-        f->lowest = f->steepest = -1;
+    if (f->suggested < 0 || f->loss[0] - f->loss[f->lowest] < falls * stray)
+        f->lowest = f->suggested = -1;
 }
 
 /* The job's optimizer.lr that gives a rate. */
@@ -137,27 +140,28 @@ static void print_row(const struct find_lr *f, int64_t k, double least, double m
 
     dpt_str_printf(out, "%12.3g %12.5g  %.*s%s\n", f->rate[k], f->loss[k],
                    1 + (int)lround(share * (BAR - 1)), "****************************************",
-                   k == f->steepest ? " falls fastest"
-                   : k == f->lowest ? " lowest"
-                                    : "");
+                   k == f->suggested ? " suggested"
+                   : k == f->lowest  ? " lowest"
+                                     : "");
 }
 
 static void print_suggestion(const struct find_lr *f, struct dpt_str *out)
 {
     const double scale = dpt_schedule_scale(&f->job->schedule, 1, f->job->batch.global);
 
-    if (f->steepest < 0) {
+    if (f->suggested < 0) {
         dpt_str_printf(out, "no suggestion: the loss does not fall; another --lr-range, or more "
                             "--steps, may show more\n");
         return;
     }
-    dpt_str_printf(out, "suggestion  optimizer.lr=%.2g, where the loss falls fastest",
-                   job_rate(f, f->rate[f->steepest]));
+    dpt_str_printf(out,
+                   "suggestion  optimizer.lr=%.2g, half the rate at which the loss is "
+                   "lowest",
+                   job_rate(f, f->rate[f->suggested]));
     if (f->lowest == f->n - 1)
         dpt_str_printf(out, "; at the end of the range it still falls\n");
     else
-        dpt_str_printf(out, "; it is lowest at %.2g, and a run should stay below that\n",
-                       job_rate(f, f->rate[f->lowest]));
+        dpt_str_printf(out, ", %.2g\n", job_rate(f, f->rate[f->lowest]));
     if (scale != 1)
         dpt_str_printf(out,
                        "            (the table has rates after schedule.scale_lr, %.4g times "
@@ -179,7 +183,7 @@ static enum dpt_status print_table(const struct find_lr *f, struct dpt_error *er
         least = fmin(least, f->loss[k]);
     most = fmax(most, least + 1.5 * (most - least)); /* what is above that fills its line */
     for (int64_t k = 0; k < f->n; k++)
-        if (k % every == 0 || k == f->n - 1 || k == f->steepest || k == f->lowest)
+        if (k % every == 0 || k == f->n - 1 || k == f->suggested || k == f->lowest)
             print_row(f, k, least, most, &out);
     dpt_str_printf(&out, "%s\n", f->diverged ? "         ... the loss grows without end\n" : "");
     print_suggestion(f, &out);
@@ -206,7 +210,7 @@ static enum dpt_status print_json(const struct find_lr *f, struct dpt_error *err
     write_points(&j, "raw_loss", f->raw, f->n);
     write_points(&j, "loss", f->loss, f->n);
     dpt_json_bool(&j, "diverged", f->diverged);
-    dpt_json_real(&j, "suggestion", f->steepest < 0 ? NAN : job_rate(f, f->rate[f->steepest]));
+    dpt_json_real(&j, "suggestion", f->suggested < 0 ? NAN : job_rate(f, f->rate[f->suggested]));
     dpt_json_real(&j, "lowest", f->lowest < 0 ? NAN : job_rate(f, f->rate[f->lowest]));
     dpt_json_end(&j);
     return dpt_json_finish(&j, "the table", err);
@@ -253,13 +257,13 @@ static enum dpt_status write_html(struct find_lr *f, const char *path, struct dp
                               .powers = true,
                               .y_label = "of each step, and smoothed",
                               .lines = lines,
-                              .n = f->steepest < 0 ? 2 : 3};
+                              .n = f->suggested < 0 ? 2 : 3};
 
     if (!open_line(f, &lines[0], f->raw) || !open_line(f, &lines[1], f->loss) ||
         !dpt_series_open(&lines[2].points, 1, &f->region))
         DPT_TRY(dpt_fail_memory(err, "the page", (double)f->n * sizeof(double)));
-    if (f->steepest >= 0)
-        dpt_series_add(&lines[2].points, log10(f->rate[f->steepest]), f->loss[f->steepest]);
+    if (f->suggested >= 0)
+        dpt_series_add(&lines[2].points, log10(f->rate[f->suggested]), f->loss[f->suggested]);
     chart.log = dpt_chart_wants_log(lines, 2);
     print_suggestion(f, &said);
     dpt_page_begin(&out, "bench");
