@@ -35,7 +35,8 @@ static bool read_class_weights(struct dpt_conf *conf, struct dpt_conf_node *node
 {
     struct dpt_class_weights *weights = dest;
 
-    if (node->kind != DPT_NODE_LIST)
+    /* A number is a list of one, which the training samples are held to. */
+    if (node->kind == DPT_NODE_SCALAR && strpbrk(node->text, "0123456789") == NULL)
         return dpt_option_read(conf, node, path, &class_weights_rows[0], &weights->how);
     weights->how = DPT_CLASSES_GIVEN;
     return dpt_option_read(conf, node, path, &class_weights_rows[1], &weights->given);
