@@ -126,8 +126,15 @@ static void print_result(const struct exported *e, const struct dpt_weights_form
         printf(", the weights' moving average");
     if (e->arena != NULL)
         printf(", %d of %d batch norms folded", e->norms, e->norms + count_norms(g));
-    if (e->view.targets->used && format->open != NULL)
-        printf(", outputs are of scaled targets (y * std + mean)");
+    if (dpt_target_scale_changes(e->view.targets) && format->open != NULL) {
+        const char *inverse = dpt_target_scale_inverse(e->view.targets);
+
+        printf(", outputs are of scaled targets (%s%s%s)", inverse != NULL ? inverse : "",
+               inverse == NULL         ? ""
+               : e->view.targets->used ? " of "
+                                       : " of y",
+               e->view.targets->used ? "y * std + mean" : "");
+    }
     if (stat(path, &info) == 0)
         printf(", %.*f %s", 1, (double)info.st_size / (info.st_size < 100000 ? 1e3 : 1e6),
                info.st_size < 100000 ? "kB" : "MB");

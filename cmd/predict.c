@@ -410,8 +410,8 @@ static void print_summary(const struct predict *p, const struct dpt_metric_sums 
                  metric_sums->correct / n);
     if (p->info->truth != DPT_TRUTH_NONE)
         dpt_log_info(log, "%sloss %.6g%s%s on %s sample%s", accuracy, metric_sums->loss / n,
-                     p->trainer.targets.used ? " of scaled targets" : "", text, digits,
-                     p->info->samples == 1 ? "" : "s");
+                     dpt_target_scale_changes(&p->trainer.targets) ? " of scaled targets" : "",
+                     text, digits, p->info->samples == 1 ? "" : "s");
     if (p->info->truth != DPT_TRUTH_NONE && p->decided.decision.decides) {
         struct dpt_str told = {0};
 

@@ -427,6 +427,25 @@ static void warn_labels(const struct dpt_shard_statistics *s, const char *path, 
                      path, (long long)s->named, (long long)s->classes);
 }
 
+static enum dpt_status check_log_target(const struct dpt_init_job *job, const char *path,
+                                        struct dpt_error *err)
+{
+    const struct dpt_shard_statistics *s = job->statistics;
+
+    if (!job->log_target)
+        return DPT_OK;
+    if (s == NULL || s->classes > 0 || s->probabilities || s->binary)
+        return dpt_fail(err, DPT_USAGE, "--log-target: is for numbers to predict; %s%s",
+                        path != NULL ? path : "made-up images",
+                        path != NULL ? " has labels of classes" : " have classes");
+    if (s->targets.least < 0)
+        return dpt_fail(err, DPT_BAD_DATA,
+                        "%s: the smallest target is %g: numbers below 0 have no logarithm; leave "
+                        "--log-target out",
+                        path, s->targets.least);
+    return DPT_OK;
+}
+
 static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -456,7 +475,9 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
                                 .valid = init.values[VALID],
                                 .test = init.values[TEST],
                                 .keys = &keys,
-                                .data_keys = init.keys};
+                                .data_keys = init.keys,
+                                .log_target = dpt_cli_has(cli, "--log-target")};
+    DPT_TRY(check_log_target(&job, init.parts[TRAIN].n > 0 ? init.parts[TRAIN].at[0] : NULL, err));
     if (!name.failed)
         dpt_init_job_write(&job, &text);
     if (name.failed || text.failed)
@@ -489,12 +510,14 @@ static const struct dpt_cli_option options[] = {
     {"--force", NULL, "replace a file that is there"},
     {"--keys", "X,Y",
      "names of the data sets of samples and labels (default: images or x, labels or y)"},
+    {"--log-target", NULL,
+     "learn the logarithm of amounts (data.targets.transform); results stay in their units"},
     {0},
 };
 
 const struct dpt_command dpt_cmd_init = {
     .name = "init",
-    .usage = "[DATA...] [--output OUT.yaml] [--force] [--keys X,Y]",
+    .usage = "[DATA...] [--output OUT.yaml] [--force] [--keys X,Y] [--log-target]",
     .summary = "write a job file for a data set, with comments",
     .details =
         "Looks into shards (files, patterns, or folders of *.h5): what the samples are like, the "

@@ -19,6 +19,7 @@ enum {
     FEW = 600,           /* all are trained on */
     LITTLE_ROWS = 1500,  /* more decay */
     MANY_ROWS = 15000,   /* an epoch of these is as long as several of fewer */
+    SKEWED = 1,          /* a coefficient of skewness */
     STEPS = 2500,        /* that a first run on pictures or signals is to have, about */
     FEW_STEPS = 1200,    /* on few samples */
 };
@@ -210,6 +211,24 @@ static void write_keys(const struct dpt_data_keys *keys, struct dpt_str *out)
     dpt_str_printf(out, "}\n");
 }
 
+/* Amounts that span orders of magnitude are told apart by their logarithm: those of numbers below 1
+ * are no longer told apart by that of 1 more. */
+static void write_targets(const struct dpt_init_job *init, struct dpt_str *out)
+{
+    const struct dpt_target_sums *t = &init->statistics->targets;
+    const char *transform = t->least > 0 && t->least < 1 ? "log" : "log1p";
+
+    if (init->log_target) {
+        line(out, "trained so; told in their own units",
+             "  targets: {normalize: auto, transform: %s}", transform);
+        return;
+    }
+    line(out, "trained so; told in their own units", "  targets: {normalize: auto}");
+    if (t->least >= 0 && dpt_target_skew(t) > SKEWED)
+        line(out, NULL, "  # Few are large: {normalize: auto, transform: %s} may fit them better.",
+             transform);
+}
+
 static void write_data(const struct dpt_init_job *init, const struct choice *c, struct dpt_str *out)
 {
     const struct dpt_shard_statistics *s = init->statistics;
@@ -239,7 +258,7 @@ static void write_data(const struct dpt_init_job *init, const struct choice *c, 
             line(out, "channels are last; nchw: first", "  layout: nhwc");
         write_normalize(s, out);
         if (!c->classes && !c->labels)
-            line(out, "trained so; told in their own units", "  targets: {normalize: auto}");
+            write_targets(init, out);
     }
     if (c->image) {
         /* Where numbers are to be predicted a shift may change them; small images lose by it. */

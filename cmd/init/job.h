@@ -14,6 +14,7 @@ struct dpt_init_job {
     struct dpt_str train, valid, test; /* values of data.train and so on, as YAML; empty: none */
     const struct dpt_word_keys *keys;
     struct dpt_data_keys data_keys; /* data.keys; NULL: the usual names */
+    bool log_target;                /* targets are learned in log */
 };
 
 /* Writes it; check out->failed. */

@@ -326,19 +326,26 @@ static bool does_nothing(const struct dpt_graph_node *node)
 static void put_targets(struct writer *w, const char *in)
 {
     const struct dpt_target_scale *scale = w->view->targets;
+    const bool exponential = scale->transform != DPT_TARGETS_PLAIN;
     const int64_t n = scale->outputs;
     const struct {
         const char *type, *with, *out;
         const float *numbers;
     } steps[] = {{"Mul", "targets/std", "targets/out", scale->std},
-                 {"Add", "targets/mean", logits_name, scale->mean}};
+                 {"Add", "targets/mean", exponential ? "targets/log" : logits_name, scale->mean}};
 
-    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
+    for (size_t i = 0; scale->used && i < sizeof steps / sizeof steps[0]; i++) {
         put_constant(w, steps[i].with, DPT_ONNX_TYPE_FLOAT, &n, 1, steps[i].numbers,
                      (size_t)n * sizeof(float));
         put_step(w, steps[i].type, in, steps[i].with, steps[i].out);
         in = steps[i].out;
     }
+    if (!exponential)
+        return;
+    put_step(w, "Exp", in, NULL,
+             scale->transform == DPT_TARGETS_LOG1P ? "targets/exp" : logits_name);
+    if (scale->transform == DPT_TARGETS_LOG1P)
+        put_step(w, "Sub", "targets/exp", add_constant(w, "targets/1", 1), logits_name);
 }
 
 static enum dpt_status put_nodes(struct writer *w, struct dpt_error *err)
@@ -361,13 +368,13 @@ static enum dpt_status put_nodes(struct writer *w, struct dpt_error *err)
             memcpy(w->value[k], in, VALUE);
             continue;
         }
-        if (k == last && !w->view->targets->used)
+        if (k == last && !dpt_target_scale_changes(w->view->targets))
             snprintf(w->value[k], VALUE, "%s", logits_name);
         else /* with a slash, so that it is no name of a tensor, of the input or the output */
             snprintf(w->value[k], VALUE, "%s/out", node->name);
         put_node(w, node, in, w->value[k]);
     }
-    if (w->view->targets->used)
+    if (dpt_target_scale_changes(w->view->targets))
         put_targets(w, w->value[last]);
     if (w->view->probabilities)
         put_probabilities(w);

@@ -255,6 +255,8 @@ static void add_metadata(const struct dpt_model_view *view, struct dpt_json *j)
         add_floats(j, "target_mean", view->targets->mean, view->targets->outputs);
         add_floats(j, "target_std", view->targets->std, view->targets->outputs);
     }
+    if (dpt_target_scale_inverse(view->targets) != NULL)
+        dpt_json_text(j, "target_inverse", dpt_target_scale_inverse(view->targets));
     if (view->n_classes > 0) {
         dpt_texts_json(view->classes, view->n_classes, &classes);
         add_collected(j, "classes", &classes);

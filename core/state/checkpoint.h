@@ -26,7 +26,9 @@
  * loss_scale_good, loss_scale_overflows; of one that says by what its best checkpoint is chosen
  * best_monitor ("valid.loss") and best_loss; of one that may stop early, or whose rate falls on a
  * plateau, what is remembered of that value (struct dpt_watch): early_stop_monitor, _best, _step,
- * _waits, the same behind early_stop_also_ of a second value, and behind plateau_ with _drops
+ * _waits, the same behind early_stop_also_ of a second value, and behind plateau_ with _drops;
+ * target_transform, "log1p" or "log", where the model learned that of its targets: format 4, which
+ * no other has
  *   attribute crc32 of every data set      CRC-32 of its bytes
  * behind HDF5's end, one line of text    "dptrain crc32 <8 hex digits> <20 digits: bytes in front
  * of this line>\n"
@@ -45,7 +47,7 @@
 #include "core/state/lock.h"
 #include "data/sets/targets.h"
 
-enum { DPT_CHECKPOINT_FORMAT = 3, DPT_CHECKPOINT_TRAILER = 44 };
+enum { DPT_CHECKPOINT_FORMAT = 4, DPT_CHECKPOINT_TRAILER = 44 };
 enum { DPT_CHECKPOINT_PIECE = 1 << 18 }; /* floats that a state that streams is asked for at once */
 
 /* The slot that is a moving average of the weights. */
@@ -119,6 +121,8 @@ struct dpt_state {
 /* The format_version of its checkpoints; all up to DPT_CHECKPOINT_FORMAT are read. */
 static inline int dpt_checkpoint_format(const struct dpt_state *state)
 {
+    if (state->targets != NULL && state->targets->transform != DPT_TARGETS_PLAIN)
+        return 4;
     if (state->targets != NULL && state->targets->used)
         return 3;
     return state->graph->arena > state->graph->floats ? 2 : 1;

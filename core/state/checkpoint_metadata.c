@@ -27,6 +27,8 @@ static enum dpt_status make(const struct dpt_state *s, struct dpt_h5_metadata *m
     const bool stops = stop->monitor[0] != '\0', two = also->monitor[0] != '\0';
     const bool lowers = plateau->monitor[0] != '\0';
     const double scale = s->scale.scale;
+    const bool transforms = s->targets != NULL && s->targets->transform != DPT_TARGETS_PLAIN;
+    static const char *const names[] = {DPT_TARGET_TRANSFORMS(DPT_LIST_WORD)};
     char shape[40] = "", stored[40] = "";
 
     if (s->graph->n_nodes > 0)
@@ -57,6 +59,8 @@ static enum dpt_status make(const struct dpt_state *s, struct dpt_h5_metadata *m
         {.name = stops ? "early_stop_monitor" : NULL, .text = stop->monitor},
         {.name = two ? "early_stop_also_monitor" : NULL, .text = also->monitor},
         {.name = lowers ? "plateau_monitor" : NULL, .text = plateau->monitor},
+        {.name = transforms ? "target_transform" : NULL,
+         .text = transforms ? names[s->targets->transform] : NULL},
         {.name = "format_version", .number = dpt_checkpoint_format(s)},
         {.name = "step", .number = p->step},
         {.name = "updates", .number = p->updates},

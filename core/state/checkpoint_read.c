@@ -318,7 +318,16 @@ static enum dpt_status read_targets(hid_t file, const char *path, struct dpt_tar
         const char *name;
         float *to;
     } rows[] = {{"mean", scale->mean}, {"std", scale->std}};
+    static const char *const names[] = {DPT_TARGET_TRANSFORMS(DPT_LIST_WORD)};
+    char transform[16];
+    size_t which;
 
+    read_text(file, "target_transform", transform, sizeof transform);
+    which = dpt_find(transform, names, DPT_TARGET_TRANSFORM_COUNT);
+    if (which == DPT_TARGET_TRANSFORM_COUNT && transform[0] != '\0')
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: target_transform is '%s', which is unknown", path,
+                         transform));
+    scale->transform = transform[0] != '\0' ? (enum dpt_target_transform)which : DPT_TARGETS_PLAIN;
     DPT_TRY(dpt_h5_exists(file, path, "/targets", &scale->used, err));
     for (size_t i = 0; scale->used && i < sizeof rows / sizeof rows[0]; i++) {
         snprintf(row.name, sizeof row.name, "%s", rows[i].name);

@@ -25,7 +25,7 @@ static enum dpt_status add(struct dpt_picture_list *list, const char *path, size
 
     DPT_GROW(list->entries, &list->capacity, list->n + 1, "the list of pictures", err);
     list->entries[list->n++] =
-        (struct dpt_picture_entry){.path = path, .name = path + root, .class = -1};
+        (struct dpt_picture_entry){.path = path, .name = path + root, .class = -1, .row = -1};
 out:
     return status;
 }

@@ -22,6 +22,7 @@ struct dpt_picture_entry {
     const char *path;
     const char *name; /* in the folder: "seven/0012.png"; points into path */
     int32_t class;    /* -1: the file lies in the folder itself */
+    int64_t row;      /* of a table that has its label; -1: none */
     bool bad;         /* dpt_picture_list_check could not read it */
 };
 

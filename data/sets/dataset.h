@@ -65,9 +65,15 @@ enum dpt_targets_scaled {
     DPT_TARGET_SCALES(DPT_LIST_NAME) DPT_TARGETS_GIVEN /* by mean and std */
 };
 
+/* What is learned of a target before it is scaled: itself, log(1 + t), log(t). */
+#define DPT_TARGET_TRANSFORMS(X)                                                                   \
+    X(DPT_TARGETS_PLAIN, "none") X(DPT_TARGETS_LOG1P, "log1p") X(DPT_TARGETS_LOG, "log")
+enum dpt_target_transform { DPT_TARGET_TRANSFORMS(DPT_LIST_NAME) DPT_TARGET_TRANSFORM_COUNT };
+
 /* `data.targets`: what is done to the numbers that a model learns to predict (targets.h). */
 struct dpt_target_conf {
-    int scaled; /* enum dpt_targets_scaled */
+    int scaled;    /* enum dpt_targets_scaled */
+    int transform; /* enum dpt_target_transform; comes first */
     struct dpt_normalize given;
 };
 

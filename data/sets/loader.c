@@ -419,7 +419,7 @@ static void fill_targets(const struct dpt_loader *loader, const struct dpt_step_
     else if (width == 0)
         for (int32_t i = first; i < last; i++)
             buffer->labels[i] = set->labels[sample[i]];
-    else if (set->scale != NULL && set->scale->used)
+    else if (set->scale != NULL && dpt_target_scale_changes(set->scale))
         for (int32_t i = first; i < last; i++)
             dpt_target_scale_apply(set->scale, set->targets + (size_t)sample[i] * width,
                                    targets + (size_t)i * width);

@@ -110,6 +110,14 @@ static const struct dpt_option target_options[] = {
      .alternatives = &target_alternatives,
      .help = "train (target - mean) / std; auto: of the training targets, an output each; results "
              "stay in the targets' units"},
+    {.name = "transform",
+     .type = DPT_OPT_CHOICE,
+     AT(dpt_target_conf, transform),
+     .fallback = "none",
+     .added = true,
+     .choices = DPT_CHOICES(DPT_TARGET_TRANSFORMS),
+     .help = "train log(1 + target), or log(target), for amounts over orders of magnitude; before "
+             "`normalize`, and undone in results"},
     {0},
 };
 

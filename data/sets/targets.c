@@ -60,10 +60,52 @@ bool dpt_sample_run_next(struct dpt_sample_run *run, const struct dpt_sampler *s
     return run->n > 0;
 }
 
+static double transformed(enum dpt_target_transform transform, float target)
+{
+    return transform == DPT_TARGETS_PLAIN ? target
+           : transform == DPT_TARGETS_LOG ? log(target)
+                                          : log1p(target);
+}
+
+const char *dpt_target_scale_inverse(const struct dpt_target_scale *scale)
+{
+    static const char *const names[DPT_TARGET_TRANSFORM_COUNT] = {
+        [DPT_TARGETS_LOG1P] = "expm1", [DPT_TARGETS_LOG] = "exp"};
+
+    return names[scale->transform];
+}
+
+enum dpt_status dpt_target_scale_check(const struct dpt_target_scale *scale,
+                                       const struct dpt_dataset *set, const char *key,
+                                       struct dpt_error *err)
+{
+    static const char *const names[] = {DPT_TARGET_TRANSFORMS(DPT_LIST_WORD)};
+    const enum dpt_target_transform transform = scale->transform;
+    const int64_t width = set->target_width;
+    char where[256];
+
+    if (transform == DPT_TARGETS_PLAIN || set->targets == NULL)
+        return DPT_OK;
+    for (int64_t i = 0; i < set->samples * width; i++) {
+        const float t = set->targets[i];
+
+        if (t > 0 || (t == 0 && transform == DPT_TARGETS_LOG1P) ||
+            (set->weights != NULL && set->weights[i / width] == 0))
+            continue;
+        return dpt_fail(err, DPT_BAD_DATA,
+                        "data.%s: %s: the target is %g; data.targets.transform: %s is for numbers "
+                        "%s 0%s",
+                        key, dpt_dataset_where(set, i / width, where), (double)t, names[transform],
+                        transform == DPT_TARGETS_LOG ? "above" : "from",
+                        transform == DPT_TARGETS_LOG && t == 0 ? "; log1p takes it, too" : "");
+    }
+    return DPT_OK;
+}
+
 /* The sums of each output's targets, or with `mean` of the squares of what they differ by from it;
  * gives how many samples count. */
 static int64_t sum_up(const struct dpt_dataset *set, const struct dpt_sampler *sampler,
-                      const double *mean, double *sum)
+                      enum dpt_target_transform transform, const double *mean, double *sum)
 {
     const int32_t width = set->target_width;
     int64_t samples = 0;
@@ -75,8 +117,11 @@ static int64_t sum_up(const struct dpt_dataset *set, const struct dpt_sampler *s
             if (set->weights != NULL && set->weights[run.at[i]] == 0)
                 continue;
             samples++;
-            for (int32_t k = 0; k < width; k++)
-                sum[k] += mean == NULL ? row[k] : (row[k] - mean[k]) * (row[k] - mean[k]);
+            for (int32_t k = 0; k < width; k++) {
+                const double t = transformed(transform, row[k]);
+
+                sum[k] += mean == NULL ? t : (t - mean[k]) * (t - mean[k]);
+            }
         }
     return samples;
 }
@@ -91,10 +136,10 @@ enum dpt_status dpt_target_scale_measure(struct dpt_target_scale *scale,
 
     DPT_TRY(DPT_ALLOCATE(mean, (size_t)scale->outputs, "the scale of the targets", err));
     DPT_TRY(DPT_ALLOCATE(squares, (size_t)scale->outputs, "the scale of the targets", err));
-    samples = sum_up(set, sampler, NULL, mean);
+    samples = sum_up(set, sampler, scale->transform, NULL, mean);
     for (int32_t k = 0; k < scale->outputs; k++)
         mean[k] /= (double)(samples > 0 ? samples : 1);
-    sum_up(set, sampler, mean, squares);
+    sum_up(set, sampler, scale->transform, mean, squares);
     for (int32_t k = 0; k < scale->outputs; k++) {
         const double std = sqrt(squares[k] / (double)(samples > 0 ? samples : 1));
 
@@ -116,6 +161,9 @@ out:
 
 void dpt_target_scale_apply(const struct dpt_target_scale *scale, const float *targets, float *out)
 {
-    for (int32_t k = 0; k < scale->outputs; k++)
-        out[k] = (targets[k] - scale->mean[k]) / scale->std[k];
+    for (int32_t k = 0; k < scale->outputs; k++) {
+        const float t = (float)transformed(scale->transform, targets[k]);
+
+        out[k] = scale->used ? (t - scale->mean[k]) / scale->std[k] : t;
+    }
 }

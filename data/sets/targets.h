@@ -3,18 +3,29 @@
  *
  * Trained are (t - mean) / std, a mean and a std for each output; everybody else is given numbers
  * in the units of the files: what a model gives becomes y * std + mean. Both are float32, as
- * checkpoints keep them, so that a model is used with the very scale that it was trained in.
+ * checkpoints keep them, so that a model is used with the very scale that it was trained in. With a
+ * transform, t is log(1 + t) or log(t) in all of this, and what a model gives its inverse.
  */
 #ifndef DPT_DATA_TARGETS_H
 #define DPT_DATA_TARGETS_H
 
+#include <math.h>
+
+#include "data/sets/dataset.h"
 #include "data/sets/sampler.h"
 
 struct dpt_target_scale {
     int32_t outputs;   /* of the model */
-    bool used;         /* false: targets are trained as they are */
+    bool used;         /* false: mean is 0, and std is 1 */
     float *mean, *std; /* [outputs]; std > 0 */
+    enum dpt_target_transform transform;
 };
+
+/* Whether what is trained are not the targets themselves. */
+static inline bool dpt_target_scale_changes(const struct dpt_target_scale *scale)
+{
+    return scale->used || scale->transform != DPT_TARGETS_PLAIN;
+}
 
 /* Room for so many outputs; targets are as they are. Release it in any case. Errors: RANK. */
 enum dpt_status dpt_target_scale_init(struct dpt_target_scale *scale, int32_t outputs,
@@ -34,14 +45,25 @@ enum dpt_status dpt_target_scale_measure(struct dpt_target_scale *scale,
                                          const struct dpt_dataset *set,
                                          const struct dpt_sampler *sampler, struct dpt_error *err);
 
+/* Fails for a target of the set whose transform is none. key: of the set. Errors: BAD_DATA. */
+enum dpt_status dpt_target_scale_check(const struct dpt_target_scale *scale,
+                                       const struct dpt_dataset *set, const char *key,
+                                       struct dpt_error *err);
+
 /* One row of targets as it is trained. */
 void dpt_target_scale_apply(const struct dpt_target_scale *scale, const float *targets, float *out);
 /* What a model gives for one output, in the units of the files. */
 static inline double dpt_target_scale_undo(const struct dpt_target_scale *scale, int32_t output,
                                            float y)
 {
-    return scale->used ? (double)y * scale->std[output] + scale->mean[output] : (double)y;
+    const double x = scale->used ? (double)y * scale->std[output] + scale->mean[output] : (double)y;
+
+    return scale->transform == DPT_TARGETS_PLAIN ? x
+           : scale->transform == DPT_TARGETS_LOG ? exp(x)
+                                                 : expm1(x);
 }
+/* What that does after the scale, in the words of NumPy; NULL: nothing. */
+const char *dpt_target_scale_inverse(const struct dpt_target_scale *scale);
 
 /* The numbers of the samples that a sampler walks, in the order of the files, a run at a time. */
 struct dpt_sample_run {

@@ -68,6 +68,28 @@ out:
     return status;
 }
 
+static void add_target(struct dpt_target_sums *t, double x)
+{
+    double product = 1;
+
+    if (t->n++ == 0)
+        t->first = t->least = x;
+    t->least = fmin(t->least, x);
+    for (int k = 0; k < 3; k++)
+        t->power[k] += product *= x - t->first;
+}
+
+double dpt_target_skew(const struct dpt_target_sums *t)
+{
+    const double n = t->n > 0 ? t->n : 1, mean = t->power[0] / n, square = t->power[1] / n;
+    const double variance = square - mean * mean;
+
+    return variance > 1e-12 * square
+               ? (t->power[2] / n - 3 * mean * square + 2 * mean * mean * mean) /
+                     (variance * sqrt(variance))
+               : 0;
+}
+
 static void take_targets(struct scan *scan, const float *targets, int64_t rows)
 {
     const int64_t width = scan->statistics->width;
@@ -79,6 +101,7 @@ static void take_targets(struct scan *scan, const float *targets, int64_t rows)
             const double x = targets[r * width + k];
 
             sum += x;
+            add_target(&scan->statistics->targets, x);
             if (x < 0)
                 scan->statistics->probabilities = false;
             if (x != 0 && x != 1)

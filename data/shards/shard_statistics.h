@@ -11,6 +11,11 @@
 #include "core/base/error.h"
 #include "data/sets/dataset.h"
 
+/* Sums over all targets, of powers of what they differ by from the first. */
+struct dpt_target_sums {
+    double first, least, n, power[3];
+};
+
 /* Zero-initialise; release. */
 struct dpt_shard_statistics {
     int64_t samples;
@@ -26,6 +31,7 @@ struct dpt_shard_statistics {
     int64_t width;      /* without classes: the number of targets a sample */
     bool probabilities; /* the targets are never negative and sum to 1 */
     bool binary;        /* they are several a sample, each 0 or 1 */
+    struct dpt_target_sums targets;
     /* Mean and deviation of the values as training sees them, bytes divided by 255: [shape.c]; std
      * is 1 where all values are the same. Columns of a table that hold 0 and 1 alone have 0 and 1,
      * which leave them as they are. */
@@ -44,6 +50,8 @@ enum dpt_status dpt_shard_statistics_collect(struct dpt_shard_statistics *statis
                                              const char *const *paths, size_t n,
                                              const struct dpt_data_keys *keys,
                                              struct dpt_error *err);
+/* How skewed targets are (Fisher's coefficient of skewness); 0 where all are the same. */
+double dpt_target_skew(const struct dpt_target_sums *sums);
 void dpt_shard_statistics_release(struct dpt_shard_statistics *statistics);
 
 #endif

@@ -1,6 +1,7 @@
 /*
  * csv_state: a CSV source: its table, what its columns become, and what its labels are. Private to
- * source_csv.c, csv_rows.c, csv_labels.c, csv_columns.c, csv_spans.c, csv_words.c and csv_fit.c.
+ * source_csv.c, csv_rows.c, csv_labels.c, csv_columns.c, csv_spans.c, csv_words.c and csv_fit.c;
+ * pictures_labels.c adds what was done to the pictures.
  */
 #ifndef DPT_DATA_CSV_STATE_H
 #define DPT_DATA_CSV_STATE_H

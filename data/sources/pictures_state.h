@@ -9,12 +9,25 @@
 #include "data/pictures/picture_list.h"
 #include "data/sources/source_type.h"
 
+/* How --labels is read. */
+#define DPT_PICTURES_TABLE_OPTIONS                                                                 \
+    (1u << DPT_SOURCE_LABEL | 1u << DPT_SOURCE_HEADER | 1u << DPT_SOURCE_CLASSES |                 \
+     1u << DPT_SOURCE_REGRESSION | 1u << DPT_SOURCE_DELIMITER | 1u << DPT_SOURCE_DECIMAL |         \
+     1u << DPT_SOURCE_THOUSANDS | 1u << DPT_SOURCE_MISSING | 1u << DPT_SOURCE_DROP_MISSING_LABEL | \
+     1u << DPT_SOURCE_ID)
+
 struct dpt_pictures {
     struct dpt_picture_list list;
     int32_t *classes;                 /* [list.classes.n]: the class of each sub-folder */
     struct dpt_picture_format layout; /* height, channels 0: not known yet */
     int64_t *sizes;                   /* [list.n]: bytes of files that are kept; or NULL */
     struct dpt_str told;              /* which pictures were left out */
+    /* --labels; its rows have their pictures' names. Its state is NULL: sub-folders are classes. */
+    struct dpt_source table;
+    struct dpt_source_spec table_spec;
+    char *table_path;
+    int32_t *row_classes; /* [rows], or */
+    float *row_targets;   /* [rows][width] */
 };
 
 /*
@@ -34,5 +47,17 @@ enum dpt_status dpt_pictures_tell_bad(const struct dpt_source *source, struct dp
  * in info.told. Errors: BAD_DATA (none is left, or none of a class that shards are to have), RANK,
  * STOPPED. */
 enum dpt_status dpt_pictures_skip_bad(struct dpt_source *source, struct dpt_error *err);
+
+/* --- pictures_labels.c ------------------------------------------------------------------------ */
+
+/* Fails for an option that says how --labels is read, where that is not given. Errors: USAGE. */
+enum dpt_status dpt_pictures_check_options(const struct dpt_source *source, struct dpt_error *err);
+/* Reads --labels: the pictures of the list that have a row remain, each with its row, and info says
+ * what labels are. Errors: USAGE, BAD_DATA (rows without a picture, or with those of others), IO,
+ * RANK. */
+enum dpt_status dpt_pictures_labels(struct dpt_source *source, struct dpt_error *err);
+/* Adds to info.columns and info.told what the columns of --labels became. Errors: RANK. */
+enum dpt_status dpt_pictures_labels_end(struct dpt_source *source, struct dpt_error *err);
+void dpt_pictures_labels_close(struct dpt_pictures *state);
 
 #endif

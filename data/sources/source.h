@@ -41,7 +41,9 @@
       "csv: leave out rows whose label is missing; they are counted")                              \
     X(DROP, "--drop", "COL,...", "csv: columns to leave out")                                      \
     X(COLUMNS, "--columns", "COL,...", "csv: the only columns to take as features")                \
-    X(ID, "--id", "COLUMN", "csv: names of the rows, which predict gives back")                    \
+    X(ID, "--id", "COLUMN",                                                                        \
+      "csv: names of the rows, which predict gives back; of --labels the files (default: the "     \
+      "first column)")                                                                             \
     X(CATEGORIES, "--categories", "COL,...",                                                       \
       "csv: columns of words; each word becomes a feature of its own, 0 or 1")                     \
     X(LAYOUT, "--layout", "nchw|nhwc",                                                             \
@@ -51,6 +53,9 @@
     X(FIT, "--fit", "HOW",                                                                         \
       "pictures: of another shape than --size: stretch (default), crop, or pad with black; kept "  \
       "with the shards for predict")                                                               \
+    X(TABLE, "--labels", "FILE",                                                                   \
+      "pictures: a CSV file of file names and labels, instead of sub-folders; --label, --id and "  \
+      "others say how it is read")                                                                 \
     X(KEEP_FILES, "--keep-files", NULL,                                                            \
       "pictures: store the files as they are; training decodes them, to --size")                   \
     X(SKIP_BAD, "--skip-bad", NULL,                                                                \
@@ -166,6 +171,7 @@ struct dpt_source_spec {
     /* The source becomes shards: labels must be there, and say with the options what the samples
      * are. What follows is predict's. */
     bool convert;
+    bool labels_only; /* csv to become shards: rows have names and labels, and no features */
     /* What was typed, as a line for a shell, but for what it said of the columns of a table and
      * their missing values; for advice; or NULL. */
     const char *command;

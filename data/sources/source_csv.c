@@ -56,6 +56,7 @@ static enum dpt_status open_table(struct dpt_source *s, const char *label, struc
         .thousands = state->columns.thousands,
         .known = state->known ? &state->columns : NULL,
         .by_name = s->spec->convert || state->known,
+        .labels_only = s->spec->labels_only,
         .stop = s->spec->stop,
     };
 
@@ -171,7 +172,7 @@ static enum dpt_status fit_like(struct dpt_source *s, struct dpt_error *err)
     const struct dpt_source_model *like = &s->like;
     const int32_t features = s->layout.shape.c;
 
-    if (!like->known)
+    if (!like->known || s->spec->labels_only)
         return DPT_OK;
     if (dpt_shape_size(&like->shape) != features)
         return dpt_fail(err, DPT_BAD_DATA,
@@ -207,6 +208,11 @@ static enum dpt_status open_to_convert(struct dpt_source *s, struct dpt_error *e
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
                          "%s: lacks the label that %s was made with; --label names its column",
                          s->paths[0], labels->shard));
+    if (s->spec->labels_only && label == NULL && !state->known && state->table.columns > 2)
+        DPT_TRY(dpt_fail(err, DPT_USAGE,
+                         "%s: has %zu columns: --label says which is the label, or which are the "
+                         "labels, --id which names the files (default: the first)",
+                         s->paths[0], state->table.columns));
     if (state->table.n_labels > 1 && labels->named)
         DPT_TRY(dpt_fail(err, DPT_USAGE, "--classes takes one label column, --label names %zu",
                          state->table.n_labels));

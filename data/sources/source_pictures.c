@@ -60,6 +60,7 @@ static enum dpt_status take_like(struct dpt_source *s, struct dpt_error *err)
     struct dpt_picture_format *layout = &((struct dpt_pictures *)s->state)->layout;
     const char *path = s->spec->option[DPT_SOURCE_LIKE];
     const struct dpt_shape *shape = &s->like.shape;
+    const bool table = s->spec->option[DPT_SOURCE_TABLE] != NULL;
     char text[40];
 
     if (path == NULL)
@@ -68,12 +69,12 @@ static enum dpt_status take_like(struct dpt_source *s, struct dpt_error *err)
         DPT_TRY(dpt_fail(err, DPT_USAGE,
                          "--like says of what size and colour they are; leave "
                          "--size and --grey out"));
-    DPT_TRY(dpt_source_model_of(&s->like, path, true, &s->region, err));
+    DPT_TRY(dpt_source_model_of(&s->like, path, !table, &s->region, err));
     if (!s->like.u8 || shape->flat || (shape->c != 1 && shape->c != 3))
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
                          "--like: %s holds samples of %s %s, which are no pictures", path,
                          dpt_shape_text(shape, text), s->like.u8 ? "uint8" : "float32"));
-    if (s->like.n_classes == 0)
+    if (s->like.n_classes == 0 && !table)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "--like: %s does not name its classes", path));
     *layout =
         (struct dpt_picture_format){.channels = shape->c, .height = shape->h, .width = shape->w};
@@ -211,10 +212,16 @@ static enum dpt_status open_to_convert(struct dpt_source *s, struct dpt_error *e
     DPT_TRY(take_like(s, err));
     DPT_TRY(dpt_pictures_fit(s, err));
     DPT_TRY(dpt_picture_list_folder(&state->list, s->paths[0], err));
+    if (s->spec->option[DPT_SOURCE_TABLE] != NULL)
+        DPT_TRY(dpt_pictures_labels(s, err));
     DPT_TRY(dpt_pictures_skip_bad(s, err));
     DPT_TRY(shuffle(s, err));
-    DPT_TRY(number_classes(s, err));
-    DPT_TRY(check_list(s, err));
+    if (state->table.state != NULL) {
+        DPT_TRY(dpt_pictures_labels_end(s, err));
+    } else {
+        DPT_TRY(number_classes(s, err));
+        DPT_TRY(check_list(s, err));
+    }
     DPT_TRY(find_form(s, err));
     DPT_TRY(find_sizes(s, err));
     dpt_pictures_doubt(s);
@@ -374,6 +381,7 @@ static enum dpt_status open_source(struct dpt_source *s, struct dpt_error *err)
     const struct dpt_pictures *state = s->state;
 
     s->n_parts = 1;
+    DPT_TRY(dpt_pictures_check_options(s, err));
     DPT_TRY((s->spec->convert ? open_to_convert : open_to_predict)(s, err));
     s->parts[0].samples = (int64_t)state->list.n;
     s->layout.u8 = true;
@@ -389,6 +397,9 @@ static void close_source(void *arg)
     dpt_str_release(&state->told);
     dpt_free(state->classes);
     dpt_free(state->sizes);
+    dpt_pictures_labels_close(state);
+    dpt_free(state->row_classes);
+    dpt_free(state->row_targets);
 }
 
 static enum dpt_status read_rows(struct dpt_source *s, const struct dpt_source_rows *rows,
@@ -396,9 +407,19 @@ static enum dpt_status read_rows(struct dpt_source *s, const struct dpt_source_r
 {
     const struct dpt_pictures *state = s->state;
 
+    const size_t width = (size_t)s->info.width;
+
     (void)err;
-    for (int64_t i = 0; rows->classes != NULL && i < rows->n; i++)
-        rows->classes[i] = state->classes[state->list.entries[rows->row + i].class];
+    for (int64_t i = 0; i < rows->n; i++) {
+        const struct dpt_picture_entry *entry = &state->list.entries[rows->row + i];
+
+        if (rows->classes != NULL)
+            rows->classes[i] =
+                entry->row >= 0 ? state->row_classes[entry->row] : state->classes[entry->class];
+        if (rows->targets != NULL)
+            memcpy(rows->targets + (size_t)i * width, state->row_targets + entry->row * width,
+                   width * sizeof(float));
+    }
     return DPT_OK;
 }
 
@@ -458,10 +479,14 @@ const struct dpt_source_format dpt_source_pictures = {
         "/offsets, which training decodes to the same. All "
         "pictures that cannot be read are told, of many the first, or left out by --skip-bad. A "
         "test set goes with "
-        "--like TRAINSHARD, so that its classes have the same numbers.",
+        "--like TRAINSHARD, so that its classes have the same numbers. With --labels FILE a CSV "
+        "file has a row a picture instead: its path in FOLDER or its name, with or without what "
+        "follows the last point, and its label, which is read as csv reads labels. Pictures "
+        "without a row are left out; rows without a picture are told, or left out by --skip-bad.",
     .options = 1u << DPT_SOURCE_SIZE | 1u << DPT_SOURCE_GREY | 1u << DPT_SOURCE_LIKE |
                1u << DPT_SOURCE_SHUFFLE | 1u << DPT_SOURCE_INVERT | 1u << DPT_SOURCE_FIT |
-               1u << DPT_SOURCE_SKIP_BAD | 1u << DPT_SOURCE_KEEP_FILES,
+               1u << DPT_SOURCE_SKIP_BAD | 1u << DPT_SOURCE_KEEP_FILES | 1u << DPT_SOURCE_TABLE |
+               DPT_PICTURES_TABLE_OPTIONS,
     .is = dpt_picture_is,
     .state = sizeof(struct dpt_pictures),
     .open = open_source,

@@ -206,6 +206,18 @@ out:
     return status;
 }
 
+/* Makes the first column without a role that of the rows' names. */
+static void name_rows(struct dpt_csv_table *t)
+{
+    t->id = 0;
+    while (t->id < t->columns && t->assigned[t->id])
+        t->id++;
+    if (t->id == t->columns)
+        return;
+    t->assigned[t->id] = true;
+    t->role[t->id] = DPT_COLUMN_ID;
+}
+
 /* All roles that were asked for, and the label's where nobody asked. */
 static enum dpt_status as_asked(struct dpt_csv_table *t, struct dpt_error *err)
 {
@@ -226,6 +238,8 @@ static enum dpt_status as_asked(struct dpt_csv_table *t, struct dpt_error *err)
         if (status != DPT_OK)
             return status;
     }
+    if (t->spec.labels_only && t->id == t->columns)
+        name_rows(t);
     while (asked[DPT_COLUMN_LABEL] == NULL && last > 0 && t->assigned[last - 1])
         last--;
     if (asked[DPT_COLUMN_LABEL] == NULL) {
@@ -237,12 +251,12 @@ static enum dpt_status as_asked(struct dpt_csv_table *t, struct dpt_error *err)
         t->role[last - 1] = DPT_COLUMN_LABEL;
     }
     for (size_t i = 0; i < t->columns; i++) {
-        if (!t->assigned[i] && asked[DPT_COLUMN_NUMBER] != NULL)
+        if (!t->assigned[i] && (asked[DPT_COLUMN_NUMBER] != NULL || t->spec.labels_only))
             t->role[i] = DPT_COLUMN_DROPPED;
         if (t->role[i] == DPT_COLUMN_NUMBER || t->role[i] == DPT_COLUMN_CATEGORY)
             t->features[t->n_features++] = i;
     }
-    if (t->n_features == 0)
+    if (t->n_features == 0 && !t->spec.labels_only)
         return t->n_labels == t->columns
                    ? dpt_fail(err, DPT_USAGE,
                               "--label: all %zu columns are labels; none is left as a feature",

@@ -236,8 +236,8 @@ static enum dpt_status check_columns(struct dpt_csv_table *t, const struct dpt_c
     if (unlabelled(t) || t->spec.known != NULL)
         return DPT_OK;
     DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
-                     "%s:%lld: has one column; a feature and a label are needed at least",
-                     csv->in.path, (long long)csv->line));
+                     "%s:%lld: has one column; a %s and a label are needed at least", csv->in.path,
+                     (long long)csv->line, t->spec.labels_only ? "file" : "feature"));
 out:
     return status;
 }

@@ -27,10 +27,11 @@ struct dpt_csv_spec {
     const char *header; /* --header: auto, yes, no; NULL: auto */
     /* 0: a comma, a point. Where the first file says its delimiter, the table's spec has that. */
     char delimiter, decimal;
-    bool said;                         /* the delimiter is so, whatever files say */
-    char thousands;                    /* 0: none */
-    const struct dpt_columns *known;   /* the columns are to be these, found by name; or NULL */
-    bool by_name;                      /* names of columns are kept, or looked for: no two alike */
+    bool said;                       /* the delimiter is so, whatever files say */
+    char thousands;                  /* 0: none */
+    const struct dpt_columns *known; /* the columns are to be these, found by name; or NULL */
+    bool by_name;                    /* names of columns are kept, or looked for: no two alike */
+    bool labels_only; /* no column is a feature; the first without a role names the rows */
     const volatile sig_atomic_t *stop; /* as in struct dpt_input */
 };
 

@@ -189,6 +189,7 @@ def write_png(path, size, colour, rows):
 def make_shapes(folder):
     """Circles and squares of random sizes and places, dark on light, as grey PNG files."""
     draw = random.Random(2)
+    labels = []
 
     def inside(shape, x, y, r):
         return x * x + y * y < r * r if shape == "circle" else max(abs(x), abs(y)) < 0.9 * r
@@ -202,6 +203,8 @@ def make_shapes(folder):
                 rows = b"".join(b"\0" + bytes(40 if inside(shape, x - at[0], y - at[1], r) else 220 for x in range(size))
                                 for y in range(size))
                 write_png(folder / "shapes" / part / shape / f"{i:04}.png", size, 0, rows)
+                labels.append(f"{shape}/{i:04}.png,{shape},{r / size:.3f}")
+    (folder / "shapes.csv").write_text("\n".join(["file,shape,size", *labels[:300]]) + "\n")
 
 
 def make_photos(folder, page):

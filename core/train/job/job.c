@@ -219,12 +219,15 @@ static bool finish(struct dpt_job *job, struct dpt_conf *conf)
     if (job->init.from == NULL && (job->init.map.n > 0 || job->init.by_order || job->init.partial))
         dpt_conf_mistake(conf, dpt_conf_get(root, "init"), "init",
                          "map, by_order and partial are for a file of weights: `from` names it");
-    if (job->data.targets.scaled != DPT_TARGETS_AS_THEY_ARE &&
+    if ((job->data.targets.scaled != DPT_TARGETS_AS_THEY_ARE ||
+         job->data.targets.transform != DPT_TARGETS_PLAIN) &&
         dpt_loss_judges(dpt_job_loss(job).kind))
-        dpt_conf_mistake(
-            conf, dpt_conf_get(dpt_conf_get(root, "data"), "targets"), "data.targets.normalize",
-            "is for numbers to predict, with `loss: mse`, l1 or huber; classes are not "
-            "scaled");
+        dpt_conf_mistake(conf, dpt_conf_get(dpt_conf_get(root, "data"), "targets"),
+                         job->data.targets.scaled != DPT_TARGETS_AS_THEY_ARE
+                             ? "data.targets.normalize"
+                             : "data.targets.transform",
+                         "is for numbers to predict, with `loss: mse`, l1 or huber; classes are "
+                         "not scaled");
     if (dpt_augment_mixes(&job->data.augment) && !dpt_loss_judges(dpt_job_loss(job).kind)) {
         const char *key = job->data.augment.mixup > 0 ? "mixup" : "cutmix";
         struct dpt_conf_node *augment = dpt_conf_get(dpt_conf_get(root, "data"), "augment");

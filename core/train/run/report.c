@@ -94,7 +94,7 @@ static const char *accuracy_text(const struct dpt_run *run,
 /* The words before "loss": the loss of scaled targets is not in their units. */
 static const char *scaled_text(const struct dpt_run *run)
 {
-    return run->trainer.targets.used ? "scaled " : "";
+    return dpt_target_scale_changes(&run->trainer.targets) ? "scaled " : "";
 }
 
 static void log_lines(const struct dpt_run *run)
@@ -243,7 +243,7 @@ static enum dpt_status start_event(struct dpt_run *run, const int32_t *nodes, st
     dpt_metrics_int(m, "steps", t->steps);
     dpt_metrics_int(m, "steps_per_epoch", t->steps_per_epoch);
     dpt_metrics_real(m, "lr", t->lr);
-    if (t->targets.used)
+    if (dpt_target_scale_changes(&t->targets))
         dpt_metrics_text(m, "targets", "scaled");
     if (dpt_trainer_labels(t) > 1)
         dpt_metrics_int(m, "labels", dpt_trainer_labels(t));

@@ -19,8 +19,8 @@ static void compare_weights(const struct dpt_trainer *t, struct dpt_str *out)
                             *bias = &t->model.graph.tensors[1];
     double worst = 0;
 
-    if (w == NULL || t->model.graph.n_tensors != 2 || weight->n_dims != 2 ||
-        !dpt_trainer_has_all(t, DPT_PARAMS))
+    if (w == NULL || t->targets.transform != DPT_TARGETS_PLAIN || t->model.graph.n_tensors != 2 ||
+        weight->n_dims != 2 || !dpt_trainer_has_all(t, DPT_PARAMS))
         return;
     dpt_str_printf(out, "%-12s %10s %10s\n", "weight", "learned", "true");
     for (int64_t i = 0; i < weight->count + bias->count; i++) {

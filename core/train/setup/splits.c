@@ -224,6 +224,10 @@ enum dpt_status dpt_trainer_open_targets(struct dpt_trainer *t, struct dpt_error
     DPT_TRY(dpt_target_scale_init(&t->targets, dpt_graph_outputs(&t->model.graph), err));
     for (size_t i = 0; i < DPT_SPLITS; i++)
         t->data.sets[i].scale = &t->targets;
+    t->targets.transform = (enum dpt_target_transform)conf->transform;
+    for (const struct dpt_split *s = t->data.split; s < t->data.split + DPT_SPLITS; s++)
+        if (s->present && !t->planned)
+            DPT_TRY(dpt_target_scale_check(&t->targets, s->set, s->name, err));
     if (conf->scaled == DPT_TARGETS_GIVEN)
         DPT_TRY(dpt_target_scale_give(&t->targets, &conf->given, err));
     /* Without training samples the scale comes with the weights. */

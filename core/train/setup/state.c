@@ -389,6 +389,7 @@ enum dpt_status dpt_trainer_share_targets(struct dpt_trainer *t, struct dpt_erro
     if (scale->outputs == 0)
         return DPT_OK;
     DPT_TRY(dpt_group_broadcast(world, 0, &scale->used, sizeof scale->used, err));
+    DPT_TRY(dpt_group_broadcast(world, 0, &scale->transform, sizeof scale->transform, err));
     DPT_TRY(dpt_group_broadcast(world, 0, scale->mean, bytes, err));
     DPT_TRY(dpt_group_broadcast(world, 0, scale->std, bytes, err));
 out:

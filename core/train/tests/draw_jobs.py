@@ -30,7 +30,7 @@ HAND = {
     "device.deterministic": "reproducible needs it", "train.early_stop": "needs data.valid", "checkpoint.monitor": "likewise, a value that it tells"}
 # Of those that are sections the rows that are known here: a new one needs to be drawn.
 ROWS = {
-    "data.synthetic": {"samples", "shape", "classes", "outputs", "noise"}, "data.targets": {"normalize"}, "batch": {"global", "per_rank", "micro"},
+    "data.synthetic": {"samples", "shape", "classes", "outputs", "noise"}, "data.targets": {"normalize", "transform"}, "batch": {"global", "per_rank", "micro"},
     "parallel": {"data", "tensor", "pipeline", "shard"}, "init": {"from", "map", "by_order", "partial"},
     "train.early_stop": {"patience", "monitor", "also", "min_delta"}}
 # Rows that change no result of a run that goes on, yet are the same for all runs of a job.
@@ -48,9 +48,9 @@ TRANSFORMS = {"noise": (1, 0, False), "mixup": (1, 0, False), "crop_padding": (1
               "saturation": (3, 2, False), "hue": (3, 2, True)}
 TIMES = ["never", "1 step", "2 steps", "3 steps", "7 steps", "0.4 epochs", "1 epoch", "2 epochs", "10 min", "1 h", "auto", "20 %"]
 # What data each loss takes, and how often. A new loss needs its line.
-DATA_OF = {"cross_entropy": ["classes", "classes", "soft"], "focal": ["classes", "soft"], "mse": ["numbers"], "l1": ["numbers"], "huber": ["numbers"], "binary_cross_entropy": ["labels"]}
+DATA_OF = {"cross_entropy": ["classes", "classes", "soft"], "focal": ["classes", "soft"], "mse": ["numbers", "numbers", "amounts"], "l1": ["numbers", "amounts"], "huber": ["numbers"], "binary_cross_entropy": ["labels"]}
 # What is monitored of each loss' evaluations beside the loss: what is told whatever the few samples are.
-MONITORS_OF = {"classes": ["accuracy", "balanced_accuracy", "f1", "recall"], "soft": ["accuracy", "precision"], "numbers": ["mae", "rmse"],
+MONITORS_OF = {"classes": ["accuracy", "balanced_accuracy", "f1", "recall"], "soft": ["accuracy", "precision"], "numbers": ["mae", "rmse"], "amounts": ["mae", "rmse"],
                "labels": ["accuracy", "label_accuracy", "f1"]}
 # Models whose smallest is too large to be trained a thousand times, and the only sizes of others that are not.
 LEFT_OUT = {"vgg": "over 100 million weights"}
@@ -252,7 +252,7 @@ class Case:
             self.shape = [rng.choice([256, 520])]
         synthetic = {"shape": self.shape, "samples": self.samples, "classes": self.outputs, "outputs": self.outputs,
                      "noise": self.dice.real("noise", {})}
-        files = rng.random() < 0.5 or self.kind == "soft"
+        files = rng.random() < 0.5 or self.kind in ("soft", "amounts")
         self.bytes = {"train": self.kind == "classes"}  # synthetic ones; files say it themselves
         self.keys, self.last = rng.choice([None, None, ("X", "Y"), ("train/x", "train/y")]) if files else None, files and rng.random() < 0.2
         if self.keys:
@@ -273,9 +273,11 @@ class Case:
             self.put("data.augment", self.augment(numbers["augment"]))
         if self.kind == "classes" and rng.random() < GIVEN:
             self.put("data.class_weights", rng.choice(["none", "balanced", [rng.choice([0.5, 1, 3]) for _ in range(self.outputs)]]))
-        if self.kind == "numbers" and rng.random() < 0.5:
+        if self.kind in ("numbers", "amounts") and rng.random() < 0.5:
             scale = {"mean": [0.5] * self.outputs, "std": [1.5] * self.outputs}
             self.put("data.targets", {"normalize": rng.choice(["auto", "none", {"mean": 0.25, "std": 2}, scale])})
+            if self.kind == "amounts":
+                self.job["data"]["targets"]["transform"] = rng.choice(["none", "log1p", "log1p"])
 
     def view(self):
         """Pictures of another size than those in the files, of which they are the middle."""
@@ -298,7 +300,7 @@ class Case:
                 del options[name]
         if options.get("crop_padding", 0) >= min(sides, default=1):
             del options["crop_padding"]
-        for name in ("mixup", "cutmix") if self.kind == "numbers" else ():
+        for name in ("mixup", "cutmix") if self.kind in ("numbers", "amounts") else ():
             options.pop(name, None)
         return options
 
@@ -318,9 +320,10 @@ class Case:
             n = end - begin
             shape = (n, *self.shape[1:], self.shape[0]) if layout else (n, *self.shape)
             x = dice.integers(0, 256, shape, dtype=np.uint8) if self.bytes[name] else dice.normal(size=shape).astype(np.float32)
+            numbers = dice.normal(size=(n, self.outputs)).astype(np.float32)
             y = {"classes": lambda: dice.integers(0, self.outputs, n).astype(rng.choice(["u1", "i4", "i8", "f4", "f8"])),
                  "soft": lambda: dice.dirichlet(np.ones(self.outputs), n).astype(np.float32),
-                 "numbers": lambda: dice.normal(size=(n, self.outputs)).astype(np.float32),
+                 "numbers": lambda: numbers, "amounts": lambda: np.maximum(numbers, 0),
                  "labels": lambda: dice.integers(0, 2, (n, self.outputs)).astype(rng.choice(["f4", "u1", "i8", "?"]))}[self.kind]()
             if self.kind == "classes":
                 y[0] = self.outputs - 1  # a model whose outputs are left to the data has as many in all sets

@@ -238,6 +238,7 @@ OPERATORS = {
     "HardSwish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
     "Clip": np.clip,
     "Softplus": lambda x: np.logaddexp(x, 0),
+    "Exp": np.exp,
     "Tanh": np.tanh,
     "Sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "Erf": np.vectorize(math.erf),

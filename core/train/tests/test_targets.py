@@ -128,6 +128,85 @@ def test_given_numbers_are_taken(trained):
         assert np.array_equal(f["targets/std"], np.float32(SIZES)) and np.array_equal(f["targets/mean"], np.float32(PLACES))
 
 
+AMOUNTS = (100, 0.001)  # two outputs, over orders of magnitude
+
+
+class Skewed(Trained):
+    """Amounts that are log-normal, of which log1p takes some that are 0."""
+
+    def __init__(self, folder, transform):
+        self.folder, self.run, self.transform = folder, folder / "run", transform
+        self.sets = {}
+        for name, n, seed in (("train", 400, 0), ("test", 130, 1)):
+            x, values = samples(n, seed)
+            amounts = np.exp((values - PLACES) / SIZES) * AMOUNTS
+            if transform == "log1p":
+                amounts[::10] = 0
+            self.sets[name] = x, amounts.astype(np.float32)
+            with h5py.File(folder / f"{name}.h5", "w") as f:
+                f["images"], f["labels"] = self.sets[name]
+        self.train, self.test = self.sets["train"], self.sets["test"]
+        self.job = self.write("job.yaml", f"auto, transform: {transform}")
+        done = dpt.run(self.job, "--quiet", "--set", f"output={self.run}")
+        assert done.code == 0, done
+
+
+@pytest.mark.parametrize("transform, forward, inverse", [("log1p", np.log1p, np.expm1), ("log", np.log, np.exp)])
+def test_logarithms_are_learned_and_undone(tmp_path, transform, forward, inverse):
+    """What scikit-learn's TransformedTargetRegressor does, with NumPy's functions: scale, predictions, scores, exports."""
+    trained = Skewed(tmp_path, transform)
+    logs = forward(trained.train[1].astype(np.float64))
+    with h5py.File(trained.run / "checkpoints" / "latest") as f:
+        np.testing.assert_allclose(f["targets/mean"], logs.mean(axis=0), rtol=1e-5)
+        np.testing.assert_allclose(f["targets/std"], logs.std(axis=0), rtol=1e-5)
+        assert f.attrs["format_version"] == 4 and f.attrs["target_transform"] in (transform, transform.encode())
+        mean, std = f["targets/mean"][()], f["targets/std"][()]
+    predicted, targets = trained.predict()
+    assert np.array_equal(targets, trained.test[1])
+    told = [e for e in dpt.events(trained.run, "eval") if e["split"] == "test"][-1]
+    for name, value in scores(trained.test[1], predicted).items():
+        assert told[name] == pytest.approx(value, rel=1e-5), name
+    # The loss is that of what is trained.
+    off = (forward(predicted.astype(np.float64)) - forward(trained.test[1].astype(np.float64))) / std
+    assert told["loss"] == pytest.approx((off ** 2).mean(), rel=1e-3)
+    three, _ = trained.predict(ranks=3)
+    assert np.array_equal(predicted, three)
+    out = tmp_path / "m.onnx"
+    assert dpt.run("export", trained.run, out).code == 0
+    np.testing.assert_allclose(formats.Onnx(out).run(trained.test[0]), predicted, rtol=2e-5, atol=1e-6)
+    out = tmp_path / "m.safetensors"
+    said = dpt.run("export", trained.run, out)
+    assert f"({ {'log1p': 'expm1', 'log': 'exp'}[transform]} of y * std + mean)" in said.out, said
+    metadata = formats.read_safetensors(out)[1]
+    assert metadata["target_inverse"] == inverse.__name__
+    assert "of scaled targets" in dpt.run("eval", trained.run).out
+
+
+def test_numbers_without_a_logarithm_are_refused(trained):
+    for transform, said in (("log1p", "is for numbers from 0"), ("log", "is for numbers above 0")):
+        result = dpt.run(trained.write("log.yaml", f"none, transform: {transform}"))
+        assert result.code == 65 and said in result.err and "data.train: train.h5, sample" in result.err, result
+    result = dpt.run(trained.write("log.yaml", "none, transform: log1p", "cross_entropy"))
+    assert result.code == 78 and "data.targets.transform" in result.err, result
+
+
+def test_init_proposes_a_logarithm_where_few_targets_are_large(tmp_path):
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(200, 3)).astype(np.float32)
+    kinds = {"prices": np.exp(draw.normal(size=200) + 9), "rates": np.exp(draw.normal(size=200) - 4), "heights": draw.normal(170, 9, 200),
+             "losses": -np.exp(draw.normal(size=200))}
+    said = {}
+    for kind, values in kinds.items():
+        with h5py.File(tmp_path / f"{kind}.h5", "w") as f:
+            f["images"], f["labels"] = x, values.astype(np.float32)
+        said[kind] = [dpt.run("init", tmp_path / f"{kind}.h5", "--output", "-", *more) for more in ([], ["--log-target"])]
+    assert "Few are large: {normalize: auto, transform: log1p}" in said["prices"][0].out
+    assert "\n  targets: {normalize: auto, transform: log1p}\n" in said["prices"][1].out
+    assert "\n  targets: {normalize: auto, transform: log}\n" in said["rates"][1].out
+    assert "transform" not in said["heights"][0].out and "transform" not in said["losses"][0].out
+    assert said["losses"][1].code == 65 and "the smallest target is -" in said["losses"][1].err
+
+
 def test_weights_of_elsewhere_need_the_numbers(trained):
     out = trained.folder / "m.safetensors"
     assert dpt.run("export", trained.run, out).code == 0

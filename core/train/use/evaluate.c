@@ -461,10 +461,10 @@ void dpt_trainer_tell(const struct dpt_trainer *t, const char *split,
         dpt_str_printf(out, "%s %.4f, ", dpt_trainer_accuracy_name(t),
                        dpt_metric_sums_accuracy(sums));
     dpt_str_printf(out, "loss %.*g%s%s on %s samples", digits, dpt_metric_sums_loss(sums),
-                   t->targets.used ? " of scaled targets" : "",
+                   dpt_target_scale_changes(&t->targets) ? " of scaled targets" : "",
                    dpt_scores_text(scores, false, ", ", ", ", scored),
                    dpt_group_digits(samples, sums->samples));
-    if (t->targets.used)
+    if (dpt_target_scale_changes(&t->targets))
         dpt_str_printf(out, ", MAE and RMSE in their units");
     if (sums->weight != (double)sums->samples)
         dpt_str_printf(out, " (weights sum to %.6g)", sums->weight);

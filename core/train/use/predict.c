@@ -189,7 +189,7 @@ static void squash_part(void *arg, int thread)
 /* Gives a row of targets as the loss takes it, on rank 0. */
 static const float *as_trained(const struct work *w, const float *targets)
 {
-    if (!w->t->targets.used)
+    if (!dpt_target_scale_changes(&w->t->targets))
         return targets;
     dpt_target_scale_apply(&w->t->targets, targets, w->target);
     return w->target;
@@ -198,7 +198,9 @@ static const float *as_trained(const struct work *w, const float *targets)
 /* Brings what the model gave into the targets' units, on rank 0. */
 static void undo_scale(struct work *w)
 {
-    for (int64_t i = 0; w->t->targets.used && i < w->view.total; i++)
+    const bool changed = dpt_target_scale_changes(&w->t->targets);
+
+    for (int64_t i = 0; changed && i < w->view.total; i++)
         for (int32_t k = 0; k < w->outputs; k++) {
             float *y = w->all + i * w->outputs + k;
 
