@@ -328,6 +328,7 @@ static enum dpt_status look(const struct init *init, struct dpt_shard_statistics
 
         if (files->n == 0)
             continue;
+        s.labels = train->classes > 0 ? DPT_LABELS_CLASSES : DPT_LABELS_TARGETS;
         DPT_TRY(statistics(init, files, &s, err));
         if (strcmp(dpt_shape_text(&s.shape, a), dpt_shape_text(&train->shape, b)) != 0 ||
             s.width != train->width)
@@ -410,17 +411,23 @@ static enum dpt_status write_file(const char *path, const struct dpt_str *text, 
     return status;
 }
 
-/* What is to be known of labels that are taken as classes. */
+/* What is to be known of labels that are taken as classes, or as numbers to predict. */
 static void warn_labels(const struct dpt_shard_statistics *s, const char *path, struct dpt_log *log)
 {
     char text[512];
 
+    if (s->told[0] != '\0')
+        dpt_log_warn(log,
+                     "%s: the labels are %s, with `loss: mse` in the job; classes have `loss: "
+                     "cross_entropy` there, and no `targets`",
+                     path, s->told);
     if (s->floats != NULL)
         dpt_log_warn(log,
                      "%s: the labels are whole numbers, stored as %s: taken as %lld classes; "
                      "amounts to predict have `loss: mse` in the job",
                      path, s->floats, (long long)s->classes);
-    if (s->named == 0 && dpt_labels_doubt(s->counts, s->classes, text, sizeof text))
+    if (s->classes > 0 && s->named == 0 &&
+        dpt_labels_doubt(s->counts, s->classes, text, sizeof text))
         dpt_log_warn(log, "%s: %s", path, text);
     else if (s->named > 0 && s->named < s->classes)
         dpt_log_warn(log, "%s: names %lld of %lld classes; the others are numbers in predictions",
@@ -492,7 +499,7 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
     if (job.statistics != NULL && statistics_of.merged >= 0)
         dpt_log_warn(&cli->log, "%s: " DPT_FLOAT_MERGES, init.parts[TRAIN].at[0],
                      (long long)statistics_of.merged);
-    if (statistics_of.classes > 0)
+    if (job.statistics != NULL)
         warn_labels(&statistics_of, init.parts[TRAIN].at[0], &cli->log);
     if (job.path != NULL)
         printf("wrote %s; train with: dptrain %s --ranks auto\n", output, output);

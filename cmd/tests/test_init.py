@@ -284,12 +284,13 @@ def test_signals(tmp_path, validator, shape, form):
     assert done.code == 0 and float(re.findall(r"valid loss .*accuracy ([0-9.]+)", done.err + done.out)[-1]) > 0.9, done
 
 
-def test_prices_that_were_taken_for_classes(tmp_path):
-    """The job is written, with a word on what it would be."""
+def test_prices_that_are_whole_numbers(tmp_path):
+    """They are to be predicted, which is said, with what classes would have."""
     shard(tmp_path / "homes.h5", numpy.zeros((60, 1), "float32"), numpy.arange(60, dtype="int32") * 1000)
     result = dpt.run("init", "homes.h5", cwd=tmp_path)
-    assert result.code == 0 and (tmp_path / "job.yaml").read_text().count("60 samples of 1 number, 59001 classes") == 1
-    assert "warning: homes.h5: the labels of 60 samples go up to 59 000" in result.err and "--regression" in result.err, result
+    job = (tmp_path / "job.yaml").read_text()
+    assert result.code == 0 and "60 samples of 1 number, 1 target each" in job and "\nloss: mse" in job, result
+    assert "warning: homes.h5: the labels are 60 different whole numbers from 0 to 59 000 in 60 samples: taken as numbers to predict, with `loss: mse`" in result.err, result
 
 
 def test_without_data(tmp_path, validator):

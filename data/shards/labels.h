@@ -1,7 +1,8 @@
 /*
  * labels: whether what samples are labelled with are numbers of classes.
  *
- * Whole numbers from 0 are, also where a program stored them as floats, as Caffe and MATLAB do.
+ * Whole numbers may be either: data/README.md says which are taken for classes where nobody says
+ * what they are. Shards that `dptrain convert` wrote were decided there.
  */
 #ifndef DPT_DATA_LABELS_H
 #define DPT_DATA_LABELS_H
@@ -14,14 +15,32 @@
 
 struct dpt_shard;
 
-/* Whether whole numbers from 0 that are stored as floats are taken as classes where nobody says
- * what they are: few classes, or ten samples of each. Others are amounts. */
-bool dpt_labels_seem_classes(int64_t classes, int64_t samples);
+/* Which whole numbers samples have as their labels. Zero-initialise: {0}; release. */
+struct dpt_label_numbers {
+    int64_t *at; /* a hash table of `room` numbers, by open addressing; INT64_MIN: none */
+    size_t room;
+    int64_t n; /* that differ; those beyond DPT_MOST_CLASSES are not told apart */
+    int64_t samples, smallest, largest;
+    bool fraction; /* some label is no whole number */
+};
 
-/* *classes: in and out, made one more than the largest label of a shard where that is larger; -1
- * where one of its labels is no whole number from 0. Attaches the shard for the while. Errors:
- * BAD_DATA, IO, RANK. */
-enum dpt_status dpt_labels_count(struct dpt_shard *shard, int64_t *classes, struct dpt_error *err);
+/* Adds the label of one sample; INT64_MIN: it is no whole number. Errors: RANK. */
+enum dpt_status dpt_label_numbers_add(struct dpt_label_numbers *numbers, int64_t label,
+                                      struct dpt_error *err);
+/* Adds all labels of a shard, which it attaches for the while. Errors: BAD_DATA, IO, RANK. */
+enum dpt_status dpt_label_numbers_take(struct dpt_label_numbers *numbers, struct dpt_shard *shard,
+                                       struct dpt_error *err);
+bool dpt_label_numbers_has(const struct dpt_label_numbers *numbers, int64_t label);
+void dpt_label_numbers_release(struct dpt_label_numbers *numbers);
+
+/* Whether they are taken as classes where nobody says what they are. floats: they are stored so;
+ * flat: samples are rows of a table. */
+bool dpt_labels_seem_classes(const struct dpt_label_numbers *numbers, bool floats, bool flat);
+/* "652 different whole numbers from 1 to 977 in 8 645 samples, taken as ... targets" of such that
+ * are not; returns buf. */
+enum { DPT_LABELS_TOLD = 256 };
+const char *dpt_labels_tell_targets(const struct dpt_label_numbers *numbers,
+                                    char buf[DPT_LABELS_TOLD]);
 
 /* Says in one line, into buf, why the numbers of n classes may be none, or which of them have no
  * sample. false: each has one, or there are too few samples to say. */

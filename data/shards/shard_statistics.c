@@ -229,33 +229,50 @@ out:
 
 /* --- shards ----------------------------------------------------------------------------------- */
 
-/* Opens all shards, which must be alike, and counts their samples. Labels that are floats are
- * classes where they seem to be in all of them. */
+/* Whether the labels of a shard say themselves what they are: those that `dptrain convert` wrote,
+ * whose checksum shows it, classes that have names, and several a sample. */
+static bool is_decided(const struct dpt_shard *shard)
+{
+    return shard->target_width != 1 || shard->labels.info.has_crc ||
+           (dpt_shard_whole(shard) && shard->names.n > 0);
+}
+
+/* Opens all shards, which must be alike, and counts their samples. Labels are classes where they
+ * seem to be in all of them. */
 static enum dpt_status survey(struct scan *scan, const char *const *paths, size_t n,
                               const struct dpt_shard *first, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_shard_statistics *s = scan->statistics;
     struct dpt_shard shard = {.fd = -1};
-    int64_t classes = 0;
+    struct dpt_label_numbers numbers = {0};
+    const bool decided = s->labels != DPT_LABELS_UNKNOWN || is_decided(first);
     bool floats = false;
 
     for (size_t i = 0; i < n; i++) {
         DPT_TRY(dpt_shard_open(&shard, paths[i], &scan->how, err));
         DPT_TRY(dpt_shard_check_alike(&shard, first, err));
         s->samples += shard.samples;
-        if (!dpt_shard_whole(&shard) && shard.target_width == 1 && classes >= 0) {
+        if (!dpt_shard_whole(&shard)) {
             floats = true;
             s->floats = shard.labels.info.type == DPT_H5_F32 ? "float32" : "float64";
-            DPT_TRY(dpt_labels_count(&shard, &classes, err));
         }
+        if (!decided)
+            DPT_TRY(dpt_label_numbers_take(&numbers, &shard, err));
         dpt_shard_close(&shard);
     }
-    scan->whole =
-        first->target_width == 1 && (!floats || dpt_labels_seem_classes(classes, s->samples));
+    if (first->target_width == 1 && s->labels != DPT_LABELS_UNKNOWN)
+        scan->whole = s->labels == DPT_LABELS_CLASSES;
+    else if (decided)
+        scan->whole = first->target_width == 1 && !floats;
+    else
+        scan->whole = dpt_labels_seem_classes(&numbers, floats, first->shape.flat);
     if (!scan->whole)
         s->floats = NULL;
+    if (!decided && !scan->whole && !floats)
+        dpt_labels_tell_targets(&numbers, s->told);
 out:
+    dpt_label_numbers_release(&numbers);
     dpt_shard_close(&shard);
     return status;
 }

@@ -4,6 +4,9 @@
 
 #include "data/sources/csv_state.h"
 
+/* Doubles hold each whole number up to here. */
+static const double WHOLE_MOST = 1ll << 53;
+
 /* The two words for no and yes, if each name is one of them in some case; NULL: not. */
 static const dpt_column_words *words_of(const struct dpt_csv_labels *labels)
 {
@@ -83,29 +86,6 @@ static enum dpt_status remember(struct dpt_csv_state *state, size_t column, char
     return *first != NULL ? DPT_OK : dpt_fail_memory(err, "a message", DPT_CSV_WHERE);
 }
 
-/* Notes that a number of a class occurs; of numbers that are none it may be anything. */
-static enum dpt_status note_class(struct dpt_csv_labels *labels, double value,
-                                  struct dpt_error *err)
-{
-    enum { MOST = 1 << 22 };
-    enum dpt_status status = DPT_OK;
-    size_t class;
-
-    if (value < 0 || value >= MOST)
-        return DPT_OK;
-    class = (size_t)value;
-    DPT_GROW(labels->seen, &labels->seen_room, class + 1, "the classes", err);
-    if (class >= labels->n_seen) {
-        memset(labels->seen + labels->n_seen, 0,
-               (class + 1 - labels->n_seen) * sizeof *labels->seen);
-        labels->n_seen = class + 1;
-    }
-    labels->distinct += !labels->seen[class];
-    labels->seen[class] = true;
-out:
-    return status;
-}
-
 static void take_number(struct dpt_csv_labels *labels, double value)
 {
     labels->whole = labels->whole && value == floor(value);
@@ -161,8 +141,9 @@ static enum dpt_status scan_class(struct dpt_csv_state *state, size_t column, st
         DPT_TRY(find_name(state, column, err));
     } else if (kind == DPT_CSV_NUMBER) {
         take_number(labels, value);
-        if (labels->whole)
-            DPT_TRY(note_class(labels, value, err));
+        DPT_TRY(dpt_label_numbers_add(
+            &labels->numbers,
+            value == floor(value) && fabs(value) <= WHOLE_MOST ? (int64_t)value : INT64_MIN, err));
         DPT_TRY(remember(state, column, &labels->first_number, err));
     } else if (kind == DPT_CSV_TEXT || none) {
         DPT_TRY(remember(state, column, none ? &labels->first_none : &labels->first_word, err));
@@ -208,14 +189,15 @@ static enum dpt_status scan_again(struct dpt_source *s, void *arg, struct dpt_er
 static void warn_empty(const struct dpt_source *s)
 {
     enum { MOST = 5 };
-    const struct dpt_csv_labels *labels = &((const struct dpt_csv_state *)s->state)->labels;
-    const size_t empty = labels->n_seen - labels->distinct;
+    const struct dpt_label_numbers *numbers =
+        &((const struct dpt_csv_state *)s->state)->labels.numbers;
+    const int64_t empty = numbers->largest + 1 - numbers->n;
     struct dpt_str list = {0};
     size_t told = 0;
 
-    for (size_t i = 0; i < labels->n_seen && told < MOST; i++)
-        if (!labels->seen[i])
-            dpt_str_printf(&list, "%s%zu", told++ > 0 ? ", " : "", i);
+    for (int64_t i = 0; i < numbers->largest && told < MOST; i++)
+        if (!dpt_label_numbers_has(numbers, i))
+            dpt_str_printf(&list, "%s%lld", told++ > 0 ? ", " : "", (long long)i);
     if (empty > 0 && !list.failed)
         dpt_log_warn(s->spec->log,
                      "%s: no row has the class%s %s%s: the model gets %lld outputs all the same; "
@@ -225,37 +207,62 @@ static void warn_empty(const struct dpt_source *s)
     dpt_str_release(&list);
 }
 
+/* "t.csv: the label, column 3 (price)"; the caller frees it. */
+static void name_label(const struct dpt_source *s, struct dpt_str *out)
+{
+    const struct dpt_csv_table *t = &((const struct dpt_csv_state *)s->state)->table;
+    const size_t column = t->labels[0];
+    char shown[DPT_CSV_SHOWN];
+
+    dpt_str_printf(out, "%s: the label, column %zu", s->paths[0], column + 1);
+    if (t->names != NULL)
+        dpt_str_printf(out, " (%s)", dpt_csv_shown(t->names[column], shown));
+}
+
 /* What is no label of classes as a rule; of some rows anything may be one. */
 static void warn_of_classes(const struct dpt_source *s)
 {
     enum { FEW = 20 };
     const struct dpt_csv_state *state = s->state;
     const struct dpt_csv_labels *labels = &state->labels;
-    const size_t column = state->table.labels[0];
-    const bool numbers = labels->first_word == NULL && labels->first_number != NULL;
     const int64_t rows = s->parts[0].samples;
-    const size_t classes = labels->names.n > 0 ? labels->names.n : labels->distinct;
-    char shown[DPT_CSV_SHOWN], some[32], all[32];
+    const int64_t classes = labels->names.n > 0 ? (int64_t)labels->names.n : labels->numbers.n;
+    struct dpt_str label = {0};
+    char some[32], all[32];
 
     if (s->spec->log == NULL || s->info.truth != DPT_TRUTH_CLASS || labels->given || rows < FEW)
         return;
+    name_label(s, &label);
     if (classes == 1)
         dpt_log_warn(
             s->spec->log,
             "%s: all %s rows are of one class, so there is nothing to learn: --label names "
             "another column",
             s->paths[0], dpt_group_digits(all, rows));
-    if ((int64_t)classes > rows / 2 || (numbers && classes > FEW && (int64_t)classes > rows / 10))
-        dpt_log_warn(
-            s->spec->log,
-            "%s: the label, column %zu%s%s%s, has %s classes in %s rows: %s--label names another",
-            s->paths[0], column + 1, state->table.names != NULL ? " (" : "",
-            state->table.names != NULL ? dpt_csv_shown(state->table.names[column], shown) : "",
-            state->table.names != NULL ? ")" : "", dpt_group_digits(some, (long long)classes),
-            dpt_group_digits(all, rows),
-            numbers ? "--regression takes its numbers as targets, " : "");
+    if (classes > rows / 2 && !label.failed)
+        dpt_log_warn(s->spec->log, "%s, has %s classes in %s rows: --label names another",
+                     label.text, dpt_group_digits(some, classes), dpt_group_digits(all, rows));
     else if (labels->names.n == 0)
         warn_empty(s);
+    dpt_str_release(&label);
+}
+
+/* Whether whole numbers, of which nobody said what they are, are amounts: then says so. */
+static bool are_amounts(const struct dpt_source *s)
+{
+    const struct dpt_csv_labels *labels = &((const struct dpt_csv_state *)s->state)->labels;
+    const bool flat = s->layout.shape.flat;
+    struct dpt_str label = {0};
+    char told[DPT_LABELS_TOLD];
+
+    if (labels->shard != NULL || dpt_labels_seem_classes(&labels->numbers, false, flat))
+        return false;
+    name_label(s, &label);
+    if (s->spec->log != NULL && !label.failed)
+        dpt_log_warn(s->spec->log, "%s, has %s (--regression); --classes takes each as a class",
+                     label.text, dpt_labels_tell_targets(&labels->numbers, told));
+    dpt_str_release(&label);
+    return true;
 }
 
 /* Makes one class of each of two words that stand there in more than one case: false and true. */
@@ -300,17 +307,19 @@ enum dpt_status dpt_csv_labels_decide(struct dpt_source *s, struct dpt_error *er
     struct dpt_csv_labels *labels = &state->labels;
     const bool numbers = !labels->named && labels->first_word == NULL && labels->first_none == NULL;
     const char **names;
+    bool targets;
 
     if (s->parts[0].samples == 0)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: has no row %s", s->paths[0],
                          state->dropped > 0 ? "with a label" : "of data"));
     s->info.truth = DPT_TRUTH_CLASS;
-    if (!labels->regression && numbers && labels->whole && labels->smallest < 0) {
+    targets = labels->regression || (numbers && (!labels->whole || are_amounts(s)));
+    if (!targets && numbers && labels->whole && labels->smallest < 0) {
         /* -1 and 1, as some programs number two classes: no numbers of classes, but names. */
         labels->named = true;
         DPT_TRY(dpt_csv_walk(s, NULL, scan_again, NULL, err));
     }
-    if (labels->regression || (numbers && !labels->whole)) {
+    if (targets) {
         s->info.truth = DPT_TRUTH_VECTOR;
         DPT_TRY(keep_target_words(state, err));
     } else if (labels->given) {

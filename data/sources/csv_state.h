@@ -9,6 +9,7 @@
 #include <math.h>
 
 #include "core/base/str.h"
+#include "data/shards/labels.h"
 #include "data/sources/source_type.h"
 #include "data/tables/csv_table.h"
 
@@ -27,9 +28,8 @@ struct dpt_csv_labels {
     /* Where the first of each kind is, and what; NULL: none. first_none: "none", which is a class
      * among words, and no value among numbers. */
     char *first_number, *first_word, *first_none;
-    bool words; /* the names are two words for yes and no, in any case */
-    bool *seen; /* [n_seen] which numbers of classes occur */
-    size_t n_seen, seen_room, distinct;
+    bool words;                       /* the names are two words for yes and no, in any case */
+    struct dpt_label_numbers numbers; /* whole ones, where they may be those of classes */
 };
 
 /* What was met in a label column of several, or with --regression. */

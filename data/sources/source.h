@@ -23,7 +23,10 @@
     X(LABEL, "--label", "COLUMN,...",                                                              \
       "csv: label column by name or number (1 is the first, -1 the last; default)")                \
     X(HEADER, "--header", "auto|yes|no", "csv: does the first line hold the names of the columns") \
-    X(CLASSES, "--classes", NULL, "csv: labels are names of classes, also where they are numbers") \
+    X(CLASSES, "--classes", NULL,                                                                  \
+      "csv, h5, npy, npz: labels are classes, also numbers that seem to be amounts; csv: by "      \
+      "their "                                                                                     \
+      "names, also where they are numbers")                                                        \
     X(REGRESSION, "--regression", NULL,                                                            \
       "csv, h5, idx, npy, npz: labels are targets of a regression, also whole numbers")            \
     X(SHAPE, "--shape", "C,H,W", "csv: the features are an image of this shape")                   \

@@ -21,7 +21,8 @@ struct state {
     size_t part;  /* n_parts: none */
     uint8_t *raw; /* rows as they lie in the file */
     size_t room;
-    bool told; /* that numbers became one as float32 */
+    bool told;                        /* that numbers became one as float32 */
+    struct dpt_label_numbers numbers; /* of labels that become shards */
 };
 
 static bool is_npy(const uint8_t *head, size_t n)
@@ -249,54 +250,65 @@ out:
     return status;
 }
 
-/* Whether a file of floats holds numbers of classes: whole ones from 0, and not too many. */
-static enum dpt_status find_classes(struct dpt_source *s, bool *found, struct dpt_error *err)
+/* Adds the labels of an open part to those that were seen. */
+static enum dpt_status see_labels(struct dpt_source *s, struct dpt_error *err)
 {
     enum { ROWS = 1 << 12 };
     enum dpt_status status = DPT_OK;
     struct state *state = s->state;
     struct dpt_array *labels = &state->labels;
     const int64_t samples = labels->npy.dims[0];
-    int64_t classes = 0;
 
-    for (int64_t at = 0, n; at < samples && classes >= 0; at += n) {
+    for (int64_t at = 0, n; at < samples; at += n) {
         n = samples - at < ROWS ? samples - at : ROWS;
         DPT_TRY(read_raw(state, labels, at, n, err));
-        for (int64_t i = 0; i < n && classes >= 0; i++) {
-            const int64_t label = dpt_npy_integer(&labels->npy, state->raw + i * labels->npy.size);
-
-            classes = label < 0 || label >= DPT_MOST_CLASSES ? -1
-                      : label >= classes                     ? label + 1
-                                                             : classes;
-        }
+        for (int64_t i = 0; i < n; i++)
+            DPT_TRY(dpt_label_numbers_add(
+                &state->numbers, dpt_npy_integer(&labels->npy, state->raw + i * labels->npy.size),
+                err));
     }
-    *found = dpt_labels_seem_classes(classes, samples);
-    if (*found && s->spec->log != NULL)
-        dpt_log_warn(s->spec->log,
-                     "%s: the labels are whole numbers, stored as floats: taken as %lld classes; "
-                     "--regression takes them as numbers to predict",
-                     labels->in.path, (long long)classes);
 out:
     return status;
 }
 
-/* What the labels of an open part are. */
+/* Decides what labels of one number a sample are, once all were seen. */
+static void decide_labels(struct dpt_source *s)
+{
+    struct state *state = s->state;
+    const struct dpt_label_numbers *numbers = &state->numbers;
+    const bool floats = state->labels.npy.kind == 'f';
+    const bool classes = dpt_labels_seem_classes(numbers, floats, s->layout.shape.flat);
+
+    if (numbers->samples == 0)
+        return;
+    s->info.truth = classes ? DPT_TRUTH_CLASS : DPT_TRUTH_VECTOR;
+    s->info.width = classes ? 0 : 1;
+    if (!classes && !floats)
+        dpt_source_tell_targets(s, state->labels.in.path, numbers);
+    if (classes && floats && s->spec->log != NULL)
+        dpt_log_warn(s->spec->log,
+                     "%s: the labels are whole numbers, stored as floats: taken as %lld classes; "
+                     "--regression takes them as numbers to predict",
+                     state->labels.in.path, (long long)numbers->largest + 1);
+}
+
+/* What the labels of an open part are; of those that decide_labels looks at, classes for now. */
 static enum dpt_status truth_of(struct dpt_source *s, size_t part, enum dpt_truth *truth,
                                 struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_array *labels = &((const struct state *)s->state)->labels;
-    bool classes = labels->npy.kind != 'f';
+    bool classes = true;
 
     *truth = DPT_TRUTH_NONE;
     if (labels_of(s, part) == NULL)
         return DPT_OK;
     if (labels->row > 1 || s->spec->option[DPT_SOURCE_REGRESSION] != NULL)
         classes = false;
-    else if (!classes && !s->spec->convert)
-        classes = s->spec->classes;
-    else if (!classes)
-        DPT_TRY(find_classes(s, &classes, err));
+    else if (!s->spec->convert)
+        classes = labels->npy.kind != 'f' || s->spec->classes;
+    else if (!from_idx(s) && s->spec->option[DPT_SOURCE_CLASSES] == NULL)
+        DPT_TRY(see_labels(s, err));
     *truth = classes ? DPT_TRUTH_CLASS : DPT_TRUTH_VECTOR;
 out:
     return status;
@@ -338,6 +350,7 @@ static enum dpt_status open_source(struct dpt_source *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
+    DPT_TRY(dpt_source_check_labels(s, err));
     if (s->spec->convert && !from_npz(s) && s->n_paths != 2)
         DPT_TRY(dpt_fail(err, DPT_USAGE, "%s takes two files, images and labels; %zu given",
                          s->format->name, s->n_paths));
@@ -347,14 +360,18 @@ static enum dpt_status open_source(struct dpt_source *s, struct dpt_error *err)
         DPT_TRY(open_files(s, i, err));
         DPT_TRY(take_layout(s, i, err));
     }
+    decide_labels(s);
 out:
     return status;
 }
 
 static void close_source(void *state)
 {
-    close_files(state);
-    dpt_free(((struct state *)state)->raw);
+    struct state *opened = state;
+
+    close_files(opened);
+    dpt_free(opened->raw);
+    dpt_label_numbers_release(&opened->numbers);
 }
 
 static enum dpt_status read_floats(struct dpt_source *s, struct dpt_array *a, int64_t row,
@@ -425,7 +442,7 @@ const struct dpt_source_format dpt_source_idx = {
     .summary = "IDX files of unsigned bytes, as MNIST's; gzipped or not",
     .details = "Images [N,H,W] become uint8 [N,1,H,W]; [N,C,H,W] and [N,D] stay as they are. "
                "Labels: one byte each.",
-    .options = 1u << DPT_SOURCE_LABELS | 1u << DPT_SOURCE_REGRESSION,
+    .options = 1u << DPT_SOURCE_LABELS | 1u << DPT_SOURCE_REGRESSION | 1u << DPT_SOURCE_CLASSES,
     .is = is_idx,
     .state = sizeof(struct state),
     .open = open_source,
@@ -441,10 +458,12 @@ const struct dpt_source_format dpt_source_npy = {
     .details =
         "Images [N,D], [N,H,W], [N,C,H,W] or, with --layout nhwc, [N,H,W,C], of uint8, "
         "float32 or float64 (becomes "
-        "float32). Labels: integers [N] are classes, and so are floats that are whole numbers "
-        "from 0; other floats [N], and any numbers [N,K], are targets: several labels, "
+        "float32). Labels [N] that are whole numbers from 0 are classes, unless they are too many "
+        "for their samples or leave out too many, as amounts do (--classes and --regression say "
+        "it); other floats [N], and any numbers [N,K], are targets: several labels, "
         "probabilities of classes, numbers to predict.",
-    .options = 1u << DPT_SOURCE_LAYOUT | 1u << DPT_SOURCE_LABELS | 1u << DPT_SOURCE_REGRESSION,
+    .options = 1u << DPT_SOURCE_LAYOUT | 1u << DPT_SOURCE_LABELS | 1u << DPT_SOURCE_REGRESSION |
+               1u << DPT_SOURCE_CLASSES,
     .is = is_npy,
     .state = sizeof(struct state),
     .open = open_source,
@@ -459,7 +478,8 @@ const struct dpt_source_format dpt_source_npz = {
     .summary = "archives of NumPy arrays as numpy.savez and savez_compressed write them",
     .details = "Arrays as those of npy, images or x or arr_0, and labels or y or arr_1; --keys "
                "names others. Several files become one set.",
-    .options = 1u << DPT_SOURCE_KEYS | 1u << DPT_SOURCE_LAYOUT | 1u << DPT_SOURCE_REGRESSION,
+    .options = 1u << DPT_SOURCE_KEYS | 1u << DPT_SOURCE_LAYOUT | 1u << DPT_SOURCE_REGRESSION |
+               1u << DPT_SOURCE_CLASSES,
     .is = is_npz,
     .state = sizeof(struct state),
     .open = open_source,

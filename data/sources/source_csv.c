@@ -197,8 +197,7 @@ static enum dpt_status open_to_convert(struct dpt_source *s, struct dpt_error *e
     state->converts = true;
     state->drops = option[DPT_SOURCE_DROP_MISSING_LABEL] != NULL;
     s->layout.u8 = option[DPT_SOURCE_U8] != NULL;
-    if (labels->named && labels->regression)
-        DPT_TRY(dpt_fail(err, DPT_USAGE, "--classes and --regression exclude each other"));
+    DPT_TRY(dpt_source_check_labels(s, err));
     if (label != NULL && label[0] == '\0')
         DPT_TRY(dpt_fail(err, DPT_USAGE, "--label: which column? a name or a number"));
     DPT_TRY(take_like(s, err));
@@ -272,7 +271,7 @@ static void close_source(void *arg)
     dpt_str_release(&state->label);
     dpt_str_release(&state->told);
     dpt_names_release(&state->labels.names);
-    free(state->labels.seen);
+    dpt_label_numbers_release(&state->labels.numbers);
     dpt_free(state->floats);
     free((void *)state->ids);
 }
@@ -376,8 +375,10 @@ const struct dpt_source_format dpt_source_csv = {
     .summary = "comma-separated text (RFC 4180), gzipped or not: features and labels in columns",
     .details =
         "Features become float32 [N,D], or [N,C,H,W] with --shape, or uint8 with --u8. "
-        "Labels that are whole numbers are classes, those below 0 by their names; words become "
-        "classes in sorted order, their names an attribute of /labels; other numbers, several "
+        "Labels that are whole numbers are classes, those below 0 by their names, unless they are "
+        "too many for their rows or leave out too many, as amounts do (--classes and --regression "
+        "say it); words become classes in sorted order, their names an attribute of /labels; other "
+        "numbers, several "
         "label columns and --regression make targets [N,K], in which yes is 1 and no is 0. A "
         "feature of nothing but true and false, yes and no, y and n, t and f, or on and off is a "
         "number, 0 or 1. Numbers may have a unit, as $5 or 5%, which is 0.05; lines that begin "

@@ -161,26 +161,32 @@ out:
     return status;
 }
 
-/* Finds out what the labels of files that become shards are. *classes: out. */
+/* Finds out what the labels of files that become shards are. *classes: out. Whole numbers of ours
+ * are classes, since somebody decided so when they were converted. */
 static enum dpt_status decide_labels(struct dpt_source *s, bool *classes, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct state *state = s->state;
     struct dpt_shard *first = state->shards;
-    const size_t last = s->n_parts - 1;
-    int64_t n = 0;
+    struct dpt_label_numbers numbers = {0};
+    const bool said = s->spec->option[DPT_SOURCE_CLASSES] != NULL;
     bool whole = true;
+    int64_t n;
 
-    for (size_t i = 0; i <= last && n >= 0; i++) {
+    for (size_t i = 0; i < s->n_parts; i++) {
         whole = whole && dpt_shard_whole(&state->shards[i]);
         if (first->target == DPT_TARGET_CLASS)
-            DPT_TRY(dpt_labels_count(&state->shards[i], &n, err));
+            DPT_TRY(dpt_label_numbers_take(&numbers, &state->shards[i], err));
     }
     *classes = first->target == DPT_TARGET_CLASS &&
-               (whole || dpt_labels_seem_classes(n, s->parts[last].first + s->parts[last].samples));
+               (said || (whole && (first->names.n > 0 || first->labels.info.has_crc)) ||
+                dpt_labels_seem_classes(&numbers, !whole, first->shape.flat));
+    if (!*classes && whole && first->target == DPT_TARGET_CLASS)
+        dpt_source_tell_targets(s, first->path, &numbers);
     if (!*classes)
         goto out;
-    if (!whole && s->spec->log != NULL)
+    n = numbers.n > 0 ? numbers.largest + 1 : 0;
+    if (!whole && !said && s->spec->log != NULL)
         dpt_log_warn(s->spec->log,
                      "%s: the labels are whole numbers, stored as floats: taken as %lld classes; "
                      "--regression takes them as numbers to predict",
@@ -193,6 +199,7 @@ static enum dpt_status decide_labels(struct dpt_source *s, bool *classes, struct
                      first->path, first->names.n, (long long)n);
     }
 out:
+    dpt_label_numbers_release(&numbers);
     return status;
 }
 
@@ -204,6 +211,7 @@ static enum dpt_status open_others(struct dpt_source *s, struct dpt_shard_spec *
     struct state *state = s->state;
 
     how->need_labels = true;
+    DPT_TRY(dpt_source_check_labels(s, err));
     how->classes = s->spec->option[DPT_SOURCE_REGRESSION] == NULL;
     DPT_TRY(open_shards(s, how, err));
     if (how->classes)
@@ -405,7 +413,8 @@ const struct dpt_source_format dpt_source_h5 = {
     .details = "Data sets of any names (--keys), compressed or not, also MATLAB's of version 7.3 "
                "(FILE.mat); several files become one set. Samples are uint8, float32 or float64. "
                "Labels are as in npy; names of classes and of samples are kept, weights are not.",
-    .options = 1u << DPT_SOURCE_KEYS | 1u << DPT_SOURCE_LAYOUT | 1u << DPT_SOURCE_REGRESSION,
+    .options = 1u << DPT_SOURCE_KEYS | 1u << DPT_SOURCE_LAYOUT | 1u << DPT_SOURCE_REGRESSION |
+               1u << DPT_SOURCE_CLASSES,
     .is = is,
     .state = sizeof(struct state),
     .open = open_source,

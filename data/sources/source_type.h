@@ -49,6 +49,13 @@ enum dpt_status dpt_source_keys(struct dpt_source *source, struct dpt_data_keys 
 enum dpt_status dpt_source_layout(const struct dpt_source *source, int *layout,
                                   struct dpt_error *err);
 
+/* Fails where --classes and --regression are both given. Errors: USAGE. */
+enum dpt_status dpt_source_check_labels(const struct dpt_source *source, struct dpt_error *err);
+/* Says that whole numbers are taken as targets, and how to have the other. path: of the labels. */
+struct dpt_label_numbers;
+void dpt_source_tell_targets(const struct dpt_source *source, const char *path,
+                             const struct dpt_label_numbers *numbers);
+
 /* Room for a window of n samples. Errors: RANK. */
 enum dpt_status dpt_source_room(struct dpt_source *source, int64_t n, struct dpt_error *err);
 

@@ -160,7 +160,7 @@ def test_npy_images(tmp_path, dtype, shape):
 def test_npy_labels(tmp_path, dtype):
     images = np.zeros((300, 2), np.uint8)
     labels = (np.arange(300) % (2 if dtype == "?" else 128 if dtype in ("u1", "i1") else 300)).astype(dtype)
-    good("npy", save(tmp_path, "i.npy", images), save(tmp_path, "l.npy", labels), "--output", tmp_path / "o")
+    good("npy", save(tmp_path, "i.npy", images), save(tmp_path, "l.npy", labels), "--classes", "--output", tmp_path / "o")
     got = load(f"{tmp_path}/o")[1]
     assert np.array_equal(got, labels.astype(int)) and got.dtype == (np.int32 if labels.max() > 255 else np.uint8)
 
@@ -205,7 +205,7 @@ def test_numbers_that_are_doubtful_classes(tmp_path):
     for labels, said in ((np.arange(40) % 4 + 1, "l.npy: no sample has the class 0: the model gets 5 outputs all the same; if the labels begin at 1, subtract 1 from them"),
                          (np.arange(40) % 4 * 3, "no sample has the classes 1, 2, 4, 5, 7, …: the model gets 10 outputs"),
                          (np.arange(40) * 1000, "the labels of 40 samples go up to 39 000, so the model has as many outputs")):
-        done = convert("npy", images, save(tmp_path, "l.npy", labels), "--output", tmp_path / "o")
+        done = convert("npy", images, save(tmp_path, "l.npy", labels), "--classes", "--output", tmp_path / "o")
         assert done.returncode == 0 and said in done.stderr and done.stderr.count("\n") == 1, done.stderr
     a, b = write_idx(tmp_path / "a", np.zeros((40, 2), "u1")), write_idx(tmp_path / "b", (np.arange(40) % 4 + 1).astype("u1"))
     done = convert("idx", a, b, "--output", tmp_path / "o")

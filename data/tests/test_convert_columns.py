@@ -373,12 +373,14 @@ def test_warnings_say_what_to_do(tmp_path):
     rows = "".join(f"{i},{i / 7},{i * i}\n" for i in range(30))
     said = warned("csv", text(tmp_path, f",x,price\n{rows}"), "--output", tmp_path / "o")
     assert "column 1 ('') numbers the rows, as the index that pandas writes: no feature; --drop 1 leaves it out, --id 1" in said
-    assert "column 3 (price), has 30 classes in 30 rows: --regression takes its numbers as targets" in said
+    assert "column 3 (price), has 30 different whole numbers from 0 to 841 in 30 samples: taken as numbers to predict (--regression); --classes takes" in said
     assert warned("csv", tmp_path / "t.csv", "--output", tmp_path / "o", "--drop", "1", "--regression") == ""
     ages = "".join(f"{i % 7},{18 + i * i % 61}\n" for i in range(200))
     same = "".join(f"{i},yes\n" for i in range(40))
     assert "all 40 rows are of one class" in warned("csv", text(tmp_path, "x,y\n" + same, "same.csv"), "--output", tmp_path / "o")
-    assert "has 31 classes in 200 rows: --regression" in warned("csv", text(tmp_path, f"x,age\n{ages}"), "--output", tmp_path / "o")
+    assert "has 31 different whole numbers from 18 to 78 in 200 samples: taken" in warned("csv", text(tmp_path, f"x,age\n{ages}"), "--output", tmp_path / "o")
+    names = "".join(f"{i},name{i}\n" for i in range(40))
+    assert "the label, column 2 (y), has 40 classes in 40 rows: --label names another" in warned("csv", text(tmp_path, "x,y\n" + names, "names.csv"), "--output", tmp_path / "o")
     assert "'Unnamed: 0'" in warned("csv", text(tmp_path, f"Unnamed: 0,x,price\n{rows}"), "--output", tmp_path / "o")
     rows = "".join(f"{i * 7 % 30},{i / 7},row{i},{i % 2}\n" for i in range(30))  # as after train_test_split
     said = warned("csv", text(tmp_path, f",x,name,y\n{rows}"), "--output", tmp_path / "o", "--categories", "name")

@@ -58,8 +58,8 @@ def test_random_csv_as_python_reads_it(tmp_path):
         good("csv", text(tmp_path, data), "--output", tmp_path / f"o{seed}", "--shards", n, warns=True)
         images, labels = load(f"{tmp_path}/o{seed}", n)
         assert np.array_equal(images, want[:, :-1].astype(np.float32)), seed
-        assert np.array_equal(labels, want[:, -1]), seed
-        assert labels.dtype == (np.uint8 if want[:, -1].max() < 256 else np.int32)
+        assert np.array_equal(labels.ravel(), want[:, -1]), seed  # classes, or as targets [N, 1]
+        assert labels.dtype == (np.float32 if labels.ndim > 1 else np.uint8 if want[:, -1].max() < 256 else np.int32)
 
 
 def test_csv_does_not_depend_on_the_locale(tmp_path):
