@@ -9,6 +9,7 @@
 #include "core/train/trainer.h"
 #include "core/train/use/checkpoint_model.h"
 #include "core/train/use/evaluate.h"
+#include "core/train/use/importance.h"
 #include "core/train/use/nonfinite.h"
 #include "models/model.h"
 
@@ -158,9 +159,88 @@ static void write_decision(const struct dpt_trainer *t, struct dpt_json *j)
     }
 }
 
+/* --- which columns matter --------------------------------------------------------------------- */
+
+/* What --importance asks for, and what came of it. */
+struct importance {
+    int repeats; /* 0: not asked */
+    struct dpt_importances of;
+};
+
+/* What a column is called: as the table says, or by the numbers that it is. */
+static const char *column_text(const struct dpt_importance *i, char number[16])
+{
+    snprintf(number, 16, "%d", i->first + 1);
+    return i->name != NULL ? i->name : number;
+}
+
+static void print_importance(const struct importance *asked, struct dpt_str *out)
+{
+    const struct dpt_importances *of = &asked->of;
+    size_t widest = strlen("column");
+    char number[16];
+
+    for (size_t k = 0; k < of->n; k++) {
+        const char *name = column_text(&of->at[k], number);
+        const size_t width = dpt_utf8_width(name, strlen(name));
+
+        widest = width > widest && width <= 40 ? width : widest;
+    }
+    dpt_str_printf(out,
+                   "  importance: how much lower %s is with a column shuffled, mean of %d\n  %-*s "
+                   "lower by deviation\n",
+                   of->score, asked->repeats, (int)widest, "column");
+    for (size_t k = 0; k < of->n; k++) {
+        const char *name = column_text(&of->at[k], number);
+        const size_t width = dpt_utf8_width(name, strlen(name));
+
+        dpt_str_printf(out, "  %s%*s %8.4f %9.4f\n", name,
+                       width < widest ? (int)(widest - width) : 0, "", of->at[k].drop,
+                       of->at[k].spread);
+    }
+}
+
+static void write_importance(const struct importance *asked, struct dpt_json *j)
+{
+    char number[16];
+
+    dpt_json_object(j, "importance");
+    dpt_json_text(j, "score", asked->of.score);
+    dpt_json_int(j, "repeats", asked->repeats);
+    dpt_json_array(j, "columns");
+    for (size_t k = 0; k < asked->of.n; k++) {
+        const struct dpt_importance *i = &asked->of.at[k];
+
+        dpt_json_object(j, NULL);
+        dpt_json_text(j, "column", column_text(i, number));
+        dpt_json_real(j, "mean", i->drop);
+        dpt_json_real(j, "std", i->spread);
+        dpt_json_end(j);
+    }
+    dpt_json_end(j);
+    dpt_json_end(j);
+}
+
+static enum dpt_status take_importance(const struct dpt_cli *cli, struct importance *asked,
+                                       struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    long long repeats;
+
+    DPT_TRY(dpt_cli_int(cli, "--repeats", 1, 1000, 5, &repeats, err));
+    if (dpt_cli_has(cli, "--repeats") && !dpt_cli_has(cli, "--importance"))
+        DPT_TRY(dpt_fail(err, DPT_USAGE, "--repeats belongs to --importance"));
+    asked->repeats = dpt_cli_has(cli, "--importance") ? (int)repeats : 0;
+out:
+    return status;
+}
+
+/* --- results ---------------------------------------------------------------------------------- */
+
 /* One object. Samples are counted by their weights, where they have any. */
 static enum dpt_status write_result(const struct dpt_trainer *t, const struct dpt_split *split,
-                                    const struct dpt_metric_sums *sums, struct dpt_error *err)
+                                    const struct dpt_metric_sums *sums,
+                                    const struct importance *asked, struct dpt_error *err)
 {
     struct dpt_json j = {.file = stdout};
 
@@ -183,6 +263,8 @@ static enum dpt_status write_result(const struct dpt_trainer *t, const struct dp
             write_decision(t, &j);
         write_classes(t, &j);
     }
+    if (asked->repeats > 0)
+        write_importance(asked, &j);
     dpt_json_end(&j);
     return dpt_json_finish(&j, "the results", err);
 }
@@ -218,7 +300,7 @@ static void print_decision(const struct dpt_trainer *t, const struct dpt_split *
 
 static enum dpt_status print_result(const struct dpt_trainer *t, const struct dpt_split *split,
                                     const struct dpt_metric_sums *sums, bool classes,
-                                    struct dpt_error *err)
+                                    const struct importance *asked, struct dpt_error *err)
 {
     struct dpt_str text = {0};
     char scores[DPT_SCORES_TEXT];
@@ -241,6 +323,8 @@ static enum dpt_status print_result(const struct dpt_trainer *t, const struct dp
                                   "said of each\n");
         print_classes(t, &text);
     }
+    if (asked->repeats > 0)
+        print_importance(asked, &text);
     return dpt_output_text(&text, "the results", err);
 }
 
@@ -361,6 +445,7 @@ static enum dpt_status evaluate(struct dpt_cli *cli, const struct dpt_job *job,
     struct dpt_split *const by_index[] = {&t.data.test, &t.data.valid, &t.data.train};
     struct dpt_metric_sums metric_sums = {0};
     struct dpt_decision decision = {0};
+    struct importance asked = {0};
     struct dpt_region region = {0};
     const char *weights;
     size_t i = 0;
@@ -368,6 +453,7 @@ static enum dpt_status evaluate(struct dpt_cli *cli, const struct dpt_job *job,
     (void)conf;
     plain.data.augment = (struct dpt_augment){0};
     plain.data.drop_last = false;
+    DPT_TRY(take_importance(cli, &asked, err));
     DPT_TRY(dpt_job_command_weights(cli, job, &weights, err));
     while (name != NULL && i < 3 && strcmp(splits[i].name, name) != 0)
         i++;
@@ -388,17 +474,20 @@ static enum dpt_status evaluate(struct dpt_cli *cli, const struct dpt_job *job,
                          splits[i].name));
     DPT_TRY(dpt_job_command_load_weights(cli, &t, err));
     DPT_TRY(prepare(cli, weights, &t, &decision, &region, err));
+    if (asked.repeats > 0) /* first, since it leaves other scores */
+        DPT_TRY(dpt_importance_measure(&t, by_index[i], asked.repeats, &asked.of, err));
     DPT_TRY(dpt_trainer_evaluate(&t, by_index[i], &metric_sums, err));
     DPT_TRY(dpt_trainer_check_outputs(&t, by_index[i], err));
     if (comm->world.rank == 0)
         status = dpt_cli_has(cli, "--json")
-                     ? write_result(&t, by_index[i], &metric_sums, err)
+                     ? write_result(&t, by_index[i], &metric_sums, &asked, err)
                      : print_result(&t, by_index[i], &metric_sums,
-                                    dpt_cli_has(cli, "--classes") || t.positive.told, err);
+                                    dpt_cli_has(cli, "--classes") || t.positive.told, &asked, err);
 out:
     if (t.comm != NULL)
         dpt_trainer_close(&t);
     dpt_decision_close(&decision);
+    dpt_importances_release(&asked.of);
     dpt_region_release(&region);
     return status;
 }
@@ -416,6 +505,9 @@ static const struct dpt_cli_option options[] = {
      "tell precision, recall and F1 of this class or label (of two the rarer class)"},
     {"--recall", "R", "find the threshold that gives the positive class at least this recall"},
     DPT_THRESHOLD_CLI_OPTION,
+    {"--importance", NULL,
+     "which columns of a table matter: what accuracy or R2 loses by shuffling"},
+    {"--repeats", "N", "shuffles of each column by --importance (5)"},
     {"--json", NULL, "one JSON object, with all of that and the confusion of up to 1024 classes"},
     DPT_JOB_CLI_OPTIONS,
     {0},
@@ -448,6 +540,10 @@ const struct dpt_command dpt_cmd_eval = {
         "of the positive class are found, and tells the precision there: find it on the "
         "validation data, and look at it on the test data. With binary_cross_entropy a single "
         "label is two classes here, 0 and 1.\n\n"
+        "--importance shuffles each column of a table among the evaluated samples, by the job's "
+        "seed, and tells how much lower accuracy, or R2, is then (permutation importance); the "
+        "numbers that one column became are shuffled together. Columns that say nearly the same "
+        "stand in for each other, so each of them seems to matter less.\n\n"
         "  mpirun -np 2 dptrain eval configs/mnist-cnn.yaml --checkpoint runs/mnist-cnn\n"
         "  dptrain eval job.yaml --checkpoint runs/mine --split valid --recall 0.95\n"
         "  dptrain eval job.yaml --checkpoint runs/mine --threshold ill=0.1 --classes\n"

@@ -334,6 +334,7 @@ static enum dpt_status predict(struct dpt_page *r, size_t run, const struct dpt_
     if (means->comm->world.rank == 0)
         status = judge(r, v, &t, split, path, err);
     DPT_TRY(dpt_group_agree(&means->comm->world, status, err));
+    DPT_TRY(dpt_page_take_importance(v, &t, split, err));
 out:
     dpt_free(v->said.rows);
     v->said.rows = NULL;

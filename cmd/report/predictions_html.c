@@ -127,10 +127,12 @@ static void write_predictions(struct dpt_page *r, size_t index)
     if (v->labels) {
         dpt_page_each_label(r, v);
         dpt_page_recall(r, v);
+        dpt_page_importance(r, v);
         return;
     }
     if (!v->classes) {
         dpt_page_numbers(r, index);
+        dpt_page_importance(r, v);
         return;
     }
     compare_accuracy(r, index);
@@ -138,6 +140,7 @@ static void write_predictions(struct dpt_page *r, size_t index)
         dpt_page_uneven(r, index);
     dpt_page_classes(r, v);
     dpt_page_recall(r, v);
+    dpt_page_importance(r, v);
     write_wrongs(r, v);
 }
 

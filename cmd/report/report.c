@@ -150,6 +150,8 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
         DPT_TRY(write_page(cli, &r, path, err));
 out:
     dpt_comm_close(&comm);
+    for (size_t i = 0; r.predictions != NULL && i < r.runs.n; i++)
+        dpt_importances_release(&r.predictions[i].importance);
     dpt_runs_close(&r.runs);
     dpt_region_release(&r.region);
     dpt_str_release(&r.out);
@@ -175,7 +177,8 @@ const struct dpt_command dpt_cmd_report = {
         "recall, F1 and ROC AUC of each and the most wrong test samples, or each of several "
         "labels, precision against recall by the threshold for a class, "
         "or how far off numbers "
-        "are and where most, the model's layers, the job and where it ran. Where classes are "
+        "are and where most, which columns of a table matter, the model's layers, the job and "
+        "where it ran. Where classes are "
         "uneven, it says how many of the rarest one are found. Of several runs, up to 100, the "
         "curves lie over each other, and a table "
         "shows what came out beside what differs in their jobs, the best first, by what they "

@@ -14,6 +14,7 @@
 #include "cmd/runs.h"
 #include "core/comm/comm.h"
 #include "core/train/trainer.h"
+#include "core/train/use/importance.h"
 
 enum {
     DPT_PAGE_RUNS = 100,    /* at most */
@@ -98,6 +99,7 @@ struct dpt_page_predictions {
     struct dpt_series residuals;           /* x predicted, y predicted - true; likewise */
     struct dpt_page_off off[DPT_PAGE_OFF]; /* the largest losses first */
     int n_off;
+    struct dpt_importances importance; /* of the columns of a table; n 0: not measured */
 };
 
 struct dpt_page {
@@ -141,6 +143,11 @@ enum dpt_status dpt_page_pictures(struct dpt_page *r, struct dpt_page_prediction
                                   struct dpt_trainer *t, const struct dpt_split *split,
                                   struct dpt_error *err);
 
+/* Measures the importance of a table's columns, where that takes no longer than a page may; then
+ * t->scores are others. Collective. Errors: dpt_trainer_evaluate's. */
+enum dpt_status dpt_page_take_importance(struct dpt_page_predictions *v, struct dpt_trainer *t,
+                                         struct dpt_split *split, struct dpt_error *err);
+
 /* Keeps the curves of the positive class, or of the hardest ones, while v->said is there. Errors:
  * RANK (memory). */
 enum dpt_status dpt_page_take_curves(struct dpt_page *r, struct dpt_page_predictions *v,
@@ -162,6 +169,8 @@ void dpt_page_classes(struct dpt_page *r, const struct dpt_page_predictions *v);
 void dpt_page_each_label(struct dpt_page *r, const struct dpt_page_predictions *v);
 /* Writes what other thresholds would give (recall_html.c). */
 void dpt_page_recall(struct dpt_page *r, const struct dpt_page_predictions *v);
+/* Writes which columns matter (importance_html.c). */
+void dpt_page_importance(struct dpt_page *r, const struct dpt_page_predictions *v);
 void dpt_page_models(struct dpt_page *r);
 void dpt_page_environment(struct dpt_page *r);
 

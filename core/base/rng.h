@@ -21,9 +21,10 @@ enum dpt_random_stream {
     DPT_RANDOM_SYNTHETIC = 4, /* a: what,              b: sample or element */
     DPT_RANDOM_HOLDOUT = 5,   /* a: 0,                 b: group */
     DPT_RANDOM_AUGMENT = 6,
-    DPT_RANDOM_SPLIT = 7,     /* a: class,             b: 0 (the keys of the permutation) */
-    DPT_RANDOM_PARTNER = 9,   /* a: epoch and step,  b: 0 (the keys of the permutation) */
-    DPT_RANDOM_TRANSFORM = 8, /* a: epoch << 8 | which, b: sample << 24 | 4 numbers at a time */
+    DPT_RANDOM_SPLIT = 7,       /* a: class,             b: 0 (the keys of the permutation) */
+    DPT_RANDOM_IMPORTANCE = 10, /* a: repeat << 32 | column, b: 0 (the keys of the permutation) */
+    DPT_RANDOM_PARTNER = 9,     /* a: epoch and step,  b: 0 (the keys of the permutation) */
+    DPT_RANDOM_TRANSFORM = 8,   /* a: epoch << 8 | which, b: sample << 24 | 4 numbers at a time */
 };
 
 /* Philox-4x32-10 of a 64-bit key and a 128-bit counter (c[0] is the least significant word). */

@@ -132,6 +132,12 @@ enum dpt_target_kind { DPT_TARGET_CLASS, DPT_TARGET_VECTOR };
 
 struct dpt_target_scale;
 
+/* Features of each sample that are another's: what is lost without them (importance.h). */
+struct dpt_exchange {
+    int32_t first, n;    /* numbers of a sample */
+    const int64_t *from; /* [samples]: whose they are */
+};
+
 struct dpt_dataset {
     int64_t samples;
     struct dpt_shape shape; /* of one sample, canonical [c][h][w]; flat for [N, D] */
@@ -153,6 +159,8 @@ struct dpt_dataset {
     const float *weights; /* [samples], finite and >= 0: how much each counts; NULL: 1 each */
     const uint8_t
         *memory; /* all stored samples one after another, or NULL: to be read from the shards */
+    /* NULL, or for a while, of rows in memory: micro-batches have some features exchanged. */
+    const struct dpt_exchange *exchange;
     struct dpt_dataset_parts *parts; /* shards, shared memory, normalisation; private to data/ */
 };
 

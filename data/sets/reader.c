@@ -104,6 +104,25 @@ out:
     return status;
 }
 
+/* Makes features of n filled samples those of others. */
+static enum dpt_status exchange(const struct dpt_dataset *set, const int64_t *sample, int32_t n,
+                                float *out, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_exchange *e = set->exchange;
+    const size_t size = (size_t)dpt_shape_size(&set->shape);
+    float *other = NULL;
+
+    DPT_TRY(DPT_ALLOCATE(other, size, "a sample", err));
+    for (int32_t i = 0; i < n; i++) {
+        dpt_fill_stored(set, set->memory + (size_t)e->from[sample[i]] * set->stride, other);
+        memcpy(out + (size_t)i * size + e->first, other + e->first, (size_t)e->n * sizeof *out);
+    }
+out:
+    dpt_free(other);
+    return status;
+}
+
 enum dpt_status dpt_dataset_fill(const struct dpt_dataset *set, const int64_t *sample, int32_t n,
                                  float *out, struct dpt_error *err)
 {
@@ -118,7 +137,7 @@ enum dpt_status dpt_dataset_fill(const struct dpt_dataset *set, const int64_t *s
             return err->status;
         dpt_fill_stored(set, stored, out + (size_t)i * size);
     }
-    return DPT_OK;
+    return set->exchange != NULL ? exchange(set, sample, n, out, err) : DPT_OK;
 }
 
 size_t dpt_reader_places(const struct dpt_dataset *set, const int64_t *sample, int32_t n,
