@@ -8,6 +8,8 @@
  * batch norms of their outputs, fused with a relu (forward, backward); its sums with a relu. Then
  * their sum, and what `train` of this backend takes for the whole network, loss and all. Each
  * primitive runs alone, on memory of its own; layouts are not converted from one to the next.
+ * In bf16 also what a network in fp32 would have to convert for each convolution: its input, and
+ * the gradient of its output. Where others use the machine, compare the least of several runs.
  */
 #include "core/backend/tests/net.h"
 
@@ -25,6 +27,7 @@ struct library {
     int32_t micro;
     int rounds;
     double sum;              /* milliseconds per 128 samples so far */
+    double converting;       /* likewise, from fp32 */
     struct dpt_dnnl library; /* its engine alone */
 };
 
@@ -138,9 +141,10 @@ static const float epsilon = 1e-5f;
 
 #if DNNL_VERSION_MAJOR >= 3
 
-static void any_layout(const struct library *o, const dnnl_dims_t dims, dpt_desc *d)
+static void layout(dnnl_data_type_t type, dnnl_format_tag_t tag, const dnnl_dims_t dims,
+                   dpt_desc *d)
 {
-    must(dnnl_memory_desc_create_with_tag(d, 4, dims, o->type, dnnl_format_tag_any), "a layout");
+    must(dnnl_memory_desc_create_with_tag(d, 4, dims, type, tag), "a layout");
 }
 
 static dnnl_status_t norm_pd(const struct library *o, dpt_borrowed_desc of,
@@ -174,9 +178,10 @@ static dnnl_status_t relu_pd(const struct library *o, dpt_borrowed_desc of,
 
 #else
 
-static void any_layout(const struct library *o, const dnnl_dims_t dims, dpt_desc *d)
+static void layout(dnnl_data_type_t type, dnnl_format_tag_t tag, const dnnl_dims_t dims,
+                   dpt_desc *d)
 {
-    must(dnnl_memory_desc_init_by_tag(d, 4, dims, o->type, dnnl_format_tag_any), "a layout");
+    must(dnnl_memory_desc_init_by_tag(d, 4, dims, type, tag), "a layout");
 }
 
 static dnnl_status_t norm_pd(const struct library *o, dpt_borrowed_desc of,
@@ -233,6 +238,30 @@ static void print_pair(struct library *o, dpt_borrowed_desc of,
     print_time(o, result, backward);
 }
 
+/* From fp32 in the layout of this backend's values. */
+static void print_conversion(struct library *o, const dnnl_dims_t dims, dpt_borrowed_desc to)
+{
+    const dnnl_format_tag_t tag = dims[1] % 16 == 0 ? dnnl_nChw16c : dnnl_nchw;
+    dnnl_primitive_desc_t pd;
+    dpt_desc from = {0};
+    double time;
+
+    if (o->type == dnnl_f32) {
+        printf(" |");
+        return;
+    }
+    layout(dnnl_f32, tag, dims, &from);
+    must(dnnl_reorder_primitive_desc_create(&pd, BORROW(from), o->library.engine, to,
+                                            o->library.engine, NULL),
+         "a conversion");
+    time = time_of(o, pd);
+    o->sum -= time;
+    o->converting += time;
+    printf(" %.3f |", time);
+    dnnl_primitive_desc_destroy(pd);
+    dpt_desc_free(&from);
+}
+
 /* The three passes of a convolution; *out: the layout of its outputs, which is owned. */
 static void time_conv(struct library *o, const struct dpt_graph_node *node, dpt_desc *out)
 {
@@ -246,9 +275,9 @@ static void time_conv(struct library *o, const struct dpt_graph_node *node, dpt_
     dnnl_primitive_desc_t forward, pd;
     dnnl_status_t result;
 
-    any_layout(o, x, &c.x);
-    any_layout(o, k, &c.w);
-    any_layout(o, y, &c.y);
+    layout(o->type, dnnl_format_tag_any, x, &c.x);
+    layout(o->type, dnnl_format_tag_any, k, &c.w);
+    layout(o->type, dnnl_format_tag_any, y, &c.y);
     must(dpt_conv_pd(&o->library, DPT_CONV_FORWARD, &c, NULL, &forward), "a convolution");
     must(dpt_desc_copy(out, dnnl_primitive_desc_query_md(forward, dnnl_query_dst_md, 0)),
          "a layout");
@@ -261,6 +290,8 @@ static void time_conv(struct library *o, const struct dpt_graph_node *node, dpt_
     }
     result = dpt_conv_pd(&o->library, DPT_CONV_BACKWARD_WEIGHTS, &c, forward, &pd);
     print_time(o, result, pd);
+    print_conversion(o, x, dnnl_primitive_desc_query_md(forward, dnnl_query_src_md, 0));
+    print_conversion(o, y, BORROW(*out));
     dnnl_primitive_desc_destroy(forward);
     dpt_desc_free(&c.x);
     dpt_desc_free(&c.w);
@@ -281,8 +312,8 @@ static void time_all(struct library *o, const struct dpt_graph *g)
 {
     dpt_desc of = {0};
 
-    printf("| ms per %d samples | forward | data | weights | norm | its gradient |\n"
-           "|---|---|---|---|---|---|\n",
+    printf("| ms per %d samples | forward | data | weights | x from fp32 | dy from fp32 | norm | "
+           "its gradient |\n|---|---|---|---|---|---|---|---|\n",
            SAMPLES);
     for (int32_t i = 1; i < g->n_nodes; i++) {
         const struct dpt_graph_node *node = &g->nodes[i];
@@ -296,7 +327,7 @@ static void time_all(struct library *o, const struct dpt_graph *g)
         } else if (node->op == DPT_OP_ADD) {
             printf("| %s, relu, its gradient |", node->name);
             time_sum(o, BORROW(of));
-            puts(" | |");
+            puts(" | | | |");
         }
     }
     dpt_desc_free(&of);
@@ -364,6 +395,8 @@ int main(int argc, char **argv)
     printf("%s in %s, micro-batch %d, %s\n\n", small ? "resnet20" : "resnet18",
            bf16 ? "bf16" : "fp32", micro, dpt_backend_cpu.describe());
     time_all(&o, &g);
+    if (bf16)
+        printf("\nconversions from fp32 together %.2f\n", o.converting);
     printf("\noneDNN's primitives together %.2f, a whole pass here %.2f: %.2f of them\n", o.sum,
            ours, ours / o.sum);
     dnnl_stream_destroy(o.stream);
