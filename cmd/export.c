@@ -126,10 +126,12 @@ static void print_result(const struct exported *e, const struct dpt_weights_form
         printf(", the weights' moving average");
     if (e->arena != NULL)
         printf(", %d of %d batch norms folded", e->norms, e->norms + count_norms(g));
-    if (dpt_target_scale_changes(e->view.targets) && format->open != NULL) {
+    if (dpt_target_scale_undoes(e->view.targets) && format->open != NULL) {
         const char *inverse = dpt_target_scale_inverse(e->view.targets);
 
-        printf(", outputs are of scaled targets (%s%s%s)", inverse != NULL ? inverse : "",
+        printf(", outputs are %s (%s%s%s)",
+               e->view.targets->rates ? "logarithms of rates" : "of scaled targets",
+               inverse != NULL ? inverse : "",
                inverse == NULL         ? ""
                : e->view.targets->used ? " of "
                                        : " of y",

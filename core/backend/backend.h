@@ -52,6 +52,8 @@ extern const char *const dpt_precision_names[DPT_PRECISIONS + 1]; /* ends with N
  * each class' term times (1 - its probability)^gamma (Lin et al. 2017, equation 4, of softmax).
  * MSE: mean over the outputs of (y - t)^2. L1: of |y - t|. HUBER: of (y - t)^2 / 2 where |y - t| is
  * at most delta, else of delta (|y - t| - delta / 2) (Huber 1964).
+ * POISSON: of exp(y) - t y, the negative log-likelihood of a count t whose rate is exp(y), but for
+ * what does not depend on y (PyTorch's PoissonNLLLoss).
  * BINARY_CROSS_ENTROPY: mean over the outputs of the cross-entropy of sigmoid(y) with t, 0 to 1:
  * labels that each hold or do not.
  */
@@ -61,6 +63,7 @@ extern const char *const dpt_precision_names[DPT_PRECISIONS + 1]; /* ends with N
     X(MSE, mse)                                                                                    \
     X(L1, l1)                                                                                      \
     X(HUBER, huber)                                                                                \
+    X(POISSON, poisson)                                                                            \
     X(BINARY_CROSS_ENTROPY, binary_cross_entropy)
 
 #define X(NAME, name) DPT_LOSS_##NAME,

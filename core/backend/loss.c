@@ -138,6 +138,23 @@ OF_DIFFERENCES(huber, size <= delta ? difference * difference / 2 : delta * (siz
                size <= delta ? difference : delta * sign_of(difference))
 #undef OF_DIFFERENCES
 
+/* mean_j of exp(y_j) - t_j y_j, whose derivative is exp(y_j) - t_j. */
+static double poisson_row(const struct dpt_loss *loss, const struct target *target, int32_t n,
+                          const float *y, float *dy)
+{
+    double sum = 0;
+
+    (void)loss;
+    for (int32_t j = 0; j < n; j++) {
+        const double t = target_at(target, j), rate = exp(y[j]);
+
+        sum += rate - t * y[j];
+        if (dy != NULL)
+            dy[j] = (float)((rate - t) / n);
+    }
+    return sum / n;
+}
+
 /*
  * mean_j of log(1 + exp(y_j)) - t_j y_j, whose derivative is sigmoid(y_j) - t_j, from exp(-|y_j|),
  * which cannot overflow. Of a y_j that is not finite the loss is neither.
@@ -183,6 +200,7 @@ static const struct loss_type {
 #define mse_right     NULL
 #define l1_right      NULL
 #define huber_right   NULL
+#define poisson_right NULL
 #define X(NAME, name) [DPT_LOSS_##NAME] = {name##_row, name##_right},
     DPT_LOSS_LIST(X)
 #undef X

@@ -326,7 +326,7 @@ static bool does_nothing(const struct dpt_graph_node *node)
 static void put_targets(struct writer *w, const char *in)
 {
     const struct dpt_target_scale *scale = w->view->targets;
-    const bool exponential = scale->transform != DPT_TARGETS_PLAIN;
+    const bool exponential = dpt_target_scale_inverse(scale) != NULL;
     const int64_t n = scale->outputs;
     const struct {
         const char *type, *with, *out;
@@ -368,13 +368,13 @@ static enum dpt_status put_nodes(struct writer *w, struct dpt_error *err)
             memcpy(w->value[k], in, VALUE);
             continue;
         }
-        if (k == last && !dpt_target_scale_changes(w->view->targets))
+        if (k == last && !dpt_target_scale_undoes(w->view->targets))
             snprintf(w->value[k], VALUE, "%s", logits_name);
         else /* with a slash, so that it is no name of a tensor, of the input or the output */
             snprintf(w->value[k], VALUE, "%s/out", node->name);
         put_node(w, node, in, w->value[k]);
     }
-    if (dpt_target_scale_changes(w->view->targets))
+    if (dpt_target_scale_undoes(w->view->targets))
         put_targets(w, w->value[last]);
     if (w->view->probabilities)
         put_probabilities(w);

@@ -72,7 +72,7 @@ const char *dpt_target_scale_inverse(const struct dpt_target_scale *scale)
     static const char *const names[DPT_TARGET_TRANSFORM_COUNT] = {
         [DPT_TARGETS_LOG1P] = "expm1", [DPT_TARGETS_LOG] = "exp"};
 
-    return names[scale->transform];
+    return scale->rates ? "exp" : names[scale->transform];
 }
 
 enum dpt_status dpt_target_scale_check(const struct dpt_target_scale *scale,
@@ -84,14 +84,19 @@ enum dpt_status dpt_target_scale_check(const struct dpt_target_scale *scale,
     const int64_t width = set->target_width;
     char where[256];
 
-    if (transform == DPT_TARGETS_PLAIN || set->targets == NULL)
+    if ((transform == DPT_TARGETS_PLAIN && !scale->rates) || set->targets == NULL)
         return DPT_OK;
     for (int64_t i = 0; i < set->samples * width; i++) {
         const float t = set->targets[i];
 
-        if (t > 0 || (t == 0 && transform == DPT_TARGETS_LOG1P) ||
+        if (t > 0 || (t == 0 && transform != DPT_TARGETS_LOG) ||
             (set->weights != NULL && set->weights[i / width] == 0))
             continue;
+        if (scale->rates)
+            return dpt_fail(err, DPT_BAD_DATA,
+                            "data.%s: %s: the target is %g; loss poisson is for counts and other "
+                            "numbers from 0",
+                            key, dpt_dataset_where(set, i / width, where), (double)t);
         return dpt_fail(err, DPT_BAD_DATA,
                         "data.%s: %s: the target is %g; data.targets.transform: %s is for numbers "
                         "%s 0%s",

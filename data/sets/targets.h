@@ -19,6 +19,7 @@ struct dpt_target_scale {
     bool used;         /* false: mean is 0, and std is 1 */
     float *mean, *std; /* [outputs]; std > 0 */
     enum dpt_target_transform transform;
+    bool rates; /* outputs are logarithms of what is predicted, as with loss poisson */
 };
 
 /* Whether what is trained are not the targets themselves. */
@@ -45,7 +46,14 @@ enum dpt_status dpt_target_scale_measure(struct dpt_target_scale *scale,
                                          const struct dpt_dataset *set,
                                          const struct dpt_sampler *sampler, struct dpt_error *err);
 
-/* Fails for a target of the set whose transform is none. key: of the set. Errors: BAD_DATA. */
+/* Whether what a model gives are not the predictions themselves. */
+static inline bool dpt_target_scale_undoes(const struct dpt_target_scale *scale)
+{
+    return dpt_target_scale_changes(scale) || scale->rates;
+}
+
+/* Fails for a target of the set whose transform is none, or that is no count. key: of the set.
+ * Errors: BAD_DATA. */
 enum dpt_status dpt_target_scale_check(const struct dpt_target_scale *scale,
                                        const struct dpt_dataset *set, const char *key,
                                        struct dpt_error *err);
@@ -58,9 +66,9 @@ static inline double dpt_target_scale_undo(const struct dpt_target_scale *scale,
 {
     const double x = scale->used ? (double)y * scale->std[output] + scale->mean[output] : (double)y;
 
-    return scale->transform == DPT_TARGETS_PLAIN ? x
-           : scale->transform == DPT_TARGETS_LOG ? exp(x)
-                                                 : expm1(x);
+    return scale->transform == DPT_TARGETS_LOG1P                 ? expm1(x)
+           : scale->transform == DPT_TARGETS_LOG || scale->rates ? exp(x)
+                                                                 : x;
 }
 /* What that does after the scale, in the words of NumPy; NULL: nothing. */
 const char *dpt_target_scale_inverse(const struct dpt_target_scale *scale);

@@ -335,7 +335,7 @@ struct dpt_cuda_flatten_args {
     X(adaptive_##t, pool, pool, lanes, false) X(adaptive_back_##t, pool_back, pool, lanes, false)  \
     X(bilinear_##t, pool, pool, lanes, false) X(bilinear_back_##t, pool_back, pool, lanes, false)  \
     X(dropout_##t, dropout, dropout, lanes, false) X(cross_entropy_##t, loss, loss, lanes, true)   \
-    X(focal_##t, loss, loss, lanes, true)                                                          \
+    X(focal_##t, loss, loss, lanes, true) X(poisson_##t, loss, loss, lanes, true)                  \
     X(mse_##t, loss, loss, lanes, true) X(l1_##t, loss, loss, lanes, true)                         \
     X(huber_##t, loss, loss, lanes, true) X(binary_cross_entropy_##t, loss, loss, lanes, true)       \
     X(to_layout_##t, layout, layout, lanes, false)                                                 \

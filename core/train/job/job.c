@@ -228,6 +228,13 @@ static bool finish(struct dpt_job *job, struct dpt_conf *conf)
                              : "data.targets.transform",
                          "is for numbers to predict, with `loss: mse`, l1 or huber; classes are "
                          "not scaled");
+    if ((job->data.targets.scaled != DPT_TARGETS_AS_THEY_ARE ||
+         job->data.targets.transform != DPT_TARGETS_PLAIN) &&
+        dpt_job_loss(job).kind == DPT_LOSS_POISSON)
+        dpt_conf_mistake(
+            conf, dpt_conf_get(dpt_conf_get(root, "data"), "targets"), "data.targets",
+            "does not go with loss poisson, which takes counts as they are and learns the "
+            "logarithm of their rates by itself; leave it out");
     if (dpt_augment_mixes(&job->data.augment) && !dpt_loss_judges(dpt_job_loss(job).kind)) {
         const char *key = job->data.augment.mixup > 0 ? "mixup" : "cutmix";
         struct dpt_conf_node *augment = dpt_conf_get(dpt_conf_get(root, "data"), "augment");

@@ -66,6 +66,9 @@ LOSS(mse, no_options, "mean squared error over the outputs");
 LOSS(l1, no_options, "mean absolute error over the outputs");
 LOSS(huber, huber_options,
      "squared error over the outputs for small differences, absolute for large ones");
+LOSS(poisson, no_options,
+     "negative log-likelihood of counts, and other numbers from 0, whose rates the model predicts: "
+     "its outputs are their logarithms; results are rates");
 LOSS(binary_cross_entropy, no_options,
      "sigmoid cross-entropy of each output by itself, for several labels at once that are "
      "0 or 1; its mean over the outputs");

@@ -184,6 +184,7 @@ const struct dpt_synonym dpt_job_synonyms[] = {
     {"focal", "focalloss categoricalfocalcrossentropy focalcrossentropy"},
     {"l1", "mae l1loss meanabsoluteerror absoluteerror meanabserror"},
     {"huber", "huberloss smoothl1 smoothl1loss"},
+    {"poisson", "poissonnllloss poissonnll poissonloss countpoisson"},
     {"binary_cross_entropy",
      "bcewithlogitsloss bcewithlogits bceloss bce binarycrossentropy binarycrossentropyloss "
      "binarycrossentropywithlogits sigmoidcrossentropy sigmoidbinarycrossentropy "

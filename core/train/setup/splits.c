@@ -224,6 +224,7 @@ enum dpt_status dpt_trainer_open_targets(struct dpt_trainer *t, struct dpt_error
     DPT_TRY(dpt_target_scale_init(&t->targets, dpt_graph_outputs(&t->model.graph), err));
     for (size_t i = 0; i < DPT_SPLITS; i++)
         t->data.sets[i].scale = &t->targets;
+    t->targets.rates = t->model.loss.kind == DPT_LOSS_POISSON;
     t->targets.transform = (enum dpt_target_transform)conf->transform;
     for (const struct dpt_split *s = t->data.split; s < t->data.split + DPT_SPLITS; s++)
         if (s->present && !t->planned)

@@ -48,7 +48,7 @@ TRANSFORMS = {"noise": (1, 0, False), "mixup": (1, 0, False), "crop_padding": (1
               "saturation": (3, 2, False), "hue": (3, 2, True)}
 TIMES = ["never", "1 step", "2 steps", "3 steps", "7 steps", "0.4 epochs", "1 epoch", "2 epochs", "10 min", "1 h", "auto", "20 %"]
 # What data each loss takes, and how often. A new loss needs its line.
-DATA_OF = {"cross_entropy": ["classes", "classes", "soft"], "focal": ["classes", "soft"], "mse": ["numbers", "numbers", "amounts"], "l1": ["numbers", "amounts"], "huber": ["numbers"], "binary_cross_entropy": ["labels"]}
+DATA_OF = {"cross_entropy": ["classes", "classes", "soft"], "focal": ["classes", "soft"], "mse": ["numbers", "numbers", "amounts"], "l1": ["numbers", "amounts"], "huber": ["numbers"], "poisson": ["amounts"], "binary_cross_entropy": ["labels"]}
 # What is monitored of each loss' evaluations beside the loss: what is told whatever the few samples are.
 MONITORS_OF = {"classes": ["accuracy", "balanced_accuracy", "f1", "recall"], "soft": ["accuracy", "precision"], "numbers": ["mae", "rmse"], "amounts": ["mae", "rmse"],
                "labels": ["accuracy", "label_accuracy", "f1"]}
@@ -273,7 +273,7 @@ class Case:
             self.put("data.augment", self.augment(numbers["augment"]))
         if self.kind == "classes" and rng.random() < GIVEN:
             self.put("data.class_weights", rng.choice(["none", "balanced", [rng.choice([0.5, 1, 3]) for _ in range(self.outputs)]]))
-        if self.kind in ("numbers", "amounts") and rng.random() < 0.5:
+        if self.kind in ("numbers", "amounts") and self.job["loss"]["type"] != "poisson" and rng.random() < 0.5:
             scale = {"mean": [0.5] * self.outputs, "std": [1.5] * self.outputs}
             self.put("data.targets", {"normalize": rng.choice(["auto", "none", {"mean": 0.25, "std": 2}, scale])})
             if self.kind == "amounts":

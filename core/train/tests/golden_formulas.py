@@ -31,6 +31,10 @@ def normal(dice, shape):
     return dice.normal(size=shape)
 
 
+def counts(dice, shape):
+    return dice.poisson(2, shape)
+
+
 def shares(dice, shape):
     return dice.dirichlet(np.ones(shape[1]), shape[0])
 
@@ -48,6 +52,8 @@ LOSSES = {
     "l1": (0, lambda y, t: abs(y - t).mean(1), no_right, normal),
     # Huber 1964, "Robust Estimation of a Location Parameter", section 1 (there with k in place of delta).
     "huber": (1.5, lambda y, t: np.where(abs(y - t) <= 1.5, (y - t) ** 2 / 2, 1.5 * abs(y - t) - 1.5 ** 2 / 2).mean(1), no_right, normal),
+    # The description of torch.nn.PoissonNLLLoss with its defaults, log_input=True and full=False.
+    "poisson": (0, lambda y, t: (np.exp(y) - t * y).mean(1), no_right, counts),
 }
 
 def onecycle(t, n, pct_start=0.3, div_factor=25, final_div_factor=1e4):

@@ -182,6 +182,45 @@ def test_logarithms_are_learned_and_undone(tmp_path, transform, forward, inverse
     assert "of scaled targets" in dpt.run("eval", trained.run).out
 
 
+def test_counts_are_predicted_as_rates(tmp_path):
+    """Loss poisson: what PyTorch's PoissonNLLLoss says of the logarithms, and rates everywhere else."""
+    x, test = samples(400, 0)[0], samples(130, 1)[0]
+    draw = np.random.default_rng(0)
+    rates = lambda x: np.stack([np.exp(x @ [0.7, -0.5, 0.3, 0] + 1), 20 + 0 * x[:, 0]], 1)  # noqa: E731
+    for name, images in (("train", x), ("test", test)):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as f:
+            f["images"], f["labels"] = images, draw.poisson(rates(images)).astype("f4")
+    job = dpt.write_job(tmp_path / "job.yaml", f"""
+data: {{train: {tmp_path}/train.h5, test: {tmp_path}/test.h5}}
+model: {{type: linear, outputs: 2}}
+loss: poisson
+batch: {{global: 20, micro: 5}}
+optimizer: {{type: adam, lr: 0.03}}
+train: {{epochs: 20}}
+output: {tmp_path}/run
+""")
+    assert dpt.run(job, "--quiet").code == 0
+    out = tmp_path / "out.h5"
+    assert dpt.run("predict", job, "--checkpoint", tmp_path / "run", "--input", tmp_path / "test.h5", "--out", out, ranks=2).code == 0
+    with h5py.File(out) as f:
+        predicted, truth = f["predictions"][()].astype(float), f["targets"][()]
+    assert np.corrcoef(np.log(predicted[:, 0]), np.log(rates(test)[:, 0]))[0, 1] > 0.98 and abs(predicted[:, 1].mean() - 20) < 2
+    told = [e for e in dpt.events(tmp_path / "run", "eval") if e["split"] == "test"][-1]
+    assert told["loss"] == pytest.approx((predicted - truth * np.log(predicted)).mean(), rel=1e-5)
+    assert told["mae"] == pytest.approx(np.abs(predicted - truth).mean(), rel=1e-5)
+    for ending in ("onnx", "safetensors"):
+        said = dpt.run("export", tmp_path / "run", tmp_path / f"m.{ending}")
+        assert said.code == 0
+    np.testing.assert_allclose(formats.Onnx(tmp_path / "m.onnx").run(test), predicted, rtol=1e-5)
+    assert "outputs are logarithms of rates (exp of y)" in said.out and formats.read_safetensors(tmp_path / "m.safetensors")[1]["target_inverse"] == "exp"
+    with h5py.File(tmp_path / "train.h5", "a") as f:
+        f["labels"][7] = -1
+    result = dpt.run(job, "--output", tmp_path / "other")
+    assert result.code == 65 and "train.h5, sample 7: the target is -1; loss poisson is for counts" in result.err, result
+    result = dpt.run(job, "--set", "data.targets.normalize=auto")
+    assert result.code == 78 and "data.targets: does not go with loss poisson" in result.err, result
+
+
 def test_numbers_without_a_logarithm_are_refused(trained):
     for transform, said in (("log1p", "is for numbers from 0"), ("log", "is for numbers above 0")):
         result = dpt.run(trained.write("log.yaml", f"none, transform: {transform}"))

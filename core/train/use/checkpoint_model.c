@@ -122,6 +122,7 @@ enum dpt_status dpt_checkpoint_model_open(struct dpt_checkpoint_model *m, const 
     DPT_TRY(DPT_ALLOCATE(m->params, (size_t)m->graph.arena, "the parameters", err));
     if (!dpt_loss_judges(dpt_job_loss(&m->job).kind))
         DPT_TRY(dpt_target_scale_init(&m->targets, dpt_graph_outputs(&m->graph), err));
+    m->targets.rates = dpt_job_loss(&m->job).kind == DPT_LOSS_POISSON;
     state.targets = &m->targets;
     state.graph = &m->graph;
     state.params = m->params;

@@ -198,7 +198,7 @@ static const float *as_trained(const struct work *w, const float *targets)
 /* Brings what the model gave into the targets' units, on rank 0. */
 static void undo_scale(struct work *w)
 {
-    const bool changed = dpt_target_scale_changes(&w->t->targets);
+    const bool changed = dpt_target_scale_undoes(&w->t->targets);
 
     for (int64_t i = 0; changed && i < w->view.total; i++)
         for (int32_t k = 0; k < w->outputs; k++) {
