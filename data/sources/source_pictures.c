@@ -459,9 +459,9 @@ const struct dpt_source_format dpt_source_pictures = {
         "pictures that cannot be read are told, of many the first, or left out by --skip-bad. A "
         "test set goes with "
         "--like TRAINSHARD, so that its classes have the same numbers.",
-    .options = 1u << DPT_SOURCE_SIZE | 1u << DPT_SOURCE_GREY | 1u << DPT_SOURCE_LIKE |
-               1u << DPT_SOURCE_SHUFFLE | 1u << DPT_SOURCE_INVERT | 1u << DPT_SOURCE_FIT |
-               1u << DPT_SOURCE_SKIP_BAD | 1u << DPT_SOURCE_KEEP_FILES,
+    .options = 1ull << DPT_SOURCE_SIZE | 1ull << DPT_SOURCE_GREY | 1ull << DPT_SOURCE_LIKE |
+               1ull << DPT_SOURCE_SHUFFLE | 1ull << DPT_SOURCE_INVERT | 1ull << DPT_SOURCE_FIT |
+               1ull << DPT_SOURCE_SKIP_BAD | 1ull << DPT_SOURCE_KEEP_FILES,
     .is = dpt_picture_is,
     .state = sizeof(struct dpt_pictures),
     .open = open_source,
