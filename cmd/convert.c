@@ -149,8 +149,8 @@ static void print_done(const struct dpt_conversion *done, bool dry, bool quiet)
 static enum dpt_status write_command(const struct dpt_cli *cli, struct dpt_str *command,
                                      struct dpt_error *err)
 {
-    static const char *const left_out[] = {"--columns", "--categories", "--drop", "--missing",
-                                           "--impute"};
+    static const char *const left_out[] = {"--columns", "--categories", "--drop",
+                                           "--missing", "--impute",     "--dates"};
     enum { LEFT_OUT = sizeof left_out / sizeof left_out[0] };
 
     dpt_str_shell(command, cli->argv[0]);

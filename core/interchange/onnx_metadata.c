@@ -23,7 +23,7 @@ static void put_collected(struct dpt_str *model, const char *key, struct dpt_str
     dpt_str_clear(text);
 }
 
-/* "size", or "colour=red" of a category. */
+/* As dpt_column_feature calls them. */
 static void put_features(const struct dpt_columns *columns, struct dpt_str *model,
                          struct dpt_str *text)
 {
@@ -35,8 +35,7 @@ static void put_features(const struct dpt_columns *columns, struct dpt_str *mode
 
         for (size_t k = 0; k < dpt_column_width(c); k++) {
             dpt_str_clear(&name);
-            dpt_str_printf(&name, "%s%s%s", c->name, c->role == DPT_COLUMN_CATEGORY ? "=" : "",
-                           c->role == DPT_COLUMN_CATEGORY ? c->texts[k] : "");
+            dpt_column_feature(c, k, &name);
             text->failed = text->failed || name.failed;
             dpt_str_printf(text, "%s", before);
             dpt_str_json(text, name.failed ? "" : name.text);
@@ -59,10 +58,12 @@ static void put_offsets(const struct dpt_columns *columns, bool labels, struct d
         const struct dpt_column *c = &columns->at[labels ? columns->labels[i] : i];
         const size_t n = labels ? 1 : dpt_column_width(c);
 
-        any = any || (n > 0 && c->offset != 0);
         for (size_t k = 0; k < n; k++) {
+            const double offset = k == 0 ? c->offset : 0;
+
+            any = any || offset != 0;
             dpt_str_printf(text, text->length == 0 ? "[" : ", ");
-            dpt_str_number(text, c->offset);
+            dpt_str_number(text, offset);
         }
     }
     dpt_str_printf(text, "]");

@@ -41,6 +41,12 @@ static enum dpt_status take_missing(struct dpt_source *s, struct dpt_error *err)
         DPT_TRY(dpt_fail(err, DPT_USAGE, "--impute %s: must be median, mean or refuse", impute));
     state->impute = impute != NULL ? strcmp(impute, "refuse") != 0 : list != NULL;
     state->mean = impute != NULL && strcmp(impute, "mean") == 0;
+    state->indicate = s->spec->option[DPT_SOURCE_INDICATOR] != NULL;
+    if (state->indicate && !state->impute)
+        DPT_TRY(
+            dpt_fail(err, DPT_USAGE,
+                     "--missing-indicator: nothing is filled; --impute median, or --missing with "
+                     "what stands for no value, fills"));
     if (list != NULL)
         DPT_TRY(dpt_csv_open_text(&csv, list, "--missing", err));
     while (more) {
@@ -104,6 +110,7 @@ enum dpt_status dpt_csv_columns_begin(struct dpt_source *s, struct dpt_error *er
                          "--delimiter ';' or tab says the other"));
     DPT_TRY(check_thousands(columns, err));
     DPT_TRY(take_missing(s, err));
+    DPT_TRY(dpt_csv_dates_begin(s, err));
 out:
     return status;
 }
@@ -134,9 +141,9 @@ enum dpt_status dpt_csv_columns_list(struct dpt_source *s, struct dpt_error *err
     struct dpt_csv_table *t = &state->table;
     struct dpt_columns *columns = &state->columns;
     static const enum dpt_source_option said[] = {
-        DPT_SOURCE_DELIMITER, DPT_SOURCE_DECIMAL, DPT_SOURCE_THOUSANDS,
-        DPT_SOURCE_MISSING,   DPT_SOURCE_IMPUTE,  DPT_SOURCE_DROP,
-        DPT_SOURCE_COLUMNS,   DPT_SOURCE_ID,      DPT_SOURCE_CATEGORIES};
+        DPT_SOURCE_DELIMITER,  DPT_SOURCE_DECIMAL, DPT_SOURCE_THOUSANDS, DPT_SOURCE_MISSING,
+        DPT_SOURCE_IMPUTE,     DPT_SOURCE_DROP,    DPT_SOURCE_COLUMNS,   DPT_SOURCE_ID,
+        DPT_SOURCE_CATEGORIES, DPT_SOURCE_DATES};
     bool sorted = true; /* the labels are in the order of the columns */
     size_t n = 0;
 
@@ -168,7 +175,7 @@ enum dpt_status dpt_csv_columns_list(struct dpt_source *s, struct dpt_error *err
     state->watched = state->impute;
     for (size_t k = 0; k < n; k++)
         state->watched = state->watched || state->inputs[k]->filled ||
-                         state->inputs[k]->role == DPT_COLUMN_CATEGORY;
+                         state->inputs[k]->role != DPT_COLUMN_NUMBER;
     for (size_t k = 0; s->spec->convert && !state->known && k < n; k++)
         if (state->inputs[k]->role == DPT_COLUMN_NUMBER)
             state->undecided[state->n_undecided++] = k;
@@ -255,13 +262,17 @@ enum dpt_status dpt_csv_columns_scan(struct dpt_source *s, struct dpt_error *err
         const struct dpt_column *column = state->inputs[k];
         const struct dpt_csv_cell *cell = dpt_csv_cell_at(state, t->features[k]);
         const bool category = column->role == DPT_COLUMN_CATEGORY;
+        const bool date = column->role == DPT_COLUMN_DATE;
+        const bool fills = state->known ? category || column->filled : state->impute;
 
-        if ((category || column->filled || state->impute) && dpt_csv_is_missing(state, cell)) {
+        if ((category || date || fills) && dpt_csv_is_missing(state, cell)) {
             state->met[k].missing++;
-            if (category && !state->known && !state->impute)
+            if (!fills)
                 DPT_TRY(dpt_csv_no_number(state, t->features[k], DPT_CSV_MISSING, err));
         } else if (category) {
             DPT_TRY(scan_category(state, k, err));
+        } else if (date) {
+            DPT_TRY(dpt_csv_dates_scan(state, k, err));
         }
     }
     for (size_t i = 0; i < state->n_undecided; i++)
@@ -282,7 +293,7 @@ static void tell_met(const struct dpt_source *s)
 {
     const struct dpt_csv_state *state = s->state;
     struct dpt_log *log = s->spec->log;
-    char shown[DPT_CSV_SHOWN], digits[32];
+    char shown[DPT_CSV_SHOWN], digits[32], fill[DPT_DATE_TEXT];
 
     if (log == NULL)
         return;
@@ -304,8 +315,9 @@ static void tell_met(const struct dpt_source *s)
             dpt_log_info(log, "%s: %s missing in '%s': none of its categories", s->paths[0],
                          dpt_group_digits(digits, met->missing), shown);
         else if (met->missing > 0)
-            dpt_log_info(log, "%s: %s missing in '%s': %.6g, as in training", s->paths[0],
-                         dpt_group_digits(digits, met->missing), shown, column->fill);
+            dpt_log_info(log, "%s: %s missing in '%s': %s, as in training", s->paths[0],
+                         dpt_group_digits(digits, met->missing), shown,
+                         dpt_csv_fill_text(column, fill));
     }
 }
 
@@ -375,6 +387,10 @@ enum dpt_status dpt_csv_columns_end(struct dpt_source *s, struct dpt_error *err)
 
         if (state->met[k].words != NULL)
             DPT_TRY(dpt_csv_keep_words(state, column, state->met[k].words, err));
+        if (column->role == DPT_COLUMN_DATE)
+            DPT_TRY(dpt_csv_dates_end(state, k, err));
+        column->indicator =
+            state->indicate && column->role != DPT_COLUMN_CATEGORY && state->met[k].missing > 0;
         if (column->role != DPT_COLUMN_CATEGORY)
             continue;
         if (column->values.n == 0)
@@ -389,6 +405,36 @@ out:
 
 /* --- rows ------------------------------------------------------------------------------------- */
 
+/* Writes the features of a category; gives how many there are. */
+static size_t put_category(const struct dpt_csv_state *state, const struct dpt_column *column,
+                           const struct dpt_csv_cell *cell, float *values)
+{
+    const struct dpt_name name = dpt_column_value(cell->text), *found = NULL;
+
+    if (!dpt_csv_is_missing(state, cell))
+        found = dpt_names_find(&column->values, &name);
+    memset(values, 0, column->values.n * sizeof *values);
+    if (found != NULL)
+        values[found->class] = 1;
+    return column->values.n;
+}
+
+/* Writes those of a number or a date. */
+static size_t put_number(const struct dpt_column *column, double value, bool missing, float *values)
+{
+    size_t n = 0;
+
+    if (column->role == DPT_COLUMN_NUMBER)
+        values[n++] = (float)(value - column->offset);
+    for (size_t i = 0; i < column->n_parts; i++) {
+        dpt_date_part_write(column->parts[i], value, values + n);
+        n += dpt_date_part_width(column->parts[i]);
+    }
+    if (column->indicator)
+        values[n++] = missing;
+    return n;
+}
+
 enum dpt_status dpt_csv_features(const struct dpt_csv_state *state, float *values,
                                  struct dpt_error *err)
 {
@@ -398,26 +444,22 @@ enum dpt_status dpt_csv_features(const struct dpt_csv_state *state, float *value
         const struct dpt_column *column = state->inputs[k];
         const size_t at = state->table.features[k];
         const struct dpt_csv_cell *cell = dpt_csv_cell_at(state, at);
+        bool missing = false;
         double value = 0;
 
         if (column->role == DPT_COLUMN_CATEGORY) {
-            const struct dpt_name name = dpt_column_value(cell->text), *found = NULL;
-
-            if (!dpt_csv_is_missing(state, cell))
-                found = dpt_names_find(&column->values, &name);
-            memset(values, 0, column->values.n * sizeof *values);
-            if (found != NULL)
-                values[found->class] = 1;
-            values += column->values.n;
+            values += put_category(state, column, cell, values);
             continue;
         }
-        if (column->filled && dpt_csv_is_missing(state, cell))
-            value = column->fill;
-        else if (state->columns.n_missing > 0 && dpt_csv_is_missing(state, cell))
+        if (column->filled || state->columns.n_missing > 0)
+            missing = dpt_csv_is_missing(state, cell);
+        if (missing && !column->filled)
             DPT_TRY(dpt_csv_no_number(state, at, DPT_CSV_MISSING, err));
+        if (missing)
+            value = column->fill;
         else
             DPT_TRY(dpt_csv_input_at(state, k, &value, err));
-        *values++ = (float)(value - column->offset);
+        values += put_number(column, value, missing, values);
     }
 out:
     return status;

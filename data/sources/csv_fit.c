@@ -58,7 +58,7 @@ static enum dpt_status fill_some(struct dpt_source *s, struct gather *g, struct 
     DPT_TRY(DPT_ALLOCATE(g->values, width, "the columns", err));
     DPT_TRY(DPT_ALLOCATE(g->n, width, "the columns", err));
     for (size_t i = 0; i < width; i++)
-        if (state->inputs[g->first + i]->role == DPT_COLUMN_NUMBER)
+        if (state->inputs[g->first + i]->role != DPT_COLUMN_CATEGORY)
             DPT_TRY(DPT_ALLOCATE(g->values[i], s->info.samples, "a column's numbers", err));
     DPT_TRY(dpt_csv_walk(s, "finding what is missing", gather_row, g, err));
     for (size_t i = 0; i < width; i++) {
@@ -68,10 +68,13 @@ static enum dpt_status fill_some(struct dpt_source *s, struct gather *g, struct 
             continue;
         if (g->n[i] == 0)
             DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
-                             "%s: column '%s' holds no number%s to fill its gaps with; --drop it",
+                             "%s: column '%s' holds no %s%s to fill its gaps with; --drop it",
                              s->paths[0], dpt_csv_shown(column->name, shown),
+                             column->role == DPT_COLUMN_DATE ? "date" : "number",
                              g->part != NULL ? " in the training part" : ""));
         column->fill = middle_of(state, g->values[i], g->n[i]);
+        if (column->role == DPT_COLUMN_DATE && !state->met[g->first + i].timed)
+            column->fill = 86400 * floor(column->fill / 86400); /* a day, as all others are */
         column->filled = true;
     }
 out:
@@ -112,6 +115,22 @@ static void tell_numbers(const struct dpt_column *column, struct dpt_str *told)
         dpt_str_printf(told, ", less %.15g", column->offset);
 }
 
+/* What missing values of a column became. */
+static void tell_missing(const struct dpt_csv_state *state, const struct dpt_column *column,
+                         const struct dpt_csv_met *met, struct dpt_str *told)
+{
+    char digits[32], fill[DPT_DATE_TEXT];
+
+    if (met->missing > 0)
+        dpt_str_printf(told, "; %s missing, filled with %s%s",
+                       dpt_group_digits(digits, met->missing), dpt_csv_fill_text(column, fill),
+                       state->known  ? ", as in training"
+                       : state->mean ? ", the mean"
+                                     : ", the median");
+    if (column->indicator)
+        dpt_str_printf(told, "; one more feature is 1 where it was missing");
+}
+
 /* What a column became, behind its name. */
 static void tell_column(const struct dpt_source *s, const struct dpt_column *column,
                         enum dpt_column_role role, const struct dpt_csv_met *met,
@@ -126,12 +145,16 @@ static void tell_column(const struct dpt_source *s, const struct dpt_column *col
     case DPT_COLUMN_NUMBER:
         dpt_str_printf(told, "number");
         tell_numbers(column, told);
-        if (met->missing > 0)
-            dpt_str_printf(told, "; %s missing, filled with %.6g%s",
-                           dpt_group_digits(digits, met->missing), column->fill,
-                           state->known  ? ", as in training"
-                           : state->mean ? ", the mean"
-                                         : ", the median");
+        tell_missing(state, column, met, told);
+        return;
+    case DPT_COLUMN_DATE:
+        dpt_str_printf(told, "date%s:",
+                       column->order == DPT_DATE_DAY_FIRST     ? ", the day first"
+                       : column->order == DPT_DATE_MONTH_FIRST ? ", the month first"
+                                                               : "");
+        for (size_t k = 0; k < column->n_parts; k++)
+            dpt_str_printf(told, "%s %s", k > 0 ? "," : "", dpt_date_part_name(column->parts[k]));
+        tell_missing(state, column, met, told);
         return;
     case DPT_COLUMN_CATEGORY:
         dpt_str_printf(told, "%zu categor%s:", column->values.n,
@@ -197,7 +220,8 @@ static bool is_plain(const struct dpt_csv_state *state, size_t column, const siz
     const size_t k = place[column];
 
     return state->table.role[column] == DPT_COLUMN_NUMBER && state->met[k].missing == 0 &&
-           state->inputs[k]->values.n == 0 && state->inputs[k]->offset == 0;
+           !state->inputs[k]->indicator && state->inputs[k]->values.n == 0 &&
+           state->inputs[k]->offset == 0;
 }
 
 /* A line a column; of wide tables, such as pictures, one for neighbours that are mere numbers. */

@@ -124,12 +124,41 @@ static enum dpt_status word_at(const struct dpt_csv_state *state, size_t at,
                           column->texts[0], column->texts[1]);
 }
 
+enum dpt_status dpt_csv_no_date(const struct dpt_csv_state *state, size_t k, bool ambiguous,
+                                struct dpt_error *err)
+{
+    const size_t at = state->table.features[k];
+    const enum dpt_date_order order = state->known ? state->inputs[k]->order : state->order;
+
+    if (ambiguous)
+        return dpt_csv_refuse(state, at, err,
+                              "one of two dates: the training data had none that are written so");
+    if (strcmp(dpt_csv_cell_at(state, at)->text, "NaT") == 0 && !state->known)
+        return dpt_csv_refuse(state, at, err, "no date; --missing NaT fills such cells");
+    return dpt_csv_refuse(state, at, err, "not a date, as 2024-03-01, %s or 2024-03-01 13:45",
+                          order == DPT_DATE_MONTH_FIRST ? "03/01/2024" : "01.03.2024");
+}
+
+enum dpt_status dpt_csv_date_at(const struct dpt_csv_state *state, size_t k, double *seconds,
+                                struct dpt_error *err)
+{
+    const char *text = dpt_csv_cell_at(state, state->table.features[k])->text;
+    struct dpt_date date;
+
+    if (!dpt_date_read(text, state->inputs[k]->order, &date) || date.ambiguous)
+        return dpt_csv_no_date(state, k, date.ambiguous, err);
+    *seconds = date.seconds;
+    return DPT_OK;
+}
+
 enum dpt_status dpt_csv_input_at(const struct dpt_csv_state *state, size_t k, double *value,
                                  struct dpt_error *err)
 {
     const struct dpt_column *column = state->inputs[k];
     const size_t at = state->table.features[k];
 
+    if (column->role == DPT_COLUMN_DATE)
+        return dpt_csv_date_at(state, k, value, err);
     return column->values.n == 0 ? dpt_csv_number_at(state, at, value, err)
                                  : word_at(state, at, column, value, err);
 }

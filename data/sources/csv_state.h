@@ -1,7 +1,7 @@
 /*
  * csv_state: a CSV source: its table, what its columns become, and what its labels are. Private to
- * source_csv.c, csv_rows.c, csv_labels.c, csv_columns.c, csv_spans.c, csv_words.c and csv_fit.c;
- * pictures_labels.c adds what was done to the pictures.
+ * source_csv.c, csv_rows.c, csv_labels.c, csv_columns.c, csv_dates.c, csv_spans.c, csv_words.c and
+ * csv_fit.c; pictures_labels.c adds what was done to the pictures.
  */
 #ifndef DPT_DATA_CSV_STATE_H
 #define DPT_DATA_CSV_STATE_H
@@ -44,6 +44,11 @@ struct dpt_csv_met {
     const char *first_unknown; /* where the first of these is, and what */
     /* The words for 0 and 1, where a column without a role has no others; NULL: it has. */
     const dpt_column_words *words;
+    /* Of dates: whether some has a time of day, and in which order some must have been written;
+     * where the first of these is, and the first that may be another day in the other order. */
+    bool timed;
+    enum dpt_date_order order;
+    const char *ordered, *ambiguous;
 };
 
 /* The numbers of a column, as far as they have to be looked at. */
@@ -70,6 +75,8 @@ struct dpt_csv_state {
     bool kept;                   /* shards are told of the columns */
     bool watched;                /* some input has categories, or may miss values */
     bool impute, mean;           /* missing numbers become the median, or the mean */
+    bool indicate;               /* and one more feature says that they were missing */
+    enum dpt_date_order order;   /* --day-first */
     bool converts;               /* the file becomes shards */
     bool drops;                  /* rows without a label are left out */
     int64_t dropped;             /* of the walk */
@@ -123,6 +130,12 @@ enum dpt_status dpt_csv_target_at(const struct dpt_csv_state *state, size_t k, f
 /* A number of the row that a float can hold. Errors: BAD_DATA. */
 enum dpt_status dpt_csv_number_at(const struct dpt_csv_state *state, size_t column, double *value,
                                   struct dpt_error *err);
+/* The seconds of the k-th input of the row, a date that is not missing. Errors: BAD_DATA. */
+enum dpt_status dpt_csv_date_at(const struct dpt_csv_state *state, size_t k, double *seconds,
+                                struct dpt_error *err);
+/* Fails for the k-th input of the row, which is no date, or may be two. */
+enum dpt_status dpt_csv_no_date(const struct dpt_csv_state *state, size_t k, bool ambiguous,
+                                struct dpt_error *err);
 /* The number of an input NUMBER in the row, whose cell is not missing: its own, or that of its
  * word. k: of the inputs. Errors: BAD_DATA. */
 enum dpt_status dpt_csv_input_at(const struct dpt_csv_state *state, size_t k, double *value,
@@ -162,6 +175,18 @@ enum dpt_status dpt_csv_spans_scan(struct dpt_csv_state *state, struct dpt_error
 void dpt_csv_spans_end(struct dpt_source *source);
 /* What is known of the k-th label's column; NULL: nothing. */
 struct dpt_column *dpt_csv_label_column(const struct dpt_csv_state *state, size_t k);
+
+/* --- csv_dates.c ------------------------------------------------------------------------------ */
+
+/* Reads --day-first. Errors: USAGE. */
+enum dpt_status dpt_csv_dates_begin(struct dpt_source *source, struct dpt_error *err);
+/* Looks at the k-th input of the row, a date that is not missing. Errors: BAD_DATA, RANK. */
+enum dpt_status dpt_csv_dates_scan(struct dpt_csv_state *state, size_t k, struct dpt_error *err);
+/* Decides how the dates of the k-th input are read, and which parts of them are features. Errors:
+ * BAD_DATA (nothing says which number is the day). */
+enum dpt_status dpt_csv_dates_end(struct dpt_csv_state *state, size_t k, struct dpt_error *err);
+/* What stands for a missing value of a column NUMBER or DATE, as text; returns buf. */
+const char *dpt_csv_fill_text(const struct dpt_column *column, char buf[DPT_DATE_TEXT]);
 
 /* --- csv_words.c ------------------------------------------------------------------------------ */
 

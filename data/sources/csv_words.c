@@ -18,11 +18,13 @@ struct column_cells {
     bool other_marks;           /* all words are numbers with other marks than the file's */
     bool digits;                /* some word seems to be a number in other writing, or a date */
     const char *place, *marks;  /* of the first word; how its marks would be said */
+    int64_t dates;              /* words that are dates */
+    bool ambiguous, ordered;    /* some may be another day in the other order; some may not */
 };
 
 /* What becomes of it. WRITINGS: some of its numbers are written so that they cannot be read: their
  * values are there, and are not to be filled. */
-enum fate { NUMBERS, SPELLINGS, WRITINGS, CATEGORIES, DIFFERENT, EMPTY };
+enum fate { NUMBERS, SPELLINGS, WRITINGS, DATES, CATEGORIES, DIFFERENT, EMPTY };
 
 struct cells_scan {
     struct column_cells *of; /* [features] */
@@ -48,7 +50,13 @@ static enum dpt_status note_word(struct dpt_csv_state *state, struct column_cell
 {
     const char *text = dpt_csv_cell_at(state, at)->text;
     const char *marks = dpt_csv_other_marks(state, text);
+    struct dpt_date date;
 
+    if (dpt_date_read(text, state->order, &date)) {
+        c->dates++;
+        c->ambiguous = c->ambiguous || date.ambiguous;
+        c->ordered = c->ordered || date.order != DPT_DATE_UNKNOWN;
+    }
     if (c->words++ == 0) {
         c->other_marks = true;
         c->marks = marks;
@@ -80,7 +88,7 @@ static enum dpt_status scan_cell(struct dpt_csv_state *state, struct cells_scan 
         state->inputs[k]->values.n > 0 && dpt_column_take_word(state->inputs[k], cell->text, &value)
             ? DPT_CSV_NUMBER
             : dpt_csv_table_number(&state->table, cell->text, &value);
-    if (kind == DPT_CSV_MISSING || kind == DPT_CSV_NOT_FINITE)
+    if (kind == DPT_CSV_MISSING || kind == DPT_CSV_NOT_FINITE || strcmp(cell->text, "NaT") == 0)
         return note_text(state, &c->missing, DISTINCT_MOST, cell->text, err);
     if (kind == DPT_CSV_NUMBER)
         c->numbers++;
@@ -112,6 +120,8 @@ static enum fate fate_of(const struct column_cells *c)
         return EMPTY;
     if (c->words == 0)
         return NUMBERS;
+    if (c->dates == c->words && c->numbers == 0)
+        return DATES;
     if (c->digits && c->words < c->numbers)
         return WRITINGS;
     if (c->spellings.n <= SPELLINGS_MOST && c->words < c->numbers)
@@ -180,8 +190,8 @@ static bool lacks_values(const struct column_cells *c)
 {
     const enum fate fate = fate_of(c);
 
-    return fate == SPELLINGS ||
-           ((fate == NUMBERS || fate == CATEGORIES) && (c->empty > 0 || c->missing.n > 0));
+    return fate == SPELLINGS || ((fate == NUMBERS || fate == DATES || fate == CATEGORIES) &&
+                                 (c->empty > 0 || c->missing.n > 0));
 }
 
 /* What is said of missing values. */
@@ -202,7 +212,7 @@ static void add_missing(const struct advice *a, struct dpt_str *command)
         const struct column_cells *c = &a->cells[k];
 
         lacking = lacking || lacks_values(c);
-        if (fate_of(c) == NUMBERS || fate_of(c) == SPELLINGS)
+        if (fate_of(c) == NUMBERS || fate_of(c) == SPELLINGS || fate_of(c) == DATES)
             add_names(&c->missing, &listed, &list);
         if (fate_of(c) == SPELLINGS)
             add_names(&c->spellings, &listed, &list);
@@ -216,9 +226,16 @@ static void add_missing(const struct advice *a, struct dpt_str *command)
     dpt_names_release(&listed);
 }
 
+/* Whether nothing tells which number of the dates of a column is the day. */
+static bool is_undecided(const struct dpt_csv_state *state, const struct column_cells *c)
+{
+    return state->order == DPT_DATE_UNKNOWN && fate_of(c) == DATES && c->ambiguous && !c->ordered;
+}
+
 static enum dpt_column_role role_of(enum fate fate)
 {
     return fate == CATEGORIES                   ? DPT_COLUMN_CATEGORY
+           : fate == DATES                      ? DPT_COLUMN_DATE
            : fate == DIFFERENT || fate == EMPTY ? DPT_COLUMN_DROPPED
                                                 : DPT_COLUMN_NUMBER;
 }
@@ -253,7 +270,8 @@ static void write_command(const struct advice *a, struct dpt_str *command)
         /* --columns leaves out what it does not name. */
         const bool said_dropped = t->role[i] == DPT_COLUMN_DROPPED && t->assigned[i];
 
-        if (became[i] == DPT_COLUMN_CATEGORY || (became[i] == DPT_COLUMN_NUMBER && chosen) ||
+        if (became[i] == DPT_COLUMN_CATEGORY || became[i] == DPT_COLUMN_DATE ||
+            (became[i] == DPT_COLUMN_NUMBER && chosen) ||
             (became[i] == DPT_COLUMN_DROPPED && (!chosen || said_dropped)))
             add_column(a, i, &list[became[i]]);
     }
@@ -264,6 +282,12 @@ static void write_command(const struct advice *a, struct dpt_str *command)
     dpt_str_printf(command, "%s", a->s->spec->command != NULL ? a->s->spec->command : "dptrain");
     add_option(command, "--columns", &list[DPT_COLUMN_NUMBER]);
     add_option(command, "--categories", &list[DPT_COLUMN_CATEGORY]);
+    add_option(command, "--dates", &list[DPT_COLUMN_DATE]);
+    for (size_t k = 0; k < t->n_features; k++)
+        if (is_undecided(a->state, &a->cells[k])) {
+            dpt_str_printf(command, " --day-first no");
+            break;
+        }
     add_option(command, "--drop", &list[DPT_COLUMN_DROPPED]);
     add_missing(a, command);
 }
@@ -297,6 +321,12 @@ static void tell_column(const struct advice *a, size_t k, struct dpt_str *told)
                            dpt_csv_shown(c->spellings.at[i].text, shown));
         dpt_str_printf(told, "%s cannot be read as one: correct the file",
                        c->spellings.n > SPELLINGS_MOST ? " and others" : "");
+        return;
+    case DATES:
+        dpt_str_printf(told, ": dates, which --dates takes%s",
+                       is_undecided(a->state, c)
+                           ? ", here with the month first; --day-first yes: the day is"
+                           : "");
         return;
     case CATEGORIES:
         dpt_str_printf(told, ": %s different values in %s rows, which --categories takes", distinct,

@@ -186,7 +186,7 @@ static enum dpt_status check_options(const struct dpt_source *s, struct dpt_erro
     const struct dpt_source_spec *spec = s->spec;
 
     for (int i = 0; i < DPT_SOURCE_OPTION_COUNT; i++)
-        if (spec->option[i] != NULL && (s->format->options & 1u << i) == 0)
+        if (spec->option[i] != NULL && (s->format->options & 1ull << i) == 0)
             return dpt_fail(err, DPT_USAGE,
                             spec->convert ? "%s is no option of the format %s"
                                           : "%s is no option for inputs of the format %s",

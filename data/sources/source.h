@@ -68,7 +68,15 @@
     X(SHUFFLE, "--shuffle", "SEED",                                                                \
       "pictures: store them in an order drawn by this number, not that of their names")            \
     X(KEYS, "--keys", "X,Y",                                                                       \
-      "h5, npz: names of the arrays of samples and of labels (default: images or x, labels or y)")
+      "h5, npz: names of the arrays of samples and of labels (default: images or x, labels or y)") \
+    X(DATES, "--dates", "COL,...",                                                                 \
+      "csv: columns of dates, as 2024-03-01 13:45 or 01.03.2024; they become the year, and sines " \
+      "and cosines of month, day of year, weekday and, where there are times, hour")               \
+    X(DAY_FIRST, "--day-first", "auto|yes|no",                                                     \
+      "csv: which number of dates as 03/04/2024 is the day (auto: where some tells, as 13/04)")    \
+    X(INDICATOR, "--missing-indicator", NULL,                                                      \
+      "csv: each column of which missing values are filled gets one more feature, 1 where one "    \
+      "was")
 
 enum dpt_source_option {
 #define X(id, name, value, help) DPT_SOURCE_##id,
@@ -91,7 +99,7 @@ struct dpt_source_format {
     const char *inputs;  /* for convert: "IMAGES LABELS"; NULL: it takes none of these */
     const char *summary; /* one line */
     const char *details; /* some lines for --help: what files, what becomes of them */
-    unsigned options;    /* bits 1 << enum dpt_source_option of those it understands */
+    uint64_t options;    /* bits 1ull << enum dpt_source_option of those it understands */
 
     /* Private to sources/, as struct dpt_source is (source_type.h). */
     /* Whether a file of this format begins so; NULL: that is never looked for. */

@@ -442,7 +442,8 @@ const struct dpt_source_format dpt_source_idx = {
     .summary = "IDX files of unsigned bytes, as MNIST's; gzipped or not",
     .details = "Images [N,H,W] become uint8 [N,1,H,W]; [N,C,H,W] and [N,D] stay as they are. "
                "Labels: one byte each.",
-    .options = 1u << DPT_SOURCE_LABELS | 1u << DPT_SOURCE_REGRESSION | 1u << DPT_SOURCE_CLASSES,
+    .options =
+        1ull << DPT_SOURCE_LABELS | 1ull << DPT_SOURCE_REGRESSION | 1ull << DPT_SOURCE_CLASSES,
     .is = is_idx,
     .state = sizeof(struct state),
     .open = open_source,
@@ -462,8 +463,8 @@ const struct dpt_source_format dpt_source_npy = {
         "for their samples or leave out too many, as amounts do (--classes and --regression say "
         "it); other floats [N], and any numbers [N,K], are targets: several labels, "
         "probabilities of classes, numbers to predict.",
-    .options = 1u << DPT_SOURCE_LAYOUT | 1u << DPT_SOURCE_LABELS | 1u << DPT_SOURCE_REGRESSION |
-               1u << DPT_SOURCE_CLASSES,
+    .options = 1ull << DPT_SOURCE_LAYOUT | 1ull << DPT_SOURCE_LABELS |
+               1ull << DPT_SOURCE_REGRESSION | 1ull << DPT_SOURCE_CLASSES,
     .is = is_npy,
     .state = sizeof(struct state),
     .open = open_source,
@@ -478,8 +479,8 @@ const struct dpt_source_format dpt_source_npz = {
     .summary = "archives of NumPy arrays as numpy.savez and savez_compressed write them",
     .details = "Arrays as those of npy, images or x or arr_0, and labels or y or arr_1; --keys "
                "names others. Several files become one set.",
-    .options = 1u << DPT_SOURCE_KEYS | 1u << DPT_SOURCE_LAYOUT | 1u << DPT_SOURCE_REGRESSION |
-               1u << DPT_SOURCE_CLASSES,
+    .options = 1ull << DPT_SOURCE_KEYS | 1ull << DPT_SOURCE_LAYOUT | 1ull << DPT_SOURCE_REGRESSION |
+               1ull << DPT_SOURCE_CLASSES,
     .is = is_npz,
     .state = sizeof(struct state),
     .open = open_source,

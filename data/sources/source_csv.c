@@ -48,6 +48,7 @@ static enum dpt_status open_table(struct dpt_source *s, const char *label, struc
                   [DPT_COLUMN_ID] = option[DPT_SOURCE_ID],
                   [DPT_COLUMN_DROPPED] = option[DPT_SOURCE_DROP],
                   [DPT_COLUMN_CATEGORY] = option[DPT_SOURCE_CATEGORIES],
+                  [DPT_COLUMN_DATE] = option[DPT_SOURCE_DATES],
                   [DPT_COLUMN_NUMBER] = option[DPT_SOURCE_COLUMNS]},
         .header = option[DPT_SOURCE_HEADER],
         .delimiter = state->columns.delimiter,
@@ -155,10 +156,13 @@ static enum dpt_status take_like(struct dpt_source *s, struct dpt_error *err)
     DPT_TRY(dpt_source_model_of(&s->like, labels->shard, !labels->regression, &s->region, err));
     if (s->like.columns != NULL &&
         (option[DPT_SOURCE_DROP] != NULL || option[DPT_SOURCE_COLUMNS] != NULL ||
-         option[DPT_SOURCE_CATEGORIES] != NULL || option[DPT_SOURCE_IMPUTE] != NULL))
-        DPT_TRY(dpt_fail(err, DPT_USAGE,
-                         "--like says what becomes of the columns; leave --drop, --columns, "
-                         "--categories and --impute out"));
+         option[DPT_SOURCE_CATEGORIES] != NULL || option[DPT_SOURCE_IMPUTE] != NULL ||
+         option[DPT_SOURCE_DATES] != NULL || option[DPT_SOURCE_DAY_FIRST] != NULL ||
+         option[DPT_SOURCE_INDICATOR] != NULL))
+        DPT_TRY(
+            dpt_fail(err, DPT_USAGE,
+                     "--like says what becomes of the columns; leave --drop, --columns, "
+                     "--categories, --dates, --day-first, --impute and --missing-indicator out"));
     labels->regression = labels->regression || s->like.targets;
     s->layout.u8 = s->like.u8;
     DPT_TRY(dpt_csv_labels_take(labels, &s->like, err));
@@ -387,12 +391,14 @@ const struct dpt_source_format dpt_source_csv = {
         "checkpoints: predict finds columns by their names, of which no two may be alike. In a "
         "list of columns, a name that holds a comma stands in quotes: '\"price, EUR\",size'. A "
         "test set goes with --like TRAINSHARD, so that its columns and classes are the same.",
-    .options = 1u << DPT_SOURCE_LIKE | 1u << DPT_SOURCE_LABEL | 1u << DPT_SOURCE_HEADER |
-               1u << DPT_SOURCE_CLASSES | 1u << DPT_SOURCE_REGRESSION | 1u << DPT_SOURCE_SHAPE |
-               1u << DPT_SOURCE_U8 | 1u << DPT_SOURCE_DELIMITER | 1u << DPT_SOURCE_DECIMAL |
-               1u << DPT_SOURCE_THOUSANDS | 1u << DPT_SOURCE_MISSING | 1u << DPT_SOURCE_IMPUTE |
-               1u << DPT_SOURCE_DROP | 1u << DPT_SOURCE_COLUMNS | 1u << DPT_SOURCE_ID |
-               1u << DPT_SOURCE_CATEGORIES | 1u << DPT_SOURCE_DROP_MISSING_LABEL,
+    .options = 1ull << DPT_SOURCE_LIKE | 1ull << DPT_SOURCE_LABEL | 1ull << DPT_SOURCE_HEADER |
+               1ull << DPT_SOURCE_CLASSES | 1ull << DPT_SOURCE_REGRESSION |
+               1ull << DPT_SOURCE_SHAPE | 1ull << DPT_SOURCE_U8 | 1ull << DPT_SOURCE_DELIMITER |
+               1ull << DPT_SOURCE_DECIMAL | 1ull << DPT_SOURCE_THOUSANDS |
+               1ull << DPT_SOURCE_MISSING | 1ull << DPT_SOURCE_IMPUTE | 1ull << DPT_SOURCE_DROP |
+               1ull << DPT_SOURCE_COLUMNS | 1ull << DPT_SOURCE_ID | 1ull << DPT_SOURCE_CATEGORIES |
+               1ull << DPT_SOURCE_DROP_MISSING_LABEL | 1ull << DPT_SOURCE_DATES |
+               1ull << DPT_SOURCE_DAY_FIRST | 1ull << DPT_SOURCE_INDICATOR,
     .is = is,
     .state = sizeof(struct dpt_csv_state),
     .open = open_source,

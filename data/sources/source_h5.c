@@ -413,8 +413,8 @@ const struct dpt_source_format dpt_source_h5 = {
     .details = "Data sets of any names (--keys), compressed or not, also MATLAB's of version 7.3 "
                "(FILE.mat); several files become one set. Samples are uint8, float32 or float64. "
                "Labels are as in npy; names of classes and of samples are kept, weights are not.",
-    .options = 1u << DPT_SOURCE_KEYS | 1u << DPT_SOURCE_LAYOUT | 1u << DPT_SOURCE_REGRESSION |
-               1u << DPT_SOURCE_CLASSES,
+    .options = 1ull << DPT_SOURCE_KEYS | 1ull << DPT_SOURCE_LAYOUT | 1ull << DPT_SOURCE_REGRESSION |
+               1ull << DPT_SOURCE_CLASSES,
     .is = is,
     .state = sizeof(struct state),
     .open = open_source,

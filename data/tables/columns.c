@@ -10,6 +10,9 @@
 static const char heading[] = "column,name,role,fill,value\n";
 static const char heading_offset[] = "column,name,role,fill,value,offset\n";
 static const char *const roles[] = {DPT_COLUMN_ROLES(DPT_LIST_WORD)};
+static const char and_missing[] = "+missing"; /* behind the role of a column with an indicator */
+static const char *const orders[] = {
+    [DPT_DATE_DAY_FIRST] = "day first", [DPT_DATE_MONTH_FIRST] = "month first"};
 static const char what[] = "the columns";
 enum { NUMBER, NAME, ROLE, FILL, VALUE, CELLS, OFFSET = CELLS };
 
@@ -100,6 +103,23 @@ static bool take_file(struct dpt_columns *c, const struct dpt_csv_cell *cells,
     return true;
 }
 
+/* One more part of a date, or its order. False: it is none, or there already. */
+static bool take_part(struct dpt_column *column, const char *text)
+{
+    const enum dpt_date_part part = dpt_date_part_of(text);
+
+    for (int i = DPT_DATE_DAY_FIRST; i <= DPT_DATE_MONTH_FIRST; i++)
+        if (strcmp(text, orders[i]) == 0 && column->order == DPT_DATE_UNKNOWN) {
+            column->order = (enum dpt_date_order)i;
+            return true;
+        }
+    if (part == DPT_DATE_PART_COUNT ||
+        (column->n_parts > 0 && column->parts[column->n_parts - 1] >= part))
+        return false;
+    column->parts[column->n_parts++] = part;
+    return true;
+}
+
 /* A value of the last column. False: it has it already. */
 static bool take_value(struct dpt_columns *c, const char *text, enum dpt_status *status,
                        struct dpt_error *err)
@@ -108,6 +128,8 @@ static bool take_value(struct dpt_columns *c, const char *text, enum dpt_status 
     struct dpt_name value = dpt_column_value(dpt_region_strdup(&c->region, text));
     const size_t before = values->n;
 
+    if (c->at[c->n - 1].role == DPT_COLUMN_DATE)
+        return take_part(&c->at[c->n - 1], text);
     value.class = (int32_t)before;
     *status = dpt_names_add(values, value, err);
     return *status != DPT_OK || values->n > before;
@@ -119,16 +141,31 @@ static bool take_number(const struct dpt_csv_cell *cell, double *value)
     return cell->length == 0 || dpt_csv_number(cell->text, value) == DPT_CSV_NUMBER;
 }
 
+/* The role that a cell names. *indicator: out, whether it ends in "+missing". */
+static size_t role_of(const char *text, bool *indicator)
+{
+    const size_t n = strlen(text), end = strlen(and_missing);
+    size_t role = 0;
+
+    *indicator = n > end && strcmp(text + n - end, and_missing) == 0;
+    while (role < DPT_COLUMN_ROLE_COUNT && (strncmp(text, roles[role], strlen(roles[role])) != 0 ||
+                                            strlen(roles[role]) != n - (*indicator ? end : 0)))
+        role++;
+    return role;
+}
+
 /* A row of another column than 0: a new one's, or one more value of the last. False: it is not as
  * it must be. */
 static bool take_column(struct dpt_columns *c, const struct dpt_csv_cell *cells, bool offset,
                         bool again, enum dpt_status *status, struct dpt_error *err)
 {
-    const size_t role = dpt_find(cells[ROLE].text, roles, DPT_COLUMN_ROLE_COUNT);
+    bool indicator;
+    const size_t role = role_of(cells[ROLE].text, &indicator);
     const bool has_value = cells[VALUE].length > 0 || cells[VALUE].quoted;
+    const bool fills = role == DPT_COLUMN_NUMBER || role == DPT_COLUMN_DATE;
     struct dpt_column *column;
 
-    if (role == DPT_COLUMN_ROLE_COUNT ||
+    if (role == DPT_COLUMN_ROLE_COUNT || (indicator && !fills) ||
         (has_value && (role == DPT_COLUMN_ID || role == DPT_COLUMN_DROPPED)))
         return false;
     if (again)
@@ -137,7 +174,8 @@ static bool take_column(struct dpt_columns *c, const struct dpt_csv_cell *cells,
     *status = dpt_columns_add(c, cells[NAME].text, (enum dpt_column_role)role, &column, err);
     if (*status != DPT_OK)
         return true;
-    column->filled = role == DPT_COLUMN_NUMBER && cells[FILL].length > 0;
+    column->indicator = indicator;
+    column->filled = fills && cells[FILL].length > 0;
     if (role == DPT_COLUMN_LABEL && cells[FILL].length > 0) {
         double place;
 
@@ -157,6 +195,9 @@ static enum dpt_status list_values(struct dpt_columns *c, const char *from, stru
     char shown[DPT_CSV_SHOWN];
 
     for (struct dpt_column *column = c->at; column < c->at + c->n; column++) {
+        if (column->role == DPT_COLUMN_DATE && column->n_parts == 0)
+            return dpt_fail(err, DPT_BAD_DATA, "%s: in its /columns '%s' has no part of a date",
+                            from, dpt_csv_shown(column->name, shown));
         if (column->values.n == 0)
             continue;
         if (column->role == DPT_COLUMN_NUMBER && column->values.n != 2)
@@ -247,7 +288,7 @@ static void put_row(const struct writing *w, size_t number, const char *name, co
 
     dpt_str_printf(out, "%zu,", number);
     dpt_csv_put(out, name);
-    dpt_str_printf(out, ",%s,", role);
+    dpt_str_printf(out, ",%s%s,", role, column != NULL && column->indicator ? and_missing : "");
     if (column != NULL && column->filled)
         dpt_str_number(out, column->fill);
     else if (column != NULL && column->place > 0)
@@ -282,7 +323,11 @@ void dpt_columns_write(const struct dpt_columns *c, struct dpt_str *out)
         const struct dpt_column *column = &c->at[i];
         const char *role = roles[column->role];
 
-        if (column->values.n == 0)
+        if (column->order != DPT_DATE_UNKNOWN)
+            put_row(&w, i + 1, column->name, role, column, orders[column->order]);
+        for (size_t k = 0; k < column->n_parts; k++)
+            put_row(&w, i + 1, column->name, role, column, dpt_date_part_name(column->parts[k]));
+        if (column->values.n == 0 && column->n_parts == 0)
             put_row(&w, i + 1, column->name, role, column, NULL);
         for (size_t k = 0; k < column->values.n; k++)
             put_row(&w, i + 1, column->name, role, column, column->texts[k]);
@@ -306,6 +351,42 @@ bool dpt_columns_is_missing(const struct dpt_columns *c, const char *text)
     return dpt_find(text, c->missing, c->n_missing) < c->n_missing;
 }
 
+size_t dpt_column_width(const struct dpt_column *column)
+{
+    size_t width = column->indicator;
+
+    for (size_t i = 0; i < column->n_parts; i++)
+        width += dpt_date_part_width(column->parts[i]);
+    if (column->role == DPT_COLUMN_NUMBER)
+        width++;
+    if (column->role == DPT_COLUMN_CATEGORY)
+        width += column->values.n;
+    return width;
+}
+
+void dpt_column_feature(const struct dpt_column *column, size_t k, struct dpt_str *name)
+{
+    dpt_str_printf(name, "%s", column->name);
+    if (column->role == DPT_COLUMN_CATEGORY) {
+        dpt_str_printf(name, "=%s", column->texts[k]);
+        return;
+    }
+    for (size_t i = 0; i < column->n_parts; i++) {
+        const size_t width = dpt_date_part_width(column->parts[i]);
+
+        if (k < width) {
+            dpt_str_printf(name, " %s%s", dpt_date_part_name(column->parts[i]),
+                           width == 1 ? ""
+                           : k == 0   ? " sin"
+                                      : " cos");
+            return;
+        }
+        k -= width;
+    }
+    if (column->role == DPT_COLUMN_DATE || k > 0)
+        dpt_str_printf(name, " missing");
+}
+
 size_t dpt_columns_width(const struct dpt_columns *c)
 {
     size_t width = 0;
@@ -326,7 +407,8 @@ static const struct dpt_column *next_input(const struct dpt_columns *c, size_t *
 static bool alike(const struct dpt_column *a, const struct dpt_column *b)
 {
     if (strcmp(a->name, b->name) != 0 || a->role != b->role || a->values.n != b->values.n ||
-        a->offset != b->offset)
+        a->offset != b->offset || a->indicator != b->indicator || a->n_parts != b->n_parts ||
+        memcmp(a->parts, b->parts, sizeof a->parts) != 0)
         return false;
     for (size_t k = 0; k < a->values.n; k++)
         if (strcmp(a->texts[k], b->texts[k]) != 0)

@@ -16,17 +16,22 @@
  *     3,organic,number,,yes
  *     4,note,dropped,,
  *     5,bottle,id,,
- *     6,quality,label,,bad
- *     6,quality,label,,good
+ *     6,picked,date,,day first
+ *     6,picked,date,,year
+ *     6,picked,date,,month
+ *     7,quality,label,,bad
+ *     7,quality,label,,good
  *
  * Column 0 says how the file was written, where it is not as most are: `delimiter`, `decimal`,
  * `thousands`, and each spelling of a missing value; of pictures, which have no other columns,
  * `fit`. All others are the file's, in its order, each in as many rows as it has values: the
  * categories of a column that became as many numbers, 0 or 1, or the names of the classes, in the
- * order of their numbers; or the two words of a column in which they stand for the numbers 0 and 1.
- * `fill`: the number that stands for a missing one; of a label its place among the targets, from 1,
- * where these are in another order than the columns. The inputs of a model are the columns `number`
- * and `category`, in this order.
+ * order of their numbers; the two words of a column in which they stand for the numbers 0 and 1; or
+ * the parts of dates that became features (data/tables/date.h), behind the order in which their
+ * numbers are read. `fill`: the number that stands for a missing one, of a date its seconds since
+ * 1970; of a label its place among the targets, from 1, where these are in another order than the
+ * columns. Where a further feature says that a value was missing, `role` ends in "+missing". The
+ * inputs of a model are the columns `number`, `category` and `date`, in this order.
  *
  * Where a float32 does not tell the numbers of a column apart, as time stamps in milliseconds,
  * there is a sixth cell, `offset`: what is subtracted from each number, and from `fill`, before it
@@ -37,25 +42,32 @@
 
 #include "core/base/memory.h"
 #include "core/base/str.h"
+#include "data/tables/date.h"
 #include "data/tables/names.h"
 
 #define DPT_COLUMN_ROLES(X)                                                                        \
     X(DPT_COLUMN_NUMBER, "number")                                                                 \
     X(DPT_COLUMN_CATEGORY, "category")                                                             \
+    X(DPT_COLUMN_DATE, "date")                                                                     \
     X(DPT_COLUMN_LABEL, "label") X(DPT_COLUMN_ID, "id") X(DPT_COLUMN_DROPPED, "dropped")
 enum dpt_column_role { DPT_COLUMN_ROLES(DPT_LIST_NAME) DPT_COLUMN_ROLE_COUNT };
 
 struct dpt_column {
     const char *name;
     enum dpt_column_role role;
-    bool filled; /* NUMBER: a missing value becomes `fill` */
+    bool filled;    /* NUMBER, DATE: a missing value becomes `fill` */
+    bool indicator; /* likewise, and one more feature, behind its others, is 1 then, else 0 */
     double fill;
-    double offset; /* NUMBER, LABEL: what is subtracted from each number */
+    double offset; /* NUMBER, LABEL: what is subtracted from each number, the first feature */
     size_t place;  /* LABEL: among the targets, from 1; 0: labels are in the order of the columns */
     /* CATEGORY, LABEL: each with the number that it has as `class`; a label may have none. NUMBER:
      * none, or the words for 0 and 1. */
     struct dpt_names values;
     const char **texts; /* [values.n] by their numbers; all text lives in the region */
+    /* DATE: how it is read, and the parts that are features. */
+    enum dpt_date_order order;
+    enum dpt_date_part parts[DPT_DATE_PART_COUNT];
+    size_t n_parts;
 };
 
 /* Zero-initialise: {0}; release. */
@@ -91,16 +103,15 @@ void dpt_columns_release(struct dpt_columns *columns);
 bool dpt_columns_is_missing(const struct dpt_columns *columns, const char *text);
 static inline bool dpt_column_is_input(const struct dpt_column *column)
 {
-    return column->role == DPT_COLUMN_NUMBER || column->role == DPT_COLUMN_CATEGORY;
+    return column->role == DPT_COLUMN_NUMBER || column->role == DPT_COLUMN_CATEGORY ||
+           column->role == DPT_COLUMN_DATE;
 }
 /* Numbers that a model gets of a column, and of all of them. */
-static inline size_t dpt_column_width(const struct dpt_column *column)
-{
-    return column->role == DPT_COLUMN_NUMBER     ? 1
-           : column->role == DPT_COLUMN_CATEGORY ? column->values.n
-                                                 : 0;
-}
+size_t dpt_column_width(const struct dpt_column *column);
 size_t dpt_columns_width(const struct dpt_columns *columns);
+/* Adds what the k-th of them is called: "size", "colour=red", "picked month sin" or "size missing".
+ */
+void dpt_column_feature(const struct dpt_column *column, size_t k, struct dpt_str *name);
 
 /*
  * Two words of which one says no and one yes: the pair that a word is one of, as "no" and "yes";

@@ -9,7 +9,7 @@
 static const char *const option_names[DPT_COLUMN_ROLE_COUNT] = {
     [DPT_COLUMN_NUMBER] = "--columns", [DPT_COLUMN_CATEGORY] = "--categories",
     [DPT_COLUMN_LABEL] = "--label",    [DPT_COLUMN_ID] = "--id",
-    [DPT_COLUMN_DROPPED] = "--drop",
+    [DPT_COLUMN_DROPPED] = "--drop",   [DPT_COLUMN_DATE] = "--dates",
 };
 
 /* --- columns by name or number ---------------------------------------------------------------- */
@@ -149,6 +149,11 @@ bool dpt_csv_roles_need_names(const struct dpt_csv_spec *spec)
     return false;
 }
 
+static bool is_input(enum dpt_column_role role)
+{
+    return dpt_column_is_input(&(const struct dpt_column){.role = role});
+}
+
 /* --- as was asked for ------------------------------------------------------------------------- */
 
 /* Gives a column, which `item` names, its role. */
@@ -227,8 +232,8 @@ static enum dpt_status as_asked(struct dpt_csv_table *t, struct dpt_error *err)
     for (size_t role = 0; role < DPT_COLUMN_ROLE_COUNT; role++) {
         /* --label first: of a column that two name, the other is the one to be told. */
         static const enum dpt_column_role order[DPT_COLUMN_ROLE_COUNT] = {
-            DPT_COLUMN_LABEL, DPT_COLUMN_ID, DPT_COLUMN_DROPPED, DPT_COLUMN_CATEGORY,
-            DPT_COLUMN_NUMBER};
+            DPT_COLUMN_LABEL,    DPT_COLUMN_ID,   DPT_COLUMN_DROPPED,
+            DPT_COLUMN_CATEGORY, DPT_COLUMN_DATE, DPT_COLUMN_NUMBER};
         const char *text = asked[order[role]];
         enum dpt_status status;
 
@@ -253,7 +258,7 @@ static enum dpt_status as_asked(struct dpt_csv_table *t, struct dpt_error *err)
     for (size_t i = 0; i < t->columns; i++) {
         if (!t->assigned[i] && (asked[DPT_COLUMN_NUMBER] != NULL || t->spec.labels_only))
             t->role[i] = DPT_COLUMN_DROPPED;
-        if (t->role[i] == DPT_COLUMN_NUMBER || t->role[i] == DPT_COLUMN_CATEGORY)
+        if (is_input(t->role[i]))
             t->features[t->n_features++] = i;
     }
     if (t->n_features == 0 && !t->spec.labels_only)
@@ -297,7 +302,7 @@ static void take_known(struct dpt_csv_table *t, enum dpt_column_role role, size_
 {
     t->assigned[column] = true;
     t->role[column] = role;
-    if (role == DPT_COLUMN_NUMBER || role == DPT_COLUMN_CATEGORY)
+    if (is_input(role))
         t->features[t->n_features++] = column;
     if (role == DPT_COLUMN_LABEL)
         t->labels[t->n_labels++] = column;
