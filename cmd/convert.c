@@ -246,7 +246,7 @@ static const struct dpt_cli_option options[] = {
     {"--shards", "N", "number of files (1); their sizes differ by one sample at most"},
     {"--force", NULL, "remove shards of another number under the same PREFIX"},
     {"--split", "A/B[/C]",
-     "divide at random, 80/20 or 80/10/10: PREFIX-train, -valid, -test get so many parts"},
+     "divide at random, 80/20 or 60/20/20: PREFIX-train, -valid, -test get so many parts"},
     {"--stratify", NULL, "divide each class by itself, so that all parts have it"},
     {"--seed", "N", "another division for another number (0)"},
     {"--dry-run", NULL, "read and tell all, write nothing"},

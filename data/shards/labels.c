@@ -121,17 +121,22 @@ out:
 
 /* --- what they are ---------------------------------------------------------------------------- */
 
-/* Whether many numbers are those of classes: as a program gives them, from 0 or 1 on without a gap,
- * or so that each has many samples. Pictures may have few of each, and lack some class. */
+/* Whether many numbers are those of classes: as programs number these, from 0 or 1 on, a tenth may
+ * be missing, with many samples of each; or fewer, if none is missing. Pictures and signals are of
+ * classes more often. */
 static bool many_are_classes(const struct dpt_label_numbers *numbers, bool floats, bool flat)
 {
-    const double each = (double)numbers->samples / (double)numbers->n;
-    const double out =
-        (double)numbers->largest - (double)numbers->smallest + 1 - (double)numbers->n;
-    const bool row = (numbers->smallest == 0 || numbers->smallest == 1) &&
-                     out <= (flat ? 0 : (double)numbers->n / 10);
+    const double n = (double)numbers->n, each = (double)numbers->samples / n;
+    const double missing =
+        (double)numbers->largest - n + dpt_label_numbers_has(numbers, 0); /* from 1 on */
+    const bool numbered = numbers->smallest >= 0 && missing <= n / 10;
 
-    return each >= EACH || (row && each >= (floats ? EACH_FLOAT : flat ? EACH_ROW : 1));
+    if (each >= EACH)
+        return numbered || !flat;
+    return numbered && (missing == 0 || !flat) &&
+           each >= (floats ? EACH_FLOAT
+                    : flat ? EACH_ROW
+                           : 1);
 }
 
 bool dpt_labels_seem_classes(const struct dpt_label_numbers *numbers, bool floats, bool flat)

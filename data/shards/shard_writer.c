@@ -23,7 +23,7 @@ enum {
 
 /* The data sets of a shard, in the order in which HDF5 is told of them: another order is another
  * file. */
-enum { IMAGES, OFFSETS, LABELS, COLUMNS, ID, SETS };
+enum { IMAGES, OFFSETS, LABELS, COLUMNS, ID, WEIGHTS, SETS };
 
 struct dpt_shard_writer {
     struct dpt_shard_output output;
@@ -130,6 +130,13 @@ static void list_sets(struct dpt_shard_writer *w)
         .n_dims = 1,
         .dims = {(hsize_t)w->size},
         .crc = &w->crc[ID],
+    };
+    w->sets[WEIGHTS] = (struct dpt_skeleton_set){
+        .name = format->weighted ? "weights" : NULL,
+        .type = H5T_NATIVE_FLOAT,
+        .n_dims = 1,
+        .dims = {(hsize_t)w->size},
+        .crc = &w->crc[WEIGHTS],
     };
     dpt_h5_leave();
 }
@@ -251,16 +258,19 @@ out:
 }
 
 enum dpt_status dpt_shard_writer_add(struct dpt_shard_writer *w, const void *images,
-                                     int32_t *labels, const float *targets, const char *ids,
-                                     int64_t n, struct dpt_error *err)
+                                     int32_t *labels, const float *targets, const float *weights,
+                                     const char *ids, int64_t n, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const void *rows[SETS] = {
         [IMAGES] = images,
         [LABELS] = w->format.targets > 0 ? (const void *)targets : labels,
         [ID] = ids,
+        [WEIGHTS] = weights,
     };
-    const size_t bytes[SETS] = {[LABELS] = w->label_bytes, [ID] = w->format.id_bytes};
+    const size_t bytes[SETS] = {[LABELS] = w->label_bytes,
+                                [ID] = w->format.id_bytes,
+                                [WEIGHTS] = w->format.weighted ? sizeof *weights : 0};
     int64_t images_here;
 
     if (n > w->format.samples - w->done)

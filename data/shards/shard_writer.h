@@ -3,9 +3,9 @@
  *
  * Contiguous uncompressed uint8 (or float32) /images [N, C, H, W] or [N, D], /labels [N] or [N, K],
  * or of files of pictures, which stay as they are, /files and /offsets [N + 1] instead of /images;
- * of a table also how its columns were read, /columns, and the samples' names, /id [N]; a checksum
- * of each data set; under a temporary name until all is written and synced. The same samples give
- * the same bytes.
+ * of a table also how its columns were read, /columns, the samples' names, /id [N], and how much
+ * each counts, /weights [N]; a checksum of each data set; under a temporary name until all is
+ * written and synced. The same samples give the same bytes.
  */
 #ifndef DPT_DATA_SHARD_WRITER_H
 #define DPT_DATA_SHARD_WRITER_H
@@ -37,6 +37,7 @@ struct dpt_shard_format {
     const char *const *
         class_names; /* `classes` names for the attribute `classes` of /labels, or NULL; borrowed */
     const char *columns; /* the text of /columns (data/tables/columns.h), or NULL; borrowed */
+    bool weighted;       /* float32 /weights [N] */
     size_t id_bytes;     /* /id [N]: texts of so many bytes, filled up with NUL; 0: none */
 };
 
@@ -77,11 +78,11 @@ enum dpt_status dpt_shard_writer_open(struct dpt_shard_writer **writer,
                                       const struct dpt_shard_output *output,
                                       const struct dpt_shard_format *format, struct dpt_error *err);
 /* images: n stored samples, files one behind the other; labels: n numbers (targets == 0), which are
- * overwritten, or targets: n x K; ids: n x id_bytes. Errors: BAD_DATA (a label is none of the
- * classes), IO (disk full: names the file), STOPPED. */
+ * overwritten, or targets: n x K; weights: n; ids: n x id_bytes. Errors: BAD_DATA (a label is none
+ * of the classes), IO (disk full: names the file), STOPPED. */
 enum dpt_status dpt_shard_writer_add(struct dpt_shard_writer *writer, const void *images,
-                                     int32_t *labels, const float *targets, const char *ids,
-                                     int64_t n, struct dpt_error *err);
+                                     int32_t *labels, const float *targets, const float *weights,
+                                     const char *ids, int64_t n, struct dpt_error *err);
 /* result: out. */
 enum dpt_status dpt_shard_writer_commit(struct dpt_shard_writer *writer,
                                         struct dpt_shard_result *result, struct dpt_error *err);

@@ -106,8 +106,7 @@ static enum dpt_status divide(struct converter *c, struct dpt_error *err)
         if (c->class[i] < 0 || c->class[i] >= s->info.classes)
             DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: label %d of sample %zu is not below %lld",
                              s->paths[0], c->class[i], i, (long long)s -> info.classes));
-    DPT_TRY(
-        dpt_source_split_assign(split, s->info.samples, c->class, s->info.classes, c->part, err));
+    DPT_TRY(dpt_source_split_assign(split, &s->info, c->class, c->part, err));
     c->samples[0] = 0;
     for (size_t i = 0; i < all; i++)
         c->samples[c->part[i]]++;
@@ -162,6 +161,7 @@ static struct dpt_shard_format form_of(const struct converter *c, size_t part)
         .class_names = s->info.class_names,
         .columns = s->info.columns,
         .id_bytes = c->id_bytes,
+        .weighted = s->info.weighted,
     };
 
     format.dims[last] = shape->h;
@@ -210,6 +210,7 @@ static enum dpt_status make_room(struct converter *c, struct dpt_error *err)
     DPT_TRY(DPT_ALLOCATE(c->some.stored, n * s->layout.stride, "some samples", err));
     DPT_TRY(DPT_ALLOCATE(c->some.classes, n, "some samples", err));
     DPT_TRY(DPT_ALLOCATE(c->some.targets, n * (size_t)s->info.width, "some samples", err));
+    DPT_TRY(DPT_ALLOCATE(c->some.weights, n, "some samples", err));
 out:
     return status;
 }
@@ -243,6 +244,8 @@ static void gather(struct converter *c, int64_t first, int64_t n, size_t part)
                 to->classes[at] = s->classes[i];
             if (s->targets != NULL)
                 memcpy(to->targets + at * width, s->targets + i * width, width * sizeof(float));
+            if (s->weights != NULL)
+                to->weights[at] = s->weights[i];
         }
         at++;
     }
@@ -287,7 +290,8 @@ static enum dpt_status copy(struct converter *c, struct dpt_error *err)
             gather(c, at, n, p);
             DPT_TRY(dpt_shard_writer_add(
                 c->writer[p], file != NULL ? file : stored, whole ? s->classes : c->some.classes,
-                whole ? s->targets : c->some.targets, c->ids, c->some.n, err));
+                whole ? s->targets : c->some.targets, whole ? s->weights : c->some.weights, c->ids,
+                c->some.n, err));
         }
     }
 out:
@@ -312,6 +316,7 @@ static void close_converter(struct converter *c)
     dpt_free(c->some.stored);
     dpt_free(c->some.classes);
     dpt_free(c->some.targets);
+    dpt_free(c->some.weights);
     dpt_free(c->ids);
 }
 

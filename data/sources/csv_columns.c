@@ -143,7 +143,7 @@ enum dpt_status dpt_csv_columns_list(struct dpt_source *s, struct dpt_error *err
     static const enum dpt_source_option said[] = {
         DPT_SOURCE_DELIMITER,  DPT_SOURCE_DECIMAL, DPT_SOURCE_THOUSANDS, DPT_SOURCE_MISSING,
         DPT_SOURCE_IMPUTE,     DPT_SOURCE_DROP,    DPT_SOURCE_COLUMNS,   DPT_SOURCE_ID,
-        DPT_SOURCE_CATEGORIES, DPT_SOURCE_DATES};
+        DPT_SOURCE_CATEGORIES, DPT_SOURCE_DATES,   DPT_SOURCE_WEIGHT};
     bool sorted = true; /* the labels are in the order of the columns */
     size_t n = 0;
 

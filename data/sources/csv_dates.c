@@ -50,6 +50,14 @@ enum dpt_status dpt_csv_dates_scan(struct dpt_csv_state *state, size_t k, struct
     return note(state, k, &met->ordered, err);
 }
 
+enum dpt_status dpt_csv_tell_ambiguous(const struct dpt_csv_met *met, struct dpt_error *err)
+{
+    return dpt_fail(err, DPT_BAD_DATA,
+                    "%s may have the day or the month first, and so may all dates of its column: "
+                    "--day-first yes or no says it",
+                    met->ambiguous);
+}
+
 enum dpt_status dpt_csv_dates_end(struct dpt_csv_state *state, size_t k, struct dpt_error *err)
 {
     struct dpt_column *column = state->inputs[k];
@@ -57,10 +65,7 @@ enum dpt_status dpt_csv_dates_end(struct dpt_csv_state *state, size_t k, struct 
 
     column->order = state->order != DPT_DATE_UNKNOWN ? state->order : met->order;
     if (column->order == DPT_DATE_UNKNOWN && met->ambiguous != NULL)
-        return dpt_fail(err, DPT_BAD_DATA,
-                        "%s may have the day or the month first, and so may all dates of its "
-                        "column: --day-first yes or no says it",
-                        met->ambiguous);
+        return dpt_csv_tell_ambiguous(met, err);
     for (enum dpt_date_part part = DPT_DATE_YEAR; part < DPT_DATE_PART_COUNT; part++)
         if (part != DPT_DATE_HOUR || met->timed)
             column->parts[column->n_parts++] = part;

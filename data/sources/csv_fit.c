@@ -181,6 +181,9 @@ static void tell_column(const struct dpt_source *s, const struct dpt_column *col
         if (s->info.truth == DPT_TRUTH_VECTOR)
             tell_numbers(column, told);
         return;
+    case DPT_COLUMN_WEIGHT:
+        dpt_str_printf(told, "weights of the rows");
+        return;
     case DPT_COLUMN_ID:
         dpt_str_printf(told, "names of the rows");
         return;
@@ -219,7 +222,8 @@ static bool is_plain(const struct dpt_csv_state *state, size_t column, const siz
 {
     const size_t k = place[column];
 
-    return state->table.role[column] == DPT_COLUMN_NUMBER && state->met[k].missing == 0 &&
+    return state->table.role[column] == DPT_COLUMN_NUMBER && column != state->table.group &&
+           column != state->table.time && state->met[k].missing == 0 &&
            !state->inputs[k]->indicator && state->inputs[k]->values.n == 0 &&
            state->inputs[k]->offset == 0;
 }
@@ -232,6 +236,7 @@ static enum dpt_status tell(const struct dpt_source *s, struct dpt_str *told, st
     const struct dpt_csv_state *state = s->state;
     const struct dpt_csv_table *t = &state->table;
     size_t *place = NULL;
+    char digits[32];
 
     DPT_TRY(find_places(t, &place, err));
     if (t->hint[0] != '\0')
@@ -253,6 +258,11 @@ static enum dpt_status tell(const struct dpt_source *s, struct dpt_str *told, st
                     : label && state->targets[place[i]] != NULL ? state->targets[place[i]]
                                                                 : &here,
                     here.role, input ? &state->met[place[i]] : NULL, told);
+        if (i == t->group && s->info.groups != NULL)
+            dpt_str_printf(told, "; each of its %s groups is in one part",
+                           dpt_group_digits(digits, s->info.n_groups));
+        if (i == t->time && s->info.times != NULL)
+            dpt_str_printf(told, "; the latest rows are the test part");
         dpt_str_printf(told, "\n");
     }
 out:

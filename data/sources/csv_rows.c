@@ -71,7 +71,8 @@ enum dpt_status dpt_csv_no_number(const struct dpt_csv_state *state, size_t colu
 {
     const char *text = dpt_csv_cell_at(state, column)->text;
     const enum dpt_column_role role = state->table.role[column];
-    const bool fillable = role != DPT_COLUMN_LABEL && !state->impute && !state->known;
+    const bool fillable =
+        role != DPT_COLUMN_LABEL && role != DPT_COLUMN_WEIGHT && !state->impute && !state->known;
     const char *fills =
         role == DPT_COLUMN_LABEL && state->converts ? "; --drop-missing-label leaves such rows out"
         : !fillable                                 ? ""
@@ -177,6 +178,23 @@ enum dpt_status dpt_csv_target_at(const struct dpt_csv_state *state, size_t k, f
     }
     DPT_TRY(dpt_csv_number_at(state, state->table.labels[k], &value, err));
     *target = (float)(value - (column != NULL ? column->offset : 0));
+out:
+    return status;
+}
+
+enum dpt_status dpt_csv_weight_at(const struct dpt_csv_state *state, float *weight,
+                                  struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const size_t at = state->table.weight;
+    double value;
+
+    if (dpt_csv_is_missing(state, dpt_csv_cell_at(state, at)))
+        DPT_TRY(dpt_csv_no_number(state, at, DPT_CSV_MISSING, err));
+    DPT_TRY(dpt_csv_number_at(state, at, &value, err));
+    if (value < 0)
+        DPT_TRY(dpt_csv_refuse(state, at, err, "below 0: no weight"));
+    *weight = (float)value;
 out:
     return status;
 }

@@ -94,6 +94,12 @@ struct dpt_csv_state {
     struct dpt_str label; /* --label, where it was guessed */
     const char **ids;     /* [rows], where there is such a column */
     size_t ids_room;
+    /* What the rows are divided by, where somebody said it: [rows] one of both. */
+    const char **groups;
+    double *times;
+    size_t dividing_room;
+    bool dated;                 /* times are dates */
+    struct dpt_csv_met divides; /* of these */
     /* Columns without a name whose cells are whole numbers, as pandas' index. */
     size_t *index, n_index;
     struct dpt_csv_labels labels;
@@ -140,6 +146,9 @@ enum dpt_status dpt_csv_no_date(const struct dpt_csv_state *state, size_t k, boo
  * word. k: of the inputs. Errors: BAD_DATA. */
 enum dpt_status dpt_csv_input_at(const struct dpt_csv_state *state, size_t k, double *value,
                                  struct dpt_error *err);
+/* The weight of the row. Errors: BAD_DATA. */
+enum dpt_status dpt_csv_weight_at(const struct dpt_csv_state *state, float *weight,
+                                  struct dpt_error *err);
 /* "t.csv:3: column 2 (b): 'x'" of a cell, in the table's region; NULL: memory ran out. */
 char *dpt_csv_place(struct dpt_csv_state *state, size_t column);
 /* Makes the table hold the next row that is not left out. *more: false behind the last. Errors:
@@ -185,8 +194,19 @@ enum dpt_status dpt_csv_dates_scan(struct dpt_csv_state *state, size_t k, struct
 /* Decides how the dates of the k-th input are read, and which parts of them are features. Errors:
  * BAD_DATA (nothing says which number is the day). */
 enum dpt_status dpt_csv_dates_end(struct dpt_csv_state *state, size_t k, struct dpt_error *err);
+/* Fails where nothing says which number of dates is the day. */
+enum dpt_status dpt_csv_tell_ambiguous(const struct dpt_csv_met *met, struct dpt_error *err);
 /* What stands for a missing value of a column NUMBER or DATE, as text; returns buf. */
 const char *dpt_csv_fill_text(const struct dpt_column *column, char buf[DPT_DATE_TEXT]);
+
+/* --- csv_divide.c ----------------------------------------------------------------------------- */
+
+/* Checks --group and --time. Errors: USAGE. */
+enum dpt_status dpt_csv_divide_begin(const struct dpt_source *source, struct dpt_error *err);
+/* Keeps what the row is divided by. Errors: BAD_DATA, RANK. */
+enum dpt_status dpt_csv_divide_scan(struct dpt_csv_state *state, struct dpt_error *err);
+/* Tells the source of the groups or times of all rows. Errors: BAD_DATA, RANK. */
+enum dpt_status dpt_csv_divide_end(struct dpt_source *source, struct dpt_error *err);
 
 /* --- csv_words.c ------------------------------------------------------------------------------ */
 

@@ -305,6 +305,7 @@ void dpt_source_close(struct dpt_source *s)
     dpt_free(s->stored);
     dpt_free(s->classes);
     dpt_free(s->targets);
+    dpt_free(s->weights);
     dpt_free(s);
 }
 
@@ -319,13 +320,16 @@ enum dpt_status dpt_source_room(struct dpt_source *s, int64_t n, struct dpt_erro
     dpt_free(s->stored);
     dpt_free(s->classes);
     dpt_free(s->targets);
+    dpt_free(s->weights);
     s->classes = NULL;
-    s->targets = NULL;
+    s->targets = s->weights = NULL;
     DPT_TRY(DPT_ALLOCATE(s->stored, (size_t)n * s->layout.stride, what, err));
     if (s->info.truth == DPT_TRUTH_CLASS)
         DPT_TRY(DPT_ALLOCATE(s->classes, n, what, err));
     if (s->info.truth == DPT_TRUTH_VECTOR)
         DPT_TRY(DPT_ALLOCATE(s->targets, n * s->info.width, what, err));
+    if (s->info.weighted)
+        DPT_TRY(DPT_ALLOCATE(s->weights, n, what, err));
     s->capacity = n;
 out:
     return status;
@@ -353,6 +357,7 @@ enum dpt_status dpt_source_fetch(struct dpt_source *s, int64_t first, int64_t n,
             .stored = s->stored + place * s->layout.stride,
             .classes = s->classes != NULL ? s->classes + place : NULL,
             .targets = s->targets != NULL ? s->targets + place * (size_t)s->info.width : NULL,
+            .weights = s->weights != NULL ? s->weights + place : NULL,
         };
         DPT_TRY(s->format->read(s, &rows, err));
     }

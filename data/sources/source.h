@@ -76,7 +76,15 @@
       "csv: which number of dates as 03/04/2024 is the day (auto: where some tells, as 13/04)")    \
     X(INDICATOR, "--missing-indicator", NULL,                                                      \
       "csv: each column of which missing values are filled gets one more feature, 1 where one "    \
-      "was")
+      "was")                                                                                       \
+    X(WEIGHT, "--weight", "COLUMN",                                                                \
+      "csv: how much each row counts, a number >= 0, kept as /weights; no feature")                \
+    X(GROUP, "--group", "COLUMN",                                                                  \
+      "csv: with --split, rows with the same text here go into one part; no feature unless named " \
+      "elsewhere")                                                                                 \
+    X(TIME, "--time", "COLUMN",                                                                    \
+      "csv: with --split, the latest rows are the test part: dates or numbers; no feature unless " \
+      "named elsewhere")
 
 enum dpt_source_option {
 #define X(id, name, value, help) DPT_SOURCE_##id,
@@ -229,8 +237,14 @@ struct dpt_source_info {
     struct dpt_shape shape; /* of one, as the model gets it */
     enum dpt_truth truth;   /* what comes with the samples */
     int32_t width;          /* VECTOR: numbers a sample */
-    bool named;             /* each sample has a name: its file's, or */
-    const char *id;         /* what the column `id` of its row says; NULL: its file's */
+    bool weighted;          /* each sample has a weight; of a source that becomes shards */
+    /* How the samples are divided, of one that is: [samples] the group of each, below n_groups, or
+     * its time, all finite; NULL: at random. */
+    const int32_t *groups;
+    int64_t n_groups;
+    const double *times;
+    bool named;     /* each sample has a name: its file's, or */
+    const char *id; /* what the column `id` of its row says; NULL: its file's */
     /* Labels of a source that becomes shards, with CLASS, are below `classes`; 0: nobody counted.
      * */
     int64_t classes;

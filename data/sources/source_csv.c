@@ -1,8 +1,8 @@
 /*
  * CSV files: features and labels in columns. Rows are counted first, and what is to become shards
  * is looked at for what its labels and columns are; then rows are read as they are wanted. So
- * memory is some rows, the names of the classes and of the rows, and where missing numbers are
- * filled some columns, whatever the files' size. Each rank that predicts walks over all rows and
+ * memory is some rows, the names of the classes and of the rows, what divides the rows, and where
+ * missing numbers are filled some columns, whatever the files' size. Each rank that predicts walks over all rows and
  * takes its own, so that numbers, the dear part, are read once.
  */
 #include <stdio.h>
@@ -31,6 +31,7 @@ static enum dpt_status scan_row(struct dpt_source *s, void *arg, struct dpt_erro
         DPT_TRY(dpt_csv_labels_scan(s->state, err));
     DPT_TRY(dpt_csv_columns_scan(s, err));
     DPT_TRY(dpt_csv_spans_scan(s->state, err));
+    DPT_TRY(dpt_csv_divide_scan(s->state, err));
 out:
     return status;
 }
@@ -49,6 +50,9 @@ static enum dpt_status open_table(struct dpt_source *s, const char *label, struc
                   [DPT_COLUMN_DROPPED] = option[DPT_SOURCE_DROP],
                   [DPT_COLUMN_CATEGORY] = option[DPT_SOURCE_CATEGORIES],
                   [DPT_COLUMN_DATE] = option[DPT_SOURCE_DATES],
+                  [DPT_COLUMN_WEIGHT] = option[DPT_SOURCE_WEIGHT],
+                  [DPT_CSV_GROUP] = option[DPT_SOURCE_GROUP],
+                  [DPT_CSV_TIME] = option[DPT_SOURCE_TIME],
                   [DPT_COLUMN_NUMBER] = option[DPT_SOURCE_COLUMNS]},
         .header = option[DPT_SOURCE_HEADER],
         .delimiter = state->columns.delimiter,
@@ -202,6 +206,7 @@ static enum dpt_status open_to_convert(struct dpt_source *s, struct dpt_error *e
     state->drops = option[DPT_SOURCE_DROP_MISSING_LABEL] != NULL;
     s->layout.u8 = option[DPT_SOURCE_U8] != NULL;
     DPT_TRY(dpt_source_check_labels(s, err));
+    DPT_TRY(dpt_csv_divide_begin(s, err));
     if (label != NULL && label[0] == '\0')
         DPT_TRY(dpt_fail(err, DPT_USAGE, "--label: which column? a name or a number"));
     DPT_TRY(take_like(s, err));
@@ -220,6 +225,7 @@ static enum dpt_status open_to_convert(struct dpt_source *s, struct dpt_error *e
         DPT_TRY(dpt_fail(err, DPT_USAGE, "--classes takes one label column, --label names %zu",
                          state->table.n_labels));
     labels->regression = labels->regression || state->table.n_labels > 1;
+    s->info.weighted = state->table.weight < state->table.columns;
 out:
     return status;
 }
@@ -250,6 +256,7 @@ static enum dpt_status open_source(struct dpt_source *s, struct dpt_error *err)
     DPT_TRY(dpt_csv_columns_list(s, err));
     DPT_TRY(dpt_csv_walk(s, "counting rows", scan_row, NULL, err));
     tell_left_out(s);
+    DPT_TRY(dpt_csv_divide_end(s, err));
     DPT_TRY(dpt_csv_columns_end(s, err));
     s->layout.shape = (struct dpt_shape){.h = 1, .w = 1, .flat = true};
     for (size_t k = 0; k < state->table.n_features; k++)
@@ -278,6 +285,8 @@ static void close_source(void *arg)
     dpt_label_numbers_release(&state->labels.numbers);
     dpt_free(state->floats);
     free((void *)state->ids);
+    free((void *)state->groups);
+    free(state->times);
 }
 
 /* --- rows ------------------------------------------------------------------------------------- */
@@ -355,6 +364,8 @@ static enum dpt_status read_rows(struct dpt_source *s, const struct dpt_source_r
             DPT_TRY(dpt_csv_class_at(s, state->table.labels[0], &rows->classes[i], err));
         for (size_t k = 0; rows->targets != NULL && k < labels; k++)
             DPT_TRY(dpt_csv_target_at(state, k, &rows->targets[(size_t)i * labels + k], err));
+        if (rows->weights != NULL)
+            DPT_TRY(dpt_csv_weight_at(state, &rows->weights[i], err));
     }
     if (state->row == s->parts[rows->part].samples) {
         DPT_TRY(dpt_csv_next_row(state, &more, err));
@@ -398,7 +409,8 @@ const struct dpt_source_format dpt_source_csv = {
                1ull << DPT_SOURCE_MISSING | 1ull << DPT_SOURCE_IMPUTE | 1ull << DPT_SOURCE_DROP |
                1ull << DPT_SOURCE_COLUMNS | 1ull << DPT_SOURCE_ID | 1ull << DPT_SOURCE_CATEGORIES |
                1ull << DPT_SOURCE_DROP_MISSING_LABEL | 1ull << DPT_SOURCE_DATES |
-               1ull << DPT_SOURCE_DAY_FIRST | 1ull << DPT_SOURCE_INDICATOR,
+               1ull << DPT_SOURCE_DAY_FIRST | 1ull << DPT_SOURCE_INDICATOR |
+               1ull << DPT_SOURCE_WEIGHT | 1ull << DPT_SOURCE_GROUP | 1ull << DPT_SOURCE_TIME,
     .is = is,
     .state = sizeof(struct dpt_csv_state),
     .open = open_source,

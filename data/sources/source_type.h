@@ -29,7 +29,7 @@ struct dpt_source {
     int64_t first, n, capacity;
     uint8_t *stored;
     int32_t *classes;
-    float *targets;
+    float *targets, *weights;
 };
 
 /* Rows [row, row + n) of a part, and where they go. */
@@ -39,6 +39,7 @@ struct dpt_source_rows {
     uint8_t *stored; /* in the source's layout; NULL: the labels alone */
     int32_t *classes;
     float *targets; /* labels go into the one of the two that is not NULL */
+    float *weights; /* NULL: the source has none, or they are not wanted */
 };
 
 /* The names of the arrays of samples and labels: --keys, or else the job's. Errors: USAGE, RANK. */
@@ -59,11 +60,12 @@ void dpt_source_tell_targets(const struct dpt_source *source, const char *path,
 /* Room for a window of n samples. Errors: RANK. */
 enum dpt_status dpt_source_room(struct dpt_source *source, int64_t n, struct dpt_error *err);
 
-/* Divides samples at random. class: [samples], of which there are so many; NULL: they are not
- * stratified. part: out, [samples], each below split->n. Errors: USAGE (a part gets none), RANK. */
-enum dpt_status dpt_source_split_assign(const struct dpt_source_split *split, int64_t samples,
-                                        const int32_t *class, int64_t classes, uint8_t *part,
-                                        struct dpt_error *err);
+/* Divides the samples of a source: by their times or groups, where it has these, else at random.
+ * class: [samples], below info->classes; NULL: they are not stratified. part: out, [samples], each
+ * below split->n. Errors: USAGE (a part gets none), RANK. */
+enum dpt_status dpt_source_split_assign(const struct dpt_source_split *split,
+                                        const struct dpt_source_info *info, const int32_t *class,
+                                        uint8_t *part, struct dpt_error *err);
 /* What the parts are called: "train". */
 const char *dpt_source_split_name(const struct dpt_source_split *split, size_t part);
 

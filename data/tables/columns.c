@@ -166,7 +166,8 @@ static bool take_column(struct dpt_columns *c, const struct dpt_csv_cell *cells,
     struct dpt_column *column;
 
     if (role == DPT_COLUMN_ROLE_COUNT || (indicator && !fills) ||
-        (has_value && (role == DPT_COLUMN_ID || role == DPT_COLUMN_DROPPED)))
+        (has_value &&
+         (role == DPT_COLUMN_ID || role == DPT_COLUMN_DROPPED || role == DPT_COLUMN_WEIGHT)))
         return false;
     if (again)
         return has_value && c->n > 0 && c->at[c->n - 1].role == role &&

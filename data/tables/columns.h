@@ -49,7 +49,8 @@
     X(DPT_COLUMN_NUMBER, "number")                                                                 \
     X(DPT_COLUMN_CATEGORY, "category")                                                             \
     X(DPT_COLUMN_DATE, "date")                                                                     \
-    X(DPT_COLUMN_LABEL, "label") X(DPT_COLUMN_ID, "id") X(DPT_COLUMN_DROPPED, "dropped")
+    X(DPT_COLUMN_LABEL, "label")                                                                   \
+    X(DPT_COLUMN_WEIGHT, "weight") X(DPT_COLUMN_ID, "id") X(DPT_COLUMN_DROPPED, "dropped")
 enum dpt_column_role { DPT_COLUMN_ROLES(DPT_LIST_NAME) DPT_COLUMN_ROLE_COUNT };
 
 struct dpt_column {

@@ -6,10 +6,12 @@
 #include "core/base/str.h"
 #include "data/tables/csv_table.h"
 
-static const char *const option_names[DPT_COLUMN_ROLE_COUNT] = {
+static const char *const option_names[DPT_CSV_ASKED] = {
     [DPT_COLUMN_NUMBER] = "--columns", [DPT_COLUMN_CATEGORY] = "--categories",
     [DPT_COLUMN_LABEL] = "--label",    [DPT_COLUMN_ID] = "--id",
     [DPT_COLUMN_DROPPED] = "--drop",   [DPT_COLUMN_DATE] = "--dates",
+    [DPT_COLUMN_WEIGHT] = "--weight",  [DPT_CSV_GROUP] = "--group",
+    [DPT_CSV_TIME] = "--time",
 };
 
 /* --- columns by name or number ---------------------------------------------------------------- */
@@ -45,8 +47,8 @@ static void list_names(const struct dpt_csv_table *t, struct dpt_str *list)
     }
 }
 
-static enum dpt_status unknown_column(const struct dpt_csv_table *t, enum dpt_column_role role,
-                                      const char *item, struct dpt_error *err)
+static enum dpt_status unknown_column(const struct dpt_csv_table *t, size_t role, const char *item,
+                                      struct dpt_error *err)
 {
     const char *const option = option_names[role];
     struct dpt_str list = {0};
@@ -108,8 +110,9 @@ static enum dpt_status same_name(const struct dpt_csv_table *t, size_t a, size_t
     return err->status;
 }
 
-static enum dpt_status resolve_item(const struct dpt_csv_table *t, enum dpt_column_role role,
-                                    const char *item, size_t *column, struct dpt_error *err)
+/* role: of those that asked for it, also DPT_CSV_GROUP or DPT_CSV_TIME. */
+static enum dpt_status resolve_item(const struct dpt_csv_table *t, size_t role, const char *item,
+                                    size_t *column, struct dpt_error *err)
 {
     const size_t found = count_named(t, item, column);
     size_t first = 0;
@@ -136,7 +139,7 @@ bool dpt_csv_roles_need_names(const struct dpt_csv_spec *spec)
 {
     long number;
 
-    for (size_t role = 0; role < DPT_COLUMN_ROLE_COUNT; role++)
+    for (size_t role = 0; role < DPT_CSV_ASKED; role++)
         for (const char *item = spec->asked[role]; item != NULL && *item != '\0'; item++) {
             const size_t n = strcspn(item, ",");
 
@@ -171,14 +174,18 @@ static enum dpt_status assign_item(struct dpt_csv_table *t, enum dpt_column_role
     if (t->assigned[column])
         DPT_TRY(dpt_fail(err, DPT_USAGE, "%s %s: column %zu is named by %s, too", option, item,
                          column + 1, option_names[t->role[column]]));
-    if (role == DPT_COLUMN_ID && t->id < t->columns)
-        DPT_TRY(dpt_fail(err, DPT_USAGE, "--id %s: one column is needed", t->spec.asked[role]));
+    if ((role == DPT_COLUMN_ID && t->id < t->columns) ||
+        (role == DPT_COLUMN_WEIGHT && t->weight < t->columns))
+        DPT_TRY(
+            dpt_fail(err, DPT_USAGE, "%s %s: one column is needed", option, t->spec.asked[role]));
     t->assigned[column] = true;
     t->role[column] = role;
     if (role == DPT_COLUMN_LABEL)
         t->labels[t->n_labels++] = column;
     if (role == DPT_COLUMN_ID)
         t->id = column;
+    if (role == DPT_COLUMN_WEIGHT)
+        t->weight = column;
 out:
     return status;
 }
@@ -223,6 +230,26 @@ static void name_rows(struct dpt_csv_table *t)
     t->role[t->id] = DPT_COLUMN_ID;
 }
 
+/* Finds the columns by which rows are divided. */
+static enum dpt_status find_dividing(struct dpt_csv_table *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    size_t *const columns[] = {&t->group, &t->time};
+
+    for (size_t i = 0; i < sizeof columns / sizeof columns[0]; i++) {
+        const char *item = t->spec.asked[DPT_CSV_GROUP + i];
+
+        if (item == NULL)
+            continue;
+        DPT_TRY(resolve_item(t, DPT_CSV_GROUP + i, item, columns[i], err));
+        if (!t->assigned[*columns[i]])
+            t->role[*columns[i]] = DPT_COLUMN_DROPPED;
+        t->assigned[*columns[i]] = true;
+    }
+out:
+    return status;
+}
+
 /* All roles that were asked for, and the label's where nobody asked. */
 static enum dpt_status as_asked(struct dpt_csv_table *t, struct dpt_error *err)
 {
@@ -232,8 +259,8 @@ static enum dpt_status as_asked(struct dpt_csv_table *t, struct dpt_error *err)
     for (size_t role = 0; role < DPT_COLUMN_ROLE_COUNT; role++) {
         /* --label first: of a column that two name, the other is the one to be told. */
         static const enum dpt_column_role order[DPT_COLUMN_ROLE_COUNT] = {
-            DPT_COLUMN_LABEL,    DPT_COLUMN_ID,   DPT_COLUMN_DROPPED,
-            DPT_COLUMN_CATEGORY, DPT_COLUMN_DATE, DPT_COLUMN_NUMBER};
+            DPT_COLUMN_LABEL,    DPT_COLUMN_WEIGHT, DPT_COLUMN_ID,    DPT_COLUMN_DROPPED,
+            DPT_COLUMN_CATEGORY, DPT_COLUMN_DATE,   DPT_COLUMN_NUMBER};
         const char *text = asked[order[role]];
         enum dpt_status status;
 
@@ -243,6 +270,8 @@ static enum dpt_status as_asked(struct dpt_csv_table *t, struct dpt_error *err)
         if (status != DPT_OK)
             return status;
     }
+    if (find_dividing(t, err) != DPT_OK)
+        return err->status;
     if (t->spec.labels_only && t->id == t->columns)
         name_rows(t);
     while (asked[DPT_COLUMN_LABEL] == NULL && last > 0 && t->assigned[last - 1])
@@ -308,6 +337,8 @@ static void take_known(struct dpt_csv_table *t, enum dpt_column_role role, size_
         t->labels[t->n_labels++] = column;
     if (role == DPT_COLUMN_ID)
         t->id = column;
+    if (role == DPT_COLUMN_WEIGHT)
+        t->weight = column;
 }
 
 static enum dpt_status no_such_columns(const struct dpt_csv_table *t, const char *missing,
@@ -336,7 +367,8 @@ static enum dpt_status by_name(struct dpt_csv_table *t, struct dpt_error *err)
 
         labels += role == DPT_COLUMN_LABEL;
         /* What was asked for here comes before what was so then. */
-        if ((role == DPT_COLUMN_LABEL || role == DPT_COLUMN_ID) && t->spec.asked[role] != NULL) {
+        if ((role == DPT_COLUMN_LABEL || role == DPT_COLUMN_ID || role == DPT_COLUMN_WEIGHT) &&
+            t->spec.asked[role] != NULL) {
             if (column < t->columns && !t->assigned[column])
                 take_known(t, DPT_COLUMN_DROPPED, column);
             continue;
@@ -435,8 +467,11 @@ static enum dpt_status as_known(struct dpt_csv_table *t, struct dpt_error *err)
         DPT_TRY(assign(t, DPT_COLUMN_LABEL, err));
     if (asked[DPT_COLUMN_ID] != NULL)
         DPT_TRY(assign(t, DPT_COLUMN_ID, err));
+    if (asked[DPT_COLUMN_WEIGHT] != NULL)
+        DPT_TRY(assign(t, DPT_COLUMN_WEIGHT, err));
     DPT_TRY((t->names != NULL ? by_name : by_place)(t, err));
     DPT_TRY(order_labels(t, err));
+    DPT_TRY(find_dividing(t, err));
 out:
     return status;
 }
@@ -465,7 +500,7 @@ enum dpt_status dpt_csv_roles(struct dpt_csv_table *t, struct dpt_error *err)
     if (sort_names(t, err) != DPT_OK)
         return err->status;
     t->n_labels = t->n_features = 0;
-    t->id = t->columns;
+    t->id = t->weight = t->group = t->time = t->columns;
     t->unknown = NULL;
     for (size_t i = 0; i < t->columns; i++) {
         t->role[i] = DPT_COLUMN_NUMBER;

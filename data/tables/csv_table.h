@@ -13,6 +13,10 @@
 #include "data/tables/csv.h"
 #include "data/tables/name_index.h"
 
+/* Columns that are asked for beside those of the roles: by which rows are divided. They are no
+ * features unless something else names them, too. */
+enum { DPT_CSV_GROUP = DPT_COLUMN_ROLE_COUNT, DPT_CSV_TIME, DPT_CSV_ASKED };
+
 /* What is to be read, and what was said of it; borrowed. */
 struct dpt_csv_spec {
     const char *const *inputs;
@@ -23,7 +27,7 @@ struct dpt_csv_spec {
      * --columns, without which all that have no role are numbers. LABEL: NULL: the last, or what
      * `known` says; "": none has labels.
      */
-    const char *asked[DPT_COLUMN_ROLE_COUNT];
+    const char *asked[DPT_CSV_ASKED];
     const char *header; /* --header: auto, yes, no; NULL: auto */
     /* 0: a comma, a point. Where the first file says its delimiter, the table's spec has that. */
     char delimiter, decimal;
@@ -43,8 +47,8 @@ struct dpt_csv_table {
     size_t *labels, n_labels;   /* the label columns, in the order they were asked for */
     /* The columns that are inputs, in the order of the file, or of `known` */
     size_t *features, n_features;
-    size_t id;    /* `columns`: none */
-    char **names; /* [columns], or NULL: no header */
+    size_t id, weight, group, time; /* `columns`: none */
+    char **names;                   /* [columns], or NULL: no header */
     /* Of these, and of the columns of `known`. */
     struct dpt_name_index by_name, known_by_name;
     const char *unknown; /* columns that are none of `known`: "'a', 'b'"; NULL: there are none */

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "core/base/rng.h"
@@ -346,6 +347,15 @@ static void add_words(struct dpt_columns *columns, struct dpt_column *column)
     assert_string_equal(column->texts[0], "no");
 }
 
+/* Some parts of a date, in their order. */
+static void add_parts(struct random *r, struct dpt_column *column)
+{
+    column->order = (enum dpt_date_order)below(r, 3);
+    for (enum dpt_date_part part = DPT_DATE_YEAR; part < DPT_DATE_PART_COUNT; part++)
+        if (below(r, 2) || (part == DPT_DATE_HOUR && column->n_parts == 0))
+            column->parts[column->n_parts++] = part;
+}
+
 /* Whatever columns and categories are called: the text reads back as what was written, and any
  * damage to it is refused or is another text, but never a crash. */
 static void columns_come_back(void **state)
@@ -365,7 +375,12 @@ static void columns_come_back(void **state)
             assert_int_equal(
                 dpt_columns_add(&columns, name, below(&r, DPT_COLUMN_ROLE_COUNT), &column, &err),
                 DPT_OK);
-            column->filled = column->role == DPT_COLUMN_NUMBER && below(&r, 2);
+            if (column->role == DPT_COLUMN_DATE)
+                add_parts(&r, column);
+            if (column->role == DPT_COLUMN_NUMBER || column->role == DPT_COLUMN_DATE) {
+                column->filled = below(&r, 2);
+                column->indicator = below(&r, 2);
+            }
             if (column->role == DPT_COLUMN_LABEL && below(&r, 2))
                 column->place = 1 + below(&r, 9);
             column->fill = column->filled ? below(&r, 1000) / 7.0 : 0;
@@ -389,6 +404,9 @@ static void columns_come_back(void **state)
             assert_string_equal(again.at[i].name, columns.at[i].name);
             assert_true(again.at[i].offset == columns.at[i].offset);
             assert_true(again.at[i].place == columns.at[i].place);
+            assert_true(again.at[i].order == columns.at[i].order);
+            assert_true(again.at[i].indicator == columns.at[i].indicator);
+            assert_int_equal(dpt_column_width(&again.at[i]), dpt_column_width(&columns.at[i]));
         }
         dpt_columns_release(&again);
         text.text[below(&r, (uint32_t)text.length)] = "x,\"\n9"[below(&r, 5)];
@@ -398,6 +416,31 @@ static void columns_come_back(void **state)
         dpt_columns_release(&columns);
         dpt_str_release(&text);
         dpt_str_release(&twice);
+    }
+}
+
+/* Moments as the C library writes them read back, and what is damaged is another date or none. */
+static void dates_come_back(void **state)
+{
+    static const char *const forms[] = {"%Y-%m-%d %H:%M:%S",     "%d.%m.%Y %H:%M:%S",
+                                        "%Y/%m/%dT%H:%M:%SZ",    "%d %b %Y %H:%M:%S",
+                                        "%B %d, %Y %I:%M:%S %p", "%Y-%m-%d %H:%M:%S+02:00"};
+    struct random r = {.seed = 7};
+
+    (void)state;
+    for (int i = 0; i < 20000; i++) {
+        const time_t moment = (time_t)below(&r, UINT32_MAX) * 4 - 4000000000;
+        char text[DPT_DATE_TEXT];
+        struct dpt_date date;
+        struct tm parts;
+
+        gmtime_r(&moment, &parts);
+        assert_true(strftime(text, sizeof text, forms[below(&r, 6)], &parts) > 0);
+        if (!dpt_date_read(text, DPT_DATE_UNKNOWN, &date))
+            fail_msg("%s is no date", text);
+        assert_true(date.seconds == (double)moment && date.timed);
+        text[below(&r, (uint32_t)strlen(text))] = "9x-:. T\0"[below(&r, 8)];
+        dpt_date_read(text, (enum dpt_date_order)below(&r, 3), &date);
     }
 }
 
@@ -430,6 +473,7 @@ int main(void)
         cmocka_unit_test(shown_text_is_tame),
         cmocka_unit_test(decimal_marks),
         cmocka_unit_test(columns_come_back),
+        cmocka_unit_test(dates_come_back),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -19,9 +19,13 @@ CASES = {  # labels, shape of a sample, are they classes
     "Olivetti": (np.arange(40 * 8) % 40, FLAT, True),
     "100 kinds, 5 pictures each": (np.arange(500) % 100, PICTURE, True),
     "Omniglot, some kind without": (np.delete(np.arange(300), 7).repeat(3), PICTURE, True),
+    "kinds of households, without 14": (np.delete(np.arange(1, 42), 13).repeat(30), FLAT, True),
+    "letters of pictures, by their codes": (np.arange(10, 36).repeat(25), PICTURE, True),
     "rings of abalones": (np.delete(np.arange(1, 30), 27).repeat(40), FLAT, True),
     "few samples": (np.array([3, 500, 70]), FLAT, True),
     "bikers": (BIKERS, FLAT, False),
+    "casual bikers": (np.round(RNG.exponential(30, 9000)).astype(int), FLAT, False),  # 30 of each and more, but with gaps
+    "ages of many": (RNG.integers(18, 81, 3000), FLAT, False),
     "people in pictures": (BIKERS[:300], PICTURE, False),
     "ages": (RNG.integers(18, 90, 400), FLAT, False),
     "years": (RNG.integers(1990, 2021, 2000), FLAT, False),
@@ -29,6 +33,7 @@ CASES = {  # labels, shape of a sample, are they classes
     "euros": (RNG.integers(100, 900, 200) * 1000, FLAT, False),
     "numbers of rows": (np.arange(300), FLAT, False),
     "degrees": (RNG.integers(-15, 40, 300), FLAT, False),
+    "degrees of many days": (RNG.integers(-15, 40, 3000), FLAT, False),
 }
 
 

@@ -1,5 +1,7 @@
 """Every command in the documentation is run, or named here with the test that runs it; every link leads somewhere."""
+import datetime
 import json
+import math
 import os
 import random
 import re
@@ -167,6 +169,21 @@ def make_houses(folder):
     (folder / "new-houses.csv").write_text("area,rooms,town\n100,3,Ashford\n100,3,Bywater\n")
 
 
+def make_rides(folder):
+    """Ten stations at random hours of a year, busier on mornings of warm working days; each tenth temperature is missing."""
+    draw = random.Random(5)
+    rows = []
+    for _ in range(1000):
+        hour = datetime.datetime(2024, 1, 1) + datetime.timedelta(hours=draw.randrange(8784))
+        warm = 10 - 10 * math.cos(2 * math.pi * hour.timetuple().tm_yday / 366) + draw.gauss(0, 3)
+        riders = draw.gauss(200 + 20 * warm + 150 * (6 < hour.hour < 10) * (hour.weekday() < 5), 30)
+        rows.append([draw.choice(["Harbour", "Market", "Park", "School", "Tower", "Mill", "Bridge", "Church", "Station", "Stadium"]), f"{hour:%Y-%m-%d %H:%M}",
+                     "" if draw.random() < 0.1 else f"{warm:.1f}", str(draw.randrange(10, 61)), str(max(0, round(riders)))])
+    head = ["station", "hour", "temperature", "minutes", "riders"]
+    (folder / "rides.csv").write_text("".join(",".join(row) + "\n" for row in [head, *rows]))
+    (folder / "new-rides.csv").write_text("".join(f"{row[2]},{row[1]},{row[0]}\n" for row in [head, *rows[:5]]))
+
+
 def make_patients(folder):
     """Three numbers each; one in twenty is ill, and has larger ones."""
     draw = random.Random(6)
@@ -223,6 +240,7 @@ def test_tutorial(sandbox, tmp_path):
     """All of it, in its order, in an empty folder with a person's own files."""
     make_flowers(tmp_path)
     make_houses(tmp_path)
+    make_rides(tmp_path)
     make_patients(tmp_path)
     make_shapes(tmp_path)
     page = (TOP / "cmd/TUTORIAL.md").read_text()
@@ -249,6 +267,10 @@ def test_tutorial(sandbox, tmp_path):
     assert "sample,class,probability,probability_healthy,probability_ill" in decided and 20 < sum(",ill," in line for line in decided) < 120
     prices = [float(line.split(",")[-1]) for line in said["dptrain predict houses.yaml --checkpoint runs/houses new-houses.csv"].splitlines()[-2:]]
     assert prices == pytest.approx([174000, 234000], rel=0.1), prices
+    rides = [float(line.split(",")[-1]) for line in said["dptrain predict rides.yaml --checkpoint runs/rides new-rides.csv"].splitlines()[-5:]]
+    true = [float(line.split(",")[-1]) for line in (tmp_path / "rides.csv").read_text().splitlines()[1:6]]
+    assert rides == pytest.approx(true, abs=120), (rides, true)
+    assert "each of its 10 groups is in one part" in next(text for command, text in said.items() if "--group station" in command)
     answers = said["dptrain predict shapes.yaml --checkpoint runs/shapes shapes/test/circle/0001.png shapes/test/square/0001.png"]
     assert re.search(r"circle/0001\.png.*circle", answers) and re.search(r"square/0001\.png.*square", answers), answers
     answers = said["dptrain predict photos.yaml --checkpoint runs/photos photos/cat/0001.png photos/dog/0001.png"]
