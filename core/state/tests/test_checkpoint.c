@@ -136,8 +136,12 @@ static void open_world(struct world *w, uint64_t seed)
     snprintf(w->job, sizeof w->job, "seed: %llu\n", (unsigned long long)seed);
     w->scale[0] = 1 + (float)dice(seed, 12, 5);
     w->scale[1] = 7;
-    w->targets = (struct dpt_target_scale){2, dice(seed, 13, 2) == 1, w->scale, w->scale,
-                                           (int)dice(seed, 19, DPT_TARGET_TRANSFORM_COUNT)};
+    w->targets =
+        (struct dpt_target_scale){.outputs = 2,
+                                  .used = dice(seed, 13, 2) == 1,
+                                  .mean = w->scale,
+                                  .std = w->scale,
+                                  .transform = (int)dice(seed, 19, DPT_TARGET_TRANSFORM_COUNT)};
     w->state = (struct dpt_state){
         .graph = g,
         .targets = &w->targets,
