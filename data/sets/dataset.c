@@ -124,12 +124,12 @@ static enum dpt_status describe(struct dpt_dataset *set, const struct dpt_datase
         DPT_TRY(dpt_paths_find(spec->paths, set->parts->key, &paths, err));
         DPT_TRY(describe_shards(set, spec, paths, err));
     }
-    if (spec->paths == &spec->conf->train && spec->conf->class_weights.how != DPT_CLASSES_ALIKE)
-        set->parts->class_weights = &spec->conf->class_weights;
-    if (set->parts->class_weights != NULL && set->target != DPT_TARGET_CLASS)
+    set->parts->balanced =
+        spec->paths == &spec->conf->train && spec->conf->class_weights == DPT_CLASSES_BALANCED;
+    if (set->parts->balanced && set->target != DPT_TARGET_CLASS)
         DPT_TRY(dpt_fail(err, DPT_BAD_JOB,
                          "data.class_weights: the training samples have targets, not classes that "
-                         "could be weighed"));
+                         "could be balanced"));
     DPT_TRY(dpt_fill_prepare(set, spec->conf, err));
 out:
     dpt_paths_release(paths);
@@ -173,7 +173,7 @@ static bool has_weights(const struct dpt_dataset_parts *parts)
 /* Whether the samples have weights: also of a set that is only described. */
 static bool is_weighted(const struct dpt_dataset *set)
 {
-    return set->parts->class_weights != NULL || has_weights(set->parts);
+    return set->parts->balanced || has_weights(set->parts);
 }
 
 double dpt_dataset_target_bytes(const struct dpt_dataset *set)
@@ -295,24 +295,6 @@ static enum dpt_status balance_classes(struct dpt_dataset *set, struct dpt_error
     return DPT_OK;
 }
 
-/* Has each sample count what the job gives its class, times what the file gives the sample. */
-static enum dpt_status weigh_classes(struct dpt_dataset *set, struct dpt_error *err)
-{
-    const struct dpt_reals *given = &set->parts->class_weights->given;
-    float *weights = set->parts->weighed.bytes;
-
-    if (set->parts->class_weights->how == DPT_CLASSES_BALANCED)
-        return balance_classes(set, err);
-    if (given->n < (size_t)set->target_width)
-        return dpt_fail(err, DPT_BAD_JOB,
-                        "data.class_weights: %zu number%s, and the training samples have %d "
-                        "classes: give one each",
-                        given->n, given->n == 1 ? "" : "s", set->target_width);
-    for (int64_t i = 0; i < set->samples; i++)
-        weights[i] = (has_weights(set->parts) ? weights[i] : 1) * (float)given->at[set->labels[i]];
-    return DPT_OK;
-}
-
 static enum dpt_status fill_node(struct dpt_dataset *set, const struct dpt_dataset_spec *spec,
                                  const struct dpt_group *node, struct dpt_error *err)
 {
@@ -341,8 +323,8 @@ static enum dpt_status fill_node(struct dpt_dataset *set, const struct dpt_datas
             most = set->labels[i] > most ? set->labels[i] : most;
         set->target_width = most + 1;
     }
-    if (parts->class_weights != NULL)
-        DPT_TRY(dpt_group_agree(node, node->rank == 0 ? weigh_classes(set, err) : DPT_OK, err));
+    if (parts->balanced)
+        DPT_TRY(dpt_group_agree(node, node->rank == 0 ? balance_classes(set, err) : DPT_OK, err));
 out:
     return status;
 }

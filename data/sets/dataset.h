@@ -22,13 +22,7 @@
 #define DPT_SHUFFLES(X)                                                                            \
     X(DPT_SHUFFLE_FULL, "full") X(DPT_SHUFFLE_BLOCK, "block") X(DPT_SHUFFLE_NONE, "none")
 #define DPT_CLASS_WEIGHTS(X) X(DPT_CLASSES_ALIKE, "none") X(DPT_CLASSES_BALANCED, "balanced")
-enum dpt_class_weighing { DPT_CLASS_WEIGHTS(DPT_LIST_NAME) DPT_CLASSES_GIVEN };
-
-/* What training samples of a class count. */
-struct dpt_class_weights {
-    int how;                /* enum dpt_class_weighing */
-    struct dpt_reals given; /* one a class, >= 0 */
-};
+enum dpt_class_weights { DPT_CLASS_WEIGHTS(DPT_LIST_NAME) DPT_CLASS_WEIGHTS_COUNT };
 enum dpt_cache { DPT_CACHES(DPT_LIST_NAME) DPT_CACHE_COUNT };
 enum dpt_shuffle { DPT_SHUFFLES(DPT_LIST_NAME) DPT_SHUFFLE_COUNT };
 
@@ -104,9 +98,9 @@ struct dpt_data_conf {
     struct dpt_target_conf targets;
     struct dpt_ints resize, crop; /* height and width, or both; none: not done */
     struct dpt_augment augment;
-    struct dpt_class_weights class_weights;
-    int shuffle; /* enum dpt_shuffle */
-    int cache;   /* enum dpt_cache */
+    int class_weights; /* enum dpt_class_weights; of training samples */
+    int shuffle;       /* enum dpt_shuffle */
+    int cache;         /* enum dpt_cache */
     bool drop_last;
     bool verify; /* checksums, where there are any */
     struct dpt_synthetic synthetic;

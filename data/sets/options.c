@@ -20,28 +20,6 @@ static const struct dpt_option keys_options[] = {
     {0},
 };
 
-static const struct dpt_option class_weights_rows[] = {
-    {.name = "how",
-     .type = DPT_OPT_CHOICE,
-     AT(dpt_class_weights, how),
-     .choices = DPT_CHOICES(DPT_CLASS_WEIGHTS)},
-    {.name = "given", .type = DPT_OPT_REALS, AT(dpt_class_weights, given), .max = 1e30},
-    {0},
-};
-static const struct dpt_alternatives class_weights_forms = {.either = class_weights_rows};
-
-static bool read_class_weights(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
-                               void *dest)
-{
-    struct dpt_class_weights *weights = dest;
-
-    /* A number is a list of one, which the training samples are held to. */
-    if (node->kind == DPT_NODE_SCALAR && strpbrk(node->text, "0123456789") == NULL)
-        return dpt_option_read(conf, node, path, &class_weights_rows[0], &weights->how);
-    weights->how = DPT_CLASSES_GIVEN;
-    return dpt_option_read(conf, node, path, &class_weights_rows[1], &weights->given);
-}
-
 static const struct dpt_option normalize_options[] = {
     {.name = "mean",
      .type = DPT_OPT_REALS,
@@ -292,15 +270,13 @@ const struct dpt_option dpt_data_options[] = {
              "crop_area or crop_padding take another part"},
     {.name = "class_weights",
      .effect = DPT_EFFECT_RESULT,
-     .type = DPT_OPT_CUSTOM,
+     .type = DPT_OPT_CHOICE,
      AT(dpt_data_conf, class_weights),
      .fallback = "none",
      .added = true,
-     .read = read_class_weights,
-     .value_text = "none, balanced or a number a class",
-     .alternatives = &class_weights_forms,
+     .choices = DPT_CHOICES(DPT_CLASS_WEIGHTS),
      .help = "balanced: training samples of rare classes count more, so that all classes together "
-             "count the same; or what a sample of each class counts, in their order: [1, 5]"},
+             "count the same"},
     {.name = "augment",
      .effect = DPT_EFFECT_RESULT,
      .type = DPT_OPT_SECTION,

@@ -16,9 +16,9 @@ struct dpt_dataset_parts {
     struct dpt_shard *named;       /* the one that names the most classes; NULL: none does */
     const struct dpt_shard *table; /* the first that was made of a table's columns; NULL: none */
     bool synthetic;
-    bool verify;                                   /* checksums, where there are any */
-    const struct dpt_class_weights *class_weights; /* the job's; NULL: samples count alike */
-    struct dpt_shared images, targets, weighed;    /* bytes NULL: not opened; weighed: the samples'
+    bool verify;                                /* checksums, where there are any */
+    bool balanced;                              /* each class counts as much as the others */
+    struct dpt_shared images, targets, weighed; /* bytes NULL: not opened; weighed: the samples'
                                                    weights */
     float *scale, *shift;     /* [c]: a number x of the file becomes x * scale + shift, */
     float *centre, *rest;     /* or (x - centre) * scale + rest, where these are not NULL */

@@ -261,25 +261,6 @@ def test_balanced_classes_are_weights(tmp_path, weighted):
             assert b"class_weights" in a["job"][()] and b"class_weights" not in b["job"][()]
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-def test_given_class_weights_are_weights(tmp_path, weighted):
-    """As if the file had them, times its own; scikit-learn's class_weight, and PyTorch's `weight` with its mean over a batch."""
-    job, given = make_job(tmp_path, weights=weighted), [0.25, *[1.5 * k for k in range(1, K)]]
-    for ranks in (0, 3):
-        train(job, tmp_path / f"classes{ranks}", f"data.class_weights={given}", "comm.reduction=reproducible", ranks=ranks)
-    x, y, w = samples(N, 1)
-    weights = ((w if weighted else np.ones(N)).astype("f4") * np.array(given, "f4")[y]).astype("f4")
-    for i, part in enumerate(np.split(np.arange(N), (7, 40))):
-        write(tmp_path / f"train-{i}.h5", x[part], y[part], weights[part])
-    train(job, tmp_path / "given", "comm.reduction=reproducible")
-    for ranks in (0, 3):
-        assert [e["loss"] for e in dpt.events(tmp_path / f"classes{ranks}", "train")] == [e["loss"] for e in dpt.events(tmp_path / "given", "train")]
-    for text, code, says in (("[1, 2]", 78, f"data.class_weights: 2 numbers, and the training samples have {K} classes: give one each"),
-                             ("heavy", 78, "data.class_weights"), ("[1, -2, 3]", 78, "data.class_weights")):
-        result = dpt.run(job, "--output", tmp_path / "wrong", "--set", f"data.class_weights={text}")
-        assert result.code == code and says in result.err, result
-
-
 def test_only_classes_are_balanced(tmp_path):
     job = make_job(tmp_path, loss="mse", data="{train: synthetic}")
     result = dpt.run(job, "--output", tmp_path / "run", "--set", "data.class_weights=balanced")
