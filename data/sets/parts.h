@@ -16,8 +16,8 @@ struct dpt_dataset_parts {
     struct dpt_shard *named;       /* the one that names the most classes; NULL: none does */
     const struct dpt_shard *table; /* the first that was made of a table's columns; NULL: none */
     bool synthetic;
-    bool verify;                                /* checksums, where there are any */
-    bool balanced;                              /* each class counts as much as the others */
+    bool verify;                                       /* checksums, where there are any */
+    const struct dpt_class_weight_conf *class_weights; /* of the job; NULL: classes have none */
     struct dpt_shared images, targets, weighed; /* bytes NULL: not opened; weighed: the samples'
                                                    weights */
     float *scale, *shift;     /* [c]: a number x of the file becomes x * scale + shift, */
@@ -43,6 +43,15 @@ static inline void dpt_dataset_share(const struct dpt_dataset *set, const struct
  */
 enum dpt_status dpt_dataset_read(struct dpt_dataset *set, const struct dpt_dataset_spec *spec,
                                  const struct dpt_group *node, struct dpt_error *err);
+
+/* Whether its files have weights of the samples. */
+static inline bool dpt_dataset_has_weights(const struct dpt_dataset_parts *parts)
+{
+    return parts->n_shards > 0 && parts->shards[0].weights.name != NULL;
+}
+/* Makes the weights what data.class_weights says, of a set that has its labels. By one rank of the
+ * node. Errors: BAD_JOB (a class that is none), RANK. */
+enum dpt_status dpt_dataset_weigh(struct dpt_dataset *set, struct dpt_error *err);
 
 /* Describes a synthetic set, and then makes its samples, a share for each rank of the node (not
  * collective: no rank waits). Errors: BAD_JOB, RANK. */

@@ -261,6 +261,39 @@ def test_balanced_classes_are_weights(tmp_path, weighted):
             assert b"class_weights" in a["job"][()] and b"class_weights" not in b["job"][()]
 
 
+GIVEN = np.array([0.5, 3, 1, 0])
+
+
+@pytest.mark.parametrize("given", ["[0.5, 3, 1, 0]", "{1: 3, 0: 0.5, 3: 0}", "{odd one: 3, '0': 0.5, last: 0}"])
+def test_classes_have_weights_of_their_own(tmp_path, given):
+    """As if the file had them: PyTorch's weights of CrossEntropyLoss, as a list or by names and numbers."""
+    assert K == len(GIVEN)
+    job = make_job(tmp_path)
+    if "odd" in given:
+        for i in range(3):
+            with h5py.File(tmp_path / f"train-{i}.h5", "a") as file:
+                file["y"].attrs["classes"] = ["none", "odd one", "2", "last"]
+    train(job, tmp_path / "own", f"data.class_weights={given}", "comm.reduction=reproducible", ranks=2)
+    x, y, w = samples(N, 1)
+    for i, part in enumerate(np.split(np.arange(N), (7, 40))):
+        write(tmp_path / f"train-{i}.h5", x[part], y[part], (w.astype(float) * GIVEN[y])[part].astype("f4"))
+    train(job, tmp_path / "file", "comm.reduction=reproducible")
+    assert [e["loss"] for e in dpt.events(tmp_path / "own", "train")] == [e["loss"] for e in dpt.events(tmp_path / "file", "train")]
+    # What is written into the run's job reads the same; another weight is another job.
+    assert dpt.run("schema", "--check", tmp_path / "own/job.yaml").code == 0
+    result = dpt.run(job, "--output", tmp_path / "own", "--set", "data.class_weights={1: 2}", "--set", "train.epochs=9")
+    assert result.code == 78 and "data.class_weights" in result.err, result
+
+
+def test_wrong_class_weights_are_told(tmp_path):
+    job = make_job(tmp_path)
+    for given, said in (("[1, 2]", "data.class_weights: has 2 weights, the training samples have 4 classes"),
+                        ("{ill: 2}", "data.class_weights: 'ill' is no class of the training samples: they are numbered from 0"),
+                        ("{0: -1}", "data.class_weights.0: -1 is not "), ("some", "'some' is none of none, balanced")):
+        result = dpt.run(job, "--output", tmp_path / "run", "--set", f"data.class_weights={given}")
+        assert result.code == 78 and said in result.err, result
+
+
 def test_only_classes_are_balanced(tmp_path):
     job = make_job(tmp_path, loss="mse", data="{train: synthetic}")
     result = dpt.run(job, "--output", tmp_path / "run", "--set", "data.class_weights=balanced")
