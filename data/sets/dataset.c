@@ -124,14 +124,7 @@ static enum dpt_status describe(struct dpt_dataset *set, const struct dpt_datase
         DPT_TRY(dpt_paths_find(spec->paths, set->parts->key, &paths, err));
         DPT_TRY(describe_shards(set, spec, paths, err));
     }
-    set->parts->class_weights =
-        spec->paths == &spec->conf->train && spec->conf->class_weights.how != DPT_CLASSES_ALIKE
-            ? &spec->conf->class_weights
-            : NULL;
-    if (set->parts->class_weights != NULL && set->target != DPT_TARGET_CLASS)
-        DPT_TRY(dpt_fail(err, DPT_BAD_JOB,
-                         "data.class_weights: the training samples have targets, not classes that "
-                         "could be balanced"));
+    DPT_TRY(dpt_dataset_take_class_weights(set, spec, err));
     DPT_TRY(dpt_fill_prepare(set, spec->conf, err));
 out:
     dpt_paths_release(paths);
@@ -296,6 +289,8 @@ static enum dpt_status fill_node(struct dpt_dataset *set, const struct dpt_datas
     }
     if (parts->class_weights != NULL)
         DPT_TRY(dpt_group_agree(node, node->rank == 0 ? dpt_dataset_weigh(set, err) : DPT_OK, err));
+    if (parts->label_weights != NULL) /* of each rank for itself */
+        DPT_TRY(dpt_group_agree(node, dpt_dataset_weigh_labels(set, err), err));
 out:
     return status;
 }
@@ -380,6 +375,7 @@ void dpt_dataset_close(struct dpt_dataset *set)
     dpt_free(parts->rest);
     dpt_free(parts->weights);
     dpt_free(parts->biases);
+    dpt_free(parts->positive);
     dpt_free(parts);
     memset(set, 0, sizeof *set);
 }

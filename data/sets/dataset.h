@@ -159,6 +159,9 @@ struct dpt_dataset {
     /* The scale of the targets in micro-batches (targets.h), which is the trainer's; NULL: they
      * stay as they are. */
     const struct dpt_target_scale *scale;
+    /* Of labels that hold or not: [target_width], how much more one counts where it holds; micro-
+     * batches have minus that for 1 (backend.h). NULL: 1 each. */
+    const float *positive;
     const float *weights; /* [samples], finite and >= 0: how much each counts; NULL: 1 each */
     const uint8_t
         *memory; /* all stored samples one after another, or NULL: to be read from the shards */

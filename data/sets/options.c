@@ -316,7 +316,8 @@ const struct dpt_option dpt_data_options[] = {
      .value_text = "none, balanced, {NAME: weight, ...}, or a list, a weight a class",
      .alternatives = &class_weight_alternatives,
      .help = "balanced: training samples of rare classes count more, so that all classes together "
-             "count the same; or how much each class counts, 1 where it is not named"},
+             "count the same; or how much each class counts, 1 where it is not named; of several "
+             "labels: how much more one counts where it holds, as PyTorch's pos_weight"},
     {.name = "augment",
      .effect = DPT_EFFECT_RESULT,
      .type = DPT_OPT_SECTION,

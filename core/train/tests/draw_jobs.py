@@ -271,7 +271,8 @@ class Case:
             self.put("data.normalize", {key: self.channels(key, row) for key, row in numbers["normalize"]["properties"].items()})
         if rng.random() < 0.5:
             self.put("data.augment", self.augment(numbers["augment"]))
-        if self.kind == "classes" and rng.random() < GIVEN:
+        mixes = {"mixup", "cutmix"} & set(self.job["data"].get("augment", {}))
+        if (self.kind == "classes" or self.kind == "labels" and files and not mixes) and rng.random() < GIVEN:
             given = [rng.choice([0.5, 1, 3]) for _ in range(self.outputs)]
             self.put("data.class_weights", rng.choice(["none", "balanced", given, {"0": 2.5}]))
         if self.kind in ("numbers", "amounts") and self.job["loss"]["type"] != "poisson" and rng.random() < 0.5:
