@@ -162,33 +162,40 @@ static void describe_weights(const struct dpt_runs *runs, size_t run, enum dpt_h
                              struct dpt_str *out)
 {
     const struct dpt_history_eval *e = dpt_history_last(&runs->at[run].history, split);
-    const char *classes = dpt_runs_value(runs, run, "data.class_weights");
+    struct dpt_str classes = {0};
     const bool trained =
         split == DPT_HISTORY_EPOCH || (split == DPT_HISTORY_VALID && is_held_out(runs, run));
 
-    if (trained && classes != NULL && strcmp(classes, "none") != 0)
-        dpt_str_printf(out, "weighted by data.class_weights");
+    add_values(runs, run, "data.class_weights", &classes);
+    if (trained && classes.length > 0 && strcmp(classes.text, "none") != 0)
+        dpt_str_printf(out, "weighted by data.class_weights%s%s",
+                       strcmp(classes.text, "balanced") != 0 ? ": " : "",
+                       strcmp(classes.text, "balanced") != 0 ? classes.text : "");
     else
         dpt_str_printf(out, e != NULL && !isnan(e->weight) ? "weighted by the samples' weights"
                                                            : "unweighted");
+    dpt_str_release(&classes);
 }
 
 static void describe_scale(const struct dpt_runs *runs, size_t run, struct dpt_str *out)
 {
     const char *how = dpt_runs_value(runs, run, "data.targets.normalize");
+    const char *transform = dpt_runs_value(runs, run, "data.targets.transform");
+    const bool plain = transform == NULL || strcmp(transform, "none") == 0;
 
+    dpt_str_printf(out, "of %s%stargets ", plain ? "" : transform, plain ? "" : " of ");
     if (how != NULL && strcmp(how, "auto") == 0) {
-        dpt_str_printf(out, "of targets scaled by those of ");
+        dpt_str_printf(out, "scaled by those of ");
         add_data(runs, run, DPT_HISTORY_EPOCH, out);
         if (is_held_out(runs, run))
             dpt_str_printf(out, " without the %s that seed %s holds out",
                            dpt_runs_value(runs, run, "data.valid"),
                            dpt_runs_value(runs, run, "seed"));
-    } else if (runs->at[run].history.scaled) {
-        dpt_str_printf(out, "of targets scaled by ");
+    } else if (runs->at[run].history.scaled && how == NULL) {
+        dpt_str_printf(out, "scaled by ");
         add_values(runs, run, "data.targets.normalize", out);
     } else {
-        dpt_str_printf(out, "of targets as they are");
+        dpt_str_printf(out, "as they are");
     }
 }
 

@@ -96,6 +96,8 @@ def value(schema, rng):
     kind = rng.choice(kinds)
     if "pattern" in schema:
         return rng.choice([t for t in TIMES if re.search(schema["pattern"], t)])
+    if kind == "object" and "additionalProperties" in schema:
+        return {name: value(schema["additionalProperties"], rng) for name in rng.sample(["a", "b c", "0", "é"], rng.randint(1, 3))}
     if kind == "object":
         return table(schema, rng, {})
     if kind == "array":

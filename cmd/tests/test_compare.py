@@ -161,6 +161,9 @@ def test_weighted_is_not_compared_with_unweighted(tmp_path):
     assert best["best valid accuracy"] == [] and len(best["test loss"]) == len(best["valid balanced accuracy"]) == 1
     assert told["best valid accuracy"][1].endswith(" weighted") and [p.words for p in section.all("p", klass="basis")] == [said.format("plain", "balanced")]
     assert len(best["test rare recall"]) == 1
+    for name, weights in (("own", "{1: 4}"), ("more", "{1: 5}")):
+        dpt.train(job, tmp_path / name, "--set", f"data.class_weights={weights}")
+    assert "weighted by data.class_weights: 1 4 in" in read(tmp_path / "own", tmp_path / "more")["not_comparable"][0]
     # Two that are weighted alike are compared.
     dpt.train(job, tmp_path / "quick", "--set", "data.class_weights=balanced", "--set", "optimizer.lr=0.2")
     again = [tmp_path / "balanced", tmp_path / "quick"]
@@ -177,7 +180,7 @@ def test_scaled_and_other_losses(tmp_path):
     job = dpt.write_job(tmp_path / "job.yaml", f"data: {{train: {tmp_path}/train.h5, test: {tmp_path}/test.h5}}\nloss: mse\n" + HEAD % 1)
     scaled = "data.targets={normalize: auto}"
     for name, words in {"raw": [], "raw2": ["--set", "optimizer.lr=0.2"], "scaled": ["--set", scaled], "scaled2": ["--set", scaled, "--set", "seed=3"],
-                        "given": ["--set", "data.targets={normalize: {mean: 40, std: 5}}"], "other": ["--set", f"data.test={tmp_path}/other.h5"]}.items():
+                        "given": ["--set", "data.targets={normalize: {mean: 40, std: 5}}"], "log": ["--set", "data.targets={normalize: auto, transform: log1p}"], "other": ["--set", f"data.test={tmp_path}/other.h5"]}.items():
         dpt.train(job, tmp_path / name, *words)
 
     def compared(*names):
@@ -188,7 +191,7 @@ def test_scaled_and_other_losses(tmp_path):
 
     every, none = {"test loss": 1, "test MAE": 1, "test R²": 1}, {"test loss": 0, "test MAE": 0, "test R²": 0}
     assert compared("raw", "raw2")[1:] == (every, []) and compared("scaled", "scaled2")[1:] == (every, [])
-    for two in (("raw", "scaled"), ("scaled", "given")):
+    for two in (("raw", "scaled"), ("scaled", "given"), ("scaled", "log")):
         told, best, notes = compared(*two)
         assert best == {**every, "test loss": 0}, two
         assert [n.startswith("The train and test losses are not comparable: of targets ") for n in notes] == [True]

@@ -55,7 +55,8 @@ extern const char *const dpt_precision_names[DPT_PRECISIONS + 1]; /* ends with N
  * POISSON: of exp(y) - t y, the negative log-likelihood of a count t whose rate is exp(y), but for
  * what does not depend on y (PyTorch's PoissonNLLLoss).
  * BINARY_CROSS_ENTROPY: mean over the outputs of the cross-entropy of sigmoid(y) with t, 0 to 1:
- * labels that each hold or do not.
+ * labels that each hold or do not. A target below 0 is a label that holds, and counts minus that
+ * (PyTorch's pos_weight).
  */
 #define DPT_LOSS_LIST(X)                                                                           \
     X(CROSS_ENTROPY, cross_entropy)                                                                \

@@ -168,6 +168,12 @@ static double binary_cross_entropy_row(const struct dpt_loss *loss, const struct
     for (int32_t j = 0; j < n; j++) {
         const double t = target_at(target, j), power = exp(-fabs((double)y[j]));
 
+        if (t < 0) {
+            sum -= t * ((y[j] < 0 ? -y[j] : 0.0) + log1p(power));
+            if (dy != NULL)
+                dy[j] = (float)(t * (y[j] > 0 ? power : 1) / (1 + power) / n);
+            continue;
+        }
         sum += (y[j] > 0 ? y[j] : 0.0) - t * y[j] + log1p(power);
         if (dy != NULL)
             dy[j] = (float)(((y[j] > 0 ? 1 : power) / (1 + power) - t) / n);
@@ -182,10 +188,16 @@ static bool cross_entropy_right(const struct target *target, int32_t n, const fl
     return wanted >= 0 && arg_max(y, n) == wanted;
 }
 
+/* Whether a label holds, by its target; below 0 it does. */
+static bool holds(double target)
+{
+    return target < 0 || target >= 0.5;
+}
+
 static bool binary_cross_entropy_right(const struct target *target, int32_t n, const float *y)
 {
     for (int32_t j = 0; j < n; j++) {
-        if (isnan(y[j]) || (y[j] > 0) != (target_at(target, j) >= 0.5))
+        if (isnan(y[j]) || (y[j] > 0) != holds(target_at(target, j)))
             return false;
     }
     return true;

@@ -44,6 +44,7 @@ enum dpt_option_type {
     DPT_OPT_INTS,    /* struct dpt_ints: a list, or one number for a list of one */
     DPT_OPT_REALS,   /* struct dpt_reals: likewise */
     DPT_OPT_TEXTS,   /* struct dpt_texts: likewise */
+    DPT_OPT_NAMED,   /* struct dpt_named_reals: a map of any names to numbers */
     DPT_OPT_EVERY,   /* struct dpt_every: "1 epoch", "50 steps", "10 min" (s, min, h), "never",
                         "10 %"; of these what `units` says */
     DPT_OPT_SECTION, /* a struct with its own table `rows` at `offset` */
@@ -62,6 +63,12 @@ struct dpt_reals {
 };
 struct dpt_texts {
     const char **at;
+    size_t n;
+};
+
+struct dpt_named_reals {
+    const char **names;
+    double *at;
     size_t n;
 };
 
@@ -99,7 +106,8 @@ struct dpt_option {
      * not called.
      */
     const char *fallback;
-    double min, max; /* INT, INTS, REAL, REALS; min == max == 0: no bounds but the type's; INFINITY:
+    double min,
+        max; /* INT, INTS, REAL, REALS, NAMED; min == max == 0: no bounds but the type's; INFINITY:
                         none on that side */
     const char *word; /* INT, REAL, EVERY: a word that stands for "none or automatic" ("auto",
                          "null"), read as `word_value`, or as the unit DPT_AUTO */

@@ -506,6 +506,13 @@ static void write_value(struct dpt_json *j, const struct dpt_option *row, bool n
     case DPT_OPT_TEXTS:
         write_list(j, row, null);
         break;
+    case DPT_OPT_NAMED:
+        write_types(j, "object", null);
+        dpt_json_object(j, "additionalProperties");
+        write_number(
+            j, &(struct dpt_option){.type = DPT_OPT_REAL, .min = row->min, .max = row->max}, false);
+        dpt_json_end(j);
+        break;
     case DPT_OPT_EVERY:
         write_every(j, row, null);
         break;

@@ -68,6 +68,7 @@ const char *dpt_value_wanted(const struct dpt_option *row, char *buf)
         [DPT_OPT_INTS] = "a whole number or a list of them",
         [DPT_OPT_REALS] = "a number or a list of them",
         [DPT_OPT_TEXTS] = "a text or a list of them",
+        [DPT_OPT_NAMED] = "a map of names to numbers",
         [DPT_OPT_EVERY] = units_wanted(row->units),
         [DPT_OPT_SECTION] = "a map of keys and values",
         [DPT_OPT_VARIANT] = "one of ",
@@ -108,7 +109,8 @@ static const char *number_text(double value, char *buf, size_t capacity)
 const char *dpt_value_bounds(const struct dpt_option *row, char *buf)
 {
     const bool whole = row->type == DPT_OPT_INT || row->type == DPT_OPT_INTS;
-    const bool real = row->type == DPT_OPT_REAL || row->type == DPT_OPT_REALS;
+    const bool real =
+        row->type == DPT_OPT_REAL || row->type == DPT_OPT_REALS || row->type == DPT_OPT_NAMED;
     const bool any = (whole || real) && !(row->min == 0 && row->max == 0);
     /* Beyond this a bound is only the type's own. */
     const double far = whole ? 9e18 : 1e300;
@@ -446,6 +448,24 @@ static void read_list(struct dpt_conf *conf, const struct dpt_conf_node *node, c
         dpt_conf_mistake(conf, node, path, "the smaller number comes first: [least, most]");
 }
 
+static void read_named(struct dpt_conf *conf, const struct dpt_conf_node *node, const char *path,
+                       const struct dpt_option *row, void *dest)
+{
+    struct dpt_option entry = *row;
+    struct dpt_named_reals *named = dest;
+
+    if (node->kind != DPT_NODE_MAP) {
+        wrong_type(conf, node, path, row);
+        return;
+    }
+    *named = (struct dpt_named_reals){.names = node->keys, .n = node->n};
+    named->at = dpt_region_alloc(&conf->region, (node->n + 1) * sizeof *named->at);
+    entry.type = DPT_OPT_REAL;
+    for (size_t i = 0; named->at != NULL && i < node->n; i++)
+        dpt_value_read(conf, node->items[i], dpt_option_path(conf, path, node->keys[i], 0), &entry,
+                       &named->at[i]);
+}
+
 static void read_every(struct dpt_conf *conf, const struct dpt_conf_node *node, const char *path,
                        const struct dpt_option *row, void *dest)
 {
@@ -474,10 +494,10 @@ void dpt_value_read(struct dpt_conf *conf, const struct dpt_conf_node *node, con
 {
     static void (*const readers[])(struct dpt_conf *, const struct dpt_conf_node *, const char *,
                                    const struct dpt_option *, void *) = {
-        [DPT_OPT_BOOL] = read_bool,   [DPT_OPT_INT] = read_number, [DPT_OPT_REAL] = read_number,
-        [DPT_OPT_TEXT] = read_text,   [DPT_OPT_NAME] = read_name,  [DPT_OPT_CHOICE] = read_choice,
-        [DPT_OPT_INTS] = read_list,   [DPT_OPT_REALS] = read_list, [DPT_OPT_TEXTS] = read_list,
-        [DPT_OPT_EVERY] = read_every,
+        [DPT_OPT_BOOL] = read_bool,   [DPT_OPT_INT] = read_number,  [DPT_OPT_REAL] = read_number,
+        [DPT_OPT_TEXT] = read_text,   [DPT_OPT_NAME] = read_name,   [DPT_OPT_CHOICE] = read_choice,
+        [DPT_OPT_INTS] = read_list,   [DPT_OPT_REALS] = read_list,  [DPT_OPT_TEXTS] = read_list,
+        [DPT_OPT_EVERY] = read_every, [DPT_OPT_NAMED] = read_named,
     };
 
     readers[row->type](conf, node, path, row, dest);

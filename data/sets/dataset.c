@@ -124,12 +124,7 @@ static enum dpt_status describe(struct dpt_dataset *set, const struct dpt_datase
         DPT_TRY(dpt_paths_find(spec->paths, set->parts->key, &paths, err));
         DPT_TRY(describe_shards(set, spec, paths, err));
     }
-    set->parts->balanced =
-        spec->paths == &spec->conf->train && spec->conf->class_weights == DPT_CLASSES_BALANCED;
-    if (set->parts->balanced && set->target != DPT_TARGET_CLASS)
-        DPT_TRY(dpt_fail(err, DPT_BAD_JOB,
-                         "data.class_weights: the training samples have targets, not classes that "
-                         "could be balanced"));
+    DPT_TRY(dpt_dataset_take_class_weights(set, spec, err));
     DPT_TRY(dpt_fill_prepare(set, spec->conf, err));
 out:
     dpt_paths_release(paths);
@@ -165,15 +160,10 @@ bool dpt_dataset_in_memory(const struct dpt_dataset *set, const struct dpt_data_
            (cache == DPT_CACHE_AUTO && (available < 0 || bytes <= available / 2));
 }
 
-static bool has_weights(const struct dpt_dataset_parts *parts)
-{
-    return parts->n_shards > 0 && parts->shards[0].weights.name != NULL;
-}
-
 /* Whether the samples have weights: also of a set that is only described. */
 static bool is_weighted(const struct dpt_dataset *set)
 {
-    return set->parts->balanced || has_weights(set->parts);
+    return set->parts->class_weights != NULL || dpt_dataset_has_weights(set->parts);
 }
 
 double dpt_dataset_target_bytes(const struct dpt_dataset *set)
@@ -269,32 +259,6 @@ out:
     return status;
 }
 
-/* Changes the weights so that all classes together count the same, and all samples what they did.
- */
-static enum dpt_status balance_classes(struct dpt_dataset *set, struct dpt_error *err)
-{
-    float *weights = set->parts->weighed.bytes;
-    double *sum, all = 0;
-    int32_t there = 0;
-
-    if (DPT_ALLOCATE(sum, (size_t)set->target_width, "the classes", err) != DPT_OK)
-        return err->status;
-    for (int64_t i = 0; i < set->samples; i++) {
-        if (!has_weights(set->parts))
-            weights[i] = 1;
-        sum[set->labels[i]] += (double)weights[i];
-    }
-    for (int32_t k = 0; k < set->target_width; k++) {
-        there += sum[k] > 0;
-        all += sum[k];
-    }
-    for (int64_t i = 0; i < set->samples; i++)
-        if (weights[i] > 0)
-            weights[i] = (float)((double)weights[i] * all / (there * sum[set->labels[i]]));
-    dpt_free(sum);
-    return DPT_OK;
-}
-
 static enum dpt_status fill_node(struct dpt_dataset *set, const struct dpt_dataset_spec *spec,
                                  const struct dpt_group *node, struct dpt_error *err)
 {
@@ -323,8 +287,10 @@ static enum dpt_status fill_node(struct dpt_dataset *set, const struct dpt_datas
             most = set->labels[i] > most ? set->labels[i] : most;
         set->target_width = most + 1;
     }
-    if (parts->balanced)
-        DPT_TRY(dpt_group_agree(node, node->rank == 0 ? balance_classes(set, err) : DPT_OK, err));
+    if (parts->class_weights != NULL)
+        DPT_TRY(dpt_group_agree(node, node->rank == 0 ? dpt_dataset_weigh(set, err) : DPT_OK, err));
+    if (parts->label_weights != NULL) /* of each rank for itself */
+        DPT_TRY(dpt_group_agree(node, dpt_dataset_weigh_labels(set, err), err));
 out:
     return status;
 }
@@ -409,6 +375,7 @@ void dpt_dataset_close(struct dpt_dataset *set)
     dpt_free(parts->rest);
     dpt_free(parts->weights);
     dpt_free(parts->biases);
+    dpt_free(parts->positive);
     dpt_free(parts);
     memset(set, 0, sizeof *set);
 }

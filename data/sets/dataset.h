@@ -22,7 +22,9 @@
 #define DPT_SHUFFLES(X)                                                                            \
     X(DPT_SHUFFLE_FULL, "full") X(DPT_SHUFFLE_BLOCK, "block") X(DPT_SHUFFLE_NONE, "none")
 #define DPT_CLASS_WEIGHTS(X) X(DPT_CLASSES_ALIKE, "none") X(DPT_CLASSES_BALANCED, "balanced")
-enum dpt_class_weights { DPT_CLASS_WEIGHTS(DPT_LIST_NAME) DPT_CLASS_WEIGHTS_COUNT };
+enum dpt_class_weights {
+    DPT_CLASS_WEIGHTS(DPT_LIST_NAME) DPT_CLASSES_GIVEN /* by numbers */
+};
 enum dpt_cache { DPT_CACHES(DPT_LIST_NAME) DPT_CACHE_COUNT };
 enum dpt_shuffle { DPT_SHUFFLES(DPT_LIST_NAME) DPT_SHUFFLE_COUNT };
 
@@ -71,6 +73,13 @@ struct dpt_target_conf {
     struct dpt_normalize given;
 };
 
+/* `data.class_weights`: how much the samples of each class count in training. */
+struct dpt_class_weight_conf {
+    int how;                      /* enum dpt_class_weights; GIVEN: one of these */
+    struct dpt_reals list;        /* by the classes' numbers; empty: */
+    struct dpt_named_reals named; /* by their names, or numbers; others weigh 1 */
+};
+
 /* What is done to training samples, at random (augment.h). Of two numbers the first is the least.
  * 0, or none: it is not done. */
 struct dpt_augment {
@@ -98,9 +107,9 @@ struct dpt_data_conf {
     struct dpt_target_conf targets;
     struct dpt_ints resize, crop; /* height and width, or both; none: not done */
     struct dpt_augment augment;
-    int class_weights; /* enum dpt_class_weights; of training samples */
-    int shuffle;       /* enum dpt_shuffle */
-    int cache;         /* enum dpt_cache */
+    struct dpt_class_weight_conf class_weights;
+    int shuffle; /* enum dpt_shuffle */
+    int cache;   /* enum dpt_cache */
     bool drop_last;
     bool verify; /* checksums, where there are any */
     struct dpt_synthetic synthetic;
@@ -150,6 +159,9 @@ struct dpt_dataset {
     /* The scale of the targets in micro-batches (targets.h), which is the trainer's; NULL: they
      * stay as they are. */
     const struct dpt_target_scale *scale;
+    /* Of labels that hold or not: [target_width], how much more one counts where it holds; micro-
+     * batches have minus that for 1 (backend.h). NULL: 1 each. */
+    const float *positive;
     const float *weights; /* [samples], finite and >= 0: how much each counts; NULL: 1 each */
     const uint8_t
         *memory; /* all stored samples one after another, or NULL: to be read from the shards */

@@ -150,11 +150,12 @@ enum dpt_status dpt_dataset_identity(const struct dpt_dataset *set, char text[DP
         DPT_TRY(sum_some(set, &crc, err));
     at += snprintf(text + at, (size_t)(DPT_IDENTITY_TEXT - at), "; sampled %08x; labels %08x", crc,
                    open ? dpt_crc32(0, labels, n * width) : 0);
-    /* Where classes are balanced, the weights are no longer the file's; they follow from the labels
-     * there. */
-    if (parts->shards[0].weights.name == NULL || (open && !parts->balanced && !weighted(set)))
+    /* Where classes have weights, those of the samples are no longer the file's; they follow from
+     * the labels there. */
+    if (parts->shards[0].weights.name == NULL ||
+        (open && parts->class_weights == NULL && !weighted(set)))
         snprintf(text + at, (size_t)(DPT_IDENTITY_TEXT - at), "; weights none");
-    else if (!parts->balanced)
+    else if (parts->class_weights == NULL)
         snprintf(text + at, (size_t)(DPT_IDENTITY_TEXT - at), "; weights %08x",
                  open ? dpt_crc32(0, set->weights, n) : 0);
 out:

@@ -423,6 +423,12 @@ static void fill_targets(const struct dpt_loader *loader, const struct dpt_step_
         for (int32_t i = first; i < last; i++)
             dpt_target_scale_apply(set->scale, set->targets + (size_t)sample[i] * width,
                                    targets + (size_t)i * width);
+    else if (set->positive != NULL)
+        for (size_t i = (size_t)first * width; i < (size_t)last * width; i++) {
+            const float target = set->targets[(size_t)sample[i / width] * width + i % width];
+
+            targets[i] = target > 0 ? -set->positive[i % width] : target;
+        }
     else if (width == 1)
         for (int32_t i = first; i < last; i++)
             targets[i] = set->targets[sample[i]];

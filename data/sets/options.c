@@ -99,6 +99,44 @@ static const struct dpt_option target_options[] = {
     {0},
 };
 
+enum { CLASS_WORD, CLASS_LIST, CLASS_MAP };
+static const struct dpt_option class_weight_forms[] = {
+    {.name = "how",
+     .type = DPT_OPT_CHOICE,
+     AT(dpt_class_weight_conf, how),
+     .choices = DPT_CHOICES(DPT_CLASS_WEIGHTS),
+     .help = "whether all classes together count the same"},
+    {.name = "list",
+     .type = DPT_OPT_REALS,
+     AT(dpt_class_weight_conf, list),
+     .min = 0,
+     .max = 1e30,
+     .help = "a weight a class"},
+    {.name = "named",
+     .type = DPT_OPT_NAMED,
+     AT(dpt_class_weight_conf, named),
+     .min = 0,
+     .max = 1e30,
+     .help = "weights by the classes' names or numbers"},
+    {0},
+};
+static const struct dpt_alternatives class_weight_alternatives = {.either = class_weight_forms};
+
+static bool read_class_weights(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
+                               void *weights)
+{
+    struct dpt_class_weight_conf *w = weights;
+    const bool number = node->kind == DPT_NODE_SCALAR && !node->quoted && node->text[0] != '\0' &&
+                        strchr("+-.0123456789", node->text[0]) != NULL;
+    const struct dpt_option *form =
+        &class_weight_forms[node->kind == DPT_NODE_LIST || number ? CLASS_LIST
+                            : node->kind == DPT_NODE_MAP          ? CLASS_MAP
+                                                                  : CLASS_WORD];
+
+    w->how = DPT_CLASSES_GIVEN;
+    return dpt_option_read(conf, node, path, form, (char *)weights + form->offset);
+}
+
 static const struct dpt_option augment_options[] = {
     {.name = "crop_padding",
      .type = DPT_OPT_INT,
@@ -270,13 +308,16 @@ const struct dpt_option dpt_data_options[] = {
              "crop_area or crop_padding take another part"},
     {.name = "class_weights",
      .effect = DPT_EFFECT_RESULT,
-     .type = DPT_OPT_CHOICE,
+     .type = DPT_OPT_CUSTOM,
      AT(dpt_data_conf, class_weights),
      .fallback = "none",
      .added = true,
-     .choices = DPT_CHOICES(DPT_CLASS_WEIGHTS),
+     .read = read_class_weights,
+     .value_text = "none, balanced, {NAME: weight, ...}, or a list, a weight a class",
+     .alternatives = &class_weight_alternatives,
      .help = "balanced: training samples of rare classes count more, so that all classes together "
-             "count the same"},
+             "count the same; or how much each class counts, 1 where it is not named; of several "
+             "labels: how much more one counts where it holds, as PyTorch's pos_weight"},
     {.name = "augment",
      .effect = DPT_EFFECT_RESULT,
      .type = DPT_OPT_SECTION,

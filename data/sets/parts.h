@@ -16,8 +16,10 @@ struct dpt_dataset_parts {
     struct dpt_shard *named;       /* the one that names the most classes; NULL: none does */
     const struct dpt_shard *table; /* the first that was made of a table's columns; NULL: none */
     bool synthetic;
-    bool verify;                                /* checksums, where there are any */
-    bool balanced;                              /* each class counts as much as the others */
+    bool verify; /* checksums, where there are any */
+    /* Of the job; NULL: classes, or labels that hold or not, have none. */
+    const struct dpt_class_weight_conf *class_weights, *label_weights;
+    float *positive;                            /* the set's */
     struct dpt_shared images, targets, weighed; /* bytes NULL: not opened; weighed: the samples'
                                                    weights */
     float *scale, *shift;     /* [c]: a number x of the file becomes x * scale + shift, */
@@ -43,6 +45,23 @@ static inline void dpt_dataset_share(const struct dpt_dataset *set, const struct
  */
 enum dpt_status dpt_dataset_read(struct dpt_dataset *set, const struct dpt_dataset_spec *spec,
                                  const struct dpt_group *node, struct dpt_error *err);
+
+/* Whether its files have weights of the samples. */
+static inline bool dpt_dataset_has_weights(const struct dpt_dataset_parts *parts)
+{
+    return parts->n_shards > 0 && parts->shards[0].weights.name != NULL;
+}
+/* Takes data.class_weights, where the set is of the training samples, described. Errors: BAD_JOB
+ * (its targets are no labels). */
+enum dpt_status dpt_dataset_take_class_weights(struct dpt_dataset *set,
+                                               const struct dpt_dataset_spec *spec,
+                                               struct dpt_error *err);
+/* Finds set->positive, once the labels are there. Errors: BAD_DATA (a label between 0 and 1),
+ * BAD_JOB (a label that is none), RANK. */
+enum dpt_status dpt_dataset_weigh_labels(struct dpt_dataset *set, struct dpt_error *err);
+/* Makes the weights what data.class_weights says, of a set that has its labels. By one rank of the
+ * node. Errors: BAD_JOB (a class that is none), RANK. */
+enum dpt_status dpt_dataset_weigh(struct dpt_dataset *set, struct dpt_error *err);
 
 /* Describes a synthetic set, and then makes its samples, a share for each rank of the node (not
  * collective: no rank waits). Errors: BAD_JOB, RANK. */

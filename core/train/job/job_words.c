@@ -73,7 +73,7 @@ const struct dpt_synonym dpt_job_synonyms[] = {
                    "validationsplit validationfraction data.dev"},
     {"data.shuffle", "shuffle"},
     {"data.normalize", "normalize normalise"},
-    {"data.class_weights", "classweight classweights"},
+    {"data.class_weights", "classweight classweights posweight posweights"},
     {SAMPLES, "sampleweight sampleweights"},
     {"data.normalize.mean", "mean"},
     {"data.normalize.std", "std"},

@@ -115,7 +115,7 @@ static void summarize(const struct dpt_run *run, double seconds, struct dpt_str 
         dpt_trainer_tell(t, "valid", &run->valid, &run->valid_scores, 4, out);
     tell_best(run, out);
     if ((run->test_scores.uneven || run->valid_scores.uneven) &&
-        t->job->data.class_weights == DPT_CLASSES_ALIKE)
+        t->job->data.class_weights.how == DPT_CLASSES_ALIKE)
         dpt_str_printf(out, "  data.class_weights: balanced has rare classes count more\n");
     dpt_str_printf(out, "results in %s\n", t->job->output);
 }

@@ -271,8 +271,10 @@ class Case:
             self.put("data.normalize", {key: self.channels(key, row) for key, row in numbers["normalize"]["properties"].items()})
         if rng.random() < 0.5:
             self.put("data.augment", self.augment(numbers["augment"]))
-        if self.kind == "classes" and rng.random() < GIVEN:
-            self.put("data.class_weights", self.dice.value("class_weights", numbers["class_weights"]))
+        mixes = {"mixup", "cutmix"} & set(self.job["data"].get("augment", {}))
+        if (self.kind == "classes" or self.kind == "labels" and files and not mixes) and rng.random() < GIVEN:
+            given = [rng.choice([0.5, 1, 3]) for _ in range(self.outputs)]
+            self.put("data.class_weights", rng.choice(["none", "balanced", given, {"0": 2.5}]))
         if self.kind in ("numbers", "amounts") and self.job["loss"]["type"] != "poisson" and rng.random() < 0.5:
             scale = {"mean": [0.5] * self.outputs, "std": [1.5] * self.outputs}
             self.put("data.targets", {"normalize": rng.choice(["auto", "none", {"mean": 0.25, "std": 2}, scale])})

@@ -31,6 +31,16 @@ def normal(dice, shape):
     return dice.normal(size=shape)
 
 
+def weighed(dice, shape):
+    return dice.choice([0, 1, -3, -0.25], shape)
+
+
+def weighed_binary(y, t):
+    """The description of torch.nn.BCEWithLogitsLoss, with -t as the pos_weight of an element whose target is 1 where t is below 0."""
+    target, weight = np.where(t < 0, 1, t), np.where(t < 0, -t, 1)
+    return (weight * target * np.log1p(np.exp(-y)) + (1 - target) * np.log1p(np.exp(y))).mean(1)
+
+
 def counts(dice, shape):
     return dice.poisson(2, shape)
 
@@ -53,6 +63,7 @@ LOSSES = {
     # Huber 1964, "Robust Estimation of a Location Parameter", section 1 (there with k in place of delta).
     "huber": (1.5, lambda y, t: np.where(abs(y - t) <= 1.5, (y - t) ** 2 / 2, 1.5 * abs(y - t) - 1.5 ** 2 / 2).mean(1), no_right, normal),
     # The description of torch.nn.PoissonNLLLoss with its defaults, log_input=True and full=False.
+    "binary_cross_entropy": (0, weighed_binary, lambda y, t: ((y > 0) == (t != 0)).all(1), weighed),
     "poisson": (0, lambda y, t: (np.exp(y) - t * y).mean(1), no_right, counts),
 }
 

@@ -261,6 +261,90 @@ def test_balanced_classes_are_weights(tmp_path, weighted):
             assert b"class_weights" in a["job"][()] and b"class_weights" not in b["job"][()]
 
 
+GIVEN = np.array([0.5, 3, 1, 0])
+
+
+@pytest.mark.parametrize("given", ["[0.5, 3, 1, 0]", "{1: 3, 0: 0.5, 3: 0}", "{odd one: 3, '0': 0.5, last: 0}"])
+def test_classes_have_weights_of_their_own(tmp_path, given):
+    """As if the file had them: PyTorch's weights of CrossEntropyLoss, as a list or by names and numbers."""
+    assert K == len(GIVEN)
+    job = make_job(tmp_path)
+    if "odd" in given:
+        for i in range(3):
+            with h5py.File(tmp_path / f"train-{i}.h5", "a") as file:
+                file["y"].attrs["classes"] = ["none", "odd one", "2", "last"]
+    train(job, tmp_path / "own", f"data.class_weights={given}", "comm.reduction=reproducible", ranks=2)
+    x, y, w = samples(N, 1)
+    for i, part in enumerate(np.split(np.arange(N), (7, 40))):
+        write(tmp_path / f"train-{i}.h5", x[part], y[part], (w.astype(float) * GIVEN[y])[part].astype("f4"))
+    train(job, tmp_path / "file", "comm.reduction=reproducible")
+    assert [e["loss"] for e in dpt.events(tmp_path / "own", "train")] == [e["loss"] for e in dpt.events(tmp_path / "file", "train")]
+    # What is written into the run's job reads the same; another weight is another job.
+    assert dpt.run("schema", "--check", tmp_path / "own/job.yaml").code == 0
+    result = dpt.run(job, "--output", tmp_path / "own", "--set", "data.class_weights={1: 2}", "--set", "train.epochs=9")
+    assert result.code == 78 and "data.class_weights" in result.err, result
+
+
+LABELS = """
+data: {{train: {data}/labels.h5, test: {data}/labels.h5}}
+model: {{type: sequential, layers: [{{dense: {{outputs: 3, init: {init}}}}}]}}
+loss: binary_cross_entropy
+batch: {{global: 40, micro: 10}}
+optimizer: {{type: sgd, lr: 0.1}}
+train: {{steps: 1}}
+log: {{every: 1 steps}}
+comm: {{reduction: reproducible}}
+"""
+
+
+def test_labels_that_hold_count_more(tmp_path):
+    """PyTorch's pos_weight of BCEWithLogitsLoss, in training alone; balanced: as many negatives as there are to a positive."""
+    dice = np.random.default_rng(0)
+    x, y = dice.normal(size=(40, 5)).astype("f4"), (dice.random((40, 3)) < [0.5, 0.1, 0.3]).astype("f4")
+    with h5py.File(tmp_path / "labels.h5", "w") as file:
+        file["x"], file["y"] = x, y
+        file["y"].attrs["classes"] = ["red", "round", "large"]
+    ratio = (1 - y).sum(0) / y.sum(0)
+    for k, (given, weights) in enumerate((("none", [1, 1, 1]), ("[2, 0.5, 1]", [2, 0.5, 1]), ("{round: 7, 2: 0.25}", [1, 7, 0.25]), ("balanced", ratio))):
+        job = dpt.write_job(tmp_path / "labels.yaml", LABELS.format(data=tmp_path, init="zero"))
+        first = {}
+        for ranks in (0, 2):
+            folder = tmp_path / f"run{k}-{ranks}"
+            train(job, folder, f"data.class_weights={given}", ranks=ranks)
+            with h5py.File(folder / "checkpoints/latest") as file:
+                first[ranks] = next(iter(file["params"].values()))["weight"][()]
+            # Of logits that are 0: log 2 an element, and a slope of a half.
+            element = np.where(y == 1, weights, 1)
+            assert dpt.events(folder, "train")[0]["loss"] == pytest.approx(np.log(2) * element.mean(), rel=1e-6), given
+            slope = (np.where(y == 1, -np.array(weights), 1) * 0.5 / 3).T @ x / 40
+            np.testing.assert_allclose(first[ranks], -0.1 * slope, rtol=1e-5, atol=1e-8)
+        assert (first[0] == first[2]).all()
+        # The test, of the same samples, is of the plain loss, and what is right is what was right.
+        test = dpt.events(folder, "eval")[-1]
+        z = x @ first[2].T.astype(float)
+        bias = -0.1 * (np.where(y == 1, -np.array(weights), 1) * 0.5 / 3).mean(0)
+        plain = np.log1p(np.exp(z + bias)) - y * (z + bias)
+        assert test["loss"] == pytest.approx(plain.mean(), rel=1e-5) and test["accuracy"] == pytest.approx(((z + bias > 0) == (y == 1)).all(1).mean())
+    for given, said in (("[2]", "has 1 weight, the training samples have 3 labels"), ("{rond: 2}", "'rond' is no label of the training samples; did you mean 'round'?")):
+        result = dpt.run(job, "--output", tmp_path / "wrong", "--set", f"data.class_weights={given}")
+        assert result.code == 78 and said in result.err, result
+    result = dpt.run(job, "--output", tmp_path / "wrong", "--set", "data.class_weights=balanced", "--set", "data.augment={mixup: 0.2}")
+    assert result.code == 78 and "does not go with mixup and cutmix" in result.err, result
+    with h5py.File(tmp_path / "labels.h5", "a") as file:
+        file["y"][3, 1] = 0.5
+    result = dpt.run(job, "--output", tmp_path / "wrong", "--set", "data.class_weights=balanced")
+    assert result.code == 65 and "labels.h5, sample 3: a label is 0.5; data.class_weights is for labels that are 0 or 1" in result.err, result
+
+
+def test_wrong_class_weights_are_told(tmp_path):
+    job = make_job(tmp_path)
+    for given, said in (("[1, 2]", "data.class_weights: has 2 weights, the training samples have 4 classes"),
+                        ("{ill: 2}", "data.class_weights: 'ill' is no class of the training samples: they are numbered from 0"),
+                        ("{0: -1}", "data.class_weights.0: -1 is not "), ("some", "'some' is none of none, balanced")):
+        result = dpt.run(job, "--output", tmp_path / "run", "--set", f"data.class_weights={given}")
+        assert result.code == 78 and said in result.err, result
+
+
 def test_only_classes_are_balanced(tmp_path):
     job = make_job(tmp_path, loss="mse", data="{train: synthetic}")
     result = dpt.run(job, "--output", tmp_path / "run", "--set", "data.class_weights=balanced")

@@ -374,7 +374,7 @@ void dpt_trainer_find_positive(struct dpt_trainer *t, const struct dpt_split *sp
     }
     conf.cache = DPT_CACHE_NONE; /* the labels alone */
     conf.verify = false;
-    conf.class_weights = DPT_CLASSES_ALIKE;
+    conf.class_weights.how = DPT_CLASSES_ALIKE;
     if (t->all_scores && dpt_dataset_open(&set, &spec, t->comm, &why) == DPT_OK &&
         dpt_dataset_check_targets(&set, dpt_graph_outputs(&t->model.graph), &why) == DPT_OK)
         dpt_positive_count(&t->positive, &set, NULL, labels);
