@@ -1,4 +1,4 @@
-/* What a plan, made in a moment, says of how to train: on how many ranks, and in which precision. */
+/* What a plan, made in a moment, says of how to train: on how many ranks, in which precision. */
 #include <math.h>
 #include <string.h>
 #include <unistd.h>
@@ -156,7 +156,8 @@ static void advise_precision(const struct dpt_job *job, const struct dpt_conf *c
                              const struct dpt_comm *comm, struct dpt_log *log)
 {
     const double matters = 10; /* seconds of the whole training */
-    const char *by = dpt_backend_cpu.bf16 != NULL ? dpt_backend_cpu.bf16() : NULL;
+    const struct dpt_backend *cpu = dpt_backend_find("cpu"); /* as far as it was built */
+    const char *by = cpu != NULL && cpu->bf16 != NULL ? cpu->bf16() : NULL;
     const struct bf16_kind *kind = bf16_kinds, *end = kind + sizeof bf16_kinds / sizeof *kind;
 
     while (by != NULL && kind < end && strcmp(kind->by, by) != 0)

@@ -2,8 +2,8 @@
  * CSV files: features and labels in columns. Rows are counted first, and what is to become shards
  * is looked at for what its labels and columns are; then rows are read as they are wanted. So
  * memory is some rows, the names of the classes and of the rows, what divides the rows, and where
- * missing numbers are filled some columns, whatever the files' size. Each rank that predicts walks over all rows and
- * takes its own, so that numbers, the dear part, are read once.
+ * missing numbers are filled some columns, whatever the files' size. Each rank that predicts walks
+ * over all rows and takes its own, so that numbers, the dear part, are read once.
  */
 #include <stdio.h>
 #include <stdlib.h>

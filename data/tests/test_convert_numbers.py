@@ -112,7 +112,7 @@ def test_columns_of_any_magnitude_train(tmp_path):
     rows = [(r.gauss(2e13, 6.6e12), r.gauss(0, 1e-13)) for _ in range(400)]
     path = text(tmp_path, "gdp,farad,y\n" + "".join(f"{a:.0f},{b:.9g},{(a - 2e13) / 6.6e12 + b / 1e-13:.6f}\n" for a, b in rows))
     good("csv", path, "--output", tmp_path / "o")
-    out = trained(tmp_path, "train.epochs=40", "optimizer.lr=0.01", "model.hidden=[16]")
+    out = trained(tmp_path, "train.epochs=40", "optimizer.lr=0.01", "model.hidden=[16]", "data.valid=0.2")
     assert float(re.search(r"R2 ([-.\d]+)", out)[1]) > 0.95
     std = re.search(r" std: \[(.*), (.*)\]", (tmp_path / "j.yaml").read_text(encoding="utf-8"))
     assert float(std[1]) == pytest.approx(np.std([a for a, _ in rows]), rel=1e-5) and float(std[2]) == pytest.approx(np.std([b for _, b in rows]), rel=1e-5)
