@@ -67,12 +67,13 @@ static enum dpt_status find_names(const struct dpt_dataset *set, struct called *
                                   struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const char *from, *text = dpt_dataset_columns(set, &from);
+    const struct dpt_shard *named = set->parts->named, *table = set->parts->table;
 
-    called->names = dpt_dataset_class_names(set, &called->n);
-    if (set->target == DPT_TARGET_CLASS || called->n > 0 || text == NULL)
+    called->names = named != NULL ? named->names.at : NULL;
+    called->n = named != NULL ? named->names.n : 0;
+    if (set->target == DPT_TARGET_CLASS || called->n > 0 || table == NULL)
         return DPT_OK;
-    DPT_TRY(dpt_columns_parse(&called->columns, text, from, err));
+    DPT_TRY(dpt_columns_parse(&called->columns, table->columns, table->path, err));
     DPT_TRY(DPT_ALLOCATE(called->of_columns, called->columns.n_labels + 1, "the labels", err));
     for (; called->n < called->columns.n_labels; called->n++)
         called->of_columns[called->n] = called->columns.at[called->columns.labels[called->n]].name;
@@ -176,15 +177,13 @@ enum dpt_status dpt_dataset_weigh_labels(struct dpt_dataset *set, struct dpt_err
     const struct dpt_class_weight_conf *conf = set->parts->label_weights;
     const size_t n = (size_t)set->target_width;
     double *of = NULL;
-    char where[256];
 
     for (int64_t i = 0; i < set->samples * set->target_width; i++)
         if (set->targets[i] != 0 && set->targets[i] != 1)
             DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
-                             "data.train: %s: a label is %g; data.class_weights is for labels that "
-                             "are 0 or 1",
-                             dpt_dataset_where(set, i / set->target_width, where),
-                             (double)set->targets[i]));
+                             "data.train: sample %lld: a label is %g; data.class_weights is for "
+                             "labels that are 0 or 1",
+                             (long long)(i / set->target_width), (double)set->targets[i]));
     DPT_TRY(DPT_ALLOCATE(of, n, "the labels", err));
     DPT_TRY(DPT_ALLOCATE(set->parts->positive, n, "the labels", err));
     if (conf->how == DPT_CLASSES_BALANCED)

@@ -330,10 +330,16 @@ def test_labels_that_hold_count_more(tmp_path):
         assert result.code == 78 and said in result.err, result
     result = dpt.run(job, "--output", tmp_path / "wrong", "--set", "data.class_weights=balanced", "--set", "data.augment={mixup: 0.2}")
     assert result.code == 78 and "does not go with mixup and cutmix" in result.err, result
+    columns = "column,name,role,fill,value\n" + "".join(f"{i + 1},c{i},number,,\n" for i in range(5)) + "".join(f"{i + 6},l{i},label,,\n" for i in range(3))
+    with h5py.File(tmp_path / "labels.h5", "a") as file:
+        del file["y"].attrs["classes"]
+        file["columns"] = np.bytes_(columns)
+    train(job, tmp_path / "columns", "data.class_weights={l1: 7, l2: 0.25}")
+    assert dpt.events(tmp_path / "columns", "train")[0]["loss"] == dpt.events(tmp_path / "run2-0", "train")[0]["loss"]
     with h5py.File(tmp_path / "labels.h5", "a") as file:
         file["y"][3, 1] = 0.5
     result = dpt.run(job, "--output", tmp_path / "wrong", "--set", "data.class_weights=balanced")
-    assert result.code == 65 and "labels.h5, sample 3: a label is 0.5; data.class_weights is for labels that are 0 or 1" in result.err, result
+    assert result.code == 65 and "data.train: sample 3: a label is 0.5; data.class_weights is for labels that are 0 or 1" in result.err, result
 
 
 def test_wrong_class_weights_are_told(tmp_path):
