@@ -155,7 +155,7 @@ static void advise_ranks(const struct dpt_job *job, const struct dpt_conf *conf,
 static void advise_precision(const struct dpt_job *job, const struct dpt_conf *conf,
                              const struct dpt_comm *comm, struct dpt_log *log)
 {
-    const double matters = 10; /* seconds of the whole training */
+    const double matters = 10;                               /* seconds of the whole training */
     const struct dpt_backend *cpu = dpt_backend_find("cpu"); /* as far as it was built */
     const char *by = cpu != NULL && cpu->bf16 != NULL ? cpu->bf16() : NULL;
     const struct bf16_kind *kind = bf16_kinds, *end = kind + sizeof bf16_kinds / sizeof *kind;
