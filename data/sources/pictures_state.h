@@ -11,10 +11,10 @@
 
 /* How --labels is read. */
 #define DPT_PICTURES_TABLE_OPTIONS                                                                 \
-    (1u << DPT_SOURCE_LABEL | 1u << DPT_SOURCE_HEADER | 1u << DPT_SOURCE_CLASSES |                 \
-     1u << DPT_SOURCE_REGRESSION | 1u << DPT_SOURCE_DELIMITER | 1u << DPT_SOURCE_DECIMAL |         \
-     1u << DPT_SOURCE_THOUSANDS | 1u << DPT_SOURCE_MISSING | 1u << DPT_SOURCE_DROP_MISSING_LABEL | \
-     1u << DPT_SOURCE_ID)
+    (1ull << DPT_SOURCE_LABEL | 1ull << DPT_SOURCE_HEADER | 1ull << DPT_SOURCE_CLASSES |           \
+     1ull << DPT_SOURCE_REGRESSION | 1ull << DPT_SOURCE_DELIMITER | 1ull << DPT_SOURCE_DECIMAL |   \
+     1ull << DPT_SOURCE_THOUSANDS | 1ull << DPT_SOURCE_MISSING |                                   \
+     1ull << DPT_SOURCE_DROP_MISSING_LABEL | 1ull << DPT_SOURCE_ID)
 
 struct dpt_pictures {
     struct dpt_picture_list list;

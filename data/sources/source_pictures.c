@@ -485,7 +485,7 @@ const struct dpt_source_format dpt_source_pictures = {
         "without a row are left out; rows without a picture are told, or left out by --skip-bad.",
     .options = 1u << DPT_SOURCE_SIZE | 1u << DPT_SOURCE_GREY | 1u << DPT_SOURCE_LIKE |
                1u << DPT_SOURCE_SHUFFLE | 1u << DPT_SOURCE_INVERT | 1u << DPT_SOURCE_FIT |
-               1u << DPT_SOURCE_SKIP_BAD | 1u << DPT_SOURCE_KEEP_FILES | 1u << DPT_SOURCE_TABLE |
+               1u << DPT_SOURCE_SKIP_BAD | 1u << DPT_SOURCE_KEEP_FILES | 1ull << DPT_SOURCE_TABLE |
                DPT_PICTURES_TABLE_OPTIONS,
     .is = dpt_picture_is,
     .state = sizeof(struct dpt_pictures),
