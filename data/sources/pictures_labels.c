@@ -30,7 +30,7 @@ enum dpt_status dpt_pictures_check_options(const struct dpt_source *s, struct dp
     };
 
     for (int i = 0; i < DPT_SOURCE_OPTIONS && s->spec->option[DPT_SOURCE_TABLE] == NULL; i++)
-        if ((DPT_PICTURES_TABLE_OPTIONS & 1u << i) != 0 && s->spec->option[i] != NULL)
+        if ((DPT_PICTURES_TABLE_OPTIONS & 1ull << i) != 0 && s->spec->option[i] != NULL)
             return dpt_fail(err, DPT_USAGE,
                             s->spec->convert
                                 ? "%s is no option of the format pictures without --labels FILE"
@@ -134,7 +134,7 @@ static enum dpt_status open_table(struct dpt_source *s, const char *header, stru
     *spec = (struct dpt_source_spec){
         .log = s->spec->log, .stop = s->spec->stop, .convert = true, .labels_only = true};
     for (int i = 0; i < DPT_SOURCE_OPTIONS; i++)
-        if ((DPT_PICTURES_TABLE_OPTIONS & 1u << i) != 0)
+        if ((DPT_PICTURES_TABLE_OPTIONS & 1ull << i) != 0)
             spec->option[i] = s->spec->option[i];
     spec->option[DPT_SOURCE_LIKE] = s->spec->option[DPT_SOURCE_LIKE];
     spec->option[DPT_SOURCE_HEADER] = header;

@@ -91,7 +91,8 @@ static enum dpt_status check_list(const struct dpt_source *s, struct dpt_error *
     if (list->classes.n == 0)
         return dpt_fail(err, DPT_BAD_DATA,
                         "%s: holds pictures, but no sub-folders: a sub-folder a class is needed, "
-                        "as in %s/cat/1.png and %s/dog/1.png",
+                        "as in %s/cat/1.png and %s/dog/1.png; or --labels FILE, a CSV file that "
+                        "has their labels",
                         folder, folder, folder);
     for (size_t i = 0; i < list->n; i++)
         if (list->entries[i].class < 0)
