@@ -16,6 +16,7 @@ enum {
     FEW_CHANNELS = 16,   /* a mean each */
     FEW_FEATURES = 2048, /* likewise */
     VALID = 200,         /* samples to hold out, where these are no more than a fifth */
+    FEWEST = 400,        /* rows of a table: one hidden layer */
     FEW = 600,           /* all are trained on */
     LITTLE_ROWS = 1500,  /* more decay */
     MANY_ROWS = 15000,   /* an epoch of these is as long as several of fewer */
@@ -370,7 +371,9 @@ static void write_model(const struct dpt_init_job *init, const struct choice *c,
         return;
     }
     line(out, "or linear; sequential takes a list of layers", "  type: mlp");
-    line(out, "outputs of the layers before the last", "  hidden: [256, 128]");
+    /* Of very few rows one wide layer overfits less than two; of more, two learn more. */
+    line(out, "outputs of the layers before the last",
+         c->samples < FEWEST ? "  hidden: [256]" : "  hidden: [256, 128]");
     choices(init, out, "model.activation", "  activation: relu");
     choices(init, out, "model.init", "  init: pytorch");
     line(out, "more if valid is worse than train", "  dropout: 0.1");
