@@ -157,12 +157,18 @@ static void advise_precision(const struct dpt_job *job, const struct dpt_conf *c
 {
     const double matters = 10;                               /* seconds of the whole training */
     const struct dpt_backend *cpu = dpt_backend_find("cpu"); /* as far as it was built */
-    const char *by = cpu != NULL && cpu->bf16 != NULL ? cpu->bf16() : NULL;
     const struct bf16_kind *kind = bf16_kinds, *end = kind + sizeof bf16_kinds / sizeof *kind;
+    const char *by;
 
+    if (cpu == NULL || cpu->bf16 == NULL || job->device.kind == DPT_DEVICE_REF)
+        return;
+    /* A library that was asked what it uses can no longer be held to less. */
+    if (job->device.precision != DPT_PRECISION_FP32 || job->device.isa != DPT_ISA_PLAIN)
+        return;
+    by = cpu->bf16();
     while (by != NULL && kind < end && strcmp(kind->by, by) != 0)
         kind++;
-    if (by == NULL || kind == end || job->device.precision != DPT_PRECISION_FP32)
+    if (by == NULL || kind == end)
         return;
 
     struct way ways[] = {{.ranks = comm->world.size, .faster = 1},
