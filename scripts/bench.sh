@@ -12,8 +12,9 @@
 #   accuracy    MNIST from exec to exit, and the accuracy reached: three epochs of a CNN, four of a residual net to PyTorch's three;
 #               --models mnistcnn or mnistresnet: one of them
 #   reduction   what comm.reduction: reproducible costs beside allreduce at 1, 2 and 4 ranks
-#   tables      the job that dptrain init writes, on eight tables, beside the best of scikit-learn's MLP, HistGradientBoosting and
-#               linear models: accuracy and R2 over --rounds splits
+#   tables      the job that dptrain init writes, on 42 tables, beside MLPs of scikit-learn and Keras, HistGradientBoosting and linear
+#               models: accuracy and R2 over --rounds splits; the files of the package ISLP and R's packages modeldata, mlbench and
+#               ggplot2 (Debian's r-cran-*), where they are there, and Keras with KERAS_BACKEND
 #   inference   samples a second of predict and eval beside onnxruntime and PyTorch on the same models, and from exec to exit
 #   plan        dptrain plan beside the fact over all configs: a step's time, the most memory
 #
@@ -63,7 +64,7 @@ case " ${pass[*]-} " in *" reduction "* | *" scaling "* | *" start "*)
     case " ${pass[*]-} " in *" speed "* | *" memory "* | *" accuracy "*) ;; *) peers=0 ;; esac ;;
 esac
 modules='torch jax optax' packages='torch numpy jax optax' more='tensorflow keras'
-if [ "${pass[*]-}" = tables ]; then modules='sklearn pandas h5py' packages='scikit-learn pandas h5py' more=''; fi
+if [ "${pass[*]-}" = tables ]; then modules='sklearn pandas h5py' packages='scikit-learn pandas h5py' more='keras jax'; fi
 if [ "${pass[0]-}" = inference ]; then modules='torch onnxruntime' packages='torch numpy onnxruntime' more=''; fi
 if [ $peers = 1 ] && ! "$venv/bin/python" -c "import ${modules// /, }" 2>/dev/null; then
     ./scripts/setup.sh --bench
