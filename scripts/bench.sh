@@ -14,7 +14,7 @@
 #   reduction   what comm.reduction: reproducible costs beside allreduce at 1, 2 and 4 ranks
 #   tables      the job that dptrain init writes, on 42 tables, beside MLPs of scikit-learn and Keras, HistGradientBoosting and linear
 #               models: accuracy and R2 over --rounds splits; the files of the package ISLP and R's packages modeldata, mlbench and
-#               ggplot2 (Debian's r-cran-*), where they are there, and Keras with KERAS_BACKEND
+#               ggplot2 (Debian's r-cran-*), where they are there
 #   inference   samples a second of predict and eval beside onnxruntime and PyTorch on the same models, and from exec to exit
 #   plan        dptrain plan beside the fact over all configs: a step's time, the most memory
 #

@@ -11,6 +11,7 @@ says of itself. Needs scikit-learn and pandas.
 import argparse
 import importlib.util
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -68,6 +69,7 @@ def dptrain(binary, folder, csv, words, regression, seed):
 
 def keras_mlp(x, y, x_test, regression, seed):
     """256-128 as a user of Keras would write it: Adam, a tenth held out, the best weights after 20 epochs that are not better."""
+    os.environ.setdefault("KERAS_BACKEND", "jax")  # which bench.sh installs
     import keras
     keras.utils.set_random_seed(seed)
     scaler = StandardScaler().fit(x)
