@@ -171,14 +171,16 @@ static void advise_precision(const struct dpt_job *job, const struct dpt_conf *c
     if (by == NULL || kind == end)
         return;
 
-    struct way ways[] = {{.ranks = comm->world.size, .faster = 1},
-                         {.ranks = comm->world.size, .faster = kind->faster}};
-    if (plan_ways(job, conf, ways, 2) && ways[0].sample > SLOWER * ways[1].sample &&
-        ways[0].samples * (ways[0].sample - ways[1].sample) > matters &&
-        (kind->convolves || !ways[0].convolves))
+    struct way now = {.ranks = comm->world.size, .faster = 1};
+    struct way then = {.ranks = comm->world.size, .faster = kind->faster};
+    if (!plan_ways(job, conf, &now, 1) || now.samples * now.sample < matters ||
+        (now.convolves && !kind->convolves))
+        return; /* so that short runs start as soon as they did, but for one plan */
+    if (plan_ways(job, conf, &then, 1) && now.sample > SLOWER * then.sample &&
+        now.samples * (now.sample - then.sample) > matters)
         dpt_log_info(log,
                      "device.precision: bf16 would be about %.1f times as fast: %s multiply it",
-                     ways[0].sample / ways[1].sample, by);
+                     now.sample / then.sample, by);
 }
 
 void dpt_advice_before_training(const struct dpt_job *job, const struct dpt_conf *conf,
