@@ -1,4 +1,5 @@
 """What the tests of stopping and starting share: runs that go on beside the test, and can be made to stand still."""
+import contextlib
 import os
 import re
 import signal
@@ -65,7 +66,8 @@ class Paused:
 
     def kill(self):
         for pid in self.pids:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # one of which mpirun ended as the first one died
+                os.kill(pid, signal.SIGKILL)
         self.process.communicate(timeout=60)
 
     def go_on(self):
