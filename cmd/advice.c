@@ -28,6 +28,34 @@ static const struct bf16_kind {
     bool convolves;
 } bf16_kinds[] = {{"AMX tiles", 3, true}, {"AVX-512 BF16", 1.7, false}};
 
+/* What plans of a job are made with, found once. */
+struct plans {
+    struct dpt_str signature;
+    int64_t *outputs; /* of the model, where the job leaves them to the data; else NULL */
+    bool good;        /* it can be planned */
+};
+
+static void open_plans(struct plans *plans, const struct dpt_job *job, const struct dpt_conf *conf)
+{
+    struct dpt_conf_node *node;
+    struct dpt_error ignored;
+
+    *plans = (struct plans){0};
+    if (dpt_job_leaves_outputs(job))
+        plans->outputs = dpt_model_outputs(&job->model, &node);
+    dpt_job_signature(job, conf, &plans->signature);
+    plans->good = !plans->signature.failed &&
+                  (plans->outputs == NULL ||
+                   dpt_job_find_outputs(job, NULL, plans->outputs, &ignored) == DPT_OK);
+}
+
+static void close_plans(struct plans *plans)
+{
+    if (plans->outputs != NULL)
+        *plans->outputs = 0; /* still: who trains asks the data, too, and says so in the job */
+    dpt_str_release(&plans->signature);
+}
+
 /* A way to train, and what a plan says of it. */
 struct way {
     int ranks;
@@ -39,7 +67,7 @@ struct way {
 };
 
 /* False: the job cannot be trained so, or cannot be planned. */
-static bool plan_way(const struct dpt_job *job, const char *signature, struct way *way)
+static bool plan_way(const struct dpt_job *job, const struct plans *plans, struct way *way)
 {
     struct dpt_machine machine = usual_machine;
     const struct dpt_plan_spec spec = {
@@ -50,8 +78,8 @@ static bool plan_way(const struct dpt_job *job, const char *signature, struct wa
     bool planned;
 
     machine.flops *= way->faster;
-    planned = dpt_job_for_ranks(&sized, way->ranks, &ignored) == DPT_OK &&
-              dpt_plan_open(&plan, &sized, &spec, signature, &ignored) == DPT_OK &&
+    planned = plans->good && dpt_job_for_ranks(&sized, way->ranks, &ignored) == DPT_OK &&
+              dpt_plan_open(&plan, &sized, &spec, plans->signature.text, &ignored) == DPT_OK &&
               dpt_plan_time(&plan, &ignored) == DPT_OK;
     if (planned) {
         way->step = plan.step.total;
@@ -67,47 +95,29 @@ static bool plan_way(const struct dpt_job *job, const char *signature, struct wa
     return planned;
 }
 
-/* Plans n ways. False: one cannot be planned. */
-static bool plan_ways(const struct dpt_job *job, const struct dpt_conf *conf, struct way *ways,
-                      int n)
-{
-    struct dpt_str signature = {0};
-    struct dpt_conf_node *node;
-    int64_t *const outputs = dpt_model_outputs(&job->model, &node);
-    const bool left = dpt_job_leaves_outputs(job);
-    struct dpt_error ignored;
-    bool planned;
-
-    dpt_job_signature(job, conf, &signature);
-    planned = !signature.failed &&
-              (!left || dpt_job_find_outputs(job, NULL, outputs, &ignored) == DPT_OK);
-    for (int i = 0; i < n && planned; i++)
-        planned = plan_way(job, signature.text, &ways[i]);
-    if (left)
-        *outputs = 0; /* still: who trains asks the data, too, and says so in the resolved job */
-    dpt_str_release(&signature);
-    return planned;
-}
-
 /* Whether one rank is the better choice than so many; says so. */
 static bool one_is_enough(const struct dpt_job *job, const struct dpt_conf *conf, int ranks,
                           struct dpt_log *log)
 {
-    struct way ways[] = {{.ranks = 1, .faster = 1}, {.ranks = ranks, .faster = 1}};
-    const struct way *one = &ways[0], *many = &ways[1];
+    struct way one = {.ranks = 1, .faster = 1}, many = {.ranks = ranks, .faster = 1};
+    struct plans plans;
+    bool planned;
 
-    if (!plan_ways(job, conf, ways, 2))
+    open_plans(&plans, job, conf);
+    planned = plan_way(job, &plans, &one) && plan_way(job, &plans, &many);
+    close_plans(&plans);
+    if (!planned)
         return false;
-    if (many->sample > SLOWER * one->sample)
+    if (many.sample > SLOWER * one.sample)
         dpt_log_info(log,
                      "--ranks auto: one rank; %d would be slower: a step takes about %.3g us on "
                      "one, and exchanging %.3g us",
-                     ranks, one->step * 1e6, many->exchange * 1e6);
-    else if (one->samples * one->sample < START)
+                     ranks, one.step * 1e6, many.exchange * 1e6);
+    else if (one.samples * one.sample < START)
         dpt_log_info(log,
                      "--ranks auto: one rank; to start %d takes longer (%.1f s) than to train on "
                      "one (about %.2g s)",
-                     ranks, START, one->samples * one->sample);
+                     ranks, START, one.samples * one.sample);
     else
         return false;
     return true;
@@ -132,65 +142,79 @@ int dpt_advice_ranks(const struct dpt_job *job, const struct dpt_conf *conf, boo
 }
 
 /* Several ranks on one node's CPUs, each of which has all of the model. */
-static void advise_ranks(const struct dpt_job *job, const struct dpt_conf *conf,
-                         const struct dpt_comm *comm, struct dpt_log *log)
+static bool may_be_one(const struct dpt_job *job, const struct dpt_comm *comm)
+{
+    return comm->world.size > 1 && comm->node.size == comm->world.size &&
+           job->parallel.pipeline.stages <= 1 && job->parallel.tensor <= 1 &&
+           job->parallel.shard == DPT_SHARD_NONE;
+}
+
+static void advise_ranks(const struct dpt_job *job, const struct plans *plans, int ranks,
+                         struct dpt_log *log)
 {
     const double matters = 5e-3; /* seconds of a step: small jobs are started as anybody likes */
-    struct way ways[] = {{.ranks = 1, .faster = 1}, {.ranks = comm->world.size, .faster = 1}};
+    struct way one = {.ranks = 1, .faster = 1}, many = {.ranks = ranks, .faster = 1};
+    struct dpt_job sized = *job;
 
-    if (comm->world.size == 1 || comm->node.size < comm->world.size)
-        return;
-    if (job->parallel.pipeline.stages > 1 || job->parallel.tensor > 1 ||
-        job->parallel.shard != DPT_SHARD_NONE)
-        return;
-    if (plan_ways(job, conf, ways, 2) && ways[1].sample > SLOWER * ways[0].sample &&
-        ways[1].step > ways[0].step + matters)
+    sized.device.threads = 0;
+    if (plan_way(&sized, plans, &one) && plan_way(&sized, plans, &many) &&
+        many.sample > SLOWER * one.sample && many.step > one.step + matters)
         dpt_log_info(log,
                      "one rank with all cores would be quicker than %d: each of them reads and "
                      "updates all weights (--ranks auto chooses)",
-                     comm->world.size);
+                     ranks);
 }
 
-/* bf16, where this processor has it, and the run is long enough for it to matter. */
-static void advise_precision(const struct dpt_job *job, const struct dpt_conf *conf,
-                             const struct dpt_comm *comm, struct dpt_log *log)
+/* What multiplies bf16 here, where the job computes in fp32; NULL: nothing that is known. */
+static const struct bf16_kind *find_bf16(const struct dpt_job *job)
 {
-    const double matters = 10;                               /* seconds of the whole training */
     const struct dpt_backend *cpu = dpt_backend_find("cpu"); /* as far as it was built */
-    const struct bf16_kind *kind = bf16_kinds, *end = kind + sizeof bf16_kinds / sizeof *kind;
     const char *by;
 
     if (cpu == NULL || cpu->bf16 == NULL || job->device.kind == DPT_DEVICE_REF)
-        return;
+        return NULL;
     /* A library that was asked what it uses can no longer be held to less. */
     if (job->device.precision != DPT_PRECISION_FP32 || job->device.isa != DPT_ISA_PLAIN)
-        return;
+        return NULL;
     by = cpu->bf16();
-    while (by != NULL && kind < end && strcmp(kind->by, by) != 0)
-        kind++;
-    if (by == NULL || kind == end)
-        return;
+    for (size_t i = 0; by != NULL && i < sizeof bf16_kinds / sizeof bf16_kinds[0]; i++)
+        if (strcmp(bf16_kinds[i].by, by) == 0)
+            return &bf16_kinds[i];
+    return NULL;
+}
 
-    struct way now = {.ranks = comm->world.size, .faster = 1};
-    struct way then = {.ranks = comm->world.size, .faster = kind->faster};
-    if (!plan_ways(job, conf, &now, 1) || now.samples * now.sample < matters ||
-        (now.convolves && !kind->convolves))
+/* bf16, where the run is long enough for it to matter. */
+static void advise_bf16(const struct dpt_job *job, const struct plans *plans,
+                        const struct bf16_kind *bf16, int ranks, struct dpt_log *log)
+{
+    const double matters = 10; /* seconds of the whole training */
+    struct way now = {.ranks = ranks, .faster = 1}, then = {.ranks = ranks, .faster = bf16->faster};
+
+    if (!plan_way(job, plans, &now) || now.samples * now.sample < matters ||
+        (now.convolves && !bf16->convolves))
         return; /* so that short runs start as soon as they did, but for one plan */
-    if (plan_ways(job, conf, &then, 1) && now.sample > SLOWER * then.sample &&
+    if (plan_way(job, plans, &then) && now.sample > SLOWER * then.sample &&
         now.samples * (now.sample - then.sample) > matters)
         dpt_log_info(log,
                      "device.precision: bf16 would be about %.1f times as fast: %s multiply it",
-                     now.sample / then.sample, by);
+                     now.sample / then.sample, bf16->by);
 }
 
 void dpt_advice_before_training(const struct dpt_job *job, const struct dpt_conf *conf,
                                 const struct dpt_comm *comm, struct dpt_log *log)
 {
-    struct dpt_job sized = *job;
+    const struct bf16_kind *bf16;
+    struct plans plans;
 
     if (comm->world.rank != 0 || dpt_choose_count((enum dpt_device_kind)job->device.kind) > 0)
         return;
-    sized.device.threads = 0;
-    advise_ranks(&sized, conf, comm, log);
-    advise_precision(job, conf, comm, log);
+    bf16 = find_bf16(job);
+    if (bf16 == NULL && !may_be_one(job, comm))
+        return;
+    open_plans(&plans, job, conf);
+    if (may_be_one(job, comm))
+        advise_ranks(job, &plans, comm->world.size, log);
+    if (bf16 != NULL)
+        advise_bf16(job, &plans, bf16, comm->world.size, log);
+    close_plans(&plans);
 }
