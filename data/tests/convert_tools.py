@@ -45,6 +45,12 @@ def bad(code, said, folder, *args, **more):
     return result.stderr
 
 
+def text(folder, content, name="t.csv"):
+    """A file of such a text, or of bytes; its path."""
+    (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    return folder / name
+
+
 def shards(prefix, n):
     return [f"{prefix}-{i:05d}-of-{n:05d}.h5" for i in range(n)]
 

@@ -32,11 +32,6 @@ KEPT = """column,name,role,fill,value
 """
 
 
-def text(folder, content, name="t.csv"):
-    (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    return folder / name
-
-
 def table(prefix, part=""):
     """All of a table's one shard; checks the checksums on the way."""
     found = {}

@@ -7,11 +7,6 @@ import dpt  # noqa: E402
 from convert_tools import *  # noqa: E402,F403
 
 
-def text(folder, content, name="t.csv"):
-    (folder / name).write_text(content, encoding="utf-8")
-    return folder / name
-
-
 def found(prefix):
     """Labels, names of classes, /columns."""
     with h5py.File(f"{prefix}-00000-of-00001.h5") as f:

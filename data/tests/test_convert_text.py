@@ -9,11 +9,6 @@ from convert_tools import *  # noqa: E402,F403
 IRIS = "sepal,petal,species\n5.1,1.4,setosa\n7.0,4.7,versicolor\n6.3,6.0,virginica\n4.9,1.4,setosa\n"
 
 
-def text(folder, content, name="t.csv"):
-    (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    return folder / name
-
-
 def test_csv_with_names_of_classes(tmp_path):
     out = good("csv", text(tmp_path, IRIS), "--output", tmp_path / "o")
     images, labels = load(f"{tmp_path}/o")
