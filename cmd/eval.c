@@ -167,21 +167,13 @@ struct importance {
     struct dpt_importances of;
 };
 
-/* What a column is called: as the table says, or by the numbers that it is. */
-static const char *column_text(const struct dpt_importance *i, char number[16])
-{
-    snprintf(number, 16, "%d", i->first + 1);
-    return i->name != NULL ? i->name : number;
-}
-
 static void print_importance(const struct importance *asked, struct dpt_str *out)
 {
     const struct dpt_importances *of = &asked->of;
     size_t widest = strlen("column");
-    char number[16];
 
     for (size_t k = 0; k < of->n; k++) {
-        const char *name = column_text(&of->at[k], number);
+        const char *name = of->at[k].name;
         const size_t width = dpt_utf8_width(name, strlen(name));
 
         widest = width > widest && width <= 40 ? width : widest;
@@ -191,7 +183,7 @@ static void print_importance(const struct importance *asked, struct dpt_str *out
                    "lower by deviation\n",
                    of->score, asked->repeats, (int)widest, "column");
     for (size_t k = 0; k < of->n; k++) {
-        const char *name = column_text(&of->at[k], number);
+        const char *name = of->at[k].name;
         const size_t width = dpt_utf8_width(name, strlen(name));
 
         dpt_str_printf(out, "  %s%*s %8.4f %9.4f\n", name,
@@ -202,7 +194,6 @@ static void print_importance(const struct importance *asked, struct dpt_str *out
 
 static void write_importance(const struct importance *asked, struct dpt_json *j)
 {
-    char number[16];
 
     dpt_json_object(j, "importance");
     dpt_json_text(j, "score", asked->of.score);
@@ -212,7 +203,7 @@ static void write_importance(const struct importance *asked, struct dpt_json *j)
         const struct dpt_importance *i = &asked->of.at[k];
 
         dpt_json_object(j, NULL);
-        dpt_json_text(j, "column", column_text(i, number));
+        dpt_json_text(j, "column", i->name);
         dpt_json_real(j, "mean", i->drop);
         dpt_json_real(j, "std", i->spread);
         dpt_json_end(j);

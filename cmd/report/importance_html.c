@@ -1,6 +1,4 @@
 /* Which columns of a table matter to a model. */
-#include <stdio.h>
-
 #include "cmd/report/report.h"
 #include "core/train/trainer.h"
 
@@ -34,7 +32,6 @@ enum dpt_status dpt_page_take_importance(struct dpt_page_predictions *v, struct 
 void dpt_page_importance(struct dpt_page *r, const struct dpt_page_predictions *v)
 {
     const struct dpt_importances *of = &v->importance;
-    char text[32];
 
     if (of->n == 0)
         return;
@@ -46,9 +43,7 @@ void dpt_page_importance(struct dpt_page *r, const struct dpt_page_predictions *
     dpt_page_open_table(r, "pairs importance", "",
                         (const char *const[]){"column", "lower by", "standard deviation", NULL});
     for (size_t k = 0; k < of->n && k < SHOWN; k++) {
-        snprintf(text, sizeof text, "%d", of->at[k].first + 1);
-        dpt_html_element(&r->out, "<tr><th scope=\"row\">",
-                         of->at[k].name != NULL ? of->at[k].name : text, "</th>");
+        dpt_html_element(&r->out, "<tr><th scope=\"row\">", of->at[k].name, "</th>");
         dpt_str_printf(&r->out, "<td>%.4f</td><td>%.4f</td></tr>\n", of->at[k].drop,
                        of->at[k].spread);
     }

@@ -28,7 +28,6 @@ static enum dpt_status make(const struct dpt_state *s, struct dpt_h5_metadata *m
     const bool lowers = plateau->monitor[0] != '\0';
     const double scale = s->scale.scale;
     const bool transforms = s->targets != NULL && s->targets->transform != DPT_TARGETS_PLAIN;
-    static const char *const names[] = {DPT_TARGET_TRANSFORMS(DPT_LIST_WORD)};
     char shape[40] = "", stored[40] = "";
 
     if (s->graph->n_nodes > 0)
@@ -60,7 +59,7 @@ static enum dpt_status make(const struct dpt_state *s, struct dpt_h5_metadata *m
         {.name = two ? "early_stop_also_monitor" : NULL, .text = also->monitor},
         {.name = lowers ? "plateau_monitor" : NULL, .text = plateau->monitor},
         {.name = transforms ? "target_transform" : NULL,
-         .text = transforms ? names[s->targets->transform] : NULL},
+         .text = transforms ? dpt_target_transforms[s->targets->transform] : NULL},
         {.name = "format_version", .number = dpt_checkpoint_format(s)},
         {.name = "step", .number = p->step},
         {.name = "updates", .number = p->updates},

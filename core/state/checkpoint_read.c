@@ -318,12 +318,11 @@ static enum dpt_status read_targets(hid_t file, const char *path, struct dpt_tar
         const char *name;
         float *to;
     } rows[] = {{"mean", scale->mean}, {"std", scale->std}};
-    static const char *const names[] = {DPT_TARGET_TRANSFORMS(DPT_LIST_WORD)};
     char transform[16];
     size_t which;
 
     read_text(file, "target_transform", transform, sizeof transform);
-    which = dpt_find(transform, names, DPT_TARGET_TRANSFORM_COUNT);
+    which = dpt_find(transform, dpt_target_transforms, DPT_TARGET_TRANSFORM_COUNT);
     if (which == DPT_TARGET_TRANSFORM_COUNT && transform[0] != '\0')
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: target_transform is '%s', which is unknown", path,
                          transform));

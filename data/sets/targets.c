@@ -60,6 +60,8 @@ bool dpt_sample_run_next(struct dpt_sample_run *run, const struct dpt_sampler *s
     return run->n > 0;
 }
 
+const char *const dpt_target_transforms[] = {DPT_TARGET_TRANSFORMS(DPT_LIST_WORD)};
+
 static double transformed(enum dpt_target_transform transform, float target)
 {
     return transform == DPT_TARGETS_PLAIN ? target
@@ -79,7 +81,6 @@ enum dpt_status dpt_target_scale_check(const struct dpt_target_scale *scale,
                                        const struct dpt_dataset *set, const char *key,
                                        struct dpt_error *err)
 {
-    static const char *const names[] = {DPT_TARGET_TRANSFORMS(DPT_LIST_WORD)};
     const enum dpt_target_transform transform = scale->transform;
     const int64_t width = set->target_width;
     char where[256];
@@ -100,7 +101,8 @@ enum dpt_status dpt_target_scale_check(const struct dpt_target_scale *scale,
         return dpt_fail(err, DPT_BAD_DATA,
                         "data.%s: %s: the target is %g; data.targets.transform: %s is for numbers "
                         "%s 0%s",
-                        key, dpt_dataset_where(set, i / width, where), (double)t, names[transform],
+                        key, dpt_dataset_where(set, i / width, where), (double)t,
+                        dpt_target_transforms[transform],
                         transform == DPT_TARGETS_LOG ? "above" : "from",
                         transform == DPT_TARGETS_LOG && t == 0 ? "; log1p takes it, too" : "");
     }

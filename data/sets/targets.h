@@ -22,6 +22,9 @@ struct dpt_target_scale {
     bool rates; /* outputs are logarithms of what is predicted, as with loss poisson */
 };
 
+/* "none", "log1p", "log": by enum dpt_target_transform. */
+extern const char *const dpt_target_transforms[DPT_TARGET_TRANSFORM_COUNT];
+
 /* Whether what is trained are not the targets themselves. */
 static inline bool dpt_target_scale_changes(const struct dpt_target_scale *scale)
 {

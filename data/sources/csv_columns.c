@@ -224,9 +224,8 @@ static enum dpt_status scan_category(struct dpt_csv_state *state, size_t k, stru
         name.text = dpt_region_strdup(&state->columns.region, name.text);
         return dpt_names_add(&column->values, name, err);
     }
-    if (met->unknown++ == 0)
-        met->first_unknown = dpt_csv_place(state, at);
-    return met->first_unknown != NULL ? DPT_OK : dpt_fail_memory(err, "a message", DPT_CSV_WHERE);
+    met->unknown++;
+    return dpt_csv_place(state, at, &met->first_unknown, err);
 }
 
 /* Whether an input goes on as a column of two words. A cell that says that its value is missing is

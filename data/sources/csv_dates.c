@@ -16,15 +16,6 @@ enum dpt_status dpt_csv_dates_begin(struct dpt_source *s, struct dpt_error *err)
     return DPT_OK;
 }
 
-/* Notes where a cell is that tells something. */
-static enum dpt_status note(struct dpt_csv_state *state, size_t k, const char **place,
-                            struct dpt_error *err)
-{
-    if (*place == NULL)
-        *place = dpt_csv_place(state, state->table.features[k]);
-    return *place != NULL ? DPT_OK : dpt_fail_memory(err, "a message", DPT_CSV_WHERE);
-}
-
 enum dpt_status dpt_csv_dates_scan(struct dpt_csv_state *state, size_t k, struct dpt_error *err)
 {
     const size_t at = state->table.features[k];
@@ -36,18 +27,18 @@ enum dpt_status dpt_csv_dates_scan(struct dpt_csv_state *state, size_t k, struct
         return dpt_csv_date_at(state, k, &seconds, err);
     if (!dpt_date_read(dpt_csv_cell_at(state, at)->text, state->order, &date))
         return dpt_csv_no_date(state, k, false, err);
-    met->timed = met->timed || (date.timed && fmod(date.seconds, 86400) != 0);
+    met->timed = met->timed || (date.timed && fmod(date.seconds, DPT_DAY_SECONDS) != 0);
     if (date.order != DPT_DATE_UNKNOWN && met->order != DPT_DATE_UNKNOWN &&
         date.order != met->order)
         return dpt_csv_refuse(state, at, err,
                               "a date with the %s first, but %s is one with the other first",
                               date.order == DPT_DATE_DAY_FIRST ? "day" : "month", met->ordered);
     if (date.ambiguous)
-        return note(state, k, &met->ambiguous, err);
+        return dpt_csv_place(state, at, &met->ambiguous, err);
     if (date.order == DPT_DATE_UNKNOWN)
         return DPT_OK;
     met->order = date.order;
-    return note(state, k, &met->ordered, err);
+    return dpt_csv_place(state, at, &met->ordered, err);
 }
 
 enum dpt_status dpt_csv_tell_ambiguous(const struct dpt_csv_met *met, struct dpt_error *err)

@@ -48,13 +48,8 @@ static enum dpt_status time_at(struct dpt_csv_state *state, double *value, struc
                               state->row == 0 ? "neither a number nor" : "not");
     if (date.order != DPT_DATE_UNKNOWN && met->order == DPT_DATE_UNKNOWN)
         met->order = date.order;
-    if (date.ambiguous && met->ambiguous == NULL) {
-        met->ambiguous = dpt_csv_place(state, at);
-        if (met->ambiguous == NULL)
-            return dpt_fail_memory(err, "a message", DPT_CSV_WHERE);
-    }
     *value = date.seconds;
-    return DPT_OK;
+    return date.ambiguous ? dpt_csv_place(state, at, &met->ambiguous, err) : DPT_OK;
 }
 
 enum dpt_status dpt_csv_divide_scan(struct dpt_csv_state *state, struct dpt_error *err)

@@ -74,7 +74,8 @@ static enum dpt_status fill_some(struct dpt_source *s, struct gather *g, struct 
                              g->part != NULL ? " in the training part" : ""));
         column->fill = middle_of(state, g->values[i], g->n[i]);
         if (column->role == DPT_COLUMN_DATE && !state->met[g->first + i].timed)
-            column->fill = 86400 * floor(column->fill / 86400); /* a day, as all others are */
+            column->fill = DPT_DAY_SECONDS *
+                           floor(column->fill / DPT_DAY_SECONDS); /* a day, as all others are */
         column->filled = true;
     }
 out:

@@ -77,15 +77,6 @@ static enum dpt_status find_name(struct dpt_csv_state *state, size_t column, str
     return dpt_names_add(&labels->names, name, err);
 }
 
-static enum dpt_status remember(struct dpt_csv_state *state, size_t column, char **first,
-                                struct dpt_error *err)
-{
-    if (*first != NULL)
-        return DPT_OK;
-    *first = dpt_csv_place(state, column);
-    return *first != NULL ? DPT_OK : dpt_fail_memory(err, "a message", DPT_CSV_WHERE);
-}
-
 static void take_number(struct dpt_csv_labels *labels, double value)
 {
     labels->whole = labels->whole && value == floor(value);
@@ -114,12 +105,12 @@ static enum dpt_status scan_target(struct dpt_csv_state *state, size_t k, struct
     if (kind == DPT_CSV_NUMBER && met->words == NULL) {
         met->numbers = true;
         take_number(&state->labels, value);
-        return remember(state, column, &state->labels.first_number, err);
+        return dpt_csv_place(state, column, &state->labels.first_number, err);
     }
     if (words != NULL && !met->numbers && (met->words == NULL || met->words == words)) {
         met->words = words;
         take_number(&state->labels, strcasecmp(text, (*words)[1]) == 0);
-        return remember(state, column, &state->labels.first_number, err);
+        return dpt_csv_place(state, column, &state->labels.first_number, err);
     }
     if (met->words != NULL && kind != DPT_CSV_MISSING)
         return dpt_csv_refuse(state, column, err, "neither %s nor %s, as in the rows before",
@@ -144,9 +135,10 @@ static enum dpt_status scan_class(struct dpt_csv_state *state, size_t column, st
         DPT_TRY(dpt_label_numbers_add(
             &labels->numbers,
             value == floor(value) && fabs(value) <= WHOLE_MOST ? (int64_t)value : INT64_MIN, err));
-        DPT_TRY(remember(state, column, &labels->first_number, err));
+        DPT_TRY(dpt_csv_place(state, column, &labels->first_number, err));
     } else if (kind == DPT_CSV_TEXT || none) {
-        DPT_TRY(remember(state, column, none ? &labels->first_none : &labels->first_word, err));
+        DPT_TRY(
+            dpt_csv_place(state, column, none ? &labels->first_none : &labels->first_word, err));
         DPT_TRY(find_name(state, column, err));
     } else {
         DPT_TRY(dpt_csv_no_number(state, column, kind, err));

@@ -19,13 +19,16 @@ enum dpt_status dpt_csv_refuse(const struct dpt_csv_state *state, size_t column,
                     dpt_csv_shown(dpt_csv_cell_at(state, column)->text, shown), what);
 }
 
-char *dpt_csv_place(struct dpt_csv_state *state, size_t column)
+enum dpt_status dpt_csv_place(struct dpt_csv_state *state, size_t column, const char **first,
+                              struct dpt_error *err)
 {
     char where[DPT_CSV_WHERE], shown[DPT_CSV_SHOWN];
 
-    return dpt_region_printf(&state->table.region, "%s: '%s'",
-                             dpt_csv_where(&state->table, column, where),
-                             dpt_csv_shown(dpt_csv_cell_at(state, column)->text, shown));
+    if (*first == NULL)
+        *first = dpt_region_printf(&state->table.region, "%s: '%s'",
+                                   dpt_csv_where(&state->table, column, where),
+                                   dpt_csv_shown(dpt_csv_cell_at(state, column)->text, shown));
+    return *first != NULL ? DPT_OK : dpt_fail_memory(err, "a message", DPT_CSV_WHERE);
 }
 
 const char *dpt_csv_other_marks(const struct dpt_csv_state *state, const char *text)

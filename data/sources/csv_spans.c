@@ -109,8 +109,7 @@ static enum dpt_status scan_unit(struct dpt_csv_state *state, struct dpt_csv_uni
         return dpt_csv_refuse(state, u->column, err, "in another unit than %s: a column needs one",
                               u->first);
     u->unit = unit;
-    u->first = dpt_csv_place(state, u->column);
-    return u->first != NULL ? DPT_OK : dpt_fail_memory(err, "a message", DPT_CSV_WHERE);
+    return dpt_csv_place(state, u->column, &u->first, err);
 }
 
 enum dpt_status dpt_csv_spans_scan(struct dpt_csv_state *state, struct dpt_error *err)

@@ -27,7 +27,7 @@ struct dpt_csv_labels {
     double smallest, largest; /* label that is a number */
     /* Where the first of each kind is, and what; NULL: none. first_none: "none", which is a class
      * among words, and no value among numbers. */
-    char *first_number, *first_word, *first_none;
+    const char *first_number, *first_word, *first_none;
     bool words;                       /* the names are two words for yes and no, in any case */
     struct dpt_label_numbers numbers; /* whole ones, where they may be those of classes */
 };
@@ -61,9 +61,9 @@ struct dpt_csv_span {
 
 /* The units of a column's numbers. */
 struct dpt_csv_units {
-    size_t column;    /* of the table */
-    const char *unit; /* that some have; NULL: none has */
-    char *first;      /* where the first of these is, and what */
+    size_t column;     /* of the table */
+    const char *unit;  /* that some have; NULL: none has */
+    const char *first; /* where the first of these is, and what */
     int64_t with, without;
 };
 
@@ -149,8 +149,10 @@ enum dpt_status dpt_csv_input_at(const struct dpt_csv_state *state, size_t k, do
 /* The weight of the row. Errors: BAD_DATA. */
 enum dpt_status dpt_csv_weight_at(const struct dpt_csv_state *state, float *weight,
                                   struct dpt_error *err);
-/* "t.csv:3: column 2 (b): 'x'" of a cell, in the table's region; NULL: memory ran out. */
-char *dpt_csv_place(struct dpt_csv_state *state, size_t column);
+/* Keeps where the first of some cells is, and what: "t.csv:3: column 2 (b): 'x'", in the table's
+ * region; *first is NULL before that. Errors: RANK. */
+enum dpt_status dpt_csv_place(struct dpt_csv_state *state, size_t column, const char **first,
+                              struct dpt_error *err);
 /* Makes the table hold the next row that is not left out. *more: false behind the last. Errors:
  * those of reading. */
 enum dpt_status dpt_csv_next_row(struct dpt_csv_state *state, bool *more, struct dpt_error *err);

@@ -60,9 +60,8 @@ static enum dpt_status note_word(struct dpt_csv_state *state, struct column_cell
     if (c->words++ == 0) {
         c->other_marks = true;
         c->marks = marks;
-        c->place = dpt_csv_place(state, at);
-        if (c->place == NULL)
-            return dpt_fail_memory(err, "a message", DPT_CSV_WHERE);
+        if (dpt_csv_place(state, at, &c->place, err) != DPT_OK)
+            return err->status;
     }
     c->other_marks = c->other_marks && marks[0] != '\0';
     c->digits =

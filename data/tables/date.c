@@ -7,8 +7,6 @@
 #include <string.h>
 #include <strings.h>
 
-static const double day_seconds = 86400;
-
 /* --- the calendar ----------------------------------------------------------------------------- */
 
 /* Days since 1970-01-01, of years that begin in March so that the leap day is their last (Howard
@@ -149,7 +147,7 @@ static bool take_day(const char **at, enum dpt_date_order order, struct dpt_date
         else
             order_numbers(first, second, mark, order, &w, date);
     }
-    date->seconds = (double)days_of(w.year, w.month, w.day) * day_seconds;
+    date->seconds = (double)days_of(w.year, w.month, w.day) * DPT_DAY_SECONDS;
     return is_day(w.year, w.month, w.day);
 }
 
@@ -230,9 +228,9 @@ bool dpt_date_read(const char *text, enum dpt_date_order order, struct dpt_date 
 /* A moment's day, counted from 1970-01-01, and its seconds. */
 static int64_t split(double seconds, double *rest)
 {
-    const double days = floor(seconds / day_seconds);
+    const double days = floor(seconds / DPT_DAY_SECONDS);
 
-    *rest = seconds - days * day_seconds;
+    *rest = seconds - days * DPT_DAY_SECONDS;
     return (int64_t)days;
 }
 
@@ -292,14 +290,14 @@ static double turn_of(enum dpt_date_part part, double seconds)
     case DPT_DATE_WEEKDAY: /* 1970-01-01 was a Thursday */
         return (double)(((days + 3) % 7 + 7) % 7) / 7;
     default:
-        return rest / day_seconds;
+        return rest / DPT_DAY_SECONDS;
     }
 }
 
 void dpt_date_part_write(enum dpt_date_part part, double seconds, float *out)
 {
     const double tau = 6.283185307179586;
-    double rest;
+    double rest, angle;
     int64_t year;
     int month, day;
 
@@ -308,6 +306,7 @@ void dpt_date_part_write(enum dpt_date_part part, double seconds, float *out)
         out[0] = (float)year;
         return;
     }
-    out[0] = (float)sin(tau * turn_of(part, seconds));
-    out[1] = (float)cos(tau * turn_of(part, seconds));
+    angle = tau * turn_of(part, seconds);
+    out[0] = (float)sin(angle);
+    out[1] = (float)cos(angle);
 }

@@ -11,6 +11,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+enum { DPT_DAY_SECONDS = 86400 }; /* seconds */
+
 /* Which of two numbers in front of a year is the day. UNKNOWN: as the numbers tell. */
 enum dpt_date_order { DPT_DATE_UNKNOWN, DPT_DATE_DAY_FIRST, DPT_DATE_MONTH_FIRST };
 

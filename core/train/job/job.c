@@ -127,6 +127,27 @@ static void check_monitor(const struct dpt_job *job, struct dpt_conf *conf,
                          "steps or epochs");
 }
 
+/* Refuses to change targets that are classes, or counts. */
+static void check_targets(const struct dpt_job *job, struct dpt_conf *conf)
+{
+    const struct dpt_target_conf *targets = &job->data.targets;
+    const struct dpt_conf_node *at = dpt_conf_get(dpt_conf_get(conf->root, "data"), "targets");
+    const bool scales = targets->scaled != DPT_TARGETS_AS_THEY_ARE;
+    const enum dpt_loss_kind loss = dpt_job_loss(job).kind;
+
+    if (!scales && targets->transform == DPT_TARGETS_PLAIN)
+        return;
+    if (dpt_loss_judges(loss))
+        dpt_conf_mistake(conf, at, scales ? "data.targets.normalize" : "data.targets.transform",
+                         "is for numbers to predict, with `loss: mse`, l1 or huber; classes are "
+                         "not scaled");
+    if (loss == DPT_LOSS_POISSON)
+        dpt_conf_mistake(
+            conf, at, "data.targets",
+            "does not go with loss poisson, which takes counts as they are and learns the "
+            "logarithm of their rates by itself; leave it out");
+}
+
 /* Whether a section says more than what is filled in. */
 static bool says_something(const struct dpt_conf_node *section)
 {
@@ -219,22 +240,7 @@ static bool finish(struct dpt_job *job, struct dpt_conf *conf)
     if (job->init.from == NULL && (job->init.map.n > 0 || job->init.by_order || job->init.partial))
         dpt_conf_mistake(conf, dpt_conf_get(root, "init"), "init",
                          "map, by_order and partial are for a file of weights: `from` names it");
-    if ((job->data.targets.scaled != DPT_TARGETS_AS_THEY_ARE ||
-         job->data.targets.transform != DPT_TARGETS_PLAIN) &&
-        dpt_loss_judges(dpt_job_loss(job).kind))
-        dpt_conf_mistake(conf, dpt_conf_get(dpt_conf_get(root, "data"), "targets"),
-                         job->data.targets.scaled != DPT_TARGETS_AS_THEY_ARE
-                             ? "data.targets.normalize"
-                             : "data.targets.transform",
-                         "is for numbers to predict, with `loss: mse`, l1 or huber; classes are "
-                         "not scaled");
-    if ((job->data.targets.scaled != DPT_TARGETS_AS_THEY_ARE ||
-         job->data.targets.transform != DPT_TARGETS_PLAIN) &&
-        dpt_job_loss(job).kind == DPT_LOSS_POISSON)
-        dpt_conf_mistake(
-            conf, dpt_conf_get(dpt_conf_get(root, "data"), "targets"), "data.targets",
-            "does not go with loss poisson, which takes counts as they are and learns the "
-            "logarithm of their rates by itself; leave it out");
+    check_targets(job, conf);
     if (dpt_augment_mixes(&job->data.augment) && !dpt_loss_judges(dpt_job_loss(job).kind)) {
         const char *key = job->data.augment.mixup > 0 ? "mixup" : "cutmix";
         struct dpt_conf_node *augment = dpt_conf_get(dpt_conf_get(root, "data"), "augment");

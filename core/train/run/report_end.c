@@ -55,10 +55,9 @@ static bool still_learned(const struct dpt_run *run)
     const struct dpt_trainer *t = &run->trainer;
     const struct dpt_progress *p = &t->progress;
     const struct dpt_every *every = &t->job->eval.every;
-    const double steps = every->n * (every->unit == DPT_EPOCHS ? (double)t->steps_per_epoch : 1);
 
     return run->valid.samples > 0 && p->best_step == p->step && p->step == t->steps &&
-           (double)p->step > steps && every->unit != DPT_NEVER;
+           (double)p->step > dpt_run_steps_of(t, every) && every->unit != DPT_NEVER;
 }
 
 /* Says by what, and where, the best checkpoint was found, and what the test says of it beside the

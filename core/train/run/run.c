@@ -26,8 +26,7 @@ static const double PATIENCE = 1;
 /* Whether something that happens every so many steps or epochs falls on that step. */
 static bool due_at(const struct dpt_trainer *t, const struct dpt_every *every, int64_t number)
 {
-    const double steps =
-        every->unit == DPT_EPOCHS ? every->n * (double)t->steps_per_epoch : every->n;
+    const double steps = dpt_run_steps_of(t, every);
     const double step = (double)number;
 
     if (every->unit != DPT_EPOCHS && every->unit != DPT_STEPS)

@@ -107,6 +107,12 @@ static inline enum dpt_status dpt_run_agree(const struct dpt_run *run, enum dpt_
                            err);
 }
 
+/* The steps of a time that is given in steps or epochs. */
+static inline double dpt_run_steps_of(const struct dpt_trainer *t, const struct dpt_every *every)
+{
+    return every->unit == DPT_EPOCHS ? every->n * (double)t->steps_per_epoch : every->n;
+}
+
 /* The epoch of a step > 0, counted from 1. */
 static inline int64_t dpt_run_epoch(const struct dpt_trainer *t, int64_t step)
 {

@@ -48,8 +48,7 @@ static int64_t count_checkpoints(const struct dpt_run *run, int64_t there)
     const struct dpt_trainer *t = &run->trainer;
     const struct dpt_every *every = &t->job->checkpoint.every;
     const double left = (double)(t->steps - (run->resumed > 0 ? run->resumed : 0));
-    const double steps =
-        every->unit == DPT_EPOCHS ? every->n * (double)t->steps_per_epoch : every->n;
+    const double steps = dpt_run_steps_of(t, every);
     const double saves = every->unit == DPT_SECONDS ? 1 : fmax(ceil(left / steps), 1);
     const int64_t keep = t->job->checkpoint.keep;
 

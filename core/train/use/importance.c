@@ -41,7 +41,8 @@ static enum dpt_status list_columns(const struct dpt_dataset *set, struct dpt_im
         first += n;
     }
     for (; result->at != NULL && first < size; first++)
-        result->at[result->n++] = (struct dpt_importance){.first = first, .n = 1};
+        result->at[result->n++] = (struct dpt_importance){
+            .name = dpt_region_printf(&result->region, "%d", first + 1), .first = first, .n = 1};
     if (result->region.failed)
         DPT_TRY(dpt_fail_memory(err, "the columns", (double)size * sizeof *result->at));
 out:

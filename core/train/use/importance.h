@@ -13,7 +13,7 @@
 #include "core/train/trainer.h"
 
 struct dpt_importance {
-    const char *name;    /* of the column; NULL: it has none */
+    const char *name;    /* of the column; else the number of its number, from 1 */
     int32_t first, n;    /* its numbers in a sample */
     double drop, spread; /* mean and standard deviation over the repeats */
 };
