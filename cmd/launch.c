@@ -55,7 +55,7 @@ static void set_environment(const struct dpt_cli *cli, int ranks)
     }
     if (ranks > dpt_process_cores()) {
         setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 0);
-        setenv("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe", 0);
+        setenv("PRTE_MCA_rmaps_default_mapping_policy", "slot:oversubscribe", 0);
         setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
     }
     /* hwloc looks for X displays at every start, which takes seconds where no name server answers,

@@ -19,7 +19,7 @@ MPI_ENVIRONMENT = {
     "OMPI_MCA_mpi_yield_when_idle": "1",
     "OMPI_MCA_hwloc_base_binding_policy": "none",
     # The same two of Open MPI 5.
-    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    "PRTE_MCA_rmaps_default_mapping_policy": "slot:oversubscribe",
     "PRTE_MCA_hwloc_default_binding_policy": "none",
     "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
     "HWLOC_COMPONENTS": "-gl,-opencl,-pci,-linuxio",

@@ -169,7 +169,7 @@ static int run(char *out, size_t size, int ranks, const char *kind, int who,
     assert_true(length > 0);
     self[length] = '\0';
     setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 0);
-    setenv("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe", 0);
+    setenv("PRTE_MCA_rmaps_default_mapping_policy", "slot:oversubscribe", 0);
     setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
     setenv("ASAN_OPTIONS", "detect_leaks=0", 1); /* MPI's own start keeps memory to the end */
     snprintf(command, sizeof command, "timeout 60 mpirun -np %d '%s' %s %d %d 2>&1", ranks, self,

@@ -367,6 +367,9 @@ def test_hangs_on_another_node(cluster, tmp_path, ranks, rank, host):
 
 def test_killed_on_another_node(cluster, tmp_path):
     result = disturbed(cluster, tmp_path, [2, 2], lambda pids: os.kill(pids[2], signal.SIGKILL))
+    if result.code == 14:  # Open MPI 5: a rank of the other node is aborted by MPI itself, mostly before anybody can tell
+        assert "Socket closed" in result.err and re.search(r"Peer host: +n2", result.err), result
+        return
     assert result.code == 137, result
     assert any(re.match(r"rank 2 \(n2\) died at step \d+", line) for line in told(result)), result
 
