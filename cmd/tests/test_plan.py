@@ -363,4 +363,7 @@ def test_activations_that_find_too_little_memory(tmp_path):
     assert done.returncode == 71 and "not enough memory for activations" in done.stderr, done
     assert "a limit of the process (ulimit -v) stands below that" in done.stderr
     sizes = {what: float(size) for size, what in re.findall(r"^ +([\d.]+) GB  with (.*)$", done.stderr, re.M)}
-    assert set(sizes) == {"batch.micro=16", "device.threads=1", "device.precision=bf16", "all of these"} and min(sizes.values()) == sizes["all of these"], done.stderr
+    # Without AVX-512 or AMX convolutions in bf16 spare nothing.
+    need, halved = (planned(tmp_path, text, *words)["memory"]["node"] for words in ((), ("--set", "device.precision=bf16")))
+    spares = {"batch.micro=16", "device.threads=1", "all of these"} | ({"device.precision=bf16"} if halved < 0.95 * need else set())
+    assert set(sizes) == spares and min(sizes.values()) == sizes["all of these"], done.stderr
