@@ -31,6 +31,7 @@ struct choice {
     bool signal;                 /* channels x 1 x length, or 1 x channels x length */
     bool table;                  /* rows of numbers */
     bool validates;              /* samples are held out, or given */
+    bool few_amounts;            /* numbers to predict, of so few rows that smooth is best */
     int64_t samples, batch, epochs;
     int64_t side; /* the shorter one of an image */
     double valid; /* fraction held out; 0: none */
@@ -130,6 +131,7 @@ static struct choice choose(const struct dpt_init_job *init)
     for (c.blocks = 1; c.blocks < MOST_BLOCKS && side >> (c.blocks + 1) >= IMAGE_SIDE;)
         c.blocks++;
     c.table = s != NULL && !c.image && !c.signal;
+    c.few_amounts = c.table && !c.classes && !c.labels && c.samples < FEWEST;
     if (init->valid.length == 0 && s != NULL)
         c.valid = hold_out(&c);
     c.validates = c.valid > 0 || init->valid.length > 0;
@@ -358,6 +360,11 @@ static void write_cnn(const struct dpt_init_job *init, const struct choice *c, s
     write_head(c, channels, h * w, out);
 }
 
+static bool two_classes(const struct dpt_init_job *init)
+{
+    return init->statistics != NULL && init->statistics->classes == 2;
+}
+
 static void write_model(const struct dpt_init_job *init, const struct choice *c,
                         struct dpt_str *out)
 {
@@ -374,9 +381,13 @@ static void write_model(const struct dpt_init_job *init, const struct choice *c,
     /* Of very few rows one wide layer overfits less than two; of more, two learn more. */
     line(out, "outputs of the layers before the last",
          c->samples < FEWEST ? "  hidden: [256]" : "  hidden: [256, 128]");
-    choices(init, out, "model.activation", "  activation: relu");
+    choices(init, out, "model.activation",
+            two_classes(init)              ? "  activation: silu"
+            : c->classes || c->few_amounts ? "  activation: gelu"
+                                           : "  activation: relu");
     choices(init, out, "model.init", "  init: pytorch");
-    line(out, "more if valid is worse than train", "  dropout: 0.1");
+    line(out, "more if valid is worse than train",
+         c->few_amounts ? "  dropout: 0" : "  dropout: 0.1");
 }
 
 /* --- the rest --------------------------------------------------------------------------------- */
@@ -386,6 +397,17 @@ static void write_model(const struct dpt_init_job *init, const struct choice *c,
  * accuracy or R2. A rate that falls where the loss does (plateau), with many epochs, is better than
  * a cosine over few; an average of the weights (ema) makes the choice of the best checkpoint less a
  * matter of luck; initialisation as PyTorch's, 0.1 of dropout and the decay overfit less.
+ *
+ * Classes are learned better with smooth activations, and more than two with smoothed labels, as
+ * RealMLP has them (Holzmueller, Grinsztajn & Steinwart 2024). Accuracies of five splits with relu
+ * and plain labels, and as it is now: digits 0.981, 0.988; DNA 0.949, 0.954; letters 0.970, 0.979;
+ * OJ 0.811, 0.825; Pima 0.755, 0.762; attrition 0.885, 0.892; Sonar 0.863, 0.839. Two classes gain
+ * nothing from smoothing, and the probabilities of a rare one would be twice as high.
+ *
+ * Numbers are learned better with relu: an R2 of 0.947 on Bikeshare, with gelu 0.925. Of fewer
+ * than 400 rows smoother models are closer to the linear one where that is best: gelu without
+ * dropout and twice the decay have 0.849 for Carseats, relu 0.841, ridge regression 0.854; diabetes
+ * 0.543, 0.520, 0.537; Credit 0.983, 0.986, 0.952; Auto 0.872, 0.884, 0.814.
  */
 static void write_optimizer(const struct dpt_init_job *init, const struct choice *c,
                             struct dpt_str *out)
@@ -394,12 +416,14 @@ static void write_optimizer(const struct dpt_init_job *init, const struct choice
 
     line(out, NULL, "\noptimizer:");
     choices(init, out, "optimizer.type", c->table ? "  type: adamw" : "  type: adam");
-    line(out, "the rate; try three times more and less", "  lr: %s", falls ? "2.0e-3" : "1.0e-3");
+    line(out, "the rate; try three times more and less", "  lr: %s",
+         falls || c->few_amounts ? "2.0e-3" : "1.0e-3");
     line(out,
          c->table ? "shrinks the weights: more overfits less"
                   : "shrinks the weights; adamw likes 0.01",
          "  weight_decay: %s",
          !c->table                  ? "0"
+         : c->few_amounts           ? "1"
          : c->samples < LITTLE_ROWS ? "0.5"
                                     : "0.1");
     line(out, NULL, "\nschedule:");
@@ -441,10 +465,14 @@ static void write_training(const struct dpt_init_job *init, const struct choice 
     if (init->statistics != NULL && init->statistics->floats != NULL)
         line(out, NULL,
              "# Labels that are whole numbers are classes; amounts to predict have mse.");
-    choices(init, out, "loss",
-            c->classes  ? "loss: cross_entropy"
-            : c->labels ? "loss: binary_cross_entropy"
-                        : "loss: mse");
+    if (c->table && init->statistics->classes > 2)
+        line(out, "smoothed labels: more often right, never quite sure; 0: as they are",
+             "loss: {type: cross_entropy, label_smoothing: 0.1}");
+    else
+        choices(init, out, "loss",
+                c->classes  ? "loss: cross_entropy"
+                : c->labels ? "loss: binary_cross_entropy"
+                            : "loss: mse");
     line(out, NULL, "\nbatch:");
     line(out, "samples a step, over all ranks; or per_rank", "  global: %lld", (long long)c->batch);
     line(out, "samples a pass; auto: chosen", "  micro: auto");

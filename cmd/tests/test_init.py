@@ -81,12 +81,15 @@ def test_mnist(tmp_path, validator):
     assert test.code == 0 and float(re.search(r"accuracy (?:= )?([0-9.]+)", test.out)[1]) > 0.9, test
 
 
+SMOOTHED = {"type": "cross_entropy", "label_smoothing": 0.1}  # of tables of classes
+
+
 def test_labels_that_are_floats(tmp_path, validator):
     """Whole numbers from 0 are classes, which is said, and trains; amounts are not; a first class that nobody has is told, too."""
     x = numpy.random.default_rng(3).normal(size=(200, 4)).astype("f4")
     for k, (labels, loss, said) in enumerate((
-            (numpy.arange(200) % 3, "cross_entropy", "labels are whole numbers, stored as float64: taken as 3 classes; amounts to predict have `loss: mse` in the job"),
-            (numpy.arange(200) % 3 + 1, "cross_entropy", "no sample has the class 0: the model gets 4 outputs all the same; if the labels begin at 1, subtract 1"),
+            (numpy.arange(200) % 3, SMOOTHED, "labels are whole numbers, stored as float64: taken as 3 classes; amounts to predict have `loss: mse` in the job"),
+            (numpy.arange(200) % 3 + 1, SMOOTHED, "no sample has the class 0: the model gets 4 outputs all the same; if the labels begin at 1, subtract 1"),
             (numpy.arange(200) % 90, "mse", ""), (numpy.arange(200) % 3 - 1, "mse", ""))):
         shard(tmp_path / f"{k}.h5", x, labels.astype("f8").reshape(-1, 1))
         done = dpt.run("init", f"{k}.h5", "--output", f"job{k}.yaml", cwd=tmp_path)
@@ -222,6 +225,10 @@ def test_targets(tmp_path, validator):
     shard(tmp_path / "a" / "train.h5", rows, (rows @ [[1, 0], [2, -1], [0, 3]]).astype("float32"))
     job = init(tmp_path, validator, "a")
     assert job["loss"] == "mse" and "outputs" not in job["model"]
+    assert job["model"]["activation"] == "relu" and job["model"]["dropout"] == 0.1
+    shard(tmp_path / "e" / "train.h5", rows[:399], rows[:399, 0])
+    few = init(tmp_path, validator, "e", "--output", "few.yaml", name="few.yaml")
+    assert few["model"]["activation"] == "gelu" and few["model"]["dropout"] == 0 and few["optimizer"]["weight_decay"] == 1
     assert dpt.run("job.yaml", "--set", "train.epochs=15", cwd=tmp_path).code == 0
     losses = [e["loss"] for e in dpt.events(tmp_path / job["output"], "eval")]
     assert losses[-1] < 0.1 * losses[0], losses
