@@ -220,7 +220,10 @@ enum dpt_status dpt_comm_open(struct dpt_comm *comm, struct dpt_error *err)
         DPT_TRY(dpt_fail(err, DPT_RANK, "MPI: this library was built without support for threads"));
     DPT_TRY_MPI(MPI_Comm_set_errhandler, MPI_COMM_SELF, MPI_ERRORS_RETURN);
     DPT_TRY(group_open(&comm->world, MPI_COMM_WORLD, err));
-    DPT_TRY(dpt_launcher_check(comm->world.size, err));
+    status = dpt_launcher_check(comm->world.size, err);
+    if (status != DPT_OK)
+        dpt_siblings_await_alone();
+    DPT_TRY(status);
     if (comm->world.size <= 1)
         goto out;
     DPT_TRY(dpt_group_agree(&comm->world, watched, err));

@@ -9,9 +9,9 @@
 #include "core/comm/internal.h"
 #include "core/comm/watch.h"
 
-/* The name that a process takes once it has printed why it ends. It must not change, since
- * processes of other versions look for it. */
-static const char explained[] = "dptrain-told";
+/* The name that a process takes once it has printed why it ends, and once it has found that it is
+ * alone. They must not change, since processes of other versions look for them. */
+static const char explained[] = "dptrain-told", alone[] = "dptrain-alone";
 
 /* The rank that a process's environment names, or -1. */
 static int rank_of(int pid)
@@ -77,6 +77,8 @@ void dpt_siblings_update(struct dpt_siblings *siblings)
             lower(&siblings->dead, r->rank);
         else if (strcmp(process.name, explained) == 0)
             siblings->explained = true;
+        else if (strcmp(process.name, alone) == 0)
+            continue;
         else if (process.state == 'T' || process.state == 't')
             lower(&siblings->stopped, r->rank);
         else
@@ -84,15 +86,34 @@ void dpt_siblings_update(struct dpt_siblings *siblings)
     }
 }
 
-void dpt_siblings_notify(void)
+static void take_name(const char *name)
 {
     /* This file names the main thread whichever thread writes it. */
     FILE *file = fopen("/proc/self/comm", "we");
 
     if (file == NULL)
         return;
-    fputs(explained, file);
+    fputs(name, file);
     fclose(file);
+}
+
+void dpt_siblings_notify(void)
+{
+    take_name(explained);
+}
+
+void dpt_siblings_await_alone(void)
+{
+    const double start = dpt_now(), most = 5, look = 0.01;
+    struct dpt_siblings siblings = {0};
+
+    take_name(alone);
+    for (;;) {
+        dpt_siblings_update(&siblings);
+        if ((siblings.first < 0 && siblings.stopped < 0) || dpt_now() - start >= most)
+            return;
+        dpt_sleep(look);
+    }
 }
 
 /* Whether rank 0 has ended, and in *found whether it was ever seen: it may be elsewhere. */

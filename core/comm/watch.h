@@ -98,8 +98,8 @@ struct dpt_siblings {
         unsigned long long born;
     } all[DPT_SIBLINGS_MOST];
     int n;
-    int first;      /* lowest rank that runs; -1: none, as for the next two */
-    int stopped;    /* lowest rank that is stopped */
+    int first;      /* lowest rank that runs and is not alone; -1: none, as for the next two */
+    int stopped;    /* lowest rank that is stopped, likewise */
     int dead;       /* lowest rank that was there and is gone */
     bool explained; /* one of them has printed why it ends: the others need not */
 };
@@ -109,6 +109,9 @@ void dpt_siblings_update(struct dpt_siblings *siblings);
  * DPT_SIBLINGS_NOTICE seconds. */
 void dpt_siblings_notify(void);
 #define DPT_SIBLINGS_NOTICE 0.6
+/* MPI has found no others, so this process is about to end. Waits until the siblings have found the
+ * same, for some seconds at most: one that is still in MPI_Init would take it for a dead rank. */
+void dpt_siblings_await_alone(void);
 
 /* --- the diagnosis: makes a line from what was seen, without clocks, processes or MPI --------- */
 

@@ -140,6 +140,9 @@ static void enter(void)
 {
     const char *stops = getenv("BEFORE_MPI_STOP"), *rank = getenv("OMPI_COMM_WORLD_RANK");
 
+    if (rank == NULL)
+        rank = getenv("PMI_RANK");
+
     n_there = find_threads(there);
     tell("init %d", n_there);
     if (stops != NULL && rank != NULL && strcmp(stops, rank) == 0)

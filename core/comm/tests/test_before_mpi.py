@@ -3,8 +3,10 @@ none of them reads the environment then; and that dptrain changes it only while 
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -62,6 +64,23 @@ def test_a_rank_that_is_stopped_as_mpi_starts(shim, tmp_path):
     """It is told within the job's comm.timeout, as in any other place."""
     train(shim, tmp_path, "cpu", "--set", "comm.timeout=1 s", ranks=2, codes=[71], BEFORE_MPI_STOP="1")
     assert re.search(r"^rank 1 \(\S+\) has not arrived at the start of MPI for 1 s: it is stopped \(SIGSTOP\)$", look.err, re.M), look.err
+
+
+def test_lone_ranks_wait_for_each_other(shim, tmp_path):
+    """Of two that another MPI's launcher started the second one is still in MPI_Init, and takes the first one for no dead rank."""
+    job = dpt.write_job(tmp_path / "job.yaml", JOB)
+    log = tmp_path / "threads.txt"
+    ranks = [subprocess.Popen([dpt.BINARY, job, "--output", tmp_path / "out"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True,
+                              env={**os.environ, **dpt.MPI_ENVIRONMENT, "LD_PRELOAD": shim, "BEFORE_MPI_LOG": str(log), "BEFORE_MPI_STOP": "1",
+                                   "PMI_RANK": str(rank), "PMI_SIZE": "2", "MPI_LOCALRANKID": str(rank)}) for rank in (1, 0)]
+    state = lambda process: Path(f"/proc/{process.pid}/stat").read_text().split()[2]
+    name = lambda process: Path(f"/proc/{process.pid}/comm").read_text().strip()
+    assert dpt.wait_until(ranks[1], lambda: state(ranks[0]) == "T" and name(ranks[1]) == "dptrain-alone")
+    os.kill(ranks[0].pid, signal.SIGCONT)
+    said = [process.communicate(timeout=100)[1] for process in ranks]
+    assert [process.returncode for process in ranks] == [2, 2] and "died" not in "".join(said), said
+    assert sum("is linked with Open MPI" in text for text in said) == 1, said
 
 
 needs_fake = pytest.mark.skipif(not os.path.exists(os.path.join(FAKE, "libcuda.so.1")),
