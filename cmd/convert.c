@@ -145,7 +145,7 @@ static void print_done(const struct dpt_conversion *done, bool dry, bool quiet)
         printf("; a dry run: nothing was written\n");
 }
 
-/* The command line without what it says of columns and missing values, which advice says anew. */
+/* The command line without what it says of columns and missing values, which advice repeats. */
 static enum dpt_status write_command(const struct dpt_cli *cli, struct dpt_str *command,
                                      struct dpt_error *err)
 {
@@ -188,7 +188,7 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
     long long shards;
 
     if (cli->n_positional == 0)
-        return dpt_fail(err, DPT_USAGE, "which format? `dptrain convert --help` lists them");
+        return dpt_fail(err, DPT_USAGE, "no format given: `dptrain convert --help` lists them");
     if (dpt_source_format_find("", cli->positional[0], true, &spec.format, err) != DPT_OK) {
         const struct dpt_error unknown = *err;
 
@@ -207,7 +207,7 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
     spec.dry_run = dpt_cli_has(cli, "--dry-run");
     if (output.prefix == NULL && !spec.dry_run)
         DPT_TRY(dpt_fail(err, DPT_USAGE,
-                         "where to? --output data/train makes data/train-00000-of-00001.h5"));
+                         "no output: --output data/train makes data/train-00000-of-00001.h5"));
     DPT_TRY(dpt_cli_int(cli, "--shards", 1, 99999, 1, &shards, err));
     output.shards = shards;
     DPT_TRY(take_split(cli, &spec.split, err));
@@ -244,11 +244,11 @@ static void list_formats(void)
 static const struct dpt_cli_option options[] = {
     {"--output", "PREFIX", "shards become PREFIX-00000-of-0000N.h5; folders are made"},
     {"--shards", "N", "number of files (1); their sizes differ by one sample at most"},
-    {"--force", NULL, "remove shards of another number under the same PREFIX"},
+    {"--force", NULL, "delete PREFIX shards left from another --shards"},
     {"--split", "A/B[/C]",
      "divide at random, 80/20 or 60/20/20: PREFIX-train, -valid, -test get so many parts"},
     {"--stratify", NULL, "divide each class by itself, so that all parts have it"},
-    {"--seed", "N", "another division for another number (0)"},
+    {"--seed", "N", "seed of the random split (0)"},
     {"--dry-run", NULL, "read and tell all, write nothing"},
 #define X(id, name, value, help) {name, value, help},
     DPT_SOURCE_OPTION_LIST(X)
@@ -259,7 +259,7 @@ static const struct dpt_cli_option options[] = {
 const struct dpt_command dpt_cmd_convert = {
     .name = "convert",
     .usage = "FORMAT IN... --output PREFIX [--shards N] [options of the format]",
-    .summary = "MNIST, CIFAR-10, CSV, NumPy, HDF5 and pictures into shards",
+    .summary = "convert MNIST, CIFAR-10, CSV, NumPy, HDF5 or images to shards",
     .details = "Writes HDF5 files that train reads and h5py, MATLAB and h5ls as well: /images and "
                "/labels, contiguous and uncompressed, each with a checksum; --keep-files stores "
                "the files of pictures instead, which training decodes. The same input gives "

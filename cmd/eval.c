@@ -497,7 +497,7 @@ static const struct dpt_cli_option options[] = {
     {"--recall", "R", "find the threshold that gives the positive class at least this recall"},
     DPT_THRESHOLD_CLI_OPTION,
     {"--importance", NULL,
-     "which columns of a table matter: what accuracy or R2 loses by shuffling"},
+     "permutation importance of a table's columns: the accuracy or R2 lost by shuffling"},
     {"--repeats", "N", "shuffles of each column by --importance (5)"},
     {"--json", NULL, "one JSON object, with all of that and the confusion of up to 1024 classes"},
     DPT_JOB_CLI_OPTIONS,
@@ -507,7 +507,7 @@ static const struct dpt_cli_option options[] = {
 const struct dpt_command dpt_cmd_eval = {
     .name = "eval",
     .usage = "JOB.yaml --checkpoint C [options]",
-    .summary = "loss and accuracy of a checkpoint on the test data, over all ranks",
+    .summary = "evaluate a checkpoint on the test data, over all ranks",
     .details =
         "Evaluates each sample once, shared out over all ranks, and prints one line. C may also be "
         "weights in safetensors or npz, from PyTorch or NumPy, for the job's model; left out, the "

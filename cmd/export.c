@@ -49,9 +49,10 @@ static enum dpt_status check_options(const struct dpt_cli *cli,
                             "it is for --to onnx",
                             of_graphs[i], format->name);
     if (dpt_cli_has(cli, "--bytes") && dpt_cli_has(cli, "--normalized"))
-        return dpt_fail(err, DPT_USAGE,
-                        "dptrain export: --bytes and --normalized: what is normalised is no byte "
-                        "any more; leave one of them out");
+        return dpt_fail(
+            err, DPT_USAGE,
+            "dptrain export: --bytes and --normalized: normalised inputs are not bytes: "
+            "give only one");
     return DPT_OK;
 }
 
@@ -155,8 +156,8 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 
     if (cli->n_positional != 2)
         return dpt_cli_wrong(cli,
-                             cli->n_positional == 0   ? "which checkpoint?"
-                             : cli->n_positional == 1 ? "to which file?"
+                             cli->n_positional == 0   ? "no checkpoint given;"
+                             : cli->n_positional == 1 ? "no output file given;"
                                                       : "one checkpoint, one file;",
                              err);
     out = cli->positional[1];
@@ -212,14 +213,14 @@ static const struct dpt_cli_option options[] = {
      "onnx: inputs are the values of bytes, 0 to 255, as float32 (as the checkpoint says)"},
     {"--normalized", NULL, "onnx: inputs come normalised; the graph does not do it"},
     {"--softmax", NULL, "onnx: outputs are probabilities (of several labels sigmoids), not logits"},
-    {"--input-shape", "C,H,W", "of a sample, where an old checkpoint does not say it"},
+    {"--input-shape", "C,H,W", "shape of a sample, if an old checkpoint does not have it"},
     {0},
 };
 
 const struct dpt_command dpt_cmd_export = {
     .name = "export",
     .usage = "CHECKPOINT [--to safetensors|npz|onnx] OUT",
-    .summary = "a trained model for PyTorch, NumPy, JAX or onnxruntime",
+    .summary = "export a trained model to PyTorch, NumPy, JAX or onnxruntime",
     .details =
         "Reads a checkpoint and writes its weights to OUT; neither the job file nor the data are "
         "needed. A run folder stands for its best checkpoint where its job has checkpoint.monitor, "

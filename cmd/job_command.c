@@ -45,10 +45,11 @@ enum dpt_status dpt_job_command_weights(const struct dpt_cli *cli, const struct 
         *path = job->init.from;
     if (*path != NULL)
         return DPT_OK;
-    return dpt_fail(err, DPT_USAGE,
-                    "dptrain %s: which checkpoint? --checkpoint FILE, a run folder for its best or "
-                    "newest, or weights in safetensors or npz",
-                    cli->command->name);
+    return dpt_fail(
+        err, DPT_USAGE,
+        "dptrain %s: no checkpoint: give --checkpoint FILE, a run folder (its best or newest "
+        "checkpoint), or weights in safetensors or npz",
+        cli->command->name);
 }
 
 enum dpt_status dpt_job_command_load_parts(const struct dpt_cli *cli, unsigned *how,
@@ -205,7 +206,7 @@ enum dpt_status dpt_job_command_load(struct dpt_cli *cli, struct dpt_job *job,
 
     if (cli->n_positional != 1)
         return dpt_cli_wrong(
-            cli, cli->n_positional == 0 ? "which job file?" : "one job file at a time;", err);
+            cli, cli->n_positional == 0 ? "no job file given;" : "one job file at a time;", err);
     dpt_lead_take_run(cli, job_of_run, sizeof job_of_run);
     DPT_TRY(dpt_lead_job(cli, err));
     DPT_TRY(collect_sets(cli, &region, &sets, &n, err));

@@ -23,7 +23,8 @@
     {"--set", "KEY=VALUE", "override a key of the job file (batch.global=512); repeatable"},       \
     {                                                                                              \
         "--ranks", "N|auto",                                                                       \
-            "start N ranks of this by its MPI's mpirun; auto: one a GPU, else a core, or one"      \
+            "start N ranks of this by its MPI's mpirun; auto: one rank per GPU, else per core; "   \
+            "just one if more would be slower"                                                     \
     }
 
 /* What of a checkpoint is read (dpt_job_command_load_parts). */
@@ -38,13 +39,13 @@
 /* Options of the commands that compute with trained weights. */
 #define DPT_WEIGHTS_CLI_OPTIONS                                                                    \
     {"--checkpoint", "C",                                                                          \
-     "a checkpoint, a run folder for its best one where its job has checkpoint.monitor and else "  \
-     "for its newest, or weights in safetensors or npz (default: the job's init.from)"},           \
+     "a checkpoint; a run folder: its best one if its job has checkpoint.monitor, else its "       \
+     "newest; or weights in safetensors or npz (default: the job's init.from)"},                   \
         DPT_LOAD_CLI_OPTIONS,                                                                      \
-        {"--map", "FROM=TO", "of weights in a file: FROM at the beginning of a name is TO here"},  \
-        {"--map-by-order", NULL, "of weights in a file: layer after layer, whatever their names"}, \
+        {"--map", "FROM=TO", "replace prefix FROM of the file's tensor names by TO"},              \
+        {"--map-by-order", NULL, "load the file's tensors in their order, whatever their names"},  \
     {                                                                                              \
-        "--init-partial", NULL, "of weights in a file: those that fit; the rest is random"         \
+        "--init-partial", NULL, "load matching tensors, initialise the rest randomly"              \
     }
 
 /*

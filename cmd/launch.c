@@ -193,7 +193,7 @@ static int sent_to_mpirun(void)
 
 /*
  * Ends an mpirun that stays when its ranks are gone. Open MPI 4.1's sometimes does where a rank
- * dies early, and is deaf to TERM then. Ranks on other nodes are not seen from here, but while one
+ * dies early, and then ignores TERM. Ranks on other nodes are not seen from here, but while one
  * of them lives mpirun talks to its node.
  */
 static void look_after(struct watched *w)

@@ -125,8 +125,8 @@ static void visit_metrics(struct listing *l)
 {
     static const struct dpt_option row = {
         .name = "metrics",
-        .help = "what evaluations tell of classes, of several labels, or of "
-                "numbers to predict"};
+        .help = "results of evaluations: for classification, multi-label "
+                "classification or regression"};
     const struct dpt_option_visit group = {.path = row.name, .row = &row};
     struct dpt_option_visit metric = {.variant = "loss", .summary = "the job's loss, a mean"};
     struct dpt_str text = {0};
@@ -194,7 +194,7 @@ static const struct dpt_cli_option options[] = {{0}};
 const struct dpt_command dpt_cmd_layers = {
     .name = "layers",
     .usage = "[KIND...]",
-    .summary = "every layer, loss, optimizer, schedule and metric, with its keys",
+    .summary = "list all layers, losses, optimizers, schedules and metrics",
     .details =
         "Lists what a job can name, with what it is, its keys and their defaults, and the metrics "
         "that its evaluations tell. With KIND, the name of a layer or another one of them, or of "

@@ -124,9 +124,10 @@ enum dpt_status dpt_lead_samples(const struct dpt_cli *cli, struct dpt_error *er
     if (cli->n_positional > 0 && !find_job(cli->positional[0], job, sizeof job) &&
         dpt_lead_job(cli, err) != DPT_OK)
         return err->status;
-    return dpt_fail(err, DPT_USAGE,
-                    "dptrain predict: which samples? files or folders come after the job file or "
-                    "run folder, or with --input");
+    return dpt_fail(
+        err, DPT_USAGE,
+        "dptrain predict: no input: give --input FILE or FOLDER, or list files after the "
+        "job file or run folder");
 }
 
 enum dpt_status dpt_lead_format(const char *path, struct dpt_error *err)

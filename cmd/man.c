@@ -57,7 +57,7 @@ static const struct item exit[] = {
     {NULL, "They hold for one rank, under srun, with `--ranks`, and under mpirun where all ranks "
            "end by themselves. Where mpirun kills the ranks the code is mpirun's."},
     {NULL, "A batch file requeues at 75 and at nothing else. With `checkpoint.every: never` a stop "
-           "saves nothing and gives 1: started again, the job would begin anew each time."},
+           "saves nothing and gives 1: started again, the job would start from scratch each time."},
     {0},
 };
 
@@ -393,7 +393,7 @@ static const struct dpt_cli_option options[] = {{0}};
 const struct dpt_command dpt_cmd_man = {
     .name = "man",
     .usage = "",
-    .summary = "the manual page, for man or mandoc",
+    .summary = "print the manual page, for man or mandoc",
     .details = "Prints the manual page: commands, options, every key of the job file, exit codes. "
                "`make install` puts it where `man dptrain` finds it.\n\n"
                "  dptrain man | man -l -",

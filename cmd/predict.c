@@ -493,7 +493,7 @@ static const struct dpt_cli_option options[] = {
     {"--out", "OUT", "a .csv, .npy or .h5 file, in place of a table on standard output"},
     DPT_THRESHOLD_CLI_OPTION,
     {"--probabilities", NULL, "csv: the probability of each class, not of the chosen one alone"},
-    {"--format", "h5|idx|csv|npy|npz|pictures", "what the inputs are (what they look like)"},
+    {"--format", "h5|idx|csv|npy|npz|pictures", "format of the inputs (detected)"},
     {"--labels", "PATH", "idx, npy: the labels of an input; repeatable, one for each"},
     {"--label", "COLUMN,...", "csv: the label column, or none (the last, where there is one more)"},
     {"--id", "COLUMN", "csv: names of the rows (as in the training data)"},
@@ -549,13 +549,14 @@ static void list_formats(void)
 const struct dpt_command dpt_cmd_predict = {
     .name = "predict",
     .usage = "JOB.yaml --checkpoint C --input PATH... [--out OUT] [options]",
-    .summary = "what a checkpoint says to new samples, or to pictures",
+    .summary = "run a checkpoint on new samples or images",
     .details =
-        "Prints a table (CSV) with a line a sample: its name where it has one (--id, a picture's "
+        "Prints a table (CSV) with one line per sample: its name where it has one (--id, a "
+        "picture's "
         "file), else its number from 0; with known labels the true one; the class and its "
         "probability, or the values, or with several labels at once the probability of each; "
-        "--probabilities adds that of each class. --threshold ill=0.1 has the class ill said "
-        "wherever its probability is at least that, and adds columns with 1 where a label holds; "
+        "--probabilities adds that of each class. --threshold ill=0.1 predicts class ill if "
+        "its probability is at least 0.1, and adds columns with 1 where a label holds; "
         "eval --recall finds such a threshold. --out OUT writes that as OUT.csv; as OUT.npy the "
         "probabilities, or values, [N,K]; as OUT.h5 /logits, /probabilities [N,K] and /labels [N] "
         "(of numbers /predictions), with known labels /targets and /loss, and names as /names. "

@@ -46,7 +46,7 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
     if (!dpt_cli_has(cli, "--check"))
         return print_schema(err);
     if (cli->n_positional == 0)
-        return dpt_cli_wrong(cli, "which job files?", err);
+        return dpt_cli_wrong(cli, "no job file given;", err);
     return check(cli, err);
 }
 
@@ -58,7 +58,7 @@ static const struct dpt_cli_option options[] = {
 const struct dpt_command dpt_cmd_schema = {
     .name = "schema",
     .usage = "[--check JOB.yaml...]",
-    .summary = "the job file as a JSON Schema, for editors; checks job files",
+    .summary = "print the job file's JSON Schema, for editors; check job files",
     .details =
         "Prints a JSON Schema (draft 7) of the job file: every key with its type, bounds, choices, "
         "default and meaning. Editors with a YAML language server complete and check with it as "

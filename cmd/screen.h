@@ -27,7 +27,7 @@ struct dpt_screen {
 /* What ended a wait. */
 enum dpt_screen_event {
     DPT_SCREEN_TIME,   /* the time is over */
-    DPT_SCREEN_REDRAW, /* another size, or it was away for a while */
+    DPT_SCREEN_REDRAW, /* terminal resized, or process stopped and continued */
     DPT_SCREEN_QUIT,   /* q, Ctrl-C, or standard input has ended */
     DPT_SCREEN_KILLED  /* another signal that ends a process: *number */
 };

@@ -56,19 +56,19 @@ static void list_keys(void)
 static const struct dpt_cli_option options[] = {
     DPT_JOB_CLI_OPTIONS,
     {"--resume", "auto|none|PATH",
-     "go on from the run folder's newest checkpoint (auto), begin a fresh folder (none), or start "
-     "from this checkpoint on purpose, also with other training data"},
+     "auto: resume from the run folder's newest checkpoint; none: require a fresh folder; PATH: "
+     "this checkpoint, even if the job or its training data have changed"},
     {"--overwrite", NULL,
-     "begin anew also where the folder holds a run; that one lies in its `overwritten` until this "
-     "one has a checkpoint. Not for a batch file that is requeued: each start would begin anew"},
-    {"--allow-nan", NULL, "take a checkpoint whose weights are not all finite"},
+     "start from scratch even if the folder holds a run; the old run is in `overwritten` until the "
+     "new run has saved or ended. Not for a batch file that is requeued: each start would do so"},
+    {"--allow-nan", NULL, "load a checkpoint whose weights are not all finite"},
     {"--output", "DIR", "the run folder (the job's `output`)"},
     {"--init-from", "PATH",
-     "begin with the weights of this safetensors, npz or checkpoint file (the job's init.from)"},
+     "load the weights of this safetensors, npz or checkpoint file (the job's init.from)"},
     {"--map", "FROM=TO",
-     "of their names: what begins with FROM begins with TO here (features.0=conv1); repeatable"},
-    {"--map-by-order", NULL, "take that file's tensors in their order, whatever their names"},
-    {"--init-partial", NULL, "take what fits of that file, the rest begins at random"},
+     "replace prefix FROM of the file's tensor names by TO (features.0=conv1); repeatable"},
+    {"--map-by-order", NULL, "load that file's tensors in their order, whatever their names"},
+    {"--init-partial", NULL, "load matching tensors of that file, initialise the rest randomly"},
     {0},
 };
 

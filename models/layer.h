@@ -175,8 +175,8 @@ enum { DPT_LAYER_NAME_ROWS = 2 };
     {                                                                                              \
         .name = "statistics", .type = DPT_OPT_CHOICE, .offset = offsetof(options, member),         \
         .fallback = "micro", .choices = DPT_CHOICES(DPT_STATISTICS_LIST), .added = true,           \
-        .help = "of each micro-batch's samples, or those of the whole batch of a step, on all "    \
-                "ranks: slower, and all micro-batches of a rank are in memory at once",            \
+        .help = "micro: per micro-batch; batch: synchronized over the global batch, slower, "      \
+                "and all micro-batches of a rank are in memory at once",                           \
     }
 
 #define DPT_SCALE_ROW                                                                              \
@@ -231,7 +231,7 @@ void dpt_orthonormalize(double *vectors, int64_t n, int64_t length);
         .name = "init", .type = DPT_OPT_CUSTOM, .offset = offsetof(options, member),               \
         .fallback = otherwise, .read = dpt_read_initializer,                                       \
         .alternatives = &dpt_initializer_alternatives, .value_text = DPT_INITIALIZER_VALUE_TEXT,   \
-        .help = "how weights begin; biases begin at 0, or as weights with pytorch",                \
+        .help = "initialisation of weights; biases: 0, or as weights with pytorch",                \
     }
 
 /* CUSTOM readers of struct dpt_pair (at least 1; or at least 1 or `auto`, which is read as zeros)

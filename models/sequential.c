@@ -166,8 +166,8 @@ static const struct dpt_option residual_options[] = {
      .offset = offsetof(struct dpt_residual_options, beside), .fallback = "auto",
      .read = read_shortcut, .value_text = "auto, none or list of layers",
      .alternatives = &shortcut_forms,
-     .help = "what goes past them; auto: what they read, by a 1x1 convolution or a dense layer and "
-             "their norm where shapes differ; none: no projection"},
+     .help = "shortcut past the layers; auto: their input, through a 1x1 convolution or a dense "
+             "layer and their norm if shapes differ; none: no projection"},
     {0},
 };
 // clang-format on

@@ -99,7 +99,7 @@ static const struct dpt_option mlp_table[] = {TAIL_ROWS("[256]")};
 
 static const struct dpt_option cnn_table[] = {
     {.name = "channels", .type = DPT_OPT_INTS, .offset = offsetof(struct cnn_options, channels),
-     .fallback = "[32, 64]", .min = 1, .max = DPT_MAX_CHANNELS, .help = "of each convolution"},
+     .fallback = "[32, 64]", .min = 1, .max = DPT_MAX_CHANNELS, .help = "channels of each convolution"},
     DPT_PAIR_ROW("kernel", struct cnn_options, kernel, "3", "of the convolutions"),
     DPT_PADDING_ROW(struct cnn_options, "same", "of the convolutions"),
     {.name = "pool", .type = DPT_OPT_INT, .offset = offsetof(struct cnn_options, pool),

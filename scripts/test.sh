@@ -4,7 +4,7 @@
 #   scripts/test.sh [PATTERN] [--quick] [--heavy] [--no-sanitize] [--list]
 #
 #   PATTERN        only test programs whose line matches it (grep -E): 'base', 'mpi_', 'sanitize.*str', 'cmd/tests'; of C programs
-#                  only these are built, anew where a source has changed. What does not build has failed; no older one is run
+#                  only these are built, again if a source has changed. What does not build has failed; no older one is run
 #   --quick        after a change: the style, the C tests of the normal build, and one job of each kind, in about a minute
 #   --heavy        longer versions too (DPT_HEAVY=1), and the end-to-end tests once more with the sanitizer build
 #   --no-sanitize  leave out the AddressSanitizer and UBSan build

@@ -57,9 +57,9 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 
 static const struct dpt_cli_option options[] = {
     {"--steps", "N", "steps to measure, and as many with timelines; left out, about six seconds"},
-    {"--find-lr", NULL, "in place of that the loss at learning rates that grow, in N steps (200)"},
-    {"--lr-range", "FROM,TO", "of --find-lr: from which rate to which (1e-7,10)"},
-    {"--html", "FILE", "of --find-lr: the curve as a page for browsers"},
+    {"--find-lr", NULL, "find a learning rate: the loss at growing rates, in N steps (200)"},
+    {"--lr-range", "FROM,TO", "range of --find-lr (1e-7,10)"},
+    {"--html", "FILE", "page with the curve of --find-lr"},
     {"--json", NULL, "one JSON object instead of the table"},
     DPT_JOB_CLI_OPTIONS,
     {0},
@@ -68,7 +68,7 @@ static const struct dpt_cli_option options[] = {
 const struct dpt_command dpt_cmd_bench = {
     .name = "bench",
     .usage = "JOB.yaml [--ranks N] [--steps N] [--find-lr] [--json] [options]",
-    .summary = "steps a second, and where a step's time goes; or a learning rate",
+    .summary = "measure speed and profile a step; or find a learning rate",
     .details =
         "Trains for some seconds and throws the result away: no run folder, no checkpoint, no "
         "evaluation. First it measures the machine, a thread each on all ranks at once: a matrix "

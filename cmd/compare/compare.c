@@ -1,4 +1,4 @@
-/* `dptrain compare`: what differs in the jobs of runs, beside what came of them. */
+/* `dptrain compare`: results of runs, and the settings in which their jobs differ. */
 #include "cmd/compare/compare.h"
 
 #include <langinfo.h>
@@ -158,7 +158,7 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
     int columns, rows;
 
     if (cli->n_positional == 0)
-        return dpt_cli_wrong(cli, "which run folders?", err);
+        return dpt_cli_wrong(cli, "no run folder given;", err);
     DPT_TRY(
         dpt_runs_open(&runs, cli->positional, cli->n_positional, dpt_cli_has(cli, "--json"), err));
     for (size_t i = 0; i < runs.n; i++)
@@ -187,7 +187,7 @@ static const struct dpt_cli_option options[] = {
 const struct dpt_command dpt_cmd_compare = {
     .name = "compare",
     .usage = "RUN... [--json]",
-    .summary = "what came of runs, the best first, and how their jobs differ",
+    .summary = "compare runs: results, best first, and differing settings",
     .details =
         "Prints a table with a line for each run folder: how it went (accuracies, losses, steps, "
         "speed, time; of numbers MAE, RMSE and R2 in their units, of several labels exact match "

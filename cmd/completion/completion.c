@@ -34,7 +34,7 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
     size_t i = 0;
 
     if (cli->n_positional != 1)
-        return dpt_cli_wrong(cli, "which shell?", err);
+        return dpt_cli_wrong(cli, "give one shell;", err);
     while (i < SHELLS && strcmp(shells[i].name, cli->positional[0]) != 0)
         i++;
     if (i == SHELLS)
@@ -52,7 +52,7 @@ static const struct dpt_cli_option options[] = {{0}};
 const struct dpt_command dpt_cmd_completion = {
     .name = "completion",
     .usage = "bash|zsh|fish",
-    .summary = "a script that completes command lines in bash, zsh or fish",
+    .summary = "print the completion script of bash, zsh or fish",
     .details =
         "Prints a script for the shell: it completes subcommands, options, job files, checkpoints, "
         "and behind --set the keys of the job file and their values. `make install` puts the "

@@ -43,7 +43,7 @@ static const char *remedy(int code)
         {EDQUOT, "your quota is used up: make room, or choose another --output"},
         {ENOTDIR, "a part of the path is no folder: choose another --output"},
         {EIO, "the disk or its server is broken: choose another --output"},
-        {ESTALE, "the file server lost it: mount it anew, or choose another --output"},
+        {ESTALE, "the file server lost it: mount it again, or choose another --output"},
     };
 
     for (size_t i = 0; i < sizeof remedies / sizeof remedies[0]; i++)
@@ -279,7 +279,8 @@ static void tell_seen(struct dpt_doctor *d, const bool *seen)
     if (blind == 0)
         dpt_doctor_add(d, f, NULL, "all %d nodes", d->comm.nodes);
     else
-        dpt_doctor_add(d, f, "a run started there would begin anew: use a folder that all share",
+        dpt_doctor_add(d, f,
+                       "a run started there would start from scratch: use a folder that all share",
                        "not by rank %d (%s)%s", first, dpt_comm_host(&d->comm, first),
                        blind > 1 ? " and others" : "");
 }

@@ -92,7 +92,7 @@ static enum dpt_status read_options(struct dpt_doctor *d, struct dpt_error *err)
                         cli->positional[0], cli->command->usage);
     d->output = dpt_cli_value(cli, "--output");
     if (d->output != NULL && d->output[0] == '\0')
-        return dpt_fail(err, DPT_USAGE, "dptrain doctor: --output: which folder?");
+        return dpt_fail(err, DPT_USAGE, "dptrain doctor: --output is empty: give a folder");
     if (d->output == NULL) /* where the folders of runs are made */
         d->output = dpt_file_exists("runs") ? "runs" : ".";
     if (dpt_cli_int(cli, "--limit", 1, 3600, LIMIT, &limit, err) != DPT_OK)
@@ -210,7 +210,7 @@ out:
 static const struct dpt_cli_option options[] = {
     {"--output", "DIR", "the folder that runs are to go to; left out: runs, or this folder"},
     {"--ranks", "N|auto",
-     "start N ranks of this by its MPI's mpirun; auto: one a GPU, else a core"},
+     "start N ranks of this by its MPI's mpirun; auto: one rank per GPU, else per core"},
     {"--mesh", "DxS", "where D data ranks x S stages (parallel.pipeline) of these ranks would be"},
     {"--limit", "SECONDS", "how long a check may take; 20"},
     {"--json", NULL, "one JSON object"},
@@ -220,7 +220,7 @@ static const struct dpt_cli_option options[] = {
 const struct dpt_command dpt_cmd_doctor = {
     .name = "doctor",
     .usage = "[--output DIR] [--ranks N] [--json]",
-    .summary = "is this machine, or each of a job's, set up right",
+    .summary = "check the set-up of this machine, or of all nodes of a job",
     .details =
         "Looks at MPI and how quickly the ranks hear from each other, processors, memory, GPUs, "
         "the folder that runs go to, limits, the environment and Slurm. Each line says `ok`, "

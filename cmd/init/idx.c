@@ -123,8 +123,8 @@ static enum dpt_status match(struct dpt_init_idx *idx, const char *(*part_of)(co
         images->labels = find_labels(idx, i);
         if (images->labels == idx->n)
             DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
-                             "%s: where are its labels? They have its name with `labels` and idx1 "
-                             "for `images` and idx3, or stand behind it",
+                             "%s: no labels found: name them after it, or give them its name with "
+                             "`labels` and idx1 for `images` and idx3",
                              images->path));
         idx->at[images->labels].used = true;
         DPT_TRY(name_shard(idx, images, part_of(images->path), err));
@@ -135,14 +135,15 @@ static enum dpt_status match(struct dpt_init_idx *idx, const char *(*part_of)(co
                                  "under names of your own",
                                  images->path, images->shard, idx->at[k].path));
         if (!force && dpt_file_exists(images->shard))
-            DPT_TRY(dpt_fail(err, DPT_USAGE,
-                             "%s: is there already; name it in place of %s, or --force makes it "
-                             "anew",
-                             images->shard, images->path));
+            DPT_TRY(
+                dpt_fail(err, DPT_USAGE,
+                         "%s exists already: name it in place of %s, or replace it with --force",
+                         images->shard, images->path));
     }
     for (size_t i = 0; i < idx->n; i++)
         if (idx->at[i].dims == 1 && !idx->at[i].used)
-            DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: holds labels; where are its images?",
+            DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                             "%s: holds labels, and no images are given for them",
                              idx->at[i].path));
 out:
     return status;

@@ -543,7 +543,7 @@ void dpt_init_job_write(const struct dpt_init_job *init, struct dpt_str *out)
                    "# Train on all cores: dptrain %s --ranks auto\n\n",
                    path, path);
     line(out, "of the run", "name: %s", init->name);
-    line(out, "of all randomness: the same run again", "seed: 1");
+    line(out, "random seed: the same run again", "seed: 1");
     line(out, "log, metrics and checkpoints", "output: runs/%s", init->name);
     line(out, NULL, "\ndevice:");
     choices(init, out, "device.kind", "  kind: auto");

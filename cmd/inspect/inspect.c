@@ -270,7 +270,7 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
     if (dpt_cli_value(cli, "--set") != NULL)
         return dpt_fail(err, DPT_USAGE, "dptrain inspect: --set goes with --augmented alone");
     if (cli->n_positional == 0)
-        return dpt_fail(err, DPT_USAGE, "dptrain inspect: which checkpoint or shard?");
+        return dpt_fail(err, DPT_USAGE, "dptrain inspect: no checkpoint or shard given");
     if (inspection.other != NULL && (cli->n_positional > 1 || inspection.job))
         return dpt_fail(err, DPT_USAGE,
                         "dptrain inspect: --diff compares one file with one other%s",
@@ -301,7 +301,7 @@ static const struct dpt_cli_option options[] = {
     {"--diff", "OTHER", "say where FILE and OTHER differ; exit 1 if they do"},
     {"--audit", NULL, "two runs with log.hashes: the first step and tensor at which they part"},
     {"--job", NULL, "print only the job that the checkpoint was made by"},
-    {"--augmented", "SHEET.png", "of a job file: training samples as they are, and augmented"},
+    {"--augmented", "SHEET.png", "write training samples of a job file as they are, and augmented"},
     {"--set", "KEY=VALUE", "override a key of that job file (data.augment.rotate=30); repeatable"},
     {0},
 };
@@ -309,7 +309,7 @@ static const struct dpt_cli_option options[] = {
 const struct dpt_command dpt_cmd_inspect = {
     .name = "inspect",
     .usage = "FILE... [--job | --diff OTHER] | --audit RUN RUN | JOB.yaml --augmented SHEET.png",
-    .summary = "what is in a checkpoint or a shard; verifies its checksums",
+    .summary = "show a checkpoint or a shard, and verify its checksums",
     .details =
         "Lists the data sets of each file with their shapes, types and the range of their values: "
         "of a checkpoint also how far the run was and what made it, of a shard the samples of each "

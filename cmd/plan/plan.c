@@ -225,8 +225,8 @@ out:
 
 static const struct dpt_cli_option options[] = {
     {"--ranks", "N", "plan for N ranks; left out: 1. None is started"},
-    {"--nodes", "N", "the ranks are on N nodes; left out: all are on one; see above"},
-    {"--ranks-per-node", "N", "the same, by the ranks that share a node"},
+    {"--nodes", "N", "number of nodes; left out: 1; see above"},
+    {"--ranks-per-node", "N", "number of ranks per node, instead of --nodes"},
     {"--device", "NAME", "short for --set device.kind=NAME; or a GPU's name: h100, see above"},
     {"--fabric", "GBITS", "network between the nodes: 10 (with 10 us) or 100 (2 us); 10"},
     {"--bandwidth", "GBITS", "the network's Gbit/s, instead of the fabric's"},
@@ -235,7 +235,7 @@ static const struct dpt_cli_option options[] = {
     {"--memory", "SIZE",
      "with --mesh: what a rank may use, as 150MB, 1.5G or 80GiB, or a number of GB; left out: its "
      "GPU's, or what is free here"},
-    {"--actions", NULL, "what a rank of each stage does in a step, one action after another"},
+    {"--actions", NULL, "list the actions of a step for a rank of each stage"},
     {"--no-trial", NULL, "estimate a micro-batch's time, also where it could be tried"},
     {"--no-time", NULL, "leave the seconds out; done in some milliseconds"},
     {"--set", "KEY=VALUE", "override a key of the job file (batch.global=512); repeatable"},
@@ -246,7 +246,7 @@ static const struct dpt_cli_option options[] = {
 const struct dpt_command dpt_cmd_plan = {
     .name = "plan",
     .usage = "JOB.yaml [--ranks N] [--nodes N] [--mesh auto] [--json] [options]",
-    .summary = "what the job would do and need: layers, steps, memory, time",
+    .summary = "estimate a job's steps, memory and time, and list its layers",
     .details =
         "Starts no ranks, reads no samples and makes nothing of the model's size, so it plans "
         "models that do not fit this machine. The shapes of samples come from the shards that the "

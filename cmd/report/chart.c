@@ -160,7 +160,7 @@ static void draw_points(const struct frame *f, const struct dpt_line *line, int 
     }
 }
 
-/* Behind the last colour they begin anew, with dashed lines. */
+/* After the last colour they repeat, with dashed lines. */
 static const char *late(const struct dpt_line *line)
 {
     return line->kind == DPT_LINE_SOLID && line->colour >= DPT_CHART_COLOURS ? " late" : "";

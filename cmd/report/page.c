@@ -32,7 +32,7 @@ enum dpt_status dpt_page_check_output(const char *path, struct dpt_error *err)
     fclose(file);
     if (n > 0 && strstr(head, mark) == NULL)
         status = dpt_fail(err, DPT_USAGE,
-                          "%s: there is a file that is no report; it is not written over", path);
+                          "%s exists and is not a dptrain report; it is not overwritten", path);
     return status;
 }
 

@@ -139,9 +139,9 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 
     if (cli->n_positional == 0 || cli->n_positional > DPT_PAGE_RUNS)
         return dpt_cli_wrong(
-            cli, cli->n_positional == 0 ? "which run folder?" : "100 runs at most;", err);
+            cli, cli->n_positional == 0 ? "no run folder given;" : "100 runs at most;", err);
     if (path == NULL)
-        return dpt_cli_wrong(cli, "where to? -o report.html;", err);
+        return dpt_cli_wrong(cli, "no output given: add -o report.html;", err);
     DPT_TRY(dpt_page_check_output(path, err));
     r.no_predictions = dpt_cli_has(cli, "--no-predictions");
     DPT_TRY(open_page(&r, cli, err));
@@ -169,7 +169,7 @@ static const struct dpt_cli_option options[] = {
 const struct dpt_command dpt_cmd_report = {
     .name = "report",
     .usage = "RUN [RUN...] -o report.html",
-    .summary = "one or several runs as a page to look at and to pass on",
+    .summary = "write an HTML report of one or more runs",
     .details =
         "Writes one HTML file that needs nothing beside it: loss, accuracy, learning rate and "
         "throughput, how evenly the ranks worked, where each is in a mesh, the confusion of the "
@@ -186,7 +186,7 @@ const struct dpt_command dpt_cmd_report = {
         "are weighted or scaled differently, of another loss or of other samples, which is said. A "
         "click on a name below a chart "
         "takes its curves away. A run may still be under way.\n\n"
-        "The predictions are made anew, on data.test, or data.valid where there is none, with "
+        "The predictions are made again, on data.test, or data.valid if it is not set, with "
         "the run's best checkpoint where its job has checkpoint.monitor, else with its newest. "
         "Paths in the job are looked for from this folder, then "
         "from those that the run's folder lies in; --set data.test=PATH names others. What is not "

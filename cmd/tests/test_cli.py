@@ -75,7 +75,7 @@ def test_version_names_the_libraries():
     (["watch", "--lr", "3"], "unknown option --lr; `dptrain watch --help`"),
     (["train", SMOKE, "--output"], "--output needs a value"),
     (["train", SMOKE, "--quiet=3"], "takes no value"),
-    (["train"], "which job file?"),
+    (["train"], "no job file given"),
     (["train", SMOKE, SMOKE], "one job file at a time"),
     (["train", SMOKE, "--ranks", "two"], "a whole number"),
     (["train", SMOKE, "--ranks", "0"], "a whole number"),

@@ -350,6 +350,6 @@ def test_fits_the_width(runs, columns):
 
 
 def test_what_is_no_run(tmp_path):
-    for words, said in (((tmp_path / "none",), "no such run folder"), ((tmp_path,), "holds no run"), ((), "which run folders")):
+    for words, said in (((tmp_path / "none",), "no such run folder"), ((tmp_path,), "holds no run"), ((), "no run folder given")):
         result = dpt.run("compare", *words)
         assert result.code == 2 and said in result.err and result.out == "", result

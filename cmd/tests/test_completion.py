@@ -234,8 +234,8 @@ def test_every_option_of_every_command_is_there(folder, shell):
             assert re.search(rf"(--|-l ){option}\b", script), option
 
 
-@pytest.mark.parametrize("words, says", [([], "which shell?"), (["bsh"], "did you mean 'bash'?"),
-                                         (["bash", "zsh"], "which shell?"), (["tcsh"], "none of bash, zsh, fish")])
+@pytest.mark.parametrize("words, says", [([], "give one shell"), (["bsh"], "did you mean 'bash'?"),
+                                         (["bash", "zsh"], "give one shell"), (["tcsh"], "none of bash, zsh, fish")])
 def test_usage(words, says):
     result = dpt.run("completion", *words)
     assert result.code == 2 and says in result.err and result.out == "", result

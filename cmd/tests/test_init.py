@@ -153,9 +153,9 @@ def test_idx_files_become_shards_and_a_job(tmp_path, validator):
     done = dpt.run("fashion.yaml", "--set", "train.epochs=4", cwd=tmp_path)
     assert done.code == 0 and dpt.events(tmp_path / "runs/fashion", "eval")[-1]["accuracy"] > 0.9, done
     files = sorted(f"fashion/{path.name}" for path in (tmp_path / "fashion").glob("*ubyte*"))
-    for words, says in ((files, "fashion/test-00000-of-00001.h5: is there already; name it in place of fashion/t10k-images-idx3-ubyte.gz, or --force"),
-                        (files[:1], "t10k-images-idx3-ubyte.gz: where are its labels?"), (files[3:], "train-labels-idx1-ubyte: holds labels; where are its images?"),
-                        ([*files[:2], files[0], "--force"], "where are its labels?")):
+    for words, says in ((files, "fashion/test-00000-of-00001.h5 exists already: name it in place of fashion/t10k-images-idx3-ubyte.gz, or replace it with --force"),
+                        (files[:1], "t10k-images-idx3-ubyte.gz: no labels found: "), (files[3:], "train-labels-idx1-ubyte: holds labels, and no images are given for them"),
+                        ([*files[:2], files[0], "--force"], "no labels found: ")):
         result = dpt.run("init", *words, "--output", "other.yaml", cwd=tmp_path)
         assert result.code in (2, 65) and says in result.err and result.err.count("\n") == 1 and not (tmp_path / "other.yaml").exists(), result
     before = (tmp_path / "fashion/train-00000-of-00001.h5").stat().st_mtime_ns

@@ -433,7 +433,7 @@ def test_the_output(project, tmp_path):
     report(own, run, "--no-predictions")
     assert own.read_bytes() == before, "the same run, the same bytes"
     other.write_text("<html>mine</html>")
-    assert "not written over" in report(other, run, code=2).err and other.read_text() == "<html>mine</html>"
+    assert "it is not overwritten" in report(other, run, code=2).err and other.read_text() == "<html>mine</html>"
     assert "no file" in report(tmp_path, run, code=2).err
     assert "ends in .html" in report(tmp_path / "r.pdf", run, code=2).err
     assert "nowhere" in report(tmp_path / "nowhere/r.html", run, "--no-predictions", code=74).err
@@ -441,7 +441,7 @@ def test_the_output(project, tmp_path):
 
 
 @pytest.mark.parametrize("words, says", [
-    ([], "which run folder?"), (["a"], "where to?"), (["a"] * 101 + ["-o", "x.html"], "100 runs at most"),
+    ([], "no run folder given"), (["a"], "no output given"), (["a"] * 101 + ["-o", "x.html"], "100 runs at most"),
     (["nowhere", "-o", "x.html"], "no such run folder"), (["configs", "-o", "x.html"], "holds no run"),
     (["a", "--otuput", "x"], "did you mean --output?"),
 ])

@@ -1,4 +1,4 @@
-/* `dptrain watch`: runs as they go on, in a terminal. */
+/* `dptrain watch`: monitors runs in a terminal. */
 #include <langinfo.h>
 #include <limits.h>
 #include <locale.h>
@@ -161,7 +161,7 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 
     DPT_TRY(dpt_cli_int(cli, "--every", 1, 3600, 1, &every, err));
     if (w.n == 0)
-        return dpt_cli_wrong(cli, "which run folder?", err);
+        return dpt_cli_wrong(cli, "no run folder given;", err);
     w.runs = dpt_alloc_array(w.n, sizeof *w.runs);
     if (w.runs == NULL)
         return dpt_fail_memory(err, "the runs", 0);
@@ -189,7 +189,7 @@ static const struct dpt_cli_option options[] = {
 const struct dpt_command dpt_cmd_watch = {
     .name = "watch",
     .usage = "RUN... [--every N] [--once]",
-    .summary = "runs as they go on, in a terminal: progress, curves, how they end",
+    .summary = "monitor runs in a terminal: progress, curves, how they end",
     .details =
         "Reads the run folder's metrics.jsonl as it grows, from any machine that sees the folder, "
         "and shows how far the run is, how long it will take, the curves of loss and accuracy, the "

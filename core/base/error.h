@@ -15,10 +15,10 @@
 /* Name, exit code, and what the exit code means to whoever reads it. */
 #define DPT_STATUS_LIST(X)                                                                         \
     X(OK, 0, "done")                                                                               \
-    X(FAILED, 1, "it diverged, outputs are no numbers, replicas differ, or it stopped unsaved")    \
+    X(FAILED, 1, "it diverged, outputs are not finite, replicas differ, or nothing is saved")      \
     X(USAGE, 2, "the command line is wrong")                                                       \
-    X(BAD_DATA, 65, "bad data: a damaged or unfitting shard, checkpoint or input file")            \
-    X(INTERNAL, 70, "internal error: a mistake in dptrain")                                        \
+    X(BAD_DATA, 65, "bad data: a damaged or incompatible shard, checkpoint or input file")         \
+    X(INTERNAL, 70, "internal error: a bug in dptrain")                                            \
     X(RANK, 71, "a rank or MPI failed, or memory ran out")                                         \
     X(IO, 74, "reading or writing a file failed, or the disk is full")                             \
     X(STOPPED, 75, "stopped on request after saving: requeue the job")                             \

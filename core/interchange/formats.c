@@ -67,7 +67,7 @@ enum dpt_status dpt_weights_target(const char *name, const char *path,
     list_formats(true, NULL, list, sizeof list);
     if (name != NULL)
         return dpt_fail(err, DPT_USAGE, "--to %s: is none of %s", name, list);
-    return dpt_fail(err, DPT_USAGE, "%s: which format? --to %s", path, list);
+    return dpt_fail(err, DPT_USAGE, "%s: no ending of a known format: give --to %s", path, list);
 }
 
 /* Opens the file and finds out what it is. */

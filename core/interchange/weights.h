@@ -70,7 +70,7 @@ struct dpt_model_view {
     /* These are for graphs (ONNX): */
     bool normalized;    /* inputs come normalised */
     bool probabilities; /* outputs are the softmax of the logits */
-    bool labels;        /* then of several labels at once: their sigmoids */
+    bool labels;        /* with `probabilities`: multi-label, so sigmoids */
 };
 
 struct dpt_weights_format {

@@ -41,7 +41,7 @@ double dpt_gpu_peak(const struct dpt_gpu_type *gpu, int precision);
 
 struct dpt_plan_spec {
     int ranks;
-    int node_ranks;                 /* that share a node; 0: all, but one a GPU */
+    int node_ranks;                 /* that share a node; 0: all, but one per GPU */
     bool trial;                     /* a few micro-batches may be computed, where they are small */
     const struct dpt_gpu_type *gpu; /* for kind: cuda; NULL: the one that is here */
     /* What an earlier plan in this process has measured: what the machine can do, and what the

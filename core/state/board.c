@@ -369,7 +369,7 @@ static bool take_back_outcome(void *arg, char *data, size_t n)
     return tag != NULL;
 }
 
-/* The event that a file begins with, or where it goes on, the step from which on it tells anew. */
+/* The event that a file begins with, or where it goes on, the step from which on it repeats. */
 static void add_head(struct dpt_board *b, bool fresh, int64_t resumed)
 {
     if (fresh) {

@@ -4,7 +4,7 @@
  * FOLDER/events.out.tfevents.dptrain is a row of TFRecords and only ever
  * grows, so a TensorBoard that looks at it live never gets lost: what a kill left of a record at
  * its end is cut off, and a run that goes on says with a SessionLog START which steps it makes
- * anew, whose old values TensorBoard then drops.
+ * again, whose old values TensorBoard then drops.
  *
  * Only rank 0 opens one; a closed one (zeroed) accepts all calls and shows nothing. Events are kept
  * in memory until dpt_board_flush. As with metrics.jsonl a failed write is told by that, and
@@ -109,7 +109,7 @@ void dpt_record_add(struct dpt_str *out, const void *data, size_t n);
 
 /*
  * Goes through the records of an open file. visit: called with each whole one; it may change the
- * data, without their length, and returns true then: the record is written anew in its place. *end:
+ * data, without their length, and returns true then: the record is rewritten in its place. *end:
  * out, where the last whole record ends. path: for messages. Errors: IO, RANK.
  */
 enum dpt_status dpt_records_scan(int fd, const char *path,

@@ -2,7 +2,7 @@
  * image: a checkpoint in memory, byte for byte as it will lie on the disk.
  *
  * Laid out once, since where each data set lies depends on the model and the job alone; filled
- * anew at each save; the memory of a large one is the system's again once that is written. Filling
+ * again at each save; the memory of a large one is the system's again once that is written. Filling
  * it (dpt_image_take) is all that training waits for, and takes the checksums in the same pass;
  * writing it costs next to no processor time, since the bytes go from here to the device without a
  * copy in the system's cache, where the file system can do that. Of a state that streams there is

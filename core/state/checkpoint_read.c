@@ -114,8 +114,8 @@ static enum dpt_status read_tensor(hid_t file, const char *path, const char *fol
     for (int64_t i = 0; !any && i < tensor->count; i++)
         if (!isfinite(to[i]))
             DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
-                             "%s: number %lld of /%s is %s: the run had gone astray when it was "
-                             "saved; --allow-nan takes it all the same",
+                             "%s: number %lld of /%s is %s: the run had diverged when it was "
+                             "saved; --allow-nan loads it anyway",
                              path, (long long)i, name + (*name == '/'),
                              isnan(to[i]) ? "NaN" : "infinite"));
 out:

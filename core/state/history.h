@@ -7,7 +7,7 @@
  *
  * Anything may stand in the file: a half-written last line is left for later, a damaged one is
  * counted and passed over, so are events and fields of other versions. Reading needs no lock and
- * changes nothing; dpt_history_more looks again, also over NFS and also where the run began anew
+ * changes nothing; dpt_history_more looks again, also over NFS and also where the run started again
  * meanwhile. Lines are read in pieces, so the file may be larger than the memory; the arrays take
  * about 90 bytes a line.
  */
@@ -120,7 +120,7 @@ void dpt_history_close(struct dpt_history *h);
 
 /*
  * Reads what was added since. *changed: out, whether anything was; where the file is another one by
- * now (resuming writes it anew) all is read again, so indices and texts from before are void.
+ * now (resuming rewrites it) all is read again, so indices and texts from before are void.
  * Errors: IO, RANK; what was read stays.
  */
 enum dpt_status dpt_history_more(struct dpt_history *h, bool *changed, struct dpt_error *err);

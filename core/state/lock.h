@@ -6,7 +6,7 @@
  * and Lustre without their locking; a thread renews its time every 10 seconds, whatever the run is
  * busy with. A lock whose owner is gone is taken over: the owner's process has ended; or it lives
  * on another host and has not renewed the lock for 60 seconds by the file system's own clock; or
- * SLURM has started the same job anew; or nothing is in it for two seconds, as a power cut leaves
+ * SLURM has restarted the same job; or nothing is in it for two seconds, as a power cut leaves
  * it. Each owner's generation is one more than that of the one
  * before; FOLDER/.lock.last keeps the number after the lock was given back.
  *

@@ -1,8 +1,8 @@
 /*
  * overwritten: the run that a folder held before, until a new one can stand in its place.
  *
- * `--overwrite` begins anew in a folder that holds a run. What is that run's (the files that
- * dptrain writes there, and no others) moves into FOLDER/overwritten, and is removed once the new
+ * `--overwrite` starts from scratch in a folder that holds a run. That run's files (those that
+ * dptrain writes there, and no others) move into FOLDER/overwritten, and are removed once the new
  * run has a checkpoint or has ended. The move is made under another name, FOLDER/.overwriting, and
  * counts only as a whole: one that a crash broke off is undone by the next start. So either the old
  * run or a checkpoint of the new one is always there. All of this belongs to whoever has the

@@ -120,7 +120,7 @@ static bool process_gone(const struct dpt_owner *o)
 
 bool dpt_owner_gone(const struct dpt_owner *o, const struct dpt_owner *me, double age)
 {
-    /* SLURM has started the job anew: what is left of it elsewhere is fenced off. */
+    /* SLURM has restarted the job: what is left of it elsewhere is fenced off. */
     if (o->pid > 0 && strcmp(o->job, "-") != 0 && strcmp(o->job, me->job) == 0 &&
         o->restart < me->restart)
         return true;

@@ -60,7 +60,7 @@ struct dpt_trainer {
     struct dpt_scores scores;        /* of the last one; rank 0's */
     struct dpt_class_score *classes; /* likewise, [outputs]; NULL: there are none */
     double *confusion;        /* likewise, [outputs][outputs] true by chosen class; NULL: none */
-    struct dpt_called called; /* what the data sets call the classes; borrowed of these */
+    struct dpt_called called; /* class names, borrowed from the data sets */
     struct dpt_positive positive; /* of two classes; what data.train says goes before the rest */
     /* What is decided by thresholds, or to be found out about them; NULL: nothing. Borrowed. */
     struct dpt_decision *decision;

@@ -14,7 +14,7 @@ enum takes {
     TAKES_CHANNELS, /* pictures and signals */
     TAKES_PICTURES, /* higher and wider than one pixel */
     TAKES_COLOURS,  /* and of three channels */
-    TAKES_BYTES,    /* and stored as bytes, so that it is known how bright white is */
+    TAKES_BYTES,    /* and stored as bytes, so that the white level is known */
 };
 
 /* A sample on its way. */
@@ -413,7 +413,7 @@ static bool fits(enum takes takes, const struct dpt_dataset *set, const char **w
     *what = "images of three channels: red, green and blue";
     if (takes >= TAKES_COLOURS && s->c != 3)
         return false;
-    *what = "images of bytes, of which it is known how bright white is";
+    *what = "images of bytes, whose white level is known";
     return takes < TAKES_BYTES || set->u8;
 }
 

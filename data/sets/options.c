@@ -10,13 +10,13 @@ static const struct dpt_option keys_options[] = {
      AT(dpt_data_keys, x),
      .fallback = "null",
      .added = true,
-     .help = "of the samples; null: images or x"},
+     .help = "name of the samples' data set; null: images or x"},
     {.name = "y",
      .type = DPT_OPT_TEXT,
      AT(dpt_data_keys, y),
      .fallback = "null",
      .added = true,
-     .help = "of the labels or targets; null: labels or y"},
+     .help = "name of the labels' or targets' data set; null: labels or y"},
     {0},
 };
 
@@ -25,7 +25,7 @@ static const struct dpt_option normalize_options[] = {
      .type = DPT_OPT_REALS,
      AT(dpt_normalize, mean),
      .fallback = "[0]",
-     .help = "is subtracted: one number, or one a channel; uint8 is divided by 255 first"},
+     .help = "mean to subtract: one number, or one per channel; uint8 is divided by 255 first"},
     {.name = "std",
      .type = DPT_OPT_REALS,
      AT(dpt_normalize, std),
@@ -40,7 +40,7 @@ static const struct dpt_option given_options[] = {
     {.name = "mean",
      .type = DPT_OPT_REALS,
      AT(dpt_normalize, mean),
-     .help = "is subtracted from a target: one number, or one an output"},
+     .help = "mean to subtract from targets: one number, or one per output"},
     {.name = "std",
      .type = DPT_OPT_REALS,
      AT(dpt_normalize, std),
@@ -149,7 +149,7 @@ static const struct dpt_option augment_options[] = {
      .type = DPT_OPT_BOOL,
      AT(dpt_augment, flip),
      .fallback = "false",
-     .help = "mirror every other image, at random, left to right"},
+     .help = "flip each image left to right with probability 1/2"},
 #define SHARE(member, most, text)                                                                  \
     {                                                                                              \
         .name = #member, .type = DPT_OPT_REAL, AT(dpt_augment, member), .fallback = "0", .min = 0, \
@@ -165,7 +165,7 @@ static const struct dpt_option augment_options[] = {
      AT(dpt_augment, vertical_flip),
      .fallback = "false",
      .added = true,
-     .help = "mirror every other image, at random, top to bottom"},
+     .help = "flip each image top to bottom with probability 1/2"},
     RANGE(crop_area, "null", 1e-4, 1,
           "cut out a part of [least, most] of the area, and resize it: [0.08, 1] is usual; where "
           "shards keep the files of pictures, of the picture as it is in its file"),
@@ -210,7 +210,7 @@ static const struct dpt_option synthetic_options[] = {
      .fallback = "[]",
      .min = 1,
      .max = 1 << 24,
-     .help = "of a sample: [C, H, W] or [D]; empty: [1, 28, 28], of numbers to predict [5]"},
+     .help = "shape of a sample: [C, H, W] or [D]; empty: [1, 28, 28], for regression [5]"},
     {.name = "classes",
      .type = DPT_OPT_INT,
      AT(dpt_synthetic, classes),
@@ -277,14 +277,14 @@ const struct dpt_option dpt_data_options[] = {
      AT(dpt_data_conf, normalize),
      .fallback = "{}",
      .rows = normalize_options,
-     .help = "what is done to every number of a sample"},
+     .help = "normalisation of the samples"},
     {.name = "targets",
      .effect = DPT_EFFECT_RESULT,
      .type = DPT_OPT_SECTION,
      AT(dpt_data_conf, targets),
      .fallback = "{}",
      .rows = target_options,
-     .help = "what is done to the numbers to predict, with loss mse, l1 or huber"},
+     .help = "scaling of regression targets, with loss mse, l1 or huber"},
     {.name = "resize",
      .effect = DPT_EFFECT_RESULT,
      .type = DPT_OPT_INTS,
@@ -324,7 +324,7 @@ const struct dpt_option dpt_data_options[] = {
      AT(dpt_data_conf, augment),
      .fallback = "{}",
      .rows = augment_options,
-     .help = "of the training samples; the same ones at any number of ranks"},
+     .help = "augmentation of the training samples; the same at any number of ranks"},
     {.name = "shuffle",
      .effect = DPT_EFFECT_RESULT,
      .type = DPT_OPT_CHOICE,
@@ -338,8 +338,9 @@ const struct dpt_option dpt_data_options[] = {
      AT(dpt_data_conf, cache),
      .fallback = "auto",
      .choices = DPT_CHOICES(DPT_CACHES),
-     .help = "samples in memory, one copy a node, or read when needed; auto: memory if half of it "
-             "will do"},
+     .help =
+         "samples in memory, one copy per node, or read when needed; auto: memory if the samples "
+         "fit in half of what is free"},
     {.name = "drop_last",
      .effect = DPT_EFFECT_RESULT,
      .type = DPT_OPT_BOOL,
@@ -358,7 +359,7 @@ const struct dpt_option dpt_data_options[] = {
      AT(dpt_data_conf, synthetic),
      .fallback = "{}",
      .rows = synthetic_options,
-     .help = "what synthetic samples are like"},
+     .help = "form of the synthetic samples"},
     {0},
 };
 

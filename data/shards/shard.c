@@ -459,7 +459,7 @@ enum dpt_status dpt_class_names_check(const struct dpt_class_names *names, const
                             "%s: class %zu is '%s', in %s it is '%s': a number must mean the "
                             "same class in both; `dptrain convert --like SHARD`, a shard with the "
                             "numbers of the "
-                            "second, makes the first anew",
+                            "second, makes the first again",
                             path, i, shown(names->at[i], mine), other,
                             shown(others->at[i], theirs));
     return DPT_OK;

@@ -50,7 +50,7 @@ struct dpt_h5_metadata {
 enum dpt_status dpt_h5_metadata_open(struct dpt_h5_metadata *s, struct dpt_error *err);
 void dpt_h5_metadata_close(struct dpt_h5_metadata *s);
 
-/* Makes the skeleton of the sets, anew. Errors: RANK. */
+/* Makes the skeleton of the sets again. Errors: RANK. */
 enum dpt_status dpt_h5_metadata_make(struct dpt_h5_metadata *s, struct dpt_error *err);
 
 /*

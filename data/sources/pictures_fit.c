@@ -42,8 +42,8 @@ enum dpt_status dpt_pictures_fit(struct dpt_source *s, struct dpt_error *err)
     if (fit == DPT_PICTURE_FIT_COUNT)
         DPT_TRY(dpt_fail(err, DPT_USAGE, "--fit %s: stretch, crop or pad", text));
     if (layout->height == 0)
-        DPT_TRY(dpt_fail(err, DPT_USAGE,
-                         "--fit %s: to which size? --size HxW, or --like SHARD, says it", text));
+        DPT_TRY(
+            dpt_fail(err, DPT_USAGE, "--fit %s: no size: give --size HxW, or --like SHARD", text));
     if (asked != NULL && model->fit != NULL && strcmp(asked, model->fit) != 0)
         dpt_log_warn(s->spec->log,
                      "--fit %s: the pictures of %s were made with --fit %s; without --fit these "

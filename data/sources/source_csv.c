@@ -208,7 +208,7 @@ static enum dpt_status open_to_convert(struct dpt_source *s, struct dpt_error *e
     DPT_TRY(dpt_source_check_labels(s, err));
     DPT_TRY(dpt_csv_divide_begin(s, err));
     if (label != NULL && label[0] == '\0')
-        DPT_TRY(dpt_fail(err, DPT_USAGE, "--label: which column? a name or a number"));
+        DPT_TRY(dpt_fail(err, DPT_USAGE, "--label is empty: give a column's name or number"));
     DPT_TRY(take_like(s, err));
     DPT_TRY(dpt_csv_columns_begin(s, err));
     DPT_TRY(open_table(s, label, err));

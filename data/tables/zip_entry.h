@@ -24,7 +24,7 @@ void dpt_zip_entry_close(struct dpt_zip_entry *entry);
 /* Reads up to n bytes, fewer at the end only. Errors: BAD_DATA (damaged). */
 enum dpt_status dpt_zip_entry_read(struct dpt_zip_entry *entry, void *bytes, size_t n, size_t *got,
                                    struct dpt_error *err);
-/* Goes n bytes on, or back, for which it is read anew from its beginning. Errors: BAD_DATA. */
+/* Goes n bytes on, or back, for which it is read again from its beginning. Errors: BAD_DATA. */
 enum dpt_status dpt_zip_entry_skip(struct dpt_zip_entry *entry, int64_t n, struct dpt_error *err);
 /* The most bytes that it has. */
 int64_t dpt_zip_entry_most(const struct dpt_zip_entry *entry);

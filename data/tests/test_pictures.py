@@ -349,7 +349,7 @@ GOOD = Image.new("L", (4, 4), 7)
     (USAGE, "--size 4: must be height and width", {"a/1.png": GOOD}, ["--size", "4"]),
     (USAGE, "--size 0x4: must be height and width", {"a/1.png": GOOD}, ["--size", "0x4"]),
     (USAGE, "--fit fill: stretch, crop or pad", {"a/1.png": GOOD}, ["--fit", "fill"]),
-    (USAGE, "--fit crop: to which size? --size HxW, or --like SHARD, says it", {"a/1.png": GOOD}, ["--fit", "crop"]),
+    (USAGE, "--fit crop: no size: give --size HxW, or --like SHARD", {"a/1.png": GOOD}, ["--fit", "crop"]),
     (USAGE, "--shuffle x: must be a whole number", {"a/1.png": GOOD}, ["--shuffle", "x"]),
     (USAGE, "--label is no option of the format pictures", {"a/1.png": GOOD}, ["--label", "1"]),
     (BAD_DATA, "there.h5", {"a/1.png": GOOD}, ["--like", "there.h5"]),

@@ -255,7 +255,7 @@ def test_tutorial(sandbox, tmp_path):
             said[command] = here.run(command + short)
     for inline in re.findall(r"`(dptrain (?:bench|shapes)[^`]*)`", page):
         here.run(inline + (" --set train.steps=5 --set train.epochs=null --output runs/more" if "init-from" in inline else ""))
-    assert "begin at random, not as in resnet18.safetensors:\n  fc.weight [2, 512]: [1000, 512] in the file\n  fc.bias [2]: [1000] in the file" \
+    assert "are randomly initialised, not loaded from resnet18.safetensors:\n  fc.weight [2, 512]: [1000, 512] in the file\n  fc.bias [2]: [1000] in the file" \
         in next(text for command, text in said.items() if "train.freeze" in command)
     right = [float(x) for command, text in said.items() if re.search("flowers|shapes", command) for x in re.findall(r"test accuracy ([\d.]+)", text)]
     assert len(right) >= 3 and min(right) > 0.9, said

@@ -101,12 +101,12 @@ static enum dpt_status find_library(const struct part *part, void **handle, stru
     *handle = dpt_cuda_find(part->names, part->roots, &search);
     if (*handle == NULL && search.broken.text != NULL)
         status = dpt_fail(err, DPT_BAD_JOB,
-                          "%s does not load (%s): install it anew, or name another folder with "
+                          "%s does not load (%s): reinstall it, or name another folder with "
                           "DPTRAIN_CUDA_PATH",
                           part->what, search.broken.text);
     else if (*handle == NULL)
-        status = dpt_fail(err, DPT_BAD_JOB, "%s is not to be had: %s; %s was looked for in %s",
-                          part->what, part->advice, part->names[0],
+        status = dpt_fail(err, DPT_BAD_JOB, "%s not found: %s; %s was looked for in %s", part->what,
+                          part->advice, part->names[0],
                           search.looked.text != NULL ? search.looked.text : "the usual places");
     else if (part->bit == DPT_CUDA_CUBLASLT && !search.by_loader)
         dpt_cuda_open_compiler(*handle);
@@ -129,7 +129,7 @@ static enum dpt_status open_part(struct dpt_cuda_library *lib, const struct part
         if (*handle == NULL) {
             const char *cause = dlerror();
 
-            return dpt_fail(err, DPT_BAD_JOB, "%s is not to be had (%s): %s", part->what,
+            return dpt_fail(err, DPT_BAD_JOB, "%s not found (%s): %s", part->what,
                             cause != NULL ? cause : where, part->advice);
         }
     }
@@ -339,7 +339,7 @@ static const struct meaning driver_meanings[] = {
      ": this dptrain was built without code for this GPU"},
     {CUDA_ERROR_UNSUPPORTED_PTX_VERSION, DPT_BAD_JOB, ": the driver is older than the toolkit"},
     {CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, DPT_BAD_JOB,
-     ": libcuda and the kernel's module are of different versions; load the module anew, or "
+     ": libcuda and the kernel's module are of different versions; reload the module, or "
      "reboot"},
     {CUDA_ERROR_SYSTEM_NOT_READY, DPT_BAD_JOB, ": is the Fabric Manager running?"},
     {0},

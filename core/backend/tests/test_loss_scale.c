@@ -56,7 +56,7 @@ static void overflows(void **state)
     assert_int_equal(s.overflows, 16);
 }
 
-/* Doubled after each 2000 updates in a row, up to 2^24; an overflow begins the count anew. */
+/* Doubled after each 2000 updates in a row, up to 2^24; an overflow restarts the count. */
 static void good_updates(void **state)
 {
     struct dpt_loss_scale s = dpt_loss_scale_start(true, 1);

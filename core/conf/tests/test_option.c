@@ -140,7 +140,7 @@ static const struct dpt_option table[] = {
     {.name = "note", .type = DPT_OPT_TEXT, .offset = offsetof(struct job, note), .fallback = "null",
      .help = "any words"},
     {.name = "seed", .type = DPT_OPT_INT, .offset = offsetof(struct job, seed), .fallback = "1",
-     .help = "of all randomness"},
+     .help = "random seed"},
     {.name = "clip", .type = DPT_OPT_REAL, .offset = offsetof(struct job, clip), .fallback = "null",
      .min = 1e-300, .max = INFINITY, .word = "null", .word_value = -1, .help = "largest norm"},
     {.name = "valid", .type = DPT_OPT_REAL, .offset = offsetof(struct job, valid),

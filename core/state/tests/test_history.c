@@ -231,8 +231,8 @@ static void passes_over_damage(void **state)
     clear(&f);
 }
 
-/* Resuming writes the file anew, under its old name. */
-static void begins_anew_with_another_file(void **state)
+/* Resuming rewrites the file, under its old name. */
+static void starts_again_with_another_file(void **state)
 {
     const struct folder f = make();
     struct folder new = f;
@@ -305,7 +305,7 @@ int main(void)
         cmocka_unit_test(grows_byte_by_byte),
         cmocka_unit_test(ignores_a_cut_line),
         cmocka_unit_test(passes_over_damage),
-        cmocka_unit_test(begins_anew_with_another_file),
+        cmocka_unit_test(starts_again_with_another_file),
         cmocka_unit_test(reads_large_files),
         cmocka_unit_test(says_where_there_is_none),
     };

@@ -154,7 +154,7 @@ def test_a_number_used_again(tmp_path):
 
 
 def test_requeued_by_slurm(tmp_path):
-    """The job that SLURM has started anew need not wait for what is left of it elsewhere."""
+    """The job that SLURM has restarted need not wait for what is left of it elsewhere."""
     path = job(tmp_path, epochs=1)
     folder = tmp_path / "out"
     folder.mkdir()

@@ -188,7 +188,7 @@ def test_a_resumed_run_tells_each_step_once(tmp_path, way):
     assert events.outcomes() == [1] and len(events.session()) > 20
 
 
-def test_a_run_that_began_anew(tmp_path):
+def test_a_run_that_started_again(tmp_path):
     """Killed before anything was saved: nothing of the first attempt counts."""
     path = job(tmp_path, checkpoint="{every: never}", train="{epochs: 2}")
     Paused(path, tmp_path / "out", 1, *ON, step=20).kill()

@@ -257,7 +257,7 @@ out:
     return status;
 }
 
-/* Staging buffers are filled anew after this. A launch that fails is tried again, and told of, by
+/* Staging buffers are refilled after this. A launch that fails is tried again, and told of, by
  * whoever calls the device next. */
 static void stop_prefetching(struct dpt_trainer *t)
 {

@@ -39,7 +39,7 @@ static const struct dpt_option cross_entropy_options[] = {
 static const struct dpt_option focal_options[] = {
     {ROW("gamma", AS_ABOVE, REAL), .fallback = "2", .max = 100,
      .offset = offsetof(struct loss_options, attribute),
-     .help = "how much less samples count that are classified well; 0: cross_entropy"},
+     .help = "focusing exponent: down-weights well-classified samples; 0: cross_entropy"},
     {0},
 };
 
@@ -102,19 +102,19 @@ enum { TIMES = 1 << DPT_SECONDS | 1 << DPT_NEVER };
 
 static const struct dpt_option device_options[] = {
     {CHOICE("kind", NONE, device.kind, DPT_DEVICE_KINDS, "auto"),
-     .help = "who computes; ref: plain C loops, to check the others"},
+     .help = "backend; ref: plain C reference, for testing"},
     {WHOLE("threads", NONE, device.threads, "auto", 1, 1024), .word = "auto",
-     .help = "CPU threads a rank; auto: its allowed cores, shared with the node's other ranks, or "
-             "fewer where a step is too small for them"},
+     .help = "CPU threads per rank; auto: its allowed cores, shared with the node's other ranks, "
+             "or fewer if a step is too small for them"},
     {CHOICE("precision", RESULT, device.precision, DPT_PRECISION_LIST, "fp32"), .added = true,
-     .help = "of the layers' numbers; GPUs have all four, CPUs fp32 and bf16; weights, sums and "
-             "optimizer are fp32"},
-    {FLAG("deterministic", RESULT, device.deterministic, "true"), .added = true,
      .help =
-         "of the GPU's kernels those that repeat their bits; false: faster ones that do not, too"},
+         "number format of layer computations; GPUs have all four, CPUs fp32 and bf16; weights, "
+         "sums and optimizer are fp32"},
+    {FLAG("deterministic", RESULT, device.deterministic, "true"), .added = true,
+     .help = "prefer bitwise-repeatable GPU kernels; false: allow faster others"},
     {ROW("isa", NONE, CHOICE), AT(device.isa), .fallback = "auto",
      .choices = (const char *const[]){"auto", DPT_ISA_SETS(DPT_LIST_WORD) NULL},
-     .help = "processor instructions used at most, by oneDNN too: the same on all machines"},
+     .help = "highest CPU instruction set used, also by oneDNN; set one that all machines have"},
     {0},
 };
 
@@ -135,15 +135,15 @@ static const struct dpt_option batch_options[] = {
 
 static const struct dpt_option init_options[] = {
     {TEXT("from", AS_ABOVE, init.from),
-     .help = "begin with the weights of this safetensors, npz or checkpoint file, not at random; "
+     .help = "safetensors, npz or checkpoint file of the initial weights; default: random; "
              "torchvision's state dicts fit resnet, vgg and mobilenet_v2 by name"},
     {ROW("map", AS_ABOVE, TEXTS), AT(init.map), .fallback = "[]",
-     .help = "FROM=TO: what a tensor's name in that file begins with, and with what it does here"},
+     .help = "FROM=TO: replace prefix FROM of the file's tensor names by TO"},
     {FLAG("by_order", AS_ABOVE, init.by_order, "false"),
-     .help = "take the file's tensors in their order, whatever their names"},
+     .help = "load the file's tensors in their order, whatever their names"},
     {FLAG("partial", AS_ABOVE, init.partial, "false"),
-     .help = "take what fits: tensors that are missing or of another shape begin at random, and "
-             "are named"},
+     .help = "load matching tensors; those that are missing or of another shape are randomly "
+             "initialised and listed"},
     {0},
 };
 
@@ -153,11 +153,11 @@ static const struct dpt_option early_stop_options[] = {
      .help = "end the run after so many evaluations without a better value; null: train.epochs or "
              "train.steps alone end it"},
     {CHOICE("monitor", LENGTH, train.early_stop.monitor, DPT_MONITORS, "valid.loss"), .added = true,
-     .help = "the value of data.valid that is to become better"},
+     .help = "value of data.valid that must improve"},
     {CHOICE("also", LENGTH, train.also, DPT_MONITORS_OR_NONE, "none"), .added = true,
-     .help = "a second one: the run goes on as long as either becomes better"},
+     .help = "a second value: the run continues as long as either improves"},
     {ROW("min_delta", LENGTH, REAL), AT(train.early_stop.min_delta), .fallback = "0", .min = 0,
-     .max = 1e30, .added = true, .help = "a value that is better by no more than this is not"},
+     .max = 1e30, .added = true, .help = "improvements up to this size do not count"},
     {0},
 };
 
@@ -168,7 +168,7 @@ static const struct dpt_option train_options[] = {
      .help = "optimizer steps, instead of epochs"},
     {ROW("clip_norm", RESULT, REAL), AT(train.clip_norm), .fallback = "null", .min = 1e-30,
      .max = 1e30, .word = "null",
-     .help = "scale the gradient down to this Euclidean norm where it is longer"},
+     .help = "scale the gradient down to this Euclidean norm if it is longer"},
     {ROW("freeze", RESULT, CUSTOM), AT(train.freeze), .fallback = "[]", .added = true,
      .read = dpt_patterns_read, .value_text = "list of patterns",
      .alternatives = &dpt_pattern_forms,
@@ -192,7 +192,7 @@ static const struct dpt_option train_options[] = {
 static const struct dpt_option eval_options[] = {
     {WHEN("every", AS_ABOVE, eval.every, "1 epoch"),
      .units = 1 << DPT_EPOCHS | 1 << DPT_STEPS | 1 << DPT_NEVER,
-     .help = "evaluate on data.valid, or on data.test where there is no valid"},
+     .help = "evaluate on data.valid, or on data.test if data.valid is not set"},
     {0},
 };
 
@@ -235,9 +235,8 @@ static const struct dpt_option comm_options[] = {
      .help = "MPI sums gradients in GPU memory; auto: where a trial is right and faster; off: on "
              "the host"},
     {WHEN("timeout", NONE, comm.timeout, "60 s"), .units = TIMES,
-     .help = "end the job (exit code 71) where a rank keeps the others, or a GPU its rank, waiting "
-             "for so long; another "
-             "node's that is late but moves: four times as long"},
+     .help = "end the job (exit code 71) when a rank or GPU keeps others waiting this long; up to "
+             "four times this for a late rank on another node that still makes progress"},
     {0},
 };
 
@@ -285,39 +284,40 @@ static const struct dpt_option parallel_options[] = {
     {ROW("pipeline", NONE, CUSTOM), AT(parallel.pipeline), .fallback = "null",
      .read = read_pipeline, .value_text = "number of stages, or {stages, cut, schedule}",
      .alternatives = &pipeline_alternatives,
-     .help = "divide the layers among the ranks, so many stages; needs comm.reduction: "
+     .help = "number of stages that the layers are divided into; needs comm.reduction: "
              "reproducible, and changes no byte"},
     {CHOICE("shard", NONE, parallel.shard, DPT_SHARDS, "none"),
-     .help = "what the ranks divide among them, each keeping a part; optimizer: its state, and the "
-             "update of the weights; gradients: the gradient's sum, too; parameters: the weights, "
-             "too; needs comm.reduction: reproducible, and changes no byte"},
+     .help = "data that the ranks divide among them; optimizer: its state, and the update of the "
+             "weights; gradients: also the gradient's sum; parameters: also the weights; "
+             "needs comm.reduction: reproducible, and changes no byte"},
     {0},
 };
 
 /* Offsets in a room's rows count from that room's own struct, in the rows above from the job. */
 const struct dpt_option dpt_job_options[] = {
     {ROW("name", OUTPUT, NAME), AT(name), .fallback = "null",
-     .help = "of the job, and of its folder in runs/; default: the job file's name"},
-    {WHOLE("seed", RESULT, seed, "1", 0, 9e15), .help = "of all randomness"},
+     .help = "name of the job, and of its folder in runs/; default: the job file's name"},
+    {WHOLE("seed", RESULT, seed, "1", 0, 9e15), .help = "random seed"},
     {TEXT("output", OUTPUT, output), .help = "run folder; default: runs/NAME"},
-    {SECTION("device", BY_ROW, device_options), .help = "what computes"},
+    {SECTION("device", BY_ROW, device_options), .help = "backend, threads and precision"},
     {ROW("data", BY_ROW, SECTION), AT(data), .rows = dpt_data_options,
-     .help = "where the samples come from"},
+     .help = "training, validation and test samples"},
     {ROW("model", RESULT, VARIANT), AT(model), .variants = dpt_model_variants,
-     .help = "what is trained"},
-    {SECTION("init", NONE, init_options), .help = "which weights it begins with"},
+     .help = "model to train"},
+    {SECTION("init", NONE, init_options), .help = "initial weights"},
     {ROW("loss", RESULT, VARIANT), AT(loss), .fallback = "cross_entropy", .variants = loss_variants,
-     .help = "what is minimised"},
-    {SECTION("batch", BY_ROW, batch_options), .help = "how many samples at a time"},
+     .help = "loss to minimise"},
+    {SECTION("batch", BY_ROW, batch_options), .help = "batch and micro-batch sizes"},
     {ROW("optimizer", RESULT, VARIANT), AT(optimizer), .fallback = "adam",
-     .variants = dpt_optimizer_variants, .help = "how the weights follow the gradient"},
+     .variants = dpt_optimizer_variants, .help = "optimizer and learning rate"},
     {ROW("schedule", RESULT, VARIANT), AT(schedule), .fallback = "constant",
-     .variants = dpt_schedule_variants, .help = "the learning rate over time"},
-    {SECTION("train", BY_ROW, train_options), .help = "how long, and what to guard"},
+     .variants = dpt_schedule_variants, .help = "learning rate over time"},
+    {SECTION("train", BY_ROW, train_options), .help = "length of the training, and safeguards"},
     {SECTION("eval", OUTPUT, eval_options), .help = "when to evaluate"},
     {SECTION("checkpoint", OUTPUT, checkpoint_options), .help = "when to save"},
-    {SECTION("log", OUTPUT, log_options), .help = "what to write while it runs"},
-    {SECTION("comm", BY_ROW, comm_options), .help = "how the ranks work together"},
-    {SECTION("parallel", NONE, parallel_options), .help = "what is divided among the ranks"},
+    {SECTION("log", OUTPUT, log_options), .help = "output while it runs"},
+    {SECTION("comm", BY_ROW, comm_options), .help = "communication between ranks"},
+    {SECTION("parallel", NONE, parallel_options),
+     .help = "parallelism: what is divided among the ranks"},
     {0},
 };

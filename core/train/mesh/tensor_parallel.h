@@ -5,7 +5,7 @@
  * layer's weights, that is outputs (dpt_graph_node.own_outputs), with their gradient and slots, and
  * computes these outputs over all inputs, which all ranks then give each other. So does backward
  * for the gradient of the inputs, each rank for some of them over all outputs, with a copy of those
- * columns of the weights that is derived anew after each update. No sum is divided, so the bytes
+ * columns of the weights that is derived again after each update. No sum is divided, so the bytes
  * are those of one rank (unlike Shoeybi et al. 2019, Megatron-LM, where every second layer is
  * divided by inputs, and sums are added up over the ranks). Narrow layers, convolutions and biases
  * are on all.

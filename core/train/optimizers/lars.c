@@ -53,7 +53,7 @@ static const struct dpt_option table[] = {
      .fallback = "0.9", .min = 0, .max = 0.999999, .help = "share of the last step that is kept"},
     {.name = "coefficient", .type = DPT_OPT_REAL,
      .offset = offsetof(struct lars_options, coefficient), .fallback = "0.001", .min = 1e-30,
-     .max = 1e6, .help = "what a tensor's norm over its gradient's is multiplied by"},
+     .max = 1e6, .help = "trust coefficient: multiplies a tensor's norm over its gradient's"},
     DPT_OPTIMIZER_ADAPT(struct lars_options),
     DPT_OPTIMIZER_DECAY("5e-4", "times the weight is added to the gradient"),
     DPT_OPTIMIZER_GROUPS,

@@ -51,7 +51,7 @@ static const struct dpt_option table[] = {
     DPT_OPTIMIZER_MOMENTS(struct nadam_options, "1e-8"),
     {.name = "momentum_decay", .type = DPT_OPT_REAL,
      .offset = offsetof(struct nadam_options, momentum_decay), .fallback = "0.004", .min = 0,
-     .max = 1e6, .help = "how soon the momentum rises from half of beta1 to beta1"},
+     .max = 1e6, .help = "rate at which the momentum rises from half of beta1 to beta1"},
     DPT_OPTIMIZER_L2,
     DPT_OPTIMIZER_GROUPS,
     {0},

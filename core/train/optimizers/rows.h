@@ -16,7 +16,7 @@
 #define DPT_OPTIMIZER_DECAY(usual, meaning)                                                        \
     {.name = "weight_decay", .type = DPT_OPT_REAL,                                                 \
      .offset = offsetof(struct dpt_optimizer_options, weight_decay), .fallback = usual,            \
-     .min = 0, .max = 1e6, .help = meaning "; spares biases"}
+     .min = 0, .max = 1e6, .help = meaning "; conv and dense weights only"}
 /* PyTorch's Adam adds the decay to the gradient, AdamW (Loshchilov & Hutter 2019) subtracts it from
  * the weight. */
 #define DPT_OPTIMIZER_L2 DPT_OPTIMIZER_DECAY("0", "times the weight is added to the gradient")

@@ -158,10 +158,11 @@ static enum dpt_status take_newest(struct dpt_trainer *t, struct dpt_state *stat
         found->resumed = DPT_RESUMED;
     }
     if (n > 0 && found->resumed == DPT_RESUMED_NOT)
-        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
-                         "%s; no checkpoint in %s is whole: start anew in another --output, or "
-                         "with --overwrite in its place",
-                         damaged, folder));
+        DPT_TRY(
+            dpt_fail(err, DPT_BAD_DATA,
+                     "%s; no checkpoint in %s is whole: start from scratch in another --output, or "
+                     "with --overwrite in its place",
+                     damaged, folder));
 out:
     free(steps);
     return status;
@@ -197,7 +198,7 @@ static enum dpt_status refuse(const char *folder, struct dpt_error *err)
 {
     return dpt_fail(
         err, DPT_USAGE,
-        "%s holds an earlier run: choose another folder with --output, or begin anew in "
+        "%s holds an earlier run: choose another folder with --output, or start from scratch in "
         "its place with --overwrite",
         folder);
 }
@@ -216,7 +217,7 @@ static enum dpt_status take_path(struct dpt_trainer *t, struct dpt_state *state,
     status = dpt_checkpoint_verify(file, err);
     if (status == DPT_OK)
         status = take(t, state, file, true, resume->any, found, err);
-    /* Later checkpoints belong to the steps that are now done anew. */
+    /* Later checkpoints belong to the steps that are now repeated. */
     if (status == DPT_OK && lies_in(file, folder) && !resume->overwrite)
         status = dpt_checkpoint_set_aside(folder, state->progress.step, err);
     return status;
@@ -293,19 +294,19 @@ static enum dpt_status judge_ended(struct dpt_trainer *t, const char *job_text, 
                           &changes))
         DPT_TRY(dpt_fail(err, DPT_BAD_JOB,
                          "%s holds the run of another job:\n%s\ngive the job another --output, or "
-                         "begin anew in its place with --overwrite",
+                         "start from scratch in its place with --overwrite",
                          folder, changes.text));
     if (end < t->steps && !early)
         DPT_TRY(
             dpt_fail(err, DPT_USAGE,
                      "%s holds an earlier run, which ended at step %lld without a checkpoint to "
-                     "go on from: choose another folder with --output, or begin anew in its "
-                     "place with --overwrite",
+                     "resume from: choose another folder with --output, or start from scratch in "
+                     "its place with --overwrite",
                      folder, (long long)end));
     found->resumed = DPT_RESUMED_ENDED;
     dpt_log_info(t->log,
-                 "%s is finished, %s %lld%s, and has saved nothing to go on from: --overwrite "
-                 "begins anew in its place, --output in another",
+                 "%s is finished, %s %lld%s, and has saved nothing to resume from: --overwrite "
+                 "starts from scratch in its place, --output in another",
                  folder, early ? "stopped early at step" : "all", (long long)end,
                  early ? "" : " steps");
 out:
@@ -337,7 +338,7 @@ out:
     return status;
 }
 
-/* With another batch or data set an epoch may have fewer steps, and then begins anew; a run of so
+/* With another batch or data set an epoch may have fewer steps, and then starts again; a run of so
  * many epochs still has those that are left. */
 static void fit_epochs(struct dpt_trainer *t)
 {

@@ -160,8 +160,8 @@ static bool reports_epoch(const struct dpt_run *run, int64_t epoch)
                                      epoch * run->trainer.steps_per_epoch == run->trainer.steps);
 }
 
-/* Tells of an epoch where it ended, and counts anew. A device's sums are fetched where that epoch
- * or the next one is told of, and may run on over the others. */
+/* Reports an epoch that ended, and restarts the count. A device's sums are fetched where that epoch
+ * or the next one is reported, and may run on over the others. */
 static enum dpt_status end_epoch(struct dpt_run *run, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -264,7 +264,7 @@ static enum dpt_status stop(struct dpt_run *run, const struct dpt_step_result *r
                  (long long)t->progress.step, (long long)t->steps, why,
                  saved ? "all is saved: start it again to go on"
                        : "nothing is saved, since checkpoint.every is never: it would begin "
-                         "anew, so give checkpoint.every where it is to be requeued");
+                         "from scratch, so give checkpoint.every if it is to be requeued");
 out:
     return status;
 }

@@ -49,7 +49,7 @@ void dpt_run_watch(struct dpt_run *run)
     if (strcmp(best, p->best_monitor) == 0)
         return;
     if (p->best_step >= 0 && dpt_run_leads(run))
-        dpt_log_info(t->log, "the best checkpoint is chosen anew: by %s from here on, not by %s",
+        dpt_log_info(t->log, "the best checkpoint is chosen again: by %s from here on, not by %s",
                      best[0] != '\0' ? best : "accuracy or loss",
                      p->best_monitor[0] != '\0' ? p->best_monitor : "accuracy or loss");
     p->best_step = -1;

@@ -184,11 +184,12 @@ static enum dpt_status find_end(const struct dpt_run *run, const char *from, boo
                      "was written to %s: give it more train.epochs or train.steps to go on",
                      from, (long long)t->steps, t->job->output);
     else if (*finished)
-        dpt_log_info(t->log,
-                     "%s is finished, step %lld of %lld: give it more train.epochs or "
-                     "train.steps to go on, choose another --output, or begin anew in its place "
-                     "with --overwrite",
-                     t->job->output, (long long)t->progress.step, (long long)t->steps);
+        dpt_log_info(
+            t->log,
+            "%s is finished, step %lld of %lld: give it more train.epochs or "
+            "train.steps to go on, choose another --output, or start from scratch in its place "
+            "with --overwrite",
+            t->job->output, (long long)t->progress.step, (long long)t->steps);
 out:
     dpt_str_release(&why);
     return status;

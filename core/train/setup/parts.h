@@ -2,7 +2,7 @@
  * parts: how a trainer's parts come and go. For who opens trainers (setup.c), and the engines.
  *
  * What has a size of its own for each micro-batch (loaders, team, evaluation, program) is opened
- * anew where one does not fit; closing what is not open does nothing.
+ * again if one does not fit; closing what is not open does nothing.
  */
 #ifndef DPT_TRAIN_PARTS_H
 #define DPT_TRAIN_PARTS_H

@@ -88,8 +88,9 @@ static enum dpt_status plan_steps(struct dpt_trainer *t, int32_t micro, struct d
         s->drop_last = train && job->data.drop_last;
         s->deal = train ? dpt_step_turn(t) : 0;
         if (dpt_sampler_steps(s) < 1)
-            DPT_TRY(dpt_fail(err, DPT_BAD_JOB, "data.%s: %lld samples give no step of %d",
-                             split->name, (long long)s->samples, s->global));
+            DPT_TRY(dpt_fail(err, DPT_BAD_JOB,
+                             "data.%s: %lld samples are fewer than one step of %d", split->name,
+                             (long long)s->samples, s->global));
     }
     t->scale = dpt_loss_scale_start(job->device.precision == DPT_PRECISION_FP16, micro);
     if (t->data.train.present) {

@@ -62,7 +62,7 @@ static enum dpt_status open_valid(struct dpt_trainer *t, unsigned parts, struct 
                             valid->at[0]);
         s->held_out = (int64_t)((double)s->total * fraction + 0.5);
         if (s->held_out < 1)
-            return dpt_fail(err, DPT_BAD_JOB, "data.valid: %s of %lld samples is not one sample",
+            return dpt_fail(err, DPT_BAD_JOB, "data.valid: %s of %lld samples rounds to 0 samples",
                             valid->at[0], (long long)s->total);
         s->samples = s->total - s->held_out;
         add_split(&t->data.valid, "valid", t->data.train.set);

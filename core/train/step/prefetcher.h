@@ -48,7 +48,7 @@ enum dpt_status dpt_prefetcher_next(struct dpt_prefetcher *prefetcher,
 void dpt_prefetcher_release(struct dpt_prefetcher *prefetcher, int held);
 
 /* Waits until the thread uses neither loader nor staging buffers, and discards what was filled
- * ahead. The loader must be positioned anew (dpt_loader_seek) before dpt_prefetcher_next. */
+ * ahead. The loader must be positioned again (dpt_loader_seek) before dpt_prefetcher_next. */
 void dpt_prefetcher_pause(struct dpt_prefetcher *prefetcher);
 
 /* Seconds that dpt_prefetcher_next has waited, so far. */

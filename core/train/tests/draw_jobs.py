@@ -2,7 +2,7 @@
 
 A row whose type tells what may stand there (a choice, a flag, a time, a number with a default) is drawn without a word here; of the
 others HAND and the tables of sizes below say how. A row that nothing can draw raises Undrawable. Rows that change results are drawn
-once for a job; the others, `x-effect: none`, `kept` and `output`, anew for each of its runs (draw_run); `kept` ones stand in a checkpoint's job."""
+once for a job; the others, `x-effect: none`, `kept` and `output`, again for each of its runs (draw_run); `kept` ones stand in a checkpoint's job."""
 import json
 import os
 import re

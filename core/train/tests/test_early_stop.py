@@ -192,13 +192,13 @@ def test_killed_between_the_last_save_and_the_end(tmp_path):
     assert [e["step"] for e in dpt.events(folder, "end")] == [e["step"] for e in dpt.events(folder, "eval")][-1:]
 
 
-def test_another_value_is_watched_anew(tmp_path):
+def test_another_value_is_watched_again(tmp_path):
     """What is known of one value says nothing of another."""
     path, folder = job(tmp_path, train="{epochs: 3}", checkpoint="{keep: 1, monitor: valid.loss}"), tmp_path / "run"
     dpt.train(path, folder)
     result = go_on(path, folder, "--set", "train.epochs=5", "--set", "checkpoint.monitor=valid.accuracy",
                    "--set", "train.early_stop={patience: 50, monitor: valid.accuracy}")
-    assert "the best checkpoint is chosen anew: by valid.accuracy from here on, not by valid.loss" in result.err, result
+    assert "the best checkpoint is chosen again: by valid.accuracy from here on, not by valid.loss" in result.err, result
     since = [one for one in values(folder, "accuracy") if one[0] > 12]
     assert link(folder) == best_of(since) and len(since) == 2 and attributes(folder)["best_monitor"] == b"valid.accuracy"
     assert "valid.accuracy" in dpt.run("inspect", folder).out

@@ -106,7 +106,7 @@ def test_stopped_with_nothing_saved(tmp_path, ranks):
     run = Paused(path, tmp_path / "out", ranks, "--set", "checkpoint.every=never", "--set", "log.trace=true", step=20)
     os.kill(run.pids[-1], signal.SIGUSR1)
     code, err = run.go_on()
-    assert code == 1 and "nothing is saved, since checkpoint.every is never: it would begin anew" in err, err
+    assert code == 1 and "nothing is saved, since checkpoint.every is never: it would begin from scratch" in err, err
     assert reasons(tmp_path / "out")[0].startswith("stopped after step") and (tmp_path / "out" / "trace.json").exists()
     assert os.listdir(tmp_path / "out" / "checkpoints") == []
 

@@ -247,15 +247,15 @@ def test_an_older_checkpoint_needs_to_be_told_the_shape(run, tmp_path):
 
 
 @pytest.mark.parametrize("words, code, says", [
-    ([], 2, "which checkpoint?"),
-    (["RUN"], 2, "to which file?"),
-    (["RUN", "OUT"], 2, "OUT: which format? --to safetensors, npz or onnx"),
+    ([], 2, "no checkpoint given"),
+    (["RUN"], 2, "no output file given"),
+    (["RUN", "OUT"], 2, "OUT: no ending of a known format: give --to safetensors, npz or onnx"),
     (["RUN", "OUT", "--to", "pt"], 2, "--to pt: is none of safetensors, npz or onnx"),
     (["RUN", "OUT.npz", "--input-shape", "1,28"], 2, "C,H,W is wanted"),
     (["RUN", "OUT.npz", "--input-shape", "0"], 2, "C,H,W is wanted"),
     (["RUN", "OUT.npz", "--fold-batchnorm"], 2, "layers already; it is for --to onnx"),
     (["RUN", "OUT.npz", "--softmax"], 2, "layers already; it is for --to onnx"),
-    (["RUN", "OUT", "--to", "onnx", "--bytes", "--normalized"], 2, "what is normalised is no byte any more; leave one of them out"),
+    (["RUN", "OUT", "--to", "onnx", "--bytes", "--normalized"], 2, "normalised inputs are not bytes: give only one"),
     (["nowhere", "OUT.npz"], 65, "nowhere: No such file"),
     (["README.md", "OUT.npz"], 65, "README.md: is no checkpoint of dptrain"),
     (["RUN", "/no/such/OUT.safetensors"], 74, "/no/such/OUT.safetensors: cannot create: No such file"),

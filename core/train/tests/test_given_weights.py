@@ -94,6 +94,6 @@ def test_what_does_not_fit_is_told(tmp_path, job):
     assert "(--init-partial takes the 4 of its 4 tensors that do)" in dpt.run("eval", job, "--checkpoint", tmp_path / "more.safetensors").err
     said = dpt.run("eval", job, "--checkpoint", tmp_path / "more.safetensors", "--init-partial")
     check_line(said.out, "test ")
-    assert "is of no layer here:\n  batches [3]: not in the model\n" in said.err
+    assert "matches nothing in this model:\n  batches [3]: not in the model\n" in said.err
     said = dpt.run("eval", job)
-    assert said.code == 2 and "which checkpoint? --checkpoint FILE, a run folder for its best or newest, or weights in safetensors or npz" in said.err
+    assert said.code == 2 and "no checkpoint: give --checkpoint FILE, a run folder (its best or newest checkpoint), or weights in safetensors or npz" in said.err

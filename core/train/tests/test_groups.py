@@ -140,7 +140,7 @@ def test_a_new_head_on_an_old_body(tmp_path):
         result = dpt.train(job, tmp_path / name, "--set", "train.freeze=[conv1, bn1, 'layer[12]*', layer3.0.bn1]", "--set",
                            f"device.kind={device}", ranks=ranks, cwd=tmp_path,
                            env=test_device.Machine(tmp_path).environment if device == "cuda" else None)
-        assert "warning: 2 of the model's 107 tensors begin at random, not as in body:\n  fc.weight" in result.err, result.err
+        assert "warning: 2 of the model's 107 tensors are randomly initialised, not loaded from body:\n  fc.weight" in result.err, result.err
     old, one, cuda = read(tmp_path / "body"), read(tmp_path / "one"), read(tmp_path / runs[-1][0])
     assert dpt.newest(tmp_path / "one") == dpt.newest(tmp_path / "three")
     for key in (key for key in old if key.startswith(("params", "state")) and "/fc/" not in key):

@@ -145,7 +145,7 @@ def test_what_was_exported_is_read_back(job, weights, tmp_path):
 def test_prefixes_of_wrappers_are_taken_off(job, weights, tmp_path, prefix):
     path = formats.write_safetensors(tmp_path / "w.safetensors", named(weights, lambda name: prefix + name))
     result = assert_begins_with(job, tmp_path / "run", path, weights)
-    assert f"(safetensors), names behind {prefix}\n" in result.err
+    assert f"(safetensors), names after {prefix}\n" in result.err
 
 
 def test_names_are_mapped(job, weights, tmp_path):
@@ -203,7 +203,7 @@ def test_long_lists_end_in_a_count(job, tmp_path):
     want = [f"  layer{i:03}.weight [2]: not in the model" for i in range(20)] + ["  and 103 more"]
     assert result.code == 65 and result.err.splitlines()[-21:] == want, result
     result = begin(job, tmp_path / "run", path, "--init-partial")
-    assert result.code == 0 and "\n".join([f"warning: 123 tensors of {path} are of no layer here:", *want, ""]) in result.err, result
+    assert result.code == 0 and "\n".join([f"warning: 123 tensors of {path} match nothing in this model:", *want, ""]) in result.err, result
 
 
 def test_partial_takes_what_fits(job, weights, tmp_path):
@@ -216,8 +216,8 @@ def test_partial_takes_what_fits(job, weights, tmp_path):
     path = formats.write_safetensors(tmp_path / "w", weights)
     fitting = {name: a for name, a in weights.items() if name in SHAPES and name != "dense2.weight"}
     result = assert_begins_with(job, tmp_path / "run", path, fitting, "--init-partial")
-    assert f"warning: 2 of the model's 7 tensors begin at random, not as in {path}:\n  dense2.weight [10, 5]: [7, 5] in the file\n" \
-        f"  dense2.bias [10]: not in the file\nwarning: 1 tensor of {path} is of no layer here:\n  fc.bias [10]: not in the model\n" \
+    assert f"warning: 2 of the model's 7 tensors are randomly initialised, not loaded from {path}:\n  dense2.weight [10, 5]: [7, 5] in the file\n" \
+        f"  dense2.bias [10]: not in the file\nwarning: 1 tensor of {path} matches nothing in this model:\n  fc.bias [10]: not in the model\n" \
         in result.err
     found = params(tmp_path / "run")
     assert np.array_equal(found["dense2.weight"], random["dense2.weight"])

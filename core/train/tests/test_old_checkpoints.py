@@ -1,7 +1,7 @@
 """Checkpoints of an earlier version are gone on with, to the same bytes, whatever was added since.
 
 old/*.h5 were written by that version at step 5 of JOBS below (`dptrain JOB --set device.kind=ref`), and SUMS are of what it had at
-step 12. Neither is to be made anew: where this test fails, a job's text or a step has become another one. The jobs keep to
+step 12. Neither is to be made again: where this test fails, a job's text or a step has become another one. The jobs keep to
 operations whose results do not depend on the C library, so that the sums hold on every machine.
 """
 import hashlib

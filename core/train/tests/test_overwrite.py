@@ -1,4 +1,4 @@
-"""A folder that holds a run: finished, it says so; --overwrite begins anew, and until that has saved the old one is kept."""
+"""A folder that holds a run: finished, it says so; --overwrite starts from scratch, and until that has saved the old one is kept."""
 import os
 import shutil
 import signal
@@ -40,12 +40,12 @@ def test_finished_without_a_checkpoint(tmp_path):
     before = all_files(folder)
     for words in ((), ("--resume", "auto"), ("--set", "log.every=5 steps")):
         result = run(path, folder, *NEVER, *words)
-        assert result.err == f"{folder} is finished, all 15 steps, and has saved nothing to go on from: --overwrite begins anew in " \
+        assert result.err == f"{folder} is finished, all 15 steps, and has saved nothing to resume from: --overwrite starts from scratch in " \
             "its place, --output in another\n" and result.out == "", result
     result = run(path, folder, *NEVER, "--resume", "none", code=2)
-    assert "holds an earlier run: choose another folder with --output, or begin anew in its place with --overwrite" in result.err
+    assert "holds an earlier run: choose another folder with --output, or start from scratch in its place with --overwrite" in result.err
     result = run(path, folder, *NEVER, "--set", "train.epochs=2", code=2)
-    assert "ended at step 15 without a checkpoint to go on from: " in result.err and "--overwrite" in result.err, result
+    assert "ended at step 15 without a checkpoint to resume from: " in result.err and "--overwrite" in result.err, result
     result = run(path, folder, *NEVER, *OTHER, code=78)
     assert "holds the run of another job:\noptimizer.lr: 0.01 -> 0.02\n" in result.err and "--overwrite" in result.err, result
     assert all_files(folder) == before
@@ -53,7 +53,7 @@ def test_finished_without_a_checkpoint(tmp_path):
 
 @pytest.mark.parametrize("ranks", [0, 3])
 @pytest.mark.parametrize("first, second", [((), ()), (NEVER, NEVER)], ids=["saved", "never"])
-def test_overwrite_begins_anew(tmp_path, first, second, ranks):
+def test_overwrite_starts_from_scratch(tmp_path, first, second, ranks):
     """With another job, and as in a folder of its own; what is of no run stays where and as it is."""
     path, folder = job(tmp_path, epochs=1), tmp_path / "out"
     run(path, folder, *first, "--set", "log={every: 1 steps, trace: true, hashes: true, tensorboard: true}", ranks=ranks)

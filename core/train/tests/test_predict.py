@@ -394,7 +394,7 @@ def test_mistakes_are_told(trained, tmp_path):
     other = tmp_path / "other.yaml"
     other.write_text(open(trained.job, encoding="utf-8").read().replace("[16, 12]", "[16, 13]"), encoding="utf-8")
     cases = [
-        (2, "which samples?", []),
+        (2, "no input: give", []),
         (2, "pred.txt: the name's ending says what is written: .csv, .npy or .h5 (.hdf5)", ["--input", good, "--out", tmp_path / "pred.txt"]),
         (65, "there is no '/nowhere.png'", ["--input", "/nowhere.png"]),
         (65, f"{tmp_path}/empty: holds no pictures", ["--input", tmp_path / "empty"]),
@@ -430,4 +430,4 @@ def test_mistakes_are_told(trained, tmp_path):
     result = dpt.run("predict", other, "--checkpoint", trained.run, "--input", good, "--out", out)
     assert result.code == 65 and "in this job's model" in result.err, result
     result = dpt.run("predict", trained.job, "--input", good)
-    assert result.code == 2 and "which checkpoint?" in result.err
+    assert result.code == 2 and "no checkpoint: give" in result.err

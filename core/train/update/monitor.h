@@ -39,7 +39,7 @@ enum dpt_monitor { DPT_MONITORS_OR_AUTO(DPT_LIST_NAME) DPT_MONITOR_COUNT };
 struct dpt_patience {
     int monitor;      /* enum dpt_monitor, not AUTO */
     int64_t patience; /* evaluations */
-    double min_delta; /* a value that is better by no more than this is not */
+    double min_delta; /* improvements up to this size do not count */
     bool relative;    /* min_delta is a share of the best value */
 };
 

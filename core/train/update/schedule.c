@@ -176,7 +176,7 @@ static const struct dpt_option scale_table[] = {
     {.name = "warmup", .type = DPT_OPT_CUSTOM, .offset = offsetof(struct common, warmup),          \
      .fallback = "0", .read = read_warmup, .alternatives = &warmup_forms,                          \
      .value_text = "number of steps, N epochs, or N %",                                            \
-     .help = "how long lr rises linearly first; a number below 1: a share of the run"},            \
+     .help = "length of the linear warm-up; a number below 1: a share of the run"},            \
     SCALE_ROW
 
 #define SCALE_ROW                                                                                  \
@@ -217,10 +217,10 @@ static const struct dpt_option onecycle_table[] = {
      .help = "share of the run in which lr rises"},
     {.name = "div_factor", .type = DPT_OPT_REAL,
      .offset = offsetof(struct onecycle_options, div_factor), .fallback = "25", .min = 1,
-     .max = 1e12, .help = "it begins with lr divided by this"},
+     .max = 1e12, .help = "lr divided by this is the initial rate"},
     {.name = "final_div_factor", .type = DPT_OPT_REAL,
      .offset = offsetof(struct onecycle_options, final_div_factor), .fallback = "1e4", .min = 1,
-     .max = 1e12, .help = "it ends with where it began divided by this"},
+     .max = 1e12, .help = "initial rate divided by this is the last rate"},
     SCALE_ROW,
     {0},
 };
@@ -228,16 +228,16 @@ static const struct dpt_option onecycle_table[] = {
 static const struct dpt_option plateau_table[] = {
     {.name = "monitor", .type = DPT_OPT_CHOICE,
      .offset = offsetof(struct plateau_options, patience.monitor), .fallback = "valid.loss",
-     .choices = DPT_CHOICES(DPT_MONITORS), .help = "the value of data.valid that is to become better"},
+     .choices = DPT_CHOICES(DPT_MONITORS), .help = "value of data.valid that must improve"},
     {.name = "factor", .type = DPT_OPT_REAL, .offset = offsetof(struct plateau_options, factor),
-     .fallback = "0.1", .min = 0, .max = 1, .help = "by which lr is multiplied where it does not"},
+     .fallback = "0.1", .min = 0, .max = 1, .help = "factor for lr when it does not improve"},
     {.name = "patience", .type = DPT_OPT_INT,
      .offset = offsetof(struct plateau_options, patience.patience), .fallback = "10", .min = 0,
      .max = 1e9,
-     .help = "evaluations without a better value that are let pass; the one after them lowers lr"},
+     .help = "evaluations without improvement to allow; the next lowers lr"},
     {.name = "min_delta", .type = DPT_OPT_REAL,
      .offset = offsetof(struct plateau_options, patience.min_delta), .fallback = "1e-4", .min = 0,
-     .max = 1e30, .help = "a value that is better by no more than this is not"},
+     .max = 1e30, .help = "improvements up to this size do not count"},
     {.name = "relative", .type = DPT_OPT_BOOL,
      .offset = offsetof(struct plateau_options, patience.relative), .fallback = "true",
      .help = "min_delta is a share of the best value"},
@@ -274,7 +274,7 @@ static const struct dpt_variant linear = {
     .options = decay_table, .size = sizeof(struct decay_options), .impl = &linear_type,
 };
 static const struct dpt_variant polynomial = {
-    .name = "polynomial", .summary = "a power of what is left of the run, from lr to final x lr",
+    .name = "polynomial", .summary = "polynomial decay over the run, from lr to final x lr",
     .options = polynomial_table, .size = sizeof(struct polynomial_options), .impl = &polynomial_type,
 };
 static const struct dpt_variant onecycle = {
@@ -284,7 +284,7 @@ static const struct dpt_variant onecycle = {
 };
 static const struct dpt_variant plateau = {
     .name = "plateau",
-    .summary = "lowered where data.valid's loss, or another value, stops getting better, as by PyTorch",
+    .summary = "lowered when data.valid's loss, or another value, stops improving, as in PyTorch",
     .options = plateau_table, .size = sizeof(struct plateau_options), .impl = &constant_type,
 };
 // clang-format on

@@ -102,13 +102,14 @@ void dpt_init_log(const struct dpt_trainer *t, const struct dpt_init_result *res
     dpt_checkpoint_tell(path, t->log);
     dpt_log_info(t->log, "  weights  %d tensor%s of %s (%s)%s%s", result->from,
                  result->from == 1 ? "" : "s", path, result->format,
-                 result->prefix[0] != '\0' ? ", names behind " : "", result->prefix);
+                 result->prefix[0] != '\0' ? ", names after " : "", result->prefix);
     if (result->random > 0)
-        dpt_log_warn(t->log, "%d of the model's %d tensors begin%s at random, not as in %s:\n%s",
-                     result->random, result->random + result->from, result->random == 1 ? "s" : "",
-                     path, result->missing.text);
+        dpt_log_warn(
+            t->log, "%d of the model's %d tensors %s randomly initialised, not loaded from %s:\n%s",
+            result->random, result->random + result->from, result->random == 1 ? "is" : "are", path,
+            result->missing.text);
     if (result->of_no_layer > 0)
-        dpt_log_warn(t->log, "%zu tensor%s of %s %s of no layer here:\n%s", result->of_no_layer,
-                     result->of_no_layer == 1 ? "" : "s", path,
-                     result->of_no_layer == 1 ? "is" : "are", result->unused.text);
+        dpt_log_warn(t->log, "%zu tensor%s of %s match%s nothing in this model:\n%s",
+                     result->of_no_layer, result->of_no_layer == 1 ? "" : "s", path,
+                     result->of_no_layer == 1 ? "es" : "", result->unused.text);
 }

@@ -86,7 +86,7 @@ void fakegpu_look(const char *name, const void *at, size_t bytes);
 /* A variable of the environment as it was when the library was loaded; NULL: it was not set. */
 long long fakegpu_number(const char *name, long long usual);
 const char *fakegpu_text(const char *name);
-/* Reads the environment anew; for a test that is its only thread but for the library's own. */
+/* Reads the environment again; for a test that is its only thread but for the library's own. */
 void fakegpu_read_environment(void);
 /* For FAKEGPU_SEED; never the same twice. */
 uint64_t fakegpu_chance(void);
