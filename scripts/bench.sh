@@ -15,6 +15,7 @@
 #   tables      the job that dptrain init writes, on 42 tables, beside MLPs of scikit-learn and Keras, HistGradientBoosting and linear
 #               models: accuracy and R2 over --rounds splits; the files of the package ISLP and R's packages modeldata, mlbench and
 #               ggplot2 (Debian's r-cran-*), where they are there
+#   pictures    the same job on eight sets of 200 to 1 000 pictures beside the same layers in PyTorch: accuracies over --rounds seeds
 #   inference   samples a second of predict and eval beside onnxruntime and PyTorch on the same models, and from exec to exit
 #   plan        dptrain plan beside the fact over all configs: a step's time, the most memory
 #
@@ -64,7 +65,8 @@ case " ${pass[*]-} " in *" reduction "* | *" scaling "* | *" start "*)
     case " ${pass[*]-} " in *" speed "* | *" memory "* | *" accuracy "*) ;; *) peers=0 ;; esac ;;
 esac
 modules='torch jax optax' packages='torch numpy jax optax' more='tensorflow keras'
-if [ "${pass[*]-}" = tables ]; then modules='sklearn pandas h5py' packages='scikit-learn pandas h5py' more='keras jax'; fi
+if [ "${pass[0]-}" = tables ]; then modules='sklearn pandas h5py' packages='scikit-learn pandas h5py' more='keras jax'; fi
+if [ "${pass[0]-}" = pictures ]; then modules='torch sklearn' packages='torch numpy scikit-learn' more=''; fi
 if [ "${pass[0]-}" = inference ]; then modules='torch onnxruntime' packages='torch numpy onnxruntime' more=''; fi
 if [ $peers = 1 ] && ! "$venv/bin/python" -c "import ${modules// /, }" 2>/dev/null; then
     ./scripts/setup.sh --bench

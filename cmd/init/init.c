@@ -536,7 +536,7 @@ const struct dpt_command dpt_cmd_init = {
         "several labels that are 0 or 1 with the binary one, other targets with the mean squared "
         "error. Files with `test` in their names are for "
         "testing, those with `valid` for validation; without the latter a part of the training "
-        "data is held out, of 600 samples or more. Of IDX files, as those of MNIST and "
+        "data is held out, of 600 rows or 1000 images or more. Of IDX files, as those of MNIST and "
         "Fashion-MNIST (or a folder of them, "
         "gzipped or not), it makes shards first, beside them: train-00000-of-00001.h5 and test-... "
         "Without DATA the job is one for made-up images. `dptrain convert` makes "

@@ -15,9 +15,9 @@ enum {
     WIDE = 8192,         /* a longer vector is averaged over the image before dense layers */
     FEW_CHANNELS = 16,   /* a mean each */
     FEW_FEATURES = 2048, /* likewise */
-    VALID = 200,         /* samples to hold out, where these are no more than a fifth */
     FEWEST = 400,        /* rows of a table: one hidden layer */
-    FEW = 600,           /* all are trained on */
+    FEW = 600,           /* rows of a table: all are trained on */
+    FEW_IMAGES = 1000,   /* images or signals: likewise */
     LITTLE_ROWS = 1500,  /* more decay */
     MANY_ROWS = 15000,   /* an epoch of these is as long as several of fewer */
     SKEWED = 1,          /* a coefficient of skewness */
@@ -103,14 +103,16 @@ static bool is_signal(const struct dpt_shard_statistics *s)
 
 /* The share of the samples by which the best checkpoint is chosen. Of few the choice by some dozen
  * costs more than it brings: with all of them and the last checkpoint ten tables of 178 to 569 rows
- * and six sets of 200 to 500 pictures are better by 0.01 and 0.03 of accuracy or R2. */
+ * and six sets of 200 to 500 images are better by 0.01 and 0.03 of accuracy or R2; 600 and 800
+ * images of MNIST have 0.970 and 0.975 where a fifth held out has 0.961 and 0.966, 700 letters
+ * 0.993 and 0.990, 600 digits of 8 x 8 0.980 and 0.975. */
 static double hold_out(const struct choice *c)
 {
-    if (c->samples < FEW)
+    if (c->samples < (c->table ? FEW : FEW_IMAGES))
         return 0;
     if (c->samples >= 20000)
         return 0.05;
-    return c->table || c->samples >= 10 * VALID ? 0.1 : c->samples >= 5 * VALID ? 0.15 : 0.2;
+    return c->table || c->samples >= 2000 ? 0.1 : 0.15;
 }
 
 static struct choice choose(const struct dpt_init_job *init)

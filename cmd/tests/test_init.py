@@ -207,7 +207,7 @@ def test_what_is_held_out_and_how_long_it_trains(tmp_path, validator):
     shard(tmp_path / "pictures.h5", rng.integers(0, 256, (360, 3, 24, 24), numpy.uint8), rng.integers(0, 3, 360))
     job = init(tmp_path, validator, "pictures.h5", "--force")
     assert "valid" not in job["data"] and "monitor" not in job["checkpoint"] and job["train"]["epochs"] == 53, job
-    for n, valid in ((600, 0.2), (1200, 0.15), (3000, 0.1)):
+    for n, valid in ((1000, 0.15), (1200, 0.15), (3000, 0.1)):
         shard(tmp_path / "pictures.h5", rng.integers(0, 256, (n, 1, 8, 8), numpy.uint8), rng.integers(0, 3, n))
         job = init(tmp_path, validator, "pictures.h5", "--force")
         assert job["data"]["valid"] == valid and job["checkpoint"]["monitor"] == "valid.accuracy" and job["schedule"]["type"] == "cosine", job

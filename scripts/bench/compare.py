@@ -310,11 +310,19 @@ def plan(args):
                 summary([a / b for a, b in times], "{:.2f}"), f"{bytes_:.1f}", f"{most:.1f}", f"{bytes_ / most:.2f}")
 
 
+def first_jobs(args, script, needs):
+    if subprocess.run([args.python, TOP / "scripts/bench" / script, DPTRAIN, args.work / "first-jobs", "--rounds", str(args.rounds)]).returncode != 0:
+        raise Failed(f"scripts/bench/{script} failed; it needs {needs}")
+
+
 def tables(args):
     """the job that `dptrain init` writes, no key touched, and scikit-learn's MLP behind a StandardScaler: means and standard errors"""
-    script = TOP / "scripts/bench/sklearn_tables.py"
-    if subprocess.run([args.python, script, DPTRAIN, args.work / "tables", "--rounds", str(args.rounds)]).returncode != 0:
-        raise Failed("scripts/bench/sklearn_tables.py failed; it needs scikit-learn, pandas and h5py")
+    first_jobs(args, "sklearn_tables.py", "scikit-learn, pandas and h5py")
+
+
+def pictures(args):
+    """the job that `dptrain init` writes, no key touched, and the same layers in PyTorch: accuracies, means and standard errors"""
+    first_jobs(args, "few_pictures.py", "scikit-learn and torch")
 
 
 def inference(args):
@@ -327,7 +335,7 @@ def inference(args):
         row(NAMES.get(model, model), *cells_of(measure(args, model, say), grouped, summary))
 
 
-TABLES = {table.__name__: table for table in (speed, scaling, memory, start, accuracy, reduction, tables, plan, inference)}
+TABLES = {table.__name__: table for table in (speed, scaling, memory, start, accuracy, reduction, tables, pictures, plan, inference)}
 
 
 def main():

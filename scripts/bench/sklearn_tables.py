@@ -114,8 +114,9 @@ def error_of(scores):
     return np.std(scores, ddof=1) / np.sqrt(len(scores)) if len(scores) > 1 else 0
 
 
-def shown(scores):
-    return f"{np.mean(scores):.4f} ± {error_of(scores):.4f}"
+def below(mine, theirs):
+    """Whether the mean is less by more than the larger of the two standard errors."""
+    return np.mean(mine) < np.mean(theirs) - max(error_of(mine), error_of(theirs))
 
 
 def main():
@@ -145,7 +146,7 @@ def main():
         print(f"{name}: {mine} {seconds} {others}", file=sys.stderr)
         scores = {peer: [score for score, _ in theirs] for peer, theirs in others.items()}
         which = max((peer for peer in ("MLP", "Keras") if peer in scores), key=lambda peer: np.mean(scores[peer]))
-        less = [np.mean(mine) < np.mean(scores[peer]) - error_of(scores[peer]) for peer in (which, "linear")]
+        less = [below(mine, scores[peer]) for peer in (which, "linear")]
         within.append(less)
         print(f"| {name}{', R2' if regression else ''} | {rows} | {shown(mine)} | {np.median(seconds):.1f} | {shown(scores[which])} | "
               f"{'scikit-learn' if which == 'MLP' else which} | {np.median([taken for _, taken in others[which]]):.1f} | {shown(scores['linear'])} | "
