@@ -362,11 +362,6 @@ static void write_cnn(const struct dpt_init_job *init, const struct choice *c, s
     write_head(c, channels, h * w, out);
 }
 
-static bool two_classes(const struct dpt_init_job *init)
-{
-    return init->statistics != NULL && init->statistics->classes == 2;
-}
-
 static void write_model(const struct dpt_init_job *init, const struct choice *c,
                         struct dpt_str *out)
 {
@@ -384,7 +379,7 @@ static void write_model(const struct dpt_init_job *init, const struct choice *c,
     line(out, "outputs of the layers before the last",
          c->samples < FEWEST ? "  hidden: [256]" : "  hidden: [256, 128]");
     choices(init, out, "model.activation",
-            two_classes(init)              ? "  activation: silu"
+            init->statistics->classes == 2 ? "  activation: silu"
             : c->classes || c->few_amounts ? "  activation: gelu"
                                            : "  activation: relu");
     choices(init, out, "model.init", "  init: pytorch");

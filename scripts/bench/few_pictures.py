@@ -9,10 +9,8 @@ Prints a row of Markdown a set: accuracies on the test, and seconds from files o
 """
 import argparse
 import gzip
-import json
 import re
 import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -21,6 +19,8 @@ import numpy as np
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
+
+from first_jobs import events_of, run, shown, tested
 
 TESTED = 2000
 
@@ -132,12 +132,6 @@ SETS = {"shapes": (360, drawn(shapes, 360)), "shapes among lines": (360, drawn(c
         "1 000 of MNIST": (1000, of_mnist(1000)), "digits of 8 x 8": (600, digits)}
 
 
-def run(*words):
-    done = subprocess.run([str(w) for w in words], capture_output=True, text=True)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(map(str, words))}\n{done.stdout}{done.stderr}")
-
-
 def dptrain(binary, folder, seed):
     """The test's accuracy, by the checkpoint that a user would take; the epochs trained; the seconds of all commands."""
     begin = time.monotonic()
@@ -146,9 +140,8 @@ def dptrain(binary, folder, seed):
     run(binary, "init", folder, "--output", folder / "job.yaml")
     run(binary, folder / "job.yaml", "--output", folder / "run", "--quiet", "--set", f"seed={seed + 1}")
     seconds = time.monotonic() - begin
-    events = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
-    tested = [event for event in events if event["event"] in ("eval", "best") and event["split"] == "test"]
-    return tested[-1]["accuracy"], max(event.get("epoch", 0) for event in events), seconds
+    events = events_of(folder / "run")
+    return tested(events), max(event.get("epoch", 0) for event in events), seconds
 
 
 def layers(job, channels, side, classes):
@@ -196,11 +189,6 @@ def pytorch(folder, epochs, seed):
     return right / len(y_test), time.monotonic() - begin
 
 
-def shown(scores):
-    error = np.std(scores, ddof=1) / np.sqrt(len(scores)) if len(scores) > 1 else 0
-    return f"{np.mean(scores):.4f} ± {error:.4f}"
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("binary", type=Path)
@@ -227,4 +215,5 @@ def main():
               f"{shown([score for score, _ in theirs])} | {np.median([s for _, s in theirs]):.1f} | {np.median(epochs):.0f} |", flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -10,10 +10,8 @@ says of itself. Needs scikit-learn and pandas.
 """
 import argparse
 import importlib.util
-import json
 import os
 import shutil
-import subprocess
 import sys
 import time
 import warnings
@@ -29,16 +27,10 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from first_jobs import error_of, events_of, run, shown, tested
 from tables import TABLES, table
 
 warnings.filterwarnings("ignore")  # of scikit-learn's: that a fit has not converged
-
-
-def run(*words):
-    done = subprocess.run([str(w) for w in words], capture_output=True, text=True)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(map(str, words))}\n{done.stdout}{done.stderr}")
-    return done.stdout
 
 
 def read(folder, part):
@@ -61,8 +53,7 @@ def dptrain(binary, folder, csv, words, regression, seed):
         if regression:
             return r2_score(truth, np.squeeze(predicted["predictions"][()])), seconds
         score = accuracy_score(truth, predicted["labels"][()])
-    events = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
-    told = [e["accuracy"] for e in events if e["event"] in ("eval", "best") and e["split"] == "test"][-1]
+    told = tested(events_of(folder / "run"))
     assert abs(told - score) < 1e-6, (told, score)
     return score, seconds
 
@@ -108,10 +99,6 @@ def peers(folder, regression, seed):
         score = (r2_score if regression else accuracy_score)(y_test, say())
         result[name] = score, time.monotonic() - begin
     return result
-
-
-def error_of(scores):
-    return np.std(scores, ddof=1) / np.sqrt(len(scores)) if len(scores) > 1 else 0
 
 
 def below(mine, theirs):

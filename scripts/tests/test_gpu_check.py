@@ -219,7 +219,7 @@ def test_cut_off(archive, tmp_path, by):
     rows, text = report(out)
     assert rows["first-job"][0] == "ok"
     if by == signal.SIGKILL:
-        assert rows["kernels-arena"][0] == "running" and " s at most" in rows["kernels-arena"][1]
+        assert rows["kernels-arena"][0] == "running" and "90 s at most" in rows["kernels-arena"][1]
     else:
         assert list(rows) == ["first-job"] and "Cut off by a signal" in text
     assert not left_running(here)
