@@ -85,11 +85,10 @@ static bool plan_way(const struct dpt_job *job, const struct plans *plans, struc
         way->step = plan.step.total;
         way->exchange = plan.step.local + plan.step.network;
         way->sample = plan.step.total / (double)sized.batch.global;
-        way->samples = (double)plan.t.steps * (double)sized.batch.global;
+        way->samples = (double)plan.steps * (double)sized.batch.global;
         way->convolves = false;
-        for (int32_t i = 0; i < plan.t.model.graph.n_nodes; i++)
-            way->convolves |=
-                dpt_operation_of(&plan.t.model.graph.nodes[i])->kind == DPT_CLASS_CONV;
+        for (int32_t i = 0; i < plan.model.graph.n_nodes; i++)
+            way->convolves |= dpt_operation_of(&plan.model.graph.nodes[i])->kind == DPT_CLASS_CONV;
     }
     dpt_plan_close(&plan);
     return planned;

@@ -5,6 +5,7 @@
 
 #include "cmd/job_command.h"
 #include "cmd/output.h"
+#include "core/train/setup/warnings.h"
 
 static enum dpt_status print(const struct dpt_bench *b, const struct dpt_cli *cli,
                              struct dpt_error *err)
@@ -36,8 +37,8 @@ static enum dpt_status bench(struct dpt_cli *cli, const struct dpt_job *job,
         return dpt_fail(err, DPT_USAGE, "dptrain bench: --lr-range and --html are for --find-lr");
     DPT_TRY(dpt_cli_int(cli, "--steps", 1, 1000000, 0, &steps, err));
     DPT_TRY(dpt_trainer_open(&t, job, comm, &cli->log, DPT_PART_TRAIN, NULL, err));
-    dpt_trainer_warn_data(&t, t.log);
-    dpt_trainer_warn_idle(&t, t.log);
+    dpt_warn_data(job, &t.data, &t.model, t.log);
+    dpt_warn_idle(&t.layout, t.log);
     t.steps = INT64_MAX / 2; /* a schedule must not end before we do */
     DPT_TRY(t.backend->launches != NULL ? dpt_bench_device(&b, &t, steps, err)
                                         : dpt_bench_host(&b, &t, steps, err));

@@ -31,6 +31,7 @@ struct dpt_bench_spread {
 
 struct dpt_bench {
     const struct dpt_trainer *t;
+    struct dpt_workload workload;    /* of a step */
     struct dpt_plan_traffic traffic; /* of a step's actions */
     struct dpt_machine machine;
     struct dpt_gpu_type gpu;       /* where steps are taken on a device; else without a name */

@@ -74,7 +74,7 @@ static enum dpt_status time_launches(struct dpt_trainer *t, struct dpt_launch_co
 
     DPT_TRY(dpt_group_agree(
         &t->comm->world,
-        dpt_profile_open(&profile, t->team.threads, t->model.graph.n_nodes, 0, err), err));
+        dpt_profile_open(&profile, t->layout.threads, t->model.graph.n_nodes, 0, err), err));
     dpt_trainer_observe(t, &profile);
     status = run_steps(t, TIMED, &ignored, err);
     dpt_trainer_observe(t, NULL);

@@ -52,7 +52,7 @@ static enum dpt_status open_record(struct dpt_bench *b, struct record *r,
     size_t whats;
 
     r->n = steps;
-    DPT_TRY(dpt_profile_open(&r->profile, t->team.threads, t->model.graph.n_nodes, 0, err));
+    DPT_TRY(dpt_profile_open(&r->profile, t->layout.threads, t->model.graph.n_nodes, 0, err));
     whats = (size_t)r->profile.whats;
     r->sums = dpt_region_alloc(&b->region, whats * sizeof *r->sums);
     if (r->sums == NULL || !open_values(b, &r->plain, n) || !open_values(b, &r->with, n) ||
@@ -229,7 +229,7 @@ static void average(const struct dpt_trainer *t, struct record *r, double low, d
         chosen++;
         for (size_t what = 0; what < whats; what++)
             seconds[what] += dpt_tick_seconds(&r->profile.rate, ticks[what]);
-        wait = fmax(0, r->last[k] - r->arrived[k]) * 1e-9 * t->team.threads;
+        wait = fmax(0, r->last[k] - r->arrived[k]) * 1e-9 * t->layout.threads;
         wait = fmin(wait, dpt_tick_seconds(&r->profile.rate, ticks[DPT_SPAN_REDUCTION]));
         seconds[DPT_SPAN_REDUCTION] -= wait;
         seconds[DPT_SPAN_STEP] += wait;
@@ -281,7 +281,7 @@ static enum dpt_status evaluate(struct dpt_bench *b, const struct dpt_trainer *t
     b->timed = dpt_bench_spread_of(r->sorted, r->n);
     /* With few steps the quarters lie between two of them: at least one must be in. */
     average(t, r, n < 4 ? 0 : b->timed.low, n < 4 ? INFINITY : b->timed.high);
-    DPT_TRY(dpt_bench_mean(t, r->seconds, whats, (double)t->team.all_threads, err));
+    DPT_TRY(dpt_bench_mean(t, r->seconds, whats, (double)t->layout.all_threads, err));
     DPT_TRY(dpt_bench_mean(t, r->calls, whats, 1, err));
     dpt_sort(r->with, n);
     b->steps = r->n;

@@ -3,6 +3,7 @@
 
 #include "cmd/bench/bench.h"
 #include "core/backend/operation.h"
+#include "core/train/reduction/gradient_reduction.h"
 
 /* What is no layer, in the order of a step; layers stand before and behind the loss. */
 static const struct part {
@@ -76,7 +77,7 @@ static void add_row(struct dpt_bench *b, const struct dpt_bench_row *row)
 
     *added = *row;
     added->limit =
-        dpt_cost_limit(&row->cost, &b->machine, b->t->team.all_threads, &added->by_bytes);
+        dpt_cost_limit(&row->cost, &b->machine, b->t->layout.all_threads, &added->by_bytes);
     b->seconds += added->seconds;
     b->limit += added->limit;
 }
@@ -110,12 +111,12 @@ static void add_parts(struct dpt_bench *b, const struct part *parts, size_t n,
         struct dpt_bench_row row = {.pass = "",
                                     .waiting = parts[i].waiting,
                                     .seconds = seconds[parts[i].what],
-                                    .cost = dpt_cost_of_part(b->t, parts[i].what)};
+                                    .cost = dpt_cost_of_part(&b->workload, parts[i].what)};
 
         if ((parts[i].what == DPT_SPAN_STEP && b->t->comm->world.size == 1) ||
             (parts[i].what == DPT_SPAN_WAIT_STAGE && moved(b, parts[i].what) == 0) ||
             (parts[i].what == DPT_SPAN_WAIT_THREADS &&
-             b->t->team.all_threads == b->t->comm->world.size))
+             b->t->layout.all_threads == b->t->comm->world.size))
             continue;
         /* What each rank sends in the rounds of a step another one reads. */
         if (parts[i].what == DPT_SPAN_REDUCTION)
@@ -139,7 +140,7 @@ static void add_nodes(struct dpt_bench *b, struct group g, const char *pass,
                                  nodes[g.nodes[i]].name);
     row.small = g.n == 1 && dpt_operation_of(&nodes[g.nodes[0]])->kind == DPT_CLASS_NOTHING;
     if (!row.small) /* they need not move anything */
-        row.cost = dpt_cost_of_nodes(b->t, g.nodes, g.n, kind, wants_data);
+        row.cost = dpt_cost_of_nodes(&b->workload, g.nodes, g.n, kind, wants_data);
     add_row(b, &row);
 }
 
@@ -182,6 +183,12 @@ static void add_backward(struct dpt_bench *b, const double *seconds, const doubl
     }
 }
 
+/* The reduction has computed the sums of squares, and the norm only adds up some of them. */
+static bool squares_come_with_sum(const struct dpt_trainer *t)
+{
+    return t->reduction.state != NULL && t->reduction.type->sums_of_squares(t) != NULL;
+}
+
 enum dpt_status dpt_bench_rows(struct dpt_bench *b, const double *seconds, const double *calls,
                                struct dpt_error *err)
 {
@@ -193,7 +200,9 @@ enum dpt_status dpt_bench_rows(struct dpt_bench *b, const double *seconds, const
     b->rows = dpt_region_alloc(&b->region, most * sizeof *b->rows);
     if (b->rows == NULL || nodes == NULL)
         return dpt_fail_memory(err, "the table", (double)most * sizeof *b->rows);
-    DPT_TRY(dpt_plan_read_list(b->t, &b->traffic, err));
+    b->workload = dpt_workload_of(&b->t->layout, b->t->data.train.set);
+    b->workload.squares = squares_come_with_sum(b->t);
+    DPT_TRY(dpt_plan_read_list(&b->t->layout, b->t->stage, &b->traffic, err));
     add_parts(b, before, sizeof before / sizeof *before, seconds);
     add_forward(b, seconds, calls, nodes);
     add_parts(b, middle, sizeof middle / sizeof *middle, seconds);

@@ -112,7 +112,7 @@ static void print_head(const struct dpt_bench *b, struct dpt_str *out)
 
     dpt_str_printable(out, t->job->name, strlen(t->job->name), false);
     dpt_str_printf(out, ": %d rank%s, %lld thread%s, %s (%s)\n", ranks, ranks == 1 ? "" : "s",
-                   (long long)t->team.all_threads, t->team.all_threads == 1 ? "" : "s",
+                   (long long)t->layout.all_threads, t->layout.all_threads == 1 ? "" : "s",
                    t->backend->name, t->backend->uses());
     dpt_str_printf(out, "batch %d in micro-batches of %d, %s parameters, %s\n", s->global, s->micro,
                    dpt_group_digits(samples, t->model.graph.parameters),
@@ -263,7 +263,7 @@ void dpt_bench_json(const struct dpt_bench *b, struct dpt_json *j)
     dpt_json_text(j, "version", DPT_VERSION);
     dpt_json_int(j, "ranks", t->comm->world.size);
     dpt_json_int(j, "nodes", t->comm->nodes);
-    dpt_json_int(j, "threads", t->team.all_threads);
+    dpt_json_int(j, "threads", t->layout.all_threads);
     dpt_json_text(j, "backend", t->backend->name);
     dpt_json_text(j, "library", t->backend->describe());
     dpt_json_object(j, "batch");

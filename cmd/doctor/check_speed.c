@@ -33,7 +33,8 @@ static enum dpt_status measure(struct dpt_doctor *d, struct dpt_error *err)
     /* A world of its own on the real node: it measures itself, but knows who shares its memory. */
     struct dpt_trainer t = {.comm = &alone,
                             .backend = dpt_backends[0],
-                            .team = {.threads = 1, .all_threads = 1, .workers = &worker}};
+                            .layout = {.threads = 1, .all_threads = 1},
+                            .team = {.workers = &worker}};
 
     if (d->machine.flops > 0)
         return DPT_OK;

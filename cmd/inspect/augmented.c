@@ -13,7 +13,7 @@
 #include "cmd/job_command.h"
 #include "core/base/file.h"
 #include "core/base/memory.h"
-#include "core/train/trainer.h"
+#include "core/train/setup/parts.h"
 #include "data/pictures/picture.h"
 #include "data/sets/augment.h"
 
@@ -97,7 +97,15 @@ static void draw(struct sheet *s, int row, int column, const float *input, const
 static enum dpt_status open_samples(struct sheet *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_trainer t = {0};
+    struct dpt_splits data = {0};
+    struct dpt_trainer_model model = {.loss = dpt_job_loss(s->job)};
+    struct dpt_layout layout = {0};
+    struct dpt_layout_spec division = {.job = s->job,
+                                       .backend = dpt_backends[0],
+                                       .graph = &model.graph,
+                                       .ranks = 1,
+                                       .node_ranks = 1,
+                                       .samples = &data.train.sampler};
     struct dpt_data_conf conf = s->job->data;
     const struct dpt_dataset_spec spec = {
         .conf = &conf,
@@ -107,18 +115,25 @@ static enum dpt_status open_samples(struct sheet *s, struct dpt_error *err)
         .seed = (uint64_t)s->job->seed,
     };
 
-    DPT_TRY(dpt_trainer_plan(&t, s->job, &alone, 1, DPT_PART_TRAIN | DPT_PART_VALID, err));
+    DPT_TRY(dpt_splits_open(&data, s->job, &model.loss, DPT_PART_TRAIN | DPT_PART_VALID, NULL, NULL,
+                            err));
+    DPT_TRY(dpt_model_of_splits(&model, s->job, &data, err));
+    dpt_layout_settle_norms(s->job, true, &model.graph);
+    DPT_TRY(dpt_layout_open(&division, 1, &layout, err));
+    DPT_TRY(dpt_splits_plan(&data, &layout, err));
     conf.cache = DPT_CACHE_NONE; /* a few are read, so not all need to be looked at */
     conf.verify = false;
     DPT_TRY(dpt_dataset_open(&s->set, &spec, &alone, err));
-    s->sampler = t.data.train.sampler;
+    s->sampler = data.train.sampler;
     s->sampler.micro = 1;
     s->sampler.deal = 0;
-    s->form = s->plain = t.data.train.form;
+    s->form = s->plain = data.train.form;
     s->form.set = &s->set;
     s->plain = dpt_batch_form_of(&s->set, NULL, 0);
 out:
-    dpt_trainer_close(&t);
+    dpt_layout_close(&layout);
+    dpt_graph_release(&model.graph);
+    dpt_splits_close(&data);
     return status;
 }
 

@@ -3,18 +3,17 @@
 
 #include "cmd/plan/plan.h"
 #include "core/base/str.h"
-#include "core/train/mesh/mesh.h"
-#include "core/train/mesh/units.h"
-#include "core/train/step/engine.h"
-#include "core/train/step/runner.h"
+#include "core/train/layout/report.h"
+#include "core/train/layout/shares.h"
 
 /* The width of a column, and of a number's text. */
 enum { NODES = 22, DIGITS = 40 };
 
 /* The first rank of a stage, and what its list is of. */
 struct listed {
-    struct dpt_plan *p;
-    int stage, rank;
+    const struct dpt_plan *p;
+    const struct dpt_layout_stage *stage;
+    int rank;
     int32_t rounds;
     struct dpt_actions list;
 };
@@ -23,7 +22,7 @@ struct listed {
 static const char *nodes_text(const struct listed *l, const struct dpt_action *a,
                               char text[NODES + 1])
 {
-    const struct dpt_graph_node *node = l->p->t.model.graph.nodes;
+    const struct dpt_graph_node *node = l->p->model.graph.nodes;
     const int32_t last = a->last > a->first ? a->last - 1 : a->first;
 
     text[0] = '\0';
@@ -47,29 +46,33 @@ static int ranks_of(const struct listed *l, const struct dpt_action *a)
 {
     const int ranks[DPT_OVER_GROUPS] = {[DPT_OVER_NOBODY] = 1,
                                         [DPT_OVER_STAGES] = 2,
-                                        [DPT_OVER_REPLICAS] =
-                                            dpt_trainer_replicas(&l->p->t)->world.size,
+                                        [DPT_OVER_REPLICAS] = l->p->layout.replicas,
                                         [DPT_OVER_EVERYBODY] = l->p->spec.ranks};
 
     return ranks[dpt_action_types[a->kind].over];
 }
 
+static double bytes_of(const struct listed *l, const struct dpt_action *a)
+{
+    return dpt_action_types[a->kind].bytes(&l->p->layout, l->stage, a);
+}
+
 static void print_list(const struct listed *l, struct dpt_str *out)
 {
-    const struct dpt_trainer *t = &l->p->t;
+    const struct dpt_layout *layout = &l->p->layout;
     char nodes[NODES + 1], rounds[DIGITS], bytes[DIGITS], place[DPT_PLACE_TEXT];
 
-    dpt_mesh_place(t, l->rank, place);
+    dpt_layout_place_text(layout, l->rank, place);
     dpt_str_printf(out, "rank %d%s%s", l->rank, place[0] != '\0' ? ", " : "", place);
     dpt_str_printf(out, ": %d action%s, %d round%s of %d worker%s, %d in flight\n", l->list.n,
                    l->list.n == 1 ? "" : "s", l->rounds, l->rounds == 1 ? "" : "s",
-                   t->team.gradient_workers, t->team.gradient_workers == 1 ? "" : "s",
+                   layout->gradient_workers, layout->gradient_workers == 1 ? "" : "s",
                    dpt_actions_in_flight(&l->list));
     dpt_str_printf(out, "%4s  %-14s %4s %5s %6s  %-*s %5s %11s\n", "", "", "", "round", "flight",
                    NODES, "nodes", "ranks", "bytes");
     for (int32_t i = 0; i < l->list.n; i++) {
         const struct dpt_action *a = &l->list.at[i];
-        const double moved = dpt_action_types[a->kind].bytes(t, a);
+        const double moved = bytes_of(l, a);
 
         dpt_str_printf(out, "%4d  %-14s %4s %5s %6d  %-*s %5d", i + 1,
                        dpt_action_types[a->kind].name, a->back ? "back" : "",
@@ -83,13 +86,13 @@ static void print_list(const struct listed *l, struct dpt_str *out)
 
 static void json_list(const struct listed *l, struct dpt_json *j)
 {
-    const struct dpt_graph_node *node = l->p->t.model.graph.nodes;
+    const struct dpt_graph_node *node = l->p->model.graph.nodes;
 
     dpt_json_object(j, NULL);
     dpt_json_int(j, "rank", l->rank);
-    dpt_json_int(j, "stage", l->stage);
+    dpt_json_int(j, "stage", l->stage->number);
     dpt_json_int(j, "rounds", l->rounds);
-    dpt_json_int(j, "workers", l->p->t.team.gradient_workers);
+    dpt_json_int(j, "workers", l->p->layout.gradient_workers);
     dpt_json_int(j, "in_flight", dpt_actions_in_flight(&l->list));
     dpt_json_array(j, "actions");
     for (int32_t i = 0; i < l->list.n; i++) {
@@ -107,24 +110,22 @@ static void json_list(const struct listed *l, struct dpt_json *j)
             dpt_json_text(j, "last", node[a->last - 1].name);
         }
         dpt_json_int(j, "ranks", ranks_of(l, a));
-        dpt_json_int(j, "bytes", (int64_t)dpt_action_types[a->kind].bytes(&l->p->t, a));
+        dpt_json_int(j, "bytes", (int64_t)bytes_of(l, a));
         dpt_json_end(j);
     }
     dpt_json_end(j);
     dpt_json_end(j);
 }
 
-static enum dpt_status write_stage(struct dpt_plan *p, int stage, struct dpt_str *out,
+static enum dpt_status write_stage(const struct dpt_plan *p, int stage, struct dpt_str *out,
                                    struct dpt_json *j, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_trainer *t = &p->t;
-    struct listed l = {.p = p, .stage = stage};
+    const struct dpt_layout *layout = &p->layout;
+    struct listed l = {
+        .p = p, .stage = &layout->stage[stage], .rank = stage * layout->replicas * layout->tensor};
 
-    DPT_TRY(dpt_mesh_take(t, stage, err));
-    DPT_TRY(dpt_units_plan(t, err));
-    l.rank = stage * dpt_trainer_replicas(t)->world.size * t->mesh.tensor;
-    DPT_TRY(dpt_step_list(t, &l.list, &l.rounds, err));
+    DPT_TRY(dpt_layout_list(layout, l.stage, &l.list, &l.rounds, err));
     if (j != NULL)
         json_list(&l, j);
     else
@@ -134,20 +135,20 @@ out:
     return status;
 }
 
-enum dpt_status dpt_plan_actions(struct dpt_plan *p, struct dpt_str *out, struct dpt_json *j,
+enum dpt_status dpt_plan_actions(const struct dpt_plan *p, struct dpt_str *out, struct dpt_json *j,
                                  struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const bool whole = p->t.engine->on_device; /* its list is the device's graph */
+    const bool whole = p->layout.on_device; /* its list is the device's graph */
 
     if (whole && j == NULL)
-        dpt_str_printf(out, "%s takes whole steps: a rank has one action\n", p->t.backend->name);
+        dpt_str_printf(out, "%s takes whole steps: a rank has one action\n", p->backend->name);
     if (j != NULL) {
         dpt_json_object(j, NULL);
         dpt_json_bool(j, "whole_steps", whole);
         dpt_json_array(j, "lists");
     }
-    for (int k = 0; k < p->t.mesh.stages && !whole; k++)
+    for (int k = 0; k < p->layout.stages && !whole; k++)
         DPT_TRY(write_stage(p, k, out, j, err));
     if (j != NULL) {
         dpt_json_end(j);

@@ -4,7 +4,7 @@
 
 static void layers(const struct dpt_plan *p, struct dpt_json *j)
 {
-    const struct dpt_graph *graph = &p->t.model.graph;
+    const struct dpt_graph *graph = &p->model.graph;
     char shape[40];
 
     dpt_json_array(j, "layers");
@@ -38,11 +38,10 @@ static void layers(const struct dpt_plan *p, struct dpt_json *j)
 static void deal(const struct dpt_plan *p, int64_t step, const char *key, struct dpt_json *j)
 {
     dpt_json_array(j, key);
-    for (int r = 0; r < dpt_trainer_replicas(&p->t)->world.size; r++) {
+    for (int r = 0; r < p->layout.replicas; r++) {
         int32_t first, last;
 
-        dpt_sampler_partition(&p->t.data.train.sampler, step, r,
-                              dpt_trainer_replicas(&p->t)->world.size, &first, &last);
+        dpt_sampler_partition(&p->data.train.sampler, step, r, p->layout.replicas, &first, &last);
         dpt_json_array(j, NULL);
         dpt_json_int(j, NULL, first);
         dpt_json_int(j, NULL, last);
@@ -53,8 +52,7 @@ static void deal(const struct dpt_plan *p, int64_t step, const char *key, struct
 
 static void steps(const struct dpt_plan *p, struct dpt_json *j)
 {
-    const struct dpt_trainer *t = &p->t;
-    const struct dpt_sampler *s = &t->data.train.sampler;
+    const struct dpt_sampler *s = &p->data.train.sampler;
 
     dpt_json_object(j, "batch");
     dpt_json_int(j, "global", s->global);
@@ -63,13 +61,13 @@ static void steps(const struct dpt_plan *p, struct dpt_json *j)
     dpt_json_object(j, "steps");
     dpt_json_int(j, "samples_per_epoch", s->samples);
     dpt_json_int(j, "held_out", s->held_out);
-    dpt_json_int(j, "per_epoch", t->steps_per_epoch);
-    dpt_json_int(j, "last_samples", dpt_sampler_count(s, t->steps_per_epoch - 1));
-    dpt_json_int(j, "total", t->steps);
+    dpt_json_int(j, "per_epoch", p->steps_per_epoch);
+    dpt_json_int(j, "last_samples", dpt_sampler_count(s, p->steps_per_epoch - 1));
+    dpt_json_int(j, "total", p->steps);
     /* 0: a rank has one run of micro-batches; else its first one, and how many behind that. */
     dpt_json_int(j, "in_turn", s->deal);
     deal(p, 0, "deal", j);
-    deal(p, t->steps_per_epoch - 1, "last_deal", j);
+    deal(p, p->steps_per_epoch - 1, "last_deal", j);
     dpt_json_end(j);
 }
 
@@ -91,7 +89,7 @@ static void rates(const struct dpt_plan *p, struct dpt_json *j)
 static void memory(const struct dpt_plan *p, struct dpt_json *j)
 {
     static const char *const scopes[] = {"rank", "rank 0", "node"};
-    const struct dpt_plan_traffic *traffic = &p->stages[p->t.mesh.stage].traffic;
+    const struct dpt_plan_traffic *traffic = &p->stages[p->stage->number].traffic;
 
     dpt_json_object(j, "memory");
     dpt_json_object(j, "parts");
@@ -120,14 +118,12 @@ static void memory(const struct dpt_plan *p, struct dpt_json *j)
 
 static void pipeline(const struct dpt_plan *p, struct dpt_json *j)
 {
-    const struct dpt_mesh *m = &p->t.mesh;
-
     dpt_json_object(j, "pipeline");
-    dpt_json_int(j, "replicas", m->replicas->world.size);
-    dpt_json_int(j, "tensor", m->tensor);
+    dpt_json_int(j, "replicas", p->layout.replicas);
+    dpt_json_int(j, "tensor", p->layout.tensor);
     dpt_json_real(j, "bubble", p->bubble);
     dpt_json_array(j, "stages");
-    for (int k = 0; k < m->stages; k++) {
+    for (int k = 0; k < p->layout.stages; k++) {
         dpt_json_object(j, NULL);
         dpt_json_text(j, "first_layer", p->stages[k].first);
         dpt_json_real(j, "flop_share", p->stages[k].flop);
@@ -161,10 +157,10 @@ static void device(const struct dpt_plan *p, struct dpt_json *j)
     dpt_json_object(j, "device");
     dpt_json_text(j, "name", p->gpu.name);
     dpt_json_bool(j, "here", p->gpu_here);
-    dpt_json_text(j, "precision", dpt_job_precision(p->t.job));
+    dpt_json_text(j, "precision", dpt_job_precision(p->job));
     dpt_json_real(j, "memory_bytes", p->gpu.memory);
     dpt_json_real(j, "bytes_per_s", p->gpu.bandwidth);
-    dpt_json_real(j, "flop_per_s", p->gpu.flops[p->t.job->device.precision]);
+    dpt_json_real(j, "flop_per_s", p->gpu.flops[p->job->device.precision]);
     dpt_json_object(j, "parts");
     for (int i = 0; i < DPT_PLAN_DEVICE; i++)
         dpt_json_real(j, p->device[i].key, p->device[i].bytes);
@@ -209,15 +205,15 @@ static void time(const struct dpt_plan *p, const struct dpt_plan_scale *scales, 
     dpt_json_real(j, "overhead_s", f->overhead);
     dpt_json_real(j, "bytes_per_s", f->bandwidth);
     dpt_json_end(j);
-    step("step", &p->step, p->t.data.train.sampler.global, j);
-    dpt_json_real(j, "training_s", p->step.total * (double)p->t.steps);
+    step("step", &p->step, p->data.train.sampler.global, j);
+    dpt_json_real(j, "training_s", p->step.total * (double)p->steps);
     dpt_json_array(j, "scaling");
     for (int i = 0; i < DPT_PLAN_SCALES; i++) {
         const struct dpt_plan_scale *s = &scales[i];
 
         dpt_json_object(j, NULL);
         dpt_json_int(j, "ranks", s->ranks);
-        step("strong", &s->strong, p->t.data.train.sampler.global, j);
+        step("strong", &s->strong, p->data.train.sampler.global, j);
         step("weak", &s->weak, s->weak_global, j);
         dpt_json_end(j);
     }
@@ -228,18 +224,17 @@ static void time(const struct dpt_plan *p, const struct dpt_plan_scale *scales, 
 void dpt_plan_json(const struct dpt_plan *p, const struct dpt_plan_scale *scales,
                    struct dpt_json *j)
 {
-    const struct dpt_trainer *t = &p->t;
 
     dpt_json_object(j, NULL);
-    dpt_json_text(j, "name", t->job->name);
+    dpt_json_text(j, "name", p->job->name);
     dpt_json_text(j, "version", DPT_VERSION);
     dpt_json_int(j, "ranks", p->spec.ranks);
     dpt_json_int(j, "ranks_per_node", p->spec.node_ranks);
     dpt_json_int(j, "nodes", p->nodes);
     dpt_json_bool(j, "assumes_nodes", p->assumes_nodes);
-    dpt_json_int(j, "threads", t->team.threads);
-    dpt_json_text(j, "backend", t->backend->name);
-    dpt_json_text(j, "library", t->backend->describe());
+    dpt_json_int(j, "threads", p->layout.threads);
+    dpt_json_text(j, "backend", p->backend->name);
+    dpt_json_text(j, "library", p->backend->describe());
     layers(p, j);
     dpt_plan_json_tensors(p, j);
     steps(p, j);

@@ -7,7 +7,7 @@
 #include "cmd/job_command.h"
 #include "cmd/plan/plan.h"
 #include "core/base/memory.h"
-#include "core/train/setup/batch_sizing.h"
+#include "core/train/layout/layout.h"
 
 /* What divides the model, by its key of `parallel`; those that the job format has are tried. */
 static const char *const divisions[DPT_PLAN_DIVISIONS] = {"tensor", "pipeline"};
@@ -77,8 +77,8 @@ out:
 /* Finds how many replicas have no micro-batch, where there are more of them. */
 static void count_idle(const struct dpt_plan *p, struct dpt_plan_candidate *c)
 {
-    const struct dpt_sampler *s = &p->t.data.train.sampler;
-    const int replicas = dpt_trainer_replicas(&p->t)->world.size;
+    const struct dpt_sampler *s = &p->data.train.sampler;
+    const int replicas = p->layout.replicas;
     const int batches = (s->global + s->micro - 1) / s->micro;
 
     c->idle = batches < replicas ? replicas - batches : 0;
@@ -120,7 +120,7 @@ static enum dpt_status try_mesh(struct dpt_cli *cli, struct dpt_plan_meshes *all
     all->node_ranks = plan.spec.node_ranks;
     all->nodes = plan.nodes;
     dpt_plan_assumption(&plan, all->assumed);
-    all->parameters = plan.t.model.graph.parameters;
+    all->parameters = plan.model.graph.parameters;
     all->saved = fmax(all->saved, c->share.first);
     if (all->gpu[0] == '\0')
         snprintf(all->gpu, sizeof all->gpu, "%s", plan.gpu.name);

@@ -5,6 +5,8 @@
 
 #include "cmd/job_command.h"
 #include "cmd/output.h"
+#include "core/train/setup/parts.h"
+#include "core/train/setup/warnings.h"
 
 /* What networks between nodes are like, and what is between two of them. */
 static const struct {
@@ -118,10 +120,10 @@ static enum dpt_status plan_job(struct dpt_cli *cli, const struct dpt_job *job,
     struct dpt_plan_scale scales[DPT_PLAN_SCALES];
 
     DPT_TRY(dpt_plan_open(&plan, job, spec, job_text, err));
-    dpt_trainer_warn_layout(&plan.t, &cli->log);
-    dpt_trainer_warn_data(&plan.t, &cli->log);
-    dpt_trainer_warn_job(&plan.t, &cli->log);
-    dpt_trainer_warn_idle(&plan.t, &cli->log);
+    dpt_splits_warn_layout(&plan.data, &cli->log);
+    dpt_warn_data(job, &plan.data, &plan.model, &cli->log);
+    dpt_warn_job(job, &plan.model, plan.steps, plan.steps_per_epoch, plan.lr, &cli->log);
+    dpt_warn_idle(&plan.layout, &cli->log);
     warn_network(cli, &plan);
     if (!dpt_cli_has(cli, "--no-time") && !dpt_cli_has(cli, "--actions"))
         DPT_TRY(dpt_plan_time(&plan, err));

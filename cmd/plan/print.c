@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "cmd/plan/plan.h"
-#include "core/train/setup/batch_sizing.h"
+#include "core/train/layout/layout.h"
 #include "core/train/setup/state.h"
 #include "core/train/update/schedule.h"
 
@@ -11,21 +11,20 @@ enum { DIGITS = 40, SHOWN_RANKS = 6, LINE = 80 };
 
 int dpt_plan_rates(const struct dpt_plan *plan, struct dpt_plan_rate rates[DPT_PLAN_RATES])
 {
-    const struct dpt_trainer *t = &plan->t;
     int n = 0;
 
     for (int i = 0; i < DPT_PLAN_RATES; i++) {
         const struct dpt_schedule_point point = {
-            .step = (t->steps - 1) / (DPT_PLAN_RATES - 1) * i +
-                    (t->steps - 1) % (DPT_PLAN_RATES - 1) * i / (DPT_PLAN_RATES - 1),
-            .steps = t->steps,
-            .steps_per_epoch = t->steps_per_epoch,
+            .step = (plan->steps - 1) / (DPT_PLAN_RATES - 1) * i +
+                    (plan->steps - 1) % (DPT_PLAN_RATES - 1) * i / (DPT_PLAN_RATES - 1),
+            .steps = plan->steps,
+            .steps_per_epoch = plan->steps_per_epoch,
         };
 
         if (n > 0 && rates[n - 1].step == point.step + 1)
             continue;
-        rates[n++] = (struct dpt_plan_rate){point.step + 1,
-                                            dpt_schedule_rate(&t->job->schedule, t->lr, &point)};
+        rates[n++] = (struct dpt_plan_rate){
+            point.step + 1, dpt_schedule_rate(&plan->job->schedule, plan->lr, &point)};
     }
     return n;
 }
@@ -36,7 +35,7 @@ static enum dpt_status predict(const struct dpt_plan *plan, int ranks, int64_t g
     enum dpt_status status = DPT_OK;
 
     DPT_TRY(dpt_plan_predict(plan, ranks, global, step, err));
-    if (dpt_feeding_micro(global, ranks / dpt_trainer_model_ranks(&plan->t)) <
+    if (dpt_feeding_micro(global, ranks / plan->layout.model_ranks) <
         step->micro) /* some would stay idle */
         memset(step, 0, sizeof *step);
 out:
@@ -48,13 +47,13 @@ enum dpt_status dpt_plan_scales(const struct dpt_plan *plan,
                                 struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const int64_t global = plan->t.job->batch.global;
+    const int64_t global = plan->job->batch.global;
     const int64_t each = (global + plan->spec.ranks - 1) / plan->spec.ranks;
 
     for (int i = 0; i < DPT_PLAN_SCALES; i++) {
         struct dpt_plan_scale *s = &scales[i];
 
-        s->ranks = (1 << i) * dpt_trainer_model_ranks(&plan->t);
+        s->ranks = (1 << i) * plan->layout.model_ranks;
         s->weak_global = each * s->ranks;
         DPT_TRY(predict(plan, s->ranks, global, &s->strong, err));
         DPT_TRY(predict(plan, s->ranks, s->weak_global, &s->weak, err));
@@ -104,18 +103,17 @@ static const char *time_text(double seconds, char *buf)
 
 static void print_head(const struct dpt_plan *p, struct dpt_str *out)
 {
-    const struct dpt_trainer *t = &p->t;
     char a[DIGITS], b[DIGITS], assumed[DPT_PLAN_TEXT];
 
-    dpt_str_printable(out, t->job->name, strlen(t->job->name), false);
+    dpt_str_printable(out, p->job->name, strlen(p->job->name), false);
     dpt_str_printf(out, ": %d rank%s on %d node%s, %d thread%s each, %s\n", p->spec.ranks,
                    p->spec.ranks == 1 ? "" : "s", p->nodes, p->nodes == 1 ? "" : "s",
-                   t->team.threads, t->team.threads == 1 ? "" : "s", t->backend->name);
+                   p->layout.threads, p->layout.threads == 1 ? "" : "s", p->backend->name);
     if (p->gpu.name[0] == '\0')
-        dpt_str_printf(out, "%s\n", t->backend->uses());
+        dpt_str_printf(out, "%s\n", p->backend->uses());
     else
         dpt_str_printf(out, "%s of %s, %s/s, %s%s\n", p->gpu.name, bytes_text(p->gpu.memory, a),
-                       bytes_text(p->gpu.bandwidth, b), dpt_job_precision(t->job),
+                       bytes_text(p->gpu.bandwidth, b), dpt_job_precision(p->job),
                        p->gpu_here ? "" : "; by its data sheet");
     dpt_plan_assumption(p, assumed);
     dpt_str_printf(out, "%s\n", assumed);
@@ -136,7 +134,7 @@ static void print_inputs(const struct dpt_graph *graph, int32_t i, struct dpt_st
 
 static void print_layers(const struct dpt_plan *p, struct dpt_str *out)
 {
-    const struct dpt_graph *graph = &p->t.model.graph;
+    const struct dpt_graph *graph = &p->model.graph;
     double forward = 0, backward = 0;
     char shape[DIGITS], count[DIGITS], ahead[DIGITS], back[DIGITS];
 
@@ -171,7 +169,7 @@ static void print_layers(const struct dpt_plan *p, struct dpt_str *out)
 static void print_deal(const struct dpt_plan *p, int64_t step, const char *name,
                        struct dpt_str *out)
 {
-    const int ranks = dpt_trainer_replicas(&p->t)->world.size;
+    const int ranks = p->layout.replicas;
     const int shown = ranks <= SHOWN_RANKS ? ranks : SHOWN_RANKS - 2;
 
     dpt_str_printf(out, "  %-9s", name);
@@ -182,12 +180,12 @@ static void print_deal(const struct dpt_plan *p, int64_t step, const char *name,
             dpt_str_printf(out, "  ...");
             r = ranks - 1;
         }
-        dpt_sampler_partition(&p->t.data.train.sampler, step, r, ranks, &first, &last);
+        dpt_sampler_partition(&p->data.train.sampler, step, r, ranks, &first, &last);
         if (last <= first)
             dpt_str_printf(out, "  %d: none", r);
         else if (last - first == 1)
             dpt_str_printf(out, "  %d: %d", r, first);
-        else if (p->t.data.train.sampler.deal > 0)
+        else if (p->data.train.sampler.deal > 0)
             dpt_str_printf(out, "  %d: %d in turn", r, last - first);
         else
             dpt_str_printf(out, "  %d: %d-%d", r, first, last - 1);
@@ -197,21 +195,20 @@ static void print_deal(const struct dpt_plan *p, int64_t step, const char *name,
 
 static void print_steps(const struct dpt_plan *p, struct dpt_str *out)
 {
-    const struct dpt_trainer *t = &p->t;
-    const struct dpt_sampler *s = &t->data.train.sampler;
-    const int64_t end = t->steps_per_epoch - 1;
+    const struct dpt_sampler *s = &p->data.train.sampler;
+    const int64_t end = p->steps_per_epoch - 1;
     char a[DIGITS], b[DIGITS], c[DIGITS];
 
     dpt_str_printf(out, "%s samples an epoch", dpt_group_digits(a, s->samples));
     if (s->held_out > 0)
         dpt_str_printf(out, ", %s held out", dpt_group_digits(b, s->held_out));
     dpt_str_printf(out, ": %s step%s of %d, the last of %d\n",
-                   dpt_group_digits(c, t->steps_per_epoch), t->steps_per_epoch == 1 ? "" : "s",
+                   dpt_group_digits(c, p->steps_per_epoch), p->steps_per_epoch == 1 ? "" : "s",
                    s->global, dpt_sampler_count(s, end));
     dpt_str_printf(out, "%s steps in all, %.4g epochs; micro-batches of %d:\n",
-                   dpt_group_digits(a, t->steps), (double)t->steps / (double)t->steps_per_epoch,
+                   dpt_group_digits(a, p->steps), (double)p->steps / (double)p->steps_per_epoch,
                    s->micro);
-    print_deal(p, 0, dpt_trainer_model_ranks(&p->t) > 1 ? "replicas" : "by rank", out);
+    print_deal(p, 0, p->layout.model_ranks > 1 ? "replicas" : "by rank", out);
     if (dpt_sampler_micro_batches(s, end) != dpt_sampler_micro_batches(s, 0))
         print_deal(p, end, "last step", out);
     dpt_str_printf(out, "\n");
@@ -223,7 +220,7 @@ static void print_rates(const struct dpt_plan *p, struct dpt_str *out)
     const int n = dpt_plan_rates(p, rates);
     char step[DIGITS];
 
-    dpt_str_printf(out, "%14s   learning rate (%s)\n", "step", p->t.job->schedule.variant->name);
+    dpt_str_printf(out, "%14s   learning rate (%s)\n", "step", p->job->schedule.variant->name);
     for (int i = 0; i < n; i++) {
         /* What lies between equal ones is told by its ends. */
         if (i > 0 && i < n - 1 && rates[i].lr == rates[i - 1].lr && rates[i].lr == rates[i + 1].lr)
@@ -236,8 +233,8 @@ static void print_rates(const struct dpt_plan *p, struct dpt_str *out)
 /* Of which of several stages the memory above is. */
 static void print_stage(const struct dpt_plan *p, bool needs_most, struct dpt_str *out)
 {
-    if (p->t.mesh.stages > 1)
-        dpt_str_printf(out, "of stage %d%s\n", p->t.mesh.stage + 1,
+    if (p->layout.stages > 1)
+        dpt_str_printf(out, "of stage %d%s\n", p->stage->number + 1,
                        needs_most ? ", which needs most" : "");
 }
 
@@ -263,7 +260,7 @@ static void print_device(const struct dpt_plan *p, struct dpt_str *out)
 static void print_memory(const struct dpt_plan *p, struct dpt_str *out)
 {
     static const char *const scopes[] = {"", "rank 0", "a node"};
-    const struct dpt_plan_traffic *traffic = &p->stages[p->t.mesh.stage].traffic;
+    const struct dpt_plan_traffic *traffic = &p->stages[p->stage->number].traffic;
     char a[DIGITS], b[DIGITS], c[DIGITS], line[4 * DIGITS], free[2 * DIGITS];
     int n;
 
@@ -289,12 +286,12 @@ static void print_memory(const struct dpt_plan *p, struct dpt_str *out)
         dpt_str_printf(out, "%s%s", n + 2 + (int)strlen(free) > LINE ? "\n" : "; ", free);
     }
     dpt_str_printf(out, "\n\ncheckpoint  %s", bytes_text((double)p->checkpoint, a));
-    if (p->t.job->checkpoint.every.unit == DPT_NEVER)
+    if (p->job->checkpoint.every.unit == DPT_NEVER)
         dpt_str_printf(out, ", never written");
-    else if (p->t.job->checkpoint.keep > 0)
+    else if (p->job->checkpoint.keep > 0)
         dpt_str_printf(out, "; the newest %lld and the best are kept",
-                       (long long)p->t.job->checkpoint.keep);
-    if (dpt_trainer_streams(&p->t) && p->t.job->checkpoint.every.unit != DPT_NEVER)
+                       (long long)p->job->checkpoint.keep);
+    if (p->layout.streams && p->job->checkpoint.every.unit != DPT_NEVER)
         dpt_str_printf(out,
                        "\n            gathered and written piece by piece, while training waits");
     dpt_str_printf(out, "\nreduction   %s a step from each rank\n", bytes_text(p->reduced, a));
@@ -321,7 +318,7 @@ static void print_mesh(const struct dpt_plan *p, struct dpt_str *out)
     }
     if (p->bubble > 0)
         dpt_str_printf(out, ", %s; a stage waits %.0f %% of a step",
-                       DPT_CHOICES(DPT_PIPELINES)[p->t.job->parallel.pipeline.schedule],
+                       DPT_CHOICES(DPT_PIPELINES)[p->job->parallel.pipeline.schedule],
                        100 * p->bubble);
     dpt_str_printf(out, "\n");
 }
@@ -341,14 +338,13 @@ static void print_axes(const struct dpt_plan *p, struct dpt_str *out)
 
 static void print_stages(const struct dpt_plan *p, struct dpt_str *out)
 {
-    const struct dpt_mesh *m = &p->t.mesh;
-    const int all = m->replicas->world.size * m->tensor;
+    const int all = p->layout.replicas * p->layout.tensor;
     const bool gpu = p->gpu.name[0] != '\0';
     char bytes[DIGITS], sent[2 * DIGITS];
 
     dpt_str_printf(out, "%-24s %9s %8s %10s %9s %13s\n", "stage, from layer", "ranks", "FLOP",
                    gpu ? "its GPU" : "a rank", "under way", "to the next");
-    for (int k = 0; k < m->stages; k++) {
+    for (int k = 0; k < p->layout.stages; k++) {
         const struct dpt_plan_stage *stage = &p->stages[k];
         char ranks[DIGITS];
 
@@ -381,7 +377,7 @@ static void print_scale_cell(const struct dpt_plan_step *step, int64_t global, d
 static void print_scales(const struct dpt_plan *p, const struct dpt_plan_scale *scales,
                          struct dpt_str *out)
 {
-    const int64_t global = p->t.job->batch.global;
+    const int64_t global = p->job->batch.global;
     double strong, weak;
 
     strong = scales[0].strong.total > 0 ? (double)global / scales[0].strong.total : 1;
@@ -406,7 +402,6 @@ static void print_scales(const struct dpt_plan *p, const struct dpt_plan_scale *
 static void print_time(const struct dpt_plan *p, const struct dpt_plan_scale *scales,
                        struct dpt_str *out)
 {
-    const struct dpt_trainer *t = &p->t;
     const struct {
         const char *name;
         double seconds;
@@ -423,8 +418,8 @@ static void print_time(const struct dpt_plan *p, const struct dpt_plan_scale *sc
 
     dpt_str_printf(
         out, "\na step      %s, %s samples/s; training %s  (%s)\n", time_text(p->step.total, a),
-        dpt_group_digits(b, llround(t->data.train.sampler.global / p->step.total)),
-        time_text(p->step.total * (double)t->steps, c), p->trial.done ? "tried" : "estimated");
+        dpt_group_digits(b, llround(p->data.train.sampler.global / p->step.total)),
+        time_text(p->step.total * (double)p->steps, c), p->trial.done ? "tried" : "estimated");
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
         if (parts[i].seconds > 0)
             dpt_str_printf(out, "  %-26s %10s\n", parts[i].name, time_text(parts[i].seconds, a));
@@ -442,9 +437,9 @@ void dpt_plan_print(const struct dpt_plan *p, const struct dpt_plan_scale *scale
     if (p->gpu.name[0] != '\0')
         print_device(p, out);
     print_memory(p, out);
-    if (dpt_trainer_model_ranks(&p->t) > 1) {
+    if (p->layout.model_ranks > 1) {
         print_mesh(p, out);
-        if (p->t.mesh.stages > 1)
+        if (p->layout.stages > 1)
             print_stages(p, out);
         print_axes(p, out);
     }

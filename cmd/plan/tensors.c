@@ -9,7 +9,7 @@ enum { FROZEN = -1, DIGITS = 40, SHOWN = 38 };
 /* A list of patterns: train.freeze, or that of the group of this number. */
 static const struct dpt_patterns *patterns_of(const struct dpt_plan *p, int list)
 {
-    const struct dpt_job *job = p->t.job;
+    const struct dpt_job *job = p->job;
 
     return list == FROZEN ? &job->train.freeze
                           : &dpt_optimizer_groups(&job->optimizer)->at[list].match;
@@ -17,7 +17,7 @@ static const struct dpt_patterns *patterns_of(const struct dpt_plan *p, int list
 
 static int n_groups(const struct dpt_plan *p)
 {
-    return (int)dpt_optimizer_groups(&p->t.job->optimizer)->n;
+    return (int)dpt_optimizer_groups(&p->job->optimizer)->n;
 }
 
 /* Whether pattern number `i` of a list says something of a tensor. */
@@ -25,7 +25,7 @@ static bool says(const struct dpt_plan *p, int list, size_t i, const struct dpt_
 {
     return dpt_pattern_matches(patterns_of(p, list)->texts.at[i], t) &&
            (list == FROZEN ||
-            dpt_tensor_groups_give(dpt_optimizer_groups(&p->t.job->optimizer), (size_t)list, t));
+            dpt_tensor_groups_give(dpt_optimizer_groups(&p->job->optimizer), (size_t)list, t));
 }
 
 /* --- for a person ----------------------------------------------------------------------------- */
@@ -40,7 +40,7 @@ static void print_row(const char *name, int64_t tensors, int64_t parameters, str
 
 static void print_patterns(const struct dpt_plan *p, int list, struct dpt_str *out)
 {
-    const struct dpt_graph *graph = &p->t.model.graph;
+    const struct dpt_graph *graph = &p->model.graph;
     const struct dpt_patterns *patterns = patterns_of(p, list);
     char name[6 * SHOWN + 8];
 
@@ -61,7 +61,7 @@ static void print_patterns(const struct dpt_plan *p, int list, struct dpt_str *o
 /* "optimizer.groups[0]: lr x 0.1, decay 0" */
 static void print_group_heading(const struct dpt_plan *p, int i, struct dpt_str *out)
 {
-    const struct dpt_group_options *group = &dpt_optimizer_groups(&p->t.job->optimizer)->at[i];
+    const struct dpt_group_options *group = &dpt_optimizer_groups(&p->job->optimizer)->at[i];
 
     dpt_str_printf(out, "optimizer.groups[%d]:", i);
     if (group->lr > 0)
@@ -76,7 +76,7 @@ static void print_group_heading(const struct dpt_plan *p, int i, struct dpt_str 
 
 void dpt_plan_print_tensors(const struct dpt_plan *p, struct dpt_str *out)
 {
-    const struct dpt_graph *graph = &p->t.model.graph;
+    const struct dpt_graph *graph = &p->model.graph;
     int64_t learned = 0;
 
     if (patterns_of(p, FROZEN)->texts.n == 0 && n_groups(p) == 0)
@@ -99,7 +99,7 @@ void dpt_plan_print_tensors(const struct dpt_plan *p, struct dpt_str *out)
 
 static void json_patterns(const struct dpt_plan *p, int list, const char *key, struct dpt_json *j)
 {
-    const struct dpt_graph *graph = &p->t.model.graph;
+    const struct dpt_graph *graph = &p->model.graph;
     const struct dpt_patterns *patterns = patterns_of(p, list);
 
     dpt_json_array(j, key);
@@ -118,11 +118,11 @@ static void json_patterns(const struct dpt_plan *p, int list, const char *key, s
 
 void dpt_plan_json_tensors(const struct dpt_plan *p, struct dpt_json *j)
 {
-    dpt_json_int(j, "learned", dpt_graph_learned(&p->t.model.graph));
+    dpt_json_int(j, "learned", dpt_graph_learned(&p->model.graph));
     json_patterns(p, FROZEN, "freeze", j);
     dpt_json_array(j, "groups");
     for (int i = 0; i < n_groups(p); i++) {
-        const struct dpt_group_options *group = &dpt_optimizer_groups(&p->t.job->optimizer)->at[i];
+        const struct dpt_group_options *group = &dpt_optimizer_groups(&p->job->optimizer)->at[i];
 
         dpt_json_object(j, NULL);
         dpt_json_real(j, "lr", group->lr > 0 ? group->lr : NAN);

@@ -46,7 +46,7 @@ static bool plan_change(const struct change *c, struct demand *demand)
 static bool smaller_micro(const struct dpt_plan *p, struct change *c)
 {
     struct demand demand;
-    int32_t micro = p->t.data.train.sampler.micro;
+    int32_t micro = p->data.train.sampler.micro;
 
     if (micro <= 1)
         return false;
@@ -61,26 +61,26 @@ static bool smaller_micro(const struct dpt_plan *p, struct change *c)
 static bool one_thread(const struct dpt_plan *p, struct change *c)
 {
     c->job.device.threads = 1;
-    return p->t.team.threads > 1;
+    return p->layout.threads > 1;
 }
 
 static bool no_cache(const struct dpt_plan *p, struct change *c)
 {
     c->job.data.cache = DPT_CACHE_NONE;
-    return dpt_dataset_in_memory(p->t.data.train.set, &p->t.job->data, p->available);
+    return dpt_dataset_in_memory(p->data.train.set, &p->job->data, p->available);
 }
 
 static bool half_floats(const struct dpt_plan *p, struct change *c)
 {
     c->job.device.precision = DPT_PRECISION_BF16;
-    return p->t.backend->precisions >> DPT_PRECISION_BF16 & 1 &&
-           p->t.job->device.precision < DPT_PRECISION_BF16;
+    return p->backend->precisions >> DPT_PRECISION_BF16 & 1 &&
+           p->job->device.precision < DPT_PRECISION_BF16;
 }
 
 static bool no_checkpoint(const struct dpt_plan *p, struct change *c)
 {
     c->job.checkpoint.every = (struct dpt_every){.unit = DPT_NEVER};
-    return p->t.job->checkpoint.every.unit != DPT_NEVER;
+    return p->job->checkpoint.every.unit != DPT_NEVER;
 }
 
 static bool fewer_ranks(const struct dpt_plan *p, struct change *c)
@@ -120,7 +120,7 @@ static void write_change(const struct demand *now, const struct demand *then, co
 static void write_changes(const struct dpt_plan *p, const char *job_text, const struct demand *now,
                           struct dpt_str *out)
 {
-    const struct change as_it_is = {.job_text = job_text, .job = *p->t.job, .spec = p->spec};
+    const struct change as_it_is = {.job_text = job_text, .job = *p->job, .spec = p->spec};
     struct change all = as_it_is;
     struct demand then;
     bool enough = false;

@@ -3,20 +3,31 @@
 #include <math.h>
 
 #include "core/backend/operation.h"
-#include "core/train/reduction/gradient_reduction.h"
+#include "core/train/update/optimizer.h"
 
 enum { WORD = sizeof(float) };
 
-struct dpt_trainer dpt_cost_alone(const struct dpt_trainer *t, struct dpt_comm *comm,
-                                  int32_t samples)
+struct dpt_workload dpt_workload_of(const struct dpt_layout *l, const struct dpt_dataset *set)
 {
-    struct dpt_trainer one = *t;
+    return (struct dpt_workload){
+        .graph = l->graph,
+        .set = set,
+        .samples = l->sampler.global,
+        .micro = l->micro,
+        .ranks = l->ranks,
+        .owners = l->owners,
+        .threads = (double)l->all_threads,
+        .slots = l->slots,
+        .norms = dpt_optimizer_chunks(&l->job->optimizer, l->graph) > 0,
+    };
+}
 
-    *comm = *t->comm;
-    comm->world.size = 1;
-    one.comm = one.mesh.replicas = comm;
-    one.data.train.sampler.global = one.data.train.sampler.micro = samples;
-    one.team.all_threads = 1;
+struct dpt_workload dpt_workload_alone(const struct dpt_workload *all, int32_t samples)
+{
+    struct dpt_workload one = *all;
+
+    one.samples = one.micro = samples;
+    one.ranks = one.owners = one.threads = 1;
     return one;
 }
 
@@ -87,12 +98,11 @@ static double numbers_read_again(const struct dpt_graph *graph, const int32_t *n
     return read;
 }
 
-struct dpt_cost dpt_cost_of_nodes(const struct dpt_trainer *t, const int32_t *nodes, int32_t n,
+struct dpt_cost dpt_cost_of_nodes(const struct dpt_workload *w, const int32_t *nodes, int32_t n,
                                   enum dpt_cost_pass pass, bool wants_data)
 {
-    const struct dpt_graph *graph = &t->model.graph;
-    const double samples = t->data.train.sampler.global, micro = t->data.train.sampler.micro;
-    const double ranks = t->comm->world.size;
+    const struct dpt_graph *graph = w->graph;
+    const double samples = w->samples, micro = w->micro, ranks = w->ranks;
     const bool both = pass == DPT_COST_BACKWARD;
     /* Forward reads x and writes y; the gradient of x comes from dy, that of the weights from x and
      * dy. Both at once read dy once. */
@@ -121,22 +131,16 @@ struct dpt_cost dpt_cost_of_nodes(const struct dpt_trainer *t, const int32_t *no
     };
 }
 
-/* The reduction has computed the sums of squares, and the norm only adds up some of them. */
-static bool squares_come_with_sum(const struct dpt_trainer *t)
+struct dpt_cost dpt_cost_of_part(const struct dpt_workload *w, int what)
 {
-    return t->reduction.state != NULL && t->reduction.type->sums_of_squares(t) != NULL;
-}
-
-struct dpt_cost dpt_cost_of_part(const struct dpt_trainer *t, int what)
-{
-    const struct dpt_graph *graph = &t->model.graph;
-    const struct dpt_dataset *set = t->data.train.set;
-    const double samples = t->data.train.sampler.global, micro = t->data.train.sampler.micro;
-    const double arena = WORD * (double)graph->parameters, ranks = t->comm->world.size;
+    const struct dpt_graph *graph = w->graph;
+    const struct dpt_dataset *set = w->set;
+    const double samples = w->samples, micro = w->micro;
+    const double arena = WORD * (double)graph->parameters, ranks = w->ranks;
     const double image = WORD * (double)dpt_shape_size(&set->shape),
                  stored = (double)set->bytes / (double)set->samples;
     const double outputs = WORD * (double)dpt_shape_size(&graph->nodes[graph->n_nodes - 1].out);
-    const double threads = (double)t->team.all_threads, slots = t->arenas.slots;
+    const double threads = w->threads, slots = w->slots;
     struct dpt_cost cost = {0};
 
     if (what == DPT_SPAN_DATA) { /* the stored samples lie anywhere in the set */
@@ -151,17 +155,16 @@ struct dpt_cost dpt_cost_of_part(const struct dpt_trainer *t, int what)
         /* Every thread's gradient is read, and each rank writes the sum. */
         cost.move[0].bytes = (threads + ranks) * arena;
         cost.move[0].footprint = (threads / ranks + 1) * arena;
-    } else if (what == DPT_SPAN_NORM && !squares_come_with_sum(t)) {
+    } else if (what == DPT_SPAN_NORM && !w->squares) {
         cost.move[0].bytes = ranks * arena;
         cost.move[0].footprint = arena;
     } else if (what == DPT_SPAN_OPTIMIZER) {
         /* Weights and slots in and out, gradient in. Where norms of tensors are wanted, one pass
          * reads weights and gradient and changes the slots, a second one reads these and changes
          * the weights. */
-        const double updates = ranks / dpt_trainer_owners(t); /* of all weights */
-        const bool norms = dpt_optimizer_chunks(&t->job->optimizer, graph) > 0;
+        const double updates = ranks / w->owners; /* of all weights */
 
-        cost.move[0].bytes = updates * (norms ? 4 + 3 * slots : 3 + 2 * slots) * arena;
+        cost.move[0].bytes = updates * (w->norms ? 4 + 3 * slots : 3 + 2 * slots) * arena;
         cost.move[0].footprint = (2 + slots) * arena;
     }
     return cost;

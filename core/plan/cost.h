@@ -66,16 +66,27 @@ struct dpt_cost {
 
 enum dpt_cost_pass { DPT_COST_FORWARD, DPT_COST_DATA, DPT_COST_WEIGHTS, DPT_COST_BACKWARD };
 
-/* A view of the trainer in which a step is one micro-batch of one rank. comm: becomes its ranks. */
-struct dpt_trainer dpt_cost_alone(const struct dpt_trainer *t, struct dpt_comm *comm,
-                                  int32_t samples);
+/* Whose work it is. */
+struct dpt_workload {
+    const struct dpt_graph *graph;
+    const struct dpt_dataset *set; /* of training; borrowed, as the graph is */
+    double samples, micro;         /* of a step; of a micro-batch */
+    double ranks, owners, threads; /* threads: of all ranks; owners: that divide the update */
+    int slots;                     /* of the optimizer, the weights' average among them */
+    bool norms;                    /* the optimizer takes norms of tensors */
+    bool squares; /* the reduction computes the sums of squares: the norm adds up some of them */
+};
+/* That of all ranks of a layout that trains, without `squares`. */
+struct dpt_workload dpt_workload_of(const struct dpt_layout *layout, const struct dpt_dataset *set);
+/* The same where a step is one micro-batch of one rank. */
+struct dpt_workload dpt_workload_alone(const struct dpt_workload *all, int32_t samples);
 /* n nodes that are computed as one, on `samples` samples. BACKWARD: the gradients of data and
  * weights in one. wants_data: for BACKWARD, whether that of the data is among them. */
-struct dpt_cost dpt_cost_of_nodes(const struct dpt_trainer *t, const int32_t *nodes, int32_t n,
+struct dpt_cost dpt_cost_of_nodes(const struct dpt_workload *w, const int32_t *nodes, int32_t n,
                                   enum dpt_cost_pass pass, bool wants_data);
 /* The work of a part that is no layer, an enum dpt_span_what. Nothing for what is only waiting or
  * overhead. */
-struct dpt_cost dpt_cost_of_part(const struct dpt_trainer *t, int what);
+struct dpt_cost dpt_cost_of_part(const struct dpt_workload *w, int what);
 
 /* Seconds of a step, its work spread evenly over all threads. by_bytes: out, whether the bytes take
  * longer than the arithmetic. */

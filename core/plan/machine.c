@@ -138,9 +138,9 @@ static enum dpt_status average(const struct measuring *m, struct dpt_machine *ma
     enum dpt_status status = DPT_OK;
     double sums[2 + DPT_MACHINE_SIZES] = {0};
     const struct dpt_job *job = m->t->job;
-    const double threads = (double)m->t->team.all_threads;
+    const double threads = (double)m->t->layout.all_threads;
 
-    for (int i = 0; i < m->t->team.threads; i++) {
+    for (int i = 0; i < m->t->layout.threads; i++) {
         sums[0] += m->each[i].fp32;
         sums[1] += m->each[i].bf16;
         for (int k = 0; k < DPT_MACHINE_SIZES; k++)
@@ -166,7 +166,7 @@ enum dpt_status dpt_machine_measure(struct dpt_trainer *t, struct dpt_machine *m
     enum dpt_status status = DPT_OK;
     const struct dpt_group *world = &t->comm->world;
     struct measuring m = {.t = t, .backend = t->backend};
-    int64_t threads = t->team.threads;
+    int64_t threads = t->layout.threads;
 
     for (size_t i = 0; dpt_backends[i] != NULL; i++) /* the machine's limit, not the backend's */
         if (dpt_backends[i]->gemm != NULL) {
@@ -177,7 +177,7 @@ enum dpt_status dpt_machine_measure(struct dpt_trainer *t, struct dpt_machine *m
     dpt_comm_note(t->comm, 0, "measuring the machine");
     DPT_TRY(dpt_group_sum_ints(&t->comm->node, &threads, &threads, 1, err));
     m.main_bytes = fmax(LEAST_MAIN, (double)SHARED_MAIN / (double)threads);
-    status = DPT_ALLOCATE(m.each, (size_t)t->team.threads, "measuring the machine", err);
+    status = DPT_ALLOCATE(m.each, (size_t)t->layout.threads, "measuring the machine", err);
     DPT_TRY(dpt_group_agree(world, status, err)); /* also: all begin at once */
     if (m.backend->gemm != NULL)
         status = dpt_trainer_run(t, measure_part, &m, err);

@@ -9,42 +9,43 @@
 #include "core/base/memory.h"
 #include "core/base/process.h"
 #include "core/state/checkpoint.h"
-#include "core/train/mesh/units.h"
-#include "core/train/reduction/gradient_reduction.h"
-#include "core/train/setup/batch_sizing.h"
 #include "core/train/setup/choose.h"
 #include "core/train/setup/parts.h"
 #include "core/train/setup/state.h"
-#include "core/train/step/engine.h"
-#include "core/train/step/runner.h"
 #include "core/train/update/optimizer.h"
+#include "core/train/update/schedule.h"
 #include "data/sets/augment.h"
 
 /* --- who runs where --------------------------------------------------------------------------- */
 
-/* Rank 0 of ranks that need not be there. */
-static void make_comm(struct dpt_plan *p, const struct dpt_backend *backend)
+/* Counts the ranks of a node, and the nodes. */
+static void count_nodes(struct dpt_plan *p)
 {
     struct dpt_plan_spec *spec = &p->spec;
 
     p->assumes_nodes = spec->node_ranks == 0;
     if (spec->node_ranks == 0)
-        spec->node_ranks = backend->devices != NULL ? dpt_plan_gpu_node() : spec->ranks;
+        spec->node_ranks = p->backend->devices != NULL ? dpt_plan_gpu_node() : spec->ranks;
     if (spec->node_ranks > spec->ranks)
         spec->node_ranks = spec->ranks;
     p->nodes = (spec->ranks + spec->node_ranks - 1) / spec->node_ranks;
-    p->comm.world.size = spec->ranks;
-    p->comm.node.size = spec->node_ranks;
-    p->comm.leaders.size = p->nodes;
-    p->comm.nodes = p->nodes;
 }
 
-/* Counts them as dpt_trainer_open does. */
-static int threads_of(const struct dpt_plan *p)
+enum dpt_status dpt_plan_layout(const struct dpt_plan *p, const struct dpt_job *job, int ranks,
+                                int node_ranks, struct dpt_layout *layout, struct dpt_error *err)
 {
-    const double share = p->cores / p->spec.node_ranks;
+    const struct dpt_layout_spec spec = {
+        .job = job,
+        .backend = p->backend,
+        .graph = &p->model.graph,
+        .samples = &p->data.train.sampler,
+        .files = p->data.train.set->files,
+        .ranks = ranks,
+        .node_ranks = node_ranks,
+        .rank = ranks - 1, /* no part is larger than the last one */
+    };
 
-    return share < 2 ? 1 : (int)(share + 1e-6);
+    return dpt_layout_open(&spec, p->cores / node_ranks, layout, err);
 }
 
 /* --- the whole -------------------------------------------------------------------------------- */
@@ -53,15 +54,14 @@ static int threads_of(const struct dpt_plan *p)
  * the actions' bytes one's own part is left out. */
 static void fill_sums(struct dpt_plan *p)
 {
-    const struct dpt_trainer *t = &p->t;
-    const double *kind = p->stages[t->mesh.stage].traffic.kind;
-    const double ranks = dpt_trainer_replicas(t)->world.size;
+    const double *kind = p->stages[p->stage->number].traffic.kind;
+    const double ranks = p->layout.replicas;
     const double all = ranks / fmax(ranks - 1, 1);
 
     if (ranks > 1)
         p->reduced = kind[DPT_ACTION_ADD] > 0
                          ? round(kind[DPT_ACTION_ADD] * all)
-                         : ((double)dpt_trainer_graph(t)->arena + DPT_TAIL_WORDS) * sizeof(float);
+                         : ((double)p->stage->graph.arena + DPT_TAIL_WORDS) * sizeof(float);
     p->gathered = round(kind[DPT_ACTION_GATHER] * all);
 }
 
@@ -70,25 +70,25 @@ static void fill_sums(struct dpt_plan *p)
 static enum dpt_status fit_device(struct dpt_plan *p, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const bool ours = dpt_trainer_micro_is_open(&p->t);
-    const int32_t wanted = p->t.data.train.sampler.micro;
+    const bool ours = dpt_layout_micro_is_open(p->job, &p->model.graph);
+    const int32_t wanted = p->layout.micro;
     int32_t micro = wanted;
 
     dpt_plan_gpu_memory(p);
     while (p->device_bytes > p->gpu.memory && micro > 1) {
         micro /= 2;
-        DPT_TRY(dpt_plan_measure(p, micro, err));
-        p->t.data.train.sampler.micro = micro;
+        dpt_layout_set_micro(&p->layout, micro);
+        DPT_TRY(dpt_plan_measure(p, err));
         dpt_plan_gpu_memory(p);
     }
     if (ours && micro < wanted && p->device_bytes <= p->gpu.memory) {
-        p->t.model.micro_most = micro;
-        for (size_t i = 0; i < DPT_SPLITS; i++)
-            p->t.data.split[i].sampler.micro = micro;
-    } else if (micro < wanted) {
+        p->micro_most = micro;
+        return dpt_splits_plan(&p->data, &p->layout, err);
+    }
+    if (micro < wanted) {
         p->device_micro = p->device_bytes <= p->gpu.memory ? micro : 0;
-        p->t.data.train.sampler.micro = wanted;
-        DPT_TRY(dpt_plan_measure(p, wanted, err));
+        dpt_layout_set_micro(&p->layout, wanted);
+        DPT_TRY(dpt_plan_measure(p, err));
         dpt_plan_gpu_memory(p);
     }
 out:
@@ -107,37 +107,70 @@ void dpt_plan_assumption(const struct dpt_plan *p, char text[DPT_PLAN_TEXT])
                  gpus ? "nodes of" : "one node of", n, gpus ? "GPU" : "core", n == 1 ? "" : "s");
 }
 
+/* Describes the data, builds the model and finds how the work is divided, as dpt_trainer_open does,
+ * for ranks that need not exist. Only graphs are allocated; no sample is read. */
+static enum dpt_status describe(struct dpt_plan *p, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_job *job = p->job;
+
+    p->model.loss = dpt_job_loss(job);
+    DPT_TRY(dpt_numerics_limit(p->backend, job, err));
+    DPT_TRY(dpt_splits_open(&p->data, job, &p->model.loss,
+                            DPT_PART_TRAIN | DPT_PART_VALID | DPT_PART_TEST, NULL, NULL, err));
+    DPT_TRY(dpt_numerics_precision(p->backend, job, err));
+    DPT_TRY(dpt_model_of_splits(&p->model, job, &p->data, err));
+    dpt_layout_settle_norms(job, true, &p->model.graph);
+    DPT_TRY(dpt_plan_layout(p, job, p->spec.ranks, p->spec.node_ranks, &p->layout, err));
+    DPT_TRY(dpt_splits_open_targets(&p->data, job, &p->model, false, &p->targets, err));
+    DPT_TRY(dpt_splits_plan(&p->data, &p->layout, err));
+    dpt_splits_length(&p->data, job, &p->steps_per_epoch, &p->steps);
+    p->lr =
+        dpt_schedule_scale(&job->schedule, dpt_optimizer_lr(&job->optimizer), job->batch.global);
+    DPT_TRY(dpt_splits_identify(&p->data, err));
+out:
+    return status;
+}
+
+static enum dpt_status size_checkpoint(struct dpt_plan *p, const char *job_text,
+                                       struct dpt_error *err)
+{
+    struct dpt_arenas arenas = {0};
+    struct dpt_state state;
+
+    dpt_arenas_count_slots(&arenas, &p->layout);
+    state = dpt_state_of(&p->layout, &p->data, &p->model, &arenas, &p->targets, job_text);
+    state.progress.best_step = -1;
+    return dpt_checkpoint_size(&state, p->job->output, &p->checkpoint, err);
+}
+
 enum dpt_status dpt_plan_open(struct dpt_plan *p, const struct dpt_job *job,
                               const struct dpt_plan_spec *spec, const char *job_text,
                               struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct dpt_backend *backend;
-    struct dpt_state state;
 
     memset(p, 0, sizeof *p);
     p->spec = *spec;
+    p->job = job;
     p->available = dpt_memory_available();
     p->process = spec->process;
     p->cores = dpt_process_cores();
-    DPT_TRY(dpt_choose_planned((enum dpt_device_kind)job->device.kind, &backend, err));
-    make_comm(p, backend);
-    if (backend->devices != NULL)
-        dpt_plan_gpu_choose(p, backend);
-    DPT_TRY(dpt_trainer_plan(&p->t, job, &p->comm, threads_of(p),
-                             DPT_PART_TRAIN | DPT_PART_VALID | DPT_PART_TEST, err));
+    DPT_TRY(dpt_choose_planned((enum dpt_device_kind)job->device.kind, &p->backend, err));
+    count_nodes(p);
+    if (p->backend->devices != NULL)
+        dpt_plan_gpu_choose(p, p->backend);
+    DPT_TRY(describe(p, err));
     if (dpt_augment_wanted(&job->data.augment))
-        DPT_TRY(dpt_augment_check(&job->data.augment, p->t.data.train.set, err));
-    if (p->t.team.together) /* only its presence counts, it is never run */
-        DPT_TRY(dpt_pool_open(&p->t.team.pool, 1, false, err));
-    DPT_TRY(dpt_trainer_identify(&p->t, err));
-    state = dpt_trainer_state(&p->t, job_text);
-    DPT_TRY(dpt_checkpoint_size(&state, job->output, &p->checkpoint, err));
+        DPT_TRY(dpt_augment_check(&job->data.augment, p->data.train.set, err));
+    if (p->layout.together) /* only its presence counts, it is never run */
+        DPT_TRY(dpt_pool_open(&p->pool, 1, false, err));
+    DPT_TRY(size_checkpoint(p, job_text, err));
     p->libraries = dpt_process_memory("RssFile"); /* once: it grows while libraries are used */
     if (p->process <= 0)
         p->process = dpt_process_memory("VmHWM") - p->libraries;
     DPT_TRY(dpt_plan_stages(p, err));
-    if (backend->devices != NULL)
+    if (p->backend->devices != NULL)
         DPT_TRY(fit_device(p, err));
     fill_sums(p);
     dpt_plan_fill_memory(p);
@@ -148,6 +181,10 @@ out:
 
 void dpt_plan_close(struct dpt_plan *p)
 {
-    dpt_plan_release_stages(p);
-    dpt_trainer_close(&p->t);
+    dpt_free(p->stages);
+    dpt_pool_close(p->pool);
+    dpt_layout_close(&p->layout);
+    dpt_graph_release(&p->model.graph);
+    dpt_target_scale_release(&p->targets);
+    dpt_splits_close(&p->data);
 }

@@ -1,8 +1,8 @@
 /*
  * plan: what a job would do and need, found without doing it.
  *
- * Steps, partitions, shapes and buffers come from the code that trains: a trainer that is only
- * planned (dpt_trainer_plan), the backend's own plan, the reductions' and the checkpoint's sizes.
+ * Steps, partitions, shapes and buffers come from what training is opened by: the layout
+ * (core/train/layout), the backend's own plan, the reductions' and the checkpoint's sizes.
  * Seconds are a model: a micro-batch's time, the update of the weights, and the sum over the ranks,
  * on nodes like this machine. A micro-batch's time is measured where the model is small enough to
  * try one (dpt_trial_run), else taken from the limits of cost.h and what the layers reach of them.
@@ -13,7 +13,7 @@
 #include "core/backend/devices.h"
 #include "core/base/str.h"
 #include "core/plan/cost.h"
-#include "core/train/step/actions.h"
+#include "core/train/layout/shares.h"
 #include "core/train/trainer.h"
 
 /* --- GPUs, none of which needs to be there (plan_gpu.c) --------------------------------------- */
@@ -90,7 +90,7 @@ struct dpt_trial {
     double barrier; /* of these threads */
 };
 
-/* What a rank's list of a full step moves (core/train/step/actions.h). */
+/* What a rank's list of a full step moves (core/train/layout/actions.h). */
 struct dpt_plan_traffic {
     double kind[DPT_ACTION_KINDS]; /* bytes, by the actions' rows */
     double to_next;                /* of messages, those to the next stage */
@@ -100,8 +100,6 @@ struct dpt_plan_traffic {
 
 /* A stage of the model, of which there is at least one. */
 struct dpt_plan_stage {
-    struct dpt_graph graph; /* as its ranks have it; empty where none divide the model */
-    struct dpt_units units;
     struct dpt_plan_traffic traffic;
 
     const char *first;  /* its first layer; borrowed */
@@ -123,9 +121,20 @@ enum { DPT_PLAN_AXES = 3, DPT_PLAN_TEXT = 128 };
 
 struct dpt_plan {
     struct dpt_plan_spec spec;
-    struct dpt_comm comm; /* of ranks that need not be there */
-    struct dpt_trainer t; /* rank 0 of them, planned */
-    double cores;         /* of a node, all its ranks together */
+    const struct dpt_job *job; /* borrowed */
+    const struct dpt_backend *backend;
+    struct dpt_splits data; /* described only */
+    struct dpt_trainer_model model;
+    struct dpt_target_scale targets;
+    struct dpt_layout layout;
+    const struct dpt_layout_stage
+        *stage;         /* the one that needs most memory, of a GPU's if there are any */
+    int32_t micro_most; /* a larger micro-batch does not fit on the device; 0: no limit is known */
+    int32_t adds;       /* micro-batches of which the backend gives the sum of the gradients */
+    struct dpt_pool *pool;          /* for what backends say of a team; NULL: there is no team */
+    int64_t steps, steps_per_epoch; /* of the whole run */
+    double lr;                      /* base rate after scaling */
+    double cores;                   /* of a node, all its ranks together */
     int nodes;
     bool assumes_nodes; /* the spec does not say how many ranks share a node */
     struct dpt_program_bytes program;
@@ -144,21 +153,25 @@ struct dpt_plan {
     double reduced;       /* bytes that each rank puts into a step's sum */
     double gathered; /* bytes of weights that each rank needs of a step's messages, its own too */
     struct dpt_plan_axis axes[DPT_PLAN_AXES];
-    struct dpt_plan_stage *stages; /* of t.mesh; the memory above is of the one that needs most, of
-                                      a GPU's where there are any */
-    double bubble;                 /* the share of a step in which a stage waits for the others */
-    struct dpt_machine machine;    /* flops 0: not measured */
+    struct dpt_plan_stage
+        *stages;                /* of the layout; the memory above is of the one that needs most */
+    double bubble;              /* the share of a step in which a stage waits for the others */
+    struct dpt_machine machine; /* flops 0: not measured */
     struct dpt_trial trial;
     double sample; /* seconds to decode, resize or augment a sample; 0: nothing is done to it */
     struct dpt_plan_step step;
 };
 
 /* Everything but the seconds. *plan keeps pointing to job and spec; it may not be moved, and is to
- * be closed in any case. job_text: dpt_job_signature's. Errors: as dpt_trainer_plan. */
+ * be closed in any case. job_text: dpt_job_signature's. Errors: BAD_JOB, BAD_DATA, RANK, IO. */
 enum dpt_status dpt_plan_open(struct dpt_plan *plan, const struct dpt_job *job,
                               const struct dpt_plan_spec *spec, const char *job_text,
                               struct dpt_error *err);
 void dpt_plan_close(struct dpt_plan *plan);
+/* The layout of a plan's model on other ranks, of a job that differs from the plan's in numbers. It
+ * is to be closed, after a failure too. Errors: BAD_JOB, RANK. */
+enum dpt_status dpt_plan_layout(const struct dpt_plan *plan, const struct dpt_job *job, int ranks,
+                                int node_ranks, struct dpt_layout *layout, struct dpt_error *err);
 /* A line that says which nodes were assumed, where the spec leaves them out and that is worth a
  * line; else nothing. */
 void dpt_plan_assumption(const struct dpt_plan *plan, char text[DPT_PLAN_TEXT]);
@@ -185,9 +198,9 @@ struct dpt_plan_share {
 };
 struct dpt_plan_share dpt_plan_share(const struct dpt_plan *plan);
 
-/* plan_memory.c: what the backend needs for a micro-batch of the present stage; the memory, once
- * that is known. */
-enum dpt_status dpt_plan_measure(struct dpt_plan *plan, int32_t micro, struct dpt_error *err);
+/* plan_memory.c: what the backend needs for a micro-batch of plan->stage; the memory, once that is
+ * known. */
+enum dpt_status dpt_plan_measure(struct dpt_plan *plan, struct dpt_error *err);
 void dpt_plan_fill_memory(struct dpt_plan *plan);
 /* Plans each stage by itself; the one that needs most stays. Errors: RANK. */
 enum dpt_status dpt_plan_stages(struct dpt_plan *plan, struct dpt_error *err);
@@ -202,10 +215,10 @@ double dpt_plan_copy_seconds(const struct dpt_plan *plan, double bytes);
 /* Seconds in which ranks tell each other their parts of divided layers in a step. */
 double dpt_plan_part_seconds(const struct dpt_plan *plan, double slower);
 
-/* plan_lists.c: the ranks' lists of actions. t: planned, as a rank of its present stage. Errors:
- * RANK. */
-enum dpt_status dpt_plan_read_list(const struct dpt_trainer *t, struct dpt_plan_traffic *traffic,
-                                   struct dpt_error *err);
+/* plan_lists.c: the ranks' lists of actions. What a rank of the stage sends. Errors: RANK. */
+enum dpt_status dpt_plan_read_list(const struct dpt_layout *layout,
+                                   const struct dpt_layout_stage *stage,
+                                   struct dpt_plan_traffic *traffic, struct dpt_error *err);
 /* Fills plan->bubble. Errors: RANK. */
 enum dpt_status dpt_plan_find_bubble(struct dpt_plan *plan, struct dpt_error *err);
 
@@ -220,8 +233,8 @@ struct dpt_plan_pace {
     double add;          /* seconds to add a float */
 };
 /* Runs the lists of all stages against each other: fills the step's compute, wait, between, network
- * and meetings. t: the plan's trainer with that many ranks and samples. Errors: RANK. */
-enum dpt_status dpt_plan_run_lists(const struct dpt_plan *plan, const struct dpt_trainer *t,
+ * and meetings. layout: of that many ranks and samples. Errors: RANK. */
+enum dpt_status dpt_plan_run_lists(const struct dpt_plan *plan, const struct dpt_layout *layout,
                                    const struct dpt_plan_pace *pace, int32_t rounds,
                                    struct dpt_plan_step *step, struct dpt_error *err);
 
@@ -256,9 +269,20 @@ void dpt_plan_gpu_step(const struct dpt_plan *plan, int ranks, int node_ranks, i
 /* Fills trial->sum and trial->barrier for gradients of so many floats. Errors: RANK. */
 enum dpt_status dpt_trial_sum(size_t floats, int threads, struct dpt_trial *trial,
                               struct dpt_error *err);
-/* Computes a few micro-batches and updates of a planned model on `threads` threads at once, and
+/* A rank by itself that has the whole model, on this machine: a trainer with threads and, once they
+ * are opened, arenas and a program. It may not be moved. */
+struct dpt_lone {
+    struct dpt_comm comm;
+    struct dpt_job job;
+    struct dpt_trainer t;
+};
+/* samples: that each thread has room for. Errors: RANK. */
+enum dpt_status dpt_lone_open(struct dpt_lone *lone, const struct dpt_plan *plan, int threads,
+                              int32_t samples, struct dpt_error *err);
+void dpt_lone_close(struct dpt_lone *lone);
+/* Computes a few micro-batches and updates of the plan's model on `threads` threads at once, and
  * throws them away. Errors: RANK. */
-enum dpt_status dpt_trial_run(const struct dpt_trainer *t, int threads, struct dpt_trial *trial,
+enum dpt_status dpt_trial_run(const struct dpt_plan *plan, int threads, struct dpt_trial *trial,
                               struct dpt_error *err);
 
 /*

@@ -9,7 +9,6 @@
 #include "core/backend/operation.h"
 #include "core/train/reduction/gradient_reduction.h"
 #include "core/train/setup/choose.h"
-#include "core/train/step/engine.h"
 
 enum { WORD = sizeof(float), NODE = 8, ROOMS = 3 };
 
@@ -133,25 +132,23 @@ void dpt_plan_gpu_choose(struct dpt_plan *p, const struct dpt_backend *backend)
 /* A step's samples as they come from the host. */
 static double step_samples(const struct dpt_plan *p)
 {
-    const struct dpt_trainer *t = &p->t;
-    const struct dpt_sampler *s = &t->data.train.sampler;
+    const struct dpt_sampler *s = &p->data.train.sampler;
     const double micros = ceil((double)s->global / s->micro);
     const double rows = ceil(micros / p->spec.ranks) * s->micro;
 
-    return rows * (double)dpt_shape_size(&t->data.train.set->shape) * WORD;
+    return rows * (double)dpt_shape_size(&p->data.train.set->shape) * WORD;
 }
 
 void dpt_plan_gpu_memory(struct dpt_plan *p)
 {
-    struct dpt_trainer *t = &p->t;
-    const struct dpt_dataset *set = t->data.train.set;
-    const double arena = (double)dpt_trainer_graph(t)->arena * WORD;
-    const double learned = (double)dpt_trainer_graph(t)->floats * WORD;
+    const struct dpt_dataset *set = p->data.train.set;
+    const double arena = (double)p->stage->graph.arena * WORD;
+    const double learned = (double)p->stage->graph.floats * WORD;
     const double copies = fmax(0, (double)p->program.copies - 2 * arena);
     const double stored = (double)set->bytes;
     /* Else the host updates, and sends one micro-batch after the other. */
-    const bool steps = t->engine->on_device;
-    const double slots = steps ? t->arenas.slots * learned : 0;
+    const bool steps = p->layout.on_device;
+    const double slots = steps ? p->layout.slots * learned : 0;
     const double sum = context + 2 * arena + copies + slots + (double)p->program.values +
                        (double)p->program.scratch;
 
@@ -160,8 +157,8 @@ void dpt_plan_gpu_memory(struct dpt_plan *p)
     const double sums = adds ? (double)p->program.sums : 0;
 
     if (!adds)
-        t->team.adds = t->team.group;
-    p->stored = steps && !set->files && dpt_dataset_in_memory(set, &t->job->data, p->available) &&
+        p->adds = p->layout.group;
+    p->stored = steps && !set->files && dpt_dataset_in_memory(set, &p->job->data, p->available) &&
                 sum + stored + margin * p->gpu.memory <= p->gpu.memory;
     memcpy(p->device,
            (const struct dpt_plan_memory[DPT_PLAN_DEVICE]){
@@ -186,7 +183,7 @@ void dpt_plan_gpu_memory(struct dpt_plan *p)
 
 static double flops_of(const struct dpt_plan *p)
 {
-    const int precision = p->t.job->device.precision;
+    const int precision = p->job->device.precision;
 
     return dpt_gpu_peak(&p->gpu, precision) * reached[precision_at(&p->gpu, precision)];
 }
@@ -202,17 +199,17 @@ static double pass(const struct dpt_plan *p, const struct dpt_cost *cost, double
 double dpt_plan_gpu_micro(const struct dpt_plan *p, int32_t first, int32_t last, int32_t micro,
                           int computes)
 {
-    const bool half = p->t.job->device.precision >= DPT_PRECISION_BF16;
+    const bool half = p->job->device.precision >= DPT_PRECISION_BF16;
     const double part = half ? 0.5 : 1;
-    struct dpt_comm comm;
-    const struct dpt_trainer one = dpt_cost_alone(&p->t, &comm, micro);
+    const struct dpt_workload all = dpt_workload_of(&p->layout, p->data.train.set),
+                              one = dpt_workload_alone(&all, micro);
     double seconds = 0;
 
     for (int32_t i = first; i < last; i++) {
-        const struct dpt_graph_node *node = &one.model.graph.nodes[i];
-        const bool own = dpt_graph_updates(&one.model.graph, node->weight) ||
-                         dpt_graph_updates(&one.model.graph, node->bias);
-        const bool trains = dpt_graph_wants_dx(&one.model.graph, i);
+        const struct dpt_graph_node *node = &one.graph->nodes[i];
+        const bool own =
+            dpt_graph_updates(one.graph, node->weight) || dpt_graph_updates(one.graph, node->bias);
+        const bool trains = dpt_graph_wants_dx(one.graph, i);
         const struct dpt_cost forward = dpt_cost_of_nodes(&one, &i, 1, DPT_COST_FORWARD, trains);
         const struct dpt_cost back = dpt_cost_of_nodes(&one, &i, 1, DPT_COST_BACKWARD, trains);
 
@@ -229,13 +226,12 @@ double dpt_plan_gpu_micro(const struct dpt_plan *p, int32_t first, int32_t last,
 void dpt_plan_gpu_step(const struct dpt_plan *p, int ranks, int node_ranks, int64_t micros,
                        int32_t micro, struct dpt_plan_step *step)
 {
-    const struct dpt_trainer *t = &p->t;
-    const double n = (double)dpt_trainer_graph(t)->floats, arena = n * WORD;
+    const double n = (double)p->stage->graph.floats, arena = n * WORD;
     const double rows = (double)micros * micro;
-    const double sample = (double)dpt_shape_size(&t->data.train.set->shape) * WORD;
+    const double sample = (double)dpt_shape_size(&p->data.train.set->shape) * WORD;
     const int nodes = (ranks + node_ranks - 1) / node_ranks;
     const double memory = p->gpu.bandwidth * reached_bytes;
-    const bool steps = t->engine->on_device;
+    const bool steps = p->layout.on_device;
     double hidden, network;
 
     step->micro = micro;
@@ -246,24 +242,24 @@ void dpt_plan_gpu_step(const struct dpt_plan *p, int ranks, int node_ranks, int6
          * quicker. */
         step->local = 2 * arena / bus + (node_ranks > 1 ? 3 * arena / host_sum : 0);
         network = dpt_fabric_allreduce(&p->spec.fabric, n, nodes, 3 * WORD / host_sum) *
-                  t->reduction.type->sends(t) / 2;
+                  dpt_gradient_reduction_choose(&p->layout)->sends(&p->layout) / 2;
         step->local -= fmin(step->local, hidden);
         hidden = fmax(0, hidden - 2 * arena / bus);
         step->network += network - fmin(network, hidden);
     }
     if (!steps) { /* it gets the sums that the device makes of gradients, and adds them up */
-        const double n_sums = ceil((double)micros / t->team.adds);
+        const double n_sums = ceil((double)micros / p->adds);
 
         step->local +=
             n_sums * (arena / bus + 2 * arena / host_sum) + (n_sums - 1) * 3 * arena / host_sum;
         /* What is gathered of weights goes to it, too. */
-        step->local += p->stages[t->mesh.stage].traffic.kind[DPT_ACTION_GATHER] / bus;
+        step->local += p->stages[p->stage->number].traffic.kind[DPT_ACTION_GATHER] / bus;
     }
     if (steps)
-        step->update = ((4 + 2 * t->arenas.slots) * arena + 2 * arena) / memory + 4 * start;
+        step->update = ((4 + 2 * p->layout.slots) * arena + 2 * arena) / memory + 4 * start;
     else /* the host updates what a rank owns, and the device gets the weights */
         step->update =
-            (3 + 2 * t->arenas.slots) * arena / dpt_trainer_owners(t) / host_sum + arena / bus;
+            (3 + 2 * p->layout.slots) * arena / p->layout.owners / host_sum + arena / bus;
     step->total = a_step + step->compute + step->wait + step->between + step->data + step->local +
                   step->network + step->update;
 }

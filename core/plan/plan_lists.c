@@ -1,14 +1,10 @@
-/* The lists of actions of a plan's stages (core/train/step/actions.h): what a rank sends by them in
- * a step and, run against each other, how long ranks compute and wait for each other. */
+/* The lists of actions of a plan's stages (core/train/layout/actions.h): what a rank sends by them
+ * in a step and, run against each other, how long ranks compute and wait for each other. */
 #include <math.h>
 #include <string.h>
 
 #include "core/base/memory.h"
 #include "core/plan/plan.h"
-#include "core/train/mesh/mesh.h"
-#include "core/train/mesh/units.h"
-#include "core/train/reduction/gradient_reduction.h"
-#include "core/train/step/runner.h"
 
 enum { WORD = sizeof(float) };
 
@@ -22,22 +18,11 @@ static const double passes = 4, memory_rate = 8e9;
 
 /* --- a stage's list --------------------------------------------------------------------------- */
 
-/* The trainer as a rank of another stage has it. Nothing of it is to be released. */
-static struct dpt_trainer view_of(const struct dpt_plan *p, const struct dpt_trainer *t, int stage)
+static enum dpt_status make_list(const struct dpt_layout *l, const struct dpt_layout_stage *stage,
+                                 int32_t rounds, struct dpt_actions *list, struct dpt_error *err)
 {
-    struct dpt_trainer view = *t;
-
-    view.mesh.stage = stage;
-    view.mesh.graph = p->stages[stage].graph;
-    view.units = p->stages[stage].units;
-    view.units.gathers = dpt_units_by_messages(&view);
-    return view;
-}
-
-static enum dpt_status make_list(const struct dpt_trainer *view, int32_t rounds,
-                                 struct dpt_actions *list, struct dpt_error *err)
-{
-    const struct dpt_division division = dpt_step_division(view, rounds, false);
+    const struct dpt_division division =
+        dpt_layout_division(l, stage, l->by_messages, rounds, false);
 
     return dpt_actions_plan(&division, list, err);
 }
@@ -58,13 +43,13 @@ static int32_t listed_rounds(int stages, int32_t rounds)
 
 /* --- what is sent ----------------------------------------------------------------------------- */
 
-static void add_traffic(const struct dpt_trainer *view, const struct dpt_actions *list,
-                        struct dpt_plan_traffic *sum)
+static void add_traffic(const struct dpt_layout *l, const struct dpt_layout_stage *stage,
+                        const struct dpt_actions *list, struct dpt_plan_traffic *sum)
 {
     *sum = (struct dpt_plan_traffic){0};
     for (int32_t i = 0; i < list->n; i++) {
         const struct dpt_action *a = &list->at[i];
-        const double bytes = dpt_action_types[a->kind].bytes(view, a);
+        const double bytes = dpt_action_types[a->kind].bytes(l, stage, a);
 
         sum->kind[a->kind] += bytes;
         if (a->kind == DPT_ACTION_SEND && !a->back)
@@ -77,22 +62,21 @@ static void add_traffic(const struct dpt_trainer *view, const struct dpt_actions
     sum->in_flight = dpt_actions_in_flight(list);
 }
 
-enum dpt_status dpt_plan_read_list(const struct dpt_trainer *t, struct dpt_plan_traffic *traffic,
-                                   struct dpt_error *err)
+enum dpt_status dpt_plan_read_list(const struct dpt_layout *l, const struct dpt_layout_stage *stage,
+                                   struct dpt_plan_traffic *traffic, struct dpt_error *err)
 {
     enum { N = sizeof *traffic / sizeof(double) };
     enum dpt_status status = DPT_OK;
-    const int32_t rounds = dpt_step_most_rounds(t, t->data.train.sampler.micro),
-                  most = listed_rounds(t->mesh.stages, rounds);
+    const int32_t rounds = dpt_layout_most_rounds(l), most = listed_rounds(l->stages, rounds);
     struct dpt_plan_traffic half;
     struct dpt_actions list = {0};
 
-    DPT_TRY(make_list(t, most, &list, err));
-    add_traffic(t, &list, traffic);
+    DPT_TRY(make_list(l, stage, most, &list, err));
+    add_traffic(l, stage, &list, traffic);
     if (rounds > most) {
         dpt_actions_release(&list);
-        DPT_TRY(make_list(t, most / 2, &list, err));
-        add_traffic(t, &list, &half);
+        DPT_TRY(make_list(l, stage, most / 2, &list, err));
+        add_traffic(l, stage, &list, &half);
         extend((double *)traffic, (double *)&half, N, (double)(rounds - most) / (most - most / 2));
     }
 out:
@@ -125,7 +109,7 @@ enum { COMPUTE, MESSAGES, COLLECTIVES, ENDS, CALLS, SUMS };
 
 /* A rank of a stage on its way through its list. */
 struct walker {
-    struct dpt_trainer view;
+    const struct dpt_layout_stage *own;
     struct dpt_actions list;
     int32_t at;       /* its next action */
     double sum[SUMS]; /* ENDS: the time, since the step's begin */
@@ -136,6 +120,7 @@ struct walker {
 /* The ranks of one model on their way through a step. */
 struct walk {
     const struct dpt_plan *p;
+    const struct dpt_layout *layout;
     const struct dpt_plan_pace *pace;
     bool messages; /* they take time */
     int stages;
@@ -193,7 +178,7 @@ static bool take(const struct walk *w, int k)
     struct walker *s = &w->stage[k];
     const struct dpt_action *a = &s->list.at[s->at];
     const struct dpt_action_type *type = &dpt_action_types[a->kind];
-    const double bytes = type->bytes(&s->view, a);
+    const double bytes = type->bytes(w->layout, s->own, a);
     const bool sends = a->kind == DPT_ACTION_SEND, to_next = sends != a->back;
     double took = 0, away = 0;
     int what = MESSAGES;
@@ -231,19 +216,18 @@ static void close_walk(struct walk *w)
     dpt_free(w->room);
 }
 
-static enum dpt_status open_walk(struct walk *w, const struct dpt_trainer *t, int32_t rounds,
-                                 struct dpt_error *err)
+static enum dpt_status open_walk(struct walk *w, int32_t rounds, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     size_t n = 0;
     double *at;
 
-    w->stages = t->mesh.stages;
+    w->stages = w->layout->stages;
     DPT_TRY(DPT_ALLOCATE(w->stage, (size_t)w->stages, "a step's actions", err));
     for (int k = 0; k < w->stages; k++) {
-        w->stage[k].view = view_of(w->p, t, k);
-        DPT_TRY(make_list(&w->stage[k].view, rounds, &w->stage[k].list, err));
-        n += 2 * (size_t)(w->stage[k].view.units.n + rounds);
+        w->stage[k].own = &w->layout->stage[k];
+        DPT_TRY(make_list(w->layout, w->stage[k].own, rounds, &w->stage[k].list, err));
+        n += 2 * (size_t)(w->stage[k].own->units + rounds);
     }
     DPT_TRY(DPT_ALLOCATE(w->room, n, "a step's actions", err));
     for (size_t i = 0; i < n; i++)
@@ -253,7 +237,7 @@ static enum dpt_status open_walk(struct walk *w, const struct dpt_trainer *t, in
         struct walker *s = &w->stage[k];
 
         s->cost = at;
-        s->sent[0] = s->cost + 2 * s->view.units.n;
+        s->sent[0] = s->cost + 2 * s->own->units;
         s->sent[1] = s->sent[0] + rounds;
         at = s->sent[1] + rounds;
     }
@@ -263,16 +247,16 @@ out:
 
 /* Runs the lists of that many rounds. sum: out, of the stage that computes longest; the step ends
  * where the last stage does. */
-static enum dpt_status run(const struct dpt_plan *p, const struct dpt_trainer *t,
+static enum dpt_status run(const struct dpt_plan *p, const struct dpt_layout *l,
                            const struct dpt_plan_pace *pace, int32_t rounds, bool messages,
                            double sum[SUMS], struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct walk w = {.p = p, .pace = pace, .messages = messages};
+    struct walk w = {.p = p, .layout = l, .pace = pace, .messages = messages};
     bool moves = true;
     double ends = 0;
 
-    DPT_TRY(open_walk(&w, t, rounds, err));
+    DPT_TRY(open_walk(&w, rounds, err));
     while (moves) {
         moves = false;
         for (int k = 0; k < w.stages; k++)
@@ -297,34 +281,34 @@ out:
 }
 
 /* The same for any number of rounds. */
-static enum dpt_status run_all(const struct dpt_plan *p, const struct dpt_trainer *t,
+static enum dpt_status run_all(const struct dpt_plan *p, const struct dpt_layout *l,
                                const struct dpt_plan_pace *pace, int32_t rounds, bool messages,
                                double sum[SUMS], struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const int32_t most = listed_rounds(t->mesh.stages, rounds);
+    const int32_t most = listed_rounds(l->stages, rounds);
     double half[SUMS];
 
-    DPT_TRY(run(p, t, pace, most, messages, sum, err));
+    DPT_TRY(run(p, l, pace, most, messages, sum, err));
     if (rounds > most) {
-        DPT_TRY(run(p, t, pace, most / 2, messages, half, err));
+        DPT_TRY(run(p, l, pace, most / 2, messages, half, err));
         extend(sum, half, SUMS, (double)(rounds - most) / (most - most / 2));
     }
 out:
     return status;
 }
 
-enum dpt_status dpt_plan_run_lists(const struct dpt_plan *p, const struct dpt_trainer *t,
+enum dpt_status dpt_plan_run_lists(const struct dpt_plan *p, const struct dpt_layout *l,
                                    const struct dpt_plan_pace *pace, int32_t rounds,
                                    struct dpt_plan_step *step, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     double sum[SUMS], silent[SUMS];
 
-    DPT_TRY(run_all(p, t, pace, rounds, true, sum, err));
+    DPT_TRY(run_all(p, l, pace, rounds, true, sum, err));
     memcpy(silent, sum, sizeof silent);
     if (sum[MESSAGES] > 0)
-        DPT_TRY(run_all(p, t, pace, rounds, false, silent, err));
+        DPT_TRY(run_all(p, l, pace, rounds, false, silent, err));
     step->compute = sum[COMPUTE];
     step->wait = fmax(0, silent[ENDS] - silent[COMPUTE] - silent[COLLECTIVES]);
     step->between = fmax(0, sum[ENDS] - silent[ENDS]);
@@ -340,13 +324,12 @@ out:
 static double even_seconds(const struct dpt_plan *p, int32_t first, int32_t last, int32_t micro,
                            int computes)
 {
-    const int32_t *begin = p->t.mesh.first;
-    int k = 0;
+    const struct dpt_layout_stage *stage = p->layout.stage;
 
     (void)micro;
-    while (begin[k + 1] <= first)
-        k++;
-    return (double)(last - first) / (begin[k + 1] - (k > 0 ? begin[k] : 1)) *
+    while (stage->last <= first)
+        stage++;
+    return (double)(last - first) / (stage->last - (stage->first > 0 ? stage->first : 1)) *
            ((computes & DPT_COMPUTES_FORWARD ? 1 : 0) + (computes & DPT_COMPUTES_BACK ? 2 : 0));
 }
 
@@ -357,8 +340,7 @@ enum dpt_status dpt_plan_find_bubble(struct dpt_plan *p, struct dpt_error *err)
         .seconds = even_seconds, .slower = 1, .replicas = 1, .nodes = 1};
     double sum[SUMS];
 
-    DPT_TRY(run_all(p, &p->t, &even, dpt_step_most_rounds(&p->t, p->t.data.train.sampler.micro),
-                    false, sum, err));
+    DPT_TRY(run_all(p, &p->layout, &even, dpt_layout_most_rounds(&p->layout), false, sum, err));
     p->bubble = fmax(0, 1 - sum[COMPUTE] / sum[ENDS]);
 out:
     return status;

@@ -5,12 +5,8 @@
 #include "core/base/process.h"
 #include "core/plan/plan.h"
 #include "core/train/mesh/tensor_parallel.h"
-#include "core/train/mesh/units.h"
 #include "core/train/reduction/gradient_reduction.h"
-#include "core/train/setup/batch_sizing.h"
 #include "core/train/setup/parts.h"
-#include "core/train/setup/state.h"
-#include "core/train/step/engine.h"
 #include "core/train/step/runner.h"
 
 enum { WORD = sizeof(float) };
@@ -25,18 +21,18 @@ static const double gpu_started = 0.9e9;
 /* What one rank reads of each step, for several steps ahead (data/sets/loader.c). */
 static double read_ahead(const struct dpt_plan *p)
 {
-    const int ranks = dpt_trainer_replicas(&p->t)->world.size;
+    const int ranks = p->layout.replicas;
     double bytes = 0;
 
-    if (p->t.mesh.stage > 0) /* it takes labels alone */
+    if (p->stage->number > 0) /* it takes labels alone */
         return 0;
     for (size_t i = 0; i < DPT_SPLITS; i++) {
-        const struct dpt_split *split = &p->t.data.split[i];
+        const struct dpt_split *split = &p->data.split[i];
         const struct dpt_sampler *s = &split->sampler;
         int64_t batches, most;
         double samples, stored;
 
-        if (!split->present || dpt_dataset_in_memory(split->set, &p->t.job->data, p->available))
+        if (!split->present || dpt_dataset_in_memory(split->set, &p->job->data, p->available))
             continue;
         batches = ((int64_t)s->global + s->micro - 1) / s->micro;
         most = (batches + ranks - 1) / ranks * s->micro;
@@ -53,12 +49,12 @@ static double node_data(const struct dpt_plan *p)
     double bytes = 0;
 
     for (size_t i = 0; i < DPT_SPLITS; i++) {
-        const struct dpt_dataset *set = &p->t.data.sets[i];
+        const struct dpt_dataset *set = &p->data.sets[i];
 
         if (set->samples == 0)
             continue;
         bytes += dpt_dataset_target_bytes(set);
-        if (dpt_dataset_in_memory(set, &p->t.job->data, p->available))
+        if (dpt_dataset_in_memory(set, &p->job->data, p->available))
             bytes += (double)set->bytes;
     }
     return bytes;
@@ -67,40 +63,39 @@ static double node_data(const struct dpt_plan *p)
 /* What batch norms exchange, and what each micro-batch under way has for that. */
 static double statistics_bytes(const struct dpt_plan *p)
 {
-    const struct dpt_trainer *t = &p->t;
     size_t all, one;
 
-    dpt_step_exchange_room(t, &all, &one);
-    return (double)(all + one * (size_t)(t->team.gradient_workers * t->team.in_flight)) *
+    dpt_step_exchange_room(&p->layout, p->stage, &all, &one);
+    return (double)(all + one * (size_t)(p->layout.gradient_workers * p->stage->in_flight)) *
            sizeof(double);
 }
 
 /* Each thread's micro-batches under way (dpt_batch_buffer_open). */
-static double input_bytes(const struct dpt_trainer *t)
+static double input_bytes(const struct dpt_plan *p)
 {
-    const struct dpt_batch_form *form = &t->data.train.form;
-    const double size = (double)dpt_batch_size(form),
-                 micro = t->data.train.sampler.micro * t->team.group;
+    const struct dpt_batch_form *form = &p->data.train.form;
+    const double size = (double)dpt_batch_size(form), micro = p->layout.micro * p->layout.group;
     const double targets = form->targets, scratch = (double)dpt_batch_scratch(form);
 
     /* Each thread has one, and the other slots have their own, without samples behind the first
      * stage. */
-    const double others = t->team.gradient_workers * (t->team.in_flight - 1.0);
+    const double others = p->layout.gradient_workers * (p->stage->in_flight - 1.0);
     const double said = sizeof(int32_t) + sizeof(int64_t) + targets * WORD;
 
-    return (t->team.threads + others * (t->mesh.stage == 0)) * (micro * size + scratch) * WORD +
-           (t->team.threads + others) * micro * said;
+    return (p->layout.threads + others * (p->stage->number == 0)) * (micro * size + scratch) *
+               WORD +
+           (p->layout.threads + others) * micro * said;
 }
 
 /* Norms, losses of an evaluation, hashes. */
-static double bookkeeping(const struct dpt_trainer *t)
+static double bookkeeping(const struct dpt_plan *p)
 {
     double most = 0;
 
     for (size_t i = 0; i < DPT_SPLITS; i++)
-        most = fmax(most, t->data.split[i].present ? (double)t->data.split[i].sampler.samples : 0);
-    return sizeof(double) * (2 * (double)dpt_graph_chunk_count(&t->model.graph) + 1 +
-                             most / t->data.train.sampler.micro + 1 + t->comm->world.size);
+        most = fmax(most, p->data.split[i].present ? (double)p->data.split[i].sampler.samples : 0);
+    return sizeof(double) * (2 * (double)dpt_graph_chunk_count(&p->model.graph) + 1 +
+                             most / p->data.train.sampler.micro + 1 + p->layout.ranks);
 }
 
 static void sum_memory(struct dpt_plan *p)
@@ -122,69 +117,69 @@ static void sum_memory(struct dpt_plan *p)
 
 void dpt_plan_fill_memory(struct dpt_plan *p)
 {
-    const struct dpt_trainer *t = &p->t;
-    const double arena = (double)dpt_trainer_graph(t)->arena * WORD;
-    const double learned = (double)dpt_trainer_graph(t)->floats * WORD;
-    const bool saves = t->job->checkpoint.every.unit != DPT_NEVER;
-    const bool gpu = t->backend->devices != NULL;
+    const struct dpt_layout *l = &p->layout;
+    const struct dpt_layout_stage *stage = p->stage;
+    const double arena = (double)stage->graph.arena * WORD;
+    const double learned = (double)stage->graph.floats * WORD;
+    const bool saves = p->job->checkpoint.every.unit != DPT_NEVER;
+    const bool gpu = p->backend->devices != NULL;
     const struct dpt_program_bytes program = gpu ? (struct dpt_program_bytes){0} : p->program;
-    const int owners = dpt_trainer_owners(t);
-    const bool once = dpt_units_on_node(t);
+    const bool once = l->sliced && !l->by_messages; /* a node's ranks have one arena of weights */
     double gradients, shared, divided, told, sent;
 
-    dpt_tensor_parallel_bytes(t, &divided, &told, &sent);
-    told /= t->mesh.tensor; /* the parts of a layer have it together */
-    t->reduction.type->bytes(t, dpt_trainer_replicas(t)->node.size, &gradients, &shared);
-    if (t->engine->on_device) { /* the host sums the gradients, but does not make them */
+    dpt_tensor_parallel_bytes(l, stage, &divided, &told, &sent);
+    told /= l->tensor; /* the parts of a layer have it together */
+    dpt_gradient_reduction_choose(l)->bytes(l, stage, &gradients, &shared);
+    if (l->on_device) { /* the host sums the gradients, but does not make them */
         gradients = p->spec.ranks > 1 ? arena : 0;
         shared = 0;
     }
-    memcpy(
-        p->memory,
-        (const struct dpt_plan_memory[DPT_PLAN_MEMORY]){
-            {"program", "base", DPT_PLAN_RANK,
-             p->process + started + (p->spec.ranks > 1 ? several : 0) + (gpu ? gpu_started : 0)},
-            {"weights", "weights", once ? DPT_PLAN_NODE : DPT_PLAN_RANK,
-             once ? arena : dpt_units_room(t) * WORD},
-            {"weights in other layouts", "copies",
-             program.shares_copies && p->spec.node_ranks > 1 ? DPT_PLAN_NODE : DPT_PLAN_RANK,
-             (double)program.copies},
-            {"gradients", "gradients", DPT_PLAN_RANK, gradients},
-            {"optimizer", "optimizer", dpt_trainer_shares_slots(t) ? DPT_PLAN_NODE : DPT_PLAN_RANK,
-             t->arenas.slots * learned / owners},
-            {"activations", "activations", DPT_PLAN_RANK, (double)program.values},
-            {"workspace", "workspace", DPT_PLAN_RANK, (double)program.scratch},
-            {"input buffers", "input", DPT_PLAN_RANK, input_bytes(t)},
-            {"samples read ahead", "read_ahead", DPT_PLAN_RANK, read_ahead(p)},
-            {"columns of divided layers", "divided", DPT_PLAN_RANK, divided},
-            {"divided layers, shared", "divided_shared", DPT_PLAN_RANK, told},
-            {"norms, losses", "books", DPT_PLAN_RANK, bookkeeping(t) + statistics_bytes(p)},
-            {"checkpoint being saved", "saver", DPT_PLAN_FIRST,
-             saves ? (dpt_trainer_streams(t) ? 0 : (double)p->checkpoint) + saving : 0},
-            {"libraries, shared", "libraries", DPT_PLAN_NODE, p->libraries},
-            {"gradients, shared", "gradients_shared", DPT_PLAN_NODE, shared},
-            {"samples", "samples", DPT_PLAN_NODE, node_data(p)},
-        },
-        sizeof p->memory);
+    memcpy(p->memory,
+           (const struct dpt_plan_memory[DPT_PLAN_MEMORY]){
+               {"program", "base", DPT_PLAN_RANK,
+                p->process + started + (p->spec.ranks > 1 ? several : 0) + (gpu ? gpu_started : 0)},
+               {"weights", "weights", once ? DPT_PLAN_NODE : DPT_PLAN_RANK,
+                once ? arena : dpt_layout_parameter_room(l, stage) * WORD},
+               {"weights in other layouts", "copies",
+                program.shares_copies && p->spec.node_ranks > 1 ? DPT_PLAN_NODE : DPT_PLAN_RANK,
+                (double)program.copies},
+               {"gradients", "gradients", DPT_PLAN_RANK, gradients},
+               {"optimizer", "optimizer",
+                dpt_layout_shares_slots(l, stage) ? DPT_PLAN_NODE : DPT_PLAN_RANK,
+                l->slots * learned / l->owners},
+               {"activations", "activations", DPT_PLAN_RANK, (double)program.values},
+               {"workspace", "workspace", DPT_PLAN_RANK, (double)program.scratch},
+               {"input buffers", "input", DPT_PLAN_RANK, input_bytes(p)},
+               {"samples read ahead", "read_ahead", DPT_PLAN_RANK, read_ahead(p)},
+               {"columns of divided layers", "divided", DPT_PLAN_RANK, divided},
+               {"divided layers, shared", "divided_shared", DPT_PLAN_RANK, told},
+               {"norms, losses", "books", DPT_PLAN_RANK, bookkeeping(p) + statistics_bytes(p)},
+               {"checkpoint being saved", "saver", DPT_PLAN_FIRST,
+                saves ? (l->streams ? 0 : (double)p->checkpoint) + saving : 0},
+               {"libraries, shared", "libraries", DPT_PLAN_NODE, p->libraries},
+               {"gradients, shared", "gradients_shared", DPT_PLAN_NODE, shared},
+               {"samples", "samples", DPT_PLAN_NODE, node_data(p)},
+           },
+           sizeof p->memory);
     sum_memory(p);
 }
 
-enum dpt_status dpt_plan_measure(struct dpt_plan *p, int32_t micro, struct dpt_error *err)
+enum dpt_status dpt_plan_measure(struct dpt_plan *p, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_program_spec spec;
+    const int gathered = p->layout.by_messages ? p->stage->units : 0;
+    struct dpt_program_spec spec =
+        dpt_layout_program(&p->layout, p->stage, &p->model.loss, p->pool);
     int64_t copies = 0;
 
-    p->t.team.in_flight = dpt_step_in_flight(&p->t, micro);
-    p->t.team.adds = dpt_step_choose_adds(&p->t, micro);
-    spec = dpt_trainer_program_spec(&p->t, micro);
-    DPT_TRY(p->t.backend->measure(&spec, &p->program, err));
-    for (int k = 0; k < dpt_units_gathered(&p->t); k++) { /* those of one are there at a time */
+    p->adds = p->layout.adds;
+    DPT_TRY(p->backend->measure(&spec, &p->program, err));
+    for (int k = 0; k < gathered; k++) { /* those of one are there at a time */
         struct dpt_program_bytes unit;
 
-        spec.first = p->t.units.node[k];
-        spec.last = p->t.units.node[k + 1];
-        DPT_TRY(p->t.backend->measure(&spec, &unit, err));
+        spec.first = p->stage->node[k];
+        spec.last = p->stage->node[k + 1];
+        DPT_TRY(p->backend->measure(&spec, &unit, err));
         copies = unit.copies > copies ? unit.copies : copies;
         p->program.copies = copies;
         p->program.shares_copies = false;

@@ -5,11 +5,8 @@
 #include "core/backend/operation.h"
 #include "core/base/memory.h"
 #include "core/plan/plan.h"
-#include "core/train/mesh/mesh.h"
 #include "core/train/mesh/tensor_parallel.h"
-#include "core/train/mesh/units.h"
 #include "core/train/reduction/gradient_reduction.h"
-#include "core/train/step/runner.h"
 
 enum { WORD = sizeof(float) };
 
@@ -33,15 +30,10 @@ static double sum_scope(const struct dpt_plan *p, enum dpt_plan_scope scope, boo
     return sum;
 }
 
-static int tensor_of(const struct dpt_plan *p)
-{
-    return p->t.mesh.tensor;
-}
-
 /* All parts of all replicas. */
 static int ranks_of_stage(const struct dpt_plan *p)
 {
-    return dpt_trainer_replicas(&p->t)->world.size * tensor_of(p);
+    return p->layout.replicas * p->layout.tensor;
 }
 
 /* The memory of the node whose ranks need most; they have stages of different sizes. */
@@ -65,52 +57,39 @@ static double largest_node(const struct dpt_plan *p)
     return most + sum_scope(p, DPT_PLAN_NODE, true);
 }
 
-/* Micro-batches of the busiest replica in a step. */
-static int64_t most_micros(const struct dpt_plan *p)
-{
-    const struct dpt_sampler *s = &p->t.data.train.sampler;
-    const int64_t replicas = dpt_trainer_replicas(&p->t)->world.size;
-
-    return (((int64_t)s->global + s->micro - 1) / s->micro + replicas - 1) / replicas;
-}
-
-/* Plans a stage, which becomes the trainer's. */
+/* Plans the memory of a stage's ranks. */
 static enum dpt_status take_stage(struct dpt_plan *p, int k, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_trainer *t = &p->t;
 
-    DPT_TRY(dpt_mesh_take(t, k, err));
-    DPT_TRY(dpt_units_plan(t, err));
-    DPT_TRY(dpt_plan_measure(p, t->data.train.sampler.micro, err));
+    p->stage = &p->layout.stage[k];
+    DPT_TRY(dpt_plan_measure(p, err));
     dpt_plan_fill_memory(p);
-    if (t->backend->devices != NULL)
+    if (p->backend->devices != NULL)
         dpt_plan_gpu_memory(p);
 out:
     return status;
 }
 
-/* Notes what a stage needs, which is the trainer's at present. */
+/* Notes what a stage needs, which was taken last. */
 static enum dpt_status fill_stage(struct dpt_plan *p, int k, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_trainer *t = &p->t;
+    const struct dpt_layout *l = &p->layout;
+    const struct dpt_layout_stage *own = &l->stage[k];
+    const struct dpt_graph_node *nodes = l->graph->nodes;
     struct dpt_plan_stage *stage = &p->stages[k];
-    const struct dpt_graph_node *nodes = t->model.graph.nodes;
 
-    DPT_TRY(dpt_plan_read_list(t, &stage->traffic, err));
-    stage->first = nodes[t->mesh.first[k]].name;
+    DPT_TRY(dpt_plan_read_list(l, own, &stage->traffic, err));
+    stage->first = nodes[own->first].name;
     stage->bytes = p->other_rank;
     stage->own = sum_scope(p, DPT_PLAN_RANK, false);
-    stage->shared = sum_scope(p, DPT_PLAN_NODE, false) * fmin(tensor_of(p), p->spec.node_ranks);
+    stage->shared = sum_scope(p, DPT_PLAN_NODE, false) * fmin(l->tensor, p->spec.node_ranks);
     stage->device = p->device_bytes;
-    stage->in_flight = (int)fmin(stage->traffic.in_flight * t->team.group, (double)most_micros(p));
-    for (int32_t i = t->mesh.first[k]; i < t->mesh.first[k + 1]; i++)
+    stage->in_flight =
+        (int)fmin(stage->traffic.in_flight * l->group, (double)dpt_layout_most_micros(l));
+    for (int32_t i = own->first; i < own->last; i++)
         stage->flop += dpt_operation_flops(&nodes[i]);
-    stage->graph = t->mesh.graph; /* the trainer takes another one */
-    stage->units = t->units;
-    t->mesh.graph = (struct dpt_graph){0};
-    t->units = (struct dpt_units){0};
 out:
     return status;
 }
@@ -118,13 +97,13 @@ out:
 enum dpt_status dpt_plan_stages(struct dpt_plan *p, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct dpt_trainer *t = &p->t;
-    const bool device = t->backend->devices != NULL;
+    const int stages = p->layout.stages;
+    const bool device = p->backend->devices != NULL;
     double all = 0;
     int largest = 0;
 
-    DPT_TRY(DPT_ALLOCATE(p->stages, (size_t)t->mesh.stages, "the stages", err));
-    for (int k = 0; k < t->mesh.stages; k++) {
+    DPT_TRY(DPT_ALLOCATE(p->stages, (size_t)stages, "the stages", err));
+    for (int k = 0; k < stages; k++) {
         const struct dpt_plan_stage *stage = &p->stages[k], *most = &p->stages[largest];
 
         DPT_TRY(take_stage(p, k, err));
@@ -133,22 +112,12 @@ enum dpt_status dpt_plan_stages(struct dpt_plan *p, struct dpt_error *err)
         if (device ? stage->device > most->device : stage->bytes > most->bytes)
             largest = k;
     }
-    for (int k = 0; k < t->mesh.stages; k++)
+    for (int k = 0; k < stages; k++)
         p->stages[k].flop /= all;
     DPT_TRY(take_stage(p, largest, err));
     DPT_TRY(dpt_plan_find_bubble(p, err));
 out:
     return status;
-}
-
-void dpt_plan_release_stages(struct dpt_plan *p)
-{
-    for (int k = 0; p->stages != NULL && k < p->t.mesh.stages; k++) {
-        dpt_graph_release(&p->stages[k].graph);
-        dpt_free(p->stages[k].units.node);
-        dpt_free(p->stages[k].units.edge);
-    }
-    dpt_free(p->stages);
 }
 
 /* A row for each of the host's and the device's, but for what rank 0 has alone. */
@@ -175,7 +144,7 @@ static enum dpt_plan_part part_of(const char *key)
 static void add_shares(const struct dpt_plan *p, const struct dpt_plan_memory *memory, int n,
                        struct dpt_plan_share *share)
 {
-    const int node = p->spec.node_ranks, replicas = dpt_trainer_replicas(&p->t)->node.size;
+    const int node = p->spec.node_ranks, replicas = p->layout.node_replicas;
 
     for (int i = 0; i < n; i++) {
         const int all = is_once(&memory[i]) ? node : replicas;
@@ -214,15 +183,13 @@ static bool replicas_cross(const struct dpt_plan *p, int replicas, int stage)
 
 static void data_axis(const struct dpt_plan *p, struct dpt_plan_axis *axis)
 {
-    const struct dpt_trainer *t = &p->t;
-    const double ranks = dpt_trainer_replicas(t)->world.size;
+    const struct dpt_layout *l = &p->layout;
+    const double ranks = l->replicas, sends = dpt_gradient_reduction_choose(l)->sends(l);
 
-    axis->ranks = (int)ranks;
-    for (int k = 0; k < t->mesh.stages; k++) {
-        const struct dpt_plan_stage *stage = &p->stages[k];
-        const double *kind = stage->traffic.kind;
-        const double summed =
-            t->reduction.type->sends(t) * (double)stage->graph.arena * WORD * (ranks - 1) / ranks;
+    axis->ranks = l->replicas;
+    for (int k = 0; k < l->stages; k++) {
+        const double *kind = p->stages[k].traffic.kind;
+        const double summed = sends * (double)l->stage[k].graph.arena * WORD * (ranks - 1) / ranks;
 
         axis->bytes = fmax(axis->bytes, kind[DPT_ACTION_ADD] + kind[DPT_ACTION_GATHER] + summed);
         axis->crosses = axis->crosses || replicas_cross(p, ranks_of_stage(p), k);
@@ -231,7 +198,7 @@ static void data_axis(const struct dpt_plan *p, struct dpt_plan_axis *axis)
 
 static void pipeline_axis(const struct dpt_plan *p, struct dpt_plan_axis *axis)
 {
-    axis->ranks = p->t.mesh.stages;
+    axis->ranks = p->layout.stages;
     for (int k = 0; k < axis->ranks; k++) {
         axis->bytes = fmax(axis->bytes, p->stages[k].traffic.kind[DPT_ACTION_SEND]);
         if (k + 1 < axis->ranks)
@@ -243,10 +210,10 @@ static void tensor_axis(const struct dpt_plan *p, struct dpt_plan_axis *axis)
 {
     double own, shared;
 
-    axis->ranks = tensor_of(p);
+    axis->ranks = p->layout.tensor;
     if (axis->ranks == 1)
         return;
-    dpt_tensor_parallel_bytes(&p->t, &own, &shared, &axis->bytes);
+    dpt_tensor_parallel_bytes(&p->layout, p->stage, &own, &shared, &axis->bytes);
     axis->crosses = p->spec.node_ranks % axis->ranks != 0 && p->spec.ranks > p->spec.node_ranks;
 }
 

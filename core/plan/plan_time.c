@@ -6,9 +6,7 @@
 #include "core/comm/tree.h"
 #include "core/plan/plan.h"
 #include "core/train/reduction/gradient_reduction.h"
-#include "core/train/setup/batch_sizing.h"
 #include "core/train/setup/parts.h"
-#include "core/train/step/runner.h"
 
 enum { WORD = sizeof(float), MAX_THREADS = 256 };
 
@@ -30,16 +28,23 @@ static const double reached_update = 0.8, reached_norm = 0.35, reached_sum = 0.5
 static const double fill_sample = 20e-9, fill_float = 0.6e-9, a_step = 0.5e-6;
 static const double barrier = 0.3e-6, taking_turns = 1.5e-6;
 
+/* A micro-batch of a rank alone. */
+static struct dpt_workload alone(const struct dpt_plan *p, int32_t micro)
+{
+    const struct dpt_workload all = dpt_workload_of(&p->layout, p->data.train.set);
+
+    return dpt_workload_alone(&all, micro);
+}
+
 /* --- computing -------------------------------------------------------------------------------- */
 
 void dpt_plan_flop(const struct dpt_plan *p, int32_t node, double *forward, double *backward)
 {
-    struct dpt_comm comm;
-    const struct dpt_trainer one = dpt_cost_alone(&p->t, &comm, 1);
-    const bool dx = dpt_graph_wants_dx(&p->t.model.graph, node);
+    const struct dpt_workload one = alone(p, 1);
+    const bool dx = dpt_graph_wants_dx(&p->model.graph, node);
 
     *forward = dpt_cost_of_nodes(&one, &node, 1, DPT_COST_FORWARD, dx).flop;
-    *backward = p->t.model.graph.nodes[node].learns
+    *backward = p->model.graph.nodes[node].learns
                     ? dpt_cost_of_nodes(&one, &node, 1, DPT_COST_BACKWARD, dx).flop
                     : 0;
 }
@@ -49,20 +54,19 @@ void dpt_plan_flop(const struct dpt_plan *p, int32_t node, double *forward, doub
 static double estimate_micro(const struct dpt_plan *p, int32_t first, int32_t last, int32_t micro,
                              int computes, int parts)
 {
-    struct dpt_comm comm;
-    const struct dpt_trainer one = dpt_cost_alone(&p->t, &comm, micro);
+    const struct dpt_workload one = alone(p, micro);
     double seconds = 0;
     bool by_bytes;
 
     for (int32_t i = first; i < last; i++) {
-        const struct dpt_graph_node *node = &one.model.graph.nodes[i];
+        const struct dpt_graph_node *node = &one.graph->nodes[i];
         const struct dpt_operation *operation = dpt_operation_of(node);
-        const bool dx = dpt_graph_wants_dx(&one.model.graph, i);
+        const bool dx = dpt_graph_wants_dx(one.graph, i);
         const struct dpt_cost forward = dpt_cost_of_nodes(&one, &i, 1, DPT_COST_FORWARD, dx);
         const struct dpt_cost back = dpt_cost_of_nodes(&one, &i, 1, DPT_COST_BACKWARD, dx);
 
         const bool divided =
-            node->weight >= 0 && dpt_graph_divided(&one.model.graph, node->weight) != NULL;
+            node->weight >= 0 && dpt_graph_divided(one.graph, node->weight) != NULL;
         double own = 0;
 
         if (computes & DPT_COMPUTES_FORWARD) {
@@ -91,36 +95,35 @@ struct partition {
 static double micro_seconds(const struct dpt_plan *p, int32_t first, int32_t last, int32_t micro,
                             int computes)
 {
-    const double part = estimate_micro(p, first, last, micro, computes, p->t.mesh.tensor);
-    const int32_t end = p->t.model.graph.n_nodes;
+    const double part = estimate_micro(p, first, last, micro, computes, p->layout.tensor);
+    const int32_t end = p->model.graph.n_nodes;
 
     if (p->trial.done)
         return p->trial.micro_batch * micro / p->trial.micro * part /
                estimate_micro(p, 1, end, micro, DPT_COMPUTES_FORWARD | DPT_COMPUTES_BACK, 1);
-    return part / (p->t.team.together ? p->t.team.threads : 1);
+    return part / (p->layout.together ? p->layout.threads : 1);
 }
 
 /* Seconds to add a float to another one. */
 static double add_seconds(const struct dpt_plan *p, const struct partition *d)
 {
-    const double arena = (double)dpt_trainer_graph(&p->t)->floats * WORD;
-    const double all = (double)p->t.team.gradient_workers * d->node_ranks;
+    const double arena = (double)(&p->stage->graph)->floats * WORD;
+    const double all = (double)p->layout.gradient_workers * d->node_ranks;
     const double bytes = (all + 1) * arena / fmin(all, p->cores);
 
     return 3 * WORD / dpt_machine_bandwidth(&p->machine, bytes) / reached_sum;
 }
 
 static enum dpt_status compute(const struct dpt_plan *p, const struct partition *d,
-                               const struct dpt_trainer *other, struct dpt_plan_step *step,
+                               const struct dpt_layout *l, struct dpt_plan_step *step,
                                struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct dpt_trainer *t = &p->t;
-    const bool device = t->backend->devices != NULL, alone = device || t->team.together;
-    const int32_t rounds = dpt_step_most_rounds(other, d->micro);
+    const bool device = p->backend->devices != NULL, at_once = device || l->together;
+    const int32_t rounds = dpt_layout_most_rounds(l);
     const struct dpt_plan_pace pace = {
         /* The last group may be smaller. */
-        .micro = alone ? (int32_t)ceil((double)d->micros / rounds * d->micro) : d->micro,
+        .micro = at_once ? (int32_t)ceil((double)d->micros / rounds * d->micro) : d->micro,
         .slower = device ? 1 : d->slower,
         .seconds = device ? dpt_plan_gpu_micro : micro_seconds,
         .replicas = d->ranks,
@@ -128,7 +131,7 @@ static enum dpt_status compute(const struct dpt_plan *p, const struct partition 
         .add = device ? 0 : add_seconds(p, d),
     };
 
-    DPT_TRY(dpt_plan_run_lists(p, other, &pace, rounds, step, err));
+    DPT_TRY(dpt_plan_run_lists(p, l, &pace, rounds, step, err));
     step->between += dpt_plan_part_seconds(p, pace.slower);
 out:
     return status;
@@ -136,12 +139,12 @@ out:
 
 static void fill(const struct dpt_plan *p, const struct partition *d, struct dpt_plan_step *step)
 {
-    const struct dpt_trainer *t = &p->t;
-    const double floats = (double)dpt_shape_size(&t->data.train.set->shape);
+    const double floats = (double)dpt_shape_size(&p->data.train.set->shape);
     const double samples = fmin((double)d->micros * d->micro, (double)d->global);
 
-    step->data = samples * (fill_sample + fmax(p->sample, floats * fill_float)) * d->slower /
-                 fmin(t->team.threads, t->team.together ? t->team.threads : (double)d->micros);
+    step->data =
+        samples * (fill_sample + fmax(p->sample, floats * fill_float)) * d->slower /
+        fmin(p->layout.threads, p->layout.together ? p->layout.threads : (double)d->micros);
 }
 
 /* Whether all ranks have as many micro-batches, and these make one block each. */
@@ -154,7 +157,7 @@ static bool has_pairs(const struct partition *d)
 /* Whether a node's ranks reduce the gradient, and its sum of squares, in memory that they share. */
 static bool sums_in_memory(const struct dpt_plan *p, const struct partition *d)
 {
-    const struct dpt_job *job = p->t.job;
+    const struct dpt_job *job = p->job;
 
     return d->node_ranks > 1 && d->nodes == 1 && job->comm.reduction == DPT_REDUCTION_ALLREDUCE &&
            job->comm.hierarchical == DPT_HIERARCHICAL_AUTO;
@@ -162,12 +165,12 @@ static bool sums_in_memory(const struct dpt_plan *p, const struct partition *d)
 
 static void reduce(const struct dpt_plan *p, const struct partition *d, struct dpt_plan_step *step)
 {
-    const struct dpt_trainer *t = &p->t;
-    const double n = (double)dpt_trainer_graph(t)->floats;
-    const double all = (double)t->team.gradient_workers * d->node_ranks, busy = fmin(all, p->cores);
+    const double n = (double)p->stage->graph.floats;
+    const double all = (double)p->layout.gradient_workers * d->node_ranks,
+                 busy = fmin(all, p->cores);
     const double add = add_seconds(p, d);
-    const bool tree = t->job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE;
-    const bool flat = tree || t->job->comm.hierarchical == DPT_HIERARCHICAL_OFF;
+    const bool tree = p->job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE;
+    const bool flat = tree || p->job->comm.hierarchical == DPT_HIERARCHICAL_OFF;
     const bool small = sums_in_memory(p, d) && all * n <= SMALL;
     const double arenas =
         (all + d->node_ranks) / busy; /* that a core reads or writes; 2 in a trial */
@@ -176,7 +179,7 @@ static void reduce(const struct dpt_plan *p, const struct partition *d, struct d
                                                : barrier;
     const int parties = flat ? d->ranks : d->nodes;
     /* Gradients of a thread that the tree adds up, each in a buffer of its own. */
-    const double leaves = ceil((double)d->micros / d->group / t->team.gradient_workers);
+    const double leaves = ceil((double)d->micros / d->group / p->layout.gradient_workers);
 
     if (tree)
         step->local = (leaves - 1) * add * n * (all > p->cores ? all / p->cores : 1);
@@ -189,16 +192,15 @@ static void reduce(const struct dpt_plan *p, const struct partition *d, struct d
     if (d->nodes > 1)
         step->network += (tree ? dpt_fabric_tree(&p->spec.fabric, n, parties, has_pairs(d), add)
                                : dpt_fabric_allreduce(&p->spec.fabric, n, parties, add)) *
-                         t->reduction.type->sends(t) / 2;
+                         dpt_gradient_reduction_choose(&p->layout)->sends(&p->layout) / 2;
 }
 
 static void update(const struct dpt_plan *p, const struct partition *d, struct dpt_plan_step *step)
 {
-    struct dpt_comm comm;
-    const struct dpt_trainer one = dpt_cost_alone(&p->t, &comm, d->micro);
+    const struct dpt_workload one = alone(p, d->micro);
     const struct dpt_cost norm = dpt_cost_of_part(&one, DPT_SPAN_NORM);
     const struct dpt_cost optimizer = dpt_cost_of_part(&one, DPT_SPAN_OPTIMIZER);
-    const int threads = p->t.team.threads;
+    const int threads = p->layout.threads;
     double seconds, whole;
     bool by_bytes;
 
@@ -209,51 +211,55 @@ static void update(const struct dpt_plan *p, const struct partition *d, struct d
     whole = p->trial.done ? p->trial.update : seconds;
     /* Shards divide the optimizer's part of it. */
     step->update += fmax(whole - seconds * (1 - 1 / d->owners), whole / d->owners) * d->slower;
-    step->update *= (double)dpt_trainer_graph(&p->t)->floats / (double)p->t.model.graph.floats;
+    step->update *= (double)(&p->stage->graph)->floats / (double)p->model.graph.floats;
+}
+
+/* The layout on so many ranks with steps of so many samples, with the plan's threads. */
+static enum dpt_status layout_on(const struct dpt_plan *p, const struct dpt_job *job, int ranks,
+                                 struct dpt_layout *l, struct dpt_error *err)
+{
+    const int node_ranks = ranks < p->spec.node_ranks ? ranks : p->spec.node_ranks;
+    const enum dpt_status status = dpt_plan_layout(p, job, ranks, node_ranks, l, err);
+
+    if (status != DPT_OK)
+        return status;
+    if (job->batch.global > l->sampler.samples) /* a step is full */
+        l->sampler.samples = job->batch.global;
+    dpt_layout_set_threads(l, p->layout.threads, (int64_t)ranks * p->layout.threads, p->micro_most);
+    return DPT_OK;
 }
 
 enum dpt_status dpt_plan_predict(const struct dpt_plan *p, int ranks, int64_t global,
                                  struct dpt_plan_step *step, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const int tensor = p->t.mesh.tensor;
-    const int node_ranks = ranks < p->spec.node_ranks ? ranks : p->spec.node_ranks;
-    /* Those of a part of the model, of which each adds up its own gradient. */
-    struct partition d = {.ranks = ranks / dpt_trainer_model_ranks(&p->t), .global = global};
-    struct dpt_comm comm = p->comm, replicas = p->comm;
-    struct dpt_job job = *p->t.job;
-    struct dpt_trainer other = p->t;
+    struct dpt_job job = *p->job;
+    struct dpt_layout l = {0};
+    struct partition d;
 
     memset(step, 0, sizeof *step);
-    if (d.ranks == 0)
+    if (ranks < p->layout.model_ranks)
         return DPT_OK;
-    d.node_ranks = node_ranks / tensor > 1 ? node_ranks / tensor : 1;
-    d.node_ranks = d.ranks < d.node_ranks ? d.ranks : d.node_ranks;
-    d.nodes = (d.ranks + d.node_ranks - 1) / d.node_ranks;
-    d.slower = fmax(1, (double)p->t.team.threads * node_ranks / p->cores);
-    comm.world.size = ranks;
-    comm.node.size = node_ranks;
     job.batch.global = global;
-    other.comm = &comm;
-    replicas.world.size = d.ranks;
-    replicas.node.size = d.node_ranks;
-    other.mesh.replicas = &replicas;
-    other.job = &job;
-    d.owners = dpt_trainer_owners(&other);
-    other.team.all_threads = (int64_t)ranks * p->t.team.threads;
-    d.micro = dpt_trainer_choose_micro(&other);
-    d.micros = ((global + d.micro - 1) / d.micro + d.ranks - 1) / d.ranks;
-    d.group = p->t.team.group;
-    while (d.group > 1 && d.group / 2 >= d.micros)
-        d.group /= 2;
-    if (global > other.data.train.sampler.samples) /* a step is full */
-        other.data.train.sampler.samples = global;
-    other.data.train.sampler.global = (int32_t)global;
-    other.data.train.sampler.micro = step->micro = d.micro;
-    DPT_TRY(compute(p, &d, &other, step, err));
-    if (p->t.backend->devices != NULL) {
+    job.parallel.data = 0; /* as many replicas as there are ranks for */
+    DPT_TRY(layout_on(p, &job, ranks, &l, err));
+    /* Those of a part of the model, of which each adds up its own gradient. */
+    d = (struct partition){
+        .ranks = l.replicas,
+        .node_ranks = l.node_replicas,
+        .nodes = (l.replicas + l.node_replicas - 1) / l.node_replicas,
+        .global = global,
+        .micros = dpt_layout_most_micros(&l),
+        .micro = l.micro,
+        .group = l.group,
+        .owners = l.owners,
+        .slower = fmax(1, (double)l.threads * l.node_ranks / p->cores),
+    };
+    step->micro = d.micro;
+    DPT_TRY(compute(p, &d, &l, step, err));
+    if (p->backend->devices != NULL) {
         dpt_plan_gpu_step(p, d.ranks, d.node_ranks, d.micros, d.micro, step);
-        return DPT_OK;
+        goto out;
     }
     fill(p, &d, step);
     reduce(p, &d, step);
@@ -261,56 +267,49 @@ enum dpt_status dpt_plan_predict(const struct dpt_plan *p, int ranks, int64_t gl
     step->total = a_step + step->compute + step->wait + step->between + step->data + step->local +
                   step->network + step->update;
 out:
+    dpt_layout_close(&l);
     return status;
 }
 
 /* --- measuring -------------------------------------------------------------------------------- */
 
-/* A lone rank with so many threads, for dpt_machine_measure. */
+/* Measures what so many threads of a lone rank can do. */
 static enum dpt_status measure_machine(struct dpt_plan *p, int threads, struct dpt_error *err)
 {
-    enum dpt_status status = DPT_OK;
-    struct dpt_comm comm = {.world.size = 1, .node.size = 1, .leaders.size = 1, .nodes = 1};
-    struct dpt_trainer lone = p->t;
+    struct dpt_lone lone;
+    enum dpt_status status = dpt_lone_open(&lone, p, threads, 1, err);
 
-    lone.comm = &comm;
-    lone.team = (struct dpt_team){.threads = threads, .all_threads = threads, .spin = true};
-    DPT_TRY(dpt_trainer_open_team(&lone, 1, err));
-    DPT_TRY(dpt_machine_measure(&lone, &p->machine, err));
-out:
-    dpt_trainer_close_team(&lone);
-    dpt_pool_close(lone.team.pool);
+    if (status == DPT_OK)
+        status = dpt_machine_measure(&lone.t, &p->machine, err);
+    dpt_lone_close(&lone);
     return status;
 }
 
 /* What a trial on so many threads would allocate. */
 static double trial_bytes(const struct dpt_plan *p, int threads)
 {
-    const struct dpt_trainer *t = &p->t;
-    const double arena = (double)t->model.graph.floats * WORD;
-    const double parts = t->mesh.stages; /* the program is of the largest */
+    const double arena = (double)p->model.graph.floats * WORD;
+    const double parts = p->layout.stages; /* the program is of the largest */
     const double each =
-        ((double)p->program.values * parts + (double)p->program.scratch) / t->team.threads +
-        (double)dpt_shape_size(&t->data.train.set->shape) * t->data.train.sampler.micro *
-            t->team.group * WORD;
+        ((double)p->program.values * parts + (double)p->program.scratch) / p->layout.threads +
+        (double)dpt_shape_size(&p->data.train.set->shape) * p->layout.micro * p->layout.group *
+            WORD;
 
-    return arena * (1 + t->arenas.slots + (t->team.together ? 1 : threads)) + threads * each +
+    return arena * (1 + p->layout.slots + (p->layout.together ? 1 : threads)) + threads * each +
            (double)p->program.copies * parts;
 }
 
 enum dpt_status dpt_plan_time(struct dpt_plan *p, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct dpt_trainer *t = &p->t;
-    const struct dpt_batch_form *form = &t->data.train.form;
-    const double wanted = fmin(p->cores, (double)t->team.threads * p->spec.node_ranks);
+    const struct dpt_batch_form *form = &p->data.train.form;
+    const double wanted = fmin(p->cores, (double)p->layout.threads * p->spec.node_ranks);
     const int busy = (int)fmax(1, fmin(wanted, MAX_THREADS)),
-              threads = t->team.together ? t->team.threads : busy;
+              threads = p->layout.together ? p->layout.threads : busy;
     const double bytes = trial_bytes(p, threads);
-    struct dpt_trainer whole = *t;
 
-    if (t->backend->devices != NULL) /* the data sheet says it */
-        return dpt_plan_predict(p, p->spec.ranks, t->job->batch.global, &p->step, err);
+    if (p->backend->devices != NULL) /* the data sheet says it */
+        return dpt_plan_predict(p, p->spec.ranks, p->job->batch.global, &p->step, err);
     if (form->augment != NULL || form->set->files || form->set->views)
         DPT_TRY(dpt_batch_cost(form, &p->sample, err));
     if (p->spec.machine != NULL)
@@ -318,16 +317,13 @@ enum dpt_status dpt_plan_time(struct dpt_plan *p, struct dpt_error *err)
     else
         DPT_TRY(measure_machine(p, busy, err));
     if (p->spec.trial)
-        DPT_TRY(dpt_trial_sum((size_t)dpt_trainer_graph(t)->floats, busy, &p->trial, err));
-    if (p->spec.trial && t->team.threads <= p->cores && bytes <= trial_most &&
+        DPT_TRY(dpt_trial_sum((size_t)p->stage->graph.floats, busy, &p->trial, err));
+    if (p->spec.trial && p->layout.threads <= p->cores && bytes <= trial_most &&
         (p->available < 0 || bytes <= trial_part * p->available)) {
-        whole.mesh = dpt_mesh_whole(whole.comm); /* a stage takes a part of that */
-        whole.mesh.graph = whole.model.graph;
-        whole.units = (struct dpt_units){.n = 1};
-        DPT_TRY(dpt_trial_run(&whole, threads, &p->trial, err));
-        p->trial.update *= (double)threads / t->team.threads;
+        DPT_TRY(dpt_trial_run(p, threads, &p->trial, err));
+        p->trial.update *= (double)threads / p->layout.threads;
     }
-    DPT_TRY(dpt_plan_predict(p, p->spec.ranks, t->job->batch.global, &p->step, err));
+    DPT_TRY(dpt_plan_predict(p, p->spec.ranks, p->job->batch.global, &p->step, err));
 out:
     return status;
 }

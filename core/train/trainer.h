@@ -33,11 +33,12 @@ struct dpt_trainer {
     const struct dpt_backend *backend;
     int gpu;                   /* number of its device, if it has devices */
     struct dpt_rank_gpu *gpus; /* [ranks] (choose.h); NULL: no rank has a GPU */
-    bool planned;              /* opened by dpt_trainer_plan: cannot take steps */
     bool loads;                /* DPT_PART_LOADED */
     struct dpt_splits data;
     struct dpt_trainer_model model;
     struct dpt_target_scale targets; /* of the model's outputs; with loss mse. Owner: splits.c */
+    struct dpt_layout layout;        /* how the work is divided. Owner: setup.c */
+    const struct dpt_layout_stage *stage; /* this rank's, of the layout */
     struct dpt_mesh mesh;
     struct dpt_units units;
     struct dpt_runner *runner; /* goes through the micro-batches (step/runner.h) */
@@ -60,7 +61,7 @@ struct dpt_trainer {
     struct dpt_scores scores;        /* of the last one; rank 0's */
     struct dpt_class_score *classes; /* likewise, [outputs]; NULL: there are none */
     double *confusion;        /* likewise, [outputs][outputs] true by chosen class; NULL: none */
-    struct dpt_called called; /* class names, borrowed from the data sets */
+    struct dpt_called called; /* class names, borrowed; the data sets', unless a model has names */
     struct dpt_positive positive; /* of two classes; what data.train says goes before the rest */
     /* What is decided by thresholds, or to be found out about them; NULL: nothing. Borrowed. */
     struct dpt_decision *decision;
@@ -77,49 +78,16 @@ struct dpt_trainer {
     struct dpt_profile *profile; /* NULL: no profile is recorded; borrowed */
 };
 
-/* The mesh of a trainer before the job divides it (dpt_mesh_plan): all ranks are replicas. */
-static inline struct dpt_mesh dpt_mesh_whole(const struct dpt_comm *comm)
-{
-    return (struct dpt_mesh){.stages = 1, .tensor = 1, .replicas = comm};
-}
-
-/* How many ranks have the model once: all stages and parts of it. */
-static inline int dpt_trainer_model_ranks(const struct dpt_trainer *t)
-{
-    return t->mesh.stages * t->mesh.tensor;
-}
-
-/* Whether ranks have parts of the model, or slices of its weights, so that it is computed by passes
- * over some of its nodes, and no rank has all of it. */
-static inline bool dpt_trainer_in_parts(const struct dpt_trainer *t)
-{
-    return dpt_trainer_model_ranks(t) > 1 || t->units.sliced;
-}
-
 /* The model as this rank's arenas have it: all of it, or the tensors of its part alone. */
 static inline const struct dpt_graph *dpt_trainer_graph(const struct dpt_trainer *t)
 {
-    return &t->mesh.graph;
+    return &t->stage->graph;
 }
 
 /* The ranks that have the same part of the model, and divide the samples. */
 static inline const struct dpt_comm *dpt_trainer_replicas(const struct dpt_trainer *t)
 {
     return t->mesh.replicas;
-}
-
-/* The slots of a job that trains: its optimizer's, and the weights' moving average. */
-static inline int dpt_trainer_slots(const struct dpt_trainer *t)
-{
-    return dpt_optimizer_slots(&t->job->optimizer) + (t->job->train.ema > 0);
-}
-
-/* How many ranks divide the slots among them, and the update (parallel.shard); 1: each has all. */
-static inline int dpt_trainer_owners(const struct dpt_trainer *t)
-{
-    return t->job->parallel.shard != DPT_SHARD_NONE && t->data.train.present
-               ? dpt_trainer_replicas(t)->world.size
-               : 1;
 }
 
 enum dpt_trainer_parts {
@@ -139,25 +107,6 @@ enum dpt_trainer_parts {
 enum dpt_status dpt_trainer_open(struct dpt_trainer *t, const struct dpt_job *job,
                                  const struct dpt_comm *comm, struct dpt_log *log, unsigned parts,
                                  const struct dpt_shape *given, struct dpt_error *err);
-/*
- * Fills in a trainer as dpt_trainer_open would on rank 0 of `comm`, whose ranks need not exist:
- * data sets described, model, micro-batch, steps, rates. Only the graph is allocated; no sample is
- * read and no file written. threads: cores of each rank. Errors: BAD_JOB, BAD_DATA, RANK, IO.
- */
-enum dpt_status dpt_trainer_plan(struct dpt_trainer *t, const struct dpt_job *job,
-                                 const struct dpt_comm *comm, int threads, unsigned parts,
-                                 struct dpt_error *err);
-/* Warns where the samples look as if they were in another layout. The data must be open. */
-void dpt_trainer_warn_layout(const struct dpt_trainer *t, struct dpt_log *log);
-/* Warns where a step takes more samples than there are, where a batch norm gets one of them alone,
- * and where classes are learned as numbers. The trainer must be open or planned. */
-void dpt_trainer_warn_data(const struct dpt_trainer *t, struct dpt_log *log);
-/* Warns of a last layer that the loss has in it, and of a learning rate that is 0 or never reached.
- * The trainer must be open or planned. */
-void dpt_trainer_warn_job(const struct dpt_trainer *t, struct dpt_log *log);
-/* Warns of ranks that have no micro-batch in a whole step, and says which size would give them one.
- * The trainer must be open or planned. */
-void dpt_trainer_warn_idle(const struct dpt_trainer *t, struct dpt_log *log);
 /* Collective. */
 void dpt_trainer_close(struct dpt_trainer *t);
 

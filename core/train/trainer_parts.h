@@ -2,7 +2,7 @@
  * trainer_parts: what a trainer is made of: a struct for each part, which one file owns, as the
  * struct's comment says.
  *
- * They are members of struct dpt_trainer (trainer.h), and all rooms may read them. Only the owner
+ * They are members of struct dpt_trainer (trainer.h), and everybody may read them. Only the owner
  * changes a part.
  */
 #ifndef DPT_TRAIN_TRAINER_PARTS_H
@@ -11,6 +11,7 @@
 #include "core/backend/backend.h"
 #include "core/base/pool.h"
 #include "core/comm/comm.h"
+#include "core/train/layout/layout.h"
 #include "core/train/update/optimizer.h"
 #include "data/sets/identity.h"
 #include "data/sets/loader.h"
@@ -59,9 +60,10 @@ struct dpt_splits {
     };
     /* Shape of samples that do not come from these sets (predict.h); borrowed, or NULL. */
     const struct dpt_shape *given;
-    /* What checkpoints keep of the training set (dpt_trainer_identify; data/sets/identity.h). */
+    /* What checkpoints keep of the training set (dpt_splits_identify; data/sets/identity.h). */
     char identity[DPT_IDENTITY_TEXT];
     struct dpt_str classes;
+    struct dpt_called called; /* class names, borrowed from the data sets */
 };
 
 /* The model and the program that the backend made of it. Owner: program.c. */
@@ -74,12 +76,8 @@ struct dpt_trainer_model {
     bool shared;
     /* The kernels that it chose, in the text of dpt_backend.plans; empty: there was no choice. */
     struct dpt_str plans;
-    int32_t micro_most; /* a larger micro-batch did not fit; 0: no limit is known */
-    bool too_large;     /* the last failure was that the micro-batch did not fit */
+    bool too_large; /* the last failure was that the micro-batch did not fit */
 };
-
-/* Most micro-batches that a rank's team computes at once under `reproducible`. */
-enum { DPT_GROUP_MOST = 16 };
 
 /* The data of one thread, on cache lines of its own. */
 struct dpt_worker {
@@ -96,28 +94,18 @@ struct dpt_worker {
     struct dpt_error err;
 };
 
-/* The threads of a rank. Owner: team.c; batch_sizing.c chooses how they share the samples. */
+/* The threads of a rank, and what each has. Owner: team.c, but for `adds`, which is program.c's. */
 struct dpt_team {
-    int threads;   /* of this rank */
-    bool together; /* they compute each micro-batch together */
-    int32_t group; /* micro-batches that are computed at once: 1, or a power of two */
-    /* Micro-batches of which the backend gives the sum of their gradients (dpt_backend.adds), if
-     * that is more than a group; of a trainer that is only planned, those that it is asked for. */
+    /* Micro-batches of which the backend gives the sum of their gradients (dpt_backend.adds); of
+     * one that says nothing, as many as it was asked for. */
     int32_t adds;
-    bool
-        synchronized; /* synchronized batch norms: all micro-batches of a step are under way at once */
-    int in_flight;    /* the most micro-batches, or groups, that a worker has in flight */
-    /* Threads that take micro-batches and have gradients of their own: 1 where the threads compute
-     * together, else all. */
-    int gradient_workers;
-    bool spin;           /* there is a core for every thread, so waiting threads may spin */
-    int64_t all_threads; /* of all ranks */
-    int decoders;        /* threads that decode a device's samples; 1: nothing to decode */
+    bool spin; /* there is a core for every thread, so waiting threads may spin */
     struct dpt_pool *pool;
     struct dpt_worker *workers; /* [threads] */
 };
 
-/* What is equal on all ranks between two steps. Owner: arenas.c. */
+/* What is equal on all ranks between two steps. Owner: arenas.c, but for `params`, which is
+ * units.c's. */
 struct dpt_arenas {
     float *params; /* with t->units.gathers only this rank's slice, and the state */
     /* Of several owners each has the floats that it owns (gradient_reduction.h): the rest is
@@ -152,14 +140,10 @@ struct dpt_gradient_reduction {
     float *sum;
 };
 
-/* This rank's place among those that divide the model, and its part of it. Owner: mesh.c. */
+/* The ranks with which this one shares the model and the samples, by the layout. Owner: mesh.c, but
+ * for `divided`, which is the engine's. */
 struct dpt_mesh {
-    int stages, stage; /* of the pipeline; 1: the stage is the whole model */
-    int tensor, part;  /* how many ranks divide a stage's layers; 1: they are not divided */
-    int32_t *first;    /* [stages + 1]: the first node of each stage, and the end */
-    /* The graph of this rank's part, whose arena has its tensors alone: one stage of whole layers
-     * has all of the model's. */
-    struct dpt_graph graph;
+    int part; /* of the layers that ranks divide */
     /* The ranks that have the same part of the model: the job's, or those of the group below. */
     const struct dpt_comm *replicas;
     /* Empty where no ranks divide the model: an empty group is one of this rank alone. */
@@ -172,13 +156,9 @@ struct dpt_mesh {
     struct dpt_tensor_parallel *divided;  /* (tensor_parallel.h); NULL: no layer is divided */
 };
 
-/* The ranges of the stage's nodes that passes take one after another. Owner: units.c. */
+/* How the weights of FSDP units come to a rank. Owner: units.c. */
 struct dpt_units {
-    int n;         /* at least 1 */
-    int32_t *node; /* [n + 1]: the first node of each, and the end */
-    size_t *edge;  /* [n + 1]: where its learned floats begin, and the end */
-    bool sliced;   /* FSDP units: each rank keeps a slice of the weights */
-    bool gathers;  /* their weights come by messages; else all ranks have one arena of them */
+    bool gathers;              /* by messages; else all ranks have one arena of them */
     struct dpt_shared weights; /* that arena */
 };
 

@@ -42,7 +42,7 @@ enum dpt_status dpt_data_keys_take(const char *text, struct dpt_region *region,
 
 #define DPT_LAYOUTS(X)                                                                             \
     X(DPT_LAYOUT_AUTO, "auto") X(DPT_LAYOUT_NCHW, "nchw") X(DPT_LAYOUT_NHWC, "nhwc")
-enum dpt_layout { DPT_LAYOUTS(DPT_LIST_NAME) DPT_LAYOUT_COUNT };
+enum dpt_sample_layout { DPT_LAYOUTS(DPT_LIST_NAME) DPT_LAYOUT_COUNT };
 
 struct dpt_normalize {
     struct dpt_reals mean, std; /* one for all channels, or one a channel; empty: 0 and 1 */
@@ -102,7 +102,7 @@ struct dpt_data_conf {
     struct dpt_texts train, valid,
         test; /* globs and paths, or the one word "synthetic"; valid may be one fraction */
     struct dpt_data_keys keys;
-    int layout; /* enum dpt_layout; of shards of four dimensions that do not say */
+    int layout; /* enum dpt_sample_layout; of shards of four dimensions that do not say */
     struct dpt_normalize normalize;
     struct dpt_target_conf targets;
     struct dpt_ints resize, crop; /* height and width, or both; none: not done */
@@ -226,6 +226,11 @@ enum dpt_status dpt_dataset_count_outputs(struct dpt_dataset *set, int64_t *outp
 enum dpt_status dpt_dataset_check_classes(const struct dpt_dataset *set,
                                           const struct dpt_dataset **named, struct dpt_error *err);
 
+/* What classes, or labels, are called; one after the last has its number alone. */
+struct dpt_called {
+    const char *const *at; /* [n], or NULL */
+    size_t n;
+};
 /* What the set calls its classes, *n of them; borrowed; NULL: it does not say. */
 const char *const *dpt_dataset_class_names(const struct dpt_dataset *set, size_t *n);
 

@@ -83,7 +83,7 @@ struct dpt_shard_spec {
      * no model is trained on it. */
     bool need_labels;
     struct dpt_data_keys keys; /* borrowed, as long as the shard */
-    int layout;                /* enum dpt_layout */
+    int layout;                /* enum dpt_sample_layout */
 };
 
 /* Examines a file. Errors: BAD_DATA (names the file), RANK. */

@@ -46,7 +46,7 @@ struct dpt_source_rows {
 enum dpt_status dpt_source_keys(struct dpt_source *source, struct dpt_data_keys *keys,
                                 struct dpt_error *err);
 
-/* --layout, or else of the job: an enum dpt_layout. Errors: USAGE. */
+/* --layout, or else of the job: an enum dpt_sample_layout. Errors: USAGE. */
 enum dpt_status dpt_source_layout(const struct dpt_source *source, int *layout,
                                   struct dpt_error *err);
 

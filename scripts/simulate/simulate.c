@@ -19,8 +19,8 @@
 #include "core/base/memory.h"
 #include "core/comm/comm.h"
 #include "core/comm/tree.h"
+#include "core/train/layout/schedules.h"
 #include "core/train/reduction/gradient_reduction.h"
-#include "core/train/step/schedules.h"
 #include "data/sets/sampler.h"
 
 /* Blocks from here on are shared between the ranks. */
@@ -181,7 +181,7 @@ static void go_back(struct dpt_trainer *t, int32_t micro_batch, double seconds)
 /* Of a stage's seconds for a micro-batch: forward one part, back two, for data and weights. */
 static const double forward_part = 1.0 / 3;
 
-/* A stage's micro-batches, as core/train/step/planners.c lists them. */
+/* A stage's micro-batches, as core/train/layout/planners.c lists them. */
 static enum dpt_status pass_stage(struct dpt_trainer *t, const struct dpt_step_view *view,
                                   struct dpt_error *err)
 {
@@ -190,10 +190,10 @@ static enum dpt_status pass_stage(struct dpt_trainer *t, const struct dpt_step_v
     const int away = dpt_trainer_replicas(t)->world.size; /* from a stage to the next */
     const size_t bytes = (size_t)spec.edge * sizeof(float);
     const double seconds = spec.micro_seconds / (double)spec.stages;
-    const bool first = t->mesh.stage == 0, last = t->mesh.stage == t->mesh.stages - 1;
+    const bool first = t->stage->number == 0, last = t->stage->number == t->layout.stages - 1;
     struct dpt_pipeline_walk walk = {.schedule = &dpt_pipeline_schedules[DPT_PIPELINE_1F1B],
-                                     .stages = t->mesh.stages,
-                                     .stage = t->mesh.stage,
+                                     .stages = t->layout.stages,
+                                     .stage = t->stage->number,
                                      .micro_batches = view->last - view->first};
     struct dpt_pipeline_action action;
     struct dpt_sending *sending = NULL; /* [micro-batches][forward, back] */
@@ -250,25 +250,36 @@ static enum dpt_status run(const struct dpt_comm *comm, struct dpt_error *err)
     struct dpt_worker worker = {0};
     /* With a rank a node there is nothing to add up within one. */
     const struct dpt_job job = {.comm.hierarchical = DPT_HIERARCHICAL_OFF};
+    const int replicas = comm->world.size / (int)spec.stages;
+    struct dpt_layout_stage stage = {.number = comm->world.rank / replicas};
     struct dpt_trainer t = {.job = &job,
                             .comm = comm,
-                            .mesh = dpt_mesh_whole(comm),
-                            .team = {.threads = 1, .gradient_workers = 1, .workers = &worker}};
-    const int replicas = comm->world.size / (int)spec.stages;
+                            .stage = &stage,
+                            .mesh = {.replicas = comm},
+                            .layout = {.job = &job,
+                                       .stages = (int)spec.stages,
+                                       .tensor = 1,
+                                       .ranks = comm->world.size,
+                                       .replicas = replicas,
+                                       .owners = 1,
+                                       .threads = 1,
+                                       .gradient_workers = 1,
+                                       .micro = (int32_t)spec.micro,
+                                       .group = 1},
+                            .team = {.workers = &worker}};
     double start = 0;
 
     t.reduction.type = types[strcmp(spec.way, "reproducible") == 0];
     t.model.graph.floats = t.model.graph.arena =
         (int64_t)dpt_round_up((size_t)spec.floats, sizeof(float));
-    t.mesh.stages = (int)spec.stages;
-    t.mesh.stage = comm->world.rank / replicas;
-    t.mesh.graph.floats = t.mesh.graph.arena =
+    t.layout.graph = &t.model.graph;
+    stage.graph.floats = stage.graph.arena =
         (int64_t)dpt_round_up((size_t)(spec.floats / spec.stages), sizeof(float));
     if (spec.stages > 1) {
-        DPT_TRY(dpt_comm_split(comm, t.mesh.stage, &t.mesh.replica_group, err));
+        DPT_TRY(dpt_comm_split(comm, stage.number, &t.mesh.replica_group, err));
         t.mesh.replicas = &t.mesh.replica_group;
     }
-    t.data.train.sampler = (struct dpt_sampler){
+    t.data.train.sampler = t.layout.sampler = (struct dpt_sampler){
         .total = spec.global * (spec.steps + 1),
         .samples = spec.global * (spec.steps + 1),
         .global = (int32_t)spec.global,

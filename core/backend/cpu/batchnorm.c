@@ -73,8 +73,8 @@ static const struct dpt_cpu_node *added_to(const struct dpt_cpu_program *program
     return &program->nodes[norm->sum->inputs[norm->sum->inputs[0] == norm->number]];
 }
 
-static enum dpt_layout added_layout(const struct dpt_cpu_program *program,
-                                    const struct dpt_cpu_node *norm)
+static enum dpt_sample_layout added_layout(const struct dpt_cpu_program *program,
+                                           const struct dpt_cpu_node *norm)
 {
     return added_to(program, norm)->y_layout;
 }
@@ -82,8 +82,8 @@ static enum dpt_layout added_layout(const struct dpt_cpu_program *program,
 static enum dpt_status plan(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                             struct dpt_error *err)
 {
-    const enum dpt_layout given = dpt_cpu_input_layout(program, node);
-    const enum dpt_layout layout = given == DPT_LAYOUT_ANY ? DPT_LAYOUT_NCHW : given;
+    const enum dpt_sample_layout given = dpt_cpu_input_layout(program, node);
+    const enum dpt_sample_layout layout = given == DPT_LAYOUT_ANY ? DPT_LAYOUT_NCHW : given;
     const int64_t pixels = (int64_t)node->in.h * node->in.w;
     const int32_t block = dpt_layout_block(layout, node->in.c);
     const int64_t batches = program->spec.micro / dpt_cpu_sub_batch(program);

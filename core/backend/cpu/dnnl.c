@@ -23,19 +23,19 @@ static const dnnl_format_tag_t tags[] = {
     [DPT_LAYOUT_C16] = dnnl_nChw16c,
 };
 
-dnnl_format_tag_t dpt_layout_tag(enum dpt_layout layout)
+dnnl_format_tag_t dpt_layout_tag(enum dpt_sample_layout layout)
 {
     return tags[layout];
 }
 
-int32_t dpt_layout_block(enum dpt_layout layout, int32_t channels)
+int32_t dpt_layout_block(enum dpt_sample_layout layout, int32_t channels)
 {
     const int32_t blocks[] = {1, 1, channels, 8, 16};
 
     return blocks[layout];
 }
 
-int64_t dpt_layout_floats(enum dpt_layout layout, int32_t c, int32_t h, int32_t w)
+int64_t dpt_layout_floats(enum dpt_sample_layout layout, int32_t c, int32_t h, int32_t w)
 {
     const int64_t block = dpt_layout_block(layout, c);
 
@@ -289,7 +289,7 @@ enum dpt_status dpt_kernel_move(struct dpt_dnnl *dnnl, dnnl_status_t result, dpt
 }
 
 enum dpt_status dpt_kernel_reorder(struct dpt_dnnl *dnnl, const int32_t dims[4],
-                                   enum dpt_layout from, enum dpt_layout to,
+                                   enum dpt_sample_layout from, enum dpt_sample_layout to,
                                    struct dpt_kernel **kernel, struct dpt_error *err)
 {
     const dnnl_dims_t d = {dims[0], dims[1], dims[2], dims[3]};

@@ -23,7 +23,7 @@
  * The memory layout of activations [n][c][h][w]: [n][c / block][h][w][block], the last block padded
  * with zeros. The block is 1 in NCHW, c in NHWC, 8 and 16 in the other two.
  */
-enum dpt_layout {
+enum dpt_sample_layout {
     DPT_LAYOUT_ANY, /* as a request: the kernel chooses; as an answer: none of these */
     DPT_LAYOUT_NCHW,
     DPT_LAYOUT_NHWC,
@@ -32,8 +32,8 @@ enum dpt_layout {
 };
 
 /* Channels in a block; floats of one sample, padding included. */
-int32_t dpt_layout_block(enum dpt_layout layout, int32_t channels);
-int64_t dpt_layout_floats(enum dpt_layout layout, int32_t c, int32_t h, int32_t w);
+int32_t dpt_layout_block(enum dpt_sample_layout layout, int32_t channels);
+int64_t dpt_layout_floats(enum dpt_sample_layout layout, int32_t c, int32_t h, int32_t w);
 
 /* The arguments of a kernel. Backward kernels take gradients under the same names: X is the
  * gradient of the input, W that of the weights. */
@@ -57,10 +57,10 @@ struct dpt_call;
 
 /* The public beginning of a kernel; created and owned as a pointer. */
 struct dpt_kernel {
-    int64_t floats[DPT_ROLE_COUNT];         /* of the arguments */
-    enum dpt_layout layout[DPT_ROLE_COUNT]; /* of a convolution's X and Y */
-    int64_t scratch;                        /* floats of its workspace */
-    bool slow;                              /* one of oneDNN's fallbacks */
+    int64_t floats[DPT_ROLE_COUNT];                /* of the arguments */
+    enum dpt_sample_layout layout[DPT_ROLE_COUNT]; /* of a convolution's X and Y */
+    int64_t scratch;                               /* floats of its workspace */
+    bool slow;                                     /* one of oneDNN's fallbacks */
 };
 
 /* "oneDNN 2.6.3, AVX-512", static text. */
@@ -89,12 +89,12 @@ void dpt_dnnl_one_thread(const struct dpt_dnnl *dnnl);
 
 /* Errors: BAD_JOB (oneDNN cannot do it in these layouts), RANK. */
 enum dpt_status dpt_kernel_conv(struct dpt_dnnl *dnnl, enum dpt_conv_pass pass,
-                                const struct dpt_conv_shape *shape, enum dpt_layout x,
-                                enum dpt_layout y, struct dpt_kernel **kernel,
+                                const struct dpt_conv_shape *shape, enum dpt_sample_layout x,
+                                enum dpt_sample_layout y, struct dpt_kernel **kernel,
                                 struct dpt_error *err);
 /* Converts activations [n][c][h][w] from one layout to another: Y from X. */
 enum dpt_status dpt_kernel_reorder(struct dpt_dnnl *dnnl, const int32_t dims[4],
-                                   enum dpt_layout from, enum dpt_layout to,
+                                   enum dpt_sample_layout from, enum dpt_sample_layout to,
                                    struct dpt_kernel **kernel, struct dpt_error *err);
 /* What is done with weights: PACK converts them from canonical order to the layout that a
  * convolution reads (Y from X); UNPACK from the layout that it writes to canonical order, and
@@ -111,7 +111,7 @@ void dpt_kernel_close(struct dpt_kernel *kernel);
  * {0}. They are owned by this struct; to take one out, set it to NULL. */
 struct dpt_conv_kernels {
     struct dpt_kernel *pass[DPT_CONV_PASSES];
-    enum dpt_layout x, y;
+    enum dpt_sample_layout x, y;
     int slow; /* how many of them are fallbacks */
 };
 
@@ -124,9 +124,9 @@ struct dpt_conv_request {
 };
 
 /* Errors of both: BAD_JOB (oneDNN has none), RANK; then *k is empty. */
-enum dpt_status dpt_conv_kernels_make(const struct dpt_conv_request *request, enum dpt_layout x,
-                                      enum dpt_layout y, struct dpt_conv_kernels *k,
-                                      struct dpt_error *err);
+enum dpt_status dpt_conv_kernels_make(const struct dpt_conv_request *request,
+                                      enum dpt_sample_layout x, enum dpt_sample_layout y,
+                                      struct dpt_conv_kernels *k, struct dpt_error *err);
 /*
  * Chooses oneDNN's preferred layouts for forward, if the backward passes have fast kernels there
  * too. With few channels they often have none (a fallback is a hundred times slower); then it

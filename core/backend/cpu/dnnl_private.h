@@ -68,7 +68,7 @@ dnnl_status_t dpt_conv_pd(const struct dpt_dnnl *d, enum dpt_conv_pass pass,
                           dnnl_primitive_desc_t *pd);
 
 /* oneDNN's name of a layout. */
-dnnl_format_tag_t dpt_layout_tag(enum dpt_layout layout);
+dnnl_format_tag_t dpt_layout_tag(enum dpt_sample_layout layout);
 
 /* A kernel from a primitive descriptor, which is freed, with n arguments; or the failure of what
  * was to give the descriptor. what: "convolution". Errors: BAD_JOB, RANK, INTERNAL; then *kernel is

@@ -7,11 +7,11 @@
 
 /* The layout of both inputs; where they differ, that of the input which comes from a convolution.
  * Vectors go on to layers that take them as they are. */
-static enum dpt_layout common_layout(const struct dpt_cpu_program *program,
-                                     const struct dpt_cpu_node *node)
+static enum dpt_sample_layout common_layout(const struct dpt_cpu_program *program,
+                                            const struct dpt_cpu_node *node)
 {
-    const enum dpt_layout first = dpt_cpu_input_layout(program, node);
-    const enum dpt_layout other = program->nodes[node->inputs[1]].y_layout;
+    const enum dpt_sample_layout first = dpt_cpu_input_layout(program, node);
+    const enum dpt_sample_layout other = program->nodes[node->inputs[1]].y_layout;
 
     if (first != other && node->in.flat)
         return DPT_LAYOUT_NCHW;
@@ -119,7 +119,7 @@ const struct dpt_cpu_op dpt_cpu_multiply = {
 static enum dpt_status plan_concat(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                                    struct dpt_error *err)
 {
-    enum dpt_layout layout = common_layout(program, node);
+    enum dpt_sample_layout layout = common_layout(program, node);
     enum dpt_status status = DPT_OK;
 
     if (node->in.c % dpt_layout_block(layout, node->in.c) != 0)

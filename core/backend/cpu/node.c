@@ -83,7 +83,8 @@ int dpt_cpu_call(struct dpt_cpu_program *program, struct dpt_kernel *kernel, int
 /* --- layouts ---------------------------------------------------------------------------------- */
 
 /* Whether activations of this shape lie the same way in both. */
-static bool same_memory(const struct dpt_shape *s, enum dpt_layout a, enum dpt_layout b)
+static bool same_memory(const struct dpt_shape *s, enum dpt_sample_layout a,
+                        enum dpt_sample_layout b)
 {
     const int32_t block_a = dpt_layout_block(a, s->c), block_b = dpt_layout_block(b, s->c);
 
@@ -93,20 +94,20 @@ static bool same_memory(const struct dpt_shape *s, enum dpt_layout a, enum dpt_l
 }
 
 static int64_t floats_of(const struct dpt_cpu_program *program, const struct dpt_shape *s,
-                         enum dpt_layout layout)
+                         enum dpt_sample_layout layout)
 {
     return program->spec.micro * dpt_layout_floats(layout, s->c, s->h, s->w);
 }
 
-enum dpt_layout dpt_cpu_input_layout(const struct dpt_cpu_program *program,
-                                     const struct dpt_cpu_node *node)
+enum dpt_sample_layout dpt_cpu_input_layout(const struct dpt_cpu_program *program,
+                                            const struct dpt_cpu_node *node)
 {
     return program->nodes[node->inputs[0]].y_layout;
 }
 
 enum dpt_status dpt_cpu_reorder(struct dpt_cpu_program *program, const struct dpt_shape *s,
-                                enum dpt_layout from, int x, enum dpt_layout to, int y, int *call,
-                                struct dpt_error *err)
+                                enum dpt_sample_layout from, int x, enum dpt_sample_layout to,
+                                int y, int *call, struct dpt_error *err)
 {
     const int32_t dims[4] = {program->spec.micro, s->c, s->h, s->w};
     const bool to_planes = to == DPT_LAYOUT_NCHW;
@@ -142,7 +143,7 @@ static enum dpt_status read_input(struct dpt_cpu_program *program, struct dpt_cp
                                   int32_t i, struct dpt_error *err)
 {
     const struct dpt_cpu_node *input = &program->nodes[node->inputs[i]];
-    const enum dpt_layout layout = node->x_layout;
+    const enum dpt_sample_layout layout = node->x_layout;
     const struct dpt_shape *shape = &input->out;
     enum dpt_status status = DPT_OK;
 
@@ -159,7 +160,7 @@ out:
 }
 
 enum dpt_status dpt_cpu_read(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
-                             enum dpt_layout layout, struct dpt_error *err)
+                             enum dpt_sample_layout layout, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
@@ -181,7 +182,7 @@ static void write_to(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
 }
 
 void dpt_cpu_write(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
-                   enum dpt_layout layout)
+                   enum dpt_sample_layout layout)
 {
     node->y_layout = layout;
     node->y_floats = floats_of(program, &node->out, layout);

@@ -172,7 +172,7 @@ struct dpt_cpu_node {
     int32_t adder, adder_input;
     bool passed; /* its gradient has passed its relu already, with that sum */
 
-    enum dpt_layout x_layout, y_layout;
+    enum dpt_sample_layout x_layout, y_layout;
     int y, dy; /* buffers */
     int64_t y_floats;
     int argmax;  /* a max-pool: buffer of the argmax of each window, in the layout of y; or NONE */
@@ -283,17 +283,17 @@ void dpt_cpu_copy(struct dpt_cpu_program *program, const struct dpt_cpu_node *no
 unsigned dpt_cpu_keeps(const struct dpt_cpu_program *program, const struct dpt_cpu_node *node);
 
 /* The layout in which the node's first input is stored. */
-enum dpt_layout dpt_cpu_input_layout(const struct dpt_cpu_program *program,
-                                     const struct dpt_cpu_node *node);
+enum dpt_sample_layout dpt_cpu_input_layout(const struct dpt_cpu_program *program,
+                                            const struct dpt_cpu_node *node);
 /* Lets the node read its inputs in this layout: sets xs, and adds reorders where needed. Errors:
  * BAD_JOB, RANK. */
 enum dpt_status dpt_cpu_read(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
-                             enum dpt_layout layout, struct dpt_error *err);
+                             enum dpt_sample_layout layout, struct dpt_error *err);
 /* Gives the node's output a buffer of its own in this layout; a convolution that computes the
  * max-pool after it gets none. `write_over` uses the layout of the inputs, and the buffer of one of
  * them where no other node reads it any more. */
 void dpt_cpu_write(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
-                   enum dpt_layout layout);
+                   enum dpt_sample_layout layout);
 void dpt_cpu_write_over(struct dpt_cpu_program *program, struct dpt_cpu_node *node);
 
 /* In bf16: takes a buffer for the rounded operand that lies in another one; in fp32 it is that one.
@@ -305,8 +305,8 @@ void dpt_cpu_give_rounded(struct dpt_cpu_program *program, int buffer, int round
 /* Adds a call that copies activations of this shape from one layout and buffer to others. Errors:
  * BAD_JOB, RANK. */
 enum dpt_status dpt_cpu_reorder(struct dpt_cpu_program *program, const struct dpt_shape *s,
-                                enum dpt_layout from, int x, enum dpt_layout to, int y, int *call,
-                                struct dpt_error *err);
+                                enum dpt_sample_layout from, int x, enum dpt_sample_layout to,
+                                int y, int *call, struct dpt_error *err);
 /* Adds a call to each worker; returns its number. The program takes ownership of the kernel. */
 int dpt_cpu_call(struct dpt_cpu_program *program, struct dpt_kernel *kernel, int x, int y, int w,
                  int b);

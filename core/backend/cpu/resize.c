@@ -183,7 +183,7 @@ static const struct dpt_cpu_resizer sharing = {.forward = forward_planes, .backw
 static enum dpt_status plan(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                             struct dpt_error *err)
 {
-    const enum dpt_layout layout = dpt_cpu_input_layout(program, node);
+    const enum dpt_sample_layout layout = dpt_cpu_input_layout(program, node);
     const int32_t block = dpt_layout_block(layout, node->in.c);
     enum dpt_status status = DPT_OK;
     struct dpt_cpu_resize *own = node->own;

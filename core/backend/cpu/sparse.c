@@ -184,7 +184,8 @@ void dpt_sparse_pack(const struct dpt_sparse *s, const float *weights, float *pa
 /* --- activations in and out of the shapes that the lists point into --------------------------- */
 
 /* Channel c of a sample: its first element; elements are `block` floats apart. */
-static int64_t channel_at(enum dpt_layout layout, int32_t channels, int32_t c, int64_t pixels)
+static int64_t channel_at(enum dpt_sample_layout layout, int32_t channels, int32_t c,
+                          int64_t pixels)
 {
     const int32_t block = dpt_layout_block(layout, channels);
 

@@ -26,7 +26,7 @@ struct dpt_sparse_shape {
     int32_t in_channels, out_channels;
     int32_t in[2], out[2], kernel[2], before[2]; /* of the convolution */
     int32_t pooled[2];
-    enum dpt_layout x, y; /* of the input and its gradient; of the pool's output */
+    enum dpt_sample_layout x, y; /* of the input and its gradient; of the pool's output */
     bool wants_dx;
 };
 

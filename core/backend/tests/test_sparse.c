@@ -23,7 +23,7 @@ struct gradients {
     float *dw, *db, *dx;
 };
 
-static int64_t index_of(enum dpt_layout layout, const int32_t dims[3], int32_t c, int32_t h,
+static int64_t index_of(enum dpt_sample_layout layout, const int32_t dims[3], int32_t c, int32_t h,
                         int32_t w)
 {
     const int32_t block = dpt_layout_block(layout, dims[0]);
@@ -44,8 +44,8 @@ static float *numbers(int64_t n, struct draw *d)
 /* Every layout's filling holds zeros in the activations, and nothing that counts in `argmax`. */
 static void problem_init(struct problem *p, uint64_t seed)
 {
-    static const enum dpt_layout layouts[] = {DPT_LAYOUT_C16, DPT_LAYOUT_C16, DPT_LAYOUT_C8,
-                                              DPT_LAYOUT_NCHW, DPT_LAYOUT_NHWC};
+    static const enum dpt_sample_layout layouts[] = {DPT_LAYOUT_C16, DPT_LAYOUT_C16, DPT_LAYOUT_C8,
+                                                     DPT_LAYOUT_NCHW, DPT_LAYOUT_NHWC};
     struct draw d = {seed};
     struct dpt_sparse_shape *s = &p->shape;
 

@@ -6,28 +6,27 @@
 
 #include <cmocka.h>
 
-#include "core/plan/cost.h"
+#include "core/plan/plan.h"
 #include "core/train/tests/trust.h"
 
 enum { SAMPLES = 24 };
 
-/* A job with rank 0's trainer, so far as plans need it. */
+/* A job and its plan. */
 struct planned {
-    struct dpt_comm comm;
     struct dpt_conf conf;
     struct dpt_job job;
-    struct dpt_trainer t;
+    struct dpt_plan plan;
 };
 
 /* wanted: the optimizer; NULL: the text's. */
 static void plan_on(struct planned *p, int ranks, const char *parallel, const char *model,
                     const char *optimizer, const struct dpt_variant_value *wanted)
 {
+    const struct dpt_plan_spec spec = {.ranks = ranks};
     struct dpt_error err = {0};
     char text[256];
 
-    *p = (struct planned){
-        .comm = {.world.size = ranks, .node.size = ranks, .leaders.size = 1, .nodes = 1}};
+    *p = (struct planned){0};
     snprintf(text, sizeof text,
              "{data: {train: synthetic}, model: %s, device: {kind: ref}, "
              "batch: {global: %d, micro: 4}, optimizer: %s, comm: {reduction: reproducible}, "
@@ -37,7 +36,7 @@ static void plan_on(struct planned *p, int ranks, const char *parallel, const ch
     assert_true(dpt_options_read(&p->conf, p->conf.root, "", dpt_job_options, &p->job));
     if (wanted != NULL)
         p->job.optimizer = *wanted;
-    if (dpt_trainer_plan(&p->t, &p->job, &p->comm, 1, DPT_PART_TRAIN, &err) != DPT_OK)
+    if (dpt_plan_open(&p->plan, &p->job, &spec, text, &err) != DPT_OK)
         fail_msg("%s", err.text);
 }
 
@@ -47,9 +46,14 @@ static void plan(struct planned *p, const char *model, const char *optimizer,
     plan_on(p, 1, "{data: 1}", model, optimizer, wanted);
 }
 
+static struct dpt_workload workload(const struct planned *p)
+{
+    return dpt_workload_of(&p->plan.layout, p->plan.data.train.set);
+}
+
 static void unplan(struct planned *p)
 {
-    dpt_trainer_close(&p->t);
+    dpt_plan_close(&p->plan);
     dpt_conf_release(&p->conf);
 }
 
@@ -57,11 +61,13 @@ static void unplan(struct planned *p)
 static double arrays(const char *optimizer, const struct dpt_variant_value *wanted)
 {
     struct planned p;
+    struct dpt_workload w;
     double bytes, parameters;
 
     plan(&p, "{type: mlp, hidden: [6], outputs: 10}", optimizer, wanted);
-    bytes = dpt_cost_of_part(&p.t, DPT_SPAN_OPTIMIZER).move[0].bytes;
-    parameters = (double)p.t.model.graph.parameters;
+    w = workload(&p);
+    bytes = dpt_cost_of_part(&w, DPT_SPAN_OPTIMIZER).move[0].bytes;
+    parameters = (double)p.plan.model.graph.parameters;
     unplan(&p);
     return bytes / sizeof(float) / parameters;
 }
@@ -86,13 +92,13 @@ static void a_rank_alone_updates_all_weights(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof meshes / sizeof *meshes; i++) {
         struct planned p;
-        struct dpt_comm comm;
-        struct dpt_trainer alone;
+        struct dpt_workload all, alone;
 
         plan_on(&p, 4, meshes[i], "{type: mlp, hidden: [6], outputs: 10}", "adam", NULL);
-        alone = dpt_cost_alone(&p.t, &comm, 1);
+        all = workload(&p);
+        alone = dpt_workload_alone(&all, 1);
         assert_true(dpt_cost_of_part(&alone, DPT_SPAN_OPTIMIZER).move[0].bytes ==
-                    (3 + 2 * 2) * sizeof(float) * (double)p.t.model.graph.parameters);
+                    (3 + 2 * 2) * sizeof(float) * (double)p.plan.model.graph.parameters);
         unplan(&p);
     }
 }
@@ -112,15 +118,17 @@ static void a_batch_norm_goes_over_its_numbers_twice(void **state)
     };
     const int32_t norm[] = {3, 4};
     struct planned p;
+    struct dpt_workload w;
 
     (void)state;
     plan(&p, "{type: sequential, layers: [flatten, {dense: 6}, batchnorm, relu, {dense: 10}]}",
          "sgd", NULL);
-    assert_int_equal(p.t.model.graph.nodes[3].op, DPT_OP_BATCHNORM);
+    w = workload(&p);
+    assert_int_equal(p.plan.model.graph.nodes[3].op, DPT_OP_BATCHNORM);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         for (int32_t n = 1; n <= 2; n++)
             assert_true(
-                dpt_cost_of_nodes(&p.t, norm, n, rows[i].pass, rows[i].wants_data).move[0].bytes ==
+                dpt_cost_of_nodes(&w, norm, n, rows[i].pass, rows[i].wants_data).move[0].bytes ==
                 rows[i].arrays * 6 * SAMPLES * sizeof(float));
     unplan(&p);
 }

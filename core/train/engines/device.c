@@ -59,16 +59,6 @@ struct dpt_engine_state {
 
 /* --- opening ---------------------------------------------------------------------------------- */
 
-static bool takes(const struct dpt_trainer *t)
-{
-    const struct dpt_job *job = t->job;
-
-    return t->backend->steps != NULL && t->data.train.present &&
-           job->comm.reduction == DPT_REDUCTION_ALLREDUCE && !job->log.hashes && !job->log.trace &&
-           !dpt_fault_strikes_gradients(&t->fault) &&
-           dpt_optimizer_rule(&job->optimizer).kind != DPT_RULE_NONE && !t->team.synchronized;
-}
-
 /* About how many floats a bucket has at most: it closes behind the tensors of a node. */
 static int64_t largest_bucket(const struct dpt_graph *g)
 {
@@ -168,7 +158,7 @@ static enum dpt_status attach(struct dpt_trainer *t, struct dpt_error *err)
         &(struct dpt_prefetcher_spec){.loader = t->data.train.loader,
                                       .form = &t->data.train.form,
                                       .micro = t->data.train.sampler.micro,
-                                      .threads = t->team.decoders,
+                                      .threads = t->layout.decoders,
                                       .staging_buffers = d->type->staging_buffers(d->steps),
                                       .type = d->type,
                                       .steps = d->steps},
@@ -544,7 +534,6 @@ out:
 }
 
 const struct dpt_engine dpt_engine_device = {
-    .takes = takes,
     .on_device = true,
     .open = open_device,
     .close = close_device,

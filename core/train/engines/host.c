@@ -253,12 +253,6 @@ out:
 
 /* --- the row ---------------------------------------------------------------------------------- */
 
-static bool takes(const struct dpt_trainer *t)
-{
-    (void)t;
-    return true;
-}
-
 /* Takes the pages of what this rank owns now, so that no step waits for them. */
 static void touch_slots(struct dpt_trainer *t)
 {
@@ -274,7 +268,7 @@ static enum dpt_status open_host(struct dpt_trainer *t, struct dpt_error *err)
 
     if (!t->data.train.present)
         return DPT_OK;
-    t->reduction.type = dpt_gradient_reduction_choose(t);
+    t->reduction.type = dpt_gradient_reduction_choose(&t->layout);
     status = DPT_ALLOCATE(t->engine_state, 1, "the engine", err);
     if (status == DPT_OK)
         status = dpt_host_update_open(&t->engine_state->update, t, err);
@@ -304,7 +298,6 @@ static double waited(const struct dpt_trainer *t)
 }
 
 const struct dpt_engine dpt_engine_host = {
-    .takes = takes,
     .open = open_host,
     .close = close_host,
     .step = step,

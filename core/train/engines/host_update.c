@@ -28,7 +28,7 @@ static void run_part(void *arg, int thread)
 {
     struct dpt_host_update *u = arg;
 
-    u->part(u, thread, u->t->team.threads);
+    u->part(u, thread, u->t->layout.threads);
 }
 
 /* Does `part` on all threads or, where there is little to do, on this one alone. */

@@ -5,6 +5,7 @@
 
 #include "core/base/memory.h"
 #include "core/comm/columns.h"
+#include "core/train/layout/shares.h"
 #include "core/train/mesh/mesh.h"
 #include "core/train/mesh/units.h"
 #include "core/train/step/runner.h"
@@ -79,19 +80,20 @@ static size_t column_floats(const struct dpt_graph *graph, int32_t i)
 
 /* Measures the floats of the largest value that is gathered, of the longest row that is exchanged,
  * and of all columns of this rank or, in FSDP units, of those of the unit that has most. */
-static void measure(const struct dpt_trainer *t, size_t *value, size_t *widest, double *columns)
+static void measure(const struct dpt_layout *l, const struct dpt_layout_stage *stage, size_t *value,
+                    size_t *widest, double *columns)
 {
-    const struct dpt_graph *graph = dpt_trainer_graph(t);
-    const size_t rows = (size_t)t->data.train.sampler.micro * (size_t)t->team.group;
+    const struct dpt_graph *graph = &stage->graph;
+    const size_t rows = (size_t)l->micro * (size_t)l->group;
     double own = 0; /* of the unit */
 
     *value = *widest = 0;
     *columns = 0;
-    for (int32_t i = t->mesh.first[t->mesh.stage]; i < t->mesh.first[t->mesh.stage + 1]; i++) {
+    for (int32_t i = stage->first; i < stage->last; i++) {
         const struct dpt_graph_node *node = &graph->nodes[i];
         const size_t in = (size_t)dpt_shape_size(&node->in), out = (size_t)node->out.c;
 
-        if (dpt_units_begins(t, i))
+        if (dpt_layout_begins_unit(stage, i))
             own = 0;
         if (!node->divided)
             continue;
@@ -105,27 +107,26 @@ static void measure(const struct dpt_trainer *t, size_t *value, size_t *widest, 
     }
 }
 
-void dpt_tensor_parallel_bytes(const struct dpt_trainer *t, double *own, double *shared,
-                               double *sent)
+void dpt_tensor_parallel_bytes(const struct dpt_layout *l, const struct dpt_layout_stage *stage,
+                               double *own, double *shared, double *sent)
 {
-    const struct dpt_graph *graph = dpt_trainer_graph(t);
-    const int ranks = t->mesh.tensor;
+    const struct dpt_graph *graph = &stage->graph;
+    const int ranks = l->tensor;
     const double others = (ranks - 1) / (double)ranks;
-    const int replicas = dpt_trainer_replicas(t)->world.size;
-    const double samples = (double)t->job->batch.global / replicas;
-    const double renewals = /* of the columns, in a step */
-        t->units.sliced ? dpt_step_most_rounds(t, t->data.train.sampler.micro) : 1;
+    const double samples = (double)l->job->batch.global / l->replicas;
+    /* How often the columns are derived in a step. */
+    const double derived = l->sliced ? dpt_layout_most_rounds(l) : 1;
     size_t value, widest;
     double columns;
 
     *own = *shared = *sent = 0;
     if (ranks == 1)
         return;
-    measure(t, &value, &widest, &columns);
-    dpt_columns_bytes(ranks, t->comm->node.size < ranks ? t->comm->node.size : ranks, value, widest,
-                      own, shared);
+    measure(l, stage, &value, &widest, &columns);
+    dpt_columns_bytes(ranks, l->node_ranks < ranks ? l->node_ranks : ranks, value, widest, own,
+                      shared);
     *own += columns * sizeof(float);
-    for (int32_t i = t->mesh.first[t->mesh.stage]; i < t->mesh.first[t->mesh.stage + 1]; i++) {
+    for (int32_t i = stage->first; i < stage->last; i++) {
         const struct dpt_graph_node *node = &graph->nodes[i];
         const double in = (double)dpt_shape_size(&node->in), out = node->out.c;
 
@@ -133,7 +134,7 @@ void dpt_tensor_parallel_bytes(const struct dpt_trainer *t, double *own, double 
             continue;
         *sent += samples * others * out * sizeof(float);
         if (dpt_graph_wants_dx(graph, i))
-            *sent += (samples * others * in + renewals * in * out * others / ranks) * sizeof(float);
+            *sent += (samples * others * in + derived * in * out * others / ranks) * sizeof(float);
     }
 }
 
@@ -144,7 +145,7 @@ static enum dpt_status cut_layer(struct dpt_tensor_parallel *d, int32_t number,
     enum dpt_status status = DPT_OK;
     const struct dpt_trainer *t = d->t;
     const struct dpt_graph_node *node = &dpt_trainer_graph(t)->nodes[number];
-    const int ranks = t->mesh.tensor;
+    const int ranks = t->layout.tensor;
     struct layer *layer = &d->layers[number];
     size_t floats;
 
@@ -157,8 +158,8 @@ static enum dpt_status cut_layer(struct dpt_tensor_parallel *d, int32_t number,
     if (!dpt_graph_wants_dx(dpt_trainer_graph(t), number))
         return DPT_OK;
     floats = column_floats(dpt_trainer_graph(t), number) + 1;
-    layer->columns = t->units.sliced ? dpt_reserve(floats * sizeof(float))
-                                     : dpt_alloc_array(floats, sizeof(float));
+    layer->columns = t->layout.sliced ? dpt_reserve(floats * sizeof(float))
+                                      : dpt_alloc_array(floats, sizeof(float));
     if (layer->columns == NULL)
         DPT_TRY(dpt_fail_memory(err, "the layers", (double)(floats * sizeof(float))));
 out:
@@ -174,7 +175,7 @@ enum dpt_status dpt_tensor_parallel_open(struct dpt_tensor_parallel **divided,
     size_t value, widest;
     double all;
 
-    if (t->mesh.tensor == 1)
+    if (t->layout.tensor == 1)
         return DPT_OK;
     status = DPT_ALLOCATE(d, 1, "the layers", err);
     if (status == DPT_OK) {
@@ -186,12 +187,11 @@ enum dpt_status dpt_tensor_parallel_open(struct dpt_tensor_parallel **divided,
     if (status == DPT_OK)
         status = DPT_ALLOCATE(d->sums, DPT_OPTIMIZER_SQUARES * dpt_graph_whole_chunks(graph),
                               "the norms of gradients", err);
-    for (int32_t i = t->mesh.first[t->mesh.stage];
-         i < t->mesh.first[t->mesh.stage + 1] && status == DPT_OK; i++)
+    for (int32_t i = t->stage->first; i < t->stage->last && status == DPT_OK; i++)
         if (graph->nodes[i].divided)
             status = cut_layer(d, i, err);
     DPT_TRY(dpt_group_agree(&t->mesh.tensor_group.world, status, err));
-    measure(t, &value, &widest, &all);
+    measure(&t->layout, t->stage, &value, &widest, &all);
     DPT_TRY(
         dpt_columns_open(&d->exchange, &t->mesh.tensor_group, value, widest, t->team.spin, err));
 out:
@@ -204,7 +204,7 @@ void dpt_tensor_parallel_close(struct dpt_tensor_parallel *d)
         return;
     for (int32_t i = 0; d->layers != NULL && i < d->t->model.graph.n_nodes; i++) {
         dpt_free(d->layers[i].rows);
-        if (!d->t->units.sliced)
+        if (!d->t->layout.sliced)
             dpt_free(d->layers[i].columns);
         else if (d->layers[i].columns != NULL)
             dpt_unreserve(d->layers[i].columns,
@@ -240,18 +240,18 @@ out:
 
 enum dpt_status dpt_tensor_parallel_refresh(struct dpt_tensor_parallel *d, struct dpt_error *err)
 {
-    return d == NULL || d->t->units.sliced ? DPT_OK : derive(d, 0, d->t->model.graph.n_nodes, err);
+    return d == NULL || d->t->layout.sliced ? DPT_OK : derive(d, 0, d->t->model.graph.n_nodes, err);
 }
 
 enum dpt_status dpt_tensor_parallel_derive(struct dpt_tensor_parallel *d, int32_t first,
                                            int32_t last, struct dpt_error *err)
 {
-    return d == NULL || !d->t->units.sliced ? DPT_OK : derive(d, first, last, err);
+    return d == NULL || !d->t->layout.sliced ? DPT_OK : derive(d, first, last, err);
 }
 
 void dpt_tensor_parallel_release(struct dpt_tensor_parallel *d, int32_t first, int32_t last)
 {
-    for (int32_t i = first; d != NULL && d->t->units.sliced && i < last; i++)
+    for (int32_t i = first; d != NULL && d->t->layout.sliced && i < last; i++)
         if (d->layers[i].columns != NULL)
             dpt_forget(d->layers[i].columns,
                        d->layers[i].columns + column_floats(dpt_trainer_graph(d->t), i));

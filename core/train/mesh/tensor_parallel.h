@@ -53,9 +53,10 @@ void dpt_tensor_parallel_release(struct dpt_tensor_parallel *divided, int32_t fi
 enum dpt_status dpt_tensor_parallel_chunks(struct dpt_tensor_parallel *divided, int each,
                                            const double **sums, size_t *n, struct dpt_error *err);
 
-/* Tells how many bytes a rank has by itself, how many the ranks of a node share, and how many a
- * rank sends in a step. The trainer may be planned only. */
-void dpt_tensor_parallel_bytes(const struct dpt_trainer *t, double *own, double *shared,
+/* Gives how many bytes a rank of the stage has by itself, how many the ranks of a node share, and
+ * how many a rank sends in a step. */
+void dpt_tensor_parallel_bytes(const struct dpt_layout *layout,
+                               const struct dpt_layout_stage *stage, double *own, double *shared,
                                double *sent);
 
 #endif

@@ -9,114 +9,36 @@
 #include "core/train/setup/team.h"
 #include "models/model.h"
 
-/* A unit ends where it has this part of the weights, or so many floats: more of them would take
- * less memory and wait more often. */
-enum { PARTS = 32, ENOUGH = 4 << 20 };
+void dpt_units_plan(struct dpt_trainer *t)
+{
+    t->units = (struct dpt_units){.gathers = t->layout.by_messages}; /* until they open */
+}
 
-/* --- the cut ---------------------------------------------------------------------------------- */
-
-bool dpt_units_by_messages(const struct dpt_trainer *t)
+/* Whether not all ranks that have slices of the same weights share a node's memory. */
+static bool by_messages(const struct dpt_trainer *t)
 {
     const struct dpt_comm *replicas = dpt_trainer_replicas(t);
 
-    return t->units.sliced && replicas->node.size < replicas->world.size;
-}
-
-/* Whether a unit is to begin with node i, behind one that begins with the learned floats at
- * `from`: at a norm that takes statistics of the whole step, or where the weights so far are
- * enough. */
-static bool begins_unit(const struct dpt_trainer *t, int32_t i, size_t from, size_t enough)
-{
-    const struct dpt_graph *graph = dpt_trainer_graph(t);
-    const size_t at = dpt_graph_from(graph, i, false);
-
-    if (t->team.synchronized)
-        return graph->nodes[i].whole_step;
-    return t->units.sliced && dpt_mesh_may_begin(graph, i) && at - from >= enough && at > from;
-}
-
-enum dpt_status dpt_units_plan(struct dpt_trainer *t, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    const struct dpt_graph *graph = dpt_trainer_graph(t);
-    const int32_t *stage = &t->mesh.first[t->mesh.stage];
-    const size_t part = (size_t)graph->floats / PARTS, enough = part < ENOUGH ? part : ENOUGH;
-    struct dpt_units *u = &t->units;
-
-    dpt_free(u->node); /* of another stage, where it is planned */
-    dpt_free(u->edge);
-    *u = (struct dpt_units){.sliced = dpt_trainer_owners(t) > 1 &&
-                                      t->job->parallel.shard == DPT_SHARD_PARAMETERS};
-    if (u->sliced && t->team.synchronized)
-        return dpt_fail(err, DPT_BAD_JOB,
-                        "parallel.shard: parameters does not go with a batch norm over the whole "
-                        "step (statistics: batch), for which all micro-batches are under way at "
-                        "once; gradients and optimizer do, or statistics: micro");
-    DPT_TRY(DPT_ALLOCATE(u->node, (size_t)graph->n_nodes + 1, "the units", err));
-    DPT_TRY(DPT_ALLOCATE(u->edge, (size_t)graph->n_nodes + 1, "the units", err));
-    u->node[0] = stage[0];
-    for (int32_t i = stage[0] + 1; i < stage[1]; i++)
-        if (begins_unit(t, i, u->edge[u->n], enough)) {
-            u->n++;
-            u->node[u->n] = i;
-            u->edge[u->n] = dpt_graph_from(graph, i, false);
-        }
-    u->gathers = dpt_units_by_messages(t); /* once there are ranks: join_arena */
-    u->n++;
-    u->node[u->n] = stage[1];
-    u->edge[u->n] = (size_t)graph->floats;
-out:
-    return status;
-}
-
-size_t dpt_units_largest(const struct dpt_trainer *t)
-{
-    const size_t *edge = t->units.edge;
-    size_t most = 0;
-
-    for (int k = 0; k < t->units.n; k++)
-        most = edge[k + 1] - edge[k] > most ? edge[k + 1] - edge[k] : most;
-    return most;
-}
-
-bool dpt_units_on_node(const struct dpt_trainer *t)
-{
-    return t->units.sliced && !t->units.gathers;
-}
-
-double dpt_units_room(const struct dpt_trainer *t)
-{
-    const double whole = (double)dpt_trainer_graph(t)->arena;
-
-    return t->units.sliced ? whole / dpt_trainer_owners(t) + (double)dpt_units_largest(t) : whole;
+    return t->layout.sliced && replicas->node.size < replicas->world.size;
 }
 
 size_t dpt_units_alike(const struct dpt_trainer *t)
 {
     const struct dpt_graph *graph = dpt_trainer_graph(t);
 
-    if (!t->units.sliced)
+    if (!t->layout.sliced)
         return 0;
     return (size_t)(t->units.gathers ? graph->floats : graph->arena);
 }
 
 float *dpt_units_gradient(const struct dpt_trainer *t, int unit, float *target)
 {
-    const size_t begin = t->units.edge[unit], end = t->units.edge[unit + 1];
+    const size_t begin = t->stage->edge[unit], end = t->stage->edge[unit + 1];
 
-    if (!t->units.sliced)
+    if (!t->layout.sliced)
         return target;
     dpt_graph_clear_frozen(dpt_trainer_graph(t), begin, end, target - begin);
     return target - begin;
-}
-
-bool dpt_units_begins(const struct dpt_trainer *t, int32_t node)
-{
-    int k = 0;
-
-    while (k < t->units.n && t->units.node[k] != node)
-        k++;
-    return k < t->units.n;
 }
 
 float *dpt_units_open_arena(size_t floats, int owners)
@@ -142,7 +64,7 @@ enum dpt_status dpt_units_open_params(struct dpt_trainer *t, struct dpt_error *e
     t->arenas.params = dpt_units_open_arena((size_t)graph->arena, dpt_units_owners(t));
     if (t->arenas.params == NULL)
         DPT_TRY(dpt_fail_memory(err, "the parameters", (double)bytes));
-    if (!t->units.sliced && !t->loads &&
+    if (!t->layout.sliced && !t->loads &&
         dpt_trainer_replicas(t)->world.rank == 0) /* a tensor's numbers do not depend on others */
         DPT_TRY(dpt_model_init(graph, (uint64_t)t->job->seed, t->arenas.params, err));
 out:
@@ -163,7 +85,7 @@ static void join_arena(struct dpt_trainer *t)
     const struct dpt_comm *replicas = dpt_trainer_replicas(t);
     struct dpt_error ignored;
 
-    t->units.gathers = dpt_units_by_messages(t);
+    t->units.gathers = by_messages(t);
     if (!t->units.gathers)
         t->units.gathers =
             dpt_shared_open(&t->units.weights, &replicas->node, bytes, &ignored) != DPT_OK;
@@ -175,18 +97,14 @@ static void join_arena(struct dpt_trainer *t)
 
 void dpt_units_open(struct dpt_trainer *t)
 {
-    if (t->units.sliced)
+    if (t->layout.sliced)
         join_arena(t);
 }
 
 void dpt_units_close(struct dpt_trainer *t)
 {
-    struct dpt_units *u = &t->units;
-
-    dpt_free(u->node);
-    dpt_free(u->edge);
-    dpt_shared_close(&u->weights);
-    *u = (struct dpt_units){0};
+    dpt_shared_close(&t->units.weights);
+    t->units = (struct dpt_units){0};
 }
 
 static struct dpt_slice own_slice(const struct dpt_trainer *t)
@@ -225,7 +143,7 @@ static enum dpt_status init_slice(struct dpt_trainer *t, struct dpt_error *err)
 
 enum dpt_status dpt_units_init(struct dpt_trainer *t, struct dpt_error *err)
 {
-    return t->units.sliced
+    return t->layout.sliced
                ? init_slice(t, err)
                : dpt_group_broadcast(&dpt_trainer_replicas(t)->world, 0, t->arenas.params,
                                      (size_t)dpt_trainer_graph(t)->arena * sizeof(float), err);
@@ -279,7 +197,7 @@ static void derive(void *arg, int thread)
     const struct derived *d = arg;
     struct dpt_trainer *t = d->t;
     struct dpt_worker *worker = &t->team.workers[thread];
-    const int32_t *node = &t->units.node[d->unit];
+    const int32_t *node = &t->stage->node[d->unit];
 
     worker->status = t->backend->renew(t->model.program, thread, t->arenas.params, node[0], node[1],
                                        &worker->err);
@@ -298,12 +216,12 @@ enum dpt_status dpt_units_derive(struct dpt_trainer *t, int unit, struct dpt_err
 
 void dpt_units_release(struct dpt_trainer *t, int unit)
 {
-    const size_t begin = t->units.edge[unit], end = t->units.edge[unit + 1];
+    const size_t begin = t->stage->edge[unit], end = t->stage->edge[unit + 1];
     const struct dpt_slice own = own_slice(t);
     float *const params = t->arenas.params;
 
     dpt_forget(params + begin, params + (own.begin < end ? own.begin : end));
     dpt_forget(params + (own.end > begin ? own.end : begin), params + end);
     if (t->backend->forget != NULL)
-        t->backend->forget(t->model.program, t->units.node[unit], t->units.node[unit + 1]);
+        t->backend->forget(t->model.program, t->stage->node[unit], t->stage->node[unit + 1]);
 }

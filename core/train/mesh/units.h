@@ -1,43 +1,26 @@
 /*
- * units: the ranges of a stage's nodes that passes take one after another.
+ * units: the weights of FSDP units (Zhao et al. 2023; `parallel.shard: parameters`).
  *
- * With `parallel.shard: parameters` they are FSDP units (Zhao et al. 2023): each rank keeps only
- * its slice of the weights, a unit's weights are there for its passes alone, and its gradient goes
- * to the owners at once. Arenas keep the offsets of the whole model; what is not there is address
- * space. Where all ranks share one node the weights are there once, in memory that they share, of
- * which each owner writes its slice, so nothing is gathered; the running statistics are node rank
- * 0's then, and all read them. Otherwise a unit is gathered by messages, and each rank has the
- * statistics.
- *
- * With batch norms that take the statistics of a whole step, units end at these norms. Else there
- * is one unit.
+ * Each rank keeps only its slice of the weights, a unit's weights are there for its passes alone,
+ * and its gradient goes to the owners at once. The layout says which nodes are a unit. Arenas keep
+ * the offsets of the whole model; what is not there is address space. If all ranks share one node,
+ * the weights are there once, in memory that they share, of which each owner writes its slice, so
+ * nothing is gathered; the running statistics are node rank 0's then, and all read them. Otherwise
+ * a unit is gathered by messages, and each rank has the statistics. Without slices each rank has
+ * all weights, and these functions do what that needs.
  */
 #ifndef DPT_TRAIN_UNITS_H
 #define DPT_TRAIN_UNITS_H
 
 #include "core/train/trainer.h"
 
-/* Finds the units of a trainer whose model is built and whose mesh is planned. Errors: RANK. */
-enum dpt_status dpt_units_plan(struct dpt_trainer *t, struct dpt_error *err);
-/* Whether not all ranks that have slices of the same weights share a node's memory, so that units
- * are gathered by messages. */
-bool dpt_units_by_messages(const struct dpt_trainer *t);
-/* Whether a node's ranks have one arena of the weights together. */
-bool dpt_units_on_node(const struct dpt_trainer *t);
+/* Sets t->units from the layout. */
+void dpt_units_plan(struct dpt_trainer *t);
 /* How many ranks keep slices of the weights; 1: each has all. */
 static inline int dpt_units_owners(const struct dpt_trainer *t)
 {
-    return t->units.sliced ? dpt_trainer_owners(t) : 1;
+    return t->layout.sliced ? t->layout.owners : 1;
 }
-/* How many units are gathered for their passes alone; 0: the weights stay. */
-static inline int dpt_units_gathered(const struct dpt_trainer *t)
-{
-    return t->units.gathers ? t->units.n : 0;
-}
-/* Floats of the largest unit. */
-size_t dpt_units_largest(const struct dpt_trainer *t);
-/* Floats of the parameters that a rank has at a time: all, or its slice and a unit. */
-double dpt_units_room(const struct dpt_trainer *t);
 /* Memory for an arena: zeros or, where several owners divide it, address space, of which each takes
  * its part. NULL: there is none. close takes NULL, too. */
 float *dpt_units_open_arena(size_t floats, int owners);
@@ -79,9 +62,6 @@ void dpt_units_release(struct dpt_trainer *t, int unit);
  * of an FSDP unit has room for the unit alone, and held another one's before: so the frozen floats
  * are cleared. target: of the reduction, for this unit. */
 float *dpt_units_gradient(const struct dpt_trainer *t, int unit, float *target);
-
-/* Whether a unit begins with this node. */
-bool dpt_units_begins(const struct dpt_trainer *t, int32_t node);
 
 /* Whether this rank holds the model's state, and updates it. */
 static inline bool dpt_units_has_state(const struct dpt_trainer *t)

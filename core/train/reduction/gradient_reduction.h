@@ -48,9 +48,10 @@ static inline struct dpt_gradient_range dpt_gradient_behind(const struct dpt_tra
 struct dpt_gradient_reduction_type {
     /* Collective. Makes the buffers, and t->reduction.sum. Errors: RANK. */
     enum dpt_status (*open)(struct dpt_trainer *t, struct dpt_error *err);
-    /* Bytes of the buffers on a node where `ranks` ranks run, of a trainer that is only planned: of
-     * each rank by itself, and what they share. */
-    void (*bytes)(const struct dpt_trainer *t, int ranks, double *own, double *shared);
+    /* Bytes of the buffers of a stage's ranks on a node: of each rank by itself, and what they
+     * share. */
+    void (*bytes)(const struct dpt_layout *layout, const struct dpt_layout_stage *stage,
+                  double *own, double *shared);
     /* Collective; also after a failed open. */
     void (*close)(struct dpt_trainer *t);
     /* Collective. To be called once, before a step's micro-batches. */
@@ -78,12 +79,12 @@ struct dpt_gradient_reduction_type {
                            const float flags[DPT_FLAGS], struct dpt_error *err);
     /* How often a rank sends all but its own part of the gradient, or of the weights that are made
      * of it, in `sum` and `share`. */
-    double (*sends)(const struct dpt_trainer *t);
+    double (*sends)(const struct dpt_layout *layout);
     /* The sums of squares of the reduced gradient, one for each chunk (core/base/sum_of_squares.h),
      * where the reduction computed them; else NULL. */
     const double *(*sums_of_squares)(const struct dpt_trainer *t);
     /*
-     * Each rank owns all parameters or, in shards (dpt_trainer_owners), a slice of them.
+     * Each rank owns all parameters or, in shards (dpt_layout.owners), a slice of them.
      *
      * slice: what a rank owns. slice_sum: the gradient's sum for what this rank owns. weights:
      * where its updated parameters are to be written, too, or NULL (dpt_deterministic_weights).
@@ -101,7 +102,7 @@ struct dpt_gradient_reduction_type {
                                      struct dpt_error *err);
     /* Collective. Adds the gradients of a round, of which each thread has computed one group, to
      * what their owners have. NULL where ranks do not take rounds in turn. unit: a unit of the
-     * gradient's floats (t->units, t->reduction.edge, else all of them), or, behind the last unit,
+     * gradient's floats (dpt_layout_stage.edge), or, behind the last unit,
      * the state and the tail. */
     enum dpt_status (*round)(struct dpt_trainer *t, int32_t round, int unit, struct dpt_error *err);
     /* Where ranks take rounds in turn, else NULL. extra: where a whole arena would begin whose
@@ -126,7 +127,8 @@ static inline void dpt_tail_write(float *tail, const struct dpt_metric_sums *met
 struct dpt_slice dpt_gradient_all(const struct dpt_trainer *t, int rank);
 const float *dpt_gradient_sum(const struct dpt_trainer *t);
 float *dpt_gradient_no_weights(const struct dpt_trainer *t);
-double dpt_gradient_sends_twice(const struct dpt_trainer *t); /* to who adds up, and back to all */
+double
+dpt_gradient_sends_twice(const struct dpt_layout *layout); /* to who adds up, and back to all */
 enum dpt_status dpt_gradient_no_share(struct dpt_trainer *t, struct dpt_error *err);
 enum dpt_status dpt_gradient_no_gather(struct dpt_trainer *t, double *values, int each,
                                        struct dpt_error *err);
@@ -137,9 +139,9 @@ enum dpt_status dpt_gradient_no_gather(struct dpt_trainer *t, double *values, in
 extern const struct dpt_gradient_reduction_type dpt_gradient_reduction_allreduce,
     dpt_gradient_reduction_reproducible, dpt_gradient_reduction_sharded,
     dpt_gradient_reduction_round_robin, dpt_gradient_reduction_units;
-/* The one that the job asks for. */
+/* The one of a layout. */
 static inline const struct dpt_gradient_reduction_type *
-dpt_gradient_reduction_choose(const struct dpt_trainer *t)
+dpt_gradient_reduction_choose(const struct dpt_layout *l)
 {
     static const struct dpt_gradient_reduction_type
         *const whole[] = {[DPT_REDUCTION_ALLREDUCE] = &dpt_gradient_reduction_allreduce,
@@ -148,8 +150,7 @@ dpt_gradient_reduction_choose(const struct dpt_trainer *t)
                                  [DPT_SHARD_GRADIENTS] = &dpt_gradient_reduction_round_robin,
                                  [DPT_SHARD_PARAMETERS] = &dpt_gradient_reduction_units};
 
-    return dpt_trainer_owners(t) > 1 ? owned[t->job->parallel.shard]
-                                     : whole[t->job->comm.reduction];
+    return l->owners > 1 ? owned[l->job->parallel.shard] : whole[l->job->comm.reduction];
 }
 
 #endif

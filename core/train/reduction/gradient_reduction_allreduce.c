@@ -9,34 +9,36 @@ struct dpt_gradient_reduction_state {
     bool *filled; /* [gradient_workers] */
 };
 
-static struct dpt_hierarchical_spec spec_of(const struct dpt_trainer *t)
+static struct dpt_hierarchical_spec spec_of(const struct dpt_layout *l)
 {
     return (struct dpt_hierarchical_spec){
-        .n = (size_t)t->model.graph.arena + DPT_TAIL_WORDS,
-        .buffers = t->team.gradient_workers,
-        .hierarchical = t->job->comm.hierarchical == DPT_HIERARCHICAL_AUTO,
-        .spin = t->team.spin,
-        .sums_of_squares = (size_t)t->model.graph.floats,
+        .n = (size_t)l->graph->arena + DPT_TAIL_WORDS,
+        .buffers = l->gradient_workers,
+        .hierarchical = l->job->comm.hierarchical == DPT_HIERARCHICAL_AUTO,
+        .sums_of_squares = (size_t)l->graph->floats,
     };
 }
 
-static void bytes(const struct dpt_trainer *t, int ranks, double *own, double *shared)
+static void bytes(const struct dpt_layout *l, const struct dpt_layout_stage *stage, double *own,
+                  double *shared)
 {
-    const struct dpt_hierarchical_spec spec = spec_of(t);
+    const struct dpt_hierarchical_spec spec = spec_of(l);
 
-    dpt_hierarchical_bytes(&spec, ranks, t->comm->world.size, own, shared);
+    (void)stage; /* there is one */
+    dpt_hierarchical_bytes(&spec, l->node_replicas, l->ranks, own, shared);
 }
 
 static enum dpt_status open_sums(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct dpt_hierarchical_spec spec = spec_of(t);
+    struct dpt_hierarchical_spec spec = spec_of(&t->layout);
     const bool wanted = spec.hierarchical;
     bool hierarchical = wanted;
 
+    spec.spin = t->team.spin;
     status = DPT_ALLOCATE(t->reduction.state, 1, "the reduction", err);
     if (status == DPT_OK)
-        status = DPT_ALLOCATE(t->reduction.state->filled, (size_t)t->team.gradient_workers,
+        status = DPT_ALLOCATE(t->reduction.state->filled, (size_t)t->layout.gradient_workers,
                               "the reduction", err);
     DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
     DPT_TRY(
@@ -61,7 +63,7 @@ static void begin(struct dpt_trainer *t, const struct dpt_step_view *view)
 {
     (void)view;
     dpt_hierarchical_begin(t->reduction.state->allreduce);
-    for (int i = 0; i < t->team.gradient_workers; i++) {
+    for (int i = 0; i < t->layout.gradient_workers; i++) {
         t->team.workers[i].done = 0;
         memset(&t->team.workers[i].metric_sums, 0, sizeof t->team.workers[i].metric_sums);
     }
@@ -103,7 +105,7 @@ static void finish_rank(struct dpt_trainer *t, const float flags[DPT_FLAGS])
 
     if (failed || t->team.workers[0].done == 0)
         memset(first, 0, arena * sizeof *first);
-    for (int i = 0; i < t->team.gradient_workers; i++) {
+    for (int i = 0; i < t->layout.gradient_workers; i++) {
         memset(dpt_hierarchical_buffer(t->reduction.state->allreduce, i) + arena, 0,
                DPT_TAIL_WORDS * sizeof(float));
         t->reduction.state->filled[i] = !failed && t->team.workers[i].done > 0;

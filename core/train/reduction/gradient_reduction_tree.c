@@ -2,9 +2,9 @@
 
 #include "core/base/memory.h"
 #include "core/comm/deterministic_allreduce.h"
+#include "core/train/layout/shares.h"
 #include "core/train/mesh/units.h"
 #include "core/train/reduction/gradient_reduction.h"
-#include "core/train/step/engine.h"
 
 /* What a thread keeps: the blocks of its run so far, of the learned floats and of what is behind
  * them. A block's number is that of its buffer. */
@@ -28,7 +28,7 @@ static size_t arena_floats(const struct dpt_trainer *t)
 
 /* How many buffers a thread fills whose run of a step's `all` micro-batches is that: those of its
  * blocks so far, and the next one's. */
-static int buffers_for(const struct dpt_trainer *t, int32_t all, int32_t begin, int32_t end)
+static int buffers_for(const struct dpt_layout *l, int32_t all, int32_t begin, int32_t end)
 {
     struct dpt_tree tree;
     int most = 1;
@@ -37,7 +37,7 @@ static int buffers_for(const struct dpt_trainer *t, int32_t all, int32_t begin, 
     for (int32_t i = begin, n; i < end; i += n) {
         struct dpt_block block = {.begin = i};
 
-        n = dpt_step_group(t->team.group, all, i, end);
+        n = dpt_share_group(l->group, all, i, end);
         while ((1 << block.level) < n)
             block.level++;
         most = tree.n + 1 > most ? tree.n + 1 : most;
@@ -60,86 +60,86 @@ static void partition(struct dpt_trainer *t, int64_t step)
 
 /* How many buffers the thread has that needs most, of all ranks' threads, in the first and the last
  * step of an epoch. */
-static int thread_buffers(const struct dpt_trainer *t)
+static int thread_buffers(const struct dpt_layout *l)
 {
-    const struct dpt_sampler *s = &t->data.train.sampler;
+    const struct dpt_sampler *s = &l->sampler;
+    const int64_t steps = dpt_sampler_steps(s);
     int most = 1;
 
-    for (int64_t step = 0; step < t->steps_per_epoch;
-         step += step == 0 && t->steps_per_epoch > 1 ? t->steps_per_epoch - 1 : 1)
-        for (int r = 0; r < dpt_trainer_replicas(t)->world.size; r++)
-            for (int thread = 0; thread < t->team.gradient_workers; thread++) {
+    for (int64_t step = 0; step < steps; step += step == 0 && steps > 1 ? steps - 1 : 1)
+        for (int r = 0; r < l->replicas; r++)
+            for (int thread = 0; thread < l->gradient_workers; thread++) {
                 int32_t first, last, begin, end;
                 int n;
 
-                dpt_sampler_partition(s, step, r, dpt_trainer_replicas(t)->world.size, &first,
-                                      &last);
-                dpt_step_run(first, last, thread, t->team.gradient_workers, &begin, &end);
-                n = buffers_for(t, dpt_sampler_micro_batches(s, step), begin, end);
+                dpt_sampler_partition(s, step, r, l->replicas, &first, &last);
+                dpt_share_thread(first, last, thread, l->gradient_workers, &begin, &end);
+                n = buffers_for(l, dpt_sampler_micro_batches(s, step), begin, end);
                 most = n > most ? n : most;
             }
     return most;
 }
 
 /* Whether rank 0 tells of the whole gradient. */
-static bool keeps_sum(const struct dpt_trainer *t)
+static bool keeps_sum(const struct dpt_job *job)
 {
-    return t->job->log.hashes || t->job->log.tensorboard;
+    return job->log.hashes || job->log.tensorboard;
 }
 
 /* All ranks on one node share their buffers and the sum; else each has its own. */
-static void bytes(const struct dpt_trainer *t, int ranks, double *own, double *shared)
+static void bytes(const struct dpt_layout *l, const struct dpt_layout_stage *stage, double *own,
+                  double *shared)
 {
-    const double one = (double)dpt_round_up(arena_floats(t), sizeof(float)) * sizeof(float);
-    const double buffers = (double)thread_buffers(t) * t->team.gradient_workers;
-    const int all = dpt_trainer_replicas(t)->world.size;
+    const size_t floats = (size_t)stage->graph.arena + DPT_TAIL_WORDS;
+    const double one = (double)dpt_round_up(floats, sizeof(float)) * sizeof(float);
+    const double buffers = (double)thread_buffers(l) * l->gradient_workers;
+    const int all = l->replicas;
 
     *own = *shared = 0;
-    if (all > 1 && ranks == all)
-        *shared = (buffers * ranks + 1 + (dpt_trainer_owners(t) > 1 && keeps_sum(t))) * one;
+    if (all > 1 && l->node_replicas == all)
+        *shared = (buffers * all + 1 + (l->owners > 1 && keeps_sum(l->job))) * one;
     else
         *own = (buffers + (all > 1 ? 2 : 0)) * one; /* also the sum, and what other ranks send */
 }
 
 /* A group of micro-batches is a node of that level of the tree. */
-static int group_level(const struct dpt_trainer *t)
+static int group_level(const struct dpt_layout *l)
 {
     int level = 0;
 
-    while ((1 << level) < t->team.group)
+    while ((1 << level) < l->group)
         level++;
     return level;
 }
 
-/* A buffer has room for a unit's gradient, or for all units' where they are under way at once. */
-static struct dpt_deterministic_spec round_robin_spec(const struct dpt_trainer *t)
+/* A buffer has room for a unit's gradient, or for all units' where they are in flight at once. */
+static struct dpt_deterministic_spec round_robin_spec(const struct dpt_layout *l,
+                                                      const struct dpt_layout_stage *stage)
 {
     return (struct dpt_deterministic_spec){
-        .n = arena_floats(t),
-        .buffers = t->team.gradient_workers,
-        .spin = t->team.spin,
-        .chunks = t->reduction.chunks,
+        .n = (size_t)stage->graph.arena + DPT_TAIL_WORDS,
+        .buffers = l->gradient_workers,
         .sharded = true,
-        .unit = t->units.edge,
-        .units = t->units.n,
-        .whole = t->team.synchronized,
-        .level = group_level(t),
-        .leaves = dpt_sampler_micro_batches(&t->data.train.sampler, 0),
+        .unit = stage->edge,
+        .units = stage->units,
+        .whole = l->synchronized,
+        .level = group_level(l),
+        .leaves = dpt_sampler_micro_batches(&l->sampler, 0),
     };
 }
 
 /* On one node the ranks read each other's gradients in place. */
-static void round_robin_bytes(const struct dpt_trainer *t, int ranks, double *own, double *shared)
+static void round_robin_bytes(const struct dpt_layout *l, const struct dpt_layout_stage *stage,
+                              double *own, double *shared)
 {
-    const int all = dpt_trainer_replicas(t)->world.size;
-    const struct dpt_deterministic_spec spec = round_robin_spec(t);
+    const struct dpt_deterministic_spec spec = round_robin_spec(l, stage);
     double store, buffers, received;
 
-    dpt_deterministic_dealt_floats(all, &spec, &store, &buffers, &received);
+    dpt_deterministic_dealt_floats(l->replicas, &spec, &store, &buffers, &received);
     *own = store * sizeof(float);
     *shared = 0;
-    if (ranks == all)
-        *shared = ranks * buffers * sizeof(float);
+    if (l->node_replicas == l->replicas)
+        *shared = l->replicas * buffers * sizeof(float);
     else
         *own += (buffers + received) * sizeof(float);
 }
@@ -151,8 +151,8 @@ static enum dpt_status make_state(struct dpt_trainer *t, struct dpt_error *err)
 
     DPT_TRY(DPT_ALLOCATE(g, 1, "the reduction", err));
     t->reduction.state = g;
-    g->buffers = thread_buffers(t);
-    DPT_TRY(DPT_ALLOCATE(g->branches, (size_t)t->team.gradient_workers, "the reduction", err));
+    g->buffers = thread_buffers(&t->layout);
+    DPT_TRY(DPT_ALLOCATE(g->branches, (size_t)t->layout.gradient_workers, "the reduction", err));
     DPT_TRY(DPT_ALLOCATE(g->first, (size_t)dpt_trainer_replicas(t)->world.size + 1, "the reduction",
                          err));
 out:
@@ -168,13 +168,13 @@ static enum dpt_status open_tree(struct dpt_trainer *t, struct dpt_error *err)
         .n = arena_floats(t),
         .spin = t->team.spin,
         .chunks = t->reduction.chunks,
-        .sharded = dpt_trainer_owners(t) > 1,
-        .keeps_sum = keeps_sum(t),
+        .sharded = t->layout.owners > 1,
+        .keeps_sum = keeps_sum(t->job),
     };
 
     DPT_TRY(dpt_group_agree(world, make_state(t, err), err));
     g = t->reduction.state;
-    spec.buffers = g->buffers * t->team.gradient_workers;
+    spec.buffers = g->buffers * t->layout.gradient_workers;
     DPT_TRY(dpt_deterministic_open(&g->allreduce, dpt_trainer_replicas(t), &spec, err));
     t->reduction.sum = dpt_deterministic_result(g->allreduce);
     for (int64_t step = 0; step < t->steps_per_epoch && status == DPT_OK;
@@ -190,9 +190,11 @@ out:
 static enum dpt_status open_round_robin(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct dpt_deterministic_spec spec = round_robin_spec(t);
+    struct dpt_deterministic_spec spec = round_robin_spec(&t->layout, t->stage);
     const struct dpt_comm *replicas = dpt_trainer_replicas(t);
 
+    spec.spin = t->team.spin;
+    spec.chunks = t->reduction.chunks;
     DPT_TRY(dpt_group_agree(&replicas->world,
                             DPT_ALLOCATE(t->reduction.state, 1, "the reduction", err), err));
     DPT_TRY(dpt_deterministic_open(&t->reduction.state->allreduce, replicas, &spec, err));
@@ -223,7 +225,7 @@ static void again(struct dpt_trainer *t, int thread)
 static void begin(struct dpt_trainer *t, const struct dpt_step_view *view)
 {
     partition(t, view->step);
-    for (int i = 0; i < t->team.gradient_workers; i++)
+    for (int i = 0; i < t->layout.gradient_workers; i++)
         again(t, i);
 }
 
@@ -282,7 +284,7 @@ static enum dpt_status sum(struct dpt_trainer *t, const struct dpt_step_view *vi
 
     (void)view;
     dpt_tree_begin(&g->rank, g->first[dpt_trainer_replicas(t)->world.size]);
-    for (int i = 0; i < t->team.gradient_workers && flags[DPT_FLAG_FAILED] <= 0; i++)
+    for (int i = 0; i < t->layout.gradient_workers && flags[DPT_FLAG_FAILED] <= 0; i++)
         for (int k = 0; k < g->branches[i].tree.n; k++)
             dpt_tree_push(&g->rank, g->branches[i].tree.block[k], g->branches[i].tree.value[k],
                           arena_floats(t), NULL, NULL);
@@ -369,15 +371,15 @@ static struct dpt_slice slice(const struct dpt_trainer *t, int rank)
 }
 
 /* Where rounds have summed the gradient it is the weights alone; and units gather these. */
-static double sends_weights(const struct dpt_trainer *t)
+static double sends_weights(const struct dpt_layout *l)
 {
-    (void)t;
+    (void)l;
     return 1;
 }
 
-static double sends_nothing(const struct dpt_trainer *t)
+static double sends_nothing(const struct dpt_layout *l)
 {
-    (void)t;
+    (void)l;
     return 0;
 }
 

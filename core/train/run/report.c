@@ -4,10 +4,11 @@
 
 #include "core/base/clock.h"
 #include "core/base/memory.h"
-#include "core/train/mesh/mesh.h"
+#include "core/train/layout/report.h"
 #include "core/train/run/run.h"
-#include "core/train/setup/batch_sizing.h"
 #include "core/train/setup/choose.h"
+#include "core/train/setup/team.h"
+#include "core/train/setup/warnings.h"
 #include "core/train/update/schedule.h"
 #include "core/train/use/evaluate.h"
 #include "data/sets/dataset.h"
@@ -167,11 +168,11 @@ static void log_header(const struct dpt_run *run, const int32_t *threads, double
     dpt_log_info(t->log, "  model    %s, %s%s parameters", t->job->model.variant->name, part,
                  dpt_group_digits(digits, all));
     dpt_str_clear(&text);
-    dpt_mesh_describe_stages(t, &text);
+    dpt_layout_describe_stages(&t->layout, &text);
     if (text.length > 0)
         dpt_log_info(t->log, "  stages   %s", text.text);
     dpt_str_clear(&text);
-    dpt_mesh_describe_parts(t, &text);
+    dpt_layout_describe_parts(&t->layout, &text);
     if (text.length > 0)
         dpt_log_info(t->log, "  tensor   %s", text.text);
     dpt_log_info(t->log, "  batch    %d%s = %d micro-batch%s x %d%s", s->global, each, micros,
@@ -190,9 +191,9 @@ static void log_header(const struct dpt_run *run, const int32_t *threads, double
     dpt_init_log(t, &run->init, run->resumed >= 0);
     log_lines(run);
     dpt_log_info(t->log, "  output   %s", t->job->output);
-    dpt_trainer_warn_data(t, t->log);
-    dpt_trainer_warn_job(t, t->log);
-    dpt_trainer_warn_idle(t, t->log);
+    dpt_warn_data(t->job, &t->data, &t->model, t->log);
+    dpt_warn_job(t->job, &t->model, t->steps, t->steps_per_epoch, t->lr, t->log);
+    dpt_warn_idle(&t->layout, t->log);
     if (t->comm->world.size == 1 && t->backend->devices != NULL && t->gpus[0].info.count > 1)
         dpt_log_warn(t->log,
                      "one rank only, so one GPU of %d works; `mpirun -np N dptrain ...` or "
@@ -228,8 +229,8 @@ static enum dpt_status start_event(struct dpt_run *run, const int32_t *nodes, st
     dpt_metrics_int(m, "ranks", t->comm->world.size);
     dpt_metrics_int(m, "hosts", t->comm->nodes);
     dpt_metrics_text(m, "host", t->comm->host);
-    dpt_metrics_int(m, "threads", t->team.threads);
-    dpt_mesh_metrics(t, nodes, m);
+    dpt_metrics_int(m, "threads", t->layout.threads);
+    dpt_layout_metrics(&t->layout, nodes, m);
     dpt_metrics_int(m, "parameters", t->model.graph.parameters);
     if (dpt_graph_learned(&t->model.graph) < t->model.graph.parameters)
         dpt_metrics_int(m, "learned", dpt_graph_learned(&t->model.graph));
@@ -262,7 +263,7 @@ enum dpt_status dpt_report_start(struct dpt_run *run, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_comm *comm = run->trainer.comm;
-    const int32_t mine = run->trainer.team.threads;
+    const int32_t mine = run->trainer.layout.threads;
     const size_t ranks = (size_t)comm->world.size;
     int32_t *threads = NULL, *nodes; /* of every rank */
     double cores;

@@ -83,7 +83,7 @@ enum dpt_status dpt_run_settle(struct dpt_run *run, struct dpt_error *err)
     enum dpt_status status = DPT_OK;
     const struct dpt_trainer *t = &run->trainer;
 
-    if (!t->engine->on_device || run->learned_step == t->progress.step)
+    if (!t->layout.on_device || run->learned_step == t->progress.step)
         return DPT_OK;
     DPT_TRY(learn(run, dpt_trainer_settle, err));
     run->learned_step = t->progress.step;
@@ -93,14 +93,14 @@ out:
 
 enum dpt_status dpt_run_peek(struct dpt_run *run, struct dpt_error *err)
 {
-    return run->trainer.engine->on_device ? learn(run, dpt_trainer_peek, err) : DPT_OK;
+    return run->trainer.layout.on_device ? learn(run, dpt_trainer_peek, err) : DPT_OK;
 }
 
 enum dpt_status dpt_run_fetch(struct dpt_run *run, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
-    if (!run->trainer.engine->on_device)
+    if (!run->trainer.layout.on_device)
         return DPT_OK;
     DPT_TRY(dpt_run_settle(run, err));
     DPT_TRY(dpt_run_agree(run, dpt_trainer_fetch(&run->trainer, false, err), err));

@@ -11,6 +11,7 @@
 #include "core/state/overwritten.h"
 #include "core/state/run_files.h"
 #include "core/train/run/run.h"
+#include "core/train/setup/parts.h"
 #include "core/train/setup/state.h"
 #include "core/train/setup/team.h"
 #include "core/train/use/audit.h"
@@ -31,9 +32,9 @@ static enum dpt_status open_board(struct dpt_run *run, const char *folder, struc
     dpt_str_printf(&machine,
                    "- dptrain %s\n- ranks: %d, nodes: %d, threads a rank: %d\n- host: %s\n"
                    "- device: %s (%s)\n- %s\n- HDF5 %s\n- parameters: %lld\n",
-                   DPT_VERSION, t->comm->world.size, t->comm->nodes, t->team.threads, t->comm->host,
-                   t->backend->name, t->backend->describe(), dpt_comm_version(), dpt_h5_version(),
-                   (long long)t->model.graph.parameters);
+                   DPT_VERSION, t->comm->world.size, t->comm->nodes, t->layout.threads,
+                   t->comm->host, t->backend->name, t->backend->describe(), dpt_comm_version(),
+                   dpt_h5_version(), (long long)t->model.graph.parameters);
     start.machine = machine.text;
     status = machine.failed ? dpt_fail_memory(err, "a text", 0)
                             : dpt_board_open(&run->board, folder, run->resumed, &start, err);
@@ -260,8 +261,8 @@ static enum dpt_status open_trace(struct dpt_run *run, struct dpt_error *err)
                                                     .graph = &t->model.graph,
                                                     .backend = t->backend,
                                                     .program = t->model.program,
-                                                    .threads = t->team.threads,
-                                                    .all_threads = t->team.all_threads},
+                                                    .threads = t->layout.threads,
+                                                    .all_threads = t->layout.all_threads},
                            err));
     dpt_run_observe(run, true);
 out:
@@ -278,8 +279,8 @@ enum dpt_status dpt_run_prepare(struct dpt_run *run, const struct dpt_resume *re
 
     DPT_TRY(dpt_group_agree(world, write_job(run, err), err));
     dpt_comm_note(t->comm, 0, "identifying data.train");
-    DPT_TRY(
-        dpt_group_agree(world, dpt_run_leads(run) ? dpt_trainer_identify(t, err) : DPT_OK, err));
+    DPT_TRY(dpt_group_agree(world, dpt_run_leads(run) ? dpt_splits_identify(&t->data, err) : DPT_OK,
+                            err));
     DPT_TRY(dpt_resume_run(t, resume, run->job_text.text, &resumed, err));
     dpt_run_watch(run);
     run->resumed = run->saved_step = resumed == DPT_RESUMED ? t->progress.step : -1;

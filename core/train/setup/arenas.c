@@ -8,27 +8,12 @@
 #include "core/train/setup/parts.h"
 #include "core/train/step/engine.h"
 
-/* Bytes of the optimizer's state from which on the ranks of a node have it together: less than that
- * is in each core's caches. */
-enum { WORTH_SHARING = 16 << 20 };
-
-bool dpt_trainer_shares_slots(const struct dpt_trainer *t)
+void dpt_arenas_count_slots(struct dpt_arenas *a, const struct dpt_layout *l)
 {
-    const double bytes =
-        (double)dpt_trainer_slots(t) * (double)dpt_trainer_graph(t)->floats * sizeof(float);
+    const int own = dpt_optimizer_slots(&l->job->optimizer);
 
-    return t->data.train.present && !t->engine->on_device && dpt_trainer_owners(t) == 1 &&
-           dpt_trainer_replicas(t)->node.size > 1 &&
-           dpt_optimizer_rule(&t->job->optimizer).kind != DPT_RULE_NONE && bytes >= WORTH_SHARING;
-}
-
-void dpt_trainer_count_slots(struct dpt_trainer *t)
-{
-    struct dpt_arenas *a = &t->arenas;
-    const int own = dpt_optimizer_slots(&t->job->optimizer);
-
-    a->slots = dpt_trainer_slots(t);
-    memcpy(a->slot_names, dpt_optimizer_slot_names(&t->job->optimizer),
+    a->slots = l->slots;
+    memcpy(a->slot_names, dpt_optimizer_slot_names(&l->job->optimizer),
            (size_t)own * sizeof *a->slot_names);
     if (a->slots > own)
         a->slot_names[own] = DPT_CHECKPOINT_AVERAGE;
@@ -39,7 +24,7 @@ enum dpt_status dpt_trainer_join_slots(struct dpt_trainer *t, struct dpt_error *
     enum dpt_status status = DPT_OK;
     const size_t floats = (size_t)dpt_trainer_graph(t)->floats;
 
-    if (!dpt_trainer_shares_slots(t))
+    if (!dpt_layout_shares_slots(&t->layout, t->stage))
         return DPT_OK;
     DPT_TRY(dpt_shared_open(&t->arenas.shared, &dpt_trainer_replicas(t)->node,
                             (size_t)t->arenas.slots * floats * sizeof(float), err));
@@ -55,12 +40,12 @@ enum dpt_status dpt_trainer_open_arenas(struct dpt_trainer *t, struct dpt_error 
     const struct dpt_graph *graph = dpt_trainer_graph(t);
     const size_t ranks = (size_t)t->comm->world.size;
 
-    t->arenas.owners = dpt_trainer_owners(t);
+    t->arenas.owners = t->layout.owners;
     DPT_TRY(dpt_units_open_params(t, err));
     if (!t->data.train.present)
         return DPT_OK;
-    dpt_trainer_count_slots(t);
-    for (int k = 0; k < t->arenas.slots && (t->planned || !dpt_trainer_shares_slots(t)); k++) {
+    dpt_arenas_count_slots(&t->arenas, &t->layout);
+    for (int k = 0; k < t->arenas.slots && !dpt_layout_shares_slots(&t->layout, t->stage); k++) {
         t->arenas.slot[k] = dpt_units_open_arena((size_t)graph->floats, t->arenas.owners);
         if (t->arenas.slot[k] == NULL)
             DPT_TRY(dpt_fail_memory(err, "the optimizer", (double)graph->floats * sizeof(float)));
@@ -110,9 +95,8 @@ void dpt_trainer_hash_replica(struct dpt_trainer *t)
 static enum dpt_status fail_replicas(const struct dpt_trainer *t, uint64_t common, bool majority,
                                      struct dpt_error *err)
 {
-    const struct dpt_mesh *m = &t->mesh;
-    const int step = m->tensor; /* from one replica's rank in the job to the next */
-    const int first = m->stage * dpt_trainer_replicas(t)->world.size * step + m->part;
+    const int step = t->layout.tensor; /* from one replica's rank in the job to the next */
+    const int first = t->stage->number * t->layout.replicas * step + t->mesh.part;
     char ranks[512] = "", where[DPT_WHERE_TEXT];
     size_t used = 0;
     int n = 0;

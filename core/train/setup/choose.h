@@ -68,6 +68,9 @@ enum dpt_status dpt_choose_sums(const struct dpt_comm *comm, const struct dpt_ba
  * Errors: BAD_JOB: the processor does not have it, or the library knows no limit. */
 enum dpt_status dpt_numerics_limit(const struct dpt_backend *backend, const struct dpt_job *job,
                                    struct dpt_error *err);
+/* Checks that the backend has the job's precision. Errors: BAD_JOB. */
+enum dpt_status dpt_numerics_precision(const struct dpt_backend *backend, const struct dpt_job *job,
+                                       struct dpt_error *err);
 
 /*
  * Collective over comm->world: calls dpt_numerics_limit on each rank, and compares how the ranks

@@ -158,3 +158,15 @@ out:
     dpt_free(same);
     return status;
 }
+
+enum dpt_status dpt_numerics_precision(const struct dpt_backend *backend, const struct dpt_job *job,
+                                       struct dpt_error *err)
+{
+    if ((backend->precisions & 1U << job->device.precision) != 0)
+        return DPT_OK;
+    return dpt_fail(
+        err, DPT_BAD_JOB,
+        "device.precision: %s needs device.kind: cuda; %s, which this would run on, has "
+        "fp32 and bf16; take bf16",
+        dpt_job_precision(job), backend->name);
+}

@@ -9,14 +9,31 @@
 
 #include "core/train/trainer.h"
 
-/* splits.c. Opens the job's data sets of `parts` (DPT_PART_...), or describes them where t is
- * planned. Collective unless it is. Errors: as dpt_dataset_open; BAD_JOB (data.valid). */
-enum dpt_status dpt_trainer_open_data(struct dpt_trainer *t, unsigned parts, struct dpt_error *err);
-/* Finds what the job's targets are scaled by, and tells the data sets of it. The model must be
- * built. Errors: BAD_JOB, BAD_DATA, RANK. */
-enum dpt_status dpt_trainer_open_targets(struct dpt_trainer *t, struct dpt_error *err);
-/* Collective. */
-void dpt_trainer_close_data(struct dpt_trainer *t);
+/* splits.c. Opens the job's data sets of `parts` (DPT_PART_...), collectively over comm; NULL: only
+ * describes them, on this process alone, and reads no sample. log: NULL, or for warnings. Errors: as
+ * dpt_dataset_open; BAD_JOB (data.valid). */
+enum dpt_status dpt_splits_open(struct dpt_splits *data, const struct dpt_job *job,
+                                const struct dpt_loss *loss, unsigned parts,
+                                const struct dpt_comm *comm, struct dpt_log *log,
+                                struct dpt_error *err);
+/* Collective, unless they were only described. */
+void dpt_splits_close(struct dpt_splits *data);
+/* Warns where the samples look as if they were in another layout. */
+void dpt_splits_warn_layout(const struct dpt_splits *data, struct dpt_log *log);
+/* Finds what the job's targets are scaled by, and tells the data sets of it. reads: whether the
+ * targets may be read, else what is measured stays as it is. Errors: BAD_JOB, BAD_DATA, RANK. */
+enum dpt_status dpt_splits_open_targets(struct dpt_splits *data, const struct dpt_job *job,
+                                        const struct dpt_trainer_model *model, bool reads,
+                                        struct dpt_target_scale *targets, struct dpt_error *err);
+/* Sets the samplers: which samples a step of each split has. Errors: BAD_JOB. */
+enum dpt_status dpt_splits_plan(struct dpt_splits *data, const struct dpt_layout *layout,
+                                struct dpt_error *err);
+/* Counts the steps of an epoch and of the whole run. There must be a training set, planned. */
+void dpt_splits_length(const struct dpt_splits *data, const struct dpt_job *job,
+                       int64_t *steps_per_epoch, int64_t *steps);
+/* Finds what checkpoints are to keep of the training set: its identity, and its classes' names
+ * (data->identity, classes). Errors: BAD_DATA, IO, RANK. */
+enum dpt_status dpt_splits_identify(struct dpt_splits *data, struct dpt_error *err);
 /* Opens a loader for every split, whose samplers are set. Errors: BAD_DATA (no sample of one
  * counts), IO, RANK. */
 enum dpt_status dpt_trainer_open_loaders(struct dpt_trainer *t, struct dpt_error *err);
@@ -27,16 +44,13 @@ void dpt_trainer_close_loaders(struct dpt_trainer *t);
 enum dpt_status dpt_trainer_open_arenas(struct dpt_trainer *t, struct dpt_error *err);
 void dpt_trainer_close_arenas(struct dpt_trainer *t);
 /* Collective over the node. Opens the slots that its ranks have together
- * (dpt_trainer_shares_slots). Errors: RANK. */
+ * (dpt_layout_shares_slots). Errors: RANK. */
 enum dpt_status dpt_trainer_join_slots(struct dpt_trainer *t, struct dpt_error *err);
 /* To be called before an update behind which the replicas are compared. In shards it takes the hash
  * of the weights as they are now, for that check; elsewhere it does nothing. */
 void dpt_trainer_hash_replica(struct dpt_trainer *t);
 /* Sets how many slots there are, and their names. */
-void dpt_trainer_count_slots(struct dpt_trainer *t);
-/* Whether the optimizer's slots are so large that the ranks of a node have them together, each of
- * which writes a part (engines/host.c). The engine must be chosen. */
-bool dpt_trainer_shares_slots(const struct dpt_trainer *t);
+void dpt_arenas_count_slots(struct dpt_arenas *arenas, const struct dpt_layout *layout);
 
 /* team.c. Opens a buffer of `most` samples for each thread, and the pool, which stays until the
  * trainer closes. Errors: RANK. */
@@ -57,14 +71,17 @@ void dpt_trainer_close_evaluation(struct dpt_trainer *t);
  */
 
 /* Builds the graph, on the first set's shape. The other sets must have that shape too, and targets
- * that fit its outputs. Errors: BAD_JOB, BAD_DATA, RANK. */
-enum dpt_status dpt_trainer_build_model(struct dpt_trainer *t, struct dpt_error *err);
-/* What a backend is asked to make of it, for t->team.group micro-batches of `micro` samples. */
-struct dpt_program_spec dpt_trainer_program_spec(const struct dpt_trainer *t, int32_t micro);
+ * that fit its outputs. Sets the splits' form. Errors: BAD_JOB, BAD_DATA, RANK. */
+enum dpt_status dpt_model_of_splits(struct dpt_trainer_model *model, const struct dpt_job *job,
+                                    struct dpt_splits *data, struct dpt_error *err);
+/* What a backend is asked to make of a stage, but for the device. pool: of a team's threads. */
+struct dpt_program_spec dpt_layout_program(const struct dpt_layout *layout,
+                                           const struct dpt_layout_stage *stage,
+                                           const struct dpt_loss *loss, struct dpt_pool *pool);
 /* Opens t->model.program, on this rank, as that spec says; one that is open is closed first. plans:
  * to be taken where they can be had; NULL: none. Sets t->model.plans, and after a failure
  * t->model.too_large. Errors: BAD_JOB, RANK. */
-enum dpt_status dpt_trainer_open_program(struct dpt_trainer *t, int32_t micro, const char *plans,
+enum dpt_status dpt_trainer_open_program(struct dpt_trainer *t, const char *plans,
                                          struct dpt_error *err);
 void dpt_trainer_close_program(struct dpt_trainer *t);
 

@@ -6,11 +6,11 @@
 #include <string.h>
 
 #include "core/base/memory.h"
-#include "core/train/setup/batch_sizing.h"
 #include "core/train/step/engine.h"
 #include "models/model.h"
 
-enum dpt_status dpt_trainer_build_model(struct dpt_trainer *t, struct dpt_error *err)
+enum dpt_status dpt_model_of_splits(struct dpt_trainer_model *model, const struct dpt_job *job,
+                                    struct dpt_splits *data, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_dataset *named = NULL;
@@ -18,12 +18,12 @@ enum dpt_status dpt_trainer_build_model(struct dpt_trainer *t, struct dpt_error 
     const char *columns, *from;
     char have[40], want[40];
 
-    for (struct dpt_split *split = t->data.split; split < t->data.split + DPT_SPLITS; split++) {
+    for (struct dpt_split *split = data->split; split < data->split + DPT_SPLITS; split++) {
         if (!split->present)
             continue;
         if (first == NULL) {
             first = split;
-            DPT_TRY(dpt_model_build(&t->job->model, &first->set->shape, &t->model.graph, err));
+            DPT_TRY(dpt_model_build(&job->model, &first->set->shape, &model->graph, err));
         }
         if (!dpt_same_shape(&first->set->shape, &split->set->shape))
             DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "data.%s: samples are %s, those of data.%s are %s",
@@ -32,22 +32,21 @@ enum dpt_status dpt_trainer_build_model(struct dpt_trainer *t, struct dpt_error 
         DPT_TRY(dpt_dataset_check_classes(split->set, &named, err));
         columns = dpt_dataset_columns(first->set, &from);
         DPT_TRY(dpt_dataset_check_columns(split->set, columns, from, err));
-        DPT_TRY(dpt_dataset_check_targets(split->set, dpt_graph_outputs(&t->model.graph), err));
+        DPT_TRY(dpt_dataset_check_targets(split->set, dpt_graph_outputs(&model->graph), err));
         split->form =
-            dpt_batch_form_of(split->set, split == &t->data.train ? &t->job->data.augment : NULL,
-                              dpt_graph_outputs(&t->model.graph));
+            dpt_batch_form_of(split->set, split == &data->train ? &job->data.augment : NULL,
+                              dpt_graph_outputs(&model->graph));
     }
     if (named != NULL)
-        t->called.at = dpt_dataset_class_names(named, &t->called.n);
-    if (t->data.given != NULL)
-        DPT_TRY(dpt_model_build(&t->job->model, t->data.given, &t->model.graph, err));
+        data->called.at = dpt_dataset_class_names(named, &data->called.n);
+    if (data->given != NULL)
+        DPT_TRY(dpt_model_build(&job->model, data->given, &model->graph, err));
     else if (first == NULL)
         DPT_TRY(dpt_fail(err, DPT_BAD_JOB, "the job's `data` names no samples for this"));
-    if (t->data.train.present) {
-        DPT_TRY(dpt_tensor_groups_freeze(&t->job->train.freeze, &t->model.graph, err));
-        DPT_TRY(dpt_tensor_groups_apply(dpt_optimizer_groups(&t->job->optimizer),
-                                        dpt_optimizer_lr(&t->job->optimizer), &t->model.graph,
-                                        err));
+    if (data->train.present) {
+        DPT_TRY(dpt_tensor_groups_freeze(&job->train.freeze, &model->graph, err));
+        DPT_TRY(dpt_tensor_groups_apply(dpt_optimizer_groups(&job->optimizer),
+                                        dpt_optimizer_lr(&job->optimizer), &model->graph, err));
     }
 out:
     return status;
@@ -79,48 +78,49 @@ static bool is_too_large(const struct dpt_trainer *t, const struct dpt_program_s
            t->backend->measure(spec, &bytes, &ignored) == DPT_OK;
 }
 
-struct dpt_program_spec dpt_trainer_program_spec(const struct dpt_trainer *t, int32_t micro)
+struct dpt_program_spec dpt_layout_program(const struct dpt_layout *l,
+                                           const struct dpt_layout_stage *stage,
+                                           const struct dpt_loss *loss, struct dpt_pool *pool)
 {
-    const struct dpt_job *job = t->job;
-    const bool staged = dpt_trainer_in_parts(t);
-    const bool precise = (t->backend->precisions & 1U << job->device.precision) == 0;
+    const struct dpt_job *job = l->job;
+    const bool precise = (l->backend->precisions & 1U << job->device.precision) == 0;
 
     return (struct dpt_program_spec){
-        .graph = dpt_trainer_graph(t),
-        .loss = t->model.loss,
-        .micro = micro * t->team.group,
-        .sub_batch = micro,
-        .adds = t->team.adds,
-        .threads = t->team.threads,
-        .in_flight = t->team.in_flight,
-        .first = staged ? t->mesh.first[t->mesh.stage] : 0,
-        .last = staged ? t->mesh.first[t->mesh.stage + 1] : 0,
-        .training = t->data.train.present,
-        .team = t->team.together ? t->team.pool : NULL,
+        .graph = &stage->graph,
+        .loss = *loss,
+        .micro = l->micro * l->group,
+        .sub_batch = l->micro,
+        .adds = l->adds,
+        .threads = l->threads,
+        .in_flight = stage->in_flight,
+        .first = l->in_parts ? stage->first : 0,
+        .last = l->in_parts ? stage->last : 0,
+        .training = l->trains,
+        .team = l->together ? pool : NULL,
         .precision = precise ? DPT_PRECISION_FP32 : (enum dpt_precision)job->device.precision,
         .reproducible = job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE,
         .varying = !job->device.deterministic,
-        .device = t->gpu,
-        .waits = dpt_comm_device_waits(t->comm),
     };
 }
 
-enum dpt_status dpt_trainer_open_program(struct dpt_trainer *t, int32_t micro, const char *plans,
+enum dpt_status dpt_trainer_open_program(struct dpt_trainer *t, const char *plans,
                                          struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     char folder[PATH_MAX];
-    struct dpt_program_spec spec = dpt_trainer_program_spec(t, micro);
+    struct dpt_program_spec spec =
+        dpt_layout_program(&t->layout, t->stage, &t->model.loss, t->team.pool);
 
     dpt_trainer_close_program(t);
     spec.plans = plans;
+    spec.device = t->gpu;
+    spec.waits = dpt_comm_device_waits(t->comm);
     if (t->backend->devices != NULL)
         spec.cache = cache_folder(folder);
     status = t->backend->open(&spec, &t->model.program, err);
     t->model.too_large = status != DPT_OK && is_too_large(t, &spec, status);
     DPT_TRY(status);
-    if (t->backend->adds != NULL)
-        t->team.adds = t->backend->adds(t->model.program);
+    t->team.adds = t->backend->adds != NULL ? t->backend->adds(t->model.program) : t->layout.adds;
     if (t->backend->plans != NULL)
         t->backend->plans(t->model.program, &t->model.plans);
     if (t->model.plans.failed)
@@ -145,7 +145,7 @@ static enum dpt_status reopen_with(struct dpt_trainer *t, const char *plans, str
     if (t->model.plans.text == NULL || strcmp(t->model.plans.text, plans) == 0)
         return DPT_OK;
     attached = t->engine->detach != NULL && t->engine->detach(t);
-    DPT_TRY(dpt_trainer_open_program(t, dpt_trainer_choose_micro(t), plans, err));
+    DPT_TRY(dpt_trainer_open_program(t, plans, err));
     if (attached)
         DPT_TRY(t->engine->attach(t, err));
 out:

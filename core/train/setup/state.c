@@ -27,7 +27,7 @@ static int owners_of(const struct dpt_trainer *t, int k)
 
     if (k == DPT_PARAMS)
         return dpt_units_owners(t);
-    return k == DPT_GRADIENT && (type == NULL || !type->in_slices) ? 1 : dpt_trainer_owners(t);
+    return k == DPT_GRADIENT && (type == NULL || !type->in_slices) ? 1 : t->layout.owners;
 }
 
 static float *arena_of(const struct dpt_trainer *t, int k)
@@ -48,7 +48,7 @@ bool dpt_trainer_has_all(const struct dpt_trainer *t, int k)
 {
     const bool here = k == DPT_PARAMS && t->units.weights.bytes != NULL;
 
-    return dpt_trainer_model_ranks(t) * (here ? 1 : owners_of(t, k)) == 1;
+    return t->layout.model_ranks * (here ? 1 : owners_of(t, k)) == 1;
 }
 
 struct dpt_slice dpt_trainer_kept(const struct dpt_trainer *t, int k, int replica)
@@ -185,7 +185,7 @@ static enum dpt_status scatter(const struct dpt_trainer *t, int k, const float *
     const int32_t tensor = tensor_at(&t->model.graph, at);
     const bool divided = dpt_graph_divided(&t->model.graph, tensor) != NULL;
     const bool has_owners = !t->model.graph.tensors[tensor].state && owners_of(t, k) > 1;
-    const int parts = divided ? 1 : t->mesh.tensor;
+    const int parts = divided ? 1 : t->layout.tensor;
     struct dpt_range here;
     float *to;
 
@@ -228,7 +228,7 @@ enum dpt_status dpt_trainer_follow(const struct dpt_trainer *t, struct dpt_error
 {
     enum dpt_status status = DPT_OK;
     struct gift gift = {.n = -1};
-    bool ends = !dpt_trainer_streams(t);
+    bool ends = !t->layout.streams;
 
     while (!ends) {
         DPT_TRY(dpt_group_broadcast(&t->comm->world, 0, &gift, sizeof gift, err));
@@ -246,7 +246,7 @@ enum dpt_status dpt_trainer_open_whole(const struct dpt_trainer *t, struct dpt_s
     const struct dpt_graph *graph = &t->model.graph;
     const size_t bytes = (size_t)graph->arena * sizeof(float);
 
-    if (!dpt_trainer_streams(t) || t->comm->world.rank != 0)
+    if (!t->layout.streams || t->comm->world.rank != 0)
         return DPT_OK;
     state->give = give;
     state->owners = t;
@@ -272,7 +272,7 @@ void dpt_trainer_close_whole(const struct dpt_trainer *t, struct dpt_state *stat
 
 enum dpt_status dpt_trainer_broadcast_params(struct dpt_trainer *t, struct dpt_error *err)
 {
-    return dpt_trainer_streams(t)
+    return t->layout.streams
                ? DPT_OK
                : dpt_group_broadcast(&t->comm->world, 0, t->arenas.params,
                                      (size_t)t->model.graph.arena * sizeof(float), err);
@@ -282,7 +282,7 @@ enum dpt_status dpt_trainer_broadcast_slots(struct dpt_trainer *t, struct dpt_er
 {
     enum dpt_status status = DPT_OK;
 
-    for (int k = 0; k < t->arenas.slots && !dpt_trainer_streams(t); k++)
+    for (int k = 0; k < t->arenas.slots && !t->layout.streams; k++)
         DPT_TRY(dpt_group_broadcast(&t->comm->world, 0, t->arenas.slot[k],
                                     (size_t)t->model.graph.floats * sizeof(float), err));
 out:
@@ -297,7 +297,7 @@ enum dpt_status dpt_trainer_give_slots(struct dpt_trainer *t, struct dpt_error *
 
     /* The order is that in which rank 0 asks for them (dpt_image_take). */
     for (int k = dpt_trainer_has_all(t, DPT_PARAMS) ? 0 : DPT_PARAMS;
-         k < t->arenas.slots && dpt_trainer_streams(t); k++)
+         k < t->arenas.slots && t->layout.streams; k++)
         for (int pass = 0; pass < (k < 0 ? 2 : 1); pass++)
             for (int32_t i = 0; i < t->model.graph.n_tensors; i++) {
                 const struct dpt_tensor *tensor = &t->model.graph.tensors[i];
@@ -327,50 +327,47 @@ out:
     return status;
 }
 
-enum dpt_status dpt_trainer_identify(struct dpt_trainer *t, struct dpt_error *err)
+struct dpt_state dpt_state_of(const struct dpt_layout *l, const struct dpt_splits *data,
+                              const struct dpt_trainer_model *model, struct dpt_arenas *arenas,
+                              struct dpt_target_scale *targets, const char *job_text)
 {
-    enum dpt_status status = DPT_OK;
+    const struct dpt_job *job = l->job;
+    const struct dpt_dataset *set = data->train.present ? data->train.set : NULL;
+    struct dpt_state state = {
+        .graph = &model->graph,
+        .params = arenas->params,
+        .slots = arenas->slots,
+        .slot_names = arenas->slot_names,
+        .targets = targets,
+        .seed = job->seed,
+        .job_text = job_text,
+        .version = DPT_VERSION,
+        .plans = model->plans.text,
+        .columns = set != NULL ? dpt_dataset_columns(set, NULL) : NULL,
+        .stored = set != NULL && set->views ? &set->stored : NULL,
+        .classes = data->classes.text,
+        .training_data = data->identity,
+        .input_type = set == NULL ? NULL
+                      : set->u8   ? "uint8"
+                                  : "float32",
+        .clips_rows = job->train.clip_norm > 0 && job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE,
+        .backend = l->backend->name,
+        .library = l->backend->describe(),
+        .scaled = job->device.precision == DPT_PRECISION_FP16,
+    };
 
-    DPT_TRY(dpt_dataset_identity(t->data.train.set, t->data.identity, err));
-    dpt_str_clear(&t->data.classes);
-    dpt_dataset_write_classes(t->data.train.set, &t->data.classes);
-    if (t->data.classes.failed)
-        DPT_TRY(dpt_fail_memory(err, "the names of classes", (double)t->data.classes.length));
-out:
-    return status;
+    memcpy(state.slot, arenas->slot, sizeof state.slot);
+    return state;
 }
 
 struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text)
 {
-    struct dpt_state state = {
-        .graph = &t->model.graph,
-        .params = t->arenas.params,
-        .slots = t->arenas.slots,
-        .slot_names = t->arenas.slot_names,
-        .targets = &t->targets,
-        .progress = t->progress,
-        .seed = t->job->seed,
-        .job_text = job_text,
-        .version = DPT_VERSION,
-        .plans = t->model.plans.text,
-        .columns = t->data.train.present ? dpt_dataset_columns(t->data.train.set, NULL) : NULL,
-        .stored =
-            t->data.train.present && t->data.train.set->views ? &t->data.train.set->stored : NULL,
-        .classes = t->data.classes.text,
-        .training_data = t->data.identity,
-        .input_type = !t->data.train.present  ? NULL
-                      : t->data.train.set->u8 ? "uint8"
-                                              : "float32",
-        .clips_rows =
-            t->job->train.clip_norm > 0 && t->job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE,
-        .backend = t->backend->name,
-        .library = t->backend->describe(),
-        .scaled = t->job->device.precision == DPT_PRECISION_FP16,
-        .scale = t->scale,
-    };
+    struct dpt_state state =
+        dpt_state_of(&t->layout, &t->data, &t->model, &t->arenas, &t->targets, job_text);
 
-    memcpy(state.slot, t->arenas.slot, sizeof state.slot);
-    if (!t->planned && dpt_trainer_streams(t)) {
+    state.progress = t->progress;
+    state.scale = t->scale;
+    if (t->layout.streams) {
         state.gather = gather;
         state.gathers_params = !dpt_trainer_has_all(t, DPT_PARAMS);
         state.streams = true;

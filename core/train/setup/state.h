@@ -1,8 +1,10 @@
 /*
  * state: what a trainer holds, to and from checkpoints.
  *
- * A checkpoint is what one rank would write. Where ranks keep parts of it (dpt_trainer_streams),
- * rank 0 gathers them piece by piece and scatters them tensor by tensor.
+ * A checkpoint is what one rank would write. Where ranks keep parts of it (t->layout.streams),
+ * rank 0 gathers them and writes it piece by piece, while all ranks wait, and reads and scatters it
+ * tensor by tensor; so no rank ever has room for more. Else rank 0 has all of it, copies it, and
+ * writes while training goes on.
  */
 #ifndef DPT_TRAIN_STATE_H
 #define DPT_TRAIN_STATE_H
@@ -21,18 +23,11 @@ bool dpt_trainer_has_all(const struct dpt_trainer *t, int k);
  * the first replica. */
 struct dpt_slice dpt_trainer_kept(const struct dpt_trainer *t, int k, int replica);
 
-/* Whether ranks keep parts of what a checkpoint has: then rank 0 gathers and writes it piece by
- * piece, while all ranks wait, and reads and scatters it tensor by tensor; so no rank ever has
- * room for more. Else rank 0 has all of it, copies it, and writes while training goes on. */
-static inline bool dpt_trainer_streams(const struct dpt_trainer *t)
-{
-    return dpt_trainer_model_ranks(t) * dpt_trainer_owners(t) > 1;
-}
-
-/* Finds what checkpoints are to keep of the training set: its identity, and its classes' names
- * (t->data.identity, classes). On the rank that saves, or where t is planned. Errors: BAD_DATA, IO,
- * RANK. */
-enum dpt_status dpt_trainer_identify(struct dpt_trainer *t, struct dpt_error *err);
+/* The state at the begin of a run, for its size. arenas: with slots counted. job_text: from
+ * dpt_job_signature. All of it is borrowed. */
+struct dpt_state dpt_state_of(const struct dpt_layout *layout, const struct dpt_splits *data,
+                              const struct dpt_trainer_model *model, struct dpt_arenas *arenas,
+                              struct dpt_target_scale *targets, const char *job_text);
 /* The trainer's present state, for a checkpoint. job_text: from dpt_job_signature. */
 struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text);
 
@@ -50,7 +45,7 @@ enum dpt_status dpt_trainer_broadcast_slots(struct dpt_trainer *t, struct dpt_er
 enum dpt_status dpt_trainer_give_slots(struct dpt_trainer *t, struct dpt_error *err);
 
 /*
- * Where ranks keep parts (dpt_trainer_streams), rank 0 reads a checkpoint into address space for
+ * Where ranks keep parts (t->layout.streams), rank 0 reads a checkpoint into address space for
  * the whole model, which is there from open to close: `state` gets it in place of its own arenas,
  * and gives each tensor away at once. On other ranks, and elsewhere, both do nothing. Errors: RANK.
  */

@@ -9,6 +9,10 @@
 
 #include "core/train/trainer.h"
 
+/* Collective over the node. *cores: out, the cores that this rank may use; those shared with other
+ * ranks are divided among them. Errors: RANK. */
+enum dpt_status dpt_core_share(const struct dpt_group *node, double *cores, struct dpt_error *err);
+
 /* Runs `work` on every thread of the trainer. Errors: the first failure of its workers. */
 enum dpt_status dpt_trainer_run(struct dpt_trainer *t, void (*work)(void *arg, int thread),
                                 void *arg, struct dpt_error *err);
@@ -16,7 +20,7 @@ enum dpt_status dpt_trainer_run(struct dpt_trainer *t, void (*work)(void *arg, i
 void dpt_trainer_barrier(const struct dpt_trainer *t, int thread);
 
 /*
- * Loads and computes n micro-batches of a step, at most t->team.group. metric_sums: [n]. In a team
+ * Loads and computes n micro-batches of a step, at most t->layout.group. metric_sums: [n]. In a team
  * all threads call it with the first worker's buffer, gradient and metric sums; a failure on one of
  * them then fails on all. Errors: BAD_DATA, INTERNAL, RANK.
  */

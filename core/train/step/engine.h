@@ -1,11 +1,9 @@
 /*
  * engine: how a trainer's steps are computed.
  *
- * Each engine is a row, and the first one that can take a trainer's steps is used. `device`: the
- * backend takes whole steps in its device's memory; the optimizer must have a rule, and nothing may
- * need every gradient on the host, as `reproducible`, log.hashes, log.trace and faults in gradients
- * do. `host`: steps on arenas in host memory, with any backend. Other code calls dpt_trainer_step
- * and the functions beside it, whatever the engine is.
+ * Each engine is a row. `device`: the backend takes whole steps in its device's memory, where the
+ * layout says so (dpt_layout.on_device). `host`: steps on arenas in host memory, with any backend.
+ * Other code calls dpt_trainer_step and the functions beside it, whatever the engine is.
  */
 #ifndef DPT_TRAIN_ENGINE_H
 #define DPT_TRAIN_ENGINE_H
@@ -13,8 +11,6 @@
 #include "core/train/trainer.h"
 
 struct dpt_engine {
-    /* Whether it can take the steps of this trainer, whose backend and data are chosen. */
-    bool (*takes)(const struct dpt_trainer *t);
     /* Parameters, slots and gradients are on the device, and the trainer's arenas are copies:
      * results of steps are known after `settle`, parameters after `fetch`. */
     bool on_device;
@@ -47,21 +43,14 @@ struct dpt_engine {
 };
 
 extern const struct dpt_engine dpt_engine_device, dpt_engine_host;
-/* In the order in which they are asked; ends with NULL. */
+/* Ends with NULL. */
 extern const struct dpt_engine *const dpt_engines[];
 
-/* The engine for this trainer; `host` where it has none. */
-const struct dpt_engine *dpt_engine_choose(const struct dpt_trainer *t);
+/* The engine of a layout. */
+const struct dpt_engine *dpt_engine_choose(bool on_device);
 
 /* --- what the steps of every engine need (step.c) --------------------------------------------- */
 
-/* The part [*begin, *end) of a rank's micro-batches [first, last) that one of `threads` threads
- * takes; the first thread has one whenever the rank has. */
-void dpt_step_run(int32_t first, int32_t last, int thread, int threads, int32_t *begin,
-                  int32_t *end);
-/* How many micro-batches from i on, of a run that ends at `end`, are computed at once: a node of
- * the tree over all of the step's, as large as `most` allows. */
-int32_t dpt_step_group(int32_t most, int32_t all, int32_t i, int32_t end);
 /* Says in the batch where n micro-batches from i on, of a run [first, end), are in the sum that the
  * backend makes of their gradients: `before` of them are in it already (backend.h). */
 void dpt_step_sum(const struct dpt_trainer *t, int32_t all, int32_t first, int32_t end, int32_t i,

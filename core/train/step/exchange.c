@@ -19,16 +19,16 @@ struct place {
 };
 
 /* Goes on to the next run; begins with a rank of -1. Gives false behind the last one. */
-static bool next_run(const struct dpt_step_share *share, struct place *p)
+static bool next_run(const struct dpt_share *share, struct place *p)
 {
-    const int ranks = share->ranks.size;
+    const int ranks = share->replicas;
     int without = 0; /* ranks that have no such run */
 
     do {
         p->rank++;
         p->k += p->rank / ranks;
         p->rank %= ranks;
-        if (dpt_step_run_of(share, p->rank, p->k, &p->first, &p->last)) {
+        if (dpt_share_run(share, p->rank, p->k, &p->first, &p->last)) {
             p->n = dpt_tree_blocks(p->first, p->last, share->all, p->blocks);
             return true;
         }
@@ -36,7 +36,7 @@ static bool next_run(const struct dpt_step_share *share, struct place *p)
     return false;
 }
 
-static int64_t count_blocks(const struct dpt_step_share *share)
+static int64_t count_blocks(const struct dpt_share *share)
 {
     struct place p = {.rank = -1};
     int64_t n = 0;
@@ -46,20 +46,22 @@ static int64_t count_blocks(const struct dpt_step_share *share)
     return n;
 }
 
-void dpt_step_exchange_room(const struct dpt_trainer *t, size_t *all, size_t *one)
+void dpt_step_exchange_room(const struct dpt_layout *l, const struct dpt_layout_stage *stage,
+                            size_t *all, size_t *one)
 {
-    const struct dpt_graph *graph = &t->model.graph;
-    const int64_t steps[] = {0, t->steps_per_epoch - 1}; /* the last one may be short */
+    const struct dpt_graph *graph = l->graph;
+    /* The last one may be short. */
+    const int64_t steps[] = {0, dpt_sampler_steps(&l->sampler) - 1};
     int64_t most = 0;
     int32_t widest = 0;
 
-    for (int k = 1; k < t->units.n; k++) { /* a unit may begin with a norm that is exchanged */
-        const struct dpt_graph_node *node = &graph->nodes[t->units.node[k]];
+    for (int k = 1; k < stage->units; k++) { /* a unit may begin with a norm that is exchanged */
+        const struct dpt_graph_node *node = &graph->nodes[stage->node[k]];
 
         widest = node->whole_step && node->in.c > widest ? node->in.c : widest;
     }
     for (int k = 0; k < 2 && widest > 0; k++) {
-        const struct dpt_step_share share = dpt_step_share_of(t, &t->data.train, steps[k], false);
+        const struct dpt_share share = dpt_share_of(l, &l->sampler, steps[k], 0, false);
         const int64_t n = count_blocks(&share);
 
         most = n > most ? n : most;
@@ -75,7 +77,7 @@ static void join_flights(const struct dpt_runner *r, const struct place *p,
 {
     for (int worker = 0; worker < r->workers; worker++)
         for (int32_t k = 0, n; k < r->in_flight; k++) {
-            const int32_t i = dpt_step_take(&r->share, worker, k, &n);
+            const int32_t i = dpt_share_take(&r->share, worker, k, &n);
 
             if (i >= p->first && i < p->last)
                 dpt_norm_sums_push(sums, (struct dpt_block){.begin = i},
@@ -93,7 +95,7 @@ static int64_t write_blocks(const struct dpt_runner *r, const struct dpt_norm_su
     int64_t n = 0;
 
     for (; next_run(&r->share, &p); n += p.n) {
-        const bool own = p.rank == r->share.ranks.rank && !r->failed;
+        const bool own = p.rank == r->share.replica && !r->failed;
         struct dpt_norm_sums sums = *begun;
 
         if (own)

@@ -32,34 +32,37 @@ static enum dpt_status add(struct dpt_runner *r, struct dpt_error *err)
 
 /* --- bytes ------------------------------------------------------------------------------------ */
 
-static double no_bytes(const struct dpt_trainer *t, const struct dpt_action *a)
+static double no_bytes(const struct dpt_layout *l, const struct dpt_layout_stage *stage,
+                       const struct dpt_action *a)
 {
-    (void)t, (void)a;
+    (void)l, (void)stage, (void)a;
     return 0;
 }
 
 /* Bytes of a value, or of its gradient, of all workers' micro-batches of the round. */
-static double message_bytes(const struct dpt_trainer *t, const struct dpt_action *a)
+static double message_bytes(const struct dpt_layout *l, const struct dpt_layout_stage *stage,
+                            const struct dpt_action *a)
 {
-    const struct dpt_step_share share = dpt_step_share_of(t, &t->data.train, 0, false);
+    const struct dpt_share share = dpt_share_of(l, &l->sampler, 0, 0, false);
     const bool to_next = (a->kind == DPT_ACTION_SEND) != a->back;
     double micro_batches = 0;
 
     for (int k = 0; k < share.workers; k++) {
         int32_t n;
 
-        if (dpt_step_take(&share, k, a->round, &n) >= 0)
+        if (dpt_share_take(&share, k, a->round, &n) >= 0)
             micro_batches += n;
     }
-    return micro_batches * dpt_mesh_link_bytes(t, t->mesh.stage - !to_next);
+    return micro_batches * dpt_layout_link_bytes(l, stage->number - !to_next);
 }
 
-/* Bytes of what the others own of the unit, or of what is behind the last one. */
-static double unit_bytes(const struct dpt_trainer *t, const struct dpt_action *a)
+/* Bytes of what the others own of the unit, or of what is after the last one. */
+static double unit_bytes(const struct dpt_layout *l, const struct dpt_layout_stage *stage,
+                         const struct dpt_action *a)
 {
-    const double ranks = dpt_trainer_replicas(t)->world.size;
-    const struct dpt_graph *graph = dpt_trainer_graph(t);
-    const size_t *edge = t->units.edge;
+    const double ranks = l->replicas;
+    const struct dpt_graph *graph = &stage->graph;
+    const size_t *edge = stage->edge;
     const double floats = a->last > a->first
                               ? (double)(edge[a->unit + 1] - edge[a->unit])
                               : (double)(graph->arena - graph->floats) + DPT_TAIL_WORDS;
@@ -67,17 +70,19 @@ static double unit_bytes(const struct dpt_trainer *t, const struct dpt_action *a
     return floats * (ranks - 1) / ranks * sizeof(float);
 }
 
-static double gradient_bytes(const struct dpt_trainer *t, const struct dpt_action *a)
+static double gradient_bytes(const struct dpt_layout *l, const struct dpt_layout_stage *stage,
+                             const struct dpt_action *a)
 {
-    return unit_bytes(t, a) * t->team.gradient_workers;
+    return unit_bytes(l, stage, a) * l->gradient_workers;
 }
 
-static double exchange_bytes(const struct dpt_trainer *t, const struct dpt_action *a)
+static double exchange_bytes(const struct dpt_layout *l, const struct dpt_layout_stage *stage,
+                             const struct dpt_action *a)
 {
     size_t all, one;
 
-    dpt_step_exchange_room(t, &all, &one);
-    return (double)all / (double)one * 2 * t->model.graph.nodes[a->first].in.c * sizeof(double);
+    dpt_step_exchange_room(l, stage, &all, &one);
+    return (double)all / (double)one * 2 * l->graph->nodes[a->first].in.c * sizeof(double);
 }
 
 /* --- the table -------------------------------------------------------------------------------- */

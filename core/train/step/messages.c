@@ -13,11 +13,11 @@ static float *message_of(const struct dpt_runner *r, int worker, size_t *bytes)
     size_t floats;
     float *value;
 
-    if (dpt_step_take(&r->share, worker, a->round, &n) < 0)
+    if (dpt_share_take(&r->share, worker, a->round, &n) < 0)
         return NULL;
     value = t->backend->value(t->model.program, worker, r->infers != NULL ? 0 : a->flight,
-                              t->mesh.first[t->mesh.stage + to_next], a->back, &floats);
-    *bytes = floats / (size_t)t->team.group * (size_t)n * sizeof(float);
+                              t->layout.stage[t->stage->number + to_next].first, a->back, &floats);
+    *bytes = floats / (size_t)t->layout.group * (size_t)n * sizeof(float);
     return value;
 }
 

@@ -14,7 +14,7 @@
 
 bool dpt_step_together(const struct dpt_runner *r)
 {
-    return r->infers != NULL ? dpt_step_infers_as_team(r->t) : r->t->team.together;
+    return r->infers != NULL ? dpt_layout_infers_as_team(&r->t->layout) : r->t->layout.together;
 }
 
 /* The worker that a thread is, or is part of. */
@@ -35,15 +35,15 @@ static enum dpt_status train(struct dpt_runner *r, int thread, int32_t i, int32_
     struct dpt_worker *worker = &t->team.workers[worker_of(r, thread)];
     const bool leads = worker == &t->team.workers[thread];
     struct dpt_batch batch = {.seed = (uint64_t)t->job->seed, .step = (uint64_t)t->progress.step};
-    const bool keeps = t->team.adds > t->team.group;
+    const bool keeps = t->team.adds > t->layout.group;
     struct dpt_gradient_range range = dpt_gradient_whole(t), tail = range;
     bool add;
 
     if (keeps) {
         int32_t begin, end;
 
-        dpt_step_run(r->share.first, r->share.last, worker_of(r, thread), r->share.workers, &begin,
-                     &end);
+        dpt_share_thread(r->share.first, r->share.last, worker_of(r, thread), r->share.workers,
+                         &begin, &end);
         dpt_step_sum(t, r->share.all, begin, end, i, n, &batch);
         range.end = tail.begin = (size_t)dpt_trainer_graph(t)->arena;
     }
@@ -53,7 +53,7 @@ static enum dpt_status train(struct dpt_runner *r, int thread, int32_t i, int32_
         memset(worker->own, 0, (size_t)n * sizeof worker->own[0]);
     if (leads && batch.before == 0)
         worker->target = t->reduction.type->target(t, thread, range, &worker->add);
-    if (t->team.together)
+    if (t->layout.together)
         dpt_trainer_barrier(t, thread);
     DPT_TRY(dpt_trainer_train(t, thread, r->view, i, n, &batch, worker->target, worker->add,
                               worker->own, err));
@@ -105,7 +105,7 @@ static void take_rounds(struct dpt_runner *r, int thread,
     struct dpt_worker *worker = &r->t->team.workers[thread];
 
     for (int32_t k = 0, n; k < r->action->rounds && worker->status == DPT_OK; k++) {
-        const int32_t i = dpt_step_take(&r->share, worker_of(r, thread), r->action->round + k, &n);
+        const int32_t i = dpt_share_take(&r->share, worker_of(r, thread), r->action->round + k, &n);
 
         if (i < 0)
             return;
@@ -148,7 +148,7 @@ static void get_on(void *arg)
 static float *target_of(struct dpt_runner *r, int worker, bool *add)
 {
     struct dpt_trainer *t = r->t;
-    const size_t *edge = &t->units.edge[r->action->unit];
+    const size_t *edge = &t->stage->edge[r->action->unit];
     const struct dpt_gradient_range range = {edge[0], edge[1]};
 
     return dpt_units_gradient(t, r->action->unit, t->reduction.type->target(t, worker, range, add));
@@ -228,9 +228,9 @@ static enum dpt_status fill(struct dpt_runner *r, int thread, int32_t i, int32_t
         batch.seed = (uint64_t)t->job->seed;
         batch.step = (uint64_t)t->progress.step;
     }
-    if (t->mesh.stage == 0 && r->infers == NULL)
+    if (t->stage->number == 0 && r->infers == NULL)
         status = dpt_trainer_fill(t, thread, r->view, i, n, flight->buffer, &batch, err);
-    else if (t->mesh.stage == 0 && leads)
+    else if (t->stage->number == 0 && leads)
         status = dpt_loader_fill(r->split->loader, r->view, i, flight->buffer, &batch, err);
     else if (leads)
         status = fill_labels(r, i, n, flight->buffer, &batch, err);
@@ -255,7 +255,7 @@ static enum dpt_status take_value(const struct dpt_runner *r, int thread, int32_
 {
     const struct dpt_trainer *t = r->t;
     const struct dpt_runner_pass *infers = r->infers;
-    const size_t rows = (size_t)t->data.train.sampler.micro * (size_t)t->team.group;
+    const size_t rows = (size_t)t->data.train.sampler.micro * (size_t)t->layout.group;
     enum dpt_status status = DPT_OK;
     size_t floats;
     const float *value = t->backend->value(t->model.program, thread, flight->pass.flight,
@@ -313,7 +313,7 @@ static enum dpt_status backward(struct dpt_runner *r, int thread, int32_t i, int
 {
     enum dpt_status status = DPT_OK;
     struct dpt_trainer *t = r->t;
-    const size_t *edge = &t->units.edge[r->action->unit];
+    const size_t *edge = &t->stage->edge[r->action->unit];
     const struct dpt_gradient_range learned = {edge[0], edge[1]};
 
     DPT_TRY(t->backend->backward(t->model.program, thread, &flight->pass, err));
@@ -349,7 +349,7 @@ static void pass_part(void *arg, int thread)
     if (a->again && t->reduction.type->again != NULL)
         t->reduction.type->again(t, thread);
     for (int32_t k = 0, n; k < a->rounds && worker->status == DPT_OK; k++) {
-        const int32_t i = dpt_step_take(&r->share, worker_of(r, thread), a->round + k, &n);
+        const int32_t i = dpt_share_take(&r->share, worker_of(r, thread), a->round + k, &n);
         struct dpt_step_flight *flight = dpt_step_flight_of(r, worker_of(r, thread), k);
 
         if (i < 0)
@@ -369,7 +369,7 @@ static void fill_part(void *arg, int thread)
     struct dpt_runner *r = arg;
     struct dpt_worker *worker = &r->t->team.workers[thread];
     int32_t n;
-    const int32_t i = dpt_step_take(&r->share, 0, r->action->round, &n);
+    const int32_t i = dpt_share_take(&r->share, 0, r->action->round, &n);
 
     if (i >= 0)
         worker->status = fill(r, thread, i, n, dpt_step_flight_of(r, 0, 0), &worker->err);
@@ -386,7 +386,7 @@ enum dpt_status dpt_step_run_pass(struct dpt_runner *r, struct dpt_error *err)
         DPT_TRY(dpt_step_await(r, dpt_step_flight_of(r, k, 0), err));
     if (dpt_step_together(r) && fills(r))
         DPT_TRY(dpt_trainer_run(t, fill_part, r, err));
-    i = dpt_step_take(&r->share, 0, a->round, &n);
+    i = dpt_share_take(&r->share, 0, a->round, &n);
     if (dpt_step_together(r) && i >= 0)
         prepare(r, 0, 0, i, n);
     if (a->back)
@@ -410,7 +410,7 @@ static void state_part(void *arg, int thread)
     if (t->reduction.type->again != NULL)
         t->reduction.type->again(t, thread);
     for (int32_t k = 0, n; k < r->action->rounds; k++) {
-        const int32_t i = dpt_step_take(&r->share, thread, r->action->round + k, &n);
+        const int32_t i = dpt_share_take(&r->share, thread, r->action->round + k, &n);
 
         if (i < 0)
             break;

@@ -26,9 +26,12 @@ static enum dpt_status make_list(struct dpt_runner *r, const struct dpt_split *s
                                  bool infers, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct dpt_step_share share = dpt_step_share_of(r->t, split, step, infers);
-    const int32_t rounds = dpt_step_rounds(r->t, &share, infers);
-    const struct dpt_division division = dpt_step_division(r->t, rounds, infers);
+    const struct dpt_trainer *t = r->t;
+    const struct dpt_share share = dpt_share_of(&t->layout, &split->sampler, step,
+                                                dpt_trainer_replicas(t)->world.rank, infers);
+    const int32_t rounds = dpt_share_rounds(&t->layout, &share, infers);
+    const struct dpt_division division =
+        dpt_layout_division(&t->layout, t->stage, t->units.gathers, rounds, infers);
     struct dpt_step_list *list;
 
     if (find_list(r, rounds, infers) != NULL)
@@ -68,13 +71,13 @@ static enum dpt_status check_messages(const struct dpt_trainer *t, struct dpt_er
     enum dpt_status status = DPT_OK;
     size_t floats;
 
-    for (int k = 1; k < t->mesh.stages; k++) {
-        t->backend->value(t->model.program, 0, 0, t->mesh.first[k], false, &floats);
+    for (int k = 1; k < t->layout.stages; k++) {
+        t->backend->value(t->model.program, 0, 0, t->layout.stage[k].first, false, &floats);
         if (floats > DPT_MESSAGE_BYTES / sizeof(float))
             DPT_TRY(dpt_fail(err, DPT_BAD_JOB,
                              "parallel.pipeline: %zu numbers go to %s with each micro-batch, more "
                              "than a message takes: a smaller batch.micro would do",
-                             floats, t->model.graph.nodes[t->mesh.first[k]].name));
+                             floats, t->model.graph.nodes[t->layout.stage[k].first].name));
     }
 out:
     return status;
@@ -89,10 +92,10 @@ static enum dpt_status open_flights(struct dpt_runner *r, struct dpt_error *err)
     const struct dpt_graph *graph = dpt_trainer_graph(t);
     const size_t n = (size_t)r->workers * (size_t)r->in_flight,
                  extra = (size_t)(graph->arena - graph->floats) + DPT_TAIL_WORDS;
-    const int32_t rows = t->data.train.sampler.micro * t->team.group;
+    const int32_t rows = t->data.train.sampler.micro * t->layout.group;
     size_t all, one;
 
-    dpt_step_exchange_room(t, &all, &one);
+    dpt_step_exchange_room(&t->layout, t->stage, &all, &one);
     DPT_TRY(DPT_ALLOCATE(r->flights, n, "micro-batches", err));
     DPT_TRY(DPT_ALLOCATE(r->extras, n * extra, "micro-batches", err));
     if (all > 0) {
@@ -110,7 +113,7 @@ static enum dpt_status open_flights(struct dpt_runner *r, struct dpt_error *err)
         if (flight->buffer != &flight->own)
             continue;
         DPT_TRY(dpt_batch_buffer_open(&flight->own, &t->data.train.form, rows, err));
-        if (t->mesh.stage > 0) {
+        if (t->stage->number > 0) {
             dpt_free(flight->own.input);
             flight->own.input = NULL;
         }
@@ -128,12 +131,12 @@ enum dpt_status dpt_runner_open(struct dpt_runner **runner, struct dpt_trainer *
     DPT_TRY(DPT_ALLOCATE(*runner, 1, "the step", err));
     r = *runner;
     r->t = t;
-    r->workers = t->team.gradient_workers;
-    r->in_flight = t->team.in_flight;
-    DPT_TRY(DPT_ALLOCATE(r->infer, (size_t)t->team.threads, "micro-batches", err));
-    for (int i = 0; i < t->team.threads; i++)
+    r->workers = t->layout.gradient_workers;
+    r->in_flight = t->stage->in_flight;
+    DPT_TRY(DPT_ALLOCATE(r->infer, (size_t)t->layout.threads, "micro-batches", err));
+    for (int i = 0; i < t->layout.threads; i++)
         r->infer[i].buffer = &t->team.workers[i].buffer;
-    if (t->data.train.present && !t->engine->on_device)
+    if (t->data.train.present && !t->layout.on_device)
         DPT_TRY(open_flights(r, err));
     DPT_TRY(check_messages(t, err));
     DPT_TRY(make_lists(r, err));
@@ -244,8 +247,9 @@ static enum dpt_status run_step(struct dpt_runner *r, const struct dpt_split *sp
     r->view = view;
     r->infers = infers;
     if (!full || !r->full) {
-        r->share = dpt_step_share_of(r->t, split, step, infers != NULL);
-        rounds = dpt_step_rounds(r->t, &r->share, infers != NULL);
+        r->share = dpt_share_of(&r->t->layout, &split->sampler, step,
+                                dpt_trainer_replicas(r->t)->world.rank, infers != NULL);
+        rounds = dpt_share_rounds(&r->t->layout, &r->share, infers != NULL);
         r->list = find_list(r, rounds, infers != NULL);
         if (r->list == NULL)
             return dpt_fail(err, DPT_INTERNAL, "no list of actions for %d rounds", rounds);

@@ -12,7 +12,7 @@
 #ifndef DPT_TRAIN_STEP_RUNNER_H
 #define DPT_TRAIN_STEP_RUNNER_H
 
-#include "core/train/step/actions.h"
+#include "core/train/layout/actions.h"
 #include "core/train/trainer.h"
 
 struct dpt_runner;
@@ -56,39 +56,9 @@ struct dpt_runner_pass {
 enum dpt_status dpt_runner_infer(struct dpt_runner *runner, const struct dpt_runner_pass *pass,
                                  int64_t step, enum dpt_status status, struct dpt_error *err);
 
-/* --- how the work is divided (division.c), also of a planned trainer -------------------------- */
-
-/*
- * How many micro-batches of size `micro` a rank's team computes at once under `reproducible`: as
- * many as form a node of the reduction's tree, whose gradients it adds on the way (backend.h,
- * `sub_batch`). The bits are the same, and weights and gradient are read and written once. In
- * stages it has several such groups under way, which are smaller so that few stages wait.
- */
-int32_t dpt_step_choose_group(const struct dpt_trainer *t, int32_t micro);
-/* Of how many the backend is to add the gradients before it gives their sum: of all that a rank, or
- * a thread by itself, has in a step, unless the ranks exchange them in rounds, or something looks
- * at each. */
-int32_t dpt_step_choose_adds(const struct dpt_trainer *t, int32_t micro);
-/* Whether a round takes the workers of all ranks, so that all must have as many: stages take the
- * same micro-batches at once, and rounds in turn go round all workers. */
-bool dpt_step_takes_all(const struct dpt_trainer *t);
-/* The most workers that a rank may have: a divided layer has one, which tells the other ranks of
- * it. */
-int dpt_step_most_workers(const struct dpt_trainer *t);
-/* What the planners make this rank's list from, for that many rounds. */
-struct dpt_division dpt_step_division(const struct dpt_trainer *t, int32_t rounds, bool infers);
-/* Micro-batches that a rank takes in its turn; 0: it takes a run of a step's. */
-int32_t dpt_step_turn(const struct dpt_trainer *t);
-/* The most rounds that any replica has in a training step with micro-batches of that size. */
-int32_t dpt_step_most_rounds(const struct dpt_trainer *t, int32_t micro);
-/* The most micro-batches, or groups of them, that a worker has in flight then. */
-int32_t dpt_step_in_flight(const struct dpt_trainer *t, int32_t micro);
 /* Doubles that the largest exchange of a synchronized batch norm takes, and one micro-batch's part
  * of it; 0: there is none. */
-void dpt_step_exchange_room(const struct dpt_trainer *t, size_t *all, size_t *one);
-/* Makes the list of a full training step of a trainer that is planned or open. *rounds: out.
- * Errors: RANK. */
-enum dpt_status dpt_step_list(const struct dpt_trainer *t, struct dpt_actions *list,
-                              int32_t *rounds, struct dpt_error *err);
+void dpt_step_exchange_room(const struct dpt_layout *layout, const struct dpt_layout_stage *stage,
+                            size_t *all, size_t *one);
 
 #endif

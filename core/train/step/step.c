@@ -1,26 +1,7 @@
 #include "core/train/step/engine.h"
 
+#include "core/train/layout/shares.h"
 #include "core/train/update/schedule.h"
-
-void dpt_step_run(int32_t first, int32_t last, int thread, int threads, int32_t *begin,
-                  int32_t *end)
-{
-    const int64_t n = last - first;
-
-    *begin = first + (int32_t)((n * thread + threads - 1) / threads);
-    *end = first + (int32_t)((n * (thread + 1) + threads - 1) / threads);
-}
-
-int32_t dpt_step_group(int32_t most, int32_t all, int32_t i, int32_t end)
-{
-    const int64_t left = end - i;
-    int64_t n = 1;
-
-    while (i % (2 * n) == 0 &&
-           (2 * n <= left ? 2 * n <= most : end == all && n < left && left <= most))
-        n *= 2;
-    return n < left ? (int32_t)n : (int32_t)left;
-}
 
 void dpt_step_sum(const struct dpt_trainer *t, int32_t all, int32_t first, int32_t end, int32_t i,
                   int32_t n, struct dpt_batch *batch)
@@ -28,9 +9,9 @@ void dpt_step_sum(const struct dpt_trainer *t, int32_t all, int32_t first, int32
     const bool tree = t->job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE;
     int32_t at = i, behind = i + n;
 
-    for (int32_t k = first; t->team.adds > t->team.group && k <= i; k = behind) {
+    for (int32_t k = first; t->team.adds > t->layout.group && k <= i; k = behind) {
         at = k;
-        behind = tree ? k + dpt_step_group(t->team.adds, all, k, end) : end;
+        behind = tree ? k + dpt_share_group(t->team.adds, all, k, end) : end;
     }
     batch->before = i - at;
     batch->more = i + n < behind;

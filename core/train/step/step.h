@@ -4,7 +4,8 @@
 #ifndef DPT_TRAIN_STEP_STEP_H
 #define DPT_TRAIN_STEP_STEP_H
 
-#include "core/train/step/actions.h"
+#include "core/train/layout/actions.h"
+#include "core/train/layout/shares.h"
 #include "core/train/step/runner.h"
 
 /* A micro-batch in flight, or a team's group of them. */
@@ -26,18 +27,6 @@ struct dpt_step_list {
     struct dpt_actions actions;
 };
 
-/* Which micro-batches of a step a rank's workers take. */
-struct dpt_step_share {
-    const struct dpt_sampler *sampler;
-    struct dpt_group ranks; /* that divide the samples */
-    int workers;            /* of this rank */
-    int32_t group;          /* micro-batches of a round */
-    bool round_robin;
-    int64_t step;             /* of the sampler's epoch */
-    int32_t samples;          /* of the step */
-    int32_t all, first, last; /* its micro-batches; this rank's run of them */
-};
-
 struct dpt_runner {
     struct dpt_trainer *t; /* borrowed */
     struct dpt_step_list *lists;
@@ -55,7 +44,7 @@ struct dpt_runner {
     const struct dpt_split *split;
     const struct dpt_step_view *view;
     const struct dpt_runner_pass *infers; /* NULL: it trains */
-    struct dpt_step_share share;
+    struct dpt_share share;
     const struct dpt_actions *list;
     bool full; /* these are of a full training step */
     const struct dpt_action *action;
@@ -84,28 +73,6 @@ enum dpt_status dpt_step_run_state(struct dpt_runner *r, struct dpt_error *err);
 enum dpt_status dpt_step_run_receive(struct dpt_runner *r, struct dpt_error *err);
 enum dpt_status dpt_step_run_send(struct dpt_runner *r, struct dpt_error *err);
 enum dpt_status dpt_step_run_exchange(struct dpt_runner *r, struct dpt_error *err);
-
-/* --- division.c ------------------------------------------------------------------------------- */
-
-/* How a step's micro-batches are shared. step: of the split's epoch. */
-struct dpt_step_share dpt_step_share_of(const struct dpt_trainer *t, const struct dpt_split *split,
-                                        int64_t step, bool infers);
-/* How many rounds this rank takes part in. */
-int32_t dpt_step_rounds(const struct dpt_trainer *t, const struct dpt_step_share *share,
-                        bool infers);
-/* The first micro-batch of a worker's round, and how many they are; -1: it has no such round. */
-int32_t dpt_step_take(const struct dpt_step_share *share, int worker, int32_t round, int32_t *n);
-/* A rank's k-th run of micro-batches that follow one another, [*first, *last). Gives false where it
- * has no such run. */
-bool dpt_step_run_of(const struct dpt_step_share *share, int rank, int32_t k, int32_t *first,
-                     int32_t *last);
-/* Whether the threads compute each micro-batch of an evaluation together: where layers are divided,
- * since the main thread tells the other ranks of them, and where a device computes one micro-batch
- * after the other. */
-bool dpt_step_infers_as_team(const struct dpt_trainer *t);
-/* In which order a stage takes its micro-batches. One stage, which waits for no other, takes them
- * one by one, whatever the job says of stages. */
-const struct dpt_pipeline_schedule *dpt_step_schedule(const struct dpt_trainer *t);
 
 /* --- passes.c --------------------------------------------------------------------------------- */
 

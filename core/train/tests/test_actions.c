@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "core/train/job/job.h"
-#include "core/train/step/actions.h"
+#include "core/train/layout/actions.h"
 
 enum { MESHES = 4000, STAGES = 5, REPLICAS = 4, UNITS = 4, ROUNDS = 9 };
 

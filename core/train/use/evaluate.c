@@ -111,7 +111,7 @@ enum dpt_status dpt_trainer_open_evaluation(struct dpt_trainer *t, struct dpt_er
     DPT_TRY(DPT_ALLOCATE(t->sums, (size_t)most * count_sums(t), "an evaluation", err));
     if (micro > 0)
         DPT_TRY(DPT_ALLOCATE(t->outputs,
-                             (size_t)t->team.threads * (size_t)micro *
+                             (size_t)t->layout.threads * (size_t)micro *
                                  (size_t)dpt_graph_outputs(&t->model.graph),
                              "an evaluation", err));
 out:
@@ -204,10 +204,10 @@ static enum dpt_status take(void *arg, int thread, int32_t micro_batch,
                             const struct dpt_metric_sums *metric_sums, struct dpt_error *err)
 {
     struct eval_work *w = arg;
-    const struct dpt_mesh *mesh = &w->t->mesh;
+    const struct dpt_trainer *t = w->t;
 
     (void)thread, (void)floats, (void)err;
-    if (mesh->stage == mesh->stages - 1 && mesh->part == 0)
+    if (t->stage->number == t->layout.stages - 1 && t->mesh.part == 0)
         keep(w, micro_batch, batch, value, metric_sums);
     return DPT_OK;
 }

@@ -85,7 +85,7 @@ static void search_gradients(void *arg, int thread)
     struct dpt_worker *worker = &t->team.workers[thread];
     struct dpt_batch batch = {.seed = (uint64_t)t->job->seed, .step = (uint64_t)t->progress.step};
 
-    if (thread != 0 && !t->team.together)
+    if (thread != 0 && !t->layout.together)
         return;
     for (int32_t k = 0; k < s->view->last - s->view->first; k++) {
         const int32_t i = nth(s, k);
@@ -104,7 +104,7 @@ static void search_gradients(void *arg, int thread)
             s->found.sample = batch.sample[0];
         }
         /* all threads read what the first one found before the next pass changes it */
-        if (t->team.together)
+        if (t->layout.together)
             dpt_pool_barrier(t->team.pool);
         if (s->found.kind != NOTHING)
             return;
@@ -119,7 +119,7 @@ static const char *by_statistics(const struct dpt_trainer *t, const struct findi
     for (int32_t i = 0; f->kind == IN_OUTPUT && i <= f->location; i++)
         if (graph->nodes[i].op == DPT_OP_BATCHNORM && !graph->nodes[i].by_running)
             return " (norms by their running statistics)";
-    return f->kind == IN_GRADIENT && t->team.synchronized ? " (norms by its own statistics)" : "";
+    return f->kind == IN_GRADIENT && t->layout.synchronized ? " (norms by its own statistics)" : "";
 }
 
 static const char *advice(const struct dpt_trainer *t)
@@ -155,7 +155,7 @@ static enum dpt_status tell(const struct dpt_trainer *t, const struct finding *f
         return dpt_fail(err, DPT_FAILED, "step %lld: not a number: %s%s; %s", step,
                         t->model.graph.tensors[f->location].state ? "" : "gradient of ",
                         t->model.graph.tensors[f->location].name, what);
-    if (t->team.synchronized)
+    if (t->layout.synchronized)
         return dpt_fail(err, DPT_FAILED,
                         "step %lld: not a number: no micro-batch by itself gives one, so the "
                         "statistics of the whole batch or the sums over the ranks overflow; %s",
@@ -233,7 +233,7 @@ static enum dpt_status search_parts(struct search *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_trainer *t = s->t;
-    const size_t threads = (size_t)t->team.threads;
+    const size_t threads = (size_t)t->layout.threads;
     struct dpt_runner_pass pass = {
         .split = &t->data.train, .view = s->view, .take = note, .arg = s};
     double any;
@@ -284,7 +284,7 @@ enum dpt_status dpt_trainer_find_nonfinite(struct dpt_trainer *t, const struct d
     double largest;
 
     dpt_comm_note(t->comm, -1, "looking for what is not a number");
-    DPT_TRY(dpt_trainer_in_parts(t) ? search_parts(&s, err) : search_alone(&s, err));
+    DPT_TRY(t->layout.in_parts ? search_parts(&s, err) : search_alone(&s, err));
     if (s.found.kind != NOTHING)
         first = t->comm->world.rank;
     DPT_TRY(dpt_group_max(&t->comm->world, -(double)first, &largest, err));

@@ -83,10 +83,10 @@ static void predict_part(void *arg, int thread)
     struct dpt_trainer *t = w->t;
     struct dpt_worker *worker = &t->team.workers[thread];
     const int32_t n = w->view.last - w->view.first;
-    const int32_t end = w->view.first + (int32_t)((int64_t)n * (thread + 1) / t->team.threads);
+    const int32_t end = w->view.first + (int32_t)((int64_t)n * (thread + 1) / t->layout.threads);
     struct dpt_batch batch = {0};
 
-    for (int32_t i = w->view.first + (int32_t)((int64_t)n * thread / t->team.threads); i < end;
+    for (int32_t i = w->view.first + (int32_t)((int64_t)n * thread / t->layout.threads); i < end;
          i++) {
         const size_t row = (size_t)(i - w->view.first) * (size_t)w->sampler->micro;
         float *values = w->values + row * (size_t)w->outputs;
@@ -166,9 +166,9 @@ static void soften_part(void *arg, int thread)
 {
     struct work *w = arg;
     const int64_t total = w->view.total;
-    const int64_t end = total * (thread + 1) / w->t->team.threads;
+    const int64_t end = total * (thread + 1) / w->t->layout.threads;
 
-    for (int64_t i = total * thread / w->t->team.threads; i < end; i++) {
+    for (int64_t i = total * thread / w->t->layout.threads; i < end; i++) {
         const float *logits = w->all + i * w->outputs;
         const int32_t best = dpt_softmax(logits, w->outputs, w->probabilities + i * w->outputs);
 
@@ -181,8 +181,8 @@ static void squash_part(void *arg, int thread)
     struct work *w = arg;
     const int64_t total = w->view.total;
 
-    for (int64_t i = total * thread / w->t->team.threads;
-         i < total * (thread + 1) / w->t->team.threads; i++)
+    for (int64_t i = total * thread / w->t->layout.threads;
+         i < total * (thread + 1) / w->t->layout.threads; i++)
         dpt_sigmoids(w->all + i * w->outputs, w->outputs, w->probabilities + i * w->outputs);
 }
 
@@ -399,7 +399,7 @@ enum dpt_status dpt_trainer_predict_source(struct dpt_trainer *t, struct dpt_sou
         .total = info->samples,
         .samples = info->samples,
         .micro = micro,
-        .global = (int32_t)(micro * t->team.all_threads * micros),
+        .global = (int32_t)(micro * t->layout.all_threads * micros),
         .shuffle = DPT_SHUFFLE_NONE,
     };
     struct work w = {

@@ -176,11 +176,6 @@ enum dpt_status dpt_scores_labels(struct dpt_scores *scores, const struct dpt_da
                                   const double *thresholds, const struct dpt_positive *positive,
                                   struct dpt_class_score *labels, struct dpt_error *err);
 
-/* What classes, or labels, are called; one behind the last has its number alone. */
-struct dpt_called {
-    const char *const *at; /* [n], or NULL */
-    size_t n;
-};
 /* Of uneven classes, how many of the rarest one are found: words without an end. samples: what
  * these are, "these". */
 void dpt_scores_uneven(const struct dpt_scores *scores, const struct dpt_called *called,

@@ -8,8 +8,8 @@
  * 1f1b (Narayanan et al. 2019, PipeDream-Flush): stage k of S has S - k under way, however many
  * there are. forward: as in evaluation, nothing goes back.
  */
-#ifndef DPT_TRAIN_STEP_SCHEDULES_H
-#define DPT_TRAIN_STEP_SCHEDULES_H
+#ifndef DPT_TRAIN_LAYOUT_SCHEDULES_H
+#define DPT_TRAIN_LAYOUT_SCHEDULES_H
 
 #include <stdbool.h>
 #include <stdint.h>

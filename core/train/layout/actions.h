@@ -11,15 +11,15 @@
  * whose weights are there for its passes alone, or what lies between two synchronized batch norms;
  * else there is one, all of the stage.
  */
-#ifndef DPT_TRAIN_STEP_ACTIONS_H
-#define DPT_TRAIN_STEP_ACTIONS_H
+#ifndef DPT_TRAIN_LAYOUT_ACTIONS_H
+#define DPT_TRAIN_LAYOUT_ACTIONS_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "core/base/error.h"
-#include "core/train/step/schedules.h"
+#include "core/train/layout/schedules.h"
 
 /* The kinds, of which kinds.c has a row each. One that is collective takes place on a rank that has
  * failed, too. */
@@ -53,8 +53,9 @@ enum dpt_action_group {
 };
 
 struct dpt_action;
+struct dpt_layout;
+struct dpt_layout_stage;
 struct dpt_runner;
-struct dpt_trainer;
 
 /* The passes in which an action computes its nodes. */
 enum { DPT_COMPUTES_FORWARD = 1, DPT_COMPUTES_BACK = 2 };
@@ -74,8 +75,9 @@ struct dpt_action_type {
     /* What the time of a collective one is in a profile (core/base/span.h). DPT_SPAN_OTHER: it
      * returns at once. The time of all others is waiting. */
     int span;
-    /* Bytes that this rank sends with it or, of RECEIVE and GATHER, gets. */
-    double (*bytes)(const struct dpt_trainer *t, const struct dpt_action *action);
+    /* Bytes that a rank of the stage sends with it or, of RECEIVE and GATHER, gets. */
+    double (*bytes)(const struct dpt_layout *layout, const struct dpt_layout_stage *stage,
+                    const struct dpt_action *action);
     /* The watchdog's words, in front of the first node's name: what the rank waits for and, [back],
      * what it does behind it. NULL: nothing is noted. */
     const char *waits_for, *goes_on[2];

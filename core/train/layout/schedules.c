@@ -1,4 +1,4 @@
-#include "core/train/step/schedules.h"
+#include "core/train/layout/schedules.h"
 
 #include "core/train/job/job.h"
 

@@ -1,6 +1,6 @@
 /* The planners: a way of dividing a step's work is a function that makes a list of actions. */
 #include "core/base/memory.h"
-#include "core/train/step/actions.h"
+#include "core/train/layout/actions.h"
 
 void dpt_actions_release(struct dpt_actions *list)
 {

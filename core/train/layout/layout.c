@@ -1,0 +1,324 @@
+#include "core/train/layout/layout.h"
+
+#include <limits.h>
+#include <stdio.h>
+
+#include "core/base/memory.h"
+#include "core/train/layout/layout_parts.h"
+#include "core/train/update/optimizer.h"
+
+/* Host threads of a rank whose device computes: they only hand samples over. */
+enum { DEVICE_THREADS = 4 };
+/* Bytes of the optimizer's state from which on the ranks of a node have it together: less than that
+ * is in each core's caches. */
+enum { WORTH_SHARING = 16 << 20 };
+
+/* --- who has which part of the model ---------------------------------------------------------- */
+
+/* "3 stages", "3 stages x tensor 2". */
+static const char *unit_text(const struct dpt_layout *l, char text[64])
+{
+    if (l->tensor == 1)
+        snprintf(text, 64, "%d stages", l->stages);
+    else if (l->stages == 1)
+        snprintf(text, 64, "tensor %d", l->tensor);
+    else
+        snprintf(text, 64, "%d stages x tensor %d", l->stages, l->tensor);
+    return text;
+}
+
+/* Finds how many ranks there are for a part of the model. */
+static enum dpt_status divide_ranks(struct dpt_layout *l, struct dpt_error *err)
+{
+    const int ranks = l->ranks, unit = l->model_ranks;
+    const int64_t data = l->job->parallel.data;
+    const int below = ranks / unit * unit;
+    char text[192], parts[64];
+
+    l->replicas = ranks / unit;
+    unit_text(l, parts);
+    if (data != 0 && data * unit != ranks)
+        return dpt_fail(err, DPT_BAD_JOB,
+                        "parallel.data: %lld x %s are %lld ranks, and %d %s started: start "
+                        "%lld, or give `data: auto`",
+                        (long long)data, parts, (long long)data * unit, ranks,
+                        ranks == 1 ? "is" : "are", (long long)data * unit);
+    if (below == ranks)
+        return DPT_OK;
+    if (below == 0)
+        snprintf(text, sizeof text, "start %d", unit);
+    else
+        snprintf(text, sizeof text, "start %d or %d", below, below + unit);
+    return dpt_fail(err, DPT_BAD_JOB, "parallel.%s: %d rank%s %s no multiple of %s: %s",
+                    l->stages > 1 ? "pipeline" : "tensor", ranks, ranks == 1 ? "" : "s",
+                    ranks == 1 ? "is" : "are", parts, text);
+}
+
+/* Fails where there is no layer to divide. */
+static enum dpt_status check_layers(const struct dpt_graph *graph, struct dpt_error *err)
+{
+    const struct dpt_tensor *most = NULL;
+
+    for (int32_t i = 0; i < graph->n_tensors; i++) {
+        const struct dpt_tensor *tensor = &graph->tensors[i];
+
+        if (dpt_graph_divided(graph, i) != NULL)
+            return DPT_OK;
+        if (tensor->n_dims == 2 && (most == NULL || tensor->count > most->count))
+            most = tensor;
+    }
+    return dpt_fail(err, DPT_BAD_JOB,
+                    "parallel.tensor: divides dense layers of at least 64 outputs and 65 536 "
+                    "weights, and this model has none (the largest is %s, %lld x %lld); leave it "
+                    "out",
+                    most != NULL ? most->name : "nothing",
+                    most != NULL ? (long long)most->dims[0] : 0,
+                    most != NULL ? (long long)most->dims[1] : 0);
+}
+
+static enum dpt_status check_model(const struct dpt_layout *l, struct dpt_error *err)
+{
+    const struct dpt_graph *graph = l->graph;
+    const char *option = l->stages > 1 ? "pipeline" : "tensor";
+
+    if (l->tensor > 1 && l->backend->devices != NULL)
+        return dpt_fail(err, DPT_BAD_JOB,
+                        "parallel.tensor: runs on device.kind: cpu or ref; this would run on %s",
+                        l->backend->name);
+    for (int32_t i = 0; i < graph->n_nodes; i++)
+        if (graph->nodes[i].whole_step)
+            return dpt_fail(err, DPT_BAD_JOB,
+                            "parallel.%s: does not go with batchnorm's `statistics: batch` "
+                            "(%s), for which all micro-batches wait in each such layer; "
+                            "`statistics: micro` would do",
+                            option, graph->nodes[i].name);
+    return l->tensor > 1 ? check_layers(graph, err) : DPT_OK;
+}
+
+/* Checks parallel.data where all ranks of a job are replicas. */
+static enum dpt_status check_data(const struct dpt_layout *l, struct dpt_error *err)
+{
+    const int64_t data = l->job->parallel.data;
+
+    if (data == 0 || data == l->ranks || !l->trains)
+        return DPT_OK;
+    return dpt_fail(err, DPT_BAD_JOB,
+                    "parallel.data: %lld, and %d rank%s started: start %lld, or give `data: auto`",
+                    (long long)data, l->ranks, l->ranks == 1 ? " is" : "s are", (long long)data);
+}
+
+static enum dpt_status divide_model(struct dpt_layout *l, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_pipeline_options *pipeline = &l->job->parallel.pipeline;
+    const int stages = pipeline->stages > 1 ? (int)pipeline->stages : 1;
+    const int tensor = (int)l->job->parallel.tensor;
+    const bool divides = l->trains && stages * tensor > 1;
+    int on_node;
+
+    l->stages = divides ? stages : 1;
+    l->tensor = divides ? tensor : 1;
+    l->model_ranks = l->stages * l->tensor;
+    l->schedule = &dpt_pipeline_schedules[l->stages == 1 ? DPT_PIPELINE_1F1B : pipeline->schedule];
+    if (divides)
+        DPT_TRY(check_model(l, err));
+    else
+        DPT_TRY(check_data(l, err));
+    DPT_TRY(dpt_layout_cut_stages(l, err));
+    if (divides)
+        DPT_TRY(divide_ranks(l, err));
+    else
+        l->replicas = l->ranks;
+    on_node = l->node_ranks / l->tensor > 1 ? l->node_ranks / l->tensor : 1;
+    l->node_replicas = on_node < l->replicas ? on_node : l->replicas;
+out:
+    return status;
+}
+
+/* --- who owns what ---------------------------------------------------------------------------- */
+
+static enum dpt_status divide_state(struct dpt_layout *l, struct dpt_error *err)
+{
+    const int shard = (int)l->job->parallel.shard;
+
+    l->owners = shard != DPT_SHARD_NONE && l->trains ? l->replicas : 1;
+    l->round_robin = l->owners > 1 && shard >= DPT_SHARD_GRADIENTS;
+    l->sliced = l->owners > 1 && shard == DPT_SHARD_PARAMETERS;
+    l->by_messages = l->sliced && l->node_replicas < l->replicas;
+    l->in_parts = l->model_ranks > 1 || l->sliced;
+    l->streams = l->model_ranks * l->owners > 1;
+    if (l->sliced && l->synchronized)
+        return dpt_fail(err, DPT_BAD_JOB,
+                        "parallel.shard: parameters does not go with a batch norm over the whole "
+                        "step (statistics: batch), for which all micro-batches are under way at "
+                        "once; gradients and optimizer do, or statistics: micro");
+    return DPT_OK;
+}
+
+/* Makes the stages' graphs and units. */
+static enum dpt_status fill_stages(struct dpt_layout *l, int part, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    for (int k = 0; k < l->stages; k++) {
+        struct dpt_layout_stage *stage = &l->stage[k];
+        const struct dpt_part own = {stage->first, stage->last, part, l->tensor};
+        int64_t learned, state; /* where its floats begin, which each tensor says, too */
+
+        DPT_TRY(dpt_graph_part(l->graph, &own, &stage->graph, &learned, &state, err));
+        DPT_TRY(dpt_layout_cut_units(l, stage, err));
+    }
+out:
+    return status;
+}
+
+bool dpt_layout_shares_slots(const struct dpt_layout *l, const struct dpt_layout_stage *stage)
+{
+    const double bytes = l->slots * (double)stage->graph.floats * sizeof(float);
+
+    return l->trains && !l->on_device && l->owners == 1 && l->node_replicas > 1 &&
+           dpt_optimizer_rule(&l->job->optimizer).kind != DPT_RULE_NONE && bytes >= WORTH_SHARING;
+}
+
+/* --- threads ---------------------------------------------------------------------------------- */
+
+bool dpt_layout_takes_all(const struct dpt_layout *l)
+{
+    return l->model_ranks > 1 || l->round_robin;
+}
+
+/* How many threads compute where there are cores for `most`; the job may want another number, which
+ * counts. */
+static int count_threads(const struct dpt_layout *l, int most)
+{
+    const bool device = l->backend->devices != NULL;
+    int useful = INT_MAX, threads;
+
+    if (device && (l->on_device || !l->trains))
+        useful = DEVICE_THREADS;
+    else if (device && l->synchronized) /* each has programs of its own on the device */
+        useful = 1;
+    else if (!device && l->trains)
+        useful = dpt_layout_useful_threads(l);
+    threads = most < useful ? most : useful;
+    if (l->job->device.threads != 0)
+        threads = (int)l->job->device.threads;
+    /* A divided layer has one worker, which tells the other ranks of it. */
+    return l->tensor > 1 && !l->together ? 1 : threads;
+}
+
+void dpt_layout_set_threads(struct dpt_layout *l, int threads, int64_t all_threads,
+                            int32_t micro_most)
+{
+    l->threads = threads;
+    l->gradient_workers = l->together ? 1 : threads;
+    l->all_threads = all_threads;
+    dpt_layout_set_micro(l, dpt_layout_choose_micro(l, micro_most));
+}
+
+void dpt_layout_set_micro(struct dpt_layout *l, int32_t micro)
+{
+    l->micro = micro;
+    l->sampler.micro = micro;
+    l->sampler.deal = 0;
+    l->group = dpt_layout_choose_group(l);
+    for (int k = 0; k < l->stages; k++)
+        l->stage[k].in_flight = dpt_layout_choose_in_flight(l, k);
+    l->adds = dpt_layout_choose_adds(l);
+    l->sampler.deal = l->round_robin ? l->group * l->gradient_workers : 0;
+}
+
+/* --- the whole -------------------------------------------------------------------------------- */
+
+void dpt_layout_settle_norms(const struct dpt_job *job, bool trains, struct dpt_graph *graph)
+{
+    const bool several = trains && job->batch.global > dpt_layout_fixed_micro(job, graph);
+
+    for (int32_t i = 0; i < graph->n_nodes && !several; i++)
+        graph->nodes[i].whole_step = false;
+}
+
+/* Whether the backend takes whole steps on its device: the optimizer must have a rule, and nothing
+ * may need every gradient on the host. */
+static bool takes_steps(const struct dpt_layout *l)
+{
+    const struct dpt_job *job = l->job;
+
+    return l->backend->steps != NULL && l->trains &&
+           job->comm.reduction == DPT_REDUCTION_ALLREDUCE && !job->log.hashes && !job->log.trace &&
+           !l->each_gradient && dpt_optimizer_rule(&job->optimizer).kind != DPT_RULE_NONE &&
+           !l->synchronized;
+}
+
+/* The sampler of training steps, but for what depends on the micro-batch. */
+static struct dpt_sampler sampler_of(const struct dpt_layout_spec *spec)
+{
+    struct dpt_sampler s = spec->samples != NULL ? *spec->samples : (struct dpt_sampler){0};
+
+    s.seed = (uint64_t)spec->job->seed;
+    s.global = (int32_t)spec->job->batch.global;
+    s.shuffle = (enum dpt_shuffle)spec->job->data.shuffle;
+    s.drop_last = spec->job->data.drop_last;
+    return s;
+}
+
+enum dpt_status dpt_layout_open(const struct dpt_layout_spec *spec, double cores,
+                                struct dpt_layout *l, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const int most = cores < 2 ? 1 : (int)(cores + 1e-6);
+    int threads;
+
+    *l = (struct dpt_layout){
+        .job = spec->job,
+        .backend = spec->backend,
+        .graph = spec->graph,
+        .trains = spec->samples != NULL,
+        .files = spec->files,
+        .each_gradient = spec->each_gradient,
+        .ranks = spec->ranks,
+        .node_ranks = spec->node_ranks,
+        .slots = dpt_optimizer_slots(&spec->job->optimizer) + (spec->job->train.ema > 0),
+        .together = spec->backend->teams != NULL,
+        .sampler = sampler_of(spec),
+    };
+    for (int32_t i = 0; i < l->graph->n_nodes; i++)
+        l->synchronized = l->synchronized || l->graph->nodes[i].whole_step;
+    l->together = !l->synchronized && l->together && spec->backend->teams(l->graph);
+    l->on_device = takes_steps(l);
+    DPT_TRY(divide_model(l, err));
+    DPT_TRY(divide_state(l, err));
+    DPT_TRY(fill_stages(l, dpt_layout_place(l, spec->rank).part, err));
+    threads = count_threads(l, most);
+    l->decoders = !l->trains || !l->files ? 1 : l->job->device.threads != 0 ? threads : most;
+    dpt_layout_set_threads(l, threads, (int64_t)threads * l->ranks, 0);
+out:
+    return status;
+}
+
+void dpt_layout_close(struct dpt_layout *l)
+{
+    for (int k = 0; l->stage != NULL && k < l->stages; k++) {
+        dpt_graph_release(&l->stage[k].graph);
+        dpt_free(l->stage[k].node);
+        dpt_free(l->stage[k].edge);
+    }
+    dpt_free(l->stage);
+    *l = (struct dpt_layout){0};
+}
+
+struct dpt_layout_place dpt_layout_place(const struct dpt_layout *l, int rank)
+{
+    return (struct dpt_layout_place){.stage = rank / (l->replicas * l->tensor),
+                                     .replica = rank / l->tensor % l->replicas,
+                                     .part = rank % l->tensor};
+}
+
+double dpt_layout_link_bytes(const struct dpt_layout *l, int stage)
+{
+    const struct dpt_graph_node *begins = &l->graph->nodes[l->stage[stage + 1].first];
+    const bool half = l->backend->devices != NULL && l->job->device.precision >= DPT_PRECISION_BF16;
+
+    return (double)dpt_shape_size(&begins->in) * l->micro *
+           (half ? sizeof(float) / 2 : sizeof(float));
+}

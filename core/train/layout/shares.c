@@ -1,0 +1,199 @@
+#include "core/train/layout/shares.h"
+
+/* --- runs and groups -------------------------------------------------------------------------- */
+
+void dpt_share_thread(int32_t first, int32_t last, int thread, int threads, int32_t *begin,
+                      int32_t *end)
+{
+    const int64_t n = last - first;
+
+    *begin = first + (int32_t)((n * thread + threads - 1) / threads);
+    *end = first + (int32_t)((n * (thread + 1) + threads - 1) / threads);
+}
+
+int32_t dpt_share_group(int32_t most, int32_t all, int32_t i, int32_t end)
+{
+    const int64_t left = end - i;
+    int64_t n = 1;
+
+    while (i % (2 * n) == 0 &&
+           (2 * n <= left ? 2 * n <= most : end == all && n < left && left <= most))
+        n *= 2;
+    return n < left ? (int32_t)n : (int32_t)left;
+}
+
+/* --- who takes which micro-batch -------------------------------------------------------------- */
+
+/* How many micro-batches a team computes at once from i on. */
+static int32_t group_at(const struct dpt_share *s, int32_t i)
+{
+    return dpt_share_group(s->group, s->all, i, s->last);
+}
+
+static int32_t count_groups(const struct dpt_share *s)
+{
+    int32_t n = 0;
+
+    for (int32_t i = s->first; i < s->last; i += group_at(s, i))
+        n++;
+    return n;
+}
+
+/* A team's round-th group of the replica's run. */
+static int32_t take_group(const struct dpt_share *s, int32_t round, int32_t *n)
+{
+    int32_t i = s->first;
+
+    while (round-- > 0 && i < s->last)
+        i += group_at(s, i);
+    *n = i < s->last ? group_at(s, i) : 0;
+    return *n > 0 ? i : -1;
+}
+
+/* The rounds of all workers of all replicas go through the step's micro-batches. */
+static int32_t take_round_robin(const struct dpt_share *s, int worker, int32_t round, int32_t *n)
+{
+    const int64_t first =
+        (((int64_t)round * s->replicas + s->replica) * s->workers + worker) * s->group;
+    const int32_t begin = first < s->all ? (int32_t)first : s->all;
+
+    *n = s->all - begin < s->group ? s->all - begin : s->group;
+    return *n > 0 ? begin : -1;
+}
+
+int32_t dpt_share_take(const struct dpt_share *s, int worker, int32_t round, int32_t *n)
+{
+    int32_t begin, end;
+
+    if (s->round_robin)
+        return take_round_robin(s, worker, round, n);
+    if (s->group > 1)
+        return take_group(s, round, n);
+    dpt_share_thread(s->first, s->last, worker, s->workers, &begin, &end);
+    *n = 1;
+    if (round >= end - begin)
+        return -1;
+    return dpt_sampler_nth(s->sampler, s->replicas, s->first, begin + round - s->first);
+}
+
+bool dpt_share_run(const struct dpt_share *s, int replica, int32_t k, int32_t *first, int32_t *last)
+{
+    const int64_t each = (int64_t)s->workers * s->group,
+                  begin = (k * (int64_t)s->replicas + replica) * each;
+
+    if (!s->round_robin) {
+        dpt_sampler_partition(s->sampler, s->step, replica, s->replicas, first, last);
+        return k == 0 && *first < *last;
+    }
+    *first = begin < s->all ? (int32_t)begin : s->all;
+    *last = begin + each < s->all ? (int32_t)(begin + each) : s->all;
+    return *first < *last;
+}
+
+struct dpt_share dpt_share_of(const struct dpt_layout *l, const struct dpt_sampler *sampler,
+                              int64_t step, int replica, bool infers)
+{
+    struct dpt_share s = {
+        .sampler = sampler,
+        .replica = replica,
+        .replicas = l->replicas,
+        .workers = !infers                        ? l->gradient_workers
+                   : dpt_layout_infers_as_team(l) ? 1
+                                                  : l->threads,
+        .group = infers ? 1 : l->group,
+        .round_robin = !infers && l->round_robin,
+        .step = step,
+        .samples = dpt_sampler_count(sampler, step),
+        .all = dpt_sampler_micro_batches(sampler, step),
+    };
+
+    dpt_sampler_partition(sampler, step, replica, s.replicas, &s.first, &s.last);
+    return s;
+}
+
+/* --- rounds ----------------------------------------------------------------------------------- */
+
+/* How many rounds a replica's busiest worker has. */
+static int32_t count_rounds(const struct dpt_share *s)
+{
+    const int64_t all = (int64_t)s->replicas * s->workers * s->group;
+
+    if (s->round_robin)
+        return (int32_t)((s->all + all - 1) / all);
+    if (s->group > 1)
+        return count_groups(s);
+    return (s->last - s->first + s->workers - 1) / s->workers;
+}
+
+/* The most rounds that any replica has. */
+static int32_t count_most(const struct dpt_layout *l, const struct dpt_sampler *sampler,
+                          int64_t step, bool infers)
+{
+    int32_t most = 0;
+
+    for (int r = 0; r < l->replicas; r++) {
+        const struct dpt_share s = dpt_share_of(l, sampler, step, r, infers);
+        const int32_t n = count_rounds(&s);
+
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
+int32_t dpt_share_rounds(const struct dpt_layout *l, const struct dpt_share *s, bool infers)
+{
+    /* In an evaluation of units all replicas gather their weights. */
+    return infers && l->sliced ? count_most(l, s->sampler, s->step, true) : count_rounds(s);
+}
+
+int32_t dpt_layout_most_rounds(const struct dpt_layout *l)
+{
+    const int64_t steps = dpt_sampler_steps(&l->sampler);
+    int32_t most = 1;
+
+    for (int64_t step = 0; step<steps; step += steps> 1 && step == 0 ? steps - 1 : 1) {
+        const int32_t n = count_most(l, &l->sampler, step, false); /* the last one may be short */
+
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
+int64_t dpt_layout_most_micros(const struct dpt_layout *l)
+{
+    const int64_t all = ((int64_t)l->sampler.global + l->micro - 1) / l->micro;
+
+    return (all + l->replicas - 1) / l->replicas;
+}
+
+/* --- lists of actions ------------------------------------------------------------------------- */
+
+struct dpt_division dpt_layout_division(const struct dpt_layout *l,
+                                        const struct dpt_layout_stage *stage, bool gathers,
+                                        int32_t rounds, bool infers)
+{
+    return (struct dpt_division){
+        .schedule = l->schedule,
+        .stages = l->stages,
+        .stage = stage->number,
+        .units = stage->units,
+        .node = stage->node,
+        .rounds = rounds,
+        .infers = infers,
+        .in_passes = l->in_parts,
+        .gathers = gathers,
+        .round_robin = l->round_robin,
+        .synchronized = l->synchronized,
+    };
+}
+
+enum dpt_status dpt_layout_list(const struct dpt_layout *l, const struct dpt_layout_stage *stage,
+                                struct dpt_actions *list, int32_t *rounds, struct dpt_error *err)
+{
+    const struct dpt_share share = dpt_share_of(l, &l->sampler, 0, 0, false);
+    struct dpt_division division;
+
+    *rounds = dpt_share_rounds(l, &share, false);
+    division = dpt_layout_division(l, stage, l->by_messages, *rounds, false);
+    return dpt_actions_plan(&division, list, err);
+}

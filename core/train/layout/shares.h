@@ -1,0 +1,60 @@
+/*
+ * shares: which rank, and which of its workers, takes which micro-batches of a step.
+ *
+ * A rank has a run of a step's micro-batches, which its workers divide, or, where owners keep no
+ * more of a gradient than their part of it, all workers of all ranks take them round-robin. A round
+ * is what each worker takes next: a micro-batch, or a team's group of them.
+ */
+#ifndef DPT_TRAIN_LAYOUT_SHARES_H
+#define DPT_TRAIN_LAYOUT_SHARES_H
+
+#include "core/train/layout/actions.h"
+#include "core/train/layout/layout.h"
+
+/* Which micro-batches of a step a replica's workers take. */
+struct dpt_share {
+    const struct dpt_sampler *sampler; /* borrowed */
+    int replica, replicas;
+    int workers;   /* of this replica */
+    int32_t group; /* micro-batches of a round */
+    bool round_robin;
+    int64_t step;             /* of the sampler's epoch */
+    int32_t samples;          /* of the step */
+    int32_t all, first, last; /* its micro-batches; this replica's run of them */
+};
+
+/* sampler: of the split, with l's micro-batches. step: of its epoch. infers: for an evaluation. */
+struct dpt_share dpt_share_of(const struct dpt_layout *l, const struct dpt_sampler *sampler,
+                              int64_t step, int replica, bool infers);
+/* How many rounds this replica takes part in. */
+int32_t dpt_share_rounds(const struct dpt_layout *l, const struct dpt_share *share, bool infers);
+/* The first micro-batch of a worker's round, and how many they are; -1: it has no such round. */
+int32_t dpt_share_take(const struct dpt_share *share, int worker, int32_t round, int32_t *n);
+/* A replica's k-th run of micro-batches that follow one another, [*first, *last). Gives false where
+ * it has no such run. */
+bool dpt_share_run(const struct dpt_share *share, int replica, int32_t k, int32_t *first,
+                   int32_t *last);
+
+/* The part [*begin, *end) of a rank's micro-batches [first, last) that one of `threads` threads
+ * takes; the first thread has one whenever the rank has. */
+void dpt_share_thread(int32_t first, int32_t last, int thread, int threads, int32_t *begin,
+                      int32_t *end);
+/* How many micro-batches from i on, of a run that ends at `end`, are computed at once: a node of
+ * the tree over all of the step's, as large as `most` allows. */
+int32_t dpt_share_group(int32_t most, int32_t all, int32_t i, int32_t end);
+
+/* The most rounds that any replica has in a training step. */
+int32_t dpt_layout_most_rounds(const struct dpt_layout *l);
+/* Micro-batches of the replica that has most of a full step. */
+int64_t dpt_layout_most_micros(const struct dpt_layout *l);
+
+/* What the planners make the list of a stage's ranks from, for that many rounds. gathers: whether
+ * the weights of its units come by messages, as l says or, on this rank, otherwise. */
+struct dpt_division dpt_layout_division(const struct dpt_layout *l,
+                                        const struct dpt_layout_stage *stage, bool gathers,
+                                        int32_t rounds, bool infers);
+/* Makes the list of the first replica's full training step. *rounds: out. Errors: RANK. */
+enum dpt_status dpt_layout_list(const struct dpt_layout *l, const struct dpt_layout_stage *stage,
+                                struct dpt_actions *list, int32_t *rounds, struct dpt_error *err);
+
+#endif
