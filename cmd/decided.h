@@ -8,7 +8,7 @@
 #define DPT_CMD_DECIDED_H
 
 #include "cmd/cmd.h"
-#include "core/train/use/decide.h"
+#include "core/train/scores/decide.h"
 #include "core/train/use/predict.h"
 
 struct dpt_decided {

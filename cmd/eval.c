@@ -6,11 +6,11 @@
 #include "cmd/job_command.h"
 #include "cmd/output.h"
 #include "core/base/json.h"
+#include "core/train/step/evaluate.h"
+#include "core/train/step/nonfinite.h"
 #include "core/train/trainer.h"
 #include "core/train/use/checkpoint_model.h"
-#include "core/train/use/evaluate.h"
 #include "core/train/use/importance.h"
-#include "core/train/use/nonfinite.h"
 #include "models/model.h"
 
 static const struct {

@@ -6,7 +6,7 @@
 
 #include "cmd/words.h"
 #include "core/train/job/job.h"
-#include "core/train/use/scores.h"
+#include "core/train/scores/scores.h"
 
 enum { COLUMN = 22, MOST = 256 };
 

@@ -6,7 +6,7 @@
 #include "cmd/bench/bench.h"
 #include "core/backend/devices.h"
 #include "core/base/clock.h"
-#include "core/train/setup/team.h"
+#include "core/train/team.h"
 
 enum { RUNS = 15, TIMED = 10, MOST_COSTS = 512 };
 

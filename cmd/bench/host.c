@@ -6,7 +6,7 @@
 #include "cmd/bench/bench.h"
 #include "core/base/clock.h"
 #include "core/base/sort.h"
-#include "core/train/setup/team.h"
+#include "core/train/team.h"
 
 enum { WARM_STEPS = 5, LEAST_STEPS = 10, MOST_STEPS = 5000, LAST = 15, OFTEN = 2, SELDOM = 8 };
 

@@ -240,7 +240,8 @@ enum dpt_status dpt_doctor_gpu_sum(struct dpt_doctor *d, struct dpt_error *err)
     DPT_TRY(dpt_choose_backend(comm, DPT_DEVICE_AUTO, &mute, &backend, &device, &gpus, err));
     if (backend->devices == NULL)
         goto out;
-    DPT_TRY(dpt_choose_sums(comm, backend, device, LARGE, DPT_CUDA_AWARE_ON, &on_device, how, err));
+    DPT_TRY(dpt_comm_device_sums(comm, DPT_CUDA_AWARE_ON, &backend->devices->memory, device, LARGE,
+                                 &on_device, how, err));
     DPT_TRY(time_sums(d, backend, device, &seconds, err));
     dpt_show_seconds(seconds, time);
     dpt_show_bytes(4.0 * LARGE / seconds, rate);

@@ -8,7 +8,7 @@
 #include "cmd/output.h"
 #include "core/base/file.h"
 #include "core/train/setup/choose.h"
-#include "core/train/setup/team.h"
+#include "core/train/team.h"
 #include "core/train/trainer.h"
 
 /* --- the checks, one row each, in the order of the report ------------------------------------- */

@@ -3,11 +3,14 @@
 
 #include "cmd/plan/plan.h"
 #include "core/base/str.h"
+#include "core/train/layout/lists.h"
 #include "core/train/layout/report.h"
 #include "core/train/layout/shares.h"
 
 /* The width of a column, and of a number's text. */
 enum { NODES = 22, DIGITS = 40 };
+/* Replicas whose lists are run against each other: all do much the same. */
+enum { CHECKED = 8 };
 
 /* The first rank of a stage, and what its list is of. */
 struct listed {
@@ -135,7 +138,36 @@ out:
     return status;
 }
 
-enum dpt_status dpt_plan_actions(const struct dpt_plan *p, struct dpt_str *out, struct dpt_json *j,
+static struct dpt_division division_of(void *layout, int stage, int replica)
+{
+    const struct dpt_layout *l = layout;
+    const struct dpt_share share = dpt_share_of(l, &l->sampler, 0, replica, false);
+
+    return dpt_layout_division(l, &l->stage[stage], l->by_messages,
+                               dpt_share_rounds(l, &share, false), false);
+}
+
+/* Runs the ranks' lists against each other; where they break a rule, *out gets what each rank did
+ * up to there. Errors: INTERNAL, RANK. */
+static enum dpt_status check_lists(struct dpt_plan *p, struct dpt_str *out, struct dpt_error *err)
+{
+    const struct dpt_layout *l = &p->layout;
+    const int replicas = l->replicas < CHECKED ? l->replicas : CHECKED;
+    struct dpt_str grid = {0};
+    struct dpt_lists lists;
+    enum dpt_status status =
+        dpt_lists_open(&lists, l->stages, replicas, division_of, &p->layout, err);
+
+    if (status == DPT_OK)
+        status = dpt_lists_run(&lists, NULL, NULL, &grid, err);
+    if (status != DPT_OK && grid.text != NULL)
+        dpt_str_printf(out, "%s", grid.text);
+    dpt_str_release(&grid);
+    dpt_lists_close(&lists);
+    return status;
+}
+
+enum dpt_status dpt_plan_actions(struct dpt_plan *p, struct dpt_str *out, struct dpt_json *j,
                                  struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -143,6 +175,8 @@ enum dpt_status dpt_plan_actions(const struct dpt_plan *p, struct dpt_str *out, 
 
     if (whole && j == NULL)
         dpt_str_printf(out, "%s takes whole steps: a rank has one action\n", p->backend->name);
+    if (!whole)
+        DPT_TRY(check_lists(p, out, err));
     if (j != NULL) {
         dpt_json_object(j, NULL);
         dpt_json_bool(j, "whole_steps", whole);

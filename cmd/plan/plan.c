@@ -130,7 +130,10 @@ static enum dpt_status plan_job(struct dpt_cli *cli, const struct dpt_job *job,
     if (plan.step.total > 0)
         DPT_TRY(dpt_plan_scales(&plan, scales, err));
     if (dpt_cli_has(cli, "--actions")) {
-        DPT_TRY(dpt_plan_actions(&plan, &out, dpt_cli_has(cli, "--json") ? &json : NULL, err));
+        status = dpt_plan_actions(&plan, &out, dpt_cli_has(cli, "--json") ? &json : NULL, err);
+        if (status == DPT_INTERNAL && out.length > 0)
+            fputs(out.text, stderr);
+        DPT_TRY(status);
         status = dpt_cli_has(cli, "--json") ? dpt_json_finish(&json, "the plan", err)
                                             : dpt_output_text(&out, "the plan", err);
     } else if (dpt_cli_has(cli, "--json")) {

@@ -45,9 +45,10 @@ void dpt_plan_print_tensors(const struct dpt_plan *plan, struct dpt_str *out);
 void dpt_plan_json_tensors(const struct dpt_plan *plan, struct dpt_json *j);
 
 /* What the first rank of each stage does in a full step, action by action (actions.c): for a
- * person, or, j != NULL, as an object. Errors: RANK. */
-enum dpt_status dpt_plan_actions(const struct dpt_plan *plan, struct dpt_str *out,
-                                 struct dpt_json *j, struct dpt_error *err);
+ * person, or, j != NULL, as an object. The lists of all are run against each other first; *out gets
+ * what each did where they break a rule. Errors: INTERNAL, RANK. */
+enum dpt_status dpt_plan_actions(struct dpt_plan *plan, struct dpt_str *out, struct dpt_json *j,
+                                 struct dpt_error *err);
 
 /* --- all meshes of a job's ranks (meshes.c, meshes_print.c) ----------------------------------- */
 

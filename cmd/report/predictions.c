@@ -12,7 +12,7 @@
 #include "core/base/memory.h"
 #include "core/state/checkpoint.h"
 #include "core/train/setup/state.h"
-#include "core/train/use/evaluate.h"
+#include "core/train/step/evaluate.h"
 #include "core/train/use/predict.h"
 #include "data/sources/source.h"
 #include "data/tables/columns.h"

@@ -6,7 +6,7 @@
 #include "core/base/clock.h"
 #include "core/base/memory.h"
 #include "core/base/vector.h"
-#include "core/train/setup/team.h"
+#include "core/train/team.h"
 
 enum { WORD = sizeof(float) };
 /* The side of a square product that is large enough for full speed and small enough for several in

@@ -5,6 +5,7 @@
 
 #include "core/base/memory.h"
 #include "core/plan/plan.h"
+#include "core/train/layout/lists.h"
 
 enum { WORD = sizeof(float) };
 
@@ -109,12 +110,9 @@ enum { COMPUTE, MESSAGES, COLLECTIVES, ENDS, CALLS, SUMS };
 
 /* A rank of a stage on its way through its list. */
 struct walker {
-    const struct dpt_layout_stage *own;
-    struct dpt_actions list;
-    int32_t at;       /* its next action */
     double sum[SUMS]; /* ENDS: the time, since the step's begin */
     double *cost;     /* [unit][back]: seconds of a round's pass; -1: not known yet */
-    double *sent[2];  /* [back][round]: when it has sent; -1: not yet */
+    double *sent[2];  /* [back][round]: when it has sent */
 };
 
 /* The ranks of one model on their way through a step. */
@@ -123,9 +121,10 @@ struct walk {
     const struct dpt_layout *layout;
     const struct dpt_plan_pace *pace;
     bool messages; /* they take time */
-    int stages;
-    struct walker *stage;
-    double *room; /* of their arrays */
+    int32_t rounds;
+    struct dpt_lists lists;
+    struct walker *stage; /* [stages] */
+    double *room;         /* of their arrays */
 };
 
 /* The seconds of a message between a stage and the next: those in which the processor is busy with
@@ -171,14 +170,13 @@ static double pass_seconds(const struct walk *w, const struct walker *s, const s
     return *cost;
 }
 
-/* Takes the next action of a stage's rank, whose row says what its seconds depend on. Gives false
- * where what it receives has not been sent. */
-static bool take(const struct walk *w, int k)
+/* Counts the seconds of a stage's action, whose row says what they depend on. */
+static void count(void *arg, int k, const struct dpt_action *a)
 {
+    const struct walk *w = arg;
     struct walker *s = &w->stage[k];
-    const struct dpt_action *a = &s->list.at[s->at];
     const struct dpt_action_type *type = &dpt_action_types[a->kind];
-    const double bytes = type->bytes(w->layout, s->own, a);
+    const double bytes = type->bytes(w->layout, &w->layout->stage[k], a);
     const bool sends = a->kind == DPT_ACTION_SEND, to_next = sends != a->back;
     double took = 0, away = 0;
     int what = MESSAGES;
@@ -188,8 +186,6 @@ static bool take(const struct walk *w, int k)
     if (type->over == DPT_OVER_STAGES && !sends) {
         const double sent = w->stage[to_next ? k + 1 : k - 1].sent[a->back][a->round];
 
-        if (sent < 0)
-            return false;
         /* A large message is on its way once its receiver asks for it (MPI's rendezvous). */
         s->sum[ENDS] = fmax(s->sum[ENDS], sent) + away;
     } else if (type->over != DPT_OVER_NOBODY && !sends) {
@@ -204,42 +200,47 @@ static bool take(const struct walk *w, int k)
     s->sum[ENDS] += took;
     if (sends)
         s->sent[a->back][a->round] = s->sum[ENDS];
-    s->at++;
-    return true;
 }
 
 static void close_walk(struct walk *w)
 {
-    for (int k = 0; w->stage != NULL && k < w->stages; k++)
-        dpt_actions_release(&w->stage[k].list);
+    dpt_lists_close(&w->lists);
     dpt_free(w->stage);
     dpt_free(w->room);
 }
 
-static enum dpt_status open_walk(struct walk *w, int32_t rounds, struct dpt_error *err)
+static struct dpt_division division_of(void *arg, int stage, int replica)
+{
+    const struct walk *w = arg;
+
+    (void)replica;
+    return dpt_layout_division(w->layout, &w->layout->stage[stage], w->layout->by_messages,
+                               w->rounds, false);
+}
+
+/* One replica stands for all, which do the same. */
+static enum dpt_status open_walk(struct walk *w, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    const int stages = w->layout->stages;
     size_t n = 0;
     double *at;
 
-    w->stages = w->layout->stages;
-    DPT_TRY(DPT_ALLOCATE(w->stage, (size_t)w->stages, "a step's actions", err));
-    for (int k = 0; k < w->stages; k++) {
-        w->stage[k].own = &w->layout->stage[k];
-        DPT_TRY(make_list(w->layout, w->stage[k].own, rounds, &w->stage[k].list, err));
-        n += 2 * (size_t)(w->stage[k].own->units + rounds);
-    }
+    DPT_TRY(dpt_lists_open(&w->lists, stages, 1, division_of, w, err));
+    DPT_TRY(DPT_ALLOCATE(w->stage, (size_t)stages, "a step's actions", err));
+    for (int k = 0; k < stages; k++)
+        n += 2 * (size_t)(w->layout->stage[k].units + w->rounds);
     DPT_TRY(DPT_ALLOCATE(w->room, n, "a step's actions", err));
     for (size_t i = 0; i < n; i++)
         w->room[i] = -1;
     at = w->room;
-    for (int k = 0; k < w->stages; k++) {
+    for (int k = 0; k < stages; k++) {
         struct walker *s = &w->stage[k];
 
         s->cost = at;
-        s->sent[0] = s->cost + 2 * s->own->units;
-        s->sent[1] = s->sent[0] + rounds;
-        at = s->sent[1] + rounds;
+        s->sent[0] = s->cost + 2 * w->layout->stage[k].units;
+        s->sent[1] = s->sent[0] + w->rounds;
+        at = s->sent[1] + w->rounds;
     }
 out:
     return status;
@@ -252,24 +253,16 @@ static enum dpt_status run(const struct dpt_plan *p, const struct dpt_layout *l,
                            double sum[SUMS], struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct walk w = {.p = p, .layout = l, .pace = pace, .messages = messages};
-    bool moves = true;
+    struct walk w = {.p = p, .layout = l, .pace = pace, .messages = messages, .rounds = rounds};
     double ends = 0;
 
-    DPT_TRY(open_walk(&w, rounds, err));
-    while (moves) {
-        moves = false;
-        for (int k = 0; k < w.stages; k++)
-            while (w.stage[k].at < w.stage[k].list.n && take(&w, k))
-                moves = true;
-    }
+    DPT_TRY(open_walk(&w, err));
+    DPT_TRY(dpt_lists_run(&w.lists, count, &w, NULL, err));
     for (int i = 0; i < SUMS; i++)
         sum[i] = 0;
-    for (int k = 0; k < w.stages; k++) {
+    for (int k = 0; k < l->stages; k++) {
         const struct walker *s = &w.stage[k];
 
-        if (s->at < s->list.n)
-            DPT_TRY(dpt_fail(err, DPT_INTERNAL, "the stages' lists wait for each other"));
         ends = fmax(ends, s->sum[ENDS]);
         for (int i = 0; k == 0 || s->sum[COMPUTE] > sum[COMPUTE] ? i < SUMS : false; i++)
             sum[i] = s->sum[i];

@@ -5,9 +5,9 @@
 #include "core/base/sort.h"
 #include "core/plan/plan.h"
 #include "core/train/setup/parts.h"
-#include "core/train/setup/team.h"
+#include "core/train/step/average.h"
 #include "core/train/step/engine.h"
-#include "core/train/update/average.h"
+#include "core/train/team.h"
 #include "models/model.h"
 
 enum { LEAST = 7, MOST = 1000, MOST_TOGETHER = 4096 };

@@ -18,10 +18,10 @@
 #include "core/base/log.h"
 #include "core/comm/cuda_aware.h"
 #include "core/state/checkpoint.h"
+#include "core/train/job/fault.h"
 #include "core/train/job/job.h"
-#include "core/train/run/fault.h"
+#include "core/train/scores/decide.h"
 #include "core/train/trainer_parts.h"
-#include "core/train/use/decide.h"
 #include "data/sets/targets.h"
 
 struct dpt_runner;
@@ -172,6 +172,9 @@ enum dpt_status dpt_trainer_evaluate(struct dpt_trainer *t, struct dpt_split *sp
 /* Collective, after dpt_trainer_fetch. Compares the weights and slots of all ranks. Errors: FAILED,
  * naming the ranks that differ. */
 enum dpt_status dpt_trainer_check_replicas(const struct dpt_trainer *t, struct dpt_error *err);
+/* To be called before an update after which the replicas are compared. In shards it takes the hash
+ * of the weights as they are now, for that check; elsewhere it does nothing. */
+void dpt_trainer_hash_replica(struct dpt_trainer *t);
 /* Must be called after parameters, slots, loss scale or progress were changed from outside, as by
  * loading a checkpoint. Errors: as the backend's refresh. */
 enum dpt_status dpt_trainer_refresh(struct dpt_trainer *t, struct dpt_error *err);

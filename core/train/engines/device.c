@@ -21,15 +21,15 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/backend/devices.h"
 #include "core/base/clock.h"
 #include "core/base/memory.h"
 #include "core/trace/profile.h"
-#include "core/train/setup/choose.h"
+#include "core/train/step/average.h"
 #include "core/train/step/engine.h"
+#include "core/train/step/evaluate.h"
+#include "core/train/step/nonfinite.h"
 #include "core/train/step/prefetcher.h"
-#include "core/train/update/average.h"
-#include "core/train/use/evaluate.h"
-#include "core/train/use/nonfinite.h"
 #include "data/sets/augment.h"
 
 enum {
@@ -123,9 +123,9 @@ static enum dpt_status open_device(struct dpt_trainer *t, struct dpt_error *err)
     status = DPT_ALLOCATE(t->engine_state, 1, "the device's steps", err);
     DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
     t->engine_state->type = t->backend->steps;
-    DPT_TRY(dpt_choose_sums(t->comm, t->backend, t->gpu, largest_bucket(&t->model.graph),
-                            (enum dpt_cuda_aware)t->job->comm.cuda_aware,
-                            &t->engine_state->on_device, t->aware, err));
+    DPT_TRY(dpt_comm_device_sums(
+        t->comm, (enum dpt_cuda_aware)t->job->comm.cuda_aware, &t->backend->devices->memory, t->gpu,
+        largest_bucket(&t->model.graph), &t->engine_state->on_device, t->aware, err));
 out:
     return status;
 }

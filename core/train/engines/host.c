@@ -12,12 +12,11 @@
 #include "core/train/mesh/tensor_parallel.h"
 #include "core/train/mesh/units.h"
 #include "core/train/reduction/gradient_reduction.h"
-#include "core/train/setup/parts.h"
+#include "core/train/step/average.h"
 #include "core/train/step/engine.h"
+#include "core/train/step/evaluate.h"
+#include "core/train/step/nonfinite.h"
 #include "core/train/step/runner.h"
-#include "core/train/update/average.h"
-#include "core/train/use/evaluate.h"
-#include "core/train/use/nonfinite.h"
 
 struct dpt_engine_state {
     struct dpt_host_update *update;

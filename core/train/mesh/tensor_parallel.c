@@ -8,7 +8,6 @@
 #include "core/train/layout/shares.h"
 #include "core/train/mesh/mesh.h"
 #include "core/train/mesh/units.h"
-#include "core/train/step/runner.h"
 
 /* A layer that the ranks divide. */
 struct layer {

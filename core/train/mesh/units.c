@@ -6,7 +6,7 @@
 #include "core/trace/profile.h"
 #include "core/train/mesh/mesh.h"
 #include "core/train/reduction/gradient_reduction.h"
-#include "core/train/setup/team.h"
+#include "core/train/team.h"
 #include "models/model.h"
 
 void dpt_units_plan(struct dpt_trainer *t)
@@ -159,11 +159,6 @@ enum dpt_status dpt_units_share(struct dpt_trainer *t, struct dpt_error *err)
         status = t->backend->share(t->model.program, &dpt_trainer_replicas(t)->node,
                                    &t->model.shared, err);
     return dpt_group_agree(&t->comm->world, status, err);
-}
-
-enum dpt_status dpt_units_await(struct dpt_trainer *t, struct dpt_error *err)
-{
-    return t->units.gathers ? DPT_OK : dpt_group_barrier(&dpt_trainer_replicas(t)->node, err);
 }
 
 static void refresh(void *arg, int thread)

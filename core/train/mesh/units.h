@@ -41,9 +41,6 @@ enum dpt_status dpt_units_init(struct dpt_trainer *t, struct dpt_error *err);
 /* Collective. Where it is worth it, the ranks of a node get together what the backend derives from
  * the weights (dpt_backend.share). Errors: RANK. */
 enum dpt_status dpt_units_share(struct dpt_trainer *t, struct dpt_error *err);
-/* Collective over the node. Waits until the owners have written what all read: their slices, and
- * the state. Where units are gathered it does nothing. Errors: RANK. */
-enum dpt_status dpt_units_await(struct dpt_trainer *t, struct dpt_error *err);
 /* Derives what the backend derives from all weights, on all threads. Where units are gathered each
  * is derived then, and this does nothing. Errors: as the backend's refresh. */
 enum dpt_status dpt_units_refresh(struct dpt_trainer *t, struct dpt_error *err);

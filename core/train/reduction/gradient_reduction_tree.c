@@ -3,7 +3,6 @@
 #include "core/base/memory.h"
 #include "core/comm/deterministic_allreduce.h"
 #include "core/train/layout/shares.h"
-#include "core/train/mesh/units.h"
 #include "core/train/reduction/gradient_reduction.h"
 
 /* What a thread keeps: the blocks of its run so far, of the learned floats and of what is behind
@@ -377,6 +376,12 @@ static double sends_weights(const struct dpt_layout *l)
     return 1;
 }
 
+/* Waits until the owners of a node have written what all read: their slices, and the state. */
+static enum dpt_status await_owners(struct dpt_trainer *t, struct dpt_error *err)
+{
+    return t->units.gathers ? DPT_OK : dpt_group_barrier(&dpt_trainer_replicas(t)->node, err);
+}
+
 static double sends_nothing(const struct dpt_layout *l)
 {
     (void)l;
@@ -453,7 +458,7 @@ const struct dpt_gradient_reduction_type dpt_gradient_reduction_units = {
     OF_ROUNDS,
     OWNS_A_SLICE,
     .weights = dpt_gradient_no_weights,
-    .share = dpt_units_await,
+    .share = await_owners,
     .gather = gather_unit,
     .sends = sends_nothing,
 };

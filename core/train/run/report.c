@@ -7,10 +7,10 @@
 #include "core/train/layout/report.h"
 #include "core/train/run/run.h"
 #include "core/train/setup/choose.h"
-#include "core/train/setup/team.h"
 #include "core/train/setup/warnings.h"
+#include "core/train/step/evaluate.h"
+#include "core/train/team.h"
 #include "core/train/update/schedule.h"
-#include "core/train/use/evaluate.h"
 #include "data/sets/dataset.h"
 
 enum { DIGITS = 32, COLUMNS = 79 };

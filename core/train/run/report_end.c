@@ -5,7 +5,7 @@
 #include "core/base/clock.h"
 #include "core/train/run/run.h"
 #include "core/train/setup/state.h"
-#include "core/train/use/evaluate.h"
+#include "core/train/step/evaluate.h"
 #include "data/sets/dataset.h"
 
 enum { DIGITS = DPT_RATE_TEXT };

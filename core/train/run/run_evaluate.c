@@ -10,8 +10,8 @@
 #include "core/train/run/run.h"
 #include "core/train/setup/state.h"
 #include "core/train/step/engine.h"
+#include "core/train/step/nonfinite.h"
 #include "core/train/update/schedule.h"
-#include "core/train/use/nonfinite.h"
 
 /* What may be monitored at once, each by a value of its own. */
 enum { BEST, EARLY_STOP, ALSO, PLATEAU, MONITORED };

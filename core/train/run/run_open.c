@@ -13,7 +13,7 @@
 #include "core/train/run/run.h"
 #include "core/train/setup/parts.h"
 #include "core/train/setup/state.h"
-#include "core/train/setup/team.h"
+#include "core/train/team.h"
 #include "core/train/use/audit.h"
 #include "data/sets/dataset.h"
 

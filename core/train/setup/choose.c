@@ -223,14 +223,3 @@ enum dpt_status dpt_choose_backend(const struct dpt_comm *comm, enum dpt_device_
 out:
     return status;
 }
-
-enum dpt_status dpt_choose_sums(const struct dpt_comm *comm, const struct dpt_backend *backend,
-                                int device, int64_t largest, enum dpt_cuda_aware wanted,
-                                bool *on_device, char how[DPT_CUDA_AWARE_TEXT],
-                                struct dpt_error *err)
-{
-    const struct dpt_backend_devices *devices = backend->devices;
-
-    return dpt_comm_device_sums(comm, wanted, &devices->memory, device, largest, on_device, how,
-                                err);
-}

@@ -50,13 +50,6 @@ enum dpt_status dpt_choose_planned(enum dpt_device_kind kind, const struct dpt_b
 const char *dpt_choose_name_ranks(const struct dpt_comm *comm, const bool *is, char *buf,
                                   size_t size);
 
-/* Collective: dpt_comm_device_sums with buffers on this rank's device. largest: floats of the
- * largest sum, equal on all ranks. */
-enum dpt_status dpt_choose_sums(const struct dpt_comm *comm, const struct dpt_backend *backend,
-                                int device, int64_t largest, enum dpt_cuda_aware wanted,
-                                bool *on_device, char how[DPT_CUDA_AWARE_TEXT],
-                                struct dpt_error *err);
-
 /*
  * --- numerics.c: whether all ranks compute with the same numerics. Another version of a library,
  * or the same one on a processor with other instructions, adds in another order: then results

@@ -10,8 +10,8 @@
 #include "core/train/trainer.h"
 
 /* splits.c. Opens the job's data sets of `parts` (DPT_PART_...), collectively over comm; NULL: only
- * describes them, on this process alone, and reads no sample. log: NULL, or for warnings. Errors: as
- * dpt_dataset_open; BAD_JOB (data.valid). */
+ * describes them, on this process alone, and reads no sample. log: NULL, or for warnings. Errors:
+ * as dpt_dataset_open; BAD_JOB (data.valid). */
 enum dpt_status dpt_splits_open(struct dpt_splits *data, const struct dpt_job *job,
                                 const struct dpt_loss *loss, unsigned parts,
                                 const struct dpt_comm *comm, struct dpt_log *log,
@@ -44,11 +44,10 @@ void dpt_trainer_close_loaders(struct dpt_trainer *t);
 enum dpt_status dpt_trainer_open_arenas(struct dpt_trainer *t, struct dpt_error *err);
 void dpt_trainer_close_arenas(struct dpt_trainer *t);
 /* Collective over the node. Opens the slots that its ranks have together
- * (dpt_layout_shares_slots). Errors: RANK. */
+ * (dpt_layout_shares_slots): each rank updates all of its own parameters, reading the slots, and
+ * then writes the part of the slots that is its own. A fault in such slots shows only against those
+ * of other nodes. Errors: RANK. */
 enum dpt_status dpt_trainer_join_slots(struct dpt_trainer *t, struct dpt_error *err);
-/* To be called before an update behind which the replicas are compared. In shards it takes the hash
- * of the weights as they are now, for that check; elsewhere it does nothing. */
-void dpt_trainer_hash_replica(struct dpt_trainer *t);
 /* Sets how many slots there are, and their names. */
 void dpt_arenas_count_slots(struct dpt_arenas *arenas, const struct dpt_layout *layout);
 
@@ -56,10 +55,6 @@ void dpt_arenas_count_slots(struct dpt_arenas *arenas, const struct dpt_layout *
  * trainer closes. Errors: RANK. */
 enum dpt_status dpt_trainer_open_team(struct dpt_trainer *t, int32_t most, struct dpt_error *err);
 void dpt_trainer_close_team(struct dpt_trainer *t);
-
-/* evaluate.c. Makes room for the sums of every split. Errors: RANK. */
-enum dpt_status dpt_trainer_open_evaluation(struct dpt_trainer *t, struct dpt_error *err);
-void dpt_trainer_close_evaluation(struct dpt_trainer *t);
 
 /*
  * program.c.

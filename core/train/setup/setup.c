@@ -8,9 +8,10 @@
 #include "core/train/setup/choose.h"
 #include "core/train/setup/parts.h"
 #include "core/train/setup/state.h"
-#include "core/train/setup/team.h"
 #include "core/train/step/engine.h"
+#include "core/train/step/evaluate.h"
 #include "core/train/step/runner.h"
+#include "core/train/team.h"
 #include "core/train/trainer.h"
 #include "core/train/update/schedule.h"
 

@@ -1,5 +1,5 @@
-/* warnings: what a job, its data or its division say that is likely not meant, and that no number of
- * a run would show. */
+/* warnings: what a job, its data or its division have in them that is likely not meant, and that no
+ * number of a run would show. */
 #ifndef DPT_TRAIN_WARNINGS_H
 #define DPT_TRAIN_WARNINGS_H
 

@@ -1,7 +1,7 @@
 #include "core/train/step/engine.h"
 
 #include "core/trace/profile.h"
-#include "core/train/update/average.h"
+#include "core/train/step/average.h"
 
 const struct dpt_engine *const dpt_engines[] = {&dpt_engine_device, &dpt_engine_host, NULL};
 

@@ -7,9 +7,9 @@
 #include "core/train/mesh/tensor_parallel.h"
 #include "core/train/mesh/units.h"
 #include "core/train/reduction/gradient_reduction.h"
-#include "core/train/setup/team.h"
 #include "core/train/step/engine.h"
 #include "core/train/step/step.h"
+#include "core/train/team.h"
 #include "models/model.h"
 
 bool dpt_step_together(const struct dpt_runner *r)

@@ -74,6 +74,24 @@ enum dpt_status dpt_step_run_receive(struct dpt_runner *r, struct dpt_error *err
 enum dpt_status dpt_step_run_send(struct dpt_runner *r, struct dpt_error *err);
 enum dpt_status dpt_step_run_exchange(struct dpt_runner *r, struct dpt_error *err);
 
+/* --- fill.c: called by a thread, with its number ---------------------------------------------- */
+
+/*
+ * Loads and computes n micro-batches of a step, at most t->layout.group. metric_sums: [n]. In a
+ * team all threads call it with the first worker's buffer, gradient and metric sums; a failure on
+ * one of them then fails on all. Errors: BAD_DATA, INTERNAL, RANK.
+ */
+enum dpt_status dpt_trainer_train(struct dpt_trainer *t, int thread,
+                                  const struct dpt_step_view *view, int32_t micro_batch, int32_t n,
+                                  struct dpt_batch *batch, float *gradient, bool add,
+                                  struct dpt_metric_sums *metric_sums, struct dpt_error *err);
+/* Does the first part of that: loads them for this thread, or for a team, into a buffer that has
+ * room for them. */
+enum dpt_status dpt_trainer_fill(struct dpt_trainer *t, int thread,
+                                 const struct dpt_step_view *view, int32_t micro_batch, int32_t n,
+                                 struct dpt_batch_buffer *buffer, struct dpt_batch *batch,
+                                 struct dpt_error *err);
+
 /* --- passes.c --------------------------------------------------------------------------------- */
 
 /* Whether the threads compute each micro-batch of the present step together. */

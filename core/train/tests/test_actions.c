@@ -10,30 +10,15 @@
 #include <cmocka.h>
 
 #include "core/train/job/job.h"
-#include "core/train/layout/actions.h"
+#include "core/train/layout/lists.h"
 
 enum { MESHES = 4000, STAGES = 5, REPLICAS = 4, UNITS = 4, ROUNDS = 9 };
 
-/* What one rank has done. */
-struct rank {
-    struct dpt_division division;
-    int32_t node[UNITS + 1];
-    struct dpt_actions list;
-    int32_t at;                            /* its next action */
-    int32_t forward[ROUNDS], back[ROUNDS]; /* units that a round has been through */
-    int32_t added[ROUNDS];        /* units whose gradient was added, and what is behind them */
-    bool handed[ROUNDS];          /* STATE */
-    int32_t in_place[ROUNDS];     /* round + 1; 0: it is free */
-    int32_t gathered;             /* unit + 1 whose weights are there */
-    int32_t sent[2], received[2]; /* rounds, [back] */
-    int32_t pending[ROUNDS][2];   /* round + 1 that was last sent from a flight, [back] */
-    int32_t exchanges;
-};
-
+/* All ranks of a step. */
 struct mesh {
-    int stages, replicas, units;
-    struct rank ranks[STAGES][REPLICAS];
-    int32_t collective; /* actions that were collective over several ranks */
+    int stages, replicas;
+    int32_t node[STAGES][UNITS + 1];
+    struct dpt_division ranks[STAGES][REPLICAS];
 };
 
 static uint64_t draw(uint64_t *state, uint64_t n)
@@ -54,23 +39,24 @@ static void draw_mesh(uint64_t seed, struct mesh *m)
     const int schedule = (int)draw(&state, DPT_PIPELINE_FORWARD);
     const int32_t rounds = (int32_t)draw(&state, ROUNDS);
 
+    int units;
+
     memset(m, 0, sizeof *m);
     m->stages = synchronized ? 1 : 1 + (int)draw(&state, STAGES);
     m->replicas = 1 + (int)draw(&state, REPLICAS);
-    m->units = sliced || synchronized ? 1 + (int)draw(&state, UNITS) : 1;
+    units = sliced || synchronized ? 1 + (int)draw(&state, UNITS) : 1;
     for (int s = 0; s < m->stages; s++)
         for (int r = 0; r < m->replicas; r++) {
-            struct rank *rank = &m->ranks[s][r];
-            struct dpt_error err;
+            struct dpt_division *d = &m->ranks[s][r];
 
-            for (int k = 0; k <= m->units; k++)
-                rank->node[k] = 100 * s + 7 * k;
-            rank->division = (struct dpt_division){
+            for (int k = 0; k <= units; k++)
+                m->node[s][k] = 100 * s + 7 * k;
+            *d = (struct dpt_division){
                 .schedule = &dpt_pipeline_schedules[schedule],
                 .stages = m->stages,
                 .stage = s,
-                .units = m->units,
-                .node = rank->node,
+                .units = units,
+                .node = m->node[s],
                 .rounds =
                     round_robin || gathers || synchronized ? rounds : (rounds + 3 * r) % ROUNDS,
                 .infers = infers,
@@ -79,213 +65,44 @@ static void draw_mesh(uint64_t seed, struct mesh *m)
                 .round_robin = round_robin,
                 .synchronized = synchronized,
             };
-            rank->division.in_passes |= r > 0 && m->ranks[s][0].division.in_passes;
-            assert_int_equal(dpt_actions_plan(&rank->division, &rank->list, &err), DPT_OK);
+            d->in_passes |= r > 0 && m->ranks[s][0].in_passes;
         }
 }
 
-/* --- what a rank may do ----------------------------------------------------------------------- */
-
-static void go_forward(struct rank *r, const struct dpt_action *a)
+static struct dpt_division division_of(void *mesh, int stage, int replica)
 {
-    for (int32_t k = 0; k < a->rounds; k++) {
-        const int32_t round = a->round + k, flight = a->flight + k;
+    const struct mesh *m = mesh;
 
-        assert_true(flight < dpt_actions_in_flight(&r->list));
-        if (a->unit == 0) {
-            assert_int_equal(r->in_place[flight], 0);
-            r->in_place[flight] = round + 1;
-        }
-        assert_int_equal(r->in_place[flight], round + 1);
-        assert_int_equal(r->forward[round]++, a->unit);
-        if (r->division.infers && a->unit == r->division.units - 1)
-            r->in_place[flight] = 0;
+    return m->ranks[stage][replica];
+}
+
+/* Runs the lists of a mesh; without: NULL, or an action that the rank's list is to lack. */
+static enum dpt_status run(struct mesh *m, const int without[3], int64_t *collective,
+                           int64_t *actions, struct dpt_error *err)
+{
+    struct dpt_lists lists;
+    struct dpt_str grid = {0};
+    enum dpt_status status;
+
+    assert_int_equal(dpt_lists_open(&lists, m->stages, m->replicas, division_of, m, err), DPT_OK);
+    for (int s = 0; s < m->stages; s++)
+        for (int r = 0; r < m->replicas; r++)
+            *actions += dpt_lists_of(&lists, s, r)->n;
+    if (without != NULL) {
+        struct dpt_actions *list =
+            (struct dpt_actions *)dpt_lists_of(&lists, without[0], without[1]);
+
+        memmove(&list->at[without[2]], &list->at[without[2] + 1],
+                (size_t)(list->n - without[2] - 1) * sizeof *list->at);
+        list->n--;
     }
-}
-
-static void go_back(struct rank *r, const struct dpt_action *a)
-{
-    for (int32_t k = 0; k < a->rounds; k++) {
-        const int32_t round = a->round + k, flight = a->flight + k, units = r->division.units;
-
-        assert_int_equal(r->in_place[flight], round + 1);
-        assert_int_equal(r->forward[round], units);
-        assert_int_equal(a->unit, units - 1 - r->back[round]++);
-        if (a->unit == 0)
-            r->in_place[flight] = 0;
-    }
-}
-
-/* All rounds at once: they count as having been through each unit. */
-static void go_whole(struct rank *r, const struct dpt_action *a)
-{
-    for (int32_t k = a->round; k < a->round + a->rounds; k++) {
-        assert_int_equal(r->forward[k], 0);
-        r->forward[k] = r->division.units;
-        r->back[k] = a->kind == DPT_ACTION_TRAIN ? r->division.units : 0;
-    }
-}
-
-/* A round's gradient of a unit is added behind its pass, what is behind the units, behind what
- * hands it over. */
-static void add(struct rank *r, const struct dpt_action *a)
-{
-    const int32_t units = r->division.units;
-
-    if (a->unit < units)
-        assert_true(r->back[a->round] >= units - a->unit);
-    else
-        assert_true(r->handed[a->round] || r->back[a->round] == units);
-    assert_int_equal(r->added[a->round] & 1 << a->unit, 0);
-    r->added[a->round] |= 1 << a->unit;
-}
-
-static void check_nodes(const struct rank *r, const struct dpt_action *a)
-{
-    const int32_t *node = &r->node[a->unit];
-    const bool past = r->division.synchronized && a->back; /* from a norm's readers to the next */
-
-    assert_int_equal(a->first, node[0] + (past && a->unit > 0));
-    assert_int_equal(a->last, node[1] + (past && a->unit < r->division.units - 1));
-    assert_int_equal(r->division.gathers, r->gathered != 0);
-    assert_true(r->gathered == 0 || r->gathered == a->unit + 1);
-}
-
-/* Whether what was sent from a flight has been received, for which the runner waits before the
- * flight is used again. */
-static bool has_arrived(const struct mesh *m, int stage, int replica, int32_t flight)
-{
-    const int32_t *pending = m->ranks[stage][replica].pending[flight];
-
-    return (pending[0] == 0 || m->ranks[stage + 1][replica].received[0] >= pending[0]) &&
-           (pending[1] == 0 || m->ranks[stage - 1][replica].received[1] >= pending[1]);
-}
-
-/* Takes an action that the rank can take by itself; true: it did. */
-static bool act_alone(struct mesh *m, int stage, int replica)
-{
-    struct rank *r = &m->ranks[stage][replica];
-    const struct dpt_action *a = &r->list.at[r->at];
-
-    if (!has_arrived(m, stage, replica, a->flight))
-        return false;
-    switch (a->kind) {
-    case DPT_ACTION_TRAIN:
-    case DPT_ACTION_INFER:
-        go_whole(r, a);
-        break;
-    case DPT_ACTION_FORWARD:
-        check_nodes(r, a);
-        go_forward(r, a);
-        break;
-    case DPT_ACTION_BACKWARD:
-        check_nodes(r, a);
-        go_back(r, a);
-        break;
-    case DPT_ACTION_STATE:
-        for (int32_t k = a->round; k < a->round + a->rounds; k++)
-            r->handed[k] = true;
-        break;
-    case DPT_ACTION_RELEASE:
-        assert_int_equal(r->gathered, a->unit + 1);
-        r->gathered = 0;
-        break;
-    case DPT_ACTION_SEND:
-        assert_int_equal(r->sent[a->back]++, a->round);
-        r->pending[a->flight][a->back] = a->round + 1;
-        break;
-    case DPT_ACTION_RECEIVE: {
-        const struct rank *from = &m->ranks[stage + (a->back ? 1 : -1)][replica];
-
-        if (from->sent[a->back] <= a->round)
-            return false;
-        assert_int_equal(r->received[a->back]++, a->round);
-        break;
-    }
-    default:
-        return false;
-    }
-    r->at++;
-    return true;
-}
-
-static bool is_same(const struct dpt_action *a, const struct dpt_action *b)
-{
-    return a->kind == b->kind && a->back == b->back && a->round == b->round && a->unit == b->unit;
-}
-
-/* Takes an action together with all ranks of the stage, where they all stand at it. */
-static bool act_together(struct mesh *m, int stage)
-{
-    const struct rank *first = &m->ranks[stage][0];
-    const struct dpt_action *a;
-
-    if (first->at == first->list.n)
-        return false;
-    a = &first->list.at[first->at];
-    if (a->kind != DPT_ACTION_GATHER && a->kind != DPT_ACTION_ADD && a->kind != DPT_ACTION_EXCHANGE)
-        return false;
-    for (int k = 1; k < m->replicas; k++) {
-        const struct rank *r = &m->ranks[stage][k];
-
-        if (r->at == r->list.n || dpt_action_types[r->list.at[r->at].kind].over < DPT_OVER_REPLICAS)
-            return false;
-        assert_true(is_same(a, &r->list.at[r->at])); /* collectives come in one order */
-    }
-    for (int k = 0; k < m->replicas; k++) {
-        struct rank *r = &m->ranks[stage][k];
-
-        if (a->kind == DPT_ACTION_ADD)
-            add(r, a);
-        if (a->kind == DPT_ACTION_GATHER) {
-            assert_int_equal(r->gathered, 0); /* one unit's weights are there at a time */
-            r->gathered = a->unit + 1;
-        }
-        r->exchanges += a->kind == DPT_ACTION_EXCHANGE;
-        r->at++;
-    }
-    m->collective++;
-    return true;
-}
-
-/* --- all of them ------------------------------------------------------------------------------ */
-
-static void run(struct mesh *m)
-{
-    for (bool moved = true; moved;) {
-        moved = false;
-        for (int s = 0; s < m->stages; s++) {
-            for (int r = 0; r < m->replicas; r++)
-                while (m->ranks[s][r].at < m->ranks[s][r].list.n && act_alone(m, s, r))
-                    moved = true;
-            moved |= act_together(m, s);
-        }
-    }
-}
-
-static void check_end(const struct mesh *m, const struct rank *r)
-{
-    const struct dpt_division *d = &r->division;
-    const int32_t units = d->units;
-    const bool once = d->in_passes || d->synchronized; /* TRAIN counts as all units */
-    const int32_t all = d->infers ? 0 : units;
-
-    assert_int_equal(r->at, r->list.n); /* none waits for ever */
-    assert_int_equal(r->gathered, 0);
-    for (int32_t k = 0; k < d->rounds; k++) {
-        assert_int_equal(r->forward[k], units);
-        assert_int_equal(r->back[k], all);
-        assert_int_equal(r->added[k], d->round_robin && !d->infers ? (1 << (units + 1)) - 1 : 0);
-    }
-    for (int k = 0; k < ROUNDS; k++)
-        assert_int_equal(r->in_place[k], 0);
-    if (d->synchronized && !d->infers)
-        assert_int_equal(r->exchanges, 2 * (units - 1));
-    if (once && !d->synchronized)
-        assert_int_equal(r->sent[0], d->stage < m->stages - 1 ? d->rounds : 0);
-    if (!d->synchronized && !d->infers && once && d->rounds > 0)
-        assert_true(dpt_actions_in_flight(&r->list) <=
-                    d->schedule->under_way(d->stages, d->stage, d->rounds));
+    status = dpt_lists_run(&lists, NULL, NULL, &grid, err);
+    if ((status == DPT_OK) != (without == NULL))
+        fail_msg("%s\n%s", status == DPT_OK ? "nothing was noticed" : err->text, grid.text);
+    *collective += lists.collective;
+    dpt_str_release(&grid);
+    dpt_lists_close(&lists);
+    return status;
 }
 
 static void all_ranks_come_to_an_end(void **state)
@@ -295,20 +112,38 @@ static void all_ranks_come_to_an_end(void **state)
     (void)state;
     for (uint64_t seed = 0; seed < MESHES; seed++) {
         struct mesh m;
+        struct dpt_error err;
 
         draw_mesh(seed, &m);
-        run(&m);
-        collective += m.collective;
-        for (int s = 0; s < m.stages; s++)
-            for (int r = 0; r < m.replicas; r++) {
-                check_end(&m, &m.ranks[s][r]);
-                actions += m.ranks[s][r].list.n;
-                dpt_actions_release(&m.ranks[s][r].list);
-            }
+        run(&m, NULL, &collective, &actions, &err);
     }
     assert_true(collective > MESHES && actions > 100 * MESHES / 4);
     print_message("%lld actions of %d meshes, %lld of them collective\n", (long long)actions,
                   MESHES, (long long)collective);
+}
+
+/* No action can be left out: some rank waits for ever, or breaks a rule. */
+static void each_action_is_needed(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < MESHES; seed++) {
+        uint64_t chance = seed;
+        struct mesh m;
+        struct dpt_error err;
+        struct dpt_actions list = {0};
+        int without[3];
+        int64_t ignored = 0;
+
+        draw_mesh(seed, &m);
+        without[0] = (int)draw(&chance, (uint64_t)m.stages);
+        without[1] = (int)draw(&chance, (uint64_t)m.replicas);
+        assert_int_equal(dpt_actions_plan(&m.ranks[without[0]][without[1]], &list, &err), DPT_OK);
+        if (m.ranks[without[0]][without[1]].rounds > 0) { /* else they do nothing */
+            without[2] = (int)draw(&chance, (uint64_t)list.n);
+            run(&m, without, &ignored, &ignored, &err);
+        }
+        dpt_actions_release(&list);
+    }
 }
 
 /* A plain step is one action, whatever the number of rounds. */
@@ -378,6 +213,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_ranks_come_to_an_end),
+        cmocka_unit_test(each_action_is_needed),
         cmocka_unit_test(a_plain_step_is_one_action),
         cmocka_unit_test(schedules_bound_what_is_under_way),
         cmocka_unit_test(names_are_those_of_the_job),

@@ -11,7 +11,7 @@
 #include "core/backend/backend.h"
 #include "core/base/str.h"
 #include "core/state/checkpoint.h"
-#include "core/train/use/scores.h"
+#include "core/train/scores/scores.h"
 
 /* The loss, the accuracy, and every row of dpt_scores: of the first ones less is better. */
 #define DPT_MONITORS_FALLING(X)                                                                    \

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "core/base/rng.h"
-#include "core/train/use/evaluate.h"
+#include "core/train/step/evaluate.h"
 #include "data/tables/columns.h"
 
 const char *dpt_importance_refused(const struct dpt_split *split)

@@ -5,7 +5,7 @@
 
 #include "core/base/memory.h"
 #include "core/comm/comm.h"
-#include "core/train/setup/team.h"
+#include "core/train/team.h"
 #include "models/model.h"
 
 /* A window of a source is so many bytes of samples a thread, or this many micro-batches at most. */

@@ -4,10 +4,9 @@
 
 #include "core/base/memory.h"
 #include "core/trace/profile.h"
-#include "core/train/setup/parts.h"
 #include "core/train/step/engine.h"
+#include "core/train/step/evaluate.h"
 #include "core/train/step/runner.h"
-#include "core/train/use/evaluate.h"
 #include "models/model.h"
 
 /* What is kept of a micro-batch, each a double, so that the ranks can add them up: metric sums, how

@@ -19,22 +19,6 @@ enum dpt_status dpt_trainer_run(struct dpt_trainer *t, void (*work)(void *arg, i
 /* A barrier of the trainer's threads, for work that all of them do. */
 void dpt_trainer_barrier(const struct dpt_trainer *t, int thread);
 
-/*
- * Loads and computes n micro-batches of a step, at most t->layout.group. metric_sums: [n]. In a team
- * all threads call it with the first worker's buffer, gradient and metric sums; a failure on one of
- * them then fails on all. Errors: BAD_DATA, INTERNAL, RANK.
- */
-enum dpt_status dpt_trainer_train(struct dpt_trainer *t, int thread,
-                                  const struct dpt_step_view *view, int32_t micro_batch, int32_t n,
-                                  struct dpt_batch *batch, float *gradient, bool add,
-                                  struct dpt_metric_sums *metric_sums, struct dpt_error *err);
-/* Does the first part of that: loads them for this thread, or for a team, into a buffer that has
- * room for them. */
-enum dpt_status dpt_trainer_fill(struct dpt_trainer *t, int thread,
-                                 const struct dpt_step_view *view, int32_t micro_batch, int32_t n,
-                                 struct dpt_batch_buffer *buffer, struct dpt_batch *batch,
-                                 struct dpt_error *err);
-
 /* Turns a profile (core/trace/profile.h) on, or off (NULL), between two steps. p is borrowed. */
 void dpt_trainer_observe(struct dpt_trainer *t, struct dpt_profile *p);
 

@@ -1,4 +1,4 @@
-#include "core/train/update/average.h"
+#include "core/train/step/average.h"
 
 #include <string.h>
 

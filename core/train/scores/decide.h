@@ -13,7 +13,7 @@
 #define DPT_TRAIN_DECIDE_H
 
 #include "core/base/memory.h"
-#include "core/train/use/scores.h"
+#include "core/train/scores/scores.h"
 
 /* A point of a curve: what is given by a threshold that takes all from these log-odds on. */
 struct dpt_curve_point {

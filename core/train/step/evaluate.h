@@ -26,4 +26,8 @@ void dpt_trainer_tell(const struct dpt_trainer *t, const char *split,
                       const struct dpt_metric_sums *sums, const struct dpt_scores *scores,
                       int digits, struct dpt_str *out);
 
+/* Makes room for the sums of every split. Errors: RANK. */
+enum dpt_status dpt_trainer_open_evaluation(struct dpt_trainer *t, struct dpt_error *err);
+void dpt_trainer_close_evaluation(struct dpt_trainer *t);
+
 #endif

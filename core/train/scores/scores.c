@@ -1,4 +1,4 @@
-#include "core/train/use/scores.h"
+#include "core/train/scores/scores.h"
 
 #include <math.h>
 #include <stdio.h>

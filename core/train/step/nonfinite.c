@@ -5,9 +5,9 @@
 #include "core/base/memory.h"
 #include "core/train/mesh/mesh.h"
 #include "core/train/reduction/gradient_reduction.h"
-#include "core/train/setup/team.h"
-#include "core/train/step/runner.h"
-#include "core/train/use/nonfinite.h"
+#include "core/train/step/nonfinite.h"
+#include "core/train/step/step.h"
+#include "core/train/team.h"
 
 /* Where a rank found its first value that is not finite. */
 struct finding {

@@ -1,4 +1,4 @@
-#include "core/train/run/fault.h"
+#include "core/train/job/fault.h"
 
 #include <signal.h>
 #include <stdio.h>

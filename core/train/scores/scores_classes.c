@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "core/base/memory.h"
-#include "core/train/use/scores.h"
+#include "core/train/scores/scores.h"
 
 /* So many logits are kept for the scores of an evaluation, else none; of several labels at
  * once while training fewer. */

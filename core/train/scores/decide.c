@@ -1,4 +1,4 @@
-#include "core/train/use/decide.h"
+#include "core/train/scores/decide.h"
 
 #include <ctype.h>
 #include <math.h>
