@@ -6,7 +6,8 @@
  * worker has its own activations and workspace, so different threads may use different workers at
  * the same time; no two threads may use one worker at once. After the first micro-batch of a worker
  * nothing is allocated. A worker may have several micro-batches in flight, each with activations of
- * its own, and take them through the graph in turn, a range of nodes at a time (struct dpt_pass).
+ * its own, and take them through the graph alternately, one range of nodes at a time (struct
+ * dpt_pass).
  *
  * Gradients and losses are sums over samples, each multiplied by its weight, not means: whoever
  * updates the parameters divides by the sum of the weights, which is the number of samples where
@@ -48,15 +49,15 @@ extern const char *const dpt_precision_names[DPT_PRECISIONS + 1]; /* ends with N
  * X(NAME, name): every loss, once. The enum, the host's functions, the GPU's kernels and the job's
  * rows are made from this list, so a loss that lacks one of them does not compile.
  *
- * CROSS_ENTROPY: softmax cross-entropy; labels, or rows of target probabilities. FOCAL: the same,
- * each class' term times (1 - its probability)^gamma (Lin et al. 2017, equation 4, of softmax).
- * MSE: mean over the outputs of (y - t)^2. L1: of |y - t|. HUBER: of (y - t)^2 / 2 where |y - t| is
- * at most delta, else of delta (|y - t| - delta / 2) (Huber 1964).
- * POISSON: of exp(y) - t y, the negative log-likelihood of a count t whose rate is exp(y), but for
- * what does not depend on y (PyTorch's PoissonNLLLoss).
- * BINARY_CROSS_ENTROPY: mean over the outputs of the cross-entropy of sigmoid(y) with t, 0 to 1:
- * labels that each hold or do not. A target below 0 is a label that holds, and counts minus that
- * (PyTorch's pos_weight).
+ * CROSS_ENTROPY: softmax cross-entropy; labels, or rows of target probabilities. FOCAL:
+ * cross-entropy with each class' term times (1 - its probability)^gamma (Lin et al. 2017, equation
+ * 4, of softmax). MSE: mean over the outputs of (y - t)^2. L1: mean of |y - t|. HUBER: mean of (y -
+ * t)^2 / 2 where |y - t| is at most delta, else of delta (|y - t| - delta / 2) (Huber 1964).
+ * POISSON: mean of exp(y) - t y, the negative log-likelihood of a count t whose rate is exp(y), but
+ * for what does not depend on y (PyTorch's PoissonNLLLoss).
+ * BINARY_CROSS_ENTROPY: mean over the outputs of the cross-entropy of sigmoid(y) with t, 0 to 1,
+ * for multi-label targets. A target below 0 is a label that holds, and counts minus that (PyTorch's
+ * pos_weight).
  */
 #define DPT_LOSS_LIST(X)                                                                           \
     X(CROSS_ENTROPY, cross_entropy)                                                                \
@@ -71,16 +72,16 @@ extern const char *const dpt_precision_names[DPT_PRECISIONS + 1]; /* ends with N
 enum dpt_loss_kind { DPT_LOSS_LIST(X) DPT_LOSSES };
 #undef X
 
-/* Whether a model is right or wrong about a sample, so that there is an accuracy; of a loss of
- * numbers to predict it is not. */
+/* Whether the loss is one of classification, so that a sample is right or wrong and there is an
+ * accuracy; false for regression. */
 bool dpt_loss_judges(enum dpt_loss_kind kind);
 /* Whether an output is a class' logit: labels are classes, or targets are their probabilities. */
 bool dpt_loss_has_classes(enum dpt_loss_kind kind);
 
 struct dpt_loss {
     enum dpt_loss_kind kind;
-    /* Of cross-entropy s: the target becomes (1 - s) target + s / outputs (Szegedy et al. 2016). Of
-     * FOCAL gamma, of HUBER delta. */
+    /* Cross-entropy: the label smoothing s, by which the target becomes (1 - s) target + s /
+     * outputs (Szegedy et al. 2016). FOCAL: gamma. HUBER: delta. */
     float attribute;
 };
 
@@ -95,23 +96,23 @@ struct dpt_batch {
     /* [count]: numbers of the samples in the data set, which with seed and step key the dropout. */
     const int64_t *sample;
     uint64_t seed, step; /* of the run, and of the training step */
-    /* Where the program adds gradients (dpt_backend.adds), else 0 and false: how many micro-batches
-     * are in the sum to which this batch's gradients are added, 0: it begins one; and whether more
-     * of them follow, so that no gradient is written yet. */
+    /* For programs that add gradients (dpt_backend.adds), else 0 and false. before: how many
+     * micro-batches are in the sum to which this batch's gradients are added; 0: it begins the sum.
+     * more: further micro-batches follow, so no gradient is written yet. */
     int32_t before;
     bool more;
     /* Where this batch writes the gradient of the whole step: for each tensor of the graph whose
      * pieces of DPT_SUM_OF_SQUARES_CHUNK floats are chunks of the norm, where their sums of squares
      * (core/base/sum_of_squares.h) may be written; NULL for the others. A program that has the
-     * gradient in its registers writes them all, any other none. NULL: nobody asks. */
+     * gradient in its registers writes them all, any other none. NULL: not wanted. */
     double *const *squares;
 };
 
 /*
- * What ranks that divide dense layers among them (dpt_graph_node.own_outputs) tell each other
- * within a pass. A layer's kernels are those of the whole layer, so each number is the same whoever
- * computes it. All of a team's threads wait meanwhile. Nothing is told of a failure: whoever called
- * the pass learns of it elsewhere.
+ * What the ranks that share tensor-parallel layers (dpt_graph_node.own_outputs) exchange within a
+ * pass. A layer's kernels are those of the whole layer, so each number is the same whoever computes
+ * it. All of a team's threads wait meanwhile. A failure is not reported here: the caller of the
+ * pass learns of it elsewhere.
  */
 struct dpt_divided {
     /* One thread calls it with rows [rows][width] of a layer's outputs or, with `gradient`, of the
@@ -130,14 +131,14 @@ struct dpt_nonfinite {
 };
 
 /*
- * Nodes [first, last) of one micro-batch that a worker has under way. Where a batch norm takes the
- * statistics of the whole step, one range ends and the next begins: forward up to it gives what the
- * norm sums over this micro-batch, and forward from it on takes those sums of all of the step's
- * (norm_sums.h). Backward, from its readers down to it and from it on down, does the same with what
- * its gradient hangs on. So the norms divide the nodes, each of them the first one of a range of
+ * Nodes [first, last) of one micro-batch that a worker has in flight. At a synchronized batch norm
+ * one range ends and the next begins: forward up to it gives what the norm sums over this
+ * micro-batch, and forward from it on takes those sums of all of the step's (norm_sums.h).
+ * Backward, from its readers down to it and from it on down, does the same with the sums on which
+ * its gradient depends. So the norms divide the nodes, each of them the first one of a range of
  * forward, and the last one of a range of backward.
  *
- * A stage of a pipeline is a range, too, of a program that computes no other nodes (struct
+ * A pipeline stage is a range, too, in a program that computes no other nodes (struct
  * dpt_program_spec): the value that its first node reads comes from elsewhere, and so does the
  * gradient of the one that the next stage reads (dpt_backend.value).
  */
@@ -161,8 +162,8 @@ struct dpt_pass {
     void *arg;
     const struct dpt_divided *divided; /* NULL: no layer is */
     /* Set by forward of a pass that infers, where it is -1 and one of the range's values is not
-     * finite. For messages, so it may be slow; of several micro-batches in flight the first one's
-     * memory is used. NULL: nobody asks. */
+     * finite. For messages, so it may be slow; with several micro-batches in flight the first one's
+     * memory is used. NULL: not wanted. */
     struct dpt_nonfinite *nonfinite;
 };
 
@@ -173,8 +174,8 @@ struct dpt_pass {
 struct dpt_metric_sums {
     double loss; /* weight x loss of each sample */
     /* Sum of the weights of the samples whose largest output is that of the label (or where the
-     * target is largest); with binary cross-entropy, of which all labels are right: those whose
-     * outputs are > 0 are the ones whose targets are >= 0.5. 0 for numbers to predict. */
+     * target is largest); with binary cross-entropy, of the samples whose labels are all right: an
+     * output is > 0 exactly where its target is >= 0.5. 0 for regression. */
     double correct;
     int64_t samples; /* counted once each, whatever their weights */
     double weight;
@@ -224,8 +225,8 @@ struct dpt_program_spec {
      * the first to the last. Up to `sub_batch` of them: it is not asked to. */
     int32_t adds;
     enum dpt_precision precision; /* one that the backend has */
-    /* The same graph, micro-batch and kind of device always give the same bits: no kernel is chosen
-     * by timing, and no sum is added in a changing order. */
+    /* The bits depend only on the graph, the micro-batch and the kind of device: no kernel is
+     * chosen by timing, and no sum is added in a changing order. */
     bool reproducible;
     /* Allows kernels whose bits change from run to run where they are faster. Otherwise they are
      * used only where there is no other. */
@@ -285,13 +286,13 @@ struct dpt_backend {
     /* Does what `describe` does, for messages: it names only the part of the instruction set that
      * the backend's kernels use. */
     const char *(*uses)(void);
-    /* The instruction set of the processor that the backend and its library use. NULL: a device
+    /* The instruction set of the CPU that the backend and its library use. NULL: a device
      * computes. */
     enum dpt_isa (*isa)(void);
     /* Limits the library to this instruction set and those below it, in the whole process, where it
      * would otherwise choose by itself. Must be called before `describe`, `isa` and anything that
-     * computes. Errors: BAD_JOB (the processor has no such instructions, or the library knows no
-     * limit). Optional. */
+     * computes. Errors: BAD_JOB (the CPU has no such instructions, or the library knows no limit).
+     * Optional. */
     enum dpt_status (*limit)(enum dpt_isa most, struct dpt_error *err);
     /* Whether it is faster that a rank's threads compute each micro-batch of this graph together,
      * sharing its layers, than that each takes micro-batches of its own and their gradients are
@@ -325,10 +326,10 @@ struct dpt_backend {
      * a share of the work. No other call may run at the same time. Errors: RANK. */
     enum dpt_status (*refresh)(void *program, int worker, const float *params,
                                struct dpt_error *err);
-    /* They serve passes over ranges of nodes whose weights are not always there. renew: does what
-     * refresh does, for the nodes [first, last) alone, with the same parameters on all ranks or
-     * not. forget: gives back the memory of what is derived from these nodes' weights, until it is
-     * renewed; memory that is shared stays. Optional, both or none: nothing is derived. */
+    /* For passes over ranges of nodes whose weights are not always in memory. renew: does what
+     * refresh does, for the nodes [first, last) alone; ranks may pass different parameters. forget:
+     * frees the memory of what is derived from these nodes' weights, until it is renewed; shared
+     * memory stays. Optional, both or none: nothing is derived. */
     enum dpt_status (*renew)(void *program, int worker, const float *params, int32_t first,
                              int32_t last, struct dpt_error *err);
     void (*forget)(void *program, int32_t first, int32_t last);
@@ -343,12 +344,12 @@ struct dpt_backend {
     enum dpt_status (*train)(void *program, int worker, const struct dpt_batch *batch,
                              const float *params, float *gradient, bool add,
                              struct dpt_metric_sums *metric_sums, struct dpt_error *err);
-    /* Ranges of nodes, for graphs with batch norms over the whole step, for which `train` takes its
-     * own batch, and for stages of a pipeline: forward of a range; the loss, after the last range,
-     * as `train` computes it or, where the pass infers, as `infer`; backward of a range. A team
-     * calls them as it calls `train`, but for norms over the whole step and for passes that infer,
-     * which each thread computes by itself; where layers are divided, and on a device, the team
-     * calls forward, and its first thread the loss.
+    /* Passes over ranges of nodes, for pipeline stages and for graphs with synchronized batch norms
+     * (`train` takes its batch for the whole step): forward of a range; the loss, after the last
+     * range, as `train` computes it or, where the pass infers, as `infer`; backward of a range. A
+     * team calls them as it calls `train`, except that each thread computes synchronized norms, and
+     * passes that infer, by itself; where layers are divided, and on a device, the team calls
+     * forward, and its first thread the loss.
      * Optional, all three or none. Errors: as train's. */
     enum dpt_status (*forward)(void *program, int worker, const struct dpt_pass *pass,
                                struct dpt_error *err);
@@ -400,8 +401,8 @@ struct dpt_backend {
      * thread alone: measures the machine's peak arithmetic. Errors: INTERNAL, RANK. */
     enum dpt_status (*gemm)(enum dpt_precision precision, int64_t m, int64_t n, int64_t k,
                             const float *a, const float *b, float *c, struct dpt_error *err);
-    /* With what bf16 is multiplied, for messages: "AMX tiles"; NULL: with fp32's instructions, so
-     * that it is no faster. Optional: a device computes. */
+    /* The instructions that multiply bf16, for messages: "AMX tiles"; NULL: with fp32's
+     * instructions, so that it is no faster. Optional: a device computes. */
     const char *(*bf16)(void);
 };
 

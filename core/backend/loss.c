@@ -157,7 +157,7 @@ static double poisson_row(const struct dpt_loss *loss, const struct target *targ
 
 /*
  * mean_j of log(1 + exp(y_j)) - t_j y_j, whose derivative is sigmoid(y_j) - t_j, from exp(-|y_j|),
- * which cannot overflow. Of a y_j that is not finite the loss is neither.
+ * which cannot overflow. A y_j that is not finite gives a loss that is not finite.
  */
 static double binary_cross_entropy_row(const struct dpt_loss *loss, const struct target *target,
                                        int32_t n, const float *y, float *dy)

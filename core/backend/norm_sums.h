@@ -1,11 +1,11 @@
 /*
- * norm_sums: what batch norms with the statistics of the whole step sum over its micro-batches.
+ * norm_sums: what synchronized batch norms sum over the micro-batches of a step.
  *
- * Of each channel two doubles, [2][channels]. Forward: the mean, and the sum of the squares of what
- * is off it; backward: the sums of dy, and of dy times what was normalised. Those of a run of
- * micro-batches come from those of its halves, along the tree over the numbers of the step's
- * micro-batches (core/comm/tree.h), so they are the same bits whoever computes which. Nothing here
- * communicates or allocates.
+ * Each channel has two doubles, [2][channels]. Forward: the mean, and the sum of the squares of the
+ * differences from it; backward: the sum of dy, and of dy times the normalised value. The sums of a
+ * run of micro-batches are made from those of its halves, along the tree over the numbers of the
+ * step's micro-batches (core/comm/tree.h), so their bits do not depend on which rank computes what.
+ * Nothing here communicates or allocates.
  */
 #ifndef DPT_BACKEND_NORM_SUMS_H
 #define DPT_BACKEND_NORM_SUMS_H

@@ -8,7 +8,7 @@
  * for the device. Scalars (learning rate, update number, losses, loss scale) are in device memory,
  * so the enqueued work can be captured in a graph and replayed. With several ranks the allreduce
  * comes between compute and update: `bucket` waits for a range of the gradient, in the order in
- * which backward finishes them, the host sums it over the ranks while the device goes on, and
+ * which backward finishes them, the host sums it over the ranks while the device continues, and
  * `give` returns it.
  *
  * Where the samples are in device memory and no rank sums gradients, several steps may be launched

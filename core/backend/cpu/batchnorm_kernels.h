@@ -1,7 +1,8 @@
 /*
  * batchnorm_kernels: sums over all pixels of some samples for at most 16 channels each by itself,
- * and what is done with them; in any layout of dnnl.h. The sums' order hangs on neither instruction
- * set nor threads. Arrays of channels hold 16 numbers, of which the first view.lanes count.
+ * and the passes that use the sums; in any layout of dnnl.h. The order of the sums depends on
+ * neither the instruction set nor the threads. Arrays of channels hold 16 numbers, of which the
+ * first view.lanes count.
  */
 #ifndef DPT_BACKEND_CPU_BATCHNORM_KERNELS_H
 #define DPT_BACKEND_CPU_BATCHNORM_KERNELS_H

@@ -5,7 +5,7 @@
  * and around: so 16 outputs side by side, whichever rows they are in, read 16 pixels side by side
  * for each tap of the kernel. With a stride, each of its phases is a line of its own; the gradient
  * of the input has the phases on the other side. Between two rows a few outputs are computed that
- * there are not, and dropped.
+ * do not exist, and are dropped.
  *
  * The passes take the relu and the max-pool of 2 x 2 after the convolution with them: forward never
  * writes the convolution's own output, and backward spreads the pool's gradient where it is packed.
@@ -35,7 +35,7 @@ struct dpt_bf16_conv_shape {
 
 /* One micro-batch's backward passes. All pointers are borrowed. */
 struct dpt_bf16_conv_work {
-    int32_t count, micro; /* samples that there are; dx has zeros behind them */
+    int32_t count, micro; /* samples that there are; dx has zeros after them */
     const void *x, *dy;   /* dy: of the pool, where there is one */
     bool dy_bf16;         /* as x_bf16; not of a pool */
     const int8_t *argmax; /* of the pool: 0 to 3; -1: none */
@@ -66,9 +66,9 @@ int64_t dpt_bf16_conv_packed(const struct dpt_bf16_conv *conv, bool data);
 void dpt_bf16_conv_pack(const struct dpt_bf16_conv *conv, bool data, const float *weights,
                         float *packed);
 
-/* bias: out_channels, and zeros up to a multiple of 16 behind, or NULL. added: laid out as y, added
- * before the relu, or NULL; not with a pool. y, argmax: of the pool, where there is one; argmax
- * NULL: not wanted. */
+/* bias: out_channels, and zeros up to a multiple of 16, or NULL. added: laid out as y, added before
+ * the relu, or NULL; not with a pool. y, argmax: of the pool, where there is one; argmax NULL: not
+ * wanted. */
 void dpt_bf16_conv_forward(const struct dpt_bf16_conv *conv, int32_t samples, const void *x,
                            const float *packed, const float *bias, const float *added,
                            float *scratch, float *y, int8_t *argmax);

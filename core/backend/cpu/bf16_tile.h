@@ -1,10 +1,10 @@
 /*
- * bf16_tile: products of bf16 operands with sums in fp32, by the processor's own instructions: AMX
- * tiles (tdpbf16ps), or AVX-512 BF16 (vdpbf16ps).
+ * bf16_tile: products of bf16 operands with sums in fp32, by the CPU's own instructions: AMX tiles
+ * (tdpbf16ps), or AVX-512 BF16 (vdpbf16ps).
  *
  * Both take pairs of k: an operand's 32-bit word holds two of them, the even one in the lower half.
  *
- *     a  rows of 32 k (64 bytes), 16 of them a tile, which need not lie side by side
+ *     a  rows of 32 k (64 bytes), 16 of them per tile, which need not lie side by side
  *     b  [16 pairs of k][16 columns][2], 1 KiB, a tile
  *     c  [16][16] fp32, in rows that need not lie side by side
  *
@@ -27,10 +27,10 @@ enum {
 };
 
 /*
- * Which numbers a product of m x n tiles of c reads: for each tap, `steps` tiles along k. Distances
- * count bf16 numbers: a_row from row to row, a_tile from the first 16 rows to the next, a_step and
- * b_step along k, b_tile from the first 16 columns to the next, b_tap from tap to tap; tap[i] is
- * where a tap's a begins. c_tile: floats of c from the first 16 columns to the next.
+ * The numbers that a product of m x n tiles of c reads: for each tap, `steps` tiles along k.
+ * Distances count bf16 numbers: a_row from row to row, a_tile from the first 16 rows to the next,
+ * a_step and b_step along k, b_tile from the first 16 columns to the next, b_tap from tap to tap;
+ * tap[i] is where a tap's a begins. c_tile: floats of c from the first 16 columns to the next.
  */
 struct dpt_bf16_product {
     int m, n; /* 1 or 2 */
@@ -71,11 +71,11 @@ struct dpt_bf16_kernels {
                         double *lanes);
 };
 
-/* What this machine has of these instructions up to `most`, and the system lets the process use;
- * NULL: neither. */
+/* The best of these instructions up to `most` that this machine has and the system lets the process
+ * use; NULL: neither. */
 const struct dpt_bf16_kernels *dpt_bf16_kernels(enum dpt_isa most);
 
-/* What `kernels` are, for messages: "AMX tiles". */
+/* The name of `kernels`, for messages: "AMX tiles". */
 const char *dpt_bf16_name(const struct dpt_bf16_kernels *kernels);
 
 #endif

@@ -16,7 +16,7 @@ static int32_t pixels_of(const struct dpt_conv_shape *s)
     return s->out[0] * s->out[1];
 }
 
-/* Whether the product of patches is quicker. */
+/* Whether the product of patches is faster. */
 static bool unrolls(const struct dpt_cpu_node *node, const struct dpt_conv_shape *s)
 {
     return node->x_layout == DPT_LAYOUT_C16 && node->y_layout == DPT_LAYOUT_C16 &&
@@ -105,7 +105,7 @@ DPT_VECTOR static void gather(const float *restrict from, const int32_t *restric
         to[i] = from[at[i]];
 }
 
-/* The 16 channels of a block that each tap of an output pixel reads; zeros where it is outside. */
+/* The 16 channels of a block that each tap of an output pixel reads; zeros outside the input. */
 static void read_taps(const struct dpt_conv_shape *s, const float *block, int32_t row,
                       int32_t column, float *to)
 {

@@ -54,10 +54,10 @@ static enum dpt_status dnnl_fail(dnnl_status_t result, const char *what, struct 
 
 /* --- the library ------------------------------------------------------------------------------ */
 
-/* oneDNN's instruction sets. Each value holds the bits of those it extends. Those behind the first
- * FP32_SETS make no difference to fp32, which is all that is computed here. On arm64 the same bits
- * mean other sets, which its header does not name: of SVE's two longest ones, 2 has the former and
- * 3 the latter. */
+/* oneDNN's instruction sets. Each value holds the bits of the sets it extends. The sets after the
+ * first FP32_SETS make no difference to fp32, which is all that is computed here. On arm64 the same
+ * bits mean other sets, which its header does not name: of SVE's two longest ones, 2 has the former
+ * and 3 the latter. */
 static const struct {
     unsigned bits;
     enum dpt_isa isa;
@@ -120,7 +120,7 @@ const char *dpt_dnnl_uses(void)
     return description.used;
 }
 
-/* Looked up, not linked: which OpenMP runtime is there, if any, is oneDNN's affair. */
+/* It is looked up, not linked: oneDNN decides which OpenMP runtime is loaded, if any. */
 static void (*find_set_threads(void))(int)
 {
     void (*set_threads)(int);
@@ -143,7 +143,7 @@ enum dpt_status dpt_dnnl_limit(enum dpt_isa most, struct dpt_error *err)
 
     while (sets[set].isa != most)
         set++;
-    /* It refuses a second time; what counts is what it makes use of from here on. */
+    /* oneDNN refuses a second call; what counts is the set that it uses from here on. */
     (void)dnnl_set_max_cpu_isa((dnnl_cpu_isa_t)sets[set].bits);
 #if DPT_ARM64
     setenv("ONEDNN_MAX_CPU_ISA", "advanced_simd", 1); /* the call is one of x86-64 */

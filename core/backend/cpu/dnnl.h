@@ -68,8 +68,8 @@ const char *dpt_dnnl_describe(void);
 /* Does what dpt_backend's `uses` does. */
 const char *dpt_dnnl_uses(void);
 
-/* The instruction set that oneDNN uses, and this program's own kernels with it: the processor's,
- * unless the environment (ONEDNN_MAX_CPU_ISA) or dpt_dnnl_limit sets a lower one. */
+/* The instruction set that oneDNN uses, and this program's own kernels with it: the CPU's, unless
+ * the environment (ONEDNN_MAX_CPU_ISA) or dpt_dnnl_limit sets a lower one. */
 enum dpt_isa dpt_dnnl_isa(void);
 
 /* Limits oneDNN to these instructions, whatever the environment says. Must be called before all
@@ -96,8 +96,8 @@ enum dpt_status dpt_kernel_conv(struct dpt_dnnl *dnnl, enum dpt_conv_pass pass,
 enum dpt_status dpt_kernel_reorder(struct dpt_dnnl *dnnl, const int32_t dims[4],
                                    enum dpt_layout from, enum dpt_layout to,
                                    struct dpt_kernel **kernel, struct dpt_error *err);
-/* What is done with weights: PACK converts them from canonical order to the layout that a
- * convolution reads (Y from X); UNPACK from the layout that it writes to canonical order, and
+/* The conversions of weights: PACK converts them from canonical order to the layout that a
+ * convolution reads (Y from X); UNPACK from the layout that it writes to canonical order;
  * UNPACK_ADD adds them to what is there. */
 enum dpt_weights_move { DPT_WEIGHTS_PACK, DPT_WEIGHTS_UNPACK, DPT_WEIGHTS_UNPACK_ADD };
 enum dpt_status dpt_kernel_reorder_weights(struct dpt_dnnl *dnnl,

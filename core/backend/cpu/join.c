@@ -5,8 +5,8 @@
 
 /* Joins of two values, in a layout that both have. In a team each thread takes a part of it. */
 
-/* The layout of both inputs; where they differ, that of the input which comes from a convolution.
- * Vectors go on to layers that take them as they are. */
+/* The layout of both inputs; if they differ, that of the input which comes from a convolution.
+ * Vectors are passed to layers that take them as they are. */
 static enum dpt_layout common_layout(const struct dpt_cpu_program *program,
                                      const struct dpt_cpu_node *node)
 {
@@ -62,7 +62,7 @@ static enum dpt_status add_forward(const struct dpt_cpu_run *run, const struct d
     return DPT_OK;
 }
 
-/* Both inputs get the same gradient, which without a relu is that of the output. */
+/* Both inputs get the same gradient: without a relu, the output's. */
 static enum dpt_status add_backward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
                                     struct dpt_error *err)
 {

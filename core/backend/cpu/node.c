@@ -6,7 +6,8 @@
 
 #include <limits.h>
 
-/* What a kind of layer asks of the program: while it is planned, and while it runs. */
+/* The functions with which a kind of layer asks the program: while it is planned, and while it
+ * runs. */
 
 /* --- buffers and calls ------------------------------------------------------------------------ */
 
@@ -170,7 +171,7 @@ out:
     return status;
 }
 
-/* The output goes there: it is its readers', and stays where backward reads it. */
+/* Puts the output into the buffer, which its readers own, and backward if it reads the output. */
 static void write_to(struct dpt_cpu_program *program, struct dpt_cpu_node *node, int buffer)
 {
     const bool stays = dpt_cpu_keeps(program, node) & DPT_KEEPS_OUTPUT;
@@ -192,7 +193,7 @@ void dpt_cpu_write(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
     }
 }
 
-/* Whether nobody needs what lies in x once this node has read it. */
+/* Whether nobody needs the contents of x once this node has read it. */
 static bool may_overwrite(const struct dpt_cpu_program *program, const struct dpt_cpu_node *node,
                           int x)
 {

@@ -84,9 +84,9 @@ struct dpt_cpu_op {
     /* Computes the gradients of the parameters, and dx where wants_dx is set. */
     enum dpt_status (*backward)(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
                                 struct dpt_error *err);
-    /* A norm's with the statistics of the whole step: what it sums over this micro-batch, to
+    /* For synchronized batch norms, else NULL: writes what the norm sums over this micro-batch to
      * run->pass->own, before forward and before backward; the latter makes the gradients of its
-     * parameters. Else NULL. */
+     * parameters. */
     void (*sum_forward)(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node);
     void (*sum_backward)(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node);
     /* frees what `own` holds, also after a failed plan; optional */
@@ -120,15 +120,15 @@ struct dpt_cpu_node {
     bool relu; /* also computes a relu: a max-pool the one before it, others the one after */
     /* A max-pool whose convolution reads the pool's gradient as a list of maxima (sparse.h). */
     bool listed;
-    /* A max-pool that the convolution before it computes, or an addition that a batch norm before
-     * it does: that one then has no output of its own. */
+    /* A max-pool that the convolution before it computes, or an addition that the batch norm before
+     * it computes: that node then has no output of its own. */
     bool fused;
     struct dpt_cpu_node *pool;         /* a convolution: the 2 x 2 max-pool after it, or NULL */
     struct dpt_cpu_node *sum;          /* a batch norm: the addition after it, or NULL */
     const struct dpt_graph_node *norm; /* the batch norm folded into its weights, or NULL */
     bool wants_dy;                     /* it or a node before it has parameters */
-    /* Its output, and the gradient of that, lie in their buffers rounded to bf16, in half the room:
-     * where all that reads them rounds them anyway. */
+    /* Its output, and the gradient of its output, lie in their buffers rounded to bf16, in half the
+     * space, if all readers round them anyway. */
     bool y_bf16, dy_bf16;
 
     /* The first input and, for a join, the second, each under two names: by meaning, as kernels use
@@ -162,7 +162,7 @@ struct dpt_cpu_node {
     int reorder[DPT_MAX_INPUTS], reorder_back[DPT_MAX_INPUTS];
     struct {
         /* Buffers for a gradient with several readers: what the others passed back, what this node
-         * does, and their sum; NONE: it is the only reader. */
+         * passes back, and their sum; NONE: it is the only reader. */
         int a, b, sum;
         int known; /* the output of a relu through which the sum passes in the same pass, or NONE */
         bool within; /* all that is done by the node's own backward pass */
@@ -181,7 +181,7 @@ struct dpt_cpu_node {
     void *own;   /* the operation's own data; zeroed before `plan` */
 };
 
-/* The node whose output this one writes: that of one after it which it computes too, or its own. */
+/* The node whose output this one writes: a later node that it also computes, or itself. */
 static inline const struct dpt_cpu_node *dpt_cpu_target(const struct dpt_cpu_node *node)
 {
     const struct dpt_cpu_node *after = node->pool != NULL ? node->pool : node->sum;
@@ -252,7 +252,7 @@ struct dpt_cpu_program {
 /*
  * --- for planning. A buffer of so many floats: `reserve` for the worker's whole life, `take` until
  * all its owners have given it back, after which later nodes use it again. Return its number; there
- * is always room for DPT_CPU_PER_NODE a node.
+ * is always room for DPT_CPU_PER_NODE per node.
  */
 int dpt_cpu_reserve(struct dpt_cpu_program *program, int64_t floats);
 int dpt_cpu_take(struct dpt_cpu_program *program, int64_t floats);
@@ -317,8 +317,8 @@ enum dpt_status dpt_cpu_plan_gradients(struct dpt_cpu_program *program, struct d
 /* Whether the convolution's backward pass can read the gradient of the pool after it as a list of
  * maxima (sparse.h). */
 bool dpt_cpu_conv_lists(const struct dpt_cpu_program *program, const struct dpt_cpu_node *conv);
-/* The kernels of bf16_conv.h for a convolution, with which forward can add another value, its
- * second input, to what it gives; NULL: it has others. */
+/* The kernels of bf16_conv.h for a convolution, whose forward can add another value, the node's
+ * second input, to its outputs; NULL: it uses other kernels. */
 const struct dpt_bf16_kernels *dpt_cpu_conv_bf16(const struct dpt_cpu_program *program,
                                                  const struct dpt_cpu_node *conv);
 
@@ -343,9 +343,9 @@ static inline int64_t dpt_cpu_sub_batch(const struct dpt_cpu_program *program)
 {
     return program->spec.sub_batch > 0 ? program->spec.sub_batch : program->spec.micro;
 }
-/* Micro-batches that a dense layer in bf16 keeps the operands of, to write their gradients' sum
- * once (dpt_backend.adds); 1: it writes each. The sum grows from the first to the last, as it does
- * where each is added to the arena. */
+/* The number of micro-batches whose operands a dense layer in bf16 keeps, to write their gradients'
+ * sum once (dpt_backend.adds); 1: it writes each gradient. The sum grows from the first to the
+ * last, as if each were added to the arena. */
 static inline int32_t dpt_cpu_kept(const struct dpt_cpu_program *program)
 {
     const struct dpt_program_spec *spec = &program->spec;
@@ -360,7 +360,8 @@ const float *dpt_cpu_round(const struct dpt_cpu_run *run, int buffer, int rounde
 /* This thread's part [*first, *last) of n, which begins and ends at multiples of `step`. */
 void dpt_cpu_part(const struct dpt_cpu_run *run, int64_t n, int64_t step, int64_t *first,
                   int64_t *last);
-/* The same of a buffer with so many floats for a micro-batch, as far as this one has rows. */
+/* This thread's part of a buffer with so many floats per micro-batch, for the rows that this one
+ * has. */
 void dpt_cpu_floats_part(const struct dpt_cpu_run *run, int64_t floats, int64_t *first,
                          int64_t *last);
 /* Adds or reorders the gradients that a node's backward pass computed into its inputs'
@@ -393,8 +394,8 @@ static inline void dpt_cpu_mark(const struct dpt_cpu_run *run, const struct dpt_
         dpt_spans_mark(run->spans, dpt_span_node(node->number, pass));
 }
 
-/* Takes the next number of a piece of work of refresh; whether it is this worker's, which are dealt
- * out to the ranks that share the copies, and then to the workers of each. */
+/* Takes the next number of a piece of work of refresh; whether this worker does it. The pieces are
+ * assigned round-robin to the ranks that share the copies, and then to the workers of each. */
 static inline bool dpt_cpu_own_task(const struct dpt_cpu_run *run, int worker, int *task)
 {
     const struct dpt_cpu_program *program = run->program;

@@ -43,7 +43,7 @@ static void output_gradient(const struct dpt_gemm *p, const float *dy, const flo
     *db += sum;
 }
 
-/* The same with sums by sub-batches. */
+/* The gradient of one output's weights and bias, with sums by sub-batches. */
 static void output_sub_batches(const struct dpt_gemm *p, const float *dy, const float *x, int64_t o,
                                float *dw, float *db)
 {

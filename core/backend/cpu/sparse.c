@@ -81,7 +81,7 @@ static int64_t arrange(const struct dpt_sparse *s, float *scratch, struct sample
     int64_t end = 0;
 
     *at = (struct sample){0};
-    /* Behind the last patch a whole line is read. */
+    /* A whole line is read after the last patch. */
     at->x = put(scratch, &end, s->few ? s->plane + s->line : s->in_blocks * s->plane);
     if (s->few)
         at->rows = put(scratch, &end,
@@ -191,7 +191,7 @@ static int64_t channel_at(enum dpt_layout layout, int32_t channels, int32_t c, i
     return c / block * block * pixels + c % block;
 }
 
-/* The rows and columns of the input that some patch reads. */
+/* The rows and columns of the input that are in any patch. */
 static int32_t inside(const struct dpt_sparse *s, int axis, int32_t padded)
 {
     const int32_t most = padded - s->shape.before[axis];
@@ -274,8 +274,8 @@ static void side_by_side(const struct dpt_sparse *s, const float *x, float *to)
 }
 
 /* Few channels: [row of outputs][column][row of the kernel][channel], so that a patch is one piece.
- * rows: scratch memory. FEW floats are copied at once: what is too much is written over by the
- * next, up to the last column. */
+ * rows: scratch memory. FEW floats are copied at once: the excess is overwritten by the next copy,
+ * up to the last column. */
 static void unroll(const struct dpt_sparse *s, const float *x, float *to, float *rows)
 {
     const struct dpt_sparse_shape *shape = &s->shape;

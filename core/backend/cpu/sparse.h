@@ -1,17 +1,17 @@
 /*
  * sparse: backward through convolution, relu and max-pool at once.
  *
- * Behind a max-pool of 2 x 2 at most one of four outputs of the convolution has a gradient; the
- * others are exact zeros. So instead of a dense gradient there is, for each output channel, a list
- * of (where, how much), and both products are sums over lists: an entry adds a multiple of a patch
- * of the input to the gradient of the weights, and a multiple of the weights to a patch of the
- * gradient of the input. A quarter of the multiplications or less, and nothing is unpooled.
+ * If a max-pool of 2 x 2 follows, at most one of four outputs of the convolution has a gradient;
+ * the others are exact zeros. So instead of a dense gradient there is, for each output channel, a
+ * list of (where, how much), and both products are sums over lists: an entry adds a multiple of a
+ * patch of the input to the gradient of the weights, and a multiple of the weights to a patch of
+ * the gradient of the input. A quarter of the multiplications or less, and nothing is unpooled.
  *
- * For convolutions of stride, dilation and groups 1 with kernels of 3 x 3 or 5 x 5; and with any
- * kernel where the input has few channels and wants no gradient (the first layer).
+ * It serves convolutions of stride, dilation and groups 1 with kernels of 3 x 3 or 5 x 5; and with
+ * any kernel where the input has few channels and wants no gradient (the first layer).
  *
  * Sums run in an order that depends on shapes and on the instruction set only. What the relu cut
- * off takes no part; everything else does, whatever its value, so NaN goes on.
+ * off takes no part; everything else does, whatever its value, so NaN is passed on.
  */
 #ifndef DPT_BACKEND_CPU_SPARSE_H
 #define DPT_BACKEND_CPU_SPARSE_H
@@ -32,7 +32,7 @@ struct dpt_sparse_shape {
 
 /* One micro-batch. All pointers are borrowed; arrays of activations are in the shape's layouts. */
 struct dpt_sparse_work {
-    int32_t count, micro; /* samples that there are; dx has zeros behind them */
+    int32_t count, micro; /* samples that there are; dx has zeros after them */
     const float *x, *dy;
     const int32_t *argmax; /* 0 to 3: which of the window won; -1: none */
     const float *packed;   /* from dpt_sparse_pack; for dx */
@@ -45,8 +45,8 @@ struct dpt_sparse_work {
 struct dpt_sparse;
 
 bool dpt_sparse_fits(const struct dpt_sparse_shape *shape);
-/* Immutable and shared by all threads; for dpt_free. With the best instructions that this machine
- * has up to `isa`. Errors: RANK. */
+/* Immutable and shared by all threads; for dpt_free. It uses the best instructions that this
+ * machine has up to `isa`. Errors: RANK. */
 enum dpt_status dpt_sparse_open(const struct dpt_sparse_shape *shape, enum dpt_isa isa,
                                 struct dpt_sparse **sparse, struct dpt_error *err);
 

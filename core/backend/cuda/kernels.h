@@ -35,8 +35,8 @@ struct dpt_cuda_control {
     int32_t count;       /* samples; later rows are zero and not counted */
 };
 
-/* What it tells about a step, likewise: the scalars of a group of tensors. update: the step's
- * number, from 1, which all groups have. */
+/* What the host tells the device about a step: the scalars of a group of tensors. update: the
+ * step's number, from 1, the same in all groups. */
 struct dpt_cuda_rates {
     int64_t update;
     float lr, keep, rate[2], l2;
@@ -155,12 +155,12 @@ struct dpt_cuda_running {
  * state->withheld is set. Sets state->unsound where what it writes is not finite, for the next
  * norm. group: for each 16 floats, the number of their row in `rates`, or DPT_CUDA_FROZEN where
  * they stay as they are. scalars: only `factor` is read; the others are in `rates`. copies: what is
- * updated is written there, too, as to_layout does, padding apart. Memory traffic: 12 bytes a
+ * updated is written there, too, as to_layout does, padding apart. Memory traffic: 12 bytes per
  * parameter, 8 more for each slot, and the copies.
  *
- * The running statistics are the state_n floats (a multiple of 4) behind the n parameters. They are
- * updated as dpt_graph_update_state does, from the sums over all micro-batches, which lie behind
- * the gradient. running: for each 16 floats, how. whole: samples of a whole step.
+ * The running statistics are the state_n floats (a multiple of 4) after the n parameters. They are
+ * updated as dpt_graph_update_state does, from the sums over all micro-batches, which follow the
+ * gradient. running: for each 16 floats, how. whole: samples of a whole step.
  */
 enum { DPT_CUDA_FROZEN = UINT16_MAX };
 struct dpt_cuda_update_args {
@@ -180,8 +180,8 @@ struct dpt_cuda_update_args {
 enum {
     DPT_CUDA_THREADS = 256,
     DPT_CUDA_NORM_ROUND = 4096, /* floats that a block of `norm` has in flight */
-    DPT_CUDA_NORM_BLOCKS = 528, /* blocks of `norm` at most: four a multiprocessor of an H200 */
-    DPT_CUDA_LOSS_ROWS = 8,     /* rows of a block of the loss, a warp each */
+    DPT_CUDA_NORM_BLOCKS = 528, /* blocks of `norm` at most: four per multiprocessor of an H200 */
+    DPT_CUDA_LOSS_ROWS = 8,     /* rows of a block of the loss, one warp per row */
     DPT_CUDA_LOSS_SUMS = 3,     /* sums of a block's rows: loss, correct, weight */
     DPT_CUDA_SUM_BLOCKS = 264,  /* blocks of sums over rows, all groups together */
     DPT_CUDA_SUM_ROWS = 8,      /* rows that a thread of these adds in float */

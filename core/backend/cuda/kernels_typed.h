@@ -74,8 +74,8 @@ struct dpt_cuda_pool_args {
     const void *y; /* maxpool_relu_back: the pool's output */
 };
 
-/* Whether the windows are side by side, so that no input is in two: backward has a thread for each
- * window then, and in front of what lies behind the last ones a thread that writes zeros. */
+/* Whether the windows are side by side, so that no input is in two: then backward has a thread for
+ * each window, and for the pixels after the last windows threads that write zeros. */
 #define DPT_CUDA_POOL_TILED(a)                                                                     \
     ((a)->kernel[0] == (a)->stride[0] && (a)->kernel[1] == (a)->stride[1] &&                       \
      (a)->before[0] == 0 && (a)->before[1] == 0)
@@ -99,9 +99,10 @@ struct dpt_cuda_dropout_args {
  * DPT_CUDA_LOSS_SUMS doubles for each 8 rows. state: dy, but not the loss, is multiplied by its
  * loss_scale; NULL: there is none.
  *
- * What the last block to end does besides: with `tail` it writes the metric sums there as the words
- * after a gradient, and zeros up to `words` words, and clears the metric sums. With bias.dbias it
- * computes bias_back of dy, of which one block must be enough (dpt_cuda_bias_back_cut).
+ * The last block to end also does the following: with `tail` it writes the metric sums there as the
+ * words after a gradient, and zeros up to `words` words, and clears the metric sums. With
+ * bias.dbias it computes bias_back of dy, of which one block must be enough
+ * (dpt_cuda_bias_back_cut).
  */
 struct dpt_cuda_loss_args {
     const void *y;
@@ -128,8 +129,8 @@ enum dpt_cuda_type { DPT_CUDA_F32, DPT_CUDA_B16, DPT_CUDA_H16 };
 struct dpt_cuda_layout {
     int64_t canonical, copy; /* elements from the start of each */
     int32_t outputs, inputs, area, padded_outputs, padded_inputs;
-    /* Of a list: the blocks of the tensors before this one (dpt_cuda_layout_blocks). A launch may
-     * be for any part of the list. */
+    /* In a list: the number of blocks of the tensors before this one (dpt_cuda_layout_blocks). A
+     * launch may be for any part of the list. */
     uint32_t block;
     int32_t type; /* enum dpt_cuda_type of the copy; read by passes over the arena only */
 };
@@ -144,7 +145,7 @@ struct dpt_cuda_copies {
     int64_t bytes; /* of all copies, for dpt_cuda_kernel_bytes */
 };
 
-/* to_layout: writes all copies from the arena, with the conversion of type (reads 4 bytes a
+/* to_layout: writes all copies from the arena, with the conversion of type (reads 4 bytes per
  * parameter, writes 2 or 4). from_layout: writes gradients in the copies' layout to the canonical
  * arena, converted; add: adds to it. state: the gradients are divided by its loss_scale; NULL:
  * there is none. */
@@ -245,8 +246,8 @@ struct dpt_cuda_scales_args {
  * unbiased variance to `means` and `variances`.
  * batchnorm_weights writes the means of dy and of dy x', where x' = (x - mean) scale, to the last
  * two rows, and their sums to dbias and dweight, divided by state's loss_scale (NULL: there is
- * none). sums: [2][pitch], NULL where nobody reads them: the first one writes the means and the
- * sums of the squares of what is off them there, the second one those of dy and of dy x'.
+ * none). sums: [2][pitch], NULL where nobody reads them: the first kernel writes the means and the
+ * sums of the squared differences from them there, the second one those of dy and of dy x'.
  *
  * batchnorm_back writes dx to y, which may be dy; 3 passes. _relu: with a ReLU after the norm. Rows
  * past the control's count do not count, and have no dx. weight, bias, mean, variance: floats, with
@@ -256,7 +257,7 @@ struct dpt_cuda_scales_args {
  * batchnorm_add: y = the norm's + with, or, _relu, the ReLU of that; 3 passes. batchnorm_sum… and
  * …through_weights also write dz, for all rows, and add it up in place of dy. sum: dy + with, the
  * gradients that two readers pass back. through: what goes on through the ReLU of a sum, which is
- * `joined`. They take a pass more for each of with, joined and dz, which may be dy or with. The
+ * `joined`. They take one more pass for each of with, joined and dz, which may be dy or with. The
  * bits are those of one kernel for each.
  */
 struct dpt_cuda_batchnorm_args {
@@ -270,7 +271,7 @@ struct dpt_cuda_batchnorm_args {
     const struct dpt_cuda_state *state;
     int64_t rows;
     int32_t area, pitch, channels, add;
-    int32_t by_running; /* 1: the running ones although `statistics` is there, for the sums of dy */
+    int32_t by_running; /* 1: use the running ones despite `statistics`, for the sums of dy */
     float eps;
 };
 

@@ -10,8 +10,8 @@
  *   5. the packages of pip and conda for the Pythons of this machine: those of VIRTUAL_ENV and
  *      CONDA_PREFIX, then each python3 and python on PATH, then the user's own.
  * No Python is started: pip's folders are below the prefix of the python3 file. The prefix of the
- * path on PATH is searched first and that of the file behind symbolic links after it, since the
- * python3 of a virtual environment is a link to another environment's.
+ * path on PATH is searched first and that of the file to which symbolic links lead after it, since
+ * the python3 of a virtual environment is a link to another environment's.
  */
 #ifndef DPT_BACKEND_CUDA_LIBRARY_FIND_H
 #define DPT_BACKEND_CUDA_LIBRARY_FIND_H

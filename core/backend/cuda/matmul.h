@@ -8,8 +8,8 @@
  * else the caller times them. A tag names an algorithm, and the algorithm can be built again from
  * it.
  *
- * The products of a layer with inputs [n][area][pitch] (an image of h x w behind a flatten: area =
- * h w, else 1) and weights as to_layout copies them, [padded outputs][area][padded inputs], are:
+ * The products of a layer with inputs [n][area][pitch] (an image of h x w after a flatten: area = h
+ * w, else 1) and weights as to_layout copies them, [padded outputs][area][padded inputs], are:
  *
  *     forward           Y [n][y_pitch]  = X W^T + bias, or ReLU of that
  *     backward data     dX [n][x_pitch] = dY W
@@ -33,7 +33,8 @@
  * - A bias has one element for each column of D, packed, of D's type. ReLU comes after it. GELU's
  *   epilogue is the tanh approximation, so it is not used here.
  * - Results have the same bits in each run of the same version on GPUs of the same architecture and
- *   number of processors, as long as no two streams share a workspace. `reproducible` also leaves
+ * number of multiprocessors, as long as no two streams share a workspace. `reproducible` also
+ * leaves
  *   out algorithms that add the parts of a sum in place, one after another.
  *
  * Without a GPU only dpt_cuda_dense_gemm works: cublasLtCreate fails there

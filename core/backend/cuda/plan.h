@@ -53,7 +53,7 @@ struct dpt_cuda_conv {
     int64_t stride[2], dilation[2];
 };
 
-/* Which plans a caller can use. */
+/* The plans that a caller can use. */
 struct dpt_cuda_plan_request {
     bool reproducible; /* only plans that give the same bits in each run */
     bool varying;      /* only plans whose bits may change from run to run */

@@ -27,7 +27,9 @@ int64_t dpt_cuda_pitch(enum dpt_precision precision, int64_t channels)
     const int64_t lanes = VECTOR_BYTES / elements[precision].bytes;
 
     /* Padding gains nothing for grey and colour images in fp32, and the first convolution would
-     * multiply by the zeros. */
+     * multiply by the zeros. Measured with resnet50's first convolution in bf16 (H100, 256
+     * samples): 3 channels padded to 8 instead of 4 make forward 2 % and its gradient 24 % faster;
+     * no padding equals 4. */
     if (precision == DPT_PRECISION_FP32 && channels < lanes)
         return channels;
     return (channels + lanes - 1) / lanes * lanes;

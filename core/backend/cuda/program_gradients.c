@@ -19,8 +19,8 @@ struct placing {
     /* Buffers that are free again after the present node. */
     int64_t left[2 + 2 * DPT_MAX_INPUTS];
     int n_left;
-    /* The one that the second branch reads last (program_branches.c): it is free when that branch
-     * reads another one, so that the first one need not wait for it. */
+    /* The buffer that the second branch reads last (program_branches.c): it is free when that
+     * branch reads another buffer, so that the first branch need not wait for it. */
     int64_t read;
 };
 
@@ -94,7 +94,7 @@ static bool leaves_sum(const struct dpt_program_spec *spec,
            dpt_program_computes(spec, i);
 }
 
-/* The bytes of the gradient of a node's tensor; where that is another stage's, none. */
+/* The bytes of the gradient of a node's tensor; 0 if that is another stage's. */
 static int64_t bytes_of(const struct dpt_cuda_memory_layout *memory_layout, int32_t i,
                         int64_t micro)
 {

@@ -90,7 +90,7 @@ static bool varies(const struct dpt_cuda_math *m, int which)
 
 /* --- choosing --------------------------------------------------------------------------------- */
 
-/* Which plans are wanted: all; those that repeat their bits in each run; those that do not. */
+/* The plans that are wanted: all; those that repeat their bits in each run; those that do not. */
 enum kind { ANY, REPEATING, VARYING };
 
 static enum dpt_status build_as(struct dpt_cuda_program *p, struct dpt_cuda_math *m, int most,

@@ -1,5 +1,5 @@
 /*
- * program_time: what a program's launches take on the device, as they are in a step's graph. For
+ * program_time: the time of a program's launches on the device, as they are in a step's graph. For
  * the files that choose plans and profile.
  */
 #ifndef DPT_BACKEND_CUDA_PROGRAM_TIME_H

@@ -3,9 +3,10 @@
 #include <math.h>
 
 /* Ioffe & Szegedy 2015: each channel, or each number of a flat vector, over all pixels of all
- * samples of the micro-batch, or of the step: then its sums come and go between the passes. */
+ * samples of the micro-batch, or of the step; the sums of a step are exchanged between the
+ * passes. */
 
-/* What a channel is normalised by. */
+/* The statistics that normalise a channel. */
 struct statistics {
     double mean, variance, scale;
 };
@@ -58,7 +59,7 @@ static size_t channels_of(const struct dpt_ref_call *call)
     return (size_t)call->node->in.c;
 }
 
-/* How many numbers of a channel its statistics are of. */
+/* The number of values per channel that the statistics cover. */
 static double numbers_of(const struct dpt_ref_call *call)
 {
     return (is_synchronised(call) ? (double)call->pass->samples : (double)call->count) *

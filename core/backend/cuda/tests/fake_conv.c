@@ -81,7 +81,7 @@ struct term {
     int64_t tap, reach[2], channel;
 };
 
-/* Those of a pass, in their order: `channels` for each tap. */
+/* The terms of a pass, in their order: `channels` for each tap. */
 static struct term *terms_of(const struct fake_conv *c, const struct fake_order *o,
                              const struct dense *w, int64_t channels)
 {

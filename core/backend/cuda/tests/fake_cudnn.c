@@ -1,6 +1,6 @@
 /*
  * The fake cuDNN: descriptors with their attributes, as its graph API has them, and the execution
- * of plans. What a descriptor may have, and must have to be finalized, is a table.
+ * of plans. A table lists the attributes that a descriptor may have, and must have to be finalized.
  */
 #include <stdarg.h>
 #include <stdio.h>

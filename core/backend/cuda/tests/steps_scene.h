@@ -1,7 +1,7 @@
 /*
  * steps_scene: a job of some steps, for tests: a net, a data set as it is stored, an optimizer, and
- * who is in which micro-batch. On the host it is computed by `ref` and plain loops of float (those
- * of core/train/optimizers/). A pure function of its plan; to be included once in a program.
+ * the samples of each micro-batch. On the host it is computed by `ref` and plain loops of float
+ * (those of core/train/optimizers/). A pure function of its plan; to be included once in a program.
  */
 #ifndef DPT_BACKEND_CUDA_TESTS_STEPS_SCENE_H
 #define DPT_BACKEND_CUDA_TESTS_STEPS_SCENE_H
@@ -56,7 +56,7 @@ struct scene {
     struct scene_options options; /* the rule's */
 };
 
-/* What comes out. */
+/* The results. */
 struct scene_result {
     float *params, *slot[2], *gradient;
     struct dpt_steps_state state;
@@ -211,7 +211,7 @@ static inline int32_t scene_count(const struct scene *s, int step, int32_t m)
     return s->plan.micro;
 }
 
-/* Samples of what counts as a whole step: at times so many that all steps are tiny. */
+/* The number of samples of a whole step: at times so many that all steps are tiny. */
 static inline int64_t scene_whole(const struct scene *s)
 {
     const int64_t all = (int64_t)s->plan.micros * s->plan.micro * s->plan.ranks;
