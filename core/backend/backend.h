@@ -156,8 +156,8 @@ struct dpt_pass {
     const double *all;
     double *own;
     int64_t samples; /* of the whole step */
-    /* Called between nodes, or while a device computes, of a team by its first thread; NULL:
-     * nothing is to be done. ref, of which nobody wants speed, leaves it out. */
+    /* Called between nodes, or while a device computes; in a team by its first thread. NULL: there
+     * is nothing to do. ref does not call it, since its speed does not matter. */
     void (*between)(void *arg);
     void *arg;
     const struct dpt_divided *divided; /* NULL: no layer is */

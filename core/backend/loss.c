@@ -106,7 +106,7 @@ static double focal_row(const struct dpt_loss *loss, const struct target *target
     return total;
 }
 
-/* 1, -1 or 0; what is not a number stays none. */
+/* 1, -1 or 0; NaN stays NaN. */
 static double sign_of(double x)
 {
     return x > 0 ? 1 : x < 0 ? -1 : x;

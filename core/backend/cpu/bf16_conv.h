@@ -27,7 +27,7 @@ struct dpt_bf16_conv_shape {
     int32_t in_channels, out_channels, in[2], out[2];
     struct dpt_window window;
     enum dpt_layout x;
-    bool x_bf16;       /* rounded already, in half the room; in blocks */
+    bool x_bf16;       /* rounded already, in half the space; in blocks */
     bool relu, pool;   /* after it, the relu first */
     int32_t pooled[2]; /* with `pool` */
     bool backward, wants_dx;

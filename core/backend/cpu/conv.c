@@ -197,8 +197,11 @@ static void winograd_forward(const struct dpt_cpu_run *run, const struct dpt_cpu
                          keeps_argmax ? (void *)dpt_cpu_buffer(run, to->argmax) : NULL);
 }
 
-/* --- in bf16, by the processor's own instructions --------------------------------------------- */
+/* --- in bf16, by the CPU's own instructions --------------------------------------------------- */
 
+/* oneDNN 3.7.2's kernels for bf16 would make resnet20's step at most 6 % faster, not counting that
+ * results are written as fp32 and weights packed at each step. That is not worth a second set of
+ * bits for each version of the library. */
 const struct dpt_bf16_kernels *dpt_cpu_conv_bf16(const struct dpt_cpu_program *program,
                                                  const struct dpt_cpu_node *conv)
 {

@@ -250,7 +250,7 @@ static void gather(const struct dpt_cpu_run *run, const struct dpt_cpu_node *nod
         dpt_cpu_barrier_within(run, node, DPT_PASS_BACKWARD);
 }
 
-/* --- in bf16, by the processor's own instructions --------------------------------------------- */
+/* --- in bf16, by the CPU's own instructions --------------------------------------------------- */
 
 static struct dpt_bf16_gemm bf16_of(const struct dpt_cpu_run *run, const struct dense *dense)
 {

@@ -367,8 +367,7 @@ void dpt_call_close(struct dpt_call *call)
 
 void dpt_call_set(struct dpt_call *call, enum dpt_role role, const float *memory)
 {
-    /* It only fails for a memory object that is none. oneDNN takes what it reads as mutable, too.
-     */
+    /* It only fails for an invalid memory object. oneDNN takes what it reads as mutable, too. */
     if (call->memory[role] != NULL)
         dnnl_memory_set_data_handle(call->memory[role], (void *)(uintptr_t)memory);
 }

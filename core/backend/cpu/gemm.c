@@ -189,7 +189,7 @@ static void forward_piece(const struct dpt_gemm *p, const float *xt, const float
                           int64_t n, int64_t at, int64_t k, float *a, float *sum)
 {
     const int64_t line = up(p->rows, LANES), block = block_of(p->rows);
-    /* Each tile of 8 outputs asks for its part of the next ones' weights. */
+    /* Each tile of 8 outputs prefetches its part of the next outputs' weights. */
     const int64_t tiles = least((p->rows + block - 1) / block, ROWS),
                   share = (ROWS + tiles - 1) / tiles;
 

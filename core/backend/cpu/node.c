@@ -6,7 +6,7 @@
 
 #include <limits.h>
 
-/* The functions with which a kind of layer asks the program: while it is planned, and while it
+/* The functions that the program offers to kinds of layers: while it is planned, and while it
  * runs. */
 
 /* --- buffers and calls ------------------------------------------------------------------------ */

@@ -314,7 +314,7 @@ dpt_tile *dpt_tile_for(enum dpt_isa isa, int v, enum dpt_tile_layout layout)
     static dpt_tile *const tiles[][3][4] = {
         [DPT_ISA_PLAIN] = TABLE(plain),
 #if DPT_X86
-        [DPT_ISA_NEON] = TABLE(plain), /* nobody asks for it */
+        [DPT_ISA_NEON] = TABLE(plain), /* never requested */
         [DPT_ISA_AVX2] = TABLE(avx2),
         [DPT_ISA_AVX512] = TABLE(avx512),
 #elif DPT_ARM64

@@ -373,8 +373,8 @@ void dpt_cuda_program_close(void *program)
 }
 
 /*
- * Computed from shapes alone. Only the plans of a device tell the size of the workspace, so it is
- * estimated: the input and output of the largest convolution, which plans that change the layout
+ * Computed from shapes alone. Only the plans of a device determine the size of the workspace, so it
+ * is estimated: the input and output of the largest convolution, which plans that change the layout
  * copy, or 32 MiB for matrix products.
  */
 enum dpt_status dpt_cuda_program_measure(const struct dpt_program_spec *spec,

@@ -1,7 +1,7 @@
 /*
  * program: a graph on a device, for micro-batches of one size.
  *
- * Opening a program plans everything: for each part of a pass a list of launches (own kernels,
+ * Opening a program plans everything: for each part of a pass a list of launches (custom kernels,
  * cuDNN plans, cuBLASLt matrix products) with their arguments, and the memory that these read and
  * write. Running a list enqueues it on ctx.compute and does not wait, so it can be captured in a
  * graph and replayed. What differs between micro-batches (the number of samples, the keys of the
@@ -182,7 +182,7 @@ void dpt_cuda_program_store(struct dpt_cuda_program *p, const void *data, bool u
  * be captured. */
 bool dpt_cuda_program_profiled(const struct dpt_cuda_program *p);
 
-/* Launches an own kernel that is in no list, for steps.c, as dpt_cuda_launch does; its time is
+/* Launches a custom kernel that is in no list, for steps.c, as dpt_cuda_launch does; its time is
  * recorded as `span`. */
 enum dpt_status dpt_cuda_program_launch(struct dpt_cuda_program *p, enum dpt_cuda_kernel kernel,
                                         const void *argument, int span, struct dpt_error *err);

@@ -49,7 +49,7 @@ static int more_runs(const struct dpt_cuda_repeat *r)
 {
     const float wanted = 1.25f * enough * (float)r->repeats / r->replay;
 
-    if (!(wanted < MOST_RUNS)) /* also where replay is 0, so that wanted is no number */
+    if (!(wanted < MOST_RUNS)) /* also if replay is 0, so that wanted is infinite or NaN */
         return MOST_RUNS;
     return wanted > 2 * (float)r->repeats ? (int)wanted : 2 * r->repeats;
 }

@@ -66,8 +66,8 @@ static double numbers_of(const struct dpt_ref_call *call)
            (double)pixels_of(call);
 }
 
-/* What a synchronised norm keeps for its backward pass: the statistics of each channel, which lie
- * where the first samples have room for them. */
+/* A synchronized norm keeps the statistics of each channel for its backward pass, in the place of
+ * the first samples. */
 static size_t saved(const struct dpt_graph_node *node)
 {
     return node->whole_step ? (size_t)node->in.c * sizeof(struct statistics) / sizeof(float) : 0;

@@ -24,7 +24,7 @@ struct location {
 /* The memory of a worker for each micro-batch that it may have in flight. */
 struct flight {
     float *memory;
-    struct dpt_spans *spans; /* the first one's; NULL: nobody asks where the time goes */
+    struct dpt_spans *spans; /* the first one's; NULL: no profile is recorded */
 };
 
 struct program {
@@ -393,7 +393,7 @@ static void run_loss(const struct run *run, struct dpt_metric_sums *metric_sums)
     mark(run->spans, DPT_SPAN_LOSS);
 }
 
-/* Writes zeros for tensors that do not learn: nobody wants their gradient. */
+/* Writes zeros for tensors that do not learn: their gradient is not wanted. */
 static void clear_frozen(const struct run *run, const struct dpt_graph_node *node)
 {
     const struct dpt_graph *graph = run->program->spec.graph;

@@ -447,7 +447,7 @@ static void squares_are_those_of_the_gradient(void **state)
         limit(seed);
         wide_init(&s, seed);
         struct draw d = {seed + 9000};
-        const int32_t n = seed / 6 == 0 ? 1 : MICRO_BATCHES; /* limits are six seeds */
+        const int32_t n = seed / 6 == 0 ? 1 : MICRO_BATCHES; /* each limit has six seeds */
         const bool keeps = seed / 6 == 1;
         const size_t pieces = (size_t)s.graph.tensors[0].count / PIECE;
         double *squares = dpt_alloc_array(pieces, sizeof *squares);

@@ -356,7 +356,7 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t given)
 
 /* --- asking ----------------------------------------------------------------------------------- */
 
-/* What is asked for: at most `most` values to `to`; their number is returned, < 0: unknown. */
+/* Writes at most `most` values of an attribute to `to`; returns their number, < 0: unknown. */
 typedef int64_t answer(const struct fake_descriptor *d, int64_t most, void *to);
 
 /* Fills descriptors that the caller made. */

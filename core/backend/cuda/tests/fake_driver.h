@@ -204,8 +204,8 @@ bool fake_launch_do(struct fake_launch *launch, int node, struct CUstream_st *st
 void fake_launch_drop(struct fake_launch *launch);
 void fake_graph_free(struct CUgraph_st *graph);
 
-/* The memory that a kernel reads and writes, as far as it is told (fake_ranges.h), which may stand
- * in arrays on the device: with the memory open. false: the work is no kernel. */
+/* The memory that a kernel reads and writes, as far as they are known (fake_ranges.h). Lists may be
+ * in arrays on the device, so the memory must be open. false: the work is no kernel. */
 bool fake_kernel_accesses(const struct fake_op *op, struct fakegpu_work *work);
 
 /* Runs `body` with the lock; its value is returned. */

@@ -411,7 +411,7 @@ static int outcome(void (*act)(void))
     int status = 0;
 
     if (child == 0) {
-        signal(SIGSEGV, SIG_DFL); /* not the test's, which would go on */
+        signal(SIGSEGV, SIG_DFL); /* not the test's handler, which would continue */
         act();
         _exit(0);
     }
