@@ -1,6 +1,6 @@
 /*
  * bf16: numbers with 8 bits of significand and fp32's exponent, to which the operands of products
- * are rounded where the job's precision is bf16.
+ * are rounded if the job's precision is bf16.
  *
  * A backend on the host keeps all values in fp32. Dense layers and convolutions round what they
  * multiply: their inputs, their weights (a batch norm folded into them first) and the gradient of

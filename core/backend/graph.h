@@ -51,10 +51,10 @@ struct dpt_range {
  * conv: cross-correlation, as everywhere in the field; weight [out, in/groups, kh, kw], bias [out]
  *     or none
  * dense: y = W x + b; weight [out, in]
- * maxpool: padding never wins; of equal values the first in row-major order gets the gradient
+ * maxpool: padding never wins; the first of equal values in row-major order gets the gradient
  * avgpool: the divisor is kh x kw, padding counts as zeros (as PyTorch's default)
  * global_avgpool: mean over h x w; gives a flat vector of c
- * adaptive_avgpool: of n outputs along an axis, i is the mean over the inputs from floor(i in / n)
+ * adaptive_avgpool: output i of n along an axis is the mean over the inputs from floor(i in / n)
  *     up to ceil((i + 1) in / n); the shape of the output says n
  * upsample: each number window.kernel times along each axis
  * bilinear: likewise, but between the nearest numbers, at the centres of pixels (bilinear.h)
@@ -65,7 +65,7 @@ struct dpt_range {
  * layernorm: (x - mean) / sqrt(variance + eps) weight + bias; mean and biased variance over all
  *     numbers of a sample, whose shape weight and bias have
  * groupnorm: as layernorm, over each of window.groups runs of channels; weight and bias [channels]
- * prelu: x, or w x where x < 0; weight [channels]
+ * prelu: x, or w x if x < 0; weight [channels]
  * batchnorm: as layernorm, for each channel, or each number of a flat vector, over all pixels of
  * all
  *     samples of the micro-batch, or (`whole_step`) of the step; evaluation: by the running
@@ -126,7 +126,7 @@ struct dpt_tensor {
     bool state;          /* not learned: it lies after the learned tensors */
     bool frozen;         /* not updated; the backward pass leaves its gradient as it is: zero */
     double lr_scale;     /* times the learning rate; 0: as 1 */
-    double weight_decay; /* its own, where `decays_alone`; else the optimizer's */
+    double weight_decay; /* its own, if `decays_alone`; else the optimizer's */
     bool decays_alone;
     struct dpt_initializer init;
     int64_t fan_in, fan_out; /* that `init` scales by */
@@ -178,7 +178,7 @@ static inline int64_t dpt_shape_size(const struct dpt_shape *s)
 /* "64x7x7" or "3136" into buf (at least 40 bytes); returns buf. */
 const char *dpt_shape_text(const struct dpt_shape *s, char *buf);
 
-/* The output's size along axis 0 or 1 for an input of this size; <= 0 where the kernel does not
+/* The output's size along axis 0 or 1 for an input of this size; <= 0 if the kernel does not
  * fit. */
 int32_t dpt_window_extent(const struct dpt_window *w, int axis, int32_t input);
 
@@ -190,8 +190,8 @@ int32_t dpt_window_extent(const struct dpt_window *w, int axis, int32_t input);
  * tensor, which is zero, belongs to its last chunk.
  */
 size_t dpt_tensor_chunks(const struct dpt_tensor *tensor); /* 0: it is state */
-/* Counts the chunks of all ranks that divide the tensor, and those of them that are in front of
- * this rank's. */
+/* Counts the chunks of all ranks that divide the tensor, and those of them that come before this
+ * rank's. */
 size_t dpt_tensor_whole_chunks(const struct dpt_tensor *tensor);
 size_t dpt_tensor_chunks_before(const struct dpt_tensor *tensor);
 /* The first float of a tensor's chunk, in the arena. */
@@ -211,7 +211,7 @@ enum dpt_status dpt_graph_add(struct dpt_graph *graph, const struct dpt_graph_no
 enum dpt_status dpt_graph_add_tensor(struct dpt_graph *graph, const struct dpt_tensor *tensor,
                                      int32_t *index, struct dpt_error *err);
 /* The float at which the tensors of a node and of those after it begin, learned or state, which
- * stand in the nodes' order; the end of these where there are none. */
+ * stand in the nodes' order; the end of these if there are none. */
 size_t dpt_graph_from(const struct dpt_graph *graph, int32_t node, bool state);
 /* Whether backward has to compute the gradient of a node's inputs. */
 bool dpt_graph_wants_dx(const struct dpt_graph *graph, int32_t node);
@@ -242,8 +242,8 @@ struct dpt_part {
 enum dpt_status dpt_graph_part(const struct dpt_graph *graph, const struct dpt_part *which,
                                struct dpt_graph *part, int64_t *learned, int64_t *state,
                                struct dpt_error *err);
-/* The rows of a tensor that a rank has where `ranks` divide it: all where they do not. So many rows
- * begin at a chunk of the norm and at a tile of the products. */
+/* The rows of a tensor that a rank has if `ranks` divide it: all if they do not. So many rows begin
+ * at a chunk of the norm and at a tile of the products. */
 struct dpt_range dpt_tensor_rows(const struct dpt_graph *graph, int32_t tensor, int rank,
                                  int ranks);
 /* The columns, likewise: a rank computes the gradient of these inputs of the layer. */
@@ -254,7 +254,7 @@ struct dpt_range dpt_tensor_columns(const struct dpt_graph *graph, int32_t tenso
 const struct dpt_graph_node *dpt_graph_divided(const struct dpt_graph *graph, int32_t tensor);
 
 /*
- * The rest of a norm's mean that a float cannot hold, where that shows beside the deviation, 1 /
+ * The rest of a norm's mean that a float cannot hold, if that shows beside the deviation, 1 /
  * scale; else 0. Far from 0, as years are, the rest is large: numbers that are normalised by the
  * float alone would not sum to 0, and the layer before multiplies that sum by numbers as large.
  * Both are doubles; for hosts and devices.

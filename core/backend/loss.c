@@ -16,7 +16,7 @@ static double target_at(const struct target *t, int32_t j)
     return j == t->label ? 1.0 : 0.0;
 }
 
-/* The first of the largest; -1 where one is not a number. */
+/* The first of the largest; -1 if one is NaN. */
 static int32_t arg_max(const float *row, int32_t n)
 {
     int32_t best = 0;
@@ -133,7 +133,7 @@ static double sign_of(double x)
     }
 
 OF_DIFFERENCES(mse, difference *difference, 2 * difference)
-OF_DIFFERENCES(l1, size, sign_of(difference)) /* the gradient is 0 where both are equal */
+OF_DIFFERENCES(l1, size, sign_of(difference)) /* the gradient is 0 if both are equal */
 OF_DIFFERENCES(huber, size <= delta ? difference * difference / 2 : delta * (size - delta / 2),
                size <= delta ? difference : delta * sign_of(difference))
 #undef OF_DIFFERENCES

@@ -34,8 +34,8 @@ struct dpt_norm_sums {
 void dpt_norm_sums_begin(struct dpt_norm_sums *sums, enum dpt_norm_kind kind,
                          const struct dpt_shape *shape, int32_t micro, int32_t samples);
 
-/* Appends the next block to the right, a micro-batch or a run of them. value: borrowed; where
- * blocks merge, the left one's becomes that of both. */
+/* Appends the next block to the right, a micro-batch or a run of them. value: borrowed; if blocks
+ * merge, the left one's becomes that of both. */
 void dpt_norm_sums_push(struct dpt_norm_sums *sums, struct dpt_block block, double *value);
 
 #endif

@@ -38,7 +38,7 @@ DPT_INLINE void store(const vector *v, float *y, int lanes)
     memcpy(y, v, (size_t)lanes * sizeof *y);
 }
 
-/* v where `keep` is set, and else 0. */
+/* v if `keep` is set, and else 0. */
 DPT_INLINE void keep_only(vector *v, const mask *keep)
 {
     mask bits;
@@ -69,8 +69,8 @@ DPT_INLINE void pass_relu(const struct map *map, const vector *a, vector *g)
     keep_only(g, &keep);
 }
 
-/* Runs `function` with the number of lanes as a constant where it is usual: then a vector is moved
- * as one. */
+/* Runs `function` with the number of lanes as a constant if it is usual: then a vector is moved as
+ * one. */
 #define FOR_LANES(v, function, ...)                                                                \
     do {                                                                                           \
         if ((v)->lanes == LANES)                                                                   \

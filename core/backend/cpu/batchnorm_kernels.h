@@ -17,7 +17,7 @@ struct dpt_lanes {
     int64_t row, pixel; /* from one sample, and one pixel, to the next */
 };
 
-/* y = (x - center) scale + shift; relu: and 0 where that is negative. */
+/* y = (x - center) scale + shift; relu: and 0 if that is negative. */
 struct dpt_lanes_map {
     float center[DPT_LANES], scale[DPT_LANES], shift[DPT_LANES];
     bool relu;

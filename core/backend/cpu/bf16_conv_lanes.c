@@ -248,7 +248,7 @@ static BF16 void sum(const struct dpt_bf16_pixels *p, int64_t n, float *sum)
 
 /* --- results ---------------------------------------------------------------------------------- */
 
-/* max gives its second operand where the two are equal, and where one is NaN: so NaN stays. */
+/* max gives its second operand if the two are equal, and if one is NaN: so NaN stays. */
 DPT_INLINE BF16 __m512 cut(__m512 v)
 {
     return _mm512_max_ps(_mm512_setzero_ps(), v);

@@ -35,7 +35,7 @@ struct tap {
     int64_t at;
 };
 
-/* 32 numbers, or a multiple of 32, that are read at once: of one tap or, where pixels have fewer
+/* 32 numbers, or a multiple of 32, that are read at once: of one tap or, if pixels have fewer
  * lanes, of several taps whose pixels lie side by side. A tile cannot hold several taps of a 7 x 7
  * kernel in another way without changing bits, since a tile's even and odd numbers are summed
  * apart. */
@@ -182,8 +182,8 @@ static inline int64_t tiles_of(const struct dpt_bf16_conv *conv)
     return grid_places(conv) / DEPTH * gradient_tiles(conv) * TILE;
 }
 
-/* Rows of a grid whose products are kept at a time: 8 of them, which are whole tiles where the
- * pitch is even, or several times as many; all rows if a line has several samples. */
+/* Rows of a grid whose products are kept at a time: 8 of them, which are whole tiles if the pitch
+ * is even, or several times as many; all rows if a line has several samples. */
 static inline int32_t band_of(const struct pass *p, const struct view *v)
 {
     return v->samples > 1 ? p->grid[0] : (int32_t)least(up(parts(BAND, v->pitch), 8), p->grid[0]);

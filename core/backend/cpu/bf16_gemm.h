@@ -26,7 +26,7 @@ enum dpt_bf16_operand {
 struct dpt_bf16_gemm {
     struct dpt_gemm p;
     const struct dpt_bf16_kernels *kernels;
-    /* All weights, packed before: worth it where few rows share the work. NULL: they are read from
+    /* All weights, packed before: worth it if few rows share the work. NULL: they are read from
      * w. */
     const float *forward_weights, *data_weights;
     /* Micro-batches of p.rows rows, at most DPT_BF16_SEVERAL, whose gradients of the weights are

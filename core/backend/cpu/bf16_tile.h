@@ -10,7 +10,7 @@
  *
  * An element of c is one chain of additions along k, the same whichever tile it stands in. The two
  * instructions add a pair's products in different orders, and so round differently. The packing
- * functions round fp32 to bf16 (bf16.h), and fill tiles with zeros where there is nothing.
+ * functions round fp32 to bf16 (bf16.h), and fill tiles with zeros outside the operand.
  */
 #ifndef DPT_BACKEND_CPU_BF16_TILE_H
 #define DPT_BACKEND_CPU_BF16_TILE_H
@@ -61,8 +61,8 @@ struct dpt_bf16_kernels {
      * k. */
     void (*pack_b)(const float *x, int64_t ldx, int64_t k, int64_t n, uint16_t *b);
     void (*pack_b_columns)(const float *x, int64_t ldx, int64_t k, int64_t n, uint16_t *b);
-    /* to [m][n] (+)= a, or a + b where there is one; rows of a and b have 32 floats, those of `to`
-     * are ld apart. stream: past the caches; `to` and ld are whole lines of 16 floats. */
+    /* to [m][n] (+)= a, or a + b if there is a b; rows of a and b have 32 floats, those of `to` are
+     * ld apart. stream: past the caches; `to` and ld are whole lines of 16 floats. */
     void (*put)(const float *a, const float *b, bool add, bool stream, int64_t m, int64_t n,
                 float *to, int64_t ld);
     /* What `put` does with a stream of 32 whole columns, and adds the square of each number to

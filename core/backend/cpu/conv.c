@@ -28,11 +28,11 @@ struct conv {
      * its output, or of its pool's; the nodes' buffers, or rounded copies. */
     int x, back_x, dy;
     int64_t n_weights;
-    struct dpt_bf16_conv *bf16; /* all passes, where the CPU has instructions for it */
+    struct dpt_bf16_conv *bf16; /* all passes, if the CPU has instructions for it */
     float *bf16_weights, *bf16_data;
-    struct dpt_winograd winograd; /* forward, where it has kernels */
+    struct dpt_winograd winograd; /* forward, if it has kernels */
     float *winograd_weights;
-    struct dpt_sparse *sparse; /* the backward passes, where the pool is `listed`; else NULL */
+    struct dpt_sparse *sparse; /* the backward passes, if the pool is `listed`; else NULL */
     float *sparse_weights;
     int sparse_scratch; /* buffer */
     float

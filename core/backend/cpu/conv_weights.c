@@ -29,8 +29,8 @@ static int64_t unpacked_floats(const struct dpt_conv_shape *s)
     return (int64_t)s->out_channels * (s->in_channels / s->window.groups) * taps_of(s);
 }
 
-/* oneDNN 3 cannot add to the gradient where its own order pads the channels: it unpacks into a
- * buffer then, and dpt_accumulate adds, with the same bits. */
+/* oneDNN 3 cannot add to the gradient if its own order pads the channels: it unpacks into a buffer
+ * then, and dpt_accumulate adds, with the same bits. */
 static enum dpt_status plan_call(struct dpt_cpu_program *program, struct dpt_kernel **kernel,
                                  struct dpt_conv_weights *w, struct dpt_error *err)
 {

@@ -20,7 +20,7 @@ struct dense {
      * which stay NULL in fp32. */
     int x, back_x, dy, columns;
     float *weights;
-    /* The CPU's bf16 instructions instead, where it has some (NULL: none): buffers of the packed
+    /* The CPU's bf16 instructions instead, if it has some (NULL: none): buffers of the packed
      * operands. */
     const struct dpt_bf16_kernels *bf16;
     int packed[DPT_BF16_OPERANDS];

@@ -63,7 +63,7 @@ out:
 static const struct {
     const char *what;
     struct dpt_argument arguments[DPT_ROLE_COUNT]; /* the bias last */
-    size_t n, bias; /* without it; with it, 1 more where it takes one */
+    size_t n, bias;                                /* without it; with it, 1 more if it takes one */
 } passes[DPT_CONV_PASSES] = {
     [DPT_CONV_FORWARD] = {"convolution",
                           {{DPT_ROLE_X, dnnl_query_src_md, 0, DNNL_ARG_SRC},

@@ -28,7 +28,7 @@ struct dpt_dnnl {
     dnnl_engine_t engine;
     dnnl_primitive_attr_t attr; /* scratch memory is ours */
     dnnl_primitive_attr_t add;  /* likewise; and the result is added to what is there */
-    void (*set_threads)(int);   /* OpenMP's, for the calling thread; NULL where there is none */
+    void (*set_threads)(int);   /* OpenMP's, for the calling thread; NULL if there is none */
     int threads;
     dnnl_stream_t streams[];
 };

@@ -115,7 +115,7 @@ const struct dpt_cpu_op dpt_cpu_multiply = {
 
 /* --- concat ----------------------------------------------------------------------------------- */
 
-/* Blocks of channels follow one another where the first input fills its last one. */
+/* Blocks of channels follow one another if the first input fills its last one. */
 static enum dpt_status plan_concat(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                                    struct dpt_error *err)
 {

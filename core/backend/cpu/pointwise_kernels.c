@@ -3,8 +3,8 @@
 #include <math.h>
 #include <string.h>
 
-/* Where y is x the compiler would go element by element, and a relu's by jumps: 4 to 20 times as
- * slow. No element is read after another one was written. */
+/* If y is x the compiler would go element by element, and a relu's by jumps: 4 to 20 times as slow.
+ * No element is read after another one was written. */
 #if defined(__clang__)
 #define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else

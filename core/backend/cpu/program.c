@@ -26,7 +26,7 @@ static void look(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
     }
 }
 
-/* Brings a node's inputs into its layout, where they are in another one. */
+/* Brings a node's inputs into its layout, if they are in another one. */
 static enum dpt_status reorder_inputs(const struct dpt_cpu_run *run,
                                       const struct dpt_cpu_node *node, bool *moves,
                                       struct dpt_error *err)

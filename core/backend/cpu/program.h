@@ -11,13 +11,13 @@
  * worker always computes micro-batches of its own.
  *
  * Micro-batches are always computed in full: rows past `count` are zero in the input and in the
- * gradient of the outputs, so they add exactly nothing to the parameters' gradients. Where a batch
- * has several sub-batches (backend.h), only those with samples are computed.
+ * gradient of the outputs, so they add exactly nothing to the parameters' gradients. If a batch has
+ * several sub-batches (backend.h), only those with samples are computed.
  *
  * Each kind of layer is a table of functions (struct dpt_cpu_op). When a node's forward pass is
  * planned, the node chooses the layout in which it reads (dpt_cpu_read) and writes (dpt_cpu_write);
- * the program inserts a reorder between two nodes only where their layouts differ. A join reads
- * both of its inputs in one layout.
+ * the program inserts a reorder between two nodes only if their layouts differ. A join reads both
+ * of its inputs in one layout.
  *
  * A buffer is reference-counted: it has as many owners as there are nodes that still have to read
  * it. Nodes are planned in the order of execution, forward and then backward, so a buffer without
@@ -81,7 +81,7 @@ struct dpt_cpu_op {
     /* Computes forward. This and `backward` are optional for the input only. */
     enum dpt_status (*forward)(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
                                struct dpt_error *err);
-    /* Computes the gradients of the parameters, and dx where wants_dx is set. */
+    /* Computes the gradients of the parameters, and dx if wants_dx is set. */
     enum dpt_status (*backward)(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
                                 struct dpt_error *err);
     /* For synchronized batch norms, else NULL: writes what the norm sums over this micro-batch to
@@ -238,8 +238,8 @@ struct dpt_cpu_program {
     struct dpt_shared shared; /* with the other ranks of the node; empty: with none */
     int ranks, rank;          /* that share it, of which this is one; 1, 0: none do */
     int64_t scratch;          /* floats of the largest workspace that a kernel needs */
-    int64_t folded; /* floats that refresh needs of a worker: of its buffers, which are idle then */
-    int refreshed;  /* or this one where some of them keep what is in them; NONE: they do not */
+    int64_t folded; /* floats of a worker's buffers that refresh needs, which are idle then */
+    int refreshed;  /* or this one if some of them keep what is in them; NONE: they do not */
     int unwanted;   /* buffer for the gradients of frozen tensors; NONE: there are none */
     bool plain;     /* no batch norm is folded into a convolution's weights */
     bool planning;  /* a node that it computes: what is asked for now will be used */
@@ -285,20 +285,20 @@ unsigned dpt_cpu_keeps(const struct dpt_cpu_program *program, const struct dpt_c
 /* The layout in which the node's first input is stored. */
 enum dpt_layout dpt_cpu_input_layout(const struct dpt_cpu_program *program,
                                      const struct dpt_cpu_node *node);
-/* Lets the node read its inputs in this layout: sets xs, and adds reorders where needed. Errors:
+/* Lets the node read its inputs in this layout: sets xs, and adds reorders if needed. Errors:
  * BAD_JOB, RANK. */
 enum dpt_status dpt_cpu_read(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                              enum dpt_layout layout, struct dpt_error *err);
 /* Gives the node's output a buffer of its own in this layout; a convolution that computes the
  * max-pool after it gets none. `write_over` uses the layout of the inputs, and the buffer of one of
- * them where no other node reads it any more. */
+ * them if no other node reads it any more. */
 void dpt_cpu_write(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                    enum dpt_layout layout);
 void dpt_cpu_write_over(struct dpt_cpu_program *program, struct dpt_cpu_node *node);
 
-/* In bf16: takes a buffer for the rounded operand that lies in another one; in fp32 it is that one.
- * It is given back once the node's pass is planned. dpt_cpu_round rounds the floats [first, last)
- * and returns the buffer's address. */
+/* In bf16: takes a buffer for the rounded operand that lies in another one; in fp32 the operand's
+ * own buffer. It is given back once the node's pass is planned. dpt_cpu_round rounds the floats
+ * [first, last) and returns the buffer's address. */
 int dpt_cpu_take_rounded(struct dpt_cpu_program *program, int buffer, int64_t floats);
 void dpt_cpu_give_rounded(struct dpt_cpu_program *program, int buffer, int rounded);
 
@@ -338,7 +338,7 @@ float *dpt_cpu_buffer(const struct dpt_cpu_run *run, int buffer);
 /* `set` gives a call an argument that was NONE, `execute` runs it. */
 void dpt_cpu_set(const struct dpt_cpu_run *run, int call, enum dpt_role role, const float *memory);
 enum dpt_status dpt_cpu_execute(const struct dpt_cpu_run *run, int call, struct dpt_error *err);
-/* Samples of a sub-batch (backend.h); micro where there are none. */
+/* Samples of a sub-batch (backend.h); micro if there are none. */
 static inline int64_t dpt_cpu_sub_batch(const struct dpt_cpu_program *program)
 {
     return program->spec.sub_batch > 0 ? program->spec.sub_batch : program->spec.micro;
@@ -370,8 +370,8 @@ enum dpt_status dpt_cpu_pass_back(const struct dpt_cpu_run *run, const struct dp
                                   struct dpt_error *err);
 /* Whether backward of this node does any work. */
 bool dpt_cpu_moves_back(const struct dpt_cpu_node *node);
-/* Writes this thread's part of a tensor's gradient of n floats, or adds to it where the run adds:
- * the sums over the samples of rows [sample][sums.outputs]. */
+/* Writes this thread's part of a tensor's gradient of n floats, or adds to it if the run adds: the
+ * sums over the samples of rows [sample][sums.outputs]. */
 void dpt_cpu_sum_rows(const struct dpt_cpu_run *run, struct dpt_gemm sums, int64_t n,
                       const float *rows, int32_t tensor);
 /* Waits for the other threads that share the layers. */

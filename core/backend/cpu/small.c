@@ -5,7 +5,7 @@
 
 #include "core/base/vector.h"
 
-/* The products where there is next to nothing to compute: no packing, no tiles. The order of the
+/* The products if there is next to nothing to compute: no packing, no tiles. The order of the
  * additions is that of the rows and columns. */
 
 DPT_VECTOR void dpt_small_forward(const struct dpt_gemm *p, const float *restrict x,

@@ -58,7 +58,7 @@ struct sample {
     float *dx;   /* as x */
     const float *dy;
     const int32_t *argmax; /* blocks of LANES channels */
-    float *blocks[2];      /* of these two, where the pool's output has another layout */
+    float *blocks[2];      /* of these two, if the pool's output has another layout */
     struct dpt_sparse_bucket *buckets;
     int32_t *list_n, *list_at;
     float *list_dy, *dw, *db; /* the last two: the micro-batch's */
@@ -392,7 +392,7 @@ static void gradient_of_input(const struct dpt_sparse *s, const struct sample *a
     }
 }
 
-/* Where canonical order has it: dw[out][in][tap]. */
+/* Its place in canonical order: dw[out][in][tap]. */
 static void hand_over(const struct dpt_sparse *s, const float *dw, bool add, float *to)
 {
     const int32_t *kernel = s->shape.kernel, channels = s->shape.in_channels;

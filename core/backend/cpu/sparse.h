@@ -8,7 +8,7 @@
  * the gradient of the input. A quarter of the multiplications or less, and nothing is unpooled.
  *
  * It serves convolutions of stride, dilation and groups 1 with kernels of 3 x 3 or 5 x 5; and with
- * any kernel where the input has few channels and wants no gradient (the first layer).
+ * any kernel if the input has few channels and no gradient is wanted (the first layer).
  *
  * Sums run in an order that depends on shapes and on the instruction set only. What the relu cut
  * off takes no part; everything else does, whatever its value, so NaN is passed on.
@@ -39,7 +39,7 @@ struct dpt_sparse_work {
     float *scratch; /* dpt_sparse_scratch floats, zero before the first call; a thread's own */
     bool add;       /* to dw and db, which are overwritten else */
     float *dw, *db; /* canonical; db may be NULL */
-    float *dx;      /* where wants_dx */
+    float *dx;      /* if wants_dx */
 };
 
 struct dpt_sparse;

@@ -46,8 +46,8 @@ static void sort_plain(int32_t used, const int32_t *argmax, const float *dy, int
     }
 }
 
-/* x where `yes`, else 0. GCC 12 turns a condition into masked loads, and for AVX2 it uses the mask
- * of the first eight lanes for the last eight, too. */
+/* x if `yes`, else 0. GCC 12 turns a condition into masked loads, and for AVX2 it uses the mask of
+ * the first eight lanes for the last eight, too. */
 DPT_INLINE float keep(float x, bool yes)
 {
     int32_t bits;

@@ -11,8 +11,8 @@
 #include "core/base/vector.h"
 
 /* The innermost loops of the products: 8 rows by 16, 32 or 48 columns of the result are kept in
- * registers while k runs. Where the step from row to row of `a` is a constant, all its addresses
- * are one register and a displacement; else four rows are addressed from one register and four from
+ * registers while k runs. If the step from row to row of `a` is a constant, all its addresses are
+ * one register and a displacement; else four rows are addressed from one register and four from
  * another. */
 
 enum { ROWS = DPT_TILE_ROWS, LANES = DPT_TILE_LANES };

@@ -74,7 +74,7 @@ void dpt_cuda_context_close(struct dpt_cuda_context *ctx);
 enum dpt_status dpt_cuda_context_enter(const struct dpt_cuda_context *ctx, struct dpt_error *err);
 
 /* Waits for all that was enqueued on a stream, or for an event. A watchdog that reads ctx->waits
- * ends the job where the device hangs. Errors: RANK. */
+ * ends the job if the device hangs. Errors: RANK. */
 enum dpt_status dpt_cuda_await_stream(const struct dpt_cuda_context *ctx, CUstream stream,
                                       struct dpt_error *err);
 enum dpt_status dpt_cuda_await_event(const struct dpt_cuda_context *ctx, CUevent event,

@@ -36,8 +36,8 @@ struct dpt_cuda_bias_args {
 
 /*
  * dbias[c] = sum over rows of dy[row][c], for c < channels. The kernel with ReLU also computes dx =
- * dy where y > 0, else 0, and sums dx, in one pass over the rows: 3 passes instead of 5. partial:
- * and counter: see dpt_cuda_bias_back_cut. add: adds to dbias.
+ * dy if y > 0, else 0, and sums dx, in one pass over the rows: 3 passes instead of 5. partial: and
+ * counter: see dpt_cuda_bias_back_cut. add: adds to dbias.
  * state: dbias, but not dx, is divided by its loss_scale; NULL: there is none.
  */
 struct dpt_cuda_bias_back_args {
@@ -54,8 +54,8 @@ struct dpt_cuda_bias_back_args {
 /*
  * Pools. Forward reads x and writes y; max also writes the position of each maximum in its window
  * (index: 2 bytes for each element of y). Backward reads dY and the index and writes dX: a thread
- * for each input adds the outputs whose windows contain it, in their order, or, where windows do
- * not overlap (DPT_CUDA_POOL_TILED), a thread for each output writes its window.
+ * for each input adds the outputs whose windows contain it, in their order, or, if windows do not
+ * overlap (DPT_CUDA_POOL_TILED), a thread for each output writes its window.
  *
  * adaptive: means over the windows of adaptive_avgpool (core/backend/graph.h), which follow from
  * the sizes of input and output. bilinear: `kernel` is the factor between both.
@@ -168,8 +168,8 @@ struct dpt_cuda_move {
 
 /*
  * Copies several ranges. from: device memory, or pinned host memory, which has the same address on
- * the device. bytes: multiples of 4; vectors of 16 bytes are used where both addresses are aligned
- * to that. Ranges are added by dpt_cuda_add_feed.
+ * the device. bytes: multiples of 4; vectors of 16 bytes are used if both addresses are aligned to
+ * that. Ranges are added by dpt_cuda_add_feed.
  */
 enum { DPT_CUDA_FEEDS = 6 };
 struct dpt_cuda_feed {
@@ -202,7 +202,7 @@ struct dpt_cuda_gather_args {
 };
 
 /* Sets *found to the number of the first element that is not finite. The caller sets it to
- * INT64_MAX before, which stays where there is none. 1 pass. */
+ * INT64_MAX before, which stays if there is none. 1 pass. */
 struct dpt_cuda_scan_args {
     const void *x;
     int64_t n;
@@ -215,14 +215,14 @@ struct dpt_cuda_scan_args {
  *
  * layernorm: y = (x - mean) scale weight + bias over each of `groups` groups of a sample's
  * channels, over all pixels, a block for each. statistics: out, mean, scale and rest of each
- * group; NULL: not wanted. layernorm_back: writes dx to y. prelu: y = x, or weight x where x < 0;
+ * group; NULL: not wanted. layernorm_back: writes dx to y. prelu: y = x, or weight x if x < 0;
  * prelu_back writes dx to y, which may be dy; vectors: of 16 bytes.
  *
  * layernorm_weights: the sums over n samples of dy x' and dy, where x' = (x - mean) scale, to
  * dweight and dbias in canonical order, divided by state's loss_scale (NULL: there is none); add:
- * adds to them. prelu_weights: the sum of dy x where x is not positive, to dweight. Both sum
- * `chunks` of rows as dpt_cuda_scales_cut divides them; with several chunks the sums meet in
- * `partial`, and `counter` has one number for each of the cut's `groups`.
+ * adds to them. prelu_weights: the sum of dy x if x is not positive, to dweight. Both sum `chunks`
+ * of rows as dpt_cuda_scales_cut divides them; with several chunks the sums meet in `partial`, and
+ * `counter` has one number for each of the cut's `groups`.
  */
 struct dpt_cuda_scales_args {
     struct dpt_cuda_counted counted;
@@ -239,14 +239,14 @@ struct dpt_cuda_scales_args {
 
 /*
  * batchnorm: y = (x - mean) scale weight + bias for each channel, with mean and scale from
- * `statistics` or, where it is NULL, from the running mean and variance; 2 passes.
+ * `statistics` or, if it is NULL, from the running mean and variance; 2 passes.
  *
  * statistics: [5][pitch]. batchnorm_statistics writes the micro-batch's means and scales, and what
  * the floats leave of the means, to its first three rows, and samples x mean and samples x
  * unbiased variance to `means` and `variances`.
  * batchnorm_weights writes the means of dy and of dy x', where x' = (x - mean) scale, to the last
  * two rows, and their sums to dbias and dweight, divided by state's loss_scale (NULL: there is
- * none). sums: [2][pitch], NULL where nobody reads them: the first kernel writes the means and the
+ * none). sums: [2][pitch], NULL if nobody reads them: the first kernel writes the means and the
  * sums of the squared differences from them there, the second one those of dy and of dy x'.
  *
  * batchnorm_back writes dx to y, which may be dy; 3 passes. _relu: with a ReLU after the norm. Rows

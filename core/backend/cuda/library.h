@@ -119,7 +119,7 @@ enum dpt_status dpt_cuda_library_devices(const struct dpt_cuda_library *lib, int
                                          struct dpt_error *err);
 
 /*
- * Makes the primary context of device `number` the calling thread's. *context is set where there is
+ * Makes the primary context of device `number` the calling thread's. *context is set if there is
  * one to release, also after a failure. Errors: RANK.
  */
 enum dpt_status dpt_cuda_library_enter(const struct dpt_cuda_library *lib, int number,

@@ -181,7 +181,7 @@ out:
     return status;
 }
 
-/* Returns an attribute of an algorithm's configuration, or 0 where it has none. */
+/* Returns an attribute of an algorithm's configuration, or 0 if it has none. */
 static uint32_t configured(const struct dpt_cuda_library *lib, const cublasLtMatmulAlgo_t *algo,
                            cublasLtMatmulAlgoConfigAttributes_t name)
 {

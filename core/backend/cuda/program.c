@@ -179,7 +179,7 @@ out:
 /*
  * Builds the lists, and allocates the workspace. Plans that were chosen before, here or elsewhere,
  * may need more than there is now. Then plans are chosen again among those that need less, as often
- * as it takes; where bits must follow from the job alone they are kept, and so they are in programs
+ * as it takes; if bits must follow from the job alone they are kept, and so they are in programs
  * beside the first one, which use its workspace. *most: out, the bytes that the first choice needs.
  * Errors: BAD_JOB: the workspace does not fit, or a layer has no plan at all; RANK.
  */

@@ -107,13 +107,13 @@ enum dpt_status dpt_cuda_enqueue_range(struct dpt_cuda_program *p, enum dpt_cuda
                                        struct dpt_error *err);
 /* Where the samples of a micro-batch of whole steps lie in device memory: each [micro], or NULL. */
 struct dpt_cuda_samples {
-    const float *input; /* where they are not stored on the device; as `input` above */
+    const float *input; /* if they are not stored on the device; as `input` above */
     const int64_t *sample;
     const struct dpt_cuda_move *move;
     const struct dpt_cuda_control *control; /* how many there are */
     struct dpt_cuda_feed_args feed;         /* is copied in the same launch */
 };
-/* Enqueues DPT_CUDA_FROM_STAGED or, where there is no input, DPT_CUDA_FROM_STORED. */
+/* Enqueues DPT_CUDA_FROM_STAGED or, if there is no input, DPT_CUDA_FROM_STORED. */
 enum dpt_status dpt_cuda_enqueue_samples(struct dpt_cuda_program *p,
                                          const struct dpt_cuda_samples *samples,
                                          struct dpt_error *err);
@@ -122,7 +122,7 @@ enum dpt_status dpt_cuda_enqueue_samples(struct dpt_cuda_program *p,
 enum dpt_status dpt_cuda_enqueue_forward(struct dpt_cuda_program *p, bool add,
                                          struct dpt_error *err);
 /*
- * Enqueues the loss of training. Where one block can add up the gradient of the last layer's bias,
+ * Enqueues the loss of training. If one block can add up the gradient of the last layer's bias,
  * this launch does (add: to the content of `gradient`), and dpt_cuda_enqueue_backward leaves it
  * out. tail: NULL, or the words after the gradient, which are written from the metric sums; these
  * are then cleared.
@@ -313,7 +313,7 @@ void dpt_cuda_memory_layout_release(struct dpt_cuda_memory_layout *memory_layout
 /* Bytes of the regions from `first` to the one before `behind`. */
 int64_t dpt_cuda_regions_sum(const struct dpt_cuda_memory_layout *memory_layout,
                              enum dpt_cuda_region first, enum dpt_cuda_region behind);
-/* Whether backward may have two branches (program_branches.c): where whole steps may be taken. */
+/* Whether backward may have two branches (program_branches.c): if whole steps may be taken. */
 static inline bool dpt_cuda_has_branches(const struct dpt_program_spec *spec)
 {
     return spec->training && spec->last == 0;
@@ -353,7 +353,7 @@ enum dpt_cuda_when { DPT_CUDA_ALWAYS, DPT_CUDA_TRAINING, DPT_CUDA_EVALUATION, DP
 
 struct dpt_cuda_entry {
     enum dpt_cuda_what what;
-    enum dpt_cuda_when when; /* WRITING: only where the gradient is not added to */
+    enum dpt_cuda_when when; /* WRITING: only if the gradient is not added to */
     int32_t node;
     int span; /* under which its time is recorded */
     enum dpt_cuda_kernel kernel;
@@ -421,7 +421,7 @@ struct dpt_cuda_lists {
     struct dpt_cuda_memory_layout memory_layout;
     struct dpt_cuda_list list[DPT_CUDA_STAGES];
     struct dpt_cuda_layout_run copied; /* parameters, to the copies */
-    /* Gradients of weights, to the arena: those in the tensors' type; those in floats, where that
+    /* Gradients of weights, to the arena: those in the tensors' type; those in floats, if that
      * differs. */
     struct dpt_cuda_layout_run back[2];
     struct dpt_cuda_layout *layouts; /* pinned; device_layouts is its copy on the device */
@@ -573,11 +573,11 @@ struct dpt_cuda_op {
     /* Bytes that forward keeps for backward. Optional: none. */
     int64_t (*saved)(const struct dpt_cuda_node_layout *f, int64_t micro);
     enum dpt_cuda_kernel kernel, back;    /* of a pool or an activation */
-    enum dpt_cuda_kernel relu, relu_back; /* with a ReLU before it, where takes_relu is set */
+    enum dpt_cuda_kernel relu, relu_back; /* with a ReLU before it, if takes_relu is set */
     bool takes_relu;                      /* can also compute a ReLU before it */
     bool fuses_relu;                      /* can also compute a ReLU after it */
     bool in_place;                        /* backward may overwrite dy with dx */
-    bool keeps_dy; /* its backward reads dy itself, even where it computes a ReLU */
+    bool keeps_dy; /* its backward reads dy itself, even if it computes a ReLU */
     /* Its inputs' gradients are equal to dy, and it adds them to other readers' contributions
      * itself. */
     bool passes_dy;

@@ -8,7 +8,7 @@
  * waits for both (join). It has workspace, partial sums and counters of its own. The chain may
  * write a buffer of gradients that the second branch still reads only after that read
  * (dpt_cuda_branches_before); outputs of layers are not written in backward. While a profile is
- * recorded, and where the host drives, there is one stream.
+ * recorded, and if the host drives, there is one stream.
  */
 #include <stdlib.h>
 

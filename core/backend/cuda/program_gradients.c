@@ -1,6 +1,6 @@
 /* Assigns buffers to the layers' gradients. A buffer is taken when a gradient's first part is
  * computed, and used again when no node will read it any more. In a chain of layers two buffers
- * alternate, or three where backward has two branches. */
+ * alternate, or three if backward has two branches. */
 #include "core/backend/cuda/program.h"
 #include "core/base/memory.h"
 
@@ -51,7 +51,7 @@ static void leave(struct placing *g, int64_t buffer)
 }
 
 /* Assigns the buffer for a node's contribution to an input's gradient. *own: the buffer of dz,
- * which dx may take over where no other gradient is in it. */
+ * which dx may take over if no other gradient is in it. */
 static void place_part(struct placing *g, const struct dpt_cuda_op *op, int64_t *own, int64_t bytes,
                        int64_t *in, int64_t *dx, int64_t *sum)
 {

@@ -240,7 +240,7 @@ static enum dpt_status make_layouts(struct dpt_cuda_program *p, struct dpt_error
     l->layout_node = calloc((size_t)most, sizeof *l->layout_node);
     if (l->layout_node == NULL)
         return dpt_fail_memory(err, "the layouts", (double)bytes);
-    if (l->layouts == NULL) /* as they are where lists are built again */
+    if (l->layouts == NULL) /* unchanged if lists are built again */
         DPT_TRY(dpt_cuda_hold(&p->ctx, DPT_CUDA_ROWS(pieces), err));
     DPT_TRY(add_copies(p, &n, err));
     DPT_TRY(add_backs(p, &n, err));
@@ -410,7 +410,7 @@ static enum dpt_status drop_others(struct dpt_cuda_program *p, struct dpt_error 
 }
 
 /* Finds the launch that adds up the gradient of the last layer's bias, straight from the loss's dy,
- * where that is one block. */
+ * if that is one block. */
 static int find_bias_of_loss(const struct dpt_cuda_program *p)
 {
     const struct dpt_cuda_memory_layout *m = &p->lists->memory_layout;

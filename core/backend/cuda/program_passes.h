@@ -70,7 +70,7 @@ void dpt_cuda_programs_close(void *program);
 enum dpt_status dpt_cuda_programs_measure(const struct dpt_program_spec *spec,
                                           struct dpt_program_bytes *bytes, struct dpt_error *err);
 /* Searches the outputs of nodes [first, last) for the last sub-batch's `count` samples, in all of
- * them at once, and their parameters; *bad: set where it is not yet. A tensor that is shared by a
+ * them at once, and their parameters; *bad: set if it is not yet. A tensor that is shared by a
  * layer and the ReLU after it counts as the layer's. */
 enum dpt_status dpt_cuda_find_nonfinite(struct dpt_cuda_program *p, int32_t count, int32_t first,
                                         int32_t last, struct dpt_nonfinite *bad,

@@ -1,6 +1,6 @@
 /*
  * Sums of micro-batches' gradients on the device, so that the host gets one for several: along the
- * tree of core/comm/tree.h, or, where that is not asked for, from the first to the last.
+ * tree of core/comm/tree.h, or, if that is not required, from the first to the last.
  *
  * The partial sums of a tree are the values of its nodes to the left of the next leaf: one for each
  * binary one in the leaf's number. So the number alone determines which of them exist, and ranges

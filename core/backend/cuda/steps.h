@@ -5,9 +5,9 @@
  * A step is one graph, captured when it is first needed and replayed from then on. For each
  * micro-batch it copies the samples from the staging buffer's copy on the device and runs forward,
  * loss and backward; on one rank norm, optimizer and layouts follow in the same graph. So `compute`
- * only stores its arguments there, and `update` makes the one launch. Where ranks reduce the
- * gradient there are two graphs, and the first one records an event after each bucket, for which
- * the stream `copy` waits.
+ * only stores its arguments there, and `update` makes the one launch. If ranks reduce the gradient
+ * there are two graphs, and the first one records an event after each bucket, for which the stream
+ * `copy` waits.
  *
  * The host fills a staging buffer in pinned memory. As soon as it is full it is copied to the
  * device at once, on the stream `samples`, so that the next steps' samples are transferred while
@@ -15,7 +15,7 @@
  * labels and the like on to where the program reads them. It also copies controls and rates, from
  * pinned memory that the device can access, since they are known only at the launch (a row of rates
  * for each group of tensors that have the same). A captured graph contains all these addresses, so
- * there is a graph for each staging buffer. Where the samples lie on the device and one rank steps,
+ * there is a graph for each staging buffer. If the samples are on the device and one rank trains,
  * one graph may contain `at_once` steps, whose staging buffers follow one another.
  */
 #ifndef DPT_BACKEND_CUDA_STEPS_H

@@ -42,7 +42,7 @@ static int64_t start_of(const struct dpt_graph *g)
 }
 
 /* Cuts the arena from `start` on at nodes into buckets of `most` bytes or a little more; `buckets`
- * has an entry for each node. Where the tensors' order is not that of the nodes there is one bucket
+ * has an entry for each node. If the tensors' order is not that of the nodes there is one bucket
  * only. */
 static int cut_arena(const struct dpt_graph *g, int64_t start, int64_t most,
                      struct dpt_cuda_bucket *buckets)

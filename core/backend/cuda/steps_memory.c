@@ -9,8 +9,8 @@
 
 enum { LINE = 256, MARGIN = 256 << 20 };
 
-/* FLOPs of a step: a millisecond at 50 TFLOP/s. Where it takes longer its launch hardly matters,
- * and a user who stops a job should not wait for many steps in flight. */
+/* FLOPs of a step: a millisecond at 50 TFLOP/s. If it takes longer its launch hardly matters, and a
+ * user who stops a job should not wait for many steps in flight. */
 static const double LONG_STEP = 5e10;
 
 static size_t lines(size_t bytes)

@@ -39,7 +39,7 @@ struct program {
     struct flight *flights;
 };
 
-/* Takes n words for each sample of the micro-batch; words are counted in *end. NOWHERE where it is
+/* Takes n words for each sample of the micro-batch; words are counted in *end. NOWHERE if it is
  * more than can be counted. */
 static int64_t take(int64_t *end, int64_t samples, int64_t n)
 {
@@ -138,7 +138,7 @@ static void close_program(void *opened)
     dpt_free(program);
 }
 
-/* Everything but the workers' memory; to be closed also where it failed. */
+/* Everything but the workers' memory; to be closed even if it failed. */
 static enum dpt_status open_plan(const struct dpt_program_spec *spec, struct program **opened,
                                  struct dpt_error *err)
 {

@@ -3,7 +3,7 @@
  *
  * Each operation is a row of functions that know one node and one micro-batch, nothing is fused,
  * and everything stands in the canonical order, sample by sample. The other backends are checked
- * against it, and it runs where there is no library. It is stateless: all memory is in the call, so
+ * against it, and it runs if there is no library. It is stateless: all memory is in the call, so
  * any number of threads may run.
  */
 #ifndef DPT_BACKEND_REF_REF_H

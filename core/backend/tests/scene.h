@@ -93,8 +93,7 @@ static inline int32_t add_layer(struct scene *s, int32_t at, struct draw *d)
     return add_pool(s, at, d);
 }
 
-/* Any loss but L1, whose slope jumps where an output is its target, so that rounding may change
- * it. */
+/* Any loss but L1, whose slope jumps if an output is its target, so that rounding may change it. */
 static inline enum dpt_loss_kind draw_loss(struct draw *d)
 {
     const enum dpt_loss_kind kind = (enum dpt_loss_kind)draw_int(d, 0, DPT_LOSSES - 1);

@@ -351,7 +351,7 @@ static void evaluates_what_it_trains(void **state)
         fail_msg("folded and not they are %g apart, fp32 and bf16 %g", apart, rounding);
 }
 
-/* Trains the micro-batches one by one: the program adds their gradients, or, where `keeps`, it may
+/* Trains the micro-batches one by one: the program adds their gradients, or, if `keeps`, it may
  * keep what they are made of until it writes their sum over what is in the arena. */
 static void train_in_turn(const struct scene *s, const struct owned_batch *data, int32_t n,
                           bool keeps, float *gradient)

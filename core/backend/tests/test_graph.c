@@ -1,7 +1,7 @@
 /* The graph: how the arena is laid out, what a window covers, how shapes are written. */
 #include "core/backend/tests/net.h"
 
-/* No chunk straddles tensors or, where it has several rows, cuts one; cut at multiples of a chunk's
+/* No chunk straddles tensors or, if it has several rows, cuts one; cut at multiples of a chunk's
  * rows a tensor has the same chunks. */
 static void chunks_are_runs_of_rows(void **state)
 {

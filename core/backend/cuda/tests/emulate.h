@@ -3,9 +3,9 @@
  * to each program that needs it.
  *
  * Blocks run one after another, forwards or backwards (the results must not depend on it). The
- * threads of a block run one after another too, where they do not wait for each other; else each
- * has a stack of its own and runs until it waits. Beside the results this finds: vectors that are
- * not aligned, and barriers and shuffles that not all threads reach. One thread at a time.
+ * threads of a block run one after another too, if they do not wait for each other; else each has a
+ * stack of its own and runs until it waits. Beside the results this finds: vectors that are not
+ * aligned, and barriers and shuffles that not all threads reach. One thread at a time.
  */
 #ifndef DPT_BACKEND_CUDA_TESTS_EMULATE_H
 #define DPT_BACKEND_CUDA_TESTS_EMULATE_H

@@ -1,7 +1,7 @@
 /*
  * fake: a device that runs on the CPU, under the names of libcuda, libcudnn and libcublasLt.
  *
- * Whole jobs of kind cuda run with it where there is no GPU; it is not for speed but for finding
+ * Whole jobs of kind cuda run with it if there is no GPU; it is not for speed but for finding
  * errors. Work is put off until something waits for it, and then done in an order that keeps to
  * streams and events and nothing else (FAKEGPU_SEED chooses one): data that are read too early are
  * old, and data that are overwritten too early are new. Device memory begins as NaNs, cannot be

@@ -92,7 +92,7 @@ static cublasStatus_t read_product(const struct fake_operation *o, const void *a
 
 static const struct algorithm {
     uint64_t id;
-    bool tensor;   /* for TF32 and 16 bits, where all pitches are of whole vectors */
+    bool tensor;   /* for TF32 and 16 bits, if all pitches are of whole vectors */
     bool unusable; /* offered, but then cannot be used */
     int split;
     unsigned scheme;

@@ -275,7 +275,7 @@ static bool same_dims(const struct fake_tensor *a, const struct fake_tensor *b)
     return memcmp(a->dims, b->dims, sizeof a->dims) == 0;
 }
 
-/* y = x + bias or y = max(x, 0), of what came out before. */
+/* y = x + bias or y = max(x, 0), x being the result so far. */
 static cudnnStatus_t read_pointwise(const struct fake_descriptor *d, struct fake_conv *c)
 {
     const struct fake_descriptor *what =

@@ -21,7 +21,7 @@ struct scene_plan {
     int steps, staging_buffers;
     int64_t samples; /* in the data set; 0: SAMPLES */
     int32_t hidden;  /* 0: 18 */
-    int ranks;       /* as many have the same samples, where the gradient is reduced */
+    int ranks;       /* as many have the same samples, if the gradient is reduced */
     int bad;         /* the step that has a NaN among its samples; 0: none */
     bool weighted;   /* samples have weights, some of them 0 */
     int weightless;  /* the step whose samples all have weight 0; 0: none */
@@ -31,7 +31,7 @@ struct scene_plan {
     bool grouped; /* tensors have rates and decays of their own, and some are frozen */
     bool stored;  /* the data set is on the device; else the samples come in staging buffers */
     bool reduces, on_device, threaded;
-    int at_once; /* steps in one launch, where the data set is on the device */
+    int at_once; /* steps in one launch, if the data set is on the device */
     int64_t bucket;
     enum dpt_precision precision;
 };

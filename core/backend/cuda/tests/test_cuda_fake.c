@@ -196,7 +196,7 @@ static void graphs(void **state)
     WORKS(cuMemFree(y));
 }
 
-/* Two nodes that may run at once are refused where one writes what the other one touches, and only
+/* Two nodes that may run at once are refused if one writes what the other one touches, and only
  * there. */
 static void races(void **state)
 {

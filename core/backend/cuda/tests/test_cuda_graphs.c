@@ -1,7 +1,7 @@
 /*
  * Graphs whose layers join two values, and values that several layers read: outputs, losses and
  * gradients are those of ref, gradients use memory that nobody else needs, and a chain takes no
- * more of it than two buffers, or three where backward has two branches.
+ * more of it than two buffers, or three if backward has two branches.
  */
 #include "core/backend/tests/left_out.h"
 

@@ -128,7 +128,7 @@ static struct matrix copy_matrix(const struct matrix *m)
 
 /* How far a result may be off; size: the sum of the absolute values of all terms. product: a part
  * that may be rounded to D's type before something is added to it, or 0. cuBLASLt 13.1 on an H100
- * does that where an algorithm splits the sum and has an epilogue. */
+ * does that if an algorithm splits the sum and has an epilogue. */
 static double allowed(const struct matrix *d, double want, double product, double size)
 {
     const double sum = size * (d->precision == DPT_PRECISION_TF32 ? 0x1p-9 : 0x1p-20);

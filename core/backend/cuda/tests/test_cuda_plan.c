@@ -140,7 +140,7 @@ static void every_shape_has_plans(void **state)
                   SHAPES * DPT_PRECISIONS * DPT_CUDA_PASSES * 2);
 }
 
-/* The job files' convolutions: bias and ReLU in the same kernel, and tensor cores where they are
+/* The job files' convolutions: bias and ReLU in the same kernel, and tensor cores if they are
  * wanted, each channel count padded to 8. */
 static void the_configs_are_fast(void **state)
 {

@@ -427,8 +427,8 @@ static void dead_ends_have_no_gradient(void **state)
     scene_release(&s);
 }
 
-/* A program that is only for evaluation gives the outputs of one for training, but for rounding
- * where batch norms are part of weights. */
+/* A program that is only for evaluation gives the outputs of one for training, but for rounding if
+ * batch norms are part of weights. */
 static void evaluates_alike(void **state)
 {
     (void)state;

@@ -454,8 +454,8 @@ static int64_t blocks_of(const struct dpt_cuda_program *p, const struct dpt_cuda
     return blocks;
 }
 
-/* Each range of nodes that is renewed converts its own layouts, in one launch, or in none where it
- * has no weights; together they convert those of a refresh, with the same bits. Every block has
+/* Each range of nodes that is renewed converts its own layouts, in one launch, or in none if it has
+ * no weights; together they convert those of a refresh, with the same bits. Every block has
  * something to do, whatever the sizes of the weights. */
 static void ranges_convert_their_own(void **state)
 {

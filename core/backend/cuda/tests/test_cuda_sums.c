@@ -1,5 +1,5 @@
 /* Tests how the device's kernels add up rows (struct dpt_cuda_cut): in the documented order, by all
- * threads of the last block, and without loss where a channel's mean is far from zero. */
+ * threads of the last block, and without loss if a channel's mean is far from zero. */
 #include "core/backend/tests/net.h"
 
 #include "core/backend/cuda/tests/tensor.h"
