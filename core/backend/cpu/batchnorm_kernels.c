@@ -81,7 +81,7 @@ DPT_INLINE void pass_relu(const struct map *map, const vector *a, vector *g)
             function(v, (v)->lanes, __VA_ARGS__);                                                  \
     } while (0)
 
-/* Does what FOR_LANES does, once with a relu and once without. */
+/* Does what FOR_LANES does, with the map's relu as a constant, too. */
 #define FOR_LANES_AND_RELU(v, map, function, ...)                                                  \
     do {                                                                                           \
         if ((map)->relu)                                                                           \
@@ -108,7 +108,7 @@ struct start {
     int64_t row, pixel;
 };
 
-/* The next chunks in `samples` samples, and where the chunks after them begin; all have one shape.
+/* The next chunks in `rows` samples, and where the chunks after them begin; all have one shape.
  * false: there are none. */
 DPT_INLINE bool next_chunks(const struct dpt_lanes *v, int64_t rows, struct start *start,
                             struct chunks *chunks)

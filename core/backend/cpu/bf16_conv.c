@@ -131,9 +131,9 @@ static void give_sample(const struct dpt_bf16_result *first, int64_t products, i
 }
 
 /* Computes a pass over a packed line. result: the first output of the first block of its first
- * sample; `out` floats further is the next sample's. All weights are read for each place: going
- * through a wide convolution's weights one part at a time over all places, so that a part stays in
- * the L1 cache, was slower (resnet18's third layer: 1.4 -> 1.6 ms). */
+ * sample; `out` floats further is the next sample's. Going through a wide convolution's weights one
+ * part at a time over all places, so that a part stays in the L1 cache, was slower (resnet18's
+ * third layer: 1.4 -> 1.6 ms). */
 static void run_pass(const struct dpt_bf16_conv *conv, const struct pass *p, const struct view *v,
                      const uint16_t *line, const float *packed, int32_t outputs, int64_t out,
                      float *products, struct dpt_bf16_result result)

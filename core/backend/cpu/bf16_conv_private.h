@@ -36,9 +36,8 @@ struct tap {
 };
 
 /* 32 numbers, or a multiple of 32, that are read at once: of one tap or, if pixels have fewer
- * lanes, of several taps whose pixels lie side by side. A tile cannot hold several taps of a 7 x 7
- * kernel in another way without changing bits, since a tile's even and odd numbers are summed
- * apart. */
+ * lanes, of several taps whose pixels lie side by side. More taps of a 7 x 7 kernel in one tile
+ * would change bits, since a tile's even and odd numbers are summed apart. */
 struct run {
     int n;
     int32_t number[MOST_TAPS];

@@ -57,7 +57,7 @@ static bool lists(const struct dpt_cpu_node *node)
     return node->pool != NULL && node->pool->listed;
 }
 
-/* Makes oneDNN's kernels for the passes that our own kernels do not compute. */
+/* Requests oneDNN's kernels for the passes that our own kernels do not compute. */
 static struct dpt_conv_request request_of(const struct dpt_cpu_program *program,
                                           const struct dpt_cpu_node *node)
 {

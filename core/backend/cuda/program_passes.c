@@ -26,7 +26,7 @@ static bool is_norm(const struct dpt_cuda_program *p, int32_t i)
     return i > 0 && i < p->spec.graph->n_nodes && p->spec.graph->nodes[i].whole_step;
 }
 
-/* A team computes one micro-batch at a time, with norms over that micro-batch. */
+/* The number of programs for micro-batches in flight. A team computes one micro-batch at a time. */
 static int count_of(const struct dpt_program_spec *spec)
 {
     const int in_flight = spec->in_flight > 1 ? spec->in_flight : 1;

@@ -20,9 +20,9 @@
 #include "core/base/memory.h"
 #include "core/base/rng.h"
 
-/* The fraction of random cases that is tried: all of them; one in seven under the sanitizers, which
- * look for other errors than wrong numbers and slow a case down several times; and one in four on a
- * GPU, where plans are searched for, built and timed, unless DPT_HEAVY=1. */
+/* Returns n, so that every n-th random case is tried: 1 for all of them; 7 under the sanitizers,
+ * which look for other errors than wrong numbers and slow a case down several times; 4 on a GPU,
+ * where plans are searched for, built and timed; 1 everywhere with DPT_HEAVY=1. */
 static inline int net_every(void)
 {
     const char *heavy = getenv("DPT_HEAVY"), *where = getenv("DPT_CUDA_TESTS");

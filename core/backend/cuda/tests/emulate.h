@@ -35,7 +35,7 @@ int dpt_emulate_end(void **state);
 void emulated_fail(const char *what);
 /* The calling thread of a block gives way to the others until all have come as far. */
 void emulated_until(enum emulated_wait wait);
-/* Gives the value that the thread with lane `other` shows, and shows `mine`. */
+/* Shows `mine` to the warp, and copies what the thread with this lane shows to `other`. */
 void emulated_exchange(const void *mine, void *other, size_t size, uint32_t lane);
 
 static inline const void *emulated_aligned(const void *at, size_t to)

@@ -6,7 +6,7 @@
 
 #include "core/backend/cuda/tests/fake_driver.h"
 
-/* By that clock; under the lock. */
+/* The time of that clock; under the lock. */
 static double microseconds;
 
 static const char *takes(void)

@@ -69,7 +69,7 @@ unsigned fake_engine_notes(int row, const struct fake_conv *conv)
     return engines[row].notes & ~(half ? NOTE(DOWN_CONVERT_INPUTS) : 0);
 }
 
-/* Whether only the general engine supports this. */
+/* Whether other engines than the general one support this. */
 static bool is_plain(const struct fake_conv *c)
 {
     return c->groups == 1 && c->before[0] == c->after[0] && c->before[1] == c->after[1];

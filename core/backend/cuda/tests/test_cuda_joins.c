@@ -219,8 +219,8 @@ struct sums {
     double n, mean, variance, scale, dy, inner;
 };
 
-/* dy of a number, after the ReLU's backward, whose sign is the device's, since rounding decides
- * it. */
+/* dy of a number after the ReLU's backward. The sign of the device's y decides, since rounding may
+ * change it. */
 static double passed_back(const struct norm *b, size_t at)
 {
     return !b->relu || tensor_get(&b->y, at) > 0 ? (double)tensor_get(&b->dy, at) : 0;
