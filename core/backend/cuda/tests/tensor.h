@@ -127,7 +127,7 @@ static inline struct device_tensor tensor_random(enum type type, size_t n,
     return t;
 }
 
-/* The same bits at i, or both not numbers. */
+/* Whether both have the same bits at i, or NaN. */
 static inline bool tensor_same(const struct device_tensor *a, const struct device_tensor *b,
                                size_t i)
 {
