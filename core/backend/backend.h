@@ -6,12 +6,13 @@
  * worker has its own activations and workspace, so different threads may use different workers at
  * the same time; no two threads may use one worker at once. After the first micro-batch of a worker
  * nothing is allocated. A worker may have several micro-batches in flight, each with activations of
- * its own, and take them through the graph in turn, a range of nodes at a time (struct dpt_pass).
+ * its own, and take them through the graph alternately, one range of nodes at a time (struct
+ * dpt_pass).
  *
  * Gradients and losses are sums over samples, each multiplied by its weight, not means: whoever
- * updates the parameters divides by the sum of the weights, which is the number of samples where
- * they have no weights. Parameters and gradients are canonical arenas (graph.h) in host memory,
- * borrowed for the call.
+ * updates the parameters divides by the sum of the weights, which is the number of samples if they
+ * have no weights. Parameters and gradients are canonical arenas (graph.h) in host memory, borrowed
+ * for the call.
  */
 #ifndef DPT_BACKEND_BACKEND_H
 #define DPT_BACKEND_BACKEND_H
@@ -48,15 +49,18 @@ extern const char *const dpt_precision_names[DPT_PRECISIONS + 1]; /* ends with N
  * X(NAME, name): every loss, once. The enum, the host's functions, the GPU's kernels and the job's
  * rows are made from this list, so a loss that lacks one of them does not compile.
  *
- * CROSS_ENTROPY: softmax cross-entropy; labels, or rows of target probabilities. FOCAL: the same,
- * each class' term times (1 - its probability)^gamma (Lin et al. 2017, equation 4, of softmax).
- * MSE: mean over the outputs of (y - t)^2. L1: of |y - t|. HUBER: of (y - t)^2 / 2 where |y - t| is
- * at most delta, else of delta (|y - t| - delta / 2) (Huber 1964).
- * POISSON: of exp(y) - t y, the negative log-likelihood of a count t whose rate is exp(y), but for
- * what does not depend on y (PyTorch's PoissonNLLLoss).
- * BINARY_CROSS_ENTROPY: mean over the outputs of the cross-entropy of sigmoid(y) with t, 0 to 1:
- * labels that each hold or do not. A target below 0 is a label that holds, and counts minus that
- * (PyTorch's pos_weight).
+ * CROSS_ENTROPY: softmax cross-entropy; labels, or rows of target probabilities
+ * FOCAL: cross-entropy with each class' term times (1 - its probability)^gamma (Lin et al. 2017,
+ *     equation 4, of softmax)
+ * MSE: mean over the outputs of (y - t)^2
+ * L1: mean of |y - t|
+ * HUBER: mean of (y - t)^2 / 2 if |y - t| is at most delta, else of delta (|y - t| - delta / 2)
+ *     (Huber 1964)
+ * POISSON: mean of exp(y) - t y, the negative log-likelihood of a count t whose rate is exp(y), but
+ *     for what does not depend on y (PyTorch's PoissonNLLLoss)
+ * BINARY_CROSS_ENTROPY: mean over the outputs of the cross-entropy of sigmoid(y) with t, 0 to 1,
+ *     for multi-label targets; a target below 0 is a label that holds, and counts minus that
+ *     (PyTorch's pos_weight)
  */
 #define DPT_LOSS_LIST(X)                                                                           \
     X(CROSS_ENTROPY, cross_entropy)                                                                \
@@ -71,16 +75,16 @@ extern const char *const dpt_precision_names[DPT_PRECISIONS + 1]; /* ends with N
 enum dpt_loss_kind { DPT_LOSS_LIST(X) DPT_LOSSES };
 #undef X
 
-/* Whether a model is right or wrong about a sample, so that there is an accuracy; of a loss of
- * numbers to predict it is not. */
+/* Whether the loss is one of classification, so that a sample is right or wrong and there is an
+ * accuracy; false for regression. */
 bool dpt_loss_judges(enum dpt_loss_kind kind);
 /* Whether an output is a class' logit: labels are classes, or targets are their probabilities. */
 bool dpt_loss_has_classes(enum dpt_loss_kind kind);
 
 struct dpt_loss {
     enum dpt_loss_kind kind;
-    /* Of cross-entropy s: the target becomes (1 - s) target + s / outputs (Szegedy et al. 2016). Of
-     * FOCAL gamma, of HUBER delta. */
+    /* Cross-entropy: the label smoothing s, by which the target becomes (1 - s) target + s /
+     * outputs (Szegedy et al. 2016). FOCAL: gamma. HUBER: delta. */
     float attribute;
 };
 
@@ -95,23 +99,23 @@ struct dpt_batch {
     /* [count]: numbers of the samples in the data set, which with seed and step key the dropout. */
     const int64_t *sample;
     uint64_t seed, step; /* of the run, and of the training step */
-    /* Where the program adds gradients (dpt_backend.adds), else 0 and false: how many micro-batches
-     * are in the sum to which this batch's gradients are added, 0: it begins one; and whether more
-     * of them follow, so that no gradient is written yet. */
+    /* For programs that add gradients (dpt_backend.adds), else 0 and false. before: how many
+     * micro-batches are in the sum to which this batch's gradients are added; 0: it begins the sum.
+     * more: further micro-batches follow, so no gradient is written yet. */
     int32_t before;
     bool more;
-    /* Where this batch writes the gradient of the whole step: for each tensor of the graph whose
+    /* If this batch writes the gradient of the whole step: for each tensor of the graph whose
      * pieces of DPT_SUM_OF_SQUARES_CHUNK floats are chunks of the norm, where their sums of squares
      * (core/base/sum_of_squares.h) may be written; NULL for the others. A program that has the
-     * gradient in its registers writes them all, any other none. NULL: nobody asks. */
+     * gradient in its registers writes them all, any other none. NULL: not wanted. */
     double *const *squares;
 };
 
 /*
- * What ranks that divide dense layers among them (dpt_graph_node.own_outputs) tell each other
- * within a pass. A layer's kernels are those of the whole layer, so each number is the same whoever
- * computes it. All of a team's threads wait meanwhile. Nothing is told of a failure: whoever called
- * the pass learns of it elsewhere.
+ * What the ranks that share tensor-parallel layers (dpt_graph_node.own_outputs) exchange within a
+ * pass. A layer's kernels are those of the whole layer, so each number is the same whoever computes
+ * it. All of a team's threads wait meanwhile. A failure is not reported here: the caller of the
+ * pass learns of it elsewhere.
  */
 struct dpt_divided {
     /* One thread calls it with rows [rows][width] of a layer's outputs or, with `gradient`, of the
@@ -124,20 +128,20 @@ struct dpt_divided {
 };
 
 /* The first value, input included, that is not finite: the node that gives it, and the sample's row
- * in the batch. Both are -1 where all are finite. */
+ * in the batch. Both are -1 if all are finite. */
 struct dpt_nonfinite {
     int32_t node, position;
 };
 
 /*
- * Nodes [first, last) of one micro-batch that a worker has under way. Where a batch norm takes the
- * statistics of the whole step, one range ends and the next begins: forward up to it gives what the
- * norm sums over this micro-batch, and forward from it on takes those sums of all of the step's
- * (norm_sums.h). Backward, from its readers down to it and from it on down, does the same with what
- * its gradient hangs on. So the norms divide the nodes, each of them the first one of a range of
+ * Nodes [first, last) of one micro-batch that a worker has in flight. At a synchronized batch norm
+ * one range ends and the next begins: forward up to it gives what the norm sums over this
+ * micro-batch, and forward from it on takes those sums of all of the step's (norm_sums.h).
+ * Backward, from its readers down to it and from it on down, does the same with the sums on which
+ * its gradient depends. So the norms divide the nodes, each of them the first one of a range of
  * forward, and the last one of a range of backward.
  *
- * A stage of a pipeline is a range, too, of a program that computes no other nodes (struct
+ * A pipeline stage is a range, too, in a program that computes no other nodes (struct
  * dpt_program_spec): the value that its first node reads comes from elsewhere, and so does the
  * gradient of the one that the next stage reads (dpt_backend.value).
  */
@@ -151,30 +155,29 @@ struct dpt_pass {
     float *gradient;     /* of the tensors of these nodes, and of the norm at which backward ends */
     bool add;
     /* Two numbers (norm_sums.h) for each channel of the norm at which the range begins, and of the
-     * norm at which it ends. NULL where there is no such norm. */
+     * norm at which it ends. NULL if there is no such norm. */
     const double *all;
     double *own;
     int64_t samples; /* of the whole step */
-    /* Called between nodes, or while a device computes, of a team by its first thread; NULL:
-     * nothing is to be done. ref, of which nobody wants speed, leaves it out. */
+    /* Called between nodes, or while a device computes; in a team by its first thread. NULL: there
+     * is nothing to do. ref does not call it, since its speed does not matter. */
     void (*between)(void *arg);
     void *arg;
     const struct dpt_divided *divided; /* NULL: no layer is */
     /* Set by forward of a pass that infers, where it is -1 and one of the range's values is not
-     * finite. For messages, so it may be slow; of several micro-batches in flight the first one's
-     * memory is used. NULL: nobody asks. */
+     * finite. For messages, so it may be slow; with several micro-batches in flight the first one's
+     * memory is used. NULL: not wanted. */
     struct dpt_nonfinite *nonfinite;
 };
 
 /* The sums from which loss and accuracy are computed, in training and evaluation; those of several
- * threads and ranks can be added. The mean loss is loss / weight, the accuracy correct / weight.
- * Where samples have no weights, or only 0 and 1, `correct` and `weight` are whole numbers and
- * exact. */
+ * threads and ranks can be added. The mean loss is loss / weight, the accuracy correct / weight. If
+ * samples have no weights, or only 0 and 1, `correct` and `weight` are whole numbers and exact. */
 struct dpt_metric_sums {
     double loss; /* weight x loss of each sample */
-    /* Sum of the weights of the samples whose largest output is that of the label (or where the
-     * target is largest); with binary cross-entropy, of which all labels are right: those whose
-     * outputs are > 0 are the ones whose targets are >= 0.5. 0 for numbers to predict. */
+    /* Sum of the weights of the samples whose largest output is that of the label (or of the
+     * largest target); with binary cross-entropy, of the samples whose labels are all right: an
+     * output is > 0 exactly if its target is >= 0.5. 0 for regression. */
     double correct;
     int64_t samples; /* counted once each, whatever their weights */
     double weight;
@@ -190,7 +193,7 @@ static inline void dpt_metric_sums_add(struct dpt_metric_sums *to,
     to->weight += more->weight;
 }
 
-/* The mean loss and the accuracy; NAN without samples, and where the samples' weights sum to 0. */
+/* The mean loss and the accuracy; NAN without samples, and if the samples' weights sum to 0. */
 static inline double dpt_metric_sums_loss(const struct dpt_metric_sums *t)
 {
     return t->weight > 0 ? t->loss / t->weight : NAN;
@@ -220,17 +223,17 @@ struct dpt_program_spec {
      * micro-batch. */
     int32_t sub_batch;
     /* How many micro-batches' gradients a device should add before it writes their sum: along the
-     * tree over them, counted from the first one, or, where bits need not be `reproducible`, from
-     * the first to the last. Up to `sub_batch` of them: it is not asked to. */
+     * tree over them, counted from the first one, or, if bits need not be `reproducible`, from the
+     * first to the last. Up to `sub_batch` of them: it is not asked to. */
     int32_t adds;
     enum dpt_precision precision; /* one that the backend has */
-    /* The same graph, micro-batch and kind of device always give the same bits: no kernel is chosen
-     * by timing, and no sum is added in a changing order. */
+    /* The bits depend only on the graph, the micro-batch and the kind of device: no kernel is
+     * chosen by timing, and no sum is added in a changing order. */
     bool reproducible;
-    /* Allows kernels whose bits change from run to run where they are faster. Otherwise they are
-     * used only where there is no other. */
+    /* Allows kernels whose bits change from run to run if they are faster. Otherwise they are used
+     * only if there is no other. */
     bool varying;
-    int device; /* its number, where there are several (devices.h) */
+    int device; /* its number, if there are several (devices.h) */
     /* Counts the waits for a device, for a watchdog; borrowed while the program lives. NULL: nobody
      * reads it. */
     struct dpt_device_waits *waits;
@@ -239,7 +242,7 @@ struct dpt_program_spec {
      * is. */
     const char *cache;
     /* The kernels that an earlier program chose, in the text that dpt_backend.plans gave: they are
-     * used again where the device still has them. NULL: none. */
+     * used again if the device still has them. NULL: none. */
     const char *plans;
 };
 
@@ -255,7 +258,7 @@ struct dpt_program_bytes {
     int64_t scratch;    /* workspace of the kernels */
     int64_t copies;     /* of the parameters, in other layouts or precisions */
     bool shares_copies; /* the ranks of a node have them once, together (dpt_backend.share) */
-    int64_t sums;       /* in which it adds gradients, where there is memory for it: `adds` */
+    int64_t sums;       /* in which it adds gradients, if there is memory for it: `adds` */
 };
 
 struct dpt_backend_steps;
@@ -285,13 +288,13 @@ struct dpt_backend {
     /* Does what `describe` does, for messages: it names only the part of the instruction set that
      * the backend's kernels use. */
     const char *(*uses)(void);
-    /* The instruction set of the processor that the backend and its library use. NULL: a device
+    /* The instruction set of the CPU that the backend and its library use. NULL: a device
      * computes. */
     enum dpt_isa (*isa)(void);
     /* Limits the library to this instruction set and those below it, in the whole process, where it
      * would otherwise choose by itself. Must be called before `describe`, `isa` and anything that
-     * computes. Errors: BAD_JOB (the processor has no such instructions, or the library knows no
-     * limit). Optional. */
+     * computes. Errors: BAD_JOB (the CPU has no such instructions, or the library knows no limit).
+     * Optional. */
     enum dpt_status (*limit)(enum dpt_isa most, struct dpt_error *err);
     /* Whether it is faster that a rank's threads compute each micro-batch of this graph together,
      * sharing its layers, than that each takes micro-batches of its own and their gradients are
@@ -303,16 +306,16 @@ struct dpt_backend {
                             struct dpt_error *err);
     void (*close)(void *program); /* does nothing for NULL */
     /* Collective over the ranks of a node, each of which has just opened a program of the same
-     * graph. Lets them keep what `refresh` derives from the parameters once for all of them, where
+     * graph. Lets them keep what `refresh` derives from the parameters once for all of them, if
      * that is worth it. *shared: out, whether they do: then `refresh` is to be called by all of
      * them, with the same parameters, and none may compute from before the first one calls it until
      * it has returned on all. Errors: RANK. Optional. */
     enum dpt_status (*share)(void *program, const struct dpt_group *node, bool *shared,
                              struct dpt_error *err);
     /* How many micro-batches' gradients the program adds by itself, at most: as many as the spec
-     * says or, where the memory is too small for their sums, fewer; 1, or the sub-batches of a
-     * batch: it writes each call's. dpt_batch says where in a sum a micro-batch is; what their
-     * passes give for the state is written with each. Optional: it adds none. */
+     * says or, if the memory is too small for their sums, fewer; 1, or the sub-batches of a batch:
+     * it writes each call's. dpt_batch says where in a sum a micro-batch is; what their passes give
+     * for the state is written with each. Optional: it adds none. */
     int32_t (*adds)(const void *program);
     /* Bytes of device memory that the program holds (activations, workspace, copies). Optional. */
     int64_t (*bytes)(const void *program);
@@ -325,30 +328,29 @@ struct dpt_backend {
      * a share of the work. No other call may run at the same time. Errors: RANK. */
     enum dpt_status (*refresh)(void *program, int worker, const float *params,
                                struct dpt_error *err);
-    /* They serve passes over ranges of nodes whose weights are not always there. renew: does what
-     * refresh does, for the nodes [first, last) alone, with the same parameters on all ranks or
-     * not. forget: gives back the memory of what is derived from these nodes' weights, until it is
-     * renewed; memory that is shared stays. Optional, both or none: nothing is derived. */
+    /* For passes over ranges of nodes whose weights are not always in memory. renew: does what
+     * refresh does, for the nodes [first, last) alone; ranks may pass different parameters. forget:
+     * frees the memory of what is derived from these nodes' weights, until it is renewed; shared
+     * memory stays. Optional, both or none: nothing is derived. */
     enum dpt_status (*renew)(void *program, int worker, const float *params, int32_t first,
                              int32_t last, struct dpt_error *err);
     void (*forget)(void *program, int32_t first, int32_t last);
     /* Forward, loss and backward of one micro-batch. gradient: an arena, overwritten, or added to
-     * where `add` is set; the floats between its tensors stay as they are. metric_sums: added to.
-     * With `sub_batch`, metric_sums is an array [1 … micro / sub_batch], one for each sub-batch of
-     * the batch, and `add` is not allowed. All threads of a team call it within one dpt_pool_run,
-     * each with its worker and otherwise the same arguments; the metrics are added to the sums of
-     * worker 0, and everything is done when any of the calls returns. The bits of gradient and
-     * metric sums depend neither on the number of threads nor on whether they are a team. Errors:
-     * RANK. */
+     * if `add` is set; the floats between its tensors stay as they are. metric_sums: added to. With
+     * `sub_batch`, metric_sums is an array [1 … micro / sub_batch], one for each sub-batch of the
+     * batch, and `add` is not allowed. All threads of a team call it within one dpt_pool_run, each
+     * with its worker and otherwise the same arguments; the metrics are added to the sums of worker
+     * 0, and everything is done when any of the calls returns. The bits of gradient and metric sums
+     * depend neither on the number of threads nor on whether they are a team. Errors: RANK. */
     enum dpt_status (*train)(void *program, int worker, const struct dpt_batch *batch,
                              const float *params, float *gradient, bool add,
                              struct dpt_metric_sums *metric_sums, struct dpt_error *err);
-    /* Ranges of nodes, for graphs with batch norms over the whole step, for which `train` takes its
-     * own batch, and for stages of a pipeline: forward of a range; the loss, after the last range,
-     * as `train` computes it or, where the pass infers, as `infer`; backward of a range. A team
-     * calls them as it calls `train`, but for norms over the whole step and for passes that infer,
-     * which each thread computes by itself; where layers are divided, and on a device, the team
-     * calls forward, and its first thread the loss.
+    /* Passes over ranges of nodes, for pipeline stages and for graphs with synchronized batch norms
+     * (`train` takes its batch for the whole step): forward of a range; the loss, after the last
+     * range, as `train` computes it or, if the pass infers, as `infer`; backward of a range. A team
+     * calls them as it calls `train`, except that each thread computes synchronized norms, and
+     * passes that infer, by itself; if layers are divided, and on a device, the team calls forward,
+     * and its first thread the loss.
      * Optional, all three or none. Errors: as train's. */
     enum dpt_status (*forward)(void *program, int worker, const struct dpt_pass *pass,
                                struct dpt_error *err);
@@ -356,10 +358,10 @@ struct dpt_backend {
                             struct dpt_metric_sums *metric_sums, struct dpt_error *err);
     enum dpt_status (*backward)(void *program, int worker, const struct dpt_pass *pass,
                                 struct dpt_error *err);
-    /* Gives a value of a worker's micro-batch in flight where passes have or read it: the value
-     * that this node reads as its first input, or its gradient; for the number of nodes, the
-     * outputs. It lies as the same program has it on another machine. NULL: no gradient of it is
-     * wanted. *floats: out, of a full micro-batch, padding included. Optional, as `forward`. */
+    /* Gives a value of a worker's micro-batch in flight, as passes have or read it: the value that
+     * this node reads as its first input, or its gradient; for the number of nodes, the outputs. It
+     * lies as the same program has it on another machine. NULL: no gradient of it is wanted.
+     * *floats: out, of a full micro-batch, padding included. Optional, as `forward`. */
     float *(*value)(const void *program, int worker, int flight, int32_t node, bool gradient,
                     size_t *floats);
     /* Forward as in evaluation (without dropout). outputs: [count][outputs], or NULL. metric_sums:
@@ -368,7 +370,7 @@ struct dpt_backend {
                              const float *params, float *outputs,
                              struct dpt_metric_sums *metric_sums, struct dpt_error *err);
     /* Computes forward as `infer` does. *node: out, the first node, input included, with an output
-     * that is not finite; *position: out, that sample's row in the batch. Both are -1 where all
+     * that is not finite; *position: out, that sample's row in the batch. Both are -1 if all
      * outputs are finite. For messages, so it may be slow. Errors: RANK. */
     enum dpt_status (*find_nonfinite)(void *program, int worker, const struct dpt_batch *batch,
                                       const float *params, int32_t *node, int32_t *position,
@@ -382,7 +384,7 @@ struct dpt_backend {
      * out, how many there are. Errors: RANK. Optional. */
     enum dpt_status (*launches)(void *program, struct dpt_launch_cost *costs, int most, int *n,
                                 struct dpt_error *err);
-    /* The node whose kernel also computes this node, where the two are fused; else the node itself.
+    /* The node whose kernel also computes this node, if the two are fused; else the node itself.
      * Optional. */
     int32_t (*runs_in)(const void *program, int32_t node, bool backward);
     /* Appends the kernels that were chosen among several that might give different bits: lines
@@ -390,8 +392,7 @@ struct dpt_backend {
      * Optional. */
     void (*plans)(const void *program, struct dpt_str *text);
     /* Appends a line, without its end, that says how much time deterministic kernels cost, or
-     * others would save; nothing where that was not measured or where they are the fastest.
-     * Optional. */
+     * others would save; nothing if that was not measured or if they are the fastest. Optional. */
     void (*determinism)(const void *program, struct dpt_str *text);
     /* Sets the loss scale, a power of two by which the gradient of the loss is multiplied before
      * backward and the parameters' gradient divided. Errors: RANK. Optional. */
@@ -400,14 +401,14 @@ struct dpt_backend {
      * thread alone: measures the machine's peak arithmetic. Errors: INTERNAL, RANK. */
     enum dpt_status (*gemm)(enum dpt_precision precision, int64_t m, int64_t n, int64_t k,
                             const float *a, const float *b, float *c, struct dpt_error *err);
-    /* With what bf16 is multiplied, for messages: "AMX tiles"; NULL: with fp32's instructions, so
-     * that it is no faster. Optional: a device computes. */
+    /* The instructions that multiply bf16, for messages: "AMX tiles"; NULL: with fp32's
+     * instructions, so that it is no faster. Optional: a device computes. */
     const char *(*bf16)(void);
 };
 
 extern const struct dpt_backend dpt_backend_ref;  /* ref/: plain C, any shape */
-extern const struct dpt_backend dpt_backend_cpu;  /* cpu/: where DPT_WITH_ONEDNN is 1 */
-extern const struct dpt_backend dpt_backend_cuda; /* cuda/: where DPT_WITH_CUDA is 1 */
+extern const struct dpt_backend dpt_backend_cpu;  /* cpu/: if DPT_WITH_ONEDNN is 1 */
+extern const struct dpt_backend dpt_backend_cuda; /* cuda/: if DPT_WITH_CUDA is 1 */
 
 /* All backends of this build, the one to prefer on CPUs first; ends with NULL. */
 extern const struct dpt_backend *const dpt_backends[];

@@ -1,11 +1,11 @@
 /*
  * bf16: numbers with 8 bits of significand and fp32's exponent, to which the operands of products
- * are rounded where the job's precision is bf16.
+ * are rounded if the job's precision is bf16.
  *
  * A backend on the host keeps all values in fp32. Dense layers and convolutions round what they
  * multiply: their inputs, their weights (a batch norm folded into them first) and the gradient of
- * their outputs, of which they also make the bias' gradient. Sums are fp32. Rounding is to the
- * nearest, to even in the middle; numbers below 2^-126 count as zero, as in the processor's own
+ * their outputs, from which they also compute the bias' gradient. Sums are fp32. Rounding is to the
+ * nearest, to even in the middle; numbers below 2^-126 count as zero, as in the CPU's own
  * instructions; infinities and NaN stay what they are.
  */
 #ifndef DPT_BACKEND_BF16_H

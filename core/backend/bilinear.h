@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-/* An output is (1 - share) times input `first` plus `share` times input `second`. Where share is 0
+/* An output is (1 - share) times input `first` plus `share` times input `second`. If share is 0
  * both are the same input, so that no other one is read. */
 struct dpt_bilinear {
     int32_t first, second;

@@ -24,7 +24,7 @@ struct dpt_device_info {
     int major, minor; /* compute capability */
     int multiprocessors;
     int64_t memory, available; /* bytes */
-    /* Peak memory bandwidth in bytes a second, computed from clock and bus width; 0: unknown. */
+    /* Peak memory bandwidth in bytes per second, computed from clock and bus width; 0: unknown. */
     double bandwidth;
 };
 

@@ -61,7 +61,8 @@ static void find_pairs(const struct dpt_graph *g, struct place *places)
     }
 }
 
-/* The tensors of a node. For a folded one without a bias, that of its norm under its own name. */
+/* Copies the tensors of a node. A folded node without a bias gets the bias of its norm, under a
+ * name of its own. */
 static enum dpt_status add_tensors(const struct dpt_graph *g, const struct dpt_graph_node *from,
                                    const struct dpt_graph_node *norm, struct dpt_graph *to,
                                    struct dpt_graph_node *node, struct dpt_error *err)

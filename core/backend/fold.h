@@ -14,8 +14,8 @@
  * -1: there is none, or i is no batch norm. */
 int32_t dpt_fold_target(const struct dpt_graph *graph, int32_t i);
 
-/* Writes the weights (canonical order) and the bias (one entry a channel) of `before` with `norm`,
- * which reads it, folded in. params: an arena of the graph. */
+/* Writes the weights (canonical order) and the bias (one entry per channel) of `before` with
+ * `norm`, which reads it, folded in. params: an arena of the graph. */
 void dpt_fold(const struct dpt_graph *graph, const struct dpt_graph_node *before,
               const struct dpt_graph_node *norm, const float *params, float *weights, float *bias);
 

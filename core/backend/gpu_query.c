@@ -60,7 +60,7 @@ static bool load_cuda(struct cuda *cuda)
     return all;
 }
 
-/* The driver's version, or what its library has to say against it. */
+/* The driver's version, or why its library cannot be used. */
 static void ask_nvml(struct dpt_gpu_query *gpus)
 {
     void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
@@ -138,7 +138,7 @@ const struct dpt_backend *dpt_gpu_backend(void)
     return NULL;
 }
 
-/* Which one would be this rank's. */
+/* The device that this rank would use. */
 static void ask_own(const struct cuda *cuda, struct dpt_gpu_query *gpus, int local)
 {
     int device;
@@ -150,7 +150,7 @@ static void ask_own(const struct cuda *cuda, struct dpt_gpu_query *gpus, int loc
     cuda->bus(gpus->own_bus, sizeof gpus->own_bus, device);
 }
 
-/* What this program needs beside the driver. */
+/* The libraries that this program needs beside the driver. */
 static void ask_backend(struct dpt_gpu_query *gpus)
 {
     const struct dpt_backend *backend = dpt_gpu_backend();
@@ -169,7 +169,8 @@ static void ask_backend(struct dpt_gpu_query *gpus)
                  err.text);
 }
 
-/* What is known stands in *gpus at once, and `why` says what it would be if this were the end. */
+/* The results so far are written to *gpus at once, and `why` is what it would be if the child ended
+ * here. */
 static void ask(struct dpt_gpu_query *gpus)
 {
     const int local = dpt_launcher_local_rank();

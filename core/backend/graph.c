@@ -275,7 +275,7 @@ const struct dpt_graph_node *dpt_graph_divided(const struct dpt_graph *graph, in
     return NULL;
 }
 
-/* One of `ranks` parts of n, which begins at a multiple of `unit`. */
+/* Returns one of `ranks` parts of n, which begins at a multiple of `unit`. */
 static struct dpt_range part_of(int64_t n, int64_t unit, int rank, int ranks)
 {
     size_t begin, end;
@@ -307,7 +307,8 @@ static enum dpt_status place_tensors(const struct dpt_graph *graph, const struct
                                      struct dpt_graph *part, int64_t *learned, int64_t *state,
                                      struct dpt_error *err)
 {
-    /* learned ones and state: taken of the part, and of the whole, which begins there */
+    /* floats of learned tensors and of state: those of the part, those of the whole before it, and
+     * the float of the whole at which the part begins */
     int64_t floats[2] = {0}, passed[2] = {0}, begin[2] = {-1, -1};
 
     for (int32_t k = 0; k < graph->n_tensors; k++) {

@@ -29,7 +29,7 @@
 #include "core/base/sum_of_squares.h"
 
 enum { DPT_NAME = 64, DPT_MAX_INPUTS = 2, DPT_MAX_ATTRIBUTES = 2, DPT_TENSOR_ALIGN = 16 };
-/* Most arenas beside the parameters: two of an optimizer, and the weights' moving average. */
+/* The most arenas beside the parameters: two of an optimizer, and the weights' moving average. */
 enum { DPT_MAX_SLOTS = 3 };
 
 /* Channels, height and width of one sample, stored [c][h][w]; a flat vector of n numbers is {n, 1,
@@ -51,10 +51,10 @@ struct dpt_range {
  * conv: cross-correlation, as everywhere in the field; weight [out, in/groups, kh, kw], bias [out]
  *     or none
  * dense: y = W x + b; weight [out, in]
- * maxpool: padding never wins; of equal values the first in row-major order gets the gradient
+ * maxpool: padding never wins; the first of equal values in row-major order gets the gradient
  * avgpool: the divisor is kh x kw, padding counts as zeros (as PyTorch's default)
  * global_avgpool: mean over h x w; gives a flat vector of c
- * adaptive_avgpool: of n outputs along an axis, i is the mean over the inputs from floor(i in / n)
+ * adaptive_avgpool: output i of n along an axis is the mean over the inputs from floor(i in / n)
  *     up to ceil((i + 1) in / n); the shape of the output says n
  * upsample: each number window.kernel times along each axis
  * bilinear: likewise, but between the nearest numbers, at the centres of pixels (bilinear.h)
@@ -64,15 +64,16 @@ struct dpt_range {
  * concat: the channels of the first input, then those of the second; or two vectors
  * layernorm: (x - mean) / sqrt(variance + eps) weight + bias; mean and biased variance over all
  *     numbers of a sample, whose shape weight and bias have
- * groupnorm: the same over each of window.groups runs of channels; weight and bias [channels]
- * prelu: x, or w x where x < 0; weight [channels]
- * batchnorm: likewise for each channel, or each number of a flat vector, over all pixels of all
+ * groupnorm: as layernorm, over each of window.groups runs of channels; weight and bias [channels]
+ * prelu: x, or w x if x < 0; weight [channels]
+ * batchnorm: as layernorm, for each channel, or each number of a flat vector, over all pixels of
+ * all
  *     samples of the micro-batch, or (`whole_step`) of the step; evaluation: by the running
  *     statistics
  */
 #define DPT_OPERATIONS(X) X(INPUT, input) DPT_LAYER_OPERATIONS(X) DPT_OTHER_OPERATIONS(X)
-/* The operations that have a layer of their name. Those that are a kind of another one's layer are
- * listed behind them. */
+/* The operations that have a layer of their name. DPT_OTHER_OPERATIONS, which follow, are kinds of
+ * another operation's layer. */
 #define DPT_LAYER_OPERATIONS(X)                                                                    \
     X(CONV, conv)                                                                                  \
     X(DENSE, dense)                                                                                \
@@ -122,10 +123,10 @@ struct dpt_tensor {
     int64_t whole;       /* product of dims; 0: none of them is in an arena of this part */
     int64_t offset;      /* in floats, from the arena's start */
     bool decay;          /* weight decay applies (weights, not biases) */
-    bool state;          /* not learned: it lies behind the learned tensors */
+    bool state;          /* not learned: it lies after the learned tensors */
     bool frozen;         /* not updated; the backward pass leaves its gradient as it is: zero */
     double lr_scale;     /* times the learning rate; 0: as 1 */
-    double weight_decay; /* its own, where `decays_alone`; else the optimizer's */
+    double weight_decay; /* its own, if `decays_alone`; else the optimizer's */
     bool decays_alone;
     struct dpt_initializer init;
     int64_t fan_in, fan_out; /* that `init` scales by */
@@ -139,8 +140,8 @@ struct dpt_graph_node {
     char name[DPT_NAME]; /* "conv1", unique; also the folder of its tensors */
     int32_t n_inputs, inputs[DPT_MAX_INPUTS];
     bool learns;     /* this node, or one that it depends on, has weights; dpt_graph_add sets it */
-    bool by_running; /* a batch norm whose running statistics are frozen: it goes by them in
-                        training, too */
+    bool by_running; /* a batch norm with frozen running statistics, which it uses in training,
+                        too */
     /* of the first input, of a join's second input, of the output */
     struct dpt_shape in, other, out;
     struct dpt_window window;
@@ -148,9 +149,9 @@ struct dpt_graph_node {
     int32_t mean, variance; /* of batch norm's running statistics; -1: none */
     /* The operation's own numbers, such as dropout's rate, as its row names them. */
     float attribute[DPT_MAX_ATTRIBUTES];
-    bool whole_step; /* batch norm: its statistics are those of all samples of a step */
-    /* A dense layer that several ranks divide: the outputs that this one computes, whose weights it
-     * has, and the inputs whose gradient it computes; it may have none. */
+    bool whole_step; /* synchronized batch norm: statistics over all samples of a step */
+    /* A tensor-parallel dense layer: the outputs that this rank computes, whose weights it has, and
+     * the inputs whose gradient it computes; a rank may have none. */
     bool divided;
     struct dpt_range own_outputs, own_inputs;
     /* Where the layer is in the job file, for messages about errors that are found later; 0:
@@ -177,20 +178,20 @@ static inline int64_t dpt_shape_size(const struct dpt_shape *s)
 /* "64x7x7" or "3136" into buf (at least 40 bytes); returns buf. */
 const char *dpt_shape_text(const struct dpt_shape *s, char *buf);
 
-/* The output's size along axis 0 or 1 for an input of this size; <= 0 where the kernel does not
+/* The output's size along axis 0 or 1 for an input of this size; <= 0 if the kernel does not
  * fit. */
 int32_t dpt_window_extent(const struct dpt_window *w, int axis, int32_t input);
 
 /*
- * The chunks of which norms are made under `reproducible`: in each learned tensor, from its first
- * row on, so many rows as are a power of two and at most DPT_SUM_OF_SQUARES_CHUNK floats; longer
- * rows in pieces of that many. (A row is what one output reads: all dimensions but the first.) So
- * no chunk straddles tensors, or parts of a tensor that are cut at such runs of rows. The padding
- * behind a tensor, which is zero, belongs to its last chunk.
+ * Norms under `reproducible` are sums over chunks: in each learned tensor, from its first row on,
+ * so many rows as are a power of two and at most DPT_SUM_OF_SQUARES_CHUNK floats; longer rows in
+ * pieces of that many. (A row is what one output reads: all dimensions but the first.) So no chunk
+ * straddles tensors, or parts of a tensor that are cut at such runs of rows. The padding after a
+ * tensor, which is zero, belongs to its last chunk.
  */
 size_t dpt_tensor_chunks(const struct dpt_tensor *tensor); /* 0: it is state */
-/* Counts the chunks of all ranks that divide the tensor, and those of them that are in front of
- * this rank's. */
+/* Counts the chunks of all ranks that divide the tensor, and those of them that come before this
+ * rank's. */
 size_t dpt_tensor_whole_chunks(const struct dpt_tensor *tensor);
 size_t dpt_tensor_chunks_before(const struct dpt_tensor *tensor);
 /* The first float of a tensor's chunk, in the arena. */
@@ -204,13 +205,13 @@ enum dpt_status dpt_graph_chunks(const struct dpt_graph *graph, struct dpt_chunk
                                  struct dpt_error *err);
 
 /* Appends a copy of a node or a tensor; *index: out, its number. A tensor's offset and count are
- * set here; a learned one moves the state behind it. An empty graph is {0}. Errors: RANK. */
+ * set here; a learned tensor moves the state after it. An empty graph is {0}. Errors: RANK. */
 enum dpt_status dpt_graph_add(struct dpt_graph *graph, const struct dpt_graph_node *node,
                               int32_t *index, struct dpt_error *err);
 enum dpt_status dpt_graph_add_tensor(struct dpt_graph *graph, const struct dpt_tensor *tensor,
                                      int32_t *index, struct dpt_error *err);
-/* The float at which the tensors of a node and of those behind it begin, learned or state, which
- * stand in the nodes' order; the end of these where there are none. */
+/* The float at which the tensors of a node and of those after it begin, learned or state, which
+ * stand in the nodes' order; the end of these if there are none. */
 size_t dpt_graph_from(const struct dpt_graph *graph, int32_t node, bool state);
 /* Whether backward has to compute the gradient of a node's inputs. */
 bool dpt_graph_wants_dx(const struct dpt_graph *graph, int32_t node);
@@ -220,14 +221,14 @@ void dpt_graph_freeze(struct dpt_graph *graph);
 int64_t dpt_graph_learned(const struct dpt_graph *graph);
 /* Whether the gradient of a tensor is wanted; false for -1. */
 bool dpt_graph_updates(const struct dpt_graph *graph, int32_t tensor);
-/* Makes zero what backward leaves as it is in a gradient whose memory held something else: of the
- * learned tensors that begin in the floats [begin, end), those that are frozen, and the floats
- * behind each. */
+/* Zeroes what backward leaves as it is, in a gradient whose memory held something else: the frozen
+ * ones among the learned tensors that begin in the floats [begin, end), and the floats after each
+ * of them. */
 void dpt_graph_clear_frozen(const struct dpt_graph *graph, size_t begin, size_t end,
                             float *gradient);
 void dpt_graph_release(struct dpt_graph *graph);
-/* What of a graph a rank has: nodes [first, last), and of dense layers that `ranks` divide the part
- * of rank `rank` of them; 0, 1: nobody divides them. */
+/* The part of a graph that a rank has: nodes [first, last), and share `rank` of the dense layers
+ * that `ranks` divide; ranks 0 or 1: nobody divides them. */
 struct dpt_part {
     int32_t first, last;
     int rank, ranks;
@@ -235,14 +236,14 @@ struct dpt_part {
 /*
  * *part: out, a copy of the graph with an arena of its own for what `which` says: other tensors
  * keep name, number and shape, but have no floats. *learned, *state: out, the floats of the whole
- * arena at which the nodes' learned ones and their state begin. To be released also where it
- * failed. Errors: RANK; INTERNAL (other tensors lie between them).
+ * arena at which the nodes' learned tensors and their state begin. The part must be released even
+ * after a failure. Errors: RANK; INTERNAL (other tensors lie between them).
  */
 enum dpt_status dpt_graph_part(const struct dpt_graph *graph, const struct dpt_part *which,
                                struct dpt_graph *part, int64_t *learned, int64_t *state,
                                struct dpt_error *err);
-/* The rows of a tensor that a rank has where `ranks` divide it: all where they do not. So many rows
- * begin at a chunk of the norm and at a tile of the products. */
+/* The rows of a tensor that a rank has if `ranks` divide it: all if they do not. So many rows begin
+ * at a chunk of the norm and at a tile of the products. */
 struct dpt_range dpt_tensor_rows(const struct dpt_graph *graph, int32_t tensor, int rank,
                                  int ranks);
 /* The columns, likewise: a rank computes the gradient of these inputs of the layer. */
@@ -253,18 +254,18 @@ struct dpt_range dpt_tensor_columns(const struct dpt_graph *graph, int32_t tenso
 const struct dpt_graph_node *dpt_graph_divided(const struct dpt_graph *graph, int32_t tensor);
 
 /*
- * What a float leaves of a norm's mean, where that shows beside the deviation, 1 / scale; else 0.
- * Far from 0, as years are, it is much: what is normalised by the float alone would not sum to 0,
- * and the layer before multiplies that sum by numbers as large. Both are doubles; for hosts and
- * devices.
+ * The rest of a norm's mean that a float cannot hold, if that shows beside the deviation, 1 /
+ * scale; else 0. Far from 0, as years are, the rest is large: numbers that are normalised by the
+ * float alone would not sum to 0, and the layer before multiplies that sum by numbers as large.
+ * Both are doubles; for hosts and devices.
  */
 #define DPT_NORM_REST(mean, scale)                                                                 \
     (fabs((mean) - (double)(float)(mean)) * (scale) > 0x1p-21                                      \
          ? (float)((mean) - (double)(float)(mean))                                                 \
          : 0.0f)
 
-/* The samples of a step, of a whole step, which an epoch's last one may not be, and of a
- * micro-batch, of which the last one may be short. */
+/* Samples of this step; of a whole step, which the last one of an epoch may not be; and of a
+ * micro-batch, of which a step's last one may be short. */
 struct dpt_step_samples {
     int64_t step, whole;
     int32_t micro;
@@ -275,14 +276,16 @@ struct dpt_step_samples {
 
 /*
  * Updates the state in params after a step: running = decay running + (1 - decay) sum / samples.
- * sum: a reduced gradient; of each micro-batch it holds the samples times its mean, and times its
- * unbiased variance. Statistics of few samples say little: those of a tiny step count by its share
- * of a whole step's samples, and a single number, which has no variance, does not count in it.
+ * sum: a reduced gradient; for each micro-batch it holds the number of samples times its mean, and
+ * times its unbiased variance. Statistics of few samples are noisy: those of a tiny step count by
+ * its share of a whole step's samples, and a single number, which has no variance, does not count
+ * in it.
  */
 void dpt_graph_update_state(const struct dpt_graph *graph, const struct dpt_step_samples *samples,
                             const float *sum, float *params);
-/* Of how many samples each variance of a norm is, where each gives one number of a channel: one
- * that is left over has none. 0: it has several numbers of each sample. */
+/* The number of samples of which each variance of a norm is made, where every sample gives one
+ * number per channel: a single sample that is left over has no variance. 0: a sample gives several
+ * numbers. */
 int64_t dpt_graph_variance_samples(const struct dpt_graph_node *node, int64_t whole, int32_t micro);
 
 #endif

@@ -16,7 +16,7 @@ static double target_at(const struct target *t, int32_t j)
     return j == t->label ? 1.0 : 0.0;
 }
 
-/* The first of the largest; -1 where one is not a number. */
+/* The first of the largest; -1 if one is NaN. */
 static int32_t arg_max(const float *row, int32_t n)
 {
     int32_t best = 0;
@@ -106,7 +106,7 @@ static double focal_row(const struct dpt_loss *loss, const struct target *target
     return total;
 }
 
-/* 1, -1 or 0; what is not a number stays none. */
+/* 1, -1 or 0; NaN stays NaN. */
 static double sign_of(double x)
 {
     return x > 0 ? 1 : x < 0 ? -1 : x;
@@ -133,7 +133,7 @@ static double sign_of(double x)
     }
 
 OF_DIFFERENCES(mse, difference *difference, 2 * difference)
-OF_DIFFERENCES(l1, size, sign_of(difference)) /* the gradient is 0 where both are equal */
+OF_DIFFERENCES(l1, size, sign_of(difference)) /* the gradient is 0 if both are equal */
 OF_DIFFERENCES(huber, size <= delta ? difference * difference / 2 : delta * (size - delta / 2),
                size <= delta ? difference : delta * sign_of(difference))
 #undef OF_DIFFERENCES
@@ -157,7 +157,7 @@ static double poisson_row(const struct dpt_loss *loss, const struct target *targ
 
 /*
  * mean_j of log(1 + exp(y_j)) - t_j y_j, whose derivative is sigmoid(y_j) - t_j, from exp(-|y_j|),
- * which cannot overflow. Of a y_j that is not finite the loss is neither.
+ * which cannot overflow. A y_j that is not finite gives a loss that is not finite.
  */
 static double binary_cross_entropy_row(const struct dpt_loss *loss, const struct target *target,
                                        int32_t n, const float *y, float *dy)

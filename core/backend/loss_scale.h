@@ -5,7 +5,7 @@
  * The smallest half float is 6e-8, and gradients of activations are often smaller. So the
  * derivative of the loss is multiplied by a power of two, which scales all gradients of backward,
  * and the gradient of each parameter is divided by it again, which is exact (Micikevicius et al.,
- * "Mixed precision training", 2018). Where the scale is too large, gradients become infinite: the
+ * "Mixed precision training", 2018). If the scale is too large, gradients become infinite: the
  * update is skipped and the scale halved. After DPT_LOSS_SCALE_PATIENCE updates without overflow it
  * is doubled.
  *
@@ -37,8 +37,8 @@ struct dpt_loss_scale {
 struct dpt_loss_scale dpt_loss_scale_start(bool fp16, int32_t micro);
 
 /*
- * Adapts the scale after a gradient was reduced, where gradients are scaled. finite: whether its
- * norm is. Must not be called where the loss itself is not finite, since no scale helps there.
+ * Adapts the scale after a gradient was reduced, if gradients are scaled. finite: whether its norm
+ * is. Must not be called if the loss itself is not finite, since no scale helps there.
  *
  * *mended: out. true: the scale was too large and is smaller now; the update must be skipped, and
  * is counted here. false: the gradient can be used, or is not finite at any scale.

@@ -21,7 +21,7 @@ static double numbers(const struct dpt_norm_sums *sums, int64_t begin, int64_t e
            (double)sums->pixels;
 }
 
-/* Chan, Golub & LeVeque 1983: a, of the micro-batches [begin, middle), becomes that of
+/* Chan, Golub & LeVeque 1983: a, the sums of the micro-batches [begin, middle), becomes the sums of
  * [begin, end). */
 static void join_moments(const struct dpt_norm_sums *sums, int64_t begin, int64_t middle,
                          int64_t end, double *a, const double *b)

@@ -1,11 +1,11 @@
 /*
- * norm_sums: what batch norms with the statistics of the whole step sum over its micro-batches.
+ * norm_sums: what synchronized batch norms sum over the micro-batches of a step.
  *
- * Of each channel two doubles, [2][channels]. Forward: the mean, and the sum of the squares of what
- * is off it; backward: the sums of dy, and of dy times what was normalised. Those of a run of
- * micro-batches come from those of its halves, along the tree over the numbers of the step's
- * micro-batches (core/comm/tree.h), so they are the same bits whoever computes which. Nothing here
- * communicates or allocates.
+ * Each channel has two doubles, [2][channels]. Forward: the mean, and the sum of the squares of the
+ * differences from it; backward: the sum of dy, and of dy times the normalised value. The sums of a
+ * run of micro-batches are made from those of its halves, along the tree over the numbers of the
+ * step's micro-batches (core/comm/tree.h), so their bits do not depend on which rank computes what.
+ * Nothing here communicates or allocates.
  */
 #ifndef DPT_BACKEND_NORM_SUMS_H
 #define DPT_BACKEND_NORM_SUMS_H
@@ -34,8 +34,8 @@ struct dpt_norm_sums {
 void dpt_norm_sums_begin(struct dpt_norm_sums *sums, enum dpt_norm_kind kind,
                          const struct dpt_shape *shape, int32_t micro, int32_t samples);
 
-/* Appends the next block to the right, a micro-batch or a run of them. value: borrowed; where
- * blocks merge, the left one's becomes that of both. */
+/* Appends the next block to the right, a micro-batch or a run of them. value: borrowed; if blocks
+ * merge, the left one's becomes that of both. */
 void dpt_norm_sums_push(struct dpt_norm_sums *sums, struct dpt_block block, double *value);
 
 #endif

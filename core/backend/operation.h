@@ -45,7 +45,7 @@ enum dpt_onnx_source {
     DPT_ONNX_X,     /* what the operation reads */
     DPT_ONNX_OTHER, /* a join's second input */
     DPT_ONNX_WEIGHT,
-    DPT_ONNX_BIAS, /* left out where the node has none */
+    DPT_ONNX_BIAS, /* left out if the node has none */
     DPT_ONNX_MEAN,
     DPT_ONNX_VARIANCE,
     DPT_ONNX_NUMBER, /* a constant with this name */
@@ -70,8 +70,8 @@ enum dpt_onnx_value {
     DPT_ONNX_GROUP
 };
 
-/* One ONNX node. Its first input is the output of the step before it; of the first step, that of
- * the operation. */
+/* One ONNX node. Its first input is the output of the step before it; the first step's is the
+ * operation's input. */
 struct dpt_onnx_step {
     bool last;        /* the usual first input comes after those of `with` */
     const char *type; /* "Gemm"; "Identity" for what does nothing in evaluation */
@@ -121,16 +121,16 @@ struct dpt_operation {
      * what the layer's options say: out.c (conv, dense), out.h and out.w (adaptive_avgpool). */
     void (*shape)(struct dpt_graph_node *node);
     /* Describes the tensors of a node in the zeroed array `tensors`: name (without the node's),
-     * dims, decay, state, fan_in, fan_out and, where it is fixed, init. The first is the weight,
-     * the second the bias, which a layer may leave out, then running mean and variance. Returns
-     * their number. Optional: there are none. */
+     * dims, decay, state, fan_in, fan_out and, if it is fixed, init. The first is the weight, the
+     * second the bias, which a layer may leave out, then running mean and variance. Returns their
+     * number. Optional: there are none. */
     int (*tensors)(const struct dpt_graph_node *node, struct dpt_tensor *tensors);
     /* Multiplications and additions of forward for one sample; the gradients of input and weights
      * take as many each. Taps on padding are not counted. Optional: the cost is counted by bytes
      * alone. */
     double (*flops)(const struct dpt_graph_node *node);
     /* The fraction of the machine's limits (core/plan/cost.h) that the cpu backend reaches, and the
-     * seconds that a call adds for each micro-batch: for plans where nothing can be measured. */
+     * seconds that a call adds for each micro-batch: for plans if nothing can be measured. */
     struct {
         double forward, backward, call;
     } reached;
@@ -149,7 +149,7 @@ static inline const struct dpt_operation *dpt_operation_of(const struct dpt_grap
     return dpt_operations[node->op];
 }
 
-/* The row's `flops`; 0 where it has none. */
+/* The row's `flops`; 0 if it has none. */
 double dpt_operation_flops(const struct dpt_graph_node *node);
 /* Fills `tensors`, which it zeroes first, by the row's function; returns their number. */
 int dpt_operation_tensors(const struct dpt_graph_node *node, struct dpt_tensor *tensors);

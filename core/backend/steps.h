@@ -8,10 +8,10 @@
  * for the device. Scalars (learning rate, update number, losses, loss scale) are in device memory,
  * so the enqueued work can be captured in a graph and replayed. With several ranks the allreduce
  * comes between compute and update: `bucket` waits for a range of the gradient, in the order in
- * which backward finishes them, the host sums it over the ranks while the device goes on, and
+ * which backward finishes them, the host sums it over the ranks while the device continues, and
  * `give` returns it.
  *
- * Where the samples are in device memory and no rank sums gradients, several steps may be launched
+ * If the samples are in device memory and no rank sums gradients, several steps may be launched
  * together (`at_once`): then `update` holds steps back until there are as many, or until `read`,
  * `get`, `put` or `launch` is called, so nobody can tell, except by the staging buffers, which are
  * read until then.
@@ -112,7 +112,7 @@ struct dpt_staging_buffer {
     /* Normalised [row][c][h][w], rows past a count are zero. NULL: the samples are on the device,
      * and `sample` and `move` say which ones and how they are cropped. */
     float *input;
-    int32_t *labels;             /* NULL where targets are vectors */
+    int32_t *labels;             /* NULL if targets are vectors */
     float *targets;              /* [row][targets] */
     float *weights;              /* [row]; NULL: samples have none */
     int64_t *sample;             /* [row]: numbers of the samples in the data set */
@@ -164,7 +164,7 @@ struct dpt_backend_steps {
      * with 0 the gradient is zero. seed, step: key the dropout. */
     enum dpt_status (*compute)(void *steps, int which, int32_t micros, uint64_t seed, uint64_t step,
                                struct dpt_error *err);
-    /* Number of buckets of a step; 0 where nothing is reduced over ranks. */
+    /* Number of buckets of a step; 0 if nothing is reduced over ranks. */
     int (*buckets)(const void *steps);
     /* Waits for bucket i of the step, in the order in which they are finished. *at: out, [*n]
      * floats to be summed over the ranks in place, in host memory or, with `on_device`, in device

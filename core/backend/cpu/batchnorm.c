@@ -1,8 +1,8 @@
 /*
- * Each channel over all pixels of all samples of a micro-batch, in the layout in which the input
- * lies. A thread computes all of its channels, so that no sum hangs on how many threads there are;
- * and sub-batches each by themselves, their sums joined along the tree. With the statistics of the
- * whole step the sums of a micro-batch are passes of their own, before the others.
+ * Each channel over all pixels of all samples of a micro-batch, in the layout of the input. A
+ * thread computes all of its channels, so no sum depends on the number of threads; and it sums
+ * sub-batches each by itself, then joins their sums along the tree. For synchronized batch norms
+ * the sums of a micro-batch are passes of their own, before the others.
  */
 #include <math.h>
 #include <string.h>
@@ -17,27 +17,27 @@ enum { KEPT = 3 * LANES }; /* floats that are kept of a sub-batch: mean, scale a
 
 struct batchnorm {
     struct dpt_lanes lanes; /* of a group of channels; the last group may have fewer */
-    bool filled;            /* not so: blocks have zeros behind the last channel */
+    bool filled;            /* else blocks have zeros after the last channel */
     int64_t step;           /* from one group to the next */
     int64_t n;              /* groups */
     int statistics;         /* buffer: of each group, of each sub-batch: KEPT */
 };
 
-/* A group in a pass. */
+/* A group of channels in a pass. */
 struct group {
     struct dpt_lanes lanes;
     int64_t at;      /* where it begins in a sample */
-    int64_t channel; /* its first */
+    int64_t channel; /* its first channel */
     int32_t count;   /* channels that there are */
     float weight[LANES];
     struct dpt_lanes_map map; /* shift: their bias */
     float *statistics;        /* in training */
 };
 
-/* A sub-batch of it. */
+/* A sub-batch of a group. */
 struct sub_batch {
     int64_t at;                 /* its first number */
-    int64_t rows, all;          /* samples, and with those that are none */
+    int64_t rows, all;          /* samples; and samples with the padding rows */
     float *mean, *scale, *rest; /* rest: DPT_NORM_REST */
 };
 
@@ -66,14 +66,14 @@ static void choose_rounded(struct dpt_cpu_program *program, struct dpt_cpu_node 
     norm->y_bf16 = rounded;
 }
 
-/* The input of the sum after a norm that the norm does not give. */
+/* The node of the other input of the sum that this norm computes. */
 static const struct dpt_cpu_node *added_to(const struct dpt_cpu_program *program,
                                            const struct dpt_cpu_node *norm)
 {
     return &program->nodes[norm->sum->inputs[norm->sum->inputs[0] == norm->number]];
 }
 
-static enum dpt_sample_layout added_layout(const struct dpt_cpu_program *program,
+static enum dpt_memory_layout added_layout(const struct dpt_cpu_program *program,
                                            const struct dpt_cpu_node *norm)
 {
     return added_to(program, norm)->y_layout;
@@ -82,8 +82,8 @@ static enum dpt_sample_layout added_layout(const struct dpt_cpu_program *program
 static enum dpt_status plan(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                             struct dpt_error *err)
 {
-    const enum dpt_sample_layout given = dpt_cpu_input_layout(program, node);
-    const enum dpt_sample_layout layout = given == DPT_LAYOUT_ANY ? DPT_LAYOUT_NCHW : given;
+    const enum dpt_memory_layout given = dpt_cpu_input_layout(program, node);
+    const enum dpt_memory_layout layout = given == DPT_LAYOUT_ANY ? DPT_LAYOUT_NCHW : given;
     const int64_t pixels = (int64_t)node->in.h * node->in.w;
     const int32_t block = dpt_layout_block(layout, node->in.c);
     const int64_t batches = program->spec.micro / dpt_cpu_sub_batch(program);
@@ -105,7 +105,8 @@ static enum dpt_status plan(struct dpt_cpu_program *program, struct dpt_cpu_node
         choose_rounded(program, node);
     if (node->sum != NULL && added_layout(program, node) == layout) {
         node->sum->fused = true;
-        /* Here, where it is computed, and while what is added is still there. */
+        /* The sum's output is planned here, where it is computed and where its other input still
+         * exists. */
         dpt_cpu_write(program, node->sum, layout);
     }
     dpt_cpu_write(program, node, layout);
@@ -130,7 +131,7 @@ static struct group group_at(const struct dpt_cpu_run *run, const struct dpt_cpu
         g.count = (int32_t)(node->in.c - g.channel);
     if (!own->filled)
         g.lanes.lanes = g.count;
-    for (int32_t c = 0; c < g.count; c++) { /* of the filling they are 0, so it stays so */
+    for (int32_t c = 0; c < g.count; c++) { /* 0 for padding channels, so these stay 0 */
         g.weight[c] = dpt_cpu_param(run, node->graph->weight)[g.channel + c];
         g.map.shift[c] = dpt_cpu_param(run, node->graph->bias)[g.channel + c];
     }
@@ -155,8 +156,8 @@ static struct sub_batch sub_batch_at(const struct dpt_cpu_run *run, const struct
     };
 }
 
-/* Writes, or adds, a group's sums to two tensors: those of the sub-batches joined, of each LANES
- * for the first tensor and LANES for the second. */
+/* Writes, or adds, a group's sums to two tensors: the joined sums of the sub-batches, of which
+ * LANES are for the first tensor and LANES for the second. */
 static void put_sums(const struct dpt_cpu_run *run, const struct group *g, const float *sums,
                      int32_t first, int32_t second)
 {
@@ -168,7 +169,7 @@ static void put_sums(const struct dpt_cpu_run *run, const struct group *g, const
             to[k][c] = run->add ? to[k][c] + sums[k * LANES + c] : sums[k * LANES + c];
 }
 
-/* What a sub-batch's numbers are normalised by, once that is known. */
+/* The statistics that normalise a sub-batch, once they are known. */
 static struct dpt_lanes_map map_of(const struct group *g, const struct sub_batch *s)
 {
     struct dpt_lanes_map map = g->map;
@@ -187,7 +188,7 @@ static bool is_synchronised(const struct dpt_cpu_run *run, const struct dpt_cpu_
     return node->graph->whole_step && run->pass != NULL;
 }
 
-/* How many numbers of a channel the statistics are of. */
+/* The number of values per channel that the statistics cover. */
 static double numbers_of(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
                          const struct group *g, const struct sub_batch *s)
 {
@@ -212,8 +213,9 @@ static void write_sums(const struct dpt_cpu_run *run, const struct dpt_cpu_node 
     memcpy(run->pass->own + node->in.c + g->channel, second, (size_t)g->count * sizeof *second);
 }
 
-/* Maps the node's input, from the number `at` of its buffer on, to the same place of another one,
- * which has floats or numbers in bf16. added: a buffer with what is added, or NONE. */
+/* Applies the map to the node's input, from the number `at` of its buffer on, and writes the same
+ * place of another buffer, which holds floats or numbers in bf16. added: a buffer with what is
+ * added, or NONE. */
 static void apply(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
                   const struct group *g, int64_t rows, const struct dpt_lanes_map *map, int64_t at,
                   int added, int to, bool bf16)
@@ -228,7 +230,7 @@ static void apply(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node
                         added != DPT_CPU_NONE ? dpt_cpu_buffer(run, added) + at : NULL, y + at);
 }
 
-/* Maps it to its output, or to that of the sum after it. */
+/* Writes the mapped input to the node's output, or to that of the sum after it. */
 static void give(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
                  const struct group *g, int64_t rows, struct dpt_lanes_map *map, int64_t at)
 {
@@ -240,7 +242,9 @@ static void give(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
 }
 
 /* Normalises by the statistics of a sub-batch, or of the step. sums: out: what it adds to the
- * running ones. */
+ * running ones. Taking the statistics while the convolution before writes its outputs was not worth
+ * it: a step with no statistics at all is only 2.4 % shorter for resnet20 and 0.8 % for resnet18,
+ * and their arithmetic would remain. */
 static void forward_sub_batch(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
                               const struct group *g, int64_t number, float *sums)
 {
@@ -284,8 +288,8 @@ static void forward_running(const struct dpt_cpu_run *run, const struct dpt_cpu_
     give(run, node, g, run->rows, &map, g->at);
 }
 
-/* The sums of g, what the relu lets pass of dy, and of g x', with x' what is normalised, over a
- * sub-batch. sums: out: the gradients of weight and bias, which they are. */
+/* Sums g, which is what the relu lets pass of dy, and g x', with x' the normalised input, over a
+ * sub-batch. sums: out: the gradients of weight and bias. */
 static void sum_sub_batch(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
                           const struct group *g, const struct sub_batch *s, double *sum,
                           double *inner, float *sums)
@@ -301,7 +305,7 @@ static void sum_sub_batch(const struct dpt_cpu_run *run, const struct dpt_cpu_no
     }
 }
 
-/* What a sub-batch was normalised by: where that are the running statistics, they are put there. */
+/* Puts the running statistics where a sub-batch's own would be, for norms that use them. */
 static void load_running(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
                          const struct group *g, const struct sub_batch *s)
 {
@@ -316,8 +320,8 @@ static void load_running(const struct dpt_cpu_run *run, const struct dpt_cpu_nod
     }
 }
 
-/* dx = scale weight (g - mean of g - x' mean of (g x')). sums: as there; a norm's of the whole step
- * are left. */
+/* dx = scale weight (g - mean of g - x' mean of (g x')). sums: as in sum_sub_batch; those of a
+ * synchronized norm are left. */
 static void backward_sub_batch(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
                                const struct group *g, int64_t number, float *sums)
 {
@@ -352,11 +356,11 @@ static void backward_sub_batch(const struct dpt_cpu_run *run, const struct dpt_c
         dpt_bf16_norm_back(&g->lanes, s.rows, &map, slope, less, x, dy, (uint16_t *)dx + s.at);
     else
         dpt_lanes_back(&g->lanes, s.rows, &map, slope, less, x, dy, dx + s.at);
-    /* What is no sample has no gradient, though it has a value. */
+    /* Padding rows have no gradient, though they have a value. */
     apply(run, node, g, s.all - s.rows, &nothing, s.at + left, DPT_CPU_NONE, node->dx, bf16);
 }
 
-/* What a pass does with each sub-batch of a group. */
+/* The work of a pass on each sub-batch of a group. */
 typedef void sub_batch_pass(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
                             const struct group *g, int64_t number, float *sums);
 

@@ -10,9 +10,9 @@ typedef float vector __attribute__((vector_size(LANES * sizeof(float))));
 typedef float half_vector __attribute__((vector_size(LANES / 2 * sizeof(float))));
 typedef int32_t mask __attribute__((vector_size(LANES * sizeof(int32_t))));
 
-/* What is not there is zero. Vectors are passed by their addresses: how they are passed by value
- * hangs on the instruction set. Halves are put together in registers: through memory the processor
- * would wait for them. */
+/* Missing lanes are zero. Vectors are passed by address, since passing them by value depends on the
+ * instruction set. Halves are put together in registers, since the CPU would wait for them in
+ * memory. */
 DPT_INLINE void load(vector *v, const float *x, int lanes)
 {
     half_vector half;
@@ -38,7 +38,7 @@ DPT_INLINE void store(const vector *v, float *y, int lanes)
     memcpy(y, v, (size_t)lanes * sizeof *y);
 }
 
-/* v where `keep` is set, and else 0. */
+/* v if `keep` is set, and else 0. */
 DPT_INLINE void keep_only(vector *v, const mask *keep)
 {
     mask bits;
@@ -48,7 +48,7 @@ DPT_INLINE void keep_only(vector *v, const mask *keep)
     memcpy(v, &bits, sizeof bits);
 }
 
-/* A map as vectors. */
+/* A map in vectors. */
 struct map {
     vector center, scale, shift;
 };
@@ -60,7 +60,7 @@ DPT_INLINE void load_map(struct map *map, const struct dpt_lanes_map *from)
     load(&map->shift, from->shift, LANES);
 }
 
-/* Leaves of g what the relu lets pass: a is what is off the center. */
+/* What the relu lets pass of g; a is the difference from the center. */
 DPT_INLINE void pass_relu(const struct map *map, const vector *a, vector *g)
 {
     const vector y = *a * map->scale + map->shift;
@@ -69,8 +69,8 @@ DPT_INLINE void pass_relu(const struct map *map, const vector *a, vector *g)
     keep_only(g, &keep);
 }
 
-/* Runs `function` with the number of lanes as a constant where it is usual: then a vector is moved
- * as one. */
+/* Runs `function` with the number of lanes as a constant if it is usual: then a vector is moved as
+ * one. */
 #define FOR_LANES(v, function, ...)                                                                \
     do {                                                                                           \
         if ((v)->lanes == LANES)                                                                   \
@@ -81,7 +81,7 @@ DPT_INLINE void pass_relu(const struct map *map, const vector *a, vector *g)
             function(v, (v)->lanes, __VA_ARGS__);                                                  \
     } while (0)
 
-/* Does what FOR_LANES does, with a relu and without. */
+/* Does what FOR_LANES does, with the map's relu as a constant, too. */
 #define FOR_LANES_AND_RELU(v, map, function, ...)                                                  \
     do {                                                                                           \
         if ((map)->relu)                                                                           \
@@ -92,8 +92,8 @@ DPT_INLINE void pass_relu(const struct map *map, const vector *a, vector *g)
 
 /* --- channels side by side -------------------------------------------------------------------- */
 
-/* So many chunks are added up side by side: an addition waits for the one before it, and meanwhile
- * there are those of the other chunk. */
+/* The number of chunks that are added up side by side: an addition waits for the one before it, and
+ * meanwhile the CPU adds those of the other chunk. */
 enum { ABREAST = 2 };
 
 /* Chunks of so many pixels of so many samples: at most CHUNK numbers each. */
@@ -108,8 +108,8 @@ struct start {
     int64_t row, pixel;
 };
 
-/* The next chunks in so many samples, and behind which the others begin; all have one shape. false:
- * there are none. */
+/* The next chunks in `rows` samples, and where the chunks after them begin; all have one shape.
+ * false: there are none. */
 DPT_INLINE bool next_chunks(const struct dpt_lanes *v, int64_t rows, struct start *start,
                             struct chunks *chunks)
 {
@@ -149,13 +149,13 @@ DPT_INLINE bool next_chunks(const struct dpt_lanes *v, int64_t rows, struct star
             function(1, chunks, __VA_ARGS__);                                                      \
     } while (0)
 
-/* Moments so far; squares: of what is off the mean. */
+/* The moments so far; squares: of the differences from the mean. */
 struct moments {
     double n, mean[LANES], squares[LANES];
 };
 
-/* Chan, Golub & LeVeque 1983: joins n more numbers, given by the sums of what is off `center`, and
- * of its square. */
+/* Chan, Golub & LeVeque 1983: joins n more numbers, given by the sums of their differences from
+ * `center`, and of the squares of these. */
 DPT_INLINE void join(struct moments *m, double n, const vector *centers, const vector *offs,
                      const vector *sums)
 {
@@ -255,7 +255,8 @@ DPT_INLINE void sums(const struct dpt_lanes *v, int lanes, bool relu,
     FOR_ABREAST(&chunks, sum_chunks, v, lanes, relu, &map, x, dy, sum, inner);
 }
 
-/* The last sample first, as in `back`: of what was just summed the end is still in the cache. */
+/* The last sample comes first, as in `back`, since the end of what was just summed is still in the
+ * cache. */
 DPT_INLINE void apply(const struct dpt_lanes *v, int lanes, bool relu,
                       const struct dpt_lanes_map *from, int64_t rows, const float *x,
                       const float *added, float *y)
@@ -372,7 +373,7 @@ DPT_INLINE void plane_moments(const struct dpt_lanes *v, int c, int64_t rows, co
     *variance = all > 0 ? all / n_all : 0 * all;
 }
 
-/* What the relu lets pass, `a` off the center. */
+/* What the relu lets pass; `a` is the difference from the center. */
 DPT_INLINE float passed(bool relu, float a, float scale, float shift, float dy)
 {
     return relu && !(a * scale + shift > 0) ? 0 : dy;
@@ -412,7 +413,7 @@ DPT_INLINE void plane_sums(const struct dpt_lanes *v, int c, int64_t rows, bool 
     }
 }
 
-/* All numbers of channel c in turn: `at` is where each is. */
+/* All numbers of channel c, one after another: `at` is where each is. */
 #define FOR_PLANE(v, c, rows)                                                                      \
     for (int64_t row_ = 0; row_ < (rows); row_++)                                                  \
         for (int64_t at = row_ * (v)->row + (c) * (v)->pixels, end_ = at + (v)->pixels; at < end_; \

@@ -1,7 +1,8 @@
 /*
  * batchnorm_kernels: sums over all pixels of some samples for at most 16 channels each by itself,
- * and what is done with them; in any layout of dnnl.h. The sums' order hangs on neither instruction
- * set nor threads. Arrays of channels hold 16 numbers, of which the first view.lanes count.
+ * and the passes that use the sums; in any layout of dnnl.h. The order of the sums depends on
+ * neither the instruction set nor the threads. Arrays of channels hold 16 numbers, of which the
+ * first view.lanes count.
  */
 #ifndef DPT_BACKEND_CPU_BATCHNORM_KERNELS_H
 #define DPT_BACKEND_CPU_BATCHNORM_KERNELS_H
@@ -16,7 +17,7 @@ struct dpt_lanes {
     int64_t row, pixel; /* from one sample, and one pixel, to the next */
 };
 
-/* y = (x - center) scale + shift; relu: and 0 where that is negative. */
+/* y = (x - center) scale + shift; relu: and 0 if that is negative. */
 struct dpt_lanes_map {
     float center[DPT_LANES], scale[DPT_LANES], shift[DPT_LANES];
     bool relu;

@@ -10,14 +10,14 @@
 
 static const float zeros[SIDE];
 
-/* Which of 16 channels have that argmax. */
+/* A mask of those of 16 channels that have this argmax. */
 DPT_INLINE BF16 __mmask16 argmax_is(const struct dpt_bf16_pixels *p, int64_t from, int which)
 {
     return _mm_cmpeq_epi8_mask(_mm_loadu_si128((const void *)(p->argmax + from)),
                                _mm_set1_epi8((char)which));
 }
 
-/* 16 channels at a place. */
+/* Reads 16 channels at a place. */
 DPT_INLINE BF16 __m512 pixel(const struct dpt_bf16_pixels *p, bool pooled, int64_t block,
                              int32_t at)
 {
@@ -31,7 +31,7 @@ DPT_INLINE BF16 __m512 pixel(const struct dpt_bf16_pixels *p, bool pooled, int64
                                  x + (int64_t)(at / 4) * SIDE);
 }
 
-/* The same where they are rounded already. */
+/* Reads 16 channels at a place where they are rounded already. */
 DPT_INLINE BF16 __m256i rounded_pixel(const struct dpt_bf16_pixels *p, int64_t block, int32_t at)
 {
     const uint16_t *x = (const uint16_t *)p->x + block * p->plane;
@@ -42,7 +42,7 @@ DPT_INLINE BF16 __m256i rounded_pixel(const struct dpt_bf16_pixels *p, int64_t b
 /* How pixels are read. */
 enum form { PLAIN, POOLED, ROUNDED };
 
-/* Twice 16 channels, rounded: of one block at a place, and behind them of another. */
+/* Twice 16 channels, rounded: those of one block at a place, then those of another block. */
 DPT_INLINE BF16 __m512i two_pixels(const struct dpt_bf16_pixels *p, enum form form, int64_t block,
                                    int32_t at, int64_t other, int32_t other_at)
 {
@@ -53,7 +53,7 @@ DPT_INLINE BF16 __m512i two_pixels(const struct dpt_bf16_pixels *p, enum form fo
                                         pixel(p, form == POOLED, block, at));
 }
 
-/* 16 pairs: of each channel the number at a place and at the next one. */
+/* 16 pairs: each channel's numbers at a place and at the next one. */
 DPT_INLINE BF16 __m512i pairs_at(const struct dpt_bf16_pixels *p, enum form form, int64_t block,
                                  int64_t place)
 {
@@ -172,7 +172,7 @@ static BF16 void planes(const struct dpt_bf16_pixels *pixels, int64_t ld, uint16
         planes_of_blocks(p, PLAIN, ld, to);
 }
 
-/* Two places of a window's row: its number stands in one of them, or in the other row. */
+/* Two places of a window's row: the window's number is at one of them, or in the other row. */
 DPT_INLINE BF16 __m512i spread(const struct dpt_bf16_pixels *p, int64_t block, int32_t at)
 {
     const int64_t from = block * p->plane + (int64_t)(at / 2) * SIDE;
@@ -184,7 +184,7 @@ DPT_INLINE BF16 __m512i spread(const struct dpt_bf16_pixels *p, int64_t block, i
                                   argmax_is(p, from, first + 1), low, 16);
 }
 
-/* 16 pairs: of each channel of a block the number at a place and at the next one. */
+/* 16 pairs: each channel's numbers at a place and at the next one, for the channels of a block. */
 DPT_INLINE BF16 __m512i pairs_of(const struct dpt_bf16_pixels *p, enum form form, int64_t block,
                                  int64_t place)
 {
@@ -248,7 +248,7 @@ static BF16 void sum(const struct dpt_bf16_pixels *p, int64_t n, float *sum)
 
 /* --- results ---------------------------------------------------------------------------------- */
 
-/* max gives its second operand where the two are equal, and where one is NaN: so NaN stays. */
+/* max gives its second operand if the two are equal, and if one is NaN: so NaN stays. */
 DPT_INLINE BF16 __m512 cut(__m512 v)
 {
     return _mm512_max_ps(_mm512_setzero_ps(), v);
@@ -295,7 +295,8 @@ DPT_INLINE BF16 void give_window(const float *sum, int64_t below, __m512 bias, b
         _mm_storeu_si128((void *)argmax, where);
 }
 
-/* A row of outputs of a block. */
+/* A row of pooled outputs of a block. Writing them in bf16 for the next convolution gained 0.7 %
+ * for mnistcnn and nothing for cnn, so they are floats. */
 DPT_INLINE BF16 void give_windows(const struct dpt_bf16_result *r, const float *sum, __m512 bias,
                                   bool relu, float *y, int8_t *argmax)
 {
@@ -306,7 +307,7 @@ DPT_INLINE BF16 void give_windows(const struct dpt_bf16_result *r, const float *
         give_window(sum, line, bias, relu, y + i * step, argmax != NULL ? argmax + i * step : NULL);
 }
 
-/* A row, which begins `to` floats behind the first one. */
+/* A row, which begins `to` floats after the first one. */
 DPT_INLINE BF16 void give_pixels(const struct dpt_bf16_result *r, const float *sum, __m512 bias,
                                  int64_t to)
 {

@@ -1,7 +1,7 @@
 #include "core/backend/cpu/bf16_conv_private.h"
 #include "core/base/memory.h"
 
-/* Where the pixels lie that a convolution reads, and which of them each tap does. */
+/* Lays out the pixels that a convolution reads, and lists which of them each tap reads. */
 
 static inline int32_t lanes_of(int32_t channels)
 {
@@ -103,8 +103,8 @@ static void fill_table(struct view *v, const struct seen *of)
             }
 }
 
-/* Zeros behind a row (or the last row) of what is seen, so many of which are read before the next
- * one and behind it, and all outputs of a row have a place. */
+/* The zeros after a row (and after the last row) of a view, so that as many can be read before the
+ * next row and after it, and every output of a row has a place. */
 static int32_t zeros_of(const struct extent *e, int32_t size)
 {
     return (int32_t)most(most(-e->low, e->grid - 1 + e->high - (size - 1)),
@@ -328,7 +328,7 @@ int64_t dpt_bf16_conv_scratch(const struct dpt_bf16_conv *conv)
     return dpt_bf16_conv_arrange(conv, NULL).end;
 }
 
-/* As many small samples in a line as make it long enough; they divide the micro-batch. */
+/* A line has as many small samples as make it long enough; their number divides the micro-batch. */
 static int32_t stack_of(const struct dpt_bf16_conv_shape *s, int32_t micro)
 {
     int32_t best = 1;
@@ -339,7 +339,7 @@ static int32_t stack_of(const struct dpt_bf16_conv_shape *s, int32_t micro)
     return best;
 }
 
-/* Where the products leave the sums of a weight. */
+/* Where the products put the sums of a weight. */
 static enum dpt_status list_sums(struct dpt_bf16_conv *conv, struct dpt_error *err)
 {
     const int32_t channels = conv->shape.in_channels;

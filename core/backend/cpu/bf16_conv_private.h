@@ -12,8 +12,8 @@ enum {
     PAIR = 2 * DPT_BF16_SIDE,
     DEPTH = DPT_BF16_DEPTH,
     TILE = DPT_BF16_TILE,
-    BAND = 128,           /* places whose products are kept at a time, at least, if there are */
-    STACKED = 320,        /* places of several samples in a line, at most */
+    BAND = 128,           /* the fewest places whose products are kept at a time */
+    STACKED = 320,        /* the most places of several samples in a line */
     TOGETHER = 512 << 10, /* bytes of lines that are packed for the weights' gradient at a time */
     MOST_TAPS = 8,        /* of a run */
 };
@@ -21,7 +21,7 @@ enum {
 /* Samples as lines of pixels: a line for each phase, which share a geometry. Row j, column i of
  * sample s is the place front + (s * rows + j) * pitch + i; what is not in a sample is zero. */
 struct view {
-    int32_t lanes;         /* channels of a pixel, those that are none included */
+    int32_t lanes;         /* channels of a pixel, padding included */
     int32_t phases;        /* along each axis */
     int32_t samples, rows; /* in a line; rows from one to the next */
     int32_t pitch;
@@ -35,14 +35,15 @@ struct tap {
     int64_t at;
 };
 
-/* 32 numbers, or a multiple of 32, that are read at once: of one tap or, where pixels have fewer
- * lanes, of several whose pixels lie side by side. */
+/* 32 numbers, or a multiple of 32, that are read at once: of one tap or, if pixels have fewer
+ * lanes, of several taps whose pixels lie side by side. More taps of a 7 x 7 kernel in one tile
+ * would change bits, since a tile's even and odd numbers are summed apart. */
 struct run {
     int n;
     int32_t number[MOST_TAPS];
 };
 
-/* Outputs of one phase. Its grid has the view's pitch. */
+/* The outputs of one phase. The grid has the view's pitch. */
 struct pass {
     int32_t phase[2]; /* of the outputs: row and column of the first one */
     int32_t grid[2];
@@ -120,8 +121,9 @@ static inline int32_t gradient_tiles(const struct dpt_bf16_conv *conv)
     return (int32_t)(2 * parts(conv->shape.out_channels, PAIR));
 }
 
-/* Rows of the weights' gradient: [tap][input], or of few inputs [input][tap], for which the planes
- * of a sample are copied for each tap, since a tile of one tap's would be nearly empty. */
+/* Rows of the weights' gradient: [tap][input], or with few inputs [input][tap], for which the
+ * planes of a sample are copied for each tap, since a tile of a single tap would be nearly
+ * empty. */
 static inline bool is_unrolled(const struct dpt_bf16_conv *conv)
 {
     return conv->shape.in_channels <= DPT_BF16_FEW;
@@ -133,8 +135,8 @@ static inline int64_t plane_of(const struct dpt_bf16_conv *conv)
     return is_unrolled(conv) ? grid_places(conv) : x_places(conv);
 }
 
-/* The rows of the weights' gradient are computed in groups: of two blocks of inputs, all of their
- * taps; or all of few inputs. */
+/* The rows of the weights' gradient are computed in groups: two blocks of inputs with all of their
+ * taps; or, with few inputs, all rows. */
 static inline int32_t groups_of(const struct dpt_bf16_conv *conv)
 {
     return is_unrolled(conv) ? 1 : (int32_t)parts(conv->shape.in_channels, PAIR);
@@ -146,7 +148,7 @@ static inline int32_t group_blocks(const struct dpt_bf16_conv *conv, int32_t gro
     return (int32_t)least(blocks_of(conv->shape.in_channels) - 2 * group, 2);
 }
 
-/* Tiles of 16 rows in a group: [tap][block], or of few inputs [input][tap]. */
+/* Tiles of 16 rows in a group: [tap][block], or with few inputs [input][tap]. */
 static inline int64_t group_tiles(const struct dpt_bf16_conv *conv, int32_t group)
 {
     return is_unrolled(conv) ? parts((int64_t)conv->shape.in_channels * conv->taps, SIDE)
@@ -159,14 +161,15 @@ static inline int64_t group_floats(const struct dpt_bf16_conv *conv)
     return parts(group_tiles(conv, 0), 2) * PAIR * PAIR;
 }
 
-/* Whether the lines of a micro-batch are more than are multiplied at a time, so that all sums stay
- * until the last ones. */
+/* Whether a micro-batch has more lines than are multiplied at a time, so that all sums are kept
+ * until the last lines. */
 static inline bool keeps_sums(const struct dpt_bf16_conv *conv)
 {
     return conv->together < conv->lines;
 }
 
-/* Of a line of the weights' gradient: its input in planes, and the gradient in tiles; numbers. */
+/* Sizes of a line of the weights' gradient, in numbers: its input in planes, and the gradient in
+ * tiles. */
 static inline int64_t planes_of(const struct dpt_bf16_conv *conv)
 {
     return (is_unrolled(conv) ? group_tiles(conv, 0) : blocks_of(conv->shape.in_channels)) * SIDE *
@@ -178,8 +181,8 @@ static inline int64_t tiles_of(const struct dpt_bf16_conv *conv)
     return grid_places(conv) / DEPTH * gradient_tiles(conv) * TILE;
 }
 
-/* Rows of a grid whose products are kept at a time: 8 of them, which are whole tiles where the
- * pitch is even, or several times as many; all of several samples. */
+/* Rows of a grid whose products are kept at a time: 8 of them, which are whole tiles if the pitch
+ * is even, or several times as many; all rows if a line has several samples. */
 static inline int32_t band_of(const struct pass *p, const struct view *v)
 {
     return v->samples > 1 ? p->grid[0] : (int32_t)least(up(parts(BAND, v->pitch), 8), p->grid[0]);

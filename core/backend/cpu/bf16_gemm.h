@@ -19,19 +19,19 @@ enum dpt_bf16_operand {
     DPT_BF16_INPUTS,      /* x, for forward */
     DPT_BF16_GRADIENT,    /* dy, for data */
     DPT_BF16_INPUT_ROWS,  /* x, for weights */
-    DPT_BF16_OUTPUT_ROWS, /* dy, for weights: of the outputs from first_output on */
+    DPT_BF16_OUTPUT_ROWS, /* dy, for weights: from output first_output on */
     DPT_BF16_OPERANDS
 };
 
 struct dpt_bf16_gemm {
     struct dpt_gemm p;
     const struct dpt_bf16_kernels *kernels;
-    /* All weights, packed before: worth it where few rows share the work. NULL: they are read from
+    /* All weights, packed before: worth it if few rows share the work. NULL: they are read from
      * w. */
     const float *forward_weights, *data_weights;
     /* Micro-batches of p.rows rows, at most DPT_BF16_SEVERAL, whose gradients of the weights are
      * summed from the first to the last, with the bits that sums of the gradients have: their
-     * packed operands lie one behind the other. 0: one. */
+     * packed operands lie one after another. 0: one. */
     int32_t several;
     /* Where `weights` may write the sums of squares of its result's pieces, in their order
      * (dpt_batch.squares). NULL: nowhere. */
@@ -42,19 +42,19 @@ struct dpt_bf16_gemm {
 int64_t dpt_bf16_gemm_packed(const struct dpt_gemm *p, enum dpt_bf16_operand operand);
 int64_t dpt_bf16_gemm_scratch(const struct dpt_gemm *p);
 
-/* Packs the columns [first, last) of an operand, from a multiple of 32 (behind first_output) up to
- * one or to its end. */
+/* Packs the columns [first, last) of an operand, from a multiple of 32 (counted from first_output)
+ * up to one or to its end. */
 void dpt_bf16_gemm_pack(const struct dpt_bf16_gemm *g, enum dpt_bf16_operand operand,
                         const float *from, int64_t first, int64_t last, float *packed);
 
-/* Floats of the packed weights; packs those of the outputs, or (`data`) inputs, [first, last), from
- * a multiple of 32 on. The whole layer is there. */
+/* Floats of the packed weights; and packs the weights of the outputs, or (`data`) inputs, [first,
+ * last), from a multiple of 32 on. The whole layer must be there. */
 int64_t dpt_bf16_gemm_packed_weights(const struct dpt_gemm *p, bool data);
 void dpt_bf16_gemm_pack_weights(const struct dpt_bf16_gemm *g, bool data, const float *w,
                                 int64_t first, int64_t last, float *packed);
 
 /* Do what dpt_gemm_forward, dpt_gemm_weights and dpt_gemm_data do. weights: `first` is a multiple
- * of 16 behind first_output. */
+ * of 16, counted from first_output. */
 void dpt_bf16_gemm_forward(const struct dpt_bf16_gemm *g, const float *inputs, const float *w,
                            const float *bias, int64_t first, int64_t last, float *scratch,
                            float *y);

@@ -24,8 +24,8 @@ DPT_INLINE BF16 void put(uint16_t *to, __m512 v)
     _mm256_storeu_si256((void *)to, (__m256i)_mm512_cvtneps_pbh(v));
 }
 
-/* All numbers of a group, the last sample first: of what was just summed the end is still in the
- * cache. `at` is where 16 of them are. */
+/* All numbers of a group, the last sample first, since the end of what was just summed is still in
+ * the cache. `at` is where 16 of them are. */
 #define FOR_NUMBERS(v, rows)                                                                       \
     for (int64_t row_ = (rows); row_-- > 0;)                                                       \
         for (int64_t at = row_ * (v)->row, end_ = at + (v)->pixels * SIDE; at < end_; at += SIDE)

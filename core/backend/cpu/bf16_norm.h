@@ -1,7 +1,7 @@
 /*
  * bf16_norm: the passes of batchnorm_kernels.h whose results only bf16_conv.h reads, and rounds
- * anyway: they are written rounded, in half the room. Of groups of 16 channels that are not planar.
- * Where dpt_bf16_kernels gives none there are no such passes.
+ * anyway: they are written rounded, in half the space. They take groups of 16 channels that are not
+ * planar, and exist if dpt_bf16_kernels gives kernels.
  */
 #ifndef DPT_BACKEND_CPU_BF16_NORM_H
 #define DPT_BACKEND_CPU_BF16_NORM_H

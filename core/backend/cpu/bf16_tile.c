@@ -153,9 +153,9 @@ static BF16 void multiply_avx512(const struct dpt_bf16_product *p, const uint16_
 
 /* --- AMX -------------------------------------------------------------------------------------- */
 
-/* Of ldtilecfg: tiles 0 to 3 are c, 4 and 5 a, 6 and 7 b, of 16 rows of 64 bytes; less of a's rows
- * and fewer of b's where there is less along k: rows of a that lie close together then need not be
- * read across cache lines, which takes five times as long. */
+/* The operand of ldtilecfg: tiles 0 to 3 are c, 4 and 5 a, 6 and 7 b, of 16 rows of 64 bytes. If
+ * there is less along k, a's rows are shorter and b has fewer: rows of a that lie close together
+ * then need not be read across cache lines, which takes five times as long. */
 static AMX void begin_amx(int depth)
 {
     const uint16_t bytes = (uint16_t)(2 * depth);
@@ -257,7 +257,7 @@ static const struct dpt_bf16_kernels amx =
 static pthread_once_t asked = PTHREAD_ONCE_INIT;
 static bool permitted;
 
-/* Linux saves a thread's tiles, 8 KiB, only where the process has asked for them (5.16 on). */
+/* Linux saves a thread's tiles, 8 KiB, only if the process has asked for them (5.16 on). */
 static void ask_for_tiles(void)
 {
     enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };

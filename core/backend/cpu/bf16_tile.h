@@ -1,16 +1,16 @@
 /*
- * bf16_tile: products of bf16 operands with sums in fp32, by the processor's own instructions: AMX
- * tiles (tdpbf16ps), or AVX-512 BF16 (vdpbf16ps).
+ * bf16_tile: products of bf16 operands with sums in fp32, by the CPU's own instructions: AMX tiles
+ * (tdpbf16ps), or AVX-512 BF16 (vdpbf16ps).
  *
  * Both take pairs of k: an operand's 32-bit word holds two of them, the even one in the lower half.
  *
- *     a  rows of 32 k (64 bytes), 16 of them a tile, which need not lie side by side
+ *     a  rows of 32 k (64 bytes), 16 of them per tile, which need not lie side by side
  *     b  [16 pairs of k][16 columns][2], 1 KiB, a tile
  *     c  [16][16] fp32, in rows that need not lie side by side
  *
  * An element of c is one chain of additions along k, the same whichever tile it stands in. The two
  * instructions add a pair's products in different orders, and so round differently. The packing
- * functions round fp32 to bf16 (bf16.h), and fill tiles with zeros where there is nothing.
+ * functions round fp32 to bf16 (bf16.h), and fill tiles with zeros outside the operand.
  */
 #ifndef DPT_BACKEND_CPU_BF16_TILE_H
 #define DPT_BACKEND_CPU_BF16_TILE_H
@@ -27,10 +27,10 @@ enum {
 };
 
 /*
- * Which numbers a product of m x n tiles of c reads: for each tap, `steps` tiles along k. Distances
- * count bf16 numbers: a_row from row to row, a_tile from the first 16 rows to the next, a_step and
- * b_step along k, b_tile from the first 16 columns to the next, b_tap from tap to tap; tap[i] is
- * where a tap's a begins. c_tile: floats of c from the first 16 columns to the next.
+ * The numbers that a product of m x n tiles of c reads: for each tap, `steps` tiles along k.
+ * Distances count bf16 numbers: a_row from row to row, a_tile from the first 16 rows to the next,
+ * a_step and b_step along k, b_tile from the first 16 columns to the next, b_tap from tap to tap;
+ * tap[i] is where a tap's a begins. c_tile: floats of c from the first 16 columns to the next.
  */
 struct dpt_bf16_product {
     int m, n; /* 1 or 2 */
@@ -61,8 +61,8 @@ struct dpt_bf16_kernels {
      * k. */
     void (*pack_b)(const float *x, int64_t ldx, int64_t k, int64_t n, uint16_t *b);
     void (*pack_b_columns)(const float *x, int64_t ldx, int64_t k, int64_t n, uint16_t *b);
-    /* to [m][n] (+)= a, or a + b where there is one; rows of a and b have 32 floats, those of `to`
-     * are ld apart. stream: past the caches; `to` and ld are whole lines of 16 floats. */
+    /* to [m][n] (+)= a, or a + b if there is a b; rows of a and b have 32 floats, those of `to` are
+     * ld apart. stream: past the caches; `to` and ld are whole lines of 16 floats. */
     void (*put)(const float *a, const float *b, bool add, bool stream, int64_t m, int64_t n,
                 float *to, int64_t ld);
     /* What `put` does with a stream of 32 whole columns, and adds the square of each number to
@@ -71,11 +71,11 @@ struct dpt_bf16_kernels {
                         double *lanes);
 };
 
-/* What this machine has of these instructions up to `most`, and the system lets the process use;
- * NULL: neither. */
+/* The best of these instructions up to `most` that this machine has and the system lets the process
+ * use; NULL: neither. */
 const struct dpt_bf16_kernels *dpt_bf16_kernels(enum dpt_isa most);
 
-/* What `kernels` are, for messages: "AMX tiles". */
+/* The name of `kernels`, for messages: "AMX tiles". */
 const char *dpt_bf16_name(const struct dpt_bf16_kernels *kernels);
 
 #endif

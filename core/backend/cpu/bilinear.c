@@ -9,7 +9,7 @@
 _Static_assert(sizeof(struct dpt_bilinear) <= DPT_RESIZE_COLUMN * sizeof(float),
                "a column's entry fits");
 
-/* Fills in the table of columns behind the row in the scratch memory; returns it. */
+/* Fills in the table of columns after the row in the scratch memory; returns it. */
 static const struct dpt_bilinear *columns_of(const struct dpt_cpu_resize *s, float *scratch)
 {
     struct dpt_bilinear *columns = (void *)(scratch + s->in[1] * s->block);
@@ -62,7 +62,7 @@ DPT_VECTOR static void forward_planes(const struct dpt_cpu_resize *s, const floa
     }
 }
 
-/* row: what each input gets of a row of outputs, but for that row's share. */
+/* row: what each input gets of a row of outputs, without that row's share. */
 DPT_INLINE void back_columns(const struct dpt_cpu_resize *s, int lanes,
                              const struct dpt_bilinear *columns, const float *dy, float *row)
 {

@@ -83,8 +83,8 @@ static inline int64_t dpt_channels_floats(const struct dpt_channels *s)
 
 /* --- what resizes planes, a row of outputs at a time ------------------------------------------ */
 
-/* The floats of a row of the table that says, in the scratch memory behind a row of inputs, where a
- * column's numbers lie. */
+/* The floats of a row of the table of where each column's numbers lie, which follows a row of
+ * inputs in the scratch memory. */
 enum { DPT_RESIZE_COLUMN = 4 };
 
 struct dpt_cpu_resize;

@@ -16,7 +16,7 @@ static int32_t pixels_of(const struct dpt_conv_shape *s)
     return s->out[0] * s->out[1];
 }
 
-/* Whether the product of patches is quicker. */
+/* Whether the product of patches is faster. */
 static bool unrolls(const struct dpt_cpu_node *node, const struct dpt_conv_shape *s)
 {
     return node->x_layout == DPT_LAYOUT_C16 && node->y_layout == DPT_LAYOUT_C16 &&
@@ -29,8 +29,8 @@ static int64_t unpacked_floats(const struct dpt_conv_shape *s)
     return (int64_t)s->out_channels * (s->in_channels / s->window.groups) * taps_of(s);
 }
 
-/* oneDNN 3 cannot add to the gradient where its own order pads the channels: it unpacks into a
- * buffer then, and dpt_accumulate adds, with the same bits. */
+/* oneDNN 3 cannot add to the gradient if its own order pads the channels: it unpacks into a buffer
+ * then, and dpt_accumulate adds, with the same bits. */
 static enum dpt_status plan_call(struct dpt_cpu_program *program, struct dpt_kernel **kernel,
                                  struct dpt_conv_weights *w, struct dpt_error *err)
 {
@@ -105,7 +105,7 @@ DPT_VECTOR static void gather(const float *restrict from, const int32_t *restric
         to[i] = from[at[i]];
 }
 
-/* The 16 channels of a block that each tap of an output pixel reads; zeros where it is outside. */
+/* The 16 channels of a block that each tap of an output pixel reads; zeros outside the input. */
 static void read_taps(const struct dpt_conv_shape *s, const float *block, int32_t row,
                       int32_t column, float *to)
 {

@@ -15,28 +15,29 @@ struct dense {
     struct dpt_gemm gemm;
     bool small;     /* not worth the tiles: plain loops, by one thread */
     int transposed; /* buffer: x, transposed; forward's alone */
-    /* Rounded operands, in bf16: buffers of what the node reads, in forward and in backward, of the
-     * gradient of what it gives, and of the columns of weights that other ranks tell; and the
-     * weights, which stay NULL in fp32. */
+    /* Rounded operands, in bf16: buffers of the node's input, in forward and in backward, of the
+     * gradient of its output, and of the columns of weights that other ranks send; and the weights,
+     * which stay NULL in fp32. */
     int x, back_x, dy, columns;
     float *weights;
-    /* By the processor's own instructions instead, where it has some (NULL: none): buffers of the
-     * packed operands. */
+    /* The CPU's bf16 instructions instead, if it has some (NULL: none): buffers of the packed
+     * operands. */
     const struct dpt_bf16_kernels *bf16;
     int packed[DPT_BF16_OPERANDS];
     float *bf16_weights, *bf16_data; /* packed weights; NULL: none */
     bool keeps; /* several micro-batches' operands of the weights' gradient (dpt_cpu_kept) */
 };
 
-/* Whether several ranks compute its outputs, and what it passes back. */
+/* Whether several ranks share the layer's outputs, and what it passes back. */
 static bool is_divided(const struct dpt_cpu_node *node)
 {
     return node->graph->divided;
 }
 
-/* Few rows: weights are packed once a step, not for each micro-batch and thread. From 33 rows on a
- * rank's part of a step is often one micro-batch, for which packing twice costs more than it saves
- * (784-4096-4096-10, 2 ranks of 64 samples: 5 % of a step). */
+/* With few rows, weights are packed once per step, not for each micro-batch and thread. From 33
+ * rows on a rank's part of a step is often one micro-batch, for which packing twice costs more than
+ * it saves (784-4096-4096-10, 2 ranks of 64 samples: 5 % of a step). Packing for forward and
+ * backward from one read would gain 0.5 % (mnistcnn), so the two are packed apart. */
 static bool packs_weights(const struct dpt_cpu_node *node, const struct dense *dense)
 {
     return dense->gemm.rows <= FEW_ROWS && !is_divided(node);
@@ -54,7 +55,8 @@ static void take_packed(struct dpt_cpu_program *program, struct dense *dense, un
             dpt_cpu_give(program, dense->packed[i]);
 }
 
-/* The same for the operands of the weights' gradient, of all micro-batches that are added. */
+/* Takes buffers for the packed operands of the weights' gradient, of all micro-batches that are
+ * added. */
 static void keep_packed(struct dpt_cpu_program *program, struct dense *dense)
 {
     const enum dpt_bf16_operand kept[] = {DPT_BF16_INPUT_ROWS, DPT_BF16_OUTPUT_ROWS};
@@ -117,7 +119,7 @@ static enum dpt_status plan_dense_backward(struct dpt_cpu_program *program,
 
     (void)err;
     if (dense->bf16 != NULL) {
-        /* Else the operands are not less than the gradient. */
+        /* Else the operands would be no smaller than the gradient. */
         dense->keeps = dpt_cpu_kept(program) > 1 && dense->gemm.rows <= dense->gemm.outputs;
         if (dense->keeps)
             keep_packed(program, dense);
@@ -184,7 +186,7 @@ static const float *weights_of(const struct dpt_cpu_run *run, const struct dpt_c
                : dpt_cpu_param(run, node->graph->weight);
 }
 
-/* An operand of which each thread rounds its rows. */
+/* Rounds an operand; each thread rounds its rows. */
 static const float *operand(const struct dpt_cpu_run *run, int buffer, int rounded, int64_t width)
 {
     int64_t first, last;
@@ -209,7 +211,7 @@ static const float *columns_of(const struct dpt_cpu_run *run, const struct dpt_c
     return dpt_cpu_buffer(run, dense->columns);
 }
 
-/* The product of the rows that there are. */
+/* The product for the rows that exist. */
 static struct dpt_gemm gemm_of(const struct dpt_cpu_run *run, const struct dense *dense)
 {
     struct dpt_gemm p = dense->gemm;
@@ -226,7 +228,7 @@ static void output_part(const struct dpt_cpu_run *run, const struct dpt_gemm *p,
     dpt_cpu_part(run, p->outputs, p->outputs <= 64 ? DPT_TILE_ROWS : DPT_TILE_LANES, first, last);
 }
 
-/* This thread's part of what this rank has of a divided layer. */
+/* This thread's part of this rank's share of a tensor-parallel layer. */
 static void range_part(const struct dpt_cpu_run *run, const struct dpt_range *range, int64_t *first,
                        int64_t *last)
 {
@@ -235,7 +237,7 @@ static void range_part(const struct dpt_cpu_run *run, const struct dpt_range *ra
     *last += range->first;
 }
 
-/* Has all ranks get what each has computed. */
+/* Sends each rank's results to all ranks. */
 static void gather(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node, bool gradient,
                    float *values)
 {
@@ -244,11 +246,11 @@ static void gather(const struct dpt_cpu_run *run, const struct dpt_cpu_node *nod
     dpt_cpu_barrier_within(run, node, gradient ? DPT_PASS_BACKWARD : DPT_PASS_FORWARD);
     if (run->thread == 0)
         divided->gather(divided->arg, node->number, gradient, values, run->rows);
-    if (gradient) /* it is read at once, and else behind the node's barrier */
+    if (gradient) /* it is read at once, and else after the node's barrier */
         dpt_cpu_barrier_within(run, node, DPT_PASS_BACKWARD);
 }
 
-/* --- in bf16, by the processor's own instructions --------------------------------------------- */
+/* --- in bf16, by the CPU's own instructions --------------------------------------------------- */
 
 static struct dpt_bf16_gemm bf16_of(const struct dpt_cpu_run *run, const struct dense *dense)
 {
@@ -258,7 +260,7 @@ static struct dpt_bf16_gemm bf16_of(const struct dpt_cpu_run *run, const struct 
                                   .data_weights = dense->bf16_data};
 }
 
-/* A packed operand; of those that are kept, that of this micro-batch, or the first one's. */
+/* A packed operand; if operands are kept, that of this micro-batch, or the first one's. */
 static float *packed_at(const struct dpt_cpu_run *run, const struct dense *dense,
                         enum dpt_bf16_operand operand, int32_t micro_batch)
 {

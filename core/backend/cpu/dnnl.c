@@ -23,19 +23,19 @@ static const dnnl_format_tag_t tags[] = {
     [DPT_LAYOUT_C16] = dnnl_nChw16c,
 };
 
-dnnl_format_tag_t dpt_layout_tag(enum dpt_sample_layout layout)
+dnnl_format_tag_t dpt_layout_tag(enum dpt_memory_layout layout)
 {
     return tags[layout];
 }
 
-int32_t dpt_layout_block(enum dpt_sample_layout layout, int32_t channels)
+int32_t dpt_layout_block(enum dpt_memory_layout layout, int32_t channels)
 {
     const int32_t blocks[] = {1, 1, channels, 8, 16};
 
     return blocks[layout];
 }
 
-int64_t dpt_layout_floats(enum dpt_sample_layout layout, int32_t c, int32_t h, int32_t w)
+int64_t dpt_layout_floats(enum dpt_memory_layout layout, int32_t c, int32_t h, int32_t w)
 {
     const int64_t block = dpt_layout_block(layout, c);
 
@@ -54,10 +54,10 @@ static enum dpt_status dnnl_fail(dnnl_status_t result, const char *what, struct 
 
 /* --- the library ------------------------------------------------------------------------------ */
 
-/* oneDNN's instruction sets. Each value holds the bits of those it extends. Those behind the first
- * FP32_SETS make no difference to fp32, which is all that is computed here. On arm64 the same bits
- * mean other sets, which its header does not name: of SVE's two longest ones, 2 has the former and
- * 3 the latter. */
+/* oneDNN's instruction sets. Each value holds the bits of the sets it extends. The sets after the
+ * first FP32_SETS make no difference to fp32, which is all that is computed here. On arm64 the same
+ * bits mean other sets, which its header does not name: of SVE's two longest ones, 2 has the former
+ * and 3 the latter. */
 static const struct {
     unsigned bits;
     enum dpt_isa isa;
@@ -120,7 +120,7 @@ const char *dpt_dnnl_uses(void)
     return description.used;
 }
 
-/* Looked up, not linked: which OpenMP runtime is there, if any, is oneDNN's affair. */
+/* It is looked up, not linked: oneDNN decides which OpenMP runtime is loaded, if any. */
 static void (*find_set_threads(void))(int)
 {
     void (*set_threads)(int);
@@ -143,7 +143,7 @@ enum dpt_status dpt_dnnl_limit(enum dpt_isa most, struct dpt_error *err)
 
     while (sets[set].isa != most)
         set++;
-    /* It refuses a second time; what counts is what it makes use of from here on. */
+    /* oneDNN refuses a second call; what counts is the set that it uses from here on. */
     (void)dnnl_set_max_cpu_isa((dnnl_cpu_isa_t)sets[set].bits);
 #if DPT_ARM64
     setenv("ONEDNN_MAX_CPU_ISA", "advanced_simd", 1); /* the call is one of x86-64 */
@@ -289,7 +289,7 @@ enum dpt_status dpt_kernel_move(struct dpt_dnnl *dnnl, dnnl_status_t result, dpt
 }
 
 enum dpt_status dpt_kernel_reorder(struct dpt_dnnl *dnnl, const int32_t dims[4],
-                                   enum dpt_sample_layout from, enum dpt_sample_layout to,
+                                   enum dpt_memory_layout from, enum dpt_memory_layout to,
                                    struct dpt_kernel **kernel, struct dpt_error *err)
 {
     const dnnl_dims_t d = {dims[0], dims[1], dims[2], dims[3]};
@@ -367,8 +367,7 @@ void dpt_call_close(struct dpt_call *call)
 
 void dpt_call_set(struct dpt_call *call, enum dpt_role role, const float *memory)
 {
-    /* It only fails for a memory object that is none. oneDNN takes what it reads as mutable, too.
-     */
+    /* It only fails for an invalid memory object. oneDNN takes what it reads as mutable, too. */
     if (call->memory[role] != NULL)
         dnnl_memory_set_data_handle(call->memory[role], (void *)(uintptr_t)memory);
 }

@@ -23,7 +23,7 @@
  * The memory layout of activations [n][c][h][w]: [n][c / block][h][w][block], the last block padded
  * with zeros. The block is 1 in NCHW, c in NHWC, 8 and 16 in the other two.
  */
-enum dpt_sample_layout {
+enum dpt_memory_layout {
     DPT_LAYOUT_ANY, /* as a request: the kernel chooses; as an answer: none of these */
     DPT_LAYOUT_NCHW,
     DPT_LAYOUT_NHWC,
@@ -32,8 +32,8 @@ enum dpt_sample_layout {
 };
 
 /* Channels in a block; floats of one sample, padding included. */
-int32_t dpt_layout_block(enum dpt_sample_layout layout, int32_t channels);
-int64_t dpt_layout_floats(enum dpt_sample_layout layout, int32_t c, int32_t h, int32_t w);
+int32_t dpt_layout_block(enum dpt_memory_layout layout, int32_t channels);
+int64_t dpt_layout_floats(enum dpt_memory_layout layout, int32_t c, int32_t h, int32_t w);
 
 /* The arguments of a kernel. Backward kernels take gradients under the same names: X is the
  * gradient of the input, W that of the weights. */
@@ -58,7 +58,7 @@ struct dpt_call;
 /* The public beginning of a kernel; created and owned as a pointer. */
 struct dpt_kernel {
     int64_t floats[DPT_ROLE_COUNT];                /* of the arguments */
-    enum dpt_sample_layout layout[DPT_ROLE_COUNT]; /* of a convolution's X and Y */
+    enum dpt_memory_layout layout[DPT_ROLE_COUNT]; /* of a convolution's X and Y */
     int64_t scratch;                               /* floats of its workspace */
     bool slow;                                     /* one of oneDNN's fallbacks */
 };
@@ -68,8 +68,8 @@ const char *dpt_dnnl_describe(void);
 /* Does what dpt_backend's `uses` does. */
 const char *dpt_dnnl_uses(void);
 
-/* The instruction set that oneDNN uses, and this program's own kernels with it: the processor's,
- * unless the environment (ONEDNN_MAX_CPU_ISA) or dpt_dnnl_limit sets a lower one. */
+/* The instruction set that oneDNN uses, and this program's own kernels with it: the CPU's, unless
+ * the environment (ONEDNN_MAX_CPU_ISA) or dpt_dnnl_limit sets a lower one. */
 enum dpt_isa dpt_dnnl_isa(void);
 
 /* Limits oneDNN to these instructions, whatever the environment says. Must be called before all
@@ -89,15 +89,15 @@ void dpt_dnnl_one_thread(const struct dpt_dnnl *dnnl);
 
 /* Errors: BAD_JOB (oneDNN cannot do it in these layouts), RANK. */
 enum dpt_status dpt_kernel_conv(struct dpt_dnnl *dnnl, enum dpt_conv_pass pass,
-                                const struct dpt_conv_shape *shape, enum dpt_sample_layout x,
-                                enum dpt_sample_layout y, struct dpt_kernel **kernel,
+                                const struct dpt_conv_shape *shape, enum dpt_memory_layout x,
+                                enum dpt_memory_layout y, struct dpt_kernel **kernel,
                                 struct dpt_error *err);
 /* Converts activations [n][c][h][w] from one layout to another: Y from X. */
 enum dpt_status dpt_kernel_reorder(struct dpt_dnnl *dnnl, const int32_t dims[4],
-                                   enum dpt_sample_layout from, enum dpt_sample_layout to,
+                                   enum dpt_memory_layout from, enum dpt_memory_layout to,
                                    struct dpt_kernel **kernel, struct dpt_error *err);
-/* What is done with weights: PACK converts them from canonical order to the layout that a
- * convolution reads (Y from X); UNPACK from the layout that it writes to canonical order, and
+/* The conversions of weights: PACK converts them from canonical order to the layout that a
+ * convolution reads (Y from X); UNPACK from the layout that it writes to canonical order;
  * UNPACK_ADD adds them to what is there. */
 enum dpt_weights_move { DPT_WEIGHTS_PACK, DPT_WEIGHTS_UNPACK, DPT_WEIGHTS_UNPACK_ADD };
 enum dpt_status dpt_kernel_reorder_weights(struct dpt_dnnl *dnnl,
@@ -111,7 +111,7 @@ void dpt_kernel_close(struct dpt_kernel *kernel);
  * {0}. They are owned by this struct; to take one out, set it to NULL. */
 struct dpt_conv_kernels {
     struct dpt_kernel *pass[DPT_CONV_PASSES];
-    enum dpt_sample_layout x, y;
+    enum dpt_memory_layout x, y;
     int slow; /* how many of them are fallbacks */
 };
 
@@ -125,7 +125,7 @@ struct dpt_conv_request {
 
 /* Errors of both: BAD_JOB (oneDNN has none), RANK; then *k is empty. */
 enum dpt_status dpt_conv_kernels_make(const struct dpt_conv_request *request,
-                                      enum dpt_sample_layout x, enum dpt_sample_layout y,
+                                      enum dpt_memory_layout x, enum dpt_memory_layout y,
                                       struct dpt_conv_kernels *k, struct dpt_error *err);
 /*
  * Chooses oneDNN's preferred layouts for forward, if the backward passes have fast kernels there

@@ -15,25 +15,25 @@ static void weight_dims(const struct dpt_conv_shape *s, dnnl_dims_t dims, int *n
     *n_dims = 4 + grouped;
 }
 
-static enum dpt_sample_layout layout_of(dpt_borrowed_desc d, const dnnl_dims_t dims)
+static enum dpt_memory_layout layout_of(dpt_borrowed_desc d, const dnnl_dims_t dims)
 {
     for (int layout = DPT_LAYOUT_NCHW; layout <= DPT_LAYOUT_C16; layout++) {
         dpt_desc candidate = {0};
         bool same;
 
-        if (dpt_desc_tag(&candidate, 4, dims, dpt_layout_tag((enum dpt_sample_layout)layout)) !=
+        if (dpt_desc_tag(&candidate, 4, dims, dpt_layout_tag((enum dpt_memory_layout)layout)) !=
             dnnl_success)
             continue;
         same = dnnl_memory_desc_equal(d, BORROW(candidate)) != 0;
         dpt_desc_free(&candidate);
         if (same)
-            return (enum dpt_sample_layout)layout;
+            return (enum dpt_memory_layout)layout;
     }
     return DPT_LAYOUT_ANY;
 }
 
 static dnnl_status_t conv_descs_init(struct dpt_conv_descs *c, const struct dpt_conv_shape *s,
-                                     enum dpt_sample_layout x, enum dpt_sample_layout y)
+                                     enum dpt_memory_layout x, enum dpt_memory_layout y)
 {
     const dnnl_dims_t b_dims = {s->out_channels};
     dnnl_status_t result = dnnl_success;
@@ -63,7 +63,7 @@ out:
 static const struct {
     const char *what;
     struct dpt_argument arguments[DPT_ROLE_COUNT]; /* the bias last */
-    size_t n, bias; /* without it; with it, 1 more where it takes one */
+    size_t n, bias;                                /* without it; with it, 1 more if it takes one */
 } passes[DPT_CONV_PASSES] = {
     [DPT_CONV_FORWARD] = {"convolution",
                           {{DPT_ROLE_X, dnnl_query_src_md, 0, DNNL_ARG_SRC},
@@ -89,8 +89,8 @@ static const struct {
 };
 
 enum dpt_status dpt_kernel_conv(struct dpt_dnnl *dnnl, enum dpt_conv_pass pass,
-                                const struct dpt_conv_shape *shape, enum dpt_sample_layout x,
-                                enum dpt_sample_layout y, struct dpt_kernel **kernel,
+                                const struct dpt_conv_shape *shape, enum dpt_memory_layout x,
+                                enum dpt_memory_layout y, struct dpt_kernel **kernel,
                                 struct dpt_error *err)
 {
     const size_t n = passes[pass].n + (shape->bias ? passes[pass].bias : 0);
@@ -151,7 +151,7 @@ void dpt_conv_kernels_close(struct dpt_conv_kernels *k)
 }
 
 enum dpt_status dpt_conv_kernels_make(const struct dpt_conv_request *request,
-                                      enum dpt_sample_layout x, enum dpt_sample_layout y,
+                                      enum dpt_memory_layout x, enum dpt_memory_layout y,
                                       struct dpt_conv_kernels *k, struct dpt_error *err)
 {
     const bool wanted[DPT_CONV_PASSES] = {true, request->data, request->weights};
@@ -178,7 +178,7 @@ out:
 enum dpt_status dpt_conv_kernels_choose(const struct dpt_conv_request *request,
                                         struct dpt_conv_kernels *best, struct dpt_error *err)
 {
-    static const enum dpt_sample_layout layouts[][2] = {
+    static const enum dpt_memory_layout layouts[][2] = {
         {DPT_LAYOUT_ANY, DPT_LAYOUT_ANY},   {DPT_LAYOUT_C16, DPT_LAYOUT_C16},
         {DPT_LAYOUT_C8, DPT_LAYOUT_C8},     {DPT_LAYOUT_NHWC, DPT_LAYOUT_NHWC},
         {DPT_LAYOUT_NCHW, DPT_LAYOUT_NCHW},

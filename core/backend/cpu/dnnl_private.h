@@ -28,12 +28,12 @@ struct dpt_dnnl {
     dnnl_engine_t engine;
     dnnl_primitive_attr_t attr; /* scratch memory is ours */
     dnnl_primitive_attr_t add;  /* likewise; and the result is added to what is there */
-    void (*set_threads)(int);   /* OpenMP's, for the calling thread; NULL where there is none */
+    void (*set_threads)(int);   /* OpenMP's, for the calling thread; NULL if there is none */
     int threads;
     dnnl_stream_t streams[];
 };
 
-/* What stands behind a struct dpt_kernel. */
+/* The whole of a struct dpt_kernel, which other files see as its first member. */
 struct kernel {
     struct dpt_kernel seen;
     dnnl_primitive_t primitive;
@@ -41,7 +41,7 @@ struct kernel {
     dpt_desc arg[DPT_ROLE_COUNT], scratch;
 };
 
-/* Which argument a role is: how it is queried from the primitive descriptor, and its number at
+/* The argument of a role: how it is queried from the primitive descriptor, and its number at
  * execution. */
 struct dpt_argument {
     enum dpt_role role;
@@ -68,16 +68,16 @@ dnnl_status_t dpt_conv_pd(const struct dpt_dnnl *d, enum dpt_conv_pass pass,
                           dnnl_primitive_desc_t *pd);
 
 /* oneDNN's name of a layout. */
-dnnl_format_tag_t dpt_layout_tag(enum dpt_sample_layout layout);
+dnnl_format_tag_t dpt_layout_tag(enum dpt_memory_layout layout);
 
-/* A kernel from a primitive descriptor, which is freed, with n arguments; or the failure of what
- * was to give the descriptor. what: "convolution". Errors: BAD_JOB, RANK, INTERNAL; then *kernel is
- * NULL. */
+/* A kernel from a primitive descriptor, which is freed, with n arguments; or the failure of the
+ * call that was to make the descriptor. what: "convolution". Errors: BAD_JOB, RANK, INTERNAL; then
+ * *kernel is NULL. */
 enum dpt_status dpt_kernel_make(dnnl_status_t result, dnnl_primitive_desc_t pd, const char *what,
                                 const struct dpt_argument *arguments, size_t n,
                                 struct dpt_kernel **kernel, struct dpt_error *err);
-/* One that moves what looks like `from` into what looks like `to`, or adds it to that. result: of
- * making these. */
+/* A kernel that moves memory described by `from` to memory described by `to`, or adds it to that.
+ * result: the outcome of making the two descriptors. */
 enum dpt_status dpt_kernel_move(struct dpt_dnnl *dnnl, dnnl_status_t result, dpt_borrowed_desc from,
                                 dpt_borrowed_desc to, bool add, struct dpt_kernel **kernel,
                                 struct dpt_error *err);

@@ -72,7 +72,7 @@ DPT_VECTOR static void pack_lines(const float *x, int64_t ld, int64_t m, int64_t
         memset(a + i * LINE, 0, (size_t)k * sizeof *a);
 }
 
-/* k rows of n floats one behind the other. The usual widths are constants: a call or a string
+/* k rows of n floats, one after another. The usual widths are constants: a call or a string
  * instruction would take longer than the copy. */
 DPT_VECTOR static void pack_rows(const float *restrict x, int64_t ld, int64_t k, int64_t n,
                                  float *restrict b)
@@ -189,7 +189,7 @@ static void forward_piece(const struct dpt_gemm *p, const float *xt, const float
                           int64_t n, int64_t at, int64_t k, float *a, float *sum)
 {
     const int64_t line = up(p->rows, LANES), block = block_of(p->rows);
-    /* Each tile of 8 outputs asks for its part of the next ones' weights. */
+    /* Each tile of 8 outputs prefetches its part of the next outputs' weights. */
     const int64_t tiles = least((p->rows + block - 1) / block, ROWS),
                   share = (ROWS + tiles - 1) / tiles;
 
@@ -260,7 +260,7 @@ DPT_VECTOR int dpt_sub_batches_join(float *sums, int64_t width, int top, int64_t
     return top;
 }
 
-/* A tile of the weights' gradient: of each sub-batch by itself, joined. */
+/* A tile of the weights' gradient: the sums of the sub-batches, joined. */
 static void run_sub_batches(const struct dpt_gemm *p, dpt_tile *tile, const float *a,
                             const float *b, enum dpt_tile_way way, int64_t m, int64_t n,
                             int64_t width, float *c)
@@ -314,7 +314,7 @@ void dpt_gemm_weights(const struct dpt_gemm *p, const float *dy, const float *x,
     dpt_tile_fence();
 }
 
-/* The sum of rows of n floats, at most LANES; zeros behind. */
+/* The sum of rows of n floats, at most LANES; zeros after them. */
 DPT_VECTOR static void add_rows(const float *restrict d, int64_t ld, int64_t rows, int64_t n,
                                 float *restrict result)
 {
@@ -331,7 +331,7 @@ DPT_VECTOR static void add_rows(const float *restrict d, int64_t ld, int64_t row
     memcpy(result, sum, sizeof sum);
 }
 
-/* The same of rounded rows. */
+/* The sum of rows of n floats that are rounded first, at most LANES. */
 DPT_VECTOR static void add_rounded_rows(const float *restrict d, int64_t ld, int64_t rows,
                                         int64_t n, float *restrict result)
 {

@@ -30,7 +30,7 @@ struct dpt_gemm {
      * sums are added along the tree of core/comm/tree.h over 0, 1, …; 0: all rows are one sum. At
      * most DPT_SUB_BATCHES. */
     int64_t sub_batch;
-    /* Where not all weights of a layer are there: w of forward, and dw, begin with first_output; w
+    /* If a rank has only some weights of a layer: w of forward, and dw, begin with first_output; w
      * of data, in rows of `row` inputs (0: all), begins with first_input. */
     int64_t first_output, first_input, row;
     bool rounds; /* dy of the bias' gradient is rounded to bf16 (bf16.h) */

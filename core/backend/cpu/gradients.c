@@ -2,9 +2,9 @@
 #include "core/backend/cpu/program.h"
 #include "core/backend/operation.h"
 
-/* Where gradients lie, and how they come from a node to those that it reads. */
+/* Places gradients in memory, and passes them from a node to the nodes that it reads. */
 
-/* Whether dx is dy as it is. */
+/* Whether dx is dy unchanged. */
 static bool passes_on(const struct dpt_cpu_node *node)
 {
     return node->op->moves_nothing || node->listed ||
@@ -22,8 +22,8 @@ bool dpt_cpu_moves_back(const struct dpt_cpu_node *node)
 
 /* --- planning --------------------------------------------------------------------------------- */
 
-/* What takes each number by itself has the same layout on both sides, and may write over dy where
- * nobody else reads that, its own second gradient neither. */
+/* An elementwise node has the same layout on both sides, and may write over dy if nobody else reads
+ * dy, not even for its own second gradient. */
 static bool over_dy(const struct dpt_cpu_program *program, const struct dpt_cpu_node *node,
                     int32_t i)
 {
@@ -47,7 +47,7 @@ static int place(struct dpt_cpu_program *program, const struct dpt_cpu_node *nod
     return dpt_cpu_take(program, node->floats[i] / (input->dy_bf16 ? 2 : 1));
 }
 
-/* Whether its own backward pass can write the sum where its share of it would lie. */
+/* Whether the node's own backward pass can write the sum to where its share of it would lie. */
 static bool adds_within(const struct dpt_cpu_program *program, const struct dpt_cpu_node *node)
 {
     return node->op == &dpt_cpu_conv && dpt_cpu_conv_bf16(program, node) != NULL;
@@ -97,8 +97,8 @@ out:
     return status;
 }
 
-/* Where the gradient of a relu after an addition was added up here, it passes the relu as it is
- * written: a pass less over both. */
+/* If the gradient of a relu after an addition was summed here, it passes the relu as it is written:
+ * one pass less over both. */
 static void pass_with_sum(struct dpt_cpu_program *program, struct dpt_cpu_node *node)
 {
     const int32_t adder = node->adder;

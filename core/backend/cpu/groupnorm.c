@@ -5,8 +5,8 @@
 #include "core/backend/cpu/gemm.h"
 
 /*
- * In the layout of the input: sums for each channel, of which those of a group are added up. In a
- * team each thread takes some samples, and then, for the gradient of weight and bias, some
+ * In the layout of the input: sums per channel, which are added up for the channels of a group. In
+ * a team each thread takes some samples, and then, for the gradient of weight and bias, some
  * channels.
  */
 
@@ -16,8 +16,8 @@ struct groupnorm {
     struct dpt_channels channels;
     struct dpt_gemm sums; /* over samples, by sub-batches */
     int64_t width;
-    int statistics;    /* buffer: [sample][KEPT][channel], of its group */
-    int products, dys; /* buffers: [sample][channel], sums of dy times what is normalised; of dy */
+    int statistics;    /* buffer: [sample][KEPT][channel], of the channel's group */
+    int products, dys; /* buffers: [sample][channel], sums of dy x', and of dy */
 };
 
 static enum dpt_status plan(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
@@ -170,8 +170,8 @@ DPT_VECTOR static void back_sample(const struct dpt_channels *s, const float *st
 
 /* --- passes ----------------------------------------------------------------------------------- */
 
-/* Gives all channels of a group the sum over it, divided by its numbers; behind the last channel
- * zero. */
+/* Gives all channels of a group the sum over it, divided by the group's size; zero after the last
+ * channel. */
 static void share(const struct dpt_cpu_node *node, int64_t width, double *sums)
 {
     const int32_t size = node->in.c / node->graph->window.groups;

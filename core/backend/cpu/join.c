@@ -5,13 +5,13 @@
 
 /* Joins of two values, in a layout that both have. In a team each thread takes a part of it. */
 
-/* The layout of both inputs; where they differ, that of the input which comes from a convolution.
- * Vectors go on to layers that take them as they are. */
-static enum dpt_sample_layout common_layout(const struct dpt_cpu_program *program,
+/* The layout of both inputs; if they differ, that of the input which comes from a convolution.
+ * Vectors are passed to layers that take them as they are. */
+static enum dpt_memory_layout common_layout(const struct dpt_cpu_program *program,
                                             const struct dpt_cpu_node *node)
 {
-    const enum dpt_sample_layout first = dpt_cpu_input_layout(program, node);
-    const enum dpt_sample_layout other = program->nodes[node->inputs[1]].y_layout;
+    const enum dpt_memory_layout first = dpt_cpu_input_layout(program, node);
+    const enum dpt_memory_layout other = program->nodes[node->inputs[1]].y_layout;
 
     if (first != other && node->in.flat)
         return DPT_LAYOUT_NCHW;
@@ -62,7 +62,7 @@ static enum dpt_status add_forward(const struct dpt_cpu_run *run, const struct d
     return DPT_OK;
 }
 
-/* Both inputs get the same gradient, which without a relu is that of the output. */
+/* Both inputs get the same gradient: without a relu, the output's. */
 static enum dpt_status add_backward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
                                     struct dpt_error *err)
 {
@@ -115,11 +115,11 @@ const struct dpt_cpu_op dpt_cpu_multiply = {
 
 /* --- concat ----------------------------------------------------------------------------------- */
 
-/* Blocks of channels follow one another where the first input fills its last one. */
+/* Blocks of channels follow one another if the first input fills its last one. */
 static enum dpt_status plan_concat(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                                    struct dpt_error *err)
 {
-    enum dpt_sample_layout layout = common_layout(program, node);
+    enum dpt_memory_layout layout = common_layout(program, node);
     enum dpt_status status = DPT_OK;
 
     if (node->in.c % dpt_layout_block(layout, node->in.c) != 0)

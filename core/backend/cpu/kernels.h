@@ -28,11 +28,11 @@ DPT_ACTIVATIONS(X, 0)
 void dpt_multiply(int64_t n, const float *a, const float *b, float *y);
 void dpt_add(int64_t n, const float *a, const float *b, float *y);
 void dpt_add_relu(int64_t n, const float *a, const float *b, float *y);
-/* a + b where a relu's output is positive, and else 0. */
+/* a + b if a relu's output is positive, and else 0. */
 void dpt_add_relu_back(int64_t n, const float *known, const float *a, const float *b, float *y);
 
-/* Moves blocks of 16 channels, none of them filling, to planes [channel][pixel], or back: y from x,
- * which is somewhere else. Where dpt_moves_blocks says so. */
+/* Moves blocks of 16 channels, none of them filling, to planes [channel][pixel], or back; x and y
+ * do not overlap. To be called if dpt_moves_blocks says so. */
 bool dpt_moves_blocks(int64_t pixels);
 void dpt_move_blocks(int64_t blocks, int64_t pixels, bool to_planes, const float *x, float *y);
 

@@ -41,7 +41,7 @@ static double sum_of(const double *lanes)
     return sum;
 }
 
-/* Sums in lanes, whose order does not hang on the machine. statistics: out: KEPT. */
+/* Sums in lanes, whose order does not depend on the machine. statistics: out: KEPT. */
 DPT_VECTOR static void normalise(int64_t n, float eps, const float *restrict x,
                                  const float *restrict weight, const float *restrict bias,
                                  float *restrict y, float *restrict statistics)

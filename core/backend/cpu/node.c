@@ -6,7 +6,8 @@
 
 #include <limits.h>
 
-/* What a kind of layer asks of the program: while it is planned, and while it runs. */
+/* The functions that the program offers to kinds of layers: while it is planned, and while it
+ * runs. */
 
 /* --- buffers and calls ------------------------------------------------------------------------ */
 
@@ -83,8 +84,8 @@ int dpt_cpu_call(struct dpt_cpu_program *program, struct dpt_kernel *kernel, int
 /* --- layouts ---------------------------------------------------------------------------------- */
 
 /* Whether activations of this shape lie the same way in both. */
-static bool same_memory(const struct dpt_shape *s, enum dpt_sample_layout a,
-                        enum dpt_sample_layout b)
+static bool same_memory(const struct dpt_shape *s, enum dpt_memory_layout a,
+                        enum dpt_memory_layout b)
 {
     const int32_t block_a = dpt_layout_block(a, s->c), block_b = dpt_layout_block(b, s->c);
 
@@ -94,19 +95,19 @@ static bool same_memory(const struct dpt_shape *s, enum dpt_sample_layout a,
 }
 
 static int64_t floats_of(const struct dpt_cpu_program *program, const struct dpt_shape *s,
-                         enum dpt_sample_layout layout)
+                         enum dpt_memory_layout layout)
 {
     return program->spec.micro * dpt_layout_floats(layout, s->c, s->h, s->w);
 }
 
-enum dpt_sample_layout dpt_cpu_input_layout(const struct dpt_cpu_program *program,
+enum dpt_memory_layout dpt_cpu_input_layout(const struct dpt_cpu_program *program,
                                             const struct dpt_cpu_node *node)
 {
     return program->nodes[node->inputs[0]].y_layout;
 }
 
 enum dpt_status dpt_cpu_reorder(struct dpt_cpu_program *program, const struct dpt_shape *s,
-                                enum dpt_sample_layout from, int x, enum dpt_sample_layout to,
+                                enum dpt_memory_layout from, int x, enum dpt_memory_layout to,
                                 int y, int *call, struct dpt_error *err)
 {
     const int32_t dims[4] = {program->spec.micro, s->c, s->h, s->w};
@@ -143,7 +144,7 @@ static enum dpt_status read_input(struct dpt_cpu_program *program, struct dpt_cp
                                   int32_t i, struct dpt_error *err)
 {
     const struct dpt_cpu_node *input = &program->nodes[node->inputs[i]];
-    const enum dpt_sample_layout layout = node->x_layout;
+    const enum dpt_memory_layout layout = node->x_layout;
     const struct dpt_shape *shape = &input->out;
     enum dpt_status status = DPT_OK;
 
@@ -160,7 +161,7 @@ out:
 }
 
 enum dpt_status dpt_cpu_read(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
-                             enum dpt_sample_layout layout, struct dpt_error *err)
+                             enum dpt_memory_layout layout, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
@@ -171,7 +172,7 @@ out:
     return status;
 }
 
-/* The output goes there: it is its readers', and stays where backward reads it. */
+/* Puts the output into the buffer, which its readers own, and backward if it reads the output. */
 static void write_to(struct dpt_cpu_program *program, struct dpt_cpu_node *node, int buffer)
 {
     const bool stays = dpt_cpu_keeps(program, node) & DPT_KEEPS_OUTPUT;
@@ -182,7 +183,7 @@ static void write_to(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
 }
 
 void dpt_cpu_write(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
-                   enum dpt_sample_layout layout)
+                   enum dpt_memory_layout layout)
 {
     node->y_layout = layout;
     node->y_floats = floats_of(program, &node->out, layout);
@@ -193,7 +194,7 @@ void dpt_cpu_write(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
     }
 }
 
-/* Whether nobody needs what lies in x once this node has read it. */
+/* Whether nobody needs the contents of x once this node has read it. */
 static bool may_overwrite(const struct dpt_cpu_program *program, const struct dpt_cpu_node *node,
                           int x)
 {

@@ -5,7 +5,7 @@
 #include "core/backend/cpu/program.h"
 #include "core/base/memory.h"
 
-/* Larger ones first; of two alike the one that was taken first. */
+/* Larger buffers come first; of two equal ones, the one that was taken first. */
 static int by_size(const void *a, const void *b, void *arg)
 {
     const struct dpt_cpu_buffer_plan *buffers = arg, *x = &buffers[*(const int *)a],
@@ -22,7 +22,7 @@ static bool meet(const struct dpt_cpu_buffer_plan *a, const struct dpt_cpu_buffe
 }
 
 /* The smallest gap between those buffers of `placed`, which are in the order of their places, that
- * are in use at the same time; or behind them all. */
+ * are in use at the same time; or after them all. */
 static int64_t place(const struct dpt_cpu_buffer_plan *buffers, const int *placed, int n,
                      const struct dpt_cpu_buffer_plan *buffer)
 {

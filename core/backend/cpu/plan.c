@@ -31,7 +31,8 @@ static void read_node(struct dpt_cpu_program *program, int32_t number)
     }
 }
 
-/* The outputs are wanted in canonical layout, whatever the last node is. The loss reads them. */
+/* The outputs are wanted in canonical layout, whatever the last node is, since the loss reads
+ * them. */
 static void append_flatten(struct dpt_cpu_program *program)
 {
     const int32_t last = program->n_nodes - 2;
@@ -77,7 +78,7 @@ static void join_to(struct dpt_cpu_node *node, struct dpt_cpu_node *before)
     before->consumers = node->consumers;
 }
 
-/* Where nobody else reads what the relu reads, both are computed in one pass. */
+/* If nobody else reads the relu's input, both are computed in one pass. */
 static void join_relu_to(struct dpt_cpu_program *program, struct dpt_cpu_node *relu)
 {
     struct dpt_cpu_node *before = &program->nodes[relu->inputs[0]];
@@ -134,7 +135,8 @@ static void join_sum(struct dpt_cpu_program *program, struct dpt_cpu_node *add)
         norm->sum = add;
 }
 
-/* Behind a max-pool most gradients of a convolution are zeros: it works on lists of the others. */
+/* With a max-pool after it most gradients of a convolution are zeros: it works on lists of the
+ * others. */
 static void join_pool(struct dpt_cpu_program *program, struct dpt_cpu_node *pool)
 {
     struct dpt_cpu_node *conv = &program->nodes[pool->inputs[0]];
@@ -228,15 +230,15 @@ static size_t buffer_floats(const struct dpt_cpu_program *program)
     return total > folded ? total : folded;
 }
 
-/* A team computes on the first one's values; the others infer, one micro-batch each. */
+/* A team computes in the first worker's values; the other workers infer, one micro-batch each. */
 static bool has_values(const struct dpt_cpu_program *program, int number)
 {
     return program->spec.team == NULL || number < program->in_flight ||
            number % program->in_flight == 0;
 }
 
-/* The memory of one micro-batch in flight. One thread computes all of a worker's in turn, so the
- * first one's workspace serves all of them. */
+/* The memory of one micro-batch in flight. One thread computes all of a worker's micro-batches, one
+ * at a time, so the first one's workspace serves all of them. */
 static enum dpt_status open_flight(struct dpt_cpu_program *program, int number,
                                    struct dpt_error *err)
 {
@@ -262,8 +264,8 @@ static enum dpt_status open_flight(struct dpt_cpu_program *program, int number,
 
 /* --- what is derived from the parameters ------------------------------------------------------ */
 
-/* Bytes from which on the ranks of a node have the copies together: less than that is in each
- * core's caches, and waiting for the others in each refresh costs more than it spares. */
+/* From this many bytes on the ranks of a node share the copies: smaller copies are in each core's
+ * caches, and waiting for the others in each refresh costs more than it saves. */
 enum { WORTH_SHARING = 16 << 20 };
 
 static bool is_worth_sharing(const struct dpt_cpu_program *program)
@@ -346,7 +348,7 @@ static enum dpt_status reserve_tables(struct dpt_cpu_program *program, struct dp
     return DPT_OK;
 }
 
-/* The node has read its inputs; but what its backward pass reads stays. */
+/* Gives back the inputs that a node has read, unless its backward pass reads them. */
 static void let_go(struct dpt_cpu_program *program, const struct dpt_cpu_node *node)
 {
     if (dpt_cpu_keeps(program, node) & DPT_KEEPS_INPUT)
@@ -355,7 +357,7 @@ static void let_go(struct dpt_cpu_program *program, const struct dpt_cpu_node *n
         dpt_cpu_give(program, node->xs[i]);
 }
 
-/* Where a node learns some of its tensors only, the gradients of the others go here. */
+/* If a node learns only some of its tensors, the gradients of the others go here. */
 static void reserve_unwanted(struct dpt_cpu_program *program)
 {
     const struct dpt_graph *graph = program->spec.graph;
@@ -372,7 +374,8 @@ static void reserve_unwanted(struct dpt_cpu_program *program)
     program->unwanted = most > 0 ? dpt_cpu_reserve(program, most) : DPT_CPU_NONE;
 }
 
-/* Also what a computed node has from one that is not, or gives it, is wanted. */
+/* Values that a computed node reads from a node that is not computed, or gives to one, are wanted
+ * too. */
 static void want_values(struct dpt_cpu_program *program)
 {
     for (int32_t i = 0; i < program->n_nodes; i++) {

@@ -6,8 +6,7 @@
 
 /* Elementwise layers, in any layout, and flatten. */
 
-/* Where a block is filled up with zeros, sigmoid would make halves of them; oneDNN counts on the
- * zeros. */
+/* Sigmoid would turn the zeros that fill up a block into halves, and oneDNN counts on the zeros. */
 static void clear_filling(const struct dpt_cpu_node *node, int64_t samples, float *y)
 {
     const int32_t block = dpt_layout_block(node->y_layout, node->out.c);
@@ -219,7 +218,7 @@ const struct dpt_cpu_op dpt_cpu_dropout = {
 
 /* --- input and flatten ------------------------------------------------------------------------ */
 
-/* The caller's, who wants it back as it was. */
+/* The input is the caller's, who wants it back as it was. */
 static enum dpt_status plan_input(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                                   struct dpt_error *err)
 {

@@ -3,15 +3,16 @@
 #include <math.h>
 #include <string.h>
 
-/* Where y is x the compiler would go element by element, and a relu's by jumps: 4 to 20 times as
- * slow. No element is read after another one was written. */
+/* If y is x the compiler would go element by element, and a relu's by jumps: 4 to 20 times as slow.
+ * No element is read after another one was written. */
 #if defined(__clang__)
 #define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
 #define INDEPENDENT _Pragma("GCC ivdep")
 #endif
 
-/* Runs `expression` for all i < n, and on to the end of the cache line: vectors without a rest. */
+/* Runs `expression` for all i < n, and further to the end of the cache line, so that vectors have
+ * no remainder. */
 #define FOR_LANES(n, expression)                                                                   \
     {                                                                                              \
         const int64_t whole = ((n) + DPT_LANES - 1) / DPT_LANES * DPT_LANES;                       \
@@ -151,7 +152,7 @@ static inline __attribute__((always_inline)) float log1p_lane(float u)
         FOR_LANES(n, const float v = known[i]; const float d = dy[i]; dx[i] = (back))              \
     }
 
-/* v < 0 and not v > 0 in the value: what is not a number must come through. */
+/* v < 0 and not v > 0 in the value: NaN must come through. */
 // clang-format off
 ACTIVATION(relu, v < 0.0f ? 0.0f : v, v > 0.0f ? d : 0.0f)
 ACTIVATION(gelu, v * normal_lane(v, bell_lane(v)), d * gelu_slope(v))

@@ -16,7 +16,7 @@ static enum dpt_status plan_pool(struct dpt_cpu_program *program, struct dpt_cpu
                                      .stride = {node->in.h, node->in.w}};
     const struct dpt_window *w =
         node->op == &dpt_cpu_global_avgpool ? &whole : &node->graph->window;
-    const enum dpt_sample_layout layout = dpt_cpu_input_layout(program, node);
+    const enum dpt_memory_layout layout = dpt_cpu_input_layout(program, node);
     const int32_t block = dpt_layout_block(layout, node->in.c);
     enum dpt_status status = DPT_OK;
     struct dpt_pool_shape *shape = node->own;

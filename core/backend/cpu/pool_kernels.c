@@ -134,7 +134,7 @@ DPT_INLINE void average_back_window(const struct dpt_pool_shape *s, const struct
 
 /*
  * Walks all windows: `in` is the plane's first element, `out` counts output elements. In a macro,
- * so that lanes are a constant of the code inside: 16, 8, or 1 where channels lie apart.
+ * so that lanes are a constant of the code inside: 16, 8, or 1 if channels lie apart.
  */
 #define FOR_WINDOWS(s, inside, lanes, body)                                                        \
     for (int64_t plane = 0, out = 0; plane < (s)->planes; plane++) {                               \

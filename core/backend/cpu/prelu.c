@@ -9,7 +9,7 @@
 struct prelu {
     struct dpt_channels channels;
     struct dpt_gemm sums; /* over samples, by sub-batches */
-    int products;         /* buffer: [sample][channel], the sum of dy x where x is not positive */
+    int products;         /* buffer: [sample][channel], the sum of dy x if x is not positive */
 };
 
 static enum dpt_status plan(struct dpt_cpu_program *program, struct dpt_cpu_node *node,

@@ -6,8 +6,8 @@
 
 #include "core/base/memory.h"
 
-/* *bad: out, where what the node has just computed holds a number that is not finite. A
- * convolution that computes its pool too, or a norm its sum, stands for both. */
+/* *bad: out, if the node's latest output holds a number that is not finite. A convolution that also
+ * computes its pool, or a norm its sum, is checked for both nodes. */
 static void look(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
                  struct dpt_nonfinite *bad)
 {
@@ -26,7 +26,7 @@ static void look(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
     }
 }
 
-/* Brings a node's inputs into its layout, where they are in another one. */
+/* Brings a node's inputs into its layout, if they are in another one. */
 static enum dpt_status reorder_inputs(const struct dpt_cpu_run *run,
                                       const struct dpt_cpu_node *node, bool *moves,
                                       struct dpt_error *err)
@@ -43,8 +43,8 @@ out:
     return status;
 }
 
-/* The nodes [*first, *last) that a run goes over; what is put behind the graph's last one is one of
- * them. */
+/* The nodes [*first, *last) that a run goes over; the node that is added after the graph's last one
+ * is one of them. */
 static void range_of(const struct dpt_cpu_run *run, int32_t *first, int32_t *last)
 {
     const struct dpt_cpu_program *program = run->program;
@@ -54,7 +54,7 @@ static void range_of(const struct dpt_cpu_run *run, int32_t *first, int32_t *las
     *last = pass != NULL && pass->last < program->n_nodes - 1 ? pass->last : program->n_nodes;
 }
 
-/* The norm of the whole step with this number; NULL: it is another node, or all are in one pass. */
+/* The synchronized norm with this number; NULL: it is another node, or all are in one pass. */
 static const struct dpt_cpu_node *norm_at(const struct dpt_cpu_run *run, int32_t number)
 {
     const struct dpt_cpu_node *node = &run->program->nodes[number];
@@ -68,8 +68,8 @@ static void do_between(const struct dpt_cpu_run *run)
         run->pass->between(run->pass->arg);
 }
 
-/* Looks at what a node gave before a later one takes its place. All threads of a team call it, and
- * all ranks that divide a layer go on together, whatever was found. */
+/* Looks at a node's output before a later one takes its place. All threads of a team call it, and
+ * all ranks that share a layer continue together, whatever was found. */
 static void look_once(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
                       struct dpt_nonfinite *bad)
 {
@@ -78,7 +78,7 @@ static void look_once(const struct dpt_cpu_run *run, const struct dpt_cpu_node *
     dpt_cpu_barrier(run);
 }
 
-/* bad: NULL, or where the first value is that is not finite; -1 before. */
+/* bad: NULL, or the place of the first value that is not finite; -1 before. */
 static enum dpt_status run_forward(const struct dpt_cpu_run *run, struct dpt_nonfinite *bad,
                                    struct dpt_error *err)
 {
@@ -259,7 +259,7 @@ static void tell_loss(const struct dpt_cpu_run *run, struct dpt_metric_sums *met
                   dpt_cpu_buffer(run, last->y), NULL, metric_sums);
 }
 
-/* A team computes on the first one's values. */
+/* A team computes in the first worker's values. */
 static void join_team(struct dpt_cpu_run *run, int worker)
 {
     if (run->program->spec.team == NULL)
@@ -395,8 +395,8 @@ static enum dpt_status find_nonfinite(void *opened, int worker, const struct dpt
                                       const float *params, int32_t *node, int32_t *position,
                                       struct dpt_error *err);
 
-/* Whether a convolution, the batch norm in its weights or what it adds is to blame shows where each
- * is computed by itself. */
+/* To find out whether a convolution, the batch norm in its weights or the value that it adds is to
+ * blame, each is computed by itself. */
 static enum dpt_status find_in_plain(const struct dpt_cpu_program *program,
                                      const struct dpt_batch *batch, const float *params,
                                      int32_t *node, int32_t *position, struct dpt_error *err)
@@ -448,8 +448,8 @@ static void profile(void *opened, int worker, struct dpt_spans *spans)
     program->workers[worker * program->in_flight].spans = spans;
 }
 
-/* A relu or a batch norm may be part of another node's passes; a max-pool of its convolution's; and
- * of an addition the forward pass of a norm's. */
+/* A relu or a batch norm may be part of another node's passes, a max-pool of its convolution's, and
+ * an addition's forward pass of a norm's. */
 static int32_t runs_in(const void *opened, int32_t node, bool backward)
 {
     const struct dpt_cpu_program *program = opened;

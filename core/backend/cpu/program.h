@@ -11,13 +11,13 @@
  * worker always computes micro-batches of its own.
  *
  * Micro-batches are always computed in full: rows past `count` are zero in the input and in the
- * gradient of the outputs, so they add exactly nothing to the parameters' gradients. Where a batch
- * has several sub-batches (backend.h), only those with samples are computed.
+ * gradient of the outputs, so they add exactly nothing to the parameters' gradients. If a batch has
+ * several sub-batches (backend.h), only those with samples are computed.
  *
  * Each kind of layer is a table of functions (struct dpt_cpu_op). When a node's forward pass is
  * planned, the node chooses the layout in which it reads (dpt_cpu_read) and writes (dpt_cpu_write);
- * the program inserts a reorder between two nodes only where their layouts differ. A join reads
- * both of its inputs in one layout.
+ * the program inserts a reorder between two nodes only if their layouts differ. A join reads both
+ * of its inputs in one layout.
  *
  * A buffer is reference-counted: it has as many owners as there are nodes that still have to read
  * it. Nodes are planned in the order of execution, forward and then backward, so a buffer without
@@ -81,12 +81,12 @@ struct dpt_cpu_op {
     /* Computes forward. This and `backward` are optional for the input only. */
     enum dpt_status (*forward)(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
                                struct dpt_error *err);
-    /* Computes the gradients of the parameters, and dx where wants_dx is set. */
+    /* Computes the gradients of the parameters, and dx if wants_dx is set. */
     enum dpt_status (*backward)(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
                                 struct dpt_error *err);
-    /* A norm's with the statistics of the whole step: what it sums over this micro-batch, to
+    /* For synchronized batch norms, else NULL: writes what the norm sums over this micro-batch to
      * run->pass->own, before forward and before backward; the latter makes the gradients of its
-     * parameters. Else NULL. */
+     * parameters. */
     void (*sum_forward)(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node);
     void (*sum_backward)(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node);
     /* frees what `own` holds, also after a failed plan; optional */
@@ -120,15 +120,15 @@ struct dpt_cpu_node {
     bool relu; /* also computes a relu: a max-pool the one before it, others the one after */
     /* A max-pool whose convolution reads the pool's gradient as a list of maxima (sparse.h). */
     bool listed;
-    /* A max-pool that the convolution before it computes, or an addition that a batch norm before
-     * it does: that one then has no output of its own. */
+    /* A max-pool that the convolution before it computes, or an addition that the batch norm before
+     * it computes: that node then has no output of its own. */
     bool fused;
     struct dpt_cpu_node *pool;         /* a convolution: the 2 x 2 max-pool after it, or NULL */
     struct dpt_cpu_node *sum;          /* a batch norm: the addition after it, or NULL */
     const struct dpt_graph_node *norm; /* the batch norm folded into its weights, or NULL */
     bool wants_dy;                     /* it or a node before it has parameters */
-    /* Its output, and the gradient of that, lie in their buffers rounded to bf16, in half the room:
-     * where all that reads them rounds them anyway. */
+    /* Its output, and the gradient of its output, lie in their buffers rounded to bf16, in half the
+     * space, if all readers round them anyway. */
     bool y_bf16, dy_bf16;
 
     /* The first input and, for a join, the second, each under two names: by meaning, as kernels use
@@ -162,7 +162,7 @@ struct dpt_cpu_node {
     int reorder[DPT_MAX_INPUTS], reorder_back[DPT_MAX_INPUTS];
     struct {
         /* Buffers for a gradient with several readers: what the others passed back, what this node
-         * does, and their sum; NONE: it is the only reader. */
+         * passes back, and their sum; NONE: it is the only reader. */
         int a, b, sum;
         int known; /* the output of a relu through which the sum passes in the same pass, or NONE */
         bool within; /* all that is done by the node's own backward pass */
@@ -172,7 +172,7 @@ struct dpt_cpu_node {
     int32_t adder, adder_input;
     bool passed; /* its gradient has passed its relu already, with that sum */
 
-    enum dpt_sample_layout x_layout, y_layout;
+    enum dpt_memory_layout x_layout, y_layout;
     int y, dy; /* buffers */
     int64_t y_floats;
     int argmax;  /* a max-pool: buffer of the argmax of each window, in the layout of y; or NONE */
@@ -181,7 +181,7 @@ struct dpt_cpu_node {
     void *own;   /* the operation's own data; zeroed before `plan` */
 };
 
-/* The node whose output this one writes: that of one after it which it computes too, or its own. */
+/* The node whose output this one writes: a later node that it also computes, or itself. */
 static inline const struct dpt_cpu_node *dpt_cpu_target(const struct dpt_cpu_node *node)
 {
     const struct dpt_cpu_node *after = node->pool != NULL ? node->pool : node->sum;
@@ -238,8 +238,8 @@ struct dpt_cpu_program {
     struct dpt_shared shared; /* with the other ranks of the node; empty: with none */
     int ranks, rank;          /* that share it, of which this is one; 1, 0: none do */
     int64_t scratch;          /* floats of the largest workspace that a kernel needs */
-    int64_t folded; /* floats that refresh needs of a worker: of its buffers, which are idle then */
-    int refreshed;  /* or this one where some of them keep what is in them; NONE: they do not */
+    int64_t folded; /* floats of a worker's buffers that refresh needs, which are idle then */
+    int refreshed;  /* or this one if some of them keep what is in them; NONE: they do not */
     int unwanted;   /* buffer for the gradients of frozen tensors; NONE: there are none */
     bool plain;     /* no batch norm is folded into a convolution's weights */
     bool planning;  /* a node that it computes: what is asked for now will be used */
@@ -252,7 +252,7 @@ struct dpt_cpu_program {
 /*
  * --- for planning. A buffer of so many floats: `reserve` for the worker's whole life, `take` until
  * all its owners have given it back, after which later nodes use it again. Return its number; there
- * is always room for DPT_CPU_PER_NODE a node.
+ * is always room for DPT_CPU_PER_NODE per node.
  */
 int dpt_cpu_reserve(struct dpt_cpu_program *program, int64_t floats);
 int dpt_cpu_take(struct dpt_cpu_program *program, int64_t floats);
@@ -283,29 +283,29 @@ void dpt_cpu_copy(struct dpt_cpu_program *program, const struct dpt_cpu_node *no
 unsigned dpt_cpu_keeps(const struct dpt_cpu_program *program, const struct dpt_cpu_node *node);
 
 /* The layout in which the node's first input is stored. */
-enum dpt_sample_layout dpt_cpu_input_layout(const struct dpt_cpu_program *program,
+enum dpt_memory_layout dpt_cpu_input_layout(const struct dpt_cpu_program *program,
                                             const struct dpt_cpu_node *node);
-/* Lets the node read its inputs in this layout: sets xs, and adds reorders where needed. Errors:
+/* Lets the node read its inputs in this layout: sets xs, and adds reorders if needed. Errors:
  * BAD_JOB, RANK. */
 enum dpt_status dpt_cpu_read(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
-                             enum dpt_sample_layout layout, struct dpt_error *err);
+                             enum dpt_memory_layout layout, struct dpt_error *err);
 /* Gives the node's output a buffer of its own in this layout; a convolution that computes the
  * max-pool after it gets none. `write_over` uses the layout of the inputs, and the buffer of one of
- * them where no other node reads it any more. */
+ * them if no other node reads it any more. */
 void dpt_cpu_write(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
-                   enum dpt_sample_layout layout);
+                   enum dpt_memory_layout layout);
 void dpt_cpu_write_over(struct dpt_cpu_program *program, struct dpt_cpu_node *node);
 
-/* In bf16: takes a buffer for the rounded operand that lies in another one; in fp32 it is that one.
- * It is given back once the node's pass is planned. dpt_cpu_round rounds the floats [first, last)
- * and returns the buffer's address. */
+/* In bf16: takes a buffer for the rounded operand that lies in another one; in fp32 the operand's
+ * own buffer. It is given back once the node's pass is planned. dpt_cpu_round rounds the floats
+ * [first, last) and returns the buffer's address. */
 int dpt_cpu_take_rounded(struct dpt_cpu_program *program, int buffer, int64_t floats);
 void dpt_cpu_give_rounded(struct dpt_cpu_program *program, int buffer, int rounded);
 
 /* Adds a call that copies activations of this shape from one layout and buffer to others. Errors:
  * BAD_JOB, RANK. */
 enum dpt_status dpt_cpu_reorder(struct dpt_cpu_program *program, const struct dpt_shape *s,
-                                enum dpt_sample_layout from, int x, enum dpt_sample_layout to,
+                                enum dpt_memory_layout from, int x, enum dpt_memory_layout to,
                                 int y, int *call, struct dpt_error *err);
 /* Adds a call to each worker; returns its number. The program takes ownership of the kernel. */
 int dpt_cpu_call(struct dpt_cpu_program *program, struct dpt_kernel *kernel, int x, int y, int w,
@@ -317,8 +317,8 @@ enum dpt_status dpt_cpu_plan_gradients(struct dpt_cpu_program *program, struct d
 /* Whether the convolution's backward pass can read the gradient of the pool after it as a list of
  * maxima (sparse.h). */
 bool dpt_cpu_conv_lists(const struct dpt_cpu_program *program, const struct dpt_cpu_node *conv);
-/* The kernels of bf16_conv.h for a convolution, with which forward can add another value, its
- * second input, to what it gives; NULL: it has others. */
+/* The kernels of bf16_conv.h for a convolution, whose forward can add another value, the node's
+ * second input, to its outputs; NULL: it uses other kernels. */
 const struct dpt_bf16_kernels *dpt_cpu_conv_bf16(const struct dpt_cpu_program *program,
                                                  const struct dpt_cpu_node *conv);
 
@@ -338,14 +338,14 @@ float *dpt_cpu_buffer(const struct dpt_cpu_run *run, int buffer);
 /* `set` gives a call an argument that was NONE, `execute` runs it. */
 void dpt_cpu_set(const struct dpt_cpu_run *run, int call, enum dpt_role role, const float *memory);
 enum dpt_status dpt_cpu_execute(const struct dpt_cpu_run *run, int call, struct dpt_error *err);
-/* Samples of a sub-batch (backend.h); micro where there are none. */
+/* Samples of a sub-batch (backend.h); micro if there are none. */
 static inline int64_t dpt_cpu_sub_batch(const struct dpt_cpu_program *program)
 {
     return program->spec.sub_batch > 0 ? program->spec.sub_batch : program->spec.micro;
 }
-/* Micro-batches that a dense layer in bf16 keeps the operands of, to write their gradients' sum
- * once (dpt_backend.adds); 1: it writes each. The sum grows from the first to the last, as it does
- * where each is added to the arena. */
+/* The number of micro-batches whose operands a dense layer in bf16 keeps, to write their gradients'
+ * sum once (dpt_backend.adds); 1: it writes each gradient. The sum grows from the first to the
+ * last, as if each were added to the arena. */
 static inline int32_t dpt_cpu_kept(const struct dpt_cpu_program *program)
 {
     const struct dpt_program_spec *spec = &program->spec;
@@ -360,7 +360,8 @@ const float *dpt_cpu_round(const struct dpt_cpu_run *run, int buffer, int rounde
 /* This thread's part [*first, *last) of n, which begins and ends at multiples of `step`. */
 void dpt_cpu_part(const struct dpt_cpu_run *run, int64_t n, int64_t step, int64_t *first,
                   int64_t *last);
-/* The same of a buffer with so many floats for a micro-batch, as far as this one has rows. */
+/* This thread's part of a buffer with so many floats per micro-batch, for the rows that this one
+ * has. */
 void dpt_cpu_floats_part(const struct dpt_cpu_run *run, int64_t floats, int64_t *first,
                          int64_t *last);
 /* Adds or reorders the gradients that a node's backward pass computed into its inputs'
@@ -369,8 +370,8 @@ enum dpt_status dpt_cpu_pass_back(const struct dpt_cpu_run *run, const struct dp
                                   struct dpt_error *err);
 /* Whether backward of this node does any work. */
 bool dpt_cpu_moves_back(const struct dpt_cpu_node *node);
-/* Writes this thread's part of a tensor's gradient of n floats, or adds to it where the run adds:
- * the sums over the samples of rows [sample][sums.outputs]. */
+/* Writes this thread's part of a tensor's gradient of n floats, or adds to it if the run adds: the
+ * sums over the samples of rows [sample][sums.outputs]. */
 void dpt_cpu_sum_rows(const struct dpt_cpu_run *run, struct dpt_gemm sums, int64_t n,
                       const float *rows, int32_t tensor);
 /* Waits for the other threads that share the layers. */
@@ -393,8 +394,8 @@ static inline void dpt_cpu_mark(const struct dpt_cpu_run *run, const struct dpt_
         dpt_spans_mark(run->spans, dpt_span_node(node->number, pass));
 }
 
-/* Takes the next number of a piece of work of refresh; whether it is this worker's, which are dealt
- * out to the ranks that share the copies, and then to the workers of each. */
+/* Takes the next number of a piece of work of refresh; whether this worker does it. The pieces are
+ * assigned round-robin to the ranks that share the copies, and then to the workers of each. */
 static inline bool dpt_cpu_own_task(const struct dpt_cpu_run *run, int worker, int *task)
 {
     const struct dpt_cpu_program *program = run->program;

@@ -8,7 +8,7 @@
  */
 
 /* n numbers share m others: number i takes [*first, *last) of them. Outputs share the inputs by
- * this rule, and inputs share the outputs that they are in the bins of. */
+ * this rule, and inputs share the outputs in whose bins they are. */
 DPT_INLINE void share_of(int32_t i, int64_t n, int64_t m, int32_t *first, int32_t *last)
 {
     *first = (int32_t)(i * m / n);
@@ -44,7 +44,7 @@ DPT_INLINE void forward_columns(const struct dpt_cpu_resize *s, int64_t block,
     }
 }
 
-/* Rows that are alike, those of an upsampling, are copied. */
+/* Equal rows, those of an upsampling, are copied. */
 DPT_VECTOR static void forward_planes(const struct dpt_cpu_resize *s, const float *x,
                                       float *scratch, float *y)
 {
@@ -81,8 +81,8 @@ DPT_VECTOR static void forward_planes(const struct dpt_cpu_resize *s, const floa
     }
 }
 
-/* sums: what each input gets of a row of outputs, but for the rows' part of a bin's size. Outputs
- * that are fewer give to inputs, `columns` being their bins. */
+/* sums: what each input gets of a row of outputs, without the rows' part of a bin's size. For fewer
+ * outputs than inputs: each output gives to the inputs of its bin in `columns`. */
 DPT_INLINE void give(const struct dpt_cpu_resize *s, int64_t block, const int32_t (*columns)[2],
                      const float *dy, float *sums)
 {
@@ -96,8 +96,8 @@ DPT_INLINE void give(const struct dpt_cpu_resize *s, int64_t block, const int32_
     }
 }
 
-/* Inputs that are fewer take from outputs, `columns` being those that they are in the bins of.
- * lanes: a constant that divides the block. */
+/* For fewer inputs than outputs: each input takes from the outputs in `columns`, in whose bins it
+ * is. lanes: a constant that divides the block. */
 DPT_INLINE void take(const struct dpt_cpu_resize *s, int lanes, const int32_t (*columns)[2],
                      const float *dy, float *sums)
 {
@@ -123,7 +123,7 @@ DPT_INLINE void take(const struct dpt_cpu_resize *s, int lanes, const int32_t (*
         }
 }
 
-/* The same where planes lie apart, and each input is the bin of as many outputs. */
+/* Each input takes from outputs that lie apart, in planes, and is the bin of equally many. */
 DPT_INLINE void take_run(const struct dpt_cpu_resize *s, const float *dy, float *sums)
 {
     const int32_t factor = s->out[1] / s->in[1];
@@ -183,7 +183,7 @@ static const struct dpt_cpu_resizer sharing = {.forward = forward_planes, .backw
 static enum dpt_status plan(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                             struct dpt_error *err)
 {
-    const enum dpt_sample_layout layout = dpt_cpu_input_layout(program, node);
+    const enum dpt_memory_layout layout = dpt_cpu_input_layout(program, node);
     const int32_t block = dpt_layout_block(layout, node->in.c);
     enum dpt_status status = DPT_OK;
     struct dpt_cpu_resize *own = node->own;

@@ -5,7 +5,7 @@
 
 #include "core/base/vector.h"
 
-/* The products where there is next to nothing to compute: no packing, no tiles. The order of the
+/* The products if there is next to nothing to compute: no packing, no tiles. The order of the
  * additions is that of the rows and columns. */
 
 DPT_VECTOR void dpt_small_forward(const struct dpt_gemm *p, const float *restrict x,
@@ -43,7 +43,7 @@ static void output_gradient(const struct dpt_gemm *p, const float *dy, const flo
     *db += sum;
 }
 
-/* The same with sums by sub-batches. */
+/* The gradient of one output's weights and bias, with sums by sub-batches. */
 static void output_sub_batches(const struct dpt_gemm *p, const float *dy, const float *x, int64_t o,
                                float *dw, float *db)
 {

@@ -58,7 +58,7 @@ struct sample {
     float *dx;   /* as x */
     const float *dy;
     const int32_t *argmax; /* blocks of LANES channels */
-    float *blocks[2];      /* of these two, where the pool's output has another layout */
+    float *blocks[2];      /* of these two, if the pool's output has another layout */
     struct dpt_sparse_bucket *buckets;
     int32_t *list_n, *list_at;
     float *list_dy, *dw, *db; /* the last two: the micro-batch's */
@@ -81,7 +81,7 @@ static int64_t arrange(const struct dpt_sparse *s, float *scratch, struct sample
     int64_t end = 0;
 
     *at = (struct sample){0};
-    /* Behind the last patch a whole line is read. */
+    /* A whole line is read after the last patch. */
     at->x = put(scratch, &end, s->few ? s->plane + s->line : s->in_blocks * s->plane);
     if (s->few)
         at->rows = put(scratch, &end,
@@ -184,7 +184,7 @@ void dpt_sparse_pack(const struct dpt_sparse *s, const float *weights, float *pa
 /* --- activations in and out of the shapes that the lists point into --------------------------- */
 
 /* Channel c of a sample: its first element; elements are `block` floats apart. */
-static int64_t channel_at(enum dpt_sample_layout layout, int32_t channels, int32_t c,
+static int64_t channel_at(enum dpt_memory_layout layout, int32_t channels, int32_t c,
                           int64_t pixels)
 {
     const int32_t block = dpt_layout_block(layout, channels);
@@ -192,7 +192,7 @@ static int64_t channel_at(enum dpt_sample_layout layout, int32_t channels, int32
     return c / block * block * pixels + c % block;
 }
 
-/* The rows and columns of the input that some patch reads. */
+/* The rows and columns of the input that are in any patch. */
 static int32_t inside(const struct dpt_sparse *s, int axis, int32_t padded)
 {
     const int32_t most = padded - s->shape.before[axis];
@@ -275,8 +275,8 @@ static void side_by_side(const struct dpt_sparse *s, const float *x, float *to)
 }
 
 /* Few channels: [row of outputs][column][row of the kernel][channel], so that a patch is one piece.
- * rows: scratch memory. FEW floats are copied at once: what is too much is written over by the
- * next, up to the last column. */
+ * rows: scratch memory. FEW floats are copied at once: the excess is overwritten by the next copy,
+ * up to the last column. */
 static void unroll(const struct dpt_sparse *s, const float *x, float *to, float *rows)
 {
     const struct dpt_sparse_shape *shape = &s->shape;
@@ -393,7 +393,7 @@ static void gradient_of_input(const struct dpt_sparse *s, const struct sample *a
     }
 }
 
-/* Where canonical order has it: dw[out][in][tap]. */
+/* Its place in canonical order: dw[out][in][tap]. */
 static void hand_over(const struct dpt_sparse *s, const float *dw, bool add, float *to)
 {
     const int32_t *kernel = s->shape.kernel, channels = s->shape.in_channels;

@@ -46,8 +46,8 @@ static void sort_plain(int32_t used, const int32_t *argmax, const float *dy, int
     }
 }
 
-/* x where `yes`, else 0. Of a condition GCC 12 makes masked loads, and for AVX2 it takes the mask
- * of the first eight lanes for the last eight, too. */
+/* x if `yes`, else 0. GCC 12 turns a condition into masked loads, and for AVX2 it uses the mask of
+ * the first eight lanes for the last eight, too. */
 DPT_INLINE float keep(float x, bool yes)
 {
     int32_t bits;
@@ -125,7 +125,8 @@ static AVX512 void sort_avx512(int32_t used, const int32_t *argmax, const float 
         const __mmask16 won = _mm512_mask_cmpeq_epi32_mask(there, argmaxes, _mm512_set1_epi32(p));
         const int32_t n = bucket->n[p];
 
-        /* All 16 lanes are written: the group has room, and what is behind the end is nothing. */
+        /* All 16 lanes are written: the group has room, and what is after the end does not
+         * count. */
         _mm512_storeu_si512(&bucket->at[p][n], _mm512_maskz_compress_epi32(won, at));
         _mm512_storeu_ps(&bucket->dy[p][n], _mm512_maskz_compress_ps(won, much));
         bucket->n[p] = n + __builtin_popcount(won);

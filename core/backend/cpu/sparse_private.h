@@ -1,6 +1,6 @@
 /*
- * sparse_private: what the sparse files share among themselves, the loops for several instruction
- * sets among it. `at` counts floats.
+ * sparse_private: what the sparse files share, including the loops for several instruction sets.
+ * `at` counts floats.
  */
 #ifndef DPT_BACKEND_CPU_SPARSE_PRIVATE_H
 #define DPT_BACKEND_CPU_SPARSE_PRIVATE_H
@@ -25,7 +25,7 @@ struct dpt_sparse_kernels {
     enum dpt_isa isa;
     /* One list for each of `used` channels side by side: the windows that have a winner, where it
      * was, start[window] + corner[argmax], and dy. Lists are `step` entries apart, a multiple of
-     * LANES that is at least `windows`; what is behind a list's end is undefined. */
+     * LANES that is at least `windows`; what follows a list's end is undefined. */
     void (*list)(int32_t used, int32_t windows, const int32_t *argmax, const float *dy,
                  const int32_t *start, const int32_t *corner, int32_t step, int32_t *n, int32_t *at,
                  float *much);

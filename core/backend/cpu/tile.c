@@ -11,8 +11,8 @@
 #include "core/base/vector.h"
 
 /* The innermost loops of the products: 8 rows by 16, 32 or 48 columns of the result are kept in
- * registers while k runs. Where the step from row to row of `a` is a constant, all its addresses
- * are one register and a displacement; else they are four rows from one register and four from
+ * registers while k runs. If the step from row to row of `a` is a constant, all its addresses are
+ * one register and a displacement; else four rows are addressed from one register and four from
  * another. */
 
 enum { ROWS = DPT_TILE_ROWS, LANES = DPT_TILE_LANES };
@@ -192,8 +192,8 @@ FORMS(FAST_AVX2, avx2)
 
 #elif DPT_ARM64
 
-/* Four rows by sixteen columns at a time: half of the registers are sums. Each adds as the others
- * with FMA do, so that the bits are theirs. */
+/* Four rows by sixteen columns at a time: half of the registers are sums. Each adds as the other
+ * tiles with FMA do, so it has their bits. */
 DPT_INLINE void neon_part(int64_t k, const float *a, int64_t row, int64_t column, int v,
                           const float *b, enum dpt_tile_way way, float *c, int64_t ldc)
 {
@@ -254,7 +254,7 @@ DPT_VECTOR static void put_row(const float *restrict a, const float *restrict b,
             c[i] = add ? c[i] + (a[i] + b[i]) : a[i] + b[i];
 }
 
-/* What is put most: the whole of the widest tile, sums of two. */
+/* The most frequent case: the whole of the widest tile, sums of two. */
 DPT_VECTOR static void put_most(const float *restrict a, const float *restrict b, float *restrict c,
                                 int64_t ldc)
 {
@@ -314,7 +314,7 @@ dpt_tile *dpt_tile_for(enum dpt_isa isa, int v, enum dpt_tile_layout layout)
     static dpt_tile *const tiles[][3][4] = {
         [DPT_ISA_PLAIN] = TABLE(plain),
 #if DPT_X86
-        [DPT_ISA_NEON] = TABLE(plain), /* nobody asks for it */
+        [DPT_ISA_NEON] = TABLE(plain), /* never requested */
         [DPT_ISA_AVX2] = TABLE(avx2),
         [DPT_ISA_AVX512] = TABLE(avx512),
 #elif DPT_ARM64

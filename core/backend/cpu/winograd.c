@@ -31,7 +31,8 @@ bool dpt_winograd_pays(const struct dpt_winograd *w)
     const int64_t tiles = (int64_t)tiles_along(w, 0) * tiles_along(w, 1);
     const int64_t outputs = (int64_t)w->out[0] * w->out[1];
 
-    /* 36 products a tile instead of 9 an output; the transforms cost about half as much again. */
+    /* 36 products per tile instead of 9 per output; the transforms cost about half as much
+     * again. */
     return w->kernels != NULL && w->in_channels >= LEAST_CHANNELS &&
            w->out_channels >= LEAST_CHANNELS && w->in_channels * w->out_channels <= MOST_WEIGHTS &&
            tiles * POINTS * 3 <= outputs * 9 * 2;

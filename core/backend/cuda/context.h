@@ -50,15 +50,15 @@ struct dpt_cuda_context {
     struct dpt_cuda_module module;
     struct dpt_cuda_device plans; /* cuDNN's handle, which computes on `compute` */
     cublasLtHandle_t matmuls;
-    /* Samples have a stream of their own: 154 MB of them would else stand before the first bucket
-     * of the gradient. */
+    /* Samples have a stream of their own: otherwise 154 MB of them would come before the first
+     * bucket of the gradient. */
     CUstream compute, copy, samples;
     CUstream filters;               /* the second branch of backward (program_branches.c) */
-    struct dpt_device_waits *waits; /* borrowed; NULL: nobody watches over its waits */
+    struct dpt_device_waits *waits; /* borrowed; NULL: no watchdog */
     struct dpt_cuda_held *held;     /* memory and events; freed by close */
     size_t n_held, held_room;
     int64_t bytes; /* of device memory that is held */
-    bool beside;   /* all but what is held belongs to another one */
+    bool beside;   /* everything except what `held` lists belongs to another context */
 };
 
 /* Opens visible device number `number`. Errors: BAD_JOB (libraries, device), RANK. On failure
@@ -74,12 +74,13 @@ void dpt_cuda_context_close(struct dpt_cuda_context *ctx);
 enum dpt_status dpt_cuda_context_enter(const struct dpt_cuda_context *ctx, struct dpt_error *err);
 
 /* Waits for all that was enqueued on a stream, or for an event. A watchdog that reads ctx->waits
- * ends the job where the device hangs. Errors: RANK. */
+ * ends the job if the device hangs. Errors: RANK. */
 enum dpt_status dpt_cuda_await_stream(const struct dpt_cuda_context *ctx, CUstream stream,
                                       struct dpt_error *err);
 enum dpt_status dpt_cuda_await_event(const struct dpt_cuda_context *ctx, CUevent event,
                                      struct dpt_error *err);
-/* Waits for everything on the device, before something is closed: an error has been told before. */
+/* Waits for everything on the device, before something is closed: errors have been reported
+ * before. */
 void dpt_cuda_await_all(const struct dpt_cuda_context *ctx);
 
 /*

@@ -1,6 +1,6 @@
 /*
  * device: the macros and functions in which kernels.cu is written, so that nvcc compiles it as CUDA
- * and a C compiler, behind tests/emulate.h, as C. For kernels.cu and the files that it includes
+ * and a C compiler, after tests/emulate.h, as C. For kernels.cu and the files that it includes
  * only.
  *
  * Vectors are arrays of 4 or 8 floats that stay in registers, since every loop over them is
@@ -12,7 +12,7 @@
 #include "core/backend/cuda/kernels.h"
 
 #ifdef __CUDACC__
-/* Three blocks a multiprocessor allow 80 registers a thread; without that bound the assembler
+/* Three blocks per multiprocessor allow 80 registers per thread; without that bound the assembler
  * chooses fewer registers and spills. */
 #define KERNEL extern "C" __global__ void __launch_bounds__(DPT_CUDA_THREADS, 3)
 /* Sums over rows have two blocks a multiprocessor (DPT_CUDA_SUM_BLOCKS), so 128 registers. */
@@ -240,7 +240,7 @@ DEVICE bool last_block(uint32_t *counter, uint32_t blocks)
 }
 
 /* The tensor that a block of to_layout or from_layout converts, of n in a list: the last one that
- * does not begin behind it. *thread: the thread's number among the tensor's. */
+ * does not begin after it. *thread: the thread's number among the tensor's. */
 DEVICE struct dpt_cuda_layout layout_of(const struct dpt_cuda_layout *list, int32_t n,
                                         uint32_t *thread)
 {

@@ -1,6 +1,6 @@
 /*
- * The GPUs of this machine, for the backend's row (core/backend/devices.h). Each call opens the
- * libraries again, which takes microseconds after the first time, since they stay in memory.
+ * Lists the GPUs of this machine, for the backend's row (core/backend/devices.h). Each call opens
+ * the libraries again, which takes microseconds after the first time, since they stay in memory.
  * `choose` and `info` make a device's primary context, which stays until the process ends, since
  * MPI and every program share it.
  */

@@ -12,7 +12,7 @@ static int64_t smaller(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* least: rows of a chunk at least. */
+/* least: the fewest rows of a chunk. */
 static struct dpt_cuda_cut cut_of(int64_t rows, int64_t vectors, int32_t columns, int64_t least)
 {
     const int64_t tall = DPT_CUDA_THREADS / columns; /* rows that a block reads at once */
@@ -157,7 +157,8 @@ WORK(from_layout, dpt_cuda_layout_args)
     w->bytes = a->total * ((a->add ? 8 : 4) + w->element);
 }
 
-/* Enough blocks to keep many loads in flight, but no more: most ranges are short. */
+/* There are enough blocks to keep many loads in flight, but no more, since most ranges are
+ * short. */
 void dpt_cuda_add_feed(struct dpt_cuda_feed_args *a, void *to, const void *from, size_t bytes)
 {
     const int64_t blocks = smaller(ceil_div((int64_t)bytes, DPT_CUDA_THREADS * 16 * 4), 1024);

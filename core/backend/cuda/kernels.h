@@ -35,8 +35,8 @@ struct dpt_cuda_control {
     int32_t count;       /* samples; later rows are zero and not counted */
 };
 
-/* What it tells about a step, likewise: the scalars of a group of tensors. update: the step's
- * number, from 1, which all groups have. */
+/* What the host tells the device about a step: the scalars of a group of tensors. update: the
+ * step's number, from 1, the same in all groups. */
 struct dpt_cuda_rates {
     int64_t update;
     float lr, keep, rate[2], l2;
@@ -45,10 +45,10 @@ struct dpt_cuda_rates {
 /*
  * What the device tells the host, which reads it now and then.
  *
- * loss_scale: a power of two, which follows the rule of core/backend/loss_scale.h; 1 where nothing
- * is scaled. The host sets it before the first step. The loss kernels multiply dy by it;
- * from_layout and bias_back divide by it, so that arenas hold unscaled gradients. norm updates it
- * from the gradient of all ranks, so it is the same on all of them.
+ * loss_scale: a power of two, which follows the rule of core/backend/loss_scale.h; 1 if nothing is
+ * scaled. The host sets it before the first step. The loss kernels multiply dy by it; from_layout
+ * and bias_back divide by it, so that arenas hold unscaled gradients. norm updates it from the
+ * gradient of all ranks, so it is the same on all of them.
  */
 struct dpt_cuda_state {
     double norm; /* of the mean gradient, before clipping */
@@ -59,7 +59,7 @@ struct dpt_cuda_state {
     float loss_scale;
     int32_t good;      /* finite norms since loss_scale last changed */
     int64_t overflows; /* updates skipped for a too large loss_scale; not in `skipped` */
-    /* Sums over all updates that were not withheld, where norm has `sums` set. */
+    /* Sums over all updates that were not withheld, if norm has `sums` set. */
     double loss, correct;
     int64_t samples;
     double weight;
@@ -87,7 +87,7 @@ enum {
     DPT_CUDA_TAIL_SUMS
 };
 
-/* Blocks of DPT_CUDA_THREADS threads; 0 x 0 where there is nothing to do. */
+/* Blocks of DPT_CUDA_THREADS threads; 0 x 0 if there is nothing to do. */
 struct dpt_cuda_grid {
     uint32_t x, y;
 };
@@ -108,19 +108,19 @@ struct dpt_cuda_add_args {
 
 /*
  * Computes the norm of the mean gradient, from the sum over samples, and decides about the update:
- * state->scale = 1 / weight, times clip / norm where the norm is above clip > 0; state->withheld is
- * set where norm or loss is not finite (with `skip` for this update only, else also for all later
- * ones), or for this update only where weight is 0. Reads the gradient once. tail: the words after
- * it, summed over the ranks. partial: a double for each block (dpt_cuda_norm_blocks). n: floats, a
- * multiple of 4. state_n: floats of state after these; they do not count in the norm, but where one
- * is not finite, neither is the norm. Where state->unsound is set the loss counts as not finite. A
+ * state->scale = 1 / weight, times clip / norm if the norm is above clip > 0; state->withheld is
+ * set if norm or loss is not finite (with `skip` for this update only, else also for all later
+ * ones), or for this update only if weight is 0. Reads the gradient once. tail: the words after it,
+ * summed over the ranks. partial: a double for each block (dpt_cuda_norm_blocks). n: floats, a
+ * multiple of 4. state_n: floats of state after these; they do not count in the norm, but if one is
+ * not finite, neither is the norm. If state->unsound is set the loss counts as not finite. A
  * library's ReLU may make zeros of what NaNs in the weights give, so that neither loss nor gradient
  * shows them.
  *
  * scaled: the gradients have a loss scale. Then state->loss_scale, good and overflows follow the
  * rule of dpt_loss_scale_step: an infinite norm with a finite loss withholds this update only,
- * whatever `skip` says, and halves the scale. Where the scale is 1 already, or the loss is not
- * finite either, a smaller scale does not help, and the norm is treated as one without scale.
+ * whatever `skip` says, and halves the scale. If the scale is 1 already, or the loss is not finite
+ * either, a smaller scale does not help, and the norm is treated as one without scale.
  *
  * sums: adds the tail to the sums in `state`, unless the update is withheld.
  *
@@ -143,24 +143,24 @@ struct dpt_cuda_norm_args {
     int32_t sums;
 };
 
-/* How running statistics are updated. decay: of the value. each: of a variance,
- * dpt_graph_variance_samples; else 0. */
+/* How running statistics are updated. decay: the value's decay. each: dpt_graph_variance_samples
+ * for a variance; else 0. */
 struct dpt_cuda_running {
     float decay;
     int32_t each;
 };
 
 /*
- * One optimizer update of the arena by a rule of core/backend/optimizers.inc; does nothing where
- * state->withheld is set. Sets state->unsound where what it writes is not finite, for the next
- * norm. group: for each 16 floats, the number of their row in `rates`, or DPT_CUDA_FROZEN where
- * they stay as they are. scalars: only `factor` is read; the others are in `rates`. copies: what is
- * updated is written there, too, as to_layout does, padding apart. Memory traffic: 12 bytes a
+ * One optimizer update of the arena by a rule of core/backend/optimizers.inc; does nothing if
+ * state->withheld is set. Sets state->unsound if a number that it writes is not finite, for the
+ * next norm. group: for each 16 floats, the number of their row in `rates`, or DPT_CUDA_FROZEN if
+ * they stay unchanged. scalars: only `factor` is read; the others are in `rates`. copies: what is
+ * updated is written there, too, as to_layout does, padding apart. Memory traffic: 12 bytes per
  * parameter, 8 more for each slot, and the copies.
  *
- * The running statistics are the state_n floats (a multiple of 4) behind the n parameters. They are
- * updated as dpt_graph_update_state does, from the sums over all micro-batches, which lie behind
- * the gradient. running: for each 16 floats, how. whole: samples of a whole step.
+ * The running statistics are the state_n floats (a multiple of 4) after the n parameters. They are
+ * updated as dpt_graph_update_state does, from the sums over all micro-batches, which follow the
+ * gradient. running: for each 16 floats, how. whole: samples of a whole step.
  */
 enum { DPT_CUDA_FROZEN = UINT16_MAX };
 struct dpt_cuda_update_args {
@@ -180,8 +180,8 @@ struct dpt_cuda_update_args {
 enum {
     DPT_CUDA_THREADS = 256,
     DPT_CUDA_NORM_ROUND = 4096, /* floats that a block of `norm` has in flight */
-    DPT_CUDA_NORM_BLOCKS = 528, /* blocks of `norm` at most: four a multiprocessor of an H200 */
-    DPT_CUDA_LOSS_ROWS = 8,     /* rows of a block of the loss, a warp each */
+    DPT_CUDA_NORM_BLOCKS = 528, /* blocks of `norm` at most: four per multiprocessor of an H200 */
+    DPT_CUDA_LOSS_ROWS = 8,     /* rows of a block of the loss, one warp per row */
     DPT_CUDA_LOSS_SUMS = 3,     /* sums of a block's rows: loss, correct, weight */
     DPT_CUDA_SUM_BLOCKS = 264,  /* blocks of sums over rows, all groups together */
     DPT_CUDA_SUM_ROWS = 8,      /* rows that a thread of these adds in float */
@@ -210,8 +210,8 @@ const char *dpt_cuda_kernel_name(enum dpt_cuda_kernel kernel);
 /* Bytes of its argument. */
 size_t dpt_cuda_kernel_argument(enum dpt_cuda_kernel kernel);
 
-/* *grid: out. Returns false where the tensor is too large for one launch (more than 2^31 vectors of
- * 16 bytes). */
+/* *grid: out. Returns false if the tensor is too large for one launch (more than 2^31 vectors of 16
+ * bytes). */
 bool dpt_cuda_kernel_grid(enum dpt_cuda_kernel kernel, const void *argument,
                           struct dpt_cuda_grid *grid);
 
@@ -243,7 +243,7 @@ struct dpt_cuda_cut dpt_cuda_bias_back_cut(int64_t rows, int32_t pitch, int lane
 
 /* How the sums over `rows` for `vectors` vectors of weights are divided in kernels of
  * dpt_cuda_scales_args: `groups` blocks side by side, and `chunks` of `chunk` rows. `partial` has
- * chunks x 2 x vectors x lanes doubles where there are several chunks. */
+ * chunks x 2 x vectors x lanes doubles if there are several chunks. */
 struct dpt_cuda_cut dpt_cuda_scales_cut(int64_t rows, int64_t vectors);
 
 /* The blocks of `norm` for n + state_n floats. Small arenas have a block for every

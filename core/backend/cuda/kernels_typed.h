@@ -36,8 +36,8 @@ struct dpt_cuda_bias_args {
 
 /*
  * dbias[c] = sum over rows of dy[row][c], for c < channels. The kernel with ReLU also computes dx =
- * dy where y > 0, else 0, and sums dx, in one pass over the rows: 3 passes instead of 5. partial:
- * and counter: see dpt_cuda_bias_back_cut. add: adds to dbias.
+ * dy if y > 0, else 0, and sums dx, in one pass over the rows: 3 passes instead of 5. partial: and
+ * counter: see dpt_cuda_bias_back_cut. add: adds to dbias.
  * state: dbias, but not dx, is divided by its loss_scale; NULL: there is none.
  */
 struct dpt_cuda_bias_back_args {
@@ -54,8 +54,8 @@ struct dpt_cuda_bias_back_args {
 /*
  * Pools. Forward reads x and writes y; max also writes the position of each maximum in its window
  * (index: 2 bytes for each element of y). Backward reads dY and the index and writes dX: a thread
- * for each input adds the outputs whose windows contain it, in their order, or, where windows do
- * not overlap (DPT_CUDA_POOL_TILED), a thread for each output writes its window.
+ * for each input adds the outputs whose windows contain it, in their order, or, if windows do not
+ * overlap (DPT_CUDA_POOL_TILED), a thread for each output writes its window.
  *
  * adaptive: means over the windows of adaptive_avgpool (core/backend/graph.h), which follow from
  * the sizes of input and output. bilinear: `kernel` is the factor between both.
@@ -74,8 +74,8 @@ struct dpt_cuda_pool_args {
     const void *y; /* maxpool_relu_back: the pool's output */
 };
 
-/* Whether the windows are side by side, so that no input is in two: backward has a thread for each
- * window then, and in front of what lies behind the last ones a thread that writes zeros. */
+/* Whether the windows are side by side, so that no input is in two: then backward has a thread for
+ * each window, and for the pixels after the last windows threads that write zeros. */
 #define DPT_CUDA_POOL_TILED(a)                                                                     \
     ((a)->kernel[0] == (a)->stride[0] && (a)->kernel[1] == (a)->stride[1] &&                       \
      (a)->before[0] == 0 && (a)->before[1] == 0)
@@ -99,9 +99,10 @@ struct dpt_cuda_dropout_args {
  * DPT_CUDA_LOSS_SUMS doubles for each 8 rows. state: dy, but not the loss, is multiplied by its
  * loss_scale; NULL: there is none.
  *
- * What the last block to end does besides: with `tail` it writes the metric sums there as the words
- * after a gradient, and zeros up to `words` words, and clears the metric sums. With bias.dbias it
- * computes bias_back of dy, of which one block must be enough (dpt_cuda_bias_back_cut).
+ * The last block to end also does the following: with `tail` it writes the metric sums there as the
+ * words after a gradient, and zeros up to `words` words, and clears the metric sums. With
+ * bias.dbias it computes bias_back of dy, of which one block must be enough
+ * (dpt_cuda_bias_back_cut).
  */
 struct dpt_cuda_loss_args {
     const void *y;
@@ -128,8 +129,8 @@ enum dpt_cuda_type { DPT_CUDA_F32, DPT_CUDA_B16, DPT_CUDA_H16 };
 struct dpt_cuda_layout {
     int64_t canonical, copy; /* elements from the start of each */
     int32_t outputs, inputs, area, padded_outputs, padded_inputs;
-    /* Of a list: the blocks of the tensors before this one (dpt_cuda_layout_blocks). A launch may
-     * be for any part of the list. */
+    /* In a list: the number of blocks of the tensors before this one (dpt_cuda_layout_blocks). A
+     * launch may be for any part of the list. */
     uint32_t block;
     int32_t type; /* enum dpt_cuda_type of the copy; read by passes over the arena only */
 };
@@ -144,7 +145,7 @@ struct dpt_cuda_copies {
     int64_t bytes; /* of all copies, for dpt_cuda_kernel_bytes */
 };
 
-/* to_layout: writes all copies from the arena, with the conversion of type (reads 4 bytes a
+/* to_layout: writes all copies from the arena, with the conversion of type (reads 4 bytes per
  * parameter, writes 2 or 4). from_layout: writes gradients in the copies' layout to the canonical
  * arena, converted; add: adds to it. state: the gradients are divided by its loss_scale; NULL:
  * there is none. */
@@ -167,8 +168,8 @@ struct dpt_cuda_move {
 
 /*
  * Copies several ranges. from: device memory, or pinned host memory, which has the same address on
- * the device. bytes: multiples of 4; vectors of 16 bytes are used where both addresses are aligned
- * to that. Ranges are added by dpt_cuda_add_feed.
+ * the device. bytes: multiples of 4; vectors of 16 bytes are used if both addresses are aligned to
+ * that. Ranges are added by dpt_cuda_add_feed.
  */
 enum { DPT_CUDA_FEEDS = 6 };
 struct dpt_cuda_feed {
@@ -201,7 +202,7 @@ struct dpt_cuda_gather_args {
 };
 
 /* Sets *found to the number of the first element that is not finite. The caller sets it to
- * INT64_MAX before, which stays where there is none. 1 pass. */
+ * INT64_MAX before, which stays if there is none. 1 pass. */
 struct dpt_cuda_scan_args {
     const void *x;
     int64_t n;
@@ -214,14 +215,14 @@ struct dpt_cuda_scan_args {
  *
  * layernorm: y = (x - mean) scale weight + bias over each of `groups` groups of a sample's
  * channels, over all pixels, a block for each. statistics: out, mean, scale and rest of each
- * group; NULL: not wanted. layernorm_back: writes dx to y. prelu: y = x, or weight x where x < 0;
+ * group; NULL: not wanted. layernorm_back: writes dx to y. prelu: y = x, or weight x if x < 0;
  * prelu_back writes dx to y, which may be dy; vectors: of 16 bytes.
  *
  * layernorm_weights: the sums over n samples of dy x' and dy, where x' = (x - mean) scale, to
  * dweight and dbias in canonical order, divided by state's loss_scale (NULL: there is none); add:
- * adds to them. prelu_weights: the sum of dy x where x is not positive, to dweight. Both sum
- * `chunks` of rows as dpt_cuda_scales_cut divides them; with several chunks the sums meet in
- * `partial`, and `counter` has one number for each of the cut's `groups`.
+ * adds to them. prelu_weights: the sum of dy x if x is not positive, to dweight. Both sum `chunks`
+ * of rows as dpt_cuda_scales_cut divides them; with several chunks the sums meet in `partial`, and
+ * `counter` has one number for each of the cut's `groups`.
  */
 struct dpt_cuda_scales_args {
     struct dpt_cuda_counted counted;
@@ -238,15 +239,15 @@ struct dpt_cuda_scales_args {
 
 /*
  * batchnorm: y = (x - mean) scale weight + bias for each channel, with mean and scale from
- * `statistics` or, where it is NULL, from the running mean and variance; 2 passes.
+ * `statistics` or, if it is NULL, from the running mean and variance; 2 passes.
  *
  * statistics: [5][pitch]. batchnorm_statistics writes the micro-batch's means and scales, and what
  * the floats leave of the means, to its first three rows, and samples x mean and samples x
  * unbiased variance to `means` and `variances`.
  * batchnorm_weights writes the means of dy and of dy x', where x' = (x - mean) scale, to the last
  * two rows, and their sums to dbias and dweight, divided by state's loss_scale (NULL: there is
- * none). sums: [2][pitch], NULL where nobody reads them: the first one writes the means and the
- * sums of the squares of what is off them there, the second one those of dy and of dy x'.
+ * none). sums: [2][pitch], NULL if nobody reads them: the first kernel writes the means and the
+ * sums of the squared differences from them there, the second one those of dy and of dy x'.
  *
  * batchnorm_back writes dx to y, which may be dy; 3 passes. _relu: with a ReLU after the norm. Rows
  * past the control's count do not count, and have no dx. weight, bias, mean, variance: floats, with
@@ -256,7 +257,7 @@ struct dpt_cuda_scales_args {
  * batchnorm_add: y = the norm's + with, or, _relu, the ReLU of that; 3 passes. batchnorm_sum… and
  * …through_weights also write dz, for all rows, and add it up in place of dy. sum: dy + with, the
  * gradients that two readers pass back. through: what goes on through the ReLU of a sum, which is
- * `joined`. They take a pass more for each of with, joined and dz, which may be dy or with. The
+ * `joined`. They take one more pass for each of with, joined and dz, which may be dy or with. The
  * bits are those of one kernel for each.
  */
 struct dpt_cuda_batchnorm_args {
@@ -270,7 +271,7 @@ struct dpt_cuda_batchnorm_args {
     const struct dpt_cuda_state *state;
     int64_t rows;
     int32_t area, pitch, channels, add;
-    int32_t by_running; /* 1: the running ones although `statistics` is there, for the sums of dy */
+    int32_t by_running; /* 1: use the running ones despite `statistics`, for the sums of dy */
     float eps;
 };
 

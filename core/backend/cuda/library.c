@@ -77,11 +77,11 @@ static const struct part {
 enum { PARTS = sizeof parts / sizeof *parts };
 
 /*
- * A function's name ends with its version where the header describes a later one. The older symbol
- * of cuEventElapsedTime (_v2 since CUDA 12.8) takes the same arguments and does the same, so a
- * driver older than the header can be used. The other functions with versions differ from their
- * older symbols (cuGraphInstantiate, cuStreamBeginCapture, cuMemAlloc), or exist in every driver
- * that can be used here.
+ * A function's name ends with its version if the header describes a later one. The older symbol of
+ * cuEventElapsedTime (_v2 since CUDA 12.8) takes the same arguments and does the same, so a driver
+ * older than the header can be used. The other functions with versions differ from their older
+ * symbols (cuGraphInstantiate, cuStreamBeginCapture, cuMemAlloc), or exist in every driver that can
+ * be used here.
  */
 static void *find_function(void *handle, const char *name)
 {

@@ -1,9 +1,9 @@
 /*
  * library: the driver, cuDNN and cuBLASLt, opened when they are first needed.
  *
- * The program is not linked to them: it starts on machines without them, and says there in one line
- * what is missing. libcuda.so.1 belongs to the driver; libcudnn.so.9 and libcublasLt belong to the
- * toolkit. A struct dpt_cuda_library is a table of their functions under the headers' names:
+ * The program is not linked to them: it starts on machines without them, and reports there in one
+ * line what is missing. libcuda.so.1 belongs to the driver; libcudnn.so.9 and libcublasLt belong to
+ * the toolkit. A struct dpt_cuda_library is a table of their functions under the headers' names:
  * lib->cuMemAlloc(&p, n). (The headers make macros of some names, for the version of a function
  * that they describe; the table follows them.) The CUDA runtime is not used at all.
  *
@@ -119,13 +119,13 @@ enum dpt_status dpt_cuda_library_devices(const struct dpt_cuda_library *lib, int
                                          struct dpt_error *err);
 
 /*
- * Makes the primary context of device `number` the calling thread's. *context is set where there is
+ * Makes the primary context of device `number` the calling thread's. *context is set if there is
  * one to release, also after a failure. Errors: RANK.
  */
 enum dpt_status dpt_cuda_library_enter(const struct dpt_cuda_library *lib, int number,
                                        CUdevice *device, CUcontext *context, struct dpt_error *err);
 
-/* What this process does before its first step, and the word for it. */
+/* The parts of what this process does before its first step, and a word for each. */
 // clang-format off
 #define DPT_CUDA_STARTUP(X)                                                                        \
     X(LIBRARIES, "libraries") X(DRIVER, "driver") X(KERNELS, "kernels")                            \

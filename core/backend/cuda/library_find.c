@@ -30,7 +30,7 @@ struct finder {
     const char *const *names;
     struct dpt_cuda_search *search;
     void *handle;        /* NULL until the library is found */
-    struct dpt_str seen; /* folders that were searched, a line each, so that none is twice */
+    struct dpt_str seen; /* folders searched, one per line, so that none is searched twice */
     int n_noted;
 };
 

@@ -6,12 +6,12 @@
 #include <string.h>
 
 /*
- * cuBLASLt's matrices are column-major, ours row-major. The same memory read in the other order is
- * the transposed matrix: a row-major [rows][columns] with a pitch is a column-major columns x rows
- * with that leading dimension. So instead of D = A B, cuBLASLt is asked for D^T = B^T A^T, which
- * needs no copy of any of the three: our B is its first factor and our A its second, its m is the
- * number of our columns, its n that of our rows. A matrix that is transposed here is transposed
- * there. A bias, which cuBLASLt adds to the rows of its D, is added to our columns.
+ * cuBLASLt's matrices are column-major, ours row-major. Memory read in the other order is the
+ * transposed matrix: a row-major [rows][columns] with a pitch is a column-major columns x rows with
+ * that leading dimension. So instead of D = A B, cuBLASLt is asked for D^T = B^T A^T, which needs
+ * no copy of any of the three: our B is its first factor and our A its second, its m is the number
+ * of our columns, its n that of our rows. A matrix that is transposed here is transposed there. A
+ * bias, which cuBLASLt adds to the rows of its D, is added to our columns.
  */
 
 #define FLAG(name) CUBLASLT_NUMERICAL_IMPL_FLAGS_##name
@@ -181,7 +181,7 @@ out:
     return status;
 }
 
-/* Returns an attribute of an algorithm's configuration, or 0 where it has none. */
+/* Returns an attribute of an algorithm's configuration, or 0 if it has none. */
 static uint32_t configured(const struct dpt_cuda_library *lib, const cublasLtMatmulAlgo_t *algo,
                            cublasLtMatmulAlgoConfigAttributes_t name)
 {

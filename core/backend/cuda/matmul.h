@@ -4,12 +4,11 @@
  * A matrix product D = A B (or D += A B) of row-major matrices is described by a struct
  * dpt_cuda_gemm; a dense layer makes three of them. dpt_cuda_gemms_build asks cuBLASLt's heuristics
  * for algorithms, leaves out those that are unsuitable, and keeps the others in heuristic order, as
- * plan.h does for convolutions: the first one is used where results must not depend on timings,
- * else the caller times them. A tag names an algorithm, and the algorithm can be built again from
- * it.
+ * plan.h does for convolutions: the first one is used if results must not depend on timings, else
+ * the caller times them. A tag names an algorithm, and the algorithm can be built again from it.
  *
- * The products of a layer with inputs [n][area][pitch] (an image of h x w behind a flatten: area =
- * h w, else 1) and weights as to_layout copies them, [padded outputs][area][padded inputs], are:
+ * The products of a layer with inputs [n][area][pitch] (an image of h x w after a flatten: area = h
+ * w, else 1) and weights as to_layout copies them, [padded outputs][area][padded inputs], are:
  *
  *     forward           Y [n][y_pitch]  = X W^T + bias, or ReLU of that
  *     backward data     dX [n][x_pitch] = dY W
@@ -17,7 +16,7 @@
  *
  * A, B, Y, dX and the bias, which has y_pitch elements, have the precision's type; dW is fp32 in
  * every precision. dW has the layout of the weights' copy (from_layout_f32 converts it, with the
- * padded inputs of the precision). Where `canonical` is set and the area is 1 it has the arena's
+ * padded inputs of the precision). If `canonical` is set and the area is 1 it has the arena's
  * layout, [outputs][inputs] without padding: then it can be written or added there directly, and no
  * layout kernel runs (which would also divide by the loss scale). The padding of X, W and dY must
  * be zero.
@@ -33,7 +32,8 @@
  * - A bias has one element for each column of D, packed, of D's type. ReLU comes after it. GELU's
  *   epilogue is the tanh approximation, so it is not used here.
  * - Results have the same bits in each run of the same version on GPUs of the same architecture and
- *   number of processors, as long as no two streams share a workspace. `reproducible` also leaves
+ * number of multiprocessors, as long as no two streams share a workspace. `reproducible` also
+ * leaves
  *   out algorithms that add the parts of a sum in place, one after another.
  *
  * Without a GPU only dpt_cuda_dense_gemm works: cublasLtCreate fails there
@@ -72,7 +72,7 @@ struct dpt_cuda_dense {
     enum dpt_precision precision;
     int64_t n;
     int64_t inputs, outputs;  /* of the node, without padding */
-    int64_t area;             /* pixels of its input; 1 where the input is not an image */
+    int64_t area;             /* pixels of its input; 1 if the input is not an image */
     int64_t x_pitch, y_pitch; /* elements of a sample, with padding: area * pitch, padded outputs */
     bool bias, relu;          /* to be fused into the forward pass */
     bool canonical;           /* the weights' gradient has the arena's layout; only with area 1 */
@@ -104,7 +104,7 @@ struct dpt_cuda_gemms {
     const void *bias; /* the address that `operation` holds */
 };
 
-/* Arrays on the device. bias: NULL where there is none. */
+/* Arrays on the device. bias: NULL if there is none. */
 struct dpt_cuda_factors {
     const void *a, *b;
     void *d;
@@ -117,8 +117,8 @@ void dpt_cuda_dense_gemm(const struct dpt_cuda_dense *dense, enum dpt_cuda_pass 
                          struct dpt_cuda_gemm *gemm);
 /*
  * Finds at most `most` algorithms (request->workspace < 0 allows 1 GiB of workspace). The epilogue
- * is fused where cuBLASLt offers that, else gemms->epilogue is PLAIN. Errors: BAD_JOB: no algorithm
- * is suitable (the message says how many were offered and why each was left out); RANK.
+ * is fused if cuBLASLt offers that, else gemms->epilogue is PLAIN. Errors: BAD_JOB: no algorithm is
+ * suitable (the message says how many were offered and why each was left out); RANK.
  */
 enum dpt_status dpt_cuda_gemms_build(const struct dpt_cuda_library *lib, cublasLtHandle_t handle,
                                      const struct dpt_cuda_gemm *gemm,

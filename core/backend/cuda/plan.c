@@ -49,8 +49,8 @@ static bool is_listed(const struct dpt_cuda_plans *plans, const char *tag)
     return false;
 }
 
-/* Writes the engine and the knobs of a configuration to plan->tag; "" where they do not fit, since
- * a plan that has no name cannot be taken again. */
+/* Writes the engine and the knobs of a configuration to plan->tag; "" if they do not fit, since a
+ * plan that has no name cannot be taken again. */
 static enum dpt_status read_tag(struct dpt_cuda_plans *plans, cudnnBackendDescriptor_t config,
                                 struct dpt_cuda_plan *plan, struct dpt_error *err)
 {
@@ -109,8 +109,8 @@ out:
     return status;
 }
 
-/* Finalizes the plan of a configuration. *built is false where the engine does not support the
- * graph, which is not an error: the heuristics offer engines without checking them completely. */
+/* Finalizes the plan of a configuration. *built is false if the engine does not support the graph,
+ * which is not an error: the heuristics offer engines without checking them completely. */
 static enum dpt_status finalize(struct dpt_cuda_plans *plans, const struct dpt_cuda_device *device,
                                 cudnnBackendDescriptor_t config, struct dpt_cuda_plan *plan,
                                 bool *built, struct dpt_error *err)
@@ -267,7 +267,7 @@ enum dpt_status dpt_cuda_plans_build(const struct dpt_cuda_library *lib,
     plain.bias = plain.relu = false;
     *plans = (struct dpt_cuda_plans){0};
     if (pass == DPT_CUDA_FORWARD && (conv->bias || conv->relu)) {
-        /* cuDNN may also refuse the graph itself where no engine fuses bias and ReLU. */
+        /* cuDNN may also refuse the graph itself if no engine fuses bias and ReLU. */
         status = search(lib, device, conv, pass, request, most, plans, &rejected, err);
         if (status == DPT_RANK || (status == DPT_OK && plans->n > 0))
             goto out;

@@ -4,7 +4,7 @@
  * A convolution node, a number of samples and a precision make a struct dpt_cuda_conv: dimensions
  * with padded channels, types, strides. For one of its passes dpt_cuda_plans_build asks cuDNN's
  * heuristics for engines, leaves out those whose numerical notes or workspace are unsuitable, and
- * finalizes the others in heuristic order. The first one is used where results must not depend on
+ * finalizes the others in heuristic order. The first one is used if results must not depend on
  * timings; otherwise the caller times them and uses the fastest. A plan's tag (engine and knobs)
  * names it in a checkpoint or a cache file, and the plan can be built again from it.
  *
@@ -33,7 +33,7 @@ enum dpt_cuda_pass {
     DPT_CUDA_PASSES
 };
 
-/* The arrays of a plan, for dpt_cuda_plan_bind: in the forward pass X, W, Y, and BIAS where it is
+/* The arrays of a plan, for dpt_cuda_plan_bind: in the forward pass X, W, Y, and BIAS if it is
  * fused; in backward passes X, W and Y stand for dX, dW and dY too. */
 enum dpt_cuda_array { DPT_CUDA_X, DPT_CUDA_W, DPT_CUDA_Y, DPT_CUDA_BIAS, DPT_CUDA_ARRAYS };
 
@@ -53,7 +53,7 @@ struct dpt_cuda_conv {
     int64_t stride[2], dilation[2];
 };
 
-/* Which plans a caller can use. */
+/* The plans that a caller can use. */
 struct dpt_cuda_plan_request {
     bool reproducible; /* only plans that give the same bits in each run */
     bool varying;      /* only plans whose bits may change from run to run */

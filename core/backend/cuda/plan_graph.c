@@ -167,8 +167,8 @@ out:
     return status;
 }
 
-/* Describes y = x + b or y = max(x, 0), in fp32. A maximum of a NaN is to be a NaN: else what is
- * not a number in a layer's weights would become zeros that look sound. */
+/* Describes y = x + b or y = max(x, 0), in fp32. A maximum of a NaN is to be a NaN: else NaNs in a
+ * layer's weights would become zeros that look valid. */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored                                                                     \
     "-Wdeprecated-declarations" /* the attribute's type; none replaces it */

@@ -118,7 +118,7 @@ static void regions_of(struct dpt_cuda_program *p, struct region regions[DPT_CUD
     memcpy(regions, rows, sizeof rows);
 }
 
-/* The region from which on a program uses the first one's. */
+/* The first of the regions for which a program uses those of the first program. */
 static enum dpt_cuda_region own_regions(const struct dpt_cuda_program *p)
 {
     return p->first == p ? DPT_CUDA_WORKSPACE : DPT_CUDA_PARAMS;
@@ -145,8 +145,8 @@ out:
     return status;
 }
 
-/* Allocates the workspace, as large as the chosen plans need. Those of the second branch of
- * backward have a part of their own. */
+/* Allocates the workspace, as large as the chosen plans need. The second branch of backward has a
+ * part of its own. */
 static enum dpt_status hold_workspace(struct dpt_cuda_program *p, struct dpt_error *err)
 {
     struct dpt_cuda_lists *l = p->lists;
@@ -178,8 +178,8 @@ out:
 
 /*
  * Builds the lists, and allocates the workspace. Plans that were chosen before, here or elsewhere,
- * may need more than there is now. Then plans are chosen again, of those that need less, as often
- * as it takes; where bits must follow from the job alone they are kept, and so they are in programs
+ * may need more than there is now. Then plans are chosen again among those that need less, as often
+ * as it takes; if bits must follow from the job alone they are kept, and so they are in programs
  * beside the first one, which use its workspace. *most: out, the bytes that the first choice needs.
  * Errors: BAD_JOB: the workspace does not fit, or a layer has no plan at all; RANK.
  */
@@ -320,7 +320,7 @@ static enum dpt_status open_program(const struct dpt_program_spec *spec, bool pl
     p->lists->cache = dpt_cuda_cache_open(spec->reproducible ? NULL : spec->cache);
     DPT_TRY(hold_all(p, err));
     DPT_TRY(dpt_cuda_set_loss_scale(p, 1, err)); /* no scaling */
-    /* What fits the memory that others leave today may be slower than what is known. */
+    /* A plan chosen for the memory that others leave today may be slower than the cached one. */
     if (!p->lists->refitted)
         dpt_cuda_cache_save(p->lists->cache);
     p->spec.cache = p->spec.plans = NULL; /* borrowed for the call */
@@ -373,8 +373,8 @@ void dpt_cuda_program_close(void *program)
 }
 
 /*
- * Computed from shapes alone. Only the plans of a device tell the size of the workspace, so it is
- * estimated: the input and output of the largest convolution, which plans that change the layout
+ * Computed from shapes alone. Only the plans of a device determine the size of the workspace, so it
+ * is estimated: the input and output of the largest convolution, which plans that change the layout
  * copy, or 32 MiB for matrix products.
  */
 enum dpt_status dpt_cuda_program_measure(const struct dpt_program_spec *spec,

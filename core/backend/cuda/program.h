@@ -1,7 +1,7 @@
 /*
  * program: a graph on a device, for micro-batches of one size.
  *
- * Opening a program plans everything: for each part of a pass a list of launches (own kernels,
+ * Opening a program plans everything: for each part of a pass a list of launches (custom kernels,
  * cuDNN plans, cuBLASLt matrix products) with their arguments, and the memory that these read and
  * write. Running a list enqueues it on ctx.compute and does not wait, so it can be captured in a
  * graph and replayed. What differs between micro-batches (the number of samples, the keys of the
@@ -61,12 +61,12 @@ struct dpt_cuda_program {
 
     struct dpt_cuda_lists *lists; /* private to program*.c */
     pthread_mutex_t lock;         /* held by threads that use the backend's table */
-    /* The program whose parameters, gradient, workspace and pinned memory this one uses, in its
-     * turn (lock); itself: it has its own. */
+    /* The program whose parameters, gradient, workspace and pinned memory this one shares (under
+     * lock); itself: it has its own. */
     struct dpt_cuda_program *first;
     int64_t
         unsound; /* a float of the parameters that is not finite since the last refresh; -1: none */
-    /* Those of the other micro-batches that workers have under way (program_passes.c). */
+    /* The programs of the other micro-batches that workers have in flight (program_passes.c). */
     struct dpt_cuda_program **others;
     int n_others;
 };
@@ -82,12 +82,12 @@ extern const struct dpt_backend_steps dpt_cuda_steps;
  */
 enum dpt_status dpt_cuda_program_open(const struct dpt_program_spec *spec, void **program,
                                       struct dpt_error *err);
-/* The same with the device and the parameters of another program, which is open as long, for the
- * same spec: the two take turns. */
+/* Opens a program on the device and with the parameters of another one for the same spec, which
+ * must stay open as long. Only one of the two may run at a time. */
 enum dpt_status dpt_cuda_program_open_beside(struct dpt_cuda_program *first,
                                              const struct dpt_program_spec *spec, void **program,
                                              struct dpt_error *err);
-/* The same, with each batch norm computed by itself. */
+/* Opens a program in which each batch norm is computed by itself. */
 enum dpt_status dpt_cuda_program_open_plain(const struct dpt_program_spec *spec, void **program,
                                             struct dpt_error *err);
 void dpt_cuda_program_close(void *program);
@@ -100,20 +100,20 @@ enum dpt_status dpt_cuda_program_measure(const struct dpt_program_spec *spec,
  * said. Errors, as of all functions that enqueue: RANK, INTERNAL. */
 enum dpt_status dpt_cuda_run_list(struct dpt_cuda_program *p, enum dpt_cuda_stage stage,
                                   bool training, struct dpt_error *err);
-/* Enqueues those launches of a list that belong to nodes first ... last-1, but of norms of the
- * whole step without their sums, and the sums of node `norm`. */
+/* Enqueues those launches of a list that belong to nodes first ... last-1, without the sums of
+ * synchronized norms, except for those of node `norm`. */
 enum dpt_status dpt_cuda_enqueue_range(struct dpt_cuda_program *p, enum dpt_cuda_stage stage,
                                        int32_t first, int32_t last, int32_t norm, bool training,
                                        struct dpt_error *err);
 /* Where the samples of a micro-batch of whole steps lie in device memory: each [micro], or NULL. */
 struct dpt_cuda_samples {
-    const float *input; /* where they are not stored on the device; as `input` above */
+    const float *input; /* if they are not stored on the device; as `input` above */
     const int64_t *sample;
     const struct dpt_cuda_move *move;
     const struct dpt_cuda_control *control; /* how many there are */
     struct dpt_cuda_feed_args feed;         /* is copied in the same launch */
 };
-/* Enqueues DPT_CUDA_FROM_STAGED or, where there is no input, DPT_CUDA_FROM_STORED. */
+/* Enqueues DPT_CUDA_FROM_STAGED or, if there is no input, DPT_CUDA_FROM_STORED. */
 enum dpt_status dpt_cuda_enqueue_samples(struct dpt_cuda_program *p,
                                          const struct dpt_cuda_samples *samples,
                                          struct dpt_error *err);
@@ -122,18 +122,18 @@ enum dpt_status dpt_cuda_enqueue_samples(struct dpt_cuda_program *p,
 enum dpt_status dpt_cuda_enqueue_forward(struct dpt_cuda_program *p, bool add,
                                          struct dpt_error *err);
 /*
- * Enqueues the loss of training. Where one block can add up the gradient of the last layer's bias,
+ * Enqueues the loss of training. If one block can add up the gradient of the last layer's bias,
  * this launch does (add: to the content of `gradient`), and dpt_cuda_enqueue_backward leaves it
- * out. tail: NULL, or the words behind the gradient, which are written from the metric sums; these
+ * out. tail: NULL, or the words after the gradient, which are written from the metric sums; these
  * are then cleared.
  */
 enum dpt_status dpt_cuda_enqueue_loss(struct dpt_cuda_program *p, bool add, float *tail,
                                       struct dpt_error *err);
 /*
- * Between these two backward has two branches, of which dpt_cuda_branches_join makes one, and which
- * dpt_cuda_branches_drop forgets after a failure: no call of others may come in between. fork:
- * *stream: out, where the gradients of parameters are complete behind what is enqueued, and where
- * what follows goes until dpt_cuda_branches_return.
+ * Between these two backward has two branches: dpt_cuda_branches_join makes one of them, and
+ * dpt_cuda_branches_drop forgets the second after a failure; no other call may come in between.
+ * fork: *stream: out, where the gradients of parameters are complete after what is enqueued, and
+ * where later work goes until dpt_cuda_branches_return.
  */
 void dpt_cuda_branches_begin(struct dpt_cuda_program *p);
 enum dpt_status dpt_cuda_branches_join(struct dpt_cuda_program *p, struct dpt_error *err);
@@ -142,7 +142,7 @@ enum dpt_status dpt_cuda_branches_fork(struct dpt_cuda_program *p, CUstream *str
                                        struct dpt_error *err);
 void dpt_cuda_branches_return(struct dpt_cuda_program *p);
 /*
- * Enqueues the layers' gradients, from the last to the first, behind dpt_cuda_enqueue_loss. add:
+ * Enqueues the layers' gradients, from the last to the first, after dpt_cuda_enqueue_loss. add:
  * gradients of biases are added to the content of `gradient`, else written there. done(arg, node):
  * called when all of backward for a node and those after it is enqueued; may be NULL. The weights'
  * gradients are then in the layers' layout, and dpt_cuda_enqueue_gradient converts them.
@@ -182,7 +182,7 @@ void dpt_cuda_program_store(struct dpt_cuda_program *p, const void *data, bool u
  * be captured. */
 bool dpt_cuda_program_profiled(const struct dpt_cuda_program *p);
 
-/* Launches an own kernel that is in no list, for steps.c, as dpt_cuda_launch does; its time is
+/* Launches a custom kernel that is in no list, for steps.c, as dpt_cuda_launch does; its time is
  * recorded as `span`. */
 enum dpt_status dpt_cuda_program_launch(struct dpt_cuda_program *p, enum dpt_cuda_kernel kernel,
                                         const void *argument, int span, struct dpt_error *err);
@@ -208,14 +208,14 @@ void dpt_cuda_program_plans(const void *program, struct dpt_str *text);
  * shapes alone, without a device), the memory, the lists of launches, for which plans are chosen,
  * and last the workspace, as large as the chosen plans need.
  *
- * A stage of a pipeline (dpt_program_spec.first and last) is laid out as part of the whole graph,
- * and all plans are chosen: so its kernels are those that the whole has, and every rank's `plans`
- * are the same text. Memory and launches are the stage's alone.
+ * A pipeline stage (dpt_program_spec.first and last) is laid out as part of the whole graph, and
+ * all plans are chosen: so its kernels are those that the whole has, and every rank's `plans` are
+ * the same text. Memory and launches are the stage's alone.
  */
 
 enum { DPT_CUDA_NONE = -1, DPT_CUDA_ALIGN = 256 };
 
-/* Rows of floats in dpt_cuda_batchnorm_args.statistics, and how many of them forward writes. */
+/* Rows of floats in dpt_cuda_batchnorm_args.statistics; and how many of them forward writes. */
 enum { DPT_CUDA_STATISTICS = 5, DPT_CUDA_STATISTICS_FORWARD = 3 };
 
 /* --- memory layout: program_layout.c ---------------------------------------------------------- */
@@ -233,8 +233,8 @@ struct dpt_cuda_node_layout {
     bool straight;  /* the gradient of its weights is written to the arena directly */
     int32_t tensor; /* the node whose tensor its output is: itself, or one before it */
     int32_t reader; /* the only live node that reads it; NONE: several do, or it is the last */
-    /* Of a sum, and of the batch norm that nobody else reads and that it computes: the other one.
-     * The norm has no tensor then. NONE: it computes none. */
+    /* For a sum, and for the batch norm that it computes and that nobody else reads: the other one
+     * of the two. The norm has no tensor then. NONE: it computes none. */
     int32_t joined;
     int32_t channels, h, w, pitch;
     int64_t y, saved; /* in `values`; saved: what forward keeps for backward; NONE: nothing */
@@ -310,10 +310,10 @@ enum dpt_status dpt_cuda_memory_layout_make(const struct dpt_program_spec *spec,
                                             struct dpt_cuda_memory_layout *memory_layout,
                                             struct dpt_error *err);
 void dpt_cuda_memory_layout_release(struct dpt_cuda_memory_layout *memory_layout);
-/* Bytes of the regions first … behind-1. */
+/* Bytes of the regions from `first` to the one before `behind`. */
 int64_t dpt_cuda_regions_sum(const struct dpt_cuda_memory_layout *memory_layout,
                              enum dpt_cuda_region first, enum dpt_cuda_region behind);
-/* Whether backward may have two branches (program_branches.c): where whole steps may be taken. */
+/* Whether backward may have two branches (program_branches.c): if whole steps may be taken. */
 static inline bool dpt_cuda_has_branches(const struct dpt_program_spec *spec)
 {
     return spec->training && spec->last == 0;
@@ -353,7 +353,7 @@ enum dpt_cuda_when { DPT_CUDA_ALWAYS, DPT_CUDA_TRAINING, DPT_CUDA_EVALUATION, DP
 
 struct dpt_cuda_entry {
     enum dpt_cuda_what what;
-    enum dpt_cuda_when when; /* WRITING: only where the gradient is not added to */
+    enum dpt_cuda_when when; /* WRITING: only if the gradient is not added to */
     int32_t node;
     int span; /* under which its time is recorded */
     enum dpt_cuda_kernel kernel;
@@ -368,7 +368,7 @@ struct dpt_cuda_entry {
     size_t add; /* offset in args of the int32_t that makes the kernel add; 0: none */
     bool aside; /* only makes gradients of parameters, from `dz` */
     bool loss;  /* computes the loss, not its layout */
-    /* Of this norm of the whole step: sums over the micro-batch for `args.sums`; 0: none. */
+    /* The synchronized norm whose sums over the micro-batch are made for `args.sums`; 0: none. */
     int32_t sums;
     struct dpt_cuda_math *math;
     /* For DPT_CUDA_FILL (with zeros) and DPT_CUDA_COPY. */
@@ -394,7 +394,7 @@ struct dpt_cuda_list {
 /* Where the second branch reads a gradient, by its offset in `gradients`. */
 struct dpt_cuda_reader {
     int64_t place;
-    CUevent read; /* recorded behind that */
+    CUevent read; /* recorded after that read */
     bool pending; /* the first branch has not waited for it */
 };
 
@@ -404,7 +404,7 @@ struct dpt_cuda_branches {
     CUevent forked, joined;
     bool on;    /* there are two now */
     bool aside; /* what is enqueued goes to the second one */
-    bool moved; /* the first one has got work since the last fork */
+    bool moved; /* the first branch has got work since the last fork */
     bool used;  /* there was a fork */
 };
 
@@ -414,14 +414,14 @@ struct dpt_cuda_layout_run {
     int first, n;
 };
 
-/* Where a stage of a pipeline meets the others. */
+/* Where a pipeline stage meets the others. */
 enum dpt_cuda_edge { DPT_CUDA_EDGE_IN, DPT_CUDA_EDGE_OUT, DPT_CUDA_EDGES };
 
 struct dpt_cuda_lists {
     struct dpt_cuda_memory_layout memory_layout;
     struct dpt_cuda_list list[DPT_CUDA_STAGES];
     struct dpt_cuda_layout_run copied; /* parameters, to the copies */
-    /* Gradients of weights, to the arena: those in the tensors' type; those in floats, where that
+    /* Gradients of weights, to the arena: those in the tensors' type; those in floats, if that
      * differs. */
     struct dpt_cuda_layout_run back[2];
     struct dpt_cuda_layout *layouts; /* pinned; device_layouts is its copy on the device */
@@ -430,7 +430,7 @@ struct dpt_cuda_lists {
     int rows_layout;
     int bias_of_loss; /* the entry of backward that enqueue_loss takes over; NONE */
     struct dpt_cuda_math *maths;
-    struct dpt_str plans; /* of a stage: what dpt_cuda_program_plans tells, of the whole graph */
+    struct dpt_str plans; /* for a stage: the text of dpt_cuda_program_plans, of the whole graph */
     struct dpt_cuda_cache *cache;
 
     /* Regions of device memory. */
@@ -462,11 +462,11 @@ struct dpt_cuda_lists {
     int32_t *labels;
     int64_t *sample;
     uint64_t *positions;
-    float *norm_rows;  /* [2][pitch] of the widest norm of the whole step, as `norm_sums` */
+    float *norm_rows;  /* [2][pitch] of the widest synchronized norm, as `norm_sums` */
     double *norm_sums; /* of a micro-batch */
     int32_t first;     /* the batch's row at which the last sub-batch sent begins */
-    /* Of a stage, each program's own: the value that it gets, then that value's gradient; and of
-     * what it gives the next one. */
+    /* For a stage, in each program: the value that it gets and that value's gradient; then those of
+     * what it gives the next stage. */
     float *edge[DPT_CUDA_EDGES];
 };
 
@@ -488,7 +488,7 @@ static inline struct dpt_cuda_node_layout *dpt_cuda_node_layout_of(const struct 
     return &p->lists->memory_layout.node[i];
 }
 
-/* The node whose output node i reads; of a join, the first. */
+/* The node whose output node i reads first. */
 static inline int32_t dpt_cuda_before(const struct dpt_cuda_program *p, int32_t i)
 {
     return p->spec.graph->nodes[i].inputs[0];
@@ -517,8 +517,8 @@ struct dpt_cuda_entry dpt_cuda_kernel_entry(const struct dpt_cuda_program *p, in
 enum dpt_status dpt_cuda_add_kernel(struct dpt_cuda_program *p, int32_t node,
                                     enum dpt_span_pass pass, enum dpt_cuda_kernel kernel,
                                     const void *args, struct dpt_error *err);
-/* Of program_branches.c; the first when the lists are built. behind: what was enqueued aside reads
- * the node's gradient; before: the node's backward is enqueued next. */
+/* program_branches.c; open: when the lists are built. behind: the work that was just enqueued aside
+ * reads the node's gradient; before: the node's backward is enqueued next. */
 enum dpt_status dpt_cuda_branches_open(struct dpt_cuda_program *p, struct dpt_error *err);
 CUstream dpt_cuda_stream(const struct dpt_cuda_program *p);
 enum dpt_status dpt_cuda_branches_behind(struct dpt_cuda_program *p, int32_t node,
@@ -553,7 +553,7 @@ void dpt_cuda_count_layout(enum dpt_cuda_kernel kernel, const struct dpt_cuda_la
 
 /* --- operations: program_weights.c, program_pools.c, program_pointwise.c ---------------------- */
 
-/* How the device computes an operation: a row each, made from the list of operations. Kernels are
+/* How the device computes an operation: one row per operation, made from their list. Kernels are
  * named for floats. */
 struct dpt_cuda_op {
     /* Append the launches of node i's passes to the lists. Optional for operations without work
@@ -573,11 +573,11 @@ struct dpt_cuda_op {
     /* Bytes that forward keeps for backward. Optional: none. */
     int64_t (*saved)(const struct dpt_cuda_node_layout *f, int64_t micro);
     enum dpt_cuda_kernel kernel, back;    /* of a pool or an activation */
-    enum dpt_cuda_kernel relu, relu_back; /* with a ReLU before it, where takes_relu is set */
+    enum dpt_cuda_kernel relu, relu_back; /* with a ReLU before it, if takes_relu is set */
     bool takes_relu;                      /* can also compute a ReLU before it */
     bool fuses_relu;                      /* can also compute a ReLU after it */
     bool in_place;                        /* backward may overwrite dy with dx */
-    bool keeps_dy; /* its backward reads dy itself, even where it computes a ReLU */
+    bool keeps_dy; /* its backward reads dy itself, even if it computes a ReLU */
     /* Its inputs' gradients are equal to dy, and it adds them to other readers' contributions
      * itself. */
     bool passes_dy;

@@ -1,6 +1,6 @@
 /*
- * Micro-batches from the host's memory: pinned memory through which they and what they give travel,
- * and which thread uses the program.
+ * Micro-batches from the host's memory: the pinned memory through which they and their results
+ * travel, and the lock by which one thread at a time uses the program.
  *
  * Data are sent from pinned memory, which must not change before they have arrived: a call
  * therefore enqueues all of its sub-batches, each from its own part, before it waits.
@@ -13,7 +13,7 @@
 
 enum { PINNED = 12 };
 
-/* The pitch of the widest norm of the whole step; 0: there is none. */
+/* The pitch of the widest synchronized norm; 0: there is none. */
 static int64_t widest_norm(const struct dpt_cuda_program *p)
 {
     int64_t widest = 0;

@@ -1,4 +1,4 @@
-/* Batch norm, in own kernels. Weight, bias and running statistics are read from the arena, where
+/* Batch norm, in custom kernels. Weight, bias and running statistics are read from the arena, where
  * each is a vector of channels followed by zeros. */
 #include "core/backend/cuda/program_norms.h"
 
@@ -153,7 +153,8 @@ out:
 }
 
 /* Appends the sums of a norm's backward. node: it, or the sum that computes it, which may have a
- * ReLU: what goes back through that and what several readers of it gave is written to dz. */
+ * ReLU: the sum of what several readers passed back, after that ReLU's backward, is written to
+ * dz. */
 static enum dpt_status add_weights(struct dpt_cuda_program *p, int32_t node, int32_t norm,
                                    struct dpt_error *err)
 {
@@ -188,7 +189,7 @@ static enum dpt_status backward(struct dpt_cuda_program *p, const struct dpt_cud
         DPT_TRY(add_weights(p, i, i, err));
     args.dy = dpt_cuda_gradient(p, f->dz);
     args.y = dpt_cuda_gradient(p, f->dx[0]);
-    if (f->dx[0] != DPT_CUDA_NONE) /* a sum is already what goes on through the ReLU */
+    if (f->dx[0] != DPT_CUDA_NONE) /* a sum has already passed the ReLU */
         DPT_TRY(dpt_cuda_add_kernel(p, i, DPT_PASS_BACKWARD,
                                     f->relu && f->more == DPT_CUDA_NONE ? op->relu_back : op->back,
                                     &args, err));
@@ -198,9 +199,9 @@ out:
 
 /* --- as part of a sum ------------------------------------------------------------------------- */
 
-/* Of a sum's inputs the last one that is a norm whose output only the sum reads. Backward takes the
- * norm's sums together with the sum's own pass, so no other norm of the whole step stands between
- * them. */
+/* Finds the last of a sum's inputs that is a norm whose output only the sum reads. Backward
+ * computes the norm's sums together with the sum's own pass, so no other synchronized norm may be
+ * between them. */
 void dpt_cuda_join_norms(const struct dpt_program_spec *spec,
                          struct dpt_cuda_memory_layout *memory_layout)
 {

@@ -4,11 +4,11 @@
  * whole steps it goes to a stream of its own, `filters`, beside the chain of data gradients on
  * `compute`. Both are captured: a graph has two branches then.
  *
- * What comes aside waits for all of the chain that was enqueued before it (fork), and the step for
- * both (join). It has workspace, partial sums and counters of its own. The chain may write a buffer
- * of gradients from which something aside still reads only behind that (dpt_cuda_branches_before);
- * outputs of layers are not written in backward. While a profile is recorded, and where the host
- * drives, there is one stream.
+ * The second branch waits for all of the chain that was enqueued before it (fork), and the step
+ * waits for both (join). It has workspace, partial sums and counters of its own. The chain may
+ * write a buffer of gradients that the second branch still reads only after that read
+ * (dpt_cuda_branches_before); outputs of layers are not written in backward. While a profile is
+ * recorded, and if the host drives, there is one stream.
  */
 #include <stdlib.h>
 
@@ -93,7 +93,7 @@ out:
 
 /* --- buffers that are read aside -------------------------------------------------------------- */
 
-/* The reader of a buffer, which is new if there is none; so before a capture there is each. */
+/* The reader of a buffer, made if there is none; so before a capture all readers exist. */
 static enum dpt_status reader_of(struct dpt_cuda_program *p, int64_t place,
                                  struct dpt_cuda_reader **reader, struct dpt_error *err)
 {

@@ -102,7 +102,7 @@ void dpt_cuda_cache_save(struct dpt_cuda_cache *cache)
     *end = '/';
     /* The file is read again, since another process may have written it meanwhile. If one writes it
      * between here and the end its lines are lost, which only costs a measurement. A file that has
-     * grown large is begun again. */
+     * grown large is started from scratch. */
     bytes = read_plans(cache->path.text, &length);
     if (length > MOST_BYTES / 2)
         length = 0;

@@ -1,7 +1,7 @@
 /*
  * Batch norms as part of weights, in programs that evaluate (core/backend/fold.h). The program has
- * a graph of its own, in which what takes a norm in has that norm's bias: there the arena on the
- * device holds the bias of both together, and the weights of both where the layer has its own.
+ * a graph of its own, in which a layer that takes a norm in has that norm's bias: there the arena
+ * on the device holds the folded bias, and the folded weights in the place of the layer's own.
  */
 #include <stdlib.h>
 #include <string.h>

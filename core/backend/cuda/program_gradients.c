@@ -1,6 +1,6 @@
 /* Assigns buffers to the layers' gradients. A buffer is taken when a gradient's first part is
  * computed, and used again when no node will read it any more. In a chain of layers two buffers
- * alternate, or three where backward has two branches. */
+ * alternate, or three if backward has two branches. */
 #include "core/backend/cuda/program.h"
 #include "core/base/memory.h"
 
@@ -19,8 +19,8 @@ struct placing {
     /* Buffers that are free again after the present node. */
     int64_t left[2 + 2 * DPT_MAX_INPUTS];
     int n_left;
-    /* The one that the second branch reads last (program_branches.c): it is free when that branch
-     * reads another one, so that the first one need not wait for it. */
+    /* The buffer that the second branch reads last (program_branches.c): it is free when that
+     * branch reads another buffer, so that the first branch need not wait for it. */
     int64_t read;
 };
 
@@ -51,7 +51,7 @@ static void leave(struct placing *g, int64_t buffer)
 }
 
 /* Assigns the buffer for a node's contribution to an input's gradient. *own: the buffer of dz,
- * which dx may take over where no other gradient is in it. */
+ * which dx may take over if no other gradient is in it. */
 static void place_part(struct placing *g, const struct dpt_cuda_op *op, int64_t *own, int64_t bytes,
                        int64_t *in, int64_t *dx, int64_t *sum)
 {
@@ -94,7 +94,7 @@ static bool leaves_sum(const struct dpt_program_spec *spec,
            dpt_program_computes(spec, i);
 }
 
-/* The bytes of the gradient of a node's tensor; where that is another stage's, none. */
+/* The bytes of the gradient of a node's tensor; 0 if that is another stage's. */
 static int64_t bytes_of(const struct dpt_cuda_memory_layout *memory_layout, int32_t i,
                         int64_t micro)
 {

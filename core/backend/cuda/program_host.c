@@ -14,7 +14,7 @@
 /* --- train and infer -------------------------------------------------------------------------- */
 
 /* Copies the gradient to the caller's arena, except the floats between tensors, which must not
- * change. A parameter that is not finite has a NaN, whatever a library's ReLU made of it. */
+ * change. A parameter that is not finite gets a NaN, whatever a library's ReLU made of it. */
 static void hand_over(const struct dpt_cuda_program *p, float *gradient, bool add)
 {
     const struct dpt_graph *graph = p->spec.graph;
@@ -161,13 +161,13 @@ out:
     return status;
 }
 
-/* Of the nodes [first, last), or of all. */
+/* Copies the parameters of the nodes [first, last), or of all, to the device. */
 static enum dpt_status upload(struct dpt_cuda_program *p, const float *params, int32_t first,
                               int32_t last, struct dpt_error *err)
 {
     const struct dpt_cuda_library *lib = &p->ctx.lib;
     const struct dpt_graph *graph = p->spec.graph;
-    /* What is learned, and the state. */
+    /* The learned tensors, and the state. */
     const size_t begin[] = {dpt_graph_from(graph, first, false),
                             dpt_graph_from(graph, first, true)};
     const size_t end[] = {dpt_graph_from(graph, last, false), dpt_graph_from(graph, last, true)};
@@ -227,7 +227,7 @@ static enum dpt_status find_nonfinite(void *opened, int worker, const struct dpt
                                       const float *params, int32_t *node, int32_t *position,
                                       struct dpt_error *err);
 
-/* Whether a layer or the batch norm in its weights is to blame shows where each is computed by
+/* To find out whether a layer or the batch norm in its weights is to blame, each is computed by
  * itself. */
 static enum dpt_status find_in_plain(const struct dpt_cuda_program *p,
                                      const struct dpt_batch *batch, const float *params,

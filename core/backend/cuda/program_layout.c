@@ -1,5 +1,4 @@
-/* The memory layout of a program, from shapes alone, so that it can be computed on a machine
- * without a GPU. */
+/* Computes the memory layout of a program from shapes alone, which needs no GPU. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -248,7 +247,7 @@ static void place_values(const struct dpt_program_spec *spec, int64_t micro,
 
 /* --- parameters ------------------------------------------------------------------------------- */
 
-/* Of another stage's node only how it would be placed counts, on which its plans depend. */
+/* For another stage's node only its placement counts, on which its plans depend. */
 static void place_parameters(const struct dpt_program_spec *spec, int64_t micro,
                              struct dpt_cuda_memory_layout *memory_layout)
 {

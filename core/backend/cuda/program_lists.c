@@ -240,7 +240,7 @@ static enum dpt_status make_layouts(struct dpt_cuda_program *p, struct dpt_error
     l->layout_node = calloc((size_t)most, sizeof *l->layout_node);
     if (l->layout_node == NULL)
         return dpt_fail_memory(err, "the layouts", (double)bytes);
-    if (l->layouts == NULL) /* as they are where lists are built again */
+    if (l->layouts == NULL) /* unchanged if lists are built again */
         DPT_TRY(dpt_cuda_hold(&p->ctx, DPT_CUDA_ROWS(pieces), err));
     DPT_TRY(add_copies(p, &n, err));
     DPT_TRY(add_backs(p, &n, err));
@@ -278,8 +278,8 @@ out:
 }
 
 /* Appends zeros for the gradients of frozen tensors, and for the gradients and state of layers on
- * which the output does not depend. Tensors that follow one another, as those of a frozen body do,
- * are filled at once. */
+ * which the output does not depend. Adjacent tensors, as those of a frozen body, are filled at
+ * once. */
 static enum dpt_status add_dead(struct dpt_cuda_program *p, struct dpt_error *err)
 {
     const struct dpt_graph *graph = p->spec.graph;
@@ -290,7 +290,7 @@ static enum dpt_status add_dead(struct dpt_cuda_program *p, struct dpt_error *er
     enum dpt_status status = DPT_OK;
 
     for (int32_t n = 0; n < 2 * graph->n_nodes; n++) {
-        /* State lies behind all that is learned. */
+        /* State lies after all learned tensors. */
         const bool state = n >= graph->n_nodes;
         const int32_t i = n % graph->n_nodes;
         const struct dpt_graph_node *node = &graph->nodes[i];
@@ -330,7 +330,7 @@ static enum dpt_status add_frozen(struct dpt_cuda_program *p, int32_t i, struct 
                                       .node = i,
                                       .span = dpt_span_node(i, DPT_PASS_WEIGHTS),
                                       .aside =
-                                          true /* behind what wrote there, on whichever branch */};
+                                          true /* after what wrote there, on whichever branch */};
 
         if (tensors[k] < 0 || !dpt_cuda_tensor_of(p, tensors[k])->frozen)
             continue;
@@ -342,7 +342,8 @@ out:
     return status;
 }
 
-/* Whether a node has launches. Those of another stage's only tell which plans they would take. */
+/* Whether a node has launches. The entries of another stage's nodes only serve to report which
+ * plans they would use. */
 static bool is_listed(const struct dpt_cuda_program *p, int32_t i)
 {
     const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i);
@@ -381,7 +382,7 @@ static void release_math(struct dpt_cuda_lists *l, struct dpt_cuda_math *m)
     free(m);
 }
 
-/* Keeps the text of all plans, and then nothing but the launches of the stage's own nodes. */
+/* Keeps the text of all plans, and only the launches of the stage's own nodes. */
 static enum dpt_status drop_others(struct dpt_cuda_program *p, struct dpt_error *err)
 {
     static const enum dpt_cuda_stage stages[] = {DPT_CUDA_FORWARD_LIST, DPT_CUDA_BACKWARD_LIST,
@@ -409,7 +410,7 @@ static enum dpt_status drop_others(struct dpt_cuda_program *p, struct dpt_error 
 }
 
 /* Finds the launch that adds up the gradient of the last layer's bias, straight from the loss's dy,
- * where that is one block. */
+ * if that is one block. */
 static int find_bias_of_loss(const struct dpt_cuda_program *p)
 {
     const struct dpt_cuda_memory_layout *m = &p->lists->memory_layout;

@@ -1,8 +1,8 @@
 /*
- * program_norms: batch norms that the sum behind them computes, as in residual networks: a norm,
- * the sum of it and another value, and the sum's ReLU are one kernel. So are, in backward, the sum
- * of what several readers pass back, what of that goes on through the ReLU, and the norm's own
- * sums. The bits are those of one kernel for each. For program*.c only.
+ * program_norms: batch norms that the sum after them computes, as in residual networks: a norm, the
+ * sum of it and another value, and the sum's ReLU are one kernel. In backward one kernel computes
+ * the sum of what several readers pass back, its way through the ReLU, and the norm's own sums. The
+ * bits are those of one kernel for each. For program*.c only.
  */
 #ifndef DPT_BACKEND_CUDA_PROGRAM_NORMS_H
 #define DPT_BACKEND_CUDA_PROGRAM_NORMS_H
@@ -15,7 +15,8 @@ static inline bool dpt_cuda_is_joined(const struct dpt_cuda_memory_layout *m, in
     return m->node[i].joined > i;
 }
 
-/* Finds such norms, in programs that train; in others they are part of the weights before them. */
+/* Finds such norms, in programs that train; in other programs they are part of the weights before
+ * them. */
 void dpt_cuda_join_norms(const struct dpt_program_spec *spec,
                          struct dpt_cuda_memory_layout *memory_layout);
 /* Append the passes of sum i together with its norm's. Errors: RANK. */

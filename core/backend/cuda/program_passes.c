@@ -1,17 +1,15 @@
 /*
- * Passes over ranges of nodes (struct dpt_pass), for batch norms with the statistics of the whole
- * step, and for stages of a pipeline.
+ * Passes over ranges of nodes (struct dpt_pass), for synchronized batch norms and pipeline stages.
  *
- * Each micro-batch under way has a program of its own: so its samples, activations and their
- * gradients stay on the device from pass to pass. Plans and parameters, and what only lasts for a
- * pass, are the first one's. The lists are those of a whole
- * pass; of a range the entries of its nodes run. A norm of the whole step sums over its micro-batch
- * at the end of one range, and normalises at the beginning of the next one, by statistics that the
- * host writes in between, from the sums of all micro-batches. What a stage gets and gives
- * is program_stage.c's.
+ * Each micro-batch in flight has a program of its own: so its samples, activations and their
+ * gradients stay on the device from pass to pass. Plans and parameters, and memory that is only
+ * used within a pass, are the first program's. The lists are those of a whole pass; for a range
+ * only the entries of its nodes run. A synchronized norm sums over its micro-batch at the end of
+ * one range, and normalises at the beginning of the next one, by statistics that the host writes in
+ * between, from the sums of all micro-batches. program_stage.c has what a stage gets and gives.
  *
- * Of a team the first thread computes. The others return at once, since nobody looks at what a pass
- * gave before all have returned from dpt_pool_run.
+ * The first thread of a team computes. The others return at once, since nobody looks at the results
+ * of a pass before all have returned from dpt_pool_run.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -28,7 +26,7 @@ static bool is_norm(const struct dpt_cuda_program *p, int32_t i)
     return i > 0 && i < p->spec.graph->n_nodes && p->spec.graph->nodes[i].whole_step;
 }
 
-/* A team computes one micro-batch at a time, and for it the norms take their own. */
+/* The number of programs for micro-batches in flight. A team computes one micro-batch at a time. */
 static int count_of(const struct dpt_program_spec *spec)
 {
     const int in_flight = spec->in_flight > 1 ? spec->in_flight : 1;
@@ -41,7 +39,8 @@ static int count_of(const struct dpt_program_spec *spec)
     return in_flight > 1 ? spec->threads * in_flight : 1;
 }
 
-/* What of the spec fitted the first one did not fit this one. */
+/* Reports that memory for the other micro-batches' programs is missing, although the first one's
+ * fitted. */
 static enum dpt_status fail_memory(const struct dpt_cuda_program *p, int n, struct dpt_error *err)
 {
     size_t available = 0, total = 0;
@@ -173,7 +172,7 @@ static float *statistics_of(const struct dpt_cuda_program *p, int32_t norm)
     return (float *)(void *)(p->lists->values + dpt_cuda_node_layout_of(p, norm)->saved);
 }
 
-/* How many numbers of a channel the statistics are of. */
+/* The number of values per channel that the statistics cover. */
 static double numbers_of(const struct dpt_graph_node *node, const struct dpt_pass *pass)
 {
     return (double)pass->samples * node->in.h * node->in.w;
@@ -225,7 +224,7 @@ out:
     return status;
 }
 
-/* What does not pass anything back has no sums. */
+/* A norm that passes nothing back has no sums. */
 static void give_sums(const struct dpt_cuda_program *p, int32_t norm, bool summed, double *own)
 {
     const size_t channels = (size_t)p->spec.graph->nodes[norm].in.c,
@@ -238,7 +237,7 @@ static void give_sums(const struct dpt_cuda_program *p, int32_t norm, bool summe
 
 /* --- gradients and state ---------------------------------------------------------------------- */
 
-/* Whether the device computes what is summed for a tensor of a node; else that is zero. */
+/* Whether the device computes the sum for a tensor of a node; else the sum is zero. */
 static bool is_computed(const struct dpt_cuda_program *p, int32_t node, int32_t tensor)
 {
     return dpt_cuda_node_layout_of(p, node)->live && !dpt_cuda_tensor_of(p, tensor)->frozen;
@@ -281,7 +280,7 @@ static void give(const struct dpt_cuda_program *p, int32_t node, const int32_t t
     }
 }
 
-/* What the micro-batch gives for the running statistics of a norm of the whole step. */
+/* The micro-batch's contribution to the running statistics of a synchronized norm. */
 static void give_state(const struct dpt_cuda_program *p, int32_t norm, const struct dpt_pass *pass)
 {
     const struct dpt_graph_node *node = &p->spec.graph->nodes[norm];
@@ -297,7 +296,7 @@ static void give_state(const struct dpt_cuda_program *p, int32_t norm, const str
 
 /* --- passes ----------------------------------------------------------------------------------- */
 
-/* Waits for everything enqueued; messages of other micro-batches go on meanwhile. */
+/* Waits for everything enqueued; messages of other micro-batches are passed on meanwhile. */
 static enum dpt_status wait_for(struct dpt_cuda_program *p, const struct dpt_pass *pass,
                                 struct dpt_error *err)
 {
@@ -397,7 +396,7 @@ static enum dpt_status forward_alone(struct dpt_cuda_program *p, const struct dp
 
     if (pass->first == p->spec.first)
         DPT_TRY(dpt_cuda_send_sub_batch(p, pass->batch, 0, err));
-    if (pass->first == p->spec.first) /* of units (core/train/mesh/units.h) the first one gets it */
+    if (pass->first == p->spec.first) /* in units (core/train/mesh/units.h) the first one gets it */
         DPT_TRY(dpt_cuda_move_edge(p, DPT_CUDA_EDGE_IN, false, err));
     if (is_norm(p, pass->first) && dpt_cuda_node_layout_of(p, pass->first)->live)
         DPT_TRY(send_statistics(p, pass->first, false, pass, err));

@@ -1,5 +1,5 @@
 /*
- * program_passes: programs over the host's arenas: one for each micro-batch under way, their passes
+ * program_passes: programs over the host's arenas: one for each micro-batch in flight, their passes
  * over ranges of nodes (struct dpt_pass), and what these share with the backend's table. For
  * program*.c only.
  */
@@ -29,7 +29,7 @@ void dpt_cuda_add_metric_sums(struct dpt_metric_sums *to, const struct dpt_cuda_
 
 /* --- program_sums.c --------------------------------------------------------------------------- */
 
-/* Bytes in which the program adds gradients for spec->adds, where there are so many. */
+/* Bytes in which the program adds gradients for spec->adds, if the memory is large enough. */
 int64_t dpt_cuda_sums_bytes(const struct dpt_program_spec *spec);
 /* Allocates them, or as many of them as leave room for others; to be called last. Errors: RANK. */
 enum dpt_status dpt_cuda_hold_sums(struct dpt_cuda_program *p, struct dpt_error *err);
@@ -50,8 +50,8 @@ static inline bool dpt_cuda_is_stage(const struct dpt_cuda_program *p)
 
 /* Allocates the pinned memory of a stage's edges. Errors, as of the others: RANK. */
 enum dpt_status dpt_cuda_hold_edges(struct dpt_cuda_program *p, struct dpt_error *err);
-/* Enqueues the copy of the value at an edge, or of its gradient, from the device; where another
- * stage gave it, to the device. Does nothing where there is no such edge. */
+/* Enqueues the copy of the value at an edge, or of its gradient, from the device; or, if another
+ * stage gave it, to the device. Does nothing if there is no such edge. */
 enum dpt_status dpt_cuda_move_edge(struct dpt_cuda_program *p, enum dpt_cuda_edge edge,
                                    bool gradient, struct dpt_error *err);
 /* Enqueues the copy of the outputs of an evaluation to pinned memory. */
@@ -69,9 +69,9 @@ enum dpt_status dpt_cuda_programs_open(const struct dpt_program_spec *spec, void
 void dpt_cuda_programs_close(void *program);
 enum dpt_status dpt_cuda_programs_measure(const struct dpt_program_spec *spec,
                                           struct dpt_program_bytes *bytes, struct dpt_error *err);
-/* Searches what nodes [first, last) gave for the last sub-batch's `count` samples, in all of them
- * at once, and their parameters; *bad: set where it is not yet. A tensor that is shared by a layer
- * and the ReLU after it counts as the layer's. */
+/* Searches the outputs of nodes [first, last) for the last sub-batch's `count` samples, in all of
+ * them at once, and their parameters; *bad: set if it is not yet. A tensor that is shared by a
+ * layer and the ReLU after it counts as the layer's. */
 enum dpt_status dpt_cuda_find_nonfinite(struct dpt_cuda_program *p, int32_t count, int32_t first,
                                         int32_t last, struct dpt_nonfinite *bad,
                                         struct dpt_error *err);

@@ -29,7 +29,7 @@ struct dpt_cuda_math {
     const char *name; /* of the layer */
     bool dense;
     enum dpt_cuda_pass pass;
-    struct dpt_cuda_array_at array[DPT_CUDA_ARRAYS]; /* bias: NULL where there is none */
+    struct dpt_cuda_array_at array[DPT_CUDA_ARRAYS]; /* bias: NULL if there is none */
     void *workspace;
     struct dpt_cuda_conv conv;
     struct dpt_cuda_plans plans;
@@ -60,14 +60,14 @@ int dpt_cuda_found(const struct dpt_cuda_math *math);
 int64_t dpt_cuda_needs(const struct dpt_cuda_math *math, int which);
 /*
  * Times the plans of one or two kinds, which compute the same result in the same arrays. For each
- * kind math->which is set to the fastest plan and its ms to that plan's time, INFINITY where none
+ * kind math->which is set to the fastest plan and its ms to that plan's time, INFINITY if none
  * could be captured. The arrays are zero afterwards. Errors: no plan works; RANK.
  */
 enum dpt_status dpt_cuda_tune(struct dpt_cuda_program *p, struct dpt_cuda_math *const *kinds,
                               int n_kinds, float *ms, struct dpt_error *err);
 
 /* Finds the last line of a text that begins with the problem and a tab. text: NULL is an empty one.
- * tag: out, the rest of that line, DPT_CUDA_FUSED_TAG bytes. Returns false where there is none. */
+ * tag: out, the rest of that line, DPT_CUDA_FUSED_TAG bytes. Returns false if there is none. */
 bool dpt_cuda_tag_find(const char *text, const char *problem, char *tag);
 
 /* Tags of the plans that were timed, by problem. folder: where they are kept in a file; NULL: only

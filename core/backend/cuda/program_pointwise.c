@@ -3,7 +3,7 @@
 
 const struct dpt_cuda_op dpt_cuda_input = {0};
 
-/* --- flatten, where it moves something -------------------------------------------------------- */
+/* --- flatten, if it moves something -------------------------------------------------------- */
 
 static struct dpt_cuda_flatten_args flatten_args(const struct dpt_cuda_program *p, int32_t i)
 {

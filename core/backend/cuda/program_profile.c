@@ -49,8 +49,7 @@ static int changes(const struct dpt_cuda_program *p, struct range ranges[RANGES]
 
         if (e->what != DPT_CUDA_KERNEL || e->span != DPT_SPAN_OPTIMIZER)
             continue;
-        for (int k = 0; k < DPT_RULE_MOST_SLOTS;
-             k++) /* of the rule, and of the average behind it */
+        for (int k = 0; k < DPT_RULE_MOST_SLOTS; k++) /* of the rule, and of the average after it */
             if (e->args.update.slot[k] != NULL && !has(ranges, n, e->args.update.slot[k]))
                 ranges[n++] = (struct range){e->args.update.slot[k], slot};
     }
@@ -188,8 +187,8 @@ static void describe(const struct dpt_cuda_entry *e, char *text, size_t size)
         snprintf(text, size, "%s", e->what == DPT_CUDA_FILL ? "zeros" : "copy");
 }
 
-/* The row of a launch: those of a layer that differ only in their arguments share one. NULL: there
- * is no room for another. */
+/* The row of a launch: launches of a layer that differ only in their arguments share one. NULL:
+ * there is no room for another. */
 static struct dpt_launch_cost *row_of(const struct dpt_cuda_program *p,
                                       const struct dpt_cuda_entry *e, struct dpt_launch_cost *costs,
                                       int most, int *n)

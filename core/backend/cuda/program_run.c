@@ -189,7 +189,7 @@ out:
     return status;
 }
 
-/* Runs an entry of backward on its branch. *aside: set where that is the second one. */
+/* Runs an entry of backward on its branch. *aside: set if that is the second branch. */
 static enum dpt_status run_on_branch(struct dpt_cuda_program *p, struct dpt_cuda_entry *e, bool add,
                                      bool *aside, struct dpt_error *err)
 {

@@ -1,8 +1,8 @@
 /* Layers with weights for each number of a sample, or for each channel: norms over a sample, PReLU.
- * Own kernels, weights copied into the layout of the tensors. */
+ * They use custom kernels, and weights copied into the layout of the tensors. */
 #include "core/backend/cuda/program.h"
 
-/* Number of pixels with weights of their own: 1 where all pixels of a channel share one. After a
+/* Number of pixels with weights of their own: 1 if all pixels of a channel share one. After a
  * flatten each number is a channel. */
 static int32_t weight_area(const struct dpt_graph_node *node, const struct dpt_cuda_node_layout *f)
 {

@@ -1,6 +1,6 @@
 /*
- * What a stage of a pipeline gets from others, and gives them: it goes through pinned memory, of
- * each micro-batch under way its own, in the layout that it has on the device.
+ * What a pipeline stage gets from others, and gives them: values go through pinned memory, separate
+ * for each micro-batch in flight, in the layout that they have on the device.
  */
 #include "core/backend/cuda/program_passes.h"
 

@@ -1,15 +1,15 @@
 /*
  * Sums of micro-batches' gradients on the device, so that the host gets one for several: along the
- * tree of core/comm/tree.h, or, where that is not asked for, from the first to the last.
+ * tree of core/comm/tree.h, or, if that is not required, from the first to the last.
  *
  * The partial sums of a tree are the values of its nodes to the left of the next leaf: one for each
- * binary one in the leaf's number. So the number alone says which of them there are, and
- * ranges of floats may be added up one after another, each over all leaves.
+ * binary one in the leaf's number. So the number alone determines which of them exist, and ranges
+ * of floats may be added up one after another, each over all leaves.
  */
 #include "core/backend/cuda/program_passes.h"
 
-/* Bytes that are left free: libraries allocate when they are first used, and a search for what is
- * not a number opens another program. */
+/* Bytes that are left free: libraries allocate when they are first used, and a search for numbers
+ * that are not finite opens another program. */
 enum { MARGIN = 256 << 20 };
 
 static bool is_tree(const struct dpt_program_spec *spec)
@@ -17,7 +17,7 @@ static bool is_tree(const struct dpt_program_spec *spec)
     return spec->reproducible || spec->micro > dpt_cuda_rows(spec);
 }
 
-/* Partial sums of so many micro-batches. */
+/* The number of partial sums of n micro-batches. */
 static int levels_of(const struct dpt_program_spec *spec, int32_t adds)
 {
     return is_tree(spec) ? dpt_cuda_levels(adds) : adds > 1;
@@ -28,7 +28,7 @@ static int32_t sub_batches_of(const struct dpt_program_spec *spec)
     return (spec->micro + dpt_cuda_rows(spec) - 1) / dpt_cuda_rows(spec);
 }
 
-/* Partial sums beside those of a batch's sub-batches. */
+/* The number of partial sums beside those of a batch's sub-batches. */
 static int more_levels(const struct dpt_program_spec *spec)
 {
     const int32_t own = sub_batches_of(spec);

@@ -21,7 +21,7 @@ static enum dpt_status enqueue_repeated(void *arg, struct dpt_error *err)
     return status;
 }
 
-/* A short graph is timed behind another replay of it: while that one runs, the host enqueues the
+/* A short graph is timed after another replay of it: while that one runs, the host enqueues the
  * events and the timed replay, so that the device does not wait for the host in between. */
 enum dpt_status dpt_cuda_repeat_time(struct dpt_cuda_program *p, struct dpt_cuda_repeat *r,
                                      struct dpt_error *err)
@@ -43,13 +43,13 @@ out:
     return status;
 }
 
-/* The runs for `enough` time, by the last replay, and a quarter more since that one may have been
- * slow. */
+/* The number of runs for `enough` time, judged by the last replay, and a quarter more since that
+ * replay may have been slow. */
 static int more_runs(const struct dpt_cuda_repeat *r)
 {
     const float wanted = 1.25f * enough * (float)r->repeats / r->replay;
 
-    if (!(wanted < MOST_RUNS)) /* also where replay is 0, so that wanted is no number */
+    if (!(wanted < MOST_RUNS)) /* also if replay is 0, so that wanted is infinite or NaN */
         return MOST_RUNS;
     return wanted > 2 * (float)r->repeats ? (int)wanted : 2 * r->repeats;
 }

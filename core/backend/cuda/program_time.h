@@ -1,5 +1,5 @@
 /*
- * program_time: what a program's launches take on the device, as they are in a step's graph. For
+ * program_time: the time of a program's launches on the device, as they are in a step's graph. For
  * the files that choose plans and profile.
  */
 #ifndef DPT_BACKEND_CUDA_PROGRAM_TIME_H
@@ -10,7 +10,7 @@
 typedef enum dpt_status dpt_cuda_enqueue(void *arg, struct dpt_error *err);
 
 /* A launch repeated in a graph often enough to be timed: it costs what it does in a step's graph,
- * with the arrays in cache where they fit. Zero-initialise: {0}. */
+ * with the arrays in cache if they fit. Zero-initialise: {0}. */
 struct dpt_cuda_repeat {
     dpt_cuda_enqueue *enqueue;
     void *arg;

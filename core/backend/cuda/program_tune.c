@@ -135,8 +135,8 @@ out:
     return status;
 }
 
-/* Times the candidates in turns, so that a changing clock and other users of the device affect all
- * of them alike. */
+/* Times the candidates alternately, so that a changing clock and other users of the device affect
+ * all of them alike. */
 static enum dpt_status time_in_turns(struct dpt_cuda_program *p, struct candidate *c, int n,
                                      struct dpt_error *err)
 {

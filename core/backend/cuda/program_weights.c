@@ -92,7 +92,7 @@ static void *bias_of(const struct dpt_cuda_program *p, int32_t i)
                : dpt_cuda_copy(p, f->bias);
 }
 
-/* The address of the weights or their gradient: the copy's, or the arena's where the layout is the
+/* The address of the weights or their gradient: the copy's, or the arena's if the layout is the
  * same. */
 static struct dpt_cuda_array_at weights_of(const struct dpt_cuda_program *p, int32_t i,
                                            bool gradient)
@@ -202,7 +202,7 @@ out:
 
 /* --- passes ----------------------------------------------------------------------------------- */
 
-/* Adds bias and ReLU in place after the library's plan, where they are not fused into it. */
+/* Adds bias and ReLU in place after the library's plan, if they are not fused into it. */
 static enum dpt_status forward(struct dpt_cuda_program *p, const struct dpt_cuda_op *op, int32_t i,
                                struct dpt_error *err)
 {

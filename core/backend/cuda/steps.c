@@ -71,7 +71,7 @@ out:
 
 /* --- launches that are put off ---------------------------------------------------------------- */
 
-/* Launches steps that are held: all in one launch, or each by itself. */
+/* Launches the held steps: all in one launch, or each by itself. */
 static enum dpt_status launch_held(struct dpt_cuda_steps *s, bool together, struct dpt_error *err)
 {
     const int staging_buffer = s->staging_buffer;
@@ -93,8 +93,8 @@ out:
     return status;
 }
 
-/* Launches all that was put off: steps that are held, and one that was deferred until an update
- * which does not come. */
+/* Launches everything deferred: held steps, and a step that was deferred until an update which does
+ * not come. */
 static enum dpt_status launch_deferred(struct dpt_cuda_steps *s, struct dpt_error *err)
 {
     enum dpt_status status = launch_held(s, false, err);

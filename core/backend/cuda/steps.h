@@ -5,9 +5,9 @@
  * A step is one graph, captured when it is first needed and replayed from then on. For each
  * micro-batch it copies the samples from the staging buffer's copy on the device and runs forward,
  * loss and backward; on one rank norm, optimizer and layouts follow in the same graph. So `compute`
- * only stores its arguments there, and `update` makes the one launch. Where ranks reduce the
- * gradient there are two graphs, and the first one records an event behind each bucket, for which
- * the stream `copy` waits.
+ * only stores its arguments there, and `update` makes the one launch. If ranks reduce the gradient
+ * there are two graphs, and the first one records an event after each bucket, for which the stream
+ * `copy` waits.
  *
  * The host fills a staging buffer in pinned memory. As soon as it is full it is copied to the
  * device at once, on the stream `samples`, so that the next steps' samples are transferred while
@@ -15,7 +15,7 @@
  * labels and the like on to where the program reads them. It also copies controls and rates, from
  * pinned memory that the device can access, since they are known only at the launch (a row of rates
  * for each group of tensors that have the same). A captured graph contains all these addresses, so
- * there is a graph for each staging buffer. Where the samples lie on the device and one rank steps,
+ * there is a graph for each staging buffer. If the samples are on the device and one rank trains,
  * one graph may contain `at_once` steps, whose staging buffers follow one another.
  */
 #ifndef DPT_BACKEND_CUDA_STEPS_H
@@ -64,8 +64,8 @@ struct dpt_cuda_replay {
     CUgraphExec exec;
 };
 
-/* A range of the arena: the tensors of the nodes from `node` to behind - 1. That of the last nodes,
- * which is ready first, has all state, too: forward writes it. */
+/* A range of the arena: the tensors of the nodes from `node` to behind - 1. The bucket of the last
+ * nodes, which is ready first, also has all state, which forward writes. */
 struct dpt_cuda_bucket {
     int64_t first, last; /* floats */
     int32_t node, behind;
@@ -105,7 +105,7 @@ struct dpt_cuda_steps {
 
     struct dpt_cuda_bucket *buckets;
     int n_buckets;
-    float *staging, *tail; /* pinned; tail: the floats that are summed behind the gradient */
+    float *staging, *tail; /* pinned; tail: the floats that are summed after the gradient */
     CUevent given;         /* the buckets that were given back are in the device's gradient */
 
     /* The step that is being computed. */
@@ -146,10 +146,10 @@ void dpt_cuda_steps_forget(struct dpt_cuda_steps *s);
 /* --- steps_buckets.c -------------------------------------------------------------------------- */
 
 enum dpt_status dpt_cuda_buckets_open(struct dpt_cuda_steps *s, struct dpt_error *err);
-/* Completes the buckets whose nodes are all at `node` or behind it. Called while backward is
+/* Completes the buckets whose nodes are all at `node` or after it. Called while backward is
  * enqueued; arg: the steps. */
 enum dpt_status dpt_cuda_buckets_done(void *arg, int32_t node, struct dpt_error *err);
-/* Enqueues the copies of all buckets to pinned memory, each behind its event. */
+/* Enqueues the copies of all buckets to pinned memory, each after its event. */
 enum dpt_status dpt_cuda_buckets_fetch(struct dpt_cuda_steps *s, struct dpt_error *err);
 int dpt_cuda_steps_buckets(const void *steps);
 enum dpt_status dpt_cuda_steps_bucket(void *steps, int i, float **at, size_t *n, float **host_tail,
@@ -158,13 +158,13 @@ enum dpt_status dpt_cuda_steps_give(void *steps, int i, struct dpt_error *err);
 
 /* --- steps_memory.c --------------------------------------------------------------------------- */
 
-/* Puts what was being done in front of an error's text: "GPU, uploading the data set: ...". Returns
+/* Prefixes an error's text with what was being done: "GPU, uploading the data set: ...". Returns
  * the status. */
 enum dpt_status dpt_cuda_steps_prefix_error(enum dpt_status status, const char *what,
                                             struct dpt_error *err);
 enum dpt_status dpt_cuda_steps_hold(struct dpt_cuda_steps *s, struct dpt_error *err);
 /* Copy between pageable memory and the device, in pieces on the stream `copy`, and wait for the
- * end. No other copy may be under way there. */
+ * end. No other copy may be in flight there. */
 enum dpt_status dpt_cuda_steps_upload(struct dpt_cuda_steps *s, void *to, const void *from,
                                       size_t bytes, struct dpt_error *err);
 enum dpt_status dpt_cuda_steps_download(struct dpt_cuda_steps *s, void *to, const void *from,

@@ -3,8 +3,8 @@
 #include "core/backend/cuda/steps.h"
 
 /* The gradient is reduced in buckets, from the arena's end, in the order in which backward
- * completes them, to the first tensor that learns. In pinned memory the tail lies directly behind
- * the last of them, so that one allreduce sums both; the others follow. */
+ * completes them, to the first tensor that learns. In pinned memory the tail lies directly after
+ * the last of them, so that one allreduce sums both; the other buckets follow. */
 
 static size_t bytes_of(int64_t floats)
 {
@@ -41,8 +41,8 @@ static int64_t start_of(const struct dpt_graph *g)
     return start;
 }
 
-/* Cuts the arena behind `start` at nodes into buckets of `most` bytes or a little more; `buckets`
- * has an entry for each node. Where the tensors' order is not that of the nodes there is one bucket
+/* Cuts the arena from `start` on at nodes into buckets of `most` bytes or a little more; `buckets`
+ * has an entry for each node. If the tensors' order is not that of the nodes there is one bucket
  * only. */
 static int cut_arena(const struct dpt_graph *g, int64_t start, int64_t most,
                      struct dpt_cuda_bucket *buckets)
@@ -137,7 +137,7 @@ enum dpt_status dpt_cuda_buckets_done(void *arg, int32_t node, struct dpt_error 
 
         if (s->micros > 0)
             DPT_TRY(dpt_cuda_enqueue_gradient(s->p, b->node, b->behind, s->micros > 1, err));
-        DPT_TRY(dpt_cuda_branches_fork(s->p, &stream, err)); /* behind both */
+        DPT_TRY(dpt_cuda_branches_fork(s->p, &stream, err)); /* after both */
         DPT_CUDA_TRY(lib, cuEventRecordWithFlags(b->ready, stream, flags));
     }
 out:

@@ -196,7 +196,7 @@ enum dpt_status dpt_cuda_steps_warm(struct dpt_cuda_steps *s, struct dpt_error *
     DPT_CUDA_TRY(&ctx->lib, cuMemsetD8Async(dpt_cuda_ptr(s->p->control), 0, sizeof *s->p->control,
                                             ctx->compute));
     DPT_TRY(dpt_cuda_enqueue_layouts(s->p, 0, s->p->spec.graph->n_nodes, err));
-    /* The libraries may use other kernels where they add to what is there. */
+    /* The libraries may use other kernels if they add to what is there. */
     for (int add = 0; add <= (s->spec.micros > 1); add++) {
         DPT_TRY(enqueue_samples(s, 0, false, err));
         DPT_TRY(enqueue_passes(s, add, false, false, err));

@@ -9,8 +9,8 @@
 
 enum { LINE = 256, MARGIN = 256 << 20 };
 
-/* FLOPs of a step: a millisecond at 50 TFLOP/s. Where it takes longer its launch hardly matters,
- * and who stops a job should not wait for many steps that are under way. */
+/* FLOPs of a step: a millisecond at 50 TFLOP/s. If it takes longer its launch hardly matters, and a
+ * user who stops a job should not wait for many steps in flight. */
 static const double LONG_STEP = 5e10;
 
 static size_t lines(size_t bytes)
@@ -28,7 +28,7 @@ enum dpt_status dpt_cuda_steps_prefix_error(enum dpt_status status, const char *
 
 /* --- pieces ----------------------------------------------------------------------------------- */
 
-/* n rows of `size` bytes, each of which begins `stride` bytes behind the one before. */
+/* n rows of `size` bytes, each of which begins `stride` bytes after the one before. */
 struct rows_in_memory {
     const void *from;
     size_t size, stride, n;
@@ -204,7 +204,8 @@ out:
 
 /* --- the optimizer's -------------------------------------------------------------------------- */
 
-/* The number of a tensor's group, which is a new one if no tensor before had the same. */
+/* The number of a tensor's group, which is a new group if no earlier tensor has the same
+ * settings. */
 static int group_of(struct dpt_cuda_steps *s, const struct dpt_tensor *t)
 {
     const struct dpt_rule_group group = dpt_rule_group_of(&s->spec.rule, t);
@@ -218,7 +219,7 @@ static int group_of(struct dpt_cuda_steps *s, const struct dpt_tensor *t)
     return k;
 }
 
-/* Finds the groups of tensors; the device is told each tensor's. */
+/* Finds the groups of tensors, and sends each tensor's group to the device. */
 static enum dpt_status send_groups(struct dpt_cuda_steps *s, struct dpt_error *err)
 {
     const struct dpt_graph *g = s->p->spec.graph;
@@ -276,7 +277,8 @@ out:
     return status;
 }
 
-/* Of state's tensors, as dpt_graph_update_state has them: what is frozen is kept whole. */
+/* Sends how each tensor of the state is updated, as in dpt_graph_update_state: frozen state keeps
+ * its value. */
 static enum dpt_status send_running(struct dpt_cuda_steps *s, struct dpt_error *err)
 {
     const struct dpt_graph *g = s->p->spec.graph;

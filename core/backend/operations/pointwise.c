@@ -1,4 +1,4 @@
-/* What takes each number by itself, or none; and joins. */
+/* Operations on each number by itself, or with no work; and joins. */
 #include "core/backend/operation.h"
 
 const struct dpt_operation dpt_operation_input = {

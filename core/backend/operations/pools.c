@@ -75,7 +75,7 @@ const struct dpt_operation dpt_operation_upsample = {
     .traits = DPT_EXACT,
     .shape = multiplied,
     .reached = {0.3, 0.3, 0.5e-6},
-    .onnx = {{.type = "Resize", /* to the nearest, as it does where nothing is said */
+    .onnx = {{.type = "Resize", /* to the nearest by default */
               .with = {{.source = DPT_ONNX_LEFT_OUT},
                        {.source = DPT_ONNX_SCALES, .name = "scales"}}}},
 };
@@ -86,7 +86,7 @@ const struct dpt_operation dpt_operation_bilinear = {
     .traits = DPT_EXACT,
     .shape = multiplied,
     .reached = {0.3, 0.3, 0.5e-6},
-    .onnx = {{.type = "Resize", /* at half pixels, as it does where nothing is said */
+    .onnx = {{.type = "Resize", /* at half pixels by default */
               .with = {{.source = DPT_ONNX_LEFT_OUT},
                        {.source = DPT_ONNX_SCALES, .name = "scales"}},
               .attribute = {{.name = "mode", .value = DPT_ONNX_TEXT, .text = "linear"}}}},

@@ -3,9 +3,10 @@
 #include <math.h>
 
 /* Ioffe & Szegedy 2015: each channel, or each number of a flat vector, over all pixels of all
- * samples of the micro-batch, or of the step: then its sums come and go between the passes. */
+ * samples of the micro-batch, or of the step; the sums of a step are exchanged between the
+ * passes. */
 
-/* What a channel is normalised by. */
+/* The statistics that normalise a channel. */
 struct statistics {
     double mean, variance, scale;
 };
@@ -58,15 +59,15 @@ static size_t channels_of(const struct dpt_ref_call *call)
     return (size_t)call->node->in.c;
 }
 
-/* How many numbers of a channel its statistics are of. */
+/* The number of values per channel that the statistics cover. */
 static double numbers_of(const struct dpt_ref_call *call)
 {
     return (is_synchronised(call) ? (double)call->pass->samples : (double)call->count) *
            (double)pixels_of(call);
 }
 
-/* What a synchronised norm keeps for its backward pass: the statistics of each channel, which lie
- * where the first samples have room for them. */
+/* A synchronized norm keeps the statistics of each channel for its backward pass, in the place of
+ * the first samples. */
 static size_t saved(const struct dpt_graph_node *node)
 {
     return node->whole_step ? (size_t)node->in.c * sizeof(struct statistics) / sizeof(float) : 0;

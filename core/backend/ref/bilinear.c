@@ -2,13 +2,13 @@
 
 #include "core/backend/ref/ref.h"
 
-/* An input that an output lies beside, and how much of it the output has. */
+/* An input next to an output, and its share in the output. */
 struct corner {
     size_t input;
     double weight;
 };
 
-/* The up to four of an output in a plane; how many. */
+/* Lists the up to four inputs of an output in a plane; returns how many there are. */
 static int corners_of(const struct dpt_graph_node *node, int32_t row, int32_t column,
                       struct corner corners[4])
 {

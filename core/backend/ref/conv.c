@@ -59,7 +59,8 @@ static void inside(int64_t start, int32_t stride, int32_t inputs, int32_t output
 }
 
 /* Walks the columns [patch][rows x out.w] of the output rows `top` … `top + rows - 1` together with
- * one group's input planes, which are copied into them; `back`: to which they are added. */
+ * one group's input planes. The planes are copied into the columns; `back`: the columns are added
+ * to the planes. */
 DPT_INLINE void walk(const struct conv *c, int32_t top, int32_t rows, bool back, float *columns,
                      float *input)
 {

@@ -40,8 +40,8 @@ static void forward(const struct dpt_ref_call *call)
         gather(call, false, call->y);
 }
 
-/* dx += dy W of this rank's inputs, whose weights' columns are there, and of all from the
- * others. */
+/* dx += dy W for this rank's inputs, whose columns of weights it gets; the other ranks give the
+ * rest. */
 static void divided_dx(const struct dpt_ref_call *call)
 {
     const struct dpt_divided *divided = call->pass->divided;

@@ -14,7 +14,7 @@ struct panel {
     size_t row;
 };
 
-/* Rows behind the last one repeat it, and are not stored. The loop over columns stays one until the
+/* Rows after the last one repeat it, and are not stored. The loop over columns stays one until the
  * compiler makes vectors of it: GCC 12 at -O3 takes it apart first, and is three times as slow. */
 DPT_VECTOR static void multiply(const struct panel *p)
 {
@@ -48,7 +48,7 @@ const char *dpt_ref_describe(void)
     return dpt_isa_here() == DPT_ISA_NEON ? "plain C, NEON" : "plain C";
 }
 
-/* `depth` rows of b from its place `at` on, WIDTH apart; columns behind the last one are zero. */
+/* `depth` rows of b from its place `at` on, WIDTH apart; columns after the last one are zero. */
 static void pack(size_t depth, size_t columns, const float *at, const struct dpt_ref_matrix *b,
                  float *packed)
 {

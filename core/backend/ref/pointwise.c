@@ -72,7 +72,7 @@ static float softplus(double x)
     return (float)(fmax(x, 0) + log1p(exp(-fabs(x))));
 }
 
-/* v < 0 and not v > 0 in the value: what is not a number must come through. */
+/* v < 0 and not v > 0 in the value: NaN must come through. */
 POINTWISE(relu, (v < 0) ? 0 : v, (float)(v > 0));
 POINTWISE(gelu, gelu(v), gelu_slope(v));
 POINTWISE(tanh, tanhf(v), 1 - f * f);

@@ -55,8 +55,7 @@ static void max_window(const struct dpt_ref_call *call, int32_t row, int32_t col
         for (int32_t j = p.first[1]; j < p.last[1]; j++) {
             const float value = x[i * width + j];
 
-            /* Larger, or the first that is not a number: that wins, so that it is seen at the end.
-             */
+            /* Larger, or the first NaN: a NaN wins, so that it reaches the outputs. */
             if (!(value <= top) && !isnan(top)) {
                 best = i * width + j;
                 top = value;

@@ -1,6 +1,6 @@
 #include "core/backend/ref/ref.h"
 
-/* He et al. 2015: one slope a channel, equations 8 to 10. */
+/* He et al. 2015: one slope per channel, equations 8 to 10. */
 
 static void forward(const struct dpt_ref_call *call)
 {

@@ -21,10 +21,10 @@ struct location {
     int64_t y, dy, saved;
 };
 
-/* What a worker has for each of the micro-batches that it may have in flight. */
+/* The memory of a worker for each micro-batch that it may have in flight. */
 struct flight {
     float *memory;
-    struct dpt_spans *spans; /* the first one's; NULL: nobody asks where the time goes */
+    struct dpt_spans *spans; /* the first one's; NULL: no profile is recorded */
 };
 
 struct program {
@@ -39,7 +39,7 @@ struct program {
     struct flight *flights;
 };
 
-/* Takes n words for each sample of the micro-batch; words are counted in *end. NOWHERE where it is
+/* Takes n words for each sample of the micro-batch; words are counted in *end. NOWHERE if it is
  * more than can be counted. */
 static int64_t take(int64_t *end, int64_t samples, int64_t n)
 {
@@ -69,7 +69,7 @@ static int64_t larger(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* What the operands of a product are rounded into, of the nodes that are computed. */
+/* Plans the memory for rounded operands of the products of computed nodes. */
 static void plan_rounded(struct program *program)
 {
     const struct dpt_program_spec *spec = &program->spec;
@@ -138,7 +138,7 @@ static void close_program(void *opened)
     dpt_free(program);
 }
 
-/* Everything but the workers' memory; to be closed also where it failed. */
+/* Everything but the workers' memory; to be closed even if it failed. */
 static enum dpt_status open_plan(const struct dpt_program_spec *spec, struct program **opened,
                                  struct dpt_error *err)
 {
@@ -253,7 +253,7 @@ static const float *rounded(float *memory, int64_t n, const float *x)
     return memory;
 }
 
-/* In bf16. */
+/* Rounds the input and the weights in bf16. */
 static void round_input(const struct run *run, struct dpt_ref_call *call)
 {
     const struct program *program = run->program;
@@ -305,7 +305,7 @@ static struct dpt_ref_call call_of(const struct run *run, int32_t index)
     return call;
 }
 
-/* The same for a backward pass. */
+/* Describes a node's backward pass. */
 static struct dpt_ref_call back_call_of(const struct run *run, int32_t index)
 {
     const struct location *locations = run->program->locations;
@@ -338,7 +338,7 @@ static void clear(const struct run *run, int32_t a, int32_t b)
                    (size_t)run->program->spec.graph->tensors[tensors[k]].count * sizeof(float));
 }
 
-/* Whether a pass over some nodes has a synchronised norm there, of which it computes a part. */
+/* Whether a pass over some nodes computes a part of a synchronized norm at this node. */
 static bool is_norm(const struct run *run, int32_t index)
 {
     const struct dpt_graph *graph = run->program->spec.graph;
@@ -393,7 +393,7 @@ static void run_loss(const struct run *run, struct dpt_metric_sums *metric_sums)
     mark(run->spans, DPT_SPAN_LOSS);
 }
 
-/* Writes zeros for tensors that do not learn: nobody wants their gradient. */
+/* Writes zeros for tensors that do not learn: their gradient is not wanted. */
 static void clear_frozen(const struct run *run, const struct dpt_graph_node *node)
 {
     const struct dpt_graph *graph = run->program->spec.graph;
@@ -405,7 +405,7 @@ static void clear_frozen(const struct run *run, const struct dpt_graph_node *nod
                    (size_t)graph->tensors[tensors[k]].count * sizeof *run->gradient);
 }
 
-/* The gradients of a synchronised norm's tensors come with its sums. */
+/* The gradients of a synchronized norm's tensors come with its sums. */
 static void run_backward(const struct run *run)
 {
     const struct dpt_graph *graph = run->program->spec.graph;

@@ -2,8 +2,8 @@
  * ref: the reference backend in plain C, for any shape.
  *
  * Each operation is a row of functions that know one node and one micro-batch, nothing is fused,
- * and everything stands in the canonical order, sample by sample. What the others are checked
- * against, and what runs where there is no library. Stateless: all memory is in the call, so that
+ * and everything stands in the canonical order, sample by sample. The other backends are checked
+ * against it, and it runs if there is no library. It is stateless: all memory is in the call, so
  * any number of threads may run.
  */
 #ifndef DPT_BACKEND_REF_REF_H
@@ -28,26 +28,25 @@ struct dpt_ref_call {
     float *dweight, *dbias;       /* added to */
     const float *mean, *variance; /* running ones; NULL: none */
     float *means, *variances;     /* added to by forward in training: dpt_graph_update_state */
-    /* The pass, for a batch norm with the statistics of the whole step, where they are known or
-     * wanted, and for layers that ranks divide; NULL: this micro-batch is the step, and a rank has
-     * all. */
+    /* The pass, for synchronized batch norms, whose sums it has or wants, and for tensor-parallel
+     * layers; NULL: this micro-batch is the whole step, and the rank has whole layers. */
     const struct dpt_pass *pass;
     void *saved;    /* from forward to backward, of dpt_ref_op.saved's size; NULL unless training */
     float *scratch; /* of dpt_ref_op.scratch's size; what is in it at the start is undefined */
-    /* In bf16, to which x, weight and dy are rounded: room for the weights that another rank gives
-     * (dpt_divided.columns), to be rounded too; NULL: fp32. */
+    /* In bf16, where x, weight and dy are rounded: memory for rounding the weights that another
+     * rank gives (dpt_divided.columns); NULL: fp32. */
     float *columns;
 };
 
 struct dpt_ref_op {
     void (*forward)(const struct dpt_ref_call *call);
     void (*backward)(const struct dpt_ref_call *call); /* optional for the input alone */
-    /* A batch norm's of the whole step: what it sums over this micro-batch, to pass->own, before
-     * its forward and its backward pass, the latter with dweight and dbias. */
+    /* For synchronized batch norms: writes what the norm sums over this micro-batch to pass->own,
+     * before its forward and its backward pass; the latter also makes dweight and dbias. */
     void (*sum_forward)(const struct dpt_ref_call *call);
     void (*sum_backward)(const struct dpt_ref_call *call);
-    /* 4-byte words: that a sample keeps for the backward pass; that a call needs for itself.
-     * Optional: none. */
+    /* The 4-byte words that a sample keeps for the backward pass, and those that a call needs for
+     * itself. Optional: none. */
     size_t (*saved)(const struct dpt_graph_node *node);
     size_t (*scratch)(const struct dpt_graph_node *node);
 };
@@ -81,7 +80,7 @@ struct dpt_ref_matrix {
 };
 
 /* c[i * row + j] += sum_k a(i, k) b(k, j) for i < m, j < n, k < depth. The bits depend on the
- * shapes and the processor only. */
+ * shapes and the CPU only. */
 void dpt_ref_matmul_add(size_t m, size_t n, size_t depth, struct dpt_ref_matrix a,
                         struct dpt_ref_matrix b, float *c, size_t row);
 

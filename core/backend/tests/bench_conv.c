@@ -1,11 +1,12 @@
 /*
- * Where a convolutional network's step goes on one thread:
+ * Measures a convolutional network's step on one thread:
  *
  *   build/tests/bench_conv [cnn | mnistcnn | residual | depthwise] [micro-batch] [rounds]
  *
- * Prints a Markdown table, milliseconds per 128 samples (the fastest of the rounds): what each node
- * takes forward and backward inside the program; oneDNN's direct primitives for the same passes,
- * alone; and the floating-point operations over the peak that a loop of multiply-adds reaches here.
+ * It prints a Markdown table, milliseconds per 128 samples (the fastest of the rounds): the time of
+ * each node, forward and backward, inside the program; oneDNN's direct primitives for the same
+ * passes, alone; and the floating-point operations over the peak that a loop of multiply-adds
+ * reaches here.
  */
 #include "core/backend/tests/net.h"
 
@@ -145,8 +146,8 @@ static double primitive(struct dpt_dnnl *dnnl, enum dpt_conv_pass pass,
     return least;
 }
 
-/* Multiply-adds a second of a matrix product that stays in the cache: about what the machine can.
- */
+/* Multiply-adds per second of a matrix product that stays in the cache: about the machine's
+ * peak. */
 static double peak(void)
 {
     enum { N = 384 };

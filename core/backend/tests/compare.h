@@ -1,22 +1,22 @@
 /*
- * compare: how far the results of two backends are apart over a scene.
+ * compare: measures how far the results of two backends differ over a scene.
  */
 #ifndef DPT_BACKEND_TESTS_COMPARE_H
 #define DPT_BACKEND_TESTS_COMPARE_H
 
 #include "core/backend/tests/scene.h"
 
-/* The gradient that a batch norm passes back has a mean of zero, so that of what is before it may
- * be zero but for rounding; and what rounding changes in one sample a batch norm spreads over the
+/* The gradient that a batch norm passes back has a mean of zero, so that the gradient before it may
+ * be zero but for rounding; and a batch norm spreads what rounding changes in one sample over the
  * others. */
 static inline bool has_batchnorm(const struct scene *s)
 {
     return s->graph.arena > s->graph.floats;
 }
 
-/* Compares tensor by tensor, so that a small one does not hide behind a large one: each differs by
- * less than `most` times its norm, which counts as `floor` for each sample at least. Returns the
- * largest difference. */
+/* Compares tensor by tensor, so that a large tensor does not hide errors of a small one: each
+ * differs by less than `most` times its norm, which counts as `floor` for each sample at least.
+ * Returns the largest difference. */
 static inline double assert_near_gradients(const struct scene *s, const float *a, const float *b,
                                            double floor, double most, const char *what)
 {
@@ -34,14 +34,14 @@ static inline double assert_near_gradients(const struct scene *s, const float *a
     return largest;
 }
 
-/* most: how far the losses may be. */
+/* most: the largest difference of the losses. */
 static inline void assert_near_sums(const struct scene *s, const struct dpt_metric_sums *a,
                                     const struct dpt_metric_sums *b, double most)
 {
     if (!(fabs(a->loss - b->loss) <= most) || a->samples != b->samples)
         fail_msg("%s: loss %.9g of %d instead of %.9g of %d", s->text, a->loss, (int)a->samples,
                  b->loss, (int)b->samples);
-    /* Where the best two outputs are equal but for rounding, either may win. */
+    /* If the best two outputs are equal but for rounding, either may win. */
     if (s->spec.precision == DPT_PRECISION_FP32 && fabs(a->correct - b->correct) > 1)
         fail_msg("%s: %d correct instead of %d", s->text, (int)a->correct, (int)b->correct);
 }

@@ -1,6 +1,6 @@
 /*
- * folding: convolutions with batch norms behind them, for programs that evaluate and make the
- * latter part of the former's weights. To be included once in a program.
+ * folding: convolutions with batch norms after them, for programs that evaluate and fold the norms
+ * into the weights. To be included once in a program.
  */
 #ifndef DPT_BACKEND_TESTS_FOLDING_H
 #define DPT_BACKEND_TESTS_FOLDING_H
@@ -14,8 +14,8 @@ struct folding {
     int32_t convs[FOLDING], norms[FOLDING], pool;
 };
 
-/* Kernels differ. The last two stay as they are: another layer reads the convolution's values, and
- * what is normalised is a sum. */
+/* Kernels differ. The last two norms are not folded: another layer reads the convolution's values,
+ * or the norm reads a sum. */
 static inline void folding_init(struct folding *f, int threads)
 {
     static const struct dpt_window same = {{3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, 1};
@@ -60,7 +60,7 @@ static inline void folding_infer(const struct dpt_backend *backend, const struct
         DPT_OK);
 }
 
-/* A tensor with a number that is none makes the program name this node. */
+/* If a tensor has a NaN, the program names this node. */
 static inline void assert_found(const struct dpt_backend *backend, const struct scene *s,
                                 void *program, int32_t tensor, int32_t node)
 {
@@ -76,8 +76,9 @@ static inline void assert_found(const struct dpt_backend *backend, const struct 
     *at = was;
 }
 
-/* A batch norm is part of the weights before it, and a relu behind it of the same pass or the
- * pool's, where nobody else reads what lies between; the outputs are the same but for rounding. */
+/* A batch norm is part of the weights before it, and a relu after it is part of the same pass or
+ * the pool's, if nobody else reads the values between; the outputs are the same but for
+ * rounding. */
 static inline void assert_folds(const struct dpt_backend *backend, int threads, bool pools_relu)
 {
     enum { NUMBERS = FOLDING_SAMPLES * FOLDING_OUTPUTS };

@@ -1,6 +1,6 @@
 """Writes golden_layers.h: outputs and gradients of single layers as PyTorch computes them.
 
-In double, from float inputs.
+They are computed in double, from float inputs.
 
     python core/backend/tests/golden_layers.py > core/backend/tests/golden_layers.h
 
@@ -67,7 +67,7 @@ def case(name, op, shape, layer, weight=None, bias=None, kernel=(1, 1), stride=(
 
 
 def batchnorm(name, shape, eps=1e-5, momentum=0.1):
-    """`y` is evaluation's, by the statistics before; the gradients are training's, which makes the new ones."""
+    """`y` is that of evaluation with the statistics before; the gradients are those of training, which makes the new statistics."""
     def layer(x, weight, bias, mean, variance, training):
         return F.batch_norm(x, mean, variance, weight, bias, training, momentum, eps)
 
@@ -88,7 +88,7 @@ def conv(name, shape, filters, kernel, bias=True, **window):
 
 
 def module_cases(name):
-    """By the values that it has where nothing is said, and by others: each number that it is given is 0.2."""
+    """Cases with the module's default values, and with 0.2 for each of its numbers."""
     kinds = {kind.lower(): getattr(torch.nn, kind) for kind in dir(torch.nn)}
     kind = kinds[name.replace("_", "")]
     numbers = [k for k, p in inspect.signature(kind).parameters.items() if isinstance(p.default, float) and name != "softplus"]

@@ -1,5 +1,6 @@
 /*
- * left_out: a test program that this build or this machine cannot run: says so as a skipped test.
+ * left_out: a test program that this build or this machine cannot run: reports it as a skipped
+ * test.
  */
 #ifndef DPT_BACKEND_TESTS_LEFT_OUT_H
 #define DPT_BACKEND_TESTS_LEFT_OUT_H

@@ -1,5 +1,5 @@
 /*
- * net: small random graphs, parameters and batches for this room's tests. Everything is a pure
+ * net: small random graphs, parameters and batches for this folder's tests. Everything is a pure
  * function of a seed. Memory is the caller's: net_release, batch_release.
  */
 #ifndef DPT_BACKEND_TESTS_NET_H
@@ -20,10 +20,9 @@
 #include "core/base/memory.h"
 #include "core/base/rng.h"
 
-/* Of many random cases every how many-eth is tried: all of them, but every seventh under the
- * sanitizers, which look for other mistakes than wrong numbers and make a case several times as
- * long, and every fourth on a GPU, where plans are searched for, built and timed; all there, too,
- * with DPT_HEAVY=1. */
+/* Returns n, so that every n-th random case is tried: 1 for all of them; 7 under the sanitizers,
+ * which look for other errors than wrong numbers and slow a case down several times; 4 on a GPU,
+ * where plans are searched for, built and timed; 1 everywhere with DPT_HEAVY=1. */
 static inline int net_every(void)
 {
     const char *heavy = getenv("DPT_HEAVY"), *where = getenv("DPT_CUDA_TESTS");
@@ -66,7 +65,7 @@ static inline double draw_normal(struct draw *d)
     return sqrt(-2 * log(u)) * cos(2 * M_PI * v);
 }
 
-/* Each adds one node behind `from` and returns its number. */
+/* Each adds one node after `from` and returns its number. */
 
 static inline int32_t net_node(struct dpt_graph *g, const struct dpt_graph_node *node)
 {
@@ -158,7 +157,7 @@ static inline int32_t net_pool(struct dpt_graph *g, int32_t from, enum dpt_op op
     return net_add(g, &node, false);
 }
 
-/* Of two nodes whose shapes agree. */
+/* Adds a join of two nodes whose shapes agree. */
 static inline int32_t net_join(struct dpt_graph *g, int32_t a, int32_t b, enum dpt_op op)
 {
     struct dpt_graph_node node = net_behind(g, a, op, "join");
@@ -169,7 +168,7 @@ static inline int32_t net_join(struct dpt_graph *g, int32_t a, int32_t b, enum d
     return net_add(g, &node, false);
 }
 
-/* What needs neither a window nor a number of outputs; attribute: the first one that it has. */
+/* Adds a node that needs neither a window nor a number of outputs; attribute: its first one. */
 static inline int32_t net_simple(struct dpt_graph *g, int32_t from, enum dpt_op op, float attribute)
 {
     struct dpt_graph_node node = net_behind(g, from, op, "simple");
@@ -183,7 +182,7 @@ static inline bool net_has_window(enum dpt_op op)
     return dpt_operations[op]->kind == DPT_CLASS_POOL && op != DPT_OP_GLOBAL_AVGPOOL;
 }
 
-/* An adaptive pool to any size, an upsampling of what is small. */
+/* Adds an adaptive pool to any size, or upsamples a small input. */
 static inline int32_t net_resize(struct dpt_graph *g, int32_t from, enum dpt_op op, struct draw *d)
 {
     struct dpt_graph_node node = net_behind(g, from, op, "resize");
@@ -289,7 +288,7 @@ static inline int32_t net_same(struct dpt_graph *g, int32_t from, int32_t channe
     return net_any(g, from, ops[draw_int(d, 0, n - 1)], d);
 }
 
-/* At least so many layers behind planes, two joins among them, where several read one value. */
+/* At least `layers` layers after planes, two joins among them, where several read one value. */
 static inline int32_t net_branches(struct dpt_graph *g, int32_t from, int32_t layers,
                                    struct draw *d)
 {
@@ -317,8 +316,8 @@ static inline int32_t net_branches(struct dpt_graph *g, int32_t from, int32_t la
     return at;
 }
 
-/* Freezes some nodes whole, of others single tensors, and all below a random node; not the last one
- * with weights. */
+/* Freezes some nodes whole, single tensors of others, and all below a random node; not the last
+ * node with weights. */
 static inline void net_freeze(struct dpt_graph *g, uint64_t seed)
 {
     struct draw d = {seed + 90000};
@@ -376,7 +375,7 @@ struct owned_batch {
     int64_t *sample;
 };
 
-/* Random inputs; labels, or (`soft`) rows of probabilities; rows behind `count` are zero. */
+/* Random inputs; labels, or (`soft`) rows of probabilities; rows after `count` are zero. */
 static inline void batch_fill(struct owned_batch *b, const struct dpt_graph *g, int32_t micro,
                               int32_t count, bool soft, struct draw *d)
 {
@@ -436,7 +435,7 @@ static inline void batch_release(struct owned_batch *b)
     *b = (struct owned_batch){0};
 }
 
-/* Of benchmarks: the least of the times so far; 0: there is none. */
+/* For benchmarks: the shortest of the times so far; 0: there is none. */
 static inline void keep_least(double *least, double value)
 {
     if (*least == 0 || value < *least)

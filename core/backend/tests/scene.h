@@ -16,7 +16,7 @@ struct scene {
     float *params;
     struct owned_batch batch;
     size_t outputs;
-    char text[512]; /* what is in it, for messages */
+    char text[512]; /* a description of the graph, for messages */
 };
 
 static inline void note(struct scene *s, const char *format, ...)
@@ -93,7 +93,7 @@ static inline int32_t add_layer(struct scene *s, int32_t at, struct draw *d)
     return add_pool(s, at, d);
 }
 
-/* Any loss but L1, whose slope jumps where an output is its target, and may with rounding. */
+/* Any loss but L1, whose slope jumps if an output is its target, so that rounding may change it. */
 static inline enum dpt_loss_kind draw_loss(struct draw *d)
 {
     const enum dpt_loss_kind kind = (enum dpt_loss_kind)draw_int(d, 0, DPT_LOSSES - 1);
@@ -101,7 +101,7 @@ static inline enum dpt_loss_kind draw_loss(struct draw *d)
     return kind == DPT_LOSS_L1 ? DPT_LOSS_HUBER : kind;
 }
 
-/* Planes through up to five layers; then often a vector through up to three; an output of a few
+/* Planes through up to five layers; then often a vector through up to three; and an output of a few
  * numbers. */
 static inline void scene_init(struct scene *s, uint64_t seed)
 {
@@ -149,7 +149,7 @@ static inline void scene_release(struct scene *s)
     dpt_graph_release(&s->graph);
 }
 
-/* ref computes in fp32 alone, whatever the scene asks of the other. */
+/* ref computes in fp32 alone, whatever precision the scene has for the other backend. */
 static inline void *open_program(const struct dpt_backend *backend, const struct scene *s)
 {
     struct dpt_program_spec spec = s->spec;
@@ -183,7 +183,7 @@ static inline void train(const struct dpt_backend *backend, const struct scene *
         fail_msg("%s: %s: %s", s->text, backend->name, err.text);
 }
 
-/* Relative to the larger norm; `floor` stands for what rounding leaves where all cancels. */
+/* Relative to the larger norm; `floor` stands for what rounding leaves when everything cancels. */
 static inline double distance(const float *a, const float *b, size_t n, double floor)
 {
     double difference = 0, norm = floor * floor;

@@ -1,7 +1,8 @@
 /*
  * Products of operands rounded to bf16: the rounding itself; ref computes what it computes in fp32
- * from rounded operands; and cpu, on each instruction set of this machine, what ref does: a layer
- * alone but for the order of sums, random graphs much closer to it than fp32 is.
+ * from rounded operands; and cpu, on each instruction set of this machine, computes what ref does:
+ * single layers equal it but for the order of sums, and random graphs are much closer to it than
+ * fp32 is.
  */
 #include "core/backend/tests/compare.h"
 
@@ -17,7 +18,7 @@
 
 enum { LAYERS = 300, GRAPHS = 300, RESIDUALS = 120 };
 
-/* The next bf16 number above or below by the distance of neighbours, in double. */
+/* Returns the next bf16 number above or below by the distance of neighbours, in double. */
 static double nearest(double x)
 {
     int exponent;
@@ -43,7 +44,7 @@ static void rounds_to_the_nearest(void **state)
 
     (void)state;
     for (int i = 0; i < 100000; i++) {
-        /* Every third one lies in the middle of two neighbours. */
+        /* Every third number lies midway between two neighbours. */
         const uint32_t bits = (0x01000000u + (uint32_t)(draw_bits(&d) >> 33) % 0x7d000000u) |
                               (uint32_t)(draw_bits(&d) & 1) << 31;
         const uint32_t word = i % 3 == 0 ? (bits & 0xffff0000) | 0x8000 : bits;
@@ -67,7 +68,7 @@ static void rounds_to_the_nearest(void **state)
     }
 }
 
-/* What is computed together: a convolution of many channels, often a relu, a max-pool. */
+/* Layers that are computed together: a convolution of many channels, often a relu, a max-pool. */
 static int32_t add_pooled(struct scene *s, int32_t at, struct draw *d)
 {
     const struct dpt_window halve = {{2, 2}, {2, 2}, {1, 1}, {0, 0}, {0, 0}, 1};
@@ -98,7 +99,7 @@ static void layer_init(struct scene *s, uint64_t seed)
                        draw_int(&d, 3, 19));
     note(s, "layer %d: %dx%dx%d", (int)seed, s->graph.nodes[at].out.c, s->graph.nodes[at].out.h,
          s->graph.nodes[at].out.w);
-    /* The layer's input has a gradient of its own behind a layer that only scales. */
+    /* After a layer that only scales, the layer's input has a gradient of its own. */
     if (!first)
         at = net_simple(&s->graph, at, DPT_OP_PRELU, 0);
     if (dense)
@@ -118,7 +119,7 @@ static void layer_init(struct scene *s, uint64_t seed)
     batch_fill(&s->batch, &s->graph, s->spec.micro, draw_int(&d, 1, s->spec.micro), true, &d);
 }
 
-/* What a backend gives for a scene in a precision. */
+/* The results of a backend for a scene in a precision. */
 struct result {
     float *y, *gradient;
     struct dpt_metric_sums sums;
@@ -178,7 +179,7 @@ static void ref_rounds_its_operands(void **state)
     }
 }
 
-/* Instruction sets in turn: whatever is above this machine's is that. */
+/* Tries the instruction sets one by one; those above this machine's are its best one. */
 static void limit(uint64_t seed)
 {
     dpt_isa_limit((enum dpt_isa)(DPT_ISA_AVX512 + seed / 2 % 3));
@@ -191,7 +192,8 @@ static int no_limit(void **state)
     return 0;
 }
 
-/* Where a sum of fp32 is rounded otherwise, a gradient may round to a neighbour in bf16: seldom. */
+/* If a sum in fp32 is rounded differently, a gradient may round to a neighbour in bf16, but
+ * seldom. */
 static void a_layer_is_that_of_ref(void **state)
 {
     (void)state;
@@ -264,7 +266,7 @@ static int32_t add_residual(struct scene *s, int32_t at, bool norms, struct draw
         at = net_simple(&s->graph, at, DPT_OP_RELU, 0);
     at = draw_int(d, 0, 1) ? net_join(&s->graph, at, other, DPT_OP_ADD)
                            : net_join(&s->graph, other, at, DPT_OP_ADD);
-    if (norms && draw_int(d, 0, 3) == 0) /* which is of a sum */
+    if (norms && draw_int(d, 0, 3) == 0) /* the norm of a sum */
         at = net_simple(&s->graph, at, DPT_OP_BATCHNORM, 1e-3f);
     if (draw_int(d, 0, 2) > 0)
         at = net_simple(&s->graph, at, DPT_OP_RELU, 0);
@@ -309,8 +311,8 @@ static float *inferred(const struct scene *s, enum dpt_precision precision, bool
     return y;
 }
 
-/* Whether the processor has instructions for bf16 that the limit permits: else the kernels of fp32,
- * which may be others in a program that trains, get rounded operands. */
+/* Whether the CPU has instructions for bf16 that the limit permits. If not, the kernels of fp32,
+ * which may differ in a program that trains, get rounded operands. */
 static bool has_own_kernels(void)
 {
     const struct dpt_backend *backend = CPU;
@@ -318,8 +320,8 @@ static bool has_own_kernels(void)
     return backend->bf16 != NULL && backend->bf16() != NULL;
 }
 
-/* What is computed together in evaluation has the bytes of one after the other, as a program that
- * trains has it; with batch norms in the weights it is as near to that as roundings let it be. */
+/* Layers computed together in evaluation are byte-identical to layers computed one after another,
+ * as a program that trains does; with batch norms in the weights they differ by rounding only. */
 static void evaluates_what_it_trains(void **state)
 {
     double apart = 0, rounding = 0;
@@ -349,7 +351,7 @@ static void evaluates_what_it_trains(void **state)
         fail_msg("folded and not they are %g apart, fp32 and bf16 %g", apart, rounding);
 }
 
-/* Trains the micro-batches in turn: the program adds their gradients, or, where `keeps`, it may
+/* Trains the micro-batches one by one: the program adds their gradients, or, if `keeps`, it may
  * keep what they are made of until it writes their sum over what is in the arena. */
 static void train_in_turn(const struct scene *s, const struct owned_batch *data, int32_t n,
                           bool keeps, float *gradient)
@@ -374,7 +376,7 @@ static void train_in_turn(const struct scene *s, const struct owned_batch *data,
     (CPU)->close(program);
 }
 
-/* Gradients that the program sums have the bits of those that it adds to one after the other. */
+/* Gradients that the program sums have the same bits as gradients added one after the other. */
 static void sums_have_the_bits_of_each_added(void **state)
 {
     (void)state;
@@ -432,7 +434,7 @@ static void wide_init(struct scene *s, uint64_t seed)
 }
 
 /* The sums of squares that come with a gradient, of one micro-batch or of several, are those of the
- * gradient in memory; none come where it is added to another one. */
+ * gradient in memory; there are none if it is added to another gradient. */
 static void squares_are_those_of_the_gradient(void **state)
 {
     enum { PIECE = DPT_SUM_OF_SQUARES_CHUNK, MICRO_BATCHES = 3, CASES = 18 };
@@ -445,7 +447,7 @@ static void squares_are_those_of_the_gradient(void **state)
         limit(seed);
         wide_init(&s, seed);
         struct draw d = {seed + 9000};
-        const int32_t n = seed / 6 == 0 ? 1 : MICRO_BATCHES; /* limits are six seeds */
+        const int32_t n = seed / 6 == 0 ? 1 : MICRO_BATCHES; /* each limit has six seeds */
         const bool keeps = seed / 6 == 1;
         const size_t pieces = (size_t)s.graph.tensors[0].count / PIECE;
         double *squares = dpt_alloc_array(pieces, sizeof *squares);

@@ -1,7 +1,7 @@
 /*
  * Graphs whose values several layers read, and joins of two: the cpu backend computes what ref
- * computes, in training and evaluation; finds what is not a number in the same place; and holds no
- * more than it needs.
+ * computes, in training and evaluation; finds NaN in the same place; and holds no more than it
+ * needs.
  */
 #include "core/backend/tests/compare.h"
 #include "core/backend/tests/folding.h"
@@ -26,7 +26,7 @@ static int32_t add_trap(struct dpt_graph *g, int32_t at, struct draw *d)
         return pool;
     case 1: /* the pool's values twice */
         return net_join(g, pool, pool, DPT_OP_MULTIPLY);
-    case 2: /* another one reads the relu's */
+    case 2: /* another node reads the relu's */
         return net_join(g, net_pool(g, relu, DPT_OP_AVGPOOL, &halve), pool, DPT_OP_CONCAT);
     default: /* or the convolution's */
         return net_join(g, pool, net_pool(g, conv, DPT_OP_MAXPOOL, &halve), DPT_OP_ADD);
@@ -113,7 +113,7 @@ static void agrees_with_ref(void **state)
     }
 }
 
-/* Where ref finds it, though other values took the place of what was computed early. */
+/* It is found where ref finds it, though other values took the memory of early ones. */
 static void finds_nan_where_ref_does(void **state)
 {
     int hidden = 0;
@@ -141,7 +141,7 @@ static void finds_nan_where_ref_does(void **state)
         const int32_t found =
             batch_nonfinite(&dpt_backend_cpu, cpu, &s.batch, s.params, count, &at);
 
-        /* A slope of prelu is not read where nothing is below 0. */
+        /* A slope of prelu is not read if nothing is below 0. */
         hidden += wanted < 0;
         if (found != wanted || (wanted >= 0 && at != wanted_at))
             fail_msg("%s: found in node %d, sample %d instead of %d, %d", s.text, (int)found,
@@ -176,8 +176,9 @@ static double values_of(int blocks, bool training)
     return (double)bytes.values / (8 * 32 * 16 * 16 * sizeof(float));
 }
 
-/* In evaluation the block's input, the branch so far, and what is computed from it. Training keeps
- * two values of each block, and their gradients take the place of those that were read. */
+/* In evaluation the block's input, the branch so far, and the value computed from it are in memory.
+ * Training keeps two values of each block, and their gradients take the memory of values that were
+ * read. */
 static void holds_what_it_needs(void **state)
 {
     (void)state;
@@ -187,7 +188,7 @@ static void holds_what_it_needs(void **state)
     }
 }
 
-/* A relu behind a sum or a batch norm is part of its passes, unless another layer reads what is
+/* A relu after a sum or a batch norm is part of its passes, unless another layer reads the values
  * between them. */
 static void computes_relus_with_what_is_before(void **state)
 {
@@ -218,7 +219,7 @@ static void computes_relus_with_what_is_before(void **state)
     }
 }
 
-/* In training a batch norm adds what a sum after it has besides, unless another layer reads the
+/* In training a batch norm adds the other input of a sum after it, unless another layer reads the
  * norm too; the sum's backward pass is its own. */
 static void norms_take_the_sum_after_them(void **state)
 {

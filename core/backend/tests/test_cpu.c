@@ -1,6 +1,6 @@
 /*
  * The cpu backend computes what ref computes, over random graphs: outputs, losses, gradients,
- * accumulation, workers in parallel, evaluation, and what it says about a number that is none.
+ * accumulation, workers in parallel, evaluation, and reports of NaN.
  */
 #include "core/backend/tests/compare.h"
 
@@ -73,7 +73,7 @@ static void stack_end(struct scene *s, int32_t at, struct draw *d)
     batch_fill(&s->batch, &s->graph, s->spec.micro, draw_int(d, 1, s->spec.micro), false, d);
 }
 
-/* Stacks of what is fused: a convolution, often a relu, often a max-pool of 2 x 2. */
+/* Stacks of layers that are fused: a convolution, often a relu, often a max-pool of 2 x 2. */
 static void stack_init(struct scene *s, uint64_t seed)
 {
     const struct dpt_window halve = {{2, 2}, {2, 2}, {1, 1}, {0, 0}, {0, 0}, 1};
@@ -163,7 +163,8 @@ static void trains_as_ref(void (*init)(struct scene *s, uint64_t seed))
     }
 }
 
-/* Equal values in a window are rare here: but for rounding the same elements win as in ref. */
+/* Equal values in a window are rare here, so apart from rounding the same elements win as in
+ * ref. */
 static void fuses_without_a_difference(void **state)
 {
     (void)state;
@@ -259,7 +260,7 @@ static void slots_do_not_meet(void **state)
 }
 
 /* NaN in a layer's weights: its first bad output is found where ref finds it, and no relu or pool
- * behind it hides it from the loss. */
+ * after it hides it from the loss. */
 static void finds_nan(void **state)
 {
     enum dpt_op behind[DPT_OP_COUNT];
@@ -279,11 +280,11 @@ static void finds_nan(void **state)
         for (int k = 0; k < 2; k++) {
             const enum dpt_op op = behind[k == 0 ? i % n : (i + i / n) % n];
 
-            if (op == DPT_OP_GLOBAL_AVGPOOL) /* what follows wants a picture */
+            if (op == DPT_OP_GLOBAL_AVGPOOL) /* the next layer needs an image */
                 continue;
 
             at = net_conv(&s.graph, at, 20, &same, true);
-            if (op == DPT_OP_MAXPOOL) /* with the relu before it, as one */
+            if (op == DPT_OP_MAXPOOL) /* as one with the relu before it */
                 at = net_simple(&s.graph, at, DPT_OP_RELU, 0);
             at = net_has_window(op) ? net_pool(&s.graph, at, op, &halve)
                                     : net_simple(&s.graph, at, op, 0);

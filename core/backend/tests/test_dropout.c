@@ -62,7 +62,7 @@ static void elements_are_named_draws(void **state)
     }
 }
 
-/* The same again, and of a shorter mask the same beginning. */
+/* A key gives the same mask again, and a shorter mask is its beginning. */
 static void same_key_same_mask(void **state)
 {
     float whole[N], part[N];

@@ -2,8 +2,9 @@
  * Single layers against PyTorch's numbers, in every backend of this build.
  *
  * A backend shows no gradient of its input. So the input is one-hot by sample, and a convolution in
- * front (its kernel as large as the picture, padded so that each output meets one weight of each
- * sample) makes the layer's input out of its weights: their gradient is what the layer passes back.
+ * front (its kernel as large as the image, padded so that each output meets one weight of each
+ * sample) makes the layer's input out of its weights: their gradient is the gradient that the layer
+ * passes back.
  */
 #include "core/backend/devices.h"
 #include "core/backend/tests/net.h"
@@ -22,7 +23,8 @@ struct golden {
     int32_t n_weight, n_bias;
     float weight[WEIGHTS], bias[WEIGHTS];
     double dweight[WEIGHTS], dbias[WEIGHTS];
-    /* Of batch norm, before and after a step; y is what the former give in evaluation. */
+    /* For batch norm, before and after a step; y is what the statistics before give in
+     * evaluation. */
     float mean[WEIGHTS], variance[WEIGHTS];
     double new_mean[WEIGHTS], new_variance[WEIGHTS];
 };
@@ -31,7 +33,7 @@ static const struct golden goldens[] = {
 #include "core/backend/tests/golden_layers.h"
 };
 
-/* PyTorch has been asked about every operation but dropout, whose masks are our own, and joins,
+/* There are PyTorch's numbers for every operation but dropout, whose masks are our own, and joins,
  * each number of which is one addition, one product or a copy. */
 static void all_are_here(void **state)
 {
@@ -47,7 +49,7 @@ static void all_are_here(void **state)
     }
 }
 
-/* Where element i of a golden's sample stands in the front's weight tensor. */
+/* The place of element i of a golden's sample in the front's weight tensor. */
 static int64_t front_place(const struct golden *g, int32_t sample, int32_t i)
 {
     const int32_t plane = g->in.h * g->in.w;
@@ -108,7 +110,7 @@ static void compare_gradients(const struct golden *g, const struct dpt_graph *gr
         near(g, "dbias", i, gradient[graph->tensors[2].offset + i], g->dbias[i]);
 }
 
-/* What a step makes of the running statistics. */
+/* The change of the running statistics by a step. */
 static void compare_state(const struct golden *g, const struct dpt_graph *graph,
                           const float *gradient, float *params)
 {

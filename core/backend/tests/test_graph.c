@@ -1,7 +1,7 @@
 /* The graph: how the arena is laid out, what a window covers, how shapes are written. */
 #include "core/backend/tests/net.h"
 
-/* No chunk straddles tensors or, where it has several rows, cuts one; cut at multiples of a chunk's
+/* No chunk straddles tensors or, if it has several rows, cuts one; cut at multiples of a chunk's
  * rows a tensor has the same chunks. */
 static void chunks_are_runs_of_rows(void **state)
 {
@@ -53,8 +53,8 @@ static void chunks_are_runs_of_rows(void **state)
     }
 }
 
-/* Tensors follow each other from cache line to cache line, in order, none over another, and what
- * they need is what is counted. */
+/* Tensors follow each other from cache line to cache line, in order, without overlap, and the
+ * arena's size is what they need. */
 static void tensors_lie_in_order(void **state)
 {
     (void)state;
@@ -94,7 +94,7 @@ static void tensors_lie_in_order(void **state)
     }
 }
 
-/* Whatever the order in which they come: what is learned lies in front, state behind it. */
+/* Whatever order they are added in, learned tensors come first, and state after them. */
 static void state_lies_behind(void **state)
 {
     const bool kinds[] = {false, true, true, false, false, true};
@@ -157,7 +157,7 @@ static void state_is_updated(void **state)
     dpt_graph_release(&g);
 }
 
-/* A step of few samples counts by its share of a whole one's, and a variance by the samples of the
+/* A step of few samples counts by its share of a whole step's, and a variance by the samples of the
  * micro-batches that have one. */
 static void tiny_steps_count_little(void **state)
 {
@@ -289,7 +289,7 @@ static void shapes_read_well(void **state)
     assert_string_equal(dpt_shape_text(&huge, buf), "2147483647x2147483647x2147483647");
 }
 
-/* Each tensor of a part has the floats that it has in the whole, one behind the other; those of the
+/* Each tensor of a part has the floats that it has in the whole, one after another; tensors of
  * other nodes have none. */
 static void parts_have_their_own_tensors(void **state)
 {
@@ -346,7 +346,7 @@ static void parts_have_their_own_tensors(void **state)
 }
 
 /* Ranks that divide dense layers have each row once, in order, at places where a chunk of the norm
- * begins; the chunks of all of them are those of the whole; what is narrow they have all. */
+ * begins; together their chunks are those of the whole; narrow layers are whole on each rank. */
 static void dense_layers_are_divided(void **state)
 {
     static const int64_t widths[][2] = {{8192, 784}, {530, 1000}, {1000, 70}, {64, 1024},

@@ -1,5 +1,5 @@
-/* The losses against PyTorch's numbers, their gradients against finite differences, and what must
- * never be hidden. */
+/* The losses against PyTorch's numbers, their gradients against finite differences, and numbers
+ * that are not finite, which must never be hidden. */
 #include "core/backend/tests/net.h"
 
 enum { CELLS = 32, ROWS = 8 };
@@ -81,8 +81,8 @@ static void no_loss_goes_unchecked(void **state)
     }
 }
 
-/* Each sample counts its weight, 1 not a bit otherwise than without; one of 0 not even where its
- * outputs are no numbers. */
+/* Each sample counts its weight. A weight of 1 gives the same bits as none, and a sample of weight
+ * 0 does not count even if its outputs are NaN. */
 static void weights_count(void **state)
 {
     static const float weights[ROWS] = {2.5f, 0, 0.125f, 1, 7};

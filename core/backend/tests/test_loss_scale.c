@@ -37,7 +37,7 @@ static void begins_by_the_micro_batch(void **state)
         assert_true(dpt_loss_scale_start(true, cases[i].micro).scale == cases[i].scale);
 }
 
-/* Halved at each overflow down to 1, where none is mended any more. */
+/* Halved at each overflow down to 1, where no overflow is repaired any more. */
 static void overflows(void **state)
 {
     struct dpt_loss_scale s = dpt_loss_scale_start(true, 1);

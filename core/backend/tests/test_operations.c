@@ -1,6 +1,6 @@
 /*
- * The tables of operations, walked for every operation there is: what it is, and the kernels of
- * each backend in this build. An entry that is missing here would be followed when a program runs.
+ * The tables of operations, walked for every operation: its row, and the kernels of each backend in
+ * this build. A missing entry would be followed as a pointer when a program runs.
  */
 #if defined(DPT_WITH_ONEDNN) && DPT_WITH_ONEDNN
 #include "core/backend/cpu/program.h"
@@ -12,7 +12,7 @@
 #include "core/backend/ref/ref.h"
 #include "core/backend/tests/net.h"
 
-/* A node of each operation that has all that one can have, behind 4 planes of 5 x 6. */
+/* A node of each operation that has all that one can have, after 4 planes of 5 x 6. */
 static struct dpt_graph_node node_of(enum dpt_op op)
 {
     struct dpt_graph_node node = {.op = op, .n_inputs = op != DPT_OP_INPUT, .weight = -1};
@@ -37,7 +37,7 @@ static struct dpt_graph_node node_of(enum dpt_op op)
     return node;
 }
 
-/* Names are the field's, each there once, and what a name stands for is known of every row. */
+/* Names are the field's and unique, and every row is complete. */
 static void rows(void **state)
 {
     (void)state;
@@ -60,8 +60,8 @@ static void rows(void **state)
     }
 }
 
-/* What has weights has a weight first and a bias second, and state behind them; what multiplies by
- * weights has work to do. */
+/* An operation with weights has its weight first, its bias second, and state after them; one that
+ * multiplies by weights has work to do. */
 static void tensors_and_work(void **state)
 {
     static const char *const tensors[] = {"weight", "bias"};
@@ -83,7 +83,7 @@ static void tensors_and_work(void **state)
             assert_true(t[k].n_dims >= 1 && t[k].n_dims <= 4);
             for (int i = 0; i < t[k].n_dims; i++)
                 assert_true(t[k].dims[i] > 0);
-            /* Weight decay is for what is multiplied by (Loshchilov & Hutter 2019, and PyTorch's
+            /* Weight decay is for weights that multiply (Loshchilov & Hutter 2019, and PyTorch's
              * own recipes): not for biases, nor for norms. */
             assert_int_equal(t[k].decay, multiplies && k == 0);
             assert_true(!t[k].decay || (t[k].fan_in > 0 && t[k].fan_out > 0));

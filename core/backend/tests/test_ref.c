@@ -1,4 +1,4 @@
-/* What the ref backend promises beside its gradients: the convolution's definition, adding,
+/* The properties of the ref backend beside its gradients: the convolution's definition, adding,
  * workers, batches, branches, messages. */
 #include "core/backend/tests/net.h"
 
@@ -33,7 +33,7 @@ static double train(void *program, int worker, const struct dpt_batch *batch, co
     return metric_sums.loss;
 }
 
-/* A small picture classifier with everything in it; its dropout is node 5. */
+/* A small image classifier with everything in it; its dropout is node 5. */
 static void small_net(struct dpt_graph *g)
 {
     const struct dpt_window conv = {{3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, 1};
@@ -110,8 +110,8 @@ static void check_conv(struct draw *d, int32_t channels, int32_t h, int32_t w, i
     dpt_graph_release(&g);
 }
 
-/* Small ones of every kind, and a few that are larger than one band or one panel of the matrix
- * product. */
+/* Small convolutions of every kind, and a few that are larger than one band or one panel of the
+ * matrix product. */
 static void conv_is_its_definition(void **state)
 {
     struct draw d = {1};
@@ -308,8 +308,8 @@ static void branches_add_up(void **state)
     dpt_graph_release(&branched);
 }
 
-/* The first node and the sample of what is not finite: from the input, and from weights; through
- * ReLU and max-pool. */
+/* The first node and the sample with a number that is not finite are found: from the input, and
+ * from weights; through ReLU and max-pool. */
 static void what_is_not_finite_is_found(void **state)
 {
     struct dpt_graph g = {0};

@@ -1,6 +1,6 @@
 /*
  * Gradients of the ref backend against central finite differences of its own loss, along random
- * directions, tensor by tensor. The layer under test stands behind a convolution, whose gradients
+ * directions, tensor by tensor. The layer under test comes after a convolution, whose gradients
  * check what the layer passes back.
  */
 #include "core/backend/tests/whole_step.h"
@@ -66,7 +66,7 @@ static double loss_at(struct bench *b, const float *params, float *gradient)
     return metric_sums.loss;
 }
 
-/* What the loss does along the direction within a step of h, for one tensor: slope, and bend =
+/* The change of the loss along the direction within a step of h, for one tensor: slope, and bend =
  * (right slope - left slope). */
 struct probe {
     double slope, bend;
@@ -86,10 +86,10 @@ static struct probe probe(struct bench *b, const struct dpt_tensor *t, double lo
 }
 
 /*
- * Compares one tensor's gradient along one random direction. Returns whether that said something:
- * not so where there is a kink (ReLU, max-pool) within the step. There the slopes of two steps
- * differ, or, where the kink is close to the middle, the bend does not shrink with the step. The
- * gradient under test has no part in that decision.
+ * Compares one tensor's gradient along one random direction. Returns whether that is conclusive: it
+ * is not if there is a kink (ReLU, max-pool) within the step. Then the slopes of two steps differ,
+ * or, if the kink is close to the middle, the bend does not shrink with the step. The gradient
+ * under test has no part in that decision.
  */
 static bool check_direction(struct bench *b, const struct dpt_tensor *t, double loss,
                             struct draw *d)
@@ -146,8 +146,8 @@ static void finish(struct bench *b, int32_t last, struct draw *d)
     check_all(b, d);
 }
 
-/* Every type many times: behind a convolution, where it may also be of another shape than its
- * neighbours like. */
+/* Every type many times, after a convolution; its shape may also be one that its neighbours do not
+ * prefer. */
 static void each_layer(void **state)
 {
     (void)state;
@@ -194,7 +194,7 @@ static void chains(void **state)
         const int32_t layers = draw_int(&d, 2, 6);
 
         for (int32_t i = 0; i < layers; i++) {
-            /* What follows wants a picture. */
+            /* The next layer needs an image. */
             const enum dpt_op op = types[draw_int(&d, 0, n - 1)];
 
             at = net_any(&b.graph, at, op == DPT_OP_GLOBAL_AVGPOOL ? DPT_OP_CONV : op, &d);
@@ -208,7 +208,7 @@ static void chains(void **state)
     assert_true(undecided * 4 < checks);
 }
 
-/* Values that several layers read: what they pass back is added up. */
+/* Values that several layers read: their gradients are added up. */
 static void branches(void **state)
 {
     int undecided = 0, checks = 0;
@@ -229,8 +229,8 @@ static void branches(void **state)
     assert_true(undecided * 4 < checks);
 }
 
-/* Norms that take the statistics of several micro-batches, each of which so has a part in the
- * others' losses. */
+/* Norms that take the statistics of several micro-batches, so that each micro-batch has an
+ * influence on the others' losses. */
 static void whole_steps(void **state)
 {
     int undecided = 0, checks = 0;

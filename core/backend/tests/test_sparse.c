@@ -23,7 +23,7 @@ struct gradients {
     float *dw, *db, *dx;
 };
 
-static int64_t index_of(enum dpt_sample_layout layout, const int32_t dims[3], int32_t c, int32_t h,
+static int64_t index_of(enum dpt_memory_layout layout, const int32_t dims[3], int32_t c, int32_t h,
                         int32_t w)
 {
     const int32_t block = dpt_layout_block(layout, dims[0]);
@@ -41,10 +41,11 @@ static float *numbers(int64_t n, struct draw *d)
     return x;
 }
 
-/* Every layout's filling holds zeros in the activations, and nothing that counts in `argmax`. */
+/* In every layout the padding holds zeros in the activations, and nothing that counts in
+ * `argmax`. */
 static void problem_init(struct problem *p, uint64_t seed)
 {
-    static const enum dpt_sample_layout layouts[] = {DPT_LAYOUT_C16, DPT_LAYOUT_C16, DPT_LAYOUT_C8,
+    static const enum dpt_memory_layout layouts[] = {DPT_LAYOUT_C16, DPT_LAYOUT_C16, DPT_LAYOUT_C8,
                                                      DPT_LAYOUT_NCHW, DPT_LAYOUT_NHWC};
     struct draw d = {seed};
     struct dpt_sparse_shape *s = &p->shape;
@@ -164,7 +165,7 @@ static struct gradients slow(const struct problem *p)
     return g;
 }
 
-/* Twice: what the first left in the scratch memory must not show. */
+/* It runs twice: what the first run left in the scratch memory must not show. */
 static struct gradients fast(const struct problem *p, enum dpt_isa isa, bool add)
 {
     struct gradients g = gradients_open(p);
@@ -209,7 +210,7 @@ static void assert_near(const struct problem *p, const float *a, const float *b,
         fail_msg("%s: %s differs by %g", p->text, what, sqrt(difference / norm));
 }
 
-/* The filling of a layout's last block is nobody's. */
+/* The padding of a layout's last block does not count. */
 static void clear_filling(const struct problem *p, float *dx)
 {
     const int32_t block = dpt_layout_block(p->shape.x, p->shape.in_channels);
@@ -252,8 +253,8 @@ static void gives_the_gradients(void **state)
     }
 }
 
-/* NaN where the definition has it. Elsewhere none, but that a gradient which is NaN may also meet
- * the zeros around the input: then all weights of that channel are. */
+/* NaN is where the definition has it, and nowhere else, except that a gradient of NaN may also meet
+ * the zeros around the input: then all weights of that channel are NaN. */
 static void assert_same_nan(const struct problem *p, const struct gradients *got,
                             const struct gradients *wanted)
 {

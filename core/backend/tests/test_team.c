@@ -1,7 +1,7 @@
 /*
  * A team of any size computes what one thread computes, bit for bit: random graphs without windows,
  * full and short micro-batches, gradients written and added, one micro-batch after another; and
- * sub-batches what each of them does alone.
+ * with sub-batches, what each of them gives alone.
  */
 #include "core/backend/tests/scene.h"
 
@@ -31,7 +31,7 @@ static void work(void *arg, int thread)
                                                crew->scene->params, crew->gradient, i > 1,
                                                thread == 0 ? crew->metric_sums : unused, &err),
                          DPT_OK);
-        /* Done for all when done for one: nobody writes there now. */
+        /* When one call has returned all are done: nobody writes there now. */
         for (int64_t k = 0; k < crew->scene->graph.arena; k += 16)
             assert_false(crew->gradient[k] == 1e30f);
         if (crew->pool != NULL)

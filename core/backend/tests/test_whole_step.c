@@ -1,7 +1,6 @@
 /*
- * Batch norms with the statistics of the whole step: passes over ranges of nodes give what one
- * micro-batch of all samples gives, on ref and on cpu; sums over any runs of micro-batches are the
- * same bits.
+ * Synchronized batch norms: passes over ranges of nodes give the results of one micro-batch of all
+ * samples, on ref and on cpu; sums over any runs of micro-batches are the same bits.
  */
 #include "core/backend/tests/compare.h"
 #include "core/backend/tests/whole_step.h"
@@ -32,7 +31,7 @@ static void cpu_agrees_with_ref(void **state)
 }
 #endif
 
-/* All samples of the step one after the other, which a norm of one micro-batch normalises alike. */
+/* All samples of the step, one after another, which a norm of one micro-batch normalises alike. */
 static void join_batches(const struct whole_step *step, const struct dpt_graph *g,
                          struct owned_batch *all)
 {
@@ -53,7 +52,7 @@ static void join_batches(const struct whole_step *step, const struct dpt_graph *
     }
 }
 
-/* Which `train` takes as it takes any micro-batch. */
+/* `train` takes it like any micro-batch. */
 static void is_one_micro_batch(void **state)
 {
     (void)state;
@@ -92,7 +91,7 @@ static void is_one_micro_batch(void **state)
     }
 }
 
-/* Random sums of each micro-batch; those of [first, last) are pushed to `sums` by blocks. */
+/* Random sums of each micro-batch; the sums of [first, last) are pushed to `sums` by blocks. */
 static void push_run(struct dpt_norm_sums *sums, int32_t first, int32_t last, double *leaves,
                      size_t width)
 {
@@ -105,7 +104,8 @@ static void push_run(struct dpt_norm_sums *sums, int32_t first, int32_t last, do
         dpt_norm_sums_push(sums, own.tree.block[k], own.value[k]);
 }
 
-/* However the micro-batches are dealt out, and the moments are those of all numbers. */
+/* The bits do not depend on which rank has which micro-batches, and the moments are those of all
+ * numbers. */
 static void sums_do_not_hang_on_ranks(void **state)
 {
     enum { CHANNELS = 3, WIDTH = 2 * CHANNELS, PIXELS = 2, MOST = 30 };

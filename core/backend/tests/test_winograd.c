@@ -148,7 +148,7 @@ static double slow_output(const struct problem *p, int32_t sample, int32_t out, 
     return p->w.relu && best < 0 ? 0 : best;
 }
 
-/* Who won is who is largest, but for rounding. */
+/* The winner is the largest value, but for rounding. */
 static void assert_argmax(const struct problem *p, int32_t argmax, const double candidates[4],
                           double best)
 {
@@ -196,7 +196,7 @@ static void is_the_direct_sum(void **state)
     }
 }
 
-/* A sample alone: the same bits, the filling of its last block zero. */
+/* A sample alone: the same bits, the padding of its last block zero. */
 static void samples_do_not_meet(void **state)
 {
     (void)state;
@@ -269,7 +269,7 @@ static void passes_nan_on(void **state)
     }
 }
 
-/* What is small, has few channels or many weights goes the direct way. */
+/* Convolutions that are small, or have few channels or many weights, are computed directly. */
 static void knows_when_it_pays(void **state)
 {
     const struct dpt_winograd fine = {.in_channels = 32,

@@ -15,7 +15,7 @@ struct whole_step {
     int32_t n, micro, samples;
 };
 
-/* Norms of the graph take the statistics of the whole step, each or some; returns how many. */
+/* Makes all or some of the graph's batch norms synchronized; returns how many. */
 static inline int whole_step_norms(struct dpt_graph *g, bool each, struct draw *d)
 {
     int n = 0;
@@ -44,7 +44,8 @@ static inline void whole_step_release(struct whole_step *s)
         batch_release(&s->data[k]);
 }
 
-/* Of the norm at node `number`, of all micro-batches: joined in own[0], which pass->all gets. */
+/* Joins the sums of the norm at node `number` over all micro-batches in own[0], which pass->all
+ * gets. */
 static inline void whole_step_join(const struct whole_step *s, const struct dpt_graph *g,
                                    int32_t number, enum dpt_norm_kind kind,
                                    double *own[WHOLE_STEP_MOST], double *all)
@@ -106,7 +107,7 @@ static inline void whole_step_run(const struct whole_step *s, const struct dpt_b
     dpt_free(all);
 }
 
-/* A graph with branches and a norm of the whole step at least, and steps of up to five
+/* A graph with branches and at least one synchronized norm, and steps of up to five
  * micro-batches. */
 static inline void whole_step_init(struct scene *s, struct whole_step *step, uint64_t seed)
 {

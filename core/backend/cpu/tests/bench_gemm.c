@@ -1,11 +1,11 @@
 /*
  * The products of dense layers against oneDNN's matrix product, one thread, the best of several
- * rounds in turn; GFLOP/s of the thread's own processor time, so that a busy machine matters
- * little.
+ * alternating rounds; GFLOP/s of the thread's own CPU time, so that a busy machine matters little.
  *
  *     bench_product [rounds]
  *
- * What ours is for shows only in part: it is shared by threads without a sum, with the same bits.
+ * The purpose of ours shows only in part: threads share a product without a sum, with the same
+ * bits.
  */
 #include <math.h>
 #include <stdio.h>

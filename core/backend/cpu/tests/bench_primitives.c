@@ -1,15 +1,17 @@
 /*
- * A residual network's step beside oneDNN's own primitives, on one thread:
+ * Compares a residual network's step with oneDNN's own primitives, on one thread:
  *
  *   build/tests/bench_primitives [resnet20 | resnet18] [bf16 | fp32] [micro-batch] [rounds]
  *
- * Prints a Markdown table, milliseconds per 128 samples (the fastest of the rounds): oneDNN's
+ * It prints a Markdown table, milliseconds per 128 samples (the fastest of the rounds): oneDNN's
  * direct convolutions in the layouts that it chooses (forward, data, weights); its
  * batch norms of their outputs, fused with a relu (forward, backward); its sums with a relu. Then
- * their sum, and what `train` of this backend takes for the whole network, loss and all. Each
- * primitive runs alone, on memory of its own; layouts are not converted from one to the next.
- * In bf16 also what a network in fp32 would have to convert for each convolution: its input, and
- * the gradient of its output. Where others use the machine, compare the least of several runs.
+ * it prints their sum, and the time of `train` of this backend for the whole network, loss
+ * included. Each primitive runs alone, on memory of its own; layouts are not converted from one to
+ * the next.
+ * In bf16 it also times the conversions that a network in fp32 would need for each convolution: of
+ * its input, and of the gradient of its output. On a shared machine compare the least of several
+ * runs.
  */
 #include "core/backend/tests/net.h"
 
@@ -20,7 +22,7 @@
 
 enum { SAMPLES = 128, ARGUMENTS = 16 };
 
-/* What the primitives are made with. */
+/* The settings with which the primitives are made. */
 struct library {
     dnnl_stream_t stream;
     dnnl_data_type_t type; /* of activations and weights */
@@ -53,7 +55,7 @@ static int32_t add_conv(struct dpt_graph *g, int32_t from, int32_t channels, int
     return relu ? net_simple(g, at, DPT_OP_RELU, 0) : at;
 }
 
-/* Of basic blocks (He et al. 2016), `blocks` for each size. */
+/* Basic blocks (He et al. 2016), `blocks` of them for each size. */
 static void build(struct dpt_graph *g, int32_t pixels, int32_t channels, int sizes, int blocks,
                   bool wide_stem)
 {
@@ -127,7 +129,7 @@ static double time_of(struct library *o, const_dnnl_primitive_desc_t pd)
     return least;
 }
 
-/* Times what is described, which is freed, and prints a cell. */
+/* Times the described primitive, frees the description, and prints a cell. */
 static void print_time(struct library *o, dnnl_status_t result, dnnl_primitive_desc_t pd)
 {
     must(result, "a description");

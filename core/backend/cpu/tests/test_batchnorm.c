@@ -1,6 +1,6 @@
 /*
  * The loops of batch norm against the textbook in double: any layout, any number of lanes, means
- * that are large beside the deviation, with a relu and without.
+ * that are large compared with the deviation, with a relu and without.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -99,7 +99,7 @@ static void check_moments(const struct bench *b, uint64_t seed)
     }
 }
 
-/* What backward makes of a number, before it is scaled. */
+/* The gradient that backward makes for a number, before it is scaled. */
 static double passed(const struct bench *b, int c, int64_t at)
 {
     const float y = (b->x[at] - b->map.center[c]) * b->map.scale[c] + b->map.shift[c];
@@ -145,7 +145,7 @@ static void check_passes(struct bench *b, uint64_t seed)
                  10);
             b->out[at] = MARK;
         })
-    /* Others' numbers stay. */
+    /* Numbers of other channels stay. */
     for (int64_t i = 0; i < b->n; i++)
         assert_true(b->out[i] == MARK);
 }

@@ -1,7 +1,8 @@
 /*
  * The products of dense layers are those of plain loops in double precision, over random shapes; in
  * ranges, by sub-batches and on other instruction sets they have the same bits; NaN and infinities
- * arrive where they must, and only there. So have those in bf16, of numbers that need no rounding.
+ * arrive where they must, and only there. Products in bf16 do, too, for numbers that need no
+ * rounding.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,7 +22,7 @@
 
 enum { CASES = 70, MARGIN = 16 };
 
-/* Of products in bf16; NULL: they are fp32. */
+/* For products in bf16; NULL: they are fp32. */
 static const struct dpt_bf16_kernels *bf16;
 
 static int with_amx(void **state)
@@ -89,7 +90,8 @@ static void open_memory(struct layer *l)
         l->packed[i] = array(dpt_bf16_gemm_packed(p, (enum dpt_bf16_operand)i));
 }
 
-/* Mostly small and odd, at times beyond the pieces into which long sums and wide layers are cut. */
+/* Mostly small and odd sizes, at times beyond the pieces into which long sums and wide layers are
+ * cut. */
 static void open_layer(struct layer *l, uint64_t seed, enum dpt_isa isa)
 {
     const bool tiny = seed % 5 == 0, deep = seed % 7 == 1, wide = seed % 7 == 2;
@@ -221,8 +223,8 @@ static void run_layer(struct layer *l, bool add, int parts)
     }
 }
 
-/* One of `parts` ranks that divide a layer: weights of its outputs and of its inputs alone, in
- * arrays that have no more than these. */
+/* One of `parts` ranks that divide a layer: it has only the weights of its outputs and of its
+ * inputs, in arrays of exactly that size. */
 static void run_divided(struct layer *l, bool add, int part, int parts)
 {
     struct dpt_gemm p = l->p;
@@ -255,8 +257,8 @@ static void run_divided(struct layer *l, bool add, int part, int parts)
     dpt_free(w);
 }
 
-/* sum_k a[k * step_a] b[k * step_b] in double, and the sum of the absolute values: what rounding is
- * relative to. */
+/* sum_k a[k * step_a] b[k * step_b] in double, and the sum of the absolute values: to which
+ * rounding is relative. */
 static double gemm(int64_t k, const float *a, int64_t step_a, const float *b, int64_t step_b,
                    double *size)
 {
@@ -408,8 +410,7 @@ static void instruction_sets_agree(void **state)
     }
 }
 
-/* A number that is none in one place of x, w or dy shows in all that is made of it, and in nothing
- * else. */
+/* A NaN in one place of x, w or dy shows in everything computed from it, and in nothing else. */
 static void what_is_not_finite_passes_through(void **state)
 {
     (void)state;
@@ -444,7 +445,7 @@ static void what_is_not_finite_passes_through(void **state)
     }
 }
 
-/* Gradients so large that they are written past the caches are the same ones. */
+/* Gradients so large that they are written past the caches have the same bits. */
 static void large_gradients(void **state)
 {
     struct layer l = {.p = {.rows = 5, .inputs = 2048, .outputs = 1100, .isa = dpt_isa_here()}};

@@ -18,8 +18,8 @@
 
 static const struct dpt_backend *cuda; /* NULL: this build has none */
 
-/* Finds the backend; for the fake device the program starts once more, where the loader finds its
- * libraries. false: there is none here. */
+/* Finds the backend; for the fake device the program starts once more, with its libraries in the
+ * loader's path. false: there is no backend here. */
 static inline bool cuda_begin(char **argv)
 {
     char path[4096], here[2000];
@@ -34,7 +34,7 @@ static inline bool cuda_begin(char **argv)
     if (getenv("FAKEGPU_HERE") == NULL) {
         setenv("FAKEGPU_HERE", "1", 1);
         setenv("LD_LIBRARY_PATH", path, 1);
-        /* Plans that take so long have a time without many runs. */
+        /* Plans that take this long are timed without many runs. */
         setenv("FAKEGPU_TAKES", "engine:2000:2000,algorithm:2000:2000", 0);
         unsetenv("CUDA_HOME"), unsetenv("CUDNN_ROOT"), unsetenv("CUDA_VISIBLE_DEVICES");
         unsetenv("DPTRAIN_CUDA_PATH");

@@ -1,4 +1,4 @@
-/* The kernels in C, and who runs them; see emulate.h. */
+/* Runs the kernels in C; see emulate.h. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <ucontext.h>
@@ -9,8 +9,8 @@
 
 enum { EMULATED_STACK = 128 << 10, EMULATED_WORD = 8 };
 
-/* Who has a stack. Its kernel begins by a change of contexts; between those that run already a jump
- * is enough, which needs no system call. */
+/* A thread with a stack. Its kernel begins by a change of contexts; between threads that run
+ * already a jump is enough, which needs no system call. */
 struct emulated_turn {
     ucontext_t context;
     void *jump[5];
@@ -21,8 +21,8 @@ struct emulated_turn {
 struct emulated_block {
     struct emulated_turn scheduler, turn[DPT_CUDA_THREADS];
     enum emulated_wait wait[DPT_CUDA_THREADS];
-    /* What the threads of a warp show each other; two rooms in turn, so that nobody writes what
-     * another has yet to read. */
+    /* The values that the threads of a warp show each other, in two alternating buffers, so that no
+     * thread overwrites a value that another has yet to read. */
     unsigned char shown[2][DPT_CUDA_THREADS][EMULATED_WORD];
     int room[DPT_CUDA_THREADS];
     void (*kernel)(const void *argument);
@@ -105,7 +105,7 @@ static void emulated_thread(void)
     emulated_go_to(&emulated.scheduler);
 }
 
-/* Lets the threads first ... first+n-1 go on where all of them wait for the same. */
+/* Lets the threads first ... first+n-1 continue if all of them wait for the same. */
 static bool emulated_release(uint32_t first, uint32_t n, enum emulated_wait what)
 {
     uint32_t waiting = 0;
@@ -119,7 +119,8 @@ static bool emulated_release(uint32_t first, uint32_t n, enum emulated_wait what
     return true;
 }
 
-/* A stack for a thread, on which the kernel begins. Apart, since getcontext may return twice. */
+/* Makes a stack for a thread, on which the kernel begins; a function of its own, since getcontext
+ * may return twice. */
 static __attribute__((noinline)) void emulated_begin(uint32_t thread)
 {
     ucontext_t *c = &emulated.turn[thread].context;

@@ -2,10 +2,10 @@
  * emulate: runs the device's kernels on the host, for tests. emulate.c is compiled once and linked
  * to each program that needs it.
  *
- * Blocks run one after another, forwards or backwards (what comes out must not depend on it). The
- * threads of a block run one after another too, where they do not wait for each other; else each
- * has a stack of its own and runs until it waits. Beside the results this finds: vectors that are
- * not aligned, and barriers and shuffles that not all threads reach. One thread at a time.
+ * Blocks run one after another, forwards or backwards (the results must not depend on it). The
+ * threads of a block run one after another too, if they do not wait for each other; else each has a
+ * stack of its own and runs until it waits. Beside the results this finds: vectors that are not
+ * aligned, and barriers and shuffles that not all threads reach. One thread at a time.
  */
 #ifndef DPT_BACKEND_CUDA_TESTS_EMULATE_H
 #define DPT_BACKEND_CUDA_TESTS_EMULATE_H
@@ -35,7 +35,7 @@ int dpt_emulate_end(void **state);
 void emulated_fail(const char *what);
 /* The calling thread of a block gives way to the others until all have come as far. */
 void emulated_until(enum emulated_wait wait);
-/* Gives `other` what the thread with that lane shows, and shows `mine`. */
+/* Shows `mine` to the warp, and copies what the thread with this lane shows to `other`. */
 void emulated_exchange(const void *mine, void *other, size_t size, uint32_t lane);
 
 static inline const void *emulated_aligned(const void *at, size_t to)

@@ -30,7 +30,7 @@ static bool read_matrix(const void *given, struct fake_matrix *m)
     return m->ld >= (m->by_rows ? m->cols : m->rows);
 }
 
-/* Which epilogues there are; bias gradients only where all is fp32. */
+/* The epilogues that exist; bias gradients only if everything is fp32. */
 static bool has_epilogue(const struct fake_product *p)
 {
     static const int known[] = {
@@ -92,8 +92,8 @@ static cublasStatus_t read_product(const struct fake_operation *o, const void *a
 
 static const struct algorithm {
     uint64_t id;
-    bool tensor;   /* for TF32 and 16 bits, where all pitches are of whole vectors */
-    bool unusable; /* offered, and then not to be used */
+    bool tensor;   /* for TF32 and 16 bits, if all pitches are of whole vectors */
+    bool unusable; /* offered, but then cannot be used */
     int split;
     unsigned scheme;
 } algorithms[] = {
@@ -106,8 +106,8 @@ static const struct algorithm {
 
 enum { ALGORITHMS = sizeof algorithms / sizeof *algorithms };
 
-/* In an algorithm's words: its number, the alignment that it was promised, what it is for. What
- * nobody writes, as in cuBLASLt, is in the last ones: in the heuristics' results garbage. */
+/* The words of an algorithm: its number, the alignment that it was promised, its purpose. The last
+ * words are not written, as in cuBLASLt, so the heuristics' results have garbage there. */
 enum { WORD_ID, WORD_ALIGNMENT, WORD_PROBLEM, WORD_GARBAGE };
 
 static const struct algorithm *algorithm_of(const cublasLtMatmulAlgo_t *algo)
@@ -119,7 +119,7 @@ static const struct algorithm *algorithm_of(const cublasLtMatmulAlgo_t *algo)
     return NULL;
 }
 
-/* What an algorithm is made for: the types, not the sizes. */
+/* An algorithm is made for types, not for sizes. */
 static uint64_t problem_of(const struct fake_product *p)
 {
     return 1 + (uint64_t)p->a.type + 4 * (uint64_t)p->d.type + 16 * p->tf32 +
@@ -336,7 +336,7 @@ static void add_ranges(const struct fake_product *p, struct fakegpu_work *work)
     fakegpu_add_range(work, p->workspace, p->workspace_bytes, FAKEGPU_DEVICE, true);
 }
 
-/* Parts that meet in place come as they come. */
+/* Parts that are added in place come in any order. */
 static uint64_t noise(void)
 {
     struct timespec now;

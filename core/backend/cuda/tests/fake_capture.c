@@ -1,4 +1,5 @@
-/* The fake device's captures: what streams are told becomes a graph, across streams by events. */
+/* The fake device's captures: work enqueued on streams becomes a graph, across streams by
+ * events. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +8,7 @@
 
 enum { CAPTURES = 16 };
 
-/* Those that go on; under the lock. */
+/* The captures in progress; under the lock. */
 static struct fake_capture *going[CAPTURES];
 static uint64_t captures;
 

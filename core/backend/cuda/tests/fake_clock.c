@@ -1,11 +1,12 @@
-/* The fake device's clock: the host's, or one that goes by what work takes (FAKEGPU_TAKES). */
+/* The fake device's clock: the host's, or a clock that advances by the time work takes
+ * (FAKEGPU_TAKES). */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
 #include "core/backend/cuda/tests/fake_driver.h"
 
-/* By that clock; under the lock. */
+/* The time of that clock; under the lock. */
 static double microseconds;
 
 static const char *takes(void)
@@ -13,7 +14,7 @@ static const char *takes(void)
     return fakegpu_text("FAKEGPU_TAKES");
 }
 
-/* Of the first rule whose words the name has; 1 of what there is no rule for. */
+/* The time by the first rule whose words are in the name; 1 if there is no rule. */
 static double time_of(const char *name, bool in_graph)
 {
     for (const char *at = takes(); at != NULL && *at != '\0'; at += *at == ',') {

@@ -81,7 +81,7 @@ struct term {
     int64_t tap, reach[2], channel;
 };
 
-/* Those of a pass, in their order: `channels` for each tap. */
+/* The terms of a pass, in their order: `channels` for each tap. */
 static struct term *terms_of(const struct fake_conv *c, const struct fake_order *o,
                              const struct dense *w, int64_t channels)
 {
@@ -209,7 +209,7 @@ static void filter(const struct fake_conv *c, const struct fake_order *o, const 
     }
 }
 
-/* A ReLU. A device may also drop what a graph asks to keep. */
+/* Applies a ReLU. A device may also drop NaNs that a graph asks to keep. */
 static float relu(const struct fake_conv *c, float f)
 {
     if (f != f && !c->drops_nan && fakegpu_number("FAKEGPU_DROPS_NAN", 0) == 0)

@@ -1,6 +1,6 @@
 /*
- * fake_conv: what a graph of the fake cuDNN computes: one convolution, and what is fused behind it.
- * For the fake libcudnn only.
+ * fake_conv: what a graph of the fake cuDNN computes: one convolution, and the operations fused
+ * after it. For the fake libcudnn only.
  */
 #ifndef DPT_BACKEND_CUDA_TESTS_FAKE_CONV_H
 #define DPT_BACKEND_CUDA_TESTS_FAKE_CONV_H
@@ -23,7 +23,7 @@ struct fake_conv {
     int64_t before[2], after[2], stride[2], dilation[2], groups;
     float alpha, beta;
     bool bias, relu;
-    bool drops_nan; /* the ReLU makes zeros of what is not a number */
+    bool drops_nan; /* the ReLU makes zeros of NaNs */
 };
 
 /* How an engine goes through a sum. */

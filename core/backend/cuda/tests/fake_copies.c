@@ -18,7 +18,7 @@ static void run_copy(void *data)
     memmove(c->to, c->from, c->bytes);
 }
 
-/* What was in the host's memory stands behind. */
+/* What was in the host's memory follows the struct. */
 static void run_staged(void *data)
 {
     const struct copy *c = data;
@@ -26,8 +26,8 @@ static void run_staged(void *data)
     memcpy(c->to, c + 1, c->bytes);
 }
 
-/* Pageable memory of the host is not to be captured. To the device it is read at once, from the
- * device it is waited for. */
+/* Copies of pageable memory must not be captured. On the way to the device the memory is read at
+ * once; copies from the device are waited for. */
 static CUresult copy_pageable(struct CUstream_st *s, struct fakegpu_work *work, bool to_device)
 {
     const struct copy *c = work->data;

@@ -6,7 +6,7 @@
 
 enum { VERSION = CUDA_VERSION / 1000 * 10000 };
 
-/* The rows of a description: which number names which member. */
+/* The rows of a description: each has a number and the member that it names. */
 struct member {
     int name;
     size_t at, bytes;

@@ -1,6 +1,6 @@
 /*
  * The fake cuDNN: descriptors with their attributes, as its graph API has them, and the execution
- * of plans. What a descriptor may have, and must have to be finalized, is a table.
+ * of plans. A table lists the attributes that a descriptor may have, and must have to be finalized.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -356,7 +356,7 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t given)
 
 /* --- asking ----------------------------------------------------------------------------------- */
 
-/* What is asked for: at most `most` values to `to`; their number is returned, < 0: unknown. */
+/* Writes at most `most` values of an attribute to `to`; returns their number, < 0: unknown. */
 typedef int64_t answer(const struct fake_descriptor *d, int64_t most, void *to);
 
 /* Fills descriptors that the caller made. */

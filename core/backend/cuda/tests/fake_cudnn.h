@@ -50,16 +50,16 @@ struct fake_descriptor {
 const void *fake_value(const struct fake_descriptor *d, int name, int64_t *count);
 /* The descriptor that an attribute names. */
 const struct fake_descriptor *fake_part(const struct fake_descriptor *d, int name, int64_t i);
-/* Says why, and returns it. */
+/* Gives the reason for a refusal, and returns it. */
 __attribute__((format(printf, 2, 3))) cudnnStatus_t fake_refuse(cudnnStatus_t status,
                                                                 const char *format, ...);
 
-/* As fake_refuse, for what the caller does wrong: it is said aloud. */
+/* As fake_refuse, for errors of the caller: it is reported on stderr. */
 #define FAKE_WRONG(status, ...)                                                                    \
     (fake_refuse(CUDNN_STATUS_##status, __VA_ARGS__), fakegpu_complain("cuDNN: %s", fake_last()),  \
      CUDNN_STATUS_##status)
 
-/* What the calling thread was last refused for. */
+/* The reason for which the calling thread was last refused. */
 const char *fake_last(void);
 /* NULL: it is none, or was destroyed. */
 struct fake_descriptor *fake_descriptor_of(cudnnBackendDescriptor_t given);
@@ -77,7 +77,7 @@ bool fake_heuristics_crash(const struct fake_conv *conv, cudnnBackendHeurMode_t 
 int fake_engine_row(int64_t number);
 int64_t fake_engine_number(int row);
 unsigned fake_engine_notes(int row, const struct fake_conv *conv);
-/* Whether it makes a plan for this after all, and with how much workspace. */
+/* Whether the engine really makes a plan for this, and with how much workspace. */
 cudnnStatus_t fake_plan(const struct fake_conv *conv, const struct fake_choice *choice,
                         int64_t *workspace);
 void fake_plan_order(const struct fake_choice *choice, struct fake_order *order);

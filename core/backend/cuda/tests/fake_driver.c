@@ -50,7 +50,7 @@ static int device_named(const char *name, int physical)
     return -1;
 }
 
-/* As the driver does, the list ends where an entry is wrong. */
+/* As in the driver, the list ends at the first wrong entry. */
 static void find_devices(void)
 {
     const long long wanted = fakegpu_number("FAKEGPU_DEVICES", 1);
@@ -314,7 +314,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
     return CUDA_SUCCESS;
 }
 
-/* What is left of a context: told, and taken down as the driver does. */
+/* Reports what is left of a context, and frees it as the driver does. */
 static void end_context(struct CUctx_st *c)
 {
     static const char *const names[FAKE_KINDS] = {"", "stream", "event", "graph", "exec", "module"};

@@ -26,7 +26,7 @@ struct fake_object {
     int number, device;
 };
 
-/* Something that is to happen: a recorded event's turn. */
+/* Something that is to happen: a recorded event. */
 struct fake_ticket {
     int refs;
     bool done;
@@ -79,7 +79,7 @@ struct CUgraphNode_st {
     int n_after;
 };
 
-/* A capture that goes on. Ended ones stay in memory until nothing refers to them. */
+/* A capture in progress. Ended captures stay in memory until nothing refers to them. */
 struct fake_capture {
     int refs;
     bool broken, ended;
@@ -106,7 +106,7 @@ struct CUgraphExec_st {
     struct fake_ticket *last; /* end of its last launch */
 };
 
-/* One launch of a graph: which nodes are done. */
+/* One launch of a graph, and which of its nodes are done. */
 struct fake_launch {
     struct CUgraphExec_st *exec;
     bool *done;
@@ -127,7 +127,7 @@ void fake_unlock(void);
 /* Puts a new object in the list. */
 void fake_register(struct fake_object *object, enum fake_kind kind, int device);
 void fake_unregister(struct fake_object *object);
-/* Whether a handle is alive; says so if not. */
+/* Whether a handle is alive; reports it if not. */
 bool fake_alive(const void *object, enum fake_kind kind);
 /* The context, or why there is none. */
 CUresult fake_context(struct CUctx_st **context);
@@ -136,7 +136,7 @@ CUresult fake_context_of(int device, struct CUctx_st **context);
 struct fake_object *fake_objects(void);
 CUresult fake_enqueue_locked(CUstream handle, const struct fakegpu_work *work);
 bool fake_queue_is_empty(void *stream);
-/* What the device is at, for the message of a fault; NULL: nothing. */
+/* The work that the device does now, for the message of a fault; NULL: none. */
 extern const char *volatile fake_doing;
 void fake_fault(int device, CUresult code);
 void *fake_zalloc(size_t bytes);
@@ -144,7 +144,7 @@ void *fake_zalloc(size_t bytes);
 /* --- memory: fake_memory.c -------------------------------------------------------------------- */
 CUresult fake_memory_new(int device, size_t bytes, void **at); /* device < 0: pinned */
 CUresult fake_memory_free(void *at, bool pinned);
-/* In which memory an address lies: *device, < 0: pinned. false: none. */
+/* The memory in which an address lies: *device, < 0: pinned. false: none. */
 bool fake_memory_find(const void *at, int *device);
 /* Whether all ranges of work lie where they should. */
 bool fake_memory_check(int device, const struct fakegpu_work *work, const char *when);
@@ -152,7 +152,7 @@ void fake_memory_info(int device, size_t *unused, size_t *total);
 /* While work is done the device's memory is open; nests. */
 void fake_memory_open(void);
 void fake_memory_shut(void);
-/* Looks at all guards, and tells what is still there. device < -1: all. */
+/* Checks all guards, and reports what is still allocated. device < -1: all. */
 void fake_memory_leaks(int device);
 
 /* --- streams: fake_stream.c ------------------------------------------------------------------- */
@@ -162,15 +162,15 @@ void fake_ticket_complete(struct fake_ticket *ticket);
 struct fake_op *fake_op_new(const struct fakegpu_work *work);
 void fake_op_drop(struct fake_op *op);
 void fake_event_drop(struct CUevent_st *event);
-/* Does work until `over`; false: it never comes about. */
+/* Does work until `over`; false: that never happens. */
 bool fake_drain(bool (*over)(void *what), void *what, struct CUstream_st *target);
 void fake_drain_device(int device); /* < 0: all */
-/* One thing, if there is one that can be done. */
+/* Does one piece of work, if there is one that can be done. */
 bool fake_work(struct CUstream_st *target);
 CUresult fake_stream_of(CUstream handle, struct CUstream_st **stream);
 /* Takes the references that item has. */
 void fake_append(struct CUstream_st *stream, struct fake_item item);
-/* As each enqueuing ends: does all where that is wanted. */
+/* Called at the end of each enqueuing: does all work if that is wanted. */
 void fake_enqueued(void);
 void fake_run(int device, struct fake_op *op, struct CUstream_st *stream);
 struct CUstream_st *fake_stream_new(int device, bool blocking, bool legacy);
@@ -184,16 +184,17 @@ void fake_clock_pass(const char *name, bool in_graph);
 bool fake_clock_captures(const char *name);
 
 /* --- graphs: fake_graph.c, fake_capture.c ----------------------------------------------------- */
-/* Adds a node behind the stream's last ones; takes a reference to op and event. */
+/* Adds a node after the stream's last ones; takes a reference to op and event. */
 CUresult fake_capture_add(struct CUstream_st *stream, enum fake_step step, struct fake_op *op,
                           struct CUevent_st *event);
 CUresult fake_capture_record(struct CUevent_st *event, struct CUstream_st *stream);
 CUresult fake_capture_wait(struct CUstream_st *stream, struct CUevent_st *event);
 void fake_capture_break(struct fake_capture *capture, CUresult why, const char *what);
 void fake_capture_drop(struct fake_capture *capture);
-/* What must not be done while something is captured: on any stream that this call could meet. */
+/* Refuses a call that must not be made while something is captured on any stream that it could
+ * meet. */
 CUresult fake_capture_forbids(const char *what);
-/* The same for work on the legacy stream. */
+/* Refuses work on the legacy stream in the same case. */
 CUresult fake_capture_forbids_legacy(void);
 /* Whether a launch has a node that can be done now; if one of them only waits, on what. */
 int fake_launch_ready(const struct fake_launch *launch, int *ready, int most,
@@ -203,8 +204,8 @@ bool fake_launch_do(struct fake_launch *launch, int node, struct CUstream_st *st
 void fake_launch_drop(struct fake_launch *launch);
 void fake_graph_free(struct CUgraph_st *graph);
 
-/* The memory that a kernel reads and writes, as far as it is told (fake_ranges.h), which may stand
- * in arrays on the device: with the memory open. false: the work is no kernel. */
+/* The memory that a kernel reads and writes, as far as they are known (fake_ranges.h). Lists may be
+ * in arrays on the device, so the memory must be open. false: the work is no kernel. */
 bool fake_kernel_accesses(const struct fake_op *op, struct fakegpu_work *work);
 
 /* Runs `body` with the lock; its value is returned. */

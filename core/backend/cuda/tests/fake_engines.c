@@ -1,7 +1,7 @@
 /*
- * The fake cuDNN's engines: what graphs they do, how they go through sums, and what is noted of
- * them. Engine 0 is the general one, as in cuDNN. One is offered and then makes no plan, one sums
- * in less precision, some need workspace, some are not the same in each run.
+ * The fake cuDNN's engines: the graphs that they support, the order of their sums, and their notes.
+ * Engine 0 is the general one, as in cuDNN. One is offered and then makes no plan, one sums in less
+ * precision, some need workspace, and some give other bits in each run.
  */
 #include <string.h>
 #include <time.h>
@@ -69,7 +69,7 @@ unsigned fake_engine_notes(int row, const struct fake_conv *conv)
     return engines[row].notes & ~(half ? NOTE(DOWN_CONVERT_INPUTS) : 0);
 }
 
-/* What only the general engine does. */
+/* Whether other engines than the general one support this. */
 static bool is_plain(const struct fake_conv *c)
 {
     return c->groups == 1 && c->before[0] == c->after[0] && c->before[1] == c->after[1];
@@ -84,7 +84,7 @@ static bool suits(int row, const struct fake_conv *c)
         return !fused;
     if (!is_plain(c) || (fused && !engines[row].fuses))
         return false;
-    /* Tensor cores are all that there is for 16-bit tensors. */
+    /* 16-bit tensors have only engines with tensor cores. */
     return !half || engines[row].notes & NOTE(TENSOR_CORE);
 }
 
@@ -275,7 +275,7 @@ static bool same_dims(const struct fake_tensor *a, const struct fake_tensor *b)
     return memcmp(a->dims, b->dims, sizeof a->dims) == 0;
 }
 
-/* y = x + bias or y = max(x, 0), of what came out before. */
+/* y = x + bias or y = max(x, 0), x being the result so far. */
 static cudnnStatus_t read_pointwise(const struct fake_descriptor *d, struct fake_conv *c)
 {
     const struct fake_descriptor *what =

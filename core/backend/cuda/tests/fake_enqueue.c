@@ -173,7 +173,7 @@ CUresult cuStreamSynchronize(CUstream stream)
     FAKE_LOCKED(synchronize_stream(stream));
 }
 
-/* Who asks again and again gets on: a little work each time. */
+/* Each query does a little work, so that polling makes progress. */
 static void work_a_little(struct CUstream_st *target)
 {
     fake_memory_open();

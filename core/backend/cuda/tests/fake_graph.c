@@ -1,7 +1,7 @@
 /*
  * The fake device's graphs. A node is a piece of work, the record of an event or the wait for one,
- * behind other nodes; nodes that are not behind one another are done in any order, also between the
- * work of other streams.
+ * after other nodes; nodes that no path orders are done in any order, also between the work of
+ * other streams.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -43,7 +43,7 @@ void fake_graph_free(struct CUgraph_st *g)
 
 /* --- what nodes share ------------------------------------------------------------------------- */
 
-/* Which nodes lead to each: n x n. */
+/* The nodes that lead to each node: n x n. */
 static bool *find_orders(const struct CUgraph_st *g)
 {
     bool *led = fake_zalloc((size_t)g->n * (size_t)g->n);
@@ -76,13 +76,14 @@ static bool overlap(const struct fakegpu_work *a, const struct fakegpu_work *b)
     return false;
 }
 
-/* Nodes that no path orders may run at the same time: none may write what another one touches. */
+/* Nodes that no path orders may run at the same time: none may write memory that another one
+ * touches. */
 static bool is_free_of_races(const struct CUgraph_st *g)
 {
     struct fakegpu_work *work = fake_zalloc((size_t)g->n * sizeof *work);
     bool *led = find_orders(g), right = true;
 
-    fake_memory_open(); /* kernels' ranges stand in lists there */
+    fake_memory_open(); /* kernels' ranges are in lists there */
     for (int i = 0; i < g->n; i++) {
         const struct fake_op *op = g->node[i]->op;
 
@@ -148,8 +149,8 @@ static void drop_exec(struct CUgraphExec_st *e)
     free(e);
 }
 
-/* An external record replaces what the event stands for when the launch is enqueued; a wait is for
- * what it stands for then. */
+/* An external record replaces the event's record when the launch is enqueued; a wait is for the
+ * record at that time. */
 static struct fake_launch *new_launch(struct CUgraphExec_st *e, struct CUstream_st *s)
 {
     struct fake_launch *l = fake_zalloc(sizeof *l);

@@ -106,7 +106,7 @@ static bool marked(const struct fake_product *p, int64_t row, int64_t col)
     return ((const unsigned char *)p->aux)[(col * p->aux_ld + row) / 8] >> (row % 8) & 1;
 }
 
-/* What becomes of a sum. */
+/* Applies the epilogue to a sum. */
 static float finish(const struct fake_product *p, int64_t row, int64_t col, float sum, float alpha,
                     float beta)
 {
@@ -119,7 +119,7 @@ static float finish(const struct fake_product *p, int64_t row, int64_t col, floa
     if (p->epilogue & FAKE_RELU) {
         if (p->epilogue & FAKE_AUX)
             mark(p, row, col, f > 0);
-        f = f > 0 ? f : 0; /* also of what is not a number: nothing says that cuBLASLt keeps it */
+        f = f > 0 ? f : 0; /* also of NaN, since cuBLASLt does not promise to keep it */
     }
     if (p->epilogue & FAKE_DRELU)
         f = marked(p, row, col) ? f : 0;

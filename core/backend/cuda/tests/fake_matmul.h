@@ -59,7 +59,8 @@ struct cublasLtContext {
     CUcontext context;
 };
 
-/* What stands behind the handles; the opaque types are large enough in the library itself. */
+/* The objects to which the handles point; the opaque types are large enough in the library
+ * itself. */
 struct fake_operation {
     uint64_t magic;
     int32_t compute, scale, pointers, trans[3], epilogue, bias_type, sms;

@@ -1,7 +1,7 @@
 /*
  * The fake device's memory, and pinned memory. Each piece is mapped apart, with a page that nobody
- * may touch behind it and in front; its end, rounded up to 512 bytes, is the end of a page. What
- * lies between it and the pages is filled and looked at again when it is freed.
+ * may touch before and after it; its end, rounded up to 512 bytes, is the end of a page. The bytes
+ * between it and the pages are filled, and checked when it is freed.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -38,8 +38,9 @@ static bool protects(void)
     return fakegpu_number("FAKEGPU_PROTECT", 1) != 0;
 }
 
-/* The device may touch its memory while that is open: a block becomes so when it is. Otherwise says
- * whose memory it was, then lets what was there before handle it. */
+/* The device may touch its memory while that is open: a block is opened when it is touched.
+ * Otherwise the handler reports whose memory it was, and passes the fault to the handler before
+ * it. */
 static void on_fault(int number, siginfo_t *info, void *context)
 {
     const unsigned char *at = info->si_addr;
@@ -68,7 +69,7 @@ static void on_fault(int number, siginfo_t *info, void *context)
     sigaction(number, &memory.before, NULL); /* and the instruction runs again */
 }
 
-/* Again where somebody else has put a handler in its place. */
+/* Installs the handler again if somebody has replaced it. */
 static void handle_faults(void)
 {
     const struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_NODEFER};
@@ -127,7 +128,7 @@ static void guard(const struct block *b)
     memset(b->at + b->bytes, GUARD, (size_t)(end - b->at) - b->bytes);
 }
 
-/* With the memory open. */
+/* To be called with the memory open. */
 static void check_guard(const struct block *b)
 {
     const unsigned char *end = b->inside + b->open;
@@ -227,7 +228,7 @@ bool fake_memory_find(const void *at, int *device)
     return true;
 }
 
-/* What is wrong with a range; NULL: nothing. */
+/* The fault of a range; NULL: none. */
 static const char *wrong(int device, const struct fakegpu_range *r)
 {
     const struct block *b = block_of(r->at);

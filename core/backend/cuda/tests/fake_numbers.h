@@ -1,6 +1,6 @@
 /*
  * fake_numbers: the types of numbers that the fake libraries compute with, each as floats and back.
- * Written apart from the kernels' own conversions, which are tested against others.
+ * They are written independently of the kernels' own conversions, which are tested against others.
  */
 #ifndef DPT_BACKEND_CUDA_TESTS_FAKE_NUMBERS_H
 #define DPT_BACKEND_CUDA_TESTS_FAKE_NUMBERS_H
@@ -17,7 +17,7 @@ static inline size_t fake_size(enum fake_type type)
     return type == FAKE_F32 ? 4 : 2;
 }
 
-/* Bits of the fraction less, to nearest, ties to even. */
+/* Removes bits of the fraction, rounding to nearest, ties to even. */
 static inline float fake_round_bits(float f, int less)
 {
     uint32_t bits;
@@ -60,7 +60,7 @@ static inline uint16_t fake_to_f16(float f)
     if (size < 0x1p-14f) /* steps of 2^-24 */
         return (uint16_t)(sign + (uint16_t)rintf(size * 0x1p24f));
     frexpf(size, &exponent);
-    /* 10 bits behind the first one; rounding up may carry into the exponent, as it should. */
+    /* 10 bits after the first one; rounding up may carry into the exponent, as it should. */
     return (uint16_t)(sign + ((exponent + 13) << 10) + (int)rintf(ldexpf(size, 11 - exponent)));
 }
 

@@ -3,7 +3,7 @@
 
 #include "core/backend/cuda/tests/fake_ranges.h"
 
-/* What the ranges depend on beside the argument. */
+/* The values on which the ranges depend, beside the argument. */
 struct kernel {
     struct fakegpu_work *work;
     int64_t element; /* bytes */

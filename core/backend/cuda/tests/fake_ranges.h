@@ -1,6 +1,6 @@
 /*
- * fake_ranges: which memory a kernel reads and writes, by its argument. So a graph shows where two
- * kernels that no path orders touch the same. For the fake libcuda only.
+ * fake_ranges: the memory that a kernel reads and writes, by its argument. So a graph shows if two
+ * kernels that no path orders touch the same memory. For the fake libcuda only.
  */
 #ifndef DPT_BACKEND_CUDA_TESTS_FAKE_RANGES_H
 #define DPT_BACKEND_CUDA_TESTS_FAKE_RANGES_H

@@ -1,6 +1,7 @@
 /*
  * fake_scene: the libraries of fake.h, opened as a job opens them, and what tests of them share.
- * They lie in fakegpu/ beside the test program. Included once in a program, behind nothing.
+ * They are in fakegpu/ next to the test program. To be included once in a program, before
+ * everything else.
  */
 #ifndef DPT_BACKEND_CUDA_TESTS_FAKE_SCENE_H
 #define DPT_BACKEND_CUDA_TESTS_FAKE_SCENE_H
@@ -30,7 +31,7 @@ static CUstream one, two;
 static cudnnHandle_t handle; /* on stream one */
 static cublasLtHandle_t gemms;
 
-/* What a call of the driver gives. */
+/* The result of a call of the driver. */
 #define GIVES(result, call) assert_int_equal(result, lib.call)
 #define WORKS(call)         GIVES(CUDA_SUCCESS, call)
 
@@ -50,7 +51,7 @@ static inline CUdeviceptr device(size_t n)
     return at;
 }
 
-/* The copies that wait; the backend has no use for them. */
+/* The synchronous copies; the backend does not use them. */
 static inline void to_device(CUdeviceptr to, const void *from, size_t bytes)
 {
     CUresult (*copy)(CUdeviceptr, const void *, size_t);

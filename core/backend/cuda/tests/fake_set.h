@@ -1,6 +1,6 @@
 /*
- * fake_set: what a test changes of the fake device (fake.h) while it goes on. The library reads its
- * environment when it is loaded, so one that is there already is told to read it again.
+ * fake_set: changes the settings of the fake device (fake.h) during a test. The library reads its
+ * environment when it is loaded, so a loaded library is made to read it again.
  */
 #ifndef DPT_BACKEND_CUDA_TESTS_FAKE_SET_H
 #define DPT_BACKEND_CUDA_TESTS_FAKE_SET_H

@@ -1,8 +1,7 @@
 /*
- * The fake device's streams and events. A stream is a queue; what stands first in it can be done
- * unless it waits for a ticket, which the record of an event gets. Nothing is done before something
- * waits for it (or nobody has called for a while): then the order among streams is chosen by
- * FAKEGPU_SEED.
+ * The fake device's streams and events. A stream is a queue; its first entry can be done unless it
+ * waits for a ticket, which the record of an event gets. Nothing is done before something waits for
+ * it (or nobody has called for a while): then the order among streams is chosen by FAKEGPU_SEED.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -47,7 +46,7 @@ static void take_lock(void)
     __atomic_sub_fetch(&gpu.waiting, 1, __ATOMIC_RELAXED);
 }
 
-/* Work goes on by itself where nobody calls: a real device does not wait to be asked. */
+/* Work is also done while nobody calls, since a real device does not wait to be asked. */
 static void *idle(void *nothing)
 {
     uint64_t calls = 0;
@@ -205,7 +204,7 @@ struct CUstream_st *fake_stream_new(int device, bool blocking, bool legacy)
     return s;
 }
 
-/* What is enqueued is still done; the memory stays until then. */
+/* Enqueued work is still done; the memory stays until then. */
 void fake_stream_end(struct CUstream_st *s)
 {
     s->destroyed = true;
@@ -285,7 +284,7 @@ void fake_run(int device, struct fake_op *op, struct CUstream_st *stream)
 
 /* --- the order of work ------------------------------------------------------------------------ */
 
-/* What can be done next on a stream. node: of a graph, or -1. */
+/* The work that can be done next on a stream. node: of a graph, or -1. */
 struct choice {
     struct CUstream_st *stream;
     int node;
@@ -308,7 +307,7 @@ static int choices_of(struct CUstream_st *s, struct choice *choices, int most)
     return n;
 }
 
-/* What must be done so that `target` goes on. */
+/* The work that must be done before `target`. */
 static int choices_for(struct CUstream_st *target, struct choice *choices, int most)
 {
     for (int depth = 0; depth < CHOICES; depth++) {
@@ -345,7 +344,7 @@ static struct choice choose(const struct choice *choices, int n, unsigned way)
     return choices[best];
 }
 
-/* The device hangs: nothing that is enqueued is done any more. */
+/* The device hangs: no enqueued work is done any more. */
 static bool hangs(void)
 {
     const long long most = fakegpu_number("FAKEGPU_HANG", 0);

@@ -1,4 +1,4 @@
-/* What the fake libraries tell: a log of calls, complaints; and failures on demand. */
+/* The output of the fake libraries: a log of calls, complaints; and failures on demand. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -58,7 +58,7 @@ static struct variable *find(const char *name)
     abort();
 }
 
-/* The idle thread, and whoever calls, read these without a lock, the handler of faults too. */
+/* The idle thread, callers and the handler of faults read these without a lock. */
 long long fakegpu_number(const char *name, long long usual)
 {
     const struct variable *v = find(name);

@@ -1,6 +1,6 @@
 /*
- * on_device: a GPU for tests, or what stands in for one: its libraries, context, stream and memory.
- * To be included once in a program.
+ * on_device: a GPU for tests, or the fake device: its libraries, context, stream and memory. To be
+ * included once in a program.
  *
  * Arrays are copied there and back whole, each into an allocation of its own size, so that a
  * memory checker sees what is beside it.
@@ -31,7 +31,7 @@ static struct {
     char reason[DPT_ERROR_TEXT]; /* why there is none; empty: there is */
 } gpu;
 
-/* The libraries that compute on the CPU lie in fakegpu/ beside the tests. */
+/* The libraries that compute on the CPU are in fakegpu/ next to the tests. */
 enum { ON_DEVICE_PATH = PATH_MAX + 64 };
 
 static inline bool on_device_fakes(char paths[3][ON_DEVICE_PATH],
@@ -85,7 +85,7 @@ static inline bool on_device_open(const struct dpt_cuda_library_paths *places, u
     return false;
 }
 
-/* The real one or what stands in for it (which_device.h). */
+/* The real GPU or the fake device (which_device.h). */
 static inline bool on_device_find(unsigned parts)
 {
     char paths[3][ON_DEVICE_PATH];
@@ -130,7 +130,7 @@ static inline void on_device_ok(CUresult result, const char *what)
 
 #define GPU(call) on_device_ok(gpu.lib.call, #call)
 
-/* Device memory of at least one byte, with what is at `from` (NULL: as it is). */
+/* Device memory of at least one byte, with the contents of `from` (NULL: uninitialised). */
 static inline void *on_device_put(const void *from, size_t bytes)
 {
     CUdeviceptr at;
@@ -143,7 +143,7 @@ static inline void *on_device_put(const void *from, size_t bytes)
     return (void *)(uintptr_t)at;
 }
 
-/* After all that was enqueued. */
+/* Waits for all enqueued work. */
 static inline void on_device_get(void *to, const void *from, size_t bytes)
 {
     if (bytes > 0)

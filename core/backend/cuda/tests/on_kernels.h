@@ -1,12 +1,12 @@
 /*
- * on_kernels: the tests of the kernels, once more on a device. To be included once in a program, in
- * front of such a test's source: what it calls dpt_emulate runs on the device, and on the host too.
+ * on_kernels: the tests of the kernels, once more on a device. To be included once in a program,
+ * before such a test's source: its dpt_emulate then runs on the device, and on the host too.
  *
  * A test's arguments point to the heap, to its own stack and to static memory. Each block of the
  * heap that an argument points to gets device memory of its size, the stack above the launch and
  * the program's data as a whole; the pointers are changed to match. Afterwards the host runs the
- * same kernel on the same memory, and both must have made the same of it, to the last bit but for
- * the functions that a GPU has of its own. What the device made is left in place for the test.
+ * same kernel on the same memory, and both results must be bitwise equal, except for functions that
+ * a GPU computes in its own way. The device's result is left in place for the test.
  */
 #ifndef DPT_BACKEND_CUDA_TESTS_ON_KERNELS_H
 #define DPT_BACKEND_CUDA_TESTS_ON_KERNELS_H
@@ -38,7 +38,7 @@ static struct {
     char *stack_end;
     int64_t launches, made, inexact;
     bool real; /* a GPU */
-    int every; /* so many launches are one on the device, the others only on the host */
+    int every; /* one launch of so many runs on the device, the others only on the host */
 } on;
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -52,7 +52,7 @@ static struct {
 extern char __data_start[], _end[]; /* the program's data, from the linker */
 extern void *__libc_stack_end;
 
-/* Whether something of this process lies there that can be written, and is not a file's. */
+/* Whether this process has writable memory there that is not a file's. */
 static inline bool on_heap(uintptr_t at)
 {
     FILE *maps = fopen("/proc/self/maps", "r");
@@ -83,7 +83,7 @@ static inline bool on_locate(uintptr_t word, uintptr_t stack, struct on_region *
         region->host = (unsigned char *)data;
         region->bytes = end - data;
     } else if (word > 65536 && word % 4 == 0 && on_heap(word)) {
-        /* A block of the heap, or a few floats behind its start. */
+        /* A block of the heap, or an address a few floats after its start. */
         region->host = (unsigned char *)(word & ~(uintptr_t)15);
         region->bytes = malloc_usable_size(region->host);
     }
@@ -127,7 +127,7 @@ static inline bool on_nan(const unsigned char *at, size_t size)
                      : (bits & INT64_MAX) > UINT64_C(0x7ff0000000000000);
 }
 
-/* A NaN's sign and payload are nobody's. */
+/* A NaN's sign and payload do not count. */
 static inline bool on_both_nan(const struct on_region *r, size_t byte)
 {
     for (size_t size = 2; size <= 8; size *= 2) {
@@ -153,8 +153,8 @@ static inline bool on_inexact(enum dpt_cuda_kernel kernel)
     return strstr(name, "cross_entropy") != NULL || strstr(name, "focal") != NULL;
 }
 
-/* The device's result against the host's, which then gives way to it. Stacks of the emulation are
- * no result. */
+/* Compares the device's result with the host's, and puts it in its place. Stacks of the emulation
+ * are no result. */
 static inline void on_compare(enum dpt_cuda_kernel kernel, const struct on_region *r,
                               const unsigned char *before)
 {
@@ -184,7 +184,8 @@ static __attribute__((noinline)) void on_launch(enum dpt_cuda_kernel kernel, con
     struct dpt_error err;
     int n;
 
-    /* Kernels whose last bits are the device's own run there all, since tests compare launches. */
+    /* Kernels whose last bits are the device's own always run there, since tests compare
+     * launches. */
     if (on.launches++ % on.every != 0 && !(on.real && on_inexact(kernel))) {
         dpt_emulate(kernel, argument);
         return;
@@ -210,9 +211,9 @@ static __attribute__((noinline)) void on_launch(enum dpt_cuda_kernel kernel, con
     }
 }
 
-/* DPT_CUDA_TESTS=device: the real one; else the one that runs on the CPU, and takes its time, so
- * that it only gets some of the launches, or all of them with DPT_HEAVY=1. DPT_CUDA_EVERY=10: one
- * in so many, for a memory checker's sake. false: there is none. */
+/* DPT_CUDA_TESTS=device: a real GPU; else the device that runs on the CPU, which is slow, so that
+ * it only gets some of the launches, or all of them with DPT_HEAVY=1. DPT_CUDA_EVERY=10: one launch
+ * in so many, for a memory checker. false: there is no device. */
 static inline bool on_begin(unsigned parts)
 {
     const char *heavy = getenv("DPT_HEAVY"), *every = getenv("DPT_CUDA_EVERY");

@@ -1,5 +1,5 @@
 /*
- * program_scene: programs of the backend `cuda` beside those of `ref`, for tests. With the fake
+ * program_scene: programs of the backend `cuda` beside those of `ref`, for tests. They use the fake
  * device's libraries, or a real device's with DPT_CUDA_TESTS=device. To be included once in a
  * program, whose main calls cuda_begin first.
  */
@@ -12,8 +12,8 @@
 
 /* --- precisions ------------------------------------------------------------------------------- */
 
-/* How far numbers may be from those of ref, relative to their norm; where layers choose (maxima,
- * signs), rounding now and then changes a choice. */
+/* How far numbers may differ from those of ref, relative to their norm; in layers that choose
+ * (maxima, signs), rounding now and then changes a choice. */
 struct precision {
     const char *name;
     double outputs, gradients, loss;
@@ -27,7 +27,7 @@ static inline const struct precision *precision_of(const struct scene *s)
         [DPT_PRECISION_BF16] = {"bf16", 6e-2, 0.8, 8e-2},
         [DPT_PRECISION_FP16] = {"fp16", 1e-2, 0.15, 1e-2},
     };
-    /* A real device may take Winograd's way. */
+    /* A real device may use Winograd's algorithm. */
     static const struct precision real_fp32 = {"fp32", 2e-4, 2e-3, 1e-4};
 
     return s->spec.precision == DPT_PRECISION_FP32 && real_device()

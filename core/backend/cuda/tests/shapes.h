@@ -6,8 +6,7 @@
 
 #include "core/backend/cuda/plan.h"
 
-/* Samples, a window, channels and size; what the job files' networks have, and what others might.
- */
+/* Samples, a window, channels and size: the shapes of the job files' networks, and others. */
 static const struct shape {
     const char *what;
     int32_t n, c, h, w, out;

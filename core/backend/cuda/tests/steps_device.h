@@ -171,7 +171,7 @@ static inline void device_close(struct device *d)
     cuda->close(d->program);
 }
 
-/* The whole job, or what was done of it when a call failed. */
+/* Runs the whole job, or until a call fails. */
 static inline enum dpt_status device_try(const struct scene *s, struct scene_result *r,
                                          struct dpt_error *err)
 {

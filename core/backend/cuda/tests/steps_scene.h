@@ -1,7 +1,7 @@
 /*
  * steps_scene: a job of some steps, for tests: a net, a data set as it is stored, an optimizer, and
- * who is in which micro-batch. On the host it is computed by `ref` and plain loops of float (those
- * of core/train/optimizers/). A pure function of its plan; to be included once in a program.
+ * the samples of each micro-batch. On the host it is computed by `ref` and plain loops of float
+ * (those of core/train/optimizers/). A pure function of its plan; to be included once in a program.
  */
 #ifndef DPT_BACKEND_CUDA_TESTS_STEPS_SCENE_H
 #define DPT_BACKEND_CUDA_TESTS_STEPS_SCENE_H
@@ -21,7 +21,7 @@ struct scene_plan {
     int steps, staging_buffers;
     int64_t samples; /* in the data set; 0: SAMPLES */
     int32_t hidden;  /* 0: 18 */
-    int ranks;       /* as many have the same samples, where the gradient is reduced */
+    int ranks;       /* as many have the same samples, if the gradient is reduced */
     int bad;         /* the step that has a NaN among its samples; 0: none */
     bool weighted;   /* samples have weights, some of them 0 */
     int weightless;  /* the step whose samples all have weight 0; 0: none */
@@ -31,7 +31,7 @@ struct scene_plan {
     bool grouped; /* tensors have rates and decays of their own, and some are frozen */
     bool stored;  /* the data set is on the device; else the samples come in staging buffers */
     bool reduces, on_device, threaded;
-    int at_once; /* steps in one launch, where the data set is on the device */
+    int at_once; /* steps in one launch, if the data set is on the device */
     int64_t bucket;
     enum dpt_precision precision;
 };
@@ -56,7 +56,7 @@ struct scene {
     struct scene_options options; /* the rule's */
 };
 
-/* What comes out. */
+/* The results. */
 struct scene_result {
     float *params, *slot[2], *gradient;
     struct dpt_steps_state state;
@@ -211,7 +211,7 @@ static inline int32_t scene_count(const struct scene *s, int step, int32_t m)
     return s->plan.micro;
 }
 
-/* Samples of what counts as a whole step: at times so many that all steps are tiny. */
+/* The number of samples of a whole step: at times so many that all steps are tiny. */
 static inline int64_t scene_whole(const struct scene *s)
 {
     const int64_t all = (int64_t)s->plan.micros * s->plan.micro * s->plan.ranks;

@@ -14,7 +14,7 @@ enum type { F32, B16, H16, TYPES };
 static const int lanes_of[TYPES] = {4, 8, 8};
 static const size_t bytes_of[TYPES] = {4, 2, 2};
 static const char *const type_names[TYPES] = {"f32", "b16", "h16"};
-/* What rounding to it may be off by: relative, and where numbers are small. */
+/* The error of rounding to the type: relative, and absolute for small numbers. */
 static const double precision_of[TYPES] = {0, 0x1p-8, 0x1p-11}, least_of[TYPES] = {0, 0, 0x1p-25};
 
 /* A kernel in each type, and in one of them. */
@@ -99,7 +99,7 @@ static inline void tensor_put(struct device_tensor *t, size_t i, float value)
     element_put(t->type, t->at, i, value);
 }
 
-/* Where element i of the canonical [n][c][pixels] is. */
+/* The place of element i of the canonical [n][c][pixels]. */
 static inline size_t tensor_place(const struct device_tensor *t, size_t i)
 {
     const size_t pixel = i % t->pixels, channel = i / t->pixels % t->c;
@@ -116,7 +116,7 @@ static inline void tensor_fill(struct device_tensor *t, float *canonical)
     }
 }
 
-/* Normal numbers, also where it is padded. */
+/* Normal numbers, also in the padding. */
 static inline struct device_tensor tensor_random(enum type type, size_t n,
                                                  const struct dpt_shape *s, struct draw *d)
 {
@@ -127,7 +127,7 @@ static inline struct device_tensor tensor_random(enum type type, size_t n,
     return t;
 }
 
-/* The same bits at i, or both not numbers. */
+/* Whether both have the same bits at i, or NaN. */
 static inline bool tensor_same(const struct device_tensor *a, const struct device_tensor *b,
                                size_t i)
 {

@@ -1,6 +1,6 @@
-/* What is asked of cuBLASLt for a product, and what is made of its answers: against answers made up
- * here. The attributes' names and sizes: against the real library, which takes them without a GPU.
- */
+/* Tests what is asked of cuBLASLt for a product and how its answers are used, with answers made up
+ * here. The attributes' names and sizes are tested with the real library, which takes them without
+ * a GPU. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -26,13 +26,13 @@ static struct dpt_cuda_gemm square_product(enum dpt_precision precision)
                                   .d_pitch = 64};
 }
 
-/* A library that answers as it is told. */
+/* A library that answers as the test sets it. */
 static struct {
     cublasLtMatmulHeuristicResult_t results[4];
     int n;
     cublasStatus_t status, check;
     bool knows_epilogues;
-    /* What it was asked. */
+    /* The requests that it got. */
     uint32_t epilogue, schemes, alignment;
     uint64_t workspace;
     int alive, searches;
@@ -152,7 +152,7 @@ static cublasStatus_t initialise(cublasLtHandle_t h, cublasComputeType_t compute
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* Algorithms made up here: the split, the scheme and the numerics are words of theirs. */
+/* Algorithms made up here: they have words for the split, the scheme and the numerics. */
 static cublasStatus_t configuration(const cublasLtMatmulAlgo_t *algo,
                                     cublasLtMatmulAlgoConfigAttributes_t name, void *value,
                                     size_t size, size_t *written)
@@ -209,8 +209,8 @@ static cublasLtMatmulHeuristicResult_t algorithm(uint64_t id, uint64_t split, ui
                                              .workspaceSize = workspace};
 }
 
-/* What cuBLASLt leaves unwritten in an algorithm is in no tag, so that these do not differ from
- * process to process; what it writes is. */
+/* The bytes that cuBLASLt leaves unwritten in an algorithm are in no tag, so that tags do not
+ * differ from process to process; the bytes that it writes are. */
 static void tags_hold_what_is_written(void **state)
 {
     static const uint64_t words[3] = {0x100000007, 0x200000007, 0x100000008};
@@ -234,7 +234,7 @@ static void tags_hold_what_is_written(void **state)
         dpt_cuda_gemms_release(&gemms[i]);
 }
 
-/* Each precision refuses what would not be its own; the order of the others stays. */
+/* Each precision refuses algorithms that compute in another one; the order of the others stays. */
 static void unsuited_algorithms(void **state)
 {
     const struct dpt_cuda_plan_request request = {.reproducible = true, .workspace = 1000};
@@ -260,7 +260,7 @@ static void unsuited_algorithms(void **state)
     assert_int_equal(told.alignment, 16);
     assert_false(told.schemes & CUBLASLT_REDUCTION_SCHEME_INPLACE);
     dpt_cuda_gemms_release(&gemms);
-    /* tensor cores are what tf32 is about; in place is fine where bits need not repeat */
+    /* tf32 needs tensor cores; in place is fine if bits need not repeat */
     p.precision = DPT_PRECISION_TF32;
     assert_int_equal(dpt_cuda_gemms_build(
                          &telling, NULL, &p,
@@ -308,12 +308,12 @@ static void nothing_suits(void **state)
     assert_int_equal(dpt_cuda_gemms_build(&telling, NULL, &p, &request, 4, &gemms, &err),
                      DPT_BAD_JOB);
     assert_non_null(strstr(err.text, "of 0 that it offers"));
-    told.status = CUBLAS_STATUS_EXECUTION_FAILED; /* that is the device's */
+    told.status = CUBLAS_STATUS_EXECUTION_FAILED; /* that is the device's error */
     assert_int_equal(dpt_cuda_gemms_build(&telling, NULL, &p, &request, 4, &gemms, &err), DPT_RANK);
     assert_int_equal(told.alive, 0);
 }
 
-/* An epilogue that is not offered is left to the caller, and that is told. */
+/* An epilogue that is not offered is left to the caller, which is reported. */
 static void epilogues_may_be_missing(void **state)
 {
     const struct dpt_cuda_plan_request request = {.reproducible = false, .workspace = -1};
@@ -341,7 +341,8 @@ static void epilogues_may_be_missing(void **state)
     assert_int_equal(told.alive, 0);
 }
 
-/* A tag is the algorithm; of another version, garbled or refused by the library it is an error. */
+/* A tag is the algorithm; a tag of another version, or one that is garbled or refused by the
+ * library, is an error. */
 static void tags(void **state)
 {
     static const char *const wrong[] = {"",
@@ -395,7 +396,7 @@ static void tags(void **state)
 }
 
 /* The real library makes descriptors without a GPU, and looks at the name and the size of each
- * attribute; what it cannot do is the search. */
+ * attribute; only the search needs a GPU. */
 static void attributes(void **state)
 {
     const struct dpt_cuda_plan_request request = {.reproducible = true, .workspace = -1};

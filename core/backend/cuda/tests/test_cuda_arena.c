@@ -98,7 +98,7 @@ static void layouts(void **state)
                                           .outputs = draw_int(&d, 1, 40),
                                           .inputs = draw_int(&d, 1, 40),
                                           .area = draw_int(&d, 1, 12)};
-            /* Now and then not padded, as the weights of a first convolution in fp32. */
+            /* Now and then without padding, as the weights of a first convolution in fp32. */
             l->padded_inputs =
                 seed / TYPES % 3 ? (l->inputs + lanes - 1) / lanes * lanes : l->inputs;
             l->padded_outputs = l->outputs + draw_int(&d, 0, 8);
@@ -300,8 +300,8 @@ static void feeds(void **state)
     }
 }
 
-/* What passes over the arena do with copies, against the kernels that do nothing else: `norm` reads
- * gradients as from_layout writes them, an optimizer writes parameters as to_layout does. */
+/* Passes over the arena that also write copies, against the kernels that do nothing else: `norm`
+ * reads gradients as from_layout writes them, an optimizer writes parameters as to_layout does. */
 static void passes_with_copies(void **state)
 {
     static const enum dpt_cuda_type types[TYPES] = {DPT_CUDA_F32, DPT_CUDA_B16, DPT_CUDA_H16};
@@ -412,7 +412,7 @@ static void passes_with_copies(void **state)
 }
 
 /* An update that writes what is not finite, be it a parameter or a running statistic, is noted, and
- * the next norm withholds the update behind it, although its own gradient and loss are finite. */
+ * the next norm withholds the update after it, although its own gradient and loss are finite. */
 static void updates_note_what_is_not_finite(void **state)
 {
     enum { N = 4096, STATE = 32 };
@@ -462,7 +462,7 @@ static void updates_note_what_is_not_finite(void **state)
     dpt_free(params), dpt_free(gradient);
 }
 
-/* What there is to move at least; so that tables of a run's kernels can be believed. */
+/* The least bytes that a launch must move, so that tables of a run's kernels are right. */
 static void bytes_are_counted(void **state)
 {
     const struct dpt_cuda_act_args act = {.vectors = 100};

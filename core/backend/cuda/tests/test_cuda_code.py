@@ -1,6 +1,6 @@
-"""What nvcc makes of the kernels: all of them are there, none spills registers, and those that say
-so move 16 bytes at once. Without a GPU; skipped where there is no nvcc. With DPT_HEAVY=1 for every
-architecture that the toolkit lists from sm_70 on."""
+"""Checks the code that nvcc makes of the kernels: all of them are there, none spills registers, and those
+that are declared so move 16 bytes at once. It needs no GPU; it is skipped if there is no nvcc. DPT_HEAVY=1
+checks every architecture that the toolkit lists from sm_70 on."""
 
 import functools
 import os
@@ -18,11 +18,11 @@ FLAGS = ["-I.", "-std=c++17", "-O3", "-fmad=false", "-Werror", "all-warnings"]
 
 needs_nvcc = pytest.mark.skipif(NVCC is None, reason="there is no nvcc")
 
-# These take single elements: rows of logits, and what is strided in the other layout.
+# These take single elements: rows of logits, and tensors that are strided in the other layout.
 NO_VECTOR_LOADS = ("from_layout", "to_layout", "gather", "flatten")
 NO_VECTOR_STORES = ("batchnorm_statistics", "from_layout", "nonfinite", "bias_back")
 
-# These and the losses add up rows: so many registers that two blocks fit a processor, and four loads under way before the first is used.
+# These and the losses add up rows: two blocks must fit a multiprocessor's registers, and four loads are in flight before the first is used.
 OF_SUMS = re.compile(r"\w+_weights|batchnorm_statistics|bias_back|bias_relu_back|norm")
 
 # These make gradients of parameters, which are floats in canonical order.
@@ -35,7 +35,7 @@ ONLY_WIDEN = ("batchnorm_statistics", "from_layout", "nonfinite", "bias_back")
 
 
 def plain_name(name):
-    """Without the module's prefix and the tensors' type."""
+    """The name without the module's prefix and the tensors' type."""
     return re.sub(r"^dpt_cuda_|_(f32|b16|h16)$", "", name)
 
 
@@ -44,7 +44,7 @@ def of_sums(name):
 
 
 def loads_in_flight(body):
-    """The most loads of 16 bytes in a row of which nothing is used in between, nor jumped to."""
+    """The most loads of 16 bytes in a row, none of whose results is used in between, without a jump target."""
     most, loaded, used = 0, 0, set()
     for line in body.split("\n"):
         words = set(re.findall(r"%\w+", line))
@@ -84,7 +84,7 @@ def architectures():
 
 
 def kept(name):
-    """What the build has kept of compiling the same file with the same flags; "" where it has not, or for other architectures."""
+    """The output that the build has kept from compiling this file with these flags; "" if it has none for this architecture."""
     path = Path(os.environ.get("DPTRAIN", "build/dptrain")).parent / "kernels.fatbin.kept" / name
     return path.read_text() if path.exists() else ""
 
@@ -111,7 +111,7 @@ def check(tmp_path, arch):
     assert set(found) == kernels()
     for name, (spills, registers, shared) in found.items():
         assert spills == 0, (arch, name, "uses local memory")
-        # Three blocks of 256 threads on a processor with 64 K registers, and room for their sums.
+        # Three blocks of 256 threads on a multiprocessor with 64 K registers, and memory for their sums.
         assert registers <= (128 if of_sums(name) else 80), (arch, name, registers)
         assert shared <= 12 << 10, (arch, name, shared)
 
@@ -149,12 +149,12 @@ def test_vectors_are_moved_whole(tmp_path):
             assert re.search("st" + WIDE, body), (name, "stores")
         if of_sums(name):
             assert loads_in_flight(body) >= 4, (name, "loads in flight")
-        # Half floats by the processor's own conversions.
+        # Half floats are converted by the GPU's own instructions.
         if name.endswith("_h16"):
             assert "cvt.f32.f16" in body or plain.startswith(ONLY_NARROW), (name, "widens")
             assert "cvt.rn.f16.f32" in body or plain in ONLY_WIDEN or plain.endswith(OF_WEIGHTS), (name, "narrows")
-        # No fused multiply-adds of floats but where they are asked for: the host's bits.
+        # Floats have no implicit fused multiply-adds, so that they have the host's bits.
         if name in updates or plain in ("bias", "add"):
             assert "fma.rn.f32" not in body, name
-        # The only atomics are of whole numbers.
+        # The only atomics are on integers.
         assert not re.search(r"\b(?:atom|red)\.[\w.]*\.f(?:32|64)", body), name

@@ -1,8 +1,8 @@
-/* cuDNN's plans on a device: what they compute, against sums written out; that they give their bits
- * again; that a description of the device leads to the same ones. DPT_CUDA_TESTS=device takes a
- * GPU: four shapes with two plans each, since a GPU is lent for minutes, and with DPT_HEAVY=1 all
- * that test_cuda_plan.c builds plans for; else the device that runs on the CPU takes small random
- * ones. (Kernels: test_cuda_device_*.c. Products: test_cuda_matmul.c.) */
+/* Tests cuDNN's plans on a device: their results, against sums written out; that they repeat their
+ * bits; and that a description of the device leads to the same plans. DPT_CUDA_TESTS=device takes a
+ * GPU: four shapes with two plans each, since GPU time may be short, and with DPT_HEAVY=1 all
+ * shapes of test_cuda_plan.c; else the device that runs on the CPU takes small random ones.
+ * (Kernels: test_cuda_device_*.c. Products: test_cuda_matmul.c.) */
 #if defined(DPT_WITH_CUDA) && DPT_WITH_CUDA
 #include "core/backend/tests/net.h"
 
@@ -20,7 +20,7 @@ static const double loss_of[DPT_PRECISIONS] = {0x1p-17, 0x1p-9, 0x1p-15, 0x1p-15
 
 enum { CHECKED = 200, RANDOM = 48, PLANS = 6, FEW_PLANS = 2, FEW_RANDOM = 8 };
 
-/* Of shapes.h: 3 channels, a 3x3 convolution, one with a stride, and 1x1. */
+/* Some of shapes.h: 3 channels, a 3x3 convolution, one with a stride, and 1x1. */
 static const char *const few_shapes[] = {"cifar conv1", "cifar conv2", "3x3 stride 2", "1x1"};
 
 static bool few(void)
@@ -189,7 +189,7 @@ static struct sum one_weight(const struct scene *s, int64_t o, int64_t c, int64_
     return sum;
 }
 
-/* An element of the result by chance: where it is, and what it should be. */
+/* A random element of the result: its place, and the expected value. */
 static size_t expect(const struct scene *s, const struct dpt_cuda_plans *plans,
                      enum dpt_cuda_pass pass, struct draw *d, struct sum *sum)
 {
@@ -293,7 +293,7 @@ static void check_pass(const struct scene *s, enum dpt_cuda_pass pass, const cha
     free(got[0]), free(got[1]);
 }
 
-/* Any window; or an ordinary one, for which there is more than the general engine. */
+/* Any window; or an ordinary one, which more than the general engine supports. */
 static struct dpt_graph_node random_node(struct draw *d)
 {
     const bool ordinary = draw_int(d, 0, 1);
@@ -374,8 +374,8 @@ static void shapes_of_networks(void **state)
     print_message("%d plans\n", plans_run);
 }
 
-/* That the description of a device leads to the device's own plans is what plans made elsewhere
- * rest on. Told, not demanded: heuristics may look at more than is described. */
+/* Plans made elsewhere rest on this: the description of a device leads to the device's own plans.
+ * It is reported, not required, since heuristics may look at more than is described. */
 static void described_as_it_is(void **state)
 {
     const struct dpt_cuda_device device = {.handle = gpu.convolutions};

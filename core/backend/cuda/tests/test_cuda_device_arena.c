@@ -6,7 +6,7 @@
 #include "core/backend/cuda/tests/on_kernels.h"
 
 #define main its_main
-/* The same tests, with another main. NOLINTNEXTLINE(bugprone-suspicious-include) */
+/* Compiles those tests with another main. NOLINTNEXTLINE(bugprone-suspicious-include) */
 #include "core/backend/cuda/tests/test_cuda_arena.c"
 #undef main
 

@@ -1,5 +1,5 @@
-/* The device that runs on the CPU (fake.h): that it finds what it is there to find, and that what
- * it computes is right. Opened as a job opens it. */
+/* The device that runs on the CPU (fake.h): that it finds the errors it is made to find, and
+ * computes right results. It is opened as a job opens it. */
 #include <pthread.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -65,7 +65,7 @@ static void pageable_memory(void **state)
     WORKS(cuMemFree(x));
 }
 
-/* Memory begins as what is not a number. */
+/* Memory begins as NaNs. */
 static void fresh_memory(void **state)
 {
     CUdeviceptr x = device(N);
@@ -78,8 +78,8 @@ static void fresh_memory(void **state)
     WORKS(cuMemFree(x));
 }
 
-/* Two streams on the same memory: with an event in between the same in every order of work, without
- * it not. */
+/* Two streams on the same memory: with an event in between the result is the same in every order of
+ * work, without it not. */
 static void events_order_streams(void **state)
 {
     CUdeviceptr x = device(N);
@@ -118,7 +118,7 @@ static void add_one(void *value)
     ++*(int *)value;
 }
 
-/* Who asks again and again sees it done, and host functions run; so they do when nobody asks. */
+/* Polling sees work done, and host functions run; they also run when nobody asks. */
 static void progress(void **state)
 {
     int calls = 0;
@@ -142,8 +142,8 @@ static void progress(void **state)
     WORKS(cuEventDestroy(event));
 }
 
-/* Forked and joined by events; each launch reads what is in memory then. Work that is put beside it
- * by the event that a graph records is behind it. */
+/* A graph forked and joined by events: each launch reads what is in memory then. Work that waits
+ * for an event that the graph records comes after it. */
 static void graphs(void **state)
 {
     float *from = pinned(N), *to = pinned(2 * N);
@@ -184,7 +184,7 @@ static void graphs(void **state)
         assert_true(to[2 * N - 1] == (float)i);
     }
     WORKS(cuGraphLaunch(exec, one));
-    WORKS(cuGraphLaunch(exec, two)); /* behind the other */
+    WORKS(cuGraphLaunch(exec, two)); /* after the other */
     WORKS(cuGraphExecDestroy(exec));
     WORKS(cuCtxSynchronize());
     WORKS(cuEventDestroy(fork));
@@ -196,7 +196,7 @@ static void graphs(void **state)
     WORKS(cuMemFree(y));
 }
 
-/* Two nodes that may run at once are refused where one writes what the other one touches, and only
+/* Two nodes that may run at once are refused if one writes what the other one touches, and only
  * there. */
 static void races(void **state)
 {
@@ -250,7 +250,7 @@ static void races(void **state)
     WORKS(cuMemFree(y));
 }
 
-/* What a capture does not allow: what is done in it, what that gives, and what its end gives. */
+/* Calls that a capture does not allow, their results, and the result of the capture's end. */
 static CUdeviceptr there;
 static CUevent before;
 static float somewhere[N];
@@ -404,14 +404,14 @@ static void failures_on_demand(void **state)
     WORKS(cuMemFree(x[2]));
 }
 
-/* A process of its own: what it ends with. */
+/* Runs a process of its own, and gives its exit status. */
 static int outcome(void (*act)(void))
 {
     const pid_t child = fork();
     int status = 0;
 
     if (child == 0) {
-        signal(SIGSEGV, SIG_DFL); /* not the test's, which would go on */
+        signal(SIGSEGV, SIG_DFL); /* not the test's handler, which would continue */
         act();
         _exit(0);
     }
@@ -459,7 +459,7 @@ static void each_thread_has_a_context(void **state)
     assert_int_equal(result, CUDA_ERROR_INVALID_CONTEXT);
 }
 
-/* What a process of its own does: it names the devices, and leaves memory and a stream behind. */
+/* The work of such a process: it prints the devices, and leaves memory and a stream allocated. */
 static int leave_things(void)
 {
     char name[64], bus[32];
@@ -487,7 +487,7 @@ static int leave_things(void)
     return 0;
 }
 
-/* Its words, on stdout and stderr. */
+/* Its output, on stdout and stderr. */
 static const char *reported(const char *environment)
 {
     static char text[4000];
@@ -534,8 +534,8 @@ static void devices_that_are_visible(void **state)
         says(rows[i].environment, rows[i].what, true);
 }
 
-/* What is left over is told where that is asked for; calls are written down; memory that is never
- * freed is counted for all who share the device. */
+/* What was not freed is reported on request; calls are logged; memory that is never freed is
+ * counted for all processes that share the device. */
 static void what_is_told(void **state)
 {
     char path[] = "/tmp/dptrain-test-XXXXXX", text[200], line[200];

@@ -141,8 +141,8 @@ static struct dpt_cuda_conv random_conv(uint64_t key, enum dpt_precision precisi
     return c;
 }
 
-/* What a pass gives, by its definition: every product of x, w and y that belong together is added
- * to the third. */
+/* The result of a pass, by its definition: every product of x, w and y that belong together is
+ * added to the third. */
 static void convolve(const struct dpt_cuda_conv *c, enum dpt_cuda_pass pass, const float *x,
                      const float *w, const float *y, const float *bias, double *out)
 {
@@ -279,8 +279,8 @@ static const struct dpt_cuda_conv small_conv = {.x = {2, 8, 9, 9},
                                                 .stride = {1, 1},
                                                 .dilation = {1, 1}};
 
-/* Sums in another order have other bits: a plan that is found again gives its own, always; one that
- * is noted as not deterministic does not. */
+/* Sums in another order have other bits: a plan that is built again repeats its own; one that is
+ * noted as not deterministic does not. */
 static void engines_have_their_bits(void **state)
 {
     const struct dpt_cuda_conv c = small_conv;
@@ -423,8 +423,8 @@ enum { MANY = 5000, UNKNOWN_NOTE = 40 };
 static __typeof__(lib.cudnnBackendGetAttribute) get_attribute;
 static __typeof__(lib.cublasLtMatmulAlgoGetHeuristic) get_heuristic;
 
-/* As a later cuDNN would: more notes than this one's header knows, and more configurations than
- * are asked for. The count is of those that there are, written are those that there is room for. */
+/* A later cuDNN may have more notes than this header knows, and more configurations than are asked
+ * for. The count is of all that exist, and as many are written as the array holds. */
 static cudnnStatus_t get_many(cudnnBackendDescriptor_t const descriptor,
                               cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
                               int64_t most, int64_t *count, void *to)

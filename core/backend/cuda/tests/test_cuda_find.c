@@ -1,5 +1,5 @@
-/* Where cuDNN and cuBLASLt are looked for, and in which order: a library of no content in a tree of
- * folders that looks like what pip, conda, Debian and pyenv leave. */
+/* Tests where cuDNN and cuBLASLt are searched for, and in which order: with an empty library in a
+ * tree of folders like those of pip, conda, Debian and pyenv. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,7 +21,7 @@
 static const char *const names[] = {LIBRARY, "libdptest.so.8", NULL};
 static const char *const variables[] = {"DPTEST_UNSET", "DPTEST_ROOT", NULL};
 
-/* In the order in which they are looked at. */
+/* The folders, in the order in which they are searched. */
 static const char *const places[] = {
     "given",
     "given/lib64",
@@ -100,8 +100,8 @@ static int end(void **state)
     return !shell("cd / && rm -r %s", top);
 }
 
-/* Searches in a child, since what was opened stays. Gives what it says: the file below `top`, or
- * where it has looked, or what was broken. */
+/* Searches in a child, since an opened library stays open. Gives its report: the file below `top`,
+ * or where it has searched, or what was broken. */
 static const char *find(void)
 {
     static char reported[TEXT];
@@ -147,7 +147,7 @@ static void first_place_wins(void **state)
     for (int i = 0; i < PLACES; i++) {
         snprintf(want, sizeof want, "%s/" LIBRARY, places[i]);
         assert_string_equal(find(), want);
-        /* An older one in a better place comes before the newer one elsewhere. */
+        /* An older library in an earlier place is preferred to a newer one in a later place. */
         if (i % 5 == 0) {
             assert_true(shell("mv %s/" LIBRARY " %s/libdptest.so.8", places[i], places[i]));
             snprintf(want, sizeof want, "%s/libdptest.so.8", places[i]);
@@ -174,7 +174,7 @@ static void nowhere(void **state)
     assert_string_equal(strstr(reported, want), want);
 }
 
-/* A file that does not load is told where there is no other. */
+/* A file that does not load is reported if there is no other. */
 static void damaged(void **state)
 {
     const char *const damaged_places[] = {"given", "loader"};

@@ -1,5 +1,6 @@
-/* Half floats and the loss scale in the device's kernels, run on the host: conversions, what is
- * multiplied and divided where, and the rule by which the scale changes, which is the host's. */
+/* Half floats and the loss scale in the device's kernels, run on the host: conversions, the places
+ * where numbers are multiplied and divided by it, and the rule by which the scale changes, which is
+ * the host's. */
 #include "core/backend/cuda/tests/tensor.h"
 
 static float float_of(uint32_t bits)
@@ -45,7 +46,7 @@ static void every_half_is_widened(void **state)
     }
 }
 
-/* Nearest in double, where all of it is exact: the multiple of the distance of halves there. */
+/* Nearest in double, which is exact here: the multiple of the distance of halves there. */
 static uint32_t nearest_half(float x)
 {
     const double size = fabs((double)x);
@@ -104,8 +105,8 @@ static void floats_are_narrowed(void **state)
     }
 }
 
-/* The same in kernels, so that a device's own conversions can be looked at: all halves widened one
- * by one, and narrowed again, with other floats, two at a time. */
+/* Conversions in kernels, so that a device's own ones are tested: all halves widened one by one,
+ * and narrowed again, with other floats, two at a time. */
 static void kernels_convert(void **state)
 {
     enum { HALVES = 65536 };
@@ -131,8 +132,8 @@ static void kernels_convert(void **state)
     dpt_free(halves), dpt_free(floats);
 }
 
-/* A loss's dy with a scale is that of floats, multiplied, in the tensor's type; with none, or 1,
- * the same as ever. Loss and counts do not change. */
+/* A loss's dy with a scale is that of floats, multiplied, in the tensor's type; without a scale, or
+ * with 1, it is unchanged. Loss and counts do not change. */
 static void losses_are_scaled(void **state)
 {
     static const enum dpt_cuda_kernel kernels[][TYPES] = {
@@ -197,7 +198,8 @@ static void losses_are_scaled(void **state)
     }
 }
 
-/* Into the arena without the scale, once: weights and biases, added to what is there or not. */
+/* Gradients come to the arena divided by the scale, once: of weights and biases, added to what is
+ * there or not. */
 static void arenas_have_no_scale(void **state)
 {
     (void)state;
@@ -272,7 +274,7 @@ static void arenas_have_no_scale(void **state)
     }
 }
 
-/* Why there is a scale: gradients below the least half come through with their 11 bits. */
+/* The purpose of a scale: gradients below the least half keep their 11 bits. */
 static void small_gradients_survive(void **state)
 {
     struct dpt_cuda_state reported = {.loss_scale = DPT_LOSS_SCALE_FIRST};
@@ -346,8 +348,8 @@ static void judge_step(struct dpt_cuda_state *reported, bool finite, bool loss_f
                                                               .scaled = 1});
 }
 
-/* Random runs of good and bad updates: the device's scale is the host's after each. What is
- * withheld: overflows one by one; what a scale does not mend as without one. */
+/* Random runs of good and bad updates: the device's scale is the host's after each. Overflows
+ * withhold single updates; what no scale repairs is handled as without a scale. */
 static void the_rule_is_the_hosts(void **state)
 {
     int doubled = 0, halved = 0, unmended = 0, most = 0;
@@ -398,7 +400,7 @@ static void the_rule_is_the_hosts(void **state)
 }
 
 /* Updates whose samples weigh nothing are left out one by one, whatever the gradient is, and count
- * neither for nor against the scale; what was withheld for good stays so. */
+ * neither for nor against the scale; an update withheld for good stays withheld. */
 static void what_weighs_nothing_says_nothing(void **state)
 {
     float gradient[4] = {0}, tail[DPT_CUDA_TAIL_SUMS] = {0, 4, 0, 0};
@@ -437,7 +439,7 @@ static void what_weighs_nothing_says_nothing(void **state)
     }
 }
 
-/* Without `scaled` nothing of it happens. */
+/* Without `scaled` nothing of this happens. */
 static void other_precisions_have_no_scale(void **state)
 {
     struct dpt_cuda_state reported = {.loss_scale = 1};

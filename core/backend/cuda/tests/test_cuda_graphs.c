@@ -1,7 +1,7 @@
 /*
  * Graphs whose layers join two values, and values that several layers read: outputs, losses and
- * gradients are those of ref, gradients lie where nobody else needs the memory, and a chain takes
- * no more of it than two buffers, or three where backward has two branches.
+ * gradients are those of ref, gradients use memory that nobody else needs, and a chain takes no
+ * more of it than two buffers, or three if backward has two branches.
  */
 #include "core/backend/tests/left_out.h"
 
@@ -14,8 +14,8 @@
 
 enum { GRAPHS = 200, RESIDUALS = 48 };
 
-/* Behind a flatten: a vector and planes that are read as one, number by number or one behind the
- * other. */
+/* After a flatten: a vector, and planes that are read as one, joined number by number or one after
+ * the other. */
 static int32_t join_flat(struct scene *s, int32_t at, struct draw *d)
 {
     const int32_t flat = net_simple(&s->graph, at, DPT_OP_FLATTEN, 0);
@@ -87,7 +87,7 @@ static void agrees_in_each_precision(void **state)
     }
 }
 
-/* Steps of up to five micro-batches, whose norms take the statistics of all of them. */
+/* Steps of up to five micro-batches with synchronized norms. */
 static void passes_agree_with_ref(void **state)
 {
     (void)state;
@@ -115,8 +115,7 @@ static void passes_agree_with_ref(void **state)
 
 /* --- batch norms and sums as one kernel ------------------------------------------------------- */
 
-/* A value as another layer gives it: a dropout of nothing keeps every number, and stands between
- * layers that would be one kernel. */
+/* Separates layers that would be one kernel, by a dropout with rate 0, which keeps every number. */
 static int32_t apart(struct scene *s, int32_t at, bool plain)
 {
     return plain ? net_simple(&s->graph, at, DPT_OP_DROPOUT, 0) : at;
@@ -130,8 +129,8 @@ static int32_t norm_behind(struct scene *s, int32_t at, int32_t channels, struct
     return net_simple(&s->graph, at, DPT_OP_BATCHNORM, 0.1F);
 }
 
-/* A residual network: norms of which a sum or several layers read the output, behind a ReLU or not,
- * and shortcuts of every kind. */
+/* A residual network: norms whose output a sum or several layers read, after a ReLU or not, and
+ * shortcuts of every kind. */
 static void residual_init(struct scene *s, struct whole_step *step, int seed, bool plain)
 {
     static const struct dpt_window one = {
@@ -184,7 +183,7 @@ static void residual_init(struct scene *s, struct whole_step *step, int seed, bo
     s->batch = step->data[step->n - 1]; /* a short one */
 }
 
-/* What a program gives for the last micro-batch, and for the step. */
+/* A program's results for the last micro-batch, and for the step. */
 struct given {
     float *y, *g, *g_step;
     struct dpt_metric_sums sums, sums_step;
@@ -220,8 +219,8 @@ static void assert_given(const struct scene *s, const struct given *a, const str
         fail_msg("%s: another gradient of a step", s->text);
 }
 
-/* Launches of both passes that are of norms, sums and ReLUs; of norms that are joined, and of
- * gradients whose sum is left to them. */
+/* Counts the launches of both passes for norms, sums and ReLUs, for joined norms, and for gradients
+ * whose sum is left to them. */
 static void count_joins(const struct scene *s, int *joined, int *more)
 {
     struct dpt_cuda_memory_layout m;
@@ -321,14 +320,14 @@ static void joined_norms_are_named(void **state)
 
 /* --- where gradients lie ---------------------------------------------------------------------- */
 
-/* Gradients so far, while backward is gone through: of each value, which bytes have it, and whether
- * they still do. */
+/* The gradients so far, on the way through backward: for each value, the bytes that hold it, and
+ * whether they still do. */
 struct held {
     int64_t first, last;
     bool there, lost;
 };
 
-/* held: of n values, then what else there is of each, which its own backward adds. */
+/* held: n values, then the further part of each, which its own backward adds. */
 static void write_range(struct held *held, int32_t n, int32_t to, int64_t first, int64_t last)
 {
     for (int32_t i = 0; i < 2 * n; i++)
@@ -336,7 +335,7 @@ static void write_range(struct held *held, int32_t n, int32_t to, int64_t first,
     held[to] = (struct held){first, last, true, false};
 }
 
-/* A node's pass: what it reads must be there. */
+/* A node's pass: the values that it reads must be in memory. */
 static void go_through(const struct scene *s, const struct dpt_cuda_memory_layout *m,
                        struct held *held, int32_t i)
 {
@@ -411,8 +410,8 @@ static void nothing_is_overwritten_that_is_read(void **state)
     }
 }
 
-/* The two largest gradients that are there at the same time, and no more; where there is one
- * branch, as in stages. */
+/* No more memory than for the two largest gradients that exist at the same time; with one branch,
+ * as in stages. */
 static void chains_take_two_buffers(void **state)
 {
     (void)state;
@@ -444,8 +443,9 @@ static void chains_take_two_buffers(void **state)
     }
 }
 
-/* A third one, so that the chain need not wait for what the second branch has just begun to read:
- * what a layer with weights reads is not written before the next such layer is there. */
+/* A third buffer, so that the chain need not wait for what the second branch has just begun to
+ * read: the gradient that a layer with weights reads is not overwritten before the next such
+ * layer. */
 static void branches_take_three_buffers(void **state)
 {
     int wide = 0;

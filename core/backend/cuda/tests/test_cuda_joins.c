@@ -25,7 +25,7 @@ static float joined(enum type type, int which, float a, float b)
     return rounded(type, which == 2 ? a * b : which == 1 && a + b < 0 ? 0 : a + b);
 }
 
-/* Sums and products number by number, and what goes back from a product. */
+/* Sums and products number by number, and a product's gradients. */
 static void joins(void **state)
 {
     static const enum dpt_cuda_kernel kernels[][TYPES] = {OF_ALL(add), OF_ALL(add_relu),
@@ -50,7 +50,7 @@ static void joins(void **state)
 
             assert_true(tensor_get(&t[2], i) == joined(type, which, a, b));
         }
-        /* One gradient goes where dy was, the other one elsewhere or nowhere. */
+        /* One gradient overwrites dy, the other one goes elsewhere or is not wanted. */
         dpt_emulate(OF(type, multiply_back),
                     &(struct dpt_cuda_join_back_args){t[2].at, t[0].at, t[1].at, t[2].at,
                                                       seed % 2 ? t[3].at : NULL, vectors});
@@ -66,8 +66,8 @@ static void joins(void **state)
     }
 }
 
-/* Channels behind one another, taken apart again; planes as a vector, and back. What is behind the
- * last channel becomes zero. */
+/* Channels one after another, taken apart again; planes as a vector, and back. The numbers after
+ * the last channel become zero. */
 static void channels(void **state)
 {
     (void)state;
@@ -135,14 +135,13 @@ static void channels(void **state)
 
 /* --- batch norm ------------------------------------------------------------------------------- */
 
-/* A batch norm of some samples, of which the last ones are none. Some floats are far from 0. */
+/* A batch norm of some samples, of which the last ones do not count. Some floats are far from 0. */
 struct norm {
     enum type type;
     struct device_tensor x, y, dy, dx;
     struct dpt_cuda_control control;
     struct dpt_cuda_batchnorm_args args;
-    float *arena[4],
-        *made[4]; /* weight, bias, mean, variance; their gradients, and what is summed */
+    float *arena[4], *made[4]; /* weight, bias, mean, variance; their gradients, and the sums */
     bool relu;
 };
 
@@ -215,12 +214,13 @@ static void norm_run(struct norm *b)
     dpt_emulate(b->relu ? OF(b->type, batchnorm_relu_back) : OF(b->type, batchnorm_back), &args);
 }
 
-/* What a channel's numbers come to. */
+/* The statistics of a channel. */
 struct sums {
     double n, mean, variance, scale, dy, inner;
 };
 
-/* dy of a number, behind the ReLU: that is where the device has one, since rounding decides. */
+/* dy of a number after the ReLU's backward. The sign of the device's y decides, since rounding may
+ * change it. */
 static double passed_back(const struct norm *b, size_t at)
 {
     return !b->relu || tensor_get(&b->y, at) > 0 ? (double)tensor_get(&b->dy, at) : 0;
@@ -279,7 +279,8 @@ static void norm_check(const struct norm *b, const float *const *before, size_t 
     }
 }
 
-/* Samples that are none stay out, and get no gradient; blocks in any order give the same bits. */
+/* Rows without samples do not count, and get no gradient; blocks in any order give the same
+ * bits. */
 static void batch_norm(void **state)
 {
     (void)state;
@@ -331,7 +332,7 @@ static enum dpt_cuda_kernel of_gradients(enum type type, bool sum, bool through)
     return kernels[2 * sum + through][type];
 }
 
-/* The same numbers in other memory. */
+/* Copies the numbers to other memory. */
 static struct device_tensor copy_of(const struct device_tensor *t)
 {
     struct device_tensor copy = *t;
@@ -356,7 +357,7 @@ static void forward_in_a_sum(struct norm *b, const struct device_tensor *with, b
     assert_memory_equal(b->y.at, b->dx.at, tensor_bytes(&b->y));
 }
 
-/* What goes back, into `want`, and its sums, by a kernel for each. */
+/* Writes the gradients to `want`, and their sums, by one kernel for each. */
 static void back_apart(struct norm *b, const struct device_tensor *with, bool through,
                        const struct device_tensor *want)
 {
@@ -373,8 +374,8 @@ static void back_apart(struct norm *b, const struct device_tensor *with, bool th
     dpt_emulate(OF(b->type, batchnorm_weights), &args);
 }
 
-/* With the sum behind it and that one's ReLU, forward and back: the bits of one kernel for each, of
- * samples that are none, too; what is made may lie where one of its parts was. */
+/* A norm with the sum after it and the sum's ReLU, forward and back: the bits of separate kernels,
+ * in rows without samples, too; a result may overwrite one of its parts. */
 static void batch_norm_in_a_sum(void **state)
 {
     (void)state;

@@ -203,8 +203,8 @@ static void pools(void **state)
     }
 }
 
-/* ReLU and max-pool in one pass: the bits of one after the other, both ways, sums of windows that
- * overlap and what is not a number included. */
+/* ReLU and max-pool in one pass: the bits of one after the other, both ways, including sums of
+ * overlapping windows and NaN. */
 static void pools_behind_relu(void **state)
 {
     static const enum dpt_cuda_kernel relu[] = OF_ALL(relu), relu_back[] = OF_ALL(relu_back),
@@ -256,7 +256,7 @@ static void pools_behind_relu(void **state)
                     &(struct dpt_cuda_act_back_args){r.at, dr.at, dx[0].at, vectors, 0});
         a.to = dx[1].at, a.y = y[1].at;
         dpt_emulate(both_back[type], &a);
-        for (size_t i = 0; i < tensor_elements(&x); i++) /* a NaN's sign is nobody's */
+        for (size_t i = 0; i < tensor_elements(&x); i++) /* a NaN's sign does not count */
             assert_true(tensor_same(&dx[0], &dx[1], i));
         for (int k = 0; k < 2; k++)
             dpt_free(y[k].at), dpt_free(dx[k].at), dpt_free(index[k]);
@@ -264,7 +264,7 @@ static void pools_behind_relu(void **state)
     }
 }
 
-/* The same mask as on the host, for each (seed, step, sample, node, element). */
+/* The mask is that of the host, for each (seed, step, sample, node, element). */
 static void dropout(void **state)
 {
     (void)state;
@@ -385,8 +385,8 @@ static void biases(void **state)
     }
 }
 
-/* Sums, gradients and counts are dpt_loss_rows'; rows behind the count, and what is behind a row,
- * get zeros. */
+/* Sums, gradients and counts are those of dpt_loss_rows; rows after the count, and the padding
+ * after a row, get zeros. */
 static void losses(void **state)
 {
     static const enum dpt_cuda_kernel loss_kernels[DPT_LOSSES][TYPES] = {
@@ -474,7 +474,7 @@ static void losses(void **state)
         }
         emulated_backwards = false;
         assert_memory_equal(&got[0], &got[1], sizeof got[0]);
-        /* The same with what the last block does besides: one kernel's bits, or two kernels'. */
+        /* A loss whose last block does further work: one kernel has the bits of two. */
         for (int k = 0; k < 160; k++)
             bias[0][k] = bias[1][k] = (float)k;
         back.dbias = bias[0];
@@ -499,7 +499,7 @@ static void losses(void **state)
                                                  .tail = tail,
                                                  .words = 16,
                                                  .bias = back});
-        for (int k = 0; k < 160; k++) /* a NaN's payload is nobody's */
+        for (int k = 0; k < 160; k++) /* a NaN's payload does not count */
             assert_true(bias[0][k] == bias[1][k] || (isnan(bias[0][k]) && isnan(bias[1][k])));
         assert_int_equal(counter, 0);
         assert_true(tail[DPT_CUDA_TAIL_SAMPLES] == (float)(got[0].samples + count));

@@ -1,6 +1,5 @@
-/* Opening the driver, cuDNN and cuBLASLt where they are missing, too old or in good order: what a
- * person is told, and the launch of kernels by their table. Against a driver that this test
- * compiles. */
+/* Tests opening the driver, cuDNN and cuBLASLt if they are missing, too old or in good order: the
+ * messages, and the launch of kernels by their table; with a driver that this test compiles. */
 #include <dlfcn.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -122,8 +121,8 @@ static void a_driver(void **state)
 {
     static const struct {
         const char *flags, *missing;
-        const char *reported; /* by opening; NULL: it opens */
-        const char *devices;  /* said by counting; NULL: two */
+        const char *reported; /* message of opening; NULL: it opens */
+        const char *devices;  /* message of counting; NULL: two */
     } rows[] = {
         {GOOD, "", NULL, NULL},
         {GOOD, "cuEventQuery", "has no function cuEventQuery", NULL},
@@ -172,7 +171,7 @@ static void a_driver(void **state)
     }
 }
 
-/* Optional functions that are not there are NULL, the others are not. */
+/* Missing optional functions are NULL, the others are not. */
 static void launches(void **state)
 {
     struct dpt_cuda_library lib;
@@ -210,7 +209,7 @@ static void launches(void **state)
 }
 
 /* A driver from before a function had a second version, which takes the same arguments: its first
- * one serves. Where the arguments are others it does not. */
+ * version is used. It is not used if the arguments differ. */
 static void an_older_driver(void **state)
 {
     struct dpt_cuda_library_paths places = {0};
@@ -235,7 +234,7 @@ static void an_older_driver(void **state)
     says(fails(DPT_CUDA_DRIVER, &places), "has no function cuMemAlloc_v2");
 }
 
-/* What the driver says of a GPU that the image has no code for. */
+/* The driver's error for a GPU for which the image has no code. */
 static void no_code(void **state)
 {
     struct dpt_cuda_library lib;

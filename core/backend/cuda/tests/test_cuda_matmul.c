@@ -1,6 +1,6 @@
-/* Products and dense layers by cuBLASLt: the numbers, against plain loops, with the library that
- * computes on the CPU (fake_cublaslt.c), or with DPT_CUDA_TESTS=device with the real one on a GPU.
- * (What is asked of it: test_cuda_algorithms.c.) */
+/* Tests products and dense layers by cuBLASLt: their numbers, against plain loops, with the library
+ * that computes on the CPU (fake_cublaslt.c), or with DPT_CUDA_TESTS=device with the real one on a
+ * GPU. (Its requests: test_cuda_algorithms.c.) */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -126,9 +126,9 @@ static struct matrix copy_matrix(const struct matrix *m)
     return copy;
 }
 
-/* How far a result may be off, `size` being the sum of the absolute values of all that is added.
- * product: what may be rounded to D's type before something is added to it, or 0. cuBLASLt 13.1 on
- * an H100 does that where an algorithm splits the sum and has an epilogue. */
+/* How far a result may be off; size: the sum of the absolute values of all terms. product: a part
+ * that may be rounded to D's type before something is added to it, or 0. cuBLASLt 13.1 on an H100
+ * does that if an algorithm splits the sum and has an epilogue. */
 static double allowed(const struct matrix *d, double want, double product, double size)
 {
     const double sum = size * (d->precision == DPT_PRECISION_TF32 ? 0x1p-9 : 0x1p-20);
@@ -139,7 +139,7 @@ static double allowed(const struct matrix *d, double want, double product, doubl
     return sum + (fabs(want) + fabs(product)) * rounding + 0x1p-24;
 }
 
-/* The algorithm on copies of the arrays; D comes back, and the bias as it was. */
+/* The algorithm on copies of the arrays; D comes back, and the bias is unchanged. */
 static void run(struct dpt_cuda_gemms *gemms, int which, const struct matrix *a,
                 const struct matrix *b, const struct matrix *d, const struct matrix *bias)
 {
@@ -229,8 +229,8 @@ static struct dpt_cuda_gemm random_product(struct draw *d, int seed)
     return p;
 }
 
-/* Any shape, pitch, order, type and epilogue; what is between the lines is not a number in A and B,
- * and stays as it is in D; D is not read where nothing is added to it. */
+/* Any shape, pitch, order, type and epilogue; the gaps between the lines are NaN in A and B, and
+ * unchanged in D; D is not read if nothing is added to it. */
 static void any_product(void **state)
 {
     int fused = 0;
@@ -282,7 +282,7 @@ struct layer {
     struct matrix x, w, y, dy, dx, dw, bias;
 };
 
-/* Where input i of the canonical [c][h][w] lies in a sample's row. */
+/* The place of input i of the canonical [c][h][w] in a sample's row. */
 static int64_t place_of(const struct layer *l, int64_t i)
 {
     return i % l->dense.area * (l->dense.x_pitch / l->dense.area) + i / l->dense.area;
@@ -414,7 +414,7 @@ static void make_layer(struct layer *l, int seed, struct draw *d)
     l->dy = make_matrix(t, false, dense->n, dense->y_pitch, dense->y_pitch, 0, d);
     l->w = make_matrix(t, false, dense->y_pitch, dense->x_pitch, dense->x_pitch, 0, d);
     l->bias = make_matrix(t, false, 1, dense->y_pitch, dense->y_pitch, 0, d);
-    /* One line more than the product writes, to see that it is left alone. */
+    /* One line more than the product writes, to check that it is left alone. */
     if (dense->canonical && dense->area == 1)
         l->dw = make_matrix(t, true, dense->outputs + 1, dense->inputs, dense->inputs, 0, d);
     else
@@ -425,7 +425,7 @@ static void make_layer(struct layer *l, int seed, struct draw *d)
     zero_padding(l, &l->bias, 1, false);
 }
 
-/* The three passes of random layers, with their padding, behind images too. */
+/* The three passes of random layers, with their padding, after images too. */
 static void dense_layers(void **state)
 {
     (void)state;

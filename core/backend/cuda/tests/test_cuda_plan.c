@@ -1,6 +1,5 @@
 /* cuDNN's plans for convolutions of many shapes, built without a GPU for one that is described:
- * that there are some for every precision and pass, and that their notes and workspace are as
- * wanted. */
+ * every precision and pass has some, and their notes and workspace are as wanted. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -68,7 +67,7 @@ static bool noted(const struct dpt_cuda_plan *plan, cudnnBackendNumericalNote_t 
     return plan->notes >> note & 1;
 }
 
-/* What must hold for a plan of that precision. */
+/* Checks a plan of that precision. */
 static void check_plan(const struct dpt_cuda_plan *plan, enum dpt_precision precision,
                        const struct dpt_cuda_plan_request *request, const char *what)
 {
@@ -89,8 +88,8 @@ static void check_plan(const struct dpt_cuda_plan *plan, enum dpt_precision prec
         fail_msg("%s: tag '%s'", what, plan->tag);
 }
 
-/* Each precision, each pass, with and without reproducibility: the plan's tag builds it again, it
- * takes pointers. */
+/* Each precision, each pass, with and without reproducibility: the plan's tag builds it again, and
+ * it takes pointers. */
 static void every_shape_has_plans(void **state)
 {
     int general = 0;
@@ -141,7 +140,7 @@ static void every_shape_has_plans(void **state)
                   SHAPES * DPT_PRECISIONS * DPT_CUDA_PASSES * 2);
 }
 
-/* The job files' convolutions: bias and ReLU in the same kernel, and tensor cores where they are
+/* The job files' convolutions: bias and ReLU in the same kernel, and tensor cores if they are
  * wanted, each channel count padded to 8. */
 static void the_configs_are_fast(void **state)
 {
@@ -169,7 +168,7 @@ static void the_configs_are_fast(void **state)
                 assert_true(plans.bias && plans.relu);
             for (int p = 0; p < plans.n; p++) {
                 cores |= noted(&plans.plan[p], CUDNN_NUMERICAL_NOTE_TENSOR_CORE);
-                for (int q = 0; q < p; q++) /* each another one */
+                for (int q = 0; q < p; q++) /* each with another one */
                     assert_string_not_equal(plans.plan[p].tag, plans.plan[q].tag);
             }
             assert_true(cores == (precision != DPT_PRECISION_FP32));
@@ -178,7 +177,7 @@ static void the_configs_are_fast(void **state)
     }
 }
 
-/* A limit leaves other plans; none that is below it is told with the counts. */
+/* A limit leaves other plans; if none is below it, the error has the counts. */
 static void workspace_is_limited(void **state)
 {
     const struct dpt_graph_node node = node_of(&shapes[1]);
@@ -264,7 +263,8 @@ static int begin(void **state)
     size_t length;
 
     (void)state;
-    /* cuDNN takes cuBLASLt from memory, or from where the loader looks; it may be in neither. */
+    /* cuDNN takes cuBLASLt from memory, or from where the loader looks; it may be in neither
+     * place. */
     if (dpt_cuda_library_open(&lib, DPT_CUDA_CUDNN | DPT_CUDA_CUBLASLT, NULL, &err) != DPT_OK) {
         strcpy(reason, err.text);
         return 0;

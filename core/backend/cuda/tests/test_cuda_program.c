@@ -1,7 +1,6 @@
 /*
  * The backend `cuda` computes what ref computes, over random graphs and in each precision: outputs,
- * losses, gradients, accumulation, sub-batches, teams, and what it says about a number that is
- * none.
+ * losses, gradients, accumulation, sub-batches, teams, and reports of NaN.
  */
 #include "core/backend/tests/left_out.h"
 
@@ -86,7 +85,7 @@ static void agrees_with_ref(void **state)
     }
 }
 
-/* And on the whole it is near: where no choice changes, gradients have as many bits. */
+/* On the whole it is near: if no choice changes, gradients have as many right bits. */
 static void agrees_in_each_precision(void **state)
 {
     (void)state;
@@ -111,8 +110,8 @@ static void agrees_in_each_precision(void **state)
 
 /* --- sub-batches ------------------------------------------------------------------------------ */
 
-/* A batch of several sub-batches: the bits of one after another, added up along the tree; a metric
- * sums for each. */
+/* A batch of several sub-batches: the bits of one after another, added up along the tree; and
+ * metric sums for each. */
 static void leaves_are_one_after_another(void **state)
 {
     (void)state;
@@ -269,17 +268,17 @@ static void finds_nan(void **state)
         struct dpt_metric_sums metric_sums[2] = {{0}};
         struct dpt_error err;
         const int32_t sub_batch =
-            i % 2 ? 2 : 0; /* of several sub-batches the last one is looked at */
+            i % 2 ? 2 : 0; /* with several sub-batches the last one is searched */
         int32_t at = net_input(&s.graph, 3, 4, 4), position = -1, owner = 0;
 
         for (int k = 0; k < 2; k++) {
             const enum dpt_op op = behind[k == 0 ? i % n : (i + i / n) % n];
 
-            if (op == DPT_OP_GLOBAL_AVGPOOL) /* what follows wants a picture */
+            if (op == DPT_OP_GLOBAL_AVGPOOL) /* the next layer needs an image */
                 continue;
 
             at = net_conv(&s.graph, at, 10, &same, true);
-            if (op == DPT_OP_MAXPOOL) /* with the relu before it, as one */
+            if (op == DPT_OP_MAXPOOL) /* as one with the relu before it */
                 at = net_simple(&s.graph, at, DPT_OP_RELU, 0);
             at = net_has_window(op) ? net_pool(&s.graph, at, op, &halve)
                                     : net_simple(&s.graph, at, op, 0.1f);
@@ -323,7 +322,7 @@ static void finds_nan(void **state)
     }
 }
 
-/* Convolutions with groups between others, with fewer channels than tensors have room for. */
+/* Convolutions with groups between others, with fewer channels than the tensors' pitch. */
 static void groups_init(struct scene *s, uint64_t seed)
 {
     struct dpt_window w = {{3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, 1};
@@ -428,8 +427,8 @@ static void dead_ends_have_no_gradient(void **state)
     scene_release(&s);
 }
 
-/* A program that is only for evaluation gives the outputs of one for training, but for rounding
- * where batch norms are part of weights. */
+/* A program that is only for evaluation gives the outputs of one for training, but for rounding if
+ * batch norms are part of weights. */
 static void evaluates_alike(void **state)
 {
     (void)state;
@@ -461,7 +460,7 @@ static void evaluates_alike(void **state)
     }
 }
 
-/* What a graph takes is known without a device, and grows with the micro-batch. */
+/* The memory of a graph is known without a device, and grows with the micro-batch. */
 static void measures_what_it_holds(void **state)
 {
     (void)state;
@@ -488,7 +487,7 @@ static void measures_what_it_holds(void **state)
     }
 }
 
-/* Passes are told by node; a relu that another layer computes is told to be there. */
+/* Passes are reported per node; a relu that another layer computes is reported with that layer. */
 static void tells_where_the_time_goes(void **state)
 {
     struct dpt_span_sum sums[DPT_SPAN_NODES + 64 * DPT_SPAN_PASSES] = {{0}};

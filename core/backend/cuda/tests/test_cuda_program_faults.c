@@ -1,6 +1,6 @@
 /*
- * What becomes of a program where something fails: each call of the libraries in turn, memory that
- * does not suffice, files of plans that are damaged; against the fake device's log.
+ * Tests programs in which something fails: each call of the libraries, one at a time, memory that
+ * does not suffice, damaged files of plans; with the fake device's log.
  */
 #include "core/backend/cuda/tests/program_scene.h"
 
@@ -63,7 +63,7 @@ out:
     return status;
 }
 
-/* Whichever call fails, at whichever place: a status, a text, nothing is left behind. */
+/* Whichever call fails, at whichever place: there is a status and a text, and nothing is leaked. */
 static void failures(void **state)
 {
     static const char *const calls[] = {"cuInit",
@@ -123,7 +123,7 @@ static void failures(void **state)
             char *log;
 
             s.spec.reproducible = n % 2;
-            /* Another name each time: the fake notices what has changed. */
+            /* Another name each time, since the fake only notices changes. */
             snprintf(path, sizeof path, "%s/%zu-%d", folder, c, n);
             fake_set("FAKEGPU_LOG", path);
             snprintf(text, sizeof text, "%s:%d", calls[c], n);
@@ -152,7 +152,7 @@ static void failures(void **state)
 
 /* --- memory ----------------------------------------------------------------------------------- */
 
-/* The number behind a word of a text. */
+/* The number after a word of a text. */
 static int number_before(const char *text, const char *word)
 {
     const char *at = strstr(text, word);
@@ -163,9 +163,9 @@ static int number_before(const char *text, const char *word)
     return atoi(at);
 }
 
-/* A micro-batch that is too large is told with one that should fit. That one does, or, since plans
- * need a workspace that shapes do not tell, the one that is told next; and it is not much too
- * small. Where none fits, that is told. */
+/* The error for a micro-batch that is too large names one that should fit. It fits, or, since
+ * shapes do not determine the workspace of plans, the one named next does; and it is not much too
+ * small. If none fits, that is reported. */
 static void the_micro_that_fits(void **state)
 {
     static const int64_t memories[] = {24 << 20, 48 << 20, 100 << 20};
@@ -246,8 +246,8 @@ static int open_and_count(const struct scene *s, char **tags)
     return n;
 }
 
-/* The first start times plans and writes down which were the fastest; the next takes these,
- * whatever else is in the file; what is damaged is measured again. */
+/* The first start times plans and stores the fastest; the next start takes these, whatever else is
+ * in the file; damaged entries are measured again. */
 static void plans_are_kept(void **state)
 {
     char cache[100], path[128], *first, *again, *text;
@@ -294,7 +294,7 @@ static void plans_are_kept(void **state)
     text = read_file(path);
     assert_memory_equal(text, "# ", 2);
     free(text);
-    /* Another micro-batch is another problem; what is known stays. */
+    /* Another micro-batch is another problem; known plans stay. */
     s.spec.micro = 5;
     assert_true(open_and_count(&s, &again) > 0);
     free(again);
@@ -302,7 +302,7 @@ static void plans_are_kept(void **state)
     assert_int_equal(open_and_count(&s, &again), 0);
     free(again);
     unlink(path);
-    /* Where bits follow from the job nothing is timed, nothing read and nothing written. */
+    /* If bits must follow from the job, nothing is timed, read or written. */
     s.spec.reproducible = true;
     assert_int_equal(open_and_count(&s, &again), 0);
     assert_true(access(path, F_OK) != 0);
@@ -338,7 +338,7 @@ static void plans_without_a_name_are_left_out(void **state)
     scene_release(&s);
 }
 
-/* The text with this tag for each convolution; of the first one: what is no engine at all. */
+/* The text with this tag for each convolution; the first one gets a tag of no engine. */
 static char *with_others(const char *text, const char *given, bool damaged)
 {
     struct dpt_str other = {0};
@@ -358,8 +358,8 @@ static char *with_others(const char *text, const char *given, bool damaged)
     return other.text;
 }
 
-/* What was chosen before is taken again, whether plans are timed or not; where it cannot be had the
- * choice is as ever. */
+/* Earlier choices are taken again, whether plans are timed or not; if one is not available the
+ * choice is made as usual. */
 static void plans_are_taken(void **state)
 {
     char *first, *again, *given;
@@ -385,7 +385,7 @@ static void plans_are_taken(void **state)
     assert_memory_equal(again, first, strcspn(first, "\n"));
     assert_string_equal(strchr(again, '\n'), strchr(given, '\n'));
     free(again);
-    /* Of another problem. */
+    /* A tag of another problem. */
     s.spec.micro = 5;
     open_and_count(&s, &again);
     assert_null(strstr(again, "engine=0\n"));
@@ -395,7 +395,7 @@ static void plans_are_taken(void **state)
     scene_release(&s);
 }
 
-/* Writes the plans of a program as the cache's file has them: problem and tag, behind its
+/* Writes the plans of a program as the cache's file has them: problem and tag, after its
  * heading. */
 static void write_cache(const char *path, const char *plans)
 {
@@ -428,9 +428,9 @@ static int64_t bytes_with(struct scene *s, const char *plans)
     return bytes;
 }
 
-/* Plans that were chosen before may need a workspace for which others have left no memory. Then
- * others are taken that fit, and what was known of faster ones stays in its file; where bits follow
- * from the job that is an error, which says so. */
+/* Plans chosen earlier may need a workspace for which other programs have left no memory. Then
+ * other plans are taken that fit, and the faster ones stay in the file; if bits must follow from
+ * the job, this is an error, which says so. */
 static void plans_that_do_not_fit(void **state)
 {
     char cache[100], path[128], memory[32], *first, *large, *small, *again, *kept, *after;
@@ -456,7 +456,7 @@ static void plans_that_do_not_fit(void **state)
     assert_int_equal(cuda->open(&s.spec, &program, &err), DPT_BAD_JOB);
     assert_non_null(strstr(err.text, "should fit; with `comm.reduction: reproducible` no kernels"));
     assert_null(strchr(err.text, '\n'));
-    /* Those of a checkpoint. */
+    /* The plans of a checkpoint. */
     s.spec.reproducible = false;
     open_and_count(&s, &again);
     assert_string_not_equal(again, large);
@@ -468,7 +468,7 @@ static void plans_that_do_not_fit(void **state)
         if (strncmp(b + problem, "conv ", 5) != 0) /* it needs less, so it stays */
             assert_memory_equal(a, b, strcspn(b, "\n"));
     }
-    /* What was taken works as it does where it is asked for. */
+    /* The plans taken work as they do when they are requested. */
     g = new_arena(&s), g_after = new_arena(&s);
     program = open_program(cuda, &s);
     train(cuda, &s, program, 0, false, g, &sums);
@@ -479,7 +479,7 @@ static void plans_that_do_not_fit(void **state)
     cuda->close(program);
     assert_memory_equal(g, g_after, (size_t)s.graph.arena * sizeof *g);
     free(again);
-    /* Those of the cache. */
+    /* The plans of the cache. */
     fake_set("FAKEGPU_MEMORY", NULL);
     snprintf(cache, sizeof cache, "%s/c", folder);
     snprintf(path, sizeof path, "%s/gpu-plans.txt", cache);

@@ -5,7 +5,7 @@
 
 #include "core/backend/cuda/tests/tensor.h"
 
-/* One layer of ref on n samples, and what the kernels get and give. */
+/* One layer of ref on n samples, and the kernels' arrays. */
 struct layer {
     struct dpt_graph_node node;
     size_t n, in, weights; /* numbers of a sample; of a weight */
@@ -39,7 +39,7 @@ static void layer_init(struct layer *l, enum dpt_op op, enum type type, struct d
     l->weight = random_values(d, l->weights), l->bias = random_values(d, l->weights);
     l->dweight = dpt_alloc_array(l->weights, sizeof(float));
     l->dbias = dpt_alloc_array(l->weights, sizeof(float));
-    l->tx = tensor_random(type, l->n, &node->in, d); /* numbers where it is padded, too */
+    l->tx = tensor_random(type, l->n, &node->in, d); /* the padding has numbers, too */
     l->tdy = tensor_random(type, l->n, &node->in, d);
     l->ty = tensor_random(type, l->n, &node->in, d);
     l->tdx = tensor_random(type, l->n, &node->in, d);
@@ -70,8 +70,8 @@ static void layer_release(struct layer *l)
     dpt_free(l->tweight.at), dpt_free(l->tbias.at);
 }
 
-/* The gradients of the weights, twice, the second time with the blocks in the other order: the same
- * bits; added to what is there. */
+/* The gradients of the weights, twice, the second time with the blocks in the other order: with the
+ * same bits; added to what is there. */
 static void check_weights(const struct layer *l, enum dpt_cuda_kernel kernel,
                           struct dpt_cuda_scales_args args, bool norm, struct draw *d, int seed)
 {

@@ -1,7 +1,7 @@
 /*
  * Stages of a pipeline: programs that each compute a range of a graph's nodes, and give each other
  * what crosses a cut, compute the bits of a program of the whole graph, in any of their
- * micro-batches under way. They tell of the same plans, and hold less.
+ * micro-batches in flight. They report the same plans, and hold less.
  */
 #include "core/backend/tests/left_out.h"
 
@@ -27,7 +27,7 @@ struct stages {
 
 /* --- graphs and cuts -------------------------------------------------------------------------- */
 
-/* Two groups of branches and a dense layer or two, each behind a layer that may begin a stage. */
+/* Two groups of branches and a dense layer or two, each after a layer that may begin a stage. */
 static void stages_init(struct scene *s, int seed)
 {
     static const struct dpt_window same = {{3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, 1};
@@ -121,14 +121,14 @@ static void open_stage(struct stage *stage, const struct scene *s, int32_t first
     assert_int_equal(cuda->measure(&s->spec, &all, &err), DPT_OK);
     assert_true(bytes.values <= IN_FLIGHT * all.values && bytes.copies <= all.copies);
     assert_true(last - first == s->graph.n_nodes || bytes.copies < all.copies);
-    /* But for how much workspace there is, the tables of layouts, and what is rounded up. */
+    /* The sizes differ by the workspace, the tables of layouts, and rounding up. */
     assert_in_range(cuda->bytes(stage->program) + ROUNDING, bytes.values + bytes.copies,
                     bytes.values + bytes.copies + bytes.scratch + 2 * ROUNDING);
 }
 
 /* --- passes ----------------------------------------------------------------------------------- */
 
-/* What stage k gives the next one, or that one gives back. */
+/* The values that stage k gives the next one, or the gradients that it gets back. */
 static void cross(const struct stages *all, int k, int flight, bool gradient)
 {
     const struct stage *before = &all->stage[k], *behind = &all->stage[k + 1];
@@ -274,8 +274,8 @@ struct leaves {
     int32_t n, adds;
 };
 
-/* What each micro-batch gives by itself, added by the host into the first one's arena: along the
- * tree or one after another. */
+/* The gradient of each micro-batch by itself, added by the host into the first one's arena: along
+ * the tree or one after another. */
 static void sum_on_host(struct scene *s, struct leaves *l)
 {
     void *program = open_program(cuda, s);
@@ -297,7 +297,7 @@ static void sum_on_host(struct scene *s, struct leaves *l)
     cuda->close(program);
 }
 
-/* Forward, and backward in two ranges: of the learned tensors alone. */
+/* Forward, and backward in two ranges, for the learned tensors alone. */
 static void pass_in_ranges(struct scene *s, void *program, int32_t node, float *gradient,
                            float *state)
 {
@@ -364,8 +364,8 @@ static void sum_on_device(struct scene *s, const struct leaves *l, bool passes, 
     dpt_free(g), dpt_free(state);
 }
 
-/* Of any number of micro-batches, by whole passes and by ranges, the sums are the host's, bit for
- * bit; and as much memory is taken for them as is measured. */
+/* For any number of micro-batches, by whole passes and by ranges, the sums are bitwise those of the
+ * host; and they take as much memory as is measured. */
 static void sums_are_the_hosts(void **state)
 {
     (void)state;
@@ -403,7 +403,7 @@ static void log_begin(char path[NAMES])
 {
     static int number;
 
-    /* Another name each time: the fake notices what has changed. */
+    /* Another name each time, since the fake only notices changes. */
     snprintf(path, NAMES, "%s/%d", folder, number++);
     fake_set("FAKEGPU_LOG", path);
 }
@@ -418,7 +418,7 @@ static char *log_end(const char *path)
     return log;
 }
 
-/* The blocks of all launches of a kernel, of any type, as the log tells them; frees it. */
+/* The blocks of all launches of a kernel, of any type, from the log, which is freed. */
 static int64_t blocks_in(char *log, const char *kernel, int *launches)
 {
     char text[NAMES];
@@ -454,9 +454,9 @@ static int64_t blocks_of(const struct dpt_cuda_program *p, const struct dpt_cuda
     return blocks;
 }
 
-/* Each range of nodes that is renewed converts its own layouts, in one launch, or in none where it
- * has no weights; all of them together are those of a refresh, and give its bits. No block has
- * nothing to do, whatever the sizes of the weights. */
+/* Each range of nodes that is renewed converts its own layouts, in one launch, or in none if it has
+ * no weights; together they convert those of a refresh, with the same bits. Every block has
+ * something to do, whatever the sizes of the weights. */
 static void ranges_convert_their_own(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /* Whole steps on the (fake) GPU against the same steps on the host: optimizers, micro-batches,
- * where the samples come from, buckets, what is not finite, loss scales. The fake does what is
- * enqueued in any order that streams and events allow, so a missing event shows as other bits. */
+ * sources of samples, buckets, numbers that are not finite, loss scales. The fake does enqueued
+ * work in any order that streams and events allow, so a missing event shows as other bits. */
 #include "core/backend/cuda/tests/steps_device.h"
 
 /* --- comparing -------------------------------------------------------------------------------- */
@@ -96,7 +96,7 @@ static void joins(void **state)
 }
 
 /* Groups of tensors with rates and decays of their own, as many buckets as there are, and frozen
- * tensors: these keep their bits, and those before all that learn do not travel. */
+ * tensors: these keep their bits, and those before all learned tensors are not sent. */
 static void groups(void **state)
 {
     int64_t left_out = 0;
@@ -161,8 +161,8 @@ static void sums_over_ranks(void **state)
     fake_set("FAKEGPU_PROTECT", NULL);
 }
 
-/* Samples that weigh something else than 1 or nothing, and a step whose samples weigh nothing: it
- * has no update, with or without skipping what is no number, and those behind it do. */
+/* Samples with weights other than 1, and a step whose samples have weight 0: it has no update, with
+ * or without skipping NaN, and the steps after it have. */
 static void weights(void **state)
 {
     (void)state;
@@ -180,7 +180,7 @@ static void weights(void **state)
     }
 }
 
-/* A rank without samples gives zeros, and takes what the others counted. */
+/* A rank without samples gives zeros, and takes the others' sums. */
 static void nothing_to_do(void **state)
 {
     (void)state;
@@ -225,8 +225,9 @@ static void nothing_to_do(void **state)
     }
 }
 
-/* However the device's streams overtake each other, a second thread fills the staging buffers, and
- * the samples come: the same bits. And a sum over one rank changes none. */
+/* The bits do not depend on the order in which the device's streams run, on a second thread that
+ * fills the staging buffers, nor on where the samples come from. A sum over one rank changes
+ * none. */
 static void any_order(void **state)
 {
     (void)state;
@@ -257,7 +258,7 @@ static void any_order(void **state)
     }
 }
 
-/* What is fetched and sent back goes on with the same bits. */
+/* State that is fetched and sent back continues with the same bits. */
 static void goes_on(void **state)
 {
     (void)state;
@@ -292,8 +293,8 @@ static void goes_on(void **state)
     }
 }
 
-/* What is larger than a piece of pinned memory (4 MiB) arrives whole: a data set with gaps between
- * its samples, and arenas there and back. */
+/* Data larger than a piece of pinned memory (4 MiB) arrive whole: a data set with gaps between its
+ * samples, and arenas there and back. */
 static void large_arrays(void **state)
 {
     const struct dpt_loss_scale scale = dpt_loss_scale_start(false, 1);
@@ -330,7 +331,7 @@ static void large_arrays(void **state)
     scene_close(&s);
 }
 
-/* A NaN withholds its update, and all that follow unless it is to be skipped. */
+/* A NaN withholds its update, and all later ones unless it is to be skipped. */
 static void not_a_number(void **state)
 {
     (void)state;
@@ -348,8 +349,8 @@ static void not_a_number(void **state)
     }
 }
 
-/* With half floats a scale that is too large is halved until gradients are finite; those updates
- * are left out, and counted. */
+/* With half floats, too large a scale is halved until gradients are finite; those updates are left
+ * out, and counted. */
 static void half_floats(void **state)
 {
     (void)state;
@@ -406,7 +407,7 @@ static void careful_step(struct device *d, int step, float *before)
     OK(cuda->steps->update(d->steps, scene_rate(step), step, &err));
 }
 
-/* Nothing that is asked for in between, or not waited for, changes what comes out. */
+/* No request in between, and no missing wait, changes the results. */
 static void other_orders(void **state)
 {
     const struct dpt_loss_scale scale = dpt_loss_scale_start(false, 1);
@@ -426,7 +427,7 @@ static void other_orders(void **state)
         device_run(&s, &whole);
         result_open(&other, &s);
         OK(device_open(&d, &s, &err));
-        /* Put over steps that still go on. */
+        /* The state is replaced while steps are still in flight. */
         for (int i = 0; i < 2; i++) {
             OK(cuda->steps->put(d.steps, s.params, other.slot, &scale, &err));
             OK(device_steps(&d, 1, i == 0 ? 2 : plan.steps, &err));
@@ -449,8 +450,8 @@ static void other_orders(void **state)
     fake_set("FAKEGPU_SEED", NULL);
 }
 
-/* As memory grows: the program does not fit, its steps do not (and it is said what would), the data
- * set does not and comes from the host, all does. */
+/* With growing memory: the program does not fit; its steps do not (and the error says what would);
+ * the data set does not and comes from the host; everything fits. */
 static void memory_runs_out(void **state)
 {
     int refused = 0, advised = 0, staged = 0, stored = 0;
@@ -504,8 +505,8 @@ static void fetch(struct device *d, struct scene_result *r)
     OK(cuda->steps->get(d->steps, r->params, r->slot, r->gradient, &err));
 }
 
-/* Half of the job; then a step of which all launches are told, with what they take in a graph, and
- * what they changed meanwhile is as before; then the rest. */
+/* Half of the job; then a profiled step, whose launches are all reported with their times in a
+ * graph, and which restores what they changed; then the rest. */
 static void run_and_ask(const struct scene *s, struct scene_result *r)
 {
     const struct dpt_loss_scale scale =
@@ -540,7 +541,7 @@ static void run_and_ask(const struct scene *s, struct scene_result *r)
             fail_msg("%s of '%s' takes %g us", costs[i].what, costs[i].node, us);
         updates += costs[i].node[0] == '\0' && costs[i].flops == 0;
     }
-    assert_in_range(updates, 3, 4); /* samples, norm, the optimizer; rates where ranks reduce */
+    assert_in_range(updates, 3, 4); /* samples, norm, the optimizer; rates if ranks reduce */
     OK(device_steps(&d, 4, s->plan.steps, &err));
     fetch(&d, r);
     device_close(&d);
@@ -551,7 +552,7 @@ static void asking_changes_nothing(void **state)
 {
     (void)state;
     if (real_device())
-        skip(); /* its clock cannot be told what things take */
+        skip(); /* its clock cannot be set */
     for (uint64_t seed = 0; seed < 10; seed += (uint64_t)net_every()) {
         struct scene_plan plan = random_plan(700 + seed);
         struct scene_result plain, asked;

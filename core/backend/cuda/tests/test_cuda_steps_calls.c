@@ -1,5 +1,5 @@
-/* Which calls whole steps make of the driver, and what becomes of it when one of them fails:
- * against the fake device's log. */
+/* Tests which calls whole steps make of the driver, and what happens if one of them fails, with the
+ * fake device's log. */
 #include "core/backend/cuda/tests/steps_device.h"
 
 #if defined(DPT_WITH_CUDA) && DPT_WITH_CUDA
@@ -90,7 +90,7 @@ static void same_results(const struct scene *s, const struct scene_result *a,
 }
 
 /* Several steps in one launch, whoever fills the staging buffers, in any order that streams allow,
- * and read in between or not: the bits of steps that are launched one by one. */
+ * and read in between or not: they have the bits of steps that are launched one by one. */
 static void several_steps_a_launch(void **state)
 {
     char path[100], text[16];
@@ -123,7 +123,7 @@ static void several_steps_a_launch(void **state)
         same_results(&s, &one, &between);
         log = read_file(path);
         unlink(path);
-        /* Those before the first multiple, some at the end, and one that is short stand alone. */
+        /* Steps before the first multiple, some at the end, and a short step are launched alone. */
         assert_in_range(lines_with(log, "cuGraphLaunch"), 4,
                         14 / s.plan.at_once + 2 * (s.plan.at_once - 1) + 1);
         free(log);
@@ -132,7 +132,7 @@ static void several_steps_a_launch(void **state)
     }
 }
 
-/* Only short steps of one rank, whose samples are stored. */
+/* Only short steps of one rank whose samples are on the device. */
 static void long_steps_stand_alone(void **state)
 {
     (void)state;
@@ -156,8 +156,8 @@ static void long_steps_stand_alone(void **state)
 }
 
 #if LOOKS_INSIDE
-/* The next step's samples, which are large, do not stand before this one's gradient: with seed 0
- * the fake does only what is waited for, and what comes before it on the same stream. */
+/* The next step's samples, which are large, do not come before this one's gradient: with seed 0 the
+ * fake does only what is waited for, and what comes before it on the same stream. */
 static void samples_keep_no_bucket_waiting(void **state)
 {
     struct scene_plan plan = random_plan(602);
@@ -185,7 +185,7 @@ static void samples_keep_no_bucket_waiting(void **state)
     OK(cuda->steps->compute(d.steps, 0, scene_micros(&s, 0), plan.seed, 0, &err));
     OK(cuda->steps->bucket(d.steps, 0, &at, &n, &tail, &err));
     steps = d.steps;
-    fake_set("FAKEGPU_HANG", "1"); /* who asks does not make it go on */
+    fake_set("FAKEGPU_HANG", "1"); /* polling does not make work progress */
     assert_int_equal(steps->p->ctx.lib.cuEventQuery(steps->staging_buffers[1].uploaded),
                      CUDA_ERROR_NOT_READY);
     fake_set("FAKEGPU_HANG", NULL);
@@ -219,8 +219,9 @@ static void run_profiled(const struct scene *s, struct scene_result *r)
     device_close(&d);
 }
 
-/* The second branch of backward as early as it may be, as late, and by chance: the bits of one
- * stream. And the fake refuses a graph in which both may touch the same memory at once. */
+/* The second branch of backward runs as early as possible, as late as possible, and at random: the
+ * bits are those of one stream. And the fake refuses a graph in which both may touch the same
+ * memory at once. */
 static void two_branches(void **state)
 {
     static const char *const orders[] = {"2", "3", "5", "9"};
@@ -253,8 +254,8 @@ static void two_branches(void **state)
     }
 }
 
-/* The calls whose failure is tried. A capture that cannot be ended stays, and what was captured is
- * not freed: so that one is last. */
+/* The calls whose failure is tried. A capture that cannot be ended stays, and its memory is not
+ * freed: so that call is last. */
 static const char *const calls[] = {
     "cuMemAlloc",         "cuMemHostAlloc",         "cuMemcpyHtoDAsync",   "cuMemcpyDtoHAsync",
     "cuMemsetD8Async",    "cuMemsetD32Async",       "cuEventCreate",       "cuEventRecord",
@@ -272,7 +273,7 @@ static bool fails_well(const struct scene *s, const char *call, int n)
     char text[100], path[100];
     char *log, *at;
 
-    /* Another name each time: the fake notices what has changed. */
+    /* Another name each time, since the fake only notices changes. */
     snprintf(path, sizeof path, "%s/%d-%s-%d", folder, s->plan.reduces, call, n);
     fake_set("FAKEGPU_LOG", path);
     snprintf(text, sizeof text, "%s:%d", call, n);
@@ -284,7 +285,8 @@ static bool fails_well(const struct scene *s, const char *call, int n)
     unlink(path);
     at = strstr(log, "fails on demand");
     if (at != NULL) {
-        /* While all is closed nobody listens; and that the data set does not fit is no error. */
+        /* Failures while everything is closed are not reported; and it is no error that the data
+         * set does not fit. */
         if (status == DPT_OK && strcmp(call, "cuMemAlloc") != 0 &&
             strstr(at, "cuMemcpyDtoHAsync") != NULL)
             fail_msg("%s fails, and nobody says so", text);
@@ -297,7 +299,7 @@ static bool fails_well(const struct scene *s, const char *call, int n)
     return at != NULL;
 }
 
-/* Whichever call fails, at whichever place: a status, a text, and nothing is left behind. */
+/* Whichever call fails, at whichever place: there is a status and a text, and nothing is leaked. */
 static void failures(void **state)
 {
     struct scene_plan plan = random_plan(700);

@@ -1,5 +1,5 @@
-/* How the device's kernels add up rows (struct dpt_cuda_cut): in the documented order, by all
- * threads of the last block, and without loss where a channel's mean is far from zero. */
+/* Tests how the device's kernels add up rows (struct dpt_cuda_cut): in the documented order, by all
+ * threads of the last block, and without loss if a channel's mean is far from zero. */
 #include "core/backend/tests/net.h"
 
 #include "core/backend/cuda/tests/tensor.h"
@@ -174,7 +174,8 @@ static void run_scales(const struct rows *r)
     dpt_free(partial), dpt_free(counter);
 }
 
-/* No thread of a last block reads more than its share of the partial sums, and all of them read. */
+/* No thread of a last block reads more than its share of the partial sums, and every thread reads
+ * some. */
 static void by_all_threads_of_the_last_block(void **state)
 {
     static void (*const runs[])(const struct rows *r) = {run_bias, run_statistics, run_gradients,
@@ -203,7 +204,7 @@ static void by_all_threads_of_the_last_block(void **state)
     }
 }
 
-/* Means 3000 times the deviation: the variance of floats has all digits that the numbers have. */
+/* Means 3000 times the deviation: a variance in floats has all digits of the numbers. */
 static void of_channels_far_from_zero(void **state)
 {
     struct draw d = {300};

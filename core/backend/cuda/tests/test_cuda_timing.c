@@ -1,6 +1,5 @@
-/* What is measured on the (fake) GPU: launches as a graph repeats them, on numbers that are not
- * zero, and nothing is left of it. The fake's clock goes by what each kind of work is said to take.
- */
+/* Tests measurements on the (fake) GPU: launches repeated by a graph, on numbers that are not zero,
+ * without leaving a trace. The fake's clock advances by the time set for each kind of work. */
 #include "core/backend/cuda/tests/program_scene.h"
 
 #if defined(DPT_WITH_CUDA) && DPT_WITH_CUDA
@@ -36,8 +35,7 @@ static void net_init(struct scene *s, enum dpt_precision precision)
 
 /* --- plans ------------------------------------------------------------------------------------ */
 
-/* Opens a program, and says what it chose and what the device was told meanwhile; the caller frees
- * both. */
+/* Opens a program, and gives its choices and the device's log meanwhile; the caller frees both. */
 static void *open_as(const struct scene *s, const char *takes, char **tags, char **log)
 {
     static int number;
@@ -59,7 +57,7 @@ static void *open_as(const struct scene *s, const char *takes, char **tags, char
     return program;
 }
 
-/* The tag behind the line that begins so. */
+/* The tag at the end of the line that begins so. */
 static void assert_tag(const char *tags, const char *what, const char *tag)
 {
     const char *line = strstr(tags, what);
@@ -81,7 +79,7 @@ static int lines(const char *log, const char *text)
 }
 
 /* The plan that is the fastest in a graph is taken, not the one that is launched the fastest, and
- * no other stays alive. */
+ * no other plan stays alive. */
 static void graphs_are_timed(void **state)
 {
     char *tags, *log, created[64], destroyed[64];
@@ -113,8 +111,8 @@ static void graphs_are_timed(void **state)
     scene_release(&s);
 }
 
-/* A plan that cannot be captured is not taken where others can, however fast it is; where none can,
- * the first that works is. */
+/* A plan that cannot be captured is not taken if others can, however fast it is; if none can, the
+ * first that works is taken. */
 static void some_cannot_be_captured(void **state)
 {
     char *tags, *log;
@@ -134,9 +132,9 @@ static void some_cannot_be_captured(void **state)
     scene_release(&s);
 }
 
-/* Those whose bits vary from run to run are timed, too, and taken where the job allows it; what the
- * others cost is told, also where it was measured at an earlier start. What was taken by a run that
- * allows them is not taken by one that does not. */
+/* Plans whose bits vary from run to run are timed, too, and taken if the job allows it; the cost of
+ * the others is reported, also if it was measured at an earlier start. A run that does not allow
+ * such plans does not take those of a run that does. */
 static void bits_have_a_price(void **state)
 {
     static const char takes[] = "engine 9:1:200,engine 7:1:500,engine:1:900,"
@@ -189,7 +187,7 @@ static void bits_have_a_price(void **state)
     scene_release(&s);
 }
 
-/* A program whose plans were timed computes as one that was given the same ones. */
+/* A program whose plans were timed computes like one that was given the same plans. */
 static void timing_leaves_nothing(void **state)
 {
     (void)state;
@@ -238,7 +236,7 @@ int main(int argc, char **argv)
         return left_out("there is no GPU that is faked");
     if (mkdtemp(folder) == NULL)
         return 1;
-    fake_set("FAKEGPU_QUIET", "1"); /* a capture that ends is said aloud */
+    fake_set("FAKEGPU_QUIET", "1"); /* a capture that ends is logged */
     failed = cmocka_run_group_tests(tests, NULL, NULL);
     rmdir(folder);
     return failed;
