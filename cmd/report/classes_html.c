@@ -18,7 +18,7 @@ enum {
 
 struct pair {
     int32_t label, chosen;
-    double n;
+    double n, then; /* by `then` where n is equal */
 };
 
 void dpt_page_class(struct dpt_page *r, const struct dpt_page_predictions *v, const char *before,
@@ -149,6 +149,8 @@ static int more_first(const void *a, const void *b)
 
     if (x->n != y->n)
         return x->n < y->n ? 1 : -1;
+    if (x->then != y->then)
+        return x->then < y->then ? 1 : -1;
     return x->label != y->label ? x->label - y->label : x->chosen - y->chosen;
 }
 
@@ -171,7 +173,7 @@ static void write_pairs(struct dpt_page *r, const struct dpt_page_predictions *v
     for (int32_t i = 0; i < v->outputs && pairs != NULL; i++)
         for (int32_t k = 0; k < v->outputs; k++)
             if (i != k && cell(v, i, k) > 0)
-                pairs[n++] = (struct pair){i, k, cell(v, i, k)};
+                pairs[n++] = (struct pair){.label = i, .chosen = k, .n = cell(v, i, k)};
     if (n == 0)
         return;
     qsort(pairs, (size_t)n, sizeof *pairs, more_first);
@@ -224,7 +226,7 @@ static void write_hardest(struct dpt_page *r, const struct dpt_page_predictions 
     for (int32_t i = 0; i < v->outputs && order != NULL; i++)
         if (v->class[i].weight > 0)
             order[n++] =
-                (struct pair){i, 0, v->class[i].weight / v->weight - 2 * v->class[i].recall};
+                (struct pair){.label = i, .n = -v->class[i].recall, .then = v->class[i].weight};
     if (n == 0)
         return;
     qsort(order, (size_t)n, sizeof *order, more_first);

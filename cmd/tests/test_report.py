@@ -102,6 +102,7 @@ def test_job_and_environment(project, page):
     event = dpt.events(run, "run")[0]
     assert facts["ranks"] == "2" and facts["host of rank 0"] == event["host"] and facts["MPI"] == event["mpi"]
     assert facts["library"] == event["library"] and facts["test samples"] == "261"
+    assert not page.section("environment").all("thead"), "one run needs no heads of columns"
 
 
 def test_work_of_the_ranks(project, page):
@@ -281,6 +282,7 @@ def test_several_runs(project, tmp_path):
     for i, name in enumerate("ab"):
         test = [e for e in dpt.events(folder / "runs" / name, "eval") if e["split"] == "test"][-1]
         assert results["test loss"][i] == f"{test['loss']:.4g}"
+    assert page.section("environment").one("thead").rows() == [["", "a", "b", "c"]]
     assert {"a: train", "b: valid", "c: test"} <= set(page.lines("loss"))
     assert set(page.lines("rate")) == {"a", "b", "c"}
     assert [e.words for e in page.root.one("figure", id="rate").all("li")] == ["a", "b", "c"]
@@ -406,7 +408,10 @@ def test_many_classes(tmp_path):
     page = report(tmp_path / "r.html", train(tmp_path / "p", "runs/a", "--set", "train.epochs=1"))
     section = page.section("predictions")
     assert not section.all("table", klass="matrix")
+    _, hardest, every = (table.rows()[1:] for table in section.all("table", klass="pairs")[:3])
     assert [len(table.rows()) for table in section.all("table", klass="pairs")[:3]] == [21, 13, 41]
+    seen = [row for row in every if row[1] != "0"]
+    assert hardest == sorted(seen, key=lambda row: (float(row[3]), -int(row[1]), int(row[0])))[:12], "least recall, then most samples"
 
 
 def test_regression(tmp_path):

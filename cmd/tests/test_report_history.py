@@ -29,6 +29,10 @@ def many_runs(folder, n):
     return [folder / f"r{i}" for i in range(n)]
 
 
+def colours(group):
+    return {name for line in group.all("polyline") for name in line.attributes["class"].split() if re.fullmatch(r"k\d+", name)}
+
+
 @pytest.mark.parametrize("n", [16, 100])
 def test_many_runs(tmp_path, n):
     """A row each, in one table whose heads are the keys that differ; one legend of them for all charts; the page stays small."""
@@ -44,6 +48,7 @@ def test_many_runs(tmp_path, n):
     assert not page.root.one("figure", id="rate").all("li")
     groups = page.root.one("figure", id="loss").all("g", **{"data-p": "train"})
     assert [g.attributes["data-r"] for g in groups] == [str(i) for i in range(n)] and all(g.all("polyline") for g in groups)
+    assert [colours(g) for g in groups] == [{f"k{i % 8}"} for i in range(n)], "after the last colour they repeat"
     same, differs = page.section("environment").all("table")
     assert ["host of rank 0", "here"] in same.rows() and differs.rows()[0] == ["run", "threads a rank"] and differs.rows()[2] == ["r1", "2"]
     assert len(page.bytes) < 60e3 + 12e3 * n
@@ -67,6 +72,18 @@ def test_best_is_what_the_job_monitors(tmp_path, monitor, tiles):
     assert {name: text for name, text in found.items() if "valid" in name} == tiles
     head, *_ = report(tmp_path / "r2.html", *runs, "--no-predictions").section("comparison").rows()
     assert [name for name in head if name.endswith("valid accuracy")] == [name for name in tiles if name.endswith("accuracy")]
+
+
+def test_how_long_ranks_waited(tmp_path):
+    """Of steps in which ranks worked 3 and 1 s, the slowest half a second longer: 1 s to 4."""
+    run = tmp_path / "run"
+    run.mkdir()
+    events = [{"event": "run", "name": "x", "ranks": 2, "steps": 2},
+              *({"event": "train", "step": step, "loss": 1, "rank_seconds": [mean - 0.5, mean + 0.5], "rank_seconds_mean": mean,
+                 "rank_seconds_most": mean + 0.5, "slowest_rank": 1} for step, mean in ((1, 3), (2, 1)))]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    ranks = report(tmp_path / "r.html", run, "--no-predictions").section("ranks").one("p").words
+    assert "worked 4 s on its part" in ranks and "waited at least 25.0 % of that for the slowest" in ranks, ranks
 
 
 def test_numbers_that_are_none(tmp_path):

@@ -260,7 +260,7 @@ static _Noreturn void end_start(const struct dpt_watch *w, const char *line)
  * Checks the ranks while MPI starts and there is no page yet. Those of this machine are found as
  * the children of its launcher; one that died or is stopped is certainly the cause of the wait.
  */
-static void check_start(struct dpt_watch *w, double passed)
+void dpt_watch_check_start(struct dpt_watch *w, double passed)
 {
     struct dpt_rank_status dead = {0};
     char line[512];
@@ -293,7 +293,7 @@ static void check_start(struct dpt_watch *w, double passed)
 }
 
 /* Checks a process that works alone, whose notes are the only sign of progress. */
-static void check_note(struct dpt_watch *w, double passed)
+void dpt_watch_check_note(struct dpt_watch *w, double passed)
 {
     const unsigned note = atomic_load_explicit(&w->mine->note, memory_order_acquire);
     char line[DPT_NOTE_TEXT + 128];
@@ -352,11 +352,11 @@ static void *serve(void *arg)
         w->looked = now;
         check_device(w, passed);
         if (w->patience > 0)
-            check_note(w, passed);
+            dpt_watch_check_note(w, passed);
         if (w->alone)
             continue;
         if (w->n == 0) {
-            check_start(w, passed);
+            dpt_watch_check_start(w, passed);
             continue;
         }
         note_progress(w, passed);

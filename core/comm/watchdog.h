@@ -74,6 +74,11 @@ enum dpt_status dpt_nodes_open(struct dpt_nodes *nodes, const struct dpt_comm *c
                                struct dpt_error *err);
 void dpt_nodes_close(struct dpt_nodes *nodes);
 
+/* What the watchdog's thread does at each tick, `passed` seconds after the one before. Both end the
+ * process where it has waited for too long: for MPI to start; alone, for its next note. */
+void dpt_watch_check_start(struct dpt_watch *watch, double passed);
+void dpt_watch_check_note(struct dpt_watch *watch, double passed);
+
 /* Publishes that this rank has ended, waits until the node's other ranks have too, and ends the
  * watchdog's thread. */
 void dpt_watch_end(struct dpt_watch *watch);

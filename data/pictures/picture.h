@@ -68,7 +68,7 @@ bool dpt_picture_is(const uint8_t *bytes, size_t n);
  * RANK. */
 enum dpt_status dpt_picture_file(const char *path, char **bytes, size_t *n, struct dpt_error *err);
 /* header_only: its size and channels alone; its pixels are NULL then. Errors: BAD_DATA (no picture,
- * damaged, cut off, too large; names the file), IO, RANK. */
+ * damaged, cut off, too large; names the file), RANK. */
 enum dpt_status dpt_picture_read(struct dpt_picture *picture, const char *path, bool header_only,
                                  struct dpt_error *err);
 /* The same of the n bytes of a file; name: what messages call it. Any thread. Errors: BAD_DATA,

@@ -20,7 +20,7 @@ enum dpt_status dpt_picture_list_check(struct dpt_picture_list *list, bool leave
         dpt_picture_release(&picture);
         if (status == DPT_OK) {
             list->entries[leave_out ? good++ : i] = list->entries[i];
-        } else if (status == DPT_BAD_DATA || status == DPT_IO) {
+        } else if (status == DPT_BAD_DATA) {
             list->entries[i].bad = true;
             dpt_str_printf(bad, "%s\n", reason.text);
             ++*n;

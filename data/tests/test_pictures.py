@@ -166,6 +166,18 @@ def test_pictures_are_turned_upright(tmp_path, orientation, form):
     assert got.shape == want.shape and np.abs(got.astype(int) - want).max() <= (form == "jpg")
 
 
+def test_orientation_after_an_odd_chunk(tmp_path):
+    """Each chunk of a WebP file begins at an even byte (RFC 9649)."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    data = encoded(Image.fromarray(picture(24, 40)), "WEBP", lossless=True, exif=exif.tobytes())
+    at = data.rindex(b"EXIF")
+    data = data[:at] + b"ODDS" + struct.pack("<I", 3) + b"abc\0" + data[at:]
+    data = data[:4] + struct.pack("<I", len(data) - 8) + data[8:]
+    good("pictures", folder_of(tmp_path / "in", {"a/1.webp": data}), "--output", tmp_path / "out" / "x", warns=True)
+    assert np.array_equal(load(tmp_path / "out" / "x")[0][0], np.rot90(picture(24, 40), -1).transpose(2, 0, 1))
+
+
 def test_pictures_that_move_as_webp_are_refused(tmp_path):
     moving = encoded(Image.fromarray(picture(9, 9)), "WEBP", save_all=True, append_images=[Image.fromarray(picture(9, 9, seed=1))])
     folder = folder_of(tmp_path / "in", {"a/1.webp": moving, "a/2.png": Image.new("RGB", (9, 9)), "b/1.png": Image.new("RGB", (9, 9))})

@@ -225,6 +225,9 @@ static void mistakes_are_told(void **state)
         {"  - conv: 6\n  - tanh\n  - relu: {from: conv1}\n" HEAD,
          AT(5) "[1] (tanh1): no layer reads its output: join it (`add: tanh1`), read it (`from: "
                "tanh1`) or leave it out"},
+        {"  - flatten: {name: a}\n  - dense: {outputs: 3, name: b}\n"
+         "  - dense: {outputs: 3, from: a}\n",
+         AT(5) "[1] (b): no layer reads its output"},
         {"  - residual: [relu, {tanh: {from: input}}]\n" HEAD,
          "job.yaml:4:16: model.layers[0].residual.layers[0] (relu1): no layer reads its output"},
         {"  - residual: {layers: [relu: {name: a}], shortcut: [tanh: {name: a}]}\n" HEAD,

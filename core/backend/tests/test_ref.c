@@ -336,8 +336,13 @@ static void what_is_not_finite_is_found(void **state)
     assert_int_equal(batch_nonfinite(&dpt_backend_ref, program, &data, params, 3, &position), 0);
     assert_int_equal(position, 2);
     assert_int_equal(batch_nonfinite(&dpt_backend_ref, program, &data, params, 2, &position), -1);
+    data.input[2 * 60 + 7] = INFINITY;
+    assert_int_equal(batch_nonfinite(&dpt_backend_ref, program, &data, params, 3, &position), 0);
+    assert_int_equal(position, 2);
     data.input[2 * 60 + 7] = kept;
 
+    params[g.tensors[1].offset + 1] = -INFINITY;
+    assert_int_equal(batch_nonfinite(&dpt_backend_ref, program, &data, params, 3, &position), 1);
     params[g.tensors[1].offset + 1] = NAN;
     assert_false(isfinite(train(program, 0, &data.batch, params, gradient, false)));
     assert_int_equal(batch_nonfinite(&dpt_backend_ref, program, &data, params, 3, &position), 1);

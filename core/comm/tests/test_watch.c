@@ -12,7 +12,7 @@
 
 #include "core/base/process.h"
 #include "core/base/rng.h"
-#include "core/comm/watch.h"
+#include "core/comm/watchdog.h"
 
 enum { MOST = 9, LIMIT = 60 };
 
@@ -274,6 +274,89 @@ static void processes_are_read(void **state)
     assert_false(dpt_process_read(pid, &child));
 }
 
+/* Runs `work` in a process of its own. said: out, what it wrote to standard error. Returns its exit
+ * code. */
+static int code_of(void (*work)(struct dpt_watch *w), char *said, size_t size)
+{
+    int pid, ends[2], status;
+    size_t n = 0;
+    ssize_t more;
+
+    assert_int_equal(pipe(ends), 0);
+    pid = fork();
+    if (pid == 0) {
+        struct dpt_watch w = {.host = "node07", .mine = &w.own};
+
+        alarm(20);
+        dup2(ends[1], STDERR_FILENO);
+        close(ends[0]);
+        close(ends[1]);
+        work(&w);
+        _exit(0);
+    }
+    close(ends[1]);
+    while ((more = read(ends[0], said + n, size - 1 - n)) > 0)
+        n += (size_t)more;
+    said[n] = '\0';
+    close(ends[0]);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+/* Each note comes in time, and together they take longer than its patience. */
+static void notes_in_time(struct dpt_watch *w)
+{
+    w->patience = 10;
+    for (int i = 0; i < 10; i++) {
+        dpt_watch_note(w, i, "reading", "");
+        for (int tick = 0; tick < 20; tick++)
+            dpt_watch_check_note(w, 0.49);
+    }
+}
+
+static void note_that_stays(struct dpt_watch *w)
+{
+    notes_in_time(w);
+    for (int tick = 0; tick < 2; tick++)
+        dpt_watch_check_note(w, 0.49);
+}
+
+static void a_lone_process_ends_if_its_note_stays(void **state)
+{
+    char said[512];
+
+    (void)state;
+    assert_int_equal(code_of(notes_in_time, said, sizeof said), 0);
+    assert_string_equal(said, "");
+    assert_int_equal(code_of(note_that_stays, said, sizeof said), dpt_exit_code(DPT_RANK));
+    assert_string_equal(said,
+                        "no answer for 10 s while reading: is a file server or a device gone?\n");
+}
+
+static void start_in_time(struct dpt_watch *w)
+{
+    for (int i = 0; i < 599; i++)
+        dpt_watch_check_start(w, 0.5);
+}
+
+static void start_that_is_late(struct dpt_watch *w)
+{
+    start_in_time(w);
+    dpt_watch_check_start(w, 0.5);
+}
+
+static void mpi_has_five_minutes_to_start(void **state)
+{
+    char said[512];
+
+    (void)state;
+    assert_int_equal(code_of(start_in_time, said, sizeof said), 0);
+    assert_string_equal(said, "");
+    assert_int_equal(code_of(start_that_is_late, said, sizeof said), dpt_exit_code(DPT_RANK));
+    assert_string_equal(said,
+                        "rank 0 (node07): MPI has not started after 300 s: a rank is missing\n");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -284,6 +367,8 @@ int main(void)
         cmocka_unit_test(the_late_are_blamed_and_nobody_else),
         cmocka_unit_test(long_lines_are_cut),
         cmocka_unit_test(processes_are_read),
+        cmocka_unit_test(a_lone_process_ends_if_its_note_stays),
+        cmocka_unit_test(mpi_has_five_minutes_to_start),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

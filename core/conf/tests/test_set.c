@@ -37,6 +37,10 @@ static void settings_change_the_tree(void **state)
         {"nothing.a.b=1", "nothing:\n  a:\n    b: 1"},
         {"new.a.b=1", "new:\n  a:\n    b: 1"},
         {"layers[0]=tanh", "layers:\n  - tanh\n  - dense: 10"},
+        {"layers[0].relu.name=a", "layers:\n  - relu:\n      name: a\n  - dense: 10"},
+        /* Another name, though it is as long, is no entry's. */
+        {"layers[0].tanh.name=a",
+         "layers:\n  - type: relu\n    tanh:\n      name: a\n  - dense: 10"},
         {"layers[1].dense=20", "layers:\n  - relu\n  - dense: 20"},
         {"layers[1].dense.bias=false",
          "layers:\n  - relu\n  - dense:\n      type: 10\n      bias: false"},

@@ -420,6 +420,18 @@ def test_statistics_of_a_batch_that_are_no_numbers(tmp_path):
     assert read(tmp_path / "run")[1]["updates"] == 1
 
 
+def test_statistics_are_named_before_gradients(tmp_path):
+    """Variances overflow, and so do gradients, by seven layers of large weights: the statistics were first."""
+    steep = "{dense: {outputs: 16, init: {normal: 1.0e+6}}}"
+    layers = "batchnorm, flatten, {dense: {outputs: 16, init: {normal: 1.0e-36}}}, " + ", ".join([steep] * 7) + ", {dense: 2}"
+    job = make(tmp_path, layers=layers, micro="4")
+    with h5py.File(tmp_path / "t.h5", "r+") as file:
+        file["images"][:] = -3e19
+        file["images"][::2] = 3e19
+    result = dpt.run(job, "--output", tmp_path / "run", "--set", "parallel.shard=parameters", ranks=2, cwd=tmp_path, env=dpt.ENDS_AT_ONCE)
+    assert result.code == 1 and "step 1: not a number: batchnorm1/running_var;" in result.err, result
+
+
 def test_a_batch_needs_two_samples(tmp_path):
     """Its micro-batches do not."""
     job = make(tmp_path, layers="flatten, {batchnorm: {statistics: batch}}, {dense: 2}", micro="1")

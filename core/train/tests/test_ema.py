@@ -105,7 +105,7 @@ def test_a_run_without_it_is_as_before(tmp_path):
 
 
 def test_meshes_have_the_bytes_of_one_rank(tmp_path):
-    """Slots so large that a node's ranks have them together, slices, stages, and parts of layers; stopped and resumed."""
+    """Each with all slots, slices, stages, and parts of layers; stopped and resumed."""
     path = job(tmp_path / "job.yaml", model="{type: mlp, hidden: [5600], outputs: 10}", optimizer="{type: adam}",
                comm="{reduction: reproducible}", train="{steps: 3, ema: 0.5}", checkpoint="{every: never}", eval="{every: 1 steps}")
     sets = ["checkpoint.every=1 epochs"]
@@ -118,6 +118,18 @@ def test_meshes_have_the_bytes_of_one_rank(tmp_path):
         train(path, folder, ranks=ranks, sets=[*sets, f"parallel={mesh}"])
         assert dpt.newest(folder) == dpt.newest(tmp_path / "one"), mesh
         assert validated(folder) == validated(tmp_path / "one"), mesh
+
+
+def test_slots_that_a_node_shares_have_the_bytes_of_one_rank(tmp_path):
+    """From 16 MiB on: each rank writes a part of the average, which is evaluated with all of it."""
+    path = job(tmp_path / "job.yaml", model="{type: mlp, hidden: [9200], outputs: 10}", optimizer="{type: adam}", batch="{global: 16, micro: 8}",
+               data="{train: synthetic, valid: 0.1, synthetic: {samples: 100, shape: [1, 12, 12]}}",
+               comm="{reduction: reproducible}", train="{steps: 2, ema: 0.5}", checkpoint="{every: 1 epochs}", eval="{every: 1 steps}")
+    planned = dpt.run("plan", path, "--json", "--no-time", "--ranks", 2)
+    assert json.loads(planned.out)["memory"]["of"]["optimizer"] == "node", planned
+    for ranks in (0, 2):
+        train(path, tmp_path / str(ranks), ranks=ranks)
+    assert validated(tmp_path / "2") == validated(tmp_path / "0") and dpt.newest(tmp_path / "2") == dpt.newest(tmp_path / "0")
 
 
 @pytest.mark.skipif(not os.path.exists(os.path.join(FAKE, "libcublasLt.so.13")), reason="no fake device")

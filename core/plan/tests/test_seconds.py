@@ -1,0 +1,64 @@
+"""The seconds that `dptrain plan` gives to a network, against the formulas of those who describe what is sent."""
+import json
+import math
+import sys
+
+import pytest
+
+sys.path.insert(0, "scripts/lib")
+import dpt  # noqa: E402
+
+INPUTS, WIDTH, OUTPUTS, SAMPLES = 64, 256, 10, 32
+FLOATS = (INPUTS + 1) * WIDTH + (WIDTH + 1) * OUTPUTS
+JOB = f"""
+data: {{train: synthetic, synthetic: {{samples: 1000, shape: [{INPUTS}], classes: {OUTPUTS}}}}}
+model: {{type: mlp, hidden: [{WIDTH}], outputs: {OUTPUTS}}}
+batch: {{global: {SAMPLES}, micro: {SAMPLES}}}
+device: {{kind: cpu, threads: 1}}
+"""
+
+
+def seconds(tmp_path, *words):
+    """What `plan` says of the time; `fabric` is the network between nodes."""
+    done = dpt.run("plan", dpt.write_job(tmp_path / "job.yaml", JOB), "--json", "--no-trial", *words)
+    assert done.code == 0, done
+    return json.loads(done.out)["time"]
+
+
+def message(fabric):
+    """A message without its bytes, in the LogGP model: its way, and the work of both ends."""
+    return fabric["latency_s"] + 2 * fabric["overhead_s"]
+
+
+def rounds(nodes):
+    """Of recursive doubling (Thakur, Rabenseifner & Gropp 2005): where nodes are left over, one before it and one after it."""
+    return math.floor(math.log2(nodes)) + (2 if nodes & (nodes - 1) else 0)
+
+
+def test_messages_of_a_pipeline(tmp_path):
+    """One micro-batch on two stages sends its values to the second stage and gets their gradients back."""
+    found = seconds(tmp_path, "--ranks", 2, "--ranks-per-node", 1, "--fabric", 10, "--set", "parallel.pipeline=2",
+                    "--set", "comm.reduction=reproducible")
+    each = message(found["fabric"]) + 4 * SAMPLES * WIDTH / found["fabric"]["bytes_per_s"]
+    assert found["step"]["stage_messages_s"] == pytest.approx(2 * each, rel=1e-6)
+    assert found["step"]["network_sum_s"] == 0, "each stage has one replica"
+
+
+@pytest.mark.parametrize("slow", ["latency", "bandwidth"])
+def test_an_allreduce_takes_the_better_way(tmp_path, slow):
+    """Recursive doubling takes log2 p rounds, which is best if messages are slow; Rabenseifner's sends 2 (p - 1) / p of all, best if bytes are."""
+    found = seconds(tmp_path, "--ranks-per-node", 1, *(("--latency", 1e6) if slow == "latency" else ("--bandwidth", 1e-3)))
+    for k in range(1, 11):
+        scale = found["scaling"][k]
+        sent = 2 * (1 - 0.5 ** k) * 4 * FLOATS / found["fabric"]["bytes_per_s"]
+        want = k * message(found["fabric"]) if slow == "latency" else sent
+        assert scale["ranks"] == 1 << k and scale["weak"]["network_sum_s"] == pytest.approx(want, rel=0.01), scale
+
+
+@pytest.mark.parametrize("ranks", [3, 4, 5])
+def test_gpus_of_a_node_that_is_not_full(tmp_path, ranks):
+    """A node with fewer ranks takes part in the sum over the nodes."""
+    if "built without" in dpt.run("plan", dpt.write_job(tmp_path / "job.yaml", JOB), "--no-time", "--device", "h100").err:
+        pytest.skip("built without CUDA")
+    found = seconds(tmp_path, "--device", "h100", "--ranks", ranks, "--ranks-per-node", 2, "--latency", 1e6, "--set", "batch.micro=4")
+    assert found["step"]["network_sum_s"] == pytest.approx(rounds(math.ceil(ranks / 2)) * message(found["fabric"]), rel=1e-3)
