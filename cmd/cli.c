@@ -388,6 +388,16 @@ static enum dpt_status help_of_keys(const struct dpt_cli *cli, struct dpt_error 
     return DPT_OK;
 }
 
+/* Commands whose name is also a key of the job file's have that, too. `train` lists all keys. */
+static void print_section_of(const char *name)
+{
+    for (const struct dpt_option *o = dpt_job_options; o->name != NULL; o++)
+        if (strcmp(o->name, name) == 0 && strcmp(name, "train") != 0) {
+            printf("\n`%s` in the job file:\n", name);
+            dpt_cli_print_keys(name);
+        }
+}
+
 enum dpt_status dpt_cli_help(const struct dpt_cli *cli, struct dpt_error *err)
 {
     const struct dpt_command *command = cli->command;
@@ -409,6 +419,7 @@ enum dpt_status dpt_cli_help(const struct dpt_cli *cli, struct dpt_error *err)
     print_options(dpt_cli_common_options);
     if (command->more_help != NULL)
         command->more_help();
+    print_section_of(command->name);
     if (takes_job && strcmp(command->name, "train") != 0)
         printf("\nkeys of the job file: `dptrain train --help` lists them, `dptrain --help KEY`\n"
                "tells of one (optimizer, batch.global)\n");

@@ -121,7 +121,6 @@ static enum dpt_status try_mesh(struct dpt_cli *cli, struct dpt_plan_meshes *all
     all->nodes = plan.nodes;
     dpt_plan_assumption(&plan, all->assumed);
     all->parameters = plan.model.graph.parameters;
-    all->saved = fmax(all->saved, c->share.first);
     if (all->gpu[0] == '\0')
         snprintf(all->gpu, sizeof all->gpu, "%s", plan.gpu.name);
 out:
@@ -278,7 +277,6 @@ void dpt_plan_meshes_json(const struct dpt_plan_meshes *all, struct dpt_json *j)
     dpt_json_int(j, "nodes", all->nodes);
     dpt_json_int(j, "parameters", all->parameters);
     dpt_json_real(j, "limit_bytes", all->limit > 0 ? all->limit : NAN);
-    dpt_json_real(j, "rank_0_saving_bytes", all->saved);
     dpt_json_array(j, "meshes");
     for (size_t i = 0; i < all->n; i++) {
         const struct dpt_plan_candidate *c = &all->list[i];
@@ -300,6 +298,7 @@ void dpt_plan_meshes_json(const struct dpt_plan_meshes *all, struct dpt_json *j)
         for (int k = 0; k < DPT_PLAN_PARTS; k++)
             dpt_json_real(j, parts[k], c->share.bytes[k]);
         dpt_json_real(j, "rank", c->share.all);
+        dpt_json_real(j, "rank_0_saving", c->share.first);
         dpt_json_real(j, "host", c->share.host > 0 ? c->share.host : NAN);
         dpt_json_end(j);
         dpt_json_object(j, "sent_bytes");

@@ -195,6 +195,7 @@ static void print_idle(const struct dpt_plan_candidate *c, struct dpt_str *out)
 void dpt_plan_meshes_print(const struct dpt_plan_meshes *all, struct dpt_str *out)
 {
     const struct dpt_plan_candidate *first = &all->list[0];
+    const bool large = first->share.first >= 1e9;
     size_t i = 0;
 
     print_head(all, out);
@@ -226,7 +227,7 @@ void dpt_plan_meshes_print(const struct dpt_plan_meshes *all, struct dpt_str *ou
     }
     if (first->share.host > 0)
         dpt_str_printf(out, "and %.3g GB a rank of the host's memory\n", first->share.host / 1e9);
-    if (all->saved > 0)
-        dpt_str_printf(out, "rank 0 has %.3g GB more while it saves a checkpoint\n",
-                       all->saved / 1e9);
+    if (first->share.first > 0)
+        dpt_str_printf(out, "rank 0 has %.3g %s more while it saves a checkpoint\n",
+                       first->share.first / (large ? 1e9 : 1e6), large ? "GB" : "MB");
 }

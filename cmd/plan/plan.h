@@ -78,7 +78,6 @@ struct dpt_plan_meshes {
     const char *schedule; /* of a pipeline, where it is not the usual one */
     bool time;            /* seconds are wanted */
     double limit;         /* bytes that a rank may use; 0: not known */
-    double saved;         /* what rank 0 has beside that while it saves a checkpoint */
     int64_t global, parameters;
     int node_ranks, nodes;
     char assumed[DPT_PLAN_TEXT];     /* dpt_plan_assumption's */

@@ -34,6 +34,13 @@ def test_train_help_lists_the_job_keys():
         assert key in out, key
 
 
+@pytest.mark.parametrize("name, key", [("eval", "eval.every"), ("init", "init.from")])
+def test_help_of_a_command_that_is_also_a_key(name, key):
+    for words in (("--help", name), (name, "--help")):
+        out = dpt.run(*words).out
+        assert out.startswith(f"dptrain {name}: ") and f"\n`{name}` in the job file:\n" in out and f"{key} " in out.partition("in the job file:")[2]
+
+
 def test_help_of_keys():
     """One key with what is in it, or all keys of a name; the other commands name this instead of listing all keys."""
     whole = dpt.run("train", "--help").out

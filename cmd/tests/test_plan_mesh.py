@@ -1,8 +1,11 @@
 """`dptrain plan` of a model that is divided among the ranks: what each axis sends, how long it takes, and models that no rank could hold."""
 import json
+import os
+import re
 import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -134,8 +137,54 @@ def test_all_meshes_of_the_ranks(tmp_path):
         weights = parts["weights"] / (1 if own["memory"]["of"]["weights"] == "rank" else min(row["data"], 4 // row["tensor"]))
         assert row["memory"]["weights"] == weights + parts["divided"] + parts["copies"] / sharers[own["memory"]["of"]["copies"]]
         assert row["bubble"] == (own["pipeline"]["bubble"] if row["pipeline"] > 1 else 0)
-        assert row["memory"]["rank"] == pytest.approx(sum(value for key, value in row["memory"].items() if key not in ("rank", "host")))
+        assert row["memory"]["rank"] == pytest.approx(sum(value for key, value in row["memory"].items() if key not in ("rank", "host", "rank_0_saving")))
+        assert row["memory"]["rank_0_saving"] == parts["saver"] < own["checkpoint_bytes"] + 3e6
+        streams = row["tensor"] * row["pipeline"] > 1 or row["shard"] != "none"
+        assert streams == (parts["saver"] < own["checkpoint_bytes"]), "rank 0 copies what it has all of"
         assert row["memory"]["rank"] <= own["memory"]["rank"] * 1.01
+
+
+def pages():
+    """The outputs of `plan --mesh auto` in PARALLEL.md: its words, the jobs of the page, the lines."""
+    text = (Path("core/train/PARALLEL.md")).read_text()
+    jobs = {name: job for name, job in re.findall(r"```yaml\n# (\S+)\n(.*?)```", text, re.S)}
+    for words, out in re.findall(r"\n    build/dptrain plan (.*--mesh auto.*)\n\n((?:    .*\n|\n(?=    ))+)", text):
+        name, *rest = words.split()
+        yield jobs[name], rest, out
+
+
+@pytest.mark.parametrize("job, words, out", pages(), ids=["gpus", "cpus", "large"])
+def test_pages_show_what_plan_prints(tmp_path, job, words, out):
+    """But for the seconds, which are this machine's, and the order that follows from them. DPT_WRITE=1 writes the page anew."""
+    if os.environ.get("DPT_WRITE"):
+        page = Path("core/train/PARALLEL.md")
+        name = re.match(r" +(\S+): ", out)[1]
+        fresh = plan(tmp_path, job, *words).stdout.replace("job: ", name + ": ", 1)
+        page.write_text(page.read_text().replace(out, "".join(f"    {line}".rstrip() + "\n" for line in fresh.splitlines())))
+        return
+    found = {}
+    for row in meshes(tmp_path, job, *words, "--no-time")["meshes"]:
+        if "impossible" not in row:
+            found[f"{row['data']}x{row['tensor']}x{row['pipeline']}", row["shard"]] = row
+    shown = re.findall(r"^    (\d+x\d+x\d+) +(\S+) +(.*?) +(\d+)% ", out, re.M)
+    assert len(shown) > 8
+    for mesh, shard, cells, wait in shown:
+        row = found[mesh, shard]
+        memory, sent = row["memory"], row["sent_bytes"]
+        wanted = [*(memory[key] for key in ("weights", "gradients", "optimizer", "values", "rank")), *sent.values()]
+        assert len(cells.split()) == len(wanted)
+        for cell, value in zip(cells.split(), wanted):
+            number = 0 if cell == "-" else float(cell[:-1]) * {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}[cell[-1]]
+            # Kernels' workspaces are the processor's, and what the process takes by itself is in the sum.
+            room = 4e7 if value in (memory["values"], memory["rank"]) else 5e5
+            assert number == pytest.approx(value, rel=0.006, abs=room), (mesh, shard, cells)
+        assert int(wait) == pytest.approx(100 * row["bubble"], abs=0.6)
+    best = re.search(r"best: parallel: {(.*)}", out)[1]
+    ways = {key: value for key, value in (pair.split(": ") for pair in best.split(", "))}
+    tensor, pipeline = int(ways.get("tensor", 1)), int(ways.get("pipeline", 1))
+    ranks = int(words[words.index("--ranks") + 1])
+    saving = found[f"{ranks // tensor // pipeline}x{tensor}x{pipeline}", ways.get("shard", "none")]["memory"]["rank_0_saving"]
+    assert f"rank 0 has {saving / 1e6:.3g} MB more" in out
 
 
 def test_meshes_for_a_person(tmp_path):

@@ -67,8 +67,7 @@ struct dpt_range {
  * groupnorm: as layernorm, over each of window.groups runs of channels; weight and bias [channels]
  * prelu: x, or w x if x < 0; weight [channels]
  * batchnorm: as layernorm, for each channel, or each number of a flat vector, over all pixels of
- * all
- *     samples of the micro-batch, or (`whole_step`) of the step; evaluation: by the running
+ *     all samples of the micro-batch, or (`whole_step`) of the step; evaluation: by the running
  *     statistics
  */
 #define DPT_OPERATIONS(X) X(INPUT, input) DPT_LAYER_OPERATIONS(X) DPT_OTHER_OPERATIONS(X)
