@@ -176,7 +176,7 @@ static enum dpt_status take_option(struct dpt_cli *cli, int argc, char **argv, i
     return DPT_OK;
 }
 
-/* The command, or an option for help or version in its place. *i: the first word behind it. */
+/* The command, or an option for help or version in its place. *i: the first word after it. */
 static enum dpt_status take_command(struct dpt_cli *cli, int argc, char **argv, int *i,
                                     enum dpt_cli_action *action, struct dpt_error *err)
 {
@@ -222,7 +222,7 @@ enum dpt_status dpt_cli_parse(struct dpt_cli *cli, const struct dpt_command *con
     DPT_TRY(take_command(cli, argc, argv, &i, action, err));
     for (; *action != DPT_CLI_VERSION && i < argc; i++) {
         if (*action == DPT_CLI_HELP && argv[i][0] == '-') {
-            break; /* keys stand right behind --help */
+            break; /* keys stand right after --help */
         } else if (*action == DPT_CLI_HELP) {
             cli->positional[cli->n_positional++] = argv[i];
         } else if (!only_words && (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)) {
@@ -304,7 +304,7 @@ enum dpt_status dpt_cli_int(const struct dpt_cli *cli, const char *name, long lo
     *value = strtoll(text, &end, 10);
     if (errno != 0 || end == text || *end != '\0' || *value < min || *value > max)
         return dpt_fail(err, DPT_USAGE,
-                        "dptrain %s: %s %s: a whole number from %lld to %lld is wanted",
+                        "dptrain %s: %s %s: must be a whole number from %lld to %lld",
                         cli->command->name, name, text, min, max);
     return DPT_OK;
 }
@@ -315,8 +315,8 @@ enum { COLUMNS = 79, OPTION_COLUMN = 23 };
 
 const struct dpt_cli_option dpt_cli_common_options[] = {
     {"--quiet", NULL, "only warnings, errors and results"},
-    {"--verbose", NULL, "more about what is done"},
-    {"--help", "[KEY...]", "this text; or what these keys of the job file mean"},
+    {"--verbose", NULL, "more messages about what is done"},
+    {"--help", "[KEY...]", "this text, or the meaning of these keys of the job file"},
     {0},
 };
 
@@ -341,15 +341,16 @@ static void print_options(const struct dpt_cli_option *options)
 
 static void help_of_all(const struct dpt_cli *cli)
 {
-    printf("dptrain trains a neural network on many ranks: one MPI rank a device, the\n"
+    printf("dptrain trains a neural network on many ranks: one MPI rank per device, the\n"
            "gradients averaged with MPI_Allreduce, the job described by one YAML file.\n\n"
            "usage: dptrain [train] JOB.yaml [options]\n"
            "       mpirun -np N dptrain JOB.yaml [options]\n"
            "       dptrain COMMAND [options]\n\ncommands:\n");
     for (size_t i = 0; cli->commands[i] != NULL; i++)
         printf("  %-10s %s\n", cli->commands[i]->name, cli->commands[i]->summary);
-    printf("\n`dptrain COMMAND --help` tells more, `dptrain --help KEY` what a key of the job\n"
-           "file means; `dptrain --version` names the libraries.\n\n"
+    printf("\n"
+           "`dptrain COMMAND --help` explains a command, `dptrain --help KEY` a key of the\n"
+           "job file; `dptrain --version` lists the libraries.\n\n"
            "exit codes:\n");
     for (int i = 0; i < DPT_STATUS_COUNT; i++)
         printf("  %-4d %s\n", dpt_exit_code((enum dpt_status)i),
@@ -366,7 +367,7 @@ bool dpt_cli_print_keys(const char *key)
     return found;
 }
 
-/* The keys that stand behind --help. Without a command the first one may be a misspelt command. */
+/* The keys that stand after --help. Without a command the first one may be a misspelt command. */
 static enum dpt_status help_of_keys(const struct dpt_cli *cli, struct dpt_error *err)
 {
     const char *names[MAX_NAMES], *word;
@@ -421,7 +422,8 @@ enum dpt_status dpt_cli_help(const struct dpt_cli *cli, struct dpt_error *err)
         command->more_help();
     print_section_of(command->name);
     if (takes_job && strcmp(command->name, "train") != 0)
-        printf("\nkeys of the job file: `dptrain train --help` lists them, `dptrain --help KEY`\n"
-               "tells of one (optimizer, batch.global)\n");
+        printf("\n"
+               "keys of the job file: `dptrain train --help` lists them, `dptrain --help KEY`\n"
+               "explains one (optimizer, batch.global)\n");
     return DPT_OK;
 }

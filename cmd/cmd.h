@@ -50,7 +50,7 @@ struct dpt_cli {
 
 struct dpt_command {
     const char *name;
-    const char *usage;   /* behind the name: "FORMAT IN… --output PREFIX [--shards N]" */
+    const char *usage;   /* after the name: "FORMAT IN… --output PREFIX [--shards N]" */
     const char *summary; /* one line */
     const char
         *details; /* paragraphs for --help (dpt_cli_print fills them), ends with an example */
@@ -81,7 +81,7 @@ enum dpt_status dpt_cli_parse(struct dpt_cli *cli, const struct dpt_command *con
 void dpt_cli_release(struct dpt_cli *cli);
 
 /* Prints to stdout the help of the command, of the whole program where there is none, or of the
- * keys of the job file that stand behind --help. Errors: USAGE, a word that is no key. */
+ * keys of the job file that stand after --help. Errors: USAGE, a word that is no key. */
 enum dpt_status dpt_cli_help(const struct dpt_cli *cli, struct dpt_error *err);
 /* Prints to stdout what a key of the job file means (core/conf/option.h), or all: "". Returns
  * whether there is such a key. */
@@ -111,7 +111,7 @@ enum dpt_status dpt_cli_unknown(const char *command, const char *name, const cha
 enum dpt_status dpt_cli_wrong(const struct dpt_cli *cli, const char *what, struct dpt_error *err);
 
 /*
- * Prints text to stdout, filled to 79 columns behind an indent; `column`: where the cursor stands.
+ * Prints text to stdout, filled to 79 columns after an indent; `column`: where the cursor stands.
  * A newline ends a paragraph; a paragraph that begins with a space is an example and stays as it
  * is.
  */

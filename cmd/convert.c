@@ -249,7 +249,7 @@ static const struct dpt_cli_option options[] = {
      "divide at random, 80/20 or 60/20/20: PREFIX-train, -valid, -test get so many parts"},
     {"--stratify", NULL, "divide each class by itself, so that all parts have it"},
     {"--seed", "N", "seed of the random split (0)"},
-    {"--dry-run", NULL, "read and tell all, write nothing"},
+    {"--dry-run", NULL, "read all and report, write nothing"},
 #define X(id, name, value, help) {name, value, help},
     DPT_SOURCE_OPTION_LIST(X)
 #undef X
@@ -262,8 +262,8 @@ const struct dpt_command dpt_cmd_convert = {
     .summary = "convert MNIST, CIFAR-10, CSV, NumPy, HDF5 or images to shards",
     .details = "Writes HDF5 files that train reads and h5py, MATLAB and h5ls as well: /images and "
                "/labels, contiguous and uncompressed, each with a checksum; --keep-files stores "
-               "the files of pictures instead, which training decodes. The same input gives "
-               "the same bytes. A file has its name only once all shards are written and synced; "
+               "the image files instead, which training decodes. The shards are byte-identical "
+               "for equal input. A file has its name only once all shards are written and synced; "
                "those of the same names are replaced.\n\n"
                "  dptrain convert idx --output data/mnist/train --shards 4 \\\n"
                "      data/mnist/train-images-idx3-ubyte.gz \\\n"

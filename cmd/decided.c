@@ -26,7 +26,7 @@ static void count(struct dpt_class_score *score, bool holds, bool says)
     score->right += holds && says;
 }
 
-/* Decides for several labels; whether all are right. truth: or NULL. */
+/* Decides for each of several labels; tells whether all are right. truth: or NULL. */
 static bool decide_labels(struct dpt_decided *d, const float *logits, const float *truth,
                           int32_t *said)
 {

@@ -310,8 +310,8 @@ static enum dpt_status print_result(const struct dpt_trainer *t, const struct dp
                            has_labels(t) ? "labels" : "classes");
         }
         if (!has_labels(t) && dpt_said_width(n, split->sampler.samples, true) == DPT_SAID_LOGITS)
-            dpt_str_printf(&text, "  no ROC AUC: too many samples times classes to keep what is "
-                                  "said of each\n");
+            dpt_str_printf(&text,
+                           "  no ROC AUC: too many samples times classes to keep the outputs\n");
         print_classes(t, &text);
     }
     if (asked->repeats > 0)
@@ -392,7 +392,7 @@ static enum dpt_status take_decision(const struct dpt_cli *cli, struct dpt_train
         DPT_TRY(dpt_fail(err, DPT_USAGE, "--recall %s: must be above 0 and at most 1, as 0.95 is",
                          recall));
     if (positive == NULL && (d->classes != 2 || d->labels))
-        DPT_TRY(dpt_fail(err, DPT_USAGE, "--recall: of which of the %d %s? --positive names it",
+        DPT_TRY(dpt_fail(err, DPT_USAGE, "--recall: one of the %d %s is needed: give --positive",
                          d->classes, d->labels ? "labels" : "classes"));
 out:
     return status;
@@ -493,13 +493,14 @@ static const struct dpt_cli_option options[] = {
     {"--split", "NAME", "test (the default), valid or train"},
     {"--classes", NULL, "precision, recall, F1 and ROC AUC of each class or label, and of all"},
     {"--positive", "CLASS",
-     "tell precision, recall and F1 of this class or label (of two the rarer class)"},
+     "precision, recall and F1 of this class or label (with two, the rarer class)"},
     {"--recall", "R", "find the threshold that gives the positive class at least this recall"},
     DPT_THRESHOLD_CLI_OPTION,
     {"--importance", NULL,
      "permutation importance of a table's columns: the accuracy or R2 lost by shuffling"},
     {"--repeats", "N", "shuffles of each column by --importance (5)"},
-    {"--json", NULL, "one JSON object, with all of that and the confusion of up to 1024 classes"},
+    {"--json", NULL,
+     "one JSON object, with all of that and the confusion matrix of up to 1024 classes"},
     DPT_JOB_CLI_OPTIONS,
     {0},
 };
@@ -508,37 +509,37 @@ const struct dpt_command dpt_cmd_eval = {
     .name = "eval",
     .usage = "JOB.yaml --checkpoint C [options]",
     .summary = "evaluate a checkpoint on the test data, over all ranks",
-    .details =
-        "Evaluates each sample once, shared out over all ranks, and prints one line. C may also be "
-        "weights in safetensors or npz, from PyTorch or NumPy, for the job's model; left out, the "
-        "job's init.from is taken. A run folder in the place of JOB.yaml stands for its job and "
-        "its checkpoint. Of a run with train.ema the weights' average is evaluated, "
-        "unless "
-        "--weights is raw. Where the most frequent class has over three times as many "
-        "samples as "
-        "the rarest one, it says so, and how many of that are found. --classes tells balanced "
-        "accuracy, precision, recall, F1, ROC AUC and top-5 accuracy: of the positive class where "
-        "there are two, else means over the classes; and then those of each class. Positive is the "
-        "class with fewer samples in data.train or, where that cannot be read, in the evaluated "
-        "data; of equal ones class 1. Of several labels at once the line tells exact match, the "
-        "share of the samples of which all labels are right, and label accuracy, the share of all "
-        "labels; --classes adds means over the labels, and of each its base rate (the share of the "
-        "samples for which it holds), accuracy, precision, recall, F1 and ROC AUC. A sample that "
-        "is labelled with a probability of each class is of the likeliest one.\n\n"
-        "--threshold ill=0.1 decides for a class wherever its probability is at least that, of "
-        "several such for the likeliest, and elsewhere for the likeliest of the others; a label "
-        "holds from its threshold on. --recall 0.95 finds the largest threshold with which so many "
-        "of the positive class are found, and tells the precision there: find it on the "
-        "validation data, and look at it on the test data. With binary_cross_entropy a single "
-        "label is two classes here, 0 and 1.\n\n"
-        "--importance shuffles each column of a table among the evaluated samples, by the job's "
-        "seed, and tells how much lower accuracy, or R2, is then (permutation importance); the "
-        "numbers that one column became are shuffled together. Columns that say nearly the same "
-        "stand in for each other, so each of them seems to matter less.\n\n"
-        "  mpirun -np 2 dptrain eval configs/mnist-cnn.yaml --checkpoint runs/mnist-cnn\n"
-        "  dptrain eval job.yaml --checkpoint runs/mine --split valid --recall 0.95\n"
-        "  dptrain eval job.yaml --checkpoint runs/mine --threshold ill=0.1 --classes\n"
-        "  dptrain eval job.yaml --checkpoint weights.safetensors --map-by-order",
+    .details = "Evaluates each sample once, shared out over all ranks, and prints one line. C "
+               "may also be weights in safetensors or npz, from PyTorch or NumPy, for the job's "
+               "model; left out, the job's init.from is taken. A run folder in the place of "
+               "JOB.yaml stands for its job and its checkpoint. If the run has train.ema, the "
+               "weights' average is evaluated, unless --weights is raw. If the most frequent "
+               "class has over three times as many samples as the rarest one, it prints that, "
+               "and how many of the rarest are found. --classes reports balanced accuracy, "
+               "precision, recall, F1, ROC AUC and top-5 accuracy: of the positive class if "
+               "there are two, else means over the classes; and then those of each class. The "
+               "class with fewer samples in data.train is positive or, if that cannot be read, "
+               "in the evaluated data; class 1 if they are equal. In multi-label jobs the line "
+               "reports exact match, the share of the samples with all labels right, and label "
+               "accuracy, the share of all labels; --classes adds means over the labels, and "
+               "for each its base rate (the share of the samples for which it holds), accuracy, "
+               "precision, recall, F1 and ROC AUC. A sample that is labelled with a probability "
+               "of each class belongs to the likeliest one.\n\n"
+               "--threshold ill=0.1 chooses a class if its probability is at least that, the "
+               "likeliest if there are several such, and otherwise the likeliest of the others; "
+               "a label holds from its threshold on. --recall 0.95 finds the largest threshold "
+               "with at least this recall of the positive class, and prints the precision "
+               "there: choose it on the validation data, and check it on the test data. With "
+               "binary_cross_entropy a single label is two classes here, 0 and 1.\n\n"
+               "--importance shuffles each column of a table among the evaluated samples, by "
+               "the job's seed, and prints how much lower accuracy, or R2, is then (permutation "
+               "importance); the numbers that one column became are shuffled together. Columns "
+               "with nearly the same information replace each other, so each of them seems to "
+               "matter less.\n\n"
+               "  mpirun -np 2 dptrain eval configs/mnist-cnn.yaml --checkpoint runs/mnist-cnn\n"
+               "  dptrain eval job.yaml --checkpoint runs/mine --split valid --recall 0.95\n"
+               "  dptrain eval job.yaml --checkpoint runs/mine --threshold ill=0.1 --classes\n"
+               "  dptrain eval job.yaml --checkpoint weights.safetensors --map-by-order",
     .options = options,
     .run = run,
 };

@@ -20,7 +20,7 @@ static enum dpt_status read_shape(const char *text, struct dpt_shape *shape, str
                      : sscanf(text, "%9d,%9d,%9d%n", &shape->c, &shape->h, &shape->w, &end)) < 1 ||
         end == 0 || text[end] != '\0' || shape->c < 1 || shape->h < 1 || shape->w < 1)
         return dpt_fail(err, DPT_USAGE,
-                        "dptrain export: --input-shape %s: C,H,W is wanted (1,28,28), or N (784)",
+                        "dptrain export: --input-shape %s: must be C,H,W (1,28,28), or N (784)",
                         text);
     return DPT_OK;
 }
@@ -44,10 +44,11 @@ static enum dpt_status check_options(const struct dpt_cli *cli,
 
     for (size_t i = 0; i < sizeof of_graphs / sizeof of_graphs[0]; i++)
         if (format->open != NULL && dpt_cli_has(cli, of_graphs[i]))
-            return dpt_fail(err, DPT_USAGE,
-                            "dptrain export: %s: who reads %s has the model's layers already; "
-                            "it is for --to onnx",
-                            of_graphs[i], format->name);
+            return dpt_fail(
+                err, DPT_USAGE,
+                "dptrain export: %s: only for --to onnx; readers of %s have the model's layers "
+                "already",
+                of_graphs[i], format->name);
     if (dpt_cli_has(cli, "--bytes") && dpt_cli_has(cli, "--normalized"))
         return dpt_fail(
             err, DPT_USAGE,
@@ -66,9 +67,10 @@ static enum dpt_status find_source(struct dpt_cli *cli, const struct dpt_checkpo
     const bool classes = dpt_loss_has_classes(dpt_job_loss(&m->job).kind);
 
     if (dpt_cli_has(cli, "--softmax") && !dpt_loss_judges(dpt_job_loss(&m->job).kind))
-        DPT_TRY(dpt_fail(err, DPT_USAGE,
-                         "dptrain export: --softmax: the model's outputs are numbers, not classes; "
-                         "leave it out"));
+        DPT_TRY(dpt_fail(
+            err, DPT_USAGE,
+            "dptrain export: --softmax: the model does regression, not classification; leave "
+            "it out"));
     DPT_TRY(dpt_source_model_find(source, &m->job.data, classes, &e->region, err));
     DPT_TRY(dpt_source_model_keep(source, &m->kept, m->path, &e->region, err));
     e->view.columns = source->columns;
@@ -183,8 +185,8 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
         !m.graph.nodes[0].out.flat)
         dpt_log_info(
             &cli->log,
-            "neither this older checkpoint nor the job's data say what the inputs are: if they "
-            "were bytes, --bytes lets the graph take their values as they are");
+            "neither this older checkpoint nor the job's data have the type of the inputs: "
+            "if they were bytes, --bytes lets the graph take their values as they are");
 out:
     dpt_region_release(&e.region);
     dpt_graph_release(&e.folded);
@@ -211,8 +213,8 @@ static const struct dpt_cli_option options[] = {
     {"--fold-batchnorm", NULL, "onnx: batch norms become part of the weights before them"},
     {"--bytes", NULL,
      "onnx: inputs are the values of bytes, 0 to 255, as float32 (as the checkpoint says)"},
-    {"--normalized", NULL, "onnx: inputs come normalised; the graph does not do it"},
-    {"--softmax", NULL, "onnx: outputs are probabilities (of several labels sigmoids), not logits"},
+    {"--normalized", NULL, "onnx: inputs are normalised already; the graph does not do it"},
+    {"--softmax", NULL, "onnx: outputs are probabilities (multi-label: sigmoids), not logits"},
     {"--input-shape", "C,H,W", "shape of a sample, if an old checkpoint does not have it"},
     {0},
 };
@@ -221,23 +223,19 @@ const struct dpt_command dpt_cmd_export = {
     .name = "export",
     .usage = "CHECKPOINT [--to safetensors|npz|onnx] OUT",
     .summary = "export a trained model to PyTorch, NumPy, JAX or onnxruntime",
-    .details =
-        "Reads a checkpoint and writes its weights to OUT; neither the job file nor the data are "
-        "needed. A run folder stands for its best checkpoint where its job has checkpoint.monitor, "
-        "else for its newest, RUN/checkpoints/latest. Tensors are called as in PyTorch "
-        "(conv1.weight, "
-        "dense1.bias) and lie as there (dense [out, in], convolution [out, in, height, width]). "
-        "Those of resnet, vgg and mobilenet_v2 are torchvision's: load_state_dict takes them, "
-        "counts "
-        "of steps and all. "
-        "An ONNX graph takes samples as files hold them, in float32, and normalises them itself; "
-        "names of a table's columns are in its metadata. Names of classes, the type of the inputs "
-        "and what they were normalised with are in the metadata of all files but npz. The same "
-        "checkpoint gives the same bytes. `dptrain train --init-from` reads safetensors "
-        "and "
-        "npz.\n\n"
-        "  dptrain export runs/mnist-cnn --to onnx mnist.onnx\n"
-        "  dptrain export runs/mnist-cnn/checkpoints/best mnist.safetensors",
+    .details = "Reads a checkpoint and writes its weights to OUT; neither the job file nor the "
+               "data are needed. A run folder stands for its best checkpoint if its job has "
+               "checkpoint.monitor, else for its newest, RUN/checkpoints/latest. Tensors have "
+               "PyTorch's names (conv1.weight, dense1.bias) and layout (dense [out, in], "
+               "convolution [out, in, height, width]). The names of resnet, vgg and "
+               "mobilenet_v2 are torchvision's: load_state_dict takes them, including step "
+               "counts. An ONNX graph takes samples as files hold them, in float32, and "
+               "normalises them itself; its metadata have the names of a table's columns. The "
+               "metadata of all files but npz have the names of classes, the type of the inputs "
+               "and their normalisation. Equal checkpoints give byte-identical files. `dptrain "
+               "train --init-from` reads safetensors and npz.\n\n"
+               "  dptrain export runs/mnist-cnn --to onnx mnist.onnx\n"
+               "  dptrain export runs/mnist-cnn/checkpoints/best mnist.safetensors",
     .options = options,
     .one_rank = true,
     .run = run,

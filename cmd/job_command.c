@@ -88,10 +88,10 @@ enum dpt_status dpt_job_command_load_weights(const struct dpt_cli *cli, struct d
                         "whole; leave it out for a file of weights",
                         cli->command->name);
     if (t->job->data.targets.scaled == DPT_TARGETS_MEASURED && !t->targets.used)
-        return dpt_fail(err, DPT_BAD_JOB,
-                        "data.targets.normalize: auto measures training targets, and these weights "
-                        "do not say what theirs were: give {mean: ..., std: ...}, or --checkpoint "
-                        "with the run's own");
+        return dpt_fail(
+            err, DPT_BAD_JOB,
+            "data.targets.normalize: auto measures training targets, which these weights do "
+            "not keep: give {mean: ..., std: ...}, or --checkpoint with the run's own");
     DPT_TRY(dpt_init_weights(t, &result, err));
     if (t->comm->world.rank == 0)
         dpt_init_log(t, &result, false);
@@ -140,7 +140,7 @@ static enum dpt_status collect_sets(const struct dpt_cli *cli, struct dpt_region
         DPT_TRY(dpt_fail_memory(err, "the command line", 0));
     if (quoted[0].value != NULL &&
         quoted[0].value[0] == '\0') /* as of a variable that is not set */
-        DPT_TRY(dpt_fail(err, DPT_USAGE, "dptrain %s: --output is empty: a folder is wanted",
+        DPT_TRY(dpt_fail(err, DPT_USAGE, "dptrain %s: --output is empty: give a folder",
                          cli->command->name));
     *n = dpt_cli_all(cli, "--set", all);
     for (size_t i = 0; i < sizeof quoted / sizeof quoted[0]; i++) {
@@ -216,7 +216,7 @@ out:
     return status;
 }
 
-/* Ranks on hosts that see another job file must not go on. Collective. */
+/* Ranks on hosts that see another job file must not continue. Collective. */
 static enum dpt_status same_job(const struct dpt_conf *conf, const struct dpt_comm *comm,
                                 struct dpt_error *err)
 {

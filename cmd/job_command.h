@@ -15,7 +15,7 @@
 #define DPT_THRESHOLD_CLI_OPTION                                                                   \
     {                                                                                              \
         "--threshold", "CLASS=P",                                                                  \
-            "CLASS, by name or number, where its probability is at least P; repeatable"            \
+            "choose CLASS, by name or number, if its probability is at least P; repeatable"        \
     }
 
 /* Rows that these commands share, for their option tables. */
@@ -32,8 +32,8 @@
     {"--allow-nan", NULL, "take a checkpoint whose weights are not all finite"},                   \
     {                                                                                              \
         "--weights", "ema|raw",                                                                    \
-            "of a checkpoint: their moving average, which is taken where it has one, or the "      \
-            "weights themselves"                                                                   \
+            "weights of a checkpoint to use: their moving average (default, if it has one), or "   \
+            "the weights themselves"                                                               \
     }
 
 /* Options of the commands that compute with trained weights. */
@@ -50,7 +50,7 @@
 
 /*
  * Loads the job of the command line, starts MPI, and runs `work` on every rank; with --ranks does
- * so in N ranks that it starts. The job file is read before MPI starts, so its mistakes cost
+ * so in N ranks that it starts. The job file is read before MPI starts, so its errors cost
  * nothing. Errors: as work's; USAGE, BAD_JOB.
  */
 enum dpt_status
@@ -70,7 +70,7 @@ enum dpt_status dpt_job_command_load(struct dpt_cli *cli, struct dpt_job *job,
 enum dpt_status dpt_job_command_outputs(const struct dpt_cli *cli, struct dpt_job *job,
                                         struct dpt_conf *conf, const struct dpt_comm *comm,
                                         struct dpt_error *err);
-/* Adds the job file's name to a mistake that was found only when the job was set up. */
+/* Adds the job file's name to an error that was found only when the job was set up. */
 void dpt_job_command_name(const char *path, struct dpt_error *err);
 
 /* --checkpoint's file, where it is one of dptrain that is to be read as a whole; else NULL. */
@@ -107,17 +107,17 @@ enum dpt_status dpt_job_command_source_model(const struct dpt_job *job, const ch
 
 /* Where the command line has --ranks: starts them and ends this process with their exit code. In
  * one of them, and without the option, returns. job: what `auto`, and how long mpirun may stay when
- * its ranks are gone, depend on, with its conf; NULL: there is none. `auto` means a rank a GPU or
+ * its ranks are gone, depend on, with its conf; NULL: there is none. `auto` means a rank per GPU or
  * else a free core; for training this process alone, where a plan says that more would take longer.
  * Errors: USAGE, RANK. */
 enum dpt_status dpt_launch_ranks(struct dpt_cli *cli, const struct dpt_job *job,
                                  const struct dpt_conf *conf, struct dpt_error *err);
 
-/* How many ranks `--ranks auto` starts on this machine's cores: one a core that is free; 1, for
- * training, where a plan says that more would take longer. Says so where it is not one a core. */
+/* How many ranks `--ranks auto` starts on this machine's cores: one per core that is free; 1, for
+ * training, where a plan says that more would take longer. Says so where it is not one per core. */
 int dpt_advice_ranks(const struct dpt_job *job, const struct dpt_conf *conf, bool trains,
                      struct dpt_log *log);
-/* Rank 0 says where a plan has another division or precision quicker: one rank, of several that
+/* Rank 0 says where a plan finds another division or precision faster: one rank, of several that
  * share one node's CPUs, and bf16. */
 void dpt_advice_before_training(const struct dpt_job *job, const struct dpt_conf *conf,
                                 const struct dpt_comm *comm, struct dpt_log *log);

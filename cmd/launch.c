@@ -72,8 +72,8 @@ static void set_environment(const struct dpt_cli *cli, int ranks)
 
 /*
  * A request to save and stop goes to the ranks by their page; look_after sends it to mpirun, too,
- * once nobody dies of it. A second request ends mpirun, and a third one kills it; where the command
- * knows no requests the first one ends it. The same request once more is none.
+ * once nobody dies of it. A second request ends mpirun, and a third one kills it; if the command
+ * knows no requests, the first one ends it. A repeated signal of one request is not a second one.
  */
 static void pass_on(int number)
 {
@@ -140,7 +140,7 @@ static void become_mpirun(const struct dpt_cli *cli, size_t n, char *program, ch
     const int null = open("/dev/null", O_RDONLY);
 
     memcpy(words, (char *[]){program, "-np", number, self}, 4 * sizeof *words);
-    memcpy(words + 4, cli->argv + 1, n * sizeof *words); /* and the NULL behind them */
+    memcpy(words + 4, cli->argv + 1, n * sizeof *words); /* and the NULL after them */
     prctl(PR_SET_PDEATHSIG, END);
     if (null >= 0 && !cli->reads_input)
         dup2(null, STDIN_FILENO);
@@ -156,7 +156,7 @@ static void become_mpirun(const struct dpt_cli *cli, size_t n, char *program, ch
 static const double LOOK = 0.25, START_LIMIT = 300;
 /* While ranks come they are looked for more often, in the first seconds: one may die soon. */
 static const double START_LOOK = 0.01, START_LOOKS = 10;
-/* Bounds of those that it may take to end behind them: it gives ranks that it ends a second or two
+/* Bounds of those that it may take to end after them: it gives ranks that it ends a second or two
  * itself, and no network and no disk is waited for. */
 static const double LEAST_LIMIT = 5, MOST_LIMIT = 60;
 
@@ -169,7 +169,7 @@ struct watched {
     bool killed;
 };
 
-/* Whether mpirun could go on: it is not stopped, and no terminal keeps its output back. */
+/* Whether mpirun could continue: it is not stopped, and no terminal keeps its output back. */
 static bool could_end(void)
 {
     struct dpt_process process;
@@ -350,7 +350,7 @@ static void warn_crowded(struct dpt_log *log, long long ranks, enum dpt_device_k
         return;
     dpt_log_warn(log,
                  "%lld ranks share %d core%s: no more than %d of them compute at a time, and each "
-                 "takes memory; --ranks %d is quicker",
+                 "takes memory; --ranks %d is faster",
                  ranks, cores, cores == 1 ? "" : "s", cores, cores);
 }
 

@@ -4,7 +4,7 @@
 
 enum { RULE = 40 }; /* characters of such a line at least: Hydra's has 83, prterun's 74 */
 
-/* How the first line of such a text begins, and single lines behind it. */
+/* How the first line of such a text begins, and single lines after it. */
 static const char *const openings[] = {
     "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES",
     "prterun detected that ",

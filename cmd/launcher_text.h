@@ -26,7 +26,7 @@ struct dpt_launcher_text {
 /* Copies to `out`, of n + DPT_LAUNCHER_TEXT_HELD bytes, what of these bytes and of those before
  * stays. Gives the number of bytes. */
 size_t dpt_launcher_text(struct dpt_launcher_text *t, const char *bytes, size_t n, char *out);
-/* The same at the end of the stream; `out` has DPT_LAUNCHER_TEXT_HELD bytes. */
+/* Copies what is still held at the end of the stream; `out` has DPT_LAUNCHER_TEXT_HELD bytes. */
 size_t dpt_launcher_text_end(struct dpt_launcher_text *t, char *out);
 
 #endif

@@ -195,14 +195,13 @@ const struct dpt_command dpt_cmd_layers = {
     .name = "layers",
     .usage = "[KIND...]",
     .summary = "list all layers, losses, optimizers, schedules and metrics",
-    .details =
-        "Lists what a job can name, with what it is, its keys and their defaults, and the metrics "
-        "that its evaluations tell. With KIND, the name of a layer or another one of them, or of "
-        "all of a sort (layers, model, loss, optimizer, schedule, metrics): each key's meaning and "
-        "bounds.\n\n"
-        "  dptrain layers\n"
-        "  dptrain layers conv batchnorm\n"
-        "  dptrain layers optimizer",
+    .details = "Lists what a job can name, with its meaning, keys and their defaults, and the "
+               "metrics that its evaluations report. KIND is the name of one of them, as a "
+               "layer, or of a group (layers, model, loss, optimizer, schedule, metrics): "
+               "prints each key's meaning and bounds.\n\n"
+               "  dptrain layers\n"
+               "  dptrain layers conv batchnorm\n"
+               "  dptrain layers optimizer",
     .options = options,
     .one_rank = true,
     .run = run,

@@ -25,37 +25,39 @@ struct item {
 };
 
 static const struct item description[] = {
-    {NULL, "`dptrain` trains a neural network with synchronous data parallelism: one MPI rank a "
-           "device, the model on each, every global batch split over the ranks, the gradients "
-           "averaged with MPI_Allreduce, the same update everywhere. One YAML file says what to "
-           "train on what, and how; samples come from HDF5 files."},
-    {NULL, "Started by `mpirun` or `srun` it is one rank of what they launch. Started alone it is "
-           "one rank, or with `--ranks` it starts the mpirun or mpiexec of its MPI itself; that of "
-           "another MPI is refused. Results go to standard output, progress and errors to standard "
-           "error; rank 0 alone talks."},
+    {NULL, "`dptrain` trains a neural network with synchronous data parallelism: one MPI "
+           "rank per device, the model on each, every global batch split over the ranks, "
+           "the gradients averaged with MPI_Allreduce, the same update everywhere. One YAML "
+           "file describes the data, the model and the training; samples come from HDF5 "
+           "files."},
+    {NULL, "Started by `mpirun` or `srun` it is one rank of what they launch. Started alone "
+           "it is one rank, or with `--ranks` it starts the mpirun or mpiexec of its MPI "
+           "itself; that of another MPI is refused. Results go to standard output, progress "
+           "and errors to standard error; only rank 0 prints."},
     {NULL, "The word `train` may be left out. Each option can be written `--name value` or "
-           "`--name=value`; behind `--` nothing is an option."},
+           "`--name=value`; after `--` nothing is an option."},
     {0},
 };
 
 static const struct item job[] = {
-    {NULL, "One YAML file, at most 64 KiB, without anchors, aliases and tags. Only `data` and "
-           "`model` must be given. A key that does not exist, a wrong type or a value out of "
-           "bounds is told with its line and column, all of them at once, before anything is read "
-           "or allocated (exit code 78). `null` is the same as leaving a key out."},
-    {NULL,
-     "Where there are several kinds of a thing, `type` picks one (left out, the default), and "
-     "its name alone stands for it with its defaults: `optimizer: adam`. A list of numbers or "
-     "texts may be one of "
-     "them. A layer is an entry like `relu`, `dense: 10` or `conv: {channels: 32}`."},
-    {NULL, "`--set` overrides a key by its name as it stands below (`--set optimizer.lr=0.01`); "
-           "those of layers stand in their list: `--set model.layers[0].conv.channels=64`."},
+    {NULL, "One YAML file, at most 64 KiB, without anchors, aliases and tags. Only `data` "
+           "and `model` must be given. A key that does not exist, a wrong type or a value "
+           "out of bounds is reported with its line and column, all of them at once, before "
+           "anything is read or allocated (exit code 78). `null` is the same as leaving a "
+           "key out."},
+    {NULL, "If there are several kinds of a thing, `type` picks one (left out, the "
+           "default), and its name alone means it with its defaults: `optimizer: adam`. A "
+           "list of numbers or texts may be one of them. A layer is an entry like `relu`, "
+           "`dense: 10` or `conv: {channels: 32}`."},
+    {NULL, "`--set` overrides a key by its name as listed below (`--set "
+           "optimizer.lr=0.01`); keys of layers are in their list: `--set "
+           "model.layers[0].conv.channels=64`."},
     {0},
 };
 
 static const struct item exit[] = {
-    {NULL, "They hold for one rank, under srun, with `--ranks`, and under mpirun where all ranks "
-           "end by themselves. Where mpirun kills the ranks the code is mpirun's."},
+    {NULL, "They hold for one rank, under srun, with `--ranks`, and under mpirun if all "
+           "ranks end by themselves. If mpirun kills the ranks, the code is mpirun's."},
     {NULL, "A batch file requeues at 75 and at nothing else. With `checkpoint.every: never` a stop "
            "saves nothing and gives 1: started again, the job would start from scratch each time."},
     {0},
@@ -70,39 +72,39 @@ static const struct item environment[] = {
     {"DPTRAIN_TTY", "`1`: show progress as on a terminal, `0`: as in a file; under mpirun standard "
                     "error is no terminal."},
     {"DPTRAIN_CUDA_PATH",
-     "Folders, separated by colons, in which cuDNN and cuBLASLt are looked for first: each itself, "
-     "its lib64 and lib, and where pip installs them below it, so that it may be a site-packages "
-     "or a virtual environment. Then come CUDNN_ROOT and CUDA_HOME, the loader's folders, those of "
-     "the build, and pip's and conda's of the Pythons on PATH. Where there is a GPU, `--version` "
-     "says which were taken."},
+     "Folders, separated by colons, in which cuDNN and cuBLASLt are searched first: "
+     "each itself, its lib64 and lib, and where pip installs them below it, so that "
+     "it may be a site-packages or a virtual environment. Then come CUDNN_ROOT and "
+     "CUDA_HOME, the loader's folders, those of the build, and pip's and conda's of "
+     "the Pythons on PATH. Where there is a GPU, `--version` says which were taken."},
     {"CUDA_VISIBLE_DEVICES", "The GPUs that may be used, for the driver."},
-    {"OMPI_MCA_*", "With `--ranks` those that the machine needs are set, unless they are set "
-                   "already."},
+    {"OMPI_MCA_*", "`--ranks` sets those that the machine needs, unless they are set already."},
     {0},
 };
 
 static const struct item files[] = {
     {"runs/NAME/", "The run folder, unless `output` names another."},
-    {"runs/NAME/job.yaml", "The job with all defaults and overrides; can be run itself. A run "
-                           "replaces only what dptrain wrote: one by hand is refused."},
+    {"runs/NAME/job.yaml",
+     "The job with all defaults and overrides; can be run itself. A run replaces only "
+     "what dptrain wrote: a file written by hand is refused."},
     {"runs/NAME/metrics.jsonl",
-     "One JSON object a line: `run`, `train` (means since the last "
+     "One JSON object per line: `run`, `train` (means since the last "
      "one), `epoch` (means of a whole one), `eval`, `best` (the test of the best checkpoint), "
      "`checkpoint`, `end`."},
     {"runs/NAME/events.out.tfevents.dptrain",
      "With `log.tensorboard`: for `tensorboard --logdir runs`."},
-    {"runs/NAME/overwritten/", "The run before, whose place `--overwrite` gave to another, until "
-                               "that one has its first checkpoint or has ended."},
-    {"runs/NAME/log.txt", "What was said on standard error."},
+    {"runs/NAME/overwritten/",
+     "The old run after `--overwrite`, until the new run has its first checkpoint or "
+     "has ended."},
+    {"runs/NAME/log.txt", "A copy of the messages on standard error."},
     {"runs/NAME/checkpoints/",
-     "HDF5 files; `latest` and `best` name the newest and, by `checkpoint.monitor`, the best: "
-     "where "
-     "the job has that, `best` is what the folder stands for. Parameters are "
+     "HDF5 files; `latest` and `best` name the newest and, by `checkpoint.monitor`, "
+     "the best: if the job sets that, the folder stands for `best`. Parameters are "
      "/params/LAYER/weight and /params/LAYER/bias, a batch norm's running statistics "
      "/state/LAYER/running_mean and running_var."},
     {"NAME-00000-of-00004.h5",
      "A shard: /images or /x, [N, C, H, W], [N, H, W, C] (attribute `layout`) or [N, D], bytes or "
-     "floats, or instead the files of pictures, /files, one behind the other, and /offsets, where "
+     "floats, or instead the image files, /files, one after the other, and /offsets, where "
      "each "
      "begins; /labels or /y, [N] classes or [N, K] numbers."},
     {0},
@@ -112,11 +114,11 @@ static const struct item files[] = {
 static const struct item examples[] = {
     {"Write a job file for a data set, and train on two ranks:",
      "dptrain init data/mnist --output mnist.yaml\nmpirun -np 2 dptrain mnist.yaml"},
-    {"Go on after the batch system stopped it: the same command again.",
+    {"Resume after the batch system stopped it: the same command again.",
      "srun --mpi=pmix dptrain job.yaml --output runs/large"},
     {"Another learning rate, in another folder:",
      "dptrain job.yaml --set optimizer.lr=0.01 --output runs/lr-0.01"},
-    {"How good is the newest checkpoint of a run on the test data?",
+    {"Evaluate the newest checkpoint of a run on the test data:",
      "dptrain eval job.yaml --checkpoint runs/job"},
     {0},
 };
@@ -247,7 +249,7 @@ static void put_items(struct dpt_str *out, const struct item *items)
     }
 }
 
-/* .SH takes away a .PP right behind it. */
+/* .SH takes away a .PP right after it. */
 static void put_section(struct dpt_str *out, const char *title, const struct item *items)
 {
     dpt_str_printf(out, ".SH %s\n", title);
@@ -357,7 +359,7 @@ static void put_page(struct dpt_str *out, const struct dpt_command *const *comma
     dpt_str_printf(out, ".SS options of every command\n");
     put_options(out, dpt_cli_common_options);
     put_head(out, "--version", NULL);
-    put_text(out, "the versions of dptrain and of what it stands on", false);
+    put_text(out, "the versions of dptrain and of its libraries", false);
     put_section(out, "\"JOB FILE\"", job);
     dpt_options_walk(dpt_job_options, put_key, out);
     put_section(out, "\"EXIT STATUS\"", NULL);

@@ -107,7 +107,8 @@ static enum dpt_status check(bool written, struct dpt_error *err)
     if (!written)
         return dpt_fail_errno(err, DPT_IO, "standard output: cannot write");
     /* An earlier write failed, and nobody kept its reason. */
-    return dpt_fail(err, DPT_IO, "standard output: not all could be written; is the disk full?");
+    return dpt_fail(err, DPT_IO,
+                    "standard output: not all could be written; check that the disk is not full");
 }
 
 enum dpt_status dpt_output_flush(struct dpt_error *err)

@@ -28,7 +28,7 @@
 void dpt_output_begin(void);
 /* Writes out what was printed. Errors: IO (all that was ever lost, also earlier). */
 enum dpt_status dpt_output_flush(struct dpt_error *err);
-/* The same at the end of the process: closes it, since some file systems tell only then. */
+/* Writes out and closes at the end of the process: some file systems report errors only then. */
 enum dpt_status dpt_output_end(struct dpt_error *err);
 
 /* Prints a text that was collected, and releases it. what: names it in messages. Errors: RANK (it

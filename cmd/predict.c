@@ -287,7 +287,7 @@ static enum dpt_status open_out(struct predict *p, struct dpt_error *err)
     if (out == NULL)
         goto open;
     if (stat(out, &info) == 0 && S_ISDIR(info.st_mode))
-        return dpt_fail(err, DPT_USAGE, "--out %s: is a folder; a file's name is needed", out);
+        return dpt_fail(err, DPT_USAGE, "--out %s: is a folder; give a file's name", out);
     if (same_file(out, p->weights))
         return dpt_fail(err, DPT_USAGE, "--out %s: is the checkpoint", out);
     for (size_t i = 0; i < p->spec.n_inputs; i++)
@@ -319,7 +319,7 @@ static void show(struct predict *p, int64_t done)
 {
     char some[32], all[32], line[96];
 
-    if (p->printed || dpt_now() - p->shown < 0.1) /* rows would stand behind it */
+    if (p->printed || dpt_now() - p->shown < 0.1) /* rows would stand after it */
         return;
     p->shown = dpt_now();
     snprintf(line, sizeof line, "predicting: %s of %s", dpt_group_digits(some, done),
@@ -376,13 +376,13 @@ static enum dpt_status take(void *arg, const struct dpt_predicted *d, struct dpt
     if (p->printed && (fflush(stdout) != 0 || ferror(stdout))) {
         DPT_TRY(dpt_output_flush(err));
         p->left = true; /* as `| head` does: the rest need not be computed */
-        DPT_TRY(dpt_fail(err, DPT_STOPPED, "nobody reads standard output"));
+        DPT_TRY(dpt_fail(err, DPT_STOPPED, "standard output is closed"));
     }
 out:
     return status;
 }
 
-/* Which samples were left out. */
+/* Warns about samples that were left out. */
 static void print_told(const struct predict *p)
 {
     const char *line = p->info->told;
@@ -489,30 +489,30 @@ out:
 
 static const struct dpt_cli_option options[] = {
     DPT_WEIGHTS_CLI_OPTIONS,
-    {"--input", "PATH", "a file, a folder of pictures, a glob, - for standard input; repeatable"},
+    {"--input", "PATH", "a file, a folder of images, a glob, - for standard input; repeatable"},
     {"--out", "OUT", "a .csv, .npy or .h5 file, in place of a table on standard output"},
     DPT_THRESHOLD_CLI_OPTION,
     {"--probabilities", NULL, "csv: the probability of each class, not of the chosen one alone"},
     {"--format", "h5|idx|csv|npy|npz|pictures", "format of the inputs (detected)"},
     {"--labels", "PATH", "idx, npy: the labels of an input; repeatable, one for each"},
-    {"--label", "COLUMN,...", "csv: the label column, or none (the last, where there is one more)"},
+    {"--label", "COLUMN,...", "csv: label column, or none (the last, if there is one more)"},
     {"--id", "COLUMN", "csv: names of the rows (as in the training data)"},
-    {"--delimiter", "C|tab", "csv: what stands between columns (as in the training data)"},
+    {"--delimiter", "C|tab", "csv: separator of columns (as in the training data)"},
     {"--decimal", "C", "csv: the decimal mark of numbers (as in the training data)"},
-    {"--thousands", "C", "csv: what stands between groups of digits (as in the training data)"},
-    {"--header", "auto|yes|no", "csv: does the first line hold the names of the columns"},
+    {"--thousands", "C", "csv: separator of groups of digits (as in the training data)"},
+    {"--header", "auto|yes|no", "csv: whether the first line holds the names of the columns"},
     {"--layout", "nchw|nhwc", "h5, npy, npz: order of dimensions (h5: the job's; nchw)"},
     {"--keys", "X,Y", "h5, npz: arrays of samples and labels (h5: the job's)"},
-    {"--shape", "C,H,W", "pictures: the size to make them (what the model takes)"},
-    {"--fit", "stretch|crop|pad", "pictures: of another shape (as they were made for training)"},
+    {"--shape", "C,H,W", "pictures: size to resize them to (what the model takes)"},
+    {"--fit", "stretch|crop|pad", "pictures: how to fit another shape (as for training)"},
     {"--skip-bad", NULL, "pictures: leave out those that cannot be read, and list them at the end"},
     {"--invert", NULL,
-     "pictures: dark becomes light, for ink on paper where training had light on dark"},
+     "pictures: swap dark and light, for ink on paper if training had light on dark"},
     DPT_JOB_CLI_OPTIONS,
     {0},
 };
 
-/* What stands behind the job file are inputs, too: a shell makes many words of one pattern. */
+/* What stands after the job file are inputs, too: a shell makes many words of one pattern. */
 static void take_words(struct dpt_cli *cli)
 {
     const struct dpt_cli_option *input = options;
@@ -550,32 +550,32 @@ const struct dpt_command dpt_cmd_predict = {
     .name = "predict",
     .usage = "JOB.yaml --checkpoint C --input PATH... [--out OUT] [options]",
     .summary = "run a checkpoint on new samples or images",
-    .details =
-        "Prints a table (CSV) with one line per sample: its name where it has one (--id, a "
-        "picture's "
-        "file), else its number from 0; with known labels the true one; the class and its "
-        "probability, or the values, or with several labels at once the probability of each; "
-        "--probabilities adds that of each class. --threshold ill=0.1 predicts class ill if "
-        "its probability is at least 0.1, and adds columns with 1 where a label holds; "
-        "eval --recall finds such a threshold. --out OUT writes that as OUT.csv; as OUT.npy the "
-        "probabilities, or values, [N,K]; as OUT.h5 /logits, /probabilities [N,K] and /labels [N] "
-        "(of numbers /predictions), with known labels /targets and /loss, and names as /names. "
-        "Accuracy and loss by known labels go to standard error. A sample whose outputs are not "
-        "finite has no class, and nan; then the exit code is 1. Ranks share the samples, memory "
-        "is a window of them, and any number of ranks gives the same bytes.\n\n"
-        "Samples are normalised as the job says. Pictures (" DPT_PICTURE_FORMATS
-        ") are stretched, cropped or padded, as they were for training or as --fit says, to the "
-        "size that the model takes and made grey or colour as it wants; all that cannot be read "
-        "are told, or left out by --skip-bad; a folder is searched with its "
-        "sub-folders, and where these are called as the classes they are the labels.\n\n"
-        "C may also be weights in safetensors or npz, for the job's model: nothing has to be "
-        "trained first. A run folder for JOB.yaml stands for its job and its checkpoint.\n\n"
-        "  dptrain predict runs/mine three.png\n"
-        "  dptrain predict job.yaml --checkpoint runs/mine --input three.png --invert\n"
-        "  dptrain predict job.yaml --checkpoint weights.safetensors --input x.npy\n"
-        "  head new.csv | dptrain predict job.yaml --checkpoint runs/mine - > said.csv\n"
-        "  mpirun -np 2 dptrain predict job.yaml --checkpoint runs/mine \\\n"
-        "      --input 'data/mine/test-*.h5' --out predicted.h5",
+    .details = "Prints a table (CSV) with one line per sample: its name if it has one (--id, an "
+               "image's file), else its number from 0; with known labels the true one; the "
+               "class and its probability, or the values, or in multi-label jobs the "
+               "probability of each label; --probabilities adds that of each class. --threshold "
+               "ill=0.1 predicts class ill if its probability is at least 0.1, and adds columns "
+               "with 1 if a label holds; eval --recall finds such a threshold. --out OUT writes "
+               "that as OUT.csv; as OUT.npy the probabilities, or values, [N,K]; as OUT.h5 "
+               "/logits, /probabilities [N,K] and /labels [N] (regression: /predictions), with "
+               "known labels /targets and /loss, and names as /names. Accuracy and loss by "
+               "known labels go to standard error. A sample whose outputs are not finite has no "
+               "class, and nan; then the exit code is 1. Ranks share the samples, memory holds "
+               "a window of them, and the file is byte-identical for any number of ranks.\n\n"
+               "Samples are normalised as the job says. Images (" DPT_PICTURE_FORMATS
+               ") are stretched, cropped or padded, as they were for training or as --fit says, "
+               "to the size and channels that the model takes; all that cannot be read are "
+               "listed, or left out by --skip-bad; a folder is searched with its sub-folders, "
+               "which are the labels if their names are those of the classes.\n\n"
+               "C may also be weights in safetensors or npz, for the job's model: no training "
+               "is needed first. A run folder for JOB.yaml stands for its job and its "
+               "checkpoint.\n\n"
+               "  dptrain predict runs/mine three.png\n"
+               "  dptrain predict job.yaml --checkpoint runs/mine --input three.png --invert\n"
+               "  dptrain predict job.yaml --checkpoint weights.safetensors --input x.npy\n"
+               "  head new.csv | dptrain predict job.yaml --checkpoint runs/mine - > said.csv\n"
+               "  mpirun -np 2 dptrain predict job.yaml --checkpoint runs/mine \\\n"
+               "      --input 'data/mine/test-*.h5' --out predicted.h5",
     .options = options,
     .stops = true,
     .run = run,

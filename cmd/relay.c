@@ -70,7 +70,7 @@ void dpt_relay_enter(const struct dpt_relay *relay)
         dup2(relay->to[1] >= 0 ? relay->to[1] : relay->to[0], STDERR_FILENO);
 }
 
-/* What comes behind a write that failed is dropped. */
+/* What comes after a write that failed is dropped. */
 static void put(struct dpt_relay *relay, int i, const char *bytes, size_t n)
 {
     static const int to[2] = {STDOUT_FILENO, STDERR_FILENO};

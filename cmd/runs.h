@@ -137,7 +137,7 @@ bool dpt_runs_find_bases(struct dpt_runs *runs);
 bool dpt_runs_same_basis(const struct dpt_runs *runs, const struct dpt_figure *f, size_t a,
                          size_t b);
 bool dpt_runs_alike(const struct dpt_runs *runs, const struct dpt_figure *f);
-/* What has to be said behind such a figure: "", "scaled", "weighted", "weighted, scaled". */
+/* What has to be said after such a figure: "", "scaled", "weighted", "weighted, scaled". */
 const char *dpt_runs_mark(const struct dpt_runs *runs, size_t run, const struct dpt_figure *f);
 /*
  * Says why figures of the runs are not comparable, where they are not, in a sentence each: "The

@@ -267,7 +267,8 @@ bool dpt_runs_find_bases(struct dpt_runs *runs)
                          runs, run, (enum dpt_history_split)split, (enum dpt_basis)basis)) == NULL)
                     return false;
     }
-    /* Weights may hide from one run that classes are uneven; it stands beside those that tell. */
+    /* Weights may hide from one run that classes are imbalanced; it stands beside runs that show
+     * it. */
     for (size_t run = 0; run < runs->n; run++)
         runs->at[run].history.uneven = uneven;
     return !runs->texts.failed;

@@ -117,7 +117,7 @@ bool dpt_runs_sort(struct dpt_runs *runs)
             continue;
         p->value = dpt_figure_number(&m->figure, &runs->at[i].history);
         p->value *= dpt_monitor_falls(monitor) ? 1 : -1;
-        /* Those without a figure come last. */
+        /* Runs without a figure come last. */
         p->group = isnan(p->value) ? (int)runs->n : group_of(runs, m, i, places);
     }
     qsort(places, runs->n, sizeof *places, best_first);

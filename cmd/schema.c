@@ -40,8 +40,7 @@ static enum dpt_status check(struct dpt_cli *cli, struct dpt_error *err)
 static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 {
     if (!dpt_cli_has(cli, "--check") && cli->n_positional > 0)
-        return dpt_fail(err, DPT_USAGE,
-                        "dptrain schema: takes no file; --check %s says whether it is right",
+        return dpt_fail(err, DPT_USAGE, "dptrain schema: takes no file; --check %s checks it",
                         cli->positional[0]);
     if (!dpt_cli_has(cli, "--check"))
         return print_schema(err);
@@ -51,7 +50,7 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 }
 
 static const struct dpt_cli_option options[] = {
-    {"--check", NULL, "instead say whether these job files are right; all mistakes, exit code 78"},
+    {"--check", NULL, "instead check these job files: all errors, exit code 78"},
     {0},
 };
 
@@ -59,18 +58,18 @@ const struct dpt_command dpt_cmd_schema = {
     .name = "schema",
     .usage = "[--check JOB.yaml...]",
     .summary = "print the job file's JSON Schema, for editors; check job files",
-    .details =
-        "Prints a JSON Schema (draft 7) of the job file: every key with its type, bounds, choices, "
-        "default and meaning. Editors with a YAML language server complete and check with it as "
-        "you type; their users save it once and begin a job file with\n"
-        "  # yaml-language-server: $schema=dptrain.schema.json\n\n"
-        "`x-effect` is for programs: what another value of a key changes. result: the weights; "
-        "length: where the run ends; none, output: no byte of a checkpoint; kept: its job "
-        "alone.\n\n"
-        "The schema cannot say everything, as that the layers fit. --check says what it cannot, as "
-        "far as it needs no data, and runs nothing.\n\n"
-        "  dptrain schema > dptrain.schema.json\n"
-        "  dptrain schema --check configs/*.yaml",
+    .details = "Prints a JSON Schema (draft 7) of the job file: every key with its type, "
+               "bounds, choices, default and meaning. Editors with a YAML language server "
+               "complete and check with it as you type; their users save it once and begin a "
+               "job file with\n"
+               "  # yaml-language-server: $schema=dptrain.schema.json\n\n"
+               "`x-effect` is for programs: what another value of a key changes. result: the "
+               "weights; length: where the run ends; none, output: nothing in a checkpoint; "
+               "kept: its job alone.\n\n"
+               "The schema cannot express everything, as that the layers fit. --check also "
+               "checks that, as far as it needs no data, and runs nothing.\n\n"
+               "  dptrain schema > dptrain.schema.json\n"
+               "  dptrain schema --check configs/*.yaml",
     .options = options,
     .one_rank = true,
     .run = run,

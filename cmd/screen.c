@@ -104,7 +104,7 @@ enum dpt_status dpt_screen_show(const struct dpt_str *lines, int rows, struct dp
     dpt_str_printf(&frame, "\033[H");
     for (int row = 0; line != NULL && row < rows && (end = strchr(line, '\n')) != NULL;
          row++, line = end + 1) {
-        /* Cleared before it is written: behind a full line the cursor stands on its last column. */
+        /* Cleared before it is written: after a full line the cursor stands on its last column. */
         dpt_str_printf(&frame, "%s\033[K", row == 0 ? "" : "\r\n");
         dpt_str_add(&frame, line, (size_t)(end - line));
         below = row + 1;

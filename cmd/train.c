@@ -5,7 +5,7 @@
 #include "core/plan/plan.h"
 #include "core/train/run/run.h"
 
-/* What would fit, behind a failure for want of memory. */
+/* What would fit, after a failure for want of memory. */
 static void advise(const struct dpt_job *job, const struct dpt_conf *conf,
                    const struct dpt_comm *comm, struct dpt_error *err)
 {
@@ -49,7 +49,7 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 
 static void list_keys(void)
 {
-    printf("\nkeys of the job file (`dptrain --help KEY` tells of one):\n");
+    printf("\nkeys of the job file (`dptrain --help KEY` explains one):\n");
     dpt_cli_print_keys("");
 }
 
@@ -79,7 +79,7 @@ const struct dpt_command dpt_cmd_train = {
     .details = "Reads the job, trains on all ranks that mpirun or srun started (or on one), and "
                "leaves in the run folder: job.yaml (the job with all defaults filled in), "
                "metrics.jsonl, log.txt and checkpoints/. Progress goes to stderr, the result to "
-               "stdout. Started again it goes on where it stopped, or says that it is finished. "
+               "stdout. Started again it resumes where it stopped, or reports that it is finished. "
                "INT, TERM, USR1 and USR2 make it "
                "save and stop with exit code 75; under a bare mpirun send USR1.\n\n"
                "  mpirun -np 2 dptrain configs/mnist-cnn.yaml --set train.epochs=2",

@@ -23,18 +23,18 @@ enum dpt_word_kind {
     DPT_WORD_KINDS
 };
 
-/* Says what the text behind an option's name takes: "auto|none|PATH", "DIR". Adds the fixed words
- * that may stand there to `words`, a space behind each. */
+/* Says what the text after an option's name takes: "auto|none|PATH", "DIR". Adds the fixed words
+ * that may stand there to `words`, a space after each. */
 enum dpt_word_kind dpt_word_of_value(const char *value, struct dpt_str *words);
-/* The names that `dptrain layers` knows, a space behind each. */
+/* The names that `dptrain layers` knows, a space after each. */
 void dpt_word_kinds(struct dpt_str *words);
-/* What stands behind a command's name, from its usage: "JOB.yaml [options]". Likewise. */
+/* What stands after a command's name, from its usage: "JOB.yaml [options]". Likewise. */
 enum dpt_word_kind dpt_word_of_command(const struct dpt_command *command, struct dpt_str *words);
 
 /* A key of the job file and its values, for --set. */
 struct dpt_word_key {
     const char *path;   /* "optimizer.type" */
-    const char *values; /* the words it takes, a space behind each; "" */
+    const char *values; /* the words it takes, a space after each; "" */
     const char *help;
 };
 

@@ -61,7 +61,7 @@ enum dpt_status dpt_builder_add(struct dpt_builder *b, struct dpt_graph_node *no
     dpt_operation_of(node)->shape(node);
     /* c and the area each fit 31 bits, so that neither product overflows. */
     if ((int64_t)s->h * s->w > DPT_MAX_SIZE || (int64_t)s->h * s->w * s->c > DPT_MAX_SIZE)
-        return dpt_builder_fail(b, err, "turns %s into %s: more than %d numbers a sample",
+        return dpt_builder_fail(b, err, "turns %s into %s: more than %d numbers per sample",
                                 dpt_shape_text(&node->in, in), dpt_shape_text(s, out),
                                 DPT_MAX_SIZE);
     DPT_TRY(dpt_graph_add(b->graph, node, &b->last, err));
@@ -155,7 +155,7 @@ out:
 }
 
 /*
- * Padding that gives ceil(input / stride) outputs, the odd one behind (TensorFlow's "SAME").
+ * Padding that gives ceil(input / stride) outputs, the odd one at the end (TensorFlow's "SAME").
  * https://www.tensorflow.org/api_docs/python/tf/nn#notes_on_padding_2
  */
 static void pad_same(struct dpt_window *w, int axis, int32_t input)

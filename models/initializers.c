@@ -204,7 +204,7 @@ bool dpt_read_initializer(struct dpt_conf *conf, struct dpt_conf_node *node, con
     else if (map)
         dpt_conf_mistake(conf, node, path, "%s takes no number: write `init: %s`", name, name);
     else
-        dpt_conf_mistake(conf, node, path, "%s wants its %s: write `init: {%s: 0.02}`", name,
+        dpt_conf_mistake(conf, node, path, "%s requires its %s: write `init: {%s: 0.02}`", name,
                          init->type->options->help, name);
     return !conf->region.failed;
 }

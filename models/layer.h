@@ -47,7 +47,7 @@ struct dpt_builder {
         .fallback = "auto", .word = "auto", .min = 1, .max = DPT_MAX_CHANNELS,                     \
         .help =                                                                                    \
             "length of the output vector; auto, of a model's last layer: as many as data.train "   \
-            "has classes, or targets a sample"                                                     \
+            "has classes, or targets per sample"                                                   \
     }
 
 /* Height and width, from one number or two. */
@@ -184,9 +184,8 @@ enum { DPT_LAYER_NAME_ROWS = 2 };
         .name = "scale", .type = DPT_OPT_REAL, .added = true,                                      \
         .offset = offsetof(struct dpt_attribute_options, scale), .fallback = "1", .min = -1e6,     \
         .max = 1e6,                                                                                \
-        .help =                                                                                    \
-            "what the weight begins with; 0 in a residual block's last norm: the block begins "    \
-            "as its shortcut",                                                                     \
+        .help = "initial weight; 0 in a residual block's last norm: the block begins as its "      \
+                "shortcut",                                                                        \
     }
 
 /* The rows of a struct dpt_pair, and of the struct dpt_padding that is called `padding`. */

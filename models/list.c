@@ -12,7 +12,7 @@ static bool fill_defaults(struct dpt_region *region, const struct dpt_option *ta
 {
     struct dpt_conf conf = {.path = "", .region = *region};
     struct dpt_conf_node *map = dpt_conf_new(&conf, DPT_NODE_MAP, NULL);
-    /* What must be given is noted as a mistake, and is the caller's to fill in. */
+    /* What must be given is noted as an error, and is the caller's to fill in. */
     const bool filled = map != NULL && dpt_options_read(&conf, map, "", table, options);
 
     *region = conf.region;

@@ -39,7 +39,7 @@ static bool push_conv(struct dpt_layer_list *list, const struct mobilenet_option
            dpt_layers_name(list, "%s%d", name, first + 1);
 }
 
-/* Pushes a convolution, its norm, and a relu6 behind it. */
+/* Pushes a convolution, its norm, and a relu6 after it. */
 static bool push_active(struct dpt_layer_list *list, const struct mobilenet_options *o,
                         struct conv shape, const char *name)
 {
@@ -112,7 +112,7 @@ static bool mobilenet_expand(const void *options, const struct dpt_shape *input,
 // clang-format off
 static const struct dpt_option mobilenet_table[] = {
     {.name = "dropout", .type = DPT_OPT_REAL, .offset = offsetof(struct mobilenet_options, dropout),
-     .fallback = "0.2", .min = 0, .max = 0.99, .help = "rate before the last layer"},
+     .fallback = "0.2", .min = 0, .max = 0.99, .help = "dropout rate before the last layer"},
     DPT_OUTPUTS_ROW(struct mobilenet_options),
     DPT_INITIALIZER_ROW(struct mobilenet_options, init, "he"),
     DPT_STATISTICS_ROW(struct mobilenet_options, statistics),

@@ -25,9 +25,8 @@ static enum dpt_status add_input(struct dpt_builder *b, const struct dpt_shape *
 
     if (input->c < 1 || input->h < 1 || input->w < 1 ||
         (int64_t)input->h * input->w > DPT_MAX_SIZE || dpt_shape_size(input) > DPT_MAX_SIZE)
-        return dpt_fail(err, DPT_BAD_JOB,
-                        "model: samples of %d x %d x %d numbers; 1 to %d are wanted", (int)input->c,
-                        (int)input->h, (int)input->w, DPT_MAX_SIZE);
+        return dpt_fail(err, DPT_BAD_JOB, "model: samples of %d x %d x %d numbers; must be 1 to %d",
+                        (int)input->c, (int)input->h, (int)input->w, DPT_MAX_SIZE);
     return dpt_graph_add(b->graph, &node, &b->last, err);
 }
 

@@ -68,11 +68,11 @@ int64_t *dpt_model_outputs(const struct dpt_variant_value *model, struct dpt_con
  * number, element). Errors: RANK. */
 enum dpt_status dpt_model_init(const struct dpt_graph *graph, uint64_t seed, float *params,
                                struct dpt_error *err);
-/* The same for one of its tensors. */
+/* Initialises one tensor of the model. Errors: RANK. */
 enum dpt_status dpt_model_init_tensor(const struct dpt_graph *graph, int32_t tensor, uint64_t seed,
                                       float *params, struct dpt_error *err);
 
-/* Size of the last node's output: numbers a sample. */
+/* Size of the last node's output: numbers per sample. */
 int32_t dpt_graph_outputs(const struct dpt_graph *graph);
 
 #endif

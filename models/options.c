@@ -3,7 +3,7 @@
 
 #include "models/layer.h"
 
-/* One or two whole numbers of at least `least` into a pair; mistakes leave it at ones. */
+/* One or two whole numbers of at least `least` into a pair; errors leave it at ones. */
 static bool read_numbers(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
                          double least, struct dpt_pair *pair)
 {
@@ -19,7 +19,7 @@ static bool read_numbers(struct dpt_conf *conf, struct dpt_conf_node *node, cons
         return true;
     if (ints.n != 1 && ints.n != 2) {
         dpt_conf_mistake(conf, node, path,
-                         "one number or [height, width] is wanted, not %zu numbers", ints.n);
+                         "expected one number or [height, width], got %zu numbers", ints.n);
         return true;
     }
     pair->at[0] = (int32_t)ints.at[0];

@@ -35,7 +35,7 @@ DPT_INLINE void subtract(const double *vectors, int64_t m, int64_t length, doubl
             x[i] -= along[k] * vectors[k * length + i];
 }
 
-/* Modified Gram-Schmidt, a panel of vectors at a time: those behind it are read once for all of
+/* Modified Gram-Schmidt, a panel of vectors at a time: those after it are read once for all of
  * it. */
 DPT_VECTOR void dpt_orthonormalize(double *vectors, int64_t n, int64_t length)
 {

@@ -1,5 +1,5 @@
 /*
- * Plain networks for pictures: LeNet-5 (LeCun et al. 1998, "Gradient-Based Learning Applied to
+ * Plain networks for images: LeNet-5 (LeCun et al. 1998, "Gradient-Based Learning Applied to
  * Document Recognition", with each map connected to all before it) and VGG (Simonyan & Zisserman
  * 2015, "Very Deep Convolutional Networks", table 1; layers have torchvision's names).
  */
@@ -124,7 +124,7 @@ static const struct dpt_option vgg_table[] = {
     {.name = "depth", .type = DPT_OPT_CHOICE, .offset = offsetof(struct plain_options, depth),
      .choices = depth_names, .help = "layers with weights"},
     {.name = "dropout", .type = DPT_OPT_REAL, .offset = offsetof(struct plain_options, dropout),
-     .fallback = "0.5", .min = 0, .max = 0.99, .help = "rate behind each hidden dense layer"},
+     .fallback = "0.5", .min = 0, .max = 0.99, .help = "rate after each hidden dense layer"},
     LAST_ROWS,
 };
 // clang-format on

@@ -3,7 +3,7 @@
  * table 1 for ImageNet, and those of section 4.2 for CIFAR-10, with projections where shapes
  * differ.
  *
- * As torchvision has the first ones: batch norm behind every convolution, and a bottleneck's stride
+ * As torchvision has the first ones: batch norm after every convolution, and a bottleneck's stride
  * in its 3x3 convolution. Layers have torchvision's names.
  */
 #include "models/layer.h"
@@ -45,7 +45,7 @@ struct resnet_options {
     bool zero_init;
 };
 
-/* A convolution without bias that keeps height and width but for its stride, and batch norm behind
+/* A convolution without bias that keeps height and width but for its stride, and batch norm after
  * it, called conv<number> and bn<number>. */
 static bool push_conv(struct dpt_layer_list *list, const struct dpt_initializer *init,
                       const char *stage, int number, int channels, int kernel, int stride,
@@ -140,7 +140,7 @@ static const struct dpt_option resnet_table[] = {
     DPT_STATISTICS_ROW(struct resnet_options, statistics),
     {.name = "zero_init", .type = DPT_OPT_BOOL, .added = true,
      .offset = offsetof(struct resnet_options, zero_init), .fallback = "false",
-     .help = "the last norm of each block begins with scale: 0, so each block begins as its shortcut"},
+     .help = "initialise the scale of each block's last norm to 0: a block begins as its shortcut"},
     {0},
 };
 // clang-format on

@@ -24,7 +24,7 @@ static void check_name(struct dpt_conf *conf, const struct dpt_conf_node *at, co
     if (length == 0 || length > NAME_LENGTH || strspn(name, good) != length ||
         strspn(name, ".") == length) {
         dpt_conf_mistake(conf, at, path,
-                         "'%s' is no name: 1 to %d letters, digits, '_', '-' and '.' are wanted",
+                         "'%s' is no name: must be 1 to %d letters, digits, '_', '-' and '.'",
                          dpt_conf_show(conf, name), NAME_LENGTH);
         return;
     }
@@ -109,7 +109,7 @@ static bool read_layers(struct dpt_conf *conf, struct dpt_conf_node *node, const
     struct dpt_layer_list *list = dest;
 
     if (node->kind != DPT_NODE_LIST) {
-        dpt_conf_mistake(conf, node, path, "a list of layers is wanted");
+        dpt_conf_mistake(conf, node, path, "expected a list of layers");
         return true;
     }
     if (node->n == 0)
@@ -161,7 +161,7 @@ static const struct dpt_option residual_options[] = {
     {.name = "layers", .type = DPT_OPT_CUSTOM,
      .offset = offsetof(struct dpt_residual_options, layers), .read = read_layers,
      .value_text = "list of layers", .alternatives = &layer_forms,
-     .help = "whose output is added to the shortcut's; `name` is that of the sum"},
+     .help = "layers whose output is added to the shortcut's; `name` is that of the sum"},
     {.name = "shortcut", .type = DPT_OPT_CUSTOM,
      .offset = offsetof(struct dpt_residual_options, beside), .fallback = "auto",
      .read = read_shortcut, .value_text = "auto, none or list of layers",
@@ -233,8 +233,8 @@ static const struct dpt_option options[] = {
      .read = read_model,
      .value_text = "list of layers",
      .alternatives = &layer_forms,
-     .help = "one after another: `relu`, `dense: 10`, `conv: {channels: 32}`; `add: NAME` and the "
-             "like join; `dptrain layers` lists all"},
+     .help = "layers in order: `relu`, `dense: 10`, `conv: {channels: 32}`; `add: NAME` and "
+             "the like join; `dptrain layers` lists all"},
     {0},
 };
 

@@ -90,9 +90,10 @@ static const struct dpt_option linear_table[] = {LAST_ROWS("zero")};
      .fallback = hidden_default, .min = 1, .max = DPT_MAX_CHANNELS,                                \
      .help = "outputs of the dense layers before the last one"},                                   \
     {.name = "activation", .type = DPT_OPT_CHOICE, .offset = offsetof(struct tail, activation),    \
-     .fallback = "relu", .choices = activation_names, .help = "behind every layer but the last"},  \
+     .fallback = "relu", .choices = activation_names,                                              \
+     .help = "activation after every layer but the last"},                                         \
     {.name = "dropout", .type = DPT_OPT_REAL, .offset = offsetof(struct tail, dropout),            \
-     .fallback = "0", .min = 0, .max = 0.99, .help = "rate behind each hidden dense layer"},       \
+     .fallback = "0", .min = 0, .max = 0.99, .help = "rate after each hidden dense layer"},        \
     LAST_ROWS("he")
 
 static const struct dpt_option mlp_table[] = {TAIL_ROWS("[256]")};
@@ -100,11 +101,11 @@ static const struct dpt_option mlp_table[] = {TAIL_ROWS("[256]")};
 static const struct dpt_option cnn_table[] = {
     {.name = "channels", .type = DPT_OPT_INTS, .offset = offsetof(struct cnn_options, channels),
      .fallback = "[32, 64]", .min = 1, .max = DPT_MAX_CHANNELS, .help = "channels of each convolution"},
-    DPT_PAIR_ROW("kernel", struct cnn_options, kernel, "3", "of the convolutions"),
-    DPT_PADDING_ROW(struct cnn_options, "same", "of the convolutions"),
+    DPT_PAIR_ROW("kernel", struct cnn_options, kernel, "3", "window of the convolutions"),
+    DPT_PADDING_ROW(struct cnn_options, "same", "padding of the convolutions"),
     {.name = "pool", .type = DPT_OPT_INT, .offset = offsetof(struct cnn_options, pool),
      .fallback = "2", .min = 1, .max = DPT_MAX_KERNEL,
-     .help = "max-pool behind each convolution; 1: none"},
+     .help = "max-pool after each convolution; 1: none"},
     TAIL_ROWS("[]"), /* the tail stands first in struct cnn_options */
 };
 // clang-format on

@@ -4,7 +4,7 @@
 #   scripts/bench.sh [TABLE...] [--rounds N] [--ranks N] [--batch B] [--models 'cnn mlp'] [--venv DIR] [--only-dptrain]
 #
 # Tables:
-#   speed       samples a second beside those of the fastest peer in fp32 and in bf16: PyTorch (eager, fused, compiled), JAX and
+#   speed       samples per second beside those of the fastest peer in fp32 and in bf16: PyTorch (eager, fused, compiled), JAX and
 #               Keras (the default; rows as the scripts/bench/README.md has them, ready to be put there)
 #   scaling     2 ranks, and 2 threads, beside 1
 #   memory      the most that a rank holds
@@ -15,19 +15,19 @@
 #   tables      the job that dptrain init writes, on 42 tables, beside MLPs of scikit-learn and Keras, HistGradientBoosting and linear
 #               models: accuracy and R2 over --rounds splits; the files of the package ISLP and R's packages modeldata, mlbench and
 #               ggplot2 (Debian's r-cran-*), where they are there
-#   pictures    the same job on eight sets of 200 to 1 000 pictures beside the same layers in PyTorch: accuracies over --rounds seeds
-#   inference   samples a second of predict and eval beside onnxruntime and PyTorch on the same models, and from exec to exit
+#   pictures  the same job on eight sets of 200 to 1 000 images beside the same layers in PyTorch: accuracies over --rounds seeds
+#   inference   samples per second of predict and eval beside onnxruntime and PyTorch on the same models, and from exec to exit
 #   plan        dptrain plan beside the fact over all configs: a step's time, the most memory
 #
 # Options:
 #   --rounds N        runs of each, in turn (5)
 #   --ranks N         MPI ranks, or threads of one rank, and the same for the peers (2)
-#   --batch B         samples a step, over all ranks (128)
+#   --batch B         samples per step, over all ranks (128)
 #   --models LIST     of cnn, mnistcnn, resnet20, resnet18, mlp, mlp4k, mlp25m, linreg; in `speed` also cnn:32, with a batch of its own
 #   --venv DIR        a virtual environment with torch, jax and optax, and maybe tensorflow and keras; by default build/bench-venv,
 #                     made where it is not there (7 GB from a package index)
 #   --only-dptrain    no peers
-#   --by-processor    in `inference`: count seconds of the processors, not of the clock, where others use the machine too
+#   --by-processor    in `inference`: count seconds of the CPUs, not of the clock, if others use the machine, too
 #
 # Nothing is judged here: machines differ, and have slow spells; look at the ranges.
 set -euo pipefail

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Finds the libraries that dptrain is built from and writes how to use them, as make variables, to the file named.
 # A library is found when a tiny program with it compiles and links. What is missing is told in one list; exit 1.
-# Called by the Makefile, which passes its knobs in the environment.
+# Called by the Makefile, which passes its build options in the environment.
 set -u
-# shellcheck disable=SC2153  # the knobs are in capitals, the rows below are not
+# shellcheck disable=SC2153  # the build options are in capitals, the rows below are not
 : "${CC:?} ${MPICC:?} ${PKG_CONFIG:?} ${ONEDNN:?}"
 : "${TIFF:=auto} ${BMP:=auto} ${WEBP:=auto} ${TIFF_ROOT:=} ${WEBP_ROOT:=}"
 : "${CUDA:=0} ${CUDA_ARCHS:=} ${CUDA_HOME:=} ${CUDNN_ROOT:=}"
@@ -12,7 +12,7 @@ scratch=$(mktemp -d) || exit 1
 trap 'rm -rf "$scratch"' EXIT
 missing=()
 
-# What it is, its header, a call, its name in packages.txt, the knob
+# What it is, its header, a call, its name in packages.txt, the build option
 mpi=("MPI" "mpi.h" "MPI_Init(0, 0)" mpi "MPICC=/path/to/mpicc")
 hdf5=("HDF5 1.10 or later" "hdf5.h" "H5open()" hdf5 "HDF5_ROOT=/path")
 yaml=("libyaml" "yaml.h" "yaml_get_version_string() == 0" yaml "YAML_ROOT=/path")

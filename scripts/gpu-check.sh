@@ -3,7 +3,7 @@
 #
 #   scripts/gpu-check.sh a OUT    4 minutes: libraries, a small job in each precision, captured steps,
 #                                 kernels, matrix products
-#   scripts/gpu-check.sh b1 OUT   5 minutes: convolution plans, accuracy, the same bytes at any rank
+#   scripts/gpu-check.sh b1 OUT   5 minutes: convolution plans, accuracy, byte-identity at any rank
 #                                 count and in stages, resuming
 #   scripts/gpu-check.sh b2 OUT   4 minutes: the same in other precisions; checkpoints that change
 #                                 between GPU and CPU
@@ -94,7 +94,7 @@ reference=$home/reference
 quick=0
 [ -z "$fake" ] && [ "$rehearsal" = 0 ] || quick=1 reference=$home/rehearsal
 
-# A line a part: its name, its minutes, what it asks.
+# A line per part: its name, its minutes, what it asks.
 parts() {
     sed 's/ *| */|/g' <<'END'
 a  | 4 | does it work at all
@@ -115,7 +115,7 @@ for name in ${part//+/ }; do
     [[ $name =~ ^(all|a|b1?|b2|c1?|c2)$ ]] || wrong "there is no part '$name', only $(parts | cut -d'|' -f1 | paste -sd' ') and all"
 done
 
-# A line a step: the part; its name; its limit in seconds; the function of lib/gpu-steps.sh that does it; what it shows.
+# A line per step: the part; its name; its limit in seconds; the function of lib/gpu-steps.sh that does it; what it shows.
 # The most telling come first.
 steps() {
     sed 's/ *| */|/g' <<'END'

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes cmd/report/report.png, the README's picture of a report: trains configs/mnist-cnn.yaml for three epochs, and shows
+# Makes cmd/report/report.png, the README's image of a report: trains configs/mnist-cnn.yaml for three epochs, and shows
 # two parts of its page beside each other. Needs build/dptrain and Chromium (Debian's package `chromium`); takes a minute.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -35,7 +35,7 @@ across=$(awk "BEGIN { print int(2 * $width * $scale) }") down=$(awk "BEGIN { pri
 "$browser" --headless=new --no-sandbox --disable-gpu --hide-scrollbars --no-first-run --user-data-dir="$folder/profile" \
     --blink-settings=preferredColorScheme=1 --virtual-time-budget=4000 --window-size="$across,$((down + 150))" \
     --screenshot="$folder/shot.png" "file://$folder/both.html" 2>/dev/null
-# The window is higher by what the browser takes of it; here the picture is cut off below.
+# The window is higher by what the browser takes of it; here the image is cut off below.
 python3 - "$folder/shot.png" "$picture" "$down" <<'END'
 import struct, sys, zlib
 file, rows = open(sys.argv[1], "rb").read(), int(sys.argv[3])

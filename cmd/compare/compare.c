@@ -188,22 +188,21 @@ const struct dpt_command dpt_cmd_compare = {
     .name = "compare",
     .usage = "RUN... [--json]",
     .summary = "compare runs: results, best first, and differing settings",
-    .details =
-        "Prints a table with a line for each run folder: how it went (accuracies, losses, steps, "
-        "speed, time; of numbers MAE, RMSE and R2 in their units, of several labels exact match "
-        "and label accuracy, of uneven classes balanced accuracy and the rarest one's recall), "
-        "then the keys of job.yaml in which the runs differ, then the ranks and versions in which "
-        "they do. The best come first, by what the jobs monitor: the validation data's accuracy, "
-        "or loss, unless checkpoint.monitor names another value. Runs that cannot be compared by "
-        "it stand apart. Figures that "
-        "are weighted differently, of another loss, of targets scaled otherwise or of other "
-        "samples are not comparable: a line below the table says which, and why. "
-        "Models of different kinds have a row for all that is not at its default, and lists of "
-        "layers one for each layer; --json has all keys. "
-        "Runs that still run, were stopped or resumed are compared by what they have told so "
-        "far.\n\n"
-        "  dptrain compare runs/lr-*\n"
-        "  dptrain compare --json runs/a runs/b",
+    .details = "Prints a table with a line for each run folder: results (accuracies, losses, "
+               "steps, speed, time; regression: MAE, RMSE and R2 in the targets' units; "
+               "multi-label: exact match and label accuracy; imbalanced classes: balanced "
+               "accuracy and the rarest one's recall), then the keys of job.yaml in which the "
+               "runs differ, then the ranks and versions in which they do. The best come first, "
+               "by what the jobs monitor: the validation data's accuracy, or loss, unless "
+               "checkpoint.monitor names another value. Runs that cannot be compared by it "
+               "stand apart. Figures with other weights, another loss, other target scales or "
+               "other samples are not comparable: a line below the table lists them, with the "
+               "reason. Models of different kinds have one row for all that is not at its "
+               "default, and lists of layers one for each layer; --json has all keys. Runs that "
+               "still run, were stopped or resumed are compared by what they have logged so "
+               "far.\n\n"
+               "  dptrain compare runs/lr-*\n"
+               "  dptrain compare --json runs/a runs/b",
     .options = options,
     .one_rank = true,
     .run = run,

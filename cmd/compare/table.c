@@ -256,7 +256,7 @@ static const char *folder_of(const struct table *t, size_t run, char *buf)
     return buf;
 }
 
-/* Bytes of the next piece of a head, behind which a line may break: a word, or of a key all up to a
+/* Bytes of the next piece of a head, after which a line may break: a word, or of a key all up to a
  * dot. */
 static int piece_of(const char *text)
 {
@@ -285,7 +285,7 @@ static int column_width(const struct table *t, size_t column)
     return width < room ? width : room > 1 ? room : 1;
 }
 
-/* Breaks a column's head into lines of its width: their beginnings, and behind the last its end.
+/* Breaks a column's head into lines of its width: their beginnings, and after the last its end.
  * Returns how many. */
 static int break_head(const char *name, int width, const char *lines[HEAD_LINES + 1])
 {
@@ -370,7 +370,7 @@ static void print_blocks(const struct table *t, struct dpt_str *out)
     }
 }
 
-/* Adds a line behind the table; before the first one an empty line. */
+/* Adds a line after the table; before the first one an empty line. */
 static void print_line(const struct table *t, const char *text, bool *first, struct dpt_str *out)
 {
     dpt_str_printf(out, "%s", *first ? "\n" : "");

@@ -34,7 +34,7 @@ static const char tail[] =
     "        compopt -o nospace 2>/dev/null\n"
     "        return\n"
     "    fi\n"
-    "    # Where `=` parts words, only what stands behind it is replaced.\n"
+    "    # Where `=` parts words, only what stands after it is replaced.\n"
     "    [[ $COMP_WORDBREAKS == *=* ]] || before=${1%%=*}=\n"
     "    _dptrain_values \"${1%%=*}\"\n"
     "    if [[ $REPLY ]]; then\n"

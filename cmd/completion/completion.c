@@ -55,7 +55,7 @@ const struct dpt_command dpt_cmd_completion = {
     .summary = "print the completion script of bash, zsh or fish",
     .details =
         "Prints a script for the shell: it completes subcommands, options, job files, checkpoints, "
-        "and behind --set the keys of the job file and their values. `make install` puts the "
+        "and after --set the keys of the job file and their values. `make install` puts the "
         "scripts where the shells look for them; by hand, for this session or for all:\n\n"
         "  source <(dptrain completion bash)\n"
         "  dptrain completion bash > ~/.local/share/bash-completion/completions/dptrain\n"

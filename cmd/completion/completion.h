@@ -1,8 +1,8 @@
 /*
  * completion: scripts for the shells.
  *
- * Each is a fixed part and what the tables say, as functions of the shell's own language. Those of
- * bash and zsh leave their answer in $REPLY.
+ * Each is a fixed part and what the tables say, as functions of the shell's own language. The
+ * functions of bash and zsh leave their answer in $REPLY.
  */
 #ifndef DPT_CMD_COMPLETION_H
 #define DPT_CMD_COMPLETION_H

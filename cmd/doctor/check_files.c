@@ -39,8 +39,8 @@ static const char *remedy(int code)
         {EACCES, "choose another --output, or change its rights (chmod, chown)"},
         {EPERM, "choose another --output, or change its rights (chmod, chown)"},
         {EROFS, "it is mounted for reading only: choose another --output"},
-        {ENOSPC, "the disk is full: make room, or choose another --output"},
-        {EDQUOT, "your quota is used up: make room, or choose another --output"},
+        {ENOSPC, "the disk is full: free some space, or choose another --output"},
+        {EDQUOT, "your quota is used up: free some space, or choose another --output"},
         {ENOTDIR, "a part of the path is no folder: choose another --output"},
         {EIO, "the disk or its server is broken: choose another --output"},
         {ESTALE, "the file server lost it: mount it again, or choose another --output"},
@@ -182,7 +182,7 @@ void dpt_doctor_disk(struct dpt_doctor *d)
                   had, files);
     else
         dpt_judge(d, dpt_doctor_below(free_bytes, 0, little_room),
-                  "`dptrain plan JOB.yaml` tells a checkpoint's size; checkpoint.keep", "%s of %s",
+                  "`dptrain plan JOB.yaml` prints a checkpoint's size; checkpoint.keep", "%s of %s",
                   has, had);
 }
 

@@ -17,12 +17,13 @@ void dpt_doctor_driver(struct dpt_doctor *d)
     const struct dpt_gpu_query *g = &d->gpus;
 
     if (!g->library)
-        dpt_ok(d, "no NVIDIA driver: the ranks compute on processors");
+        dpt_ok(d, "no NVIDIA driver: the ranks compute on CPUs");
     else if (g->nvml[0] != '\0' && g->code != 0)
-        dpt_warning(d, "does `nvidia-smi` work there? After an update of the driver: reboot", "%s",
-                    g->nvml);
+        dpt_warning(d, "check that `nvidia-smi` works there; after an update of the driver: reboot",
+                    "%s", g->nvml);
     else if (g->code != 0)
-        dpt_warning(d, "no GPU can be used: does `nvidia-smi` work there?", "libcuda: %s", g->why);
+        dpt_warning(d, "no GPU can be used: check that `nvidia-smi` works there", "libcuda: %s",
+                    g->why);
     else
         dpt_ok(d, "NVIDIA %s, for CUDA up to %d.%d", g->version[0] != '\0' ? g->version : "driver",
                g->driver / 1000, g->driver % 1000 / 10);
@@ -33,7 +34,7 @@ void dpt_doctor_libraries(struct dpt_doctor *d)
     const struct dpt_gpu_query *g = &d->gpus;
 
     if (g->missing[0] != '\0')
-        dpt_warning(d, "until then the ranks compute on processors", "%s", g->missing);
+        dpt_warning(d, "until then the ranks compute on CPUs", "%s", g->missing);
     else if (g->libraries[0] != '\0')
         dpt_ok(d, "%s", g->libraries);
 }
@@ -89,7 +90,7 @@ void dpt_doctor_devices(struct dpt_doctor *d)
                     visible != NULL ? ", CUDA_VISIBLE_DEVICES=" : "",
                     visible != NULL ? visible : "");
     else if (dpt_gpu_backend() == NULL)
-        dpt_warning(d, "they stay idle: this one computes on processors",
+        dpt_warning(d, "they stay idle: this one computes on CPUs",
                     "%d, but this dptrain was built without CUDA", g->count);
 }
 
@@ -102,13 +103,13 @@ void dpt_doctor_cuda_aware(struct dpt_doctor *d)
         return;
     if (g->message == 1)
         dpt_ok(d, "yes: a message between device memory arrived%s",
-               claims == 0 ? ", though it says no" : "");
+               claims == 0 ? ", though it reports no" : "");
     else if (g->message < 0)
         dpt_ok(d, "not tried: %s", g->why);
     else if (claims == 1)
         dpt_warning(d, "do not rely on it: gradients go through the host's memory instead",
-                    "it says so, but a message did not arrive%s%s", g->why[0] != '\0' ? ": " : "",
-                    g->why);
+                    "MPI reports it, but a message did not arrive%s%s",
+                    g->why[0] != '\0' ? ": " : "", g->why);
     else
         dpt_ok(d, "no: gradients go through the host's memory");
 }
@@ -152,7 +153,7 @@ static void judge_ranks(struct dpt_doctor *d, const struct own *all)
     if (with == 0)
         return;
     if (n > 0) {
-        dpt_warning(d, "`auto` then takes processors: does each task get one (--gpus-per-task)?",
+        dpt_warning(d, "`auto` then takes CPUs: give each task a GPU (--gpus-per-task)",
                     "no GPU for %s", dpt_doctor_who(d, list, n, who, sizeof who));
         return;
     }
@@ -160,7 +161,7 @@ static void judge_ranks(struct dpt_doctor *d, const struct own *all)
         n = find_same(d, all, r, true, list);
         if (n == 1 || strstr(all[r].name, " MIG ") != NULL)
             continue;
-        dpt_warning(d, "one rank a GPU is quickest: start fewer", "%s share GPU %s",
+        dpt_warning(d, "one rank per GPU is fastest: start fewer", "%s share GPU %s",
                     dpt_doctor_who(d, list, n, who, sizeof who), all[r].bus);
         return;
     }
@@ -248,7 +249,7 @@ enum dpt_status dpt_doctor_gpu_sum(struct dpt_doctor *d, struct dpt_error *err)
     dpt_doctor_say(d, DPT_DOCTOR_OK,
                    dpt_probe_claims_cuda() == 1
                        ? NULL
-                       : "comm.cuda_aware: on takes it; `auto` only where MPI says so",
+                       : "comm.cuda_aware: on uses it; `auto` only if MPI reports it",
                    "%s for 4.2 MB in GPU memory, %s/s", time, rate);
 out:
     dpt_free(gpus);

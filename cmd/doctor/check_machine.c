@@ -1,4 +1,4 @@
-/* Checks of a node: its system, processor, memory, and what else it is busy with. */
+/* Checks of a node: its system, CPU, memory, and what else it is busy with. */
 #include <glob.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,8 +46,8 @@ void dpt_doctor_processor(struct dpt_doctor *d)
     else if (dpt_isa_machine() >= DPT_ISA_AVX2)
         dpt_ok(d, "%s, AVX2", model);
     else
-        dpt_warning(d, "several times slower than a processor with AVX2",
-                    "%s, neither AVX2 nor AVX-512", model);
+        dpt_warning(d, "several times slower than a CPU with AVX2", "%s, neither AVX2 nor AVX-512",
+                    model);
 #elif DPT_ARM64
     dpt_ok(d, "%s, NEON", model);
 #else
@@ -139,7 +139,7 @@ void dpt_doctor_memory(struct dpt_doctor *d)
     dpt_show_bytes(f.value / ranks, each);
     dpt_doctor_add(d, f,
                    f.level != DPT_DOCTOR_OK
-                       ? "ask for more (sbatch --mem); `dptrain plan` tells what a job needs"
+                       ? "ask for more (sbatch --mem); `dptrain plan` prints what a job needs"
                        : NULL,
                    "%s of %s free%s%s%s", dpt_show_bytes(f.value, has), dpt_show_bytes(all, had),
                    ranks > 1 ? ", " : "", ranks > 1 ? each : "", ranks > 1 ? " a rank" : "");
@@ -162,7 +162,7 @@ void dpt_doctor_dev_shm(struct dpt_doctor *d)
     f.value = (double)fs.f_bavail * (double)fs.f_frsize;
     f.level = f.value < wants ? DPT_DOCTOR_WARNING : DPT_DOCTOR_OK;
     snprintf(advice, sizeof advice,
-             "MPI may want %s there for so many ranks (docker run --shm-size=1g)",
+             "MPI may need %s there for so many ranks (docker run --shm-size=1g)",
              dpt_show_bytes(wants, text));
     dpt_doctor_add(d, f, f.level != DPT_DOCTOR_OK ? advice : NULL, "%s of %s free",
                    dpt_show_bytes(f.value, has),
@@ -189,8 +189,8 @@ void dpt_doctor_temporary(struct dpt_doctor *d)
                     "%s, on %s", path, fs->name);
     else if (statvfs(path, &space) == 0 &&
              (double)space.f_bavail * (double)space.f_frsize < least_temporary)
-        dpt_warning(d, "MPI needs some room there: clear it, or set TMPDIR", "%s has %s free", path,
-                    dpt_show_bytes((double)space.f_bavail * (double)space.f_frsize, has));
+        dpt_warning(d, "MPI needs some space there: clear it, or set TMPDIR", "%s has %s free",
+                    path, dpt_show_bytes((double)space.f_bavail * (double)space.f_frsize, has));
     else
         dpt_ok(d, "%s, on %s", path, fs->name);
 }

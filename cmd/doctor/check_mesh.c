@@ -40,8 +40,7 @@ enum dpt_status dpt_doctor_read_mesh(const struct dpt_cli *cli, struct dpt_error
     if (text == NULL || read_mesh(text, &m))
         return DPT_OK;
     return dpt_fail(err, DPT_USAGE,
-                    "dptrain doctor: --mesh %s: ranks along data and pipeline are wanted, as 4x2",
-                    text);
+                    "dptrain doctor: --mesh %s: give ranks along data and pipeline, as 4x2", text);
 }
 
 /* Whether some ranks that differ along one axis alone are on several nodes. */
@@ -110,7 +109,7 @@ enum dpt_status dpt_doctor_mesh(struct dpt_doctor *d, struct dpt_error *err)
         dpt_ok(d, "%s, all on %s", text, d->comm.host);
     else if ((parts || sums) && m.data * m.tensor <= ranks / d->comm.nodes)
         dpt_warning(
-            d, "ranks a node that are a multiple of a stage's keep its sums of gradients there",
+            d, "ranks per node that are a multiple of a stage's keep its sums of gradients there",
             "%s: %s; the ranks of a stage are on several nodes", text,
             where.failed ? "" : where.text);
     else

@@ -122,7 +122,7 @@ static bool warn_of_node(struct dpt_doctor *d, const struct seat *seats, int fir
     if (s->ranks > s->all)
         dpt_warning(d,
                     yields()
-                        ? "they take turns: no faster than one rank a core; start fewer"
+                        ? "they take turns: no faster than one rank per core; start fewer"
                         : "start fewer, or set OMPI_MCA_mpi_yield_when_idle=1: waiting is busy",
                     "%d ranks on %d core%s of %s", s->ranks, s->all, s->all == 1 ? "" : "s", host);
     else if (cramped < d->comm.world.size)

@@ -144,10 +144,10 @@ static const struct {
     bool (*value)(const char *value);
     const char *advice;
 } hurts[] = {
-    {"LD_PRELOAD", NULL, "is in every process: leave it out unless it is meant"},
+    {"LD_PRELOAD", NULL, "is in every process: unset it unless it is intended"},
     {"OMPI_MCA_btl", without_memory,
      "a node's ranks talk through the network: unset it, or add self,vader"},
-    {"OMPI_MCA_coll", NULL, "may leave out the quick sums: unset it"},
+    {"OMPI_MCA_coll", NULL, "may leave out the fast sums: unset it"},
     {"HDF5_DISABLE_VERSION_CHECK", NULL, "lets a wrong HDF5 through: unset it, load the right one"},
     {"MALLOC_PERTURB_", NULL, "makes memory slow: unset it"},
     {"MALLOC_CHECK_", NULL, "makes memory slow: unset it"},
@@ -155,11 +155,11 @@ static const struct {
     {"KMP_AFFINITY", NULL, "puts all ranks' threads on the same cores: unset it"},
     {"OMP_PROC_BIND", NULL, "puts all ranks' threads on the same cores: unset it"},
     {"DNNL_MAX_CPU_ISA", NULL,
-     "keeps oneDNN from the processor's best instructions: unset it, or set device.isa"},
+     "keeps oneDNN from the CPU's best instructions: unset it, or set device.isa"},
     {"ONEDNN_MAX_CPU_ISA", NULL,
-     "keeps oneDNN from the processor's best instructions: unset it, or set device.isa"},
-    {"DNNL_VERBOSE", NULL, "has oneDNN write a line a layer: unset it"},
-    {"ONEDNN_VERBOSE", NULL, "has oneDNN write a line a layer: unset it"},
+     "keeps oneDNN from the CPU's best instructions: unset it, or set device.isa"},
+    {"DNNL_VERBOSE", NULL, "has oneDNN write a line per layer: unset it"},
+    {"ONEDNN_VERBOSE", NULL, "has oneDNN write a line per layer: unset it"},
     {"CUDA_LAUNCH_BLOCKING", NULL, "makes a GPU wait for each kernel: unset it"},
 };
 
@@ -198,7 +198,7 @@ static const char *const own[] = {
     "MPIR_CVAR_CH3_INTERFACE_HOSTNAME",
 };
 
-/* Of a long value the report has the beginning, and a checksum that tells it from others. */
+/* Writes a value; a long one is cut, with a checksum that tells it from others. */
 static void write_value(char *text, size_t size, const char *value)
 {
     enum { MOST = 120 };

@@ -75,7 +75,7 @@ void dpt_doctor_slurm_time(struct dpt_doctor *d)
                   (int)(left / 60) % 60, (int)left % 60);
 }
 
-/* The number behind "Requeue=" and the like in what Slurm says about the job; -1: none. */
+/* The number after "Requeue=" and the like in what Slurm says about the job; -1: none. */
 static long field(const char *text, const char *name)
 {
     const char *at = strstr(text, name);
@@ -102,7 +102,7 @@ void dpt_doctor_slurm_requeue(struct dpt_doctor *d)
         dpt_ok(d, "yes");
     else if (field(text, " Requeue=") == 0)
         dpt_doctor_say(d, DPT_DOCTOR_OK,
-                       "with sbatch --requeue a preempted job is started again, and goes on", "no");
+                       "with sbatch --requeue a preempted job is started again, and resumes", "no");
     else
-        dpt_ok(d, "not known: scontrol does not tell");
+        dpt_ok(d, "not known: scontrol does not report it");
 }

@@ -12,7 +12,7 @@
 
 enum { SMALL = 32, LARGE = 1 << 20 }; /* floats of a sum */
 
-/* Limits of warnings, in fractions, seconds and bytes a second. */
+/* Limits of warnings, in fractions, seconds and bytes per second. */
 static const double slow_rank = 0.5;     /* of the middle rank's speed */
 static const double slow_sum = 0.15;     /* of what memory and network would allow */
 static const double slow_small = 30e-6;  /* a small sum on one node; 1 to 5 us are usual */
@@ -63,7 +63,7 @@ static bool warn_of_slow(struct dpt_doctor *d, const double *values, const char 
         if (values[i] < slow_rank * *middle)
             slow[found++] = i;
     if (found > 0)
-        dpt_warning(d, "each step waits for it: old or throttled, or is the host busy?",
+        dpt_warning(d, "each step waits for it: check for an old, throttled or busy host",
                     "%s %s at %.0f %% of the others' speed",
                     dpt_doctor_who(d, slow, found, who, sizeof who), what,
                     100 * values[slow[0]] / *middle);
@@ -90,7 +90,7 @@ enum dpt_status dpt_doctor_speed(struct dpt_doctor *d, struct dpt_error *err)
         return err->status;
     if (!warn_of_slow(d, flops, "computes", &usual) &&
         !warn_of_slow(d, rates, "moves memory", &usual_rate))
-        dpt_ok(d, "%.3g GFLOP/s%s and %.3g GB/s a rank, all at once", usual / 1e9, bf16,
+        dpt_ok(d, "%.3g GFLOP/s%s and %.3g GB/s per rank, all at once", usual / 1e9, bf16,
                usual_rate / 1e9);
 out:
     return status;
@@ -116,10 +116,10 @@ static void judge_links(struct dpt_doctor *d, const struct dpt_probe_link *links
     dpt_show_seconds(links[late].latency, time);
     dpt_show_bytes(links[narrow].bandwidth, bytes);
     if (links[narrow].bandwidth < narrow_link)
-        dpt_warning(d, "10 Gbit/s give 1.1 GB/s: OMPI_MCA_btl_tcp_if_include=the fast one?",
+        dpt_warning(d, "10 Gbit/s give 1.1 GB/s: set OMPI_MCA_btl_tcp_if_include to the fast one",
                     "%s/s to %s", bytes, dpt_comm_host(&d->comm, links[narrow].rank));
     else if (links[late].latency > slow_link)
-        dpt_warning(d, "InfiniBand takes 2 us, Ethernet 15 to 40: is it the fast network?",
+        dpt_warning(d, "InfiniBand takes 2 us, Ethernet 15 to 40: check for the fast network",
                     "%s for a message to %s", time, dpt_comm_host(&d->comm, links[late].rank));
     else
         dpt_ok(d, "%s and %s/s at worst, from %s to %d other%s", time, bytes, d->comm.host,
@@ -163,7 +163,7 @@ enum dpt_status dpt_doctor_latency(struct dpt_doctor *d, struct dpt_error *err)
     DPT_TRY(dpt_probe_sum(&d->comm, SMALL, true, !d->crowded, budget, &seconds, err));
     dpt_show_seconds(seconds, time);
     if (seconds > usual && !d->crowded)
-        dpt_warning(d, "1 to 5 us are usual on a node: are other processes on these cores?",
+        dpt_warning(d, "1 to 5 us are usual on a node: look for other processes on the cores",
                     "%s for %d floats", time, SMALL);
     else
         dpt_ok(d, "%s for %d floats%s", time, SMALL,
@@ -202,8 +202,8 @@ enum dpt_status dpt_doctor_sum(struct dpt_doctor *d, struct dpt_error *err)
     if (part < slow_sum && !d->crowded)
         dpt_warning(
             d,
-            d->comm.nodes > 1 ? "does MPI take the fast network? (OMPI_MCA_btl, OMPI_MCA_pml)"
-                              : "40 to 80 % are usual: are other processes at work on this node?",
+            d->comm.nodes > 1 ? "check that MPI takes the fast network (OMPI_MCA_btl, OMPI_MCA_pml)"
+                              : "40 to 80 % are usual: look for other processes on this node",
             "%s for 4.2 MB: %.0f %% of what %s allow%s", time, 100 * part,
             d->comm.nodes > 1 ? "memory and network" : "the memory", d->comm.nodes > 1 ? "" : "s");
     else

@@ -41,7 +41,7 @@ static const struct dpt_doctor_check checks[] = {
     {"MPI", "clocks", WORLD, NULL, dpt_doctor_clocks, WARN, NULL},
 
     {"Machine", "system", NODE, dpt_doctor_system, NULL, WARN, "another system: its math library may round differently"},
-    {"Machine", "processor", NODE, dpt_doctor_processor, NULL, WARN, "another processor: the others wait; `reproducible` may differ"},
+    {"Machine", "processor", NODE, dpt_doctor_processor, NULL, WARN, "another CPU: the others wait; `reproducible` may differ"},
     {"Machine", "speed", WORLD, NULL, dpt_doctor_speed, WARN, NULL},
     {"Machine", "frequency", NODE, dpt_doctor_governor, NULL, WARN, "set all nodes alike: each step waits for the slowest rank"},
     {"Machine", "NUMA", NODE, dpt_doctor_numa, NULL, WARN, "another layout: check how ranks are bound to cores"},
@@ -101,7 +101,7 @@ static enum dpt_status read_options(struct dpt_doctor *d, struct dpt_error *err)
     return dpt_doctor_read_mesh(cli, err);
 }
 
-/* All ranks start together, or this process goes on by itself. */
+/* All ranks start together, or this process continues by itself. */
 static enum dpt_status start(struct dpt_doctor *d, struct dpt_error *err)
 {
     enum dpt_status status = dpt_comm_open(&d->comm, err);
@@ -208,11 +208,11 @@ out:
 }
 
 static const struct dpt_cli_option options[] = {
-    {"--output", "DIR", "the folder that runs are to go to; left out: runs, or this folder"},
+    {"--output", "DIR", "folder for runs; default: runs, or this folder"},
     {"--ranks", "N|auto",
      "start N ranks of this by its MPI's mpirun; auto: one rank per GPU, else per core"},
-    {"--mesh", "DxS", "where D data ranks x S stages (parallel.pipeline) of these ranks would be"},
-    {"--limit", "SECONDS", "how long a check may take; 20"},
+    {"--mesh", "DxS", "placement of D data ranks x S stages (parallel.pipeline) on the nodes"},
+    {"--limit", "SECONDS", "time limit of a check (20)"},
     {"--json", NULL, "one JSON object"},
     {0},
 };
@@ -221,17 +221,17 @@ const struct dpt_command dpt_cmd_doctor = {
     .name = "doctor",
     .usage = "[--output DIR] [--ranks N] [--json]",
     .summary = "check the set-up of this machine, or of all nodes of a job",
-    .details =
-        "Looks at MPI and how quickly the ranks hear from each other, processors, memory, GPUs, "
-        "the folder that runs go to, limits, the environment and Slurm. Each line says `ok`, "
-        "`warning` or `failed`, what was found, and below that what to do. With --quiet only what "
-        "is not ok is told. The exit code is 0, or 1 where something failed.\n\n"
-        "Under mpirun or srun, all ranks look. What all agree about is told once; where one "
-        "differs, its number and host are named. So start it the way the job will be started. It "
-        "takes some seconds and keeps nothing: what it writes into the folder, it removes. With "
-        "--mesh 4x2 it says which nodes the stages of such a mesh (`parallel`) would be on, and "
-        "what would go between nodes.\n\n"
-        "  mpirun -np 4 dptrain doctor --output runs",
+    .details = "Checks MPI and how fast the ranks hear from each other, CPUs, memory, GPUs, the "
+               "folder that runs go to, limits, the environment and Slurm. Each line has `ok`, "
+               "`warning` or `failed`, what was found, and below that what to do. With --quiet "
+               "only warnings and failures are printed. The exit code is 0, or 1 if something "
+               "failed.\n\n"
+               "Under mpirun or srun, all ranks check. What all agree about is printed once; if "
+               "one differs, its number and host are named. So start it the way the job will be "
+               "started. It takes some seconds and keeps nothing: it removes what it writes "
+               "into the folder. With --mesh 4x2 it prints which nodes the stages of such a "
+               "mesh (`parallel`) would be on, and what would go between nodes.\n\n"
+               "  mpirun -np 4 dptrain doctor --output runs",
     .options = options,
     .run = run,
 };

@@ -68,7 +68,7 @@ static void print_line(const struct dpt_doctor *d, const struct dpt_doctor_line 
     dpt_str_printf(&text, "%s", f->found);
     dpt_str_printf(out, "%*s%-*s%-*s", LEVEL_AT, "", NAME_AT - LEVEL_AT, levels[f->level],
                    FOUND_AT - NAME_AT - 1, f->name);
-    column = out->length - begin; /* a name that ends just there gets a blank behind it, too */
+    column = out->length - begin; /* a name that ends just there gets a blank after it, too */
     dpt_str_wrap(out, text.text != NULL ? text.text : "", FOUND_AT, column + (column == FOUND_AT),
                  COLUMNS);
     if (f->advice[0] != '\0')
@@ -99,7 +99,7 @@ void dpt_doctor_print(const struct dpt_doctor *d, const struct dpt_doctor_report
         print_line(d, line, out);
     }
     if (failed == 0 && warned == 0)
-        dpt_str_printf(out, "%sall is well\n", quiet ? "" : "\n");
+        dpt_str_printf(out, "%sno problems found\n", quiet ? "" : "\n");
     else
         dpt_str_printf(out, "\n%d failed, %d warning%s\n", failed, warned, warned == 1 ? "" : "s");
 }

@@ -12,7 +12,7 @@ struct dpt_init_idx_file {
     const char *path;
     int dims;  /* of its array: 1 of labels, more of images */
     bool used; /* labels that are some images' */
-    /* Of images, once they are converted: their labels' number, and what is made of them. */
+    /* Images only, after conversion: the index of their labels' file, and what they become. */
     size_t labels;
     const char *prefix, *shard;
 };
@@ -31,7 +31,7 @@ void dpt_init_idx_release(struct dpt_init_idx *idx);
 
 /*
  * Makes one shard of each file of images and its labels, which have its name with `labels` for
- * `images`, or else stand behind it: PART-00000-of-00001.h5 beside the images, where part_of says
+ * `images`, or else stand after it: PART-00000-of-00001.h5 beside the images, where part_of says
  * which part a file is of: "train". made: called with the path of each. force: shards of these
  * names are replaced. Errors: USAGE (a shard is there, two files of one part), BAD_DATA (no labels,
  * ...), IO, RANK, made's.

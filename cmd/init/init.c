@@ -158,7 +158,7 @@ static enum dpt_status add_argument(struct init *init, const char *path, struct 
             DPT_TRY(
                 dpt_fail(err, DPT_BAD_DATA,
                          "%s: neither *.h5 nor IDX files in this folder; `dptrain convert` makes "
-                         "shards of CSV, pictures, NumPy and CIFAR-10 files",
+                         "shards of CSV, images, NumPy and CIFAR-10 files",
                          path));
     } else {
         DPT_TRY(add_matches(init, path, &n, err));
@@ -274,7 +274,7 @@ static void name_job(const char *output, const struct files *train, struct dpt_s
 
 /* --- the command ------------------------------------------------------------------------------ */
 
-/* Says so where a file is no HDF5 file: that is the likeliest mistake. */
+/* Says so where a file is no HDF5 file: that is the likeliest error. */
 static void advise(const char *const *paths, size_t n, struct dpt_error *err)
 {
     static const char signature[] = "\211HDF\r\n\032\n";
@@ -295,7 +295,7 @@ static void advise(const char *const *paths, size_t n, struct dpt_error *err)
             (!read || (memcmp(bytes, signature, sizeof bytes) != 0 &&
                        memcmp(later, signature, sizeof later) != 0))) {
             dpt_fail(err, DPT_BAD_DATA,
-                     "%s: no HDF5 file; `dptrain convert` makes shards of CSV, pictures, NumPy, "
+                     "%s: no HDF5 file; `dptrain convert` makes shards of CSV, images, NumPy, "
                      "MNIST and CIFAR-10 files",
                      paths[i]);
             return;
@@ -337,11 +337,11 @@ static enum dpt_status look(const struct init *init, struct dpt_shard_statistics
                              files->at[0], a, (long long)s.width, init->parts[TRAIN].at[0], b,
                              (long long)train->width));
         if (s.classes > train->classes)
-            DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
-                             "%s: has labels up to %lld, those of %s end at %lld: nothing could "
-                             "learn them",
-                             files->at[0], (long long)s.classes - 1, init->parts[TRAIN].at[0],
-                             (long long)train->classes - 1));
+            DPT_TRY(dpt_fail(
+                err, DPT_BAD_DATA,
+                "%s: has labels up to %lld, those of %s end at %lld: no output would learn them",
+                files->at[0], (long long)s.classes - 1, init->parts[TRAIN].at[0],
+                (long long)train->classes - 1));
         dpt_shard_statistics_release(&s);
     }
 out:
@@ -399,8 +399,8 @@ static enum dpt_status write_file(const char *path, const struct dpt_str *text, 
         return dpt_file_write(path, text->text, text->length, err);
     fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0 && errno == EEXIST)
-        return dpt_fail(err, DPT_USAGE,
-                        "%s is there already; --force replaces it, --output writes another", path);
+        return dpt_fail(err, DPT_USAGE, "%s exists; --force replaces it, --output writes another",
+                        path);
     if (fd < 0)
         return dpt_fail_errno(err, DPT_IO, "%s", path);
     if (dpt_pwrite_all(fd, text->text, text->length, 0) != 0) {
@@ -411,7 +411,7 @@ static enum dpt_status write_file(const char *path, const struct dpt_str *text, 
     return status;
 }
 
-/* What is to be known of labels that are taken as classes, or as numbers to predict. */
+/* Warns of labels that are taken as classes, or as regression targets. */
 static void warn_labels(const struct dpt_shard_statistics *s, const char *path, struct dpt_log *log)
 {
     char text[512];
@@ -442,7 +442,7 @@ static enum dpt_status check_log_target(const struct dpt_init_job *job, const ch
     if (!job->log_target)
         return DPT_OK;
     if (s == NULL || s->classes > 0 || s->probabilities || s->binary)
-        return dpt_fail(err, DPT_USAGE, "--log-target: is for numbers to predict; %s%s",
+        return dpt_fail(err, DPT_USAGE, "--log-target: is for regression targets; %s%s",
                         path != NULL ? path : "made-up images",
                         path != NULL ? " has labels of classes" : " have classes");
     if (s->targets.least < 0)
@@ -466,8 +466,7 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 
     output = output == NULL ? "job.yaml" : output;
     if (!force && strcmp(output, "-") != 0 && dpt_file_exists(output))
-        return dpt_fail(err, DPT_USAGE,
-                        "%s is there already; --force replaces it, --output writes another",
+        return dpt_fail(err, DPT_USAGE, "%s exists; --force replaces it, --output writes another",
                         output);
     DPT_TRY(dpt_word_keys_open(&keys, err));
     DPT_TRY(dpt_data_keys_take(dpt_cli_value(cli, "--keys"), &init.names, &init.keys, err));
@@ -491,11 +490,10 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
         DPT_TRY(dpt_fail_memory(err, "the job file", (double)text.length));
     DPT_TRY(write_file(output, &text, force, err));
     if (statistics_of.nhwc)
-        dpt_log_warn(
-            &cli->log,
-            "%s: of four dimensions the last one is taken for channels, as in [N, H, W, "
-            "C], which the file does not say (`layout: nhwc` in the job; nchw: the second)",
-            init.parts[TRAIN].at[0]);
+        dpt_log_warn(&cli->log,
+                     "%s: the last of four dimensions is taken for channels, as in [N, H, W, C], "
+                     "since the file has no layout (`layout: nhwc` in the job; nchw: the second)",
+                     init.parts[TRAIN].at[0]);
     if (job.statistics != NULL && statistics_of.merged >= 0)
         dpt_log_warn(&cli->log, "%s: " DPT_FLOAT_MERGES, init.parts[TRAIN].at[0],
                      (long long)statistics_of.merged);
@@ -526,23 +524,21 @@ const struct dpt_command dpt_cmd_init = {
     .name = "init",
     .usage = "[DATA...] [--output OUT.yaml] [--force] [--keys X,Y] [--log-target]",
     .summary = "write a job file for a data set, with comments",
-    .details =
-        "Looks into shards (files, patterns, or folders of *.h5): what the samples are like, the "
-        "classes or targets, mean and standard deviation. Writes a job file that trains on them "
-        "at once, whose comments say what each line does and what else could stand there: a small "
-        "convolutional network for images, conv1d for signals ([N, C, 1, L], and float [N, C, L] "
-        "at "
-        "least four times as long as C), dense layers for rows; classes with cross-entropy, "
-        "several labels that are 0 or 1 with the binary one, other targets with the mean squared "
-        "error. Files with `test` in their names are for "
-        "testing, those with `valid` for validation; without the latter a part of the training "
-        "data is held out, of 600 rows or 1000 images or more. Of IDX files, as those of MNIST and "
-        "Fashion-MNIST (or a folder of them, "
-        "gzipped or not), it makes shards first, beside them: train-00000-of-00001.h5 and test-... "
-        "Without DATA the job is one for made-up images. `dptrain convert` makes "
-        "shards of other files.\n\n"
-        "  dptrain init data/mnist --output mnist.yaml\n"
-        "  dptrain init fashion-mnist/*.gz --output fashion.yaml",
+    .details = "Reads shards (files, patterns, or folders of *.h5): the form of the samples, "
+               "the classes or targets, mean and standard deviation. Writes a job file that "
+               "trains on them at once, whose comments explain each line and its alternatives: "
+               "a small convolutional network for images, conv1d for signals ([N, C, 1, L], and "
+               "float [N, C, L] at least four times as long as C), dense layers for rows; "
+               "classes with cross-entropy, multi-label targets (0 or 1) with the binary one, "
+               "other targets with the mean squared error. Files with `test` in their names are "
+               "for testing, those with `valid` for validation; without the latter a part of "
+               "the training data is held out if there are at least 600 rows or 1000 images. It "
+               "first makes shards of IDX files, as those of MNIST and Fashion-MNIST (or a "
+               "folder of them, gzipped or not), beside them: train-00000-of-00001.h5 and "
+               "test-... Without DATA the job is one for synthetic images. `dptrain convert` "
+               "makes shards of other files.\n\n"
+               "  dptrain init data/mnist --output mnist.yaml\n"
+               "  dptrain init fashion-mnist/*.gz --output fashion.yaml",
     .options = options,
     .one_rank = true,
     .run = run,

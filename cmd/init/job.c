@@ -6,7 +6,7 @@
 #include <string.h>
 
 enum {
-    COMMENT = 38, /* column of comments behind lines */
+    COMMENT = 38, /* column of comments after lines */
     WIDTH = 80,
     IMAGE_SIDE = 4,    /* smaller images are no matter for convolutions */
     SIGNAL_SIDES = 4,  /* numbers so many times as long as their channels are signals */
@@ -21,17 +21,17 @@ enum {
     LITTLE_ROWS = 1500,  /* more decay */
     MANY_ROWS = 15000,   /* an epoch of these is as long as several of fewer */
     SKEWED = 1,          /* a coefficient of skewness */
-    STEPS = 2500,        /* that a first run on pictures or signals is to have, about */
+    STEPS = 2500,        /* that a first run on images or signals is to have, about */
     FEW_STEPS = 1200,    /* on few samples */
 };
 
 /* What is chosen by the data. */
 struct choice {
-    bool image, classes, labels; /* labels: several at once, each 0 or 1 */
+    bool image, classes, labels; /* labels: multi-label, each 0 or 1 */
     bool signal;                 /* channels x 1 x length, or 1 x channels x length */
     bool table;                  /* rows of numbers */
     bool validates;              /* samples are held out, or given */
-    bool few_amounts;            /* numbers to predict, of so few rows that smooth is best */
+    bool few_amounts;            /* regression targets, with so few rows that smooth is best */
     int64_t samples, batch, epochs;
     int64_t side; /* the shorter one of an image */
     double valid; /* fraction held out; 0: none */
@@ -92,7 +92,7 @@ static int64_t clamp(int64_t value, int64_t low, int64_t high)
 }
 
 /* [N, C, 1, L], or [N, C, L], which is read as images of one channel: of bytes these may be wide
- * pictures, of other numbers hardly. */
+ * images, of other numbers hardly. */
 static bool is_signal(const struct dpt_shard_statistics *s)
 {
     const struct dpt_shape *shape = &s->shape;
@@ -101,11 +101,11 @@ static bool is_signal(const struct dpt_shard_statistics *s)
            (shape->h == 1 || (shape->c == 1 && !s->u8 && shape->w >= SIGNAL_SIDES * shape->h));
 }
 
-/* The share of the samples by which the best checkpoint is chosen. Of few the choice by some dozen
- * costs more than it brings: with all of them and the last checkpoint ten tables of 178 to 569 rows
- * and six sets of 200 to 500 images are better by 0.01 and 0.03 of accuracy or R2; 600 and 800
- * images of MNIST have 0.970 and 0.975 where a fifth held out has 0.961 and 0.966, 700 letters
- * 0.993 and 0.990, 600 digits of 8 x 8 0.980 and 0.975. */
+/* The share of the samples by which the best checkpoint is chosen. If there are few, choosing by
+ * some dozen costs more than it brings: with all of them and the last checkpoint ten tables of 178
+ * to 569 rows and six sets of 200 to 500 images are better by 0.01 and 0.03 of accuracy or R2; 600
+ * and 800 images of MNIST have 0.970 and 0.975 where a fifth held out has 0.961 and 0.966, 700
+ * letters 0.993 and 0.990, 600 digits of 8 x 8 0.980 and 0.975. */
 static double hold_out(const struct choice *c)
 {
     if (c->samples < (c->table ? FEW : FEW_IMAGES))
@@ -224,11 +224,11 @@ static void write_targets(const struct dpt_init_job *init, struct dpt_str *out)
     const char *transform = t->least > 0 && t->least < 1 ? "log" : "log1p";
 
     if (init->log_target) {
-        line(out, "trained so; told in their own units",
+        line(out, "trained so; reported in their units",
              "  targets: {normalize: auto, transform: %s}", transform);
         return;
     }
-    line(out, "trained so; told in their own units", "  targets: {normalize: auto}");
+    line(out, "trained so; reported in their units", "  targets: {normalize: auto}");
     if (t->least >= 0 && dpt_target_skew(t) > SKEWED)
         line(out, NULL, "  # Few are large: {normalize: auto, transform: %s} may fit them better.",
              transform);
@@ -241,7 +241,7 @@ static void write_data(const struct dpt_init_job *init, const struct choice *c, 
     line(out, NULL, "data:");
     if (s == NULL) {
         line(out, "or shards: data/train-*.h5, or a list", "  train: synthetic");
-        line(out, "never looked at while training", "  test: synthetic");
+        line(out, "never used while training", "  test: synthetic");
         line(out, NULL, "  synthetic: {samples: 4096, shape: [1, 28, 28], classes: 10}");
         line(out, NULL, "  normalize: {mean: [0.5], std: [0.25]}");
     } else {
@@ -253,8 +253,8 @@ static void write_data(const struct dpt_init_job *init, const struct choice *c, 
         else
             line(out, "would be held out; few: all are trained on", "  # valid: 0.2");
         if (init->test.length > 0)
-            line(out, c->validates ? "never looked at while training" : "only told of",
-                 "  test: %s", init->test.text);
+            line(out, c->validates ? "never used while training" : "only reported", "  test: %s",
+                 init->test.text);
         else
             line(out, "if there is one", "  # test: data/test-*.h5");
         if (init->data_keys.x != NULL)
@@ -266,10 +266,10 @@ static void write_data(const struct dpt_init_job *init, const struct choice *c, 
             write_targets(init, out);
     }
     if (c->image) {
-        /* Where numbers are to be predicted a shift may change them; small images lose by it. */
+        /* In regression a shift may change the targets; small images lose by it. */
         line(out, NULL,
              "  # More images than there are: random shifts by so many pixels; `flip: true`");
-        line(out, NULL, "  # mirrors, where left and right do not matter.");
+        line(out, NULL, "  # mirrors, if left and right do not matter.");
         line(out, NULL, "  %saugment: {crop_padding: %lld, flip: false}",
              s != NULL && (c->classes || c->labels) && c->side >= SHIFTED_SIDE ? "" : "# ",
              (long long)clamp(c->side / 12, 1, 4));
@@ -282,15 +282,17 @@ static void write_data(const struct dpt_init_job *init, const struct choice *c, 
 
 static const char *a_number_for(const struct choice *c)
 {
-    return c->classes ? "a number a class" : c->labels ? "a number a label" : "a number a target";
+    return c->classes  ? "a number per class"
+           : c->labels ? "a number per label"
+                       : "a number per target";
 }
 
-/* Writes the layers behind the convolutions, whose output has so many channels of so many numbers.
+/* Writes the layers after the convolutions, whose output has so many channels of so many numbers.
  *
- * Layers for pictures begin as PyTorch's do. Accuracies of the test over five splits and seeds,
- * with what is written here, for he, lecun, xavier, pytorch: 360 drawn pictures of 48 x 48 in 4
- * classes 0.78, 0.85, 0.88, 0.91; 600 of MNIST 0.965, 0.963, 0.952, 0.953; 1 797 digits of 8 x 8
- * all 0.987; all of MNIST (three seeds) 0.992 with he and pytorch. On five tables they are alike
+ * Layers for images are initialised as PyTorch's. Accuracies of the test over five splits and
+ * seeds, with what is written here, for he, lecun, xavier, pytorch: 360 drawn images of 48 x 48
+ * in 4 classes 0.78, 0.85, 0.88, 0.91; 600 of MNIST 0.965, 0.963, 0.952, 0.953; 1 797 digits of 8 x
+ * 8 all 0.987; all of MNIST (three seeds) 0.992 with he and pytorch. On five tables they are alike
  * within two standard errors, but for an R2 of 0.991 with he and 0.993 with pytorch. */
 static void write_head(const struct choice *c, int64_t channels, int64_t numbers,
                        struct dpt_str *out)
@@ -298,7 +300,7 @@ static void write_head(const struct choice *c, int64_t channels, int64_t numbers
     const bool torch = c->image;
 
     if (channels * numbers > WIDE) {
-        line(out, "a number a channel", "    - global_avgpool");
+        line(out, "a number per channel", "    - global_avgpool");
     } else {
         line(out, "one vector", "    - flatten");
         line(out, "more if valid is worse than train", "    - dropout: 0.25");
@@ -352,7 +354,7 @@ static void write_cnn(const struct dpt_init_job *init, const struct choice *c, s
              (long long)channels);
         /* In so few layers it costs two thirds of the time, and makes nothing better. */
         if (i == 0)
-            line(out, NULL, "    # A much deeper model wants a `- batchnorm` behind each conv.");
+            line(out, NULL, "    # A much deeper model needs a `- batchnorm` after each conv.");
         if (i == 0)
             choices(init, out, "model.activation", "    - relu");
         else
@@ -375,7 +377,7 @@ static void write_model(const struct dpt_init_job *init, const struct choice *c,
         return;
     }
     line(out, "or linear; sequential takes a list of layers", "  type: mlp");
-    /* Of very few rows one wide layer overfits less than two; of more, two learn more. */
+    /* One wide layer overfits very few rows less than two do; two learn more from more rows. */
     line(out, "outputs of the layers before the last",
          c->samples < FEWEST ? "  hidden: [256]" : "  hidden: [256, 128]");
     choices(init, out, "model.activation",
@@ -401,8 +403,8 @@ static void write_model(const struct dpt_init_job *init, const struct choice *c,
  * OJ 0.811, 0.825; Pima 0.755, 0.762; attrition 0.885, 0.892; Sonar 0.863, 0.839. Two classes gain
  * nothing from smoothing, and the probabilities of a rare one would be twice as high.
  *
- * Numbers are learned better with relu: an R2 of 0.947 on Bikeshare, with gelu 0.925. Of fewer
- * than 400 rows smoother models are closer to the linear one where that is best: gelu without
+ * Regression works better with relu: an R2 of 0.947 on Bikeshare, with gelu 0.925. With fewer
+ * than 400 rows, smoother models are closer to the linear one where that is best: gelu without
  * dropout and twice the decay have 0.849 for Carseats, relu 0.841, ridge regression 0.854; diabetes
  * 0.543, 0.520, 0.537; Credit 0.983, 0.986, 0.952; Auto 0.872, 0.884, 0.814.
  */
@@ -426,7 +428,7 @@ static void write_optimizer(const struct dpt_init_job *init, const struct choice
     line(out, NULL, "\nschedule:");
     choices(init, out, "schedule.type", falls ? "  type: plateau" : "  type: cosine");
     if (falls) {
-        line(out, "times so much where the loss on `valid`", "  factor: 0.3");
+        line(out, "times so much if the loss on `valid`", "  factor: 0.3");
         line(out, "does not fall in so many evaluations", "  patience: %d",
              c->samples >= MANY_ROWS ? 3 : 6);
     } else {
@@ -434,7 +436,7 @@ static void write_optimizer(const struct dpt_init_job *init, const struct choice
     }
 }
 
-/* Of classes the accuracy may still rise when the loss does no more: few samples are soon sure. */
+/* Accuracy may still rise after the loss has stopped falling: few samples are soon certain. */
 static void write_length(const struct choice *c, struct dpt_str *out)
 {
     const bool either = c->classes && !c->table;
@@ -443,7 +445,7 @@ static void write_length(const struct choice *c, struct dpt_str *out)
     line(out, c->validates ? "at most; passes over the data" : "passes over the data; or steps: N",
          "  epochs: %lld", (long long)c->epochs);
     if (c->validates) {
-        line(out, NULL, "  # Sooner where so many evaluations bring nothing better on `valid`.");
+        line(out, NULL, "  # Sooner if so many evaluations bring no improvement on `valid`.");
         line(out, NULL, "  early_stop: {patience: %d%s}",
              !c->table                 ? 20
              : c->samples >= MANY_ROWS ? 12
@@ -451,7 +453,7 @@ static void write_length(const struct choice *c, struct dpt_str *out)
              either ? ", monitor: valid.accuracy, also: valid.loss" : "");
     }
     if (c->table)
-        line(out, "an average of the weights is judged; or null", "  ema: 0.98");
+        line(out, "an average of the weights is used; or null", "  ema: 0.98");
     line(out, "1.0: no step is longer; null: never", "  clip_norm: null");
 }
 
@@ -471,8 +473,9 @@ static void write_training(const struct dpt_init_job *init, const struct choice 
                 : c->labels ? "loss: binary_cross_entropy"
                             : "loss: mse");
     line(out, NULL, "\nbatch:");
-    line(out, "samples a step, over all ranks; or per_rank", "  global: %lld", (long long)c->batch);
-    line(out, "samples a pass; auto: chosen", "  micro: auto");
+    line(out, "samples per step, over all ranks; or per_rank", "  global: %lld",
+         (long long)c->batch);
+    line(out, "samples per pass; auto: chosen", "  micro: auto");
     write_optimizer(init, c, out);
     write_length(c, out);
     line(out, NULL, "\neval:");
@@ -535,8 +538,9 @@ void dpt_init_job_write(const struct dpt_init_job *init, struct dpt_str *out)
     dpt_str_printf(out, "# A job for dptrain, written by `dptrain init`.\n#\n");
     write_found(init, out);
     dpt_str_printf(out,
-                   "#\n# Every key, its bounds and its default: dptrain train --help\n"
-                   "# Is it right? dptrain schema --check %s\n"
+                   "#\n"
+                   "# Every key, its bounds and its default: dptrain train --help\n"
+                   "# Check this file: dptrain schema --check %s\n"
                    "# Train on all cores: dptrain %s --ranks auto\n\n",
                    path, path);
     line(out, "of the run", "name: %s", init->name);
@@ -544,7 +548,7 @@ void dpt_init_job_write(const struct dpt_init_job *init, struct dpt_str *out)
     line(out, "log, metrics and checkpoints", "output: runs/%s", init->name);
     line(out, NULL, "\ndevice:");
     choices(init, out, "device.kind", "  kind: auto");
-    line(out, "CPU threads a rank; auto: its cores", "  threads: auto");
+    line(out, "CPU threads per rank; auto: its cores", "  threads: auto");
     dpt_str_printf(out, "\n");
     write_data(init, &c, out);
     write_model(init, &c, out);

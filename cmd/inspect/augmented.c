@@ -1,7 +1,7 @@
 /*
- * A sheet of augmented pictures: what a job's training sees.
+ * A sheet of augmented images: what a job's training sees.
  *
- * A row each for the first samples of the first epoch: the picture as it is, and as it is in one
+ * A row each for the first samples of the first epoch: the image as it is, and as it is in one
  * epoch after another, mixed with whatever stands beside it in that epoch's step. The loader makes
  * them as in training; it is given micro-batches of one sample, which change none.
  */
@@ -20,8 +20,8 @@
 enum {
     SAMPLES = 8,
     EPOCHS = 7,
-    GAP = 2,          /* between pictures; wider behind those that are as they are */
-    LEAST_SIDE = 64,  /* smaller pictures are shown larger */
+    GAP = 2,          /* between images; wider after those that are as they are */
+    LEAST_SIDE = 64,  /* smaller images are shown larger */
     MOST_SIDE = 160,  /* and larger ones smaller */
     BACKGROUND = 112, /* a grey that is neither black nor white */
 };
@@ -36,8 +36,8 @@ struct sheet {
     struct dpt_batch_form form, plain;
     int rows;
     int64_t sample[SAMPLES];
-    int32_t zoom, shrink; /* pixels of the sheet for one of a picture, or the other way round */
-    int32_t width, height, channels; /* of a picture on the sheet */
+    int32_t zoom, shrink; /* pixels of the sheet for one of an image, or the other way round */
+    int32_t width, height, channels; /* of an image on the sheet */
     int32_t all_width, all_height;
     uint8_t *pixels; /* [all_height][all_width][channels] */
 };
@@ -63,7 +63,7 @@ static double light_at(const struct sheet *s, const float *input, int32_t c, int
            of_channel(&normalize->mean, c, 0);
 }
 
-/* What is black and white in a row. Bytes say it; of numbers the range of the picture as it is. */
+/* What is black and white in a row. Bytes say it; of numbers the range of the image as it is. */
 static void find_range(const struct sheet *s, const float *input, double range[2])
 {
     range[0] = s->set.u8 ? 0 : INFINITY;
@@ -147,7 +147,7 @@ static enum dpt_status open_sheet(struct sheet *s, struct dpt_error *err)
 
     if (shape->flat || shape->w < 2 || shape->h < 2)
         return dpt_fail(err, DPT_BAD_JOB,
-                        "--augmented: the samples of data.train (%s) are no pictures",
+                        "--augmented: the samples of data.train (%s) are not images",
                         dpt_shape_text(shape, text));
     s->shrink = (larger + MOST_SIDE - 1) / MOST_SIDE;
     s->zoom = s->shrink == 1 && larger < LEAST_SIDE ? (LEAST_SIDE + larger - 1) / larger : 1;
@@ -228,7 +228,7 @@ static enum dpt_status write_sheet(const struct sheet *s, const char *path, stru
     if (png.failed)
         DPT_TRY(dpt_fail_memory(err, "the sheet", (double)png.length));
     DPT_TRY(dpt_file_write(path, png.text, png.length, err));
-    printf("%s: %d x %d pixels; a row each, as it is and in epochs 1 to %d:\n", path, s->all_width,
+    printf("%s: %d x %d pixels; a row each, as stored and in epochs 1 to %d:\n", path, s->all_width,
            s->all_height, EPOCHS);
     for (int k = 0; k < s->rows; k++)
         printf("  %d  %s\n", k + 1, dpt_dataset_where(&s->set, s->sample[k], where));
@@ -262,15 +262,15 @@ enum dpt_status dpt_inspect_augmented(struct dpt_cli *cli, const char *path, str
 
     if (ending == NULL || strcmp(ending, ".png") != 0)
         return dpt_fail(err, DPT_USAGE,
-                        "--augmented %s: a sheet is a picture: a name that ends "
+                        "--augmented %s: the sheet is an image: give a name that ends "
                         "in .png",
                         path);
     DPT_TRY(dpt_job_command_load(cli, &job, &conf, err));
     DPT_TRY(dpt_job_for_ranks(&job, 1, err));
     if (!dpt_augment_wanted(&job.data.augment))
         DPT_TRY(dpt_fail(err, DPT_BAD_JOB,
-                         "%s: data.augment asks for nothing, so training sees samples as they are; "
-                         "--set data.augment.flip=true shows what a key would do",
+                         "%s: data.augment sets nothing, so training sees samples as stored; --set "
+                         "data.augment.flip=true shows the effect of a key",
                          cli->positional[0]));
     DPT_TRY(dpt_job_command_outputs(cli, &job, &conf, NULL, err));
     DPT_TRY(make(&s, path, err));

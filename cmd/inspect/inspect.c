@@ -26,7 +26,7 @@
 #include "data/sets/paths.h"
 
 enum {
-    STUCK_SECONDS = 30, /* of a processor's time on one piece, which takes milliseconds */
+    STUCK_SECONDS = 30, /* of a CPU's time on one piece, which takes milliseconds */
     MORE_MEMORY_GIB = 4,
 };
 
@@ -174,9 +174,9 @@ static enum dpt_status tell_crash(struct inspection *inspection, int how, struct
     *name++ = '\0';
     name = *name != '\0' ? name : "its bytes";
     if (number == SIGKILL || number == SIGTERM || number == SIGINT || number == SIGHUP)
-        return dpt_fail(err, DPT_RANK, "%s: looking at it was ended by signal %d, at %s%s",
+        return dpt_fail(err, DPT_RANK, "%s: reading it was ended by signal %d, at %s%s",
                         inspection->reading, number, name,
-                        number == SIGKILL ? "; did memory run out?" : "");
+                        number == SIGKILL ? "; memory may have run out" : "");
     if (number == SIGPROF)
         return dpt_fail(err, DPT_BAD_DATA, "%s is damaged: HDF5 found no end in %d s of reading %s",
                         inspection->reading, STUCK_SECONDS, name);
@@ -298,10 +298,10 @@ out:
 }
 
 static const struct dpt_cli_option options[] = {
-    {"--diff", "OTHER", "say where FILE and OTHER differ; exit 1 if they do"},
-    {"--audit", NULL, "two runs with log.hashes: the first step and tensor at which they part"},
+    {"--diff", "OTHER", "print where FILE and OTHER differ; exit 1 if they do"},
+    {"--audit", NULL, "find the first step and tensor that differ in two runs with log.hashes"},
     {"--job", NULL, "print only the job that the checkpoint was made by"},
-    {"--augmented", "SHEET.png", "write training samples of a job file as they are, and augmented"},
+    {"--augmented", "SHEET.png", "write training samples of a job file as stored, and augmented"},
     {"--set", "KEY=VALUE", "override a key of that job file (data.augment.rotate=30); repeatable"},
     {0},
 };
@@ -310,22 +310,22 @@ const struct dpt_command dpt_cmd_inspect = {
     .name = "inspect",
     .usage = "FILE... [--job | --diff OTHER] | --audit RUN RUN | JOB.yaml --augmented SHEET.png",
     .summary = "show a checkpoint or a shard, and verify its checksums",
-    .details =
-        "Lists the data sets of each file with their shapes, types and the range of their values: "
-        "of a checkpoint also how far the run was and what made it, of a shard the samples of each "
-        "class. All checksums are verified, and exit code 65 says that a file is damaged or cannot "
-        "be read. A run folder stands for its newest checkpoint, another folder for "
-        "the shards in it.\n\n"
-        "With --diff the attributes, the jobs and every value are compared by their bits: the "
-        "first difference, and for each data set how many values differ and by how much at most, "
-        "absolutely and relative to the larger of the two.\n\n"
-        "--augmented draws eight training samples of a job: each as it is, and as the first seven "
-        "epochs see it, cropped, turned, coloured and mixed as data.augment says.\n\n"
-        "  dptrain inspect runs/mnist-cnn\n"
-        "  dptrain inspect data/mnist/train-*.h5\n"
-        "  dptrain inspect runs/a --diff runs/b\n"
-        "  dptrain inspect --audit runs/a runs/b\n"
-        "  dptrain inspect job.yaml --augmented sheet.png --set data.augment.rotate=30",
+    .details = "Lists the data sets of each file with their shapes, types and the range of "
+               "their values; for a checkpoint also the run's progress and what made it, for a "
+               "shard the samples of each class. All checksums are verified; the exit code is "
+               "65 if a file is damaged or cannot be read. A run folder stands for its newest "
+               "checkpoint, another folder for the shards in it.\n\n"
+               "With --diff the attributes, the jobs and every value are compared by their "
+               "bits: the first difference, and for each data set how many values differ and by "
+               "how much at most, absolutely and relative to the larger of the two.\n\n"
+               "--augmented draws eight training samples of a job: each as stored, and as the "
+               "first seven epochs see it, cropped, rotated, coloured and mixed as set in "
+               "data.augment.\n\n"
+               "  dptrain inspect runs/mnist-cnn\n"
+               "  dptrain inspect data/mnist/train-*.h5\n"
+               "  dptrain inspect runs/a --diff runs/b\n"
+               "  dptrain inspect --audit runs/a runs/b\n"
+               "  dptrain inspect job.yaml --augmented sheet.png --set data.augment.rotate=30",
     .options = options,
     .one_rank = true,
     .run = run,

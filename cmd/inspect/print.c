@@ -143,13 +143,13 @@ static void print_shard(const struct dpt_inspect_shard *shard)
     dpt_inspect_property("samples", "%s of %s%s", dpt_group_digits(a, shard->samples), extent,
                          shard->shape.flat ? "" : " (channels, height, width)");
     if (shard->files)
-        dpt_inspect_property("stored", "as files of pictures, %.0f bytes each on average",
+        dpt_inspect_property("stored", "as image files, %.0f bytes each on average",
                              (double)shard->images->bytes / (double)shard->samples);
     else if (!shard->shape.flat)
         dpt_inspect_property("layout", "%s%s", shard->nhwc ? "NHWC" : "NCHW",
                              shard->layout == NULL ? " (no attribute says otherwise)" : "");
     if (!shard->classes) {
-        dpt_inspect_property("labels", "numbers, %lld a sample", (long long)shard->width);
+        dpt_inspect_property("labels", "numbers, %lld per sample", (long long)shard->width);
         return;
     }
     for (size_t i = 0; i < shard->n_counts; i++) {

@@ -22,7 +22,7 @@ struct dpt_table_row {
 struct dpt_table {
     const char *title;                   /* above the names */
     const char *titles[DPT_TABLE_CELLS]; /* ends with NULL where there are fewer */
-    const char *align;                   /* a letter a column: l or r */
+    const char *align;                   /* a letter per column: l or r */
     struct dpt_table_row *rows;
     size_t n;
 };

@@ -53,7 +53,7 @@ static bool same_folder(const char *a, const char *b)
     return folder_length(b) == n && strncmp(a, b, n) == 0;
 }
 
-/* The name as its row shows it: what is behind the folder, further in. */
+/* The name as its row shows it: what is after the folder, further in. */
 static const char *short_name(const char *name, int *indent)
 {
     const size_t n = folder_length(name);

@@ -4,10 +4,10 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Lengths are in the picture's units; the style sheet scales it to the page. */
+/* Lengths are in the chart's units; the style sheet scales it to the page. */
 static const double WIDTH = 480, HEIGHT = 270, LEFT = 64, RIGHT = 22, TOP = 12, BOTTOM = 42;
 
-/* The range of values that the picture shows. */
+/* The range of values that the chart shows. */
 struct frame {
     const struct dpt_chart *chart;
     double low_x, high_x, low_y, high_y;

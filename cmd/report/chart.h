@@ -69,7 +69,7 @@ struct dpt_line {
 struct dpt_chart {
     const char *id; /* of the element; letters */
     const char *title, *x_label, *y_label;
-    const char *about; /* text for readers who cannot see the picture; may be NULL */
+    const char *about; /* text for readers who cannot see the chart; may be NULL */
     struct dpt_line *lines;
     size_t n;
     bool log;      /* the y axis; all y above 0 */

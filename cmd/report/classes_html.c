@@ -1,4 +1,4 @@
-/* How good a model is at each class: the confusion of classes, precision and recall. */
+/* How good a model is at each class: the confusion matrix of classes, precision and recall. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,7 +58,7 @@ void dpt_page_uneven(struct dpt_page *r, size_t run)
     snprintf(samples, sizeof samples, "the %s samples", v->split);
     dpt_scores_uneven(&v->scores, &v->called, samples, &text);
     r->out.failed = r->out.failed || text.failed;
-    dpt_html_element(&r->out, "<p class=\"warn open\"><b>Classes are uneven:</b> ",
+    dpt_html_element(&r->out, "<p class=\"warn open\"><b>Classes are imbalanced:</b> ",
                      text.failed ? "" : text.text, ".</p>\n");
     dpt_str_release(&text);
 }
@@ -100,7 +100,7 @@ static void write_cell(struct dpt_page *r, const struct dpt_page_predictions *v,
 {
     const double n = cell(v, label, chosen);
     const bool hit = label == chosen;
-    /* Right ones by their share of the class; wrong ones beside the most frequent mistake, by the
+    /* Right ones by their share of the class; wrong ones beside the most frequent error, by the
      * root, so that single ones can be seen. */
     const double weight = hit ? (row > 0 ? n / row : 0) : (most > 0 ? sqrt(n / most) : 0);
     char text[DPT_HTML_NUMBER];
@@ -259,8 +259,10 @@ void dpt_page_each_label(struct dpt_page *r, const struct dpt_page_predictions *
     const int32_t n = v->outputs < ALL_CLASSES ? v->outputs : ALL_CLASSES;
 
     if (v->said.width == 0) {
-        dpt_str_printf(&r->out, "<p class=\"missing\">No scores: there are too many samples times "
-                                "labels to keep what is said of each.</p>\n");
+        dpt_str_printf(
+            &r->out,
+            "<p class=\"missing\">No scores: there are too many samples times labels to keep "
+            "the outputs.</p>\n");
         return;
     }
     dpt_str_printf(&r->out, "<p>label accuracy %.4f, the share of all labels that are right.</p>\n",

@@ -159,7 +159,7 @@ static bool add_evals(struct drawing *d, size_t index, enum dpt_history_split sp
     return true;
 }
 
-/* What the picture shows, in words. */
+/* What the image shows, in words. */
 static const char *describe(const struct drawing *d)
 {
     struct dpt_region *region = &d->r->region;
@@ -355,10 +355,10 @@ void dpt_page_ranks(struct dpt_page *r)
             dpt_page_prefix(r, i);
             dpt_str_printf(&r->out, "<span class=\"%s\">%s</span><br>\n",
                            s != NULL && s->ranks == 1 ? "dim" : "missing",
-                           s != NULL && s->ranks == 1
-                               ? "One rank, so nothing was shared out."
-                               : "What each rank did is not in the metrics; it is where log.every "
-                                 "counts steps or epochs.");
+                           s != NULL && s->ranks == 1 ? "One rank, so nothing was shared out."
+                                                      : "What each rank did is not in the metrics; "
+                                                        "it is if log.every counts steps or "
+                                                        "epochs.");
         }
     }
     dpt_str_printf(&r->out, "</p>\n");

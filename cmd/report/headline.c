@@ -74,7 +74,7 @@ static const struct quantity facts[] = {
     {"host of rank 0", DPT_OF_START(TEXT, host), NULL, 0, false},
     {"hosts", DPT_OF_START(COUNT, hosts), dpt_html_count, 0, false},
     {"ranks", DPT_OF_START(COUNT, ranks), dpt_html_count, 0, false},
-    {"threads a rank", DPT_OF_START(COUNT, threads), dpt_html_count, 0, false},
+    {"threads per rank", DPT_OF_START(COUNT, threads), dpt_html_count, 0, false},
     {"batch", DPT_OF_START(COUNT, global), dpt_html_count, 0, false},
     {"micro-batch", DPT_OF_START(COUNT, micro), dpt_html_count, 0, false},
     {"training samples", DPT_OF_START(COUNT, train_samples), dpt_html_count, 0, false},
@@ -217,7 +217,7 @@ static void write_tiles(struct dpt_page *r)
     dpt_str_printf(&r->out, "</dl>\n");
 }
 
-/* Which run has the best value; r->runs.n: they are equal, cannot be compared, or there is no
+/* The run with the best value; r->runs.n: they are equal, cannot be compared, or there is no
  * better one. */
 static size_t find_best(const struct dpt_page *r, const struct quantity *q)
 {
@@ -267,7 +267,7 @@ static void write_quantity(struct dpt_page *r, const struct quantity *q)
     dpt_str_printf(&r->out, "</tr>\n");
 }
 
-/* Writes a dotted key in which a line may break behind each part. */
+/* Writes a dotted key in which a line may break after each part. */
 static void write_path(struct dpt_page *r, const char *path)
 {
     char part[128];
@@ -385,7 +385,7 @@ static void write_same(struct dpt_page *r, const struct quantity *list, size_t n
 
 /* --- the head --------------------------------------------------------------------------------- */
 
-/* Which figures have no best, as they are not of the same. */
+/* Lists the figures without a best one: their runs measured different things. */
 static void write_bases(struct dpt_page *r)
 {
     const char *said[DPT_MOST_REASONS];
@@ -493,7 +493,7 @@ static void write_uneven(struct dpt_page *r)
         dpt_page_uneven(r, 0);
         return;
     }
-    dpt_str_printf(&r->out, "<p class=\"warn open\"><b>Classes are uneven");
+    dpt_str_printf(&r->out, "<p class=\"warn open\"><b>Classes are imbalanced");
     if (r->runs.n > 1)
         dpt_str_printf(&r->out, " in %zu of %zu runs", uneven, r->runs.n);
     dpt_str_printf(&r->out, ":</b> accuracy can hide that a rare one is hardly found; balanced "

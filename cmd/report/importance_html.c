@@ -1,4 +1,4 @@
-/* Which columns of a table matter to a model. */
+/* The columns of a table that matter to a model. */
 #include "cmd/report/report.h"
 #include "core/train/trainer.h"
 
@@ -36,9 +36,10 @@ void dpt_page_importance(struct dpt_page *r, const struct dpt_page_predictions *
     if (of->n == 0)
         return;
     dpt_str_printf(&r->out,
-                   "<h3>Which columns matter</h3>\n<p class=\"dim\">How much lower %s is with a "
-                   "column shuffled among the %s samples (permutation importance), mean of %d. "
-                   "Columns that say nearly the same stand in for each other.</p>\n",
+                   "<h3>Which columns matter</h3>\n"
+                   "<p class=\"dim\">How much lower %s is with a column shuffled among the %s "
+                   "samples (permutation importance), mean of %d. Columns with nearly the same "
+                   "information replace each other.</p>\n",
                    of->score, v->split, REPEATS);
     dpt_page_open_table(r, "pairs importance", "",
                         (const char *const[]){"column", "lower by", "standard deviation", NULL});

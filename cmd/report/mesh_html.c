@@ -67,7 +67,7 @@ static void write_rank(struct dpt_page *r, const struct dpt_history_start *s, in
     dpt_str_printf(&r->out, "</div>");
 }
 
-/* A column a stage, a row a replica; in a cell the ranks that have a layer's outputs together. */
+/* A column per stage, a row per replica; a cell has the ranks that share a layer's outputs. */
 static void write_grid(struct dpt_page *r, const struct dpt_history_start *s, const struct mesh *m)
 {
     dpt_str_printf(&r->out, "<div class=\"scroll\"><table class=\"mesh\"><thead><tr><td></td>");

@@ -20,10 +20,10 @@ enum dpt_status dpt_page_check_output(const char *path, struct dpt_error *err)
     size_t n;
 
     if (there && !S_ISREG(info.st_mode))
-        return dpt_fail(err, DPT_USAGE, "%s: is no file; a page needs a name of its own", path);
+        return dpt_fail(err, DPT_USAGE, "%s: is not a file; give the page a name of its own", path);
     if (ending == NULL || (strcmp(ending, ".html") != 0 && strcmp(ending, ".htm") != 0))
-        return dpt_fail(err, DPT_USAGE, "%s: it is a page for browsers: a name that ends in .html",
-                        path);
+        return dpt_fail(err, DPT_USAGE,
+                        "%s: it is a page for browsers: give a name that ends in .html", path);
     if (!there)
         return DPT_OK;
     if (dpt_file_stream(path, DPT_FILE_READ, DPT_IO, &file, err) != DPT_OK)

@@ -14,7 +14,7 @@
 enum dpt_status dpt_page_check_output(const char *path, struct dpt_error *err);
 
 /* Adds all in front of the title, which the caller writes; what stands between title and content;
- * and what comes behind that. command: that makes it. Check out->failed. */
+ * and what comes after that. command: that makes it. Check out->failed. */
 void dpt_page_begin(struct dpt_str *out, const char *command);
 void dpt_page_body(struct dpt_str *out, const char *command);
 void dpt_page_end(struct dpt_str *out);

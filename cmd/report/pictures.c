@@ -1,10 +1,10 @@
-/* Pictures of samples, made small for the page. */
+/* Images of samples, made small for the page. */
 #include <math.h>
 #include <stdlib.h>
 
 #include "cmd/report/report.h"
 
-/* All pictures of a page together, in bytes before they are packed. */
+/* All images of a page together, in bytes before they are packed. */
 static const double BUDGET = 360e3;
 
 static double of_channel(const struct dpt_reals *values, int channel, double fallback)
@@ -12,7 +12,7 @@ static double of_channel(const struct dpt_reals *values, int channel, double fal
     return values->n == 0 ? fallback : values->at[values->n == 1 ? 0 : channel];
 }
 
-/* The mean of a square of one channel, `side` pixels a side. */
+/* The mean of a square of one channel, `side` pixels per side. */
 static double mean_of(const struct dpt_shape *shape, const float *input, int channel, int y, int x,
                       int side)
 {
@@ -26,8 +26,8 @@ static double mean_of(const struct dpt_shape *shape, const float *input, int cha
     return sum / (side * side);
 }
 
-/* Normalised floats as bytes. Those that were bytes were divided by 255; of others nobody knows the
- * scale, so they are stretched. */
+/* Draws normalised floats as bytes. Floats that were bytes were divided by 255; the scale of others
+ * is unknown, so they are stretched. */
 static void draw(const struct dpt_page_predictions *v, const struct dpt_trainer *t,
                  const struct dpt_dataset *set, const float *input, uint8_t *pixels)
 {
@@ -55,7 +55,7 @@ static void draw(const struct dpt_page_predictions *v, const struct dpt_trainer 
     }
 }
 
-/* Pixels of the drawn pictures, and how many of them there is room for. */
+/* Pixels of the drawn images, and how many of them there is room for. */
 static void choose_size(const struct dpt_page *r, struct dpt_page_predictions *v,
                         const struct dpt_shape *shape)
 {
@@ -80,7 +80,8 @@ enum dpt_status dpt_page_pictures(struct dpt_page *r, struct dpt_page_prediction
                                   struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_sampler each = split->sampler; /* one sample a step, so that a position is a step */
+    struct dpt_sampler each =
+        split->sampler; /* one sample per step, so that a position is a step */
     struct dpt_loader *loader = NULL;
     struct dpt_step_view view;
     struct dpt_batch batch = {0};
@@ -98,7 +99,7 @@ enum dpt_status dpt_page_pictures(struct dpt_page *r, struct dpt_page_prediction
         wrong->pixels = dpt_region_alloc(&r->region, (size_t)v->width * (size_t)v->height *
                                                          (size_t)v->channels);
         if (wrong->pixels == NULL)
-            DPT_TRY(dpt_fail_memory(err, "the pictures", 0));
+            DPT_TRY(dpt_fail_memory(err, "the images", 0));
         DPT_TRY(dpt_loader_seek(loader, 0, wrong->position, err));
         DPT_TRY(dpt_loader_next(loader, &view, err));
         DPT_TRY(dpt_loader_fill(loader, &view, 0, &t->team.workers[0].buffer, &batch, err));

@@ -1,4 +1,4 @@
-/* Predictions of a run's model for its test data: the confusion of classes, and the largest
+/* Predictions of a run's model for its test data: the confusion matrix of classes, and the largest
  * losses. */
 #include <libgen.h>
 #include <limits.h>

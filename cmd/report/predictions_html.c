@@ -31,7 +31,7 @@ static void write_picture(struct dpt_page *r, const struct dpt_page_predictions 
         const int folder = slash != NULL ? (int)(slash + 1 - w->sample.name) : 0;
         const char *shown = dpt_region_printf(&r->region, "%.*s", folder, w->sample.name);
 
-        /* A line may break behind the folder. */
+        /* A line may break after the folder. */
         dpt_html_element(&r->out, " <small class=\"dim\">", shown != NULL ? shown : "", "<wbr>");
         dpt_html_element(&r->out, "", w->sample.name + folder, "</small>");
     }

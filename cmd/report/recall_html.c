@@ -102,7 +102,7 @@ out:
     return status;
 }
 
-/* Of one class: which thresholds give how much recall. */
+/* Writes one class's table of thresholds and the recall that each gives. */
 static void write_thresholds(struct dpt_page *r, const struct dpt_page_predictions *v)
 {
     const struct dpt_page_curve *curve = &v->curves[0];
@@ -139,7 +139,7 @@ void dpt_page_recall(struct dpt_page *r, const struct dpt_page_predictions *v)
         .title = "Precision and recall",
         .x_label = "recall",
         .y_label = "precision",
-        .about = "precision against recall, by the threshold from which on a class is said",
+        .about = "precision against recall, by the threshold for a class",
         .lines = lines,
         .n = (size_t)v->n_curves,
         .percent = true,
@@ -169,8 +169,10 @@ void dpt_page_recall(struct dpt_page *r, const struct dpt_page_predictions *v)
         return;
     snprintf(id, sizeof id, "recall%zu", run);
     dpt_str_printf(&r->out,
-                   "<h3>Other thresholds</h3>\n<p class=\"dim\">What comes of saying a "
-                   "class from another probability on%s.</p>\n<div class=\"beside\">\n",
+                   "<h3>Other thresholds</h3>\n"
+                   "<p class=\"dim\">Results if a class is predicted from another probability "
+                   "on%s.</p>\n"
+                   "<div class=\"beside\">\n",
                    v->n_curves < v->outputs && v->outputs > 2 ? "; the hardest ones" : "");
     dpt_chart_write(&chart, &r->out);
     if (v->n_curves == 1)

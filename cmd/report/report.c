@@ -170,29 +170,26 @@ const struct dpt_command dpt_cmd_report = {
     .name = "report",
     .usage = "RUN [RUN...] -o report.html",
     .summary = "write an HTML report of one or more runs",
-    .details =
-        "Writes one HTML file that needs nothing beside it: loss, accuracy, learning rate and "
-        "throughput, how evenly the ranks worked, where each is in a mesh, the confusion of the "
-        "classes with precision, "
-        "recall, F1 and ROC AUC of each and the most wrong test samples, or each of several "
-        "labels, precision against recall by the threshold for a class, "
-        "or how far off numbers "
-        "are and where most, which columns of a table matter, the model's layers, the job and "
-        "where it ran. Where classes are "
-        "uneven, it says how many of the rarest one are found. Of several runs, up to 100, the "
-        "curves lie over each other, and a table "
-        "shows what came out beside what differs in their jobs, the best first, by what they "
-        "monitor; the best of a column is bold, unless figures "
-        "are weighted or scaled differently, of another loss or of other samples, which is said. A "
-        "click on a name below a chart "
-        "takes its curves away. A run may still be under way.\n\n"
-        "The predictions are made again, on data.test, or data.valid if it is not set, with "
-        "the run's best checkpoint where its job has checkpoint.monitor, else with its newest. "
-        "Paths in the job are looked for from this folder, then "
-        "from those that the run's folder lies in; --set data.test=PATH names others. What is not "
-        "there is said on the page.\n\n"
-        "  dptrain report runs/mnist-cnn -o report.html\n"
-        "  dptrain report runs/a runs/b runs/c -o compared.html",
+    .details = "Writes one HTML file that needs nothing beside it: loss, accuracy, learning "
+               "rate and throughput, how evenly the ranks worked, where each is in a mesh, the "
+               "confusion matrix of the classes with precision, recall, F1 and ROC AUC of each "
+               "and the misclassified test samples with the highest loss, or each label of a "
+               "multi-label job, precision against recall by the threshold for a class, or the "
+               "errors of a regression and where they are largest, the columns of a table that "
+               "matter, the model's layers, the job and where it ran. If classes are "
+               "imbalanced, it shows how many of the rarest one are found. With several runs, "
+               "up to 100, the curves share their charts, and a table shows results beside what "
+               "differs in the jobs, the best first, by what they monitor; the best of a column "
+               "is bold, unless figures have other weights, scales, losses or samples, which "
+               "the page notes. A click on a name below a chart hides its curves. A run may "
+               "still be running.\n\n"
+               "The predictions are made again, on data.test, or data.valid if it is not set, "
+               "with the run's best checkpoint if its job has checkpoint.monitor, else with its "
+               "newest. Paths in the job are searched from this folder, then from the folders "
+               "above the run's; --set data.test=PATH names others. The page lists what is "
+               "missing.\n\n"
+               "  dptrain report runs/mnist-cnn -o report.html\n"
+               "  dptrain report runs/a runs/b runs/c -o compared.html",
     .options = options,
     .run = run,
 };

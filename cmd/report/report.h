@@ -21,7 +21,7 @@ enum {
     DPT_PAGE_FEW = 8,       /* runs up to which each has a column, and a legend in each chart */
     DPT_PAGE_WORST = 40,    /* samples that are shown */
     DPT_PAGE_CLASSES = 512, /* up to which a confusion matrix is counted */
-    DPT_PAGE_SIDE = 48,     /* pixels of a shown picture, at most */
+    DPT_PAGE_SIDE = 48,     /* pixels of a shown image, at most */
     DPT_PAGE_CLOUD = 600,   /* points of predicted against true */
     DPT_PAGE_OFF = 20,      /* samples far off that are shown */
     DPT_PAGE_WISHED = 5,    /* recalls whose thresholds are told */
@@ -40,7 +40,7 @@ struct dpt_page_wrong {
     int64_t position;              /* in the split */
     int32_t label, chosen;         /* the true class, the model's */
     float p_label, p_chosen;
-    uint8_t *pixels; /* [height][width][channels]; NULL: samples are no pictures */
+    uint8_t *pixels; /* [height][width][channels]; NULL: samples are not images */
 };
 
 /* A sample whose prediction is far off: its output that is farthest off. */
@@ -93,7 +93,7 @@ struct dpt_page_predictions {
     int n_wrong;
     int64_t all_wrong;
     int width, height, channels; /* of the pixels; 0: none */
-    /* Of numbers: */
+    /* Regression only: */
     struct dpt_page_target *target;        /* [outputs] */
     struct dpt_series cloud;               /* x true, y predicted; of the first output */
     struct dpt_series residuals;           /* x predicted, y predicted - true; likewise */
@@ -137,7 +137,7 @@ enum dpt_status dpt_page_take_model(struct dpt_page *r, size_t run, const struct
 enum dpt_status dpt_page_leave_out(struct dpt_page *r, size_t run, const char *why,
                                    struct dpt_error *err);
 
-/* Gets the pictures of its wrong samples from the data, where they are pictures. By one rank.
+/* Gets the images of its wrong samples from the data, where they are images. By one rank.
  * Errors: BAD_DATA, IO, RANK. */
 enum dpt_status dpt_page_pictures(struct dpt_page *r, struct dpt_page_predictions *v,
                                   struct dpt_trainer *t, const struct dpt_split *split,
@@ -177,7 +177,7 @@ void dpt_page_environment(struct dpt_page *r);
 /* A swatch and the label of a run, for headings and tables; of several runs, "label: ". */
 void dpt_page_label(struct dpt_page *r, size_t run);
 void dpt_page_prefix(struct dpt_page *r, size_t run);
-/* Where the classes of a run's samples are uneven, how many of the rarest one it finds. */
+/* How many of the rarest class a run finds, if the classes of its samples are imbalanced. */
 void dpt_page_uneven(struct dpt_page *r, size_t run);
 /* Begins a row of a sample, with its name, or its number where it has none. */
 void dpt_page_row(struct dpt_page *r, const struct dpt_page_sample *sample);

@@ -214,7 +214,7 @@ const char dpt_page_script[] =
     "on.forEach(function(l){var to=null;l.at.forEach(function(p){if(to===null||"
     "Math.abs(p[0]-best)<Math.abs(to[0]-best))to=p});\n"
     "if(Math.abs(to[0]-best)<=6)near.push({l:l,y:to[1]})});\n"
-    /* Of many lines those next to the pointer. */
+    /* Only the lines next to the pointer, if there are many. */
     "if(near.length>12){var py=(e.clientY-r.top)/r.width*480;near.sort(function(a,b){return "
     "Math.abs(a.y-py)-Math.abs(b.y-py)});near.length=12;near.sort(function(a,b){return "
     "a.y-b.y})}\n"

@@ -89,7 +89,7 @@ class Page(HTMLParser):
         return {d.one("dt").words: d.one("dd").words for d in tiles.all("div")}
 
     def lines(self, chart):
-        """The curves of a chart by their names: arrays of x and y, read back from the picture."""
+        """The curves of a chart by their names: arrays of x and y, read back from the chart."""
         svg = self.root.one("figure", id=chart).one("svg", klass="plot").attributes
         (x0, x1), (y0, y1), (left, right, top, bottom) = ([float(n) for n in svg[k].split()]
                                                           for k in ("data-x", "data-y", "data-in"))
@@ -135,7 +135,7 @@ def pixels(image):
 
 
 def contrast(one, other):
-    """Of two colours "#rrggbb" (WCAG 2.2, relative luminance)."""
+    """The contrast of two colours "#rrggbb" (WCAG 2.2, relative luminance)."""
     def luminance(colour):
         colour = colour.lstrip("#")
         if len(colour) == 3:

@@ -107,7 +107,7 @@ int clock_gettime(clockid_t clock, struct timespec *t)
 
 
 def test_a_processor_time_that_stands_still(tmp_path):
-    """A virtual machine's clock of a thread's processor time leaves out intervals: rates were infinite, and null in JSON."""
+    """A virtual machine's clock of a thread's CPU time leaves out intervals: rates were infinite, and null in JSON."""
     (tmp_path / "standing.c").write_text(STANDING)
     shim = tmp_path / "standing.so"
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", shim, tmp_path / "standing.c"], check=True)
@@ -147,7 +147,7 @@ def test_the_limits_count_what_the_layers_do(tmp_path):
     assert flop["dense1", "forward"] == 24 * 2 * (6 * 3 * 3) * 7
     assert all(row["flop"] == 0 for row in found["rows"] if row["part"] in ("relu1", "maxpool1", "optimizer"))
     optimizer = next(row for row in found["rows"] if row["part"] == "optimizer")
-    assert optimizer["bytes"] == 4 * 7 * found["parameters"], "adam: weights and two slots in and out, the gradient in"
+    assert optimizer["bytes"] == 4 * 7 * found["parameters"], "adam: weights and two optimizer states in and out, the gradient in"
 
 
 @pytest.mark.parametrize("words", [["--set", "comm.reduction=reproducible"], ["--set", "batch.micro=5"],

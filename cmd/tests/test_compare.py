@@ -131,7 +131,7 @@ def page_of(folder, *runs):
 
 
 def test_weighted_is_not_compared_with_unweighted(tmp_path):
-    """Of held-out samples; the test samples are the same and weigh the same."""
+    """Held-out samples differ in weight; the test samples are the same and weigh the same."""
     draw = np.random.default_rng(1)
     for name, n in (("train", 900), ("test", 300)):
         labels = (draw.random(n) < 0.1).astype(int)

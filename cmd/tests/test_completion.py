@@ -107,7 +107,7 @@ bindkey '^I' show
 
 
 def zsh_all(folder, lines):
-    """Of one zsh at a terminal: what each line is offered."""
+    """What one zsh at a terminal offers for each line."""
     (folder / "setup.zsh").write_text(ZSH.format(folder=folder))
     terminal = Terminal("zsh", "-f", cwd=folder)
     answers = []
@@ -149,7 +149,7 @@ CASES = [
     ("dptrain layers co", {"conv", "conv1d", "cosine", "concat", "constant"}, {"dense", "job.yaml"}),
 ]
 
-# The same for --set: keys end with `=`.
+# Lines with --set: keys end with `=`.
 SETTINGS = [
     ("dptrain job.yaml --set opt", {"optimizer=", "optimizer.type=", "optimizer.lr=", "optimizer.momentum="},
      {"seed="}),

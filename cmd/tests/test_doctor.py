@@ -16,7 +16,7 @@ import dpt  # noqa: E402
 import test_nodes  # noqa: E402
 from test_nodes import cluster  # noqa: E402,F401
 
-# What this machine is busy with, or short of, is no mistake of these tests.
+# What this machine is busy with, or short of, is no error of these tests.
 OF_THE_MACHINE = {"load", "cores", "speed", "small sum", "large sum", "free space", "memory", "processor", "huge pages", "/dev/shm",
                   "temporary files", "driver", "frequency", "flock", "locked memory", "open files", "devices", "backend",
                   "libraries", "GPU ranks"}
@@ -70,7 +70,7 @@ def test_where_a_mesh_would_be(tmp_path):
     assert found["level"] == "warning" and found["found"] == "3x2 are 6 ranks, and 2 are here" and found["advice"]
     for wrong in ("3", "ax2", "2x", "2x2x2x2", "0x4", "2x-1", ""):
         result = doctor("--mesh", wrong)
-        assert result.code == 2 and "ranks along data and pipeline are wanted, as 4x2" in result.err, result
+        assert result.code == 2 and "give ranks along data and pipeline, as 4x2" in result.err, result
 
 
 @pytest.mark.parametrize("ranks", [0, 1, 2, 3])
@@ -97,7 +97,7 @@ def test_for_a_person(words):
     text = result.out.splitlines()
     assert text[0].endswith(f"doctor: {2 if words else 1} rank{'s' if words else ''} on 1 node")
     assert max(map(len, text)) < 80, result
-    assert re.fullmatch(r"\d+ failed, \d+ warnings?|all is well", text[-1]), result
+    assert re.fullmatch(r"\d+ failed, \d+ warnings?|no problems found", text[-1]), result
     for line in text[1:-1]:
         assert re.match(r"$|[A-Z]|  (ok|warning|failed) +\S| {11}\S| {28}\S", line), line
     quiet = doctor("--output", ".", "--quiet", *words)

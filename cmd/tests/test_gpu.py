@@ -1,4 +1,4 @@
-"""Which GPU a rank takes, what is said of it, and where sums are made: jobs on a GPU that is not there (core/backend/cuda/tests/fake.h),
+"""A rank's choice of a GPU, what is printed about it, and where sums are made: jobs on a fake GPU (core/backend/cuda/tests/fake.h),
 whose memory the host may not touch unless FAKEGPU_PROTECT is 0."""
 import glob
 import json
@@ -189,7 +189,7 @@ def test_what_mpi_says_of_itself(place):
     sums = header(train(place, ranks=2, FAKEGPU_DEVICES=2), "sums").split("\n")[0]
     if sums.startswith("in GPU memory: yes"):
         pytest.skip("this MPI takes GPU memory")
-    assert re.fullmatch(r"in GPU memory: no \(.* (says so|does not say that it can)\)", sums), sums
+    assert re.fullmatch(r"in GPU memory: no \(.* (reports that it cannot|does not report that it can)\)", sums), sums
     assert begun(place)["cuda_aware"] == sums.split(": ")[1]
 
 
@@ -245,7 +245,7 @@ def test_doctor_where_a_rank_has_none(place):
 
 
 def test_libraries_that_are_missing(place, tmp_path):
-    """A driver alone: doctor says what is missing, `auto` computes on processors and says why."""
+    """A driver alone: doctor says what is missing, `auto` computes on CPUs and says why."""
     half = tmp_path / "half"
     half.mkdir()
     os.symlink(os.path.join(FAKE, "libcuda.so.1"), half / "libcuda.so.1")

@@ -89,7 +89,7 @@ def test_labels_that_are_floats(tmp_path, validator):
     x = numpy.random.default_rng(3).normal(size=(200, 4)).astype("f4")
     for k, (labels, loss, said) in enumerate((
             (numpy.arange(200) % 3, SMOOTHED, "labels are whole numbers, stored as float64: taken as 3 classes; amounts to predict have `loss: mse` in the job"),
-            (numpy.arange(200) % 3 + 1, SMOOTHED, "no sample has the class 0: the model gets 4 outputs all the same; if the labels begin at 1, subtract 1"),
+            (numpy.arange(200) % 3 + 1, SMOOTHED, "no sample has the class 0: the model still gets 4 outputs; if the labels begin at 1, subtract 1"),
             (numpy.arange(200) % 90, "mse", ""), (numpy.arange(200) % 3 - 1, "mse", ""))):
         shard(tmp_path / f"{k}.h5", x, labels.astype("f8").reshape(-1, 1))
         done = dpt.run("init", f"{k}.h5", "--output", f"job{k}.yaml", cwd=tmp_path)
@@ -139,7 +139,7 @@ def clothes(folder, **parts):
 
 
 def test_idx_files_become_shards_and_a_job(tmp_path, validator):
-    """Those of a folder, or of a pattern, in one command: what Fashion-MNIST comes as."""
+    """One command takes the files of a folder or of a pattern, as Fashion-MNIST is distributed."""
     made = clothes(tmp_path / "fashion", train=400, t10k=90)
     result = dpt.run("init", "fashion", "--output", "fashion.yaml", cwd=tmp_path)
     assert result.code == 0 and "wrote fashion.yaml; train with: dptrain fashion.yaml --ranks auto" in result.out, result
@@ -195,7 +195,7 @@ def test_columns_of_zeros_and_ones_stay(tmp_path, validator):
 
 
 def test_what_is_held_out_and_how_long_it_trains(tmp_path, validator):
-    """By the number of samples: of few rows all are trained on; of few pictures enough tell the best, by accuracy, as long as either gets better."""
+    """By the number of samples: of few rows all are trained on; of few images enough tell the best, by accuracy, as long as either gets better."""
     rng = numpy.random.default_rng(6)
     for n, valid, schedule, stop, decay in ((300, None, "cosine", None, 0.5), (1000, 0.1, "plateau", 25, 0.5), (4000, 0.1, "plateau", 25, 0.1),
                                             (20000, 0.05, "plateau", 12, 0.1)):
@@ -219,7 +219,7 @@ def test_what_is_held_out_and_how_long_it_trains(tmp_path, validator):
 
 
 def test_targets(tmp_path, validator):
-    """Numbers to predict: the mean squared error; rows of probabilities: classes; of 0 and 1: several labels at once."""
+    """Regression targets: the mean squared error; rows of probabilities: classes; of 0 and 1: multi-label."""
     rng = numpy.random.default_rng(2)
     rows = rng.normal(size=(700, 3)).astype("float32")
     shard(tmp_path / "a" / "train.h5", rows, (rows @ [[1, 0], [2, -1], [0, 3]]).astype("float32"))
@@ -270,7 +270,7 @@ def test_images_of_many_shapes(tmp_path, validator, shape):
 @pytest.mark.parametrize("form", ["h5", "npy"])
 @pytest.mark.parametrize("shape", [(3, 1, 40), (3, 40), (1, 1, 9)])
 def test_signals(tmp_path, validator, shape, form):
-    """Of HDF5 and NumPy files: a job of 1-D convolutions, which learns how quickly a wave swings wherever it begins."""
+    """HDF5 and NumPy files give a job of 1-D convolutions, which learns a wave's frequency whatever its phase."""
     rng = numpy.random.default_rng(5)
     n, labels = 240, rng.integers(0, 2, 240).astype("uint8")
     at = numpy.arange(shape[-1]) + rng.uniform(0, 40, (n, 1))
@@ -292,12 +292,12 @@ def test_signals(tmp_path, validator, shape, form):
 
 
 def test_prices_that_are_whole_numbers(tmp_path):
-    """They are to be predicted, which is said, with what classes would have."""
+    """Whole-number labels are taken for regression, which is printed, with what classes would have."""
     shard(tmp_path / "homes.h5", numpy.zeros((60, 1), "float32"), numpy.arange(60, dtype="int32") * 1000)
     result = dpt.run("init", "homes.h5", cwd=tmp_path)
     job = (tmp_path / "job.yaml").read_text()
     assert result.code == 0 and "60 samples of 1 number, 1 target each" in job and "\nloss: mse" in job, result
-    assert "warning: homes.h5: the labels are 60 different whole numbers from 0 to 59 000 in 60 samples: taken as numbers to predict, with `loss: mse`" in result.err, result
+    assert "warning: homes.h5: the labels are 60 different whole numbers from 0 to 59 000 in 60 samples: taken as regression targets, with `loss: mse`" in result.err, result
 
 
 def test_without_data(tmp_path, validator):

@@ -205,7 +205,7 @@ def test_vectors_names_and_other_content(tmp_path):
         x[3, 2], x[4, 4], x[5, 0] = np.nan, np.inf, -np.inf
         file["x"], file["y"] = x, np.full((40, 2), 0.5, "f4")
     out = inspect(tmp_path / "v.h5").out
-    assert table(out, "values")["/x"][4] == "3" and "numbers, 2 a sample" in out and "40 of [6]" in out
+    assert table(out, "values")["/x"][4] == "3" and "numbers, 2 per sample" in out and "40 of [6]" in out
     values_match(table(out, "values")["/x"], x)
     with h5py.File(tmp_path / "c.h5", "w") as file:
         file["images"] = np.zeros((5, 2, 2), "u1")
@@ -460,7 +460,7 @@ def test_diff_one_bit_and_nan(shard, tmp_path):
 
 @pytest.mark.parametrize("channels, cache", [(1, "memory"), (3, "none")])
 def test_sheet_of_augmented_pictures(tmp_path, channels, cache):
-    """A picture as it is in the file, and each epoch's: here it, or its mirror; in the first epoch of the first samples of it."""
+    """An image as it is in the file, and each epoch's: here it, or its mirror; in the first epoch of the first samples of it."""
     n, height, width = 13, 40, 30
     images = np.random.default_rng(1).integers(0, 256, (n, channels, height, width), dtype=np.uint8)
     with h5py.File(tmp_path / "train.h5", "w") as file:
@@ -475,7 +475,7 @@ def test_sheet_of_augmented_pictures(tmp_path, channels, cache):
     assert len(set(shown)) == 8
     mirrored = 0
     for row, sample in enumerate(shown):
-        want = images[sample].transpose(1, 2, 0).repeat(2, 0).repeat(2, 1)  # each pixel is four: small pictures are shown larger
+        want = images[sample].transpose(1, 2, 0).repeat(2, 0).repeat(2, 1)  # each pixel is four: small images are shown larger
         for column in range(8):
             left = 2 + 62 * column + (4 if column else 0)
             have = sheet[2 + 82 * row:82 + 82 * row, left:left + 60]
@@ -490,8 +490,8 @@ def test_sheets_that_cannot_be(tmp_path):
     pictures = dpt.write_job(tmp_path / "a.yaml", text % ("1, 9, 9", "flip: true"))
     rows = dpt.write_job(tmp_path / "b.yaml", text % ("9", "noise: 0.1"))
     for words, code, says in (
-            ((pictures, "--augmented", tmp_path / "x.jpg"), 2, "ends in .png"), ((rows, "--augmented", tmp_path / "x.png"), 78, "no pictures"),
-            ((pictures, "--augmented", tmp_path / "x.png", "--set", "data.augment.flip=false"), 78, "asks for nothing"),
+            ((pictures, "--augmented", tmp_path / "x.jpg"), 2, "ends in .png"), ((rows, "--augmented", tmp_path / "x.png"), 78, "not images"),
+            ((pictures, "--augmented", tmp_path / "x.png", "--set", "data.augment.flip=false"), 78, "sets nothing"),
             ((pictures, "--augmented", tmp_path / "no" / "x.png"), 74, "x.png"), ((pictures, "--set", "seed=3"), 2, "--augmented alone")):
         result = dpt.run("inspect", *words)
         assert result.code == code and says in result.err and result.out == "", result

@@ -1,4 +1,4 @@
-"""Wrong job files: every mistake with its place, exit code 78, nothing made, no rank left hanging."""
+"""Wrong job files: every error with its place, exit code 78, nothing made, no rank left hanging."""
 import json
 import os
 import sys
@@ -48,7 +48,7 @@ REFUSED = [
     (GOOD.replace("global: 32", "global: 4"), "batch.micro"),
     (GOOD.replace("train: synthetic", "valid: 0.1"), "data.train"),
     (GOOD.replace("train: synthetic", "train: synthetic\n  augment: {crop_area: [0.5, 0.2]}"), "the smaller number comes first"),
-    (GOOD.replace("train: synthetic", "train: synthetic\n  augment: {crop_area: [0.5]}"), "1 number where two are needed: [least, most]"),
+    (GOOD.replace("train: synthetic", "train: synthetic\n  augment: {crop_area: [0.5]}"), "1 number; two are needed: [least, most]"),
     (GOOD.replace("train: synthetic", "train: synthetic\n  augment: {scale: 2}"), "expected a list [least, most], got '2'"),
     (GOOD.replace("model:", "modle:"), "did you mean 'model'?"),
     (GOOD.replace("hidden: [16]", "hidden: [0]"), "hidden"),
@@ -144,7 +144,7 @@ def test_set_overrides_and_is_checked(tmp_path):
 
 
 def test_set_type_leaves_the_old_one_behind(tmp_path):
-    """With the keys that only the old one has; what is set behind it, or is no type's, is refused."""
+    """With the keys that only the old one has; what is set after it, or is no type's, is refused."""
     path = dpt.write_job(tmp_path / "job.yaml", GOOD)
     dpt.train(path, tmp_path / "out", "--set", "model.hidden=[8]", "--set", "model.type=linear")
     assert "hidden" not in (tmp_path / "out/job.yaml").read_text()
@@ -244,7 +244,7 @@ def test_the_files_name_is_one_too(tmp_path):
 
 
 def test_paths_below_the_home_folder(tmp_path):
-    """`~/` in a job, behind --set, in an option and as a file of the command line; a run's job.yaml keeps it as it was written."""
+    """`~/` in a job, after --set, in an option and as a file of the command line; a run's job.yaml keeps it as it was written."""
     home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
     home.mkdir(), elsewhere.mkdir()
     environment = {"HOME": str(home)}

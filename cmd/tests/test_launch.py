@@ -21,7 +21,7 @@ REQUESTS = [signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM, signal.SIGINT]
 
 # --- an mpirun that stays -------------------------------------------------------------------------
 
-# Starts the ranks by the real one, and is deaf behind that, as Open MPI's can be.
+# Starts the ranks by the real one, and then ignores signals, as Open MPI's can.
 DEAF = """#!/bin/sh
 trap '' TERM USR1
 echo $$ >'{folder}/pid'
@@ -150,7 +150,7 @@ def long_job(tmp_path):
 
 
 def is_kept(process, folder, number):
-    """The run stops at its first step, or soon behind it, and is saved."""
+    """The run stops at its first step, or soon after it, and is saved."""
     err = finish(process)
     assert process.returncode == 75 and f"({signal.Signals(number).name}), all is saved" in err, (process.returncode, number, err)
     return dpt.events(folder, "end")[-1]["step"]
@@ -327,7 +327,7 @@ def test_auto_leaves_out_cores_that_others_use(tmp_path, long_job, load):
 
 @pytest.mark.skipif(CORES < 2, reason="needs two cores")
 def test_auto_starts_ranks_where_they_are_worth_it(tmp_path, long_job, load):
-    """For a moment of training mpirun takes too long; a run of hours gets a rank a core."""
+    """For a moment of training mpirun takes too long; a run of hours gets a rank per core."""
     short = dpt.write_small_job(tmp_path / "short.yaml")
     asks = dpt.write_job(tmp_path / "asks.yaml", "data: {train: synthetic, synthetic: {samples: 64, shape: [8], classes: 3}}\n"
                          "model: {type: mlp, hidden: [16]}\nbatch: {global: 8}\ntrain: {steps: 10}\n")  # the data for its outputs
@@ -355,7 +355,7 @@ def test_auto_takes_one_rank_where_more_would_be_slower(tmp_path):
 @pytest.mark.parametrize("ranks, words, told", [(2, (), True), (2, ("parallel.shard=optimizer", "comm.reduction=reproducible"), False),
                                                 (2, ("model.hidden=[16]",), False), (1, (), False)])
 def test_ranks_that_are_slower_than_one_are_told(tmp_path, ranks, words, told):
-    """Of mpirun's own ranks as well: each updates all of many weights for a few samples."""
+    """Ranks of one's own mpirun are told, too: each updates all of many weights for a few samples."""
     job = dpt.write_small_job(tmp_path / "job.yaml", data="{train: synthetic, synthetic: {samples: 64, shape: [1024]}}",
                               model="{type: mlp, hidden: [2048, 2048], outputs: 10}", batch="{global: 4, micro: 2}",
                               train="{steps: 2}", checkpoint="{every: never}")
@@ -371,7 +371,7 @@ PICTURES = {"data": "{train: synthetic, synthetic: {samples: 64, shape: [3, 32, 
             "batch": "{global: 32, micro: 16}"}
 
 
-@pytest.mark.skipif(BF16 is None, reason="this processor multiplies no bf16")
+@pytest.mark.skipif(BF16 is None, reason="this CPU multiplies no bf16")
 @pytest.mark.parametrize("sections, epochs, words, told", [
     (WIDE, 1000, (), True), (WIDE, 1, (), False), (WIDE, 1000, ("device.precision=bf16",), False), (WIDE, 1000, ("model.hidden=[8]",), False),
     (PICTURES, 100000, (), BF16 == "AMX tiles")])

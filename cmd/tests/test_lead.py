@@ -43,7 +43,7 @@ INIT, SHARDS = "writes a job for it", "makes shards of it"
     (["convert", "x.h5"], f"x.h5: is HDF5 already: `dptrain init x.h5 --output job.yaml` {INIT}"),
     (["convert", "job.yaml"], "job.yaml: is none of h5, idx, cifar10, csv, npy, npz, pictures"),
     (["job.yaml", "-n", "2"], "unknown option -n; mpirun -np N or --ranks N says how many ranks there are"),
-    (["export", "run", "m.onnx", "--input-shape", "99999999999,1,1"], "--input-shape 99999999999,1,1: C,H,W is wanted (1,28,28), or N (784)"),
+    (["export", "run", "m.onnx", "--input-shape", "99999999999,1,1"], "--input-shape 99999999999,1,1: must be C,H,W (1,28,28), or N (784)"),
 ])
 def test_what_stands_in_the_wrong_place(folder, words, said):
     result = dpt.run(*words, cwd=folder)

@@ -96,7 +96,7 @@ def test_layers_has_what_the_page_has(page):
 
 def test_make_install(tmp_path):
     """Where distributions expect them, below DESTDIR; uninstall leaves no file."""
-    build, root = tmp_path / "build", tmp_path / "root"  # not the suite's: its knobs may be others
+    build, root = tmp_path / "build", tmp_path / "root"  # not the suite's: its build options may be others
     build.mkdir()
     shutil.copy2(dpt.BINARY, build / "dptrain")
     make = ["make", "-s", f"BUILD={build}", "PREFIX=/usr", f"DESTDIR={root}"]

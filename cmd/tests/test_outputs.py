@@ -19,7 +19,7 @@ checkpoint: {every: 3 steps}
 comm: {reduction: reproducible}
 """
 LISTED = "model:\n  type: sequential\n  layers: [flatten, dense: 8, relu, %s]\n"
-# Of a job that leaves it out, and of one that says it.
+# The model of a job without `outputs`, and, filled in, of one with it.
 MODELS = {
     "mlp": "model: {type: mlp, hidden: [8]%s}\n",
     "linear": "model: {type: linear%s}\n",
@@ -62,7 +62,7 @@ def same(folder, ranks=0):
 
 
 def test_classes_on_three_ranks(tmp_path):
-    """As many as the largest label says, which one shard alone has; the same bytes as of a job that says it."""
+    """The largest label, which one shard alone has, gives the outputs; results are byte-identical to those of a job that sets them."""
     write(tmp_path, numpy.array([0, 1, 2] * 10 + [0, 1, 2, 5] * 10, "int32"))
     jobs_of(tmp_path, MODELS["mlp"], 6)
     same(tmp_path, ranks=3)
@@ -130,7 +130,7 @@ def test_a_label_that_is_no_class(tmp_path):
 
 
 def test_targets(tmp_path):
-    """Of numbers to be predicted as many as a sample has; the last layer of a list may leave them out."""
+    """A model has as many outputs as samples have targets; the last layer of a list may leave them out."""
     write(tmp_path, numpy.random.default_rng(2).normal(size=(60, 2)).astype("float32"))
     jobs_of(tmp_path, LISTED, 2, "loss: mse\n")
     same(tmp_path)
@@ -141,7 +141,7 @@ def test_numbers_under_a_loss_of_classes(tmp_path, shape):
     write(tmp_path, numpy.random.default_rng(2).normal(size=shape).astype("float32"))
     jobs_of(tmp_path, MODELS["mlp"], 1)
     told = dpt.run("train", "left.yaml", cwd=tmp_path)
-    assert told.code == 65 and "data/train-a.h5: /labels[0] is 0.189053, no class (0 to 1048575); `loss: mse` learns numbers to predict" in told.err, told
+    assert told.code == 65 and "data/train-a.h5: /labels[0] is 0.189053, no class (0 to 1048575); `loss: mse` learns regression targets" in told.err, told
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -169,7 +169,7 @@ def test_set_of_a_layer_without_options(setting, tmp_path):
 
 def test_without_the_training_data(tmp_path):
     """A checkpoint says it to eval and predict, and the job's copy in the run folder to everyone; else the message
-    says what is missing. A run goes on, also under a job that says the number."""
+    says what is missing. A run continues, also under a job that says the number."""
     write(tmp_path, numpy.array([0, 1, 2, 3] * 15, "int32"), test_labels=numpy.array([0, 1] * 10, "int32"))
     jobs_of(tmp_path, MODELS["mlp"], 4)
     done = dpt.run("train", "left.yaml", "--output", "run", "--set", "train.steps=3", cwd=tmp_path)

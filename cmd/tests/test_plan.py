@@ -63,7 +63,7 @@ def test_layers_as_pytorch_counts_them(tmp_path):
     assert [layers[name]["parameters"] for name in ("conv1", "conv2", "dense1")] == [896, 18496, 40970]
     assert [layers[name]["output"] for name in ("conv1", "maxpool1", "conv2", "flatten1", "dense1")] \
         == ["32x32x32", "32x16x16", "64x16x16", "4096", "10"]
-    # Of each window's nine taps those on the padding count for nothing: (3n - 2)^2 of 9n^2.
+    # A window's taps on the padding do not count: (3n - 2)^2 of 9n^2 remain.
     assert layers["conv2"]["flop_forward"] == 2 * (3 * 16 - 2) ** 2 * 32 * 64
     assert layers["conv2"]["flop_backward"] == 2 * layers["conv2"]["flop_forward"]
     assert layers["conv1"]["flop_backward"] == layers["conv1"]["flop_forward"], "no gradient of the images"
@@ -91,7 +91,7 @@ def test_what_is_frozen_and_whose_rates_are_its_own(tmp_path):
     assert (found["parameters"], found["learned"]) == (conv1 + conv2 + norms + dense, conv2 + dense)
     assert {p["pattern"]: len(p["tensors"]) for p in found["freeze"]} == {"conv1": 2, "batchnorm1": 4, "batchnorm2/*": 4}
     assert found["freeze"][2]["tensors"] == [f"batchnorm2/{name}" for name in ("weight", "bias", "running_mean", "running_var")]
-    # Of what a group matches only what learns and no group before has given the same: the last one gives nothing.
+    # A group counts what it matches if that learns and no group before gave the same value: the last one gives nothing.
     assert [(g["lr"], g["lr_scale"], g["weight_decay"], g["match"]) for g in found["groups"]] == [
         (None, 0.1, None, [{"pattern": "conv*", "tensors": ["conv2/weight", "conv2/bias"]},
                            {"pattern": "dense1/bias", "tensors": ["dense1/bias"]}]),
@@ -106,7 +106,7 @@ def test_what_is_frozen_and_whose_rates_are_its_own(tmp_path):
 
 
 def test_one_plan_however_many_processes(tmp_path):
-    """In a batch script `plan` may stand behind the same mpirun as `train`."""
+    """In a batch script `plan` may stand after the same mpirun as `train`."""
     alone = planned(tmp_path, MLP, "--ranks", 3)
     result = dpt.run("plan", tmp_path / "job.yaml", "--json", "--no-time", "--ranks", 3, ranks=3)
     assert result.code == 0 and json.loads(result.out)["layers"] == alone["layers"], result

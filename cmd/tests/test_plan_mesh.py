@@ -63,7 +63,7 @@ def test_seconds_and_axes_of_a_pipeline(tmp_path):
 
 
 def test_stages_wait_for_groups_of_micro_batches(tmp_path):
-    """Which are computed at once: the other stage waits for one of them, not for one micro-batch."""
+    """A group is computed at once: the other stage waits for one group, not for one micro-batch."""
     text, _ = mlp(256, 3, 64, 10)
     found = planned(tmp_path, text.replace("global: 4096, micro: 32", "global: 128, micro: 2") + "parallel: {pipeline: 2}\n", "--no-trial",
                     "--ranks", 2)
@@ -72,7 +72,7 @@ def test_stages_wait_for_groups_of_micro_batches(tmp_path):
 
 
 def test_steps_of_many_rounds(tmp_path):
-    """Of which a list of some hundred is made: all others go on as these do."""
+    """The plan lists a few hundred rounds: all others repeat them."""
     text, _ = mlp(256, 3, 64, 10)
     text = text.replace("global: 4096, micro: 32", "global: 8192, micro: 1")
     for schedule in ("1f1b", "gpipe"):
@@ -104,7 +104,7 @@ def test_billions_of_weights(tmp_path, width, layers, ranks):
     assert found["checkpoint_bytes"] == pytest.approx(3 * arena, rel=1e-4)
     assert sum(stage["flop_share"] for stage in found["pipeline"]["stages"]) == pytest.approx(1)
     held = sum(stage["rank_bytes"] for stage in found["pipeline"]["stages"])
-    assert held > 3 * arena, "the stages' weights, and Adam's slots"
+    assert held > 3 * arena, "the stages' weights, and Adam's state"
     assert found["memory"]["parts"]["weights"] < arena and found["memory"]["fits"] is False
 
 
@@ -210,7 +210,7 @@ def test_meshes_for_a_person(tmp_path):
 
 @pytest.mark.parametrize("width, layers, ranks", [(8192, 15, 8), (24576, 17, 64), (46080, 48, 1024)])
 def test_meshes_of_billions_of_weights(tmp_path, width, layers, ranks):
-    """Weights, gradients and Adam's slots are 16 bytes of each together; where GPUs' memories hold that, a mesh is found."""
+    """Weights, gradients and Adam's state take 16 bytes per weight; if the GPUs' memories hold that, a mesh is found."""
     text, parameters = mlp(width, layers)
     text = text.replace("micro: 32", "micro: 512").replace("global: 4096", "global: 16384")
     found = meshes(tmp_path, text, "--ranks", ranks, "--ranks-per-node", 8, "--memory", "80GB", "--no-time", limit=800 << 20)
@@ -239,7 +239,7 @@ def test_mistakes(tmp_path, words, code, says):
 
 
 def rows(text):
-    """Of each rank that --actions lists: its actions' names."""
+    """The names of the actions of each rank that --actions lists."""
     found = []
     for line in text.splitlines():
         if line.startswith("rank "):

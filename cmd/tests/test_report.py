@@ -14,7 +14,7 @@ sys.path[:0] = ["scripts/lib", "cmd/tests"]
 import dpt  # noqa: E402
 from page import Page, contrast, pixels, report, themes  # noqa: E402
 
-# Labels by chance, so that most are told wrong; a picture's first two pixels say its number.
+# Labels by chance, so that most are told wrong; an image's first two pixels say its number.
 DATA_JOB = """
 name: {name}
 seed: 3
@@ -172,7 +172,7 @@ def test_confusion_is_what_eval_counts(project, page):
 
 
 def shown(page):
-    """(sample, label, chosen, percent, pixels) of the sheet's pictures."""
+    """(sample, label, chosen, percent, pixels) of the sheet's images."""
     for figure in page.section("predictions").one("div", klass="sheet").all("figure"):
         found = re.fullmatch(r"(\d+) → (\d+) ([\d.]+) % #(\d+)", figure.one("figcaption").words)
         label, chosen, percent, sample = found.groups()
@@ -218,7 +218,7 @@ def test_most_wrong_pictures(project, page):
     assert len(sheet) == 40
     for sample, label, chosen, percent, image in sheet:
         values = pixels(image)
-        assert values.shape == (12, 12) and int(values[0, 0]) * 256 + int(values[0, 1]) == sample, "that very picture"
+        assert values.shape == (12, 12) and int(values[0, 0]) * 256 + int(values[0, 1]) == sample, "that very image"
         assert label == labels[sample] and label != chosen and 10 <= percent <= 100
         assert f"true class {label}, taken for {chosen}" in image.attributes["alt"]
 
@@ -249,7 +249,7 @@ def test_the_page_is_alone_and_small(page):
 
 
 def test_it_can_be_read_by_all(page):
-    """Text for pictures, contrast of texts 4.5 and of lines 3, in light and in dark."""
+    """Text for images, contrast of texts 4.5 and of lines 3, in light and in dark."""
     assert page.root.one("html").attributes["lang"] == "en" and len(page.root.all("h1")) == 1
     for svg in page.root.all("svg"):
         if svg.attributes.get("role") == "img":
@@ -439,7 +439,7 @@ def test_the_output(project, tmp_path):
     assert own.read_bytes() == before, "the same run, the same bytes"
     other.write_text("<html>mine</html>")
     assert "it is not overwritten" in report(other, run, code=2).err and other.read_text() == "<html>mine</html>"
-    assert "no file" in report(tmp_path, run, code=2).err
+    assert "is not a file" in report(tmp_path, run, code=2).err
     assert "ends in .html" in report(tmp_path / "r.pdf", run, code=2).err
     assert "nowhere" in report(tmp_path / "nowhere/r.html", run, "--no-predictions", code=74).err
     assert sorted(p.name for p in tmp_path.iterdir()) == ["other.html", "own.html"]

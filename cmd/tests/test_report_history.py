@@ -50,7 +50,7 @@ def test_many_runs(tmp_path, n):
     assert [g.attributes["data-r"] for g in groups] == [str(i) for i in range(n)] and all(g.all("polyline") for g in groups)
     assert [colours(g) for g in groups] == [{f"k{i % 8}"} for i in range(n)], "after the last colour they repeat"
     same, differs = page.section("environment").all("table")
-    assert ["host of rank 0", "here"] in same.rows() and differs.rows()[0] == ["run", "threads a rank"] and differs.rows()[2] == ["r1", "2"]
+    assert ["host of rank 0", "here"] in same.rows() and differs.rows()[0] == ["run", "threads per rank"] and differs.rows()[2] == ["r1", "2"]
     assert len(page.bytes) < 60e3 + 12e3 * n
 
 
@@ -58,7 +58,7 @@ def test_many_runs(tmp_path, n):
     ("valid.loss", {"best valid loss": "0.3000", "valid accuracy": "92.86 %"}), ("valid.accuracy", {"best valid accuracy": "94.05 %"}),
     (None, {"best valid accuracy": "94.05 %"})])
 def test_best_is_what_the_job_monitors(tmp_path, monitor, tiles):
-    """Of the rest another evaluation may have more: it is that of the best checkpoint, and not called best. With its rival in a table likewise."""
+    """Other values are those of the best checkpoint and not called best: another evaluation may have better ones. So it is in a comparison."""
     runs = [tmp_path / name for name in "ab"]
     for run in runs:
         run.mkdir()

@@ -87,7 +87,7 @@ def shoot(folder, page, name, width, *words, dark=False):
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    """One run, three compared, one of numbers, one of uneven classes with long names, one of many classes, one of a mesh, and sixteen."""
+    """One run, three compared, one of numbers, one of imbalanced classes with long names, one of many classes, one of a mesh, and sixteen."""
     folder = tmp_path_factory.mktemp("look")
     job = """
 name: looking at a job whose name is rather long-and-cannot-be-broken-anywhere-since-it-has-no-blanks-for-eighty-letters

@@ -88,21 +88,21 @@ def test_each_class(tmp_path, soft):
     assert "positive: <ill> (rarer, " in section.words and "of 300 training samples)" in section.words
     rare = want["classes"][1]
     assert page.root.one("p", klass="warn").words.startswith(
-        f"Classes are uneven: {100 * rare['samples'] / want['weight']:.1f} % of the test samples are of class '<ill>', of which "
+        f"Classes are imbalanced: {100 * rare['samples'] / want['weight']:.1f} % of the test samples are of class '<ill>', of which "
         f"{100 * rare['recall']:.1f} % are found; always saying class 'well' has accuracy")
     assert page.tiles()["test balanced accuracy"].startswith(f"{100 * want['balanced_accuracy']:.2f}")
     page = page_of(tmp_path, tmp_path / "a", tmp_path / "b")
-    assert "Classes are uneven in 2 of 2 runs" in page.root.all("p", klass="warn")[0].words
+    assert "Classes are imbalanced in 2 of 2 runs" in page.root.all("p", klass="warn")[0].words
     assert len(page.section("predictions").all("p", klass="warn")) == 2
     for run in range(9):
         (tmp_path / f"link{run}").symlink_to(tmp_path / "a")
     page = page_of(tmp_path, *(tmp_path / f"link{run}" for run in range(9)))
     assert f"{100 * want['accuracy']:.2f} %, balanced {100 * want['balanced_accuracy']:.2f} %" in page.section("predictions").all("summary")[8].words
-    assert "Classes are uneven: accuracy can hide" in page_of(tmp_path, tmp_path / "a", "--no-predictions").root.one("p", klass="warn").words
+    assert "Classes are imbalanced: accuracy can hide" in page_of(tmp_path, tmp_path / "a", "--no-predictions").root.one("p", klass="warn").words
 
 
 def test_each_label(tmp_path):
-    """Of several at once, as NumPy counts them from the predictions; that all of a sample's are right is no mere accuracy."""
+    """Multi-label figures are those that NumPy counts from the predictions; a sample with all labels right is not called accuracy."""
     draw = np.random.default_rng(4)
     for name, n in (("train", 300), ("test", 160)):
         x = draw.normal(size=(n, 3)).astype("f4")
@@ -165,7 +165,7 @@ def test_how_far_off_numbers_are(numbers, tmp_path):
 
 
 def test_rows_go_by_their_names(tmp_path):
-    """Of wrong classes and of numbers, where the table had an id."""
+    """The worst rows, of classes and of regression, are listed by the table's id."""
     draw = np.random.default_rng(3)
     rows = "".join(f"row <{i}>,{x:.3f},{draw.integers(2)}\n" for i, x in enumerate(draw.normal(size=60)))
     (tmp_path / "t.csv").write_text(f"nr,x,y\n{rows}")

@@ -39,7 +39,7 @@ def validator(schema):
 
 
 def verdicts(paths):
-    """Of dptrain: path -> its mistakes, an empty list where it is right."""
+    """dptrain's verdicts: path -> its errors, an empty list if it is right."""
     result = dpt.run("schema", "--check", *paths)
     said = {str(path): [] for path in paths}
     for line in result.err.splitlines():
@@ -78,7 +78,7 @@ def words(row, path=()):
 
 
 def test_a_job_in_json_and_its_resolved_form_for_other_readers(schema, validator, tmp_path):
-    """Each word in quotes, as JSON has them; the run's job.yaml is what PyYAML reads, which has YAML 1.1, and the run goes on from it."""
+    """Each word in quotes, as JSON has them; the run's job.yaml is what PyYAML reads, which has YAML 1.1, and the run resumes from it."""
     job = {"name": "2024-11-28", "data": {"train": "synthetic", "synthetic": {"samples": 60, "shape": [6], "classes": 3}, "normalize": {"std": [5e-1]}},
            "model": {"type": "sequential", "layers": [{"dense": {"outputs": 8, "init": {"normal": 1e-5}}}, {"dense": {"outputs": "auto"}}]},
            "optimizer": {"type": "adam", "lr": 1e-5}, "comm": {"cuda_aware": "off"}, "train": {"steps": 2}, "batch": {"global": 20}}
@@ -228,7 +228,7 @@ def test_refused_by_both(validator, tmp_path, text):
 
 
 def test_jobs_refused_elsewhere_in_the_suite(validator, tmp_path):
-    """Of those that are YAML at all: the schema refuses them, or the reason lies beyond the job file."""
+    """Refused jobs that are YAML at all: the schema refuses them, or the reason lies beyond the job file."""
     beyond = re.compile(UNSAYABLE.pattern + r"|99x99|device\.kind: ")
     refused = 0
     for text, says in test_job_file.REFUSED:

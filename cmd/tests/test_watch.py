@@ -255,7 +255,7 @@ def test_nothing_there(tmp_path):
         assert result.code == 2 and words in result.err and result.out == "", result
     assert dpt.run("watch").code == 2
     (tmp_path / ".lock").write_text("")
-    assert "told nothing yet" in snapshot(tmp_path)
+    assert "nothing logged yet" in snapshot(tmp_path)
 
 
 def test_a_real_run(tmp_path):
@@ -365,7 +365,7 @@ def test_several_runs_live(folder, tmp_path):
     (tmp_path / "late").mkdir()
     (tmp_path / "late" / ".lock").write_text("")
     terminal = Terminal("watch", folder, tmp_path / "late")
-    terminal.until("told nothing yet")
+    terminal.until("nothing logged yet")
     begin(tmp_path / "late")
     write(tmp_path / "late", step(25), evaluation(25))
     text = terminal.until(r"late +running +25  25% +4 0\.7250 +50 +0:15")
@@ -382,7 +382,7 @@ def test_labels_beside_each_other_differ(tmp_path):
 
 
 def test_the_live_line_follows_the_width(tmp_path):
-    """Of a run, whose line would spill over where the terminal was made narrower."""
+    """A run's live line would spill over if the terminal was made narrower."""
     job = dpt.write_small_job(tmp_path / "job.yaml", train="{epochs: 100000}", checkpoint="{every: never}", log="{every: never}")
     terminal = Terminal(job, "--output", tmp_path / "out", columns=80, rows=24)
 

@@ -234,8 +234,7 @@ static void view_foot(const struct dpt_view *v, const struct dpt_history *h,
         print_line(v, out, "%lld line%s of metrics.jsonl make%s no sense", (long long)h->damaged,
                    h->damaged == 1 ? "" : "s", h->damaged == 1 ? "s" : "");
     if (run_status->state == DPT_RUN_LOST)
-        print_line(v, out, "%sno process runs it and it did not say its end: stopped by force",
-                   red);
+        print_line(v, out, "%sno process runs it and it logged no end: stopped by force", red);
     if (run_status->state != DPT_RUN_STOPPED && run_status->state != DPT_RUN_FAILED &&
         (run_status->state != DPT_RUN_DONE || strcmp(run_status->reason, "done") == 0))
         return;
@@ -347,5 +346,5 @@ void dpt_view_waiting(const struct dpt_view *v, const char *folder, struct dpt_s
     char shown[SHOWN_BYTES];
 
     dpt_show_text(shown, folder, SHOWN);
-    print_line(v, out, "%s: it has told nothing yet", fit(shown, columns > 12 ? columns : 12));
+    print_line(v, out, "%s: nothing logged yet", fit(shown, columns > 12 ? columns : 12));
 }

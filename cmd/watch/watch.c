@@ -182,7 +182,7 @@ out:
 
 static const struct dpt_cli_option options[] = {
     {"--every", "N", "look again every N seconds (1)"},
-    {"--once", NULL, "print what there is now, and end"},
+    {"--once", NULL, "print the present state, and end"},
     {0},
 };
 
@@ -190,17 +190,17 @@ const struct dpt_command dpt_cmd_watch = {
     .name = "watch",
     .usage = "RUN... [--every N] [--once]",
     .summary = "monitor runs in a terminal: progress, curves, how they end",
-    .details =
-        "Reads the run folder's metrics.jsonl as it grows, from any machine that sees the folder, "
-        "and shows how far the run is, how long it will take, the curves of loss and accuracy, the "
-        "last evaluation and checkpoint, whether it still runs and how it ended. It changes "
-        "nothing in the folder, and a run does not notice it.\n\n"
-        "q or Ctrl-C ends it. Several runs get a line each. Where standard output is no terminal, "
-        "or a dumb one, it prints what there is now and ends; without UTF-8 in the locale "
-        "(LC_ALL) it draws with ASCII; with NO_COLOR set it uses no colours.\n\n"
-        "  dptrain watch runs/mnist-cnn\n"
-        "  dptrain watch runs/*\n"
-        "  dptrain watch runs/mnist-cnn | mail -s training me",
+    .details = "Reads the run folder's metrics.jsonl as it grows, from any machine that sees "
+               "the folder, and shows the run's progress and remaining time, the curves of loss "
+               "and accuracy, the last evaluation and checkpoint, whether it still runs and how "
+               "it ended. It changes nothing in the folder, and does not disturb the run.\n\n"
+               "q or Ctrl-C ends it. Several runs get a line each. If standard output is not a "
+               "terminal, or is a dumb one, it prints the present state and ends; without UTF-8 "
+               "in the locale (LC_ALL) it draws with ASCII; with NO_COLOR set it uses no "
+               "colours.\n\n"
+               "  dptrain watch runs/mnist-cnn\n"
+               "  dptrain watch runs/*\n"
+               "  dptrain watch runs/mnist-cnn | mail -s training me",
     .options = options,
     .one_rank = true,
     .run = run,

@@ -57,7 +57,7 @@ enum dpt_status dpt_fail(struct dpt_error *err, enum dpt_status status, const ch
 void dpt_error_prefix(struct dpt_error *err, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Does what dpt_fail does, with ": <strerror(errno)>" behind the text. The status is DPT_RANK for
+/* Does what dpt_fail does, with ": <strerror(errno)>" after the text. The status is DPT_RANK for
  * ENOMEM, else `status`. */
 enum dpt_status dpt_fail_errno(struct dpt_error *err, enum dpt_status status, const char *format,
                                ...) __attribute__((format(printf, 3, 4)));

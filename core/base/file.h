@@ -12,15 +12,15 @@
 #include "core/base/memory.h"
 
 /*
- * How a file of a user's folder is opened. Others may write there, too, and by mistake or on
+ * How a file of a user's folder is opened. Others may write there, too, and by error or on
  * purpose put something else where a file should be. Reading follows symbolic links, since
- * `checkpoints/latest` is one; writing does not in the last place of the path, since what lies
- * behind is somebody's file. All modes accept only a regular file, and none of them blocks, as
- * opening a pipe would.
+ * `checkpoints/latest` is one; writing does not in the last place of the path, since the
+ * link's target is somebody's file. All modes accept only a regular file, and none of them blocks,
+ * as opening a pipe would.
  */
 enum dpt_file_mode {
     DPT_FILE_READ,
-    DPT_FILE_APPEND, /* written behind its end; created where it is missing */
+    DPT_FILE_APPEND, /* written at its end; created if it is missing */
     DPT_FILE_UPDATE, /* read and written; created where it is missing */
 };
 
@@ -36,7 +36,7 @@ enum dpt_status dpt_file_stream(const char *path, enum dpt_file_mode mode, enum 
 enum dpt_status dpt_file_check_target(const char *path, struct dpt_error *err);
 
 /*
- * Reads a regular file of at most `limit` bytes. *bytes: out, malloc'ed, a NUL behind the last
+ * Reads a regular file of at most `limit` bytes. *bytes: out, malloc'ed, a NUL after the last
  * byte, the caller frees. Errors: `status` for what a person can mend (missing, unreadable, a
  * folder, too large), naming the file.
  */
@@ -96,14 +96,14 @@ const char *dpt_file_from_home(const char *path, struct dpt_region *region);
  * the file ended). */
 int dpt_pread_all(int fd, void *bytes, size_t n, long long offset);
 int dpt_pwrite_all(int fd, const void *bytes, size_t n, long long offset);
-/* Writes n bytes behind the end of a file. 0, or -1 with errno: what a full disk took of them is
+/* Appends n bytes to a file. 0, or -1 with errno: what a full disk took of them is
  * cut off again where that can be done. */
 int dpt_append_all(int fd, const void *bytes, size_t n);
 
 /* The first line of a file without its end, as /proc and /sys have them; false, and "", where there
  * is none. */
 bool dpt_file_line(const char *path, char *line, size_t size);
-/* The value behind `label`, as in "model name\t: AMD EPYC" or PRETTY_NAME="Debian"; false: there is
+/* The value after `label`, as in "model name\t: AMD EPYC" or PRETTY_NAME="Debian"; false: there is
  * none, and `value` stays. */
 bool dpt_file_value(const char *path, const char *label, char *value, size_t size);
 /* The first line that a command prints; "" where it prints none. */

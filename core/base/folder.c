@@ -83,7 +83,7 @@ static const struct {
     {0x00C36400, {"CephFS", REMOTE, NULL}},
     {0x20030528, {"OrangeFS", REMOTE, NULL}},
     {0xAAD7AAEA, {"PanFS", REMOTE, NULL}},
-    {0x5346414F, {"AFS", REMOTE, "does its token last as long as the run? (krenew)"}},
+    {0x5346414F, {"AFS", REMOTE, "its token must last as long as the run (krenew)"}},
     {0xFF534D42, {"CIFS", REMOTE, NULL}},
     {0xFE534D42, {"SMB", REMOTE, NULL}},
     {0x65735546, {"FUSE", REMOTE, "sshfs, s3fs and the like neither keep nor lock as a disk does"}},

@@ -20,7 +20,7 @@ __attribute__((target("pclmul,sse4.1"))) static inline __m128i fold(__m128i x, _
         y, _mm_xor_si128(_mm_clmulepi64_si128(x, k, 0x00), _mm_clmulepi64_si128(x, k, 0x11)));
 }
 
-/* Goes on from the lanes of the 64 bytes in front of p. n: a multiple of 16. */
+/* Continues from the lanes of the 64 bytes in front of p. n: a multiple of 16. */
 __attribute__((target("pclmul,sse4.1"))) static uint32_t crc_lanes(__m128i x[4],
                                                                    const unsigned char *p, size_t n)
 {

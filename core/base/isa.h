@@ -1,5 +1,5 @@
 /*
- * isa: the instruction sets that results depend on, each one holding those of its kind of processor
+ * isa: the instruction sets that results depend on, each one holding those of its kind of CPU
  * before it.
  *
  * The order in which a kernel adds, and whether it rounds between a product and a sum, follow from
@@ -23,8 +23,8 @@
 #define DPT_ARM64 0
 #endif
 
-/* neon: arm64's, which every such processor has and no other one, with FMA. The others are those of
- * x86-64. avx2: with FMA; avx512: F, DQ, BW, VL; those behind it only make a difference to
+/* neon: arm64's, which every such CPU has and no other one, with FMA. The others are those of
+ * x86-64. avx2: with FMA; avx512: F, DQ, BW, VL; the sets after it only make a difference to
  * libraries. */
 #define DPT_ISA_SETS(X)                                                                            \
     X(DPT_ISA_NEON, "neon")                                                                        \

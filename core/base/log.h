@@ -58,7 +58,7 @@ void dpt_log_progress(struct dpt_log *log, const char *text);
 /* Draws the live line over the one before it, cut to the width; nothing where there is no terminal.
  * NULL clears it. */
 void dpt_log_live(struct dpt_log *log, const char *text);
-/* Draws "what: 1 000 of 60 000" as the live line, ten times a second at most. shown: when it was
+/* Draws "what: 1 000 of 60 000" as the live line, ten times per second at most. shown: when it was
  * drawn last, 0 at first. all: 0: not known. log: NULL: nobody is told. */
 void dpt_log_live_count(struct dpt_log *log, double *shown, const char *what, int64_t done,
                         int64_t all);

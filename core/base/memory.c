@@ -12,7 +12,7 @@ enum { BLOCK = 16 * 1024 };
 
 /*
  * Weights of many megabytes lie on huge pages where the system has some: their rows are a page each
- * otherwise, more than a processor can remember the places of. What is over at the end stays on
+ * otherwise, more than a CPU can remember the places of. What is over at the end stays on
  * small ones, so no memory is lost.
  */
 enum { HUGE_PAGE = 2 << 20, MANY = 4 * HUGE_PAGE };

@@ -70,7 +70,7 @@ struct dpt_region {
 
 /* Zeroed bytes aligned to 16, owned by the region; NULL where memory ran out. */
 void *dpt_region_alloc(struct dpt_region *region, size_t bytes);
-/* Copies of a string, of n bytes (a NUL is put behind), of printf's result. NULL where memory ran
+/* Copies of a string, of n bytes (and a NUL), of printf's result. NULL where memory ran
  * out. */
 char *dpt_region_strdup(struct dpt_region *region, const char *text);
 char *dpt_region_strndup(struct dpt_region *region, const char *text, size_t n);

@@ -1,7 +1,7 @@
 /*
  * prefetch: asking memory for what a loop will read.
  *
- * A processor asks ahead by itself, but for too little: a loop over memory, or over a cache that
+ * A CPU asks ahead by itself, but for too little: a loop over memory, or over a cache that
  * another core wrote to, waits for some of its lines all the same. On an Intel Xeon (Sapphire
  * Rapids, 2 threads) Adam's update of a large model was 12 % faster so, that of a small one 20 %.
  */
@@ -10,7 +10,7 @@
 
 #include "core/base/memory.h"
 
-/* Asks for the line that is 32 lines behind x, which need not exist. */
+/* Asks for the line that is 32 lines after x, which need not exist. */
 static inline void dpt_prefetch(const float *x)
 {
     __builtin_prefetch((const char *)x + 32 * DPT_ALIGN);

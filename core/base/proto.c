@@ -5,7 +5,7 @@
 /* How a field's value lies in the file. */
 enum wire { VARINT = 0, EIGHT_BYTES = 1, COUNTED = 2, FOUR_BYTES = 5 };
 
-/* Seven bits a byte, the least significant first; the eighth says that more come. */
+/* Seven bits per byte, the least significant first; the eighth says that more come. */
 static void add_varint(struct dpt_str *s, uint64_t value)
 {
     char bytes[10];

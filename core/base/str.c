@@ -78,7 +78,7 @@ int32_t dpt_utf8_decode(const char *bytes, size_t n, size_t *length)
 }
 
 /* Columns of one character: 2 of those that East Asian Width (Unicode annex 11) calls wide, and of
- * pictures; 0 of what combines with the one before it. */
+ * images; 0 of what combines with the one before it. */
 static size_t columns_of(int32_t c)
 {
     static const struct {

@@ -44,8 +44,8 @@ void dpt_str_shell(struct dpt_str *s, const char *text);
 /* Adds the shortest decimal that reads back as the same double; JSON null for NaN and
  * infinities. */
 void dpt_str_number(struct dpt_str *s, double value);
-/* The same of a float: the shortest that reads back as the same one, "nan" or "inf" where it is no
- * number. */
+/* Adds the shortest decimal that reads back as the same float; "nan" or "inf" if it is not
+ * finite. */
 void dpt_str_float(struct dpt_str *s, float value);
 /* Adds bytes in base 64 (RFC 4648), padded. */
 void dpt_str_base64(struct dpt_str *s, const void *bytes, size_t n);
@@ -74,7 +74,7 @@ bool dpt_shown_character(int32_t c);
 
 /*
  * Copies text as dpt_str_printable does for one line, into out (at least 6 x limit + 8 bytes);
- * behind `limit` characters it is cut and an ellipsis put. Tabs are escaped, too.
+ * after `limit` characters it is cut and an ellipsis put. Tabs are escaped, too.
  */
 void dpt_show_text(char *out, const char *text, size_t limit);
 

@@ -46,7 +46,7 @@ void dpt_node_addresses_find(struct dpt_node_addresses *addresses,
 /* Whether two addresses have their first `bits` in common. */
 bool dpt_address_same_prefix(const struct in6_addr *a, const struct in6_addr *b, int bits);
 
-/* Which addresses of a node can be used, as a set of bits 1 << i. nodes > 1. */
+/* The addresses of a node that can be used, as a set of bits 1 << i. nodes > 1. */
 unsigned dpt_node_addresses_choose(const struct dpt_node_addresses *all_addresses, int nodes,
                                    int node);
 

@@ -5,7 +5,7 @@
 #include "core/base/futex.h"
 #include "core/comm/internal.h"
 
-/* Two cache lines: processors prefetch lines in pairs, so a shared pair would slow both ranks. */
+/* Two cache lines: CPUs prefetch lines in pairs, so a shared pair would slow both ranks. */
 enum { APART = 128 };
 
 struct flag {
@@ -20,8 +20,8 @@ struct dpt_node_barrier_page {
 
 /*
  * Seconds that a rank spins without a pause where every rank has a core (short, since the system
- * may still have put two ranks on one core), and seconds that it goes on polling with a sched_yield
- * between polls before it sleeps, with a core for every rank or without.
+ * may still have put two ranks on one core), and seconds that it continues polling with a
+ * sched_yield between polls before it sleeps, with a core for every rank or without.
  */
 static const double SPIN_SECONDS = 1e-6, YIELD_SECONDS = 10e-3, SHORT_YIELD_SECONDS = 0.5e-3;
 /* Polls of the counters between two readings of the clock. */

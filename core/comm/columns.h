@@ -29,8 +29,8 @@ void dpt_columns_close(struct dpt_columns *columns);
 enum dpt_status dpt_columns_gather(struct dpt_columns *columns, float *matrix, int64_t rows,
                                    const int64_t *cut, struct dpt_error *err);
 
-/* Collective. Of a matrix of which rank r has the rows from row[r] to row[r + 1], [][width], each
- * gets the columns from column[r] to column[r + 1] of all rows; width is column[ranks]. mine: this
+/* Collective. Rank r has the rows from row[r] to row[r + 1] of a matrix, [][width], and gets the
+ * columns from column[r] to column[r + 1] of all rows; width is column[ranks]. mine: this
  * rank's rows. to: its columns. Errors: RANK. */
 enum dpt_status dpt_columns_exchange(struct dpt_columns *columns, const float *mine,
                                      const int64_t *row, const int64_t *column, float *to,

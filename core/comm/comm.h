@@ -82,7 +82,7 @@ enum { DPT_AXES_MOST = 7 };
 enum dpt_status dpt_comm_split(const struct dpt_comm *parent, int color, struct dpt_comm *part,
                                struct dpt_error *err);
 
-/* Says what each rank of the job is there for ("stage 2 of 3"), for the lines that name it: behind
+/* Says what each rank of the job is there for ("stage 2 of 3"), for the lines that name it: after
  * its host. places: [ranks], by dpt_alloc, which this takes over; NULL: no longer. */
 void dpt_comm_places(const struct dpt_comm *comm, char (*places)[DPT_PLACE_TEXT]);
 /* "node07, stage 2 of 3", or the host alone, of a rank of the job. */
@@ -105,7 +105,7 @@ void dpt_comm_on_end(const struct dpt_comm *comm, void (*tell)(void *arg, const 
 /* Notes what this rank does now and in which step (from 1; 0: before the first), for the watchdog's
  * line. Takes some nanoseconds. */
 void dpt_comm_note(const struct dpt_comm *comm, int64_t step, const char *what);
-/* The same of something that has a name, in the step of the last note: "gathering conv1". */
+/* Notes an activity on a named thing, in the step of the last note: "gathering conv1". */
 void dpt_comm_note_of(const struct dpt_comm *comm, const char *what, const char *name);
 /* Collective over comm->world. Gives the number of each rank's node, in the order of the nodes'
  * first ranks. nodes: [ranks], out. Errors: RANK. */
@@ -178,7 +178,7 @@ enum dpt_status dpt_group_sent(const struct dpt_group *g, struct dpt_sending *se
                                struct dpt_error *err);
 enum dpt_status dpt_group_receive(const struct dpt_group *g, int from, void *bytes, size_t n,
                                   struct dpt_error *err);
-/* Lets messages that are under way get on, where MPI does nothing between its calls: to be called
+/* Lets messages in flight make progress, where MPI does nothing between its calls: to be called
  * now and then where there is other work. */
 void dpt_group_progress(const struct dpt_group *g);
 

@@ -79,7 +79,8 @@ static enum dpt_status explain(const struct trial *t, struct dpt_error *err, con
     return dpt_fail(err, DPT_BAD_JOB,
                     "comm.cuda_aware: %s: this MPI (%s) %s %s; %s goes through the host's memory",
                     t->insists ? "on" : "auto", t->library,
-                    t->insists ? "cannot sum GPU memory:" : "says that it can sum GPU memory, but",
+                    t->insists ? "cannot sum GPU memory:"
+                               : "reports that it can sum GPU memory, but",
                     why, t->insists ? "`auto` or `off`" : "`off`");
 }
 
@@ -211,7 +212,7 @@ static enum dpt_status try_all(const struct trial *t, bool *on_device,
     snprintf(why, sizeof why, "a sum of %d floats came out wrong", sizes[i]);
     if (t->insists)
         return explain(t, err, why);
-    snprintf(how, DPT_CUDA_AWARE_TEXT, "no (%s says yes, but %s)", t->library, why);
+    snprintf(how, DPT_CUDA_AWARE_TEXT, "no (%s reports yes, but %s)", t->library, why);
 out:
     return status;
 }
@@ -247,7 +248,7 @@ enum dpt_status dpt_comm_device_sums(const struct dpt_comm *comm, enum dpt_cuda_
     if (t.insists || says[0] == comm->world.size)
         return try_all(&t, on_device, how, err);
     snprintf(how, DPT_CUDA_AWARE_TEXT, "no (%s %s)", t.library,
-             says[1] > 0 ? "says so" : "does not say that it can");
+             says[1] > 0 ? "reports that it cannot" : "does not report that it can");
 out:
     return status;
 }

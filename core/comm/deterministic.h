@@ -28,7 +28,7 @@ struct dpt_deterministic_allreduce {
     const struct dpt_comm *comm;
     int rank, ranks;
     size_t n, stride; /* floats of a sum; in whole cache lines */
-    size_t pitch;     /* of a buffer: that, but in rounds those of a unit and what is behind all */
+    size_t pitch;     /* of a buffer: that, but in rounds those of a unit and the rest */
     int buffers;
     bool window, sharded, keeps_sum;
     struct dpt_shared shared;
@@ -63,7 +63,7 @@ void dpt_deterministic_cut(struct dpt_deterministic_allreduce *d);
 bool dpt_deterministic_in_chunks(const struct dpt_deterministic_allreduce *d);
 /* The number of the slice that a rank adds. */
 int dpt_deterministic_slice_of(const struct dpt_deterministic_allreduce *d, int rank);
-/* Finds the floats of a sum that a rank adds, also of what is behind the chunks. */
+/* Finds the floats of a sum that a rank adds, also of what is after the chunks. */
 void dpt_deterministic_floats(const struct dpt_deterministic_allreduce *d, int rank, size_t *begin,
                               size_t *end);
 

@@ -8,20 +8,20 @@
  * Where each rank has one block, all blocks have the same size, and there are 2^k ranks, the tree
  * joins ranks as recursive halving does, the best all-reduce for long messages (Rabenseifner 2004):
  * with its neighbour a rank exchanges half of the floats and adds up the other half, with the next
- * pair a quarter, and so on; then the sums go back the same way. 2k messages a rank, and most of
+ * pair a quarter, and so on; then the sums go back the same way. 2k messages per rank, and most of
  * the bytes stay on a node where that has several ranks.
  *
  * Otherwise the floats are cut into as many slices as there are ranks; each rank gets all blocks of
  * its own slice and adds them in the tree's order, and then all ranks get all slices. For one block
- * a rank this moves the same bytes, in as many messages as there are ranks; each further block
+ * per rank this moves the same bytes, in as many messages as there are ranks; each further block
  * travels once more, in the first half only.
  *
  * If all ranks share memory the values are in it from the start (dpt_deterministic_buffer), so
  * nothing is sent at all: each rank reads the others' slices in place and writes the sum where all
  * read it.
  *
- * Measured against the alternatives, microseconds a sum (core/comm/tests/bench_allreduce.c, Open
- * MPI 4.1.4, 2 ranks on 2 cores, medians, the quickest of three sittings; `hierarchy` is
+ * Measured against the alternatives, microseconds per sum (core/comm/tests/bench_allreduce.c, Open
+ * MPI 4.1.4, 2 ranks on 2 cores, medians, the fastest of three sittings; `hierarchy` is
  * hierarchical_allreduce.h):
  *
  *        floats | allreduce  hierarchy | window  messages  doubling | fixed point
@@ -119,7 +119,7 @@ enum dpt_status dpt_deterministic_publish(struct dpt_deterministic_allreduce *al
 /*
  * Collective. mine: as it was published. first: [ranks + 1] the leaf at which each rank's run
  * begins; the last entry is the total of `mine`. The sum is in dpt_deterministic_result until the
- * next sum's beginning; the buffers' contents are lost. In shards only what is behind the chunks is
+ * next sum's beginning; the buffers' contents are lost. In shards only what is after the chunks is
  * there, unless spec.keeps_sum, and this rank's slice is in dpt_deterministic_slice_sum, until
  * dpt_deterministic_share; the sums of squares are those of all chunks. Errors: RANK.
  */
@@ -131,7 +131,7 @@ enum dpt_status dpt_deterministic_sum(struct dpt_deterministic_allreduce *allred
 
 /*
  * A sum of dealt shards, in place of dpt_deterministic_publish and _sum: begin, then round after
- * round of each unit, and of number `units`, which is what is behind the chunks; then the end,
+ * round of each unit, and of number `units`, which is what is after the chunks; then the end,
  * after which all is as dpt_deterministic_sum leaves it. In a round buffer w of rank r has the
  * value of the leaves from b 2^level on, b = (round ranks + r) buffers + w, 2^level of them or up
  * to the last, and nothing where there are none; it may change as soon as the round returns.
@@ -143,7 +143,7 @@ enum dpt_status dpt_deterministic_round(struct dpt_deterministic_allreduce *allr
                                         int32_t round, int unit, struct dpt_error *err);
 enum dpt_status dpt_deterministic_end(struct dpt_deterministic_allreduce *allreduce,
                                       struct dpt_error *err);
-/* Where in a buffer the floats behind the chunks are; a unit's are at its beginning, or, `whole`,
+/* Where in a buffer the floats after the chunks are; a unit's are at its beginning, or, `whole`,
  * where they are in all. */
 size_t dpt_deterministic_rest(const struct dpt_deterministic_allreduce *allreduce);
 
@@ -163,19 +163,19 @@ struct dpt_slice dpt_deterministic_slice(const struct dpt_deterministic_allreduc
 /* The last sum, of which this rank's slice is there. */
 const float *dpt_deterministic_slice_sum(const struct dpt_deterministic_allreduce *allreduce);
 
-/* Where the ranks share memory: where a rank writes its slice for the others, past the caches
- * (core/base/nontemporal.h) and fenced, before dpt_deterministic_share; else NULL. Of dealt shards
- * that is a rank's first buffer, which holds all weights after dpt_deterministic_share. */
+/* If the ranks share memory: the place where a rank writes its slice for the others, past the
+ * caches (core/base/nontemporal.h) and fenced, before dpt_deterministic_share; else NULL. With
+ * dealt shards it is a rank's first buffer, which has all weights after dpt_deterministic_share. */
 float *dpt_deterministic_weights(const struct dpt_deterministic_allreduce *allreduce);
 /* Collective. Gives all ranks the owners' slices of x, which is as long as what is in chunks: each
  * rank's own are there. pool: the threads that copy. Errors: RANK. */
 enum dpt_status dpt_deterministic_share(struct dpt_deterministic_allreduce *allreduce, float *x,
                                         struct dpt_pool *pool, struct dpt_error *err);
-/* Collective, of dealt shards. The same for the floats of one unit, by messages, whatever the ranks
- * share. */
+/* Collective, for dealt shards. Gives all ranks the floats of one unit, by messages, whatever the
+ * ranks share. */
 enum dpt_status dpt_deterministic_gather_unit(struct dpt_deterministic_allreduce *allreduce,
                                               int unit, float *x, struct dpt_error *err);
-/* Collective. The same for `each` numbers of every chunk. */
+/* Collective. Gives all ranks `each` numbers of every chunk. */
 enum dpt_status dpt_deterministic_gather_chunks(struct dpt_deterministic_allreduce *allreduce,
                                                 double *values, int each, struct dpt_error *err);
 

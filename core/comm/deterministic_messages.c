@@ -110,8 +110,8 @@ static bool is_large(const struct dpt_deterministic_allreduce *d, size_t blocks)
     return d->stride > limit || blocks * most > limit;
 }
 
-/* The same as one of `exchange`'s calls, where a place in the buffers is no int: with one rank
- * after another. */
+/* Exchanges with one rank after another, since a place in the buffers exceeds an int, which
+ * `exchange`'s one call takes. */
 static enum dpt_status exchange_apart(struct dpt_deterministic_allreduce *d, const float *block,
                                       int k, size_t floats, struct dpt_error *err)
 {
@@ -322,7 +322,7 @@ enum dpt_status dpt_messages_square(struct dpt_deterministic_allreduce *d, const
 }
 
 /* Gives all ranks what they all need of a sum in shards: the sums of squares, and what
- * is behind the chunks. */
+ * is after the chunks. */
 static enum dpt_status share_rest(struct dpt_deterministic_allreduce *d, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;

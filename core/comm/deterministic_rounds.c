@@ -28,8 +28,8 @@ struct piece {
 };
 
 struct dpt_rounds {
-    int *first; /* [units + 2]: the pieces of each unit, and of what is behind the chunks */
-    struct piece *pieces; /* what is behind the chunks is the last one, which all ranks add */
+    int *first; /* [units + 2]: the pieces of each unit, and of what is after the chunks */
+    struct piece *pieces; /* what is after the chunks is the last one, which all ranks add */
     int units, n;
     int level;  /* each block has 2^level leaves */
     int levels; /* buffers of a store */
@@ -278,7 +278,7 @@ out:
     return status;
 }
 
-/* Gives all ranks what is behind the chunks. */
+/* Gives all ranks what is after the chunks. */
 static enum dpt_status send_rest(struct dpt_deterministic_allreduce *d, const struct piece *p,
                                  struct dpt_error *err)
 {

@@ -11,7 +11,7 @@ bool dpt_deterministic_in_chunks(const struct dpt_deterministic_allreduce *d)
 }
 
 /* In messages the slices differ by at most a cache line where they can, since ranks with longer
- * messages than others fall behind. What is behind the chunks goes with the last slice. */
+ * messages than others fall behind. What is after the chunks goes with the last slice. */
 void dpt_deterministic_cut(struct dpt_deterministic_allreduce *d)
 {
     const size_t n = d->sharded ? dpt_deterministic_chunked(d) : d->stride;
@@ -29,8 +29,8 @@ void dpt_deterministic_cut(struct dpt_deterministic_allreduce *d)
     d->chunk[d->ranks] = d->chunks.n;
 }
 
-/* Which slice a rank adds. Of 2^k ranks that which halving leaves it (sum_pairs): the number of the
- * rank with its bits the other way round. */
+/* The slice that a rank adds. With 2^k ranks it is the one that halving leaves it (sum_pairs): the
+ * number of the rank with its bits reversed. */
 int dpt_deterministic_slice_of(const struct dpt_deterministic_allreduce *d, int rank)
 {
     int i = 0;

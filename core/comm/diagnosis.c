@@ -228,7 +228,7 @@ void dpt_watch_describe_death(const struct dpt_rank_status *dead, const char *ho
     if (dead->rank >= 0)
         snprintf(who, sizeof who, "rank %d", dead->rank);
     snprintf(line, size,
-             "%s (%s) died %s: its process is gone (killed, crashed, or out of memory: `dptrain "
-             "plan` says what it needs)%s%s",
+             "%s (%s) died %s: its process is gone (killed, crashed, or out of memory: "
+             "`dptrain plan` prints what it needs)%s%s",
              who, host, at, dead->note[0] != '\0' ? ". Its last word: " : "", dead->note);
 }

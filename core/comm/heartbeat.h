@@ -43,8 +43,8 @@ bool dpt_heartbeat_connect(struct dpt_heartbeat *heartbeat,
                            const void *secret);
 
 /*
- * Should be called a few times a second. Reads the datagrams that have arrived, then sends
- * questions: where `waiting` to all nodes once a second, else for some time to those that have
+ * Should be called a few times per second. Reads the datagrams that have arrived, then sends
+ * questions: where `waiting` to all nodes once per second, else for some time to those that have
  * never answered. now: seconds. True: other nodes have asked, and dpt_heartbeat_answer is due.
  */
 bool dpt_heartbeat_poll(struct dpt_heartbeat *heartbeat, bool waiting, double now);

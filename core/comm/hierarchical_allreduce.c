@@ -10,7 +10,7 @@
 
 enum {
     CHUNK = DPT_SUM_OF_SQUARES_CHUNK, /* floats that are added at a time: they fit the L1 cache */
-    WORTH = 4,        /* chunks a rank from which on sums of squares are computed here */
+    WORTH = 4,        /* chunks per rank from which on sums of squares are computed here */
     SMALL = 4096,     /* floats of a node's buffers up to which each rank adds all of them */
     LARGE = 4 << 20,  /* floats of a sum from which on the caches hold next to nothing of it */
     ALONE = 32 * 1024 /* floats up to which one thread is faster than waking the others */

@@ -31,7 +31,7 @@ struct dpt_hierarchical_allreduce;
 
 struct dpt_hierarchical_spec {
     size_t n;               /* floats of a sum, the same on all ranks */
-    int buffers;            /* of this rank, one a thread; at least 1 */
+    int buffers;            /* of this rank, one per thread; at least 1 */
     bool hierarchical;      /* the same on all ranks */
     bool spin;              /* every thread of the node has a core: waiting may be active */
     size_t sums_of_squares; /* floats of the sum whose squares are summed too, if it is cheap */

@@ -89,7 +89,7 @@ const char *dpt_mpirun_name(void);
  * NAME comes before another one that is there, too. */
 int dpt_launcher_rank_variable(const char *text, const char **value);
 
-/* Makes MPI_Init quick, free of side processes, and possible in a step of Slurm; for a process
+/* Makes MPI_Init fast, free of side processes, and possible in a step of Slurm; for a process
  * without a launcher, before MPI_Init. */
 void dpt_launcher_prepare_lone(void);
 

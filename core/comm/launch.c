@@ -155,7 +155,7 @@ enum dpt_status dpt_launcher_check(int ranks, struct dpt_error *err)
                         launcher, launched, dpt_comm_version(), srun, dpt_mpirun_name(), launched);
     return dpt_fail(err, DPT_USAGE,
                     "srun started %d tasks and did not tell MPI that they belong together: add "
-                    "--mpi=%s to srun (srun --mpi=list names what there is), or use %s",
+                    "--mpi=%s to srun (srun --mpi=list prints the choices), or use %s",
                     slurm_tasks(), srun_plugin, dpt_mpirun_name());
 }
 

@@ -8,7 +8,7 @@
  * launcher writes the signal that came, a rank that it has come so far, its step, and its exit
  * code. Hydra kills all ranks at once where one died, before any of them could say which: the
  * launcher knows then (dpt_launched_lost). Ranks on other machines, which do not see the page, do
- * without it. One page a process.
+ * without it. One page per process.
  */
 #ifndef DPT_COMM_LAUNCHED_H
 #define DPT_COMM_LAUNCHED_H
@@ -48,7 +48,7 @@ void dpt_launched_create(int ranks);
 void dpt_launched_export(int launcher);
 /* Notes a signal for the ranks. For signal handlers. */
 void dpt_launched_request(int number);
-/* Whether some rank, or all of them, have come so far as to take signals, or ended behind that.
+/* Whether some rank, or all of them, have come so far as to take signals, or ended after that.
  * Without a page none is known to have come, and all are taken to be ready. */
 bool dpt_launched_come(void);
 bool dpt_launched_ready(void);

@@ -92,7 +92,7 @@ static enum dpt_status open_heartbeat(struct dpt_nodes *nodes, const struct dpt_
         dpt_nodes_close(nodes);
     else
         sort_ranks(nodes, comm, node_of);
-    /* Every node sends a first question before any goes on, so that a node which is lost in the
+    /* Every node sends a first question before any continues, so that a node which is lost in the
      * first second has been reached once, and its silence means something. */
     if (nodes->heartbeat != NULL)
         dpt_heartbeat_poll(nodes->heartbeat, false, dpt_now());

@@ -19,7 +19,7 @@ int dpt_probe_claims_cuda(void);
 
 /*
  * Collective. *offset: what to add to this rank's clock to get rank 0's; *bound: how far off that
- * may be. All ranks read their clocks between two readings of rank 0's; the quickest of several
+ * may be. All ranks read their clocks between two readings of rank 0's; the fastest of several
  * rounds counts (Cristian, "Probabilistic clock synchronization", 1989). Both are 0 on rank 0.
  * Errors: RANK.
  */
@@ -33,7 +33,7 @@ enum dpt_status dpt_clock_offset(const struct dpt_group *g, double (*clock)(void
  */
 struct dpt_probe_link {
     double latency;   /* seconds, one way; 0: not measured */
-    double bandwidth; /* bytes a second */
+    double bandwidth; /* bytes per second */
     int rank;         /* the other node's first rank, in the world */
 };
 enum dpt_status dpt_probe_links(const struct dpt_comm *comm, struct dpt_probe_link *links,

@@ -23,7 +23,7 @@ static const double TICK = 0.25;
 static const double START_LIMIT = 300;
 /* The limit until the job sets one. */
 static const double USUAL_LIMIT = 60;
-/* The limit for a rank that is stopped while MPI starts. There is one MPI a process. */
+/* The limit for a rank that is stopped while MPI starts. There is one MPI per process. */
 static double start_limit = 60;
 /* Delays before a line is printed, so that the node whose rank is missing prints first, then one
  * node after another, and on a node the first rank, which knows about the other nodes. */
@@ -257,7 +257,7 @@ static _Noreturn void end_start(const struct dpt_watch *w, const char *line)
 }
 
 /*
- * Checks the ranks while MPI starts and there is no page yet. Those of this machine are found as
+ * Checks the ranks while MPI starts and there is no page yet. This machine's ranks are found as
  * the children of its launcher; one that died or is stopped is certainly the cause of the wait.
  */
 void dpt_watch_check_start(struct dpt_watch *w, double passed)
@@ -302,8 +302,9 @@ void dpt_watch_check_note(struct dpt_watch *w, double passed)
     w->note = note;
     if (w->lasted < w->patience)
         return;
-    snprintf(line, sizeof line, "no answer for %g s while %.*s: is a file server or a device gone?",
-             w->patience, DPT_NOTE_TEXT - 1, w->mine->notes[note & 1]);
+    snprintf(line, sizeof line,
+             "no answer for %g s while %.*s: a file server or a device may be gone", w->patience,
+             DPT_NOTE_TEXT - 1, w->mine->notes[note & 1]);
     end_job(w, dpt_exit_code(DPT_RANK), line);
 }
 
@@ -322,8 +323,8 @@ static void check_device(struct dpt_watch *w, double passed)
         return;
     read_note(w->mine, &seen);
     snprintf(line, sizeof line,
-             "rank %d (%s): its device has not ended what it was given for %.0f s (comm.timeout: "
-             "%g s), at step %lld while %s: does nvidia-smi still answer?",
+             "rank %d (%s): its device has not ended what it was given for %.0f s "
+             "(comm.timeout: %g s), at step %lld while %s: check that nvidia-smi still answers",
              w->rank, dpt_watch_where(w, w->rank, w->host, where), w->device_wait, w->limit,
              (long long)seen.step, seen.note);
     end_job(w, dpt_exit_code(DPT_RANK), line);
@@ -406,8 +407,8 @@ static void advance(_Atomic uint64_t *phase)
                           memory_order_relaxed);
 }
 
-/* Once a line says why the job ends, no step may follow it: a launcher has a stopped rank go on to
- * end it, and then the collective that all waited for would be whole. */
+/* Once a line says why the job ends, no step may follow it: a launcher has a stopped rank continue
+ * to end it, and then the collective that all waited for would be whole. */
 static void stand_still_at_the_end(const struct dpt_watch *w)
 {
     while (w->page != NULL && atomic_load_explicit(&w->page->explained, memory_order_acquire))

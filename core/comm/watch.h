@@ -4,7 +4,7 @@
  * A collective that one rank does not reach keeps all the others for ever. So each rank notes on a
  * page that its node's ranks share how many collectives it has entered and left, of all ranks and
  * of each group that the ranks were split into (dpt_comm_split), and a thread of
- * each rank, its watchdog, looks at the page four times a second. It ends the job, with one line
+ * each rank, its watchdog, looks at the page four times per second. It ends the job, with one line
  * that names the rank, the host and the step, where
  *  - the process of a rank is gone (each rank looks after the next one of its node): at once;
  *  - its own rank has waited in a collective for the timeout, and for as long some rank of the node
@@ -37,8 +37,8 @@ struct dpt_watched_rank {
      * the node enter count. */
     _Alignas(64) _Atomic uint64_t phase;
     _Atomic bool in_subgroup; /* it is in a collective which not all ranks of the node enter */
-    /* The same as `phase` for the groups of each split (dpt_comm_split), and which group of it this
-     * rank is in: the number of its first rank and one; 0: in none. Entry 0 is empty. */
+    /* A `phase` for the groups of each split (dpt_comm_split), and the group of it that this rank
+     * is in: the number of its first rank plus one; 0: in none. Entry 0 is empty. */
     struct {
         _Atomic uint64_t phase;
         _Atomic int group;
@@ -83,8 +83,8 @@ int dpt_watch_rank(const struct dpt_watch *watch);
 const char *dpt_watch_where(const struct dpt_watch *watch, int rank, const char *host,
                             char where[DPT_WHERE_TEXT]);
 
-/* This rank cannot go on and the others do not know: prints "rank R (host): text", unless another
- * rank prints a better line first, and ends the job with this code. */
+/* This rank cannot continue and the others do not know: prints "rank R (host): text", unless
+ * another rank prints a better line first, and ends the job with this code. */
 void dpt_watch_give_up(struct dpt_watch *watch, int code, const char *text)
     __attribute__((noreturn));
 

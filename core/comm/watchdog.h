@@ -52,7 +52,7 @@ struct dpt_watch {
     bool alone;              /* a job of one rank: nobody else is watched */
     struct dpt_device_waits device_waits;
     uint64_t device_waited; /* the number of waits for the device that had ended at the last tick */
-    double device_wait;     /* seconds for which this one goes on */
+    double device_wait;     /* seconds for which this one continues */
     double waited;          /* for the start of MPI */
     bool slept;             /* it was stopped itself, and others may have printed meanwhile */
     struct dpt_siblings siblings;

@@ -1,6 +1,6 @@
 /*
- * internal: what the files of this room share: YAML text into nodes, one value as a row of a table
- * says, numbers and times in words, and the characters of a job file. Private to this room.
+ * internal: what the files of this module share: YAML text into nodes, one value as a row of a
+ * table says, numbers and times in words, and the characters of a job file. Private to this module.
  */
 #ifndef DPT_CONF_INTERNAL_H
 #define DPT_CONF_INTERNAL_H
@@ -20,11 +20,11 @@ struct dpt_read_spec {
 };
 
 /* Reads a value as the command line and the tables write it: a plain scalar as it stands, or
- * flow style. NULL: the reason was added as the last mistake, or memory ran out
+ * flow style. NULL: the reason was added as the last error, or memory ran out
  * (conf->region.failed). */
 struct dpt_conf_node *dpt_read_value(struct dpt_conf *conf, const struct dpt_read_spec *spec);
 
-/* One mistake; `text` is a message as dpt_conf_mistake makes it, without its position. */
+/* One error; `text` is a message as dpt_conf_mistake makes it, without its position. */
 struct dpt_mistake {
     int line, column; /* 0: the file as a whole, or see origin */
     const char *origin;
@@ -32,13 +32,13 @@ struct dpt_mistake {
     size_t number; /* in the order in which they were found */
 };
 
-/* Checks that bytes are UTF-8 text that a YAML stream may hold. False: a mistake was added.
+/* Checks that bytes are UTF-8 text that a YAML stream may hold. False: an error was added.
  * `origin`: as in a node. */
 bool dpt_check_text(struct dpt_conf *conf, const char *bytes, size_t n, const char *origin);
 
 /* --- values ----------------------------------------------------------------------------------- */
 
-/* Reads the types BOOL to EVERY from a node that is not "not given" into dest. Mistakes go to conf.
+/* Reads the types BOOL to EVERY from a node that is not "not given" into dest. Errors go to conf.
  */
 void dpt_value_read(struct dpt_conf *conf, const struct dpt_conf_node *node, const char *path,
                     const struct dpt_option *row, void *dest);

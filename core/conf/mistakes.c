@@ -6,11 +6,11 @@
 #include "core/conf/internal.h"
 
 enum {
-    LISTED = 40,         /* mistakes shown */
+    LISTED = 40,         /* errors shown */
     MESSAGE = 1024,      /* bytes of one message before it is made printable */
     MESSAGE_SHOWN = 400, /* characters of it */
     PATH_SHOWN = 160,
-    TAIL = 64, /* bytes kept for "and 12 more mistakes" */
+    TAIL = 64, /* bytes kept for "and 12 more errors" */
 };
 
 static void add(struct dpt_conf *conf, const struct dpt_mistake *mistake)
@@ -87,7 +87,7 @@ static int by_place(const void *left, const void *right)
     return a->number < b->number ? -1 : 1;
 }
 
-/* A mistake as a line at err->text + used. The bytes it has, also where they did not fit. */
+/* An error as a line at err->text + used. The bytes it has, also where they did not fit. */
 static size_t print(const struct dpt_mistake *m, const char *path, char *out, size_t capacity)
 {
     int n;
@@ -126,7 +126,7 @@ enum dpt_status dpt_conf_validation_result(struct dpt_conf *conf, struct dpt_err
     }
     err->text[used] = '\0';
     if (i < conf->n_mistakes)
-        snprintf(err->text + used, sizeof err->text - used, "\nand %zu more mistakes",
+        snprintf(err->text + used, sizeof err->text - used, "\nand %zu more errors",
                  conf->n_mistakes - i);
     err->status = DPT_BAD_JOB;
     return err->status;

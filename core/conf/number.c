@@ -98,7 +98,7 @@ const char *dpt_parse_size(const char *text, double bare, double *bytes)
     if (!dpt_parse_real(number, &n) || !(n > 0))
         return "must be above 0";
     if (n * factor > 1e15)
-        return *unit == '\0' ? "more than a machine has; say its unit, as in 150MB"
+        return *unit == '\0' ? "more than a machine has; give its unit, as in 150MB"
                              : "more than a machine has";
     *bytes = n * factor;
     return NULL;

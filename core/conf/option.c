@@ -116,7 +116,7 @@ static const char *place_text(struct dpt_conf *conf, const struct dpt_conf_node 
     return text != NULL ? text : "";
 }
 
-/* Settles two keys that say the same in two ways: both in the file are a mistake, and so are both
+/* Settles two keys that say the same in two ways: both in the file are an error, and so are both
  * on the command line; what was set there takes the place of the file's. */
 static bool settle_rival(struct dpt_conf *conf, struct dpt_conf_node *map, const char *path,
                          const struct dpt_option *row)
@@ -141,7 +141,7 @@ static bool settle_rival(struct dpt_conf *conf, struct dpt_conf_node *map, const
     return dpt_conf_put(conf, map, mine->order > other->order ? row->rival : row->name, none);
 }
 
-/* Whether an entry is left from another type, behind which `--set x.type=` came later. */
+/* Whether an entry is left from another type, after which `--set x.type=` came later. */
 static bool is_left(const struct dpt_conf_node *map, size_t i, const struct dpt_option *variants)
 {
     const size_t type = variants != NULL ? dpt_find("type", map->keys, map->n) : map->n;

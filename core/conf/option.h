@@ -1,13 +1,13 @@
 /*
  * option: tables that say what a job may contain.
  *
- * Each room describes its options in an array of struct dpt_option that ends with a row without a
+ * Each module describes its options in an array of struct dpt_option that ends with a row without a
  * name; reading checks a map of the tree against the table, fills a struct by offsets, and puts the
  * defaults that were left out into the tree, so that the tree becomes the resolved job, its keys in
  * the order of the tables: read again, it gives the same structs. Help, schema, man page and error
  * texts walk the same tables.
  *
- * null, ~ or nothing behind a key means "not given", as if the key were absent: the default is
+ * null, ~ or nothing after a key means "not given", as if the key were absent: the default is
  * taken. Only plain scalars are numbers, true, false or words like auto; in quotes they are text.
  *
  * A CUSTOM callback gets the node and its dotted path and may use everything here for what lies
@@ -17,7 +17,7 @@
  *         const char *at = dpt_option_path(conf, path, NULL, i);     model.layers[3]
  *
  *         if (!dpt_option_entry(conf, node->items[i], at, "layer", names, n, &name, &value))
- *             continue;                                              noted as a mistake
+ *             continue;                                              noted as an error
  *         ... find the type and make its zeroed options ...
  *         if (!dpt_option_bare(conf, value, "outputs") ||            10 -> {outputs: 10}
  *             !dpt_options_read(conf, value, dpt_option_path(conf, at, name, 0),
@@ -86,9 +86,9 @@ struct dpt_every {
 enum dpt_effect {
     DPT_EFFECT_AS_ABOVE,  /* as the section's, variant's or entry's that the row stands in */
     DPT_EFFECT_BY_ROW,    /* SECTION: each of its rows says it */
-    DPT_EFFECT_RESULT,    /* other bytes in the weights: a run does not go on with it */
+    DPT_EFFECT_RESULT,    /* other bytes in the weights: a run does not resume with it */
     DPT_EFFECT_LENGTH,    /* where it ends; up to there its steps are the same */
-    DPT_EFFECT_NONE,      /* no byte is another one; so it does not stand in a checkpoint's job */
+    DPT_EFFECT_NONE,      /* nothing changes; so it does not stand in a checkpoint's job */
     DPT_EFFECT_NONE_KEPT, /* likewise, but the first checkpoints had it in their job: there its
                              default stands, whatever the job says */
     DPT_EFFECT_OUTPUT     /* as NONE: where results go, and what is told of them */
@@ -121,7 +121,7 @@ struct dpt_option {
     const char *bare; /* SECTION: the option that a value which is no map stands for, or NULL */
     const struct dpt_variant *const *variants; /* VARIANT: ends with NULL */
     /*
-     * CUSTOM: reads `node` into `dest` (the address base + offset), adds mistakes to conf, may
+     * CUSTOM: reads `node` into `dest` (the address base + offset), adds errors to conf, may
      * rewrite the node into its full form. Returns false only where memory ran out.
      */
     bool (*read)(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path, void *dest);
@@ -153,7 +153,7 @@ struct dpt_alternatives {
     const struct dpt_option *either; /* whatever one of these rows reads (their names do not matter,
                                         but the last has none); or NULL: a list of kinds */
     size_t most;                     /* entries of such a list, at least one; 0: any number */
-    bool (*kind)(size_t i, struct dpt_option_kind *kind); /* the i-th, or false behind the last */
+    bool (*kind)(size_t i, struct dpt_option_kind *kind); /* the i-th, or false after the last */
     const char *name; /* of such a list whose kinds may have such a list themselves; or NULL */
 };
 
@@ -164,7 +164,7 @@ struct dpt_variant {
     const char *summary;
     const struct dpt_option *options; /* may be empty, never NULL */
     size_t size;                      /* of the struct that the options fill */
-    const void *impl; /* the room's own table of operations for this kind; may be NULL */
+    const void *impl; /* the module's own table of operations for this kind; may be NULL */
 };
 
 /* What a VARIANT is read into: the row, and its options in the document's region. `optimizer: adam`
@@ -178,7 +178,7 @@ struct dpt_variant_value {
 
 /*
  * Reads a map against a table into `base`. path: dotted name of the map, "" for the root. Every
- * mistake is added to conf: unknown keys with a suggestion, wrong types, values out of bounds,
+ * error is added to conf: unknown keys with a suggestion, wrong types, values out of bounds,
  * missing keys. Defaults are put into the map. Returns false only where memory ran out. *base is
  * zeroed by the caller.
  */
@@ -216,9 +216,9 @@ const char *dpt_option_path(struct dpt_conf *conf, const char *path, const char 
 
 /*
  * Takes apart an entry of a list of named things: `relu`, or a map with one key, `conv: {…}`.
- * *name: the key; *value: what stands behind it, an empty map where there is nothing; the entry is
+ * *name: the key; *value: what stands after it, an empty map where there is nothing; the entry is
  * rewritten to {name: value}. what: "layer", for messages; names: those that exist, for the
- * suggestion. False where the entry is no such thing (a mistake was added) or memory ran out.
+ * suggestion. False where the entry is no such thing (an error was added) or memory ran out.
  */
 bool dpt_option_entry(struct dpt_conf *conf, struct dpt_conf_node *entry, const char *path,
                       const char *what, const char *const *names, size_t n_names, const char **name,

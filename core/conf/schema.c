@@ -393,7 +393,7 @@ static void write_variant(struct dpt_json *j, const struct dpt_option *row, bool
 
 /* --- what CUSTOM rows read -------------------------------------------------------------------- */
 
-/* What stands behind a kind's name. */
+/* What stands after a kind's name. */
 static void write_kind(struct dpt_json *j, const struct dpt_option_kind *kind)
 {
     dpt_json_object(j, kind->name);

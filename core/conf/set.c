@@ -75,7 +75,7 @@ out:
     return status;
 }
 
-/* An entry `relu`, of which the name goes on with `.relu`, becomes {relu: null}. */
+/* An entry `relu`, of which the name continues with `.relu`, becomes {relu: null}. */
 static bool open_entry(struct setting *s)
 {
     struct dpt_conf_node *entry = *s->link;
@@ -123,7 +123,7 @@ static enum dpt_status walk(struct setting *s)
                              "%s: more than %d maps and lists inside one another", s->place.origin,
                              DPT_YAML_DEPTH));
         if (s->depth > 1 && *s->at != '[' && *s->at != '.')
-            DPT_TRY(dpt_fail(s->err, DPT_USAGE, "%s: a dot is missing behind %s", s->place.origin,
+            DPT_TRY(dpt_fail(s->err, DPT_USAGE, "%s: a dot is missing after %s", s->place.origin,
                              so_far(s)));
         if (s->depth > 1 && *s->at == '[') {
             DPT_TRY(take_index(s));
@@ -157,7 +157,7 @@ static enum dpt_status put_value(struct setting *s, const char *value)
         return no_memory(s);
     if (node == NULL) {
         /* The command line is wrong, not the file: told by itself, and no longer among the
-         * mistakes. */
+         * errors. */
         const struct dpt_mistake *last = &conf->mistakes[--conf->n_mistakes];
 
         return dpt_fail(s->err, DPT_USAGE, "%s: %s", s->place.origin, last->text);

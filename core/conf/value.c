@@ -417,7 +417,7 @@ static void read_list(struct dpt_conf *conf, const struct dpt_conf_node *node, c
         return;
     }
     if (row->range && n != 2) {
-        dpt_conf_mistake(conf, node, path, "%zu number%s where two are needed: [least, most]", n,
+        dpt_conf_mistake(conf, node, path, "%zu number%s; two are needed: [least, most]", n,
                          n == 1 ? "" : "s");
         return;
     }

@@ -15,7 +15,7 @@ static bool has_kinds(const struct dpt_option *row)
 static void walk_table(struct walk *w, const struct dpt_option *table, const char *prefix,
                        const char *variant, int depth);
 
-/* The rows of a variant or a kind, behind one visit that names it. */
+/* The rows of a variant or a kind, after one visit that names it. */
 static void walk_named(struct walk *w, const struct dpt_option *table, const char *prefix,
                        const char *name, const char *summary, int depth)
 {

@@ -7,7 +7,7 @@ enum {
     STEP = 2,   /* spaces a level */
     WIDTH = 92, /* columns, for lists in flow style */
     LONG_KEY =
-        150, /* bytes; YAML takes keys of 1024 and more, escapes included, only behind a `?` */
+        150, /* bytes; YAML takes keys of 1024 and more, escapes included, only after a `?` */
 };
 
 /* Characters that mean something at the start of a plain scalar; minus is looked at more closely.
@@ -165,13 +165,14 @@ static void write_key(const char *key, size_t indent, struct dpt_str *out)
     dpt_str_printf(out, ":");
 }
 
-/* Writes a map or a list whose entries stand at `indent`; the first one goes on where the line is.
+/* Writes a map or a list whose entries stand at `indent`; the first one continues where the line
+ * is.
  */
 static void write_block(const struct dpt_conf_node *node, size_t indent, struct dpt_str *out)
 {
     for (size_t i = 0; i < node->n; i++) {
         const struct dpt_conf_node *item = node->items[i];
-        /* `- conv: 3` goes on behind the dash; what a key or a list in a list holds begins below.
+        /* `- conv: 3` continues after the dash; what a key or a list in a list holds begins below.
          */
         const bool behind = node->kind == DPT_NODE_LIST && item->kind == DPT_NODE_MAP;
 

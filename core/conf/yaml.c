@@ -17,7 +17,7 @@ struct reader {
     int depth;          /* maps and lists around it */
 };
 
-/* Where the reader is, from the inside out; a name is made of it only for a mistake. */
+/* Where the reader is, from the inside out; a name is made of it only for an error. */
 struct frame {
     const struct frame *up;
     const char *key; /* NULL: an entry of a list */
@@ -86,7 +86,7 @@ static void syntax_mistake(struct reader *r)
         dpt_conf_mistake(r->conf, &at, NULL, "not YAML: %s", problem);
 }
 
-/* Takes the next event. False: a mistake was added. */
+/* Takes the next event. False: an error was added. */
 static bool next(struct reader *r)
 {
     yaml_event_delete(&r->event);
@@ -112,7 +112,7 @@ static struct dpt_conf_node *begin(struct reader *r, const struct frame *frame,
                          dpt_conf_show(r->conf, (const char *)anchor));
     if (tag != NULL)
         dpt_conf_mistake(r->conf, node, path_of(r, frame),
-                         "tags (%s) are not used here; the option says what type it is",
+                         "tags (%s) are not used here; the option has its own type",
                          dpt_conf_show(r->conf, (const char *)tag));
     return node;
 }
@@ -175,7 +175,7 @@ static struct dpt_conf_node *read_list(struct reader *r, const struct frame *up)
     return list;
 }
 
-/* Whether a key is a word; false: a mistake was added, and the entry is left out so that only this
+/* Whether a key is a word; false: an error was added, and the entry is left out so that only this
  * is told. */
 static bool check_key(struct reader *r, const struct frame *up, const struct dpt_conf_node *key)
 {
@@ -393,7 +393,7 @@ enum dpt_status dpt_conf_parse(struct dpt_conf *conf, const char *path, const ch
     conf->path = dpt_region_strdup(&conf->region, path);
     if (conf->path != NULL)
         parse(conf, text, length);
-    /* With a tree the mistakes so far wait for those of the options. */
+    /* With a tree the errors so far wait for those of the options. */
     return conf->root != NULL && !conf->region.failed ? DPT_OK
                                                       : dpt_conf_validation_result(conf, err);
 }

@@ -1,5 +1,5 @@
 /*
- * yaml: a job file as a tree, with the position of every node, and the list of mistakes found in
+ * yaml: a job file as a tree, with the position of every node, and the list of errors found in
  * it.
  *
  * The accepted YAML is the part that a job needs: one document of maps, lists and scalars. What
@@ -7,8 +7,8 @@
  * aliases, tags, merge keys, several or empty documents, depth over 32, files over 64 KiB, NUL and
  * bytes that are not UTF-8. Nodes live in the document's region.
  *
- * Mistakes are collected, so that a person sees all of them at once. What leaves a tree to go on
- * with (a duplicate key, an anchor, a tag, a merge key, a key that is no word) is a mistake like
+ * Errors are collected, so that a person sees all of them at once. What leaves a tree to continue
+ * with (a duplicate key, an anchor, a tag, a merge key, a key that is no word) is an error like
  * those that the option tables find; what does not (no YAML, too deep, not a map, not text) fails
  * at once. So a job is good only after dpt_conf_load, dpt_conf_set, dpt_options_read *and*
  * dpt_conf_validation_result; whoever parses without reading options asks
@@ -58,7 +58,7 @@ struct dpt_synonym {
                           none */
 };
 
-/* A document: the file it came from, its tree, and the mistakes found in it so far. */
+/* A document: the file it came from, its tree, and the errors found in it so far. */
 struct dpt_conf {
     const char *path;             /* as the user wrote it; shown in messages */
     struct dpt_conf_node *root;   /* a map; after dpt_conf_parse succeeded */
@@ -90,18 +90,18 @@ enum dpt_status dpt_conf_set(struct dpt_conf *conf, const char *assignment, stru
 void dpt_conf_release(struct dpt_conf *conf);
 
 /*
- * Adds a mistake at a node (NULL: the file as a whole); `path` is the dotted key ("batch.micro") or
+ * Adds an error at a node (NULL: the file as a whole); `path` is the dotted key ("batch.micro") or
  * NULL. The message is made one printable line; texts of the user's that may be long go through
  * dpt_conf_show.
  */
 void dpt_conf_mistake(struct dpt_conf *conf, const struct dpt_conf_node *at, const char *path,
                       const char *format, ...) __attribute__((format(printf, 4, 5)));
-/* Adds a mistake as dpt_conf_mistake does, at the position of the key that the node stands
+/* Adds an error as dpt_conf_mistake does, at the position of the key that the node stands
  * under. */
 void dpt_conf_mistake_key(struct dpt_conf *conf, const struct dpt_conf_node *at, const char *path,
                           const char *format, ...) __attribute__((format(printf, 4, 5)));
 /*
- * OK, or BAD_JOB with the mistakes, a line each ("JOB.yaml:12:7: batch.mirco: unknown key, did you
+ * OK, or BAD_JOB with the errors, a line each ("JOB.yaml:12:7: batch.mirco: unknown key, did you
  * mean 'micro'?"), in file order, those from the command line last ("--set batch.micro=48:
  * batch.micro: …"); at most 40, then how many more. RANK: memory.
  */
@@ -118,7 +118,7 @@ bool dpt_conf_is_null(const struct dpt_conf_node *node);
  * New nodes in the document's region; NULL or false where memory ran out. Keys and texts are
  * copied. A new scalar is plain: set `quoted` where a text must not be taken for a number or a
  * word. dpt_conf_put replaces or appends a map's entry. dpt_conf_place gives a node the position of
- * another, so that a mistake in a generated node points to the text that it was made from.
+ * another, so that an error in a generated node points to the text that it was made from.
  */
 struct dpt_conf_node *dpt_conf_new(struct dpt_conf *conf, enum dpt_node_kind kind,
                                    const char *text);

@@ -1,4 +1,4 @@
-/* Which formats there are, and files of any of them. */
+/* The list of formats, and files of any of them. */
 #include "core/interchange/weights.h"
 
 #include <limits.h>

@@ -62,7 +62,7 @@ static enum dpt_status name_all(struct dpt_match *match, const struct dpt_weight
 
     for (size_t i = 0; i < options->n_map; i++)
         if (strchr(options->map[i], '=') == NULL)
-            return dpt_fail(err, DPT_USAGE, "--map %s: FROM=TO is wanted, such as features.0=conv1",
+            return dpt_fail(err, DPT_USAGE, "--map %s: must be FROM=TO, such as features.0=conv1",
                             options->map[i]);
     hits = dpt_region_alloc(&match->arena, (options->n_map + 1) * sizeof *hits);
     if (hits == NULL)
@@ -147,7 +147,7 @@ static enum dpt_status pair_by_name(struct dpt_match *match, const struct dpt_we
         qsort(all, n, sizeof *all, by_name);
     for (size_t i = 1; i < n; i++)
         if (strcmp(all[i - 1].name, all[i].name) == 0)
-            return dpt_fail(err, DPT_BAD_DATA, "%s: two tensors are called %s%s", weights->path,
+            return dpt_fail(err, DPT_BAD_DATA, "%s: two tensors have the name %s%s", weights->path,
                             all[i].name,
                             strcmp(all[i].name, all[i].weight->name) != 0 ||
                                     strcmp(all[i - 1].name, all[i - 1].weight->name) != 0
@@ -167,7 +167,7 @@ static enum dpt_status pair_by_name(struct dpt_match *match, const struct dpt_we
     return DPT_OK;
 }
 
-/* The order of a layer's tensors: that of the model's, whatever else there is behind them. */
+/* The order of a layer's tensors: that of the model's, whatever else there is after them. */
 static int place_of(const struct named *named)
 {
     static const char *const order[] = {".weight", ".bias", ".running_mean", ".running_var"};
@@ -216,7 +216,7 @@ static void pair_by_order(struct dpt_match *match, const struct dpt_weights *wei
 
 /* --- what is left over ------------------------------------------------------------------------ */
 
-/* One line of a list, or none behind the last that is shown. */
+/* One line of a list, or none after the last that is shown. */
 static bool add_line(struct dpt_str *out, size_t *n, const char *name, int n_dims,
                      const int64_t *dims)
 {

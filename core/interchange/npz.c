@@ -1,9 +1,9 @@
 /*
  * npz: NumPy's archives, a zip file with an array in each entry NAME.npy.
  *
- * Written as numpy.savez does, without compression, and with one date for all entries, so that the
- * same model gives the same bytes. Read as numpy.savez and savez_compressed write them: floats of
- * any size and byte order, rows or columns first. libzip checks the entries' checksums.
+ * Written as numpy.savez does, without compression, and with one date for all entries, so that
+ * equal models give byte-identical files. Read as numpy.savez and savez_compressed write them:
+ * floats of any size and byte order, rows or columns first. libzip checks the entries' checksums.
  */
 #include <errno.h>
 #include <stdio.h>

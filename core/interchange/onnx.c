@@ -3,8 +3,8 @@
  *
  * A ModelProto of operator set 17, which all runtimes since 2022 know: input "input" [batch, c, h,
  * w] (or [batch, n]), float32, samples as files hold them, which the graph normalises itself unless
- * it is told that they come so; output "logits" [batch, outputs], or the softmax of these (of
- * several labels at once the sigmoids), "probabilities"; any batch. Where targets were scaled in
+ * it is told that they come so; output "logits" [batch, outputs], or the softmax of these
+ * (multi-label: the sigmoids), "probabilities"; any batch. If targets were scaled in
  * training, the graph ends with what takes its outputs back to their units. What a layer becomes
  * stands in its operation's row; what does nothing when a model is used is left out. Field numbers
  * are those of onnx.proto3 (ONNX 1.12).
@@ -186,8 +186,7 @@ out:
 const struct dpt_weights_format dpt_weights_onnx = {
     .name = "onnx",
     .suffix = ".onnx",
-    .summary = "the whole model, for onnxruntime, OpenVINO or TensorRT; `input` takes raw samples, "
-               "`logits` "
-               "is what the last layer gives",
+    .summary = "the whole model, for onnxruntime, OpenVINO or TensorRT; `input` takes raw "
+               "samples, `logits` is the last layer's output",
     .write = write_onnx,
 };

@@ -24,7 +24,7 @@ static const char input_name[] = "input", logits_name[] = "logits",
 struct writer {
     const struct dpt_model_view *view;
     struct dpt_str *nodes;     /* GraphProto.node */
-    struct dpt_str op;         /* the NodeProto under way */
+    struct dpt_str op;         /* the NodeProto being written */
     char (*value)[VALUE];      /* for each node the name of what it gives */
     struct dpt_str *constants; /* GraphProto.initializer: numbers that operations are made with */
     const char *constant[CONSTANTS]; /* their names */
@@ -202,7 +202,7 @@ static void add_inputs(struct writer *w, const struct dpt_graph_node *node,
     }
 }
 
-/* The steps of a node's row (core/backend/operation.h), one behind the other. */
+/* The steps of a node's row (core/backend/operation.h), one after the other. */
 static void put_node(struct writer *w, const struct dpt_graph_node *node, const char *in,
                      const char *out)
 {

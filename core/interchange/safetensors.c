@@ -135,7 +135,7 @@ static enum dpt_status check_cover(struct dpt_weights *w, int64_t bytes, struct 
         at += (uint64_t)(w->at[k].count * type_of(w->at[k].type)->size);
     }
     if (at != (uint64_t)bytes)
-        return dpt_fail(err, DPT_BAD_DATA, "%s: %lld bytes behind its tensors belong to none",
+        return dpt_fail(err, DPT_BAD_DATA, "%s: %lld bytes after its tensors belong to none",
                         w->path, (long long)(bytes - (int64_t)at));
     return DPT_OK;
 }
@@ -149,7 +149,7 @@ static enum dpt_status take_header(struct dpt_weights *w, const char *text, size
     const char *name, *quoted = wrong.text + strcspn(wrong.text, "\""); /* near '"a"' */
 
     if (root == NULL && json_error_code(&wrong) == json_error_duplicate_key)
-        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: two entries of its header are called %.*s",
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: two entries of its header have the name %.*s",
                          w->path, (int)strcspn(quoted, "'"), quoted));
     if (root == NULL)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: header: byte %d: %s", w->path, wrong.position,
@@ -279,7 +279,7 @@ static void add_tensor(const struct dpt_weight_entry *e, int64_t at, struct dpt_
     dpt_json_end(j);
 }
 
-/* The length and the header, filled up with spaces so that the bytes behind it are aligned. */
+/* The length and the header, filled up with spaces so that the bytes after it are aligned. */
 static void write_header(const struct dpt_model_view *view, const struct dpt_weight_entry *entries,
                          size_t n, struct dpt_str *out)
 {

@@ -87,8 +87,9 @@ struct dpt_weights_format {
     enum dpt_status (*read)(struct dpt_weights *w, const struct dpt_weight *weight, void *bytes,
                             size_t n, struct dpt_error *err);
     void (*close)(struct dpt_weights *w); /* NULL: there is nothing to close */
-    /* Writing, the whole file or nothing; NULL: it is only read. The same model gives the same
-     * bytes. Errors: IO (names the file), RANK, USAGE (the format cannot hold it). */
+    /* Writing, the whole file or nothing; NULL: it is only read. Equal models give
+     * byte-identical files. Errors: IO (names the file), RANK, USAGE (the format cannot hold
+     * it). */
     enum dpt_status (*write)(const struct dpt_model_view *view, const char *path,
                              struct dpt_error *err);
     bool ordered; /* its files hold tensors in the order in which they were given */

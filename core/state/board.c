@@ -357,7 +357,7 @@ void dpt_board_count(struct dpt_board_counts *c, int32_t tensor, bool gradient, 
 
 /* --- the file --------------------------------------------------------------------------------- */
 
-/* A run that goes on is not at its end, whatever was said when it stopped: TensorBoard takes the
+/* A resumed run is not at its end, whatever was written when it stopped: TensorBoard takes the
  * first word about that, so it has to go. */
 static bool take_back_outcome(void *arg, char *data, size_t n)
 {
@@ -369,7 +369,7 @@ static bool take_back_outcome(void *arg, char *data, size_t n)
     return tag != NULL;
 }
 
-/* The event that a file begins with, or where it goes on, the step from which on it repeats. */
+/* The event that a file begins with, or where it continues, the step from which on it repeats. */
 static void add_head(struct dpt_board *b, bool fresh, int64_t resumed)
 {
     if (fresh) {
@@ -492,7 +492,7 @@ out:
 enum dpt_status dpt_board_end(struct dpt_board *b, int64_t step, enum dpt_status ended,
                               struct dpt_error *err)
 {
-    if (b->open && ended != DPT_STOPPED) { /* a stopped run goes on some day */
+    if (b->open && ended != DPT_STOPPED) { /* a stopped run may be resumed */
         begin_event(b, step);
         dpt_proto_int(&b->part, END_STATUS, ended == DPT_OK ? OUTCOME_GOOD : OUTCOME_BAD);
         dpt_proto_double(&b->part, END_TIME, wall_time());

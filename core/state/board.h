@@ -3,7 +3,7 @@
  *
  * FOLDER/events.out.tfevents.dptrain is a row of TFRecords and only ever
  * grows, so a TensorBoard that looks at it live never gets lost: what a kill left of a record at
- * its end is cut off, and a run that goes on says with a SessionLog START which steps it makes
+ * its end is cut off, and a resumed run says with a SessionLog START which steps it makes
  * again, whose old values TensorBoard then drops.
  *
  * Only rank 0 opens one; a closed one (zeroed) accepts all calls and shows nothing. Events are kept
@@ -43,7 +43,7 @@ struct dpt_board_start {
     int ranks;
 };
 
-/* resumed: the step that the run goes on from, -1: it begins. Errors: as dpt_lock_check; IO, RANK.
+/* resumed: the step that the run resumes from, -1: it begins. Errors: as dpt_lock_check; IO, RANK.
  */
 enum dpt_status dpt_board_open(struct dpt_board *b, const char *folder, int64_t resumed,
                                const struct dpt_board_start *start, struct dpt_error *err);
@@ -94,7 +94,7 @@ enum dpt_status dpt_board_end(struct dpt_board *b, int64_t step, enum dpt_status
                               struct dpt_error *err);
 
 /*
- * --- TFRecords, one behind another: tensorboard_record.c -----------------------------------------
+ * --- TFRecords, one after another: tensorboard_record.c -----------------------------------------
  *
  *   8 bytes  n, the length of the data
  *   4 bytes  masked CRC-32C of these

@@ -19,18 +19,18 @@
  *                                          text, a line each (data/sets/identity.h)
  *   attributes of /                        format, format_version, step, updates, samples, epoch,
  * epoch_step, seed, parameters, input_shape ("1x28x28" or "784"), best_metric, best_step, version,
- * backend, library; file_shape, as the samples' files have it, where pictures are resized or cut
+ * backend, library; file_shape, as the samples' files have it, where images are resized or cut
  * (data.resize, data.crop); input_type, "uint8" or "float32", as these have them; trained_on,
  * which tells its training data from others (data/sets/identity.h); norm_chunks where gradients are
  * clipped by a norm of rows (dpt_graph_chunks); of a run in half floats (fp16) also loss_scale,
  * loss_scale_good, loss_scale_overflows; of one that says by what its best checkpoint is chosen
  * best_monitor ("valid.loss") and best_loss; of one that may stop early, or whose rate falls on a
  * plateau, what is remembered of that value (struct dpt_watch): early_stop_monitor, _best, _step,
- * _waits, the same behind early_stop_also_ of a second value, and behind plateau_ with _drops;
+ * _waits, the same after early_stop_also_ of a second value, and after plateau_ with _drops;
  * target_transform, "log1p" or "log", where the model learned that of its targets: format 4, which
  * no other has
  *   attribute crc32 of every data set      CRC-32 of its bytes
- * behind HDF5's end, one line of text    "dptrain crc32 <8 hex digits> <20 digits: bytes in front
+ * after HDF5's end, one line of text    "dptrain crc32 <8 hex digits> <20 digits: bytes in front
  * of this line>\n"
  *
  * The bytes are a function of the state and of the machine's numerics alone: no time, host, path,
@@ -144,7 +144,7 @@ enum dpt_status dpt_checkpoint_size(const struct dpt_state *state, const char *p
 enum dpt_status dpt_checkpoint_prepare(const char *folder, struct dpt_error *err);
 
 /*
- * Tidies up after a save, and when a run goes on from `path`: points FOLDER/checkpoints/latest to
+ * Tidies up after a save, and when a run resumes from `path`: points FOLDER/checkpoints/latest to
  * `path`, and `best` to the checkpoint of best_step where that is on disk, and removes all but
  * these and the `keep` newest (0: none is removed), later ones aside. Errors: IO, RANK.
  */
@@ -164,8 +164,8 @@ bool dpt_checkpoint_is_name(const char *name);
  * dptrain), IO. */
 enum dpt_status dpt_checkpoint_verify(const char *path, struct dpt_error *err);
 
-/* Which parts of a checkpoint to load. ANY: numbers that are not finite are accepted; they are
- * refused otherwise. AVERAGE: of the weights their moving average, where the file has one. */
+/* The parts of a checkpoint to load. ANY: numbers that are not finite are accepted; they are
+ * refused otherwise. AVERAGE: the weights' moving average instead, if the file has one. */
 enum dpt_load_parts {
     DPT_LOAD_PARAMS = 1,
     DPT_LOAD_SLOTS = 2,
@@ -233,7 +233,7 @@ enum dpt_status dpt_checkpoint_set_aside(const char *folder, int64_t step, struc
  *
  * resolve: a run folder stands for its best checkpoint where its job says by what that is chosen
  * (checkpoint.monitor), else for its newest. So it is wherever a model is used. newest: where a run
- * goes on, a folder stands for its newest one.
+ * resumes, a folder stands for its newest one.
  * tell: logs that and which best checkpoint a folder stands for; of others nothing.
  */
 const char *dpt_checkpoint_resolve(const char *path, char *buf);

@@ -4,9 +4,9 @@
  * Laid out once, since where each data set lies depends on the model and the job alone; filled
  * again at each save; the memory of a large one is the system's again once that is written. Filling
  * it (dpt_image_take) is all that training waits for, and takes the checksums in the same pass;
- * writing it costs next to no processor time, since the bytes go from here to the device without a
- * copy in the system's cache, where the file system can do that. Of a state that streams there is
- * no image: filling it writes the file, all but HDF5's metadata. An image belongs to one thread at
+ * writing it costs next to no CPU time, since the bytes go from here to the device without a
+ * copy in the system's cache, if the file system can do that. A state that streams has no
+ * image: filling it writes the file, all but HDF5's metadata. An image belongs to one thread at
  * a time. The rest is private to checkpoint_*.c.
  */
 #ifndef DPT_STATE_CHECKPOINT_IMAGE_H

@@ -247,7 +247,7 @@ out:
     return status;
 }
 
-/* What a run in half floats goes on with; another one's checkpoint says nothing of it. */
+/* What a run in half floats resumes with; another one's checkpoint says nothing of it. */
 static enum dpt_status read_scale(hid_t file, const char *path, struct dpt_loss_scale *s,
                                   struct dpt_error *err)
 {
@@ -362,7 +362,7 @@ static enum dpt_status read_parts(hid_t file, const char *path, struct dpt_state
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
                          "%s: its model has %lld parameters, this job's has %lld", path,
                          (long long)parameters, (long long)state->graph->parameters));
-    /* Also where nobody goes on from them: counters that no run has make the rest doubtful. */
+    /* Also checked if nobody resumes from them: counters that no run has make the rest doubtful. */
     DPT_TRY(read_progress(file, path, &progress, err));
     if ((parts & DPT_LOAD_PROGRESS) != 0)
         state->progress = progress;
@@ -439,7 +439,7 @@ out:
     return status;
 }
 
-/* The same of an open checkpoint, under HDF5's lock. */
+/* Reads a text of an open checkpoint under HDF5's lock. */
 static void find_text(const struct dpt_checkpoint *c, const char *name, char *text, size_t size)
 {
     dpt_h5_enter();

@@ -18,7 +18,7 @@ enum {
     HUGE = 2 << 20,   /* pages so large make copying and writing cheaper */
     PIECE = 16 << 20, /* bytes a write */
     CHUNK = DPT_CHECKPOINT_PIECE * sizeof(float), /* bytes of one thread's turn */
-    SIP = 16 << 10,    /* bytes copied, and checked while they are in the processor's cache */
+    SIP = 16 << 10,    /* bytes copied, and checked while they are in the CPU's cache */
     DIRECT = 64 << 10, /* smaller files go through the system's cache as ever */
     HELD = 16 << 20,   /* images up to which their memory is held between two saves */
 };
@@ -331,7 +331,7 @@ out:
     return status;
 }
 
-/* Writes each chunk as soon as it is there. The owners go on giving where that failed. */
+/* Writes each chunk as soon as it is there. The owners keep giving if that failed. */
 static enum dpt_status stream(struct dpt_image *image, const char *path, struct dpt_error *err)
 {
     enum dpt_status status = open_file(image, path, err);
@@ -421,7 +421,7 @@ static enum dpt_status put_frame(struct dpt_image *image, const char *path, int 
 }
 
 /* What stands between the data sets, and the last line, which is the checksum of all in front of
- * it. Those of the data sets are known already. */
+ * it. The data sets' checksums are known already. */
 static enum dpt_status frame(struct dpt_image *image, const char *path, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;

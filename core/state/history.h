@@ -9,7 +9,7 @@
  * counted and passed over, so are events and fields of other versions. Reading needs no lock and
  * changes nothing; dpt_history_more looks again, also over NFS and also where the run started again
  * meanwhile. Lines are read in pieces, so the file may be larger than the memory; the arrays take
- * about 90 bytes a line.
+ * about 90 bytes per line.
  */
 #ifndef DPT_STATE_HISTORY_H
 #define DPT_STATE_HISTORY_H
@@ -24,7 +24,7 @@
 #include "core/base/memory.h"
 #include "core/state/lock.h"
 
-/* A `run` event: a process group that began or went on. Texts are "" where the line lacks them. */
+/* A `run` event: a process group that began or resumed. Texts are "" where the line lacks them. */
 struct dpt_history_start {
     const char *name, *version, *mpi, *hdf5, *device, *library, *host;
     int64_t ranks, hosts, threads, parameters;
@@ -32,7 +32,7 @@ struct dpt_history_start {
     int64_t train_samples, valid_samples, test_samples; /* -1: there is no such split */
     int64_t global, micro;
     int64_t steps, steps_per_epoch; /* of the whole run, as this start saw it */
-    int64_t resumed_from;           /* the step that it went on from; -1: it began */
+    int64_t resumed_from;           /* the step that it resumed from; -1: it began */
     double *rank_seconds; /* [n_rank_seconds]: what each rank worked on its part of the steps of
                              this start's `train` events; NULL: they do not tell */
     size_t n_rank_seconds;
@@ -69,7 +69,7 @@ struct dpt_history_eval {
     double loss, accuracy;    /* accuracy: NAN without classes */
     double weight;            /* of all samples together; NAN: each counts as one */
     double mae, rmse, r2;     /* of numbers, in their units */
-    double label_accuracy;    /* of several labels: the share of all that is right */
+    double label_accuracy;    /* multi-label: the share of all labels that is right */
     double balanced_accuracy; /* of classes */
     double rare_recall;       /* of the rarest class; NAN: classes are even, or there are none */
     double precision, recall, f1, roc_auc, top5;
@@ -158,7 +158,7 @@ extern const char *const dpt_history_splits[DPT_HISTORY_SPLITS];
 enum dpt_run_state {
     DPT_RUN_RUNNING,
     DPT_RUN_DONE,    /* made all its steps, or stopped early */
-    DPT_RUN_STOPPED, /* on request: started again, it goes on */
+    DPT_RUN_STOPPED, /* on request: started again, it resumes */
     DPT_RUN_FAILED,  /* and said why */
     DPT_RUN_LOST,    /* stopped by force, or its node is gone */
     DPT_RUN_STATES

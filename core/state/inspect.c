@@ -45,7 +45,7 @@ bool dpt_checkpoint_is(const struct dpt_inspect *f, enum dpt_trailer trailer)
            (format != NULL && strcmp(format->text, "dptrain checkpoint") == 0);
 }
 
-/* The attributes and data sets that a run could not go on without. */
+/* The attributes and data sets that a run cannot resume without. */
 static const char *missing(const struct dpt_inspect *f)
 {
     static const char *const attributes[] = {

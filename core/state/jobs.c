@@ -13,7 +13,7 @@ struct collector {
     size_t job;
 };
 
-/* Which key a path is. */
+/* A path and the number of its key. */
 struct numbered_path {
     const char *path;
     size_t number;
@@ -118,7 +118,7 @@ void dpt_job_keys_close(struct dpt_job_keys *keys)
 }
 
 /* Reads a job's text, with defaults in place of what is absent. That the text of another version
- * has mistakes does not matter: what is not understood counts as it stands. */
+ * has errors does not matter: what is not understood counts as it stands. */
 static bool parse(struct dpt_conf *conf, const char *name, const char *text,
                   const struct dpt_option *table, size_t size, struct dpt_str *changes)
 {
@@ -137,7 +137,7 @@ static bool parse(struct dpt_conf *conf, const char *name, const char *text,
     return good;
 }
 
-/* Adds the differing keys. Whether a run may go on with them. */
+/* Adds the differing keys. Tells whether a run may resume with them. */
 static bool tell(const struct dpt_job_keys *keys, const char *settled, bool all,
                  struct dpt_str *changes)
 {

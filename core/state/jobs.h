@@ -33,10 +33,10 @@ void dpt_job_keys_close(struct dpt_job_keys *keys);
 
 /*
  * Compares the job of a checkpoint with the present one. table: the rows of a job, which say what
- * the keys mean to a run that goes on, and the defaults of those that a text lacks; size: of the
+ * the keys mean to a resumed run, and the defaults of those that a text lacks; size: of the
  * struct that they fill. Without a table every key counts. settled: a key that may differ, since
- * what it names is known to be the same; NULL: none. *changes: one line a difference, "key: old ->
- * new"; all: also of the keys that change no byte, which only older checkpoints tell. Returns
+ * what it names is known to be the same; NULL: none. *changes: one line per difference, "key: old
+ * -> new"; all: also of the keys that change nothing, which only older checkpoints have. Returns
  * whether only such keys differ as a continued run may change. Memory that ran out is in
  * changes->failed.
  */

@@ -14,7 +14,7 @@
  * through dpt_lock_check, which comes before a checkpoint gets its final name, before `latest`
  * moves and older ones are cleared away, and before each line of metrics. Between the check and the
  * write lies a moment in which a takeover would go unnoticed. A write in that moment harms nothing:
- * a whole checkpoint appears under the name of its step, a link to one moves (the next save moves
+ * an intact checkpoint appears under the name of its step, a link to one moves (the next save moves
  * it on), the oldest ones go, or one line of metrics is added.
  *
  * dpt_lock_check may be called from several threads; NULL stands for "no lock" everywhere.

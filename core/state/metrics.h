@@ -1,5 +1,5 @@
 /*
- * metrics: metrics.jsonl, one JSON object a line, "event" first.
+ * metrics: metrics.jsonl, one JSON object per line, "event" first.
  *
  * Only rank 0 opens one; a closed one (zeroed) accepts all calls and writes nothing. Each line is
  * flushed when it is complete, so a reader never waits long. A failed write is remembered and

@@ -135,10 +135,11 @@ enum dpt_status dpt_overwritten_put(const char *folder, struct dpt_error *err)
         return DPT_OK;
     inside(folder, under_way, part);
     if (rmdir(inside(folder, whole, path)) != 0 && errno != ENOENT)
-        DPT_TRY(dpt_fail(err, DPT_USAGE,
-                         "%s holds files that are of no run: it is where --overwrite keeps the run "
-                         "before until the new one has saved, so move them away",
-                         path));
+        DPT_TRY(
+            dpt_fail(err, DPT_USAGE,
+                     "%s holds files that are of no run: --overwrite keeps the old run there until "
+                     "the new run has saved; move them away",
+                     path));
     DPT_TRY(dpt_make_folders(part, err));
     DPT_TRY(take_run(folder, part, err));
     DPT_TRY(sync_run(part, err));

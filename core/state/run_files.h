@@ -21,7 +21,7 @@
     "the run goes on.\n"
 
 /* The i-th of the files that a run writes in its folder, beside checkpoints/ and its lock; the
- * metrics come last, as a folder that has them holds a run. NULL behind the last. */
+ * metrics come last, as a folder that has them holds a run. NULL after the last. */
 const char *dpt_run_file_name(size_t i);
 
 /* Whether FOLDER/NAME may be replaced: false for a regular file that dptrain did not write. True

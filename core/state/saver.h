@@ -30,10 +30,10 @@ struct dpt_saved {
  * IO. */
 enum dpt_status dpt_saver_open(struct dpt_saver **saver, const struct dpt_state *state,
                                const char *folder, int64_t keep, struct dpt_error *err);
-/* Waits for a save that is under way. */
+/* Waits for a save in flight. */
 void dpt_saver_close(struct dpt_saver *saver);
 
-/* Waits for the save before, copies the state, and goes on in the background. pool: whose threads
+/* Waits for the save before, copies the state, and continues in the background. pool: whose threads
  * copy; NULL: the caller alone. Errors: those of the save before. */
 enum dpt_status dpt_saver_start(struct dpt_saver *saver, const struct dpt_state *state,
                                 struct dpt_pool *pool, struct dpt_error *err);
@@ -41,12 +41,12 @@ enum dpt_status dpt_saver_start(struct dpt_saver *saver, const struct dpt_state 
 /* Bytes of the file of a save. */
 uint64_t dpt_saver_bytes(const struct dpt_saver *saver);
 
-/* Waits for a save that is under way, for at most so many seconds; whether it still is. NULL:
+/* Waits for a save in flight, for at most so many seconds; whether it still is. NULL:
  * false. */
 bool dpt_saver_busy(struct dpt_saver *saver, double seconds);
 
 /*
- * Whether a save ended since the last call; then *saved is filled. wait: for one that is under way.
+ * Whether a save ended since the last call; then *saved is filled. wait: for one in flight.
  * Errors: IO, RANK: that of the save; the checkpoints before it are whole, and `latest` names one.
  */
 enum dpt_status dpt_saver_poll(struct dpt_saver *saver, bool wait, bool *ended,

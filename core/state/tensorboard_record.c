@@ -33,7 +33,7 @@ static uint32_t masked_crc(const void *bytes, size_t n)
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "numbers are taken as they lie in memory");
 
-/* A record's masked CRC, which lies behind the n bytes. */
+/* A record's masked CRC, which lies after the n bytes. */
 static uint32_t crc_behind(const char *bytes, size_t n)
 {
     uint32_t crc;

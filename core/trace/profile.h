@@ -72,8 +72,8 @@ static inline void dpt_profile_mark(struct dpt_profile *p, int thread, int what)
         dpt_spans_mark(&p->timeline.threads[thread], what);
 }
 
-/* The same for the main thread, when the others have nothing to do and wait for it. What pools are
- * run for from here on is `next`. */
+/* The main thread's time since its last mark was `what`, and the others waited for it. What pools
+ * are run for from here on is `next`. */
 static inline void dpt_profile_switch(struct dpt_profile *p, int what, int next)
 {
     struct dpt_spans *own;

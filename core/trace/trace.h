@@ -1,14 +1,14 @@
 /*
- * trace: a picture of a run, for Chrome's about:tracing and Perfetto.
+ * trace: the timeline of a run, for Chrome's about:tracing and Perfetto.
  *
  * With log.trace every thread of every rank keeps the newest of its spans (core/base/span.h), so
  * many that all ranks' together have a bound; at the run's end, also where it was stopped on
- * request, they are gathered in FOLDER/trace.json: the Trace Event Format's array, a process a
- * rank, a thread a thread, complete events ("ph": "X") in microseconds since the trace began on
+ * request, they are gathered in FOLDER/trace.json: the Trace Event Format's array, a process per
+ * rank, a thread per thread, complete events ("ph": "X") in microseconds since the trace began on
  * rank 0. Steps hold phases, phases hold layers. The clocks of other nodes are compared with rank
  * 0's at both ends, and what lies between is set right in proportion; how far off that may be, and
- * how many older spans were dropped, is in the processes' labels. A run that goes on later writes
- * its own trace over this one.
+ * how many older spans were dropped, is in the processes' labels. A run that is resumed later
+ * writes its own trace over this one.
  */
 #ifndef DPT_TRACE_TRACE_H
 #define DPT_TRACE_TRACE_H

@@ -24,7 +24,7 @@ static const struct dpt_picture_decoder *const decoders[] = {
 };
 enum { DECODERS = sizeof decoders / sizeof decoders[0] };
 
-/* Other pictures, by what their files begin with: those that this build can read are found before
+/* Other images, by what their files begin with: those that this build can read are found before
  * them. */
 static const struct {
     const char *name, *mark;
@@ -65,7 +65,7 @@ bool dpt_picture_is(const uint8_t *bytes, size_t n)
     return find(bytes, n) != NULL || find_other(bytes, n) < OTHERS;
 }
 
-/* Says which picture it is that cannot be read, if it is one. */
+/* Says which image it is that cannot be read, if it is one. */
 static enum dpt_status refuse(const char *path, const uint8_t *bytes, size_t n,
                               struct dpt_error *err)
 {
@@ -135,7 +135,7 @@ void dpt_picture_release(struct dpt_picture *p)
     *p = (struct dpt_picture){0};
 }
 
-/* A part of a picture. */
+/* A part of an image. */
 struct box {
     int32_t x, y, w, h;
 };
@@ -197,8 +197,8 @@ static void find_taps(int32_t from, int32_t to, struct taps *taps, float *shares
 struct scaler {
     struct dpt_region region;
     struct taps *across, *down;
-    float *lines; /* [height of the picture][new width] of one channel */
-    float *line;  /* of the picture, or the new one */
+    float *lines; /* [height of the image][new width] of one channel */
+    float *line;  /* of the image, or the new one */
 };
 
 /* The pixels that each of `to` pixels is made of. NULL: memory ran out. */
@@ -222,7 +222,7 @@ static int32_t scaled(int32_t side, int32_t to, int32_t from)
     return length > 0 ? (int32_t)length : 1;
 }
 
-/* Which part of a picture is taken, and which part of what is wanted it fills. */
+/* Finds the part of an image that is taken, and the part of the wanted image that it fills. */
 static void find_boxes(const struct dpt_picture *p, const struct dpt_picture_format *format,
                        struct box *from, struct box *to)
 {
@@ -320,5 +320,5 @@ enum dpt_status dpt_picture_shape(const struct dpt_picture *p,
     }
     dpt_region_release(&s.region);
     return good ? DPT_OK
-                : dpt_fail_memory(err, "scaling a picture", (double)floats * sizeof *s.lines);
+                : dpt_fail_memory(err, "scaling an image", (double)floats * sizeof *s.lines);
 }

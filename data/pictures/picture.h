@@ -2,10 +2,10 @@
  * picture: PNG, JPEG, TIFF, BMP, GIF and WebP files as bytes.
  *
  * Decoded by libpng, libjpeg, and where the build has them libtiff, stb_image (GIF) and libwebp: 8
- * bits a channel, grey or RGB. 16 bits are cut to 8, palettes and fewer bits widened, transparent
+ * bits per channel, grey or RGB. 16 bits are cut to 8, palettes and fewer bits widened, transparent
  * pixels blended with white, inks (CMYK) made RGB as Pillow does, embedded colour profiles and
  * gamma ignored. PNG, JPEG, TIFF and WebP are rotated as their orientation says; of several
- * pictures in a TIFF or GIF the first one counts. A picture of another kind, or of one that this
+ * images in a TIFF or GIF the first one counts. An image of another kind, or of one that this
  * build leaves out, is refused by its name. They are untrusted input: what the libraries report is
  * an error with the file's name, and a size is used only once the memory for it is allocated.
  */
@@ -45,33 +45,33 @@
 #define DPT_PICTURE_ENDS                                                                           \
     ".png, .jpg, .jpeg, .jpe, .jfif" DPT_PICTURE_TIFF_ENDS DPT_PICTURE_BMP_ENDS                    \
         DPT_PICTURE_WEBP_ENDS
-/* The ends of all pictures' names, so that one which cannot be read is told and not left out. */
+/* The ends of all images' names, so that one which cannot be read is told and not left out. */
 #define DPT_PICTURE_ALL_ENDS                                                                       \
     ".png, .jpg, .jpeg, .jpe, .jfif, .tif, .tiff, .bmp, .gif, .webp, .heic, .heif, .avif, .jxl"
 
-/* Pixels of a side, and bytes of a decoded picture, at most. */
+/* Pixels of a side, and bytes of a decoded image, at most. */
 enum { DPT_PICTURE_SIDE = 1 << 15, DPT_PICTURE_BYTES = 1 << 29 };
 
 /* Zero-initialise; release. */
 struct dpt_picture {
     int32_t width, height, channels; /* 1: grey, 3: red, green, blue */
     uint8_t *pixels;                 /* [height][width][channels] */
-    /* Of samples of 16 bits the largest of a colour, of a header alone 65535; 0: of fewer bits. */
+    /* The largest 16-bit value of a colour; 65535 if only the header was read; 0: fewer bits. */
     uint16_t deepest;
 };
 
-/* Whether a file's first bytes are those of a picture, also of one that is refused; by its content,
+/* Whether a file's first bytes are those of an image, also of one that is refused; by its content,
  * not its name. */
 bool dpt_picture_is(const uint8_t *bytes, size_t n);
 
 /* A file's bytes, which the caller frees. Errors: BAD_DATA (also of a link that leads nowhere),
  * RANK. */
 enum dpt_status dpt_picture_file(const char *path, char **bytes, size_t *n, struct dpt_error *err);
-/* header_only: its size and channels alone; its pixels are NULL then. Errors: BAD_DATA (no picture,
+/* header_only: its size and channels alone; its pixels are NULL then. Errors: BAD_DATA (no image,
  * damaged, cut off, too large; names the file), RANK. */
 enum dpt_status dpt_picture_read(struct dpt_picture *picture, const char *path, bool header_only,
                                  struct dpt_error *err);
-/* The same of the n bytes of a file; name: what messages call it. Any thread. Errors: BAD_DATA,
+/* Decodes the n bytes of a file; name: what messages call it. Any thread. Errors: BAD_DATA,
  * RANK. */
 enum dpt_status dpt_picture_decode(struct dpt_picture *picture, const char *name,
                                    const uint8_t *bytes, size_t n, bool header_only,
@@ -83,18 +83,18 @@ void dpt_picture_release(struct dpt_picture *picture);
 void dpt_picture_line(const struct dpt_picture *picture, int32_t x, int32_t y, int32_t n,
                       int32_t channel, int32_t channels, float *line);
 
-/* Adds the bytes of a PNG file to out: 8 bits a sample, rows from the top. channels: 1 (grey) or 3
- * (red, green, blue), interleaved. Check out->failed. */
+/* Adds the bytes of a PNG file to out: 8 bits per sample, rows from the top. channels: 1 (grey) or
+ * 3 (red, green, blue), interleaved. Check out->failed. */
 void dpt_picture_write(struct dpt_str *out, const uint8_t *pixels, int width, int height,
                        int channels);
 
-/* What becomes of a picture whose sides have another ratio than those that are wanted: it is
+/* What becomes of an image whose sides have another ratio than those that are wanted: it is
  * stretched, or cut to that about its middle, or gets black on both sides. */
 #define DPT_PICTURE_FITS(X)                                                                        \
     X(DPT_PICTURE_STRETCH, "stretch") X(DPT_PICTURE_CROP, "crop") X(DPT_PICTURE_PAD, "pad")
 enum dpt_picture_fit { DPT_PICTURE_FITS(DPT_LIST_NAME) DPT_PICTURE_FIT_COUNT };
 
-/* The format that pictures are converted to. */
+/* The format that images are converted to. */
 struct dpt_picture_format {
     int32_t channels; /* 1 or 3 */
     int32_t height, width;

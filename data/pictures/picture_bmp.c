@@ -1,5 +1,5 @@
 /*
- * BMP: rows of 1 to 32 bits a pixel, plain or run-length encoded, palettes and masks (Microsoft,
+ * BMP: rows of 1 to 32 bits per pixel, plain or run-length encoded, palettes and masks (Microsoft,
  * "Bitmap Storage"; OS/2's have the same rows). Without masks a fourth byte says nothing, as most
  * programs have it.
  */
@@ -109,8 +109,8 @@ static bool is_grey(const struct header *h)
     return h->colours > 0;
 }
 
-/* Unpacks runs into numbers of colours, a byte a pixel, rows as in the file; those passed over are
- * 0. False: the file ends before. */
+/* Unpacks runs into numbers of colours, a byte per pixel, rows as in the file; those passed over
+ * are 0. False: the file ends before. */
 static bool unpack(const struct header *h, const uint8_t *at, const uint8_t *end, uint8_t *out)
 {
     const unsigned bits = h->bits;
@@ -126,7 +126,7 @@ static bool unpack(const struct header *h, const uint8_t *at, const uint8_t *end
         code = at[1];
         run = count > 0;
         at += run ? 1 : 2;
-        if (!run && code == 1) /* end of the picture */
+        if (!run && code == 1) /* end of the image */
             return true;
         if (!run && code == 0) { /* of the row */
             x = 0;

@@ -29,7 +29,7 @@ enum dpt_status dpt_picture_list_check(struct dpt_picture_list *list, bool leave
             *err = reason;
             DPT_TRY(status);
         }
-        dpt_log_live_count(log, &shown, "looking at pictures", (int64_t)i, (int64_t)list->n);
+        dpt_log_live_count(log, &shown, "looking at images", (int64_t)i, (int64_t)list->n);
     }
     if (leave_out)
         list->n = good;

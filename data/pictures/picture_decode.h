@@ -1,5 +1,5 @@
 /*
- * picture_decode: what turns the bytes of a file into pixels, one row a format. Private to
+ * picture_decode: what turns the bytes of a file into pixels, one row per format. Private to
  * picture*.c.
  */
 #ifndef DPT_DATA_PICTURE_DECODE_H
@@ -44,7 +44,7 @@ static inline enum dpt_status dpt_picture_room(struct dpt_picture *p, const char
         bytes > DPT_PICTURE_BYTES)
         return dpt_fail(
             err, DPT_BAD_DATA,
-            "%s: says that it has %u x %u pixels; at most %d a side and %d MB are taken", path,
+            "%s: its header has %u x %u pixels; at most %d per side and %d MB are taken", path,
             width, height, DPT_PICTURE_SIDE, DPT_PICTURE_BYTES / 1000000);
     p->width = (int32_t)width;
     p->height = (int32_t)height;

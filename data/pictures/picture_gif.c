@@ -1,6 +1,6 @@
 /*
- * GIF through stb_image: the first picture of a file. The library neither notices where a file ends
- * nor that a palette has nothing but greys, so that the blocks up to the end of that picture are
+ * GIF through stb_image: the first image of a file. The library neither notices where a file ends
+ * nor that a palette has nothing but greys, so that the blocks up to the end of that image are
  * walked here (GIF89a specification, W3C 1990).
  */
 #include <string.h>
@@ -16,7 +16,7 @@
 
 enum { HEADER = 13, DESCRIPTOR = 10, EXTENSION = 0x21, CONTROL = 0xF9, IMAGE = 0x2C };
 
-/* The first picture of a file, which may fill only a part of it. */
+/* The first image of a file, which may fill only a part of it. */
 struct first {
     const uint8_t *palette;
     size_t size; /* bytes of the palette */
@@ -40,7 +40,7 @@ static size_t palette_size(uint8_t flags)
     return (flags & 0x80) != 0 ? (size_t)3 << ((flags & 7) + 1) : 0;
 }
 
-/* Moves behind blocks that end with an empty one; false: the file ends before. */
+/* Skips blocks up to an empty one; false: the file ends before. */
 static bool skip_blocks(const uint8_t *bytes, size_t n, size_t *at)
 {
     while (*at < n && bytes[*at] != 0)
@@ -48,7 +48,7 @@ static bool skip_blocks(const uint8_t *bytes, size_t n, size_t *at)
     return (*at)++ < n;
 }
 
-/* Finds the first picture, all of whose bytes must be there. */
+/* Finds the first image, all of whose bytes must be there. */
 static bool find_picture(struct first *f, const uint8_t *bytes, size_t n)
 {
     size_t at = HEADER;
@@ -89,7 +89,7 @@ static bool is_grey(const struct first *f)
     return f->size > 0;
 }
 
-/* What the picture leaves of the whole is of its first colour, or transparent where it has such a
+/* What the image leaves of the whole is of its first colour, or transparent where it has such a
  * colour, as Pillow has it. */
 static void fill_around(const struct first *f, const struct dpt_picture *p, uint8_t *pixel)
 {
@@ -120,7 +120,7 @@ static enum dpt_status decode(struct dpt_picture *p, const char *path, const uin
     size_t count;
 
     if (!find_picture(&first, bytes, n))
-        DPT_TRY(damaged(path, "the file is cut off, or holds no picture", err));
+        DPT_TRY(damaged(path, "the file is cut off, or holds no image", err));
     DPT_TRY(dpt_picture_room(p, path, number(bytes + 6), number(bytes + 8), is_grey(&first) ? 1 : 3,
                              true, err));
     if (header_only)

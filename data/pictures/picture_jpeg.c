@@ -17,7 +17,7 @@ struct reading {
     struct jpeg_decompress_struct jpeg;
     struct jpeg_error_mgr errors;
     jmp_buf back;
-    uint8_t *inks; /* one row of four; NULL: the picture has none */
+    uint8_t *inks; /* one row of four; NULL: the image has none */
     char said[JMSG_LENGTH_MAX];
 };
 
@@ -45,7 +45,7 @@ static void say_nothing(j_common_ptr jpeg)
     (void)jpeg;
 }
 
-/* Of the markers of this number some hold XMP. */
+/* Some markers of this number hold XMP. */
 static int orientation_of(const struct reading *r)
 {
     for (jpeg_saved_marker_ptr m = r->jpeg.marker_list; m != NULL; m = m->next)
@@ -66,7 +66,7 @@ static bool head_of(struct reading *r, const uint8_t *bytes, size_t n)
     r->jpeg.out_color_space = r->jpeg.num_components == 4                 ? JCS_CMYK
                               : r->jpeg.jpeg_color_space == JCS_GRAYSCALE ? JCS_GRAYSCALE
                                                                           : JCS_RGB;
-    /* The same bytes from every build and machine. */
+    /* This method gives byte-identical pixels on every build and machine. */
     r->jpeg.dct_method = JDCT_ISLOW;
     return true;
 }

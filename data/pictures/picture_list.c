@@ -13,7 +13,7 @@
 
 static enum dpt_status no_memory(const struct dpt_picture_list *list, struct dpt_error *err)
 {
-    return dpt_fail_memory(err, "the list of pictures",
+    return dpt_fail_memory(err, "the list of images",
                            (double)list->capacity * sizeof *list->entries);
 }
 
@@ -23,7 +23,7 @@ static enum dpt_status add(struct dpt_picture_list *list, const char *path, size
 {
     enum dpt_status status = DPT_OK;
 
-    DPT_GROW(list->entries, &list->capacity, list->n + 1, "the list of pictures", err);
+    DPT_GROW(list->entries, &list->capacity, list->n + 1, "the list of images", err);
     list->entries[list->n++] =
         (struct dpt_picture_entry){.path = path, .name = path + root, .class = -1, .row = -1};
 out:
@@ -51,7 +51,7 @@ bool dpt_picture_is_name(const char *name)
     return false;
 }
 
-/* What a walk met; before: how many pictures there were when it entered the sub-folder. root:
+/* What a walk met; before: how many images there were when it entered the sub-folder. root:
  * length of the folder's path, the slash included. */
 static enum dpt_status take_entry(struct dpt_picture_list *list, const FTSENT *e, size_t root,
                                   size_t *before, struct dpt_error *err)
@@ -69,7 +69,7 @@ static enum dpt_status take_entry(struct dpt_picture_list *list, const FTSENT *e
         return dpt_fail(err, DPT_BAD_DATA, "%s: is a link to a folder that it lies in",
                         e->fts_path);
     if (nowhere && e->fts_level == 1 && !picture) /* it may be that of a class */
-        return dpt_fail(err, DPT_BAD_DATA, "%s: is a link that leads nowhere; mend or remove it",
+        return dpt_fail(err, DPT_BAD_DATA, "%s: is a link that leads nowhere; repair or remove it",
                         e->fts_path);
     errno = nowhere ? ENOENT : e->fts_errno;
     if (e->fts_info == FTS_DNR || e->fts_info == FTS_NS || (nowhere && e->fts_level == 0))
@@ -162,7 +162,7 @@ enum dpt_status dpt_picture_list_folder(struct dpt_picture_list *list, const cha
     DPT_TRY(walk_folder(list, folder, err));
     if (list->n == first)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
-                         "%s: holds no pictures (" DPT_PICTURE_ENDS "), nor do its sub-folders%s%s",
+                         "%s: holds no images (" DPT_PICTURE_ENDS "), nor do its sub-folders%s%s",
                          folder, list->other != NULL ? "; there is " : "",
                          list->other != NULL ? list->other : ""));
     qsort(list->entries + first, list->n - first, sizeof *list->entries, by_name);
@@ -174,9 +174,9 @@ out:
 void dpt_picture_list_log(const struct dpt_picture_list *list, struct dpt_log *log)
 {
     if (list->others == 1)
-        dpt_log_info(log, "%s is no picture and left out", list->other);
+        dpt_log_info(log, "%s is not an image and is left out", list->other);
     if (list->others > 1)
-        dpt_log_info(log, "%zu files are no pictures and left out, %s the first", list->others,
+        dpt_log_info(log, "%zu files are not images and are left out, %s the first", list->others,
                      list->other);
 }
 

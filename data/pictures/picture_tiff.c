@@ -1,5 +1,5 @@
 /*
- * TIFF through libtiff: the first picture of a file, whatever its compression. What is not whole
+ * TIFF through libtiff: the first image of a file, whatever its compression. What is not whole
  * numbers of grey, of a palette, of RGB or CMYK is as its RGBA interface makes it. Its own way with
  * errors is to print them; here the first one is kept.
  */

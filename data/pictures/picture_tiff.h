@@ -26,7 +26,7 @@ struct dpt_tiff_form {
 /* Reads it. False: the pixels are of a kind that dpt_tiff_pixels does not take. */
 bool dpt_tiff_form_read(struct dpt_tiff_form *f, TIFF *tiff);
 /*
- * Fills p->pixels, of which there is room: grey, palettes, RGB and CMYK of 1 to 16 bits a sample,
+ * Fills p->pixels, of which there is room: grey, palettes, RGB and CMYK of 1 to 16 bits per sample,
  * in strips or tiles, of any compression. *good: whether libtiff could read all. Errors: RANK.
  */
 enum dpt_status dpt_tiff_pixels(const struct dpt_tiff_form *f, TIFF *tiff, const char *path,

@@ -12,7 +12,7 @@
 
 /* A strip or a tile of one plane. */
 struct block {
-    uint32_t x, y, width, height; /* what of it lies in the picture */
+    uint32_t x, y, width, height; /* what of it lies in the image */
     uint16_t plane;
     tmsize_t row; /* bytes of one of its rows */
 };
@@ -163,7 +163,7 @@ static void fill_tables(const struct dpt_tiff_form *f, struct target *t)
     }
 }
 
-/* Makes the picture's bytes of those that were kept. */
+/* Makes the image's bytes of those that were kept. */
 static void finish(const struct dpt_tiff_form *f, const struct target *t, struct dpt_picture *p)
 {
     const size_t n = (size_t)f->width * f->height, colours = t->colours;

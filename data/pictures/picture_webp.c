@@ -46,8 +46,8 @@ static enum dpt_status decode(struct dpt_picture *p, const char *path, const uin
     if (WebPGetFeatures(bytes, n, &f) != VP8_STATUS_OK)
         DPT_TRY(damaged(path, err));
     if (f.has_animation)
-        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
-                         "%s: is an animated WebP file; save one of its pictures", path));
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: is an animated WebP file; save one of its images",
+                         path));
     DPT_TRY(dpt_picture_room(p, path, (uint32_t)f.width, (uint32_t)f.height, 3, header_only, err));
     if (!header_only) {
         pixels = f.has_alpha ? WebPDecodeRGBA(bytes, n, &width, &height)

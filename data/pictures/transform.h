@@ -1,10 +1,10 @@
 /*
- * transform: what can be done to the pixels of a picture, each by numbers that are given.
+ * transform: what can be done to the pixels of an image, each by numbers that are given.
  *
- * Pictures are planes of floats, [c][h][w]. What each function computes is torchvision's function
+ * Images are planes of floats, [c][h][w]. What each function computes is torchvision's function
  * of that name (torchvision.transforms.v2.functional, on tensors of floats), to which the tests
- * compare them; nothing here is random (data/sets/augment.h). Pixel k lies at k + 1/2, so that a
- * picture of n pixels reaches from 0 to n. No memory is kept and none allocated; any thread.
+ * compare them; nothing here is random (data/sets/augment.h). Pixel k lies at k + 1/2, so that an
+ * image of n pixels reaches from 0 to n. No memory is kept and none allocated; any thread.
  */
 #ifndef DPT_DATA_TRANSFORM_H
 #define DPT_DATA_TRANSFORM_H
@@ -12,7 +12,7 @@
 #include "core/backend/graph.h"
 #include "data/pictures/picture.h"
 
-/* A part of a picture, in pixels. */
+/* A part of an image, in pixels. */
 struct dpt_box {
     int32_t top, left, height, width;
 };
@@ -23,7 +23,7 @@ struct dpt_box dpt_box_middle(const struct dpt_shape *shape, int32_t height, int
 /* Floats that dpt_picture_resize needs to make `width` pixels of at most `most`. */
 size_t dpt_picture_resize_scratch(int32_t most, int32_t width);
 /*
- * Makes the part `box` of a picture a picture of height x width pixels, [c][height][width] into
+ * Makes the part `box` of an image an image of height x width pixels, [c][height][width] into
  * `to`, which is other memory: bilinear, and where it becomes smaller with the triangle widened to
  * the pixels that one new pixel covers (resized_crop with antialias=True). shape: of `from`.
  * scratch: of dpt_picture_resize_scratch(box.width, width).
@@ -34,8 +34,8 @@ void dpt_picture_resize(const float *from, const struct dpt_shape *shape, struct
 /* Floats that dpt_picture_resize_bytes needs to make `width` pixels of at most `most`. */
 size_t dpt_picture_resize_bytes_scratch(int32_t most, int32_t width);
 /*
- * The same of a picture of bytes, which may be large: they become floats row by row, x * scale[c] +
- * shift[c] each, and nothing of the whole picture's size is kept. The bits are those of
+ * Resizes an image of bytes, which may be large: they become floats row by row, x * scale[c] +
+ * shift[c] each, and no buffer has the whole image's size. The bits are those of
  * dpt_picture_resize of these floats. shape: of `to`.
  */
 void dpt_picture_resize_bytes(const struct dpt_picture *picture, struct dpt_box box,
@@ -46,7 +46,7 @@ void dpt_picture_resize_bytes(const struct dpt_picture *picture, struct dpt_box 
 void dpt_picture_upside_down(const float *from, const struct dpt_shape *shape, float *to);
 
 /*
- * How a picture is turned, sheared, scaled and shifted about its middle, in this order's inverse:
+ * How an image is turned, sheared, scaled and shifted about its middle, in this order's inverse:
  * the pixel at (x, y) from the middle is the old one at (m[0] x + m[1] y + m[2], m[3] x + m[4] y +
  * m[5]) from it. angle: degrees, clockwise. right, down: pixels. shear: degrees, along x.
  */
@@ -59,19 +59,19 @@ struct dpt_affine dpt_affine_of(double angle, double right, double down, double 
 /* Floats that dpt_picture_affine needs. */
 size_t dpt_picture_affine_scratch(const struct dpt_shape *shape);
 /* [c][h][w] into `to` (affine, bilinear). outside: [c], the value of what lies outside of the old
- * picture. */
+ * image. */
 void dpt_picture_affine(const float *from, const struct dpt_shape *shape,
                         const struct dpt_affine *affine, const float *outside, float *to,
                         float *scratch);
 
 /*
  * Colours, in place. Values are light, 0 is black. most: they are cut to [0, most], which is 1 of
- * pictures that were bytes; INFINITY: nobody knows it, and they are left as they come out. The grey
+ * images that were bytes; INFINITY: nobody knows it, and they are left as they come out. The grey
  * of 3 channels is 0.2989 R + 0.587 G + 0.114 B, of others the mean of the channels.
  */
 /* factor x the value (adjust_brightness). */
 void dpt_picture_brightness(float *image, const struct dpt_shape *shape, float factor, float most);
-/* factor x the distance from the mean grey of the picture (adjust_contrast). */
+/* factor x the distance from the mean grey of the image (adjust_contrast). */
 void dpt_picture_contrast(float *image, const struct dpt_shape *shape, float factor, float most);
 /* factor x the distance from a pixel's grey (adjust_saturation). 3 channels. */
 void dpt_picture_saturation(float *image, const struct dpt_shape *shape, float factor, float most);

@@ -70,7 +70,7 @@ static int32_t columns_of(int32_t from, int32_t to, int32_t taps, float *weight,
     return most;
 }
 
-/* A part of a picture of floats, or of bytes that become floats. */
+/* A part of an image of floats, or of bytes that become floats. */
 struct source {
     const float *planes; /* [c][height][width]; NULL: bytes */
     int32_t height, width;
@@ -125,7 +125,7 @@ static void resize(const struct source *s, float *to, int32_t height, int32_t wi
 
     const int32_t used = columns_of(box.width, width, taps, weight, first, one);
 
-    /* A column that has less taps reads behind the row's end, and forgets it. */
+    /* A column that has fewer taps reads past the row's end, and drops it. */
     memset(row + box.width, 0, (size_t)taps * sizeof *row);
     for (int32_t y = 0; y < height; y++) {
         float rows[most_taps(box.height, height)];
@@ -204,7 +204,7 @@ struct dpt_affine dpt_affine_of(double angle, double right, double down, double 
 
 enum { BORDER = 1, AT_ONCE = 64 };
 
-/* A plane within pixels of what lies outside: one before it, two behind it. */
+/* A plane within pixels of what lies outside: one before it, two after it. */
 static int32_t with_border(int32_t n)
 {
     return n + BORDER + 2;
@@ -250,7 +250,7 @@ static void find_places(const struct dpt_shape *shape, const struct dpt_affine *
 {
     const double *m = affine->m, from_middle = y - (shape->h - 1) / 2.0;
     const float wide = (float)with_border(shape->w);
-    /* Of the first pixel, counted with the border. */
+    /* The first pixel's source coordinates, counted with the border. */
     const float x0 = (float)(m[0] * (first - (shape->w - 1) / 2.0) + m[1] * from_middle + m[2] +
                              (shape->w - 1) / 2.0 + BORDER);
     const float y0 = (float)(m[3] * (first - (shape->w - 1) / 2.0) + m[4] * from_middle + m[5] +

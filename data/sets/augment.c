@@ -11,7 +11,7 @@
 /* What a sample must be for a transform. */
 enum takes {
     TAKES_ANY,      /* rows of numbers too */
-    TAKES_CHANNELS, /* pictures and signals */
+    TAKES_CHANNELS, /* images and signals */
     TAKES_PICTURES, /* higher and wider than one pixel */
     TAKES_COLOURS,  /* and of three channels */
     TAKES_BYTES,    /* and stored as bytes, so that the white level is known */
@@ -22,7 +22,7 @@ struct run {
     const struct dpt_augment *augment;
     const struct dpt_dataset *set;
     const struct dpt_augment_key *key;
-    /* Of what the first of the moves takes; later ones take the set's. */
+    /* The shape that the first of the moves takes; later ones take the set's. */
     const struct dpt_shape *from;
     float *scratch; /* of the transform alone */
     /* What resized_crop takes instead of floats, where it is not NULL; and its scratch. */
@@ -72,7 +72,7 @@ static double log_between(uint32_t word, const struct dpt_reals *range)
 }
 
 /*
- * A part of random area and ratio (one side by the other) anywhere in the picture, as torchvision
+ * A part of random area and ratio (one side by the other) anywhere in the image, as torchvision
  * and Zhong et al. 2017 (algorithm 1) try for it: ten times, then false. tall: the ratio is that of
  * the height by the width. A whole side is too long where `less`.
  */
@@ -140,7 +140,7 @@ static bool move_wanted(const struct dpt_augment *a)
     return a->crop_padding > 0 || a->flip;
 }
 
-/* Where the window begins in a picture that is so much higher and wider than it. */
+/* Where the window begins in an image that is so much higher and wider than it. */
 static struct dpt_steps_move draw_move(const struct dpt_augment *augment,
                                        const struct dpt_augment_key *key, int32_t higher,
                                        int32_t wider)
@@ -294,7 +294,7 @@ static void hue_change(const struct run *r, float *image)
                     (float)dpt_augment_between(word[0], -r->augment->hue, r->augment->hue));
 }
 
-/* --- behind the normalisation ----------------------------------------------------------------- */
+/* --- after the normalisation ----------------------------------------------------------------- */
 
 static bool erase_wanted(const struct dpt_augment *a)
 {
@@ -304,7 +304,7 @@ static bool erase_wanted(const struct dpt_augment *a)
 static void erase_change(const struct run *r, float *image)
 {
     const struct dpt_augment *a = r->augment;
-    enum { OFTEN = 255 }; /* behind the numbers of the rectangle */
+    enum { OFTEN = 255 }; /* after the numbers of the rectangle */
     struct dpt_box box;
     uint32_t word[4];
 
@@ -471,7 +471,7 @@ static const struct dpt_shape *first_shape(const struct dpt_augment *augment,
                                         : &set->shape;
 }
 
-/* Floats of a picture before that move. */
+/* Floats of an image before that move. */
 static size_t first_size(const struct dpt_augment *augment, const struct dpt_dataset *set)
 {
     const struct dpt_shape *first = first_shape(augment, set);
@@ -511,7 +511,7 @@ static void normalise(const struct dpt_dataset *set, float *image, bool light)
     }
 }
 
-/* Makes a sample of `stored`, or of the run's picture. */
+/* Makes a sample of `stored`, or of the run's image. */
 static void make_sample(struct run *r, const uint8_t *stored, float *out, float *scratch)
 {
     const struct dpt_augment *augment = r->augment;
@@ -586,7 +586,7 @@ enum dpt_status dpt_augment_picture(const struct dpt_augment *augment,
     struct run r = {augment, set, key, .from = &shape, .picture = picture};
 
     DPT_TRY(DPT_ALLOCATE(r.lines, dpt_picture_resize_bytes_scratch(picture->width, set->shape.w),
-                         "a part of a picture", err));
+                         "a part of an image", err));
     make_sample(&r, NULL, out, scratch);
 out:
     dpt_free(r.lines);

@@ -49,7 +49,7 @@ bool dpt_augment_wanted(const struct dpt_augment *augment);
 bool dpt_augment_mixes(const struct dpt_augment *augment);
 bool dpt_augment_only_moves(const struct dpt_augment *augment);
 
-/* Whether it can be done to the samples of this set. Errors: BAD_JOB (they are no pictures, smaller
+/* Whether it can be done to the samples of this set. Errors: BAD_JOB (they are not images, smaller
  * than the padding, or lack what a transform needs). */
 enum dpt_status dpt_augment_check(const struct dpt_augment *augment, const struct dpt_dataset *set,
                                   struct dpt_error *err);
@@ -66,7 +66,7 @@ size_t dpt_augment_scratch(const struct dpt_augment *augment, const struct dpt_d
  *
  * crop_padding and flip: the image is padded with `crop_padding` pixels on each side that are zero
  * before normalisation, a window of the set's shape is cut out at one of the (2 crop_padding + 1)^2
- * places, more where data.crop makes pictures smaller, all equally likely, and with `flip` every
+ * places, more where data.crop makes images smaller, all equally likely, and with `flip` every
  * other one is mirrored, left to right. crop_area takes a part of what is stored. The others are as
  * the rows of data.augment say.
  */
@@ -75,7 +75,7 @@ void dpt_augment_sample(const struct dpt_augment *augment, const struct dpt_data
                         float *scratch);
 
 /*
- * Whether crop_area takes its part of a picture as it is in its file, which has more to show than
+ * Whether crop_area takes its part of an image as it is in its file, which has more to show than
  * what it would be decoded to; then dpt_augment_picture makes the sample of it. Errors: RANK.
  */
 bool dpt_augment_takes_pictures(const struct dpt_augment *augment, const struct dpt_dataset *set);

@@ -17,7 +17,7 @@ struct dpt_batch_form dpt_batch_form_of(const struct dpt_dataset *set,
     return (struct dpt_batch_form){
         .set = set,
         .augment = augments ? augment : NULL,
-        /* Of two classes there are the probabilities of all. */
+        /* Mixing gives samples a probability of each class. */
         .targets = set->target == DPT_TARGET_VECTOR ? set->target_width
                    : mixes                          ? outputs
                                                     : 0,

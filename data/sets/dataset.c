@@ -23,8 +23,8 @@ static const char *key_of(const struct dpt_dataset_spec *spec)
                                                : "data";
 }
 
-/* Of the shards that name classes only the one with the most is kept with its names: there may be
- * thousands. */
+/* Only the shard that names the most classes is kept with its names: there may be thousands of
+ * shards. */
 static enum dpt_status compare_names(struct dpt_dataset_parts *parts, struct dpt_shard *shard,
                                      struct dpt_error *err)
 {
@@ -409,7 +409,7 @@ enum dpt_status dpt_dataset_check_targets(const struct dpt_dataset *set, int32_t
                         outputs, outputs == 1 ? "" : "s");
     if (set->target == DPT_TARGET_VECTOR)
         return dpt_fail(
-            err, DPT_BAD_JOB, "the model has %d output%s, /%s of %s has %d number%s a sample",
+            err, DPT_BAD_JOB, "the model has %d output%s, /%s of %s has %d number%s per sample",
             outputs, outputs == 1 ? "" : "s", parts->shards[0].labels.name, parts->shards[0].path,
             set->target_width, set->target_width == 1 ? "" : "s");
     for (int64_t i = 0; set->labels != NULL && i < set->samples; i++)
@@ -445,7 +445,7 @@ static enum dpt_status see_labels(void *arg, int64_t row, int64_t n, const void 
                 err, DPT_BAD_DATA, "%s: /%s[%lld] is %s, no class (0 to %d)%s", shard->path,
                 shard->labels.name, (long long)(row + i),
                 dpt_field_show(&shard->labels, raw, (size_t)i, text), DPT_MOST_CLASSES - 1,
-                dpt_shard_whole(shard) ? "" : "; `loss: mse` learns numbers to predict");
+                dpt_shard_whole(shard) ? "" : "; `loss: mse` learns regression targets");
         seen->classes = label >= seen->classes ? label + 1 : seen->classes;
     }
     return DPT_OK;

@@ -3,9 +3,9 @@
  *
  * Several shards (HDF5 files, unequal sizes) or a synthetic rule make one data set of numbered
  * samples: 0 … samples-1 in the order of the shards. Labels and weights are always in memory.
- * Images are either in memory, one copy a node in shared memory, or read when needed (loader.h).
+ * Images are either in memory, one copy per node in shared memory, or read when needed (loader.h).
  * Images are stored as they lie in the files (uint8 or float32, NCHW or NHWC, or the bytes of
- * picture files, of any length) and become normalised NCHW floats when a micro-batch is filled; the
+ * image files, of any length) and become normalised NCHW floats when a micro-batch is filled; the
  * thread that fills it decodes. Immutable after opening; any thread may read.
  */
 #ifndef DPT_DATA_DATASET_H
@@ -45,7 +45,7 @@ enum dpt_status dpt_data_keys_take(const char *text, struct dpt_region *region,
 enum dpt_sample_layout { DPT_LAYOUTS(DPT_LIST_NAME) DPT_LAYOUT_COUNT };
 
 struct dpt_normalize {
-    struct dpt_reals mean, std; /* one for all channels, or one a channel; empty: 0 and 1 */
+    struct dpt_reals mean, std; /* one for all channels, or one per channel; empty: 0 and 1 */
 };
 
 struct dpt_synthetic {
@@ -80,19 +80,19 @@ struct dpt_class_weight_conf {
     struct dpt_named_reals named; /* by their names, or numbers; others weigh 1 */
 };
 
-/* What is done to training samples, at random (augment.h). Of two numbers the first is the least.
+/* What is done to training samples, at random (augment.h). The first of two numbers is the least.
  * 0, or none: it is not done. */
 struct dpt_augment {
     int64_t crop_padding; /* pixels on each side; 0: no crop */
     bool flip;
     bool vertical_flip;
-    struct dpt_reals crop_area, crop_ratio; /* shares of the picture; width / height */
+    struct dpt_reals crop_area, crop_ratio; /* shares of the image; width / height */
     double rotate, shear;                   /* degrees at most, to both sides */
     double shift;                           /* share of the sides at most */
     struct dpt_reals scale;
     double brightness, contrast, saturation, hue; /* the most that a factor differs from 1, or 0 */
     double erase;                                 /* how often */
-    struct dpt_reals erase_area, erase_ratio;     /* shares of the picture; height / width */
+    struct dpt_reals erase_area, erase_ratio;     /* shares of the image; height / width */
     double noise;                                 /* its standard deviation */
     double mixup, cutmix;                         /* both of a Beta distribution's parameters */
 };
@@ -117,8 +117,8 @@ struct dpt_data_conf {
 
 extern const struct dpt_option dpt_data_options[];
 
-/* Whether pictures become others before a model sees them, and which: what they are resized to, and
- * what is cut out of that. key: of the set, for messages. Errors: BAD_JOB (they are no pictures, or
+/* Whether images become others before a model sees them, and which: what they are resized to, and
+ * what is cut out of that. key: of the set, for messages. Errors: BAD_JOB (they are not images, or
  * smaller than the window). */
 bool dpt_data_views(const struct dpt_data_conf *conf);
 enum dpt_status dpt_data_view(const struct dpt_data_conf *conf, const char *key,
@@ -144,23 +144,23 @@ struct dpt_exchange {
 struct dpt_dataset {
     int64_t samples;
     struct dpt_shape shape; /* of one sample, canonical [c][h][w]; flat for [N, D] */
-    /* Of one as it is stored; where `views`, data.resize and data.crop make the other one of it. */
+    /* A sample's shape as stored; if `views`, data.resize and data.crop turn it into `shape`. */
     struct dpt_shape stored;
     bool views;
     bool u8;       /* stored as uint8, else float32 */
     bool nhwc;     /* stored [h][w][c] */
-    bool files;    /* stored as files of pictures, which are decoded to uint8 [c][h][w] */
+    bool files;    /* stored as image files, which are decoded to uint8 [c][h][w] */
     size_t stride; /* bytes of one stored sample, of a file once it is decoded */
     int64_t bytes; /* of all stored samples */
     enum dpt_target_kind target;
-    int32_t target_width;  /* VECTOR: numbers a sample; CLASS: largest label + 1 */
+    int32_t target_width;  /* VECTOR: numbers per sample; CLASS: largest label + 1 */
     const int32_t *labels; /* CLASS: [samples] */
     const float *targets;  /* VECTOR: [samples][target_width] */
     /* The scale of the targets in micro-batches (targets.h), which is the trainer's; NULL: they
      * stay as they are. */
     const struct dpt_target_scale *scale;
-    /* Of labels that hold or not: [target_width], how much more one counts where it holds; micro-
-     * batches have minus that for 1 (backend.h). NULL: 1 each. */
+    /* Multi-label: [target_width], how much more a label counts if it holds; micro-batches have
+     * minus that for 1 (backend.h). NULL: 1 each. */
     const float *positive;
     const float *weights; /* [samples], finite and >= 0: how much each counts; NULL: 1 each */
     const uint8_t
@@ -181,7 +181,7 @@ struct dpt_dataset_spec {
 };
 
 /*
- * Opens a data set. Collective over comm->world (the images are read once a node, in shares): all
+ * Opens a data set. Collective over comm->world (the images are read once per node, in shares): all
  * ranks get the same status. Verifies: every shard is whole, same shape, type and names of classes,
  * as many labels and weights as images, checksums where there are any, float data finite where it
  * is read into memory. Errors: BAD_JOB (a glob matches nothing), BAD_DATA (names the file), IO,
@@ -250,7 +250,7 @@ bool dpt_dataset_normal(const struct dpt_dataset *set, const float **scale, cons
 /* Whether samples that are read as channels first look as if their channels were last, which their
  * file does not say; then what to do about it, in one line, into buf. */
 bool dpt_dataset_suspect_layout(const struct dpt_dataset *set, char *buf, size_t size);
-/* Says likewise whether numbers to predict look like classes: whole numbers, one a sample. */
+/* Says likewise whether regression targets look like classes: whole numbers, one per sample. */
 bool dpt_dataset_suspect_classes(const struct dpt_dataset *set, char *buf, size_t size);
 
 /* Says likewise whether classes seem to be numbered from 1. */

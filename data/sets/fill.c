@@ -15,7 +15,7 @@ bool dpt_dataset_suspect_layout(const struct dpt_dataset *set, char *buf, size_t
         return false;
     snprintf(buf, size,
              "%s: /%s is [N, %d, %d, %d] without the attribute `layout`, so a sample has %d "
-             "channels of %dx%d: is this NHWC? Then say so: `data: {layout: nhwc}`, or in the file "
+             "channels of %dx%d: if it is NHWC, set `data: {layout: nhwc}`, or in the file "
              "(h5py: file[\"%s\"].attrs[\"layout\"] = \"NHWC\")",
              first->file, first->images.name, s->c, s->h, s->w, s->c, s->h, s->w,
              first->images.name);
@@ -48,7 +48,7 @@ bool dpt_dataset_suspect_numbers(const struct dpt_dataset *set, char *buf, size_
         if (set->labels[i] == 0)
             return false;
     snprintf(buf, size,
-             "%s: no sample has the class 0: the model has an output for it all the same; if /%s "
+             "%s: no sample has the class 0: the model still has an output for it; if /%s "
              "begins at 1, subtract 1 from it (h5py: file[\"%s\"][...] -= 1)",
              first->file, first->labels.name, first->labels.name);
     return true;
@@ -62,13 +62,13 @@ static enum dpt_status check_list(const struct dpt_dataset *set, const struct dp
     if (list->n <= 1 || list->n == (size_t)set->shape.c)
         return DPT_OK;
     dpt_dataset_suspect_layout(set, doubt, sizeof doubt);
-    return dpt_fail(
-        err, DPT_BAD_JOB,
-        "data.normalize.%s has %zu numbers, the samples of %s (%s) have %d %s%s: give one "
-        "number, or one a %s%s%s",
-        name, list->n, set->parts->key, dpt_shape_text(&set->shape, shape), set->shape.c,
-        set->shape.flat ? "column" : "channel", set->shape.c == 1 ? "" : "s",
-        set->shape.flat ? "column" : "channel", doubt[0] != '\0' ? "; " : "", doubt);
+    return dpt_fail(err, DPT_BAD_JOB,
+                    "data.normalize.%s has %zu numbers, the samples of %s (%s) have %d %s%s: give "
+                    "one number, or one per %s%s%s",
+                    name, list->n, set->parts->key, dpt_shape_text(&set->shape, shape),
+                    set->shape.c, set->shape.flat ? "column" : "channel",
+                    set->shape.c == 1 ? "" : "s", set->shape.flat ? "column" : "channel",
+                    doubt[0] != '\0' ? "; " : "", doubt);
 }
 
 bool dpt_data_views(const struct dpt_data_conf *conf)
@@ -95,8 +95,8 @@ enum dpt_status dpt_data_view(const struct dpt_data_conf *conf, const char *key,
         return DPT_OK;
     if (stored->flat || stored->h < 2 || stored->w < 2)
         return dpt_fail(err, DPT_BAD_JOB,
-                        "data.%s: the samples of %s (%s) are no pictures; leave it out", option,
-                        key, dpt_shape_text(stored, text));
+                        "data.%s: the samples of %s (%s) are not images; leave it out", option, key,
+                        dpt_shape_text(stored, text));
     if (conf->resize.n > 0)
         take_sides(&conf->resize, resized);
     *cut = *resized;
@@ -104,7 +104,7 @@ enum dpt_status dpt_data_view(const struct dpt_data_conf *conf, const char *key,
         take_sides(&conf->crop, cut);
     if (cut->h > resized->h || cut->w > resized->w)
         return dpt_fail(err, DPT_BAD_JOB,
-                        "data.crop: a window of %d x %d is larger than the pictures of %s, %d x %d"
+                        "data.crop: a window of %d x %d is larger than the images of %s, %d x %d"
                         "%s: make it smaller, or data.resize larger",
                         cut->h, cut->w, key, resized->h, resized->w,
                         conf->resize.n > 0 ? " once resized" : "");

@@ -28,7 +28,7 @@ static void place_run(const struct dpt_dataset *set, int64_t run, int64_t *first
     *end = n <= RUNS * length ? n * (run + 1) / RUNS : *first + length;
 }
 
-/* Continues the checksum over samples that lie one behind the other; of files also over their
+/* Continues the checksum over samples that lie one after the other; of files also over their
  * sizes. */
 static uint32_t add_samples(const struct dpt_dataset *set, int64_t first, int64_t end,
                             const uint8_t *bytes, uint32_t crc)
@@ -98,7 +98,7 @@ out:
     return status;
 }
 
-/* The checksum of all inputs, one behind the other, where all shards know theirs. */
+/* The checksum of all inputs, one after the other, where all shards know theirs. */
 static bool join_sums(const struct dpt_dataset_parts *parts, uint32_t *crc)
 {
     *crc = 0;

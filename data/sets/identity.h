@@ -5,7 +5,7 @@
  *     weights none
  *
  * It depends on the samples and on their order alone: not on the shards' names, places and number,
- * nor on the ranks and on what is in memory. `inputs` is the CRC-32 of all stored inputs, behind
+ * nor on the ranks and on what is in memory. `inputs` is the CRC-32 of all stored inputs, after
  * their type in the files, where all shards have checksums; `sampled` that of some runs of them,
  * which is all that is read for it. Labels and weights are in memory and count as a whole. The
  * samples of a synthetic set are the job's affair: of them their number and form are kept.
@@ -31,7 +31,7 @@ enum dpt_identity_result {
     DPT_IDENTITY_OTHER,
 };
 
-/* Compares two identities. told: a line for each difference is added, without a line break behind
+/* Compares two identities. told: a line for each difference is added, without a line break after
  * the last; key: stands in front of each ("data.train"). */
 enum dpt_identity_result dpt_identity_compare(const char *then, const char *now, const char *key,
                                               struct dpt_str *told);

@@ -28,7 +28,7 @@ struct entry {
     bool ready;
     int32_t samples; /* of this rank */
     int64_t *index;  /* [samples]: numbers, in the order of the micro-batches; then the partners' */
-    uint8_t *bytes;  /* [samples][stride], and the partners'; files one behind the other */
+    uint8_t *bytes;  /* [samples][stride], and the partners'; files one after the other */
     size_t *at;      /* of `index`: where in `bytes` each file begins; NULL: no files */
     size_t room;     /* of `bytes` */
     enum dpt_status status;

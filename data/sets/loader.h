@@ -43,8 +43,8 @@ enum dpt_status dpt_loader_open_labels(struct dpt_loader **loader,
                                        struct dpt_error *err);
 void dpt_loader_close(struct dpt_loader *loader);
 
-/* The next call of dpt_loader_next gives this epoch and step; reading ahead starts now and goes on
- * over epochs. */
+/* The next call of dpt_loader_next gives this epoch and step; reading ahead starts now and
+ * continues over epochs. */
 enum dpt_status dpt_loader_seek(struct dpt_loader *loader, int64_t epoch, int64_t step,
                                 struct dpt_error *err);
 

@@ -5,7 +5,7 @@
 
 #include "core/base/rng.h"
 
-/* Which of a sample's random words are for what. */
+/* The uses of a sample's random words. */
 enum { OWN = 0, PARTNER = 64, ATTEMPTS = 64, WHICH = 128 };
 
 int32_t dpt_mix_partner(uint64_t seed, int64_t epoch, int64_t step, int32_t count, int32_t position)
@@ -49,7 +49,7 @@ static double draw_share(const struct dpt_augment_key *key, double alpha)
     return 1 / (1 + exp(log_gamma_number(key, PARTNER, alpha) - log_gamma_number(key, OWN, alpha)));
 }
 
-/* A rectangle that would have 1 - share of the area, about any pixel, cut at the picture's edges;
+/* A rectangle that would have 1 - share of the area, about any pixel, cut at the image's edges;
  * the share becomes what is really left (torchvision's CutMix). */
 static void draw_box(struct dpt_mix *mix, const struct dpt_shape *s, const uint32_t word[4])
 {

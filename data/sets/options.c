@@ -32,7 +32,7 @@ static const struct dpt_option normalize_options[] = {
      .fallback = "[1]",
      .min = 1e-37,
      .max = 1e37,
-     .help = "divides the rest: one number, or one a channel"},
+     .help = "divisor of the rest: one number, or one per channel"},
     {0},
 };
 
@@ -46,7 +46,7 @@ static const struct dpt_option given_options[] = {
      AT(dpt_normalize, std),
      .min = 1e-30,
      .max = 1e30,
-     .help = "divides the rest: one number, or one an output"},
+     .help = "divisor of the rest: one number, or one per output"},
     {0},
 };
 
@@ -56,7 +56,7 @@ static const struct dpt_option target_forms[] = {
      .type = DPT_OPT_CHOICE,
      AT(dpt_target_conf, scaled),
      .choices = DPT_CHOICES(DPT_TARGET_SCALES),
-     .help = "whether targets are scaled as the training set's are spread"},
+     .help = "scaling of targets by the training set's mean and spread"},
     {.name = "given",
      .type = DPT_OPT_SECTION,
      AT(dpt_target_conf, given),
@@ -86,16 +86,16 @@ static const struct dpt_option target_options[] = {
      .read = read_targets,
      .value_text = "none, auto, or {mean: ..., std: ...}",
      .alternatives = &target_alternatives,
-     .help = "train (target - mean) / std; auto: of the training targets, an output each; results "
-             "stay in the targets' units"},
+     .help = "train on (target - mean) / std; auto: from the training targets, per output; "
+             "results stay in the targets' units"},
     {.name = "transform",
      .type = DPT_OPT_CHOICE,
      AT(dpt_target_conf, transform),
      .fallback = "none",
      .added = true,
      .choices = DPT_CHOICES(DPT_TARGET_TRANSFORMS),
-     .help = "train log(1 + target), or log(target), for amounts over orders of magnitude; before "
-             "`normalize`, and undone in results"},
+     .help = "train on log(1 + target), or log(target), for amounts over orders of magnitude; "
+             "before `normalize`, and undone in results"},
     {0},
 };
 
@@ -105,13 +105,13 @@ static const struct dpt_option class_weight_forms[] = {
      .type = DPT_OPT_CHOICE,
      AT(dpt_class_weight_conf, how),
      .choices = DPT_CHOICES(DPT_CLASS_WEIGHTS),
-     .help = "whether all classes together count the same"},
+     .help = "equal total weight of each class"},
     {.name = "list",
      .type = DPT_OPT_REALS,
      AT(dpt_class_weight_conf, list),
      .min = 0,
      .max = 1e30,
-     .help = "a weight a class"},
+     .help = "a weight per class"},
     {.name = "named",
      .type = DPT_OPT_NAMED,
      AT(dpt_class_weight_conf, named),
@@ -167,8 +167,8 @@ static const struct dpt_option augment_options[] = {
      .added = true,
      .help = "flip each image top to bottom with probability 1/2"},
     RANGE(crop_area, "null", 1e-4, 1,
-          "cut out a part of [least, most] of the area, and resize it: [0.08, 1] is usual; where "
-          "shards keep the files of pictures, of the picture as it is in its file"),
+          "cut out a part of [least, most] of the area, and resize it: [0.08, 1] is usual; "
+          "if shards keep the image files, a part of the image in its file"),
     RANGE(crop_ratio, "[0.75, 1.3333333]", 0.01, 100, "with crop_area: its width / height"),
     SHARE(rotate, 180, "turn by up to so many degrees, to both sides"),
     SHARE(shift, 1, "move by up to this share of width and height, in whole pixels"),
@@ -179,11 +179,11 @@ static const struct dpt_option augment_options[] = {
     SHARE(saturation, 10, "multiply the distance from a pixel's grey by 1 - this to 1 + this"),
     SHARE(hue, 0.5, "turn the colour circle by up to so many turns, to both sides"),
     SHARE(erase, 1,
-          "set a random rectangle to 0, behind the normalisation, in this share of images"),
+          "set a random rectangle to 0, after the normalisation, in this share of images"),
     RANGE(erase_area, "[0.02, 0.33]", 1e-4, 1, "with erase: the rectangle's share of the area"),
     RANGE(erase_ratio, "[0.3, 3.3]", 0.01, 100, "with erase: its height / width"),
     SHARE(noise, 1e6,
-          "add Gaussian noise of this standard deviation to every number, behind the "
+          "add Gaussian noise of this standard deviation to every number, after the "
           "normalisation; also of tables and signals"),
     SHARE(mixup, 1000,
           "blend two samples of a step and their labels by a share of Beta(this, this): 0.2 is "
@@ -217,15 +217,15 @@ static const struct dpt_option synthetic_options[] = {
      .fallback = "10",
      .min = 1,
      .max = 1 << 20,
-     .help = "kinds of samples, for losses of classes"},
+     .help = "number of classes, for classification losses"},
     {.name = "outputs",
      .type = DPT_OPT_INT,
      AT(dpt_synthetic, outputs),
      .fallback = "1",
      .min = 1,
      .max = 1 << 20,
-     .help = "numbers to predict, y = w x + b + noise; for loss binary_cross_entropy "
-             "whether that is positive"},
+     .help = "regression targets, y = w x + b + noise; for loss binary_cross_entropy, "
+             "1 if that is positive"},
     {.name = "noise",
      .type = DPT_OPT_REAL,
      AT(dpt_synthetic, noise),
@@ -253,15 +253,14 @@ const struct dpt_option dpt_data_options[] = {
      .type = DPT_OPT_TEXTS,
      AT(dpt_data_conf, test),
      .fallback = "[]",
-     .help = "likewise; never looked at while training"},
+     .help = "likewise; never used while training"},
     {.name = "keys",
      .effect = DPT_EFFECT_RESULT,
      .type = DPT_OPT_SECTION,
      AT(dpt_data_conf, keys),
      .fallback = "{}",
      .rows = keys_options,
-     .help =
-         "names of the data sets in the shards, of others' HDF5 files: {x: X_train, y: y_train}"},
+     .help = "names of the data sets in HDF5 files of other programs: {x: X_train, y: y_train}"},
     {.name = "layout",
      .effect = DPT_EFFECT_RESULT,
      .type = DPT_OPT_CHOICE,
@@ -269,8 +268,8 @@ const struct dpt_option dpt_data_options[] = {
      .fallback = "auto",
      .added = true,
      .choices = DPT_CHOICES(DPT_LAYOUTS),
-     .help = "order of samples of four dimensions: nchw or nhwc; auto: as the shards' attribute "
-             "`layout` says, which always counts, else nchw"},
+     .help = "order of a sample's dimensions: nchw or nhwc; auto: the shards' attribute "
+             "`layout`, which always counts, else nchw"},
     {.name = "normalize",
      .effect = DPT_EFFECT_RESULT,
      .type = DPT_OPT_SECTION,
@@ -294,7 +293,7 @@ const struct dpt_option dpt_data_options[] = {
      .max = 1 << 14,
      .most = 2,
      .added = true,
-     .help = "resize all pictures to this height and width, or one number for both"},
+     .help = "resize all images to this height and width, or one number for both"},
     {.name = "crop",
      .effect = DPT_EFFECT_RESULT,
      .type = DPT_OPT_INTS,
@@ -304,8 +303,8 @@ const struct dpt_option dpt_data_options[] = {
      .max = 1 << 14,
      .most = 2,
      .added = true,
-     .help = "then cut out the middle, of this height and width; in training data.augment's "
-             "crop_area or crop_padding take another part"},
+     .help = "cut out the middle, of this height and width, after data.resize; in training "
+             "data.augment's crop_area or crop_padding take another part"},
     {.name = "class_weights",
      .effect = DPT_EFFECT_RESULT,
      .type = DPT_OPT_CUSTOM,
@@ -313,11 +312,11 @@ const struct dpt_option dpt_data_options[] = {
      .fallback = "none",
      .added = true,
      .read = read_class_weights,
-     .value_text = "none, balanced, {NAME: weight, ...}, or a list, a weight a class",
+     .value_text = "none, balanced, {NAME: weight, ...}, or a list, a weight per class",
      .alternatives = &class_weight_alternatives,
-     .help = "balanced: training samples of rare classes count more, so that all classes together "
-             "count the same; or how much each class counts, 1 where it is not named; of several "
-             "labels: how much more one counts where it holds, as PyTorch's pos_weight"},
+     .help = "balanced: weight the training samples of rare classes so that each class counts "
+             "the same in total; or a weight for each class, 1 if not named; multi-label: how "
+             "much more a label counts if it holds, as PyTorch's pos_weight"},
     {.name = "augment",
      .effect = DPT_EFFECT_RESULT,
      .type = DPT_OPT_SECTION,

@@ -17,7 +17,7 @@ struct dpt_dataset_parts {
     const struct dpt_shard *table; /* the first that was made of a table's columns; NULL: none */
     bool synthetic;
     bool verify; /* checksums, where there are any */
-    /* Of the job; NULL: classes, or labels that hold or not, have none. */
+    /* The job's; NULL: classes, or multi-label labels, have none. */
     const struct dpt_class_weight_conf *class_weights, *label_weights;
     float *positive;                            /* the set's */
     struct dpt_shared images, targets, weighed; /* bytes NULL: not opened; weighed: the samples'
@@ -84,7 +84,7 @@ int64_t dpt_dataset_place(const struct dpt_dataset *set, int64_t sample, size_t 
 enum dpt_status dpt_dataset_decode(const struct dpt_dataset *set, int64_t sample,
                                    const uint8_t *bytes, size_t n, uint8_t *out,
                                    struct dpt_error *err);
-/* Decodes it to the whole picture, which the caller releases. Errors: likewise. */
+/* Decodes it to the whole image, which the caller releases. Errors: likewise. */
 enum dpt_status dpt_dataset_picture(const struct dpt_dataset *set, int64_t sample,
                                     const uint8_t *bytes, size_t n, struct dpt_picture *picture,
                                     struct dpt_error *err);
@@ -107,7 +107,7 @@ void dpt_dataset_prefetch(const struct dpt_dataset *set, int64_t sample);
 size_t dpt_fill_scratch(const struct dpt_dataset *set);
 void dpt_fill_sample(const struct dpt_dataset *set, const uint8_t *stored, float *out,
                      float *scratch);
-/* The same before anything is cut out of it, and before it is resized. */
+/* Writes the sample before anything is cut out of it, and before it is resized. */
 void dpt_fill_resized(const struct dpt_dataset *set, const uint8_t *stored, float *out,
                       float *scratch);
 void dpt_fill_stored(const struct dpt_dataset *set, const uint8_t *stored, float *out);
@@ -129,7 +129,7 @@ void dpt_reader_close(struct dpt_reader *reader);
 /* Where each of n samples begins when they are read, and how many bytes there are. at: out, [n]. */
 size_t dpt_reader_places(const struct dpt_dataset *set, const int64_t *sample, int32_t n,
                          size_t *at);
-/* bytes: out, one sample behind the other, in the order of `sample`: [n][stride], of files as many
+/* bytes: out, one sample after the other, in the order of `sample`: [n][stride], of files as many
  * as they have (dpt_dataset_place). Errors: BAD_DATA, IO (names the file and the sample). */
 enum dpt_status dpt_reader_read(struct dpt_reader *reader, const int64_t *sample, int32_t n,
                                 uint8_t *bytes, struct dpt_error *err);

@@ -30,7 +30,7 @@ static int compare(const void *a, const void *b)
     return x->index < y->index ? -1 : x->index > y->index;
 }
 
-/* The same file twice, also by another name, would give its samples twice the weight. */
+/* A file named twice, also by another name, would give its samples twice the weight. */
 static enum dpt_status check_twice(char *const *paths, size_t n, const char *key,
                                    struct dpt_error *err)
 {

@@ -115,7 +115,7 @@ static void take_classes(struct reading *r, const struct dpt_shard *shard, int64
                          "%s: /%s[%lld] is %s: classes are numbered from 0 to 2147483646 at most%s",
                          shard->path, shard->labels.name, (long long)row + i,
                          dpt_field_show(&shard->labels, raw, (size_t)i, text),
-                         dpt_shard_whole(shard) ? "" : "; `loss: mse` learns numbers to predict");
+                         dpt_shard_whole(shard) ? "" : "; `loss: mse` learns regression targets");
             return;
         }
         out[i] = (int32_t)value;
@@ -141,10 +141,11 @@ static void take_targets(struct reading *r, const struct dpt_shard *shard, int64
     }
     for (int64_t i = 0; r->spec->binary && i < rows * width; i++)
         if (out[i] < 0 || out[i] > 1) {
-            dpt_fail(&r->complaint, DPT_BAD_DATA,
-                     "%s: /%s[%lld] holds %g: loss binary_cross_entropy wants labels that are 0 or "
-                     "1, or between; loss mse takes any numbers",
-                     shard->path, shard->labels.name, (long long)row + i / width, (double)out[i]);
+            dpt_fail(
+                &r->complaint, DPT_BAD_DATA,
+                "%s: /%s[%lld] holds %g: loss binary_cross_entropy requires labels from 0 to 1; "
+                "loss mse takes any numbers",
+                shard->path, shard->labels.name, (long long)row + i / width, (double)out[i]);
             return;
         }
     for (int64_t i = 0; r->spec->classes && i < rows; i++) {
@@ -160,7 +161,7 @@ static void take_targets(struct reading *r, const struct dpt_shard *shard, int64
                  "%s: /%s[%lld] is no distribution over %lld classes: %s", shard->path,
                  shard->labels.name, (long long)row + i, (long long)width,
                  least < 0 ? "a probability is negative"
-                           : "the sum is not 1; several labels at once have loss "
+                           : "the sum is not 1; multi-label targets have loss "
                              "binary_cross_entropy");
         return;
     }

@@ -25,7 +25,7 @@ struct dpt_sampler {
     int64_t held_out; /* of these, in the validation part; 0: none */
     bool validation;  /* this sampler walks the held-out part */
     int64_t samples;  /* that this sampler walks: > 0 */
-    int32_t global;   /* samples an optimizer step */
+    int32_t global;   /* samples per optimizer step */
     int32_t micro;    /* samples a forward/backward pass; divides nothing in particular */
     enum dpt_shuffle shuffle;
     bool drop_last; /* leave out the short last step of an epoch */

@@ -38,7 +38,7 @@ enum dpt_status dpt_target_scale_give(struct dpt_target_scale *scale,
         if (list->n != 1 && list->n != (size_t)scale->outputs)
             return dpt_fail(err, DPT_BAD_JOB,
                             "data.targets.normalize.%s has %zu numbers, the model has %d output%s: "
-                            "give one number, or one an output",
+                            "give one number, or one per output",
                             lists[i].name, list->n, scale->outputs, scale->outputs == 1 ? "" : "s");
         for (int32_t k = 0; k < scale->outputs; k++)
             lists[i].to[k] = (float)list->at[list->n == 1 ? 0 : k];

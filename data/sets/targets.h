@@ -81,7 +81,7 @@ struct dpt_sample_run {
     int64_t at[256];
     int64_t first, n; /* n 0: before the first run */
 };
-/* The next run; false behind the last. */
+/* The next run; false after the last. */
 bool dpt_sample_run_next(struct dpt_sample_run *run, const struct dpt_sampler *sampler);
 
 #endif

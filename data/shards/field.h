@@ -1,7 +1,7 @@
 /*
  * field: one data set of an HDF5 file, read in rows.
  *
- * Values that lie in one run of the file are read with pread past HDF5 (quicker, and a damaged file
+ * Values that lie in one run of the file are read with pread past HDF5 (faster, and a damaged file
  * cannot crash the library), all others through HDF5. Raw values are those of the stored type in
  * little-endian order, row after row, which is also what a checksum covers. One that is open may be
  * read by any thread. Private to data/.
@@ -38,7 +38,7 @@ void dpt_field_close(struct dpt_field *field);
 /* Raw rows [row, row + rows). Errors: BAD_DATA (damaged, or the file became shorter), IO. */
 enum dpt_status dpt_field_read(const struct dpt_field *field, int64_t row, int64_t rows, void *raw,
                                struct dpt_error *err);
-/* How many rows from `row` on to read at once (some MiB, whole chunks), none at or behind `end`. */
+/* How many rows from `row` on to read at once (some MiB, whole chunks), none at or after `end`. */
 int64_t dpt_field_piece(const struct dpt_field *field, int64_t row, int64_t end);
 /* The most bytes that such a piece of `rows` rows has. */
 size_t dpt_field_piece_bytes(const struct dpt_field *field, int64_t rows);
@@ -63,8 +63,8 @@ enum dpt_status dpt_field_check_crc(const struct dpt_field *field, uint32_t crc,
  * whole numbers INT64_MIN. */
 void dpt_field_floats(const struct dpt_field *field, const void *raw, size_t n, float *out);
 int64_t dpt_field_int(const struct dpt_field *field, const void *raw, size_t i);
-/* Which element of a row merges with that of the row before (dpt_float_merges, data/tables/array.h)
- * in some of n rows; -1: none. */
+/* An element that merges with that of the row before (dpt_float_merges, data/tables/array.h) in
+ * some of n rows; -1: none. */
 int64_t dpt_field_merged(const struct dpt_field *field, const void *raw, int64_t n);
 /* Element i as it is told, "-1" or "0.5"; returns buf (at least 32 bytes). */
 const char *dpt_field_show(const struct dpt_field *field, const void *raw, size_t i, char *buf);

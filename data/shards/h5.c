@@ -67,8 +67,8 @@ static hid_t refuse_custom(const char *name, hid_t in, const void *value, size_t
 
 /*
  * Has HDF5 ask us instead of opening another file, which might be a pipe, where opening waits for
- * ever. HDF5 calls these functions for each such link on the way to an object, also behind a soft
- * one, whichever of its functions is called: so no way around them can be forgotten.
+ * ever. HDF5 calls these functions for each such link on the way to an object, also where a soft
+ * one leads, whichever of its functions is called: so no way around them can be forgotten.
  */
 static void refuse_links(void)
 {
@@ -110,7 +110,7 @@ void dpt_h5_enter(void)
         refuse_links();
         started = true;
     }
-    if (!quiet) { /* thread-safe builds keep an error stack a thread */
+    if (!quiet) { /* thread-safe builds keep an error stack per thread */
         H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
         quiet = true;
     }
@@ -140,7 +140,7 @@ static herr_t keep_first(unsigned n, const H5E_error2_t *entry, void *text)
     return 0;
 }
 
-/* Which HDF5 reads what this one calls of an unknown version; "": not known. */
+/* The HDF5 that reads what this one calls of an unknown version; "": not known. */
 static const char *reader_of(const char *inner)
 {
     /* The fourth version of a layout is 1.10's, and the third of a datatype. */
@@ -451,7 +451,7 @@ static enum dpt_status read_layout(const struct look *l)
 static const double CHUNK_MOST = 64 << 20;
 
 /* HDF5 makes no chunk that is longer than an axis of fixed length, and believes one that is: it
- * then reads behind the end of what it unpacked. */
+ * then reads past the end of what it unpacked. */
 static enum dpt_status read_chunks(const struct look *l)
 {
     struct dpt_h5_info *info = l->info;

@@ -20,7 +20,7 @@ void dpt_h5_enter(void);
 void dpt_h5_leave(void);
 
 /* Fails with `text` (what was tried, naming the file) and the innermost message of HDF5's error
- * stack behind it. */
+ * stack after it. */
 enum dpt_status dpt_h5_fail(struct dpt_error *err, enum dpt_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

@@ -126,7 +126,7 @@ struct dpt_inspect_shard {
     int64_t samples;
     struct dpt_shape shape; /* of a sample */
     bool nhwc;
-    bool files;         /* they are files of pictures, which are decoded to this shape */
+    bool files;         /* they are image files, which are decoded to this shape */
     const char *layout; /* the attribute, or NULL */
     int64_t width;      /* labels of a sample */
     bool classes;       /* labels are class numbers, counted here */

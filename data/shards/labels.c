@@ -122,7 +122,7 @@ out:
 /* --- what they are ---------------------------------------------------------------------------- */
 
 /* Whether many numbers are those of classes: as programs number these, from 0 or 1 on, a tenth may
- * be missing, with many samples of each; or fewer, if none is missing. Pictures and signals are of
+ * be missing, with many samples of each; or fewer, if none is missing. Images and signals are of
  * classes more often. */
 static bool many_are_classes(const struct dpt_label_numbers *numbers, bool floats, bool flat)
 {
@@ -161,7 +161,7 @@ const char *dpt_labels_tell_targets(const struct dpt_label_numbers *numbers,
 
     snprintf(buf, DPT_LABELS_TOLD,
              "%s different whole numbers from %s to %s in %s samples: taken as "
-             "numbers to predict",
+             "regression targets",
              dpt_group_digits(n, numbers->n), dpt_group_digits(low, numbers->smallest),
              dpt_group_digits(high, numbers->largest), dpt_group_digits(samples, numbers->samples));
     return buf;
@@ -184,11 +184,10 @@ bool dpt_labels_doubt(const int64_t *counts, int64_t n, char *buf, size_t size)
     if (n > samples && n > FEW)
         snprintf(buf, size,
                  "the labels of %s samples go up to %s, so the model has as many outputs: `dptrain "
-                 "convert` with --regression makes numbers to predict of them",
+                 "convert` with --regression makes regression targets of them",
                  dpt_group_digits(digits, samples), dpt_group_digits(most, n - 1));
     else if (told)
-        snprintf(buf, size,
-                 "no sample has the class%s %s%s: the model gets %lld outputs all the same%s",
+        snprintf(buf, size, "no sample has the class%s %s%s: the model still gets %lld outputs%s",
                  empty > 1 ? "es" : "", list.text, empty > MOST ? ", …" : "", (long long)n,
                  counts[0] == 0 ? "; if the labels begin at 1, subtract 1 from them" : "");
     dpt_str_release(&list);

@@ -15,7 +15,7 @@
 
 struct dpt_shard;
 
-/* Which whole numbers samples have as their labels. Zero-initialise: {0}; release. */
+/* The set of whole numbers that samples have as labels. Zero-initialise: {0}; release. */
 struct dpt_label_numbers {
     int64_t *at; /* a hash table of `room` numbers, by open addressing; INT64_MIN: none */
     size_t room;

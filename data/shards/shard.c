@@ -120,10 +120,11 @@ static enum dpt_status read_weights(hid_t file, struct dpt_shard *shard, struct 
     if (weights == 0 && mask == 0)
         return DPT_OK;
     if (weights > 0 && mask > 0)
-        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
-                         "%s holds both /weights and /mask, which say the same: how much each "
-                         "sample counts; delete or rename one of them",
-                         shard->path));
+        DPT_TRY(
+            dpt_fail(err, DPT_BAD_DATA,
+                     "%s holds both /weights and /mask, which mean the same: how much each sample "
+                     "counts; delete or rename one of them",
+                     shard->path));
     DPT_TRY(dpt_shard_find(file, shard->path, NULL, "weights", "mask", field, err));
     if (info->type == DPT_H5_OTHER || info->n_dims != 1)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
@@ -234,7 +235,7 @@ enum dpt_status dpt_shard_read_ids(const struct dpt_shard *shard, char **texts, 
     *texts = calloc((size_t)shard->samples, *stride);
     if (*texts == NULL)
         DPT_TRY(dpt_fail_memory(err, "the samples' names", (double)shard->samples));
-    field.info.contiguous = false; /* a few bytes a sample: by HDF5, without a file of its own */
+    field.info.contiguous = false; /* a few bytes per sample: by HDF5, without a file of its own */
     DPT_TRY(dpt_field_open(&field, file, err));
     DPT_TRY(dpt_field_read(&field, 0, shard->samples, *texts, err));
     DPT_TRY(dpt_field_check_crc(
@@ -399,7 +400,7 @@ enum dpt_status dpt_shard_check_alike(const struct dpt_shard *a, const struct dp
 
     if ((a->offsets != NULL) != (b->offsets != NULL))
         return dpt_fail(err, DPT_BAD_DATA,
-                        "%s keeps files of pictures, %s decoded ones: they must be alike",
+                        "%s keeps image files, %s decoded ones: they must be alike",
                         (a->offsets != NULL ? a : b)->path, (a->offsets != NULL ? b : a)->path);
     if (!dpt_same_shape(&a->shape, &b->shape) || dpt_shard_u8(a) != dpt_shard_u8(b) ||
         (a->nhwc != b->nhwc && a->shape.c > 1))
@@ -413,7 +414,7 @@ enum dpt_status dpt_shard_check_alike(const struct dpt_shard *a, const struct dp
                         (x->name != NULL ? a : b)->path, (x->name != NULL ? b : a)->path);
     if (a->target != b->target || a->target_width != b->target_width)
         return dpt_fail(err, DPT_BAD_DATA,
-                        "%s: /%s has %d %s a sample, /%s of %s has %d %s: they must be alike",
+                        "%s: /%s has %d %s per sample, /%s of %s has %d %s: they must be alike",
                         a->path, x->name, a->target_width, x->info.type_text, y->name, b->path,
                         b->target_width, y->info.type_text);
     if ((a->weights.name != NULL) != (b->weights.name != NULL)) {

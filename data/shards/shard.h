@@ -1,7 +1,7 @@
 /*
  * shard: one HDF5 file of samples.
  *
- * They are stored as numbers (/images), or as the files of pictures, of any length, one behind the
+ * They are stored as numbers (/images), or as the image files, of any length, one after the
  * other (/files, /offsets), which are decoded when they are used.
  *
  * Opening looks at the layout, and of files at where each begins, and leaves no file open: the
@@ -133,7 +133,7 @@ enum dpt_status dpt_shard_check_mark(const struct dpt_shard *shard, struct dpt_e
 
 /*
  * Kept files. dpt_shard_open_files describes those of an open file: their shape and offsets
- * (shard_files.c). dpt_shard_picture decodes the n bytes of a sample to the whole, upright picture;
+ * (shard_files.c). dpt_shard_picture decodes the n bytes of a sample to the whole, upright image;
  * dpt_shard_decode makes it the set's form, as `dptrain convert` does, too: out [c][h][w]. Any
  * thread. Errors: BAD_DATA (names the shard, the sample and, where /id tells, the file), RANK.
  */
@@ -144,7 +144,7 @@ enum dpt_status dpt_shard_picture(const struct dpt_shard *shard, int64_t sample,
 enum dpt_status dpt_shard_decode(const struct dpt_shard *shard, int64_t sample,
                                  const uint8_t *bytes, size_t n, uint8_t *out,
                                  struct dpt_error *err);
-/* Takes from /columns, which the shard has read, what becomes of pictures of another shape.
+/* Takes from /columns, which the shard has read, what becomes of images of another shape.
  * Errors: BAD_DATA, RANK. */
 enum dpt_status dpt_shard_take_fit(struct dpt_shard *shard, struct dpt_error *err);
 

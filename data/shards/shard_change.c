@@ -28,9 +28,10 @@ enum dpt_status dpt_shard_check_mark(const struct dpt_shard *shard, struct dpt_e
     DPT_TRY(dpt_shard_take_mark(shard, &now, err));
     if (now.device != old->device || now.number != old->number || now.size != old->size ||
         !same_time(&now.changed, &old->changed))
-        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
-                         "%s: was changed since it was opened: start again when nobody writes it",
-                         shard->path));
+        DPT_TRY(
+            dpt_fail(err, DPT_BAD_DATA,
+                     "%s: was changed since it was opened: start again when no program writes it",
+                     shard->path));
 out:
     return status;
 }

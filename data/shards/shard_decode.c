@@ -1,6 +1,6 @@
 /*
- * The files of pictures that a shard keeps, decoded. Always at full size: libjpeg's scaled decoding
- * is quicker, and gives other bytes than `dptrain convert`.
+ * The image files that a shard keeps, decoded. Always at full size: libjpeg's scaled decoding
+ * is faster, and gives other bytes than `dptrain convert`.
  */
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-/* Shards that keep the files of pictures: where each begins, checked when the shard is opened, and
+/* Shards that keep image files: where each begins, checked when the shard is opened, and
  * what they are to be decoded to. */
 #include <stdlib.h>
 
@@ -31,11 +31,11 @@ static enum dpt_status read_form(struct dpt_shard *shard, hid_t file, struct dpt
     for (int i = 1; i < 3; i++)
         good = good && shape[i] >= 1 && shape[i] <= DPT_PICTURE_SIDE;
     if (!good || (shape[0] != 1 && shape[0] != 3) || shape[0] * shape[1] * shape[2] > INT32_MAX / 8)
-        return dpt_fail(err, DPT_BAD_DATA,
-                        "%s: /files must say to what its pictures are decoded, by an attribute "
-                        "`shape` of channels (1 or 3), height and width (h5py: "
-                        "file[\"files\"].attrs[\"shape\"] = [3, 224, 224])",
-                        shard->path);
+        return dpt_fail(
+            err, DPT_BAD_DATA,
+            "%s: /files has no decoded shape: give it an attribute `shape` of channels (1 or "
+            "3), height and width (h5py: file[\"files\"].attrs[\"shape\"] = [3, 224, 224])",
+            shard->path);
     *form = (struct dpt_picture_format){
         .channels = (int32_t)shape[0], .height = (int32_t)shape[1], .width = (int32_t)shape[2]};
     shard->shape = (struct dpt_shape){form->channels, form->height, form->width, false};
@@ -48,7 +48,7 @@ struct offsets {
     const struct dpt_field *field;
 };
 
-/* Each begins behind the one before, and none is larger than a picture may be. */
+/* Each begins after the one before, and none is larger than an image may be. */
 static enum dpt_status take_offsets(void *arg, int64_t row, int64_t n, const void *raw,
                                     struct dpt_error *err)
 {
@@ -67,11 +67,11 @@ static enum dpt_status take_offsets(void *arg, int64_t row, int64_t n, const voi
         if (at > 0 && value <= before)
             return dpt_fail(err, DPT_BAD_DATA,
                             "%s: /offsets[%lld] is %lld, not above %lld, the one before: each file "
-                            "begins behind the last, and none is empty",
+                            "begins after the last, and none is empty",
                             shard->path, (long long)at, (long long)value, (long long)before);
         if (value > bytes)
             return dpt_fail(err, DPT_BAD_DATA,
-                            "%s: /offsets[%lld] is %lld, behind the end of /files, %lld bytes: "
+                            "%s: /offsets[%lld] is %lld, past the end of /files, %lld bytes: "
                             "damaged, or not written to the end",
                             shard->path, (long long)at, (long long)value, (long long)bytes);
         if (value - before > DPT_PICTURE_BYTES)
@@ -110,7 +110,7 @@ static enum dpt_status read_offsets(struct dpt_shard *shard, hid_t file, struct 
     shard->offsets = calloc((size_t)info->dims[0], sizeof *shard->offsets);
     if (shard->offsets == NULL)
         DPT_TRY(dpt_fail_memory(err, "/offsets", (double)info->dims[0] * sizeof *shard->offsets));
-    field.info.contiguous = false; /* a few bytes a sample: by HDF5, without a file of its own */
+    field.info.contiguous = false; /* a few bytes per sample: by HDF5, without a file of its own */
     DPT_TRY(dpt_field_open(&field, file, err));
     DPT_TRY(dpt_field_scan(&field, 0, info->dims[0], take_offsets, &offsets, &crc, err));
     DPT_TRY(dpt_field_check_crc(&field, crc, err));
@@ -140,7 +140,7 @@ enum dpt_status dpt_shard_open_files(struct dpt_shard *shard, hid_t file, struct
                          shard->path));
     if (info->type != DPT_H5_U8 || info->n_dims != 1)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
-                         "%s: /files is %s of %s, not the bytes of all files one behind the other, "
+                         "%s: /files is %s of %s, not the bytes of all files one after the other, "
                          "[B] uint8",
                          shard->path, dpt_dims_text(info->n_dims, info->dims, text),
                          info->type_text));
@@ -164,7 +164,7 @@ enum dpt_status dpt_shard_take_fit(struct dpt_shard *shard, struct dpt_error *er
         fit = dpt_find(columns.fit, names, DPT_PICTURE_FIT_COUNT);
     if (fit == DPT_PICTURE_FIT_COUNT)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
-                         "%s: its /columns says that pictures are fitted by '%s', which is none of "
+                         "%s: its /columns says that images are fitted by '%s', which is none of "
                          "stretch, crop and pad",
                          shard->path, columns.fit));
     shard->form.fit = (enum dpt_picture_fit)fit;

@@ -1,4 +1,4 @@
-/* Which of a file's data sets are samples and labels, and what to say of a file that has none. */
+/* Finds the samples and labels among a file's data sets, or the message if it has none. */
 #include <stdio.h>
 #include <string.h>
 
@@ -23,7 +23,7 @@ static hsize_t count_links(hid_t group)
 }
 
 /* What a file holds, for the one who looks for other names: "/data, /meta/". taken: [n] names that
- * are left out, NULL behind the last. */
+ * are left out, NULL after the last. */
 static void list_contents(hid_t file, const char *const *taken, size_t n, struct dpt_str *out)
 {
     const hsize_t links = count_links(file);

@@ -11,7 +11,7 @@
 
 enum { LOOK_SAMPLES = 8192, LOOK_RUNS = 64, RUN_BYTES = 1 << 20, LOOK_BYTES = 1 << 28 };
 
-/* Of float32, whose inverse is one, too, as data.normalize takes it. */
+/* Bounds within which a float32 and its inverse are normal, as data.normalize requires. */
 static const double STD_LEAST = 1e-37, STD_MOST = 1e37;
 
 /* Sums about a first value, so that a large mean does not swallow the differences. */
@@ -230,7 +230,7 @@ out:
 /* --- shards ----------------------------------------------------------------------------------- */
 
 /* Whether the labels of a shard say themselves what they are: those that `dptrain convert` wrote,
- * whose checksum shows it, classes that have names, and several a sample. */
+ * whose checksum shows it, classes that have names, and several per sample. */
 static bool is_decided(const struct dpt_shard *shard)
 {
     return shard->target_width != 1 || shard->labels.info.has_crc ||

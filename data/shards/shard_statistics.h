@@ -34,9 +34,9 @@ struct dpt_shard_statistics {
     char told[DPT_LABELS_TOLD]; /* of integers that are none: why; else "" */
     int64_t named;              /* classes that the first file names */
     int64_t *counts;            /* [classes] samples of each */
-    int64_t width;              /* without classes: the number of targets a sample */
+    int64_t width;              /* without classes: the number of targets per sample */
     bool probabilities;         /* the targets are never negative and sum to 1 */
-    bool binary;                /* they are several a sample, each 0 or 1 */
+    bool binary;                /* they are several per sample, each 0 or 1 */
     struct dpt_target_sums targets;
     /* Mean and deviation of the values as training sees them, bytes divided by 255: [shape.c]; std
      * is 1 where all values are the same. Columns of a table that hold 0 and 1 alone have 0 and 1,

@@ -54,7 +54,7 @@ void dpt_shard_turn(struct dpt_shard *shard, hid_t file)
     if (!shard->matlab)
         return;
     samples = is_matlab(file, &shard->labels) ? turn_labels(&shard->labels, &images->info) : -1;
-    /* Rows are samples, of pictures [H, W, C, N] the last dimension, unless the labels' number says
+    /* Rows are samples, of images [H, W, C, N] the last dimension, unless the labels' number says
      * otherwise. */
     if (samples >= 0 && images->info.dims[n - 1] != images->info.dims[0]
             ? images->info.dims[0] != samples

@@ -168,7 +168,7 @@ out:
     return status;
 }
 
-/* Writes bytes of a data set, behind `at` of them, and continues its checksum. */
+/* Writes bytes of a data set, after `at` of them, and continues its checksum. */
 static enum dpt_status put(struct dpt_shard_writer *w, size_t set, const void *bytes, size_t n,
                            int64_t at, struct dpt_error *err)
 {
@@ -336,11 +336,12 @@ static enum dpt_status walk_folder(const struct dpt_shard_writer *w, bool remove
         const bool other = other_set(w, entry->d_name, &stale);
 
         if (other && !w->output.force)
-            DPT_TRY(dpt_fail(err, DPT_USAGE,
-                             "%s/%s is there already, from a conversion into another number of "
-                             "shards: a glob like %s-*.h5 would take both; give the same --shards, "
-                             "another --output, or --force to remove it",
-                             w->folder, entry->d_name, w->name));
+            DPT_TRY(dpt_fail(
+                err, DPT_USAGE,
+                "%s/%s exists, from a conversion into another number of shards: a glob like "
+                "%s-*.h5 would take both; give the same --shards, another --output, or --force "
+                "to remove it",
+                w->folder, entry->d_name, w->name));
         if ((stale || (other && remove)) && unlinkat(w->dir, entry->d_name, 0) != 0 && other &&
             errno != ENOENT)
             DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s/%s: cannot remove the older shard", w->folder,
@@ -361,8 +362,7 @@ static enum dpt_status check_prefix(struct dpt_shard_writer *w, struct dpt_error
 
     if (name[0] == '\0')
         return dpt_fail(err, DPT_USAGE,
-                        "--output %s: is a folder; the beginning of the files' names is needed "
-                        "behind it, as in "
+                        "--output %s: is a folder; append the beginning of the files' names, as in "
                         "%s%strain for train-00000-of-%05lld.h5",
                         prefix, prefix, prefix[0] == '\0' ? "data/" : "",
                         (long long)w->output.shards);

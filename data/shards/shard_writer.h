@@ -2,10 +2,10 @@
  * shard_writer: a set of new shards.
  *
  * Contiguous uncompressed uint8 (or float32) /images [N, C, H, W] or [N, D], /labels [N] or [N, K],
- * or of files of pictures, which stay as they are, /files and /offsets [N + 1] instead of /images;
+ * or of image files, which stay as they are, /files and /offsets [N + 1] instead of /images;
  * of a table also how its columns were read, /columns, the samples' names, /id [N], and how much
  * each counts, /weights [N]; a checksum of each data set; under a temporary name until all is
- * written and synced. The same samples give the same bytes.
+ * written and synced. Equal samples give byte-identical files.
  */
 #ifndef DPT_DATA_SHARD_WRITER_H
 #define DPT_DATA_SHARD_WRITER_H
@@ -77,7 +77,7 @@ struct dpt_shard_writer;
 enum dpt_status dpt_shard_writer_open(struct dpt_shard_writer **writer,
                                       const struct dpt_shard_output *output,
                                       const struct dpt_shard_format *format, struct dpt_error *err);
-/* images: n stored samples, files one behind the other; labels: n numbers (targets == 0), which are
+/* images: n stored samples, files one after the other; labels: n numbers (targets == 0), which are
  * overwritten, or targets: n x K; weights: n; ids: n x id_bytes. Errors: BAD_DATA (a label is none
  * of the classes), IO (disk full: names the file), STOPPED. */
 enum dpt_status dpt_shard_writer_add(struct dpt_shard_writer *writer, const void *images,

@@ -207,7 +207,7 @@ static enum dpt_status check_limit(const struct dpt_h5_metadata *s, const char *
         return DPT_OK;
     return dpt_fail(err, DPT_IO,
                     "%s: cannot write: %s bytes and what HDF5 adds are too near the limit of %s "
-                    "bytes a file (ulimit -f)%s",
+                    "bytes per file (ulimit -f)%s",
                     path, dpt_group_digits(need, (long long)bytes),
                     dpt_group_digits(have, (long long)limit.rlim_cur), smaller);
 }
@@ -226,7 +226,7 @@ out:
     return status;
 }
 
-/* The first data set at or behind a byte, or NULL. */
+/* The first data set at or after a byte, or NULL. */
 static const struct dpt_skeleton_set *next_set(const struct dpt_h5_metadata *s, int64_t at)
 {
     const struct dpt_skeleton_set *next = NULL;

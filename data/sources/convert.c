@@ -7,7 +7,7 @@
 
 enum { BATCH_BYTES = 1 << 20 };
 
-/* A conversion under way. */
+/* A conversion in progress. */
 struct converter {
     struct dpt_source *source;
     int64_t batch;   /* samples that are read at once */
@@ -131,7 +131,7 @@ out:
     return status;
 }
 
-/* Bytes of the longest name of a sample, a row's id or a picture's file; 0: they have none. */
+/* Bytes of the longest name of a sample, a row's id or an image's file; 0: they have none. */
 static size_t longest_id(const struct dpt_source *s)
 {
     size_t longest = 1;

@@ -43,10 +43,10 @@ static enum dpt_status take_missing(struct dpt_source *s, struct dpt_error *err)
     state->mean = impute != NULL && strcmp(impute, "mean") == 0;
     state->indicate = s->spec->option[DPT_SOURCE_INDICATOR] != NULL;
     if (state->indicate && !state->impute)
-        DPT_TRY(
-            dpt_fail(err, DPT_USAGE,
-                     "--missing-indicator: nothing is filled; --impute median, or --missing with "
-                     "what stands for no value, fills"));
+        DPT_TRY(dpt_fail(
+            err, DPT_USAGE,
+            "--missing-indicator: nothing is filled; give --impute median, or --missing with "
+            "the text of missing values"));
     if (list != NULL)
         DPT_TRY(dpt_csv_open_text(&csv, list, "--missing", err));
     while (more) {
@@ -74,11 +74,11 @@ static enum dpt_status check_thousands(const struct dpt_columns *c, struct dpt_e
         return dpt_fail(err, DPT_USAGE, "--thousands %c: is part of a number itself", mark);
     if (mark == decimal)
         return dpt_fail(err, DPT_USAGE,
-                        "--thousands %c: is the decimal mark, too; --decimal %c says another", mark,
+                        "--thousands %c: is the decimal mark, too; give --decimal %c", mark,
                         mark == ',' ? '.' : ',');
     if (mark == c->delimiter)
         return dpt_fail(err, DPT_USAGE,
-                        "--thousands %s: stands between columns, too; --delimiter says another",
+                        "--thousands %s: separates columns, too; give another --delimiter",
                         mark == '\t' ? "tab" : (const char[]){mark, '\0'});
     return DPT_OK;
 }
@@ -106,8 +106,8 @@ enum dpt_status dpt_csv_columns_begin(struct dpt_source *s, struct dpt_error *er
             (columns->decimal == 0 ? '.' : columns->decimal) &&
         columns->decimal != ',')
         DPT_TRY(dpt_fail(err, DPT_USAGE,
-                         "the decimal mark and what stands between columns are one character; "
-                         "--delimiter ';' or tab says the other"));
+                         "the decimal mark and the separator of columns are one character; give "
+                         "--delimiter ';' or tab"));
     DPT_TRY(check_thousands(columns, err));
     DPT_TRY(take_missing(s, err));
     DPT_TRY(dpt_csv_dates_begin(s, err));
@@ -228,8 +228,8 @@ static enum dpt_status scan_category(struct dpt_csv_state *state, size_t k, stru
     return dpt_csv_place(state, at, &met->first_unknown, err);
 }
 
-/* Whether an input goes on as a column of two words. A cell that says that its value is missing is
- * none of them, whether --missing lists it or not. */
+/* Whether an input continues as a column of two words. A cell that says that its value is missing
+ * is none of them, whether --missing lists it or not. */
 static bool scan_words(struct dpt_csv_state *state, size_t k)
 {
     const struct dpt_csv_cell *cell = dpt_csv_cell_at(state, state->table.features[k]);

@@ -45,7 +45,7 @@ enum dpt_status dpt_csv_tell_ambiguous(const struct dpt_csv_met *met, struct dpt
 {
     return dpt_fail(err, DPT_BAD_DATA,
                     "%s may have the day or the month first, and so may all dates of its column: "
-                    "--day-first yes or no says it",
+                    "give --day-first yes or no",
                     met->ambiguous);
 }
 

@@ -4,7 +4,7 @@
 
 #include "data/sources/csv_state.h"
 
-static const char what[] = "what the rows are divided by";
+static const char what[] = "the values that rows are divided by";
 
 enum dpt_status dpt_csv_divide_begin(const struct dpt_source *s, struct dpt_error *err)
 {

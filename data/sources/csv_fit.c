@@ -129,10 +129,10 @@ static void tell_missing(const struct dpt_csv_state *state, const struct dpt_col
                        : state->mean ? ", the mean"
                                      : ", the median");
     if (column->indicator)
-        dpt_str_printf(told, "; one more feature is 1 where it was missing");
+        dpt_str_printf(told, "; one more feature is 1 if it was missing");
 }
 
-/* What a column became, behind its name. */
+/* What a column became, after its name. */
 static void tell_column(const struct dpt_source *s, const struct dpt_column *column,
                         enum dpt_column_role role, const struct dpt_csv_met *met,
                         struct dpt_str *told)
@@ -203,7 +203,7 @@ static void tell_name(const struct dpt_csv_table *t, size_t column, struct dpt_s
     dpt_str_printf(told, ": ");
 }
 
-/* Which input or label each column of the file is, among its kind. */
+/* Finds each column's number among the inputs, or among the labels. */
 static enum dpt_status find_places(const struct dpt_csv_table *t, size_t **place,
                                    struct dpt_error *err)
 {
@@ -229,7 +229,7 @@ static bool is_plain(const struct dpt_csv_state *state, size_t column, const siz
            state->inputs[k]->offset == 0;
 }
 
-/* A line a column; of wide tables, such as pictures, one for neighbours that are mere numbers. */
+/* A line per column; of wide tables, such as images, one for neighbours that are mere numbers. */
 static enum dpt_status tell(const struct dpt_source *s, struct dpt_str *told, struct dpt_error *err)
 {
     enum { WIDE = 40 };

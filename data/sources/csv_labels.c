@@ -66,13 +66,13 @@ static enum dpt_status find_name(struct dpt_csv_state *state, size_t column, str
     if (cell->length > labels->longest)
         labels->longest = cell->length;
     if ((labels->names.n + 1) * labels->longest > DPT_CLASS_NAME_BYTES)
-        return dpt_csv_refuse(state, column, err,
-                              "label no. %zu that differs from all before: too many for names of "
-                              "classes; is this the column of the labels?%s",
-                              labels->names.n + 1,
-                              labels->whole && labels->first_word == NULL
-                                  ? " --regression takes numbers as targets"
-                                  : "");
+        return dpt_csv_refuse(
+            state, column, err,
+            "label no. %zu that differs from all before: too many for names of classes; "
+            "check that --label names the right column%s",
+            labels->names.n + 1,
+            labels->whole && labels->first_word == NULL ? " --regression takes numbers as targets"
+                                                        : "");
     name.text = dpt_region_strndup(&state->table.region, cell->text, cell->length);
     return dpt_names_add(&labels->names, name, err);
 }
@@ -191,11 +191,12 @@ static void warn_empty(const struct dpt_source *s)
         if (!dpt_label_numbers_has(numbers, i))
             dpt_str_printf(&list, "%s%lld", told++ > 0 ? ", " : "", (long long)i);
     if (empty > 0 && !list.failed)
-        dpt_log_warn(s->spec->log,
-                     "%s: no row has the class%s %s%s: the model gets %lld outputs all the same; "
-                     "--classes numbers those that occur",
-                     s->paths[0], empty > 1 ? "es" : "", list.text, empty > MOST ? ", …" : "",
-                     (long long)s->info.classes);
+        dpt_log_warn(
+            s->spec->log,
+            "%s: no row has the class%s %s%s: the model still gets %lld outputs; --classes "
+            "numbers those that occur",
+            s->paths[0], empty > 1 ? "es" : "", list.text, empty > MOST ? ", …" : "",
+            (long long)s->info.classes);
     dpt_str_release(&list);
 }
 
@@ -357,9 +358,10 @@ enum dpt_status dpt_csv_class_at(const struct dpt_source *s, size_t column, int3
     else if (s->spec->convert)
         return dpt_fail(err, DPT_BAD_DATA, "%s: changed while it was read", s->paths[0]);
     else
-        return dpt_csv_refuse(state, column, err,
-                              labels->given ? "none of the classes in the job's training data"
-                                            : "no number of a class, and the job's training data, "
-                                              "which could name the classes, do not");
+        return dpt_csv_refuse(
+            state, column, err,
+            labels->given
+                ? "none of the classes in the job's training data"
+                : "no number of a class, and the job's training data do not name the classes");
     return DPT_OK;
 }

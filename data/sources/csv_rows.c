@@ -38,7 +38,7 @@ const char *dpt_csv_other_marks(const struct dpt_csv_state *state, const char *t
     double value;
 
     if (groups && strchr(text, spec->thousands) != NULL && strpbrk(text, "0123456789") != NULL)
-        return "; what --thousands says stands between groups of three digits";
+        return "; the --thousands mark separates groups of three digits";
     if (point && !groups && dpt_csv_number_in(text, '.', ',', &value) == DPT_CSV_NUMBER)
         return dpt_csv_number_in(text, ',', 0, &value) == DPT_CSV_NUMBER
                    ? "; --decimal , or --thousands , reads it as one"
@@ -65,7 +65,7 @@ static const char *cure(const struct dpt_csv_state *state, size_t column)
     if (state->table.hint[0] != '\0')
         return state->table.hint;
     if (state->row == 0 && state->table.names == NULL)
-        return "; are these the names of the columns (--header yes)?";
+        return "; if these are the names of the columns, give --header yes";
     return marks;
 }
 

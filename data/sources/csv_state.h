@@ -1,7 +1,7 @@
 /*
  * csv_state: a CSV source: its table, what its columns become, and what its labels are. Private to
  * source_csv.c, csv_rows.c, csv_labels.c, csv_columns.c, csv_dates.c, csv_spans.c, csv_words.c and
- * csv_fit.c; pictures_labels.c adds what was done to the pictures.
+ * csv_fit.c; pictures_labels.c adds what was done to the images.
  */
 #ifndef DPT_DATA_CSV_STATE_H
 #define DPT_DATA_CSV_STATE_H
@@ -44,7 +44,7 @@ struct dpt_csv_met {
     const char *first_unknown; /* where the first of these is, and what */
     /* The words for 0 and 1, where a column without a role has no others; NULL: it has. */
     const dpt_column_words *words;
-    /* Of dates: whether some has a time of day, and in which order some must have been written;
+    /* Dates only: whether some has a time of day, and in which order some must have been written;
      * where the first of these is, and the first that may be another day in the other order. */
     bool timed;
     enum dpt_date_order order;
@@ -125,7 +125,7 @@ static inline bool dpt_csv_is_missing(const struct dpt_csv_state *state,
 enum dpt_status dpt_csv_refuse(const struct dpt_csv_state *state, size_t column,
                                struct dpt_error *err, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
-/* Which --decimal and --thousands would make a number of the text, behind messages; or "". */
+/* A message's end: the --decimal and --thousands that make the text a number; or "". */
 const char *dpt_csv_other_marks(const struct dpt_csv_state *state, const char *text);
 /* Fails for a cell that had to be a number and is none. */
 enum dpt_status dpt_csv_no_number(const struct dpt_csv_state *state, size_t column,
@@ -153,7 +153,7 @@ enum dpt_status dpt_csv_weight_at(const struct dpt_csv_state *state, float *weig
  * region; *first is NULL before that. Errors: RANK. */
 enum dpt_status dpt_csv_place(struct dpt_csv_state *state, size_t column, const char **first,
                               struct dpt_error *err);
-/* Makes the table hold the next row that is not left out. *more: false behind the last. Errors:
+/* Makes the table hold the next row that is not left out. *more: false after the last. Errors:
  * those of reading. */
 enum dpt_status dpt_csv_next_row(struct dpt_csv_state *state, bool *more, struct dpt_error *err);
 /* Walks over all rows, and leaves the table in front of the first again. what: for the live line;

@@ -343,7 +343,7 @@ static void tell_column(const struct advice *a, size_t k, struct dpt_str *told)
     }
 }
 
-/* Writes what is to be said behind the first line. False: nothing is. */
+/* Writes what is to be said after the first line. False: nothing is. */
 static bool write_advice(struct advice *a, struct dpt_str *text)
 {
     enum { LINES = 12 };

@@ -1,10 +1,10 @@
-/* Pictures that cannot be read: all of them are told at once, or left out. */
+/* Images that cannot be read: all of them are told at once, or left out. */
 #include <string.h>
 
 #include "data/sources/pictures_state.h"
 
-/* Fails for the first class of which `counts` has a picture and none that is good: shards would
- * have nothing to learn it from. lines: one for each bad picture. Errors: BAD_DATA, RANK. */
+/* Fails for the first class of which `counts` has an image and none that is good: shards would
+ * have nothing to learn it from. lines: one for each bad image. Errors: BAD_DATA, RANK. */
 static enum dpt_status check_classes(const struct dpt_source *s, const size_t *counts,
                                      const char *lines, struct dpt_error *err)
 {
@@ -32,13 +32,13 @@ static enum dpt_status check_classes(const struct dpt_source *s, const size_t *c
             end = strchr(first, '\n');
             first = end != NULL ? end + 1 : NULL;
         }
-        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
-                         "%s: none of its %s picture%s can be read, so there is nothing to learn "
-                         "this class from; mend them, or remove the sub-folder%s%.*s",
-                         folder.text, dpt_group_digits(digits, (long long)counts[k + 1]),
-                         counts[k + 1] == 1 ? "" : "s", first != NULL ? "; the first: " : "",
-                         first != NULL ? (int)strcspn(first, "\n") : 0,
-                         first != NULL ? first : ""));
+        DPT_TRY(dpt_fail(
+            err, DPT_BAD_DATA,
+            "%s: none of its %s image%s can be read, so there is nothing to learn this class "
+            "from; repair them, or remove the sub-folder%s%.*s",
+            folder.text, dpt_group_digits(digits, (long long)counts[k + 1]),
+            counts[k + 1] == 1 ? "" : "s", first != NULL ? "; the first: " : "",
+            first != NULL ? (int)strcspn(first, "\n") : 0, first != NULL ? first : ""));
     }
 out:
     dpt_free(any);
@@ -46,7 +46,7 @@ out:
     return status;
 }
 
-/* Pictures of each class; [0]: of none. */
+/* Images of each class; [0]: of none. */
 static enum dpt_status count_classes(const struct dpt_picture_list *list, size_t **counts,
                                      struct dpt_error *err)
 {
@@ -59,7 +59,7 @@ out:
     return status;
 }
 
-/* Logs the bad pictures, of many the first. */
+/* Logs the bad images, of many the first. */
 static void log_bad(const struct dpt_source *s, const char *lines, size_t n)
 {
     enum { SHOWN = 20 };
@@ -94,7 +94,7 @@ enum dpt_status dpt_pictures_tell_bad(const struct dpt_source *s, struct dpt_err
         DPT_TRY(check_classes(s, counts, bad.text, err));
     if (n > 1)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
-                         "%zu of %zu pictures cannot be read; --skip-bad leaves them out", n,
+                         "%zu of %zu images cannot be read; --skip-bad leaves them out", n,
                          list->n));
     *err = found;
     status = DPT_BAD_DATA;
@@ -120,12 +120,12 @@ enum dpt_status dpt_pictures_skip_bad(struct dpt_source *s, struct dpt_error *er
     if (n > 0 && n < all && !state->told.failed)
         DPT_TRY(check_classes(s, counts, state->told.text, err));
     if (list->n == 0)
-        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "none of the %zu pictures can be read; the first: %.*s",
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "none of the %zu images can be read; the first: %.*s",
                          all, (int)strcspn(state->told.text, "\n"), state->told.text));
     if (n > 0)
-        dpt_str_printf(&state->told, "%zu of %zu pictures left out\n", n, all);
+        dpt_str_printf(&state->told, "%zu of %zu images left out\n", n, all);
     if (state->told.failed)
-        DPT_TRY(dpt_fail_memory(err, "the list of bad pictures", (double)n));
+        DPT_TRY(dpt_fail_memory(err, "the list of bad images", (double)n));
     s->info.told = state->told.text;
 out:
     dpt_free(counts);

@@ -1,4 +1,4 @@
-/* Pictures that can be read, but are rarely meant so. */
+/* Images that can be read, but are rarely meant so. */
 #include <string.h>
 #include <strings.h>
 
@@ -52,8 +52,8 @@ static void doubt_depth(const struct dpt_source *s)
     while (most * times * 2 < 1 << 16)
         times *= 2;
     dpt_log_warn(s->spec->log,
-                 "%s: no sample of 16 bits that was looked at is above %d; as 65535 becomes 255, "
-                 "they become %d at most; if they have fewer bits, multiply them by %d first",
+                 "%s: no checked sample of 16 bits is above %d; as 65535 becomes 255, they become "
+                 "%d at most; if they have fewer bits, multiply them by %d first",
                  first, most, (most + 128) / 257, times);
 }
 

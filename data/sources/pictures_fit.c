@@ -1,4 +1,4 @@
-/* What becomes of pictures of another shape, which shards and checkpoints keep. */
+/* What becomes of images of another shape, which shards and checkpoints keep. */
 #include <string.h>
 
 #include "data/sources/pictures_state.h"
@@ -16,7 +16,7 @@ static enum dpt_status keep(struct dpt_source *s, const char *fit, struct dpt_er
     dpt_columns_write(&columns, &text);
     s->info.columns = text.failed ? NULL : dpt_region_strdup(&s->region, text.text);
     if (s->info.columns == NULL)
-        DPT_TRY(dpt_fail_memory(err, "what becomes of pictures", (double)text.length));
+        DPT_TRY(dpt_fail_memory(err, "what becomes of images", (double)text.length));
 out:
     dpt_str_release(&text);
     return status;
@@ -35,10 +35,11 @@ enum dpt_status dpt_pictures_fit(struct dpt_source *s, struct dpt_error *err)
         return DPT_OK;
     fit = dpt_find(text, names, DPT_PICTURE_FIT_COUNT);
     if (fit == DPT_PICTURE_FIT_COUNT && asked == NULL)
-        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
-                         "%s: its pictures were fitted by '%s', which is none of stretch, crop and "
-                         "pad; --fit says one",
-                         model->fit_of, text));
+        DPT_TRY(
+            dpt_fail(err, DPT_BAD_DATA,
+                     "%s: its images were fitted by '%s', which is none of stretch, crop and pad; "
+                     "give --fit",
+                     model->fit_of, text));
     if (fit == DPT_PICTURE_FIT_COUNT)
         DPT_TRY(dpt_fail(err, DPT_USAGE, "--fit %s: stretch, crop or pad", text));
     if (layout->height == 0)
@@ -46,7 +47,7 @@ enum dpt_status dpt_pictures_fit(struct dpt_source *s, struct dpt_error *err)
             dpt_fail(err, DPT_USAGE, "--fit %s: no size: give --size HxW, or --like SHARD", text));
     if (asked != NULL && model->fit != NULL && strcmp(asked, model->fit) != 0)
         dpt_log_warn(s->spec->log,
-                     "--fit %s: the pictures of %s were made with --fit %s; without --fit these "
+                     "--fit %s: the images of %s were made with --fit %s; without --fit these "
                      "are, too",
                      asked, model->fit_of, model->fit);
     layout->fit = (enum dpt_picture_fit)fit;

@@ -1,10 +1,10 @@
-/* Labels of pictures that a CSV file gives, instead of the folders that the pictures lie in. */
+/* Labels of images that a CSV file gives, instead of the folders that the images lie in. */
 #include <string.h>
 
 #include "data/sources/csv_state.h"
 #include "data/sources/pictures_state.h"
 
-/* What a row may call a picture, the best first: its path in the folder, or its name, and both
+/* What a row may call an image, the best first: its path in the folder, or its name, and both
  * without their ends. */
 enum { PATH, PATH_ALONE, NAME, NAME_ALONE, KEYS };
 
@@ -16,7 +16,7 @@ struct found {
 
 struct match {
     struct dpt_source *source;
-    struct dpt_name_index index; /* KEYS of each picture */
+    struct dpt_name_index index; /* KEYS of each image */
     struct dpt_region region;
     struct found missing, doubtful, contrary;
 };
@@ -39,7 +39,7 @@ enum dpt_status dpt_pictures_check_options(const struct dpt_source *s, struct dp
     return DPT_OK;
 }
 
-/* --- which picture a row means ---------------------------------------------------------------- */
+/* --- which image a row means ---------------------------------------------------------------- */
 
 static const char *without_end(struct dpt_region *region, const char *name)
 {
@@ -57,7 +57,7 @@ static enum dpt_status list_names(struct match *m, struct dpt_error *err)
         const char *alone = without_end(&m->region, path);
 
         if (alone == NULL)
-            DPT_TRY(dpt_fail_memory(err, "names of pictures", (double)list->n));
+            DPT_TRY(dpt_fail_memory(err, "names of images", (double)list->n));
         dpt_name_index_add(&m->index, path);
         dpt_name_index_add(&m->index, alone);
         dpt_name_index_add(&m->index, slash != NULL ? slash + 1 : path);
@@ -68,7 +68,7 @@ out:
     return status;
 }
 
-/* How many pictures a text names, of the best kind of name below `kinds`; at: the first two. */
+/* How many images a text names, of the best kind of name below `kinds`; at: the first two. */
 static size_t look_up(const struct match *m, const char *text, size_t kinds, size_t at[2])
 {
     const struct dpt_name_place *first;
@@ -92,7 +92,7 @@ static size_t look_up(const struct match *m, const char *text, size_t kinds, siz
     return n;
 }
 
-/* The same, also where the text has the folder, or more, in front of the path. */
+/* Finds the image, also if the text has the folder, or more, in front of the path. */
 static size_t find_picture(const struct match *m, const char *text, size_t at[2])
 {
     size_t n, kinds = KEYS;
@@ -194,7 +194,7 @@ static void note(struct found *found, const char *first, const char *picture, co
     }
 }
 
-/* Gives each picture its row. */
+/* Gives each image its row. */
 static enum dpt_status match_rows(struct match *m, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -208,7 +208,7 @@ static enum dpt_status match_rows(struct match *m, struct dpt_error *err)
         size_t n;
 
         if (path == NULL)
-            DPT_TRY(dpt_fail_memory(err, "names of pictures", (double)row));
+            DPT_TRY(dpt_fail_memory(err, "names of images", (double)row));
         for (char *c = path; *c != '\0'; c++)
             *c = (char)(*c == '\\' ? '/' : *c); /* as Windows writes paths */
         n = find_picture(m, path, at);
@@ -226,7 +226,7 @@ out:
     return status;
 }
 
-/* What is wrong with some rows ends the conversion; --skip-bad leaves out those without a picture.
+/* What is wrong with some rows ends the conversion; --skip-bad leaves out those without an image.
  */
 static enum dpt_status check_rows(const struct match *m, struct dpt_error *err)
 {
@@ -239,33 +239,34 @@ static enum dpt_status check_rows(const struct match *m, struct dpt_error *err)
     dpt_group_digits(all, rows);
     if (m->contrary.n > 0)
         return dpt_fail(err, DPT_BAD_DATA,
-                        "%s: %s of %s rows name a picture that a row before labels otherwise; the "
+                        "%s: %s of %s rows name an image that a row before labels otherwise; the "
                         "first is '%s'",
                         table->paths[0], dpt_group_digits(some, m->contrary.n), all,
                         m->contrary.first);
     if (m->doubtful.n > 0)
-        return dpt_fail(err, DPT_BAD_DATA,
-                        "%s: %s of %s rows may name several pictures in %s; the first is '%s', "
-                        "which is %s or %s: paths in the folder would say it",
-                        table->paths[0], dpt_group_digits(some, m->doubtful.n), all, s->paths[0],
-                        m->doubtful.first, m->doubtful.picture, m->doubtful.other);
+        return dpt_fail(
+            err, DPT_BAD_DATA,
+            "%s: %s of %s rows may name several images in %s; the first is '%s', which is %s "
+            "or %s: give paths in the folder",
+            table->paths[0], dpt_group_digits(some, m->doubtful.n), all, s->paths[0],
+            m->doubtful.first, m->doubtful.picture, m->doubtful.other);
     if (m->missing.n == 0)
         return DPT_OK;
     if (!skip || m->missing.n == rows)
         return dpt_fail(err, DPT_BAD_DATA,
-                        "%s: %s of %s rows name no picture in %s; the first is '%s', in the column "
+                        "%s: %s of %s rows name no image in %s; the first is '%s', in the column "
                         "'%s'; %s",
                         table->paths[0], dpt_group_digits(some, m->missing.n), all, s->paths[0],
                         m->missing.first, table->info.id,
                         m->missing.n == rows ? "--id says which column names the files"
                                              : "--skip-bad leaves such rows out");
     dpt_log_warn(
-        s->spec->log, "%s: %s of %s rows name no picture in %s and are left out; the first is '%s'",
+        s->spec->log, "%s: %s of %s rows name no image in %s and are left out; the first is '%s'",
         table->paths[0], dpt_group_digits(some, m->missing.n), all, s->paths[0], m->missing.first);
     return DPT_OK;
 }
 
-/* Leaves out the pictures without a row. Sub-folders are no classes. */
+/* Leaves out the images without a row. Sub-folders are no classes. */
 static void keep_labelled(struct dpt_source *s)
 {
     struct dpt_pictures *state = s->state;
@@ -286,7 +287,7 @@ static void keep_labelled(struct dpt_source *s)
     dpt_names_release(&list->classes);
     if (first != NULL)
         dpt_log_info(s->spec->log,
-                     "%s: %s of %s pictures have no row in %s and are left out; the first is %s",
+                     "%s: %s of %s images have no row in %s and are left out; the first is %s",
                      s->paths[0], dpt_group_digits(some, (long long)(all - list->n)),
                      dpt_group_digits(digits, (long long)all), state->table_path, first);
 }
@@ -304,7 +305,7 @@ enum dpt_status dpt_pictures_labels(struct dpt_source *s, struct dpt_error *err)
     if (state->table.info.id == NULL)
         DPT_TRY(dpt_fail(err, DPT_USAGE, "%s: --id says which column names the files",
                          state->table_path));
-    /* Nothing in a first line of words says that it is a header, but that it names no picture. */
+    /* Nothing in a first line of words says that it is a header, but that it names no image. */
     if ((header == NULL || strcmp(header, "auto") == 0) &&
         find_picture(&m, state->table.info.id, at) > 0)
         DPT_TRY(open_table(s, "no", err));

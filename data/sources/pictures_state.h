@@ -1,5 +1,5 @@
 /*
- * pictures_state: a source of pictures. Private to source_pictures.c and pictures_*.c.
+ * pictures_state: a source of images. Private to source_pictures.c and pictures_*.c.
  */
 #ifndef DPT_DATA_PICTURES_STATE_H
 #define DPT_DATA_PICTURES_STATE_H
@@ -21,8 +21,8 @@ struct dpt_pictures {
     int32_t *classes;                 /* [list.classes.n]: the class of each sub-folder */
     struct dpt_picture_format layout; /* height, channels 0: not known yet */
     int64_t *sizes;                   /* [list.n]: bytes of files that are kept; or NULL */
-    struct dpt_str told;              /* which pictures were left out */
-    /* --labels; its rows have their pictures' names. Its state is NULL: sub-folders are classes. */
+    struct dpt_str told;              /* which images were left out */
+    /* --labels; its rows have their images' names. Its state is NULL: sub-folders are classes. */
     struct dpt_source table;
     struct dpt_source_spec table_spec;
     char *table_path;
@@ -38,7 +38,7 @@ struct dpt_pictures {
 enum dpt_status dpt_pictures_fit(struct dpt_source *source, struct dpt_error *err);
 
 /* Warns of what is rarely meant: sub-folders that are called as splits, to become shards; samples
- * of 16 bits that leave the highest ones out. Looks at a few pictures, on rank 0. */
+ * of 16 bits that leave the highest ones out. Looks at a few images, on rank 0. */
 void dpt_pictures_doubt(const struct dpt_source *source);
 
 /* dpt_source_format.tell_bad. */
@@ -52,8 +52,8 @@ enum dpt_status dpt_pictures_skip_bad(struct dpt_source *source, struct dpt_erro
 
 /* Fails for an option that says how --labels is read, where that is not given. Errors: USAGE. */
 enum dpt_status dpt_pictures_check_options(const struct dpt_source *source, struct dpt_error *err);
-/* Reads --labels: the pictures of the list that have a row remain, each with its row, and info says
- * what labels are. Errors: USAGE, BAD_DATA (rows without a picture, or with those of others), IO,
+/* Reads --labels: the images of the list that have a row remain, each with its row, and info says
+ * what labels are. Errors: USAGE, BAD_DATA (rows without an image, or with those of others), IO,
  * RANK. */
 enum dpt_status dpt_pictures_labels(struct dpt_source *source, struct dpt_error *err);
 /* Adds to info.columns and info.told what the columns of --labels became. Errors: RANK. */

@@ -34,8 +34,7 @@ enum dpt_status dpt_predictions_check(const char *path, struct dpt_error *err)
 {
     if (find_kind(path) != NULL)
         return DPT_OK;
-    return dpt_fail(err, DPT_USAGE,
-                    "--out %s: the name's ending says what is written: .csv, .npy or .h5 (.hdf5)",
+    return dpt_fail(err, DPT_USAGE, "--out %s: the name must end in .csv, .npy or .h5 (.hdf5)",
                     path);
 }
 

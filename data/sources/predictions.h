@@ -1,13 +1,13 @@
 /*
  * predictions: a model's predictions for many samples, as a table, an array or an HDF5 file.
  *
- * .csv: a line a sample, below the names of the columns: what it is called (a name of its table's,
- * its file, else its number from 0), what was right where that is known, then its class and the
- * probability of it (and, with all_probabilities, of each class), or the values, or of several
- * labels the probability of each (and, with decided, whether it holds, before these). Numbers are
- * the shortest that read back as the same float32. Values and targets from which an offset was
- * subtracted (data/tables/columns.h) have it again, as float64, in all three formats. A sample
- * whose outputs are not finite has no class, and `nan` as its probability.
+ * .csv: a line per sample, below the names of the columns: what it is called (a name of its
+ * table's, its file, else its number from 0), what was right where that is known, then its class
+ * and the probability of it (and, with all_probabilities, of each class), or the values, or of
+ * several labels the probability of each (and, with decided, whether it holds, before these).
+ * Numbers are the shortest that read back as the same float32. Values and targets from which an
+ * offset was subtracted (data/tables/columns.h) have it again, as float64, in all three formats. A
+ * sample whose outputs are not finite has no class, and `nan` as its probability.
  *
  * .npy: float32 [N, K], the probabilities, or the values.
  *
@@ -23,8 +23,8 @@
  *   attributes of /          checkpoint, step, job, version, and thresholds where classes were
  *                            chosen by some; of /labels: classes, their names
  *
- * The same samples give the same bytes: no time, host or rank count is in it. It needs memory for
- * one batch of samples. The file gets its name only once it is complete and on the disk.
+ * Equal samples give byte-identical files: no time, host or rank count is in it. It needs memory
+ * for one batch of samples. The file gets its name only once it is complete and on the disk.
  */
 #ifndef DPT_DATA_PREDICTIONS_H
 #define DPT_DATA_PREDICTIONS_H

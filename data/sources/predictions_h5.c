@@ -17,7 +17,7 @@ struct state {
     size_t names_room;
 };
 
-/* A data set with so many numbers a sample; 0: one, [N]. */
+/* A data set with so many numbers per sample; 0: one, [N]. */
 static void add_set(struct dpt_predictions *p, enum which which, const char *name, hid_t type,
                     int32_t width)
 {
@@ -39,7 +39,7 @@ static bool names_fit(const struct dpt_predictions_format *f)
     return longest * f->n_classes <= DPT_CLASS_NAME_BYTES;
 }
 
-/* Which data sets there are. */
+/* Lists the file's data sets. */
 static void list_sets(struct dpt_predictions *p)
 {
     const struct dpt_predictions_format *f = &p->format;

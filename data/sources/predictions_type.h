@@ -28,7 +28,7 @@ struct dpt_predictions {
     char *temporary;  /* NULL: none is there */
     int fd;           /* -1: none */
     int64_t done;     /* rows */
-    /* Of the rows that are added, where the format has offsets: with them. */
+    /* The rows that are being added, with their offsets if the format has some. */
     double *values, *targets;
     size_t values_room, targets_room;
     void *state; /* the kind's */

@@ -139,7 +139,7 @@ static enum dpt_status format_of(const char *path, const struct dpt_source_forma
         return DPT_OK; /* also one that cannot be read, which is told with others */
     if (n == 0)
         return dpt_fail(err, DPT_BAD_DATA, "%s: is empty, or cannot be read", path);
-    for (size_t i = FORMATS; i-- > 0;) { /* text, which may be anything, behind npy */
+    for (size_t i = FORMATS; i-- > 0;) { /* text, which may be anything, after npy */
         *format = dpt_source_formats[i];
         if ((*format)->is != NULL && (*format)->is(head, n))
             return DPT_OK;
@@ -213,12 +213,12 @@ static enum dpt_status fit_shape(struct dpt_source *s, struct dpt_error *err)
         return dpt_fail(err, DPT_BAD_DATA, "%s: samples are %s, the model takes %s", s->paths[0],
                         dpt_shape_text(&layout->shape, have), dpt_shape_text(&model->shape, want));
     s->info.shape = model->shape;
-    if (!layout->nhwc) /* numbers a channel, or a column, mean what they meant in training */
+    if (!layout->nhwc) /* numbers per channel, or a column, mean what they meant in training */
         layout->shape = model->shape;
     return DPT_OK;
 }
 
-/* The same where pictures of any size become those of the model (data.resize, data.crop). */
+/* Fits the shape if images of any size become those of the model (data.resize, data.crop). */
 static enum dpt_status fit_view(struct dpt_source *s, struct dpt_error *err)
 {
     const struct dpt_source_model *model = &s->spec->model;

@@ -1,7 +1,7 @@
 /*
  * source: samples in files of any kind that dptrain reads, with or without labels.
  *
- * HDF5 shards, IDX, CIFAR-10, CSV and npy files, and pictures, one by one or folders of them, to be
+ * HDF5 shards, IDX, CIFAR-10, CSV and npy files, and images, one by one or folders of them, to be
  * predicted or to become shards. Memory is one window of samples, whatever the size of the files.
  * To predict, every rank opens all of a source and reads from it what it needs, and a sample
  * becomes what training would have made of it: normalised NCHW floats. One thread fetches; any
@@ -22,43 +22,43 @@
 #define DPT_SOURCE_OPTION_LIST(X)                                                                  \
     X(LABEL, "--label", "COLUMN,...",                                                              \
       "csv: label column by name or number (1 is the first, -1 the last; default)")                \
-    X(HEADER, "--header", "auto|yes|no", "csv: does the first line hold the names of the columns") \
+    X(HEADER, "--header", "auto|yes|no",                                                           \
+      "csv: whether the first line holds the names of the columns")                                \
     X(CLASSES, "--classes", NULL,                                                                  \
       "csv, h5, npy, npz: labels are classes, also numbers that seem to be amounts; csv: by "      \
-      "their "                                                                                     \
-      "names, also where they are numbers")                                                        \
+      "their names, also if they are numbers")                                                     \
     X(REGRESSION, "--regression", NULL,                                                            \
       "csv, h5, idx, npy, npz: labels are targets of a regression, also whole numbers")            \
     X(SHAPE, "--shape", "C,H,W", "csv: the features are an image of this shape")                   \
     X(U8, "--u8", NULL, "csv: store uint8; all features are whole numbers from 0 to 255")          \
-    X(DELIMITER, "--delimiter", "C|tab", "csv: what stands between columns (default: a comma)")    \
+    X(DELIMITER, "--delimiter", "C|tab", "csv: separator of columns (default: a comma)")           \
     X(DECIMAL, "--decimal", "C", "csv: the decimal mark of numbers (default: a point)")            \
     X(THOUSANDS, "--thousands", "C",                                                               \
-      "csv: what stands between groups of digits, as in 1,234.5 (default: nothing)")               \
+      "csv: separator of groups of digits, as in 1,234.5 (default: none)")                         \
     X(MISSING, "--missing", "TEXT,...",                                                            \
       "csv: cells that hold no value, as NA,?, beside empty ones; --impute fills them")            \
     X(IMPUTE, "--impute", "HOW",                                                                   \
-      "csv: what a missing number becomes: median, mean or refuse (median where --missing is "     \
-      "given)")                                                                                    \
+      "csv: value of missing numbers: median, mean or refuse (median if --missing is given)")      \
     X(DROP_MISSING_LABEL, "--drop-missing-label", NULL,                                            \
       "csv: leave out rows whose label is missing; they are counted")                              \
     X(DROP, "--drop", "COL,...", "csv: columns to leave out")                                      \
     X(COLUMNS, "--columns", "COL,...", "csv: the only columns to take as features")                \
     X(ID, "--id", "COLUMN",                                                                        \
-      "csv: names of the rows, which predict gives back; of --labels the files (default: the "     \
+      "csv: names of the rows, which predict prints; with --labels the files (default: the "       \
       "first column)")                                                                             \
     X(CATEGORIES, "--categories", "COL,...",                                                       \
       "csv: columns of words; each word becomes a feature of its own, 0 or 1")                     \
     X(LAYOUT, "--layout", "nchw|nhwc",                                                             \
       "h5, npy, npz: order of the four dimensions (default: nchw)")                                \
-    X(SIZE, "--size", "HxW", "pictures: make all of this size; else they must have one")           \
+    X(SIZE, "--size", "HxW",                                                                       \
+      "pictures: resize all to this size; default: they must have one size")                       \
     X(GREY, "--grey", NULL, "pictures: one channel, also of those in colour")                      \
     X(FIT, "--fit", "HOW",                                                                         \
-      "pictures: of another shape than --size: stretch (default), crop, or pad with black; kept "  \
+      "pictures: fit of other shapes to --size: stretch (default), crop, or pad with black; kept " \
       "with the shards for predict")                                                               \
     X(TABLE, "--labels", "FILE",                                                                   \
-      "pictures: a CSV file of file names and labels, instead of sub-folders; --label, --id and "  \
-      "others say how it is read")                                                                 \
+      "pictures: a CSV file of file names and labels, instead of sub-folders; read as --label, "   \
+      "--id and others say")                                                                       \
     X(KEEP_FILES, "--keep-files", NULL,                                                            \
       "pictures: store the files as they are; training decodes them, to --size")                   \
     X(SKIP_BAD, "--skip-bad", NULL,                                                                \
@@ -66,24 +66,23 @@
     X(LIKE, "--like", "SHARD",                                                                     \
       "csv, pictures: classes and form as in this shard, for a test set beside its training set")  \
     X(SHUFFLE, "--shuffle", "SEED",                                                                \
-      "pictures: store them in an order drawn by this number, not that of their names")            \
+      "pictures: seed of a random order, instead of that of their names")                          \
     X(KEYS, "--keys", "X,Y",                                                                       \
       "h5, npz: names of the arrays of samples and of labels (default: images or x, labels or y)") \
     X(DATES, "--dates", "COL,...",                                                                 \
       "csv: columns of dates, as 2024-03-01 13:45 or 01.03.2024; they become the year, and sines " \
-      "and cosines of month, day of year, weekday and, where there are times, hour")               \
+      "and cosines of month, day of year, weekday and, if there are times, hour")                  \
     X(DAY_FIRST, "--day-first", "auto|yes|no",                                                     \
-      "csv: which number of dates as 03/04/2024 is the day (auto: where some tells, as 13/04)")    \
+      "csv: whether the day comes first in dates as 03/04/2024 (auto: if some date tells)")        \
     X(INDICATOR, "--missing-indicator", NULL,                                                      \
-      "csv: each column of which missing values are filled gets one more feature, 1 where one "    \
-      "was")                                                                                       \
+      "csv: add a feature to each column whose missing values are filled: 1 if one was missing")   \
     X(WEIGHT, "--weight", "COLUMN",                                                                \
-      "csv: how much each row counts, a number >= 0, kept as /weights; no feature")                \
+      "csv: weight of each row, a number >= 0, kept as /weights; no feature")                      \
     X(GROUP, "--group", "COLUMN",                                                                  \
-      "csv: with --split, rows with the same text here go into one part; no feature unless named " \
+      "csv: with --split, keep rows with equal text here in one part; no feature unless named "    \
       "elsewhere")                                                                                 \
     X(TIME, "--time", "COLUMN",                                                                    \
-      "csv: with --split, the latest rows are the test part: dates or numbers; no feature unless " \
+      "csv: with --split, test on the latest rows by these dates or numbers; no feature unless "   \
       "named elsewhere")
 
 enum dpt_source_option {
@@ -165,7 +164,7 @@ struct dpt_source_model {
                                 * [n_labels], or NULL */
     size_t n_labels;
     const double *offsets; /* [n_labels] what was subtracted from each; NULL: nothing from any */
-    const char *fit;       /* what was done to the sides of pictures: --fit; NULL: not known */
+    const char *fit;       /* what was done to the sides of images: --fit; NULL: not known */
     const char *fit_of;    /* likewise */
 };
 
@@ -198,8 +197,8 @@ struct dpt_source_spec {
     bool dry_run;              /* all is read and told, nothing is written */
     const char *const *labels; /* files of labels of idx and npy inputs: none, or one each */
     size_t n_labels;
-    const struct dpt_shape *shape; /* what pictures are made to, where the model's is not known, or
-                                      is no picture's; NULL: not given */
+    const struct dpt_shape *shape; /* what images are made to, where the model's is not known, or
+                                      is not an image's; NULL: not given */
     bool classes;                  /* the loss wants classes, else targets */
     int32_t outputs;               /* of targets, where these are wanted; 0: not known */
     const struct dpt_data_conf *conf;
@@ -236,7 +235,7 @@ struct dpt_source_info {
     int64_t samples;
     struct dpt_shape shape; /* of one, as the model gets it */
     enum dpt_truth truth;   /* what comes with the samples */
-    int32_t width;          /* VECTOR: numbers a sample */
+    int32_t width;          /* VECTOR: numbers per sample */
     bool weighted;          /* each sample has a weight; of a source that becomes shards */
     /* How the samples are divided, of one that is: [samples] the group of each, below n_groups, or
      * its time, all finite; NULL: at random. */
@@ -251,7 +250,7 @@ struct dpt_source_info {
     const char *const *class_names; /* [classes], or NULL */
     const int64_t *sizes;           /* [samples]: bytes of their files, which are kept; or NULL */
     const char *columns;            /* the text that shards keep of their columns, or NULL */
-    const char *told; /* what was done to each column or which pictures were left out, a line each,
+    const char *told; /* what was done to each column or which images were left out, a line each,
                        * or NULL */
 };
 
@@ -269,7 +268,7 @@ void dpt_source_close(struct dpt_source *source);
 enum dpt_status dpt_source_fetch(struct dpt_source *source, int64_t first, int64_t n,
                                  struct dpt_error *err);
 /* Fills one of the fetched samples as normalised floats [c][h][w], as the model takes it. scratch:
- * of dpt_source_scratch floats. Errors: BAD_DATA (a damaged picture, a value that is not finite),
+ * of dpt_source_scratch floats. Errors: BAD_DATA (a damaged image, a value that is not finite),
  * RANK. */
 size_t dpt_source_scratch(const struct dpt_source *source);
 enum dpt_status dpt_source_fill(const struct dpt_source *source, int64_t sample, float *input,
@@ -285,7 +284,7 @@ const struct dpt_source_info *dpt_source_info(const struct dpt_source *source);
 /* The name of a sample of a named source; borrowed. */
 const char *dpt_source_name(const struct dpt_source *source, int64_t sample);
 
-/* What a conversion made: one set of shards, or one a part. Zero-initialise, release. */
+/* What a conversion made: one set of shards, or one per part. Zero-initialise, release. */
 struct dpt_conversion {
     size_t parts;
     const char *part[DPT_SOURCE_PARTS];               /* "train"; NULL: there is one */

@@ -15,7 +15,7 @@
 /* The files that are open. */
 struct state {
     struct dpt_array images, labels;
-    /* Of an archive: what the two are called, NULL: no labels; and what messages say. */
+    /* Archives only: the names of the two arrays, NULL: no labels; and what messages call them. */
     const char *x, *y;
     char shown_x[512], shown_y[512];
     size_t part;  /* n_parts: none */
@@ -67,18 +67,19 @@ static enum dpt_status check_idx(const struct dpt_array *images, const struct dp
     const char *a = images->in.path;
 
     if (images->npy.n_dims == 1 && path != NULL && labels->npy.n_dims > 1)
-        return dpt_fail(err, DPT_BAD_DATA,
-                        "%s: holds labels (magic number 00 00 08 01) and %s images (00 00 08 "
-                        "%02x): swapped? Images come first",
-                        a, path, labels->npy.n_dims);
+        return dpt_fail(
+            err, DPT_BAD_DATA,
+            "%s: holds labels (magic number 00 00 08 01) and %s images (00 00 08 %02x): give "
+            "the images first",
+            a, path, labels->npy.n_dims);
     if (images->npy.n_dims == 1)
         return dpt_fail(err, DPT_BAD_DATA,
-                        "%s: has magic number 00 00 08 01: labels, where images are wanted%s", a,
+                        "%s: has magic number 00 00 08 01: labels, where images are required%s", a,
                         path == NULL ? "; --labels takes them beside their images" : "");
     if (path != NULL && labels->npy.n_dims != 1)
         return dpt_fail(
             err, DPT_BAD_DATA,
-            "%s: has magic number 00 00 08 %02x: images, where labels (00 00 08 01) are wanted",
+            "%s: has magic number 00 00 08 %02x: images, where labels (00 00 08 01) are required",
             path, labels->npy.n_dims);
     return DPT_OK;
 }
@@ -271,7 +272,7 @@ out:
     return status;
 }
 
-/* Decides what labels of one number a sample are, once all were seen. */
+/* Decides what labels of one number per sample are, once all were seen. */
 static void decide_labels(struct dpt_source *s)
 {
     struct state *state = s->state;
@@ -288,7 +289,7 @@ static void decide_labels(struct dpt_source *s)
     if (classes && floats && s->spec->log != NULL)
         dpt_log_warn(s->spec->log,
                      "%s: the labels are whole numbers, stored as floats: taken as %lld classes; "
-                     "--regression takes them as numbers to predict",
+                     "--regression takes them as regression targets",
                      state->labels.in.path, (long long)numbers->largest + 1);
 }
 
@@ -407,7 +408,7 @@ static enum dpt_status read_classes(struct dpt_source *s, int64_t row, int64_t n
                              "%s: the label of sample %lld is %.17g: no number of a class%s",
                              labels->in.path, (long long)(row + i),
                              dpt_npy_real(&labels->npy, state->raw + i * labels->npy.size),
-                             s->spec->convert ? "; --regression takes numbers to predict" : ""));
+                             s->spec->convert ? "; --regression takes regression targets" : ""));
     }
 out:
     return status;
@@ -456,13 +457,12 @@ const struct dpt_source_format dpt_source_npy = {
     .help = "NumPy arrays",
     .inputs = "IMAGES.npy LABELS.npy",
     .summary = "NumPy arrays as numpy.save writes them",
-    .details =
-        "Images [N,D], [N,H,W], [N,C,H,W] or, with --layout nhwc, [N,H,W,C], of uint8, "
-        "float32 or float64 (becomes "
-        "float32). Labels [N] that are whole numbers from 0 are classes, unless they are too many "
-        "for their samples or leave out too many, as amounts do (--classes and --regression say "
-        "it); other floats [N], and any numbers [N,K], are targets: several labels, "
-        "probabilities of classes, numbers to predict.",
+    .details = "Images [N,D], [N,H,W], [N,C,H,W] or, with --layout nhwc, [N,H,W,C], of uint8, "
+               "float32 or float64 (becomes float32). Labels [N] that are whole numbers from 0 "
+               "are classes, unless they are too many for their samples or leave out too many, "
+               "as amounts do (--classes and --regression decide it); other floats [N], and any "
+               "numbers [N,K], are targets: multi-label, probabilities of classes, or "
+               "regression.",
     .options = 1ull << DPT_SOURCE_LAYOUT | 1ull << DPT_SOURCE_LABELS |
                1ull << DPT_SOURCE_REGRESSION | 1ull << DPT_SOURCE_CLASSES,
     .is = is_npy,

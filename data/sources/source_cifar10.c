@@ -66,10 +66,10 @@ static enum dpt_status read_some(struct state *state, int64_t most, int64_t *n,
     *n = (int64_t)(got / RECORD);
     for (int64_t i = 0; i < *n; i++)
         if (state->records[i][0] >= CLASSES)
-            DPT_TRY(
-                dpt_fail(err, DPT_BAD_DATA, "%s: the label of record %lld is %d, not 0 to 9%s",
-                         in->path, (long long)(state->row + i), (int)state->records[i][0],
-                         state->row + i == 0 ? ": is this the binary version of CIFAR-10?" : ""));
+            DPT_TRY(dpt_fail(
+                err, DPT_BAD_DATA, "%s: the label of record %lld is %d, not 0 to 9%s", in->path,
+                (long long)(state->row + i), (int)state->records[i][0],
+                state->row + i == 0 ? ": check that this is the binary version of CIFAR-10" : ""));
     state->row += *n;
 out:
     return status;

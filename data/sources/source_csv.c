@@ -73,8 +73,8 @@ static enum dpt_status open_table(struct dpt_source *s, const char *label, struc
     return status;
 }
 
-/* Which columns hold labels, where nobody said it: as many as there are beyond what the model
- * takes, and these are the last. */
+/* Guesses the label columns if none were named: the last ones, as many as there are beyond what
+ * the model takes. */
 static enum dpt_status guess_labels(struct dpt_source *s, struct dpt_error *err)
 {
     struct dpt_csv_state *state = s->state;
@@ -85,11 +85,12 @@ static enum dpt_status guess_labels(struct dpt_source *s, struct dpt_error *err)
     if (!s->spec->model.known || (int64_t)columns == takes)
         return DPT_OK;
     if ((int64_t)columns != takes + labels)
-        return dpt_fail(err, DPT_BAD_DATA,
-                        "%s: has %zu columns; the model takes %lld, or %lld with the label%s in "
-                        "the last; --label says which column holds labels",
-                        s->paths[0], columns, (long long)takes, (long long)takes + labels,
-                        labels == 1 ? "" : "s");
+        return dpt_fail(
+            err, DPT_BAD_DATA,
+            "%s: has %zu columns; the model takes %lld, or %lld with the label%s in the "
+            "last; give the column of the labels by --label",
+            s->paths[0], columns, (long long)takes, (long long)takes + labels,
+            labels == 1 ? "" : "s");
     for (int64_t i = labels; i > 0; i--)
         dpt_str_printf(&state->label, "%s-%lld", i < labels ? "," : "", (long long)i);
     if (state->label.failed)
@@ -156,7 +157,7 @@ static enum dpt_status take_like(struct dpt_source *s, struct dpt_error *err)
         return DPT_OK;
     if (s->layout.u8 || option[DPT_SOURCE_SHAPE] != NULL)
         DPT_TRY(dpt_fail(err, DPT_USAGE,
-                         "--like says how rows are stored; leave --u8 and --shape out"));
+                         "--like decides how rows are stored; leave --u8 and --shape out"));
     DPT_TRY(dpt_source_model_of(&s->like, labels->shard, !labels->regression, &s->region, err));
     if (s->like.columns != NULL &&
         (option[DPT_SOURCE_DROP] != NULL || option[DPT_SOURCE_COLUMNS] != NULL ||
@@ -165,7 +166,7 @@ static enum dpt_status take_like(struct dpt_source *s, struct dpt_error *err)
          option[DPT_SOURCE_INDICATOR] != NULL))
         DPT_TRY(
             dpt_fail(err, DPT_USAGE,
-                     "--like says what becomes of the columns; leave --drop, --columns, "
+                     "--like decides what becomes of the columns; leave --drop, --columns, "
                      "--categories, --dates, --day-first, --impute and --missing-indicator out"));
     labels->regression = labels->regression || s->like.targets;
     s->layout.u8 = s->like.u8;
@@ -184,7 +185,7 @@ static enum dpt_status fit_like(struct dpt_source *s, struct dpt_error *err)
         return DPT_OK;
     if (dpt_shape_size(&like->shape) != features)
         return dpt_fail(err, DPT_BAD_DATA,
-                        "%s: has %d columns beside the label, %s has %lld numbers a sample",
+                        "%s: has %d columns beside the label, %s has %lld numbers per sample",
                         s->paths[0], features, s->spec->option[DPT_SOURCE_LIKE],
                         (long long)dpt_shape_size(&like->shape));
     if (!like->shape.flat)
@@ -217,10 +218,11 @@ static enum dpt_status open_to_convert(struct dpt_source *s, struct dpt_error *e
                          "%s: lacks the label that %s was made with; --label names its column",
                          s->paths[0], labels->shard));
     if (s->spec->labels_only && label == NULL && !state->known && state->table.columns > 2)
-        DPT_TRY(dpt_fail(err, DPT_USAGE,
-                         "%s: has %zu columns: --label says which is the label, or which are the "
-                         "labels, --id which names the files (default: the first)",
-                         s->paths[0], state->table.columns));
+        DPT_TRY(dpt_fail(
+            err, DPT_USAGE,
+            "%s: has %zu columns: give the column or columns of the labels by --label, that "
+            "of the files' names by --id (default: the first)",
+            s->paths[0], state->table.columns));
     if (state->table.n_labels > 1 && labels->named)
         DPT_TRY(dpt_fail(err, DPT_USAGE, "--classes takes one label column, --label names %zu",
                          state->table.n_labels));
@@ -388,20 +390,20 @@ const struct dpt_source_format dpt_source_csv = {
     .help = "comma-separated text",
     .inputs = "FILE...",
     .summary = "comma-separated text (RFC 4180), gzipped or not: features and labels in columns",
-    .details =
-        "Features become float32 [N,D], or [N,C,H,W] with --shape, or uint8 with --u8. "
-        "Labels that are whole numbers are classes, those below 0 by their names, unless they are "
-        "too many for their rows or leave out too many, as amounts do (--classes and --regression "
-        "say it); words become classes in sorted order, their names an attribute of /labels; other "
-        "numbers, several "
-        "label columns and --regression make targets [N,K], in which yes is 1 and no is 0. A "
-        "feature of nothing but true and false, yes and no, y and n, t and f, or on and off is a "
-        "number, 0 or 1. Numbers may have a unit, as $5 or 5%, which is 0.05; lines that begin "
-        "with # and are not as long as the others are comments. With a header or one of the "
-        "options for columns the shards keep in /columns what each column became, and so do "
-        "checkpoints: predict finds columns by their names, of which no two may be alike. In a "
-        "list of columns, a name that holds a comma stands in quotes: '\"price, EUR\",size'. A "
-        "test set goes with --like TRAINSHARD, so that its columns and classes are the same.",
+    .details = "Features become float32 [N,D], or [N,C,H,W] with --shape, or uint8 with --u8. "
+               "Labels that are whole numbers are classes, those below 0 by their names, unless "
+               "they are too many for their rows or leave out too many, as amounts do "
+               "(--classes and --regression decide it); words become classes in sorted order, "
+               "their names an attribute of /labels; other numbers, several label columns and "
+               "--regression make targets [N,K], in which yes is 1 and no is 0. A feature of "
+               "nothing but true and false, yes and no, y and n, t and f, or on and off is a "
+               "number, 0 or 1. Numbers may have a unit, as $5 or 5%, which is 0.05; lines that "
+               "begin with # and are not as long as the others are comments. With a header or "
+               "one of the options for columns the shards keep in /columns what each column "
+               "became, and so do checkpoints: predict finds columns by their names, of which "
+               "no two may be alike. In a list of columns, a name that holds a comma stands in "
+               "quotes: '\"price, EUR\",size'. A test set goes with --like TRAINSHARD, so that "
+               "its columns and classes are the same.",
     .options = 1ull << DPT_SOURCE_LIKE | 1ull << DPT_SOURCE_LABEL | 1ull << DPT_SOURCE_HEADER |
                1ull << DPT_SOURCE_CLASSES | 1ull << DPT_SOURCE_REGRESSION |
                1ull << DPT_SOURCE_SHAPE | 1ull << DPT_SOURCE_U8 | 1ull << DPT_SOURCE_DELIMITER |

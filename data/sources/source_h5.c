@@ -17,7 +17,7 @@ struct state {
     size_t attached; /* the one that is, n_parts: none */
     char **ids;      /* [n_parts] the samples' names, [samples] of `stride` bytes; NULL: none */
     size_t *stride;  /* [n_parts] */
-    uint8_t *files;  /* of shards that keep files: those of the window, one behind the other */
+    uint8_t *files;  /* of shards that keep files: those of the window, one after the other */
     size_t room;
     bool told; /* that numbers became one as float32 */
 };
@@ -189,7 +189,7 @@ static enum dpt_status decide_labels(struct dpt_source *s, bool *classes, struct
     if (!whole && !said && s->spec->log != NULL)
         dpt_log_warn(s->spec->log,
                      "%s: the labels are whole numbers, stored as floats: taken as %lld classes; "
-                     "--regression takes them as numbers to predict",
+                     "--regression takes them as regression targets",
                      first->path, (long long)n);
     if (first->names.n > 0 && (int64_t)first->names.n >= n) {
         s->info.class_names = first->names.at;

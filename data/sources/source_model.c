@@ -108,7 +108,7 @@ static enum dpt_status keep_columns(struct dpt_source_model *model, const char *
     struct dpt_columns parsed = {0};
 
     DPT_TRY(take_text(model, columns, from, &parsed, region, err));
-    /* Of several labels, these are the words for 0 and 1. */
+    /* In multi-label tables the values are the words for 0 and 1, not classes. */
     for (size_t i = 0; i < parsed.n && model->n_classes == 0 && model->n_labels < 2; i++) {
         const struct dpt_column *label = &parsed.at[i];
         const char **names;
@@ -129,8 +129,7 @@ out:
     return status;
 }
 
-/* Several labels at once are called as the file's attribute `classes` says, where no columns name
- * them. */
+/* Multi-label outputs are named by the file's attribute `classes` if no columns name them. */
 static void name_labels(struct dpt_source_model *model)
 {
     model->labels = model->classes;

@@ -1,5 +1,5 @@
 /*
- * Pictures as samples: files, or folders of them; for shards one folder with a sub-folder a class.
+ * Images as samples: files, or folders of them; for shards one folder with a sub-folder per class.
  * Each thread that predicts decodes those of its own micro-batches.
  */
 #include <stdio.h>
@@ -44,7 +44,7 @@ static enum dpt_status shuffle(struct dpt_source *s, struct dpt_error *err)
         return dpt_fail(err, DPT_USAGE, "--shuffle %s: must be a whole number from 0 on", text);
     drawn = malloc(list->n * sizeof *drawn);
     if (drawn == NULL)
-        return dpt_fail_memory(err, "the list of pictures", (double)list->n * sizeof *drawn);
+        return dpt_fail_memory(err, "the list of images", (double)list->n * sizeof *drawn);
     for (size_t i = 0; i < list->n; i++)
         drawn[i] = list->entries[dpt_permute(seed, DPT_RANDOM_SHUFFLE, 0, list->n, i)];
     free(list->entries);
@@ -67,12 +67,11 @@ static enum dpt_status take_like(struct dpt_source *s, struct dpt_error *err)
         return DPT_OK;
     if (layout->height > 0 || layout->channels > 0)
         DPT_TRY(dpt_fail(err, DPT_USAGE,
-                         "--like says of what size and colour they are; leave "
-                         "--size and --grey out"));
+                         "--like decides size and colour; leave --size and --grey out"));
     DPT_TRY(dpt_source_model_of(&s->like, path, !table, &s->region, err));
     if (!s->like.u8 || shape->flat || (shape->c != 1 && shape->c != 3))
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
-                         "--like: %s holds samples of %s %s, which are no pictures", path,
+                         "--like: %s holds samples of %s %s, which are not images", path,
                          dpt_shape_text(shape, text), s->like.u8 ? "uint8" : "float32"));
     if (s->like.n_classes == 0 && !table)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "--like: %s does not name its classes", path));
@@ -82,7 +81,7 @@ out:
     return status;
 }
 
-/* Each picture needs a class, and each class a picture. */
+/* Each image needs a class, and each class an image. */
 static enum dpt_status check_list(const struct dpt_source *s, struct dpt_error *err)
 {
     const struct dpt_picture_list *list = &((struct dpt_pictures *)s->state)->list;
@@ -90,24 +89,24 @@ static enum dpt_status check_list(const struct dpt_source *s, struct dpt_error *
 
     if (list->classes.n == 0)
         return dpt_fail(err, DPT_BAD_DATA,
-                        "%s: holds pictures, but no sub-folders: a sub-folder a class is needed, "
+                        "%s: holds images, but no sub-folders: a sub-folder per class is needed, "
                         "as in %s/cat/1.png and %s/dog/1.png; or --labels FILE, a CSV file that "
                         "has their labels",
                         folder, folder, folder);
     for (size_t i = 0; i < list->n; i++)
         if (list->entries[i].class < 0)
-            return dpt_fail(err, DPT_BAD_DATA,
-                            "%s: lies beside the sub-folders of the classes: of which class is it? "
-                            "Move it into one of them",
-                            list->entries[i].path);
+            return dpt_fail(
+                err, DPT_BAD_DATA,
+                "%s: lies beside the sub-folders of the classes: move it into one of them",
+                list->entries[i].path);
     if (list->empty != NULL)
         return dpt_fail(err, DPT_BAD_DATA,
-                        "%s: holds no picture (" DPT_PICTURE_ENDS "), so there is nothing to learn "
+                        "%s: holds no image (" DPT_PICTURE_ENDS "), so there is nothing to learn "
                         "this class from; remove the sub-folder or fill it",
                         list->empty);
     if (list->classes.n == 1 && s->spec->log != NULL && s->info.classes < 2)
-        dpt_log_warn(s->spec->log, "%s: one class only, '%s': there is nothing to tell apart",
-                     folder, list->class_names[0]);
+        dpt_log_warn(s->spec->log, "%s: one class only, '%s': there is nothing to learn", folder,
+                     list->class_names[0]);
     return DPT_OK;
 }
 
@@ -172,7 +171,7 @@ static enum dpt_status find_form(struct dpt_source *s, struct dpt_error *err)
                              "makes all of one size",
                              state->list.entries[0].path, layout->height, layout->width, path,
                              one.height, one.width, layout->height, layout->width));
-        dpt_log_live_count(s->spec->log, &shown, "looking at pictures", (int64_t)i,
+        dpt_log_live_count(s->spec->log, &shown, "looking at images", (int64_t)i,
                            (int64_t)state->list.n);
     }
 out:
@@ -234,7 +233,7 @@ out:
     return status;
 }
 
-/* --- to be predicted -------------------------------------------------------------------------- */
+/* --- for prediction -------------------------------------------------------------------------- */
 
 /* The model's number of a class by its sub-folder's name; -1: none. */
 static int32_t class_of(const struct dpt_source *s, const struct dpt_picture_list *list, size_t i)
@@ -272,10 +271,11 @@ static enum dpt_status find_truth(struct dpt_source *s, struct dpt_error *err)
     for (size_t i = 0; i < list->classes.n; i++) {
         state->classes[i] = class_of(s, list, i);
         if (state->classes[i] < 0) {
-            dpt_log_info(s->spec->log,
-                         "the sub-folders are not called as the model's classes ('%s' is none), so "
-                         "they are taken for no labels",
-                         list->class_names[i]);
+            dpt_log_info(
+                s->spec->log,
+                "the sub-folders do not have the names of the model's classes ('%s' is none), so "
+                "they are not used as labels",
+                list->class_names[i]);
             return DPT_OK;
         }
     }
@@ -284,7 +284,7 @@ out:
     return status;
 }
 
-/* One line about what happens to pictures of another size or colour; by the first of them. */
+/* One line about what happens to images of another size or colour; by the first of them. */
 static enum dpt_status tell_scaling(const struct dpt_source *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -312,13 +312,13 @@ static enum dpt_status tell_scaling(const struct dpt_source *s, struct dpt_error
     dpt_pictures_doubt(s);
     if (s->spec->model.seen && !s->spec->model.u8)
         dpt_log_warn(s->spec->log,
-                     "the job's training data are float32, not bytes; pictures are divided by 255, "
+                     "the job's training data are float32, not bytes; images are divided by 255, "
                      "which may not be what was done to those");
 out:
     return status;
 }
 
-/* What pictures are to be made: what the model takes, or what the training data were before
+/* What images are to be made: what the model takes, or what the training data were before
  * data.resize and data.crop; what is not known of that, data.resize would have made the same. */
 static enum dpt_status choose_shape(const struct dpt_source *s, struct dpt_shape *shape,
                                     struct dpt_error *err)
@@ -337,10 +337,11 @@ static enum dpt_status choose_shape(const struct dpt_source *s, struct dpt_shape
         shape->w = (int32_t)conf->resize.at[conf->resize.n - 1];
     }
     if (!model->known || shape->h == 0)
-        return dpt_fail(err, DPT_BAD_DATA,
-                        "what size do the pictures have to be%s? The job's training data, which "
-                        "tell, are not there: --shape C,H,W says it, as in 1,28,28",
-                        conf->crop.n > 0 ? " before data.crop" : "");
+        return dpt_fail(
+            err, DPT_BAD_DATA,
+            "the size of images%s is unknown, as the job's training data are missing: give "
+            "--shape C,H,W, as in 1,28,28",
+            conf->crop.n > 0 ? " before data.crop" : "");
     return DPT_OK;
 }
 
@@ -354,10 +355,11 @@ static enum dpt_status open_to_predict(struct dpt_source *s, struct dpt_error *e
 
     DPT_TRY(choose_shape(s, shape, err));
     if (shape->flat || (shape->c != 1 && shape->c != 3))
-        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
-                         "the model takes samples of %s, which are no pictures: --shape 1,H,W or "
-                         "3,H,W says of what size they are to be",
-                         dpt_shape_text(shape, text)));
+        DPT_TRY(dpt_fail(
+            err, DPT_BAD_DATA,
+            "the model takes samples of %s, which are not images: give their size by --shape "
+            "1,H,W or 3,H,W",
+            dpt_shape_text(shape, text)));
     state->layout = (struct dpt_picture_format){shape->c, shape->h, shape->w,
                                                 s->spec->option[DPT_SOURCE_INVERT] != NULL,
                                                 DPT_PICTURE_STRETCH};
@@ -468,22 +470,20 @@ const struct dpt_source_format dpt_source_pictures = {
     .name = "pictures",
     .help = DPT_PICTURE_FORMATS " files, or folders of them",
     .inputs = "FOLDER",
-    .summary = "a folder of files (" DPT_PICTURE_FORMATS "), with a sub-folder a class",
-    .details =
-        "FOLDER/CLASS/... with pictures at any depth become uint8 [N,C,H,W], grey where all "
-        "are grey, in the order of their names. The sub-folders' names, sorted (numbers by "
-        "their value), are the classes, an attribute of /labels. Transparent is white; JPEG, "
-        "PNG, TIFF and WebP are turned upright as they say; of several pictures in a GIF or TIFF "
-        "the "
-        "first counts; --size stretches, unless --fit says otherwise, which is "
-        "kept for predict and --like. --keep-files stores the files themselves, uint8 /files and "
-        "/offsets, which training decodes to the same. All "
-        "pictures that cannot be read are told, of many the first, or left out by --skip-bad. A "
-        "test set goes with "
-        "--like TRAINSHARD, so that its classes have the same numbers. With --labels FILE a CSV "
-        "file has a row a picture instead: its path in FOLDER or its name, with or without what "
-        "follows the last point, and its label, which is read as csv reads labels. Pictures "
-        "without a row are left out; rows without a picture are told, or left out by --skip-bad.",
+    .summary = "a folder of files (" DPT_PICTURE_FORMATS "), with a sub-folder per class",
+    .details = "FOLDER/CLASS/... with images at any depth become uint8 [N,C,H,W], grey if all "
+               "are grey, in the order of their names. The sub-folders' names, sorted (numbers "
+               "by their value), are the classes, an attribute of /labels. Transparent is "
+               "white; JPEG, PNG, TIFF and WebP are turned upright as they say; of several "
+               "images in a GIF or TIFF the first counts; --size stretches, unless --fit is "
+               "given, which is kept for predict and --like. --keep-files stores the files "
+               "themselves, uint8 /files and /offsets, which training decodes to the same. All "
+               "images that cannot be read are listed, the first if there are many, or left out "
+               "by --skip-bad. A test set goes with --like TRAINSHARD, so that its classes have "
+               "the same numbers. With --labels FILE a CSV file has a row per image instead: "
+               "its path in FOLDER or its name, with or without its suffix, and its label, "
+               "which is read as csv reads labels. Images without a row are left out; rows "
+               "without an image are an error, or left out by --skip-bad.",
     .options = 1ull << DPT_SOURCE_SIZE | 1ull << DPT_SOURCE_GREY | 1ull << DPT_SOURCE_LIKE |
                1ull << DPT_SOURCE_SHUFFLE | 1ull << DPT_SOURCE_INVERT | 1ull << DPT_SOURCE_FIT |
                1ull << DPT_SOURCE_SKIP_BAD | 1ull << DPT_SOURCE_KEEP_FILES |

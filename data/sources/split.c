@@ -126,7 +126,7 @@ out:
 }
 
 /* Where a part begins that the at-th of n sorted times would open: samples of one time stay
- * together, so with the first of them or behind the last, whatever is nearer, but not at the very
+ * together, so with the first of them or after the last, whatever is nearer, but not at the very
  * first. */
 static double begin_at(const double *sorted, int64_t n, int64_t at)
 {
@@ -189,7 +189,7 @@ enum dpt_status dpt_source_split_assign(const struct dpt_source_split *split,
         got[part[i]]++;
     for (size_t p = 0; p < split->n; p++)
         if (got[p] == 0)
-            DPT_TRY(dpt_fail(err, DPT_USAGE, "--split: of %lld %s none is left for the part %s",
+            DPT_TRY(dpt_fail(err, DPT_USAGE, "--split: %lld %s leave none for the part %s",
                              (long long)(groups ? info->n_groups : info->samples),
                              groups ? "groups" : "samples", dpt_source_split_name(split, p)));
 out:

@@ -14,7 +14,7 @@
 
 enum { DPT_IDX_DIMS = 4 };
 
-/* A file open behind its header, read in rows: all numbers of one sample. Zero-initialise; close
+/* A file open after its header, read in rows: all numbers of one sample. Zero-initialise; close
  * `in`. */
 struct dpt_array {
     struct dpt_input in;
@@ -35,7 +35,7 @@ enum dpt_status dpt_array_open_npz(struct dpt_array *a, const char *path, const 
 enum dpt_status dpt_array_open_idx(struct dpt_array *a, const char *path,
                                    const volatile sig_atomic_t *stop, struct dpt_error *err);
 
-/* Rows [row, row + n) as they lie in the file; behind the last one nothing may be left. Going on
+/* Rows [row, row + n) as they lie in the file; after the last one nothing may be left. Continuing
  * where the last call ended is cheap, going back is slow in gzipped files. Errors: BAD_DATA, IO. */
 enum dpt_status dpt_array_read(struct dpt_array *a, int64_t row, int64_t n, void *raw,
                                struct dpt_error *err);

@@ -10,7 +10,7 @@
 static const char heading[] = "column,name,role,fill,value\n";
 static const char heading_offset[] = "column,name,role,fill,value,offset\n";
 static const char *const roles[] = {DPT_COLUMN_ROLES(DPT_LIST_WORD)};
-static const char and_missing[] = "+missing"; /* behind the role of a column with an indicator */
+static const char and_missing[] = "+missing"; /* after the role of a column with an indicator */
 static const char *const orders[] = {
     [DPT_DATE_DAY_FIRST] = "day first", [DPT_DATE_MONTH_FIRST] = "month first"};
 static const char what[] = "the columns";
@@ -397,7 +397,7 @@ size_t dpt_columns_width(const struct dpt_columns *c)
     return width;
 }
 
-/* The next input at or behind the i-th column; NULL: none. */
+/* The next input at or after the i-th column; NULL: none. */
 static const struct dpt_column *next_input(const struct dpt_columns *c, size_t *i)
 {
     while (*i < c->n && !dpt_column_is_input(&c->at[*i]))

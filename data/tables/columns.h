@@ -1,8 +1,8 @@
 /*
  * columns: what became of the columns of a table, so that another table can be read alike; and of
- * pictures what was done to their sides.
+ * images what was done to their sides.
  *
- * Shards that were made of CSV files with a header, or of pictures with --fit, keep it as the text
+ * Shards that were made of CSV files with a header, or of images with --fit, keep it as the text
  * of their data set /columns, and checkpoints of models that learned from them likewise. The text
  * is CSV itself:
  *
@@ -23,11 +23,11 @@
  *     7,quality,label,,good
  *
  * Column 0 says how the file was written, where it is not as most are: `delimiter`, `decimal`,
- * `thousands`, and each spelling of a missing value; of pictures, which have no other columns,
+ * `thousands`, and each spelling of a missing value; of images, which have no other columns,
  * `fit`. All others are the file's, in its order, each in as many rows as it has values: the
  * categories of a column that became as many numbers, 0 or 1, or the names of the classes, in the
  * order of their numbers; the two words of a column in which they stand for the numbers 0 and 1; or
- * the parts of dates that became features (data/tables/date.h), behind the order in which their
+ * the parts of dates that became features (data/tables/date.h), after the order in which their
  * numbers are read. `fill`: the number that stands for a missing one, of a date its seconds since
  * 1970; of a label its place among the targets, from 1, where these are in another order than the
  * columns. Where a further feature says that a value was missing, `role` ends in "+missing". The
@@ -35,7 +35,7 @@
  *
  * Where a float32 does not tell the numbers of a column apart, as time stamps in milliseconds,
  * there is a sixth cell, `offset`: what is subtracted from each number, and from `fill`, before it
- * is stored. Of a label it is to be added to what a model predicts.
+ * is stored. A label's offset is to be added to what a model predicts.
  */
 #ifndef DPT_DATA_COLUMNS_H
 #define DPT_DATA_COLUMNS_H
@@ -57,7 +57,7 @@ struct dpt_column {
     const char *name;
     enum dpt_column_role role;
     bool filled;    /* NUMBER, DATE: a missing value becomes `fill` */
-    bool indicator; /* likewise, and one more feature, behind its others, is 1 then, else 0 */
+    bool indicator; /* likewise, and one more feature, after its others, is 1 then, else 0 */
     double fill;
     double offset; /* NUMBER, LABEL: what is subtracted from each number, the first feature */
     size_t place;  /* LABEL: among the targets, from 1; 0: labels are in the order of the columns */
@@ -80,7 +80,7 @@ struct dpt_columns {
     char thousands;           /* between groups of digits; 0: nothing */
     const char **missing;     /* [n_missing] cells that hold no value, beside empty ones */
     size_t n_missing, missing_room;
-    const char *fit; /* of pictures, in the region; NULL: not said */
+    const char *fit; /* of images, in the region; NULL: not said */
     struct dpt_region region;
 };
 

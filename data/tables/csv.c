@@ -69,10 +69,11 @@ static inline enum dpt_status put(struct dpt_csv *csv, char byte, struct dpt_err
 
     if (csv->text_length == csv->text_capacity) {
         if (csv->text_length >= DPT_CSV_RECORD_MOST)
-            DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
-                             "%s:%lld: a record longer than %d MB begins here; a quote that is not "
-                             "closed?",
-                             csv->in.path, (long long)csv->line, DPT_CSV_RECORD_MOST >> 20));
+            DPT_TRY(dpt_fail(
+                err, DPT_BAD_DATA,
+                "%s:%lld: a record longer than %d MB begins here; look for a quote that is not "
+                "closed",
+                csv->in.path, (long long)csv->line, DPT_CSV_RECORD_MOST >> 20));
         DPT_GROW(csv->text, &csv->text_capacity, csv->text_length + 1, csv->in.path, err);
     }
     csv->text[csv->text_length++] = byte;
@@ -133,9 +134,9 @@ static enum dpt_status quoted_cell(struct dpt_csv *csv, struct dpt_csv_cell *cel
     other = byte == ';' ? "';'" : byte == '|' ? "'|'" : byte == ',' ? "," : other;
     if (byte == csv->delimiter || byte == '\n' || byte == '\r' || byte == END)
         return DPT_OK;
-    DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s:%lld: text behind a closing quote; %s%s", csv->in.path,
+    DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s:%lld: text after a closing quote; %s%s", csv->in.path,
                      (long long)csv->next_line,
-                     other != NULL ? "if that stands between columns, say --delimiter "
+                     other != NULL ? "if that separates columns, give --delimiter "
                                    : "a quote within quotes is written \"\"",
                      other != NULL ? other : ""));
 out:
@@ -161,7 +162,7 @@ out:
     return status;
 }
 
-/* Reads one cell; *last: a line end or the end of the file stands behind it, and was taken. */
+/* Reads one cell; *last: a line end or the end of the file stands after it, and was taken. */
 static enum dpt_status read_cell(struct dpt_csv *csv, bool *last, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -236,11 +237,12 @@ static enum dpt_status check_text(const struct dpt_csv *csv, struct dpt_error *e
     for (size_t i = 0; i < csv->n_cells; i++)
         for (size_t at = 0; at < csv->cells[i].length; at += n)
             if (dpt_utf8_decode(csv->cells[i].text + at, csv->cells[i].length - at, &n) < 0)
-                return dpt_fail(err, DPT_BAD_DATA,
-                                "%s:%lld: '%s' is not UTF-8; of western European text "
-                                "`iconv -f CP1252 -t UTF-8` makes it",
-                                csv->in.path, (long long)csv->cells[i].line,
-                                dpt_csv_shown(csv->cells[i].text, shown));
+                return dpt_fail(
+                    err, DPT_BAD_DATA,
+                    "%s:%lld: '%s' is not UTF-8; convert western European text by `iconv -f CP1252 "
+                    "-t UTF-8`",
+                    csv->in.path, (long long)csv->cells[i].line,
+                    dpt_csv_shown(csv->cells[i].text, shown));
     return DPT_OK;
 }
 

@@ -53,8 +53,8 @@ enum dpt_status dpt_csv_open_text(struct dpt_csv *csv, const char *text, const c
 void dpt_csv_close(struct dpt_csv *csv);
 
 /*
- * Reads the next record; *more is false behind the last. Errors: BAD_DATA (a quote that is not
- * closed, text behind a closing quote, a NUL byte, no UTF-8, a record above DPT_CSV_RECORD_MOST;
+ * Reads the next record; *more is false after the last. Errors: BAD_DATA (a quote that is not
+ * closed, text after a closing quote, a NUL byte, no UTF-8, a record above DPT_CSV_RECORD_MOST;
  * names file and line), IO, STOPPED, RANK.
  */
 enum dpt_status dpt_csv_next(struct dpt_csv *csv, bool *more, struct dpt_error *err);

@@ -9,7 +9,7 @@
 #include "data/tables/csv.h"
 
 /*
- * Up to 15 digits and at most 22 places behind the point: digits and power of ten are exact
+ * Up to 15 digits and at most 22 places after the point: digits and power of ten are exact
  * doubles, so one division rounds once (Clinger 1990). Most numbers in files are such, and strtod
  * is four times slower.
  */
@@ -186,7 +186,7 @@ static void trim(char *text)
     text[n] = '\0';
 }
 
-/* Takes a unit from the front, behind a sign, or from the end. NULL: there is none. */
+/* Takes a unit from the front, after a sign, or from the end. NULL: there is none. */
 static const char *take_unit(char *text)
 {
     for (size_t k = 0; k < UNITS; k++) {
@@ -222,7 +222,7 @@ static bool may_be_dressed(const char *text)
 }
 
 /* A number with a minus sign of typography (U+2212), within blanks, or with a unit. *unit: which,
- * or NULL. Of percents the value is the number, 0.05. */
+ * or NULL. The value of percents is the number, 0.05. */
 static enum dpt_csv_kind dressed(const char *text, char decimal, char thousands, double *value,
                                  const char **unit)
 {

@@ -98,14 +98,13 @@ static enum dpt_status same_name(const struct dpt_csv_table *t, size_t a, size_t
 
     if (t->spec.known == NULL)
         dpt_str_printf(&advice, ", or leave both out with --drop %zu,%zu%s", a + 1, b + 1,
-                       guessed ? "; --header no says that the first line is data" : "");
+                       guessed ? "; give --header no if the first line is data" : "");
     dpt_fail(err, DPT_BAD_DATA,
              "%s: columns %zu and %zu %s%s%s: columns are found by their names, so which is which "
              "would be a guess; %s%s",
-             t->spec.inputs[0], a + 1, b + 1,
-             name[0] != '\0' ? "are both called '" : "have no name", dpt_csv_shown(name, shown),
-             name[0] != '\0' ? "'" : "", name[0] != '\0' ? "rename one" : "name one",
-             advice.text != NULL ? advice.text : "");
+             t->spec.inputs[0], a + 1, b + 1, name[0] != '\0' ? "are both named '" : "have no name",
+             dpt_csv_shown(name, shown), name[0] != '\0' ? "'" : "",
+             name[0] != '\0' ? "rename one" : "name one", advice.text != NULL ? advice.text : "");
     dpt_str_release(&advice);
     return err->status;
 }
@@ -295,7 +294,7 @@ static enum dpt_status as_asked(struct dpt_csv_table *t, struct dpt_error *err)
                    ? dpt_fail(err, DPT_USAGE,
                               "--label: all %zu columns are labels; none is left as a feature",
                               t->columns)
-                   : dpt_fail(err, DPT_USAGE, "of %zu columns none is left as a feature",
+                   : dpt_fail(err, DPT_USAGE, "none of the %zu columns is left as a feature",
                               t->columns);
     return DPT_OK;
 }

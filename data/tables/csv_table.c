@@ -96,7 +96,7 @@ static bool all_words(const struct dpt_csv_table *t, const struct dpt_csv *csv)
     return true;
 }
 
-/* Gives the first record behind the comments at the beginning of a file. The last of these counts
+/* Gives the first record after the comments at the beginning of a file. The last of these counts
  * as a record where it has as many cells, as the names that np.savetxt writes, unless names follow
  * it, and then numbers. */
 static enum dpt_status first_record(struct dpt_csv_table *t, bool *more, struct dpt_error *err)

@@ -49,10 +49,10 @@ struct dpt_csv_table {
     size_t *features, n_features;
     size_t id, weight, group, time; /* `columns`: none */
     char **names;                   /* [columns], or NULL: no header */
-    /* Of these, and of the columns of `known`. */
+    /* Indices of these names, and of the columns of `known`. */
     struct dpt_name_index by_name, known_by_name;
     const char *unknown; /* columns that are none of `known`: "'a', 'b'"; NULL: there are none */
-    /* "; columns seem to be separated by semicolons: --delimiter ';'", behind messages; or "". */
+    /* "; columns seem to be separated by semicolons: --delimiter ';'", a message's end; or "". */
     const char *hint;
     bool *assigned;     /* [columns] that have a role already */
     struct dpt_csv csv; /* the row, where there is one; open while it has a buffer */
@@ -67,7 +67,7 @@ enum dpt_status dpt_csv_table_open(struct dpt_csv_table *table, const struct dpt
                                    struct dpt_error *err);
 void dpt_csv_table_close(struct dpt_csv_table *table);
 
-/* Makes table->csv hold the next row; it has table->columns cells. *more: false behind the last.
+/* Makes table->csv hold the next row; it has table->columns cells. *more: false after the last.
  * Errors: BAD_DATA (a row of another length), IO, STOPPED. */
 enum dpt_status dpt_csv_table_next(struct dpt_csv_table *table, bool *more, struct dpt_error *err);
 /* The next row is the first again. */

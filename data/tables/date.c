@@ -99,7 +99,7 @@ struct written {
     int day, month, year;
 };
 
-/* Which of two numbers is the day. */
+/* Decides which of two numbers is the day. */
 static void order_numbers(int first, int second, char mark, enum dpt_date_order order,
                           struct written *w, struct dpt_date *date)
 {

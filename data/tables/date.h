@@ -3,7 +3,7 @@
  * features that a model gets of them.
  *
  * A date is the seconds since 1970-01-01 00:00 of its calendar and clock, Gregorian, as they are
- * written: a zone behind a time is read and not used, since the hour of a place says more.
+ * written: a zone after a time is read and not used, since the hour of a place says more.
  */
 #ifndef DPT_DATA_DATE_H
 #define DPT_DATA_DATE_H
@@ -13,7 +13,7 @@
 
 enum { DPT_DAY_SECONDS = 86400 }; /* seconds */
 
-/* Which of two numbers in front of a year is the day. UNKNOWN: as the numbers tell. */
+/* The order of day and month in front of a year. UNKNOWN: as the numbers tell. */
 enum dpt_date_order { DPT_DATE_UNKNOWN, DPT_DATE_DAY_FIRST, DPT_DATE_MONTH_FIRST };
 
 struct dpt_date {
@@ -25,8 +25,8 @@ struct dpt_date {
 
 /*
  * Reads 2024-03-01, 2024/03/01, 2024.03.01, 01.03.2024 (the day first), 03/01/2024 or 03-01-2024
- * (by the order), 1 Mar 2024, 1-March-2024, March 1, 2024; behind a blank or T maybe 13:45,
- * 13:45:00.5, 1:45 PM, with Z, UTC, +02:00 or +0200 behind it. False: it is no such date.
+ * (by the order), 1 Mar 2024, 1-March-2024, March 1, 2024; after a blank or T maybe 13:45,
+ * 13:45:00.5, 1:45 PM, with Z, UTC, +02:00 or +0200 after it. False: it is no such date.
  */
 bool dpt_date_read(const char *text, enum dpt_date_order order, struct dpt_date *date);
 

@@ -155,7 +155,7 @@ enum dpt_status dpt_input_promise(struct dpt_input *in, int64_t bytes, struct dp
     if (bytes <= most)
         return DPT_OK;
     return dpt_fail(err, DPT_BAD_DATA,
-                    "%s: too short: its header promises %lld bytes behind it, the file has %s%lld",
+                    "%s: too short: its header promises %lld bytes after it, the file has %s%lld",
                     in->path, (long long)bytes, plain ? "" : "at most ",
                     (long long)(most < 0 ? 0 : most));
 }
@@ -170,7 +170,7 @@ enum dpt_status dpt_input_end(struct dpt_input *in, struct dpt_error *err)
     DPT_TRY(dpt_input_some(in, &byte, 1, &got, err));
     if (got > 0)
         status = dpt_fail(err, DPT_BAD_DATA,
-                          "%s: bytes are left behind the %lld that its header promises: not the "
+                          "%s: bytes are left after the %lld that its header promises: not the "
                           "file it claims to be",
                           in->path, (long long)before);
 out:

@@ -2,7 +2,7 @@
  * names: the names of classes, sorted, each with its class.
  *
  * Numbers by their value, before words by their bytes (which is the order of code points in UTF-8).
- * Which names are numbers says whoever makes them: a cell may be 1.5, a folder is 0 or 12.
+ * The caller decides which names are numbers: a cell may be 1.5, a folder is 0 or 12.
  */
 #ifndef DPT_DATA_NAMES_H
 #define DPT_DATA_NAMES_H

@@ -69,7 +69,7 @@ static void want_string(struct walk *w, char *text, size_t capacity)
         w->at++;
 }
 
-/* A size; Python 2 wrote an L behind it. */
+/* A size; Python 2 wrote an L after it. */
 static int64_t want_size(struct walk *w)
 {
     int64_t value = 0;

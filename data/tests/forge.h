@@ -3,7 +3,7 @@
  *
  * Such a file is whole as far as HDF5 goes, but holds what it should in any form that HDF5 has:
  * other types, extents, layouts and filters, links to nowhere, attributes of any kind. Each choice
- * is one byte; 0, and what lies behind the last byte, is the usual choice, so that no bytes give
+ * is one byte; 0, and what lies after the last byte, is the usual choice, so that no bytes give
  * the file as it ought to be. A file that a fuzzer changed byte by byte tests libhdf5, which is not
  * meant here.
  */
@@ -121,7 +121,7 @@ static inline hid_t forge_half(void)
     return type;
 }
 
-/* Those that HDF5 has no name for. */
+/* Makes the types that HDF5 has no name for. */
 static inline hid_t forge_made_type(struct forge *f, unsigned which)
 {
     const hsize_t four = 4;

@@ -1,5 +1,5 @@
 /*
- * Fuzzer for pictures: any bytes are a picture of the size that its header says, or are refused
+ * Fuzzer for pictures: any bytes are an image of the size that its header says, or are refused
  * with a reason that names the file.
  */
 #include <stdint.h>

@@ -58,7 +58,7 @@ static void forge_images(struct forge *f, hid_t file, unsigned how)
     forge_put(f, file, &want);
 }
 
-/* Small pictures, each of another size, and where they begin. */
+/* Small images, each of another size, and where they begin. */
 static void forge_files(struct forge *f, hid_t file)
 {
     static const int32_t shape[3] = {3, 2, 4};
@@ -196,7 +196,7 @@ static bool read_all(const struct dpt_dataset *set, uint8_t *bytes)
     return status == DPT_OK;
 }
 
-/* Each sample as floats; usual: files are pictures. */
+/* Each sample as floats; usual: files are images. */
 static void fill_all(const struct dpt_dataset *set, const uint8_t *bytes, float *sample, bool usual)
 {
     struct dpt_error err = {0};

@@ -1,6 +1,6 @@
-"""Writes golden_transforms.h: what torchvision's functions make of a picture, by numbers that are given.
+"""Writes golden_transforms.h: what torchvision's functions make of an image, by numbers that are given.
 
-In double, from pictures of floats that test_transform.c makes by the same rule.
+In double, from images of floats that test_transform.c makes by the same rule.
 
     python golden_transforms.py > golden_transforms.h
 

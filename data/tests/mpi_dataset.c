@@ -1,5 +1,6 @@
 /* ranks: 1 2 3 */
-/* One copy a node, read in shares by its ranks; a failure that one rank alone sees is everybody's.
+/* One copy per node, read in shares by its ranks; a failure that one rank alone sees is
+ * everybody's.
  */
 #include <setjmp.h>
 #include <stdarg.h>

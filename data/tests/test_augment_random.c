@@ -1,5 +1,5 @@
 /* What is drawn lies within the bounds of the job, and anywhere there as often as anywhere else:
- * told from what became of pictures of which that can be read off. */
+ * told from what became of images of which that can be read off. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,7 +17,7 @@ enum { SIDE = 32, PLANE = SIDE * SIDE, MOST = 3 * PLANE, SAMPLES = 1000 };
 
 static double unit[] = {1, 1}, ratios[] = {0.75, 4.0 / 3};
 
-/* Of which nothing is wanted. */
+/* An augmentation that changes nothing. */
 static const struct dpt_augment nothing = {.crop_ratio = {ratios, 2}, .scale = {unit, 2}};
 
 static struct dpt_dataset_parts parts;
@@ -26,7 +26,7 @@ static float scales[3] = {2, 2, 2}, shifts[3] = {-1, -1, -1}; /* so that 0.5 is 
 static float stored[MOST], out[MOST], scratch[4 * MOST];
 static uint8_t bytes[MOST];
 
-/* Pictures of three channels: light from left to right, from top to bottom, and the same all over,
+/* Images of three channels: light from left to right, from top to bottom, and the same all over,
  * as numbers of pixels from the middle. */
 static int set_up(void **state)
 {
@@ -87,7 +87,7 @@ static void assert_uniform(double *x, size_t n, double least, double most, doubl
         fail_msg("%s: its distribution is off by %.4f", what, farthest);
 }
 
-/* How a picture was turned, tilted, enlarged and moved, from slopes in its middle. */
+/* How an image was turned, tilted, enlarged and moved, from slopes in its middle. */
 static void turns_and_shifts_are_within_bounds(void **state)
 {
     static double angle[SAMPLES], tilt[SAMPLES], scale[SAMPLES], right[SAMPLES], down[SAMPLES];
@@ -294,7 +294,7 @@ static void every_other_picture_is_upside_down(void **state)
     assert_true(fabs((double)turned / SAMPLES - 0.5) < 4 * sqrt(0.25 / SAMPLES));
 }
 
-/* The same key gives the same bytes, with each option by itself and all together, and another key
+/* Equal keys give equal bytes, with each option by itself and all together, and another key gives
  * others. */
 static void a_key_decides_every_byte(void **state)
 {

@@ -50,7 +50,7 @@ def test_idx_that_is_none(tmp_path):
     images, labels, a, b = idx_pair(tmp_path)
     (tmp_path / "png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(100))
     bad(BAD_DATA, ["png", "89 50 4e 47", "00 00 08 03"], tmp_path, "idx", tmp_path / "png", b)
-    bad(BAD_DATA, ["swapped"], tmp_path, "idx", b, a)
+    bad(BAD_DATA, ["give the images first"], tmp_path, "idx", b, a)
     bad(BAD_DATA, ["00 00 08 03", "labels"], tmp_path, "idx", a, a)
     bad(BAD_DATA, ["00 00 08 01", "images"], tmp_path, "idx", b, b)
     bad(BAD_DATA, "floats", tmp_path, "idx", write_idx(tmp_path / "f", images, 13), b)
@@ -74,7 +74,7 @@ def test_every_cut_and_every_addition_is_noticed(tmp_path):
             pair = (tmp_path / "cut", b) if path == a else (a, tmp_path / "cut")
             bad(BAD_DATA, "too short", tmp_path, "idx", *pair)
         (tmp_path / "cut").write_bytes(whole + b"!")
-        bad(BAD_DATA, "left behind", tmp_path, "idx", *pair)
+        bad(BAD_DATA, "left after", tmp_path, "idx", *pair)
 
 
 def test_damaged_gzip(tmp_path):
@@ -202,8 +202,8 @@ def test_npy_classes_as_floats(tmp_path, dtype):
 
 def test_numbers_that_are_doubtful_classes(tmp_path):
     images = save(tmp_path, "i.npy", np.zeros((40, 2), "f4"))
-    for labels, said in ((np.arange(40) % 4 + 1, "l.npy: no sample has the class 0: the model gets 5 outputs all the same; if the labels begin at 1, subtract 1 from them"),
-                         (np.arange(40) % 4 * 3, "no sample has the classes 1, 2, 4, 5, 7, …: the model gets 10 outputs"),
+    for labels, said in ((np.arange(40) % 4 + 1, "l.npy: no sample has the class 0: the model still gets 5 outputs; if the labels begin at 1, subtract 1 from them"),
+                         (np.arange(40) % 4 * 3, "no sample has the classes 1, 2, 4, 5, 7, …: the model still gets 10 outputs"),
                          (np.arange(40) * 1000, "the labels of 40 samples go up to 39 000, so the model has as many outputs")):
         done = convert("npy", images, save(tmp_path, "l.npy", labels), "--classes", "--output", tmp_path / "o")
         assert done.returncode == 0 and said in done.stderr and done.stderr.count("\n") == 1, done.stderr
@@ -263,7 +263,7 @@ def test_npy_that_does_not_fit(tmp_path):
         (tmp_path / "x.npy").write_bytes(whole[:n])
         bad(BAD_DATA, "too short", tmp_path, "npy", tmp_path / "x.npy", b)
     (tmp_path / "x.npy").write_bytes(whole + b"!")
-    bad(BAD_DATA, "left behind", tmp_path, "npy", tmp_path / "x.npy", b)
+    bad(BAD_DATA, "left after", tmp_path, "npy", tmp_path / "x.npy", b)
     np.savez(tmp_path / "x.npz", ok)
     bad(BAD_DATA, "npz", tmp_path, "npy", tmp_path / "x.npz", b)
 

@@ -72,7 +72,7 @@ def test_a_file_as_a_spreadsheet_saves_it(tmp_path):
 
 
 def test_a_file_that_pandas_wrote(tmp_path):
-    """The same numbers as pandas and scikit-learn get (make_golden_table.py), standardised by what `init` finds."""
+    """Its numbers are those of pandas and scikit-learn (make_golden_table.py), standardised by what `init` finds."""
     golden = json.loads(Path("data/tests/golden_table.json").read_text(encoding="utf-8"))
     for how in ("median", "mean"):
         good("csv", "data/tests/golden_table.csv", "--output", tmp_path / "o", "--delimiter", ";", "--decimal", ",", "--missing", "NA", "--impute", how,
@@ -143,7 +143,7 @@ def test_columns_are_chosen(tmp_path):
     # The last column that has no other role is the label.
     assert table(tmp_path / "o")["labels"].tolist() == [3, 6]
     for options, said in ((["--drop", "e"], ["--drop e: no such column", "a, b, c, d"]), (["--drop", "d", "--label", "d"], "--label, too"),
-                          (["--id", "a,b"], "one column"), (["--drop", "a,b,c"], "none is left"), (["--drop", "a,a"], "twice"),
+                          (["--id", "a,b"], "one column"), (["--drop", "a,b,c"], "is left as a feature"), (["--drop", "a,a"], "twice"),
                           (["--decimal", "tab"], "one character"), (["--delimiter", "ab"], "one character"), (["--impute", "mode"], "median, mean"),
                           (["--columns", "A"], "no such column, did you mean 'a'? "), (["--drop", "a,0"], "--drop 0: is no column: there are 4, 1 to 4")):
         bad(USAGE, said, tmp_path, *tab[:2], "--delimiter", "tab", *options)
@@ -168,15 +168,15 @@ def test_columns_are_chosen(tmp_path):
         said = good("csv", path, "--dry-run").splitlines()[0]
         assert said.startswith("warning: columns seem to be separated by") and f"--delimiter {option}" in said
         bad(BAD_DATA, ["is not a number", f"--delimiter {option}"], tmp_path, "csv", text(tmp_path, f"a{mark}b,c{mark}d\n1{mark}2,3{mark}4\n"))
-        bad(BAD_DATA, ["behind a closing quote", f"--delimiter {option}"], tmp_path, "csv", text(tmp_path, f'"a"{mark}"b"\n1{mark}2\n'))
+        bad(BAD_DATA, ["after a closing quote", f"--delimiter {option}"], tmp_path, "csv", text(tmp_path, f'"a"{mark}"b"\n1{mark}2\n'))
     bad(BAD_DATA, ["commas", "--delimiter ,"], tmp_path, "csv", text(tmp_path, "a,b\n1,2\n"), "--delimiter", ";")
-    for options, said in ((["--thousands", "."], "--thousands .: is the decimal mark, too; --decimal , says another"),
-                          (["--thousands", ";", "--delimiter", ";"], "--thousands ;: stands between columns, too"),
+    for options, said in ((["--thousands", "."], "--thousands .: is the decimal mark, too; give --decimal ,"),
+                          (["--thousands", ";", "--delimiter", ";"], "--thousands ;: separates columns, too"),
                           (["--thousands", "3"], "is part of a number"), (["--thousands", ",."], "one character is needed")):
         bad(USAGE, said, tmp_path, "csv", text(tmp_path, "a;b\n1;2\n"), *options)
     for value, options, said in (("1,234", [], "--decimal , or --thousands , reads it as one"), ("1,234.5", [], "--thousands , reads it as one"),
                                  ("1.234,5", [], "--decimal , --thousands . reads it"), ("1.234,5", ["--decimal", ","], "--thousands . reads it"),
-                                 ("1,5", ["--thousands", ","], "stands between groups of three digits")):
+                                 ("1,5", ["--thousands", ","], "separates groups of three digits")):
         bad(BAD_DATA, [f"'{value}' is not a number", said], tmp_path, "csv", text(tmp_path, f"a;b\n{value};2\n"), "--delimiter", ";", *options)
     bad(BAD_DATA, ["'7' is a number, but", "'1,234.5' is none; --thousands , reads it as one; --classes takes"], tmp_path, "csv",
         text(tmp_path, 'a,b\n1,7\n2,"1,234.5"\n'))
@@ -212,7 +212,7 @@ def test_all_columns_of_words_are_told_at_once(tmp_path):
     # Without names columns go by their numbers; a first row of words above numbers asks for --header.
     out, said = advised(tmp_path, text(tmp_path, "1,a b,0\n2,c,1\n3,c,0\n4,a b,1\n", "plain.csv"))
     assert said.splitlines()[-1].endswith(" --categories 2") and "2 categories: a b, c" in out
-    bad(BAD_DATA, "(--header yes)?", tmp_path, "csv", text(tmp_path, "1,b,y\n1,2,0\n3,4,1\n", "plain.csv"), "--header", "no", "--classes")
+    bad(BAD_DATA, "give --header yes", tmp_path, "csv", text(tmp_path, "1,b,y\n1,2,0\n3,4,1\n", "plain.csv"), "--header", "no", "--classes")
     # Where nothing would be left there is no command.
     said = convert("csv", text(tmp_path, "a,b\n1,2\nred,0\n"), "--output", tmp_path / "p").stderr
     assert "'red' is not a number" in said and said.endswith("No column would be left as a feature.\n")
@@ -253,20 +253,20 @@ def test_two_words_are_numbers(tmp_path):
 
 
 def test_two_columns_of_one_name_are_refused(tmp_path):
-    """Which is which would be a guess as soon as another file has them in another order."""
+    """Names must tell columns apart: which is which would be a guess if another file had them in another order."""
     rows = "1,2,3,0\n4,5,6,1\n"
-    for header, columns in (("a,b,a,y", "columns 1 and 3 are both called 'a'"), ('b,"a "," a",y', "columns 2 and 3 are both called 'a"),
-                            ('a,,"",y', "columns 2 and 3 have no name"), ("a,b,y,y", "columns 3 and 4 are both called 'y'"),
-                            ('y,b,"y",a', "columns 1 and 3 are both called 'y'")):
+    for header, columns in (("a,b,a,y", "columns 1 and 3 are both named 'a'"), ('b,"a "," a",y', "columns 2 and 3 are both named 'a"),
+                            ('a,,"",y', "columns 2 and 3 have no name"), ("a,b,y,y", "columns 3 and 4 are both named 'y'"),
+                            ('y,b,"y",a', "columns 1 and 3 are both named 'y'")):
         path = text(tmp_path, f"{header}\n{rows}")
         said = bad(BAD_DATA, [f"t.csv: {columns}", "--drop"], tmp_path, "csv", path)
-        assert "--header no says that the first line is data" in said
+        assert "give --header no if the first line is data" in said
         if "y,y" not in header:
             drop = re.search(r"--drop ([0-9],[0-9])", said)[1]
             good("csv", path, "--output", tmp_path / "o", "--drop", drop)
             assert table(tmp_path / "o")["images"].shape == (2, 1)
     path = text(tmp_path, f"a,b,a,y\n{rows}")
-    bad(BAD_DATA, "columns 1 and 3 are both called 'a'", tmp_path, "csv", path, "--label", "a")
+    bad(BAD_DATA, "columns 1 and 3 are both named 'a'", tmp_path, "csv", path, "--label", "a")
     bad(USAGE, "--drop a: 2 columns have this name; give numbers, as in --drop 1,3", tmp_path, "csv", path, "--drop", "a")
     good("csv", path, "--output", tmp_path / "o", "--header", "no", "--categories", "1,2,3", "--classes")
     good("csv", text(tmp_path, "a,,A,y\n1,0.5,3,0\n4,5,6,1\n"), "--output", tmp_path / "o")
@@ -336,7 +336,7 @@ def test_split(tmp_path):
     back = [load(f"{tmp_path}/i-{p}", 3) for p in ("train", "test")]
     both = np.concatenate([x[0][:, 0] for x in back]), np.concatenate([x[1] for x in back])
     assert sorted(x.tobytes() + bytes([y]) for x, y in zip(*both)) == sorted(x.tobytes() + bytes([y]) for x, y in zip(images, labels))
-    for words, said in ((["80"], "80/20"), (["80/0"], "80/20"), (["1/2/3/4"], "80/20"), (["999/1"], "none is left for the part test")):
+    for words, said in ((["80"], "80/20"), (["80/0"], "80/20"), (["1/2/3/4"], "80/20"), (["999/1"], "leave none for the part test")):
         bad(USAGE, said, tmp_path, "csv", path, "--split", *words)
     bad(USAGE, "belongs to --split", tmp_path, "csv", path, "--stratify")
     bad(USAGE, "targets", tmp_path, "csv", path, "--split", "80/20", "--stratify", "--regression")
@@ -371,7 +371,7 @@ def test_warnings_say_what_to_do(tmp_path):
     rows = "".join(f"{i},{i / 7},{i * i}\n" for i in range(30))
     said = warned("csv", text(tmp_path, f",x,price\n{rows}"), "--output", tmp_path / "o")
     assert "column 1 ('') numbers the rows, as the index that pandas writes: no feature; --drop 1 leaves it out, --id 1" in said
-    assert "column 3 (price), has 30 different whole numbers from 0 to 841 in 30 samples: taken as numbers to predict (--regression); --classes takes" in said
+    assert "column 3 (price), has 30 different whole numbers from 0 to 841 in 30 samples: taken as regression targets (--regression); --classes takes" in said
     assert warned("csv", tmp_path / "t.csv", "--output", tmp_path / "o", "--drop", "1", "--regression") == ""
     ages = "".join(f"{i % 7},{18 + i * i % 61}\n" for i in range(200))
     same = "".join(f"{i},yes\n" for i in range(40))
@@ -385,7 +385,7 @@ def test_warnings_say_what_to_do(tmp_path):
     assert "column 1 ('') numbers the rows" in said
     assert "column 'name' has 30 categories in 30 rows, and each is a feature; --drop leaves it out, --id keeps it" in said
     said = warned("csv", text(tmp_path, "x,y\n" + "1,0\n2,5\n3,2\n" * 10), "--output", tmp_path / "o")
-    assert "no row has the classes 1, 3, 4: the model gets 6 outputs all the same; --classes numbers those that occur" in said
+    assert "no row has the classes 1, 3, 4: the model still gets 6 outputs; --classes numbers those that occur" in said
 
 
 def test_wide_tables_are_told_in_few_lines(tmp_path):

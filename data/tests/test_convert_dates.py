@@ -64,7 +64,7 @@ def test_which_number_is_the_day(tmp_path):
     assert np.allclose(shard(tmp_path / "o")[0][0], features(datetime.datetime(2024, 4, 3), False), atol=1e-6)
     good("csv", rows("03/04/2024", "04/13/2024"), "--dates", "when", "--output", tmp_path / "o")
     assert np.allclose(shard(tmp_path / "o")[0][0], features(datetime.datetime(2024, 3, 4), False), atol=1e-6)
-    bad(BAD_DATA, "t.csv:2: column 1 (when): '03/04/2024' may have the day or the month first, and so may all dates of its column: --day-first yes or no", tmp_path,
+    bad(BAD_DATA, "t.csv:2: column 1 (when): '03/04/2024' may have the day or the month first, and so may all dates of its column: give --day-first yes or no", tmp_path,
         "csv", rows("03/04/2024", "05/05/2024"), "--dates", "when")
     bad(BAD_DATA, ["t.csv:3: ", "a date with the month first, but ", "t.csv:2: column 1 (when): '13/04/2024' is one with the other first"], tmp_path,
         "csv", rows("13/04/2024", "04/13/2024"), "--dates", "when")
@@ -112,7 +112,7 @@ def test_missing_indicator(tmp_path):
     middle = there[(len(there) - 1) // 2] + (there[len(there) // 2] - there[(len(there) - 1) // 2]) / 2
     want = [[filled[i, 0], hole[i, 0], filled[i, 1], filled[i, 2], hole[i, 2], *features((days[i] or middle).replace(hour=0), False), days[i] is None, (1, 0, 0.5)[i % 3], i % 3 == 2] for i in range(60)]
     assert np.allclose(images, want, atol=1e-5)
-    assert "column 1 (a): number; " in out and "the median; one more feature is 1 where it was missing\ncolumn 2 (b): number\n" in out
+    assert "column 1 (a): number; " in out and "the median; one more feature is 1 if it was missing\ncolumn 2 (b): number\n" in out
     assert "1,a,number+missing," in columns and "\n2,b,number," in columns and "\n4,when,date+missing," in columns and "\n5,flag,number+missing,0.5,no\n" in columns
     # Another file may miss none of them, or others.
     good("csv", text(tmp_path, "y,flag,when,c,b,a\n1,yes,2024-01-09,1,,3\n0,,,,5,\n", "u.csv"), "--like", f"{tmp_path}/o-00000-of-00001.h5", "--output", tmp_path / "p", warns=True)

@@ -17,7 +17,7 @@ static enum dpt_status parse(const char *text, struct dpt_npy *npy)
     struct dpt_error err = {0};
     const size_t n = strlen(text);
     char *exact =
-        malloc(n > 0 ? n : 1); /* no byte behind it: a sanitizer sees reads beyond the end */
+        malloc(n > 0 ? n : 1); /* no byte after it: a sanitizer sees reads beyond the end */
     enum dpt_status status;
 
     /* Not the end, which is the point. NOLINTNEXTLINE(bugprone-not-null-terminated-result) */

@@ -68,7 +68,7 @@ def test_times_in_arrays_are_told(tmp_path, step, told):
 
 
 def test_numbers_that_float32_holds_keep_their_bytes(tmp_path):
-    """Whole numbers below 2^24, years, amounts from 0 on: no offset. Those that it does not tell apart beside 0 are told."""
+    """Whole numbers below 2^24, years, amounts from 0 on: no offset. Numbers that float32 does not tell apart are reported if one is 0."""
     rows = "".join(f"{16000000 + i},{1990 + i % 30},{i * 10 ** 13 // 7},{300 + i / 7:.3f},{i % 2}\n" for i in range(50))
     good("csv", text(tmp_path, "a,b,c,d,y\n" + rows), "--output", tmp_path / "o")
     images, _, columns = shard(tmp_path / "o")

@@ -109,7 +109,7 @@ def test_few_groups_and_other_roles(tmp_path):
         good("csv", path, "--group", "g", "--split", "60/20/20", "--seed", seed, "--output", tmp_path / "o")
         assert sorted(len(part["labels"]) for part in parts(tmp_path / "o")) == [1, 1, 20]
     one = text(tmp_path, "g,x,y\n" + rows.replace("b,", "a,").replace("c,", "a,"), "one.csv")
-    bad(USAGE, "--split: of 1 groups none is left for the part test", tmp_path, "csv", one, "--group", "g", "--split", "80/20")
+    bad(USAGE, "--split: 1 groups leave none for the part test", tmp_path, "csv", one, "--group", "g", "--split", "80/20")
     out = good("csv", path, "--group", "g", "--categories", "g", "--split", "1/1", "--output", tmp_path / "c")
     assert "column 1 (g): 3 categories: a, b, c; each of its 3 groups is in one part\n" in out
     good("csv", path, "--group", "g", "--id", "g", "--split", "1/1", "--output", tmp_path / "c")
@@ -155,7 +155,7 @@ def test_times_that_cannot_divide(tmp_path):
     assert [part["images"].ravel().tolist() for part in parts(tmp_path / "o", ("train", "test"))] == [[1, 2], [0, 3]]
     good("csv", table(1, 1, 1, 2), *more, "--output", tmp_path / "o")
     assert [len(part["labels"]) for part in parts(tmp_path / "o", ("train", "test"))] == [3, 1]
-    bad(USAGE, "--split: of 4 samples none is left for the part test", tmp_path, "csv", table(5, 5, 5, 5), *more)
+    bad(USAGE, "--split: 4 samples leave none for the part test", tmp_path, "csv", table(5, 5, 5, 5), *more)
     bad(BAD_DATA, "t.csv:3: column 1 (when): 'soon' is not a date, as 2024-03-01 13:45; --time needs one in each row", tmp_path, "csv", table("2024-01-01", "soon"), *more)
     bad(BAD_DATA, "t.csv:2: column 1 (when): 'soon' is neither a number nor a date", tmp_path, "csv", table("soon", 1), *more)
     bad(BAD_DATA, "t.csv:3: column 1 (when): '2024-01-01' is no number, as --time has in other rows", tmp_path, "csv", table(1, "2024-01-01"), *more)

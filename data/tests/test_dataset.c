@@ -1,4 +1,4 @@
-/* Shards of every kind give the same samples; damaged and unfitting ones are told apart by their
+/* Shards of every kind give the same samples; damaged and incompatible ones are told apart by their
  * messages. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -250,7 +250,7 @@ static void refuses_odd_contents(void **state)
     make_odd(a, "images", 2, 4, 3, u8, "labels", 4, i64, negative);
     assert_refused(f, true, DPT_BAD_DATA, "/labels[3] is -1");
     make_odd(a, "images", 2, 4, 3, u8, "labels", 4, H5T_NATIVE_FLOAT, halves);
-    assert_refused(f, true, DPT_BAD_DATA, "/labels[2] is 1.5|learns numbers to predict");
+    assert_refused(f, true, DPT_BAD_DATA, "/labels[2] is 1.5|learns regression targets");
     make_odd(a, "images", 2, 0, 3, u8, "labels", 0, u8, NULL);
     assert_refused(f, true, DPT_BAD_DATA, "a.h5 holds no sample");
     make_shard(f->path[0], &formats[0], 0, 10);

@@ -1,4 +1,4 @@
-"""Shards that keep the files of pictures: jobs have the bytes of jobs from decoded ones, whoever wrote them and wherever they lie;
+"""Shards that keep image files: jobs are byte-identical to jobs from decoded ones, whoever wrote them and wherever they lie;
 damage is told with the shard, the sample and the file."""
 import io
 import os
@@ -35,7 +35,7 @@ PARTS = {"data": JOB["data"].replace("flip: true", "flip: true, crop_area: [0.1,
 
 
 def write_pictures(folder, n=33, size=None):
-    """Of all formats, sizes and colours, in three uneven classes."""
+    """Writes images of all formats, sizes and colours, in three imbalanced classes."""
     rng = np.random.default_rng(1)
     for i in range(n):
         height, width = size or rng.integers(5, 40, 2)
@@ -118,7 +118,7 @@ def test_parts_divide_files_as_pictures(sets, tmp_path):
 
 
 def newest(folder):
-    """All that the newest checkpoint holds but what tells its training data from others: files of pictures are not their pixels."""
+    """All that the newest checkpoint holds but what tells its training data from others: image files are not their pixels."""
     with h5py.File(os.path.join(folder, "checkpoints", "latest")) as file:
         held = {}
         file.visititems(lambda name, item: held.update({name: (dict(item.attrs), item[()].tobytes() if isinstance(item, h5py.Dataset) else b"")}))
@@ -143,7 +143,7 @@ MESHES = [(0, ["data.cache=none", "device.threads=2"]), (3, ["data.cache=memory"
 
 @pytest.mark.parametrize("size", [None, (12, 10)])
 def test_parts_of_whole_pictures_are_the_same_on_any_ranks(tmp_path, size):
-    """And those of pictures that are of the shards' size are the parts of decoded ones."""
+    """And those of images that are of the shards' size are the parts of decoded ones."""
     write_pictures(tmp_path, 20, size)
     for name in "decoded", "kept":
         good("pictures", tmp_path / "photos", "--output", tmp_path / name / "train", "--size", "12x10", "--shards", 2, *["--keep-files"][:name == "kept"])
@@ -190,7 +190,7 @@ def drawn_box(seed, epoch, sample, height, width, area, ratio):
 
 
 def test_crop_area_takes_a_part_of_the_file(tmp_path):
-    """What Pillow, and so torchvision, makes of the part of the whole picture that the numbers say."""
+    """What Pillow, and so torchvision, makes of the part of the whole image that the numbers say."""
     write_pictures(tmp_path)
     good("pictures", tmp_path / "photos", "--output", tmp_path / "train", "--size", "12x10", "--fit", "crop", "--shards", 3, "--keep-files")
     job = job_in(tmp_path, seed="7", data="{train: train-*.h5, resize: [13, 16], crop: [8, 9], augment: {crop_area: [0.1, 0.6]}}")
@@ -230,7 +230,7 @@ def test_other_commands(sets, trained):
     assert said["decoded"] == said["kept"] and len(said["kept"][1]) == 2 and said["kept"][0].count("\n") == 34
     shard = shards(sets / "kept" / "train", 3)[0]
     done = dpt.run("inspect", shard)
-    assert done.code == 0 and "11 of [3, 12, 10]" in done.out and "as files of pictures" in done.out and "5 of 5 data sets match" in done.out, done
+    assert done.code == 0 and "11 of [3, 12, 10]" in done.out and "as image files" in done.out and "5 of 5 data sets match" in done.out, done
     plan = dpt.run("plan", "job.yaml", "--json", cwd=sets / "kept")
     total = 0
     for path in shards(sets / "kept" / "train", 3):
@@ -294,11 +294,11 @@ def flip(name):
 @pytest.mark.parametrize("change, said", [
     (lambda f: f.__delitem__("offsets"), "has /files without /offsets, which tells where each begins"),
     (lambda f: replace(f, "offsets", f["offsets"][...].astype("f8")), "/offsets is [12] of float64, not [N + 1] uint64"),
-    (lambda f: replace(f, "files", f["files"][...].astype("i2")), "of int16, not the bytes of all files one behind the other"),
+    (lambda f: replace(f, "files", f["files"][...].astype("i2")), "of int16, not the bytes of all files one after the other"),
     (set_offset(0, 3), "/offsets[0] is 3: the first file begins at byte 0"),
-    (set_offset(4, None), "the one before: each file begins behind the last, and none is empty"),
+    (set_offset(4, None), "the one before: each file begins after the last, and none is empty"),
     (set_offset(4, -1), "/offsets[4] is -1, not above"),
-    (set_offset(7, 1 << 40), "/offsets[7] is 1099511627776, behind the end of /files"),
+    (set_offset(7, 1 << 40), "/offsets[7] is 1099511627776, past the end of /files"),
     (lambda f: replace(f, "offsets", f["offsets"][:-1]), "the last offset is where the last file ends"),
     (lambda f: replace(f, "labels", f["labels"][:-1]), "/labels has 10"),
     (of_shape(3, 12), 'file["files"].attrs["shape"] = [3, 224, 224]'),
@@ -345,7 +345,7 @@ def test_a_device_gets_what_threads_decoded(sets, tmp_path):
 def test_kept_and_decoded_are_two_kinds(sets, tmp_path):
     for i, name in enumerate(["kept", "decoded"]):
         (tmp_path / f"train-{i}.h5").write_bytes(open(shards(sets / name / "train", 3)[i], "rb").read())
-    assert "train-0.h5 keeps files of pictures, " in train(tmp_path, "run", code=BAD_DATA).err
+    assert "train-0.h5 keeps image files, " in train(tmp_path, "run", code=BAD_DATA).err
     with h5py.File(tmp_path / "train-0.h5", "r+") as file:  # what else is called so is nobody's business
         file["images"] = np.zeros((11, 3, 12, 10), "u1")
     assert "/files, /offsets are not used" in train(tmp_path, "other").err
@@ -363,7 +363,7 @@ def test_convert_refuses(sets, tmp_path):
     said = bad(BAD_DATA, "a/2.png: is a damaged PNG file", tmp_path, "pictures", tmp_path / "in", "--keep-files", "--size", "7x9")
     assert len(said.splitlines()) == 1
     said = convert("pictures", tmp_path / "in", "--keep-files", "--skip-bad", "--output", tmp_path / "x")
-    assert said.returncode == 0 and "1 of 3 pictures left out" in said.stdout and "2 samples of 1x7x9 in files" in said.stdout, said
+    assert said.returncode == 0 and "1 of 3 images left out" in said.stdout and "2 samples of 1x7x9 in files" in said.stdout, said
     like = convert("pictures", sets / "photos", "--keep-files", "--like", shards(sets / "kept" / "train", 3)[0], "--output", tmp_path / "y")
     assert like.returncode == 0 and "33 samples of 3x12x10 in files" in like.stdout, like
     with h5py.File(tmp_path / "y-00000-of-00001.h5") as file:

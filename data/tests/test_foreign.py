@@ -234,7 +234,7 @@ def test_a_file_that_is_being_written(tmp_path, libver):
 
 
 def matlab(path, chunked=False, **variables):
-    """As `save -v7.3` writes them: columns first, so that HDF5 sees the dimensions reversed, behind 512 bytes of text."""
+    """As `save -v7.3` writes them: columns first, so that HDF5 sees the dimensions reversed, after 512 bytes of text."""
     with h5py.File(path, "w", userblock_size=512) as f:
         for name, array in variables.items():
             array = np.atleast_2d(array)
@@ -289,7 +289,7 @@ def test_channels_last_and_several_labels_of_matlab(tmp_path):
 
 @pytest.mark.parametrize("cache", ["memory", "none"])
 def test_matlab_trains_and_predicts(tmp_path, cache):
-    """The same losses and predictions as of h5py's file, wherever samples are read from; and it is said."""
+    """Losses and predictions are those of h5py's file, wherever samples are read from; and it is reported."""
     x, y = rows(72)
     make_h5.write(tmp_path / "a.h5", x, y, names=("x", "y"))
     matlab(tmp_path / "a.mat", cache == "none", x=x, y=y.astype("f8"))
@@ -302,7 +302,7 @@ def test_matlab_trains_and_predicts(tmp_path, cache):
     alone = dpt.run("predict", "a.yaml", "--checkpoint", "run-a", "x.mat", cwd=tmp_path)
     assert alone.code == 0 and len(alone.out.splitlines()) == 10, alone
     seen = dpt.run("inspect", "a.mat", cwd=tmp_path)
-    assert seen.code == 0 and "72 of [6]" in seen.out and "numbers, 1 a sample" in seen.out, seen
+    assert seen.code == 0 and "72 of [6]" in seen.out and "numbers, 1 per sample" in seen.out, seen
     made = dpt.run("init", "a.mat", "--output", "m.yaml", cwd=tmp_path)
     assert made.code == 0 and "72 samples of 6 numbers, 3 classes" in (tmp_path / "m.yaml").read_text(), made
 
@@ -345,12 +345,12 @@ def test_init_of_channels_last(tmp_path, attribute, said):
     make_h5.write(tmp_path / "a.h5", x, make_h5.classes(60, 3), layout=attribute)
     done = dpt.run("init", "a.h5", cwd=tmp_path)
     text = (tmp_path / "job.yaml").read_text()
-    assert done.code == 0 and ("a.h5: of four dimensions the last one is taken for channels" in done.err) == said, done
+    assert done.code == 0 and ("a.h5: the last of four dimensions is taken for channels" in done.err) == said, done
     assert "60 samples of 3x12x10 bytes" in text and ("layout: nhwc" in text) == said, text
     trained = dpt.run("job.yaml", "--set", "train.epochs=1", cwd=tmp_path)
-    assert trained.code == 0 and "samples 3x12x10 " in trained.err and "NHWC?" not in trained.err, trained
+    assert trained.code == 0 and "samples 3x12x10 " in trained.err and "if it is NHWC" not in trained.err, trained
     told = dpt.run("job.yaml", "--set", "train.epochs=1", "--set", "data.layout=nchw", "--set", "data.normalize={}", "--output", "runs/b", cwd=tmp_path)
-    assert told.code == 0 and ("samples 12x10x3 " if said else "samples 3x12x10 ") in told.err and "NHWC?" not in told.err, told
+    assert told.code == 0 and ("samples 12x10x3 " if said else "samples 3x12x10 ") in told.err and "if it is NHWC" not in told.err, told
 
 
 # --- NumPy's archives --------------------------------------------------------------------------------------------

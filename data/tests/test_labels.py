@@ -1,4 +1,4 @@
-"""Which whole numbers are classes and which are amounts, where nobody says it: alike in CSV, NumPy and HDF5 files, and for `init`."""
+"""Whole numbers are taken for classes or for amounts if nobody says which: alike in CSV, NumPy and HDF5 files, and for `init`."""
 import re
 import sys
 
@@ -72,7 +72,7 @@ def test_classes_or_amounts(tmp_path, name):
         assert whole == classes and (said in done.stderr) == (not classes), (kind, done.stderr)
         if not classes:
             assert got.shape == (len(labels), 1) and sorted(got[:, 0]) == sorted(labels) and done.stderr.count("\n") == 1
-            assert "taken as numbers to predict (--regression); --classes takes each as a class" in done.stderr
+            assert "taken as regression targets (--regression); --classes takes each as a class" in done.stderr
     # init of a file that others wrote, and of shards.
     for path in tmp_path / "d.h5", tmp_path / "csv-00000-of-00001.h5", tmp_path / "npy-00000-of-00001.h5":
         done = dpt.run("init", path, "--output", "-")
@@ -103,7 +103,7 @@ def test_a_small_test_set_is_as_its_training_set(tmp_path):
         files = saved(tmp_path, "h5", labels, FLAT)
         os.rename(tmp_path / "d.h5", tmp_path / f"{name}.h5")
     done = dpt.run("init", tmp_path / "train.h5", tmp_path / "test.h5", "--output", "j.yaml", cwd=tmp_path)
-    assert done.code == 0 and done.err.count("numbers to predict") == 1, done
+    assert done.code == 0 and done.err.count("regression targets") == 1, done
     job = (tmp_path / "j.yaml").read_text()
     assert "loss: mse" in job
     assert dpt.run("j.yaml", "--quiet", "--set", "output=r", "--set", "train.epochs=1", cwd=tmp_path).code == 0

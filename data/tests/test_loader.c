@@ -303,7 +303,7 @@ static void labels_alone_read_no_samples(void **state)
     dpt_dataset_close(&set);
 }
 
-/* Of a shard with a checksum it is known whether what was written is the same. */
+/* A shard's checksum tells whether what was written is the same. */
 static void a_shard_that_is_written_to_is_told(void **state)
 {
     const struct dpt_sampler s = sampler_for(DPT_SHUFFLE_NONE);

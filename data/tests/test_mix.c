@@ -94,8 +94,8 @@ static void extreme_shares_are_numbers(void **state)
     }
 }
 
-/* A rectangle within the picture, whose area is what the share says; it has the distribution of
- * torchvision's CutMix(alpha=1) for pictures of 24 x 32, by its tenths of 200 000 draws. */
+/* A rectangle within the image, whose area is what the share says; it has the distribution of
+ * torchvision's CutMix(alpha=1) for images of 24 x 32, by its tenths of 200 000 draws. */
 static void rectangles_are_torchvisions(void **state)
 {
     static const float tenths[] = {0.4531F, 0.5430F, 0.6133F, 0.6719F, 0.7188F,

@@ -1,4 +1,4 @@
-"""Labels of pictures from a CSV file: classes, numbers, several labels; names with folders and without ends; rows and pictures that do not fit are told."""
+"""Labels of images from a CSV file: classes, regression, multi-label; names with folders and without ends; rows and images that do not fit are reported."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ from convert_tools import BAD_DATA, DPTRAIN, USAGE, bad, convert, good, load, sh
 
 
 def photos(folder, names):
-    """A picture a name, of a grey that says which it is: 10, 20, ..."""
+    """An image per name, of a grey that says which it is: 10, 20, ..."""
     for i, name in enumerate(names):
         path = folder / "photos" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -94,11 +94,11 @@ def test_a_test_set_of_numbers_is_found_by_the_names_of_its_columns(tmp_path):
 
 
 @pytest.mark.parametrize("code, said, text, options", [
-    (BAD_DATA, "2 of 3 rows name no picture in ", "file,label\n1.png,a\n8.png,b\n9.png,a\n", []),
+    (BAD_DATA, "2 of 3 rows name no image in ", "file,label\n1.png,a\n8.png,b\n9.png,a\n", []),
     (BAD_DATA, "the first is '8.png', in the column 'file'; --skip-bad leaves such rows out", "file,label\n1.png,a\n8.png,b\n9.png,a\n", []),
     (BAD_DATA, "--id says which column names the files", "n,file,label\n7,1.png,a\n8,2.png,b\n", ["--label", "label"]),
-    (BAD_DATA, ["1 of 2 rows may name several pictures", "'4', which is c/4.png or d/4.png"], "file,label\n1.png,a\n4,b\n", []),
-    (BAD_DATA, "1 of 3 rows name a picture that a row before labels otherwise; the first is 'a/1.png'", "file,label\n1,a\n2,b\na/1.png,b\n", []),
+    (BAD_DATA, ["1 of 2 rows may name several images", "'4', which is c/4.png or d/4.png"], "file,label\n1.png,a\n4,b\n", []),
+    (BAD_DATA, "1 of 3 rows name an image that a row before labels otherwise; the first is 'a/1.png'", "file,label\n1,a\n2,b\na/1.png,b\n", []),
     (BAD_DATA, "has one column; a file and a label are needed", "file\n1.png\n", []),
     (BAD_DATA, "2 (label)", "file,label\n1.png,a\n2.png,\n", []),
     (USAGE, "--label where", "file,label\n1.png,a\n2.png,b\n", ["--label", "where"]),
@@ -114,8 +114,8 @@ def test_what_is_left_out_is_counted(tmp_path):
     csv = table(tmp_path, "file,label\n1,a\n3,b\nbad,a\n9,b\n")
     result = convert("pictures", folder, "--labels", csv, "--skip-bad", "--output", tmp_path / "out" / "x")
     assert result.returncode == 0, result.stderr
-    assert "1 of 4 rows name no picture" in result.stderr and "1 of 4 pictures have no row" in result.stderr and "a/2.png" in result.stderr
-    assert "1 of 3 pictures left out" in result.stdout
+    assert "1 of 4 rows name no image" in result.stderr and "1 of 4 images have no row" in result.stderr and "a/2.png" in result.stderr
+    assert "1 of 3 images left out" in result.stdout
     assert pairs(tmp_path / "out" / "x") == ({10: 0, 30: 1}, ["a", "b"])
 
 
@@ -124,7 +124,7 @@ def test_options_of_the_table_need_one(tmp_path):
 
 
 def test_a_job_learns_and_predicts(tmp_path):
-    """init, train, predict and eval on several labels: bright, and left half dark."""
+    """init, train, predict and eval on two labels: bright, and left half dark."""
     rng = np.random.default_rng(0)
     rows = ["file,bright,left"]
     (tmp_path / "in").mkdir()

@@ -1,4 +1,4 @@
-"""Pictures into shards: what Pillow sees in a PNG, JPEG, TIFF, BMP, GIF or WebP file is what the shard holds; bad files and folders are told."""
+"""Images into shards: what Pillow sees in a PNG, JPEG, TIFF, BMP, GIF or WebP file is what the shard holds; bad files and folders are told."""
 
 import io
 import os
@@ -39,7 +39,7 @@ def folder_of(folder, files):
 
 
 def one(folder, name, image, *options, **save):
-    """The shard's only sample [C, H, W] of one picture, and what Pillow reads from the file."""
+    """The shard's only sample [C, H, W] of one image, and what Pillow reads from the file."""
     path = folder / "in" / "a" / name
     path.parent.mkdir(parents=True)
     image.save(path, **save)
@@ -116,7 +116,7 @@ def test_bmp_and_tiff(tmp_path, mode, name, save):
 
 @pytest.mark.parametrize("mode, save", [("L", {}), ("P", {}), ("1", {}), ("P", {"interlace": 1}), ("P", {"transparency": 7}), ("several", {})])
 def test_gif(tmp_path, mode, save):
-    """The first picture of several; grey where the palette is."""
+    """The first image of several; grey where the palette is."""
     image = Image.fromarray(picture(13, 17)).convert(mode if mode != "several" else "P")
     if mode == "several":
         # Frames that look alike become one in newer versions of Pillow.
@@ -130,7 +130,7 @@ def test_gif(tmp_path, mode, save):
 
 @pytest.mark.parametrize("transparency", [None, 7])
 def test_gif_that_fills_a_part(tmp_path, transparency):
-    """A first picture of 17 x 13 at (2, 3) of 30 x 20, whatever the background's colour."""
+    """A first image of 17 x 13 at (2, 3) of 30 x 20, whatever the background's colour."""
     data = bytearray(encoded(Image.fromarray(picture(13, 17)).convert("P"), "GIF", **({"transparency": 7} if transparency else {})))
     at = 13 + (3 << ((data[10] & 7) + 1))
     while data[at] == 0x21:
@@ -181,7 +181,7 @@ def test_orientation_after_an_odd_chunk(tmp_path):
 def test_pictures_that_move_as_webp_are_refused(tmp_path):
     moving = encoded(Image.fromarray(picture(9, 9)), "WEBP", save_all=True, append_images=[Image.fromarray(picture(9, 9, seed=1))])
     folder = folder_of(tmp_path / "in", {"a/1.webp": moving, "a/2.png": Image.new("RGB", (9, 9)), "b/1.png": Image.new("RGB", (9, 9))})
-    bad(BAD_DATA, "1.webp: is an animated WebP file; save one of its pictures", tmp_path, "pictures", folder)
+    bad(BAD_DATA, "1.webp: is an animated WebP file; save one of its images", tmp_path, "pictures", folder)
     assert "2 samples of" in good("pictures", folder, "--skip-bad", "--output", tmp_path / "o", warns=True)
 
 
@@ -251,30 +251,30 @@ def test_all_bad_pictures_are_told_or_left_out(tmp_path, size):
     assert said.returncode == BAD_DATA and not os.path.exists(tmp_path / "out" / "x-00000-of-00001.h5")
     lines = said.stderr.splitlines()
     assert len(lines) == 4 and "a/2.png: is a damaged PNG file" in lines[0] and "b/5.png" in lines[1] and "b/7.png" in lines[2], said
-    assert lines[3] == "3 of 9 pictures cannot be read; --skip-bad leaves them out"
+    assert lines[3] == "3 of 9 images cannot be read; --skip-bad leaves them out"
     said = convert("pictures", folder, "--output", tmp_path / "out" / "x", "--skip-bad", *size)
-    assert said.returncode == 0 and said.stdout.splitlines()[:4] == [*lines[:3], "3 of 9 pictures left out"], said
+    assert said.returncode == 0 and said.stdout.splitlines()[:4] == [*lines[:3], "3 of 9 images left out"], said
     assert load(tmp_path / "out" / "x")[1].tolist() == [0] * 4 + [1] * 2
     for i in range(1, 9, 2):
         (folder / "b" / f"{i}.png").write_bytes(b"x")
     said = convert("pictures", folder, "--output", tmp_path / "out" / "x", "--skip-bad", *size)
-    cause = f"in/b/: none of its 4 pictures can be read, so there is nothing to learn this class from; mend them, or remove the sub-folder; the first: {folder}/b/1.png: is no"
+    cause = f"in/b/: none of its 4 images can be read, so there is nothing to learn this class from; repair them, or remove the sub-folder; the first: {folder}/b/1.png: is no"
     assert said.returncode == BAD_DATA and cause in said.stderr and said.stderr.count("\n") == 1, said
     said = convert("pictures", folder, "--output", tmp_path / "out" / "x", *size)
     assert said.returncode == BAD_DATA and cause in said.stderr.splitlines()[-1], said
-    # Of very many the first are told, and the cause stands last.
+    # If there are very many, the first are listed, and the cause stands last.
     for i in range(300):
         (folder / "b" / f"x{i}.png").write_bytes(b"x")
     (folder / "b" / "y.png").write_bytes(files["a/0.png"])
     lines = convert("pictures", folder, "--output", tmp_path / "out" / "x", *size).stderr.splitlines()
     assert len(lines) == 22 and lines[20] == "and 285 more; --skip-bad --dry-run lists them all", lines
-    assert lines[21] == "305 of 310 pictures cannot be read; --skip-bad leaves them out"
+    assert lines[21] == "305 of 310 images cannot be read; --skip-bad leaves them out"
     listed = convert("pictures", folder, "--dry-run", "--skip-bad", "--quiet", *size)
     assert len(listed.stdout.splitlines()) == 307 and listed.stderr == ""
 
 
 def test_quiet_says_what_was_written_and_no_more(tmp_path):
-    """Of every format; what was left out or became of columns is told without it."""
+    """Every format does so; what was left out, or became of columns, is printed only without --quiet."""
     folder = folder_of(tmp_path / "in", {"a/1.png": GOOD, "b/1.png": GOOD, "b/2.png": b"x", "b/note.txt": b"x"})
     images, labels = (os.path.abspath(f"data/mnist/t10k-{name}.gz") for name in ("images-idx3-ubyte", "labels-idx1-ubyte"))
     (tmp_path / "t.csv").write_text("a,b\n1,0\n2,1\n")
@@ -294,7 +294,7 @@ def test_grey_is_as_pillow_makes_it(tmp_path):
 
 
 def test_folders_are_classes(tmp_path):
-    """Numbers before words and by their value; pictures by name; grey becomes colour where any is in colour."""
+    """Numbers before words and by their value; images by name; grey becomes colour where any is in colour."""
     files = {}
     for k, name in enumerate(["10", "9", "dog", "cat", "café"]):
         for i in range(3):
@@ -304,7 +304,7 @@ def test_folders_are_classes(tmp_path):
     files[".hidden/1.png"] = b"passed over"
     folder = folder_of(tmp_path / "in", files)
     said = convert("pictures", folder, "--output", tmp_path / "out" / "x", "--shards", 2)
-    assert said.returncode == 0 and "cat/notes.txt is no picture and left out" in said.stderr
+    assert said.returncode == 0 and "cat/notes.txt is not an image and is left out" in said.stderr
     images, labels = load(tmp_path / "out" / "x", 2)
     with h5py.File(tmp_path / "out" / "x-00000-of-00002.h5") as f:
         names = [n.decode() for n in f["labels"].attrs["classes"]]
@@ -347,10 +347,10 @@ GOOD = Image.new("L", (4, 4), 7)
 
 
 @pytest.mark.parametrize("code, said, files, options", [
-    (BAD_DATA, "holds no pictures", {"a/readme.txt": b"x"}, []),
+    (BAD_DATA, "holds no images", {"a/readme.txt": b"x"}, []),
     (BAD_DATA, "but no sub-folders", {"1.png": GOOD}, []),
     (BAD_DATA, "loose.png: lies beside the sub-folders", {"a/1.png": GOOD, "loose.png": GOOD}, []),
-    (BAD_DATA, "empty: holds no picture", {"a/1.png": GOOD, "b/1.png": GOOD, "empty/x.txt": b""}, []),
+    (BAD_DATA, "empty: holds no image", {"a/1.png": GOOD, "b/1.png": GOOD, "empty/x.txt": b""}, []),
     (BAD_DATA, "--size 4x4 makes all of one size", {"a/1.png": GOOD, "b/1.png": Image.new("L", (5, 4))}, []),
     (BAD_DATA, "b/1.png: is no PNG, JPEG, TIFF, BMP, GIF, WebP file: it is empty", {"a/1.png": GOOD, "b/1.png": b""}, []),
     (BAD_DATA, "b/1.png: is no PNG, JPEG, TIFF, BMP, GIF, WebP file", {"a/1.png": GOOD, "b/1.png": b"GIF90a...."}, ["--size", "4x4"]),
@@ -520,17 +520,17 @@ def test_few_bits_in_16_are_told(tmp_path, most, form):
     if most == 65535:
         assert said.stderr == ""
     else:
-        assert f"a/1.{form}: no sample of 16 bits that was looked at is above {most};" in said.stderr, said
+        assert f"a/1.{form}: no checked sample of 16 bits is above {most};" in said.stderr, said
         assert f"they become {round(most / 257)} at most; if they have fewer bits, multiply them by {65536 // (most + 1)} first" in said.stderr, said
 
 
 def test_links_that_lead_nowhere(tmp_path):
-    """A picture's is one that cannot be read; a class's ends it, as the class would be missing."""
+    """An image's is one that cannot be read; a class's ends it, as the class would be missing."""
     folder = folder_of(tmp_path / "in", {"a/1.png": GOOD, "b/1.png": GOOD})
     (folder / "a" / "0.png").symlink_to("gone.png")
     for options in [], ["--size", "4x4"], ["--size", "4x4", "--keep-files"]:
         bad(BAD_DATA, "a/0.png: is a link to gone.png, which is not there", tmp_path, "pictures", folder, *options)
-    assert "1 of 3 pictures left out" in good("pictures", folder, "--skip-bad", "--output", tmp_path / "o" / "x")
+    assert "1 of 3 images left out" in good("pictures", folder, "--skip-bad", "--output", tmp_path / "o" / "x")
     assert load(tmp_path / "o" / "x")[1].tolist() == [0, 1]
     (folder / "c").symlink_to("gone")
     bad(BAD_DATA, "in/c: is a link that leads nowhere", tmp_path, "pictures", folder, "--skip-bad")
@@ -551,7 +551,7 @@ def test_other_ends_of_names(tmp_path):
 
 def test_wide_pictures_are_told(tmp_path):
     folder = folder_of(tmp_path / "in", {"a/1.png": Image.new("1", (40000, 10)), "b/1.png": GOOD})
-    bad(BAD_DATA, "1.png: says that it has 40000 x 10 pixels; at most 32768 a side", tmp_path, "pictures", folder, "--size", "8x8")
+    bad(BAD_DATA, "1.png: its header has 40000 x 10 pixels; at most 32768 per side", tmp_path, "pictures", folder, "--size", "8x8")
 
 
 @pytest.mark.parametrize("form", ["PNG", "JPEG", "TIFF", "BMP", "GIF", "WebP"])

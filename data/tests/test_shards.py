@@ -105,7 +105,7 @@ def losses(folder):
 
 @pytest.mark.parametrize("loss, types", [("binary_cross_entropy", ("f4", "u1", "?", "i1", "i8", ">i4", "u2")), ("cross_entropy", ("i4", "u1", "f4", "f8", ">f8"))])
 def test_labels_of_any_type_are_the_same_labels(tmp_path, loss, types):
-    """Several labels [N, K], and classes [N]: bools, whole numbers of any size, floats."""
+    """Multi-label [N, K], and classes [N]: bools, whole numbers of any size, floats."""
     several = np.random.default_rng(4).random((64, 3)) < 0.3
     seen = set()
     for k, dtype in enumerate(types):
@@ -126,7 +126,7 @@ def test_floats_that_are_no_classes(tmp_path):
         y[7] = value
         path = make_h5.write(tmp_path / "a.h5", make_h5.pixels(), y)
         for outputs in (10, "auto"):
-            refused(train(tmp_path, [f"train: {path}"], outputs=outputs), BAD_DATA, f"a.h5: /labels[7] is {shown}", "`loss: mse` learns numbers to predict")
+            refused(train(tmp_path, [f"train: {path}"], outputs=outputs), BAD_DATA, f"a.h5: /labels[7] is {shown}", "`loss: mse` learns regression targets")
 
 
 @pytest.mark.parametrize("first, names, n, doubt", [(1, None, 64, True), (0, None, 64, False), (1, list("abcde"), 64, False), (1, None, 12, False)])
@@ -264,7 +264,7 @@ def test_bad(tmp_path, name):
 def test_channels_that_seem_to_be_last(tmp_path, shape, doubt):
     """Read as they always were, with a word about it; the attribute settles it either way."""
     path = make_h5.write(tmp_path / "a.h5", make_h5.pixels(shape=shape), make_h5.classes())
-    said = "a.h5: /images is [N, {}, {}, {}] without the attribute `layout`, so a sample has {} channels of {}x{}: is this NHWC?"
+    said = "a.h5: /images is [N, {}, {}, {}] without the attribute `layout`, so a sample has {} channels of {}x{}: if it is NHWC, set"
     said = said.format(*shape, *shape)
     result = train(tmp_path, [f"train: {path}"], sets=("eval.every=never",), ranks=2)
     assert result.returncode == 0 and (said in result.stderr) == doubt and result.stderr.count("NHWC?") == doubt, result.stderr

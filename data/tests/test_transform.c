@@ -37,14 +37,14 @@ static const struct golden golden[] = {
 #include "data/tests/golden_transforms.h"
 };
 
-/* What the script makes its pictures of. */
+/* What the script makes its images of. */
 static void make_picture(const struct dpt_shape *shape, float *x)
 {
     for (int64_t i = 0; i < dpt_shape_size(shape); i++)
         x[i] = (float)((i * i * 31 + i * 17) % 101) / 100;
 }
 
-/* The same picture as bytes, [h][w][c], whose floats are at most a rounding away. */
+/* Resizes the image as bytes, [h][w][c], whose floats are at most a rounding away. */
 static void resize_bytes(const struct golden *g, struct dpt_box part, float *out)
 {
     static const float scale[] = {0.01F, 0.01F, 0.01F}, shift[3];

@@ -1,4 +1,4 @@
-/* What data.resize and data.crop make of pictures: torchvision's Resize and CenterCrop; and what of
+/* What data.resize and data.crop make of images: torchvision's Resize and CenterCrop; and what of
  * it training cuts out instead. */
 #include <math.h>
 #include <setjmp.h>
@@ -90,7 +90,7 @@ static void pictures_are_resized_and_cut(void **state)
     prepare(0, 0, 0, 0);
 }
 
-/* A window anywhere in the padded picture that was resized, each place as often. */
+/* A window anywhere in the padded image that was resized, each place as often. */
 static void windows_come_from_the_whole_picture(void **state)
 {
     enum { PAD = 1, DOWN = HIGH - 8 + 2 * PAD + 1, ACROSS = WIDE - 9 + 2 * PAD + 1, EACH = 60 };
@@ -128,7 +128,7 @@ static void windows_come_from_the_whole_picture(void **state)
     assert_true(chi2 < DOWN * ACROSS + 5 * sqrt(2.0 * DOWN * ACROSS));
 }
 
-/* crop_area takes its part of what is stored: the whole of it is the picture made smaller once. */
+/* crop_area takes its part of what is stored: the whole of it is the image made smaller once. */
 static void parts_come_from_what_is_stored(void **state)
 {
     static double all[] = {1, 1}, ratio[] = {(double)WIDE / HIGH, (double)WIDE / HIGH};
@@ -199,15 +199,13 @@ static void what_is_no_picture_is_refused(void **state)
     resize[0] = 9;
     set.shape = (struct dpt_shape){24, 1, 1, true};
     assert_int_equal(dpt_fill_prepare(&set, &conf, &err), DPT_BAD_JOB);
-    assert_non_null(
-        strstr(err.text, "data.resize: the samples of data.train (24) are no pictures"));
+    assert_non_null(strstr(err.text, "data.resize: the samples of data.train (24) are not images"));
     set.shape = (struct dpt_shape){3, 8, 8, false};
     conf.crop = (struct dpt_ints){crop, 2};
     crop[0] = 9;
     crop[1] = 10;
     assert_int_equal(dpt_fill_prepare(&set, &conf, &err), DPT_BAD_JOB);
-    assert_non_null(
-        strstr(err.text, "9 x 10 is larger than the pictures of data.train, 9 x 9 once"));
+    assert_non_null(strstr(err.text, "9 x 10 is larger than the images of data.train, 9 x 9 once"));
 }
 
 int main(void)

@@ -7,12 +7,12 @@
 #define LAYERS(X)                                                                                  \
     X(FLATTEN, flatten, "channels x height x width as one vector", false, ())                      \
     X(GLOBAL_AVGPOOL, global_avgpool, "mean of each channel; gives a flat vector", true, ())       \
-    X(DROPOUT, dropout, "zeros values at random while training (Srivastava et al. 2014)", false,   \
+    X(DROPOUT, dropout, "sets random values to zero in training (Srivastava et al. 2014)", false,     \
       (DPT_ATTRIBUTE(0, "rate", "0.5", 0, 0.99,                                                    \
                      "probability that a value becomes zero while training")))                     \
     X(PRELU, prelu,                                                                                \
       "x, or slope x where x < 0, a slope for each channel that is learned (He et al. 2015)",      \
-      false, (DPT_ATTRIBUTE(0, "slope", "0.25", -1000, 1000, "what slopes begin with")))           \
+      false, (DPT_ATTRIBUTE(0, "slope", "0.25", -1000, 1000, "initial slope")))                    \
     DPT_ACTIVATIONS(ACTIVATION, X)
 #define ACTIVATION(X, NAME, lower, text, keeps, traits, forward, backward, attributes, onnx)       \
     X(NAME, lower, text, false, attributes)

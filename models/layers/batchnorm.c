@@ -4,9 +4,9 @@
 static const struct dpt_option options[] = {
     DPT_LAYER_NAME_ROW,
     DPT_ATTRIBUTE_ROW(DPT_BATCHNORM_DECAY, "decay", "0.9", 0, 1,
-                      "how much of the running mean and variance a step keeps; PyTorch's momentum "
+                      "share of the running mean and variance that a step keeps; PyTorch's momentum "
                       "is 1 - decay"),
-    DPT_ATTRIBUTE_ROW(DPT_BATCHNORM_EPS, "eps", "1e-5", 1e-12, 1, "what is added to the variance"),
+    DPT_ATTRIBUTE_ROW(DPT_BATCHNORM_EPS, "eps", "1e-5", 1e-12, 1, "number added to the variance"),
     DPT_STATISTICS_ROW(struct dpt_batchnorm_options, statistics),
     DPT_SCALE_ROW,
     {0},
@@ -46,9 +46,9 @@ void dpt_layers_set_statistics(const struct dpt_layer_list *list, int statistics
 
 const struct dpt_layer_type dpt_layer_batchnorm = {
     .name = "batchnorm",
-    .summary = "each channel of a micro-batch, or of the whole batch of a step, to mean 0 and "
-               "variance 1, then weight and bias; evaluation goes by running statistics (Ioffe & "
-               "Szegedy 2015)",
+    .summary = "each channel of a micro-batch, or synchronized of the global batch, to mean 0 "
+               "and variance 1, then weight and bias; evaluation uses running statistics (Ioffe "
+               "& Szegedy 2015)",
     .op = DPT_OP_BATCHNORM,
     .options = options,
     .size = sizeof(struct dpt_batchnorm_options),

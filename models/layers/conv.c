@@ -13,9 +13,9 @@ static const struct dpt_option options[] = {
                  "distance of the window's taps"),
     {.name = "groups", .type = DPT_OPT_INT, .offset = offsetof(struct dpt_conv_options, groups),
      .fallback = "1", .min = 1, .max = DPT_MAX_CHANNELS,
-     .help = "channels are split into groups that do not mix"},
+     .help = "groups of channels that do not mix"},
     {.name = "bias", .type = DPT_OPT_BOOL, .offset = offsetof(struct dpt_conv_options, bias),
-     .fallback = "true", .help = "adds a learned number to each output channel"},
+     .fallback = "true", .help = "add a learned number to each output channel"},
     DPT_INITIALIZER_ROW(struct dpt_conv_options, init, "he"),
     {0},
 };
@@ -73,7 +73,7 @@ const struct dpt_layer_type dpt_layer_conv = {
 
 /* --- along a line ----------------------------------------------------------------------------- */
 
-/* Of the windows only the widths are read; heights are 1. */
+/* Reads only the widths of the windows; heights are 1. */
 static bool read_width(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
                        void *dest)
 {
@@ -81,7 +81,7 @@ static bool read_width(struct dpt_conf *conf, struct dpt_conf_node *node, const 
 
     if (node->kind != DPT_NODE_LIST)
         return dpt_read_padding(conf, node, path, padding);
-    dpt_conf_mistake(conf, node, path, "one number, same or valid is wanted, got a list");
+    dpt_conf_mistake(conf, node, path, "expected one number, same or valid, got a list");
     return true;
 }
 
@@ -117,9 +117,9 @@ static const struct dpt_option line_options[] = {
      .help = "zeros at both ends; same: output = input / stride, rounded up"},
     LINE_ROW("dilation", dilation, "1", DPT_MAX_KERNEL, "distance of the window's taps"),
     LINE_ROW("groups", groups, "1", DPT_MAX_CHANNELS,
-             "channels are split into groups that do not mix"),
+             "groups of channels that do not mix"),
     {.name = "bias", .type = DPT_OPT_BOOL, .offset = offsetof(struct line_options, bias),
-     .fallback = "true", .help = "adds a learned number to each output channel"},
+     .fallback = "true", .help = "add a learned number to each output channel"},
     DPT_INITIALIZER_ROW(struct line_options, init, "he"),
     {0},
 };

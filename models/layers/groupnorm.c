@@ -8,7 +8,7 @@ struct options {
 // clang-format off
 static const struct dpt_option options[] = {
     DPT_LAYER_NAME_ROW,
-    DPT_ATTRIBUTE_ROW(0, "eps", "1e-5", 1e-12, 1, "what is added to the variance"),
+    DPT_ATTRIBUTE_ROW(0, "eps", "1e-5", 1e-12, 1, "number added to the variance"),
     DPT_SCALE_ROW,
     {.name = "groups", .type = DPT_OPT_INT, .offset = offsetof(struct options, groups),
      .min = 1, .max = DPT_MAX_CHANNELS,

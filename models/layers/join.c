@@ -15,7 +15,7 @@ static const struct dpt_option options[] = {
     DPT_LAYER_NAME_ROW,
     {.name = "of", .type = DPT_OPT_CUSTOM, .offset = offsetof(struct dpt_join_options, of),
      .read = read_operands, .alternatives = &alternatives, .value_text = "NAME or [NAME, NAME, ...]",
-     .help = "the layer to join with the one before (or `from`); of a list those alone"},
+     .help = "layer to join with the one before (or `from`); a list: only its layers"},
     {0},
 };
 // clang-format on
@@ -81,4 +81,5 @@ out:
 
 JOIN(ADD, add, "sum of two layers' outputs of equal shapes")
 JOIN(MULTIPLY, multiply, "product of two layers' outputs of equal shapes, number by number")
-JOIN(CONCAT, concat, "the channels of two layers' outputs behind each other, or two flat vectors")
+JOIN(CONCAT, concat,
+     "concatenation of two layers' outputs along the channels, or of two flat vectors")

@@ -13,11 +13,10 @@ static const struct dpt_option adaptive_options[] = {
 
 static const struct dpt_option upsample_options[] = {
     DPT_LAYER_NAME_ROW,
-    DPT_PAIR_ROW("scale", struct dpt_resize_options, by, NULL, "times as high and as wide"),
+    DPT_PAIR_ROW("scale", struct dpt_resize_options, by, NULL, "factor of height and width"),
     {.name = "mode", .type = DPT_OPT_CHOICE, .offset = offsetof(struct dpt_resize_options, mode),
      .fallback = "nearest", .choices = DPT_CHOICES(MODES),
-     .help = "nearest: each number is repeated; bilinear: those between are means of the four "
-             "nearest, by their distances"},
+     .help = "nearest: repeat each number; bilinear: interpolate between the four nearest"},
     {0},
 };
 // clang-format on
@@ -50,7 +49,7 @@ out:
 
 const struct dpt_layer_type dpt_layer_adaptive_avgpool = {
     .name = "adaptive_avgpool",
-    .summary = "means over as many parts of each plane as there are outputs, overlapping where "
+    .summary = "means over as many parts of each plane as there are outputs, overlapping if "
                "these do not divide it",
     .op = DPT_OP_ADAPTIVE_AVGPOOL,
     .options = adaptive_options,
@@ -62,7 +61,7 @@ const struct dpt_layer_type dpt_layer_adaptive_avgpool = {
 
 const struct dpt_layer_type dpt_layer_upsample = {
     .name = "upsample",
-    .summary = "planes that are a whole number of times as high and as wide",
+    .summary = "enlargement of each plane by a whole factor, nearest or bilinear",
     .op = DPT_OP_UPSAMPLE,
     .options = upsample_options,
     .size = sizeof(struct dpt_resize_options),

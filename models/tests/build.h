@@ -46,7 +46,7 @@ static inline enum dpt_status build_model(const char *text, int32_t c, int32_t h
     return status;
 }
 
-/* The same of a model that can be built. */
+/* Builds a model that must be valid. */
 static inline void must_build(const char *text, int32_t c, int32_t h, int32_t w,
                               struct dpt_graph *graph)
 {

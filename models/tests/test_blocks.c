@@ -1,5 +1,5 @@
 /* Layers that read others by name, joins and residual blocks: the graphs that they become, and the
- * mistakes in them. */
+ * errors in them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

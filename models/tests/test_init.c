@@ -270,7 +270,7 @@ static double correlation(const float *x, const float *y, int64_t n)
     return xy / sqrt(xx * yy);
 }
 
-/* The same seed, the same bits; another seed or tensor, other numbers. */
+/* Equal seeds give equal bits; another seed or tensor gives other numbers. */
 static void tensors_and_seeds_are_independent(void **state)
 {
     static const char text[] =
@@ -293,7 +293,7 @@ static void tensors_and_seeds_are_independent(void **state)
     dpt_graph_release(&graph);
 }
 
-/* A tensor's numbers do not depend on the layers behind it. */
+/* A tensor's numbers do not depend on the layers after it. */
 static void earlier_tensors_keep_their_numbers(void **state)
 {
     struct dpt_graph small, large;

@@ -45,7 +45,7 @@ static void parameters_are_counted(void **state)
         {"model: {type: lenet, outputs: 10}\n", 1, 28, 28, 61706},
         {"model: {type: linear, outputs: 1}\n", 5, 0, 0, 6},
         {"model: {type: linear, outputs: 10}\n", 1, 28, 28, 7850},
-        /* A depthwise convolution has one kernel a channel. */
+        /* A depthwise convolution has one kernel per channel. */
         {LAYERS "  - conv: {channels: 8, groups: 8, bias: false}\n  - global_avgpool\n", 8, 9, 9,
          72},
         {LAYERS "  - conv: {channels: 6, kernel: [2, 5], groups: 2}\n  - flatten\n", 4, 9, 9, 126},
@@ -112,7 +112,7 @@ static void graph_is_well_formed(void **state)
     dpt_graph_release(&graph);
 }
 
-/* Numbers go on over names that the user took. */
+/* Numbers continue over names that the user took. */
 static void names_are_unique(void **state)
 {
     static const char *const want[] = {"input",  "dense2", "stem", "relu1",
@@ -280,7 +280,7 @@ static void mistakes_in_layers_are_told(void **state)
         {LAYERS "  - conv: {channels: 0}\n", 3, 9, 9, "model.layers[0].conv.channels"},
         {LAYERS "  - conv: {channels: 4, kernel: 0}\n", 3, 9, 9, "conv.kernel"},
         {LAYERS "  - conv: {channels: 4, kernel: [1, 2, 3]}\n", 3, 9, 9,
-         "model.layers[0].conv.kernel: one number or [height, width] is wanted, not 3 numbers"},
+         "model.layers[0].conv.kernel: expected one number or [height, width], got 3 numbers"},
         {LAYERS "  - conv: {channels: 4, kernel: []}\n", 3, 9, 9, "conv.kernel"},
         {LAYERS "  - conv: {channels: 4, padding: samee}\n", 3, 9, 9,
          "'samee' is neither a number nor [height, width] nor same nor valid"},
@@ -308,9 +308,9 @@ static void mistakes_in_layers_are_told(void **state)
          "upsample.mode: 'cubic' is none of nearest, bilinear"},
         {LAYERS "  - upsample: 0\n", 3, 9, 9, "upsample.scale"},
         {LAYERS "  - adaptive_avgpool: [1, 2, 3]\n", 3, 9, 9,
-         "adaptive_avgpool.size: one number or [height, width] is wanted, not 3 numbers"},
+         "adaptive_avgpool.size: expected one number or [height, width], got 3 numbers"},
         {LAYERS "  - conv1d: {channels: 4, padding: [1, 2]}\n", 3, 1, 9,
-         "conv1d.padding: one number, same or valid is wanted, got a list"},
+         "conv1d.padding: expected one number, same or valid, got a list"},
         {LAYERS "  - conv1d: {channels: 4, kernel: [1, 2]}\n", 3, 1, 9,
          "conv1d.kernel: expected a whole number, got a list"},
         {LAYERS "  - groupnorm\n", 3, 9, 9, "groupnorm.groups: must be given: a whole number"},
@@ -344,7 +344,7 @@ static void mistakes_in_layers_are_told(void **state)
     assert_told(cases, sizeof cases / sizeof cases[0]);
 }
 
-/* Not only the first mistake, each at its own line. */
+/* Not only the first error, each at its own line. */
 static void all_mistakes_are_listed(void **state)
 {
     static const char text[] = LAYERS "  - conw: {channels: 4}\n  - maxpool: 0\n  - dense: ten\n"

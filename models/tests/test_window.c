@@ -97,7 +97,7 @@ static void outputs_are_the_places_of_the_window(void **state)
 
 /*
  * `same`: ceil(input / stride) outputs from the least padding that gives them, split evenly, the
- * odd one behind.
+ * odd one at the end.
  */
 static void same_padding_is_tensorflows(void **state)
 {

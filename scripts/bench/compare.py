@@ -16,7 +16,7 @@ from pathlib import Path
 from inference import INFERENCE_MODELS, cells_of, measure
 from peers import DPTRAIN, MODELS, SECONDS, TOP, Dptrain, Failed, Peer, events, peers_of, versions
 
-# Of the table `speed`; behind a colon a batch of its own.
+# The models of the table `speed`; after a colon a batch of its own.
 PEER_MODELS = ("cnn", "mnistcnn", "resnet20", "resnet18", "mlp", "mlp4k", "linreg", "cnn:32", "mnistcnn:32", "cnn:1024", "mnistcnn:1024")
 NAMES = {"cnn": "cnn, 3x32x32", "mnistcnn": "mnistcnn, 1x28x28", "resnet20": "resnet20, 3x32x32",
          "resnet18": "resnet18, 3x64x64", "mlp": "mlp 784-256-10", "mlp4k": "mlp4k 784-4096-4096-10", "linreg": "linreg 5-1"}
@@ -28,7 +28,7 @@ def say(text):
 
 
 def summary(values, form="{:.0f}"):
-    """The median, and the range behind it."""
+    """The median, then the range."""
     low, middle, high = (form.format(value) for value in (min(values), statistics.median(values), max(values)))
     return f"{middle} ({low} to {high})"
 
@@ -44,7 +44,7 @@ def head(*cells):
 
 def machine():
     name = re.search(r"^model name\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.M)
-    return f"{name[1] if name else 'unknown processor'}, {len(os.sched_getaffinity(0))} cores"
+    return f"{name[1] if name else 'unknown CPU'}, {len(os.sched_getaffinity(0))} cores"
 
 
 def steps_for(runner, model, batch):
@@ -54,7 +54,7 @@ def steps_for(runner, model, batch):
 
 
 def first_looks(runners, model, batch):
-    """(runner, its steps a block, its rate) of those that can do the model, the fastest first."""
+    """(runner, its steps per block, its rate) of those that can do the model, the fastest first."""
     looks = []
     for runner in runners:
         try:
@@ -262,7 +262,7 @@ def peak(ranks, words):
 
 
 def processor_seconds(job, steps, run, words):
-    """What a lone rank that trains so many steps takes of a processor: the same whatever else the machine does."""
+    """What a lone rank that trains so many steps takes of a CPU: the same whatever else the machine does."""
     shutil.rmtree(run, ignore_errors=True)
     sets = [f"train={{steps: {steps}}}", "eval.every=never", "checkpoint.every=never", f"log.every={steps} steps"]
     process = subprocess.Popen([DPTRAIN, job, "--quiet", "--output", run, *words, *(w for s in sets for w in ("--set", s))],
@@ -275,7 +275,7 @@ def processor_seconds(job, steps, run, words):
 
 
 def plan(args):
-    """`dptrain plan` beside the fact: a step, in ms (1 rank: of its processor, else by the clock), and rank 0's most memory, in MB"""
+    """`dptrain plan` beside the fact: a step, in ms (1 rank: of its CPU, else by the clock), and rank 0's most memory, in MB"""
     one = ["--set", "device.threads=1"]
     run = Path(args.work, "plan")
 
@@ -316,7 +316,7 @@ def first_jobs(args, script, needs):
 
 
 def tables(args):
-    """the job that `dptrain init` writes, no key touched, and scikit-learn's MLP behind a StandardScaler: means and standard errors"""
+    """the job that `dptrain init` writes, no key touched, and scikit-learn's MLP after a StandardScaler: means and standard errors"""
     first_jobs(args, "sklearn_tables.py", "scikit-learn, pandas and h5py")
 
 

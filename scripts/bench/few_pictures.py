@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The job that `dptrain init` writes, no key touched, beside the same layers in PyTorch, on eight sets of few pictures.
+"""The job that `dptrain init` writes, no key touched, beside the same layers in PyTorch, on eight sets of few images.
 
     few_pictures.py DPTRAIN FOLDER --rounds N [--only SET,...]
 
@@ -53,7 +53,7 @@ def shapes(draw, n):
 
 
 def clutter(draw, n):
-    """The same four behind eight lines of any colour."""
+    """The four classes, covered by eight lines of any colour."""
     pictures, kinds = shapes(draw, n)
     y, x = grid(48)
     for picture in pictures:

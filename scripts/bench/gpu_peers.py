@@ -7,7 +7,7 @@
 PyTorch: channels-last, fused Adam, autocast for bf16. graph: the whole step captured in a CUDA graph and replayed; compile: that of
 torch.compile's code; eager: neither. It has resnet50 too, torchvision's where that is installed, with 1000 classes. JAX: the whole step
 compiled, its arguments donated, bf16 by casting parameters and samples. Prints a line as each is measured, the median of five blocks
-of steps: `torch-graph cnn 128 tf32 41.2`, in microseconds a step. Exits 4 where the framework is not installed or has no GPU. --device
+of steps: `torch-graph cnn 128 tf32 41.2`, in microseconds per step. Exits 4 where the framework is not installed or has no GPU. --device
 cpu only shows that it runs.
 """
 import argparse
@@ -19,7 +19,7 @@ BLOCKS = 5
 
 
 def median_us(block, synchronize, steps):
-    """Of `block(n)`, which enqueues n steps."""
+    """The median time of `block(n)`, which enqueues n steps."""
     block(20)
     synchronize()
     times = []

@@ -6,7 +6,7 @@
 
 onnx: two threads of one session or, with --sessions, two sessions of one thread each, side by side. torch: torch_ddp.py's net of this name
 in channels-last, whose speed does not hang on what its weights are; --bf16: autocast; --compile: by inductor, its weights frozen. Prints
-the rate of the passes alone, `samples_per_s 1234.5`, by the clock or, --by-processor, as it would be if nobody else used the processors.
+the rate of the passes alone, `samples_per_s 1234.5`, by the clock or, --by-processor, as it would be if nobody else used the CPUs.
 """
 import argparse
 import itertools

@@ -16,7 +16,7 @@ FILE, MOST = 4096, 128  # samples of a shard, and how often it may be given
 
 
 def run(command, log, processors=0):
-    """The seconds of a command from exec to exit, the most memory that it held, in MB, and what it printed. processors: so many had
+    """The seconds of a command from exec to exit, the most memory that it held, in MB, and what it printed. processors: so many CPUs had
     it to themselves, if they spent the time that it took of them all on nothing else; 0: by the clock."""
     with open(log, "w+") as file:
         start = time.perf_counter()

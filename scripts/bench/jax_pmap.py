@@ -19,7 +19,7 @@ CONVS = ["conv 32 3 1", "relu", "pool 2", "conv 64 3 1", "relu", "pool 2", "flat
 
 
 def residual_net(stem, widths, blocks):
-    """Stages of so many blocks; each but the first halves the picture."""
+    """Stages of so many blocks; each but the first halves the image."""
     layers, now = list(stem), widths[0]
     for i, width in enumerate(widths):
         for j in range(blocks):
@@ -30,8 +30,8 @@ def residual_net(stem, widths, blocks):
     return [*layers, "mean", "dense 10"]
 
 
-# Layers are words: `conv CHANNELS KERNEL STRIDE`; `normed`, the same without a bias, and a batch norm behind it; `pool SIZE`, the maximum,
-# which halves the picture; `mean`, over the picture. Of a pair of lists, the body and the shortcut of a residual block, the sum is taken.
+# Layers are words: `conv CHANNELS KERNEL STRIDE`; `normed`, the same without a bias, and a batch norm after it; `pool SIZE`, the maximum,
+# which halves the image; `mean`, over the image. A pair of lists is a residual block, the body and the shortcut, which are added.
 MODELS = {
     "linreg": ((5,), ["dense 1"]),
     "mlp": ((784,), ["dense 256", "relu", "dense 10"]),

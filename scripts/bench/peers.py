@@ -68,7 +68,7 @@ class Dptrain:
         self.label = f"{ranks} rank{'s' * (ranks > 1)}" + (f" x {threads} threads" if threads > 1 else "")
 
     def rate(self, model, batch, steps):
-        """Median samples a second over blocks of `steps` steps, and the most memory that a lone rank held, in MB."""
+        """Median samples per second over blocks of `steps` steps, and the most memory that a lone rank held, in MB."""
         run, text = self.work / f"run-{model}", self.work / f"{model}.yaml"
         shutil.rmtree(run, ignore_errors=True)
         text.write_text(job(model, batch, steps, run))

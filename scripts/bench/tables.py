@@ -1,6 +1,6 @@
 """The tables on which the job that `dptrain init` writes is judged: made up here, scikit-learn's own, those of the book ISLP (a package
 of PyPI, of which the files alone are wanted: pip install --no-deps ISLP) and of R's packages modeldata, mlbench and ggplot2 (Debian's
-r-cran-*, read by Rscript). Those whose package is not here are left out.
+r-cran-*, read by Rscript). Tables whose package is not installed are left out.
 """
 import importlib.util
 import shutil

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The jobs of scripts/bench.sh in PyTorch: DistributedDataParallel over gloo, one CPU rank a process.
+"""The jobs of scripts/bench.sh in PyTorch: DistributedDataParallel over gloo, one CPU rank per process.
 
     torch_ddp.py MODEL --ranks N --batch B --steps S [--fused] [--bf16] [--compile] [--shard optimizer | gradients | parameters] [--tensor]
                  [--pipeline M]
@@ -58,7 +58,7 @@ class Residual(nn.Module):
 
 
 def residual_net(stem, widths, blocks):
-    """Stages of so many blocks; each but the first halves the picture."""
+    """Stages of so many blocks; each but the first halves the image."""
     layers, before = stem, widths[0]
     for stage, width in enumerate(widths):
         for block in range(blocks):

@@ -29,7 +29,7 @@ MODES = {
 
 
 class Measured:
-    """Of one way of saving, over all rounds."""
+    """Times of one way of saving, over all rounds."""
 
     def __init__(self):
         self.steps, self.saves, self.costs = [], [], []
@@ -37,7 +37,7 @@ class Measured:
 
     def add(self, folder, waits):
         """
-        The steps right after a save are slower than the later ones where it goes on beside them; that, and what training waited,
+        The steps right after a save are slower than the later ones where it continues beside them; that, and what training waited,
         is the save's cost. The last save, at the end, is waited for in any case and does not count.
         """
         steps = [BATCH / e["samples_per_s"] for e in dpt.events(folder, "train")]
@@ -106,7 +106,7 @@ def report(measured, copied, arguments):
     row("dptrain, waiting for it", spread(waiting.saves, ".3f"), f"{size / save_seconds:.0f}")
     row("dptrain, in the background", spread(beside.saves, ".3f"), f"{size / statistics.median(beside.saves):.0f}")
     print(f"\nA save reaches {100 * dd_seconds / save_seconds:.0f} % of dd's speed.\n")
-    row(f"a save every {EVERY} steps", "seconds a step", "a save costs training, seconds")
+    row(f"a save every {EVERY} steps", "seconds per step", "a save costs training, seconds")
     row("---", "---", "---")
     for mode, m in measured.items():
         row(mode, spread(m.steps, ".4f"), spread(m.costs, ".3f") + (" (the noise)" if m is none else ""))

@@ -18,18 +18,18 @@ MPI_ENVIRONMENT = {
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
     "OMPI_MCA_mpi_yield_when_idle": "1",
     "OMPI_MCA_hwloc_base_binding_policy": "none",
-    # The same two of Open MPI 5.
+    # Open MPI 5's names for the two before.
     "PRTE_MCA_rmaps_default_mapping_policy": "slot:oversubscribe",
     "PRTE_MCA_hwloc_default_binding_policy": "none",
     "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
     "HWLOC_COMPONENTS": "-gl,-opencl,-pci,-linuxio",
 }
 
-# For runs that stop or fail once they train: mpirun waits two seconds behind an exit code that is not 0, though all ranks end together.
+# For runs that stop or fail once they train: mpirun waits two seconds after an exit code that is not 0, though all ranks end together.
 # Not where a rank dies, or before MPI starts: there the others need that time to say what is wrong.
 ENDS_AT_ONCE = {"OMPI_MCA_odls_base_sigkill_timeout": "0", "PRTE_MCA_odls_base_sigkill_timeout": "0"}
 
-# Of which a step takes a millisecond, with something of everything that a resumed run must go on with: 15 steps an epoch.
+# A job whose steps take a millisecond, with something of everything that a resumed run must continue: 15 steps per epoch.
 SMALL_JOB = {
     "seed": "5",
     "data": "{train: synthetic, valid: 0.1, synthetic: {samples: 1009, shape: [1, 12, 12]}}",
@@ -85,7 +85,7 @@ def write_small_job(path, **sections):
 
 
 def start(job, folder, ranks, *words, mpirun=False, output=subprocess.PIPE, **environment):
-    """A run that goes on beside the caller, under mpirun where it has several ranks or that is asked for."""
+    """A run beside the caller, under mpirun where it has several ranks or that is asked for."""
     command = [BINARY, job, "--output", str(folder), *map(str, words)]
     if ranks > 1 or mpirun:
         command = ["mpirun", "-np", str(ranks), *command]

@@ -3,7 +3,7 @@
 #
 #   slurm-here.sh FOLDER [SECONDS]
 #
-# Prints `ready` when jobs can be submitted (with SLURM_CONF=FOLDER/slurm.conf), goes on until its standard input ends, then
+# Prints `ready` when jobs can be submitted (with SLURM_CONF=FOLDER/slurm.conf), continues until its standard input ends, then
 # cancels what still runs and ends the daemons; so a test that dies takes its Slurm with it. Needs no systemd, no network, no
 # name service and changes nothing outside FOLDER (which must exist, be private and have a short path). Any user can run it.
 #

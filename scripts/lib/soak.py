@@ -1,4 +1,4 @@
-"""Disturbs one short job again and again, in every way that a cluster knows, and lets it go on to its end each time.
+"""Disturbs one short job again and again, in every way that a cluster knows, and lets it resume to its end each time.
 
 A try: the job is disturbed one to three times at random moments, started again on the same number of ranks until it says that it is
 done, and its last checkpoint compared byte for byte with that of a run that nobody disturbed. Prints a line for each class:
@@ -89,7 +89,7 @@ def by_launcher(job, folder, ranks, dice):
 def by_stop(job, folder, ranks, dice):
     process = start(job, folder, ranks)
     send(process, dice, [signal.SIGSTOP])
-    if ranks == 1:  # nobody is there who could miss it: it is suspended, and goes on
+    if ranks == 1:  # nobody is there who could miss it: it is suspended, and continues
         time.sleep(0.3)
         for pid in dpt.ranks_of(process):
             os.kill(pid, signal.SIGCONT)

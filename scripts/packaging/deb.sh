@@ -7,8 +7,8 @@
 #   OUT     the folder for dptrain_VERSION-REVISION_ARCHITECTURE.deb
 #
 # debian/ beside this script says what the package is, dpkg-shlibdeps what it depends on, CHANGELOG.md what is new in it.
-# DEBFULLNAME and DEBEMAIL name who makes it, REVISION (1) its number among the packages of one version. The same inputs
-# give the same bytes. Needs dpkg-dev.
+# DEBFULLNAME and DEBEMAIL name who makes it, REVISION (1) its number among the packages of one version. Equal inputs
+# give byte-identical packages. Needs dpkg-dev.
 set -euo pipefail
 # shellcheck source=scripts/packaging/arguments.sh
 . "$(dirname "$0")/arguments.sh"

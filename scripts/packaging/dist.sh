@@ -3,7 +3,7 @@
 #
 #   scripts/packaging/dist.sh VERSION BUILD
 #
-# The same files give the same bytes, whoever packs them, from a clone or from an unpacked archive: sorted, one owner, one
+# Equal files give byte-identical archives, whoever packs them, from a clone or from an unpacked archive: sorted, one owner, one
 # time (epoch.sh). In a clone it is what git knows or would add, as it lies there; what git ignores stays out.
 set -euo pipefail
 # shellcheck source=scripts/lib/usage.sh

@@ -66,7 +66,7 @@ def commands(page):
     for number, line in enumerate(page.read_text().splitlines(), 1):
         block = re.match(r"(?: {4}|\$ )(\S.*)$", line)
         if block and re.match(rf"(?:{PROGRAM})(?: |$)", block[1]) and "dptrain 0." not in line:
-            # A remark stands behind two spaces or more, or a #.
+            # A remark stands after two spaces or more, or a #.
             found.append((number, re.split(r"\s{2,}|\s#\s", block[1])[0]))
         elif not block:
             found += [(number, code) for code in re.findall(r"`([^`]+)`", line) if re.match(rf"(?:{PROGRAM}) \S", code)]
@@ -225,7 +225,7 @@ def make_shapes(folder):
 
 
 def make_photos(folder, page):
-    """The page's job, some pictures in colour, and a file with the names and shapes of torchvision's resnet18."""
+    """The page's job, some images in colour, and a file with the names and shapes of torchvision's resnet18."""
     draw = np.random.default_rng(3)
     for i in range(10):
         rows = b"".join(b"\0" + draw.integers(0, 256, 3 * 40, np.uint8).tobytes() for _ in range(40))

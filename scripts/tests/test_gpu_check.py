@@ -288,7 +288,7 @@ def test_beside_peers(archive, tmp_path):
 
 
 def test_resnet50_of_peers():
-    """The same network as dptrain's, where torchvision is not installed."""
+    """The peer's network is dptrain's, also if torchvision is not installed."""
     pytest.importorskip("torch")
     sys.path.insert(0, str(TOP / "scripts/bench"))
     import gpu_peers

@@ -1,4 +1,4 @@
-"""dptrain with MPICH, built beside the one with Open MPI: trains to the same bytes, is stopped, killed and resumed by its own launcher."""
+"""dptrain with MPICH, built beside the one with Open MPI: trains to byte-identical results, is stopped, killed and resumed by its own launcher."""
 import contextlib
 import glob
 import os
@@ -30,7 +30,7 @@ def without_make():
 
 @pytest.fixture(scope="module")
 def mpich(tmp_path_factory):
-    """The program. Of the other build's objects only those that see MPI are made again."""
+    """The program. Only the other build's objects that see MPI are compiled again."""
     if shutil.which("mpicc.mpich") is None or shutil.which(MPIEXEC) is None:
         pytest.skip("needs mpich and libmpich-dev beside Open MPI, as scripts/setup.sh --test installs them on Debian")
     if not first_lines(OPEN_MPI)[1].startswith("Open MPI"):
@@ -119,7 +119,7 @@ def test_same_bytes_as_open_mpi(tmp_path, ranks, sections):
 # --- it ends --------------------------------------------------------------------------------------
 
 def test_killed_and_resumed(tmp_path, job):
-    """The rank that died is named, though Hydra has killed all of them; the run goes on to the same bytes."""
+    """The rank that died is named, though Hydra has killed all of them; the run is resumed, and its result is byte-identical."""
     dpt.train(job, tmp_path / "whole", "--ranks", 2)
     for rank, fault in ((0, "kill:rank=0:step=9"), (1, "exit:rank=1:step=17"), (1, "kill:rank=1:step=25")):
         result = dpt.run(job, "--ranks", 2, "--quiet", "--output", tmp_path / "out", env={"DPTRAIN_FAULT": fault})

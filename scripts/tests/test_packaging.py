@@ -1,4 +1,4 @@
-"""The packages: what is in them, that the same sources give the same bytes, and that they run where nothing else is.
+"""The packages: what is in them, that equal sources give byte-identical packages, and that they run where nothing else is.
 
 The long forms (DPT_HEAVY=1, as root) are in test_packaging_bare.py: bare systems in chroots."""
 import ast

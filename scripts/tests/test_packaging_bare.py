@@ -140,7 +140,7 @@ def unpack(packages, folder):
 
 
 def test_dist_builds_and_tests_itself(system, packages):
-    """Without git: it builds, a second make does nothing, it packs itself again, and the tests of three rooms pass."""
+    """Without git: it builds, a second make does nothing, it packs itself again, and the tests of three modules pass."""
     here = system()
     unpack(packages, here / "tmp/sources")
     here.run("./scripts/setup.sh --build --yes && make -s -j2 && make -q && make -s dist", folder="/tmp/sources")

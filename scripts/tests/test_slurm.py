@@ -1,4 +1,4 @@
-"""The batch files on a real Slurm: preempted, signalled, requeued, they train to the same bytes as an undisturbed run."""
+"""The batch files on a real Slurm: preempted, signalled, requeued, their results are byte-identical to those of an undisturbed run."""
 import contextlib
 import os
 import re
@@ -42,8 +42,8 @@ comm: {{timeout: 10 min}}
 """
 STEPS_AN_EPOCH = 15
 
-# In place of dptrain in the PATH: at each of its first $STILL starts rank 0 stands still 50 steps behind the one from which it goes
-# on. So no run is over before something happens to it, however slow the machine and quick the training. Into $TOLD: where it is.
+# In place of dptrain in the PATH: at each of its first $STILL starts rank 0 stands still 50 steps after the one from which it goes
+# on. So no run is over before something happens to it, however slow the machine and fast the training. Into $TOLD: where it is.
 STANDS_STILL = """#!/bin/sh
 if [ "${{SLURM_RESTART_COUNT:-0}}" -lt "${{STILL:-0}}" ]; then
     for word; do
@@ -149,7 +149,7 @@ class Slurm:
                 if os.path.basename(executable(folder)) == "dptrain"]
 
     def let_go_when_told(self, *jobs):
-        """Lets held jobs go on as soon as a request to stop waits for one of their ranks, or Slurm itself has woken them."""
+        """Lets held jobs continue as soon as a request to stop waits for one of their ranks, or Slurm itself has woken them."""
         request = 1 << (signal.SIGUSR1 - 1) | 1 << (signal.SIGTERM - 1)
 
         def told(job):

@@ -232,7 +232,7 @@ static void only_files_are_opened(void **state)
     assert_int_equal(entries(), 0);
 }
 
-/* Of the same file, and of a process that is gone: nothing else is taken away. */
+/* Only temporary files of the same file and of a dead process are removed. */
 static void left_behind_goes(void **state)
 {
     char path[PATH_TEXT], name[64], file[PATH_TEXT];

@@ -102,7 +102,7 @@ static void any_single_bit_shows(void **state)
     assert_true(dpt_hash_floats(x, N, 0) == want);
 }
 
-/* The same bit in two places, two values that change places, and a shift of all. */
+/* One bit flipped in two places, two values that change places, and a shift of all. */
 static void order_and_pairs_show(void **state)
 {
     float x[N];

@@ -33,7 +33,7 @@ static void count(void *arg, int thread)
         sched_yield();
 }
 
-/* Each thread once a run, with what the caller wrote before and visible to the caller after; no
+/* Each thread once per run, with what the caller wrote before and visible to the caller after; no
  * locks in the work. */
 static void every_thread_runs_once(void **state)
 {
@@ -84,7 +84,7 @@ struct meeting {
     struct dpt_pool *pool;
     int threads;
     int at[MOST]; /* the meeting that each has come to */
-    bool late;    /* somebody was not there yet when another went on */
+    bool late;    /* somebody was not there yet when another continued */
 };
 
 static void meet(void *arg, int thread)
@@ -103,7 +103,7 @@ static void meet(void *arg, int thread)
     }
 }
 
-/* Nobody goes on before all have come, and then all see what each has written; over several runs,
+/* Nobody continues before all have come, and then all see what each has written; over several runs,
  * waiting actively or asleep. */
 static void nobody_leaves_a_meeting_early(void **state)
 {

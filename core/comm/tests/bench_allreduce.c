@@ -12,8 +12,8 @@
  *   only)
  * - fixed: 64-bit fixed point around a common exponent, MPI_Allreduce on integers: exact, any order
  *
- * Prints a Markdown table: microseconds a sum, median of the rounds, the ways in turn; one block a
- * rank.
+ * Prints a Markdown table: microseconds per sum, median of the rounds, the ways in turn; one block
+ * per rank.
  */
 #include <math.h>
 #include <mpi.h>

@@ -93,7 +93,7 @@ static void define(uint64_t seed, int32_t total, size_t n, float *sum)
     memcpy(sum, all, n * sizeof *sum);
 }
 
-/* In shards: each rank has its slice of the sum, what is behind the chunks, and all squares; and
+/* In shards: each rank has its slice of the sum, what is after the chunks, and all squares; and
  * all get what the owners make of theirs. */
 static void check_shards(struct dpt_deterministic_allreduce *d, size_t n, const float *want,
                          const struct dpt_deterministic_spec *spec, struct dpt_pool *pool)
@@ -144,7 +144,8 @@ static void one_sum(struct dpt_deterministic_allreduce *d, uint64_t seed, size_t
     const double *sums_of_squares;
     float words[DPT_DETERMINISTIC_WORDS], word_sums[DPT_DETERMINISTIC_WORDS];
     const int ranks = comm.world.size;
-    /* Half of the time one block a rank, all of one size but for the last, which may be cut off. */
+    /* Half of the time one block per rank, all of one size but for the last, which may be cut
+     * off. */
     const bool even = dice(seed, 4, 2) == 0 && ranks <= 8;
     const int32_t run = 1 << dice(seed, 5, 4);
     const int32_t total = even ? run * ranks - (int32_t)dice(seed, 6, (uint64_t)run)
@@ -451,10 +452,10 @@ static double count_bytes(const struct dpt_deterministic_spec *spec, int rounds,
     return all;
 }
 
-/* Of P floats that D ranks learn, and S others: (D - 1) P reach their owners in a sum, and (D - 1)
- * P come back, sums or weights. Shards add the sums of squares. Where leaves are dealt, each round
- * gives P, and all get the others; where weights are gathered, 2 P more but for the last unit, and
- * none come back. */
+/* D ranks learn P floats, and sum S others: (D - 1) P reach their owners in a sum, and
+ * (D - 1) P come back, sums or weights. Shards add the sums of squares. Where leaves are dealt,
+ * each round gives P, and all get the others; where weights are gathered, 2 P more but for the last
+ * unit, and none come back. */
 static void no_more_is_sent_than_needed(void **state)
 {
     enum { P = 9984, REST = 16, N = P + REST };

@@ -1,6 +1,6 @@
 /* ranks: 1 2 5 8 */
 /* Groups that the ranks are split into: each is a whole comm. With an argument, a rank of one group
- * never comes, while another group goes on (test_split.py). */
+ * never comes, while another group continues (test_split.py). */
 #include "core/comm/deterministic_allreduce.h"
 #include "core/comm/hierarchical_allreduce.h"
 #include "core/comm/internal.h"
@@ -111,7 +111,7 @@ static void groups_are_whole(void **state)
     }
 }
 
-/* The same on nodes of two ranks each, and in groups of groups, of which others have none. */
+/* Groups on nodes of two ranks each, and groups of groups, which only some ranks have. */
 static void groups_of_nodes_and_of_groups(void **state)
 {
     struct dpt_comm nodes = comm, pair, part, again;
@@ -192,7 +192,7 @@ static void too_many_are_refused(void **state)
     dpt_comm_close(&parts[0]);
 }
 
-/* One group loses its last rank; the other one never meets it, and goes on all the time. */
+/* One group loses its last rank; the other one never meets it, and continues all the time. */
 static void lose_one(void)
 {
     const bool odd = comm.world.rank % 2 == 1;

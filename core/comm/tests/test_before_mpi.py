@@ -1,4 +1,4 @@
-"""What goes on in a process when MPI_Init, which changes the environment, is called (before_mpi.c): which threads there are, and that
+"""What happens in a process when MPI_Init, which changes the environment, is called (before_mpi.c): which threads there are, and that
 none of them reads the environment then; and that dptrain changes it only while it has one thread."""
 import os
 import re
@@ -67,7 +67,7 @@ def test_a_rank_that_is_stopped_as_mpi_starts(shim, tmp_path):
 
 
 def test_lone_ranks_wait_for_each_other(shim, tmp_path):
-    """Of two that another MPI's launcher started the second one is still in MPI_Init, and takes the first one for no dead rank."""
+    """Another MPI's launcher started two: the second one is still in MPI_Init, and does not take the first one for a dead rank."""
     job = dpt.write_job(tmp_path / "job.yaml", JOB)
     log = tmp_path / "threads.txt"
     ranks = [subprocess.Popen([dpt.BINARY, job, "--output", tmp_path / "out"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

@@ -36,7 +36,7 @@ struct device {
     float *at;   /* of the last one */
 };
 
-/* Of the process, which is one rank: the functions below are given no more than its number. */
+/* The process has one, as it is one rank: the functions below get no more than its number. */
 static struct device the_device;
 
 /* Something that takes as long as copies of many bytes. */

@@ -232,7 +232,7 @@ static void recorded_ones_are_not_heard_again(void **state)
     dpt_heartbeat_poll(net.wires[1], false, 100.5);
     assert_int_equal(dpt_heartbeat_state(net.wires[1], 0, 101, &got), DPT_REMOTE_HEARD);
     assert_string_equal(got->late[0].note, "reading \\x1b[2J\\u009bx.h5");
-    /* The same answer again and again: node 0 has fallen silent all the same. */
+    /* Node 0 repeats one answer: it counts as silent. */
     for (double now = 101; now < 105; now += 0.25) {
         pass_on(&relay, &net.all_addresses[1], answer, (size_t)answered);
         dpt_heartbeat_poll(net.wires[1], true, now);

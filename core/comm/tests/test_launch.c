@@ -104,8 +104,8 @@ static void rank_of_the_node_is_told_by_the_environment(void **state)
     set(NULL);
 }
 
-/* Of n tasks that do not know of each other none may train: before MPI_Init where it would end the
-   process, and where it makes a world of each. */
+/* Tasks that do not know of each other may not train: they are refused before MPI_Init if it would
+   end the process, and after it if it makes a world of each. */
 static void tasks_without_ranks_are_refused(void **state)
 {
     const bool at_once = strncmp(dpt_comm_version(), "Open MPI", 8) == 0;

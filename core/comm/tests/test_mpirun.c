@@ -14,8 +14,8 @@
 #include "core/comm/internal.h"
 #include "core/comm/launched.h"
 
-/* Of the MPI that this is built with, and of the other one: a launcher's real name, a name beside
- * the common one, a program of its folder. */
+/* Names for the MPI that this is built with, and for the other one: a launcher's real name, a name
+ * beside the common one, a program of its folder. */
 #if defined(OMPI_MAJOR_VERSION)
 #define OURS       "orterun"
 #define BESIDE     "mpirun.openmpi"

@@ -1,5 +1,5 @@
 """Several nodes on one machine: each has a network, a name, and shared memory of its own, and mpirun starts its ranks by nsenter
-in ssh's place. What holds on one node holds there: the same bytes, the same sums, and who is missing is named."""
+in ssh's place. What holds on one node holds there: results and sums are byte-identical, and a missing rank is named."""
 import json
 import os
 import re
@@ -274,7 +274,7 @@ class Meeting:
 
 def disturbed(cluster, tmp_path, ranks, action, meet=True):
     """Runs a job without an end, does something to its ranks in its middle, and gives what it said. All ranks must end soon;
-    mpirun itself may go on waiting, as for a daemon on a node that is cut off, and is ended then."""
+    mpirun itself may continue waiting, as for a daemon on a node that is cut off, and is ended then."""
     path = dpt.write_small_job(tmp_path / "long.yaml", **LONG)
     meeting = Meeting(cluster, len(ranks))
     process = cluster.start(ranks, path, tmp_path / "out")

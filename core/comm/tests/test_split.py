@@ -1,4 +1,4 @@
-"""A rank that keeps the group waiting that it was split into (mpi_split.c) is named, though another group goes on."""
+"""A rank that keeps the group waiting that it was split into (mpi_split.c) is named, though another group continues."""
 import os
 import subprocess
 import sys

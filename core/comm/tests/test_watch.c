@@ -60,7 +60,7 @@ static void lines_name_the_ranks(void **state)
     dpt_watch_describe_death(&s[3], "node07", line, sizeof line);
     assert_string_equal(
         line, "rank 3 (node07) died at step 1204: its process is gone (killed, crashed, "
-              "or out of memory: `dptrain plan` says what it needs). Its last word: reading "
+              "or out of memory: `dptrain plan` prints what it needs). Its last word: reading "
               "train-00002-of-00004.h5");
 }
 

@@ -300,7 +300,7 @@ static void spellings_are_one_value(void **state)
 static void mistakes_say_what_was_wanted(void **state)
 {
     static const struct {
-        const char *text, *want; /* the text stands on the first line, behind `name: x` on none */
+        const char *text, *want; /* the text stands on the first line, after `name: x` on none */
     } cases[] = {
         {"{}", "1:1: name: must be given: a text"},
         {"name:", "1:6: name: must be given: a text"},

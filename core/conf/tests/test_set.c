@@ -79,7 +79,7 @@ static void bad_settings_are_refused(void **state)
         {"a..b=3", DPT_USAGE, "--set a..b=3: a name is missing"},
         {"layers[=3", DPT_USAGE, "--set layers[=3: an entry of a list is named like layers[2]"},
         {"layers[-1]=3", DPT_USAGE, "--set layers[-1]=3: an entry of a list"},
-        {"layers[0]x=3", DPT_USAGE, "--set layers[0]x=3: a dot is missing behind layers[0]"},
+        {"layers[0]x=3", DPT_USAGE, "--set layers[0]x=3: a dot is missing after layers[0]"},
         {"layers[2]=3", DPT_BAD_JOB, "--set layers[2]=3: layers has 2 entries, counted from 0"},
         {"layers[99999999999]=3", DPT_USAGE, "--set layers[99999999999]=3: an entry of a list"},
         {"layers.a=3", DPT_BAD_JOB, "--set layers.a=3: layers is a list; name one of its entries"},
@@ -107,7 +107,7 @@ static void bad_settings_are_refused(void **state)
     }
 }
 
-/* Mistakes inside a value are told with the others, by the setting they came from, behind those of
+/* Errors inside a value are reported with the others, by the setting they came from, after those of
  * the file. */
 static void mistakes_name_the_setting(void **state)
 {
@@ -173,13 +173,13 @@ static const struct dpt_option length_table[] = {
     {0},
 };
 
-/* Of two keys that say the same in two ways the one that was set counts; both in one place are a
- * mistake that names them. */
+/* If two keys say the same in two ways, the one that was set counts; both in one place are an
+ * error that names them. */
 static void what_is_set_replaces_its_rival(void **state)
 {
     static const char both[] = "steps: give either epochs (line 1:10) or steps, not both";
     static const struct {
-        const char *file, *sets[3], *want; /* the tree, or the mistake */
+        const char *file, *sets[3], *want; /* the tree, or the error */
     } cases[] = {
         {"{epochs: 2}", {0}, "epochs: 2\nsteps: null\n"},
         {"{epochs: 2}", {"steps=9"}, "epochs: null\nsteps: 9\n"},

@@ -1,4 +1,4 @@
-/* Job files as trees: places, refusals with their line and column, the list of mistakes, and
+/* Job files as trees: places, refusals with their line and column, the list of errors, and
  * garbage. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -183,7 +183,7 @@ static void all_mistakes_are_listed_in_order(void **state)
         err.text, "job.yaml: as a whole\n"
                   "job.yaml:1:4: a: anchors (&x) are not used here; write the value out\n"
                   "job.yaml:1:4: a: a\\n\\x1b[31mcolour\\xff\n"
-                  "job.yaml:2:4: b: tags (!t) are not used here; the option says what type it is\n"
+                  "job.yaml:2:4: b: tags (!t) are not used here; the option has its own type\n"
                   "job.yaml:2:4: b: too late\n"
                   "job.yaml:3:1: a: duplicate key, first given at 1:1\n"
                   "--set q=1: q: unknown");
@@ -205,7 +205,7 @@ static void many_mistakes_fit_the_error(void **state)
     for (const char *p = err.text; *p != '\0'; p++)
         lines += *p == '\n';
     assert_int_equal(lines, 41);
-    assert_non_null(strstr(err.text, "number 39\nand 60 more mistakes"));
+    assert_non_null(strstr(err.text, "number 39\nand 60 more errors"));
     dpt_conf_release(&conf);
 
     memset(big, 'x', sizeof big - 1);
@@ -214,7 +214,7 @@ static void many_mistakes_fit_the_error(void **state)
     for (int i = 0; i < 30; i++)
         dpt_conf_mistake(&conf, conf.root, big, "%s", big);
     assert_int_equal(dpt_conf_validation_result(&conf, &err), DPT_BAD_JOB);
-    assert_non_null(strstr(err.text, " more mistakes"));
+    assert_non_null(strstr(err.text, " more errors"));
     assert_true(strlen(err.text) < sizeof err.text);
     dpt_conf_release(&conf);
 }

@@ -21,7 +21,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { ROWS = 3, COLUMNS = 2, ARENA = 32, SLOTS = 2 };
 
-/* A state to load into: one dense layer and Adam's slots. */
+/* A state to load into: one dense layer and Adam's state. */
 struct scene {
     struct dpt_graph graph;
     struct dpt_state state;
@@ -103,7 +103,7 @@ static void forge_tensors(struct forge *f, const struct scene *s, hid_t file)
         }
 }
 
-/* The line that a checkpoint ends with, behind the file's present bytes. */
+/* The line that a checkpoint ends with, after the file's present bytes. */
 static void put_trailer(int fd)
 {
     const off_t size = lseek(fd, 0, SEEK_END);

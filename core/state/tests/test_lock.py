@@ -178,7 +178,7 @@ def test_who_was_replaced_writes_no_more(tmp_path, ranks, how):
     path = job(tmp_path, epochs=1000)
     folder = tmp_path / "out"
     latest = folder / "checkpoints" / "latest"
-    # Saves are far apart, so that none is under way when it is made to stand still.
+    # Saves are far apart, so that none is in flight when the process is stopped.
     if how == "only saving":
         run = Paused(path, folder, ranks, "--set", "checkpoint.every=1000 steps", "--set", "log.every=1000000 steps", "--set",
                      "eval.every=never", until=lambda: latest.exists() and os.readlink(latest) == "step-00002000.h5")

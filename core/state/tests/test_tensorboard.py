@@ -89,7 +89,7 @@ def check_histogram(histogram, values):
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_histograms_are_those_of_the_weights(tmp_path, threads):
-    """Of each tensor at each evaluation, against the checkpoints of these steps."""
+    """Each tensor's histogram at each evaluation is compared with the checkpoint of that step."""
     path = job(tmp_path, model="{type: mlp, hidden: [200, 150], outputs: 10}", train="{epochs: 2}")  # large enough to be shared out
     dpt.train(path, tmp_path / "out", *ON, "--set", "checkpoint={every: 10 steps, keep: all}", "--set",
               f"device.threads={threads}")
@@ -115,7 +115,7 @@ def test_histograms_of_the_gradient(tmp_path):
 @pytest.mark.parametrize("meshes", [[(4, "pipeline: 2, shard: optimizer"), (3, "shard: parameters"), (2, "pipeline: 2")],
                                     [(2, "tensor: 2"), (2, "shard: gradients"), (8, "tensor: 2, pipeline: 2, shard: parameters")]])
 def test_a_mesh_shows_what_one_rank_shows(tmp_path, meshes):
-    """Histograms and scalars of a run that goes on on one mesh after another, also with other threads."""
+    """Histograms and scalars of a run that is resumed on one mesh after another, also with other threads."""
     model = "{type: sequential, layers: [{conv: 4}, batchnorm, relu, flatten, {dense: 530}, relu, {dense: 10}]}"
     path = job(tmp_path, model=model, comm="{reduction: reproducible}", batch="{global: 20, micro: 5}", train="{clip_norm: 0.4}",
                eval="{every: 5 steps}", data="{train: synthetic, valid: 0.2, synthetic: {samples: 122, shape: [1, 14, 14]}}")
@@ -159,7 +159,7 @@ REPEATABLE = ("--set", "comm.reduction=reproducible")
 
 @pytest.mark.parametrize("way", ["kill", "stop", "torn"])
 def test_a_resumed_run_tells_each_step_once(tmp_path, way):
-    """The same values as one that was never stopped but for an epoch's means, whatever the end of the file looked like."""
+    """Its values are those of a run that was never stopped but for an epoch's means, whatever the end of the file looked like."""
     path = job(tmp_path)
     dpt.train(path, tmp_path / "whole", *ON, *REPEATABLE, ranks=2)
     whole = Events(tmp_path / "whole" / NAME)
@@ -171,7 +171,7 @@ def test_a_resumed_run_tells_each_step_once(tmp_path, way):
     else:
         run.kill()
     file = tmp_path / "out" / NAME
-    if way == "torn":  # behind what a checkpoint counts on, which was on the disk before it
+    if way == "torn":  # after what a checkpoint counts on, which was on the disk before it
         data = file.read_bytes()
         file.write_bytes(data + data[:20])
     result = dpt.run(path, "--output", tmp_path / "out", *ON, *REPEATABLE, ranks=2)
@@ -182,7 +182,7 @@ def test_a_resumed_run_tells_each_step_once(tmp_path, way):
         assert list(events.scalars[tag]) == list(values), tag
         if "per_second" not in tag:
             different = [step for step in values if events.scalars[tag][step] != values[step]]
-            # The epoch in which it went on, from step 31 to 45, is told of from there on.
+            # The epoch in which it was resumed, from step 31 to 45, is told of from there on.
             assert different == ([45] if tag.startswith("epoch/") else []), tag
     assert events.histograms == whole.histograms
     assert events.outcomes() == [1] and len(events.session()) > 20

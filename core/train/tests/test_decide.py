@@ -256,7 +256,7 @@ def test_what_cannot_be_decided(tmp_path):
     (tmp_path / "more").mkdir()
     three = Trained(tmp_path / "more", "three")
     result = three.run("eval", "--recall", "0.9")
-    assert result.code == 2 and "--recall: of which of the 3 classes? --positive names it" in result.err, result
+    assert result.code == 2 and "--recall: one of the 3 classes is needed: give --positive" in result.err, result
     numbers = dpt.write_job(tmp_path / "n.yaml", "data: {train: synthetic, test: synthetic, synthetic: {samples: 64, shape: [4]}}\n"
                             "model: {type: linear, outputs: 1}\nloss: mse\ntrain: {steps: 1}\n")
     dpt.train(numbers, tmp_path / "n")

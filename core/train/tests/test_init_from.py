@@ -228,10 +228,10 @@ def test_partial_takes_what_fits(job, weights, tmp_path):
 
 
 @pytest.mark.parametrize("words, code, says", [
-    (["--init-from", "FILE", "--map", "conv1"], 2, "--map conv1: FROM=TO is wanted"),
+    (["--init-from", "FILE", "--map", "conv1"], 2, "--map conv1: must be FROM=TO"),
     (["--init-from", "FILE", "--map", "conv9=mid"], 65, "--map conv9=mid: no tensor's name begins so"),
     (["--init-from", "FILE", "--map", "con=mid"], 65, "--map con=mid: no tensor's name begins so"),
-    (["--init-from", "FILE", "--map", "dense1=dense2"], 65, "two tensors are called dense2.bias after --map"),
+    (["--init-from", "FILE", "--map", "dense1=dense2"], 65, "two tensors have the name dense2.bias after --map"),
     (["--map", "a=b"], 78, "`from` names it"),
     (["--map-by-order"], 78, "`from` names it"),
     (["--init-partial"], 78, "`from` names it"),
@@ -273,11 +273,11 @@ BROKEN = {
     "backwards": (header("{" + ENTRY % ("1", "4, 0") + "}", b"1234"), "'a' lies outside of the file"),
     "size": (header("{" + ENTRY % ("2", "0, 4") + "}", b"1234"), "'a' has another size than its shape"),
     "hole": (header("{" + ENTRY % ("1", "4, 8") + "}", b"12345678"), "'a' does not follow the one before it"),
-    "left over": (header("{" + ENTRY % ("1", "0, 4") + "}", b"12345678"), "4 bytes behind its tensors belong to none"),
+    "left over": (header("{" + ENTRY % ("1", "0, 4") + "}", b"12345678"), "4 bytes after its tensors belong to none"),
     "overlap": (header("{" + ENTRY % ("2", "0, 8") + ", " + (ENTRY % ("1", "4, 8")).replace('"a"', '"b"') + "}", b"12345678"),
                 "'b' overlaps another one"),
     "twice": (header("{" + ENTRY % ("1", "0, 4") + ", " + ENTRY % ("1", "4, 8") + "}", b"12345678"),
-              'two entries of its header are called "a"'),
+              'two entries of its header have the name "a"'),
     "long name": (header('{"%s": {}}' % ("a" * 600)), "a tensor's name has 600 characters"),
     "zip": (b"PK\x03\x04 and no more", ("Not a zip archive", "Possibly truncated or corrupted zip archive")),  # older and newer libzip
     "no checkpoint": (b"\x89HDF\r\n\x1a\n", "is no checkpoint of dptrain"),

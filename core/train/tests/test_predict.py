@@ -395,9 +395,9 @@ def test_mistakes_are_told(trained, tmp_path):
     other.write_text(open(trained.job, encoding="utf-8").read().replace("[16, 12]", "[16, 13]"), encoding="utf-8")
     cases = [
         (2, "no input: give", []),
-        (2, "pred.txt: the name's ending says what is written: .csv, .npy or .h5 (.hdf5)", ["--input", good, "--out", tmp_path / "pred.txt"]),
+        (2, "pred.txt: the name must end in .csv, .npy or .h5 (.hdf5)", ["--input", good, "--out", tmp_path / "pred.txt"]),
         (65, "there is no '/nowhere.png'", ["--input", "/nowhere.png"]),
-        (65, f"{tmp_path}/empty: holds no pictures", ["--input", tmp_path / "empty"]),
+        (65, f"{tmp_path}/empty: holds no images", ["--input", tmp_path / "empty"]),
         (65, "bad.png: is a damaged PNG file", ["--input", png, tmp_path / "bad.png"]),
         (65, "bytes: is no HDF5, IDX, npy, npz, PNG, JPEG, TIFF, BMP, GIF, WebP file and no text", ["--input", tmp_path / "bytes"]),
         (65, "void: is empty", ["--input", tmp_path / "void"]),

@@ -43,12 +43,12 @@ def test_pictures_are_fitted_as_for_training(run, tmp_path):
     assert asked.out == said.out and "warning" not in asked.err
     other = predict(run, run / "in", "--fit", "stretch")
     assert other.out != said.out
-    assert "warning: --fit stretch: the pictures of step-00000006.h5 were made with --fit crop; without --fit these are, too" in other.err
+    assert "warning: --fit stretch: the images of step-00000006.h5 were made with --fit crop; without --fit these are, too" in other.err
     # A test set like the training set.
     assert dpt.run("convert", "pictures", run / "in", "--output", tmp_path / "test", "--like", shard).code == 0
     assert (tmp_path / "test-00000-of-00001.h5").read_bytes() == shard.read_bytes()
     result = dpt.run("convert", "pictures", run / "in", "--output", tmp_path / "other", "--like", shard, "--fit", "pad")
-    assert result.code == 0 and "warning: --fit pad: the pictures of" in result.err, result
+    assert result.code == 0 and "warning: --fit pad: the images of" in result.err, result
     # Shards without --fit are as they were.
     assert dpt.run("convert", "pictures", run / "in", "--output", tmp_path / "plain", "--size", "8x8").code == 0
     with h5py.File(tmp_path / "plain-00000-of-00001.h5") as f:
@@ -94,13 +94,13 @@ def test_all_that_cannot_be_read_are_told_or_left_out(run, tmp_path):
     for inputs, ranks in (([tmp_path], 0), ([tmp_path], 3), (every, 0)):
         result = predict(run, *inputs, ranks=ranks, code=65)
         told = [line for line in result.err.splitlines() if "as the model takes it" not in line]
-        assert told[:4] == [*bad, "3 of 12 pictures cannot be read; --skip-bad leaves them out"], result
+        assert told[:4] == [*bad, "3 of 12 images cannot be read; --skip-bad leaves them out"], result
         result = predict(run, *inputs, "--skip-bad", "--quiet", ranks=ranks)
-        assert result.err.splitlines()[-4:] == ["warning: " + line for line in [*bad, "3 of 12 pictures left out"]], result
+        assert result.err.splitlines()[-4:] == ["warning: " + line for line in [*bad, "3 of 12 images left out"]], result
         if inputs == [tmp_path]:
             assert result.out.splitlines() == [line for line in good if not line.startswith(("dark/0", "light/2", "light/4"))]
     result = predict(run, *[tmp_path / f"light/{i}.png" for i in (2, 4)], "--skip-bad", code=65)
-    assert f"none of the 2 pictures can be read; the first: {bad[1]}" in result.err
+    assert f"none of the 2 images can be read; the first: {bad[1]}" in result.err
     link = tmp_path / "0.png"
     link.symlink_to("gone.png")
     said = f"{link}: is a link to gone.png, which is not there"

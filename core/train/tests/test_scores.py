@@ -249,7 +249,7 @@ def test_labels_are_from_0_to_1(labelled, tmp_path):
         f["images"], f["labels"] = np.zeros((8, 6), "f4"), np.array([[0, 1, 0]] * 5 + [[0, 2, 1]] * 3, "f4")
     result = dpt.run(folder / "job.yaml", "--set", f"data.train={tmp_path}/t.h5", "--set", "data.test=[]", "--set", "data.valid=[]", "--set",
                      f"output={tmp_path}/run", "--set", "train.early_stop=null", "--set", "checkpoint.monitor=null", cwd=folder)
-    assert result.code == 65 and "/labels[5] holds 2: loss binary_cross_entropy wants labels that are 0 or 1" in result.err, result
+    assert result.code == 65 and "/labels[5] holds 2: loss binary_cross_entropy requires labels from 0 to 1" in result.err, result
     result = dpt.run(folder / "job.yaml", "--set", "loss=BCEWithLogitsLoss")
     assert result.code == 78 and "did you mean 'binary_cross_entropy'?" in result.err, result
 

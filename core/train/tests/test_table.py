@@ -136,7 +136,7 @@ def test_two_columns_of_one_name_are_no_columns_to_be_found(trained, tmp_path):
     path = tmp_path / "a.csv"
     path.write_text('size,colour,weight,"size "\n1,red,2,3\n')
     _, result = trained.predict(path, code=65)
-    assert "a.csv: columns 1 and 4 are both called 'size'" in result.err and "rename one" in result.err and "--drop" not in result.err
+    assert "a.csv: columns 1 and 4 are both named 'size'" in result.err and "rename one" in result.err and "--drop" not in result.err
     path.write_text("size,x,colour,weight,x\n1,5,red,2,3\n")  # which of those that are left out is which does not matter
     trained.predict(path)
 

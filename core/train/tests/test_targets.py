@@ -250,4 +250,4 @@ def test_weights_of_elsewhere_need_the_numbers(trained):
     out = trained.folder / "m.safetensors"
     assert dpt.run("export", trained.run, out).code == 0
     result = dpt.run("eval", trained.job, "--checkpoint", out)
-    assert result.code == 78 and "do not say what theirs were" in result.err, result
+    assert result.code == 78 and "which these weights do not keep" in result.err, result

@@ -8,8 +8,8 @@ from spack.package import *
 
 
 class Dptrain(MakefilePackage):
-    """Data-parallel training of neural networks with MPI: one C program and one YAML file a job. It reads HDF5,
-    goes on where it was stopped, and can give the same bytes at any number of ranks."""
+    """Data-parallel training of neural networks with MPI: one C program and one YAML file per job. It reads HDF5,
+    resumes where it was stopped, and can be byte-identical at any number of ranks."""
 
     # `make dist` makes it; DPTRAIN_DIST is the folder where it lies.
     url = f"file://{os.environ.get('DPTRAIN_DIST', os.getcwd())}/dptrain-0.1.0.tar.gz"
@@ -35,7 +35,7 @@ class Dptrain(MakefilePackage):
     depends_on("libwebp")
     depends_on("onednn@2.6:", when="+onednn")
 
-    # The knob of the Makefile that says where a library lies, and the library.
+    # The build option of the Makefile that says where a library lies, and the library.
     roots = {
         "HDF5_ROOT": "hdf5",
         "YAML_ROOT": "libyaml",
