@@ -74,8 +74,8 @@ scripts/tests/test_tree.py not make and not build and not install and not onednn
 END
 }
 jobs=$({
+    echo "build style . 0"
     if [ $quick = 1 ]; then
-        echo "build style . 0"
         quick_jobs
     else
         python_jobs build

@@ -71,7 +71,8 @@ style)
     timed make -s style
     rc=$?
     if [ "$rc" = 0 ]; then passed=1; else failed=1; fi
-    label=style
+    label=$(grep 'left out' "$log") && skipped=1
+    label=${label:-style}
     ;;
 esac
 seconds=$((SECONDS - start))
