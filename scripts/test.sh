@@ -4,7 +4,8 @@
 #   scripts/test.sh [PATTERN] [--quick] [--heavy] [--no-sanitize] [--list]
 #
 #   PATTERN        only test programs whose line matches it (grep -E): 'base', 'mpi_', 'sanitize.*str', 'cmd/tests'; of C programs
-#                  only these are built, again if a source has changed. What does not build has failed; no older one is run
+#                  only these are built, and those that files of pytest among them run. The sanitizers' build is left out unless
+#                  the pattern has the word sanitize. What does not build has failed; no older one is run
 #   --quick        after a change: the style, the C tests of the normal build, and one job of each kind, in about a minute
 #   --heavy        longer versions too (DPT_HEAVY=1), and the end-to-end tests once more with the sanitizer build
 #   --no-sanitize  leave out the AddressSanitizer and UBSan build
@@ -31,6 +32,9 @@ for arg in "$@"; do
     *) pattern=$arg ;;
     esac
 done
+
+# A build of its own, which a change of one file should not wait for.
+[ "$pattern" = . ] || [[ $pattern = *sanitize* ]] || sanitize=0
 
 cores=$(nproc)
 logs=build/test-logs
@@ -97,19 +101,23 @@ mkdir -p "$logs"
 # shellcheck source=scripts/lib/mpi-env.sh
 . scripts/lib/mpi-env.sh
 
-# What the jobs of a build folder run: dptrain and what stands in for a GPU, and C programs. Python's tests may take any of these.
+# What the jobs of a build folder run: dptrain and what stands in for a GPU, and C programs. Which of these a file of pytest runs
+# stands in a line of it, with * for any name.
 goals() {
-    if grep -q "^$1 pytest" <<<"$jobs"; then
-        echo all check-units
-    else
-        echo all fakes
-        sed -nE "s|^$1 unit .*/([^/]*)\.c [0-9]*$|$1/tests/\1|p" <<<"$jobs" | sort -u
-    fi
+    local name
+    grep -qE "^$1 (unit|pytest) " <<<"$jobs" || return
+    echo all fakes
+    {
+        awk -v build="$1" '$1 == build && $2 == "unit" { print $3 }' <<<"$jobs"
+        awk -v build="$1" '$1 == build && $2 == "pytest" { print $3 }' <<<"$jobs" | xargs -r sed -n 's/^# C programs: //p' |
+            xargs -rn 1 | while read -r name; do tests "$name.c"; done
+    } | sed "s|.*/|$1/tests/|; s|\.c$||" | sort -u
 }
 # A program that does not build fails alone: the others are run. `-k` makes what can be made.
 build() {
     local log=$logs/make$1.log goals
     mapfile -t goals < <(goals "$2" | tr ' ' '\n')
+    [ ${#goals[@]} -gt 0 ] || return 0
     echo "building ${1:+with $1 }..." >&2
     # shellcheck disable=SC2086
     if ! make WERROR=1 -k -j"$cores" $1 "${goals[@]}" >"$log" 2>&1; then

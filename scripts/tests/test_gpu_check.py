@@ -1,5 +1,6 @@
 """scripts/gpu-check.sh: rehearsed from its archive, in a folder of its own, with the libraries that stand in for a GPU; what its report
 says where a step hangs, crashes or writes garbage, and where all of it is cut off."""
+# C programs: test_cuda_*
 import gzip
 import os
 import re

@@ -3,7 +3,7 @@
  * rounds in turn; GFLOP/s of the thread's own processor time, so that a busy machine matters
  * little.
  *
- *     bench_product [rounds]
+ *     bench_gemm [rounds]
  *
  * What ours is for shows only in part: it is shared by threads without a sum, with the same bits.
  */
