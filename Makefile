@@ -252,12 +252,14 @@ fakes: $(if $(fakes),$(fakes) $(fakegpu)/libcublasLt.so.12)
 check-units: $(programs) fakes
 $(foreach test,$(tests),$(eval $(call program,$(test)): $(call object,$(test))))
 $(call program,$(filter core/backend/cuda/tests/test_% core/train/tests/test_cuda_%,$(tests))): $(emulation)
-$(programs): $(library) $(BUILD)/flags $(BUILD)/mpi
+# Which tests of a program are run can be said from outside.
+only := $(BUILD)/obj/core/base/tests/only.o
+$(programs): $(only) $(library) $(BUILD)/flags $(BUILD)/mpi
 	@[ "$(HAVE_CMOCKA)" = 1 ] || { echo "the test programs need cmocka (Debian: libcmocka-dev; or CMOCKA_ROOT=)" >&2; exit 1; }
 	@mkdir -p $(@D)
 	$(call say,LINK,$@) $(link) $(quick_linker) -o $@ $(filter %.o,$^) $(library) $(libraries) $(CMOCKA_LIBS)
 
--include $(patsubst %.o,%.d,$(call object,$(sources) $(tests)) $(emulation))
+-include $(patsubst %.o,%.d,$(call object,$(sources) $(tests)) $(emulation) $(only))
 
 # --- installing ---------------------------------------------------------------------------------------------------
 

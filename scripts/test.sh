@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds what it runs, runs all tests. The last line is `N passed, N failed, N skipped`; exit 1 where one failed.
 #
-#   scripts/test.sh [PATTERN] [--quick] [--heavy] [--no-sanitize] [--list]
+#   scripts/test.sh [PATTERN] [-k NAME] [--quick] [--heavy] [--no-sanitize] [--list]
 #
 #   PATTERN        only test programs whose line matches it (grep -E): 'base', 'mpi_', 'sanitize.*str', 'cmd/tests'; of C programs
 #                  only these are built, and those that files of pytest among them run. The sanitizers' build is left out unless
 #                  the pattern has the word sanitize. What does not build has failed; no older one is run
+#   -k NAME        of these programs only the tests with NAME in their name: test.sh test_log -k file. For files of pytest
+#                  it is what its -k takes
 #   --quick        after a change: the style, the C tests of the normal build, and one job of each kind, in about a minute
 #   --heavy        longer versions too (DPT_HEAVY=1), and the end-to-end tests once more with the sanitizer build
 #   --no-sanitize  leave out the AddressSanitizer and UBSan build
@@ -18,23 +20,32 @@ set -uo pipefail
 . "$(dirname "$0")/lib/usage.sh"
 cd "$(dirname "$0")/.." || exit 1
 
-pattern=. quick=0 heavy=0 sanitize=1 list=0
-for arg in "$@"; do
-    case $arg in
+pattern=. only='' quick=0 heavy=0 sanitize=1 list=0
+while [ $# -gt 0 ]; do
+    case $1 in
+    -k)
+        if [ -z "${2:-}" ]; then
+            echo "test.sh: -k needs a name (see --help)" >&2
+            exit 2
+        fi
+        only=$2
+        shift
+        ;;
     --quick) quick=1 sanitize=0 ;;
     --heavy) heavy=1 ;;
     --no-sanitize) sanitize=0 ;;
     --list) list=1 ;;
     -*)
-        echo "test.sh: unknown option $arg (see --help)" >&2
+        echo "test.sh: unknown option $1 (see --help)" >&2
         exit 2
         ;;
-    *) pattern=$arg ;;
+    *) pattern=$1 ;;
     esac
+    shift
 done
 
 # A build of its own, which a change of one file should not wait for.
-[ "$pattern" = . ] || [[ $pattern = *sanitize* ]] || sanitize=0
+[ "$pattern$only" = . ] || [[ $pattern = *sanitize* ]] || sanitize=0
 
 cores=$(nproc)
 logs=build/test-logs
@@ -78,7 +89,7 @@ scripts/tests/test_tree.py not make and not build and not install and not onednn
 END
 }
 jobs=$({
-    echo "build style . 0"
+    [ -n "$only" ] || echo "build style . 0"
     if [ $quick = 1 ]; then
         quick_jobs
     else
@@ -91,7 +102,7 @@ jobs=$({
     fi
 } | grep -E -- "$pattern")
 if [ $list = 1 ]; then
-    printf '%s\n' "$jobs"
+    [ -z "$jobs" ] || printf '%s\n' "$jobs"
     exit 0
 fi
 rm -rf "$logs"
@@ -148,7 +159,7 @@ build "" build
 echo "on $(. /etc/os-release && echo "$PRETTY_NAME"), $(uname -m)$(./build/dptrain --version 2>/dev/null | sed -n '2,$ { s/^backend //; s/[:;] no GPU here.*//; s/^/; /; p }' |
     tr -d '\n')" >&2
 
-export DPT_HEAVY=$heavy DPT_LOGS=$logs PYTHONDONTWRITEBYTECODE=1
+export DPT_HEAVY=$heavy DPT_LOGS=$logs DPT_ONLY=$only PYTHONDONTWRITEBYTECODE=1
 # Debian's own Python is the one that Debian's pytest, h5py and numpy belong to; another may come first in the PATH.
 export DPT_PYTHON=python3
 for python in python3 /usr/bin/python3; do
@@ -158,6 +169,7 @@ done
 [ -z "$jobs" ] || all_jobs | xargs -P $((cores + 4)) -L 1 ./scripts/lib/run-test.sh
 
 [ -n "$jobs" ] || echo "no test matches '$pattern'"
+[ -z "$only" ] || grep -qv '^0 0 0$' "$logs"/*.count 2>/dev/null || echo "no test there is named '$only'"
 awk '{ printf "%7.1f s, %6.1f s of a core  %s\n", $1, $2 + $3, FILENAME; all += $1; cpu += $2 + $3 }
     END { printf "%7.1f s, %6.1f s of a core  all\n", all, cpu }' "$logs"/*.time 2>/dev/null | sort -rn >"$logs/seconds"
 cat "$logs"/*.count 2>/dev/null | awk '{ p += $1; f += $2; s += $3 }
