@@ -191,6 +191,13 @@ def events(folder, kind=None):
     return [e for e in lines if kind is None or e["event"] == kind]
 
 
+def losses(*kinds):
+    """Names of the losses by what their labels are, as the list in core/backend/backend.h has them: CLASSES, NUMBERS, COUNTS, LABELS."""
+    with open("core/backend/backend.h", encoding="utf-8") as file:
+        text = file.read().replace("\\\n", "")
+    return [name for kind in kinds for name in re.findall(r"[A-Z]+\([A-Z0-9_]+, (\w+)\)", re.search(rf"#define DPT_LOSSES_OF_{kind}\(.*?\)(.*)", text)[1])]
+
+
 def train(job, output, *words, ranks=0, **options):
     """Trains into a fresh folder and demands success."""
     shutil.rmtree(output, ignore_errors=True)
