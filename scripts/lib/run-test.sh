@@ -3,6 +3,7 @@
 #   run-test.sh BUILD unit FILE.c RANKS     a cmocka program; RANKS > 0: under mpirun
 #   run-test.sh BUILD pytest FILE.py 0 [WHICH]   a file of pytest, or those of its tests that -k WHICH takes, with BUILD/dptrain
 #   run-test.sh BUILD style . 0             clang-format and shellcheck
+# Stopped after $DPT_LIMIT seconds, if that is set.
 # With a name in $DPT_ONLY only tests that have it in their name; a program without any is passed over.
 # Leaves `passed failed skipped` in $DPT_LOGS/NAME.count, and seconds, user's and system's processor seconds in NAME.time.
 set -u
@@ -16,6 +17,7 @@ if [ "$build" != build ]; then
     label="$label, sanitized"
     limit=600
 fi
+limit=${DPT_LIMIT:-$limit}
 
 # MPI's own start-up keeps memory until the end of the process.
 leaks=0
@@ -62,6 +64,7 @@ unit)
 pytest)
     limit=900
     [ "$DPT_HEAVY" = 0 ] || limit=5400
+    limit=${DPT_LIMIT:-$limit}
     [ -z "${DPT_ONLY:-}" ] || which="${which:+($which) and }($DPT_ONLY)"
     # Where CI is set pytest shows every difference in full, which takes minutes for a checkpoint's bytes.
     timed env -u CI -u BUILD_NUMBER DPTRAIN="$PWD/$build/dptrain" timeout -k 10 "$limit" "$DPT_PYTHON" -m pytest -q -rs --tb=short \

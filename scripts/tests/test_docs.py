@@ -32,6 +32,7 @@ ELSEWHERE = [
     (r"\./scripts/test\.sh.*|scripts/test\.sh.*", ".ci/run", "./scripts/test.sh"),
     (r"\./scripts/demo\.sh.*", "scripts/tests/test_docs.py", "def test_demo"),
     (r"scripts/fuzz\.sh.*", "scripts/tests/test_fuzz.py", "fuzz.sh"),
+    (r"scripts/mutants\.sh.*", "scripts/tests/test_mutants.py", "mutants.sh"),
     (r"scripts/simulate/run\.sh.*", "scripts/tests/test_simulate.py", "run.sh"),
     (r"scripts/gpu-check\.sh .*", "scripts/tests/test_gpu_check.py", "--pack"),
     (r"make install.*", "scripts/tests/test_tree.py", '"install"'),

@@ -168,7 +168,7 @@ def test_scripts_can_be_run(path):
         assert first.startswith("# shellcheck shell="), "neither runnable nor marked as one to be sourced"
 
 
-@pytest.mark.parametrize("script", ["setup.sh", "test.sh", "bench.sh"])
+@pytest.mark.parametrize("script", ["setup.sh", "test.sh", "bench.sh", "mutants.sh"])
 def test_scripts_help(script):
     done = subprocess.run([TOP / "scripts" / script, "--help"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and script in done.stdout
