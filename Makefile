@@ -11,7 +11,8 @@
 #   deb            a Debian package
 #   clean          removes what make built
 #   format         clang-format over all C files
-#   style          do they look as clang-format has them, and what shellcheck finds in the scripts
+#   style          do they look as clang-format has them, and what shellcheck finds in the scripts. Versions of clang-format
+#                  differ, so only 14 counts, which is Debian 12's; where there is another one or none, a line says so
 #   lint           that, and what clang-tidy finds in the C files (.clang-tidy); FILES='cmd/%' takes some only
 #   help           this text
 #
@@ -251,12 +252,14 @@ fakes: $(if $(fakes),$(fakes) $(fakegpu)/libcublasLt.so.12)
 check-units: $(programs) fakes
 $(foreach test,$(tests),$(eval $(call program,$(test)): $(call object,$(test))))
 $(call program,$(filter core/backend/cuda/tests/test_% core/train/tests/test_cuda_%,$(tests))): $(emulation)
-$(programs): $(library) $(BUILD)/flags $(BUILD)/mpi
+# Which tests of a program are run can be said from outside.
+only := $(BUILD)/obj/core/base/tests/only.o
+$(programs): $(only) $(library) $(BUILD)/flags $(BUILD)/mpi
 	@[ "$(HAVE_CMOCKA)" = 1 ] || { echo "the test programs need cmocka (Debian: libcmocka-dev; or CMOCKA_ROOT=)" >&2; exit 1; }
 	@mkdir -p $(@D)
 	$(call say,LINK,$@) $(link) $(quick_linker) -o $@ $(filter %.o,$^) $(library) $(libraries) $(CMOCKA_LIBS)
 
--include $(patsubst %.o,%.d,$(call object,$(sources) $(tests)) $(emulation))
+-include $(patsubst %.o,%.d,$(call object,$(sources) $(tests)) $(emulation) $(only))
 
 # --- installing ---------------------------------------------------------------------------------------------------
 
@@ -318,11 +321,16 @@ clean:
 	-rmdir $(BUILD) 2>/dev/null || true
 
 written := find core models data cmd scripts -name '*.[ch]'
+clang_format = $(if $(shell command -v clang-format-14),clang-format-14,clang-format)
+# Shell: succeeds with version 14, else says what is here instead.
+has_format = version=$$($(clang_format) --version 2>/dev/null | sed -n 's/.*version \([0-9]*\).*/\1/p'); [ "$$version" = 14 ] || \
+	{ echo "$@: clang-format is left out: it must be version 14, and here is $${version:-none}"; false; }
 format:
-	clang-format -i $$($(written))
+	@$(has_format)
+	$(clang_format) -i $$($(written))
 
 style:
-	@$(written) -print0 | xargs -0 -n 100 clang-format --dry-run -Werror
+	@if $(has_format); then $(written) -print0 | xargs -0 -n 100 $(clang_format) --dry-run -Werror; fi
 	@shellcheck -x .ci/run $$(find scripts -name '*.sh') scripts/slurm/*.sbatch scripts/packaging/bundle-run
 
 FILES ?= %

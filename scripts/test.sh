@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds what it runs, runs all tests. The last line is `N passed, N failed, N skipped`; exit 1 where one failed.
 #
-#   scripts/test.sh [PATTERN] [--quick] [--heavy] [--no-sanitize] [--list]
+#   scripts/test.sh [PATTERN] [-k NAME] [--quick] [--heavy] [--no-sanitize] [--list]
 #
 #   PATTERN        only test programs whose line matches it (grep -E): 'base', 'mpi_', 'sanitize.*str', 'cmd/tests'; of C programs
-#                  only these are built, again if a source has changed. What does not build has failed; no older one is run
+#                  only these are built, and those that files of pytest among them run. The sanitizers' build is left out unless
+#                  the pattern has the word sanitize. What does not build has failed; no older one is run
+#   -k NAME        of these programs only the tests with NAME in their name: test.sh test_log -k file. For files of pytest
+#                  it is what its -k takes
 #   --quick        after a change: the style, the C tests of the normal build, and one job of each kind, in about a minute
 #   --heavy        longer versions too (DPT_HEAVY=1), and the end-to-end tests once more with the sanitizer build
 #   --no-sanitize  leave out the AddressSanitizer and UBSan build
@@ -17,20 +20,32 @@ set -uo pipefail
 . "$(dirname "$0")/lib/usage.sh"
 cd "$(dirname "$0")/.." || exit 1
 
-pattern=. quick=0 heavy=0 sanitize=1 list=0
-for arg in "$@"; do
-    case $arg in
+pattern=. only='' quick=0 heavy=0 sanitize=1 list=0
+while [ $# -gt 0 ]; do
+    case $1 in
+    -k)
+        if [ -z "${2:-}" ]; then
+            echo "test.sh: -k needs a name (see --help)" >&2
+            exit 2
+        fi
+        only=$2
+        shift
+        ;;
     --quick) quick=1 sanitize=0 ;;
     --heavy) heavy=1 ;;
     --no-sanitize) sanitize=0 ;;
     --list) list=1 ;;
     -*)
-        echo "test.sh: unknown option $arg (see --help)" >&2
+        echo "test.sh: unknown option $1 (see --help)" >&2
         exit 2
         ;;
-    *) pattern=$arg ;;
+    *) pattern=$1 ;;
     esac
+    shift
 done
+
+# A build of its own, which a change of one file should not wait for.
+[ "$pattern$only" = . ] || [[ $pattern = *sanitize* ]] || sanitize=0
 
 cores=$(nproc)
 logs=build/test-logs
@@ -74,8 +89,8 @@ scripts/tests/test_tree.py not make and not build and not install and not onednn
 END
 }
 jobs=$({
+    [ -n "$only" ] || echo "build style . 0"
     if [ $quick = 1 ]; then
-        echo "build style . 0"
         quick_jobs
     else
         python_jobs build
@@ -87,7 +102,7 @@ jobs=$({
     fi
 } | grep -E -- "$pattern")
 if [ $list = 1 ]; then
-    printf '%s\n' "$jobs"
+    [ -z "$jobs" ] || printf '%s\n' "$jobs"
     exit 0
 fi
 rm -rf "$logs"
@@ -97,19 +112,23 @@ mkdir -p "$logs"
 # shellcheck source=scripts/lib/mpi-env.sh
 . scripts/lib/mpi-env.sh
 
-# What the jobs of a build folder run: dptrain and what stands in for a GPU, and C programs. Python's tests may take any of these.
+# What the jobs of a build folder run: dptrain and what stands in for a GPU, and C programs. Which of these a file of pytest runs
+# stands in a line of it, with * for any name.
 goals() {
-    if grep -q "^$1 pytest" <<<"$jobs"; then
-        echo all check-units
-    else
-        echo all fakes
-        sed -nE "s|^$1 unit .*/([^/]*)\.c [0-9]*$|$1/tests/\1|p" <<<"$jobs" | sort -u
-    fi
+    local name
+    grep -qE "^$1 (unit|pytest) " <<<"$jobs" || return
+    echo all fakes
+    {
+        awk -v build="$1" '$1 == build && $2 == "unit" { print $3 }' <<<"$jobs"
+        awk -v build="$1" '$1 == build && $2 == "pytest" { print $3 }' <<<"$jobs" | xargs -r sed -n 's/^# C programs: //p' |
+            xargs -rn 1 | while read -r name; do tests "$name.c"; done
+    } | sed "s|.*/|$1/tests/|; s|\.c$||" | sort -u
 }
 # A program that does not build fails alone: the others are run. `-k` makes what can be made.
 build() {
     local log=$logs/make$1.log goals
     mapfile -t goals < <(goals "$2" | tr ' ' '\n')
+    [ ${#goals[@]} -gt 0 ] || return 0
     echo "building ${1:+with $1 }..." >&2
     # shellcheck disable=SC2086
     if ! make WERROR=1 -k -j"$cores" $1 "${goals[@]}" >"$log" 2>&1; then
@@ -140,7 +159,7 @@ build "" build
 echo "on $(. /etc/os-release && echo "$PRETTY_NAME"), $(uname -m)$(./build/dptrain --version 2>/dev/null | sed -n '2,$ { s/^backend //; s/[:;] no GPU here.*//; s/^/; /; p }' |
     tr -d '\n')" >&2
 
-export DPT_HEAVY=$heavy DPT_LOGS=$logs PYTHONDONTWRITEBYTECODE=1
+export DPT_HEAVY=$heavy DPT_LOGS=$logs DPT_ONLY=$only PYTHONDONTWRITEBYTECODE=1
 # Debian's own Python is the one that Debian's pytest, h5py and numpy belong to; another may come first in the PATH.
 export DPT_PYTHON=python3
 for python in python3 /usr/bin/python3; do
@@ -150,6 +169,7 @@ done
 [ -z "$jobs" ] || all_jobs | xargs -P $((cores + 4)) -L 1 ./scripts/lib/run-test.sh
 
 [ -n "$jobs" ] || echo "no test matches '$pattern'"
+[ -z "$only" ] || grep -qv '^0 0 0$' "$logs"/*.count 2>/dev/null || echo "no test there is named '$only'"
 awk '{ printf "%7.1f s, %6.1f s of a core  %s\n", $1, $2 + $3, FILENAME; all += $1; cpu += $2 + $3 }
     END { printf "%7.1f s, %6.1f s of a core  all\n", all, cpu }' "$logs"/*.time 2>/dev/null | sort -rn >"$logs/seconds"
 cat "$logs"/*.count 2>/dev/null | awk '{ p += $1; f += $2; s += $3 }

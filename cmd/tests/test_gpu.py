@@ -15,7 +15,7 @@ sys.path.insert(0, "scripts/lib")
 import dpt  # noqa: E402
 
 FAKE = os.path.join(os.path.dirname(dpt.BINARY), "tests", "fakegpu")
-NONE = "/nowhere"  # a library path without a driver
+NONE = os.path.join(__file__, "none")  # a library path without a driver: nothing lies below a file
 
 pytestmark = pytest.mark.skipif(not os.path.exists(os.path.join(FAKE, "libcuda.so.1")),
                                 reason="built without CUDA, or without its tests (make check-units)")
@@ -262,7 +262,7 @@ def as_pip_installs(folder):
                         ("libcublasLt.so.13", "site-packages/nvidia/cu13/lib")):
         os.makedirs(folder / below)
         shutil.copy(os.path.join(FAKE, name), folder / below)
-    return {"LD_LIBRARY_PATH": folder / "driver", "DPTRAIN_CUDA_PATH": f"/nowhere:{folder / 'site-packages'}"}
+    return {"LD_LIBRARY_PATH": folder / "driver", "DPTRAIN_CUDA_PATH": f"{NONE}:{folder / 'site-packages'}"}
 
 
 def test_libraries_that_pip_installed(place, tmp_path):

@@ -379,7 +379,7 @@ def test_bf16_is_told_where_it_is_quicker(tmp_path, sections, epochs, words, tol
     """In a run that is long enough to matter; of convolutions only where tiles multiply it."""
     job = dpt.write_small_job(tmp_path / "job.yaml", train=f"{{epochs: {epochs}, max_time: 1 s}}", checkpoint="{every: never}", **sections)
     result = dpt.run(job, "--output", tmp_path / "out", *(word for text in words for word in ("--set", text)))
-    line = re.search(rf"^device.precision: bf16 would be about [1-3]\.\d times as fast: {BF16} multiply it$", result.err, re.M)
+    line = re.search(rf"^device.precision: bf16 would be about \d+\.\d times as fast: {BF16} multiply it$", result.err, re.M)
     assert (line is not None) == told == ("bf16 would" in result.err), result
 
 

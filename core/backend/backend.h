@@ -61,15 +61,26 @@ extern const char *const dpt_precision_names[DPT_PRECISIONS + 1]; /* ends with N
  * BINARY_CROSS_ENTROPY: mean over the outputs of the cross-entropy of sigmoid(y) with t, 0 to 1,
  *     for multi-label targets; a target below 0 is a label that holds, and counts minus that
  *     (PyTorch's pos_weight)
+ *
+ * The lists group them by what their labels are: classes; numbers; counts; labels that each hold or
+ * do not. FIRST, NEXT and LAST are X, for the first, the last and the losses between them.
  */
+#define DPT_LOSSES_OF_CLASSES(FIRST, NEXT, LAST)                                                   \
+    FIRST(CROSS_ENTROPY, cross_entropy) LAST(FOCAL, focal)
+#define DPT_LOSSES_OF_NUMBERS(FIRST, NEXT, LAST) FIRST(MSE, mse) NEXT(L1, l1) LAST(HUBER, huber)
+#define DPT_LOSSES_OF_COUNTS(FIRST, NEXT, LAST)  FIRST(POISSON, poisson)
+#define DPT_LOSSES_OF_LABELS(FIRST, NEXT, LAST)  FIRST(BINARY_CROSS_ENTROPY, binary_cross_entropy)
 #define DPT_LOSS_LIST(X)                                                                           \
-    X(CROSS_ENTROPY, cross_entropy)                                                                \
-    X(FOCAL, focal)                                                                                \
-    X(MSE, mse)                                                                                    \
-    X(L1, l1)                                                                                      \
-    X(HUBER, huber)                                                                                \
-    X(POISSON, poisson)                                                                            \
-    X(BINARY_CROSS_ENTROPY, binary_cross_entropy)
+    DPT_LOSSES_OF_CLASSES(X, X, X)                                                                 \
+    DPT_LOSSES_OF_NUMBERS(X, X, X)                                                                 \
+    DPT_LOSSES_OF_COUNTS(X, X, X)                                                                  \
+    DPT_LOSSES_OF_LABELS(X, X, X)
+
+/* "mse, l1 or huber": DPT_LOSS_NAMES(DPT_LOSSES_OF_NUMBERS). */
+#define DPT_LOSS_NAMES(LIST)       LIST(DPT_LOSS_FIRST, DPT_LOSS_NEXT, DPT_LOSS_LAST)
+#define DPT_LOSS_FIRST(NAME, name) #name
+#define DPT_LOSS_NEXT(NAME, name)  ", " #name
+#define DPT_LOSS_LAST(NAME, name)  " or " #name
 
 #define X(NAME, name) DPT_LOSS_##NAME,
 enum dpt_loss_kind { DPT_LOSS_LIST(X) DPT_LOSSES };

@@ -181,7 +181,7 @@ static double binary_cross_entropy_row(const struct dpt_loss *loss, const struct
     return sum / n;
 }
 
-static bool cross_entropy_right(const struct target *target, int32_t n, const float *y)
+static bool right_class(const struct target *target, int32_t n, const float *y)
 {
     const int32_t wanted = target->row != NULL ? arg_max(target->row, n) : target->label;
 
@@ -194,7 +194,7 @@ static bool holds(double target)
     return target < 0 || target >= 0.5;
 }
 
-static bool binary_cross_entropy_right(const struct target *target, int32_t n, const float *y)
+static bool right_labels(const struct target *target, int32_t n, const float *y)
 {
     for (int32_t j = 0; j < n; j++) {
         if (isnan(y[j]) || (y[j] > 0) != holds(target_at(target, j)))
@@ -208,14 +208,16 @@ static const struct loss_type {
                   const float *y, float *dy);
     bool (*right)(const struct target *target, int32_t n, const float *y); /* or NULL */
 } types[DPT_LOSSES] = {
-#define focal_right   cross_entropy_right
-#define mse_right     NULL
-#define l1_right      NULL
-#define huber_right   NULL
-#define poisson_right NULL
-#define X(NAME, name) [DPT_LOSS_##NAME] = {name##_row, name##_right},
-    DPT_LOSS_LIST(X)
-#undef X
+#define ROW(NAME, name, right) [DPT_LOSS_##NAME] = {name##_row, right},
+#define OF_CLASSES(NAME, name) ROW(NAME, name, right_class)
+#define OF_LABELS(NAME, name)  ROW(NAME, name, right_labels)
+#define OF_NUMBERS(NAME, name) ROW(NAME, name, NULL)
+    // clang-format off
+    DPT_LOSSES_OF_CLASSES(OF_CLASSES, OF_CLASSES, OF_CLASSES)
+    DPT_LOSSES_OF_NUMBERS(OF_NUMBERS, OF_NUMBERS, OF_NUMBERS)
+    DPT_LOSSES_OF_COUNTS(OF_NUMBERS, OF_NUMBERS, OF_NUMBERS)
+    DPT_LOSSES_OF_LABELS(OF_LABELS, OF_LABELS, OF_LABELS)
+    // clang-format on
 };
 
 bool dpt_loss_judges(enum dpt_loss_kind kind)
@@ -225,7 +227,7 @@ bool dpt_loss_judges(enum dpt_loss_kind kind)
 
 bool dpt_loss_has_classes(enum dpt_loss_kind kind)
 {
-    return types[kind].right == cross_entropy_right;
+    return types[kind].right == right_class;
 }
 
 void dpt_loss_rows(const struct dpt_loss *loss, const struct dpt_batch *batch, int32_t outputs,

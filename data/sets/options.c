@@ -1,5 +1,6 @@
 #include <string.h>
 
+#include "core/backend/backend.h"
 #include "data/sets/dataset.h"
 
 #define AT(type, member) .offset = offsetof(struct type, member)
@@ -283,7 +284,7 @@ const struct dpt_option dpt_data_options[] = {
      AT(dpt_data_conf, targets),
      .fallback = "{}",
      .rows = target_options,
-     .help = "scaling of regression targets, with loss mse, l1 or huber"},
+     .help = "scaling of regression targets, with loss " DPT_LOSS_NAMES(DPT_LOSSES_OF_NUMBERS)},
     {.name = "resize",
      .effect = DPT_EFFECT_RESULT,
      .type = DPT_OPT_INTS,

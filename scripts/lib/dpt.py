@@ -66,6 +66,35 @@ def run(*words, ranks=0, cwd=None, timeout=300, env=None, given=None):
                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE))
 
 
+TICKING = """
+#define _GNU_SOURCE
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+int clock_gettime(clockid_t clock, struct timespec *t)
+{
+    static _Thread_local long long now[2];
+    const int own = clock == CLOCK_THREAD_CPUTIME_ID;
+
+    if (clock != CLOCK_MONOTONIC && !own)
+        return (int)syscall(SYS_clock_gettime, clock, t);
+    now[own] += own ? 100000 : 10000000;
+    *t = (struct timespec){1000 + now[own] / 1000000000, now[own] % 1000000000};
+    return 0;
+}
+"""
+
+
+def ticking(folder):
+    """An environment in which whatever is measured takes as long on any machine: each look of a thread at the clock is 10 ms after
+    its last one, and of its processor time 0.1 ms."""
+    library = os.path.join(folder, "ticking.so")
+    with open(f"{library}.c", "w", encoding="utf-8") as file:
+        file.write(TICKING)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, f"{library}.c"], check=True, timeout=60)
+    return {"LD_PRELOAD": library, "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"}
+
+
 def each_rank(*scripts):
     """mpirun with a shell line for each rank: several programs with `:` between them end Debian 13's Open MPI with SIGSEGV."""
     cases = " ".join(f"{rank}) {script};;" for rank, script in enumerate(scripts))
@@ -160,6 +189,13 @@ def events(folder, kind=None):
     with open(os.path.join(folder, "metrics.jsonl"), encoding="utf-8") as file:
         lines = [json.loads(line) for line in file]
     return [e for e in lines if kind is None or e["event"] == kind]
+
+
+def losses(*kinds):
+    """Names of the losses by what their labels are, as the list in core/backend/backend.h has them: CLASSES, NUMBERS, COUNTS, LABELS."""
+    with open("core/backend/backend.h", encoding="utf-8") as file:
+        text = file.read().replace("\\\n", "")
+    return [name for kind in kinds for name in re.findall(r"[A-Z]+\([A-Z0-9_]+, (\w+)\)", re.search(rf"#define DPT_LOSSES_OF_{kind}\(.*?\)(.*)", text)[1])]
 
 
 def train(job, output, *words, ranks=0, **options):

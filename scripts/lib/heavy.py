@@ -11,7 +11,7 @@ def python_with(folder, *packages, modules=None):
     """A Python that has these packages: that of the virtual environment DPT_VENV where it has them, else of a new one in `folder`."""
     modules = modules or packages
     check = "import " + ", ".join(modules)
-    given = os.path.join(os.environ.get("DPT_VENV", "/nowhere"), "bin", "python")
+    given = os.path.join(os.environ.get("DPT_VENV", os.devnull), "bin", "python")
     if os.path.exists(given) and subprocess.run([given, "-c", check], stderr=subprocess.DEVNULL, check=False).returncode == 0:
         return given
     venv.create(folder, with_pip=True)

@@ -3,6 +3,8 @@
 #   run-test.sh BUILD unit FILE.c RANKS     a cmocka program; RANKS > 0: under mpirun
 #   run-test.sh BUILD pytest FILE.py 0 [WHICH]   a file of pytest, or those of its tests that -k WHICH takes, with BUILD/dptrain
 #   run-test.sh BUILD style . 0             clang-format and shellcheck
+# Stopped after $DPT_LIMIT seconds, if that is set.
+# With a name in $DPT_ONLY only tests that have it in their name; a program without any is passed over.
 # Leaves `passed failed skipped` in $DPT_LOGS/NAME.count, and seconds, user's and system's processor seconds in NAME.time.
 set -u
 build=$1 kind=$2 file=$3 ranks=$4 which=${5:-}
@@ -15,6 +17,7 @@ if [ "$build" != build ]; then
     label="$label, sanitized"
     limit=600
 fi
+limit=${DPT_LIMIT:-$limit}
 
 # MPI's own start-up keeps memory until the end of the process.
 leaks=0
@@ -41,6 +44,7 @@ unit)
         exit 0
     fi
     command=("$program")
+    [ -z "${DPT_ONLY:-}" ] || export DPT_TESTS="*$DPT_ONLY*"
     # Only rank 0's lines are counted, all of them are shown.
     [ "$ranks" = 0 ] || command=(mpirun --tag-output -np "$ranks" "$program")
     timed timeout -k 10 "$limit" "${command[@]}"
@@ -60,6 +64,8 @@ unit)
 pytest)
     limit=900
     [ "$DPT_HEAVY" = 0 ] || limit=5400
+    limit=${DPT_LIMIT:-$limit}
+    [ -z "${DPT_ONLY:-}" ] || which="${which:+($which) and }($DPT_ONLY)"
     # Where CI is set pytest shows every difference in full, which takes minutes for a checkpoint's bytes.
     timed env -u CI -u BUILD_NUMBER DPTRAIN="$PWD/$build/dptrain" timeout -k 10 "$limit" "$DPT_PYTHON" -m pytest -q -rs --tb=short \
         -p no:cacheprovider --import-mode=importlib ${which:+-k "$which"} "$file"
@@ -71,10 +77,16 @@ style)
     timed make -s style
     rc=$?
     if [ "$rc" = 0 ]; then passed=1; else failed=1; fi
-    label=style
+    label=$(grep 'left out' "$log") && skipped=1
+    label=${label:-style}
     ;;
 esac
 seconds=$((SECONDS - start))
+
+if [ -n "${DPT_ONLY:-}" ] && [ $((passed + failed + skipped)) = 0 ] && { [ "$rc" = 0 ] || [ "$kind$rc" = pytest5 ]; }; then
+    echo "0 0 0" >"$DPT_LOGS/$name.count"
+    exit 0
+fi
 
 # A crash, a time-out, a sanitizer's report, no test at all: something failed, though none was counted.
 why=

@@ -1,4 +1,5 @@
 """The benchmarks beside the units still run; what they print is for people."""
+# C programs: bench_*
 import os
 import re
 import subprocess
@@ -17,12 +18,13 @@ TESTS = os.path.join(os.path.dirname(dpt.BINARY), "tests")
     (["bench_conv", "cnn", "4", "1"], 6),
     (["bench_conv", "mnistcnn", "4", "1"], 8),
     (["bench_primitives", "resnet20", "fp32", "4", "1"], 30),
-    (["bench_product", "1"], 8),
+    (["bench_gemm", "1"], 9),
     (["mpirun", "-np", "2", "bench_allreduce", "100000"], 3),
 ], ids=lambda value: "-".join(value) if isinstance(value, list) else "")
 def test_prints_a_table(command, rows):
     command = [os.path.join(TESTS, word) if word.startswith("bench_") else word for word in command]
     program = next(word for word in command if word.startswith(TESTS))
+    assert list(Path().glob(f"core/**/tests/{os.path.basename(program)}.c")), "there is no such program"
     if not os.path.exists(program):
         pytest.skip("not built (make check-units makes it)")
     done = subprocess.run(command, env={**os.environ, **dpt.MPI_ENVIRONMENT}, capture_output=True, text=True, timeout=300, check=False)

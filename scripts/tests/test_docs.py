@@ -32,6 +32,7 @@ ELSEWHERE = [
     (r"\./scripts/test\.sh.*|scripts/test\.sh.*", ".ci/run", "./scripts/test.sh"),
     (r"\./scripts/demo\.sh.*", "scripts/tests/test_docs.py", "def test_demo"),
     (r"scripts/fuzz\.sh.*", "scripts/tests/test_fuzz.py", "fuzz.sh"),
+    (r"scripts/mutants\.sh.*", "scripts/tests/test_mutants.py", "mutants.sh"),
     (r"scripts/simulate/run\.sh.*", "scripts/tests/test_simulate.py", "run.sh"),
     (r"scripts/gpu-check\.sh .*", "scripts/tests/test_gpu_check.py", "--pack"),
     (r"make install.*", "scripts/tests/test_tree.py", '"install"'),
@@ -306,6 +307,16 @@ def test_what_tables_know_is_told_as_they_know_it():
     commands = [line.split()[0] for line in helped.split("commands:\n")[1].split("\n\n")[0].splitlines()]
     shown = (TOP / "cmd/README.md").read_text()
     assert not [name for name in commands if not re.search(rf"dptrain {name}\b", shown)]
+
+
+def test_losses_are_named_as_their_list_has_them():
+    classes, numbers, *others = (dpt.losses(kind) for kind in ("CLASSES", "NUMBERS", "COUNTS", "LABELS"))
+    every = classes + numbers + sum(others, [])
+    assert {"loss", *every} == set(re.findall(r"^  (\w+)  ", dpt.run("layers", "loss").out, re.M))
+    assert f"# or {', '.join(every[1:])}\n" in (TOP / "configs/README.md").read_text()
+    page = (TOP / "data/README.md").read_text()
+    assert f"With {' and '.join(f'`{name}`' for name in classes)} those of `[N]` or `[N, 1]` are classes" in page
+    assert f"With loss {', '.join(f'`{name}`' for name in numbers[:-1])} or `{numbers[-1]}`, `data.targets:" in page
 
 
 def test_contributing_names_what_is_there():

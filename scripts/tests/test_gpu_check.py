@@ -1,5 +1,6 @@
 """scripts/gpu-check.sh: rehearsed from its archive, in a folder of its own, with the libraries that stand in for a GPU; what its report
 says where a step hangs, crashes or writes garbage, and where all of it is cut off."""
+# C programs: test_cuda_*
 import gzip
 import os
 import re
@@ -125,11 +126,12 @@ def test_words(tmp_path):
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/nvcc").write_text("#!/bin/sh\necho 'Cuda compilation tools, release 12.9, V12.9.86'\n")
     (tmp_path / "bin/nvcc").chmod(0o755)
-    for toolkit, wants in [("/nowhere", "is of CUDA none"), (tmp_path, "drivers 570 know nothing of CUDA 12.9")]:
+    for toolkit, wants in [(tmp_path / "none", "is of CUDA none"), (tmp_path, "drivers 570 know nothing of CUDA 12.9")]:
         code, text = said("--pack", tmp_path / "x.tar.xz", "--cuda", "12", CUDA_HOME=str(toolkit))
         assert code == 2 and wants in text and "CUDA_HOME" in text and text.count("\n") == 1, text
-    for words in (["--nonsense"], ["a"], [], ["d", "/nowhere"], ["a+d", "/nowhere"], ["a", "/nowhere", "more"], ["a", "--limit", "x"], ["--pack"],
-                  ["--cuda", "11"], ["a", "/nowhere", "--only", "nonsense"]):
+    out = tmp_path / "none"
+    for words in (["--nonsense"], ["a"], [], ["d", out], ["a+d", out], ["a", out, "more"], ["a", "--limit", "x"], ["--pack"],
+                  ["--cuda", "11"], ["a", out, "--only", "nonsense"]):
         code, text = said(*words)
         assert code == 2 and text.startswith("gpu-check.sh: ") and text.count("\n") == 1, (words, text)
     code, text = said("--help")

@@ -20,30 +20,43 @@
 #include "core/base/log.h"
 
 /* What goes to stderr between the two lands in a nameless file and comes back as a string. */
-struct capture {
-    int saved, fd;
+static struct {
+    int saved, fd; /* saved: -1 where nothing is captured */
     char text[8192];
-};
+} captured = {.saved = -1};
 
-static void capture_begin(struct capture *c)
+static void capture_begin(void)
 {
     fflush(stderr);
-    c->saved = dup(STDERR_FILENO);
-    c->fd = fileno(tmpfile());
-    assert_true(c->saved >= 0 && c->fd >= 0);
-    dup2(c->fd, STDERR_FILENO);
+    captured.saved = dup(STDERR_FILENO);
+    captured.fd = fileno(tmpfile());
+    assert_true(captured.saved >= 0 && captured.fd >= 0);
+    dup2(captured.fd, STDERR_FILENO);
 }
 
-static void capture_end(struct capture *c)
+static void capture_end(void)
 {
     ssize_t n;
 
     fflush(stderr);
-    dup2(c->saved, STDERR_FILENO);
-    close(c->saved);
-    n = pread(c->fd, c->text, sizeof c->text - 1, 0);
-    c->text[n < 0 ? 0 : n] = '\0';
-    close(c->fd);
+    dup2(captured.saved, STDERR_FILENO);
+    close(captured.saved);
+    captured.saved = -1;
+    n = pread(captured.fd, captured.text, sizeof captured.text - 1, 0);
+    captured.text[n < 0 ? 0 : n] = '\0';
+    close(captured.fd);
+}
+
+/* A test that failed while it captured would hide why, and let the next one fail. */
+static int show_captured(void **state)
+{
+    (void)state;
+    if (captured.saved >= 0) {
+        capture_end();
+        print_error("captured until then: %s\n", captured.text);
+    }
+    unsetenv("DPTRAIN_TTY");
+    return 0;
 }
 
 static void say_all(struct dpt_log *log)
@@ -68,18 +81,17 @@ static void levels_choose_lines(void **state)
         {DPT_LOG_VERBOSE, true, ""},
     };
     // clang-format on
-    struct capture c;
     struct dpt_log log;
 
     (void)state;
     setenv("DPTRAIN_TTY", "0", 1);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        capture_begin(&c);
+        capture_begin();
         dpt_log_init(&log, cases[i].level, cases[i].silent);
         say_all(&log);
         dpt_log_close(&log);
-        capture_end(&c);
-        assert_string_equal(c.text, cases[i].want);
+        capture_end();
+        assert_string_equal(captured.text, cases[i].want);
     }
     unsetenv("DPTRAIN_TTY");
 }
@@ -87,13 +99,12 @@ static void levels_choose_lines(void **state)
 /* Drawn over itself, cut by characters and not by bytes, and gone before any other line. */
 static void live_line_is_cut_and_cleared(void **state)
 {
-    struct capture c;
     struct dpt_log log;
 
     (void)state;
     setenv("DPTRAIN_TTY", "1", 1);
     setenv("COLUMNS", "6", 1);
-    capture_begin(&c);
+    capture_begin();
     dpt_log_init(&log, DPT_LOG_NORMAL, false);
     dpt_log_live(&log, "abcdefgh");
     dpt_log_live(&log, "\xc3\xa4\xe2\x82\xac\xf0\x9f\x99\x82xyz");
@@ -101,13 +112,14 @@ static void live_line_is_cut_and_cleared(void **state)
     dpt_log_info(&log, "next");
     dpt_log_live(&log, "end");
     dpt_log_close(&log);
-    capture_end(&c);
+    capture_end();
     unsetenv("DPTRAIN_TTY");
     unsetenv("COLUMNS");
     assert_int_equal(log.columns, 6);
     assert_string_equal(
-        c.text, "\rabcde\033[K\r\xc3\xa4\xe2\x82\xac\xf0\x9f\x99\x82x\033[K" /* which is two wide */
-                "\r\033[Ka long line stays whole\nnext\n\rend\033[K\r\033[K");
+        captured.text,
+        "\rabcde\033[K\r\xc3\xa4\xe2\x82\xac\xf0\x9f\x99\x82x\033[K" /* which is two wide */
+        "\r\033[Ka long line stays whole\nnext\n\rend\033[K\r\033[K");
 }
 
 static void file_gets_time_stamps(void **state)
@@ -118,7 +130,6 @@ static void file_gets_time_stamps(void **state)
                                        "two"};
     struct dpt_error err;
     struct dpt_log log;
-    struct capture c;
     regmatch_t match[2];
     regex_t pattern;
     FILE *file;
@@ -129,7 +140,7 @@ static void file_gets_time_stamps(void **state)
     huge[sizeof huge - 1] = '\0';
     close(mkstemp(path));
     setenv("DPTRAIN_TTY", "1", 1);
-    capture_begin(&c);
+    capture_begin();
     for (int twice = 0; twice < 2; twice++) { /* the second continues the file */
         dpt_log_init(&log, DPT_LOG_QUIET, false);
         assert_int_equal(dpt_log_file(&log, path, &err), DPT_OK);
@@ -141,7 +152,7 @@ static void file_gets_time_stamps(void **state)
             dpt_log_info(&log, "%s", huge);
         dpt_log_close(&log);
     }
-    capture_end(&c);
+    capture_end();
     unsetenv("DPTRAIN_TTY");
     assert_int_equal(regcomp(&pattern, line, REG_EXTENDED), 0);
     file = fopen(path, "r");
@@ -167,14 +178,13 @@ static void names_are_shown_not_done(void **state)
     char path[] = P_tmpdir "/dptrain-log-XXXXXX", want[1024], text[DPT_ERROR_TEXT + 1], line[256];
     struct dpt_error err;
     struct dpt_log log;
-    struct capture c;
     FILE *file;
 
     (void)state;
     close(mkstemp(path));
     setenv("DPTRAIN_TTY", "1", 1);
     setenv("COLUMNS", "2000", 1);
-    capture_begin(&c);
+    capture_begin();
     dpt_log_init(&log, DPT_LOG_VERBOSE, false);
     assert_int_equal(dpt_log_file(&log, path, &err), DPT_OK);
     dpt_log_info(&log, "1 %s", evil);
@@ -186,13 +196,13 @@ static void names_are_shown_not_done(void **state)
     dpt_log_error(&log, &err);
     dpt_log_live(&log, "6 \033[1m");
     dpt_log_close(&log);
-    capture_end(&c);
+    capture_end();
     unsetenv("DPTRAIN_TTY");
     unsetenv("COLUMNS");
     snprintf(want, sizeof want,
              "1 %s\n2 %s\nwarning: 3 %s\n4 %s\n5\none a line\n\r6 \\x1b[1m\033[K%s", shown, shown,
              shown, shown, "\r\033[K");
-    assert_string_equal(c.text, want);
+    assert_string_equal(captured.text, want);
     file = fopen(path, "r");
     for (int n = 0; n < 6; n++) {
         assert_non_null(fgets(line, sizeof line, file));
@@ -216,19 +226,19 @@ static void names_are_shown_not_done(void **state)
 static void file_may_fail(void **state)
 {
     enum { LONG = 1 << 20 };
-    char path[] = "/tmp/dpt-test-log-XXXXXX";
+    char path[] = "/tmp/dpt-test-log-XXXXXX", missing[64];
     const int fd = mkstemp(path);
     struct rlimit before, limit;
     struct dpt_error err;
     struct dpt_log log;
-    struct capture c;
 
     (void)state;
     setenv("DPTRAIN_TTY", "0", 1);
-    capture_begin(&c);
+    capture_begin();
     dpt_log_init(&log, DPT_LOG_NORMAL, false);
-    assert_int_equal(dpt_log_file(&log, "/nonexistent/log.txt", &err), DPT_IO);
-    assert_non_null(strstr(err.text, "/nonexistent/log.txt"));
+    snprintf(missing, sizeof missing, "%s-missing/log.txt", path);
+    assert_int_equal(dpt_log_file(&log, missing, &err), DPT_IO);
+    assert_non_null(strstr(err.text, missing));
     assert_true(fd >= 0 && ftruncate(fd, LONG) == 0);
     assert_int_equal(dpt_log_file(&log, path, &err), DPT_OK);
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
@@ -240,11 +250,12 @@ static void file_may_fail(void **state)
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
     assert_null(log.file);
     dpt_log_close(&log);
-    capture_end(&c);
+    capture_end();
     close(fd);
     unlink(path);
     unsetenv("DPTRAIN_TTY");
-    assert_string_equal(c.text, "one\nwarning: writing the log file failed: File too large\ntwo\n");
+    assert_string_equal(captured.text,
+                        "one\nwarning: writing the log file failed: File too large\ntwo\n");
 }
 
 static void look_at_log(int result)
@@ -329,9 +340,12 @@ static void terminal_is_found(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(levels_choose_lines),   cmocka_unit_test(live_line_is_cut_and_cleared),
-        cmocka_unit_test(file_gets_time_stamps), cmocka_unit_test(names_are_shown_not_done),
-        cmocka_unit_test(file_may_fail),         cmocka_unit_test(terminal_is_found),
+        cmocka_unit_test_teardown(levels_choose_lines, show_captured),
+        cmocka_unit_test_teardown(live_line_is_cut_and_cleared, show_captured),
+        cmocka_unit_test_teardown(file_gets_time_stamps, show_captured),
+        cmocka_unit_test_teardown(names_are_shown_not_done, show_captured),
+        cmocka_unit_test_teardown(file_may_fail, show_captured),
+        cmocka_unit_test(terminal_is_found),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -35,7 +35,7 @@ def look(shim, folder, kind, *words, ranks=0, codes=(0,), **more):
     """The lines of before_mpi.c, without the processes' numbers, of a command of its own or under mpirun."""
     log = folder / "threads.txt"
     log.unlink(missing_ok=True)
-    library_path = FAKE if kind == "cuda" else "/nowhere"
+    library_path = FAKE if kind == "cuda" else str(folder / "none")
     own = {"LD_PRELOAD": shim, "BEFORE_MPI_LOG": str(log), "LD_LIBRARY_PATH": library_path, "FAKEGPU_IDLE_MS": "1", **more}
     line = ["mpirun", "-np", str(ranks)] if ranks else []
     line += ["env", *(f"{name}={text}" for name, text in own.items()), dpt.BINARY, *words]

@@ -1,4 +1,5 @@
 """A rank that keeps the group waiting that it was split into (mpi_split.c) is named, though another group continues."""
+# C programs: mpi_split
 import os
 import subprocess
 import sys

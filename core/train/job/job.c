@@ -139,13 +139,13 @@ static void check_targets(const struct dpt_job *job, struct dpt_conf *conf)
         return;
     if (dpt_loss_judges(loss))
         dpt_conf_mistake(conf, at, scales ? "data.targets.normalize" : "data.targets.transform",
-                         "is for numbers to predict, with `loss: mse`, l1 or huber; classes are "
-                         "not scaled");
+                         "is for numbers to predict, with loss " DPT_LOSS_NAMES(
+                             DPT_LOSSES_OF_NUMBERS) "; classes are not scaled");
     if (loss == DPT_LOSS_POISSON)
-        dpt_conf_mistake(
-            conf, at, "data.targets",
-            "does not go with loss poisson, which takes counts as they are and learns the "
-            "logarithm of their rates by itself; leave it out");
+        dpt_conf_mistake(conf, at, "data.targets",
+                         "does not go with loss %s, which takes counts as they are and learns the "
+                         "logarithm of their rates by itself; leave it out",
+                         job->loss.variant->name);
 }
 
 /* Whether a section says more than what is filled in. */

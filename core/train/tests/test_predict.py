@@ -396,7 +396,7 @@ def test_mistakes_are_told(trained, tmp_path):
     cases = [
         (2, "no input: give", []),
         (2, "pred.txt: the name must end in .csv, .npy or .h5 (.hdf5)", ["--input", good, "--out", tmp_path / "pred.txt"]),
-        (65, "there is no '/nowhere.png'", ["--input", "/nowhere.png"]),
+        (65, f"there is no '{tmp_path}/nowhere.png'", ["--input", tmp_path / "nowhere.png"]),
         (65, f"{tmp_path}/empty: holds no images", ["--input", tmp_path / "empty"]),
         (65, "bad.png: is a damaged PNG file", ["--input", png, tmp_path / "bad.png"]),
         (65, "bytes: is no HDF5, IDX, npy, npz, PNG, JPEG, TIFF, BMP, GIF, WebP file and no text", ["--input", tmp_path / "bytes"]),

@@ -2,7 +2,7 @@
  * The products of dense layers against oneDNN's matrix product, one thread, the best of several
  * alternating rounds; GFLOP/s of the thread's own CPU time, so that a busy machine matters little.
  *
- *     bench_product [rounds]
+ *     bench_gemm [rounds]
  *
  * The purpose of ours shows only in part: threads share a product without a sum, with the same
  * bits.

@@ -100,15 +100,16 @@ const char *__lsan_default_suppressions(void)
 
 static void nothing_there(void **state)
 {
-    const struct dpt_cuda_library_paths places = {"/nowhere/libcuda.so.1", "/nowhere/libcudnn.so.9",
-                                                  "/nowhere/libcublasLt.so.13"};
+    /* Nothing lies below a device. */
+    const struct dpt_cuda_library_paths places = {
+        "/dev/null/libcuda.so.1", "/dev/null/libcudnn.so.9", "/dev/null/libcublasLt.so.13"};
     const char *text;
 
     (void)state;
     text = fails(DPT_CUDA_DRIVER, &places);
     says(text, "NVIDIA driver");
     says(text, "install the driver");
-    says(text, "/nowhere/libcuda.so.1");
+    says(text, "/dev/null/libcuda.so.1");
     text = fails(DPT_CUDA_CUDNN, &places);
     says(text, "cuDNN 9");
     says(text, "DPTRAIN_CUDA_PATH");
