@@ -1,5 +1,5 @@
 /*
- * team: the threads of a rank, and what they do together.
+ * team: the threads of a rank, and the work that they share.
  *
  * Functions that take a thread's number are called by that thread, the others by the main one,
  * which is thread 0.
@@ -9,7 +9,7 @@
 
 #include "core/train/trainer.h"
 
-/* Collective over the node. *cores: out, the cores that this rank may use; those shared with other
+/* Collective over the node. *cores: out, the cores that this rank may use; cores shared with other
  * ranks are divided among them. Errors: RANK. */
 enum dpt_status dpt_core_share(const struct dpt_group *node, double *cores, struct dpt_error *err);
 

@@ -4,12 +4,12 @@
  * It holds the data, the model's graph, the backend's program, the flat arenas (parameters, a
  * gradient for each thread, the reduced gradient, the optimizer's slots) and the threads. Between
  * two steps all ranks hold the same parameters and slots, bit for bit. The gradient arena ends with
- * a tail of a few words (enum dpt_tail), so that one collective a step carries the gradient and
- * everything else that the ranks tell each other. After the first step nothing is allocated. One
- * thread uses a trainer; the trainer's own pool works inside its calls.
+ * a tail of a few words (enum dpt_tail), so that one collective per step carries the gradient and
+ * everything else that the ranks exchange. After the first step nothing is allocated. One thread
+ * uses a trainer; the trainer's own pool works inside its calls.
  *
- * An engine (engine.h) takes the steps. Where a device does, the arenas here are copies, which are
- * current only after dpt_trainer_fetch, and the results of steps are known only after
+ * An engine (engine.h) takes the steps. If a device takes them, the arenas here are copies, which
+ * are current only after dpt_trainer_fetch, and the results of steps are known only after
  * dpt_trainer_settle.
  */
 #ifndef DPT_TRAIN_TRAINER_H
@@ -36,12 +36,12 @@ struct dpt_trainer {
     bool loads;                /* DPT_PART_LOADED */
     struct dpt_splits data;
     struct dpt_trainer_model model;
-    struct dpt_target_scale targets; /* of the model's outputs; with loss mse. Owner: splits.c */
-    struct dpt_layout layout;        /* how the work is divided. Owner: setup.c */
-    const struct dpt_layout_stage *stage; /* this rank's, of the layout */
+    struct dpt_target_scale targets;      /* scale of the outputs; loss mse. Owner: splits.c */
+    struct dpt_layout layout;             /* how the work is divided. Owner: setup.c */
+    const struct dpt_layout_stage *stage; /* this rank's stage */
     struct dpt_mesh mesh;
     struct dpt_units units;
-    struct dpt_runner *runner; /* goes through the micro-batches (step/runner.h) */
+    struct dpt_runner *runner; /* runs the list of actions (step/runner.h) */
     struct dpt_team team;
     struct dpt_arenas arenas;
     const struct dpt_engine *engine; /* takes the steps */
@@ -49,26 +49,26 @@ struct dpt_trainer {
     struct dpt_gradient_reduction reduction;
     /* Whether MPI sums in the memory of the device that takes the steps, and why; or "". */
     char aware[DPT_CUDA_AWARE_TEXT];
-    /* Metric sums of an evaluation, by micro-batch; they are added in their order, whichever rank
-     * computed them. Owner: evaluate.c. */
+    /* Metric sums of an evaluation, per micro-batch; they are added in the micro-batches' order,
+     * whichever rank computed them. Owner: evaluate.c. */
     double *sums;
-    float *outputs; /* of one: [threads][micro][outputs] */
-    /* Of the last one: how many samples have outputs that are not finite, so that there are no
-     * scores; the number of the first in its set. */
+    float *outputs; /* of an evaluation: [threads][micro][outputs] */
+    /* Samples of the last evaluation whose outputs are not finite: how many, and the number of the
+     * first in its set. If there are any, there are no scores. */
     struct {
         int64_t samples, first;
     } nonfinite;
-    struct dpt_scores scores;        /* of the last one; rank 0's */
-    struct dpt_class_score *classes; /* likewise, [outputs]; NULL: there are none */
+    struct dpt_scores scores;        /* of the last evaluation; on rank 0 */
+    struct dpt_class_score *classes; /* likewise, [outputs]; NULL: no classes */
     double *confusion;        /* likewise, [outputs][outputs] true by chosen class; NULL: none */
     struct dpt_called called; /* class names, borrowed; the data sets', unless a model has names */
-    struct dpt_positive positive; /* of two classes; what data.train says goes before the rest */
-    /* What is decided by thresholds, or to be found out about them; NULL: nothing. Borrowed. */
+    struct dpt_positive positive; /* of two classes; preferably from data.train */
+    /* The thresholds to decide by, or to find; NULL: none. Borrowed. */
     struct dpt_decision *decision;
-    bool all_scores; /* also those that take long: the ROC AUC of more than two classes */
+    bool all_scores; /* also slow scores: the ROC AUC of more than two classes */
     struct dpt_requests requests;
     struct dpt_progress progress;
-    struct dpt_loss_scale scale;    /* for gradients in half floats; else 1 */
+    struct dpt_loss_scale scale;    /* for half-precision gradients; else 1 */
     int64_t steps, steps_per_epoch; /* of the whole run */
     double lr;                      /* base rate after scaling */
     /* Seconds that this rank worked on its part of the steps, until it was ready for the reduction;
@@ -78,7 +78,7 @@ struct dpt_trainer {
     struct dpt_profile *profile; /* NULL: no profile is recorded; borrowed */
 };
 
-/* The model as this rank's arenas have it: all of it, or the tensors of its part alone. */
+/* The model as this rank's arenas have it: the whole model, or only the tensors of its part. */
 static inline const struct dpt_graph *dpt_trainer_graph(const struct dpt_trainer *t)
 {
     return &t->stage->graph;
@@ -94,14 +94,14 @@ enum dpt_trainer_parts {
     DPT_PART_TRAIN = 1,
     DPT_PART_VALID = 2,
     DPT_PART_TEST = 4,
-    DPT_PART_LOADED = 8, /* no data: all weights are loaded before their use, so none is drawn */
+    DPT_PART_LOADED = 8, /* no data: all weights are loaded before use, so none is initialised */
 };
 
 /*
  * Collective over comm->world. Opens the data sets that `parts` asks for and the job names, builds
  * the model, starts the threads, prepares the backend, initialises the weights and gives rank 0's
- * to all. given: NULL, or without any parts the shape of samples from elsewhere: then weights can
- * be loaded, and samples predicted (predict.h). All ranks get the same status. Errors: BAD_JOB
+ * to all. given: NULL, or, if `parts` is empty, the shape of samples from elsewhere: then weights
+ * can be loaded, and samples predicted (predict.h). All ranks get the same status. Errors: BAD_JOB
  * (shapes), BAD_DATA, RANK, IO. On failure everything is released.
  */
 enum dpt_status dpt_trainer_open(struct dpt_trainer *t, const struct dpt_job *job,
@@ -140,12 +140,13 @@ enum dpt_status dpt_trainer_step(struct dpt_trainer *t, struct dpt_step_result *
 enum dpt_status dpt_trainer_seek(struct dpt_trainer *t, struct dpt_error *err);
 
 /*
- * Where a device takes the steps (engine.h), these wait for those so far; else they do nothing.
+ * If a device takes the steps (engine.h), these functions wait for all steps so far; else they do
+ * nothing.
  *
- * settle: collective. Returns the results of all steps since the last call. Where a gradient or
- * loss was not finite, the device withheld that update and all after it: then t->progress returns
- * to the step before it, and the failure is that of dpt_trainer_step. All ranks must call it after
- * the same steps, and now and then, since updates after such a step are wasted.
+ * settle: collective. Returns the results of all steps since the last call. If a gradient or loss
+ * was not finite, the device withheld that update and all after it: then t->progress returns to the
+ * step before it, and the failure is that of dpt_trainer_step. All ranks must call it after the
+ * same steps, and regularly, since updates after such a step are wasted.
  *
  * peek: returns the same results on this rank alone, and leaves a value that is not finite to
  * settle.
@@ -158,22 +159,22 @@ enum dpt_status dpt_trainer_settle(struct dpt_trainer *t, struct dpt_step_result
 enum dpt_status dpt_trainer_peek(struct dpt_trainer *t, struct dpt_step_result *since,
                                  struct dpt_error *err);
 enum dpt_status dpt_trainer_fetch(struct dpt_trainer *t, bool gradient, struct dpt_error *err);
-/* Stops prefetching samples, when no step follows. */
+/* Stops prefetching samples; for when no step follows. */
 void dpt_trainer_stop_prefetching(struct dpt_trainer *t);
 /* Seconds that steps have waited for samples, so far. */
 double dpt_trainer_waited(const struct dpt_trainer *t);
 
 /* Collective. Evaluates each sample of the split once. *total: out, sums over all ranks; sets
- * t->scores, and with t->decision what that looks for. Errors: as dpt_trainer_step; USAGE, where
- * t->decision wants what is not there. */
+ * t->scores and, if t->decision seeks a threshold, what it finds. Errors: as dpt_trainer_step;
+ * USAGE, if t->decision requires what is not there. */
 enum dpt_status dpt_trainer_evaluate(struct dpt_trainer *t, struct dpt_split *split,
                                      struct dpt_metric_sums *total, struct dpt_error *err);
 
 /* Collective, after dpt_trainer_fetch. Compares the weights and slots of all ranks. Errors: FAILED,
  * naming the ranks that differ. */
 enum dpt_status dpt_trainer_check_replicas(const struct dpt_trainer *t, struct dpt_error *err);
-/* To be called before an update after which the replicas are compared. In shards it takes the hash
- * of the weights as they are now, for that check; elsewhere it does nothing. */
+/* To be called before an update after which the replicas are compared. With shards it hashes the
+ * current weights, for that check; else it does nothing. */
 void dpt_trainer_hash_replica(struct dpt_trainer *t);
 /* Must be called after parameters, slots, loss scale or progress were changed from outside, as by
  * loading a checkpoint. Errors: as the backend's refresh. */

@@ -1,9 +1,9 @@
 /*
- * trainer_parts: what a trainer is made of: a struct for each part, which one file owns, as the
- * struct's comment says.
+ * trainer_parts: the parts of a trainer, one struct each. One file owns each part, as the struct's
+ * comment says.
  *
- * They are members of struct dpt_trainer (trainer.h), and everybody may read them. Only the owner
- * changes a part.
+ * The parts are members of struct dpt_trainer (trainer.h), and any file may read them. Only the
+ * owner changes a part.
  */
 #ifndef DPT_TRAIN_TRAINER_PARTS_H
 #define DPT_TRAIN_TRAINER_PARTS_H
@@ -17,7 +17,7 @@
 #include "data/sets/loader.h"
 #include "data/sets/sampler.h"
 
-/* The flags that the ranks reduce with each step: how many ranks have set each. */
+/* The flags that the ranks reduce with each step: each counts the ranks that set it. */
 enum dpt_flag {
     DPT_FLAG_FAILED, /* its part of the step failed */
     DPT_FLAG_SAVE,   /* it asks for a checkpoint after this step */
@@ -26,7 +26,7 @@ enum dpt_flag {
     DPT_FLAGS
 };
 
-/* Words after the gradient, which are summed with it. */
+/* Words after the gradient, summed with it. */
 enum dpt_tail {
     DPT_TAIL_LOSS,    /* sum of the samples' losses, each times its weight */
     DPT_TAIL_SAMPLES, /* samples that were counted; exact below 2^24 */
@@ -71,12 +71,13 @@ struct dpt_trainer_model {
     struct dpt_loss loss;
     struct dpt_graph graph;
     void *program;
-    /* The ranks of a node have together what the program derives from the weights
+    /* Memory that the ranks of a node share, for what the program derives from the weights
      * (dpt_backend.share). */
     bool shared;
-    /* The kernels that it chose, in the text of dpt_backend.plans; empty: there was no choice. */
+    /* The kernels that the program chose, as the text of dpt_backend.plans; empty: there was no
+     * choice. */
     struct dpt_str plans;
-    bool too_large; /* the last failure was that the micro-batch did not fit */
+    bool too_large; /* the last failure: the micro-batch did not fit */
 };
 
 /* The data of one thread, on cache lines of its own. */
@@ -89,17 +90,18 @@ struct dpt_worker {
     struct dpt_metric_sums own[DPT_GROUP_MOST];
     float *target;
     bool add;
-    enum dpt_status filled; /* of filling its part of a team's micro-batch */
+    enum dpt_status filled; /* status of filling its part of a team's micro-batch */
     enum dpt_status status;
     struct dpt_error err;
 };
 
-/* The threads of a rank, and what each has. Owner: team.c, but for `adds`, which is program.c's. */
+/* The threads of a rank, and the data of each. Owner: team.c, but for `adds`, which is
+ * program.c's. */
 struct dpt_team {
-    /* Micro-batches of which the backend gives the sum of their gradients (dpt_backend.adds); of
-     * one that says nothing, as many as it was asked for. */
+    /* How many micro-batches' gradients the backend sums (dpt_backend.adds); as many as it was
+     * asked for, if it has no such function. */
     int32_t adds;
-    bool spin; /* there is a core for every thread, so waiting threads may spin */
+    bool spin; /* each thread has a core: waiting may spin */
     struct dpt_pool *pool;
     struct dpt_worker *workers; /* [threads] */
 };
@@ -108,61 +110,61 @@ struct dpt_team {
  * units.c's. */
 struct dpt_arenas {
     float *params; /* with t->units.gathers only this rank's slice, and the state */
-    /* Of several owners each has the floats that it owns (gradient_reduction.h): the rest is
-     * address space, which takes no memory. */
+    /* If there are several owners, each has only the floats that it owns (gradient_reduction.h):
+     * the rest is address space, which takes no memory. */
     float *slot[DPT_MAX_SLOTS];
-    int slots; /* the last one is the weights' moving average, where there is one (average.h) */
+    int slots; /* the last one is the weights' moving average, if there is one (average.h) */
     const char *slot_names[DPT_MAX_SLOTS];
-    /* The memory of the slots where the ranks of a node have them together; else empty. */
+    /* The memory of the slots, if the ranks of a node share them; else empty. */
     struct dpt_shared shared;
-    int owners;             /* that divide each slot */
+    int owners;             /* ranks that divide each slot */
     struct dpt_parts parts; /* [ranks]: for messages with the owners of shards or stages */
     uint64_t *hashes;       /* [ranks], for the replica check */
-    /* Of several owners: the hash of the weights before the update of this step, if replicas are
-     * compared behind it, since all ranks get the owners' weights then. */
+    /* With several owners: the hash of the weights before the update of this step, if replicas are
+     * compared after it, since all ranks get the owners' weights then. */
     uint64_t hash;
     int64_t hashed_step;
 };
 
 /* The gradient of all ranks. Owner: the engine. */
 struct dpt_gradient_reduction {
-    /* NULL in evaluation, and where a device steps. */
+    /* NULL in evaluation, and if a device takes the steps. */
     const struct dpt_gradient_reduction_type *type;
     struct dpt_gradient_reduction_state *state; /* data of that type */
     float reduced_flags[DPT_FLAGS];             /* the last step's flags, summed over the ranks */
-    double weight; /* of the last step's samples; where a device steps, after dpt_trainer_fetch */
+    double weight; /* of the last step's samples; from a device, after dpt_trainer_fetch */
     struct dpt_chunks chunks; /* of the tensors (dpt_graph_chunks) */
-    /* Where a backend may write sums of squares (dpt_batch.squares) with the gradient of a step
-     * that is one batch; NULL where there is nothing for it. Owner: host_update.c. */
+    /* Memory for sums of squares that a backend may write (dpt_batch.squares) with the gradient of
+     * a step that is one batch; NULL: it has none to write. Owner: host_update.c. */
     double **squares;
-    /* The sum with its tail. It is the first worker's arena where there is one rank, or where it is
-     * large; NULL where a device steps (dpt_trainer_fetch). */
+    /* The sum with its tail. It is the first worker's arena if there is one rank, or if it is
+     * large; NULL if a device takes the steps (dpt_trainer_fetch). */
     float *sum;
 };
 
-/* The ranks with which this one shares the model and the samples, by the layout. Owner: mesh.c, but
- * for `divided`, which is the engine's. */
+/* The ranks with which this rank shares the model and the samples, from the layout. Owner: mesh.c,
+ * but for `divided`, which is the engine's. */
 struct dpt_mesh {
     int part; /* of the layers that ranks divide */
     /* The ranks that have the same part of the model: the job's, or those of the group below. */
     const struct dpt_comm *replicas;
-    /* Empty where no ranks divide the model: an empty group is one of this rank alone. */
+    /* Empty if no ranks divide the model: an empty group is this rank alone. */
     struct dpt_comm replica_group;
     struct dpt_comm model_group;          /* the ranks that have one model together */
     struct dpt_comm tensor_group;         /* the ranks that divide the layers of this stage */
-    struct dpt_comm stage_links[2];       /* pairs with the stages before and after this one */
+    struct dpt_comm stage_links[2];       /* pairs with the previous and next stage */
     struct dpt_comm *open[DPT_AXES_MOST]; /* which of these groups are open */
     int splits;                           /* how many are */
     struct dpt_tensor_parallel *divided;  /* (tensor_parallel.h); NULL: no layer is divided */
 };
 
-/* How the weights of FSDP units come to a rank. Owner: units.c. */
+/* How a rank gets the weights of FSDP units. Owner: units.c. */
 struct dpt_units {
     bool gathers;              /* by messages; else all ranks have one arena of them */
     struct dpt_shared weights; /* that arena */
 };
 
-/* What this rank tells the others with the next step. Owner: the loop (run.c). */
+/* What this rank sends the others with the next step. Owner: the loop (run.c). */
 struct dpt_requests {
     enum dpt_status deferred_error; /* a failure of this rank alone; its text is the caller's err */
     bool save;                      /* a checkpoint after that step */

@@ -10,7 +10,7 @@
 #include "core/base/memory.h"
 #include "core/conf/option.h"
 
-/* What a rank does: a signal to itself, an error, or a function. */
+/* The rank's action: a signal to itself, an error, or a function. */
 struct dpt_fault_action {
     const char *name;
     int signal;
@@ -41,8 +41,7 @@ ACTION(hang)
     return DPT_OK;
 }
 
-/* Forbids the process more memory, and tries an allocation that is too large for what the heap
- * still has. */
+/* Forbids the process more memory, and tries an allocation larger than the rest of the heap. */
 ACTION(starve)
 {
     enum { MUCH = 64 << 20 };
@@ -156,7 +155,7 @@ static enum dpt_status strike(const struct dpt_fault *fault, float *params, int6
     return action->run != NULL ? action->run(fault, params, n, err) : DPT_OK;
 }
 
-/* Whether it strikes at this point of the step: at its begin, or in one of its exchanges. */
+/* Whether the fault strikes at this point of the step: at its begin, or in one of its exchanges. */
 static bool strikes_at(const struct dpt_fault *fault, int rank, int64_t step, int64_t exchange)
 {
     return dpt_fault_strikes(fault, rank, step) && fault->exchange == exchange &&

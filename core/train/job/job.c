@@ -54,7 +54,7 @@ static bool finish_batch(struct dpt_job *job, struct dpt_conf *conf, struct dpt_
     return true;
 }
 
-/* Refuses what does not go with ranks that each have a part of the layers. */
+/* Refuses settings that do not work if ranks divide layers. */
 static void finish_tensor(const struct dpt_job *job, struct dpt_conf *conf)
 {
     const struct dpt_conf_node *at = dpt_conf_get(dpt_conf_get(conf->root, "parallel"), "tensor");
@@ -71,7 +71,7 @@ static void finish_tensor(const struct dpt_job *job, struct dpt_conf *conf)
         dpt_conf_mistake(conf, at, "parallel.tensor", "%s", why);
 }
 
-/* Refuses what does not go with stages that each have a part of the model. */
+/* Refuses settings that do not work with pipeline stages. */
 static void finish_pipeline(const struct dpt_job *job, struct dpt_conf *conf)
 {
     const struct dpt_pipeline_options *p = &job->parallel.pipeline;
@@ -93,7 +93,7 @@ static void finish_pipeline(const struct dpt_job *job, struct dpt_conf *conf)
         dpt_conf_mistake(conf, p->at, "parallel.pipeline", "%s", why);
 }
 
-/* Refuses what does not go with shards, of which each rank keeps its own. */
+/* Refuses settings that do not work with shards, of which each rank keeps its own. */
 static void finish_shard(const struct dpt_job *job, struct dpt_conf *conf)
 {
     const char *why = NULL;
@@ -108,7 +108,8 @@ static void finish_shard(const struct dpt_job *job, struct dpt_conf *conf)
                          "parallel.shard", "%s", why);
 }
 
-/* Refuses to watch a value of data.valid that no evaluation tells. at: what asks for it. */
+/* Refuses to watch a value of data.valid that no evaluation gives. at: the node that asks for
+ * it. */
 static void check_monitor(const struct dpt_job *job, struct dpt_conf *conf,
                           const struct dpt_conf_node *at, const char *path, int monitor)
 {
@@ -148,7 +149,7 @@ static void check_targets(const struct dpt_job *job, struct dpt_conf *conf)
                          job->loss.variant->name);
 }
 
-/* Whether a section says more than what is filled in. */
+/* Whether a section has more than the filled-in defaults. */
 static bool says_something(const struct dpt_conf_node *section)
 {
     bool says = false;
@@ -158,7 +159,7 @@ static bool says_something(const struct dpt_conf_node *section)
     return says;
 }
 
-/* Checks what is monitored, and finds by what `best` goes where the job does not say it. */
+/* Checks what is monitored, and finds the value that selects `best` if the job does not give it. */
 static bool finish_monitors(struct dpt_job *job, struct dpt_conf *conf)
 {
     struct dpt_conf_node *root = conf->root, *checkpoint = dpt_conf_get(root, "checkpoint");
@@ -202,7 +203,7 @@ static bool find_home(struct dpt_job *job, struct dpt_conf *conf)
     return true;
 }
 
-/* Checks what needs more than one key, and sets defaults that follow from other keys. */
+/* Checks keys against each other, and sets defaults that follow from other keys. */
 static bool finish(struct dpt_job *job, struct dpt_conf *conf)
 {
     struct dpt_conf_node *root = conf->root;

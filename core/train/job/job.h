@@ -1,7 +1,7 @@
 /*
  * job: the whole job file as one struct.
  *
- * The table dpt_job_options is assembled from the rooms' own tables; reading it fills the struct
+ * The table dpt_job_options is assembled from the modules' own tables; reading it fills the struct
  * and turns the document's tree into the resolved job. Strings and lists live in the document's
  * arena, so the struct must not outlive its dpt_conf.
  */
@@ -37,7 +37,7 @@ enum dpt_shard { DPT_SHARDS(DPT_LIST_NAME) DPT_SHARD_COUNT };
 enum dpt_pipeline_kind { DPT_PIPELINES(DPT_LIST_NAME) DPT_PIPELINE_KIND_COUNT };
 enum dpt_on_nan { DPT_ON_NANS(DPT_LIST_NAME) DPT_ON_NAN_COUNT };
 
-enum { DPT_MOST_GLOBAL = 1 << 24 }; /* samples a step */
+enum { DPT_MOST_GLOBAL = 1 << 24 }; /* samples per step */
 
 /* parallel.pipeline. */
 struct dpt_pipeline_options {
@@ -62,23 +62,23 @@ struct dpt_job {
     struct dpt_data_conf data;
     struct dpt_variant_value model, loss, optimizer, schedule;
     struct {
-        const char *from;     /* a file of weights; NULL: at random */
+        const char *from;     /* a file of weights; NULL: randomly initialised */
         struct dpt_texts map; /* "FROM=TO" */
         bool by_order, partial;
     } init;
     struct {
-        int64_t global;   /* samples a step; of per_rank: on one rank, until dpt_job_for_ranks */
-        int64_t per_rank; /* 0: `global` is what was given */
+        int64_t global;   /* samples per step; if per_rank, of one rank until dpt_job_for_ranks */
+        int64_t per_rank; /* 0: `global` was given */
         int64_t micro;    /* 0: automatic */
     } batch;
     struct {
         int64_t epochs, steps; /* exactly one is not 0 */
         double clip_norm;      /* 0: none */
         struct dpt_patterns freeze;
-        double ema; /* of the weights' average what a step keeps; 0: there is none */
-        struct dpt_patience early_stop; /* patience 0: it does not stop early */
-        int also;   /* enum dpt_monitor: a second value that may become better; AUTO: none */
-        int on_nan; /* enum dpt_on_nan */
+        double ema; /* decay per step of the weights' average; 0: there is none */
+        struct dpt_patience early_stop; /* patience 0: no early stopping */
+        int also;                       /* enum dpt_monitor: a second value to watch; AUTO: none */
+        int on_nan;                     /* enum dpt_on_nan */
         struct dpt_every check_replicas;
         struct dpt_every max_time;
     } train;
@@ -88,7 +88,7 @@ struct dpt_job {
     struct {
         struct dpt_every every;
         int64_t keep; /* 0: all */
-        int monitor;  /* enum dpt_monitor, by which `best` goes */
+        int monitor;  /* enum dpt_monitor: selects `best` */
         bool background;
     } checkpoint;
     struct {
@@ -104,7 +104,7 @@ struct dpt_job {
         struct dpt_every timeout; /* n 0: never */
     } comm;
     struct {
-        int64_t data; /* ranks; 0: all that there are for a stage */
+        int64_t data; /* ranks; 0: all available for a stage */
         struct dpt_pipeline_options pipeline;
         int64_t tensor; /* ranks that divide each layer; 1: none */
         int shard;      /* enum dpt_shard */
@@ -117,40 +117,41 @@ extern const struct dpt_synonym dpt_job_synonyms[]; /* job_words.c */
 /*
  * Loads a job file, applies `sets` ("a.b=c") in order and checks everything that can be checked
  * without data. *conf is the document, owned by the caller from now on, also on failure. Errors:
- * BAD_JOB with all mistakes, USAGE for a malformed --set.
+ * BAD_JOB with all errors, USAGE for a malformed --set.
  */
 enum dpt_status dpt_job_load(struct dpt_job *job, struct dpt_conf *conf, const char *path,
                              const char *const *sets, size_t n_sets, struct dpt_error *err);
 
-/* To be called once the number of ranks is known: sets batch.global by batch.per_rank. Errors:
+/* To be called once the number of ranks is known: sets batch.global from batch.per_rank. Errors:
  * BAD_JOB. */
 enum dpt_status dpt_job_for_ranks(struct dpt_job *job, int ranks, struct dpt_error *err);
 
 /* Whether the model leaves the width of its last layer to the data. */
 bool dpt_job_leaves_outputs(const struct dpt_job *job);
 /*
- * Finds that width, on one process: that of the model of `checkpoint`, a file of this program's;
- * where it has none, or is NULL, what data.train wants. Errors: those of opening either.
+ * Finds that width, on one process: the width of the model of `checkpoint`, a file of this program;
+ * if the file has none, or is NULL, the width that data.train requires. Errors: those of opening
+ * either.
  */
 enum dpt_status dpt_job_find_outputs(const struct dpt_job *job, const char *checkpoint,
                                      int64_t *outputs, struct dpt_error *err);
-/* Puts the width into the job and its tree, as if the job had said it. Errors: RANK. */
+/* Puts the width into the job and its tree, as if the job had given it. Errors: RANK. */
 enum dpt_status dpt_job_set_outputs(struct dpt_job *job, struct dpt_conf *conf, int64_t outputs,
                                     struct dpt_error *err);
 
 /* "bf16": the job's precision. */
 const char *dpt_job_precision(const struct dpt_job *job);
 
-/* The loss as backends want it. */
+/* The loss in the form for backends. */
 struct dpt_loss dpt_job_loss(const struct dpt_job *job);
-/* Whether a loss of that name, of any text, is one of numbers to predict. */
+/* Whether a loss of that name, which may be any text, is for regression. */
 bool dpt_loss_predicts_numbers(const char *name);
 
 /*
- * The job's signature: what of the resolved job decides the result, as the rows say (enum
- * dpt_effect), without output, log, checkpoint and eval, of device only what is not as usual, and
- * of batch the samples a step, whichever way they were given. conf: the job's. Goes into
- * checkpoints, so that it is the same text whoever ran the job where.
+ * The job's signature: the part of the resolved job that decides the result, as the rows say (enum
+ * dpt_effect). It is without output, log, checkpoint and eval; device has only settings other than
+ * the defaults, and batch only the samples per step, however they were given. conf: the job's.
+ * Checkpoints keep it, so its text does not depend on who ran the job or where.
  */
 void dpt_job_signature(const struct dpt_job *job, const struct dpt_conf *conf, struct dpt_str *out);
 

@@ -17,7 +17,7 @@ struct loss_options {
 
 #define AT(member) .offset = offsetof(struct dpt_job, member)
 
-/* What all rows of a type say; behind it stands what one of them says alone. */
+/* The members that all rows of a type share; a row's own members follow. */
 #define ROW(key, affects, kind)                                                                    \
     .name = (key), .effect = DPT_EFFECT_##affects, .type = DPT_OPT_##kind
 #define SECTION(key, affects, table)      ROW(key, affects, SECTION), .fallback = "{}", .rows = (table)
@@ -86,7 +86,7 @@ struct dpt_loss dpt_job_loss(const struct dpt_job *job)
     for (int kind = 0; kind < DPT_LOSSES; kind++)
         if (loss_variants[kind] == job->loss.variant)
             return (struct dpt_loss){(enum dpt_loss_kind)kind, (float)options->attribute};
-    /* A loss that was not understood is a mistake of its own; as MSE it causes no second one. */
+    /* A loss that was not understood is an error of its own; as MSE it causes no second one. */
     return (struct dpt_loss){.kind = DPT_LOSS_MSE};
 }
 
@@ -293,7 +293,7 @@ static const struct dpt_option parallel_options[] = {
     {0},
 };
 
-/* Offsets in a room's rows count from that room's own struct, in the rows above from the job. */
+/* Offsets in a module's rows count from the module's own struct, in the rows above from the job. */
 const struct dpt_option dpt_job_options[] = {
     {ROW("name", OUTPUT, NAME), AT(name), .fallback = "null",
      .help = "name of the job, and of its folder in runs/; default: the job file's name"},

@@ -3,9 +3,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Writes what of a job decides its result, as a checkpoint keeps it. */
+/* Writes the part of a job that decides its result, for checkpoints. */
 
-/* Whether a list of scalars is the one that a text has, "[0.75, 1.5]". */
+/* Whether a list of scalars equals that of a text, "[0.75, 1.5]". */
 static bool is_list(const struct dpt_conf_node *list, const char *text)
 {
     for (size_t i = 0; i < list->n; i++) {
@@ -31,7 +31,7 @@ static bool is_default(const struct dpt_conf_node *node)
                               (node->kind == DPT_NODE_SCALAR && strcmp(node->text, usual) == 0)));
 }
 
-/* Whether a checkpoint's job goes without an entry. */
+/* Whether a checkpoint's job leaves out an entry. */
 static bool is_left_out(const struct dpt_conf_node *node)
 {
     const struct dpt_option *row = node->row;
@@ -40,15 +40,15 @@ static bool is_left_out(const struct dpt_conf_node *node)
                            (row->added && is_default(node)));
 }
 
-/* What stands in the text for an option that changes no byte: its default, so that it makes no
- * checkpoint another one. Such rows are scalars, or lists that are empty by default. */
+/* The text for an option that changes no byte is its default, so that it changes no checkpoint.
+ * Such rows are scalars, or lists that are empty by default. */
 static struct dpt_conf_node *usual(struct dpt_conf *conf, const struct dpt_option *row)
 {
     return strcmp(row->fallback, "[]") == 0 ? dpt_conf_new(conf, DPT_NODE_LIST, NULL)
                                             : dpt_conf_new(conf, DPT_NODE_SCALAR, row->fallback);
 }
 
-/* Copies a section without what is left out. NULL: nothing remains of it, or memory ran out. */
+/* Copies a section without the entries left out. NULL: nothing remains, or memory ran out. */
 static struct dpt_conf_node *copy(struct dpt_conf *conf, const struct dpt_conf_node *node)
 {
     struct dpt_conf_node *new = dpt_conf_new(conf, node->kind, node->text), *item;
@@ -74,8 +74,7 @@ static struct dpt_conf_node *copy(struct dpt_conf *conf, const struct dpt_conf_n
 
 void dpt_job_signature(const struct dpt_job *job, const struct dpt_conf *conf, struct dpt_str *out)
 {
-    /* Sections stand in the order of the first checkpoints; what was added since comes behind them.
-     * */
+    /* Sections stand in the order of the first checkpoints; newer sections come after them. */
     static const char *const first[] = {"seed",      "data",     "model", "loss", "batch",
                                         "optimizer", "schedule", "train", "comm"};
     enum { FIRST = sizeof first / sizeof first[0] };
@@ -86,7 +85,7 @@ void dpt_job_signature(const struct dpt_job *job, const struct dpt_conf *conf, s
     struct dpt_conf_node *global = batch != NULL ? dpt_conf_get(batch, "global") : NULL;
     char samples[32];
 
-    /* The samples a step, whichever way they were given. */
+    /* The samples per step, however they were given. */
     snprintf(samples, sizeof samples, "%lld", (long long)job->batch.global);
     if (global != NULL)
         global->text = samples;

@@ -1,6 +1,6 @@
-/* What other programs call the things of a job: PyTorch, Keras, scikit-learn, Hugging Face,
- * Lightning, DeepSpeed, Horovod. A row names a thing once, with all words that others use for it;
- * where a word stands in two rows that fit, the first one is taken. */
+/* Names that other programs use for the keys and values of a job: PyTorch, Keras, scikit-learn,
+ * Hugging Face, Lightning, DeepSpeed, Horovod. A row has one key or value, with all the names that
+ * others use for it; if a name stands in two rows that fit, the first row is taken. */
 #include "core/train/job/job.h"
 
 #define RANKS   "mpirun -np N or --ranks N says how many ranks there are"

@@ -1,15 +1,15 @@
 /*
- * actions: what a rank does with the micro-batches of a step, as a list.
+ * actions: the list of what a rank does with the micro-batches of a step.
  *
- * A planner, of which each way of dividing the work has one, makes the list from numbers alone: it
- * knows no rank, no memory and no MPI. The runner (runner.h) goes through the list. A plain step is
- * one action, since an action costs some 0.2 us and a small step takes 4 us.
+ * A planner makes the list from numbers alone: it knows no rank, no memory and no MPI. Each way of
+ * dividing the work has a planner. The runner (runner.h) goes through the list. A plain step is one
+ * action, since an action costs some 0.2 us and a small step takes 4 us.
  *
  * Workers are the threads of a rank that take micro-batches of their own, or the team that computes
  * each of them together. A round is what each worker takes next: a micro-batch, or a team's group
  * of them. A unit is a range of the stage's nodes that passes take one after another: an FSDP unit,
- * whose weights are there for its passes alone, or what lies between two synchronized batch norms;
- * else there is one, all of the stage.
+ * whose weights are there only during its passes, or the nodes between two synchronized batch
+ * norms; else the whole stage is one unit.
  */
 #ifndef DPT_TRAIN_LAYOUT_ACTIONS_H
 #define DPT_TRAIN_LAYOUT_ACTIONS_H
@@ -21,16 +21,16 @@
 #include "core/base/error.h"
 #include "core/train/layout/schedules.h"
 
-/* The kinds, of which kinds.c has a row each. One that is collective takes place on a rank that has
- * failed, too. */
+/* The kinds of actions; kinds.c has a row for each. A collective action also runs on a rank that
+ * has failed. */
 #define DPT_ACTIONS(X)                                                                             \
     X(TRAIN)    /* rounds forward and back through the model */                                    \
     X(INFER)    /* an evaluation's rounds through the model */                                     \
     X(FORWARD)  /* rounds through the unit's nodes */                                              \
-    X(BACKWARD) /* the same for gradients */                                                       \
+    X(BACKWARD) /* rounds back through the unit's nodes */                                         \
     X(STATE)    /* what rounds gave for statistics and the tail */                                 \
     X(RECEIVE)  /* a round's values, or their gradients */                                         \
-    X(SEND)     /* the same to the stage behind, or before */                                      \
+    X(SEND)     /* values to the next stage, or gradients to the previous */                       \
     X(GATHER)   /* the unit's weights from their owners */                                         \
     X(RELEASE)  /* gives back the weights of others */                                             \
     X(ADD)      /* a round's gradient of the unit to its owners */                                 \
@@ -60,26 +60,26 @@ struct dpt_runner;
 /* The passes in which an action computes its nodes. */
 enum { DPT_COMPUTES_FORWARD = 1, DPT_COMPUTES_BACK = 2 };
 
-/* All that is known of a kind. */
+/* The properties of a kind. */
 struct dpt_action_type {
     const char *name;
     enum dpt_action_group over;
     int computes; /* the passes, or 0 */
     /* Runs the runner's present action (step.h). Errors: as dpt_trainer_step's. */
     enum dpt_status (*run)(struct dpt_runner *r, struct dpt_error *err);
-    /* What this rank does behind it, once it no longer waits; NULL: nothing. */
+    /* What this rank does after it, once it no longer waits; NULL: nothing. */
     enum dpt_status (*then)(struct dpt_runner *r, struct dpt_error *err);
     bool
         agreed; /* the ranks that divide a layer agree on it first: they all run it, or none does */
     bool always; /* a rank that has failed runs it, though it is not collective */
-    /* What the time of a collective one is in a profile (core/base/span.h). DPT_SPAN_OTHER: it
-     * returns at once. The time of all others is waiting. */
+    /* How a profile counts the time of a collective action (core/base/span.h). DPT_SPAN_OTHER: it
+     * returns at once. The time of all other kinds is waiting. */
     int span;
-    /* Bytes that a rank of the stage sends with it or, of RECEIVE and GATHER, gets. */
+    /* Bytes that a rank of the stage sends with it or, for RECEIVE and GATHER, gets. */
     double (*bytes)(const struct dpt_layout *layout, const struct dpt_layout_stage *stage,
                     const struct dpt_action *action);
     /* The watchdog's words, in front of the first node's name: what the rank waits for and, [back],
-     * what it does behind it. NULL: nothing is noted. */
+     * what it does after it. NULL: nothing is noted. */
     const char *waits_for, *goes_on[2];
 };
 
@@ -89,13 +89,13 @@ struct dpt_action {
     enum dpt_action_kind kind;
     bool back;             /* of gradients, from the outputs to the inputs */
     int32_t round, rounds; /* the first one, and how many */
-    int32_t flight; /* of each worker: which of its micro-batches in flight is the first one's */
-    int32_t unit;   /* its number; of ADD also units: what is behind the last one */
-    int32_t first, last; /* nodes that are computed; of EXCHANGE the norm, else the unit's; of what
-                            is behind the last unit 0, 0 */
-    /* Of passes. */
+    int32_t flight;        /* per worker: which of its micro-batches in flight is the first one's */
+    int32_t unit;          /* its number; ADD also has units: what follows the last one */
+    int32_t first, last;   /* nodes that are computed; EXCHANGE: the norm, else the unit's;
+                              0, 0 for what follows the last unit */
+    /* Members for passes only. */
     bool begins, ends; /* the rounds' first and last one in its direction on this rank */
-    bool from_norm;    /* it goes on with the sums that were exchanged last */
+    bool from_norm;    /* it continues with the sums exchanged last */
     bool hands_over;   /* at its end a round gives what STATE would */
     bool again;        /* workers go through the step's rounds once more, for other floats */
 };
@@ -110,17 +110,17 @@ struct dpt_actions {
 
 void dpt_actions_release(struct dpt_actions *list);
 
-/* What a planner makes a list from. */
+/* The input of a planner. */
 struct dpt_division {
-    const struct dpt_pipeline_schedule *schedule; /* of stages; its `back` is not looked at */
+    const struct dpt_pipeline_schedule *schedule; /* of stages; its `back` is unused */
     int stages, stage;
     int units;
     const int32_t *node; /* [units + 1]: the first node of each, and the end; borrowed */
-    int32_t rounds;      /* that this rank takes part in */
+    int32_t rounds;      /* rounds that this rank takes part in */
     bool infers;         /* an evaluation */
     bool in_passes;      /* a micro-batch goes by FORWARD and BACKWARD, else at once */
     bool gathers;        /* the units' weights are gathered for their passes */
-    bool round_robin;    /* ranks take rounds in turn, and owners get the gradient of each */
+    bool round_robin;    /* ranks take rounds round-robin; owners get the gradient of each */
     bool synchronized;   /* units end at batch norms that take statistics of the whole step */
 };
 

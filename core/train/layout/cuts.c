@@ -1,4 +1,4 @@
-/* Where a pipeline cuts the model into stages, and a stage into units. */
+/* Cuts the model into pipeline stages, and a stage into units. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -7,8 +7,8 @@
 #include "core/base/memory.h"
 #include "core/train/layout/layout_parts.h"
 
-/* A unit ends where it has this part of the weights, or so many floats: more of them would take
- * less memory and wait more often. */
+/* A unit ends when it has this part of the weights, or so many floats: more units would take less
+ * memory and wait more often. */
 enum { PARTS = 32, ENOUGH = 4 << 20 };
 
 /* --- where a graph may be cut ----------------------------------------------------------------- */
@@ -34,7 +34,7 @@ bool dpt_layout_may_begin(const struct dpt_graph *graph, int32_t node)
     return true;
 }
 
-/* Fails with "job.yaml:14:13: parallel.pipeline: ...", and names the places where the model may be
+/* Fails with "job.yaml:14:13: parallel.pipeline: ...", and lists the places where the model may be
  * cut. */
 static enum dpt_status refuse(const struct dpt_layout *l, const char *what, struct dpt_error *err)
 {
@@ -59,7 +59,7 @@ static enum dpt_status refuse(const struct dpt_layout *l, const char *what, stru
 
 /* --- stages ----------------------------------------------------------------------------------- */
 
-/* Cuts the model where the job says. */
+/* Cuts the model at the job's places. */
 static enum dpt_status cut_at_names(struct dpt_layout *l, struct dpt_error *err)
 {
     const struct dpt_texts *cut = &l->job->parallel.pipeline.cut;
@@ -109,8 +109,8 @@ static void weigh(const struct dpt_layout *l, double *weight)
         }
 }
 
-/* Cuts so that the heaviest stage is as light as can be: best[k][c] is the weight of the heaviest
- * of the first k + 1 stages where the last of them ends at place c. */
+/* Cuts so that the heaviest stage is as light as possible: best[k][c] is the weight of the heaviest
+ * of the first k + 1 stages if the last of them ends at place c. */
 static enum dpt_status cut_evenly(struct dpt_layout *l, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -182,8 +182,9 @@ out:
 
 /* --- units ------------------------------------------------------------------------------------ */
 
-/* Whether a unit is to begin with node i, after one that begins with the learned floats at `from`:
- * at a norm that takes statistics of the whole step, or where the weights so far are enough. */
+/* Whether a unit is to begin with node i, after a unit that begins with the learned floats at
+ * `from`: if the node is a norm that takes statistics of the whole step, or the weights so far are
+ * enough. */
 static bool begins_unit(const struct dpt_layout *l, const struct dpt_graph *graph, int32_t i,
                         size_t from, size_t enough)
 {

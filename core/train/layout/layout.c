@@ -9,8 +9,8 @@
 
 /* Host threads of a rank whose device computes: they only hand samples over. */
 enum { DEVICE_THREADS = 4 };
-/* Bytes of the optimizer's state from which on the ranks of a node have it together: less than that
- * is in each core's caches. */
+/* The ranks of a node share the optimizer's state from this many bytes on: a smaller state is in
+ * each core's caches. */
 enum { WORTH_SHARING = 16 << 20 };
 
 /* --- who has which part of the model ---------------------------------------------------------- */
@@ -54,7 +54,7 @@ static enum dpt_status divide_ranks(struct dpt_layout *l, struct dpt_error *err)
                     ranks == 1 ? "is" : "are", parts, text);
 }
 
-/* Fails where there is no layer to divide. */
+/* Fails if there is no layer to divide. */
 static enum dpt_status check_layers(const struct dpt_graph *graph, struct dpt_error *err)
 {
     const struct dpt_tensor *most = NULL;
@@ -95,7 +95,7 @@ static enum dpt_status check_model(const struct dpt_layout *l, struct dpt_error 
     return l->tensor > 1 ? check_layers(graph, err) : DPT_OK;
 }
 
-/* Checks parallel.data where all ranks of a job are replicas. */
+/* Checks parallel.data if all ranks of a job are replicas. */
 static enum dpt_status check_data(const struct dpt_layout *l, struct dpt_error *err)
 {
     const int64_t data = l->job->parallel.data;
@@ -163,7 +163,7 @@ static enum dpt_status fill_stages(struct dpt_layout *l, int part, struct dpt_er
     for (int k = 0; k < l->stages; k++) {
         struct dpt_layout_stage *stage = &l->stage[k];
         const struct dpt_part own = {stage->first, stage->last, part, l->tensor};
-        int64_t learned, state; /* where its floats begin, which each tensor says, too */
+        int64_t learned, state; /* where its floats begin, as in each tensor */
 
         DPT_TRY(dpt_graph_part(l->graph, &own, &stage->graph, &learned, &state, err));
         DPT_TRY(dpt_layout_cut_units(l, stage, err));
@@ -187,8 +187,7 @@ bool dpt_layout_takes_all(const struct dpt_layout *l)
     return l->model_ranks > 1 || l->round_robin;
 }
 
-/* How many threads compute where there are cores for `most`; the job may want another number, which
- * counts. */
+/* How many threads compute if there are cores for `most`; the job's own number takes precedence. */
 static int count_threads(const struct dpt_layout *l, int most)
 {
     const bool device = l->backend->devices != NULL;
@@ -203,7 +202,7 @@ static int count_threads(const struct dpt_layout *l, int most)
     threads = most < useful ? most : useful;
     if (l->job->device.threads != 0)
         threads = (int)l->job->device.threads;
-    /* A divided layer has one worker, which tells the other ranks of it. */
+    /* A divided layer has one worker, which exchanges values with the other ranks. */
     return l->tensor > 1 && !l->together ? 1 : threads;
 }
 
@@ -250,7 +249,7 @@ static bool takes_steps(const struct dpt_layout *l)
            !l->synchronized;
 }
 
-/* The sampler of training steps, but for what depends on the micro-batch. */
+/* The sampler of training steps, without what depends on the micro-batch. */
 static struct dpt_sampler sampler_of(const struct dpt_layout_spec *spec)
 {
     struct dpt_sampler s = spec->samples != NULL ? *spec->samples : (struct dpt_sampler){0};

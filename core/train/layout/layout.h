@@ -1,17 +1,17 @@
 /*
- * layout: how a job's work is divided, as a value.
+ * layout: a value that describes how a job's work is divided.
  *
  * A layout says which stages, parts and slices the model has and how many ranks have each, on how
  * many threads a rank computes, how large a micro-batch is, and how many are computed at once. It
  * is a pure function of the spec: it asks no rank, opens nothing and measures nothing. A trainer is
- * opened by it, and who only wants to know what a job would do (core/plan) reads it without one. So
- * nothing else asks the job how its work is divided.
+ * opened from it, and code that only estimates a job (core/plan) reads it without a trainer. So
+ * nothing else reads from the job how its work is divided.
  *
  * The ranks of a job are stages x replicas x tensor: rank (stage x replicas + replica) x tensor +
- * part, so that those which tell each other most are next to each other. A pipeline's stages are
- * ranges of the graph's nodes. Replicas have the same part of the model and divide a step's
- * micro-batches. Where ranks divide layers (parallel.tensor), each has some rows of them. Every
- * node is computed as in the whole graph: so the bytes are those of one rank.
+ * part, so that ranks that exchange most are next to each other. A pipeline's stages are ranges of
+ * the graph's nodes. Replicas have the same part of the model and divide a step's micro-batches. If
+ * ranks divide layers (parallel.tensor), each has some rows of them. Every node is computed as in
+ * the whole graph, so the result is byte-identical to that of one rank.
  */
 #ifndef DPT_TRAIN_LAYOUT_H
 #define DPT_TRAIN_LAYOUT_H
@@ -26,33 +26,33 @@ enum { DPT_GROUP_MOST = 16 };
 /* Samples that a team computes at once, at most. */
 enum { DPT_MICRO_TEAM = 256 };
 
-/* What a layout is made from; all of it is borrowed, for as long as the layout is there. */
+/* The input of a layout; all of it is borrowed, for as long as the layout is there. */
 struct dpt_layout_spec {
     const struct dpt_job *job;
     const struct dpt_backend *backend;
-    /* The whole model. Batch norms take the statistics of a whole step only where a step has
-     * several micro-batches (dpt_layout_settle_norms). */
+    /* The whole model. Batch norms take the statistics of a whole step only if a step has several
+     * micro-batches (dpt_layout_settle_norms). */
     const struct dpt_graph *graph;
     const struct dpt_sampler *samples; /* the training set's; NULL: the job does not train */
     bool files;                        /* its samples are decoded from files */
     bool each_gradient;                /* something looks at the gradient of each micro-batch */
-    int ranks, node_ranks;             /* node_ranks: that share a node */
+    int ranks, node_ranks;             /* node_ranks: ranks that share a node */
     int rank;                          /* whose part of divided layers the stages' graphs have */
 };
 
-/* A stage of the model, as the ranks of one part of it have it. Without a pipeline there is one,
- * which is the whole model. */
+/* A stage of the model, as the ranks of one part of it have it. Without a pipeline the whole model
+ * is one stage. */
 struct dpt_layout_stage {
     int number;
     int32_t first, last; /* nodes of the whole graph */
-    /* The nodes of the whole model with the tensors of this part of the stage alone, in an arena
+    /* The nodes of the whole model with only the tensors of this part of the stage, in an arena
      * that has room for no others. */
     struct dpt_graph graph;
     /*
      * Units: ranges of the stage's nodes that passes take one after another. With `parallel.shard:
-     * parameters` they are FSDP units (Zhao et al. 2023), whose weights are there for their passes
-     * alone. With batch norms that take the statistics of a whole step, units end at these norms.
-     * Else there is one.
+     * parameters` they are FSDP units (Zhao et al. 2023), whose weights are there only during their
+     * passes. With batch norms that take the statistics of a whole step, units end at these norms.
+     * Else there is one unit.
      */
     int units;         /* at least 1 */
     int32_t *node;     /* [units + 1]: the first node of each, and the end */
@@ -72,41 +72,42 @@ struct dpt_layout {
     /* --- the model, among the ranks --- */
     int stages;        /* of the pipeline; 1: there is none */
     int tensor;        /* ranks that divide a stage's layers; 1: they are whole */
-    int model_ranks;   /* that have the model once: stages x tensor */
+    int model_ranks;   /* ranks per copy of the model: stages x tensor */
     int replicas;      /* ranks that have the same part of the model */
-    int node_replicas; /* of these, on a node */
+    int node_replicas; /* replicas on a node */
     int owners;        /* replicas that divide optimizer state and update; 1: none do */
-    bool sliced;       /* each owner keeps a slice of the weights alone */
-    bool by_messages;  /* these come by messages, since not all owners share a node */
+    bool sliced;       /* each owner keeps only a slice of the weights */
+    bool by_messages;  /* slices come by messages: not all owners share a node */
     bool in_parts;     /* no rank computes the whole model at once: it goes by passes */
     bool round_robin;  /* ranks take rounds of micro-batches round-robin */
     bool synchronized; /* batch norms take the statistics of a step: all its micro-batches
-                                     are in flight at once */
+                          are in flight at once */
     int slots;         /* of the optimizer, and the weights' moving average */
     bool streams;      /* ranks keep parts of what a checkpoint has (setup/state.h) */
     struct dpt_layout_stage *stage; /* [stages] */
     const struct dpt_pipeline_schedule *schedule;
 
     /* --- the threads of a rank --- */
-    bool together; /* they compute each micro-batch together, as a team */
+    bool together; /* threads compute each micro-batch together, as a team */
     int threads;
-    int gradient_workers; /* that take micro-batches of their own and have gradients: 1, or all */
+    int gradient_workers; /* workers with own micro-batches and gradients: 1, or all */
     int64_t all_threads;  /* of all ranks */
     int decoders;         /* threads that decode a device's samples; 1: nothing to decode */
 
     /* --- the micro-batches --- */
-    int32_t micro; /* samples of one */
+    int32_t micro; /* samples per micro-batch */
     int32_t group; /* micro-batches that are computed at once: 1, or a power of two */
     int32_t adds;  /* micro-batches of which the backend is asked for the sum of the gradients */
     struct dpt_sampler sampler; /* of a training step */
 };
 
-/* Whether a stage may begin with a node: a convolution or dense layer before which no kernel takes
- * two nodes at once, and whose input is the only value that crosses. */
+/* Whether a stage may begin with a node: the node must be a convolution or dense layer, which no
+ * kernel computes together with the node before, and its input must be the only value that crosses
+ * the cut. */
 bool dpt_layout_may_begin(const struct dpt_graph *graph, int32_t node);
 
-/* Batch norms by the statistics of a whole step need that only where a step has several
- * micro-batches: otherwise this clears whole_step in the graph. trains: else it clears it, too. */
+/* Batch norms need the statistics of a whole step only if a step has several micro-batches:
+ * otherwise this clears whole_step in the graph. It also clears it unless `trains`. */
 void dpt_layout_settle_norms(const struct dpt_job *job, bool trains, struct dpt_graph *graph);
 
 /*
@@ -118,9 +119,9 @@ enum dpt_status dpt_layout_open(const struct dpt_layout_spec *spec, double cores
 void dpt_layout_close(struct dpt_layout *layout);
 
 /*
- * Sets what follows from the threads: of this rank, of all together. micro_most: more samples did
- * not fit on the device; 0: no limit is known. All ranks of a job that takes_all must have as many
- * threads. dpt_layout_open does this for ranks that are all alike.
+ * Sets what follows from the numbers of threads: this rank's, and all ranks' together. micro_most:
+ * more samples did not fit on the device; 0: no limit is known. All ranks of a job that takes_all
+ * must have as many threads. dpt_layout_open does this for ranks that are all alike.
  */
 void dpt_layout_set_threads(struct dpt_layout *layout, int threads, int64_t all_threads,
                             int32_t micro_most);
@@ -134,11 +135,12 @@ bool dpt_layout_takes_all(const struct dpt_layout *layout);
  * the job does not give it, and it does not change the result, as it would under `reproducible` or
  * with a batch norm. */
 bool dpt_layout_micro_is_open(const struct dpt_job *job, const struct dpt_graph *graph);
-/* The largest micro-batch with which every replica has one; 0: there are fewer samples. */
+/* The largest micro-batch with which every replica has at least one; 0: there are too few
+ * samples. */
 int64_t dpt_feeding_micro(int64_t global, int replicas);
-/* Whether the threads compute each micro-batch of an evaluation together: where layers are divided,
- * since the main thread tells the other ranks of them, and where a device computes one micro-batch
- * after the other. */
+/* Whether the threads compute each micro-batch of an evaluation together: if layers are divided,
+ * since the main thread exchanges their values with other ranks, and if a device computes one
+ * micro-batch after the other. */
 static inline bool dpt_layout_infers_as_team(const struct dpt_layout *l)
 {
     return l->in_parts && (l->tensor > 1 || l->backend->devices != NULL);
@@ -153,11 +155,12 @@ struct dpt_layout_place dpt_layout_place(const struct dpt_layout *layout, int ra
 bool dpt_layout_begins_unit(const struct dpt_layout_stage *stage, int32_t node);
 /* Floats of the stage's largest unit. */
 size_t dpt_layout_largest_unit(const struct dpt_layout_stage *stage);
-/* Floats of the parameters that a rank of the stage has at a time: all, or its slice and a unit. */
+/* Floats of the parameters that a rank of the stage has at a time: all of them, or its slice and a
+ * unit. */
 double dpt_layout_parameter_room(const struct dpt_layout *layout,
                                  const struct dpt_layout_stage *stage);
-/* Whether the optimizer's state of a stage is so large that the ranks of a node have it together,
- * each of which writes a part (setup/arenas.c). */
+/* Whether the optimizer's state of a stage is so large that the ranks of a node share it, and each
+ * writes a part (setup/arenas.c). */
 bool dpt_layout_shares_slots(const struct dpt_layout *layout, const struct dpt_layout_stage *stage);
 /* Bytes of a micro-batch's value between a stage and the next, or of its gradient. */
 double dpt_layout_link_bytes(const struct dpt_layout *layout, int stage);

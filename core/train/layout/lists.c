@@ -4,14 +4,14 @@
 
 #include "core/base/memory.h"
 
-/* What one rank has done. */
+/* The progress of one rank. */
 struct dpt_lists_rank {
     struct dpt_division division;
     struct dpt_actions list;
     int32_t at;                   /* its next action */
-    int32_t in_flight;            /* places for micro-batches, of each worker */
+    int32_t in_flight;            /* places for micro-batches, per worker */
     int32_t *forward, *back;      /* [rounds]: units that a round has been through */
-    bool *added;                  /* [rounds][units + 1]: of units, and of what comes after them */
+    bool *added;                  /* [rounds][units + 1]: units, and what follows them */
     bool *handed;                 /* [rounds]: STATE */
     int32_t *place;               /* [in_flight]: round + 1; 0: it is free */
     int32_t (*pending)[2];        /* [in_flight]: round + 1 that was last sent from it, [back] */
@@ -154,8 +154,8 @@ static bool *was_added(const struct dpt_lists_rank *r, int32_t round, int32_t un
     return &r->added[round * (r->division.units + 1) + unit];
 }
 
-/* A unit's gradient is added after its pass, what comes after the units, after what hands it over.
- */
+/* A unit's gradient is added after its pass; what follows the units is added after it was handed
+ * over. */
 static const char *add(struct dpt_lists_rank *r, const struct dpt_action *a)
 {
     const int32_t units = r->division.units, back = r->back[a->round];
@@ -226,7 +226,7 @@ static const char *(*const rules[DPT_ACTION_KINDS])(struct dpt_lists_rank *r,
     [DPT_ACTION_ADD] = add,        [DPT_ACTION_EXCHANGE] = exchange,
 };
 
-/* What holds at the end of a rank's list. */
+/* The rules at the end of a rank's list. */
 static const char *check_end(const struct dpt_lists *l, const struct dpt_lists_rank *r)
 {
     const struct dpt_division *d = &r->division;
@@ -264,7 +264,7 @@ static const char *check_end(const struct dpt_lists *l, const struct dpt_lists_r
 
 /* --- running ---------------------------------------------------------------------------------- */
 
-/* What dpt_lists_run is called with. */
+/* The arguments of dpt_lists_run. */
 struct course {
     struct dpt_lists *l;
     void (*done)(void *arg, int stage, const struct dpt_action *action);
@@ -290,8 +290,8 @@ static void take(struct course *c, int stage, int replica)
     r->at++;
 }
 
-/* Whether what was sent from a place in flight has been received, for which the runner waits before
- * the place is used again. */
+/* Whether the message sent from a place in flight has been received. The runner waits for that
+ * before it uses the place again. */
 static bool has_arrived(const struct dpt_lists *l, int stage, int replica, int32_t flight)
 {
     const int32_t *pending = rank_at(l, stage, replica)->pending[flight];
@@ -344,7 +344,7 @@ static bool take_together(struct course *c, int stage)
     return true;
 }
 
-/* Each rank that has not come to its end, or has against the rules. */
+/* Reports a rank that has not reached the end of its list, or has broken a rule at the end. */
 static void check_ends(struct course *c)
 {
     for (c->stage = 0; c->stage < c->l->stages; c->stage++)

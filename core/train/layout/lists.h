@@ -4,9 +4,9 @@
  * Each rank goes through its list as far as it can: what it receives must have been sent, and
  * collective actions need all replicas of the stage. On the way every action is checked: a
  * micro-batch goes forward through all units in order, and back; a place in flight holds one of
- * them at a time; a unit's weights are there for its passes alone; each gradient is added once, and
- * collectives come in one order. So what is wrong with a planner, or with lists that wait for each
- * other, shows before a job runs.
+ * them at a time; a unit's weights are there only during its passes; each gradient is added once,
+ * and collectives come in one order. So errors of a planner, and lists that wait for each other,
+ * are found before a job runs.
  */
 #ifndef DPT_TRAIN_LAYOUT_LISTS_H
 #define DPT_TRAIN_LAYOUT_LISTS_H
@@ -23,7 +23,8 @@ struct dpt_lists {
     int64_t collective; /* actions of a stage's replicas together, so far */
 };
 
-/* Makes the lists of all ranks: of(arg, stage, replica) says what a planner gets. Errors: RANK. */
+/* Makes the lists of all ranks: of(arg, stage, replica) gives the input of the planner. Errors:
+ * RANK. */
 enum dpt_status dpt_lists_open(struct dpt_lists *lists, int stages, int replicas,
                                struct dpt_division (*of)(void *arg, int stage, int replica),
                                void *arg, struct dpt_error *err);
@@ -33,7 +34,7 @@ const struct dpt_actions *dpt_lists_of(const struct dpt_lists *lists, int stage,
 /*
  * Runs them. done: NULL, or called for each action of the first replicas once it has taken place; a
  * RECEIVE comes after its SEND. grid: NULL, or gets a line of each rank with what it did, "F0" for
- * forward of round 0, "B0" for backward, "!" where it stands after a failure. Errors: INTERNAL
+ * forward of round 0, "B0" for backward, "!" at its position after a failure. Errors: INTERNAL
  * (names rank, action and rule).
  */
 enum dpt_status dpt_lists_run(struct dpt_lists *lists,

@@ -1,4 +1,5 @@
-/* The planners: a way of dividing a step's work is a function that makes a list of actions. */
+/* The planners: each is a function that makes the list of actions for one way of dividing a
+ * step. */
 #include "core/base/memory.h"
 #include "core/train/layout/actions.h"
 
@@ -8,7 +9,7 @@ void dpt_actions_release(struct dpt_actions *list)
     *list = (struct dpt_actions){0};
 }
 
-/* Appends an action. A unit's weights that would be released only to be gathered next stay. */
+/* Appends an action. Weights that the next action would gather again are not released. */
 static void add(struct dpt_actions *list, struct dpt_action action)
 {
     struct dpt_action *more;
@@ -28,7 +29,7 @@ static void add(struct dpt_actions *list, struct dpt_action action)
     list->at[list->n++] = action;
 }
 
-/* An action of a kind for a round, without what only some kinds have. */
+/* Makes an action of a kind for a round, without members that only some kinds have. */
 static struct dpt_action of(enum dpt_action_kind kind, int32_t round, bool back)
 {
     return (struct dpt_action){.kind = kind, .round = round, .rounds = 1, .back = back};
@@ -36,7 +37,7 @@ static struct dpt_action of(enum dpt_action_kind kind, int32_t round, bool back)
 
 /* --- the whole model at once ------------------------------------------------------------------ */
 
-/* A round through all nodes. */
+/* Takes a round through all nodes. */
 static struct dpt_action whole(const struct dpt_division *d, enum dpt_action_kind kind,
                                int32_t round)
 {
@@ -56,7 +57,7 @@ static void plan_plain(const struct dpt_division *d, struct dpt_actions *list)
         add(list, all);
 }
 
-/* Ranks take rounds in turn (round-robin). Behind each the owners add what it gave. */
+/* Ranks take rounds round-robin. After each round the owners add its gradients. */
 static void add_to_owners(const struct dpt_division *d, int32_t round, int32_t unit,
                           struct dpt_actions *list)
 {
@@ -101,7 +102,7 @@ static void pass_unit(const struct dpt_division *d, const struct dpt_action *at,
         add(list, action);
 }
 
-/* Adds a message, where there is a stage on that side. */
+/* Adds a message, if there is a stage on that side. */
 static void pass_on(const struct dpt_division *d, const struct dpt_action *at,
                     enum dpt_action_kind kind, bool has_other, struct dpt_actions *list)
 {
@@ -152,9 +153,9 @@ static void plan_stage(const struct dpt_division *d, struct dpt_actions *list)
 
 /* --- synchronized batch norms ----------------------------------------------------------------- */
 
-/* Takes all rounds through a unit: at once or, where owners get each one's gradient, round by
- * round. Back it goes from a norm's readers down to the next norm, whose gradient backward ends
- * with. */
+/* Takes all rounds through a unit: at once or, if owners get each round's gradient, round by round.
+ * Backward goes from a norm's readers down to the next norm, and ends with the gradient of that
+ * norm. */
 static void pass_all(const struct dpt_division *d, bool back, int32_t unit,
                      struct dpt_actions *list)
 {
@@ -180,9 +181,9 @@ static void pass_all(const struct dpt_division *d, bool back, int32_t unit,
 }
 
 /*
- * All rounds are under way at once: forward up to a norm, whose sums all ranks then exchange, on to
- * the next one, and so back. Source: synchronized batch norm, as in Peng et al. 2018 (MegDet,
- * section 3.3), with several micro-batches a rank.
+ * All rounds are in flight at once. They go forward up to a norm, whose sums all ranks then
+ * exchange, then on to the next norm; backward goes likewise. Source: synchronized batch norm, as
+ * in Peng et al. 2018 (MegDet, section 3.3), with several micro-batches per rank.
  */
 static void plan_synchronized(const struct dpt_division *d, struct dpt_actions *list)
 {

@@ -1,4 +1,4 @@
-/* What a person and metrics.jsonl are told of a layout. */
+/* The text about a layout for people and for metrics.jsonl. */
 #include <stdio.h>
 
 #include "core/train/layout/report.h"

@@ -1,12 +1,12 @@
 /*
- * schedules: in which order a stage of a pipeline takes its micro-batches.
+ * schedules: the order in which a stage of a pipeline takes its micro-batches.
  *
- * A schedule is a row: how many micro-batches a stage has under way at most, each of which has gone
- * forward there and not yet back. A stage goes forward as long as it may, then back with the first
- * one, and so on; backward comes in the order of forward, 0, 1, ..., so that gradients are added up
- * in one order, whichever schedule it is. gpipe (Huang et al. 2019): all forward, then all back.
- * 1f1b (Narayanan et al. 2019, PipeDream-Flush): stage k of S has S - k under way, however many
- * there are. forward: as in evaluation, nothing goes back.
+ * A schedule is a row: how many micro-batches a stage has in flight at most. One is in flight after
+ * its forward and before its backward there. A stage goes forward as long as it may, then back with
+ * the first micro-batch, and so on; backward comes in the order of forward, 0, 1, ..., so that
+ * gradients are added up in one order, whichever schedule it is. gpipe (Huang et al. 2019): all
+ * forward, then all back. 1f1b (Narayanan et al. 2019, PipeDream-Flush): stage k of S has S - k in
+ * flight, however many there are. forward: for evaluation, nothing goes back.
  */
 #ifndef DPT_TRAIN_LAYOUT_SCHEDULES_H
 #define DPT_TRAIN_LAYOUT_SCHEDULES_H
@@ -29,7 +29,7 @@ struct dpt_pipeline_action {
     int32_t micro_batch; /* from 0 */
 };
 
-/* Where a stage is in its schedule; begins as {schedule, stages, stage, micro_batches}. */
+/* The position of a stage in its schedule; begins as {schedule, stages, stage, micro_batches}. */
 struct dpt_pipeline_walk {
     const struct dpt_pipeline_schedule *schedule;
     int stages, stage;
@@ -37,7 +37,7 @@ struct dpt_pipeline_walk {
     int32_t forward, back; /* so many have gone */
 };
 
-/* The stage's next action; false: it has had all. */
+/* The stage's next action; false: there are no more. */
 bool dpt_pipeline_next(struct dpt_pipeline_walk *walk, struct dpt_pipeline_action *action);
 
 #endif

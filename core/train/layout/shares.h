@@ -1,9 +1,9 @@
 /*
- * shares: which rank, and which of its workers, takes which micro-batches of a step.
+ * shares: which micro-batches of a step each rank, and each of its workers, takes.
  *
- * A rank has a run of a step's micro-batches, which its workers divide, or, where owners keep no
- * more of a gradient than their part of it, all workers of all ranks take them round-robin. A round
- * is what each worker takes next: a micro-batch, or a team's group of them.
+ * A rank has a run of a step's micro-batches, which its workers divide, or, if owners keep no more
+ * of a gradient than their part of it, all workers of all ranks take them round-robin. A round is
+ * what each worker takes next: a micro-batch, or a team's group of them.
  */
 #ifndef DPT_TRAIN_LAYOUT_SHARES_H
 #define DPT_TRAIN_LAYOUT_SHARES_H
@@ -11,7 +11,7 @@
 #include "core/train/layout/actions.h"
 #include "core/train/layout/layout.h"
 
-/* Which micro-batches of a step a replica's workers take. */
+/* The micro-batches of a step that a replica's workers take. */
 struct dpt_share {
     const struct dpt_sampler *sampler; /* borrowed */
     int replica, replicas;
@@ -20,7 +20,7 @@ struct dpt_share {
     bool round_robin;
     int64_t step;             /* of the sampler's epoch */
     int32_t samples;          /* of the step */
-    int32_t all, first, last; /* its micro-batches; this replica's run of them */
+    int32_t all, first, last; /* the step's micro-batches; this replica's run of them */
 };
 
 /* sampler: of the split, with l's micro-batches. step: of its epoch. infers: for an evaluation. */
@@ -30,7 +30,7 @@ struct dpt_share dpt_share_of(const struct dpt_layout *l, const struct dpt_sampl
 int32_t dpt_share_rounds(const struct dpt_layout *l, const struct dpt_share *share, bool infers);
 /* The first micro-batch of a worker's round, and how many they are; -1: it has no such round. */
 int32_t dpt_share_take(const struct dpt_share *share, int worker, int32_t round, int32_t *n);
-/* A replica's k-th run of micro-batches that follow one another, [*first, *last). Gives false where
+/* A replica's k-th run of micro-batches that follow one another, [*first, *last). Returns false if
  * it has no such run. */
 bool dpt_share_run(const struct dpt_share *share, int replica, int32_t k, int32_t *first,
                    int32_t *last);
@@ -48,8 +48,8 @@ int32_t dpt_layout_most_rounds(const struct dpt_layout *l);
 /* Micro-batches of the replica that has most of a full step. */
 int64_t dpt_layout_most_micros(const struct dpt_layout *l);
 
-/* What the planners make the list of a stage's ranks from, for that many rounds. gathers: whether
- * the weights of its units come by messages, as l says or, on this rank, otherwise. */
+/* The planners' input for the list of a stage's ranks, for that many rounds. gathers: whether the
+ * weights of its units come by messages, as l says or, on this rank, otherwise. */
 struct dpt_division dpt_layout_division(const struct dpt_layout *l,
                                         const struct dpt_layout_stage *stage, bool gathers,
                                         int32_t rounds, bool infers);

@@ -7,21 +7,23 @@
 #include "core/train/layout/shares.h"
 
 /* A team's micro-batch may be large: its activations are shared, and each pass over wide weights is
- * dear. A device works on all samples at once. */
+ * expensive. A device works on all samples at once. */
 enum { MICRO_CONV = 16, MICRO_FLAT = 32, MICRO_DEVICE = 4096 };
-/* Where what is computed hangs on the micro-batch, its size depends on the job alone, as if there
- * were this many workers. */
+/* If the result depends on the micro-batch, its size depends on the job alone, as if there were
+ * this many workers. */
 enum { FIXED_WORKERS = 8 };
 
-/* Floating-point operations of a step with which a thread pays. A team meets in every layer, others
- * once a step; that costs 0.1 us where they share a cache, 0.5 us where they do not. Measured with
- * `dptrain bench` on both: 784-64-10 at batch 128, 39e6, takes two threads 0.66 and 1.4 times as
- * long as one, 256-64-10, 13e6, 0.8 and 1.6 times; convolutions of 8x8 pixels gain from 1e6 on. */
+/* Floating-point operations per step from which on another thread is worth it. A team synchronizes
+ * in every layer, other threads once per step; that costs 0.1 us if they share a cache, 0.5 us if
+ * not. Measured with `dptrain bench` on both: 784-64-10 at batch 128, 39e6, takes two threads 0.66
+ * and 1.4 times as long as one, 256-64-10, 13e6, 0.8 and 1.6 times; convolutions of 8x8 pixels gain
+ * from 1e6 on. */
 enum { TEAM_FLOPS = 16000000, OWN_FLOPS = 1000000 };
 
 /*
- * The micro-batch where the job leaves it open: at most `most` samples, as even as can be, and
- * small enough to feed every worker (threads x ranks), as far as that is even. 1 <= result <= most.
+ * The micro-batch if the job does not set it: at most `most` samples, as even as possible, and
+ * small enough to feed every worker (threads x ranks), as far as that stays even. 1 <= result <=
+ * most.
  */
 static int32_t auto_micro(int64_t global, int64_t workers, int32_t most)
 {
@@ -98,12 +100,12 @@ int32_t dpt_layout_choose_micro(const struct dpt_layout *l, int32_t micro_most)
 
 /* --- how many micro-batches are computed at once ---------------------------------------------- */
 
-/* Weights are read twice in a pass over a layer, and their gradient written and added: as long as
- * computing so many samples. 784-4096-4096-10 in micro-batches of 16, one at a time or 8, on a core
- * each of an AMD EPYC 9004 (`dptrain bench`): 586 and 326 ms. */
+/* Weights are read twice in a pass over a layer, and their gradient written and added: these take
+ * as long as computing so many samples. 784-4096-4096-10 in micro-batches of 16, one or 8 at a
+ * time, on one core per rank of an AMD EPYC 9004 (`dptrain bench`): 586 and 326 ms. */
 enum { PASS_SAMPLES = 16 };
 
-/* The most micro-batches that a rank has of so many in groups of that size. */
+/* The most of so many micro-batches that one rank has, in groups of that size. */
 static int64_t busiest(const struct dpt_layout *l, int64_t batches, int32_t group)
 {
     const int64_t turn = (int64_t)l->replicas * (l->round_robin ? group : 1);
@@ -111,7 +113,7 @@ static int64_t busiest(const struct dpt_layout *l, int64_t batches, int32_t grou
     return (batches + turn - 1) / turn * (l->round_robin ? group : 1);
 }
 
-/* What the slowest stage computes of a model, and the most numbers that cross a cut. */
+/* The slowest stage's share of a model's arithmetic, and the most numbers that cross a cut. */
 static double slowest_stage(const struct dpt_layout *l, int64_t *widest)
 {
     const struct dpt_graph *graph = l->graph;
@@ -132,11 +134,11 @@ static double slowest_stage(const struct dpt_layout *l, int64_t *widest)
 }
 
 /*
- * In stages, the group with which a step is shortest, if to pass over all weights takes as long as
- * to compute PASS_SAMPLES samples. The slowest stage takes all groups, and waits until the others
+ * With stages, the group size that makes a step shortest, if a pass over all weights takes as long
+ * as computing PASS_SAMPLES samples. The slowest stage takes all groups, and waits until the others
  * have taken one: many small groups pass over the weights more often, few large ones wait longer.
- * It hangs on the job and the mesh alone, and from DPT_MICRO_TEAM samples on not on how many there
- * are.
+ * It depends on the job and the mesh alone, and from DPT_MICRO_TEAM samples on not on how many
+ * there are.
  */
 static int32_t group_of_stages(const struct dpt_layout *l, int32_t micro, int64_t run)
 {

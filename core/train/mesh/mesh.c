@@ -18,7 +18,7 @@ void dpt_mesh_plan(struct dpt_trainer *t)
     m->replicas = &m->replica_group;
 }
 
-/* Says what each rank is there for, for the lines that name it. */
+/* Sets each rank's role, for the lines that name the rank. */
 static void tell_places(const struct dpt_trainer *t)
 {
     const int ranks = t->comm->world.size;
@@ -36,7 +36,7 @@ enum dpt_status dpt_mesh_open(struct dpt_trainer *t, struct dpt_error *err)
     const int tensor = t->layout.tensor, stages = t->layout.stages, stage = t->stage->number;
     const int replicas = t->layout.replicas;
     const int replica = dpt_layout_place(&t->layout, t->comm->world.rank).replica;
-    const int lane = replica * tensor + m->part; /* the stages' ranks that tell each other */
+    const int lane = replica * tensor + m->part; /* ranks of the stages that exchange */
     /* No two groups have one color; no two pairs of stages either. */
     const struct {
         struct dpt_comm *comm;

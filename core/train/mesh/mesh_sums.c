@@ -1,4 +1,4 @@
-/* What the ranks that divide the model learn of each other behind the sums of their gradients. */
+/* The exchanges of the ranks that divide the model, after the sums of their gradients. */
 #include <math.h>
 #include <string.h>
 

@@ -12,8 +12,8 @@
 /* A layer that the ranks divide. */
 struct layer {
     int64_t *rows, *inputs; /* [ranks + 1]: where each rank's outputs begin, and its inputs */
-    float *columns; /* [outputs][own inputs]; NULL: nobody wants the inputs' gradient. Of units
-                       address space, of which only those that are computed take memory. */
+    float *columns;         /* [outputs][own inputs]; NULL: the inputs' gradient is not needed. With
+                               units: address space, of which only computed ones take memory. */
 };
 
 struct dpt_tensor_parallel {
@@ -67,7 +67,7 @@ enum dpt_status dpt_tensor_parallel_status(struct dpt_tensor_parallel *d, struct
 
 /* --- opening ---------------------------------------------------------------------------------- */
 
-/* Floats of the columns that a rank has of a layer; 0: nobody wants its inputs' gradient. */
+/* Floats of the columns that a rank has of a layer; 0: its inputs' gradient is not needed. */
 static size_t column_floats(const struct dpt_graph *graph, int32_t i)
 {
     const struct dpt_graph_node *node = &graph->nodes[i];
@@ -78,7 +78,7 @@ static size_t column_floats(const struct dpt_graph *graph, int32_t i)
 }
 
 /* Measures the floats of the largest value that is gathered, of the longest row that is exchanged,
- * and of all columns of this rank or, in FSDP units, of those of the unit that has most. */
+ * and of all columns of this rank or, with FSDP units, of the unit that has most. */
 static void measure(const struct dpt_layout *l, const struct dpt_layout_stage *stage, size_t *value,
                     size_t *widest, double *columns)
 {
@@ -113,7 +113,7 @@ void dpt_tensor_parallel_bytes(const struct dpt_layout *l, const struct dpt_layo
     const int ranks = l->tensor;
     const double others = (ranks - 1) / (double)ranks;
     const double samples = (double)l->job->batch.global / l->replicas;
-    /* How often the columns are derived in a step. */
+    /* How many times the columns are derived in a step. */
     const double derived = l->sliced ? dpt_layout_most_rounds(l) : 1;
     size_t value, widest;
     double columns;

@@ -78,7 +78,7 @@ void dpt_units_close_params(struct dpt_trainer *t)
                               dpt_units_owners(t));
 }
 
-/* The ranks have one arena together, where there is memory for that. */
+/* The ranks share one arena, if there is memory for that. */
 static void join_arena(struct dpt_trainer *t)
 {
     const size_t bytes = (size_t)dpt_trainer_graph(t)->arena * sizeof(float);

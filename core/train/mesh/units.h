@@ -1,13 +1,13 @@
 /*
  * units: the weights of FSDP units (Zhao et al. 2023; `parallel.shard: parameters`).
  *
- * Each rank keeps only its slice of the weights, a unit's weights are there for its passes alone,
+ * Each rank keeps only its slice of the weights, a unit's weights are there only during its passes,
  * and its gradient goes to the owners at once. The layout says which nodes are a unit. Arenas keep
  * the offsets of the whole model; what is not there is address space. If all ranks share one node,
- * the weights are there once, in memory that they share, of which each owner writes its slice, so
- * nothing is gathered; the running statistics are node rank 0's then, and all read them. Otherwise
- * a unit is gathered by messages, and each rank has the statistics. Without slices each rank has
- * all weights, and these functions do what that needs.
+ * the weights are there once, in memory that they share; each owner writes its slice, so nothing is
+ * gathered; the running statistics are node rank 0's then, and all read them. Otherwise a unit is
+ * gathered by messages, and each rank has the statistics. Without slices each rank has all weights,
+ * and these functions handle that case, too.
  */
 #ifndef DPT_TRAIN_UNITS_H
 #define DPT_TRAIN_UNITS_H
@@ -21,43 +21,44 @@ static inline int dpt_units_owners(const struct dpt_trainer *t)
 {
     return t->layout.sliced ? t->layout.owners : 1;
 }
-/* Memory for an arena: zeros or, where several owners divide it, address space, of which each takes
- * its part. NULL: there is none. close takes NULL, too. */
+/* Memory for an arena: zeros or, if several owners divide it, address space, of which each uses its
+ * part. NULL: there is no memory. close takes NULL, too. */
 float *dpt_units_open_arena(size_t floats, int owners);
 void dpt_units_close_arena(float *arena, size_t floats, int owners);
-/* Makes t->arenas.params. Where each rank has all of the weights, those of the first replica have
+/* Makes t->arenas.params. If each rank has all of the weights, those of the first replica have
  * their initial values; else it is address space. Errors: RANK. */
 enum dpt_status dpt_units_open_params(struct dpt_trainer *t, struct dpt_error *err);
 void dpt_units_close_params(struct dpt_trainer *t);
-/* Collective over the node. To be called once the team and arenas are there, and before weights
- * are in these. Where all ranks that keep slices share one node, they get one arena of the
+/* Collective over the node. To be called once the team and arenas are there, and before the arenas
+ * hold weights. If all ranks that keep slices share one node, they get one arena of the
  * parameters. */
 void dpt_units_open(struct dpt_trainer *t);
 void dpt_units_close(struct dpt_trainer *t);
 
-/* Collective. Gives all ranks the initial weights: the first replica's or, in slices, each rank
- * those that it owns, tensor by tensor. Errors: RANK. */
+/* Collective. Gives all ranks the initial weights of the first replica or, with slices, gives each
+ * rank those that it owns, tensor by tensor. Errors: RANK. */
 enum dpt_status dpt_units_init(struct dpt_trainer *t, struct dpt_error *err);
-/* Collective. Where it is worth it, the ranks of a node get together what the backend derives from
- * the weights (dpt_backend.share). Errors: RANK. */
+/* Collective. If it is worth it, the ranks of a node share what the backend derives from the
+ * weights (dpt_backend.share). Errors: RANK. */
 enum dpt_status dpt_units_share(struct dpt_trainer *t, struct dpt_error *err);
-/* Derives what the backend derives from all weights, on all threads. Where units are gathered each
- * is derived then, and this does nothing. Errors: as the backend's refresh. */
+/* Derives what the backend derives from all weights, on all threads. If units are gathered, each is
+ * derived when it is gathered, and this does nothing. Errors: as the backend's refresh. */
 enum dpt_status dpt_units_refresh(struct dpt_trainer *t, struct dpt_error *err);
-/* From which float on all replicas hold the same parameters, each in an arena of its own: 0; behind
- * the learned ones, of which each keeps a slice; or the arena's end, where all share one. */
+/* The first float from which on all replicas hold the same parameters, each in an arena of its own:
+ * 0; or, if each keeps a slice of the learned floats, their end; or, if all share one arena, its
+ * end. */
 size_t dpt_units_alike(const struct dpt_trainer *t);
 
 /* These are for units that are gathered. gather: collective, gives this rank a unit's weights.
- * derive: on this rank, behind it, makes what the backend derives from them. release: gives back
+ * derive: afterwards, on this rank, makes what the backend derives from them. release: gives back
  * all but this rank's own weights. Errors: RANK. */
 enum dpt_status dpt_units_gather(struct dpt_trainer *t, int unit, struct dpt_error *err);
 enum dpt_status dpt_units_derive(struct dpt_trainer *t, int unit, struct dpt_error *err);
 void dpt_units_release(struct dpt_trainer *t, int unit);
 
-/* Where a whole gradient would begin whose part for a unit is in the target of the reduction. That
- * of an FSDP unit has room for the unit alone, and held another one's before: so the frozen floats
- * are cleared. target: of the reduction, for this unit. */
+/* The begin of a whole gradient whose part for a unit is in the target of the reduction. The target
+ * of an FSDP unit has room for only that unit, and held another unit's gradient before: so the
+ * frozen floats are cleared. target: of the reduction, for this unit. */
 float *dpt_units_gradient(const struct dpt_trainer *t, int unit, float *target);
 
 /* Whether this rank holds the model's state, and updates it. */

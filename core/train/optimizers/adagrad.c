@@ -5,8 +5,8 @@ struct adagrad_options {
     double eps;
 };
 
-/* Duchi et al. 2011, "Adaptive Subgradient Methods", with diagonal matrices (figure 1), as PyTorch
- * has it without a decay of the rate. */
+/* Duchi et al. 2011, "Adaptive Subgradient Methods", with diagonal matrices (figure 1), as in
+ * PyTorch without a decay of the rate. */
 static void scalars(const void *options, double lr, int64_t update, struct dpt_scalars *f)
 {
     const struct adagrad_options *o = options;

@@ -2,15 +2,15 @@
 
 #include "core/train/optimizers/rows.h"
 
-/* adam and adamw, which differ in the way in which weights decay. */
+/* adam and adamw, which differ in how weights decay. */
 
 struct adam_options {
     struct dpt_optimizer_options common;
     double beta1, beta2, eps;
 };
 
-/* Kingma & Ba 2015, algorithm 1, in the order of operations of PyTorch's. AdamW's decay (Loshchilov
- * & Hutter 2019, "Decoupled Weight Decay Regularization") does not pass through the moments. */
+/* Kingma & Ba 2015, algorithm 1, in PyTorch's order of operations. AdamW's decay (Loshchilov &
+ * Hutter 2019, "Decoupled Weight Decay Regularization") does not pass through the moments. */
 static void scalars(const void *options, double lr, int64_t update, struct dpt_scalars *f)
 {
     const struct adam_options *o = options;

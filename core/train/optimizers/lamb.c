@@ -22,7 +22,7 @@ static void scalars(const void *options, double lr, int64_t update, struct dpt_s
 }
 
 /* You et al. 2020, "Large Batch Optimization for Deep Learning", algorithm 2, whose r + lambda x is
- * made twice: for its norm, and for the step. */
+ * computed twice: for its norm, and for the step. */
 DPT_INLINE float wanted(const struct dpt_scalars *f, float p, float m, float v)
 {
     return m * f->rate[0] / (sqrtf(v) * f->rate[1] + f->factor[3]) + f->l2 * p;
@@ -56,7 +56,7 @@ static void direction(const void *options, const struct dpt_optimizer_part *part
           part->slot[1], out);
 }
 
-/* The trust ratio is 1 where a norm is 0, as in the authors' code. */
+/* The trust ratio is 1 if a norm is 0, as in the authors' code. */
 static void step(const void *options, const struct dpt_optimizer_part *part,
                  const struct dpt_optimizer_norms *norms)
 {

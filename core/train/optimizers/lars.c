@@ -13,7 +13,7 @@ static void scalars(const void *options, double lr, int64_t update, struct dpt_s
     f->lr = (float)lr;
 }
 
-/* The norm that is wanted is that of the mean gradient, clipped. */
+/* The norm is that of the mean gradient, clipped. */
 static void direction(const void *options, const struct dpt_optimizer_part *part, float *gradient)
 {
     (void)options;

@@ -14,8 +14,8 @@ static double momentum(const struct nadam_options *o, double t)
 }
 
 /* The product of all momenta up to update t, which PyTorch keeps as mu_product; here it follows
- * from t, so resuming needs no state. It ends where it no longer shows beside 1, or where what is
- * left is a power of beta1: after 3000 factors at most. */
+ * from t, so resuming needs no state. The loop ends when the rest no longer changes the result, or
+ * is a power of beta1: after 3000 factors at most. */
 static double product(const struct nadam_options *o, int64_t t)
 {
     const double nothing = 0x1p-60;
@@ -29,7 +29,7 @@ static double product(const struct nadam_options *o, int64_t t)
     return all;
 }
 
-/* Dozat 2016, "Incorporating Nesterov Momentum into Adam", algorithm 2, as PyTorch has it. */
+/* Dozat 2016, "Incorporating Nesterov Momentum into Adam", algorithm 2, as in PyTorch. */
 static void scalars(const void *options, double lr, int64_t update, struct dpt_scalars *f)
 {
     const struct nadam_options *o = options;

@@ -1,5 +1,5 @@
 /*
- * rows: what the optimizers' tables share; each optimizer is a file.
+ * rows: rows that the optimizers' tables share; each optimizer is a file.
  */
 #ifndef DPT_TRAIN_OPTIMIZERS_ROWS_H
 #define DPT_TRAIN_OPTIMIZERS_ROWS_H
@@ -22,7 +22,7 @@
 #define DPT_OPTIMIZER_L2 DPT_OPTIMIZER_DECAY("0", "times the weight is added to the gradient")
 #define DPT_OPTIMIZER_DECOUPLED(usual)                                                             \
     DPT_OPTIMIZER_DECAY(usual, "times lr is taken off the weight itself")
-/* Of options that begin with struct dpt_optimizer_options and have these members, too. */
+/* Rows for options that begin with struct dpt_optimizer_options and also have these members. */
 #define DPT_OPTIMIZER_MOMENTS(options, usual)                                                      \
     {.name = "beta1", .type = DPT_OPT_REAL, .offset = offsetof(options, beta1), .fallback = "0.9", \
      .min = 0, .max = 0.999999, .help = "decay of the gradient's running mean"},                   \
@@ -31,7 +31,7 @@
      .help = "decay of the squared gradient's running mean"},                                      \
     {.name = "eps", .type = DPT_OPT_REAL, .offset = offsetof(options, eps), .fallback = usual,     \
      .min = 1e-30, .max = 1, .help = "added to the root of that mean"}
-/* You et al. 2020 and those who follow (timm, MLPerf) leave out what has no decay. */
+/* You et al. 2020 and those who follow (timm, MLPerf) leave out tensors without decay. */
 #define DPT_OPTIMIZER_ADAPT(options)                                                               \
     {.name = "always_adapt", .type = DPT_OPT_BOOL, .offset = offsetof(options, always_adapt),      \
      .fallback = "false", .help = "rates by norms also for biases and norms' parameters"}

@@ -8,8 +8,8 @@ struct sgd_options {
 
 static const struct dpt_option nesterov_row[] = {{.name = "nesterov", .type = DPT_OPT_BOOL}, {0}};
 
-/* Nesterov's step looks ahead along the momentum; the row stands behind momentum's, which is read
- * by then. */
+/* Nesterov's step looks ahead along the momentum; the row stands after momentum's, which is read by
+ * then. */
 static bool read_nesterov(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
                           void *dest)
 {

@@ -1,4 +1,4 @@
-/* What reductions say in which each rank owns all. */
+/* The functions of reductions in which each rank owns all parameters. */
 #include "core/train/reduction/gradient_reduction.h"
 
 struct dpt_slice dpt_gradient_all(const struct dpt_trainer *t, int rank)

@@ -1,20 +1,19 @@
 /*
- * gradient_reduction: how the gradients of a step's micro-batches are reduced to one sum on all
- * ranks.
+ * gradient_reduction: reduces the gradients of a step's micro-batches to one sum on all ranks.
  *
  * There are two ways to add, chosen by comm.reduction. `allreduce` adds up the gradients of a
  * thread as they are computed, and then those of all threads of all ranks
  * (core/comm/hierarchical_allreduce.h). `reproducible` adds along one tree over the micro-batches'
  * numbers (core/comm/tree.h), so the sum has the same bits however the micro-batches are
- * partitioned. In shards, each of which has one owner, three more rows add along this tree:
- * `sharded`, `round_robin` where ranks take rounds in turn, and `units` where they also keep slices
- * of the weights. A rank whose threads are a team computes several micro-batches at once where they
- * are a node of that tree, whose value the matrix products give (backend.h, `sub_batch`): so it
- * writes a gradient no more often than with `allreduce`. The shortest of 800 steps of an MLP
+ * partitioned. With shards, each of which has one owner, three more rows add along this tree:
+ * `sharded`, `round_robin` if ranks take rounds round-robin, and `units` if they also keep slices
+ * of the weights. A rank whose threads are a team computes several micro-batches at once if they
+ * are a node of that tree; the matrix products give the node's value (backend.h, `sub_batch`). So
+ * it writes a gradient no more often than with `allreduce`. The shortest of 800 steps of an MLP
  * 784-256-10, batch 128, 2 ranks, microseconds (AMD EPYC 9004, 2 cores): allreduce 586,
- * reproducible 626; one micro-batch after another 747.
- * Either way the sum carries the tail (enum dpt_tail) behind the gradient, and what the ranks have
- * to tell each other (t->reduction.reduced_flags) is known on all of them afterwards.
+ * reproducible 626; one micro-batch after another 747. Either way the tail (enum dpt_tail) follows
+ * the gradient in the sum, and all ranks then know the sums of the ranks' flags
+ * (t->reduction.reduced_flags).
  */
 #ifndef DPT_TRAIN_GRADIENT_REDUCTION_H
 #define DPT_TRAIN_GRADIENT_REDUCTION_H
@@ -33,7 +32,7 @@ static inline struct dpt_gradient_range dpt_gradient_whole(const struct dpt_trai
     return (struct dpt_gradient_range){0, (size_t)dpt_trainer_graph(t)->arena + DPT_TAIL_WORDS};
 }
 
-/* The learned floats, and what is behind floats [0, end). */
+/* The learned floats, and what follows floats [0, end). */
 static inline struct dpt_gradient_range dpt_gradient_learned(const struct dpt_trainer *t)
 {
     return (struct dpt_gradient_range){0, (size_t)dpt_trainer_graph(t)->floats};
@@ -48,8 +47,7 @@ static inline struct dpt_gradient_range dpt_gradient_behind(const struct dpt_tra
 struct dpt_gradient_reduction_type {
     /* Collective. Makes the buffers, and t->reduction.sum. Errors: RANK. */
     enum dpt_status (*open)(struct dpt_trainer *t, struct dpt_error *err);
-    /* Bytes of the buffers of a stage's ranks on a node: of each rank by itself, and what they
-     * share. */
+    /* Bytes of the buffers of a stage's ranks on a node: each rank's own, and what they share. */
     void (*bytes)(const struct dpt_layout *layout, const struct dpt_layout_stage *stage,
                   double *own, double *shared);
     /* Collective; also after a failed open. */
@@ -57,8 +55,8 @@ struct dpt_gradient_reduction_type {
     /* Collective. To be called once, before a step's micro-batches. */
     void (*begin)(struct dpt_trainer *t, const struct dpt_step_view *view);
     /* Gives the buffer for a range of the gradient of a thread's next micro-batch, with space for
-     * the tail, and says whether the gradient is added to its content. What is behind the learned
-     * floats may be ahead of these, of which several micro-batches may be one sum. */
+     * the tail, and says whether the gradient is added to its content. What follows the learned
+     * floats may be ahead of them, since several micro-batches' learned floats may be one sum. */
     float *(*target)(struct dpt_trainer *t, int thread, struct dpt_gradient_range range, bool *add);
     /* To be called when a micro-batch was computed, or n of them from that one on (an aligned run
      * of a power of two, or the rest of one): the gradient is their sum along the tree. range: the
@@ -66,9 +64,9 @@ struct dpt_gradient_reduction_type {
      * among them. */
     void (*done)(struct dpt_trainer *t, int thread, int32_t micro_batch, int32_t n, float *gradient,
                  struct dpt_gradient_range range, const struct dpt_metric_sums *metric_sums);
-    /* A thread is to go through its micro-batches of the step once more, for another range of
-     * floats: it gets the same targets as before. The last range begins with the first float. NULL
-     * where ranks take rounds in turn. */
+    /* Starts a thread's micro-batches of the step again, for another range of floats: it gets the
+     * same targets as before. The last range begins with the first float. NULL if ranks take rounds
+     * round-robin. */
     void (*again)(struct dpt_trainer *t, int thread);
     /*
      * Collective. Sums over threads and ranks into t->reduction.sum. flags: this rank's; their sums
@@ -77,22 +75,22 @@ struct dpt_gradient_reduction_type {
      */
     enum dpt_status (*sum)(struct dpt_trainer *t, const struct dpt_step_view *view,
                            const float flags[DPT_FLAGS], struct dpt_error *err);
-    /* How often a rank sends all but its own part of the gradient, or of the weights that are made
-     * of it, in `sum` and `share`. */
+    /* How often a rank sends all but its own part of the gradient, or of the updated weights, in
+     * `sum` and `share`. */
     double (*sends)(const struct dpt_layout *layout);
     /* The sums of squares of the reduced gradient, one for each chunk (core/base/sum_of_squares.h),
-     * where the reduction computed them; else NULL. */
+     * if the reduction computed them; else NULL. */
     const double *(*sums_of_squares)(const struct dpt_trainer *t);
     /*
-     * Each rank owns all parameters or, in shards (dpt_layout.owners), a slice of them.
+     * Each rank owns all parameters or, with shards (dpt_layout.owners), a slice of them.
      *
      * slice: what a rank owns. slice_sum: the gradient's sum for what this rank owns. weights:
      * where its updated parameters are to be written, too, or NULL (dpt_deterministic_weights).
      *
      * share, gather_chunks: collective. They give all ranks the owners' parameters, and `each`
-     * numbers for each of the owners' chunks; where each rank owns all, they do nothing. In units
-     * nothing is copied: share waits until all is there that ranks write in one place, the state,
-     * too. Errors: RANK.
+     * numbers for each of the owners' chunks; if each rank owns all, they do nothing. With units
+     * nothing is copied: share waits until the ranks have written everything in their shared
+     * memory, including the state. Errors: RANK.
      */
     struct dpt_slice (*slice)(const struct dpt_trainer *t, int rank);
     const float *(*slice_sum)(const struct dpt_trainer *t);
@@ -101,17 +99,17 @@ struct dpt_gradient_reduction_type {
     enum dpt_status (*gather_chunks)(struct dpt_trainer *t, double *values, int each,
                                      struct dpt_error *err);
     /* Collective. Adds the gradients of a round, of which each thread has computed one group, to
-     * what their owners have. NULL where ranks do not take rounds in turn. unit: a unit of the
-     * gradient's floats (dpt_layout_stage.edge), or, behind the last unit,
-     * the state and the tail. */
+     * what their owners have. NULL if ranks do not take rounds round-robin. unit: a unit of the
+     * gradient's floats (dpt_layout_stage.edge), or, after the last unit, the state and the
+     * tail. */
     enum dpt_status (*round)(struct dpt_trainer *t, int32_t round, int unit, struct dpt_error *err);
-    /* Where ranks take rounds in turn, else NULL. extra: where a whole arena would begin whose
-     * state and tail are those of the thread's `target`, which has room for one unit before them.
-     * gather: collective, gives all ranks a unit's weights. */
+    /* These are NULL unless ranks take rounds round-robin. extra: the begin of a whole arena whose
+     * state and tail are those of the thread's `target`, which has room for only one unit before
+     * them. gather: collective, gives all ranks a unit's weights. */
     float *(*extra)(struct dpt_trainer *t, int thread);
     enum dpt_status (*gather)(struct dpt_trainer *t, int unit, struct dpt_error *err);
     bool of_rows;   /* the norm's chunks are t->reduction.chunks, not all of one size */
-    bool in_slices; /* a rank has the sum of what it owns alone, in slice_sum until the next step */
+    bool in_slices; /* a rank has only the sum of what it owns, in slice_sum until the next step */
 };
 
 /* Writes metric sums as words of the tail. */
@@ -123,7 +121,7 @@ static inline void dpt_tail_write(float *tail, const struct dpt_metric_sums *met
     tail[DPT_TAIL_WEIGHT] = (float)metric_sums->weight;
 }
 
-/* What rows say in which each rank owns all (gradient_reduction.c). */
+/* The functions of rows in which each rank owns all parameters (gradient_reduction.c). */
 struct dpt_slice dpt_gradient_all(const struct dpt_trainer *t, int rank);
 const float *dpt_gradient_sum(const struct dpt_trainer *t);
 float *dpt_gradient_no_weights(const struct dpt_trainer *t);
@@ -139,7 +137,7 @@ enum dpt_status dpt_gradient_no_gather(struct dpt_trainer *t, double *values, in
 extern const struct dpt_gradient_reduction_type dpt_gradient_reduction_allreduce,
     dpt_gradient_reduction_reproducible, dpt_gradient_reduction_sharded,
     dpt_gradient_reduction_round_robin, dpt_gradient_reduction_units;
-/* The one of a layout. */
+/* The reduction of a layout. */
 static inline const struct dpt_gradient_reduction_type *
 dpt_gradient_reduction_choose(const struct dpt_layout *l)
 {

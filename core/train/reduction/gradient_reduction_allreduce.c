@@ -93,8 +93,8 @@ static void again(struct dpt_trainer *t, int thread)
     t->team.workers[thread].done = 0;
 }
 
-/* Marks the threads whose gradients count, and writes this rank's tail behind the first one's: it
- * has a micro-batch whenever the rank has one. */
+/* Marks the threads whose gradients count, and writes this rank's tail after the first thread's
+ * gradient: that thread has a micro-batch whenever the rank has one. */
 static void finish_rank(struct dpt_trainer *t, const float flags[DPT_FLAGS])
 {
     const bool failed = flags[DPT_FLAG_FAILED] > 0;

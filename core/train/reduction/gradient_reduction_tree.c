@@ -5,7 +5,7 @@
 #include "core/train/layout/shares.h"
 #include "core/train/reduction/gradient_reduction.h"
 
-/* What a thread keeps: the blocks of its run so far, of the learned floats and of what is behind
+/* The state of a thread: the blocks of its run so far, for the learned floats and for what follows
  * them. A block's number is that of its buffer. */
 struct branch {
     _Alignas(DPT_ALIGN) struct dpt_tree tree;
@@ -14,7 +14,7 @@ struct branch {
 
 struct dpt_gradient_reduction_state {
     struct dpt_deterministic_allreduce *allreduce;
-    int buffers; /* a thread's */
+    int buffers; /* per thread */
     struct branch *branches;
     int32_t *first; /* [ranks + 1]: where each rank's micro-batches begin */
     struct dpt_tree rank;
@@ -25,8 +25,8 @@ static size_t arena_floats(const struct dpt_trainer *t)
     return (size_t)dpt_trainer_graph(t)->arena + DPT_TAIL_WORDS;
 }
 
-/* How many buffers a thread fills whose run of a step's `all` micro-batches is that: those of its
- * blocks so far, and the next one's. */
+/* How many buffers a thread fills that has such a run of a step's `all` micro-batches: those of its
+ * blocks so far, and the next block's. */
 static int buffers_for(const struct dpt_layout *l, int32_t all, int32_t begin, int32_t end)
 {
     struct dpt_tree tree;
@@ -57,8 +57,8 @@ static void partition(struct dpt_trainer *t, int64_t step)
     t->reduction.state->first[ranks] = dpt_sampler_micro_batches(&t->data.train.sampler, step);
 }
 
-/* How many buffers the thread has that needs most, of all ranks' threads, in the first and the last
- * step of an epoch. */
+/* The most buffers that any thread of any rank needs, in the first and the last step of an
+ * epoch. */
 static int thread_buffers(const struct dpt_layout *l)
 {
     const struct dpt_sampler *s = &l->sampler;
@@ -79,13 +79,13 @@ static int thread_buffers(const struct dpt_layout *l)
     return most;
 }
 
-/* Whether rank 0 tells of the whole gradient. */
+/* Whether rank 0 reports on the whole gradient. */
 static bool keeps_sum(const struct dpt_job *job)
 {
     return job->log.hashes || job->log.tensorboard;
 }
 
-/* All ranks on one node share their buffers and the sum; else each has its own. */
+/* If all ranks are on one node they share their buffers and the sum; else each has its own. */
 static void bytes(const struct dpt_layout *l, const struct dpt_layout_stage *stage, double *own,
                   double *shared)
 {
@@ -111,7 +111,7 @@ static int group_level(const struct dpt_layout *l)
     return level;
 }
 
-/* A buffer has room for a unit's gradient, or for all units' where they are in flight at once. */
+/* A buffer has room for a unit's gradient, or for all units' if they are in flight at once. */
 static struct dpt_deterministic_spec round_robin_spec(const struct dpt_layout *l,
                                                       const struct dpt_layout_stage *stage)
 {
@@ -237,8 +237,8 @@ static struct dpt_tree *tree_of(const struct dpt_trainer *t, int thread,
     return range.begin >= floats && range.end > floats ? &b->extra : &b->tree;
 }
 
-/* Blocks merge into the left one's buffer, so the next one's is the first that is free; which ones
- * serve hangs on the micro-batches' numbers alone, and is the same for each range. */
+/* Blocks merge into the left one's buffer, so the next one's is the first that is free; which
+ * buffers are used depends on the micro-batches' numbers alone, and is the same for each range. */
 static float *target(struct dpt_trainer *t, int thread, struct dpt_gradient_range range, bool *add)
 {
     const struct dpt_gradient_reduction_state *g = t->reduction.state;
@@ -288,7 +288,7 @@ static enum dpt_status sum(struct dpt_trainer *t, const struct dpt_step_view *vi
             dpt_tree_push(&g->rank, g->branches[i].tree.block[k], g->branches[i].tree.value[k],
                           arena_floats(t), NULL, NULL);
     /* The flags are not summed along the tree, in which a rank may have no micro-batch; and there
-     * is a sum only where no rank failed. */
+     * is a sum only if no rank failed. */
     DPT_TRY(dpt_deterministic_publish(g->allreduce, &g->rank, flags, t->reduction.reduced_flags,
                                       DPT_FLAGS, err));
     if (t->reduction.reduced_flags[DPT_FLAG_FAILED] > 0)
@@ -298,7 +298,7 @@ out:
     return status;
 }
 
-/* --- rounds in turn ----------------------------------------------------------------- */
+/* --- rounds of all ranks ------------------------------------------------------------ */
 
 static void begin_round_robin(struct dpt_trainer *t, const struct dpt_step_view *view)
 {
@@ -369,7 +369,7 @@ static struct dpt_slice slice(const struct dpt_trainer *t, int rank)
     return dpt_deterministic_slice(t->reduction.state->allreduce, rank);
 }
 
-/* Where rounds have summed the gradient it is the weights alone; and units gather these. */
+/* If rounds have summed the gradient, only the weights are sent; and units gather these. */
 static double sends_weights(const struct dpt_layout *l)
 {
     (void)l;
@@ -420,13 +420,14 @@ static enum dpt_status gather_chunks(struct dpt_trainer *t, double *values, int 
     return dpt_deterministic_gather_chunks(t->reduction.state->allreduce, values, each, err);
 }
 
-/* What does not depend on who owns the parameters. */
+/* The members that do not depend on who owns the parameters. */
 #define OF_TREE                                                                                    \
     .open = open_tree, .bytes = bytes, .close = close_tree, .begin = begin, .target = target,      \
     .done = done, .again = again, .sum = sum, .sends = dpt_gradient_sends_twice,                   \
     .sums_of_squares = sums_of_squares, .of_rows = true
 
-/* What shards have in place of DPT_GRADIENT_OWNS_ALL, and how the owners' weights get to all. */
+/* The members of shards in place of DPT_GRADIENT_OWNS_ALL, with how all ranks get the owners'
+ * weights. */
 #define OWNS_A_SLICE .slice = slice, .slice_sum = slice_sum, .gather_chunks = gather_chunks
 #define SHARES       .weights = weights, .share = share
 

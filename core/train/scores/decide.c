@@ -90,7 +90,8 @@ enum dpt_status dpt_decision_find(struct dpt_decision *d, const char *option, co
     return status;
 }
 
-/* A threshold without its class: says how that is typed, with the classes' names. */
+/* Fails for a threshold without its class: the message shows how to type one, with the classes'
+ * names. */
 static enum dpt_status which_class(const struct dpt_decision *d, const char *text, bool number,
                                    struct dpt_error *err)
 {
@@ -117,7 +118,7 @@ enum dpt_status dpt_decision_take(struct dpt_decision *d, const char *text, stru
 {
     enum dpt_status status = DPT_OK;
     const char *equals = strrchr(text, '=');
-    /* A single label is what a threshold alone is about. */
+    /* A threshold without a class is for a single label. */
     const char *number = equals != NULL ? equals + 1 : text;
     int32_t class;
     const char *name;
@@ -183,7 +184,7 @@ double dpt_threshold_odds(double threshold)
     double from = threshold;
 
     dpt_str_float(&shown, near);
-    /* What rounds to that float begins in the middle between it and the one before. */
+    /* Numbers that round to that float begin midway between it and the float before. */
     if (near > 0 && !shown.failed && strtod(shown.text, NULL) == threshold)
         from = ((double)near + (double)nextafterf(near, 0)) / 2;
     dpt_str_release(&shown);
@@ -210,10 +211,10 @@ int32_t dpt_decide(const struct dpt_decision *d, const float *logits)
 
 /* --- precision-recall curves ------------------------------------------------------------------ */
 
-/* A sample, as the curve of a class has it. */
+/* A sample on the curve of a class. */
 struct judged {
     double odds;             /* log-odds of the class */
-    double weight, positive; /* its weight where it is of the class, else 0 */
+    double weight, positive; /* its weight if it is of the class, else 0 */
 };
 
 static int largest_first(const void *a, const void *b)
@@ -224,7 +225,7 @@ static int largest_first(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/* What is said of a class, or label, in a row. */
+/* The log-odds of a class, or label, in a row. */
 static double odds_of(const struct dpt_said *said, const float *row, bool labels, int32_t class)
 {
     struct dpt_odds sums;
@@ -236,7 +237,7 @@ static double odds_of(const struct dpt_said *said, const float *row, bool labels
     return dpt_log_odds(&sums, row, said->outputs, class);
 }
 
-/* Makes the points of samples in their order: one for all of the same odds. */
+/* Makes the curve's points from sorted samples: one point for all samples of the same odds. */
 static void walk(struct dpt_curve *curve, const struct judged *judged, int64_t n, double positives)
 {
     double taken = 0, right = 0, before = 0;
@@ -291,8 +292,8 @@ out:
     return status;
 }
 
-/* The number with so many digits, of itself where it is below one half and else of what it lacks to
- * 1, that comes next below the probability of these log-odds; 0: doubles have no such digits. */
+/* Rounds the probability of these log-odds down to so many digits. Digits count in the probability
+ * if it is below one half, else in its difference from 1. 0: doubles have no such digits. */
 static double below(double odds, int digits)
 {
     const double p = 1 / (1 + exp(-odds)), rest = 1 / (1 + exp(odds));
@@ -311,7 +312,7 @@ static double below(double odds, int digits)
     return strtod(text, NULL);
 }
 
-/* Finds a threshold that takes what has the log-odds `upper`, and not what has `lower`. */
+/* Finds a threshold that samples with log-odds `upper` reach, and samples with `lower` do not. */
 static bool separate(double lower, double upper, double *threshold)
 {
     for (int digits = 4; digits <= 17; digits++) {

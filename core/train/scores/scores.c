@@ -58,7 +58,7 @@ const char *dpt_scores_text(const struct dpt_scores *scores, bool classes, const
     return buf;
 }
 
-/* How far an output's targets lie from their mean: the weighted sum of squares. */
+/* The weighted sum of squares of an output's targets about their mean. */
 static void measure_spread(const struct dpt_dataset *set, const struct dpt_sampler *sampler,
                            double weight, double *mean, double *spread)
 {
@@ -81,8 +81,8 @@ static void measure_spread(const struct dpt_dataset *set, const struct dpt_sampl
     }
 }
 
-/* Computes the scores of errors whose weights sum up to `weight`; squares of how far targets are
- * from their mean: `spread`. */
+/* Computes the scores of errors whose weights sum up to `weight`. spread: the targets' sums of
+ * squares about their mean. */
 static void score_errors(struct dpt_scores *scores, int32_t width, const double *absolute,
                          const double *squared, const double *spread, double weight,
                          int64_t samples)
@@ -91,7 +91,7 @@ static void score_errors(struct dpt_scores *scores, int32_t width, const double 
     for (int32_t k = 0; k < width; k++) {
         scores->mae += absolute[k] / weight / width;
         scores->rmse += sqrt(squared[k] / weight) / width;
-        /* Where all targets are the same it is 1 if they are met, else 0. */
+        /* If all targets are equal, r2 is 1 if the outputs equal them, else 0. */
         scores->r2 += (spread[k] > 0 ? 1 - squared[k] / spread[k] : squared[k] > 0 ? 0 : 1) / width;
     }
     if (samples < 2)

@@ -5,10 +5,10 @@
 #include "core/base/memory.h"
 #include "core/train/scores/scores.h"
 
-/* So many logits are kept for the scores of an evaluation, else none; of several labels at
- * once while training fewer. */
+/* The most logits that are kept for the scores of an evaluation; if there are more, none are kept.
+ * For multi-label models fewer are kept while training. */
 enum { MOST_SAID = 1 << 26, MOST_LABELS = 1 << 24 };
-/* Of fewer samples a class, chance makes some of them rare. */
+/* With fewer samples per class, some classes are rare by chance. */
 enum { EVEN_BY_CHANCE = 30 };
 
 int32_t dpt_argmax(const float *x, int32_t n)
@@ -84,7 +84,7 @@ double dpt_log_odds(const struct dpt_odds *sums, const float *logits, int32_t n,
         return own - (double)logits[1 - class];
     if (class == sums->best)
         return own - sums->rest;
-    /* Its own power is at most half of the sum, so that nothing cancels. */
+    /* Its own exponential is at most half of the sum, so nothing cancels. */
     return own - best - log(1 + exp(sums->rest - best) - exp(own - best));
 }
 
@@ -138,7 +138,7 @@ void dpt_positive_count(struct dpt_positive *positive, const struct dpt_dataset 
     positive->training = sampler == NULL;
 }
 
-/* Computes what follows from what the samples of each class were said to be. */
+/* Computes the scores that follow from the predicted classes of each class's samples. */
 static void score_counts(struct dpt_scores *scores, struct dpt_class_score *class, int32_t classes,
                          const struct dpt_positive *positive, int64_t samples)
 {
@@ -184,7 +184,7 @@ static void score_counts(struct dpt_scores *scores, struct dpt_class_score *clas
     scores->rare_share = least / all;
 }
 
-/* A sample, as a class's curve has it. */
+/* A sample on the curve of a class. */
 struct judged {
     double odds; /* log-odds of the class */
     double weight;
@@ -198,8 +198,8 @@ static int by_odds(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* What the sorted samples below some odds, or not above them, weigh. sum: [n], of each and those
- * before it. */
+/* The weight of the sorted samples below some odds, or not above them. sum: [n], of each sample and
+ * those before it. */
 static double weight_below(const struct judged *sum, int64_t n, double odds, bool equal)
 {
     int64_t first = 0;
@@ -217,9 +217,9 @@ static double weight_below(const struct judged *sum, int64_t n, double odds, boo
     return first > 0 ? sum[first - 1].weight : 0;
 }
 
-/* The chance that a sample of the class has larger odds than one that is not of it, half of which
- * counts where they are the same. NAN where either is missing. judged: those of the class
- * come first. Of many classes these are few, so they alone are sorted. */
+/* The probability that a sample of the class has larger odds than a sample that is not of it; equal
+ * odds count half. NAN if there are no samples of either kind. judged: samples of the class come
+ * first. With many classes these are few, so only they are sorted. */
 static double area(struct judged *judged, int64_t positives, int64_t n)
 {
     double positive = 0, negative = 0, sum = 0;
@@ -244,7 +244,7 @@ struct truth {
     struct dpt_odds *odds;
 };
 
-/* Measures the classes' curves; gives their mean. Two classes have the same one. */
+/* Computes the classes' ROC AUC and returns their mean. Two classes have the same AUC. */
 static double measure_areas(const struct dpt_said *said, const struct truth *truth, int64_t samples,
                             struct judged *judged, struct dpt_class_score *classes)
 {
@@ -330,7 +330,7 @@ out:
 
 /* --- several labels at once ------------------------------------------------------------------- */
 
-/* Counts one label; gives the weight of the samples of which it is said right. */
+/* Counts one label; returns the weight of the samples for which it is predicted correctly. */
 static double score_label(const struct dpt_said *said, const struct dpt_dataset *set,
                           const struct dpt_sampler *sampler, double threshold, int32_t k,
                           struct judged *judged, struct dpt_class_score *c)

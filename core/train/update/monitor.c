@@ -94,7 +94,7 @@ void dpt_watch_begin(struct dpt_watch *watch, const char *name)
     snprintf(watch->monitor, sizeof watch->monitor, "%s", name);
 }
 
-/* Whether a value is better than the best one by more than what counts for nothing. */
+/* Whether a value is better than the best one by more than min_delta. */
 static bool is_better(const struct dpt_patience *how, double value, double best)
 {
     const double sign = falls[how->monitor] ? -1 : 1;

@@ -25,8 +25,8 @@ const struct dpt_variant *const dpt_optimizer_variants[] = {DPT_OPTIMIZERS(ROW) 
 #include "core/backend/optimizers.inc"
 #undef RULE
 
-/* The loop of a rule: float, one pass over memory. writes: how many of its slots it changes, or 0.
- */
+/* The loop of a rule: float, one pass over memory. writes: how many of the slots it changes, or
+ * 0. */
 #define LOOP(way, name, slots, writes)                                                             \
     DPT_INLINE void some_##way##_##name(const struct dpt_scalars *f, float scale, size_t n,        \
                                         float *restrict params, const float *restrict gradient,    \
@@ -86,9 +86,10 @@ static void run_rule(enum dpt_rule_kind kind, bool reads_slots,
 }
 
 /*
- * Numbers below 2^-126 count as zero from here on. Behind a relu that is silent many gradients are
- * zero for ever, and what a running mean keeps of them shrinks into that range, where it stays:
- * each is worth nothing, and costs 3 to 100 times as long (an MLP's update by Adam: 84 us, now 57).
+ * Numbers below 2^-126 count as zero from here on. A relu whose output is always zero gives many
+ * zero gradients, and their running means shrink into that range and stay there. Such numbers
+ * contribute nothing and take 3 to 100 times as long (an MLP's update by Adam: 84 us with them, 57
+ * without).
  */
 static unsigned without_denormals(void)
 {
@@ -99,7 +100,7 @@ static unsigned without_denormals(void)
     _mm_setcsr(before | FLUSH_TO_ZERO | DENORMALS_ARE_ZERO);
     return before;
 #elif defined(__aarch64__)
-    const uint64_t flush_to_zero = UINT64_C(1) << 24; /* of what goes in, too */
+    const uint64_t flush_to_zero = UINT64_C(1) << 24; /* inputs below 2^-126, too */
     uint64_t before;
 
     __asm__ volatile("mrs %0, fpcr" : "=r"(before));
@@ -173,8 +174,8 @@ struct pass {
     struct dpt_rule rule;
     double lr;
     int64_t step;
-    struct dpt_scalars decays, spares; /* of tensors that decay, and of the others */
-    struct dpt_scalars own;            /* of the tensor under way, where a group matches it */
+    struct dpt_scalars decays, spares; /* for tensors that decay, and for the others */
+    struct dpt_scalars own;            /* of the current tensor, if a group matches it */
     float scale;
     bool reads_slots;
     double average; /* as in struct dpt_update */
@@ -207,7 +208,7 @@ static struct pass make_pass(const struct dpt_variant_value *optimizer,
     return pass;
 }
 
-/* The scalars that a tensor's parts reckon with; to be called before these. */
+/* Sets the scalars for the parts of a tensor; to be called before them. */
 static const struct dpt_scalars *scalars_of(struct pass *pass, const struct dpt_tensor *tensor)
 {
     const struct dpt_rule_group group = dpt_rule_group_of(&pass->rule, tensor);
@@ -271,7 +272,7 @@ void dpt_optimizer_measure(const struct dpt_variant_value *optimizer, const stru
     as_before(mode);
 }
 
-/* The norms of a tensor whose chunks begin at `squares`, added up in their order. */
+/* The norms of a tensor whose chunks begin at `squares`, summed in the order of the chunks. */
 static struct dpt_optimizer_norms add_up(const struct dpt_tensor *t, const double *squares)
 {
     double params = 0, direction = 0;
@@ -283,7 +284,7 @@ static struct dpt_optimizer_norms add_up(const struct dpt_tensor *t, const doubl
     return (struct dpt_optimizer_norms){sqrt(params), sqrt(direction)};
 }
 
-/* Moves the average of weights that were just updated. */
+/* Updates the moving average of weights that were just updated. */
 static void average_part(const struct pass *pass, const struct dpt_optimizer_part *updated,
                          size_t first)
 {
@@ -295,8 +296,9 @@ static void average_part(const struct pass *pass, const struct dpt_optimizer_par
     run_rule(DPT_RULE_AVERAGE, false, &part);
 }
 
-/* Updates the floats [first, last) of a tensor, block by block where the average follows, whose
- * weights are still in the cache then. squares: of the tensor's chunks. */
+/* Updates the floats [first, last) of a tensor. If there is a moving average it goes block by
+ * block, so that the weights are still in the cache for the average. squares: of the tensor's
+ * chunks. */
 static void update_tensor(struct pass *pass, const struct dpt_tensor *t, const double *squares,
                           size_t first, size_t last)
 {

@@ -2,11 +2,12 @@
  * optimizer: one pass over the flat arena.
  *
  * An optimizer is a row of DPT_OPTIMIZERS (core/backend/optimizers.inc) and a file of optimizers/:
- * its options, the slots of the parameters' size that it keeps, and either the rule by which each
- * parameter changes by itself, which a device that takes whole steps has, too; or a step of its
- * own, for what depends on the norms of whole tensors. Those steps are taken on the host's arenas,
- * also where a device computes the gradients. Threads may take different ranges of the arena; the
- * bits do not depend on who takes which. Values are checked against PyTorch's.
+ * its options, the slots of the parameters' size that it keeps, and either a rule or a step of its
+ * own. A rule changes each parameter by itself; a device that takes whole steps has it, too. A step
+ * of its own is for updates that depend on the norms of whole tensors; it runs on the host's
+ * arenas, even if a device computes the gradients. Threads may take different ranges of the arena;
+ * the result does not depend on which thread takes which range. Values are checked against
+ * PyTorch's.
  */
 #ifndef DPT_TRAIN_OPTIMIZER_H
 #define DPT_TRAIN_OPTIMIZER_H
@@ -22,32 +23,32 @@ struct dpt_update {
     int64_t step; /* 1 for the first update: bias correction */
     /* The gradient is multiplied by this first: 1 / samples, times the clipping factor. */
     float scale;
-    /* The slots are read only, since another rank writes these; of optimizers with a rule. */
+    /* The slots are read only, since another rank writes them; for optimizers with a rule. */
     bool reads_slots;
-    /* The share that the new weights have in their moving average, which is the slot behind the
+    /* The share of the new weights in their moving average, which is the slot after the
      * optimizer's; 0: there is none. */
     double average;
 };
 
-/* The options with which every optimizer's begin. */
+/* Every optimizer's options begin with these. */
 struct dpt_optimizer_options {
     double lr, weight_decay;
     struct dpt_groups groups;
 };
 
-/* A part of a tensor. f: keep and l2 are 1 and 0 where the tensor does not decay. */
+/* A part of a tensor. f: keep and l2 are 1 and 0 if the tensor does not decay. */
 struct dpt_optimizer_part {
     const struct dpt_scalars *f;
     float scale; /* as in struct dpt_update */
-    bool spared; /* of a bias or a norm's parameters, which do not decay */
+    bool spared; /* a bias or a norm's parameters: no decay */
     size_t n;
     float *params;
     const float *gradient;
     float *slot[DPT_MAX_SLOTS]; /* zero before the first step */
 };
 
-/* Euclidean norms of a whole tensor, the same bits for any threads: of its parameters, and of its
- * direction (see below). */
+/* Euclidean norms of a whole tensor, the same bits for any threads: the norm of its parameters, and
+ * of its direction (see below). */
 struct dpt_optimizer_norms {
     double params, direction;
 };
@@ -58,14 +59,14 @@ struct dpt_optimizer_type {
     int (*slots_used)(const void *options); /* how many of these; NULL: all */
     /* Computes the scalars of an update, which are zero before, except `keep`, which is 1. */
     void (*scalars)(const void *options, double lr, int64_t update, struct dpt_scalars *f);
-    bool decoupled;          /* decay is taken off the weight itself, not added to the gradient */
-    enum dpt_rule_kind rule; /* of each parameter by itself; NONE: a step of its own */
-    /* where it depends on the options; else NULL */
+    bool decoupled;          /* decay is subtracted from the weight, not added to the gradient */
+    enum dpt_rule_kind rule; /* the rule; NONE: a step of its own */
+    /* if it depends on the options; else NULL */
     enum dpt_rule_kind (*rule_of)(const void *options);
     /*
-     * The step of its own comes in two passes. direction: updates the slots and writes the n
-     * numbers whose norm is wanted: the gradient of LARS, the update before its trust ratio of
-     * LAMB. step: changes the parameters, once the norms are known.
+     * A step of its own takes two passes. direction: updates the slots and writes the n numbers
+     * whose norm is needed: the gradient of LARS, the update before its trust ratio of LAMB. step:
+     * changes the parameters, once the norms are known.
      */
     void (*direction)(const void *options, const struct dpt_optimizer_part *part, float *direction);
     void (*step)(const void *options, const struct dpt_optimizer_part *part,
@@ -79,11 +80,11 @@ extern const struct dpt_variant *const dpt_optimizer_variants[];
 int dpt_optimizer_slots(const struct dpt_variant_value *optimizer);
 const char *const *dpt_optimizer_slot_names(const struct dpt_variant_value *optimizer);
 
-/* The learning rate that the job gives. */
+/* The job's learning rate. */
 double dpt_optimizer_lr(const struct dpt_variant_value *optimizer);
 const struct dpt_groups *dpt_optimizer_groups(const struct dpt_variant_value *optimizer);
 
-/* The rule of a job's optimizer; its kind is DPT_RULE_NONE where it has a step of its own. */
+/* The rule of a job's optimizer; its kind is DPT_RULE_NONE if it has a step of its own. */
 struct dpt_rule dpt_optimizer_rule(const struct dpt_variant_value *optimizer);
 
 /*
@@ -102,8 +103,8 @@ void dpt_optimizer_measure(const struct dpt_variant_value *optimizer, const stru
 
 /*
  * Applies one step to the floats [begin, end) of the arena (any range), tensor by tensor so that
- * decay spares what it must. slot[k]: arenas. squares: what dpt_optimizer_measure wrote of all
- * chunks; not looked at where there is no such pass.
+ * tensors without decay are spared. slot[k]: arenas. squares: what dpt_optimizer_measure wrote for
+ * all chunks; unused if there is no such pass.
  */
 void dpt_optimizer_apply(const struct dpt_variant_value *optimizer, const struct dpt_graph *graph,
                          const struct dpt_update *update, size_t begin, size_t end, float *params,

@@ -21,7 +21,7 @@ struct decay_options {
 };
 
 struct polynomial_options {
-    struct decay_options decay; /* begins with what all have */
+    struct decay_options decay; /* begins with the common options */
     double power;
 };
 
@@ -42,8 +42,8 @@ struct plateau_options {
     double factor, min_lr;
 };
 
-/* What a schedule is: its factor at `step` of `steps`, both counted from the end of the warm-up; 1
- * at step 0, but for onecycle's, which has no warm-up. */
+/* A schedule's factor at `step` of `steps`, both counted from the end of the warm-up; 1 at step 0,
+ * except for onecycle, which has no warm-up. */
 struct schedule_type {
     double (*factor)(const void *options, double step, double steps, int64_t steps_per_epoch);
 };
@@ -74,7 +74,7 @@ static double step_factor(const void *options, double step, double steps, int64_
     return pow(o->gamma, floor(step / steps_between(o, per_epoch)));
 }
 
-/* The same drops, each spread over the steps before it, as TensorFlow's ExponentialDecay has it. */
+/* Spreads each drop of `step` over the steps before it, as TensorFlow's ExponentialDecay does. */
 static double exponential_factor(const void *options, double step, double steps, int64_t per_epoch)
 {
     const struct step_options *o = options;
@@ -114,7 +114,7 @@ static double half_a_cosine(double from, double to, double share)
     return to + (from - to) / 2 * (1 + cos(acos(-1.0) * share));
 }
 
-/* Smith & Topin 2018, "Super-Convergence", in two phases, as PyTorch's OneCycleLR has it. */
+/* Smith & Topin 2018, "Super-Convergence", in two phases, as in PyTorch's OneCycleLR. */
 static double onecycle_factor(const void *options, double step, double steps, int64_t per_epoch)
 {
     const struct onecycle_options *o = options;
@@ -127,7 +127,7 @@ static double onecycle_factor(const void *options, double step, double steps, in
     return last > peak ? half_a_cosine(1, end, fmin(1, (step - peak) / (last - peak))) : 1;
 }
 
-/* The warm-up as a number, which it always could be, or with its unit. */
+/* The warm-up as a number of steps, or with its unit. */
 static const struct dpt_option warmup_rows[] = {
     {.name = "number", .type = DPT_OPT_REAL, .max = 1e12},
     {.name = "time",
@@ -186,7 +186,7 @@ static const struct dpt_option scale_table[] = {
 
 static const struct dpt_option constant_table[] = {COMMON_ROWS, {0}};
 
-/* A time would make the run depend on the machine; one that never steps is called constant. */
+/* A time would make the run depend on the machine; a schedule that never steps is `constant`. */
 #define STEP_ROWS(usual, drop)                                                                     \
     {.name = "every", .type = DPT_OPT_EVERY, .offset = offsetof(struct step_options, every),       \
      .units = 1 << DPT_EPOCHS | 1 << DPT_STEPS, .help = "when lr " drop " by gamma"},              \
@@ -312,7 +312,7 @@ bool dpt_schedule_lowers(const struct dpt_patience *how, struct dpt_watch *watch
     return true;
 }
 
-/* The rate that is left of one that was lowered so often; min_lr raises none. */
+/* The rate after it was lowered so often; min_lr never raises a rate. */
 static double lower(const struct plateau_options *o, double rate, int64_t drops)
 {
     return fmax(rate * pow(o->factor, (double)drops), fmin(rate, o->min_lr));

@@ -91,8 +91,8 @@ bool dpt_groups_read(struct dpt_conf *conf, struct dpt_conf_node *node, const ch
 
 /* --- matching --------------------------------------------------------------------------------- */
 
-/* Fails at the place where a pattern stands: the node in a list of them, or the list's where it is
- * alone. */
+/* Fails at the place of a pattern: its node in a list of patterns or, if it is alone, the
+ * list's. */
 static enum dpt_status refuse(const struct dpt_patterns *p, size_t i, const char *what,
                               struct dpt_error *err)
 {
@@ -104,7 +104,7 @@ static enum dpt_status refuse(const struct dpt_patterns *p, size_t i, const char
     return dpt_fail(err, DPT_BAD_JOB, "%s: %s", at->origin != NULL ? at->origin : p->file, what);
 }
 
-/* Bytes of the layer's name in that of a tensor: up to the last '/'. */
+/* The length in bytes of the layer's name in a tensor's name: up to the last '/'. */
 static size_t layer_length(const struct dpt_tensor *t)
 {
     const char *slash = strrchr(t->name, '/');
@@ -120,8 +120,7 @@ bool dpt_pattern_matches(const char *pattern, const struct dpt_tensor *t)
     return fnmatch(pattern, t->name, 0) == 0 || fnmatch(pattern, layer, 0) == 0;
 }
 
-/* Refuses a pattern that matches nothing, and names what may be meant, or else the layers there
- * are. */
+/* Refuses a pattern that matches nothing; names similar ones or else the existing layers. */
 static enum dpt_status refuse_unmatched(const struct dpt_patterns *p, size_t i, const char *key,
                                         const struct dpt_graph *graph, struct dpt_error *err)
 {

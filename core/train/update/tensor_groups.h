@@ -1,11 +1,11 @@
 /*
- * tensor_groups: which tensors a job treats in another way than the rest.
+ * tensor_groups: the tensors that a job treats differently from the rest.
  *
  * A pattern is a shell's glob over the names of tensors as `dptrain inspect` shows them
  * ("conv1/weight"; `*` also matches `.` and `/`), or over those of layers ("layer1.*"), which then
  * means all tensors of the layer. train.freeze lists patterns of tensors that are not updated;
- * optimizer.groups gives rates and decays of their own to those that a group matches. Where several
- * groups match a tensor, the first one that gives a key says it.
+ * optimizer.groups gives rates and decays of their own to those that a group matches. If several
+ * groups match a tensor, the first one that gives a key sets it.
  */
 #ifndef DPT_TRAIN_TENSOR_GROUPS_H
 #define DPT_TRAIN_TENSOR_GROUPS_H
@@ -44,10 +44,9 @@ enum dpt_status dpt_tensor_groups_freeze(const struct dpt_patterns *freeze, stru
 enum dpt_status dpt_tensor_groups_apply(const struct dpt_groups *groups, double lr,
                                         struct dpt_graph *graph, struct dpt_error *err);
 
-/* Whether a pattern means a tensor. */
+/* Whether a pattern matches a tensor. */
 bool dpt_pattern_matches(const char *pattern, const struct dpt_tensor *t);
-/* Whether group number `i` gives a tensor that is learned a rate or a decay, and none before it
- * does. */
+/* Whether group number `i` is the first to give this learned tensor a rate or a decay. */
 bool dpt_tensor_groups_give(const struct dpt_groups *groups, size_t i, const struct dpt_tensor *t);
 
 #endif
