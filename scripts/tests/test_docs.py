@@ -315,7 +315,7 @@ def test_losses_are_named_as_their_list_has_them():
     assert {"loss", *every} == set(re.findall(r"^  (\w+)  ", dpt.run("layers", "loss").out, re.M))
     assert f"# or {', '.join(every[1:])}\n" in (TOP / "configs/README.md").read_text()
     page = (TOP / "data/README.md").read_text()
-    assert f"With {' and '.join(f'`{name}`' for name in classes)} those of `[N]` or `[N, 1]` are classes" in page
+    assert f"With {' and '.join(f'`{name}`' for name in classes)} labels `[N]` or `[N, 1]` are classes" in page
     assert f"With loss {', '.join(f'`{name}`' for name in numbers[:-1])} or `{numbers[-1]}`, `data.targets:" in page
 
 

@@ -399,7 +399,7 @@ def test_dockerfile_copies_what_is_there_and_names_no_package():
             assert not package_names() & set(re.findall(r"[\w.+-]+", words)) - {"make"}
     assert ["ENTRYPOINT", '["dptrain"]'] in steps
     ignored = {line.strip("*/") for line in (PACKAGING / "Dockerfile.dockerignore").read_text().splitlines() if line[0] != "#"}
-    assert {line.strip("/") for line in (TOP / ".gitignore").read_text().splitlines()} <= ignored
+    assert {line.strip("*/") for line in (TOP / ".gitignore").read_text().splitlines()} <= ignored
 
 
 def test_apptainer_definition_copies_what_is_made_and_names_no_package(sources):
