@@ -1,4 +1,4 @@
-/* What a plan, made in a moment, says of how to train: on how many ranks, in which precision. */
+/* Advice on how to train, from a plan made in a moment: on how many ranks, in which precision. */
 #include <math.h>
 #include <string.h>
 #include <unistd.h>
@@ -10,18 +10,19 @@
 #include "core/train/setup/choose.h"
 #include "models/model.h"
 
-/* Seconds that mpirun takes to start ranks and end them, about; and how much slower the model must
- * say that they are, which is not exact. */
+/* About how many seconds mpirun takes to start and end ranks; and how much slower the model, which
+ * is not exact, must predict them to be. */
 static const double START = 0.3, SLOWER = 1.25;
 
-/* A core of these years, so that nothing is measured: which way is quicker depends little on it. */
+/* A typical core of recent years, so that nothing is measured: which way is faster depends little
+ * on it. */
 static const struct dpt_machine usual_machine = {
     .flops = 60e9,
     .memory = {{48e3, 100e9}, {400e3, 60e9}, {1.6e6, 40e9}, {6.4e6, 25e9}, {64e6, 10e9}},
 };
 
 /* What multiplies bf16, how many times as fast as fp32 is multiplied, and whether convolutions gain
- * by it, too: as whole models do that were measured on such processors. */
+ * by it, too: measured with whole models on such CPUs. */
 static const struct bf16_kind {
     const char *by;
     double faster;
@@ -31,8 +32,8 @@ static const struct bf16_kind {
 /* What plans of a job are made with, found once. */
 struct plans {
     struct dpt_str signature;
-    int64_t *outputs; /* of the model, where the job leaves them to the data; else NULL */
-    bool good;        /* it can be planned */
+    int64_t *outputs; /* the model's, if the job leaves them to the data; else NULL */
+    bool good;        /* the job can be planned */
 };
 
 static void open_plans(struct plans *plans, const struct dpt_job *job, const struct dpt_conf *conf)
@@ -52,16 +53,16 @@ static void open_plans(struct plans *plans, const struct dpt_job *job, const str
 static void close_plans(struct plans *plans)
 {
     if (plans->outputs != NULL)
-        *plans->outputs = 0; /* still: who trains asks the data, too, and says so in the job */
+        *plans->outputs = 0; /* still: training asks the data, too, and notes it in the job */
     dpt_str_release(&plans->signature);
 }
 
-/* A way to train, and what a plan says of it. */
+/* A way to train, and what a plan predicts for it. */
 struct way {
     int ranks;
     double faster;         /* products, than the usual machine's */
     double step, exchange; /* out: seconds, of a step and of the sum in it */
-    double sample;         /* out: seconds a sample */
+    double sample;         /* out: seconds per sample */
     double samples;        /* out: of the whole training */
     bool convolves;        /* out */
 };
@@ -94,7 +95,7 @@ static bool plan_way(const struct dpt_job *job, const struct plans *plans, struc
     return planned;
 }
 
-/* Whether one rank is the better choice than so many; says so. */
+/* Whether one rank is a better choice than so many; logs it if so. */
 static bool one_is_enough(const struct dpt_job *job, const struct dpt_conf *conf, int ranks,
                           struct dpt_log *log)
 {
@@ -151,7 +152,7 @@ static bool may_be_one(const struct dpt_job *job, const struct dpt_comm *comm)
 static void advise_ranks(const struct dpt_job *job, const struct plans *plans, int ranks,
                          struct dpt_log *log)
 {
-    const double matters = 5e-3; /* seconds of a step: small jobs are started as anybody likes */
+    const double matters = 5e-3; /* seconds per step: for small jobs any start will do */
     struct way one = {.ranks = 1, .faster = 1}, many = {.ranks = ranks, .faster = 1};
     struct dpt_job sized = *job;
 
@@ -164,7 +165,7 @@ static void advise_ranks(const struct dpt_job *job, const struct plans *plans, i
                      ranks);
 }
 
-/* What multiplies bf16 here, where the job computes in fp32; NULL: nothing that is known. */
+/* What multiplies bf16 here, if the job computes in fp32; NULL: nothing that is known. */
 static const struct bf16_kind *find_bf16(const struct dpt_job *job)
 {
     const struct dpt_backend *cpu = dpt_backend_find("cpu"); /* as far as it was built */
@@ -182,7 +183,7 @@ static const struct bf16_kind *find_bf16(const struct dpt_job *job)
     return NULL;
 }
 
-/* bf16, where the run is long enough for it to matter. */
+/* Suggests bf16, if the run is long enough for it to matter. */
 static void advise_bf16(const struct dpt_job *job, const struct plans *plans,
                         const struct bf16_kind *bf16, int ranks, struct dpt_log *log)
 {
@@ -191,7 +192,7 @@ static void advise_bf16(const struct dpt_job *job, const struct plans *plans,
 
     if (!plan_way(job, plans, &now) || now.samples * now.sample < matters ||
         (now.convolves && !bf16->convolves))
-        return; /* so that short runs start as soon as they did, but for one plan */
+        return; /* short runs start as soon as before, except for one plan */
     if (plan_way(job, plans, &then) && now.sample > SLOWER * then.sample &&
         now.samples * (now.sample - then.sample) > matters)
         dpt_log_info(log,

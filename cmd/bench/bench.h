@@ -17,8 +17,8 @@ struct dpt_bench_row {
     char part[DPT_BENCH_NAME]; /* "conv1+relu1+maxpool1", "optimizer" */
     const char *pass;          /* "forward", or "" */
     bool waiting;
-    bool small;     /* may be told with `other` */
-    double seconds; /* of a step: the mean over all threads */
+    bool small;     /* may be printed with `other` */
+    double seconds; /* per step: the mean over all threads */
     double limit;   /* seconds; 0: has none */
     bool by_bytes;
     struct dpt_cost cost;
@@ -31,21 +31,21 @@ struct dpt_bench_spread {
 
 struct dpt_bench {
     const struct dpt_trainer *t;
-    struct dpt_workload workload;    /* of a step */
-    struct dpt_plan_traffic traffic; /* of a step's actions */
+    struct dpt_workload workload;    /* a step's */
+    struct dpt_plan_traffic traffic; /* a step's actions' */
     struct dpt_machine machine;
-    struct dpt_gpu_type gpu;       /* where steps are taken on a device; else without a name */
+    struct dpt_gpu_type gpu;       /* if steps are taken on a device; else without a name */
     double flops;                  /* its peak, at the job's precision */
     int64_t steps;                 /* measured */
-    int runs;                      /* of a device: in so many runs, of which the spread is */
+    int runs;                      /* device: in so many runs, over which the spread is */
     struct dpt_bench_spread step;  /* without timelines */
     struct dpt_bench_spread timed; /* with them: the rows are of its middle half */
     double samples_per_s;          /* at the median */
     int every;                     /* one step in so many has timelines */
-    double overhead; /* of the instrumentation, a fraction: of a step that has timelines; where
-                        fewer than every other one has, of all steps together */
-    double scale;    /* of the rows, to a step without timelines */
-    struct dpt_launch_cost *launches; /* of a device: what the rows are made of */
+    double overhead; /* the instrumentation's, as a fraction of a step that has timelines; if fewer
+                      * than every other one has, of all steps together */
+    double scale;    /* factor from the rows to a step without timelines */
+    struct dpt_launch_cost *launches; /* device: what the rows are made of */
     struct dpt_bench_row *rows;
     size_t n_rows;
     double seconds, limit;    /* sums of the rows */
@@ -66,15 +66,15 @@ enum dpt_status dpt_bench_mean(const struct dpt_trainer *t, double *values, size
                                double divisor, struct dpt_error *err);
 
 /*
- * Measures and fills b where threads take the trainer's steps: every other pair of them has a
- * timeline of each thread, of which the rows are made. steps: to be measured; 0: some seconds of
- * them. Collective. Errors: as dpt_trainer_step.
+ * Measures and fills b if threads take the trainer's steps: every other pair of them has a timeline
+ * of each thread, of which the rows are made. steps: to be measured; 0: some seconds of them.
+ * Collective. Errors: as dpt_trainer_step.
  */
 enum dpt_status dpt_bench_host(struct dpt_bench *b, struct dpt_trainer *t, long long steps,
                                struct dpt_error *err);
 
-/* The same where a device takes them: runs of steps that are waited for at their end only, and some
- * more in which each launch is timed by itself: a row each. */
+/* Measures and fills b if a device takes the steps: runs of steps that are waited for at their end
+ * only, and some more in which each launch is timed by itself: a row each. */
 enum dpt_status dpt_bench_device(struct dpt_bench *b, struct dpt_trainer *t, long long steps,
                                  struct dpt_error *err);
 
@@ -83,8 +83,8 @@ enum dpt_status dpt_bench_device(struct dpt_bench *b, struct dpt_trainer *t, lon
 enum dpt_status dpt_bench_find_lr(struct dpt_cli *cli, const struct dpt_job *job,
                                   const struct dpt_comm *comm, struct dpt_error *err);
 
-/* Writes a table for a person, in so many columns where the names allow it (0: names are not cut),
- * or one JSON object. */
+/* Writes a table for a person, in so many columns if the names allow it (0: names are not cut), or
+ * one JSON object. */
 void dpt_bench_print(const struct dpt_bench *b, int columns, struct dpt_str *out);
 void dpt_bench_json(const struct dpt_bench *b, struct dpt_json *j);
 

@@ -1,5 +1,5 @@
-/* What `dptrain bench` measures where a device computes: it runs by itself, so only many steps
- * together have a time, and where that goes is for its own clock to say. */
+/* What `dptrain bench` measures if a device computes: it runs by itself, so only many steps
+ * together have a time, and only the device's own clock shows where that goes. */
 #include <math.h>
 #include <stdio.h>
 
@@ -10,7 +10,7 @@
 
 enum { RUNS = 15, TIMED = 10, MOST_COSTS = 512 };
 
-static const double measuring = 3; /* seconds, where --steps does not say */
+static const double measuring = 3; /* seconds, if --steps is not given */
 static const double estimating = 0.02;
 
 /* Takes n steps and waits for all of them; *seconds: of one. Collective. */
@@ -53,7 +53,7 @@ static enum dpt_status measure(struct dpt_bench *b, struct dpt_trainer *t, int64
 
     for (int i = 0; i < RUNS; i++)
         DPT_TRY(run_steps(t, each, &seconds[i], err));
-    /* The same steps on all ranks. */
+    /* All ranks take as many steps. */
     DPT_TRY(dpt_bench_mean(t, seconds, RUNS, t->comm->world.size, err));
     b->step = dpt_bench_spread_of(seconds, RUNS);
     b->steps = RUNS * each;

@@ -17,14 +17,14 @@
 enum { LEAST_STEPS = 2, USUAL_STEPS = 200, TABLE_ROWS = 24, BAR = 40 };
 
 /* Numbers of the test. */
-static const double remembered = 0.9; /* of the running loss that says when it is enough */
+static const double remembered = 0.9; /* weight of the old running loss, which ends the test */
 static const double too_much = 4;     /* times the lowest running loss: the end, as in fastai */
-static const double window = 0.05;    /* of the steps, before and behind one: its loss is a mean */
-static const double falls = 2;        /* times what the steps' losses stray: it fell at all */
-/* Of the rate at which the loss is lowest. Of seven jobs (MLPs on tables with adamw and with sgd,
- * CNNs on digits) the best rate of a grid was 0.2 to 1.8 times that. Half of it left 1.15 times the
- * grid's least loss in the mean, 1.24 at most; a third 1.31; the rate at which the loss falls
- * fastest, which hangs on noise, 2.4. */
+static const double window = 0.05;    /* share of the steps before and after one in its mean */
+static const double falls = 2;        /* times the spread of the steps' losses: a real fall */
+/* The share of the rate at which the loss is lowest. In seven jobs (MLPs on tables with adamw and
+ * with sgd, CNNs on digits) the best rate of a grid was 0.2 to 1.8 times that rate. Half of it left
+ * 1.15 times the grid's least loss in the mean, 1.24 at most; a third 1.31; the rate at which the
+ * loss falls fastest, which depends on noise, 2.4. */
 static const double careful = 0.5;
 
 struct find_lr {
@@ -33,7 +33,7 @@ struct find_lr {
     int64_t steps, n;          /* n: taken */
     double *rate, *raw, *loss; /* [n]; loss: smoothed */
     int64_t suggested, lowest; /* points; -1: the loss never falls */
-    bool diverged;             /* it ended before `to` */
+    bool diverged;             /* the test ended before `to` */
     struct dpt_region region;
 };
 
@@ -216,7 +216,7 @@ static enum dpt_status print_json(const struct find_lr *f, struct dpt_error *err
     return dpt_json_finish(&j, "the table", err);
 }
 
-/* The loss above which a chart says no more: behind a divergence all else would be a flat line. */
+/* The highest loss that a chart shows: after a divergence all else would be a flat line. */
 static double most_shown(const struct find_lr *f)
 {
     double least = INFINITY;
@@ -337,7 +337,7 @@ enum dpt_status dpt_bench_find_lr(struct dpt_cli *cli, const struct dpt_job *job
 
     own.schedule = dpt_schedule_none;
     own.train.ema = 0;
-    own.train.on_nan = DPT_ON_NAN_SKIP; /* which is where the test ends */
+    own.train.on_nan = DPT_ON_NAN_SKIP; /* the test ends there */
     own.log.hashes = own.log.trace = false;
     DPT_TRY(dpt_group_agree(&comm->world, read_options(cli, &f, err), err));
     DPT_TRY(dpt_trainer_open(&t, &own, comm, &cli->log, DPT_PART_TRAIN, NULL, err));

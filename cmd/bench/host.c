@@ -1,4 +1,4 @@
-/* What `dptrain bench` measures where threads compute: steps, and with timelines their parts. */
+/* What `dptrain bench` measures if threads compute: steps, and with timelines their parts. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,15 +10,15 @@
 
 enum { WARM_STEPS = 5, LEAST_STEPS = 10, MOST_STEPS = 5000, LAST = 15, OFTEN = 2, SELDOM = 8 };
 
-/* Seconds of warming up, and of each of the two measurements, where --steps does not say. */
+/* Seconds of warming up, and of each of the two measurements, if --steps is not given. */
 static const double warming = 0.5, measuring = 3;
 /* Steps shorter than this (seconds) are slowed down visibly by the marks of their timelines. */
 static const double short_step = 20e-6;
 
 /*
- * Steps are measured in two ways in turn, in the order A B B A: A only from beginning to end, B
- * with the timelines of all threads. So the step's time is that of an untouched step, and the
- * difference is what the timelines cost. Short steps have theirs more seldom, A A A B B A A A, so
+ * Steps are measured in two ways that alternate in the order A B B A: A only from beginning to end,
+ * B with the timelines of all threads. So the step's time is that of an untouched step, and the
+ * difference is what the timelines cost. Short steps have timelines less often, A A A B B A A A, so
  * that timelines cost little of the time in which they are on; only the A beside a B counts.
  */
 struct record {
@@ -145,7 +145,7 @@ static enum dpt_status measure(struct dpt_trainer *t, struct record *r, struct d
     int64_t plain = 0, timed = 0;
 
     for (int64_t i = 0; plain < r->n || timed < r->n; i++) {
-        /* Steps before the middle of a turn, or behind it. */
+        /* How many steps it is before the middle of a turn, or after it. */
         const int64_t at = i % (2 * r->every),
                       from = at < r->every ? r->every - 1 - at : at - r->every;
 
@@ -187,7 +187,7 @@ struct dpt_bench_spread dpt_bench_spread_of(double *sorted, int64_t n)
 }
 
 /* Finds the time of the last rank to come in each step; in `last`, nanoseconds on rank 0's clock.
- * Turns this rank's into such, too. Collective. */
+ * Converts this rank's times to that clock, too. Collective. */
 static enum dpt_status align_arrivals(const struct dpt_trainer *t, struct record *r,
                                       struct dpt_error *err)
 {
@@ -210,9 +210,8 @@ out:
 }
 
 /*
- * Seconds of a step that each thing took, in the mean over the middle half of the steps (low to
- * high), of this rank's threads together. What all wait for in the reduction is that the last rank
- * comes.
+ * Averages the seconds of a step that each thing took over the middle half of the steps (low to
+ * high), of this rank's threads together. In the reduction all wait until the last rank comes.
  */
 static void average(const struct dpt_trainer *t, struct record *r, double low, double high)
 {
@@ -250,7 +249,7 @@ out:
     return status;
 }
 
-/* What a look at the clock adds to a step that is timed from outside. */
+/* What reading the clock adds to a step that is timed from outside. */
 static double clock_seconds(void)
 {
     enum { LOOKS = 256 };
@@ -279,7 +278,7 @@ static enum dpt_status evaluate(struct dpt_bench *b, const struct dpt_trainer *t
     DPT_TRY(align_arrivals(t, r, err));
     memcpy(r->sorted, r->timed, n * sizeof *r->sorted);
     b->timed = dpt_bench_spread_of(r->sorted, r->n);
-    /* With few steps the quarters lie between two of them: at least one must be in. */
+    /* With few steps the quartiles lie between two of them: at least one step must be in. */
     average(t, r, n < 4 ? 0 : b->timed.low, n < 4 ? INFINITY : b->timed.high);
     DPT_TRY(dpt_bench_mean(t, r->seconds, whats, (double)t->layout.all_threads, err));
     DPT_TRY(dpt_bench_mean(t, r->calls, whats, 1, err));

@@ -5,7 +5,7 @@
 #include "core/backend/operation.h"
 #include "core/train/reduction/gradient_reduction.h"
 
-/* What is no layer, in the order of a step; layers stand before and behind the loss. */
+/* What is no layer, in the order of a step; layers stand before and after the loss. */
 static const struct part {
     int what;
     const char *name;
@@ -20,7 +20,7 @@ static const struct part {
       {DPT_SPAN_WAIT_LOADER, "waiting for samples", true},
       {DPT_SPAN_WAIT_STAGE, "waiting for another stage", true},
       {DPT_SPAN_WAIT_THREADS, "waiting for threads", true},
-      /* Made of the reduction's time: no thread marks it. */
+      /* A part of the reduction's time: no thread marks it. */
       {DPT_SPAN_STEP, "waiting for ranks", true},
 };
 
@@ -118,7 +118,7 @@ static void add_parts(struct dpt_bench *b, const struct part *parts, size_t n,
             (parts[i].what == DPT_SPAN_WAIT_THREADS &&
              b->t->layout.all_threads == b->t->comm->world.size))
             continue;
-        /* What each rank sends in the rounds of a step another one reads. */
+        /* Another rank reads what each rank sends in the rounds of a step. */
         if (parts[i].what == DPT_SPAN_REDUCTION)
             row.cost.move[0].bytes += 2 * b->t->comm->world.size * moved(b, parts[i].what);
         row.small = parts[i].what == DPT_SPAN_LAYOUTS;

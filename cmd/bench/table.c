@@ -6,10 +6,10 @@
 
 enum { NAME_LEAST = 30, NUMBERS = 42, LINE = 200, DIGITS = 32 };
 
-/* Rows that take less of a step are told with `other`, if they may. */
+/* Rows that take less of a step are printed with `other`, if they may be. */
 static const double TELLING = 0.0005;
 
-/* A unit in which a step has a few digits in front of the point. */
+/* A unit in which a step has a few digits before the point. */
 struct unit {
     const char *name;
     double seconds;
@@ -24,7 +24,7 @@ static struct unit unit_for(double seconds)
     return (struct unit){"s", 1};
 }
 
-/* So many decimals that small parts of a step show, too. */
+/* Enough decimals for small parts of a step to show, too. */
 static int decimals_for(double value)
 {
     return value >= 1000 ? 1 : value >= 100 ? 2 : 3;
@@ -141,7 +141,7 @@ static double noise(const struct dpt_bench *b)
            sqrt((double)b->steps);
 }
 
-/* Where it was measured. */
+/* The machine that was measured. */
 static void print_determinism(const struct dpt_trainer *t, struct dpt_str *out)
 {
     const size_t before = out->length;

@@ -9,10 +9,10 @@
 
 /* The width of a column, and of a number's text. */
 enum { NODES = 22, DIGITS = 40 };
-/* Replicas whose lists are run against each other: all do much the same. */
+/* How many replicas' lists are run against each other: all do much the same. */
 enum { CHECKED = 8 };
 
-/* The first rank of a stage, and what its list is of. */
+/* The first rank of a stage, and its list. */
 struct listed {
     const struct dpt_plan *p;
     const struct dpt_layout_stage *stage;
@@ -21,7 +21,7 @@ struct listed {
     struct dpt_actions list;
 };
 
-/* "conv1 .. relu2"; of what is behind the last unit, what that is. */
+/* "conv1 .. relu2"; for what is after the last unit, its name. */
 static const char *nodes_text(const struct listed *l, const struct dpt_action *a,
                               char text[NODES + 1])
 {
@@ -147,8 +147,8 @@ static struct dpt_division division_of(void *layout, int stage, int replica)
                                dpt_share_rounds(l, &share, false), false);
 }
 
-/* Runs the ranks' lists against each other; where they break a rule, *out gets what each rank did
- * up to there. Errors: INTERNAL, RANK. */
+/* Runs the ranks' lists against each other; if they break a rule, *out gets what each rank did up
+ * to there. Errors: INTERNAL, RANK. */
 static enum dpt_status check_lists(struct dpt_plan *p, struct dpt_str *out, struct dpt_error *err)
 {
     const struct dpt_layout *l = &p->layout;

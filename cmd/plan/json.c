@@ -64,7 +64,7 @@ static void steps(const struct dpt_plan *p, struct dpt_json *j)
     dpt_json_int(j, "per_epoch", p->steps_per_epoch);
     dpt_json_int(j, "last_samples", dpt_sampler_count(s, p->steps_per_epoch - 1));
     dpt_json_int(j, "total", p->steps);
-    /* 0: a rank has one run of micro-batches; else its first one, and how many behind that. */
+    /* 0: a rank has one run of micro-batches; else its first one, and how many after that. */
     dpt_json_int(j, "in_turn", s->deal);
     deal(p, 0, "deal", j);
     deal(p, p->steps_per_epoch - 1, "last_deal", j);

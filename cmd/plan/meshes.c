@@ -31,7 +31,7 @@ bool dpt_plan_has_division(int i)
 
 /* --- one mesh --------------------------------------------------------------------------------- */
 
-/* The mesh as a person would write it behind --set; gives how many. */
+/* Writes the mesh as a person would after --set; gives how many options. */
 static int write_sets(const struct dpt_plan_meshes *all, const struct dpt_plan_candidate *c,
                       char sets[SETS][SET])
 {
@@ -74,7 +74,7 @@ out:
     return status;
 }
 
-/* Finds how many replicas have no micro-batch, where there are more of them. */
+/* Finds how many replicas have no micro-batch, if there are more replicas than micro-batches. */
 static void count_idle(const struct dpt_plan *p, struct dpt_plan_candidate *c)
 {
     const struct dpt_sampler *s = &p->data.train.sampler;
@@ -132,8 +132,8 @@ out:
 
 /* --- all of them ------------------------------------------------------------------------------ */
 
-/* What the failure says of the mesh, without the place in the job file or the command line: from
- * the key with its colon on. */
+/* The failure's message without the place in the job file or the command line: from the key with
+ * its colon on. */
 static void keep_reason(struct dpt_plan_candidate *c, const struct dpt_error *err)
 {
     const char *text = strstr(err->text, "parallel.");
@@ -155,7 +155,7 @@ static enum dpt_status add(struct dpt_cli *cli, struct dpt_plan_meshes *all,
     c = &all->list[all->n++];
     *c = *candidate;
     status = try_mesh(cli, all, c, err);
-    if (status == DPT_BAD_JOB) { /* of this mesh */
+    if (status == DPT_BAD_JOB) { /* this mesh is not possible */
         keep_reason(c, err);
         status = DPT_OK;
     }
@@ -163,15 +163,15 @@ out:
     return status;
 }
 
-/* All ways to divide `left` ranks by the divisions from number i on; what is left holds
- * replicas. */
+/* Tries all ways to divide `left` ranks by the divisions from number i on; replicas take the
+ * remaining ranks. */
 static enum dpt_status divide(struct dpt_cli *cli, struct dpt_plan_meshes *all,
                               struct dpt_plan_candidate *c, int i, int left, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const bool last = i == DPT_PLAN_DIVISIONS;
 
-    /* Of one replica there is nothing to share out. */
+    /* With one replica there is nothing to share out. */
     for (c->shard = 0; last && c->shard < (left > 1 ? DPT_SHARD_COUNT : 1); c->shard++) {
         c->data = left;
         DPT_TRY(add(cli, all, c, err));
@@ -194,9 +194,9 @@ static double sent(const struct dpt_plan_candidate *c)
     return bytes;
 }
 
-/* The best first: what is possible, what fits, what leaves no replica idle, the shortest step;
- * without seconds what waits least and then what sends least; of what does not fit what needs
- * least. */
+/* Orders the best first: what is possible, what fits, what leaves no replica idle, the shortest
+ * step; without seconds what waits least and then what sends least; among meshes that do not fit,
+ * those that need least. */
 static int by_merit(const void *a, const void *b)
 {
     const struct dpt_plan_candidate *x = a, *y = b;
@@ -227,7 +227,7 @@ enum dpt_status dpt_plan_meshes_open(struct dpt_plan_meshes *all, struct dpt_cli
     *all = (struct dpt_plan_meshes){.spec = *spec, .limit = limit, .time = time, .name = job->name};
     if (job->parallel.pipeline.schedule != DPT_PIPELINE_1F1B)
         all->schedule = DPT_CHOICES(DPT_PIPELINES)[job->parallel.pipeline.schedule];
-    all->spec.trial = false; /* all by the same measure */
+    all->spec.trial = false; /* all by the same method */
     DPT_TRY(divide(cli, all, &candidate, 0, spec->ranks, err));
     qsort(all->list, all->n, sizeof *all->list, by_merit);
     if (all->list[0].why[0] != '\0')

@@ -5,7 +5,7 @@
 
 #include "cmd/plan/plan.h"
 
-/* Meshes that are shown of those that fit, of those that do not, and reasons why others are not
+/* How many meshes are shown that fit, that do not, and how many reasons why others are not
  * possible. */
 enum { SHOWN = 16, SHOWN_LARGE = 6, SHOWN_REASONS = 6, CELL = 24, WIDTH = 79 };
 
@@ -100,7 +100,7 @@ static void print_row(const struct dpt_plan_candidate *c, struct dpt_str *out)
                    short_seconds(c->seconds, cell));
 }
 
-/* Prints the rows from *i on that are as the first of them. */
+/* Prints the rows from *i on that are of the same kind as the first. */
 static void print_rows(const struct dpt_plan_meshes *all, size_t *i, bool fits, size_t most,
                        struct dpt_str *out)
 {
@@ -116,7 +116,7 @@ static void print_rows(const struct dpt_plan_meshes *all, size_t *i, bool fits, 
         dpt_str_printf(out, "and %zu more, which --json lists\n", n - most);
 }
 
-/* Whether two texts are the same but for their numbers. */
+/* Whether two texts differ at most in their numbers. */
 static bool alike(const char *a, const char *b)
 {
     while (*a != '\0' && *b != '\0') {
@@ -132,7 +132,7 @@ static bool alike(const char *a, const char *b)
     return *a == *b;
 }
 
-/* Each reason once, with the first mesh that it holds for. */
+/* Prints each reason once, with the first mesh that it holds for. */
 static void print_reasons(const struct dpt_plan_meshes *all, size_t from, struct dpt_str *out)
 {
     int shown = 0;
@@ -180,7 +180,7 @@ static void print_head(const struct dpt_plan_meshes *all, struct dpt_str *out)
     dpt_str_printf(out, ", the best first\n\n");
 }
 
-/* How many replicas the best mesh leaves idle, and what would feed them. */
+/* Prints how many replicas the best mesh leaves idle, and what would give them work. */
 static void print_idle(const struct dpt_plan_candidate *c, struct dpt_str *out)
 {
     dpt_str_printf(out, "%d of its %d replicas stay%s idle: ", c->idle, c->data,

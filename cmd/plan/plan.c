@@ -8,7 +8,7 @@
 #include "core/train/setup/parts.h"
 #include "core/train/setup/warnings.h"
 
-/* What networks between nodes are like, and what is between two of them. */
+/* Typical networks between nodes. */
 static const struct {
     const char *name;
     struct dpt_fabric fabric;
@@ -17,7 +17,7 @@ static const struct {
     {"100", {2e-6, 0.5e-6, 0.94 * 100e9 / 8}},
 };
 
-/* A number above zero in place of *value, where the option is given; in `unit`s. */
+/* Reads a number above zero into *value, in `unit`s, if the option is given. */
 static enum dpt_status read_real(const struct dpt_cli *cli, const char *name, double unit,
                                  double *value, struct dpt_error *err)
 {

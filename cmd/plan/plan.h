@@ -19,7 +19,7 @@ struct dpt_plan_rate {
 /* The first step, the last, and those between at equal distances; gives how many. */
 int dpt_plan_rates(const struct dpt_plan *plan, struct dpt_plan_rate rates[DPT_PLAN_RATES]);
 
-/* How the job scales on 1 to 1024 ranks: the job's batch (strong), and as many samples a rank as
+/* How the job scales on 1 to 1024 ranks: the job's batch (strong), and as many samples per rank as
  * the job has on its ranks (weak). total 0: more ranks than micro-batches. */
 struct dpt_plan_scale {
     int ranks;
@@ -33,20 +33,20 @@ enum dpt_status dpt_plan_scales(const struct dpt_plan *plan,
                                 struct dpt_error *err);
 
 /* Writes the plan for a person, in 80 columns, or as one JSON object. scales: [DPT_PLAN_SCALES],
- * not read where the plan has no time. */
+ * not read if the plan has no time. */
 void dpt_plan_print(const struct dpt_plan *plan, const struct dpt_plan_scale *scales,
                     struct dpt_str *out);
 void dpt_plan_json(const struct dpt_plan *plan, const struct dpt_plan_scale *scales,
                    struct dpt_json *j);
 
-/* Their parts about train.freeze and optimizer.groups; for a person nothing where the job has
- * neither (tensors.c). */
+/* Write the parts about train.freeze and optimizer.groups (tensors.c); for a person nothing if the
+ * job has neither. */
 void dpt_plan_print_tensors(const struct dpt_plan *plan, struct dpt_str *out);
 void dpt_plan_json_tensors(const struct dpt_plan *plan, struct dpt_json *j);
 
 /* What the first rank of each stage does in a full step, action by action (actions.c): for a
  * person, or, j != NULL, as an object. The lists of all are run against each other first; *out gets
- * what each did where they break a rule. Errors: INTERNAL, RANK. */
+ * what each did if they break a rule. Errors: INTERNAL, RANK. */
 enum dpt_status dpt_plan_actions(struct dpt_plan *plan, struct dpt_str *out, struct dpt_json *j,
                                  struct dpt_error *err);
 
@@ -62,7 +62,8 @@ bool dpt_plan_has_division(int i);
 struct dpt_plan_candidate {
     int data, by[DPT_PLAN_DIVISIONS]; /* ranks along each axis */
     int shard;                        /* enum dpt_shard */
-    char why[256];                    /* it is not possible; else empty, and what follows is set */
+    char why[256];                    /* reason why it is not possible; else empty, and what follows
+                                       * is set */
     int idle;                         /* replicas that have no micro-batch of a step */
     int64_t feeding; /* the largest batch.micro with which each has one; 0: there is none */
     struct dpt_plan_share share;
@@ -74,8 +75,8 @@ struct dpt_plan_candidate {
 struct dpt_plan_meshes {
     struct dpt_plan_spec spec;
     struct dpt_machine machine;
-    const char *name;     /* of the job; borrowed, as is the next one */
-    const char *schedule; /* of a pipeline, where it is not the usual one */
+    const char *name;     /* the job's; borrowed, as is the next one */
+    const char *schedule; /* a pipeline's, if not the usual one */
     bool time;            /* seconds are wanted */
     double limit;         /* bytes that a rank may use; 0: not known */
     int64_t global, parameters;

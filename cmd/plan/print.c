@@ -119,7 +119,7 @@ static void print_head(const struct dpt_plan *p, struct dpt_str *out)
     dpt_str_printf(out, "%s\n", assumed);
 }
 
-/* Below a layer what it reads, where that is not the layer above it. */
+/* Prints below a layer what it reads, if that is not the layer above it. */
 static void print_inputs(const struct dpt_graph *graph, int32_t i, struct dpt_str *out)
 {
     const struct dpt_graph_node *node = &graph->nodes[i];
@@ -222,7 +222,7 @@ static void print_rates(const struct dpt_plan *p, struct dpt_str *out)
 
     dpt_str_printf(out, "%14s   learning rate (%s)\n", "step", p->job->schedule.variant->name);
     for (int i = 0; i < n; i++) {
-        /* What lies between equal ones is told by its ends. */
+        /* A range of equal rates is printed by its ends. */
         if (i > 0 && i < n - 1 && rates[i].lr == rates[i - 1].lr && rates[i].lr == rates[i + 1].lr)
             continue;
         dpt_str_printf(out, "%14s   %.6g\n", dpt_group_digits(step, rates[i].step), rates[i].lr);
@@ -230,7 +230,7 @@ static void print_rates(const struct dpt_plan *p, struct dpt_str *out)
     dpt_str_printf(out, "\n");
 }
 
-/* Of which of several stages the memory above is. */
+/* Prints which of several stages the memory above is of. */
 static void print_stage(const struct dpt_plan *p, bool needs_most, struct dpt_str *out)
 {
     if (p->layout.stages > 1)

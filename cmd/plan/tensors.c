@@ -1,4 +1,4 @@
-/* Which tensors of a plan are frozen, and which a group gives rates and decays of their own. */
+/* Prints which tensors of a plan are frozen, and which have a group's own rates and decays. */
 #include <math.h>
 
 #include "cmd/plan/plan.h"
@@ -20,7 +20,7 @@ static int n_groups(const struct dpt_plan *p)
     return (int)dpt_optimizer_groups(&p->job->optimizer)->n;
 }
 
-/* Whether pattern number `i` of a list says something of a tensor. */
+/* Whether pattern number `i` of a list matches a tensor. */
 static bool says(const struct dpt_plan *p, int list, size_t i, const struct dpt_tensor *t)
 {
     return dpt_pattern_matches(patterns_of(p, list)->texts.at[i], t) &&

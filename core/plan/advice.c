@@ -5,12 +5,12 @@
 /* What a job is changed to. */
 struct change {
     char text[64];        /* as --set takes it */
-    const char *job_text; /* of the job as it is */
+    const char *job_text; /* the unchanged job's */
     struct dpt_job job;
     struct dpt_plan_spec spec;
 };
 
-/* What the job needs and may have: of the node's memory or, where that does, of the GPU's. */
+/* What the job needs and may have: of the node's memory or, if that is enough, of the GPU's. */
 struct demand {
     double need, limit; /* bytes; limit -1: unknown */
     const char *where;
@@ -91,7 +91,7 @@ static bool fewer_ranks(const struct dpt_plan *p, struct change *c)
 
 static const struct {
     const char *text;
-    bool (*make)(const struct dpt_plan *p, struct change *c); /* whether it is another job then */
+    bool (*make)(const struct dpt_plan *p, struct change *c); /* whether the job has changed then */
 } changes[] = {
     {"", smaller_micro}, /* says which */
     {"device.threads=1", one_thread},
@@ -104,7 +104,7 @@ enum { CHANGES = sizeof changes / sizeof changes[0] };
 
 /* --- the text --------------------------------------------------------------------------------- */
 
-/* A change that spares less than a twentieth is no advice. */
+/* A change that saves less than a twentieth is not worth listing. */
 static bool helps(const struct demand *now, const struct demand *then)
 {
     return then->need < 0.95 * now->need;

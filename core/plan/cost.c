@@ -77,8 +77,8 @@ static double numbers_written(const struct dpt_graph *graph, const int32_t *node
     return written;
 }
 
-/* Numbers of a sample that a batch norm reads once more: what it makes of the first one hangs on
- * the last one of the micro-batch. */
+/* Numbers of a sample that a batch norm reads once more: its first output depends on the
+ * micro-batch's last input. */
 static double numbers_read_again(const struct dpt_graph *graph, const int32_t *nodes, int32_t n,
                                  enum dpt_cost_pass pass, bool wants_data)
 {
@@ -148,7 +148,7 @@ struct dpt_cost dpt_cost_of_part(const struct dpt_workload *w, int what)
         cost.move[0].footprint = (double)set->samples * stored;
         cost.move[1].bytes = samples * image;
         cost.move[1].footprint = micro * image;
-    } else if (what == DPT_SPAN_LOSS) { /* it reads y and writes dy */
+    } else if (what == DPT_SPAN_LOSS) { /* the loss reads y and writes dy */
         cost.move[0].bytes = samples * 2 * outputs;
         cost.move[0].footprint = micro * 2 * outputs;
     } else if (what == DPT_SPAN_REDUCTION && threads > 1) {
@@ -159,10 +159,10 @@ struct dpt_cost dpt_cost_of_part(const struct dpt_workload *w, int what)
         cost.move[0].bytes = ranks * arena;
         cost.move[0].footprint = arena;
     } else if (what == DPT_SPAN_OPTIMIZER) {
-        /* Weights and slots in and out, gradient in. Where norms of tensors are wanted, one pass
-         * reads weights and gradient and changes the slots, a second one reads these and changes
-         * the weights. */
-        const double updates = ranks / w->owners; /* of all weights */
+        /* Weights and slots in and out, gradient in. If norms of tensors are wanted, one pass reads
+         * weights and gradient and changes the slots, a second one reads these and changes the
+         * weights. */
+        const double updates = ranks / w->owners; /* updates per step of all weights */
 
         cost.move[0].bytes = updates * (w->norms ? 4 + 3 * slots : 3 + 2 * slots) * arena;
         cost.move[0].footprint = (2 + slots) * arena;

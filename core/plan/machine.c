@@ -38,8 +38,8 @@ static struct began begin_now(void)
     return (struct began){.own = dpt_thread_seconds(), .wall = dpt_now()};
 }
 
-/* amount, divided by the seconds since then. Processor time is taken, which other programs on the
- * machine do not lengthen; the wall clock where a virtual machine's processor time stood still. */
+/* amount, divided by the seconds since then. They are CPU time, which other programs on the machine
+ * do not lengthen, or the wall clock's if a virtual machine's CPU time stood still. */
 static double rate_since(const struct began *began, double amount)
 {
     const double own = dpt_thread_seconds() - began->own, wall = dpt_now() - began->wall;
@@ -105,7 +105,8 @@ static enum dpt_status measure_loop(const struct measuring *m, struct dpt_machin
     for (int k = 0; k < DPT_MACHINE_SIZES; k++) {
         const double bytes = k < DPT_MACHINE_SIZES - 1 ? sizes[k] : m->main_bytes;
         const size_t n = dpt_round_up((size_t)(bytes / 3 / sizeof(float)), sizeof(float));
-        const int rounds = (int)fmax(1, 4e6 / bytes); /* of some hundred microseconds together */
+        const int rounds = (int)fmax(1, 4e6 / bytes); /* they take some hundred microseconds
+                                                       * together */
         const double until = dpt_now() + loop_seconds;
 
         own->memory[k].bytes = bytes;
@@ -178,7 +179,7 @@ enum dpt_status dpt_machine_measure(struct dpt_trainer *t, struct dpt_machine *m
     DPT_TRY(dpt_group_sum_ints(&t->comm->node, &threads, &threads, 1, err));
     m.main_bytes = fmax(LEAST_MAIN, (double)SHARED_MAIN / (double)threads);
     status = DPT_ALLOCATE(m.each, (size_t)t->layout.threads, "measuring the machine", err);
-    DPT_TRY(dpt_group_agree(world, status, err)); /* also: all begin at once */
+    DPT_TRY(dpt_group_agree(world, status, err)); /* also makes all begin at once */
     if (m.backend->gemm != NULL)
         status = dpt_trainer_run(t, measure_part, &m, err);
     DPT_TRY(dpt_group_agree(world, status, err));
@@ -211,7 +212,7 @@ double dpt_fabric_allreduce(const struct dpt_fabric *f, double n, int p, double 
 {
     const double message = f->latency + 2 * f->overhead, word = WORD / f->bandwidth;
     const double rounds = floor(log2(p) + 1e-9), power = pow(2, rounds);
-    /* Where p is no power of two, the ranks that are left over first send their numbers to a
+    /* If p is no power of two, the ranks that are left over first send their numbers to a
      * neighbour, and get the sum from it. */
     const double fold = power < p ? 2 * (message + n * word) + n * add : 0;
     const double doubling = rounds * (message + n * (word + add));

@@ -50,8 +50,8 @@ enum dpt_status dpt_plan_layout(const struct dpt_plan *p, const struct dpt_job *
 
 /* --- the whole -------------------------------------------------------------------------------- */
 
-/* What the ranks of a part of the model put into a step's sums, and get of each other's weights: of
- * the actions' bytes one's own part is left out. */
+/* The bytes that the ranks of a part of the model put into a step's sums, and get of each other's
+ * weights: the actions' bytes without a rank's own part. */
 static void fill_sums(struct dpt_plan *p)
 {
     const double *kind = p->stages[p->stage->number].traffic.kind;
@@ -65,8 +65,8 @@ static void fill_sums(struct dpt_plan *p)
     p->gathered = round(kind[DPT_ACTION_GATHER] * all);
 }
 
-/* Halves a micro-batch that does not fit, as training does, where the job leaves its size open;
- * else notes which size would fit. */
+/* Halves a micro-batch that does not fit, as training does, if the job leaves its size open; else
+ * notes which size would fit. */
 static enum dpt_status fit_device(struct dpt_plan *p, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;

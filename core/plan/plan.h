@@ -1,11 +1,11 @@
 /*
- * plan: what a job would do and need, found without doing it.
+ * plan: estimates what a job would do and need, without running it.
  *
  * Steps, partitions, shapes and buffers come from what training is opened by: the layout
- * (core/train/layout), the backend's own plan, the reductions' and the checkpoint's sizes.
- * Seconds are a model: a micro-batch's time, the update of the weights, and the sum over the ranks,
- * on nodes like this machine. A micro-batch's time is measured where the model is small enough to
- * try one (dpt_trial_run), else taken from the limits of cost.h and what the layers reach of them.
+ * (core/train/layout), the backend's own plan, the reductions' and the checkpoint's sizes. Seconds
+ * are a model: a micro-batch's time, the update of the weights, and the sum over the ranks, on
+ * nodes like this machine. A micro-batch's time is measured if the model is small enough to try one
+ * (dpt_trial_run), else taken from the limits of cost.h and what the layers reach of them.
  */
 #ifndef DPT_PLAN_PLAN_H
 #define DPT_PLAN_PLAN_H
@@ -23,8 +23,8 @@ struct dpt_gpu_type {
     const char *key;              /* for the command line */
     char name[96];                /* as the driver calls it */
     double memory;                /* bytes */
-    double bandwidth;             /* bytes a second */
-    double flops[DPT_PRECISIONS]; /* a second; 0: it computes as with the one before */
+    double bandwidth;             /* bytes per second */
+    double flops[DPT_PRECISIONS]; /* per second; 0: as with the precision before */
 };
 
 /* "h100", or NULL. */
@@ -41,8 +41,8 @@ double dpt_gpu_peak(const struct dpt_gpu_type *gpu, int precision);
 
 struct dpt_plan_spec {
     int ranks;
-    int node_ranks;                 /* that share a node; 0: all, but one per GPU */
-    bool trial;                     /* a few micro-batches may be computed, where they are small */
+    int node_ranks;                 /* ranks that share a node; 0: all, but one per GPU */
+    bool trial;                     /* a few micro-batches may be computed, if they are small */
     const struct dpt_gpu_type *gpu; /* for kind: cuda; NULL: the one that is here */
     /* What an earlier plan in this process has measured: what the machine can do, and what the
      * process took before that. NULL, 0: there is none. */
@@ -68,7 +68,7 @@ enum { DPT_PLAN_MEMORY = 16, DPT_PLAN_DEVICE = 9 };
 /* Seconds of a step at the slowest rank. */
 struct dpt_plan_step {
     double compute; /* forward and backward, the loss; in a pipeline the slowest stage's */
-    double wait;    /* of a stage for the others, while the pipeline fills and drains */
+    double wait;    /* a stage waits for the others (pipeline bubble) */
     double between; /* messages between stages */
     double data;    /* filling micro-batches */
     double local;   /* the sum on a node */
@@ -87,13 +87,13 @@ struct dpt_trial {
     double update;      /* optimizer and weight layouts, on all threads of a rank */
     /* Measured with a thread on each core of a node; 0: not known. */
     double sum;     /* a step's sum of as many gradients as threads, in slices */
-    double barrier; /* of these threads */
+    double barrier; /* a barrier of these threads */
 };
 
 /* What a rank's list of a full step moves (core/train/layout/actions.h). */
 struct dpt_plan_traffic {
     double kind[DPT_ACTION_KINDS]; /* bytes, by the actions' rows */
-    double to_next;                /* of messages, those to the next stage */
+    double to_next;                /* the messages to the next stage */
     double exchanges, largest_exchange;
     double in_flight; /* micro-batches, or groups of them, that a worker has in flight at most */
 };
@@ -104,8 +104,8 @@ struct dpt_plan_stage {
 
     const char *first;  /* its first layer; borrowed */
     double flop;        /* the share of all arithmetic */
-    double bytes;       /* that each of its ranks touches, without what rank 0 has alone */
-    double own, shared; /* of these, a rank's own, and what its replicas on a node share */
+    double bytes;       /* touched by each of its ranks, without what rank 0 has alone */
+    double own, shared; /* parts of bytes: a rank's own, and what its replicas on a node share */
     double device;      /* bytes of its GPU; 0: there is none */
     int in_flight;      /* micro-batches that each thread has in flight at most */
 };
@@ -132,20 +132,20 @@ struct dpt_plan {
     int32_t micro_most; /* a larger micro-batch does not fit on the device; 0: no limit is known */
     int32_t adds;       /* micro-batches of which the backend gives the sum of the gradients */
     struct dpt_pool *pool;          /* for what backends say of a team; NULL: there is no team */
-    int64_t steps, steps_per_epoch; /* of the whole run */
+    int64_t steps, steps_per_epoch; /* steps of the whole run */
     double lr;                      /* base rate after scaling */
-    double cores;                   /* of a node, all its ranks together */
+    double cores;                   /* a node's, all its ranks together */
     int nodes;
     bool assumes_nodes; /* the spec does not say how many ranks share a node */
     struct dpt_program_bytes program;
     struct dpt_plan_memory memory[DPT_PLAN_MEMORY];
     double first_rank, other_rank, node; /* bytes: what each touches, and what a node needs */
     double available;                    /* bytes on this machine; -1: unknown */
-    double process;                      /* that this process has touched, without libraries */
+    double process;                      /* touched by this process, without libraries */
     double libraries;                    /* and their pages */
-    struct dpt_gpu_type gpu;             /* that it would run on; no name: none */
+    struct dpt_gpu_type gpu;             /* the GPU to run on; no name: none */
     bool gpu_here;                       /* in this machine */
-    struct dpt_plan_memory device[DPT_PLAN_DEVICE]; /* of a rank, on it */
+    struct dpt_plan_memory device[DPT_PLAN_DEVICE]; /* a rank's, on that GPU */
     double device_bytes;
     bool stored;          /* the samples stay there */
     int32_t device_micro; /* samples of a micro-batch that would fit; 0: this one does, or none */
@@ -154,7 +154,7 @@ struct dpt_plan {
     double gathered; /* bytes of weights that each rank needs of a step's messages, its own too */
     struct dpt_plan_axis axes[DPT_PLAN_AXES];
     struct dpt_plan_stage
-        *stages;                /* of the layout; the memory above is of the one that needs most */
+        *stages;                /* the layout's; the memory above is of the one that needs most */
     double bubble;              /* the share of a step in which a stage waits for the others */
     struct dpt_machine machine; /* flops 0: not measured */
     struct dpt_trial trial;
@@ -172,11 +172,11 @@ void dpt_plan_close(struct dpt_plan *plan);
  * is to be closed, after a failure too. Errors: BAD_JOB, RANK. */
 enum dpt_status dpt_plan_layout(const struct dpt_plan *plan, const struct dpt_job *job, int ranks,
                                 int node_ranks, struct dpt_layout *layout, struct dpt_error *err);
-/* A line that says which nodes were assumed, where the spec leaves them out and that is worth a
- * line; else nothing. */
+/* Adds a line with the nodes that were assumed, if the spec leaves them out and that matters; else
+ * nothing. */
 void dpt_plan_assumption(const struct dpt_plan *plan, char text[DPT_PLAN_TEXT]);
 
-/* Measures the machine, tries a micro-batch where that is allowed, fills plan->step. Takes about a
+/* Measures the machine, tries a micro-batch if that is allowed, fills plan->step. Takes about a
  * second. Errors: RANK. */
 enum dpt_status dpt_plan_time(struct dpt_plan *plan, struct dpt_error *err);
 
@@ -185,16 +185,16 @@ enum dpt_status dpt_plan_time(struct dpt_plan *plan, struct dpt_error *err);
     X(DPT_PLAN_WEIGHTS, "weights")                                                                 \
     X(DPT_PLAN_GRADIENTS, "gradients")                                                             \
     X(DPT_PLAN_OPTIMIZER, "optimizer")                                                             \
-    X(DPT_PLAN_VALUES, "values") /* of layers, of samples */                                       \
+    X(DPT_PLAN_VALUES, "values") /* layers' and samples' */                                        \
     X(DPT_PLAN_OTHER, "other")
 enum dpt_plan_part { DPT_PLAN_PART_LIST(DPT_LIST_NAME) DPT_PLAN_PARTS };
 
-/* What falls to a rank that needs most, of a GPU's memory where it has one: what the ranks of a
- * node share is divided by their number. */
+/* What falls to a rank that needs most, of a GPU's memory if it has one: what the ranks of a node
+ * share is divided by their number. */
 struct dpt_plan_share {
     double bytes[DPT_PLAN_PARTS], all;
-    double first; /* that rank 0 has beside it while it saves a checkpoint */
-    double host;  /* where it has a GPU: of the host's memory */
+    double first; /* what rank 0 needs in addition while it saves a checkpoint */
+    double host;  /* if it has a GPU: of the host's memory */
 };
 struct dpt_plan_share dpt_plan_share(const struct dpt_plan *plan);
 
@@ -229,7 +229,7 @@ struct dpt_plan_pace {
     double (*seconds)(const struct dpt_plan *plan, int32_t first, int32_t last, int32_t micro,
                       int computes);
     double slower;       /* as ranks share cores */
-    int replicas, nodes; /* that have the same part of the model; nodes that these are on */
+    int replicas, nodes; /* ranks with the same part of the model; nodes that they are on */
     double add;          /* seconds to add a float */
 };
 /* Runs the lists of all stages against each other: fills the step's compute, wait, between, network
@@ -238,7 +238,7 @@ enum dpt_status dpt_plan_run_lists(const struct dpt_plan *plan, const struct dpt
                                    const struct dpt_plan_pace *pace, int32_t rounds,
                                    struct dpt_plan_step *step, struct dpt_error *err);
 
-/* A step of so many samples on so many ranks; where they are more than micro-batches, some idle.
+/* A step of so many samples on so many ranks; if they are more than micro-batches, some idle.
  * Errors: RANK. */
 enum dpt_status dpt_plan_predict(const struct dpt_plan *plan, int ranks, int64_t global,
                                  struct dpt_plan_step *step, struct dpt_error *err);
@@ -249,12 +249,12 @@ void dpt_plan_flop(const struct dpt_plan *plan, int32_t node, double *forward, d
 /*
  * The share of a plan that is a GPU's. Memory is what the backend says that it would allocate, and
  * what the steps on the device take beside it. Seconds are bounds by the data sheet's peaks, with
- * what kernels reach of these; no graph replay is modelled but for a kernel's own start.
+ * what kernels reach of these; of graph replay only the start of each kernel is modelled.
  */
 
 /* The type that the spec names, or the GPU of this machine, or, where there is none, an H200. */
 void dpt_plan_gpu_choose(struct dpt_plan *plan, const struct dpt_backend *backend);
-/* Ranks that share a node where nobody says how many: its GPUs. */
+/* How many ranks share a node by default: its GPUs. */
 int dpt_plan_gpu_node(void);
 /* Fills plan->device. */
 void dpt_plan_gpu_memory(struct dpt_plan *plan);
@@ -288,8 +288,7 @@ enum dpt_status dpt_trial_run(const struct dpt_plan *plan, int threads, struct d
 /*
  * Adds lines for a person whose job found too little memory: what it needs and what is there, and
  * what it would need with each option that shrinks it, one after another and all together. Plans
- * the job for each, which allocates nothing of its size. Nothing is added where not even that can
- * be done.
+ * the job for each, which allocates nothing of its size. Nothing is added if planning itself fails.
  */
 void dpt_plan_advise(const struct dpt_job *job, const struct dpt_plan_spec *spec,
                      const char *job_text, struct dpt_str *out);

@@ -42,7 +42,7 @@ static const double context = 0.6e9;
  * */
 static const double reached[DPT_PRECISIONS] = {0.75, 0.5, 0.5, 0.5}, reached_bytes = 0.75;
 static const double start = 2.5e-6, a_step = 15e-6;
-/* Bytes a second between host and device, and of a rank's part of a sum in the host's memory; the
+/* Bytes per second between host and device, and of a rank's part of a sum in the host's memory; the
  * part of forward and backward that hides the sum of the buckets that are ready. */
 static const double bus = 20e9, host_sum = 8e9, beside = 0.6;
 /* The share of the device's memory that the data set leaves free (core/backend/cuda). */
@@ -88,7 +88,7 @@ int dpt_plan_gpu_node(void)
     return here > 0 ? here : NODE;
 }
 
-/* The precision in which it computes what is asked for in this one. */
+/* The precision that a GPU uses for a requested one. */
 static int precision_at(const struct dpt_gpu_type *gpu, int precision)
 {
     while (precision > 0 && gpu->flops[precision] <= 0)
@@ -152,7 +152,7 @@ void dpt_plan_gpu_memory(struct dpt_plan *p)
     const double sum = context + 2 * arena + copies + slots + (double)p->program.values +
                        (double)p->program.scratch;
 
-    /* It adds gradients where there is memory for that. */
+    /* The device adds gradients if there is memory for that. */
     const bool adds = sum + (double)p->program.sums + margin * p->gpu.memory <= p->gpu.memory;
     const double sums = adds ? (double)p->program.sums : 0;
 
@@ -239,7 +239,7 @@ void dpt_plan_gpu_step(const struct dpt_plan *p, int ranks, int node_ranks, int6
     hidden = steps ? beside * step->compute : 0;
     if (ranks > 1) {
         /* To the host and back, and each rank's slice of the node's sum; a CUDA-aware MPI may be
-         * quicker. */
+         * faster. */
         step->local = 2 * arena / bus + (node_ranks > 1 ? 3 * arena / host_sum : 0);
         network = dpt_fabric_allreduce(&p->spec.fabric, n, nodes, 3 * WORD / host_sum) *
                   dpt_gradient_reduction_choose(&p->layout)->sends(&p->layout) / 2;
@@ -247,12 +247,12 @@ void dpt_plan_gpu_step(const struct dpt_plan *p, int ranks, int node_ranks, int6
         hidden = fmax(0, hidden - 2 * arena / bus);
         step->network += network - fmin(network, hidden);
     }
-    if (!steps) { /* it gets the sums that the device makes of gradients, and adds them up */
+    if (!steps) { /* the host gets the device's sums of gradients, and adds them up */
         const double n_sums = ceil((double)micros / p->adds);
 
         step->local +=
             n_sums * (arena / bus + 2 * arena / host_sum) + (n_sums - 1) * 3 * arena / host_sum;
-        /* What is gathered of weights goes to it, too. */
+        /* Gathered weights go to the device, too. */
         step->local += p->stages[p->stage->number].traffic.kind[DPT_ACTION_GATHER] / bus;
     }
     if (steps)

@@ -9,12 +9,12 @@
 
 enum { WORD = sizeof(float) };
 
-/* Lists are made of so many rounds at most, or of so many for each stage. Where a step has more,
- * each further one takes what those of the list's second half do. */
+/* Lists are made of so many rounds at most, or of so many for each stage. If a step has more, each
+ * further round costs what those of the list's second half do. */
 enum { ROUNDS = 256, ROUNDS_A_STAGE = 4 };
 
-/* A message between ranks of a node is written and read twice, through memory that they share;
- * where the memory was not measured it has this rate. */
+/* A message between ranks of a node is written and read twice, through memory that they share; if
+ * the memory was not measured, this is its rate. */
 static const double passes = 4, memory_rate = 8e9;
 
 /* --- a stage's list --------------------------------------------------------------------------- */
@@ -28,7 +28,8 @@ static enum dpt_status make_list(const struct dpt_layout *l, const struct dpt_la
     return dpt_actions_plan(&division, list, err);
 }
 
-/* Adds what so many times the rounds of the list's second half add; half: the first one's sums. */
+/* Adds `times` times the sums of the rounds in the list's second half; half: the sums of its first
+ * half. */
 static void extend(double *sums, const double *half, int n, double times)
 {
     for (int i = 0; i < n; i++)
@@ -105,7 +106,7 @@ double dpt_plan_copy_seconds(const struct dpt_plan *p, double bytes)
 
 /* --- seconds ---------------------------------------------------------------------------------- */
 
-/* What a rank's seconds are spent on, and, behind it, how many of its actions were collective. */
+/* What a rank's seconds are spent on and, after that, how many of its actions were collective. */
 enum { COMPUTE, MESSAGES, COLLECTIVES, ENDS, CALLS, SUMS };
 
 /* A rank of a stage on its way through its list. */
@@ -124,11 +125,11 @@ struct walk {
     int32_t rounds;
     struct dpt_lists lists;
     struct walker *stage; /* [stages] */
-    double *room;         /* of their arrays */
+    double *room;         /* memory of their arrays */
 };
 
-/* The seconds of a message between a stage and the next: those in which the processor is busy with
- * it, and those on the way. */
+/* The seconds of a message between a stage and the next: those in which the CPU is busy with it,
+ * and those on the way. */
 static double message_seconds(const struct walk *w, int link, double bytes, double *away)
 {
     const struct dpt_fabric *f = &w->p->spec.fabric;
@@ -218,7 +219,7 @@ static struct dpt_division division_of(void *arg, int stage, int replica)
                                w->rounds, false);
 }
 
-/* One replica stands for all, which do the same. */
+/* One replica stands for all, since all do the same. */
 static enum dpt_status open_walk(struct walk *w, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -247,7 +248,7 @@ out:
 }
 
 /* Runs the lists of that many rounds. sum: out, of the stage that computes longest; the step ends
- * where the last stage does. */
+ * when the last stage does. */
 static enum dpt_status run(const struct dpt_plan *p, const struct dpt_layout *l,
                            const struct dpt_plan_pace *pace, int32_t rounds, bool messages,
                            double sum[SUMS], struct dpt_error *err)
@@ -273,7 +274,7 @@ out:
     return status;
 }
 
-/* The same for any number of rounds. */
+/* Runs lists of any number of rounds. */
 static enum dpt_status run_all(const struct dpt_plan *p, const struct dpt_layout *l,
                                const struct dpt_plan_pace *pace, int32_t rounds, bool messages,
                                double sum[SUMS], struct dpt_error *err)

@@ -11,9 +11,9 @@
 
 enum { WORD = sizeof(float) };
 
-/* Bytes that a process gains once it trains (MPI, threads and their stacks), where there are
- * several ranks, and on rank 0 where it writes checkpoints, beside their own bytes: measured with
- * Open MPI 4.1 on two cores, 1 to 4 ranks. */
+/* Bytes that a process gains once it trains (MPI, threads and their stacks), if there are several
+ * ranks, and on rank 0 if it writes checkpoints, beside their own bytes: measured with Open MPI 4.1
+ * on two cores, 1 to 4 ranks. */
 static const double started = 6e6, several = 2.5e6, saving = 2.5e6;
 /* What the driver, cuDNN and cuBLASLt usually take on the host. */
 static const double gpu_started = 0.9e9;
@@ -24,7 +24,7 @@ static double read_ahead(const struct dpt_plan *p)
     const int ranks = p->layout.replicas;
     double bytes = 0;
 
-    if (p->stage->number > 0) /* it takes labels alone */
+    if (p->stage->number > 0) /* later stages take labels alone */
         return 0;
     for (size_t i = 0; i < DPT_SPLITS; i++) {
         const struct dpt_split *split = &p->data.split[i];
@@ -60,7 +60,7 @@ static double node_data(const struct dpt_plan *p)
     return bytes;
 }
 
-/* What batch norms exchange, and what each micro-batch under way has for that. */
+/* What batch norms exchange, and what each micro-batch in flight has for that. */
 static double statistics_bytes(const struct dpt_plan *p)
 {
     size_t all, one;
@@ -70,14 +70,14 @@ static double statistics_bytes(const struct dpt_plan *p)
            sizeof(double);
 }
 
-/* Each thread's micro-batches under way (dpt_batch_buffer_open). */
+/* Each thread's micro-batches in flight (dpt_batch_buffer_open). */
 static double input_bytes(const struct dpt_plan *p)
 {
     const struct dpt_batch_form *form = &p->data.train.form;
     const double size = (double)dpt_batch_size(form), micro = p->layout.micro * p->layout.group;
     const double targets = form->targets, scratch = (double)dpt_batch_scratch(form);
 
-    /* Each thread has one, and the other slots have their own, without samples behind the first
+    /* Each thread has one, and the other slots have their own, without samples after the first
      * stage. */
     const double others = p->layout.gradient_workers * (p->stage->in_flight - 1.0);
     const double said = sizeof(int32_t) + sizeof(int64_t) + targets * WORD;
@@ -174,7 +174,7 @@ enum dpt_status dpt_plan_measure(struct dpt_plan *p, struct dpt_error *err)
 
     p->adds = p->layout.adds;
     DPT_TRY(p->backend->measure(&spec, &p->program, err));
-    for (int k = 0; k < gathered; k++) { /* those of one are there at a time */
+    for (int k = 0; k < gathered; k++) { /* only one unit's copies are there at a time */
         struct dpt_program_bytes unit;
 
         spec.first = p->stage->node[k];

@@ -71,7 +71,7 @@ out:
     return status;
 }
 
-/* Notes what a stage needs, which was taken last. */
+/* Notes what the stage that was planned last needs. */
 static enum dpt_status fill_stage(struct dpt_plan *p, int k, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -120,7 +120,7 @@ out:
     return status;
 }
 
-/* A row for each of the host's and the device's, but for what rank 0 has alone. */
+/* A row per kind of the host's and the device's memory, except what rank 0 has alone. */
 static const struct {
     const char *key;
     enum dpt_plan_part part;

@@ -10,7 +10,7 @@
 
 enum { WORD = sizeof(float), MAX_THREADS = 256 };
 
-/* Up to so many floats of a node's gradients each rank adds up all of them, behind one barrier
+/* Up to so many floats of a node's gradients each rank adds up all of them, after one barrier
  * (core/comm/hierarchical_allreduce.c). */
 enum { SMALL = 4096 };
 
@@ -18,11 +18,11 @@ enum { SMALL = 4096 };
 static const double trial_most = 256e6, trial_part = 0.25;
 
 /*
- * What is reached of the limits of cost.h, and what else a call takes, where no trial can be made:
- * from the rows of `dptrain bench` over the shipped jobs, AVX-512, one thread. That of layers
- * stands in their operations' rows; this is what is no layer. A sample's own work, and a float's; a
- * step's. A barrier of a node's ranks that have a core each and wait actively, and what it
- * takes a rank to give its core to another one where they have not.
+ * The share of cost.h's limits that is reached, and what else a call takes, if no trial can be
+ * made: from the rows of `dptrain bench` over the shipped jobs, AVX-512, one thread. Layers have
+ * theirs in their operations' rows; these are for all else. The work per sample, per float and per
+ * step. A barrier of a node's ranks that have a core each and wait actively, and what it takes a
+ * rank to give its core to another one if they have not.
  */
 static const double reached_update = 0.8, reached_norm = 0.35, reached_sum = 0.5;
 static const double fill_sample = 20e-9, fill_float = 0.6e-9, a_step = 0.5e-6;
@@ -86,7 +86,7 @@ struct partition {
     int ranks, node_ranks, nodes;
     int64_t global, micros; /* micros: of the busiest rank */
     int32_t micro, group;   /* group: micro-batches that are computed at once */
-    double owners;          /* that divide the update */
+    double owners;          /* ranks that divide the update */
     double slower;          /* how much sharing cores slows it */
 };
 
@@ -173,7 +173,7 @@ static void reduce(const struct dpt_plan *p, const struct partition *d, struct d
     const bool flat = tree || p->job->comm.hierarchical == DPT_HIERARCHICAL_OFF;
     const bool small = sums_in_memory(p, d) && all * n <= SMALL;
     const double arenas =
-        (all + d->node_ranks) / busy; /* that a core reads or writes; 2 in a trial */
+        (all + d->node_ranks) / busy; /* gradients that a core reads or writes; 2 in a trial */
     const double meet = d->slower > 1          ? d->slower * taking_turns
                         : p->trial.barrier > 0 ? p->trial.barrier
                                                : barrier;
@@ -204,7 +204,7 @@ static void update(const struct dpt_plan *p, const struct partition *d, struct d
     double seconds, whole;
     bool by_bytes;
 
-    /* Each rank computes the norm of the slice which it adds up. */
+    /* Each rank computes the norm of the slice that it adds up. */
     step->update = dpt_cost_limit(&norm, &p->machine, threads, &by_bytes) / reached_norm *
                    d->slower / (sums_in_memory(p, d) ? d->node_ranks : 1);
     seconds = dpt_cost_limit(&optimizer, &p->machine, threads, &by_bytes) / reached_update;
@@ -243,7 +243,7 @@ enum dpt_status dpt_plan_predict(const struct dpt_plan *p, int ranks, int64_t gl
     job.batch.global = global;
     job.parallel.data = 0; /* as many replicas as there are ranks for */
     DPT_TRY(layout_on(p, &job, ranks, &l, err));
-    /* Those of a part of the model, of which each adds up its own gradient. */
+    /* The ranks that have one part of the model: each part's gradient is summed by itself. */
     d = (struct partition){
         .ranks = l.replicas,
         .node_ranks = l.node_replicas,
@@ -308,7 +308,7 @@ enum dpt_status dpt_plan_time(struct dpt_plan *p, struct dpt_error *err)
               threads = p->layout.together ? p->layout.threads : busy;
     const double bytes = trial_bytes(p, threads);
 
-    if (p->backend->devices != NULL) /* the data sheet says it */
+    if (p->backend->devices != NULL) /* the data sheet has it */
         return dpt_plan_predict(p, p->spec.ranks, p->job->batch.global, &p->step, err);
     if (form->augment != NULL || form->set->files || form->set->views)
         DPT_TRY(dpt_batch_cost(form, &p->sample, err));

@@ -12,7 +12,7 @@
 
 enum { LEAST = 7, MOST = 1000, MOST_TOGETHER = 4096 };
 
-static const double seconds = 0.3; /* of micro-batches; and as much again of updates, at most */
+static const double seconds = 0.3; /* for micro-batches; and as many again for updates, at most */
 static const double together_least = 30e-6;
 
 struct trial {
@@ -91,7 +91,7 @@ static enum dpt_status open_trial(struct trial *r, const struct dpt_plan *p, int
         dpt_optimizer_chunks(&p->job->optimizer, &p->model.graph) * DPT_OPTIMIZER_SQUARES;
 
     DPT_TRY(dpt_lone_open(&r->lone, p, threads, p->layout.micro * p->layout.group, err));
-    /* It computes what a rank of the plan does, one micro-batch or group at a time. */
+    /* The trial computes what a rank of the plan does, one micro-batch or group at a time. */
     t->layout.micro = p->layout.micro;
     t->layout.group = p->layout.group;
     t->layout.adds = p->adds;
@@ -150,7 +150,7 @@ static void compute_together(void *arg, int thread)
         r->status = dpt_trainer_run(&r->lone.t, compute, r, r->err);
 }
 
-/* This thread's part of what a step does behind the sum. */
+/* This thread's part of what a step does after the sum. */
 static void update(void *arg, int thread)
 {
     struct trial *r = arg;
@@ -174,9 +174,9 @@ static void update(void *arg, int thread)
 }
 
 /*
- * The typical time of one call, of many one after another; short ones are timed several together,
- * since a look at the clock takes its time, too. Machines have slow spells: the lower quarter is
- * nearer to what a step has.
+ * Measures the typical time of one call, from many one after another. Several short calls are timed
+ * together, since reading the clock takes time, too. Machines have slow spells: the lower quartile
+ * is closer to the time in a step.
  */
 static double time_calls(void (*work)(void *arg, int thread), struct trial *r, int thread,
                          double (*clock)(void))
@@ -208,7 +208,7 @@ static void time_part(void *arg, int thread)
     r->taken[thread] = time_calls(r->work, r, thread, dpt_thread_seconds);
 }
 
-/* The mean time of what each thread does by itself, all of them at once. */
+/* Measures the mean time of work that each thread does by itself, all threads at once. */
 static enum dpt_status time_threads(struct trial *r, void (*work)(void *arg, int thread),
                                     double *mean, struct dpt_error *err)
 {

@@ -1,10 +1,10 @@
 /*
- * A trial of the sum on a node: threads in the place of ranks.
+ * A trial of the sum on a node, with threads in place of ranks.
  *
- * Its time is not that of its bytes alone: what one core writes and another reads has to go from
- * cache to cache or to memory, and that also slows down what reads the sum. So it is tried, as
- * core/comm/hierarchical_allreduce.c does it: gradients are made from the sum, as an update and the
- * next step would, given to the others in slices, and added up, in turn.
+ * Its time does not follow from its bytes alone: what one core writes and another reads has to go
+ * from cache to cache or to memory, and that also slows down what reads the sum. So the sum is
+ * tried, as core/comm/hierarchical_allreduce.c makes it: round after round, gradients are made from
+ * the sum, as an update and the next step would, given to the others in slices, and added up.
  */
 #include <sched.h>
 #include <stdlib.h>
@@ -22,7 +22,7 @@
  * barriers that are timed together. */
 enum { FLOATS_MOST = 16 << 20, MOST = 400, LEAST = 15, BARRIERS = 32, CHUNK = 1024 };
 
-static const double seconds = 0.15; /* of each kind of rounds */
+static const double seconds = 0.15; /* for each kind of rounds */
 /* The part of the additional time for making a gradient from shared memory that is left in a step,
  * where products and updates of the weights hide the rest: from `dptrain bench` on 2 ranks. */
 static const double seen = 0.33;
@@ -108,7 +108,7 @@ static void work(struct sums *s, int thread)
     dpt_pool_barrier(s->pool);
 }
 
-/* A round in which the system has put two threads on one core says nothing about two cores. */
+/* Whether the round counts: with two threads on one core it would not measure two cores. */
 static bool all_on_cores_of_their_own(const struct sums *s)
 {
     for (int i = 0; i < s->threads; i++)
@@ -161,7 +161,7 @@ static void barrier_rounds(void *arg, int thread)
     }
 }
 
-/* The lower quarter, as of other trials; 0: there was no round that counts. */
+/* The lower quartile, as in other trials; 0: there was no round that counts. */
 static double typical(struct sums *s, void (*rounds)(void *arg, int thread), bool apart)
 {
     s->apart = apart;

@@ -8,7 +8,7 @@
  * next: it has nothing else to do meanwhile, so it is the communication thread. The ranks' flags
  * travel in the tail of the last bucket, as they do on host arenas.
  *
- * On one rank short steps over samples that the device has are held by the backend and launched
+ * On one rank the backend holds short steps over samples that the device has, and launches them
  * together; their staging buffers go back to the prefetcher then.
  *
  * An optimizer with a step of its own (optimizer.h) is the host's alone, and so are synchronized
@@ -59,7 +59,7 @@ struct dpt_engine_state {
 
 /* --- opening ---------------------------------------------------------------------------------- */
 
-/* About how many floats a bucket has at most: it closes behind the tensors of a node. */
+/* About how many floats a bucket has at most: it closes after the tensors of a node. */
 static int64_t largest_bucket(const struct dpt_graph *g)
 {
     int64_t largest = 0;
@@ -70,7 +70,7 @@ static int64_t largest_bucket(const struct dpt_graph *g)
     return largest < g->floats ? largest : g->floats;
 }
 
-/* The host decodes, and does to samples what is more than a crop and a flip of what is stored. */
+/* The host decodes samples, and augments them if that is more than a crop and a flip. */
 static struct dpt_steps_data data_of(const struct dpt_batch_form *form)
 {
     const struct dpt_dataset *set = form->set;
@@ -218,7 +218,7 @@ static void take_pending(struct dpt_engine_state *d, struct dpt_step_result *sin
     d->pending = (struct dpt_step_result){.norm = d->pending.norm};
 }
 
-/* The host has no gradient until somebody asks for one. */
+/* The host has no gradient until a caller asks for one. */
 static enum dpt_status make_gradient(struct dpt_trainer *t, struct dpt_error *err)
 {
     return t->reduction.sum != NULL
@@ -247,8 +247,8 @@ out:
     return status;
 }
 
-/* Staging buffers are refilled after this. A launch that fails is tried again, and told of, by
- * whoever calls the device next. */
+/* Staging buffers are refilled after this. The next call of the device retries a launch that
+ * failed, and reports it. */
 static void stop_prefetching(struct dpt_trainer *t)
 {
     const struct dpt_engine_state *d = t->engine_state;
@@ -270,16 +270,15 @@ static void advance(struct dpt_trainer *t)
     dpt_step_advance(t, dpt_sampler_count(&t->data.train.sampler, t->progress.epoch_step));
 }
 
-/* A loss or gradient was not finite, and its update and all behind it were withheld. So the
- * parameters are those from before that step, which is done once more to find where it began.
- * Collective. */
+/* A loss or gradient was not finite, and its update and all after it were withheld. So the
+ * parameters are those from before that step, which is repeated to find the origin. Collective. */
 static enum dpt_status find_nonfinite(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_engine_state *d = t->engine_state;
     struct dpt_step_view view;
 
-    status = fetch(t, true, err); /* this also allocates what the search needs */
+    status = fetch(t, true, err); /* fetch also allocates what the search needs */
     t->progress = d->base;
     while (t->progress.updates + 1 < d->read.withheld_update)
         advance(t);

@@ -56,8 +56,8 @@ static void begin_reduction(struct dpt_trainer *t)
     dpt_profile_switch(t->profile, DPT_SPAN_REDUCTION, DPT_SPAN_OTHER);
 }
 
-/* Does all of a step that can fail on this rank alone. It is collective where the list of actions
- * is, in which a rank that fails takes part. */
+/* Does all of a step that can fail on this rank alone. It is collective if the list of actions is;
+ * a rank that fails takes part in it. */
 static enum dpt_status compute_rank(struct step_work *w, struct dpt_error *err)
 {
     struct dpt_trainer *t = w->t;
@@ -83,7 +83,7 @@ static enum dpt_status set_scale(struct dpt_trainer *t, struct dpt_error *err)
 }
 
 /* Derives what the backend derives from the weights. No other rank that has a part in it may be
- * computing meanwhile. Behind it all ranks of a node have written what they share. */
+ * computing meanwhile. After it all ranks of a node have written what they share. */
 static enum dpt_status refresh_all(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = dpt_units_refresh(t, err);

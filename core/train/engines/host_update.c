@@ -13,12 +13,12 @@ enum {
 
 struct dpt_host_update {
     struct dpt_trainer *t;    /* borrowed */
-    struct dpt_chunks chunks; /* of the gradient's norm: t->reduction's, or all of one size */
+    struct dpt_chunks chunks; /* the gradient norm's: t->reduction's, or all of one size */
     /* Partial sums of squares, one for each chunk (core/base/sum_of_squares.h), and those that the
-     * optimizer wants. In a step's backward they are negative but where the backend wrote them. */
+     * optimizer wants. In a step's backward they are negative until the backend writes them. */
     double *norms;
     size_t *left, n_left;     /* chunks of the norm whose squares are to be summed */
-    const double *measured;   /* those that the optimizer wants, of all parts of the layers */
+    const double *measured;   /* the optimizer's sums, of all parts of the layers */
     struct dpt_update update; /* the present one */
     size_t begin, end;        /* the floats that it is of */
     void (*part)(struct dpt_host_update *u, int thread, int threads); /* what the threads do */
@@ -31,7 +31,7 @@ static void run_part(void *arg, int thread)
     u->part(u, thread, u->t->layout.threads);
 }
 
-/* Does `part` on all threads or, where there is little to do, on this one alone. */
+/* Does `part` on all threads or, if there is little to do, on this one alone. */
 static void run_parts(struct dpt_host_update *u,
                       void (*part)(struct dpt_host_update *u, int thread, int threads))
 {
@@ -141,10 +141,10 @@ static void update_floats(struct dpt_host_update *u, size_t begin, size_t end)
 }
 
 /*
- * Updates all parameters. In shards a rank updates those which it owns, and gets the others. Where
- * the ranks of a node have their slots together, each updates the parameters of the others' parts
- * first and only reads those slots, and writes its own part of them once nobody reads it any more:
- * so every rank's parameters come from its own ones, and a fault of one's memory shows
+ * Updates all parameters. In shards a rank updates those that it owns, and gets the others. If the
+ * ranks of a node share their slots, each updates the parameters of the others' parts first and
+ * only reads those slots, and writes its own part of them once nobody reads it any more: so every
+ * rank's parameters come from its own ones, and a fault of one's memory shows
  * (dpt_trainer_check_replicas).
  */
 static enum dpt_status update_all(struct dpt_host_update *u, struct dpt_error *err)

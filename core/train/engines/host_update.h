@@ -1,8 +1,8 @@
 /*
  * host_update: what engines/host.c does with a step's summed gradient: its norm, and the update.
  *
- * In shards a rank updates what it owns, and all get it then; of slots that a node has once each
- * rank writes a part; of divided layers a rank has its rows.
+ * In shards a rank updates what it owns, and all get it then; each rank writes its part of slots
+ * that a node has once; a rank has its rows of divided layers.
  */
 #ifndef DPT_TRAIN_ENGINES_HOST_UPDATE_H
 #define DPT_TRAIN_ENGINES_HOST_UPDATE_H
@@ -22,7 +22,7 @@ void dpt_host_update_close(struct dpt_host_update *update);
 void dpt_host_update_begin(struct dpt_host_update *update);
 
 /* Adds the sum of squares of the reduced gradient (a sum over samples) to *sum, which is not finite
- * then if any element is not. All ranks get the same bits. Collective where layers are divided.
+ * then if any element is not. All ranks get the same bits. Collective if layers are divided.
  * Errors: RANK. */
 enum dpt_status dpt_host_update_squares(struct dpt_host_update *update, double *sum,
                                         struct dpt_error *err);

@@ -76,7 +76,7 @@ static bool has_accuracy(const struct dpt_run *run)
     return dpt_loss_judges(run->trainer.model.loss.kind);
 }
 
-/* The accuracy, or NaN where there are no classes. */
+/* The accuracy, or NaN if there are no classes. */
 static double accuracy_of(const struct dpt_run *run, const struct dpt_metric_sums *metric_sums)
 {
     return has_accuracy(run) ? dpt_metric_sums_accuracy(metric_sums) : NAN;
@@ -113,7 +113,7 @@ static void log_lines(const struct dpt_run *run)
                      has_accuracy(run) ? dpt_trainer_accuracy_name(&run->trainer) : "");
 }
 
-/* Adds what a person would do about the number of ranks, behind it. cores: those that a rank may
+/* Adds, after the number of ranks, what a person could do about it. cores: those that a rank may
  * use. */
 static void advise_ranks(const struct dpt_trainer *t, double cores, struct dpt_str *out)
 {
@@ -125,7 +125,7 @@ static void advise_ranks(const struct dpt_trainer *t, double cores, struct dpt_s
         dpt_str_printf(out, "; ranks that share a core slow each other down");
 }
 
-/* Of a CPU, and with what it multiplies bf16 where it does. */
+/* Logs the backend and, for bf16, the CPU's instructions that multiply it. */
 static void log_device(const struct dpt_trainer *t)
 {
     const char *bf16 = t->backend->bf16();
@@ -265,7 +265,7 @@ enum dpt_status dpt_report_start(struct dpt_run *run, struct dpt_error *err)
     const struct dpt_comm *comm = run->trainer.comm;
     const int32_t mine = run->trainer.layout.threads;
     const size_t ranks = (size_t)comm->world.size;
-    int32_t *threads = NULL, *nodes; /* of every rank */
+    int32_t *threads = NULL, *nodes; /* every rank's */
     double cores;
 
     status = DPT_ALLOCATE(threads, 2 * ranks, "the list of ranks", err);
@@ -290,8 +290,8 @@ static int64_t epoch_of(const struct dpt_trainer *t)
     return dpt_run_epoch(t, t->progress.step);
 }
 
-/* Writes the seconds and the memory of every rank, or where there are more than a person would
- * read, the least, the mean and the most. */
+/* Writes the seconds and the memory of every rank or, if there are more than a person would read,
+ * the least, the mean and the most. */
 static void write_ranks(struct dpt_run *run)
 {
     struct dpt_metrics *m = &run->metrics;
@@ -331,9 +331,9 @@ const char *dpt_report_rate(double rate, char digits[DPT_RATE_TEXT])
 }
 
 /*
- * "epoch 1/4  step 50/1784  mean loss 2.17  accuracy 0.2134  1 967/s  1:53 left", with what can be
- * spared left out, the least first, where it would not fit: then in all further lines, so that they
- * stay alike.
+ * "epoch 1/4  step 50/1784  mean loss 2.17  accuracy 0.2134  1 967/s  1:53 left", without its least
+ * important parts if it would not fit. All further lines leave these out too, so that they stay
+ * alike.
  */
 static void write_step(struct dpt_run *run, char *text, size_t size)
 {
@@ -425,15 +425,15 @@ static enum dpt_status show_set(struct dpt_run *run, const char *split,
     return dpt_board_evaluation(&run->board, run->trainer.progress.step, split, scalars, n, err);
 }
 
-/* What the means of a whole set of samples are of. */
+/* The set of samples that means were taken over. */
 struct told {
     const char *event, *split; /* "eval", "valid"; split NULL: an epoch */
-    int64_t step;              /* of the weights */
+    int64_t step;              /* the weights' */
     double seconds;
-    const char *more; /* behind the line */
+    const char *more; /* after the line */
 };
 
-/* Remembers the mean loss of an epoch that is told, for the end. */
+/* Remembers the mean loss of a reported epoch, for the end. */
 static void note_epoch(struct dpt_run *run, int64_t epoch, double loss)
 {
     if (run->first_epoch == 0) {
@@ -444,7 +444,7 @@ static void note_epoch(struct dpt_run *run, int64_t epoch, double loss)
     run->last_epoch_loss = run->last_loss = loss;
 }
 
-/* Tells such means in a line, an event, and on the board. */
+/* Reports the means of a set in a line, an event, and on the board. */
 static enum dpt_status report_set(struct dpt_run *run, const struct told *told,
                                   const struct dpt_metric_sums *sums,
                                   const struct dpt_scores *scores, struct dpt_error *err)
@@ -488,7 +488,8 @@ out:
     return status;
 }
 
-/* A run that was resumed in the middle, or skipped steps, says of how many samples it tells. */
+/* If the run was resumed in mid-epoch, or skipped steps, the line adds how many samples it is
+ * about. */
 enum dpt_status dpt_report_epoch(struct dpt_run *run, struct dpt_error *err)
 {
     const struct dpt_sampler *s = &run->trainer.data.train.sampler;

@@ -1,4 +1,4 @@
-/* What a run tells at its end: its summary, and the `end` event. */
+/* What a run reports at its end: its summary, and the `end` event. */
 #include <math.h>
 #include <string.h>
 
@@ -10,7 +10,7 @@
 
 enum { DIGITS = DPT_RATE_TEXT };
 
-/* Synthetic regression has a truth to compare with, where the model is one dense layer. */
+/* Synthetic regression has true weights to compare with, if the model is one dense layer. */
 static void compare_weights(const struct dpt_trainer *t, struct dpt_str *out)
 {
     const float *w = dpt_dataset_true_weights(t->data.train.set);
@@ -60,8 +60,8 @@ static bool still_learned(const struct dpt_run *run)
            (double)p->step > dpt_run_steps_of(t, every) && every->unit != DPT_NEVER;
 }
 
-/* Says by what, and where, the best checkpoint was found, and what the test says of it beside the
- * last one. */
+/* Reports by what value, and at which step, the best checkpoint was found, and its test result
+ * beside that of the last one. */
 static void tell_best(const struct dpt_run *run, struct dpt_str *out)
 {
     const struct dpt_trainer *t = &run->trainer;
@@ -120,7 +120,8 @@ static void summarize(const struct dpt_run *run, double seconds, struct dpt_str 
 }
 
 /* A run whose loss ended far above that of its first epoch learned nothing, though all of it is
- * finite. Of a run of one epoch a step's loss says so, only from farther: its samples are few. */
+ * finite. In a run of one epoch a single step's loss decides, with a higher limit, since its
+ * samples are few. */
 static void warn_diverged(const struct dpt_run *run)
 {
     static const double FAR = 1.5, FARTHER = 10;

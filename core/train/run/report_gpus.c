@@ -51,7 +51,7 @@ static void list_kinds(const struct dpt_trainer *t, struct dpt_str *out)
     }
 }
 
-/* Adds "0000:17:00.0, 0000:65:00.0, ...", of the first devices. */
+/* Adds "0000:17:00.0, 0000:65:00.0, ...", the first devices' addresses. */
 static void list_addresses(const struct dpt_trainer *t, struct dpt_str *out)
 {
     int listed = 0;

@@ -29,7 +29,7 @@ struct found {
     bool same;           /* made with the same libraries, for a job that makes the same steps */
 };
 
-/* Explains a difference in the samples of a step where it comes from the number of ranks. */
+/* Explains a difference in the samples of a step if it comes from the number of ranks. */
 static void explain_batch(const struct dpt_trainer *t, struct dpt_str *changes)
 {
     if (t->job->batch.per_rank == 0 || changes->text == NULL ||
@@ -44,7 +44,7 @@ static void explain_batch(const struct dpt_trainer *t, struct dpt_str *changes)
 
 /* What a checkpoint was made from, beside ours. */
 struct comparison {
-    bool job, data; /* are they the same, as far as a run that goes on needs them to be */
+    bool job, data; /* are they the same, as far as a resumed run needs them to be */
     struct dpt_str changes;
 };
 
@@ -176,7 +176,8 @@ static bool holds_run(const char *folder)
     return dpt_file_exists(path);
 }
 
-/* A checkpoint of another folder starts a run of its own; one of this folder goes on in it. */
+/* A checkpoint of another folder starts a new run; the run of a checkpoint in this folder continues
+ * in it. */
 static bool lies_in(const char *file, const char *folder)
 {
     char checkpoints[PATH_MAX], *here, *there, *end;
@@ -278,8 +279,8 @@ out:
     return status;
 }
 
-/* The folder's run ended with step `end`, its last one or where it stopped early, and saved
- * nothing: decides whether it is the one that is asked for. */
+/* Handles a folder whose run ended with step `end`, its last one or an early stop, and saved
+ * nothing: decides whether it is the run that is asked for. */
 static enum dpt_status judge_ended(struct dpt_trainer *t, const char *job_text, int64_t end,
                                    bool early, struct found *found, struct dpt_error *err)
 {
@@ -338,8 +339,8 @@ out:
     return status;
 }
 
-/* With another batch or data set an epoch may have fewer steps, and then starts again; a run of so
- * many epochs still has those that are left. */
+/* With another batch or data set an epoch may have fewer steps, and then starts again; a run whose
+ * length is given in epochs still makes those that are left. */
 static void fit_epochs(struct dpt_trainer *t)
 {
     struct dpt_progress *p = &t->progress;
@@ -412,7 +413,7 @@ out:
     return status;
 }
 
-/* A power cut may leave holes in what was not yet synced. */
+/* A power cut may leave holes in data that were not yet synced. */
 static bool is_whole(const char *line, size_t n)
 {
     return n > 2 && line[0] == '{' && line[n - 1] == '}' && memchr(line, '\0', n) == NULL;

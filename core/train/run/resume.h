@@ -17,7 +17,7 @@ struct dpt_resume {
     bool overwrite;   /* the run that the folder holds is replaced (overwritten.h) */
 };
 
-/* word: "auto", "none", or a path; NULL: auto. Where `overwrite`, auto is none. any: as in the
+/* word: "auto", "none", or a path; NULL: auto. With `overwrite`, auto is none. any: as in the
  * struct. */
 struct dpt_resume dpt_resume_parse(const char *word, bool overwrite, bool any);
 
@@ -29,8 +29,8 @@ enum dpt_resumed {
 
 /*
  * Collective over the world. Loads the state to continue from into the trainer, or leaves the
- * trainer as it is where there is none. *resumed: out. Damaged checkpoints of the job's own folder
- * are skipped with a warning each. Errors: BAD_JOB (the job differs; lists how), BAD_DATA (no
+ * trainer as it is if there is none. *resumed: out. Damaged checkpoints of the job's own folder are
+ * skipped with a warning each. Errors: BAD_JOB (the job differs; lists how), BAD_DATA (no
  * checkpoint is intact; the given one is damaged or of another model), USAGE (the run folder holds
  * a run that this one would overwrite), RANK, IO.
  */
@@ -38,14 +38,15 @@ enum dpt_status dpt_resume_run(struct dpt_trainer *t, const struct dpt_resume *r
                                const char *job_text, enum dpt_resumed *resumed,
                                struct dpt_error *err);
 
-/* *step: the last line of FOLDER/metrics.jsonl is the end of a run that made all its steps, so
- * many, or that stopped *early; -1: it is not, or there is no such file. Errors: IO. */
+/* Reads the last line of FOLDER/metrics.jsonl. *step: the number of steps of a run that ended
+ * there, after all its steps or *early; -1: that line is no end, or there is no such file. Errors:
+ * IO. */
 enum dpt_status dpt_resume_end(const char *folder, int64_t *step, bool *early,
                                struct dpt_error *err);
 
 /*
- * Takes out of FOLDER/NAME (metrics.jsonl, hashes.jsonl) what came after `step` (all of it where
- * step < 0), so that the resumed run goes on without doubled steps. Errors: IO, BAD_DATA.
+ * Removes from FOLDER/NAME (metrics.jsonl, hashes.jsonl) what came after `step` (all of it if step
+ * < 0), so that the resumed run repeats no step in it. Errors: IO, BAD_DATA.
  */
 enum dpt_status dpt_resume_trim(const char *folder, const char *name, int64_t step,
                                 struct dpt_error *err);

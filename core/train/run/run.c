@@ -14,9 +14,9 @@
 
 /* Seconds between two drawings of the live line. */
 static const double LIVE = 0.1;
-/* Steps after which all look for what is not a number on a device at the latest; where log lines
- * come by the clock, of which only rank 0 knows, they do at fixed steps. Each time the device waits
- * for the host for some microseconds. */
+/* The most steps between two checks of all ranks for a NaN on a device. If log lines come by the
+ * clock, which only rank 0 knows, the checks are at fixed steps. Each time the device waits for the
+ * host for some microseconds. */
 enum { LOOK_EVERY = 1000, LOOK_BESIDE_CLOCK = 50 };
 /* Seconds kept in hand before the time is up, beside those for the step and the save. */
 static const double MARGIN = 2;
@@ -40,7 +40,7 @@ static bool due(const struct dpt_trainer *t, const struct dpt_every *every)
     return due_at(t, every, t->progress.step);
 }
 
-/* This run stands for itself now: the one before it goes. By rank 0. */
+/* Deletes the previous run, since the present one has a checkpoint or has ended. By rank 0. */
 static void drop_overwritten(struct dpt_run *run)
 {
     const struct dpt_trainer *t = &run->trainer;
@@ -53,7 +53,7 @@ static void drop_overwritten(struct dpt_run *run)
         dpt_log_warn(t->log, "the run before this one could not be removed: %s", err.text);
 }
 
-/* Tells of a save that ended in the background. By rank 0. */
+/* Reports a save that ended in the background. By rank 0. */
 static enum dpt_status collect(struct dpt_run *run, bool wait, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -72,8 +72,8 @@ out:
     return status;
 }
 
-/* Waits for a save that is under way, in pieces that are short enough for the watchdogs, and
- * reports it. Collective. */
+/* Waits for a save in progress, in pieces that are short enough for the watchdogs, and reports it.
+ * Collective. */
 static enum dpt_status wait_for_save(struct dpt_run *run, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -90,7 +90,7 @@ out:
     return status;
 }
 
-/* Adds to a failure what is left to go on from. */
+/* Adds to a failure's message which checkpoint there is to resume from. */
 static void name_newest(const struct dpt_run *run, struct dpt_error *err)
 {
     const struct dpt_error plain = *err;
@@ -102,7 +102,7 @@ static void name_newest(const struct dpt_run *run, struct dpt_error *err)
         dpt_fail(err, plain.status, "%s; no checkpoint was written before", plain.text);
 }
 
-/* Compares the replicas, once a step, unless there is nobody to compare with. Collective. */
+/* Compares the replicas, at most once per step, unless there is only one. Collective. */
 static enum dpt_status check_replicas(struct dpt_run *run, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -122,7 +122,7 @@ out:
     return status;
 }
 
-/* Starts a save, and sees its end where `wait`. Collective. */
+/* Starts a save, and with `wait` also ends it. Collective. */
 static enum dpt_status save(struct dpt_run *run, bool wait, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -153,15 +153,15 @@ out:
     return status;
 }
 
-/* Whether the means of an epoch are told at its end. */
+/* Whether the means of an epoch are reported at its end. */
 static bool reports_epoch(const struct dpt_run *run, int64_t epoch)
 {
     return run->epochs_every > 0 && (epoch % run->epochs_every == 0 ||
                                      epoch * run->trainer.steps_per_epoch == run->trainer.steps);
 }
 
-/* Reports an epoch that ended, and restarts the count. A device's sums are fetched where that epoch
- * or the next one is reported, and may run on over the others. */
+/* Reports an epoch that ended, and restarts the count. A device's sums are fetched if that epoch or
+ * the next one is reported; over other epochs they may continue. */
 static enum dpt_status end_epoch(struct dpt_run *run, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -192,7 +192,7 @@ static void warn_changed_shards(const struct dpt_trainer *t)
                          path);
 }
 
-/* Tells of the step just done, on rank 0. */
+/* Reports the step just done, on rank 0. */
 static enum dpt_status report(struct dpt_run *run, const struct dpt_step_result *result,
                               struct dpt_error *err)
 {
@@ -270,8 +270,8 @@ out:
 }
 
 /*
- * Gathers what a line tells of every rank. Lines that come by the clock go without, since only rank
- * 0 knows of them. Collective.
+ * Gathers what a line reports of every rank. Lines that come by the clock do without, since only
+ * rank 0 knows of them. Collective.
  */
 static enum dpt_status gather_ranks(struct dpt_run *run, struct dpt_error *err)
 {
@@ -299,7 +299,8 @@ static const struct dpt_every *board_every(const struct dpt_trainer *t)
                                                                                        : &epoch;
 }
 
-/* Whether all ranks hear of a device's steps now: the first one, then where rank 0 has a line. */
+/* Whether all ranks get a device's results now: after the first step, then whenever rank 0 has a
+ * line. */
 static bool due_to_learn(const struct dpt_run *run)
 {
     const struct dpt_trainer *t = &run->trainer;
@@ -323,7 +324,7 @@ static enum dpt_status show_weights(struct dpt_run *run, struct dpt_error *err)
     if (!t->job->log.tensorboard)
         return DPT_OK;
     if (shows && (t->requests.deferred_error = dpt_trainer_fetch(t, true, err)) != DPT_OK)
-        return DPT_OK; /* of a device, where no other rank has a part of it */
+        return DPT_OK; /* on a device, if no other rank has a part of the tensor */
     dpt_profile_begin(t->profile, t->progress.step);
     for (int32_t i = 0; i < graph->n_tensors; i++)
         for (int gradient = 0; gradient < 2; gradient++) {
@@ -434,8 +435,8 @@ out:
 }
 
 /*
- * Ends a run, good or bad: what is under way in the background, the last line, the files, the lock.
- * Returns `status` or, where that is OK, what fails here.
+ * Ends a run, successful or not: what is in progress in the background, the last line, the files,
+ * the lock. Returns `status` or, if that is OK, what fails here.
  */
 static enum dpt_status close_run(struct dpt_run *run, struct dpt_log *log, enum dpt_status status,
                                  struct dpt_str *summary, struct dpt_error *err)
@@ -470,7 +471,7 @@ static enum dpt_status close_run(struct dpt_run *run, struct dpt_log *log, enum 
     if (run->hashes != NULL)
         fclose(run->hashes);
     if (dpt_lock_check(run->lock, &second) != DPT_OK)
-        dpt_log_close(log); /* log.txt is another run's now: what remains goes to stderr alone */
+        dpt_log_close(log); /* log.txt is another run's now: further lines go to stderr alone */
     dpt_lock_release(run->lock);
     return status;
 }

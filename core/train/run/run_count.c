@@ -1,4 +1,4 @@
-/* What the steps of a run gave, and when they are asked for it where a device takes them. */
+/* What the steps of a run gave, and when it is fetched if a device takes them. */
 #include <math.h>
 
 #include "core/base/clock.h"
@@ -58,7 +58,7 @@ void dpt_run_count_skipped(struct dpt_run *run, const struct dpt_step_result *re
                        result->overflows == 1 ? " was" : "s were", (double)t->scale.scale);
 }
 
-/* Takes what `ask`, dpt_trainer_settle or dpt_trainer_peek, has to tell. */
+/* Takes the results that `ask`, dpt_trainer_settle or dpt_trainer_peek, gives. */
 static enum dpt_status learn(struct dpt_run *run,
                              enum dpt_status (*ask)(struct dpt_trainer *t,
                                                     struct dpt_step_result *since,

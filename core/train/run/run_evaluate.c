@@ -151,7 +151,7 @@ out:
     dpt_str_release(&why);
 }
 
-/* Decides by what data.valid gave, alike on all ranks. Collective. */
+/* Decides by the results on data.valid, alike on all ranks. Collective. */
 static enum dpt_status decide(struct dpt_run *run, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -182,7 +182,7 @@ out:
 }
 
 /* Evaluates a split. stays: with the weights as they are, which may be an average (train.ema); else
- * with what evaluations go by. Collective. */
+ * with those that evaluations use. Collective. */
 static enum dpt_status evaluate(struct dpt_run *run, struct dpt_split *split, bool stays,
                                 struct dpt_metric_sums *sums, struct dpt_scores *scores,
                                 double *seconds, struct dpt_error *err)
@@ -200,7 +200,7 @@ out:
     return status;
 }
 
-/* Ends the run where an evaluation gave what is not a number, as for a step that does, or warns. */
+/* Ends the run if an evaluation gave NaN, or warns, as train.on_nan says. */
 static enum dpt_status check_outputs(const struct dpt_run *run, const struct dpt_split *split,
                                      struct dpt_error *err)
 {

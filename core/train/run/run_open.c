@@ -1,4 +1,4 @@
-/* A run from its job to its first step: the lock, the folder with its files, what it goes on from.
+/* A run from its job to its first step: the lock, the folder with its files, what it resumes from.
  */
 #include <limits.h>
 #include <math.h>
@@ -58,7 +58,7 @@ static int64_t count_checkpoints(const struct dpt_run *run, int64_t there)
     return (int64_t)fmin(saves, (double)(keep >= there ? keep + 1 - there : 1));
 }
 
-/* Says at the start where the disk has no space for what the run will save. By rank 0. Errors: IO
+/* Warns at the start if the disk has no space for what the run will save. By rank 0. Errors: IO
  * (not for one checkpoint). */
 static enum dpt_status check_space(const struct dpt_run *run, const char *path,
                                    struct dpt_error *err)
@@ -74,7 +74,7 @@ static enum dpt_status check_space(const struct dpt_run *run, const char *path,
 
     DPT_TRY(dpt_checkpoint_list(t->job->output, &steps, &there, err));
     free(steps);
-    if (statvfs(path, &disk) != 0 || disk.f_blocks == 0) /* it does not say */
+    if (statvfs(path, &disk) != 0 || disk.f_blocks == 0) /* the system does not report it */
         return DPT_OK;
     space = (double)disk.f_bavail * (double)disk.f_frsize;
     wanted = count_checkpoints(run, (int64_t)there);
@@ -94,7 +94,7 @@ out:
     return status;
 }
 
-/* Opens the run folder with its files: cut back to the step that the run goes on from, or fresh. */
+/* Opens the run folder with its files: cut back to the step that the run resumes from, or new. */
 static enum dpt_status open_folder(struct dpt_run *run, bool overwrite, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -213,9 +213,9 @@ static enum dpt_status write_job(struct dpt_run *run, struct dpt_error *err)
 }
 
 /*
- * How often the log tells of steps and of epochs. `auto` gives a short run ten lines at least. Each
- * epoch is told of, but where there are many that are shorter than the steps between two lines:
- * then as often as there are lines; a person is told so from fewer epochs on than metrics.jsonl.
+ * Chooses how often the log reports steps and epochs. `auto` gives a short run ten lines at least.
+ * Each epoch is reported, unless there are many that are shorter than the steps between two lines:
+ * then they are as rare as lines. In the log this starts at fewer epochs than in metrics.jsonl.
  */
 static void choose_lines(struct dpt_run *run)
 {
@@ -314,7 +314,7 @@ out:
     return status;
 }
 
-/* Does what an --overwrite that was broken off left to do: the run before may go once the present
+/* Completes an --overwrite that was interrupted: the previous run may be deleted once the present
  * one has a checkpoint, or has ended. */
 static enum dpt_status tidy(const char *folder, struct dpt_error *err)
 {
@@ -376,7 +376,7 @@ enum dpt_status dpt_run_take_lock(struct dpt_run *run, const struct dpt_comm *co
         first = dpt_lock_take(&run->lock, folder, comm->host, log, err);
     if (comm->world.rank == 0 && first == DPT_OK)
         first = tidy(folder, err);
-    /* It concerns all, so the message need not say that rank 0 found out. */
+    /* The failure concerns all ranks, so the message need not name rank 0, which found it. */
     DPT_TRY(dpt_group_broadcast(&comm->world, 0, &first, sizeof first, err));
     DPT_TRY(dpt_group_agree(&comm->world, first, err));
 out:

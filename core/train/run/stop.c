@@ -25,7 +25,7 @@ static const struct {
                {SIGHUP, "SIGHUP", false}};
 
 /*
- * Who asks once is heard several times: SLURM, systemd and `timeout` send their signal to each
+ * One request arrives as several signals: SLURM, systemd and `timeout` send their signal to each
  * process of a group, and srun and mpirun pass theirs on to the ranks, mpirun a second later.
  */
 static const double ECHO_SECONDS = 2;
@@ -59,7 +59,7 @@ void dpt_stop_catch(void)
     struct sigaction action = {.sa_handler = note, .sa_flags = SA_RESTART}, before;
 
     sigemptyset(&action.sa_mask);
-    if (getenv(DPT_LAUNCHED_VARIABLE) != NULL) { /* an mpirun whose own are blocked started it */
+    if (getenv(DPT_LAUNCHED_VARIABLE) != NULL) { /* its mpirun has them blocked */
         sigset_t blocked;
 
         sigemptyset(&blocked);
@@ -145,7 +145,8 @@ static time_t slurm_end(void)
         return (time_t)atoll(end);
     if (!slurm_job(id, sizeof id))
         return -1;
-    /* Whatever form of time the user likes to see; and SLURM's controller may be slow, or gone. */
+    /* The user's environment may change how times are printed; and SLURM's controller may be slow,
+     * or gone. */
     snprintf(command, sizeof command,
              "TZ=UTC0 SLURM_TIME_FORMAT=standard timeout 10 squeue -h -j %s -o %%e 2>/dev/null",
              id);
@@ -162,7 +163,7 @@ double dpt_stop_deadline(double max_time)
     if (max_time > 0)
         deadline = now - dpt_process_age() + max_time;
     left = difftime(end, time(NULL));
-    /* An end in the past is that of another job, whose environment a terminal has kept. */
+    /* An end in the past belongs to an earlier job whose environment a terminal has kept. */
     if (end != (time_t)-1 && left > 0 && dpt_now() + left < deadline)
         deadline = dpt_now() + left;
     return deadline;

@@ -18,7 +18,7 @@ void dpt_stop_catch(void);
 /* Gives the signals their usual effect again, for what is not ended by requests: one that came
  * since dpt_stop_catch ends the process now. */
 void dpt_stop_release(void);
-/* What the request was for is done: no signal changes the exit code any more. */
+/* To be called once the request is fulfilled: no signal changes the exit code any more. */
 void dpt_stop_done(void);
 /* Whether a signal that comes now, after one at `first` (dpt_now), is the same request once more.
  * For signal handlers. */
@@ -31,8 +31,8 @@ const char *dpt_stop_name(int signal);
 
 /*
  * The moment, by dpt_now, at which this process should have ended: the earlier of `max_time`
- * seconds (0: none) after its start and the end of the SLURM job (SLURM_JOB_END_TIME or, where that
- * is not set, what squeue says); INFINITY where there is neither.
+ * seconds (0: none) after its start and the end of the SLURM job (SLURM_JOB_END_TIME or, if that is
+ * not set, what squeue reports); INFINITY if there is neither.
  */
 double dpt_stop_deadline(double max_time);
 

@@ -90,8 +90,8 @@ void dpt_trainer_hash_replica(struct dpt_trainer *t)
     t->arenas.hashed_step = t->progress.step + 1;
 }
 
-/* Names the ranks that differ from the majority, or all where there is none: of two ranks that
- * differ nobody can say which is right. */
+/* Names the ranks that differ from the majority, or all if there is none: if two ranks differ,
+ * either may be right. */
 static enum dpt_status fail_replicas(const struct dpt_trainer *t, uint64_t common, bool majority,
                                      struct dpt_error *err)
 {
@@ -138,7 +138,7 @@ enum dpt_status dpt_trainer_check_replicas(const struct dpt_trainer *t, struct d
     }
     if (most < size)
         status = fail_replicas(t, common, most * 2 > size, err);
-    /* The replicas of each part of the model found out by themselves. */
+    /* Each part's replicas compared only among themselves: now all ranks agree on the result. */
     status = dpt_group_agree(&t->mesh.model_group.world, status, err);
 out:
     return status;

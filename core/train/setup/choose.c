@@ -10,7 +10,7 @@ static const char *const names[] = {DPT_DEVICE_KINDS(DPT_LIST_WORD)};
 
 /* --- what this build has ---------------------------------------------------------------------- */
 
-/* The first backend that computes on devices, or on processors; NULL: there is none. */
+/* The first backend that computes on devices, or on CPUs; NULL: there is none. */
 static const struct dpt_backend *find(bool devices)
 {
     size_t i = 0;
@@ -150,7 +150,7 @@ static void warn_shared(const struct dpt_comm *comm, struct dpt_log *log,
         dpt_log_warn(log, "%s: one rank a GPU is quickest", text);
 }
 
-/* Rank 0's warning why `auto` computes on processors although there are GPUs. */
+/* Rank 0's warning why `auto` computes on CPUs although there are GPUs. */
 static void warn_missing(const struct dpt_comm *comm, struct dpt_log *log,
                          const struct dpt_rank_gpu *all, bool *without)
 {

@@ -24,17 +24,17 @@ int dpt_choose_count(enum dpt_device_kind kind);
 
 /* The GPU of a rank, known to all ranks. */
 struct dpt_rank_gpu {
-    bool usable;                 /* it has a GPU and selected it */
-    int count;                   /* of the GPUs that its driver reports */
-    struct dpt_device_info info; /* of the selected one */
+    bool usable;                 /* the rank has a GPU and selected it */
+    int count;                   /* GPUs that its driver reports */
+    struct dpt_device_info info; /* the selected GPU's */
     char why[400];               /* why it is not usable */
 };
 
 /*
- * Collective over comm->world; all ranks choose the same backend. `auto` means the GPU where every
+ * Collective over comm->world; all ranks choose the same backend. `auto` means the GPU if every
  * rank has one, else the CPU, with a warning that names the ranks without one if others have one.
  * Ranks that share a GPU give a warning. *device: out, the number of this rank's. *all: out,
- * [ranks], to be freed by the caller, also after a failure; NULL where no rank has a GPU. Errors:
+ * [ranks], to be freed by the caller, also after a failure; NULL if no rank has a GPU. Errors:
  * BAD_JOB: this build has no such backend, or a rank has no GPU.
  */
 enum dpt_status dpt_choose_backend(const struct dpt_comm *comm, enum dpt_device_kind kind,
@@ -52,13 +52,13 @@ const char *dpt_choose_name_ranks(const struct dpt_comm *comm, const bool *is, c
 
 /*
  * --- numerics.c: whether all ranks compute with the same numerics. Another version of a library,
- * or the same one on a processor with other instructions, adds in another order: then results
- * depend on which rank computed what. `reproducible` promises that they do not, so such ranks are
- * an error there and a warning elsewhere.
+ * or the same version on a CPU with other instructions, adds in another order: then results depend
+ * on which rank computed what. `reproducible` promises that they do not, so such ranks are an error
+ * there and a warning elsewhere.
  */
 
 /* Limits this process to the instruction set of the job (device.isa), before anything is computed.
- * Errors: BAD_JOB: the processor does not have it, or the library knows no limit. */
+ * Errors: BAD_JOB: the CPU does not have it, or the library knows no limit. */
 enum dpt_status dpt_numerics_limit(const struct dpt_backend *backend, const struct dpt_job *job,
                                    struct dpt_error *err);
 /* Checks that the backend has the job's precision. Errors: BAD_JOB. */

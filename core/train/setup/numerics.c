@@ -87,8 +87,8 @@ static void list_numerics(const struct dpt_comm *comm, const struct numerics *al
     }
 }
 
-/* Says what would make them alike: instructions that all have, where it is these that differ. Of
- * arm64's one is a set, and the others are oneDNN's affair. */
+/* Suggests what would make the ranks alike, if their instructions differ: a set that all have. On
+ * arm64 only one set can be chosen; oneDNN decides on the others. */
 static void advise(const struct numerics *all, int n, struct dpt_str *out)
 {
     int32_t least = all[0].isa, most = all[0].isa;

@@ -1,5 +1,5 @@
 /*
- * parts: how a trainer's parts come and go. For who opens trainers (setup.c), and the engines.
+ * parts: opens and closes a trainer's parts. For setup.c, which opens trainers, and the engines.
  *
  * What has a size of its own for each micro-batch (loaders, team, evaluation, program) is opened
  * again if one does not fit; closing what is not open does nothing.
@@ -59,10 +59,10 @@ void dpt_trainer_close_team(struct dpt_trainer *t);
 /*
  * program.c.
  *
- * Where a backend may compute the same in several ways, which differ in their bits, it says which
- * it took (t->model.plans). All ranks take rank 0's, and a run that goes on takes those of its
- * checkpoint, whatever would be chosen today: so neither another rank, nor a timing, nor a lost
- * cache changes the bytes of a run.
+ * If a backend can compute the same in several ways, whose bits differ, it records which it took
+ * (t->model.plans). All ranks take rank 0's, and a resumed run takes those of its checkpoint,
+ * whatever would be chosen today: so neither another rank, nor a timing, nor a lost cache changes
+ * the bytes of a run.
  */
 
 /* Builds the graph, on the first set's shape. The other sets must have that shape too, and targets
@@ -81,9 +81,9 @@ enum dpt_status dpt_trainer_open_program(struct dpt_trainer *t, const char *plan
 void dpt_trainer_close_program(struct dpt_trainer *t);
 
 /*
- * Collective. Ranks whose plans are not these open their program, and what the engine has
- * attached to it, once more with them. plans: of rank 0; NULL or empty: all stays as it is. Where
- * something was attached dpt_trainer_refresh is to follow. Errors: BAD_JOB, RANK.
+ * Collective. Ranks whose plans are not these open their program, and what the engine has attached
+ * to it, once more with them. plans: of rank 0; NULL or empty: all stays as it is. If something was
+ * attached, dpt_trainer_refresh must follow. Errors: BAD_JOB, RANK.
  */
 enum dpt_status dpt_trainer_share_plans(struct dpt_trainer *t, const char *plans,
                                         struct dpt_error *err);

@@ -52,7 +52,7 @@ out:
     return status;
 }
 
-/* The folder that keeps, from one run to the next, what takes long to find out; NULL where the
+/* The folder that keeps, from one run to the next, what takes long to find out; NULL if the
  * environment names none. */
 static const char *cache_folder(char path[PATH_MAX])
 {
@@ -66,8 +66,8 @@ static const char *cache_folder(char path[PATH_MAX])
     return n > 0 && n < PATH_MAX ? path : NULL;
 }
 
-/* Whether opening failed because the device's memory is too small: another mistake would also show
- * where nothing large is allocated. */
+/* Whether opening failed because the device's memory is too small: any other error would also occur
+ * if nothing large were allocated. */
 static bool is_too_large(const struct dpt_trainer *t, const struct dpt_program_spec *spec,
                          enum dpt_status status)
 {

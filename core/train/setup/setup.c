@@ -18,13 +18,13 @@
 /* What a trainer has before its work is divided. */
 static const struct dpt_layout_stage no_stage;
 
-/* Bytes that must be free for the libraries beneath, some of which crash where memory runs out. */
+/* Bytes that must be free for the libraries beneath, some of which crash if memory runs out. */
 enum { RESERVE = 128 << 20 };
 
 /*
- * What a rank cannot do without: its weights, a gradient, the optimizer's slots. A system that
- * promises more memory than it has would kill a rank later, without a word. To be asked before any
- * rank of the node has taken its part.
+ * The bytes that a rank needs in any case: its weights, a gradient, the optimizer's slots. A system
+ * that promises more memory than it has would kill a rank later, without a message. To be called
+ * before any rank of the node has allocated its part.
  */
 static enum dpt_status check_room(const struct dpt_trainer *t, struct dpt_error *err)
 {
@@ -51,7 +51,7 @@ static enum dpt_status build_model(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
-    if (t->data.given == NULL) /* what only predicts is content with more exact numbers */
+    if (t->data.given == NULL) /* for prediction alone more exact numbers will do */
         DPT_TRY(dpt_numerics_precision(t->backend, t->job, err));
     DPT_TRY(dpt_model_of_splits(&t->model, t->job, &t->data, err));
     dpt_layout_settle_norms(t->job, t->data.train.present, &t->model.graph);
@@ -141,8 +141,8 @@ static void close_sized(struct dpt_trainer *t)
 }
 
 /*
- * After a failure of opening, on all ranks: where it is only that a micro-batch of our own choice
- * does not fit on some device, all are to try half of it, and this gives OK. Collective.
+ * After opening failed, on all ranks: if the only cause is that a micro-batch of our own choice
+ * does not fit on some device, gives OK, and all are to try half of it. Collective.
  */
 static enum dpt_status shrink(struct dpt_trainer *t, enum dpt_status mine, enum dpt_status failed,
                               struct dpt_error *err)
@@ -153,7 +153,7 @@ static enum dpt_status shrink(struct dpt_trainer *t, enum dpt_status mine, enum 
     const struct dpt_error first = *err;
     const int32_t micro = t->data.train.sampler.micro;
 
-    if (t->backend->devices == NULL) /* of all ranks alike */
+    if (t->backend->devices == NULL) /* alike on all ranks */
         return failed;
     if (dpt_group_sum_ints(&t->comm->world, &others, &others, 1, err) != DPT_OK || others > 0) {
         *err = first;
@@ -205,8 +205,8 @@ out:
     return status;
 }
 
-/* A fault may be asked for by a variable that was left behind in one rank's environment, so the log
- * of all ranks tells of it. Collective. */
+/* A variable that was left in one rank's environment may ask for a fault, so the log reports it for
+ * all ranks. Collective. */
 static enum dpt_status announce_fault(const struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;

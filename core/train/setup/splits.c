@@ -248,7 +248,8 @@ void dpt_splits_length(const struct dpt_splits *data, const struct dpt_job *job,
     *steps = job->train.steps != 0 ? job->train.steps : job->train.epochs * *steps_per_epoch;
 }
 
-/* A mean over samples none of which counts is nothing: told before the first step, not as NaN. */
+/* A mean over samples none of which counts is undefined: reported before the first step, not as
+ * NaN. */
 static enum dpt_status check_weights(const struct dpt_split *split, struct dpt_error *err)
 {
     const struct dpt_sampler *s = &split->sampler;
@@ -277,7 +278,7 @@ enum dpt_status dpt_trainer_open_loaders(struct dpt_trainer *t, struct dpt_error
         if (!s->present)
             continue;
         DPT_TRY(check_weights(s, err));
-        if (t->stage->number > 0) /* values come from the stage in front of it */
+        if (t->stage->number > 0) /* values come from the stage before it */
             DPT_TRY(dpt_loader_open_labels(&s->loader, &s->form, &s->sampler, replicas->rank,
                                            replicas->size, err));
         else

@@ -67,8 +67,8 @@ static struct dpt_range common(struct dpt_range a, struct dpt_range b)
     return (struct dpt_range){first, last > first ? last : first};
 }
 
-/* What of the floats [at, end) of the whole arena, which are a tensor's, this rank's part of the
- * model has. *from: out, where the first of them is. */
+/* Finds which of the floats [at, end) of the whole arena, which are a tensor's, this rank's part of
+ * the model has. *from: out, where the first of them is. */
 static struct dpt_range part_floats(const struct dpt_trainer *t, int k, size_t at, size_t end,
                                     float **from)
 {
@@ -84,8 +84,8 @@ static struct dpt_range part_floats(const struct dpt_trainer *t, int k, size_t a
     return here;
 }
 
-/* What of them this rank keeps for the others. part: of a tensor that is on all parts the one that
- * keeps it. */
+/* Finds which of those floats this rank keeps for the others. part: the one that keeps a tensor
+ * that is on all parts. */
 static struct dpt_range own_floats(const struct dpt_trainer *t, int k, size_t at, size_t end,
                                    int part, float **from)
 {
@@ -192,8 +192,8 @@ static enum dpt_status scatter(const struct dpt_trainer *t, int k, const float *
     for (int part = 0; part < parts; part++) /* no float is sent twice by a message */
         DPT_TRY(scatter_to_part(t, k, whole, at, end, part, err));
     here = part_floats(t, k, at, end, &to);
-    /* All replicas get what each of them has. Those with one arena of the parameters have it by
-     * now. */
+    /* All replicas get what each of them has. Replicas that share one arena of the parameters have
+     * it by now. */
     if (!has_owners && t->units.weights.bytes == NULL)
         DPT_TRY(dpt_group_broadcast(&dpt_trainer_replicas(t)->world, 0, to,
                                     (size_t)(here.last - here.first) * sizeof *to, err));

@@ -1,10 +1,10 @@
 /*
  * state: what a trainer holds, to and from checkpoints.
  *
- * A checkpoint is what one rank would write. Where ranks keep parts of it (t->layout.streams),
- * rank 0 gathers them and writes it piece by piece, while all ranks wait, and reads and scatters it
- * tensor by tensor; so no rank ever has room for more. Else rank 0 has all of it, copies it, and
- * writes while training goes on.
+ * A checkpoint is what one rank would write. If ranks keep parts of it (t->layout.streams), rank 0
+ * gathers them and writes it piece by piece, while all ranks wait, and reads and scatters it tensor
+ * by tensor; so no rank ever has room for more. Else rank 0 has all of it, copies it, and writes
+ * while training continues.
  */
 #ifndef DPT_TRAIN_STATE_H
 #define DPT_TRAIN_STATE_H
@@ -41,18 +41,18 @@ enum dpt_status dpt_trainer_tensor(const struct dpt_trainer *t, bool gradient, i
 enum dpt_status dpt_trainer_broadcast_params(struct dpt_trainer *t, struct dpt_error *err);
 enum dpt_status dpt_trainer_broadcast_slots(struct dpt_trainer *t, struct dpt_error *err);
 /* All other ranks call it while rank 0 saves a state: it sends rank 0 what this rank keeps for it.
- * Where rank 0 has all it does nothing. Errors: RANK. */
+ * If rank 0 has all, it does nothing. Errors: RANK. */
 enum dpt_status dpt_trainer_give_slots(struct dpt_trainer *t, struct dpt_error *err);
 
 /*
- * Where ranks keep parts (t->layout.streams), rank 0 reads a checkpoint into address space for
- * the whole model, which is there from open to close: `state` gets it in place of its own arenas,
- * and gives each tensor away at once. On other ranks, and elsewhere, both do nothing. Errors: RANK.
+ * If ranks keep parts (t->layout.streams), rank 0 reads a checkpoint into address space for the
+ * whole model, which is there from open to close: `state` gets it in place of its own arenas, and
+ * gives each tensor away at once. On other ranks, and elsewhere, both do nothing. Errors: RANK.
  */
 enum dpt_status dpt_trainer_open_whole(const struct dpt_trainer *t, struct dpt_state *state,
                                        struct dpt_error *err);
-/* Collective there, once rank 0 has read such a state or failed: the others take from it what they
- * keep of each tensor that it reads. Elsewhere it does nothing. Errors: RANK. */
+/* If ranks keep parts, collective once rank 0 has read such a state or failed: the others take from
+ * it what they keep of each tensor that it reads. Else it does nothing. Errors: RANK. */
 enum dpt_status dpt_trainer_follow(const struct dpt_trainer *t, struct dpt_error *err);
 void dpt_trainer_close_whole(const struct dpt_trainer *t, struct dpt_state *state);
 
@@ -68,8 +68,8 @@ enum dpt_status dpt_trainer_share_params(struct dpt_trainer *t, enum dpt_status 
 enum dpt_status dpt_trainer_check_columns(const struct dpt_trainer *t,
                                           const struct dpt_checkpoint *file, struct dpt_error *err);
 /* Collective. Loads the parameters of a checkpoint on rank 0 and broadcasts them. path: a file, or
- * a run folder (dpt_checkpoint_resolve). how: DPT_LOAD_ANY and those behind it. Logs that an
- * average was taken. */
+ * a run folder (dpt_checkpoint_resolve). how: DPT_LOAD_ANY and those after it. Logs that an average
+ * was taken. */
 enum dpt_status dpt_trainer_load_params(struct dpt_trainer *t, const char *path, unsigned how,
                                         struct dpt_error *err);
 

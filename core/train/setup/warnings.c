@@ -74,8 +74,8 @@ static const struct dpt_graph_node *lone_norm(const struct dpt_graph *graph, int
     return NULL;
 }
 
-/* The micro-batch next to the present one with which no batch norm gets one sample alone, smaller
- * if there is one; 0: there is none. */
+/* The size of micro-batch closest to the present one with which no batch norm gets a single sample,
+ * smaller if possible; 0: there is none. */
 static int32_t micro_without(const struct dpt_graph *graph, int32_t now, int32_t whole,
                              int32_t last)
 {
@@ -90,7 +90,7 @@ static int32_t micro_without(const struct dpt_graph *graph, int32_t now, int32_t
     return 0;
 }
 
-/* Warns where a batch norm gets a single number of each channel, which is its own mean. */
+/* Warns if a batch norm gets a single number of each channel, which is its own mean. */
 static void warn_lone(const struct dpt_graph *graph, const struct dpt_sampler *s,
                       struct dpt_log *log)
 {
@@ -117,11 +117,11 @@ static void warn_lone(const struct dpt_graph *graph, const struct dpt_sampler *s
                  node->name, what, cure);
 }
 
-/* Names of classes that do not name each class. */
+/* Warns of class names that are not distinct. */
 static void warn_names(const struct dpt_trainer_model *model, const struct dpt_called *called,
                        struct dpt_log *log)
 {
-    enum { MOST = 4096 }; /* that are compared, each with each */
+    enum { MOST = 4096 }; /* names compared, each with each */
     const size_t outputs = (size_t)dpt_graph_outputs(&model->graph);
     const char *const *names = called->at;
 

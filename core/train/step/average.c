@@ -20,7 +20,7 @@ static float *average_of(const struct dpt_trainer *t)
     return t->arenas.slot[t->arenas.slots - 1];
 }
 
-/* The floats of the average that this rank writes: those that it owns, or its part of slots that a
+/* The floats of the average that this rank writes: those it owns, or its part of slots that the
  * node has once. */
 static struct dpt_slice written(const struct dpt_trainer *t)
 {
@@ -29,7 +29,7 @@ static struct dpt_slice written(const struct dpt_trainer *t)
 
     if (t->arenas.shared.bytes != NULL)
         dpt_thread_part(own.end, replicas->node.rank, replicas->node.size, &own.begin, &own.end);
-    else if (t->reduction.type != NULL) /* else a device steps, which has all on each rank */
+    else if (t->reduction.type != NULL) /* else a device takes the steps: each rank has all */
         own = t->reduction.type->slice(t, replicas->world.rank);
     return own;
 }
@@ -55,7 +55,7 @@ static void exchange(float *a, float *b, size_t n)
     }
 }
 
-/* Gives all ranks the owners' weights, as behind an update. */
+/* Gives all ranks the owners' weights, as after an update. */
 static enum dpt_status share(struct dpt_trainer *t, struct dpt_slice own, struct dpt_error *err)
 {
     float *const shared = t->reduction.type->weights(t);

@@ -15,7 +15,7 @@
 bool dpt_average_is_kept(const struct dpt_trainer *t);
 /* The share that a step's weights have in it; 0: there is none. */
 double dpt_average_share(const struct dpt_trainer *t);
-/* Where no update was made yet, sets what this rank keeps of it to the weights, which may just have
+/* If no update was made yet, sets what this rank keeps of it to the weights, which may just have
  * been loaded. Engines call it with each refresh. */
 void dpt_average_begin(struct dpt_trainer *t);
 /*

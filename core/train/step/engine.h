@@ -33,7 +33,7 @@ struct dpt_engine {
     enum dpt_status (*evaluate)(struct dpt_trainer *t, struct dpt_split *split,
                                 struct dpt_metric_sums *total, struct dpt_error *err);
     double (*waited)(const struct dpt_trainer *t);
-    /* NULL where each step is complete when `step` returns. gradient: also fetch the gradient. */
+    /* NULL if each step is complete when `step` returns. gradient: also fetch the gradient. */
     enum dpt_status (*settle)(struct dpt_trainer *t, struct dpt_step_result *since,
                               struct dpt_error *err);
     enum dpt_status (*peek)(struct dpt_trainer *t, struct dpt_step_result *since,

@@ -14,14 +14,14 @@
  * then each output's sums of absolute and of squared errors. */
 enum { LOSS, CORRECT, SAMPLES, WEIGHT, NONFINITE, FIRST, SUMS };
 
-enum { COLUMNS = 79 }; /* of a line for a person */
+enum { COLUMNS = 79 }; /* length of a line for a person */
 
 struct eval_work {
     struct dpt_trainer *t;
     struct dpt_split *split;
     struct dpt_step_view view;
     int64_t micros; /* micro-batches of a whole step */
-    size_t sums;    /* of a micro-batch */
+    size_t sums;    /* sums per micro-batch */
     int32_t outputs;
     struct dpt_said said; /* width 0: nothing is kept of each sample */
 };
@@ -196,8 +196,7 @@ static void keep(struct eval_work *w, int32_t micro_batch, const struct dpt_batc
         add_errors(w, batch, outputs, sums + SUMS);
 }
 
-/* Does the same with what an evaluation's pass gave (struct dpt_runner_pass), where this rank has
- * the outputs. */
+/* Keeps what an evaluation's pass gave (struct dpt_runner_pass), if this rank has the outputs. */
 static enum dpt_status take(void *arg, int thread, int32_t micro_batch,
                             const struct dpt_batch *batch, const float *value, size_t floats,
                             const struct dpt_metric_sums *metric_sums, struct dpt_error *err)
@@ -211,8 +210,8 @@ static enum dpt_status take(void *arg, int thread, int32_t micro_batch,
     return DPT_OK;
 }
 
-/* Evaluates this rank's part of the split. A rank that failed goes on, as others may need it for
- * theirs: alone it has no more to do in a step. */
+/* Evaluates this rank's part of the split. A rank that failed continues, as others may need it for
+ * theirs; a single rank skips the rest of the step. */
 static enum dpt_status evaluate_rank(struct eval_work *w, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -273,7 +272,7 @@ static void decide(struct eval_work *w, struct dpt_metric_sums *total)
     }
 }
 
-/* Finds, on rank 0, the threshold of the positive class that gives the wished recall. */
+/* Finds, on rank 0, the threshold of the positive class that gives the requested recall. */
 static enum dpt_status find_threshold(const struct eval_work *w, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -292,7 +291,7 @@ out:
     return status;
 }
 
-/* Computes, on rank 0, the scores of classes or labels, and the confusion of these unless they are
+/* Computes, on rank 0, the scores of classes or labels, and their confusion matrix unless they are
  * too many. */
 static enum dpt_status score_classes(struct eval_work *w, struct dpt_metric_sums *total,
                                      struct dpt_error *err)
@@ -334,7 +333,7 @@ static enum dpt_status score(struct eval_work *w, struct dpt_metric_sums *total,
 {
     double *errors = w->t->sums + SUMS;
 
-    if (w->t->nonfinite.samples > 0) { /* numbers cannot be compared with what is none */
+    if (w->t->nonfinite.samples > 0) { /* scores need finite outputs */
         dpt_free(w->t->classes);
         w->t->classes = NULL;
         return DPT_OK;

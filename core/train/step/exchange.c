@@ -1,9 +1,8 @@
-/* Synchronized batch norms: what such a norm sums over all micro-batches of a step is exchanged.
- *
- * What a rank has for an exchange are the sums of the blocks of the tree over micro-batch numbers
- * (core/comm/tree.h) that are its own: those of each of its runs. Each is a number on one rank and
- * zero on the others, so MPI's sum of them is exact, and all ranks join them in the same order: the
- * same bits on any number of ranks and threads. */
+/* Synchronized batch norms: ranks exchange what such a norm sums over all micro-batches of a step.
+ * A rank exchanges the sums of its own blocks of the tree over micro-batch numbers
+ * (core/comm/tree.h): those of each of its runs. Each sum is a number on one rank and zero on the
+ * others, so MPI's sum is exact, and all ranks join them in the same order: the same bits on any
+ * number of ranks and threads. */
 #include <string.h>
 
 #include "core/backend/norm_sums.h"
@@ -11,14 +10,14 @@
 
 /* A run of a rank's micro-batches, and its blocks, in the order of all ranks' micro-batches. */
 struct place {
-    int32_t k; /* which of the rank's runs */
+    int32_t k; /* the run's number in its rank */
     int rank;
     int32_t first, last;
     struct dpt_block blocks[DPT_TREE_BLOCKS];
     int32_t n;
 };
 
-/* Goes on to the next run; begins with a rank of -1. Gives false behind the last one. */
+/* Moves to the next run; begins with a rank of -1. Gives false after the last one. */
 static bool next_run(const struct dpt_share *share, struct place *p)
 {
     const int ranks = share->replicas;
@@ -101,7 +100,7 @@ static int64_t write_blocks(const struct dpt_runner *r, const struct dpt_norm_su
         if (own)
             join_flights(r, &p, &sums);
         for (int32_t k = 0; k < p.n; k++, to += width)
-            for (size_t i = 0; i < width; i++) /* a zero has no sign, as behind a sum over ranks */
+            for (size_t i = 0; i < width; i++) /* a zero has no sign, as after a sum over ranks */
                 to[i] = own ? 0 + sums.value[k][i] : 0;
     }
     return n;

@@ -3,7 +3,7 @@
 #include "core/train/step/step.h"
 #include "core/train/team.h"
 
-/* Fills this thread's part of each of n micro-batches, one behind the other in the first one's
+/* Fills this thread's part of each of n micro-batches, one after the other in the first one's
  * buffer. */
 static enum dpt_status fill_part(struct dpt_trainer *t, int thread,
                                  const struct dpt_step_view *view, int32_t micro_batch, int32_t n,

@@ -111,7 +111,7 @@ static void search_gradients(void *arg, int thread)
     }
 }
 
-/* By which statistics norms went in the search, where that is not those of the step. */
+/* The statistics that norms used in the search, if not those of the step. */
 static const char *by_statistics(const struct dpt_trainer *t, const struct finding *f)
 {
     const struct dpt_graph *graph = &t->model.graph;
@@ -203,8 +203,8 @@ static bool is_finite_here(const struct dpt_trainer *t, const struct dpt_tensor 
     return true;
 }
 
-/* Collective, where all values are finite. Finds the tensor whose part of the step's sum is not, in
- * the order of bad_tensor. Who gave it the sum does not say. */
+/* Collective, if all values are finite. Finds the tensor whose part of the step's sum is not, in
+ * the order of bad_tensor. The sum does not show which rank gave it. */
 static enum dpt_status search_sum(struct search *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -226,9 +226,9 @@ out:
     return status;
 }
 
-/* Collective. Goes forward once more, where ranks have parts of the weights, and finds the first of
- * this rank's micro-batches whose values are not finite or, where none has any, what of the sum is
- * not. */
+/* Collective. If ranks have parts of the weights, computes forward once more and finds the first of
+ * this rank's micro-batches whose values are not finite or, if there is none, the part of the sum
+ * that is not. */
 static enum dpt_status search_parts(struct search *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;

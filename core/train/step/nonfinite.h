@@ -14,8 +14,8 @@
 enum dpt_status dpt_trainer_find_nonfinite(struct dpt_trainer *t, const struct dpt_step_view *view,
                                            float *gradient, struct dpt_error *err);
 
-/* Fails where samples of the last evaluation, which was of this split, have outputs that are not
- * finite: says how many, and names the first. Alike on all ranks. Errors: FAILED. */
+/* Fails if samples of the last evaluation, which was of this split, have outputs that are not
+ * finite: reports how many, and names the first. All ranks get the same result. Errors: FAILED. */
 enum dpt_status dpt_trainer_check_outputs(const struct dpt_trainer *t,
                                           const struct dpt_split *split, struct dpt_error *err);
 

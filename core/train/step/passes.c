@@ -47,7 +47,7 @@ static enum dpt_status train(struct dpt_runner *r, int thread, int32_t i, int32_
         dpt_step_sum(t, r->share.all, begin, end, i, n, &batch);
         range.end = tail.begin = (size_t)dpt_trainer_graph(t)->arena;
     }
-    if (i == batch.before && i + n == r->share.all) /* it is the whole step */
+    if (i == batch.before && i + n == r->share.all) /* the batch is the whole step */
         batch.squares = t->reduction.squares;
     if (leads)
         memset(worker->own, 0, (size_t)n * sizeof worker->own[0]);
@@ -68,7 +68,7 @@ static enum dpt_status train(struct dpt_runner *r, int thread, int32_t i, int32_
     if (!batch.more)
         t->reduction.type->done(t, thread, i - batch.before, batch.before + n, worker->target,
                                 range, keeps ? NULL : worker->own);
-    dpt_profile_mark(t->profile, thread, DPT_SPAN_REDUCTION); /* it may add up in `done` */
+    dpt_profile_mark(t->profile, thread, DPT_SPAN_REDUCTION); /* `done` may add up gradients */
 out:
     return status;
 }
@@ -187,7 +187,7 @@ static void prepare(struct dpt_runner *r, int worker, int32_t k, int32_t i, int3
         flight->pass.gradient = flight->extra - graph->floats;
 }
 
-/* Fills in, behind the first stage, what is to be said of n micro-batches' samples. */
+/* Fills in, in stages after the first, the labels or targets of n micro-batches' samples. */
 static enum dpt_status fill_labels(struct dpt_runner *r, int32_t i, int32_t n,
                                    struct dpt_batch_buffer *buffer, struct dpt_batch *batch,
                                    struct dpt_error *err)
@@ -214,8 +214,8 @@ out:
     return status;
 }
 
-/* Fills in n micro-batches, one behind the other. A team's threads each fill a part of the
- * samples. */
+/* Fills in n micro-batches, one after the other. Each thread of a team fills some of the samples.
+ */
 static enum dpt_status fill(struct dpt_runner *r, int thread, int32_t i, int32_t n,
                             struct dpt_step_flight *flight, struct dpt_error *err)
 {
@@ -288,7 +288,7 @@ out:
     return status;
 }
 
-/* Hands over what n micro-batches gave behind the learned floats: the state's part of their
+/* Hands over what n micro-batches gave after the learned floats: the state's part of their
  * gradient, and their metric sums. */
 static void hand_over(struct dpt_runner *r, int thread, int32_t i, int32_t n,
                       const struct dpt_step_flight *flight)
@@ -307,7 +307,7 @@ static void hand_over(struct dpt_runner *r, int thread, int32_t i, int32_t n,
     t->reduction.type->done(t, thread, i, n, whole, extra, flight->metric_sums);
 }
 
-/* Goes backward, by the threads of a team or by one alone. The first one of them adds up. */
+/* Computes backward, on the threads of a team or on one alone. The first thread adds up. */
 static enum dpt_status backward(struct dpt_runner *r, int thread, int32_t i, int32_t n,
                                 const struct dpt_step_flight *flight, struct dpt_error *err)
 {

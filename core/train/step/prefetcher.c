@@ -22,9 +22,9 @@ struct filler {
 };
 
 /*
- * Staging buffers are used in turn: the thread fills staging buffer `filled % staging_buffers`
+ * Staging buffers are used round-robin: the thread fills staging buffer `filled % staging_buffers`
  * while filled - released < staging_buffers; next() waits for staging buffer `taken %
- * staging_buffers`. All under the lock but for the item being filled and the one that was taken.
+ * staging_buffers`. The lock guards all but the item being filled and the one that was taken.
  */
 struct dpt_prefetcher {
     struct dpt_prefetcher_spec spec;

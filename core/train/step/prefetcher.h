@@ -2,12 +2,12 @@
  * prefetcher: the samples of the next steps, in the memory that a device reads them from.
  *
  * A thread takes step after step from the loader, fills the staging buffers of a device's steps
- * (core/backend/steps.h) in turn and sends them to the device, so that the device does not wait for
- * samples as long as they can be read fast enough. Samples that must be decoded are filled by
- * several threads. Where the samples lie on the device already, only their numbers, targets and
- * what was drawn to augment them go that way. A failure is returned with the step that it belongs
- * to. The loader belongs to this thread from the first call of next to a pause. All functions are
- * called by one thread.
+ * (core/backend/steps.h) round-robin and sends them to the device, so that the device does not wait
+ * for samples as long as they can be read fast enough. Samples that must be decoded are filled by
+ * several threads. If the samples are on the device already, it sends only their numbers, targets
+ * and what was drawn to augment them. A failure is returned with the step that it belongs to. The
+ * loader belongs to this thread from the first call of next to a pause. All functions are called by
+ * one thread.
  */
 #ifndef DPT_TRAIN_PREFETCHER_H
 #define DPT_TRAIN_PREFETCHER_H
@@ -21,7 +21,7 @@ struct dpt_prefetcher_spec {
     struct dpt_loader *loader;         /* borrowed, as all here */
     const struct dpt_batch_form *form; /* the loader's */
     int32_t micro;
-    int threads; /* that fill a staging buffer together, at least 1 */
+    int threads; /* threads that fill a staging buffer together, at least 1 */
     int staging_buffers;
     const struct dpt_backend_steps *type;
     void *steps; /* whose staging buffers these are */

@@ -56,7 +56,7 @@ static enum dpt_status make_lists(struct dpt_runner *r, struct dpt_error *err)
         for (int which = 0; which < 2 && steps > 0; which++) {
             const int64_t step = which == 0 ? 0 : steps - 1;
 
-            DPT_TRY(make_list(r, s, step, true, err)); /* of train: the search for a NaN */
+            DPT_TRY(make_list(r, s, step, true, err)); /* training: for the search for a NaN */
             if (s == train)
                 DPT_TRY(make_list(r, s, step, false, err));
         }
@@ -83,8 +83,8 @@ out:
     return status;
 }
 
-/* Opens the micro-batches in flight. The first one of a worker uses the worker's buffer. A stage
- * behind the first one reads no samples, only what is to be said of them. */
+/* Opens the micro-batches in flight. The first one of a worker uses the worker's buffer. Stages
+ * after the first read no samples, only what is known of them. */
 static enum dpt_status open_flights(struct dpt_runner *r, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -189,7 +189,7 @@ static enum dpt_status run_collective(struct dpt_runner *r, const struct dpt_act
     return status;
 }
 
-/* Collective where layers are divided: the ranks that compute a pass together all do, or none. */
+/* Collective if layers are divided: of the ranks that compute a pass together all do, or none. */
 static enum dpt_status agree(const struct dpt_runner *r, const struct dpt_action_type *type,
                              enum dpt_status status, struct dpt_error *err)
 {
@@ -239,7 +239,7 @@ static enum dpt_status run_step(struct dpt_runner *r, const struct dpt_split *sp
                                 const struct dpt_runner_pass *infers, int64_t step,
                                 enum dpt_status status, struct dpt_error *err)
 {
-    /* Whatever its number, a full training step is like the one before. */
+    /* Every full training step has the same share and list. */
     const bool full = infers == NULL && step < r->t->steps_per_epoch - 1;
     int32_t rounds;
 

@@ -2,9 +2,9 @@
  * runner: takes a rank's micro-batches of a step through a list of actions (actions.h).
  *
  * It does once what every way of dividing the work needs: it finds which micro-batches a worker
- * takes, keeps what is in flight, notes for the watchdog what is waited for,
- * and counts that time. A rank that fails takes part in all actions that are collective, whatever
- * it has to give, and says so with the step's flags. Messages are the main thread's.
+ * takes, keeps what is in flight, notes for the watchdog what is waited for, and counts that time.
+ * A rank that fails takes part in all collective actions, whatever it has to give, and reports the
+ * failure with the step's flags. Only the main thread sends messages.
  *
  * What one stage sends another lies in the program's own buffers on both sides, as every rank's
  * program lays them out alike.
@@ -24,7 +24,7 @@ enum dpt_status dpt_runner_open(struct dpt_runner **runner, struct dpt_trainer *
                                 struct dpt_error *err);
 void dpt_runner_close(struct dpt_runner *runner);
 
-/* Collective where the list is. Computes this rank's micro-batches of the next step, for which the
+/* Collective if the list is. Computes this rank's micro-batches of the next step, for which the
  * reduction has begun (gradient_reduction.h). status: this rank's so far; where it failed, view is
  * not read and nothing is computed. Gives the rank's own status, which the others do not know yet.
  * Errors: as dpt_trainer_step's. */
@@ -52,7 +52,7 @@ struct dpt_runner_pass {
      * -1; NULL: nobody asks. Of a model that is computed at once it is not set. */
     struct dpt_nonfinite *nonfinite;
 };
-/* Collective where the list is. step: of the split. status, and what it gives: as above. */
+/* Collective if the list is. step: of the split. status, and what it gives: as above. */
 enum dpt_status dpt_runner_infer(struct dpt_runner *runner, const struct dpt_runner_pass *pass,
                                  int64_t step, enum dpt_status status, struct dpt_error *err);
 

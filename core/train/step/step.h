@@ -14,9 +14,8 @@ struct dpt_step_flight {
     struct dpt_batch batch;
     struct dpt_pass pass;
     struct dpt_metric_sums metric_sums[DPT_GROUP_MOST];
-    float *
-        extra; /* behind the learned floats of its gradient: for the running statistics, the tail */
-    double *sums; /* [2][channels]: of the synchronized norm at which it stands; else NULL */
+    float *extra; /* after its gradient's learned floats: for the running statistics, the tail */
+    double *sums; /* [2][channels]: of the synchronized norm that it has reached; else NULL */
     struct dpt_sending forward, back;
 };
 
@@ -38,7 +37,7 @@ struct dpt_runner {
     float *extras;                   /* the flights' */
     double *sums;                    /* the flights' */
     double *exchanged;               /* [blocks][2][channels]: of the whole step, of all ranks */
-    int64_t exchanges;               /* so far in this step */
+    int64_t exchanges;               /* in this step so far */
 
     /* The step that is taken. */
     const struct dpt_split *split;
@@ -46,7 +45,7 @@ struct dpt_runner {
     const struct dpt_runner_pass *infers; /* NULL: it trains */
     struct dpt_share share;
     const struct dpt_actions *list;
-    bool full; /* these are of a full training step */
+    bool full; /* the list and share are of a full training step */
     const struct dpt_action *action;
     bool failed; /* this rank has */
     double waited;
@@ -85,8 +84,8 @@ enum dpt_status dpt_trainer_train(struct dpt_trainer *t, int thread,
                                   const struct dpt_step_view *view, int32_t micro_batch, int32_t n,
                                   struct dpt_batch *batch, float *gradient, bool add,
                                   struct dpt_metric_sums *metric_sums, struct dpt_error *err);
-/* Does the first part of that: loads them for this thread, or for a team, into a buffer that has
- * room for them. */
+/* Only loads the micro-batches, for this thread or for a team, into a buffer that has room for
+ * them. */
 enum dpt_status dpt_trainer_fill(struct dpt_trainer *t, int thread,
                                  const struct dpt_step_view *view, int32_t micro_batch, int32_t n,
                                  struct dpt_batch_buffer *buffer, struct dpt_batch *batch,

@@ -24,8 +24,8 @@ int32_t dpt_audit_hashes(const struct dpt_trainer *t)
     return ARENAS * (t->model.graph.n_tensors + 1);
 }
 
-/* One of the two arenas, and the learned floats of which this rank tells; of the state the first of
- * the replicas tells. */
+/* One of the two arenas, and the learned floats that this rank hashes; the first of the replicas
+ * hashes the state. */
 struct source {
     const float *learned, *state;
     size_t begin, end; /* of the learned floats */
@@ -44,8 +44,8 @@ static struct source source_of(const struct dpt_trainer *t, int k)
                            .has_state = replica == 0};
 }
 
-/* Hashes what this rank has of a tensor, with the zeros behind it: as a part of the whole arena,
- * and as a part of the tensor. */
+/* Hashes what this rank has of a tensor, with the zeros after it: as a part of the whole arena, and
+ * as a part of the tensor. */
 static void hash_tensor(const struct dpt_trainer *t, int32_t number, const struct source *source,
                         uint64_t *of_arena, uint64_t *of_tensor)
 {
@@ -64,7 +64,7 @@ static void hash_tensor(const struct dpt_trainer *t, int32_t number, const struc
     }
     if (begin >= end)
         return;
-    first = (size_t)own->first + (begin - at); /* of the tensor's floats */
+    first = (size_t)own->first + (begin - at); /* counted in the tensor's floats */
     *of_tensor += dpt_hash_floats(x + begin, end - begin, first);
     *of_arena += dpt_hash_floats(x + begin, end - begin, (uint64_t)whole->offset + first);
     if (first + (end - begin) == (size_t)whole->count)
@@ -171,7 +171,7 @@ static void close_reader(struct reader *r)
     free(r->line);
 }
 
-/* The next tensor of a line: its name and two hashes. Returns what is behind it, or NULL at the
+/* The next tensor of a line: its name and two hashes. Returns the text after it, or NULL at the
  * end. */
 static const char *next_layer(const char *at, char name[DPT_NAME], char hash[2][DIGITS + 1])
 {
@@ -186,7 +186,7 @@ static const char *next_layer(const char *at, char name[DPT_NAME], char hash[2][
     return at + used;
 }
 
-/* Says where two lines of one step part: a gradient first, since it makes the weights. */
+/* Reports where two lines of one step differ: a gradient first, since it makes the weights. */
 static void describe_difference(const struct reader *a, const struct reader *b,
                                 struct dpt_str *summary)
 {

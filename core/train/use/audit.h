@@ -1,7 +1,7 @@
 /*
  * audit: fingerprints of every step, and where two runs first differ.
  *
- * With log.hashes rank 0 writes hashes.jsonl, a line a step:
+ * With log.hashes rank 0 writes hashes.jsonl, one line per step:
  *
  *   {"step": 12, "weights": "…", "gradient": "…", "layers": [["conv1/weight", "…", "…"], …]}
  *
@@ -18,16 +18,16 @@
 
 /* How many fingerprints a step has. */
 int32_t dpt_audit_hashes(const struct dpt_trainer *t);
-/* Collective. Takes those of the step just done: what ranks have parts of adds up to the whole.
+/* Collective. Takes the fingerprints of the step just done: the ranks' parts add up to the whole.
  * hashes: [dpt_audit_hashes], out. Errors: RANK. */
 enum dpt_status dpt_audit_take(const struct dpt_trainer *t, int64_t *hashes, struct dpt_error *err);
-/* Writes them as a line of an open hashes.jsonl. Errors: IO, RANK. */
+/* Writes fingerprints as a line of an open hashes.jsonl. Errors: IO, RANK. */
 enum dpt_status dpt_audit_step(FILE *file, const struct dpt_trainer *t, const int64_t *hashes,
                                struct dpt_error *err);
 
 /*
  * Compares the hashes.jsonl of two run folders (or two such files). summary: out, one or two lines
- * for a person: that all common steps agree, or the first step and tensor at which they part.
+ * for a person: that all common steps agree, or the first step and tensor at which they differ.
  * *same: out. Errors: BAD_DATA (no such file, not of this format; nothing in common).
  */
 enum dpt_status dpt_audit_compare(const char *a, const char *b, struct dpt_str *summary, bool *same,

@@ -193,7 +193,7 @@ enum dpt_status dpt_checkpoint_fits(const char *path, const struct dpt_job *job,
     struct dpt_conf conf = {0};
     struct dpt_job made = {0};
     struct dpt_shape input;
-    struct dpt_error ignored; /* what cannot be read is told where the weights are */
+    struct dpt_error ignored; /* what cannot be read is reported when the weights are read */
     char real[PATH_MAX], have[40], want[40], *text = NULL;
 
     dpt_checkpoint_resolve(path, real);
@@ -213,7 +213,7 @@ enum dpt_status dpt_checkpoint_fits(const char *path, const struct dpt_job *job,
         dpt_model_build(&job->model, shape, &ours, &ignored) != DPT_OK)
         goto out;
     status = compare(path, &theirs, &ours, err);
-    if (status != DPT_OK && !dpt_same_shape(&input, shape)) /* which is why */
+    if (status != DPT_OK && !dpt_same_shape(&input, shape)) /* the shape is the cause */
         status = dpt_fail(err, DPT_BAD_DATA,
                           "%s: its model takes %lld inputs (%s), the job's samples have %lld (%s): "
                           "it is another job's checkpoint",

@@ -16,7 +16,7 @@
 
 /* Zero-initialise: {0}. */
 struct dpt_checkpoint_model {
-    char path[PATH_MAX]; /* of the file */
+    char path[PATH_MAX]; /* the file's */
     struct dpt_conf conf;
     struct dpt_job job; /* what of it decides the result; its strings live in conf */
     struct dpt_graph graph;
@@ -29,10 +29,9 @@ struct dpt_checkpoint_model {
 
 /*
  * Verifies and reads. path: a file, or a run folder (dpt_checkpoint_resolve). shape: of the
- * samples, where the checkpoint does not say; NULL: nobody knows. how: DPT_LOAD_ANY and those
- * behind it. Close it
- * in any case. Errors: BAD_DATA (damaged, no checkpoint, a shape that does not fit or is not
- * known), BAD_JOB (its job cannot be read by this dptrain), IO, RANK.
+ * samples, if the checkpoint does not have it; NULL: unknown. how: DPT_LOAD_ANY and those after it.
+ * Close it in any case. Errors: BAD_DATA (damaged, no checkpoint, a shape that does not fit or is
+ * not known), BAD_JOB (its job cannot be read by this dptrain), IO, RANK.
  */
 enum dpt_status dpt_checkpoint_model_open(struct dpt_checkpoint_model *m, const char *path,
                                           const struct dpt_shape *shape, unsigned how,
@@ -52,8 +51,9 @@ enum dpt_status dpt_checkpoint_kept_share(struct dpt_source_kept *kept,
 enum dpt_status dpt_checkpoint_job(const char *path, struct dpt_job *job, struct dpt_conf *conf,
                                    struct dpt_error *err);
 
-/* Whether a checkpoint's model is that of a job, for samples of this shape; what a checkpoint does
- * not say fits. Reads no weights. path: as above. Errors: BAD_DATA (names the first difference). */
+/* Checks that a checkpoint's model is that of a job, for samples of this shape; what a checkpoint
+ * does not record fits. Reads no weights. path: as above. Errors: BAD_DATA (names the first
+ * difference). */
 enum dpt_status dpt_checkpoint_fits(const char *path, const struct dpt_job *job,
                                     const struct dpt_shape *shape, struct dpt_error *err);
 

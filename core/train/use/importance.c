@@ -28,7 +28,7 @@ static enum dpt_status list_columns(const struct dpt_dataset *set, struct dpt_im
 
     if (text != NULL)
         DPT_TRY(dpt_columns_parse(&columns, text, from, err));
-    if (dpt_columns_width(&columns) != (size_t)size) /* of which these say nothing */
+    if (dpt_columns_width(&columns) != (size_t)size) /* they do not match the samples */
         dpt_columns_release(&columns);
     result->at = dpt_region_alloc(&result->region, (size_t)size * sizeof *result->at);
     for (size_t i = 0; result->at != NULL && i < columns.n; i++) {
@@ -113,7 +113,7 @@ static enum dpt_status measure(struct dpt_trainer *t, struct dpt_split *split, i
     struct dpt_dataset *set = t->data.sets;
     double value, squares = 0;
 
-    while (set != split->set) /* which is one of them */
+    while (set != split->set) /* split->set is one of them */
         set++;
     for (int r = 0; r < repeats; r++) {
         shuffle(s, (uint64_t)t->job->seed, (uint64_t)r << 32 | column);

@@ -1,9 +1,9 @@
 /*
- * importance: how much worse a model of a table gets without what a column says.
+ * importance: how much worse a model of a table gets without a column's information.
  *
  * Permutation importance (Breiman 2001; Fisher, Rudin & Dominici 2019), as scikit-learn's
  * permutation_importance: the column's values are shuffled among the samples of a split, several
- * times, and the mean drop of accuracy or R2 is told. The numbers of a category, or of whatever
+ * times, and the mean drop of accuracy or R2 is reported. The numbers of a category, or of whatever
  * else a column became, are shuffled together.
  */
 #ifndef DPT_TRAIN_IMPORTANCE_H
@@ -13,7 +13,7 @@
 #include "core/train/trainer.h"
 
 struct dpt_importance {
-    const char *name;    /* of the column; else the number of its number, from 1 */
+    const char *name;    /* the column's; else its place in the sample, from 1 */
     int32_t first, n;    /* its numbers in a sample */
     double drop, spread; /* mean and standard deviation over the repeats */
 };
@@ -26,7 +26,7 @@ struct dpt_importances {
     struct dpt_region region;
 };
 
-/* NULL, or why there is none of a split: it is no table, or not in memory. */
+/* NULL, or why a split has no importance: it is no table, or not in memory. */
 const char *dpt_importance_refused(const struct dpt_split *split);
 /*
  * Measures all columns, with so many shuffles each, by the job's seed. Collective; the result is

@@ -1,4 +1,4 @@
-/* The width of a model's last layer, where the job leaves it to the data. */
+/* The width of a model's last layer, if the job leaves it to the data. */
 #include <limits.h>
 #include <stdlib.h>
 
@@ -13,7 +13,7 @@ bool dpt_job_leaves_outputs(const struct dpt_job *job)
     return outputs != NULL && *outputs == 0;
 }
 
-/* *outputs: 0 where the checkpoint's model has none to say. */
+/* *outputs: 0 if the checkpoint's model has none. */
 static enum dpt_status ask_checkpoint(const char *path, int64_t *outputs, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;

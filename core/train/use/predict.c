@@ -8,23 +8,23 @@
 #include "core/train/team.h"
 #include "models/model.h"
 
-/* A window of a source is so many bytes of samples a thread, or this many micro-batches at most. */
+/* The most bytes of samples per thread in a window of a source, or the most micro-batches. */
 enum { WINDOW_BYTES = 8 << 20, WINDOW_MICROS = 16 };
 
-/* A prediction under way. A window is a step of the sampler. */
+/* A prediction in progress. A window is a step of the sampler. */
 struct work {
     struct dpt_trainer *t;
     const struct dpt_split *split; /* one of these two; the other is NULL */
     struct dpt_source *source;
     const struct dpt_sampler *sampler;
     enum dpt_truth truth;
-    int32_t outputs, width; /* words a sample: the model's, and those of the truth */
-    int64_t before;         /* samples in front of the window */
+    int32_t outputs, width; /* words per sample: the model's, and those of the truth */
+    int64_t before;         /* samples before the window */
     struct dpt_step_view view;
     struct dpt_parts parts;  /* what each rank has of the window, in samples */
-    struct dpt_parts scaled; /* the same in floats */
+    struct dpt_parts scaled; /* the parts in floats */
     float *values, *known;   /* this rank's part of the window; known: class numbers, or targets */
-    float *all, *all_known;  /* the window, on rank 0; this rank's own where there is one rank */
+    float *all, *all_known;  /* the window, on rank 0; this rank's own if there is one rank */
     float *probabilities, *loss;
     float *target; /* one row of targets as they are trained */
     int32_t *labels, *classes;
@@ -195,7 +195,7 @@ static const float *as_trained(const struct work *w, const float *targets)
     return w->target;
 }
 
-/* Brings what the model gave into the targets' units, on rank 0. */
+/* Converts the model's outputs into the targets' units, on rank 0. */
 static void undo_scale(struct work *w)
 {
     const bool changed = dpt_target_scale_undoes(&w->t->targets);
@@ -208,7 +208,7 @@ static void undo_scale(struct work *w)
         }
 }
 
-/* Computes, on rank 0, the samples' losses and their sum, where the truth is known. */
+/* Computes, on rank 0, the samples' losses and their sum, if the truth is known. */
 static void sum_up(struct work *w, struct dpt_metric_sums *total)
 {
     if (w->truth == DPT_TRUTH_CLASS)
@@ -365,7 +365,7 @@ enum dpt_status dpt_trainer_predict(struct dpt_trainer *t, struct dpt_split *spl
     return predict(&w, sink, arg, total, err);
 }
 
-/* Whether what comes with the samples can be compared with what the model says. */
+/* Whether the samples' labels or targets can be compared with the model's outputs. */
 static enum dpt_status check_truth(const struct work *w, struct dpt_error *err)
 {
     const struct dpt_source_info *info = dpt_source_info(w->source);
@@ -405,11 +405,11 @@ enum dpt_status dpt_trainer_predict_source(struct dpt_trainer *t, struct dpt_sou
     struct work w = {
         .t = t, .source = source, .sampler = &sampler, .truth = info->truth, .outputs = outputs};
 
-    status = check_truth(&w, err); /* the same on all ranks */
+    status = check_truth(&w, err); /* alike on all ranks */
     return status == DPT_OK ? predict(&w, sink, arg, total, err) : status;
 }
 
-enum { NAMED = 5 }; /* of the samples whose outputs are not finite */
+enum { NAMED = 5 }; /* samples named whose outputs are not finite */
 
 void dpt_unpredicted_note(struct dpt_unpredicted *u, const struct dpt_predicted *predicted,
                           const struct dpt_source *source)

@@ -1,11 +1,11 @@
 /*
  * predict: a model's outputs for any number of samples, computed by all ranks.
  *
- * The samples are walked in windows of a few micro-batches a thread. Ranks and threads share a
+ * The samples are walked in windows of a few micro-batches per thread. Ranks and threads share a
  * window's micro-batches, its outputs are gathered, and rank 0 hands them to a sink, in the order
  * of the samples; so memory is some windows, whatever the number of samples. How the ranks share
- * them decides nothing: a sample's outputs depend on the sample, the weights and the size of a
- * micro-batch.
+ * them does not change results: a sample's outputs depend on the sample, the weights and the size
+ * of a micro-batch.
  */
 #ifndef DPT_TRAIN_PREDICT_H
 #define DPT_TRAIN_PREDICT_H
@@ -16,13 +16,13 @@
 /* Consecutive samples. All pointers are borrowed for the call. */
 struct dpt_predicted {
     int64_t first;         /* samples before these */
-    int32_t count;         /* of these */
-    int32_t outputs;       /* of the model */
+    int32_t count;         /* samples here */
+    int32_t outputs;       /* the model's */
     const int64_t *sample; /* [count] their numbers in the data set */
     /* [count][outputs]: logits, or what an mse model predicts, in the targets' units. */
     const float *values;
-    /* Likewise, the softmax of the logits, or with binary_cross_entropy their sigmoids; NULL for
-     * mse. */
+    /* [count][outputs], the softmax of the logits, or with binary_cross_entropy their sigmoids;
+     * NULL for mse. */
     const float *probabilities;
     /* [count] of cross_entropy the first of the largest logits, or -1 where these are not all
      * finite; else NULL */
@@ -30,7 +30,7 @@ struct dpt_predicted {
     /* The true classes or targets, if they are known: at most one of the two. */
     const int32_t *classes; /* [count] */
     const float *targets;   /* [count][outputs] */
-    const float *loss;      /* [count] where the truth is known, else NULL; of targets as trained */
+    const float *loss;      /* [count] if the truth is known, else NULL; of targets as trained */
 };
 
 /* The samples whose outputs are not all finite. Zero-initialise; release `where`. */
@@ -40,7 +40,7 @@ struct dpt_unpredicted {
 };
 void dpt_unpredicted_note(struct dpt_unpredicted *u, const struct dpt_predicted *predicted,
                           const struct dpt_source *source);
-/* Fails where there are some of `all`, and names the first ones. Errors: FAILED. */
+/* Fails if there are some of `all`, and names the first ones. Errors: FAILED. */
 enum dpt_status dpt_unpredicted_tell(const struct dpt_unpredicted *u, int64_t all,
                                      struct dpt_error *err);
 
@@ -59,7 +59,7 @@ enum dpt_status dpt_trainer_predict(struct dpt_trainer *t, struct dpt_split *spl
                                     struct dpt_metric_sums *total, struct dpt_error *err);
 
 /* Collective. Predicts all samples of a source, which has the trainer's shape and which every rank
- * opened. Errors: as above; BAD_DATA also where the source's labels do not fit this model. */
+ * opened. Errors: as above; BAD_DATA also if the source's labels do not fit this model. */
 enum dpt_status dpt_trainer_predict_source(struct dpt_trainer *t, struct dpt_source *source,
                                            dpt_predict_sink *sink, void *arg,
                                            struct dpt_metric_sums *total, struct dpt_error *err);
