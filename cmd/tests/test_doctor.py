@@ -432,7 +432,7 @@ def test_nodes(cluster, tmp_path):  # noqa: F811
 
 @pytest.mark.parametrize("words, says", [
     (["job.yaml"], "takes no 'job.yaml'"),
-    (["--limit", "0"], "--limit 0: a whole number"),
+    (["--limit", "0"], "--limit 0: must be a whole number"),
     (["--output", ""], "--output is empty"),
     (["--ranks", "no"], "a whole number"),
     (["--outptu", "x"], "did you mean --output?"),
