@@ -243,7 +243,7 @@ static void mistakes_are_told(void **state)
         {"  - residual: [conv: {channels: 4, padding: 2}]\n" HEAD, "turn 4x8x8 into 4x10x10"},
         {"  - residual: [flatten, dense: 4]\n" HEAD, "turn 4x8x8 into 4, which no"},
         {"  - residual: []\n" HEAD, "model.layers[0].residual.layers: the list of layers is empty"},
-        {"  - residual: relu\n" HEAD, "model.layers[0].residual.layers: a list of layers is"},
+        {"  - residual: relu\n" HEAD, "model.layers[0].residual.layers: expected a list of layers"},
         {"  - residual: {layers: [relu], shortcut: al}\n" HEAD,
          "model.layers[0].residual.shortcut: 'al' is none of auto, none"},
         {"  - residual: {layers: [relu], shortcut: {}}\n" HEAD,

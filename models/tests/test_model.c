@@ -289,7 +289,7 @@ static void mistakes_in_layers_are_told(void **state)
          "conv.init: 'heh' is none of zero, he, xavier, lecun, pytorch, orthogonal, {normal: "
          "SIGMA} or {uniform: LIMIT}; did you mean 'he'?"},
         {LAYERS "  - conv: {channels: 4, init: normal}\n", 3, 9, 9,
-         "conv.init: normal wants its standard deviation: write `init: {normal: 0.02}`"},
+         "conv.init: normal requires its standard deviation: write `init: {normal: 0.02}`"},
         {LAYERS "  - conv: {channels: 4, init: {he: 1}}\n", 3, 9, 9,
          "conv.init: he takes no number: write `init: he`"},
         {LAYERS "  - conv: {channels: 4, init: {normal: -1}}\n", 3, 9, 9,
