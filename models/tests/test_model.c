@@ -298,7 +298,7 @@ static void mistakes_in_layers_are_told(void **state)
          "dense.init: expected one of zero, he, xavier, lecun, pytorch, orthogonal, {normal: "
          "SIGMA} or {uniform: LIMIT}"},
         {LAYERS "  - dense: {outputs: 4, init: uniform}\n", 3, 9, 9,
-         "dense.init: uniform wants its largest absolute value: write `init: {uniform: 0.02}`"},
+         "dense.init: uniform requires its largest absolute value: write `init: {uniform: 0.02}`"},
         {LAYERS "  - dense: {outputs: 4, init: {orthogonal: 1}}\n", 3, 9, 9,
          "dense.init: orthogonal takes no number: write `init: orthogonal`"},
         {LAYERS "  - dense: {outputs: 4, init: {normal: 1, he: 2}}\n", 3, 9, 9,

@@ -329,8 +329,8 @@ static void a_lone_process_ends_if_its_note_stays(void **state)
     assert_int_equal(code_of(notes_in_time, said, sizeof said), 0);
     assert_string_equal(said, "");
     assert_int_equal(code_of(note_that_stays, said, sizeof said), dpt_exit_code(DPT_RANK));
-    assert_string_equal(said,
-                        "no answer for 10 s while reading: a file server or a device may be gone\n");
+    assert_string_equal(
+        said, "no answer for 10 s while reading: a file server or a device may be gone\n");
 }
 
 static void start_in_time(struct dpt_watch *w)
