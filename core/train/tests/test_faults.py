@@ -221,6 +221,8 @@ def test_killed_from_outside(tmp_path, long_job, whole_long, ranks):
             continue
         tried += 1
         assert result.code == 137, result
+        # The file tells whether nobody noticed or the launcher lost the line.
+        assert told(result.err), (result, (folder / "log.txt").read_text()[-300:])
         the_line(result, rf"^rank {rank} \({HOST}\) died at step \d+")
         goes_on(long_job, folder, ranks, whole_long)
     assert tried > 0

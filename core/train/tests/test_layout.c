@@ -111,7 +111,8 @@ static void a_device_steps_where_nobody_sees_gradients(void **state)
     const struct dpt_backend with = {.name = "with", .steps = &steps},
                              without = {.name = "without"};
     const struct dpt_sampler samples = {.samples = 8};
-    const struct dpt_graph graph = {0};
+    struct dpt_graph_node input = {0};
+    const struct dpt_graph graph = {.nodes = &input, .n_nodes = 1};
 
     (void)state;
     for (unsigned bits = 0; bits < 1U << 7; bits++) {
