@@ -17,7 +17,7 @@ WAYS = ("allreduce", "reproducible")
 WRAPPED = ("MPI_Init_thread", "MPI_Allreduce", "MPI_Testall", "dpt_watch_attach", "dpt_alloc", "dpt_alloc_array", "dpt_free",
            "dpt_tree_push")
 SOURCES = (f"{HERE}/simulate.c", "core/comm/*.c", "core/base/*.c", "data/sets/sampler.c", "core/train/reduction/*.c",
-           "core/train/layout/shares.c", "core/train/layout/planners.c", "core/train/layout/schedules.c")
+           "core/train/layout/shares.c", "core/train/layout/schedules.c")
 
 # Of a message between two nodes: microseconds on the way, and of each side's processor; the part of the bits that is data.
 FABRICS = {
@@ -78,7 +78,7 @@ def build_ranks(folder):
         return
     wrap = " ".join(f"-Wl,--wrap={name}" for name in WRAPPED)
     call(f"smpicc -std=gnu11 -D_GNU_SOURCE -O2 -g -Wall -Wextra -ffp-contract=off -ffunction-sections -fdata-sections "
-         f"-fvisibility=hidden -I. {' '.join(SOURCES)} -o '{made}' -lz -pthread -Wl,--gc-sections {wrap}", shell=True)
+         f"-fvisibility=hidden -DDPT_MPI_FOLDER='\"\"' -I. {' '.join(SOURCES)} -o '{made}' -lz -pthread -Wl,--gc-sections {wrap}", shell=True)
 
 
 def build_adding(folder):
