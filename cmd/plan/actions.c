@@ -18,7 +18,7 @@ struct listed {
     const struct dpt_layout_stage *stage;
     int rank;
     int32_t rounds;
-    struct dpt_actions list;
+    const struct dpt_actions *list;
 };
 
 /* "conv1 .. relu2"; for what is after the last unit, its name. */
@@ -67,14 +67,14 @@ static void print_list(const struct listed *l, struct dpt_str *out)
 
     dpt_layout_place_text(layout, l->rank, place);
     dpt_str_printf(out, "rank %d%s%s", l->rank, place[0] != '\0' ? ", " : "", place);
-    dpt_str_printf(out, ": %d action%s, %d round%s of %d worker%s, %d in flight\n", l->list.n,
-                   l->list.n == 1 ? "" : "s", l->rounds, l->rounds == 1 ? "" : "s",
+    dpt_str_printf(out, ": %d action%s, %d round%s of %d worker%s, %d in flight\n", l->list->n,
+                   l->list->n == 1 ? "" : "s", l->rounds, l->rounds == 1 ? "" : "s",
                    layout->gradient_workers, layout->gradient_workers == 1 ? "" : "s",
-                   dpt_actions_in_flight(&l->list));
+                   dpt_actions_in_flight(l->list));
     dpt_str_printf(out, "%4s  %-14s %4s %5s %6s  %-*s %5s %11s\n", "", "", "", "round", "flight",
                    NODES, "nodes", "ranks", "bytes");
-    for (int32_t i = 0; i < l->list.n; i++) {
-        const struct dpt_action *a = &l->list.at[i];
+    for (int32_t i = 0; i < l->list->n; i++) {
+        const struct dpt_action *a = &l->list->at[i];
         const double moved = bytes_of(l, a);
 
         dpt_str_printf(out, "%4d  %-14s %4s %5s %6d  %-*s %5d", i + 1,
@@ -96,10 +96,10 @@ static void json_list(const struct listed *l, struct dpt_json *j)
     dpt_json_int(j, "stage", l->stage->number);
     dpt_json_int(j, "rounds", l->rounds);
     dpt_json_int(j, "workers", l->p->layout.gradient_workers);
-    dpt_json_int(j, "in_flight", dpt_actions_in_flight(&l->list));
+    dpt_json_int(j, "in_flight", dpt_actions_in_flight(l->list));
     dpt_json_array(j, "actions");
-    for (int32_t i = 0; i < l->list.n; i++) {
-        const struct dpt_action *a = &l->list.at[i];
+    for (int32_t i = 0; i < l->list->n; i++) {
+        const struct dpt_action *a = &l->list->at[i];
 
         dpt_json_object(j, NULL);
         dpt_json_text(j, "action", dpt_action_types[a->kind].name);
@@ -120,24 +120,6 @@ static void json_list(const struct listed *l, struct dpt_json *j)
     dpt_json_end(j);
 }
 
-static enum dpt_status write_stage(const struct dpt_plan *p, int stage, struct dpt_str *out,
-                                   struct dpt_json *j, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    const struct dpt_layout *layout = &p->layout;
-    struct listed l = {
-        .p = p, .stage = &layout->stage[stage], .rank = stage * layout->replicas * layout->tensor};
-
-    DPT_TRY(dpt_layout_list(layout, l.stage, &l.list, &l.rounds, err));
-    if (j != NULL)
-        json_list(&l, j);
-    else
-        print_list(&l, out);
-out:
-    dpt_actions_release(&l.list);
-    return status;
-}
-
 static struct dpt_division division_of(void *layout, int stage, int replica)
 {
     const struct dpt_layout *l = layout;
@@ -147,24 +129,39 @@ static struct dpt_division division_of(void *layout, int stage, int replica)
                                dpt_share_rounds(l, &share, false), false);
 }
 
-/* Runs the ranks' lists against each other; if they break a rule, *out gets what each rank did up
- * to there. Errors: INTERNAL, RANK. */
-static enum dpt_status check_lists(struct dpt_plan *p, struct dpt_str *out, struct dpt_error *err)
+/* Makes the ranks' lists and runs them against each other; if they break a rule, *out gets what
+ * each rank did up to there. Errors: INTERNAL, RANK. */
+static enum dpt_status make_lists(struct dpt_plan *p, struct dpt_lists *lists, struct dpt_str *out,
+                                  struct dpt_error *err)
 {
     const struct dpt_layout *l = &p->layout;
     const int replicas = l->replicas < CHECKED ? l->replicas : CHECKED;
     struct dpt_str grid = {0};
-    struct dpt_lists lists;
     enum dpt_status status =
-        dpt_lists_open(&lists, l->stages, replicas, division_of, &p->layout, err);
+        dpt_lists_open(lists, l->stages, replicas, division_of, &p->layout, err);
 
     if (status == DPT_OK)
-        status = dpt_lists_run(&lists, NULL, NULL, &grid, err);
+        status = dpt_lists_run(lists, NULL, NULL, &grid, err);
     if (status != DPT_OK && grid.text != NULL)
         dpt_str_printf(out, "%s", grid.text);
     dpt_str_release(&grid);
-    dpt_lists_close(&lists);
     return status;
+}
+
+static void write_stage(struct dpt_plan *p, const struct dpt_lists *lists, int stage,
+                        struct dpt_str *out, struct dpt_json *j)
+{
+    const struct dpt_layout *layout = &p->layout;
+    const struct listed l = {.p = p,
+                             .stage = &layout->stage[stage],
+                             .rank = stage * layout->replicas * layout->tensor,
+                             .rounds = division_of(&p->layout, stage, 0).rounds,
+                             .list = dpt_lists_of(lists, stage, 0)};
+
+    if (j != NULL)
+        json_list(&l, j);
+    else
+        print_list(&l, out);
 }
 
 enum dpt_status dpt_plan_actions(struct dpt_plan *p, struct dpt_str *out, struct dpt_json *j,
@@ -172,22 +169,24 @@ enum dpt_status dpt_plan_actions(struct dpt_plan *p, struct dpt_str *out, struct
 {
     enum dpt_status status = DPT_OK;
     const bool whole = p->layout.on_device; /* its list is the device's graph */
+    struct dpt_lists lists = {0};
 
     if (whole && j == NULL)
         dpt_str_printf(out, "%s takes whole steps: a rank has one action\n", p->backend->name);
     if (!whole)
-        DPT_TRY(check_lists(p, out, err));
+        DPT_TRY(make_lists(p, &lists, out, err));
     if (j != NULL) {
         dpt_json_object(j, NULL);
         dpt_json_bool(j, "whole_steps", whole);
         dpt_json_array(j, "lists");
     }
     for (int k = 0; k < p->layout.stages && !whole; k++)
-        DPT_TRY(write_stage(p, k, out, j, err));
+        write_stage(p, &lists, k, out, j);
     if (j != NULL) {
         dpt_json_end(j);
         dpt_json_end(j);
     }
 out:
+    dpt_lists_close(&lists);
     return status;
 }

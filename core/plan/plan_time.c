@@ -107,7 +107,7 @@ static double micro_seconds(const struct dpt_plan *p, int32_t first, int32_t las
 /* Seconds to add a float to another one. */
 static double add_seconds(const struct dpt_plan *p, const struct partition *d)
 {
-    const double arena = (double)(&p->stage->graph)->floats * WORD;
+    const double arena = (double)p->stage->graph.floats * WORD;
     const double all = (double)p->layout.gradient_workers * d->node_ranks;
     const double bytes = (all + 1) * arena / fmin(all, p->cores);
 
@@ -211,7 +211,7 @@ static void update(const struct dpt_plan *p, const struct partition *d, struct d
     whole = p->trial.done ? p->trial.update : seconds;
     /* Shards divide the optimizer's part of it. */
     step->update += fmax(whole - seconds * (1 - 1 / d->owners), whole / d->owners) * d->slower;
-    step->update *= (double)(&p->stage->graph)->floats / (double)p->model.graph.floats;
+    step->update *= (double)p->stage->graph.floats / (double)p->model.graph.floats;
 }
 
 /* The layout on so many ranks with steps of so many samples, with the plan's threads. */

@@ -5,6 +5,7 @@
 
 #include "core/base/memory.h"
 #include "core/train/layout/layout_parts.h"
+#include "core/train/layout/shares.h"
 #include "core/train/update/optimizer.h"
 
 /* Host threads of a rank whose device computes: they only hand samples over. */
@@ -217,12 +218,16 @@ void dpt_layout_set_threads(struct dpt_layout *l, int threads, int64_t all_threa
 
 void dpt_layout_set_micro(struct dpt_layout *l, int32_t micro)
 {
+    int32_t rounds;
+
     l->micro = micro;
     l->sampler.micro = micro;
     l->sampler.deal = 0;
     l->group = dpt_layout_choose_group(l);
+    rounds = dpt_layout_most_rounds(l);
     for (int k = 0; k < l->stages; k++)
-        l->stage[k].in_flight = dpt_layout_choose_in_flight(l, k);
+        l->stage[k].in_flight =
+            l->synchronized ? rounds : l->schedule->under_way(l->stages, k, rounds);
     l->adds = dpt_layout_choose_adds(l);
     l->sampler.deal = l->round_robin ? l->group * l->gradient_workers : 0;
 }
@@ -278,12 +283,11 @@ enum dpt_status dpt_layout_open(const struct dpt_layout_spec *spec, double cores
         .ranks = spec->ranks,
         .node_ranks = spec->node_ranks,
         .slots = dpt_optimizer_slots(&spec->job->optimizer) + (spec->job->train.ema > 0),
-        .together = spec->backend->teams != NULL,
         .sampler = sampler_of(spec),
     };
     for (int32_t i = 0; i < l->graph->n_nodes; i++)
         l->synchronized = l->synchronized || l->graph->nodes[i].whole_step;
-    l->together = !l->synchronized && l->together && spec->backend->teams(l->graph);
+    l->together = !l->synchronized && l->backend->teams != NULL && l->backend->teams(l->graph);
     l->on_device = takes_steps(l);
     DPT_TRY(divide_model(l, err));
     DPT_TRY(divide_state(l, err));

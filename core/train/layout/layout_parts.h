@@ -27,7 +27,4 @@ int32_t dpt_layout_choose_group(const struct dpt_layout *l);
 /* How many micro-batches' gradients the backend is to sum: all that a rank, or a thread by itself,
  * has in a step, unless the ranks exchange them in rounds, or something looks at each. */
 int32_t dpt_layout_choose_adds(const struct dpt_layout *l);
-/* The most micro-batches, or groups of them, that a worker of a stage has in flight. */
-int32_t dpt_layout_choose_in_flight(const struct dpt_layout *l, int stage);
-
 #endif

@@ -218,12 +218,17 @@ static const char *exchange(struct dpt_lists_rank *r, const struct dpt_action *a
     return NULL;
 }
 
-static const char *(*const rules[DPT_ACTION_KINDS])(struct dpt_lists_rank *r,
-                                                    const struct dpt_action *a) = {
-    [DPT_ACTION_TRAIN] = go_whole, [DPT_ACTION_INFER] = go_whole,    [DPT_ACTION_FORWARD] = pass,
-    [DPT_ACTION_BACKWARD] = pass,  [DPT_ACTION_STATE] = state,       [DPT_ACTION_RECEIVE] = receive,
-    [DPT_ACTION_SEND] = send,      [DPT_ACTION_GATHER] = gather,     [DPT_ACTION_RELEASE] = release,
-    [DPT_ACTION_ADD] = add,        [DPT_ACTION_EXCHANGE] = exchange,
+/* A row for each kind: its letter in the grid, its rule. */
+static const struct {
+    char letter;
+    const char *(*rule)(struct dpt_lists_rank *r, const struct dpt_action *a);
+} kinds[DPT_ACTION_KINDS] = {
+    [DPT_ACTION_TRAIN] = {'T', go_whole},    [DPT_ACTION_INFER] = {'I', go_whole},
+    [DPT_ACTION_FORWARD] = {'F', pass},      [DPT_ACTION_BACKWARD] = {'B', pass},
+    [DPT_ACTION_STATE] = {'S', state},       [DPT_ACTION_RECEIVE] = {'r', receive},
+    [DPT_ACTION_SEND] = {'s', send},         [DPT_ACTION_GATHER] = {'g', gather},
+    [DPT_ACTION_RELEASE] = {'f', release},   [DPT_ACTION_ADD] = {'a', add},
+    [DPT_ACTION_EXCHANGE] = {'x', exchange},
 };
 
 /* The rules at the end of a rank's list. */
@@ -250,7 +255,8 @@ static const char *check_end(const struct dpt_lists *l, const struct dpt_lists_r
         return "not each norm was exchanged twice";
     for (int back = 0; passes && back < 2; back++) {
         const int32_t messages = back && d->infers ? 0 : d->rounds;
-        const bool to_next = d->stage<l->stages - 1, from_last = d->stage> 0;
+        const bool to_next = d->stage + 1 != l->stages;
+        const bool from_last = d->stage != 0;
 
         if (r->sent[back] != ((back ? from_last : to_next) ? messages : 0) ||
             r->received[back] != ((back ? to_next : from_last) ? messages : 0))
@@ -277,7 +283,7 @@ static void take(struct course *c, int stage, int replica)
 {
     struct dpt_lists_rank *r = rank_at(c->l, stage, replica);
     const struct dpt_action *a = &r->list.at[r->at];
-    const char *wrong = rules[a->kind](r, a);
+    const char *wrong = kinds[a->kind].rule(r, a);
 
     if (wrong != NULL && c->wrong == NULL) {
         c->wrong = wrong;
@@ -300,14 +306,19 @@ static bool has_arrived(const struct dpt_lists *l, int stage, int replica, int32
            (pending[1] == 0 || rank_at(l, stage - 1, replica)->received[1] >= pending[1]);
 }
 
+/* Whether all replicas of a stage take part in it. */
+static bool is_collective(const struct dpt_action *a)
+{
+    return dpt_action_types[a->kind].over >= DPT_OVER_REPLICAS;
+}
+
 /* Whether a rank can take its next action by itself. */
 static bool is_ready(const struct dpt_lists *l, int stage, int replica)
 {
     const struct dpt_lists_rank *r = rank_at(l, stage, replica);
     const struct dpt_action *a = &r->list.at[r->at];
 
-    if (r->at == r->list.n || a->kind == DPT_ACTION_GATHER || a->kind == DPT_ACTION_ADD ||
-        a->kind == DPT_ACTION_EXCHANGE || !has_arrived(l, stage, replica, a->flight))
+    if (r->at == r->list.n || is_collective(a) || !has_arrived(l, stage, replica, a->flight))
         return false;
     return a->kind != DPT_ACTION_RECEIVE ||
            rank_at(l, stage + (a->back ? 1 : -1), replica)->sent[a->back] > a->round;
@@ -328,8 +339,7 @@ static bool take_together(struct course *c, int stage)
         const struct dpt_lists_rank *r = rank_at(c->l, stage, k);
         const struct dpt_action *own = &r->list.at[r->at];
 
-        if (r->at == r->list.n || (own->kind != DPT_ACTION_GATHER && own->kind != DPT_ACTION_ADD &&
-                                   own->kind != DPT_ACTION_EXCHANGE))
+        if (r->at == r->list.n || !is_collective(own))
             return false;
         if (!is_same(a, own)) {
             c->wrong = "the replicas of its stage stand at another collective action";
@@ -365,8 +375,8 @@ static void print_grid(const struct dpt_lists *l, struct dpt_str *grid)
 
             dpt_str_printf(grid, "stage %d replica %d:", s + 1, k + 1);
             for (int32_t i = 0; i < r->at; i++)
-                dpt_str_printf(grid, " %c%d", "TIFBSrsgfax"[r->list.at[i].kind],
-                               r -> list.at[i].round);
+                dpt_str_printf(grid, " %c%d", kinds[r->list.at[i].kind].letter,
+                               r->list.at[i].round);
             dpt_str_printf(grid, r->at < r->list.n ? " !\n" : "\n");
         }
 }

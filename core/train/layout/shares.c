@@ -186,14 +186,3 @@ struct dpt_division dpt_layout_division(const struct dpt_layout *l,
         .synchronized = l->synchronized,
     };
 }
-
-enum dpt_status dpt_layout_list(const struct dpt_layout *l, const struct dpt_layout_stage *stage,
-                                struct dpt_actions *list, int32_t *rounds, struct dpt_error *err)
-{
-    const struct dpt_share share = dpt_share_of(l, &l->sampler, 0, 0, false);
-    struct dpt_division division;
-
-    *rounds = dpt_share_rounds(l, &share, false);
-    division = dpt_layout_division(l, stage, l->by_messages, *rounds, false);
-    return dpt_actions_plan(&division, list, err);
-}

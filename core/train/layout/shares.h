@@ -53,8 +53,4 @@ int64_t dpt_layout_most_micros(const struct dpt_layout *l);
 struct dpt_division dpt_layout_division(const struct dpt_layout *l,
                                         const struct dpt_layout_stage *stage, bool gathers,
                                         int32_t rounds, bool infers);
-/* Makes the list of the first replica's full training step. *rounds: out. Errors: RANK. */
-enum dpt_status dpt_layout_list(const struct dpt_layout *l, const struct dpt_layout_stage *stage,
-                                struct dpt_actions *list, int32_t *rounds, struct dpt_error *err);
-
 #endif

@@ -194,10 +194,3 @@ int32_t dpt_layout_choose_adds(const struct dpt_layout *l)
         return l->group;
     return run > l->group ? run : l->group;
 }
-
-int32_t dpt_layout_choose_in_flight(const struct dpt_layout *l, int stage)
-{
-    const int32_t rounds = dpt_layout_most_rounds(l);
-
-    return l->synchronized ? rounds : l->schedule->under_way(l->stages, stage, rounds);
-}

@@ -5,6 +5,7 @@
 
 #include "core/backend/operation.h"
 #include "core/base/memory.h"
+#include "core/train/layout/shares.h"
 #include "core/train/update/schedule.h"
 #include "models/model.h"
 
@@ -173,10 +174,10 @@ void dpt_warn_data(const struct dpt_job *job, const struct dpt_splits *data,
 /* --- the division ----------------------------------------------------------------------------- */
 
 /* Warns where a replica's micro-batches are fewer than the stages that they go through. */
-static void warn_waiting(const struct dpt_layout *l, struct dpt_log *log, int batches)
+static void warn_waiting(const struct dpt_layout *l, struct dpt_log *log)
 {
     const int replicas = l->replicas, stages = l->stages;
-    const int each = (batches + replicas - 1) / replicas;
+    const int each = (int)dpt_layout_most_micros(l);
     int64_t would;
 
     if (each >= stages)
@@ -190,9 +191,9 @@ static void warn_waiting(const struct dpt_layout *l, struct dpt_log *log, int ba
 }
 
 /* A device takes a rank's micro-batches one after another, each with launches of its own. */
-static void warn_small(const struct dpt_layout *l, struct dpt_log *log, int batches)
+static void warn_small(const struct dpt_layout *l, struct dpt_log *log)
 {
-    const int ranks = l->replicas, each = (batches + ranks - 1) / ranks;
+    const int ranks = l->replicas, each = (int)dpt_layout_most_micros(l);
 
     if (l->backend->steps == NULL || l->job->batch.micro != 0 ||
         l->graph->arena == l->graph->floats ||
@@ -214,8 +215,8 @@ void dpt_warn_idle(const struct dpt_layout *l, struct dpt_log *log)
     struct dpt_str who = {0}, cure = {0};
     bool *idle = batches < ranks ? dpt_alloc_array((size_t)ranks, sizeof *idle) : NULL;
 
-    warn_waiting(l, log, batches);
-    warn_small(l, log, batches);
+    warn_waiting(l, log);
+    warn_small(l, log);
     if (idle == NULL)
         return;
     for (int r = 0; r < ranks; r++) {

@@ -74,6 +74,7 @@ static void chosen_micro_batches(void **state)
             .ranks = ranks,
             .replicas = ranks,
             .owners = 1,
+            .sampler.global = (int32_t)job.batch.global,
             .together = draw(seed, 3, 2) == 1,
         };
         int32_t micro, fixed;
