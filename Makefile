@@ -119,8 +119,10 @@ endif
 
 # --- sources: one object each; a new file in a room is found, and so is a removed one -----------------------------
 
-rooms := core/*/ core/*/*/ models/ models/*/ data/ data/*/ cmd/ cmd/*/
-sources := $(sort $(foreach pattern,$(rooms),$(filter-out $(wildcard */tests/*.c */*/tests/*.c),$(wildcard $(pattern)*.c))))
+modules := core models data cmd
+folders := $(sort $(wildcard $(foreach depth,/ /*/ /*/*/ /*/*/*/,$(addsuffix $(depth),$(modules)))))
+rooms := $(foreach folder,$(folders),$(if $(findstring /tests/,$(folder)),,$(folder)))
+sources := $(sort $(wildcard $(addsuffix *.c,$(rooms))))
 ifneq ($(WITH_ONEDNN),1)
 sources := $(filter-out core/backend/cpu/%,$(sources))
 endif
@@ -128,7 +130,7 @@ sources := $(filter-out $(if $(filter 1,$(WITH_TIFF)),,%/picture_tiff.c %/pictur
 	$(if $(filter 1,$(WITH_WEBP)),,%/picture_webp.c),$(sources))
 # Where there is no CUDA only what describes the kernels remains, for the tests that run them on the host.
 ifneq ($(WITH_CUDA),1)
-sources := $(filter-out $(filter-out %/kernels.c,$(wildcard core/backend/cuda/*.c)),$(sources))
+sources := $(filter-out $(filter-out %/kernels.c,$(filter core/backend/cuda/%,$(sources))),$(sources))
 endif
 tests := $(sort $(foreach kind,test mpi bench,$(wildcard $(addsuffix tests/$(kind)_*.c,$(rooms)))))
 ifneq ($(WITH_ONEDNN),1)
@@ -160,14 +162,14 @@ defines := -DDPT_VERSION='"$(VERSION)"' $(if $(filter 1,$(WITH_ONEDNN)),-DDPT_WI
 
 # What computes, and what tests wait for: the sanitizers' build optimises nothing else, since that takes most of its time. Tests
 # themselves are optimised little in any build.
-computes := core/base/% core/comm/% core/backend/cpu/% core/backend/ref/% core/backend/tests/test_winograd.c core/backend/cuda/tests/emulate.c core/backend/cuda/tests/fake%
+computes := core/base/% core/comm/% core/backend/cpu/% core/backend/ref/% core/backend/tests/test_winograd.c core/backend/cuda/tests/emulate.c core/backend/cuda/tests/fake/%
 # Only these rooms see these libraries.
 room_flags = $(if $(filter 1,$(SANITIZE)),$(if $(filter $(computes),$1),-O1),$(if $(filter test_%.c mpi_%.c,$(notdir $1)),-O1)) \
 	$(if $(filter data/% core/state/%,$1),$(HDF5_CFLAGS)) \
 	$(if $(filter core/backend/cpu/%,$1),$(ONEDNN_CFLAGS)) \
-	$(if $(filter core/backend/cuda/% core/backend/tests/test_operations.c core/train/tests/test_cuda_%,$1),$(CUDA_CFLAGS)) \
+	$(if $(filter core/backend/cuda/% core/backend/tests/test_operations.c core/train/engines/tests/test_cuda_%,$1),$(CUDA_CFLAGS)) \
 	$(if $(filter core/backend/cuda/tests/emulate.c,$1),-fPIC -fvisibility=hidden) \
-	$(if $(filter core/backend/cuda/module.c,$1),-DDPT_CUDA_IMAGE='"$(image)"') \
+	$(if $(filter core/backend/cuda/libraries/module.c,$1),-DDPT_CUDA_IMAGE='"$(image)"') \
 	$(if $(filter core/comm/mpirun.c,$1),-DDPT_MPI_FOLDER='"$(mpi_folder)"') \
 	$(if $(filter data/%,$1),$(ZLIB_CFLAGS) $(PNG_CFLAGS) $(JPEG_CFLAGS) $(TIFF_CFLAGS) $(WEBP_CFLAGS)) $(if $(filter core/base/%,$1),$(ZLIB_CFLAGS)) \
 	$(if $(filter core/interchange/% data/tables/%,$1),$(LIBZIP_CFLAGS)) $(if $(filter core/interchange/% core/state/% core/base/tests/%,$1),$(JANSSON_CFLAGS)) \
@@ -222,36 +224,36 @@ $(call stamp,$(with_plain)kernels.fatbin.flags,$(CUDA_NVCC) $(filter-out -Werror
 endif
 # The kernels of the host's list are those of the image, or a GPU's first job would be the one to say so.
 same_kernels = grep -ho '\.entry dpt_cuda_[a-z0-9_]*' $1/*.ptx | sed 's/.* //' | sort -u >$1/there; \
-	printf '\#include "core/backend/cuda/kernels.h"\n\#define X(name, ...) LISTED dpt_cuda_\#\#name\nDPT_CUDA_KERNELS(X)\n' | $(CC) -I. -E -P - | \
+	printf '\#include "core/backend/cuda/kernels/kernels.h"\n\#define X(name, ...) LISTED dpt_cuda_\#\#name\nDPT_CUDA_KERNELS(X)\n' | $(CC) -I. -E -P - | \
 		grep -o 'LISTED dpt_cuda_[a-z0-9_]*' | sed 's/.* //' | sort -u >$1/listed; \
-	test -s $1/there && ! { comm -23 $1/listed $1/there | sed 's/^/core\/backend\/cuda\/kernels.h lists a kernel that kernels.cu does not have: /'; \
-		comm -13 $1/listed $1/there | sed 's/^/kernels.cu has a kernel that core\/backend\/cuda\/kernels.h does not list: /'; } | grep . >&2
-$(image): $(wildcard $(addprefix core/backend/cuda/,kernels*.cu kernels*.h *.inc device.h)) core/backend/activations.h core/backend/loss_scale.h core/backend/optimizers.inc $(image).flags
+	test -s $1/there && ! { comm -23 $1/listed $1/there | sed 's/^/kernels.h lists a kernel that kernels.cu does not have: /'; \
+		comm -13 $1/listed $1/there | sed 's/^/kernels.cu has a kernel that kernels.h does not list: /'; } | grep . >&2
+$(image): $(wildcard $(addprefix core/backend/cuda/kernels/,*.cu *.h *.inc)) core/backend/activations.h core/backend/loss_scale.h core/backend/optimizers.inc $(image).flags
 	@rm -rf $@.kept; mkdir -p $@.kept
-	$(call say,NVCC,core/backend/cuda/kernels.cu) $(CUDA_NVCC) $(nvcc_flags) $(CUDA_CODE) -Xptxas -v --keep --keep-dir $@.kept -fatbin -o $@ \
-		core/backend/cuda/kernels.cu 2>$@.kept/said || { cat $@.kept/said >&2; exit 1; }
+	$(call say,NVCC,core/backend/cuda/kernels/kernels.cu) $(CUDA_NVCC) $(nvcc_flags) $(CUDA_CODE) -Xptxas -v --keep --keep-dir $@.kept -fatbin -o $@ \
+		core/backend/cuda/kernels/kernels.cu 2>$@.kept/said || { cat $@.kept/said >&2; exit 1; }
 	@grep warning $@.kept/said >&2; rm -f $@.kept/*.ii $@.kept/*.cubin $@.kept/*.cudafe1.*
 	@$(call same_kernels,$@.kept)
-$(BUILD)/obj/core/backend/cuda/module.o: $(image)
+$(BUILD)/obj/core/backend/cuda/libraries/module.o: $(image)
 
-# A GPU on the CPU, for tests: core/backend/cuda/tests/fake.h. The second and third library work through the first.
+# A GPU on the CPU, for tests: core/backend/cuda/tests/fake/fake.h. The second and third library work through the first.
 fakegpu := $(BUILD)/tests/fakegpu
-fake = $(patsubst %,core/backend/cuda/tests/fake_%.c,$1)
+fake = $(patsubst %,core/backend/cuda/tests/fake/fake_%.c,$1)
 emulation := $(BUILD)/obj/core/backend/cuda/tests/emulate.o
-$(fakegpu)/libcuda.so.1: $(call fake,capture clock copies driver enqueue graph kernels memory ranges stream trace) core/backend/cuda/kernels.c $(emulation)
+$(fakegpu)/libcuda.so.1: $(call fake,capture clock copies driver enqueue graph kernels memory ranges stream trace) core/backend/cuda/kernels/kernels.c $(emulation)
 $(fakegpu)/libcudnn.so.9: $(call fake,conv cudnn cudnn_run engines) $(fakegpu)/libcuda.so.1
 $(fakegpu)/libcublasLt.so.13: $(call fake,algorithms cublaslt matmul) $(fakegpu)/libcuda.so.1
 $(fakegpu)/libcublasLt.so.12: $(fakegpu)/libcublasLt.so.13
 	@ln -sf libcublasLt.so.13 $@
 fakes := $(if $(filter 1,$(WITH_CUDA)),$(addprefix $(fakegpu)/,libcuda.so.1 libcudnn.so.9 libcublasLt.so.13))
-$(fakes): $(wildcard $(addprefix core/backend/cuda/,tests/fake*.h *.inc kernels*.h)) $(addprefix core/backend/cuda/,tests/emulate.h device.h) core/backend/activations.h core/backend/loss_scale.h core/backend/optimizers.inc $(BUILD)/flags
+$(fakes): $(wildcard $(addprefix core/backend/cuda/,tests/fake/*.h tests/emulate.h kernels/*.h kernels/*.inc)) core/backend/activations.h core/backend/loss_scale.h core/backend/optimizers.inc $(BUILD)/flags
 	@mkdir -p $(@D)
-	$(call say,LINK,$@) $(call compile,core/backend/cuda/tests/fake.c) -fPIC -shared -fvisibility=hidden $(LDFLAGS) -Wl,-soname,$(@F) -Wl,-rpath,'$$ORIGIN' -o $@ $(filter %.c %.o,$^) $(filter %.so.1,$^) -lm
+	$(call say,LINK,$@) $(call compile,core/backend/cuda/tests/fake/fake.c) -fPIC -shared -fvisibility=hidden $(LDFLAGS) -Wl,-soname,$(@F) -Wl,-rpath,'$$ORIGIN' -o $@ $(filter %.c %.o,$^) $(filter %.so.1,$^) -lm
 
 fakes: $(if $(fakes),$(fakes) $(fakegpu)/libcublasLt.so.12)
 check-units: $(programs) fakes
 $(foreach test,$(tests),$(eval $(call program,$(test)): $(call object,$(test))))
-$(call program,$(filter core/backend/cuda/tests/test_% core/train/tests/test_cuda_%,$(tests))): $(emulation)
+$(call program,$(filter core/backend/cuda/tests/test_% core/train/engines/tests/test_cuda_%,$(tests))): $(emulation)
 # Which tests of a program are run can be said from outside.
 only := $(BUILD)/obj/core/base/tests/only.o
 $(programs): $(only) $(library) $(BUILD)/flags $(BUILD)/mpi

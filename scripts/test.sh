@@ -65,7 +65,7 @@ unit_jobs() {
     done
 }
 # Those that take longest come first, so that none of them trails alone: they wait more than they compute.
-long='scripts/tests/test_(slurm|gpu_check|fuzz|tree|packaging|mpich|docs)|cmd/tests/test_(doctor|bench)|core/comm/tests/test_nodes|core/train/tests/test_(device|random_jobs|reproducible|faults|resume|crash|instructions)'
+long='scripts/tests/test_(slurm|gpu_check|fuzz|tree|packaging|mpich|docs)|cmd/tests/test_(doctor|bench)|core/comm/tests/test_nodes|core/train/([a-z]*/)?tests/test_(device|random_jobs|reproducible|faults|resume|crash|instructions)'
 python_jobs() {
     tests 'test_*.py' | grep -E "$long" | sort -r | sed "s|.*|$1 pytest & 0|"
     tests 'test_*.py' | grep -Ev "$long" | sed "s|.*|$1 pytest & 0|"
@@ -75,14 +75,14 @@ quick_jobs() {
     while read -r file which; do
         echo "build pytest $file 0 \"$which\""
     done <<'END'
-core/train/tests/test_device.py test_gives_what_the_cpu_gives or test_checkpoints_are_the_cpus
+core/train/engines/tests/test_device.py test_gives_what_the_cpu_gives or test_checkpoints_are_the_cpus
 cmd/tests/test_configs.py test_runs and (1 or 3)
 core/train/tests/test_reproducible.py test_idle_ranks_change_nothing or test_micro_batch_follows_from_the_job_alone
-core/train/tests/test_resume.py test_killed_ends_with_the_same_bytes or test_finished_says_so
-core/train/tests/test_faults.py test_one_rank_at_a_step and kill
+core/train/run/tests/test_resume.py test_killed_ends_with_the_same_bytes or test_finished_says_so
+core/train/run/tests/test_faults.py test_one_rank_at_a_step and kill
 core/train/tests/test_train.py test_rank_count_changes_nothing
-core/train/tests/test_predict.py test_as_eval
-core/train/tests/test_export.py test_all_formats_hold_the_weights_to_the_bit
+core/train/use/tests/test_predict.py test_as_eval
+core/train/use/tests/test_export.py test_all_formats_hold_the_weights_to_the_bit
 data/tests/test_convert.py test_mnist or test_cifar10
 cmd/tests/test_job_file.py test_all_mistakes or test_one_message or test_set_overrides
 scripts/tests/test_tree.py not make and not build and not install and not onednn and not link and not setup

@@ -1,4 +1,4 @@
-"""A rank's choice of a GPU, what is printed about it, and where sums are made: jobs on a fake GPU (core/backend/cuda/tests/fake.h),
+"""A rank's choice of a GPU, what is printed about it, and where sums are made: jobs on a fake GPU (core/backend/cuda/tests/fake/fake.h),
 whose memory the host may not touch unless FAKEGPU_PROTECT is 0."""
 import glob
 import json

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "core/comm/internal.h"
-#include "core/comm/watch.h"
+#include "core/comm/watch/watch.h"
 
 /* Bytes of address space that MPI may allocate when it starts. */
 enum { RESERVE = 256 << 20 };

@@ -8,7 +8,7 @@
 #include "core/base/clock.h"
 #include "core/comm/internal.h"
 #include "core/comm/probe.h"
-#include "core/comm/watch.h"
+#include "core/comm/watch/watch.h"
 
 /*
  * The sizes of the sums that are tried, in floats: MPIs use different protocols for short, long and

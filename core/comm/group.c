@@ -4,7 +4,7 @@
 
 #include "core/base/clock.h"
 #include "core/comm/internal.h"
-#include "core/comm/watch.h"
+#include "core/comm/watch/watch.h"
 
 /* MPI tags that no other point-to-point message uses. */
 enum { AWAIT_TAG = 0x7ef, MESSAGE_TAG = 0x7e0 };

@@ -16,7 +16,7 @@
 
 #include "core/base/process.h"
 #include "core/comm/internal.h"
-#include "core/comm/watch.h"
+#include "core/comm/watch/watch.h"
 
 /* --- the page --------------------------------------------------------------------------------- */
 

@@ -11,8 +11,8 @@
 #include "core/base/memory.h"
 #include "core/base/sort.h"
 #include "core/base/str.h"
-#include "core/comm/hierarchical_allreduce.h"
 #include "core/comm/internal.h"
+#include "core/comm/sums/hierarchical_allreduce.h"
 
 #if (defined(OPEN_MPI) || defined(MVAPICH2_VERSION)) && defined(__has_include)
 #if __has_include(<mpi-ext.h>)

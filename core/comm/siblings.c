@@ -7,7 +7,7 @@
 #include "core/base/clock.h"
 #include "core/base/process.h"
 #include "core/comm/internal.h"
-#include "core/comm/watch.h"
+#include "core/comm/watch/watch.h"
 
 /* The name that a process takes once it has printed why it ends, and once it has found that it is
  * alone. They must not change, since processes of other versions look for them. */

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "core/backend/operation.h"
-#include "core/comm/tree.h"
+#include "core/comm/sums/tree.h"
 #include "core/plan/plan.h"
 #include "core/train/reduction/gradient_reduction.h"
 #include "core/train/setup/parts.h"
@@ -11,7 +11,7 @@
 enum { WORD = sizeof(float), MAX_THREADS = 256 };
 
 /* Up to so many floats of a node's gradients each rank adds up all of them, after one barrier
- * (core/comm/hierarchical_allreduce.c). */
+ * (core/comm/sums/hierarchical_allreduce.c). */
 enum { SMALL = 4096 };
 
 /* A trial may take this much memory, and this part of what is available. */

@@ -10,7 +10,7 @@
 #include "core/base/clock.h"
 #include "core/base/memory.h"
 #include "core/base/sort.h"
-#include "core/comm/tree.h"
+#include "core/comm/sums/tree.h"
 
 enum { ROUNDS = 15 };
 

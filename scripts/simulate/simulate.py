@@ -16,7 +16,7 @@ WAYS = ("allreduce", "reproducible")
 # What the sources of the simulated ranks call and simulate.c answers.
 WRAPPED = ("MPI_Init_thread", "MPI_Allreduce", "MPI_Testall", "dpt_watch_attach", "dpt_alloc", "dpt_alloc_array", "dpt_free",
            "dpt_tree_push")
-SOURCES = (f"{HERE}/simulate.c", "core/comm/*.c", "core/base/*.c", "data/sets/sampler.c", "core/train/reduction/*.c",
+SOURCES = (f"{HERE}/simulate.c", "core/comm/*.c", "core/comm/sums/*.c", "core/comm/watch/*.c", "core/base/*.c", "data/sets/sampler.c", "core/train/reduction/*.c",
            "core/train/layout/shares.c", "core/train/layout/schedules.c")
 
 # Of a message between two nodes: microseconds on the way, and of each side's processor; the part of the bits that is data.
@@ -82,7 +82,7 @@ def build_ranks(folder):
 
 
 def build_adding(folder):
-    call(f"gcc -std=gnu11 -D_GNU_SOURCE -O3 -ffp-contract=off -I. {HERE}/adding.c core/comm/tree.c core/base/*.c "
+    call(f"gcc -std=gnu11 -D_GNU_SOURCE -O3 -ffp-contract=off -I. {HERE}/adding.c core/comm/sums/tree.c core/base/*.c "
          f"-o '{folder}/adding' -lz -lm -pthread", shell=True)
 
 

@@ -1,5 +1,6 @@
 """What holds for the tree as a whole: who may include whom, the build and its knobs, the scripts."""
 
+import collections
 import graphlib
 import os
 import re
@@ -12,7 +13,9 @@ import pytest
 TOP = Path(__file__).resolve().parents[2]
 
 # From the ground up: an include points to the same room or to one before it.
-ROOMS = ["core/base", "core/conf", "core/comm", "core/backend", "models", "data", "core/trace", "core/state", "core/interchange",
+ROOMS = ["core/base", "core/conf", "core/comm", "core/backend",
+         *(f"core/backend/{room}" for room in ("ref", "cpu/onednn", "cpu/fp32", "cpu/bf16", "cpu/program", "cpu/layers", "cuda/kernels",
+                                               "cuda/libraries", "cuda/program", "cuda/steps", "tests")), "models", "data", "core/trace", "core/state", "core/interchange",
          "core/train/scores", "core/train/update", "core/train/optimizers", "core/train/job", "core/train/layout", "core/train",
          "core/train/reduction", "core/train/mesh", "core/train/step", "core/train/engines", "core/train/setup", "core/train/use", "core/train/run",
          "core/train/tests", "core/plan", "cmd", "scripts/simulate"]
@@ -21,7 +24,7 @@ ROOMS = ["core/base", "core/conf", "core/comm", "core/backend", "models", "data"
 LIBRARIES = {
     r"mpi\.h": r"core/comm/|scripts/simulate/",
     r"hdf5(_hl)?\.h": r"data/|core/state/(tests/[a-z]+_)?checkpoint\w*\.[ch]$",
-    r"dnnl.*\.h|oneapi/.*|omp\.h": r"core/backend/cpu/",
+    r"dnnl.*\.h|oneapi/.*|omp\.h": r"core/backend/cpu/onednn/",
     r"(cuda|cudnn|cublas)\w*\.h": r"core/backend/cuda/",
     r"yaml\.h": r"core/conf/",
     r"jansson\.h": r"core/state/history\.c|core/interchange/safetensors\.c|core/base/tests/",
@@ -59,6 +62,8 @@ def name_of(path):
 
 
 def room_of(name):
+    if match := re.match("(core/(?:backend|train))/.*tests/", name):  # those of one room run the others, too
+        return f"{match[1]}/tests"
     return max((room for room in ROOMS if name.startswith(room + "/")), key=len, default=None)
 
 
@@ -121,6 +126,12 @@ def test_files_are_short_enough_to_know():
     long = [(name_of(p), n) for p in written(".c", ".h", ".sh", ".py")
             if (n := len(p.read_text().splitlines())) > 600]
     assert not long
+
+
+def test_folders_are_small_enough_to_know():
+    sources = collections.Counter(name_of(p.parent) for p in written(".c", ".cu", ".py"))
+    crowded = {folder: n for folder, n in sources.items() if n > 30}
+    assert not crowded
 
 
 def test_no_line_is_wider_than_it_should_be():
@@ -379,7 +390,7 @@ def test_what_depends_on_the_processor_compiles_for_arm64(tmp_path):
     assert len(sources) > 5
     done = subprocess.run([*clang, "-fsyntax-only", *sources], cwd=TOP, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
-    done = subprocess.run([*clang, "-O3", "-S", "-o", "-", "core/backend/cpu/tile.c"], cwd=TOP, capture_output=True, text=True, timeout=300)
+    done = subprocess.run([*clang, "-O3", "-S", "-o", "-", "core/backend/cpu/fp32/tile.c"], cwd=TOP, capture_output=True, text=True, timeout=300)
     assert len(re.findall(r"\tfmla\tv\d+\.4s", done.stdout)) >= 9 * 16, done.stderr[-3000:]
 
 

@@ -13,7 +13,7 @@
 #if defined(DPT_WITH_ONEDNN) && DPT_WITH_ONEDNN
 
 #include "core/backend/backend.h"
-#include "core/backend/cpu/program.h"
+#include "core/backend/cpu/program/program.h"
 #include "core/base/clock.h"
 
 enum { SAMPLES = 128, NODES = 24 };

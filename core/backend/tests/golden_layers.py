@@ -7,7 +7,7 @@ They are computed in double, from float inputs.
 Each case is a layer with the loss sum((y - t)^2) / outputs: dy = 2 (y - t) / outputs. Its numbers follow from its name,
 so a new case changes no other. An operation that is a module of torch.nn, under this name, needs no line here.
 
-core/train/tests/golden_formulas.py, which needs no PyTorch, adds rows: run it after this.
+core/train/update/tests/golden_formulas.py, which needs no PyTorch, adds rows: run it after this.
 """
 
 import inspect

@@ -4,7 +4,7 @@ In double, from float inputs.
 
     python golden_loss.py > golden_loss.h
 
-core/train/tests/golden_formulas.py, which needs no PyTorch, adds rows: run it after this.
+core/train/update/tests/golden_formulas.py, which needs no PyTorch, adds rows: run it after this.
 """
 
 import torch

@@ -3,10 +3,10 @@
  * this build. A missing entry would be followed as a pointer when a program runs.
  */
 #if defined(DPT_WITH_ONEDNN) && DPT_WITH_ONEDNN
-#include "core/backend/cpu/program.h"
+#include "core/backend/cpu/program/program.h"
 #endif
 #if defined(DPT_WITH_CUDA) && DPT_WITH_CUDA
-#include "core/backend/cuda/program.h"
+#include "core/backend/cuda/program/program.h"
 #endif
 #include "core/backend/operation.h"
 #include "core/backend/ref/ref.h"

@@ -6,7 +6,7 @@
 
 #if defined(DPT_WITH_ONEDNN) && DPT_WITH_ONEDNN
 
-#include "core/backend/cpu/sparse.h"
+#include "core/backend/cpu/fp32/sparse.h"
 
 enum { SHAPES = 150 };
 

@@ -6,8 +6,8 @@
 
 #if defined(DPT_WITH_ONEDNN) && DPT_WITH_ONEDNN
 
-#include "core/backend/cpu/dnnl.h"
-#include "core/backend/cpu/winograd.h"
+#include "core/backend/cpu/fp32/winograd.h"
+#include "core/backend/cpu/onednn/dnnl.h"
 
 enum { SHAPES = 120, LANES = DPT_WINOGRAD_LANES };
 

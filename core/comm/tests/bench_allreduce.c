@@ -4,9 +4,9 @@
  * largest: floats, 25000000 by default.
  *
  * - allreduce: MPI_Allreduce on floats, any order
- * - hierarchy: in rank order, in shared memory on a node (core/comm/hierarchical_allreduce.h)
+ * - hierarchy: in rank order, in shared memory on a node (core/comm/sums/hierarchical_allreduce.h)
  * - large: likewise, in the way of sums that no cache holds
- * - window: the tree, in shared memory (core/comm/deterministic_allreduce.h)
+ * - window: the tree, in shared memory (core/comm/sums/deterministic_allreduce.h)
  * - messages: the tree, slices sent to their owners
  * - doubling: the tree, by recursive doubling of whole arrays between pairs of ranks (powers of two
  *   only)
@@ -24,8 +24,8 @@
 
 #include "core/base/clock.h"
 #include "core/base/memory.h"
-#include "core/comm/deterministic_allreduce.h"
-#include "core/comm/hierarchical_allreduce.h"
+#include "core/comm/sums/deterministic_allreduce.h"
+#include "core/comm/sums/hierarchical_allreduce.h"
 
 enum { ROUNDS = 15, WAYS = 7 };
 

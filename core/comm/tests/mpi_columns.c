@@ -1,7 +1,7 @@
 /* ranks: 2 3 5 */
 /* Columns that each rank has made come to all ranks, in shared memory and by messages; and rows
  * that each has are exchanged for columns. */
-#include "core/comm/columns.h"
+#include "core/comm/sums/columns.h"
 
 #include "core/comm/tests/ranks.h"
 

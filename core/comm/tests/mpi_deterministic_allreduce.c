@@ -1,8 +1,8 @@
 /* ranks: 1 2 3 4 7 8 */
 #include "core/base/rng.h"
 #include "core/base/sum_of_squares.h"
-#include "core/comm/deterministic_allreduce.h"
 #include "core/comm/internal.h"
+#include "core/comm/sums/deterministic_allreduce.h"
 #include "core/comm/tests/ranks.h"
 
 enum { LEAVES = 64, FLOATS = 1000, MANY = 40000 };

@@ -5,7 +5,7 @@
 
 #include "core/base/rng.h"
 #include "core/base/sum_of_squares.h"
-#include "core/comm/hierarchical_allreduce.h"
+#include "core/comm/sums/hierarchical_allreduce.h"
 #include "core/comm/tests/ranks.h"
 
 enum { MOST_BUFFERS = 3, MOST_FLOATS = 60000, CASES = 24, SUMS = 6 };

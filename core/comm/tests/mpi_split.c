@@ -1,9 +1,9 @@
 /* ranks: 1 2 5 8 */
 /* Groups that the ranks are split into: each is a whole comm. With an argument, a rank of one group
  * never comes, while another group continues (test_split.py). */
-#include "core/comm/deterministic_allreduce.h"
-#include "core/comm/hierarchical_allreduce.h"
 #include "core/comm/internal.h"
+#include "core/comm/sums/deterministic_allreduce.h"
+#include "core/comm/sums/hierarchical_allreduce.h"
 #include "core/comm/tests/ranks.h"
 
 static struct dpt_error err;

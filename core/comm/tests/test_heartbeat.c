@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "core/base/rng.h"
-#include "core/comm/heartbeat.h"
+#include "core/comm/watch/heartbeat.h"
 
 enum { NODES = 3 };
 

@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "core/base/rng.h"
-#include "core/comm/tree.h"
+#include "core/comm/sums/tree.h"
 
 enum { MOST = 300, WIDTH = 3 };
 

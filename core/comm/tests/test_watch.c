@@ -12,7 +12,7 @@
 
 #include "core/base/process.h"
 #include "core/base/rng.h"
-#include "core/comm/watchdog.h"
+#include "core/comm/watch/watchdog.h"
 
 enum { MOST = 9, LIMIT = 60 };
 

@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "core/plan/plan.h"
-#include "core/train/tests/trust.h"
+#include "core/train/update/tests/trust.h"
 
 enum { SAMPLES = 24 };
 

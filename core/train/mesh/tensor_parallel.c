@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "core/base/memory.h"
-#include "core/comm/columns.h"
+#include "core/comm/sums/columns.h"
 #include "core/train/layout/shares.h"
 #include "core/train/mesh/mesh.h"
 #include "core/train/mesh/units.h"

@@ -3,8 +3,8 @@
  *
  * There are two ways to add, chosen by comm.reduction. `allreduce` adds up the gradients of a
  * thread as they are computed, and then those of all threads of all ranks
- * (core/comm/hierarchical_allreduce.h). `reproducible` adds along one tree over the micro-batches'
- * numbers (core/comm/tree.h), so the sum has the same bits however the micro-batches are
+ * (core/comm/sums/hierarchical_allreduce.h). `reproducible` adds along one tree over the micro-batches'
+ * numbers (core/comm/sums/tree.h), so the sum has the same bits however the micro-batches are
  * partitioned. With shards, each of which has one owner, three more rows add along this tree:
  * `sharded`, `round_robin` if ranks take rounds round-robin, and `units` if they also keep slices
  * of the weights. A rank whose threads are a team computes several micro-batches at once if they
@@ -18,7 +18,7 @@
 #ifndef DPT_TRAIN_GRADIENT_REDUCTION_H
 #define DPT_TRAIN_GRADIENT_REDUCTION_H
 
-#include "core/comm/deterministic_allreduce.h"
+#include "core/comm/sums/deterministic_allreduce.h"
 #include "core/train/trainer.h"
 
 /* The floats [begin, end) of a gradient with its tail. */

@@ -1,7 +1,7 @@
 #include <string.h>
 
 #include "core/base/memory.h"
-#include "core/comm/hierarchical_allreduce.h"
+#include "core/comm/sums/hierarchical_allreduce.h"
 #include "core/train/reduction/gradient_reduction.h"
 
 struct dpt_gradient_reduction_state {

@@ -1,7 +1,7 @@
 #include <string.h>
 
 #include "core/base/memory.h"
-#include "core/comm/deterministic_allreduce.h"
+#include "core/comm/sums/deterministic_allreduce.h"
 #include "core/train/layout/shares.h"
 #include "core/train/reduction/gradient_reduction.h"
 

@@ -9,7 +9,7 @@
 #ifndef DPT_TRAIN_STATE_H
 #define DPT_TRAIN_STATE_H
 
-#include "core/comm/deterministic_allreduce.h"
+#include "core/comm/sums/deterministic_allreduce.h"
 #include "core/train/trainer.h"
 
 /* The arenas beside the slots, which are numbered from 0 on. The gradient is the last sum. */

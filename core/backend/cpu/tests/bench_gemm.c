@@ -11,8 +11,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "core/backend/cpu/dnnl.h"
-#include "core/backend/cpu/gemm.h"
+#include "core/backend/cpu/fp32/gemm.h"
+#include "core/backend/cpu/onednn/dnnl.h"
 #include "core/base/clock.h"
 #include "core/base/memory.h"
 #include "core/base/rng.h"

@@ -17,7 +17,7 @@
 
 #if defined(DPT_WITH_ONEDNN) && DPT_WITH_ONEDNN
 
-#include "core/backend/cpu/dnnl_private.h"
+#include "core/backend/cpu/onednn/dnnl_private.h"
 #include "core/base/clock.h"
 
 enum { SAMPLES = 128, ARGUMENTS = 16 };

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "core/backend/cpu/batchnorm_kernels.h"
+#include "core/backend/cpu/fp32/batchnorm_kernels.h"
 #include "core/backend/tests/net.h"
 
 enum { CASES = 600, MARK = 12345 };

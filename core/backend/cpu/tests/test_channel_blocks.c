@@ -1,7 +1,7 @@
 /* Blocks of 16 channels become planes, and the other way round, whatever the number of pixels. */
 #include "core/backend/tests/net.h"
 
-#include "core/backend/cpu/kernels.h"
+#include "core/backend/cpu/fp32/kernels.h"
 #include "core/base/memory.h"
 
 enum { LANES = DPT_LANES, MOST = 70 };

@@ -14,11 +14,11 @@
 #include <string.h>
 
 #include "core/backend/bf16.h"
-#include "core/backend/cpu/bf16_gemm.h"
-#include "core/backend/cpu/gemm.h"
+#include "core/backend/cpu/bf16/bf16_gemm.h"
+#include "core/backend/cpu/fp32/gemm.h"
 #include "core/base/memory.h"
 #include "core/base/rng.h"
-#include "core/comm/tree.h"
+#include "core/comm/sums/tree.h"
 
 enum { CASES = 70, MARGIN = 16 };
 

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "core/backend/backend.h"
-#include "core/backend/cuda/tests/fake_set.h"
+#include "core/backend/cuda/tests/fake/fake_set.h"
 #include "core/backend/cuda/tests/which_device.h"
 #include "core/backend/tests/left_out.h"
 

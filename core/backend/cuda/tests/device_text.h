@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/backend/cuda/plan.h"
+#include "core/backend/cuda/libraries/plan.h"
 #include "core/base/str.h"
 
 /* Appends the description of a device with a handle, or of one that was described, to *json. */

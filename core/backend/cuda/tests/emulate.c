@@ -5,7 +5,7 @@
 
 #include "core/backend/cuda/tests/emulate.h"
 
-#include "core/backend/cuda/kernels.cu"
+#include "core/backend/cuda/kernels/kernels.cu"
 
 enum { EMULATED_STACK = 128 << 10, EMULATED_WORD = 8 };
 

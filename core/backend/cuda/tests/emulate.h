@@ -13,7 +13,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "core/backend/cuda/kernels.h"
+#include "core/backend/cuda/kernels/kernels.h"
 
 struct emulated_index {
     uint32_t x, y;
@@ -80,6 +80,6 @@ typedef struct {
 #define QUIET_NAN NAN
 // clang-format on
 
-#include "core/backend/cuda/device.h"
+#include "core/backend/cuda/kernels/device.h"
 
 #endif

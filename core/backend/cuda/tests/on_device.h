@@ -18,7 +18,7 @@
 
 #include <cmocka.h>
 
-#include "core/backend/cuda/library.h"
+#include "core/backend/cuda/libraries/library.h"
 #include "core/backend/cuda/tests/which_device.h"
 
 static struct {

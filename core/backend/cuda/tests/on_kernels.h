@@ -14,7 +14,7 @@
 #include <inttypes.h>
 #include <malloc.h>
 
-#include "core/backend/cuda/context.h"
+#include "core/backend/cuda/libraries/context.h"
 #include "core/backend/cuda/tests/on_device.h"
 #include "core/backend/tests/left_out.h"
 

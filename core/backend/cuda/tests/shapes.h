@@ -4,7 +4,7 @@
 #ifndef DPT_BACKEND_CUDA_TESTS_SHAPES_H
 #define DPT_BACKEND_CUDA_TESTS_SHAPES_H
 
-#include "core/backend/cuda/plan.h"
+#include "core/backend/cuda/libraries/plan.h"
 
 /* Samples, a window, channels and size: the shapes of the job files' networks, and others. */
 static const struct shape {

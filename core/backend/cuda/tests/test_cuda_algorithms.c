@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #if defined(DPT_WITH_CUDA) && DPT_WITH_CUDA
-#include "core/backend/cuda/matmul.h"
+#include "core/backend/cuda/libraries/matmul.h"
 #include "core/backend/tests/net.h"
 
 static struct dpt_cuda_gemm square_product(enum dpt_precision precision)

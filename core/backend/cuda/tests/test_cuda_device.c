@@ -8,7 +8,7 @@
 
 #include "core/backend/cuda/tests/on_kernels.h"
 
-#include "core/backend/cuda/plan.h"
+#include "core/backend/cuda/libraries/plan.h"
 #include "core/backend/cuda/tests/device_text.h"
 #include "core/backend/cuda/tests/shapes.h"
 #include "core/backend/cuda/tests/tensor.h"

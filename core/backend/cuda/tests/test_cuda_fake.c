@@ -5,7 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/backend/cuda/tests/fake_scene.h"
+#include "core/backend/cuda/tests/fake/fake_scene.h"
 
 #if FAKE_SCENE
 enum { SEEDS = 8, N = 1000 };

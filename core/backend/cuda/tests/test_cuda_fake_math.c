@@ -1,12 +1,12 @@
 /* What the device that runs on the CPU (fake.h) computes: kernels, convolutions by all of its plans
  * and products by all of its algorithms, each against its definition. */
-#include "core/backend/cuda/tests/fake_scene.h"
+#include "core/backend/cuda/tests/fake/fake_scene.h"
 
 #if FAKE_SCENE
-#include "core/backend/cuda/context.h"
-#include "core/backend/cuda/matmul.h"
-#include "core/backend/cuda/plan.h"
-#include "core/backend/cuda/tests/fake_numbers.h"
+#include "core/backend/cuda/libraries/context.h"
+#include "core/backend/cuda/libraries/matmul.h"
+#include "core/backend/cuda/libraries/plan.h"
+#include "core/backend/cuda/tests/fake/fake_numbers.h"
 #include "core/base/rng.h"
 
 enum { N = 1000 };

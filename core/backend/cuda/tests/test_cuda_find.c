@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #if defined(DPT_WITH_CUDA) && DPT_WITH_CUDA
-#include "core/backend/cuda/library_find.h"
+#include "core/backend/cuda/libraries/library_find.h"
 
 #define LIBRARY "libdptest.so.9"
 #define PACKAGE "/nvidia/cudnn/lib"

@@ -7,7 +7,7 @@
 
 #if defined(DPT_WITH_CUDA) && DPT_WITH_CUDA
 
-#include "core/backend/cuda/program_norms.h"
+#include "core/backend/cuda/program/program_norms.h"
 #include "core/backend/cuda/tests/program_scene.h"
 #include "core/backend/tests/folding.h"
 #include "core/backend/tests/whole_step.h"

@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #if defined(DPT_WITH_CUDA) && DPT_WITH_CUDA
-#include "core/backend/cuda/context.h"
+#include "core/backend/cuda/libraries/context.h"
 
 #define TEXT_(name)     #name
 #define X(name, needed) {TEXT_(name), needed},

@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #if defined(DPT_WITH_CUDA) && DPT_WITH_CUDA
-#include "core/backend/cuda/matmul.h"
+#include "core/backend/cuda/libraries/matmul.h"
 #include "core/backend/cuda/tests/on_device.h"
 #include "core/backend/tests/net.h"
 

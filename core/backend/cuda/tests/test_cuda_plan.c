@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #if defined(DPT_WITH_CUDA) && DPT_WITH_CUDA
-#include "core/backend/cuda/plan.h"
+#include "core/backend/cuda/libraries/plan.h"
 #include "core/backend/cuda/tests/device_text.h"
 #include "core/backend/cuda/tests/shapes.h"
 #include "core/base/file.h"

@@ -6,10 +6,10 @@
 
 #if defined(DPT_WITH_CUDA) && DPT_WITH_CUDA
 
-#include "core/backend/cuda/program.h"
+#include "core/backend/cuda/program/program.h"
 #include "core/backend/cuda/tests/program_scene.h"
 #include "core/base/pool.h"
-#include "core/comm/tree.h"
+#include "core/comm/sums/tree.h"
 
 enum { GRAPHS = 120, STACKS = 30, THREADS = 3 };
 

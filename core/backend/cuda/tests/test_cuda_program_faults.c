@@ -6,7 +6,7 @@
 
 #if defined(DPT_WITH_CUDA) && DPT_WITH_CUDA
 
-#include "core/backend/cuda/program.h"
+#include "core/backend/cuda/program/program.h"
 
 static char folder[] = "/tmp/dptrain-test-XXXXXX";
 

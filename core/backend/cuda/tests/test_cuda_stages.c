@@ -7,9 +7,9 @@
 
 #if defined(DPT_WITH_CUDA) && DPT_WITH_CUDA
 
-#include "core/backend/cuda/program.h"
+#include "core/backend/cuda/program/program.h"
 #include "core/backend/cuda/tests/program_scene.h"
-#include "core/comm/tree.h"
+#include "core/comm/sums/tree.h"
 
 enum { GRAPHS = 40, MOST = 4, IN_FLIGHT = 2, ROUNDING = 16 << 10 };
 

@@ -4,7 +4,7 @@
 
 #if defined(DPT_WITH_CUDA) && DPT_WITH_CUDA
 #define LOOKS_INSIDE 1
-#include "core/backend/cuda/steps.h"
+#include "core/backend/cuda/steps/steps.h"
 #else
 #define LOOKS_INSIDE 0 /* without the toolkit there are no headers of the driver */
 #endif

@@ -6,7 +6,7 @@
 
 #include <cudnn_graph.h>
 
-#include "core/backend/cuda/program.h"
+#include "core/backend/cuda/program/program.h"
 
 static char folder[] = "/tmp/dptrain-test-XXXXXX";
 

@@ -1,0 +1,101 @@
+/* What the operations' files share: memory, addresses of tensors, entries of the lists. */
+#include <string.h>
+
+#include "core/backend/cuda/program/program.h"
+#include "core/base/memory.h"
+
+/* --- memory ----------------------------------------------------------------------------------- */
+
+int64_t dpt_cuda_take(int64_t *region, int64_t bytes)
+{
+    const int64_t at = *region;
+
+    *region += (bytes + DPT_CUDA_ALIGN - 1) / DPT_CUDA_ALIGN * DPT_CUDA_ALIGN;
+    return at;
+}
+
+void dpt_cuda_share(struct dpt_cuda_memory_layout *memory_layout, enum dpt_cuda_region region,
+                    int64_t bytes)
+{
+    if (bytes > memory_layout->bytes[region])
+        memory_layout->bytes[region] = bytes;
+}
+
+int64_t dpt_cuda_form_elements(const struct dpt_cuda_node_layout *f, int64_t micro)
+{
+    return micro * f->h * f->w * f->pitch;
+}
+
+int64_t dpt_cuda_copy_elements(const struct dpt_cuda_layout *l)
+{
+    return (int64_t)l->padded_outputs * l->area * l->padded_inputs;
+}
+
+void dpt_cuda_count_layout(enum dpt_cuda_kernel kernel, const struct dpt_cuda_layout *l,
+                           struct dpt_cuda_layout_args *args)
+{
+    args->n++;
+    args->total += dpt_cuda_copy_elements(l);
+    args->blocks += dpt_cuda_layout_blocks(kernel, l);
+}
+
+/* --- entries ---------------------------------------------------------------------------------- */
+
+enum dpt_status dpt_cuda_add_entry(struct dpt_cuda_program *p, enum dpt_cuda_stage stage,
+                                   const struct dpt_cuda_entry *entry, struct dpt_error *err)
+{
+    struct dpt_cuda_list *list = &p->lists->list[stage];
+    struct dpt_cuda_entry *more =
+        dpt_grow(list->entry, &list->room, (size_t)list->n + 1, sizeof *more);
+
+    if (more == NULL)
+        return dpt_fail_memory(err, "the list of launches", (double)list->n * sizeof *more);
+    list->entry = more;
+    list->entry[list->n++] = *entry;
+    return DPT_OK;
+}
+
+struct dpt_cuda_entry dpt_cuda_kernel_entry(const struct dpt_cuda_program *p, int32_t node,
+                                            enum dpt_span_pass pass, enum dpt_cuda_kernel kernel,
+                                            const void *args)
+{
+    struct dpt_cuda_entry entry = {.what = DPT_CUDA_KERNEL,
+                                   .node = node,
+                                   .span = dpt_span_node(node, pass),
+                                   .kernel = dpt_cuda_typed(p, kernel)};
+
+    memcpy(&entry.args, args, dpt_cuda_kernel_argument(entry.kernel));
+    return entry;
+}
+
+enum dpt_status dpt_cuda_add_kernel(struct dpt_cuda_program *p, int32_t node,
+                                    enum dpt_span_pass pass, enum dpt_cuda_kernel kernel,
+                                    const void *args, struct dpt_error *err)
+{
+    const struct dpt_cuda_entry entry = dpt_cuda_kernel_entry(p, node, pass, kernel, args);
+
+    return dpt_cuda_add_entry(
+        p, pass == DPT_PASS_FORWARD ? DPT_CUDA_FORWARD_LIST : DPT_CUDA_BACKWARD_LIST, &entry, err);
+}
+
+/* --- where things are ------------------------------------------------------------------------- */
+
+void *dpt_cuda_value(const struct dpt_cuda_program *p, int32_t i)
+{
+    return p->lists->values + dpt_cuda_node_layout_of(p, dpt_cuda_node_layout_of(p, i)->tensor)->y;
+}
+
+void *dpt_cuda_gradient(const struct dpt_cuda_program *p, int64_t place)
+{
+    return place == DPT_CUDA_NONE ? NULL : p->lists->gradients + place;
+}
+
+int64_t dpt_cuda_elements(const struct dpt_cuda_program *p, int32_t i)
+{
+    return dpt_cuda_form_elements(dpt_cuda_node_layout_of(p, i), p->micro);
+}
+
+void *dpt_cuda_copy(const struct dpt_cuda_program *p, int64_t place)
+{
+    return p->lists->copies + place * p->lists->memory_layout.element;
+}

@@ -1,7 +1,0 @@
-#include "core/backend/cuda/program.h"
-
-const struct dpt_cuda_op *const dpt_cuda_ops[DPT_OP_COUNT] = {
-#define X(NAME, name) [DPT_OP_##NAME] = &dpt_cuda_##name,
-    DPT_OPERATIONS(X)
-#undef X
-};

@@ -1,0 +1,387 @@
+#include <string.h>
+
+#include "core/backend/cuda/steps/steps.h"
+
+_Static_assert(sizeof(struct dpt_cuda_move) == sizeof(struct dpt_steps_move) &&
+                   offsetof(struct dpt_cuda_move, flip) == offsetof(struct dpt_steps_move, flip),
+               "staging buffers hold moves as the kernels read them");
+
+static enum dpt_status wait_for_all(const struct dpt_cuda_steps *s, struct dpt_error *err)
+{
+    const struct dpt_cuda_context *ctx = &s->p->ctx;
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(dpt_cuda_await_stream(ctx, ctx->compute, err));
+    DPT_TRY(dpt_cuda_await_stream(ctx, ctx->copy, err));
+    DPT_TRY(dpt_cuda_await_stream(ctx, ctx->samples, err));
+out:
+    return status;
+}
+
+/* --- life ------------------------------------------------------------------------------------- */
+
+static void steps_close(void *steps)
+{
+    struct dpt_cuda_steps *s = steps;
+    struct dpt_error ignored;
+
+    if (s == NULL)
+        return;
+    /* Errors are ignored: what fails here has failed before and was reported then. */
+    dpt_cuda_context_enter(&s->p->ctx, &ignored);
+    wait_for_all(s, &ignored);
+    dpt_cuda_steps_forget(s);
+    dpt_free(s->buckets);
+    dpt_free(s->counts);
+    dpt_free(s->groups);
+    dpt_free(s->staging_buffers);
+    dpt_free(s);
+}
+
+static enum dpt_status steps_open(void *program, const struct dpt_steps_spec *spec, void **steps,
+                                  struct dpt_error *err)
+{
+    struct dpt_cuda_program *p = program;
+    enum dpt_status status = DPT_OK;
+    struct dpt_cuda_steps *s;
+    int most;
+
+    *steps = NULL;
+    s = dpt_alloc(sizeof *s);
+    if (s == NULL)
+        return dpt_fail_memory(err, "the steps", (double)sizeof *s);
+    s->p = p;
+    s->spec = *spec;
+    s->n_staging = spec->staging_buffers;
+    s->at_once = 1;
+    most = 2 * spec->at_once > s->n_staging ? 2 * spec->at_once : s->n_staging;
+    DPT_TRY(DPT_ALLOCATE(s->staging_buffers, (size_t)most, "the steps", err));
+    DPT_TRY(DPT_ALLOCATE(s->counts, (size_t)most * (size_t)spec->micros, "the steps", err));
+    DPT_TRY(dpt_cuda_context_enter(&p->ctx, err));
+    dpt_cuda_program_targets(p, spec->targets > 0, spec->weights);
+    DPT_TRY(dpt_cuda_buckets_open(s, err));
+    DPT_TRY(dpt_cuda_steps_hold(s, err));
+    DPT_TRY(dpt_cuda_steps_warm(s, err));
+    *steps = s;
+out:
+    if (status != DPT_OK)
+        steps_close(s);
+    return dpt_cuda_steps_prefix_error(status, "preparing the steps", err);
+}
+
+/* --- launches that are put off ---------------------------------------------------------------- */
+
+/* Launches the held steps: all in one launch, or each by itself. */
+static enum dpt_status launch_held(struct dpt_cuda_steps *s, bool together, struct dpt_error *err)
+{
+    const int staging_buffer = s->staging_buffer;
+    const int32_t micros = s->micros;
+    enum dpt_status status = DPT_OK;
+
+    s->micros = s->held_micros;
+    while (s->held > 0) {
+        const int steps = together ? s->held : 1;
+
+        s->staging_buffer = s->first_held;
+        DPT_TRY(dpt_cuda_steps_launch(s, DPT_CUDA_COMPUTE | DPT_CUDA_UPDATE, steps, err));
+        s->held -= steps;
+        s->first_held += steps;
+    }
+out:
+    s->staging_buffer = staging_buffer;
+    s->micros = micros;
+    return status;
+}
+
+/* Launches everything deferred: held steps, and a step that was deferred until an update which does
+ * not come. */
+static enum dpt_status launch_deferred(struct dpt_cuda_steps *s, struct dpt_error *err)
+{
+    enum dpt_status status = launch_held(s, false, err);
+
+    if (status == DPT_OK && s->deferred)
+        status = dpt_cuda_steps_launch(s, DPT_CUDA_COMPUTE, 1, err);
+    s->deferred = false;
+    return status;
+}
+
+/* Whether the step can go in one launch with those that are held, or others after it. */
+static bool can_be_held(const struct dpt_cuda_steps *s)
+{
+    if (!s->deferred || s->at_once == 1 || s->micros == 0 || dpt_cuda_program_profiled(s->p))
+        return false;
+    return s->held == 0
+               ? s->staging_buffer % s->at_once == 0
+               : s->staging_buffer == s->first_held + s->held && s->micros == s->held_micros;
+}
+
+/* Launches the step with its update, or holds it. */
+static enum dpt_status launch_or_hold(struct dpt_cuda_steps *s, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    if (can_be_held(s)) {
+        if (s->held++ == 0) {
+            s->first_held = s->staging_buffer;
+            s->held_micros = s->micros;
+        }
+        s->deferred = false;
+        return s->held == s->at_once ? launch_held(s, true, err) : DPT_OK;
+    }
+    DPT_TRY(launch_held(s, false, err));
+    DPT_TRY(dpt_cuda_steps_launch(
+        s, s->deferred ? DPT_CUDA_COMPUTE | DPT_CUDA_UPDATE : DPT_CUDA_UPDATE, 1, err));
+out:
+    return status;
+}
+
+static int steps_held(const void *steps)
+{
+    return ((const struct dpt_cuda_steps *)steps)->held;
+}
+
+static enum dpt_status steps_launch(void *steps, struct dpt_error *err)
+{
+    struct dpt_cuda_steps *s = steps;
+    enum dpt_status status = DPT_OK;
+
+    if (s->held == 0)
+        return DPT_OK;
+    DPT_TRY(dpt_cuda_context_enter(&s->p->ctx, err));
+    DPT_TRY(launch_held(s, false, err));
+out:
+    return dpt_cuda_steps_prefix_error(status, "launching steps", err);
+}
+
+/* --- arenas ----------------------------------------------------------------------------------- */
+
+static bool all_finite(const float *x, int64_t n)
+{
+    float sum = 0;
+
+    for (int64_t i = 0; i < n; i++)
+        sum += x[i] - x[i]; /* 0, or NaN */
+    return sum == 0;
+}
+
+static enum dpt_status steps_put(void *steps, const float *params, float *const *slot,
+                                 const struct dpt_loss_scale *scale, struct dpt_error *err)
+{
+    struct dpt_cuda_steps *s = steps;
+    const struct dpt_cuda_context *ctx = &s->p->ctx;
+    const struct dpt_graph *g = s->p->spec.graph;
+    const size_t bytes = (size_t)g->floats * sizeof(float);
+    enum dpt_status status = DPT_OK;
+
+    s->deferred = false;
+    DPT_TRY(dpt_cuda_context_enter(ctx, err));
+    DPT_TRY(launch_held(s, false, err));
+    DPT_TRY(wait_for_all(s, err));
+    DPT_TRY(dpt_cuda_steps_upload(s, s->p->params, params, (size_t)g->arena * sizeof(float), err));
+    for (int k = 0; k < s->spec.rule.slots; k++)
+        DPT_TRY(dpt_cuda_steps_upload(s, s->slot[k], slot[k], bytes, err));
+    *s->reported = (struct dpt_cuda_state){.loss_scale = scale->scale,
+                                           .good = scale->good,
+                                           .overflows = scale->overflows,
+                                           .unsound = !all_finite(params, g->arena)};
+    DPT_CUDA_TRY(&ctx->lib, cuMemcpyHtoDAsync(dpt_cuda_ptr(s->p->state), s->reported,
+                                              sizeof *s->reported, ctx->compute));
+    DPT_CUDA_TRY(&ctx->lib, cuMemsetD8Async(dpt_cuda_ptr(s->p->metric_sums), 0,
+                                            sizeof *s->p->metric_sums, ctx->compute));
+    DPT_TRY(dpt_cuda_enqueue_layouts(s->p, 0, s->p->spec.graph->n_nodes, err));
+    DPT_TRY(dpt_cuda_await_stream(ctx, ctx->compute, err));
+out:
+    return dpt_cuda_steps_prefix_error(status, "sending the parameters there", err);
+}
+
+static enum dpt_status steps_get(void *steps, float *params, float *const *slot, float *gradient,
+                                 struct dpt_error *err)
+{
+    struct dpt_cuda_steps *s = steps;
+    const struct dpt_graph *g = s->p->spec.graph;
+    const size_t bytes = (size_t)g->floats * sizeof(float),
+                 arena = (size_t)g->arena * sizeof(float);
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(dpt_cuda_context_enter(&s->p->ctx, err));
+    DPT_TRY(launch_deferred(s, err));
+    DPT_TRY(wait_for_all(s, err));
+    if (params != NULL)
+        DPT_TRY(dpt_cuda_steps_download(s, params, s->p->params, arena, err));
+    for (int k = 0; slot != NULL && k < s->spec.rule.slots; k++)
+        DPT_TRY(dpt_cuda_steps_download(s, slot[k], s->slot[k], bytes, err));
+    if (gradient != NULL)
+        DPT_TRY(dpt_cuda_steps_download(s, gradient, s->p->gradient,
+                                        arena + DPT_TENSOR_ALIGN * sizeof(float), err));
+out:
+    return dpt_cuda_steps_prefix_error(status, "fetching the parameters", err);
+}
+
+/* --- a step ----------------------------------------------------------------------------------- */
+
+static int steps_count(const void *steps)
+{
+    return ((const struct dpt_cuda_steps *)steps)->n_staging;
+}
+
+static enum dpt_status steps_staging(void *steps, int which,
+                                     struct dpt_staging_buffer *staging_buffer,
+                                     struct dpt_error *err)
+{
+    struct dpt_cuda_steps *s = steps;
+    const struct dpt_cuda_staging_layout *at = &s->staging_layout;
+    const struct dpt_cuda_context *ctx = &s->p->ctx;
+    enum dpt_status status = DPT_OK;
+    void *field[DPT_CUDA_FIELDS];
+    unsigned char *pinned;
+
+    DPT_TRY(dpt_cuda_context_enter(ctx, err));
+    DPT_TRY(dpt_cuda_await_event(ctx, s->staging_buffers[which].uploaded, err));
+    pinned = s->staging_buffers[which].pinned;
+    for (int i = 0; i < DPT_CUDA_FIELDS; i++)
+        field[i] = at->row[i] > 0 ? pinned + at->offset[i] : NULL;
+    *staging_buffer = (struct dpt_staging_buffer){
+        .input = field[DPT_CUDA_STAGED_INPUT],
+        .labels = field[DPT_CUDA_STAGED_LABELS],
+        .targets = field[DPT_CUDA_STAGED_TARGETS],
+        .weights = field[DPT_CUDA_STAGED_WEIGHTS],
+        .sample = field[DPT_CUDA_STAGED_SAMPLE],
+        .move = field[DPT_CUDA_STAGED_MOVE],
+        .count = s->counts + (size_t)which * (size_t)s->spec.micros,
+    };
+out:
+    return dpt_cuda_steps_prefix_error(status, "waiting for samples to be copied", err);
+}
+
+/* Copies a staging buffer to the device as soon as no earlier step reads its last content there. */
+static enum dpt_status steps_send(void *steps, int which, int32_t micros, struct dpt_error *err)
+{
+    const struct dpt_cuda_steps *s = steps;
+    const struct dpt_cuda_context *ctx = &s->p->ctx;
+    const struct dpt_cuda_staging_buffer *staging_buffer;
+    enum dpt_status status = DPT_OK;
+    size_t bytes;
+
+    if (micros == 0)
+        goto out;
+    DPT_TRY(dpt_cuda_context_enter(ctx, err));
+    staging_buffer = &s->staging_buffers[which];
+    for (int32_t m = 0; m < micros; m++)
+        ((struct dpt_cuda_control *)(void *)staging_buffer->pinned)[m] = (struct dpt_cuda_control){
+            .count = s->counts[(size_t)which * (size_t)s->spec.micros + (size_t)m]};
+    bytes = s->staging_layout.offset[DPT_CUDA_STAGED_INPUT] +
+            (size_t)micros * (size_t)s->p->micro * s->staging_layout.row[DPT_CUDA_STAGED_INPUT];
+    DPT_CUDA_TRY(&ctx->lib, cuStreamWaitEvent(ctx->samples, staging_buffer->done, 0));
+    DPT_CUDA_TRY(&ctx->lib, cuMemcpyHtoDAsync(dpt_cuda_ptr(staging_buffer->device),
+                                              staging_buffer->pinned, bytes, ctx->samples));
+    DPT_CUDA_TRY(&ctx->lib, cuEventRecord(staging_buffer->uploaded, ctx->samples));
+out:
+    return dpt_cuda_steps_prefix_error(status, "sending samples there", err);
+}
+
+/* Writes the controls of the micro-batches once the last launch that reads them has ended. */
+static enum dpt_status write_batches(struct dpt_cuda_steps *s, uint64_t seed, uint64_t step,
+                                     struct dpt_error *err)
+{
+    const int32_t *count = s->counts + (size_t)s->staging_buffer * (size_t)s->spec.micros;
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(dpt_cuda_await_event(&s->p->ctx, s->staging_buffers[s->staging_buffer].done, err));
+    for (int32_t m = 0; m < s->micros; m++)
+        *dpt_cuda_steps_batch(s, m) =
+            (struct dpt_cuda_control){.seed = seed, .step = step, .count = count[m]};
+out:
+    return status;
+}
+
+static enum dpt_status steps_compute(void *steps, int which, int32_t micros, uint64_t seed,
+                                     uint64_t step, struct dpt_error *err)
+{
+    struct dpt_cuda_steps *s = steps;
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(dpt_cuda_context_enter(&s->p->ctx, err));
+    if (s->deferred)
+        DPT_TRY(launch_deferred(s, err));
+    s->staging_buffer = which;
+    s->micros = micros;
+    DPT_TRY(write_batches(s, seed, step, err));
+    if (s->spec.reduces)
+        DPT_TRY(dpt_cuda_steps_launch(s, DPT_CUDA_COMPUTE, 1, err));
+    s->deferred = !s->spec.reduces;
+out:
+    return dpt_cuda_steps_prefix_error(status, "computing a step", err);
+}
+
+static enum dpt_status steps_update(void *steps, double lr, int64_t update, struct dpt_error *err)
+{
+    struct dpt_cuda_steps *s = steps;
+    const struct dpt_cuda_context *ctx = &s->p->ctx;
+    struct dpt_cuda_rates *rates = dpt_cuda_steps_rates(s);
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(dpt_cuda_context_enter(ctx, err));
+    /* The last step from this staging buffer may not have read its rates yet. */
+    DPT_TRY(dpt_cuda_await_event(ctx, s->staging_buffers[s->staging_buffer].done, err));
+    for (int k = 0; k < s->n_groups; k++) {
+        const struct dpt_scalars f = dpt_rule_scalars(&s->spec.rule, &s->groups[k], lr, update);
+
+        rates[k] = (struct dpt_cuda_rates){.update = update,
+                                           .lr = f.lr,
+                                           .keep = f.keep,
+                                           .rate = {f.rate[0], f.rate[1]},
+                                           .l2 = f.l2};
+    }
+    if (s->spec.reduces)
+        DPT_CUDA_TRY(&ctx->lib, cuStreamWaitEvent(ctx->compute, s->given, 0));
+    DPT_TRY(launch_or_hold(s, err));
+    s->deferred = false;
+out:
+    return dpt_cuda_steps_prefix_error(status, "updating the parameters", err);
+}
+
+static enum dpt_status steps_read(void *steps, struct dpt_steps_state *state, struct dpt_error *err)
+{
+    struct dpt_cuda_steps *s = steps;
+    const struct dpt_cuda_context *ctx = &s->p->ctx;
+    const struct dpt_cuda_state *reported = s->reported;
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(dpt_cuda_context_enter(ctx, err));
+    DPT_TRY(launch_deferred(s, err));
+    DPT_CUDA_TRY(&ctx->lib, cuMemcpyDtoHAsync(s->reported, dpt_cuda_ptr(s->p->state),
+                                              sizeof *s->reported, ctx->compute));
+    DPT_TRY(wait_for_all(s, err));
+    *state = (struct dpt_steps_state){
+        .loss = reported->loss,
+        .samples = reported->samples,
+        .correct = reported->correct,
+        .weight = reported->weight,
+        .weightless = reported->weightless,
+        .norm = reported->norm,
+        .withheld = !s->spec.skip && reported->withheld == DPT_CUDA_WITHHELD,
+        .withheld_update = reported->withheld_update,
+        .skipped = reported->skipped,
+        .scale = {reported->loss_scale, reported->good, reported->overflows},
+    };
+out:
+    return dpt_cuda_steps_prefix_error(status, "reading what the steps gave", err);
+}
+
+const struct dpt_backend_steps dpt_cuda_steps = {
+    .open = steps_open,
+    .close = steps_close,
+    .put = steps_put,
+    .get = steps_get,
+    .staging_buffers = steps_count,
+    .staging_buffer = steps_staging,
+    .send = steps_send,
+    .compute = steps_compute,
+    .buckets = dpt_cuda_steps_buckets,
+    .bucket = dpt_cuda_steps_bucket,
+    .give = dpt_cuda_steps_give,
+    .update = steps_update,
+    .held = steps_held,
+    .launch = steps_launch,
+    .read = steps_read,
+};

@@ -1,0 +1,173 @@
+/*
+ * steps: whole training steps on the GPU (core/backend/steps.h), on top of a program (program.h);
+ * what steps*.c share. For these files only.
+ *
+ * A step is one graph, captured when it is first needed and replayed from then on. For each
+ * micro-batch it copies the samples from the staging buffer's copy on the device and runs forward,
+ * loss and backward; on one rank norm, optimizer and layouts follow in the same graph. So `compute`
+ * only stores its arguments there, and `update` makes the one launch. If ranks reduce the gradient
+ * there are two graphs, and the first one records an event after each bucket, for which the stream
+ * `copy` waits.
+ *
+ * The host fills a staging buffer in pinned memory. As soon as it is full it is copied to the
+ * device at once, on the stream `samples`, so that the next steps' samples are transferred while
+ * this step computes and ranks sum. The graph's first kernel makes activations of them, and copies
+ * labels and the like on to where the program reads them. It also copies controls and rates, from
+ * pinned memory that the device can access, since they are known only at the launch (a row of rates
+ * for each group of tensors that have the same). A captured graph contains all these addresses, so
+ * there is a graph for each staging buffer. If the samples are on the device and one rank trains,
+ * one graph may contain `at_once` steps, whose staging buffers follow one another.
+ */
+#ifndef DPT_BACKEND_CUDA_STEPS_H
+#define DPT_BACKEND_CUDA_STEPS_H
+
+#include <stdlib.h>
+
+#include "core/backend/cuda/program/program.h"
+#include "core/base/memory.h"
+
+/* The parts of a step that a graph contains, as a set of bits. */
+enum { DPT_CUDA_COMPUTE = 1, DPT_CUDA_UPDATE = 2 };
+
+/* The bytes of one copy between pageable memory and the device. */
+enum { DPT_CUDA_PIECE = 4 << 20 };
+
+/* The arrays of a staging buffer, each with a row for a sample. The inputs come last, so that only
+ * those of the step's micro-batches are sent. */
+enum dpt_cuda_field {
+    DPT_CUDA_STAGED_LABELS,
+    DPT_CUDA_STAGED_TARGETS,
+    DPT_CUDA_STAGED_WEIGHTS,
+    DPT_CUDA_STAGED_SAMPLE,
+    DPT_CUDA_STAGED_MOVE,
+    DPT_CUDA_STAGED_INPUT,
+    DPT_CUDA_FIELDS
+};
+
+/* The counts of the micro-batches come before them: a control each, of which no more is known when
+ * the samples are sent. */
+struct dpt_cuda_staging_layout {
+    size_t row[DPT_CUDA_FIELDS]; /* bytes of a sample; 0: there is no such array */
+    size_t offset[DPT_CUDA_FIELDS], bytes;
+};
+
+struct dpt_cuda_staging_buffer {
+    unsigned char *pinned, *device;
+    CUevent uploaded; /* its content is on the device, so the host may fill it again */
+    CUevent done;     /* the last launch that reads its copy, counts and rates has ended */
+};
+
+struct dpt_cuda_replay {
+    int staging_buffer, steps; /* the first step's; how many there are */
+    int32_t micros;
+    unsigned parts;
+    CUgraphExec exec;
+};
+
+/* A range of the arena: the tensors of the nodes from `node` to behind - 1. The bucket of the last
+ * nodes, which is ready first, also has all state, which forward writes. */
+struct dpt_cuda_bucket {
+    int64_t first, last; /* floats */
+    int32_t node, behind;
+    float *staged;  /* its copy in pinned memory; NULL with on_device */
+    CUevent ready;  /* recorded by the graph when its gradient is complete */
+    CUevent copied; /* recorded when it is in pinned memory */
+};
+
+struct dpt_cuda_steps {
+    struct dpt_cuda_program *p; /* borrowed */
+    struct dpt_steps_spec spec;
+    struct dpt_cuda_staging_layout staging_layout;
+    bool stored; /* the data set is on the device */
+
+    struct dpt_cuda_staging_buffer *staging_buffers; /* [n_staging] */
+    int n_staging;
+    int32_t *counts;                  /* [n_staging][micros] */
+    struct dpt_cuda_control *batches; /* pinned; [n_staging][micros]: seed, step and count */
+    /* What the tensors that learn differ in, and their rates. */
+    struct dpt_rule_group *groups;
+    int n_groups;
+    struct dpt_cuda_rates *rates; /* pinned; [n_staging][n_groups] */
+    struct dpt_cuda_replay *replays;
+    int n_replays;
+    size_t replay_room;
+
+    float *slot[DPT_MAX_SLOTS];        /* in device memory, as the next five */
+    struct dpt_cuda_rates *step_rates; /* [n_groups] */
+    uint16_t *group;                   /* for each 16 floats of what is learned: its number */
+    struct dpt_cuda_running *running;  /* for each 16 floats of state */
+    struct dpt_cuda_copies copies, gradients; /* of the parameters, and of their gradients */
+    double *partial;
+    uint32_t *counter;
+    unsigned char *piece[2];         /* pinned */
+    CUevent moved[2];                /* the last copy from or to that piece has ended */
+    struct dpt_cuda_state *reported; /* pinned */
+
+    struct dpt_cuda_bucket *buckets;
+    int n_buckets;
+    float *staging, *tail; /* pinned; tail: the floats that are summed after the gradient */
+    CUevent given;         /* the buckets that were given back are in the device's gradient */
+
+    /* The step that is being computed. */
+    bool deferred; /* it will be launched together with the update */
+    int staging_buffer;
+    int32_t micros;
+    /* Steps whose update was called and that will be launched together, of `held_micros`
+     * micro-batches each, from staging buffer first_held on, a multiple of at_once. */
+    int at_once, held, first_held;
+    int32_t held_micros;
+    int next; /* the next bucket to complete while the last micro-batch's backward is enqueued */
+};
+
+/* The control of micro-batch m in the step's staging buffer. */
+static inline struct dpt_cuda_control *dpt_cuda_steps_batch(const struct dpt_cuda_steps *s,
+                                                            int32_t m)
+{
+    return &s->batches[(size_t)s->staging_buffer * (size_t)s->spec.micros + (size_t)m];
+}
+
+/* The rates of the step in its staging buffer, [n_groups]. */
+static inline struct dpt_cuda_rates *dpt_cuda_steps_rates(const struct dpt_cuda_steps *s)
+{
+    return &s->rates[(size_t)s->staging_buffer * (size_t)s->n_groups];
+}
+
+/* --- steps_graph.c ---------------------------------------------------------------------------- */
+
+/* Runs a step's launches on no samples and waits for them, so that the libraries load code and
+ * allocate memory before a graph is captured, during which they must not. */
+enum dpt_status dpt_cuda_steps_warm(struct dpt_cuda_steps *s, struct dpt_error *err);
+/* Launches these parts of the step whose samples are in s->staging_buffer; steps: or of so many,
+ * one after another, whose samples are in this and the next staging buffers. */
+enum dpt_status dpt_cuda_steps_launch(struct dpt_cuda_steps *s, unsigned parts, int steps,
+                                      struct dpt_error *err);
+void dpt_cuda_steps_forget(struct dpt_cuda_steps *s);
+
+/* --- steps_buckets.c -------------------------------------------------------------------------- */
+
+enum dpt_status dpt_cuda_buckets_open(struct dpt_cuda_steps *s, struct dpt_error *err);
+/* Completes the buckets whose nodes are all at `node` or after it. Called while backward is
+ * enqueued; arg: the steps. */
+enum dpt_status dpt_cuda_buckets_done(void *arg, int32_t node, struct dpt_error *err);
+/* Enqueues the copies of all buckets to pinned memory, each after its event. */
+enum dpt_status dpt_cuda_buckets_fetch(struct dpt_cuda_steps *s, struct dpt_error *err);
+int dpt_cuda_steps_buckets(const void *steps);
+enum dpt_status dpt_cuda_steps_bucket(void *steps, int i, float **at, size_t *n, float **host_tail,
+                                      struct dpt_error *err);
+enum dpt_status dpt_cuda_steps_give(void *steps, int i, struct dpt_error *err);
+
+/* --- steps_memory.c --------------------------------------------------------------------------- */
+
+/* Prefixes an error's text with what was being done: "GPU, uploading the data set: ...". Returns
+ * the status. */
+enum dpt_status dpt_cuda_steps_prefix_error(enum dpt_status status, const char *what,
+                                            struct dpt_error *err);
+enum dpt_status dpt_cuda_steps_hold(struct dpt_cuda_steps *s, struct dpt_error *err);
+/* Copy between pageable memory and the device, in pieces on the stream `copy`, and wait for the
+ * end. No other copy may be in flight there. */
+enum dpt_status dpt_cuda_steps_upload(struct dpt_cuda_steps *s, void *to, const void *from,
+                                      size_t bytes, struct dpt_error *err);
+enum dpt_status dpt_cuda_steps_download(struct dpt_cuda_steps *s, void *to, const void *from,
+                                        size_t bytes, struct dpt_error *err);
+
+#endif

@@ -1,0 +1,276 @@
+#include "core/backend/cuda/steps/steps.h"
+#include "core/base/span.h"
+
+/* The launches of a step, and the graphs that are captured from them. dpt_cuda_capture says what
+ * must not be done during a capture. */
+
+/* --- samples ---------------------------------------------------------------------------------- */
+
+static void add_rates(const struct dpt_cuda_steps *s, struct dpt_cuda_feed_args *a)
+{
+    dpt_cuda_add_feed(a, s->step_rates, dpt_cuda_steps_rates(s),
+                      (size_t)s->n_groups * sizeof *s->rates);
+}
+
+/* Loads micro-batch m from the staging buffer, and copies what else of it the program reads. */
+static enum dpt_status enqueue_samples(struct dpt_cuda_steps *s, int32_t m, bool rates,
+                                       struct dpt_error *err)
+{
+    const struct dpt_cuda_staging_layout *at = &s->staging_layout;
+    const struct dpt_cuda_program *p = s->p;
+    const unsigned char *from = s->staging_buffers[s->staging_buffer].device;
+    void *const to[DPT_CUDA_FIELDS] = {
+        [DPT_CUDA_STAGED_LABELS] = p->labels,
+        [DPT_CUDA_STAGED_TARGETS] = p->targets,
+        [DPT_CUDA_STAGED_WEIGHTS] = p->weights,
+        [DPT_CUDA_STAGED_SAMPLE] = p->sample,
+    };
+    const size_t rows = (size_t)p->micro;
+    struct dpt_cuda_samples samples = {.control = (const void *)from};
+    const void *field[DPT_CUDA_FIELDS];
+
+    for (int i = 0; i < DPT_CUDA_FIELDS; i++) {
+        field[i] = at->row[i] == 0 ? NULL : from + at->offset[i] + (size_t)m * rows * at->row[i];
+        if (to[i] != NULL)
+            dpt_cuda_add_feed(&samples.feed, to[i], field[i], rows * at->row[i]);
+    }
+    samples.input = field[DPT_CUDA_STAGED_INPUT];
+    samples.sample = field[DPT_CUDA_STAGED_SAMPLE];
+    samples.move = field[DPT_CUDA_STAGED_MOVE];
+    samples.control += m;
+    dpt_cuda_add_feed(&samples.feed, p->control, dpt_cuda_steps_batch(s, m), sizeof *p->control);
+    if (rates)
+        add_rates(s, &samples.feed);
+    return dpt_cuda_enqueue_samples(s->p, &samples, err);
+}
+
+/* --- passes ----------------------------------------------------------------------------------- */
+
+/* Enqueues forward, loss and backward of the micro-batch whose samples the program holds. last: of
+ * the step; updates: the update follows at once. Its norm takes the last micro-batch's gradients in
+ * the layers' layout. */
+static enum dpt_status enqueue_passes(struct dpt_cuda_steps *s, bool add, bool last, bool updates,
+                                      struct dpt_error *err)
+{
+    const struct dpt_graph *g = s->p->spec.graph;
+    const bool cut = last && s->n_buckets > 0;
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(dpt_cuda_enqueue_forward(s->p, add, err));
+    DPT_TRY(dpt_cuda_enqueue_loss(s->p, add, last ? s->p->gradient + g->arena : NULL, err));
+    dpt_cuda_branches_begin(s->p);
+    DPT_TRY(dpt_cuda_enqueue_backward(s->p, add, cut ? dpt_cuda_buckets_done : NULL, s, err));
+    if (cut)
+        DPT_TRY(dpt_cuda_buckets_done(s, 0, err));
+    else if (!(last && updates))
+        DPT_TRY(dpt_cuda_enqueue_gradient(s->p, 0, g->n_nodes, add, err));
+    DPT_TRY(dpt_cuda_branches_join(s->p, err));
+out:
+    dpt_cuda_branches_drop(s->p);
+    return status;
+}
+
+/* A rank without micro-batches in this step contributes zeros. */
+static enum dpt_status enqueue_zeros(struct dpt_cuda_steps *s, struct dpt_error *err)
+{
+    const struct dpt_cuda_context *ctx = &s->p->ctx;
+    const size_t words = (size_t)s->p->spec.graph->arena + DPT_TENSOR_ALIGN;
+    enum dpt_status status = DPT_OK;
+
+    DPT_CUDA_TRY(&ctx->lib, cuMemsetD32Async(dpt_cuda_ptr(s->p->gradient), 0, words, ctx->compute));
+    DPT_TRY(dpt_cuda_buckets_done(s, 0, err));
+out:
+    return status;
+}
+
+/* computed: the last micro-batch's passes stand before it in the same graph. */
+static enum dpt_status enqueue_update(struct dpt_cuda_steps *s, bool computed,
+                                      struct dpt_error *err)
+{
+    const struct dpt_cuda_program *p = s->p;
+    const int64_t floats = p->spec.graph->floats, state = p->spec.graph->arena - floats;
+    const struct dpt_cuda_norm_args norm = {
+        .gradient = p->gradient,
+        .tail = p->gradient + p->spec.graph->arena,
+        .sums = true,
+        .rates = s->step_rates,
+        .state = p->state,
+        .partial = s->partial,
+        .counter = s->counter,
+        .n = floats,
+        .state_n = state,
+        .copies = computed ? s->gradients : (struct dpt_cuda_copies){0},
+        .add = s->micros > 1,
+        .clip = s->spec.clip,
+        .skip = s->spec.skip,
+        .scaled = p->spec.precision == DPT_PRECISION_FP16,
+    };
+    const int own = s->spec.rule.slots - (s->spec.average > 0);
+    struct dpt_cuda_update_args update = {
+        .params = p->params,
+        .gradient = p->gradient,
+        .slot = {own > 0 ? s->slot[0] : NULL, own > 1 ? s->slot[1] : NULL},
+        .group = s->group,
+        .rates = s->step_rates,
+        .state = p->state,
+        .running = s->running,
+        .whole = s->spec.whole,
+        .tail = norm.tail,
+        .n = floats,
+        .state_n = state,
+        .copies = s->copies,
+        .scalars = dpt_rule_scalars(&s->spec.rule, &s->groups[0], 0, 1),
+    };
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(dpt_cuda_program_launch(s->p, DPT_CUDA_K_norm, &norm, DPT_SPAN_NORM, err));
+    DPT_TRY(dpt_cuda_program_launch(s->p, dpt_cuda_kernel_of_rule(s->spec.rule.kind), &update,
+                                    DPT_SPAN_OPTIMIZER, err));
+    if (s->spec.average > 0) { /* running statistics and copies have theirs by now */
+        update.state_n = 0;
+        update.copies = (struct dpt_cuda_copies){0};
+        update.slot[0] = s->slot[own];
+        update.slot[1] = NULL;
+        update.scalars.factor[0] = (float)s->spec.average;
+        DPT_TRY(dpt_cuda_program_launch(s->p, dpt_cuda_kernel_of_rule(DPT_RULE_AVERAGE), &update,
+                                        DPT_SPAN_OPTIMIZER, err));
+    }
+out:
+    return status;
+}
+
+static enum dpt_status enqueue_step(struct dpt_cuda_steps *s, unsigned parts, struct dpt_error *err)
+{
+    const bool computes = parts & DPT_CUDA_COMPUTE, updates = parts & DPT_CUDA_UPDATE;
+    enum dpt_status status = DPT_OK;
+    struct dpt_cuda_feed_args rates = {0};
+
+    s->next = 0;
+    for (int32_t m = 0; computes && m < s->micros; m++) {
+        DPT_TRY(enqueue_samples(s, m, updates && m == 0, err));
+        DPT_TRY(enqueue_passes(s, m > 0, m == s->micros - 1, updates, err));
+    }
+    if (computes && s->micros == 0)
+        DPT_TRY(enqueue_zeros(s, err));
+    if (!updates)
+        goto out;
+    if (!computes || s->micros == 0) {
+        add_rates(s, &rates);
+        DPT_TRY(dpt_cuda_program_launch(s->p, DPT_CUDA_K_feed, &rates, DPT_SPAN_DATA, err));
+    }
+    DPT_TRY(enqueue_update(s, computes && s->micros > 0, err));
+out:
+    return status;
+}
+
+/* The argument of enqueue. */
+struct captured {
+    struct dpt_cuda_steps *steps;
+    unsigned parts;
+    int n;
+};
+
+static enum dpt_status enqueue(void *arg, struct dpt_error *err)
+{
+    const struct captured *c = arg;
+    struct dpt_cuda_steps *s = c->steps;
+    const int first = s->staging_buffer;
+    enum dpt_status status = DPT_OK;
+
+    for (int k = 0; k < c->n && status == DPT_OK; k++) {
+        s->staging_buffer = first + k;
+        status = enqueue_step(s, c->parts, err);
+    }
+    s->staging_buffer = first;
+    return status;
+}
+
+/* --- graphs ----------------------------------------------------------------------------------- */
+
+enum dpt_status dpt_cuda_steps_warm(struct dpt_cuda_steps *s, struct dpt_error *err)
+{
+    const struct dpt_cuda_context *ctx = &s->p->ctx;
+    const size_t words = (size_t)s->p->spec.graph->arena + DPT_TENSOR_ALIGN;
+    enum dpt_status status = DPT_OK;
+
+    DPT_CUDA_TRY(&ctx->lib, cuMemsetD8Async(dpt_cuda_ptr(s->p->control), 0, sizeof *s->p->control,
+                                            ctx->compute));
+    DPT_TRY(dpt_cuda_enqueue_layouts(s->p, 0, s->p->spec.graph->n_nodes, err));
+    /* The libraries may use other kernels if they add to what is there. */
+    for (int add = 0; add <= (s->spec.micros > 1); add++) {
+        DPT_TRY(enqueue_samples(s, 0, false, err));
+        DPT_TRY(enqueue_passes(s, add, false, false, err));
+    }
+    DPT_CUDA_TRY(&ctx->lib, cuMemsetD32Async(dpt_cuda_ptr(s->p->gradient), 0, words, ctx->compute));
+    DPT_CUDA_TRY(&ctx->lib, cuMemsetD8Async(dpt_cuda_ptr(s->p->metric_sums), 0,
+                                            sizeof *s->p->metric_sums, ctx->compute));
+    DPT_TRY(dpt_cuda_await_stream(ctx, ctx->compute, err));
+out:
+    return status;
+}
+
+/* Finds or captures the graph of these parts for the step's staging buffer and micro-batches. */
+static enum dpt_status find_graph(struct dpt_cuda_steps *s, unsigned parts, int steps,
+                                  CUgraphExec *exec, struct dpt_error *err)
+{
+    const struct dpt_cuda_replay wanted = {.staging_buffer = s->staging_buffer,
+                                           .steps = steps,
+                                           .micros = parts & DPT_CUDA_COMPUTE ? s->micros : 0,
+                                           .parts = parts};
+    struct captured captured = {s, parts, steps};
+    struct dpt_cuda_replay *more;
+    enum dpt_status status = DPT_OK;
+
+    for (int i = 0; i < s->n_replays; i++) {
+        const struct dpt_cuda_replay *r = &s->replays[i];
+
+        if (r->staging_buffer == wanted.staging_buffer && r->micros == wanted.micros &&
+            r->parts == wanted.parts && r->steps == wanted.steps) {
+            *exec = r->exec;
+            return DPT_OK;
+        }
+    }
+    more = dpt_grow(s->replays, &s->replay_room, (size_t)s->n_replays + 1, sizeof *more);
+    if (more == NULL)
+        return dpt_fail_memory(err, "the list of graphs", (double)sizeof *more * s->n_replays);
+    s->replays = more;
+    DPT_TRY(dpt_cuda_capture(&s->p->ctx, enqueue, &captured, exec, err));
+    s->replays[s->n_replays] = wanted;
+    s->replays[s->n_replays++].exec = *exec;
+out:
+    return status;
+}
+
+enum dpt_status dpt_cuda_steps_launch(struct dpt_cuda_steps *s, unsigned parts, int steps,
+                                      struct dpt_error *err)
+{
+    const struct dpt_cuda_context *ctx = &s->p->ctx;
+    const struct dpt_cuda_library *lib = &ctx->lib;
+    const struct dpt_cuda_staging_buffer *staging_buffer = &s->staging_buffers[s->staging_buffer];
+    enum dpt_status status = DPT_OK;
+    CUgraphExec exec = NULL;
+
+    /* An evaluation in between may have set another kind of target. */
+    dpt_cuda_program_targets(s->p, s->spec.targets > 0, s->spec.weights);
+    if (!dpt_cuda_program_profiled(s->p))
+        DPT_TRY(find_graph(s, parts, steps, &exec, err));
+    for (int k = 0; k < steps && parts & DPT_CUDA_COMPUTE; k++)
+        DPT_CUDA_TRY(lib, cuStreamWaitEvent(ctx->compute, staging_buffer[k].uploaded, 0));
+    if (exec != NULL)
+        DPT_CUDA_TRY(lib, cuGraphLaunch(exec, ctx->compute));
+    else /* a profile waits for each launch, which a graph does not allow */
+        DPT_TRY(enqueue(&(struct captured){s, parts, steps}, err));
+    for (int k = 0; k < steps; k++)
+        DPT_CUDA_TRY(lib, cuEventRecord(staging_buffer[k].done, ctx->compute));
+    if (parts & DPT_CUDA_COMPUTE)
+        DPT_TRY(dpt_cuda_buckets_fetch(s, err));
+out:
+    return status;
+}
+
+void dpt_cuda_steps_forget(struct dpt_cuda_steps *s)
+{
+    for (int i = 0; i < s->n_replays; i++)
+        s->p->ctx.lib.cuGraphExecDestroy(s->replays[i].exec);
+    free(s->replays);
+}

@@ -1,0 +1,102 @@
+/*
+ * deterministic: what the files of deterministic_allreduce.h share. Private to core/comm.
+ *
+ * deterministic_slices.c: which floats a rank adds, and of what; deterministic_messages.c: sums of
+ * ranks that do not share memory; deterministic_rounds.c: sums of micro-batches that are dealt;
+ * deterministic_allreduce.c: the rest, the window among it.
+ */
+#ifndef DPT_COMM_DETERMINISTIC_H
+#define DPT_COMM_DETERMINISTIC_H
+
+#include "core/base/memory.h"
+#include "core/comm/internal.h"
+#include "core/comm/sums/deterministic_allreduce.h"
+
+/* A rank's message to the others of its node about a sum. */
+struct dpt_deterministic_notice {
+    float words[DPT_DETERMINISTIC_WORDS];
+    int32_t offset[DPT_TREE_BLOCKS]; /* of its blocks' buffers, counted from the window's start */
+};
+
+/* A rank's block, and where its values are: in the window, or those of this rank's slice. */
+struct dpt_deterministic_part {
+    struct dpt_block block;
+    float *value;
+};
+
+struct dpt_deterministic_allreduce {
+    const struct dpt_comm *comm;
+    int rank, ranks;
+    size_t n, stride; /* floats of a sum; in whole cache lines */
+    size_t pitch;     /* of a buffer: that, but in rounds those of a unit and the rest */
+    int buffers;
+    bool window, sharded, keeps_sum;
+    struct dpt_shared shared;
+    struct dpt_node_barrier barrier;
+    struct dpt_deterministic_notice *notices; /* [ranks], in the window */
+    float *own;                               /* this rank's buffers */
+    float *base;                              /* the window's first buffer */
+    struct dpt_deterministic_part *parts;     /* those of a sum, in order: room for every rank's */
+    struct dpt_chunks chunks;                 /* whose sums of squares are wanted */
+    size_t *cut;   /* [ranks + 1]: where the slices begin: the floats of a sum that one rank adds */
+    size_t *chunk; /* [ranks + 1]: where slices are made of chunks: the first one of each */
+    double *sums_of_squares; /* WINDOW: of the sum's chunks; NULL: slices have no whole chunks */
+    float *result;
+    const float *slice; /* where this rank's slice of the last sum is; NULL: in the result */
+    float *weights;     /* WINDOW, sharded: through which the ranks share their slices' weights */
+    float *received;    /* MESSAGES: all blocks of this rank's slice */
+    size_t received_floats;
+    struct dpt_rounds *rounds;      /* NULL: micro-batches are not dealt */
+    struct dpt_parts send, receive; /* MESSAGES: what goes to and comes from each rank */
+    int64_t *before;                /* MESSAGES: [ranks + 1]: blocks of the ranks before each */
+};
+
+/* The floats that are in chunks. */
+static inline size_t dpt_deterministic_chunked(const struct dpt_deterministic_allreduce *d)
+{
+    return d->chunks.begin[d->chunks.n];
+}
+
+/* Once the way is known: cuts the slices. */
+void dpt_deterministic_cut(struct dpt_deterministic_allreduce *d);
+/* Whether slices are made of whole chunks: of shards always, else where they are large enough. */
+bool dpt_deterministic_in_chunks(const struct dpt_deterministic_allreduce *d);
+/* The number of the slice that a rank adds. */
+int dpt_deterministic_slice_of(const struct dpt_deterministic_allreduce *d, int rank);
+/* Finds the floats of a sum that a rank adds, also of what is after the chunks. */
+void dpt_deterministic_floats(const struct dpt_deterministic_allreduce *d, int rank, size_t *begin,
+                              size_t *end);
+
+/* Lists the blocks of all ranks, in order; returns how many there are. floats: from one block's
+ * values to the next where they were sent. */
+int dpt_deterministic_list(struct dpt_deterministic_allreduce *d, int32_t total,
+                           const int32_t *first, size_t floats);
+/* Adds n floats of all listed parts in the tree's order; the sum replaces the first part's
+ * values. */
+const float *dpt_deterministic_add(const struct dpt_deterministic_allreduce *d, int parts,
+                                   int32_t total, size_t at, size_t n);
+
+/* dpt_deterministic_open, _sum and _share without a window. */
+enum dpt_status dpt_messages_open(struct dpt_deterministic_allreduce *d, struct dpt_error *err);
+enum dpt_status dpt_messages_sum(struct dpt_deterministic_allreduce *d, const struct dpt_tree *mine,
+                                 const int32_t *first, struct dpt_error *err);
+enum dpt_status dpt_messages_share(struct dpt_deterministic_allreduce *d, float *x,
+                                   struct dpt_error *err);
+/* Gives all ranks the sums of squares of a sum's chunks, each rank's own from its slice of it. */
+enum dpt_status dpt_messages_square(struct dpt_deterministic_allreduce *d, const float *sum,
+                                    struct dpt_error *err);
+
+/* The floats of a buffer for micro-batches that are dealt. */
+size_t dpt_rounds_pitch(const struct dpt_deterministic_allreduce *d,
+                        const struct dpt_deterministic_spec *spec);
+/* Cuts the slices, and makes the memory for micro-batches that are dealt. Closes what open has
+ * made, also part of it. */
+enum dpt_status dpt_rounds_open(struct dpt_deterministic_allreduce *d,
+                                const struct dpt_deterministic_spec *spec, struct dpt_error *err);
+/* Must be called before dpt_rounds_open where all ranks are on one node: it lets them read each
+ * other's values in place. */
+enum dpt_status dpt_rounds_open_window(struct dpt_deterministic_allreduce *d, bool spin,
+                                       struct dpt_error *err);
+void dpt_rounds_close(struct dpt_deterministic_allreduce *d);
+
+#endif

@@ -1,0 +1,414 @@
+#include <string.h>
+
+#include "core/comm/sums/deterministic.h"
+
+/* Floats that a rank receives at a time, of all blocks together, and the fewest of one. */
+enum { RECEIVED = 1 << 21, LEAST = 1 << 14 };
+
+/* Floats of each owner that are sent and added at a time. */
+static size_t piece_floats(int ranks, int buffers)
+{
+    const size_t floats = RECEIVED / ((size_t)ranks * (size_t)buffers);
+
+    return floats > LEAST ? floats : LEAST;
+}
+
+/* The sum so far of a part of a unit's floats, the same part of every owner's; of which this rank
+ * adds n, from `at` on: the blocks of the rounds before, each in one of the buffers that lie
+ * `stride` floats apart. */
+struct piece {
+    size_t begin, end; /* of the unit */
+    size_t shift;      /* a rank's buffer has float i of the unit at i - shift */
+    int part, parts;
+    size_t at, n;
+    float *store;
+    size_t stride;
+    uint64_t used; /* a bit for each buffer */
+    struct dpt_tree tree;
+};
+
+struct dpt_rounds {
+    int *first; /* [units + 2]: the pieces of each unit, and of what is after the chunks */
+    struct piece *pieces; /* what is after the chunks is the last one, which all ranks add */
+    int units, n;
+    int level;  /* each block has 2^level leaves */
+    int levels; /* buffers of a store */
+    float *store, *rest;
+};
+
+/* Whether buffer w of a rank has a block in that round, and which. */
+static bool find_block(const struct dpt_deterministic_allreduce *d, int32_t round, int rank, int w,
+                       int32_t leaves, struct dpt_block *block)
+{
+    const int64_t number = ((int64_t)round * d->ranks + rank) * d->buffers + w;
+    const int64_t begin = number << d->rounds->level;
+
+    if (begin >= leaves)
+        return false;
+    *block = (struct dpt_block){(int32_t)begin, d->rounds->level};
+    return true;
+}
+
+/* The most blocks that a sum of `leaves` leaves holds between two rounds. */
+static int count_held(int ranks, const struct dpt_deterministic_spec *spec)
+{
+    const int32_t block = INT32_C(1) << spec->level, round = ranks * spec->buffers;
+    struct dpt_tree tree;
+    int most = 1;
+
+    dpt_tree_begin(&tree, spec->leaves);
+    for (int32_t i = 0; (int64_t)i * block < spec->leaves; i++) {
+        dpt_tree_push(&tree, (struct dpt_block){i * block, spec->level}, NULL, 0, NULL, NULL);
+        if ((i + 1) % round == 0 && tree.n > most)
+            most = tree.n;
+    }
+    return most;
+}
+
+/* Floats of the largest unit, or of all, in whole cache lines: what each buffer has room for. */
+static size_t largest_unit(const struct dpt_deterministic_spec *spec)
+{
+    size_t most = spec->whole ? spec->unit[spec->units] : 0;
+
+    for (int k = 0; k < spec->units; k++)
+        most = spec->unit[k + 1] - spec->unit[k] > most ? spec->unit[k + 1] - spec->unit[k] : most;
+    return dpt_round_up(most, sizeof(float));
+}
+
+void dpt_deterministic_dealt_floats(int ranks, const struct dpt_deterministic_spec *spec,
+                                    double *store, double *buffers, double *received)
+{
+    const size_t unit = largest_unit(spec), rest = spec->n - spec->unit[spec->units];
+    const double slice = (double)spec->unit[spec->units] / ranks;
+    const double piece = (double)piece_floats(ranks, spec->buffers);
+    const double most = slice < (double)unit ? slice : (double)unit;
+
+    *store = count_held(ranks, spec) * slice;
+    *buffers = (double)spec->buffers * (double)(unit + rest);
+    *received = (double)ranks * spec->buffers * (most < piece ? most : piece);
+}
+
+/* The floats of a unit that a rank owns. */
+static size_t find_owned(const struct dpt_deterministic_allreduce *d, int rank, size_t begin,
+                         size_t end, size_t *at)
+{
+    const struct dpt_slice slice = dpt_deterministic_slice(d, rank);
+
+    *at = begin > slice.begin ? begin : slice.begin;
+    end = end < slice.end ? end : slice.end;
+    return end > *at ? end - *at : 0;
+}
+
+/* Finds those parts of a rank that are in a piece. */
+static size_t find_part(const struct dpt_deterministic_allreduce *d, int rank,
+                        const struct piece *p, size_t *at)
+{
+    size_t from, begin, end;
+    const size_t n = find_owned(d, rank, p->begin, p->end, &from);
+
+    dpt_part_in_units(n, DPT_LINE, p->part, p->parts, &begin, &end);
+    *at = from + begin;
+    return end - begin;
+}
+
+/* The number of pieces into which a unit is cut. */
+static int count_parts(const struct dpt_deterministic_allreduce *d, size_t begin, size_t end)
+{
+    const size_t piece = piece_floats(d->ranks, d->buffers);
+    size_t most = 1, at;
+
+    for (int r = 0; r < d->ranks && !d->window; r++) {
+        const size_t n = find_owned(d, r, begin, end, &at);
+
+        most = n > most ? n : most;
+    }
+    return (int)((most + piece - 1) / piece);
+}
+
+static void cut_pieces(struct dpt_deterministic_allreduce *d,
+                       const struct dpt_deterministic_spec *spec)
+{
+    struct dpt_rounds *rounds = d->rounds;
+    const struct dpt_slice own = dpt_deterministic_slice(d, d->rank);
+    const size_t chunked = dpt_deterministic_chunked(d), rest = d->stride - chunked;
+
+    for (int i = 0; i < spec->units; i++)
+        for (int k = rounds->first[i]; k < rounds->first[i + 1]; k++) {
+            struct piece *p = &rounds->pieces[k];
+
+            *p = (struct piece){.begin = spec->unit[i],
+                                .end = spec->unit[i + 1],
+                                .shift = spec->whole ? 0 : spec->unit[i],
+                                .part = k - rounds->first[i],
+                                .parts = rounds->first[i + 1] - rounds->first[i],
+                                .stride = own.end - own.begin};
+            p->n = find_part(d, d->rank, p, &p->at);
+            p->store = rounds->store + (p->n > 0 ? p->at - own.begin : 0);
+        }
+    rounds->pieces[rounds->n - 1] = (struct piece){.shift = chunked - largest_unit(spec),
+                                                   .at = chunked,
+                                                   .n = rest,
+                                                   .stride = rest,
+                                                   .store = rounds->rest};
+}
+
+size_t dpt_rounds_pitch(const struct dpt_deterministic_allreduce *d,
+                        const struct dpt_deterministic_spec *spec)
+{
+    return largest_unit(spec) +
+           dpt_round_up(d->stride - dpt_deterministic_chunked(d), sizeof(float));
+}
+
+enum dpt_status dpt_rounds_open(struct dpt_deterministic_allreduce *d,
+                                const struct dpt_deterministic_spec *spec, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const size_t blocks = (size_t)d->ranks * (size_t)d->buffers;
+    const size_t rest = d->stride - dpt_deterministic_chunked(d);
+    struct dpt_slice own;
+    struct dpt_rounds *rounds;
+    size_t most = rest;
+
+    if ((double)d->pitch * d->buffers > INT32_MAX) /* MPI's displacements and counts are int */
+        DPT_TRY(dpt_fail(err, DPT_BAD_JOB,
+                         "parallel.shard: over 2^31 parameters, those of all threads together, are "
+                         "not possible"));
+    dpt_deterministic_cut(d);
+    DPT_TRY(DPT_ALLOCATE(d->rounds, 1, "the gradients", err));
+    rounds = d->rounds;
+    own = dpt_deterministic_slice(d, d->rank);
+    rounds->level = spec->level;
+    rounds->levels = count_held(d->ranks, spec);
+    rounds->units = spec->units;
+    DPT_TRY(DPT_ALLOCATE(rounds->first, (size_t)spec->units + 2, "the gradients", err));
+    for (int i = 0; i < spec->units; i++)
+        rounds->first[i + 1] = rounds->first[i] + count_parts(d, spec->unit[i], spec->unit[i + 1]);
+    rounds->n = rounds->first[spec->units + 1] = rounds->first[spec->units] + 1;
+    DPT_TRY(DPT_ALLOCATE(rounds->pieces, (size_t)rounds->n, "the gradients", err));
+    DPT_TRY(DPT_ALLOCATE(rounds->store, (size_t)rounds->levels * (own.end - own.begin),
+                         "the gradients", err));
+    DPT_TRY(DPT_ALLOCATE(rounds->rest, (size_t)rounds->levels * rest, "the gradients", err));
+    cut_pieces(d, spec);
+    for (int k = 0; k < rounds->n - 1 && !d->window; k++)
+        most = rounds->pieces[k].n > most ? rounds->pieces[k].n : most;
+    DPT_TRY(DPT_ALLOCATE(d->received, blocks * most, "the ranks' gradients", err));
+    DPT_TRY(DPT_ALLOCATE(d->sums_of_squares, d->chunks.n, "the gradients", err));
+    d->result = dpt_reserve(d->stride * sizeof(float));
+    if (!d->window)
+        d->own = dpt_reserve((size_t)d->buffers * d->pitch * sizeof(float));
+    if (d->own == NULL || d->result == NULL)
+        DPT_TRY(dpt_fail_memory(err, "the gradients", (double)d->stride * sizeof(float)));
+out:
+    return status;
+}
+
+enum dpt_status dpt_rounds_open_window(struct dpt_deterministic_allreduce *d, bool spin,
+                                       struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const size_t barrier = dpt_node_barrier_bytes(d->ranks);
+    const size_t bytes = (size_t)d->buffers * d->pitch * sizeof(float);
+
+    DPT_TRY(dpt_shared_open(&d->shared, &d->comm->node, barrier + (size_t)d->ranks * bytes, err));
+    dpt_node_barrier_open(&d->barrier, &d->comm->node, d->shared.bytes, spin);
+    d->base = (float *)(void *)(d->shared.bytes + barrier);
+    d->own = d->base + (size_t)d->rank * (size_t)d->buffers * d->pitch;
+    if (d->pitch == d->stride)
+        d->weights = d->base; /* no gradient is in it once they are summed */
+    d->window = true;
+out:
+    return status;
+}
+
+void dpt_rounds_close(struct dpt_deterministic_allreduce *d)
+{
+    if (d->window)
+        dpt_shared_close(&d->shared);
+    else
+        dpt_unreserve(d->own, (size_t)d->buffers * d->pitch * sizeof(float));
+    dpt_unreserve(d->result, d->stride * sizeof(float));
+    dpt_free(d->sums_of_squares);
+    if (d->rounds != NULL) {
+        dpt_free(d->rounds->first);
+        dpt_free(d->rounds->pieces);
+        dpt_free(d->rounds->store);
+        dpt_free(d->rounds->rest);
+    }
+    dpt_free(d->rounds);
+}
+
+void dpt_deterministic_begin(struct dpt_deterministic_allreduce *d, int32_t leaves)
+{
+    for (int k = 0; k < d->rounds->n; k++) {
+        dpt_tree_begin(&d->rounds->pieces[k].tree, leaves);
+        d->rounds->pieces[k].used = 0;
+    }
+}
+
+static bool is_rest(const struct dpt_deterministic_allreduce *d, const struct piece *p)
+{
+    return p == &d->rounds->pieces[d->rounds->n - 1];
+}
+
+/* Gives each owner its floats of this rank's blocks. */
+static enum dpt_status send_slices(struct dpt_deterministic_allreduce *d, int32_t round,
+                                   const struct piece *p, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_group *world = &d->comm->world;
+    struct dpt_block block;
+
+    for (int w = 0; w < d->buffers; w++) {
+        const bool sends = find_block(d, round, d->rank, w, p->tree.total, &block);
+
+        for (int r = 0; r < d->ranks; r++) {
+            size_t at;
+            const size_t n = find_part(d, r, p, &at);
+
+            d->send.count[r] = sends ? (int)n : 0;
+            d->send.at[r] = n > 0 ? (int)(at - p->shift) : 0;
+            d->receive.count[r] = find_block(d, round, r, w, p->tree.total, &block) ? (int)p->n : 0;
+            d->receive.at[r] = (int)(((size_t)r * (size_t)d->buffers + (size_t)w) * p->n);
+        }
+        DPT_TRY_STEP(world, MPI_Alltoallv, d->own + (size_t)w * d->pitch, d->send.count, d->send.at,
+                     MPI_FLOAT, d->received, d->receive.count, d->receive.at, MPI_FLOAT,
+                     dpt_mpi_comm(world));
+    }
+out:
+    return status;
+}
+
+/* Gives all ranks what is after the chunks. */
+static enum dpt_status send_rest(struct dpt_deterministic_allreduce *d, const struct piece *p,
+                                 struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_group *world = &d->comm->world;
+
+    for (int r = 0; r < d->ranks; r++) {
+        d->receive.count[r] = (int)p->n;
+        d->receive.at[r] = (int)((size_t)r * (size_t)d->buffers * p->n);
+    }
+    for (int w = 0; w < d->buffers; w++)
+        DPT_TRY_STEP(world, MPI_Allgatherv, d->own + (size_t)w * d->pitch + p->at - p->shift,
+                     (int)p->n, MPI_FLOAT, d->received + (size_t)w * p->n, d->receive.count,
+                     d->receive.at, MPI_FLOAT, dpt_mpi_comm(world));
+out:
+    return status;
+}
+
+static float *take_buffer(struct piece *p)
+{
+    int k = 0;
+
+    while ((p->used >> k & 1) != 0)
+        k++;
+    p->used |= UINT64_C(1) << k;
+    return p->store + (size_t)k * p->stride;
+}
+
+/* Where block w of a rank is: what was received of it, or the rank's own in the window. */
+static float *find_value(const struct dpt_deterministic_allreduce *d, const struct piece *p,
+                         int rank, int w)
+{
+    const size_t number = (size_t)rank * (size_t)d->buffers + (size_t)w;
+
+    return !d->window || is_rest(d, p) ? d->received + number * p->n
+                                       : d->base + number * d->pitch + p->at - p->shift;
+}
+
+/* Adds the blocks of a round, from left to right; what is left of them afterwards goes to buffers
+ * of the store. */
+static void add_round(struct dpt_deterministic_allreduce *d, int32_t round, struct piece *p)
+{
+    const float *const store = p->store, *const end = store +
+                                                      (size_t)(d->rounds->levels - 1) * p->stride +
+                                                      p->n;
+
+    for (int r = 0; r < d->ranks; r++)
+        for (int w = 0; w < d->buffers; w++) {
+            float *released[DPT_TREE_BLOCKS];
+            struct dpt_block block;
+            int free = 0;
+
+            if (!find_block(d, round, r, w, p->tree.total, &block))
+                continue;
+            dpt_tree_push(&p->tree, block, find_value(d, p, r, w), p->n, released, &free);
+            while (free-- > 0)
+                if (released[free] >= store && released[free] < end)
+                    p->used &= ~(UINT64_C(1) << (size_t)(released[free] - store) / p->stride);
+        }
+    for (int k = 0; k < p->tree.n; k++)
+        if (p->tree.value[k] < store || p->tree.value[k] >= end) {
+            float *const to = take_buffer(p);
+
+            memcpy(to, p->tree.value[k], p->n * sizeof *to);
+            p->tree.value[k] = to;
+        }
+}
+
+enum dpt_status dpt_deterministic_round(struct dpt_deterministic_allreduce *d, int32_t round,
+                                        int unit, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_rounds *rounds = d->rounds;
+
+    if (d->window)
+        dpt_node_barrier_wait(&d->barrier); /* all values are there */
+    for (int k = rounds->first[unit]; k < rounds->first[unit + 1]; k++) {
+        struct piece *p = &rounds->pieces[k];
+
+        if (is_rest(d, p))
+            DPT_TRY(send_rest(d, p, err));
+        else if (!d->window)
+            DPT_TRY(send_slices(d, round, p, err));
+        if (p->n > 0)
+            add_round(d, round, p);
+    }
+    if (d->window)
+        dpt_node_barrier_wait(&d->barrier); /* nobody reads them any more */
+out:
+    return status;
+}
+
+enum dpt_status dpt_deterministic_gather_unit(struct dpt_deterministic_allreduce *d, int unit,
+                                              float *x, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_group *world = &d->comm->world;
+    const struct piece *p = &d->rounds->pieces[d->rounds->first[unit]];
+
+    for (int r = 0; r < d->ranks; r++) {
+        size_t at;
+
+        d->receive.count[r] = (int)find_owned(d, r, p->begin, p->end, &at);
+        d->receive.at[r] = d->receive.count[r] > 0 ? (int)(at - p->begin) : 0;
+    }
+    DPT_TRY_STEP(world, MPI_Allgatherv, MPI_IN_PLACE, 0, MPI_FLOAT, x + p->begin, d->receive.count,
+                 d->receive.at, MPI_FLOAT, dpt_mpi_comm(world));
+out:
+    return status;
+}
+
+size_t dpt_deterministic_rest(const struct dpt_deterministic_allreduce *d)
+{
+    const struct piece *rest = &d->rounds->pieces[d->rounds->n - 1];
+
+    return rest->at - rest->shift;
+}
+
+enum dpt_status dpt_deterministic_end(struct dpt_deterministic_allreduce *d, struct dpt_error *err)
+{
+    const struct dpt_rounds *rounds = d->rounds;
+    const struct dpt_slice own = dpt_deterministic_slice(d, d->rank);
+
+    for (int k = 0; k < rounds->n; k++) {
+        const struct piece *p = &rounds->pieces[k];
+        float *to = is_rest(d, p) ? d->result + p->at : p->store;
+
+        if (p->n > 0 && p->tree.value[0] != to)
+            memcpy(to, p->tree.value[0], p->n * sizeof *to);
+    }
+    d->slice = rounds->store - own.begin;
+    return dpt_messages_square(d, d->slice, err);
+}

@@ -1,0 +1,592 @@
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/base/clock.h"
+#include "core/base/memory.h"
+#include "core/base/pool.h"
+#include "core/base/process.h"
+#include "core/base/str.h"
+#include "core/comm/internal.h"
+#include "core/comm/launched.h"
+#include "core/comm/watch/watchdog.h"
+
+/* Seconds. A dead rank stays unnoticed for at most a tick; a launcher that notices it too ends the
+ * other ranks after one second. */
+static const double TICK = 0.25;
+/* MPI itself may take long to start on many nodes. */
+static const double START_LIMIT = 300;
+/* The limit until the job sets one. */
+static const double USUAL_LIMIT = 60;
+/* The limit for a rank that is stopped while MPI starts. There is one MPI per process. */
+static double start_limit = 60;
+/* Delays before a line is printed, so that the node whose rank is missing prints first, then one
+ * node after another, and on a node the first rank, which knows about the other nodes. */
+static const double GRACE = 2, NODE_GRACE = 0.25, RANK_GRACE = 1;
+/* A rank that knows the cause prints before one that only sees an effect. */
+static const double YIELD = 1.5;
+/* A process ends by itself if MPI_Abort takes longer than so many seconds. */
+enum { ABORT_LIMIT = 5 };
+
+static enum dpt_process_state process_of(const struct dpt_watched_rank *watched)
+{
+    struct dpt_process process;
+
+    if (!dpt_process_read(watched->pid, &process))
+        /* /proc may also be unreadable for lack of descriptors or memory, so kill has the last
+         * word. */
+        return kill(watched->pid, 0) == 0 ? DPT_PROCESS_RUNS : DPT_PROCESS_GONE;
+    if (process.born != watched->born || process.state == 'Z' || process.state == 'X')
+        return DPT_PROCESS_GONE;
+    return process.state == 'T' || process.state == 't' ? DPT_PROCESS_STOPPED : DPT_PROCESS_RUNS;
+}
+
+/* A phase that no rank is before, and in which none waits. */
+static const uint64_t PASSED = UINT64_MAX - 1;
+
+/* What the rank is doing in the groups where this one waits. */
+static void read_phase(const struct dpt_watch *w, const struct dpt_watched_rank *watched,
+                       struct dpt_rank_status *seen)
+{
+    const int axis = atomic_load_explicit(&w->mine->axis, memory_order_relaxed);
+    const bool aside = atomic_load_explicit(&watched->in_subgroup, memory_order_relaxed) ||
+                       atomic_load_explicit(&watched->axis, memory_order_relaxed) != 0;
+    const uint64_t phase = atomic_load_explicit(&watched->phase, memory_order_relaxed);
+
+    seen->phase = phase;
+    seen->in_subgroup = aside;
+    if (axis == 0)
+        return;
+    seen->in_subgroup = aside || phase % 2 == 1;
+    seen->phase = atomic_load(&watched->axes[axis].group) == atomic_load(&w->mine->axes[axis].group)
+                      ? atomic_load_explicit(&watched->axes[axis].phase, memory_order_relaxed)
+                      : PASSED;
+}
+
+/* What the rank does, and in which step. */
+static void read_note(const struct dpt_watched_rank *watched, struct dpt_rank_status *seen)
+{
+    const unsigned note = atomic_load_explicit(&watched->note, memory_order_acquire);
+
+    seen->step = atomic_load_explicit(&watched->step, memory_order_relaxed);
+    /* If the rank makes two notes during the copy the text is a mixture, which is harmless. */
+    memcpy(seen->note, watched->notes[note & 1], sizeof seen->note);
+    seen->note[sizeof seen->note - 1] = '\0';
+}
+
+static void read_status(const struct dpt_watch *w, int i, bool process,
+                        struct dpt_rank_status *seen)
+{
+    const struct dpt_watched_rank *watched = &w->page->ranks[i];
+
+    seen->rank = watched->rank;
+    read_phase(w, watched, seen);
+    read_note(watched, seen);
+    seen->still = w->history[i].still;
+    seen->process = process && w->visible[i] ? process_of(watched) : DPT_PROCESS_RUNS;
+}
+
+/* Prints a line with one write, so that no other rank's line comes between. What ranks noted may
+ * hold names and paths. */
+static void print_line(const char *text)
+{
+    struct dpt_str line = {0};
+    ssize_t written;
+
+    dpt_str_printable(&line, text, strlen(text), false);
+    dpt_str_add(&line, "\n", 1);
+    written = write(STDERR_FILENO, line.text, line.length);
+    (void)written; /* the job ends in any case */
+    dpt_str_release(&line);
+}
+
+/* Prints the line, if no rank of this node has printed one, and ends the job. */
+static _Noreturn void end_job(struct dpt_watch *w, int code, const char *line)
+{
+    void (*const tell)(void *arg, const char *line) = atomic_load(&w->tell);
+    const bool first = w->page == NULL || !atomic_exchange(&w->page->explained, true);
+
+    if (first) {
+        print_line(line);
+        dpt_launched_end(code);
+        if (tell != NULL)
+            tell(w->tell_arg, line);
+    } else {
+        dpt_sleep(YIELD); /* the rank that printed ends the job, and its exit code should count */
+    }
+    /* A launcher that is told to end all may lose what it has not read yet, and MPI_Abort may add
+     * lines of MPI's own. */
+    dpt_stderr_end(1);
+    /* MPI_Abort talks to a launcher, which may hang itself. */
+    signal(SIGALRM, SIG_DFL);
+    alarm(ABORT_LIMIT);
+    if (w->n != 0 && !atomic_load(&w->closing))
+        MPI_Abort(MPI_COMM_WORLD, code);
+    dpt_sleep(TICK); /* a launcher that sees the exit first may lose the line */
+    _exit(code);
+}
+
+const char *dpt_watch_where(const struct dpt_watch *w, int rank, const char *host,
+                            char where[DPT_WHERE_TEXT])
+{
+    const char *place = w != NULL && w->places != NULL ? w->places[rank] : "";
+
+    snprintf(where, DPT_WHERE_TEXT, "%s%s%s", host, place[0] != '\0' ? ", " : "", place);
+    return where;
+}
+
+/* Ends the job where the process of the node's next rank is gone. */
+static void check_neighbour(struct dpt_watch *w)
+{
+    const int next = (w->me + 1) % w->n;
+    const struct dpt_watched_rank *watched = &w->page->ranks[next];
+    char line[512 + DPT_PLACE_TEXT], where[DPT_WHERE_TEXT];
+    struct dpt_rank_status seen;
+
+    if (!w->visible[next] || process_of(watched) != DPT_PROCESS_GONE ||
+        atomic_load(&watched->ended))
+        return;
+    /* A launcher that kills all ranks also kills this one, within a tick, and then nothing is
+     * printed. */
+    dpt_sleep(TICK);
+    if (atomic_load(&w->page->explained) || atomic_load(&watched->ended))
+        return;
+    read_status(w, next, false, &seen);
+    dpt_watch_describe_death(&seen, dpt_watch_where(w, seen.rank, w->host, where), line,
+                             sizeof line);
+    end_job(w, dpt_exit_code(DPT_RANK), line);
+}
+
+/* Changes with every collective that the rank enters or leaves. */
+static uint64_t all_phases(const struct dpt_watched_rank *watched)
+{
+    uint64_t sum = atomic_load_explicit(&watched->phase, memory_order_relaxed);
+
+    for (int axis = 1; axis <= DPT_AXES_MOST; axis++)
+        sum += atomic_load_explicit(&watched->axes[axis].phase, memory_order_relaxed);
+    return sum;
+}
+
+static void note_progress(struct dpt_watch *w, double passed)
+{
+    for (int i = 0; i < w->n; i++) {
+        struct dpt_watch_history *m = &w->history[i];
+        const uint64_t phase = all_phases(&w->page->ranks[i]);
+
+        m->still = phase == m->phase ? m->still + passed : 0;
+        m->phase = phase;
+    }
+}
+
+/* Answers the other nodes' questions, and asks them where this rank has waited for half its
+ * limit. */
+static void poll_other_nodes(struct dpt_watch *w, double now)
+{
+    const bool waiting = w->limit > 0 && w->history[w->me].still >= w->limit / 2;
+    struct dpt_heartbeat_report report = {0};
+
+    if (!dpt_heartbeat_poll(w->nodes.heartbeat, waiting, now))
+        return;
+    for (int i = 0; i < w->n && report.n < DPT_HEARTBEAT_RANKS; i++) {
+        read_status(w, i, true, &w->seen[i]);
+        if (w->seen[i].process != DPT_PROCESS_RUNS || !dpt_watch_waits(&w->seen[i]))
+            report.late[report.n++] = w->seen[i];
+    }
+    dpt_heartbeat_answer(w->nodes.heartbeat, &report);
+}
+
+/* Brings nodes->remote up to date. */
+static void update_nodes(struct dpt_nodes *nodes, double now)
+{
+    for (int i = 0; i < nodes->n; i++) {
+        struct dpt_remote_node *remote = &nodes->remote[i];
+        const struct dpt_heartbeat_report *report;
+
+        remote->n_late = 0;
+        if (i == nodes->me)
+            continue;
+        remote->state = dpt_heartbeat_state(nodes->heartbeat, i, now, &report);
+        remote->late = report->late;
+        remote->n_late = report->n;
+    }
+}
+
+static void check_waiting(struct dpt_watch *w, double now)
+{
+    const struct dpt_diagnosis_context context = {w->host, w->limit, w->nodes.others,
+                                                  (const char(*)[DPT_PLACE_TEXT])w->places};
+    const double still = w->history[w->me].still;
+    const double more = GRACE + NODE_GRACE * w->nodes.me + (w->me > 0 ? RANK_GRACE : 0);
+    enum dpt_diagnosis diagnosis;
+    char line[2048];
+
+    if (w->limit <= 0 || still < w->limit)
+        return;
+    for (int i = 0; i < w->n; i++)
+        read_status(w, i, true, &w->seen[i]);
+    diagnosis = dpt_watch_diagnose(w->seen, w->n, w->me, &context, line, sizeof line);
+    if (diagnosis == DPT_ALL_WELL || (diagnosis == DPT_NONE_MISSING && still < w->limit + more))
+        return;
+    if (diagnosis == DPT_NONE_MISSING && w->nodes.heartbeat != NULL) {
+        update_nodes(&w->nodes, now);
+        if (dpt_watch_diagnose_remote(w->nodes.remote, w->nodes.n, w->seen, w->n, w->me, &context,
+                                      line, sizeof line) == DPT_ALL_WELL)
+            return;
+    }
+    end_job(w, dpt_exit_code(DPT_RANK), line);
+}
+
+/* Ends the job with a line that all ranks of this machine would print: the lowest rank prints it,
+ * the others wait for it to end the job. */
+static _Noreturn void end_start(const struct dpt_watch *w, const char *line)
+{
+    if (w->rank == (w->siblings.first >= 0 ? w->siblings.first : 0)) {
+        print_line(line);
+        dpt_launched_end(dpt_exit_code(DPT_RANK));
+        dpt_siblings_notify();
+        dpt_sleep(DPT_SIBLINGS_NOTICE);
+    } else {
+        dpt_sleep(GRACE);
+    }
+    _exit(dpt_exit_code(DPT_RANK));
+}
+
+/*
+ * Checks the ranks while MPI starts and there is no page yet. This machine's ranks are found as
+ * the children of its launcher; one that died or is stopped is certainly the cause of the wait.
+ */
+void dpt_watch_check_start(struct dpt_watch *w, double passed)
+{
+    struct dpt_rank_status dead = {0};
+    char line[512];
+
+    w->waited += passed;
+    dpt_siblings_update(&w->siblings);
+    if (w->siblings.explained || (w->slept && w->siblings.dead >= 0)) {
+        dpt_sleep(GRACE); /* the launcher usually ends this rank meanwhile */
+        _exit(dpt_exit_code(DPT_RANK));
+    }
+    if (w->siblings.dead >= 0) {
+        dead.rank = w->siblings.dead;
+        dpt_watch_describe_death(&dead, w->host, line, sizeof line);
+        dpt_sleep(TICK); /* as for a neighbour */
+        end_start(w, line);
+    }
+    if (w->siblings.stopped >= 0 && start_limit > 0 && w->waited >= start_limit) {
+        snprintf(line, sizeof line,
+                 "rank %d (%s) has not arrived at the start of MPI for %g s: it is stopped "
+                 "(SIGSTOP)",
+                 w->siblings.stopped, w->host, start_limit);
+        end_start(w, line);
+    }
+    if (w->waited >= START_LIMIT) {
+        snprintf(line, sizeof line,
+                 "rank %d (%s): MPI has not started after %g s: a rank is missing", w->rank,
+                 w->host, START_LIMIT);
+        end_start(w, line);
+    }
+}
+
+/* Checks a process that works alone, whose notes are the only sign of progress. */
+void dpt_watch_check_note(struct dpt_watch *w, double passed)
+{
+    const unsigned note = atomic_load_explicit(&w->mine->note, memory_order_acquire);
+    char line[DPT_NOTE_TEXT + 128];
+
+    w->lasted = note == w->note ? w->lasted + passed : 0;
+    w->note = note;
+    if (w->lasted < w->patience)
+        return;
+    snprintf(line, sizeof line,
+             "no answer for %g s while %.*s: a file server or a device may be gone", w->patience,
+             DPT_NOTE_TEXT - 1, w->mine->notes[note & 1]);
+    end_job(w, dpt_exit_code(DPT_RANK), line);
+}
+
+/* Checks whether this rank's device ever ends what a thread waits for. It is told a moment before
+ * the other ranks would tell that this one has not arrived: it knows why. */
+static void check_device(struct dpt_watch *w, double passed)
+{
+    const uint64_t ended = atomic_load_explicit(&w->device_waits.ended, memory_order_relaxed);
+    const bool waits = atomic_load_explicit(&w->device_waits.begun, memory_order_relaxed) != ended;
+    char line[DPT_NOTE_TEXT + DPT_WHERE_TEXT + 128], where[DPT_WHERE_TEXT];
+    struct dpt_rank_status seen = {0};
+
+    w->device_wait = waits && ended == w->device_waited ? w->device_wait + passed : 0;
+    w->device_waited = ended;
+    if (w->limit <= 0 || w->device_wait < fmax(w->limit - YIELD, w->limit / 2))
+        return;
+    read_note(w->mine, &seen);
+    snprintf(line, sizeof line,
+             "rank %d (%s): its device has not ended what it was given for %.0f s "
+             "(comm.timeout: %g s), at step %lld while %s: check that nvidia-smi still answers",
+             w->rank, dpt_watch_where(w, w->rank, w->host, where), w->device_wait, w->limit,
+             (long long)seen.step, seen.note);
+    end_job(w, dpt_exit_code(DPT_RANK), line);
+}
+
+static void *serve(void *arg)
+{
+    struct dpt_watch *w = arg;
+    struct timespec until;
+
+    dpt_siblings_update(&w->siblings);
+    pthread_mutex_lock(&w->lock);
+    while (!w->stop) {
+        double now, passed;
+
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_nsec += (long)(TICK * 1e9);
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        if (pthread_cond_timedwait(&w->wake, &w->lock, &until) == 0)
+            continue; /* woken to end */
+        now = dpt_now();
+        /* A long pause means that this process did not run, so it says nothing about the others. */
+        passed = now - w->looked < 2 * TICK ? now - w->looked : 2 * TICK;
+        w->slept |= now - w->looked > GRACE;
+        w->looked = now;
+        check_device(w, passed);
+        if (w->patience > 0)
+            dpt_watch_check_note(w, passed);
+        if (w->alone)
+            continue;
+        if (w->n == 0) {
+            dpt_watch_check_start(w, passed);
+            continue;
+        }
+        note_progress(w, passed);
+        check_neighbour(w);
+        if (w->nodes.heartbeat != NULL)
+            poll_other_nodes(w, now);
+        check_waiting(w, now);
+    }
+    pthread_mutex_unlock(&w->lock);
+    return NULL;
+}
+
+enum dpt_status dpt_watch_open(struct dpt_watch **watch, int rank, struct dpt_error *err)
+{
+    struct dpt_watch *w = dpt_alloc(sizeof *w);
+    pthread_condattr_t attributes;
+    int code;
+
+    if (w == NULL)
+        return dpt_fail_memory(err, "the watchdog", sizeof *w);
+    w->rank = rank;
+    w->limit = USUAL_LIMIT;
+    w->looked = dpt_now();
+    w->mine = &w->own;
+    dpt_host_name(w->host);
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&w->wake, &attributes);
+    pthread_condattr_destroy(&attributes);
+    code = dpt_thread_start(&w->thread, serve, w);
+    if (code != 0) {
+        pthread_cond_destroy(&w->wake);
+        pthread_mutex_destroy(&w->lock);
+        dpt_free(w);
+        return dpt_fail(err, DPT_RANK, "not enough memory or threads for the watchdog: %s",
+                        strerror(code));
+    }
+    *watch = w;
+    return DPT_OK;
+}
+
+static void advance(_Atomic uint64_t *phase)
+{
+    /* There is one writer, so the addition need not be atomic. */
+    atomic_store_explicit(phase, atomic_load_explicit(phase, memory_order_relaxed) + 1,
+                          memory_order_relaxed);
+}
+
+/* Once a line says why the job ends, no step may follow it: a launcher has a stopped rank continue
+ * to end it, and then the collective that all waited for would be whole. */
+static void stand_still_at_the_end(const struct dpt_watch *w)
+{
+    while (w->page != NULL && atomic_load_explicit(&w->page->explained, memory_order_acquire))
+        pause();
+}
+
+static void pass(const struct dpt_group *g, bool inside)
+{
+    const struct dpt_communicator *c = g->handle;
+    struct dpt_watched_rank *mine;
+
+    if (c->watch == NULL)
+        return;
+    stand_still_at_the_end(c->watch);
+    mine = c->watch->mine;
+    if (c->axis == 0) {
+        advance(&mine->phase);
+    } else if (c->axis == DPT_SOME_OF_NODE) {
+        atomic_store_explicit(&mine->in_subgroup, inside, memory_order_relaxed);
+    } else {
+        advance(&mine->axes[c->axis].phase);
+        atomic_store_explicit(&mine->axis, inside ? c->axis : 0, memory_order_relaxed);
+    }
+}
+
+int dpt_watch_axes(const struct dpt_watch *w)
+{
+    return w != NULL ? w->axes : 0;
+}
+
+void dpt_watch_join(struct dpt_watch *w, int axis, int first)
+{
+    if (w == NULL)
+        return;
+    w->axes = first >= 0 ? axis : axis - 1;
+    atomic_store(&w->mine->axes[axis].phase, 0);
+    atomic_store(&w->mine->axes[axis].group, first + 1);
+}
+
+int dpt_watch_rank(const struct dpt_watch *w)
+{
+    return w->rank;
+}
+
+void dpt_group_enter(const struct dpt_group *g)
+{
+    pass(g, true);
+}
+
+void dpt_group_leave(const struct dpt_group *g)
+{
+    pass(g, false);
+}
+
+void dpt_watch_closing(struct dpt_watch *w)
+{
+    atomic_store(&w->closing, true);
+    advance(&w->mine->phase);
+}
+
+/* The first other rank of the node that has not ended yet; -1: none. */
+static int still_ending(const struct dpt_watch *w)
+{
+    for (int i = 0; i < w->n; i++)
+        if (i != w->me && w->visible[i] && !atomic_load(&w->page->ranks[i].ended) &&
+            process_of(&w->page->ranks[i]) != DPT_PROCESS_GONE)
+            return i;
+    return -1;
+}
+
+/* Waits until the node's other ranks have ended: a launcher would wait for ever for one that is
+ * stopped at its end once no other rank is left to notice it. */
+static void await_others(struct dpt_watch *w)
+{
+    const struct dpt_watched_rank *watched;
+    double waited = 0, pause = 1e-4;
+    char line[512 + DPT_PLACE_TEXT], where[DPT_WHERE_TEXT];
+    int late;
+
+    for (; (late = still_ending(w)) >= 0 && w->limit > 0; pause = fmin(2 * pause, TICK)) {
+        if (waited >= w->limit) {
+            watched = &w->page->ranks[late];
+            snprintf(line, sizeof line,
+                     "rank %d (%s) has not come to its end for %g s after all others%s; the run's "
+                     "results are whole",
+                     watched->rank, dpt_watch_where(w, watched->rank, w->host, where), w->limit,
+                     process_of(watched) == DPT_PROCESS_STOPPED ? ": it is stopped (SIGSTOP)" : "");
+            end_job(w, dpt_exit_code(DPT_RANK), line);
+        }
+        dpt_sleep(pause);
+        waited += pause; /* time in which this process itself was stopped does not count */
+    }
+}
+
+void dpt_watch_end(struct dpt_watch *w)
+{
+    atomic_store(&w->mine->ended, true);
+    if (w->n > 1) {
+        advance(&w->mine->phase); /* MPI_Finalize: its waiting is over */
+        await_others(w);
+    }
+    pthread_mutex_lock(&w->lock);
+    w->stop = true;
+    pthread_cond_signal(&w->wake);
+    pthread_mutex_unlock(&w->lock);
+    pthread_join(w->thread, NULL);
+    pthread_cond_destroy(&w->wake);
+    pthread_mutex_destroy(&w->lock);
+}
+
+static void set_seconds(struct dpt_watch *w, double *to, double seconds)
+{
+    pthread_mutex_lock(&w->lock);
+    *to = seconds;
+    pthread_mutex_unlock(&w->lock);
+}
+
+void dpt_comm_start_limit(double seconds)
+{
+    start_limit = seconds;
+}
+
+void dpt_comm_limit(const struct dpt_comm *comm, double seconds)
+{
+    if (comm->watch != NULL)
+        set_seconds(comm->watch, &comm->watch->limit, seconds);
+}
+
+void dpt_comm_places(const struct dpt_comm *comm, char (*places)[DPT_PLACE_TEXT])
+{
+    struct dpt_watch *w = comm->watch;
+
+    if (w == NULL) {
+        dpt_free(places);
+        return;
+    }
+    pthread_mutex_lock(&w->lock);
+    dpt_free(w->places);
+    w->places = places;
+    pthread_mutex_unlock(&w->lock);
+}
+
+enum dpt_status dpt_comm_guard(struct dpt_comm *comm, double seconds, struct dpt_error *err)
+{
+    if (comm->watch == NULL) {
+        if (dpt_watch_open(&comm->watch, 0, err) != DPT_OK)
+            return err->status;
+        comm->watch->alone = true;
+    }
+    set_seconds(comm->watch, &comm->watch->patience, seconds);
+    return DPT_OK;
+}
+
+struct dpt_device_waits *dpt_comm_device_waits(const struct dpt_comm *comm)
+{
+    return comm->watch != NULL ? &comm->watch->device_waits : NULL;
+}
+
+void dpt_comm_on_end(const struct dpt_comm *comm, void (*tell)(void *arg, const char *line),
+                     void *arg)
+{
+    if (comm->watch != NULL)
+        dpt_watch_on_end(comm->watch, tell, arg);
+}
+
+void dpt_watch_on_end(struct dpt_watch *w, void (*tell)(void *arg, const char *line), void *arg)
+{
+    atomic_store(&w->tell, NULL);
+    w->tell_arg = arg;
+    atomic_store(&w->tell, tell);
+}
+
+void dpt_watch_give_up(struct dpt_watch *w, int code, const char *text)
+{
+    char line[DPT_ERROR_TEXT + DPT_WHERE_TEXT + 32], where[DPT_WHERE_TEXT];
+
+    snprintf(line, sizeof line, "rank %d (%s): %s", w->rank,
+             dpt_watch_where(w, w->rank, w->host, where), text);
+    dpt_sleep(YIELD);
+    end_job(w, code, line);
+}

@@ -1,0 +1,86 @@
+/*
+ * watchdog: the state of a rank's watchdog, for the files that implement it. Private to core/comm.
+ *
+ * watch.c observes the ranks and ends the job, without any collective. watch_attach.c takes the
+ * notes of a rank, and connects the ranks of a node when MPI runs. nodes.c connects the nodes of a
+ * job.
+ */
+#ifndef DPT_COMM_WATCHDOG_H
+#define DPT_COMM_WATCHDOG_H
+
+#include <pthread.h>
+
+#include "core/base/device_waits.h"
+#include "core/comm/watch/heartbeat.h"
+
+/* The other nodes of a job. */
+struct dpt_nodes {
+    int n, me;        /* of the job's nodes */
+    char others[256]; /* names of the others: "node08, node09"; "": there are none */
+    /* The members below belong to the first rank of a node, and are NULL where the nodes have no
+     * heartbeat. */
+    struct dpt_heartbeat *heartbeat;
+    struct dpt_node_addresses *all_addresses; /* [n] */
+    struct dpt_remote_node *remote;           /* [n]; this node's entry is empty */
+    int *ranks;                               /* of the world, by node */
+};
+
+/* What the ranks of a node share. */
+struct dpt_watch_page {
+    _Atomic bool explained; /* a rank has printed why the job ends */
+    struct dpt_watched_rank ranks[];
+};
+
+/* What a rank's phase was at the last tick. */
+struct dpt_watch_history {
+    uint64_t phase;
+    double still;
+};
+
+struct dpt_watch {
+    pthread_t thread;
+    pthread_mutex_t lock; /* over all but what is atomic */
+    pthread_cond_t wake;
+    bool stop;
+    _Atomic bool closing;                              /* MPI_Abort may not be called any more */
+    void (*_Atomic tell)(void *arg, const char *line); /* NULL: nobody is told */
+    void *tell_arg;
+    int rank;
+    double limit, looked;
+    double patience, lasted; /* how long a note may be the last one (0: for ever), and has been */
+    unsigned note;           /* the number of notes at the last tick */
+    bool alone;              /* a job of one rank: nobody else is watched */
+    struct dpt_device_waits device_waits;
+    uint64_t device_waited; /* the number of waits for the device that had ended at the last tick */
+    double device_wait;     /* seconds for which this one continues */
+    double waited;          /* for the start of MPI */
+    bool slept;             /* it was stopped itself, and others may have printed meanwhile */
+    struct dpt_siblings siblings;
+    int n, me; /* of the node's group; n 0: not attached */
+    int axes;  /* splits that this rank has open */
+    char host[DPT_HOST_TEXT];
+    char (*places)[DPT_PLACE_TEXT]; /* [ranks of the job]; NULL: none */
+    struct dpt_shared shared;
+    struct dpt_watch_page *page;
+    struct dpt_watched_rank *mine, own; /* own: until it is attached */
+    struct dpt_watch_history *history;  /* [n] */
+    struct dpt_rank_status *seen;       /* [n] */
+    bool *visible;                      /* [n]: whether its process is visible from here */
+    struct dpt_nodes nodes;
+};
+
+/* Collective over the world, all of whose hosts are known. Errors: RANK. */
+enum dpt_status dpt_nodes_open(struct dpt_nodes *nodes, const struct dpt_comm *comm,
+                               struct dpt_error *err);
+void dpt_nodes_close(struct dpt_nodes *nodes);
+
+/* What the watchdog's thread does at each tick, `passed` seconds after the one before. Both end the
+ * process where it has waited for too long: for MPI to start; alone, for its next note. */
+void dpt_watch_check_start(struct dpt_watch *watch, double passed);
+void dpt_watch_check_note(struct dpt_watch *watch, double passed);
+
+/* Publishes that this rank has ended, waits until the node's other ranks have too, and ends the
+ * watchdog's thread. */
+void dpt_watch_end(struct dpt_watch *watch);
+
+#endif
