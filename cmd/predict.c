@@ -235,7 +235,7 @@ static enum dpt_status open_trainer(struct predict *p, struct dpt_error *err)
     enum dpt_status status = DPT_OK;
     struct dpt_job *job = &p->job;
 
-    /* The size of a micro-batch may show in the last bits, so it follows from the model alone. */
+    /* The micro-batch may change a result's last bits, so its size follows from the model alone. */
     job->batch.micro = p->info->shape.h * p->info->shape.w > 1 ? MICRO_IMAGES : MICRO_ROWS;
     job->batch.global = job->batch.micro * p->comm->world.size;
     DPT_TRY(dpt_trainer_open(&p->trainer, job, p->comm, &p->cli->log,

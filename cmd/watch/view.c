@@ -158,7 +158,7 @@ static void view_progress(const struct dpt_view *v, const struct dpt_history *h,
                dpt_group_digits(steps, step), dpt_group_digits(all, start->steps), time);
 }
 
-/* Stands before "loss": that of scaled targets is not in their units. */
+/* The word before "loss": the loss of scaled targets is not in the targets' units. */
 static const char *scaled(const struct dpt_history *h)
 {
     return h->scaled ? "scaled " : "";

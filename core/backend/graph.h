@@ -197,8 +197,8 @@ size_t dpt_tensor_chunks_before(const struct dpt_tensor *tensor);
 size_t dpt_tensor_chunk(const struct dpt_tensor *tensor, size_t chunk);
 /* Counts the chunks of all tensors. */
 size_t dpt_graph_chunk_count(const struct dpt_graph *graph);
-/* Counts them with those of all ranks that divide a tensor. dpt_graph_chunks lists this rank's, in
- * the tensors' order; they cover the learned floats. Errors: RANK. */
+/* Counts the chunks of all tensors on all ranks that divide a tensor. dpt_graph_chunks lists this
+ * rank's, in the tensors' order; they cover the learned floats. Errors: RANK. */
 size_t dpt_graph_whole_chunks(const struct dpt_graph *graph);
 enum dpt_status dpt_graph_chunks(const struct dpt_graph *graph, struct dpt_chunks *chunks,
                                  struct dpt_error *err);

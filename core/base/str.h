@@ -55,8 +55,8 @@ void dpt_str_release(struct dpt_str *s);
 /* Decodes one character of n > 0 bytes of UTF-8. *length: its bytes. -1 (length 1) where they are
  * no UTF-8 (RFC 3629). */
 int32_t dpt_utf8_decode(const char *bytes, size_t n, size_t *length);
-/* Columns that n bytes of UTF-8 take on a terminal, where a wide character takes two. Bytes of a
- * text's longest beginning that takes at most so many; and its longest end. */
+/* The columns that n bytes of UTF-8 take on a terminal; a wide character takes two. Then the bytes
+ * of a text's longest beginning that fits into so many columns, and its longest such end. */
 size_t dpt_utf8_width(const char *text, size_t n);
 size_t dpt_utf8_bytes(const char *text, long columns);
 const char *dpt_utf8_end(const char *text, long columns);

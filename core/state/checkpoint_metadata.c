@@ -94,8 +94,8 @@ static bool has_headroom(size_t bytes)
     return good;
 }
 
-/* A limit on the size of files holds for those in memory as well, and beyond it HDF5 could not even
- * close one. */
+/* The process' limit on file sizes holds for HDF5's files in memory, too, and HDF5 cannot even
+ * close one that exceeds it. */
 static bool may_be_so_large(const struct dpt_item *items, int n)
 {
     size_t bytes = FRAME;

@@ -34,7 +34,7 @@ static uint32_t number(const uint8_t *at)
     return (uint32_t)at[0] | (uint32_t)at[1] << 8;
 }
 
-/* Bytes of the palette that a field of flags says there is. */
+/* The bytes of the palette that a field of flags announces. */
 static size_t palette_size(uint8_t flags)
 {
     return (flags & 0x80) != 0 ? (size_t)3 << ((flags & 7) + 1) : 0;

@@ -17,7 +17,7 @@ struct dpt_tiff_form {
     uint16_t bits, samples;  /* of a sample; of a pixel */
     uint16_t colour, planes; /* PHOTOMETRIC_, PLANARCONFIG_ */
     uint16_t orientation;
-    uint16_t inks;      /* samples that make up a colour: 1 grey or of a palette, 3, 4 */
+    uint16_t inks;      /* samples per colour: 1 (grey, palette), 3 or 4 */
     uint16_t alpha;     /* which sample is the opacity; 0: none is */
     bool premultiplied; /* colours are multiplied by it */
     uint16_t *palette[3];

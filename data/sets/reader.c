@@ -241,7 +241,7 @@ static enum dpt_status read_direct(struct dpt_reader *reader, const struct dpt_s
     return read_singly(shard, wants, n, bytes, err); /* interrupted, cut short, or failed */
 }
 
-/* Neighbours through HDF5, as many at a time as `raw` holds. */
+/* Reads neighbouring samples through HDF5, as many at a time as `raw` holds. */
 static enum dpt_status read_indirect(struct dpt_reader *reader, const struct dpt_shard *shard,
                                      const struct want *wants, int32_t n, uint8_t *bytes,
                                      struct dpt_error *err)

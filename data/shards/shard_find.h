@@ -11,8 +11,8 @@
 enum dpt_status dpt_shard_find(hid_t file, const char *path, const char *key, const char *name,
                                const char *other, struct dpt_field *field, struct dpt_error *err);
 
-/* Has a shard that MATLAB wrote read in the order that its dimensions have there (shard->matlab).
- * Under dpt_h5_enter. */
+/* If MATLAB wrote the shard, sets shard->matlab, by which its dimensions are read in its
+ * order. Call it under dpt_h5_enter. */
 void dpt_shard_turn(struct dpt_shard *shard, hid_t file);
 
 /* Notes what else the file holds (shard->unused). */

@@ -76,7 +76,7 @@ out:
     return status;
 }
 
-/* --- once all were seen ----------------------------------------------------------------------- */
+/* --- after the last row ----------------------------------------------------------------------- */
 
 /* Numbers the groups in the order of their texts. */
 static enum dpt_status number_groups(struct dpt_source *s, struct dpt_error *err)

@@ -157,9 +157,9 @@ out:
 }
 
 /*
- * A header has no number among the features. Where it has nothing but numbers there (0, 1, 2, …,
- * label, as some programs number columns), the label tells: text above numbers. A mixture is data,
- * whose error then names the place. Names that are known tell at once.
+ * A header has no number among the features. If it has only numbers there (0, 1, 2, …, label: some
+ * programs number columns), the label decides: text above numbers is a header. A mixture is data,
+ * whose error then names the place. Known names decide at once.
  */
 static enum dpt_status looks_like_header(struct dpt_csv_table *t, struct dpt_csv *csv, bool *header,
                                          struct dpt_error *err)

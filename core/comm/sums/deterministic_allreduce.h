@@ -109,8 +109,8 @@ enum dpt_status dpt_deterministic_reserve(struct dpt_deterministic_allreduce *al
 /*
  * Collective, before each sum. Publishes this rank's blocks, whose values lie in buffers of the
  * allreduce and must not change from now on, and n words: word_sums gets their sums over the ranks.
- * Depending on these, all ranks together may leave the sum out; after that nothing may be summed
- * any more. Errors: RANK.
+ * If these tell them to, all ranks together may skip the sum of the blocks; they must not sum
+ * anything after that. Errors: RANK.
  */
 enum dpt_status dpt_deterministic_publish(struct dpt_deterministic_allreduce *allreduce,
                                           const struct dpt_tree *mine, const float *words,

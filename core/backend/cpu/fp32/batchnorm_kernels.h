@@ -26,7 +26,7 @@ struct dpt_lanes_map {
 /* Mean and biased variance. */
 void dpt_lanes_moments(const struct dpt_lanes *v, int64_t rows, const float *x, double *mean,
                        double *variance);
-/* added: laid out as y, added to what the map gives before the relu; or NULL. */
+/* added: values laid out as y that are added to the map's result before the relu; or NULL. */
 void dpt_lanes_apply(const struct dpt_lanes *v, int64_t rows, const struct dpt_lanes_map *map,
                      const float *x, const float *added, float *y);
 /* Computes the sums of g, and of g (x - center); g is dy where the relu lets it pass. */

@@ -15,7 +15,7 @@
 
 static const enum type type_of[DPT_PRECISIONS] = {F32, F32, B16, H16};
 static const char *const pass_names[] = {"forward", "data", "filter"};
-/* Rounded factors, and sums of many products by engines that transform them. */
+/* Tolerances: factors are rounded, and some engines transform what they multiply. */
 static const double loss_of[DPT_PRECISIONS] = {0x1p-17, 0x1p-9, 0x1p-15, 0x1p-15};
 
 enum { CHECKED = 200, RANDOM = 48, PLANS = 6, FEW_PLANS = 2, FEW_RANDOM = 8 };

@@ -27,8 +27,8 @@ static uint64_t draw(uint64_t *state, uint64_t n)
     return (*state >> 33) % n;
 }
 
-/* A mesh as jobs may have it: all that divides samples or the model does so for all ranks alike,
- * but for the rounds of replicas that do not take them in turn. */
+/* A mesh as jobs may have it: what divides samples or the model is alike on all ranks. Only the
+ * number of rounds may differ, between replicas that do not take micro-batches round-robin. */
 static void draw_mesh(uint64_t seed, struct mesh *m)
 {
     uint64_t state = seed * 77 + 5;
