@@ -78,8 +78,8 @@ struct dpt_doctor {
     struct dpt_region region;              /* what checks gather, and the report */
 };
 
-/* Adds what the check that looks has found. advice: may be NULL. Without a name of its own it is
- * the check's. */
+/* Adds what the running check has found. advice: may be NULL. A finding without a name of its own
+ * gets the check's. */
 void dpt_doctor_add(struct dpt_doctor *d, struct dpt_finding finding, const char *advice,
                     const char *format, ...) __attribute__((format(printf, 4, 5)));
 #define dpt_doctor_say(d, at, advice, ...)                                                         \

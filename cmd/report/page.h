@@ -13,8 +13,8 @@
  * (no name of a page; a file that is none), IO. */
 enum dpt_status dpt_page_check_output(const char *path, struct dpt_error *err);
 
-/* Adds all in front of the title, which the caller writes; what stands between title and content;
- * and what comes after that. command: that makes it. Check out->failed. */
+/* Add what comes before the title, between the title and the content, and after the content; the
+ * caller writes title and content. command: the one that makes the page. Check out->failed. */
 void dpt_page_begin(struct dpt_str *out, const char *command);
 void dpt_page_body(struct dpt_str *out, const char *command);
 void dpt_page_end(struct dpt_str *out);

@@ -89,8 +89,8 @@ struct dpt_state {
     float *slot[DPT_MAX_SLOTS]; /* arenas */
     const char *const *slot_names;
     struct dpt_target_scale *targets; /* read with the parameters; NULL: not wanted */
-    /* NULL: the slots are whole. Else collective: to[0 .. n) becomes what is at `at` of slot k,
-     * whichever rank owns it; asked for tensor by tensor, slot by slot, where a state is saved. */
+    /* NULL: this rank has whole slots. Otherwise collective: to[0 .. n) gets the floats at `at` of
+     * slot k from the rank that owns them. A save calls it tensor by tensor, slot by slot. */
     enum dpt_status (*gather)(const void *owners, int k, size_t at, size_t n, float *to,
                               struct dpt_error *err);
     bool gathers_params; /* also of the parameters: k is -1 */

@@ -288,7 +288,7 @@ static inline int32_t net_same(struct dpt_graph *g, int32_t from, int32_t channe
     return net_any(g, from, ops[draw_int(d, 0, n - 1)], d);
 }
 
-/* At least `layers` layers after planes, two joins among them, where several read one value. */
+/* A net on planes of at least `layers` layers with two joins; several nodes read one value. */
 static inline int32_t net_branches(struct dpt_graph *g, int32_t from, int32_t layers,
                                    struct draw *d)
 {
