@@ -8,7 +8,7 @@
 #                  the pattern has the word sanitize. What does not build has failed; no older one is run
 #   -k NAME        of these programs only the tests with NAME in their name: test.sh test_log -k file. For files of pytest
 #                  it is what its -k takes
-#   --quick        after a change: the style, the C tests of the normal build, and one job of each kind, in about a minute
+#   --quick        after a change: the style, most C tests of the normal build, and one job of each kind, in about a minute
 #   --heavy        longer versions too (DPT_HEAVY=1), and the end-to-end tests once more with the sanitizer build
 #   --no-sanitize  leave out the AddressSanitizer and UBSan build
 #   --list         print the lines and run nothing
@@ -70,13 +70,16 @@ python_jobs() {
     tests 'test_*.py' | grep -E "$long" | sort -r | sed "s|.*|$1 pytest & 0|"
     tests 'test_*.py' | grep -Ev "$long" | sed "s|.*|$1 pytest & 0|"
 }
-# One of each kind: on one rank and several, on the CPU and on what stands in for a GPU; what comes before a job and after it.
+# One of each kind: on one rank and several, on the CPU and on what stands in for a GPU; what comes before a job and after it. Of the C
+# programs those are left out that take half of the time of all, and ranks beyond five.
+slow='cuda/tests/test_cuda_(graphs|stages|steps|steps_calls|program|program_faults)\.c|tests/mpi_.* [678]$'
 quick_jobs() {
+    unit_jobs build | grep -Ev "$slow"
     while read -r file which; do
         echo "build pytest $file 0 \"$which\""
     done <<'END'
 core/train/engines/tests/test_device.py test_gives_what_the_cpu_gives or test_checkpoints_are_the_cpus
-cmd/tests/test_configs.py test_runs and (1 or 3)
+cmd/tests/test_configs.py test_runs and 3
 core/train/tests/test_reproducible.py test_idle_ranks_change_nothing or test_micro_batch_follows_from_the_job_alone
 core/train/run/tests/test_resume.py test_killed_ends_with_the_same_bytes or test_finished_says_so
 core/train/run/tests/test_faults.py test_one_rank_at_a_step and kill
@@ -94,8 +97,8 @@ jobs=$({
         quick_jobs
     else
         python_jobs build
+        unit_jobs build
     fi
-    unit_jobs build
     if [ $sanitize = 1 ]; then
         unit_jobs build/sanitize
         [ $heavy = 0 ] || python_jobs build/sanitize | grep -v scripts/tests
