@@ -229,9 +229,9 @@ struct dpt_program_spec {
      * the program lives. NULL: each thread computes micro-batches of its own. */
     struct dpt_pool *team;
     /* For a team: a batch may hold several sub-batches of `sub_batch` samples one after another,
-     * all full but the last one. Their gradients are added along the tree of core/comm/sums/tree.h over
-     * 0, 1, …, which gives the same bits as computing them one by one. 0: `micro`, a batch is one
-     * micro-batch. */
+     * all full but the last one. Their gradients are added along the tree of core/comm/sums/tree.h
+     * over 0, 1, …, which gives the same bits as computing them one by one. 0: `micro`, a batch is
+     * one micro-batch. */
     int32_t sub_batch;
     /* How many micro-batches' gradients a device should add before it writes their sum: along the
      * tree over them, counted from the first one, or, if bits need not be `reproducible`, from the

@@ -10,7 +10,8 @@
  * is doubled.
  *
  * All ranks decide by the same reduced gradient, so they have the same scale. The device has its
- * own copy of this rule (norm in core/backend/cuda/kernels/kernels.h) for steps that the host does not see.
+ * own copy of this rule (norm in core/backend/cuda/kernels/kernels.h) for steps that the host does
+ * not see.
  */
 #ifndef DPT_BACKEND_LOSS_SCALE_H
 #define DPT_BACKEND_LOSS_SCALE_H

@@ -4,8 +4,8 @@
  * Each channel has two doubles, [2][channels]. Forward: the mean, and the sum of the squares of the
  * differences from it; backward: the sum of dy, and of dy times the normalised value. The sums of a
  * run of micro-batches are made from those of its halves, along the tree over the numbers of the
- * step's micro-batches (core/comm/sums/tree.h), so their bits do not depend on which rank computes what.
- * Nothing here communicates or allocates.
+ * step's micro-batches (core/comm/sums/tree.h), so their bits do not depend on which rank computes
+ * what. Nothing here communicates or allocates.
  */
 #ifndef DPT_BACKEND_NORM_SUMS_H
 #define DPT_BACKEND_NORM_SUMS_H

@@ -2,9 +2,10 @@
  * device_waits: how often threads have begun to wait for a device, and how often such a wait has
  * ended.
  *
- * Whoever waits for a device (core/backend/cuda/libraries/context.h) moves these counters, and the watchdog
- * (core/comm/watch/watch.h) reads them: a device that hangs keeps a thread in a wait that never ends, and
- * in a job of one rank nobody else would notice. Any thread may wait; zero-initialise.
+ * Whoever waits for a device (core/backend/cuda/libraries/context.h) moves these counters, and the
+ * watchdog (core/comm/watch/watch.h) reads them: a device that hangs keeps a thread in a wait that
+ * never ends, and in a job of one rank nobody else would notice. Any thread may wait;
+ * zero-initialise.
  */
 #ifndef DPT_BASE_DEVICE_WAITS_H
 #define DPT_BASE_DEVICE_WAITS_H

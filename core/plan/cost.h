@@ -50,8 +50,8 @@ struct dpt_fabric {
  * Rabenseifner's algorithm (Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication
  * Operations in MPICH", 2005). add: seconds to add a float. */
 double dpt_fabric_allreduce(const struct dpt_fabric *fabric, double n, int p, double add);
-/* Seconds of an all-reduce under `reproducible` (core/comm/sums/deterministic_allreduce.h). pairs: each
- * rank has one block; else slices go straight to where they are added. */
+/* Seconds of an all-reduce under `reproducible` (core/comm/sums/deterministic_allreduce.h). pairs:
+ * each rank has one block; else slices go straight to where they are added. */
 double dpt_fabric_tree(const struct dpt_fabric *fabric, double n, int p, bool pairs, double add);
 
 enum { DPT_COST_MOVES = 2 };

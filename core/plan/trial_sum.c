@@ -3,8 +3,8 @@
  *
  * Its time does not follow from its bytes alone: what one core writes and another reads has to go
  * from cache to cache or to memory, and that also slows down what reads the sum. So the sum is
- * tried, as core/comm/sums/hierarchical_allreduce.c makes it: round after round, gradients are made from
- * the sum, as an update and the next step would, given to the others in slices, and added up.
+ * tried, as core/comm/sums/hierarchical_allreduce.c makes it: round after round, gradients are made
+ * from the sum, as an update and the next step would, given to the others in slices, and added up.
  */
 #include <sched.h>
 #include <stdlib.h>

@@ -3,16 +3,16 @@
  *
  * There are two ways to add, chosen by comm.reduction. `allreduce` adds up the gradients of a
  * thread as they are computed, and then those of all threads of all ranks
- * (core/comm/sums/hierarchical_allreduce.h). `reproducible` adds along one tree over the micro-batches'
- * numbers (core/comm/sums/tree.h), so the sum has the same bits however the micro-batches are
- * partitioned. With shards, each of which has one owner, three more rows add along this tree:
- * `sharded`, `round_robin` if ranks take rounds round-robin, and `units` if they also keep slices
- * of the weights. A rank whose threads are a team computes several micro-batches at once if they
- * are a node of that tree; the matrix products give the node's value (backend.h, `sub_batch`). So
- * it writes a gradient no more often than with `allreduce`. The shortest of 800 steps of an MLP
- * 784-256-10, batch 128, 2 ranks, microseconds (AMD EPYC 9004, 2 cores): allreduce 586,
- * reproducible 626; one micro-batch after another 747. Either way the tail (enum dpt_tail) follows
- * the gradient in the sum, and all ranks then know the sums of the ranks' flags
+ * (core/comm/sums/hierarchical_allreduce.h). `reproducible` adds along one tree over the
+ * micro-batches' numbers (core/comm/sums/tree.h), so the sum has the same bits however the
+ * micro-batches are partitioned. With shards, each of which has one owner, three more rows add
+ * along this tree: `sharded`, `round_robin` if ranks take rounds round-robin, and `units` if they
+ * also keep slices of the weights. A rank whose threads are a team computes several micro-batches
+ * at once if they are a node of that tree; the matrix products give the node's value (backend.h,
+ * `sub_batch`). So it writes a gradient no more often than with `allreduce`. The shortest of 800
+ * steps of an MLP 784-256-10, batch 128, 2 ranks, microseconds (AMD EPYC 9004, 2 cores): allreduce
+ * 586, reproducible 626; one micro-batch after another 747. Either way the tail (enum dpt_tail)
+ * follows the gradient in the sum, and all ranks then know the sums of the ranks' flags
  * (t->reduction.reduced_flags).
  */
 #ifndef DPT_TRAIN_GRADIENT_REDUCTION_H

@@ -58,7 +58,7 @@ out:
     return status;
 }
 
-/* If data.valid is a fraction of train, it is a split of the same data set, not a set of its own. */
+/* If data.valid is a fraction of train, it is a split of that data set, not one of its own. */
 static enum dpt_status open_valid(const struct opening *o, struct dpt_error *err)
 {
     const struct dpt_texts *valid = &o->job->data.valid;

@@ -1,8 +1,8 @@
 /* Synchronized batch norms: ranks exchange what such a norm sums over all micro-batches of a step.
  * A rank exchanges the sums of its own blocks of the tree over micro-batch numbers
- * (core/comm/sums/tree.h): those of each of its runs. Each sum is a number on one rank and zero on the
- * others, so MPI's sum is exact, and all ranks join them in the same order: the same bits on any
- * number of ranks and threads. */
+ * (core/comm/sums/tree.h): those of each of its runs. Each sum is a number on one rank and zero on
+ * the others, so MPI's sum is exact, and all ranks join them in the same order: the same bits on
+ * any number of ranks and threads. */
 #include <string.h>
 
 #include "core/backend/norm_sums.h"

@@ -27,8 +27,8 @@ struct dpt_gemm {
     int64_t rows, inputs, outputs;
     enum dpt_isa isa;
     /* Sums over rows (weights and bias) are computed for each `sub_batch` rows, and these partial
-     * sums are added along the tree of core/comm/sums/tree.h over 0, 1, …; 0: all rows are one sum. At
-     * most DPT_SUB_BATCHES. */
+     * sums are added along the tree of core/comm/sums/tree.h over 0, 1, …; 0: all rows are one sum.
+     * At most DPT_SUB_BATCHES. */
     int64_t sub_batch;
     /* If a rank has only some weights of a layer: w of forward, and dw, begin with first_output; w
      * of data, in rows of `row` inputs (0: all), begins with first_input. */
