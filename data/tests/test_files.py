@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-sys.path[:0] = ["data/tests", "scripts/lib", "cmd/tests", "core/train/tests"]
+sys.path[:0] = ["data/tests", "scripts/lib", "cmd/tests", "core/train/tests", "core/train/engines/tests"]
 import dpt  # noqa: E402
 import test_device  # noqa: E402
 from convert_tools import BAD_DATA, USAGE, bad, convert, good, shards  # noqa: E402

@@ -16,7 +16,7 @@ import h5py
 import numpy as np
 import pytest
 
-sys.path[:0] = ["scripts/lib", "core/train/tests"]
+sys.path[:0] = ["scripts/lib", "core/train/tests", "core/train/run/tests"]
 import dpt  # noqa: E402
 import heavy  # noqa: E402
 from running import Paused  # noqa: E402

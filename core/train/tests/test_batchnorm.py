@@ -13,6 +13,7 @@ import pytest
 
 sys.path.insert(0, "scripts/lib")
 sys.path.insert(0, "core/train/tests")
+sys.path.insert(0, "core/train/engines/tests")
 import dpt  # noqa: E402
 import formats  # noqa: E402
 import test_device  # noqa: E402

@@ -5,7 +5,7 @@ import sys
 import h5py
 import numpy as np
 
-sys.path[:0] = [os.path.abspath("scripts/lib"), os.path.abspath("core/train/tests")]
+sys.path[:0] = [os.path.abspath("scripts/lib"), os.path.abspath("core/train/tests"), os.path.abspath("core/train/engines/tests")]
 from test_device import CNN, DENSE, fixture_machine, pytestmark  # noqa: E402, F401
 
 

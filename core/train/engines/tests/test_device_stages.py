@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-sys.path[:0] = ["scripts/lib", "core/train/tests"]
+sys.path[:0] = ["scripts/lib", "core/train/tests", "core/train/engines/tests"]
 import dpt  # noqa: E402
 from test_device import CNN, EXPLODES, MLP, RESIDUAL, fixture_machine, pytestmark  # noqa: E402, F401
 

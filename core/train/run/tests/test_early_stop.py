@@ -5,7 +5,7 @@ import sys
 import h5py
 import pytest
 
-sys.path[:0] = ["scripts/lib", "core/train/tests"]
+sys.path[:0] = ["scripts/lib", "core/train/tests", "core/train/engines/tests"]
 import dpt  # noqa: E402
 from running import stop_at  # noqa: E402
 from test_device import MLP, fixture_machine, pytestmark as needs_device  # noqa: E402, F401

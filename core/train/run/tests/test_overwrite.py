@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-sys.path[:0] = ["scripts/lib", "core/train/tests"]
+sys.path[:0] = ["scripts/lib", "core/train/tests", "core/train/run/tests"]
 import dpt  # noqa: E402
 from running import Paused, job, newest, steps_logged  # noqa: E402
 from test_crash import HEAVY, Place, each, read_journal, sample, shim, whole  # noqa: E402, F401

@@ -7,7 +7,7 @@ import h5py
 import numpy as np
 import pytest
 
-sys.path[:0] = ["scripts/lib", "core/train/tests"]
+sys.path[:0] = ["scripts/lib", "core/train/tests", "core/train/engines/tests"]
 import dpt  # noqa: E402
 from test_device import FAKE, Machine  # noqa: E402
 

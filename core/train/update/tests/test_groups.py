@@ -9,6 +9,8 @@ import pytest
 
 sys.path.insert(0, "scripts/lib")
 sys.path.insert(0, "core/train/tests")
+sys.path.insert(0, "core/train/update/tests")
+sys.path.insert(0, "core/train/engines/tests")
 import dpt  # noqa: E402
 import formats  # noqa: E402
 import golden_groups as golden  # noqa: E402

@@ -11,7 +11,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import vision
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
+import vision  # noqa: E402
 
 what, name, size, folder = *sys.argv[1:3], int(sys.argv[3]), Path(sys.argv[4])
 
