@@ -125,33 +125,28 @@ out:
     return status;
 }
 
-enum dpt_status dpt_builder_norm_tensors(struct dpt_builder *b, struct dpt_graph_node *node,
-                                         const struct dpt_attribute_options *options,
-                                         struct dpt_error *err)
+enum dpt_status dpt_builder_add_with(struct dpt_builder *b, struct dpt_graph_node *node,
+                                     const struct dpt_attribute_options *options,
+                                     struct dpt_error *err)
 {
-    const enum dpt_status status = dpt_builder_tensors(b, node, NULL, true, err);
+    enum dpt_status status;
 
-    if (status == DPT_OK)
+    for (int k = 0; k < DPT_MAX_ATTRIBUTES; k++)
+        node->attribute[k] = (float)options->attribute[k];
+    DPT_TRY(dpt_builder_tensors(b, node, NULL, true, err));
+    if (dpt_operation_of(node)->kind == DPT_CLASS_NORM)
         b->graph->tensors[node->weight].init.value = options->scale;
+    DPT_TRY(dpt_builder_add(b, node, err));
+out:
     return status;
 }
 
 enum dpt_status dpt_layer_with_attributes(struct dpt_builder *b, const struct dpt_layer *layer,
                                           struct dpt_error *err)
 {
-    const struct dpt_attribute_options *o = layer->options;
     struct dpt_graph_node node = dpt_builder_node(b);
-    enum dpt_status status;
 
-    for (int k = 0; k < DPT_MAX_ATTRIBUTES; k++)
-        node.attribute[k] = (float)o->attribute[k];
-    if (dpt_operation_of(&node)->kind == DPT_CLASS_NORM)
-        DPT_TRY(dpt_builder_norm_tensors(b, &node, o, err));
-    else
-        DPT_TRY(dpt_builder_tensors(b, &node, NULL, true, err));
-    DPT_TRY(dpt_builder_add(b, &node, err));
-out:
-    return status;
+    return dpt_builder_add_with(b, &node, layer->options, err);
 }
 
 /*

@@ -36,47 +36,26 @@ static bool zero(const struct dpt_tensor *t, uint64_t seed, uint64_t k, float *x
     return true;
 }
 
-/* He et al. 2015, "Delving Deep into Rectifiers", equation 10: normal, variance 2 / fan_in. */
-static bool he(const struct dpt_tensor *t, uint64_t seed, uint64_t k, float *x)
-{
-    fill_normal(t, seed, k, sqrt(2.0 / (double)t->fan_in), x);
-    return true;
-}
+/* A way that fills a tensor with random numbers of this standard deviation or limit. */
+#define RANDOM(way, numbers, value)                                                                \
+    static bool way(const struct dpt_tensor *t, uint64_t seed, uint64_t k, float *x)               \
+    {                                                                                              \
+        fill_##numbers(t, seed, k, value, x);                                                      \
+        return true;                                                                               \
+    }
 
+/* He et al. 2015, "Delving Deep into Rectifiers", equation 10: normal, variance 2 / fan_in. */
+RANDOM(he, normal, sqrt(2.0 / (double)t->fan_in))
 /* Glorot & Bengio 2010, "Understanding the difficulty of training deep feedforward neural
  * networks", equation 16: uniform, +- sqrt(6 / (fan_in + fan_out)). */
-static bool xavier(const struct dpt_tensor *t, uint64_t seed, uint64_t k, float *x)
-{
-    fill_uniform(t, seed, k, sqrt(6.0 / (double)(t->fan_in + t->fan_out)), x);
-    return true;
-}
-
+RANDOM(xavier, uniform, sqrt(6.0 / (double)(t->fan_in + t->fan_out)))
 /* LeCun et al. 1998, "Efficient BackProp", equation 16: normal, variance 1 / fan_in. */
-static bool lecun(const struct dpt_tensor *t, uint64_t seed, uint64_t k, float *x)
-{
-    fill_normal(t, seed, k, sqrt(1.0 / (double)t->fan_in), x);
-    return true;
-}
-
+RANDOM(lecun, normal, sqrt(1.0 / (double)t->fan_in))
 /* What PyTorch's nn.Linear and nn.Conv2d begin with: uniform, +- 1 / sqrt(fan_in), weights and
  * biases. */
-static bool pytorch(const struct dpt_tensor *t, uint64_t seed, uint64_t k, float *x)
-{
-    fill_uniform(t, seed, k, sqrt(1.0 / (double)t->fan_in), x);
-    return true;
-}
-
-static bool normal(const struct dpt_tensor *t, uint64_t seed, uint64_t k, float *x)
-{
-    fill_normal(t, seed, k, t->init.value, x);
-    return true;
-}
-
-static bool uniform(const struct dpt_tensor *t, uint64_t seed, uint64_t k, float *x)
-{
-    fill_uniform(t, seed, k, t->init.value, x);
-    return true;
-}
+RANDOM(pytorch, uniform, sqrt(1.0 / (double)t->fan_in))
+RANDOM(normal, normal, t->init.value)
+RANDOM(uniform, uniform, t->init.value)
 
 /*
  * Saxe, McClelland & Ganguli 2014, "Exact solutions to the nonlinear dynamics of learning in deep

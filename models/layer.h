@@ -179,6 +179,14 @@ enum { DPT_LAYER_NAME_ROWS = 2 };
                 "and all micro-batches of a rank are in memory at once",                           \
     }
 
+/* Defines the type of an operation's layer; after its summary, the fields that are its own. */
+#define DPT_LAYER(NAME, lower, table, struct_, ...)                                                \
+    const struct dpt_layer_type dpt_layer_##lower = {.name = #lower,                               \
+                                                     .op = DPT_OP_##NAME,                          \
+                                                     .options = table,                             \
+                                                     .size = sizeof(struct_),                      \
+                                                     __VA_ARGS__}
+
 #define DPT_SCALE_ROW                                                                              \
     {                                                                                              \
         .name = "scale", .type = DPT_OPT_REAL, .added = true,                                      \
@@ -263,6 +271,9 @@ struct dpt_conv_options *dpt_layers_push_conv(struct dpt_layer_list *list, int64
 struct dpt_dense_options *dpt_layers_push_dense(struct dpt_layer_list *list, int64_t outputs,
                                                 const struct dpt_initializer *init);
 
+/* Appends a dropout; returns false where memory ran out. */
+bool dpt_layers_push_dropout(struct dpt_layer_list *list, double rate);
+
 /* Names the last layer of a list, as in "features.3"; returns false where memory ran out, also in a
  * push before it. */
 bool dpt_layers_name(struct dpt_layer_list *list, const char *format, ...)
@@ -283,6 +294,17 @@ struct dpt_model_type {
     bool (*expand)(const void *options, const struct dpt_shape *input, struct dpt_layer_list *list);
     bool listed; /* the layers are listed in the job, so messages name their places */
 };
+
+/* Defines the type and the variant of a short form, whose options are form##_table. */
+#define DPT_SHORT_FORM(form, text, options_, expand_)                                              \
+    static const struct dpt_model_type form = {.expand = expand_};                                 \
+    const struct dpt_variant dpt_model_##form = {                                                  \
+        .name = #form,                                                                             \
+        .summary = text,                                                                           \
+        .options = form##_table,                                                                   \
+        .size = sizeof(options_),                                                                  \
+        .impl = &form,                                                                             \
+    }
 
 /* The options of `sequential`. */
 struct dpt_sequential_options {
@@ -333,11 +355,11 @@ enum dpt_status dpt_residual_add(struct dpt_builder *b, const struct dpt_layer *
 /* Sets the statistics of all batch norms of a list, and of lists in it. */
 void dpt_layers_set_statistics(const struct dpt_layer_list *list, int statistics);
 
-/* The tensors of a norm, whose weight begins as its option `scale` says. Errors: as
- * dpt_builder_tensors. */
-enum dpt_status dpt_builder_norm_tensors(struct dpt_builder *b, struct dpt_graph_node *node,
-                                         const struct dpt_attribute_options *options,
-                                         struct dpt_error *err);
+/* Appends a node with these attributes and the tensors of the operation's row; a norm's weight
+ * begins as its option `scale` says. Errors: as dpt_builder_add. */
+enum dpt_status dpt_builder_add_with(struct dpt_builder *b, struct dpt_graph_node *node,
+                                     const struct dpt_attribute_options *options,
+                                     struct dpt_error *err);
 
 /* dpt_layer_type.add of layers with struct dpt_attribute_options. */
 enum dpt_status dpt_layer_with_attributes(struct dpt_builder *b, const struct dpt_layer *layer,

@@ -71,6 +71,15 @@ struct dpt_dense_options *dpt_layers_push_dense(struct dpt_layer_list *list, int
     return dense;
 }
 
+bool dpt_layers_push_dropout(struct dpt_layer_list *list, double rate)
+{
+    struct dpt_attribute_options *dropout = dpt_layers_push(list, &dpt_layer_dropout);
+
+    if (dropout != NULL)
+        dropout->attribute[0] = rate;
+    return dropout != NULL;
+}
+
 bool dpt_layers_name(struct dpt_layer_list *list, const char *format, ...)
 {
     char name[DPT_NAME];

@@ -82,7 +82,6 @@ static bool mobilenet_expand(const void *options, const struct dpt_shape *input,
                              struct dpt_layer_list *list)
 {
     const struct mobilenet_options *o = options;
-    struct dpt_attribute_options *dropout;
     int number = 1, in = STEM;
 
     (void)input;
@@ -98,19 +97,16 @@ static bool mobilenet_expand(const void *options, const struct dpt_shape *input,
         }
     }
     if (!push_active(list, o, (struct conv){LAST, 1, 1, 1}, "features.18.") ||
-        dpt_layers_push(list, &dpt_layer_global_avgpool) == NULL)
+        dpt_layers_push(list, &dpt_layer_global_avgpool) == NULL ||
+        !dpt_layers_push_dropout(list, o->dropout))
         return false;
-    dropout = dpt_layers_push(list, &dpt_layer_dropout);
-    if (dropout == NULL)
-        return false;
-    dropout->attribute[0] = o->dropout;
     dpt_layers_set_statistics(list, o->statistics);
     return dpt_layers_push_dense(list, o->outputs, &o->init) != NULL &&
            dpt_layers_name(list, "classifier.1");
 }
 
 // clang-format off
-static const struct dpt_option mobilenet_table[] = {
+static const struct dpt_option mobilenet_v2_table[] = {
     {.name = "dropout", .type = DPT_OPT_REAL, .offset = offsetof(struct mobilenet_options, dropout),
      .fallback = "0.2", .min = 0, .max = 0.99, .help = "dropout rate before the last layer"},
     DPT_OUTPUTS_ROW(struct mobilenet_options),
@@ -120,12 +116,6 @@ static const struct dpt_option mobilenet_table[] = {
 };
 // clang-format on
 
-static const struct dpt_model_type mobilenet_v2 = {.expand = mobilenet_expand};
-
-const struct dpt_variant dpt_model_mobilenet_v2 = {
-    .name = "mobilenet_v2",
-    .summary = "inverted residual blocks of depthwise convolutions (Sandler et al. 2018)",
-    .options = mobilenet_table,
-    .size = sizeof(struct mobilenet_options),
-    .impl = &mobilenet_v2,
-};
+DPT_SHORT_FORM(mobilenet_v2,
+               "inverted residual blocks of depthwise convolutions (Sandler et al. 2018)",
+               struct mobilenet_options, mobilenet_expand);

@@ -20,12 +20,6 @@ static const int depths[][STAGES] = {
 #undef X
 };
 
-static const char *const depth_names[] = {
-#define X(depth, ...) #depth,
-    DEPTHS(X)
-#undef X
-        NULL};
-
 struct plain_options {
     int depth;
     int64_t outputs;
@@ -75,19 +69,15 @@ static bool lenet_expand(const void *options, const struct dpt_shape *input,
 static bool push_classifier(struct dpt_layer_list *list, const struct plain_options *o)
 {
     struct dpt_resize_options *top = dpt_layers_push(list, &dpt_layer_adaptive_avgpool);
-    struct dpt_attribute_options *dropout;
 
     if (top == NULL || dpt_layers_push(list, &dpt_layer_flatten) == NULL)
         return false;
     top->by = (struct dpt_pair){{TOP, TOP}};
     for (int k = 0; k < 2; k++) {
         if (!push_dense(list, o, HIDDEN) || !dpt_layers_name(list, "classifier.%d", 3 * k) ||
-            dpt_layers_push(list, &dpt_layer_relu) == NULL)
+            dpt_layers_push(list, &dpt_layer_relu) == NULL ||
+            !dpt_layers_push_dropout(list, o->dropout))
             return false;
-        dropout = dpt_layers_push(list, &dpt_layer_dropout);
-        if (dropout == NULL)
-            return false;
-        dropout->attribute[0] = o->dropout;
     }
     return push_dense(list, o, o->outputs) && dpt_layers_name(list, "classifier.6");
 }
@@ -113,6 +103,8 @@ static bool vgg_expand(const void *options, const struct dpt_shape *input,
 }
 
 // clang-format off
+#define NAME(depth, ...) #depth,
+
 #define LAST_ROWS                                                                                  \
     DPT_OUTPUTS_ROW(struct plain_options),                                                         \
     DPT_INITIALIZER_ROW(struct plain_options, init, "he"),                                         \
@@ -122,21 +114,14 @@ static const struct dpt_option lenet_table[] = {LAST_ROWS};
 
 static const struct dpt_option vgg_table[] = {
     {.name = "depth", .type = DPT_OPT_CHOICE, .offset = offsetof(struct plain_options, depth),
-     .choices = depth_names, .help = "layers with weights"},
+     .choices = (const char *const[]){DEPTHS(NAME) NULL}, .help = "layers with weights"},
     {.name = "dropout", .type = DPT_OPT_REAL, .offset = offsetof(struct plain_options, dropout),
      .fallback = "0.5", .min = 0, .max = 0.99, .help = "rate after each hidden dense layer"},
     LAST_ROWS,
 };
 // clang-format on
 
-#define MODEL(form, text)                                                                          \
-    static const struct dpt_model_type form = {.expand = form##_expand};                           \
-    const struct dpt_variant dpt_model_##form = {                                                  \
-        .name = #form,                                                                             \
-        .summary = text,                                                                           \
-        .options = form##_table,                                                                   \
-        .size = sizeof(struct plain_options),                                                      \
-        .impl = &form,                                                                             \
-    }
-MODEL(lenet, "LeNet-5, for 28 x 28 (LeCun et al. 1998)");
-MODEL(vgg, "3x3 convolutions, pools and wide dense layers (Simonyan & Zisserman 2015)");
+DPT_SHORT_FORM(lenet, "LeNet-5, for 28 x 28 (LeCun et al. 1998)", struct plain_options,
+               lenet_expand);
+DPT_SHORT_FORM(vgg, "3x3 convolutions, pools and wide dense layers (Simonyan & Zisserman 2015)",
+               struct plain_options, vgg_expand);

@@ -31,12 +31,6 @@ static const struct depth {
 #undef X
 };
 
-static const char *const depth_names[] = {
-#define X(depth, ...) #depth,
-    DEPTHS(X)
-#undef X
-        NULL};
-
 struct resnet_options {
     int depth;
     int64_t outputs;
@@ -131,9 +125,11 @@ static bool resnet_expand(const void *options, const struct dpt_shape *input,
 }
 
 // clang-format off
+#define NAME(depth, ...) #depth,
+
 static const struct dpt_option resnet_table[] = {
     {.name = "depth", .type = DPT_OPT_CHOICE, .offset = offsetof(struct resnet_options, depth),
-     .choices = depth_names,
+     .choices = (const char *const[]){DEPTHS(NAME) NULL},
      .help = "layers with weights: 18, 34, 50, 101 and 152 take ImageNet's stem, the others CIFAR's"},
     DPT_OUTPUTS_ROW(struct resnet_options),
     DPT_INITIALIZER_ROW(struct resnet_options, init, "he"),
@@ -145,13 +141,6 @@ static const struct dpt_option resnet_table[] = {
 };
 // clang-format on
 
-static const struct dpt_model_type resnet = {.expand = resnet_expand};
-
-const struct dpt_variant dpt_model_resnet = {
-    .name = "resnet",
-    .summary =
-        "residual network with batch norm (He et al. 2015), for ImageNet's or CIFAR's images",
-    .options = resnet_table,
-    .size = sizeof(struct resnet_options),
-    .impl = &resnet,
-};
+DPT_SHORT_FORM(
+    resnet, "residual network with batch norm (He et al. 2015), for ImageNet's or CIFAR's images",
+    struct resnet_options, resnet_expand);

@@ -197,16 +197,9 @@ static const struct dpt_layer_list *residual_inner(const void *options_, size_t 
     return k == 0 ? &o->layers : k == 1 ? &o->beside : NULL;
 }
 
-const struct dpt_layer_type dpt_layer_residual = {
-    .name = "residual",
-    .summary = "sum of a list of layers and of a shortcut past them (He et al. 2015)",
-    .op = DPT_OP_COUNT,
-    .options = residual_options,
-    .size = sizeof(struct dpt_residual_options),
-    .main = "layers",
-    .inner = residual_inner,
-    .add = dpt_residual_add,
-};
+DPT_LAYER(COUNT, residual, residual_options, struct dpt_residual_options,
+          .summary = "sum of a list of layers and of a shortcut past them (He et al. 2015)",
+          .main = "layers", .inner = residual_inner, .add = dpt_residual_add);
 
 /* --- the model -------------------------------------------------------------------------------- */
 

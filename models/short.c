@@ -30,19 +30,11 @@ static bool push_tail(struct dpt_layer_list *list, const struct tail *tail, bool
 {
     if (flatten && dpt_layers_push(list, &dpt_layer_flatten) == NULL)
         return false;
-    for (size_t i = 0; i < tail->hidden.n; i++) {
-        struct dpt_attribute_options *dropout;
-
+    for (size_t i = 0; i < tail->hidden.n; i++)
         if (dpt_layers_push_dense(list, tail->hidden.at[i], &tail->init) == NULL ||
-            dpt_layers_push(list, activations[tail->activation]) == NULL)
+            dpt_layers_push(list, activations[tail->activation]) == NULL ||
+            (tail->dropout != 0 && !dpt_layers_push_dropout(list, tail->dropout)))
             return false;
-        if (tail->dropout == 0)
-            continue;
-        dropout = dpt_layers_push(list, &dpt_layer_dropout);
-        if (dropout == NULL)
-            return false;
-        dropout->attribute[0] = tail->dropout;
-    }
     return dpt_layers_push_dense(list, tail->outputs, &tail->init) != NULL;
 }
 
@@ -110,15 +102,7 @@ static const struct dpt_option cnn_table[] = {
 };
 // clang-format on
 
-#define SHORT(form, text, struct_, expand_)                                                        \
-    static const struct dpt_model_type form = {.expand = expand_};                                 \
-    const struct dpt_variant dpt_model_##form = {                                                  \
-        .name = #form,                                                                             \
-        .summary = text,                                                                           \
-        .options = form##_table,                                                                   \
-        .size = sizeof(struct_),                                                                   \
-        .impl = &form,                                                                             \
-    }
-SHORT(linear, "one dense layer: linear or logistic regression", struct tail, dense_expand);
-SHORT(mlp, "dense layers with activations between them", struct tail, dense_expand);
-SHORT(cnn, "conv, activation, pool, repeated; then dense layers", struct cnn_options, cnn_expand);
+DPT_SHORT_FORM(linear, "one dense layer: linear or logistic regression", struct tail, dense_expand);
+DPT_SHORT_FORM(mlp, "dense layers with activations between them", struct tail, dense_expand);
+DPT_SHORT_FORM(cnn, "conv, activation, pool, repeated; then dense layers", struct cnn_options,
+               cnn_expand);

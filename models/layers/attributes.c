@@ -30,14 +30,7 @@ LAYERS(X)
 #define DPT_ATTRIBUTE(k, text, otherwise, least, most, what) text
 #define X(NAME, lower, text, planes_, attributes)                                                  \
     static const char lower##_main[] = "" DPT_BARE attributes;                                     \
-    const struct dpt_layer_type dpt_layer_##lower = {                                              \
-        .name = #lower,                                                                            \
-        .summary = text,                                                                           \
-        .op = DPT_OP_##NAME,                                                                       \
-        .options = lower##_options,                                                                \
-        .size = sizeof(struct dpt_attribute_options),                                              \
-        .main = sizeof lower##_main > 1 ? lower##_main : NULL,                                     \
-        .planes = planes_,                                                                         \
-        .add = dpt_layer_with_attributes,                                                          \
-    };
+    DPT_LAYER(NAME, lower, lower##_options, struct dpt_attribute_options, .summary = text,         \
+              .main = sizeof lower##_main > 1 ? lower##_main : NULL, .planes = planes_,            \
+              .add = dpt_layer_with_attributes);
 LAYERS(X)

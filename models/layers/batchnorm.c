@@ -18,15 +18,9 @@ static enum dpt_status add(struct dpt_builder *b, const struct dpt_layer *layer,
 {
     const struct dpt_batchnorm_options *o = layer->options;
     struct dpt_graph_node node = dpt_builder_node(b);
-    enum dpt_status status;
 
-    for (int k = 0; k < DPT_MAX_ATTRIBUTES; k++)
-        node.attribute[k] = (float)o->attributes.attribute[k];
     node.whole_step = o->statistics == DPT_STATISTICS_BATCH;
-    DPT_TRY(dpt_builder_norm_tensors(b, &node, &o->attributes, err));
-    DPT_TRY(dpt_builder_add(b, &node, err));
-out:
-    return status;
+    return dpt_builder_add_with(b, &node, &o->attributes, err);
 }
 
 void dpt_layers_set_statistics(const struct dpt_layer_list *list, int statistics)
@@ -44,13 +38,9 @@ void dpt_layers_set_statistics(const struct dpt_layer_list *list, int statistics
     }
 }
 
-const struct dpt_layer_type dpt_layer_batchnorm = {
-    .name = "batchnorm",
-    .summary = "each channel of a micro-batch, or synchronized of the global batch, to mean 0 "
-               "and variance 1, then weight and bias; evaluation uses running statistics (Ioffe "
-               "& Szegedy 2015)",
-    .op = DPT_OP_BATCHNORM,
-    .options = options,
-    .size = sizeof(struct dpt_batchnorm_options),
-    .add = add,
-};
+DPT_LAYER(BATCHNORM, batchnorm, options, struct dpt_batchnorm_options,
+          .summary =
+              "each channel of a micro-batch, or synchronized of the global batch, to mean 0 "
+              "and variance 1, then weight and bias; evaluation uses running statistics (Ioffe "
+              "& Szegedy 2015)",
+          .add = add);

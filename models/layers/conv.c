@@ -60,16 +60,9 @@ static enum dpt_status conv_add(struct dpt_builder *b, const struct dpt_layer *l
     return add(b, layer->options, false, err);
 }
 
-const struct dpt_layer_type dpt_layer_conv = {
-    .name = "conv",
-    .summary = "2-D convolution (cross-correlation) of channels x height x width",
-    .op = DPT_OP_CONV,
-    .options = options,
-    .size = sizeof(struct dpt_conv_options),
-    .main = "channels",
-    .planes = true,
-    .add = conv_add,
-};
+DPT_LAYER(CONV, conv, options, struct dpt_conv_options,
+          .summary = "2-D convolution (cross-correlation) of channels x height x width",
+          .main = "channels", .planes = true, .add = conv_add);
 
 /* --- along a line ----------------------------------------------------------------------------- */
 
@@ -151,12 +144,6 @@ static enum dpt_status line_add(struct dpt_builder *b, const struct dpt_layer *l
     return add(b, &conv, true, err);
 }
 
-const struct dpt_layer_type dpt_layer_conv1d = {
-    .name = "conv1d",
-    .summary = "1-D convolution (cross-correlation) of channels x 1 x length",
-    .op = DPT_OP_CONV,
-    .options = line_options,
-    .size = sizeof(struct line_options),
-    .main = "channels",
-    .add = line_add,
-};
+DPT_LAYER(CONV, conv1d, line_options, struct line_options,
+          .summary = "1-D convolution (cross-correlation) of channels x 1 x length",
+          .main = "channels", .add = line_add);

@@ -32,12 +32,5 @@ out:
     return status;
 }
 
-const struct dpt_layer_type dpt_layer_dense = {
-    .name = "dense",
-    .summary = "fully connected: y = W x + b",
-    .op = DPT_OP_DENSE,
-    .options = options,
-    .size = sizeof(struct dpt_dense_options),
-    .main = "outputs",
-    .add = dense_add,
-};
+DPT_LAYER(DENSE, dense, options, struct dpt_dense_options,
+          .summary = "fully connected: y = W x + b", .main = "outputs", .add = dense_add);

@@ -22,27 +22,16 @@ static enum dpt_status add(struct dpt_builder *b, const struct dpt_layer *layer,
 {
     const struct options *o = layer->options;
     struct dpt_graph_node node = dpt_builder_node(b);
-    enum dpt_status status;
 
     if (node.in.c % o->groups != 0)
         return dpt_builder_fail(b, err, "groups %lld does not divide the input's %d channels",
                                 (long long)o->groups, (int)node.in.c);
     node.window.groups = (int32_t)o->groups;
-    node.attribute[0] = (float)o->attributes.attribute[0];
-    DPT_TRY(dpt_builder_norm_tensors(b, &node, &o->attributes, err));
-    DPT_TRY(dpt_builder_add(b, &node, err));
-out:
-    return status;
+    return dpt_builder_add_with(b, &node, &o->attributes, err);
 }
 
-const struct dpt_layer_type dpt_layer_groupnorm = {
-    .name = "groupnorm",
-    .summary = "groups of a sample's channels to mean 0 and variance 1, then weight and bias of "
-               "each channel (Wu & He 2018)",
-    .op = DPT_OP_GROUPNORM,
-    .options = options,
-    .size = sizeof(struct options),
-    .main = "groups",
-    .planes = true,
-    .add = add,
-};
+DPT_LAYER(GROUPNORM, groupnorm, options, struct options,
+          .summary =
+              "groups of a sample's channels to mean 0 and variance 1, then weight and bias of "
+              "each channel (Wu & He 2018)",
+          .main = "groups", .planes = true, .add = add);

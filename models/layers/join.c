@@ -69,17 +69,9 @@ out:
 }
 
 #define JOIN(NAME, lower, text)                                                                    \
-    const struct dpt_layer_type dpt_layer_##lower = {                                              \
-        .name = #lower,                                                                            \
-        .summary = text,                                                                           \
-        .op = DPT_OP_##NAME,                                                                       \
-        .options = options,                                                                        \
-        .size = sizeof(struct dpt_join_options),                                                   \
-        .main = "of",                                                                              \
-        .add = join_add,                                                                           \
-    };
-
-JOIN(ADD, add, "sum of two layers' outputs of equal shapes")
-JOIN(MULTIPLY, multiply, "product of two layers' outputs of equal shapes, number by number")
+    DPT_LAYER(NAME, lower, options, struct dpt_join_options, .summary = text, .main = "of",        \
+              .add = join_add)
+JOIN(ADD, add, "sum of two layers' outputs of equal shapes");
+JOIN(MULTIPLY, multiply, "product of two layers' outputs of equal shapes, number by number");
 JOIN(CONCAT, concat,
-     "concatenation of two layers' outputs along the channels, or of two flat vectors")
+     "concatenation of two layers' outputs along the channels, or of two flat vectors");

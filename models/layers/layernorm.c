@@ -7,12 +7,8 @@ static const struct dpt_option options[] = {
     {0},
 };
 
-const struct dpt_layer_type dpt_layer_layernorm = {
-    .name = "layernorm",
-    .summary = "all numbers of a sample to mean 0 and variance 1, then weight and bias of each "
-               "(Ba et al. 2016)",
-    .op = DPT_OP_LAYERNORM,
-    .options = options,
-    .size = sizeof(struct dpt_attribute_options),
-    .add = dpt_layer_with_attributes,
-};
+DPT_LAYER(LAYERNORM, layernorm, options, struct dpt_attribute_options,
+          .summary =
+              "all numbers of a sample to mean 0 and variance 1, then weight and bias of each "
+              "(Ba et al. 2016)",
+          .add = dpt_layer_with_attributes);

@@ -41,16 +41,7 @@ out:
 }
 
 #define POOL(NAME, lower, text)                                                                    \
-    const struct dpt_layer_type dpt_layer_##lower = {                                              \
-        .name = #lower,                                                                            \
-        .summary = text,                                                                           \
-        .op = DPT_OP_##NAME,                                                                       \
-        .options = options,                                                                        \
-        .size = sizeof(struct dpt_layer_pool_options),                                             \
-        .main = "size",                                                                            \
-        .planes = true,                                                                            \
-        .add = add,                                                                                \
-    };
-
-POOL(MAXPOOL, maxpool, "largest value of each window")
-POOL(AVGPOOL, avgpool, "mean of each window, padding counted as zeros")
+    DPT_LAYER(NAME, lower, options, struct dpt_layer_pool_options, .summary = text,                \
+              .main = "size", .planes = true, .add = add)
+POOL(MAXPOOL, maxpool, "largest value of each window");
+POOL(AVGPOOL, avgpool, "mean of each window, padding counted as zeros");

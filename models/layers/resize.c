@@ -47,25 +47,11 @@ out:
     return status;
 }
 
-const struct dpt_layer_type dpt_layer_adaptive_avgpool = {
-    .name = "adaptive_avgpool",
-    .summary = "means over as many parts of each plane as there are outputs, overlapping if "
-               "these do not divide it",
-    .op = DPT_OP_ADAPTIVE_AVGPOOL,
-    .options = adaptive_options,
-    .size = sizeof(struct dpt_resize_options),
-    .main = "size",
-    .planes = true,
-    .add = add,
-};
+DPT_LAYER(ADAPTIVE_AVGPOOL, adaptive_avgpool, adaptive_options, struct dpt_resize_options,
+          .summary = "means over as many parts of each plane as there are outputs, overlapping if "
+                     "these do not divide it",
+          .main = "size", .planes = true, .add = add);
 
-const struct dpt_layer_type dpt_layer_upsample = {
-    .name = "upsample",
-    .summary = "enlargement of each plane by a whole factor, nearest or bilinear",
-    .op = DPT_OP_UPSAMPLE,
-    .options = upsample_options,
-    .size = sizeof(struct dpt_resize_options),
-    .main = "scale",
-    .planes = true,
-    .add = add,
-};
+DPT_LAYER(UPSAMPLE, upsample, upsample_options, struct dpt_resize_options,
+          .summary = "enlargement of each plane by a whole factor, nearest or bilinear",
+          .main = "scale", .planes = true, .add = add);
