@@ -34,60 +34,38 @@ const struct dpt_operation dpt_operation_maxpool = {
     .onnx = {{.type = "MaxPool", .attribute = {DPT_ONNX_WINDOW}}},
 };
 
-const struct dpt_operation dpt_operation_avgpool = {
-    .name = "avgpool",
-    .kind = DPT_CLASS_POOL,
-    .traits = DPT_EXACT,
-    .shape = window_shape,
-    .reached = {0.3, 0.3, 0.5e-6},
-    .onnx = {{.type = "AveragePool",
-              .attribute = {DPT_ONNX_WINDOW, {.name = "count_include_pad", .number = 1}}}},
-};
+/* Another pool, with the fields that it has of its own. */
+#define POOL(pool, ...)                                                                            \
+    const struct dpt_operation dpt_operation_##pool = {.name = #pool,                              \
+                                                       .kind = DPT_CLASS_POOL,                     \
+                                                       .traits = DPT_EXACT,                        \
+                                                       .reached = {0.3, 0.3, 0.5e-6},              \
+                                                       __VA_ARGS__}
 
-const struct dpt_operation dpt_operation_global_avgpool = {
-    .name = "global_avgpool",
-    .kind = DPT_CLASS_POOL,
-    .traits = DPT_EXACT,
-    .shape = vector_of_channels,
-    .reached = {0.3, 0.3, 0.5e-6},
-    .onnx = {{.type = "GlobalAveragePool", .result = "mean"},
-             {.type = "Flatten", .attribute = {{.name = "axis", .number = 1}}}},
-};
+POOL(avgpool, .shape = window_shape,
+     .onnx = {{.type = "AveragePool",
+               .attribute = {DPT_ONNX_WINDOW, {.name = "count_include_pad", .number = 1}}}});
+
+POOL(global_avgpool, .shape = vector_of_channels,
+     .onnx = {{.type = "GlobalAveragePool", .result = "mean"},
+              {.type = "Flatten", .attribute = {{.name = "axis", .number = 1}}}});
 
 /* ONNX has no such pool: a mean along each axis. */
-const struct dpt_operation dpt_operation_adaptive_avgpool = {
-    .name = "adaptive_avgpool",
-    .kind = DPT_CLASS_POOL,
-    .traits = DPT_EXACT,
-    .shape = given_area,
-    .reached = {0.3, 0.3, 0.5e-6},
-    .onnx = {{.type = "MatMul",
-              .result = "columns",
-              .with = {{.source = DPT_ONNX_COLUMN_MEANS, .name = "column_means"}}},
-             {.type = "MatMul",
-              .with = {{.source = DPT_ONNX_ROW_MEANS, .name = "row_means"}},
-              .last = true}},
-};
+POOL(adaptive_avgpool, .shape = given_area,
+     .onnx = {{.type = "MatMul",
+               .result = "columns",
+               .with = {{.source = DPT_ONNX_COLUMN_MEANS, .name = "column_means"}}},
+              {.type = "MatMul",
+               .with = {{.source = DPT_ONNX_ROW_MEANS, .name = "row_means"}},
+               .last = true}});
 
-const struct dpt_operation dpt_operation_upsample = {
-    .name = "upsample",
-    .kind = DPT_CLASS_POOL,
-    .traits = DPT_EXACT,
-    .shape = multiplied,
-    .reached = {0.3, 0.3, 0.5e-6},
-    .onnx = {{.type = "Resize", /* to the nearest by default */
-              .with = {{.source = DPT_ONNX_LEFT_OUT},
-                       {.source = DPT_ONNX_SCALES, .name = "scales"}}}},
-};
+POOL(upsample, .shape = multiplied,
+     .onnx = {
+         {.type = "Resize", /* to the nearest by default */
+          .with = {{.source = DPT_ONNX_LEFT_OUT}, {.source = DPT_ONNX_SCALES, .name = "scales"}}}});
 
-const struct dpt_operation dpt_operation_bilinear = {
-    .name = "bilinear",
-    .kind = DPT_CLASS_POOL,
-    .traits = DPT_EXACT,
-    .shape = multiplied,
-    .reached = {0.3, 0.3, 0.5e-6},
-    .onnx = {{.type = "Resize", /* at half pixels by default */
-              .with = {{.source = DPT_ONNX_LEFT_OUT},
-                       {.source = DPT_ONNX_SCALES, .name = "scales"}},
-              .attribute = {{.name = "mode", .value = DPT_ONNX_TEXT, .text = "linear"}}}},
-};
+POOL(bilinear, .shape = multiplied,
+     .onnx = {
+         {.type = "Resize", /* at half pixels by default */
+          .with = {{.source = DPT_ONNX_LEFT_OUT}, {.source = DPT_ONNX_SCALES, .name = "scales"}},
+          .attribute = {{.name = "mode", .value = DPT_ONNX_TEXT, .text = "linear"}}}});
