@@ -6,6 +6,7 @@
 #define DPT_BACKEND_CPU_BF16_CONV_PRIVATE_H
 
 #include "core/backend/cpu/bf16/bf16_conv.h"
+#include "core/backend/cpu/numbers.h"
 
 enum {
     SIDE = DPT_BF16_SIDE,
@@ -66,26 +67,6 @@ struct dpt_bf16_conv {
     int32_t *sums;    /* [in][tap]: where the sums for 32 outputs are in those of its group */
     int32_t stack, lines, together; /* samples in a line; lines, at most, and those at a time */
 };
-
-static inline int64_t parts(int64_t n, int64_t of)
-{
-    return (n + of - 1) / of;
-}
-
-static inline int64_t up(int64_t n, int64_t to)
-{
-    return parts(n, to) * to;
-}
-
-static inline int64_t most(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
-static inline int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
 
 static inline int32_t blocks_of(int32_t channels)
 {

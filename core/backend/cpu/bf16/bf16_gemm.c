@@ -3,6 +3,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "core/backend/cpu/numbers.h"
 #include "core/base/memory.h"
 #include "core/base/sum_of_squares.h"
 
@@ -25,30 +26,10 @@ enum { STREAMED = 2 << 20 };
 
 static const int64_t one_tap;
 
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t most(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
-static int64_t parts(int64_t n, int64_t of)
-{
-    return (n + of - 1) / of;
-}
-
-static int64_t sub_batch_of(const struct dpt_gemm *p)
-{
-    return p->sub_batch > 0 && p->sub_batch < p->rows ? p->sub_batch : p->rows;
-}
-
 /* Tiles along k where the rows are summed: each sub-batch begins one. */
 static int64_t row_steps(const struct dpt_gemm *p)
 {
-    return p->rows / sub_batch_of(p) * parts(sub_batch_of(p), DEPTH);
+    return p->rows / dpt_gemm_sub_batch(p) * parts(dpt_gemm_sub_batch(p), DEPTH);
 }
 
 /* An even number of tiles, so that pairs of them can be read. */
@@ -93,7 +74,7 @@ static void pack_along(const struct dpt_bf16_gemm *g, bool as_a, const float *x,
 static void pack_across(const struct dpt_bf16_gemm *g, bool as_a, const float *x, int64_t n,
                         int64_t base, int64_t first, int64_t last, uint16_t *to)
 {
-    const int64_t each = sub_batch_of(&g->p), steps = row_steps(&g->p);
+    const int64_t each = dpt_gemm_sub_batch(&g->p), steps = row_steps(&g->p);
     const int64_t end = last < n ? last : base + tiles_of(n - base) * SIDE;
 
     for (int64_t at = first; at < end; at += SIDE) {
@@ -237,7 +218,7 @@ void dpt_bf16_gemm_forward(const struct dpt_bf16_gemm *g, const float *inputs, c
 static int multiply_sub_batches(const struct dpt_bf16_gemm *g, const uint16_t *a, const uint16_t *b,
                                 int64_t m, int64_t n, float *sums)
 {
-    const int64_t each = parts(sub_batch_of(&g->p), DEPTH), steps = row_steps(&g->p);
+    const int64_t each = parts(dpt_gemm_sub_batch(&g->p), DEPTH), steps = row_steps(&g->p);
     const struct dpt_bf16_product product = product_of(m, n, each, steps * TILE, steps * TILE);
     int top = 0;
 

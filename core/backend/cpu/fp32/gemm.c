@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/backend/bf16.h"
+#include "core/backend/cpu/numbers.h"
 #include "core/base/vector.h"
 
 /* --- how the operands are cut ------------------------------------------------------------------
@@ -25,16 +26,6 @@ enum {
 
 /* Gradients of this many floats are written past the caches: they would only push out the rest. */
 enum { STREAMED = 2 << 20 };
-
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t up(int64_t n, int64_t step)
-{
-    return (n + step - 1) / step * step;
-}
 
 /* How wide blocks of n columns are, the last one apart: as even as can be. */
 static int64_t block_of(int64_t n)
@@ -178,9 +169,8 @@ int64_t dpt_gemm_scratch(const struct dpt_gemm *p)
     const int64_t forward = (int64_t)ROWS * LINE + GROUP * up(p->rows, LANES);
     const int64_t weights = (up(p->outputs, ROWS) + MOST) * p->rows;
     const int64_t data = (int64_t)DEPTH * MOST + up(p->rows, ROWS) * LINE;
-    const int64_t most = forward > weights ? forward : weights;
 
-    return most > data ? most : data;
+    return most(most(forward, weights), data);
 }
 
 /* The sums of outputs [first, first + n), over one piece of the inputs: sum [n][up(rows)]. The
@@ -190,8 +180,7 @@ static void forward_piece(const struct dpt_gemm *p, const float *xt, const float
 {
     const int64_t line = up(p->rows, LANES), block = block_of(p->rows);
     /* Each tile of 8 outputs prefetches its part of the next outputs' weights. */
-    const int64_t tiles = least((p->rows + block - 1) / block, ROWS),
-                  share = (ROWS + tiles - 1) / tiles;
+    const int64_t tiles = least(parts(p->rows, block), ROWS), share = parts(ROWS, tiles);
 
     for (int64_t o = 0; o < n; o += ROWS) {
         const int64_t m = least(n - o, ROWS);
@@ -243,11 +232,6 @@ void dpt_gemm_forward(const struct dpt_gemm *p, const float *xt, const float *w,
 
 enum { LEVELS = DPT_SUB_BATCH_LEVELS };
 
-static int64_t sub_batch_of(const struct dpt_gemm *p)
-{
-    return p->sub_batch > 0 && p->sub_batch < p->rows ? p->sub_batch : p->rows;
-}
-
 DPT_VECTOR int dpt_sub_batches_join(float *sums, int64_t width, int top, int64_t done, int least)
 {
     for (; top > least && done % 2 == 0; top--, done /= 2) {
@@ -266,7 +250,7 @@ static void run_sub_batches(const struct dpt_gemm *p, dpt_tile *tile, const floa
                             int64_t width, float *c)
 {
     _Alignas(64) float sums[LEVELS * ROWS * MOST];
-    const int64_t sub_batch = sub_batch_of(p), size = ROWS * width;
+    const int64_t sub_batch = dpt_gemm_sub_batch(p), size = ROWS * width;
     int top = 0;
 
     for (int64_t row = 0, done = 1; row < p->rows; row += sub_batch, done++) {
@@ -287,7 +271,7 @@ void dpt_gemm_weights(const struct dpt_gemm *p, const float *dy, const float *x,
                       int64_t first, int64_t last, float *scratch, float *dw)
 {
     const int64_t rows = p->rows;
-    const bool several = sub_batch_of(p) < rows;
+    const bool several = dpt_gemm_sub_batch(p) < rows;
     const bool stream = p->inputs * p->outputs >= STREAMED && p->inputs % LANES == 0 &&
                         (uintptr_t)dw % (LANES * sizeof *dw) == 0;
     const enum dpt_tile_way way = add ? DPT_TILE_ADD : stream ? DPT_TILE_STREAM : DPT_TILE_WRITE;
@@ -346,7 +330,7 @@ DPT_VECTOR static void add_rounded_rows(const float *restrict d, int64_t ld, int
 void dpt_gemm_bias(const struct dpt_gemm *p, const float *dy, bool add, int64_t first, int64_t last,
                    float *db)
 {
-    const int64_t sub_batch = sub_batch_of(p);
+    const int64_t sub_batch = dpt_gemm_sub_batch(p);
 
     for (int64_t o = first; o < last; o += LANES) {
         const int64_t n = least(last - o, LANES);

@@ -36,6 +36,12 @@ struct dpt_gemm {
     bool rounds; /* dy of the bias' gradient is rounded to bf16 (bf16.h) */
 };
 
+/* Rows whose sums are partial sums. */
+static inline int64_t dpt_gemm_sub_batch(const struct dpt_gemm *p)
+{
+    return p->sub_batch > 0 && p->sub_batch < p->rows ? p->sub_batch : p->rows;
+}
+
 enum { DPT_SUB_BATCH_LEVELS = 9, DPT_SUB_BATCHES = 1 << (DPT_SUB_BATCH_LEVELS - 1) };
 
 /*

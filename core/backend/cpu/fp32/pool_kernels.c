@@ -4,14 +4,6 @@
 
 #include "core/base/vector.h"
 
-/* Loops over lanes stay loops until the compiler makes vectors of them: GCC 12 at -O3 takes them
- * apart first, and is 20 times slower. */
-#if defined(__GNUC__) && !defined(__clang__)
-#define LANES(c, lanes) _Pragma("GCC unroll 1") for (int c = 0; c < (lanes); c++)
-#else
-#define LANES(c, lanes) for (int c = 0; c < (lanes); c++)
-#endif
-
 /* The part of a window that lies inside the plane: elements [first, last) along each axis, and
  * where element 0 would be. */
 struct window {
@@ -53,7 +45,7 @@ DPT_INLINE void max_window(const struct dpt_pool_shape *s, const struct window *
     int32_t where[DPT_LANES];
     const float *p = x + element(s, w, w->first[0], w->first[1]);
 
-    LANES(c, lanes)
+    DPT_EACH_LANE(c, lanes)
     {
         best[c] = p[c];
         where[c] = w->first[0] * s->kernel[1] + w->first[1];
@@ -63,7 +55,7 @@ DPT_INLINE void max_window(const struct dpt_pool_shape *s, const struct window *
             const int32_t number = k * s->kernel[1] + j;
 
             p = x + element(s, w, k, j);
-            LANES(c, lanes)
+            DPT_EACH_LANE(c, lanes)
             {
                 const bool wins = (p[c] > best[c]) | (p[c] != p[c]);
 
@@ -72,7 +64,7 @@ DPT_INLINE void max_window(const struct dpt_pool_shape *s, const struct window *
             }
         }
     }
-    LANES(c, lanes)
+    DPT_EACH_LANE(c, lanes)
     {
         y[c] = relu && best[c] < 0 ? 0 : best[c];
         where[c] = relu && !(best[c] > 0) ? -1 : where[c];
@@ -89,7 +81,7 @@ DPT_INLINE void max_back_window(const struct dpt_pool_shape *s, const struct win
             const int32_t number = k * s->kernel[1] + j;
             float *p = dx + element(s, w, k, j);
 
-            LANES(c, lanes)
+            DPT_EACH_LANE(c, lanes)
             {
                 const float share = argmax[c] == number ? dy[c] : 0;
 
@@ -109,11 +101,11 @@ DPT_INLINE void average_window(const struct dpt_pool_shape *s, const struct wind
         for (int32_t j = w->first[1]; j < w->last[1]; j++) {
             const float *p = x + element(s, w, k, j);
 
-            LANES(c, lanes)
+            DPT_EACH_LANE(c, lanes)
             sum[c] += p[c];
         }
     }
-    LANES(c, lanes)
+    DPT_EACH_LANE(c, lanes)
     y[c] = sum[c] * scale;
 }
 
@@ -126,7 +118,7 @@ DPT_INLINE void average_back_window(const struct dpt_pool_shape *s, const struct
         for (int32_t j = w->first[1]; j < w->last[1]; j++) {
             float *p = dx + element(s, w, k, j);
 
-            LANES(c, lanes)
+            DPT_EACH_LANE(c, lanes)
             p[c] += dy[c] * scale;
         }
     }

@@ -69,7 +69,7 @@ void dpt_small_backward(const struct dpt_gemm *p, const float *dy, const float *
                         bool add, float *dw, float *db, float *dx)
 {
     const int64_t inputs = p->inputs, outputs = p->outputs;
-    const bool several = p->sub_batch > 0 && p->sub_batch < p->rows;
+    const bool several = dpt_gemm_sub_batch(p) < p->rows;
     float unused = 0;
 
     for (int64_t o = 0; o < outputs; o++) {

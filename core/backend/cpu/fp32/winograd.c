@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "core/backend/cpu/fp32/kernels.h"
+#include "core/backend/cpu/numbers.h"
 
 enum {
     LANES = DPT_WINOGRAD_LANES,
@@ -13,11 +14,6 @@ enum {
     MOST_WEIGHTS = 64 * 128,
     LEAST_CHANNELS = 16,
 };
-
-static int32_t round_up(int32_t n, int32_t to)
-{
-    return (n + to - 1) / to * to;
-}
 
 static int32_t tiles_along(const struct dpt_winograd *w, int axis)
 {
@@ -40,12 +36,12 @@ bool dpt_winograd_pays(const struct dpt_winograd *w)
 
 static int32_t inputs_of(const struct dpt_winograd *w)
 {
-    return round_up(w->in_channels, LANES);
+    return (int32_t)up(w->in_channels, LANES);
 }
 
 static int32_t groups_of(const struct dpt_winograd *w)
 {
-    return round_up(w->out_channels, w->kernels->group) / w->kernels->group;
+    return (int32_t)parts(w->out_channels, w->kernels->group);
 }
 
 int64_t dpt_winograd_scratch(const struct dpt_winograd *w)
@@ -148,7 +144,7 @@ static void take_tiles(const struct dpt_winograd *w, int64_t first, int32_t tile
 static void give_tiles(const struct dpt_winograd *w, int64_t first, int32_t tiles, int32_t channel,
                        const float *m, const float *bias, float *y, int32_t *argmax)
 {
-    const int32_t blocks = round_up(w->out_channels, LANES) / LANES, group = w->kernels->group;
+    const int32_t blocks = (int32_t)parts(w->out_channels, LANES), group = w->kernels->group;
     const int32_t *size = w->pool ? w->pooled : w->out;
     const int64_t plane = (int64_t)size[0] * size[1] * LANES;
 

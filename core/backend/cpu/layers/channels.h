@@ -67,14 +67,6 @@ static inline int64_t dpt_channels_floats(const struct dpt_channels *s)
         }                                                                                          \
     }
 
-/* A loop over lanes that the compiler vectorises: GCC 12 at -O3 would unroll it first, which is
- * many times slower. */
-#if defined(__GNUC__) && !defined(__clang__)
-#define DPT_EACH_LANE(c, lanes) _Pragma("GCC unroll 1") for (int c = 0; c < (lanes); c++)
-#else
-#define DPT_EACH_LANE(c, lanes) for (int c = 0; c < (lanes); c++)
-#endif
-
 /* Loads the values of a run's lanes from an array by channel. */
 #define DPT_CHANNEL_LANES(type, name, array)                                                       \
     type name[DPT_LANES];                                                                          \
