@@ -50,14 +50,5 @@ static void share_out(const struct dpt_ref_call *call, int32_t row, int32_t colu
         call->dx[input + corners[k].input] += (float)(corners[k].weight * call->dy[output]);
 }
 
-static void forward(const struct dpt_ref_call *call)
-{
-    dpt_ref_each_output(call, interpolate);
-}
-
-static void backward(const struct dpt_ref_call *call)
-{
-    dpt_ref_each_output(call, share_out);
-}
-
-const struct dpt_ref_op dpt_ref_bilinear = {.forward = forward, .backward = backward};
+const struct dpt_ref_op dpt_ref_bilinear = {.forward_each = interpolate,
+                                            .backward_each = share_out};

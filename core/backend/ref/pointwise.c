@@ -94,11 +94,6 @@ POINTWISE(softplus, (isnan(v)) ? v : softplus(v), (float)logistic(v));
 POINTWISE(input, v, 1);
 POINTWISE(flatten, v, 1);
 
-static size_t dropout_saved(const struct dpt_graph_node *node)
-{
-    return (size_t)dpt_shape_size(&node->out);
-}
-
 static void dropout_forward(const struct dpt_ref_call *call)
 {
     const struct dpt_batch *batch = call->batch;
@@ -126,5 +121,5 @@ static void dropout_backward(const struct dpt_ref_call *call)
 const struct dpt_ref_op dpt_ref_dropout = {
     .forward = dropout_forward,
     .backward = dropout_backward,
-    .saved = dropout_saved,
+    .saved = dpt_ref_save_outputs,
 };

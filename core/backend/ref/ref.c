@@ -165,9 +165,9 @@ static enum dpt_status open_program(const struct dpt_program_spec *spec, void **
     *opened = NULL;
     DPT_TRY(open_plan(spec, &program, err));
     for (int i = 0; i < program->n_flights; i++) {
-        program->flights[i].memory = dpt_alloc_array((size_t)program->words, sizeof(float));
-        if (program->flights[i].memory == NULL)
-            DPT_TRY(dpt_fail_memory(err, "activations", 4.0 * (double)program->words));
+        struct flight *flight = &program->flights[i];
+
+        DPT_TRY(DPT_ALLOCATE(flight->memory, (size_t)program->words, "activations", err));
     }
     *opened = program;
     program = NULL;
@@ -327,15 +327,17 @@ static void mark(struct dpt_spans *spans, int what)
         dpt_spans_mark(spans, what);
 }
 
-/* A gradient that is not added to begins at zero. */
-static void clear(const struct run *run, int32_t a, int32_t b)
+/* Writes zeros to the gradients of two tensors: unless they are added to; or, with `frozen`, of
+ * those that do not learn, whose gradient is not wanted. */
+static void clear(const struct run *run, int32_t a, int32_t b, bool frozen)
 {
+    const struct dpt_tensor *all = run->program->spec.graph->tensors;
     const int32_t tensors[] = {a, b};
 
-    for (int k = 0; !run->add && k < 2; k++)
-        if (tensors[k] >= 0)
+    for (int k = 0; k < 2; k++)
+        if (tensors[k] >= 0 && (frozen ? all[tensors[k]].frozen : !run->add))
             memset(sum_in(run->program, run->gradient, tensors[k]), 0,
-                   (size_t)run->program->spec.graph->tensors[tensors[k]].count * sizeof(float));
+                   (size_t)all[tensors[k]].count * sizeof(float));
 }
 
 /* Whether a pass over some nodes computes a part of a synchronized norm at this node. */
@@ -368,8 +370,8 @@ static void run_forward(const struct run *run)
         if (call.training)
             clear_inputs(run, call.node);
         if (call.training)
-            clear(run, call.node->mean, call.node->variance);
-        dpt_ref_ops[call.node->op]->forward(&call);
+            clear(run, call.node->mean, call.node->variance, false);
+        dpt_ref_compute(dpt_ref_ops[call.node->op], &call, false);
         mark(run->spans, dpt_span_node(i, DPT_PASS_FORWARD));
     }
     if (is_norm(run, run->last)) {
@@ -393,18 +395,6 @@ static void run_loss(const struct run *run, struct dpt_metric_sums *metric_sums)
     mark(run->spans, DPT_SPAN_LOSS);
 }
 
-/* Writes zeros for tensors that do not learn: their gradient is not wanted. */
-static void clear_frozen(const struct run *run, const struct dpt_graph_node *node)
-{
-    const struct dpt_graph *graph = run->program->spec.graph;
-    const int32_t tensors[] = {node->weight, node->bias};
-
-    for (int k = 0; k < 2; k++)
-        if (tensors[k] >= 0 && graph->tensors[tensors[k]].frozen)
-            memset(sum_in(run->program, run->gradient, tensors[k]), 0,
-                   (size_t)graph->tensors[tensors[k]].count * sizeof *run->gradient);
-}
-
 /* The gradients of a synchronized norm's tensors come with its sums. */
 static void run_backward(const struct run *run)
 {
@@ -413,23 +403,23 @@ static void run_backward(const struct run *run)
 
     for (int32_t i = run->last - 1; i >= run->first; i--) {
         if (!is_norm(run, i))
-            clear(run, graph->nodes[i].weight, graph->nodes[i].bias);
+            clear(run, graph->nodes[i].weight, graph->nodes[i].bias, false);
         if (i > 0 && locations[i].dy != NOWHERE) {
             const struct dpt_ref_call call = back_call_of(run, i);
 
-            dpt_ref_ops[call.node->op]->backward(&call);
+            dpt_ref_compute(dpt_ref_ops[call.node->op], &call, true);
             mark(run->spans, dpt_span_node(i, DPT_PASS_BACKWARD));
         }
     }
     if (is_norm(run, run->first - 1) && locations[run->first - 1].dy != NOWHERE) {
         const struct dpt_ref_call call = back_call_of(run, run->first - 1);
 
-        clear(run, call.node->weight, call.node->bias);
+        clear(run, call.node->weight, call.node->bias, false);
         dpt_ref_ops[call.node->op]->sum_backward(&call);
         mark(run->spans, dpt_span_node(run->first - 1, DPT_PASS_WEIGHTS));
     }
     for (int32_t i = is_norm(run, run->first - 1) ? run->first - 1 : run->first; i < run->last; i++)
-        clear_frozen(run, &graph->nodes[i]);
+        clear(run, graph->nodes[i].weight, graph->nodes[i].bias, true);
 }
 
 static enum dpt_status train(void *opened, int worker, const struct dpt_batch *batch,

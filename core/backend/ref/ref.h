@@ -38,9 +38,15 @@ struct dpt_ref_call {
     float *columns;
 };
 
+/* The work for one output of a node whose channels do not mix, with its row and column, its number,
+ * and that of its input plane's first element. */
+typedef void dpt_ref_output_fn(const struct dpt_ref_call *call, int32_t row, int32_t column,
+                               size_t input, size_t output);
+
 struct dpt_ref_op {
     void (*forward)(const struct dpt_ref_call *call);
     void (*backward)(const struct dpt_ref_call *call); /* optional for the input alone */
+    dpt_ref_output_fn *forward_each, *backward_each;   /* in place of these two, or NULL */
     /* For synchronized batch norms: writes what the norm sums over this micro-batch to pass->own,
      * before its forward and its backward pass; the latter also makes dweight and dbias. */
     void (*sum_forward)(const struct dpt_ref_call *call);
@@ -57,20 +63,28 @@ DPT_OPERATIONS(X)
 #undef X
 extern const struct dpt_ref_op *const dpt_ref_ops[DPT_OP_COUNT];
 
-/* Calls work for each output of a node whose channels do not mix, with its row and column, its
- * number, and that of its input plane's first element. */
-DPT_INLINE void dpt_ref_each_output(const struct dpt_ref_call *call,
-                                    void (*work)(const struct dpt_ref_call *call, int32_t row,
-                                                 int32_t column, size_t input, size_t output))
+/* A word for each output: for dpt_ref_op.saved. */
+static inline size_t dpt_ref_save_outputs(const struct dpt_graph_node *node)
 {
+    return (size_t)dpt_shape_size(&node->out);
+}
+
+/* Calls the operation's functions for one pass. */
+static inline void dpt_ref_compute(const struct dpt_ref_op *op, const struct dpt_ref_call *call,
+                                   bool backward)
+{
+    dpt_ref_output_fn *each = backward ? op->backward_each : op->forward_each;
     const struct dpt_graph_node *node = call->node;
-    const size_t planes = call->count * (size_t)node->in.c, in = call->in / (size_t)node->in.c;
     size_t output = 0;
 
-    for (size_t plane = 0; plane < planes; plane++)
+    if (each == NULL) {
+        (backward ? op->backward : op->forward)(call);
+        return;
+    }
+    for (size_t plane = 0; plane < call->count * (size_t)node->in.c; plane++)
         for (int32_t i = 0; i < node->out.h; i++)
             for (int32_t j = 0; j < node->out.w; j++)
-                work(call, i, j, plane * in, output++);
+                each(call, i, j, plane * (call->in / (size_t)node->in.c), output++);
 }
 
 /* A matrix in memory: element (i, j) is at[i * row + j * column]. */

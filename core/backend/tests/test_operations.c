@@ -121,8 +121,10 @@ static void ref_kernels(void **state)
 {
     (void)state;
     for (int op = 0; op < DPT_OP_COUNT; op++) {
-        assert_non_null(dpt_ref_ops[op]->forward);
-        assert_true(op == DPT_OP_INPUT || dpt_ref_ops[op]->backward != NULL);
+        const struct dpt_ref_op *row = dpt_ref_ops[op];
+
+        assert_true((row->forward != NULL) != (row->forward_each != NULL));
+        assert_true(op == DPT_OP_INPUT || (row->backward != NULL) != (row->backward_each != NULL));
     }
 }
 
@@ -134,7 +136,8 @@ static void cpu_kernels(void **state)
         const struct dpt_cpu_op *kernels = dpt_cpu_ops[op];
 
         assert_non_null(kernels->plan);
-        assert_true(op == DPT_OP_INPUT || (kernels->forward != NULL && kernels->backward != NULL));
+        assert_true(op == DPT_OP_INPUT || op == DPT_OP_FLATTEN ||
+                    (kernels->forward != NULL && kernels->backward != NULL));
     }
 }
 #endif

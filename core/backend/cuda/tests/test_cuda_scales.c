@@ -58,8 +58,8 @@ static void layer_init(struct layer *l, enum dpt_op op, enum type type, struct d
                                  .bias = l->bias,
                                  .dweight = l->dweight,
                                  .dbias = l->dbias};
-    dpt_ref_ops[op]->forward(&call);
-    dpt_ref_ops[op]->backward(&call);
+    dpt_ref_compute(dpt_ref_ops[op], &call, false);
+    dpt_ref_compute(dpt_ref_ops[op], &call, true);
 }
 
 static void layer_release(struct layer *l)
