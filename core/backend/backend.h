@@ -225,6 +225,7 @@ struct dpt_program_spec {
      * are there; but each is computed as in a program of the whole graph. 0, 0: all. */
     int32_t first, last;
     bool training; /* false: only dpt_backend.infer will be called */
+    bool plain;    /* each node is computed by itself: nothing is folded into other weights */
     /* A pool of `threads` threads that compute each micro-batch together, as a team; borrowed while
      * the program lives. NULL: each thread computes micro-batches of its own. */
     struct dpt_pool *team;
@@ -334,17 +335,17 @@ struct dpt_backend {
      * activations is allocated. Errors: as open's. */
     enum dpt_status (*measure)(const struct dpt_program_spec *spec, struct dpt_program_bytes *bytes,
                                struct dpt_error *err);
-    /* Renews what the backend derives from the parameters, such as copies in other layouts. All
+    /* Updates what the backend derives from the parameters, such as copies in other layouts. All
      * threads of a pool must call it, each with its worker, after the parameters changed; each does
      * a share of the work. No other call may run at the same time. Errors: RANK. */
     enum dpt_status (*refresh)(void *program, int worker, const float *params,
                                struct dpt_error *err);
-    /* For passes over ranges of nodes whose weights are not always in memory. renew: does what
-     * refresh does, for the nodes [first, last) alone; ranks may pass different parameters. forget:
-     * frees the memory of what is derived from these nodes' weights, until it is renewed; shared
-     * memory stays. Optional, both or none: nothing is derived. */
-    enum dpt_status (*renew)(void *program, int worker, const float *params, int32_t first,
-                             int32_t last, struct dpt_error *err);
+    /* For passes over ranges of nodes whose weights are not always in memory. refresh_nodes: does
+     * what refresh does, for the nodes [first, last) alone; ranks may pass different parameters.
+     * forget: frees the memory of what is derived from these nodes' weights, until it is refreshed;
+     * shared memory stays. Optional, both or none: nothing is derived. */
+    enum dpt_status (*refresh_nodes)(void *program, int worker, const float *params, int32_t first,
+                                     int32_t last, struct dpt_error *err);
     void (*forget)(void *program, int32_t first, int32_t last);
     /* Forward, loss and backward of one micro-batch. gradient: an arena, overwritten, or added to
      * if `add` is set; the floats between its tensors stay as they are. metric_sums: added to. With
@@ -380,11 +381,10 @@ struct dpt_backend {
     enum dpt_status (*infer)(void *program, int worker, const struct dpt_batch *batch,
                              const float *params, float *outputs,
                              struct dpt_metric_sums *metric_sums, struct dpt_error *err);
-    /* Computes forward as `infer` does. *node: out, the first node, input included, with an output
-     * that is not finite; *position: out, that sample's row in the batch. Both are -1 if all
-     * outputs are finite. For messages, so it may be slow. Errors: RANK. */
+    /* Computes forward as `infer` does, to find the first output that is not finite. For messages,
+     * so it may be slow. Errors: RANK. */
     enum dpt_status (*find_nonfinite)(void *program, int worker, const struct dpt_batch *batch,
-                                      const float *params, int32_t *node, int32_t *position,
+                                      const float *params, struct dpt_nonfinite *bad,
                                       struct dpt_error *err);
     /* From now on a worker records in `spans` how long the passes of each node (dpt_span_node) and
      * the loss take; NULL ends the recording. The worker must not be computing. Optional. */
@@ -426,6 +426,13 @@ extern const struct dpt_backend *const dpt_backends[];
 
 /* Finds a backend by its name ("cpu", "ref"); NULL: there is none. */
 const struct dpt_backend *dpt_backend_find(const char *name);
+
+/* Implements dpt_backend.find_nonfinite for a program that folds nodes into others: to find out
+ * which of them is to blame, a plain program for the same spec computes each by itself. */
+enum dpt_status dpt_backend_find_plain(const struct dpt_backend *backend,
+                                       const struct dpt_program_spec *spec,
+                                       const struct dpt_batch *batch, const float *params,
+                                       struct dpt_nonfinite *bad, struct dpt_error *err);
 
 /*
  * The loss of one micro-batch from its outputs (logits), for backends on the host.

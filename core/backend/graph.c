@@ -78,16 +78,15 @@ int64_t dpt_graph_learned(const struct dpt_graph *graph)
 enum dpt_status dpt_graph_add(struct dpt_graph *graph, const struct dpt_graph_node *node,
                               int32_t *index, struct dpt_error *err)
 {
-    struct dpt_graph_node *nodes =
-        dpt_grow(graph->nodes, &graph->node_room, (size_t)graph->n_nodes + 1, sizeof *nodes);
+    const size_t n = (size_t)graph->n_nodes + 1;
+    enum dpt_status status = DPT_OK;
 
-    if (nodes == NULL)
-        return dpt_fail_memory(err, "the model's layers", (double)graph->n_nodes * sizeof *nodes);
-    graph->nodes = nodes;
-    nodes[graph->n_nodes] = *node;
-    set_learns(graph, &nodes[graph->n_nodes]);
+    DPT_GROW(graph->nodes, &graph->node_room, n, "the model's layers", err);
+    graph->nodes[graph->n_nodes] = *node;
+    set_learns(graph, &graph->nodes[graph->n_nodes]);
     *index = graph->n_nodes++;
-    return DPT_OK;
+out:
+    return status;
 }
 
 enum dpt_status dpt_graph_add_tensor(struct dpt_graph *graph, const struct dpt_tensor *tensor,

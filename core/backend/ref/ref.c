@@ -530,17 +530,14 @@ static enum dpt_status infer(void *opened, int worker, const struct dpt_batch *b
 }
 
 static enum dpt_status find_nonfinite(void *opened, int worker, const struct dpt_batch *batch,
-                                      const float *params, int32_t *node, int32_t *position,
+                                      const float *params, struct dpt_nonfinite *bad,
                                       struct dpt_error *err)
 {
     const struct run run = run_of(opened, worker, 0, batch, params, NULL);
-    struct dpt_nonfinite bad;
 
     (void)err;
     run_forward(&run);
-    bad = find_bad(&run);
-    *node = bad.node;
-    *position = bad.position;
+    *bad = find_bad(&run);
     return DPT_OK;
 }
 

@@ -91,8 +91,8 @@ static inline int32_t net_input(struct dpt_graph *g, int32_t c, int32_t h, int32
     return net_node(g, &node);
 }
 
-static inline struct dpt_graph_node net_behind(const struct dpt_graph *g, int32_t from,
-                                               enum dpt_op op, const char *name)
+static inline struct dpt_graph_node net_after(const struct dpt_graph *g, int32_t from,
+                                              enum dpt_op op, const char *name)
 {
     struct dpt_graph_node node = {.op = op,
                                   .n_inputs = 1,
@@ -133,7 +133,7 @@ static inline int32_t net_add(struct dpt_graph *g, struct dpt_graph_node *node, 
 static inline int32_t net_conv(struct dpt_graph *g, int32_t from, int32_t channels,
                                const struct dpt_window *w, bool bias)
 {
-    struct dpt_graph_node node = net_behind(g, from, DPT_OP_CONV, "conv");
+    struct dpt_graph_node node = net_after(g, from, DPT_OP_CONV, "conv");
 
     node.window = *w;
     node.out.c = channels;
@@ -142,7 +142,7 @@ static inline int32_t net_conv(struct dpt_graph *g, int32_t from, int32_t channe
 
 static inline int32_t net_dense(struct dpt_graph *g, int32_t from, int32_t outputs, bool bias)
 {
-    struct dpt_graph_node node = net_behind(g, from, DPT_OP_DENSE, "dense");
+    struct dpt_graph_node node = net_after(g, from, DPT_OP_DENSE, "dense");
 
     node.out.c = outputs;
     return net_add(g, &node, bias);
@@ -151,7 +151,7 @@ static inline int32_t net_dense(struct dpt_graph *g, int32_t from, int32_t outpu
 static inline int32_t net_pool(struct dpt_graph *g, int32_t from, enum dpt_op op,
                                const struct dpt_window *w)
 {
-    struct dpt_graph_node node = net_behind(g, from, op, "pool");
+    struct dpt_graph_node node = net_after(g, from, op, "pool");
 
     node.window = *w;
     return net_add(g, &node, false);
@@ -160,7 +160,7 @@ static inline int32_t net_pool(struct dpt_graph *g, int32_t from, enum dpt_op op
 /* Adds a join of two nodes whose shapes agree. */
 static inline int32_t net_join(struct dpt_graph *g, int32_t a, int32_t b, enum dpt_op op)
 {
-    struct dpt_graph_node node = net_behind(g, a, op, "join");
+    struct dpt_graph_node node = net_after(g, a, op, "join");
 
     node.n_inputs = 2;
     node.inputs[1] = b;
@@ -171,7 +171,7 @@ static inline int32_t net_join(struct dpt_graph *g, int32_t a, int32_t b, enum d
 /* Adds a node that needs neither a window nor a number of outputs; attribute: its first one. */
 static inline int32_t net_simple(struct dpt_graph *g, int32_t from, enum dpt_op op, float attribute)
 {
-    struct dpt_graph_node node = net_behind(g, from, op, "simple");
+    struct dpt_graph_node node = net_after(g, from, op, "simple");
 
     node.attribute[0] = attribute;
     return net_add(g, &node, true);
@@ -185,7 +185,7 @@ static inline bool net_has_window(enum dpt_op op)
 /* Adds an adaptive pool to any size, or upsamples a small input. */
 static inline int32_t net_resize(struct dpt_graph *g, int32_t from, enum dpt_op op, struct draw *d)
 {
-    struct dpt_graph_node node = net_behind(g, from, op, "resize");
+    struct dpt_graph_node node = net_after(g, from, op, "resize");
 
     for (int axis = 0; axis < 2; axis++)
         node.window.kernel[axis] = draw_int(d, 1, node.in.h * node.in.w > 100 ? 1 : 3);
@@ -417,13 +417,13 @@ static inline int32_t batch_nonfinite(const struct dpt_backend *backend, void *p
                                       int32_t count, int32_t *position)
 {
     struct dpt_batch batch = b->batch;
+    struct dpt_nonfinite bad;
     struct dpt_error err;
-    int32_t node;
 
     batch.count = count;
-    assert_int_equal(backend->find_nonfinite(program, 0, &batch, params, &node, position, &err),
-                     DPT_OK);
-    return node;
+    assert_int_equal(backend->find_nonfinite(program, 0, &batch, params, &bad, &err), DPT_OK);
+    *position = bad.position;
+    return bad.node;
 }
 
 static inline void batch_release(struct owned_batch *b)

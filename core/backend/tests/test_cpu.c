@@ -263,9 +263,9 @@ static void slots_do_not_meet(void **state)
  * after it hides it from the loss. */
 static void finds_nan(void **state)
 {
-    enum dpt_op behind[DPT_OP_COUNT];
-    const int n = net_operations(
-        1 << DPT_CLASS_POINTWISE | 1 << DPT_CLASS_POOL | 1 << DPT_CLASS_NORM, behind);
+    enum dpt_op after[DPT_OP_COUNT];
+    const int n =
+        net_operations(1 << DPT_CLASS_POINTWISE | 1 << DPT_CLASS_POOL | 1 << DPT_CLASS_NORM, after);
     const struct dpt_window same = {{3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, 1};
     const struct dpt_window halve = {{2, 2}, {2, 2}, {1, 1}, {0, 0}, {0, 0}, 1};
 
@@ -278,7 +278,7 @@ static void finds_nan(void **state)
         int32_t at = net_input(&s.graph, 3, 6, 6), position = -1;
 
         for (int k = 0; k < 2; k++) {
-            const enum dpt_op op = behind[k == 0 ? i % n : (i + i / n) % n];
+            const enum dpt_op op = after[k == 0 ? i % n : (i + i / n) % n];
 
             if (op == DPT_OP_GLOBAL_AVGPOOL) /* the next layer needs an image */
                 continue;

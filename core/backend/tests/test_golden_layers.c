@@ -77,7 +77,7 @@ static int32_t add_front(struct dpt_graph *graph, const struct golden *g)
 static void add_layer(struct dpt_graph *graph, const struct golden *g)
 {
     const int32_t front = add_front(graph, g);
-    struct dpt_graph_node node = net_behind(graph, front, g->op, "layer");
+    struct dpt_graph_node node = net_after(graph, front, g->op, "layer");
     int32_t last;
 
     node.window = g->window;

@@ -95,7 +95,7 @@ static void tensors_lie_in_order(void **state)
 }
 
 /* Whatever order they are added in, learned tensors come first, and state after them. */
-static void state_lies_behind(void **state)
+static void state_lies_after(void **state)
 {
     const bool kinds[] = {false, true, true, false, false, true};
     enum { N = sizeof kinds / sizeof *kinds };
@@ -419,7 +419,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tensors_lie_in_order),
-        cmocka_unit_test(state_lies_behind),
+        cmocka_unit_test(state_lies_after),
         cmocka_unit_test(chunks_are_runs_of_rows),
         cmocka_unit_test(parts_have_their_own_tensors),
         cmocka_unit_test(dense_layers_are_divided),

@@ -194,8 +194,8 @@ static void derive(void *arg, int thread)
     struct dpt_worker *worker = &t->team.workers[thread];
     const int32_t *node = &t->stage->node[d->unit];
 
-    worker->status = t->backend->renew(t->model.program, thread, t->arenas.params, node[0], node[1],
-                                       &worker->err);
+    worker->status = t->backend->refresh_nodes(t->model.program, thread, t->arenas.params, node[0],
+                                               node[1], &worker->err);
 }
 
 enum dpt_status dpt_units_derive(struct dpt_trainer *t, int unit, struct dpt_error *err)
@@ -203,7 +203,7 @@ enum dpt_status dpt_units_derive(struct dpt_trainer *t, int unit, struct dpt_err
     enum dpt_status status = DPT_OK;
     struct derived derived = {t, unit};
 
-    if (t->backend->renew != NULL)
+    if (t->backend->refresh_nodes != NULL)
         status = dpt_trainer_run(t, derive, &derived, err);
     dpt_profile_switch(t->profile, DPT_SPAN_LAYOUTS, DPT_SPAN_OTHER);
     return status;

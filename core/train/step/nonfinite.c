@@ -42,15 +42,15 @@ static enum dpt_status search_outputs(struct search *s, struct dpt_error *err)
 
     for (int32_t k = 0; k < s->view->last - s->view->first && s->found.kind == NOTHING; k++) {
         const int32_t i = nth(s, k);
-        int32_t node, position;
+        struct dpt_nonfinite bad;
 
         DPT_TRY(dpt_loader_fill(t->data.train.loader, s->view, i, &t->team.workers[0].buffer,
                                 &batch, err));
-        DPT_TRY(t->backend->find_nonfinite(t->model.program, 0, &batch, t->arenas.params, &node,
-                                           &position, err));
-        if (node >= 0)
+        DPT_TRY(
+            t->backend->find_nonfinite(t->model.program, 0, &batch, t->arenas.params, &bad, err));
+        if (bad.node >= 0)
             s->found = (struct finding){
-                .kind = IN_OUTPUT, .location = node, .sample = batch.sample[position]};
+                .kind = IN_OUTPUT, .location = bad.node, .sample = batch.sample[bad.position]};
     }
 out:
     return status;

@@ -97,7 +97,7 @@ static void join_norm_to(struct dpt_cpu_program *program, struct dpt_cpu_node *n
 {
     struct dpt_cpu_node *before = &program->nodes[norm->inputs[0]];
 
-    if (program->spec.training || program->plain || norm->op != &dpt_cpu_batchnorm ||
+    if (program->spec.training || program->spec.plain || norm->op != &dpt_cpu_batchnorm ||
         !before->op->takes_norm || before->norm != NULL || before->relu || before->n_inputs > 1 ||
         before->consumers > 1)
         return;
@@ -113,7 +113,7 @@ static void join_add_to(struct dpt_cpu_program *program, struct dpt_cpu_node *ad
     const int32_t other = add->inputs[second ? 0 : 1];
     struct dpt_cpu_node *before = &program->nodes[add->inputs[second ? 1 : 0]];
 
-    if (program->spec.training || program->plain || add->op != &dpt_cpu_add ||
+    if (program->spec.training || program->spec.plain || add->op != &dpt_cpu_add ||
         before->op != &dpt_cpu_conv || dpt_cpu_conv_bf16(program, before) == NULL ||
         before->number == other || before->relu || before->n_inputs > 1 || before->consumers > 1)
         return;
@@ -394,7 +394,7 @@ static void want_values(struct dpt_cpu_program *program)
 }
 
 /* Everything but the workers. */
-static enum dpt_status plan_program(const struct dpt_program_spec *spec, bool plain,
+static enum dpt_status plan_program(const struct dpt_program_spec *spec,
                                     struct dpt_cpu_program **planned, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -403,7 +403,6 @@ static enum dpt_status plan_program(const struct dpt_program_spec *spec, bool pl
     if (program == NULL)
         return dpt_fail_memory(err, "the model", sizeof *program);
     program->spec = *spec;
-    program->plain = plain;
     program->in_flight = spec->in_flight > 1 ? spec->in_flight : 1;
     program->n_nodes = spec->graph->n_nodes + 1;
     DPT_TRY(reserve_tables(program, err));
@@ -435,14 +434,14 @@ out:
     return status;
 }
 
-static enum dpt_status open_program(const struct dpt_program_spec *spec, bool plain, void **opened,
-                                    struct dpt_error *err)
+enum dpt_status dpt_cpu_open(const struct dpt_program_spec *spec, void **opened,
+                             struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_cpu_program *program = NULL;
 
     *opened = NULL;
-    DPT_TRY(plan_program(spec, plain, &program, err));
+    DPT_TRY(plan_program(spec, &program, err));
     DPT_TRY(open_own_copies(program, err));
     for (int i = 0; i < spec->threads * program->in_flight; i++)
         DPT_TRY(open_flight(program, i, err));
@@ -453,18 +452,6 @@ out:
     return status;
 }
 
-enum dpt_status dpt_cpu_open(const struct dpt_program_spec *spec, void **opened,
-                             struct dpt_error *err)
-{
-    return open_program(spec, false, opened, err);
-}
-
-enum dpt_status dpt_cpu_open_plain(const struct dpt_program_spec *spec, void **opened,
-                                   struct dpt_error *err)
-{
-    return open_program(spec, true, opened, err);
-}
-
 enum dpt_status dpt_cpu_measure(const struct dpt_program_spec *spec,
                                 struct dpt_program_bytes *bytes, struct dpt_error *err)
 {
@@ -473,7 +460,7 @@ enum dpt_status dpt_cpu_measure(const struct dpt_program_spec *spec,
     const int64_t workers = spec->threads, word = sizeof(float);
     int64_t in_flight = 0;
 
-    DPT_TRY(plan_program(spec, false, &program, err));
+    DPT_TRY(plan_program(spec, &program, err));
     for (int i = 0; i < workers * program->in_flight; i++)
         in_flight += has_values(program, i);
     *bytes = (struct dpt_program_bytes){

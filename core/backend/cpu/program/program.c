@@ -170,7 +170,7 @@ static const struct dpt_cpu_node *outputs_of(const struct dpt_cpu_program *progr
     return &program->nodes[program->n_nodes - 1];
 }
 
-static enum dpt_status renew(void *opened, int worker, const float *params, int32_t first,
+static enum dpt_status refresh_nodes(void *opened, int worker, const float *params, int32_t first,
                              int32_t last, struct dpt_error *err)
 {
     struct dpt_cpu_program *program = opened;
@@ -192,7 +192,7 @@ static enum dpt_status refresh(void *opened, int worker, const float *params, st
 {
     const struct dpt_cpu_program *program = opened;
 
-    return renew(opened, worker, params, 0, program->n_nodes, err);
+    return refresh_nodes(opened, worker, params, 0, program->n_nodes, err);
 }
 
 static void forget(void *opened, int32_t first, int32_t last)
@@ -392,45 +392,16 @@ static bool folds(const struct dpt_cpu_program *program)
 }
 
 static enum dpt_status find_nonfinite(void *opened, int worker, const struct dpt_batch *batch,
-                                      const float *params, int32_t *node, int32_t *position,
-                                      struct dpt_error *err);
-
-/* To find out whether a convolution, the batch norm in its weights or the value that it adds is to
- * blame, each is computed by itself. */
-static enum dpt_status find_in_plain(const struct dpt_cpu_program *program,
-                                     const struct dpt_batch *batch, const float *params,
-                                     int32_t *node, int32_t *position, struct dpt_error *err)
-{
-    struct dpt_program_spec spec = program->spec;
-    enum dpt_status status = DPT_OK;
-    void *plain = NULL;
-
-    spec.threads = spec.in_flight = 1;
-    spec.team = NULL;
-    DPT_TRY(dpt_cpu_open_plain(&spec, &plain, err));
-    DPT_TRY(refresh(plain, 0, params, err));
-    DPT_TRY(find_nonfinite(plain, 0, batch, params, node, position, err));
-out:
-    dpt_cpu_close(plain);
-    return status;
-}
-
-static enum dpt_status find_nonfinite(void *opened, int worker, const struct dpt_batch *batch,
-                                      const float *params, int32_t *node, int32_t *position,
+                                      const float *params, struct dpt_nonfinite *bad,
                                       struct dpt_error *err)
 {
     struct dpt_cpu_program *program = opened;
     const struct dpt_cpu_run run = begin(program, worker, batch, params);
-    struct dpt_nonfinite bad = {-1, -1};
-    enum dpt_status status = DPT_OK;
 
+    *bad = (struct dpt_nonfinite){-1, -1};
     if (folds(program))
-        return find_in_plain(program, batch, params, node, position, err);
-    DPT_TRY(run_forward(&run, &bad, err));
-    *node = bad.node;
-    *position = bad.position;
-out:
-    return status;
+        return dpt_backend_find_plain(&dpt_backend_cpu, &program->spec, batch, params, bad, err);
+    return run_forward(&run, bad, err);
 }
 
 static int32_t adds(const void *opened)
@@ -492,7 +463,7 @@ const struct dpt_backend dpt_backend_cpu = {
     .adds = adds,
     .measure = dpt_cpu_measure,
     .refresh = refresh,
-    .renew = renew,
+    .refresh_nodes = refresh_nodes,
     .forget = forget,
     .train = train,
     .forward = pass_forward,

@@ -241,7 +241,6 @@ struct dpt_cpu_program {
     int64_t folded; /* floats of a worker's buffers that refresh needs, which are idle then */
     int refreshed;  /* or this one if some of them keep what is in them; NONE: they do not */
     int unwanted;   /* buffer for the gradients of frozen tensors; NONE: there are none */
-    bool plain;     /* no batch norm is folded into a convolution's weights */
     bool planning;  /* a node that it computes: what is asked for now will be used */
     bool keeps;     /* a node keeps operands of several micro-batches (dpt_cpu_kept) */
     int in_flight;  /* micro-batches that a worker may have in flight */
@@ -322,9 +321,7 @@ bool dpt_cpu_conv_lists(const struct dpt_cpu_program *program, const struct dpt_
 const struct dpt_bf16_kernels *dpt_cpu_conv_bf16(const struct dpt_cpu_program *program,
                                                  const struct dpt_cpu_node *conv);
 
-/* dpt_backend.open, .share, .measure and .close. plain: each batch norm is computed by itself. */
-enum dpt_status dpt_cpu_open_plain(const struct dpt_program_spec *spec, void **opened,
-                                   struct dpt_error *err);
+/* dpt_backend.open, .share, .measure and .close. */
 enum dpt_status dpt_cpu_open(const struct dpt_program_spec *spec, void **opened,
                              struct dpt_error *err);
 enum dpt_status dpt_cpu_share_copies(void *opened, const struct dpt_group *node, bool *shared,

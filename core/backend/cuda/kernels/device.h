@@ -245,15 +245,15 @@ DEVICE struct dpt_cuda_layout layout_of(const struct dpt_cuda_layout *list, int3
                                         uint32_t *thread)
 {
     const uint32_t block = list[0].block + blockIdx.x;
-    int32_t tensor = 0, behind = n;
+    int32_t tensor = 0, end = n;
 
-    while (behind - tensor > 1) {
-        const int32_t middle = (tensor + behind) / 2;
+    while (end - tensor > 1) {
+        const int32_t middle = (tensor + end) / 2;
 
         if (list[middle].block <= block)
             tensor = middle;
         else
-            behind = middle;
+            end = middle;
     }
     *thread = (block - list[tensor].block) * (uint32_t)DPT_CUDA_THREADS + threadIdx.x;
     return list[tensor];

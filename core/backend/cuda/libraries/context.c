@@ -87,19 +87,15 @@ static void release_held(struct dpt_cuda_context *ctx)
 static void close_handles(struct dpt_cuda_context *ctx)
 {
     struct dpt_cuda_library *lib = &ctx->lib;
+    const CUstream streams[] = {ctx->filters, ctx->samples, ctx->copy, ctx->compute};
 
     if (ctx->matmuls != NULL)
         lib->cublasLtDestroy(ctx->matmuls);
     if (ctx->plans.handle != NULL)
         lib->cudnnDestroy(ctx->plans.handle);
-    if (ctx->filters != NULL)
-        lib->cuStreamDestroy(ctx->filters);
-    if (ctx->samples != NULL)
-        lib->cuStreamDestroy(ctx->samples);
-    if (ctx->copy != NULL)
-        lib->cuStreamDestroy(ctx->copy);
-    if (ctx->compute != NULL)
-        lib->cuStreamDestroy(ctx->compute);
+    for (size_t i = 0; i < sizeof streams / sizeof *streams; i++)
+        if (streams[i] != NULL)
+            lib->cuStreamDestroy(streams[i]);
     dpt_cuda_module_release(lib, &ctx->module);
 }
 
@@ -245,25 +241,13 @@ static enum dpt_status hold_pinned(struct dpt_cuda_context *ctx, const struct dp
     return DPT_OK;
 }
 
-/* Makes sure that n more entries fit the list. */
-static enum dpt_status reserve(struct dpt_cuda_context *ctx, size_t n, struct dpt_error *err)
-{
-    struct dpt_cuda_held *held =
-        dpt_grow(ctx->held, &ctx->held_room, ctx->n_held + n, sizeof *held);
-
-    if (held == NULL)
-        return dpt_fail_memory(err, "the list of memory", (double)n * sizeof *held);
-    ctx->held = held;
-    memset(held + ctx->n_held, 0, n * sizeof *held);
-    return DPT_OK;
-}
-
 enum dpt_status dpt_cuda_hold(struct dpt_cuda_context *ctx, const struct dpt_cuda_piece *pieces,
                               size_t n, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
-    DPT_TRY(reserve(ctx, n, err));
+    DPT_GROW(ctx->held, &ctx->held_room, ctx->n_held + n, "the list of memory", err);
+    memset(ctx->held + ctx->n_held, 0, n * sizeof *ctx->held);
     for (size_t i = 0; i < n; i++) {
         struct dpt_cuda_held *held = &ctx->held[ctx->n_held];
 
@@ -284,9 +268,27 @@ enum dpt_status dpt_cuda_event(struct dpt_cuda_context *ctx, unsigned flags, CUe
 {
     enum dpt_status status = DPT_OK;
 
-    DPT_TRY(reserve(ctx, 1, err));
+    DPT_GROW(ctx->held, &ctx->held_room, ctx->n_held + 1, "the list of memory", err);
     DPT_CUDA_TRY(&ctx->lib, cuEventCreate(event, flags));
-    ctx->held[ctx->n_held++].event = *event;
+    ctx->held[ctx->n_held++] = (struct dpt_cuda_held){.event = *event};
 out:
     return status;
+}
+
+enum dpt_status dpt_cuda_to_device(const struct dpt_cuda_context *ctx, void *device,
+                                   const void *host, size_t bytes, struct dpt_error *err)
+{
+    const CUresult result =
+        ctx->lib.cuMemcpyHtoDAsync(dpt_cuda_ptr(device), host, bytes, ctx->compute);
+
+    return dpt_cuda_check(&ctx->lib, result, "cuMemcpyHtoDAsync", err);
+}
+
+enum dpt_status dpt_cuda_to_host(const struct dpt_cuda_context *ctx, void *host, const void *device,
+                                 size_t bytes, struct dpt_error *err)
+{
+    const CUresult result =
+        ctx->lib.cuMemcpyDtoHAsync(host, dpt_cuda_ptr(device), bytes, ctx->compute);
+
+    return dpt_cuda_check(&ctx->lib, result, "cuMemcpyDtoHAsync", err);
 }

@@ -109,6 +109,12 @@ struct dpt_cuda_piece {
 enum dpt_status dpt_cuda_hold(struct dpt_cuda_context *ctx, const struct dpt_cuda_piece *pieces,
                               size_t n, struct dpt_error *err);
 
+/* Enqueues a copy between the device and memory of the host on ctx->compute. Errors: RANK. */
+enum dpt_status dpt_cuda_to_device(const struct dpt_cuda_context *ctx, void *device,
+                                   const void *host, size_t bytes, struct dpt_error *err);
+enum dpt_status dpt_cuda_to_host(const struct dpt_cuda_context *ctx, void *host, const void *device,
+                                 size_t bytes, struct dpt_error *err);
+
 /* Makes an event, which close destroys. flags: CU_EVENT_DISABLE_TIMING for one that has no time. */
 enum dpt_status dpt_cuda_event(struct dpt_cuda_context *ctx, unsigned flags, CUevent *event,
                                struct dpt_error *err);

@@ -1,4 +1,5 @@
 #include "core/backend/cuda/libraries/matmul.h"
+#include "core/base/memory.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -119,10 +120,7 @@ static enum dpt_status make_descriptors(const struct dpt_cuda_library *lib, cubl
 
     *gemms =
         (struct dpt_cuda_gemms){.lib = lib, .handle = handle, .gemm = *p, .epilogue = epilogue};
-    gemms->algorithm = calloc((size_t)most, sizeof *gemms->algorithm);
-    if (gemms->algorithm == NULL)
-        return dpt_fail_memory(err, "the algorithms of a product",
-                               (double)most * sizeof *gemms->algorithm);
+    DPT_TRY(DPT_ALLOCATE(gemms->algorithm, (size_t)most, "the algorithms of a product", err));
     DPT_CUBLASLT_TRY(lib, cublasLtMatmulDescCreate(&gemms->operation, kind->compute, CUDA_R_32F));
     DPT_TRY(set(gemms, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first, err));
     DPT_TRY(set(gemms, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second, err));
@@ -300,12 +298,7 @@ static enum dpt_status search(const struct dpt_cuda_library *lib, cublasLtHandle
     *rejected = (struct rejected){0};
     DPT_TRY(make_descriptors(lib, handle, gemm, epilogue, most, gemms, err));
     DPT_TRY(make_preference(lib, schemes, (uint64_t)workspace, &preference, err));
-    results = calloc(MAX_RESULTS, sizeof *results);
-    if (results == NULL) {
-        status = dpt_fail_memory(err, "the algorithms of a product",
-                                 (double)MAX_RESULTS * sizeof *results);
-        goto out;
-    }
+    DPT_TRY(DPT_ALLOCATE(results, MAX_RESULTS, "the algorithms of a product", err));
     offered =
         lib->cublasLtMatmulAlgoGetHeuristic(handle, gemms->operation, gemms->b, gemms->a, gemms->d,
                                             gemms->d, preference, MAX_RESULTS, results, &n);
@@ -316,7 +309,7 @@ static enum dpt_status search(const struct dpt_cuda_library *lib, cublasLtHandle
     for (int i = 0; i < n && i < MAX_RESULTS && gemms->n < most; i++)
         consider(gemms, &results[i], schemes, request->varying, workspace, rejected);
 out:
-    free(results);
+    dpt_free(results);
     if (preference != NULL)
         lib->cublasLtMatmulPreferenceDestroy(preference);
     return status;
@@ -416,7 +409,7 @@ void dpt_cuda_gemms_release(struct dpt_cuda_gemms *gemms)
     }
     if (gemms->operation != NULL)
         gemms->lib->cublasLtMatmulDescDestroy(gemms->operation);
-    free(gemms->algorithm);
+    dpt_free(gemms->algorithm);
     *gemms = (struct dpt_cuda_gemms){0};
 }
 

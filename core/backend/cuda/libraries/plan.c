@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/backend/cuda/libraries/plan.h"
+#include "core/base/memory.h"
 
 #define NOTE(name) (1u << CUDNN_NUMERICAL_NOTE_##name)
 
@@ -207,11 +208,7 @@ static enum dpt_status start(struct dpt_cuda_plans *plans, const struct dpt_cuda
 {
     *plans = (struct dpt_cuda_plans){.lib = lib, .capacity = most};
     /* One more than the list may hold, for the candidate that is being considered. */
-    plans->plan = calloc((size_t)most + 1, sizeof *plans->plan);
-    if (plans->plan == NULL)
-        return dpt_fail_memory(err, "the plans of a convolution",
-                               (double)most * sizeof *plans->plan);
-    return DPT_OK;
+    return DPT_ALLOCATE(plans->plan, (size_t)most + 1, "the plans of a convolution", err);
 }
 
 /* Mode B of cuDNN 9.12 and later (9.24 still has it) reads through a null pointer for gradients of
@@ -400,6 +397,6 @@ void dpt_cuda_plans_release(struct dpt_cuda_plans *plans)
     for (int i = plans->n_made - 1; i >= 0; i--)
         plans->lib->cudnnBackendDestroyDescriptor(plans->made[i]);
     free(plans->made);
-    free(plans->plan);
+    dpt_free(plans->plan);
     *plans = (struct dpt_cuda_plans){0};
 }

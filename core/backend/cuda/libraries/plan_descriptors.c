@@ -9,12 +9,8 @@ enum dpt_status dpt_cuda_make(struct dpt_cuda_plans *plans, cudnnBackendDescript
 {
     const struct dpt_cuda_library *lib = plans->lib;
     enum dpt_status status = DPT_OK;
-    cudnnBackendDescriptor_t *grown =
-        dpt_grow(plans->made, &plans->made_room, (size_t)plans->n_made + 1, sizeof *plans->made);
 
-    if (grown == NULL)
-        return dpt_fail_memory(err, "cuDNN's descriptors", (double)sizeof *grown * plans->n_made);
-    plans->made = grown;
+    DPT_GROW(plans->made, &plans->made_room, (size_t)plans->n_made + 1, "cuDNN's descriptors", err);
     DPT_CUDNN_TRY(lib, cudnnBackendCreateDescriptor(type, made));
     plans->made[plans->n_made++] = *made;
 out:

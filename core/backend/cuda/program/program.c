@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/backend/cuda/program/program.h"
+#include "core/base/memory.h"
 
 enum { WORKSPACE_PART = 16, LEAST_WORKSPACE = 64 << 20 };
 enum { ROUNDED = 512 }; /* bytes to which the driver rounds up each allocation */
@@ -282,12 +283,10 @@ out:
     return status;
 }
 
-/* plain: no batch norm is folded. first: NULL, or whose memory it shares. */
-static enum dpt_status open_program(const struct dpt_program_spec *spec, bool plain,
-                                    struct dpt_cuda_program *first, void **program,
-                                    struct dpt_error *err)
+enum dpt_status dpt_cuda_program_open(const struct dpt_program_spec *spec,
+                                      struct dpt_cuda_program *first, void **program,
+                                      struct dpt_error *err)
 {
-    struct dpt_program_spec folding = *spec;
     struct dpt_cuda_program *p = calloc(1, sizeof *p);
     enum dpt_status status = DPT_OK;
 
@@ -299,13 +298,8 @@ static enum dpt_status open_program(const struct dpt_program_spec *spec, bool pl
     p->unsound = -1;
     p->spec = *spec;
     p->micro = dpt_cuda_rows(spec);
-    p->lists = calloc(1, sizeof *p->lists);
-    if (p->lists == NULL) {
-        status = dpt_fail_memory(err, "the model", sizeof *p->lists);
-        goto out;
-    }
-    folding.training = spec->training || plain;
-    DPT_TRY(dpt_cuda_fold_graph(&folding, &p->folded, err));
+    DPT_TRY(DPT_ALLOCATE(p->lists, 1, "the model", err));
+    DPT_TRY(dpt_cuda_fold_graph(spec, &p->folded, err));
     p->unfolded = spec->graph;
     p->spec.graph = &p->folded;
     DPT_TRY(dpt_cuda_memory_layout_make(&p->spec, p->micro, &p->lists->memory_layout, err));
@@ -331,25 +325,6 @@ out:
     return status;
 }
 
-enum dpt_status dpt_cuda_program_open(const struct dpt_program_spec *spec, void **program,
-                                      struct dpt_error *err)
-{
-    return open_program(spec, false, NULL, program, err);
-}
-
-enum dpt_status dpt_cuda_program_open_beside(struct dpt_cuda_program *first,
-                                             const struct dpt_program_spec *spec, void **program,
-                                             struct dpt_error *err)
-{
-    return open_program(spec, false, first, program, err);
-}
-
-enum dpt_status dpt_cuda_program_open_plain(const struct dpt_program_spec *spec, void **program,
-                                            struct dpt_error *err)
-{
-    return open_program(spec, true, NULL, program, err);
-}
-
 void dpt_cuda_program_close(void *program)
 {
     struct dpt_cuda_program *p = program;
@@ -368,7 +343,7 @@ void dpt_cuda_program_close(void *program)
     dpt_cuda_context_close(&p->ctx);
     pthread_mutex_destroy(&p->lock);
     free(p->folded.nodes);
-    free(p->lists);
+    dpt_free(p->lists);
     free(p);
 }
 

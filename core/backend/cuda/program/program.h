@@ -25,7 +25,7 @@
 #include "core/base/str.h"
 
 /* The lists of launches. */
-enum dpt_cuda_stage {
+enum dpt_cuda_list_kind {
     /* Converts `params` to the copies that layers read, after each change; by
      * dpt_cuda_enqueue_layouts. */
     DPT_CUDA_LAYOUTS,
@@ -36,7 +36,7 @@ enum dpt_cuda_stage {
     DPT_CUDA_BACKWARD_LIST, /* by dpt_cuda_enqueue_backward */
     DPT_CUDA_GRADIENT_LIST, /* by dpt_cuda_enqueue_gradient */
     DPT_CUDA_ANSWERS,       /* writes the outputs as floats in canonical order */
-    DPT_CUDA_STAGES
+    DPT_CUDA_LISTS
 };
 
 struct dpt_cuda_program {
@@ -79,17 +79,13 @@ extern const struct dpt_backend_steps dpt_cuda_steps;
  * Implements dpt_backend.open. Errors: BAD_JOB (a layer that the device cannot compute: names it;
  * libraries; device; memory: says how much each part needs, and the largest micro-batch that would
  * fit), RANK. On failure everything is released and *program is NULL.
+ *
+ * first: NULL, or another program for the same spec, which must stay open as long, and whose device
+ * and parameters this one uses. Only one of the two may run at a time.
  */
-enum dpt_status dpt_cuda_program_open(const struct dpt_program_spec *spec, void **program,
+enum dpt_status dpt_cuda_program_open(const struct dpt_program_spec *spec,
+                                      struct dpt_cuda_program *first, void **program,
                                       struct dpt_error *err);
-/* Opens a program on the device and with the parameters of another one for the same spec, which
- * must stay open as long. Only one of the two may run at a time. */
-enum dpt_status dpt_cuda_program_open_beside(struct dpt_cuda_program *first,
-                                             const struct dpt_program_spec *spec, void **program,
-                                             struct dpt_error *err);
-/* Opens a program in which each batch norm is computed by itself. */
-enum dpt_status dpt_cuda_program_open_plain(const struct dpt_program_spec *spec, void **program,
-                                            struct dpt_error *err);
 void dpt_cuda_program_close(void *program);
 /* Implements dpt_backend.measure: the memory that open would hold, from shapes alone, without a
  * device. The size of the workspace is estimated. */
@@ -97,12 +93,14 @@ enum dpt_status dpt_cuda_program_measure(const struct dpt_program_spec *spec,
                                          struct dpt_program_bytes *bytes, struct dpt_error *err);
 
 /* Enqueues a list for control->count samples. Labels and weights are as dpt_cuda_program_targets
- * said. Errors, as of all functions that enqueue: RANK, INTERNAL. */
-enum dpt_status dpt_cuda_run_list(struct dpt_cuda_program *p, enum dpt_cuda_stage stage,
-                                  bool training, struct dpt_error *err);
+ * said. add: of forward in training: the micro-batch's contribution to the state is added to the
+ * content of `gradient`, else written there. Errors, as of all functions that enqueue: RANK,
+ * INTERNAL. */
+enum dpt_status dpt_cuda_run_list(struct dpt_cuda_program *p, enum dpt_cuda_list_kind kind,
+                                  bool training, bool add, struct dpt_error *err);
 /* Enqueues those launches of a list that belong to nodes first ... last-1, without the sums of
  * synchronized norms, except for those of node `norm`. */
-enum dpt_status dpt_cuda_enqueue_range(struct dpt_cuda_program *p, enum dpt_cuda_stage stage,
+enum dpt_status dpt_cuda_enqueue_range(struct dpt_cuda_program *p, enum dpt_cuda_list_kind kind,
                                        int32_t first, int32_t last, int32_t norm, bool training,
                                        struct dpt_error *err);
 /* Where the samples of a micro-batch of whole steps lie in device memory: each [micro], or NULL. */
@@ -116,10 +114,6 @@ struct dpt_cuda_samples {
 /* Enqueues DPT_CUDA_FROM_STAGED or, if there is no input, DPT_CUDA_FROM_STORED. */
 enum dpt_status dpt_cuda_enqueue_samples(struct dpt_cuda_program *p,
                                          const struct dpt_cuda_samples *samples,
-                                         struct dpt_error *err);
-/* Enqueues forward of training. add: the micro-batch's contribution to the state is added to the
- * content of `gradient`, else written there. */
-enum dpt_status dpt_cuda_enqueue_forward(struct dpt_cuda_program *p, bool add,
                                          struct dpt_error *err);
 /*
  * Enqueues the loss of training. If one block can add up the gradient of the last layer's bias,
@@ -310,9 +304,9 @@ enum dpt_status dpt_cuda_memory_layout_make(const struct dpt_program_spec *spec,
                                             struct dpt_cuda_memory_layout *memory_layout,
                                             struct dpt_error *err);
 void dpt_cuda_memory_layout_release(struct dpt_cuda_memory_layout *memory_layout);
-/* Bytes of the regions from `first` to the one before `behind`. */
+/* Bytes of the regions from `first` to the one before `end`. */
 int64_t dpt_cuda_regions_sum(const struct dpt_cuda_memory_layout *memory_layout,
-                             enum dpt_cuda_region first, enum dpt_cuda_region behind);
+                             enum dpt_cuda_region first, enum dpt_cuda_region end);
 /* Whether backward may have two branches (program_branches.c): if whole steps may be taken. */
 static inline bool dpt_cuda_has_branches(const struct dpt_program_spec *spec)
 {
@@ -419,7 +413,7 @@ enum dpt_cuda_edge { DPT_CUDA_EDGE_IN, DPT_CUDA_EDGE_OUT, DPT_CUDA_EDGES };
 
 struct dpt_cuda_lists {
     struct dpt_cuda_memory_layout memory_layout;
-    struct dpt_cuda_list list[DPT_CUDA_STAGES];
+    struct dpt_cuda_list list[DPT_CUDA_LISTS];
     struct dpt_cuda_layout_run copied; /* parameters, to the copies */
     /* Gradients of weights, to the arena: those in the tensors' type; those in floats, if that
      * differs. */
@@ -507,22 +501,26 @@ static inline const struct dpt_cuda_state *dpt_cuda_state_of(const struct dpt_cu
 }
 
 /* Appends a copy of the entry to a list. Errors: RANK. */
-enum dpt_status dpt_cuda_add_entry(struct dpt_cuda_program *p, enum dpt_cuda_stage stage,
+enum dpt_status dpt_cuda_add_entry(struct dpt_cuda_program *p, enum dpt_cuda_list_kind kind,
                                    const struct dpt_cuda_entry *entry, struct dpt_error *err);
 /* The entry of a kernel launch in a node's pass. kernel: for the tensors' type. */
 struct dpt_cuda_entry dpt_cuda_kernel_entry(const struct dpt_cuda_program *p, int32_t node,
                                             enum dpt_span_pass pass, enum dpt_cuda_kernel kernel,
                                             const void *args);
-/* Appends such an entry to the list of the pass. Errors: RANK. */
+/* Appends such an entry to the list of the pass; the second one that of the kernel in the
+ * operation's row. Errors: RANK. */
 enum dpt_status dpt_cuda_add_kernel(struct dpt_cuda_program *p, int32_t node,
                                     enum dpt_span_pass pass, enum dpt_cuda_kernel kernel,
                                     const void *args, struct dpt_error *err);
-/* program_branches.c; open: when the lists are built. behind: the work that was just enqueued aside
+enum dpt_status dpt_cuda_add_op_kernel(struct dpt_cuda_program *p, int32_t node,
+                                       enum dpt_span_pass pass, const void *args,
+                                       struct dpt_error *err);
+/* program_branches.c; open: when the lists are built. after: the work that was just enqueued aside
  * reads the node's gradient; before: the node's backward is enqueued next. */
 enum dpt_status dpt_cuda_branches_open(struct dpt_cuda_program *p, struct dpt_error *err);
 CUstream dpt_cuda_stream(const struct dpt_cuda_program *p);
-enum dpt_status dpt_cuda_branches_behind(struct dpt_cuda_program *p, int32_t node,
-                                         struct dpt_error *err);
+enum dpt_status dpt_cuda_branches_after(struct dpt_cuda_program *p, int32_t node,
+                                        struct dpt_error *err);
 enum dpt_status dpt_cuda_branches_before(struct dpt_cuda_program *p, int32_t node,
                                          struct dpt_error *err);
 enum dpt_status dpt_cuda_lists_build(struct dpt_cuda_program *p, struct dpt_error *err);
@@ -533,8 +531,9 @@ void dpt_cuda_lists_release(struct dpt_cuda_program *p);
 void *dpt_cuda_value(const struct dpt_cuda_program *p, int32_t node);
 /* The address of an offset in `gradients`; NULL for NONE. */
 void *dpt_cuda_gradient(const struct dpt_cuda_program *p, int64_t place);
-/* Elements of a node's output, padding included. */
+/* Elements of a node's output, padding included; vectors of 16 bytes. */
 int64_t dpt_cuda_elements(const struct dpt_cuda_program *p, int32_t node);
+int64_t dpt_cuda_vectors(const struct dpt_cuda_program *p, int32_t node);
 /* The address of a parameter's copy. place: elements from the start of `copies`. */
 void *dpt_cuda_copy(const struct dpt_cuda_program *p, int64_t place);
 /* Enqueues one entry. Errors: RANK, INTERNAL. */
@@ -558,10 +557,8 @@ void dpt_cuda_count_layout(enum dpt_cuda_kernel kernel, const struct dpt_cuda_la
 struct dpt_cuda_op {
     /* Append the launches of node i's passes to the lists. Optional for operations without work
      * (DPT_CLASS_NOTHING). Errors: BAD_JOB, RANK. */
-    enum dpt_status (*forward)(struct dpt_cuda_program *p, const struct dpt_cuda_op *op, int32_t i,
-                               struct dpt_error *err);
-    enum dpt_status (*backward)(struct dpt_cuda_program *p, const struct dpt_cuda_op *op, int32_t i,
-                                struct dpt_error *err);
+    enum dpt_status (*forward)(struct dpt_cuda_program *p, int32_t i, struct dpt_error *err);
+    enum dpt_status (*backward)(struct dpt_cuda_program *p, int32_t i, struct dpt_error *err);
     /* For operations with parameters: reserves memory for their copies and gradients. */
     void (*place)(const struct dpt_program_spec *spec, struct dpt_cuda_memory_layout *memory_layout,
                   int64_t micro, int32_t i);
@@ -572,8 +569,9 @@ struct dpt_cuda_op {
                                      bool bias);
     /* Bytes that forward keeps for backward. Optional: none. */
     int64_t (*saved)(const struct dpt_cuda_node_layout *f, int64_t micro);
-    enum dpt_cuda_kernel kernel, back;    /* of a pool or an activation */
-    enum dpt_cuda_kernel relu, relu_back; /* with a ReLU before it, if takes_relu is set */
+    enum dpt_cuda_kernel kernel, back;    /* of the passes, if each is one kernel */
+    enum dpt_cuda_kernel relu, relu_back; /* with a ReLU, if the node also computes one */
+    enum dpt_cuda_kernel weights;         /* of the weights' gradient, if it is one kernel */
     bool takes_relu;                      /* can also compute a ReLU before it */
     bool fuses_relu;                      /* can also compute a ReLU after it */
     bool in_place;                        /* backward may overwrite dy with dx */

@@ -58,7 +58,7 @@ static void pinned_of(struct dpt_cuda_program *p, struct dpt_cuda_piece pieces[P
 }
 
 /* Allocates pinned memory at the first call, since whole steps on the device do not need it. */
-static enum dpt_status stage(struct dpt_cuda_program *p, struct dpt_error *err)
+static enum dpt_status hold_pinned(struct dpt_cuda_program *p, struct dpt_error *err)
 {
     struct dpt_cuda_piece pieces[PINNED], firsts[PINNED];
     enum dpt_status status = DPT_OK;
@@ -68,7 +68,7 @@ static enum dpt_status stage(struct dpt_cuda_program *p, struct dpt_error *err)
     pinned_of(p, pieces);
     if (p->first == p)
         return dpt_cuda_hold(&p->ctx, DPT_CUDA_ROWS(pieces), err);
-    DPT_TRY(stage(p->first, err));
+    DPT_TRY(hold_pinned(p->first, err));
     pinned_of(p->first, firsts);
     for (int i = 0; i < PINNED; i++)
         *pieces[i].at = *firsts[i].at;
@@ -76,14 +76,13 @@ out:
     return status;
 }
 
-/* Waits until no other thread uses the program, and makes the context the calling thread's. */
-enum dpt_status dpt_cuda_take_turn(struct dpt_cuda_program *p, struct dpt_error *err)
+enum dpt_status dpt_cuda_lock(struct dpt_cuda_program *p, struct dpt_error *err)
 {
     enum dpt_status status;
 
     pthread_mutex_lock(&p->first->lock);
     status = dpt_cuda_context_enter(&p->ctx, err);
-    return status == DPT_OK ? stage(p, err) : status;
+    return status == DPT_OK ? hold_pinned(p, err) : status;
 }
 
 enum dpt_status dpt_cuda_wait(struct dpt_cuda_program *p, struct dpt_error *err)
@@ -91,9 +90,7 @@ enum dpt_status dpt_cuda_wait(struct dpt_cuda_program *p, struct dpt_error *err)
     return dpt_cuda_await_stream(&p->ctx, p->ctx.compute, err);
 }
 
-/* Lets the next thread in. After a failure it waits first, so that no copy from or to the host's
- * memory is left. */
-void dpt_cuda_give_turn(struct dpt_cuda_program *p, enum dpt_status status)
+void dpt_cuda_unlock(struct dpt_cuda_program *p, enum dpt_status status)
 {
     struct dpt_error ignored;
 
@@ -110,8 +107,6 @@ void dpt_cuda_mark(struct dpt_cuda_program *p, int what)
 
 /* --- samples in, metric sums out -------------------------------------------------------------- */
 
-/* Copies a sub-batch to pinned memory and enqueues the copy from there to the device. Rows past the
- * last sample are set to zero. */
 enum dpt_status dpt_cuda_send_sub_batch(struct dpt_cuda_program *p, const struct dpt_batch *batch,
                                         int32_t sub_batch, struct dpt_error *err)
 {
@@ -138,20 +133,20 @@ enum dpt_status dpt_cuda_send_sub_batch(struct dpt_cuda_program *p, const struct
     l->first = (int32_t)first;
     l->control[sub_batch] =
         (struct dpt_cuda_control){.seed = batch->seed, .step = batch->step, .count = (int32_t)rows};
-    DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(dpt_cuda_ptr(p->control), &l->control[sub_batch],
-                                        sizeof *p->control, p->ctx.compute));
+    DPT_TRY(
+        dpt_cuda_to_device(&p->ctx, p->control, &l->control[sub_batch], sizeof *p->control, err));
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         const size_t bytes = rows * fields[i].bytes, skip = first * fields[i].bytes;
         const size_t rest = ((size_t)p->micro - rows) * fields[i].bytes;
-        const CUdeviceptr to = dpt_cuda_ptr(fields[i].to);
         char *pinned = (char *)fields[i].pinned + skip;
 
         if (fields[i].from == NULL || fields[i].to == NULL) /* not every stage reads samples */
             continue;
         memcpy(pinned, (const char *)fields[i].from + skip, bytes);
-        DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(to, pinned, bytes, p->ctx.compute));
+        DPT_TRY(dpt_cuda_to_device(&p->ctx, fields[i].to, pinned, bytes, err));
         if (fields[i].clear && rest > 0)
-            DPT_CUDA_TRY(lib, cuMemsetD8Async(to + bytes, 0, rest, p->ctx.compute));
+            DPT_CUDA_TRY(
+                lib, cuMemsetD8Async(dpt_cuda_ptr(fields[i].to) + bytes, 0, rest, p->ctx.compute));
     }
     dpt_cuda_program_targets(p, batch->targets != NULL, batch->weights != NULL);
     DPT_CUDA_TRY(lib, cuMemsetD8Async(dpt_cuda_ptr(p->metric_sums), 0, sizeof *p->metric_sums,
@@ -159,7 +154,7 @@ enum dpt_status dpt_cuda_send_sub_batch(struct dpt_cuda_program *p, const struct
     if (l->spans != NULL)
         DPT_TRY(dpt_cuda_wait(p, err));
     dpt_cuda_mark(p, DPT_SPAN_DATA);
-    DPT_TRY(dpt_cuda_run_list(p, DPT_CUDA_FROM_STAGED, true, err));
+    DPT_TRY(dpt_cuda_run_list(p, DPT_CUDA_FROM_STAGED, true, false, err));
 out:
     return status;
 }
@@ -170,9 +165,8 @@ enum dpt_status dpt_cuda_fetch_metric_sums(struct dpt_cuda_program *p, int32_t s
     const struct dpt_cuda_library *lib = &p->ctx.lib;
     enum dpt_status status = DPT_OK;
 
-    DPT_CUDA_TRY(lib,
-                 cuMemcpyDtoHAsync(&p->lists->metric_sums[sub_batch], dpt_cuda_ptr(p->metric_sums),
-                                   sizeof *p->metric_sums, p->ctx.compute));
+    DPT_TRY(dpt_cuda_to_host(&p->ctx, &p->lists->metric_sums[sub_batch], p->metric_sums,
+                             sizeof *p->metric_sums, err));
     /* Steps on the device are started without being waited for (steps.h). */
     DPT_CUDA_TRY(lib, cuMemsetD8Async(dpt_cuda_ptr(p->metric_sums), 0, sizeof *p->metric_sums,
                                       p->ctx.compute));

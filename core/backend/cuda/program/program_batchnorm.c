@@ -93,7 +93,7 @@ static struct dpt_cuda_batchnorm_args training_args(const struct dpt_cuda_progra
 
 /* node: whose pass it is. */
 static enum dpt_status add(struct dpt_cuda_program *p, int32_t node, int32_t norm,
-                           enum dpt_cuda_stage stage, enum dpt_cuda_when when,
+                           enum dpt_cuda_list_kind kind, enum dpt_cuda_when when,
                            enum dpt_span_pass pass, enum dpt_cuda_kernel kernel,
                            const struct dpt_cuda_batchnorm_args *args, struct dpt_error *err)
 {
@@ -105,7 +105,7 @@ static enum dpt_status add(struct dpt_cuda_program *p, int32_t node, int32_t nor
                      ? norm
                      : 0;
     entry.add = offsetof(struct dpt_cuda_batchnorm_args, add);
-    return dpt_cuda_add_entry(p, stage, &entry, err);
+    return dpt_cuda_add_entry(p, kind, &entry, err);
 }
 
 /* Writes y by the running statistics in evaluation, by the micro-batch's in training. with: NULL:
@@ -134,9 +134,9 @@ out:
     return status;
 }
 
-static enum dpt_status forward(struct dpt_cuda_program *p, const struct dpt_cuda_op *op, int32_t i,
-                               struct dpt_error *err)
+static enum dpt_status forward(struct dpt_cuda_program *p, int32_t i, struct dpt_error *err)
 {
+    const struct dpt_cuda_op *op = dpt_cuda_op_of(p, i);
     struct dpt_cuda_batchnorm_args args;
     enum dpt_status status = DPT_OK;
 
@@ -152,11 +152,8 @@ out:
     return status;
 }
 
-/* Appends the sums of a norm's backward. node: it, or the sum that computes it, which may have a
- * ReLU: the sum of what several readers passed back, after that ReLU's backward, is written to
- * dz. */
-static enum dpt_status add_weights(struct dpt_cuda_program *p, int32_t node, int32_t norm,
-                                   struct dpt_error *err)
+enum dpt_status dpt_cuda_norm_weights(struct dpt_cuda_program *p, int32_t node, int32_t norm,
+                                      struct dpt_error *err)
 {
     static const enum dpt_cuda_kernel kernels[2][2] = {
         {DPT_CUDA_K_batchnorm_weights_f32, DPT_CUDA_K_batchnorm_through_weights_f32},
@@ -178,15 +175,15 @@ static enum dpt_status add_weights(struct dpt_cuda_program *p, int32_t node, int
                &args, err);
 }
 
-static enum dpt_status backward(struct dpt_cuda_program *p, const struct dpt_cuda_op *op, int32_t i,
-                                struct dpt_error *err)
+static enum dpt_status backward(struct dpt_cuda_program *p, int32_t i, struct dpt_error *err)
 {
+    const struct dpt_cuda_op *op = dpt_cuda_op_of(p, i);
     const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i);
     struct dpt_cuda_batchnorm_args args = training_args(p, i);
     enum dpt_status status = DPT_OK;
 
     if (!dpt_cuda_is_joined(&p->lists->memory_layout, i))
-        DPT_TRY(add_weights(p, i, i, err));
+        DPT_TRY(dpt_cuda_norm_weights(p, i, i, err));
     args.dy = dpt_cuda_gradient(p, f->dz);
     args.y = dpt_cuda_gradient(p, f->dx[0]);
     if (f->dx[0] != DPT_CUDA_NONE) /* a sum has already passed the ReLU */
@@ -238,12 +235,6 @@ enum dpt_status dpt_cuda_joined_forward(struct dpt_cuda_program *p, int32_t i,
     return normalise(p, i, f->joined,
                      f->relu ? DPT_CUDA_K_batchnorm_add_relu_f32 : DPT_CUDA_K_batchnorm_add_f32,
                      dpt_cuda_value(p, inputs[inputs[0] == f->joined]), err);
-}
-
-enum dpt_status dpt_cuda_joined_backward(struct dpt_cuda_program *p, int32_t i,
-                                         struct dpt_error *err)
-{
-    return add_weights(p, i, dpt_cuda_node_layout_of(p, i)->joined, err);
 }
 
 enum dpt_status dpt_cuda_norm_alone(struct dpt_cuda_program *p, int32_t norm, struct dpt_error *err)

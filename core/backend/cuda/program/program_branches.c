@@ -10,21 +10,17 @@
  * (dpt_cuda_branches_before); outputs of layers are not written in backward. While a profile is
  * recorded, and if the host drives, there is one stream.
  */
-#include <stdlib.h>
-
 #include "core/backend/cuda/program/program.h"
+#include "core/base/memory.h"
 
 enum dpt_status dpt_cuda_branches_open(struct dpt_cuda_program *p, struct dpt_error *err)
 {
     struct dpt_cuda_branches *b = &p->lists->branches;
-    const size_t nodes = (size_t)p->spec.graph->n_nodes;
     enum dpt_status status = DPT_OK;
 
     if (!dpt_cuda_has_branches(&p->spec) || b->readers != NULL)
         return DPT_OK;
-    b->readers = calloc(nodes, sizeof *b->readers);
-    if (b->readers == NULL)
-        return dpt_fail_memory(err, "the model", (double)nodes * sizeof *b->readers);
+    DPT_TRY(DPT_ALLOCATE(b->readers, (size_t)p->spec.graph->n_nodes, "the model", err));
     DPT_TRY(dpt_cuda_event(&p->ctx, CU_EVENT_DISABLE_TIMING, &b->forked, err));
     DPT_TRY(dpt_cuda_event(&p->ctx, CU_EVENT_DISABLE_TIMING, &b->joined, err));
 out:
@@ -113,8 +109,8 @@ out:
     return status;
 }
 
-enum dpt_status dpt_cuda_branches_behind(struct dpt_cuda_program *p, int32_t node,
-                                         struct dpt_error *err)
+enum dpt_status dpt_cuda_branches_after(struct dpt_cuda_program *p, int32_t node,
+                                        struct dpt_error *err)
 {
     struct dpt_cuda_branches *b = &p->lists->branches;
     const int64_t place = dpt_cuda_node_layout_of(p, node)->dz;

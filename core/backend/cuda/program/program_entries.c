@@ -41,18 +41,16 @@ void dpt_cuda_count_layout(enum dpt_cuda_kernel kernel, const struct dpt_cuda_la
 
 /* --- entries ---------------------------------------------------------------------------------- */
 
-enum dpt_status dpt_cuda_add_entry(struct dpt_cuda_program *p, enum dpt_cuda_stage stage,
+enum dpt_status dpt_cuda_add_entry(struct dpt_cuda_program *p, enum dpt_cuda_list_kind kind,
                                    const struct dpt_cuda_entry *entry, struct dpt_error *err)
 {
-    struct dpt_cuda_list *list = &p->lists->list[stage];
-    struct dpt_cuda_entry *more =
-        dpt_grow(list->entry, &list->room, (size_t)list->n + 1, sizeof *more);
+    struct dpt_cuda_list *list = &p->lists->list[kind];
+    enum dpt_status status = DPT_OK;
 
-    if (more == NULL)
-        return dpt_fail_memory(err, "the list of launches", (double)list->n * sizeof *more);
-    list->entry = more;
+    DPT_GROW(list->entry, &list->room, (size_t)list->n + 1, "the list of launches", err);
     list->entry[list->n++] = *entry;
-    return DPT_OK;
+out:
+    return status;
 }
 
 struct dpt_cuda_entry dpt_cuda_kernel_entry(const struct dpt_cuda_program *p, int32_t node,
@@ -78,6 +76,19 @@ enum dpt_status dpt_cuda_add_kernel(struct dpt_cuda_program *p, int32_t node,
         p, pass == DPT_PASS_FORWARD ? DPT_CUDA_FORWARD_LIST : DPT_CUDA_BACKWARD_LIST, &entry, err);
 }
 
+enum dpt_status dpt_cuda_add_op_kernel(struct dpt_cuda_program *p, int32_t node,
+                                       enum dpt_span_pass pass, const void *args,
+                                       struct dpt_error *err)
+{
+    const struct dpt_cuda_op *op = dpt_cuda_op_of(p, node);
+    const bool relu = dpt_cuda_node_layout_of(p, node)->relu;
+
+    return dpt_cuda_add_kernel(p, node, pass,
+                               pass == DPT_PASS_FORWARD ? (relu ? op->relu : op->kernel)
+                                                        : (relu ? op->relu_back : op->back),
+                               args, err);
+}
+
 /* --- where things are ------------------------------------------------------------------------- */
 
 void *dpt_cuda_value(const struct dpt_cuda_program *p, int32_t i)
@@ -93,6 +104,11 @@ void *dpt_cuda_gradient(const struct dpt_cuda_program *p, int64_t place)
 int64_t dpt_cuda_elements(const struct dpt_cuda_program *p, int32_t i)
 {
     return dpt_cuda_form_elements(dpt_cuda_node_layout_of(p, i), p->micro);
+}
+
+int64_t dpt_cuda_vectors(const struct dpt_cuda_program *p, int32_t i)
+{
+    return dpt_cuda_elements(p, i) / p->lists->memory_layout.lanes;
 }
 
 void *dpt_cuda_copy(const struct dpt_cuda_program *p, int64_t place)

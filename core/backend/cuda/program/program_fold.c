@@ -20,7 +20,7 @@ enum dpt_status dpt_cuda_fold_graph(const struct dpt_program_spec *spec, struct 
     if (folded->nodes == NULL)
         return dpt_fail_memory(err, "the model", (double)bytes);
     memcpy(folded->nodes, graph->nodes, bytes);
-    for (int32_t i = 1; i < graph->n_nodes && !spec->training; i++) {
+    for (int32_t i = 1; i < graph->n_nodes && !spec->training && !spec->plain; i++) {
         const int32_t into = dpt_fold_target(graph, i);
 
         if (into >= 0)

@@ -170,16 +170,13 @@ enum dpt_status dpt_cuda_place_gradients(const struct dpt_program_spec *spec, in
 {
     const size_t nodes = (size_t)spec->graph->n_nodes, most = nodes * (2 + DPT_MAX_INPUTS);
     const int32_t last = memory_layout->node[memory_layout->last].tensor;
-    struct placing g = {.buffer = dpt_alloc_array(most, sizeof *g.buffer),
-                        .in = dpt_alloc_array(nodes, sizeof *g.in),
-                        .read = DPT_CUDA_NONE};
-    int64_t *at = dpt_alloc_array(most, sizeof *at);
+    struct placing g = {.read = DPT_CUDA_NONE};
     enum dpt_status status = DPT_OK;
+    int64_t *at = NULL;
 
-    if (g.buffer == NULL || g.in == NULL || at == NULL) {
-        status = dpt_fail_memory(err, "the model", (double)(most * sizeof *g.buffer));
-        goto out;
-    }
+    DPT_TRY(DPT_ALLOCATE(g.buffer, most, "the model", err));
+    DPT_TRY(DPT_ALLOCATE(g.in, nodes, "the model", err));
+    DPT_TRY(DPT_ALLOCATE(at, most, "the model", err));
     for (size_t i = 0; i < nodes; i++)
         g.in[i] = DPT_CUDA_NONE;
     if (memory_layout->node[last].wants_dy)

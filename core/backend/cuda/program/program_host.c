@@ -39,7 +39,6 @@ static enum dpt_status train_alone(struct dpt_cuda_program *p, const struct dpt_
                                    float *gradient, bool add, struct dpt_metric_sums *metric_sums,
                                    struct dpt_error *err)
 {
-    const struct dpt_cuda_library *lib = &p->ctx.lib;
     const int32_t sub_batches = (batch->count + p->micro - 1) / p->micro;
     const size_t floats = (size_t)p->spec.graph->arena, bytes = floats * sizeof *gradient;
     enum dpt_status status = DPT_OK;
@@ -47,7 +46,7 @@ static enum dpt_status train_alone(struct dpt_cuda_program *p, const struct dpt_
 
     for (int32_t sub_batch = 0; sub_batch < sub_batches; sub_batch++) {
         DPT_TRY(dpt_cuda_send_sub_batch(p, batch, sub_batch, err));
-        DPT_TRY(dpt_cuda_enqueue_forward(p, false, err));
+        DPT_TRY(dpt_cuda_run_list(p, DPT_CUDA_FORWARD_LIST, true, false, err));
         DPT_TRY(dpt_cuda_enqueue_loss(p, false, NULL, err));
         DPT_TRY(dpt_cuda_enqueue_backward(p, false, NULL, NULL, err));
         DPT_TRY(dpt_cuda_enqueue_gradient(p, 0, p->spec.graph->n_nodes, false, err));
@@ -57,8 +56,7 @@ static enum dpt_status train_alone(struct dpt_cuda_program *p, const struct dpt_
                                       err));
     }
     if (bytes > 0 && !batch->more)
-        DPT_CUDA_TRY(lib,
-                     cuMemcpyDtoHAsync(p->lists->arena, dpt_cuda_ptr(sum), bytes, p->ctx.compute));
+        DPT_TRY(dpt_cuda_to_host(&p->ctx, p->lists->arena, sum, bytes, err));
     DPT_TRY(dpt_cuda_wait(p, err));
     if (!batch->more)
         hand_over(p, gradient, add);
@@ -80,10 +78,10 @@ static enum dpt_status train(void *opened, int worker, const struct dpt_batch *b
 
     (void)params; /* the device has them since the last refresh */
     if (p->spec.team == NULL || worker == 0) {
-        status = dpt_cuda_take_turn(p, err);
+        status = dpt_cuda_lock(p, err);
         if (status == DPT_OK)
             status = train_alone(p, batch, gradient, add, metric_sums, err);
-        dpt_cuda_give_turn(p, status);
+        dpt_cuda_unlock(p, status);
     }
     if (p->spec.team != NULL)
         dpt_pool_barrier(p->spec.team);
@@ -94,26 +92,21 @@ static enum dpt_status infer_alone(struct dpt_cuda_program *p, const struct dpt_
                                    int32_t sub_batch, float *outputs,
                                    struct dpt_metric_sums *metric_sums, struct dpt_error *err)
 {
-    const struct dpt_cuda_library *lib = &p->ctx.lib;
     const int64_t out = p->lists->memory_layout.outputs, first = (int64_t)sub_batch * p->micro;
     const int64_t left = batch->count - first, rows = left < p->micro ? left : p->micro;
-    const size_t bytes = (size_t)(rows * out) * sizeof *outputs;
     enum dpt_status status = DPT_OK;
 
     DPT_TRY(dpt_cuda_send_sub_batch(p, batch, sub_batch, err));
-    DPT_TRY(dpt_cuda_run_list(p, DPT_CUDA_FORWARD_LIST, false, err));
+    DPT_TRY(dpt_cuda_run_list(p, DPT_CUDA_FORWARD_LIST, false, false, err));
     if (metric_sums != NULL) {
-        DPT_TRY(dpt_cuda_run_list(p, DPT_CUDA_LOSS_LIST, false, err));
+        DPT_TRY(dpt_cuda_run_list(p, DPT_CUDA_LOSS_LIST, false, false, err));
         DPT_TRY(dpt_cuda_fetch_metric_sums(p, sub_batch, err));
     }
-    if (outputs != NULL) {
-        DPT_TRY(dpt_cuda_run_list(p, DPT_CUDA_ANSWERS, false, err));
-        DPT_CUDA_TRY(lib, cuMemcpyDtoHAsync(p->lists->answers, dpt_cuda_ptr(p->lists->rows), bytes,
-                                            p->ctx.compute));
-    }
+    if (outputs != NULL)
+        DPT_TRY(dpt_cuda_fetch_outputs(p, rows, err));
     DPT_TRY(dpt_cuda_wait(p, err));
     if (outputs != NULL)
-        memcpy(outputs + first * out, p->lists->answers, bytes);
+        memcpy(outputs + first * out, p->lists->answers, (size_t)(rows * out) * sizeof *outputs);
     if (metric_sums != NULL)
         dpt_cuda_add_metric_sums(metric_sums, &p->lists->metric_sums[sub_batch]);
 out:
@@ -126,13 +119,13 @@ static enum dpt_status infer(void *opened, int worker, const struct dpt_batch *b
                              struct dpt_metric_sums *metric_sums, struct dpt_error *err)
 {
     struct dpt_cuda_program *p = opened;
-    enum dpt_status status = dpt_cuda_take_turn(p, err);
+    enum dpt_status status = dpt_cuda_lock(p, err);
 
     (void)worker, (void)params;
     for (int32_t sub_batch = 0; status == DPT_OK && sub_batch * p->micro < batch->count;
          sub_batch++)
         status = infer_alone(p, batch, sub_batch, outputs, metric_sums, err);
-    dpt_cuda_give_turn(p, status);
+    dpt_cuda_unlock(p, status);
     return status;
 }
 
@@ -151,12 +144,10 @@ static enum dpt_status look_at_params(struct dpt_cuda_program *p, int which, siz
     l->positions[which] = INT64_MAX;
     if (begin >= end)
         return DPT_OK;
-    DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(dpt_cuda_ptr(l->found + which), l->positions + which, bytes,
-                                        p->ctx.compute));
+    DPT_TRY(dpt_cuda_to_device(&p->ctx, l->found + which, l->positions + which, bytes, err));
     DPT_TRY(
         dpt_cuda_launch(lib, &p->ctx.module, p->ctx.compute, DPT_CUDA_K_nonfinite_f32, &args, err));
-    DPT_CUDA_TRY(lib, cuMemcpyDtoHAsync(l->positions + which, dpt_cuda_ptr(l->found + which), bytes,
-                                        p->ctx.compute));
+    DPT_TRY(dpt_cuda_to_host(&p->ctx, l->positions + which, l->found + which, bytes, err));
 out:
     return status;
 }
@@ -165,7 +156,6 @@ out:
 static enum dpt_status upload(struct dpt_cuda_program *p, const float *params, int32_t first,
                               int32_t last, struct dpt_error *err)
 {
-    const struct dpt_cuda_library *lib = &p->ctx.lib;
     const struct dpt_graph *graph = p->spec.graph;
     /* The learned tensors, and the state. */
     const size_t begin[] = {dpt_graph_from(graph, first, false),
@@ -180,9 +170,8 @@ static enum dpt_status upload(struct dpt_cuda_program *p, const float *params, i
     dpt_cuda_fold_params(p, params, p->lists->arena);
     for (int k = 0; k < 2; k++)
         if (begin[k] < end[k])
-            DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(
-                                  dpt_cuda_ptr(p->params + begin[k]), p->lists->arena + begin[k],
-                                  (end[k] - begin[k]) * sizeof *params, p->ctx.compute));
+            DPT_TRY(dpt_cuda_to_device(&p->ctx, p->params + begin[k], p->lists->arena + begin[k],
+                                       (end[k] - begin[k]) * sizeof *params, err));
     for (int k = 0; k < 2; k++)
         DPT_TRY(look_at_params(p, k, begin[k], end[k], err));
     DPT_TRY(dpt_cuda_enqueue_layouts(p, first, last, err));
@@ -199,18 +188,18 @@ out:
     return status;
 }
 
-static enum dpt_status renew(void *opened, int worker, const float *params, int32_t first,
-                             int32_t last, struct dpt_error *err)
+static enum dpt_status refresh_nodes(void *opened, int worker, const float *params, int32_t first,
+                                     int32_t last, struct dpt_error *err)
 {
     struct dpt_cuda_program *p = opened;
     enum dpt_status status;
 
     if (worker != 0)
         return DPT_OK;
-    status = dpt_cuda_take_turn(p, err);
+    status = dpt_cuda_lock(p, err);
     if (status == DPT_OK)
         status = upload(p, params, first, last, err);
-    dpt_cuda_give_turn(p, status);
+    dpt_cuda_unlock(p, status);
     return status;
 }
 
@@ -218,57 +207,31 @@ static enum dpt_status refresh(void *opened, int worker, const float *params, st
 {
     const struct dpt_cuda_program *p = opened;
 
-    return renew(opened, worker, params, 0, p->spec.graph->n_nodes, err);
+    return refresh_nodes(opened, worker, params, 0, p->spec.graph->n_nodes, err);
 }
 
 /* --- the rest --------------------------------------------------------------------------------- */
 
 static enum dpt_status find_nonfinite(void *opened, int worker, const struct dpt_batch *batch,
-                                      const float *params, int32_t *node, int32_t *position,
-                                      struct dpt_error *err);
-
-/* To find out whether a layer or the batch norm in its weights is to blame, each is computed by
- * itself. */
-static enum dpt_status find_in_plain(const struct dpt_cuda_program *p,
-                                     const struct dpt_batch *batch, const float *params,
-                                     int32_t *node, int32_t *position, struct dpt_error *err)
-{
-    struct dpt_program_spec spec = p->spec;
-    enum dpt_status status = DPT_OK;
-    void *plain = NULL;
-
-    spec.graph = p->unfolded;
-    spec.threads = 1;
-    spec.team = NULL;
-    DPT_TRY(dpt_cuda_program_open_plain(&spec, &plain, err));
-    DPT_TRY(refresh(plain, 0, params, err));
-    DPT_TRY(find_nonfinite(plain, 0, batch, params, node, position, err));
-out:
-    dpt_cuda_program_close(plain);
-    return status;
-}
-
-static enum dpt_status find_nonfinite(void *opened, int worker, const struct dpt_batch *batch,
-                                      const float *params, int32_t *node, int32_t *position,
+                                      const float *params, struct dpt_nonfinite *bad,
                                       struct dpt_error *err)
 {
     struct dpt_cuda_program *p = opened;
-    struct dpt_nonfinite bad = {-1, -1};
+    struct dpt_program_spec unfolded = p->spec;
     enum dpt_status status;
 
-    *node = -1;
+    *bad = (struct dpt_nonfinite){-1, -1};
+    unfolded.graph = p->unfolded;
     if (dpt_cuda_folds(p))
-        return find_in_plain(p, batch, params, node, position, err);
+        return dpt_backend_find_plain(&dpt_backend_cuda, &unfolded, batch, params, bad, err);
     status = infer(opened, worker, batch, params, NULL, NULL, err);
     if (status != DPT_OK)
         return status;
-    status = dpt_cuda_take_turn(p, err);
+    status = dpt_cuda_lock(p, err);
     if (status == DPT_OK)
         status = dpt_cuda_find_nonfinite(p, batch->count - p->lists->first, 0,
-                                         p->spec.graph->n_nodes, &bad, err);
-    *node = bad.node;
-    *position = bad.position;
-    dpt_cuda_give_turn(p, status);
+                                         p->spec.graph->n_nodes, bad, err);
+    dpt_cuda_unlock(p, status);
     return status;
 }
 
@@ -287,11 +250,11 @@ static enum dpt_status launches(void *opened, struct dpt_launch_cost *costs, int
                                 struct dpt_error *err)
 {
     struct dpt_cuda_program *p = opened;
-    enum dpt_status status = dpt_cuda_take_turn(p, err);
+    enum dpt_status status = dpt_cuda_lock(p, err);
 
     if (status == DPT_OK)
         status = dpt_cuda_program_costs(p, costs, most, n, err);
-    dpt_cuda_give_turn(p, status);
+    dpt_cuda_unlock(p, status);
     return status;
 }
 
@@ -314,11 +277,11 @@ static int32_t runs_in(const void *opened, int32_t node, bool backward)
 static enum dpt_status scale(void *opened, float loss_scale, struct dpt_error *err)
 {
     struct dpt_cuda_program *p = opened;
-    enum dpt_status status = dpt_cuda_take_turn(p, err);
+    enum dpt_status status = dpt_cuda_lock(p, err);
 
     if (status == DPT_OK)
         status = dpt_cuda_set_loss_scale(p, loss_scale, err);
-    dpt_cuda_give_turn(p, status);
+    dpt_cuda_unlock(p, status);
     for (int i = 0; i < p->n_others && status == DPT_OK; i++)
         status = scale(p->others[i], loss_scale, err);
     return status;
@@ -378,7 +341,7 @@ const struct dpt_backend dpt_backend_cuda = {
     .bytes = bytes,
     .measure = dpt_cuda_programs_measure,
     .refresh = refresh,
-    .renew = renew,
+    .refresh_nodes = refresh_nodes,
     .train = train,
     .forward = dpt_cuda_pass_forward,
     .loss = dpt_cuda_pass_loss,

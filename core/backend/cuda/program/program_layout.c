@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "core/backend/cuda/program/program_norms.h"
+#include "core/base/memory.h"
 
 enum { ALIGN = DPT_CUDA_ALIGN };
 
@@ -300,10 +301,7 @@ enum dpt_status dpt_cuda_memory_layout_make(const struct dpt_program_spec *spec,
 
     *memory_layout =
         (struct dpt_cuda_memory_layout){.element = wide ? 4 : 2, .lanes = wide ? 4 : 8};
-    memory_layout->node = calloc((size_t)spec->graph->n_nodes, sizeof *memory_layout->node);
-    if (memory_layout->node == NULL)
-        return dpt_fail_memory(err, "the model",
-                               (double)spec->graph->n_nodes * sizeof *memory_layout->node);
+    DPT_TRY(DPT_ALLOCATE(memory_layout->node, (size_t)spec->graph->n_nodes, "the model", err));
     find_live(spec->graph, memory_layout);
     join_relus(spec->graph, memory_layout);
     dpt_cuda_join_norms(spec, memory_layout);
@@ -331,16 +329,16 @@ out:
 
 void dpt_cuda_memory_layout_release(struct dpt_cuda_memory_layout *memory_layout)
 {
-    free(memory_layout->node);
+    dpt_free(memory_layout->node);
     memory_layout->node = NULL;
 }
 
 int64_t dpt_cuda_regions_sum(const struct dpt_cuda_memory_layout *memory_layout,
-                             enum dpt_cuda_region first, enum dpt_cuda_region behind)
+                             enum dpt_cuda_region first, enum dpt_cuda_region end)
 {
     int64_t sum = 0;
 
-    for (int i = (int)first; i < (int)behind; i++)
+    for (int i = (int)first; i < (int)end; i++)
         sum += round_up(memory_layout->bytes[i], ALIGN);
     return sum;
 }

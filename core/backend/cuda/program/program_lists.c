@@ -48,7 +48,7 @@ static enum dpt_status add_loss(struct dpt_cuda_program *p, bool training, struc
 }
 
 /* Appends the launch of a layout kernel. kernel: for the program's type of tensor. */
-static enum dpt_status add_layout(struct dpt_cuda_program *p, enum dpt_cuda_stage stage,
+static enum dpt_status add_layout(struct dpt_cuda_program *p, enum dpt_cuda_list_kind kind,
                                   enum dpt_cuda_when when, int span, enum dpt_cuda_kernel kernel,
                                   const struct dpt_cuda_layout_args *args, struct dpt_error *err)
 {
@@ -59,7 +59,7 @@ static enum dpt_status add_layout(struct dpt_cuda_program *p, enum dpt_cuda_stag
                                          .kernel = dpt_cuda_typed(p, kernel),
                                          .args.layout = *args};
 
-    return dpt_cuda_add_entry(p, stage, &entry, err);
+    return dpt_cuda_add_entry(p, kind, &entry, err);
 }
 
 /* The arguments of a kernel, named for floats, that converts one layout. */
@@ -237,17 +237,15 @@ static enum dpt_status make_layouts(struct dpt_cuda_program *p, struct dpt_error
     enum dpt_status status = DPT_OK;
     int n = 0;
 
-    l->layout_node = calloc((size_t)most, sizeof *l->layout_node);
-    if (l->layout_node == NULL)
-        return dpt_fail_memory(err, "the layouts", (double)bytes);
+    DPT_TRY(DPT_ALLOCATE(l->layout_node, (size_t)most, "the layouts", err));
     if (l->layouts == NULL) /* unchanged if lists are built again */
         DPT_TRY(dpt_cuda_hold(&p->ctx, DPT_CUDA_ROWS(pieces), err));
     DPT_TRY(add_copies(p, &n, err));
     DPT_TRY(add_backs(p, &n, err));
     l->rows_layout = n;
     l->layouts[n++] = rows_layout(p, l->memory_layout.last);
-    DPT_CUDA_TRY(&p->ctx.lib, cuMemcpyHtoDAsync(dpt_cuda_ptr(l->device_layouts), l->layouts,
-                                                (size_t)n * sizeof *l->layouts, p->ctx.compute));
+    DPT_TRY(dpt_cuda_to_device(&p->ctx, l->device_layouts, l->layouts,
+                               (size_t)n * sizeof *l->layouts, err));
 out:
     return status;
 }
@@ -361,7 +359,7 @@ static enum dpt_status add_backward(struct dpt_cuda_program *p, int32_t i, struc
 
     if (!f->wants_dy || !is_listed(p, i))
         return DPT_OK;
-    DPT_TRY(op->backward(p, op, i, err));
+    DPT_TRY(op->backward(p, i, err));
     DPT_TRY(add_frozen(p, i, err));
     for (int32_t k = 0; k < node->n_inputs && !op->passes_dy; k++) {
         if (f->sum[k] != DPT_CUDA_NONE)
@@ -379,21 +377,21 @@ static void release_math(struct dpt_cuda_lists *l, struct dpt_cuda_math *m)
         at = &(*at)->next;
     *at = m->next;
     dpt_cuda_math_release(m);
-    free(m);
+    dpt_free(m);
 }
 
 /* Keeps the text of all plans, and only the launches of the stage's own nodes. */
 static enum dpt_status drop_others(struct dpt_cuda_program *p, struct dpt_error *err)
 {
-    static const enum dpt_cuda_stage stages[] = {DPT_CUDA_FORWARD_LIST, DPT_CUDA_BACKWARD_LIST,
-                                                 DPT_CUDA_LOSS_LIST, DPT_CUDA_ANSWERS};
+    static const enum dpt_cuda_list_kind kinds[] = {DPT_CUDA_FORWARD_LIST, DPT_CUDA_BACKWARD_LIST,
+                                                    DPT_CUDA_LOSS_LIST, DPT_CUDA_ANSWERS};
     struct dpt_cuda_lists *l = p->lists;
 
     dpt_cuda_program_plans(p, &l->plans);
     if (l->plans.failed)
         return dpt_fail_memory(err, "a text", (double)l->plans.length);
-    for (size_t k = 0; k < sizeof stages / sizeof *stages; k++) {
-        struct dpt_cuda_list *list = &l->list[stages[k]];
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        struct dpt_cuda_list *list = &l->list[kinds[k]];
         int kept = 0;
 
         for (int n = 0; n < list->n; n++) {
@@ -438,7 +436,7 @@ enum dpt_status dpt_cuda_lists_build(struct dpt_cuda_program *p, struct dpt_erro
         DPT_TRY(add_inputs(p, err));
     for (int32_t i = 1; i < graph->n_nodes; i++) {
         if (is_listed(p, i))
-            DPT_TRY(dpt_cuda_op_of(p, i)->forward(p, dpt_cuda_op_of(p, i), i, err));
+            DPT_TRY(dpt_cuda_op_of(p, i)->forward(p, i, err));
     }
     DPT_TRY(add_losses(p, err));
     if (p->spec.training)
@@ -460,11 +458,11 @@ void dpt_cuda_lists_clear(struct dpt_cuda_program *p)
     while (l->maths != NULL)
         release_math(l, l->maths);
     dpt_str_release(&l->plans);
-    for (int k = 0; k < DPT_CUDA_STAGES; k++) {
+    for (int k = 0; k < DPT_CUDA_LISTS; k++) {
         free(l->list[k].entry);
         l->list[k] = (struct dpt_cuda_list){0};
     }
-    free(l->layout_node);
+    dpt_free(l->layout_node);
     l->layout_node = NULL;
 }
 
@@ -474,6 +472,6 @@ void dpt_cuda_lists_release(struct dpt_cuda_program *p)
 
     dpt_cuda_lists_clear(p);
     free(l->records);
-    free(l->branches.readers);
+    dpt_free(l->branches.readers);
     dpt_cuda_memory_layout_release(&l->memory_layout);
 }

@@ -19,11 +19,14 @@ static inline bool dpt_cuda_is_joined(const struct dpt_cuda_memory_layout *m, in
  * them. */
 void dpt_cuda_join_norms(const struct dpt_program_spec *spec,
                          struct dpt_cuda_memory_layout *memory_layout);
-/* Append the passes of sum i together with its norm's. Errors: RANK. */
+/* Appends the forward pass of sum i together with its norm's. Errors: RANK. */
 enum dpt_status dpt_cuda_joined_forward(struct dpt_cuda_program *p, int32_t i,
                                         struct dpt_error *err);
-enum dpt_status dpt_cuda_joined_backward(struct dpt_cuda_program *p, int32_t i,
-                                         struct dpt_error *err);
+/* Appends the sums of a norm's backward. node: it, or the sum that computes it, which may have a
+ * ReLU: the sum of what several readers passed back, after that ReLU's backward, is written to dz.
+ * Errors: RANK. */
+enum dpt_status dpt_cuda_norm_weights(struct dpt_cuda_program *p, int32_t node, int32_t norm,
+                                      struct dpt_error *err);
 /* Enqueues such a norm alone, by its running statistics, and writes its output to where its
  * gradient is. Errors: RANK. */
 enum dpt_status dpt_cuda_norm_alone(struct dpt_cuda_program *p, int32_t norm,

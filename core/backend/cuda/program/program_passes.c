@@ -59,32 +59,17 @@ static enum dpt_status fail_memory(const struct dpt_cuda_program *p, int n, stru
                                          : "a smaller batch.global, or `statistics: micro`");
 }
 
-/* The number of a micro-batch's program; 0: the first one. */
-static int number_of(const struct dpt_cuda_program *p, int worker, int flight)
+static struct dpt_cuda_program *program_of(const struct dpt_cuda_program *p, int worker, int flight)
 {
-    return worker * (p->spec.in_flight > 1 ? p->spec.in_flight : 1) + flight;
-}
+    const int number = worker * (p->spec.in_flight > 1 ? p->spec.in_flight : 1) + flight;
 
-static struct dpt_cuda_program *program_of(struct dpt_cuda_program *p, int worker, int flight)
-{
-    const int number = number_of(p, worker, flight);
-
-    return number == 0 ? p : p->others[number - 1];
-}
-
-/* Whether another thread of a team computes the pass. */
-static bool looks_on(const struct dpt_cuda_program *p, int worker)
-{
-    return p->spec.team != NULL && worker != 0;
+    return number == 0 ? p->first : p->others[number - 1];
 }
 
 float *dpt_cuda_pass_value(const void *program, int worker, int flight, int32_t node, bool gradient,
                            size_t *floats)
 {
-    const struct dpt_cuda_program *p = program;
-    const int number = number_of(p, worker, flight);
-
-    return dpt_cuda_stage_value(number > 0 ? p->others[number - 1] : p, node, gradient, floats);
+    return dpt_cuda_stage_value(program_of(program, worker, flight), node, gradient, floats);
 }
 
 /* --- opening ---------------------------------------------------------------------------------- */
@@ -109,7 +94,7 @@ static enum dpt_status open_others(struct dpt_cuda_program *p, const struct dpt_
     while (p->n_others < n - 1) {
         void *other;
 
-        status = dpt_cuda_program_open_beside(p, &alone, &other, err);
+        status = dpt_cuda_program_open(&alone, p, &other, err);
         if (status == DPT_BAD_JOB)
             status = fail_memory(p, n, err);
         DPT_TRY(status);
@@ -134,17 +119,17 @@ void dpt_cuda_programs_close(void *program)
 enum dpt_status dpt_cuda_programs_open(const struct dpt_program_spec *spec, void **program,
                                        struct dpt_error *err)
 {
-    enum dpt_status status = dpt_cuda_program_open(spec, program, err);
-    struct dpt_cuda_program *p = *program;
+    enum dpt_status status = DPT_OK;
+    struct dpt_cuda_program *p;
 
-    if (status == DPT_OK)
-        status = open_others(p, spec, err);
-    if (status == DPT_OK)
-        status = dpt_cuda_hold_edges(p, err);
-    for (int i = 0; status == DPT_OK && i < p->n_others; i++)
-        status = dpt_cuda_hold_edges(p->others[i], err);
-    if (status == DPT_OK)
-        status = dpt_cuda_hold_sums(p, err);
+    DPT_TRY(dpt_cuda_program_open(spec, NULL, program, err));
+    p = *program;
+    DPT_TRY(open_others(p, spec, err));
+    DPT_TRY(dpt_cuda_hold_edges(p, err));
+    for (int i = 0; i < p->n_others; i++)
+        DPT_TRY(dpt_cuda_hold_edges(p->others[i], err));
+    DPT_TRY(dpt_cuda_hold_sums(p, err));
+out:
     if (status != DPT_OK) {
         dpt_cuda_programs_close(*program);
         *program = NULL;
@@ -183,7 +168,6 @@ static double numbers_of(const struct dpt_graph_node *node, const struct dpt_pas
 static enum dpt_status send_statistics(struct dpt_cuda_program *p, int32_t norm, bool backward,
                                        const struct dpt_pass *pass, struct dpt_error *err)
 {
-    const struct dpt_cuda_library *lib = &p->ctx.lib;
     const struct dpt_graph_node *node = &p->spec.graph->nodes[norm];
     const size_t channels = (size_t)node->in.c,
                  pitch = (size_t)dpt_cuda_node_layout_of(p, norm)->pitch;
@@ -191,7 +175,6 @@ static enum dpt_status send_statistics(struct dpt_cuda_program *p, int32_t norm,
     const size_t n_rows =
         backward ? DPT_CUDA_STATISTICS - DPT_CUDA_STATISTICS_FORWARD : DPT_CUDA_STATISTICS_FORWARD;
     float *rows = p->lists->norm_rows;
-    enum dpt_status status = DPT_OK;
 
     memset(rows, 0, n_rows * pitch * sizeof *rows);
     for (size_t c = 0; c < channels; c++) {
@@ -203,25 +186,18 @@ static enum dpt_status send_statistics(struct dpt_cuda_program *p, int32_t norm,
         if (!backward)
             rows[2 * pitch + c] = DPT_NORM_REST(first, scale);
     }
-    DPT_CUDA_TRY(
-        lib, cuMemcpyHtoDAsync(dpt_cuda_ptr(statistics_of(p, norm) +
-                                            (backward ? DPT_CUDA_STATISTICS_FORWARD * pitch : 0)),
-                               rows, n_rows * pitch * sizeof *rows, p->ctx.compute));
-out:
-    return status;
+    return dpt_cuda_to_device(
+        &p->ctx, statistics_of(p, norm) + (backward ? DPT_CUDA_STATISTICS_FORWARD * pitch : 0),
+        rows, n_rows * pitch * sizeof *rows, err);
 }
 
 static enum dpt_status fetch_sums(struct dpt_cuda_program *p, int32_t norm, struct dpt_error *err)
 {
     const size_t pitch = (size_t)dpt_cuda_node_layout_of(p, norm)->pitch;
-    enum dpt_status status = DPT_OK;
 
-    DPT_CUDA_TRY(&p->ctx.lib, cuMemcpyDtoHAsync(p->lists->norm_sums,
-                                                dpt_cuda_ptr(statistics_of(p, norm) +
-                                                             DPT_CUDA_STATISTICS * pitch),
-                                                2 * pitch * sizeof(double), p->ctx.compute));
-out:
-    return status;
+    return dpt_cuda_to_host(&p->ctx, p->lists->norm_sums,
+                            statistics_of(p, norm) + DPT_CUDA_STATISTICS * pitch,
+                            2 * pitch * sizeof(double), err);
 }
 
 /* A norm that passes nothing back has no sums. */
@@ -253,10 +229,8 @@ static enum dpt_status fetch(struct dpt_cuda_program *p, const float *from, int3
         const struct dpt_tensor *t = tensors[k] < 0 ? NULL : dpt_cuda_tensor_of(p, tensors[k]);
 
         if (t != NULL && is_computed(p, node, tensors[k]))
-            DPT_CUDA_TRY(&p->ctx.lib,
-                         cuMemcpyDtoHAsync(p->lists->arena + t->offset,
-                                           dpt_cuda_ptr(from + t->offset),
-                                           (size_t)t->count * sizeof(float), p->ctx.compute));
+            DPT_TRY(dpt_cuda_to_host(&p->ctx, p->lists->arena + t->offset, from + t->offset,
+                                     (size_t)t->count * sizeof(float), err));
     }
 out:
     return status;
@@ -350,8 +324,7 @@ enum dpt_status dpt_cuda_find_nonfinite(struct dpt_cuda_program *p, int32_t coun
 
     for (int32_t i = 0; i < 2 * n; i++)
         l->positions[i] = INT64_MAX;
-    DPT_CUDA_TRY(lib,
-                 cuMemcpyHtoDAsync(dpt_cuda_ptr(l->found), l->positions, bytes, p->ctx.compute));
+    DPT_TRY(dpt_cuda_to_device(&p->ctx, l->found, l->positions, bytes, err));
     for (int32_t i = first; i < last; i++) {
         const struct dpt_cuda_node_layout *f = &l->memory_layout.node[i];
         const bool joined = dpt_cuda_is_joined(&l->memory_layout, i);
@@ -368,8 +341,7 @@ enum dpt_status dpt_cuda_find_nonfinite(struct dpt_cuda_program *p, int32_t coun
         if (f->live)
             DPT_TRY(search_params(p, i, err));
     }
-    DPT_CUDA_TRY(lib,
-                 cuMemcpyDtoHAsync(l->positions, dpt_cuda_ptr(l->found), bytes, p->ctx.compute));
+    DPT_TRY(dpt_cuda_to_host(&p->ctx, l->positions, l->found, bytes, err));
     DPT_TRY(dpt_cuda_wait(p, err));
     for (int32_t i = first; i < last && bad->node < 0; i++) {
         const struct dpt_cuda_node_layout *f = &l->memory_layout.node[i];
@@ -387,13 +359,14 @@ out:
 }
 
 static enum dpt_status forward_alone(struct dpt_cuda_program *p, const struct dpt_pass *pass,
-                                     struct dpt_error *err)
+                                     struct dpt_metric_sums *metric_sums, struct dpt_error *err)
 {
     const struct dpt_graph_node *nodes = p->spec.graph->nodes;
     const int32_t end = pass->last;
     const bool sums = is_norm(p, end) && dpt_cuda_node_layout_of(p, end)->live;
     enum dpt_status status = DPT_OK;
 
+    (void)metric_sums;
     if (pass->first == p->spec.first)
         DPT_TRY(dpt_cuda_send_sub_batch(p, pass->batch, 0, err));
     if (pass->first == p->spec.first) /* in units (core/train/mesh/units.h) the first one gets it */
@@ -405,7 +378,7 @@ static enum dpt_status forward_alone(struct dpt_cuda_program *p, const struct dp
     if (end == p->spec.last)
         DPT_TRY(dpt_cuda_move_edge(p, DPT_CUDA_EDGE_OUT, false, err));
     if (pass->infers && end == p->spec.graph->n_nodes)
-        DPT_TRY(dpt_cuda_fetch_outputs(p, pass, err));
+        DPT_TRY(dpt_cuda_fetch_outputs(p, pass->batch->count, err));
     if (sums)
         DPT_TRY(fetch_sums(p, end, err));
     for (int32_t i = pass->first; i < end; i++)
@@ -428,7 +401,7 @@ out:
 }
 
 static enum dpt_status backward_alone(struct dpt_cuda_program *p, const struct dpt_pass *pass,
-                                      struct dpt_error *err)
+                                      struct dpt_metric_sums *metric_sums, struct dpt_error *err)
 {
     const struct dpt_graph_node *nodes = p->spec.graph->nodes;
     const int32_t end = pass->first - 1;
@@ -441,6 +414,7 @@ static enum dpt_status backward_alone(struct dpt_cuda_program *p, const struct d
     enum dpt_status status = DPT_OK;
     float *sum;
 
+    (void)metric_sums;
     if (begin != DPT_CUDA_NONE && dpt_cuda_node_layout_of(p, begin)->wants_dy)
         DPT_TRY(send_statistics(p, begin, true, pass, err));
     if (pass->last == p->spec.last)
@@ -471,7 +445,7 @@ static enum dpt_status loss_alone(struct dpt_cuda_program *p, const struct dpt_p
 {
     enum dpt_status status = DPT_OK;
 
-    DPT_TRY(dpt_cuda_run_list(p, DPT_CUDA_LOSS_LIST, !pass->infers, err));
+    DPT_TRY(dpt_cuda_run_list(p, DPT_CUDA_LOSS_LIST, !pass->infers, false, err));
     DPT_TRY(dpt_cuda_fetch_metric_sums(p, 0, err));
     DPT_TRY(dpt_cuda_wait(p, err));
     dpt_cuda_add_metric_sums(metric_sums, &p->lists->metric_sums[0]);
@@ -479,50 +453,41 @@ out:
     return status;
 }
 
+/* One of the three above. */
+typedef enum dpt_status pass_fn(struct dpt_cuda_program *p, const struct dpt_pass *pass,
+                                struct dpt_metric_sums *metric_sums, struct dpt_error *err);
+
+static enum dpt_status run_pass(pass_fn *run, void *program, int worker,
+                                const struct dpt_pass *pass, struct dpt_metric_sums *metric_sums,
+                                struct dpt_error *err)
+{
+    struct dpt_cuda_program *p = program;
+    enum dpt_status status;
+
+    if (p->spec.team != NULL && worker != 0)
+        return DPT_OK;
+    p = program_of(p, worker, pass->flight);
+    status = dpt_cuda_lock(p, err);
+    if (status == DPT_OK)
+        status = run(p, pass, metric_sums, err);
+    dpt_cuda_unlock(p, status);
+    return status;
+}
+
 enum dpt_status dpt_cuda_pass_forward(void *program, int worker, const struct dpt_pass *pass,
                                       struct dpt_error *err)
 {
-    struct dpt_cuda_program *p;
-    enum dpt_status status;
-
-    if (looks_on(program, worker))
-        return DPT_OK;
-    p = program_of(program, worker, pass->flight);
-    status = dpt_cuda_take_turn(p, err);
-    if (status == DPT_OK)
-        status = forward_alone(p, pass, err);
-    dpt_cuda_give_turn(p, status);
-    return status;
+    return run_pass(forward_alone, program, worker, pass, NULL, err);
 }
 
 enum dpt_status dpt_cuda_pass_loss(void *program, int worker, const struct dpt_pass *pass,
                                    struct dpt_metric_sums *metric_sums, struct dpt_error *err)
 {
-    struct dpt_cuda_program *p;
-    enum dpt_status status;
-
-    if (looks_on(program, worker))
-        return DPT_OK;
-    p = program_of(program, worker, pass->flight);
-    status = dpt_cuda_take_turn(p, err);
-    if (status == DPT_OK)
-        status = loss_alone(p, pass, metric_sums, err);
-    dpt_cuda_give_turn(p, status);
-    return status;
+    return run_pass(loss_alone, program, worker, pass, metric_sums, err);
 }
 
 enum dpt_status dpt_cuda_pass_backward(void *program, int worker, const struct dpt_pass *pass,
                                        struct dpt_error *err)
 {
-    struct dpt_cuda_program *p;
-    enum dpt_status status;
-
-    if (looks_on(program, worker))
-        return DPT_OK;
-    p = program_of(program, worker, pass->flight);
-    status = dpt_cuda_take_turn(p, err);
-    if (status == DPT_OK)
-        status = backward_alone(p, pass, err);
-    dpt_cuda_give_turn(p, status);
-    return status;
+    return run_pass(backward_alone, program, worker, pass, NULL, err);
 }

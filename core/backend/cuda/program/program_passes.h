@@ -12,14 +12,16 @@
 
 /* Waits until no other thread uses the program, and makes the context the calling thread's. Errors,
  * as of the others: RANK. */
-enum dpt_status dpt_cuda_take_turn(struct dpt_cuda_program *p, struct dpt_error *err);
-/* Lets the next thread in; with a failure it waits for the device first. */
-void dpt_cuda_give_turn(struct dpt_cuda_program *p, enum dpt_status status);
+enum dpt_status dpt_cuda_lock(struct dpt_cuda_program *p, struct dpt_error *err);
+/* Lets the next thread in; with a failure it waits for the device first, so that no copy from or to
+ * the host's memory is left. */
+void dpt_cuda_unlock(struct dpt_cuda_program *p, enum dpt_status status);
 /* Waits for everything enqueued. */
 enum dpt_status dpt_cuda_wait(struct dpt_cuda_program *p, struct dpt_error *err);
 /* Marks the span that ends now, while a profile is recorded. */
 void dpt_cuda_mark(struct dpt_cuda_program *p, int what);
-/* Copies a sub-batch to pinned memory, and enqueues the copy from there to the device. */
+/* Copies a sub-batch to pinned memory, and enqueues the copy from there to the device. Rows past
+ * the last sample are set to zero. */
 enum dpt_status dpt_cuda_send_sub_batch(struct dpt_cuda_program *p, const struct dpt_batch *batch,
                                         int32_t sub_batch, struct dpt_error *err);
 /* Enqueues the copy of the metric sums to pinned memory, and clears them. */
@@ -54,8 +56,8 @@ enum dpt_status dpt_cuda_hold_edges(struct dpt_cuda_program *p, struct dpt_error
  * stage gave it, to the device. Does nothing if there is no such edge. */
 enum dpt_status dpt_cuda_move_edge(struct dpt_cuda_program *p, enum dpt_cuda_edge edge,
                                    bool gradient, struct dpt_error *err);
-/* Enqueues the copy of the outputs of an evaluation to pinned memory. */
-enum dpt_status dpt_cuda_fetch_outputs(struct dpt_cuda_program *p, const struct dpt_pass *pass,
+/* Enqueues the copy of the outputs for `rows` samples of an evaluation to pinned memory. */
+enum dpt_status dpt_cuda_fetch_outputs(struct dpt_cuda_program *p, int64_t rows,
                                        struct dpt_error *err);
 /* As dpt_backend.value, of one micro-batch's program. */
 float *dpt_cuda_stage_value(const struct dpt_cuda_program *p, int32_t node, bool gradient,

@@ -17,24 +17,23 @@ static struct dpt_cuda_flatten_args flatten_args(const struct dpt_cuda_program *
                                           .flat_pitch = f->pitch};
 }
 
-static enum dpt_status flatten_forward(struct dpt_cuda_program *p, const struct dpt_cuda_op *op,
-                                       int32_t i, struct dpt_error *err)
+static enum dpt_status flatten_forward(struct dpt_cuda_program *p, int32_t i, struct dpt_error *err)
 {
     struct dpt_cuda_flatten_args args = flatten_args(p, i);
 
     args.from = dpt_cuda_value(p, dpt_cuda_before(p, i));
     args.to = dpt_cuda_value(p, i);
-    return dpt_cuda_add_kernel(p, i, DPT_PASS_FORWARD, op->kernel, &args, err);
+    return dpt_cuda_add_op_kernel(p, i, DPT_PASS_FORWARD, &args, err);
 }
 
-static enum dpt_status flatten_backward(struct dpt_cuda_program *p, const struct dpt_cuda_op *op,
-                                        int32_t i, struct dpt_error *err)
+static enum dpt_status flatten_backward(struct dpt_cuda_program *p, int32_t i,
+                                        struct dpt_error *err)
 {
     struct dpt_cuda_flatten_args args = flatten_args(p, i);
 
     args.from = dpt_cuda_gradient(p, dpt_cuda_node_layout_of(p, i)->dy);
     args.to = dpt_cuda_gradient(p, dpt_cuda_node_layout_of(p, i)->dx[0]);
-    return dpt_cuda_add_kernel(p, i, DPT_PASS_BACKWARD, op->back, &args, err);
+    return dpt_cuda_add_op_kernel(p, i, DPT_PASS_BACKWARD, &args, err);
 }
 
 const struct dpt_cuda_op dpt_cuda_flatten = {
@@ -46,20 +45,17 @@ const struct dpt_cuda_op dpt_cuda_flatten = {
 
 /* --- activations ------------------------------------------------------------------------------ */
 
-static enum dpt_status forward(struct dpt_cuda_program *p, const struct dpt_cuda_op *op, int32_t i,
-                               struct dpt_error *err)
+static enum dpt_status forward(struct dpt_cuda_program *p, int32_t i, struct dpt_error *err)
 {
     const struct dpt_cuda_act_args args = {.x = dpt_cuda_value(p, dpt_cuda_before(p, i)),
                                            .y = dpt_cuda_value(p, i),
-                                           .vectors = dpt_cuda_elements(p, i) /
-                                                      p->lists->memory_layout.lanes,
+                                           .vectors = dpt_cuda_vectors(p, i),
                                            .attribute = p->spec.graph->nodes[i].attribute[0]};
 
-    return dpt_cuda_add_kernel(p, i, DPT_PASS_FORWARD, op->kernel, &args, err);
+    return dpt_cuda_add_op_kernel(p, i, DPT_PASS_FORWARD, &args, err);
 }
 
-static enum dpt_status backward(struct dpt_cuda_program *p, const struct dpt_cuda_op *op, int32_t i,
-                                struct dpt_error *err)
+static enum dpt_status backward(struct dpt_cuda_program *p, int32_t i, struct dpt_error *err)
 {
     const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i);
     const struct dpt_graph_node *node = &p->spec.graph->nodes[i];
@@ -68,10 +64,10 @@ static enum dpt_status backward(struct dpt_cuda_program *p, const struct dpt_cud
         .x = dpt_cuda_value(p, by_input ? dpt_cuda_before(p, i) : i),
         .dy = dpt_cuda_gradient(p, f->dy),
         .dx = dpt_cuda_gradient(p, f->dx[0]),
-        .vectors = dpt_cuda_elements(p, i) / p->lists->memory_layout.lanes,
+        .vectors = dpt_cuda_vectors(p, i),
         .attribute = node->attribute[0]};
 
-    return dpt_cuda_add_kernel(p, i, DPT_PASS_BACKWARD, op->back, &args, err);
+    return dpt_cuda_add_op_kernel(p, i, DPT_PASS_BACKWARD, &args, err);
 }
 
 enum dpt_status dpt_cuda_relu_backward(struct dpt_cuda_program *p, int32_t i, struct dpt_error *err)
@@ -80,8 +76,7 @@ enum dpt_status dpt_cuda_relu_backward(struct dpt_cuda_program *p, int32_t i, st
     const struct dpt_cuda_act_back_args args = {.x = dpt_cuda_value(p, i),
                                                 .dy = dpt_cuda_gradient(p, f->dy),
                                                 .dx = dpt_cuda_gradient(p, f->dz),
-                                                .vectors = dpt_cuda_elements(p, i) /
-                                                           p->lists->memory_layout.lanes};
+                                                .vectors = dpt_cuda_vectors(p, i)};
 
     return dpt_cuda_add_kernel(p, i, DPT_PASS_BACKWARD, DPT_CUDA_K_relu_back_f32, &args, err);
 }
@@ -111,8 +106,7 @@ static struct dpt_cuda_dropout_args dropout_args(const struct dpt_cuda_program *
                                           .rate = p->spec.graph->nodes[i].attribute[0]};
 }
 
-static enum dpt_status dropout_forward(struct dpt_cuda_program *p, const struct dpt_cuda_op *op,
-                                       int32_t i, struct dpt_error *err)
+static enum dpt_status dropout_forward(struct dpt_cuda_program *p, int32_t i, struct dpt_error *err)
 {
     struct dpt_cuda_list *list = &p->lists->list[DPT_CUDA_FORWARD_LIST];
     struct dpt_cuda_dropout_args args = dropout_args(p, i);
@@ -126,29 +120,29 @@ static enum dpt_status dropout_forward(struct dpt_cuda_program *p, const struct 
                                                  p->lists->memory_layout.element};
     enum dpt_status status = DPT_OK;
 
-    (void)op;
     args.x = copy.from;
     args.y = copy.to;
-    DPT_TRY(dpt_cuda_add_kernel(p, i, DPT_PASS_FORWARD, DPT_CUDA_K_dropout_f32, &args, err));
+    DPT_TRY(dpt_cuda_add_op_kernel(p, i, DPT_PASS_FORWARD, &args, err));
     list->entry[list->n - 1].when = DPT_CUDA_TRAINING;
     DPT_TRY(dpt_cuda_add_entry(p, DPT_CUDA_FORWARD_LIST, &copy, err));
 out:
     return status;
 }
 
-static enum dpt_status dropout_backward(struct dpt_cuda_program *p, const struct dpt_cuda_op *op,
-                                        int32_t i, struct dpt_error *err)
+static enum dpt_status dropout_backward(struct dpt_cuda_program *p, int32_t i,
+                                        struct dpt_error *err)
 {
     struct dpt_cuda_dropout_args args = dropout_args(p, i);
 
-    (void)op;
     args.x = dpt_cuda_gradient(p, dpt_cuda_node_layout_of(p, i)->dy);
     args.y = dpt_cuda_gradient(p, dpt_cuda_node_layout_of(p, i)->dx[0]);
-    return dpt_cuda_add_kernel(p, i, DPT_PASS_BACKWARD, DPT_CUDA_K_dropout_f32, &args, err);
+    return dpt_cuda_add_op_kernel(p, i, DPT_PASS_BACKWARD, &args, err);
 }
 
 const struct dpt_cuda_op dpt_cuda_dropout = {
     .forward = dropout_forward,
     .backward = dropout_backward,
+    .kernel = DPT_CUDA_K_dropout_f32,
+    .back = DPT_CUDA_K_dropout_f32,
     .in_place = true,
 };

@@ -23,29 +23,24 @@ static struct dpt_cuda_pool_args pool_args(const struct dpt_cuda_program *p, int
     };
 }
 
-static enum dpt_status forward(struct dpt_cuda_program *p, const struct dpt_cuda_op *op, int32_t i,
-                               struct dpt_error *err)
+static enum dpt_status forward(struct dpt_cuda_program *p, int32_t i, struct dpt_error *err)
 {
     struct dpt_cuda_pool_args args = pool_args(p, i);
 
     args.from = dpt_cuda_value(p, dpt_cuda_before(p, i));
     args.to = dpt_cuda_value(p, i);
-    return dpt_cuda_add_kernel(p, i, DPT_PASS_FORWARD,
-                               dpt_cuda_node_layout_of(p, i)->relu ? op->relu : op->kernel, &args,
-                               err);
+    return dpt_cuda_add_op_kernel(p, i, DPT_PASS_FORWARD, &args, err);
 }
 
-static enum dpt_status backward(struct dpt_cuda_program *p, const struct dpt_cuda_op *op, int32_t i,
-                                struct dpt_error *err)
+static enum dpt_status backward(struct dpt_cuda_program *p, int32_t i, struct dpt_error *err)
 {
+    const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i);
     struct dpt_cuda_pool_args args = pool_args(p, i);
-    const bool relu = dpt_cuda_node_layout_of(p, i)->relu;
 
-    args.from = dpt_cuda_gradient(p, dpt_cuda_node_layout_of(p, i)->dy);
-    args.to = dpt_cuda_gradient(p, dpt_cuda_node_layout_of(p, i)->dx[0]);
-    args.y = relu ? dpt_cuda_value(p, i) : NULL;
-    return dpt_cuda_add_kernel(p, i, DPT_PASS_BACKWARD, relu ? op->relu_back : op->back, &args,
-                               err);
+    args.from = dpt_cuda_gradient(p, f->dy);
+    args.to = dpt_cuda_gradient(p, f->dx[0]);
+    args.y = f->relu ? dpt_cuda_value(p, i) : NULL;
+    return dpt_cuda_add_op_kernel(p, i, DPT_PASS_BACKWARD, &args, err);
 }
 
 /* Bytes of the positions of the maxima. */
@@ -54,50 +49,16 @@ static int64_t index_bytes(const struct dpt_cuda_node_layout *f, int64_t micro)
     return dpt_cuda_form_elements(f, micro) * (int64_t)sizeof(uint16_t);
 }
 
-const struct dpt_cuda_op dpt_cuda_maxpool = {
-    .forward = forward,
-    .backward = backward,
-    .saved = index_bytes,
-    .kernel = DPT_CUDA_K_maxpool_f32,
-    .back = DPT_CUDA_K_maxpool_back_f32,
-    .relu = DPT_CUDA_K_maxpool_relu_f32,
-    .relu_back = DPT_CUDA_K_maxpool_relu_back_f32,
-    .takes_relu = true,
-};
-
-/* global_avgpool has one window. */
-const struct dpt_cuda_op dpt_cuda_avgpool = {
-    .forward = forward,
-    .backward = backward,
-    .kernel = DPT_CUDA_K_avgpool_f32,
-    .back = DPT_CUDA_K_avgpool_back_f32,
-};
-
-const struct dpt_cuda_op dpt_cuda_global_avgpool = {
-    .forward = forward,
-    .backward = backward,
-    .kernel = DPT_CUDA_K_avgpool_f32,
-    .back = DPT_CUDA_K_avgpool_back_f32,
-};
-
-/* Nearest upsampling is an adaptive pool whose windows have one number. */
-const struct dpt_cuda_op dpt_cuda_adaptive_avgpool = {
-    .forward = forward,
-    .backward = backward,
-    .kernel = DPT_CUDA_K_adaptive_f32,
-    .back = DPT_CUDA_K_adaptive_back_f32,
-};
-
-const struct dpt_cuda_op dpt_cuda_upsample = {
-    .forward = forward,
-    .backward = backward,
-    .kernel = DPT_CUDA_K_adaptive_f32,
-    .back = DPT_CUDA_K_adaptive_back_f32,
-};
-
-const struct dpt_cuda_op dpt_cuda_bilinear = {
-    .forward = forward,
-    .backward = backward,
-    .kernel = DPT_CUDA_K_bilinear_f32,
-    .back = DPT_CUDA_K_bilinear_back_f32,
-};
+#define POOL(name, kernels, ...)                                                                   \
+    const struct dpt_cuda_op dpt_cuda_##name = {.forward = forward,                                \
+                                                .backward = backward,                              \
+                                                .kernel = DPT_CUDA_K_##kernels##_f32,              \
+                                                .back = DPT_CUDA_K_##kernels##_back_f32,           \
+                                                __VA_ARGS__}
+POOL(maxpool, maxpool, .saved = index_bytes, .relu = DPT_CUDA_K_maxpool_relu_f32,
+     .relu_back = DPT_CUDA_K_maxpool_relu_back_f32, .takes_relu = true);
+POOL(avgpool, avgpool);
+POOL(global_avgpool, avgpool); /* it has one window */
+POOL(adaptive_avgpool, adaptive);
+POOL(upsample, adaptive); /* to the nearest: windows of one number */
+POOL(bilinear, bilinear);

@@ -44,7 +44,7 @@ static enum dpt_status record_entry(struct dpt_cuda_program *p, const struct dpt
                                     bool add, struct dpt_error *err)
 {
     struct dpt_cuda_lists *l = p->lists;
-    struct dpt_cuda_record *more;
+    enum dpt_status status = DPT_OK;
 
     for (int i = 0; i < l->n_records; i++) {
         struct dpt_cuda_record *r = &l->records[i];
@@ -54,12 +54,10 @@ static enum dpt_status record_entry(struct dpt_cuda_program *p, const struct dpt
             return DPT_OK;
         }
     }
-    more = dpt_grow(l->records, &l->record_room, (size_t)l->n_records + 1, sizeof *more);
-    if (more == NULL)
-        return dpt_fail_memory(err, "the list of launches", (double)l->n_records * sizeof *more);
-    l->records = more;
+    DPT_GROW(l->records, &l->record_room, (size_t)l->n_records + 1, "the list of launches", err);
     l->records[l->n_records++] = (struct dpt_cuda_record){.entry = *entry, .add = add, .calls = 1};
-    return DPT_OK;
+out:
+    return status;
 }
 
 /* Enqueues an entry. While a profile is recorded it waits for it, so that the time until then is
@@ -99,10 +97,10 @@ static bool runs(const struct dpt_cuda_entry *e, bool training, bool add)
     return when[e->when];
 }
 
-static enum dpt_status run_list(struct dpt_cuda_program *p, enum dpt_cuda_stage stage,
-                                bool training, bool add, struct dpt_error *err)
+enum dpt_status dpt_cuda_run_list(struct dpt_cuda_program *p, enum dpt_cuda_list_kind kind,
+                                  bool training, bool add, struct dpt_error *err)
 {
-    struct dpt_cuda_list *list = &p->lists->list[stage];
+    struct dpt_cuda_list *list = &p->lists->list[kind];
     enum dpt_status status = DPT_OK;
 
     for (int k = 0; k < list->n; k++) {
@@ -113,17 +111,11 @@ out:
     return status;
 }
 
-enum dpt_status dpt_cuda_run_list(struct dpt_cuda_program *p, enum dpt_cuda_stage stage,
-                                  bool training, struct dpt_error *err)
-{
-    return run_list(p, stage, training, false, err);
-}
-
-enum dpt_status dpt_cuda_enqueue_range(struct dpt_cuda_program *p, enum dpt_cuda_stage stage,
+enum dpt_status dpt_cuda_enqueue_range(struct dpt_cuda_program *p, enum dpt_cuda_list_kind kind,
                                        int32_t first, int32_t last, int32_t norm, bool training,
                                        struct dpt_error *err)
 {
-    struct dpt_cuda_list *list = &p->lists->list[stage];
+    struct dpt_cuda_list *list = &p->lists->list[kind];
     enum dpt_status status = DPT_OK;
 
     for (int k = 0; k < list->n; k++) {
@@ -135,12 +127,6 @@ enum dpt_status dpt_cuda_enqueue_range(struct dpt_cuda_program *p, enum dpt_cuda
     }
 out:
     return status;
-}
-
-enum dpt_status dpt_cuda_enqueue_forward(struct dpt_cuda_program *p, bool add,
-                                         struct dpt_error *err)
-{
-    return run_list(p, DPT_CUDA_FORWARD_LIST, true, add, err);
 }
 
 enum dpt_status dpt_cuda_enqueue_samples(struct dpt_cuda_program *p,
@@ -226,7 +212,7 @@ enum dpt_status dpt_cuda_enqueue_backward(struct dpt_cuda_program *p, bool add,
                 DPT_TRY(run_on_branch(p, &list->entry[k], add, &aside, err));
         }
         if (aside)
-            DPT_TRY(dpt_cuda_branches_behind(p, i, err));
+            DPT_TRY(dpt_cuda_branches_after(p, i, err));
         if (done != NULL)
             DPT_TRY(done(arg, i, err));
     }

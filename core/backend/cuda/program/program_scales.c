@@ -88,7 +88,7 @@ static struct dpt_cuda_scales_args args_of(const struct dpt_cuda_program *p, int
         .weight = dpt_cuda_copy(p, f->weight),
         .bias = node->bias >= 0 ? dpt_cuda_copy(p, f->bias) : NULL,
         .statistics = f->saved == DPT_CUDA_NONE ? NULL : (void *)(p->lists->values + f->saved),
-        .vectors = dpt_cuda_elements(p, i) / p->lists->memory_layout.lanes,
+        .vectors = dpt_cuda_vectors(p, i),
         .n = p->micro,
         .channels = f->channels,
         .pitch = f->pitch,
@@ -100,8 +100,7 @@ static struct dpt_cuda_scales_args args_of(const struct dpt_cuda_program *p, int
 }
 
 /* Appends the gradient of the weights, from that of the output. */
-static enum dpt_status add_weights(struct dpt_cuda_program *p, int32_t i,
-                                   enum dpt_cuda_kernel kernel, struct dpt_error *err)
+static enum dpt_status add_weights(struct dpt_cuda_program *p, int32_t i, struct dpt_error *err)
 {
     const struct dpt_graph_node *node = &p->spec.graph->nodes[i];
     const struct dpt_cuda_cut cut = cut_of(node, &p->lists->memory_layout, p->micro, i);
@@ -115,105 +114,60 @@ static enum dpt_status add_weights(struct dpt_cuda_program *p, int32_t i,
     args.partial = p->lists->partial;
     args.counter = p->lists->counters;
     args.state = dpt_cuda_state_of(p);
-    entry = dpt_cuda_kernel_entry(p, i, DPT_PASS_WEIGHTS, kernel, &args);
+    entry = dpt_cuda_kernel_entry(p, i, DPT_PASS_WEIGHTS, dpt_cuda_op_of(p, i)->weights, &args);
     entry.add = offsetof(struct dpt_cuda_scales_args, add);
     return dpt_cuda_add_entry(p, DPT_CUDA_BACKWARD_LIST, &entry, err);
 }
 
-static int64_t groups_of(const struct dpt_cuda_program *p, int32_t i)
+static bool is_norm(const struct dpt_cuda_program *p, int32_t i)
+{
+    return dpt_operation_of(&p->spec.graph->nodes[i])->kind == DPT_CLASS_NORM;
+}
+
+/* A norm has a block for each group of channels of a sample. */
+static int64_t blocks_of(const struct dpt_cuda_program *p, int32_t i)
 {
     const struct dpt_graph_node *node = &p->spec.graph->nodes[i];
 
-    return (int64_t)p->micro * (node->op == DPT_OP_GROUPNORM ? node->window.groups : 1);
+    if (is_norm(p, i))
+        return (int64_t)p->micro * (node->op == DPT_OP_GROUPNORM ? node->window.groups : 1);
+    return (dpt_cuda_vectors(p, i) + DPT_CUDA_THREADS - 1) / DPT_CUDA_THREADS;
 }
 
-static enum dpt_status norm_forward(struct dpt_cuda_program *p, const struct dpt_cuda_op *op,
-                                    int32_t i, struct dpt_error *err)
+static enum dpt_status forward(struct dpt_cuda_program *p, int32_t i, struct dpt_error *err)
 {
-    struct dpt_cuda_scales_args args = args_of(p, i, groups_of(p, i), 4);
+    struct dpt_cuda_scales_args args = args_of(p, i, blocks_of(p, i), is_norm(p, i) ? 4 : 2);
 
-    (void)op;
     args.y = dpt_cuda_value(p, i);
-    return dpt_cuda_add_kernel(p, i, DPT_PASS_FORWARD, DPT_CUDA_K_layernorm_f32, &args, err);
-}
-
-static enum dpt_status norm_backward(struct dpt_cuda_program *p, const struct dpt_cuda_op *op,
-                                     int32_t i, struct dpt_error *err)
-{
-    const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i);
-    struct dpt_cuda_scales_args args = args_of(p, i, groups_of(p, i), 5);
-    enum dpt_status status = DPT_OK;
-
-    (void)op;
-    DPT_TRY(add_weights(p, i, DPT_CUDA_K_layernorm_weights_f32, err));
-    if (f->dx[0] == DPT_CUDA_NONE)
-        goto out;
-    args.dy = dpt_cuda_gradient(p, f->dy);
-    args.y = dpt_cuda_gradient(p, f->dx[0]);
-    DPT_TRY(
-        dpt_cuda_add_kernel(p, i, DPT_PASS_BACKWARD, DPT_CUDA_K_layernorm_back_f32, &args, err));
-out:
-    return status;
-}
-
-const struct dpt_cuda_op dpt_cuda_layernorm = {
-    .forward = norm_forward,
-    .backward = norm_backward,
-    .place = place,
-    .layout = layout,
-    .saved = sample_bytes,
-};
-
-const struct dpt_cuda_op dpt_cuda_groupnorm = {
-    .forward = norm_forward,
-    .backward = norm_backward,
-    .place = place,
-    .layout = layout,
-    .saved = groups_bytes,
-};
-
-/* --- PReLU ------------------------------------------------------------------------------------ */
-
-static int64_t blocks_of(const struct dpt_cuda_program *p, int32_t i)
-{
-    const int64_t vectors = dpt_cuda_elements(p, i) / p->lists->memory_layout.lanes;
-
-    return (vectors + DPT_CUDA_THREADS - 1) / DPT_CUDA_THREADS;
-}
-
-static enum dpt_status prelu_forward(struct dpt_cuda_program *p, const struct dpt_cuda_op *op,
-                                     int32_t i, struct dpt_error *err)
-{
-    struct dpt_cuda_scales_args args = args_of(p, i, blocks_of(p, i), 2);
-
-    (void)op;
-    args.y = dpt_cuda_value(p, i);
-    return dpt_cuda_add_kernel(p, i, DPT_PASS_FORWARD, DPT_CUDA_K_prelu_f32, &args, err);
+    return dpt_cuda_add_op_kernel(p, i, DPT_PASS_FORWARD, &args, err);
 }
 
 /* The weights' gradient comes first, since dx may overwrite dy. */
-static enum dpt_status prelu_backward(struct dpt_cuda_program *p, const struct dpt_cuda_op *op,
-                                      int32_t i, struct dpt_error *err)
+static enum dpt_status backward(struct dpt_cuda_program *p, int32_t i, struct dpt_error *err)
 {
     const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i);
-    struct dpt_cuda_scales_args args = args_of(p, i, blocks_of(p, i), 3);
+    struct dpt_cuda_scales_args args = args_of(p, i, blocks_of(p, i), is_norm(p, i) ? 5 : 3);
     enum dpt_status status = DPT_OK;
 
-    (void)op;
-    DPT_TRY(add_weights(p, i, DPT_CUDA_K_prelu_weights_f32, err));
+    DPT_TRY(add_weights(p, i, err));
     if (f->dx[0] == DPT_CUDA_NONE)
         goto out;
     args.dy = dpt_cuda_gradient(p, f->dy);
     args.y = dpt_cuda_gradient(p, f->dx[0]);
-    DPT_TRY(dpt_cuda_add_kernel(p, i, DPT_PASS_BACKWARD, DPT_CUDA_K_prelu_back_f32, &args, err));
+    DPT_TRY(dpt_cuda_add_op_kernel(p, i, DPT_PASS_BACKWARD, &args, err));
 out:
     return status;
 }
 
-const struct dpt_cuda_op dpt_cuda_prelu = {
-    .forward = prelu_forward,
-    .backward = prelu_backward,
-    .place = place,
-    .layout = layout,
-    .in_place = true,
-};
+#define SCALES(name, kernels, ...)                                                                 \
+    const struct dpt_cuda_op dpt_cuda_##name = {.forward = forward,                                \
+                                                .backward = backward,                              \
+                                                .place = place,                                    \
+                                                .layout = layout,                                  \
+                                                .kernel = DPT_CUDA_K_##kernels##_f32,              \
+                                                .back = DPT_CUDA_K_##kernels##_back_f32,           \
+                                                .weights = DPT_CUDA_K_##kernels##_weights_f32,     \
+                                                __VA_ARGS__}
+SCALES(layernorm, layernorm, .saved = sample_bytes);
+SCALES(groupnorm, layernorm, .saved = groups_bytes);
+SCALES(prelu, prelu, .in_place = true);

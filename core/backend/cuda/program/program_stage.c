@@ -49,38 +49,31 @@ out:
 enum dpt_status dpt_cuda_move_edge(struct dpt_cuda_program *p, enum dpt_cuda_edge edge,
                                    bool gradient, struct dpt_error *err)
 {
-    const struct dpt_cuda_library *lib = &p->ctx.lib;
     const bool given = (edge == DPT_CUDA_EDGE_IN) != gradient;
     const struct dpt_cuda_node_layout *f;
-    enum dpt_status status = DPT_OK;
-    CUdeviceptr at;
     size_t bytes;
+    void *at;
 
     if (!has_edge(p, edge))
         return DPT_OK;
     f = at_edge(p, edge);
     if (gradient && f->dy == DPT_CUDA_NONE)
         return DPT_OK;
-    at = dpt_cuda_ptr(gradient ? dpt_cuda_gradient(p, f->dy) : p->lists->values + f->y);
+    at = gradient ? dpt_cuda_gradient(p, f->dy) : p->lists->values + f->y;
     bytes = (size_t)bytes_of(p, f);
-    if (given)
-        DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(at, p->lists->edge[edge], bytes, p->ctx.compute));
-    else
-        DPT_CUDA_TRY(lib, cuMemcpyDtoHAsync(p->lists->edge[edge], at, bytes, p->ctx.compute));
-out:
-    return status;
+    return given ? dpt_cuda_to_device(&p->ctx, at, p->lists->edge[edge], bytes, err)
+                 : dpt_cuda_to_host(&p->ctx, p->lists->edge[edge], at, bytes, err);
 }
 
-enum dpt_status dpt_cuda_fetch_outputs(struct dpt_cuda_program *p, const struct dpt_pass *pass,
+enum dpt_status dpt_cuda_fetch_outputs(struct dpt_cuda_program *p, int64_t rows,
                                        struct dpt_error *err)
 {
     const size_t width = (size_t)p->lists->memory_layout.outputs;
     enum dpt_status status = DPT_OK;
 
-    DPT_TRY(dpt_cuda_run_list(p, DPT_CUDA_ANSWERS, false, err));
-    DPT_CUDA_TRY(&p->ctx.lib, cuMemcpyDtoHAsync(p->lists->answers, dpt_cuda_ptr(p->lists->rows),
-                                                (size_t)pass->batch->count * width * sizeof(float),
-                                                p->ctx.compute));
+    DPT_TRY(dpt_cuda_run_list(p, DPT_CUDA_ANSWERS, false, false, err));
+    DPT_TRY(dpt_cuda_to_host(&p->ctx, p->lists->answers, p->lists->rows,
+                             (size_t)rows * width * sizeof(float), err));
 out:
     return status;
 }

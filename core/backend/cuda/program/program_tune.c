@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/backend/cuda/program/program_time.h"
+#include "core/base/memory.h"
 #include "core/base/rng.h"
 
 enum { NOISE = 1 << 16 }; /* bytes */
@@ -206,9 +207,7 @@ enum dpt_status dpt_cuda_tune(struct dpt_cuda_program *p, struct dpt_cuda_math *
         most += dpt_cuda_found(kinds[k]);
         ms[k] = INFINITY;
     }
-    candidates = calloc((size_t)most, sizeof *candidates);
-    if (candidates == NULL)
-        return dpt_fail_memory(err, "a layer's plans", (double)most * sizeof *candidates);
+    DPT_TRY(DPT_ALLOCATE(candidates, (size_t)most, "a layer's plans", err));
     DPT_TRY(make_noise(p, err));
     DPT_TRY(allocate(p, kinds, n_kinds, &workspace, &bytes, err));
     /* The bias stays zero, since it has little influence on the power. */
@@ -235,6 +234,6 @@ out:
         lib->cuStreamSynchronize(p->ctx.compute);
         lib->cuMemFree(workspace);
     }
-    free(candidates);
+    dpt_free(candidates);
     return status;
 }

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "core/backend/cuda/program/program.h"
+#include "core/base/memory.h"
 
 static bool is_dense(const struct dpt_graph_node *node)
 {
@@ -155,7 +156,7 @@ static enum dpt_status add_math(struct dpt_cuda_program *p, int32_t i, enum dpt_
                                 struct dpt_cuda_math **made, struct dpt_error *err)
 {
     static const struct {
-        enum dpt_cuda_stage stage;
+        enum dpt_cuda_list_kind list;
         enum dpt_span_pass pass;
     } of[DPT_CUDA_PASSES] = {
         [DPT_CUDA_FORWARD] = {DPT_CUDA_FORWARD_LIST, DPT_PASS_FORWARD},
@@ -166,17 +167,15 @@ static enum dpt_status add_math(struct dpt_cuda_program *p, int32_t i, enum dpt_
     const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i);
     const int64_t element = p->lists->memory_layout.element;
     const int32_t before = dpt_cuda_before(p, i);
-    struct dpt_cuda_math *m = calloc(1, sizeof *m), **end = &p->lists->maths;
+    struct dpt_cuda_math *m = NULL, **end = &p->lists->maths;
     struct dpt_cuda_entry entry = {.what = DPT_CUDA_MATH,
                                    .node = i,
                                    .span = dpt_span_node(i, of[pass].pass),
-                                   .math = m,
                                    .aside = pass == DPT_CUDA_BACKWARD_FILTER};
     enum dpt_status status = DPT_OK;
 
-    *made = m;
-    if (m == NULL)
-        return dpt_fail_memory(err, "a layer's plan", sizeof *m);
+    DPT_TRY(DPT_ALLOCATE(m, 1, "a layer's plan", err));
+    *made = entry.math = m;
     while (*end != NULL)
         end = &(*end)->next;
     *end = m;
@@ -194,7 +193,7 @@ static enum dpt_status add_math(struct dpt_cuda_program *p, int32_t i, enum dpt_
         dpt_cuda_elements(p, i) * element};
     if (pass == DPT_CUDA_FORWARD && node->bias >= 0)
         m->array[DPT_CUDA_BIAS].at = bias_of(p, i);
-    DPT_TRY(dpt_cuda_add_entry(p, of[pass].stage, &entry, err));
+    DPT_TRY(dpt_cuda_add_entry(p, of[pass].list, &entry, err));
     DPT_TRY(dpt_cuda_choose(p, m, err));
 out:
     return status;
@@ -203,14 +202,12 @@ out:
 /* --- passes ----------------------------------------------------------------------------------- */
 
 /* Adds bias and ReLU in place after the library's plan, if they are not fused into it. */
-static enum dpt_status forward(struct dpt_cuda_program *p, const struct dpt_cuda_op *op, int32_t i,
-                               struct dpt_error *err)
+static enum dpt_status forward(struct dpt_cuda_program *p, int32_t i, struct dpt_error *err)
 {
     const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i);
     enum dpt_status status = DPT_OK;
     struct dpt_cuda_math *m = NULL;
 
-    (void)op;
     DPT_TRY(add_math(p, i, DPT_CUDA_FORWARD, &m, err));
     if (p->spec.graph->nodes[i].bias >= 0 && !m->bias) {
         const struct dpt_cuda_bias_args args = {.x = dpt_cuda_value(p, i),
@@ -225,8 +222,7 @@ static enum dpt_status forward(struct dpt_cuda_program *p, const struct dpt_cuda
     } else if (f->relu && !m->relu) {
         const struct dpt_cuda_act_args args = {.x = dpt_cuda_value(p, i),
                                                .y = dpt_cuda_value(p, i),
-                                               .vectors = dpt_cuda_elements(p, i) /
-                                                          p->lists->memory_layout.lanes};
+                                               .vectors = dpt_cuda_vectors(p, i)};
 
         DPT_TRY(dpt_cuda_add_kernel(p, i, DPT_PASS_FORWARD, DPT_CUDA_K_relu_f32, &args, err));
     }
@@ -265,8 +261,7 @@ static enum dpt_status bias_backward(struct dpt_cuda_program *p, int32_t i, stru
     return f->relu ? dpt_cuda_relu_backward(p, i, err) : DPT_OK;
 }
 
-static enum dpt_status backward(struct dpt_cuda_program *p, const struct dpt_cuda_op *op, int32_t i,
-                                struct dpt_error *err)
+static enum dpt_status backward(struct dpt_cuda_program *p, int32_t i, struct dpt_error *err)
 {
     const int32_t before = dpt_cuda_before(p, i);
     const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i),
@@ -274,7 +269,6 @@ static enum dpt_status backward(struct dpt_cuda_program *p, const struct dpt_cud
     enum dpt_status status = DPT_OK;
     struct dpt_cuda_math *m;
 
-    (void)op;
     DPT_TRY(bias_backward(p, i, err));
     if (dpt_graph_updates(p->spec.graph, p->spec.graph->nodes[i].weight))
         DPT_TRY(add_math(p, i, DPT_CUDA_BACKWARD_FILTER, &m, err));

@@ -43,13 +43,11 @@ static enum dpt_status steps_open(void *program, const struct dpt_steps_spec *sp
 {
     struct dpt_cuda_program *p = program;
     enum dpt_status status = DPT_OK;
-    struct dpt_cuda_steps *s;
+    struct dpt_cuda_steps *s = NULL;
     int most;
 
     *steps = NULL;
-    s = dpt_alloc(sizeof *s);
-    if (s == NULL)
-        return dpt_fail_memory(err, "the steps", (double)sizeof *s);
+    DPT_TRY(DPT_ALLOCATE(s, 1, "the steps", err));
     s->p = p;
     s->spec = *spec;
     s->n_staging = spec->staging_buffers;
@@ -184,8 +182,7 @@ static enum dpt_status steps_put(void *steps, const float *params, float *const 
                                            .good = scale->good,
                                            .overflows = scale->overflows,
                                            .unsound = !all_finite(params, g->arena)};
-    DPT_CUDA_TRY(&ctx->lib, cuMemcpyHtoDAsync(dpt_cuda_ptr(s->p->state), s->reported,
-                                              sizeof *s->reported, ctx->compute));
+    DPT_TRY(dpt_cuda_to_device(ctx, s->p->state, s->reported, sizeof *s->reported, err));
     DPT_CUDA_TRY(&ctx->lib, cuMemsetD8Async(dpt_cuda_ptr(s->p->metric_sums), 0,
                                             sizeof *s->p->metric_sums, ctx->compute));
     DPT_TRY(dpt_cuda_enqueue_layouts(s->p, 0, s->p->spec.graph->n_nodes, err));
@@ -349,8 +346,7 @@ static enum dpt_status steps_read(void *steps, struct dpt_steps_state *state, st
 
     DPT_TRY(dpt_cuda_context_enter(ctx, err));
     DPT_TRY(launch_deferred(s, err));
-    DPT_CUDA_TRY(&ctx->lib, cuMemcpyDtoHAsync(s->reported, dpt_cuda_ptr(s->p->state),
-                                              sizeof *s->reported, ctx->compute));
+    DPT_TRY(dpt_cuda_to_host(ctx, s->reported, s->p->state, sizeof *s->reported, err));
     DPT_TRY(wait_for_all(s, err));
     *state = (struct dpt_steps_state){
         .loss = reported->loss,

@@ -64,11 +64,11 @@ struct dpt_cuda_replay {
     CUgraphExec exec;
 };
 
-/* A range of the arena: the tensors of the nodes from `node` to behind - 1. The bucket of the last
+/* A range of the arena: the tensors of the nodes from `node` to end - 1. The bucket of the last
  * nodes, which is ready first, also has all state, which forward writes. */
 struct dpt_cuda_bucket {
     int64_t first, last; /* floats */
-    int32_t node, behind;
+    int32_t node, end;
     float *staged;  /* its copy in pinned memory; NULL with on_device */
     CUevent ready;  /* recorded by the graph when its gradient is complete */
     CUevent copied; /* recorded when it is in pinned memory */

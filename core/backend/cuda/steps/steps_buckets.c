@@ -47,27 +47,26 @@ static int64_t start_of(const struct dpt_graph *g)
 static int cut_arena(const struct dpt_graph *g, int64_t start, int64_t most,
                      struct dpt_cuda_bucket *buckets)
 {
-    int64_t end = g->arena, low = g->floats, first, last;
-    int32_t behind = g->n_nodes;
+    struct dpt_cuda_bucket rest = {.first = start, .last = g->arena, .end = g->n_nodes};
+    int64_t low = g->floats, first, last;
     int n = 0;
 
     for (int32_t k = g->n_nodes - 1; k >= 0; k--) {
         if (!tensors_of(g, &g->nodes[k], &first, &last))
             continue;
         if (last > low) {
-            n = 0, end = g->arena, behind = g->n_nodes;
+            n = 0, rest.last = g->arena, rest.end = g->n_nodes;
             break;
         }
         low = first;
-        if (low == start || (end - low) * (int64_t)sizeof(float) < most)
+        if (low == start || (rest.last - low) * (int64_t)sizeof(float) < most)
             continue;
         buckets[n++] =
-            (struct dpt_cuda_bucket){.first = low, .last = end, .node = k, .behind = behind};
-        end = low;
-        behind = k;
+            (struct dpt_cuda_bucket){.first = low, .last = rest.last, .node = k, .end = rest.end};
+        rest.last = low;
+        rest.end = k;
     }
-    buckets[n++] =
-        (struct dpt_cuda_bucket){.first = start, .last = end, .node = 0, .behind = behind};
+    buckets[n++] = rest;
     return n;
 }
 
@@ -106,10 +105,7 @@ enum dpt_status dpt_cuda_buckets_open(struct dpt_cuda_steps *s, struct dpt_error
 
     if (!s->spec.reduces)
         return DPT_OK;
-    s->buckets = dpt_alloc_array((size_t)g->n_nodes + 1, sizeof *s->buckets);
-    if (s->buckets == NULL)
-        return dpt_fail_memory(err, "the gradient's parts",
-                               (double)((size_t)g->n_nodes * sizeof *s->buckets));
+    DPT_TRY(DPT_ALLOCATE(s->buckets, (size_t)g->n_nodes + 1, "the gradient's parts", err));
     s->n_buckets = cut_arena(g, start_of(g), s->spec.bucket, s->buckets);
     DPT_TRY(hold_staging(s, err));
     for (int i = 0; i < s->n_buckets; i++) {
@@ -136,7 +132,7 @@ enum dpt_status dpt_cuda_buckets_done(void *arg, int32_t node, struct dpt_error 
         const struct dpt_cuda_bucket *b = &s->buckets[s->next];
 
         if (s->micros > 0)
-            DPT_TRY(dpt_cuda_enqueue_gradient(s->p, b->node, b->behind, s->micros > 1, err));
+            DPT_TRY(dpt_cuda_enqueue_gradient(s->p, b->node, b->end, s->micros > 1, err));
         DPT_TRY(dpt_cuda_branches_fork(s->p, &stream, err)); /* after both */
         DPT_CUDA_TRY(lib, cuEventRecordWithFlags(b->ready, stream, flags));
     }

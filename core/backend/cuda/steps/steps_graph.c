@@ -56,7 +56,7 @@ static enum dpt_status enqueue_passes(struct dpt_cuda_steps *s, bool add, bool l
     const bool cut = last && s->n_buckets > 0;
     enum dpt_status status = DPT_OK;
 
-    DPT_TRY(dpt_cuda_enqueue_forward(s->p, add, err));
+    DPT_TRY(dpt_cuda_run_list(s->p, DPT_CUDA_FORWARD_LIST, true, add, err));
     DPT_TRY(dpt_cuda_enqueue_loss(s->p, add, last ? s->p->gradient + g->arena : NULL, err));
     dpt_cuda_branches_begin(s->p);
     DPT_TRY(dpt_cuda_enqueue_backward(s->p, add, cut ? dpt_cuda_buckets_done : NULL, s, err));
@@ -218,7 +218,6 @@ static enum dpt_status find_graph(struct dpt_cuda_steps *s, unsigned parts, int 
                                            .micros = parts & DPT_CUDA_COMPUTE ? s->micros : 0,
                                            .parts = parts};
     struct captured captured = {s, parts, steps};
-    struct dpt_cuda_replay *more;
     enum dpt_status status = DPT_OK;
 
     for (int i = 0; i < s->n_replays; i++) {
@@ -230,10 +229,7 @@ static enum dpt_status find_graph(struct dpt_cuda_steps *s, unsigned parts, int 
             return DPT_OK;
         }
     }
-    more = dpt_grow(s->replays, &s->replay_room, (size_t)s->n_replays + 1, sizeof *more);
-    if (more == NULL)
-        return dpt_fail_memory(err, "the list of graphs", (double)sizeof *more * s->n_replays);
-    s->replays = more;
+    DPT_GROW(s->replays, &s->replay_room, (size_t)s->n_replays + 1, "the list of graphs", err);
     DPT_TRY(dpt_cuda_capture(&s->p->ctx, enqueue, &captured, exec, err));
     s->replays[s->n_replays] = wanted;
     s->replays[s->n_replays++].exec = *exec;

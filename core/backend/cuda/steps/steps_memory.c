@@ -284,10 +284,9 @@ static enum dpt_status send_running(struct dpt_cuda_steps *s, struct dpt_error *
     const struct dpt_graph *g = s->p->spec.graph;
     const size_t n = (size_t)(g->arena - g->floats) / DPT_TENSOR_ALIGN;
     enum dpt_status status = DPT_OK;
-    struct dpt_cuda_running *host = dpt_alloc_array(n, sizeof *host);
+    struct dpt_cuda_running *host = NULL;
 
-    if (host == NULL)
-        return dpt_fail_memory(err, "the running statistics", (double)(n * sizeof *host));
+    DPT_TRY(DPT_ALLOCATE(host, n, "the running statistics", err));
     for (int32_t i = 0; i < g->n_nodes; i++) {
         const int32_t numbers[] = {g->nodes[i].mean, g->nodes[i].variance};
 

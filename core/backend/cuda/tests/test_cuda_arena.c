@@ -477,7 +477,7 @@ static void bytes_are_counted(void **state)
                                             .pitch = 8,
                                             .kernel = {2, 2},
                                             .stride = {2, 2}};
-    struct dpt_cuda_pool_args behind_relu = pool;
+    struct dpt_cuda_pool_args after_relu = pool;
     const struct dpt_cuda_act_args large = {.vectors = INT64_C(1) << 40};
     struct dpt_cuda_grid grid;
 
@@ -486,8 +486,8 @@ static void bytes_are_counted(void **state)
     assert_int_equal(dpt_cuda_kernel_bytes(DPT_CUDA_K_adam, &update), 1600 * 28 + 200);
     assert_int_equal(dpt_cuda_kernel_bytes(DPT_CUDA_K_maxpool_b16, &pool),
                      2 * 8 * (16 * 2 + 4 * 2 + 4 * 2));
-    behind_relu.y = &pool;
-    assert_int_equal(dpt_cuda_kernel_bytes(DPT_CUDA_K_maxpool_relu_back_h16, &behind_relu),
+    after_relu.y = &pool;
+    assert_int_equal(dpt_cuda_kernel_bytes(DPT_CUDA_K_maxpool_relu_back_h16, &after_relu),
                      2 * 8 * (16 * 2 + 4 * 2 + 4 * 2 + 4 * 2));
     assert_false(dpt_cuda_kernel_grid(DPT_CUDA_K_relu_f32, &large, &grid));
     assert_string_equal(dpt_cuda_kernel_name(DPT_CUDA_K_gather_u8_b16), "dpt_cuda_gather_u8_b16");

@@ -121,7 +121,7 @@ static int32_t apart(struct scene *s, int32_t at, bool plain)
     return plain ? net_simple(&s->graph, at, DPT_OP_DROPOUT, 0) : at;
 }
 
-static int32_t norm_behind(struct scene *s, int32_t at, int32_t channels, struct draw *d)
+static int32_t norm_after(struct scene *s, int32_t at, int32_t channels, struct draw *d)
 {
     static const struct dpt_window same = {{3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, 1};
 
@@ -141,7 +141,7 @@ static void residual_init(struct scene *s, struct whole_step *step, int seed, bo
     *s = (struct scene){0};
     note(s, "residual %d", seed);
     at = net_input(&s->graph, draw_int(&d, 1, 9), draw_int(&d, 2, 6), draw_int(&d, 2, 6));
-    at = norm_behind(s, at, channels, &d);
+    at = norm_after(s, at, channels, &d);
     if (draw_int(&d, 0, 1))
         at = net_simple(&s->graph, at, DPT_OP_RELU, 0);
     at = apart(s, at, plain);
@@ -151,10 +151,10 @@ static void residual_init(struct scene *s, struct whole_step *step, int seed, bo
 
         if (kind > 0)
             channels = draw_int(&d, 1, 20);
-        at = net_simple(&s->graph, norm_behind(s, at, channels, &d), DPT_OP_RELU, 0);
-        at = apart(s, norm_behind(s, at, channels, &d), plain);
+        at = net_simple(&s->graph, norm_after(s, at, channels, &d), DPT_OP_RELU, 0);
+        at = apart(s, norm_after(s, at, channels, &d), plain);
         if (kind == 1)
-            start = apart(s, norm_behind(s, start, channels, &d), plain);
+            start = apart(s, norm_after(s, start, channels, &d), plain);
         else if (kind == 2)
             start = net_conv(&s->graph, start, channels, &one, true);
         at = draw_int(&d, 0, 1) ? net_join(&s->graph, at, start, DPT_OP_ADD)
@@ -289,7 +289,7 @@ static void joined_norms_are_named(void **state)
         if (norm < s.graph.n_nodes) {
             const struct dpt_tensor *weight = &s.graph.tensors[s.graph.nodes[norm].weight];
             void *gpu = open_program(cuda, &s), *ref = open_program(&dpt_backend_ref, &s);
-            int32_t node, at, node_ref, at_ref;
+            struct dpt_nonfinite bad, bad_ref;
 
             /* The last sample's numbers are too large for it. */
             for (int64_t k = 0; k < weight->count; k++)
@@ -298,15 +298,15 @@ static void joined_norms_are_named(void **state)
                 s.batch.input[(s.batch.batch.count - 1) * n + k] *= 1e18F;
             assert_int_equal(cuda->refresh(gpu, 0, s.params, &err), DPT_OK);
             assert_int_equal(dpt_backend_ref.refresh(ref, 0, s.params, &err), DPT_OK);
-            assert_int_equal(dpt_backend_ref.find_nonfinite(ref, 0, &s.batch.batch, s.params,
-                                                            &node_ref, &at_ref, &err),
-                             DPT_OK);
             assert_int_equal(
-                cuda->find_nonfinite(gpu, 0, &s.batch.batch, s.params, &node, &at, &err), DPT_OK);
-            assert_true(node == node_ref && at == at_ref);
+                dpt_backend_ref.find_nonfinite(ref, 0, &s.batch.batch, s.params, &bad_ref, &err),
+                DPT_OK);
+            assert_int_equal(cuda->find_nonfinite(gpu, 0, &s.batch.batch, s.params, &bad, &err),
+                             DPT_OK);
+            assert_true(bad.node == bad_ref.node && bad.position == bad_ref.position);
             assert_int_equal(cuda->runs_in(gpu, norm, false), m.node[norm].joined);
             assert_int_equal(cuda->runs_in(gpu, norm, true), norm);
-            named += node == norm && at == s.batch.batch.count - 1;
+            named += bad.node == norm && bad.position == s.batch.batch.count - 1;
             cuda->close(gpu);
             dpt_backend_ref.close(ref);
         }

@@ -255,9 +255,9 @@ static void threads_take_turns(void **state)
 /* NaN in a layer's weights: its first bad output is found where ref finds it. */
 static void finds_nan(void **state)
 {
-    enum dpt_op behind[DPT_OP_COUNT];
-    const int n = net_operations(
-        1 << DPT_CLASS_POINTWISE | 1 << DPT_CLASS_POOL | 1 << DPT_CLASS_NORM, behind);
+    enum dpt_op after[DPT_OP_COUNT];
+    const int n =
+        net_operations(1 << DPT_CLASS_POINTWISE | 1 << DPT_CLASS_POOL | 1 << DPT_CLASS_NORM, after);
     const struct dpt_window same = {{3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, 1};
     const struct dpt_window halve = {{2, 2}, {2, 2}, {1, 1}, {0, 0}, {0, 0}, 1};
 
@@ -272,7 +272,7 @@ static void finds_nan(void **state)
         int32_t at = net_input(&s.graph, 3, 4, 4), position = -1, owner = 0;
 
         for (int k = 0; k < 2; k++) {
-            const enum dpt_op op = behind[k == 0 ? i % n : (i + i / n) % n];
+            const enum dpt_op op = after[k == 0 ? i % n : (i + i / n) % n];
 
             if (op == DPT_OP_GLOBAL_AVGPOOL) /* the next layer needs an image */
                 continue;

@@ -131,11 +131,11 @@ static void open_stage(struct stage *stage, const struct scene *s, int32_t first
 /* The values that stage k gives the next one, or the gradients that it gets back. */
 static void cross(const struct stages *all, int k, int flight, bool gradient)
 {
-    const struct stage *before = &all->stage[k], *behind = &all->stage[k + 1];
+    const struct stage *before = &all->stage[k], *after = &all->stage[k + 1];
     const int32_t node = all->first[k + 1];
     size_t floats, same;
     float *a = cuda->value(before->program, 0, flight, node, gradient, &floats);
-    float *b = cuda->value(behind->program, 0, flight, node, gradient, &same);
+    float *b = cuda->value(after->program, 0, flight, node, gradient, &same);
 
     assert_true(floats == same && floats > 0 && (a == NULL) == (b == NULL));
     assert_true(a != NULL || gradient);
@@ -454,8 +454,8 @@ static int64_t blocks_of(const struct dpt_cuda_program *p, const struct dpt_cuda
     return blocks;
 }
 
-/* Each range of nodes that is renewed converts its own layouts, in one launch, or in none if it has
- * no weights; together they convert those of a refresh, with the same bits. Every block has
+/* Each range of nodes that is refreshed converts its own layouts, in one launch, or in none if it
+ * has no weights; together they convert those of a refresh, with the same bits. Every block has
  * something to do, whatever the sizes of the weights. */
 static void ranges_convert_their_own(void **state)
 {
@@ -490,7 +490,7 @@ static void ranges_convert_their_own(void **state)
             all, blocks_of(p, &p->lists->copied, (int)(16 / p->lists->memory_layout.element)));
         for (int32_t node = s.graph.n_nodes - 1; node >= 0; node--) {
             log_begin(path);
-            assert_int_equal(cuda->renew(whole, 0, s.params, node, node + 1, &err), DPT_OK);
+            assert_int_equal(cuda->refresh_nodes(whole, 0, s.params, node, node + 1, &err), DPT_OK);
             blocks += blocks_in(log_end(path), "to_layout", &launches);
             assert_true(launches == 0 || (launches == 1 && s.graph.nodes[node].weight >= 0));
         }
