@@ -401,10 +401,9 @@ static void backward_group(const struct dpt_cpu_run *run, const struct dpt_cpu_n
 }
 
 /* This thread's share of the groups. */
-static enum dpt_status each_group(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
-                                  void (*work)(const struct dpt_cpu_run *run,
-                                               const struct dpt_cpu_node *node,
-                                               const struct group *g))
+static void each_group(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
+                       void (*work)(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
+                                    const struct group *g))
 {
     const struct batchnorm *own = node->own;
     int64_t begin, end;
@@ -415,21 +414,16 @@ static enum dpt_status each_group(const struct dpt_cpu_run *run, const struct dp
 
         work(run, node, &g);
     }
-    return DPT_OK;
 }
 
-static enum dpt_status forward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
-                               struct dpt_error *err)
+static void forward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
 {
-    (void)err;
-    return each_group(run, node, forward_group);
+    each_group(run, node, forward_group);
 }
 
-static enum dpt_status backward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
-                                struct dpt_error *err)
+static void backward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
 {
-    (void)err;
-    return each_group(run, node, backward_group);
+    each_group(run, node, backward_group);
 }
 
 /* --- sums for the whole step, of one sub-batch and by one thread ------------------------------ */

@@ -10,7 +10,7 @@
 
 /*
  * Each pass may want its weights in an order of its own. Copies in these orders, shared by all
- * workers, are renewed in refresh; the gradient of the weights comes in such an order too and is
+ * workers, are updated in refresh; the gradient of the weights comes in such an order too and is
  * put into the canonical one.
  */
 struct copy {
@@ -472,16 +472,15 @@ out:
     return status;
 }
 
-static enum dpt_status refresh_copy(const struct dpt_cpu_run *run, const struct copy *copy,
-                                    const float *weights, struct dpt_error *err)
+static void refresh_copy(const struct dpt_cpu_run *run, const struct copy *copy,
+                         const float *weights)
 {
     dpt_cpu_set(run, copy->call, DPT_ROLE_X, weights);
     dpt_cpu_set(run, copy->call, DPT_ROLE_Y, copy->weights);
-    return dpt_cpu_execute(run, copy->call, err);
+    dpt_cpu_execute(run, copy->call);
 }
 
-static enum dpt_status refresh_forward(const struct dpt_cpu_run *run,
-                                       const struct dpt_cpu_node *node, struct dpt_error *err)
+static void refresh_forward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
 {
     const struct conv *conv = node->own;
     const float *weights = weights_of(run, node);
@@ -491,69 +490,57 @@ static enum dpt_status refresh_forward(const struct dpt_cpu_run *run,
     else if (conv->winograd.kernels != NULL)
         dpt_winograd_pack(&conv->winograd, weights, conv->winograd_weights);
     else
-        return refresh_copy(run, &conv->forward_weights, weights, err);
-    return DPT_OK;
+        refresh_copy(run, &conv->forward_weights, weights);
 }
 
-static enum dpt_status refresh_conv(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
-                                    int thread, int *task, struct dpt_error *err)
+static void refresh_conv(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node, int thread,
+                         int *task)
 {
     const struct conv *conv = node->own;
-    enum dpt_status status = DPT_OK;
 
     if (dpt_cpu_own_task(run, thread, task))
-        DPT_TRY(refresh_forward(run, node, err));
+        refresh_forward(run, node);
     if (conv->data_weights.call != DPT_CPU_NONE && dpt_cpu_own_task(run, thread, task))
-        DPT_TRY(refresh_copy(run, &conv->data_weights, weights_of(run, node), err));
+        refresh_copy(run, &conv->data_weights, weights_of(run, node));
     if (conv->bf16_data != NULL && dpt_cpu_own_task(run, thread, task))
         dpt_bf16_conv_pack(conv->bf16, true, weights_of(run, node), conv->bf16_data);
     if (conv->sparse_weights != NULL && dpt_cpu_own_task(run, thread, task))
         dpt_sparse_pack(conv->sparse, weights_of(run, node), conv->sparse_weights);
-out:
-    return status;
 }
 
-static enum dpt_status conv_forward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
-                                    struct dpt_error *err)
+static void conv_forward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
 {
     const struct conv *conv = node->own;
-    enum dpt_status status = DPT_OK;
 
     if (conv->bf16 != NULL || conv->winograd.kernels != NULL) {
         (conv->bf16 != NULL ? bf16_forward : winograd_forward)(run, node);
-        return DPT_OK;
+        return;
     }
     dpt_cpu_round(run, node->x, conv->x, 0, node->x_floats);
     dpt_cpu_set(run, conv->forward, DPT_ROLE_W, conv->forward_weights.weights);
     if (conv->shape.bias)
         dpt_cpu_set(run, conv->forward, DPT_ROLE_B, bias_of(run, node));
-    DPT_TRY(dpt_cpu_execute(run, conv->forward, err));
+    dpt_cpu_execute(run, conv->forward);
     if (node->relu)
         dpt_relu(node->y_floats, 0, dpt_cpu_buffer(run, node->y), dpt_cpu_buffer(run, node->y));
-out:
-    return status;
 }
 
-static enum dpt_status conv_backward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
-                                     struct dpt_error *err)
+static void conv_backward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
 {
     const struct conv *conv = node->own;
-    enum dpt_status status = DPT_OK;
 
     if (conv->bf16 != NULL || conv->sparse != NULL) {
         (conv->bf16 != NULL ? bf16_backward : backward_by_lists)(run, node);
-        return DPT_OK;
+        return;
     }
     dpt_cpu_round(run, node->dy, conv->dy, 0, node->y_floats);
     dpt_cpu_round(run, node->x, conv->back_x, 0, node->x_floats);
-    DPT_TRY(dpt_conv_weights_run(run, node, &conv->weights, err));
+    dpt_conv_weights_run(run, node, &conv->weights);
     if (node->wants_dx) {
         dpt_cpu_mark(run, node, DPT_PASS_WEIGHTS);
         dpt_cpu_set(run, conv->data, DPT_ROLE_W, conv->data_weights.weights);
-        DPT_TRY(dpt_cpu_execute(run, conv->data, err));
+        dpt_cpu_execute(run, conv->data);
     }
-out:
-    return status;
 }
 
 const struct dpt_cpu_op dpt_cpu_conv = {

@@ -166,27 +166,24 @@ static void run_product(const struct dpt_cpu_run *run, const struct dpt_cpu_node
         dpt_gemm_bias(p, rows, run->add, 0, p->outputs, dpt_cpu_gradient(run, node->graph->bias));
 }
 
-enum dpt_status dpt_conv_weights_run(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
-                                     const struct dpt_conv_weights *w, struct dpt_error *err)
+void dpt_conv_weights_run(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
+                          const struct dpt_conv_weights *w)
 {
     const int unpack = w->unpack[run->add];
     const bool adds = run->add && w->unpacked != DPT_CPU_NONE;
-    enum dpt_status status = DPT_OK;
     float *dw;
 
     if (w->unrolls)
         run_product(run, node, w);
     if (w->unrolls || w->call == DPT_CPU_NONE)
-        return DPT_OK;
-    DPT_TRY(dpt_cpu_execute(run, w->call, err));
+        return;
+    dpt_cpu_execute(run, w->call);
     dw = dpt_cpu_gradient(run, node->graph->weight);
     dpt_cpu_set(run, unpack, DPT_ROLE_Y, adds ? dpt_cpu_buffer(run, w->unpacked) : dw);
-    DPT_TRY(dpt_cpu_execute(run, unpack, err));
+    dpt_cpu_execute(run, unpack);
     if (adds)
         dpt_accumulate(unpacked_floats(&w->shape), dpt_cpu_buffer(run, w->unpacked), true, dw);
     if (w->shape.bias)
         dpt_accumulate(w->shape.out_channels, dpt_cpu_buffer(run, w->db), run->add,
                        dpt_cpu_gradient(run, node->graph->bias));
-out:
-    return status;
 }

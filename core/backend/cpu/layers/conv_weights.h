@@ -29,8 +29,8 @@ enum dpt_status dpt_conv_weights_plan(struct dpt_cpu_program *program,
                                       const struct dpt_conv_shape *shape,
                                       struct dpt_kernel **kernel, int x, int dy,
                                       struct dpt_conv_weights *w, struct dpt_error *err);
-/* Writes, or adds if the run adds, the gradients of weights and bias. Errors: INTERNAL. */
-enum dpt_status dpt_conv_weights_run(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
-                                     const struct dpt_conv_weights *w, struct dpt_error *err);
+/* Writes, or adds if the run adds, the gradients of weights and bias. */
+void dpt_conv_weights_run(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
+                          const struct dpt_conv_weights *w);
 
 #endif

@@ -157,13 +157,12 @@ static void pack_weights(const struct dpt_cpu_run *run, const struct dpt_cpu_nod
                                        n - at < PACKED ? n : at + PACKED, packed);
 }
 
-static enum dpt_status refresh_dense(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
-                                     int thread, int *task, struct dpt_error *err)
+static void refresh_dense(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
+                          int thread, int *task)
 {
     const struct dense *dense = node->own;
     const int64_t n = run->program->spec.graph->tensors[node->graph->weight].count;
 
-    (void)err;
     if (dense->bf16_weights != NULL)
         pack_weights(run, node, false, dense->bf16_weights, thread, task);
     if (dense->bf16_data != NULL)
@@ -174,7 +173,6 @@ static enum dpt_status refresh_dense(const struct dpt_cpu_run *run, const struct
         if (dpt_cpu_own_task(run, thread, task))
             dpt_bf16_round(left, dpt_cpu_param(run, node->graph->weight) + at, dense->weights + at);
     }
-    return DPT_OK;
 }
 
 static const float *weights_of(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
@@ -437,24 +435,18 @@ static void plain_backward(const struct dpt_cpu_run *run, const struct dpt_cpu_n
     dpt_gemm_data(p, dy, w, first, last, run->scratch, dx);
 }
 
-static enum dpt_status dense_forward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
-                                     struct dpt_error *err)
+static void dense_forward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
 {
     const struct dense *dense = node->own;
 
-    (void)err;
     (dense->bf16 != NULL ? bf16_forward : plain_forward)(run, node);
-    return DPT_OK;
 }
 
-static enum dpt_status dense_backward(const struct dpt_cpu_run *run,
-                                      const struct dpt_cpu_node *node, struct dpt_error *err)
+static void dense_backward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
 {
     const struct dense *dense = node->own;
 
-    (void)err;
     (dense->bf16 != NULL ? bf16_backward : plain_backward)(run, node);
-    return DPT_OK;
 }
 
 const struct dpt_cpu_op dpt_cpu_dense = {

@@ -189,8 +189,7 @@ static void share(const struct dpt_cpu_node *node, int64_t width, double *sums)
         sums[c] = 0;
 }
 
-static enum dpt_status forward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
-                               struct dpt_error *err)
+static void forward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
 {
     const struct groupnorm *own = node->own;
     const int64_t n = dpt_channels_floats(&own->channels), width = own->width;
@@ -199,7 +198,6 @@ static enum dpt_status forward(const struct dpt_cpu_run *run, const struct dpt_c
     float *shift = run->scratch + 4 * width;
     int64_t first, last;
 
-    (void)err;
     dpt_cpu_part(run, run->rows, 1, &first, &last);
     for (int64_t row = first; row < last; row++) {
         const float *x = dpt_cpu_buffer(run, node->x) + row * n;
@@ -224,7 +222,6 @@ static enum dpt_status forward(const struct dpt_cpu_run *run, const struct dpt_c
         apply_sample(&own->channels, statistics, weight, shift, x,
                      dpt_cpu_buffer(run, node->y) + row * n);
     }
-    return DPT_OK;
 }
 
 /* dx of a sample, from the sums over its channels. */
@@ -256,15 +253,13 @@ static void back(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
                 dpt_cpu_buffer(run, node->dx) + row * n);
 }
 
-static enum dpt_status backward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
-                                struct dpt_error *err)
+static void backward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
 {
     const struct groupnorm *own = node->own;
     const int64_t n = dpt_channels_floats(&own->channels), width = own->width;
     float *products = dpt_cpu_buffer(run, own->products), *dys = dpt_cpu_buffer(run, own->dys);
     int64_t first, last;
 
-    (void)err;
     dpt_cpu_part(run, run->rows, 1, &first, &last);
     for (int64_t row = first; row < last; row++) {
         const float *statistics = dpt_cpu_buffer(run, own->statistics) + KEPT * row * width,
@@ -281,7 +276,6 @@ static enum dpt_status backward(const struct dpt_cpu_run *run, const struct dpt_
     dpt_cpu_barrier_within(run, node, DPT_PASS_BACKWARD);
     dpt_cpu_sum_rows(run, own->sums, node->in.c, products, node->graph->weight);
     dpt_cpu_sum_rows(run, own->sums, node->in.c, dys, node->graph->bias);
-    return DPT_OK;
 }
 
 const struct dpt_cpu_op dpt_cpu_groupnorm = {

@@ -18,63 +18,34 @@ static enum dpt_memory_layout common_layout(const struct dpt_cpu_program *progra
     return first != DPT_LAYOUT_NCHW ? first : other;
 }
 
-/* The elements that this thread computes. */
-struct part {
-    int64_t first, n;
-    const float *x, *other;
-};
-
-static struct part part_of(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
-{
-    int64_t first, last;
-
-    dpt_cpu_floats_part(run, node->y_floats, &first, &last);
-    return (struct part){.first = first,
-                         .n = last - first,
-                         .x = dpt_cpu_buffer(run, node->x) + first,
-                         .other = dpt_cpu_buffer(run, node->other) + first};
-}
-
 static enum dpt_status plan_pairs(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                                   struct dpt_error *err)
 {
-    enum dpt_status status = DPT_OK;
-
-    DPT_TRY(dpt_cpu_read(program, node, common_layout(program, node), err));
-    if (!node->fused)
-        dpt_cpu_write_over(program, node);
-out:
-    return status;
+    return dpt_cpu_read_and_write_over(program, node, common_layout(program, node), err);
 }
 
 /* --- add -------------------------------------------------------------------------------------- */
 
-static enum dpt_status add_forward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
-                                   struct dpt_error *err)
+static void add_forward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
 {
-    (void)err;
-    if (!node->fused) {
-        const struct part part = part_of(run, node);
+    const struct dpt_cpu_floats part = dpt_cpu_floats_part(run, node->y_floats);
 
-        (node->relu ? dpt_add_relu : dpt_add)(part.n, part.x, part.other,
+    if (!node->fused)
+        (node->relu ? dpt_add_relu : dpt_add)(part.n, dpt_cpu_buffer(run, node->x) + part.first,
+                                              dpt_cpu_buffer(run, node->other) + part.first,
                                               dpt_cpu_buffer(run, node->y) + part.first);
-    }
-    return DPT_OK;
 }
 
 /* Both inputs get the same gradient: without a relu, the output's. */
-static enum dpt_status add_backward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
-                                    struct dpt_error *err)
+static void add_backward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
 {
+    const struct dpt_cpu_floats part = dpt_cpu_floats_part(run, node->y_floats);
     const int dx = node->wants_dx ? node->dx : node->dx_other;
-    int64_t first, last;
 
-    (void)err;
-    dpt_cpu_floats_part(run, node->y_floats, &first, &last);
     if (node->relu && !node->passed && dx != DPT_CPU_NONE)
-        dpt_relu_back(last - first, 0, dpt_cpu_buffer(run, node->y) + first,
-                      dpt_cpu_buffer(run, node->dy) + first, dpt_cpu_buffer(run, dx) + first);
-    return DPT_OK;
+        dpt_relu_back(part.n, 0, dpt_cpu_buffer(run, node->y) + part.first,
+                      dpt_cpu_buffer(run, node->dy) + part.first,
+                      dpt_cpu_buffer(run, dx) + part.first);
 }
 
 const struct dpt_cpu_op dpt_cpu_add = {.plan = plan_pairs,
@@ -85,29 +56,28 @@ const struct dpt_cpu_op dpt_cpu_add = {.plan = plan_pairs,
 
 /* --- multiply --------------------------------------------------------------------------------- */
 
-static enum dpt_status multiply_forward(const struct dpt_cpu_run *run,
-                                        const struct dpt_cpu_node *node, struct dpt_error *err)
+/* One buffer's part times the other's. */
+static void multiply(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node, int a, int b,
+                     int product)
 {
-    const struct part part = part_of(run, node);
+    const struct dpt_cpu_floats part = dpt_cpu_floats_part(run, node->y_floats);
 
-    (void)err;
-    dpt_multiply(part.n, part.x, part.other, dpt_cpu_buffer(run, node->y) + part.first);
-    return DPT_OK;
+    dpt_multiply(part.n, dpt_cpu_buffer(run, a) + part.first, dpt_cpu_buffer(run, b) + part.first,
+                 dpt_cpu_buffer(run, product) + part.first);
+}
+
+static void multiply_forward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
+{
+    multiply(run, node, node->x, node->other, node->y);
 }
 
 /* The second one may be written over dy. */
-static enum dpt_status multiply_backward(const struct dpt_cpu_run *run,
-                                         const struct dpt_cpu_node *node, struct dpt_error *err)
+static void multiply_backward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
 {
-    const struct part part = part_of(run, node);
-    const float *dy = dpt_cpu_buffer(run, node->dy) + part.first;
-
-    (void)err;
     if (node->wants_dx)
-        dpt_multiply(part.n, dy, part.other, dpt_cpu_buffer(run, node->dx) + part.first);
+        multiply(run, node, node->dy, node->other, node->dx);
     if (node->wants_dx_other)
-        dpt_multiply(part.n, dy, part.x, dpt_cpu_buffer(run, node->dx_other) + part.first);
-    return DPT_OK;
+        multiply(run, node, node->dy, node->x, node->dx_other);
 }
 
 const struct dpt_cpu_op dpt_cpu_multiply = {
@@ -147,13 +117,11 @@ static struct rows rows_of(const struct dpt_cpu_run *run, const struct dpt_cpu_n
     return rows;
 }
 
-static enum dpt_status concat_forward(const struct dpt_cpu_run *run,
-                                      const struct dpt_cpu_node *node, struct dpt_error *err)
+static void concat_forward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
 {
     const struct rows rows = rows_of(run, node);
     float *y = dpt_cpu_buffer(run, node->y);
 
-    (void)err;
     for (int32_t i = 0; i < DPT_MAX_INPUTS; y += rows.width[i++]) {
         const float *x = dpt_cpu_buffer(run, node->xs[i]);
 
@@ -161,16 +129,13 @@ static enum dpt_status concat_forward(const struct dpt_cpu_run *run,
             memcpy(y + row * (rows.width[0] + rows.width[1]), x + row * rows.width[i],
                    (size_t)rows.width[i] * sizeof *y);
     }
-    return DPT_OK;
 }
 
-static enum dpt_status concat_backward(const struct dpt_cpu_run *run,
-                                       const struct dpt_cpu_node *node, struct dpt_error *err)
+static void concat_backward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
 {
     const struct rows rows = rows_of(run, node);
     const float *dy = dpt_cpu_buffer(run, node->dy);
 
-    (void)err;
     for (int32_t i = 0; i < DPT_MAX_INPUTS; dy += rows.width[i++]) {
         float *dx = node->wants[i] ? dpt_cpu_buffer(run, node->dxs[i]) : NULL;
 
@@ -178,7 +143,6 @@ static enum dpt_status concat_backward(const struct dpt_cpu_run *run,
             memcpy(dx + row * rows.width[i], dy + row * (rows.width[0] + rows.width[1]),
                    (size_t)rows.width[i] * sizeof *dx);
     }
-    return DPT_OK;
 }
 
 const struct dpt_cpu_op dpt_cpu_concat = {

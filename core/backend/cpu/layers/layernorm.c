@@ -101,8 +101,7 @@ DPT_VECTOR static void back(int64_t n, const float *restrict statistics, const f
         dx[i] = scale * (dy[i] * weight[i] - sum - (x[i] - center - rest) * scale * normal);
 }
 
-static enum dpt_status forward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
-                               struct dpt_error *err)
+static void forward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
 {
     const struct layernorm *own = node->own;
     const int64_t n = own->sums.outputs;
@@ -110,17 +109,14 @@ static enum dpt_status forward(const struct dpt_cpu_run *run, const struct dpt_c
     const float *bias = dpt_cpu_param(run, node->graph->bias);
     int64_t first, last;
 
-    (void)err;
     dpt_cpu_part(run, run->rows, 1, &first, &last);
     for (int64_t row = first; row < last; row++)
         normalise(n, node->graph->attribute[0], dpt_cpu_buffer(run, node->x) + row * n, weight,
                   bias, dpt_cpu_buffer(run, node->y) + row * n,
                   dpt_cpu_buffer(run, own->statistics) + KEPT * row);
-    return DPT_OK;
 }
 
-static enum dpt_status backward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
-                                struct dpt_error *err)
+static void backward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
 {
     const struct layernorm *own = node->own;
     const int64_t n = own->sums.outputs;
@@ -128,7 +124,6 @@ static enum dpt_status backward(const struct dpt_cpu_run *run, const struct dpt_
     float *products = dpt_cpu_buffer(run, own->products);
     int64_t first, last;
 
-    (void)err;
     dpt_cpu_part(run, run->rows, 1, &first, &last);
     for (int64_t row = first; row < last; row++)
         back(n, dpt_cpu_buffer(run, own->statistics) + KEPT * row,
@@ -138,7 +133,6 @@ static enum dpt_status backward(const struct dpt_cpu_run *run, const struct dpt_
     dpt_cpu_barrier_within(run, node, DPT_PASS_BACKWARD);
     dpt_cpu_sum_rows(run, own->sums, n, products, node->graph->weight);
     dpt_cpu_sum_rows(run, own->sums, n, dy, node->graph->bias);
-    return DPT_OK;
 }
 
 const struct dpt_cpu_op dpt_cpu_layernorm = {

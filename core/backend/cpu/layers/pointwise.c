@@ -22,33 +22,9 @@ static void clear_filling(const struct dpt_cpu_node *node, int64_t samples, floa
     }
 }
 
-static enum dpt_status plan_over(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
-                                 struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-
-    DPT_TRY(dpt_cpu_read(program, node, dpt_cpu_input_layout(program, node), err));
-    dpt_cpu_write_over(program, node);
-out:
-    return status;
-}
-
-/* The elements that this thread computes. */
-struct part {
-    int64_t first, n;
-};
-
-static struct part part_of(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
-{
-    int64_t first, last;
-
-    dpt_cpu_floats_part(run, node->y_floats, &first, &last);
-    return (struct part){first, last - first};
-}
-
 /* The loops go over whole cache lines, which buffers have and the caller's input may not. */
 static const float *whole_lines(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
-                                struct part part)
+                                struct dpt_cpu_floats part)
 {
     float *y = dpt_cpu_buffer(run, node->y) + part.first;
 
@@ -76,37 +52,31 @@ static enum dpt_status plan_activation(struct dpt_cpu_program *program, struct d
 
     activations[node->graph->op].forward(1, node->graph->attribute[0], zeros, y);
     node->filled = y[0] != 0;
-    DPT_TRY(plan_over(program, node, err));
+    DPT_TRY(dpt_cpu_read_and_write_over(program, node, dpt_cpu_input_layout(program, node), err));
     node->known = dpt_operation_of(node->graph)->keeps & DPT_KEEPS_INPUT ? node->x : node->y;
 out:
     return status;
 }
 
-static enum dpt_status activation_forward(const struct dpt_cpu_run *run,
-                                          const struct dpt_cpu_node *node, struct dpt_error *err)
+static void activation_forward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
 {
-    const struct part part = part_of(run, node);
+    const struct dpt_cpu_floats part = dpt_cpu_floats_part(run, node->y_floats);
     float *y = dpt_cpu_buffer(run, node->y);
 
-    (void)err;
     activations[node->graph->op].forward(part.n, node->graph->attribute[0],
                                          whole_lines(run, node, part), y + part.first);
     if (node->filled)
         clear_filling(node, run->rows, y);
-    return DPT_OK;
 }
 
-static enum dpt_status activation_backward(const struct dpt_cpu_run *run,
-                                           const struct dpt_cpu_node *node, struct dpt_error *err)
+static void activation_backward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
 {
-    const struct part part = part_of(run, node);
+    const struct dpt_cpu_floats part = dpt_cpu_floats_part(run, node->y_floats);
 
-    (void)err;
     if (node->wants_dx)
         activations[node->graph->op].backward(
             part.n, node->graph->attribute[0], dpt_cpu_buffer(run, node->known) + part.first,
             dpt_cpu_buffer(run, node->dy) + part.first, dpt_cpu_buffer(run, node->dx) + part.first);
-    return DPT_OK;
 }
 
 #define X(C, NAME, name, ...)                                                                      \
@@ -132,7 +102,7 @@ static enum dpt_status plan_dropout(struct dpt_cpu_program *program, struct dpt_
     enum dpt_status status = DPT_OK;
     struct dropout *dropout = node->own;
 
-    DPT_TRY(plan_over(program, node, err));
+    DPT_TRY(dpt_cpu_read_and_write_over(program, node, dpt_cpu_input_layout(program, node), err));
     if (program->spec.training) {
         dropout->mask = dpt_cpu_reserve(program, node->y_floats);
         dropout->canonical = dpt_cpu_reserve(program, dpt_shape_size(&node->out));
@@ -175,15 +145,13 @@ static void make_mask(const struct dpt_cpu_run *run, const struct dpt_cpu_node *
     }
 }
 
-static enum dpt_status dropout_forward(const struct dpt_cpu_run *run,
-                                       const struct dpt_cpu_node *node, struct dpt_error *err)
+static void dropout_forward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
 {
     const struct dropout *dropout = node->own;
-    const struct part part = part_of(run, node);
+    const struct dpt_cpu_floats part = dpt_cpu_floats_part(run, node->y_floats);
     const float *x = whole_lines(run, node, part);
     float *y = dpt_cpu_buffer(run, node->y) + part.first;
 
-    (void)err;
     if (run->training) {
         make_mask(run, node); /* by samples */
         dpt_cpu_barrier_within(run, node, DPT_PASS_FORWARD);
@@ -191,21 +159,17 @@ static enum dpt_status dropout_forward(const struct dpt_cpu_run *run,
     } else if (x != y) {
         memcpy(y, x, (size_t)part.n * sizeof *y);
     }
-    return DPT_OK;
 }
 
-static enum dpt_status dropout_backward(const struct dpt_cpu_run *run,
-                                        const struct dpt_cpu_node *node, struct dpt_error *err)
+static void dropout_backward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
 {
     const struct dropout *dropout = node->own;
-    const struct part part = part_of(run, node);
+    const struct dpt_cpu_floats part = dpt_cpu_floats_part(run, node->y_floats);
 
-    (void)err;
     if (node->wants_dx)
         dpt_multiply(part.n, dpt_cpu_buffer(run, node->dy) + part.first,
                      dpt_cpu_buffer(run, dropout->mask) + part.first,
                      dpt_cpu_buffer(run, node->dx) + part.first);
-    return DPT_OK;
 }
 
 const struct dpt_cpu_op dpt_cpu_dropout = {
@@ -234,25 +198,7 @@ const struct dpt_cpu_op dpt_cpu_input = {.plan = plan_input};
 static enum dpt_status plan_flatten(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                                     struct dpt_error *err)
 {
-    enum dpt_status status = DPT_OK;
-
-    DPT_TRY(dpt_cpu_read(program, node, DPT_LAYOUT_NCHW, err));
-    dpt_cpu_write_over(program, node);
-out:
-    return status;
+    return dpt_cpu_read_and_write_over(program, node, DPT_LAYOUT_NCHW, err);
 }
 
-static enum dpt_status move_nothing(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
-                                    struct dpt_error *err)
-{
-    (void)run, (void)node, (void)err;
-    return DPT_OK;
-}
-
-const struct dpt_cpu_op dpt_cpu_flatten = {
-    .plan = plan_flatten,
-    .forward = move_nothing,
-    .backward = move_nothing,
-    .shares = true,
-    .moves_nothing = true,
-};
+const struct dpt_cpu_op dpt_cpu_flatten = {.plan = plan_flatten, .shares = true};

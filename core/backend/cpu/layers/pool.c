@@ -45,25 +45,19 @@ static int32_t *argmaxes(const struct dpt_cpu_run *run, const struct dpt_cpu_nod
     return node->argmax == DPT_CPU_NONE ? NULL : (void *)dpt_cpu_buffer(run, node->argmax);
 }
 
-static enum dpt_status maxpool_forward(const struct dpt_cpu_run *run,
-                                       const struct dpt_cpu_node *node, struct dpt_error *err)
+static void maxpool_forward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
 {
-    (void)err;
     if (node->fused)
-        return DPT_OK;
+        return;
     dpt_maxpool(node->own, node->relu, dpt_cpu_buffer(run, node->x), dpt_cpu_buffer(run, node->y),
                 run->training ? argmaxes(run, node) : NULL);
-    return DPT_OK;
 }
 
-static enum dpt_status maxpool_backward(const struct dpt_cpu_run *run,
-                                        const struct dpt_cpu_node *node, struct dpt_error *err)
+static void maxpool_backward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
 {
-    (void)err;
     if (!node->listed)
         dpt_maxpool_back(node->own, dpt_cpu_buffer(run, node->dy), argmaxes(run, node),
                          dpt_cpu_buffer(run, node->dx));
-    return DPT_OK;
 }
 
 const struct dpt_cpu_op dpt_cpu_maxpool = {
@@ -73,20 +67,14 @@ const struct dpt_cpu_op dpt_cpu_maxpool = {
     .own = sizeof(struct dpt_pool_shape),
 };
 
-static enum dpt_status avgpool_forward(const struct dpt_cpu_run *run,
-                                       const struct dpt_cpu_node *node, struct dpt_error *err)
+static void avgpool_forward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
 {
-    (void)err;
     dpt_avgpool(node->own, dpt_cpu_buffer(run, node->x), dpt_cpu_buffer(run, node->y));
-    return DPT_OK;
 }
 
-static enum dpt_status avgpool_backward(const struct dpt_cpu_run *run,
-                                        const struct dpt_cpu_node *node, struct dpt_error *err)
+static void avgpool_backward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
 {
-    (void)err;
     dpt_avgpool_back(node->own, dpt_cpu_buffer(run, node->dy), dpt_cpu_buffer(run, node->dx));
-    return DPT_OK;
 }
 
 #define AVERAGE                                                                                    \

@@ -89,31 +89,26 @@ DPT_VECTOR static void back_sample(const struct dpt_channels *s, const float *sl
 #undef BODY
 }
 
-static enum dpt_status forward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
-                               struct dpt_error *err)
+static void forward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
 {
     const struct prelu *own = node->own;
     const int64_t n = dpt_channels_floats(&own->channels);
     int64_t first, last;
 
-    (void)err;
     dpt_cpu_part(run, run->rows, 1, &first, &last);
     for (int64_t row = first; row < last; row++)
         forward_sample(&own->channels, dpt_cpu_param(run, node->graph->weight),
                        dpt_cpu_buffer(run, node->x) + row * n,
                        dpt_cpu_buffer(run, node->y) + row * n);
-    return DPT_OK;
 }
 
-static enum dpt_status backward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
-                                struct dpt_error *err)
+static void backward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
 {
     const struct prelu *own = node->own;
     const int64_t n = dpt_channels_floats(&own->channels);
     float *products = dpt_cpu_buffer(run, own->products);
     int64_t first, last;
 
-    (void)err;
     dpt_cpu_part(run, run->rows, 1, &first, &last);
     for (int64_t row = first; row < last; row++)
         back_sample(&own->channels, dpt_cpu_param(run, node->graph->weight),
@@ -122,7 +117,6 @@ static enum dpt_status backward(const struct dpt_cpu_run *run, const struct dpt_
                     products + row * own->sums.outputs);
     dpt_cpu_barrier_within(run, node, DPT_PASS_BACKWARD);
     dpt_cpu_sum_rows(run, own->sums, node->in.c, products, node->graph->weight);
-    return DPT_OK;
 }
 
 const struct dpt_cpu_op dpt_cpu_prelu = {

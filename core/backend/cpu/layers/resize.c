@@ -205,26 +205,20 @@ out:
     return status;
 }
 
-static enum dpt_status forward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
-                               struct dpt_error *err)
+static void forward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
 {
     const struct dpt_cpu_resize *own = node->own;
 
-    (void)err;
     own->resizer->forward(own, dpt_cpu_buffer(run, node->x), run->scratch,
                           dpt_cpu_buffer(run, node->y));
-    return DPT_OK;
 }
 
-static enum dpt_status backward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
-                                struct dpt_error *err)
+static void backward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
 {
     const struct dpt_cpu_resize *own = node->own;
 
-    (void)err;
     own->resizer->backward(own, dpt_cpu_buffer(run, node->dy), run->scratch,
                            dpt_cpu_buffer(run, node->dx));
-    return DPT_OK;
 }
 
 #define RESIZE                                                                                     \

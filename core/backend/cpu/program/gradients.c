@@ -7,7 +7,7 @@
 /* Whether dx is dy unchanged. */
 static bool passes_on(const struct dpt_cpu_node *node)
 {
-    return node->op->moves_nothing || node->listed ||
+    return node->op->backward == NULL || node->listed ||
            (node->op == &dpt_cpu_add && (!node->relu || node->passed));
 }
 
@@ -154,35 +154,30 @@ out:
 
 /* --- running ---------------------------------------------------------------------------------- */
 
-enum dpt_status dpt_cpu_pass_back(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
-                                  struct dpt_error *err)
+void dpt_cpu_pass_back(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
 {
-    enum dpt_status status = DPT_OK;
     bool waited = passes_on(node);
 
     for (int32_t i = 0; i < node->n_inputs; i++) {
-        const int64_t floats = run->program->nodes[node->inputs[i]].y_floats;
         const int known = node->add[i].known;
+        struct dpt_cpu_floats part;
         const float *a, *b;
-        int64_t first, last;
         float *sum;
 
         if (node->reorder_back[i] != DPT_CPU_NONE)
-            DPT_TRY(dpt_cpu_execute(run, node->reorder_back[i], err));
+            dpt_cpu_execute(run, node->reorder_back[i]);
         if (node->add[i].sum == DPT_CPU_NONE || node->add[i].within)
             continue;
         if (!waited)
             dpt_cpu_barrier_within(run, node, DPT_PASS_BACKWARD);
         waited = true;
-        dpt_cpu_floats_part(run, floats, &first, &last);
-        a = dpt_cpu_buffer(run, node->add[i].a) + first;
-        b = dpt_cpu_buffer(run, node->add[i].b) + first;
-        sum = dpt_cpu_buffer(run, node->add[i].sum) + first;
+        part = dpt_cpu_floats_part(run, run->program->nodes[node->inputs[i]].y_floats);
+        a = dpt_cpu_buffer(run, node->add[i].a) + part.first;
+        b = dpt_cpu_buffer(run, node->add[i].b) + part.first;
+        sum = dpt_cpu_buffer(run, node->add[i].sum) + part.first;
         if (known != DPT_CPU_NONE)
-            dpt_add_relu_back(last - first, dpt_cpu_buffer(run, known) + first, a, b, sum);
+            dpt_add_relu_back(part.n, dpt_cpu_buffer(run, known) + part.first, a, b, sum);
         else
-            dpt_add(last - first, a, b, sum);
+            dpt_add(part.n, a, b, sum);
     }
-out:
-    return status;
 }

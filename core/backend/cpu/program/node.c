@@ -194,29 +194,42 @@ void dpt_cpu_write(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
     }
 }
 
-/* Whether nobody needs the contents of x once this node has read it. */
+/* Whether the node's output may lie in x: nobody needs what is there once this node has read it, or
+ * the output is the same. */
 static bool may_overwrite(const struct dpt_cpu_program *program, const struct dpt_cpu_node *node,
                           int x)
 {
     int own = 0;
 
+    if (node->op->forward == NULL)
+        return true;
     for (int32_t i = 0; i < node->n_inputs; i++)
         own += node->xs[i] == x;
     return x != DPT_CPU_INPUT && !(dpt_cpu_keeps(program, node) & DPT_KEEPS_INPUT) &&
            program->buffers[x].owners == own;
 }
 
-void dpt_cpu_write_over(struct dpt_cpu_program *program, struct dpt_cpu_node *node)
+enum dpt_status dpt_cpu_read_and_write_over(struct dpt_cpu_program *program,
+                                            struct dpt_cpu_node *node,
+                                            enum dpt_memory_layout layout, struct dpt_error *err)
 {
-    for (int32_t i = 0; i < node->n_inputs; i++) {
-        if (!node->op->moves_nothing && !may_overwrite(program, node, node->xs[i]))
-            continue;
-        node->y_layout = node->x_layout;
+    enum dpt_status status = DPT_OK;
+    int32_t i = 0;
+
+    DPT_TRY(dpt_cpu_read(program, node, layout, err));
+    if (node->fused)
+        goto out;
+    while (i < node->n_inputs && !may_overwrite(program, node, node->xs[i]))
+        i++;
+    if (i == node->n_inputs) {
+        dpt_cpu_write(program, node, layout);
+    } else {
+        node->y_layout = layout;
         node->y_floats = node->x_floats;
         write_to(program, node, node->xs[i]);
-        return;
     }
-    dpt_cpu_write(program, node, node->x_layout);
+out:
+    return status;
 }
 
 /* --- running ---------------------------------------------------------------------------------- */
@@ -246,7 +259,7 @@ void dpt_cpu_set(const struct dpt_cpu_run *run, int call, enum dpt_role role, co
     dpt_call_set(run->worker->calls[call], role, memory);
 }
 
-enum dpt_status dpt_cpu_execute(const struct dpt_cpu_run *run, int call, struct dpt_error *err)
+void dpt_cpu_execute(const struct dpt_cpu_run *run, int call)
 {
     const struct dpt_cpu_call *plan = &run->program->calls[call];
 
@@ -254,13 +267,14 @@ enum dpt_status dpt_cpu_execute(const struct dpt_cpu_run *run, int call, struct 
         dpt_move_blocks(plan->blocks, plan->pixels, plan->to_planes,
                         dpt_cpu_buffer(run, plan->buffers[DPT_ROLE_X]),
                         dpt_cpu_buffer(run, plan->buffers[DPT_ROLE_Y]));
-        return DPT_OK;
+        return;
     }
     for (int role = 0; role < DPT_ROLE_COUNT; role++) {
         if (plan->buffers[role] == DPT_CPU_INPUT)
             dpt_cpu_set(run, call, (enum dpt_role)role, run->batch->input);
     }
-    return dpt_call_run(run->worker->calls[call], err);
+    if (*run->status == DPT_OK)
+        *run->status = dpt_call_run(run->worker->calls[call], run->err);
 }
 
 const float *dpt_cpu_param(const struct dpt_cpu_run *run, int32_t tensor)
@@ -300,10 +314,12 @@ void dpt_cpu_sum_rows(const struct dpt_cpu_run *run, struct dpt_gemm sums, int64
     dpt_gemm_bias(&sums, rows, run->add, first, last, dpt_cpu_gradient(run, tensor));
 }
 
-void dpt_cpu_floats_part(const struct dpt_cpu_run *run, int64_t floats, int64_t *first,
-                         int64_t *last)
+struct dpt_cpu_floats dpt_cpu_floats_part(const struct dpt_cpu_run *run, int64_t floats)
 {
-    dpt_cpu_part(run, floats / run->program->spec.micro * run->rows, DPT_LANES, first, last);
+    int64_t first, last;
+
+    dpt_cpu_part(run, floats / run->program->spec.micro * run->rows, DPT_LANES, &first, &last);
+    return (struct dpt_cpu_floats){first, last - first};
 }
 
 void dpt_cpu_barrier(const struct dpt_cpu_run *run)

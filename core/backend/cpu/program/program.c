@@ -26,21 +26,18 @@ static void look(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
     }
 }
 
-/* Brings a node's inputs into its layout, if they are in another one. */
-static enum dpt_status reorder_inputs(const struct dpt_cpu_run *run,
-                                      const struct dpt_cpu_node *node, bool *moves,
-                                      struct dpt_error *err)
+/* Brings a node's inputs into its layout; whether any was in another one. */
+static bool reorder_inputs(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
 {
-    enum dpt_status status = DPT_OK;
+    bool moves = false;
 
     for (int32_t k = 0; k < node->n_inputs; k++) {
         if (node->reorder[k] == DPT_CPU_NONE)
             continue;
-        DPT_TRY(dpt_cpu_execute(run, node->reorder[k], err));
-        *moves = true;
+        dpt_cpu_execute(run, node->reorder[k]);
+        moves = true;
     }
-out:
-    return status;
+    return moves;
 }
 
 /* The nodes [*first, *last) that a run goes over; the node that is added after the graph's last one
@@ -79,29 +76,27 @@ static void look_once(const struct dpt_cpu_run *run, const struct dpt_cpu_node *
 }
 
 /* bad: NULL, or the place of the first value that is not finite; -1 before. */
-static enum dpt_status run_forward(const struct dpt_cpu_run *run, struct dpt_nonfinite *bad,
-                                   struct dpt_error *err)
+static void run_forward(const struct dpt_cpu_run *run, struct dpt_nonfinite *bad)
 {
-    enum dpt_status status = DPT_OK;
     const struct dpt_cpu_node *norm;
     int32_t first, end;
-    bool moves;
 
     range_of(run, &first, &end);
     if (bad != NULL && first == 1)
         look_once(run, &run->program->nodes[0], bad);
     for (int32_t i = first; i < end; i++) {
         const struct dpt_cpu_node *node = &run->program->nodes[i];
+        bool moves = node->op->forward != NULL;
 
-        moves = !node->op->moves_nothing;
         if (node->skipped)
             continue;
         if (norm_at(run, i) == NULL) /* else it was done with the norm's sums */
-            DPT_TRY(reorder_inputs(run, node, &moves, err));
-        DPT_TRY(node->op->forward(run, node, err));
+            moves |= reorder_inputs(run, node);
+        if (node->op->forward != NULL)
+            node->op->forward(run, node);
         if (moves)
             dpt_cpu_mark(run, node, DPT_PASS_FORWARD);
-        if (!node->op->moves_nothing)
+        if (node->op->forward != NULL)
             dpt_cpu_barrier(run);
         do_between(run);
         if (bad != NULL)
@@ -109,17 +104,14 @@ static enum dpt_status run_forward(const struct dpt_cpu_run *run, struct dpt_non
     }
     norm = end < run->program->n_nodes ? norm_at(run, end) : NULL;
     if (norm != NULL) {
-        DPT_TRY(reorder_inputs(run, norm, &moves, err));
+        reorder_inputs(run, norm);
         norm->op->sum_forward(run, norm);
         dpt_cpu_mark(run, norm, DPT_PASS_FORWARD);
     }
-out:
-    return status;
 }
 
-static enum dpt_status run_backward(const struct dpt_cpu_run *run, struct dpt_error *err)
+static void run_backward(const struct dpt_cpu_run *run)
 {
-    enum dpt_status status = DPT_OK;
     const struct dpt_cpu_node *norm;
     int32_t first, end;
 
@@ -129,8 +121,9 @@ static enum dpt_status run_backward(const struct dpt_cpu_run *run, struct dpt_er
 
         if (node->skipped || !node->wants_dy)
             continue;
-        DPT_TRY(node->op->backward(run, node, err));
-        DPT_TRY(dpt_cpu_pass_back(run, node, err));
+        if (node->op->backward != NULL)
+            node->op->backward(run, node);
+        dpt_cpu_pass_back(run, node);
         if (dpt_cpu_moves_back(node)) {
             dpt_cpu_mark(run, node, DPT_PASS_BACKWARD);
             dpt_cpu_barrier(run);
@@ -142,17 +135,18 @@ static enum dpt_status run_backward(const struct dpt_cpu_run *run, struct dpt_er
         norm->op->sum_backward(run, norm);
         dpt_cpu_mark(run, norm, DPT_PASS_WEIGHTS);
     }
-out:
-    return status;
 }
 
+/* *status: out, that of the run from now on. */
 static struct dpt_cpu_run begin(struct dpt_cpu_program *program, int worker,
-                                const struct dpt_batch *batch, const float *params)
+                                const struct dpt_batch *batch, const float *params,
+                                enum dpt_status *status, struct dpt_error *err)
 {
     const int64_t sub_batch = dpt_cpu_sub_batch(program);
     const struct dpt_cpu_worker *first = &program->workers[worker * program->in_flight];
 
     dpt_dnnl_one_thread(program->dnnl);
+    *status = DPT_OK;
     return (struct dpt_cpu_run){
         .program = program,
         .worker = first,
@@ -162,6 +156,8 @@ static struct dpt_cpu_run begin(struct dpt_cpu_program *program, int worker,
         .batch = batch,
         .params = params,
         .spans = first->spans,
+        .status = status,
+        .err = err,
     };
 }
 
@@ -171,20 +167,19 @@ static const struct dpt_cpu_node *outputs_of(const struct dpt_cpu_program *progr
 }
 
 static enum dpt_status refresh_nodes(void *opened, int worker, const float *params, int32_t first,
-                             int32_t last, struct dpt_error *err)
+                                     int32_t last, struct dpt_error *err)
 {
     struct dpt_cpu_program *program = opened;
-    const struct dpt_cpu_run run = begin(program, worker, NULL, params);
-    enum dpt_status status = DPT_OK;
+    enum dpt_status status;
+    const struct dpt_cpu_run run = begin(program, worker, NULL, params, &status, err);
     int task = 0;
 
     for (int32_t i = first; i < last; i++) {
         const struct dpt_cpu_node *node = &program->nodes[i];
 
         if (node->op->refresh != NULL && dpt_cpu_computes(program, node->number))
-            DPT_TRY(node->op->refresh(&run, node, worker, &task, err));
+            node->op->refresh(&run, node, worker, &task);
     }
-out:
     return status;
 }
 
@@ -204,11 +199,8 @@ static void forget(void *opened, int32_t first, int32_t last)
             dpt_forget(*program->copies[i].at, *program->copies[i].at + program->copies[i].floats);
 }
 
-/*
- * The loss of the outputs and its gradient, by runs of rows, whose sums are added in their order:
- * the same whoever computes them.
- */
-static void run_loss(const struct dpt_cpu_run *run)
+/* The loss of some runs of rows, and its gradient. */
+static void run_loss_part(const struct dpt_cpu_run *run)
 {
     const struct dpt_cpu_program *program = run->program;
     const struct dpt_cpu_node *last = outputs_of(program);
@@ -242,11 +234,19 @@ static void run_loss(const struct dpt_cpu_run *run)
                (size_t)((run->rows - batch->count) * width) * sizeof *dy);
 }
 
-static void add_losses(const struct dpt_cpu_run *run, struct dpt_metric_sums *metric_sums)
+/*
+ * The loss of the outputs and its gradient, by runs of rows, whose sums are added in their order:
+ * the same whoever computes them.
+ */
+static void run_loss(const struct dpt_cpu_run *run, struct dpt_metric_sums *metric_sums)
 {
     const int64_t chunks = dpt_cpu_loss_chunks(run->program, 1);
 
-    for (int64_t i = 0; i < dpt_cpu_loss_chunks(run->program, run->rows); i++)
+    run_loss_part(run);
+    if (run->spans != NULL)
+        dpt_spans_mark(run->spans, DPT_SPAN_LOSS);
+    dpt_cpu_barrier(run);
+    for (int64_t i = 0; run->thread == 0 && i < dpt_cpu_loss_chunks(run->program, run->rows); i++)
         dpt_metric_sums_add(&metric_sums[i / chunks], &run->worker->metric_sums_of[i]);
 }
 
@@ -273,31 +273,25 @@ static enum dpt_status train(void *opened, int worker, const struct dpt_batch *b
                              const float *params, float *gradient, bool add,
                              struct dpt_metric_sums *metric_sums, struct dpt_error *err)
 {
-    struct dpt_cpu_program *program = opened;
-    struct dpt_cpu_run run = begin(program, worker, batch, params);
-    enum dpt_status status = DPT_OK;
+    enum dpt_status status;
+    struct dpt_cpu_run run = begin(opened, worker, batch, params, &status, err);
 
     run.gradient = gradient;
     run.adds = add;
     run.add = add || batch->before > 0;
     run.training = true;
     join_team(&run, worker);
-    DPT_TRY(run_forward(&run, NULL, err));
-    run_loss(&run);
-    if (run.spans != NULL)
-        dpt_spans_mark(run.spans, DPT_SPAN_LOSS);
-    dpt_cpu_barrier(&run);
-    if (run.thread == 0)
-        add_losses(&run, metric_sums);
-    DPT_TRY(run_backward(&run, err));
-out:
+    run_forward(&run, NULL);
+    run_loss(&run, metric_sums);
+    run_backward(&run);
     return status;
 }
 
 static struct dpt_cpu_run begin_pass(struct dpt_cpu_program *program, int worker,
-                                     const struct dpt_pass *pass)
+                                     const struct dpt_pass *pass, enum dpt_status *status,
+                                     struct dpt_error *err)
 {
-    struct dpt_cpu_run run = begin(program, worker, pass->batch, pass->params);
+    struct dpt_cpu_run run = begin(program, worker, pass->batch, pass->params, status, err);
 
     run.gradient = pass->gradient;
     run.add = pass->add;
@@ -312,36 +306,31 @@ static struct dpt_cpu_run begin_pass(struct dpt_cpu_program *program, int worker
 static enum dpt_status pass_forward(void *opened, int worker, const struct dpt_pass *pass,
                                     struct dpt_error *err)
 {
-    const struct dpt_cpu_run run = begin_pass(opened, worker, pass);
+    enum dpt_status status;
+    const struct dpt_cpu_run run = begin_pass(opened, worker, pass, &status, err);
 
-    return run_forward(&run, pass->nonfinite, err);
+    run_forward(&run, pass->nonfinite);
+    return status;
 }
 
 static enum dpt_status pass_loss(void *opened, int worker, const struct dpt_pass *pass,
                                  struct dpt_metric_sums *metric_sums, struct dpt_error *err)
 {
-    const struct dpt_cpu_run run = begin_pass(opened, worker, pass);
+    enum dpt_status status;
+    const struct dpt_cpu_run run = begin_pass(opened, worker, pass, &status, err);
 
-    (void)err;
-    if (pass->infers) {
-        tell_loss(&run, metric_sums);
-        return DPT_OK;
-    }
-    run_loss(&run);
-    if (run.spans != NULL)
-        dpt_spans_mark(run.spans, DPT_SPAN_LOSS);
-    dpt_cpu_barrier(&run);
-    if (run.thread == 0)
-        add_losses(&run, metric_sums);
-    return DPT_OK;
+    (pass->infers ? tell_loss : run_loss)(&run, metric_sums);
+    return status;
 }
 
 static enum dpt_status pass_backward(void *opened, int worker, const struct dpt_pass *pass,
                                      struct dpt_error *err)
 {
-    const struct dpt_cpu_run run = begin_pass(opened, worker, pass);
+    enum dpt_status status;
+    const struct dpt_cpu_run run = begin_pass(opened, worker, pass, &status, err);
 
-    return run_backward(&run, err);
+    run_backward(&run);
+    return status;
 }
 
 static float *value(const void *opened, int worker, int flight, int32_t node, bool gradient,
@@ -366,17 +355,15 @@ static enum dpt_status infer(void *opened, int worker, const struct dpt_batch *b
     struct dpt_cpu_program *program = opened;
     const struct dpt_cpu_node *last = outputs_of(program);
     const size_t width = (size_t)last->out.c;
-    const struct dpt_cpu_run run = begin(program, worker, batch, params);
-    enum dpt_status status = DPT_OK;
-    const float *y;
+    enum dpt_status status;
+    const struct dpt_cpu_run run = begin(program, worker, batch, params, &status, err);
 
-    DPT_TRY(run_forward(&run, NULL, err));
-    y = dpt_cpu_buffer(&run, last->y);
+    run_forward(&run, NULL);
     if (outputs != NULL)
-        memcpy(outputs, y, (size_t)batch->count * width * sizeof *outputs);
+        memcpy(outputs, dpt_cpu_buffer(&run, last->y),
+               (size_t)batch->count * width * sizeof *outputs);
     if (metric_sums != NULL)
         tell_loss(&run, metric_sums);
-out:
     return status;
 }
 
@@ -396,12 +383,14 @@ static enum dpt_status find_nonfinite(void *opened, int worker, const struct dpt
                                       struct dpt_error *err)
 {
     struct dpt_cpu_program *program = opened;
-    const struct dpt_cpu_run run = begin(program, worker, batch, params);
+    enum dpt_status status;
+    const struct dpt_cpu_run run = begin(program, worker, batch, params, &status, err);
 
     *bad = (struct dpt_nonfinite){-1, -1};
     if (folds(program))
         return dpt_backend_find_plain(&dpt_backend_cpu, &program->spec, batch, params, bad, err);
-    return run_forward(&run, bad, err);
+    run_forward(&run, bad);
+    return status;
 }
 
 static int32_t adds(const void *opened)

@@ -64,6 +64,8 @@ struct dpt_cpu_run {
     bool adds; /* add, but for the micro-batches of the same sum that were before */
     const struct dpt_pass *pass; /* over some nodes; NULL: over all, which is the whole step */
     struct dpt_spans *spans;     /* NULL: no profile is recorded */
+    enum dpt_status *status;     /* the first failure of a call; later ones are left out */
+    struct dpt_error *err;       /* says which */
 };
 
 struct dpt_cpu_op {
@@ -76,14 +78,13 @@ struct dpt_cpu_op {
                                      struct dpt_error *err);
     /* Updates what is derived from the parameters, such as reordered weights. *task numbers these
      * pieces of work over all nodes (dpt_cpu_own_task). Optional. */
-    enum dpt_status (*refresh)(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
-                               int thread, int *task, struct dpt_error *err);
-    /* Computes forward. This and `backward` are optional for the input only. */
-    enum dpt_status (*forward)(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
-                               struct dpt_error *err);
-    /* Computes the gradients of the parameters, and dx if wants_dx is set. */
-    enum dpt_status (*backward)(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
-                                struct dpt_error *err);
+    void (*refresh)(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node, int thread,
+                    int *task);
+    /* Computes forward. NULL: there is nothing to compute, and the output, in canonical layout, is
+     * the input. */
+    void (*forward)(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node);
+    /* Computes the gradients of the parameters, and dx if wants_dx is set. NULL: as forward. */
+    void (*backward)(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node);
     /* For synchronized batch norms, else NULL: writes what the norm sums over this micro-batch to
      * run->pass->own, before forward and before backward; the latter makes the gradients of its
      * parameters. */
@@ -91,12 +92,11 @@ struct dpt_cpu_op {
     void (*sum_backward)(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node);
     /* frees what `own` holds, also after a failed plan; optional */
     void (*close)(struct dpt_cpu_node *node);
-    size_t own;         /* bytes of the node's `own`, which the program allocates and frees */
-    bool shares;        /* a team can compute it: each thread computes its part of run->threads */
-    bool moves_nothing; /* the output is the input, in canonical layout */
-    bool takes_relu;    /* it can also compute a relu after it in its own passes (node->relu) */
-    bool takes_norm;    /* in evaluation it can also compute a batch norm after it (node->norm), and
-                           a relu after that */
+    size_t own;      /* bytes of the node's `own`, which the program allocates and frees */
+    bool shares;     /* a team can compute it: each thread computes its part of run->threads */
+    bool takes_relu; /* it can also compute a relu after it in its own passes (node->relu) */
+    bool takes_norm; /* in evaluation it can also compute a batch norm after it (node->norm), and a
+                        relu after that */
 };
 
 /* A row for each operation, made from the same list. */
@@ -289,11 +289,14 @@ enum dpt_memory_layout dpt_cpu_input_layout(const struct dpt_cpu_program *progra
 enum dpt_status dpt_cpu_read(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                              enum dpt_memory_layout layout, struct dpt_error *err);
 /* Gives the node's output a buffer of its own in this layout; a convolution that computes the
- * max-pool after it gets none. `write_over` uses the layout of the inputs, and the buffer of one of
- * them if no other node reads it any more. */
+ * max-pool after it gets none. */
 void dpt_cpu_write(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                    enum dpt_memory_layout layout);
-void dpt_cpu_write_over(struct dpt_cpu_program *program, struct dpt_cpu_node *node);
+/* Reads the inputs in this layout, and writes the output in the same one; over one of them, if no
+ * other node reads it any more. Errors: as dpt_cpu_read. */
+enum dpt_status dpt_cpu_read_and_write_over(struct dpt_cpu_program *program,
+                                            struct dpt_cpu_node *node,
+                                            enum dpt_memory_layout layout, struct dpt_error *err);
 
 /* In bf16: takes a buffer for the rounded operand that lies in another one; in fp32 the operand's
  * own buffer. It is given back once the node's pass is planned. dpt_cpu_round rounds the floats
@@ -332,9 +335,9 @@ void dpt_cpu_close(void *opened);
 
 /* --- for running ------------------------------------------------------------------------------ */
 float *dpt_cpu_buffer(const struct dpt_cpu_run *run, int buffer);
-/* `set` gives a call an argument that was NONE, `execute` runs it. */
+/* `set` gives a call an argument that was NONE, `execute` runs it. A failure is the run's. */
 void dpt_cpu_set(const struct dpt_cpu_run *run, int call, enum dpt_role role, const float *memory);
-enum dpt_status dpt_cpu_execute(const struct dpt_cpu_run *run, int call, struct dpt_error *err);
+void dpt_cpu_execute(const struct dpt_cpu_run *run, int call);
 /* Samples of a sub-batch (backend.h); micro if there are none. */
 static inline int64_t dpt_cpu_sub_batch(const struct dpt_cpu_program *program)
 {
@@ -359,12 +362,13 @@ void dpt_cpu_part(const struct dpt_cpu_run *run, int64_t n, int64_t step, int64_
                   int64_t *last);
 /* This thread's part of a buffer with so many floats per micro-batch, for the rows that this one
  * has. */
-void dpt_cpu_floats_part(const struct dpt_cpu_run *run, int64_t floats, int64_t *first,
-                         int64_t *last);
+struct dpt_cpu_floats {
+    int64_t first, n;
+};
+struct dpt_cpu_floats dpt_cpu_floats_part(const struct dpt_cpu_run *run, int64_t floats);
 /* Adds or reorders the gradients that a node's backward pass computed into its inputs'
  * gradients. */
-enum dpt_status dpt_cpu_pass_back(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
-                                  struct dpt_error *err);
+void dpt_cpu_pass_back(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node);
 /* Whether backward of this node does any work. */
 bool dpt_cpu_moves_back(const struct dpt_cpu_node *node);
 /* Writes this thread's part of a tensor's gradient of n floats, or adds to it if the run adds: the
