@@ -9,14 +9,11 @@
 
 enum { FILE_HEADER = 14, OLD_HEADER = 12, WITH_OPACITY = 56 };
 enum { PLAIN, RLE8, RLE4, MASKS };
+static const char what[] = "BMP file, or of a rare kind", cut_off[] = "the file is cut off";
 
 static uint32_t number(const uint8_t *at, size_t bytes)
 {
-    uint32_t value = 0;
-
-    for (size_t i = 0; i < bytes; i++)
-        value |= (uint32_t)at[i] << 8 * i;
-    return value;
+    return dpt_picture_number(at, bytes, true);
 }
 
 /* The size of the second header is one of those that there are: else a text may begin so. */
@@ -92,21 +89,10 @@ static const char *find_fault(const struct header *h, size_t n)
     if (!low && !high)
         return "bits of a pixel";
     if (h->packing == PLAIN || (h->packing == MASKS && high))
-        return h->pixels + row * h->height <= n ? NULL : "the file is cut off";
+        return h->pixels + row * h->height <= n ? NULL : cut_off;
     if ((h->packing == RLE8 && h->bits == 8) || (h->packing == RLE4 && h->bits == 4))
-        return h->pixels < n ? NULL : "the file is cut off";
+        return h->pixels < n ? NULL : cut_off;
     return "compression";
-}
-
-static bool is_grey(const struct header *h)
-{
-    for (size_t i = 0; i < h->colours; i++) {
-        const uint8_t *c = h->palette + i * h->entry;
-
-        if (c[0] != c[1] || c[1] != c[2])
-            return false;
-    }
-    return h->colours > 0;
 }
 
 /* Unpacks runs into numbers of colours, a byte per pixel, rows as in the file; those passed over
@@ -201,12 +187,6 @@ static void take_rows(const struct header *h, const uint8_t *rows, size_t row,
         }
 }
 
-static enum dpt_status damaged(const char *path, const char *why, struct dpt_error *err)
-{
-    return dpt_fail(err, DPT_BAD_DATA, "%s: is a damaged BMP file, or of a rare kind (%s)", path,
-                    why);
-}
-
 static enum dpt_status decode(struct dpt_picture *p, const char *path, const uint8_t *bytes,
                               size_t n, bool header_only, struct dpt_error *err)
 {
@@ -214,13 +194,15 @@ static enum dpt_status decode(struct dpt_picture *p, const char *path, const uin
     struct header h = {0};
     uint8_t *unpacked = NULL;
     const char *fault;
+    bool grey;
 
     if (!read_header(&h, bytes, n))
-        DPT_TRY(damaged(path, "the file is cut off", err));
-    DPT_TRY(dpt_picture_room(p, path, h.width, h.height, is_grey(&h) ? 1 : 3, true, err));
+        DPT_TRY(dpt_picture_damaged(path, what, cut_off, err));
+    grey = dpt_picture_all_grey(h.palette, h.colours, h.entry);
+    DPT_TRY(dpt_picture_room(p, path, h.width, h.height, grey ? 1 : 3, true, err));
     fault = find_fault(&h, n);
     if (fault != NULL)
-        DPT_TRY(damaged(path, fault, err));
+        DPT_TRY(dpt_picture_damaged(path, what, fault, err));
     if (header_only)
         goto out;
     DPT_TRY(dpt_picture_room(p, path, h.width, h.height, p->channels, false, err));
@@ -229,7 +211,7 @@ static enum dpt_status decode(struct dpt_picture *p, const char *path, const uin
         if (unpacked == NULL)
             DPT_TRY(dpt_fail_memory(err, path, (double)h.height * h.width));
         if (!unpack(&h, bytes + h.pixels, bytes + n, unpacked))
-            DPT_TRY(damaged(path, "the file is cut off", err));
+            DPT_TRY(dpt_picture_damaged(path, what, cut_off, err));
         h.bits = 8;
         take_rows(&h, unpacked, h.width, p);
     } else {

@@ -27,6 +27,22 @@ int dpt_picture_exif(const uint8_t *exif, size_t n);
  * the size alone. Errors: RANK. */
 enum dpt_status dpt_picture_orient(struct dpt_picture *p, const char *path, int orientation,
                                    struct dpt_error *err);
+/* A whole number of up to 4 bytes. */
+static inline uint32_t dpt_picture_number(const uint8_t *at, size_t bytes, bool little)
+{
+    uint32_t value = 0;
+
+    for (size_t i = 0; i < bytes; i++)
+        value |= (uint32_t)at[i] << 8 * (little ? i : bytes - 1 - i);
+    return value;
+}
+/* Whether n colours of a palette, of `entry` bytes each, are nothing but greys; false: there are
+ * none. */
+bool dpt_picture_all_grey(const uint8_t *palette, size_t n, size_t entry);
+/* Fails for a file that cannot be decoded. what: "BMP file, or of a rare kind"; why: NULL where
+ * nobody says it. */
+enum dpt_status dpt_picture_damaged(const char *path, const char *what, const char *why,
+                                    struct dpt_error *err);
 /* Pixels of `colours` channels and an opacity, shown on white. */
 void dpt_picture_flatten(const uint8_t *from, size_t n, size_t colours, uint8_t *out);
 /* n pixels of four inks as red, green and blue. inverted: 255 is no ink, as in JPEG. */

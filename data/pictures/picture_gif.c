@@ -15,6 +15,7 @@
 #include <stb/stb_image.h>
 
 enum { HEADER = 13, DESCRIPTOR = 10, EXTENSION = 0x21, CONTROL = 0xF9, IMAGE = 0x2C };
+static const char what[] = "GIF file, or of a rare kind";
 
 /* The first image of a file, which may fill only a part of it. */
 struct first {
@@ -31,7 +32,7 @@ static bool is(const uint8_t *bytes, size_t n)
 
 static uint32_t number(const uint8_t *at)
 {
-    return (uint32_t)at[0] | (uint32_t)at[1] << 8;
+    return dpt_picture_number(at, 2, true);
 }
 
 /* The bytes of the palette that a field of flags announces. */
@@ -81,14 +82,6 @@ static bool find_picture(struct first *f, const uint8_t *bytes, size_t n)
     return skip_blocks(bytes, n, &at);
 }
 
-static bool is_grey(const struct first *f)
-{
-    for (const uint8_t *c = f->palette; c < f->palette + f->size; c += 3)
-        if (c[0] != c[1] || c[1] != c[2])
-            return false;
-    return f->size > 0;
-}
-
 /* What the image leaves of the whole is of its first colour, or transparent where it has such a
  * colour, as Pillow has it. */
 static void fill_around(const struct first *f, const struct dpt_picture *p, uint8_t *pixel)
@@ -104,12 +97,6 @@ static void fill_around(const struct first *f, const struct dpt_picture *p, uint
         }
 }
 
-static enum dpt_status damaged(const char *path, const char *why, struct dpt_error *err)
-{
-    return dpt_fail(err, DPT_BAD_DATA, "%s: is a damaged GIF file, or of a rare kind (%s)", path,
-                    why);
-}
-
 static enum dpt_status decode(struct dpt_picture *p, const char *path, const uint8_t *bytes,
                               size_t n, bool header_only, struct dpt_error *err)
 {
@@ -118,16 +105,19 @@ static enum dpt_status decode(struct dpt_picture *p, const char *path, const uin
     stbi_uc *pixels = NULL;
     int width = 0, height = 0, stored = 0;
     size_t count;
+    bool grey;
 
     if (!find_picture(&first, bytes, n))
-        DPT_TRY(damaged(path, "the file is cut off, or holds no image", err));
-    DPT_TRY(dpt_picture_room(p, path, number(bytes + 6), number(bytes + 8), is_grey(&first) ? 1 : 3,
-                             true, err));
+        DPT_TRY(dpt_picture_damaged(path, what, "the file is cut off, or holds no image", err));
+    grey = dpt_picture_all_grey(first.palette, first.size / 3, 3);
+    DPT_TRY(
+        dpt_picture_room(p, path, number(bytes + 6), number(bytes + 8), grey ? 1 : 3, true, err));
     if (header_only)
         return DPT_OK;
     pixels = stbi_load_from_memory(bytes, (int)n, &width, &height, &stored, p->channels + 1);
     if (pixels == NULL || width != p->width || height != p->height)
-        DPT_TRY(damaged(path, pixels == NULL ? stbi_failure_reason() : "two sizes", err));
+        DPT_TRY(dpt_picture_damaged(path, what,
+                                    pixels == NULL ? stbi_failure_reason() : "two sizes", err));
     fill_around(&first, p, pixels);
     count = (size_t)width * (size_t)height;
     DPT_TRY(dpt_picture_room(p, path, (uint32_t)width, (uint32_t)height, p->channels, false, err));

@@ -92,11 +92,6 @@ static bool rows_of(struct reading *r, const struct dpt_picture *p)
     return true;
 }
 
-static enum dpt_status damaged(const struct reading *r, const char *path, struct dpt_error *err)
-{
-    return dpt_fail(err, DPT_BAD_DATA, "%s: is a damaged JPEG file (%s)", path, r->said);
-}
-
 static enum dpt_status decode(struct dpt_picture *p, const char *path, const uint8_t *bytes,
                               size_t n, bool header_only, struct dpt_error *err)
 {
@@ -110,7 +105,7 @@ static enum dpt_status decode(struct dpt_picture *p, const char *path, const uin
     r.errors.emit_message = note;
     r.errors.output_message = say_nothing;
     if (!head_of(&r, bytes, n))
-        DPT_TRY(damaged(&r, path, err));
+        DPT_TRY(dpt_picture_damaged(path, "JPEG file", r.said, err));
     if (r.jpeg.num_components == 2 || r.jpeg.num_components > 4)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
                          "%s: has %d colour channels; save it as RGB, grey or CMYK", path,
@@ -124,7 +119,7 @@ static enum dpt_status decode(struct dpt_picture *p, const char *path, const uin
     }
     orientation = orientation_of(&r); /* finishing forgets the markers */
     if (!header_only && !rows_of(&r, p))
-        DPT_TRY(damaged(&r, path, err));
+        DPT_TRY(dpt_picture_damaged(path, "JPEG file", r.said, err));
     DPT_TRY(dpt_picture_orient(p, path, orientation, err));
 out:
     free(r.inks);

@@ -1,4 +1,5 @@
-/* What becomes of pixels that are stored otherwise: on their side, with an opacity, as inks. */
+/* What becomes of pixels that are stored otherwise: on their side, with an opacity, as inks; and
+ * what the formats' decoders share. */
 #include <string.h>
 
 #include "data/pictures/picture_decode.h"
@@ -41,13 +42,22 @@ enum dpt_status dpt_picture_orient(struct dpt_picture *p, const char *path, int 
     return DPT_OK;
 }
 
-static unsigned number(const uint8_t *at, int bytes, bool little)
+bool dpt_picture_all_grey(const uint8_t *palette, size_t n, size_t entry)
 {
-    unsigned value = 0;
+    for (size_t i = 0; i < n; i++) {
+        const uint8_t *c = palette + i * entry;
 
-    for (int i = 0; i < bytes; i++)
-        value |= (unsigned)at[i] << 8 * (little ? i : bytes - 1 - i);
-    return value;
+        if (c[0] != c[1] || c[1] != c[2])
+            return false;
+    }
+    return n > 0;
+}
+
+enum dpt_status dpt_picture_damaged(const char *path, const char *what, const char *why,
+                                    struct dpt_error *err)
+{
+    return dpt_fail(err, DPT_BAD_DATA, "%s: is a damaged %s%s%s%s", path, what,
+                    why != NULL ? " (" : "", why != NULL ? why : "", why != NULL ? ")" : "");
 }
 
 int dpt_picture_exif(const uint8_t *exif, size_t n)
@@ -62,16 +72,16 @@ int dpt_picture_exif(const uint8_t *exif, size_t n)
     if (size < 8 || (memcmp(tiff, "II", 2) != 0 && memcmp(tiff, "MM", 2) != 0))
         return 1;
     little = tiff[0] == 'I';
-    at = number(tiff + 4, 4, little);
+    at = dpt_picture_number(tiff + 4, 4, little);
     if (at > size - 2)
         return 1;
-    entries = number(tiff + at, 2, little);
+    entries = dpt_picture_number(tiff + at, 2, little);
     at += 2;
     for (size_t i = 0; i < entries && size - at >= ENTRY; i++, at += ENTRY) {
-        const int bytes = number(tiff + at + 2, 2, little) == LONG ? 4 : 2;
-        const unsigned value = number(tiff + at + 8, bytes, little);
+        const size_t bytes = dpt_picture_number(tiff + at + 2, 2, little) == LONG ? 4 : 2;
+        const uint32_t value = dpt_picture_number(tiff + at + 8, bytes, little);
 
-        if (number(tiff + at, 2, little) == TAG)
+        if (dpt_picture_number(tiff + at, 2, little) == TAG)
             return value >= 1 && value <= 8 ? (int)value : 1;
     }
     return 1;

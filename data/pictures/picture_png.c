@@ -83,23 +83,13 @@ static bool rows_of(struct reading *r)
     return true;
 }
 
-static enum dpt_status damaged(const struct reading *r, const char *path, struct dpt_error *err)
-{
-    return dpt_fail(err, DPT_BAD_DATA, "%s: is a damaged PNG file (%s)", path, r->said);
-}
-
-static uint32_t number(const uint8_t *at)
-{
-    return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
-}
-
 /* What its eXIf chunk says, which may stand anywhere; 1, upright, where there is none. */
 static int orientation_of(const uint8_t *bytes, size_t n)
 {
     enum { MARK = 8, HEAD = 8, SUM = 4 };
 
     for (size_t at = MARK; at + HEAD + SUM <= n;) {
-        const size_t size = number(bytes + at);
+        const size_t size = dpt_picture_number(bytes + at, 4, false);
 
         if (size > n - at - HEAD - SUM)
             return 1;
@@ -144,7 +134,7 @@ static enum dpt_status pixels_of(struct reading *r, const char *path, struct dpt
     for (size_t y = 0; y < (size_t)p->height; y++)
         r->rows[y] = (r->stored != NULL ? r->stored : p->pixels) + y * row;
     if (!rows_of(r))
-        return damaged(r, path, err);
+        return dpt_picture_damaged(path, "PNG file", r->said, err);
     if (deep)
         p->deepest = narrow(r->stored, pixels * channels, channels);
     if (channels % 2 == 0)
@@ -170,10 +160,10 @@ static enum dpt_status decode(struct dpt_picture *p, const char *path, const uin
     /* What is too large, dpt_picture_room tells, before libpng has memory for a row. */
     png_set_user_limits(r.png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);
     if (!head_of(&r, size, &channels))
-        DPT_TRY(damaged(&r, path, err));
+        DPT_TRY(dpt_picture_damaged(path, "PNG file", r.said, err));
     DPT_TRY(dpt_picture_room(p, path, size[0], size[1], channels, header_only, err));
     if (!form_of(&r))
-        DPT_TRY(damaged(&r, path, err));
+        DPT_TRY(dpt_picture_damaged(path, "PNG file", r.said, err));
     p->deepest = png_get_bit_depth(r.png, r.info) == 16 ? UINT16_MAX : 0;
     if (!header_only)
         DPT_TRY(pixels_of(&r, path, p, err));

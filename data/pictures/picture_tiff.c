@@ -78,8 +78,8 @@ static int leave(thandle_t handle)
 
 static enum dpt_status damaged(const struct reading *r, const char *path, struct dpt_error *err)
 {
-    return dpt_fail(err, DPT_BAD_DATA, "%s: is a damaged TIFF file, or of a rare kind (%s)", path,
-                    r->said[0] != '\0' ? r->said : "no reason given");
+    return dpt_picture_damaged(path, "TIFF file, or of a rare kind",
+                               r->said[0] != '\0' ? r->said : "no reason given", err);
 }
 
 /* Fills p->pixels, rows from the top as they are stored: what is upright is our own affair. */

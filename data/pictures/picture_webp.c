@@ -6,15 +6,11 @@
 #include "data/pictures/picture_decode.h"
 
 enum { RIFF = 12, CHUNK = 8 };
+static const char what[] = "WebP file, or of a rare kind";
 
 static bool is(const uint8_t *bytes, size_t n)
 {
     return n >= RIFF && memcmp(bytes, "RIFF", 4) == 0 && memcmp(bytes + 8, "WEBP", 4) == 0;
-}
-
-static enum dpt_status damaged(const char *path, struct dpt_error *err)
-{
-    return dpt_fail(err, DPT_BAD_DATA, "%s: is a damaged WebP file, or of a rare kind", path);
 }
 
 /* What its EXIF chunk says; 1, upright, where there is none. */
@@ -22,8 +18,7 @@ static int orientation_of(const uint8_t *bytes, size_t n)
 {
     for (size_t at = RIFF; at + CHUNK <= n;) {
         const uint8_t *c = bytes + at;
-        const size_t size =
-            (size_t)c[4] | (size_t)c[5] << 8 | (size_t)c[6] << 16 | (size_t)c[7] << 24;
+        const size_t size = dpt_picture_number(c + 4, 4, true);
 
         if (size > n - at - CHUNK)
             return 1;
@@ -44,7 +39,7 @@ static enum dpt_status decode(struct dpt_picture *p, const char *path, const uin
     size_t count;
 
     if (WebPGetFeatures(bytes, n, &f) != VP8_STATUS_OK)
-        DPT_TRY(damaged(path, err));
+        DPT_TRY(dpt_picture_damaged(path, what, NULL, err));
     if (f.has_animation)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: is an animated WebP file; save one of its images",
                          path));
@@ -53,7 +48,7 @@ static enum dpt_status decode(struct dpt_picture *p, const char *path, const uin
         pixels = f.has_alpha ? WebPDecodeRGBA(bytes, n, &width, &height)
                              : WebPDecodeRGB(bytes, n, &width, &height);
         if (pixels == NULL || width != p->width || height != p->height)
-            DPT_TRY(damaged(path, err));
+            DPT_TRY(dpt_picture_damaged(path, what, NULL, err));
         count = (size_t)width * (size_t)height;
         if (f.has_alpha)
             dpt_picture_flatten(pixels, count, 3, p->pixels);

@@ -79,6 +79,13 @@ void dpt_picture_saturation(float *image, const struct dpt_shape *shape, float f
  * to 1. */
 void dpt_picture_hue(float *image, const struct dpt_shape *shape, float turns);
 
+/* A number cut to [0, most]. */
+static inline float dpt_cut(float x, float most)
+{
+    x = x > 0 ? x : 0;
+    return x < most ? x : most;
+}
+
 /* Sets a part of all channels to a value (erase). */
 void dpt_picture_erase(float *image, const struct dpt_shape *shape, struct dpt_box box,
                        float value);

@@ -11,12 +11,6 @@ static size_t pixels_of(const struct dpt_shape *shape)
     return (size_t)shape->h * (size_t)shape->w;
 }
 
-static float cut(float x, float most)
-{
-    x = x > 0 ? x : 0;
-    return x < most ? x : most;
-}
-
 /* x + (value - x) of n values, cut where it is known to what. */
 static void scale_about(float *x, size_t n, float factor, float about, float most)
 {
@@ -24,7 +18,7 @@ static void scale_about(float *x, size_t n, float factor, float about, float mos
 
     if (most < INFINITY)
         for (size_t i = 0; i < n; i++)
-            x[i] = cut(factor * x[i] + rest, most);
+            x[i] = dpt_cut(factor * x[i] + rest, most);
     else
         for (size_t i = 0; i < n; i++)
             x[i] = factor * x[i] + rest;
@@ -78,7 +72,7 @@ void dpt_picture_saturation(float *image, const struct dpt_shape *shape, float f
         blue[i] = factor * blue[i] + about;
     }
     for (size_t i = 0; most < INFINITY && i < 3 * n; i++)
-        image[i] = cut(image[i], most);
+        image[i] = dpt_cut(image[i], most);
 }
 
 /* How much of the range between a colour's least and greatest channel one channel has, at a hue of
@@ -87,7 +81,7 @@ static float share_at(float sixths)
 {
     const float once = fabsf(sixths), around = fabsf(once - 6);
 
-    return cut(2 - (once < around ? once : around), 1);
+    return dpt_cut(2 - (once < around ? once : around), 1);
 }
 
 DPT_VECTOR void dpt_picture_hue(float *image, const struct dpt_shape *shape, float turns)

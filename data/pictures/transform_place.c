@@ -239,12 +239,6 @@ struct places {
     float right[AT_ONCE], down[AT_ONCE];
 };
 
-static float within(float x, float most)
-{
-    x = x > 0 ? x : 0;
-    return x < most ? x : most;
-}
-
 static void find_places(const struct dpt_shape *shape, const struct dpt_affine *affine, int32_t y,
                         int32_t first, int32_t n, struct places *p)
 {
@@ -259,8 +253,8 @@ static void find_places(const struct dpt_shape *shape, const struct dpt_affine *
 
     for (int32_t k = 0; k < n; k++) {
         /* What lies farther outside is like the border. */
-        const float x_old = within(x0 + (float)k * along, (float)(shape->w + BORDER));
-        const float y_old = within(y0 + (float)k * down, (float)(shape->h + BORDER));
+        const float x_old = dpt_cut(x0 + (float)k * along, (float)(shape->w + BORDER));
+        const float y_old = dpt_cut(y0 + (float)k * down, (float)(shape->h + BORDER));
         const float column = (float)(int32_t)x_old, row = (float)(int32_t)y_old;
 
         p->right[k] = x_old - column;
