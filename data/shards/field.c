@@ -79,10 +79,8 @@ out:
 
 void dpt_field_close(struct dpt_field *field)
 {
-    if (field->type >= 0)
-        H5Tclose(field->type);
-    if (field->data >= 0)
-        H5Dclose(field->data);
+    dpt_h5_close(field->type);
+    dpt_h5_close(field->data);
     field->data = field->type = H5I_INVALID_HID;
 }
 
@@ -236,11 +234,13 @@ static bool is_float(const struct dpt_field *field)
     return field->info.type == DPT_H5_F32 || field->info.type == DPT_H5_F64;
 }
 
-static double real_at(const struct dpt_field *field, const void *raw, size_t i)
+double dpt_field_real(const struct dpt_field *field, const void *raw, size_t i)
 {
     double value;
     float single;
 
+    if (!is_float(field))
+        return (double)dpt_field_int(field, raw, i);
     if (field->info.type == DPT_H5_F64) {
         memcpy(&value, (const char *)raw + i * sizeof value, sizeof value);
         return value;
@@ -257,9 +257,9 @@ void dpt_field_floats(const struct dpt_field *field, const void *raw, size_t n, 
         break;
     case DPT_H5_F64:
         for (size_t i = 0; i < n; i++)
-            out[i] = (float)real_at(field, raw, i);
+            out[i] = (float)dpt_field_real(field, raw, i);
         break;
-    default:
+    default: /* by no way over doubles, which would round twice */
         for (size_t i = 0; i < n; i++)
             out[i] = (float)dpt_field_int(field, raw, i);
     }
@@ -270,8 +270,8 @@ int64_t dpt_field_merged(const struct dpt_field *field, const void *raw, int64_t
     const int64_t items = field->row_items;
 
     for (int64_t i = items; field->info.type == DPT_H5_F64 && i < n * items; i++)
-        if (dpt_float_merges(real_at(field, raw, (size_t)i),
-                             real_at(field, raw, (size_t)(i - items))))
+        if (dpt_float_merges(dpt_field_real(field, raw, (size_t)i),
+                             dpt_field_real(field, raw, (size_t)(i - items))))
             return i % items;
     return -1;
 }
@@ -279,7 +279,7 @@ int64_t dpt_field_merged(const struct dpt_field *field, const void *raw, int64_t
 const char *dpt_field_show(const struct dpt_field *field, const void *raw, size_t i, char *buf)
 {
     if (is_float(field))
-        snprintf(buf, 32, "%g", real_at(field, raw, i));
+        snprintf(buf, 32, "%g", dpt_field_real(field, raw, i));
     else
         snprintf(buf, 32, "%lld", (long long)dpt_field_int(field, raw, i));
     return buf;
@@ -291,7 +291,7 @@ int64_t dpt_field_int(const struct dpt_field *field, const void *raw, size_t i)
     uint64_t bits = 0;
 
     if (is_float(field)) {
-        const double value = real_at(field, raw, i);
+        const double value = dpt_field_real(field, raw, i);
 
         return fabs(value) < 0x1p62 && value == floor(value) ? (int64_t)value : INT64_MIN;
     }

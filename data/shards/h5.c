@@ -121,6 +121,14 @@ void dpt_h5_leave(void)
     pthread_mutex_unlock(&lock);
 }
 
+void dpt_h5_close(hid_t id)
+{
+    if (id >= 0 && H5Iget_type(id) == H5I_DATASET)
+        H5Dclose(id); /* the id is gone even where that fails */
+    else if (id >= 0)
+        H5Idec_ref(id);
+}
+
 const char *dpt_h5_version(void)
 {
     static char text[32];
@@ -171,21 +179,6 @@ enum dpt_status dpt_h5_fail(struct dpt_error *err, enum dpt_status status, const
                         text, inner, dpt_h5_version(), reader_of(inner));
     return inner[0] != '\0' ? dpt_fail(err, status, "%s: %s (HDF5)", text, inner)
                             : dpt_fail(err, status, "%s", text);
-}
-
-/* What the system says of the file, in plainer words than HDF5's. *st: what the name stands for;
- * the file stays open until the caller closes *fd, so that no other gets its number. */
-static enum dpt_status check_file(const char *path, int *fd, struct stat *st, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-
-    DPT_TRY(dpt_file_open(path, DPT_FILE_READ, DPT_BAD_DATA, fd, err));
-    if (fstat(*fd, st) != 0)
-        DPT_TRY(dpt_fail_errno(err, DPT_BAD_DATA, "%s: cannot read", path));
-    if (st->st_size == 0)
-        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s is empty", path));
-out:
-    return status;
 }
 
 bool dpt_h5_stat(hid_t file, struct stat *st)
@@ -269,7 +262,13 @@ enum dpt_status dpt_h5_open(const char *path, hid_t *file, struct dpt_error *err
 
     *file = H5I_INVALID_HID;
     dpt_h5_enter();
-    DPT_TRY(check_file(path, &fd, &checked, err));
+    /* What the system says of the file is in plainer words than HDF5's. It stays open until the
+     * end, so that no other gets its number. */
+    DPT_TRY(dpt_file_open(path, DPT_FILE_READ, DPT_BAD_DATA, &fd, err));
+    if (fstat(fd, &checked) != 0)
+        DPT_TRY(dpt_fail_errno(err, DPT_BAD_DATA, "%s: cannot read", path));
+    if (checked.st_size == 0)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s is empty", path));
     is_hdf5 = H5Fis_hdf5(path);
     if (is_hdf5 == 0)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s is not an HDF5 file%s", path, advice_for(fd)));
@@ -287,8 +286,7 @@ enum dpt_status dpt_h5_open(const char *path, hid_t *file, struct dpt_error *err
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: was replaced while it was opened", path));
     }
 out:
-    if (access >= 0)
-        H5Pclose(access);
+    dpt_h5_close(access);
     if (fd >= 0)
         close(fd);
     dpt_h5_leave();
@@ -550,10 +548,8 @@ enum dpt_status dpt_h5_info(hid_t file, const char *path, const char *name,
         DPT_TRY(read_chunks(&look));
     DPT_TRY(read_crc(&look));
 out:
-    if (plist >= 0)
-        H5Pclose(plist);
-    if (data >= 0)
-        H5Oclose(data);
+    dpt_h5_close(plist);
+    dpt_h5_close(data);
     dpt_h5_leave();
     return status;
 }

@@ -18,6 +18,8 @@
 
 void dpt_h5_enter(void);
 void dpt_h5_leave(void);
+/* Closes what has this id, whatever it is; negative: nothing. Under dpt_h5_enter. */
+void dpt_h5_close(hid_t id);
 
 /* Fails with `text` (what was tried, naming the file) and the innermost message of HDF5's error
  * stack after it. */

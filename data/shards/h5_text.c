@@ -116,9 +116,7 @@ out:
         free(*text);
         *text = NULL;
     }
-    if (type >= 0)
-        H5Tclose(type);
-    if (set >= 0)
-        H5Dclose(set);
+    dpt_h5_close(type);
+    dpt_h5_close(set);
     return status;
 }

@@ -45,8 +45,8 @@ static void complain(struct dpt_inspect *f, const char *format, ...)
 /* Notes what is wrong with the file, where it is the first such thing. */
 static void complain(struct dpt_inspect *f, const char *format, ...)
 {
-    struct dpt_str text = {0};
     char line[NAME_BYTES + 256];
+    const char *text;
     va_list args;
 
     if (f->fault != NULL)
@@ -54,9 +54,8 @@ static void complain(struct dpt_inspect *f, const char *format, ...)
     va_start(args, format);
     vsnprintf(line, sizeof line, format, args);
     va_end(args);
-    dpt_str_printf(&text, "%s: %s", f->path, line);
-    f->fault = dpt_inspect_keep(f, text.text != NULL ? text.text : "damaged");
-    dpt_str_release(&text);
+    text = dpt_region_printf(&f->region, "%s: %s", f->path, line);
+    f->fault = dpt_inspect_keep(f, text != NULL ? text : "damaged");
 }
 
 /* "chunked gzip+shuffle" */
@@ -95,8 +94,7 @@ static void describe_storage(hid_t data, char *text, size_t size)
                       : (size_t)snprintf(text + used, size - used, "%cfilter %d",
                                          i == 0 ? ' ' : '+', (int)id);
     }
-    if (plist >= 0)
-        H5Pclose(plist);
+    dpt_h5_close(plist);
 }
 
 /* Values that are their bytes, so that reading them needs no further memory and a checksum covers
@@ -147,10 +145,8 @@ static void describe(struct dpt_inspect *f, struct dpt_inspect_set *set)
     set->sum = !good ? DPT_SUM_UNREADABLE : info->has_crc ? DPT_SUM_UNCHECKED : DPT_SUM_NONE;
     if (!good)
         set->fault = dpt_inspect_keep(f, err.text);
-    if (type >= 0)
-        H5Tclose(type);
-    if (data >= 0)
-        H5Oclose(data);
+    dpt_h5_close(type);
+    dpt_h5_close(data);
 }
 
 static void add_set(struct walk *w, const char *name, haddr_t place)
@@ -229,8 +225,7 @@ static void walk_link(struct walk *w, hid_t group, const char *path, const char 
     w->above[depth] = link.type == H5L_TYPE_HARD ? link.u.address : HADDR_UNDEF;
     if (type == H5I_GROUP && depth < DEPTH_MOST)
         walk_group(w, object, full, depth + 1);
-    if (object >= 0)
-        H5Oclose(object);
+    dpt_h5_close(object);
     if (type == H5I_GROUP && depth >= DEPTH_MOST)
         complain(w->f, "its groups are nested more than %d deep", DEPTH_MOST);
     else if (type == H5I_DATASET || type == H5I_BADID) /* one that cannot be opened has a fault */
@@ -311,10 +306,8 @@ static void take_attribute(struct dpt_inspect *f, hid_t root, hid_t id,
     f->region.failed |= text.failed;
     a->text = dpt_inspect_keep(f, text.text != NULL ? text.text : "");
     dpt_str_release(&text);
-    if (space >= 0)
-        H5Sclose(space);
-    if (type >= 0)
-        H5Tclose(type);
+    dpt_h5_close(space);
+    dpt_h5_close(type);
 }
 
 static void read_attributes(struct dpt_inspect *f)
@@ -340,11 +333,9 @@ static void read_attributes(struct dpt_inspect *f)
             a->name = dpt_inspect_keep(f, name);
             take_attribute(f, root, id, a, name);
         }
-        if (id >= 0)
-            H5Aclose(id);
+        dpt_h5_close(id);
     }
-    if (root >= 0)
-        H5Gclose(root);
+    dpt_h5_close(root);
 }
 
 enum dpt_status dpt_inspect_open(struct dpt_inspect *f, const char *path, struct dpt_error *err)
@@ -379,8 +370,8 @@ out:
 void dpt_inspect_close(struct dpt_inspect *f)
 {
     dpt_h5_enter();
-    if (f->file != NULL && f->file->id >= 0)
-        H5Fclose(f->file->id);
+    if (f->file != NULL)
+        dpt_h5_close(f->file->id);
     if (f->file != NULL && f->file->fd >= 0)
         close(f->file->fd);
     dpt_h5_leave();

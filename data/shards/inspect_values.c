@@ -6,7 +6,7 @@
 
 enum {
     ROW_MOST = 1 << 30, /* of rows that HDF5 must read whole */
-    RUN = 1024,         /* items turned into numbers at once */
+    RUN = 1024,         /* items whose sum is taken by itself */
 };
 
 /* Called before and after reads of a data set. Errors: BAD_DATA (names the file), RANK. */
@@ -70,49 +70,30 @@ out:
     return status;
 }
 
-static void to_numbers(const struct dpt_field *field, const void *raw, int64_t first, int64_t n,
-                       double *out)
-{
-    const char *at = (const char *)raw + first * field->info.size;
-    float value;
-
-    switch (field->info.type) {
-    case DPT_H5_F32:
-        for (int64_t i = 0; i < n; i++) {
-            memcpy(&value, at + i * (int64_t)sizeof value, sizeof value);
-            out[i] = (double)value;
-        }
-        break;
-    case DPT_H5_F64:
-        memcpy(out, at, (size_t)n * sizeof *out);
-        break;
-    default:
-        for (int64_t i = 0; i < n; i++)
-            out[i] = (double)dpt_field_int(field, at, (size_t)i);
-    }
-}
-
 struct sums {
     struct dpt_inspect_set *set;
     double sum, sum_of_squares;
 };
 
-static void add_run(struct sums *all, const double *x, int64_t n)
+/* Adds the items [first, end) of some. Each run is summed by itself. */
+static void add_run(struct sums *all, const void *raw, int64_t first, int64_t end)
 {
     struct dpt_inspect_set *set = all->set;
     double sum = 0, sum_of_squares = 0;
 
-    for (int64_t i = 0; i < n; i++) {
-        if (!isfinite(x[i])) {
+    for (int64_t i = first; i < end; i++) {
+        const double x = dpt_field_real(&set->private->field, raw, (size_t)i);
+
+        if (!isfinite(x)) {
             set->nonfinite++;
             continue;
         }
         if (set->finite++ == 0)
-            set->min = set->max = x[i];
-        set->min = x[i] < set->min ? x[i] : set->min;
-        set->max = x[i] > set->max ? x[i] : set->max;
-        sum += x[i];
-        sum_of_squares += x[i] * x[i];
+            set->min = set->max = x;
+        set->min = x < set->min ? x : set->min;
+        set->max = x > set->max ? x : set->max;
+        sum += x;
+        sum_of_squares += x * x;
     }
     all->sum += sum;
     all->sum_of_squares += sum_of_squares;
@@ -121,14 +102,9 @@ static void add_run(struct sums *all, const double *x, int64_t n)
 static void add_numbers(void *arg, const void *raw, int64_t n)
 {
     struct sums *sums = arg;
-    double numbers[RUN];
 
-    for (int64_t i = 0; sums->set->numbers && i < n; i += RUN) {
-        const int64_t some = n - i < RUN ? n - i : RUN;
-
-        to_numbers(&sums->set->private->field, raw, i, some, numbers);
-        add_run(sums, numbers, some);
-    }
+    for (int64_t i = 0; sums->set->numbers && i < n; i += RUN)
+        add_run(sums, raw, i, n - i < RUN ? n : i + RUN);
 }
 
 enum dpt_status dpt_inspect_read(struct dpt_inspect *f, struct dpt_inspect_set *set,
@@ -222,8 +198,8 @@ static void compare_items(const struct dpt_inspect_set *set, const struct dpt_in
         if (memcmp(x + (size_t)i * size, y + (size_t)i * size, size) == 0)
             continue;
         if (set->numbers) {
-            to_numbers(&set->private->field, x, i, 1, &a);
-            to_numbers(&other->private->field, y, i, 1, &b);
+            a = dpt_field_real(&set->private->field, x, (size_t)i);
+            b = dpt_field_real(&other->private->field, y, (size_t)i);
             measure(a, b, d);
         }
         if (d->items++ == 0) {

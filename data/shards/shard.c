@@ -79,6 +79,17 @@ out:
     return status;
 }
 
+/* Fails where a field has not one row per sample. */
+static enum dpt_status check_samples(const struct dpt_shard *shard, const struct dpt_field *field,
+                                     struct dpt_error *err)
+{
+    if (field->info.dims[0] == shard->samples)
+        return DPT_OK;
+    return dpt_fail(err, DPT_BAD_DATA, "%s: /%s has %lld samples, /%s has %lld", shard->path,
+                    shard->images.name, (long long)shard->samples, field->name,
+                    (long long)field->info.dims[0]);
+}
+
 /* What the labels are, given what the loss wants. */
 static enum dpt_status read_target(struct dpt_shard *shard, bool classes, struct dpt_error *err)
 {
@@ -98,13 +109,9 @@ static enum dpt_status read_target(struct dpt_shard *shard, bool classes, struct
         return dpt_fail(err, DPT_BAD_DATA,
                         "%s: /%s is %s of %s, not [N] numbers or [N, K], K of each sample",
                         shard->path, field->name, text, info->type_text);
-    if (info->dims[0] != shard->samples)
-        return dpt_fail(err, DPT_BAD_DATA, "%s: /%s has %lld samples, /%s has %lld", shard->path,
-                        shard->images.name, (long long)shard->samples, field->name,
-                        (long long)info->dims[0]);
     shard->target = classes && width == 1 ? DPT_TARGET_CLASS : DPT_TARGET_VECTOR;
     shard->target_width = (int32_t)width;
-    return DPT_OK;
+    return check_samples(shard, field, err);
 }
 
 /* Weights of the samples, where the file has some. */
@@ -131,22 +138,18 @@ static enum dpt_status read_weights(hid_t file, struct dpt_shard *shard, struct 
                          "%s: /%s is %s of %s, not [N] numbers: how much each sample counts",
                          shard->path, field->name, dpt_dims_text(info->n_dims, info->dims, text),
                          info->type_text));
-    if (info->dims[0] != shard->samples)
-        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: /%s has %lld samples, /%s has %lld", shard->path,
-                         shard->images.name, (long long)shard->samples, field->name,
-                         (long long)info->dims[0]));
+    DPT_TRY(check_samples(shard, field, err));
 out:
     return status;
 }
 
-/* Reads the class names of the data set `labels`; none where the attribute is missing, damaged or
- * holds something else. */
-static enum dpt_status read_class_names(struct dpt_class_names *names, hid_t file,
-                                        const char *labels, struct dpt_error *err)
+/* Reads the names of the labels' classes; none where the attribute is missing, damaged or holds
+ * something else. */
+static enum dpt_status read_class_names(hid_t file, struct dpt_shard *shard, struct dpt_error *err)
 {
-    const hid_t data = H5Dopen2(file, labels, H5P_DEFAULT);
+    const hid_t data = H5Dopen2(file, shard->labels.name, H5P_DEFAULT);
+    struct dpt_class_names *names = &shard->names;
 
-    *names = (struct dpt_class_names){0};
     if (data < 0)
         return DPT_OK;
     names->at = dpt_h5_texts(data, "classes", &names->n);
@@ -180,14 +183,10 @@ static enum dpt_status find_texts(hid_t file, const char *path, const char *name
              H5Tis_variable_str(type) == 0 && H5Sget_simple_extent_ndims(space) == n_dims &&
              H5Sget_simple_extent_npoints(space) == samples;
 out:
-    if (space >= 0)
-        H5Sclose(space);
-    if (type >= 0)
-        H5Tclose(type);
-    if (plist >= 0)
-        H5Pclose(plist);
-    if (set >= 0)
-        H5Oclose(set);
+    dpt_h5_close(space);
+    dpt_h5_close(type);
+    dpt_h5_close(plist);
+    dpt_h5_close(set);
     return status;
 }
 
@@ -246,8 +245,7 @@ enum dpt_status dpt_shard_read_ids(const struct dpt_shard *shard, char **texts, 
     }
 out:
     dpt_field_close(&field);
-    if (file >= 0)
-        H5Fclose(file);
+    dpt_h5_close(file);
     dpt_h5_leave();
     if (status != DPT_OK) {
         free(*texts);
@@ -300,7 +298,7 @@ enum dpt_status dpt_shard_open(struct dpt_shard *shard, const char *path,
     }
     if (shard->labels.name != NULL) {
         DPT_TRY(read_target(shard, spec->classes, err));
-        DPT_TRY(read_class_names(&shard->names, file, shard->labels.name, err));
+        DPT_TRY(read_class_names(file, shard, err));
     }
     DPT_TRY(read_table(file, shard, err));
     if (shard->offsets != NULL)
@@ -310,8 +308,7 @@ enum dpt_status dpt_shard_open(struct dpt_shard *shard, const char *path,
     if (spec->need_labels && spec->keys.x == NULL && spec->keys.y == NULL)
         dpt_shard_note_unused(shard, file);
 out:
-    if (file >= 0)
-        H5Fclose(file);
+    dpt_h5_close(file);
     dpt_h5_leave();
     if (status != DPT_OK)
         dpt_shard_close(shard);
@@ -364,8 +361,7 @@ void dpt_shard_detach(struct dpt_shard *shard)
     dpt_h5_enter();
     for (size_t i = 0; i < DPT_SHARD_FIELDS; i++)
         dpt_field_close(dpt_shard_field(shard, i));
-    if (shard->h5 >= 0)
-        H5Fclose(shard->h5);
+    dpt_h5_close(shard->h5);
     shard->h5 = H5I_INVALID_HID;
     dpt_h5_leave();
     if (shard->fd >= 0)
@@ -446,6 +442,54 @@ static const char *shown(const char *name, char buf[SHOWN])
         if ((unsigned char)*p < ' ' || *p == 0x7F)
             *p = '?';
     return buf;
+}
+
+/* Names of classes as one text: a line each, in which a line break is "\n" and a backslash "\\". */
+void dpt_class_names_write(const char *const *names, size_t n, struct dpt_str *out)
+{
+    for (size_t i = 0; i < n; i++) {
+        for (const char *at = names[i]; *at != '\0'; at++)
+            if (*at == '\n' || *at == '\\')
+                dpt_str_add(out, *at == '\n' ? "\\n" : "\\\\", 2);
+            else
+                dpt_str_add(out, at, 1);
+        dpt_str_add(out, "\n", 1);
+    }
+}
+
+enum dpt_status dpt_class_names_parse(struct dpt_class_names *names, const char *text,
+                                      const char *from, struct dpt_error *err)
+{
+    const size_t length = strlen(text);
+    const char **at;
+    size_t n = 0;
+    char *to;
+
+    *names = (struct dpt_class_names){0};
+    for (const char *p = text; *p != '\0'; p++)
+        n += *p == '\n' || p[1] == '\0';
+    if (n == 0)
+        return DPT_OK;
+    if (n > DPT_MOST_CLASSES)
+        return dpt_fail(err, DPT_BAD_DATA, "%s: names %zu classes, no model has more than %d", from,
+                        n, DPT_MOST_CLASSES);
+    at = malloc(n * sizeof *at + length + 1); /* each line's end makes room for a NUL */
+    if (at == NULL)
+        return dpt_fail_memory(err, "the names of classes", (double)length);
+    to = (char *)(at + n);
+    *names = (struct dpt_class_names){at, n};
+    for (size_t i = 0; i < n; i++) {
+        at[i] = to;
+        for (; *text != '\0' && *text != '\n'; text++) {
+            const bool escaped = *text == '\\' && (text[1] == 'n' || text[1] == '\\');
+
+            *to++ = escaped && text[1] == 'n' ? '\n' : *text;
+            text += escaped;
+        }
+        *to++ = '\0';
+        text += *text == '\n';
+    }
+    return DPT_OK;
 }
 
 enum dpt_status dpt_class_names_check(const struct dpt_class_names *names, const char *path,

@@ -34,7 +34,7 @@ enum dpt_status dpt_class_names_check(const struct dpt_class_names *names, const
                                       struct dpt_error *err);
 
 /* Adds n names to a text as checkpoints keep them, a line each; and reads that text, of the file
- * `from` (class_text.c). Errors: BAD_DATA (more than there can be), RANK. */
+ * `from`. Errors: BAD_DATA (more than there can be), RANK. */
 void dpt_class_names_write(const char *const *names, size_t n, struct dpt_str *out);
 enum dpt_status dpt_class_names_parse(struct dpt_class_names *names, const char *text,
                                       const char *from, struct dpt_error *err);

@@ -20,14 +20,10 @@ static enum dpt_status read_form(struct dpt_shard *shard, hid_t file, struct dpt
                 H5Sget_simple_extent_npoints(space) == 3 &&
                 H5Aread(attribute, H5T_NATIVE_INT64, shape) >= 0;
 
-    if (space >= 0)
-        H5Sclose(space);
-    if (type >= 0)
-        H5Tclose(type);
-    if (attribute >= 0)
-        H5Aclose(attribute);
-    if (data >= 0)
-        H5Dclose(data);
+    dpt_h5_close(space);
+    dpt_h5_close(type);
+    dpt_h5_close(attribute);
+    dpt_h5_close(data);
     for (int i = 1; i < 3; i++)
         good = good && shape[i] >= 1 && shape[i] <= DPT_PICTURE_SIDE;
     if (!good || (shape[0] != 1 && shape[0] != 3) || shape[0] * shape[1] * shape[2] > INT32_MAX / 8)

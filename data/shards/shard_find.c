@@ -42,8 +42,7 @@ static void list_contents(hid_t file, const char *const *taken, size_t n, struct
         object = H5Oopen(file, name, H5P_DEFAULT);
         dpt_str_printf(out, "%s/%s%s", out->length > 0 ? ", " : "", name,
                        object >= 0 && H5Iget_type(object) == H5I_GROUP ? "/" : "");
-        if (object >= 0)
-            H5Oclose(object);
+        dpt_h5_close(object);
     }
     if (links > LISTED)
         dpt_str_printf(out, ", …");
@@ -82,8 +81,7 @@ static void guess(hid_t group, const char *prefix, bool deeper, struct dpt_array
         strcat(path, "/");
         if (object >= 0 && H5Iget_type(object) == H5I_GROUP && deeper)
             guess(object, path, false, names);
-        if (object >= 0)
-            H5Oclose(object);
+        dpt_h5_close(object);
     }
 }
 

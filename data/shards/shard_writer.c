@@ -57,11 +57,6 @@ static void temporary_name(const struct dpt_shard_writer *w, int64_t shard, char
              (long long)w->output.shards, (long)getpid());
 }
 
-static int64_t shard_size(const struct dpt_shard_writer *w, int64_t shard)
-{
-    return w->format.samples / w->output.shards + (shard < w->format.samples % w->output.shards);
-}
-
 static enum dpt_status cannot_write(const struct dpt_shard_writer *w, int64_t shard,
                                     struct dpt_error *err)
 {
@@ -91,7 +86,6 @@ static void list_sets(struct dpt_shard_writer *w)
         .name = format->files ? "files" : "images",
         .n_dims = format->files ? 1 : format->n_dims + 1,
         .dims = {(hsize_t)(format->files ? image_bytes(w, w->done, w->size) : w->size)},
-        .crc = &w->crc[IMAGES],
         .layout = format->nhwc ? "NHWC" : NULL,
         .shape = format->files ? format->dims : NULL,
     };
@@ -101,44 +95,30 @@ static void list_sets(struct dpt_shard_writer *w)
     for (int i = 0; i < format->n_dims && !format->files; i++)
         images.dims[i + 1] = (hsize_t)format->dims[i];
     w->sets[IMAGES] = images;
-    w->sets[OFFSETS] = (struct dpt_skeleton_set){
-        .name = format->files ? "offsets" : NULL,
-        .type = H5T_NATIVE_UINT64,
-        .n_dims = 1,
-        .dims = {(hsize_t)w->size + 1},
-        .crc = &w->crc[OFFSETS],
-    };
-    w->sets[LABELS] = (struct dpt_skeleton_set){
-        .name = "labels",
-        .type = format->targets > 0      ? H5T_NATIVE_FLOAT
-                : format->classes <= 256 ? H5T_NATIVE_UINT8
-                                         : H5T_NATIVE_INT32,
-        .n_dims = format->targets > 0 ? 2 : 1,
-        .dims = {(hsize_t)w->size, (hsize_t)format->targets},
-        .crc = &w->crc[LABELS],
-        .classes = format->class_names,
-        .n_classes = (size_t)format->classes,
-    };
+    w->sets[OFFSETS] =
+        dpt_skeleton_numbers(format->files ? "offsets" : NULL, H5T_NATIVE_UINT64, w->size + 1, 0);
+    w->sets[LABELS] = dpt_skeleton_numbers("labels",
+                                           format->targets > 0      ? H5T_NATIVE_FLOAT
+                                           : format->classes <= 256 ? H5T_NATIVE_UINT8
+                                                                    : H5T_NATIVE_INT32,
+                                           w->size, format->targets);
+    w->sets[LABELS].classes = format->class_names;
+    w->sets[LABELS].n_classes = (size_t)format->classes;
     w->sets[COLUMNS] = (struct dpt_skeleton_set){
         .name = format->columns != NULL ? "columns" : NULL,
         .text_bytes = format->columns != NULL ? strlen(format->columns) : 0,
-        .crc = &w->crc[COLUMNS],
     };
     w->sets[ID] = (struct dpt_skeleton_set){
         .name = format->id_bytes > 0 ? "id" : NULL,
         .text_bytes = format->id_bytes,
         .n_dims = 1,
         .dims = {(hsize_t)w->size},
-        .crc = &w->crc[ID],
     };
-    w->sets[WEIGHTS] = (struct dpt_skeleton_set){
-        .name = format->weighted ? "weights" : NULL,
-        .type = H5T_NATIVE_FLOAT,
-        .n_dims = 1,
-        .dims = {(hsize_t)w->size},
-        .crc = &w->crc[WEIGHTS],
-    };
+    w->sets[WEIGHTS] =
+        dpt_skeleton_numbers(format->weighted ? "weights" : NULL, H5T_NATIVE_FLOAT, w->size, 0);
     dpt_h5_leave();
+    for (size_t i = 0; i < SETS; i++)
+        w->sets[i].crc = &w->crc[i];
 }
 
 static enum dpt_status begin_shard(struct dpt_shard_writer *w, struct dpt_error *err)
@@ -147,7 +127,8 @@ static enum dpt_status begin_shard(struct dpt_shard_writer *w, struct dpt_error 
     struct dpt_str path = {0};
     char name[NAME_BYTES];
 
-    w->size = shard_size(w, w->begun);
+    w->size =
+        w->format.samples / w->output.shards + (w->begun < w->format.samples % w->output.shards);
     w->in_shard = w->images_at = 0;
     memset(w->crc, 0, sizeof w->crc);
     final_name(w, w->begun, name);

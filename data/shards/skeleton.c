@@ -127,8 +127,7 @@ static bool add_set(hid_t file, struct dpt_skeleton_set *set, bool ascii)
            (set->shape == NULL || put(id, "shape", H5T_NATIVE_INT64, 3, set->shape)) &&
            (set->layout == NULL || put_texts(id, "layout", &set->layout, 0, ascii)) &&
            (set->classes == NULL || put_texts(id, "classes", set->classes, set->n_classes, ascii));
-    if (text >= 0)
-        H5Tclose(text);
+    dpt_h5_close(text);
     return (id < 0 || H5Dclose(id) >= 0) && good;
 }
 

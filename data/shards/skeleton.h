@@ -27,6 +27,16 @@ struct dpt_skeleton_set {
     int64_t first, end; /* out: its bytes in the file */
 };
 
+/* A set of n numbers; width > 0: of n rows of so many. name: NULL: there is none. */
+static inline struct dpt_skeleton_set dpt_skeleton_numbers(const char *name, hid_t type, int64_t n,
+                                                           int64_t width)
+{
+    return (struct dpt_skeleton_set){.name = name,
+                                     .type = type,
+                                     .n_dims = width > 0 ? 2 : 1,
+                                     .dims = {(hsize_t)n, (hsize_t)width}};
+}
+
 /* An attribute of the file itself: a text, or else the real number that `real` points to, or else a
  * whole one. */
 struct dpt_skeleton_attribute {

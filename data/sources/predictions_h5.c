@@ -17,18 +17,6 @@ struct state {
     size_t names_room;
 };
 
-/* A data set with so many numbers per sample; 0: one, [N]. */
-static void add_set(struct dpt_predictions *p, enum which which, const char *name, hid_t type,
-                    int32_t width)
-{
-    ((struct state *)p->state)->sets[which] = (struct dpt_skeleton_set){
-        .name = name,
-        .type = type,
-        .n_dims = width > 0 ? 2 : 1,
-        .dims = {(hsize_t)p->format.samples, (hsize_t)width},
-    };
-}
-
 /* Whether an attribute can hold the names of the classes. */
 static bool names_fit(const struct dpt_predictions_format *f)
 {
@@ -45,27 +33,26 @@ static void list_sets(struct dpt_predictions *p)
     const struct dpt_predictions_format *f = &p->format;
     struct dpt_skeleton_set *sets = ((struct state *)p->state)->sets;
     const hid_t number = f->offsets != NULL ? H5T_IEEE_F64LE : H5T_IEEE_F32LE;
+    const int64_t n = f->samples, width = f->outputs;
 
-    add_set(p, VALUES, f->classes || f->labels ? "logits" : "predictions", number, f->outputs);
+    sets[VALUES] =
+        dpt_skeleton_numbers(f->classes || f->labels ? "logits" : "predictions", number, n, width);
     if (f->classes || f->labels)
-        add_set(p, PROBABILITIES, "probabilities", H5T_IEEE_F32LE, f->outputs);
-    if (f->classes) {
-        add_set(p, LABELS, "labels", H5T_STD_I32LE, 0);
-        if (f->class_names != NULL && names_fit(f)) {
-            sets[LABELS].classes = f->class_names;
-            sets[LABELS].n_classes = f->n_classes;
-        }
+        sets[PROBABILITIES] = dpt_skeleton_numbers("probabilities", H5T_IEEE_F32LE, n, width);
+    if (f->classes || f->decided)
+        sets[LABELS] = dpt_skeleton_numbers("labels", H5T_STD_I32LE, n, f->decided ? width : 0);
+    if (f->classes && f->class_names != NULL && names_fit(f)) {
+        sets[LABELS].classes = f->class_names;
+        sets[LABELS].n_classes = f->n_classes;
     }
-    if (f->decided)
-        add_set(p, LABELS, "labels", H5T_STD_I32LE, f->outputs);
     if (f->truth == DPT_TRUTH_CLASS)
-        add_set(p, TARGETS, "targets", H5T_STD_I32LE, 0);
+        sets[TARGETS] = dpt_skeleton_numbers("targets", H5T_STD_I32LE, n, 0);
     if (f->truth == DPT_TRUTH_VECTOR)
-        add_set(p, TARGETS, "targets", number, f->outputs);
+        sets[TARGETS] = dpt_skeleton_numbers("targets", number, n, width);
     if (f->truth != DPT_TRUTH_NONE)
-        add_set(p, LOSS, "loss", H5T_IEEE_F32LE, 0);
+        sets[LOSS] = dpt_skeleton_numbers("loss", H5T_IEEE_F32LE, n, 0);
     if (f->name_bytes > 0) {
-        add_set(p, NAMES, "names", H5I_INVALID_HID, 0);
+        sets[NAMES] = dpt_skeleton_numbers("names", H5I_INVALID_HID, n, 0);
         sets[NAMES].text_bytes = f->name_bytes;
     }
 }
