@@ -42,6 +42,27 @@ struct transform {
     size_t (*scratch)(const struct dpt_dataset *set);
 };
 
+/* --- what the job wants ----------------------------------------------------------------------- */
+
+#define WANTED(name, condition)                                                                    \
+    static bool name##_wanted(const struct dpt_augment *a)                                         \
+    {                                                                                              \
+        return condition;                                                                          \
+    }
+
+WANTED(resized_crop, a->crop_area.n > 0)
+WANTED(move, a->crop_padding > 0 || a->flip)
+WANTED(vertical_flip, a->vertical_flip)
+WANTED(affine, a->rotate > 0 || a->shift > 0 || a->shear > 0 ||
+                   (a->scale.n == 2 && (a->scale.at[0] != 1 || a->scale.at[1] != 1)))
+WANTED(brightness, a->brightness > 0)
+WANTED(contrast, a->contrast > 0)
+WANTED(saturation, a->saturation > 0)
+WANTED(hue, a->hue > 0)
+WANTED(erase, a->erase > 0)
+WANTED(noise, a->noise > 0)
+#undef WANTED
+
 /* --- random numbers --------------------------------------------------------------------------- */
 
 void dpt_augment_words(const struct dpt_augment_key *key, int transform, uint32_t number,
@@ -66,11 +87,6 @@ static int32_t below(uint32_t word, int64_t n)
     return (int32_t)(((uint64_t)word * (uint64_t)n) >> 32);
 }
 
-static double log_between(uint32_t word, const struct dpt_reals *range)
-{
-    return exp(dpt_augment_between(word, log(range->at[0]), log(range->at[1])));
-}
-
 /*
  * A part of random area and ratio (one side by the other) anywhere in the image, as torchvision
  * and Zhong et al. 2017 (algorithm 1) try for it: ten times, then false. tall: the ratio is that of
@@ -87,7 +103,7 @@ static bool draw_box(const struct run *r, int key, const struct dpt_reals *area,
 
         dpt_augment_words(r->key, key, attempt, word);
         pixels = dpt_augment_between(word[0], area->at[0], area->at[1]) * s->h * s->w;
-        sides = log_between(word[1], ratio);
+        sides = exp(dpt_augment_between(word[1], log(ratio->at[0]), log(ratio->at[1])));
         wide = rint(sqrt(tall ? pixels / sides : pixels * sides));
         high = rint(sqrt(tall ? pixels * sides : pixels / sides));
         if (wide < 1 || high < 1 || wide > s->w - less || high > s->h - less)
@@ -102,11 +118,6 @@ static bool draw_box(const struct run *r, int key, const struct dpt_reals *area,
 }
 
 /* --- where pixels go -------------------------------------------------------------------------- */
-
-static bool resized_crop_wanted(const struct dpt_augment *a)
-{
-    return a->crop_area.n > 0;
-}
 
 /* Szegedy et al. 2015, section 6, as torchvision does it: where no part fits, the largest in the
  * middle whose ratio is allowed. */
@@ -133,11 +144,6 @@ static void resized_crop_move(const struct run *r, const float *from, float *to)
 static size_t resized_crop_scratch(const struct dpt_dataset *set)
 {
     return dpt_picture_resize_scratch(set->stored.w, set->shape.w);
-}
-
-static bool move_wanted(const struct dpt_augment *a)
-{
-    return a->crop_padding > 0 || a->flip;
 }
 
 /* Where the window begins in an image that is so much higher and wider than it. */
@@ -203,11 +209,6 @@ static void move_move(const struct run *r, const float *from, float *to)
     }
 }
 
-static bool vertical_flip_wanted(const struct dpt_augment *a)
-{
-    return a->vertical_flip;
-}
-
 static void vertical_flip_move(const struct run *r, const float *from, float *to)
 {
     const struct dpt_shape *s = &r->set->shape;
@@ -218,12 +219,6 @@ static void vertical_flip_move(const struct run *r, const float *from, float *to
         dpt_picture_upside_down(from, s, to);
     else
         memcpy(to, from, (size_t)dpt_shape_size(s) * sizeof *to);
-}
-
-static bool affine_wanted(const struct dpt_augment *a)
-{
-    return a->rotate > 0 || a->shift > 0 || a->shear > 0 ||
-           (a->scale.n == 2 && (a->scale.at[0] != 1 || a->scale.at[1] != 1));
 }
 
 static void affine_move(const struct run *r, const float *from, float *to)
@@ -250,11 +245,6 @@ static size_t affine_scratch(const struct dpt_dataset *set)
 
 /* --- light and colour ------------------------------------------------------------------------- */
 
-static float most_light(const struct run *r)
-{
-    return r->set->u8 ? 1 : INFINITY;
-}
-
 /* A factor about 1, not below 0. */
 static float draw_factor(const struct run *r, int key, double by)
 {
@@ -265,25 +255,16 @@ static float draw_factor(const struct run *r, int key, double by)
 }
 
 #define FACTOR(NAME, name)                                                                         \
-    static bool name##_wanted(const struct dpt_augment *a)                                         \
-    {                                                                                              \
-        return a->name > 0;                                                                        \
-    }                                                                                              \
     static void name##_change(const struct run *r, float *image)                                   \
     {                                                                                              \
         dpt_picture_##name(image, &r->set->shape, draw_factor(r, KEY_##NAME, r->augment->name),    \
-                           most_light(r));                                                         \
+                           r->set->u8 ? 1 : INFINITY);                                             \
     }
 
 FACTOR(BRIGHTNESS, brightness)
 FACTOR(CONTRAST, contrast)
 FACTOR(SATURATION, saturation)
 #undef FACTOR
-
-static bool hue_wanted(const struct dpt_augment *a)
-{
-    return a->hue > 0;
-}
 
 static void hue_change(const struct run *r, float *image)
 {
@@ -296,11 +277,6 @@ static void hue_change(const struct run *r, float *image)
 
 /* --- after the normalisation ----------------------------------------------------------------- */
 
-static bool erase_wanted(const struct dpt_augment *a)
-{
-    return a->erase > 0;
-}
-
 static void erase_change(const struct run *r, float *image)
 {
     const struct dpt_augment *a = r->augment;
@@ -312,11 +288,6 @@ static void erase_change(const struct run *r, float *image)
     if (dpt_augment_between(word[0], 0, 1) < a->erase &&
         draw_box(r, KEY_ERASE, &a->erase_area, &a->erase_ratio, true, true, &r->set->shape, &box))
         dpt_picture_erase(image, &r->set->shape, box, 0);
-}
-
-static bool noise_wanted(const struct dpt_augment *a)
-{
-    return a->noise > 0;
 }
 
 static void noise_change(const struct run *r, float *image)

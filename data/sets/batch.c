@@ -53,7 +53,9 @@ enum dpt_status dpt_batch_sample(const struct dpt_batch_form *form,
     uint8_t *decoded = NULL;
 
     if (augment != NULL && dpt_augment_takes_pictures(augment, set)) {
-        DPT_TRY(dpt_dataset_picture(set, key->sample, stored, bytes, &picture, err));
+        const struct dpt_shard *shard = dpt_dataset_shard(set, key->sample);
+
+        DPT_TRY(dpt_shard_picture(shard, key->sample - shard->first, stored, bytes, &picture, err));
         DPT_TRY(dpt_augment_picture(augment, set, key, &picture, out, scratch, err));
     } else {
         DPT_TRY(dpt_dataset_take(set, key->sample, bytes, &stored, &decoded, err));
@@ -76,12 +78,7 @@ static enum dpt_status read_one(const struct dpt_dataset *set, int64_t sample, u
     const struct dpt_shard *shard = set->parts->shards;
 
     dpt_dataset_place(set, sample, n);
-    if (*n > *room) {
-        dpt_free(*bytes);
-        *room = 0;
-        DPT_TRY(DPT_ALLOCATE(*bytes, *n, "a sample", err));
-        *room = *n;
-    }
+    DPT_WIDEN(*bytes, room, *n, "a sample", err);
     if (set->files)
         DPT_TRY(
             dpt_field_read(&shard->images, dpt_shard_row(shard, sample), (int64_t)*n, *bytes, err));
@@ -162,26 +159,14 @@ void dpt_batch_buffer_close(struct dpt_batch_buffer *buffer)
     memset(buffer, 0, sizeof *buffer);
 }
 
-/* Makes room for n floats where there is less. */
-static enum dpt_status make_room(float **floats, size_t *room, size_t n, const char *what,
-                                 struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-
-    if (n <= *room)
-        return DPT_OK;
-    *room = 0;
-    dpt_free(*floats);
-    DPT_TRY(DPT_ALLOCATE(*floats, n, what, err));
-    *room = n;
-out:
-    return status;
-}
-
 enum dpt_status dpt_batch_buffer_scratch(struct dpt_batch_buffer *buffer, size_t floats,
                                          struct dpt_error *err)
 {
-    return make_room(&buffer->scratch, &buffer->scratch_floats, floats, "making samples", err);
+    enum dpt_status status = DPT_OK;
+
+    DPT_WIDEN(buffer->scratch, &buffer->scratch_floats, floats, "making samples", err);
+out:
+    return status;
 }
 
 enum dpt_status dpt_batch_buffer_widen(struct dpt_batch_buffer *buffer,
@@ -189,9 +174,9 @@ enum dpt_status dpt_batch_buffer_widen(struct dpt_batch_buffer *buffer,
                                        struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    const size_t floats = (size_t)rows * (size_t)form->targets;
 
-    DPT_TRY(make_room(&buffer->targets, &buffer->target_floats,
-                      (size_t)rows * (size_t)form->targets, "a micro-batch's targets", err));
+    DPT_WIDEN(buffer->targets, &buffer->target_floats, floats, "a micro-batch's targets", err);
     DPT_TRY(dpt_batch_buffer_scratch(buffer, dpt_batch_scratch(form), err));
 out:
     return status;

@@ -10,11 +10,6 @@
 #include "data/sets/parts.h"
 #include "data/tables/columns.h"
 
-static bool is_synthetic(const struct dpt_texts *paths)
-{
-    return paths->n == 1 && strcmp(paths->at[0], "synthetic") == 0;
-}
-
 static const char *key_of(const struct dpt_dataset_spec *spec)
 {
     return spec->paths == &spec->conf->train   ? "data.train"
@@ -118,7 +113,7 @@ static enum dpt_status describe(struct dpt_dataset *set, const struct dpt_datase
     DPT_TRY(DPT_ALLOCATE(set->parts, 1, "a data set", err));
     set->parts->key = key_of(spec);
     set->parts->verify = spec->conf->verify;
-    if (is_synthetic(spec->paths)) {
+    if (spec->paths->n == 1 && strcmp(spec->paths->at[0], "synthetic") == 0) {
         DPT_TRY(dpt_synthetic_describe(set, spec, err));
     } else {
         DPT_TRY(dpt_paths_find(spec->paths, set->parts->key, &paths, err));

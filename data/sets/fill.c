@@ -27,8 +27,7 @@ bool dpt_dataset_suspect_classes(const struct dpt_dataset *set, char *buf, size_
     const struct dpt_shard *first = set->parts->shards;
 
     if (first == NULL || set->target != DPT_TARGET_VECTOR || first->labels.name == NULL ||
-        first->labels.info.n_dims != 1 ||
-        (first->labels.info.type != DPT_H5_U8 && first->labels.info.type != DPT_H5_INTEGER))
+        first->labels.info.n_dims != 1 || !dpt_shard_whole(first))
         return false;
     snprintf(buf, size,
              "%s: /%s holds whole numbers, as of classes, and `loss: mse` learns them as amounts: "

@@ -81,12 +81,7 @@ static enum dpt_status make_room(const struct dpt_loader *loader, struct entry *
     if (entry->at == NULL)
         return DPT_OK;
     all = dpt_reader_places(loader->set, entry->index, n, entry->at);
-    if (all <= entry->room)
-        return DPT_OK;
-    entry->room = 0;
-    dpt_free(entry->bytes);
-    DPT_TRY(DPT_ALLOCATE(entry->bytes, all, "reading ahead", err));
-    entry->room = all;
+    DPT_WIDEN(entry->bytes, &entry->room, all, "reading ahead", err);
 out:
     return status;
 }
@@ -174,20 +169,6 @@ static void *read_ahead(void *arg)
     return NULL;
 }
 
-static enum dpt_status start_thread(struct dpt_loader *loader, struct dpt_error *err)
-{
-    int code;
-
-    pthread_mutex_init(&loader->lock, NULL);
-    pthread_cond_init(&loader->work, NULL);
-    pthread_cond_init(&loader->done, NULL);
-    code = dpt_thread_start(&loader->thread, read_ahead, loader);
-    loader->running = code == 0;
-    if (code == 0)
-        return DPT_OK;
-    return dpt_fail(err, DPT_RANK, "cannot start the loader's thread: %s", strerror(code));
-}
-
 static enum dpt_status open_stream(struct dpt_loader *loader, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -197,8 +178,8 @@ static enum dpt_status open_stream(struct dpt_loader *loader, struct dpt_error *
     const int64_t most = (batches + turn - 1) / turn * deal * s->micro;
     const size_t samples =
         (size_t)(most < s->global ? most : s->global) * (size_t)dpt_batch_sources(&loader->form);
-
     const size_t bytes = loader->set->files ? 0 : samples * loader->set->stride;
+    int code;
 
     loader->ahead = dpt_loader_ahead((double)samples * (double)loader->set->bytes /
                                      (double)loader->set->samples);
@@ -211,7 +192,13 @@ static enum dpt_status open_stream(struct dpt_loader *loader, struct dpt_error *
     }
     DPT_TRY(dpt_reader_open(&loader->reader, loader->set, samples, s->shuffle != DPT_SHUFFLE_FULL,
                             err));
-    DPT_TRY(start_thread(loader, err));
+    pthread_mutex_init(&loader->lock, NULL);
+    pthread_cond_init(&loader->work, NULL);
+    pthread_cond_init(&loader->done, NULL);
+    code = dpt_thread_start(&loader->thread, read_ahead, loader);
+    loader->running = code == 0;
+    if (code != 0)
+        DPT_TRY(dpt_fail(err, DPT_RANK, "cannot start the loader's thread: %s", strerror(code)));
 out:
     return status;
 }
@@ -369,13 +356,6 @@ double dpt_loader_waited(const struct dpt_loader *loader)
     return loader->waited;
 }
 
-/* The number of the sample that is mixed into a row of a micro-batch. */
-static int64_t partner_of(const struct dpt_loader *loader, const struct dpt_step_view *view,
-                          int32_t micro_batch, int32_t row)
-{
-    return partner_at(loader, view->epoch, view->step, micro_batch * loader->sampler.micro + row);
-}
-
 /* The target of a sample that is mixed with another one, a row of probabilities. */
 static void mix_targets(const struct dpt_loader *loader, int64_t epoch, int64_t sample,
                         int64_t partner, float *target, float *weight)
@@ -407,6 +387,7 @@ static void fill_targets(const struct dpt_loader *loader, const struct dpt_step_
 {
     const struct dpt_dataset *set = loader->set;
     const size_t width = (size_t)loader->form.targets;
+    const int32_t begin = micro_batch * loader->sampler.micro; /* in the step */
     const int64_t *sample = buffer->sample;
     float *targets = buffer->targets;
 
@@ -414,7 +395,8 @@ static void fill_targets(const struct dpt_loader *loader, const struct dpt_step_
         buffer->weights[i] = set->weights[sample[i]];
     if (loader->mixing)
         for (int32_t i = first; i < last; i++)
-            mix_targets(loader, view->epoch, sample[i], partner_of(loader, view, micro_batch, i),
+            mix_targets(loader, view->epoch, sample[i],
+                        partner_at(loader, view->epoch, view->step, begin + i),
                         targets + (size_t)i * width, &buffer->weights[i]);
     else if (width == 0)
         for (int32_t i = first; i < last; i++)
@@ -460,28 +442,19 @@ static int64_t find_rows(const struct dpt_loader *loader, const struct dpt_step_
     return 0;
 }
 
-/* A stored sample, of so many bytes: the one at a place among those that were read ahead, or in
- * memory. */
-static const uint8_t *stored_of(const struct dpt_loader *loader, const struct dpt_step_view *view,
-                                int64_t place, int64_t sample, size_t *bytes)
-{
-    const int64_t at = dpt_dataset_place(loader->set, sample, bytes);
-    const struct entry *entry;
-
-    if (!loader->streaming)
-        return loader->set->memory + at;
-    entry = &loader->ring[view->entry];
-    return entry->bytes + (entry->at != NULL ? entry->at[place] : (size_t)place * *bytes);
-}
-
-/* A stored sample as the model takes it, but for the mixing. place: of stored_of. */
+/* A sample as the model takes it, but for the mixing: the one at a place among those that were read
+ * ahead, or in memory. */
 static enum dpt_status make_sample(const struct dpt_loader *loader,
                                    const struct dpt_step_view *view, int64_t place, int64_t sample,
                                    float *out, float *scratch, struct dpt_error *err)
 {
     const struct dpt_augment_key key = {loader->sampler.seed, view->epoch, sample};
     size_t bytes;
-    const uint8_t *stored = stored_of(loader, view, place, sample, &bytes);
+    const int64_t at = dpt_dataset_place(loader->set, sample, &bytes);
+    const struct entry *entry = loader->streaming ? &loader->ring[view->entry] : NULL;
+    const uint8_t *stored = entry == NULL       ? loader->set->memory + at
+                            : entry->at != NULL ? entry->bytes + entry->at[place]
+                                                : entry->bytes + (size_t)place * bytes;
 
     return dpt_batch_sample(&loader->form, &key, stored, bytes, out, scratch, err);
 }
@@ -511,6 +484,7 @@ static enum dpt_status fill_rows(const struct dpt_loader *loader, const struct d
     enum dpt_status status = DPT_OK;
     const struct dpt_dataset *set = loader->set;
     const size_t size = dpt_batch_size(&loader->form);
+    const int32_t begin = micro_batch * loader->sampler.micro; /* in the step */
     /* From one that was read ahead to its partner. */
     const int64_t apart = loader->streaming ? loader->ring[view->entry].samples : 0;
 
@@ -526,7 +500,8 @@ static enum dpt_status fill_rows(const struct dpt_loader *loader, const struct d
         DPT_TRY(make_sample(loader, view, place + i - first, sample, out, scratch, err));
         if (loader->mixing)
             DPT_TRY(mix_sample(loader, view, place + i - first + apart, sample,
-                               partner_of(loader, view, micro_batch, i), out, scratch, err));
+                               partner_at(loader, view->epoch, view->step, begin + i), out, scratch,
+                               err));
     }
 out:
     return status;

@@ -43,12 +43,6 @@ static double log_gamma_number(const struct dpt_augment_key *key, uint32_t first
     return log(d) + log(v > 0 ? v : 1) + log(dpt_augment_between(word[3], 0, 1)) / alpha;
 }
 
-/* A number of the distribution Beta(alpha, alpha): one of two numbers of Gamma, of their sum. */
-static double draw_share(const struct dpt_augment_key *key, double alpha)
-{
-    return 1 / (1 + exp(log_gamma_number(key, PARTNER, alpha) - log_gamma_number(key, OWN, alpha)));
-}
-
 /* A rectangle that would have 1 - share of the area, about any pixel, cut at the image's edges;
  * the share becomes what is really left (torchvision's CutMix). */
 static void draw_box(struct dpt_mix *mix, const struct dpt_shape *s, const uint32_t word[4])
@@ -71,11 +65,15 @@ struct dpt_mix dpt_mix_draw(const struct dpt_augment *augment, const struct dpt_
 {
     struct dpt_mix mix = {0};
     uint32_t word[4];
+    double alpha;
     bool cut;
 
     dpt_augment_words(key, DPT_MIX_KEY, WHICH, word);
     cut = augment->cutmix > 0 && (augment->mixup <= 0 || (word[0] & 1) != 0);
-    mix.share = (float)draw_share(key, cut ? augment->cutmix : augment->mixup);
+    alpha = cut ? augment->cutmix : augment->mixup;
+    /* A number of the distribution Beta(alpha, alpha): one of two of Gamma, of their sum. */
+    mix.share = (float)(1 / (1 + exp(log_gamma_number(key, PARTNER, alpha) -
+                                     log_gamma_number(key, OWN, alpha))));
     if (cut)
         draw_box(&mix, shape, word);
     return mix;

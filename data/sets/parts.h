@@ -9,6 +9,18 @@
 #include "data/sets/paths.h"
 #include "data/shards/shard.h"
 
+/* Makes `items`, of dpt_alloc_array, hold n elements where it has room for fewer, or fails as DPT_TRY
+ * does. What was in it is lost then. */
+#define DPT_WIDEN(items, room, n, what, err)                                                       \
+    do {                                                                                           \
+        if ((n) > *(room)) {                                                                       \
+            *(room) = 0;                                                                           \
+            dpt_free(items);                                                                       \
+            DPT_TRY(DPT_ALLOCATE(items, n, what, err));                                            \
+            *(room) = (n);                                                                         \
+        }                                                                                          \
+    } while (0)
+
 struct dpt_dataset_parts {
     const char *key;          /* "data.train": what messages call the set; static */
     struct dpt_shard *shards; /* none in a synthetic set */
@@ -79,16 +91,6 @@ const struct dpt_shard *dpt_dataset_shard(const struct dpt_dataset *set, int64_t
 
 /* Where a stored sample begins among all of the set, and how many bytes it has. */
 int64_t dpt_dataset_place(const struct dpt_dataset *set, int64_t sample, size_t *bytes);
-/* Decodes a sample of a set of files, n bytes, to the [stride] bytes that others store. Errors:
- * BAD_DATA (names the shard and the sample), RANK. */
-enum dpt_status dpt_dataset_decode(const struct dpt_dataset *set, int64_t sample,
-                                   const uint8_t *bytes, size_t n, uint8_t *out,
-                                   struct dpt_error *err);
-/* Decodes it to the whole image, which the caller releases. Errors: likewise. */
-enum dpt_status dpt_dataset_picture(const struct dpt_dataset *set, int64_t sample,
-                                    const uint8_t *bytes, size_t n, struct dpt_picture *picture,
-                                    struct dpt_error *err);
-
 /* Makes of a stored sample of so many bytes what others store: *stored is then *decoded where the
  * set is of files, which the caller frees in any case, and its numbers are finite. Errors: BAD_DATA
  * (names the sample), RANK. */

@@ -43,24 +43,6 @@ int64_t dpt_dataset_place(const struct dpt_dataset *set, int64_t sample, size_t 
     return shard->start + first;
 }
 
-enum dpt_status dpt_dataset_decode(const struct dpt_dataset *set, int64_t sample,
-                                   const uint8_t *bytes, size_t n, uint8_t *out,
-                                   struct dpt_error *err)
-{
-    const struct dpt_shard *shard = dpt_dataset_shard(set, sample);
-
-    return dpt_shard_decode(shard, sample - shard->first, bytes, n, out, err);
-}
-
-enum dpt_status dpt_dataset_picture(const struct dpt_dataset *set, int64_t sample,
-                                    const uint8_t *bytes, size_t n, struct dpt_picture *picture,
-                                    struct dpt_error *err)
-{
-    const struct dpt_shard *shard = dpt_dataset_shard(set, sample);
-
-    return dpt_shard_picture(shard, sample - shard->first, bytes, n, picture, err);
-}
-
 /* Asks for the bytes of a sample, the first ones if they are many. */
 static inline void prefetch(const uint8_t *at, size_t bytes)
 {
@@ -93,12 +75,14 @@ enum dpt_status dpt_dataset_take(const struct dpt_dataset *set, int64_t sample, 
                                  const uint8_t **stored, uint8_t **decoded, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    const struct dpt_shard *shard;
 
     *decoded = NULL;
     if (!set->files)
         return check_sample(set, sample, *stored, err);
+    shard = dpt_dataset_shard(set, sample);
     DPT_TRY(DPT_ALLOCATE(*decoded, set->stride, "a decoded sample", err));
-    DPT_TRY(dpt_dataset_decode(set, sample, *stored, bytes, *decoded, err));
+    DPT_TRY(dpt_shard_decode(shard, sample - shard->first, *stored, bytes, *decoded, err));
     *stored = *decoded;
 out:
     return status;

@@ -100,29 +100,17 @@ static int64_t in_blocks(const struct dpt_sampler *s, int64_t epoch, int64_t pos
     return number * block + within;
 }
 
-/* The data-set number of the sample at `position` (0 … samples-1) of an epoch. */
-static int64_t sample_at(const struct dpt_sampler *s, int64_t epoch, int64_t position)
-{
-    if (s->shuffle == DPT_SHUFFLE_FULL)
-        position = (int64_t)dpt_permute(s->seed, DPT_RANDOM_SHUFFLE, (uint64_t)epoch,
-                                        (uint64_t)s->samples, (uint64_t)position);
-    else if (s->shuffle == DPT_SHUFFLE_BLOCK)
-        position = in_blocks(s, epoch, position);
-    return in_order(s, position);
-}
-
 void dpt_sampler_samples(const struct dpt_sampler *s, int64_t epoch, int64_t position, int64_t n,
                          int64_t *index)
 {
     enum { AT_ONCE = 64 };
     uint64_t image[AT_ONCE];
 
-    if (s->shuffle != DPT_SHUFFLE_FULL) {
-        for (int64_t i = 0; i < n; i++)
-            index[i] = sample_at(s, epoch, position + i);
-        return;
-    }
-    for (int64_t i = 0; i < n; i += AT_ONCE) {
+    for (int64_t i = 0; s->shuffle == DPT_SHUFFLE_NONE && i < n; i++)
+        index[i] = in_order(s, position + i);
+    for (int64_t i = 0; s->shuffle == DPT_SHUFFLE_BLOCK && i < n; i++)
+        index[i] = in_order(s, in_blocks(s, epoch, position + i));
+    for (int64_t i = 0; s->shuffle == DPT_SHUFFLE_FULL && i < n; i += AT_ONCE) {
         const int64_t m = n - i < AT_ONCE ? n - i : AT_ONCE;
 
         dpt_permute_run(s->seed, DPT_RANDOM_SHUFFLE, (uint64_t)epoch, (uint64_t)s->samples,

@@ -206,8 +206,10 @@ static void fill_all(const struct dpt_dataset *set, const uint8_t *bytes, float 
     for (int64_t i = 0; i < set->samples; i++) {
         size_t n;
         const uint8_t *stored = bytes + dpt_dataset_place(set, i, &n);
+        const struct dpt_shard *shard = set->files ? dpt_dataset_shard(set, i) : NULL;
         const enum dpt_status status =
-            set->files ? dpt_dataset_decode(set, i, stored, n, decoded, &err) : DPT_OK;
+            set->files ? dpt_shard_decode(shard, i - shard->first, stored, n, decoded, &err)
+                       : DPT_OK;
 
         DEMAND(!usual || status == DPT_OK, "%s", err.text);
         if (status == DPT_OK)
