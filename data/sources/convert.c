@@ -215,15 +215,6 @@ out:
     return status;
 }
 
-/* The name of a row, filled up with NUL. */
-static void put_id(struct converter *c, size_t at, const char *name)
-{
-    char *to = c->ids + at * c->id_bytes;
-
-    memset(to, 0, c->id_bytes);
-    memcpy(to, name, strnlen(name, c->id_bytes));
-}
-
 /* Takes those of the n samples fetched from `first` on that go into a part. */
 static void gather(struct converter *c, int64_t first, int64_t n, size_t part)
 {
@@ -235,8 +226,8 @@ static void gather(struct converter *c, int64_t first, int64_t n, size_t part)
     for (size_t i = 0; i < (size_t)n; i++) {
         if (c->part != NULL && c->part[(size_t)first + i] != part)
             continue;
-        if (c->id_bytes > 0)
-            put_id(c, at, dpt_source_name(s, first + (int64_t)i));
+        if (c->id_bytes > 0) /* which fills up with zeros */
+            strncpy(c->ids + at * c->id_bytes, dpt_source_name(s, first + (int64_t)i), c->id_bytes);
         if (c->part != NULL) {
             if (s->info.sizes == NULL)
                 memcpy(to->stored + at * stride, s->stored + i * stride, stride);

@@ -9,7 +9,7 @@
 
 /* One character, or a word for it. *mark: untouched where nothing was said. */
 static enum dpt_status take_mark(const struct dpt_source *s, enum dpt_source_option option,
-                                 const char *name, char *mark, struct dpt_error *err)
+                                 char *mark, struct dpt_error *err)
 {
     const char *text = s->spec->option[option];
     char plain;
@@ -21,8 +21,8 @@ static enum dpt_status take_mark(const struct dpt_source *s, enum dpt_source_opt
     /* A program's space between groups of digits, copied as it is: one for all kinds of spaces. */
     plain = option == DPT_SOURCE_THOUSANDS || strlen(text) == 1 ? dpt_csv_plain_mark(text) : '\0';
     if (plain == '\0' || strchr("\"\n\r", plain) != NULL)
-        return dpt_fail(err, DPT_USAGE, "%s '%s': one character is needed, or the word tab", name,
-                        text);
+        return dpt_fail(err, DPT_USAGE, "%s '%s': one character is needed, or the word tab",
+                        dpt_source_option_names[option], text);
     *mark = plain;
     return DPT_OK;
 }
@@ -94,9 +94,9 @@ enum dpt_status dpt_csv_columns_begin(struct dpt_source *s, struct dpt_error *er
         DPT_TRY(dpt_columns_parse(columns, from->columns, from->columns_of, err));
         state->known = true;
     }
-    DPT_TRY(take_mark(s, DPT_SOURCE_DELIMITER, "--delimiter", &columns->delimiter, err));
-    DPT_TRY(take_mark(s, DPT_SOURCE_DECIMAL, "--decimal", &columns->decimal, err));
-    DPT_TRY(take_mark(s, DPT_SOURCE_THOUSANDS, "--thousands", &columns->thousands, err));
+    DPT_TRY(take_mark(s, DPT_SOURCE_DELIMITER, &columns->delimiter, err));
+    DPT_TRY(take_mark(s, DPT_SOURCE_DECIMAL, &columns->decimal, err));
+    DPT_TRY(take_mark(s, DPT_SOURCE_THOUSANDS, &columns->thousands, err));
     if (columns->delimiter == ',')
         columns->delimiter = 0;
     if (columns->decimal == '.')
@@ -164,7 +164,7 @@ enum dpt_status dpt_csv_columns_list(struct dpt_source *s, struct dpt_error *err
         DPT_TRY(dpt_fail_memory(err, "the columns", (double)t->columns));
     /* Both are in one order: that of the file, or that of the known columns. */
     for (size_t i = 0; i < columns->n && n < t->n_features; i++)
-        if (dpt_column_is_input(&columns->at[i]))
+        if (dpt_column_is_input(columns->at[i].role))
             state->inputs[n++] = &columns->at[i];
     for (size_t k = 0; k < t->n_labels; k++) {
         state->targets[k] = dpt_csv_label_column(state, k);
@@ -358,12 +358,7 @@ enum dpt_status dpt_csv_keep_words(struct dpt_csv_state *state, struct dpt_colum
 {
     enum dpt_status status = DPT_OK;
 
-    for (size_t i = 0; i < 2; i++) {
-        struct dpt_name value = dpt_column_value((*words)[i]);
-
-        value.class = (int32_t)i;
-        DPT_TRY(dpt_names_add(&column->values, value, err));
-    }
+    DPT_TRY(dpt_column_values_add(&column->values, *words, 2, err));
     DPT_TRY(dpt_names_number(&column->values, &state->columns.region, &column->texts, err));
     state->kept = true;
 out:

@@ -52,12 +52,14 @@ static enum dpt_status time_at(struct dpt_csv_state *state, double *value, struc
     return date.ambiguous ? dpt_csv_place(state, at, &met->ambiguous, err) : DPT_OK;
 }
 
-enum dpt_status dpt_csv_divide_scan(struct dpt_csv_state *state, struct dpt_error *err)
+enum dpt_status dpt_csv_divide_scan(struct dpt_source *s, void *arg, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    struct dpt_csv_state *state = s->state;
     const struct dpt_csv_table *t = &state->table;
     const size_t row = (size_t)state->row;
 
+    (void)arg;
     if (t->group < t->columns) {
         const char *text = dpt_csv_cell_at(state, t->group)->text;
 
@@ -89,10 +91,8 @@ static enum dpt_status number_groups(struct dpt_source *s, struct dpt_error *err
 
     if (groups == NULL)
         return dpt_fail_memory(err, what, (double)rows);
-    DPT_TRY(dpt_name_index_open(&index, rows, &s->region, err));
-    for (size_t i = 0; i < rows; i++)
-        dpt_name_index_add(&index, state->groups[i]);
-    dpt_name_index_sort(&index);
+    DPT_TRY(
+        dpt_name_index_make(&index, state->groups, sizeof *state->groups, rows, &s->region, err));
     for (size_t i = 0; i < rows; i++) {
         s->info.n_groups += i == 0 || strcmp(index.sorted[i - 1].name, index.sorted[i].name) != 0;
         groups[index.sorted[i].at] = (int32_t)s->info.n_groups - 1;
@@ -100,12 +100,6 @@ static enum dpt_status number_groups(struct dpt_source *s, struct dpt_error *err
     s->info.groups = groups;
 out:
     return status;
-}
-
-static enum dpt_status read_again(struct dpt_source *s, void *arg, struct dpt_error *err)
-{
-    (void)arg;
-    return dpt_csv_divide_scan(s->state, err);
 }
 
 enum dpt_status dpt_csv_divide_end(struct dpt_source *s, struct dpt_error *err)
@@ -117,7 +111,7 @@ enum dpt_status dpt_csv_divide_end(struct dpt_source *s, struct dpt_error *err)
     if (met->ambiguous != NULL && met->order == DPT_DATE_UNKNOWN)
         DPT_TRY(dpt_csv_tell_ambiguous(met, err));
     if (met->ambiguous != NULL) /* dates in front of the one that told the order, too */
-        DPT_TRY(dpt_csv_walk(s, NULL, read_again, NULL, err));
+        DPT_TRY(dpt_csv_walk(s, NULL, dpt_csv_divide_scan, NULL, err));
     if (state->groups != NULL)
         DPT_TRY(number_groups(s, err));
     s->info.times = state->times;

@@ -182,40 +182,11 @@ static void tell_column(const struct dpt_source *s, const struct dpt_column *col
         if (s->info.truth == DPT_TRUTH_VECTOR)
             tell_numbers(column, told);
         return;
-    case DPT_COLUMN_WEIGHT:
-        dpt_str_printf(told, "weights of the rows");
-        return;
-    case DPT_COLUMN_ID:
-        dpt_str_printf(told, "names of the rows");
-        return;
     default:
-        dpt_str_printf(told, "left out");
+        dpt_str_printf(told, role == DPT_COLUMN_WEIGHT ? "weights of the rows"
+                             : role == DPT_COLUMN_ID   ? "names of the rows"
+                                                       : "left out");
     }
-}
-
-static void tell_name(const struct dpt_csv_table *t, size_t column, struct dpt_str *told)
-{
-    char shown[DPT_CSV_SHOWN];
-
-    dpt_str_printf(told, "column %zu", column + 1);
-    if (t->names != NULL && t->names[column][0] != '\0')
-        dpt_str_printf(told, " (%s)", dpt_csv_shown(t->names[column], shown));
-    dpt_str_printf(told, ": ");
-}
-
-/* Finds each column's number among the inputs, or among the labels. */
-static enum dpt_status find_places(const struct dpt_csv_table *t, size_t **place,
-                                   struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-
-    DPT_TRY(DPT_ALLOCATE(*place, t->columns, "the columns", err));
-    for (size_t k = 0; k < t->n_features; k++)
-        (*place)[t->features[k]] = k;
-    for (size_t k = 0; k < t->n_labels; k++)
-        (*place)[t->labels[k]] = k;
-out:
-    return status;
 }
 
 /* Whether a column is a mere number, of which nothing is to be said. */
@@ -236,15 +207,19 @@ static enum dpt_status tell(const struct dpt_source *s, struct dpt_str *told, st
     enum dpt_status status = DPT_OK;
     const struct dpt_csv_state *state = s->state;
     const struct dpt_csv_table *t = &state->table;
-    size_t *place = NULL;
-    char digits[32];
+    size_t *place = NULL; /* of each column, among the inputs or among the labels */
+    char digits[32], column[DPT_CSV_WHERE];
 
-    DPT_TRY(find_places(t, &place, err));
+    DPT_TRY(DPT_ALLOCATE(place, t->columns, "the columns", err));
+    for (size_t k = 0; k < t->n_features; k++)
+        place[t->features[k]] = k;
+    for (size_t k = 0; k < t->n_labels; k++)
+        place[t->labels[k]] = k;
     if (t->hint[0] != '\0')
         dpt_str_printf(told, "warning: %s\n", t->hint + strlen("; "));
     for (size_t i = 0, plain; i<t->columns; i += plain> 1 ? plain : 1) {
         const struct dpt_column here = {.role = t->role[i]};
-        const bool input = dpt_column_is_input(&here), label = here.role == DPT_COLUMN_LABEL;
+        const bool input = dpt_column_is_input(here.role), label = here.role == DPT_COLUMN_LABEL;
 
         plain = 0;
         while (t->columns > WIDE && i + plain < t->columns && is_plain(state, i + plain, place))
@@ -253,7 +228,7 @@ static enum dpt_status tell(const struct dpt_source *s, struct dpt_str *told, st
             dpt_str_printf(told, "columns %zu to %zu: numbers\n", i + 1, i + plain);
             continue;
         }
-        tell_name(t, i, told);
+        dpt_str_printf(told, "%s: ", dpt_csv_column_text(t, i, column));
         tell_column(s,
                     input                                       ? state->inputs[place[i]]
                     : label && state->targets[place[i]] != NULL ? state->targets[place[i]]
@@ -276,19 +251,12 @@ static enum dpt_status name_classes(struct dpt_source *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_csv_state *state = s->state;
-    struct dpt_column *label = state->columns.at;
+    struct dpt_column *label = state->table.n_labels == 1 ? state->targets[0] : NULL;
 
-    while (label < state->columns.at + state->columns.n && label->role != DPT_COLUMN_LABEL)
-        label++;
-    if (state->known || s->info.class_names == NULL ||
-        label == state->columns.at + state->columns.n)
+    if (state->known || s->info.class_names == NULL || label == NULL)
         return DPT_OK;
-    for (int64_t i = 0; i < s->info.classes; i++) {
-        struct dpt_name name = dpt_column_value(s->info.class_names[i]);
-
-        name.class = (int32_t)i;
-        DPT_TRY(dpt_names_add(&label->values, name, err));
-    }
+    DPT_TRY(
+        dpt_column_values_add(&label->values, s->info.class_names, (size_t)s->info.classes, err));
     label->texts = (const char **)s->info.class_names;
 out:
     return status;

@@ -39,12 +39,7 @@ enum dpt_status dpt_csv_labels_take(struct dpt_csv_labels *labels,
 {
     enum dpt_status status = DPT_OK;
 
-    for (size_t i = 0; i < model->n_classes; i++) {
-        struct dpt_name name = dpt_column_value(model->classes[i]);
-
-        name.class = (int32_t)i;
-        DPT_TRY(dpt_names_add(&labels->names, name, err));
-    }
+    DPT_TRY(dpt_column_values_add(&labels->names, model->classes, model->n_classes, err));
     labels->given = model->n_classes > 0;
     labels->words = words_of(labels) != NULL;
 out:
@@ -158,10 +153,12 @@ out:
     return status;
 }
 
-enum dpt_status dpt_csv_labels_scan(struct dpt_csv_state *state, struct dpt_error *err)
+enum dpt_status dpt_csv_labels_scan(struct dpt_source *s, void *arg, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    struct dpt_csv_state *state = s->state;
 
+    (void)arg;
     for (size_t k = 0; k < state->table.n_labels; k++)
         DPT_TRY(state->labels.regression ? scan_target(state, k, err)
                                          : scan_class(state, state->table.labels[k], err));
@@ -170,12 +167,6 @@ out:
 }
 
 /* --- what they are ---------------------------------------------------------------------------- */
-
-static enum dpt_status scan_again(struct dpt_source *s, void *arg, struct dpt_error *err)
-{
-    (void)arg;
-    return dpt_csv_labels_scan(s->state, err);
-}
 
 /* Numbers of classes that no row has, where nobody said what the classes are. */
 static void warn_empty(const struct dpt_source *s)
@@ -200,61 +191,60 @@ static void warn_empty(const struct dpt_source *s)
     dpt_str_release(&list);
 }
 
-/* "t.csv: the label, column 3 (price)"; the caller frees it. */
-static void name_label(const struct dpt_source *s, struct dpt_str *out)
+/* "t.csv: the label, column 3 (price)", in the source's region. */
+static const char *name_label(struct dpt_source *s)
 {
     const struct dpt_csv_table *t = &((const struct dpt_csv_state *)s->state)->table;
     const size_t column = t->labels[0];
     char shown[DPT_CSV_SHOWN];
 
-    dpt_str_printf(out, "%s: the label, column %zu", s->paths[0], column + 1);
-    if (t->names != NULL)
-        dpt_str_printf(out, " (%s)", dpt_csv_shown(t->names[column], shown));
+    return dpt_region_printf(&s->region, "%s: the label, column %zu%s%s%s", s->paths[0], column + 1,
+                             t->names != NULL ? " (" : "",
+                             t->names != NULL ? dpt_csv_shown(t->names[column], shown) : "",
+                             t->names != NULL ? ")" : "");
 }
 
 /* What is no label of classes as a rule; of some rows anything may be one. */
-static void warn_of_classes(const struct dpt_source *s)
+static void warn_of_classes(struct dpt_source *s)
 {
     enum { FEW = 20 };
     const struct dpt_csv_state *state = s->state;
     const struct dpt_csv_labels *labels = &state->labels;
     const int64_t rows = s->parts[0].samples;
     const int64_t classes = labels->names.n > 0 ? (int64_t)labels->names.n : labels->numbers.n;
-    struct dpt_str label = {0};
+    const char *label;
     char some[32], all[32];
 
     if (s->spec->log == NULL || s->info.truth != DPT_TRUTH_CLASS || labels->given || rows < FEW)
         return;
-    name_label(s, &label);
+    label = name_label(s);
     if (classes == 1)
         dpt_log_warn(
             s->spec->log,
             "%s: all %s rows are of one class, so there is nothing to learn: --label names "
             "another column",
             s->paths[0], dpt_group_digits(all, rows));
-    if (classes > rows / 2 && !label.failed)
-        dpt_log_warn(s->spec->log, "%s, has %s classes in %s rows: --label names another",
-                     label.text, dpt_group_digits(some, classes), dpt_group_digits(all, rows));
+    if (classes > rows / 2 && label != NULL)
+        dpt_log_warn(s->spec->log, "%s, has %s classes in %s rows: --label names another", label,
+                     dpt_group_digits(some, classes), dpt_group_digits(all, rows));
     else if (labels->names.n == 0)
         warn_empty(s);
-    dpt_str_release(&label);
 }
 
 /* Whether whole numbers, of which nobody said what they are, are amounts: then says so. */
-static bool are_amounts(const struct dpt_source *s)
+static bool are_amounts(struct dpt_source *s)
 {
     const struct dpt_csv_labels *labels = &((const struct dpt_csv_state *)s->state)->labels;
     const bool flat = s->layout.shape.flat;
-    struct dpt_str label = {0};
+    const char *label;
     char told[DPT_LABELS_TOLD];
 
     if (labels->shard != NULL || dpt_labels_seem_classes(&labels->numbers, false, flat))
         return false;
-    name_label(s, &label);
-    if (s->spec->log != NULL && !label.failed)
+    label = name_label(s);
+    if (s->spec->log != NULL && label != NULL)
         dpt_log_warn(s->spec->log, "%s, has %s (--regression); --classes takes each as a class",
-                     label.text, dpt_labels_tell_targets(&labels->numbers, told));
-    dpt_str_release(&label);
+                     label, dpt_labels_tell_targets(&labels->numbers, told));
     return true;
 }
 
@@ -281,18 +271,6 @@ out:
     return status;
 }
 
-/* Makes the words of targets their values. */
-static enum dpt_status keep_target_words(struct dpt_csv_state *state, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-
-    for (size_t k = 0; !state->known && k < state->table.n_labels; k++)
-        if (state->met_targets[k].words != NULL)
-            DPT_TRY(dpt_csv_keep_words(state, state->targets[k], state->met_targets[k].words, err));
-out:
-    return status;
-}
-
 enum dpt_status dpt_csv_labels_decide(struct dpt_source *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -310,11 +288,14 @@ enum dpt_status dpt_csv_labels_decide(struct dpt_source *s, struct dpt_error *er
     if (!targets && numbers && labels->whole && labels->smallest < 0) {
         /* -1 and 1, as some programs number two classes: no numbers of classes, but names. */
         labels->named = true;
-        DPT_TRY(dpt_csv_walk(s, NULL, scan_again, NULL, err));
+        DPT_TRY(dpt_csv_walk(s, NULL, dpt_csv_labels_scan, NULL, err));
     }
     if (targets) {
         s->info.truth = DPT_TRUTH_VECTOR;
-        DPT_TRY(keep_target_words(state, err));
+        for (size_t k = 0; !state->known && k < state->table.n_labels; k++)
+            if (state->met_targets[k].words != NULL)
+                DPT_TRY(
+                    dpt_csv_keep_words(state, state->targets[k], state->met_targets[k].words, err));
     } else if (labels->given) {
         s->info.classes = (int64_t)s->like.n_classes;
         s->info.class_names = s->like.classes;

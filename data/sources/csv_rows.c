@@ -59,14 +59,11 @@ const char *dpt_csv_other_marks(const struct dpt_csv_state *state, const char *t
 /* What would make a column of words one of numbers, or none. */
 static const char *cure(const struct dpt_csv_state *state, size_t column)
 {
-    const char *text = dpt_csv_cell_at(state, column)->text;
-    const char *marks = dpt_csv_other_marks(state, text);
-
     if (state->table.hint[0] != '\0')
         return state->table.hint;
     if (state->row == 0 && state->table.names == NULL)
         return "; if these are the names of the columns, give --header yes";
-    return marks;
+    return dpt_csv_other_marks(state, dpt_csv_cell_at(state, column)->text);
 }
 
 enum dpt_status dpt_csv_no_number(const struct dpt_csv_state *state, size_t column,
@@ -99,8 +96,9 @@ enum dpt_status dpt_csv_no_number(const struct dpt_csv_state *state, size_t colu
         fillable ? "; --missing " : "", fillable ? text : "", fillable ? " fills such cells" : "");
 }
 
-enum dpt_status dpt_csv_number_at(const struct dpt_csv_state *state, size_t column, double *value,
-                                  struct dpt_error *err)
+/* A number of the row that a float can hold. */
+static enum dpt_status number_at(const struct dpt_csv_state *state, size_t column, double *value,
+                                 struct dpt_error *err)
 {
     const enum dpt_csv_kind kind =
         dpt_csv_table_number(&state->table, dpt_csv_cell_at(state, column)->text, value);
@@ -163,7 +161,7 @@ enum dpt_status dpt_csv_input_at(const struct dpt_csv_state *state, size_t k, do
 
     if (column->role == DPT_COLUMN_DATE)
         return dpt_csv_date_at(state, k, value, err);
-    return column->values.n == 0 ? dpt_csv_number_at(state, at, value, err)
+    return column->values.n == 0 ? number_at(state, at, value, err)
                                  : word_at(state, at, column, value, err);
 }
 
@@ -179,7 +177,7 @@ enum dpt_status dpt_csv_target_at(const struct dpt_csv_state *state, size_t k, f
         *target = (float)value;
         return DPT_OK;
     }
-    DPT_TRY(dpt_csv_number_at(state, state->table.labels[k], &value, err));
+    DPT_TRY(number_at(state, state->table.labels[k], &value, err));
     *target = (float)(value - (column != NULL ? column->offset : 0));
 out:
     return status;
@@ -194,7 +192,7 @@ enum dpt_status dpt_csv_weight_at(const struct dpt_csv_state *state, float *weig
 
     if (dpt_csv_is_missing(state, dpt_csv_cell_at(state, at)))
         DPT_TRY(dpt_csv_no_number(state, at, DPT_CSV_MISSING, err));
-    DPT_TRY(dpt_csv_number_at(state, at, &value, err));
+    DPT_TRY(number_at(state, at, &value, err));
     if (value < 0)
         DPT_TRY(dpt_csv_refuse(state, at, err, "below 0: no weight"));
     *weight = (float)value;

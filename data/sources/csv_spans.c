@@ -50,42 +50,32 @@ static void take(struct dpt_csv_span *span, double value)
     span->last = value;
 }
 
-static enum dpt_status list_units(struct dpt_csv_state *state, struct dpt_error *err)
+/* Lists a column, whose numbers may need an offset where they do not become bytes. */
+static void list(struct dpt_csv_state *state, size_t column, bool bytes)
 {
-    struct dpt_csv_table *t = &state->table;
-
-    state->units =
-        dpt_region_alloc(&t->region, (t->n_features + t->n_labels) * sizeof *state->units);
-    if (state->units == NULL)
-        return dpt_fail_memory(err, "the columns", (double)t->columns);
-    for (size_t k = 0; k < t->n_features; k++)
-        if (state->inputs[k]->role == DPT_COLUMN_NUMBER)
-            state->units[state->n_units++].column = t->features[k];
-    for (size_t k = 0; k < t->n_labels; k++)
-        state->units[state->n_units++].column = t->labels[k];
-    return DPT_OK;
+    state->units[state->n_units++].column = column;
+    if (!bytes)
+        state->spans[state->n_spans++].column = column;
 }
 
 enum dpt_status dpt_csv_spans_begin(struct dpt_source *s, struct dpt_error *err)
 {
-    enum dpt_status status = DPT_OK;
     struct dpt_csv_state *state = s->state;
-    const struct dpt_csv_table *t = &state->table;
+    struct dpt_csv_table *t = &state->table;
+    const size_t most = t->n_features + t->n_labels;
 
     if (!s->spec->convert || state->known)
         return DPT_OK;
-    DPT_TRY(list_units(state, err));
-    state->spans = dpt_region_alloc(&state->table.region,
-                                    (t->n_features + t->n_labels) * sizeof *state->spans);
-    if (state->spans == NULL)
-        DPT_TRY(dpt_fail_memory(err, "the columns", (double)t->columns));
-    for (size_t k = 0; k < t->n_features && !s->layout.u8; k++)
+    state->units = dpt_region_alloc(&t->region, most * sizeof *state->units);
+    state->spans = dpt_region_alloc(&t->region, most * sizeof *state->spans);
+    if (t->region.failed)
+        return dpt_fail_memory(err, "the columns", (double)t->columns);
+    for (size_t k = 0; k < t->n_features; k++)
         if (state->inputs[k]->role == DPT_COLUMN_NUMBER)
-            state->spans[state->n_spans++].column = t->features[k];
+            list(state, t->features[k], s->layout.u8);
     for (size_t k = 0; k < t->n_labels; k++)
-        state->spans[state->n_spans++].column = t->labels[k];
-out:
-    return status;
+        list(state, t->labels[k], false);
+    return DPT_OK;
 }
 
 /* Notes the unit of a cell; most have none, and are numbers by their first and last character. */
@@ -101,7 +91,6 @@ static enum dpt_status scan_unit(struct dpt_csv_state *state, struct dpt_csv_uni
     if (!digits || first > '9' || first < '+' || text[first == '-'] == '$')
         unit =
             dpt_csv_unit(text, (char)(spec->decimal == 0 ? '.' : spec->decimal), spec->thousands);
-    u->with += unit != NULL;
     u->without += unit == NULL && digits && cell->length > (first == '0');
     if (unit == NULL || unit == u->unit)
         return DPT_OK;
@@ -136,44 +125,34 @@ out:
     return status;
 }
 
-/* What is known of a column of the table that is not known from elsewhere. */
-static struct dpt_column *column_of(const struct dpt_csv_state *state, size_t column)
-{
-    return &state->columns.at[column];
-}
-
 struct dpt_column *dpt_csv_label_column(const struct dpt_csv_state *state, size_t k)
 {
     const struct dpt_csv_table *t = &state->table;
     const struct dpt_columns *columns = &state->columns;
 
     if (!state->known)
-        return t->labels[k] < columns->n ? column_of(state, t->labels[k]) : NULL;
+        return t->labels[k] < columns->n ? &columns->at[t->labels[k]] : NULL;
     return k < columns->n_labels ? &columns->at[columns->labels[k]] : NULL;
 }
 
-/* "column 1 (t)" */
 static void tell(const struct dpt_source *s, const struct dpt_csv_span *span, bool offset)
 {
     const struct dpt_csv_table *t = &((const struct dpt_csv_state *)s->state)->table;
-    char shown[DPT_CSV_SHOWN], rows[32];
-    const char *name = t->names != NULL ? dpt_csv_shown(t->names[span->column], shown) : "";
+    char column[DPT_CSV_WHERE], rows[32];
 
     if (s->spec->log == NULL)
         return;
+    dpt_csv_column_text(t, span->column, column);
     if (offset)
-        dpt_log_warn(
-            s->spec->log,
-            "%s: column %zu%s%s%s: numbers from %.15g to %.15g are too close to each other "
-            "for float32: %.15g is subtracted from each, as predict will do",
-            s->paths[0], span->column + 1, name[0] != '\0' ? " (" : "", name,
-            name[0] != '\0' ? ")" : "", span->low, span->high, span->low);
+        dpt_log_warn(s->spec->log,
+                     "%s: %s: numbers from %.15g to %.15g are too close to each other "
+                     "for float32: %.15g is subtracted from each, as predict will do",
+                     s->paths[0], column, span->low, span->high, span->low);
     else
         dpt_log_warn(s->spec->log,
-                     "%s: column %zu%s%s%s: float32 keeps 7 digits of numbers up to %.15g: %s "
+                     "%s: %s: float32 keeps 7 digits of numbers up to %.15g: %s "
                      "row%s differ%s from the row before no longer",
-                     s->paths[0], span->column + 1, name[0] != '\0' ? " (" : "", name,
-                     name[0] != '\0' ? ")" : "", top_of(span), dpt_group_digits(rows, span->merged),
+                     s->paths[0], column, top_of(span), dpt_group_digits(rows, span->merged),
                      span->merged > 1 ? "s" : "", span->merged > 1 ? "" : "s");
 }
 
@@ -205,7 +184,7 @@ void dpt_csv_spans_end(struct dpt_source *s)
         if ((label && s->info.truth != DPT_TRUTH_VECTOR) || (!offset && span->merged == 0))
             continue;
         if (offset) {
-            column_of(state, span->column)->offset = span->low;
+            state->columns.at[span->column].offset = span->low;
             state->kept = true;
         }
         tell(s, span, offset);

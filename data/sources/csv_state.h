@@ -64,7 +64,7 @@ struct dpt_csv_units {
     size_t column;     /* of the table */
     const char *unit;  /* that some have; NULL: none has */
     const char *first; /* where the first of these is, and what */
-    int64_t with, without;
+    int64_t without;
 };
 
 struct dpt_csv_state {
@@ -133,9 +133,6 @@ enum dpt_status dpt_csv_no_number(const struct dpt_csv_state *state, size_t colu
 /* What the k-th label of the row is as a target. Errors: BAD_DATA. */
 enum dpt_status dpt_csv_target_at(const struct dpt_csv_state *state, size_t k, float *target,
                                   struct dpt_error *err);
-/* A number of the row that a float can hold. Errors: BAD_DATA. */
-enum dpt_status dpt_csv_number_at(const struct dpt_csv_state *state, size_t column, double *value,
-                                  struct dpt_error *err);
 /* The seconds of the k-th input of the row, a date that is not missing. Errors: BAD_DATA. */
 enum dpt_status dpt_csv_date_at(const struct dpt_csv_state *state, size_t k, double *seconds,
                                 struct dpt_error *err);
@@ -167,8 +164,8 @@ enum dpt_status dpt_csv_walk(struct dpt_source *source, const char *what, dpt_cs
 /* Takes the names that the model, or the shard of --like, gives its classes. Errors: RANK. */
 enum dpt_status dpt_csv_labels_take(struct dpt_csv_labels *labels,
                                     const struct dpt_source_model *model, struct dpt_error *err);
-/* Looks at the labels of one row. Errors: BAD_DATA, RANK. */
-enum dpt_status dpt_csv_labels_scan(struct dpt_csv_state *state, struct dpt_error *err);
+/* A visit: looks at the labels of one row. Errors: BAD_DATA, RANK. */
+enum dpt_status dpt_csv_labels_scan(struct dpt_source *source, void *arg, struct dpt_error *err);
 /* Says what the labels are, once all were seen. Errors: BAD_DATA, RANK. */
 enum dpt_status dpt_csv_labels_decide(struct dpt_source *source, struct dpt_error *err);
 /* The class that a cell of the row names, else its number. Errors: BAD_DATA. */
@@ -205,8 +202,8 @@ const char *dpt_csv_fill_text(const struct dpt_column *column, char buf[DPT_DATE
 
 /* Checks --group and --time. Errors: USAGE. */
 enum dpt_status dpt_csv_divide_begin(const struct dpt_source *source, struct dpt_error *err);
-/* Keeps what the row is divided by. Errors: BAD_DATA, RANK. */
-enum dpt_status dpt_csv_divide_scan(struct dpt_csv_state *state, struct dpt_error *err);
+/* A visit: keeps what the row is divided by. Errors: BAD_DATA, RANK. */
+enum dpt_status dpt_csv_divide_scan(struct dpt_source *source, void *arg, struct dpt_error *err);
 /* Tells the source of the groups or times of all rows. Errors: BAD_DATA, RANK. */
 enum dpt_status dpt_csv_divide_end(struct dpt_source *source, struct dpt_error *err);
 

@@ -26,9 +26,14 @@ struct column_cells {
  * values are there, and are not to be filled. */
 enum fate { NUMBERS, SPELLINGS, WRITINGS, DATES, CATEGORIES, DIFFERENT, EMPTY };
 
-struct cells_scan {
-    struct column_cells *of; /* [features] */
-    bool beyond;             /* some number is too large: no option helps */
+struct advice {
+    const struct dpt_source *s;
+    const struct dpt_csv_state *state;
+    struct column_cells *cells;   /* [features] */
+    bool beyond;                  /* some number is too large: no option helps */
+    enum dpt_column_role *became; /* [columns] as the command has them */
+    size_t kept;                  /* features */
+    bool numbered;                /* columns by their numbers, which are short */
 };
 
 /* --- what there is ---------------------------------------------------------------------------- */
@@ -69,13 +74,13 @@ static enum dpt_status note_word(struct dpt_csv_state *state, struct column_cell
     return note_text(state, &c->spellings, SPELLINGS_MOST + 1, text, err);
 }
 
-static enum dpt_status scan_cell(struct dpt_csv_state *state, struct cells_scan *scan, size_t k,
+static enum dpt_status scan_cell(struct dpt_csv_state *state, struct advice *a, size_t k,
                                  struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const size_t at = state->table.features[k];
     const struct dpt_csv_cell *cell = dpt_csv_cell_at(state, at);
-    struct column_cells *c = &scan->of[k];
+    struct column_cells *c = &a->cells[k];
     enum dpt_csv_kind kind;
     double value;
 
@@ -91,7 +96,7 @@ static enum dpt_status scan_cell(struct dpt_csv_state *state, struct cells_scan 
         return note_text(state, &c->missing, DISTINCT_MOST, cell->text, err);
     if (kind == DPT_CSV_NUMBER)
         c->numbers++;
-    scan->beyond = scan->beyond || (kind == DPT_CSV_NUMBER && !isfinite((float)value));
+    a->beyond = a->beyond || (kind == DPT_CSV_NUMBER && !isfinite((float)value));
     DPT_TRY(note_text(state, &c->values, DISTINCT_MOST, cell->text, err));
     if (kind == DPT_CSV_TEXT)
         DPT_TRY(note_word(state, c, at, err));
@@ -133,15 +138,6 @@ static enum fate fate_of(const struct column_cells *c)
 }
 
 /* --- the command ------------------------------------------------------------------------------ */
-
-struct advice {
-    const struct dpt_source *s;
-    const struct dpt_csv_state *state;
-    const struct column_cells *cells;
-    enum dpt_column_role *became; /* [columns] as the command has them */
-    size_t kept;                  /* features */
-    bool numbered;                /* columns by their numbers, which are short */
-};
 
 /* Adds what names a column in a list. */
 static void add_column(const struct advice *a, size_t column, struct dpt_str *list)
@@ -297,29 +293,22 @@ static void tell_column(const struct advice *a, size_t k, struct dpt_str *told)
 {
     const struct dpt_csv_table *t = &a->state->table;
     const struct column_cells *c = &a->cells[k];
-    const size_t column = t->features[k];
-    char shown[DPT_CSV_SHOWN], distinct[32], rows[32];
+    const enum fate fate = fate_of(c);
+    char column[DPT_CSV_WHERE], shown[DPT_CSV_SHOWN], distinct[32], rows[32];
 
-    dpt_str_printf(told, "\n  column %zu", column + 1);
-    if (t->names != NULL && t->names[column][0] != '\0')
-        dpt_str_printf(told, " (%s)", dpt_csv_shown(t->names[column], shown));
+    dpt_str_printf(told, "\n  %s", dpt_csv_column_text(t, t->features[k], column));
     dpt_group_digits(distinct, (long long)c->values.n);
     dpt_group_digits(rows, c->numbers + c->words);
-    switch (fate_of(c)) {
+    switch (fate) {
     case SPELLINGS:
-        dpt_str_printf(told, ": numbers and");
-        for (size_t i = 0; i < c->spellings.n; i++)
-            dpt_str_printf(told, "%s '%s'", i > 0 ? "," : "",
-                           dpt_csv_shown(c->spellings.at[i].text, shown));
-        dpt_str_printf(told, ", which --missing takes for no value");
-        return;
     case WRITINGS:
-        dpt_str_printf(told, ": numbers, but");
+        dpt_str_printf(told, fate == SPELLINGS ? ": numbers and" : ": numbers, but");
         for (size_t i = 0; i < c->spellings.n && i < SPELLINGS_MOST; i++)
             dpt_str_printf(told, "%s '%s'", i > 0 ? "," : "",
                            dpt_csv_shown(c->spellings.at[i].text, shown));
-        dpt_str_printf(told, "%s cannot be read as one: correct the file",
-                       c->spellings.n > SPELLINGS_MOST ? " and others" : "");
+        dpt_str_printf(told, "%s%s", c->spellings.n > SPELLINGS_MOST ? " and others" : "",
+                       fate == SPELLINGS ? ", which --missing takes for no value"
+                                         : " cannot be read as one: correct the file");
         return;
     case DATES:
         dpt_str_printf(told, ": dates, which --dates takes%s",
@@ -402,35 +391,33 @@ enum dpt_status dpt_csv_tell_words(struct dpt_source *s, struct dpt_error *err)
     const struct dpt_error first = *err;
     const int64_t row = state->row;
     const struct column_cells *marks;
-    struct cells_scan scan = {0};
     struct dpt_str text = {0};
     struct advice advice = {.s = s, .state = state};
 
     if (err->status != DPT_BAD_DATA || state->known || state->table.hint[0] != '\0')
         return err->status;
-    DPT_TRY(DPT_ALLOCATE(scan.of, state->table.n_features, "the columns", err));
-    DPT_TRY(dpt_csv_walk(s, "looking at columns", scan_row, &scan, err));
+    DPT_TRY(DPT_ALLOCATE(advice.cells, state->table.n_features, "the columns", err));
+    DPT_TRY(dpt_csv_walk(s, "looking at columns", scan_row, &advice, err));
     state->row = row;
-    marks = find_other_marks(state, scan.of);
+    marks = find_other_marks(state, advice.cells);
     *err = first;
     dpt_str_printf(&text, "%s", first.text);
-    if (scan.beyond || is_heading(state, scan.of))
+    if (advice.beyond || is_heading(state, advice.cells))
         DPT_TRY(first.status);
     if (marks != NULL)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s is not a number%s", marks->place, marks->marks));
-    advice.cells = scan.of;
     DPT_TRY(decide(&advice, &state->table.region, err));
     if (!write_advice(&advice, &text))
         DPT_TRY(first.status);
     status = text.failed ? dpt_fail_memory(err, "a message", (double)text.length)
                          : dpt_fail(err, DPT_BAD_DATA, "%s", text.text);
 out:
-    for (size_t k = 0; scan.of != NULL && k < state->table.n_features; k++) {
-        dpt_names_release(&scan.of[k].values);
-        dpt_names_release(&scan.of[k].spellings);
-        dpt_names_release(&scan.of[k].missing);
+    for (size_t k = 0; advice.cells != NULL && k < state->table.n_features; k++) {
+        dpt_names_release(&advice.cells[k].values);
+        dpt_names_release(&advice.cells[k].spellings);
+        dpt_names_release(&advice.cells[k].missing);
     }
-    dpt_free(scan.of);
+    dpt_free(advice.cells);
     dpt_str_release(&text);
     return status;
 }

@@ -23,47 +23,43 @@ struct match {
 
 enum dpt_status dpt_pictures_check_options(const struct dpt_source *s, struct dpt_error *err)
 {
-    static const char *const names[DPT_SOURCE_OPTION_COUNT] = {
-#define X(id, name, value, help) [DPT_SOURCE_##id] = name,
-        DPT_SOURCE_OPTION_LIST(X)
-#undef X
-    };
-
     for (int i = 0; i < DPT_SOURCE_OPTIONS && s->spec->option[DPT_SOURCE_TABLE] == NULL; i++)
         if ((DPT_PICTURES_TABLE_OPTIONS & 1ull << i) != 0 && s->spec->option[i] != NULL)
             return dpt_fail(err, DPT_USAGE,
                             s->spec->convert
                                 ? "%s is no option of the format pictures without --labels FILE"
                                 : "%s is no option for inputs of the format pictures",
-                            names[i]);
+                            dpt_source_option_names[i]);
     return DPT_OK;
 }
 
 /* --- which image a row means ---------------------------------------------------------------- */
-
-static const char *without_end(struct dpt_region *region, const char *name)
-{
-    return dpt_region_strndup(region, name, (size_t)(strrchr(name, '.') - name));
-}
 
 static enum dpt_status list_names(struct match *m, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_picture_list *list = &((const struct dpt_pictures *)m->source->state)->list;
 
-    DPT_TRY(dpt_name_index_open(&m->index, list->n * KEYS, &m->region, err));
-    for (size_t i = 0; i < list->n; i++) {
+    const size_t n = list->n * KEYS;
+    const char **names = dpt_region_alloc(&m->region, n * sizeof *names);
+
+    for (size_t i = 0; names != NULL && i < list->n; i++) {
         const char *path = list->entries[i].name, *slash = strrchr(path, '/');
-        const char *alone = without_end(&m->region, path);
+        const char *alone =
+            dpt_region_strndup(&m->region, path, (size_t)(strrchr(path, '.') - path));
+        const char **of = names + i * KEYS;
+        const ptrdiff_t name = slash != NULL ? slash + 1 - path : 0;
 
         if (alone == NULL)
-            DPT_TRY(dpt_fail_memory(err, "names of images", (double)list->n));
-        dpt_name_index_add(&m->index, path);
-        dpt_name_index_add(&m->index, alone);
-        dpt_name_index_add(&m->index, slash != NULL ? slash + 1 : path);
-        dpt_name_index_add(&m->index, slash != NULL ? alone + (slash + 1 - path) : alone);
+            break;
+        of[PATH] = path;
+        of[PATH_ALONE] = alone;
+        of[NAME] = path + name;
+        of[NAME_ALONE] = alone + name;
     }
-    dpt_name_index_sort(&m->index);
+    if (m->region.failed)
+        DPT_TRY(dpt_fail_memory(err, "names of images", (double)list->n));
+    DPT_TRY(dpt_name_index_make(&m->index, names, sizeof *names, n, &m->region, err));
 out:
     return status;
 }

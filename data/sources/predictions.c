@@ -48,20 +48,6 @@ static enum dpt_status cannot_write(const struct dpt_predictions *p, struct dpt_
     return dpt_fail_errno(err, DPT_IO, "%s: cannot write", p->path);
 }
 
-static enum dpt_status open_file(struct dpt_predictions *p, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-
-    DPT_TRY(dpt_predictions_check(p->path, err));
-    p->kind = find_kind(p->path);
-    DPT_TRY(dpt_file_temporary(p->path, &p->temporary, err));
-    p->fd = open(p->temporary, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
-    if (p->fd < 0)
-        DPT_TRY(cannot_write(p, err));
-out:
-    return status;
-}
-
 enum dpt_status dpt_predictions_open(struct dpt_predictions **predictions, const char *path,
                                      const struct dpt_predictions_format *format,
                                      struct dpt_error *err)
@@ -75,8 +61,14 @@ enum dpt_status dpt_predictions_open(struct dpt_predictions **predictions, const
     p->path = path;
     p->fd = -1;
     p->kind = &dpt_predictions_csv;
-    if (path != NULL)
-        DPT_TRY(open_file(p, err));
+    if (path != NULL) {
+        DPT_TRY(dpt_predictions_check(path, err));
+        p->kind = find_kind(path);
+        DPT_TRY(dpt_file_temporary(path, &p->temporary, err));
+        p->fd = open(p->temporary, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
+        if (p->fd < 0)
+            DPT_TRY(cannot_write(p, err));
+    }
     p->state = dpt_alloc(p->kind->state);
     if (p->state == NULL)
         DPT_TRY(dpt_fail_memory(err, "the predictions", (double)p->kind->state));

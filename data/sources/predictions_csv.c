@@ -30,6 +30,15 @@ static enum dpt_status flush(struct dpt_predictions *p, struct dpt_error *err)
     return status;
 }
 
+/* A comma, and a column's name, which is released. */
+static void put_name(struct dpt_str *out, struct dpt_str *name)
+{
+    dpt_str_add(out, ",", 1);
+    dpt_csv_put(out, name->failed ? "" : name->text);
+    out->failed |= name->failed;
+    dpt_str_release(name);
+}
+
 /* ",price" or, of several without a name, ",value_2"; before: "", "true_" or the like. */
 static void put_value_name(struct dpt_str *out, const struct dpt_predictions_format *f,
                            const char *before, int32_t k)
@@ -42,10 +51,7 @@ static void put_value_name(struct dpt_str *out, const struct dpt_predictions_for
                                           : "");
     if (f->value_names == NULL && f->outputs > 1)
         dpt_str_printf(&name, "%s%d", before[0] == '\0' ? "_" : "", k + 1);
-    dpt_str_add(out, ",", 1);
-    dpt_csv_put(out, name.failed ? "" : name.text);
-    out->failed |= name.failed;
-    dpt_str_release(&name);
+    put_name(out, &name);
 }
 
 /* ",probability_ill", or without a name its number. */
@@ -58,10 +64,7 @@ static void put_class_name(struct dpt_str *out, const struct dpt_predictions_for
         dpt_str_printf(&name, "probability_%s", f->class_names[class]);
     else
         dpt_str_printf(&name, "probability_%d", class);
-    dpt_str_add(out, ",", 1);
-    dpt_csv_put(out, name.failed ? "" : name.text);
-    out->failed |= name.failed;
-    dpt_str_release(&name);
+    put_name(out, &name);
 }
 
 static enum dpt_status begin(struct dpt_predictions *p, struct dpt_error *err)
@@ -97,25 +100,16 @@ static void put_class(struct dpt_str *out, const struct dpt_predictions_format *
         dpt_str_printf(out, "%d", class);
 }
 
-static void put_values(struct dpt_str *out, const float *values, int32_t n)
-{
-    for (int32_t k = 0; k < n; k++) {
-        dpt_str_add(out, ",", 1);
-        dpt_str_float(out, values[k]);
-    }
-}
-
-/* A row of numbers, which has its offset again where it has one. */
+/* A row of numbers, or where they have offsets of those with them. */
 static void put_numbers(struct dpt_str *out, const double *doubles, const float *values, size_t row,
                         int32_t n)
 {
-    if (doubles == NULL) {
-        put_values(out, values + row, n);
-        return;
-    }
-    for (int32_t k = 0; k < n; k++) {
+    for (size_t k = row; k < row + (size_t)n; k++) {
         dpt_str_add(out, ",", 1);
-        dpt_str_number(out, doubles[row + (size_t)k]);
+        if (doubles != NULL)
+            dpt_str_number(out, doubles[k]);
+        else
+            dpt_str_float(out, values[k]);
     }
 }
 
@@ -139,10 +133,11 @@ static enum dpt_status add(struct dpt_predictions *p, const struct dpt_predictio
             put_numbers(out, p->targets, rows->targets, row, f->outputs);
         if (f->classes) {
             put_class(out, f, rows->labels[i]);
-            put_values(
-                out, rows->labels[i] >= 0 ? rows->probabilities + row + rows->labels[i] : &none, 1);
+            put_numbers(out, NULL,
+                        rows->labels[i] >= 0 ? rows->probabilities + row + rows->labels[i] : &none,
+                        0, 1);
             if (f->all_probabilities)
-                put_values(out, rows->probabilities + row, f->outputs);
+                put_numbers(out, NULL, rows->probabilities, row, f->outputs);
         } else {
             for (int32_t k = 0; f->decided && k < f->outputs; k++)
                 dpt_str_printf(out, rows->labels[row + (size_t)k] < 0 ? "," : ",%d",

@@ -14,6 +14,7 @@
 #include "data/pictures/picture.h"
 #include "data/pictures/picture_list.h"
 #include "data/sets/parts.h"
+#include "data/shards/labels.h"
 #include "data/sources/source_type.h"
 
 enum { HEAD = 1024 };
@@ -27,7 +28,7 @@ const struct dpt_source_format *const dpt_source_formats[] = {
 };
 enum { FORMATS = sizeof dpt_source_formats / sizeof dpt_source_formats[0] - 1 };
 
-static const char *const option_names[DPT_SOURCE_OPTION_COUNT] = {
+const char *const dpt_source_option_names[DPT_SOURCE_OPTION_COUNT] = {
 #define X(id, name, value, help) [DPT_SOURCE_##id] = name,
     DPT_SOURCE_OPTION_LIST(X)
 #undef X
@@ -64,8 +65,7 @@ enum dpt_status dpt_source_format_find(const char *what, const char *name, bool 
     return err->status;
 }
 
-/* The part that a sample lies in. */
-static size_t part_of(const struct dpt_source *s, int64_t sample)
+size_t dpt_source_part_of(const struct dpt_source *s, int64_t sample)
 {
     size_t low = 0, high = s->n_parts;
 
@@ -190,11 +190,31 @@ static enum dpt_status check_options(const struct dpt_source *s, struct dpt_erro
             return dpt_fail(err, DPT_USAGE,
                             spec->convert ? "%s is no option of the format %s"
                                           : "%s is no option for inputs of the format %s",
-                            option_names[i], s->format->name);
+                            dpt_source_option_names[i], s->format->name);
     if (spec->n_labels > 0 && spec->n_labels != s->n_paths)
         return dpt_fail(err, DPT_USAGE, "--labels: %zu files for %zu inputs; one each is needed",
                         spec->n_labels, s->n_paths);
     return DPT_OK;
+}
+
+enum dpt_status dpt_source_check_labels(const struct dpt_source *s, struct dpt_error *err)
+{
+    const char *const *option = s->spec->option;
+
+    return option[DPT_SOURCE_CLASSES] != NULL && option[DPT_SOURCE_REGRESSION] != NULL
+               ? dpt_fail(err, DPT_USAGE, "--classes and --regression exclude each other")
+               : DPT_OK;
+}
+
+void dpt_source_tell_targets(const struct dpt_source *s, const char *path,
+                             const struct dpt_label_numbers *numbers)
+{
+    char told[DPT_LABELS_TOLD];
+
+    if (s->spec->log != NULL)
+        dpt_log_warn(s->spec->log,
+                     "%s: the labels are %s (--regression); --classes takes each as a class", path,
+                     dpt_labels_tell_targets(numbers, told));
 }
 
 /* Makes the samples those of the model: the same numbers may be an image or a row. */
@@ -343,9 +363,8 @@ enum dpt_status dpt_source_fetch(struct dpt_source *s, int64_t first, int64_t n,
 
     DPT_TRY(dpt_source_room(s, n, err));
     s->first = first;
-    s->n = n;
     for (int64_t at = first, some; at < first + n; at += some) {
-        const size_t part = part_of(s, at), place = (size_t)(at - first);
+        const size_t part = dpt_source_part_of(s, at), place = (size_t)(at - first);
         const int64_t row = at - s->parts[part].first;
 
         some = s->parts[part].samples - row;
@@ -414,7 +433,7 @@ const char *dpt_source_name(const struct dpt_source *s, int64_t sample)
 
 const char *dpt_source_where(const struct dpt_source *s, int64_t sample, char *buf)
 {
-    const size_t part = part_of(s, sample);
+    const size_t part = dpt_source_part_of(s, sample);
 
     if (s->info.named && s->info.id == NULL)
         snprintf(buf, 512, "%.500s", s->format->sample_name(s, sample));

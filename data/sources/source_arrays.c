@@ -164,13 +164,12 @@ out:
     return status;
 }
 
-/* Opens the array at `path`, or the one of an archive that has the name. */
+/* Opens the array at `path`, or of an archive the one that has the name. */
 static enum dpt_status open_array(struct dpt_source *s, struct dpt_array *a, const char *path,
                                   const char *name, const char *shown, struct dpt_error *err)
 {
-    if (from_npz(s))
-        return dpt_array_open_npz(a, path, name, shown, s->spec->stop, err);
-    return (from_idx(s) ? dpt_array_open_idx : dpt_array_open_npy)(a, path, s->spec->stop, err);
+    return from_idx(s) ? dpt_array_open_idx(a, path, s->spec->stop, err)
+                       : dpt_array_open_npy(a, path, name, shown, s->spec->stop, err);
 }
 
 static void close_files(struct state *state)

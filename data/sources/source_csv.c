@@ -26,12 +26,11 @@ static enum dpt_status scan_row(struct dpt_source *s, void *arg, struct dpt_erro
 {
     enum dpt_status status = DPT_OK;
 
-    (void)arg;
     if (s->spec->convert)
-        DPT_TRY(dpt_csv_labels_scan(s->state, err));
+        DPT_TRY(dpt_csv_labels_scan(s, arg, err));
     DPT_TRY(dpt_csv_columns_scan(s, err));
     DPT_TRY(dpt_csv_spans_scan(s->state, err));
-    DPT_TRY(dpt_csv_divide_scan(s->state, err));
+    DPT_TRY(dpt_csv_divide_scan(s, arg, err));
 out:
     return status;
 }

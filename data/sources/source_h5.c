@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/base/memory.h"
+#include "core/base/str.h"
 #include "data/sets/parts.h"
 #include "data/shards/labels.h"
 #include "data/shards/shard.h"
@@ -31,11 +32,6 @@ static bool signed_at(const uint8_t *head, size_t n, size_t at)
 static bool is(const uint8_t *head, size_t n)
 {
     return signed_at(head, n, 0) || signed_at(head, n, 512);
-}
-
-static bool labelled(const struct dpt_shard *shard)
-{
-    return shard->labels.name != NULL;
 }
 
 /* Its labels are to be compared with the model's classes, or become a set with those of the first;
@@ -113,19 +109,10 @@ out:
     return status;
 }
 
-static size_t part_of(const struct dpt_source *s, int64_t sample)
-{
-    size_t part = 0;
-
-    while (part + 1 < s->n_parts && sample >= s->parts[part + 1].first)
-        part++;
-    return part;
-}
-
 static const char *sample_name(const struct dpt_source *s, int64_t sample)
 {
     const struct state *state = s->state;
-    const size_t part = part_of(s, sample);
+    const size_t part = dpt_source_part_of(s, sample);
 
     if (state->ids == NULL)
         return NULL;
@@ -143,7 +130,6 @@ static enum dpt_status open_shards(struct dpt_source *s, const struct dpt_shard_
 {
     enum dpt_status status = DPT_OK;
     struct state *state = s->state;
-    int64_t samples = 0;
 
     for (size_t i = 0; i < s->n_parts; i++) {
         struct dpt_shard *shard = &state->shards[i];
@@ -151,8 +137,6 @@ static enum dpt_status open_shards(struct dpt_source *s, const struct dpt_shard_
         DPT_TRY(dpt_shard_open(shard, s->paths[i], how, err));
         state->opened = i + 1;
         s->parts[i].samples = shard->samples;
-        s->parts[i].first = samples;
-        samples += shard->samples;
         if (i > 0)
             shard->start = shard[-1].start + shard[-1].images.info.bytes;
         DPT_TRY(check_alike(s, shard, err));
@@ -228,6 +212,31 @@ out:
     return status;
 }
 
+/* The names of the arrays of samples and labels: --keys, or else the job's. */
+static enum dpt_status take_keys(struct dpt_source *s, struct dpt_data_keys *keys,
+                                 struct dpt_error *err)
+{
+    *keys = (struct dpt_data_keys){0};
+    if (s->spec->conf != NULL)
+        *keys = s->spec->conf->keys;
+    return dpt_data_keys_take(s->spec->option[DPT_SOURCE_KEYS], &s->region, keys, err);
+}
+
+/* --layout, or else the job's: an enum dpt_sample_layout. */
+static enum dpt_status take_layout(const struct dpt_source *s, int *layout, struct dpt_error *err)
+{
+    static const char *const names[] = {DPT_LAYOUTS(DPT_LIST_WORD)};
+    const char *text = s->spec->option[DPT_SOURCE_LAYOUT];
+
+    *layout = s->spec->conf != NULL ? s->spec->conf->layout : DPT_LAYOUT_AUTO;
+    if (text == NULL)
+        return DPT_OK;
+    *layout = (int)dpt_find(text, names, DPT_LAYOUT_COUNT);
+    if (*layout != DPT_LAYOUT_NCHW && *layout != DPT_LAYOUT_NHWC)
+        return dpt_fail(err, DPT_USAGE, "--layout %s: must be nchw or nhwc", text);
+    return DPT_OK;
+}
+
 static enum dpt_status open_source(struct dpt_source *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -238,8 +247,8 @@ static enum dpt_status open_source(struct dpt_source *s, struct dpt_error *err)
     state->attached = s->n_parts;
     DPT_TRY(DPT_ALLOCATE(state->shards, s->n_parts, "the shards", err));
     first = &state->shards[0];
-    DPT_TRY(dpt_source_keys(s, &how.keys, err));
-    DPT_TRY(dpt_source_layout(s, &how.layout, err));
+    DPT_TRY(take_keys(s, &how.keys, err));
+    DPT_TRY(take_layout(s, &how.layout, err));
     if (s->spec->convert)
         DPT_TRY(open_others(s, &how, err));
     else
@@ -249,7 +258,7 @@ static enum dpt_status open_source(struct dpt_source *s, struct dpt_error *err)
     s->layout.shape = first->shape;
     s->layout.u8 = dpt_shard_u8(first);
     s->layout.nhwc = first->nhwc;
-    if (labelled(first))
+    if (first->labels.name != NULL)
         s->info.truth = first->target == DPT_TARGET_CLASS ? DPT_TRUTH_CLASS : DPT_TRUTH_VECTOR;
     s->info.width = first->target_width;
 out:
@@ -272,7 +281,7 @@ static void close_source(void *arg)
 /* Where a sample's file begins among those of all shards. */
 static int64_t place_of(const struct dpt_source *s, int64_t sample)
 {
-    const size_t part = part_of(s, sample);
+    const size_t part = dpt_source_part_of(s, sample);
     const struct dpt_shard *shard = &((const struct state *)s->state)->shards[part];
 
     return shard->start + dpt_shard_row(shard, sample - s->parts[part].first);
@@ -299,7 +308,7 @@ static enum dpt_status render(const struct dpt_source *s, int64_t sample, uint8_
                               struct dpt_error *err)
 {
     const struct state *state = s->state;
-    const size_t part = part_of(s, sample);
+    const size_t part = dpt_source_part_of(s, sample);
     const struct dpt_shard *shard = &state->shards[part];
     const int64_t row = sample - s->parts[part].first;
 
@@ -314,16 +323,15 @@ struct window {
     struct dpt_source *source;
     const struct dpt_shard *shard;
     const struct dpt_source_rows *rows;
-    size_t stride;
-    bool convert; /* what no model could learn is refused */
 };
 
+/* What no model could learn is refused where it would become a shard. */
 static enum dpt_status check_finite(const struct window *w, const struct dpt_field *field,
                                     int64_t row, int64_t n, const float *values,
                                     struct dpt_error *err)
 {
     const int64_t bad =
-        w->convert ? dpt_find_nonfinite(values, (size_t)(n * field->row_items)) : -1;
+        w->source->spec->convert ? dpt_find_nonfinite(values, (size_t)(n * field->row_items)) : -1;
 
     return bad < 0 ? DPT_OK
                    : dpt_fail(err, DPT_BAD_DATA, "%s: /%s[%lld] holds NaN or an infinite value",
@@ -350,10 +358,11 @@ static enum dpt_status take_images(void *arg, int64_t row, int64_t n, const void
 {
     const struct window *w = arg;
     const struct dpt_field *field = &w->shard->images;
-    uint8_t *to = w->rows->stored + (size_t)(row - w->rows->row) * w->stride;
+    const size_t stride = w->source->layout.stride;
+    uint8_t *to = w->rows->stored + (size_t)(row - w->rows->row) * stride;
 
     if (dpt_shard_u8(w->shard)) {
-        memcpy(to, raw, (size_t)n * w->stride);
+        memcpy(to, raw, (size_t)n * stride);
         return DPT_OK;
     }
     tell_merged(w, field, n, raw);
@@ -377,7 +386,7 @@ static enum dpt_status take_labels(void *arg, int64_t row, int64_t n, const void
     for (int64_t i = 0; w->rows->classes != NULL && i < n; i++) {
         const int64_t label = dpt_field_int(field, raw, (size_t)i);
 
-        if (label == INT64_MIN || (w->convert && (label < 0 || label >= INT32_MAX)))
+        if (label == INT64_MIN || (w->source->spec->convert && (label < 0 || label >= INT32_MAX)))
             return dpt_fail(err, DPT_BAD_DATA, "%s: /%s[%lld] is %s: no number of a class",
                             field->path, field->name, (long long)(row + i),
                             dpt_field_show(field, raw, (size_t)i, text));
@@ -392,7 +401,7 @@ static enum dpt_status read_rows(struct dpt_source *s, const struct dpt_source_r
     enum dpt_status status = DPT_OK;
     const struct dpt_shard *shard = &((struct state *)s->state)->shards[rows->part];
     const int64_t end = rows->row + rows->n;
-    struct window w = {s, shard, rows, s->layout.stride, s->spec->convert};
+    struct window w = {s, shard, rows};
 
     DPT_TRY(attach(s, rows->part, err));
     if (rows->stored != NULL && shard->offsets != NULL)

@@ -26,7 +26,7 @@ struct dpt_source {
     size_t n_parts;                /* one a path, unless the format's `open` says otherwise */
     void *state;                   /* the format's */
     /* What was fetched. */
-    int64_t first, n, capacity;
+    int64_t first, capacity;
     uint8_t *stored;
     int32_t *classes;
     float *targets, *weights;
@@ -42,14 +42,6 @@ struct dpt_source_rows {
     float *weights; /* NULL: the source has none, or they are not wanted */
 };
 
-/* The names of the arrays of samples and labels: --keys, or else the job's. Errors: USAGE, RANK. */
-enum dpt_status dpt_source_keys(struct dpt_source *source, struct dpt_data_keys *keys,
-                                struct dpt_error *err);
-
-/* --layout, or else of the job: an enum dpt_sample_layout. Errors: USAGE. */
-enum dpt_status dpt_source_layout(const struct dpt_source *source, int *layout,
-                                  struct dpt_error *err);
-
 /* Fails where --classes and --regression are both given. Errors: USAGE. */
 enum dpt_status dpt_source_check_labels(const struct dpt_source *source, struct dpt_error *err);
 /* Says that whole numbers are taken as targets, and how to have the other. path: of the labels. */
@@ -57,6 +49,11 @@ struct dpt_label_numbers;
 void dpt_source_tell_targets(const struct dpt_source *source, const char *path,
                              const struct dpt_label_numbers *numbers);
 
+/* What the options are called: "--label". */
+extern const char *const dpt_source_option_names[DPT_SOURCE_OPTION_COUNT];
+
+/* The part that a sample lies in. */
+size_t dpt_source_part_of(const struct dpt_source *source, int64_t sample);
 /* Room for a window of n samples. Errors: RANK. */
 enum dpt_status dpt_source_room(struct dpt_source *source, int64_t n, struct dpt_error *err);
 

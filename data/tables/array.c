@@ -11,65 +11,37 @@ static enum dpt_status read_exact(void *input, void *bytes, size_t n, struct dpt
     return dpt_input_exact(input, bytes, n, err);
 }
 
-static enum dpt_status read_header(struct dpt_array *a, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    size_t length;
-
-    DPT_TRY(dpt_npy_read(a->in.path, read_exact, &a->in, &a->npy, &length, err));
-    if (a->npy.kind == 'f' && a->npy.size == 2)
-        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
-                         "%s: holds values of the type '%s'; integers and floats of 32 or 64 bits "
-                         "are taken",
-                         a->in.path, a->npy.descr));
-out:
-    return status;
-}
-
-/* Takes what the header of an open file says. */
-static enum dpt_status begin_npy(struct dpt_array *a, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    const char *path = a->in.path;
-
-    DPT_TRY(read_header(a, err));
-    /* One dimension has the same order either way, and NumPy then says False; two and more would
-     * have to be turned. */
-    if (a->npy.fortran_order && a->npy.n_dims > 1)
-        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
-                         "%s: is in Fortran order; save it again with numpy.save(path, "
-                         "numpy.ascontiguousarray(a))",
-                         path));
-    if (a->npy.count == 0 || a->npy.n_dims == 0)
-        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: has no samples", path));
-    a->row = a->npy.count / a->npy.dims[0];
-    a->at = 0;
-    DPT_TRY(dpt_input_promise(&a->in, a->npy.count * a->npy.size, err));
-out:
-    return status;
-}
-
-enum dpt_status dpt_array_open_npy(struct dpt_array *a, const char *path,
-                                   const volatile sig_atomic_t *stop, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-
-    DPT_TRY(dpt_input_open(&a->in, path, stop, err));
-    DPT_TRY(begin_npy(a, err));
-out:
-    return status;
-}
-
-enum dpt_status dpt_array_open_npz(struct dpt_array *a, const char *path, const char *name,
+enum dpt_status dpt_array_open_npy(struct dpt_array *a, const char *path, const char *name,
                                    const char *shown, const volatile sig_atomic_t *stop,
                                    struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    const struct dpt_npy *npy = &a->npy;
     char file[256];
+    size_t length;
 
-    snprintf(file, sizeof file, "%.250s.npy", name);
-    DPT_TRY(dpt_input_open_entry(&a->in, path, file, shown, stop, err));
-    DPT_TRY(begin_npy(a, err));
+    snprintf(file, sizeof file, "%.250s.npy", name != NULL ? name : "");
+    DPT_TRY(name != NULL ? dpt_input_open_entry(&a->in, path, file, shown, stop, err)
+                         : dpt_input_open(&a->in, path, stop, err));
+    path = a->in.path;
+    DPT_TRY(dpt_npy_read(path, read_exact, &a->in, &a->npy, &length, err));
+    if (npy->kind == 'f' && npy->size == 2)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                         "%s: holds values of the type '%s'; integers and floats of 32 or 64 bits "
+                         "are taken",
+                         path, npy->descr));
+    /* One dimension has the same order either way, and NumPy then says False; two and more would
+     * have to be turned. */
+    if (npy->fortran_order && npy->n_dims > 1)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                         "%s: is in Fortran order; save it again with numpy.save(path, "
+                         "numpy.ascontiguousarray(a))",
+                         path));
+    if (npy->count == 0 || npy->n_dims == 0)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: has no samples", path));
+    a->row = npy->count / npy->dims[0];
+    a->at = 0;
+    DPT_TRY(dpt_input_promise(&a->in, npy->count * npy->size, err));
 out:
     return status;
 }

@@ -14,6 +14,8 @@ static const char and_missing[] = "+missing"; /* after the role of a column with
 static const char *const orders[] = {
     [DPT_DATE_DAY_FIRST] = "day first", [DPT_DATE_MONTH_FIRST] = "month first"};
 static const char what[] = "the columns";
+static const char *const marks[] = {"delimiter", "decimal", "thousands"};
+enum { MARKS = sizeof marks / sizeof marks[0] };
 enum { NUMBER, NAME, ROLE, FILL, VALUE, CELLS, OFFSET = CELLS };
 
 enum dpt_status dpt_columns_add(struct dpt_columns *c, const char *name, enum dpt_column_role role,
@@ -53,6 +55,21 @@ struct dpt_name dpt_column_value(const char *text)
     return name;
 }
 
+enum dpt_status dpt_column_values_add(struct dpt_names *values, const char *const *texts, size_t n,
+                                      struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    for (size_t i = 0; i < n; i++) {
+        struct dpt_name value = dpt_column_value(texts[i]);
+
+        value.class = (int32_t)i;
+        DPT_TRY(dpt_names_add(values, value, err));
+    }
+out:
+    return status;
+}
+
 const dpt_column_words *dpt_column_words_of(const char *word)
 {
     static const dpt_column_words pairs[] = {
@@ -85,15 +102,13 @@ static bool take_file(struct dpt_columns *c, const struct dpt_csv_cell *cells,
                       enum dpt_status *status, struct dpt_error *err)
 {
     const char *key = cells[NAME].text, *value = cells[VALUE].text;
+    char *const to[MARKS] = {&c->delimiter, &c->decimal, &c->thousands};
+    const size_t mark = dpt_find(key, marks, MARKS);
 
     if (strcmp(key, "missing") == 0)
         *status = dpt_columns_add_missing(c, value, strlen(value), err);
-    else if (strcmp(key, "delimiter") == 0 && strlen(value) == 1)
-        c->delimiter = *value;
-    else if (strcmp(key, "decimal") == 0 && strlen(value) == 1)
-        c->decimal = *value;
-    else if (strcmp(key, "thousands") == 0 && strlen(value) == 1)
-        c->thousands = *value;
+    else if (mark < MARKS && strlen(value) == 1)
+        *to[mark] = *value;
     else if (strcmp(key, "fit") == 0)
         c->fit = dpt_region_strdup(&c->region, value);
     else
@@ -306,14 +321,13 @@ static void put_row(const struct writing *w, size_t number, const char *name, co
 
 void dpt_columns_write(const struct dpt_columns *c, struct dpt_str *out)
 {
-    const char *const marks[] = {"delimiter", "decimal", "thousands"};
-    const char values[] = {c->delimiter, c->decimal, c->thousands};
+    const char values[MARKS] = {c->delimiter, c->decimal, c->thousands};
     struct writing w = {.out = out};
 
     for (size_t i = 0; i < c->n; i++)
         w.offset = w.offset || c->at[i].offset != 0;
     dpt_str_printf(out, "%s", w.offset ? heading_offset : heading);
-    for (size_t i = 0; i < sizeof values; i++)
+    for (size_t i = 0; i < MARKS; i++)
         if (values[i] != 0)
             put_row(&w, 0, marks[i], "file", NULL, (const char[]){values[i], '\0'});
     for (size_t i = 0; i < c->n_missing; i++)
@@ -400,7 +414,7 @@ size_t dpt_columns_width(const struct dpt_columns *c)
 /* The next input at or after the i-th column; NULL: none. */
 static const struct dpt_column *next_input(const struct dpt_columns *c, size_t *i)
 {
-    while (*i < c->n && !dpt_column_is_input(&c->at[*i]))
+    while (*i < c->n && !dpt_column_is_input(c->at[*i].role))
         ++*i;
     return *i < c->n ? &c->at[(*i)++] : NULL;
 }

@@ -102,10 +102,9 @@ void dpt_columns_release(struct dpt_columns *columns);
 
 /* Whether a cell that is not empty is a spelling of no value. */
 bool dpt_columns_is_missing(const struct dpt_columns *columns, const char *text);
-static inline bool dpt_column_is_input(const struct dpt_column *column)
+static inline bool dpt_column_is_input(enum dpt_column_role role)
 {
-    return column->role == DPT_COLUMN_NUMBER || column->role == DPT_COLUMN_CATEGORY ||
-           column->role == DPT_COLUMN_DATE;
+    return role == DPT_COLUMN_NUMBER || role == DPT_COLUMN_CATEGORY || role == DPT_COLUMN_DATE;
 }
 /* Numbers that a model gets of a column, and of all of them. */
 size_t dpt_column_width(const struct dpt_column *column);
@@ -123,8 +122,11 @@ const dpt_column_words *dpt_column_words_of(const char *word);
 /* Whether a cell of a column NUMBER is one of its two words, or their number; *value: 0 or 1. */
 bool dpt_column_take_word(const struct dpt_column *column, const char *text, double *value);
 
-/* A cell's text as a name of a class or category: it may be a number. */
+/* A cell's text as a name of a class or category: it may be a number. And adds n of them, numbered
+ * from 0. Errors: RANK. */
 struct dpt_name dpt_column_value(const char *text);
+enum dpt_status dpt_column_values_add(struct dpt_names *values, const char *const *texts, size_t n,
+                                      struct dpt_error *err);
 
 /* Fails where the inputs in the text of one file are not those of the other, in the same order.
  * Errors: BAD_DATA (names both files and the first column that differs), RANK. */

@@ -151,12 +151,19 @@ bool dpt_csv_roles_need_names(const struct dpt_csv_spec *spec)
     return false;
 }
 
-static bool is_input(enum dpt_column_role role)
-{
-    return dpt_column_is_input(&(const struct dpt_column){.role = role});
-}
-
 /* --- as was asked for ------------------------------------------------------------------------- */
+
+static void give_role(struct dpt_csv_table *t, enum dpt_column_role role, size_t column)
+{
+    t->assigned[column] = true;
+    t->role[column] = role;
+    if (role == DPT_COLUMN_LABEL)
+        t->labels[t->n_labels++] = column;
+    if (role == DPT_COLUMN_ID)
+        t->id = column;
+    if (role == DPT_COLUMN_WEIGHT)
+        t->weight = column;
+}
 
 /* Gives a column, which `item` names, its role. */
 static enum dpt_status assign_item(struct dpt_csv_table *t, enum dpt_column_role role,
@@ -177,14 +184,7 @@ static enum dpt_status assign_item(struct dpt_csv_table *t, enum dpt_column_role
         (role == DPT_COLUMN_WEIGHT && t->weight < t->columns))
         DPT_TRY(
             dpt_fail(err, DPT_USAGE, "%s %s: one column is needed", option, t->spec.asked[role]));
-    t->assigned[column] = true;
-    t->role[column] = role;
-    if (role == DPT_COLUMN_LABEL)
-        t->labels[t->n_labels++] = column;
-    if (role == DPT_COLUMN_ID)
-        t->id = column;
-    if (role == DPT_COLUMN_WEIGHT)
-        t->weight = column;
+    give_role(t, role, column);
 out:
     return status;
 }
@@ -220,13 +220,12 @@ out:
 /* Makes the first column without a role that of the rows' names. */
 static void name_rows(struct dpt_csv_table *t)
 {
-    t->id = 0;
-    while (t->id < t->columns && t->assigned[t->id])
-        t->id++;
-    if (t->id == t->columns)
-        return;
-    t->assigned[t->id] = true;
-    t->role[t->id] = DPT_COLUMN_ID;
+    size_t first = 0;
+
+    while (first < t->columns && t->assigned[first])
+        first++;
+    if (first < t->columns)
+        give_role(t, DPT_COLUMN_ID, first);
 }
 
 /* Finds the columns by which rows are divided. */
@@ -279,14 +278,12 @@ static enum dpt_status as_asked(struct dpt_csv_table *t, struct dpt_error *err)
         if (last == 0)
             return dpt_fail(err, DPT_USAGE, "all %zu columns have a role; --label names the label",
                             t->columns);
-        t->labels[t->n_labels++] = last - 1;
-        t->assigned[last - 1] = true;
-        t->role[last - 1] = DPT_COLUMN_LABEL;
+        give_role(t, DPT_COLUMN_LABEL, last - 1);
     }
     for (size_t i = 0; i < t->columns; i++) {
         if (!t->assigned[i] && (asked[DPT_COLUMN_NUMBER] != NULL || t->spec.labels_only))
             t->role[i] = DPT_COLUMN_DROPPED;
-        if (is_input(t->role[i]))
+        if (dpt_column_is_input(t->role[i]))
             t->features[t->n_features++] = i;
     }
     if (t->n_features == 0 && !t->spec.labels_only)
@@ -328,16 +325,9 @@ static void add_quoted(struct dpt_str *list, const char *name)
 /* A known column's place. */
 static void take_known(struct dpt_csv_table *t, enum dpt_column_role role, size_t column)
 {
-    t->assigned[column] = true;
-    t->role[column] = role;
-    if (is_input(role))
+    give_role(t, role, column);
+    if (dpt_column_is_input(role))
         t->features[t->n_features++] = column;
-    if (role == DPT_COLUMN_LABEL)
-        t->labels[t->n_labels++] = column;
-    if (role == DPT_COLUMN_ID)
-        t->id = column;
-    if (role == DPT_COLUMN_WEIGHT)
-        t->weight = column;
 }
 
 static enum dpt_status no_such_columns(const struct dpt_csv_table *t, const char *missing,
@@ -374,7 +364,7 @@ static enum dpt_status by_name(struct dpt_csv_table *t, struct dpt_error *err)
         }
         if (column < t->columns && !t->assigned[column])
             take_known(t, role, column);
-        else if (dpt_column_is_input(&known->at[k]))
+        else if (dpt_column_is_input(known->at[k].role))
             add_quoted(&missing, known->at[k].name);
     }
     if (missing.length > 0)
@@ -408,7 +398,7 @@ static enum dpt_status by_place(struct dpt_csv_table *t, struct dpt_error *err)
     size_t inputs = 0, labels = 0, free = 0, at = 0;
 
     for (size_t k = 0; k < known->n; k++) {
-        inputs += dpt_column_is_input(&known->at[k]);
+        inputs += dpt_column_is_input(known->at[k].role);
         labels += known->at[k].role == DPT_COLUMN_LABEL;
     }
     for (size_t i = 0; i < t->columns; i++)
@@ -424,7 +414,7 @@ static enum dpt_status by_place(struct dpt_csv_table *t, struct dpt_error *err)
                         "else was in its training data",
                         t->spec.inputs[0], t->columns, inputs, known->n);
     for (size_t k = 0; k < known->n; k++) {
-        if (!dpt_column_is_input(&known->at[k]))
+        if (!dpt_column_is_input(known->at[k].role))
             continue;
         while (t->assigned[at])
             at++;
@@ -475,29 +465,15 @@ out:
     return status;
 }
 
-/* Sorts the names of the columns, and of those that are known. */
-static enum dpt_status sort_names(struct dpt_csv_table *t, struct dpt_error *err)
+enum dpt_status dpt_csv_roles(struct dpt_csv_table *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_columns *known = t->spec.known;
     const size_t named = t->names != NULL ? t->columns : 0, n = known != NULL ? known->n : 0;
 
-    DPT_TRY(dpt_name_index_open(&t->by_name, named, &t->region, err));
-    for (size_t i = 0; i < named; i++)
-        dpt_name_index_add(&t->by_name, t->names[i]);
-    dpt_name_index_sort(&t->by_name);
-    DPT_TRY(dpt_name_index_open(&t->known_by_name, n, &t->region, err));
-    for (size_t k = 0; k < n; k++)
-        dpt_name_index_add(&t->known_by_name, known->at[k].name);
-    dpt_name_index_sort(&t->known_by_name);
-out:
-    return status;
-}
-
-enum dpt_status dpt_csv_roles(struct dpt_csv_table *t, struct dpt_error *err)
-{
-    if (sort_names(t, err) != DPT_OK)
-        return err->status;
+    DPT_TRY(dpt_name_index_make(&t->by_name, t->names, sizeof *t->names, named, &t->region, err));
+    DPT_TRY(dpt_name_index_make(&t->known_by_name, n > 0 ? &known->at->name : NULL,
+                                sizeof *known->at, n, &t->region, err));
     t->n_labels = t->n_features = 0;
     t->id = t->weight = t->group = t->time = t->columns;
     t->unknown = NULL;
@@ -505,7 +481,9 @@ enum dpt_status dpt_csv_roles(struct dpt_csv_table *t, struct dpt_error *err)
         t->role[i] = DPT_COLUMN_NUMBER;
         t->assigned[i] = false;
     }
-    return (t->spec.known != NULL ? as_known : as_asked)(t, err);
+    status = (known != NULL ? as_known : as_asked)(t, err);
+out:
+    return status;
 }
 
 /* --- names that are alike --------------------------------------------------------------------- */

@@ -17,11 +17,15 @@ const char *dpt_csv_where(const struct dpt_csv_table *t, size_t column, char buf
     return buf;
 }
 
-static bool unlabelled(const struct dpt_csv_table *t)
+const char *dpt_csv_column_text(const struct dpt_csv_table *t, size_t column,
+                                char buf[DPT_CSV_WHERE])
 {
-    const char *item = t->spec.asked[DPT_COLUMN_LABEL];
+    const char *name = t->names != NULL ? t->names[column] : "";
+    char shown[DPT_CSV_SHOWN];
 
-    return item != NULL && item[0] == '\0';
+    snprintf(buf, DPT_CSV_WHERE, "column %zu%s%s%s", column + 1, name[0] != '\0' ? " (" : "",
+             dpt_csv_shown(name, shown), name[0] != '\0' ? ")" : "");
+    return buf;
 }
 
 static bool is_number(const struct dpt_csv_table *t, const struct dpt_csv_cell *cell)
@@ -137,14 +141,12 @@ static enum dpt_status holds_known(struct dpt_csv_table *t, const struct dpt_csv
     *holds = false;
     if (known == NULL)
         return DPT_OK;
-    DPT_TRY(dpt_name_index_open(&cells, csv->n_cells, &t->region, err));
-    for (size_t i = 0; i < csv->n_cells; i++)
-        dpt_name_index_add(&cells, csv->cells[i].text);
-    dpt_name_index_sort(&cells);
+    DPT_TRY(dpt_name_index_make(&cells, &csv->cells->text, sizeof *csv->cells, csv->n_cells,
+                                &t->region, err));
     for (size_t k = 0; k < known->n && !any; k++) {
         const struct dpt_name_place *first;
 
-        if (!dpt_column_is_input(&known->at[k]))
+        if (!dpt_column_is_input(known->at[k].role))
             continue;
         if (dpt_name_index_find(&cells, known->at[k].name, &first) == 0)
             all = false;
@@ -226,6 +228,7 @@ static enum dpt_status check_columns(struct dpt_csv_table *t, const struct dpt_c
                                      struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    const char *label = t->spec.asked[DPT_COLUMN_LABEL];
 
     DPT_TRY(find_hint(t, csv, err));
     if (csv->n_cells > 1)
@@ -233,7 +236,7 @@ static enum dpt_status check_columns(struct dpt_csv_table *t, const struct dpt_c
     if (t->hint[0] != '\0')
         return dpt_fail(err, DPT_BAD_DATA, "%s:%lld: %s", csv->in.path, (long long)csv->line,
                         t->hint + strlen("; "));
-    if (unlabelled(t) || t->spec.known != NULL)
+    if ((label != NULL && label[0] == '\0') || t->spec.known != NULL)
         return DPT_OK;
     DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
                      "%s:%lld: has one column; a %s and a label are needed at least", csv->in.path,

@@ -89,6 +89,9 @@ static inline enum dpt_csv_kind dpt_csv_table_number(const struct dpt_csv_table 
 enum { DPT_CSV_WHERE = 1024 };
 const char *dpt_csv_where(const struct dpt_csv_table *table, size_t column,
                           char buf[DPT_CSV_WHERE]);
+/* "column 3 (petal_length)", or of one without a name "column 3"; returns buf. */
+const char *dpt_csv_column_text(const struct dpt_csv_table *table, size_t column,
+                                char buf[DPT_CSV_WHERE]);
 
 /*
  * Gives each column its role (csv_roles.c). Called once the names are known, or that there are

@@ -273,40 +273,30 @@ size_t dpt_date_part_width(enum dpt_date_part part)
     return part == DPT_DATE_YEAR ? 1 : 2;
 }
 
-/* How far a part is through its round, from 0 to 1: January, the 1st of January, Monday and
- * midnight are 0. */
-static double turn_of(enum dpt_date_part part, double seconds)
+void dpt_date_part_write(enum dpt_date_part part, double seconds, float *out)
 {
-    double rest;
+    const double tau = 6.283185307179586;
+    double rest, turn; /* from 0 to 1: January, the 1st of January, Monday and midnight are 0 */
     int64_t days = split(seconds, &rest), year;
     int month, day;
 
     date_of(days, &year, &month, &day);
     switch (part) {
-    case DPT_DATE_MONTH:
-        return (month - 1) / 12.0;
-    case DPT_DATE_DAY:
-        return (double)(days - days_of(year, 1, 1)) / (is_leap(year) ? 366 : 365);
-    case DPT_DATE_WEEKDAY: /* 1970-01-01 was a Thursday */
-        return (double)(((days + 3) % 7 + 7) % 7) / 7;
-    default:
-        return rest / DPT_DAY_SECONDS;
-    }
-}
-
-void dpt_date_part_write(enum dpt_date_part part, double seconds, float *out)
-{
-    const double tau = 6.283185307179586;
-    double rest, angle;
-    int64_t year;
-    int month, day;
-
-    if (part == DPT_DATE_YEAR) {
-        date_of(split(seconds, &rest), &year, &month, &day);
+    case DPT_DATE_YEAR:
         out[0] = (float)year;
         return;
+    case DPT_DATE_MONTH:
+        turn = (month - 1) / 12.0;
+        break;
+    case DPT_DATE_DAY:
+        turn = (double)(days - days_of(year, 1, 1)) / (is_leap(year) ? 366 : 365);
+        break;
+    case DPT_DATE_WEEKDAY: /* 1970-01-01 was a Thursday */
+        turn = (double)(((days + 3) % 7 + 7) % 7) / 7;
+        break;
+    default:
+        turn = rest / DPT_DAY_SECONDS;
     }
-    angle = tau * turn_of(part, seconds);
-    out[0] = (float)sin(angle);
-    out[1] = (float)cos(angle);
+    out[0] = (float)sin(tau * turn);
+    out[1] = (float)cos(tau * turn);
 }

@@ -46,7 +46,7 @@ enum dpt_status dpt_input_open_entry(struct dpt_input *in, const char *path, con
                                      struct dpt_error *err)
 {
     *in = (struct dpt_input){.path = shown, .stop = stop};
-    return dpt_zip_entry_open(&in->entry, path, name, shown, err);
+    return dpt_zip_entry_open(&in->entry, path, name, shown, &in->size, err);
 }
 
 void dpt_input_close(struct dpt_input *in)
@@ -148,7 +148,7 @@ out:
 enum dpt_status dpt_input_promise(struct dpt_input *in, int64_t bytes, struct dpt_error *err)
 {
     const bool plain = in->entry != NULL || gzdirect(in->gz) != 0;
-    int64_t most = (in->entry != NULL ? dpt_zip_entry_most(in->entry) : in->size) - in->read;
+    int64_t most = in->size - in->read;
 
     if (!plain && __builtin_mul_overflow(in->size, (int64_t)DEFLATE_MOST, &most))
         most = INT64_MAX;

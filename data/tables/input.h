@@ -19,7 +19,7 @@ struct dpt_input {
     const char *path; /* borrowed */
     gzFile gz;
     struct dpt_zip_entry *entry;       /* is read instead; NULL: none is */
-    int64_t size;                      /* of the file as it lies on disk */
+    int64_t size;                      /* of the file on disk; the most that the entry has */
     int64_t read;                      /* unpacked bytes handed out */
     const volatile sig_atomic_t *stop; /* not 0: give up as soon as possible; or NULL */
 };

@@ -3,14 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum dpt_status dpt_name_index_open(struct dpt_name_index *index, size_t n,
-                                    struct dpt_region *region, struct dpt_error *err)
-{
-    *index = (struct dpt_name_index){.sorted =
-                                         dpt_region_alloc(region, (n + 1) * sizeof *index->sorted)};
-    return index->sorted != NULL ? DPT_OK : dpt_fail_memory(err, "names of columns", (double)n);
-}
-
 static int compare(const void *a, const void *b)
 {
     const struct dpt_name_place *one = a, *other = b;
@@ -19,9 +11,19 @@ static int compare(const void *a, const void *b)
     return by_name != 0 ? by_name : (one->at > other->at) - (one->at < other->at);
 }
 
-void dpt_name_index_sort(struct dpt_name_index *index)
+enum dpt_status dpt_name_index_make(struct dpt_name_index *index, const void *first, size_t stride,
+                                    size_t n, struct dpt_region *region, struct dpt_error *err)
 {
-    qsort(index->sorted, index->n, sizeof *index->sorted, compare);
+    struct dpt_name_place *sorted = dpt_region_alloc(region, (n + 1) * sizeof *sorted);
+    const char *name = first;
+
+    if (sorted == NULL)
+        return dpt_fail_memory(err, "names of columns", (double)n);
+    for (size_t i = 0; i < n; i++, name += stride)
+        sorted[i] = (struct dpt_name_place){*(const char *const *)(const void *)name, i};
+    qsort(sorted, n, sizeof *sorted, compare);
+    *index = (struct dpt_name_index){sorted, n};
+    return DPT_OK;
 }
 
 size_t dpt_name_index_find(const struct dpt_name_index *index, const char *name,

@@ -13,21 +13,16 @@ struct dpt_name_place {
     size_t at; /* in the list */
 };
 
-/* Zero-initialise; the region has its memory. */
+/* The region has its memory. */
 struct dpt_name_index {
     struct dpt_name_place *sorted; /* those of one name in the order of the list */
     size_t n;
 };
 
-/* Room for so many; then add each, then sort. Errors: RANK. */
-enum dpt_status dpt_name_index_open(struct dpt_name_index *index, size_t n,
-                                    struct dpt_region *region, struct dpt_error *err);
-static inline void dpt_name_index_add(struct dpt_name_index *index, const char *name)
-{
-    index->sorted[index->n] = (struct dpt_name_place){name, index->n};
-    index->n++;
-}
-void dpt_name_index_sort(struct dpt_name_index *index);
+/* Makes it of n names. first: where the pointer to the first of them is, with those to the others
+ * every `stride` bytes after it: an array, or members of an array of structs. Errors: RANK. */
+enum dpt_status dpt_name_index_make(struct dpt_name_index *index, const void *first, size_t stride,
+                                    size_t n, struct dpt_region *region, struct dpt_error *err);
 
 /* How many of the list have a name; *first: the first of them in `sorted`, where there is one. */
 size_t dpt_name_index_find(const struct dpt_name_index *index, const char *name,

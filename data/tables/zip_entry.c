@@ -18,7 +18,7 @@ struct dpt_zip_entry {
     zip_file_t *file;
     zip_uint64_t index;
     const char *shown;
-    int64_t at, most;
+    int64_t at;
 };
 
 static enum dpt_status open_archive(zip_t **zip, const char *path, struct dpt_error *err)
@@ -55,7 +55,7 @@ static enum dpt_status rewind_entry(struct dpt_zip_entry *e, struct dpt_error *e
 }
 
 enum dpt_status dpt_zip_entry_open(struct dpt_zip_entry **entry, const char *path, const char *name,
-                                   const char *shown, struct dpt_error *err)
+                                   const char *shown, int64_t *most, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_zip_entry *e = NULL;
@@ -70,9 +70,9 @@ enum dpt_status dpt_zip_entry_open(struct dpt_zip_entry **entry, const char *pat
         (info.valid & ZIP_STAT_SIZE) == 0 || (info.valid & ZIP_STAT_COMP_SIZE) == 0)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: has no %s", path, name));
     e->index = (zip_uint64_t)index;
-    e->most = info.size < INT64_MAX ? (int64_t)info.size : INT64_MAX;
-    if (info.comp_size < (zip_uint64_t)e->most / DEFLATE_MOST)
-        e->most = (int64_t)info.comp_size * DEFLATE_MOST;
+    *most = info.size < INT64_MAX ? (int64_t)info.size : INT64_MAX;
+    if (info.comp_size < (zip_uint64_t)*most / DEFLATE_MOST)
+        *most = (int64_t)info.comp_size * DEFLATE_MOST;
     DPT_TRY(rewind_entry(e, err));
     *entry = e;
     e = NULL;
@@ -123,11 +123,6 @@ enum dpt_status dpt_zip_entry_skip(struct dpt_zip_entry *e, int64_t n, struct dp
                                    &got, err));
 out:
     return status;
-}
-
-int64_t dpt_zip_entry_most(const struct dpt_zip_entry *e)
-{
-    return e->most;
 }
 
 enum dpt_status dpt_zip_list_npy(const char *path, const char *const **names, size_t *n,

@@ -15,10 +15,10 @@
 
 struct dpt_zip_entry;
 
-/* shown: what messages call it; borrowed. Errors: BAD_DATA (no archive, no such entry, encrypted, a
+/* shown: what messages call it; borrowed. *most: the most bytes that it has. Errors: BAD_DATA (no archive, no such entry, encrypted, a
  * method that libzip lacks), IO, RANK. */
 enum dpt_status dpt_zip_entry_open(struct dpt_zip_entry **entry, const char *path, const char *name,
-                                   const char *shown, struct dpt_error *err);
+                                   const char *shown, int64_t *most, struct dpt_error *err);
 void dpt_zip_entry_close(struct dpt_zip_entry *entry);
 
 /* Reads up to n bytes, fewer at the end only. Errors: BAD_DATA (damaged). */
@@ -26,8 +26,6 @@ enum dpt_status dpt_zip_entry_read(struct dpt_zip_entry *entry, void *bytes, siz
                                    struct dpt_error *err);
 /* Goes n bytes on, or back, for which it is read again from its beginning. Errors: BAD_DATA. */
 enum dpt_status dpt_zip_entry_skip(struct dpt_zip_entry *entry, int64_t n, struct dpt_error *err);
-/* The most bytes that it has. */
-int64_t dpt_zip_entry_most(const struct dpt_zip_entry *entry);
 
 /* The names of an archive's entries that end in `.npy`, without that; in the region. Errors:
  * BAD_DATA (no archive), IO, RANK. */
