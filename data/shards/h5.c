@@ -26,24 +26,23 @@ static char refused[1024];
 #define UNUSED_LISTS (void)access
 #endif
 
-/* "/params/conv1", a link of the group `in`. */
-static void note_link(hid_t in, const char *name)
+/* Writes "/params/conv1" of a link of the group `in`; gives its length. */
+static size_t note_link(hid_t in, const char *name)
 {
     char folder[512] = "";
     const ssize_t n = H5Iget_name(in, folder, sizeof folder);
 
     snprintf(refused, sizeof refused, "%s/%s", n > 1 ? folder : "", name);
+    return strlen(refused);
 }
 
 static hid_t refuse_external(const char *name, hid_t in, const void *value, size_t size, LISTS)
 {
+    const size_t used = note_link(in, name);
     const char *file = NULL, *object = NULL;
-    size_t used;
     unsigned flags;
 
     UNUSED_LISTS;
-    note_link(in, name);
-    used = strlen(refused);
     if (H5Lunpack_elink_val(value, size, &flags, &file, &object) >= 0)
         snprintf(refused + used, sizeof refused - used, " is a link to %s in another file, %s",
                  object, file);
@@ -54,12 +53,10 @@ static hid_t refuse_external(const char *name, hid_t in, const void *value, size
 
 static hid_t refuse_custom(const char *name, hid_t in, const void *value, size_t size, LISTS)
 {
-    size_t used;
+    const size_t used = note_link(in, name);
 
     (void)value, (void)size;
     UNUSED_LISTS;
-    note_link(in, name);
-    used = strlen(refused);
     snprintf(refused + used, sizeof refused - used,
              " is a link of a type that HDF5 itself does not define");
     return H5I_INVALID_HID;

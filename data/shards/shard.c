@@ -8,7 +8,6 @@
 
 #include "core/base/file.h"
 #include "core/base/hash.h"
-#include "data/shards/shard_find.h"
 #include "data/tables/columns.h"
 
 static enum dpt_status read_order(hid_t file, struct dpt_shard *shard, int layout,

@@ -148,6 +148,20 @@ enum dpt_status dpt_shard_decode(const struct dpt_shard *shard, int64_t sample,
  * Errors: BAD_DATA, RANK. */
 enum dpt_status dpt_shard_take_fit(struct dpt_shard *shard, struct dpt_error *err);
 
+/*
+ * Steps of opening, under dpt_h5_enter. dpt_shard_find describes the data set `key`, or where that
+ * is NULL whichever of two names the file has. Errors: BAD_DATA (there is none: says what the file
+ * holds, and how to name it).
+ */
+enum dpt_status dpt_shard_find(hid_t file, const char *path, const char *key, const char *name,
+                               const char *other, struct dpt_field *field, struct dpt_error *err);
+/* Has a shard that MATLAB wrote read in the order that its dimensions have there (shard->matlab). */
+void dpt_shard_turn(struct dpt_shard *shard, hid_t file);
+/* Notes what else the file holds (shard->unused). */
+void dpt_shard_note_unused(struct dpt_shard *shard, hid_t file);
+/* What other programs have under /files is theirs, where there are images. */
+bool dpt_shard_keeps_files(hid_t file);
+
 /* Whether samples that are read as channels first look as if their channels were last, which nobody
  * says. */
 bool dpt_shard_suspect_layout(const struct dpt_shard *shard);

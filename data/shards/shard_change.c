@@ -21,19 +21,17 @@ static bool same_time(const struct timespec *a, const struct timespec *b)
 
 enum dpt_status dpt_shard_check_mark(const struct dpt_shard *shard, struct dpt_error *err)
 {
-    enum dpt_status status = DPT_OK;
     const struct dpt_shard_mark *old = &shard->mark;
     struct dpt_shard_mark now = {0};
 
-    DPT_TRY(dpt_shard_take_mark(shard, &now, err));
-    if (now.device != old->device || now.number != old->number || now.size != old->size ||
-        !same_time(&now.changed, &old->changed))
-        DPT_TRY(
-            dpt_fail(err, DPT_BAD_DATA,
-                     "%s: was changed since it was opened: start again when no program writes it",
-                     shard->path));
-out:
-    return status;
+    if (dpt_shard_take_mark(shard, &now, err) != DPT_OK)
+        return err->status;
+    if (now.device == old->device && now.number == old->number && now.size == old->size &&
+        same_time(&now.changed, &old->changed))
+        return DPT_OK;
+    return dpt_fail(err, DPT_BAD_DATA,
+                    "%s: was changed since it was opened: start again when no program writes it",
+                    shard->path);
 }
 
 /* Only its time is another: somebody touched it, or wrote over it. */

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "core/base/str.h"
-#include "data/shards/shard_find.h"
+#include "data/shards/shard.h"
 #include "data/tables/array_names.h"
 
 enum { NAME = DPT_ARRAY_NAME, LISTED = 12 };

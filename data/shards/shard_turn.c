@@ -2,7 +2,7 @@
  * Shards that MATLAB wrote, in version 7.3 of its format, which is HDF5: the dimensions of its
  * arrays lie there in reverse, since it stores columns first.
  */
-#include "data/shards/shard_find.h"
+#include "data/shards/shard.h"
 
 static bool is_matlab(hid_t file, const struct dpt_field *field)
 {

@@ -134,6 +134,17 @@ out:
     return status;
 }
 
+/* What is known of the k-th label's column; NULL: nothing. */
+static struct dpt_column *label_column(const struct dpt_csv_state *state, size_t k)
+{
+    const struct dpt_csv_table *t = &state->table;
+    const struct dpt_columns *columns = &state->columns;
+
+    if (!state->known)
+        return t->labels[k] < columns->n ? &columns->at[t->labels[k]] : NULL;
+    return k < columns->n_labels ? &columns->at[columns->labels[k]] : NULL;
+}
+
 enum dpt_status dpt_csv_columns_list(struct dpt_source *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -167,7 +178,7 @@ enum dpt_status dpt_csv_columns_list(struct dpt_source *s, struct dpt_error *err
         if (dpt_column_is_input(columns->at[i].role))
             state->inputs[n++] = &columns->at[i];
     for (size_t k = 0; k < t->n_labels; k++) {
-        state->targets[k] = dpt_csv_label_column(state, k);
+        state->targets[k] = label_column(state, k);
         sorted = sorted && (k == 0 || t->labels[k] > t->labels[k - 1]);
     }
     for (size_t k = 0; !sorted && !state->known && k < t->n_labels; k++)

@@ -78,6 +78,7 @@ enum dpt_status dpt_csv_no_number(const struct dpt_csv_state *state, size_t colu
         : !fillable                                 ? ""
         : role == DPT_COLUMN_CATEGORY ? "; with --impute median it counts as none of the categories"
                                       : "; --impute median fills such cells";
+    const char *what = kind == DPT_CSV_MISSING ? "a missing value" : "not finite";
     char where[DPT_CSV_WHERE];
 
     if (text[0] == '\0')
@@ -88,12 +89,10 @@ enum dpt_status dpt_csv_no_number(const struct dpt_csv_state *state, size_t colu
     if (kind == DPT_CSV_TEXT)
         return dpt_csv_refuse(state, column, err, "not a number%s", cure(state, column));
     if (role == DPT_COLUMN_LABEL)
-        return dpt_csv_refuse(state, column, err, "%s%s",
-                              kind == DPT_CSV_MISSING ? "a missing value" : "not finite",
+        return dpt_csv_refuse(state, column, err, "%s%s", what,
                               kind == DPT_CSV_MISSING || strcasecmp(text, "nan") == 0 ? fills : "");
-    return dpt_csv_refuse(
-        state, column, err, "%s%s%s%s", kind == DPT_CSV_MISSING ? "a missing value" : "not finite",
-        fillable ? "; --missing " : "", fillable ? text : "", fillable ? " fills such cells" : "");
+    return dpt_csv_refuse(state, column, err, "%s%s%s%s", what, fillable ? "; --missing " : "",
+                          fillable ? text : "", fillable ? " fills such cells" : "");
 }
 
 /* A number of the row that a float can hold. */

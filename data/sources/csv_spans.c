@@ -125,16 +125,6 @@ out:
     return status;
 }
 
-struct dpt_column *dpt_csv_label_column(const struct dpt_csv_state *state, size_t k)
-{
-    const struct dpt_csv_table *t = &state->table;
-    const struct dpt_columns *columns = &state->columns;
-
-    if (!state->known)
-        return t->labels[k] < columns->n ? &columns->at[t->labels[k]] : NULL;
-    return k < columns->n_labels ? &columns->at[columns->labels[k]] : NULL;
-}
-
 static void tell(const struct dpt_source *s, const struct dpt_csv_span *span, bool offset)
 {
     const struct dpt_csv_table *t = &((const struct dpt_csv_state *)s->state)->table;

@@ -181,8 +181,6 @@ enum dpt_status dpt_csv_spans_begin(struct dpt_source *source, struct dpt_error 
 enum dpt_status dpt_csv_spans_scan(struct dpt_csv_state *state, struct dpt_error *err);
 /* Gives an offset to those that need one, and tells of it, and of percents beside other numbers. */
 void dpt_csv_spans_end(struct dpt_source *source);
-/* What is known of the k-th label's column; NULL: nothing. */
-struct dpt_column *dpt_csv_label_column(const struct dpt_csv_state *state, size_t k);
 
 /* --- csv_dates.c ------------------------------------------------------------------------------ */
 

@@ -43,11 +43,6 @@ bool dpt_predictions_only_numbers(const char *path)
     return find_kind(path) == &dpt_predictions_npy;
 }
 
-static enum dpt_status cannot_write(const struct dpt_predictions *p, struct dpt_error *err)
-{
-    return dpt_fail_errno(err, DPT_IO, "%s: cannot write", p->path);
-}
-
 enum dpt_status dpt_predictions_open(struct dpt_predictions **predictions, const char *path,
                                      const struct dpt_predictions_format *format,
                                      struct dpt_error *err)
@@ -67,7 +62,7 @@ enum dpt_status dpt_predictions_open(struct dpt_predictions **predictions, const
         DPT_TRY(dpt_file_temporary(path, &p->temporary, err));
         p->fd = open(p->temporary, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
         if (p->fd < 0)
-            DPT_TRY(cannot_write(p, err));
+            DPT_TRY(dpt_predictions_cannot_write(p, err));
     }
     p->state = dpt_alloc(p->kind->state);
     if (p->state == NULL)
@@ -125,7 +120,7 @@ enum dpt_status dpt_predictions_commit(struct dpt_predictions *p, struct dpt_err
         goto out;
     p->fd = -1;
     if (close(fd) != 0)
-        DPT_TRY(cannot_write(p, err));
+        DPT_TRY(dpt_predictions_cannot_write(p, err));
     status = dpt_file_commit(p->temporary, p->path, err);
     free(p->temporary);
     p->temporary = NULL;

@@ -82,7 +82,7 @@ static enum dpt_status begin(struct dpt_predictions *p, struct dpt_error *err)
     dpt_h5_leave();
     DPT_TRY(dpt_h5_metadata_begin(&skeleton, p->path, "", p->fd, err));
     if (dpt_h5_metadata_copy(&skeleton, p->fd) != 0)
-        DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s: cannot write", p->path));
+        DPT_TRY(dpt_predictions_cannot_write(p, err));
 out:
     dpt_h5_metadata_close(&skeleton);
     return status;

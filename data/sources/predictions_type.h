@@ -34,14 +34,19 @@ struct dpt_predictions {
     void *state; /* the kind's */
 };
 
+/* Fails with the errno of a write. Errors: IO. */
+static inline enum dpt_status dpt_predictions_cannot_write(const struct dpt_predictions *p,
+                                                           struct dpt_error *err)
+{
+    return dpt_fail_errno(err, DPT_IO, "%s: cannot write", p->path);
+}
+
 /* Writes at a place of the file. Errors: IO. */
 static inline enum dpt_status dpt_predictions_put(const struct dpt_predictions *p,
                                                   const void *bytes, size_t n, int64_t at,
                                                   struct dpt_error *err)
 {
-    return dpt_pwrite_all(p->fd, bytes, n, at) == 0
-               ? DPT_OK
-               : dpt_fail_errno(err, DPT_IO, "%s: cannot write", p->path);
+    return dpt_pwrite_all(p->fd, bytes, n, at) == 0 ? DPT_OK : dpt_predictions_cannot_write(p, err);
 }
 
 #endif

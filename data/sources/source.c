@@ -206,12 +206,19 @@ enum dpt_status dpt_source_check_labels(const struct dpt_source *s, struct dpt_e
                : DPT_OK;
 }
 
-void dpt_source_tell_targets(const struct dpt_source *s, const char *path,
-                             const struct dpt_label_numbers *numbers)
+void dpt_source_tell_labels(const struct dpt_source *s, const char *path,
+                            const struct dpt_label_numbers *numbers, bool classes)
 {
     char told[DPT_LABELS_TOLD];
 
-    if (s->spec->log != NULL)
+    if (s->spec->log == NULL)
+        return;
+    if (classes)
+        dpt_log_warn(s->spec->log,
+                     "%s: the labels are whole numbers, stored as floats: taken as %lld classes; "
+                     "--regression takes them as regression targets",
+                     path, (long long)numbers->largest + 1);
+    else
         dpt_log_warn(s->spec->log,
                      "%s: the labels are %s (--regression); --classes takes each as a class", path,
                      dpt_labels_tell_targets(numbers, told));

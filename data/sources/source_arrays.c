@@ -283,13 +283,8 @@ static void decide_labels(struct dpt_source *s)
         return;
     s->info.truth = classes ? DPT_TRUTH_CLASS : DPT_TRUTH_VECTOR;
     s->info.width = classes ? 0 : 1;
-    if (!classes && !floats)
-        dpt_source_tell_targets(s, state->labels.in.path, numbers);
-    if (classes && floats && s->spec->log != NULL)
-        dpt_log_warn(s->spec->log,
-                     "%s: the labels are whole numbers, stored as floats: taken as %lld classes; "
-                     "--regression takes them as regression targets",
-                     state->labels.in.path, (long long)numbers->largest + 1);
+    if (classes == floats)
+        dpt_source_tell_labels(s, state->labels.in.path, numbers, classes);
 }
 
 /* What the labels of an open part are; of those that decide_labels looks at, classes for now. */

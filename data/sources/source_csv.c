@@ -314,19 +314,6 @@ static enum dpt_status narrow(const struct dpt_source *s, uint8_t *stored, struc
     return DPT_OK;
 }
 
-static enum dpt_status take_features(const struct dpt_source *s, uint8_t *stored,
-                                     struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    const struct dpt_csv_state *state = s->state;
-
-    DPT_TRY(dpt_csv_features(state, s->layout.u8 ? state->floats : (float *)(void *)stored, err));
-    if (s->layout.u8)
-        DPT_TRY(narrow(s, stored, err));
-out:
-    return status;
-}
-
 /* Makes `row` the one that the table gives next. */
 static enum dpt_status seek(struct dpt_source *s, int64_t row, struct dpt_error *err)
 {
@@ -350,6 +337,7 @@ static enum dpt_status read_rows(struct dpt_source *s, const struct dpt_source_r
     enum dpt_status status = DPT_OK;
     struct dpt_csv_state *state = s->state;
     const size_t labels = state->table.n_labels;
+    const bool u8 = s->layout.u8;
     bool more;
 
     DPT_TRY(seek(s, rows->row, err));
@@ -358,7 +346,11 @@ static enum dpt_status read_rows(struct dpt_source *s, const struct dpt_source_r
         if (!more)
             DPT_TRY(changed(s, err));
         if (rows->stored != NULL) {
-            status = take_features(s, rows->stored + (size_t)i * s->layout.stride, err);
+            uint8_t *stored = rows->stored + (size_t)i * s->layout.stride;
+
+            status = dpt_csv_features(state, u8 ? state->floats : (float *)(void *)stored, err);
+            if (status == DPT_OK && u8)
+                status = narrow(s, stored, err);
             DPT_TRY(status != DPT_OK && s->spec->convert ? dpt_csv_tell_words(s, err) : status);
         }
         if (rows->classes != NULL)

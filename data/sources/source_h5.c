@@ -166,15 +166,12 @@ static enum dpt_status decide_labels(struct dpt_source *s, bool *classes, struct
                (said || (whole && (first->names.n > 0 || first->labels.info.has_crc)) ||
                 dpt_labels_seem_classes(&numbers, !whole, first->shape.flat));
     if (!*classes && whole && first->target == DPT_TARGET_CLASS)
-        dpt_source_tell_targets(s, first->path, &numbers);
+        dpt_source_tell_labels(s, first->path, &numbers, false);
     if (!*classes)
         goto out;
     n = numbers.n > 0 ? numbers.largest + 1 : 0;
-    if (!whole && !said && s->spec->log != NULL)
-        dpt_log_warn(s->spec->log,
-                     "%s: the labels are whole numbers, stored as floats: taken as %lld classes; "
-                     "--regression takes them as regression targets",
-                     first->path, (long long)n);
+    if (!whole && !said)
+        dpt_source_tell_labels(s, first->path, &numbers, true);
     if (first->names.n > 0 && (int64_t)first->names.n >= n) {
         s->info.class_names = first->names.at;
         s->info.classes = (int64_t)first->names.n;

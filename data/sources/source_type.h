@@ -44,10 +44,11 @@ struct dpt_source_rows {
 
 /* Fails where --classes and --regression are both given. Errors: USAGE. */
 enum dpt_status dpt_source_check_labels(const struct dpt_source *source, struct dpt_error *err);
-/* Says that whole numbers are taken as targets, and how to have the other. path: of the labels. */
+/* Says that whole numbers are taken as targets, or floats as classes, and how to have the other.
+ * path: of the labels. */
 struct dpt_label_numbers;
-void dpt_source_tell_targets(const struct dpt_source *source, const char *path,
-                             const struct dpt_label_numbers *numbers);
+void dpt_source_tell_labels(const struct dpt_source *source, const char *path,
+                            const struct dpt_label_numbers *numbers, bool classes);
 
 /* What the options are called: "--label". */
 extern const char *const dpt_source_option_names[DPT_SOURCE_OPTION_COUNT];

@@ -7,12 +7,7 @@
 #include "core/base/file.h"
 #include "data/tables/zip_entry.h"
 
-enum {
-    BUFFER = 256 * 1024,
-    READ_MOST = 1 << 30,
-    /* Deflate packs at most 1032 bytes into one (RFC 1951: 258 bytes by two bits). */
-    DEFLATE_MOST = 1032,
-};
+enum { BUFFER = 256 * 1024, READ_MOST = 1 << 30 };
 
 enum dpt_status dpt_input_open(struct dpt_input *in, const char *path,
                                const volatile sig_atomic_t *stop, struct dpt_error *err)
@@ -150,7 +145,7 @@ enum dpt_status dpt_input_promise(struct dpt_input *in, int64_t bytes, struct dp
     const bool plain = in->entry != NULL || gzdirect(in->gz) != 0;
     int64_t most = in->size - in->read;
 
-    if (!plain && __builtin_mul_overflow(in->size, (int64_t)DEFLATE_MOST, &most))
+    if (!plain && __builtin_mul_overflow(in->size, (int64_t)DPT_DEFLATE_MOST, &most))
         most = INT64_MAX;
     if (bytes <= most)
         return DPT_OK;

@@ -8,10 +8,7 @@
 
 #include "core/base/file.h"
 
-enum {
-    DEFLATE_MOST = 1032, /* deflate packs at most so many bytes into one (RFC 1951) */
-    PIECE = 1 << 16,     /* that are passed over at once */
-};
+enum { PIECE = 1 << 16 /* bytes that are passed over at once */ };
 
 struct dpt_zip_entry {
     zip_t *zip;
@@ -71,8 +68,8 @@ enum dpt_status dpt_zip_entry_open(struct dpt_zip_entry **entry, const char *pat
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: has no %s", path, name));
     e->index = (zip_uint64_t)index;
     *most = info.size < INT64_MAX ? (int64_t)info.size : INT64_MAX;
-    if (info.comp_size < (zip_uint64_t)*most / DEFLATE_MOST)
-        *most = (int64_t)info.comp_size * DEFLATE_MOST;
+    if (info.comp_size < (zip_uint64_t)*most / DPT_DEFLATE_MOST)
+        *most = (int64_t)info.comp_size * DPT_DEFLATE_MOST;
     DPT_TRY(rewind_entry(e, err));
     *entry = e;
     e = NULL;

@@ -13,6 +13,9 @@
 
 #include "core/base/memory.h"
 
+/* Deflate packs at most so many bytes into one (RFC 1951: 258 bytes by two bits). */
+enum { DPT_DEFLATE_MOST = 1032 };
+
 struct dpt_zip_entry;
 
 /* shown: what messages call it; borrowed. *most: the most bytes that it has. Errors: BAD_DATA (no archive, no such entry, encrypted, a
