@@ -155,7 +155,7 @@ enum dpt_status dpt_shard_take_fit(struct dpt_shard *shard, struct dpt_error *er
  */
 enum dpt_status dpt_shard_find(hid_t file, const char *path, const char *key, const char *name,
                                const char *other, struct dpt_field *field, struct dpt_error *err);
-/* Has a shard that MATLAB wrote read in the order that its dimensions have there (shard->matlab). */
+/* If MATLAB wrote the shard, sets shard->matlab, by which its dimensions are read in its order. */
 void dpt_shard_turn(struct dpt_shard *shard, hid_t file);
 /* Notes what else the file holds (shard->unused). */
 void dpt_shard_note_unused(struct dpt_shard *shard, hid_t file);
