@@ -9,8 +9,8 @@
 #include "data/sets/paths.h"
 #include "data/shards/shard.h"
 
-/* Makes `items`, of dpt_alloc_array, hold n elements where it has room for fewer, or fails as DPT_TRY
- * does. What was in it is lost then. */
+/* Makes `items`, of dpt_alloc_array, hold n elements where it has room for fewer, or fails as
+ * DPT_TRY does. What was in it is lost then. */
 #define DPT_WIDEN(items, room, n, what, err)                                                       \
     do {                                                                                           \
         if ((n) > *(room)) {                                                                       \

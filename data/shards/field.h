@@ -59,8 +59,8 @@ enum dpt_status dpt_field_verify(const struct dpt_field *field, int64_t rows,
 enum dpt_status dpt_field_check_crc(const struct dpt_field *field, uint32_t crc,
                                     struct dpt_error *err);
 
-/* n raw elements as numbers; element i as one. Unsigned numbers above INT64_MAX become INT64_MAX, floats that are no
- * whole numbers INT64_MIN. */
+/* n raw elements as numbers; element i as one. Unsigned numbers above INT64_MAX become INT64_MAX,
+ * floats that are no whole numbers INT64_MIN. */
 void dpt_field_floats(const struct dpt_field *field, const void *raw, size_t n, float *out);
 double dpt_field_real(const struct dpt_field *field, const void *raw, size_t i);
 int64_t dpt_field_int(const struct dpt_field *field, const void *raw, size_t i);

@@ -14,7 +14,6 @@
 #include "data/pictures/picture.h"
 #include "data/pictures/picture_list.h"
 #include "data/sets/parts.h"
-#include "data/shards/labels.h"
 #include "data/sources/source_type.h"
 
 enum { HEAD = 1024 };
@@ -27,14 +26,6 @@ const struct dpt_source_format *const dpt_source_formats[] = {
     &dpt_source_npy, &dpt_source_npz, &dpt_source_pictures, NULL,
 };
 enum { FORMATS = sizeof dpt_source_formats / sizeof dpt_source_formats[0] - 1 };
-
-const char *const dpt_source_option_names[DPT_SOURCE_OPTION_COUNT] = {
-#define X(id, name, value, help) [DPT_SOURCE_##id] = name,
-    DPT_SOURCE_OPTION_LIST(X)
-#undef X
-        [DPT_SOURCE_LABELS] = "--labels",
-    [DPT_SOURCE_INVERT] = "--invert",
-};
 
 enum dpt_status dpt_source_format_find(const char *what, const char *name, bool convert,
                                        const struct dpt_source_format **format,
@@ -63,21 +54,6 @@ enum dpt_status dpt_source_format_find(const char *what, const char *name, bool 
              near != NULL ? near : "", near != NULL ? "'?" : "");
     dpt_str_release(&list);
     return err->status;
-}
-
-size_t dpt_source_part_of(const struct dpt_source *s, int64_t sample)
-{
-    size_t low = 0, high = s->n_parts;
-
-    while (high - low > 1) {
-        const size_t middle = low + (high - low) / 2;
-
-        if (s->parts[middle].first <= sample)
-            low = middle;
-        else
-            high = middle;
-    }
-    return low;
 }
 
 /* Adds what an input names: itself, or what matches it. */
@@ -195,33 +171,6 @@ static enum dpt_status check_options(const struct dpt_source *s, struct dpt_erro
         return dpt_fail(err, DPT_USAGE, "--labels: %zu files for %zu inputs; one each is needed",
                         spec->n_labels, s->n_paths);
     return DPT_OK;
-}
-
-enum dpt_status dpt_source_check_labels(const struct dpt_source *s, struct dpt_error *err)
-{
-    const char *const *option = s->spec->option;
-
-    return option[DPT_SOURCE_CLASSES] != NULL && option[DPT_SOURCE_REGRESSION] != NULL
-               ? dpt_fail(err, DPT_USAGE, "--classes and --regression exclude each other")
-               : DPT_OK;
-}
-
-void dpt_source_tell_labels(const struct dpt_source *s, const char *path,
-                            const struct dpt_label_numbers *numbers, bool classes)
-{
-    char told[DPT_LABELS_TOLD];
-
-    if (s->spec->log == NULL)
-        return;
-    if (classes)
-        dpt_log_warn(s->spec->log,
-                     "%s: the labels are whole numbers, stored as floats: taken as %lld classes; "
-                     "--regression takes them as regression targets",
-                     path, (long long)numbers->largest + 1);
-    else
-        dpt_log_warn(s->spec->log,
-                     "%s: the labels are %s (--regression); --classes takes each as a class", path,
-                     dpt_labels_tell_targets(numbers, told));
 }
 
 /* Makes the samples those of the model: the same numbers may be an image or a row. */

@@ -26,8 +26,8 @@ struct dpt_array {
 };
 
 /* name: NULL: the file is the array; else the array of this name in an archive of NumPy's, which
- * messages call `shown`, borrowed. Errors: BAD_DATA (no file of this kind, no samples, too short for
- * its header), IO, RANK. */
+ * messages call `shown`, borrowed. Errors: BAD_DATA (no file of this kind, no samples, too short
+ * for its header), IO, RANK. */
 enum dpt_status dpt_array_open_npy(struct dpt_array *a, const char *path, const char *name,
                                    const char *shown, const volatile sig_atomic_t *stop,
                                    struct dpt_error *err);

@@ -18,8 +18,8 @@ enum { DPT_DEFLATE_MOST = 1032 };
 
 struct dpt_zip_entry;
 
-/* shown: what messages call it; borrowed. *most: the most bytes that it has. Errors: BAD_DATA (no archive, no such entry, encrypted, a
- * method that libzip lacks), IO, RANK. */
+/* shown: what messages call it; borrowed. *most: the most bytes that it has. Errors: BAD_DATA (no
+ * archive, no such entry, encrypted, a method that libzip lacks), IO, RANK. */
 enum dpt_status dpt_zip_entry_open(struct dpt_zip_entry **entry, const char *path, const char *name,
                                    const char *shown, int64_t *most, struct dpt_error *err);
 void dpt_zip_entry_close(struct dpt_zip_entry *entry);
