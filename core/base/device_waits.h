@@ -11,6 +11,7 @@
 #define DPT_BASE_DEVICE_WAITS_H
 
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct dpt_device_waits {

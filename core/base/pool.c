@@ -3,9 +3,8 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdint.h>
 #include <string.h>
-#include <unistd.h>
+#include <time.h>
 
 #include "core/base/clock.h"
 #include "core/base/futex.h"
@@ -223,14 +222,44 @@ void dpt_thread_part(size_t n, int thread, int threads, size_t *begin, size_t *e
     dpt_part_in_units(n, DPT_LINE, thread, threads, begin, end);
 }
 
-int dpt_thread_start(pthread_t *thread, void *(*work)(void *), void *arg)
+static void destroy(struct dpt_thread *thread)
 {
+    pthread_cond_destroy(&thread->work);
+    pthread_cond_destroy(&thread->done);
+    pthread_mutex_destroy(&thread->lock);
+}
+
+int dpt_thread_start(struct dpt_thread *thread, void *(*work)(void *), void *arg)
+{
+    pthread_condattr_t monotonic;
     sigset_t all, before;
     int code;
 
+    pthread_mutex_init(&thread->lock, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&thread->work, &monotonic);
+    pthread_cond_init(&thread->done, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &before);
-    code = pthread_create(thread, NULL, work, arg);
+    code = pthread_create(&thread->id, NULL, work, arg);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    thread->running = code == 0;
+    if (!thread->running)
+        destroy(thread);
     return code;
+}
+
+void dpt_thread_end(struct dpt_thread *thread)
+{
+    if (!thread->running)
+        return;
+    pthread_mutex_lock(&thread->lock);
+    thread->stop = true;
+    pthread_cond_signal(&thread->work);
+    pthread_mutex_unlock(&thread->lock);
+    pthread_join(thread->id, NULL);
+    destroy(thread);
+    thread->running = false;
 }

@@ -36,9 +36,19 @@ void dpt_pool_barrier(struct dpt_pool *pool);
 void dpt_pool_observe(struct dpt_pool *pool, const struct dpt_timeline *timeline);
 int dpt_pool_threads(const struct dpt_pool *pool);
 
-/* Starts a helper thread beside the main one as pthread_create does, with all signals blocked in
- * it: they are the main thread's. Returns an errno, 0 where it runs. */
-int dpt_thread_start(pthread_t *thread, void *(*work)(void *), void *arg);
+/* A thread beside the main one, and what the two wait for each other by. Zero-initialise. */
+struct dpt_thread {
+    pthread_t id;
+    bool running, stop;
+    pthread_mutex_t lock;      /* over `stop`, and what its owner says */
+    pthread_cond_t work, done; /* by CLOCK_MONOTONIC; it waits for `work` */
+};
+
+/* Starts it, with all signals blocked: they are the main thread's. Returns an errno, 0 where it
+ * runs. */
+int dpt_thread_start(struct dpt_thread *thread, void *(*work)(void *), void *arg);
+/* Tells it to stop, and waits until it has returned. Nothing happens where it does not run. */
+void dpt_thread_end(struct dpt_thread *thread);
 
 /* The floats [*begin, *end) of n that a thread of `threads` works on: whole cache lines. */
 void dpt_thread_part(size_t n, int thread, int threads, size_t *begin, size_t *end);

@@ -1,11 +1,10 @@
 #include "core/comm/comm.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
+#include "core/base/memory.h"
 #include "core/comm/internal.h"
 #include "core/comm/watch/watch.h"
 
@@ -27,9 +26,7 @@ static enum dpt_status group_open(struct dpt_group *g, MPI_Comm comm, struct dpt
             DPT_TRY_MPI(MPI_Comm_free, &comm);
         return DPT_OK;
     }
-    handle = calloc(1, sizeof *handle);
-    if (handle == NULL)
-        DPT_TRY(dpt_fail_memory(err, "a communicator", sizeof *handle));
+    DPT_TRY(DPT_ALLOCATE(handle, 1, "a communicator", err));
     handle->comm = comm;
     handle->limit = DPT_MESSAGE_LIMIT;
     g->handle = handle;
@@ -43,7 +40,7 @@ static void group_close(struct dpt_group *g)
 
     if (handle != NULL && handle->comm != MPI_COMM_WORLD)
         MPI_Comm_free(&handle->comm);
-    free(handle);
+    dpt_free(handle);
     *g = (struct dpt_group){0};
 }
 
@@ -83,9 +80,7 @@ static enum dpt_status find_hosts(struct dpt_comm *comm, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
-    comm->hosts = calloc((size_t)comm->world.size, sizeof *comm->hosts);
-    if (comm->hosts == NULL)
-        status = dpt_fail_memory(err, "the list of hosts", (double)comm->world.size);
+    status = DPT_ALLOCATE(comm->hosts, (size_t)comm->world.size, "the list of hosts", err);
     DPT_TRY(dpt_group_agree(&comm->world, status, err));
     DPT_TRY(dpt_group_allgather(&comm->world, comm->host, comm->hosts, sizeof comm->host, err));
 out:
@@ -158,7 +153,7 @@ enum dpt_status dpt_comm_split(const struct dpt_comm *parent, int color, struct 
         DPT_TRY(find_leaders(part, err));
     /* The rank of the job that is its first names the group: no two of a split have one. */
     if (parent->watch != NULL)
-        first = dpt_watch_rank(parent->watch);
+        MPI_Comm_rank(MPI_COMM_WORLD, &first);
     DPT_TRY(dpt_group_broadcast(&part->world, 0, &first, sizeof first, err));
     dpt_watch_join(parent->watch, part->axis, first);
     DPT_TRY(find_hosts(part, err)); /* none counts before all have joined */
@@ -171,13 +166,10 @@ out:
 
 bool dpt_memory_reserve(size_t bytes)
 {
-    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                   -1, 0);
+    void *p = dpt_reserve(bytes);
 
-    if (p == MAP_FAILED)
-        return false;
-    munmap(p, bytes);
-    return true;
+    dpt_unreserve(p, bytes);
+    return p != NULL;
 }
 
 /* Reports that there is too little memory for MPI, which would crash or hang. This rank prints the
@@ -239,22 +231,14 @@ void dpt_comm_close(struct dpt_comm *comm)
 {
     struct dpt_watch *watch = comm->watch;
 
-    if (comm->axis > 0) {
-        group_close(&comm->leaders);
-        group_close(&comm->node);
-        group_close(&comm->world);
-        dpt_watch_join(watch, comm->axis, -1);
-        free(comm->hosts);
-        *comm = (struct dpt_comm){0};
-        return;
-    }
-    if (!comm->started) {
+    if (comm->axis == 0 && !comm->started) {
         dpt_watch_close(watch);
         comm->watch = NULL;
         return;
     }
-    dpt_comm_note(comm, -1, "ending");
-    if (comm->world.size > 1) {
+    if (comm->axis == 0)
+        dpt_comm_note(comm, -1, "ending");
+    if (comm->axis == 0 && comm->world.size > 1) {
         dpt_group_enter(&comm->world);
         MPI_Barrier(dpt_mpi_comm(&comm->world));
         dpt_group_leave(&comm->world);
@@ -262,12 +246,16 @@ void dpt_comm_close(struct dpt_comm *comm)
     group_close(&comm->leaders);
     group_close(&comm->node);
     group_close(&comm->world);
-    /* MPI_Finalize waits for all ranks, too. */
-    if (watch != NULL)
-        dpt_watch_closing(watch);
-    MPI_Finalize();
-    dpt_watch_close(watch);
-    free(comm->hosts);
+    if (comm->axis > 0) {
+        dpt_watch_join(watch, comm->axis, -1);
+    } else {
+        /* MPI_Finalize waits for all ranks, too. */
+        if (watch != NULL)
+            dpt_watch_closing(watch);
+        MPI_Finalize();
+        dpt_watch_close(watch);
+    }
+    dpt_free(comm->hosts);
     *comm = (struct dpt_comm){0};
 }
 

@@ -189,7 +189,6 @@ enum dpt_status dpt_group_barrier(const struct dpt_group *g, struct dpt_error *e
 struct dpt_shared {
     void *bytes; /* the same memory on all ranks, page-aligned, zeroed */
     size_t size;
-    void *handle;
 };
 
 /* Collective over a group whose ranks share memory. Errors: RANK (names the size and, where it is

@@ -37,10 +37,7 @@ struct dpt_lock {
     int fd;     /* our line's file */
     bool taken; /* the lock is ours */
     bool fresh; /* the folder was not there before */
-    pthread_t thread;
-    bool running, stop;
-    pthread_mutex_t mutex;
-    pthread_cond_t wake;
+    struct dpt_thread thread;
 };
 
 /* A lock file as it was found. */
@@ -328,50 +325,34 @@ out:
 static void *renew(void *arg)
 {
     struct dpt_lock *lock = arg;
+    struct dpt_thread *own = &lock->thread;
     struct timespec next;
 
-    pthread_mutex_lock(&lock->mutex);
+    pthread_mutex_lock(&own->lock);
     clock_gettime(CLOCK_MONOTONIC, &next);
-    while (!lock->stop) {
+    while (!own->stop) {
         next.tv_sec += RENEW;
-        while (!lock->stop && pthread_cond_timedwait(&lock->wake, &lock->mutex, &next) == 0)
+        while (!own->stop && pthread_cond_timedwait(&own->work, &own->lock, &next) == 0)
             continue;
-        if (lock->stop)
+        if (own->stop)
             break;
-        pthread_mutex_unlock(&lock->mutex);
+        pthread_mutex_unlock(&own->lock);
         futimens(lock->fd, NULL); /* our file's time even where another has its name by now */
-        pthread_mutex_lock(&lock->mutex);
+        pthread_mutex_lock(&own->lock);
     }
-    pthread_mutex_unlock(&lock->mutex);
+    pthread_mutex_unlock(&own->lock);
     return NULL;
-}
-
-static enum dpt_status start_thread(struct dpt_lock *lock, struct dpt_error *err)
-{
-    pthread_condattr_t clock;
-    int code;
-
-    pthread_condattr_init(&clock);
-    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
-    pthread_mutex_init(&lock->mutex, NULL);
-    pthread_cond_init(&lock->wake, &clock);
-    pthread_condattr_destroy(&clock);
-    code = dpt_thread_start(&lock->thread, renew, lock);
-    lock->running = code == 0;
-    return code == 0 ? DPT_OK
-                     : dpt_fail(err, DPT_RANK, "cannot start the thread that renews %s: %s",
-                                lock->path, strerror(code));
 }
 
 enum dpt_status dpt_lock_take(struct dpt_lock **out, const char *folder, const char *host,
                               struct dpt_log *log, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_lock *lock = dpt_alloc(sizeof *lock);
+    struct dpt_lock *lock;
+    int code;
 
     *out = NULL;
-    if (lock == NULL)
-        return dpt_fail_memory(err, "the run folder's lock", sizeof *lock);
+    DPT_TRY(DPT_ALLOCATE(lock, 1, "the run folder's lock", err));
     lock->fd = -1;
     lock->fresh = !dpt_file_exists(folder);
     snprintf(lock->folder, sizeof lock->folder, "%s", folder);
@@ -386,7 +367,10 @@ enum dpt_status dpt_lock_take(struct dpt_lock **out, const char *folder, const c
     DPT_TRY(dpt_file_check_target(lock->claim, err));
     DPT_TRY(dpt_file_check_target(lock->last, err));
     DPT_TRY(acquire(lock, log, err));
-    DPT_TRY(start_thread(lock, err));
+    code = dpt_thread_start(&lock->thread, renew, lock);
+    if (code != 0)
+        DPT_TRY(dpt_fail(err, DPT_RANK, "cannot start the thread that renews %s: %s", lock->path,
+                         strerror(code)));
     *out = lock;
 out:
     if (status != DPT_OK)
@@ -406,15 +390,7 @@ void dpt_lock_release(struct dpt_lock *lock)
 
     if (lock == NULL)
         return;
-    if (lock->running) {
-        pthread_mutex_lock(&lock->mutex);
-        lock->stop = true;
-        pthread_cond_signal(&lock->wake);
-        pthread_mutex_unlock(&lock->mutex);
-        pthread_join(lock->thread, NULL);
-        pthread_cond_destroy(&lock->wake);
-        pthread_mutex_destroy(&lock->mutex);
-    }
+    dpt_thread_end(&lock->thread);
     if (lock->fd >= 0)
         close(lock->fd);
     if (lock->taken && dpt_lock_check(lock, &err) == DPT_OK) {

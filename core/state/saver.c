@@ -4,7 +4,6 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -23,12 +22,9 @@ struct dpt_saver {
     int64_t best_step;
     struct dpt_saved saved;
     double start;
-    pthread_t thread;
-    bool running, stop;
-    pthread_mutex_t lock;
-    pthread_cond_t work, done;
+    struct dpt_thread thread; /* the writer; waits for work, the main one until it is done */
     _Atomic enum phase
-        phase; /* changed under the lock; read without it by a poll that does not wait */
+        phase; /* changed under its lock; read without it by a poll that does not wait */
     struct dpt_spans *spans; /* NULL: nobody looks */
     enum dpt_status status;  /* of the save that ended */
     struct dpt_error err;
@@ -52,57 +48,45 @@ static void *serve(void *arg)
 {
     struct dpt_saver *s = arg;
 
-    pthread_mutex_lock(&s->lock);
+    pthread_mutex_lock(&s->thread.lock);
     for (;;) {
-        while (!s->stop && s->phase != WRITING)
-            pthread_cond_wait(&s->work, &s->lock);
+        while (!s->thread.stop && s->phase != WRITING)
+            pthread_cond_wait(&s->thread.work, &s->thread.lock);
         if (s->phase != WRITING)
             break;
         if (s->spans != NULL)
             dpt_spans_begin(s->spans);
-        pthread_mutex_unlock(&s->lock);
+        pthread_mutex_unlock(&s->thread.lock);
         save(s);
-        pthread_mutex_lock(&s->lock);
+        pthread_mutex_lock(&s->thread.lock);
         if (s->spans != NULL) {
             s->spans->step = (int32_t)s->saved.step;
             dpt_spans_mark(s->spans, DPT_SPAN_SAVE);
         }
         s->phase = ENDED;
-        pthread_cond_broadcast(&s->done);
+        pthread_cond_broadcast(&s->thread.done);
     }
-    pthread_mutex_unlock(&s->lock);
+    pthread_mutex_unlock(&s->thread.lock);
     return NULL;
-}
-
-static enum dpt_status start_thread(struct dpt_saver *s, struct dpt_error *err)
-{
-    int code;
-
-    pthread_mutex_init(&s->lock, NULL);
-    pthread_cond_init(&s->work, NULL);
-    pthread_cond_init(&s->done, NULL);
-    code = dpt_thread_start(&s->thread, serve, s);
-    s->running = code == 0;
-    return code == 0
-               ? DPT_OK
-               : dpt_fail(err, DPT_RANK, "cannot start the saving thread: %s", strerror(code));
 }
 
 enum dpt_status dpt_saver_open(struct dpt_saver **saver, const struct dpt_state *state,
                                const char *folder, int64_t keep, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_saver *s = dpt_alloc(sizeof *s);
+    struct dpt_saver *s;
     char checkpoints[PATH_MAX];
+    int code;
 
     *saver = NULL;
-    if (s == NULL)
-        return dpt_fail_memory(err, "saving", sizeof *s);
+    DPT_TRY(DPT_ALLOCATE(s, 1, "saving", err));
     s->folder = folder;
     s->keep = keep;
     snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", folder);
     DPT_TRY(dpt_image_open(&s->image, state, checkpoints, err));
-    DPT_TRY(start_thread(s, err));
+    code = dpt_thread_start(&s->thread, serve, s);
+    if (code != 0)
+        DPT_TRY(dpt_fail(err, DPT_RANK, "cannot start the saving thread: %s", strerror(code)));
     *saver = s;
 out:
     if (status != DPT_OK)
@@ -114,16 +98,7 @@ void dpt_saver_close(struct dpt_saver *s)
 {
     if (s == NULL)
         return;
-    if (s->running) {
-        pthread_mutex_lock(&s->lock);
-        s->stop = true;
-        pthread_cond_signal(&s->work);
-        pthread_mutex_unlock(&s->lock);
-        pthread_join(s->thread, NULL);
-        pthread_cond_destroy(&s->work);
-        pthread_cond_destroy(&s->done);
-        pthread_mutex_destroy(&s->lock);
-    }
+    dpt_thread_end(&s->thread);
     dpt_image_close(s->image);
     dpt_free(s);
 }
@@ -135,11 +110,11 @@ uint64_t dpt_saver_bytes(const struct dpt_saver *s)
 
 void dpt_saver_observe(struct dpt_saver *s, struct dpt_spans *spans)
 {
-    pthread_mutex_lock(&s->lock);
+    pthread_mutex_lock(&s->thread.lock);
     s->spans = spans;
     if (spans != NULL) /* in the middle of a save, too */
         dpt_spans_begin(spans);
-    pthread_mutex_unlock(&s->lock);
+    pthread_mutex_unlock(&s->thread.lock);
 }
 
 enum dpt_status dpt_saver_start(struct dpt_saver *s, const struct dpt_state *state,
@@ -157,10 +132,10 @@ enum dpt_status dpt_saver_start(struct dpt_saver *s, const struct dpt_state *sta
     s->best_step = state->progress.best_step;
     s->saved.step = state->progress.step;
     s->saved.copying = dpt_now() - s->start;
-    pthread_mutex_lock(&s->lock);
+    pthread_mutex_lock(&s->thread.lock);
     s->phase = WRITING;
-    pthread_cond_signal(&s->work);
-    pthread_mutex_unlock(&s->lock);
+    pthread_cond_signal(&s->thread.work);
+    pthread_mutex_unlock(&s->thread.lock);
 out:
     return status;
 }
@@ -172,13 +147,14 @@ bool dpt_saver_busy(struct dpt_saver *s, double seconds)
 
     if (s == NULL || s->phase != WRITING)
         return false;
-    clock_gettime(CLOCK_REALTIME, &until);
+    clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec += (time_t)seconds;
-    pthread_mutex_lock(&s->lock);
-    while (s->phase == WRITING && pthread_cond_timedwait(&s->done, &s->lock, &until) == 0)
+    pthread_mutex_lock(&s->thread.lock);
+    while (s->phase == WRITING &&
+           pthread_cond_timedwait(&s->thread.done, &s->thread.lock, &until) == 0)
         ;
     busy = s->phase == WRITING;
-    pthread_mutex_unlock(&s->lock);
+    pthread_mutex_unlock(&s->thread.lock);
     return busy;
 }
 
@@ -188,11 +164,11 @@ enum dpt_status dpt_saver_poll(struct dpt_saver *s, bool wait, bool *ended, stru
     *ended = false;
     if (s->phase == IDLE || (s->phase == WRITING && !wait))
         return DPT_OK;
-    pthread_mutex_lock(&s->lock);
+    pthread_mutex_lock(&s->thread.lock);
     while (s->phase == WRITING)
-        pthread_cond_wait(&s->done, &s->lock);
+        pthread_cond_wait(&s->thread.done, &s->thread.lock);
     s->phase = IDLE;
-    pthread_mutex_unlock(&s->lock);
+    pthread_mutex_unlock(&s->thread.lock);
     if (s->status != DPT_OK) {
         *err = s->err;
         return s->status;

@@ -49,15 +49,12 @@ struct dpt_loader {
     int64_t epoch, step; /* next one to give */
     double waited;
 
-    /* Only for streaming; all below under the lock, but for entries that are lent or being
+    /* Only for streaming; all below under the thread's lock, but for entries that are lent or being
      * filled. */
     struct dpt_reader *reader; /* the thread's */
     struct entry *ring;        /* [ahead] */
     int ahead;
-    pthread_t thread;
-    bool running, stop;
-    pthread_mutex_t lock;
-    pthread_cond_t work, done;
+    struct dpt_thread thread;
     int64_t read_epoch, read_step; /* next one to read */
     uint64_t filled, released, taken, round;
     struct dpt_spans *spans; /* NULL: nobody looks */
@@ -139,22 +136,22 @@ static void *read_ahead(void *arg)
 {
     struct dpt_loader *loader = arg;
 
-    pthread_mutex_lock(&loader->lock);
-    while (!loader->stop) {
+    pthread_mutex_lock(&loader->thread.lock);
+    while (!loader->thread.stop) {
         struct entry *entry = &loader->ring[loader->filled % (unsigned)loader->ahead];
         const uint64_t round = loader->round;
 
         if (round == 0 || loader->filled - loader->released == (unsigned)loader->ahead) {
-            pthread_cond_wait(&loader->work, &loader->lock);
+            pthread_cond_wait(&loader->thread.work, &loader->thread.lock);
             continue;
         }
         entry->epoch = loader->read_epoch;
         entry->step = loader->read_step;
         if (loader->spans != NULL)
             dpt_spans_begin(loader->spans);
-        pthread_mutex_unlock(&loader->lock);
+        pthread_mutex_unlock(&loader->thread.lock);
         fill_entry(loader, entry);
-        pthread_mutex_lock(&loader->lock);
+        pthread_mutex_lock(&loader->thread.lock);
         if (loader->spans != NULL) {
             loader->spans->step = (int32_t)entry->step + 1;
             dpt_spans_mark(loader->spans, DPT_SPAN_READ);
@@ -163,9 +160,9 @@ static void *read_ahead(void *arg)
             continue;
         advance(&loader->sampler, &loader->read_epoch, &loader->read_step);
         loader->filled++;
-        pthread_cond_signal(&loader->done);
+        pthread_cond_signal(&loader->thread.done);
     }
-    pthread_mutex_unlock(&loader->lock);
+    pthread_mutex_unlock(&loader->thread.lock);
     return NULL;
 }
 
@@ -192,11 +189,7 @@ static enum dpt_status open_stream(struct dpt_loader *loader, struct dpt_error *
     }
     DPT_TRY(dpt_reader_open(&loader->reader, loader->set, samples, s->shuffle != DPT_SHUFFLE_FULL,
                             err));
-    pthread_mutex_init(&loader->lock, NULL);
-    pthread_cond_init(&loader->work, NULL);
-    pthread_cond_init(&loader->done, NULL);
     code = dpt_thread_start(&loader->thread, read_ahead, loader);
-    loader->running = code == 0;
     if (code != 0)
         DPT_TRY(dpt_fail(err, DPT_RANK, "cannot start the loader's thread: %s", strerror(code)));
 out:
@@ -255,17 +248,7 @@ void dpt_loader_close(struct dpt_loader *loader)
 {
     if (loader == NULL)
         return;
-    if (loader->running) {
-        pthread_mutex_lock(&loader->lock);
-        loader->stop = true;
-        loader->round++;
-        pthread_cond_signal(&loader->work);
-        pthread_mutex_unlock(&loader->lock);
-        pthread_join(loader->thread, NULL);
-        pthread_cond_destroy(&loader->work);
-        pthread_cond_destroy(&loader->done);
-        pthread_mutex_destroy(&loader->lock);
-    }
+    dpt_thread_end(&loader->thread);
     dpt_reader_close(loader->reader);
     for (int i = 0; loader->ring != NULL && i < loader->ahead; i++) {
         dpt_free(loader->ring[i].index);
@@ -286,13 +269,13 @@ enum dpt_status dpt_loader_seek(struct dpt_loader *loader, int64_t epoch, int64_
     loader->step = step;
     if (!loader->streaming)
         return DPT_OK;
-    pthread_mutex_lock(&loader->lock);
+    pthread_mutex_lock(&loader->thread.lock);
     loader->read_epoch = epoch;
     loader->read_step = step;
     loader->round++;
     loader->filled = loader->taken = loader->released = 0;
-    pthread_cond_signal(&loader->work);
-    pthread_mutex_unlock(&loader->lock);
+    pthread_cond_signal(&loader->thread.work);
+    pthread_mutex_unlock(&loader->thread.lock);
     return DPT_OK;
 }
 
@@ -301,22 +284,22 @@ static enum dpt_status take_entry(struct dpt_loader *loader, int *entry, struct 
 {
     const double start = dpt_now();
 
-    pthread_mutex_lock(&loader->lock);
+    pthread_mutex_lock(&loader->thread.lock);
     if (loader->round == 0) { /* never sought: from the beginning */
         loader->round = 1;
-        pthread_cond_signal(&loader->work);
+        pthread_cond_signal(&loader->thread.work);
     }
     if (loader->released != loader->taken) {
         loader->released = loader->taken;
         /* Not for each one: waking the thread costs about as much as reading a small step. */
         if (loader->filled - loader->released <= (unsigned)(loader->ahead - loader->ahead / 4 - 1))
-            pthread_cond_signal(&loader->work);
+            pthread_cond_signal(&loader->thread.work);
     }
     while (loader->filled == loader->taken)
-        pthread_cond_wait(&loader->done, &loader->lock);
+        pthread_cond_wait(&loader->thread.done, &loader->thread.lock);
     *entry = (int)(loader->taken % (unsigned)loader->ahead);
     loader->taken++;
-    pthread_mutex_unlock(&loader->lock);
+    pthread_mutex_unlock(&loader->thread.lock);
     loader->waited += dpt_now() - start;
     if (loader->ring[*entry].status != DPT_OK)
         *err = loader->ring[*entry].err;
@@ -344,11 +327,11 @@ void dpt_loader_observe(struct dpt_loader *loader, struct dpt_spans *spans)
 {
     if (!loader->streaming)
         return;
-    pthread_mutex_lock(&loader->lock);
+    pthread_mutex_lock(&loader->thread.lock);
     loader->spans = spans;
     if (spans != NULL) /* in the middle of a step, too */
         dpt_spans_begin(spans);
-    pthread_mutex_unlock(&loader->lock);
+    pthread_mutex_unlock(&loader->thread.lock);
 }
 
 double dpt_loader_waited(const struct dpt_loader *loader)

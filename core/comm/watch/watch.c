@@ -9,7 +9,6 @@
 
 #include "core/base/clock.h"
 #include "core/base/memory.h"
-#include "core/base/pool.h"
 #include "core/base/process.h"
 #include "core/base/str.h"
 #include "core/comm/internal.h"
@@ -336,15 +335,15 @@ static void *serve(void *arg)
     struct timespec until;
 
     dpt_siblings_update(&w->siblings);
-    pthread_mutex_lock(&w->lock);
-    while (!w->stop) {
+    pthread_mutex_lock(&w->thread.lock);
+    while (!w->thread.stop) {
         double now, passed;
 
         clock_gettime(CLOCK_MONOTONIC, &until);
         until.tv_nsec += (long)(TICK * 1e9);
         until.tv_sec += until.tv_nsec / 1000000000;
         until.tv_nsec %= 1000000000;
-        if (pthread_cond_timedwait(&w->wake, &w->lock, &until) == 0)
+        if (pthread_cond_timedwait(&w->thread.work, &w->thread.lock, &until) == 0)
             continue; /* woken to end */
         now = dpt_now();
         /* A long pause means that this process did not run, so it says nothing about the others. */
@@ -366,14 +365,13 @@ static void *serve(void *arg)
             poll_other_nodes(w, now);
         check_waiting(w, now);
     }
-    pthread_mutex_unlock(&w->lock);
+    pthread_mutex_unlock(&w->thread.lock);
     return NULL;
 }
 
 enum dpt_status dpt_watch_open(struct dpt_watch **watch, int rank, struct dpt_error *err)
 {
     struct dpt_watch *w = dpt_alloc(sizeof *w);
-    pthread_condattr_t attributes;
     int code;
 
     if (w == NULL)
@@ -383,15 +381,8 @@ enum dpt_status dpt_watch_open(struct dpt_watch **watch, int rank, struct dpt_er
     w->looked = dpt_now();
     w->mine = &w->own;
     dpt_host_name(w->host);
-    pthread_mutex_init(&w->lock, NULL);
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&w->wake, &attributes);
-    pthread_condattr_destroy(&attributes);
     code = dpt_thread_start(&w->thread, serve, w);
     if (code != 0) {
-        pthread_cond_destroy(&w->wake);
-        pthread_mutex_destroy(&w->lock);
         dpt_free(w);
         return dpt_fail(err, DPT_RANK, "not enough memory or threads for the watchdog: %s",
                         strerror(code));
@@ -446,11 +437,6 @@ void dpt_watch_join(struct dpt_watch *w, int axis, int first)
     w->axes = first >= 0 ? axis : axis - 1;
     atomic_store(&w->mine->axes[axis].phase, 0);
     atomic_store(&w->mine->axes[axis].group, first + 1);
-}
-
-int dpt_watch_rank(const struct dpt_watch *w)
-{
-    return w->rank;
 }
 
 void dpt_group_enter(const struct dpt_group *g)
@@ -510,20 +496,14 @@ void dpt_watch_end(struct dpt_watch *w)
         advance(&w->mine->phase); /* MPI_Finalize: its waiting is over */
         await_others(w);
     }
-    pthread_mutex_lock(&w->lock);
-    w->stop = true;
-    pthread_cond_signal(&w->wake);
-    pthread_mutex_unlock(&w->lock);
-    pthread_join(w->thread, NULL);
-    pthread_cond_destroy(&w->wake);
-    pthread_mutex_destroy(&w->lock);
+    dpt_thread_end(&w->thread);
 }
 
 static void set_seconds(struct dpt_watch *w, double *to, double seconds)
 {
-    pthread_mutex_lock(&w->lock);
+    pthread_mutex_lock(&w->thread.lock);
     *to = seconds;
-    pthread_mutex_unlock(&w->lock);
+    pthread_mutex_unlock(&w->thread.lock);
 }
 
 void dpt_comm_start_limit(double seconds)
@@ -545,10 +525,10 @@ void dpt_comm_places(const struct dpt_comm *comm, char (*places)[DPT_PLACE_TEXT]
         dpt_free(places);
         return;
     }
-    pthread_mutex_lock(&w->lock);
+    pthread_mutex_lock(&w->thread.lock);
     dpt_free(w->places);
     w->places = places;
-    pthread_mutex_unlock(&w->lock);
+    pthread_mutex_unlock(&w->thread.lock);
 }
 
 enum dpt_status dpt_comm_guard(struct dpt_comm *comm, double seconds, struct dpt_error *err)
@@ -570,12 +550,10 @@ struct dpt_device_waits *dpt_comm_device_waits(const struct dpt_comm *comm)
 void dpt_comm_on_end(const struct dpt_comm *comm, void (*tell)(void *arg, const char *line),
                      void *arg)
 {
-    if (comm->watch != NULL)
-        dpt_watch_on_end(comm->watch, tell, arg);
-}
+    struct dpt_watch *w = comm->watch;
 
-void dpt_watch_on_end(struct dpt_watch *w, void (*tell)(void *arg, const char *line), void *arg)
-{
+    if (w == NULL)
+        return;
     atomic_store(&w->tell, NULL);
     w->tell_arg = arg;
     atomic_store(&w->tell, tell);

@@ -65,10 +65,6 @@ void dpt_watch_closing(struct dpt_watch *watch);
 /* Ends the watchdog; called after the last collective. NULL is fine. */
 void dpt_watch_close(struct dpt_watch *watch);
 
-/* Does what dpt_comm_on_end does. */
-void dpt_watch_on_end(struct dpt_watch *watch, void (*tell)(void *arg, const char *line),
-                      void *arg);
-
 /* Notes what this rank does, for dpt_comm_note; step < 0: the step is unchanged. */
 void dpt_watch_note(struct dpt_watch *watch, int64_t step, const char *what, const char *name);
 
@@ -76,8 +72,6 @@ void dpt_watch_note(struct dpt_watch *watch, int64_t step, const char *what, con
  * `first` (-1: no longer). A NULL watch is fine. */
 int dpt_watch_axes(const struct dpt_watch *watch);
 void dpt_watch_join(struct dpt_watch *watch, int axis, int first);
-/* This rank's number in the job. */
-int dpt_watch_rank(const struct dpt_watch *watch);
 /* "node07, stage 2 of 3", or the host alone, of a rank of the job; for the thread that sets the
  * places. watch: may be NULL. */
 const char *dpt_watch_where(const struct dpt_watch *watch, int rank, const char *host,

@@ -1,3 +1,4 @@
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -86,22 +87,22 @@ enum dpt_status dpt_watch_attach(struct dpt_watch *w, const struct dpt_comm *com
     if (w->history == NULL || w->seen == NULL || w->visible == NULL)
         status = dpt_fail_memory(err, "the watchdog", (double)(n * sizeof *w->seen));
     DPT_TRY(dpt_group_agree(&comm->world, status, err));
-    pthread_mutex_lock(&w->lock);
+    pthread_mutex_lock(&w->thread.lock);
     w->page = w->shared.bytes;
     w->mine = &w->page->ranks[comm->node.rank];
-    pthread_mutex_unlock(&w->lock);
+    pthread_mutex_unlock(&w->thread.lock);
     fill_entry(w);
     DPT_TRY(dpt_group_barrier(&comm->node, err)); /* now all ranks have filled their entries */
     find_visible(w, comm->node.size);
     DPT_TRY(dpt_nodes_open(&nodes, comm, err));
-    pthread_mutex_lock(&w->lock);
+    pthread_mutex_lock(&w->thread.lock);
     w->nodes = nodes;
     w->n = comm->node.size;
     w->me = comm->node.rank;
     memcpy(w->host, comm->host, sizeof w->host);
     if (w->nodes.heartbeat != NULL)
         dpt_heartbeat_poll(w->nodes.heartbeat, false, w->looked);
-    pthread_mutex_unlock(&w->lock);
+    pthread_mutex_unlock(&w->thread.lock);
 out:
     if (status != DPT_OK)
         dpt_nodes_close(&nodes);

@@ -8,9 +8,8 @@
 #ifndef DPT_COMM_WATCHDOG_H
 #define DPT_COMM_WATCHDOG_H
 
-#include <pthread.h>
-
 #include "core/base/device_waits.h"
+#include "core/base/pool.h"
 #include "core/comm/watch/heartbeat.h"
 
 /* The other nodes of a job. */
@@ -38,10 +37,7 @@ struct dpt_watch_history {
 };
 
 struct dpt_watch {
-    pthread_t thread;
-    pthread_mutex_t lock; /* over all but what is atomic */
-    pthread_cond_t wake;
-    bool stop;
+    struct dpt_thread thread;                          /* its lock is over all but what is atomic */
     _Atomic bool closing;                              /* MPI_Abort may not be called any more */
     void (*_Atomic tell)(void *arg, const char *line); /* NULL: nobody is told */
     void *tell_arg;

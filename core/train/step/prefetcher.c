@@ -24,19 +24,16 @@ struct filler {
 /*
  * Staging buffers are used round-robin: the thread fills staging buffer `filled % staging_buffers`
  * while filled - released < staging_buffers; next() waits for staging buffer `taken %
- * staging_buffers`. The lock guards all but the item being filled and the one that was taken.
+ * staging_buffers`. The thread's lock guards all but the item being filled and the one that was taken.
  */
 struct dpt_prefetcher {
     struct dpt_prefetcher_spec spec;
     struct item *items;     /* [staging_buffers] */
     struct dpt_pool *pool;  /* fills a staging buffer; run by the thread alone */
     struct filler *fillers; /* [threads] */
-    pthread_t thread;
-    bool running, stop;
+    struct dpt_thread thread;
     bool wanted;  /* it may fill staging buffers */
     bool working; /* it has the loader and a staging buffer */
-    pthread_mutex_t lock;
-    pthread_cond_t work, done;
     uint64_t filled, taken, released;
     double waited;
 };
@@ -133,26 +130,26 @@ static void *serve(void *arg)
 {
     struct dpt_prefetcher *f = arg;
 
-    pthread_mutex_lock(&f->lock);
-    while (!f->stop) {
+    pthread_mutex_lock(&f->thread.lock);
+    while (!f->thread.stop) {
         struct item *item = &f->items[f->filled % (unsigned)f->spec.staging_buffers];
 
         if (!f->wanted || f->filled - f->released == (unsigned)f->spec.staging_buffers) {
-            pthread_cond_wait(&f->work, &f->lock);
+            pthread_cond_wait(&f->thread.work, &f->thread.lock);
             continue;
         }
         item->prefetched.staging_buffer = (int)(f->filled % (unsigned)f->spec.staging_buffers);
         f->working = true;
-        pthread_mutex_unlock(&f->lock);
+        pthread_mutex_unlock(&f->thread.lock);
         item->status = fill(f, &item->prefetched, &item->err);
-        pthread_mutex_lock(&f->lock);
+        pthread_mutex_lock(&f->thread.lock);
         f->working = false;
         f->filled++;
         if (item->status != DPT_OK) /* no step follows one that failed */
             f->wanted = false;
-        pthread_cond_signal(&f->done);
+        pthread_cond_signal(&f->thread.done);
     }
-    pthread_mutex_unlock(&f->lock);
+    pthread_mutex_unlock(&f->thread.lock);
     return NULL;
 }
 
@@ -172,14 +169,10 @@ enum dpt_status dpt_prefetcher_open(struct dpt_prefetcher **prefetcher,
         DPT_TRY(DPT_ALLOCATE(f->fillers[i].scratch, dpt_batch_scratch(spec->form),
                              "feeding the device", err));
     DPT_TRY(dpt_pool_open(&f->pool, spec->threads, false, err));
-    pthread_mutex_init(&f->lock, NULL);
-    pthread_cond_init(&f->work, NULL);
-    pthread_cond_init(&f->done, NULL);
     code = dpt_thread_start(&f->thread, serve, f);
     if (code != 0)
         DPT_TRY(dpt_fail(err, DPT_RANK, "cannot start the thread that feeds the device: %s",
                          strerror(code)));
-    f->running = true;
     *prefetcher = f;
 out:
     if (status != DPT_OK)
@@ -191,16 +184,7 @@ void dpt_prefetcher_close(struct dpt_prefetcher *f)
 {
     if (f == NULL)
         return;
-    if (f->running) {
-        pthread_mutex_lock(&f->lock);
-        f->stop = true;
-        pthread_cond_signal(&f->work);
-        pthread_mutex_unlock(&f->lock);
-        pthread_join(f->thread, NULL);
-        pthread_cond_destroy(&f->work);
-        pthread_cond_destroy(&f->done);
-        pthread_mutex_destroy(&f->lock);
-    }
+    dpt_thread_end(&f->thread);
     dpt_pool_close(f->pool);
     for (int i = 0; f->fillers != NULL && i < f->spec.threads; i++)
         dpt_free(f->fillers[i].scratch);
@@ -214,21 +198,21 @@ enum dpt_status dpt_prefetcher_next(struct dpt_prefetcher *f, struct dpt_prefetc
 {
     const struct item *item;
 
-    pthread_mutex_lock(&f->lock);
+    pthread_mutex_lock(&f->thread.lock);
     if (!f->wanted && f->filled == f->taken) {
         f->wanted = true;
-        pthread_cond_signal(&f->work);
+        pthread_cond_signal(&f->thread.work);
     }
     if (f->filled == f->taken) {
         const double start = dpt_now();
 
         while (f->filled == f->taken)
-            pthread_cond_wait(&f->done, &f->lock);
+            pthread_cond_wait(&f->thread.done, &f->thread.lock);
         f->waited += dpt_now() - start;
     }
     item = &f->items[f->taken % (unsigned)f->spec.staging_buffers];
     f->taken++;
-    pthread_mutex_unlock(&f->lock);
+    pthread_mutex_unlock(&f->thread.lock);
     *prefetched = item->prefetched;
     if (item->status != DPT_OK)
         *err = item->err;
@@ -237,20 +221,20 @@ enum dpt_status dpt_prefetcher_next(struct dpt_prefetcher *f, struct dpt_prefetc
 
 void dpt_prefetcher_release(struct dpt_prefetcher *f, int held)
 {
-    pthread_mutex_lock(&f->lock);
+    pthread_mutex_lock(&f->thread.lock);
     f->released = f->taken - (unsigned)held;
-    pthread_cond_signal(&f->work);
-    pthread_mutex_unlock(&f->lock);
+    pthread_cond_signal(&f->thread.work);
+    pthread_mutex_unlock(&f->thread.lock);
 }
 
 void dpt_prefetcher_pause(struct dpt_prefetcher *f)
 {
-    pthread_mutex_lock(&f->lock);
+    pthread_mutex_lock(&f->thread.lock);
     f->wanted = false;
     while (f->working)
-        pthread_cond_wait(&f->done, &f->lock);
+        pthread_cond_wait(&f->thread.done, &f->thread.lock);
     f->filled = f->taken = f->released = 0;
-    pthread_mutex_unlock(&f->lock);
+    pthread_mutex_unlock(&f->thread.lock);
 }
 
 double dpt_prefetcher_waited(const struct dpt_prefetcher *f)
