@@ -131,16 +131,10 @@ out:
     return status;
 }
 
-/* The elements of a group's largest message. */
-static size_t limit_of(const struct dpt_group *g)
-{
-    return ((const struct dpt_communicator *)g->handle)->limit;
-}
-
 /* The elements of the next message when so many are left. */
 static int piece(const struct dpt_group *g, size_t left)
 {
-    return (int)(left < limit_of(g) ? left : limit_of(g));
+    return (int)(left < dpt_message_limit(g) ? left : dpt_message_limit(g));
 }
 
 static enum dpt_status sum(const struct dpt_group *g, MPI_Datatype type, size_t size,
@@ -155,7 +149,7 @@ static enum dpt_status sum(const struct dpt_group *g, MPI_Datatype type, size_t 
             memcpy(receive, send, n * size);
         return DPT_OK;
     }
-    for (size_t i = 0; i < n; i += limit_of(g))
+    for (size_t i = 0; i < n; i += dpt_message_limit(g))
         DPT_TRY_STEP(g, MPI_Allreduce, send == receive ? MPI_IN_PLACE : from + i * size,
                      to + i * size, piece(g, n - i), type, MPI_SUM, dpt_mpi_comm(g));
 out:
@@ -202,7 +196,7 @@ enum dpt_status dpt_group_broadcast(const struct dpt_group *g, int root, void *b
 
     if (is_alone(g))
         return DPT_OK;
-    for (size_t i = 0; i < n; i += limit_of(g))
+    for (size_t i = 0; i < n; i += dpt_message_limit(g))
         DPT_TRY_COLLECTIVE(g, MPI_Bcast, p + i, piece(g, n - i), MPI_BYTE, root, dpt_mpi_comm(g));
 out:
     return status;
@@ -217,7 +211,7 @@ enum dpt_status dpt_group_allgather(const struct dpt_group *g, const void *mine,
     if (own == NULL || n == 0)
         return DPT_OK;
     /* The receiver's count includes all ranks' bytes, so the limit applies to their sum. */
-    if (is_alone(g) || n > limit_of(g) / (size_t)g->size) {
+    if (is_alone(g) || n > dpt_message_limit(g) / (size_t)g->size) {
         if (own != mine)
             memcpy(own, mine, n);
         for (int r = 0; r < g->size; r++)

@@ -29,6 +29,12 @@ static inline MPI_Comm dpt_mpi_comm(const struct dpt_group *g)
     return ((const struct dpt_communicator *)g->handle)->comm;
 }
 
+/* Elements of a message at most: MPI's counts are int. */
+static inline size_t dpt_message_limit(const struct dpt_group *g)
+{
+    return ((const struct dpt_communicator *)g->handle)->limit;
+}
+
 /* "MPI: MPI_Bcast failed: ...", RANK. */
 enum dpt_status dpt_mpi_fail(struct dpt_error *err, const char *what, int code);
 

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "core/base/clock.h"
@@ -74,12 +73,11 @@ enum dpt_status dpt_clock_offset(const struct dpt_group *g, double (*clock)(void
 {
     enum { ROUNDS = 32 };
     enum dpt_status status = DPT_OK;
-    double *all = calloc((size_t)g->size + 1, sizeof *all);
+    double *all = NULL;
 
     *offset = 0;
     *bound = INFINITY;
-    if (all == NULL)
-        status = dpt_fail_memory(err, "the clocks of all ranks", (double)g->size * sizeof *all);
+    status = DPT_ALLOCATE(all, (size_t)g->size, "the clocks of all ranks", err);
     DPT_TRY(dpt_group_agree(g, status, err));
     for (int round = 0; round < ROUNDS; round++) {
         /* The others read their clocks between rank 0's two readings, whose mean is compared. */
@@ -98,7 +96,7 @@ enum dpt_status dpt_clock_offset(const struct dpt_group *g, double (*clock)(void
     if (g->rank == 0)
         *offset = *bound = 0;
 out:
-    free(all);
+    dpt_free(all);
     return status;
 }
 
@@ -231,8 +229,7 @@ enum dpt_status dpt_probe_sum(const struct dpt_comm *comm, size_t n, bool hierar
     *seconds = dpt_median(taken, (size_t)rounds);
     DPT_TRY(dpt_group_broadcast(&comm->world, 0, seconds, sizeof *seconds, err));
 out:
-    if (sum != NULL)
-        dpt_hierarchical_close(sum);
+    dpt_hierarchical_close(sum);
     return status;
 }
 
@@ -257,7 +254,7 @@ enum dpt_status dpt_probe_shared(const struct dpt_comm *comm, struct dpt_probe_s
 
 /* Takes the launcher out of the environment of a process whose parent is a rank but which is
  * none. */
-static void forget_launcher(void)
+static void unset_launcher(void)
 {
     static const char *const prefixes[] = {
         "PMIX_",         "PMI_",   "OMPI_COMM_WORLD_", "OMPI_MCA_ess_", "OMPI_MCA_orte",
@@ -280,7 +277,7 @@ static void forget_launcher(void)
 
 void dpt_probe_leave_launcher(void)
 {
-    forget_launcher();
+    unset_launcher();
     dpt_launcher_prepare_lone();
 }
 

@@ -66,7 +66,7 @@ out:
     return status;
 }
 
-static enum dpt_status make_lists(struct dpt_columns *c, struct dpt_error *err)
+static enum dpt_status allocate(struct dpt_columns *c, bool window, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const size_t ranks = (size_t)c->comm->world.size;
@@ -75,15 +75,10 @@ static enum dpt_status make_lists(struct dpt_columns *c, struct dpt_error *err)
     c->send.at = c->send.count + ranks;
     c->receive.count = c->send.at + ranks;
     c->receive.at = c->receive.count + ranks;
-out:
-    return status;
-}
-
-/* A rank's columns of some matrix may be all of them but for a line for each other one. */
-static enum dpt_status open_messages(struct dpt_columns *c, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-
+    DPT_TRY(DPT_ALLOCATE(c->piece, 2 * c->room, "the layers", err));
+    if (window)
+        goto out;
+    /* A rank's columns of some matrix may be all of them but for a line for each other one. */
     DPT_TRY(DPT_ALLOCATE(c->sent, c->floats, "the layers", err));
     DPT_TRY(DPT_ALLOCATE(c->received, c->floats, "the layers", err));
 out:
@@ -103,12 +98,8 @@ enum dpt_status dpt_columns_open(struct dpt_columns **columns, const struct dpt_
         c->comm = comm;
         c->floats = floats;
         c->room = piece_room(comm->world.size, widest);
-        status = make_lists(c, err);
+        status = allocate(c, window, err);
     }
-    if (status == DPT_OK)
-        status = DPT_ALLOCATE(c->piece, 2 * c->room, "the layers", err);
-    if (status == DPT_OK && !window)
-        status = open_messages(c, err);
     DPT_TRY(dpt_group_agree(&comm->world, status, err));
     if (window)
         DPT_TRY(open_window(c, spin, err));

@@ -52,6 +52,7 @@ static bool in_pairs(const struct dpt_deterministic_allreduce *d, const int32_t 
 enum dpt_status dpt_deterministic_reserve(struct dpt_deterministic_allreduce *d,
                                           const int32_t *first, struct dpt_error *err)
 {
+    enum dpt_status status;
     const size_t half = d->cut[d->ranks / 2];
     size_t begin, end, floats = half > d->stride - half ? half : d->stride - half;
 
@@ -65,17 +66,9 @@ enum dpt_status dpt_deterministic_reserve(struct dpt_deterministic_allreduce *d,
     if (floats <= d->received_floats)
         return DPT_OK;
     dpt_free(d->received);
-    d->received = dpt_alloc_array(floats, sizeof(float));
-    d->received_floats = d->received != NULL ? floats : 0;
-    return d->received != NULL
-               ? DPT_OK
-               : dpt_fail_memory(err, "the ranks' gradients", (double)floats * sizeof(float));
-}
-
-/* Elements of a message at most: MPI's counts are int. */
-static size_t limit_of(const struct dpt_group *g)
-{
-    return ((const struct dpt_communicator *)g->handle)->limit;
+    status = DPT_ALLOCATE(d->received, floats, "the ranks' gradients", err);
+    d->received_floats = status == DPT_OK ? floats : 0;
+    return status;
 }
 
 /* Sends n floats to one rank and receives m floats from another one, or the same, in as many
@@ -84,7 +77,7 @@ static enum dpt_status transfer(const struct dpt_group *g, int to, const float *
                                 int from, float *receive, size_t m, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const size_t limit = limit_of(g);
+    const size_t limit = dpt_message_limit(g);
 
     for (size_t i = 0; i < n || i < m; i += limit) {
         const size_t out = i < n ? n - i : 0, in = i < m ? m - i : 0;
@@ -102,7 +95,7 @@ out:
  * says. All ranks find the same, though slices differ by some floats. */
 static bool is_large(const struct dpt_deterministic_allreduce *d, size_t blocks)
 {
-    const size_t limit = limit_of(&d->comm->world);
+    const size_t limit = dpt_message_limit(&d->comm->world);
     size_t most = 0;
 
     for (int i = 0; i < d->ranks; i++)

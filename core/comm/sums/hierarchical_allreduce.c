@@ -121,11 +121,6 @@ static size_t given_floats(size_t n, size_t unit, size_t ranks)
     return dpt_round_up((units - units / ranks) * unit, sizeof(float));
 }
 
-static enum dpt_status alloc_fail(struct dpt_error *err, size_t floats)
-{
-    return dpt_fail_memory(err, "the gradients", (double)floats * sizeof(float));
-}
-
 /* Opens the node's shared memory: the barrier, then the buffers where small or large, else the sum
  * and `given`. */
 static enum dpt_status open_shared(struct dpt_hierarchical_allreduce *s, bool spin,
@@ -151,9 +146,7 @@ static enum dpt_status open_shared(struct dpt_hierarchical_allreduce *s, bool sp
     shared = (float *)(void *)(bytes + barrier);
     s->given = shares_buffers(s) ? NULL : shared + sum;
     s->given_stride = given;
-    s->own = dpt_alloc_array(own, sizeof(float));
-    if (s->own == NULL)
-        DPT_TRY(alloc_fail(err, own));
+    DPT_TRY(DPT_ALLOCATE(s->own, own, "the gradients", err));
     s->base = shares_buffers(s) ? shared : s->own;
     s->result = s->small ? s->own : s->large ? buffer_at(s, 0) : shared;
 out:
@@ -162,15 +155,16 @@ out:
 
 static enum dpt_status open_private(struct dpt_hierarchical_allreduce *s, struct dpt_error *err)
 {
-    s->base = dpt_alloc_array(buffer_floats(s), sizeof(float));
-    if (s->base == NULL)
-        return alloc_fail(err, buffer_floats(s));
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(DPT_ALLOCATE(s->base, buffer_floats(s), "the gradients", err));
     s->result = buffer_at(s, 0);
-    if (s->above->size <= 1)
-        return DPT_OK;
-    s->own = dpt_alloc_array(s->n, sizeof(float));
-    s->result = s->own;
-    return s->own != NULL ? DPT_OK : alloc_fail(err, s->n);
+    if (s->above->size > 1) {
+        DPT_TRY(DPT_ALLOCATE(s->own, s->n, "the gradients", err));
+        s->result = s->own;
+    }
+out:
+    return status;
 }
 
 /* Counts the local ranks' buffers. Each rank has as many as the one with the most, so that all know
@@ -251,13 +245,12 @@ enum dpt_status dpt_hierarchical_open(struct dpt_hierarchical_allreduce **allred
 {
     static const struct dpt_group nobody = {.size = 1};
     enum dpt_status status = DPT_OK;
-    struct dpt_hierarchical_allreduce *s = dpt_alloc(sizeof *s);
+    struct dpt_hierarchical_allreduce *s;
 
     *allreduce = NULL;
     if (hierarchical != NULL)
         *hierarchical = spec->hierarchical;
-    if (s == NULL)
-        status = dpt_fail_memory(err, "the reduction", sizeof *s);
+    status = DPT_ALLOCATE(s, 1, "the reduction", err);
     DPT_TRY(dpt_group_agree(&comm->world, status, err));
     s->comm = comm;
     s->one = nobody;

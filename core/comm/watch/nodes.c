@@ -6,6 +6,7 @@
 #include <sys/random.h>
 
 #include "core/base/clock.h"
+#include "core/base/memory.h"
 
 /* Lists the other nodes' names, as many as fit. */
 static void list_others(struct dpt_nodes *nodes, const struct dpt_comm *comm)
@@ -105,12 +106,11 @@ enum dpt_status dpt_nodes_open(struct dpt_nodes *nodes, const struct dpt_comm *c
                                struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    int *node_of = calloc((size_t)comm->world.size, sizeof *node_of);
+    int *node_of = NULL;
 
     nodes->n = comm->nodes;
     nodes->me = comm->leaders.rank;
-    if (node_of == NULL)
-        status = dpt_fail_memory(err, "the list of nodes", (double)comm->world.size);
+    status = DPT_ALLOCATE(node_of, (size_t)comm->world.size, "the list of nodes", err);
     DPT_TRY(dpt_group_agree(&comm->world, status, err));
     list_others(nodes, comm);
     DPT_TRY(dpt_group_broadcast(&comm->node, 0, &nodes->me, sizeof nodes->me, err));
@@ -118,6 +118,6 @@ enum dpt_status dpt_nodes_open(struct dpt_nodes *nodes, const struct dpt_comm *c
     if (comm->leaders.rank >= 0 && nodes->n > 1)
         DPT_TRY(open_heartbeat(nodes, comm, node_of, err));
 out:
-    free(node_of);
+    dpt_free(node_of);
     return status;
 }
